@@ -1,0 +1,115 @@
+# One non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands,
+# CUDA=0 leaves the GPU executor out. `make help` lists the targets.
+BUILD	?= release
+PREFIX	?= /usr/local
+DESTDIR	?=
+CUDA	?= auto
+VERSION	:= 0.1.0
+
+B	:= build/$(BUILD)
+Q	:= $(if $(V),,@)
+say	= $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
+
+PKGS	:= libfabric libuv libevent libevent_openssl jansson openssl
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+LIBS	:= $(shell pkg-config --libs $(PKGS) 2>/dev/null) -linih -lnuma -lm -lpthread
+
+WARN	:= -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 \
+	   -Wvla -Wundef -Wwrite-strings -Wpointer-arith -Werror
+OPT_debug	:= -O1 -g
+OPT_release	:= -O2 -g -D_FORTIFY_SOURCE=2 -fstack-protector-strong
+OPT_asan	:= -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+OPT_tsan	:= -O1 -g -fsanitize=thread
+OPT_cov		:= -O0 -g --coverage
+ifeq ($(origin OPT_$(BUILD)),undefined)
+$(error BUILD=$(BUILD) is not one of debug release asan tsan cov)
+endif
+CFLAGS_ALL := -std=gnu11 $(WARN) $(OPT_$(BUILD)) -fPIC -fvisibility=hidden -I. -D_GNU_SOURCE \
+	   -DBPS_VERSION='"$(VERSION)"' $(PKG_CFLAGS) $(CFLAGS)
+LDFLAGS_ALL := $(OPT_$(BUILD)) -Wl,-z,relro,-z,now $(LDFLAGS)
+
+objs	= $(patsubst %.c,$(B)/%.o,$(1))
+src	= $(sort $(wildcard $(1)))
+
+COMMON	:= $(call src,common/*.c)
+SCHED	:= $(call src,bps-scheduler/*.c)
+SERVER	:= $(call src,bps-server/*.c)
+AGENT	:= $(call src,bps-agent/*.c)
+CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
+CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/dtype.c
+TOOLS	:= $(call src,libbpsclient/tools/*.c)
+EXAMPLES := $(call src,libbpsclient/examples/*.c)
+UNIT	:= $(call src,tests/unit/test_*.c)
+UNITLIB	:= $(filter-out $(UNIT),$(call src,tests/unit/*.c))
+SIM	:= $(call src,tests/sim/*.c)
+FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
+BENCH	:= $(call src,tests/bench/*.c)
+ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
+	   $(UNITLIB) $(SIM) $(FUZZ) tests/fuzz/replay.c $(BENCH)
+
+cores	= $(filter-out %/main.c,$(1))
+LIBCOMMON := $(B)/libcommon.a
+LIBCORES := $(B)/libcores.a
+DAEMONS	:= $(foreach d,bps-scheduler bps-server bps-agent,$(if $(wildcard $(d)/main.c),$(B)/$(d)/$(d)))
+BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
+LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
+TOOLBINS := $(patsubst libbpsclient/tools/%.c,$(B)/%,$(TOOLS))
+EXAMPLEBINS := $(patsubst libbpsclient/examples/%.c,$(B)/%,$(EXAMPLES))
+UNITBINS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
+FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
+BENCHBINS := $(patsubst tests/bench/%.c,$(B)/%,$(BENCH))
+SIMBIN	:= $(if $(SIM),$(B)/tests/sim)
+
+all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBINS)
+
+-include Makefile.targets
+
+$(B)/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
+
+$(B)/common/reduce_avx2.o: ISA := -mavx2 -mfma -mf16c
+$(B)/common/reduce_avx512.o: ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+
+$(LIBCOMMON): $(call objs,$(COMMON))
+$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT)) $(UNITLIB))
+$(LIBCOMMON) $(LIBCORES):
+	$(call say,AR,$@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+
+link	= $(call say,LD,$@)$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) \
+	  $(filter %.a,$^) $(filter %.so.0,$^) $(1)
+
+$(B)/bps-scheduler/bps-scheduler: $(call objs,$(SCHED)) $(LIBCOMMON)
+$(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
+$(B)/bps-agent/bps-agent: $(call objs,$(AGENT)) $(LIBCOMMON)
+$(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
+$(DAEMONS) $(BPSCTL):
+	$(call link,$(LIBS))
+
+$(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,libbpsclient.so.0 \
+		-Wl,--version-script=libbpsclient/libbpsclient.map -o $@ $(filter %.o,$^) -lpthread
+	$(Q)ln -sf libbpsclient.so.0 $(B)/libbpsclient.so
+
+$(TOOLBINS): $(B)/%: $(B)/libbpsclient/tools/%.o $(LIBCOMMON)
+	$(call link,$(LIBS))
+$(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
+	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
+$(BENCHBINS): $(B)/%: $(B)/tests/bench/%.o $(LIBBPS)
+	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
+$(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $< $(filter $(B)/libbpsclient/%.o,$^) \
+		$(LIBCORES) $(LIBCOMMON) -lcmocka $(LIBS)
+$(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
+	$(call link,$(LIBS))
+$(SIMBIN): $(call objs,$(SIM)) $(LIBCORES) $(LIBCOMMON)
+	$(call link,$(LIBS))
+
+comma := ,
+.PHONY: all
+.SECONDARY:
+-include $(patsubst %.c,$(B)/%.d,$(ALLSRC))

@@ -1,0 +1,10 @@
+#ifndef BPS_COMMON_CRC32C_H
+#define BPS_COMMON_CRC32C_H
+/* CRC-32C (Castagnoli, RFC 3720 appendix B.4), hardware-assisted with run-time dispatch and a portable
+ * table fallback. Guards against accidental corruption only. Any thread. */
+#include <stddef.h>
+#include <stdint.h>
+
+/* CRC of bytes appended to data whose CRC is crc (0 for none). */
+uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes);
+#endif

@@ -1,0 +1,39 @@
+#include "common/dtype.h"
+
+static const struct {
+	uint8_t bytes, acc_bytes;
+	const char *name;
+} dtypes[] = {
+	[DTYPE_I8] = {1, 1, "i8"},
+	[DTYPE_U8] = {1, 1, "u8"},
+	[DTYPE_I32] = {4, 4, "i32"},
+	[DTYPE_I64] = {8, 8, "i64"},
+	[DTYPE_F16] = {2, 4, "f16"},
+	[DTYPE_F32] = {4, 4, "f32"},
+	[DTYPE_F64] = {8, 8, "f64"},
+	[DTYPE_BF16] = {2, 4, "bf16"},
+};
+static const char *const ops[OP_COUNT] = {
+	[OP_SUM] = "sum", [OP_PROD] = "prod", [OP_MAX] = "max", [OP_MIN] = "min", [OP_AVG] = "avg"};
+
+#define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+size_t dtype_bytes(unsigned dtype)
+{
+	return dtype < N_DTYPES ? dtypes[dtype].bytes : 0;
+}
+
+size_t dtype_acc_bytes(unsigned dtype)
+{
+	return dtype < N_DTYPES ? dtypes[dtype].acc_bytes : 0;
+}
+
+const char *dtype_name(unsigned dtype)
+{
+	return dtype_bytes(dtype) ? dtypes[dtype].name : "?";
+}
+
+const char *op_name(unsigned op)
+{
+	return op < OP_COUNT ? ops[op] : "?";
+}

@@ -1,0 +1,59 @@
+#ifndef BPS_COMMON_ERROR_H
+#define BPS_COMMON_ERROR_H
+/* Error codes of the suite: 0 or a count is success, -errno a system cause, and one of ours lies
+ * below -10000 (clear of libuv and libfabric). One table makes the enum and the text; the public
+ * names in libbpsclient/bps.h are checked against it at compile time.
+ *
+ * Where a human reads it, a text goes along: struct err_text, filled by the first function that
+ * knows what failed, on what, why, and what to do next. */
+#include <stddef.h>
+
+#define BPS_ERRORS(X)                                                                              \
+	X(BPS_ETIMEDOUT, 10001, "timed out")                                                       \
+	X(BPS_EBUSY, 10002, "a push_pull of this tensor is already in flight")                     \
+	X(BPS_EMISMATCH, 10003, "workers disagree")                                                \
+	X(BPS_ENOSERVER, 10004, "no server can be reached")                                        \
+	X(BPS_ENOSCHED, 10005, "the scheduler cannot be reached")                                  \
+	X(BPS_ENOAGENT, 10006, "the agent cannot be reached")                                      \
+	X(BPS_EWORKER_LOST, 10007, "a worker is lost")                                             \
+	X(BPS_EAGENT_LOST, 10008, "an agent is lost")                                              \
+	X(BPS_EEVICTED, 10009, "this machine was evicted from the job")                            \
+	X(BPS_EINPUT_CHANGED, 10010, "a submitted tensor was written to before it completed")      \
+	X(BPS_EDIVERGED, 10011, "workers hold different results of the same round")                \
+	X(BPS_EQUOTA, 10012, "a quota is exhausted")                                               \
+	X(BPS_EPROTO, 10013, "the peer broke the protocol")                                        \
+	X(BPS_EVERSION, 10014, "incompatible protocol version")                                    \
+	X(BPS_EAUTH, 10015, "authentication failed")                                               \
+	X(BPS_ENOTFOUND, 10016, "no such object")                                                  \
+	X(BPS_EDUP, 10017, "already registered")                                                   \
+	X(BPS_ECLOSED, 10018, "closed")                                                            \
+	X(BPS_EFORKED, 10019, "this handle belongs to the parent process of a fork")               \
+	X(BPS_ENOTDURABLE, 10020, "the scheduler cannot write its state")                          \
+	X(BPS_EJOB_FAILED, 10021, "the job has failed")                                            \
+	X(BPS_EROUND_LOST, 10022, "a round was lost with its server")
+
+enum bps_error {
+#define X(name, num, text) name = -(num),
+	BPS_ERRORS(X)
+#undef X
+};
+
+#define ERR_TEXT_BYTES 512
+
+/* One human-readable sentence about a failure; empty when nothing is known. */
+struct err_text {
+	char s[ERR_TEXT_BYTES];
+};
+
+/* Text of any return code of this suite: ours, or -errno. Never NULL; the string is static or
+ * per thread and lives until the thread's next call. */
+const char *err_str(int code);
+
+/* Name of one of our codes ("BPS_EBUSY"), or NULL for any other number. */
+const char *err_name(int code);
+
+/* Write a sentence into err (which may be NULL) and return code, so that a caller can say
+ * `return err_set(err, -ENOENT, "cannot open '%s'", path);`. Truncates, never fails. */
+int err_set(struct err_text *err, int code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+#endif
