@@ -73,7 +73,8 @@ bool log_rate_pass(struct log_rate *r, uint32_t *ret_swallowed)
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	now_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000 + LOG_RATE_MS;
 	window = atomic_load(&r->window_ms);
-	if (now_ms - window >= LOG_RATE_MS && atomic_compare_exchange_strong(&r->window_ms, &window, now_ms))
+	if (now_ms - window >= LOG_RATE_MS &&
+		atomic_compare_exchange_strong(&r->window_ms, &window, now_ms))
 		atomic_store(&r->count, 0);
 	if (atomic_fetch_add(&r->count, 1) >= LOG_RATE_BURST) {
 		atomic_fetch_add(&r->swallowed, 1);

@@ -21,13 +21,13 @@
  * acc: n_elems accumulator elements; read only when !is_first. src: n_src (1..REDUCE_MAX_SRC) arrays
  * of n_elems elements of dtype, any alignment; acc may be src[0] itself when the types are the same.
  * dtype must be one of ours and op < OP_COUNT (the caller validated them). avg folds as sum. */
-void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
-	enum op op, bool is_first);
+void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
+	enum dtype dtype, enum op op, bool is_first);
 
 /* dst = acc rounded to dtype, divided by divisor first when op is avg (integers round to the floor).
  * dst may be acc when the types are the same; then sum, prod, min and max cost nothing. divisor >= 1. */
-void reduce_finish(void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op,
-	uint32_t divisor);
+void reduce_finish(
+	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
 /* Name of the instruction set in use: "avx512", "avx2" or "portable". */
 const char *reduce_isa(void);
