@@ -1,0 +1,298 @@
+#ifndef BPS_COMMON_CTLMSG_H
+#define BPS_COMMON_CTLMSG_H
+/* Messages of the control channel between the scheduler and its members (servers and agents).
+ * Plain structs; common/codec.h carries them, ctlmsg.c holds the field tables. A frame is the
+ * message's type (u16) and its struct (common/ctlchan.h).
+ *
+ *   member -> scheduler          scheduler -> member
+ *   HELLO                        WELCOME | REFUSE
+ *   BEAT                         BEAT
+ *                                PEERS    who the other side of the data plane is
+ *   JOIN (agent)                 JOINED, then JOB when the job is complete
+ *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
+ *   WORKER (agent)               JOB_END
+ *   FAIL (any)                   JOB_END
+ *   WHY (agent)                  WHY_TEXT
+ *   REPORT (agent)               PROBE */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/codec.h"
+
+#define CTL_PROTO	 1
+#define CTL_NAME_MAX	 63	/* host, member and user names */
+#define CTL_JOB_NAME_MAX 127
+#define CTL_TENSOR_NAME_MAX 255
+#define CTL_TEXT_MAX	 511
+#define CTL_KEY_BYTES	 32
+#define CTL_NO_ID	 UINT32_MAX /* no tensor, no server, rank to be assigned */
+#define CTL_WORKERS_MAX	 65536	/* of a job */
+#define CTL_LIST_MAX	 4096	/* items of one DECLARE or PLAN list */
+
+enum ctl_type {
+	CTL_HELLO = 1,
+	CTL_WELCOME,
+	CTL_REFUSE,
+	CTL_BEAT,
+	CTL_PEERS,
+	CTL_JOIN,
+	CTL_JOINED,
+	CTL_JOB,
+	CTL_JOB_END,
+	CTL_DECLARE,
+	CTL_PLAN,
+	CTL_TENSOR_FAIL,
+	CTL_WORKER,
+	CTL_FAIL,
+	CTL_WHY,
+	CTL_WHY_TEXT,
+	CTL_PROBE,
+	CTL_REPORT,
+	CTL_TYPE_END
+};
+
+enum role { ROLE_SERVER = 1, ROLE_AGENT = 2 };
+
+struct ctl_hello {
+	uint16_t proto; /* CTL_PROTO */
+	uint8_t role;	/* enum role */
+	uint64_t instance; /* random per process start */
+	const char *name;  /* unique among members of this role; the host's name by default */
+	const char *host;  /* the machine: an agent and a server of one host are colocated */
+	const char *version;
+	uint32_t pid;
+	const char *addr;  /* data plane: numeric address and port of the server's listener */
+	uint16_t port;
+	uint16_t threads;  /* data threads */
+	uint64_t nic_mbps; /* 0: not known */
+	struct blob cluster_id; /* 16 bytes, empty when none is known */
+	uint64_t view;	   /* largest view seen */
+	uint64_t quota_bytes; /* memory that sums may take, 0: not told */
+};
+
+struct ctl_welcome {
+	struct blob cluster_id;
+	uint32_t term;
+	uint64_t view;
+	uint32_t member_id; /* of this name and role, stable across restarts */
+	uint32_t beat_ms;   /* send a BEAT this often */
+	uint32_t dead_ms;   /* silence after which the scheduler is taken for lost */
+};
+
+struct ctl_refuse {
+	uint32_t code; /* positive value of the (negative) error code */
+	const char *text;
+};
+
+struct ctl_beat {
+	uint64_t seq;
+	uint64_t echo; /* last seq received from the other side */
+	uint64_t view; /* applied */
+	/* A member's counters since its start, for the status screen and for alive-but-stuck. */
+	uint64_t progress; /* grows whenever every loop of the process has turned */
+	uint64_t rounds;   /* partitions completed */
+	uint64_t rx_bytes;
+	uint64_t tx_bytes;
+	uint64_t mem_bytes;
+	uint32_t connections; /* data connections up */
+	uint32_t trainers;
+};
+
+/* State of a peer as its counterparts must know it; GONE removes it. */
+enum peer_state { PEER_UP = 1, PEER_DOWN = 2, PEER_GONE = 3 };
+struct ctl_peer {
+	uint32_t id;
+	uint8_t state;
+	uint64_t instance;
+	const char *name;
+	const char *host;
+	const char *addr;
+	uint16_t port;
+	uint16_t threads;
+	struct blob key; /* CTL_KEY_BYTES: for tickets between these two instances */
+};
+struct ctl_peers {
+	uint64_t view;
+	struct ctl_peer *peers; /* agents get servers, servers get agents; only what changed, after the first */
+	uint32_t n_peers;
+};
+
+enum job_flags { JOB_DETERMINISTIC = 1 << 0, JOB_FLAGS_KNOWN = JOB_DETERMINISTIC };
+
+/* A trainer has attached to this agent. seq comes back in JOINED. */
+struct ctl_join {
+	uint32_t seq;
+	uint32_t uid;
+	const char *job;
+	uint32_t rank; /* CTL_NO_ID: assign one */
+	uint32_t size;
+	uint32_t flags; /* enum job_flags; must agree among the workers */
+	uint32_t pid;
+	uint32_t part_bytes; /* wanted partition size, 0: the scheduler's choice; must agree */
+};
+struct ctl_joined {
+	uint32_t seq;
+	uint32_t code; /* 0, or the positive value of the error code */
+	const char *text;
+	uint32_t job;
+	uint32_t rank;
+};
+
+struct ctl_rank {
+	uint32_t rank;
+};
+struct ctl_job_member { /* in order of the member number */
+	uint32_t agent;	/* id of the agent */
+	const char *host;
+	struct ctl_rank *ranks;
+	uint32_t n_ranks;
+};
+/* A job is complete, or its members changed (larger view). */
+struct ctl_job {
+	uint64_t view;
+	uint32_t job;
+	uint32_t uid;
+	const char *name;
+	uint32_t size;
+	uint32_t flags;
+	struct ctl_job_member *members;
+	uint32_t n_members;
+};
+struct ctl_job_end {
+	uint32_t job;
+	uint32_t code; /* 0: every worker has finished */
+	const char *text;
+};
+
+struct ctl_decl {
+	uint32_t rank; /* the first local worker that declared it */
+	const char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+};
+struct ctl_declare {
+	uint32_t job;
+	struct ctl_decl *tensors;
+	uint32_t n_tensors;
+};
+
+struct ctl_tensor {
+	uint32_t tensor;
+	const char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+	uint32_t part_elems; /* elements of every partition but the last */
+};
+/* Partitions first .. first + n - 1 of a tensor belong to that server's thread since view pgen. */
+struct ctl_run {
+	uint32_t tensor;
+	uint32_t first;
+	uint32_t n;
+	uint32_t server; /* id; CTL_NO_ID: none is left, wait */
+	uint64_t instance;
+	uint16_t thread;
+	uint64_t pgen;
+};
+/* New tensors and the place of partitions. Runs override older ones with a smaller pgen. A server gets
+ * the runs that it has or had; an agent gets all. */
+struct ctl_plan {
+	uint64_t view;
+	uint32_t job;
+	struct ctl_tensor *tensors;
+	uint32_t n_tensors;
+	struct ctl_run *runs;
+	uint32_t n_runs;
+};
+struct ctl_tensor_fail {
+	uint32_t job;
+	const char *name;
+	uint32_t code;
+	const char *text;
+};
+
+/* FINISHED: the worker called bps_close and waits for JOB_END. LOST: it went without. */
+enum worker_event { WORKER_FINISHED = 1, WORKER_LOST = 2 };
+struct ctl_worker {
+	uint32_t job;
+	uint32_t rank;
+	uint8_t event;
+	const char *text; /* how it was lost: pid, signal */
+};
+
+/* This job cannot go on. */
+struct ctl_fail {
+	uint32_t job;
+	uint32_t code;
+	const char *text;
+};
+
+/* Why does (tensor, round) not complete? tensor is CTL_NO_ID for the forming of the job. The
+ * scheduler asks all agents of the job (PROBE, REPORT) for at most a second and answers. */
+struct ctl_why {
+	uint32_t seq;
+	uint32_t job;
+	uint32_t tensor;
+	uint64_t round;
+};
+struct ctl_why_text {
+	uint32_t seq;
+	const char *text;
+};
+struct ctl_probe {
+	uint32_t seq;
+	uint32_t job;
+	uint32_t tensor; /* CTL_NO_ID: only the general figures */
+};
+struct ctl_report_worker {
+	uint32_t rank;
+	uint32_t pid;
+	uint64_t submitted;	/* last round of the asked tensor that it submitted */
+	uint64_t calls;		/* push_pulls submitted in all */
+	uint64_t completed;
+	uint32_t quiet_ms;	/* since its last submission */
+	uint32_t oldest_tensor; /* waiting longest, CTL_NO_ID: none */
+	uint64_t oldest_round;
+	uint32_t oldest_ms;
+	uint8_t is_attached;
+};
+struct ctl_report {
+	uint32_t seq;
+	uint32_t job;
+	const char *text; /* what this agent's network waits for, "" when nothing */
+	struct ctl_report_worker *workers;
+	uint32_t n_workers;
+};
+
+struct ctl_msg {
+	uint16_t type; /* enum ctl_type, selects the member */
+	union {
+		struct ctl_hello hello;
+		struct ctl_welcome welcome;
+		struct ctl_refuse refuse;
+		struct ctl_beat beat;
+		struct ctl_peers peers;
+		struct ctl_join join;
+		struct ctl_joined joined;
+		struct ctl_job job;
+		struct ctl_job_end job_end;
+		struct ctl_declare declare;
+		struct ctl_plan plan;
+		struct ctl_tensor_fail tensor_fail;
+		struct ctl_worker worker;
+		struct ctl_fail fail;
+		struct ctl_why why;
+		struct ctl_why_text why_text;
+		struct ctl_probe probe;
+		struct ctl_report report;
+	};
+};
+
+/* Layout of a type's struct and its name ("HELLO"); NULL for an unknown type. */
+const struct layout *ctl_layout(unsigned type);
+const char *ctl_type_name(unsigned type);
+
+/* Decode a frame's body into *ret; *ret_mem as codec_decode. Errors: as codec_decode, BPS_EPROTO unknown type. */
+struct err_text;
+int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
+	struct err_text *err);
+#endif
