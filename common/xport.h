@@ -1,0 +1,94 @@
+#ifndef BPS_COMMON_XPORT_H
+#define BPS_COMMON_XPORT_H
+/* The transport of the data plane, as seen by a data thread: connections that carry wire messages
+ * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
+ * callbacks run on that thread. The implementation is a table (struct xport_ops): common/fabric.c is
+ * libfabric FI_EP_MSG (tcp, verbs); the simulator's network is another.
+ *
+ *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)
+ *                CONNECTING --down--> ...
+ *
+ * Promises the cores stand on:
+ *   - every xport_read that returned 0 has its read_done exactly once, also when the connection goes down
+ *     (before its down callback) and on close; after it nothing writes to dst any more;
+ *   - messages of one connection arrive in the order they were sent, or the connection goes down;
+ *   - after down no callback names that connection again;
+ *   - memory of a segment is only ever read by peers, never written. */
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/wire.h"
+
+struct xport;
+struct xconn;
+
+/* One read: bytes at [offset, offset + len) of the peer's segment into dst, which lies in one of our own
+ * segments (own_segment). Owned by the caller, untouched by it until read_done. */
+struct xport_read {
+	struct xconn *conn;
+	void *dst;
+	uint16_t own_segment;
+	uint16_t segment;
+	uint32_t len;
+	uint64_t offset;
+	void *impl; /* the transport's */
+};
+
+struct xport_events {
+	/* A connection is usable. peer_id/peer_instance: who it is, proved by its ticket; user: of xport_connect, or
+	 * NULL for an accepted one. */
+	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
+	/* It is gone, with the reason for the log. */
+	void (*down)(void *ctx, struct xconn *c, const char *why);
+	/* A message; m and its payload live until the callback returns. */
+	void (*message)(void *ctx, struct xconn *c, const struct wire_msg *m);
+	/* status 0, or negative: dst holds garbage. */
+	void (*read_done)(void *ctx, struct xport_read *r, int status);
+	/* A send was refused with -EAGAIN before; now there is credit. */
+	void (*writable)(void *ctx, struct xconn *c);
+};
+
+struct xport_ops {
+	/* Start connecting to a peer's data thread; up or down follows. */
+	int (*connect)(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
+		uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
+	/* Queue one message; it leaves at the latest when the thread next goes idle, small ones together.
+	 * Copies m and its payload. Errors: -EAGAIN no credit (writable follows), -ENOTCONN. */
+	int (*send)(struct xconn *c, const struct wire_msg *m);
+	/* Start a read. Errors: -EAGAIN too many in flight (try after a read_done), -ENOTCONN, BPS_EPROTO no such
+	 * segment of the peer or out of its bounds. */
+	int (*read)(struct xport_read *r);
+	/* Drop a connection; reads complete with -ECANCELED, then down runs (before close returns). */
+	void (*close)(struct xconn *c, const char *why);
+	/* Offer memory to peers (they may read it) and to our own reads. Never moves, never shrinks. */
+	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+	/* Withdraw it. The caller made sure that no read of our own targets it. */
+	void (*seg_del)(struct xport *x, uint16_t segment);
+};
+
+/* First member of every implementation's object. */
+struct xport {
+	const struct xport_ops *ops;
+	const struct xport_events *ev;
+	void *ctx;
+};
+struct xconn {
+	struct xport *x;
+	void *user;	  /* the core's object for this connection */
+	uint32_t peer_id;
+	uint64_t peer_instance;
+};
+
+static inline int xport_send(struct xconn *c, const struct wire_msg *m)
+{
+	return c->x->ops->send(c, m);
+}
+static inline int xport_read(struct xport_read *r)
+{
+	return r->conn->x->ops->read(r);
+}
+static inline void xport_close(struct xconn *c, const char *why)
+{
+	c->x->ops->close(c, why);
+}
+#endif
