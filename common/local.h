@@ -1,0 +1,206 @@
+#ifndef BPS_COMMON_LOCAL_H
+#define BPS_COMMON_LOCAL_H
+/* What a trainer and its machine's agent share: messages on a SOCK_SEQPACKET UNIX socket (rare: attach, declare,
+ * finish, ask why), and one control page of shared memory per trainer (hot: submissions and completions).
+ *
+ * The agent makes all shared memory (memfd, sealed against shrinking and growing) and passes it over the socket:
+ *   control   per trainer, both write: ring of submissions, one entry per tensor
+ *   input     arenas per trainer, the trainer writes, the agent reads: the in-slots of its tensors
+ *   output    arenas per job, the agent writes, trainers map read-only: two out-slots per tensor, slot = round & 1
+ *
+ * Ring: one producer (the trainer, under a mutex of its library), one consumer (the agent). A submission is {tensor
+ * index, op, priority, round}. Rounds of a tensor count from 1 and a trainer has at most one in flight per tensor, so
+ * an entry's `done_round` says all: round r is complete when done_round >= r. Nothing is ever popped by the trainer:
+ * a restarted agent reads sq_head, done_round and the ring, and goes on.
+ *
+ * Wake-ups. Trainer to agent: store sq_tail (seq_cst), then if agent_sleeps: write the eventfd. The agent sets agent_sleeps
+ * (seq_cst), looks at sq_tail once more, blocks. Agent to trainer: store done_round (release), add 1 to done_seq (seq_cst),
+ * then if trainer_waits != 0: futex wake of done_seq. The trainer raises trainer_waits (seq_cst), checks done_round again,
+ * waits on the done_seq it read before.
+ *
+ * Nothing the agent relies on lies in memory a trainer can write: positions, rounds and sizes are the agent's own
+ * copies; each submission is copied once, then checked. A trainer that writes nonsense harms its own job only. */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/codec.h"
+#include "common/error.h"
+
+#define LOCAL_ABI	   1
+#define LOCAL_MAGIC	   0x31737062u /* "bps1" */
+#define LOCAL_SOCKET	   "/run/bps/agent.sock"
+#define LOCAL_FRAME_MAX	   65536 /* bytes of one socket message */
+#define LOCAL_DECLARE_MAX  256	 /* tensors per DECLARE message */
+#define LOCAL_FDS_MAX	   4
+#define LOCAL_ALIGN	   64
+
+struct local_sqe {
+	uint32_t tensor; /* index of the tensor's entry */
+	uint16_t priority; /* larger goes first */
+	uint8_t op;	 /* enum op */
+	uint8_t flags;	 /* 0 */
+	uint64_t round;
+};
+
+struct local_entry { /* one per tensor, 64 bytes */
+	_Atomic uint64_t done_round; /* agent writes, release; partner: the trainer's acquire load */
+	_Atomic int32_t status;	     /* of done_round: 0 or a negative error code; sticky after a failure */
+	_Atomic uint32_t workers;    /* behind done_round */
+	uint64_t reserved[6];
+};
+
+struct local_control { /* start of the control memfd */
+	uint32_t magic, abi;
+	uint32_t sq_entries;	 /* power of two */
+	uint32_t tensor_entries;
+	uint64_t sq_offset, entries_offset, bytes;
+	_Alignas(64) _Atomic uint32_t sq_tail; /* trainer writes */
+	_Alignas(64) _Atomic uint32_t sq_head; /* agent writes */
+	_Atomic uint32_t agent_sleeps;
+	_Alignas(64) _Atomic uint32_t done_seq; /* agent adds; the trainer's futex word */
+	_Alignas(64) _Atomic uint32_t trainer_waits; /* number of waiting threads */
+};
+
+/* Bytes of a control page with that many ring and tensor entries; offsets as they must be. */
+size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries);
+/* Fill in a zeroed page's constants. */
+void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t tensor_entries);
+/* Check a page that the other side made: magic, abi, sizes against the mapped bytes. Errors: BPS_EPROTO, BPS_EVERSION. */
+int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err);
+
+static inline struct local_sqe *local_sq(struct local_control *c)
+{
+	return (struct local_sqe *)((char *)c + c->sq_offset);
+}
+static inline struct local_entry *local_entries(struct local_control *c)
+{
+	return (struct local_entry *)((char *)c + c->entries_offset);
+}
+
+/* Trainer: append one submission. Returns 0 or -EAGAIN when the ring is full. Caller holds its mutex. Does
+ * not wake: call local_sq_publish once after the last. */
+int local_sq_push(struct local_control *c, const struct local_sqe *e);
+/* Trainer: true when the agent sleeps and its eventfd must be written. */
+bool local_sq_publish(struct local_control *c);
+/* Agent: copy the next submission; *head is the agent's own position. False when empty. */
+bool local_sq_pop(struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
+/* Agent: about to block; true when it may, false when there is something in the ring. */
+bool local_sq_sleep(struct local_control *c, uint32_t head);
+void local_sq_awake(struct local_control *c);
+/* Agent: round of a tensor is complete. Follow a batch with one local_done_wake. */
+void local_done(struct local_control *c, uint32_t tensor, uint64_t round, int status, uint32_t workers);
+void local_done_wake(struct local_control *c);
+/* Trainer: block until done_seq moves from seen, at most timeout_ns; spins spin_ns first. 0 or -ETIMEDOUT.
+ * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
+int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
+
+/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY. Agent to trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED. A
+ * frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the struct by common/codec.h. */
+enum local_type {
+	LOCAL_HELLO = 1,
+	LOCAL_WELCOME,	/* + fds: control memfd, eventfd; or code and text, then the agent closes */
+	LOCAL_JOB,	/* the job is complete (code 0) or has failed; unasked, at most once each */
+	LOCAL_DECLARE,
+	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages it names came before */
+	LOCAL_ARENA,	/* + fd */
+	LOCAL_WHY,	/* why does it wait, or why did it fail? */
+	LOCAL_TEXT,	/* answers WHY */
+	LOCAL_FINISH,
+	LOCAL_FINISHED, /* answers FINISH: every worker has finished, or the job failed */
+	LOCAL_TYPE_END
+};
+
+struct local_hello {
+	uint16_t abi;
+	const char *version;
+	const char *job;
+	uint32_t rank; /* UINT32_MAX: assign */
+	uint32_t size;
+	uint32_t flags; /* enum job_flags */
+	uint32_t part_bytes;
+};
+struct local_welcome {
+	uint32_t code; /* 0 or the positive value of an error code */
+	const char *text;
+};
+struct local_job {
+	uint32_t code;
+	const char *text;
+	uint32_t rank;
+	uint32_t size;
+	uint32_t local_rank; /* order of ranks on this machine */
+	uint32_t local_size;
+};
+struct local_decl {
+	const char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+};
+struct local_declare {
+	struct local_decl *tensors;
+	uint32_t n_tensors;
+};
+struct local_slot {
+	uint32_t code;	/* 0, or why this tensor was refused */
+	const char *text;
+	uint32_t tensor; /* entry index */
+	uint32_t in_arena, out_arena;
+	uint64_t in_offset;
+	uint64_t out_offset[2]; /* encoded as two u64 fields */
+};
+struct local_declared {
+	struct local_slot *slots; /* in the order of DECLARE */
+	uint32_t n_slots;
+};
+struct local_arena {
+	uint32_t id;
+	uint8_t is_writable;
+	uint64_t bytes;
+};
+struct local_why {
+	uint32_t tensor; /* UINT32_MAX: the job */
+	uint64_t round;
+};
+struct local_text {
+	uint32_t code; /* of the failure, 0 when it only waits */
+	const char *text;
+};
+struct local_none { /* FINISH */
+	uint8_t unused;
+};
+struct local_finished {
+	uint32_t code;
+	const char *text;
+};
+
+struct local_msg {
+	uint16_t type;
+	uint32_t seq;
+	union {
+		struct local_hello hello;
+		struct local_welcome welcome;
+		struct local_job job;
+		struct local_declare declare;
+		struct local_declared declared;
+		struct local_arena arena;
+		struct local_why why;
+		struct local_text text;
+		struct local_none none;
+		struct local_finished finished;
+	};
+};
+
+const char *local_type_name(unsigned type);
+/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors; never blocks longer than timeout_ms
+ * (0: not at all). Errors: -EAGAIN, -EPIPE, ... */
+int local_send(int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
+/* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds: close-on-exec, the
+ * caller's; *ret_n_fds of at most LOCAL_FDS_MAX. Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT,
+ * BPS_EPROTO (truncated, malformed, too many descriptors: all that came are closed). */
+int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
+	uint32_t timeout_ms, struct err_text *err);
+/* Decode a frame's bytes (for the fuzz target; local_recv uses it). */
+int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem, struct err_text *err);
+#endif

@@ -1,0 +1,169 @@
+#ifndef BPS_H
+#define BPS_H
+/* libbpsclient: hand tensors to this machine's bps-agent and get them back summed over all workers of
+ * the job. C99 and C++; depends on libc alone. See bpsclient(3).
+ *
+ * A job is a named run of `size` workers. Each worker declares its tensors by name (the same names, types and
+ * counts everywhere, in any order), writes its values into the tensor's input buffer and calls push_pull; the
+ * reduced values appear in the tensor's output buffer at every worker, the same bytes everywhere.
+ *
+ * Buffers: bps_input() is yours to write whenever no push_pull of that tensor is in flight. bps_output() of
+ * a completed round is read-only and stays as it is until you submit the tensor's round after the next one.
+ * One push_pull per tensor may be in flight; a second one is BPS_EBUSY.
+ *
+ * Threads: any thread may call anything; two threads must not operate on the same tensor at once. After fork() the
+ * child's calls fail with BPS_EFORKED; the parent is not disturbed.
+ *
+ * Errors: negative, -errno for system causes or one of enum bps_error; bps_strerror() names the
+ * code, bps_last_error() is the whole sentence (what failed, who is missing since when, what to do) of the calling
+ * thread's last failure. No call waits for ever: each wait has a time-out. */
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BPS_API __attribute__((visibility("default")))
+#define BPS_ABI 1
+
+struct bps;	   /* a worker's place in a job */
+struct bps_tensor; /* a declared tensor; lives as long as its struct bps */
+
+/* Element types, numbered like NCCL's. */
+enum bps_dtype {
+	BPS_I8 = 0,
+	BPS_U8 = 1,
+	BPS_I32 = 2,
+	BPS_I64 = 4,
+	BPS_F16 = 6,
+	BPS_F32 = 7,
+	BPS_F64 = 8,
+	BPS_BF16 = 9
+};
+
+/* Reductions. AVG divides by the number of workers (integers round to the floor); integers wrap; MIN and
+ * MAX propagate NaN; f16 and bf16 are accumulated in f32. */
+enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
+
+enum bps_code {
+	BPS_ETIMEDOUT = -10001,	     /* the time-out passed; the sentence names who is missing */
+	BPS_EBUSY = -10002,	     /* a push_pull of this tensor is in flight */
+	BPS_EMISMATCH = -10003,	     /* workers disagree about a tensor, an operation or the job */
+	BPS_ENOSERVER = -10004,	     /* no server can be reached */
+	BPS_ENOSCHED = -10005,	     /* the scheduler cannot be reached */
+	BPS_ENOAGENT = -10006,	     /* this machine's agent cannot be reached */
+	BPS_EWORKER_LOST = -10007,   /* another worker died */
+	BPS_EAGENT_LOST = -10008,    /* another machine died */
+	BPS_EEVICTED = -10009,	     /* the others went on without this machine */
+	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
+	BPS_EDIVERGED = -10011,	     /* workers hold different results of one round */
+	BPS_EQUOTA = -10012,	     /* a quota is exhausted; the sentence has limit and use */
+	BPS_EPROTO = -10013,	     /* the other side broke the protocol */
+	BPS_EVERSION = -10014,	     /* library and agent do not fit together */
+	BPS_EAUTH = -10015,
+	BPS_ENOTFOUND = -10016,
+	BPS_EDUP = -10017, /* this rank is already taken */
+	BPS_ECLOSED = -10018,
+	BPS_EFORKED = -10019,
+	BPS_ENOTDURABLE = -10020,
+	BPS_EJOB_FAILED = -10021,
+	BPS_EROUND_LOST = -10022
+};
+
+/* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL member is taken
+ * from the environment, first name that is set: see bpsclient(3) for the table. */
+struct bps_options {
+	uint32_t abi;		  /* BPS_ABI, set by bps_options_init */
+	const char *job;	  /* BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
+	const char *agent_socket; /* BPS_AGENT_SOCKET, default /run/bps/agent.sock */
+	int32_t rank;		  /* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...) or assigned */
+	int32_t size;		  /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
+	int32_t local_rank;	  /* -1: environment */
+	int32_t local_size;	  /* -1: environment */
+	uint32_t timeout_ms;	  /* of every wait that names none; BPS_TIMEOUT; 0: 600,000 */
+	uint32_t open_timeout_ms; /* for all workers to arrive; BPS_OPEN_TIMEOUT; 0: timeout_ms */
+	int32_t deterministic;	  /* 1: same bits from the same inputs, run after run; -1: BPS_DETERMINISTIC */
+	uint32_t part_bytes;	  /* wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice */
+};
+
+BPS_API void bps_options_init(struct bps_options *opt);
+
+/* Attach to the agent and join the job; returns when all workers have. opt NULL: all from the environment.
+ * A job of one worker needs no agent, no server and no scheduler.
+ * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH, BPS_EVERSION, -EINVAL. */
+BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
+
+/* Leave the job. Waits (at most timeout_ms, 0: the default) until every worker has called it, so that nobody's
+ * last result can be lost; frees everything in any case. Errors: as a wait. NULL is allowed. */
+BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
+/* Leave without waiting; the others' job fails unless all were done. */
+BPS_API void bps_abort(struct bps *b);
+
+BPS_API int bps_rank(const struct bps *b);
+BPS_API int bps_size(const struct bps *b);
+BPS_API int bps_local_rank(const struct bps *b);
+BPS_API int bps_local_size(const struct bps *b);
+
+/* Declare a tensor of n_elems (>= 1) values; returns at once, agreement with the other workers is checked behind
+ * the scenes and a mismatch is the error of its first push_pull, naming both workers and both declarations. The same
+ * name again gives the same tensor if type and count agree.
+ * name: 1..255 bytes. Errors: -EINVAL, BPS_EMISMATCH (with this worker's own earlier declaration), BPS_EQUOTA. */
+BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+	struct bps_tensor **ret);
+/* Many at once: one round trip. ret: n tensors. */
+struct bps_decl {
+	const char *name;
+	enum bps_dtype dtype;
+	uint64_t n_elems;
+};
+BPS_API int bps_declare_group(struct bps *b, const struct bps_decl *decls, size_t n,
+	struct bps_tensor **ret);
+
+/* n_elems values, 64-byte aligned, in memory shared with the agent: no copy is made of them. */
+BPS_API void *bps_input(struct bps_tensor *t);
+/* The result of the last completed round; NULL before the first. */
+BPS_API const void *bps_output(const struct bps_tensor *t);
+BPS_API uint64_t bps_count(const struct bps_tensor *t);
+BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
+BPS_API const char *bps_name(const struct bps_tensor *t);
+
+/* Submit bps_input(t); returns at once. priority: larger goes first; by default (BPS_PRIORITY_AUTO) the tensor declared
+ * first goes first. Errors: BPS_EBUSY, BPS_ECLOSED, or the job's failure. */
+#define BPS_PRIORITY_AUTO INT32_MIN
+BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
+/* The same from and to memory of the caller's: src is copied before it returns, dst (may be src or NULL) is written
+ * by the bps_wait or bps_poll that finds it complete. */
+BPS_API int bps_push_pull_copy(struct bps_tensor *t, const void *src, void *dst, enum bps_op op,
+	int32_t priority);
+/* Submit n tensors with one wake-up. All or none: on an error nothing was submitted. */
+BPS_API int bps_push_pull_group(struct bps_tensor *const *tensors, size_t n, enum bps_op op,
+	int32_t priority);
+
+/* 1 complete (or nothing in flight), 0 still in flight, negative: it failed. */
+BPS_API int bps_poll(struct bps_tensor *t);
+/* Wait for it, at most timeout_ms (0: the default). After BPS_ETIMEDOUT it is still in flight and may be waited for
+ * again. */
+BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
+BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
+/* Number of workers behind the last completed round. */
+BPS_API int bps_contributors(const struct bps_tensor *t);
+
+/* Collectives on small host data, built on push_pull; every worker calls them in the same order. They block,
+ * at most timeout_ms (0: the default). */
+BPS_API int bps_barrier(struct bps *b, uint32_t timeout_ms);
+/* data: n_bytes at every worker, overwritten with root's. */
+BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms);
+/* dst: size * n_bytes, worker r's src at r * n_bytes. */
+BPS_API int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst,
+	uint32_t timeout_ms);
+
+BPS_API const char *bps_strerror(int code);
+/* Sentence of this thread's last failed call; "" when there was none. Lives until the thread's next call. */
+BPS_API const char *bps_last_error(void);
+BPS_API const char *bps_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
