@@ -1,0 +1,47 @@
+#ifndef BPS_COMMON_ADDR_H
+#define BPS_COMMON_ADDR_H
+/* Network addresses as people write them: "host:port", "[v6]:port", "host", "*:port" (any local
+ * address). Values without state; any thread. Only addr_lookup touches the network. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "common/error.h"
+
+#define ADDR_HOST_BYTES 256
+#define ADDR_TEXT_BYTES (ADDR_HOST_BYTES + 8)
+
+struct addr {
+	char host[ADDR_HOST_BYTES]; /* name or number, without brackets; "" is unset, "*" any */
+	uint16_t port;
+};
+
+/* Parse text; without a port in it default_port is taken (0: the port is required).
+ * A bare IPv6 number needs brackets only together with a port.
+ * Errors: -EINVAL with a sentence. */
+int addr_parse(
+	struct addr *ret_addr, const char *text, uint16_t default_port, struct err_text *err);
+
+/* "host:port" or "[v6]:port" into buf; returns buf. */
+const char *addr_format(const struct addr *a, char buf[static ADDR_TEXT_BYTES]);
+
+/* A host that is already a number (or "*", or "localhost") into a socket address, without a name
+ * service. Errors: -EINVAL when it is a name. */
+int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len);
+
+/* As addr_number, else ask the name service and take its first answer. Blocks for as long as the
+ * resolver does: for the start of a program, not for an event loop.
+ * Errors: -EADDRNOTAVAIL with a sentence. */
+int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
+	struct err_text *err);
+
+/* True for 127/8, ::1 and v4-mapped 127/8. */
+bool sockaddr_is_loopback(const struct sockaddr *sa);
+/* True when both are of the same host, whatever the port; v4 and v4-mapped v6 compare equal. */
+bool sockaddr_same_host(const struct sockaddr *a, const struct sockaddr *b);
+/* Port in host order, 0 for other families. */
+uint16_t sockaddr_port(const struct sockaddr *sa);
+/* "1.2.3.4:5" or "[::1]:5" into buf; returns buf. */
+const char *sockaddr_format(const struct sockaddr *sa, char buf[static ADDR_TEXT_BYTES]);
+#endif

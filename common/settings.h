@@ -1,0 +1,101 @@
+#ifndef BPS_COMMON_SETTINGS_H
+#define BPS_COMMON_SETTINGS_H
+/* Settings of a program, from one table: a row names a setting, its type, default, range and help,
+ * and where its value goes in the program's own struct. A value comes from the flag (`--name value`
+ * or `--name=value`; of several the last), else the environment (BPS_NAME, upper case, '-' becomes
+ * '_'), else the INI file (`name = value`; sections only group, `_` may stand for '-'), else the
+ * default. All values are checked, the overridden ones too. A bad value or an unknown name is
+ * refused with where it stands, what is allowed, and the nearest right name.
+ *
+ * Five flags come by themselves: --help, --version, --check-config, --print-config, and --config
+ * FILE (BPS_CONFIG; else the table's file, where that one may be missing). --print-config writes an
+ * INI file with the source of each value behind ';'.
+ *
+ *   static const struct setting rows[] = {
+ *           {"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:9500",
+ *                   .help = "where members connect"},
+ *           {"dead-after", SET_DURATION, SETTING_AT(struct opts, dead_after_us), .def = "3s",
+ *                   .min = 100 * SETTING_MS, .max = 60 * SETTING_S, .help = "..."},
+ *   };
+ *
+ * Once, from main, before any thread. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/addr.h"
+#include "common/error.h"
+
+enum setting_type {
+	SET_BOOL,     /* bool: yes|no|true|false|on|off|1|0; a bare flag is yes */
+	SET_INT,      /* int64_t */
+	SET_SIZE,     /* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB; none means bytes */
+	SET_DURATION, /* uint64_t microseconds: a number with us, ms, s, min or h; only 0 has none */
+	SET_STRING,   /* const char *, owned by struct settings; "" when unset */
+	SET_ENUM,     /* unsigned: index into words */
+	SET_ADDR,     /* struct addr; host "" when unset (allowed only if that is the default) */
+};
+
+#define SETTING_US  ((int64_t)1)
+#define SETTING_MS  ((int64_t)1000)
+#define SETTING_S   ((int64_t)1000000)
+#define SETTING_KIB ((int64_t)1 << 10)
+#define SETTING_MIB ((int64_t)1 << 20)
+#define SETTING_GIB ((int64_t)1 << 30)
+
+struct setting {
+	const char *name; /* lower case, words joined by '-' */
+	enum setting_type type;
+	size_t offset, bytes;     /* by SETTING_AT */
+	const char *def;          /* default, as text */
+	int64_t min, max;         /* of the number, bytes or microseconds; of a string its length;
+				     equal: no limit but that of the type */
+	const char *const *words; /* SET_ENUM: NULL-terminated */
+	uint16_t port;            /* SET_ADDR: port of an address without one; 0: required */
+	const char *help;         /* one line, lower case, no full stop */
+};
+#define SETTING_AT(type, field) offsetof(type, field), sizeof(((type *)0)->field)
+
+enum settings_args {
+	SETTINGS_NO_ARGS,   /* an argument that is no flag is refused */
+	SETTINGS_ARGS_LAST, /* the first argument that is no flag ends the flags (a command line) */
+	SETTINGS_ARGS_MIXED, /* flags before, between and behind the arguments */
+};
+
+struct settings_spec {
+	const char *program;     /* "bps-server" */
+	const char *usage;       /* what follows "[flags]" in the help, or NULL */
+	const char *about;       /* one line, or NULL */
+	const char *config_path; /* default INI file, or NULL */
+	enum settings_args args;
+	const struct setting *rows;
+	size_t n_rows;
+};
+
+enum settings_verdict {
+	SETTINGS_RUN,    /* all values are set */
+	SETTINGS_DONE,   /* the answer is on stdout; exit with 0 */
+	SETTINGS_USAGE,  /* the command line is wrong; exit with 64 (EX_USAGE) */
+	SETTINGS_CONFIG, /* file or environment is wrong; exit with 78 (EX_CONFIG) */
+};
+
+struct settings;
+
+/* Read everything into values (the struct that the rows point into).
+ * ret_settings: holds the strings that values points to, and the arguments; free it after the last
+ * use of both; set only with SETTINGS_RUN. err: the sentence when the verdict is USAGE or CONFIG. */
+enum settings_verdict settings_load(struct settings **ret_settings,
+	const struct settings_spec *spec, int argc, char *const *argv, void *values,
+	struct err_text *err);
+
+/* The status that main returns for a verdict other than RUN; logs the sentence of a refusal. */
+int settings_exit_status(enum settings_verdict verdict, const struct err_text *err);
+
+/* The arguments that are no flags, NULL-terminated; they live as long as s and argv. */
+char *const *settings_args(const struct settings *s, size_t *ret_count);
+
+/* Where a value came from: "default", "flag --x", "environment BPS_X", "/etc/bps/server.conf:12". */
+const char *settings_source(const struct settings *s, const char *name);
+
+void settings_free(struct settings *s);
+#endif
