@@ -32,11 +32,17 @@
 	X(BPS_EJOB_FAILED, 10021, "the job has failed")                                            \
 	X(BPS_EROUND_LOST, 10022, "a round was lost with its server")
 
+#ifdef BPS_H /* included behind libbpsclient/bps.h, which has these names for users: check its numbers */
+#define X(name, num, text) _Static_assert((name) == -(num), #name);
+BPS_ERRORS(X)
+#undef X
+#else
 enum bps_error {
 #define X(name, num, text) name = -(num),
 	BPS_ERRORS(X)
 #undef X
 };
+#endif
 
 #define ERR_TEXT_BYTES 512
 

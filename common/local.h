@@ -28,40 +28,47 @@
 #include "common/codec.h"
 #include "common/error.h"
 
-#define LOCAL_ABI	   1
-#define LOCAL_MAGIC	   0x31737062u /* "bps1" */
-#define LOCAL_SOCKET	   "/run/bps/agent.sock"
-#define LOCAL_FRAME_MAX	   65536 /* bytes of one socket message */
-#define LOCAL_DECLARE_MAX  256	 /* tensors per DECLARE message */
-#define LOCAL_FDS_MAX	   4
-#define LOCAL_ALIGN	   64
+#define LOCAL_ABI       1
+#define LOCAL_MAGIC     0x31737062u /* "bps1" */
+#define LOCAL_SOCKET    "/run/bps/agent.sock"
+#define LOCAL_FRAME_MAX 65536 /* bytes of one socket message */
+/* Tensors per DECLARE: neither it with the longest names nor a DECLARED of nothing but the longest
+ * refusals outgrows a frame. */
+#define LOCAL_DECLARE_MAX 100
+#define LOCAL_FDS_MAX     4
+#define LOCAL_ALIGN       64
 
 struct local_sqe {
-	uint32_t tensor; /* index of the tensor's entry */
+	uint32_t tensor;   /* index of the tensor's entry */
 	uint16_t priority; /* larger goes first */
-	uint8_t op;	 /* enum op */
-	uint8_t flags;	 /* 0 */
+	uint8_t op;        /* enum op */
+	uint8_t flags;     /* 0 */
 	uint64_t round;
 };
 
 struct local_entry { /* one per tensor, 64 bytes */
-	_Atomic uint64_t done_round; /* agent writes, release; partner: the trainer's acquire load */
-	_Atomic int32_t status;	     /* of done_round: 0 or a negative error code; sticky after a failure */
-	_Atomic uint32_t workers;    /* behind done_round */
+	_Atomic uint64_t
+		done_round; /* agent writes, release; partner: the trainer's acquire load */
+	_Atomic int32_t
+		status; /* of done_round: 0 or a negative error code; sticky after a failure */
+	_Atomic uint32_t workers; /* behind done_round */
 	uint64_t reserved[6];
 };
 
 struct local_control { /* start of the control memfd */
 	uint32_t magic, abi;
-	uint32_t sq_entries;	 /* power of two */
+	uint32_t sq_entries; /* power of two */
 	uint32_t tensor_entries;
 	uint64_t sq_offset, entries_offset, bytes;
 	_Alignas(64) _Atomic uint32_t sq_tail; /* trainer writes */
 	_Alignas(64) _Atomic uint32_t sq_head; /* agent writes */
 	_Atomic uint32_t agent_sleeps;
-	_Alignas(64) _Atomic uint32_t done_seq; /* agent adds; the trainer's futex word */
+	_Alignas(64) _Atomic uint32_t done_seq;      /* agent adds; the trainer's futex word */
 	_Alignas(64) _Atomic uint32_t trainer_waits; /* number of waiting threads */
 };
+
+#define LOCAL_SQ_MAX      (1u << 20) /* most ring entries */
+#define LOCAL_TENSORS_MAX (1u << 24) /* most tensor entries */
 
 /* Bytes of a control page with that many ring and tensor entries; offsets as they must be. */
 size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries);
@@ -70,27 +77,32 @@ void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t t
 /* Check a page that the other side made: magic, abi, sizes against the mapped bytes. Errors: BPS_EPROTO, BPS_EVERSION. */
 int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err);
 
+/* The ring follows the control struct, the entries follow the ring. The agent computes both places from its own copy of
+ * sq_entries: the offsets in the page are for the trainer to check. */
 static inline struct local_sqe *local_sq(struct local_control *c)
 {
-	return (struct local_sqe *)((char *)c + c->sq_offset);
+	return (struct local_sqe *)((char *)c + sizeof(*c));
 }
-static inline struct local_entry *local_entries(struct local_control *c)
-{
-	return (struct local_entry *)((char *)c + c->entries_offset);
-}
+struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 
+/* Trainer: submissions that fit into the ring now. */
+uint32_t local_sq_room(const struct local_control *c);
 /* Trainer: append one submission. Returns 0 or -EAGAIN when the ring is full. Caller holds its mutex. Does
  * not wake: call local_sq_publish once after the last. */
 int local_sq_push(struct local_control *c, const struct local_sqe *e);
 /* Trainer: true when the agent sleeps and its eventfd must be written. */
 bool local_sq_publish(struct local_control *c);
-/* Agent: copy the next submission; *head is the agent's own position. False when empty. */
-bool local_sq_pop(struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
+/* Agent: copy the next submission; *head is the agent's own position. False when empty, or when the trainer's
+ * tail is nonsense (more than sq_entries ahead); local_sq_sleep then says that the agent may block. */
+bool local_sq_pop(
+	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
 /* Agent: about to block; true when it may, false when there is something in the ring. */
-bool local_sq_sleep(struct local_control *c, uint32_t head);
+bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
 void local_sq_awake(struct local_control *c);
-/* Agent: round of a tensor is complete. Follow a batch with one local_done_wake. */
-void local_done(struct local_control *c, uint32_t tensor, uint64_t round, int status, uint32_t workers);
+/* Agent: round of a tensor (an index below its own tensor_entries) is complete. Follow a batch with one
+ * local_done_wake. */
+void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
+	int status, uint32_t workers);
 void local_done_wake(struct local_control *c);
 /* Trainer: block until done_seq moves from seen, at most timeout_ns; spins spin_ns first. 0 or -ETIMEDOUT.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
@@ -100,13 +112,13 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
  * frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the struct by common/codec.h. */
 enum local_type {
 	LOCAL_HELLO = 1,
-	LOCAL_WELCOME,	/* + fds: control memfd, eventfd; or code and text, then the agent closes */
-	LOCAL_JOB,	/* the job is complete (code 0) or has failed; unasked, at most once each */
+	LOCAL_WELCOME, /* + fds: control memfd, eventfd; or code and text, then the agent closes */
+	LOCAL_JOB,     /* the job is complete (code 0) or has failed; unasked, at most once each */
 	LOCAL_DECLARE,
 	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages it names came before */
-	LOCAL_ARENA,	/* + fd */
-	LOCAL_WHY,	/* why does it wait, or why did it fail? */
-	LOCAL_TEXT,	/* answers WHY */
+	LOCAL_ARENA,    /* + fd */
+	LOCAL_WHY,      /* why does it wait, or why did it fail? */
+	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
 	LOCAL_FINISHED, /* answers FINISH: every worker has finished, or the job failed */
 	LOCAL_TYPE_END
@@ -143,7 +155,7 @@ struct local_declare {
 	uint32_t n_tensors;
 };
 struct local_slot {
-	uint32_t code;	/* 0, or why this tensor was refused */
+	uint32_t code; /* 0, or why this tensor was refused */
 	const char *text;
 	uint32_t tensor; /* entry index */
 	uint32_t in_arena, out_arena;
@@ -194,13 +206,15 @@ struct local_msg {
 
 const char *local_type_name(unsigned type);
 /* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors; never blocks longer than timeout_ms
- * (0: not at all). Errors: -EAGAIN, -EPIPE, ... */
-int local_send(int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
+ * (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
+int local_send(
+	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
 /* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds: close-on-exec, the
  * caller's; *ret_n_fds of at most LOCAL_FDS_MAX. Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT,
- * BPS_EPROTO (truncated, malformed, too many descriptors: all that came are closed). */
+ * -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, too many descriptors: all that came are closed). */
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err);
 /* Decode a frame's bytes (for the fuzz target; local_recv uses it). */
-int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem, struct err_text *err);
+int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,
+	struct err_text *err);
 #endif

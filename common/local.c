@@ -1,0 +1,543 @@
+#include "common/local.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/ctlmsg.h"
+
+/* ---- control page ---- */
+
+_Static_assert(sizeof(struct local_sqe) == 16, "ring entries are part of the ABI");
+_Static_assert(sizeof(struct local_entry) == 64, "tensor entries are part of the ABI");
+_Static_assert(sizeof(struct local_control) % LOCAL_ALIGN == 0, "the ring is aligned");
+
+static size_t sq_bytes(uint32_t sq_entries)
+{
+	size_t bytes = (size_t)sq_entries * sizeof(struct local_sqe);
+
+	return (bytes + LOCAL_ALIGN - 1) / LOCAL_ALIGN * LOCAL_ALIGN;
+}
+
+size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries)
+{
+	return sizeof(struct local_control) + sq_bytes(sq_entries) +
+	       (size_t)tensor_entries * sizeof(struct local_entry);
+}
+
+void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t tensor_entries)
+{
+	c->magic = LOCAL_MAGIC;
+	c->abi = LOCAL_ABI;
+	c->sq_entries = sq_entries;
+	c->tensor_entries = tensor_entries;
+	c->sq_offset = sizeof(*c);
+	c->entries_offset = sizeof(*c) + sq_bytes(sq_entries);
+	c->bytes = local_control_bytes(sq_entries, tensor_entries);
+}
+
+int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err)
+{
+	if (mapped_bytes < sizeof(*c))
+		return err_set(
+			err, BPS_EPROTO, "control page of %zu bytes is too small", mapped_bytes);
+	if (c->magic != LOCAL_MAGIC)
+		return err_set(err, BPS_EPROTO, "control page has magic %#x, not %#x", c->magic,
+			LOCAL_MAGIC);
+	if (c->abi != LOCAL_ABI)
+		return err_set(err, BPS_EVERSION, "control page has ABI %u, not %u", c->abi,
+			(unsigned)LOCAL_ABI);
+	if (!c->sq_entries || c->sq_entries > LOCAL_SQ_MAX || (c->sq_entries & (c->sq_entries - 1)))
+		return err_set(
+			err, BPS_EPROTO, "control page has a ring of %u entries", c->sq_entries);
+	if (!c->tensor_entries || c->tensor_entries > LOCAL_TENSORS_MAX)
+		return err_set(
+			err, BPS_EPROTO, "control page has %u tensor entries", c->tensor_entries);
+	if (c->sq_offset != sizeof(*c) ||
+		c->entries_offset != sizeof(*c) + sq_bytes(c->sq_entries) ||
+		c->bytes != local_control_bytes(c->sq_entries, c->tensor_entries) ||
+		c->bytes > mapped_bytes)
+		return err_set(err, BPS_EPROTO, "control page of %zu bytes has a wrong layout",
+			mapped_bytes);
+	return 0;
+}
+
+struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries)
+{
+	return (struct local_entry *)((char *)c + sizeof(*c) + sq_bytes(sq_entries));
+}
+
+/* ---- ring ---- */
+
+uint32_t local_sq_room(const struct local_control *c)
+{
+	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed); /* our own */
+	/* Acquire: partner is the store in local_sq_pop, which has copied the entry before. */
+	uint32_t used = tail - atomic_load_explicit(&c->sq_head, memory_order_acquire);
+
+	return used < c->sq_entries ? c->sq_entries - used : 0;
+}
+
+int local_sq_push(struct local_control *c, const struct local_sqe *e)
+{
+	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_relaxed);
+
+	if (!local_sq_room(c))
+		return -EAGAIN;
+	local_sq(c)[tail & (c->sq_entries - 1)] = *e;
+	/* Release: partner is the load in local_sq_pop; the entry is there before the tail. */
+	atomic_store_explicit(&c->sq_tail, tail + 1, memory_order_release);
+	return 0;
+}
+
+bool local_sq_publish(struct local_control *c)
+{
+	/* The agent's pair is "store agent_sleeps, load sq_tail". Both sides seq_cst: one of the
+	 * two sees the other's store, so an agent that is about to block is woken. The tail is
+	 * stored again because the store of local_sq_push takes no part in that order. */
+	atomic_store(&c->sq_tail, atomic_load_explicit(&c->sq_tail, memory_order_relaxed));
+	return atomic_load(&c->agent_sleeps) != 0;
+}
+
+static uint32_t sq_ready(uint32_t tail, uint32_t head, uint32_t sq_entries)
+{
+	return tail - head <= sq_entries ? tail - head : 0;
+}
+
+bool local_sq_pop(
+	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret)
+{
+	uint32_t tail = atomic_load_explicit(&c->sq_tail, memory_order_acquire);
+
+	if (!sq_ready(tail, *head, sq_entries))
+		return false;
+	*ret = local_sq(c)[*head & (sq_entries - 1)];
+	*head += 1;
+	/* Release: the trainer may overwrite the entry once it sees this (local_sq_room). */
+	atomic_store_explicit(&c->sq_head, *head, memory_order_release);
+	return true;
+}
+
+bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head)
+{
+	atomic_store(&c->agent_sleeps, 1); /* seq_cst: see local_sq_publish */
+	if (!sq_ready(atomic_load(&c->sq_tail), head, sq_entries))
+		return true;
+	local_sq_awake(c);
+	return false;
+}
+
+void local_sq_awake(struct local_control *c)
+{
+	atomic_store_explicit(&c->agent_sleeps, 0, memory_order_relaxed);
+}
+
+/* ---- completions ---- */
+
+static long futex(_Atomic uint32_t *word, int op, uint32_t val, const struct timespec *timeout)
+{
+	return syscall(SYS_futex, word, op, val, timeout, NULL, 0);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static void cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ __volatile__("yield");
+#endif
+}
+
+void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
+	int status, uint32_t workers)
+{
+	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
+
+	atomic_store_explicit(&e->status, status, memory_order_relaxed);
+	atomic_store_explicit(&e->workers, workers, memory_order_relaxed);
+	/* Release: the trainer's acquire load of done_round sees status, workers and the sum. */
+	atomic_store_explicit(&e->done_round, round, memory_order_release);
+}
+
+void local_done_wake(struct local_control *c)
+{
+	/* The trainer's pair is "raise trainer_waits, compare done_seq in the kernel". Both
+	 * seq_cst: either it sees the new number and does not sleep, or we see that it waits. */
+	atomic_fetch_add(&c->done_seq, 1);
+	if (atomic_load(&c->trainer_waits))
+		futex(&c->done_seq, FUTEX_WAKE, INT_MAX, NULL);
+}
+
+int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns)
+{
+	struct timespec ts = {.tv_sec = (time_t)(timeout_ns / 1000000000u),
+		.tv_nsec = (long)(timeout_ns % 1000000000u)};
+	uint64_t start_ns;
+	long rc = 0;
+
+	if (spin_ns) {
+		start_ns = now_ns();
+		do {
+			if (atomic_load(&c->done_seq) != seen)
+				return 0;
+			cpu_relax();
+		} while (now_ns() - start_ns < spin_ns);
+	}
+	atomic_fetch_add(&c->trainer_waits, 1);
+	if (atomic_load(&c->done_seq) == seen)
+		rc = futex(&c->done_seq, FUTEX_WAIT, seen, &ts);
+	rc = rc && errno == ETIMEDOUT ? -ETIMEDOUT : 0;
+	atomic_fetch_sub(&c->trainer_waits, 1);
+	return (int)rc;
+}
+
+/* ---- messages ---- */
+
+#define FRAME_HEAD_BYTES 8 /* u16 type, u16 0, u32 seq */
+/* Most that the strings and lists of one frame take: its bytes, and the list's structs. */
+#define DECODE_MEM_MAX (2 * LOCAL_FRAME_MAX)
+#define VERSION_MAX    63
+
+static const struct field hello_fields[] = {
+	FIELD_U16_(local_hello, abi),
+	FIELD_STR_(local_hello, version, VERSION_MAX),
+	FIELD_STR_(local_hello, job, CTL_JOB_NAME_MAX),
+	FIELD_U32_(local_hello, rank),
+	FIELD_U32_(local_hello, size),
+	FIELD_U32_(local_hello, flags),
+	FIELD_U32_(local_hello, part_bytes),
+};
+static const struct field welcome_fields[] = {
+	FIELD_U32_(local_welcome, code),
+	FIELD_STR_(local_welcome, text, CTL_TEXT_MAX),
+};
+static const struct field job_fields[] = {
+	FIELD_U32_(local_job, code),
+	FIELD_STR_(local_job, text, CTL_TEXT_MAX),
+	FIELD_U32_(local_job, rank),
+	FIELD_U32_(local_job, size),
+	FIELD_U32_(local_job, local_rank),
+	FIELD_U32_(local_job, local_size),
+};
+static const struct field decl_fields[] = {
+	FIELD_STR_(local_decl, name, CTL_TENSOR_NAME_MAX),
+	FIELD_U8_(local_decl, dtype),
+	FIELD_U64_(local_decl, n_elems),
+};
+static const struct layout decl_layout = LAYOUT_(local_decl, decl_fields);
+static const struct field declare_fields[] = {
+	FIELD_LIST_(local_declare, tensors, LOCAL_DECLARE_MAX, &decl_layout),
+};
+static const struct field slot_fields[] = {
+	FIELD_U32_(local_slot, code),
+	FIELD_STR_(local_slot, text, CTL_TEXT_MAX),
+	FIELD_U32_(local_slot, tensor),
+	FIELD_U32_(local_slot, in_arena),
+	FIELD_U32_(local_slot, out_arena),
+	FIELD_U64_(local_slot, in_offset),
+	FIELD_U64_(local_slot, out_offset[0]),
+	FIELD_U64_(local_slot, out_offset[1]),
+};
+static const struct layout slot_layout = LAYOUT_(local_slot, slot_fields);
+static const struct field declared_fields[] = {
+	FIELD_LIST_(local_declared, slots, LOCAL_DECLARE_MAX, &slot_layout),
+};
+static const struct field arena_fields[] = {
+	FIELD_U32_(local_arena, id),
+	FIELD_U8_(local_arena, is_writable),
+	FIELD_U64_(local_arena, bytes),
+};
+static const struct field why_fields[] = {
+	FIELD_U32_(local_why, tensor),
+	FIELD_U64_(local_why, round),
+};
+static const struct field text_fields[] = {
+	FIELD_U32_(local_text, code),
+	FIELD_STR_(local_text, text, CTL_TEXT_MAX),
+};
+static const struct field none_fields[] = {
+	FIELD_U8_(local_none, unused),
+};
+static const struct field finished_fields[] = {
+	FIELD_U32_(local_finished, code),
+	FIELD_STR_(local_finished, text, CTL_TEXT_MAX),
+};
+
+static const struct local_row {
+	const char *name;
+	struct layout layout;
+} rows[LOCAL_TYPE_END] = {
+	[LOCAL_HELLO] = {"HELLO", LAYOUT_(local_hello, hello_fields)},
+	[LOCAL_WELCOME] = {"WELCOME", LAYOUT_(local_welcome, welcome_fields)},
+	[LOCAL_JOB] = {"JOB", LAYOUT_(local_job, job_fields)},
+	[LOCAL_DECLARE] = {"DECLARE", LAYOUT_(local_declare, declare_fields)},
+	[LOCAL_DECLARED] = {"DECLARED", LAYOUT_(local_declared, declared_fields)},
+	[LOCAL_ARENA] = {"ARENA", LAYOUT_(local_arena, arena_fields)},
+	[LOCAL_WHY] = {"WHY", LAYOUT_(local_why, why_fields)},
+	[LOCAL_TEXT] = {"TEXT", LAYOUT_(local_text, text_fields)},
+	[LOCAL_FINISH] = {"FINISH", LAYOUT_(local_none, none_fields)},
+	[LOCAL_FINISHED] = {"FINISHED", LAYOUT_(local_finished, finished_fields)},
+};
+
+static const struct local_row *row_of(unsigned type)
+{
+	return type < LOCAL_TYPE_END && rows[type].name ? &rows[type] : NULL;
+}
+
+const char *local_type_name(unsigned type)
+{
+	const struct local_row *row = row_of(type);
+
+	return row ? row->name : "?";
+}
+
+static void put_le(unsigned char *p, uint32_t v, unsigned n_bytes)
+{
+	for (unsigned i = 0; i < n_bytes; i++)
+		p[i] = (unsigned char)(v >> (8 * i));
+}
+
+static uint32_t get_le(const unsigned char *p, unsigned n_bytes)
+{
+	uint32_t v = 0;
+
+	for (unsigned i = 0; i < n_bytes; i++)
+		v |= (uint32_t)p[i] << (8 * i);
+	return v;
+}
+
+int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,
+	struct err_text *err)
+{
+	const unsigned char *p = buf;
+	const struct local_row *row;
+	struct local_msg m;
+	int rc;
+
+	if (n_bytes < FRAME_HEAD_BYTES || n_bytes > LOCAL_FRAME_MAX)
+		return err_set(err, BPS_EPROTO, "frame of %zu bytes", n_bytes);
+	memset(&m, 0, sizeof(m));
+	m.type = (uint16_t)get_le(p, 2);
+	m.seq = get_le(p + 4, 4);
+	row = row_of(m.type);
+	if (!row)
+		return err_set(err, BPS_EPROTO, "frame of unknown type %u", (unsigned)m.type);
+	if (get_le(p + 2, 2))
+		return err_set(err, BPS_EPROTO, "%s frame with unknown flags", row->name);
+	rc = codec_decode(&row->layout, p + FRAME_HEAD_BYTES, n_bytes - FRAME_HEAD_BYTES,
+		DECODE_MEM_MAX, &m.hello, ret_mem, err);
+	if (rc == -E2BIG)
+		return BPS_EPROTO;
+	if (rc < 0)
+		return rc;
+	*ret = m;
+	return 0;
+}
+
+/* Wait until sock is ready for events or the deadline passes. 0, or -EAGAIN (timeout_ms was 0), -ETIMEDOUT. */
+static int wait_ready(int sock, short events, uint32_t timeout_ms, uint64_t deadline_ns)
+{
+	struct pollfd pfd = {.fd = sock, .events = events};
+	uint64_t now, left_ms;
+	int rc;
+
+	if (!timeout_ms)
+		return -EAGAIN;
+	do {
+		now = now_ns();
+		left_ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
+		rc = poll(&pfd, 1, left_ms > INT_MAX ? INT_MAX : (int)left_ms);
+	} while (rc < 0 && errno == EINTR);
+	if (rc < 0)
+		return -errno;
+	return rc ? 0 : -ETIMEDOUT;
+}
+
+static uint64_t deadline_of(uint32_t timeout_ms)
+{
+	return timeout_ms ? now_ns() + (uint64_t)timeout_ms * 1000000u : 0;
+}
+
+union cmsg_room {
+	char bytes[CMSG_SPACE(LOCAL_FDS_MAX * sizeof(int))];
+	struct cmsghdr align;
+};
+
+static void attach_fds(struct msghdr *mh, union cmsg_room *room, const int *fds, unsigned n_fds)
+{
+	struct cmsghdr *cm;
+
+	memset(room, 0, sizeof(*room));
+	mh->msg_control = room->bytes;
+	mh->msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+	cm = CMSG_FIRSTHDR(mh);
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+	memcpy(CMSG_DATA(cm), fds, n_fds * sizeof(int));
+}
+
+static int send_all(int sock, const struct msghdr *mh, uint32_t timeout_ms)
+{
+	uint64_t deadline_ns = deadline_of(timeout_ms);
+	int rc;
+
+	for (;;) {
+		if (sendmsg(sock, mh, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 0;
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN)
+			return -errno;
+		rc = wait_ready(sock, POLLOUT, timeout_ms, deadline_ns);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+int local_send(
+	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms)
+{
+	const struct local_row *row = row_of(m->type);
+	union cmsg_room room;
+	struct iovec iov;
+	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+	unsigned char *buf;
+	size_t body;
+	int rc;
+
+	if (!row || n_fds > LOCAL_FDS_MAX)
+		return -EINVAL;
+	body = codec_size(&row->layout, &m->hello);
+	if (!body || body + FRAME_HEAD_BYTES > LOCAL_FRAME_MAX)
+		return -EMSGSIZE;
+	buf = malloc(body + FRAME_HEAD_BYTES);
+	if (!buf)
+		return -ENOMEM;
+	put_le(buf, m->type, 2);
+	put_le(buf + 2, 0, 2);
+	put_le(buf + 4, m->seq, 4);
+	codec_encode(&row->layout, &m->hello, buf + FRAME_HEAD_BYTES);
+	iov.iov_base = buf;
+	iov.iov_len = body + FRAME_HEAD_BYTES;
+	if (n_fds)
+		attach_fds(&mh, &room, fds, n_fds);
+	rc = send_all(sock, &mh, timeout_ms);
+	free(buf);
+	return rc;
+}
+
+static void close_all(const int *fds, unsigned n_fds)
+{
+	for (unsigned i = 0; i < n_fds; i++)
+		close(fds[i]);
+}
+
+/* Move the descriptors of every SCM_RIGHTS record into fds; those beyond LOCAL_FDS_MAX are closed and counted. */
+static unsigned detach_fds(struct msghdr *mh, int *fds)
+{
+	unsigned n = 0;
+	int fd;
+
+	for (struct cmsghdr *cm = CMSG_FIRSTHDR(mh); cm; cm = CMSG_NXTHDR(mh, cm)) {
+		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t off = CMSG_LEN(0); off + sizeof(int) <= cm->cmsg_len;
+			off += sizeof(int)) {
+			memcpy(&fd, (char *)cm + off, sizeof(fd));
+			if (n < LOCAL_FDS_MAX)
+				fds[n] = fd;
+			else
+				close(fd);
+			n++;
+		}
+	}
+	return n;
+}
+
+static ssize_t recv_one(int sock, struct msghdr *mh, uint32_t timeout_ms)
+{
+	uint64_t deadline_ns = deadline_of(timeout_ms);
+	size_t control_bytes = mh->msg_controllen;
+	ssize_t n;
+	int rc;
+
+	for (;;) {
+		mh->msg_controllen = control_bytes;
+		n = recvmsg(sock, mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (n >= 0)
+			return n;
+		if (errno == EINTR)
+			continue;
+		if (errno != EAGAIN)
+			return -errno;
+		rc = wait_ready(sock, POLLIN, timeout_ms, deadline_ns);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
+	uint32_t timeout_ms, struct err_text *err)
+{
+	union cmsg_room room;
+	struct iovec iov = {.iov_len = LOCAL_FRAME_MAX};
+	struct msghdr mh = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = room.bytes,
+		.msg_controllen = sizeof(room.bytes)};
+	int got[LOCAL_FDS_MAX];
+	unsigned n_fds;
+	ssize_t n;
+	int rc;
+
+	iov.iov_base = malloc(LOCAL_FRAME_MAX);
+	if (!iov.iov_base)
+		return err_set(err, -ENOMEM, "out of memory");
+	n = recv_one(sock, &mh, timeout_ms);
+	if (n < 0) {
+		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
+		goto free_buf;
+	}
+	n_fds = detach_fds(&mh, got);
+	if (n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC)) {
+		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
+		goto close_fds;
+	}
+	if (mh.msg_flags & MSG_TRUNC) {
+		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
+		goto close_fds;
+	}
+	if (!n) {
+		rc = 0;
+		goto close_fds;
+	}
+	rc = local_decode(iov.iov_base, (size_t)n, ret, ret_mem, err);
+	if (rc < 0)
+		goto close_fds;
+	memcpy(fds, got, n_fds * sizeof(int));
+	*ret_n_fds = n_fds;
+	rc = 1;
+	goto free_buf;
+
+close_fds:
+	close_all(got, n_fds < LOCAL_FDS_MAX ? n_fds : LOCAL_FDS_MAX);
+free_buf:
+	free(iov.iov_base);
+	return rc;
+}
