@@ -7,4 +7,7 @@
 
 /* CRC of bytes appended to data whose CRC is crc (0 for none). */
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes);
+
+/* The same without the instructions: what crc32c falls back to, and the oracle of its test. */
+uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes);
 #endif
