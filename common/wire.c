@@ -1,0 +1,407 @@
+#include "common/wire.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <string.h>
+
+#define HDR_WORDS   (WIRE_HDR_BYTES / 8)
+#define ALIGN_BYTES 8
+
+/* Where each field lies in the header's eight little-endian words: X(a, b, field, word, shift, bits).
+ * Type, version, cookie and credits belong to every message and are not listed. `inline` is the one
+ * known flag. */
+#define WIRE_FIELDS(X, a, b)                                                                       \
+	X(a, b, inline, 0, 16, 1)                                                                  \
+	X(a, b, crc, 0, 32, 32)                                                                    \
+	X(a, b, pgen, 2, 0, 64)                                                                    \
+	X(a, b, round, 3, 0, 64)                                                                   \
+	X(a, b, job, 4, 0, 32)                                                                     \
+	X(a, b, tensor, 4, 32, 32)                                                                 \
+	X(a, b, part, 5, 0, 32)                                                                    \
+	X(a, b, member, 5, 32, 16)                                                                 \
+	X(a, b, priority, 5, 48, 16)                                                               \
+	X(a, b, len, 6, 0, 32)                                                                     \
+	X(a, b, segment, 6, 32, 16)                                                                \
+	X(a, b, offset, 7, 0, 64)
+
+enum {
+#define X(a, b, field, word, shift, bits) IDX_##field,
+	WIRE_FIELDS(X, , )
+#undef X
+};
+enum {
+#define X(a, b, field, word, shift, bits) USE_##field = 1 << IDX_##field,
+	WIRE_FIELDS(X, , )
+#undef X
+};
+
+#define BITS(n) (UINT64_MAX >> (64 - (n)))
+
+/* Bits of word w that a message may use. */
+#define X_MASK(uses, w, field, word, shift, bits)                                                  \
+	| ((word) == (w) && (uses)&USE_##field ? BITS(bits) << (shift) : 0)
+#define MASK(uses, w, always) ((always)WIRE_FIELDS(X_MASK, (uses), w))
+#define MASKS(uses)                                                                                \
+	{                                                                                          \
+		MASK(uses, 0, BITS(16)), MASK(uses, 1, UINT64_MAX), MASK(uses, 2, 0),              \
+			MASK(uses, 3, 0), MASK(uses, 4, 0), MASK(uses, 5, 0),                      \
+			MASK(uses, 6, BITS(16) << 48), MASK(uses, 7, 0)                            \
+	}
+
+#define USE_KEY     (USE_pgen | USE_job | USE_tensor | USE_part | USE_member)
+#define USE_PAYLOAD (USE_KEY | USE_round | USE_priority | USE_crc | USE_len)
+
+enum tail { TAIL_NONE, TAIL_CONTRIB, TAIL_RESULT, TAIL_SEG };
+
+#define TAIL_CONTRIB_BYTES 16
+#define TAIL_RESULT_BYTES  8 /* before the bitmap */
+#define TAIL_SEG_BYTES     24
+
+static const struct rule {
+	const char *name;
+	uint8_t tail;        /* enum tail */
+	uint8_t has_payload; /* inline or offered */
+	uint8_t is_round;    /* the round is one, so from 1 */
+	uint64_t mask[HDR_WORDS];
+	uint64_t inline_mask[HDR_WORDS];
+} rules[WIRE_TYPE_END] = {
+#define PAYLOAD(name, tail)                                                                        \
+	{                                                                                          \
+		name, tail, 1, 1, MASKS(USE_PAYLOAD | USE_segment | USE_offset),                   \
+			MASKS(USE_PAYLOAD | USE_inline)                                            \
+	}
+#define PLAIN(name, tail, is_round, uses)                                                          \
+	{                                                                                          \
+		name, tail, 0, is_round, MASKS(uses), MASKS(uses)                                  \
+	}
+	[WIRE_CONTRIB] = PAYLOAD("CONTRIB", TAIL_CONTRIB),
+	[WIRE_RESULT] = PAYLOAD("RESULT", TAIL_RESULT),
+	[WIRE_HAVE] = PLAIN("HAVE", TAIL_NONE, 1, USE_KEY | USE_round),
+	[WIRE_HAVE_OK] = PLAIN("HAVE_OK", TAIL_NONE, 1, USE_KEY | USE_round),
+	[WIRE_DONATE_REQ] = PLAIN("DONATE_REQ", TAIL_NONE, 1, USE_KEY | USE_round),
+	[WIRE_DONATE] = PAYLOAD("DONATE", TAIL_RESULT),
+	[WIRE_GOT] = PLAIN("GOT", TAIL_NONE, 1, USE_KEY | USE_round),
+	[WIRE_AGAIN] = PLAIN("AGAIN", TAIL_NONE, 1, USE_KEY | USE_round),
+	[WIRE_BAD_CRC] = PLAIN("BAD_CRC", TAIL_NONE, 1, USE_KEY | USE_round | USE_crc),
+	[WIRE_CREDIT] = PLAIN("CREDIT", TAIL_NONE, 0, 0),
+	[WIRE_PING] = PLAIN("PING", TAIL_NONE, 0, USE_round),
+	[WIRE_PONG] = PLAIN("PONG", TAIL_NONE, 0, USE_round),
+	[WIRE_SEG_ADD] = PLAIN("SEG_ADD", TAIL_SEG, 0, USE_segment),
+	[WIRE_SEG_DEL] = PLAIN("SEG_DEL", TAIL_NONE, 0, USE_segment),
+#undef PAYLOAD
+#undef PLAIN
+};
+
+static const struct rule *rule_find(unsigned type)
+{
+	return type < WIRE_TYPE_END && rules[type].name ? &rules[type] : NULL;
+}
+
+const char *wire_type_name(unsigned type)
+{
+	const struct rule *rule = rule_find(type);
+
+	return rule ? rule->name : "?";
+}
+
+static uint64_t load64(const uint8_t *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return le64toh(v);
+}
+
+static void store64(uint8_t *p, uint64_t v)
+{
+	v = htole64(v);
+	memcpy(p, &v, sizeof(v));
+}
+
+static size_t set_words(unsigned n_members)
+{
+	return ((size_t)n_members + 63) / 64;
+}
+
+/* Bits of the set's last word that stand for no member. */
+static uint64_t set_stray_mask(unsigned n_members)
+{
+	return n_members % 64 ? ~BITS(n_members % 64) : 0;
+}
+
+static size_t padded(size_t n_bytes)
+{
+	return (n_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+static size_t tail_size(const struct rule *rule, unsigned n_members)
+{
+	switch ((enum tail)rule->tail) {
+	case TAIL_NONE:
+		return 0;
+	case TAIL_CONTRIB:
+		return TAIL_CONTRIB_BYTES;
+	case TAIL_RESULT:
+		return TAIL_RESULT_BYTES + 8 * set_words(n_members);
+	case TAIL_SEG:
+		return TAIL_SEG_BYTES;
+	}
+	return 0;
+}
+
+size_t wire_size(const struct wire_msg *m)
+{
+	const struct rule *rule = rule_find(m->type);
+	bool is_inline = m->flags & WIRE_INLINE;
+
+	assert(rule);
+	assert(rule->has_payload || !is_inline);
+	assert(!is_inline || m->len <= WIRE_INLINE_MAX);
+	assert(rule->tail != TAIL_RESULT || m->result.n_members <= WIRE_MEMBERS_MAX);
+	return WIRE_HDR_BYTES +
+	       tail_size(rule, rule->tail == TAIL_RESULT ? m->result.n_members : 0) +
+	       (is_inline ? padded(m->len) : 0);
+}
+
+static void set_encode(const struct member_set *s, unsigned n_members, uint8_t *to)
+{
+	size_t n = set_words(n_members);
+
+	for (size_t i = 0; i < n; i++)
+		store64(to + 8 * i, i + 1 < n ? s->w[i] : s->w[i] & ~set_stray_mask(n_members));
+}
+
+static void tail_encode(const struct rule *rule, const struct wire_msg *m, uint8_t *to)
+{
+	switch ((enum tail)rule->tail) {
+	case TAIL_NONE:
+		break;
+	case TAIL_CONTRIB:
+		store64(to, (uint64_t)m->contrib.crc_prev | (uint64_t)m->contrib.codec << 32 |
+				    (uint64_t)m->contrib.op << 40 |
+				    (uint64_t)m->contrib.group << 48);
+		store64(to + 8, m->contrib.workers);
+		break;
+	case TAIL_RESULT:
+		store64(to, (uint64_t)m->result.workers | (uint64_t)m->result.n_members << 32);
+		set_encode(&m->result.contributors, m->result.n_members, to + TAIL_RESULT_BYTES);
+		break;
+	case TAIL_SEG:
+		store64(to, m->seg.base);
+		store64(to + 8, m->seg.key);
+		store64(to + 16, m->seg.bytes);
+		break;
+	}
+}
+
+size_t wire_encode(const struct wire_msg *m, void *buf)
+{
+	size_t n_bytes = wire_size(m);
+	const struct rule *rule = rule_find(m->type);
+	bool is_inline = m->flags & WIRE_INLINE;
+	const uint64_t *mask = is_inline ? rule->inline_mask : rule->mask;
+	uint8_t *to = buf;
+	const uint64_t w[HDR_WORDS] = {
+		(uint64_t)m->type | (uint64_t)WIRE_VERSION << 8 | (uint64_t)m->flags << 16 |
+			(uint64_t)m->crc << 32,
+		m->cookie,
+		m->pgen,
+		m->round,
+		(uint64_t)m->job | (uint64_t)m->tensor << 32,
+		(uint64_t)m->part | (uint64_t)m->member << 32 | (uint64_t)m->priority << 48,
+		(uint64_t)m->len | (uint64_t)m->segment << 32 | (uint64_t)m->credits << 48,
+		m->offset,
+	};
+
+	for (size_t i = 0; i < HDR_WORDS; i++)
+		store64(to + 8 * i, w[i] & mask[i]);
+	tail_encode(rule, m, to + WIRE_HDR_BYTES);
+	if (is_inline && m->len) {
+		uint8_t *payload = to + n_bytes - padded(m->len);
+
+		store64(to + n_bytes - ALIGN_BYTES, 0);
+		memcpy(payload, m->payload, m->len);
+	}
+	return n_bytes;
+}
+
+/* Say which field a message has that its type does not use. */
+static int refuse_unused(
+	const struct rule *rule, const uint64_t *w, const uint64_t *mask, struct err_text *err)
+{
+	const char *name = "flags";
+
+#define X(a, b, field, word, shift, bits)                                                          \
+	if (w[word] & ~mask[word] & BITS(bits) << (shift))                                         \
+		name = #field;
+	WIRE_FIELDS(X, , )
+#undef X
+	return err_set(err, BPS_EPROTO, "%s with %s, which it does not use", rule->name, name);
+}
+
+/* What holds for the header alone, so that lengths can be trusted afterwards. */
+static int hdr_check(
+	const struct rule *rule, const uint64_t *w, bool is_inline, struct err_text *err)
+{
+	const uint64_t *mask = is_inline ? rule->inline_mask : rule->mask;
+	uint32_t len = (uint32_t)w[6];
+	uint16_t segment = (uint16_t)(w[6] >> 32);
+	uint64_t unused = 0;
+
+	for (size_t i = 0; i < HDR_WORDS; i++)
+		unused |= w[i] & ~mask[i];
+	if (unused)
+		return refuse_unused(rule, w, mask, err);
+	if (rule->is_round && w[3] == 0)
+		return err_set(err, BPS_EPROTO, "%s of round 0", rule->name);
+	if (segment == WIRE_NO_SEGMENT)
+		return err_set(err, BPS_EPROTO, "%s of no segment", rule->name);
+	if (!rule->has_payload)
+		return 0;
+	if (len == 0 || (is_inline && len > WIRE_INLINE_MAX))
+		return err_set(err, BPS_EPROTO, "%s of %u bytes", rule->name, len);
+	if (w[7] > UINT64_MAX - len)
+		return err_set(err, BPS_EPROTO, "%s ends behind the last address", rule->name);
+	return 0;
+}
+
+static int tail_check(
+	const struct rule *rule, const uint8_t *tail, unsigned n_members, struct err_text *err)
+{
+	uint64_t base, n_bytes;
+
+	switch ((enum tail)rule->tail) {
+	case TAIL_NONE:
+		return 0;
+	case TAIL_CONTRIB:
+		if (load64(tail + 8) >> 32)
+			break;
+		return 0;
+	case TAIL_RESULT:
+		if (load64(tail) >> 48)
+			break;
+		if (load64(tail + 8 * set_words(n_members)) & set_stray_mask(n_members))
+			return err_set(err, BPS_EPROTO,
+				"%s with a contributor beyond its %u members", rule->name,
+				n_members);
+		return 0;
+	case TAIL_SEG:
+		base = load64(tail);
+		n_bytes = load64(tail + 16);
+		if (n_bytes == 0 || n_bytes - 1 > UINT64_MAX - base)
+			return err_set(err, BPS_EPROTO, "%s of an impossible size", rule->name);
+		return 0;
+	}
+	return err_set(err, BPS_EPROTO, "%s with a reserved field set", rule->name);
+}
+
+static void tail_decode(const struct rule *rule, const uint8_t *tail, struct wire_msg *ret)
+{
+	uint64_t w;
+	size_t n;
+
+	switch ((enum tail)rule->tail) {
+	case TAIL_NONE:
+		break;
+	case TAIL_CONTRIB:
+		w = load64(tail);
+		ret->contrib.crc_prev = (uint32_t)w;
+		ret->contrib.codec = (uint8_t)(w >> 32);
+		ret->contrib.op = (uint8_t)(w >> 40);
+		ret->contrib.group = (uint16_t)(w >> 48);
+		ret->contrib.workers = (uint32_t)load64(tail + 8);
+		break;
+	case TAIL_RESULT:
+		w = load64(tail);
+		ret->result.workers = (uint32_t)w;
+		ret->result.n_members = (uint16_t)(w >> 32);
+		n = set_words(ret->result.n_members);
+		for (size_t i = 0; i < WIRE_MEMBERS_MAX / 64; i++)
+			ret->result.contributors.w[i] =
+				i < n ? load64(tail + TAIL_RESULT_BYTES + 8 * i) : 0;
+		break;
+	case TAIL_SEG:
+		ret->seg.base = load64(tail);
+		ret->seg.key = load64(tail + 8);
+		ret->seg.bytes = load64(tail + 16);
+		break;
+	}
+}
+
+static void hdr_decode(const uint64_t *w, struct wire_msg *ret)
+{
+	ret->type = (uint8_t)w[0];
+	ret->flags = (uint16_t)(w[0] >> 16);
+	ret->crc = (uint32_t)(w[0] >> 32);
+	ret->cookie = w[1];
+	ret->pgen = w[2];
+	ret->round = w[3];
+	ret->job = (uint32_t)w[4];
+	ret->tensor = (uint32_t)(w[4] >> 32);
+	ret->part = (uint32_t)w[5];
+	ret->member = (uint16_t)(w[5] >> 32);
+	ret->priority = (uint16_t)(w[5] >> 48);
+	ret->len = (uint32_t)w[6];
+	ret->segment = (uint16_t)(w[6] >> 32);
+	ret->credits = (uint16_t)(w[6] >> 48);
+	ret->offset = w[7];
+}
+
+/* Members of a RESULT or DONATE, of which the tail's length depends: 0 for other types. */
+static int members_read(
+	const struct rule *rule, const uint8_t *tail, size_t n_bytes, struct err_text *err)
+{
+	unsigned n;
+
+	if (rule->tail != TAIL_RESULT)
+		return 0;
+	if (n_bytes < TAIL_RESULT_BYTES)
+		return err_set(err, BPS_EPROTO, "%s is cut short in its tail", rule->name);
+	n = (uint16_t)(load64(tail) >> 32);
+	if (n == 0 || n > WIRE_MEMBERS_MAX)
+		return err_set(err, BPS_EPROTO, "%s of a job with %u members", rule->name, n);
+	return (int)n;
+}
+
+int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err)
+{
+	const uint8_t *p = buf, *tail = p + WIRE_HDR_BYTES;
+	uint64_t w[HDR_WORDS];
+	const struct rule *rule;
+	bool is_inline;
+	size_t tail_bytes, len, need;
+	int n_members, rc;
+
+	if (n_bytes < WIRE_HDR_BYTES)
+		return err_set(err, BPS_EPROTO, "%zu bytes are too few for a header", n_bytes);
+	for (size_t i = 0; i < HDR_WORDS; i++)
+		w[i] = load64(p + 8 * i);
+	if ((uint8_t)(w[0] >> 8) != WIRE_VERSION)
+		return err_set(err, BPS_EPROTO, "message of version %u, only %u is known",
+			(unsigned)(uint8_t)(w[0] >> 8), WIRE_VERSION);
+	rule = rule_find((uint8_t)w[0]);
+	if (!rule)
+		return err_set(err, BPS_EPROTO, "unknown message type %u", (unsigned)(uint8_t)w[0]);
+	is_inline = w[0] >> 16 & WIRE_INLINE;
+	rc = hdr_check(rule, w, is_inline, err);
+	if (rc)
+		return rc;
+	n_members = members_read(rule, tail, n_bytes - WIRE_HDR_BYTES, err);
+	if (n_members < 0)
+		return n_members;
+	tail_bytes = tail_size(rule, (unsigned)n_members);
+	len = is_inline ? (uint32_t)w[6] : 0;
+	need = WIRE_HDR_BYTES + tail_bytes + padded(len);
+	if (n_bytes < need)
+		return err_set(err, BPS_EPROTO, "%s needs %zu bytes, only %zu are there",
+			rule->name, need, n_bytes);
+	rc = tail_check(rule, tail, (unsigned)n_members, err);
+	if (rc)
+		return rc;
+	if (len % ALIGN_BYTES && load64(p + need - ALIGN_BYTES) >> (len % ALIGN_BYTES * 8))
+		return err_set(err, BPS_EPROTO, "%s with padding that is not zero", rule->name);
+	hdr_decode(w, ret);
+	tail_decode(rule, tail, ret);
+	ret->payload = is_inline ? tail + tail_bytes : NULL;
+	return (int)need;
+}

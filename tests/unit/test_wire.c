@@ -1,0 +1,547 @@
+#include "common/wire.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ROOM 512
+
+/* Fields that every golden message of a partition shares. */
+#define KEY                                                                                        \
+	.cookie = 0x0102030405060708, .pgen = 0x1112131415161718, .round = 0x2122232425262728,     \
+	.job = 0x31323334, .tensor = 0x35363738, .part = 0x41424344, .member = 0x4546
+#define CREDITS     .credits = 0x5758
+#define HEX_COOKIE  " 0807060504030201"
+#define HEX_PGEN    " 1817161514131211"
+#define HEX_ROUND   " 2827262524232221"
+#define HEX_JOB     " 34333231 38373635"
+#define HEX_PART    " 44434241 4645"
+#define HEX_KEY     HEX_COOKIE HEX_PGEN HEX_ROUND HEX_JOB HEX_PART
+#define HEX_CREDITS " 5857"
+#define HEX_8       " 0000000000000000"
+#define HEX_4       " 00000000"
+#define HEX_2       " 0000"
+/* crc, then priority, len, segment, credits and offset of an offer. */
+#define OFFER                                                                                      \
+	.crc = 0xc1c2c3c4, .priority = 0x4748, .len = 0x51525354, .segment = 0x5556, CREDITS,      \
+	.offset = 0x6162636465666768
+#define HEX_CRC   " c4c3c2c1"
+#define HEX_OFFER " 4847 54535251 5655" HEX_CREDITS " 6867666564636261"
+/* The same inline, with five bytes. */
+#define INLINE                                                                                     \
+	.flags = WIRE_INLINE, .crc = 0xc1c2c3c4, .priority = 0x4748, .len = 5, CREDITS,            \
+	.payload = "hello"
+#define HEX_INLINE " 4847 05000000 0000" HEX_CREDITS HEX_8
+#define HEX_HELLO  " 68656c6c6f 000000"
+#define CONTRIB_                                                                                   \
+	.contrib = {                                                                               \
+		.crc_prev = 0xd1d2d3d4, .codec = 0xe1, .op = 0xe2, .group = 0xe3e4, .workers = 8}
+#define HEX_CONTRIB " d4d3d2d1 e1 e2 e4e3 08000000 00000000"
+#define RESULT_     .result = {.workers = 9, .n_members = 67, .contributors = {{0x8000000000000001, 4}}}
+#define HEX_RESULT  " 09000000 4300 0000 0100000000000080 0400000000000000"
+
+static const struct golden {
+	struct wire_msg m;
+	const char *hex;
+} goldens[] = {
+	{{.type = WIRE_CONTRIB, KEY, OFFER, CONTRIB_},
+		"01 01 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_CONTRIB},
+	{{.type = WIRE_CONTRIB, KEY, INLINE, CONTRIB_},
+		"01 01 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_CONTRIB HEX_HELLO},
+	{{.type = WIRE_RESULT, KEY, OFFER, RESULT_},
+		"02 01 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_RESULT},
+	{{.type = WIRE_RESULT, KEY, INLINE, RESULT_},
+		"02 01 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_RESULT HEX_HELLO},
+	{{.type = WIRE_HAVE, KEY, CREDITS}, "03 01 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_HAVE_OK, KEY, CREDITS}, "04 01 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_DONATE_REQ, KEY, CREDITS},
+		"05 01 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_DONATE, KEY, OFFER, RESULT_},
+		"06 01 0000" HEX_CRC HEX_KEY HEX_OFFER HEX_RESULT},
+	{{.type = WIRE_DONATE, KEY, INLINE, RESULT_},
+		"06 01 0100" HEX_CRC HEX_KEY HEX_INLINE HEX_RESULT HEX_HELLO},
+	{{.type = WIRE_GOT, KEY, CREDITS}, "07 01 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_AGAIN, KEY, CREDITS}, "08 01 0000" HEX_4 HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_BAD_CRC, KEY, CREDITS, .crc = 0xc1c2c3c4},
+		"09 01 0000" HEX_CRC HEX_KEY HEX_8 HEX_CREDITS HEX_8},
+	{{.type = WIRE_CREDIT, .cookie = 0x0102030405060708, CREDITS},
+		"0a 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+			HEX_8},
+	{{.type = WIRE_PING, .cookie = 0x0102030405060708, .round = 0x2122232425262728, CREDITS},
+		"0b 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_ROUND HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+			HEX_8},
+	{{.type = WIRE_PONG, .cookie = 0x0102030405060708, .round = 0x2122232425262728, CREDITS},
+		"0c 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_ROUND HEX_8 HEX_8 HEX_4 HEX_2 HEX_CREDITS
+			HEX_8},
+	{{.type = WIRE_SEG_ADD,
+		 .cookie = 0x0102030405060708,
+		 .segment = 0x5556,
+		 CREDITS,
+		 .seg = {0x7172737475767778, 0x8182838485868788, 0x0192939495969798}},
+		"0d 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
+		" 5655" HEX_CREDITS HEX_8 " 7877767574737271 8887868584838281 9897969594939201"},
+	{{.type = WIRE_SEG_DEL, .cookie = 0x0102030405060708, .segment = 0x5556, CREDITS},
+		"0e 01 0000" HEX_4 HEX_COOKIE HEX_8 HEX_8 HEX_8 HEX_8 HEX_4
+		" 5655" HEX_CREDITS HEX_8},
+};
+#define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
+
+static unsigned nibble(char c)
+{
+	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
+}
+
+static size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
+{
+	size_t n = 0;
+
+	while (*hex) {
+		if (*hex == ' ') {
+			hex++;
+			continue;
+		}
+		assert_true(n < room);
+		ret[n++] = (uint8_t)(nibble(hex[0]) << 4 | nibble(hex[1]));
+		hex += 2;
+	}
+	return n;
+}
+
+/* An aligned copy that is exactly as large as its content, so that a sanitizer sees every byte too far. */
+static uint8_t *exact_dup(const void *bytes, size_t n)
+{
+	uint8_t *p = malloc(n + !n);
+
+	assert_non_null(p);
+	if (n)
+		memcpy(p, bytes, n);
+	return p;
+}
+
+static int decode(const void *bytes, size_t n, struct wire_msg *ret, struct err_text *err)
+{
+	uint8_t *copy = exact_dup(bytes, n);
+	int rc = wire_decode(copy, n, ret, err);
+
+	if (rc >= 0 && ret->payload)
+		ret->payload = (const uint8_t *)bytes + ((const uint8_t *)ret->payload - copy);
+	free(copy);
+	return rc;
+}
+
+static void assert_same(const struct wire_msg *a, const struct wire_msg *b)
+{
+	assert_int_equal(a->type, b->type);
+	assert_int_equal(a->flags, b->flags);
+	assert_int_equal(a->crc, b->crc);
+	assert_true(a->cookie == b->cookie);
+	assert_true(a->pgen == b->pgen);
+	assert_true(a->round == b->round);
+	assert_int_equal(a->job, b->job);
+	assert_int_equal(a->tensor, b->tensor);
+	assert_int_equal(a->part, b->part);
+	assert_int_equal(a->member, b->member);
+	assert_int_equal(a->priority, b->priority);
+	assert_int_equal(a->len, b->len);
+	assert_int_equal(a->segment, b->segment);
+	assert_int_equal(a->credits, b->credits);
+	assert_true(a->offset == b->offset);
+	assert_int_equal(!a->payload, !b->payload);
+	if (a->payload)
+		assert_memory_equal(a->payload, b->payload, a->len);
+	if (a->type == WIRE_CONTRIB) {
+		assert_int_equal(a->contrib.crc_prev, b->contrib.crc_prev);
+		assert_int_equal(a->contrib.codec, b->contrib.codec);
+		assert_int_equal(a->contrib.op, b->contrib.op);
+		assert_int_equal(a->contrib.group, b->contrib.group);
+		assert_int_equal(a->contrib.workers, b->contrib.workers);
+	}
+	if (a->type == WIRE_RESULT || a->type == WIRE_DONATE) {
+		assert_int_equal(a->result.workers, b->result.workers);
+		assert_int_equal(a->result.n_members, b->result.n_members);
+		assert_memory_equal(&a->result.contributors, &b->result.contributors,
+			sizeof(a->result.contributors));
+	}
+	if (a->type == WIRE_SEG_ADD) {
+		assert_true(a->seg.base == b->seg.base);
+		assert_true(a->seg.key == b->seg.key);
+		assert_true(a->seg.bytes == b->seg.bytes);
+	}
+}
+
+/* Encodes golden i as it is and applies byte changes later in the test. */
+static size_t golden_encode(size_t i, uint8_t *buf)
+{
+	assert_in_range(wire_size(&goldens[i].m), WIRE_HDR_BYTES, ROOM);
+	return wire_encode(&goldens[i].m, buf);
+}
+
+static size_t golden_find(unsigned type, unsigned flags)
+{
+	for (size_t i = 0; i < N_GOLDEN; i++)
+		if (goldens[i].m.type == type && goldens[i].m.flags == flags)
+			return i;
+	fail();
+	return 0;
+}
+
+static void every_type_has_the_documented_bytes(void **state)
+{
+	uint8_t want[ROOM], got[ROOM];
+
+	(void)state;
+	for (size_t i = 0; i < N_GOLDEN; i++) {
+		size_t n = hex_parse(goldens[i].hex, want, ROOM);
+
+		memset(got, 0x5a, sizeof(got));
+		assert_int_equal(wire_size(&goldens[i].m), n);
+		assert_int_equal(wire_encode(&goldens[i].m, got), n);
+		assert_memory_equal(got, want, n);
+		assert_int_equal(got[n], 0x5a);
+	}
+	for (unsigned type = 1; type < WIRE_TYPE_END; type++)
+		golden_find(type, 0);
+}
+
+static void decode_gives_back_what_was_encoded(void **state)
+{
+	uint8_t buf[ROOM];
+
+	(void)state;
+	for (size_t i = 0; i < N_GOLDEN; i++) {
+		size_t n = golden_encode(i, buf);
+		struct wire_msg m;
+
+		memset(&m, 0x5a, sizeof(m));
+		assert_int_equal(decode(buf, n, &m, NULL), n);
+		assert_same(&m, &goldens[i].m);
+	}
+}
+
+static void messages_that_share_a_send_are_found_one_after_the_other(void **state)
+{
+	static uint64_t buf[N_GOLDEN * ROOM / 8];
+	size_t n = 0, at = 0;
+
+	(void)state;
+	for (size_t i = 0; i < N_GOLDEN; i++)
+		n += golden_encode(i, (uint8_t *)buf + n);
+	for (size_t i = 0; i < N_GOLDEN; i++) {
+		struct wire_msg m;
+		int rc = wire_decode((uint8_t *)buf + at, n - at, &m, NULL);
+
+		assert_true(rc > 0);
+		assert_int_equal(rc % 8, 0);
+		assert_same(&m, &goldens[i].m);
+		assert_int_equal((uintptr_t)m.payload % 8, 0);
+		at += (size_t)rc;
+	}
+	assert_int_equal(at, n);
+}
+
+static void truncation_at_every_length_is_refused(void **state)
+{
+	uint8_t buf[ROOM];
+
+	(void)state;
+	for (size_t i = 0; i < N_GOLDEN; i++) {
+		size_t n = golden_encode(i, buf);
+		struct wire_msg m;
+
+		for (size_t cut = 0; cut < n; cut++)
+			assert_int_equal(decode(buf, cut, &m, NULL), BPS_EPROTO);
+	}
+}
+
+/* What decodes has only one encoding: no byte is ignored. */
+static void corruption_of_any_byte_is_refused_or_seen_in_the_message(void **state)
+{
+	uint8_t buf[ROOM], again[ROOM];
+	size_t n_valid = 0, n_refused = 0;
+
+	(void)state;
+	for (size_t i = 0; i < N_GOLDEN; i++) {
+		size_t n = golden_encode(i, buf);
+
+		for (size_t at = 0; at < n; at++) {
+			uint8_t was = buf[at];
+
+			for (unsigned v = 0; v < 256; v++) {
+				struct wire_msg m;
+				int rc;
+
+				buf[at] = (uint8_t)v;
+				rc = decode(buf, n, &m, NULL);
+				if (rc < 0) {
+					n_refused++;
+					continue;
+				}
+				n_valid++;
+				assert_int_equal(wire_encode(&m, again), rc);
+				assert_memory_equal(again, buf, (size_t)rc);
+			}
+			buf[at] = was;
+		}
+	}
+	assert_int_not_equal(n_valid, 0);
+	assert_int_not_equal(n_refused, 0);
+}
+
+/* Offset and width of every field of the header but type, version, cookie and credits, and the types
+ * that use it. */
+#define T(type) (1u << WIRE_##type)
+#define T_OFFER (T(CONTRIB) | T(RESULT) | T(DONATE))
+#define T_PARTITION                                                                                \
+	(T_OFFER | T(HAVE) | T(HAVE_OK) | T(DONATE_REQ) | T(GOT) | T(AGAIN) | T(BAD_CRC))
+static const struct {
+	const char *name;
+	size_t at, n_bytes;
+	unsigned types;
+	bool is_inline_too;
+} uses[] = {
+	{"crc", 4, 4, T_OFFER | T(BAD_CRC), true},
+	{"pgen", 16, 8, T_PARTITION, true},
+	{"round", 24, 8, T_PARTITION | T(PING) | T(PONG), true},
+	{"job", 32, 4, T_PARTITION, true},
+	{"tensor", 36, 4, T_PARTITION, true},
+	{"part", 40, 4, T_PARTITION, true},
+	{"member", 44, 2, T_PARTITION, true},
+	{"priority", 46, 2, T_OFFER, true},
+	{"len", 48, 4, T_OFFER, true},
+	{"segment", 52, 2, T_OFFER | T(SEG_ADD) | T(SEG_DEL), false},
+	{"offset", 56, 8, T_OFFER, false},
+};
+
+static void a_field_that_a_type_does_not_use_is_refused_by_name(void **state)
+{
+	uint8_t buf[ROOM];
+
+	(void)state;
+	for (size_t i = 0; i < N_GOLDEN; i++) {
+		const struct wire_msg *g = &goldens[i].m;
+
+		for (size_t u = 0; u < sizeof(uses) / sizeof(uses[0]); u++) {
+			bool is_used = (uses[u].types & 1u << g->type) &&
+				       (!(g->flags & WIRE_INLINE) || uses[u].is_inline_too);
+			struct wire_msg m;
+			struct err_text err, want;
+
+			err_set(&want, 0, "%s with %s, which it does not use",
+				wire_type_name(g->type), uses[u].name);
+			for (size_t b = 0; b < uses[u].n_bytes && !is_used; b++) {
+				size_t n = golden_encode(i, buf);
+
+				buf[uses[u].at + b] = 0x80;
+				assert_int_equal(decode(buf, n, &m, &err), BPS_EPROTO);
+				assert_string_equal(err.s, want.s);
+			}
+		}
+	}
+}
+
+static void encode_leaves_unused_fields_zero(void **state)
+{
+	struct wire_msg m = goldens[golden_find(WIRE_CONTRIB, WIRE_INLINE)].m, back;
+	uint8_t buf[ROOM];
+
+	(void)state;
+	m.segment = WIRE_NO_SEGMENT;
+	m.offset = 77;
+	assert_int_equal(decode(buf, wire_encode(&m, buf), &back, NULL), wire_size(&m));
+	assert_int_equal(back.segment, 0);
+	assert_true(back.offset == 0);
+	m = goldens[golden_find(WIRE_RESULT, 0)].m;
+	m.type = WIRE_HAVE_OK;
+	assert_int_equal(decode(buf, wire_encode(&m, buf), &back, NULL), WIRE_HDR_BYTES);
+	assert_int_equal(back.len, 0);
+}
+
+/* Encode golden (type, flags), store n little-endian bytes of v at `at`, decode; returns the result. */
+static int decode_patched(
+	unsigned type, unsigned flags, size_t at, size_t n, uint64_t v, struct err_text *err)
+{
+	uint8_t buf[ROOM];
+	size_t n_bytes = golden_encode(golden_find(type, flags), buf);
+	struct wire_msg m;
+
+	for (size_t i = 0; i < n; i++)
+		buf[at + i] = (uint8_t)(v >> 8 * i);
+	return decode(buf, n_bytes, &m, err);
+}
+
+static void bad_values_are_refused_with_a_sentence(void **state)
+{
+	static const struct {
+		unsigned type, flags;
+		size_t at, n;
+		uint64_t v;
+		const char *text;
+	} rows[] = {
+		{WIRE_HAVE, 0, 0, 1, 0, "unknown message type 0"},
+		{WIRE_HAVE, 0, 0, 1, WIRE_TYPE_END, "unknown message type 15"},
+		{WIRE_HAVE, 0, 0, 1, 255, "unknown message type 255"},
+		{WIRE_HAVE, 0, 1, 1, 0, "message of version 0, only 1 is known"},
+		{WIRE_HAVE, 0, 1, 1, 2, "message of version 2, only 1 is known"},
+		{WIRE_HAVE, 0, 2, 2, 1, "HAVE with inline, which it does not use"},
+		{WIRE_CONTRIB, 0, 2, 2, 2, "CONTRIB with flags, which it does not use"},
+		{WIRE_CONTRIB, 0, 2, 2, 0x8000, "CONTRIB with flags, which it does not use"},
+		{WIRE_CONTRIB, 0, 24, 8, 0, "CONTRIB of round 0"},
+		{WIRE_RESULT, 0, 24, 8, 0, "RESULT of round 0"},
+		{WIRE_HAVE, 0, 24, 8, 0, "HAVE of round 0"},
+		{WIRE_HAVE_OK, 0, 24, 8, 0, "HAVE_OK of round 0"},
+		{WIRE_DONATE_REQ, 0, 24, 8, 0, "DONATE_REQ of round 0"},
+		{WIRE_DONATE, 0, 24, 8, 0, "DONATE of round 0"},
+		{WIRE_GOT, 0, 24, 8, 0, "GOT of round 0"},
+		{WIRE_AGAIN, 0, 24, 8, 0, "AGAIN of round 0"},
+		{WIRE_BAD_CRC, 0, 24, 8, 0, "BAD_CRC of round 0"},
+		{WIRE_CONTRIB, 0, 48, 4, 0, "CONTRIB of 0 bytes"},
+		{WIRE_RESULT, 0, 48, 4, 0, "RESULT of 0 bytes"},
+		{WIRE_DONATE, WIRE_INLINE, 48, 4, 0, "DONATE of 0 bytes"},
+		{WIRE_CONTRIB, WIRE_INLINE, 48, 4, WIRE_INLINE_MAX + 1, "CONTRIB of 16385 bytes"},
+		{WIRE_CONTRIB, WIRE_INLINE, 48, 4, UINT32_MAX, "CONTRIB of 4294967295 bytes"},
+		{WIRE_CONTRIB, WIRE_INLINE, 48, 4, 9, "CONTRIB needs 96 bytes, only 88 are there"},
+		{WIRE_CONTRIB, 0, 52, 2, WIRE_NO_SEGMENT, "CONTRIB of no segment"},
+		{WIRE_DONATE, 0, 52, 2, WIRE_NO_SEGMENT, "DONATE of no segment"},
+		{WIRE_SEG_ADD, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_ADD of no segment"},
+		{WIRE_SEG_DEL, 0, 52, 2, WIRE_NO_SEGMENT, "SEG_DEL of no segment"},
+		{WIRE_RESULT, 0, 56, 8, UINT64_MAX, "RESULT ends behind the last address"},
+		{WIRE_CONTRIB, 0, 76, 4, 1, "CONTRIB with a reserved field set"},
+		{WIRE_RESULT, 0, 70, 2, 1, "RESULT with a reserved field set"},
+		{WIRE_RESULT, 0, 68, 2, 0, "RESULT of a job with 0 members"},
+		{WIRE_DONATE, 0, 68, 2, 1025, "DONATE of a job with 1025 members"},
+		{WIRE_RESULT, 0, 68, 2, 66, "RESULT with a contributor beyond its 66 members"},
+		{WIRE_RESULT, 0, 68, 2, 129, "RESULT needs 96 bytes, only 88 are there"},
+		{WIRE_CONTRIB, WIRE_INLINE, 85, 1, 1, "CONTRIB with padding that is not zero"},
+		{WIRE_CONTRIB, WIRE_INLINE, 87, 1, 1, "CONTRIB with padding that is not zero"},
+		{WIRE_SEG_ADD, 0, 80, 8, 0, "SEG_ADD of an impossible size"},
+		{WIRE_SEG_ADD, 0, 80, 8, UINT64_MAX, "SEG_ADD of an impossible size"},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct err_text err = {""};
+
+		assert_int_equal(decode_patched(rows[i].type, rows[i].flags, rows[i].at, rows[i].n,
+					 rows[i].v, &err),
+			BPS_EPROTO);
+		assert_string_equal(err.s, rows[i].text);
+	}
+}
+
+static void a_ping_of_number_zero_is_a_ping(void **state)
+{
+	(void)state;
+	assert_int_equal(decode_patched(WIRE_PING, 0, 24, 8, 0, NULL), WIRE_HDR_BYTES);
+	assert_int_equal(decode_patched(WIRE_PONG, 0, 24, 8, 0, NULL), WIRE_HDR_BYTES);
+}
+
+static void the_largest_message_fits_the_largest_send(void **state)
+{
+	static uint8_t payload[WIRE_INLINE_MAX];
+	struct wire_msg m = goldens[golden_find(WIRE_RESULT, WIRE_INLINE)].m, back;
+	uint8_t *buf;
+	size_t n;
+
+	(void)state;
+	m.len = sizeof(payload);
+	m.payload = payload;
+	m.result.n_members = WIRE_MEMBERS_MAX;
+	for (unsigned i = 0; i < WIRE_MEMBERS_MAX; i++)
+		member_set_add(&m.result.contributors, i);
+	n = wire_size(&m);
+	assert_in_range(n, WIRE_INLINE_MAX, WIRE_SEND_MAX);
+	buf = malloc(n);
+	assert_non_null(buf);
+	assert_int_equal(wire_encode(&m, buf), n);
+	assert_int_equal(wire_decode(buf, n, &back, NULL), n);
+	assert_same(&back, &m);
+	free(buf);
+}
+
+static void every_size_of_a_job_has_its_bitmap(void **state)
+{
+	struct wire_msg m = goldens[golden_find(WIRE_RESULT, 0)].m, back;
+	uint8_t buf[ROOM];
+
+	(void)state;
+	for (unsigned n = 1; n <= WIRE_MEMBERS_MAX; n++) {
+		memset(&m.result.contributors, 0xff, sizeof(m.result.contributors));
+		m.result.n_members = (uint16_t)n;
+		assert_int_equal(wire_size(&m), WIRE_HDR_BYTES + 8 + (n + 63) / 64 * 8);
+		assert_int_equal(decode(buf, wire_encode(&m, buf), &back, NULL), wire_size(&m));
+		for (unsigned i = 0; i < WIRE_MEMBERS_MAX; i++)
+			assert_int_equal(member_set_has(&back.result.contributors, i), i < n);
+	}
+}
+
+static void every_inline_length_is_padded_with_zeros(void **state)
+{
+	struct wire_msg m = goldens[golden_find(WIRE_CONTRIB, WIRE_INLINE)].m, back;
+	uint8_t payload[64], buf[ROOM];
+
+	(void)state;
+	memset(payload, 0xff, sizeof(payload));
+	m.payload = payload;
+	for (uint32_t len = 1; len <= sizeof(payload); len++) {
+		size_t n = WIRE_HDR_BYTES + 16 + (len + 7) / 8 * 8;
+
+		memset(buf, 0x5a, sizeof(buf));
+		m.len = len;
+		assert_int_equal(wire_encode(&m, buf), n);
+		for (size_t i = WIRE_HDR_BYTES + 16 + len; i < n; i++)
+			assert_int_equal(buf[i], 0);
+		assert_int_equal(buf[n], 0x5a);
+		assert_int_equal(decode(buf, n, &back, NULL), n);
+		assert_same(&back, &m);
+	}
+}
+
+static void the_output_stays_untouched_when_decoding_fails(void **state)
+{
+	uint8_t buf[ROOM];
+	size_t n = golden_encode(golden_find(WIRE_CONTRIB, WIRE_INLINE), buf);
+	struct wire_msg m, before;
+
+	(void)state;
+	memset(&m, 0x5a, sizeof(m));
+	memcpy(&before, &m, sizeof(m));
+	buf[n - 1] = 1;
+	assert_int_equal(decode(buf, n, &m, NULL), BPS_EPROTO);
+	assert_memory_equal(&m, &before, sizeof(m));
+}
+
+static void every_type_has_a_name(void **state)
+{
+	(void)state;
+	assert_string_equal(wire_type_name(WIRE_CONTRIB), "CONTRIB");
+	assert_string_equal(wire_type_name(WIRE_SEG_DEL), "SEG_DEL");
+	for (unsigned type = 1; type < WIRE_TYPE_END; type++)
+		assert_string_not_equal(wire_type_name(type), "?");
+	assert_string_equal(wire_type_name(0), "?");
+	assert_string_equal(wire_type_name(WIRE_TYPE_END), "?");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_type_has_the_documented_bytes),
+		cmocka_unit_test(decode_gives_back_what_was_encoded),
+		cmocka_unit_test(messages_that_share_a_send_are_found_one_after_the_other),
+		cmocka_unit_test(truncation_at_every_length_is_refused),
+		cmocka_unit_test(corruption_of_any_byte_is_refused_or_seen_in_the_message),
+		cmocka_unit_test(a_field_that_a_type_does_not_use_is_refused_by_name),
+		cmocka_unit_test(encode_leaves_unused_fields_zero),
+		cmocka_unit_test(bad_values_are_refused_with_a_sentence),
+		cmocka_unit_test(a_ping_of_number_zero_is_a_ping),
+		cmocka_unit_test(the_largest_message_fits_the_largest_send),
+		cmocka_unit_test(every_size_of_a_job_has_its_bitmap),
+		cmocka_unit_test(every_inline_length_is_padded_with_zeros),
+		cmocka_unit_test(the_output_stays_untouched_when_decoding_fails),
+		cmocka_unit_test(every_type_has_a_name),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
