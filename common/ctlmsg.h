@@ -27,7 +27,9 @@
 #define CTL_KEY_BYTES	 32
 #define CTL_NO_ID	 UINT32_MAX /* no tensor, no server, rank to be assigned */
 #define CTL_WORKERS_MAX	 65536	/* of a job */
-#define CTL_LIST_MAX	 4096	/* items of one DECLARE or PLAN list */
+#define CTL_LIST_MAX	 4096	/* items of one DECLARE, PLAN or PEERS list */
+/* Memory of one decoded message; the largest by its other limits, a REPORT, takes half of it. */
+#define CTL_MEM_MAX	 (8u << 20)
 
 enum ctl_type {
 	CTL_HELLO = 1,

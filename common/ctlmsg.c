@@ -1,0 +1,273 @@
+#include "common/ctlmsg.h"
+
+#include "common/error.h"
+#include "common/wire.h"
+
+#define CLUSTER_ID_BYTES 16
+
+static const struct field hello_fields[] = {
+	FIELD_U16_(ctl_hello, proto),
+	FIELD_U8_(ctl_hello, role),
+	FIELD_U64_(ctl_hello, instance),
+	FIELD_STR_(ctl_hello, name, CTL_NAME_MAX),
+	FIELD_STR_(ctl_hello, host, CTL_NAME_MAX),
+	FIELD_STR_(ctl_hello, version, CTL_NAME_MAX),
+	FIELD_U32_(ctl_hello, pid),
+	FIELD_STR_(ctl_hello, addr, CTL_NAME_MAX),
+	FIELD_U16_(ctl_hello, port),
+	FIELD_U16_(ctl_hello, threads),
+	FIELD_U64_(ctl_hello, nic_mbps),
+	FIELD_BLOB_(ctl_hello, cluster_id, CLUSTER_ID_BYTES),
+	FIELD_U64_(ctl_hello, view),
+	FIELD_U64_(ctl_hello, quota_bytes),
+};
+
+static const struct field welcome_fields[] = {
+	FIELD_BLOB_(ctl_welcome, cluster_id, CLUSTER_ID_BYTES),
+	FIELD_U32_(ctl_welcome, term),
+	FIELD_U64_(ctl_welcome, view),
+	FIELD_U32_(ctl_welcome, member_id),
+	FIELD_U32_(ctl_welcome, beat_ms),
+	FIELD_U32_(ctl_welcome, dead_ms),
+};
+
+static const struct field refuse_fields[] = {
+	FIELD_U32_(ctl_refuse, code),
+	FIELD_STR_(ctl_refuse, text, CTL_TEXT_MAX),
+};
+
+static const struct field beat_fields[] = {
+	FIELD_U64_(ctl_beat, seq),
+	FIELD_U64_(ctl_beat, echo),
+	FIELD_U64_(ctl_beat, view),
+	FIELD_U64_(ctl_beat, progress),
+	FIELD_U64_(ctl_beat, rounds),
+	FIELD_U64_(ctl_beat, rx_bytes),
+	FIELD_U64_(ctl_beat, tx_bytes),
+	FIELD_U64_(ctl_beat, mem_bytes),
+	FIELD_U32_(ctl_beat, connections),
+	FIELD_U32_(ctl_beat, trainers),
+};
+
+static const struct field peer_fields[] = {
+	FIELD_U32_(ctl_peer, id),
+	FIELD_U8_(ctl_peer, state),
+	FIELD_U64_(ctl_peer, instance),
+	FIELD_STR_(ctl_peer, name, CTL_NAME_MAX),
+	FIELD_STR_(ctl_peer, host, CTL_NAME_MAX),
+	FIELD_STR_(ctl_peer, addr, CTL_NAME_MAX),
+	FIELD_U16_(ctl_peer, port),
+	FIELD_U16_(ctl_peer, threads),
+	FIELD_BLOB_(ctl_peer, key, CTL_KEY_BYTES),
+};
+static const struct layout peer_layout = LAYOUT_(ctl_peer, peer_fields);
+
+static const struct field peers_fields[] = {
+	FIELD_U64_(ctl_peers, view),
+	FIELD_LIST_(ctl_peers, peers, CTL_LIST_MAX, &peer_layout),
+};
+
+static const struct field join_fields[] = {
+	FIELD_U32_(ctl_join, seq),
+	FIELD_U32_(ctl_join, uid),
+	FIELD_STR_(ctl_join, job, CTL_JOB_NAME_MAX),
+	FIELD_U32_(ctl_join, rank),
+	FIELD_U32_(ctl_join, size),
+	FIELD_U32_(ctl_join, flags),
+	FIELD_U32_(ctl_join, pid),
+	FIELD_U32_(ctl_join, part_bytes),
+};
+
+static const struct field joined_fields[] = {
+	FIELD_U32_(ctl_joined, seq),
+	FIELD_U32_(ctl_joined, code),
+	FIELD_STR_(ctl_joined, text, CTL_TEXT_MAX),
+	FIELD_U32_(ctl_joined, job),
+	FIELD_U32_(ctl_joined, rank),
+};
+
+static const struct field rank_fields[] = {
+	FIELD_U32_(ctl_rank, rank),
+};
+static const struct layout rank_layout = LAYOUT_(ctl_rank, rank_fields);
+
+static const struct field job_member_fields[] = {
+	FIELD_U32_(ctl_job_member, agent),
+	FIELD_STR_(ctl_job_member, host, CTL_NAME_MAX),
+	FIELD_LIST_(ctl_job_member, ranks, CTL_WORKERS_MAX, &rank_layout),
+};
+static const struct layout job_member_layout = LAYOUT_(ctl_job_member, job_member_fields);
+
+static const struct field job_fields[] = {
+	FIELD_U64_(ctl_job, view),
+	FIELD_U32_(ctl_job, job),
+	FIELD_U32_(ctl_job, uid),
+	FIELD_STR_(ctl_job, name, CTL_JOB_NAME_MAX),
+	FIELD_U32_(ctl_job, size),
+	FIELD_U32_(ctl_job, flags),
+	FIELD_LIST_(ctl_job, members, WIRE_MEMBERS_MAX, &job_member_layout),
+};
+
+static const struct field job_end_fields[] = {
+	FIELD_U32_(ctl_job_end, job),
+	FIELD_U32_(ctl_job_end, code),
+	FIELD_STR_(ctl_job_end, text, CTL_TEXT_MAX),
+};
+
+static const struct field decl_fields[] = {
+	FIELD_U32_(ctl_decl, rank),
+	FIELD_STR_(ctl_decl, name, CTL_TENSOR_NAME_MAX),
+	FIELD_U8_(ctl_decl, dtype),
+	FIELD_U64_(ctl_decl, n_elems),
+};
+static const struct layout decl_layout = LAYOUT_(ctl_decl, decl_fields);
+
+static const struct field declare_fields[] = {
+	FIELD_U32_(ctl_declare, job),
+	FIELD_LIST_(ctl_declare, tensors, CTL_LIST_MAX, &decl_layout),
+};
+
+static const struct field tensor_fields[] = {
+	FIELD_U32_(ctl_tensor, tensor),
+	FIELD_STR_(ctl_tensor, name, CTL_TENSOR_NAME_MAX),
+	FIELD_U8_(ctl_tensor, dtype),
+	FIELD_U64_(ctl_tensor, n_elems),
+	FIELD_U32_(ctl_tensor, part_elems),
+};
+static const struct layout tensor_layout = LAYOUT_(ctl_tensor, tensor_fields);
+
+static const struct field run_fields[] = {
+	FIELD_U32_(ctl_run, tensor),
+	FIELD_U32_(ctl_run, first),
+	FIELD_U32_(ctl_run, n),
+	FIELD_U32_(ctl_run, server),
+	FIELD_U64_(ctl_run, instance),
+	FIELD_U16_(ctl_run, thread),
+	FIELD_U64_(ctl_run, pgen),
+};
+static const struct layout run_layout = LAYOUT_(ctl_run, run_fields);
+
+static const struct field plan_fields[] = {
+	FIELD_U64_(ctl_plan, view),
+	FIELD_U32_(ctl_plan, job),
+	FIELD_LIST_(ctl_plan, tensors, CTL_LIST_MAX, &tensor_layout),
+	FIELD_LIST_(ctl_plan, runs, CTL_LIST_MAX, &run_layout),
+};
+
+static const struct field tensor_fail_fields[] = {
+	FIELD_U32_(ctl_tensor_fail, job),
+	FIELD_STR_(ctl_tensor_fail, name, CTL_TENSOR_NAME_MAX),
+	FIELD_U32_(ctl_tensor_fail, code),
+	FIELD_STR_(ctl_tensor_fail, text, CTL_TEXT_MAX),
+};
+
+static const struct field worker_fields[] = {
+	FIELD_U32_(ctl_worker, job),
+	FIELD_U32_(ctl_worker, rank),
+	FIELD_U8_(ctl_worker, event),
+	FIELD_STR_(ctl_worker, text, CTL_TEXT_MAX),
+};
+
+static const struct field fail_fields[] = {
+	FIELD_U32_(ctl_fail, job),
+	FIELD_U32_(ctl_fail, code),
+	FIELD_STR_(ctl_fail, text, CTL_TEXT_MAX),
+};
+
+static const struct field why_fields[] = {
+	FIELD_U32_(ctl_why, seq),
+	FIELD_U32_(ctl_why, job),
+	FIELD_U32_(ctl_why, tensor),
+	FIELD_U64_(ctl_why, round),
+};
+
+static const struct field why_text_fields[] = {
+	FIELD_U32_(ctl_why_text, seq),
+	FIELD_STR_(ctl_why_text, text, CTL_TEXT_MAX),
+};
+
+static const struct field probe_fields[] = {
+	FIELD_U32_(ctl_probe, seq),
+	FIELD_U32_(ctl_probe, job),
+	FIELD_U32_(ctl_probe, tensor),
+};
+
+static const struct field report_worker_fields[] = {
+	FIELD_U32_(ctl_report_worker, rank),
+	FIELD_U32_(ctl_report_worker, pid),
+	FIELD_U64_(ctl_report_worker, submitted),
+	FIELD_U64_(ctl_report_worker, calls),
+	FIELD_U64_(ctl_report_worker, completed),
+	FIELD_U32_(ctl_report_worker, quiet_ms),
+	FIELD_U32_(ctl_report_worker, oldest_tensor),
+	FIELD_U64_(ctl_report_worker, oldest_round),
+	FIELD_U32_(ctl_report_worker, oldest_ms),
+	FIELD_U8_(ctl_report_worker, is_attached),
+};
+static const struct layout report_worker_layout = LAYOUT_(ctl_report_worker, report_worker_fields);
+
+static const struct field report_fields[] = {
+	FIELD_U32_(ctl_report, seq),
+	FIELD_U32_(ctl_report, job),
+	FIELD_STR_(ctl_report, text, CTL_TEXT_MAX),
+	FIELD_LIST_(ctl_report, workers, CTL_WORKERS_MAX, &report_worker_layout),
+};
+
+static const struct ctl_row {
+	const char *name;
+	struct layout layout;
+} rows[CTL_TYPE_END] = {
+	[CTL_HELLO] = {"HELLO", LAYOUT_(ctl_hello, hello_fields)},
+	[CTL_WELCOME] = {"WELCOME", LAYOUT_(ctl_welcome, welcome_fields)},
+	[CTL_REFUSE] = {"REFUSE", LAYOUT_(ctl_refuse, refuse_fields)},
+	[CTL_BEAT] = {"BEAT", LAYOUT_(ctl_beat, beat_fields)},
+	[CTL_PEERS] = {"PEERS", LAYOUT_(ctl_peers, peers_fields)},
+	[CTL_JOIN] = {"JOIN", LAYOUT_(ctl_join, join_fields)},
+	[CTL_JOINED] = {"JOINED", LAYOUT_(ctl_joined, joined_fields)},
+	[CTL_JOB] = {"JOB", LAYOUT_(ctl_job, job_fields)},
+	[CTL_JOB_END] = {"JOB_END", LAYOUT_(ctl_job_end, job_end_fields)},
+	[CTL_DECLARE] = {"DECLARE", LAYOUT_(ctl_declare, declare_fields)},
+	[CTL_PLAN] = {"PLAN", LAYOUT_(ctl_plan, plan_fields)},
+	[CTL_TENSOR_FAIL] = {"TENSOR_FAIL", LAYOUT_(ctl_tensor_fail, tensor_fail_fields)},
+	[CTL_WORKER] = {"WORKER", LAYOUT_(ctl_worker, worker_fields)},
+	[CTL_FAIL] = {"FAIL", LAYOUT_(ctl_fail, fail_fields)},
+	[CTL_WHY] = {"WHY", LAYOUT_(ctl_why, why_fields)},
+	[CTL_WHY_TEXT] = {"WHY_TEXT", LAYOUT_(ctl_why_text, why_text_fields)},
+	[CTL_PROBE] = {"PROBE", LAYOUT_(ctl_probe, probe_fields)},
+	[CTL_REPORT] = {"REPORT", LAYOUT_(ctl_report, report_fields)},
+};
+
+static const struct ctl_row *row_find(unsigned type)
+{
+	return type < CTL_TYPE_END && rows[type].name ? &rows[type] : NULL;
+}
+
+const struct layout *ctl_layout(unsigned type)
+{
+	const struct ctl_row *row = row_find(type);
+
+	return row ? &row->layout : NULL;
+}
+
+const char *ctl_type_name(unsigned type)
+{
+	const struct ctl_row *row = row_find(type);
+
+	return row ? row->name : NULL;
+}
+
+int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
+	struct err_text *err)
+{
+	const struct layout *l = ctl_layout(type);
+	int rc;
+
+	if (!l)
+		return err_set(err, BPS_EPROTO, "unknown control message type %u", type);
+	/* The union's members all begin where its first one does. */
+	rc = codec_decode(l, buf, n_bytes, CTL_MEM_MAX, &ret->hello, ret_mem, err);
+	if (rc)
+		return rc;
+	ret->type = (uint16_t)type;
+	return 0;
+}
