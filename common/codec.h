@@ -14,7 +14,8 @@
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *
  * Everything is checked: lengths against the buffer, strings for NUL bytes, the field's max (longest
- * string, largest blob, most list items), and the memory that decoding needs against a limit. No state,
+ * string, largest blob, most list items), lists within lists (at most 4 deep), and the memory that decoding
+ * needs against a limit. No state,
  * any thread, no dependency but libc. */
 #include <stddef.h>
 #include <stdint.h>
@@ -59,7 +60,7 @@ struct layout {
 size_t codec_size(const struct layout *l, const void *msg);
 
 /* Write msg into buf, which has room for codec_size(l, msg) bytes; returns that number. A NULL string
- * is written as the empty one. */
+ * is written as the empty one. What has no size is not written: returns 0. */
 size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
 /* Decode exactly n_bytes into *ret_msg (l->bytes of the caller's). Strings, blobs and lists live in one

@@ -149,12 +149,18 @@ static size_t tail_size(const struct rule *rule, unsigned n_members)
 	return 0;
 }
 
+/* The rule of a message that is ours to send. */
+static const struct rule *rule_get(const struct wire_msg *m)
+{
+	assert(rule_find(m->type));
+	return &rules[m->type];
+}
+
 size_t wire_size(const struct wire_msg *m)
 {
-	const struct rule *rule = rule_find(m->type);
+	const struct rule *rule = rule_get(m);
 	bool is_inline = m->flags & WIRE_INLINE;
 
-	assert(rule);
 	assert(rule->has_payload || !is_inline);
 	assert(!is_inline || m->len <= WIRE_INLINE_MAX);
 	assert(rule->tail != TAIL_RESULT || m->result.n_members <= WIRE_MEMBERS_MAX);
@@ -197,7 +203,7 @@ static void tail_encode(const struct rule *rule, const struct wire_msg *m, uint8
 size_t wire_encode(const struct wire_msg *m, void *buf)
 {
 	size_t n_bytes = wire_size(m);
-	const struct rule *rule = rule_find(m->type);
+	const struct rule *rule = rule_get(m);
 	bool is_inline = m->flags & WIRE_INLINE;
 	const uint64_t *mask = is_inline ? rule->inline_mask : rule->mask;
 	uint8_t *to = buf;

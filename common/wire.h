@@ -55,7 +55,7 @@ struct member_set {
 struct wire_msg {
 	uint8_t type;
 	uint16_t flags;
-	uint32_t crc;	   /* crc32c of the payload, inline or offered */
+	uint32_t crc;	   /* crc32c of the payload, inline or offered; BAD_CRC: of what it refuses */
 	uint64_t cookie;   /* of the connection, set by the transport */
 	uint64_t pgen;	   /* view in which the partition got its server and members */
 	uint64_t round;	   /* from 1 */
@@ -94,12 +94,14 @@ struct wire_msg {
 size_t wire_size(const struct wire_msg *m);
 
 /* Write m (header, tail, inline payload, zero padding) to buf, which has wire_size(m) bytes of room.
+ * Fields that the type does not use are written as zero, whatever m has there.
  * Returns wire_size(m). */
 size_t wire_encode(const struct wire_msg *m, void *buf);
 
 /* Decode the message at the start of buf (8-byte aligned). Returns the bytes it takes (> 0), so that the next one
  * starts there, or BPS_EPROTO with a sentence in err. Checks every length, flag, reserved field and type; what
- * numbers mean (job, round, ...) is the core's to check. ret->payload points into buf. */
+ * numbers mean (job, round, ...) is the core's to check. ret->payload points into buf.
+ * Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
 const char *wire_type_name(unsigned type);
