@@ -69,8 +69,13 @@ $(B)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 
-$(B)/common/reduce_avx2.o: ISA := -mavx2 -mfma -mf16c
-$(B)/common/reduce_avx512.o: ISA := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+# Bits must not depend on the instruction set, so no multiply-add. Unrolling is worth a tenth.
+$(B)/common/reduce.o: ISA := -O3 -ffp-contract=off
+ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
+$(B)/common/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
+$(B)/common/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq \
+	-mavx512vl -mf16c
+endif
 
 $(LIBCOMMON): $(call objs,$(COMMON))
 $(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT)) $(UNITLIB))

@@ -1,0 +1,190 @@
+#include "common/reduce.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+
+#define REDUCE_TABLE     reduce_portable
+#define REDUCE_NAME      "portable"
+#define REDUCE_VEC_BYTES 16 /* SSE2, NEON, VSX */
+#include "common/reduce_kernels.h"
+
+/* Best first. */
+static const struct reduce_table *const tables[] = {
+#ifdef __x86_64__
+	&reduce_avx512, &reduce_avx2,
+#endif
+	&reduce_portable};
+
+#define N_TABLES (sizeof(tables) / sizeof(tables[0]))
+
+static bool table_is_usable(const struct reduce_table *t)
+{
+#ifdef __x86_64__
+	/* Every CPU with AVX2 has F16C; clang's builtin does not know its name. */
+	if (t == &reduce_avx2)
+		return __builtin_cpu_supports("avx2");
+	if (t == &reduce_avx512)
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+		       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+	return t == &reduce_portable;
+}
+
+static int table_find(const char *name, const struct reduce_table **ret_table)
+{
+	for (size_t i = 0; i < N_TABLES; i++) {
+		if (strcmp(tables[i]->name, name) == 0 && table_is_usable(tables[i])) {
+			*ret_table = tables[i];
+			return 0;
+		}
+	}
+	return -ENOTSUP;
+}
+
+static const struct reduce_table *table_choose(void)
+{
+	const char *wanted = getenv("BPS_SIMD");
+	const struct reduce_table *t;
+	size_t i = 0;
+
+	if (wanted && table_find(wanted, &t) == 0)
+		return t;
+	while (!table_is_usable(tables[i]))
+		i++;
+	if (wanted)
+		log_warn("BPS_SIMD='%s' is unknown or not supported here, using %s", wanted,
+			tables[i]->name);
+	return tables[i];
+}
+
+/* The table in use; NULL before the first use. Threads that meet here first choose the same one, and
+ * tables are constant, so nothing has to be ordered. */
+static _Atomic(const struct reduce_table *) table_now;
+
+static const struct reduce_table *table_get(void)
+{
+	const struct reduce_table *t = atomic_load_explicit(&table_now, memory_order_relaxed);
+
+	if (!t) {
+		t = table_choose();
+		atomic_store_explicit(&table_now, t, memory_order_relaxed);
+	}
+	return t;
+}
+
+const char *reduce_isa(void)
+{
+	return table_get()->name;
+}
+
+int reduce_select(const char *name)
+{
+	const struct reduce_table *t;
+	int rc = table_find(name, &t);
+
+	if (rc == 0)
+		atomic_store_explicit(&table_now, t, memory_order_relaxed);
+	return rc;
+}
+
+/* Fold the elements beyond the last whole group by way of a padded copy. */
+static void fold_rest(reduce_fold_fn *fn, unsigned char *acc, const void *const *src,
+	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, bool is_first)
+{
+	unsigned char pad_acc[REDUCE_GROUP_BYTES] = {0};
+	unsigned char pad[REDUCE_MAX_SRC][REDUCE_GROUP_BYTES] = {{0}};
+	const void *pad_src[REDUCE_MAX_SRC];
+	size_t acc_size = dtype_acc_bytes(dtype), size = dtype_bytes(dtype);
+
+	for (unsigned i = 0; i < n_src; i++) {
+		memcpy(pad[i], (const unsigned char *)src[i] + begin * size, n_elems * size);
+		pad_src[i] = pad[i];
+	}
+	if (!is_first)
+		memcpy(pad_acc, acc + begin * acc_size, n_elems * acc_size);
+	fn(pad_acc, pad_src, n_src, REDUCE_GROUP_BYTES / acc_size, is_first);
+	memcpy(acc + begin * acc_size, pad_acc, n_elems * acc_size);
+}
+
+void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_elems,
+	enum dtype dtype, enum op op, bool is_first)
+{
+	reduce_fold_fn *fn = table_get()->fold[dtype][op == OP_AVG ? OP_SUM : op];
+	size_t n_rest = n_elems % (REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype));
+
+	if (n_elems > n_rest)
+		fn(acc, src, n_src, n_elems - n_rest, is_first);
+	if (n_rest)
+		fold_rest(fn, acc, src, n_src, n_elems - n_rest, n_rest, dtype, is_first);
+}
+
+static int64_t floor_div(int64_t x, uint32_t divisor)
+{
+	int64_t d = divisor, q = x / d;
+
+	return x % d < 0 ? q - 1 : q;
+}
+
+/* No vectors: they do not divide integers, and averages of integers are rare. */
+#define FLOOR_DIV_ALL(type)                                                                        \
+	for (size_t i = 0; i < n_elems; i++) {                                                     \
+		type x;                                                                            \
+                                                                                                   \
+		memcpy(&x, from + i * sizeof(x), sizeof(x));                                       \
+		x = (type)floor_div(x, divisor);                                                   \
+		memcpy(to + i * sizeof(x), &x, sizeof(x));                                         \
+	}
+
+static void finish_integers(
+	void *dst, const void *acc, size_t n_elems, enum dtype dtype, uint32_t divisor)
+{
+	const unsigned char *from = acc;
+	unsigned char *to = dst;
+
+	if (dtype == DTYPE_I8)
+		FLOOR_DIV_ALL(int8_t)
+	else if (dtype == DTYPE_U8)
+		FLOOR_DIV_ALL(uint8_t)
+	else if (dtype == DTYPE_I32)
+		FLOOR_DIV_ALL(int32_t)
+	else
+		FLOOR_DIV_ALL(int64_t)
+}
+
+static void finish_floats(
+	void *dst, const void *acc, size_t n_elems, enum dtype dtype, uint32_t divisor)
+{
+	reduce_finish_fn *fn = table_get()->finish[dtype];
+	unsigned char pad_acc[REDUCE_GROUP_BYTES] = {0}, pad_dst[REDUCE_GROUP_BYTES];
+	size_t acc_size = dtype_acc_bytes(dtype), size = dtype_bytes(dtype);
+	size_t n_rest = n_elems % (REDUCE_GROUP_BYTES / acc_size), n_whole = n_elems - n_rest;
+
+	if (n_whole)
+		fn(dst, acc, n_whole, divisor);
+	if (n_rest) {
+		memcpy(pad_acc, (const unsigned char *)acc + n_whole * acc_size, n_rest * acc_size);
+		fn(pad_dst, pad_acc, REDUCE_GROUP_BYTES / acc_size, divisor);
+		memcpy((unsigned char *)dst + n_whole * size, pad_dst, n_rest * size);
+	}
+}
+
+void reduce_finish(
+	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor)
+{
+	bool is_same_type = dtype_bytes(dtype) == dtype_acc_bytes(dtype);
+
+	if (op != OP_AVG)
+		divisor = 1;
+	if (divisor == 1 && is_same_type) {
+		if (dst != acc && n_elems)
+			memcpy(dst, acc, n_elems * dtype_bytes(dtype));
+	} else if (table_get()->finish[dtype]) {
+		finish_floats(dst, acc, n_elems, dtype, divisor);
+	} else {
+		finish_integers(dst, acc, n_elems, dtype, divisor);
+	}
+}

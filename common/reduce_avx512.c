@@ -1,0 +1,7 @@
+/* The kernels of reduce.c for AVX-512 (F, BW, DQ, VL); the Makefile gives this file those instructions. */
+#ifdef __AVX512F__
+#define REDUCE_TABLE     reduce_avx512
+#define REDUCE_NAME      "avx512"
+#define REDUCE_VEC_BYTES 64
+#include "common/reduce_kernels.h"
+#endif

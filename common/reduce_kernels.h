@@ -1,0 +1,480 @@
+#ifndef BPS_COMMON_REDUCE_KERNELS_H
+#define BPS_COMMON_REDUCE_KERNELS_H
+/* The inner loops of reduce.c, private to it: one table of functions per instruction set.
+ *
+ * The first part declares the tables. The second part is the one body of all kernels, compiled once
+ * per instruction set by a file that defines, before it includes this header,
+ *	REDUCE_TABLE	 name of the table to define
+ *	REDUCE_NAME	 name of the instruction set
+ *	REDUCE_VEC_BYTES width of its registers: 16 (any CPU), 32 (AVX2, F16C) or 64 (AVX-512)
+ * Such a file is compiled for CPUs that this process may not be running on: it must define nothing
+ * but its table and static functions, and reduce.c calls into it only after it has asked the CPU.
+ *
+ * The vectors are the compiler's own (gcc and clang), not intrinsics, so that the arithmetic has one
+ * text; only few helpers differ. A kernel works on whole groups; reduce.c pads the rest. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "common/dtype.h"
+
+/* Kernels take a multiple of this many bytes of accumulator: four of the widest registers. */
+#define REDUCE_GROUP_BYTES 256
+
+/* As reduce_fold; n_elems is a multiple of REDUCE_GROUP_BYTES / accumulator size. */
+typedef void reduce_fold_fn(
+	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
+/* Divide by divisor (1: do not) and round to the element type; n_elems as above. */
+typedef void reduce_finish_fn(void *dst, const void *acc, size_t n_elems, uint32_t divisor);
+
+#define REDUCE_DTYPES 10
+
+struct reduce_table {
+	const char *name;
+	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG]; /* avg folds as sum */
+	reduce_finish_fn *finish[REDUCE_DTYPES];     /* floats only */
+};
+
+extern const struct reduce_table reduce_portable, reduce_avx2, reduce_avx512;
+
+#ifdef REDUCE_TABLE
+#if REDUCE_VEC_BYTES > 16
+#include <immintrin.h>
+#endif
+
+#define INLINE        static inline __attribute__((always_inline))
+#define VECTOR(bytes) __attribute__((vector_size(bytes)))
+
+typedef uint8_t v_u8 VECTOR(REDUCE_VEC_BYTES);
+typedef int8_t v_i8 VECTOR(REDUCE_VEC_BYTES);
+typedef uint32_t v_u32 VECTOR(REDUCE_VEC_BYTES);
+typedef int32_t v_i32 VECTOR(REDUCE_VEC_BYTES);
+typedef uint64_t v_u64 VECTOR(REDUCE_VEC_BYTES);
+typedef int64_t v_i64 VECTOR(REDUCE_VEC_BYTES);
+typedef float v_f32 VECTOR(REDUCE_VEC_BYTES);
+typedef double v_f64 VECTOR(REDUCE_VEC_BYTES);
+
+/* A register of any element type; the dtype says which. */
+typedef v_u8 vec;
+
+INLINE vec vec_load(const void *p)
+{
+	vec v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
+{
+	return (yes & (v_u32)mask) | (no & ~(v_u32)mask);
+}
+
+/* u16_load, u16_store: as many 16-bit numbers in memory as a register has 32-bit ones, zero-extended
+ * and truncated. f16_load, f16_store: the same as f16 and f32. These and the search for NaNs below
+ * are all that has a text per instruction set: F16C and a branch on a vector have no portable name,
+ * and gcc 12 widens vectors in detours. */
+#if REDUCE_VEC_BYTES == 64
+INLINE v_u32 u16_load(const void *p)
+{
+	return (v_u32)_mm512_cvtepu16_epi32(_mm256_loadu_si256(p));
+}
+
+INLINE void u16_store(void *p, v_u32 v)
+{
+	_mm256_storeu_si256(p, _mm512_cvtepi32_epi16((__m512i)v));
+}
+
+INLINE v_f32 f16_load(const void *p)
+{
+	return (v_f32)_mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+INLINE void f16_store(void *p, v_f32 v)
+{
+	_mm256_storeu_si256(p, _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT));
+}
+#elif REDUCE_VEC_BYTES == 32
+INLINE v_u32 u16_load(const void *p)
+{
+	return (v_u32)_mm256_cvtepu16_epi32(_mm_loadu_si128(p));
+}
+
+INLINE void u16_store(void *p, v_u32 v)
+{
+	__m128i low = _mm256_castsi256_si128((__m256i)v);
+
+	_mm_storeu_si128(p, _mm_packus_epi32(low, _mm256_extracti128_si256((__m256i)v, 1)));
+}
+
+INLINE v_f32 f16_load(const void *p)
+{
+	return (v_f32)_mm256_cvtph_ps(_mm_loadu_si128(p));
+}
+
+INLINE void f16_store(void *p, v_f32 v)
+{
+	_mm_storeu_si128(p, _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT));
+}
+#else
+typedef uint16_t v_u16 VECTOR(REDUCE_VEC_BYTES);
+
+INLINE v_u32 u16_load(const void *p)
+{
+	uint64_t four;
+	v_u16 h;
+
+	memcpy(&four, p, sizeof(four));
+	h = (v_u16)(v_u64){four, 0};
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return (v_u32)__builtin_shufflevector(h, h & 0, 0, 8, 1, 9, 2, 10, 3, 11);
+#else
+	return (v_u32)__builtin_shufflevector(h, h & 0, 8, 0, 9, 1, 10, 2, 11, 3);
+#endif
+}
+
+INLINE void u16_store(void *p, v_u32 v)
+{
+	v_u16 h = (v_u16)v;
+
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	h = __builtin_shufflevector(h, h, 0, 2, 4, 6, 0, 2, 4, 6);
+#else
+	h = __builtin_shufflevector(h, h, 1, 3, 5, 7, 1, 3, 5, 7);
+#endif
+	memcpy(p, &h, sizeof(h) / 2);
+}
+
+/* Exact. Normal numbers get the other bias; subnormal ones are normalised by the adder, as the
+ * fraction above 2^-14 (no f32 subnormal takes part: those are slow, or flushed to zero). */
+INLINE v_f32 f16_load(const void *p)
+{
+	const int32_t rebias = (127 - 15) << 23, least = (127 - 14) << 23;
+	v_u32 h = u16_load(p);
+	v_i32 magnitude = (v_i32)(h & 0x7fff) << 13;
+	v_f32 small = (v_f32)(magnitude + least) - (v_f32)((v_i32){0} + least);
+	v_u32 f = select_u32(magnitude < 1 << 23, (v_u32)small, (v_u32)(magnitude + rebias));
+
+	f |= (v_u32)(magnitude >= 0x7c00 << 13) & 0x7f800000; /* infinity and NaN */
+	return (v_f32)(f | (h & 0x8000) << 16);
+}
+
+/* Round to nearest even. Normal numbers round in the integer: add just under half of the last place
+ * kept, one more when that place is odd, and rebias; a carry runs into the exponent, up to infinity.
+ * Subnormal ones round in the adder: the last place of 0.5f is that of an f16 subnormal. */
+INLINE void f16_store(void *p, v_f32 v)
+{
+	const uint32_t rebias = (uint32_t)(15 - 127) << 23;
+	v_u32 u = (v_u32)v & 0x7fffffff, sign = (v_u32)v >> 16 & 0x8000;
+	v_u32 normal = (u + rebias + 0xfff + (u >> 13 & 1)) >> 13;
+	v_u32 small = (v_u32)((v_f32)u + 0.5f) - 0x3f000000;
+	v_u32 nan = (u >> 13 & 0x3ff) | 0x7e00;
+	v_u32 h = select_u32((v_i32)u < (127 - 14) << 23, small, normal);
+
+	h = select_u32((v_i32)u >= (127 + 16) << 23, (v_u32){0} + 0x7c00, h);
+	u16_store(p, select_u32((v_i32)u > 0x7f800000, nan, h) | sign);
+}
+#endif
+
+INLINE v_f32 bf16_load(const void *p)
+{
+	return (v_f32)(u16_load(p) << 16);
+}
+
+INLINE void bf16_store(void *p, v_f32 v)
+{
+	v_u32 u = (v_u32)v;
+	v_u32 rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+
+	u16_store(p, select_u32(v == v, rounded, u >> 16 | 0x40));
+}
+
+/* Operations on integers; sum and product in the unsigned type, where wrapping is defined. */
+#define DEFINE_INT_OPS(type, utype)                                                                \
+	INLINE type type##_apply(enum op op, type a, type b)                                       \
+	{                                                                                          \
+		type mask = (type)(op == OP_MIN ? a < b : a > b);                                  \
+                                                                                                   \
+		if (op == OP_SUM)                                                                  \
+			return (type)((utype)a + (utype)b);                                        \
+		if (op == OP_PROD)                                                                 \
+			return (type)((utype)a * (utype)b);                                        \
+		return (a & mask) | (b & ~mask);                                                   \
+	}
+
+DEFINE_INT_OPS(v_u8, v_u8)
+DEFINE_INT_OPS(v_i8, v_u8)
+DEFINE_INT_OPS(v_i32, v_u32)
+DEFINE_INT_OPS(v_i64, v_u64)
+
+/* Operations on floats. min and max: a when it is beyond b or NaN, else b (which may be NaN); where
+ * they are equal the bits differ only for zeros, and OR makes -0.0 win, AND +0.0. */
+#define DEFINE_FLOAT_OPS(type, itype)                                                              \
+	INLINE type type##_apply(enum op op, type a, type b)                                       \
+	{                                                                                          \
+		itype take_a = (op == OP_MIN ? a < b : a > b) | (a != a), equal = a == b;          \
+		itype r = ((itype)a & take_a) | ((itype)b & ~take_a);                              \
+                                                                                                   \
+		if (op == OP_SUM)                                                                  \
+			return a + b;                                                              \
+		if (op == OP_PROD)                                                                 \
+			return a * b;                                                              \
+		if (op == OP_MIN)                                                                  \
+			return (type)(r | ((itype)a & equal));                                     \
+		return (type)(r & ((itype)a | ~equal));                                            \
+	}                                                                                          \
+                                                                                                   \
+	INLINE type type##_settle(type v, itype nan)                                               \
+	{                                                                                          \
+		itype good = v == v;                                                               \
+                                                                                                   \
+		return (type)(((itype)v & good) | (nan & ~good));                                  \
+	}
+
+DEFINE_FLOAT_OPS(v_f32, v_i32)
+DEFINE_FLOAT_OPS(v_f64, v_i64)
+
+/* May one of four registers hold a NaN? Never no when it does; where the answer costs as much as the
+ * cure it is always yes. */
+#if REDUCE_VEC_BYTES == 64
+#define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
+INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
+{
+	return UNORDERED(ps, (__m512)a, (__m512)b) | UNORDERED(ps, (__m512)c, (__m512)d);
+}
+
+INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
+{
+	return UNORDERED(pd, (__m512d)a, (__m512d)b) | UNORDERED(pd, (__m512d)c, (__m512d)d);
+}
+#elif REDUCE_VEC_BYTES == 32
+INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
+{
+	return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_UNORD_Q),
+		_mm256_cmp_ps((__m256)c, (__m256)d, _CMP_UNORD_Q)));
+}
+
+INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
+{
+	return _mm256_movemask_pd(_mm256_or_pd(_mm256_cmp_pd((__m256d)a, (__m256d)b, _CMP_UNORD_Q),
+		_mm256_cmp_pd((__m256d)c, (__m256d)d, _CMP_UNORD_Q)));
+}
+#else
+INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
+{
+	(void)a, (void)b, (void)c, (void)d;
+	return true;
+}
+
+INLINE bool f64_any_nan(v_f64 a, v_f64 b, v_f64 c, v_f64 d)
+{
+	(void)a, (void)b, (void)c, (void)d;
+	return true;
+}
+#endif
+
+/* The following take the dtype and op as constants: each kernel below is one inlined copy. */
+
+INLINE vec src_load(enum dtype dtype, const void *p)
+{
+	switch (dtype) {
+	case DTYPE_F16:
+		return (vec)f16_load(p);
+	case DTYPE_BF16:
+		return (vec)bf16_load(p);
+	default:
+		return vec_load(p);
+	}
+}
+
+INLINE vec apply(enum dtype dtype, enum op op, vec a, vec b)
+{
+	switch (dtype) {
+	case DTYPE_I8:
+		return (vec)v_i8_apply(op, (v_i8)a, (v_i8)b);
+	case DTYPE_U8:
+		return (vec)v_u8_apply(op, (v_u8)a, (v_u8)b);
+	case DTYPE_I32:
+		return (vec)v_i32_apply(op, (v_i32)a, (v_i32)b);
+	case DTYPE_I64:
+		return (vec)v_i64_apply(op, (v_i64)a, (v_i64)b);
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_F32:
+		return (vec)v_f32_apply(op, (v_f32)a, (v_f32)b);
+	case DTYPE_F64:
+		return (vec)v_f64_apply(op, (v_f64)a, (v_f64)b);
+	}
+	return a;
+}
+
+/* Replace NaNs by the one NaN that reduce.h promises. */
+INLINE vec settle(enum dtype dtype, vec v)
+{
+	switch (dtype) {
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_F32:
+		return (vec)v_f32_settle((v_f32)v, (v_i32){0} + 0x7fc00000);
+	case DTYPE_F64:
+		return (vec)v_f64_settle((v_f64)v, (v_i64){0} + 0x7ff8000000000000);
+	default:
+		return v;
+	}
+}
+
+INLINE bool any_nan(enum dtype dtype, vec a, vec b, vec c, vec d)
+{
+	switch (dtype) {
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_F32:
+		return f32_any_nan((v_f32)a, (v_f32)b, (v_f32)c, (v_f32)d);
+	case DTYPE_F64:
+		return f64_any_nan((v_f64)a, (v_f64)b, (v_f64)c, (v_f64)d);
+	default:
+		return false;
+	}
+}
+
+INLINE bool is_half(enum dtype dtype)
+{
+	return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
+}
+
+/* One pass: four registers of accumulator take all sources in order, then are stored. Four, because
+ * one would spend the time on the loop over the sources. acc may be src[0]: loads come first.
+ * n_more: sources beside the first operand, again, as a constant where the loop is to be unrolled. */
+INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
+	size_t acc_bytes, bool is_first, unsigned n_more)
+{
+	enum { STEP = REDUCE_VEC_BYTES };
+	const unsigned shrink = is_half(dtype) ? 2 : 1;
+
+	for (size_t at = 0; at < acc_bytes; at += 4 * STEP) {
+		unsigned char *a = acc + at;
+		vec v0, v1, v2, v3;
+
+		if (is_first) {
+			const unsigned char *s = (const unsigned char *)src[0] + at / shrink;
+
+			v0 = src_load(dtype, s);
+			v1 = src_load(dtype, s + 1 * STEP / shrink);
+			v2 = src_load(dtype, s + 2 * STEP / shrink);
+			v3 = src_load(dtype, s + 3 * STEP / shrink);
+		} else {
+			v0 = vec_load(a);
+			v1 = vec_load(a + 1 * STEP);
+			v2 = vec_load(a + 2 * STEP);
+			v3 = vec_load(a + 3 * STEP);
+		}
+		for (unsigned i = 0; i < n_more; i++) {
+			const unsigned char *s =
+				(const unsigned char *)src[is_first + i] + at / shrink;
+
+			v0 = apply(dtype, op, v0, src_load(dtype, s));
+			v1 = apply(dtype, op, v1, src_load(dtype, s + 1 * STEP / shrink));
+			v2 = apply(dtype, op, v2, src_load(dtype, s + 2 * STEP / shrink));
+			v3 = apply(dtype, op, v3, src_load(dtype, s + 3 * STEP / shrink));
+		}
+		if (any_nan(dtype, v0, v1, v2, v3)) {
+			v0 = settle(dtype, v0);
+			v1 = settle(dtype, v1);
+			v2 = settle(dtype, v2);
+			v3 = settle(dtype, v3);
+		}
+		memcpy(a, &v0, STEP);
+		memcpy(a + 1 * STEP, &v1, STEP);
+		memcpy(a + 2 * STEP, &v2, STEP);
+		memcpy(a + 3 * STEP, &v3, STEP);
+	}
+}
+
+INLINE void fold(enum dtype dtype, enum op op, void *acc, const void *const *src, unsigned n_src,
+	size_t acc_bytes, bool is_first)
+{
+	if (n_src == 1 && !is_first)
+		fold_n(dtype, op, acc, src, acc_bytes, false, 1);
+	else if (n_src == 2 && !is_first)
+		fold_n(dtype, op, acc, src, acc_bytes, false, 2);
+	else
+		fold_n(dtype, op, acc, src, acc_bytes, is_first, n_src - is_first);
+}
+
+INLINE void finish_vec(enum dtype dtype, unsigned char *dst, vec v, bool divide, uint32_t divisor)
+{
+	if (divide)
+		v = dtype == DTYPE_F64 ? (vec)((v_f64)v / (double)divisor)
+				       : (vec)((v_f32)v / (float)divisor);
+	if (dtype == DTYPE_F16)
+		f16_store(dst, (v_f32)v);
+	else if (dtype == DTYPE_BF16)
+		bf16_store(dst, (v_f32)v);
+	else
+		memcpy(dst, &v, sizeof(v));
+}
+
+INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *acc, size_t acc_bytes,
+	uint32_t divisor)
+{
+	const unsigned shrink = is_half(dtype) ? 2 : 1;
+
+	if (divisor == 1)
+		for (size_t at = 0; at < acc_bytes; at += REDUCE_VEC_BYTES)
+			finish_vec(dtype, dst + at / shrink, vec_load(acc + at), false, 1);
+	else
+		for (size_t at = 0; at < acc_bytes; at += REDUCE_VEC_BYTES)
+			finish_vec(dtype, dst + at / shrink, vec_load(acc + at), true, divisor);
+}
+
+#define DEFINE_FOLD(dtype, op, acc_size)                                                           \
+	static void fold_##dtype##_##op(                                                           \
+		void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first)  \
+	{                                                                                          \
+		fold(DTYPE_##dtype, OP_##op, acc, src, n_src, n_elems *(acc_size), is_first);      \
+	}
+#define DEFINE_FOLDS(dtype, acc_size)                                                              \
+	DEFINE_FOLD(dtype, SUM, acc_size)                                                          \
+	DEFINE_FOLD(dtype, PROD, acc_size)                                                         \
+	DEFINE_FOLD(dtype, MAX, acc_size)                                                          \
+	DEFINE_FOLD(dtype, MIN, acc_size)
+#define DEFINE_FINISH(dtype, acc_size)                                                             \
+	static void finish_##dtype(void *dst, const void *acc, size_t n_elems, uint32_t divisor)   \
+	{                                                                                          \
+		finish(DTYPE_##dtype, dst, acc, n_elems *(acc_size), divisor);                     \
+	}
+#define FOLD_OF(dtype, op) .fold[DTYPE_##dtype][OP_##op] = fold_##dtype##_##op
+#define FOLDS_OF(dtype)                                                                            \
+	FOLD_OF(dtype, SUM), FOLD_OF(dtype, PROD), FOLD_OF(dtype, MAX), FOLD_OF(dtype, MIN)
+
+DEFINE_FOLDS(I8, 1)
+DEFINE_FOLDS(U8, 1)
+DEFINE_FOLDS(I32, 4)
+DEFINE_FOLDS(I64, 8)
+DEFINE_FOLDS(F16, 4)
+DEFINE_FOLDS(BF16, 4)
+DEFINE_FOLDS(F32, 4)
+DEFINE_FOLDS(F64, 8)
+DEFINE_FINISH(F16, 4)
+DEFINE_FINISH(BF16, 4)
+DEFINE_FINISH(F32, 4)
+DEFINE_FINISH(F64, 8)
+
+const struct reduce_table REDUCE_TABLE = {
+	.name = REDUCE_NAME,
+	FOLDS_OF(I8),
+	FOLDS_OF(U8),
+	FOLDS_OF(I32),
+	FOLDS_OF(I64),
+	FOLDS_OF(F16),
+	FOLDS_OF(BF16),
+	FOLDS_OF(F32),
+	FOLDS_OF(F64),
+	.finish[DTYPE_F16] = finish_F16,
+	.finish[DTYPE_BF16] = finish_BF16,
+	.finish[DTYPE_F32] = finish_F32,
+	.finish[DTYPE_F64] = finish_F64,
+};
+#endif
+#endif
