@@ -1,0 +1,226 @@
+#include "common/loop.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <event2/event.h>
+
+#include "common/log.h"
+
+struct post {
+	loop_fn *fn;
+	void *arg;
+};
+
+struct loop {
+	struct event_base *base;
+	struct event *wake;
+	struct event *beat;
+	int fd;
+	char name[16];
+	bool has_thread;
+	pthread_t thread;
+	/* Progress told to the watchdog; a lone value, so no order is needed. */
+	_Atomic uint64_t beat_ns;
+
+	pthread_mutex_t mutex; /* guards what follows */
+	bool is_closed;
+	size_t size, head, count;
+	struct post *posts; /* ring of size */
+};
+
+static void on_libevent_log(int severity, const char *msg)
+{
+	if (severity >= EVENT_LOG_WARN)
+		log_rated(LOG_WARN, "libevent: %s", msg);
+	else
+		log_debug("libevent: %s", msg);
+}
+
+static void on_beat(evutil_socket_t fd, short what, void *arg)
+{
+	struct loop *l = arg;
+	struct timespec ts;
+
+	(void)fd;
+	(void)what;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	atomic_store_explicit(&l->beat_ns, (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec,
+		memory_order_relaxed);
+}
+
+static bool take_post(struct loop *l, struct post *ret_post, bool *ret_is_closed)
+{
+	bool found;
+
+	pthread_mutex_lock(&l->mutex);
+	found = l->count > 0;
+	if (found) {
+		*ret_post = l->posts[l->head];
+		l->head = (l->head + 1) % l->size;
+		l->count--;
+	}
+	*ret_is_closed = l->is_closed;
+	pthread_mutex_unlock(&l->mutex);
+	return found;
+}
+
+/* Runs at most what a full queue holds, so that posting functions cannot starve the sockets. */
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+	struct loop *l = arg;
+	struct post post;
+	eventfd_t n;
+	bool is_closed = false;
+
+	(void)what;
+	eventfd_read(fd, &n);
+	for (size_t i = 0; i < l->size; i++) {
+		if (!take_post(l, &post, &is_closed)) {
+			if (is_closed)
+				event_base_loopbreak(l->base);
+			return;
+		}
+		post.fn(post.arg);
+	}
+	eventfd_write(fd, 1);
+}
+
+static int make_parts(struct loop *l)
+{
+	struct timeval beat = {.tv_usec = LOOP_BEAT_MS * 1000};
+
+	event_set_log_callback(on_libevent_log);
+	l->posts = calloc(l->size, sizeof(*l->posts));
+	l->base = event_base_new();
+	if (!l->posts || !l->base)
+		return -ENOMEM;
+	l->fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (l->fd < 0)
+		return -errno;
+	l->wake = event_new(l->base, l->fd, EV_READ | EV_PERSIST, on_wake, l);
+	l->beat = event_new(l->base, -1, EV_PERSIST, on_beat, l);
+	if (!l->wake || !l->beat || event_add(l->wake, NULL) || event_add(l->beat, &beat))
+		return -ENOMEM;
+	return 0;
+}
+
+int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struct err_text *err)
+{
+	struct loop *l = calloc(1, sizeof(*l));
+	int rc;
+
+	if (!l)
+		return err_set(err, -ENOMEM, "out of memory");
+	pthread_mutex_init(&l->mutex, NULL);
+	l->fd = -1;
+	l->size = queue_count ? queue_count : 1;
+	snprintf(l->name, sizeof(l->name), "%s", name);
+	rc = make_parts(l);
+	if (rc) {
+		loop_free(l);
+		return err_set(err, rc, "cannot make the event loop '%s': %s", name, err_str(rc));
+	}
+	*ret_loop = l;
+	return 0;
+}
+
+struct event_base *loop_base(const struct loop *l)
+{
+	return l->base;
+}
+
+void loop_run(struct loop *l)
+{
+	event_base_loop(l->base, EVLOOP_NO_EXIT_ON_EMPTY);
+}
+
+static void *thread_main(void *arg)
+{
+	struct loop *l = arg;
+
+	pthread_setname_np(pthread_self(), l->name);
+	loop_run(l);
+	return NULL;
+}
+
+int loop_start(struct loop *l, struct err_text *err)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&l->thread, NULL, thread_main, l);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc)
+		return err_set(err, -rc, "cannot start thread '%s': %s", l->name, strerror(rc));
+	l->has_thread = true;
+	return 0;
+}
+
+int loop_post(struct loop *l, loop_fn *fn, void *arg)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&l->mutex);
+	if (l->is_closed)
+		rc = BPS_ECLOSED;
+	else if (l->count == l->size)
+		rc = -EAGAIN;
+	else
+		l->posts[(l->head + l->count++) % l->size] = (struct post){fn, arg};
+	pthread_mutex_unlock(&l->mutex);
+	if (!rc)
+		eventfd_write(l->fd, 1);
+	return rc;
+}
+
+void loop_quit(struct loop *l)
+{
+	pthread_mutex_lock(&l->mutex);
+	l->is_closed = true;
+	pthread_mutex_unlock(&l->mutex);
+	eventfd_write(l->fd, 1);
+}
+
+void loop_stop(struct loop *l)
+{
+	loop_quit(l);
+	if (l->has_thread)
+		pthread_join(l->thread, NULL);
+	l->has_thread = false;
+}
+
+uint64_t loop_beat_ns(const struct loop *l)
+{
+	return atomic_load_explicit(&l->beat_ns, memory_order_relaxed);
+}
+
+void loop_free(struct loop *l)
+{
+	if (!l)
+		return;
+	if (l->has_thread)
+		loop_stop(l);
+	if (l->wake)
+		event_free(l->wake);
+	if (l->beat)
+		event_free(l->beat);
+	if (l->base)
+		event_base_free(l->base);
+	if (l->fd >= 0)
+		close(l->fd);
+	pthread_mutex_destroy(&l->mutex);
+	free(l->posts);
+	free(l);
+}

@@ -1,0 +1,113 @@
+#include "common/notify.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen_t *ret_len)
+{
+	size_t n = strlen(path);
+
+	if ((path[0] != '/' && path[0] != '@') || n >= sizeof(ret_sun->sun_path))
+		return -EINVAL;
+	memset(ret_sun, 0, sizeof(*ret_sun));
+	ret_sun->sun_family = AF_UNIX;
+	memcpy(ret_sun->sun_path, path, n);
+	if (path[0] == '@') /* abstract: a leading zero byte and no end */
+		ret_sun->sun_path[0] = '\0';
+	*ret_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
+	return 0;
+}
+
+static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, int fd)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control = {0};
+	struct iovec iov = {.iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines)};
+	struct msghdr msg = {.msg_name = (void *)(uintptr_t)sun,
+		.msg_namelen = len,
+		.msg_iov = &iov,
+		.msg_iovlen = 1};
+	int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (sock < 0)
+		return -errno;
+	if (fd >= 0) {
+		control.head.cmsg_level = SOL_SOCKET;
+		control.head.cmsg_type = SCM_RIGHTS;
+		control.head.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+		msg.msg_control = &control;
+		msg.msg_controllen = sizeof(control);
+	}
+	rc = sendmsg(sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
+	close(sock);
+	return rc;
+}
+
+int notify_send(const char *lines, int fd)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+	struct sockaddr_un sun;
+	socklen_t len;
+	int rc;
+
+	if (!path || !*path)
+		return 0;
+	rc = socket_address(path, &sun, &len);
+	return rc ? rc : send_to(&sun, len, lines, fd);
+}
+
+static int send_status(const char *head, const char *status)
+{
+	char lines[600];
+
+	snprintf(lines, sizeof(lines), "%sSTATUS=%s", head, status);
+	for (char *p = lines + strlen(head); *p; p++) /* a status is one line */
+		if (*p == '\n')
+			*p = ' ';
+	return notify_send(lines, -1);
+}
+
+int notify_ready(const char *status)
+{
+	return send_status("READY=1\n", status);
+}
+
+int notify_status(const char *fmt, ...)
+{
+	char status[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(status, sizeof(status), fmt, ap);
+	va_end(ap);
+	return send_status("", status);
+}
+
+int notify_stopping(void)
+{
+	return notify_send("STOPPING=1", -1);
+}
+
+int notify_watchdog(void)
+{
+	return notify_send("WATCHDOG=1", -1);
+}
+
+uint64_t notify_watchdog_us(void)
+{
+	const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
+
+	if (!usec || (pid && strtoull(pid, NULL, 10) != (unsigned long long)getpid()))
+		return 0;
+	return strtoull(usec, NULL, 10);
+}

@@ -1,0 +1,37 @@
+#ifndef BPS_COMMON_RESOLVE_H
+#define BPS_COMMON_RESOLVE_H
+/* One name lookup beside an event loop. The system's resolver blocks, and only it knows the host's
+ * name service (files, DNS, mDNS, directory), so it runs in a thread of its own for the length of the
+ * lookup, with a retry limit that bounds it to a few seconds. Numbers are answered without a thread.
+ *
+ * Thread: that of the loop, for all functions and the callback. */
+#include <stddef.h>
+#include <sys/socket.h>
+
+#include "common/addr.h"
+#include "common/error.h"
+
+#define RESOLVE_MAX_ADDRS 8
+
+struct event_base;
+struct resolve;
+
+struct resolve_answer {
+	int rc; /* 0, or -EADDRNOTAVAIL with err */
+	size_t n_addrs;
+	struct sockaddr_storage addrs[RESOLVE_MAX_ADDRS];
+	socklen_t lens[RESOLVE_MAX_ADDRS];
+	struct err_text err;
+};
+
+/* Runs once, on the loop, never from inside resolve_start; the lookup is freed behind it. */
+typedef void resolve_done_fn(void *arg, const struct resolve_answer *answer);
+
+/* Errors: -ENOMEM, -errno of the thread; then done does not run. */
+int resolve_start(struct resolve **ret_resolve, struct event_base *base, const struct addr *addr,
+	resolve_done_fn *done, void *arg);
+
+/* End a lookup without its callback; may wait for the resolver's time-out, a few seconds at most.
+ * Not from inside done. NULL is allowed. */
+void resolve_cancel(struct resolve *r);
+#endif

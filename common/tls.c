@@ -1,0 +1,243 @@
+#include "common/tls.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openssl/err.h>
+
+#define FINGERPRINT_CHARS 8
+
+struct tls {
+	SSL_CTX *ctx;
+	struct tls_keys keys;
+	char wire_identity[TLS_IDENTITY_BYTES]; /* client: with the fingerprint */
+};
+
+static int fingerprint(const struct cluster_key *key, char ret_text[static FINGERPRINT_CHARS + 1])
+{
+	static const char label[] = "bps key fingerprint";
+	uint8_t mac[KEY_MAC_BYTES];
+	int rc = key_mac(key, label, sizeof(label), mac);
+
+	for (int i = 0; i < FINGERPRINT_CHARS / 2; i++)
+		snprintf(ret_text + 2 * i, 3, "%02x", mac[i]);
+	return rc;
+}
+
+static bool has_fingerprint(const struct cluster_key *key, const char *text)
+{
+	char own[FINGERPRINT_CHARS + 1];
+
+	return fingerprint(key, own) == 0 && strcmp(own, text) == 0;
+}
+
+/* The key that a peer of this identity may have: one of the masters, or its own host key. */
+static int find_key(
+	const struct tls *t, const char *identity, const char *print, struct cluster_key *ret_key)
+{
+	struct cluster_key host_key;
+
+	for (unsigned i = 0; i < t->keys.n_keys; i++) {
+		if (has_fingerprint(&t->keys.key[i], print)) {
+			*ret_key = t->keys.key[i];
+			return 0;
+		}
+		if (key_for_host(&host_key, &t->keys.key[i], identity) == 0 &&
+			has_fingerprint(&host_key, print)) {
+			*ret_key = host_key;
+			key_wipe(&host_key);
+			return 0;
+		}
+	}
+	key_wipe(&host_key);
+	return BPS_EAUTH;
+}
+
+/* Cut "role:name#fingerprint" in two; only characters that are harmless in a log or a label. */
+static int split_identity(const unsigned char *wire, size_t n_wire,
+	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static FINGERPRINT_CHARS + 1])
+{
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+				      "0123456789.-_:";
+	size_t n_identity;
+
+	if (n_wire >= TLS_IDENTITY_BYTES || n_wire <= FINGERPRINT_CHARS + 1)
+		return BPS_EPROTO;
+	n_identity = n_wire - FINGERPRINT_CHARS - 1;
+	memcpy(ret_identity, wire, n_identity);
+	ret_identity[n_identity] = '\0';
+	memcpy(ret_print, wire + n_identity + 1, FINGERPRINT_CHARS);
+	ret_print[FINGERPRINT_CHARS] = '\0';
+	if (wire[n_identity] != '#' || strspn(ret_identity, allowed) != n_identity)
+		return BPS_EPROTO;
+	return 0;
+}
+
+static SSL_SESSION *psk_session(SSL *ssl, const struct cluster_key *key)
+{
+	static const unsigned char aes_128_gcm_sha256[] = {0x13, 0x01};
+	const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, aes_128_gcm_sha256);
+	SSL_SESSION *session = SSL_SESSION_new();
+
+	if (session && cipher && SSL_SESSION_set1_master_key(session, key->b, KEY_BYTES) &&
+		SSL_SESSION_set_cipher(session, cipher) &&
+		SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION))
+		return session;
+	SSL_SESSION_free(session);
+	return NULL;
+}
+
+/* Listener: which key the peer claims to have. Returning 1 without a session means "not known";
+ * then OpenSSL wants a certificate, has none, and fails the handshake. */
+static int on_find_session(
+	SSL *ssl, const unsigned char *wire, size_t n_wire, SSL_SESSION **ret_session)
+{
+	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+	char *ret_identity = SSL_get_app_data(ssl);
+	char identity[TLS_IDENTITY_BYTES], print[FINGERPRINT_CHARS + 1];
+	struct cluster_key key;
+
+	*ret_session = NULL;
+	if (split_identity(wire, n_wire, identity, print))
+		return 1;
+	strcpy(ret_identity, identity);
+	if (find_key(t, identity, print, &key))
+		return 1;
+	*ret_session = psk_session(ssl, &key);
+	key_wipe(&key);
+	return *ret_session != NULL;
+}
+
+static int on_use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_wire,
+	size_t *ret_n_wire, SSL_SESSION **ret_session)
+{
+	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+
+	(void)md;
+	*ret_session = psk_session(ssl, &t->keys.key[0]);
+	*ret_wire = (const unsigned char *)t->wire_identity;
+	*ret_n_wire = strlen(t->wire_identity);
+	return *ret_session != NULL;
+}
+
+static struct tls *new_side(const SSL_METHOD *method, struct err_text *err)
+{
+	struct tls *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		goto fail;
+	t->ctx = SSL_CTX_new(method);
+	if (!t->ctx || !SSL_CTX_set_min_proto_version(t->ctx, TLS1_3_VERSION) ||
+		!SSL_CTX_set_ciphersuites(t->ctx, "TLS_AES_128_GCM_SHA256") ||
+		!SSL_CTX_set_num_tickets(t->ctx, 0))
+		goto fail;
+	/* Frames carry their length, so a connection that just ends is as good as a closed one. */
+	SSL_CTX_set_options(
+		t->ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
+	SSL_CTX_set_session_cache_mode(t->ctx, SSL_SESS_CACHE_OFF);
+	/* Frees a connection's buffers while it is idle. */
+	SSL_CTX_set_mode(t->ctx, SSL_MODE_RELEASE_BUFFERS);
+	SSL_CTX_set_app_data(t->ctx, t);
+	return t;
+fail:
+	err_set(err, -EIO, "cannot set up TLS: %s", ERR_reason_error_string(ERR_peek_last_error()));
+	tls_free(t);
+	return NULL;
+}
+
+int tls_new_listener(struct tls **ret_tls, const struct tls_keys *keys, struct err_text *err)
+{
+	struct tls *t = new_side(TLS_server_method(), err);
+
+	if (!t)
+		return -EIO;
+	t->keys = *keys;
+	SSL_CTX_set_psk_find_session_callback(t->ctx, on_find_session);
+	*ret_tls = t;
+	return 0;
+}
+
+int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const char *identity,
+	struct err_text *err)
+{
+	char print[FINGERPRINT_CHARS + 1], dummy[TLS_IDENTITY_BYTES];
+	struct tls *t;
+	int rc, n;
+
+	if (fingerprint(key, print))
+		return err_set(err, -EIO, "cannot compute the key's fingerprint");
+	t = new_side(TLS_client_method(), err);
+	if (!t)
+		return -EIO;
+	t->keys.key[0] = *key;
+	t->keys.n_keys = 1;
+	n = snprintf(t->wire_identity, sizeof(t->wire_identity), "%s#%s", identity, print);
+	if (n >= (int)sizeof(t->wire_identity) ||
+		split_identity((const unsigned char *)t->wire_identity, (size_t)n, dummy, print)) {
+		rc = err_set(err, -EINVAL,
+			"'%s' cannot be a name on the control channel (letters, digits and .-_:, "
+			"at most %d)",
+			identity, TLS_IDENTITY_BYTES - 16);
+		tls_free(t);
+		return rc;
+	}
+	SSL_CTX_set_psk_use_session_callback(t->ctx, on_use_session);
+	*ret_tls = t;
+	return 0;
+}
+
+SSL *tls_session(struct tls *t, char *ret_identity)
+{
+	SSL *ssl = SSL_new(t->ctx);
+
+	if (!ssl)
+		return NULL;
+	if (ret_identity)
+		ret_identity[0] = '\0';
+	SSL_set_app_data(ssl, ret_identity);
+	return ssl;
+}
+
+bool tls_is_proven(const SSL *ssl)
+{
+	return SSL_is_init_finished(ssl) && SSL_version(ssl) == TLS1_3_VERSION &&
+	       SSL_session_reused(ssl);
+}
+
+const char *tls_failure(unsigned long ssl_error)
+{
+	const char *reason = ERR_reason_error_string(ssl_error);
+
+	if (!ssl_error)
+		return "the peer hung up during the TLS handshake (is it without a key, or not of "
+		       "this cluster?)";
+	switch (ERR_GET_REASON(ssl_error)) {
+	case SSL_R_WRONG_VERSION_NUMBER:
+	case SSL_R_HTTP_REQUEST:
+	case SSL_R_UNKNOWN_PROTOCOL:
+	case SSL_R_PACKET_LENGTH_TOO_LONG:
+		return "the peer does not speak TLS (is it without a cluster key?)";
+	case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
+	case SSL_R_NO_SHARED_CIPHER:
+	case SSL_R_BINDER_DOES_NOT_VERIFY:
+	case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
+	case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
+	case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
+		return "the cluster keys do not match (compare the key files of both hosts, and "
+		       "the names for which host keys were derived)";
+	default:
+		return reason ? reason : "TLS error";
+	}
+}
+
+void tls_free(struct tls *t)
+{
+	if (!t)
+		return;
+	SSL_CTX_free(t->ctx);
+	for (unsigned i = 0; i < TLS_MAX_KEYS; i++)
+		key_wipe(&t->keys.key[i]);
+	free(t);
+}

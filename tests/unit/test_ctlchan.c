@@ -1,0 +1,828 @@
+/* The control channel over real sockets on 127.0.0.1: keys, limits for strangers, malformed bytes,
+ * reconnection. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <event2/event.h>
+
+#include "common/ctlchan.h"
+#include "common/ctlclient.h"
+
+#define DEADLINE_MS 5000
+#define SILENCE_MS  200
+
+enum { SAY = 7, ECHO_BACK = 8, SAY_AND_CLOSE = 9, NOT_TRUSTED = 10 };
+
+/* One listener that trusts whoever sends a frame other than NOT_TRUSTED, and one client. */
+struct fixture {
+	struct event_base *base;
+	struct ctllisten *listen;
+	uint16_t port;
+	struct ctlclient *client;
+
+	unsigned n_opened, n_closed, n_frames; /* at the listener */
+	struct ctlchan *last;
+	char identity[TLS_IDENTITY_BYTES];
+	char closed_reason[ERR_TEXT_BYTES];
+	size_t last_body;
+	uint64_t sum; /* of body bytes */
+
+	unsigned n_up, n_down, n_failed, n_client_frames; /* at the client */
+	size_t client_body;
+	char down_reason[ERR_TEXT_BYTES];
+};
+
+static const struct cluster_key key_a = {{1, 2, 3}}, key_b = {{4, 5, 6}};
+
+static void on_opened(void *arg, struct ctlchan *c)
+{
+	struct fixture *f = arg;
+
+	f->n_opened++;
+	f->last = c;
+	snprintf(f->identity, sizeof(f->identity), "%s", ctlchan_identity(c));
+}
+
+static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n)
+{
+	struct fixture *f = arg;
+
+	f->n_frames++;
+	f->last_body = n;
+	for (size_t i = 0; i < n; i++)
+		f->sum += body[i];
+	if (type != NOT_TRUSTED)
+		ctlchan_set_trusted(c);
+	if (type == ECHO_BACK)
+		assert_int_equal(ctlchan_send(c, ECHO_BACK, body, n), 0);
+	if (type == SAY_AND_CLOSE) {
+		assert_int_equal(ctlchan_send(c, SAY, body, n), 0);
+		ctlchan_close(c, "said enough");
+		assert_int_equal(ctlchan_send(c, SAY, body, n), BPS_ECLOSED);
+	}
+}
+
+static void on_closed(void *arg, struct ctlchan *c, const char *reason)
+{
+	struct fixture *f = arg;
+
+	if (c == f->last)
+		f->last = NULL;
+	f->n_closed++;
+	snprintf(f->closed_reason, sizeof(f->closed_reason), "%s", reason);
+}
+
+static const struct ctlchan_ops listen_ops = {on_opened, on_frame, on_closed};
+
+static void on_up(void *arg, struct ctlclient *c)
+{
+	struct fixture *f = arg;
+
+	assert_true(ctlclient_is_up(c));
+	f->n_up++;
+}
+
+static void on_client_frame(
+	void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n)
+{
+	struct fixture *f = arg;
+
+	(void)c;
+	(void)type;
+	(void)body;
+	f->n_client_frames++;
+	f->client_body = n;
+}
+
+static void on_down(void *arg, struct ctlclient *c, const char *reason, bool was_up)
+{
+	struct fixture *f = arg;
+
+	assert_false(ctlclient_is_up(c));
+	if (was_up)
+		f->n_down++;
+	else
+		f->n_failed++;
+	snprintf(f->down_reason, sizeof(f->down_reason), "%s", reason);
+}
+
+static const struct ctlclient_ops client_ops = {on_up, on_client_frame, on_down};
+
+static struct fixture *fixture_new(void)
+{
+	struct fixture *f = calloc(1, sizeof(*f));
+
+	assert_non_null(f);
+	f->base = event_base_new();
+	assert_non_null(f->base);
+	return f;
+}
+
+static void fixture_free(struct fixture *f)
+{
+	ctlclient_free(f->client);
+	ctllisten_free(f->listen);
+	event_base_loop(f->base, EVLOOP_NONBLOCK); /* libevent closes descriptors here */
+	event_base_free(f->base);
+	free(f);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	*(bool *)arg = true;
+}
+
+/* Run the loop until *counter reaches want; fails the test at the deadline. */
+static void run_until(struct fixture *f, const unsigned *counter, unsigned want)
+{
+	struct timeval tv = {.tv_sec = DEADLINE_MS / 1000};
+	bool is_late = false;
+	struct event *timer = evtimer_new(f->base, on_deadline, &is_late);
+
+	evtimer_add(timer, &tv);
+	while (*counter < want && !is_late)
+		event_base_loop(f->base, EVLOOP_ONCE);
+	event_free(timer);
+	assert_true(*counter >= want);
+}
+
+static void start_listen(struct fixture *f, struct tls_keys keys, uint16_t port)
+{
+	struct ctllisten_conf conf = {
+		.addr = {.host = "127.0.0.1", .port = port},
+		.keys = keys,
+		.trust_timeout_ms = SILENCE_MS,
+	};
+	struct err_text err;
+
+	assert_int_equal(ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err), 0);
+	f->port = ctllisten_port(f->listen);
+	assert_true(f->port > 0);
+}
+
+static void start_client(struct fixture *f, const struct cluster_key *key, const char *identity)
+{
+	struct ctlclient_conf conf = {
+		.addrs = {{.host = "127.0.0.1", .port = f->port}},
+		.n_addrs = 1,
+		.has_key = key != NULL,
+		.identity = identity,
+	};
+	struct err_text err;
+
+	if (key)
+		conf.key = *key;
+	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
+}
+
+static struct tls_keys no_key(void)
+{
+	return (struct tls_keys){.n_keys = 0};
+}
+
+static struct tls_keys one_key(struct cluster_key key)
+{
+	return (struct tls_keys){.key = {key}, .n_keys = 1};
+}
+
+static struct ctllisten_stats stats(const struct fixture *f)
+{
+	struct ctllisten_stats s;
+
+	ctllisten_stats(f->listen, &s);
+	return s;
+}
+
+/* A plain TCP connection of a stranger, blocking, with a receive deadline. */
+static int stranger(const struct fixture *f)
+{
+	struct sockaddr_in sin = {.sin_family = AF_INET,
+		.sin_port = htons(f->port),
+		.sin_addr = {htonl(INADDR_LOOPBACK)}};
+	struct timeval tv = {.tv_sec = DEADLINE_MS / 1000};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+	assert_int_equal(connect(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
+	return fd;
+}
+
+static void put(int fd, const void *bytes, size_t n)
+{
+	assert_int_equal(write(fd, bytes, n), n);
+}
+
+static void put_frame(int fd, uint16_t type, const void *body, size_t n)
+{
+	uint8_t head[CTLFRAME_HEAD_BYTES];
+
+	ctlframe_head(head, type, n);
+	put(fd, head, sizeof(head));
+	put(fd, body, n);
+}
+
+/* True when the peer closed fd. */
+static bool is_hung_up(int fd)
+{
+	char byte;
+	ssize_t n = recv(fd, &byte, 1, 0);
+
+	return n == 0 || (n < 0 && errno == ECONNRESET);
+}
+
+static void echo(struct fixture *f, size_t n_body)
+{
+	unsigned want = f->n_client_frames + 1;
+	uint8_t *body = calloc(1, n_body + 1);
+
+	assert_int_equal(ctlclient_send(f->client, ECHO_BACK, body, n_body), 0);
+	free(body);
+	run_until(f, &f->n_client_frames, want);
+	assert_int_equal(f->client_body, n_body);
+}
+
+/* --- keys ------------------------------------------------------------------------------------- */
+
+static void right_key_works_and_the_identity_arrives(void **state)
+{
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	start_client(f, &key_a, "server:node7");
+	run_until(f, &f->n_up, 1);
+	run_until(f, &f->n_opened, 1);
+	assert_string_equal(f->identity, "server:node7");
+	echo(f, 100);
+	echo(f, CTLFRAME_MAX_BYTES - 2);
+	echo(f, 0);
+	assert_int_equal(stats(f).trusted, 1);
+	assert_int_equal(stats(f).untrusted, 0);
+	fixture_free(f);
+}
+
+static void host_key_works_for_its_own_name_only(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct cluster_key host_key;
+
+	(void)state;
+	assert_int_equal(key_for_host(&host_key, &key_a, "agent:node1"), 0);
+	start_listen(f, one_key(key_a), 0);
+	start_client(f, &host_key, "agent:node1");
+	run_until(f, &f->n_opened, 1);
+	assert_string_equal(f->identity, "agent:node1");
+	ctlclient_free(f->client);
+	start_client(f, &host_key, "server:node1");
+	run_until(f, &f->n_failed, 1);
+	assert_int_equal(f->n_opened, 1);
+	assert_int_equal(stats(f).auth_failures, 1);
+	fixture_free(f);
+}
+
+static void current_and_previous_key_both_work(void **state)
+{
+	struct tls_keys keys = {.key = {key_a, key_b}, .n_keys = 2};
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, keys, 0);
+	start_client(f, &key_b, "server:a");
+	run_until(f, &f->n_up, 1);
+	ctlclient_free(f->client);
+	start_client(f, &key_a, "server:a");
+	run_until(f, &f->n_up, 2);
+	fixture_free(f);
+}
+
+static void wrong_key_is_refused_and_logged_once(void **state)
+{
+	struct fixture *f = fixture_new();
+	FILE *log = tmpfile();
+	int saved = dup(STDERR_FILENO);
+	char text[4096] = "";
+	char *first;
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	start_client(f, &key_b, "server:node7");
+	fflush(stderr);
+	dup2(fileno(log), STDERR_FILENO);
+	run_until(f, &f->n_failed, 3);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	rewind(log);
+	assert_true(fread(text, 1, sizeof(text) - 1, log) > 0);
+	fclose(log);
+	assert_non_null(strstr(f->down_reason, "the cluster keys do not match"));
+	first = strstr(text, "control channel: refused a connection: TLS with 127.0.0.1:");
+	assert_non_null(first);
+	assert_non_null(strstr(first, "the cluster keys do not match"));
+	assert_non_null(strstr(first, "identity=server:node7"));
+	assert_null(strstr(first + 40, "refused a connection"));
+	assert_int_equal(f->n_opened, 0);
+	assert_int_equal(f->n_up, 0);
+	assert_true(stats(f).auth_failures >= 2);
+	fixture_free(f);
+}
+
+static void peer_without_key_is_refused_by_one_with(void **state)
+{
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	start_client(f, NULL, NULL);
+	run_until(f, &f->n_up, 1); /* plain TCP knows no better until it speaks */
+	assert_int_equal(ctlclient_send(f->client, SAY, "hello", 5), 0);
+	run_until(f, &f->n_down, 1);
+	assert_int_equal(f->n_opened, 0);
+	fixture_free(f);
+}
+
+static void peer_with_key_refuses_one_without(void **state)
+{
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	start_client(f, &key_a, "server:x");
+	run_until(f, &f->n_failed, 1);
+	assert_int_equal(f->n_up, 0);
+	assert_int_equal(f->n_frames, 0);
+	fixture_free(f);
+}
+
+static void without_key_only_loopback_is_allowed(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}};
+	struct ctlclient_conf client_conf = {
+		.addrs = {{.host = "192.0.2.1", .port = 9}}, .n_addrs = 1};
+	struct err_text err;
+
+	(void)state;
+	assert_int_equal(ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err), -EPERM);
+	assert_string_equal(err.s,
+		"will not listen on 0.0.0.0:0 without a cluster key: only loopback addresses are "
+		"allowed then (set a key file, or listen on 127.0.0.1)");
+	strcpy(conf.addr.host, "*");
+	assert_int_equal(ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err), -EPERM);
+	assert_int_equal(ctlclient_new(&f->client, f->base, &client_conf, &client_ops, f, &err), 0);
+	run_until(f, &f->n_failed, 1);
+	assert_string_equal(f->down_reason,
+		"will not connect to 192.0.2.1:9 without a cluster key: only loopback addresses "
+		"are allowed then (set a key file)");
+	fixture_free(f);
+}
+
+static void with_key_any_address_is_allowed(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}, .keys = one_key(key_a)};
+	struct err_text err;
+
+	(void)state;
+	assert_int_equal(ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err), 0);
+	fixture_free(f);
+}
+
+static void ipv6_loopback_works(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct ctllisten_conf conf = {.addr = {.host = "::1"}};
+	struct ctlclient_conf client_conf = {.addrs = {{.host = "::1"}}, .n_addrs = 1};
+	struct err_text err;
+	int rc = ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err);
+
+	(void)state;
+	if (rc == -EADDRNOTAVAIL || rc == -EAFNOSUPPORT) {
+		fixture_free(f);
+		skip();
+	}
+	assert_int_equal(rc, 0);
+	client_conf.addrs[0].port = ctllisten_port(f->listen);
+	assert_int_equal(ctlclient_new(&f->client, f->base, &client_conf, &client_ops, f, &err), 0);
+	run_until(f, &f->n_up, 1);
+	assert_memory_equal(ctlclient_peer(f->client), "[::1]:", 6);
+	fixture_free(f);
+}
+
+/* --- strangers -------------------------------------------------------------------------------- */
+
+static void silent_connection_is_closed_after_its_time(void **state)
+{
+	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct fixture *f = fixture_new();
+		unsigned timeouts = 0;
+		int fd;
+
+		start_listen(f, keys[i], 0);
+		fd = stranger(f);
+		while (!timeouts) {
+			event_base_loop(f->base, EVLOOP_ONCE);
+			timeouts = (unsigned)stats(f).trust_timeouts;
+		}
+		event_base_loop(f->base, EVLOOP_NONBLOCK);
+		event_base_loop(f->base, EVLOOP_NONBLOCK);
+		assert_true(is_hung_up(fd));
+		assert_int_equal(stats(f).untrusted, 0);
+		assert_int_equal(f->n_closed, f->n_opened);
+		close(fd);
+		fixture_free(f);
+	}
+}
+
+static void talking_without_registering_does_not_buy_time(void **state)
+{
+	struct fixture *f = fixture_new();
+	int fd;
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	fd = stranger(f);
+	put_frame(fd, NOT_TRUSTED, "x", 1);
+	run_until(f, &f->n_frames, 1);
+	run_until(f, &f->n_closed, 1);
+	assert_non_null(strstr(f->closed_reason, "did not authenticate in time"));
+	close(fd);
+	fixture_free(f);
+}
+
+static void seventy_silent_connections_do_not_stop_a_good_one(void **state)
+{
+	struct fixture *f = fixture_new();
+	int fds[70];
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	for (size_t i = 0; i < 70; i++)
+		fds[i] = stranger(f);
+	start_client(f, &key_a, "agent:good");
+	run_until(f, &f->n_up, 1);
+	assert_int_equal(f->n_failed, 0);
+	echo(f, 10);
+	assert_true(stats(f).evicted >= 70 - 16);
+	assert_true(stats(f).untrusted <= 16);
+	for (size_t i = 0; i < 70; i++)
+		close(fds[i]);
+	fixture_free(f);
+}
+
+static void oversized_frame_closes_only_its_connection(void **state)
+{
+	static const uint8_t too_long[] = {0x01, 0x00, 0x10, 0x00, 7, 0}; /* 1 MiB + 1 */
+	struct fixture *f = fixture_new();
+	int fd;
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	start_client(f, NULL, NULL);
+	run_until(f, &f->n_up, 1);
+	echo(f, 1);
+	fd = stranger(f);
+	put_frame(fd, SAY, "trusted", 7);
+	run_until(f, &f->n_frames, 2);
+	put(fd, too_long, sizeof(too_long));
+	run_until(f, &f->n_closed, 1);
+	assert_non_null(strstr(f->closed_reason, "sent an impossible frame"));
+	assert_int_equal(stats(f).protocol_errors, 1);
+	echo(f, 1);
+	assert_int_equal(f->n_down, 0);
+	close(fd);
+	fixture_free(f);
+}
+
+static void large_frame_needs_trust(void **state)
+{
+	static uint8_t body[CTLFRAME_UNTRUSTED_BYTES];
+	struct fixture *f = fixture_new();
+	int fd;
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	fd = stranger(f);
+	put_frame(fd, NOT_TRUSTED, body, CTLFRAME_UNTRUSTED_BYTES - 2);
+	run_until(f, &f->n_frames, 1);
+	put_frame(fd, NOT_TRUSTED, body, CTLFRAME_UNTRUSTED_BYTES - 1);
+	run_until(f, &f->n_closed, 1);
+	assert_int_equal(f->n_frames, 1);
+	close(fd);
+	fixture_free(f);
+}
+
+static void garbage_is_refused(void **state)
+{
+	static const char *const garbage[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"\xff\xff\xff\xff\xff\xff\xff\xff", "\x16\x03\x01\x02garbage of a TLS hello"};
+	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct fixture *f = fixture_new();
+		uint64_t ended = 0;
+
+		start_listen(f, keys[i], 0);
+		for (size_t j = 0; j < 3; j++) {
+			int fd = stranger(f);
+
+			put(fd, garbage[j], strlen(garbage[j]));
+			shutdown(fd, SHUT_WR);
+			while (ended == j) {
+				struct ctllisten_stats s;
+
+				event_base_loop(f->base, EVLOOP_ONCE);
+				s = stats(f);
+				ended = s.accepted - s.untrusted - s.trusted;
+			}
+			close(fd);
+		}
+		assert_int_equal(f->n_frames, 0);
+		assert_int_equal(f->n_closed, f->n_opened);
+		assert_int_equal(stats(f).trust_timeouts, 0);
+		fixture_free(f);
+	}
+}
+
+static void half_frame_then_close_is_no_frame(void **state)
+{
+	static const uint8_t half[] = {10, 0, 0, 0, SAY, 0, 'x'};
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	for (unsigned n = 1; n <= sizeof(half); n++) {
+		int fd = stranger(f);
+
+		put(fd, half, n);
+		close(fd);
+		run_until(f, &f->n_closed, n);
+	}
+	assert_int_equal(f->n_frames, 0);
+	fixture_free(f);
+}
+
+/* --- frames ----------------------------------------------------------------------------------- */
+
+static void frames_sent_byte_by_byte_decode_the_same(void **state)
+{
+	struct fixture *f = fixture_new();
+	uint8_t wire[600], head[CTLFRAME_HEAD_BYTES];
+	size_t n_wire = 0;
+	uint64_t sum = 0;
+	int fd;
+
+	(void)state;
+	for (unsigned n = 0; n < 30; n++) {
+		ctlframe_head(head, SAY, n);
+		memcpy(wire + n_wire, head, sizeof(head));
+		n_wire += sizeof(head);
+		for (unsigned i = 0; i < n && n_wire < sizeof(wire); i++, sum += n)
+			wire[n_wire++] = (uint8_t)n;
+		if (n_wire + 40 > sizeof(wire))
+			break;
+	}
+	start_listen(f, no_key(), 0);
+	fd = stranger(f);
+	put(fd, wire, n_wire);
+	run_until(f, &f->n_frames, 2);
+	while (f->sum < sum)
+		event_base_loop(f->base, EVLOOP_ONCE);
+	for (size_t i = 0; i < n_wire; i++) {
+		put(fd, wire + i, 1);
+		event_base_loop(f->base, EVLOOP_NONBLOCK);
+	}
+	while (f->sum < 2 * sum)
+		event_base_loop(f->base, EVLOOP_ONCE);
+	assert_int_equal(f->sum, 2 * sum);
+	assert_int_equal(f->n_frames % 2, 0);
+	close(fd);
+	fixture_free(f);
+}
+
+static void parser_asks_for_exactly_what_is_missing(void **state)
+{
+	uint8_t wire[CTLFRAME_HEAD_BYTES + 5] = "";
+	struct ctlframe frame;
+	size_t n_bytes;
+
+	(void)state;
+	ctlframe_head(wire, 0x1234, 5);
+	memcpy(wire + CTLFRAME_HEAD_BYTES, "hello", 5);
+	assert_int_equal(wire[0], 7);
+	for (size_t n = 0; n < sizeof(wire); n++) {
+		assert_int_equal(ctlframe_parse(wire, n, 100, &frame, &n_bytes), 0);
+		assert_int_equal(
+			n_bytes, n < CTLFRAME_HEAD_BYTES ? CTLFRAME_HEAD_BYTES : sizeof(wire));
+	}
+	assert_int_equal(ctlframe_parse(wire, sizeof(wire), 100, &frame, &n_bytes), 1);
+	assert_int_equal(n_bytes, sizeof(wire));
+	assert_int_equal(frame.type, 0x1234);
+	assert_int_equal(frame.n_body, 5);
+	assert_memory_equal(frame.body, "hello", 5);
+	assert_int_equal(ctlframe_parse(wire, sizeof(wire), 7, &frame, &n_bytes), 1);
+	assert_int_equal(ctlframe_parse(wire, sizeof(wire), 6, &frame, &n_bytes), BPS_EPROTO);
+	wire[0] = 1;
+	assert_int_equal(ctlframe_parse(wire, sizeof(wire), 100, &frame, &n_bytes), BPS_EPROTO);
+}
+
+static void last_words_arrive_before_the_close(void **state)
+{
+	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct fixture *f = fixture_new();
+		uint8_t *body = calloc(1, CTLFRAME_MAX_BYTES - 2);
+
+		start_listen(f, keys[i], 0);
+		start_client(f, i ? &key_a : NULL, "server:x");
+		run_until(f, &f->n_up, 1);
+		assert_int_equal(ctlclient_send(f->client, SAY, "", 0), 0);
+		assert_int_equal(
+			ctlclient_send(f->client, SAY_AND_CLOSE, body, CTLFRAME_MAX_BYTES - 2), 0);
+		free(body);
+		run_until(f, &f->n_down, 1);
+		assert_int_equal(f->n_client_frames, 1);
+		assert_int_equal(f->client_body, CTLFRAME_MAX_BYTES - 2);
+		run_until(f, &f->n_closed, 1);
+		assert_string_equal(f->closed_reason, "said enough");
+		fixture_free(f);
+	}
+}
+
+static void peer_that_does_not_read_is_closed(void **state)
+{
+	static uint8_t body[CTLFRAME_MAX_BYTES - 2];
+	struct fixture *f = fixture_new();
+	int fd, rc = 0;
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	fd = stranger(f);
+	put_frame(fd, SAY, "", 0);
+	run_until(f, &f->n_frames, 1);
+	for (int i = 0; i < 80 && !rc; i++)
+		rc = ctlchan_send(f->last, SAY, body, sizeof(body));
+	assert_int_equal(rc, -ENOBUFS);
+	run_until(f, &f->n_closed, 1);
+	assert_non_null(strstr(f->closed_reason, "does not read"));
+	close(fd);
+	fixture_free(f);
+}
+
+static void too_large_a_send_is_refused_without_harm(void **state)
+{
+	static uint8_t body[CTLFRAME_MAX_BYTES];
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	start_client(f, NULL, NULL);
+	assert_int_equal(ctlclient_send(f->client, SAY, body, 1), BPS_ECLOSED);
+	run_until(f, &f->n_up, 1);
+	assert_int_equal(ctlclient_send(f->client, SAY, body, CTLFRAME_MAX_BYTES - 1), -EMSGSIZE);
+	echo(f, 3);
+	fixture_free(f);
+}
+
+/* --- reconnection ----------------------------------------------------------------------------- */
+
+static void client_comes_back_after_a_listener_restart(void **state)
+{
+	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		struct fixture *f = fixture_new();
+
+		start_listen(f, keys[i], 0);
+		start_client(f, i ? &key_a : NULL, "server:x");
+		run_until(f, &f->n_up, 1);
+		echo(f, 5);
+		ctllisten_free(f->listen);
+		f->listen = NULL;
+		assert_string_equal(f->closed_reason, "shutting down");
+		run_until(f, &f->n_down, 1);
+		assert_non_null(strstr(f->down_reason, "closed the connection"));
+		run_until(f, &f->n_failed, 1);
+		assert_non_null(strstr(f->down_reason, "Connection refused"));
+		start_listen(f, keys[i], f->port);
+		run_until(f, &f->n_up, 2);
+		echo(f, 5);
+		assert_int_equal(f->n_down, 1);
+		fixture_free(f);
+	}
+}
+
+static void client_tries_its_addresses_in_turn(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct ctlclient_conf conf = {
+		.addrs = {{.host = "127.0.0.1", .port = 1}, {.host = "localhost"}}, .n_addrs = 2};
+	struct err_text err;
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	conf.addrs[1].port = f->port;
+	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
+	run_until(f, &f->n_up, 1);
+	assert_int_equal(f->n_failed, 1);
+	fixture_free(f);
+}
+
+static void unknown_name_is_a_failed_attempt_with_the_name(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct ctlclient_conf conf = {.addrs = {{.host = "no..such", .port = 1}}, .n_addrs = 1};
+	struct err_text err;
+
+	(void)state;
+	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
+	run_until(f, &f->n_failed, 1);
+	assert_non_null(strstr(f->down_reason, "cannot resolve 'no..such'"));
+	fixture_free(f);
+}
+
+static void dropped_connection_is_made_again(void **state)
+{
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	start_client(f, &key_a, "server:x");
+	run_until(f, &f->n_up, 1);
+	ctlclient_drop(f->client, "no heartbeat");
+	run_until(f, &f->n_down, 1);
+	assert_string_equal(f->down_reason, "no heartbeat");
+	run_until(f, &f->n_up, 2);
+	fixture_free(f);
+}
+
+static void name_that_cannot_be_an_identity_is_refused(void **state)
+{
+	static const char *const bad[] = {"", "server:a b", "server:a#b", "server:\n"};
+	struct fixture *f = fixture_new();
+	struct ctlclient_conf conf = {
+		.addrs = {{.host = "127.0.0.1", .port = 1}}, .n_addrs = 1, .has_key = true};
+	struct err_text err;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		conf.identity = bad[i];
+		assert_int_equal(
+			ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), -EINVAL);
+	}
+	fixture_free(f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(right_key_works_and_the_identity_arrives),
+		cmocka_unit_test(host_key_works_for_its_own_name_only),
+		cmocka_unit_test(current_and_previous_key_both_work),
+		cmocka_unit_test(wrong_key_is_refused_and_logged_once),
+		cmocka_unit_test(peer_without_key_is_refused_by_one_with),
+		cmocka_unit_test(peer_with_key_refuses_one_without),
+		cmocka_unit_test(without_key_only_loopback_is_allowed),
+		cmocka_unit_test(with_key_any_address_is_allowed),
+		cmocka_unit_test(ipv6_loopback_works),
+		cmocka_unit_test(silent_connection_is_closed_after_its_time),
+		cmocka_unit_test(talking_without_registering_does_not_buy_time),
+		cmocka_unit_test(seventy_silent_connections_do_not_stop_a_good_one),
+		cmocka_unit_test(oversized_frame_closes_only_its_connection),
+		cmocka_unit_test(large_frame_needs_trust),
+		cmocka_unit_test(garbage_is_refused),
+		cmocka_unit_test(half_frame_then_close_is_no_frame),
+		cmocka_unit_test(frames_sent_byte_by_byte_decode_the_same),
+		cmocka_unit_test(parser_asks_for_exactly_what_is_missing),
+		cmocka_unit_test(last_words_arrive_before_the_close),
+		cmocka_unit_test(peer_that_does_not_read_is_closed),
+		cmocka_unit_test(too_large_a_send_is_refused_without_harm),
+		cmocka_unit_test(client_comes_back_after_a_listener_restart),
+		cmocka_unit_test(client_tries_its_addresses_in_turn),
+		cmocka_unit_test(unknown_name_is_a_failed_attempt_with_the_name),
+		cmocka_unit_test(dropped_connection_is_made_again),
+		cmocka_unit_test(name_that_cannot_be_an_identity_is_refused),
+	};
+
+	alarm(60); /* the deadline of all waits that have no other */
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
