@@ -81,7 +81,7 @@ $(LIBCOMMON): $(call objs,$(COMMON))
 $(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT)) $(UNITLIB))
 $(LIBCOMMON) $(LIBCORES):
 	$(call say,AR,$@)
-	$(Q)rm -f $@ && $(AR) rcs $@ $(filter %.o,$^)
+	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
 
 link	= $(call say,LD,$@)$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(filter %.o,$^) \
 	  $(filter %.a,$^) $(filter %.so.0,$^) $(1)

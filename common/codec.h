@@ -31,9 +31,9 @@ struct layout;
 struct field {
 	const char *name;
 	enum field_kind kind;
-	uint32_t offset;	  /* of the value; for a list, of the pointer */
-	uint32_t count_offset;	  /* of the uint32_t count of a list */
-	uint32_t max;		  /* longest string or blob in bytes, most items of a list */
+	uint32_t offset;          /* of the value; for a list, of the pointer */
+	uint32_t count_offset;    /* of the uint32_t count of a list */
+	uint32_t max;             /* longest string or blob in bytes, most items of a list */
 	const struct layout *sub; /* of a list's items */
 };
 struct layout {
@@ -44,17 +44,39 @@ struct layout {
 };
 
 /* Rows of a field table; S is the struct tag, m the member. */
-#define FIELD_U8_(S, m)	      {#m, FIELD_U8, offsetof(struct S, m), 0, 0, NULL}
-#define FIELD_U16_(S, m)      {#m, FIELD_U16, offsetof(struct S, m), 0, 0, NULL}
-#define FIELD_U32_(S, m)      {#m, FIELD_U32, offsetof(struct S, m), 0, 0, NULL}
-#define FIELD_U64_(S, m)      {#m, FIELD_U64, offsetof(struct S, m), 0, 0, NULL}
-#define FIELD_STR_(S, m, max) {#m, FIELD_STR, offsetof(struct S, m), 0, max, NULL}
-#define FIELD_BLOB_(S, m, max) {#m, FIELD_BLOB, offsetof(struct S, m), 0, max, NULL}
+#define FIELD_U8_(S, m)                                                                            \
+	{                                                                                          \
+#m, FIELD_U8, offsetof(struct S, m), 0, 0, NULL                                    \
+	}
+#define FIELD_U16_(S, m)                                                                           \
+	{                                                                                          \
+#m, FIELD_U16, offsetof(struct S, m), 0, 0, NULL                                   \
+	}
+#define FIELD_U32_(S, m)                                                                           \
+	{                                                                                          \
+#m, FIELD_U32, offsetof(struct S, m), 0, 0, NULL                                   \
+	}
+#define FIELD_U64_(S, m)                                                                           \
+	{                                                                                          \
+#m, FIELD_U64, offsetof(struct S, m), 0, 0, NULL                                   \
+	}
+#define FIELD_STR_(S, m, max)                                                                      \
+	{                                                                                          \
+#m, FIELD_STR, offsetof(struct S, m), 0, max, NULL                                 \
+	}
+#define FIELD_BLOB_(S, m, max)                                                                     \
+	{                                                                                          \
+#m, FIELD_BLOB, offsetof(struct S, m), 0, max, NULL                                \
+	}
 /* A list `struct T *m; uint32_t n_m;` whose items have layout L. */
 #define FIELD_LIST_(S, m, max, L)                                                                  \
-	{#m, FIELD_LIST, offsetof(struct S, m), offsetof(struct S, n_##m), max, L}
+	{                                                                                          \
+#m, FIELD_LIST, offsetof(struct S, m), offsetof(struct S, n_##m), max, L           \
+	}
 #define LAYOUT_(S, table)                                                                          \
-	{#S, sizeof(struct S), sizeof(table) / sizeof((table)[0]), table}
+	{                                                                                          \
+#S, sizeof(struct S), sizeof(table) / sizeof((table)[0]), table                    \
+	}
 
 /* Bytes that codec_encode will write for msg, 0 when it does not fit in 32 bits or breaks a max. */
 size_t codec_size(const struct layout *l, const void *msg);

@@ -28,6 +28,7 @@
 #define CTL_NO_ID	 UINT32_MAX /* no tensor, no server, rank to be assigned */
 #define CTL_WORKERS_MAX	 65536	/* of a job */
 #define CTL_LIST_MAX	 4096	/* items of one DECLARE, PLAN or PEERS list */
+#define CTL_TENSORS_MAX	 (1u << 20) /* tensor ids of a job stay below */
 /* Memory of one decoded message; the largest by its other limits, a REPORT, takes half of it. */
 #define CTL_MEM_MAX	 (8u << 20)
 

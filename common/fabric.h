@@ -18,17 +18,17 @@ struct fabric;
 struct fabric_xport;
 
 struct fabric_config {
-	const char *provider;	/* "tcp" or "verbs" */
-	const char *bind_addr;	/* numeric address of the interface to use */
-	uint16_t port;		/* of the listener; 0: any */
-	uint32_t is_listener;	/* servers listen, agents connect */
-	uint32_t my_id;		/* member id */
+	const char *provider;  /* "tcp" or "verbs" */
+	const char *bind_addr; /* numeric address of the interface to use */
+	uint16_t port;         /* of the listener; 0: any */
+	uint32_t is_listener;  /* servers listen, agents connect */
+	uint32_t my_id;        /* member id */
 	uint64_t my_instance;
-	uint32_t n_threads;	/* data threads = xports */
-	uint32_t credits;	/* control receives granted per connection, 0: 64 */
+	uint32_t n_threads; /* data threads = xports */
+	uint32_t credits;   /* control receives granted per connection, 0: 64 */
 	uint32_t connect_timeout_ms;
-	uint32_t ping_ms;	/* quiet connections are pinged this often ... */
-	uint32_t dead_ms;	/* ... and dropped after this much silence */
+	uint32_t ping_ms; /* quiet connections are pinged this often ... */
+	uint32_t dead_ms; /* ... and dropped after this much silence */
 };
 
 /* Ask (any thread may call it, the implementation locks): is peer_id with this instance known, and which key do
@@ -63,7 +63,8 @@ int fabric_fd(struct xport *x);
 uint64_t fabric_next_deadline(struct xport *x);
 
 struct fabric_stats {
-	uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors, refused_tickets;
+	uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors,
+		refused_tickets;
 	uint32_t connections;
 };
 void fabric_stats(struct fabric *f, struct fabric_stats *ret);

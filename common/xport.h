@@ -50,8 +50,9 @@ struct xport_events {
 
 struct xport_ops {
 	/* Start connecting to a peer's data thread; up or down follows. */
-	int (*connect)(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
-		uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
+	int (*connect)(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
+		uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
+		struct xconn **ret_conn);
 	/* Queue one message; it leaves at the latest when the thread next goes idle, small ones together.
 	 * Copies m and its payload. Errors: -EAGAIN no credit (writable follows), -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
@@ -74,7 +75,7 @@ struct xport {
 };
 struct xconn {
 	struct xport *x;
-	void *user;	  /* the core's object for this connection */
+	void *user; /* the core's object for this connection */
 	uint32_t peer_id;
 	uint64_t peer_instance;
 };

@@ -1,0 +1,450 @@
+/* Jobs, tensors and plans: what the trainers and the scheduler say. */
+#include "bps-agent/core_impl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+
+/* Partition size of jobs whose sums never leave the machine. */
+#define LOCAL_PART_BYTES (256u << 10)
+
+int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
+	struct agt_core **ret)
+{
+	struct agt_core *core = calloc(1, sizeof(*core));
+
+	if (!core)
+		return -ENOMEM;
+	core->scratch = malloc(AGT_BLOCK_ELEMS * sizeof(float));
+	if (!core->scratch) {
+		free(core);
+		return -ENOMEM;
+	}
+	core->cfg = *cfg;
+	core->env = *env;
+	core->x = x;
+	TAILQ_INIT(&core->jobs);
+	TAILQ_INIT(&core->links);
+	TAILQ_INIT(&core->active);
+	*ret = core;
+	return 0;
+}
+
+static void tensor_free(struct agt_tensor *t)
+{
+	struct agt_job *job = t->job;
+
+	TAILQ_REMOVE(&job->tensors, t, link);
+	for (uint32_t i = 0; t->parts && i < t->n_parts; i++) {
+		part_stop(&t->parts[i]);
+		link_detach(&t->parts[i]);
+	}
+	job->core->n_parts -= t->n_parts;
+	free(t->parts);
+	free(t->submitted);
+	free(t);
+}
+
+static void job_destroy(struct agt_job *job)
+{
+	void (*release)(void *) = job->release;
+	void *ctx = job->release_ctx;
+
+	while (!TAILQ_EMPTY(&job->tensors))
+		tensor_free(TAILQ_FIRST(&job->tensors));
+	TAILQ_REMOVE(&job->core->jobs, job, link);
+	free(job->by_id);
+	free(job->ranks);
+	free(job);
+	if (release)
+		release(ctx);
+}
+
+void agt_core_free(struct agt_core *core)
+{
+	if (!core)
+		return;
+	while (!TAILQ_EMPTY(&core->jobs))
+		job_destroy(TAILQ_FIRST(&core->jobs));
+	while (!TAILQ_EMPTY(&core->links))
+		link_free(TAILQ_FIRST(&core->links));
+	heap_fini(&core->local);
+	heap_fini(&core->timers);
+	heap_fini(&core->link_timers);
+	free(core->scratch);
+	free(core);
+}
+
+void agt_core_set_xport(struct agt_core *core, struct xport *x)
+{
+	core->x = x;
+}
+
+struct agt_job *agt_job_find(struct agt_core *core, uint32_t id)
+{
+	struct agt_job *job;
+
+	TAILQ_FOREACH(job, &core->jobs, link)
+	if (job->id == id && !job->is_closing)
+		return job;
+	return NULL;
+}
+
+int agt_job_new(
+	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret)
+{
+	const struct ctl_job_member *me = &msg->members[my_member];
+	struct agt_job *job = calloc(1, sizeof(*job));
+
+	if (!job)
+		return -ENOMEM;
+	job->core = core;
+	job->id = msg->job;
+	job->size = msg->size;
+	job->member = my_member;
+	job->n_members = (uint16_t)msg->n_members;
+	job->n_workers = me->n_ranks;
+	TAILQ_INIT(&job->tensors);
+	job->ranks = calloc(me->n_ranks, sizeof(*job->ranks));
+	if (!job->ranks) {
+		free(job);
+		return -ENOMEM;
+	}
+	for (uint32_t i = 0; i < me->n_ranks; i++)
+		job->ranks[i] = me->ranks[i].rank;
+	TAILQ_INSERT_TAIL(&core->jobs, job, link);
+	*ret = job;
+	return 0;
+}
+
+void agt_job_reads_ended(struct agt_job *job)
+{
+	if (job->is_closing && job->n_reads == 0)
+		job_destroy(job);
+}
+
+void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx)
+{
+	struct agt_tensor *t;
+
+	if (!job)
+		return;
+	job->is_closing = true;
+	job->release = release;
+	job->release_ctx = release_ctx;
+	TAILQ_FOREACH(t, &job->tensors, link)
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		part_stop(&t->parts[i]);
+		if (t->parts[i].state != PART_FETCHING)
+			t->parts[i].state = PART_IDLE;
+	}
+	agt_job_reads_ended(job);
+}
+
+/* End the round under way, or the one that somebody has submitted already. */
+static void tensor_end(struct agt_tensor *t, int status)
+{
+	struct agt_core *core = t->job->core;
+	uint32_t workers = t->n_parts ? t->parts[0].workers[(t->round + 1) & 1] : 0;
+
+	t->is_running = false;
+	t->n_submitted = 0;
+	t->round++;
+	if (status == 0)
+		core->stats.rounds++;
+	core->env.done(core->env.ctx, t->user, t->round, status, status ? 0 : workers);
+}
+
+static void tensor_abandon(struct agt_tensor *t, int code)
+{
+	bool has_waiters = t->is_running || t->n_submitted > 0;
+
+	if (!t->failed)
+		t->failed = code;
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		struct part *part = &t->parts[i];
+
+		link_forgive(part);
+		part_stop(part);
+		if (part->state != PART_FETCHING)
+			part->state = PART_IDLE;
+	}
+	if (has_waiters)
+		tensor_end(t, t->failed);
+}
+
+void agt_tensor_fail(struct agt_tensor *t, int code)
+{
+	tensor_abandon(t, code);
+}
+
+void agt_job_fail(struct agt_job *job, int code)
+{
+	struct agt_tensor *t;
+
+	if (job->failed)
+		return;
+	job->failed = code;
+	TAILQ_FOREACH(t, &job->tensors, link)
+	tensor_abandon(t, code);
+}
+
+void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
+{
+	struct err_text err;
+	va_list ap;
+
+	if (job->failed)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(err.s, sizeof(err.s), fmt, ap);
+	va_end(ap);
+	log_warn("job cannot go on: job=%u err=%s: %s", job->id, err_str(code), err.s);
+	job->core->env.fail(job->core->env.ctx, job->id, code, err.s);
+	agt_job_fail(job, code);
+}
+
+int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
+	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
+	struct agt_tensor **ret)
+{
+	struct agt_tensor *t = calloc(1, sizeof(*t) + job->n_workers * sizeof(t->in[0]));
+
+	if (!t)
+		return -ENOMEM;
+	t->submitted = calloc(job->n_workers, sizeof(*t->submitted));
+	if (!t->submitted) {
+		free(t);
+		return -ENOMEM;
+	}
+	t->job = job;
+	t->user = user;
+	t->dtype = dtype;
+	t->n_elems = n_elems;
+	t->id = CTL_NO_ID;
+	t->seq = job->next_seq++;
+	memcpy(t->in, in, job->n_workers * sizeof(*in));
+	if (staging)
+		t->staging = *staging;
+	t->out[0] = out[0];
+	t->out[1] = out[1];
+	TAILQ_INSERT_TAIL(&job->tensors, t, link);
+	*ret = t;
+	return 0;
+}
+
+static void tensor_start(struct agt_tensor *t)
+{
+	t->is_running = true;
+	t->parts_left = t->n_parts;
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		part_start(&t->parts[i]);
+}
+
+/* Start the next round when everybody has submitted and the way is known. */
+static void tensor_try_start(struct agt_tensor *t)
+{
+	int failed = t->job->failed ? t->job->failed : t->failed;
+
+	if (failed && t->n_submitted > 0)
+		tensor_end(t, failed);
+	else if (!failed && t->is_planned && !t->is_running && t->n_submitted == t->job->n_workers)
+		tensor_start(t);
+}
+
+void agt_tensor_part_done(struct agt_tensor *t)
+{
+	assert(t->is_running && t->parts_left > 0);
+	if (--t->parts_left == 0)
+		tensor_end(t, 0);
+}
+
+static int by_id_set(struct agt_job *job, uint32_t id, struct agt_tensor *t)
+{
+	if (id >= job->n_by_id) {
+		uint32_t n = id + 64;
+		struct agt_tensor **v = realloc(job->by_id, n * sizeof(struct agt_tensor *));
+
+		if (!v)
+			return -ENOMEM;
+		memset(v + job->n_by_id, 0, (n - job->n_by_id) * sizeof(struct agt_tensor *));
+		job->by_id = v;
+		job->n_by_id = n;
+	}
+	job->by_id[id] = t;
+	return 0;
+}
+
+static int reserve_heaps(struct agt_core *core, uint32_t n)
+{
+	int rc = heap_reserve(&core->timers, core->n_parts + n);
+
+	return rc < 0 ? rc : heap_reserve(&core->local, core->n_parts + n);
+}
+
+int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
+{
+	struct agt_job *job = t->job;
+	size_t elem = dtype_bytes(t->dtype);
+	uint32_t part_elems = plan->part_elems;
+	uint64_t n_parts;
+
+	if (t->is_planned)
+		return 0;
+	if (job->n_members == 1)
+		part_elems = (uint32_t)(LOCAL_PART_BYTES / elem);
+	if (plan->n_elems != t->n_elems || plan->dtype != t->dtype || !part_elems ||
+		part_elems > UINT32_MAX / elem || plan->tensor >= CTL_TENSORS_MAX)
+		return BPS_EPROTO;
+	n_parts = (t->n_elems - 1) / part_elems + 1;
+	if (n_parts > UINT32_MAX)
+		return BPS_EPROTO;
+	if (reserve_heaps(job->core, (uint32_t)n_parts) < 0 || by_id_set(job, plan->tensor, t) < 0)
+		return -ENOMEM;
+	t->parts = calloc(n_parts, sizeof(t->parts[0]));
+	if (!t->parts)
+		return -ENOMEM;
+	t->id = plan->tensor;
+	t->part_elems = part_elems;
+	t->n_parts = (uint32_t)n_parts;
+	job->core->n_parts += t->n_parts;
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		t->parts[i].tensor = t;
+		t->parts[i].index = i;
+	}
+	t->is_planned = true;
+	tensor_try_start(t);
+	return 0;
+}
+
+static void run_apply(struct agt_tensor *t, const struct ctl_run *run)
+{
+	struct agt_core *core = t->job->core;
+	struct link *link = NULL;
+
+	if (run->server != CTL_NO_ID) {
+		link = link_get(core, run->server, run->thread);
+		if (!link) {
+			agt_job_error(t->job, -ENOMEM, "out of memory in the agent");
+			return;
+		}
+	}
+	for (uint32_t i = run->first; i < run->first + run->n; i++)
+		if (run->pgen > t->parts[i].pgen) /* A5 */
+			part_move(&t->parts[i], link, run->pgen);
+}
+
+void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs)
+{
+	for (uint32_t r = 0; r < n_runs && !job->failed; r++) {
+		struct agt_tensor *t =
+			runs[r].tensor < job->n_by_id ? job->by_id[runs[r].tensor] : NULL;
+
+		if (!t || t->failed)
+			continue;
+		if (runs[r].first >= t->n_parts || runs[r].n > t->n_parts - runs[r].first) {
+			log_rated(LOG_WARN, "plan does not fit its tensor: job=%u tensor=%u",
+				job->id, t->id);
+			continue;
+		}
+		run_apply(t, &runs[r]);
+	}
+}
+
+int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority)
+{
+	if (t->is_running || round != t->round + 1 || t->submitted[worker] != t->round)
+		return BPS_EBUSY;
+	if (t->n_submitted > 0 && op != t->op)
+		return BPS_EMISMATCH;
+	if (t->n_submitted == 0) {
+		t->op = op;
+		t->priority = priority;
+	}
+	if (priority > t->priority)
+		t->priority = priority;
+	t->submitted[worker] = round;
+	t->n_submitted++;
+	tensor_try_start(t);
+	return 0;
+}
+
+uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker)
+{
+	return t->submitted[worker];
+}
+
+uint64_t agt_tensor_round(const struct agt_tensor *t)
+{
+	return t->round;
+}
+
+uint32_t agt_tensor_id(const struct agt_tensor *t)
+{
+	return t->id;
+}
+
+bool agt_core_work(struct agt_core *core)
+{
+	struct heap_node *node = heap_min(&core->local);
+	struct link *link = TAILQ_FIRST(&core->active);
+
+	if (link)
+		link_pump(link);
+	if (node)
+		part_sum_local((struct part *)((char *)node - offsetof(struct part, node)));
+	return core->local.n > 0 || !TAILQ_EMPTY(&core->active);
+}
+
+uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
+{
+	struct heap_node *n;
+	uint64_t next = UINT64_MAX;
+
+	core->now_ns = now_ns;
+	while ((n = heap_min(&core->timers)) && n->key <= now_ns)
+		part_timer((struct part *)((char *)n - offsetof(struct part, timer)));
+	if (n)
+		next = n->key;
+	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
+		link_retry((struct link *)((char *)n - offsetof(struct link, timer)));
+		if (heap_min(&core->link_timers) == n)
+			break; /* it failed at once and is due again: after the events between */
+	}
+	n = heap_min(&core->link_timers);
+	return n && n->key < next ? n->key : next;
+}
+
+bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes)
+{
+	const struct agt_core *core = job->core;
+	const struct link *link;
+	size_t used = 0;
+
+	*ret_text = '\0';
+	if (job->n_members == 1)
+		return true;
+	TAILQ_FOREACH(link, &core->links, link)
+	{
+		int n;
+
+		if (link->state == LINK_UP || !link->n_parts || used >= text_bytes)
+			continue;
+		n = snprintf(ret_text + used, text_bytes - used,
+			"%sno connection to server %u thread %u for %.1f s", used ? ", " : "",
+			link->server, link->thread,
+			(double)(core->now_ns - link->down_since_ns) / 1e9);
+		used += n > 0 ? (size_t)n : 0;
+	}
+	return used == 0;
+}
+
+void agt_core_stats(const struct agt_core *core, struct agt_stats *ret)
+{
+	*ret = core->stats;
+}

@@ -1,0 +1,173 @@
+#ifndef BPS_AGENT_CORE_IMPL_H
+#define BPS_AGENT_CORE_IMPL_H
+/* Objects of the agent's core, shared by its files:
+ *   core.c   jobs, tensors, plans: what the scheduler and the trainers say
+ *   flow.c   partitions: their states, messages, reads
+ *   link.c   connections to servers' data threads: windows, reconnecting */
+#include <sys/queue.h>
+
+#include "bps-agent/core.h"
+#include "common/dtype.h"
+#include "common/heap.h"
+#include "common/reduce.h"
+
+enum part_state {
+	PART_IDLE,     /* round complete (or 0) */
+	PART_READY,    /* to be sent: in link->ready, core->local, or without a home */
+	PART_SENT,     /* its timer runs */
+	PART_WAITING,  /* the server asked for a pause: its timer runs */
+	PART_OFFERED,  /* on link->offered: the read could not start yet */
+	PART_FETCHING, /* the read is running */
+};
+
+enum part_owe { OWE_HAVE = 1, OWE_DONATE = 2, OWE_GOT = 4 };
+
+struct link;
+struct part {
+	struct agt_tensor *tensor;
+	uint32_t index;
+	enum part_state state;
+	struct link *link; /* where it lives now; NULL: nowhere, or a job of one member */
+	uint64_t pgen;
+	uint64_t round; /* in IDLE: the last complete one, else the one under way */
+	uint64_t
+		prepared_round; /* crc (and the local sum) are those of this round's contribution */
+	struct heap_node node;  /* READY */
+	struct heap_node timer; /* in core->timers: SENT, WAITING, or IDLE with HAVE unheard */
+	TAILQ_ENTRY(part) offered; /* OFFERED */
+	TAILQ_ENTRY(part) owing;   /* link->owing, when owes != 0 */
+	TAILQ_ENTRY(part) home;    /* link->parts */
+	uint8_t owes;              /* enum part_owe */
+	bool is_charged;           /* its bytes count in link->inflight */
+	bool is_stale;             /* FETCHING for an older pgen: to be discarded */
+	bool is_unheard;           /* IDLE, and the server of this pgen has not acknowledged HAVE */
+	uint8_t n_tries, n_bad_crc;
+	uint32_t crc; /* of the contribution */
+	uint64_t donate_round;
+	uint64_t got_pgen, got_round; /* OWE_GOT: the offer that is not read */
+	/* The offer in hand, and what came with the last two results (round & 1). */
+	struct xport_read read;
+	struct wire_msg offer;
+	uint32_t result_crc[2], workers[2];
+	struct member_set contributors[2];
+};
+TAILQ_HEAD(part_list, part);
+
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
+
+/* The connection to one data thread of one server. */
+struct link {
+	TAILQ_ENTRY(link) link;
+	TAILQ_ENTRY(link) active; /* core->active when is_active */
+	struct agt_core *core;
+	uint32_t server;
+	uint16_t thread;
+	bool is_active; /* may have something to send */
+	bool is_stuck;  /* no credit: writable follows */
+	enum link_state state;
+	struct xconn *conn;     /* CONNECTING and UP */
+	struct heap_node timer; /* in core->link_timers when DOWN and needed */
+	unsigned n_tries;
+	uint64_t down_since_ns;
+	size_t inflight; /* bytes */
+	struct heap ready;
+	size_t n_parts;
+	struct part_list parts, offered, owing;
+};
+
+struct agt_tensor {
+	TAILQ_ENTRY(agt_tensor) link;
+	struct agt_job *job;
+	void *user;
+	uint8_t dtype, op;
+	bool is_planned;
+	bool is_running; /* round + 1 is under way */
+	int failed;      /* 0, or the code that its rounds end with */
+	uint16_t priority;
+	uint32_t id, seq;
+	uint64_t n_elems;
+	uint32_t part_elems, n_parts, parts_left;
+	uint64_t round;       /* last complete */
+	uint32_t n_submitted; /* local workers that submitted round + 1 */
+	struct agt_mem staging, out[2];
+	struct part *parts;
+	uint64_t *submitted; /* per worker */
+	struct agt_mem in[]; /* per worker */
+};
+
+struct agt_job {
+	TAILQ_ENTRY(agt_job) link;
+	struct agt_core *core;
+	uint32_t id, size;
+	uint16_t member, n_members;
+	uint32_t n_workers; /* local */
+	int failed;
+	bool is_closing;
+	uint32_t n_reads; /* running; the last one frees a closing job */
+	void (*release)(void *ctx);
+	void *release_ctx;
+	TAILQ_HEAD(, agt_tensor) tensors;
+	struct agt_tensor **by_id;
+	uint32_t n_by_id;
+	uint32_t next_seq;
+	uint32_t *ranks; /* per local worker */
+};
+
+struct agt_core {
+	struct agt_config cfg;
+	struct agt_env env;
+	struct xport *x;
+	TAILQ_HEAD(, agt_job) jobs;
+	TAILQ_HEAD(, link) links, active;
+	struct heap local;       /* READY partitions of jobs with one member */
+	struct heap timers;      /* of partitions, key: deadline */
+	struct heap link_timers; /* key: next attempt to connect */
+	size_t n_parts, n_links;
+	uint64_t now_ns;
+	float *scratch;
+	struct agt_stats stats;
+};
+
+#define AGT_BLOCK_ELEMS 8192
+
+/* core.c */
+struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
+void agt_tensor_part_done(struct agt_tensor *t);
+void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void agt_job_reads_ended(struct agt_job *job);
+
+/* flow.c */
+size_t part_elems(const struct part *part);
+uint32_t part_bytes(const struct part *part);
+/* The tensor's next round begins for this partition. */
+void part_start(struct part *part);
+/* Take it out of every list and timer; a running read is left to end stale. */
+void part_stop(struct part *part);
+/* It lives on link (NULL: nowhere) since pgen. */
+void part_move(struct part *part, struct link *link, uint64_t pgen);
+/* Its connection is gone, or new: its soft state has to be sent again (A3). */
+void part_restart(struct part *part);
+void part_message(struct link *link, const struct wire_msg *m);
+void part_read_done(struct part *part, int status);
+/* Errors: those of xport_send. */
+int part_send_contrib(struct part *part);
+int part_send_owed(struct part *part, enum part_owe what);
+/* Start reading its offer. False: not now. */
+bool part_fetch(struct part *part);
+void part_timer(struct part *part);
+/* Sum a partition of a job of one member into the output. */
+void part_sum_local(struct part *part);
+
+/* link.c */
+struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
+int link_attach(struct link *link, struct part *part);
+void link_detach(struct part *part);
+void link_owe(struct part *part, enum part_owe what);
+void link_forgive(struct part *part);
+void link_activate(struct link *link);
+/* Send what may be sent, one contribution at most; true when more could follow. */
+bool link_pump(struct link *link);
+void link_free(struct link *link);
+void link_retry(struct link *link);
+#endif

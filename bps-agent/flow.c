@@ -1,0 +1,616 @@
+/* The way of one partition: see the drawing in core.h. Nothing here waits; every wait is a state with a timer. */
+#include "bps-agent/core_impl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+#include "common/log.h"
+
+/* Retries double up to this factor. */
+#define MAX_BACKOFF_LOG2 4
+/* The same partition's bytes were wrong this often: not chance. */
+#define MAX_BAD_CRC 4
+
+static const struct {
+	const char *name;
+	unsigned next;
+} part_states[] = {
+	[PART_IDLE] = {"idle", 1u << PART_READY},
+	[PART_READY] = {"ready", 1u << PART_SENT | 1u << PART_OFFERED | 1u << PART_IDLE},
+	[PART_SENT] = {"sent",
+		1u << PART_READY | 1u << PART_WAITING | 1u << PART_OFFERED | 1u << PART_IDLE},
+	[PART_WAITING] = {"waiting", 1u << PART_READY | 1u << PART_OFFERED | 1u << PART_IDLE},
+	[PART_OFFERED] = {"offered", 1u << PART_READY | 1u << PART_FETCHING | 1u << PART_IDLE},
+	[PART_FETCHING] = {"fetching", 1u << PART_READY | 1u << PART_IDLE},
+};
+
+static void set_state(struct part *part, enum part_state state, const char *why)
+{
+	assert(part_states[part->state].next >> state & 1);
+	log_trace("part %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
+		part_states[part->state].name, part_states[state].name, part->tensor->job->id,
+		part->tensor->id, part->index, (unsigned long long)part->round, why);
+	part->state = state;
+}
+
+size_t part_elems(const struct part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	uint64_t first = (uint64_t)part->index * t->part_elems;
+
+	return t->n_elems - first < t->part_elems ? (size_t)(t->n_elems - first) : t->part_elems;
+}
+
+uint32_t part_bytes(const struct part *part)
+{
+	return (uint32_t)(part_elems(part) * dtype_bytes(part->tensor->dtype));
+}
+
+static uint64_t part_offset(const struct part *part)
+{
+	return (uint64_t)part->index * part->tensor->part_elems * dtype_bytes(part->tensor->dtype);
+}
+
+static struct agt_core *core_of(const struct part *part)
+{
+	return part->tensor->job->core;
+}
+
+/* ---- timers and lists ---- */
+
+static void timer_stop(struct part *part)
+{
+	if (heap_has(&part->timer))
+		heap_remove(&core_of(part)->timers, &part->timer);
+}
+
+static void timer_start(struct part *part, uint64_t span_ns)
+{
+	unsigned shift = part->n_tries < MAX_BACKOFF_LOG2 ? part->n_tries : MAX_BACKOFF_LOG2;
+
+	timer_stop(part);
+	if (part->n_tries < UINT8_MAX)
+		part->n_tries++;
+	part->timer.key = core_of(part)->now_ns + (span_ns << shift);
+	heap_push(&core_of(part)->timers, &part->timer);
+}
+
+static void uncharge(struct part *part)
+{
+	if (part->is_charged) {
+		part->link->inflight -= part_bytes(part);
+		core_of(part)->stats.inflight_bytes -= part_bytes(part);
+		link_activate(part->link);
+	}
+	part->is_charged = false;
+}
+
+static void charge(struct part *part)
+{
+	if (part->is_charged)
+		return;
+	part->is_charged = true;
+	part->link->inflight += part_bytes(part);
+	core_of(part)->stats.inflight_bytes += part_bytes(part);
+}
+
+static void enqueue(struct part *part)
+{
+	struct agt_tensor *t = part->tensor;
+
+	part->node.key = heap_key(t->priority, (uint64_t)t->seq << 24 | (part->index & 0xffffff));
+	if (t->job->n_members == 1) {
+		heap_push(&core_of(part)->local, &part->node);
+	} else if (part->link) {
+		heap_push(&part->link->ready, &part->node);
+		link_activate(part->link);
+	}
+}
+
+void part_stop(struct part *part)
+{
+	timer_stop(part);
+	uncharge(part);
+	if (part->state == PART_READY && heap_has(&part->node))
+		heap_remove(part->tensor->job->n_members == 1 ? &core_of(part)->local
+							      : &part->link->ready,
+			&part->node);
+	if (part->state == PART_OFFERED)
+		TAILQ_REMOVE(&part->link->offered, part, offered);
+	if (part->state == PART_FETCHING)
+		part->is_stale = true;
+}
+
+static void make_ready(struct part *part, const char *why)
+{
+	set_state(part, PART_READY, why);
+	enqueue(part);
+}
+
+void part_start(struct part *part)
+{
+	timer_stop(part); /* an unheard HAVE(r) is implied by CONTRIB(r + 1) */
+	if (part->owes & OWE_HAVE) {
+		part->owes &= (uint8_t)~OWE_HAVE;
+		if (!part->owes)
+			TAILQ_REMOVE(&part->link->owing, part, owing);
+	}
+	part->is_unheard = false;
+	part->n_tries = part->n_bad_crc = 0;
+	part->round++;
+	make_ready(part, "submitted");
+}
+
+/* The server of this pgen, or of this connection, knows nothing of it: say all again. */
+static void speak(struct part *part, const char *why)
+{
+	part->n_tries = 0;
+	if (part->state == PART_FETCHING)
+		return; /* when the stale read has ended */
+	if (part->state == PART_IDLE) {
+		if (part->is_unheard)
+			link_owe(part, OWE_HAVE);
+		return;
+	}
+	if (part->state != PART_READY)
+		set_state(part, PART_READY, why);
+	if (!heap_has(&part->node))
+		enqueue(part);
+}
+
+void part_restart(struct part *part)
+{
+	link_forgive(part);
+	part_stop(part);
+	speak(part, "connection");
+}
+
+static void send_got(struct xconn *c, const struct part *part, uint64_t pgen, uint64_t round)
+{
+	struct wire_msg m = {.type = WIRE_GOT,
+		.pgen = pgen,
+		.round = round,
+		.job = part->tensor->job->id,
+		.tensor = part->tensor->id,
+		.part = part->index,
+		.member = part->tensor->job->member,
+		.segment = WIRE_NO_SEGMENT};
+
+	/* Refused for want of credit: the server keeps that buffer until the connection ends. */
+	xport_send(c, &m);
+}
+
+void part_move(struct part *part, struct link *link, uint64_t pgen)
+{
+	if (part->state == PART_OFFERED && part->link->conn)
+		send_got(part->link->conn, part, part->offer.pgen, part->offer.round);
+	part_stop(part);
+	link_detach(part);
+	part->pgen = pgen;
+	part->is_unheard = part->state == PART_IDLE && part->round > 0;
+	if (link && link_attach(link, part) < 0)
+		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
+	speak(part, "new placement");
+}
+
+void part_timer(struct part *part)
+{
+	timer_stop(part);
+	if (part->state == PART_IDLE) {
+		link_owe(part, OWE_HAVE);
+		return;
+	}
+	core_of(part)->stats.repushes++;
+	uncharge(part);
+	make_ready(part, "timer");
+}
+
+/* ---- sending ---- */
+
+/* The local sum of one block of the contribution, into dst. */
+static void sum_block(
+	struct part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
+{
+	struct agt_tensor *t = part->tensor;
+	size_t elem = dtype_bytes(t->dtype);
+	uint64_t offset = part_offset(part) + first * elem;
+	bool is_half = dtype_acc_bytes(t->dtype) != elem;
+	void *acc = is_half ? (void *)core_of(part)->scratch : dst;
+
+	for (uint32_t w = 0; w < t->job->n_workers; w += REDUCE_MAX_SRC) {
+		const void *src[REDUCE_MAX_SRC];
+		unsigned n_src = 0;
+
+		while (n_src < REDUCE_MAX_SRC && w + n_src < t->job->n_workers) {
+			src[n_src] = (char *)t->in[w + n_src].mem + offset;
+			n_src++;
+		}
+		reduce_fold(acc, src, n_src, n, t->dtype, t->op, w == 0);
+	}
+	reduce_finish(dst, acc, n, t->dtype, op, divisor);
+}
+
+static struct agt_mem contribution(const struct part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	struct agt_mem m = t->job->n_workers > 1 ? t->staging : t->in[0];
+
+	m.mem = (char *)m.mem + part_offset(part);
+	m.offset += part_offset(part);
+	return m;
+}
+
+/* Local sum and crc, block by block while it is in cache; once per round. */
+static void prepare(struct part *part)
+{
+	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
+	char *mem = contribution(part).mem;
+	uint32_t crc = 0;
+
+	while (left > 0) {
+		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
+
+		if (part->tensor->job->n_workers > 1)
+			sum_block(part, first, n, mem + first * elem, OP_SUM, 1);
+		crc = crc32c(crc, mem + first * elem, n * elem);
+		first += n;
+		left -= n;
+	}
+	part->crc = crc;
+	part->prepared_round = part->round;
+}
+
+static struct wire_msg message(const struct part *part, enum wire_type type, uint64_t round)
+{
+	const struct agt_tensor *t = part->tensor;
+
+	return (struct wire_msg){.type = (uint8_t)type,
+		.pgen = part->pgen,
+		.round = round,
+		.job = t->job->id,
+		.tensor = t->id,
+		.part = part->index,
+		.member = t->job->member,
+		.segment = WIRE_NO_SEGMENT};
+}
+
+static void describe(struct wire_msg *m, const struct agt_mem *mem, uint32_t len, uint32_t crc)
+{
+	m->len = len;
+	m->crc = crc;
+	if (len <= WIRE_INLINE_MAX) {
+		m->flags = WIRE_INLINE;
+		m->payload = mem->mem;
+	} else {
+		m->segment = mem->segment;
+		m->offset = mem->offset;
+	}
+}
+
+int part_send_contrib(struct part *part)
+{
+	struct agt_core *core = core_of(part);
+	const struct agt_tensor *t = part->tensor;
+	struct agt_mem mem = contribution(part);
+	struct wire_msg m;
+	int rc;
+
+	if (part->prepared_round != part->round)
+		prepare(part);
+	m = message(part, WIRE_CONTRIB, part->round);
+	m.priority = t->priority;
+	m.contrib.op = t->op;
+	m.contrib.workers = t->job->n_workers;
+	m.contrib.crc_prev = part->round > 1 ? part->result_crc[(part->round - 1) & 1] : 0;
+	describe(&m, &mem, part_bytes(part), part->crc);
+	rc = xport_send(part->link->conn, &m);
+	if (rc < 0)
+		return rc;
+	heap_remove(&part->link->ready, &part->node);
+	set_state(part, PART_SENT, "pushed");
+	charge(part);
+	timer_start(part, core->cfg.retry_ns);
+	core->stats.pushed_bytes += m.len;
+	return 0;
+}
+
+static int send_donate(struct part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	uint64_t r = part->donate_round;
+	struct agt_mem mem = t->out[r & 1];
+	struct wire_msg m = message(part, WIRE_DONATE, r);
+
+	if (r != (part->state == PART_IDLE ? part->round : part->round - 1))
+		return 0;
+	mem.mem = (char *)mem.mem + part_offset(part);
+	mem.offset += part_offset(part);
+	m.result.workers = part->workers[r & 1];
+	m.result.n_members = t->job->n_members;
+	m.result.contributors = part->contributors[r & 1];
+	describe(&m, &mem, part_bytes(part), part->result_crc[r & 1]);
+	return xport_send(part->link->conn, &m);
+}
+
+int part_send_owed(struct part *part, enum part_owe what)
+{
+	struct wire_msg m;
+	int rc;
+
+	switch (what) {
+	case OWE_DONATE:
+		return send_donate(part);
+	case OWE_GOT:
+		m = message(part, WIRE_GOT, part->got_round);
+		m.pgen = part->got_pgen;
+		return xport_send(part->link->conn, &m);
+	case OWE_HAVE:
+		break;
+	}
+	if (part->state != PART_IDLE)
+		return 0;
+	m = message(part, WIRE_HAVE, part->round);
+	rc = xport_send(part->link->conn, &m);
+	if (rc == 0)
+		timer_start(part, core_of(part)->cfg.retry_ns);
+	return rc;
+}
+
+/* ---- receiving ---- */
+
+static void deliver(struct part *part, const struct wire_msg *m)
+{
+	unsigned i = part->round & 1;
+
+	part->result_crc[i] = m->crc;
+	part->workers[i] = m->result.workers;
+	part->contributors[i] = m->result.contributors;
+	core_of(part)->stats.pulled_bytes += m->len;
+	uncharge(part);
+	set_state(part, PART_IDLE, "result is in");
+	agt_tensor_part_done(part->tensor);
+}
+
+static char *output(const struct part *part)
+{
+	return (char *)part->tensor->out[part->round & 1].mem + part_offset(part);
+}
+
+bool part_fetch(struct part *part)
+{
+	struct link *link = part->link;
+	int rc;
+
+	part->read = (struct xport_read){.conn = link->conn,
+		.dst = output(part),
+		.own_segment = part->tensor->out[part->round & 1].segment,
+		.segment = part->offer.segment,
+		.len = part->offer.len,
+		.offset = part->offer.offset};
+	rc = xport_read(&part->read);
+	if (rc == -EAGAIN)
+		return false;
+	TAILQ_REMOVE(&link->offered, part, offered);
+	if (rc < 0) { /* a nonsense offer, or the connection is going down: ask again */
+		set_state(part, PART_SENT, "offer cannot be read");
+		timer_start(part, core_of(part)->cfg.retry_ns);
+		return true;
+	}
+	set_state(part, PART_FETCHING, "offer");
+	part->tensor->job->n_reads++;
+	return true;
+}
+
+static void bad_result(struct part *part)
+{
+	core_of(part)->stats.crc_errors++;
+	if (++part->n_bad_crc > MAX_BAD_CRC)
+		agt_job_error(part->tensor->job, BPS_EPROTO,
+			"tensor %u partition %u round %llu: what server %u sends does not match "
+			"its crc, %u "
+			"times in a row; check that machine's memory and network card",
+			part->tensor->id, part->index, (unsigned long long)part->round,
+			part->link ? part->link->server : 0, part->n_bad_crc);
+}
+
+void part_read_done(struct part *part, int status)
+{
+	struct agt_job *job = part->tensor->job;
+	bool is_stale = part->is_stale || part->offer.pgen != part->pgen;
+
+	part->is_stale = false;
+	job->n_reads--;
+	if (job->is_closing) {
+		agt_job_reads_ended(job);
+		return;
+	}
+	if (is_stale && status == 0)
+		send_got(part->read.conn, part, part->offer.pgen, part->offer.round);
+	if (job->failed || part->tensor->failed) {
+		set_state(part, PART_IDLE, "job has failed");
+		return;
+	}
+	if (status == 0 && !is_stale) {
+		if (crc32c(0, part->read.dst, part->read.len) == part->offer.crc) {
+			deliver(part, &part->offer);
+			return;
+		}
+		bad_result(part);
+		if (job->failed)
+			return;
+	}
+	if (is_stale)
+		core_of(part)->stats.stale++;
+	uncharge(part);
+	make_ready(part, "read was in vain");
+}
+
+/* An offer that will not be read, so that the server need not keep it for us. */
+static void decline(struct part *part, const struct wire_msg *m)
+{
+	core_of(part)->stats.stale++;
+	if (m->flags & WIRE_INLINE)
+		return;
+	if ((part->state == PART_OFFERED || part->state == PART_FETCHING) &&
+		part->offer.pgen == m->pgen && part->offer.round == m->round)
+		return; /* the same once more */
+	part->got_pgen = m->pgen;
+	part->got_round = m->round;
+	link_owe(part, OWE_GOT);
+}
+
+static void on_result(struct part *part, const struct wire_msg *m)
+{
+	const struct agt_job *job = part->tensor->job;
+
+	/* A4: the waited round, in the current pgen. */
+	if (m->pgen != part->pgen || m->round != part->round || part->state == PART_IDLE ||
+		part->state == PART_OFFERED || part->state == PART_FETCHING) {
+		decline(part, m);
+		return;
+	}
+	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
+		m->result.workers == 0 || m->result.workers > job->size) {
+		log_rated(LOG_WARN,
+			"result does not fit its partition: server=%u job=%u tensor=%u part=%u",
+			part->link->server, m->job, m->tensor, m->part);
+		xport_close(part->link->conn, "result does not fit its partition");
+		return;
+	}
+	if (m->flags & WIRE_INLINE) {
+		if (crc32c(0, m->payload, m->len) != m->crc) {
+			bad_result(part);
+			return; /* its timer asks again */
+		}
+		part_stop(part);
+		memcpy(output(part), m->payload, m->len);
+		deliver(part, m);
+		return;
+	}
+	timer_stop(part);
+	if (heap_has(&part->node))
+		heap_remove(&part->link->ready, &part->node);
+	set_state(part, PART_OFFERED, "result offered");
+	part->offer = *m;
+	TAILQ_INSERT_TAIL(&part->link->offered, part, offered);
+	part_fetch(part);
+}
+
+/* The server read something else than we described: a torn read, or the trainer wrote into a submitted buffer. */
+static void on_bad_crc(struct part *part, const struct wire_msg *m)
+{
+	struct agt_tensor *t = part->tensor;
+	uint32_t was = part->crc;
+
+	if (part->state != PART_SENT || m->round != part->round)
+		return;
+	core_of(part)->stats.crc_errors++;
+	prepare(part);
+	if (++part->n_bad_crc > 1 && part->crc != was) {
+		agt_job_error(t->job, BPS_EINPUT_CHANGED,
+			"tensor %u partition %u round %llu: its input was written to while in "
+			"flight, by rank %u%s",
+			t->id, part->index, (unsigned long long)part->round, t->job->ranks[0],
+			t->job->n_workers > 1 ? " or another rank of this machine" : "");
+		return;
+	}
+	if (part->n_bad_crc > MAX_BAD_CRC) {
+		agt_job_error(t->job, BPS_EPROTO,
+			"tensor %u partition %u round %llu: server %u received it damaged %u "
+			"times; check the "
+			"network between here and there",
+			t->id, part->index, (unsigned long long)part->round, part->link->server,
+			part->n_bad_crc);
+		return;
+	}
+	part_stop(part);
+	make_ready(part, "bad crc");
+}
+
+static void on_again(struct part *part, const struct wire_msg *m)
+{
+	uint64_t span = core_of(part)->cfg.again_ns;
+
+	if (part->state == PART_SENT && m->round == part->round) {
+		uncharge(part);
+		set_state(part, PART_WAITING, "server asked for a pause");
+		timer_start(part, span);
+	} else if (part->state == PART_IDLE && part->is_unheard && m->round == part->round) {
+		timer_start(part, span);
+	}
+}
+
+static void on_have_ok(struct part *part, const struct wire_msg *m)
+{
+	if (part->state != PART_IDLE || m->round != part->round)
+		return;
+	part->is_unheard = false;
+	timer_stop(part);
+}
+
+void part_message(struct link *link, const struct wire_msg *m)
+{
+	struct agt_job *job = agt_job_find(link->core, m->job);
+	struct agt_tensor *t = job && m->tensor < job->n_by_id ? job->by_id[m->tensor] : NULL;
+	struct part *part = t && m->part < t->n_parts ? &t->parts[m->part] : NULL;
+
+	if (!part || m->member != job->member || job->failed || t->failed || job->is_closing) {
+		link->core->stats.stale++;
+		return;
+	}
+	if (m->type != WIRE_RESULT && (m->pgen != part->pgen || part->link != link)) {
+		link->core->stats.stale++;
+		return;
+	}
+	if (part->link != link) { /* a result from where it lived before */
+		link->core->stats.stale++;
+		if (!(m->flags & WIRE_INLINE) &&
+			!(part->state == PART_FETCHING && part->offer.pgen == m->pgen))
+			send_got(link->conn, part, m->pgen, m->round);
+		return;
+	}
+	switch (m->type) {
+	case WIRE_RESULT:
+		on_result(part, m);
+		break;
+	case WIRE_DONATE_REQ:
+		part->donate_round = m->round;
+		link_owe(part, OWE_DONATE);
+		break;
+	case WIRE_HAVE_OK:
+		on_have_ok(part, m);
+		break;
+	case WIRE_AGAIN:
+		on_again(part, m);
+		break;
+	case WIRE_BAD_CRC:
+		on_bad_crc(part, m);
+		break;
+	default:
+		log_rated(LOG_WARN, "not a message for an agent: server=%u type=%s", link->server,
+			wire_type_name(m->type));
+		xport_close(link->conn, "not a message for an agent");
+	}
+}
+
+void part_sum_local(struct part *part)
+{
+	struct agt_tensor *t = part->tensor;
+	size_t elem = dtype_bytes(t->dtype), left = part_elems(part), first = 0;
+	struct agt_core *core = core_of(part);
+	char *dst = output(part);
+
+	heap_remove(&core->local, &part->node);
+	while (left > 0) {
+		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
+
+		sum_block(part, first, n, dst + first * elem, t->op, t->job->n_workers);
+		first += n;
+		left -= n;
+	}
+	part->workers[part->round & 1] = t->job->n_workers;
+	set_state(part, PART_IDLE, "summed locally");
+	agt_tensor_part_done(t);
+}

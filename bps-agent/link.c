@@ -1,0 +1,307 @@
+/* Connections to servers' data threads: what waits to be sent on each, the window of bytes under way, and connecting
+ * again after a loss (at once, then 100 ms, 300 ms, then up to 2 s with jitter). */
+#include "bps-agent/core_impl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/log.h"
+
+#define MS UINT64_C(1000000)
+
+static const char *const link_states[] = {"down", "connecting", "up"};
+
+static void link_set_state(struct link *link, enum link_state state, const char *why)
+{
+	static const unsigned next[] = {
+		[LINK_DOWN] = 1u << LINK_CONNECTING,
+		[LINK_CONNECTING] = 1u << LINK_UP | 1u << LINK_DOWN,
+		[LINK_UP] = 1u << LINK_DOWN,
+	};
+
+	assert(next[link->state] >> state & 1);
+	log_debug("link %s to %s: server=%u thread=%u why=%s", link_states[link->state],
+		link_states[state], link->server, link->thread, why);
+	link->state = state;
+}
+
+struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
+{
+	struct link *link;
+
+	TAILQ_FOREACH(link, &core->links, link)
+	if (link->server == server && link->thread == thread)
+		return link;
+	link = calloc(1, sizeof(*link));
+	if (!link)
+		return NULL;
+	if (heap_reserve(&core->link_timers, core->n_links + 1) < 0) {
+		free(link);
+		return NULL;
+	}
+	core->n_links++;
+	link->core = core;
+	link->server = server;
+	link->thread = thread;
+	link->down_since_ns = core->now_ns;
+	TAILQ_INIT(&link->parts);
+	TAILQ_INIT(&link->offered);
+	TAILQ_INIT(&link->owing);
+	TAILQ_INSERT_TAIL(&core->links, link, link);
+	return link;
+}
+
+void link_free(struct link *link)
+{
+	struct agt_core *core = link->core;
+
+	assert(!link->conn && !link->n_parts);
+	if (heap_has(&link->timer))
+		heap_remove(&core->link_timers, &link->timer);
+	if (link->is_active)
+		TAILQ_REMOVE(&core->active, link, active);
+	TAILQ_REMOVE(&core->links, link, link);
+	core->n_links--;
+	heap_fini(&link->ready);
+	free(link);
+}
+
+void link_activate(struct link *link)
+{
+	if (link->is_active || link->state != LINK_UP)
+		return;
+	link->is_active = true;
+	TAILQ_INSERT_TAIL(&link->core->active, link, active);
+}
+
+static void deactivate(struct link *link)
+{
+	if (link->is_active)
+		TAILQ_REMOVE(&link->core->active, link, active);
+	link->is_active = false;
+}
+
+/* Plan the next attempt, if anybody needs this connection. */
+static void schedule(struct link *link)
+{
+	static const uint64_t delays_ms[] = {0, 100, 300};
+	struct agt_core *core = link->core;
+	uint64_t delay;
+
+	if (link->state != LINK_DOWN || heap_has(&link->timer) || !link->n_parts)
+		return;
+	if (link->n_tries < sizeof(delays_ms) / sizeof(delays_ms[0]))
+		delay = delays_ms[link->n_tries] * MS;
+	else
+		delay = 600 * MS + core->env.random(core->env.ctx) % (1400 * MS);
+	link->timer.key = core->now_ns + delay;
+	heap_push(&core->link_timers, &link->timer);
+}
+
+static void connect_now(struct link *link)
+{
+	struct agt_core *core = link->core;
+	int rc;
+
+	link->n_tries++;
+	link_set_state(link, LINK_CONNECTING, "needed");
+	rc = core->env.connect(core->env.ctx, link->server, link->thread, link, &link->conn);
+	if (rc < 0) {
+		link->conn = NULL;
+		link_set_state(link, LINK_DOWN, err_str(rc));
+		schedule(link);
+	}
+}
+
+int link_attach(struct link *link, struct part *part)
+{
+	int rc = heap_reserve(&link->ready, link->n_parts + 1);
+
+	if (rc < 0)
+		return rc;
+	part->link = link;
+	link->n_parts++;
+	TAILQ_INSERT_TAIL(&link->parts, part, home);
+	schedule(link);
+	return 0;
+}
+
+void link_detach(struct part *part)
+{
+	struct link *link = part->link;
+
+	if (!link)
+		return;
+	link_forgive(part);
+	TAILQ_REMOVE(&link->parts, part, home);
+	link->n_parts--;
+	part->link = NULL;
+}
+
+void link_owe(struct part *part, enum part_owe what)
+{
+	struct link *link = part->link;
+
+	if (!link)
+		return;
+	if (!part->owes)
+		TAILQ_INSERT_TAIL(&link->owing, part, owing);
+	part->owes |= (uint8_t)what;
+	link_activate(link);
+}
+
+void link_forgive(struct part *part)
+{
+	if (part->owes)
+		TAILQ_REMOVE(&part->link->owing, part, owing);
+	part->owes = 0;
+}
+
+static bool pump_owed(struct link *link)
+{
+	struct part *part;
+
+	while ((part = TAILQ_FIRST(&link->owing))) {
+		for (unsigned what = 1; what <= OWE_GOT; what <<= 1) {
+			if (!(part->owes & what))
+				continue;
+			if (part_send_owed(part, (enum part_owe)what) == -EAGAIN)
+				return false;
+			part->owes &= (uint8_t)~what;
+		}
+		TAILQ_REMOVE(&link->owing, part, owing);
+	}
+	return true;
+}
+
+static void pump_offered(struct link *link)
+{
+	struct part *part;
+
+	while ((part = TAILQ_FIRST(&link->offered)))
+		if (!part_fetch(part))
+			return;
+}
+
+bool link_pump(struct link *link)
+{
+	struct agt_core *core = link->core;
+	struct heap_node *node;
+	struct part *part;
+
+	deactivate(link);
+	if (link->state != LINK_UP)
+		return false;
+	pump_offered(link);
+	if (link->is_stuck)
+		return false;
+	if (!pump_owed(link)) {
+		link->is_stuck = true;
+		return false;
+	}
+	node = heap_min(&link->ready);
+	if (!node)
+		return false;
+	part = (struct part *)((char *)node - offsetof(struct part, node));
+	if (link->inflight && link->inflight + part_bytes(part) > core->cfg.window_bytes)
+		return false; /* again when a result is in */
+	if (part_send_contrib(part) < 0) {
+		link->is_stuck = true; /* until writable, or until it is connected anew */
+		return false;
+	}
+	link_activate(link);
+	return true;
+}
+
+static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
+{
+	struct link *link = c->user;
+	struct part *part;
+
+	(void)ctx;
+	(void)peer_id;
+	(void)peer_instance;
+	link->n_tries = 0;
+	link->is_stuck = false;
+	link_set_state(link, LINK_UP, "connected");
+	TAILQ_FOREACH(part, &link->parts, home)
+	part_restart(part);
+	link_activate(link);
+}
+
+static void event_down(void *ctx, struct xconn *c, const char *why)
+{
+	struct link *link = c->user;
+	struct part *part;
+
+	(void)ctx;
+	if (link->state == LINK_UP) {
+		link->down_since_ns = link->core->now_ns;
+		link->core->stats.reconnects++;
+		log_info("connection to a server is down: server=%u thread=%u why=%s", link->server,
+			link->thread, why);
+	}
+	link->conn = NULL;
+	deactivate(link);
+	link_set_state(link, LINK_DOWN, why);
+	TAILQ_FOREACH(part, &link->parts, home)
+	part_restart(part);
+	schedule(link);
+}
+
+static void event_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+{
+	(void)ctx;
+	part_message(c->user, m);
+}
+
+static void event_read_done(void *ctx, struct xport_read *r, int status)
+{
+	struct link *link = r->conn->user;
+
+	(void)ctx;
+	part_read_done((struct part *)((char *)r - offsetof(struct part, read)), status);
+	link_activate(link);
+}
+
+static void event_writable(void *ctx, struct xconn *c)
+{
+	struct link *link = c->user;
+
+	(void)ctx;
+	link->is_stuck = false;
+	link_activate(link);
+}
+
+const struct xport_events agt_core_events = {
+	.up = event_up,
+	.down = event_down,
+	.message = event_message,
+	.read_done = event_read_done,
+	.writable = event_writable,
+};
+
+void link_retry(struct link *link)
+{
+	heap_remove(&link->core->link_timers, &link->timer);
+	if (link->n_parts)
+		connect_now(link);
+}
+
+void agt_core_server_changed(struct agt_core *core, uint32_t server)
+{
+	struct link *link;
+
+	TAILQ_FOREACH(link, &core->links, link)
+	{
+		if (link->server != server)
+			continue;
+		if (link->conn)
+			xport_close(link->conn, "the server has changed");
+		link->n_tries = 0;
+		if (heap_has(&link->timer))
+			heap_remove(&core->link_timers, &link->timer);
+		schedule(link);
+	}
+}

@@ -1,0 +1,403 @@
+/* Jobs, partitions and peers: what the scheduler and the transport say about them. */
+#include "bps-server/core_impl.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+
+int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
+{
+	struct srv_core *core = calloc(1, sizeof(*core));
+
+	if (!core)
+		return -ENOMEM;
+	core->cfg = *cfg;
+	core->env = *env;
+	TAILQ_INIT(&core->jobs);
+	TAILQ_INIT(&core->peers);
+	TAILQ_INIT(&core->work);
+	TAILQ_INIT(&core->donating);
+	TAILQ_INIT(&core->holding);
+	TAILQ_INIT(&core->parked);
+	TAILQ_INIT(&core->ready);
+	TAILQ_INIT(&core->limbo);
+	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
+	core->staging = pool_new(cfg->segment_bytes, cfg->staging_bytes, env->segment, env->ctx);
+	core->scratch = malloc(SRV_BLOCK_ELEMS * sizeof(float));
+	if (!core->sums || !core->staging || !core->scratch) {
+		srv_core_free(core);
+		return -ENOMEM;
+	}
+	*ret = core;
+	return 0;
+}
+
+static void part_free(struct srv_core *core, struct part *part)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		slot_clear(core, &part->slots[i]);
+		pool_put(core->sums, part->slots[i].result);
+	}
+	for (unsigned i = 0; i < part->n_seats; i++)
+		seat_clear(core, &part->seats[i]);
+	pool_put(core->sums, part->acc);
+	core->stats.parts--;
+	free(part);
+}
+
+static void job_free(struct srv_core *core, struct job *job)
+{
+	for (uint32_t t = 0; t < job->n_tensors; t++) {
+		struct tensor *tensor = &job->tensors[t];
+
+		for (uint32_t i = 0; tensor->parts && i < tensor->n_parts; i++)
+			if (tensor->parts[i])
+				part_free(core, tensor->parts[i]);
+		free(tensor->parts);
+	}
+	free(job->tensors);
+	TAILQ_REMOVE(&core->jobs, job, link);
+	if (core->last_job == job)
+		core->last_job = NULL;
+	free(job);
+}
+
+void srv_core_free(struct srv_core *core)
+{
+	struct limbo *l;
+	struct fetch *f;
+
+	if (!core)
+		return;
+	while (!TAILQ_EMPTY(&core->jobs))
+		job_free(core, TAILQ_FIRST(&core->jobs));
+	while ((l = TAILQ_FIRST(&core->limbo))) {
+		TAILQ_REMOVE(&core->limbo, l, link);
+		free(l);
+	}
+	while ((f = core->free_fetches)) {
+		core->free_fetches = f->next;
+		free(f);
+	}
+	pool_free(core->sums);
+	pool_free(core->staging);
+	free(core->scratch);
+	free(core);
+}
+
+struct job *srv_job_find(struct srv_core *core, uint32_t id)
+{
+	struct job *job;
+
+	if (core->last_job && core->last_job->id == id)
+		return core->last_job;
+	TAILQ_FOREACH(job, &core->jobs, link)
+	if (job->id == id)
+		return core->last_job = job;
+	return NULL;
+}
+
+struct part *srv_part_find(const struct job *job, uint32_t tensor, uint32_t part)
+{
+	if (tensor >= job->n_tensors || part >= job->tensors[tensor].n_parts)
+		return NULL;
+	return job->tensors[tensor].parts[part];
+}
+
+void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *fmt, ...)
+{
+	struct err_text err;
+	va_list ap;
+
+	if (job->has_failed)
+		return;
+	job->has_failed = true;
+	va_start(ap, fmt);
+	vsnprintf(err.s, sizeof(err.s), fmt, ap);
+	va_end(ap);
+	core->env.fail(core->env.ctx, job->id, code, err.s);
+}
+
+int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
+{
+	struct job *job = srv_job_find(core, msg->job);
+
+	if (msg->n_members > WIRE_MEMBERS_MAX)
+		return BPS_EPROTO;
+	if (job)
+		return 0; /* told again after a reconnect */
+	job = calloc(1, sizeof(*job) + msg->n_members * sizeof(job->members[0]));
+	if (!job)
+		return -ENOMEM;
+	job->id = msg->job;
+	job->flags = msg->flags;
+	job->n_members = (uint16_t)msg->n_members;
+	for (uint32_t i = 0; i < msg->n_members; i++)
+		job->members[i] = (struct job_member){
+			.agent = msg->members[i].agent, .workers = msg->members[i].n_ranks};
+	TAILQ_INSERT_TAIL(&core->jobs, job, link);
+	return 0;
+}
+
+void srv_core_job_end(struct srv_core *core, uint32_t id)
+{
+	struct job *job = srv_job_find(core, id);
+
+	if (job)
+		job_free(core, job);
+	reads_pump(core);
+}
+
+static int tensor_add(struct job *job, const struct ctl_tensor *t)
+{
+	size_t elem = dtype_bytes(t->dtype);
+	struct tensor *tensor;
+	uint64_t n_parts;
+
+	if (!elem || !t->part_elems || !t->n_elems || t->part_elems > UINT32_MAX / elem)
+		return BPS_EPROTO;
+	n_parts = (t->n_elems - 1) / t->part_elems + 1;
+	if (n_parts > UINT32_MAX || t->tensor > CTL_TENSORS_MAX)
+		return BPS_EPROTO;
+	if (t->tensor >= job->n_tensors) {
+		uint32_t n = t->tensor + 64;
+		struct tensor *v = realloc(job->tensors, n * sizeof(*v));
+
+		if (!v)
+			return -ENOMEM;
+		memset(v + job->n_tensors, 0, (n - job->n_tensors) * sizeof(*v));
+		job->tensors = v;
+		job->n_tensors = n;
+	}
+	tensor = &job->tensors[t->tensor];
+	if (tensor->parts)
+		return 0; /* told again after a reconnect */
+	tensor->parts = calloc(n_parts, sizeof(struct part *));
+	if (!tensor->parts)
+		return -ENOMEM;
+	tensor->n_parts = (uint32_t)n_parts;
+	tensor->part_elems = t->part_elems;
+	tensor->n_elems = t->n_elems;
+	tensor->dtype = t->dtype;
+	return 0;
+}
+
+static int part_buffers(struct srv_core *core, struct part *part)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		part->slots[i].result = pool_get(core->sums, part->bytes);
+		if (!part->slots[i].result)
+			return BPS_EQUOTA;
+	}
+	if (dtype_acc_bytes(part->dtype) != dtype_bytes(part->dtype)) {
+		part->acc = pool_get(core->sums, part->n_elems * dtype_acc_bytes(part->dtype));
+		if (!part->acc)
+			return BPS_EQUOTA;
+	}
+	return 0;
+}
+
+static int part_add(
+	struct srv_core *core, struct job *job, uint32_t t, uint32_t index, uint64_t pgen)
+{
+	struct tensor *tensor = &job->tensors[t];
+	uint64_t first = (uint64_t)index * tensor->part_elems;
+	struct peer *peer;
+	struct part *part;
+	int rc = 0;
+
+	part = calloc(1, sizeof(*part) + job->n_members * sizeof(part->seats[0]));
+	if (!part)
+		return -ENOMEM;
+	part->job = job;
+	part->tensor = t;
+	part->index = index;
+	part->dtype = tensor->dtype;
+	part->pgen = pgen;
+	part->n_elems = tensor->n_elems - first < tensor->part_elems ? tensor->n_elems - first
+								     : tensor->part_elems;
+	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(part->dtype));
+	part->n_seats = job->n_members;
+	for (unsigned i = 0; i < 2; i++) {
+		part->slots[i].part = part;
+		TAILQ_INIT(&part->slots[i].staged);
+	}
+	for (uint16_t i = 0; i < job->n_members; i++) {
+		part->seats[i].part = part;
+		part->seats[i].member = i;
+	}
+	core->stats.parts++;
+	TAILQ_FOREACH(peer, &core->peers, link)
+	if ((rc = reads_peer_up(core, peer)) < 0)
+		break;
+	if (rc == 0)
+		rc = part->bytes > core->cfg.staging_bytes / 4 ? BPS_EQUOTA
+							       : part_buffers(core, part);
+	if (rc < 0) {
+		part_free(core, part);
+		return rc;
+	}
+	tensor->parts[index] = part;
+	return 0;
+}
+
+/* S6: the partition starts anew under a larger pgen. */
+static void part_fence(struct srv_core *core, struct part *part, uint64_t pgen)
+{
+	log_debug("partition fenced: job=%u tensor=%u part=%u pgen=%llu to=%llu", part->job->id,
+		part->tensor, part->index, (unsigned long long)part->pgen,
+		(unsigned long long)pgen);
+	for (unsigned i = 0; i < 2; i++)
+		slot_clear(core, &part->slots[i]);
+	for (unsigned i = 0; i < part->n_seats; i++)
+		seat_clear(core, &part->seats[i]);
+	part->pgen = pgen;
+}
+
+static int run_apply(struct srv_core *core, struct job *job, const struct ctl_run *run, uint32_t i)
+{
+	struct tensor *tensor = &job->tensors[run->tensor];
+	struct part *part = tensor->parts[i];
+	bool is_mine = run->server == core->cfg.server_id && run->instance == core->cfg.instance &&
+		       run->thread == core->cfg.thread;
+
+	if (part && run->pgen <= part->pgen)
+		return 0;
+	if (part && is_mine) {
+		part_fence(core, part, run->pgen);
+	} else if (part) {
+		tensor->parts[i] = NULL;
+		part_free(core, part);
+	} else if (is_mine) {
+		return part_add(core, job, run->tensor, i, run->pgen);
+	}
+	return 0;
+}
+
+static void plan_failed(struct srv_core *core, struct job *job, int rc)
+{
+	if (rc == BPS_EQUOTA)
+		srv_job_fail(core, job, rc,
+			"server %u, thread %u: memory for sums is exhausted (%zu of %zu bytes in "
+			"use); "
+			"raise sums-memory there or add servers",
+			core->cfg.server_id, core->cfg.thread, pool_used(core->sums),
+			pool_limit(core->sums));
+	else
+		srv_job_fail(core, job, rc, "server %u cannot take a plan: %s", core->cfg.server_id,
+			err_str(rc));
+}
+
+void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
+{
+	struct job *job = srv_job_find(core, plan->job);
+	int rc = 0;
+
+	if (!job) {
+		log_rated(LOG_WARN, "plan for an unknown job: job=%u", plan->job);
+		return;
+	}
+	for (uint32_t t = 0; rc == 0 && t < plan->n_tensors; t++)
+		rc = tensor_add(job, &plan->tensors[t]);
+	for (uint32_t r = 0; rc == 0 && r < plan->n_runs; r++) {
+		const struct ctl_run *run = &plan->runs[r];
+
+		if (run->tensor >= job->n_tensors ||
+			run->first >= job->tensors[run->tensor].n_parts ||
+			run->n > job->tensors[run->tensor].n_parts - run->first) {
+			rc = BPS_EPROTO;
+			break;
+		}
+		for (uint32_t i = run->first; rc == 0 && i < run->first + run->n; i++)
+			rc = run_apply(core, job, run, i);
+	}
+	if (rc < 0)
+		plan_failed(core, job, rc);
+	reads_pump(core);
+}
+
+static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
+{
+	struct srv_core *core = ctx;
+	struct peer *peer = calloc(1, sizeof(*peer)), *old, *next;
+
+	/* An agent keeps one connection to a data thread and closed the old one before it made this: whatever it
+	 * was reading there has ended, even if we have not heard so yet. */
+	for (old = TAILQ_FIRST(&core->peers); old; old = next) {
+		next = TAILQ_NEXT(old, link);
+		if (old->conn->peer_id == peer_id)
+			xport_close(old->conn, "replaced by a newer connection");
+	}
+	(void)peer_instance;
+	c->user = peer;
+	if (!peer)
+		return; /* messages on it are dropped; the agent will time out and try again */
+	peer->conn = c;
+	TAILQ_INIT(&peer->owing);
+	if (reads_peer_up(core, peer) < 0) {
+		free(peer);
+		c->user = NULL;
+		return;
+	}
+	TAILQ_INSERT_TAIL(&core->peers, peer, link);
+}
+
+static void event_down(void *ctx, struct xconn *c, const char *why)
+{
+	struct srv_core *core = ctx;
+	struct peer *peer = c->user;
+
+	(void)why;
+	if (!peer)
+		return;
+	c->user = NULL;
+	rounds_peer_down(core, peer);
+	if (peer->is_ready)
+		TAILQ_REMOVE(&core->ready, peer, ready);
+	TAILQ_REMOVE(&core->peers, peer, link);
+	heap_fini(&peer->want);
+	free(peer);
+	reads_pump(core);
+}
+
+static void event_writable(void *ctx, struct xconn *c)
+{
+	struct peer *peer = c->user;
+
+	if (!peer)
+		return;
+	peer->is_stuck = false;
+	rounds_flush(ctx, peer);
+}
+
+const struct xport_events srv_core_events = {
+	.up = event_up,
+	.down = event_down,
+	.message = rounds_message,
+	.read_done = reads_done,
+	.writable = event_writable,
+};
+
+uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
+{
+	struct slot *slot;
+
+	core->now_ns = now_ns;
+	/* Slots wait in order of their deadlines: each gets the same span and goes to the tail. */
+	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
+		slot_ask_donor(core, slot);
+	return slot ? slot->donor_deadline_ns : UINT64_MAX;
+}
+
+void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
+{
+	*ret = core->stats;
+	ret->sums_used = pool_used(core->sums);
+	ret->sums_high = pool_high(core->sums);
+	ret->staging_used = pool_used(core->staging);
+	ret->staging_high = pool_high(core->staging);
+}

@@ -1,0 +1,79 @@
+#ifndef BPS_SERVER_CORE_H
+#define BPS_SERVER_CORE_H
+/* The server's core: rounds of the partitions that one data thread owns. A state machine without clock,
+ * threads or sockets: messages and finished reads come in by the transport's events, messages and reads go out
+ * through the transport, sums are made in slices when the owner calls srv_core_work. The simulator runs this
+ * same code. Rules S1-S6 and B1, B3, B5: docs/faults.md. One thread.
+ *
+ * A partition has two slots (round & 1) and a seat per member:
+ *
+ *   slot:  EMPTY --CONTRIB/HAVE--> OPEN --all contributed--> SUMMING --> DONE --> (round + 2) OPEN
+ *                                   |                                     ^
+ *                                   `--all spoke, someone HAS--> DONATING-'      a new pgen: all EMPTY
+ *
+ *   seat:  IDLE --offer--> WANT_READ --staging and window free--> READING --crc right--> STAGED --added--> IDLE
+ *          (a small contribution arrives inline and is STAGED at once)
+ *
+ * The C bit is set when a contribution is STAGED, so a read cut short leaves no trace. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/ctlmsg.h"
+#include "common/pool.h"
+#include "common/xport.h"
+
+struct srv_core;
+
+struct srv_config {
+	uint32_t server_id;
+	uint64_t instance;
+	uint16_t thread;
+	size_t sums_bytes;        /* memory for sums: results and accumulators */
+	size_t staging_bytes;     /* memory for contributions on their way into a sum */
+	size_t segment_bytes;     /* granularity of both */
+	size_t peer_window_bytes; /* contributions being read from one agent */
+	uint64_t retry_ns;        /* a donor that does not answer: ask again, or another one */
+};
+
+struct srv_env {
+	void *ctx;
+	/* Memory that peers may read (common/pool.h); freed by its maker after srv_core_free. */
+	pool_segment_fn segment;
+	/* The job cannot go on: tell the scheduler. code: negative error code. */
+	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
+};
+
+/* Counters for the status screen and the metrics. */
+struct srv_stats {
+	uint64_t rounds, contributions, duplicates, fenced_old, fenced_new, donations, crc_errors,
+		protocol_errors, bytes_summed;
+	size_t sums_used, sums_high, staging_used, staging_high;
+	uint32_t parts, limbo;
+};
+
+int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret);
+void srv_core_free(struct srv_core *core);
+
+/* Events for the thread's xport, whose ctx is the core. */
+extern const struct xport_events srv_core_events;
+
+/* From the scheduler. A job must be known before its plan. A plan that needs more memory than is left fails
+ * the job with BPS_EQUOTA through env->fail. */
+int srv_core_job(struct srv_core *core, const struct ctl_job *job);
+void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
+void srv_core_job_end(struct srv_core *core, uint32_t job);
+
+/* Sum for about SRV_SLICE_BYTES of operands; true when there is more to do. */
+#define SRV_SLICE_BYTES (2u << 20)
+bool srv_core_work(struct srv_core *core);
+
+/* The time, before each batch of events; also runs what is due. Returns the next deadline, UINT64_MAX
+ * for none. */
+uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
+
+void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
+
+/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in err. */
+int srv_core_check(const struct srv_core *core, struct err_text *err);
+#endif

@@ -1,0 +1,230 @@
+#ifndef BPS_SERVER_CORE_IMPL_H
+#define BPS_SERVER_CORE_IMPL_H
+/* Objects of the server's core, shared by its files:
+ *   core.c    jobs, partitions, peers: what the scheduler says
+ *   rounds.c  messages: slots and their bits, what is owed to whom
+ *   reads.c   fetching contributions and donations under windows
+ *   sums.c    the arithmetic, in slices */
+#include <sys/queue.h>
+
+#include "bps-server/core.h"
+#include "common/dtype.h"
+#include "common/heap.h"
+#include "common/reduce.h"
+
+struct slot;
+struct peer;
+struct seat;
+TAILQ_HEAD(seat_list, seat);
+TAILQ_HEAD(slot_list, slot);
+
+/* A read in flight. Detached (seat and slot NULL) when what it was for is gone; its end then only
+ * frees it. */
+struct fetch {
+	struct xport_read rd;
+	struct seat *seat; /* of a contribution, or */
+	struct slot *slot; /* of a donation */
+	struct buf *buf;
+	struct peer *peer;
+	uint64_t round;
+	uint32_t crc;
+	struct fetch *next; /* free list */
+};
+
+enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
+
+/* What a member is owed; sent as soon as there is credit. */
+enum owe { OWE_RESULT = 1, OWE_HAVE_OK = 2, OWE_DONATE_REQ = 4, OWE_BAD_CRC = 8, OWE_AGAIN = 16 };
+
+/* Where a contribution or donation can be read. */
+struct offer {
+	uint64_t round, offset;
+	uint32_t crc, workers;
+	uint16_t segment, priority;
+};
+
+/* A member's seat at a partition. */
+struct seat {
+	struct part *part;
+	struct peer *peer;   /* it spoke last on this connection; NULL: not in this pgen, or gone */
+	struct fetch *fetch; /* when READING */
+	struct buf *buf;     /* when STAGED */
+	struct offer offer;
+	struct heap_node read_node; /* when WANT_READ and not parked: in peer->want */
+	TAILQ_ENTRY(seat) parked;   /* when WANT_READ and is_parked: in core->parked */
+	TAILQ_ENTRY(seat) staged;   /* slot->staged, in the order of addition */
+	TAILQ_ENTRY(seat) owing;    /* peer->owing, when owes != 0 */
+	uint64_t have_round;        /* of OWE_HAVE_OK */
+	uint64_t retry_round;       /* of OWE_BAD_CRC and OWE_AGAIN */
+	uint8_t owes;               /* enum owe */
+	uint8_t offered;            /* bit per slot: our RESULT offer may still be read */
+	bool is_parked;
+	enum seat_state state;
+	uint16_t member;
+};
+
+enum slot_state { SLOT_EMPTY, SLOT_OPEN, SLOT_SUMMING, SLOT_DONATING, SLOT_DONE };
+
+struct slot {
+	struct part *part;
+	enum slot_state state;
+	uint8_t op;
+	bool op_known, crc_prev_known, is_queued, is_holding;
+	uint64_t round;
+	struct member_set contributed, has;      /* C and H */
+	unsigned n_contributed, n_has, n_spoken; /* |C|, |H|, |C u H| */
+	unsigned n_offered;                      /* seats whose offered bit of this slot is set */
+	unsigned n_staged;
+	struct seat_list staged;
+	struct buf *result;  /* n_elems of dtype; also the accumulator when the types agree */
+	unsigned n_folded;   /* contributions added so far */
+	unsigned n_in_order; /* staged ones that may be added next, when the order counts */
+	size_t pos;          /* elements done of the pass in hand */
+	unsigned pass_n;     /* staged seats that the pass in hand takes */
+	bool has_pass, is_last_pass;
+	uint32_t crc, workers;
+	uint32_t crc_prev; /* echoed for round - 1 */
+	struct member_set contributors;
+	/* DONATING */
+	uint16_t donor;
+	struct offer donation;
+	struct fetch *fetch;
+	bool wants_fetch;
+	uint64_t donor_deadline_ns;
+	TAILQ_ENTRY(slot) work;    /* core->work when is_queued */
+	TAILQ_ENTRY(slot) waiting; /* core->donating when DONATING */
+	TAILQ_ENTRY(slot)
+	holding; /* core->holding when is_holding: OPEN with staged contributions */
+};
+
+struct part {
+	struct job *job;
+	uint32_t tensor, index;
+	size_t n_elems;
+	uint32_t bytes;
+	uint8_t dtype;
+	uint64_t pgen;
+	struct buf *acc; /* f32 accumulator of f16 and bf16; of the one slot that is being summed */
+	struct slot slots[2];
+	uint16_t n_seats;
+	struct seat seats[];
+};
+
+struct tensor {
+	uint32_t n_parts, part_elems;
+	uint64_t n_elems;
+	uint8_t dtype;
+	struct part **parts; /* NULL: not on this thread */
+};
+
+struct job_member {
+	uint32_t agent; /* id */
+	uint32_t workers;
+};
+struct job {
+	TAILQ_ENTRY(job) link;
+	uint32_t id, flags;
+	uint16_t n_members;
+	bool has_failed;
+	uint32_t n_tensors;
+	struct tensor *tensors;
+	struct job_member members[];
+};
+
+struct peer { /* xconn->user */
+	TAILQ_ENTRY(peer) link;
+	struct xconn *conn;
+	struct seat_list owing;
+	struct heap want;        /* seats that WANT_READ, but for the parked ones */
+	TAILQ_ENTRY(peer) ready; /* core->ready when is_ready: wants reads and may have them */
+	bool is_ready;
+	size_t reading_bytes;
+	bool is_stuck; /* send said -EAGAIN, writable follows */
+};
+
+/* A result that was offered under an older pgen: kept until nobody can be reading it (B3). */
+struct limbo {
+	TAILQ_ENTRY(limbo) link;
+	struct buf *buf;
+	uint64_t pgen, round;
+	uint32_t job, tensor, part;
+	unsigned n_peers;
+	struct peer *peers[];
+};
+
+struct srv_core {
+	struct srv_config cfg;
+	struct srv_env env;
+	struct pool *sums, *staging;
+	TAILQ_HEAD(, job) jobs;
+	TAILQ_HEAD(, peer) peers;
+	TAILQ_HEAD(, peer) ready;
+	struct slot_list work, donating, holding;
+	struct seat_list parked;
+	TAILQ_HEAD(, limbo) limbo;
+	struct fetch *free_fetches;
+	uint64_t now_ns, read_seq;
+	struct job *last_job; /* of the last look-up */
+	struct srv_stats stats;
+	float *scratch; /* one block of f16 or bf16 accumulated */
+	bool is_pumping, is_starved;
+};
+
+#define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
+
+/* core.c */
+struct job *srv_job_find(struct srv_core *core, uint32_t id);
+struct part *srv_part_find(const struct job *job, uint32_t tensor, uint32_t part);
+void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+
+/* rounds.c */
+void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m);
+/* Whatever the peer still owed or was owed is void; its seats forget it. */
+void rounds_peer_down(struct srv_core *core, struct peer *peer);
+void rounds_flush(struct srv_core *core, struct peer *peer);
+/* Back to EMPTY (S6); a result that may still be read goes to limbo. */
+void slot_clear(struct srv_core *core, struct slot *slot);
+void seat_clear(struct srv_core *core, struct seat *seat);
+/* The seat's contribution lies in seat->buf and is right: it counts from now on. */
+void seat_staged(struct srv_core *core, struct seat *seat);
+void seat_owe(struct srv_core *core, struct seat *seat, enum owe what, uint64_t round);
+/* The slot's result is there: tell those who wait for it. */
+void slot_done(struct srv_core *core, struct slot *slot);
+/* Ask the next member that has the result of a DONATING slot. */
+void slot_ask_donor(struct srv_core *core, struct slot *slot);
+/* Its memory for the result, NULL when there is none left. */
+void *slot_result(struct srv_core *core, struct slot *slot);
+void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
+void seat_set_state(struct seat *seat, enum seat_state state);
+
+/* reads.c */
+void reads_want(struct srv_core *core, struct seat *seat);
+void reads_forget(struct srv_core *core, struct seat *seat);
+void reads_pump(struct srv_core *core);
+int reads_peer_up(struct srv_core *core, struct peer *peer);
+void reads_done(void *ctx, struct xport_read *rd, int status);
+/* Nobody waits for this read any more. */
+void fetch_detach(struct fetch *f);
+/* Staging for a member's contribution. NULL: there is none (relief is under way), or with *ret_is_early set the sum
+ * is ordered, memory is short, and others are before it. */
+struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
+	size_t bytes, bool *ret_is_early);
+void staging_put(struct srv_core *core, struct buf *buf);
+
+/* sums.c */
+void sums_queue(struct srv_core *core, struct slot *slot);
+/* Forget staged contributions and the accumulator. */
+void sums_discard(struct srv_core *core, struct slot *slot);
+/* Fold all that can be folded, to free staging. */
+void sums_relieve(struct srv_core *core);
+
+static inline struct slot *part_slot(struct part *part, uint64_t round)
+{
+	return &part->slots[round & 1];
+}
+static inline bool part_is_ordered(const struct part *part)
+{
+	return part->job->flags & JOB_DETERMINISTIC;
+}
+#endif

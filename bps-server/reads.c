@@ -1,0 +1,281 @@
+/* Fetching what members offered (B1, B5): each connection has a queue by priority and a window in bytes, staging is
+ * shared. A read lands in staging and counts only when its crc is right. */
+#include "bps-server/core_impl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+
+#define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
+#define fetch_of_read(r) ((struct fetch *)((char *)(r)-offsetof(struct fetch, rd)))
+
+int reads_peer_up(struct srv_core *core, struct peer *peer)
+{
+	return heap_reserve(&peer->want, core->stats.parts);
+}
+
+static void peer_ready(struct srv_core *core, struct peer *peer)
+{
+	if (peer->is_ready || !peer->want.n)
+		return;
+	peer->is_ready = true;
+	TAILQ_INSERT_TAIL(&core->ready, peer, ready);
+}
+
+static void enqueue(struct srv_core *core, struct seat *seat)
+{
+	seat->read_node.key = heap_key(seat->offer.priority, core->read_seq++);
+	heap_push(&seat->peer->want, &seat->read_node);
+	peer_ready(core, seat->peer);
+}
+
+void reads_want(struct srv_core *core, struct seat *seat)
+{
+	seat_set_state(seat, SEAT_WANT_READ);
+	enqueue(core, seat);
+	reads_pump(core);
+}
+
+void reads_forget(struct srv_core *core, struct seat *seat)
+{
+	if (seat->state == SEAT_WANT_READ && seat->is_parked)
+		TAILQ_REMOVE(&core->parked, seat, parked);
+	else if (seat->state == SEAT_WANT_READ)
+		heap_remove(&seat->peer->want, &seat->read_node);
+	else if (seat->state == SEAT_READING)
+		fetch_detach(seat->fetch);
+	seat->is_parked = false;
+	seat->fetch = NULL;
+	if (seat->state == SEAT_WANT_READ || seat->state == SEAT_READING)
+		seat_set_state(seat, SEAT_IDLE);
+}
+
+/* Staging has become free or an ordered sum has moved on: whoever was set aside may try again. */
+static void unpark(struct srv_core *core)
+{
+	struct seat *seat;
+
+	while ((seat = TAILQ_FIRST(&core->parked))) {
+		TAILQ_REMOVE(&core->parked, seat, parked);
+		seat->is_parked = false;
+		enqueue(core, seat);
+	}
+}
+
+static void park(struct srv_core *core, struct seat *seat)
+{
+	heap_remove(&seat->peer->want, &seat->read_node);
+	seat->is_parked = true;
+	TAILQ_INSERT_TAIL(&core->parked, seat, parked);
+}
+
+struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
+	size_t bytes, bool *ret_is_early)
+{
+	struct buf *buf;
+
+	/* An ordered sum may hold contributions that came too early in half of the staging at most, so that
+	 * the one it waits for always finds room. */
+	*ret_is_early = part_is_ordered(slot->part) &&
+			member != slot->n_folded + slot->n_in_order &&
+			pool_used(core->staging) > pool_limit(core->staging) / 2;
+	if (*ret_is_early)
+		return NULL;
+	buf = pool_get(core->staging, bytes);
+	if (!buf) {
+		core->is_starved = true;
+		sums_relieve(core);
+	}
+	return buf;
+}
+
+void staging_put(struct srv_core *core, struct buf *buf)
+{
+	pool_put(core->staging, buf);
+	core->is_starved = false;
+	unpark(core);
+}
+
+static struct fetch *fetch_new(struct srv_core *core)
+{
+	struct fetch *f = core->free_fetches;
+
+	if (!f)
+		return calloc(1, sizeof(*f));
+	core->free_fetches = f->next;
+	*f = (struct fetch){0};
+	return f;
+}
+
+static void fetch_free(struct srv_core *core, struct fetch *f)
+{
+	f->next = core->free_fetches;
+	core->free_fetches = f;
+}
+
+void fetch_detach(struct fetch *f)
+{
+	f->seat = NULL;
+	f->slot = NULL;
+}
+
+/* Start reading an offer of len bytes into buf, which the fetch then owns. */
+static int fetch_start(struct srv_core *core, struct peer *peer, const struct offer *offer,
+	uint32_t len, struct buf *buf, struct fetch **ret)
+{
+	struct fetch *f = fetch_new(core);
+	int rc;
+
+	if (!f)
+		return -ENOMEM;
+	f->buf = buf;
+	f->peer = peer;
+	f->round = offer->round;
+	f->crc = offer->crc;
+	f->rd = (struct xport_read){.conn = peer->conn,
+		.dst = buf->mem,
+		.own_segment = buf->segment,
+		.segment = offer->segment,
+		.len = len,
+		.offset = offer->offset};
+	rc = xport_read(&f->rd);
+	if (rc < 0) {
+		fetch_free(core, f);
+		return rc;
+	}
+	peer->reading_bytes += len;
+	*ret = f;
+	return 0;
+}
+
+static void donation_start(struct srv_core *core, struct slot *slot)
+{
+	struct seat *seat = &slot->part->seats[slot->donor];
+	struct buf *buf;
+
+	if (!slot->wants_fetch || slot->fetch || !seat->peer)
+		return;
+	buf = pool_get(core->staging, slot->part->bytes);
+	if (!buf) {
+		core->is_starved = true;
+		sums_relieve(core);
+		return;
+	}
+	if (fetch_start(core, seat->peer, &slot->donation, slot->part->bytes, buf, &slot->fetch) <
+		0) {
+		staging_put(core, buf); /* the retry timer asks again */
+		return;
+	}
+	slot->fetch->slot = slot;
+	slot->wants_fetch = false;
+}
+
+/* Start the most urgent read of a peer. False: nothing more for this peer now. */
+static bool peer_start_read(struct srv_core *core, struct peer *peer)
+{
+	struct heap_node *node = heap_min(&peer->want);
+	struct seat *seat = node ? seat_of_node(node) : NULL;
+	uint32_t len = seat ? seat->part->bytes : 0;
+	struct buf *buf;
+	bool is_early;
+	int rc;
+
+	if (!seat ||
+		(peer->reading_bytes && peer->reading_bytes + len > core->cfg.peer_window_bytes))
+		return false;
+	buf = staging_get(
+		core, part_slot(seat->part, seat->offer.round), seat->member, len, &is_early);
+	if (is_early) {
+		park(core, seat);
+		return true;
+	}
+	if (!buf)
+		return false;
+	rc = fetch_start(core, peer, &seat->offer, len, buf, &seat->fetch);
+	if (rc < 0) {
+		pool_put(core->staging, buf);
+		if (rc == -EAGAIN)
+			return false;
+		reads_forget(core, seat); /* a nonsense offer, or the connection is going down */
+		return true;
+	}
+	seat->fetch->seat = seat;
+	heap_remove(&peer->want, node);
+	seat_set_state(seat, SEAT_READING);
+	return true;
+}
+
+void reads_pump(struct srv_core *core)
+{
+	struct slot *slot;
+	struct peer *peer;
+
+	if (core->is_pumping)
+		return;
+	core->is_pumping = true;
+	TAILQ_FOREACH(slot, &core->donating, waiting)
+	donation_start(core, slot);
+	while (!core->is_starved && (peer = TAILQ_FIRST(&core->ready))) {
+		TAILQ_REMOVE(&core->ready, peer, ready);
+		peer->is_ready = false;
+		if (peer_start_read(core, peer) || core->is_starved)
+			peer_ready(core, peer);
+	}
+	core->is_pumping = false;
+}
+
+static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
+{
+	struct seat *seat = f->seat;
+
+	seat->fetch = NULL;
+	if (status == 0 && crc32c(0, f->buf->mem, f->rd.len) == f->crc) {
+		seat->buf = f->buf;
+		f->buf = NULL;
+		seat_staged(core, seat);
+		return;
+	}
+	seat_set_state(seat, SEAT_IDLE);
+	if (status == 0) {
+		core->stats.crc_errors++;
+		seat_owe(core, seat, OWE_BAD_CRC, f->round);
+	} else if (seat->peer && seat->peer != f->peer) {
+		reads_want(core, seat); /* it was offered again on a newer connection */
+	}
+}
+
+static void donation_read_done(struct srv_core *core, struct fetch *f, int status)
+{
+	struct slot *slot = f->slot;
+
+	slot->fetch = NULL;
+	if (status == 0 && crc32c(0, f->buf->mem, f->rd.len) == f->crc && slot_result(core, slot)) {
+		memcpy(slot->result->mem, f->buf->mem, f->rd.len);
+		slot->crc = f->crc;
+		slot_done(core, slot);
+		return;
+	}
+	if (status == 0)
+		core->stats.crc_errors++;
+	slot_ask_donor(core, slot);
+}
+
+void reads_done(void *ctx, struct xport_read *rd, int status)
+{
+	struct srv_core *core = ctx;
+	struct fetch *f = fetch_of_read(rd);
+
+	f->peer->reading_bytes -= rd->len;
+	if (f->seat)
+		seat_read_done(core, f, status);
+	else if (f->slot)
+		donation_read_done(core, f, status);
+	if (f->buf)
+		staging_put(core, f->buf);
+	peer_ready(core, f->peer);
+	fetch_free(core, f);
+	reads_pump(core);
+}

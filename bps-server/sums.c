@@ -1,0 +1,146 @@
+/* The arithmetic: staged contributions are folded block by block, as many in one pass as are there, and the last
+ * pass also rounds, divides and takes the crc while the block is in cache. A pass may stop after any block. */
+#include "bps-server/core_impl.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+
+static void unqueue(struct srv_core *core, struct slot *slot)
+{
+	if (slot->is_queued)
+		TAILQ_REMOVE(&core->work, slot, work);
+	slot->is_queued = false;
+}
+
+void sums_queue(struct srv_core *core, struct slot *slot)
+{
+	if (slot->is_queued)
+		return;
+	slot->is_queued = true;
+	TAILQ_INSERT_TAIL(&core->work, slot, work);
+}
+
+void sums_relieve(struct srv_core *core)
+{
+	struct slot *slot;
+
+	TAILQ_FOREACH(slot, &core->holding, holding)
+	sums_queue(core, slot);
+}
+
+static void unhold(struct srv_core *core, struct slot *slot)
+{
+	if (slot->is_holding)
+		TAILQ_REMOVE(&core->holding, slot, holding);
+	slot->is_holding = false;
+}
+
+/* The first n staged contributions are used up. */
+static void release_staged(struct srv_core *core, struct slot *slot, unsigned n)
+{
+	while (n-- > 0) {
+		struct seat *seat = TAILQ_FIRST(&slot->staged);
+
+		TAILQ_REMOVE(&slot->staged, seat, staged);
+		slot->n_staged--;
+		seat_set_state(seat, SEAT_IDLE);
+		staging_put(core, seat->buf);
+		seat->buf = NULL;
+	}
+	if (!slot->n_staged)
+		unhold(core, slot);
+}
+
+void sums_discard(struct srv_core *core, struct slot *slot)
+{
+	release_staged(core, slot, slot->n_staged);
+	unqueue(core, slot);
+	slot->n_folded = slot->n_in_order = slot->pass_n = 0;
+	slot->has_pass = false;
+	slot->pos = 0;
+	slot->workers = 0;
+	memset(&slot->contributors, 0, sizeof(slot->contributors));
+}
+
+static bool pass_begin(struct srv_core *core, struct slot *slot)
+{
+	unsigned n = part_is_ordered(slot->part) ? slot->n_in_order : slot->n_staged;
+
+	if (n > REDUCE_MAX_SRC)
+		n = REDUCE_MAX_SRC;
+	slot->is_last_pass = slot->state == SLOT_SUMMING && n == slot->n_staged;
+	if ((n == 0 && !slot->is_last_pass) || !slot_result(core, slot))
+		return false;
+	slot->pass_n = n;
+	slot->pos = 0;
+	slot->crc = 0;
+	slot->has_pass = true;
+	return true;
+}
+
+static size_t pass_block(struct srv_core *core, struct slot *slot)
+{
+	struct part *part = slot->part;
+	size_t elem = dtype_bytes(part->dtype), acc_elem = dtype_acc_bytes(part->dtype);
+	size_t n = part->n_elems - slot->pos < SRV_BLOCK_ELEMS ? part->n_elems - slot->pos
+							       : SRV_BLOCK_ELEMS;
+	char *dst = (char *)slot->result->mem + slot->pos * elem;
+	bool is_first = slot->n_folded == 0;
+	const void *src[REDUCE_MAX_SRC];
+	struct seat *seat = TAILQ_FIRST(&slot->staged);
+	char *acc = dst;
+
+	if (part->acc) /* one pass alone needs no more accumulator than a block */
+		acc = is_first && slot->is_last_pass
+			      ? (char *)core->scratch
+			      : (char *)part->acc->mem + slot->pos * acc_elem;
+	for (unsigned i = 0; i < slot->pass_n; i++, seat = TAILQ_NEXT(seat, staged))
+		src[i] = (char *)seat->buf->mem + slot->pos * elem;
+	if (slot->pass_n)
+		reduce_fold(acc, src, slot->pass_n, n, part->dtype, slot->op, is_first);
+	if (slot->is_last_pass) {
+		reduce_finish(dst, acc, n, part->dtype, slot->op, slot->workers);
+		slot->crc = crc32c(slot->crc, dst, n * elem);
+	}
+	slot->pos += n;
+	return n * elem * (slot->pass_n + 1);
+}
+
+static void pass_end(struct srv_core *core, struct slot *slot)
+{
+	unsigned n = slot->pass_n;
+
+	slot->has_pass = false;
+	slot->pass_n = 0;
+	slot->n_folded += n;
+	slot->n_in_order -= part_is_ordered(slot->part) ? n : 0;
+	release_staged(core, slot, n);
+	if (slot->is_last_pass) {
+		unqueue(core, slot);
+		slot_done(core, slot);
+	} else if (slot->state != SLOT_SUMMING) {
+		unqueue(core, slot);
+	}
+}
+
+bool srv_core_work(struct srv_core *core)
+{
+	size_t done = 0;
+	struct slot *slot;
+
+	while (done < SRV_SLICE_BYTES && (slot = TAILQ_FIRST(&core->work))) {
+		if (!slot->has_pass && !pass_begin(core, slot)) {
+			unqueue(core, slot);
+			continue;
+		}
+		done += pass_block(core, slot);
+		if (slot->pos == slot->part->n_elems)
+			pass_end(core, slot);
+	}
+	core->stats.bytes_summed += done;
+	if (done)
+		reads_pump(core);
+	return !TAILQ_EMPTY(&core->work);
+}

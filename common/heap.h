@@ -1,0 +1,37 @@
+#ifndef BPS_COMMON_HEAP_H
+#define BPS_COMMON_HEAP_H
+/* Intrusive binary min-heap: the priority queues of the data path. A node lies inside the object it
+ * orders and knows its place, so that it can be removed from the middle. Keys never change while a node is in.
+ * Pushing never allocates: reserve room when objects are made. One thread. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct heap_node {
+	uint64_t key; /* smallest first */
+	size_t pos;   /* index + 1 in the heap, 0 when in none */
+};
+struct heap {
+	struct heap_node **v;
+	size_t n, cap;
+};
+
+/* Key that puts larger priorities first and equal ones in order of seq (of which 48 bits count). */
+static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
+{
+	return (uint64_t)(UINT16_MAX - priority) << 48 | (seq & ((UINT64_C(1) << 48) - 1));
+}
+/* Make room for cap nodes in all. Errors: -ENOMEM. */
+int heap_reserve(struct heap *h, size_t cap);
+void heap_fini(struct heap *h);
+void heap_push(struct heap *h, struct heap_node *n);
+void heap_remove(struct heap *h, struct heap_node *n);
+static inline struct heap_node *heap_min(const struct heap *h)
+{
+	return h->n ? h->v[0] : NULL;
+}
+static inline bool heap_has(const struct heap_node *n)
+{
+	return n->pos != 0;
+}
+#endif
