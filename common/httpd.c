@@ -1,0 +1,433 @@
+#include "common/httpd.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <event2/keyvalq_struct.h>
+#include <event2/listener.h>
+
+#include "common/log.h"
+
+#define MAX_HEADER_BYTES  8192
+#define MAX_BODY_BYTES    4096
+#define SILENCE_S         5
+#define STATUS_TIMEOUT_MS 1500
+#define ACCEPT_PAUSE_S    1
+#define LISTEN_BACKLOG    64
+
+#define TEXT_TYPE    "text/plain; charset=utf-8"
+#define METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
+#define JSON_TYPE    "application/json"
+
+#define ALL_METHODS                                                                                \
+	(EVHTTP_REQ_GET | EVHTTP_REQ_POST | EVHTTP_REQ_HEAD | EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE | \
+		EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE | EVHTTP_REQ_CONNECT | EVHTTP_REQ_PATCH)
+
+/* A waiting status request. req is NULL once the client has gone or was told to come back. */
+struct httpd_request {
+	LIST_ENTRY(httpd_request) link;
+	struct httpd *httpd;
+	struct evhttp_request *req;
+	struct event *deadline;
+};
+
+/* A connection as the kernel knows it: evhttp does not tell when one ends, but the cookie of a
+ * descriptor says whether it is still the same socket. */
+struct seen {
+	struct bufferevent *bev; /* held until its descriptor is known */
+	struct event *learn;
+	evutil_socket_t fd;
+	uint64_t cookie;
+};
+
+struct httpd {
+	struct event_base *base;
+	struct evhttp *http;
+	struct evconnlistener *listener; /* owned by http */
+	struct event *resume;            /* each second: ends a pause of accepting */
+	const struct httpd_ops *ops;
+	void *arg;
+	uint32_t status_timeout_ms;
+	LIST_HEAD(, httpd_request) waiting;
+	struct seen seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
+	size_t next_seen;
+};
+
+/* --- number of connections -------------------------------------------------------------------- */
+
+static int socket_cookie(evutil_socket_t fd, uint64_t *ret_cookie)
+{
+	socklen_t len = sizeof(*ret_cookie);
+
+	return getsockopt(fd, SOL_SOCKET, SO_COOKIE, ret_cookie, &len) ? -errno : 0;
+}
+
+static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
+{
+	struct seen *s = arg;
+
+	(void)fd;
+	(void)what;
+	s->fd = bufferevent_getfd(s->bev);
+	if (s->fd >= 0 && socket_cookie(s->fd, &s->cookie))
+		s->fd = -1;
+	bufferevent_decref(s->bev);
+	s->bev = NULL;
+}
+
+/* Close what is left of the oldest connection; evhttp sees its end and frees it. */
+static void seen_close(struct seen *s)
+{
+	uint64_t cookie;
+
+	if (s->bev) {
+		event_del(s->learn);
+		learn_descriptor(-1, 0, s);
+	}
+	if (s->fd >= 0 && socket_cookie(s->fd, &cookie) == 0 && cookie == s->cookie)
+		shutdown(s->fd, SHUT_RDWR);
+	s->fd = -1;
+}
+
+/* evhttp asks for a bufferevent just before it puts a new connection's descriptor into it. */
+static struct bufferevent *on_connection(struct event_base *base, void *arg)
+{
+	struct httpd *h = arg;
+	struct seen *s = &h->seen[h->next_seen];
+	struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
+
+	if (!bev)
+		return NULL;
+	h->next_seen = (h->next_seen + 1) % HTTPD_MAX_CONNECTIONS;
+	seen_close(s);
+	s->bev = bev;
+	bufferevent_incref(bev);
+	event_active(s->learn, EV_TIMEOUT, 0);
+	return bev;
+}
+
+/* evhttp has put its own argument into the listener, so this cannot reach the server: it only stops
+ * the listener, and resume starts it again. */
+static void on_accept_error(struct evconnlistener *listener, void *arg)
+{
+	(void)arg;
+	log_rated(LOG_WARN, "http: cannot accept, pausing for a second: %s",
+		strerror(EVUTIL_SOCKET_ERROR()));
+	evconnlistener_disable(listener);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg)
+{
+	struct httpd *h = arg;
+
+	(void)fd;
+	(void)what;
+	evconnlistener_enable(h->listener);
+}
+
+/* --- answers ---------------------------------------------------------------------------------- */
+
+/* Send out as the answer; out may be NULL when memory ran out. */
+static void reply(struct evhttp_request *req, int code, const char *type, struct evbuffer *out)
+{
+	struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
+	char length[24];
+
+	evhttp_add_header(headers, "Content-Type", type);
+	evhttp_add_header(headers, "Cache-Control", "no-store");
+	if (out && evhttp_request_get_command(req) == EVHTTP_REQ_HEAD) {
+		snprintf(length, sizeof(length), "%zu", evbuffer_get_length(out));
+		evhttp_add_header(headers, "Content-Length", length);
+		evbuffer_drain(out, evbuffer_get_length(out));
+	}
+	evhttp_send_reply(req, code, NULL, out);
+}
+
+static void reply_text(struct evhttp_request *req, int code, const char *text)
+{
+	struct evbuffer *out = evbuffer_new();
+
+	if (out)
+		evbuffer_add_printf(out, "%s\n", text);
+	reply(req, code, TEXT_TYPE, out);
+	if (out)
+		evbuffer_free(out);
+}
+
+static void reply_json(struct evhttp_request *req, int code, const json_t *root)
+{
+	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	struct evbuffer *out = text ? evbuffer_new() : NULL;
+
+	if (out) {
+		evbuffer_add_printf(out, "%s\n", text);
+		reply(req, code, JSON_TYPE, out);
+		evbuffer_free(out);
+	} else {
+		reply_text(req, HTTP_INTERNAL, "the answer could not be made");
+	}
+	free(text);
+}
+
+static void answer_metrics(struct httpd *h, struct evhttp_request *req)
+{
+	struct evbuffer *out = evbuffer_new();
+
+	if (!out) {
+		reply_text(req, HTTP_INTERNAL, "out of memory");
+		return;
+	}
+	h->ops->metrics(h->arg, out);
+	reply(req, HTTP_OK, METRICS_TYPE, out);
+	evbuffer_free(out);
+}
+
+static void answer_probe(struct httpd *h, struct evhttp_request *req, enum httpd_probe probe)
+{
+	struct err_text err = {""};
+
+	if (h->ops->probe(h->arg, probe, &err))
+		reply_text(req, HTTP_OK, "ok");
+	else
+		reply_text(req, HTTP_SERVUNAVAIL, err.s);
+}
+
+/* --- status ----------------------------------------------------------------------------------- */
+
+/* Part from evhttp's request: it is answered, or gone. */
+static struct evhttp_request *detach(struct httpd_request *r)
+{
+	struct evhttp_request *req = r->req;
+
+	r->req = NULL;
+	evtimer_del(r->deadline);
+	if (req)
+		evhttp_connection_set_closecb(evhttp_request_get_connection(req), NULL, NULL);
+	return req;
+}
+
+static void on_client_gone(struct evhttp_connection *conn, void *arg)
+{
+	struct httpd_request *r = arg;
+
+	(void)conn;
+	r->req = NULL;
+	evtimer_del(r->deadline);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *arg)
+{
+	struct httpd_request *r = arg;
+	json_t *root = json_pack("{s:s, s:i}", "error", "no answer in time", "timeout_ms",
+		(int)r->httpd->status_timeout_ms);
+
+	(void)fd;
+	(void)what;
+	reply_json(detach(r), HTTP_SERVUNAVAIL, root);
+	json_decref(root);
+}
+
+static void request_free(struct httpd_request *r)
+{
+	LIST_REMOVE(r, link);
+	event_free(r->deadline);
+	free(r);
+}
+
+static void answer_status(struct httpd *h, struct evhttp_request *req)
+{
+	struct timeval tv = {.tv_sec = h->status_timeout_ms / 1000,
+		.tv_usec = (h->status_timeout_ms % 1000) * 1000};
+	struct httpd_request *r = calloc(1, sizeof(*r));
+
+	if (r)
+		r->deadline = evtimer_new(h->base, on_deadline, r);
+	if (!r || !r->deadline) {
+		free(r);
+		reply_text(req, HTTP_INTERNAL, "out of memory");
+		return;
+	}
+	r->httpd = h;
+	r->req = req;
+	LIST_INSERT_HEAD(&h->waiting, r, link);
+	evtimer_add(r->deadline, &tv);
+	evhttp_connection_set_closecb(evhttp_request_get_connection(req), on_client_gone, r);
+	h->ops->status(h->arg, r);
+}
+
+void httpd_answer(struct httpd_request *r, int code, json_t *root)
+{
+	struct evhttp_request *req = detach(r);
+
+	if (req)
+		reply_json(req, code, root);
+	json_decref(root);
+	request_free(r);
+}
+
+bool httpd_query(const struct httpd_request *r, const char *name, char *buf, size_t n_buf)
+{
+	struct evkeyvalq params;
+	const char *query, *value;
+	bool fits;
+
+	query = r->req ? evhttp_uri_get_query(evhttp_request_get_evhttp_uri(r->req)) : NULL;
+	if (!query || evhttp_parse_query_str(query, &params))
+		return false;
+	value = evhttp_find_header(&params, name);
+	fits = value && strlen(value) < n_buf;
+	if (fits)
+		strcpy(buf, value);
+	evhttp_clear_headers(&params);
+	return fits;
+}
+
+/* --- routes ----------------------------------------------------------------------------------- */
+
+static void on_request(struct evhttp_request *req, void *arg)
+{
+	static const char *const probes[] = {
+		[HTTPD_HEALTH] = "/healthz", [HTTPD_LIVE] = "/livez", [HTTPD_READY] = "/readyz"};
+	struct httpd *h = arg;
+	const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
+	const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+	enum evhttp_cmd_type method = evhttp_request_get_command(req);
+
+	if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
+		evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
+		reply_text(req, HTTP_BADMETHOD, "this port only reads");
+		return;
+	}
+	if (path && h->ops->metrics && strcmp(path, "/metrics") == 0) {
+		answer_metrics(h, req);
+		return;
+	}
+	if (path && h->ops->status && strcmp(path, "/status") == 0) {
+		answer_status(h, req);
+		return;
+	}
+	for (unsigned i = 0; path && h->ops->probe && i < 3; i++) {
+		if (strcmp(path, probes[i]) == 0) {
+			answer_probe(h, req, (enum httpd_probe)i);
+			return;
+		}
+	}
+	reply_text(req, HTTP_NOTFOUND, "no such page");
+}
+
+/* --- life ------------------------------------------------------------------------------------- */
+
+static int bind_server(struct httpd *h, const struct addr *addr, struct err_text *err)
+{
+	unsigned flags = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE;
+	struct sockaddr_storage sa;
+	socklen_t sa_len;
+	struct timeval pause = {.tv_sec = ACCEPT_PAUSE_S};
+	char text[ADDR_TEXT_BYTES];
+	int rc = addr_lookup(addr, &sa, &sa_len, err);
+
+	if (rc)
+		return rc;
+	h->listener = evconnlistener_new_bind(
+		h->base, NULL, NULL, flags, LISTEN_BACKLOG, (struct sockaddr *)&sa, (int)sa_len);
+	if (!h->listener)
+		return err_set(err, -errno, "cannot listen for HTTP on %s: %s",
+			addr_format(addr, text), strerror(errno));
+	if (!evhttp_bind_listener(h->http, h->listener)) {
+		evconnlistener_free(h->listener);
+		h->listener = NULL;
+		return err_set(err, -ENOMEM, "out of memory");
+	}
+	evconnlistener_set_error_cb(h->listener, on_accept_error);
+	event_add(h->resume, &pause);
+	return 0;
+}
+
+static int make_parts(struct httpd *h)
+{
+	struct timeval silence = {.tv_sec = SILENCE_S};
+
+	h->http = evhttp_new(h->base);
+	h->resume = event_new(h->base, -1, EV_PERSIST, on_resume, h);
+	if (!h->http || !h->resume)
+		return -ENOMEM;
+	for (size_t i = 0; i < HTTPD_MAX_CONNECTIONS; i++) {
+		h->seen[i].fd = -1;
+		h->seen[i].learn = evtimer_new(h->base, learn_descriptor, &h->seen[i]);
+		if (!h->seen[i].learn)
+			return -ENOMEM;
+	}
+	evhttp_set_allowed_methods(h->http, ALL_METHODS);
+	evhttp_set_max_headers_size(h->http, MAX_HEADER_BYTES);
+	evhttp_set_max_body_size(h->http, MAX_BODY_BYTES);
+	evhttp_set_timeout_tv(h->http, &silence);
+	evhttp_set_bevcb(h->http, on_connection, h);
+	evhttp_set_gencb(h->http, on_request, h);
+	return 0;
+}
+
+int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
+	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err)
+{
+	struct httpd *h = calloc(1, sizeof(*h));
+	int rc;
+
+	if (!h)
+		return err_set(err, -ENOMEM, "out of memory");
+	h->base = base;
+	h->ops = ops;
+	h->arg = arg;
+	h->status_timeout_ms = status_timeout_ms ? status_timeout_ms : STATUS_TIMEOUT_MS;
+	LIST_INIT(&h->waiting);
+	rc = make_parts(h);
+	if (rc)
+		err_set(err, rc, "out of memory");
+	else
+		rc = bind_server(h, addr, err);
+	if (rc) {
+		httpd_free(h);
+		return rc;
+	}
+	*ret_httpd = h;
+	return 0;
+}
+
+uint16_t httpd_port(const struct httpd *h)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = sizeof(sa);
+
+	if (getsockname(evconnlistener_get_fd(h->listener), (struct sockaddr *)&sa, &len))
+		return 0;
+	return sockaddr_port((struct sockaddr *)&sa);
+}
+
+void httpd_free(struct httpd *h)
+{
+	struct httpd_request *r;
+
+	if (!h)
+		return;
+	while ((r = LIST_FIRST(&h->waiting))) {
+		detach(r);
+		request_free(r);
+	}
+	for (size_t i = 0; i < HTTPD_MAX_CONNECTIONS && h->seen[i].learn; i++) {
+		if (h->seen[i].bev)
+			bufferevent_decref(h->seen[i].bev);
+		event_free(h->seen[i].learn);
+	}
+	if (h->resume)
+		event_free(h->resume);
+	if (h->http)
+		evhttp_free(h->http);
+	free(h);
+}
