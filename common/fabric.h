@@ -7,9 +7,13 @@
  * completion queue, shared receive context). Manual progress: the owner calls fabric_poll from its loop and may
  * block only after fabric_may_sleep said so, watching fabric_fd.
  *
- * Tickets: a 48-byte HMAC of (magic, version, thread, agent id, term, agent instance, nonce) under the key
- * that the scheduler gave to exactly these two instances; checked before fi_accept; the accept answers with a
- * proof of its own. A stranger on the port gets nothing. */
+ * Tickets: 48 bytes with (magic, version, thread, agent id, credits, agent instance, nonce) and their HMAC
+ * under the key that the scheduler gave to exactly these two instances; checked before fi_accept; the accept
+ * answers with a proof of its own. A stranger on the port gets nothing. A ticket has no expiry: it is good as long as
+ * the key function knows the pair, and once, since the nonce counts the connects of an instance and the
+ * listener keeps a window over that count. So my_instance must be new for every fabric_open.
+ *
+ * A peer that passed is trusted code: provider tcp can be crashed by one. */
 #include <stdint.h>
 
 #include "common/xport.h"
@@ -25,14 +29,14 @@ struct fabric_config {
 	uint32_t my_id;        /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* data threads = xports */
-	uint32_t credits;   /* control receives granted per connection, 0: 64 */
-	uint32_t connect_timeout_ms;
-	uint32_t ping_ms; /* quiet connections are pinged this often ... */
-	uint32_t dead_ms; /* ... and dropped after this much silence */
+	uint32_t credits;   /* control receives granted per connection, 0: 64; at least 4 */
+	uint32_t connect_timeout_ms; /* 0: 3000 */
+	uint32_t ping_ms;            /* quiet connections are pinged this often (0: never) ... */
+	uint32_t dead_ms;            /* ... and dropped after this silence; at least 2 * ping_ms */
 };
 
-/* Ask (any thread may call it, the implementation locks): is peer_id with this instance known, and which key do
- * we share? Returns 0 and writes 32 bytes, or BPS_ENOTFOUND. */
+/* Ask (on the connection-management thread; the implementation locks, and must not call the fabric): is
+ * peer_id with this instance known, and which key do we share? Returns 0 and writes 32 bytes, or BPS_ENOTFOUND. */
 typedef int (*fabric_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 
 /* Open provider and address; with is_listener, listen. err gets the sentence (missing provider, port in
@@ -49,10 +53,12 @@ void fabric_set_id(struct fabric *f, uint32_t my_id);
 /* The xport of data thread `thread`. Call on any thread before that thread starts using it. */
 int fabric_xport_new(struct fabric *f, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
+/* Close its connections (their read_done and down run now), then free it. On its own thread, or after that
+ * has ended. NULL is allowed. */
 void fabric_xport_free(struct xport *x);
 
 /* Make progress and run callbacks: completions, connection events, queued sends, pings. Returns the number of
- * things done; 0 means nothing was there. */
+ * things done; 0 means nothing was there. At most 256 connections are taken per data thread. */
 int fabric_poll(struct xport *x, uint64_t now_ns);
 /* Flush queued sends; true when it is safe to block on fabric_fd (fi_trywait), false: poll again. */
 int fabric_may_sleep(struct xport *x);

@@ -1,0 +1,525 @@
+#include "common/fabric.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/fabric_impl.h"
+#include "common/log.h"
+
+#define LISTEN_BACKLOG 1024
+/* A handshake that was begun may hold up the connection-management thread this long. */
+#define LISTEN_RECV_US     20000
+#define LISTEN_DEFER_S     3
+#define LISTEN_USER_MS     10000
+#define LISTEN_KEEPIDLE_S  5
+#define LISTEN_KEEPINTVL_S 1
+#define LISTEN_KEEPCNT     5
+
+uint64_t fabric_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t fabric_random64(void)
+{
+	uint64_t v;
+
+	/* 8 bytes come whole and without blocking once the system is up. */
+	while (getrandom(&v, sizeof(v), 0) != sizeof(v))
+		;
+	return v;
+}
+
+int fabric_mr_reg(
+	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
+{
+	int rc = -FI_ENOKEY;
+
+	for (int tries = 0; rc == -FI_ENOKEY && tries < 8; tries++)
+		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, fabric_random64(), 0, ret, NULL);
+	return rc;
+}
+
+static struct fi_info *make_hints(const struct fabric_config *cfg, int mr_mode)
+{
+	struct fi_info *h = fi_allocinfo();
+
+	if (!h)
+		return NULL;
+	h->ep_attr->type = FI_EP_MSG;
+	h->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+	h->caps = FI_MSG | FI_RMA;
+	h->mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
+	h->domain_attr->mr_mode = mr_mode;
+	h->domain_attr->threading = FI_THREAD_SAFE;
+	h->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+	h->domain_attr->control_progress = FI_PROGRESS_MANUAL;
+	h->tx_attr->size = FABRIC_TX_DEPTH;
+	h->fabric_attr->prov_name = strdup(cfg->provider);
+	if (!h->fabric_attr->prov_name) {
+		fi_freeinfo(h);
+		return NULL;
+	}
+	return h;
+}
+
+static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
+{
+	struct fi_info *hints = make_hints(&f->cfg, mr_mode);
+	char port[8];
+	int rc;
+
+	if (!hints)
+		return err_set(err, -ENOMEM, "out of memory");
+	snprintf(port, sizeof(port), "%u", f->cfg.is_listener ? f->cfg.port : 0);
+	rc = fi_getinfo(FI_VERSION(1, 17), f->cfg.bind_addr, port, FI_SOURCE, hints, &f->info);
+	fi_freeinfo(hints);
+	if (rc)
+		return err_set(err, rc,
+			"libfabric provider '%s' has no endpoint on address %s: %s (is the address "
+			"of "
+			"this machine, and does the provider see its device?)",
+			f->cfg.provider, f->cfg.bind_addr, fi_strerror(-rc));
+	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
+	if (f->mr_mode == FI_MR_BASIC)
+		f->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	f->tx_max = FABRIC_TX_MAX;
+	if (f->info->tx_attr->size && f->info->tx_attr->size < FABRIC_TX_DEPTH)
+		f->tx_max = (uint32_t)(f->info->tx_attr->size * FABRIC_TX_MAX / FABRIC_TX_DEPTH);
+	if (!f->tx_max)
+		return err_set(err, -ENOSPC, "libfabric provider '%s' has too small a send queue",
+			f->cfg.provider);
+	return 0;
+}
+
+static uint16_t sockaddr_port(const void *sa)
+{
+	const struct sockaddr *s = sa;
+
+	if (s->sa_family == AF_INET6)
+		return ntohs(((const struct sockaddr_in6 *)sa)->sin6_port);
+	return ntohs(((const struct sockaddr_in *)sa)->sin_port);
+}
+
+static void set_int(int fd, int level, int name, int value)
+{
+	if (setsockopt(fd, level, name, &value, sizeof(value)))
+		log_warn("cannot harden the data listener option=%d: %s", name, strerror(errno));
+}
+
+static bool is_listener_on(int fd, uint16_t port)
+{
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss);
+	int v = 0;
+	socklen_t vlen = sizeof(v);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &v, &vlen) || !v)
+		return false;
+	return !getsockname(fd, (struct sockaddr *)&ss, &len) && sockaddr_port(&ss) == port;
+}
+
+/* Provider tcp hides its listening socket, and reads a stranger's handshake from it with a blocking
+ * receive. The options set here are inherited by what it accepts: silent connections are not even accepted,
+ * half-sent handshakes end after LISTEN_RECV_US, and dead peers are noticed by the kernel as well. */
+static void harden_listener(uint16_t port)
+{
+	DIR *d = opendir("/proc/self/fd");
+	struct dirent *e;
+	bool found = false;
+
+	if (!d)
+		goto out;
+	while ((e = readdir(d))) {
+		int fd = atoi(e->d_name);
+
+		if (e->d_name[0] == '.' || fd == dirfd(d) || !is_listener_on(fd, port))
+			continue;
+		found = true;
+		if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO,
+			    &(struct timeval){.tv_usec = LISTEN_RECV_US}, sizeof(struct timeval)))
+			log_warn("cannot limit handshakes on the data listener: %s",
+				strerror(errno));
+		set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, LISTEN_DEFER_S);
+		set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+		set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, LISTEN_KEEPIDLE_S);
+		set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, LISTEN_KEEPINTVL_S);
+		set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, LISTEN_KEEPCNT);
+		set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, LISTEN_USER_MS);
+	}
+	closedir(d);
+out:
+	if (!found)
+		log_warn("data listener not found among the descriptors, so not hardened port=%u",
+			port);
+}
+
+static int open_eq(struct fabric *f, struct fid_eq **ret)
+{
+	struct fi_eq_attr attr = {.size = 1024, .wait_obj = FI_WAIT_FD};
+	struct epoll_event ev = {.events = EPOLLIN};
+	int fd, rc;
+
+	rc = fi_eq_open(f->fabric, &attr, ret, NULL);
+	if (rc)
+		return rc;
+	rc = fi_control(&(*ret)->fid, FI_GETWAIT, &fd);
+	if (!rc && epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+		rc = -errno;
+	if (rc) {
+		fi_close(&(*ret)->fid);
+		*ret = NULL;
+	}
+	return rc;
+}
+
+static int start_listening(struct fabric *f, struct err_text *err)
+{
+	struct sockaddr_storage ss;
+	size_t len = sizeof(ss);
+	int backlog = LISTEN_BACKLOG, rc;
+
+	rc = open_eq(f, &f->eq);
+	if (!rc)
+		rc = fi_passive_ep(f->fabric, f->info, &f->pep, NULL);
+	if (!rc)
+		rc = fi_pep_bind(f->pep, &f->eq->fid, 0);
+	if (!rc) {
+		fi_control(&f->pep->fid, FI_BACKLOG, &backlog);
+		rc = fi_listen(f->pep);
+	}
+	if (!rc)
+		rc = fi_getname(&f->pep->fid, &ss, &len);
+	if (rc)
+		return err_set(err, rc, "cannot listen for data on %s port %u: %s%s",
+			f->cfg.bind_addr, f->cfg.port, fi_strerror(-rc),
+			rc == -EADDRINUSE ? " (is another daemon running?)" : "");
+	f->port = sockaddr_port(&ss);
+	if (strcmp(f->cfg.provider, "tcp") == 0)
+		harden_listener(f->port);
+	return 0;
+}
+
+static int start_thread(struct fabric *f)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+
+	if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->stop_fd, &ev))
+		return -errno;
+	return -pthread_create(&f->thread, NULL, cm_main, f);
+}
+
+static void set_defaults(struct fabric_config *cfg)
+{
+	if (!cfg->credits)
+		cfg->credits = FABRIC_CREDITS;
+	if (cfg->credits < FABRIC_CREDITS_MIN)
+		cfg->credits = FABRIC_CREDITS_MIN;
+	if (!cfg->connect_timeout_ms)
+		cfg->connect_timeout_ms = FABRIC_CONNECT_MS;
+	if (cfg->ping_ms && cfg->dead_ms < 2 * cfg->ping_ms)
+		cfg->dead_ms = 2 * cfg->ping_ms;
+}
+
+static void fabric_free(struct fabric *f)
+{
+	if (f->pep)
+		fi_close(&f->pep->fid);
+	if (f->eq)
+		fi_close(&f->eq->fid);
+	if (f->fabric)
+		fi_close(&f->fabric->fid);
+	if (f->info)
+		fi_freeinfo(f->info);
+	if (f->epoll_fd >= 0)
+		close(f->epoll_fd);
+	if (f->stop_fd >= 0)
+		close(f->stop_fd);
+	pthread_mutex_destroy(&f->lock);
+	free((char *)f->cfg.provider);
+	free((char *)f->cfg.bind_addr);
+	free(f);
+}
+
+int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn key_fn,
+	void *key_ctx, struct fabric **ret, struct err_text *err)
+{
+	struct fabric *f;
+	int rc;
+
+	/* With its cache, closing a registration on verbs would not revoke the peer's key. */
+	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
+	setenv("IPATH_NO_BACKTRACE", "1", 1);
+
+	f = calloc(1, sizeof(*f));
+	if (!f)
+		return err_set(err, -ENOMEM, "out of memory");
+	f->cfg = *cfg;
+	f->cfg.provider = strdup(cfg->provider);
+	f->cfg.bind_addr = strdup(cfg->bind_addr);
+	set_defaults(&f->cfg);
+	f->key_fn = key_fn;
+	f->key_ctx = key_ctx;
+	f->my_id = cfg->my_id;
+	pthread_mutex_init(&f->lock, NULL);
+	LIST_INIT(&f->xports);
+	f->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	f->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = -ENOMEM;
+	if (!f->cfg.provider || !f->cfg.bind_addr || f->epoll_fd < 0 || f->stop_fd < 0) {
+		err_set(err, rc, "cannot set up the fabric: no memory or descriptors left");
+		goto fail;
+	}
+	rc = get_info(f, mr_mode, err);
+	if (rc)
+		goto fail;
+	rc = fi_fabric(f->info->fabric_attr, &f->fabric, NULL);
+	if (rc) {
+		err_set(err, rc, "cannot open libfabric provider '%s': %s", cfg->provider,
+			fi_strerror(-rc));
+		goto fail;
+	}
+	if (cfg->is_listener)
+		rc = start_listening(f, err);
+	if (rc)
+		goto fail;
+	rc = start_thread(f);
+	if (rc) {
+		err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
+		goto fail;
+	}
+	*ret = f;
+	return 0;
+fail:
+	fabric_free(f);
+	return rc;
+}
+
+int fabric_open(const struct fabric_config *cfg, fabric_key_fn key_fn, void *key_ctx,
+	struct fabric **ret, struct err_text *err)
+{
+	return fabric_open_mr(cfg, FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
+		key_fn, key_ctx, ret, err);
+}
+
+void fabric_close(struct fabric *f)
+{
+	uint64_t one = 1;
+
+	if (!f)
+		return;
+	if (write(f->stop_fd, &one, sizeof(one)) != sizeof(one))
+		log_error("cannot stop the connection thread: %s", strerror(errno));
+	pthread_join(f->thread, NULL);
+	fabric_free(f);
+}
+
+uint16_t fabric_port(const struct fabric *f)
+{
+	return f->port;
+}
+
+void fabric_set_id(struct fabric *f, uint32_t my_id)
+{
+	atomic_store(&f->my_id, my_id);
+}
+
+/* ---- data threads ---- */
+
+static int open_cq(struct fabric_xport *x)
+{
+	struct fi_cq_attr attr = {
+		.size = FABRIC_CQ_DEPTH, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD};
+	struct fi_rx_attr rx = *x->f->info->rx_attr;
+	struct epoll_event ev = {.events = EPOLLIN};
+	int fd, rc;
+
+	rc = fi_cq_open(x->domain, &attr, &x->cq, NULL);
+	if (rc)
+		return rc;
+	rc = fi_control(&x->cq->fid, FI_GETWAIT, &fd);
+	if (rc)
+		return rc;
+	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ||
+		epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->queue.wake_fd, &ev))
+		return -errno;
+	rx.size = FABRIC_CQ_DEPTH;
+	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
+	if (rc) /* a device has its own limit, which every adapter of today keeps above this */
+		rc = (rx.size = 4096, fi_srx_context(x->domain, &rx, &x->srx, NULL));
+	if (rc)
+		return rc;
+	/* Provider tcp wants the queue bound here, verbs takes it from the endpoints. */
+	rc = fi_ep_bind(x->srx, &x->cq->fid, FI_RECV);
+	return rc && x->is_verbs ? 0 : rc;
+}
+
+static void close_now(struct xconn *c, const char *why)
+{
+	conn_down((struct fabric_conn *)c, why);
+}
+
+static const struct xport_ops fabric_ops = {
+	.connect = conn_connect,
+	.send = io_send,
+	.read = io_read,
+	.close = close_now,
+	.seg_add = seg_add,
+	.seg_del = seg_del,
+};
+
+static void drop_requests(struct fabric_xport *x)
+{
+	struct cm_event ev;
+
+	while (cm_queue_pop(&x->queue, &ev))
+		if (ev.kind == CM_REQUEST)
+			cm_reject(x->f, ev.info, "NO");
+}
+
+static void keep_counts(struct fabric_xport *x)
+{
+	struct fabric_stats *p = &x->f->past;
+
+	p->rx_bytes += x->count.rx_bytes;
+	p->tx_bytes += x->count.tx_bytes;
+	p->messages_in += x->count.messages_in;
+	p->messages_out += x->count.messages_out;
+	p->reads += x->count.reads;
+	p->protocol_errors += x->count.protocol_errors;
+}
+
+static void xport_destroy(struct fabric_xport *x)
+{
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
+		if (x->conns[i] && x->conns[i]->state != CONN_FREE)
+			conn_down(x->conns[i], "this side shuts down");
+	}
+	drop_requests(x);
+	if (x->srx)
+		fi_close(&x->srx->fid);
+	if (x->cq)
+		fi_close(&x->cq->fid);
+	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
+		if (x->segs[i].mr)
+			fi_close(&x->segs[i].mr->fid);
+	io_free(x);
+	if (x->eq)
+		fi_close(&x->eq->fid);
+	if (x->domain)
+		fi_close(&x->domain->fid);
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
+		free(x->conns[i]);
+	if (x->epoll_fd >= 0)
+		close(x->epoll_fd);
+	if (x->queue.wake_fd >= 0)
+		close(x->queue.wake_fd);
+	pthread_mutex_destroy(&x->queue.lock);
+	free(x->segs);
+	free(x);
+}
+
+int fabric_xport_new(struct fabric *f, unsigned thread, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err)
+{
+	struct fabric_xport *x = calloc(1, sizeof(*x));
+	int rc = -ENOMEM;
+
+	if (!x)
+		return err_set(err, rc, "out of memory");
+	x->pub = (struct xport){.ops = &fabric_ops, .ev = ev, .ctx = ctx};
+	x->f = f;
+	x->thread = thread;
+	x->is_verbs = strstr(f->info->fabric_attr->prov_name, "verbs") != NULL;
+	x->now_ns = fabric_now_ns();
+	x->next_deadline_ns = UINT64_MAX;
+	TAILQ_INIT(&x->busy);
+	TAILQ_INIT(&x->stuck);
+	TAILQ_INIT(&x->doomed);
+	TAILQ_INIT(&x->tx_free);
+	TAILQ_INIT(&x->rop_free);
+	TAILQ_INIT(&x->orphans);
+	pthread_mutex_init(&x->queue.lock, NULL);
+	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	x->queue.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
+	if (x->epoll_fd < 0 || x->queue.wake_fd < 0 || !x->segs)
+		goto fail;
+	rc = fi_domain(f->fabric, f->info, &x->domain, NULL);
+	if (!rc)
+		rc = open_cq(x);
+	pthread_mutex_lock(&f->lock);
+	if (!rc)
+		rc = open_eq(f, &x->eq);
+	if (!rc)
+		LIST_INSERT_HEAD(&f->xports, x, link);
+	pthread_mutex_unlock(&f->lock);
+	if (rc)
+		goto fail;
+	*ret = &x->pub;
+	return 0;
+fail:
+	err_set(err, rc, "cannot open a data thread on provider '%s': %s", f->cfg.provider,
+		fi_strerror(-rc));
+	xport_destroy(x);
+	return rc;
+}
+
+void fabric_xport_free(struct xport *xp)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	int fd;
+
+	if (!x)
+		return;
+	pthread_mutex_lock(&x->f->lock);
+	LIST_REMOVE(x, link);
+	keep_counts(x);
+	if (!fi_control(&x->eq->fid, FI_GETWAIT, &fd))
+		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+	pthread_mutex_unlock(&x->f->lock);
+	xport_destroy(x);
+}
+
+int fabric_fd(struct xport *x)
+{
+	return ((struct fabric_xport *)x)->epoll_fd;
+}
+
+static void add_counts(struct fabric_stats *s, const struct fabric_xport *x)
+{
+	s->rx_bytes += atomic_load_explicit(&x->count.rx_bytes, memory_order_relaxed);
+	s->tx_bytes += atomic_load_explicit(&x->count.tx_bytes, memory_order_relaxed);
+	s->messages_in += atomic_load_explicit(&x->count.messages_in, memory_order_relaxed);
+	s->messages_out += atomic_load_explicit(&x->count.messages_out, memory_order_relaxed);
+	s->reads += atomic_load_explicit(&x->count.reads, memory_order_relaxed);
+	s->protocol_errors += atomic_load_explicit(&x->count.protocol_errors, memory_order_relaxed);
+	s->connections += atomic_load_explicit(&x->count.connections, memory_order_relaxed);
+}
+
+void fabric_stats(struct fabric *f, struct fabric_stats *ret)
+{
+	const struct fabric_xport *x;
+
+	pthread_mutex_lock(&f->lock);
+	*ret = f->past;
+	LIST_FOREACH (x, &f->xports, link)
+		add_counts(ret, x);
+	pthread_mutex_unlock(&f->lock);
+	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);
+}

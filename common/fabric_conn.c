@@ -1,0 +1,580 @@
+#include "common/fabric_impl.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openssl/crypto.h>
+
+#include "common/log.h"
+
+#define NS_PER_MS UINT64_C(1000000)
+
+static const char *state_name(enum conn_state s)
+{
+	static const char *const names[] = {
+		"free", "connecting", "accepting", "up", "doomed", "closing"};
+
+	return names[s];
+}
+
+static bool state_may_follow(enum conn_state from, enum conn_state to)
+{
+	static const uint8_t next[] = {
+		[CONN_FREE] = 1 << CONN_CONNECTING | 1 << CONN_ACCEPTING,
+		[CONN_CONNECTING] = 1 << CONN_UP | 1 << CONN_DOOMED | 1 << CONN_CLOSING,
+		[CONN_ACCEPTING] = 1 << CONN_UP | 1 << CONN_DOOMED | 1 << CONN_CLOSING,
+		[CONN_UP] = 1 << CONN_DOOMED | 1 << CONN_CLOSING,
+		[CONN_DOOMED] = 1 << CONN_CLOSING,
+		[CONN_CLOSING] = 1 << CONN_FREE,
+	};
+
+	return next[from] >> to & 1;
+}
+
+static void set_state(struct fabric_conn *c, enum conn_state to, const char *why)
+{
+	assert(state_may_follow(c->state, to));
+	log_debug("connection peer=%u slot=%u %s -> %s: %s", c->pub.peer_id, c->slot,
+		state_name(c->state), state_name(to), why);
+	c->state = to;
+}
+
+/* A slot for a new connection, cleared but for what outlives a connection. */
+static struct fabric_conn *conn_get(struct fabric_xport *x)
+{
+	struct fabric_conn *c = NULL;
+	uint64_t last_cookie;
+	uint16_t slot;
+
+	for (slot = 0; slot < FABRIC_CONNS_MAX; slot++)
+		if (!x->conns[slot] || x->conns[slot]->state == CONN_FREE)
+			break;
+	if (slot == FABRIC_CONNS_MAX)
+		return NULL;
+	if (!x->conns[slot])
+		x->conns[slot] = calloc(1, sizeof(*c));
+	c = x->conns[slot];
+	if (!c)
+		return NULL;
+	last_cookie = c->last_cookie;
+	memset(c, 0, sizeof(*c));
+	c->last_cookie = last_cookie;
+	c->pub.x = &x->pub;
+	c->slot = slot;
+	TAILQ_INIT(&c->ops);
+	return c;
+}
+
+static void conn_put(struct fabric_conn *c)
+{
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK; i++) {
+		free(c->peer_segs[i]);
+		c->peer_segs[i] = NULL;
+	}
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+	c->last_cookie = c->rx_cookie;
+	c->rx_cookie = 0;
+	set_state(c, CONN_FREE, "gone");
+}
+
+/* The endpoint of a connection, ready to receive. */
+static int open_ep(struct fabric_conn *c, struct fi_info *info)
+{
+	struct fabric_xport *x = xport_of(c);
+	int rc = io_grow_rx(x, (x->n_conns + 1) * x->f->cfg.credits);
+
+	if (!rc)
+		rc = fi_endpoint(x->domain, info, &c->ep, NULL);
+	if (!rc)
+		rc = fi_ep_bind(c->ep, &x->eq->fid, 0);
+	if (!rc)
+		rc = fi_ep_bind(c->ep, &x->cq->fid, FI_TRANSMIT | FI_RECV);
+	if (!rc)
+		rc = fi_ep_bind(c->ep, &x->srx->fid, 0);
+	if (!rc)
+		rc = fi_enable(c->ep);
+	if (rc && c->ep) {
+		fi_close(&c->ep->fid);
+		c->ep = NULL;
+	}
+	return rc;
+}
+
+static void conn_begin(struct fabric_conn *c, enum conn_state state, const char *why)
+{
+	struct fabric_xport *x = xport_of(c);
+	uint64_t now_ns = fabric_now_ns();
+
+	c->rx_allow = x->f->cfg.credits;
+	c->last_rx_ns = now_ns;
+	c->deadline_ns = now_ns + x->f->cfg.connect_timeout_ms * NS_PER_MS;
+	conn_deadline(x, c->deadline_ns);
+	atomic_store_explicit(&x->count.connections, ++x->n_conns, memory_order_relaxed);
+	set_state(c, state, why);
+}
+
+static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *ret_len)
+{
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(port)};
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+	const void *sa = &v4;
+	size_t len = sizeof(v4);
+
+	if (inet_pton(AF_INET, addr, &v4.sin_addr) != 1) {
+		if (inet_pton(AF_INET6, addr, &v6.sin6_addr) != 1)
+			return -EINVAL;
+		sa = &v6;
+		len = sizeof(v6);
+	}
+	*ret_sa = malloc(len);
+	if (!*ret_sa)
+		return -ENOMEM;
+	memcpy(*ret_sa, sa, len);
+	*ret_len = len;
+	return 0;
+}
+
+static void make_ticket(struct fabric_conn *c, uint16_t thread, uint8_t ret[TICKET_BYTES])
+{
+	struct fabric *f = xport_of(c)->f;
+	uint64_t n = atomic_fetch_add(&f->nonces, 1) + 1;
+	struct ticket t = {.thread = thread,
+		.peer_id = atomic_load(&f->my_id),
+		.credits = (uint16_t)f->cfg.credits,
+		.instance = f->cfg.my_instance};
+
+	c->nonce = n << 32 | (fabric_random64() & 0xffff) << 16 | c->slot;
+	t.nonce = c->nonce;
+	c->rx_cookie = ticket_cookie(c->nonce, c->key);
+	ticket_seal(&t, c->key, ret);
+}
+
+int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
+	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
+	struct xconn **ret_conn)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	uint8_t ticket[TICKET_BYTES];
+	struct fabric_conn *c;
+	struct fi_info *info;
+	int rc;
+
+	c = conn_get(x);
+	if (!c) {
+		log_rated(LOG_WARN, "data thread %u has its %u connections, cannot connect to %s",
+			x->thread, FABRIC_CONNS_MAX, addr);
+		return -EMFILE;
+	}
+	info = fi_dupinfo(x->f->info);
+	if (!info)
+		return -ENOMEM;
+	free(info->dest_addr);
+	info->dest_addr = NULL;
+	rc = parse_addr(addr, port, &info->dest_addr, &info->dest_addrlen);
+	if (rc)
+		goto out;
+	c->pub.user = user;
+	c->pub.peer_id = peer_id;
+	c->pub.peer_instance = peer_instance;
+	c->is_told = true;
+	memcpy(c->key, key, sizeof(c->key));
+	make_ticket(c, thread, ticket);
+	rc = open_ep(c, info);
+	if (rc)
+		goto out;
+	rc = fi_connect(c->ep, info->dest_addr, ticket, sizeof(ticket));
+	if (rc) {
+		fi_close(&c->ep->fid);
+		c->ep = NULL;
+		goto out;
+	}
+	conn_begin(c, CONN_CONNECTING, addr);
+	*ret_conn = &c->pub;
+out:
+	fi_freeinfo(info);
+	return rc;
+}
+
+void conn_accept(struct fabric_xport *x, struct cm_event *ev)
+{
+	struct proof p = {.instance = x->f->cfg.my_instance,
+		.peer_id = atomic_load(&x->f->my_id),
+		.credits = (uint16_t)x->f->cfg.credits};
+	struct fabric_conn *c = conn_get(x);
+	uint8_t proof[PROOF_BYTES];
+	int rc;
+
+	if (!c) {
+		log_rated(LOG_WARN, "data thread %u has its %u connections, refused peer=%u",
+			x->thread, FABRIC_CONNS_MAX, ev->ticket.peer_id);
+		cm_reject(x->f, ev->info, "FULL");
+		return;
+	}
+	c->pub.peer_id = ev->ticket.peer_id;
+	c->pub.peer_instance = ev->ticket.instance;
+	c->credits = ev->ticket.credits;
+	c->rx_cookie = (fabric_random64() & ~UINT64_C(0xffff)) | c->slot;
+	c->tx_cookie = ticket_cookie(ev->ticket.nonce, ev->key);
+	p.cookie = c->rx_cookie;
+	proof_seal(&p, ev->ticket.nonce, ev->key, proof);
+	rc = open_ep(c, ev->info);
+	if (rc) {
+		log_rated(LOG_WARN, "cannot accept peer=%u: %s", c->pub.peer_id, fi_strerror(-rc));
+		cm_reject(x->f, ev->info, "BUSY");
+		return;
+	}
+	rc = fi_accept(c->ep, proof, sizeof(proof));
+	fi_freeinfo(ev->info);
+	if (rc) {
+		log_rated(LOG_WARN, "cannot accept peer=%u: %s", c->pub.peer_id, fi_strerror(-rc));
+		fi_close(&c->ep->fid);
+		c->ep = NULL;
+		return;
+	}
+	conn_begin(c, CONN_ACCEPTING, "ticket is good");
+}
+
+static void mark_all_segs(struct fabric_conn *c)
+{
+	const struct fabric_xport *x = xport_of(c);
+
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++) {
+		if (!x->segs[i].mem)
+			continue;
+		c->dirty[i / 64] |= UINT64_C(1) << (i % 64);
+		c->n_dirty++;
+	}
+}
+
+void conn_up(struct fabric_conn *c)
+{
+	struct fabric_xport *x = xport_of(c);
+
+	set_state(c, CONN_UP, "handshake done");
+	c->is_told = true;
+	c->last_rx_ns = x->now_ns;
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+	if (x->f->cfg.ping_ms)
+		conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * NS_PER_MS);
+	mark_all_segs(c);
+	io_touch(c);
+	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
+}
+
+/* The connecting side heard the accept. */
+static void on_connected(struct fabric_conn *c, const struct cm_event *ev)
+{
+	struct wire_msg hello = {.type = WIRE_PING};
+	struct proof p;
+	int rc;
+
+	if (c->state != CONN_CONNECTING)
+		return; /* the accepting side waits for the first message */
+	rc = proof_open(ev->data, ev->data_bytes, c->nonce, c->key, &p);
+	if (!rc && (p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id))
+		rc = BPS_EAUTH;
+	if (rc) {
+		counter_add(&xport_of(c)->count.protocol_errors, 1);
+		conn_doom(c, "the peer could not prove who it is: %s", err_str(rc));
+		return;
+	}
+	c->tx_cookie = p.cookie;
+	c->credits = p.credits;
+	/* Before anything of the owner's: it is what makes the accepting side come up. */
+	io_put(c, &hello, 1);
+	conn_up(c);
+}
+
+static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
+{
+	char code[9] = {0};
+
+	memcpy(code, ev->data, ev->data_bytes < 8 ? ev->data_bytes : 8);
+	if (c->state == CONN_UP || c->state == CONN_ACCEPTING)
+		conn_doom(c, "connection lost: %s", fi_strerror(ev->err));
+	else if (strcmp(code, "NO") == 0)
+		conn_doom(c, "refused: the peer does not accept our ticket");
+	else if (strcmp(code, "FULL") == 0)
+		conn_doom(c, "refused: the peer's data thread has no room for more connections");
+	else if (strcmp(code, "BUSY") == 0)
+		conn_doom(c, "refused: the peer is short of resources");
+	else
+		conn_doom(c, "cannot connect: %s", fi_strerror(ev->err));
+}
+
+void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev)
+{
+	struct fabric_conn *c = NULL;
+
+	/* By address only. That of a closed endpoint may serve a new one; then the proof or a
+	 * reconnect puts a misled connection right. */
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX && !c; i++)
+		if (x->conns[i] && x->conns[i]->ep && &x->conns[i]->ep->fid == ev->fid)
+			c = x->conns[i];
+	if (!c)
+		return;
+	if (ev->kind == CM_CONNECTED)
+		on_connected(c, ev);
+	else if (ev->err)
+		on_refused(c, ev);
+	else
+		conn_doom(c, "closed by the peer");
+}
+
+void conn_doom(struct fabric_conn *c, const char *fmt, ...)
+{
+	struct fabric_xport *x = xport_of(c);
+	va_list ap;
+
+	if (c->state == CONN_DOOMED || c->state == CONN_CLOSING || c->state == CONN_FREE)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(c->why, sizeof(c->why), fmt, ap);
+	va_end(ap);
+	set_state(c, CONN_DOOMED, c->why);
+	TAILQ_INSERT_TAIL(&x->doomed, c, doom_link);
+}
+
+static void cancel_reads(struct fabric_conn *c)
+{
+	const struct xport *x = c->pub.x;
+
+	while (c->reads_used) {
+		unsigned i = (unsigned)__builtin_ctz(c->reads_used);
+
+		c->reads_used &= c->reads_used - 1;
+		c->n_reads--;
+		x->ev->read_done(x->ctx, c->reads[i].r, -ECANCELED);
+	}
+}
+
+void conn_down(struct fabric_conn *c, const char *why)
+{
+	struct fabric_xport *x = xport_of(c);
+
+	if (c->state == CONN_CLOSING || c->state == CONN_FREE)
+		return; /* closed again from a callback of its close */
+	if (c->state == CONN_DOOMED)
+		TAILQ_REMOVE(&x->doomed, c, doom_link);
+	if (c->is_busy)
+		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
+	c->is_busy = c->is_stuck = false;
+	set_state(c, CONN_CLOSING, why);
+	fi_close(&c->ep->fid); /* the fence */
+	c->ep = NULL;
+	io_abandon(c);
+	cancel_reads(c);
+	atomic_store_explicit(&x->count.connections, --x->n_conns, memory_order_relaxed);
+	if (c->is_told)
+		x->pub.ev->down(x->pub.ctx, &c->pub, why);
+	conn_put(c);
+}
+
+int conn_reap(struct fabric_xport *x)
+{
+	struct fabric_conn *c;
+	char why[sizeof(c->why)];
+	int n = 0;
+
+	while ((c = TAILQ_FIRST(&x->doomed))) {
+		memcpy(why, c->why, sizeof(why));
+		conn_down(c, why);
+		n++;
+	}
+	return n;
+}
+
+/* ---- time ---- */
+
+void conn_deadline(struct fabric_xport *x, uint64_t at_ns)
+{
+	if (at_ns < x->next_deadline_ns)
+		x->next_deadline_ns = at_ns;
+}
+
+/* Silence is only held against a peer that had a ping to answer: we may have been stopped ourselves. */
+static uint64_t dead_at(const struct fabric_conn *c, const struct fabric_config *cfg)
+{
+	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;
+	uint64_t by_ping = c->ping_ns + (cfg->dead_ms - cfg->ping_ms) * NS_PER_MS;
+
+	return by_rx > by_ping ? by_rx : by_ping;
+}
+
+static uint64_t tick_up(struct fabric_conn *c, const struct fabric_config *cfg, uint64_t now_ns)
+{
+	struct wire_msg ping = {.type = WIRE_PING};
+
+	if (!cfg->ping_ms)
+		return UINT64_MAX;
+	if (!c->is_pinged && now_ns >= c->last_rx_ns + cfg->ping_ms * NS_PER_MS) {
+		c->is_pinged = true;
+		c->ping_ns = now_ns;
+		io_put(c, &ping, 1); /* without credit it is the peer's turn anyway */
+	}
+	if (!c->is_pinged)
+		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;
+	if (now_ns < dead_at(c, cfg))
+		return dead_at(c, cfg);
+	conn_doom(c, "no sign of life for %lu ms",
+		(unsigned long)((now_ns - c->last_rx_ns) / NS_PER_MS));
+	return UINT64_MAX;
+}
+
+static uint64_t tick_one(struct fabric_conn *c, const struct fabric_config *cfg, uint64_t now_ns)
+{
+	if (c->state == CONN_UP)
+		return tick_up(c, cfg, now_ns);
+	if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTING)
+		return UINT64_MAX;
+	if (now_ns < c->deadline_ns)
+		return c->deadline_ns;
+	conn_doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
+	return UINT64_MAX;
+}
+
+void conn_tick(struct fabric_xport *x)
+{
+	x->next_deadline_ns = UINT64_MAX;
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
+		if (x->conns[i] && x->conns[i]->state != CONN_FREE)
+			conn_deadline(x, tick_one(x->conns[i], &x->f->cfg, x->now_ns));
+	io_reclaim(x);
+}
+
+uint64_t fabric_next_deadline(struct xport *x)
+{
+	return ((struct fabric_xport *)x)->next_deadline_ns;
+}
+
+/* ---- segments ---- */
+
+static void seg_mark(struct fabric_xport *x, uint16_t id)
+{
+	uint64_t bit = UINT64_C(1) << (id % 64);
+
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
+		struct fabric_conn *c = x->conns[i];
+
+		if (!c || c->state != CONN_UP || c->dirty[id / 64] & bit)
+			continue;
+		c->dirty[id / 64] |= bit;
+		c->n_dirty++;
+		io_touch(c);
+	}
+}
+
+int seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	struct own_seg *s = NULL;
+	uint16_t id = 0;
+	int rc;
+
+	if (!mem || !bytes)
+		return -EINVAL;
+	/* Going round, a number rests as long as possible before it means other memory. */
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX && !s; i++) {
+		id = (uint16_t)((x->seg_next + i) % FABRIC_SEGS_MAX);
+		if (!x->segs[id].mem)
+			s = &x->segs[id];
+	}
+	if (!s)
+		return -ENOSPC;
+	rc = fabric_mr_reg(x, mem, bytes, FI_SEND | FI_READ | FI_REMOTE_READ, &s->mr);
+	if (rc)
+		return rc;
+	s->mem = mem;
+	s->bytes = bytes;
+	s->desc = fi_mr_desc(s->mr);
+	x->seg_next = (uint16_t)((id + 1) % FABRIC_SEGS_MAX);
+	seg_mark(x, id);
+	*ret_segment = id;
+	return 0;
+}
+
+void seg_del(struct xport *xp, uint16_t id)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	struct own_seg *s;
+
+	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem)
+		return;
+	s = &x->segs[id];
+	fi_close(&s->mr->fid);
+	*s = (struct own_seg){0};
+	seg_mark(x, id);
+}
+
+static void seg_message(const struct fabric_xport *x, uint16_t id, struct wire_msg *ret)
+{
+	const struct own_seg *s = &x->segs[id];
+
+	*ret = (struct wire_msg){.type = s->mem ? WIRE_SEG_ADD : WIRE_SEG_DEL, .segment = id};
+	if (!s->mem)
+		return;
+	ret->seg.base = x->f->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)s->mem : 0;
+	ret->seg.key = fi_mr_key(s->mr);
+	ret->seg.bytes = s->bytes;
+}
+
+int seg_announce(struct fabric_conn *c)
+{
+	struct wire_msg m;
+
+	for (unsigned w = 0; c->n_dirty && w < FABRIC_SEGS_MAX / 64; w++) {
+		while (c->dirty[w]) {
+			uint16_t id = (uint16_t)(w * 64 + (unsigned)__builtin_ctzll(c->dirty[w]));
+			int rc;
+
+			seg_message(xport_of(c), id, &m);
+			rc = io_put(c, &m, 1);
+			if (rc)
+				return rc;
+			c->dirty[w] &= c->dirty[w] - 1;
+			c->n_dirty--;
+		}
+	}
+	return 0;
+}
+
+void seg_note(struct fabric_conn *c, const struct wire_msg *m)
+{
+	struct peer_seg **chunk;
+
+	if (m->segment >= FABRIC_SEGS_MAX) {
+		counter_add(&xport_of(c)->count.protocol_errors, 1);
+		conn_doom(c, "protocol: segment %u is beyond the table", m->segment);
+		return;
+	}
+	chunk = &c->peer_segs[m->segment / FABRIC_SEG_CHUNK];
+	if (!*chunk)
+		*chunk = calloc(FABRIC_SEG_CHUNK, sizeof(**chunk));
+	if (!*chunk) {
+		conn_doom(c, "out of memory");
+		return;
+	}
+	(*chunk)[m->segment % FABRIC_SEG_CHUNK] =
+		m->type == WIRE_SEG_DEL
+			? (struct peer_seg){0}
+			: (struct peer_seg){
+				  .base = m->seg.base, .key = m->seg.key, .bytes = m->seg.bytes};
+}
+
+const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment)
+{
+	const struct peer_seg *chunk, *s;
+
+	if (segment >= FABRIC_SEGS_MAX)
+		return NULL;
+	chunk = c->peer_segs[segment / FABRIC_SEG_CHUNK];
+	if (!chunk)
+		return NULL;
+	s = &chunk[segment % FABRIC_SEG_CHUNK];
+	return s->bytes ? s : NULL;
+}

@@ -1,0 +1,342 @@
+#ifndef BPS_COMMON_FABRIC_IMPL_H
+#define BPS_COMMON_FABRIC_IMPL_H
+/* Inside of common/fabric.h, shared by its files and its unit test only.
+ *
+ *   fabric.c         process-wide object, data-thread object, listener, statistics
+ *   fabric_ticket.c  tickets and proofs; pure
+ *   fabric_cm.c      connection-management thread: event queues, ticket check, refusals
+ *   fabric_conn.c    life of a connection: connect, accept, up, down, pings, segments
+ *   fabric_io.c      buffers, messages under credit, reads
+ *   fabric_poll.c    completions and the poll loop
+ *
+ * Who owns what: endpoints, completion queue, buffers and connections belong to the data thread. The
+ * connection-management thread only reads event queues (each data thread has one) and hands
+ * what it read over through struct cm_queue; it never touches a connection. That thread alone can be held up
+ * by a stranger's half-sent handshake, data never is.
+ *
+ *   FREE --connect--> CONNECTING --proof checked--> UP --error--> DOOMED --next poll--> CLOSING --> FREE
+ *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to CLOSING)
+ *
+ * The accepting side sends nothing before the connecting side's first message: so no message can
+ * overtake the proof that the connecting side still has to check.
+ *
+ * The cookie of a message is the receiver's: low 16 bits its slot in the receiver's table, 48 bits that other
+ * peers cannot guess, since with a shared receive context nothing else says whose message it is. */
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+
+#include "common/error.h"
+#include "common/fabric.h"
+
+#define FABRIC_CONNS_MAX 256 /* libfabric 1.17 polls every endpoint of a queue */
+#define FABRIC_SEGS_MAX  4096
+#define FABRIC_SEG_CHUNK 64 /* peers' segment tables grow by this many */
+#define FABRIC_READS_MAX 16 /* per connection */
+#define FABRIC_TX_MAX    64 /* sends in flight per connection */
+/* Asked of the provider: with all sends and reads of a connection posted its queue is never full. */
+#define FABRIC_TX_DEPTH    (FABRIC_TX_MAX + FABRIC_READS_MAX + 16)
+#define FABRIC_CREDITS     64
+#define FABRIC_CREDITS_MIN 4 /* with fewer, two CREDIT messages would answer each other for ever */
+#define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
+/* Longer reads are split: a completion every 4 MiB shows that a slow peer lives. */
+#define FABRIC_READ_CHUNK     (UINT32_C(4) << 20)
+#define FABRIC_CONNECT_MS     3000
+#define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
+#define FABRIC_CQ_DEPTH       16384
+#define FABRIC_CM_QUEUE       512
+#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
+
+/* Tickets: 32 bytes of fields, 16 of MAC; verbs takes 55 bytes at most. */
+#define TICKET_BYTES       48
+#define PROOF_BYTES        40
+#define TICKET_KEY_BYTES   32
+#define REPLAY_SETS        512
+#define REPLAY_WAYS        8
+#define REPLAY_WINDOW_BITS 64
+
+struct ticket {
+	uint16_t version;
+	uint16_t thread;
+	uint32_t peer_id;
+	uint16_t credits; /* receives that the connecting side grants at first */
+	uint64_t instance;
+	uint64_t nonce; /* high half: counts the connects of this instance; low 16 bits: its slot */
+};
+struct proof {
+	uint64_t instance;
+	uint32_t peer_id;
+	uint16_t credits;
+	uint64_t cookie; /* for messages to the accepting side */
+};
+
+/* Connects seen per peer instance, as a sliding window over its counter: bounded, and no clock. */
+struct replay_peer {
+	uint64_t instance, window, used_at;
+	uint32_t peer_id, last;
+};
+struct replay {
+	uint64_t clock;
+	struct replay_peer peers[REPLAY_SETS][REPLAY_WAYS];
+};
+
+void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
+/* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved bytes). */
+int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
+int ticket_verify(const void *buf, const void *key);
+/* Note a verified ticket's nonce: 0, or BPS_EAUTH when it was seen or is too old to tell. */
+int replay_check(struct replay *r, const struct ticket *t);
+/* The proof covers the ticket's nonce, so that it answers this connect only. */
+void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
+int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key, struct proof *ret);
+/* Cookie for messages to the connecting side; both ends derive it. */
+uint64_t ticket_cookie(uint64_t nonce, const void *key);
+
+enum op_kind { OP_RECV, OP_SEND, OP_READ };
+
+/* One operation that libfabric holds. conn is NULL for receives and for orphans: operations of a closed
+ * connection, whose completions may still come. An orphan is reused after its completion, or when
+ * FABRIC_ORPHAN_NS have passed: all completions were queued when fi_close returned. */
+struct fabric_op {
+	struct fi_context2 ctx; /* first: what a completion points to */
+	enum op_kind kind;
+	struct fabric_conn *conn;
+	uint64_t orphan_ns;
+	TAILQ_ENTRY(fabric_op) link;
+};
+TAILQ_HEAD(op_list, fabric_op);
+
+struct fabric_buf {
+	struct fabric_op op;
+	uint8_t *data;
+	void *desc;
+	uint32_t used;
+};
+struct fabric_rop {
+	struct fabric_op op;
+	struct fabric_read *rd;
+	uint32_t len;
+};
+
+/* Registered memory of a pool; freed with the data thread's object. */
+struct fabric_slab {
+	struct fabric_slab *next;
+	void *mem;
+	size_t bytes;
+	struct fid_mr *mr;
+	struct fabric_buf *bufs;
+};
+struct fabric_rop_slab {
+	struct fabric_rop_slab *next;
+	struct fabric_rop rops[64];
+};
+
+struct fabric_read {
+	struct xport_read *r;
+	uint32_t issued, done;
+};
+
+struct own_seg {
+	uint8_t *mem;
+	size_t bytes;
+	struct fid_mr *mr;
+	void *desc;
+};
+struct peer_seg {
+	uint64_t base, key, bytes;
+};
+
+enum conn_state {
+	CONN_FREE,
+	CONN_CONNECTING,
+	CONN_ACCEPTING,
+	CONN_UP,
+	CONN_DOOMED,
+	CONN_CLOSING,
+};
+
+struct fabric_conn {
+	struct xconn pub; /* first */
+	enum conn_state state;
+	bool is_told; /* the owner knows it: connected by him, or up was called */
+	bool has_want, has_pong, is_pinged, is_busy, is_stuck;
+	uint16_t slot;
+	uint32_t credits; /* sends that the peer still takes */
+	uint32_t tx_inflight;
+	uint32_t owed;     /* receives posted again, not yet granted */
+	uint32_t rx_allow; /* receives granted, not yet used by the peer */
+	struct fabric_buf *open;
+	uint64_t rx_cookie, tx_cookie, last_cookie;
+	struct fid_ep *ep;
+	struct op_list ops;
+	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
+	TAILQ_ENTRY(fabric_conn) doom_link;
+
+	uint32_t n_reads, n_rops;
+	uint32_t reads_used; /* bit per element of reads */
+	struct fabric_read reads[FABRIC_READS_MAX];
+
+	uint64_t deadline_ns; /* of the handshake */
+	uint64_t last_rx_ns, ping_ns;
+	uint64_t nonce;
+	uint8_t key[TICKET_KEY_BYTES]; /* until the proof is checked */
+	uint32_t n_dirty;
+	uint64_t dirty[FABRIC_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
+	struct peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];
+	char why[192];
+};
+TAILQ_HEAD(conn_list, fabric_conn);
+
+enum cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
+struct cm_event {
+	enum cm_kind kind;
+	int err;              /* CM_DOWN: 0 is an orderly end */
+	struct fid *fid;      /* only compared: the endpoint may be gone */
+	struct fi_info *info; /* CM_REQUEST: ours to free */
+	struct ticket ticket;
+	uint32_t data_bytes;
+	uint8_t data[PROOF_BYTES];
+	uint8_t key[TICKET_KEY_BYTES];
+};
+/* From the connection-management thread to a data thread. n is read without the lock: relaxed suffices,
+ * since a late look only delays, and the wake-up comes by the eventfd. */
+struct cm_queue {
+	pthread_mutex_t lock;
+	atomic_uint n;
+	unsigned head;
+	int wake_fd;
+	struct cm_event ev[FABRIC_CM_QUEUE];
+};
+
+/* Written by one thread, read by any. */
+struct fabric_counters {
+	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors;
+	_Atomic uint32_t connections;
+};
+static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
+{
+	atomic_store_explicit(
+		c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+struct fabric_xport {
+	struct xport pub; /* first */
+	struct fabric *f;
+	unsigned thread;
+	bool is_verbs;
+	struct fid_domain *domain;
+	struct fid_eq *eq;
+	struct fid_cq *cq;
+	struct fid_ep *srx;
+	int epoll_fd;
+	uint64_t now_ns, next_deadline_ns;
+
+	struct conn_list busy, stuck, doomed;
+	struct op_list tx_free, rop_free, orphans;
+	struct fabric_slab *slabs;
+	struct fabric_rop_slab *rop_slabs;
+	uint32_t n_conns, rx_posted;
+	struct fabric_conn *conns[FABRIC_CONNS_MAX];
+
+	uint16_t seg_next;
+	struct own_seg *segs; /* FABRIC_SEGS_MAX */
+	struct fabric_counters count;
+	struct cm_queue queue;
+	LIST_ENTRY(fabric_xport) link; /* under f->lock */
+};
+
+struct fabric {
+	struct fabric_config cfg;
+	fabric_key_fn key_fn;
+	void *key_ctx;
+	struct fi_info *info;
+	uint64_t mr_mode;
+	uint32_t tx_max;
+	struct fid_fabric *fabric;
+	struct fid_eq *eq; /* of the listener */
+	struct fid_pep *pep;
+	uint16_t port;
+	_Atomic uint32_t my_id, nonces;
+
+	pthread_mutex_t lock; /* xports, past; held while event queues are read */
+	LIST_HEAD(, fabric_xport) xports;
+	struct fabric_stats past; /* of freed data threads */
+	_Atomic uint64_t refused;
+	struct replay replay; /* connection-management thread only */
+	pthread_t thread;
+	int epoll_fd, stop_fd;
+};
+
+static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
+{
+	return (struct fabric_xport *)c->pub.x;
+}
+
+/* fabric_open with another memory-registration hint: FI_MR_BASIC makes provider tcp use addresses and
+ * keys as verbs does. */
+int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn key_fn,
+	void *key_ctx, struct fabric **ret, struct err_text *err);
+
+/* fabric.c */
+uint64_t fabric_now_ns(void);
+uint64_t fabric_random64(void);
+/* Register memory with a key that nobody can guess (where the choice is ours). */
+int fabric_mr_reg(
+	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
+
+/* fabric_cm.c */
+void *cm_main(void *arg);
+void cm_reject(struct fabric *f, struct fi_info *info, const char *code);
+/* Next event of the queue; false when empty. The data thread's side. */
+bool cm_queue_pop(struct cm_queue *q, struct cm_event *ret);
+
+/* fabric_conn.c */
+int conn_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
+	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
+	struct xconn **ret_conn);
+void conn_accept(struct fabric_xport *x, struct cm_event *ev);
+void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev);
+void conn_up(struct fabric_conn *c);
+/* Mark as failed; the next poll takes it down. Keeps the first reason. */
+void conn_doom(struct fabric_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Take down at once: fence, read_done of all reads, down. */
+void conn_down(struct fabric_conn *c, const char *why);
+/* Take down what was marked; returns how many. */
+int conn_reap(struct fabric_xport *x);
+void conn_tick(struct fabric_xport *x);
+void conn_deadline(struct fabric_xport *x, uint64_t at_ns);
+int seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+void seg_del(struct xport *x, uint16_t segment);
+/* Send what the peer has not heard of our segments. 0, or -EAGAIN. */
+int seg_announce(struct fabric_conn *c);
+void seg_note(struct fabric_conn *c, const struct wire_msg *m);
+const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment);
+
+/* fabric_io.c */
+int io_send(struct xconn *c, const struct wire_msg *m);
+int io_read(struct xport_read *r);
+/* Append to the open send buffer. reserve: credits that must remain. */
+int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
+/* Have the connection looked at before the thread sleeps. */
+void io_touch(struct fabric_conn *c);
+/* Let the fence's orphans go: all operations of c, and its open buffer. */
+void io_abandon(struct fabric_conn *c);
+void io_reclaim(struct fabric_xport *x);
+int io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
+void io_free(struct fabric_xport *x);
+/* Post the open send buffer. 0, -EAGAIN (the endpoint is full), -ENOTCONN (now doomed). */
+int io_flush(struct fabric_conn *c);
+/* Post what the window takes of the reads that have not been posted whole. */
+void io_issue_reads(struct fabric_conn *c);
+/* libfabric is done with a send or read: back to its pool. */
+void io_done(struct fabric_xport *x, struct fabric_op *op);
+int io_post_rx(struct fabric_xport *x, struct fabric_buf *b);
+#endif

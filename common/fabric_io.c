@@ -1,0 +1,334 @@
+#include "common/fabric_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define TX_SLAB 32
+
+/* ---- pools ---- */
+
+/* n buffers in one registered mapping, chained for io_free. */
+static int slab_new(struct fabric_xport *x, uint32_t n, uint64_t access, struct fabric_slab **ret)
+{
+	struct fabric_slab *s = calloc(1, sizeof(*s));
+	void *desc = NULL;
+	int rc = -ENOMEM;
+
+	if (!s)
+		return rc;
+	s->bytes = n * FABRIC_BUF_BYTES;
+	s->bufs = calloc(n, sizeof(*s->bufs));
+	s->mem = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (s->mem == MAP_FAILED || !s->bufs)
+		goto fail;
+	if (x->f->mr_mode & FI_MR_LOCAL) {
+		rc = fabric_mr_reg(x, s->mem, s->bytes, access, &s->mr);
+		if (rc)
+			goto fail;
+		desc = fi_mr_desc(s->mr);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		s->bufs[i].data = (uint8_t *)s->mem + i * FABRIC_BUF_BYTES;
+		s->bufs[i].desc = desc;
+		s->bufs[i].op.kind = access & FI_SEND ? OP_SEND : OP_RECV;
+	}
+	s->next = x->slabs;
+	x->slabs = s;
+	*ret = s;
+	return 0;
+fail:
+	if (s->mem != MAP_FAILED)
+		munmap(s->mem, s->bytes);
+	free(s->bufs);
+	free(s);
+	return rc;
+}
+
+void io_free(struct fabric_xport *x)
+{
+	while (x->slabs) {
+		struct fabric_slab *s = x->slabs;
+
+		x->slabs = s->next;
+		if (s->mr)
+			fi_close(&s->mr->fid);
+		munmap(s->mem, s->bytes);
+		free(s->bufs);
+		free(s);
+	}
+	while (x->rop_slabs) {
+		struct fabric_rop_slab *s = x->rop_slabs;
+
+		x->rop_slabs = s->next;
+		free(s);
+	}
+}
+
+void io_done(struct fabric_xport *x, struct fabric_op *op)
+{
+	TAILQ_REMOVE(op->conn ? &op->conn->ops : &x->orphans, op, link);
+	op->conn = NULL;
+	TAILQ_INSERT_HEAD(op->kind == OP_SEND ? &x->tx_free : &x->rop_free, op, link);
+}
+
+void io_reclaim(struct fabric_xport *x)
+{
+	struct fabric_op *op;
+
+	while ((op = TAILQ_FIRST(&x->orphans)) && x->now_ns > op->orphan_ns + FABRIC_ORPHAN_NS)
+		io_done(x, op);
+}
+
+void io_abandon(struct fabric_conn *c)
+{
+	struct fabric_xport *x = xport_of(c);
+	struct fabric_op *op;
+
+	TAILQ_FOREACH(op, &c->ops, link)
+	{
+		op->conn = NULL;
+		op->orphan_ns = x->now_ns;
+	}
+	TAILQ_CONCAT(&x->orphans, &c->ops, link);
+	if (c->open)
+		TAILQ_INSERT_HEAD(&x->tx_free, &c->open->op, link);
+	c->open = NULL;
+	c->tx_inflight = 0;
+	c->n_rops = 0;
+}
+
+static struct fabric_buf *tx_get(struct fabric_xport *x)
+{
+	struct fabric_op *op;
+	struct fabric_slab *s;
+
+	if (TAILQ_EMPTY(&x->tx_free)) {
+		io_reclaim(x);
+		if (TAILQ_EMPTY(&x->tx_free)) {
+			if (slab_new(x, TX_SLAB, FI_SEND, &s))
+				return NULL;
+			for (int i = 0; i < TX_SLAB; i++)
+				TAILQ_INSERT_TAIL(&x->tx_free, &s->bufs[i].op, link);
+		}
+	}
+	op = TAILQ_FIRST(&x->tx_free);
+	TAILQ_REMOVE(&x->tx_free, op, link);
+	return (struct fabric_buf *)op;
+}
+
+static struct fabric_rop *rop_get(struct fabric_xport *x)
+{
+	struct fabric_op *op;
+
+	if (TAILQ_EMPTY(&x->rop_free)) {
+		struct fabric_rop_slab *s = calloc(1, sizeof(*s));
+
+		if (!s)
+			return NULL;
+		s->next = x->rop_slabs;
+		x->rop_slabs = s;
+		for (size_t i = 0; i < sizeof(s->rops) / sizeof(s->rops[0]); i++) {
+			s->rops[i].op.kind = OP_READ;
+			TAILQ_INSERT_TAIL(&x->rop_free, &s->rops[i].op, link);
+		}
+	}
+	op = TAILQ_FIRST(&x->rop_free);
+	TAILQ_REMOVE(&x->rop_free, op, link);
+	return (struct fabric_rop *)op;
+}
+
+int io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
+{
+	return (int)fi_recv(x->srx, b->data, FABRIC_BUF_BYTES, b->desc, 0, &b->op.ctx);
+}
+
+/* Receives are never taken back when a connection ends: the next one uses them. */
+int io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
+{
+	struct fabric_slab *s;
+	uint32_t n;
+	int rc;
+
+	if (x->rx_posted >= n_posted)
+		return 0;
+	n = n_posted - x->rx_posted;
+	rc = slab_new(x, n, FI_RECV, &s);
+	for (uint32_t i = 0; !rc && i < n; i++) {
+		rc = io_post_rx(x, &s->bufs[i]);
+		x->rx_posted += !rc;
+	}
+	return rc;
+}
+
+/* ---- sending ---- */
+
+void io_touch(struct fabric_conn *c)
+{
+	if (c->is_busy)
+		return;
+	c->is_busy = true;
+	TAILQ_INSERT_TAIL(&xport_of(c)->busy, c, link);
+}
+
+int io_flush(struct fabric_conn *c)
+{
+	struct fabric_xport *x = xport_of(c);
+	struct fabric_buf *b = c->open;
+	ssize_t rc;
+
+	if (!b)
+		return 0;
+	rc = fi_send(c->ep, b->data, b->used, b->desc, 0, &b->op.ctx);
+	if (rc == -FI_EAGAIN)
+		return -EAGAIN;
+	if (rc) {
+		conn_doom(c, "cannot send: %s", fi_strerror((int)-rc));
+		return -ENOTCONN;
+	}
+	b->op.conn = c;
+	TAILQ_INSERT_TAIL(&c->ops, &b->op, link);
+	c->open = NULL;
+	counter_add(&x->count.tx_bytes, b->used);
+	return 0;
+}
+
+static int tx_open(struct fabric_conn *c, uint32_t reserve)
+{
+	struct fabric_xport *x = xport_of(c);
+
+	if (c->credits <= reserve || c->tx_inflight >= x->f->tx_max)
+		return -EAGAIN;
+	c->open = tx_get(x);
+	if (!c->open)
+		return -EAGAIN;
+	c->open->used = 0;
+	c->credits--;
+	c->tx_inflight++;
+	io_touch(c);
+	return 0;
+}
+
+int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
+{
+	size_t size = wire_size(m);
+	struct wire_msg out;
+	int rc = 0;
+
+	if (c->open && c->open->used + size > FABRIC_BUF_BYTES)
+		rc = io_flush(c);
+	if (!rc && !c->open)
+		rc = tx_open(c, reserve);
+	if (rc)
+		return rc;
+	out = *m;
+	out.cookie = c->tx_cookie;
+	out.credits = (uint16_t)c->owed;
+	c->rx_allow += c->owed;
+	c->owed = 0;
+	c->open->used += (uint32_t)wire_encode(&out, c->open->data + c->open->used);
+	counter_add(&xport_of(c)->count.messages_out, 1);
+	return 0;
+}
+
+int io_send(struct xconn *xc, const struct wire_msg *m)
+{
+	struct fabric_conn *c = (struct fabric_conn *)xc;
+	int rc = 0;
+
+	if (c->state != CONN_UP)
+		return -ENOTCONN;
+	if (c->n_dirty) /* the message may speak of a new segment */
+		rc = seg_announce(c);
+	if (!rc)
+		rc = io_put(c, m, 1);
+	if (rc == -EAGAIN)
+		c->has_want = true;
+	return rc;
+}
+
+/* ---- reads ---- */
+
+/* Post what the window takes of one read. */
+static void read_issue(struct fabric_conn *c, struct fabric_read *rd)
+{
+	struct fabric_xport *x = xport_of(c);
+	const struct xport_read *r = rd->r;
+	const struct peer_seg *s = seg_find(c, r->segment);
+	size_t max = x->f->info->ep_attr->max_msg_size;
+
+	if (!s || r->offset > s->bytes || r->len > s->bytes - r->offset) {
+		conn_doom(c, "the peer withdrew segment %u while it was read", r->segment);
+		return;
+	}
+	if (max > FABRIC_READ_CHUNK)
+		max = FABRIC_READ_CHUNK;
+	while (rd->issued < r->len && c->n_rops < FABRIC_READS_MAX) {
+		uint32_t left = r->len - rd->issued, len = left < max ? left : (uint32_t)max;
+		struct fabric_rop *rop = rop_get(x);
+		ssize_t rc = -FI_EAGAIN;
+
+		if (rop)
+			rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,
+				x->segs[r->own_segment].desc, 0, s->base + r->offset + rd->issued,
+				s->key, &rop->op.ctx);
+		if (rc) {
+			if (rop)
+				TAILQ_INSERT_HEAD(&x->rop_free, &rop->op, link);
+			if (rc == -FI_EAGAIN)
+				io_touch(c);
+			else
+				conn_doom(c, "cannot read: %s", fi_strerror((int)-rc));
+			return;
+		}
+		rop->rd = rd;
+		rop->len = len;
+		rop->op.conn = c;
+		TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
+		c->n_rops++;
+		rd->issued += len;
+	}
+}
+
+void io_issue_reads(struct fabric_conn *c)
+{
+	for (uint32_t left = c->reads_used; left && c->state == CONN_UP; left &= left - 1) {
+		struct fabric_read *rd = &c->reads[__builtin_ctz(left)];
+
+		if (rd->issued < rd->r->len)
+			read_issue(c, rd);
+	}
+}
+
+static bool lies_in(const struct own_seg *s, const void *p, size_t n)
+{
+	uintptr_t off = (uintptr_t)p - (uintptr_t)s->mem;
+
+	return s->mem && off <= s->bytes && n <= s->bytes - off;
+}
+
+int io_read(struct xport_read *r)
+{
+	struct fabric_conn *c = (struct fabric_conn *)r->conn;
+	const struct peer_seg *s;
+	struct fabric_read *rd;
+
+	if (c->state != CONN_UP)
+		return -ENOTCONN;
+	s = seg_find(c, r->segment);
+	if (!s || !r->len || r->offset > s->bytes || r->len > s->bytes - r->offset)
+		return BPS_EPROTO;
+	if (r->own_segment >= FABRIC_SEGS_MAX ||
+		!lies_in(&xport_of(c)->segs[r->own_segment], r->dst, r->len))
+		return -EINVAL;
+	if (c->n_reads == FABRIC_READS_MAX)
+		return -EAGAIN;
+	rd = &c->reads[__builtin_ctz(~c->reads_used)];
+	*rd = (struct fabric_read){.r = r};
+	r->impl = rd;
+	c->reads_used |= UINT32_C(1) << (rd - c->reads);
+	c->n_reads++;
+	read_issue(c, rd);
+	return 0;
+}

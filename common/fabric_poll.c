@@ -1,0 +1,346 @@
+#include "common/fabric_impl.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/log.h"
+
+#define CQ_BATCH    32
+#define POLL_ROUNDS 8
+
+static void heard_from(struct fabric_conn *c)
+{
+	struct fabric_xport *x = xport_of(c);
+
+	c->last_rx_ns = x->now_ns;
+	if (!c->is_pinged)
+		return;
+	c->is_pinged = false;
+	conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * UINT64_C(1000000));
+}
+
+static void protocol_error(struct fabric_conn *c, const char *what)
+{
+	counter_add(&xport_of(c)->count.protocol_errors, 1);
+	log_rated(LOG_WARN, "peer %u broke the protocol, closing its connection: %s",
+		c->pub.peer_id, what);
+	conn_doom(c, "protocol: %s", what);
+}
+
+static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
+{
+	struct fabric_xport *x = xport_of(c);
+
+	counter_add(&x->count.messages_in, 1);
+	if (m->credits) {
+		c->credits += m->credits;
+		if (c->credits > UINT16_MAX) {
+			protocol_error(c, "more credits than anybody has");
+			return;
+		}
+		if (c->has_want)
+			io_touch(c);
+	}
+	switch (m->type) {
+	case WIRE_CREDIT:
+	case WIRE_PONG:
+		return;
+	case WIRE_PING:
+		c->has_pong = true;
+		io_touch(c);
+		return;
+	case WIRE_SEG_ADD:
+	case WIRE_SEG_DEL:
+		seg_note(c, m);
+		return;
+	default:
+		x->pub.ev->message(x->pub.ctx, &c->pub, m);
+	}
+}
+
+/* All messages of one receive; stops when a callback closed the connection. */
+static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_bytes)
+{
+	uint64_t cookie = c->rx_cookie;
+	struct wire_msg m;
+	struct err_text err;
+
+	while (n_bytes && c->rx_cookie == cookie && c->state == CONN_UP) {
+		int n = wire_decode(data, n_bytes, &m, &err);
+
+		if (n < 0) {
+			protocol_error(c, err.s);
+			return;
+		}
+		if (m.cookie != cookie) {
+			protocol_error(c, "cookie of another connection");
+			return;
+		}
+		data += n;
+		n_bytes -= (size_t)n;
+		rx_message(c, &m);
+	}
+}
+
+/* Whose receive is this? Only the cookie says it. */
+static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data, size_t n_bytes)
+{
+	struct fabric_conn *c;
+	uint64_t cookie;
+	unsigned slot;
+
+	if (n_bytes < WIRE_HDR_BYTES)
+		goto unknown;
+	memcpy(&cookie, data + FABRIC_WIRE_COOKIE_AT, sizeof(cookie));
+	cookie = le64toh(cookie);
+	slot = (unsigned)(cookie & 0xffff);
+	c = slot < FABRIC_CONNS_MAX ? x->conns[slot] : NULL;
+	if (c && c->rx_cookie == cookie)
+		return c;
+	if (c && c->last_cookie == cookie)
+		return NULL; /* late, of the slot's former connection */
+unknown:
+	counter_add(&x->count.protocol_errors, 1);
+	log_rated(LOG_WARN, "message of %zu bytes for no connection of ours, dropped", n_bytes);
+	return NULL;
+}
+
+static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes)
+{
+	struct fabric_conn *c = rx_owner(x, b->data, n_bytes);
+	uint64_t cookie = 0;
+	int rc;
+
+	counter_add(&x->count.rx_bytes, n_bytes);
+	if (c && c->state == CONN_CONNECTING)
+		protocol_error(c, "a message before ours");
+	if (c && c->state == CONN_ACCEPTING)
+		conn_up(c);
+	if (c && c->state == CONN_UP) {
+		cookie = c->rx_cookie;
+		heard_from(c);
+		if (c->rx_allow-- == 0)
+			protocol_error(c, "more messages than it was granted");
+		rx_messages(c, b->data, n_bytes);
+	}
+	rc = io_post_rx(x, b);
+	if (rc) {
+		x->rx_posted--;
+		log_rated(LOG_ERROR, "cannot post a receive: %s", fi_strerror(-rc));
+	}
+	if (!cookie || c->rx_cookie != cookie || c->state != CONN_UP)
+		return;
+	if (++c->owed >= x->f->cfg.credits / 2)
+		io_touch(c);
+}
+
+static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
+{
+	struct xport_read *r = rd->r;
+
+	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
+	c->n_reads--;
+	counter_add(&xport_of(c)->count.reads, 1);
+	c->pub.x->ev->read_done(c->pub.x->ctx, r, 0);
+}
+
+static void op_done(struct fabric_xport *x, struct fabric_op *op)
+{
+	struct fabric_conn *c = op->conn;
+	struct fabric_read *rd = NULL;
+	uint32_t len = 0;
+
+	if (op->kind == OP_READ) {
+		rd = ((struct fabric_rop *)op)->rd;
+		len = ((struct fabric_rop *)op)->len;
+	}
+	io_done(x, op);
+	if (!c)
+		return;
+	if (!rd) {
+		c->tx_inflight--;
+		if (c->has_want)
+			io_touch(c);
+		return;
+	}
+	c->n_rops--;
+	counter_add(&x->count.rx_bytes, len);
+	/* On verbs the adapter serves reads of a process that hangs. */
+	if (!x->is_verbs)
+		heard_from(c);
+	/* The rest of this read, or another one, may wait for this place. */
+	if (c->n_rops == FABRIC_READS_MAX - 1)
+		io_touch(c);
+	rd->done += len;
+	if (rd->done == rd->r->len)
+		read_finish(c, rd);
+}
+
+static void cq_error(struct fabric_xport *x)
+{
+	struct fi_cq_err_entry e = {0};
+	struct fabric_op *op;
+
+	if (fi_cq_readerr(x->cq, &e, 0) < 0 || !e.op_context)
+		return;
+	op = e.op_context;
+	if (op->kind == OP_RECV) {
+		/* Of an endpoint that failed; which one its other events tell. */
+		if (io_post_rx(x, (struct fabric_buf *)op))
+			x->rx_posted--;
+		return;
+	}
+	if (op->conn) {
+		if (op->kind == OP_SEND)
+			op->conn->tx_inflight--;
+		else
+			op->conn->n_rops--;
+		conn_doom(op->conn, "connection lost: %s", fi_strerror(e.err));
+	}
+	io_done(x, op);
+}
+
+/* Returns the number of completions; ret_more: there may be others at once. */
+static int drain_cq(struct fabric_xport *x, bool *ret_more)
+{
+	struct fi_cq_msg_entry e[CQ_BATCH];
+	ssize_t n = fi_cq_read(x->cq, e, CQ_BATCH);
+
+	*ret_more = n == CQ_BATCH || n == -FI_EAVAIL;
+	if (n == -FI_EAVAIL) {
+		cq_error(x);
+		return 1;
+	}
+	if (n < 0) {
+		if (n != -FI_EAGAIN)
+			log_rated(LOG_ERROR, "cannot read completions: %s", fi_strerror((int)-n));
+		return 0;
+	}
+	for (ssize_t i = 0; i < n; i++) {
+		struct fabric_op *op = e[i].op_context;
+
+		if (!op)
+			continue; /* remote data, which nobody of ours sends */
+		if (op->kind == OP_RECV)
+			rx_done(x, (struct fabric_buf *)op, e[i].len);
+		else
+			op_done(x, op);
+	}
+	return (int)n;
+}
+
+static void service_up(struct fabric_conn *c)
+{
+	const struct fabric_xport *x = xport_of(c);
+	struct wire_msg m = {.type = WIRE_PONG};
+
+	if (c->has_pong && !io_put(c, &m, 1))
+		c->has_pong = false;
+	if (c->n_dirty)
+		seg_announce(c);
+	m.type = WIRE_CREDIT;
+	if (c->owed >= x->f->cfg.credits / 2)
+		io_put(c, &m, 0);
+	io_issue_reads(c);
+}
+
+/* Send what is due on one connection. */
+static void service(struct fabric_conn *c)
+{
+	struct fabric_xport *x = xport_of(c);
+
+	if (c->state == CONN_UP)
+		service_up(c);
+	if (c->state == CONN_UP && io_flush(c) == -EAGAIN) {
+		if (c->is_busy)
+			TAILQ_REMOVE(&x->busy, c, link);
+		c->is_busy = c->is_stuck = true;
+		TAILQ_INSERT_TAIL(&x->stuck, c, link);
+		return;
+	}
+	if (c->state == CONN_UP && c->has_want && c->credits > 1 && c->tx_inflight < x->f->tx_max) {
+		c->has_want = false;
+		x->pub.ev->writable(x->pub.ctx, &c->pub);
+	}
+}
+
+/* Every connection that has something to send; ends, since one comes back only with room to send in. */
+static void service_busy(struct fabric_xport *x)
+{
+	struct fabric_conn *c;
+	unsigned n = 4 * FABRIC_CONNS_MAX;
+
+	while (n-- && (c = TAILQ_FIRST(&x->busy))) {
+		TAILQ_REMOVE(&x->busy, c, link);
+		c->is_busy = false;
+		service(c);
+	}
+}
+
+static void unstick(struct fabric_xport *x)
+{
+	struct fabric_conn *c;
+
+	while ((c = TAILQ_FIRST(&x->stuck))) {
+		TAILQ_REMOVE(&x->stuck, c, link);
+		c->is_stuck = false;
+		TAILQ_INSERT_TAIL(&x->busy, c, link);
+	}
+}
+
+static unsigned cm_pending(const struct fabric_xport *x)
+{
+	return atomic_load_explicit(&x->queue.n, memory_order_relaxed);
+}
+
+static void run_cm_events(struct fabric_xport *x, unsigned n)
+{
+	struct cm_event ev;
+	uint64_t count;
+
+	if (read(x->queue.wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		log_rated(LOG_ERROR, "cannot read the wake-up: %s", strerror(errno));
+	while (n-- && cm_queue_pop(&x->queue, &ev)) {
+		if (ev.kind == CM_REQUEST)
+			conn_accept(x, &ev);
+		else
+			conn_cm_event(x, &ev);
+	}
+	explicit_bzero(&ev, sizeof(ev));
+}
+
+int fabric_poll(struct xport *xp, uint64_t now_ns)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	/* Seen before the completions: what a peer sent before it closed comes first. */
+	unsigned n_events = cm_pending(x);
+	bool has_more = true;
+	int n = 0;
+
+	x->now_ns = now_ns;
+	unstick(x);
+	for (int i = 0; i < POLL_ROUNDS && has_more; i++) {
+		n += drain_cq(x, &has_more);
+		service_busy(x);
+	}
+	if (n_events)
+		run_cm_events(x, n_events);
+	if (now_ns >= x->next_deadline_ns)
+		conn_tick(x);
+	service_busy(x);
+	return n + (int)n_events + conn_reap(x);
+}
+
+int fabric_may_sleep(struct xport *xp)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	struct fid *fid = &x->cq->fid;
+
+	service_busy(x);
+	if (!TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) || !TAILQ_EMPTY(&x->doomed) ||
+		cm_pending(x))
+		return 0;
+	return fi_trywait(x->f->fabric, &fid, 1) == 0;
+}

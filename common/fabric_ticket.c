@@ -1,0 +1,170 @@
+#include "common/fabric_impl.h"
+
+#include <endian.h>
+#include <string.h>
+
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#define TICKET_MAGIC   UINT32_C(0x54535042) /* "BPST" */
+#define TICKET_VERSION 1
+#define MAC_BYTES      16
+
+/* On the wire, little-endian. */
+struct ticket_wire {
+	uint32_t magic;
+	uint16_t version, thread;
+	uint32_t peer_id;
+	uint16_t credits, zero;
+	uint64_t instance, nonce;
+	uint8_t mac[MAC_BYTES];
+};
+struct proof_wire {
+	uint64_t instance;
+	uint32_t peer_id;
+	uint16_t credits, zero;
+	uint64_t cookie;
+	uint8_t mac[MAC_BYTES];
+};
+_Static_assert(sizeof(struct ticket_wire) == TICKET_BYTES, "ticket layout");
+_Static_assert(sizeof(struct proof_wire) == PROOF_BYTES, "proof layout");
+
+/* HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions apart. */
+static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
+	size_t n_bytes, void *ret, size_t n_out)
+{
+	uint8_t in[4 + 8 + TICKET_BYTES], out[EVP_MAX_MD_SIZE];
+	unsigned n = sizeof(out);
+
+	nonce = htole64(nonce);
+	memcpy(in, label, 4);
+	memcpy(in + 4, &nonce, 8);
+	memcpy(in + 12, data, n_bytes);
+	/* A failing HMAC must not leave a MAC that somebody could foresee. */
+	if (!HMAC(EVP_sha256(), key, TICKET_KEY_BYTES, in, 12 + n_bytes, out, &n)) {
+		for (size_t i = 0; i < sizeof(out); i += 8)
+			memcpy(out + i, &(uint64_t){fabric_random64()}, 8);
+	}
+	memcpy(ret, out, n_out);
+	OPENSSL_cleanse(out, sizeof(out));
+}
+
+void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES])
+{
+	struct ticket_wire w = {.magic = htole32(TICKET_MAGIC),
+		.version = htole16(TICKET_VERSION),
+		.thread = htole16(t->thread),
+		.peer_id = htole32(t->peer_id),
+		.credits = htole16(t->credits),
+		.instance = htole64(t->instance),
+		.nonce = htole64(t->nonce)};
+
+	mac(key, "c2s", 0, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
+	memcpy(ret, &w, sizeof(w));
+}
+
+int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
+{
+	struct ticket_wire w;
+
+	/* verbs pads the parameters of a connect with zeros to its own size */
+	if (n_bytes < sizeof(w))
+		return BPS_EPROTO;
+	memcpy(&w, buf, sizeof(w));
+	if (le32toh(w.magic) != TICKET_MAGIC || w.zero)
+		return BPS_EPROTO;
+	if (le16toh(w.version) != TICKET_VERSION)
+		return BPS_EVERSION;
+	ret->version = le16toh(w.version);
+	ret->thread = le16toh(w.thread);
+	ret->peer_id = le32toh(w.peer_id);
+	ret->credits = le16toh(w.credits);
+	ret->instance = le64toh(w.instance);
+	ret->nonce = le64toh(w.nonce);
+	return ret->credits >= FABRIC_CREDITS_MIN ? 0 : BPS_EPROTO;
+}
+
+int ticket_verify(const void *buf, const void *key)
+{
+	uint8_t want[MAC_BYTES];
+	const uint8_t *b = buf;
+
+	mac(key, "c2s", 0, b, TICKET_BYTES - MAC_BYTES, want, MAC_BYTES);
+	return CRYPTO_memcmp(want, b + TICKET_BYTES - MAC_BYTES, MAC_BYTES) ? BPS_EAUTH : 0;
+}
+
+static struct replay_peer *replay_find(struct replay *r, const struct ticket *t)
+{
+	uint64_t h = (t->instance ^ t->peer_id) * UINT64_C(0x9e3779b97f4a7c15);
+	struct replay_peer *set = r->peers[h >> 32 & (REPLAY_SETS - 1)], *oldest = set;
+
+	for (unsigned i = 0; i < REPLAY_WAYS; i++) {
+		struct replay_peer *p = &set[i];
+
+		if (p->used_at && p->instance == t->instance && p->peer_id == t->peer_id)
+			return p;
+		if (p->used_at < oldest->used_at)
+			oldest = p;
+	}
+	*oldest = (struct replay_peer){.instance = t->instance, .peer_id = t->peer_id};
+	return oldest;
+}
+
+int replay_check(struct replay *r, const struct ticket *t)
+{
+	struct replay_peer *p = replay_find(r, t);
+	uint32_t n = (uint32_t)(t->nonce >> 32), behind;
+
+	p->used_at = ++r->clock;
+	if (n > p->last) {
+		uint32_t ahead = n - p->last;
+
+		p->window = ahead < REPLAY_WINDOW_BITS ? p->window << ahead : 0;
+		p->window |= 1;
+		p->last = n;
+		return 0;
+	}
+	behind = p->last - n;
+	if (behind >= REPLAY_WINDOW_BITS || p->window >> behind & 1 || n == 0)
+		return BPS_EAUTH;
+	p->window |= UINT64_C(1) << behind;
+	return 0;
+}
+
+void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES])
+{
+	struct proof_wire w = {.instance = htole64(p->instance),
+		.peer_id = htole32(p->peer_id),
+		.credits = htole16(p->credits),
+		.cookie = htole64(p->cookie)};
+
+	mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, w.mac, MAC_BYTES);
+	memcpy(ret, &w, sizeof(w));
+}
+
+int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key, struct proof *ret)
+{
+	struct proof_wire w;
+	uint8_t want[MAC_BYTES];
+
+	if (n_bytes < sizeof(w))
+		return BPS_EPROTO;
+	memcpy(&w, buf, sizeof(w));
+	mac(key, "s2c", nonce, &w, sizeof(w) - MAC_BYTES, want, MAC_BYTES);
+	if (CRYPTO_memcmp(want, w.mac, MAC_BYTES))
+		return BPS_EAUTH;
+	ret->instance = le64toh(w.instance);
+	ret->peer_id = le32toh(w.peer_id);
+	ret->credits = le16toh(w.credits);
+	ret->cookie = le64toh(w.cookie);
+	return ret->credits >= FABRIC_CREDITS_MIN && !w.zero ? 0 : BPS_EPROTO;
+}
+
+uint64_t ticket_cookie(uint64_t nonce, const void *key)
+{
+	uint64_t h;
+
+	mac(key, "tag", nonce, "", 0, &h, sizeof(h));
+	return (le64toh(h) & ~UINT64_C(0xffff)) | (nonce & 0xffff);
+}
