@@ -478,7 +478,7 @@ static int bind_listener(struct ctllisten *l, struct err_text *err)
 
 	if (rc)
 		return rc;
-	if (!l->conf.keys.n_keys) {
+	if (!l->tls) {
 		rc = refuse_without_key((struct sockaddr *)&sa, "listen on",
 			"set a key file, or listen on 127.0.0.1", err);
 		if (rc)
@@ -521,6 +521,8 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc && conf->keys.n_keys)
 		rc = tls_new_listener(&l->tls, &conf->keys, err);
+	for (unsigned i = 0; i < TLS_MAX_KEYS; i++) /* they live on in tls only */
+		key_wipe(&l->conf.keys.key[i]);
 	if (!rc)
 		rc = bind_listener(l, err);
 	if (rc)
@@ -528,6 +530,15 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	else
 		*ret_listen = l;
 	return rc;
+}
+
+int ctllisten_set_keys(struct ctllisten *l, const struct tls_keys *keys)
+{
+	if ((keys->n_keys > 0) != (l->tls != NULL) || keys->n_keys > TLS_MAX_KEYS)
+		return -EINVAL;
+	if (l->tls)
+		tls_set_keys(l->tls, keys);
+	return 0;
 }
 
 uint16_t ctllisten_port(const struct ctllisten *l)
@@ -568,8 +579,6 @@ void ctllisten_free(struct ctllisten *l)
 	if (l->resume)
 		event_free(l->resume);
 	tls_free(l->tls);
-	key_wipe(&l->conf.keys.key[0]);
-	key_wipe(&l->conf.keys.key[1]);
 	free(l);
 }
 

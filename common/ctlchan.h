@@ -65,6 +65,11 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	const struct ctllisten_conf *conf, const struct ctlchan_ops *ops, void *arg,
 	struct err_text *err);
 
+/* Change the keys (rotation) for the connections to come; those that stand stay. keys must have one
+ * if and only if the listener was made with one. Errors: -EINVAL otherwise. */
+int ctllisten_set_keys(struct ctllisten *l, const struct tls_keys *keys);
+
+/* The bound port, also when 0 was asked for. */
 uint16_t ctllisten_port(const struct ctllisten *l);
 void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats);
 

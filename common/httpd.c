@@ -1,6 +1,7 @@
 #include "common/httpd.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -382,6 +383,7 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 
 	if (!h)
 		return err_set(err, -ENOMEM, "out of memory");
+	signal(SIGPIPE, SIG_IGN);
 	h->base = base;
 	h->ops = ops;
 	h->arg = arg;

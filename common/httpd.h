@@ -9,7 +9,7 @@
  * Bounded: 8 KiB of headers, 4 KiB of body, 5 s of silence, 64 connections, of which the oldest
  * gives way to a new one (a full house of silent connections must not keep a scrape out).
  *
- * Thread: that of the event loop. */
+ * Thread: that of the event loop. SIGPIPE is ignored in the process from the first server on. */
 #include <stdbool.h>
 #include <stdint.h>
 

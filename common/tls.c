@@ -159,6 +159,11 @@ int tls_new_listener(struct tls **ret_tls, const struct tls_keys *keys, struct e
 	return 0;
 }
 
+void tls_set_keys(struct tls *t, const struct tls_keys *keys)
+{
+	t->keys = *keys;
+}
+
 int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const char *identity,
 	struct err_text *err)
 {

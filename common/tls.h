@@ -25,6 +25,8 @@ struct tls; /* one side: a listener or a client */
 
 /* keys are copied. Errors: -ENOMEM, -EIO with a sentence. */
 int tls_new_listener(struct tls **ret_tls, const struct tls_keys *keys, struct err_text *err);
+/* Replace the listener's keys for the connections to come. */
+void tls_set_keys(struct tls *t, const struct tls_keys *keys);
 /* identity: "role:name", at most TLS_IDENTITY_BYTES - 16 characters, else -EINVAL. */
 int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const char *identity,
 	struct err_text *err);

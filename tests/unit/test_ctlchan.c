@@ -13,7 +13,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <event2/bufferevent.h>
+#include <event2/bufferevent_ssl.h>
 #include <event2/event.h>
+#include <event2/listener.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
 
 #include "common/ctlchan.h"
 #include "common/ctlclient.h"
@@ -308,6 +314,26 @@ static void current_and_previous_key_both_work(void **state)
 	fixture_free(f);
 }
 
+static void rotated_key_counts_for_new_connections(void **state)
+{
+	struct tls_keys none = no_key(), second = one_key(key_b);
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	start_client(f, &key_a, "server:a");
+	run_until(f, &f->n_up, 1);
+	assert_int_equal(ctllisten_set_keys(f->listen, &none), -EINVAL);
+	assert_int_equal(ctllisten_set_keys(f->listen, &second), 0);
+	echo(f, 1);
+	ctlclient_drop(f->client, "again");
+	run_until(f, &f->n_failed, 1);
+	ctlclient_free(f->client);
+	start_client(f, &key_b, "server:a");
+	run_until(f, &f->n_up, 2);
+	fixture_free(f);
+}
+
 static void wrong_key_is_refused_and_logged_once(void **state)
 {
 	struct fixture *f = fixture_new();
@@ -363,6 +389,80 @@ static void peer_with_key_refuses_one_without(void **state)
 	run_until(f, &f->n_failed, 1);
 	assert_int_equal(f->n_up, 0);
 	assert_int_equal(f->n_frames, 0);
+	fixture_free(f);
+}
+
+/* A TLS 1.3 listener with a certificate of its own and no cluster key. */
+struct impostor {
+	SSL_CTX *ctx;
+	struct evconnlistener *listener;
+	struct bufferevent *bev;
+	unsigned n_handshakes;
+};
+
+static void on_impostor_event(struct bufferevent *bev, short what, void *arg)
+{
+	struct impostor *im = arg;
+
+	(void)bev;
+	im->n_handshakes += (what & BEV_EVENT_CONNECTED) != 0;
+}
+
+static void on_impostor_accept(
+	struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int sa_len, void *arg)
+{
+	struct impostor *im = arg;
+
+	(void)sa;
+	(void)sa_len;
+	if (im->bev)
+		bufferevent_free(im->bev);
+	im->bev = bufferevent_openssl_socket_new(evconnlistener_get_base(l), fd, SSL_new(im->ctx),
+		BUFFEREVENT_SSL_ACCEPTING, BEV_OPT_CLOSE_ON_FREE);
+	bufferevent_setcb(im->bev, NULL, NULL, on_impostor_event, im);
+	bufferevent_enable(im->bev, EV_READ | EV_WRITE);
+}
+
+static void certify(SSL_CTX *ctx)
+{
+	EVP_PKEY *pkey = EVP_EC_gen("P-256");
+	X509 *cert = X509_new();
+
+	ASN1_INTEGER_set(X509_get_serialNumber(cert), 1);
+	X509_gmtime_adj(X509_getm_notBefore(cert), 0);
+	X509_gmtime_adj(X509_getm_notAfter(cert), 3600);
+	X509_set_pubkey(cert, pkey);
+	assert_true(X509_sign(cert, pkey, EVP_sha256()) > 0);
+	assert_int_equal(SSL_CTX_use_certificate(ctx, cert), 1);
+	assert_int_equal(SSL_CTX_use_PrivateKey(ctx, pkey), 1);
+	X509_free(cert);
+	EVP_PKEY_free(pkey);
+}
+
+static void listener_with_a_certificate_instead_of_the_key_is_refused(void **state)
+{
+	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	struct impostor im = {.ctx = SSL_CTX_new(TLS_server_method())};
+	struct fixture *f = fixture_new();
+	socklen_t len = sizeof(sin);
+
+	(void)state;
+	certify(im.ctx);
+	im.listener = evconnlistener_new_bind(f->base, on_impostor_accept, &im,
+		LEV_OPT_CLOSE_ON_FREE, 8, (struct sockaddr *)&sin, sizeof(sin));
+	assert_int_equal(
+		getsockname(evconnlistener_get_fd(im.listener), (struct sockaddr *)&sin, &len), 0);
+	f->port = ntohs(sin.sin_port);
+	start_client(f, &key_a, "server:x");
+	run_until(f, &f->n_failed, 1);
+	assert_int_equal(f->n_up, 0);
+	assert_non_null(strstr(f->down_reason, "did not use the cluster key"));
+	run_until(f, &im.n_handshakes, 1); /* only the proof was missing */
+	ctlclient_free(f->client);
+	f->client = NULL;
+	bufferevent_free(im.bev);
+	evconnlistener_free(im.listener);
+	SSL_CTX_free(im.ctx);
 	fixture_free(f);
 }
 
@@ -798,9 +898,11 @@ int main(void)
 		cmocka_unit_test(right_key_works_and_the_identity_arrives),
 		cmocka_unit_test(host_key_works_for_its_own_name_only),
 		cmocka_unit_test(current_and_previous_key_both_work),
+		cmocka_unit_test(rotated_key_counts_for_new_connections),
 		cmocka_unit_test(wrong_key_is_refused_and_logged_once),
 		cmocka_unit_test(peer_without_key_is_refused_by_one_with),
 		cmocka_unit_test(peer_with_key_refuses_one_without),
+		cmocka_unit_test(listener_with_a_certificate_instead_of_the_key_is_refused),
 		cmocka_unit_test(without_key_only_loopback_is_allowed),
 		cmocka_unit_test(with_key_any_address_is_allowed),
 		cmocka_unit_test(ipv6_loopback_works),

@@ -1,0 +1,70 @@
+/* Settings files: whatever a file holds, it is either taken with every value in its range, or refused
+ * with a sentence. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/settings.h"
+
+struct opts {
+	bool verbose;
+	int64_t threads;
+	uint64_t window_bytes;
+	uint64_t dead_after_us;
+	const char *name;
+	unsigned mode;
+	struct addr listen;
+};
+
+static const char *const mode_words[] = {"abort", "shrink", NULL};
+static const struct setting rows[] = {
+	{"verbose", SET_BOOL, SETTING_AT(struct opts, verbose), .def = "no", .help = ""},
+	{"threads", SET_INT, SETTING_AT(struct opts, threads), .def = "2", .min = -4, .max = 64,
+		.help = ""},
+	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "4MiB",
+		.min = SETTING_KIB, .max = SETTING_GIB, .help = ""},
+	{"dead-after", SET_DURATION, SETTING_AT(struct opts, dead_after_us), .def = "3s",
+		.min = SETTING_MS, .max = 60 * SETTING_S, .help = ""},
+	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "", .max = 8, .help = ""},
+	{"mode", SET_ENUM, SETTING_AT(struct opts, mode), .def = "abort", .words = mode_words,
+		.help = ""},
+	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:1", .help = ""},
+};
+static const struct settings_spec spec = {
+	.program = "fuzz", .rows = rows, .n_rows = sizeof(rows) / sizeof(rows[0])};
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+static void check_ranges(const struct opts *o)
+{
+	if (o->threads < -4 || o->threads > 64 || o->window_bytes < 1024 ||
+		o->window_bytes > (uint64_t)SETTING_GIB || o->dead_after_us < 1000 ||
+		o->dead_after_us > 60000000 || strlen(o->name) > 8 || o->mode > 1 ||
+		!*o->listen.host)
+		abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+	char flag[] = "--config", program[] = "fuzz", path[64];
+	char *argv[] = {program, flag, path, NULL};
+	struct err_text err = {""};
+	struct settings *s;
+	struct opts opts;
+	int fd = memfd_create("settings", MFD_CLOEXEC);
+
+	if (fd < 0 || write(fd, data, n_bytes) != (ssize_t)n_bytes)
+		abort();
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	if (settings_load(&s, &spec, 3, argv, &opts, &err) == SETTINGS_RUN) {
+		check_ranges(&opts);
+		settings_free(s);
+	} else if (!err.s[0]) {
+		abort();
+	}
+	close(fd);
+	return 0;
+}
