@@ -1,0 +1,193 @@
+#include "bps-server/thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "common/dataloop.h"
+#include "common/log.h"
+
+#define STATS_EVERY_NS UINT64_C(200000000)
+
+struct segment {
+	struct segment *next;
+	void *mem;
+	size_t bytes;
+};
+
+struct thread {
+	struct thread_config cfg;
+	struct dataloop *loop;
+	struct xport *x;
+	struct srv_core *core;
+	struct segment *segments;
+	uint64_t stats_at_ns;
+	pthread_mutex_t lock; /* of stats */
+	struct srv_stats stats;
+};
+
+static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
+{
+	struct thread *t = ctx;
+	struct segment *s = malloc(sizeof(*s));
+	int rc;
+
+	if (!s)
+		return -ENOMEM;
+	s->bytes = bytes;
+	s->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (s->mem == MAP_FAILED) {
+		rc = -errno;
+		free(s);
+		return rc;
+	}
+	rc = t->x->ops->seg_add(t->x, s->mem, bytes, ret_segment);
+	if (rc < 0) {
+		munmap(s->mem, bytes);
+		free(s);
+		return rc;
+	}
+	s->next = t->segments;
+	t->segments = s;
+	*ret_mem = s->mem;
+	return 0;
+}
+
+static void core_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	struct thread *t = ctx;
+
+	t->cfg.fail(t->cfg.ctx, job, code, text);
+}
+
+static uint64_t tick(void *ctx, uint64_t now_ns)
+{
+	struct thread *t = ctx;
+
+	if (now_ns - t->stats_at_ns > STATS_EVERY_NS) {
+		t->stats_at_ns = now_ns;
+		pthread_mutex_lock(&t->lock);
+		srv_core_stats(t->core, &t->stats);
+		pthread_mutex_unlock(&t->lock);
+	}
+	return srv_core_tick(t->core, now_ns);
+}
+
+static bool work(void *ctx)
+{
+	struct thread *t = ctx;
+
+	return srv_core_work(t->core);
+}
+
+static const struct dataloop_ops loop_ops = {.tick = tick, .work = work};
+
+int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct thread **ret,
+	struct err_text *err)
+{
+	struct srv_env env = {.segment = new_segment, .fail = core_fail};
+	struct thread *t = calloc(1, sizeof(*t));
+	char name[16];
+	int rc;
+
+	if (!t)
+		return err_set(err, -ENOMEM, "out of memory for a data thread");
+	t->cfg = *cfg;
+	pthread_mutex_init(&t->lock, NULL);
+	env.ctx = t;
+	rc = srv_core_new(&cfg->core, &env, &t->core);
+	if (rc < 0) {
+		err_set(err, rc, "cannot make a data thread's core: %s", err_str(rc));
+		goto failed;
+	}
+	rc = fabric_xport_new(fabric, cfg->core.thread, &srv_core_events, t->core, &t->x, err);
+	if (rc < 0)
+		goto failed;
+	snprintf(name, sizeof(name), "data%u", cfg->core.thread);
+	rc = dataloop_new(name, cfg->spin_us, 4096, &loop_ops, t, &t->loop, err);
+	if (rc < 0)
+		goto failed;
+	dataloop_attach(t->loop, t->x);
+	rc = dataloop_start(t->loop, err);
+	if (rc < 0)
+		goto failed;
+	*ret = t;
+	return 0;
+failed:
+	thread_free(t);
+	return rc;
+}
+
+void thread_free(struct thread *t)
+{
+	struct segment *s;
+
+	if (!t)
+		return;
+	dataloop_free(t->loop);
+	fabric_xport_free(t->x); /* ends every connection and read */
+	srv_core_free(t->core);
+	while ((s = t->segments)) {
+		t->segments = s->next;
+		munmap(s->mem, s->bytes);
+		free(s);
+	}
+	pthread_mutex_destroy(&t->lock);
+	free(t);
+}
+
+struct delivery {
+	struct thread *thread;
+	struct member_msg *msg;
+};
+
+static void deliver(void *arg)
+{
+	struct delivery *d = arg;
+	struct srv_core *core = d->thread->core;
+	const struct ctl_msg *msg = &d->msg->msg;
+
+	switch (msg->type) {
+	case CTL_JOB:
+		if (srv_core_job(core, &msg->job) < 0)
+			core_fail(d->thread, msg->job.job, -ENOMEM, "a server is out of memory");
+		break;
+	case CTL_PLAN:
+		srv_core_plan(core, &msg->plan);
+		break;
+	case CTL_JOB_END:
+		srv_core_job_end(core, msg->job_end.job);
+		break;
+	default:
+		break;
+	}
+	member_msg_unref(d->msg);
+	free(d);
+}
+
+int thread_message(struct thread *t, struct member_msg *m)
+{
+	struct delivery *d = malloc(sizeof(*d));
+	int rc;
+
+	if (!d)
+		return -ENOMEM;
+	*d = (struct delivery){t, member_msg_ref(m)};
+	rc = dataloop_post(t->loop, deliver, d);
+	if (rc < 0) {
+		member_msg_unref(m);
+		free(d);
+	}
+	return rc;
+}
+
+void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
+{
+	pthread_mutex_lock(&t->lock);
+	*ret = t->stats;
+	pthread_mutex_unlock(&t->lock);
+	*ret_beat_ns = dataloop_beat_ns(t->loop);
+}

@@ -1,0 +1,27 @@
+#ifndef BPS_SERVER_THREAD_H
+#define BPS_SERVER_THREAD_H
+/* A data thread of the server: one libuv loop with one transport and one core. Started when the scheduler has told our
+ * id; the control thread posts what the scheduler says. */
+#include "bps-server/core.h"
+#include "common/fabric.h"
+#include "common/member.h"
+
+struct thread;
+
+struct thread_config {
+	struct srv_config core;
+	uint32_t spin_us;
+	/* The job cannot go on; any thread. */
+	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
+	void *ctx;
+};
+
+int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct thread **ret,
+	struct err_text *err);
+/* Closes all connections, joins, frees. NULL is allowed. */
+void thread_free(struct thread *t);
+/* Hand it a message of the scheduler; takes its own reference. Errors: -EAGAIN, -ENOMEM: it is lost. */
+int thread_message(struct thread *t, struct member_msg *m);
+/* Figures of a moment ago, and when the thread last turned. Thread: any. */
+void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
+#endif

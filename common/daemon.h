@@ -1,0 +1,68 @@
+#ifndef BPS_COMMON_DAEMON_H
+#define BPS_COMMON_DAEMON_H
+/* What every daemon's main does alike: log level, cluster key, the control loop on the main thread with its signals,
+ * the HTTP server, the service manager, the word "ready".
+ *
+ * SIGTERM and SIGINT end daemon_run. --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/addr.h"
+#include "common/error.h"
+#include "common/httpd.h"
+#include "common/key.h"
+#include "common/loop.h"
+#include "common/settings.h"
+
+/* Settings that all have; the program's options start with this. */
+struct daemon_opts {
+	const char *key_file;
+	struct addr http;
+	unsigned log_level; /* index into daemon_log_levels */
+	int64_t ready_fd;   /* -1: none */
+};
+extern const char *const daemon_log_levels[];
+/* Rows of the settings table for a struct whose first member is struct daemon_opts. */
+#define DAEMON_SETTINGS(http_default)                                                              \
+	{"key-file", SET_STRING, SETTING_AT(struct daemon_opts, key_file), .def = "",              \
+		.help = "cluster key; without one only loopback addresses are used"},              \
+		{"http", SET_ADDR, SETTING_AT(struct daemon_opts, http), .def = http_default,      \
+			.help = "address of /metrics, /healthz and /status"},                      \
+		{"log-level", SET_ENUM, SETTING_AT(struct daemon_opts, log_level), .def = "info",  \
+			.words = daemon_log_levels,                                                \
+			.help = "least urgent messages that are logged"},                          \
+	{                                                                                          \
+		"ready-fd", SET_INT, SETTING_AT(struct daemon_opts, ready_fd),                     \
+			.def = "-1", .min = -1, .max = 1 << 20,                                    \
+			.help = "descriptor that gets PORT= and HTTP= lines once the daemon "      \
+				"serves"                                                           \
+	}
+
+struct daemon {
+	struct daemon_opts opts;
+	struct loop *loop; /* the control loop, on the main thread */
+	struct httpd *http;
+	bool has_key;
+	struct cluster_key key;
+	struct event *term, *intr;
+	int exit_status;
+};
+
+/* d: zeroed. Errors: with a sentence; nothing to undo. */
+int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
+	struct err_text *err);
+int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
+/* It serves: tell whoever waits. port: its main port, 0 when it has none. */
+void daemon_ready(struct daemon *d, uint16_t port, const char *status);
+/* Until a signal or daemon_quit; returns the exit status. */
+int daemon_run(struct daemon *d);
+/* End daemon_run with this exit status. On the loop's thread. */
+void daemon_quit(struct daemon *d, int exit_status);
+/* Whatever was built on the loop must be freed before. */
+void daemon_fini(struct daemon *d);
+
+/* Random, never 0: the identity of this process. */
+uint64_t daemon_instance(void);
+/* This machine's name without its domain. */
+void daemon_host(char *ret, size_t room);
+#endif

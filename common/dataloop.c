@@ -1,0 +1,313 @@
+#include "common/dataloop.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/fabric.h"
+
+/* How long one turn may work before it looks at the descriptors. */
+#define TURN_NS 500000
+
+struct post {
+	void (*fn)(void *arg);
+	void *arg;
+};
+
+struct dataloop {
+	const struct dataloop_ops *ops;
+	void *ctx;
+	struct xport *x;
+	char name[16];
+	uint64_t spin_ns, idle_since_ns;
+	bool is_asleep, is_stopping, has_thread, has_x_poll;
+	pthread_t thread;
+	uv_loop_t uv;
+	uv_prepare_t prepare;
+	uv_check_t check;
+	uv_idle_t idle;
+	uv_timer_t timer, beat;
+	uv_poll_t x_poll;
+	uv_async_t async;
+	_Atomic uint64_t beat_ns; /* written by the thread, read by the watchdog; no order needed */
+	pthread_mutex_t lock;     /* of the ring of posts */
+	struct post *posts;
+	size_t cap, head, n;
+};
+
+uint64_t dataloop_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+static bool pop_post(struct dataloop *l, struct post *ret)
+{
+	bool has;
+
+	pthread_mutex_lock(&l->lock);
+	has = l->n > 0;
+	if (has) {
+		*ret = l->posts[l->head];
+		l->head = (l->head + 1) % l->cap;
+		l->n--;
+	}
+	pthread_mutex_unlock(&l->lock);
+	return has;
+}
+
+static void run_posts(struct dataloop *l)
+{
+	struct post p;
+
+	while (pop_post(l, &p))
+		p.fn(p.arg);
+}
+
+static void on_async(uv_async_t *a)
+{
+	run_posts(a->data);
+}
+
+static void on_nothing(uv_poll_t *p, int status, int events)
+{
+	(void)p;
+	(void)status;
+	(void)events;
+}
+
+static void on_idle(uv_idle_t *i)
+{
+	(void)i;
+}
+
+static void on_timer(uv_timer_t *t)
+{
+	(void)t;
+}
+
+static void on_beat(uv_timer_t *t)
+{
+	struct dataloop *l = t->data;
+
+	atomic_store_explicit(&l->beat_ns, dataloop_now_ns(), memory_order_relaxed);
+}
+
+static void set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)
+{
+	uint64_t ms;
+
+	if (deadline_ns == UINT64_MAX) {
+		uv_timer_stop(&l->timer);
+		return;
+	}
+	ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
+	uv_update_time(&l->uv);
+	uv_timer_start(&l->timer, on_timer, ms, 0);
+}
+
+static bool has_posts(struct dataloop *l)
+{
+	bool has;
+
+	pthread_mutex_lock(&l->lock);
+	has = l->n > 0;
+	pthread_mutex_unlock(&l->lock);
+	return has;
+}
+
+/* Work until there is nothing to do or the turn is over. True: there is more. */
+static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
+{
+	uint64_t start = dataloop_now_ns(), now = start, next;
+	bool more, any = false;
+
+	do {
+		*ret_deadline = l->ops->tick(l->ctx, now);
+		more = l->x && fabric_poll(l->x, now) > 0;
+		more |= l->ops->work(l->ctx);
+		any |= more;
+		now = dataloop_now_ns();
+	} while (more && now - start < TURN_NS);
+	if (l->x && (next = fabric_next_deadline(l->x)) < *ret_deadline)
+		*ret_deadline = next;
+	if (any)
+		l->idle_since_ns = now;
+	*ret_now = now;
+	return more;
+}
+
+/* Runs just before libuv blocks; an active idle handle makes it not block. */
+static void on_prepare(uv_prepare_t *p)
+{
+	struct dataloop *l = p->data;
+	uint64_t now, deadline;
+	bool more = turn(l, &now, &deadline);
+
+	if (!more && now - l->idle_since_ns < l->spin_ns)
+		more = true;
+	if (!more && l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
+		more = true;
+	else if (!more)
+		l->is_asleep = true;
+	if (!more && ((l->x && !fabric_may_sleep(l->x)) || has_posts(l)))
+		more = true;
+	if (more) {
+		if (l->x)
+			fabric_may_sleep(l->x); /* flushes what is queued */
+		uv_idle_start(&l->idle, on_idle);
+		return;
+	}
+	uv_idle_stop(&l->idle);
+	set_timer(l, now, deadline);
+}
+
+static void on_check(uv_check_t *c)
+{
+	struct dataloop *l = c->data;
+
+	if (l->is_asleep && l->ops->awake)
+		l->ops->awake(l->ctx);
+	l->is_asleep = false;
+}
+
+int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
+	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err)
+{
+	struct dataloop *l = calloc(1, sizeof(*l));
+	int rc;
+
+	if (!l || !(l->posts = calloc(queue_count, sizeof(*l->posts)))) {
+		free(l);
+		return err_set(err, -ENOMEM, "out of memory for a data thread");
+	}
+	l->cap = queue_count;
+	l->ops = ops;
+	l->ctx = ctx;
+	l->spin_ns = (uint64_t)spin_us * 1000;
+	strncpy(l->name, name, sizeof(l->name) - 1);
+	pthread_mutex_init(&l->lock, NULL);
+	rc = uv_loop_init(&l->uv);
+	if (rc < 0) {
+		pthread_mutex_destroy(&l->lock);
+		free(l->posts);
+		free(l);
+		return err_set(err, rc, "cannot make an event loop: %s", uv_strerror(rc));
+	}
+	uv_prepare_init(&l->uv, &l->prepare);
+	uv_check_init(&l->uv, &l->check);
+	uv_idle_init(&l->uv, &l->idle);
+	uv_timer_init(&l->uv, &l->timer);
+	uv_timer_init(&l->uv, &l->beat);
+	uv_async_init(&l->uv, &l->async, on_async);
+	l->prepare.data = l->check.data = l->async.data = l->beat.data = l;
+	uv_prepare_start(&l->prepare, on_prepare);
+	uv_check_start(&l->check, on_check);
+	uv_timer_start(&l->beat, on_beat, 0, DATALOOP_BEAT_MS);
+	atomic_store(&l->beat_ns, dataloop_now_ns());
+	*ret = l;
+	return 0;
+}
+
+void dataloop_attach(struct dataloop *l, struct xport *x)
+{
+	l->x = x;
+	uv_poll_init(&l->uv, &l->x_poll, fabric_fd(x));
+	uv_poll_start(&l->x_poll, UV_READABLE, on_nothing);
+	l->has_x_poll = true;
+}
+
+uv_loop_t *dataloop_uv(struct dataloop *l)
+{
+	return &l->uv;
+}
+
+static void *thread_main(void *arg)
+{
+	struct dataloop *l = arg;
+
+	pthread_setname_np(pthread_self(), l->name);
+	while (!l->is_stopping)
+		uv_run(&l->uv, UV_RUN_ONCE);
+	return NULL;
+}
+
+int dataloop_start(struct dataloop *l, struct err_text *err)
+{
+	sigset_t all, old;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&l->thread, NULL, thread_main, l);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc)
+		return err_set(err, -rc, "cannot start a data thread: %s", strerror(rc));
+	l->has_thread = true;
+	return 0;
+}
+
+int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg)
+{
+	int rc = -EAGAIN;
+
+	pthread_mutex_lock(&l->lock);
+	if (l->n < l->cap) {
+		l->posts[(l->head + l->n++) % l->cap] = (struct post){fn, arg};
+		rc = 0;
+	}
+	pthread_mutex_unlock(&l->lock);
+	if (rc == 0)
+		uv_async_send(&l->async);
+	return rc;
+}
+
+static void stop_now(void *arg)
+{
+	struct dataloop *l = arg;
+
+	l->is_stopping = true;
+}
+
+void dataloop_stop(struct dataloop *l)
+{
+	if (!l->has_thread)
+		return;
+	/* A full queue drains: the thread lives. */
+	while (dataloop_post(l, stop_now, l) == -EAGAIN)
+		sched_yield();
+	pthread_join(l->thread, NULL);
+	l->has_thread = false;
+}
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+	(void)arg;
+	if (!uv_is_closing(h))
+		uv_close(h, NULL);
+}
+
+void dataloop_free(struct dataloop *l)
+{
+	if (!l)
+		return;
+	dataloop_stop(l);
+	uv_prepare_stop(&l->prepare);
+	uv_walk(&l->uv, close_handle, NULL);
+	uv_run(&l->uv, UV_RUN_DEFAULT);
+	uv_loop_close(&l->uv);
+	pthread_mutex_destroy(&l->lock);
+	free(l->posts);
+	free(l);
+}
+
+uint64_t dataloop_beat_ns(const struct dataloop *l)
+{
+	return atomic_load_explicit(&l->beat_ns, memory_order_relaxed);
+}

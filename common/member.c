@@ -1,0 +1,393 @@
+#include "common/member.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/ctlclient.h"
+#include "common/dataloop.h"
+#include "common/log.h"
+#include "common/loop.h"
+
+struct member {
+	struct loop *loop;
+	struct ctlclient *client;
+	const struct member_ops *ops;
+	void *ctx;
+	struct member_config cfg;
+	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], data_addr[64];
+	uint8_t cluster_id[16];
+	bool has_cluster_id;
+	uint32_t term;
+	_Atomic uint64_t view;       /* largest seen */
+	_Atomic bool is_up;          /* written by the loop, read by senders: a hint only */
+	_Atomic uint64_t down_since; /* ns */
+	struct event *beat_timer;
+	uint32_t beat_ms, dead_ms;
+	uint64_t seq, last_seq, last_heard_ns;
+	pthread_mutex_t lock; /* of the peers */
+	struct member_peer *peers;
+	size_t n_peers;
+};
+
+struct member_msg *member_msg_ref(struct member_msg *m)
+{
+	atomic_fetch_add(&m->refs, 1);
+	return m;
+}
+
+void member_msg_unref(struct member_msg *m)
+{
+	if (m && atomic_fetch_sub(&m->refs, 1) == 1) {
+		free(m->mem);
+		free(m);
+	}
+}
+
+/* ---- sending ---- */
+
+struct outgoing {
+	struct member *m;
+	uint16_t type;
+	size_t bytes;
+	uint8_t body[];
+};
+
+static void send_outgoing(void *arg)
+{
+	struct outgoing *o = arg;
+
+	if (o->m->client)
+		ctlclient_send(o->m->client, o->type, o->body, o->bytes);
+	free(o);
+}
+
+static struct outgoing *encode(struct member *m, const struct ctl_msg *msg)
+{
+	const struct layout *l = ctl_layout(msg->type);
+	size_t bytes = codec_size(l, &msg->hello);
+	struct outgoing *o = bytes ? malloc(sizeof(*o) + bytes) : NULL;
+
+	if (!o)
+		return NULL;
+	o->m = m;
+	o->type = msg->type;
+	o->bytes = codec_encode(l, &msg->hello, o->body);
+	return o;
+}
+
+int member_send(struct member *m, const struct ctl_msg *msg)
+{
+	struct outgoing *o;
+	int rc;
+
+	if (!atomic_load(&m->is_up))
+		return BPS_ENOSCHED;
+	o = encode(m, msg);
+	if (!o)
+		return -ENOMEM;
+	rc = loop_post(m->loop, send_outgoing, o);
+	if (rc < 0)
+		free(o);
+	return rc;
+}
+
+static void send_now(struct member *m, const struct ctl_msg *msg)
+{
+	struct outgoing *o = encode(m, msg);
+
+	if (o)
+		send_outgoing(o);
+}
+
+/* ---- peers ---- */
+
+static void copy_text(char *dst, size_t room, const char *src)
+{
+	snprintf(dst, room, "%s", src ? src : "");
+}
+
+static void peer_set(struct member *m, const struct ctl_peer *p)
+{
+	size_t i = 0;
+
+	while (i < m->n_peers && m->peers[i].id != p->id)
+		i++;
+	if (p->state == PEER_GONE) {
+		if (i < m->n_peers)
+			m->peers[i] = m->peers[--m->n_peers];
+		return;
+	}
+	if (i == m->n_peers) {
+		struct member_peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
+
+		if (!v) {
+			log_error("out of memory for peer %u", p->id);
+			return;
+		}
+		m->peers = v;
+		m->n_peers++;
+	}
+	m->peers[i] = (struct member_peer){.id = p->id,
+		.state = p->state,
+		.instance = p->instance,
+		.port = p->port,
+		.threads = p->threads};
+	copy_text(m->peers[i].name, sizeof(m->peers[i].name), p->name);
+	copy_text(m->peers[i].host, sizeof(m->peers[i].host), p->host);
+	copy_text(m->peers[i].addr, sizeof(m->peers[i].addr), p->addr);
+	if (p->key.bytes == CTL_KEY_BYTES)
+		memcpy(m->peers[i].key, p->key.data, CTL_KEY_BYTES);
+}
+
+int member_peer(struct member *m, uint32_t id, struct member_peer *ret)
+{
+	int rc = BPS_ENOTFOUND;
+
+	pthread_mutex_lock(&m->lock);
+	for (size_t i = 0; i < m->n_peers && rc; i++) {
+		if (m->peers[i].id == id) {
+			*ret = m->peers[i];
+			rc = 0;
+		}
+	}
+	pthread_mutex_unlock(&m->lock);
+	return rc;
+}
+
+int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key)
+{
+	struct member *_Atomic *m = ctx;
+	struct member_peer p;
+	int rc = atomic_load(m) ? member_peer(atomic_load(m), id, &p) : BPS_ENOTFOUND;
+
+	if (rc < 0)
+		return rc;
+	if (p.instance != instance || p.state != PEER_UP)
+		return BPS_ENOTFOUND;
+	memcpy(ret_key, p.key, CTL_KEY_BYTES);
+	return 0;
+}
+
+/* ---- the scheduler's side ---- */
+
+static void say_hello(struct member *m)
+{
+	struct ctl_msg msg = {.type = CTL_HELLO};
+
+	msg.hello = (struct ctl_hello){.proto = CTL_PROTO,
+		.role = (uint8_t)m->cfg.role,
+		.instance = m->cfg.instance,
+		.name = m->name,
+		.host = m->host,
+		.version = BPS_VERSION,
+		.pid = (uint32_t)getpid(),
+		.addr = m->data_addr,
+		.port = m->cfg.data_port,
+		.threads = m->cfg.threads,
+		.nic_mbps = m->cfg.nic_mbps,
+		.view = atomic_load(&m->view),
+		.quota_bytes = m->cfg.quota_bytes};
+	if (m->has_cluster_id)
+		msg.hello.cluster_id = (struct blob){m->cluster_id, sizeof(m->cluster_id)};
+	send_now(m, &msg);
+}
+
+static void on_welcome(struct member *m, const struct ctl_welcome *w)
+{
+	struct timeval tv;
+
+	/* C8: two schedulers cannot both rule. */
+	if (w->term < m->term || w->cluster_id.bytes != sizeof(m->cluster_id) ||
+		(m->has_cluster_id &&
+			memcmp(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id)) != 0)) {
+		log_rated(LOG_WARN, "another scheduler answered, or an older one: term=%u known=%u",
+			w->term, m->term);
+		ctlclient_drop(m->client, "not the scheduler of this cluster");
+		return;
+	}
+	m->term = w->term;
+	memcpy(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id));
+	m->has_cluster_id = true;
+	m->beat_ms = w->beat_ms ? w->beat_ms : 500;
+	m->dead_ms = w->dead_ms ? w->dead_ms : 5000;
+	m->last_heard_ns = dataloop_now_ns();
+	tv = (struct timeval){m->beat_ms / 1000, (suseconds_t)(m->beat_ms % 1000) * 1000};
+	event_add(m->beat_timer, &tv);
+	atomic_store(&m->is_up, true);
+	log_info("joined the cluster: id=%u term=%u view=%llu", w->member_id, w->term,
+		(unsigned long long)w->view);
+	m->ops->up(m->ctx, w->member_id);
+}
+
+static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct member *m = arg;
+	struct ctl_msg msg = {.type = CTL_BEAT};
+
+	(void)fd;
+	(void)what;
+	if (!atomic_load(&m->is_up))
+		return;
+	if (dataloop_now_ns() - m->last_heard_ns > (uint64_t)m->dead_ms * 1000000) {
+		ctlclient_drop(m->client, "the scheduler is silent");
+		return;
+	}
+	m->ops->beat(m->ctx, &msg.beat);
+	msg.beat.seq = ++m->seq;
+	msg.beat.echo = m->last_seq;
+	msg.beat.view = atomic_load(&m->view);
+	send_now(m, &msg);
+}
+
+static void note_view(struct member *m, uint64_t view)
+{
+	if (view > atomic_load(&m->view))
+		atomic_store(&m->view, view);
+}
+
+static void dispatch(struct member *m, struct member_msg *in)
+{
+	const struct ctl_msg *msg = &in->msg;
+
+	switch (msg->type) {
+	case CTL_WELCOME:
+		note_view(m, msg->welcome.view);
+		on_welcome(m, &msg->welcome);
+		return;
+	case CTL_REFUSE:
+		log_error("the scheduler refuses us: %s", msg->refuse.text);
+		m->ops->refused(m->ctx, -(int)msg->refuse.code, msg->refuse.text);
+		return;
+	case CTL_BEAT:
+		m->last_seq = msg->beat.seq;
+		return;
+	case CTL_PEERS:
+		note_view(m, msg->peers.view);
+		pthread_mutex_lock(&m->lock);
+		for (uint32_t i = 0; i < msg->peers.n_peers; i++)
+			peer_set(m, &msg->peers.peers[i]);
+		pthread_mutex_unlock(&m->lock);
+		break;
+	case CTL_JOB:
+		note_view(m, msg->job.view);
+		break;
+	case CTL_PLAN:
+		note_view(m, msg->plan.view);
+		break;
+	default:
+		break;
+	}
+	if (atomic_load(&m->is_up))
+		m->ops->message(m->ctx, in);
+}
+
+static void client_up(void *arg, struct ctlclient *c)
+{
+	(void)c;
+	say_hello(arg);
+}
+
+static void client_frame(
+	void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n)
+{
+	struct member *m = arg;
+	struct member_msg *in = calloc(1, sizeof(*in));
+	struct err_text err = {0};
+
+	m->last_heard_ns = dataloop_now_ns();
+	if (!in)
+		return;
+	in->refs = 1;
+	if (ctl_decode(type, body, n, &in->msg, &in->mem, &err) < 0) {
+		log_rated(LOG_WARN, "bad message from the scheduler: %s", err.s);
+		ctlclient_drop(c, "bad message");
+	} else {
+		dispatch(m, in);
+	}
+	member_msg_unref(in);
+}
+
+static void client_down(void *arg, struct ctlclient *c, const char *reason, bool was_up)
+{
+	struct member *m = arg;
+
+	(void)c;
+	event_del(m->beat_timer);
+	if (was_up)
+		log_warn("connection to the scheduler is lost, trying again: why=%s", reason);
+	else
+		log_rated(LOG_WARN, "cannot reach the scheduler, trying again: why=%s", reason);
+	if (!atomic_exchange(&m->is_up, false))
+		return;
+	atomic_store(&m->down_since, dataloop_now_ns());
+	m->ops->down(m->ctx, reason);
+}
+
+static const struct ctlclient_ops client_ops = {
+	.up = client_up, .frame = client_frame, .down = client_down};
+
+int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
+	const struct member_ops *ops, void *ctx, struct err_text *err)
+{
+	struct member *m = calloc(1, sizeof(*m));
+	struct ctlclient_conf conf = {.n_addrs = 1, .has_key = cfg->has_key, .key = cfg->key};
+	char identity[CTL_NAME_MAX + 16];
+	int rc;
+
+	if (!m)
+		return err_set(err, -ENOMEM, "out of memory");
+	m->loop = loop;
+	m->ops = ops;
+	m->ctx = ctx;
+	m->cfg = *cfg;
+	copy_text(m->name, sizeof(m->name), cfg->name);
+	copy_text(m->host, sizeof(m->host), cfg->host);
+	copy_text(m->data_addr, sizeof(m->data_addr), cfg->data_addr);
+	pthread_mutex_init(&m->lock, NULL);
+	atomic_store(&m->down_since, dataloop_now_ns());
+	m->beat_timer = event_new(loop_base(loop), -1, EV_PERSIST, on_beat_timer, m);
+	conf.addrs[0] = cfg->scheduler;
+	snprintf(identity, sizeof(identity), "%s:%s", cfg->role == ROLE_SERVER ? "server" : "agent",
+		m->name);
+	conf.identity = identity;
+	rc = m->beat_timer ? ctlclient_new(&m->client, loop_base(loop), &conf, &client_ops, m, err)
+			   : err_set(err, -ENOMEM, "out of memory");
+	key_wipe(&conf.key);
+	if (rc < 0) {
+		member_free(m);
+		return rc;
+	}
+	*ret = m;
+	return 0;
+}
+
+void member_free(struct member *m)
+{
+	if (!m)
+		return;
+	ctlclient_free(m->client);
+	if (m->beat_timer)
+		event_free(m->beat_timer);
+	pthread_mutex_destroy(&m->lock);
+	free(m->peers);
+	key_wipe(&m->cfg.key);
+	free(m);
+}
+
+bool member_is_up(const struct member *m)
+{
+	return atomic_load(&m->is_up);
+}
+
+uint64_t member_down_ms(const struct member *m)
+{
+	if (atomic_load(&m->is_up))
+		return 0;
+	return (dataloop_now_ns() - atomic_load(&m->down_since)) / 1000000;
+}

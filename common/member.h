@@ -1,0 +1,83 @@
+#ifndef BPS_COMMON_MEMBER_H
+#define BPS_COMMON_MEMBER_H
+/* A server's or agent's membership in the cluster: the control connection to the scheduler with HELLO,
+ * WELCOME and BEAT, coming back by itself, and the table of peers with their addresses and keys. The same module in both
+ * daemons; what a message means is the owner's.
+ *
+ *   (connecting) --HELLO--> --WELCOME--> member --connection lost--> (connecting)
+ *                           `-REFUSE--> fatal
+ *
+ * Runs on one struct loop; callbacks run there. member_send and the look-ups may be called by any thread. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/addr.h"
+#include "common/ctlmsg.h"
+#include "common/error.h"
+#include "common/key.h"
+
+struct loop;
+struct member;
+
+struct member_config {
+	enum role role;
+	const char *name; /* unique in its role */
+	const char *host; /* this machine's name, for people and for colocation */
+	struct addr scheduler;
+	bool has_key;
+	struct cluster_key key;
+	const char *data_addr; /* of the data plane's listener, numeric; "" for an agent */
+	uint16_t data_port;
+	uint16_t threads;
+	uint64_t instance;
+	uint64_t nic_mbps;
+	uint64_t quota_bytes;
+};
+
+/* A message shared by threads: whoever gets one holds a reference. */
+struct member_msg {
+	struct ctl_msg msg;
+	void *mem;
+	_Atomic uint32_t refs;
+};
+struct member_msg *member_msg_ref(struct member_msg *m);
+void member_msg_unref(struct member_msg *m);
+
+struct member_ops {
+	/* The scheduler knows us (again) by this id; what it has to tell follows. */
+	void (*up)(void *ctx, uint32_t id);
+	void (*down)(void *ctx, const char *why);
+	/* Any message but those above and BEAT. For PEERS the table is already up to date. Lent: ref to keep. */
+	void (*message)(void *ctx, struct member_msg *m);
+	/* Fill in the counters of the next BEAT. */
+	void (*beat)(void *ctx, struct ctl_beat *ret);
+	/* The scheduler refuses us for good: the process should end. */
+	void (*refused)(void *ctx, int code, const char *text);
+};
+
+int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
+	const struct member_ops *ops, void *ctx, struct err_text *err);
+/* On the loop's thread, or after it has stopped. NULL is allowed. */
+void member_free(struct member *m);
+
+/* Send a message; it is lost when the connection is not up or ends before (the owner sends again on up). Thread: any.
+ * Errors: BPS_ENOSCHED not up, -EAGAIN, -ENOMEM. */
+int member_send(struct member *m, const struct ctl_msg *msg);
+
+bool member_is_up(const struct member *m);
+/* Milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
+uint64_t member_down_ms(const struct member *m);
+
+struct member_peer {
+	uint32_t id;
+	uint8_t state; /* enum peer_state */
+	uint64_t instance;
+	uint16_t port, threads;
+	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], addr[64];
+	uint8_t key[CTL_KEY_BYTES];
+};
+/* Thread: any. Errors: BPS_ENOTFOUND. */
+int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
+/* A fabric_key_fn; ctx points to the owner's `struct member *_Atomic`, which may still be NULL. */
+int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);
+#endif
