@@ -94,7 +94,7 @@ $(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
 $(B)/bps-agent/bps-agent: $(call objs,$(AGENT)) $(LIBCOMMON)
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
-$(call link,$(LIBS))
+	$(call link,$(LIBS))
 
 $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
 	$(call say,LD,$@)
@@ -103,19 +103,19 @@ $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
 	$(Q)ln -sf libbpsclient.so.0 $(B)/libbpsclient.so
 
 $(TOOLBINS): $(B)/%: $(B)/libbpsclient/tools/%.o $(LIBCOMMON)
-$(call link,$(LIBS))
+	$(call link,$(LIBS))
 $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
-$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
+	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
 $(BENCHBINS): $(B)/%: $(B)/tests/bench/%.o $(LIBBPS)
-$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
+	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
 $(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $< $(filter $(B)/libbpsclient/%.o,$^) \
 		$(LIBCORES) $(LIBCOMMON) -lcmocka $(LIBS)
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
-$(call link,$(LIBS))
+	$(call link,$(LIBS))
 $(SIMBIN): $(call objs,$(SIM)) $(LIBCORES) $(LIBCOMMON)
-$(call link,$(LIBS))
+	$(call link,$(LIBS))
 
 comma := ,
 .PHONY: all
