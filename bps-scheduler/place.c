@@ -1,0 +1,178 @@
+#include "bps-scheduler/place.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define BYTES_PER_MBIT 125000.0
+
+static int by_value(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* Median of the known bandwidths, 1 when there is none. */
+static uint64_t default_mbps(const struct place *p)
+{
+	uint64_t *known = malloc((p->n_machines + 1) * sizeof(*known)), median = 1;
+	size_t n = 0;
+
+	if (!known)
+		return median;
+	for (uint32_t i = 0; i < p->n_machines; i++)
+		if (p->machines[i].nic_mbps)
+			known[n++] = p->machines[i].nic_mbps;
+	if (n) {
+		qsort(known, n, sizeof(*known), by_value);
+		median = known[n / 2];
+	}
+	free(known);
+	return median;
+}
+
+static double machine_rate(const struct place_machine *m, uint64_t mbps_default)
+{
+	return BYTES_PER_MBIT * (double)(m->nic_mbps ? m->nic_mbps : mbps_default);
+}
+
+/* When machine m ends with extra bytes more. */
+static double machine_time_s(
+	const struct place *p, const struct place_machine *m, uint64_t extra, uint64_t mbps_default)
+{
+	double n = p->n_agents, bytes = (double)(m->bytes + extra), moved;
+
+	if (m->has_agent)
+		moved = (double)p->job_bytes + (n > 2 ? (n - 2) * bytes : 0);
+	else
+		moved = n * bytes;
+	return (moved + (double)m->other_bytes) / machine_rate(m, mbps_default);
+}
+
+static uint32_t best_server(const struct place *p, uint64_t bytes, uint64_t mbps_default)
+{
+	uint32_t best = 0;
+	double best_time = INFINITY;
+
+	for (uint32_t i = 0; i < p->n_servers; i++) {
+		const struct place_server *s = &p->servers[i];
+		double t = machine_time_s(p, &p->machines[s->machine], bytes, mbps_default);
+
+		if (t < best_time || (t <= best_time && s->bytes < p->servers[best].bytes)) {
+			best = i;
+			best_time = t;
+		}
+	}
+	return best;
+}
+
+static uint16_t best_thread(const struct place_server *s)
+{
+	uint16_t best = 0;
+
+	for (uint16_t i = 1; i < s->n_threads; i++)
+		if (s->thread_bytes[i] < s->thread_bytes[best])
+			best = i;
+	return best;
+}
+
+void place_parts(struct place *p, struct place_part *parts, size_t n_parts)
+{
+	uint64_t mbps = default_mbps(p);
+
+	for (size_t i = 0; i < n_parts; i++) {
+		struct place_part *part = &parts[i];
+		struct place_server *s;
+
+		part->server = best_server(p, part->bytes, mbps);
+		s = &p->servers[part->server];
+		part->thread = best_thread(s);
+		s->bytes += part->bytes;
+		s->thread_bytes[part->thread] += part->bytes;
+		p->machines[s->machine].bytes += part->bytes;
+	}
+}
+
+double place_time_s(const struct place *p)
+{
+	uint64_t mbps = default_mbps(p);
+	double worst = 0;
+
+	for (uint32_t i = 0; i < p->n_machines; i++)
+		worst = fmax(worst, machine_time_s(p, &p->machines[i], 0, mbps));
+	return worst;
+}
+
+/* Bytes that all servers together can sum within t seconds. */
+static double capacity(const struct place *p, double t, uint64_t mbps_default)
+{
+	double n = p->n_agents, total = (double)p->job_bytes, sum = 0;
+
+	for (uint32_t i = 0; i < p->n_machines; i++) {
+		const struct place_machine *m = &p->machines[i];
+		double moved = t * machine_rate(m, mbps_default);
+
+		if (!m->has_server)
+			continue;
+		if (!m->has_agent)
+			sum += moved / n;
+		else if (n > 2)
+			sum += fmax(0, (moved - total) / (n - 2));
+		else if (moved >= total)
+			sum += total;
+	}
+	return sum;
+}
+
+double place_optimum_s(const struct place *p)
+{
+	uint64_t mbps = default_mbps(p);
+	double total = (double)p->job_bytes, low = 0, high;
+
+	for (uint32_t i = 0; i < p->n_machines; i++)
+		if (p->machines[i].has_agent)
+			low = fmax(low, total / machine_rate(&p->machines[i], mbps));
+	if (capacity(p, low, mbps) >= total)
+		return low;
+	high = low > 0 ? low : 1e-9;
+	while (capacity(p, high, mbps) < total)
+		high *= 2;
+	for (int i = 0; i < 100; i++) {
+		double mid = (low + high) / 2;
+
+		if (capacity(p, mid, mbps) >= total)
+			high = mid;
+		else
+			low = mid;
+	}
+	return high;
+}
+
+/* 512 KiB leaves LPT within a few percent while a server has 8 or more partitions of the job;
+ * halved until that holds for small models on many servers. With 32 MiB and more per server a
+ * large tensor takes 1 MiB: half the messages at the same balance. */
+static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
+{
+	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;
+
+	if (tensor_bytes > 64u << 20 && per_server > 32u << 20)
+		return 2 * bytes;
+	while (bytes > PLACE_PART_BYTES_MIN && per_server < 8 * bytes)
+		bytes /= 2;
+	return bytes;
+}
+
+uint32_t place_part_elems(uint64_t n_elems, uint32_t elem_bytes, uint32_t n_servers,
+	uint64_t job_bytes, uint32_t want_bytes)
+{
+	uint64_t bytes = want_bytes, elems, least;
+
+	if (!bytes)
+		bytes = part_bytes_wanted(n_elems * elem_bytes, n_servers, job_bytes);
+	elems = bytes / elem_bytes;
+	least = (n_elems + PLACE_PARTS_MAX - 1) / PLACE_PARTS_MAX;
+	if (elems < least)
+		elems = least;
+	elems = (elems + PLACE_ALIGN_ELEMS - 1) / PLACE_ALIGN_ELEMS * PLACE_ALIGN_ELEMS;
+	return elems ? (uint32_t)elems : PLACE_ALIGN_ELEMS;
+}

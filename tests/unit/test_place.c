@@ -1,0 +1,286 @@
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bps-scheduler/place.h"
+
+#define TENSORS_MAX 1024
+#define NODES_MAX   64
+#define MBPS        100000
+
+struct trace {
+	size_t n;
+	uint64_t elems[TENSORS_MAX];
+	uint64_t bytes;
+};
+
+static struct trace trace_load(const char *model)
+{
+	struct trace t = {0};
+	char path[128], line[512];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "tests/traces/%s.tsv", model);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		char *tab = strchr(line, '\t');
+		unsigned long long elems;
+
+		if (line[0] == '#' || !tab || sscanf(tab, "%llu", &elems) != 1)
+			continue;
+		assert_true(t.n < TENSORS_MAX);
+		t.elems[t.n++] = elems;
+		t.bytes += 4 * elems;
+	}
+	fclose(f);
+	assert_true(t.n > 0);
+	return t;
+}
+
+struct cluster {
+	struct place p;
+	struct place_machine machines[NODES_MAX];
+	struct place_server servers[NODES_MAX];
+	uint64_t threads[NODES_MAX][2];
+};
+
+/* n machines with agent and server, k with a server alone. */
+static void cluster_init(struct cluster *c, uint32_t n, uint32_t k, uint64_t job_bytes)
+{
+	*c = (struct cluster){.p = {n, job_bytes, c->machines, n + k, c->servers, n + k}};
+	for (uint32_t i = 0; i < n + k; i++) {
+		c->machines[i] = (struct place_machine){
+			.nic_mbps = MBPS, .has_agent = i < n, .has_server = true};
+		c->servers[i] = (struct place_server){
+			.machine = i, .n_threads = 2, .thread_bytes = c->threads[i]};
+	}
+}
+
+static int larger_first(const void *a, const void *b)
+{
+	uint64_t x = ((const struct place_part *)a)->bytes;
+	uint64_t y = ((const struct place_part *)b)->bytes;
+
+	return (x < y) - (x > y);
+}
+
+/* Place the trace's tensors in one batch; returns time over optimum. */
+static double place_trace(struct cluster *c, const struct trace *t)
+{
+	struct place_part *parts = NULL;
+	size_t n_parts = 0, room = 0;
+	double ratio;
+
+	for (size_t i = 0; i < t->n; i++) {
+		uint32_t part = place_part_elems(t->elems[i], 4, c->p.n_servers, t->bytes, 0);
+
+		for (uint64_t at = 0; at < t->elems[i]; at += part) {
+			uint64_t elems = t->elems[i] - at < part ? t->elems[i] - at : part;
+
+			if (n_parts == room) {
+				room = room ? 2 * room : 256;
+				parts = realloc(parts, room * sizeof(*parts));
+				assert_non_null(parts);
+			}
+			parts[n_parts++] = (struct place_part){.bytes = 4 * elems};
+		}
+	}
+	qsort(parts, n_parts, sizeof(*parts), larger_first);
+	place_parts(&c->p, parts, n_parts);
+	ratio = place_time_s(&c->p) / place_optimum_s(&c->p);
+	free(parts);
+	return ratio;
+}
+
+static const char *const models[] = {"vgg16", "resnet50", "bert-large"};
+
+static void placement_is_within_5_percent_of_the_optimum(void **state)
+{
+	static const uint32_t shapes[][2] = {{2, 0}, {2, 1}, {2, 2}, {3, 0}, {3, 2}, {4, 0}, {4, 1},
+		{4, 2}, {4, 4}, {5, 3}, {8, 0}, {8, 1}, {8, 4}, {8, 8}, {12, 5}, {16, 0}, {16, 4},
+		{16, 8}, {16, 16}, {24, 7}, {24, 24}, {32, 0}, {32, 1}, {32, 8}, {32, 16}, {32, 24},
+		{32, 31}, {32, 32}};
+
+	(void)state;
+	for (size_t m = 0; m < 3; m++) {
+		struct trace t = trace_load(models[m]);
+
+		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+			struct cluster c;
+			double ratio;
+
+			cluster_init(&c, shapes[i][0], shapes[i][1], t.bytes);
+			ratio = place_trace(&c, &t);
+			if (getenv("PLACE_TABLE"))
+				printf("%-10s n=%-2u k=%-2u t/t_opt=%.3f\n", models[m],
+					shapes[i][0], shapes[i][1], ratio);
+			assert_true(ratio >= 1 - 1e-9);
+			if (ratio > 1.05)
+				fail_msg("%s (%u,%u): %.3f", models[m], shapes[i][0], shapes[i][1],
+					ratio);
+		}
+	}
+}
+
+static void unequal_nics_are_within_5_percent_of_the_bound(void **state)
+{
+	static const uint64_t speeds[] = {100000, 25000, 50000, 100000, 40000, 100000, 10000};
+	static const uint64_t agent_speeds[] = {100000, 90000, 95000, 100000, 80000};
+	static const uint32_t shapes[][2] = {{4, 2}, {8, 8}, {16, 8}, {32, 16}};
+
+	(void)state;
+	for (size_t m = 0; m < 3; m++) {
+		struct trace t = trace_load(models[m]);
+
+		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+			for (int slow_agents = 0; slow_agents < 2; slow_agents++) {
+				uint32_t n = shapes[i][0], k = shapes[i][1];
+				struct cluster c;
+				double ratio;
+
+				cluster_init(&c, n, k, t.bytes);
+				for (uint32_t j = n; j < n + k; j++)
+					c.machines[j].nic_mbps = speeds[j % 7];
+				for (uint32_t j = 0; slow_agents && j < n; j++)
+					c.machines[j].nic_mbps = agent_speeds[j % 5];
+				ratio = place_trace(&c, &t);
+				if (getenv("PLACE_TABLE"))
+					printf("%-10s n=%-2u k=%-2u unequal %s t/t_opt=%.3f\n",
+						models[m], n, k,
+						slow_agents ? "all" : "CPU machines", ratio);
+				assert_true(ratio >= 1 - 1e-9);
+				if (ratio > 1.05)
+					fail_msg("%s (%u,%u): %.3f", models[m], n, k, ratio);
+			}
+		}
+	}
+}
+
+static void optimum_of_equal_nics_is_the_published_formula(void **state)
+{
+	(void)state;
+	for (uint32_t n = 2; n <= 32; n++) {
+		for (uint32_t k = 0; k <= n; k++) {
+			struct cluster c;
+			double nn = n, kk = k, total = 1e9, rate = MBPS * 125000.0, formula;
+
+			if (n + k > NODES_MAX)
+				continue;
+			cluster_init(&c, n, k, (uint64_t)total);
+			formula = 2 * nn * (nn - 1) * total / ((nn * nn + kk * nn - 2 * kk) * rate);
+			assert_true(fabs(place_optimum_s(&c.p) / formula - 1) < 1e-6);
+		}
+	}
+}
+
+/* The example of the design notes: 8 at 100 G and 8 at 25 G are as 2 more at 100 G. */
+static void slow_cpu_machines_add_their_share_to_the_optimum(void **state)
+{
+	struct cluster c;
+	double m_over_b = 1e9 / (MBPS * 125000.0);
+
+	(void)state;
+	cluster_init(&c, 8, 8, (uint64_t)1e9);
+	for (int i = 8; i < 16; i++)
+		c.machines[i].nic_mbps = 25000;
+	assert_true(fabs(place_optimum_s(&c.p) / m_over_b - 1.474) < 0.001);
+}
+
+static void unknown_nic_counts_as_the_median(void **state)
+{
+	struct cluster a, b;
+	struct trace t = trace_load("resnet50");
+
+	(void)state;
+	cluster_init(&a, 4, 3, t.bytes);
+	a.machines[4].nic_mbps = 10000;
+	b = a;
+	b.p.machines = b.machines;
+	b.p.servers = b.servers;
+	for (int i = 0; i < 7; i++)
+		b.servers[i].thread_bytes = b.threads[i];
+	b.machines[6].nic_mbps = 0;
+	assert_true(fabs(place_trace(&a, &t) - place_trace(&b, &t)) < 1e-9);
+	assert_memory_equal(a.threads, b.threads, sizeof(a.threads));
+}
+
+static void other_jobs_load_is_avoided(void **state)
+{
+	struct cluster c;
+	struct place_part parts[4] = {
+		{.bytes = 100}, {.bytes = 100}, {.bytes = 100}, {.bytes = 100}};
+
+	(void)state;
+	cluster_init(&c, 4, 2, 400);
+	for (uint32_t i = 0; i < 4; i++)
+		c.machines[i].has_server = false;
+	c.p.n_servers = 2;
+	c.servers[0].machine = 4;
+	c.servers[1].machine = 5;
+	c.machines[4].other_bytes = 100000;
+	place_parts(&c.p, parts, 4);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(parts[i].server, 1);
+}
+
+static void servers_of_one_machine_and_threads_share_evenly(void **state)
+{
+	struct cluster c;
+	struct place_part parts[8];
+
+	(void)state;
+	cluster_init(&c, 2, 0, 800);
+	c.servers[1].machine = 0;
+	for (int i = 0; i < 8; i++)
+		parts[i] = (struct place_part){.bytes = 100};
+	place_parts(&c.p, parts, 8);
+	for (int i = 0; i < 2; i++)
+		for (int j = 0; j < 2; j++)
+			assert_int_equal(c.threads[i][j], 200);
+}
+
+static void part_size_is_aligned_and_bounded(void **state)
+{
+	static const uint64_t elems[] = {1, 63, 64, 1000, 1 << 20, 1ull << 30, 1ull << 40};
+	static const uint32_t sizes[] = {1, 2, 4, 8}, wants[] = {0, 1, 4096, 1 << 20, 4000000};
+
+	(void)state;
+	for (size_t i = 0; i < 7; i++) {
+		for (size_t j = 0; j < 4; j++) {
+			for (size_t w = 0; w < 5; w++) {
+				uint32_t part = place_part_elems(
+					elems[i], sizes[j], 7, elems[i] * sizes[j], wants[w]);
+
+				assert_true(part > 0 && part % PLACE_ALIGN_ELEMS == 0);
+				assert_true((elems[i] + part - 1) / part <= PLACE_PARTS_MAX);
+			}
+		}
+	}
+	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 0), PLACE_PART_BYTES / 4);
+	assert_int_equal(place_part_elems(1 << 25, 4, 4, 1u << 30, 0), PLACE_PART_BYTES / 2);
+	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 1 << 16), 1 << 14);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(placement_is_within_5_percent_of_the_optimum),
+		cmocka_unit_test(unequal_nics_are_within_5_percent_of_the_bound),
+		cmocka_unit_test(optimum_of_equal_nics_is_the_published_formula),
+		cmocka_unit_test(slow_cpu_machines_add_their_share_to_the_optimum),
+		cmocka_unit_test(unknown_nic_counts_as_the_median),
+		cmocka_unit_test(other_jobs_load_is_avoided),
+		cmocka_unit_test(servers_of_one_machine_and_threads_share_evenly),
+		cmocka_unit_test(part_size_is_aligned_and_bounded),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
