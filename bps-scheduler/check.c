@@ -1,0 +1,237 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/place.h"
+
+/* The first thing that is broken ends the check. */
+#define EXPECT(cond, ...)                                                                          \
+	do {                                                                                       \
+		if (!(cond))                                                                       \
+			return err_set(err, -EINVAL, __VA_ARGS__);                                 \
+	} while (0)
+
+static int check_member(
+	const struct sched_core *c, const struct member *m, uint32_t id, struct err_text *err)
+{
+	EXPECT(m && m->id == id, "member %u is not at its place", id);
+	EXPECT(m->state < MEMBER_STATES, "member %u has no state", id);
+	EXPECT(m->role == ROLE_SERVER || m->role == ROLE_AGENT, "member %u has no role", id);
+	EXPECT(m->host_idx < c->n_hosts && strcmp(c->hosts[m->host_idx], m->host) == 0,
+		"host of member %u", id);
+	EXPECT((m->state == MEMBER_UP) == (m->conn != NULL), "member %u is %s %s connection", id,
+		sched_member_state_name(m->state), m->conn ? "with a" : "without");
+	EXPECT(!m->conn || m->conn->member == m, "connection of member %u", id);
+	EXPECT(!m->is_dirty || c->tx_view, "member %u is dirty outside a transaction", id);
+	EXPECT(!m->needs_sync, "member %u still waits for WELCOME", id);
+	EXPECT((m->role == ROLE_SERVER) == (m->threads > 0), "threads of member %u", id);
+	for (uint32_t i = 1; i < id; i++)
+		EXPECT(c->members[i]->role != m->role || strcmp(c->members[i]->name, m->name) != 0,
+			"members %u and %u have one name", i, id);
+	return 0;
+}
+
+static int check_conns(const struct sched_core *c, struct err_text *err)
+{
+	uint32_t silent = 0;
+
+	for (size_t b = 0; b < CONN_BUCKETS; b++) {
+		for (const struct conn *conn = c->conns[b]; conn; conn = conn->next) {
+			EXPECT(conn->id % CONN_BUCKETS == b, "connection %u", conn->id);
+			EXPECT(!conn->member || conn->member->conn == conn,
+				"member of connection %u", conn->id);
+			silent += !conn->member;
+		}
+	}
+	EXPECT(silent == c->n_silent, "%u silent connections, %u counted", silent, c->n_silent);
+	return 0;
+}
+
+static int check_workers(const struct sched_core *c, const struct job *j, struct err_text *err)
+{
+	uint32_t joined = 0, done = 0, ranks = 0, low = 0;
+
+	for (uint32_t r = 0; r < j->n_room; r++) {
+		const struct worker *w = &j->workers[r];
+
+		if (w->state == WORKER_ABSENT)
+			continue;
+		EXPECT(r < j->size, "rank %u of job %u", r, j->id);
+		EXPECT(sched_job_member(j, w->agent) != CTL_NO_ID, "agent of rank %u of job %u", r,
+			j->id);
+		joined++;
+		done += w->state == WORKER_DONE;
+	}
+	EXPECT(joined == j->n_joined && done == j->n_done, "counts of workers of job %u", j->id);
+	EXPECT(j->state == JOB_FORMING ? joined && joined < j->size : joined == j->size,
+		"job %u is %s with %u of %u workers", j->id, sched_job_state_name(j->state), joined,
+		j->size);
+	EXPECT(j->state != JOB_RUNNING || done < j->size, "job %u is done and runs", j->id);
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		EXPECT(m && m->role == ROLE_AGENT, "member %u of job %u", i, j->id);
+		EXPECT(j->state == JOB_ENDED || m->state != MEMBER_DOWN,
+			"job %u goes on without its dead agent %s", j->id, m->name);
+		EXPECT(j->state == JOB_FORMING || !i || j->members[i].low_rank > low,
+			"order of members of job %u", j->id);
+		low = j->members[i].low_rank;
+		ranks += j->members[i].n_ranks;
+	}
+	EXPECT(ranks == joined, "ranks of members of job %u", j->id);
+	return 0;
+}
+
+struct sums {
+	uint64_t *bytes;   /* by server id, of this job */
+	uint64_t **thread; /* by server id and thread, all jobs */
+	uint64_t *scaled;
+};
+
+static int check_parts(const struct sched_core *c, const struct job *j, const struct tensor *t,
+	struct sums *s, uint32_t *orphans, struct err_text *err)
+{
+	uint64_t limit = c->tx_view ? c->tx_view : c->view;
+
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		const struct part *p = &t->parts[i];
+		const struct member *m = sched_member(c, p->server);
+
+		EXPECT(p->pgen && p->pgen <= limit, "pgen of partition %u of '%s' of job %u", i,
+			t->name, j->id);
+		if (p->server == CTL_NO_ID) {
+			++*orphans;
+			continue;
+		}
+		EXPECT(m && m->role == ROLE_SERVER && sched_is_usable(m),
+			"partition %u of '%s' of job %u is on no live server", i, t->name, j->id);
+		EXPECT(p->instance == m->instance && p->thread < m->threads,
+			"partition %u of '%s' of job %u is with an old instance of %s", i, t->name,
+			j->id, m->name);
+		s->bytes[m->id] += sched_part_bytes(t, i);
+		s->thread[m->id][p->thread] += sched_part_bytes(t, i);
+		s->scaled[m->id] += sched_part_bytes(t, i) * j->n_members;
+	}
+	return 0;
+}
+
+static int check_tensor(const struct sched_core *c, const struct job *j, const struct tensor *t,
+	struct err_text *err)
+{
+	EXPECT(t->state < TENSOR_STATES, "state of tensor '%s'", t->name);
+	EXPECT(sched_tensor_find(j, t->name) == t, "tensor '%s' is not found", t->name);
+	if (t->state != TENSOR_PLACED) {
+		EXPECT(t->id == CTL_NO_ID && !t->parts, "tensor '%s' has a number already",
+			t->name);
+		EXPECT(t->declared, "declarations of tensor '%s'", t->name);
+		EXPECT(t->state != TENSOR_FAILED || t->fail_text, "reason of tensor '%s'", t->name);
+		return 0;
+	}
+	EXPECT(t->id < j->n_placed && j->placed[t->id] == t, "number of tensor '%s'", t->name);
+	EXPECT(t->part_elems && t->n_parts == (t->n_elems + t->part_elems - 1) / t->part_elems &&
+			t->n_parts <= PLACE_PARTS_MAX,
+		"partitions of tensor '%s'", t->name);
+	EXPECT((t->parts != NULL) == (j->n_members > 1), "places of tensor '%s'", t->name);
+	EXPECT(!t->declared || c->tx_view, "tensor '%s' was not settled", t->name);
+	return 0;
+}
+
+static int check_tensors(
+	const struct sched_core *c, const struct job *j, struct sums *s, struct err_text *err)
+{
+	uint32_t n = 0, placed = 0, orphans = 0;
+	int r = 0;
+
+	for (uint32_t b = 0; r == 0 && b < j->n_buckets; b++) {
+		for (const struct tensor *t = j->buckets[b]; r == 0 && t; t = t->next_hash) {
+			n++;
+			placed += t->state == TENSOR_PLACED;
+			r = check_tensor(c, j, t, err);
+			if (r == 0 && t->parts)
+				r = check_parts(c, j, t, s, &orphans, err);
+		}
+	}
+	if (r < 0)
+		return r;
+	EXPECT(n == j->n_tensors && placed == j->n_placed && orphans == j->n_orphans,
+		"counts of tensors of job %u", j->id);
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		EXPECT(s->bytes[i] == (i < j->n_loads ? j->loads[i] : 0), "load of %s by job %u",
+			c->members[i]->name, j->id);
+		s->bytes[i] = 0;
+	}
+	return 0;
+}
+
+static int check_jobs(const struct sched_core *c, struct sums *s, struct err_text *err)
+{
+	uint32_t n = 0, ended = 0;
+	int r = 0;
+
+	for (const struct job *j = c->jobs; r == 0 && j; j = j->next, n++) {
+		EXPECT(j->state == JOB_FORMING || j->state == JOB_RUNNING, "state of job %u",
+			j->id);
+		EXPECT(j->id < c->next_job, "number of job %u", j->id);
+		EXPECT(!j->is_dirty || c->tx_view, "job %u is dirty outside a transaction", j->id);
+		EXPECT(j->is_dirty || (!j->fresh && !j->is_changed && !j->has_moved),
+			"job %u has unsent news", j->id);
+		for (const struct job *k = j->next; k; k = k->next)
+			EXPECT(k->id != j->id &&
+					(k->uid != j->uid || strcmp(k->name, j->name) != 0),
+				"jobs %u and %u are one", j->id, k->id);
+		r = check_workers(c, j, err);
+		if (r == 0)
+			r = check_tensors(c, j, s, err);
+	}
+	for (const struct job *j = c->ended; r == 0 && j; j = j->next, ended++) {
+		EXPECT(j->state == JOB_ENDED && !j->n_tensors, "state of ended job %u", j->id);
+		r = check_workers(c, j, err);
+	}
+	if (r == 0)
+		EXPECT(n == c->n_jobs && ended == c->n_ended, "counts of jobs");
+	return r;
+}
+
+static int check_loads(const struct sched_core *c, const struct sums *s, struct err_text *err)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+
+		EXPECT(s->scaled[i] == m->scaled_bytes, "scaled load of %s", m->name);
+		for (uint32_t k = 0; k < m->threads; k++)
+			EXPECT(s->thread[i][k] == m->thread_bytes[k], "load of thread %u of %s", k,
+				m->name);
+	}
+	return 0;
+}
+
+int sched_check(const struct sched_core *c, struct err_text *err)
+{
+	struct sums s = {sched_alloc(c->n_members + 1, sizeof(uint64_t)),
+		sched_alloc(c->n_members + 1, sizeof(uint64_t *)),
+		sched_alloc(c->n_members + 1, sizeof(uint64_t))};
+	int r = 0;
+
+	for (uint32_t i = 1; r == 0 && i <= c->n_members; i++) {
+		r = check_member(c, c->members[i], i, err);
+		s.thread[i] = sched_alloc(c->members[i]->threads, sizeof(uint64_t));
+	}
+	if (r == 0)
+		r = check_conns(c, err);
+	if (r == 0)
+		r = check_jobs(c, &s, err);
+	if (r == 0)
+		r = check_loads(c, &s, err);
+	if (r == 0 && c->is_started && c->view >> 32 != c->term && !c->tx_view)
+		r = err_set(err, -EINVAL, "view %llx is not of term %u",
+			(unsigned long long)c->view, c->term);
+	if (r == 0 && c->tx_view && !c->is_undurable)
+		r = err_set(err, -EINVAL, "a transaction is open");
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		free(s.thread[i]);
+	free(s.thread);
+	free(s.bytes);
+	free(s.scaled);
+	return r;
+}

@@ -1,0 +1,156 @@
+#ifndef BPS_SCHEDULER_CORE_H
+#define BPS_SCHEDULER_CORE_H
+/* The scheduler's decisions: members and their liveness, jobs, agreement on tensors, placement,
+ * views. A state machine without I/O, clock or threads: connections' events and the time come
+ * in, messages and durable records go out through struct sched_env. The daemon, the unit tests
+ * and the simulator run this same code. One thread; a core is cheap to make and to free.
+ *
+ *   member   EXPECTED -----------grace over------------.       (EXPECTED: from the state log)
+ *                |        ,---------silence------------.|
+ *              HELLO      |                            vv
+ *                `-----> UP --closed--> SUSPECT --> DOWN       (SUSPECT: until its window is over)
+ *                        ^^----HELLO-------'         |
+ *                        `-----------HELLO-----------'
+ *   job      FORMING --all ranks joined--> RUNNING --all finished, or a loss, or FAIL--> ENDED
+ *   tensor   COLLECTING --all agents declared--> READY --placed, durable--> PLACED;  or FAILED
+ *
+ * Transactions. An event changes the objects in memory; at its end everything that changed gets
+ * one new view, is made durable as one record and only then sent. While the record cannot be
+ * written nothing is sent but BEAT and refusals: members and jobs see no view change, nobody is
+ * declared dead, new members and workers are answered BPS_ENOTDURABLE, and the write is tried
+ * again on every beat.
+ *
+ * What a member gets after its HELLO: WELCOME; PEERS with all counterparts, if there are any;
+ * for each job that concerns it JOB and PLAN (an agent: its jobs; a server: all jobs, and the
+ * runs that it has); JOB_END for jobs of its that ended of late; and, as the mark of the end, a
+ * PEERS with no peers. It drops whatever was not named before that mark. That is also how a
+ * server learns what moved away while it was taken for dead.
+ *
+ * What a member repeats after each WELCOME, since the scheduler may have restarted: JOIN of
+ * every attached worker whose JOB has not come (with the rank it was given, if it was; the same
+ * seq on a connection of the same instance), DECLARE of every tensor without an answer, WORKER
+ * FINISHED and LOST of jobs that have not ended, WHY. All of these are idempotent. A message
+ * about a job that is not known is answered by JOB_END.
+ *
+ * A restarted agent (new instance, same name) stays a member of its running jobs and changes no
+ * pgen: its contributions are in memory that outlives it. If it has lost a worker, it says so
+ * (WORKER LOST). */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bps-scheduler/state.h"
+#include "common/ctlmsg.h"
+#include "common/error.h"
+
+#define SCHED_MEMBERS_MAX      65536
+#define SCHED_JOBS_MAX         4096   /* forming and running */
+#define SCHED_TENSORS_MAX      100000 /* of a job */
+#define SCHED_TENSOR_BYTES_MAX (UINT64_C(1) << 40)
+#define SCHED_PROBES_MAX       256
+
+struct sched_config {
+	const char *cluster; /* name for people; lives as long as the core */
+	uint32_t beat_ms;
+	uint32_t server_dead_ms; /* silence after which a server is declared dead */
+	uint32_t agent_dead_ms;
+	uint32_t server_window_ms; /* for a server to come back after its connection closed */
+	uint32_t agent_window_ms; /* longer: its loss ends jobs, a server's only moves partitions */
+	uint32_t probe_ms;        /* agents' time to answer a PROBE */
+	uint32_t hello_ms;        /* a connection's time to say HELLO */
+};
+
+struct sched_probe; /* below */
+
+struct sched_env {
+	void *ctx;
+	/* Queue msg on a connection; what it points to is the core's. Must not call the core; if
+	 * the connection breaks, say so later with sched_conn_closed. */
+	void (*send)(void *ctx, uint32_t conn, const struct ctl_msg *msg);
+	/* Close conn after what was sent. The core has forgotten it: no further event may name
+	 * it. */
+	void (*drop)(void *ctx, uint32_t conn, const char *why);
+	/* Make the record durable before returning. 0, or an error: it is offered again later,
+	 * with more. */
+	int (*persist)(void *ctx, const struct state_record *rec);
+	void (*random)(void *ctx, void *ret, size_t n_bytes);
+	/* Key for tickets between two instances: a function of secret and these, the same at
+	 * every call. */
+	void (*pair_key)(void *ctx, const uint8_t secret[STATE_SECRET_BYTES],
+		uint64_t agent_instance, uint64_t server_instance, uint8_t ret_key[CTL_KEY_BYTES]);
+	/* The answer to sched_probe_start. May be NULL when that is not used. Must not call the
+	 * core. */
+	void (*probe_done)(void *ctx, uint64_t token, const struct sched_probe *p);
+};
+
+struct sched_core;
+
+/* Beats of 500 ms, servers dead after 3 s, agents after 5 s, windows 1 s and 5 s, probes 1 s. */
+void sched_config_default(struct sched_config *cfg);
+
+/* A core without state. cfg is copied, env is copied. */
+struct sched_core *sched_new(const struct sched_config *cfg, const struct sched_env *env);
+void sched_free(struct sched_core *c);
+
+/* Apply a record of an earlier life; any number of times, before sched_start.
+ * Errors: -EINVAL the record contradicts itself or those before it; err says where. */
+int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err);
+
+/* Begin a term: one larger than ever before, durable when this returns. Members of the restored
+ * state have twice the dead time to come back. Errors: what persist returned; the core has not
+ * started. */
+int sched_start(struct sched_core *c, uint64_t now_ns);
+
+/* The shell chose conn for a new connection; no live connection has that number. */
+void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
+/* A decoded message came; msg stays the caller's. Messages of connections that the core dropped
+ * are ignored. */
+void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
+void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
+
+/* Call sched_tick at sched_next_deadline (UINT64_MAX: nothing to wait for), which changes with
+ * every event. A tick that comes late by more than 100 ms moves the deadlines of all members by
+ * as much. */
+uint64_t sched_next_deadline(const struct sched_core *c);
+void sched_tick(struct sched_core *c, uint64_t now_ns);
+
+uint32_t sched_term(const struct sched_core *c);
+/* The last durable view. */
+uint64_t sched_view(const struct sched_core *c);
+bool sched_is_durable(const struct sched_core *c);
+
+/* Everything as one record, valid during fn. */
+int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec),
+	void *ctx);
+
+/* Ask all agents of a running job for their workers' progress; env.probe_done is called once,
+ * later, with the same token. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too many
+ * probes. */
+int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
+
+struct sched_probe_worker {
+	struct ctl_report_worker w;
+	uint32_t agent; /* id */
+};
+struct sched_probe {
+	uint32_t seq;
+	uint32_t job;
+	uint32_t tensor;
+	uint64_t round;
+	uint32_t asker; /* agent, 0: sched_probe_start */
+	uint32_t asker_seq;
+	uint64_t token;
+	uint64_t deadline_ns;
+	uint32_t n_members; /* of the job */
+	uint32_t n_open;    /* asked and not answered yet */
+	bool *has_answered; /* [n_members] */
+	char **texts;       /* [n_members], NULL or the agent's text */
+	struct sched_probe_worker *workers;
+	uint32_t n_workers;
+	struct sched_probe *next;
+};
+
+/* Check every invariant: objects reachable, counts, loads, views and states that fit together.
+ * Returns 0, or -EINVAL and what is broken. O(everything). */
+int sched_check(const struct sched_core *c, struct err_text *err);
+#endif

@@ -1,0 +1,202 @@
+#ifndef BPS_SCHEDULER_CORE_IMPL_H
+#define BPS_SCHEDULER_CORE_IMPL_H
+/* Inside of the scheduler's core: its objects, for the files that make it up (core.c members and
+ * transactions, job.c jobs and placement, why.c probes, check.c invariants) and, to read only,
+ * for status.c. Out of memory ends the process: all state that matters is durable, the data path
+ * does not need the scheduler, and every table here is bounded. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bps-scheduler/core.h"
+#include "common/wire.h"
+
+#define NS_PER_MS    UINT64_C(1000000)
+#define NS_PER_S     UINT64_C(1000000000)
+#define CONN_BUCKETS 64
+#define ENDED_MAX    64
+#define SERVER_ANY   0 /* ids start at 1 */
+#define JOB_ID_BLOCK 1024
+
+struct member;
+struct job;
+
+struct conn {
+	uint32_t id;
+	struct member *member; /* NULL before HELLO */
+	uint64_t deadline_ns;  /* for HELLO */
+	struct conn *next;
+};
+
+enum member_state { MEMBER_EXPECTED, MEMBER_UP, MEMBER_SUSPECT, MEMBER_DOWN, MEMBER_STATES };
+
+struct member {
+	uint32_t id;
+	enum role role;
+	enum member_state state;
+	bool is_dirty; /* in c->dirty_members: to be persisted and told */
+	bool needs_sync;
+	char *name, *host, *addr, *version;
+	uint32_t host_idx; /* in c->hosts */
+	uint32_t pid;
+	uint16_t port, threads;
+	uint64_t nic_mbps, quota_bytes, instance;
+	struct conn *conn;
+	uint64_t heard_ns;    /* last message */
+	uint64_t deadline_ns; /* EXPECTED, SUSPECT: dead then */
+	uint64_t since_ns;    /* of the state */
+	uint64_t moved_ns;    /* progress changed */
+	uint64_t echoed_ns;   /* a beat of ours came back */
+	char why_down[64];
+	struct ctl_beat beat; /* last one */
+	uint64_t tx_seq;
+	uint64_t *thread_bytes; /* server: [threads], all jobs */
+	uint64_t scaled_bytes;  /* server: sum over jobs of members x bytes */
+	uint32_t restart_count;
+	struct member *next_dirty;
+};
+
+enum worker_state { WORKER_ABSENT, WORKER_ATTACHED, WORKER_DONE };
+struct worker {
+	enum worker_state state;
+	uint32_t agent, pid, seq;
+};
+
+struct part {
+	uint64_t pgen, instance;
+	uint32_t server; /* CTL_NO_ID: none */
+	uint16_t thread;
+};
+
+enum tensor_state { TENSOR_COLLECTING, TENSOR_READY, TENSOR_PLACED, TENSOR_FAILED, TENSOR_STATES };
+struct tensor {
+	uint32_t id; /* CTL_NO_ID before READY */
+	enum tensor_state state;
+	uint8_t dtype;
+	uint64_t n_elems;
+	uint32_t part_elems, n_parts;
+	struct part *parts; /* NULL in jobs of one member */
+	char *name, *fail_text;
+	uint32_t first_rank; /* who declared it first */
+	uint32_t n_declared;
+	uint64_t *declared; /* bits of members; NULL once placed or restored */
+	struct tensor *next_hash, *next_fresh;
+};
+
+enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };
+struct job_member {
+	uint32_t agent, n_ranks, low_rank;
+};
+struct job {
+	uint32_t id, uid;
+	enum job_state state;
+	char *name;
+	uint32_t size, flags, part_bytes;
+	uint64_t view, since_ns;
+	struct worker *workers; /* [n_room], rank is the index */
+	uint32_t n_room, n_joined, n_done, next_free_rank;
+	struct job_member *members;
+	uint32_t n_members, members_room;
+	struct tensor **buckets; /* [n_buckets], by name */
+	uint32_t n_buckets, n_tensors;
+	struct tensor **placed; /* by id */
+	uint32_t n_placed, placed_room;
+	struct tensor *fresh, **fresh_tail; /* READY, or PLACED in this transaction */
+	uint64_t bytes;                     /* of READY and PLACED tensors */
+	uint64_t *loads;                    /* [n_loads], bytes by server id */
+	uint32_t n_loads;
+	uint32_t n_orphans; /* parts without server */
+	uint32_t code;
+	char *end_text;
+	bool is_dirty;   /* in c->dirty_jobs */
+	bool is_changed; /* JOB or JOB_END is to be sent */
+	bool has_moved;  /* parts of tensors that are not fresh */
+	struct job *next, *next_dirty;
+};
+
+struct sched_core {
+	struct sched_config cfg;
+	struct sched_env env;
+	uint8_t cluster_id[STATE_ID_BYTES], secret[STATE_SECRET_BYTES];
+	bool is_restored, is_started;
+	uint32_t term;
+	uint64_t view;    /* durable */
+	uint64_t tx_view; /* 0, or the view of the open transaction */
+	bool is_undurable;
+	uint32_t next_job, job_id_limit;
+	uint64_t now_ns; /* of the present event */
+	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
+	uint64_t changes; /* transactions made durable */
+	struct conn *conns[CONN_BUCKETS];
+	uint32_t n_silent;       /* connections before HELLO */
+	struct member **members; /* by id, [0] unused */
+	uint32_t n_members, members_room;
+	char **hosts;
+	uint32_t n_hosts, hosts_room;
+	struct job *jobs;  /* forming and running, newest first */
+	struct job *ended; /* newest first */
+	uint32_t n_jobs, n_ended;
+	struct member *dirty_members;
+	struct job *dirty_jobs;
+	struct sched_probe *probes;
+	uint32_t n_probes, probe_seq;
+};
+
+/* core.c */
+void *sched_alloc(size_t n, size_t bytes);
+void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
+char *sched_dup(const char *s);
+uint64_t sched_change(struct sched_core *c);
+void sched_arm(struct sched_core *c, uint64_t at_ns);
+void sched_send(struct sched_core *c, const struct member *m, const struct ctl_msg *msg);
+void sched_kick(struct sched_core *c, struct member *m, const char *why);
+uint32_t sched_job_id_take(struct sched_core *c);
+struct member *sched_member(const struct sched_core *c, uint32_t id);
+const char *sched_member_state_name(enum member_state s);
+static inline bool sched_is_usable(const struct member *m)
+{
+	return m->state != MEMBER_DOWN;
+}
+
+/* job.c */
+const char *sched_job_state_name(enum job_state s);
+const char *sched_tensor_state_name(enum tensor_state s);
+struct job *sched_job(const struct sched_core *c, uint32_t id);
+struct job *sched_job_any(const struct sched_core *c, uint32_t id); /* ended ones too */
+uint32_t sched_job_member(const struct job *j, uint32_t agent);     /* CTL_NO_ID: not one */
+void sched_job_dirty(struct sched_core *c, struct job *j);
+struct job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size);
+void sched_job_free(struct sched_core *c, struct job *j);
+void sched_job_end(struct sched_core *c, struct job *j, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id);
+void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg);
+void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg);
+void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg);
+void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *msg);
+void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead);
+void sched_server_gone(struct sched_core *c, struct member *m);
+void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t threads);
+void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t threads);
+void sched_place_waiting(struct sched_core *c);
+void sched_place_fresh(struct sched_core *c);
+void sched_send_job(struct sched_core *c, const struct member *m, const struct job *j);
+void sched_send_job_end(struct sched_core *c, const struct member *m, const struct job *j);
+/* PLAN for m: what this transaction placed or moved, or everything. */
+void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j, bool everything);
+bool sched_run_next(
+	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);
+void sched_tensor_add(struct job *j, struct tensor *t);
+struct tensor *sched_tensor_find(const struct job *j, const char *name);
+void sched_tensor_publish(struct job *j, struct tensor *t);
+void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
+	struct member *server, uint16_t thread, uint64_t pgen);
+uint64_t sched_part_bytes(const struct tensor *t, uint32_t i);
+struct worker *sched_worker_at(struct job *j, uint32_t rank);
+void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
+
+/* why.c */
+void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg);
+void sched_report(struct sched_core *c, struct member *m, const struct ctl_report *msg);
+void sched_probe_tick(struct sched_core *c);
+void sched_probe_free_all(struct sched_core *c);
+#endif

@@ -1,0 +1,362 @@
+#include "bps-scheduler/record.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/place.h"
+#include "common/dtype.h"
+
+struct builder {
+	struct state_record rec;
+	uint32_t members_room, jobs_room, tensors_room, runs_room;
+};
+
+static void add_member(struct builder *b, const struct member *m)
+{
+	struct state_record *r = &b->rec;
+
+	r->members =
+		sched_grow(r->members, &b->members_room, r->n_members + 1, sizeof(*r->members));
+	r->members[r->n_members++] = (struct state_member){.id = m->id,
+		.role = (uint8_t)m->role,
+		.is_up = sched_is_usable(m),
+		.instance = m->instance,
+		.name = m->name,
+		.host = m->host,
+		.addr = m->addr,
+		.version = m->version,
+		.pid = m->pid,
+		.port = m->port,
+		.threads = m->threads,
+		.nic_mbps = m->nic_mbps,
+		.quota_bytes = m->quota_bytes};
+}
+
+static void add_job(struct builder *b, const struct job *j)
+{
+	struct state_record *r = &b->rec;
+	struct state_job *s;
+
+	r->jobs = sched_grow(r->jobs, &b->jobs_room, r->n_jobs + 1, sizeof(*r->jobs));
+	s = &r->jobs[r->n_jobs++];
+	*s = (struct state_job){.id = j->id,
+		.uid = j->uid,
+		.name = j->name,
+		.size = j->size,
+		.flags = j->flags,
+		.part_bytes = j->part_bytes,
+		.view = j->view,
+		.is_ended = j->state == JOB_ENDED,
+		.code = j->code,
+		.text = j->end_text ? j->end_text : "",
+		.n_members = j->n_members};
+	s->members = sched_alloc(j->n_members, sizeof(*s->members));
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		s->members[i].agent = j->members[i].agent;
+		s->members[i].workers =
+			sched_alloc(j->members[i].n_ranks, sizeof(struct state_worker));
+	}
+	for (uint32_t rank = 0; rank < j->n_room; rank++) {
+		const struct worker *w = &j->workers[rank];
+		uint32_t i = w->state == WORKER_ABSENT ? CTL_NO_ID : sched_job_member(j, w->agent);
+
+		if (i != CTL_NO_ID)
+			s->members[i].workers[s->members[i].n_workers++] =
+				(struct state_worker){rank, w->pid};
+	}
+}
+
+static void add_tensor(struct builder *b, const struct job *j, const struct tensor *t)
+{
+	struct state_record *r = &b->rec;
+
+	r->tensors =
+		sched_grow(r->tensors, &b->tensors_room, r->n_tensors + 1, sizeof(*r->tensors));
+	r->tensors[r->n_tensors++] = (struct state_tensor){.job = j->id,
+		.tensor = t->id,
+		.name = t->name,
+		.dtype = t->dtype,
+		.n_elems = t->n_elems,
+		.part_elems = t->part_elems};
+}
+
+static void add_runs(struct builder *b, const struct job *j, const struct tensor *t, uint64_t pgen)
+{
+	struct state_record *r = &b->rec;
+	struct ctl_run run;
+	uint32_t at = 0;
+
+	while (sched_run_next(t, &at, pgen, SERVER_ANY, &run)) {
+		r->runs = sched_grow(r->runs, &b->runs_room, r->n_runs + 1, sizeof(*r->runs));
+		r->runs[r->n_runs++] = (struct state_run){.job = j->id,
+			.tensor = run.tensor,
+			.first = run.first,
+			.n = run.n,
+			.server = run.server,
+			.instance = run.instance,
+			.thread = run.thread,
+			.pgen = run.pgen};
+	}
+}
+
+static void builder_init(struct builder *b, const struct sched_core *c, uint64_t view)
+{
+	*b = (struct builder){.rec = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
+				      .secret = {c->secret, STATE_SECRET_BYTES},
+				      .term = c->term,
+				      .view = view,
+				      .job_id_limit = c->job_id_limit}};
+}
+
+static void builder_fini(struct builder *b)
+{
+	for (uint32_t i = 0; i < b->rec.n_jobs; i++) {
+		for (uint32_t k = 0; k < b->rec.jobs[i].n_members; k++)
+			free(b->rec.jobs[i].members[k].workers);
+		free(b->rec.jobs[i].members);
+	}
+	free(b->rec.members);
+	free(b->rec.jobs);
+	free(b->rec.tensors);
+	free(b->rec.runs);
+}
+
+static void add_job_changes(struct builder *b, const struct job *j, uint64_t tx_view)
+{
+	if (j->is_changed)
+		add_job(b, j);
+	if (j->state == JOB_ENDED)
+		return;
+	for (const struct tensor *t = j->fresh; t; t = t->next_fresh) {
+		add_tensor(b, j, t);
+		if (!j->has_moved)
+			add_runs(b, j, t, 0);
+	}
+	for (uint32_t i = 0; j->has_moved && i < j->n_placed; i++)
+		add_runs(b, j, j->placed[i], tx_view);
+}
+
+int sched_record_changes(
+	struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx)
+{
+	struct builder b;
+	int r;
+
+	builder_init(&b, c, c->tx_view);
+	for (const struct member *m = c->dirty_members; m; m = m->next_dirty)
+		add_member(&b, m);
+	for (const struct job *j = c->dirty_jobs; j; j = j->next_dirty)
+		add_job_changes(&b, j, c->tx_view);
+	r = fn(ctx, &b.rec);
+	builder_fini(&b);
+	return r;
+}
+
+static const struct job *nth_ended(const struct sched_core *c, uint32_t n)
+{
+	const struct job *j = c->ended;
+
+	while (n--)
+		j = j->next;
+	return j;
+}
+
+int sched_snapshot(
+	const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx)
+{
+	struct builder b;
+	int r;
+
+	builder_init(&b, c, c->view);
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		add_member(&b, c->members[i]);
+	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, as they came */
+		add_job(&b, nth_ended(c, i));
+	for (const struct job *j = c->jobs; j; j = j->next) {
+		if (j->state != JOB_RUNNING)
+			continue;
+		add_job(&b, j);
+		for (uint32_t i = 0; i < j->n_placed; i++) {
+			add_tensor(&b, j, j->placed[i]);
+			add_runs(&b, j, j->placed[i], 0);
+		}
+	}
+	r = fn(ctx, &b.rec);
+	builder_fini(&b);
+	return r;
+}
+
+/* ---- restoring ---- */
+
+static int restore_member(struct sched_core *c, const struct state_member *s, struct err_text *err)
+{
+	struct ctl_hello h = {.host = s->host,
+		.addr = s->addr,
+		.version = s->version,
+		.pid = s->pid,
+		.port = s->port,
+		.threads = s->threads,
+		.nic_mbps = s->nic_mbps,
+		.quota_bytes = s->quota_bytes};
+	struct member *m = sched_member(c, s->id);
+
+	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||
+		(s->role != ROLE_SERVER && s->role != ROLE_AGENT) ||
+		(s->role == ROLE_SERVER && !s->threads))
+		return err_set(err, -EINVAL, "member %u '%s' does not fit", s->id, s->name);
+	if (!m)
+		m = sched_member_add(c, s->id, s->role, s->name);
+	/* A server's threads may change while it holds partitions; their loads follow from the
+	 * runs. */
+	if (m->thread_bytes && m->threads != s->threads)
+		sched_server_rethread(c, m, s->threads);
+	m->instance = s->instance;
+	sched_member_describe(c, m, &h);
+	m->state = s->is_up ? MEMBER_EXPECTED : MEMBER_DOWN;
+	return 0;
+}
+
+static struct job *take_job(struct sched_core *c, uint32_t id)
+{
+	for (struct job **at = &c->jobs; *at; at = &(*at)->next) {
+		struct job *j = *at;
+
+		if (j->id != id)
+			continue;
+		*at = j->next;
+		c->n_jobs--;
+		return j;
+	}
+	return NULL;
+}
+
+static int restore_workers(struct sched_core *c, struct job *j, const struct state_job *s)
+{
+	for (uint32_t i = 0; i < s->n_members; i++) {
+		const struct state_job_member *sm = &s->members[i];
+		const struct member *m = sched_member(c, sm->agent);
+
+		if (!m || m->role != ROLE_AGENT || sched_job_member(j, sm->agent) != CTL_NO_ID)
+			return -EINVAL;
+		for (uint32_t k = 0; k < sm->n_workers; k++) {
+			uint32_t rank = sm->workers[k].rank;
+
+			if (rank >= j->size || sched_worker_at(j, rank)->state != WORKER_ABSENT)
+				return -EINVAL;
+			sched_job_attach(j, rank, sm->agent, sm->workers[k].pid, 0);
+		}
+	}
+	return j->n_joined == j->size && j->n_members == s->n_members ? 0 : -EINVAL;
+}
+
+static struct job *job_of_record(const struct state_job *s)
+{
+	struct job *j = sched_job_new(s->id, s->uid, s->name, s->size);
+
+	j->flags = s->flags;
+	j->part_bytes = s->part_bytes;
+	j->view = s->view;
+	j->state = s->is_ended ? JOB_ENDED : JOB_RUNNING;
+	j->code = s->code;
+	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
+	return j;
+}
+
+/* Jobs appear when they have formed and again when they have ended. */
+static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
+{
+	struct job *j;
+
+	if (s->is_ended)
+		sched_job_free(c, take_job(c, s->id));
+	if (!s->name[0] || !s->size || s->size > CTL_WORKERS_MAX || s->id >= c->job_id_limit ||
+		sched_job_any(c, s->id))
+		return err_set(err, -EINVAL, "job %u '%s' does not fit", s->id, s->name);
+	j = job_of_record(s);
+	if (restore_workers(c, j, s) < 0) {
+		sched_job_free(c, j);
+		return err_set(err, -EINVAL, "workers of job %u '%s' do not fit", s->id, s->name);
+	}
+	if (s->is_ended) {
+		j->next = c->ended;
+		c->ended = j;
+		c->n_ended++;
+	} else {
+		j->next = c->jobs;
+		c->jobs = j;
+		c->n_jobs++;
+	}
+	return 0;
+}
+
+static int restore_tensor(struct sched_core *c, const struct state_tensor *s, struct err_text *err)
+{
+	struct job *j = sched_job(c, s->job);
+	struct tensor *t;
+
+	if (!j || s->tensor != j->n_placed || !dtype_bytes(s->dtype) || !s->part_elems ||
+		!s->n_elems || s->n_elems > SCHED_TENSOR_BYTES_MAX ||
+		(s->n_elems - 1) / s->part_elems >= PLACE_PARTS_MAX ||
+		sched_tensor_find(j, s->name))
+		return err_set(err, -EINVAL, "tensor '%s' of job %u does not fit", s->name, s->job);
+	t = sched_alloc(1, sizeof(*t));
+	t->id = CTL_NO_ID;
+	t->state = TENSOR_READY;
+	t->name = sched_dup(s->name);
+	t->dtype = s->dtype;
+	t->n_elems = s->n_elems;
+	t->part_elems = s->part_elems;
+	sched_tensor_add(j, t);
+	sched_tensor_publish(j, t);
+	return 0;
+}
+
+static int restore_run(struct sched_core *c, const struct state_run *s, struct err_text *err)
+{
+	struct job *j = sched_job(c, s->job);
+	struct tensor *t = j && s->tensor < j->n_placed ? j->placed[s->tensor] : NULL;
+	struct member *m = s->server == CTL_NO_ID ? NULL : sched_member(c, s->server);
+
+	if (!t || !s->n || (uint64_t)s->first + s->n > t->n_parts || !t->parts ||
+		(s->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||
+		(m && (s->thread >= m->threads || s->instance != m->instance)))
+		return err_set(err, -EINVAL, "partitions %u.. of tensor %u of job %u do not fit",
+			s->first, s->tensor, s->job);
+	for (uint32_t i = s->first; i < s->first + s->n; i++) {
+		if (s->pgen < t->parts[i].pgen)
+			return err_set(err, -EINVAL, "pgen of job %u goes back", s->job);
+		sched_part_set(c, j, t, i, m, s->thread, s->pgen);
+	}
+	return 0;
+}
+
+static int restore_head(struct sched_core *c, const struct state_record *rec, struct err_text *err)
+{
+	if (rec->cluster_id.bytes != STATE_ID_BYTES || rec->secret.bytes != STATE_SECRET_BYTES)
+		return err_set(err, -EINVAL, "no identity of the cluster");
+	if (rec->term < c->term || rec->view < c->view || rec->job_id_limit < c->job_id_limit)
+		return err_set(err, -EINVAL, "term or view goes back");
+	memcpy(c->cluster_id, rec->cluster_id.data, STATE_ID_BYTES);
+	memcpy(c->secret, rec->secret.data, STATE_SECRET_BYTES);
+	c->is_restored = true;
+	c->term = rec->term;
+	c->view = rec->view;
+	c->job_id_limit = rec->job_id_limit;
+	return 0;
+}
+
+int sched_restore(struct sched_core *c, const struct state_record *rec, struct err_text *err)
+{
+	int r = restore_head(c, rec, err);
+
+	for (uint32_t i = 0; r == 0 && i < rec->n_members; i++)
+		r = restore_member(c, &rec->members[i], err);
+	for (uint32_t i = 0; r == 0 && i < rec->n_jobs; i++)
+		r = restore_job(c, &rec->jobs[i], err);
+	for (uint32_t i = 0; r == 0 && i < rec->n_tensors; i++)
+		r = restore_tensor(c, &rec->tensors[i], err);
+	for (uint32_t i = 0; r == 0 && i < rec->n_runs; i++)
+		r = restore_run(c, &rec->runs[i], err);
+	return r;
+}

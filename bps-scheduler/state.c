@@ -1,0 +1,89 @@
+#include "bps-scheduler/state.h"
+
+#include "common/ctlmsg.h"
+
+#define MANY (1u << 28) /* what a record holds is bounded by its length, which its writer chose */
+
+static const struct field member_fields[] = {
+	FIELD_U32_(state_member, id),
+	FIELD_U8_(state_member, role),
+	FIELD_U8_(state_member, is_up),
+	FIELD_U64_(state_member, instance),
+	FIELD_STR_(state_member, name, CTL_NAME_MAX),
+	FIELD_STR_(state_member, host, CTL_NAME_MAX),
+	FIELD_STR_(state_member, addr, CTL_NAME_MAX),
+	FIELD_STR_(state_member, version, CTL_NAME_MAX),
+	FIELD_U32_(state_member, pid),
+	FIELD_U16_(state_member, port),
+	FIELD_U16_(state_member, threads),
+	FIELD_U64_(state_member, nic_mbps),
+	FIELD_U64_(state_member, quota_bytes),
+};
+static const struct layout member_layout = LAYOUT_(state_member, member_fields);
+
+static const struct field worker_fields[] = {
+	FIELD_U32_(state_worker, rank),
+	FIELD_U32_(state_worker, pid),
+};
+static const struct layout worker_layout = LAYOUT_(state_worker, worker_fields);
+
+static const struct field job_member_fields[] = {
+	FIELD_U32_(state_job_member, agent),
+	FIELD_LIST_(state_job_member, workers, CTL_WORKERS_MAX, &worker_layout),
+};
+static const struct layout job_member_layout = LAYOUT_(state_job_member, job_member_fields);
+
+static const struct field job_fields[] = {
+	FIELD_U32_(state_job, id),
+	FIELD_U32_(state_job, uid),
+	FIELD_STR_(state_job, name, CTL_JOB_NAME_MAX),
+	FIELD_U32_(state_job, size),
+	FIELD_U32_(state_job, flags),
+	FIELD_U32_(state_job, part_bytes),
+	FIELD_U64_(state_job, view),
+	FIELD_U8_(state_job, is_ended),
+	FIELD_U32_(state_job, code),
+	FIELD_STR_(state_job, text, CTL_TEXT_MAX),
+	FIELD_LIST_(state_job, members, CTL_WORKERS_MAX, &job_member_layout),
+};
+static const struct layout job_layout = LAYOUT_(state_job, job_fields);
+
+static const struct field tensor_fields[] = {
+	FIELD_U32_(state_tensor, job),
+	FIELD_U32_(state_tensor, tensor),
+	FIELD_STR_(state_tensor, name, CTL_TENSOR_NAME_MAX),
+	FIELD_U8_(state_tensor, dtype),
+	FIELD_U64_(state_tensor, n_elems),
+	FIELD_U32_(state_tensor, part_elems),
+};
+static const struct layout tensor_layout = LAYOUT_(state_tensor, tensor_fields);
+
+static const struct field run_fields[] = {
+	FIELD_U32_(state_run, job),
+	FIELD_U32_(state_run, tensor),
+	FIELD_U32_(state_run, first),
+	FIELD_U32_(state_run, n),
+	FIELD_U32_(state_run, server),
+	FIELD_U64_(state_run, instance),
+	FIELD_U16_(state_run, thread),
+	FIELD_U64_(state_run, pgen),
+};
+static const struct layout run_layout = LAYOUT_(state_run, run_fields);
+
+static const struct field record_fields[] = {
+	FIELD_BLOB_(state_record, cluster_id, STATE_ID_BYTES),
+	FIELD_BLOB_(state_record, secret, STATE_SECRET_BYTES),
+	FIELD_U32_(state_record, term),
+	FIELD_U64_(state_record, view),
+	FIELD_U32_(state_record, job_id_limit),
+	FIELD_LIST_(state_record, members, MANY, &member_layout),
+	FIELD_LIST_(state_record, jobs, MANY, &job_layout),
+	FIELD_LIST_(state_record, tensors, MANY, &tensor_layout),
+	FIELD_LIST_(state_record, runs, MANY, &run_layout),
+};
+static const struct layout record_layout = LAYOUT_(state_record, record_fields);
+
+const struct layout *state_layout(void)
+{
+	return &record_layout;
+}

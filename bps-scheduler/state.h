@@ -1,0 +1,93 @@
+#ifndef BPS_SCHEDULER_STATE_H
+#define BPS_SCHEDULER_STATE_H
+/* What the scheduler makes durable: one kind of record, the set of objects that one view
+ * changed. Applying the records in their order gives the state; a snapshot is one record that
+ * holds everything. An object in a record replaces what earlier records said about it.
+ *
+ * Not durable, because the members repeat it: connections, jobs that have not formed,
+ * declarations that not all agents have made, who has finished. */
+#include <stdint.h>
+
+#include "common/codec.h"
+
+#define STATE_ID_BYTES     16
+#define STATE_SECRET_BYTES 32
+
+struct state_member {
+	uint32_t id;
+	uint8_t role;  /* enum role */
+	uint8_t is_up; /* 0: declared dead */
+	uint64_t instance;
+	const char *name;
+	const char *host;
+	const char *addr;
+	const char *version;
+	uint32_t pid;
+	uint16_t port;
+	uint16_t threads;
+	uint64_t nic_mbps;
+	uint64_t quota_bytes;
+};
+
+struct state_worker {
+	uint32_t rank;
+	uint32_t pid;
+};
+struct state_job_member {
+	uint32_t agent; /* id */
+	struct state_worker *workers;
+	uint32_t n_workers;
+};
+struct state_job {
+	uint32_t id;
+	uint32_t uid;
+	const char *name;
+	uint32_t size;
+	uint32_t flags;
+	uint32_t part_bytes;
+	uint64_t view;    /* in which it became what it is */
+	uint8_t is_ended; /* kept for members that missed JOB_END */
+	uint32_t code;
+	const char *text;
+	struct state_job_member *members; /* in order of the member number */
+	uint32_t n_members;
+};
+
+struct state_tensor {
+	uint32_t job;
+	uint32_t tensor;
+	const char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+	uint32_t part_elems;
+};
+struct state_run { /* as struct ctl_run */
+	uint32_t job;
+	uint32_t tensor;
+	uint32_t first;
+	uint32_t n;
+	uint32_t server;
+	uint64_t instance;
+	uint16_t thread;
+	uint64_t pgen;
+};
+
+struct state_record {
+	struct blob cluster_id; /* STATE_ID_BYTES */
+	struct blob secret; /* STATE_SECRET_BYTES: the keys of data connections derive from it */
+	uint32_t term;
+	uint64_t view;
+	uint32_t job_id_limit; /* ids from here on were never given out */
+	struct state_member *members;
+	uint32_t n_members;
+	struct state_job *jobs;
+	uint32_t n_jobs;
+	struct state_tensor *tensors;
+	uint32_t n_tensors;
+	struct state_run *runs;
+	uint32_t n_runs;
+};
+
+/* Layout of struct state_record, for common/codec.h. */
+const struct layout *state_layout(void);
+#endif

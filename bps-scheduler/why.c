@@ -1,0 +1,432 @@
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "common/log.h"
+
+#define NAMES_MAX        8
+#define PROBES_PER_AGENT 16
+#define DOWN_RECENT_NS   (60 * NS_PER_S)
+
+/* ---- sentences ---- */
+
+struct text {
+	char s[CTL_TEXT_MAX + 1];
+	size_t n;
+};
+
+static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct text *t, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(t->s + t->n, sizeof(t->s) - t->n, fmt, ap);
+	va_end(ap);
+	if (n > 0)
+		t->n += (size_t)n;
+	if (t->n > sizeof(t->s) - 1)
+		t->n = sizeof(t->s) - 1;
+}
+
+static void add_clause(struct text *t)
+{
+	if (t->n)
+		add(t, "; ");
+}
+
+static double seconds(uint64_t ns)
+{
+	return (double)ns / 1e9;
+}
+
+static void add_missing_ranks(struct text *t, const struct job *j)
+{
+	uint32_t missing = j->size - j->n_joined, named = 0;
+
+	add(t, "missing rank%s ", missing > 1 ? "s" : "");
+	for (uint32_t r = 0; r < j->size && named < missing && named < NAMES_MAX; r++)
+		if (r >= j->n_room || j->workers[r].state == WORKER_ABSENT)
+			add(t, "%s%u", named++ ? ", " : "", r);
+	if (missing > named)
+		add(t, " and %u more", missing - named);
+}
+
+static void say_forming(const struct sched_core *c, const struct job *j, struct text *t)
+{
+	add(t, "job '%s': %u of %u workers have joined, ", j->name, j->n_joined, j->size);
+	add_missing_ranks(t, j);
+	add(t, "; waiting %.1f s", seconds(c->now_ns - j->since_ns));
+}
+
+static uint32_t count_servers(const struct sched_core *c)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		n += c->members[i]->role == ROLE_SERVER && sched_is_usable(c->members[i]);
+	return n;
+}
+
+static void say_servers(const struct sched_core *c, const struct job *j, struct text *t)
+{
+	uint32_t n = 0;
+
+	if (j->n_orphans && !count_servers(c)) {
+		add_clause(t);
+		add(t, "no server is left: start one");
+	}
+	for (uint32_t i = 1; i <= c->n_members && n < NAMES_MAX; i++) {
+		const struct member *m = c->members[i];
+		uint64_t quiet_ns = c->now_ns - m->heard_ns, since_ns = c->now_ns - m->since_ns;
+
+		if (m->role != ROLE_SERVER)
+			continue;
+		if (m->state == MEMBER_UP) {
+			if (quiet_ns <= c->cfg.server_dead_ms * NS_PER_MS / 3)
+				continue;
+			add_clause(t);
+			add(t, "server %s (host %s) is silent for %.1f s", m->name, m->host,
+				seconds(quiet_ns));
+		} else {
+			if (m->state == MEMBER_DOWN && since_ns > DOWN_RECENT_NS &&
+				count_servers(c))
+				continue;
+			add_clause(t);
+			add(t, "server %s (host %s) is down since %.1f s", m->name, m->host,
+				seconds(since_ns));
+		}
+		n++;
+	}
+}
+
+/* Tensors that only some have declared: whoever waits for one has no round to ask about. */
+static void say_undeclared(const struct sched_core *c, const struct job *j, struct text *t)
+{
+	uint32_t n_tensors = 0, n = 0;
+	const struct tensor *first = NULL;
+
+	for (uint32_t b = 0; b < j->n_buckets; b++) {
+		for (const struct tensor *x = j->buckets[b]; x; x = x->next_hash) {
+			if (x->state != TENSOR_COLLECTING)
+				continue;
+			n_tensors++;
+			if (!first || strcmp(x->name, first->name) < 0)
+				first = x;
+		}
+	}
+	if (!first)
+		return;
+	add_clause(t);
+	add(t, "tensor '%.100s'", first->name);
+	if (n_tensors > 1)
+		add(t, " and %u more", n_tensors - 1);
+	add(t, " not declared yet by ");
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		if (first->declared[i / 64] >> (i % 64) & 1)
+			continue;
+		if (n++ < NAMES_MAX)
+			add(t, "%srank %u (host %s)", n > 1 ? ", " : "", j->members[i].low_rank,
+				m->host);
+	}
+	if (n > NAMES_MAX)
+		add(t, " and %u more", n - NAMES_MAX);
+}
+
+static int quietest_first(const void *a, const void *b)
+{
+	const struct sched_probe_worker *x = a, *y = b;
+
+	if (x->w.submitted != y->w.submitted)
+		return x->w.submitted < y->w.submitted ? -1 : 1;
+	return (x->w.rank > y->w.rank) - (x->w.rank < y->w.rank);
+}
+
+/* Workers that have not submitted the asked round. Returns how many. */
+static uint32_t say_late_workers(
+	const struct sched_core *c, const struct sched_probe *p, struct text *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; p->tensor != CTL_NO_ID && i < p->n_workers; i++) {
+		const struct sched_probe_worker *w = &p->workers[i];
+
+		if (w->w.submitted >= p->round && w->w.is_attached)
+			continue;
+		if (n++ >= NAMES_MAX)
+			continue;
+		if (n == 1)
+			add(t, "waiting for ");
+		else
+			add(t, ", ");
+		add(t, "rank %u (host %s, pid %u), which ", w->w.rank,
+			sched_member(c, w->agent)->host, w->w.pid);
+		if (!w->w.is_attached)
+			add(t, "has left");
+		else
+			add(t, "submitted up to round %llu, quiet for %.1f s",
+				(unsigned long long)w->w.submitted, w->w.quiet_ms / 1e3);
+	}
+	if (n > NAMES_MAX)
+		add(t, " and %u more", n - NAMES_MAX);
+	return n;
+}
+
+static void say_agents(const struct sched_core *c, const struct job *j, const struct sched_probe *p,
+	struct text *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < p->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		if (p->has_answered[i])
+			continue;
+		if (n++ >= NAMES_MAX)
+			continue;
+		add_clause(t);
+		if (m->conn)
+			add(t, "agent %s (host %s) did not answer within %.1f s", m->name, m->host,
+				c->cfg.probe_ms / 1e3);
+		else
+			add(t, "agent %s (host %s) is not connected since %.1f s", m->name, m->host,
+				seconds(c->now_ns - m->since_ns));
+	}
+	if (n > NAMES_MAX)
+		add(t, " and %u more", n - NAMES_MAX);
+}
+
+static void say_networks(const struct sched_core *c, const struct job *j,
+	const struct sched_probe *p, struct text *t)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < p->n_members && n < 3; i++) {
+		if (!p->texts[i] || !p->texts[i][0])
+			continue;
+		add_clause(t);
+		add(t, "host %s: %s", sched_member(c, j->members[i].agent)->host, p->texts[i]);
+		n++;
+	}
+}
+
+static void say_round(
+	const struct sched_core *c, const struct job *j, struct sched_probe *p, struct text *t)
+{
+	uint32_t late;
+
+	if (p->n_workers)
+		qsort(p->workers, p->n_workers, sizeof(*p->workers), quietest_first);
+	late = say_late_workers(c, p, t);
+	if (p->tensor == CTL_NO_ID)
+		say_undeclared(c, j, t);
+	say_agents(c, j, p, t);
+	say_servers(c, j, t);
+	if (!late)
+		say_networks(c, j, p, t);
+	if (t->n)
+		return;
+	if (p->tensor == CTL_NO_ID)
+		add(t, "job '%s' is running and nothing is known to be missing", j->name);
+	else
+		add(t, "all workers have submitted round %llu, the sum is on its way",
+			(unsigned long long)p->round);
+}
+
+/* ---- probes ---- */
+
+static void answer(struct sched_core *c, uint32_t agent, uint32_t seq, const char *text)
+{
+	struct ctl_msg msg = {.type = CTL_WHY_TEXT, .why_text = {seq, text}};
+	const struct member *m = sched_member(c, agent);
+
+	if (m)
+		sched_send(c, m, &msg);
+}
+
+static void probe_free(struct sched_probe *p)
+{
+	for (uint32_t i = 0; i < p->n_members; i++)
+		free(p->texts[i]);
+	free(p->texts);
+	free(p->has_answered);
+	free(p->workers);
+	free(p);
+}
+
+static void probe_done(struct sched_core *c, struct sched_probe *p)
+{
+	const struct job *j = sched_job(c, p->job);
+	struct text t = {.n = 0};
+
+	for (struct sched_probe **at = &c->probes; *at; at = &(*at)->next) {
+		if (*at == p) {
+			*at = p->next;
+			break;
+		}
+	}
+	c->n_probes--;
+	if (!p->asker) {
+		c->env.probe_done(c->env.ctx, p->token, p);
+	} else {
+		if (j)
+			say_round(c, j, p, &t);
+		else
+			add(&t, "the job has ended");
+		answer(c, p->asker, p->asker_seq, t.s);
+	}
+	probe_free(p);
+}
+
+static struct sched_probe *probe_new(struct sched_core *c, const struct job *j, uint32_t tensor)
+{
+	struct sched_probe *p = sched_alloc(1, sizeof(*p));
+
+	p->seq = ++c->probe_seq;
+	p->job = j->id;
+	p->tensor = tensor;
+	p->deadline_ns = c->now_ns + c->cfg.probe_ms * NS_PER_MS;
+	p->n_members = j->n_members;
+	p->has_answered = sched_alloc(j->n_members, sizeof(bool));
+	p->texts = sched_alloc(j->n_members, sizeof(char *));
+	p->next = c->probes;
+	c->probes = p;
+	c->n_probes++;
+	sched_arm(c, p->deadline_ns);
+	return p;
+}
+
+static void probe_ask(struct sched_core *c, const struct job *j, struct sched_probe *p)
+{
+	struct ctl_msg msg = {.type = CTL_PROBE, .probe = {p->seq, j->id, p->tensor}};
+
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		if (!m->conn)
+			continue;
+		p->n_open++;
+		sched_send(c, m, &msg);
+	}
+	if (!p->n_open)
+		sched_arm(c, p->deadline_ns = c->now_ns);
+}
+
+static bool has_room(const struct sched_core *c, uint32_t agent)
+{
+	uint32_t n = 0;
+
+	for (const struct sched_probe *p = c->probes; p; p = p->next)
+		n += p->asker == agent;
+	return c->n_probes < SCHED_PROBES_MAX && n < PROBES_PER_AGENT;
+}
+
+void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg)
+{
+	struct job *j = sched_job(c, msg->job);
+	struct sched_probe *p;
+	struct text t = {.n = 0};
+
+	if (!j) {
+		sched_job_unknown(c, m, msg->job);
+		return;
+	}
+	if (sched_job_member(j, m->id) == CTL_NO_ID) {
+		sched_kick(c, m, "WHY of a job that is not its");
+		return;
+	}
+	if (j->state == JOB_FORMING) {
+		say_forming(c, j, &t);
+		answer(c, m->id, msg->seq, t.s);
+		return;
+	}
+	if (!has_room(c, m->id)) {
+		answer(c, m->id, msg->seq, "too many questions at once, ask again");
+		return;
+	}
+	p = probe_new(c, j, msg->tensor);
+	p->round = msg->round;
+	p->asker = m->id;
+	p->asker_seq = msg->seq;
+	probe_ask(c, j, p);
+}
+
+int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns)
+{
+	struct job *j = sched_job(c, job);
+	struct sched_probe *p;
+
+	c->now_ns = now_ns;
+	if (!j || j->state != JOB_RUNNING)
+		return BPS_ENOTFOUND;
+	if (!has_room(c, 0))
+		return BPS_EBUSY;
+	p = probe_new(c, j, CTL_NO_ID);
+	p->token = token;
+	probe_ask(c, j, p);
+	return 0;
+}
+
+static void take_workers(
+	struct sched_probe *p, const struct job *j, uint32_t agent, const struct ctl_report *msg)
+{
+	p->workers = realloc(p->workers, (p->n_workers + msg->n_workers + 1) * sizeof(*p->workers));
+	if (!p->workers)
+		abort();
+	for (uint32_t i = 0; i < msg->n_workers; i++) {
+		uint32_t rank = msg->workers[i].rank;
+
+		if (rank < j->size && j->workers[rank].agent == agent)
+			p->workers[p->n_workers++] =
+				(struct sched_probe_worker){msg->workers[i], agent};
+	}
+}
+
+void sched_report(struct sched_core *c, struct member *m, const struct ctl_report *msg)
+{
+	struct sched_probe *p = c->probes;
+	const struct job *j;
+	uint32_t i;
+
+	while (p && p->seq != msg->seq)
+		p = p->next;
+	j = p ? sched_job(c, p->job) : NULL;
+	i = j ? sched_job_member(j, m->id) : CTL_NO_ID;
+	if (i == CTL_NO_ID || i >= p->n_members || p->has_answered[i] ||
+		msg->n_workers > j->members[i].n_ranks) {
+		log_debug("agent %s: a late or unasked REPORT seq=%u", m->name, msg->seq);
+		return;
+	}
+	p->has_answered[i] = true;
+	p->texts[i] = sched_dup(msg->text);
+	take_workers(p, j, m->id, msg);
+	if (p->n_open && --p->n_open == 0)
+		probe_done(c, p);
+}
+
+void sched_probe_tick(struct sched_core *c)
+{
+	for (struct sched_probe *p = c->probes, *next; p; p = next) {
+		next = p->next;
+		if (p->deadline_ns <= c->now_ns)
+			probe_done(c, p);
+		else
+			sched_arm(c, p->deadline_ns);
+	}
+}
+
+void sched_probe_free_all(struct sched_core *c)
+{
+	while (c->probes) {
+		struct sched_probe *p = c->probes;
+
+		c->probes = p->next;
+		probe_free(p);
+	}
+}
