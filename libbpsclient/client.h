@@ -1,0 +1,84 @@
+#ifndef BPSCLIENT_CLIENT_H
+#define BPSCLIENT_CLIENT_H
+/* Inside of the library: a worker's place in a job, and its tensors.
+ *
+ * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions; held for moments only),
+ * the session's mutex. collect_mutex keeps a second collective out.
+ *
+ * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on the tensor;
+ * entry->done_round is the agent's. In flight means done_round < round. A tensor whose entry has a status has failed
+ * for good.
+ *
+ * A job of one worker (is_solo) has no session; a submission completes within the call (solo.c). */
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "libbpsclient/bps.h"
+
+#include "common/local.h"
+#include "libbpsclient/options.h"
+#include "libbpsclient/session.h"
+
+#define CLIENT_BUCKETS     1024
+#define CLIENT_NAME_PREFIX "__bps." /* of the library's own tensors */
+
+struct bps_tensor {
+	struct bps *b;
+	struct bps_tensor *next; /* of its bucket */
+	char *name;
+	enum bps_dtype dtype;
+	uint16_t auto_priority;
+	bool is_marked; /* under ring_mutex: part of the group that is being checked */
+	uint64_t n_elems;
+	size_t bytes;
+
+	struct local_entry *entry; /* NULL while it is being declared */
+	uint32_t idx;
+	void *in;
+	const void *out[2];
+	uint64_t round;
+	void *copy_dst; /* where the result goes when it is found, or NULL */
+
+	struct local_entry solo_entry;
+	void *solo_slots;
+};
+
+struct bps {
+	struct options options;
+	int32_t rank, size, local_rank, local_size;
+	/* One page that the kernel zeroes in a forked child: the cheapest way to notice, and it covers clone() too. */
+	uint32_t *is_ours;
+	pid_t pid; /* looked at instead where the kernel cannot do that; else 0 */
+	bool is_solo;
+	struct session session;
+
+	pthread_mutex_t declare_mutex;
+	struct bps_tensor *buckets[CLIENT_BUCKETS];
+	uint32_t n_declared;
+
+	pthread_mutex_t ring_mutex;
+	pthread_mutex_t collect_mutex;
+};
+
+/* 0, -EINVAL for NULL, or BPS_EFORKED; the first thing that every call does. */
+int client_check(const struct bps *b);
+
+/* The declaration behind bps_declare, for names of any prefix. */
+int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
+void tensor_free(struct bps_tensor *t);
+int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
+
+/* The last submitted round is complete (or failed). */
+bool tensor_is_done(const struct bps_tensor *t);
+/* The sentence of a failed tensor or of the session behind it; returns code. */
+int tensor_explain(const struct bps_tensor *t, int code);
+
+/* Wait until deadline_ns, which is timeout_ms after the call's start. */
+int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
+
+/* Slots in private memory; -ENOMEM. */
+int solo_declare(struct bps_tensor *t);
+/* The sum over one worker: the input is the result. */
+void solo_submit(struct bps_tensor *t);
+#endif

@@ -1,0 +1,141 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libbpsclient/text.h"
+
+/* Collectives are sums of bytes of which all but one worker's are zero, cut into pieces of a few fixed sizes so
+ * that any amount of data needs four tensors. They are submitted above all gradients: somebody blocks on them. */
+
+static const uint32_t piece_bytes[] = {64, 4096, 256u << 10, 4u << 20};
+#define N_PIECES         (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
+#define COLLECT_PRIORITY INT32_MAX
+
+struct collect {
+	struct bps *b;
+	uint64_t deadline_ns;
+	uint32_t timeout_ms;
+};
+
+static int begin(struct collect *c, struct bps *b, uint32_t timeout_ms)
+{
+	int rc = client_check(b);
+
+	if (rc < 0)
+		return rc;
+	if (pthread_mutex_trylock(&b->collect_mutex))
+		return text_set(
+			BPS_EBUSY, "another thread is in a collective of job '%s'", b->options.job);
+	c->b = b;
+	c->timeout_ms = timeout_ms ? timeout_ms : b->options.timeout_ms;
+	c->deadline_ns = session_now_ns() + (uint64_t)c->timeout_ms * 1000000u;
+	return 0;
+}
+
+static int end(struct collect *c, int rc)
+{
+	pthread_mutex_unlock(&c->b->collect_mutex);
+	return rc;
+}
+
+static int run(struct collect *c, struct bps_tensor *t)
+{
+	int rc = tensor_submit(&t, 1, BPS_SUM, COLLECT_PRIORITY);
+
+	return rc < 0 ? rc : wait_until(t, c->deadline_ns, c->timeout_ms);
+}
+
+static int piece_tensor(struct bps *b, size_t left, struct bps_tensor **ret)
+{
+	struct bps_decl d = {.dtype = BPS_U8};
+	char name[64];
+	size_t i = 0;
+
+	while (i < N_PIECES - 1 && piece_bytes[i] < left)
+		i++;
+	snprintf(name, sizeof(name), CLIENT_NAME_PREFIX "bytes.%u", piece_bytes[i]);
+	d.name = name;
+	d.n_elems = piece_bytes[i];
+	return tensor_declare(b, &d, 1, ret);
+}
+
+/* The part of src, which stands at [at, at + n_src) of the whole, that falls into the piece at [first, first + n). */
+static void fill(char *piece, size_t first, size_t n, const char *src, size_t at, size_t n_src)
+{
+	size_t from = at > first ? at : first;
+	size_t to = at + n_src < first + n ? at + n_src : first + n;
+
+	memset(piece, 0, n);
+	if (from < to)
+		memcpy(piece + (from - first), src + (from - at), to - from);
+}
+
+/* Every worker's src of n_src bytes stands at `at` of the whole of n_bytes, which ends up in dst. */
+static int exchange(
+	struct collect *c, const char *src, size_t at, size_t n_src, char *dst, size_t n_bytes)
+{
+	struct bps_tensor *t;
+	size_t n;
+	int rc;
+
+	for (size_t first = 0; first < n_bytes; first += n) {
+		rc = piece_tensor(c->b, n_bytes - first, &t);
+		if (rc < 0)
+			return rc;
+		n = n_bytes - first < t->bytes ? n_bytes - first : t->bytes;
+		fill(t->in, first, n, src, at, n_src);
+		rc = run(c, t);
+		if (rc < 0)
+			return rc;
+		memcpy(dst + first, bps_output(t), n);
+	}
+	return 0;
+}
+
+int bps_barrier(struct bps *b, uint32_t timeout_ms)
+{
+	struct bps_decl d = {CLIENT_NAME_PREFIX "barrier", BPS_I32, 1};
+	struct bps_tensor *t;
+	struct collect c;
+	int rc = begin(&c, b, timeout_ms);
+
+	if (rc < 0)
+		return rc;
+	rc = tensor_declare(b, &d, 1, &t);
+	if (!rc)
+		rc = run(&c, t);
+	return end(&c, rc);
+}
+
+int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms)
+{
+	struct collect c;
+	int rc = begin(&c, b, timeout_ms);
+
+	if (rc < 0)
+		return rc;
+	if (root < 0 || root >= b->size)
+		rc = text_set(-EINVAL, "broadcast: root %d is not a rank of job '%s' of %d", root,
+			b->options.job, b->size);
+	else
+		rc = exchange(&c, data, 0, b->rank == root ? n_bytes : 0, data, n_bytes);
+	return end(&c, rc);
+}
+
+int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms)
+{
+	struct collect c;
+	int rc = begin(&c, b, timeout_ms);
+	size_t whole;
+
+	if (rc < 0)
+		return rc;
+	if (__builtin_mul_overflow(n_bytes, (size_t)b->size, &whole))
+		rc = text_set(-EINVAL, "allgather: %zu bytes of %d workers", n_bytes, b->size);
+	else
+		rc = exchange(&c, src, (size_t)b->rank * n_bytes, n_bytes, dst, whole);
+	return end(&c, rc);
+}

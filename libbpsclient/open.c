@@ -1,0 +1,147 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "libbpsclient/text.h"
+
+int client_check(const struct bps *b)
+{
+	if (!b)
+		return text_set(-EINVAL, "no job: the handle is NULL");
+	if (!*b->is_ours || (b->pid && b->pid != getpid()))
+		return text_set(BPS_EFORKED,
+			"this process was forked from rank %d of job '%s': open the job anew",
+			b->rank, b->options.job);
+	return 0;
+}
+
+static int make_fork_guard(struct bps *b)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return text_set(-errno, "out of memory");
+	if (madvise(p, page, MADV_WIPEONFORK) < 0)
+		b->pid = getpid();
+	b->is_ours = p;
+	*b->is_ours = 1;
+	return 0;
+}
+
+static int join(struct bps *b)
+{
+	const struct options *o = &b->options;
+	int rc;
+
+	b->is_solo = o->size == 1 && !o->is_forced;
+	if (b->is_solo) {
+		b->size = b->local_size = 1;
+		return 0;
+	}
+	rc = session_open(&b->session, o, text_own());
+	if (rc < 0)
+		return rc;
+	b->rank = (int32_t)b->session.rank;
+	b->size = (int32_t)b->session.size;
+	b->local_rank = o->local_rank >= 0 ? o->local_rank : (int32_t)b->session.local_rank;
+	b->local_size = o->local_size >= 0 ? o->local_size : (int32_t)b->session.local_size;
+	return 0;
+}
+
+/* Everything but the session. */
+static void client_free(struct bps *b)
+{
+	struct bps_tensor *t, *next;
+
+	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
+		for (t = b->buckets[i]; t; t = next) {
+			next = t->next;
+			tensor_free(t);
+		}
+	if (b->is_ours)
+		munmap(b->is_ours, (size_t)sysconf(_SC_PAGESIZE));
+	pthread_mutex_destroy(&b->declare_mutex);
+	pthread_mutex_destroy(&b->ring_mutex);
+	pthread_mutex_destroy(&b->collect_mutex);
+	free(b);
+}
+
+int bps_open(const struct bps_options *opt, struct bps **ret)
+{
+	struct bps *b;
+	int rc;
+
+	if (!ret)
+		return text_set(-EINVAL, "bps_open: nowhere to put the job");
+	b = calloc(1, sizeof(*b));
+	if (!b)
+		return text_set(-ENOMEM, "out of memory");
+	pthread_mutex_init(&b->declare_mutex, NULL);
+	pthread_mutex_init(&b->ring_mutex, NULL);
+	pthread_mutex_init(&b->collect_mutex, NULL);
+	rc = options_resolve(opt, &b->options);
+	if (!rc)
+		rc = make_fork_guard(b);
+	if (!rc)
+		rc = join(b);
+	if (rc < 0) {
+		client_free(b);
+		return rc;
+	}
+	*ret = b;
+	return 0;
+}
+
+int bps_close(struct bps *b, uint32_t timeout_ms)
+{
+	int rc = 0;
+
+	if (!b)
+		return 0;
+	rc = client_check(b);
+	if (rc < 0)
+		return rc; /* a forked child has nothing of its own to free */
+	if (!b->is_solo) {
+		rc = session_failure(&b->session, text_own());
+		if (!rc)
+			rc = session_finish(&b->session,
+				timeout_ms ? timeout_ms : b->options.timeout_ms, text_own());
+		session_close(&b->session);
+	}
+	client_free(b);
+	return rc;
+}
+
+void bps_abort(struct bps *b)
+{
+	if (!b || client_check(b) < 0)
+		return;
+	if (!b->is_solo)
+		session_close(&b->session);
+	client_free(b);
+}
+
+int bps_rank(const struct bps *b)
+{
+	return b->rank;
+}
+
+int bps_size(const struct bps *b)
+{
+	return b->size;
+}
+
+int bps_local_rank(const struct bps *b)
+{
+	return b->local_rank;
+}
+
+int bps_local_size(const struct bps *b)
+{
+	return b->local_size;
+}

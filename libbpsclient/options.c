@@ -1,0 +1,335 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/options.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "common/ctlmsg.h"
+#include "common/local.h"
+#include "libbpsclient/text.h"
+
+#define TIMEOUT_DEFAULT_MS 600000u
+#define SPIN_DEFAULT_US    30u
+#define SPIN_MAX_US        1000000u
+
+_Static_assert(OPTIONS_JOB_BYTES == CTL_JOB_NAME_MAX + 1, "a job's name and its NUL");
+
+/* ---- values ---- */
+
+struct unit {
+	const char *suffix;
+	uint64_t factor;
+};
+static const struct unit time_units[] = {
+	{"ms", 1}, {"s", 1000}, {"min", 60000}, {"h", 3600000}, {NULL, 0}};
+static const struct unit size_units[] = {
+	{"", 1}, {"B", 1}, {"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30}, {NULL, 0}};
+static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
+
+static const char *env(const char *name)
+{
+	const char *value = name ? getenv(name) : NULL;
+
+	return value && *value ? value : NULL;
+}
+
+/* Number with a unit in [0, max] from the variable; *ret stays as it is when the variable is not set. */
+static int env_number(const char *name, const struct unit *units, uint64_t max, uint64_t *ret)
+{
+	const char *value = env(name);
+	unsigned long long n;
+	char *end;
+
+	if (!value)
+		return 0;
+	errno = 0;
+	n = strtoull(value, &end, 10);
+	if (value[0] < '0' || value[0] > '9' || errno)
+		return text_set(-EINVAL, "%s='%s' is not a number", name, value);
+	for (; units->suffix && strcmp(units->suffix, end) != 0; units++)
+		;
+	if (!units->suffix && !*end)
+		return text_set(
+			-EINVAL, "%s='%s' needs a unit (for example %ss)", name, value, value);
+	if (!units->suffix)
+		return text_set(-EINVAL, "%s='%s' has the unknown unit '%s'", name, value, end);
+	if (n > max / units->factor)
+		return text_set(-EINVAL, "%s='%s' is too large", name, value);
+	*ret = n * units->factor;
+	return 0;
+}
+
+static int env_u32(const char *name, const struct unit *units, uint32_t max, uint32_t *ret)
+{
+	uint64_t value = *ret;
+	int rc = env_number(name, units, max, &value);
+
+	*ret = (uint32_t)value;
+	return rc;
+}
+
+static int env_count(const char *name, int32_t *ret)
+{
+	uint64_t value = 0;
+	int rc;
+
+	if (!env(name))
+		return 0;
+	rc = env_number(name, no_units, CTL_WORKERS_MAX, &value);
+	if (rc < 0)
+		return rc;
+	*ret = (int32_t)value;
+	return 0;
+}
+
+static int env_bool(const char *name, bool *ret)
+{
+	static const char *const words[] = {"0", "no", "off", "false", "1", "yes", "on", "true"};
+	const char *value = env(name);
+
+	if (!value)
+		return 0;
+	for (unsigned i = 0; i < 8; i++)
+		if (!strcasecmp(value, words[i])) {
+			*ret = i >= 4;
+			return 0;
+		}
+	return text_set(-EINVAL, "%s='%s' is neither yes nor no", name, value);
+}
+
+/* ---- launchers ---- */
+
+/* The names a launcher uses. is_per_machine: rank and size count machines of local_size workers each; then
+ * global_rank, where it is set, says the worker's rank. job: the first that is set, with job_step behind it. */
+struct launcher {
+	const char *rank, *size, *local_rank, *local_size;
+	const char *job[2];
+	const char *job_step;
+	const char *global_rank;
+	bool is_per_machine;
+	bool is_rank_optional;
+};
+
+/* In order of precedence: what runs closest to the trainer first, so that mpirun and torchrun win over the
+ * Slurm job around them. */
+static const struct launcher launchers[] = {
+	{.rank = "BPS_RANK",
+		.size = "BPS_SIZE",
+		.local_rank = "BPS_LOCAL_RANK",
+		.local_size = "BPS_LOCAL_SIZE",
+		.is_rank_optional = true},
+	{.rank = "RANK",
+		.size = "WORLD_SIZE",
+		.local_rank = "LOCAL_RANK",
+		.local_size = "LOCAL_WORLD_SIZE",
+		.job = {"TORCHELASTIC_RUN_ID"}},
+	{.rank = "OMPI_COMM_WORLD_RANK",
+		.size = "OMPI_COMM_WORLD_SIZE",
+		.local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+		.local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+		.job = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}},
+	{.rank = "DMLC_WORKER_ID",
+		.size = "DMLC_NUM_WORKER",
+		.local_rank = "BYTEPS_LOCAL_RANK",
+		.local_size = "BYTEPS_LOCAL_SIZE",
+		.global_rank = "BYTEPS_GLOBAL_RANK",
+		.is_per_machine = true},
+	{.rank = "SLURM_PROCID",
+		.size = "SLURM_NTASKS",
+		.local_rank = "SLURM_LOCALID",
+		.local_size = "SLURM_NTASKS_PER_NODE",
+		.job = {"SLURM_JOB_ID"},
+		.job_step = "SLURM_STEP_ID"},
+};
+
+static const struct launcher *find_launcher(void)
+{
+	const struct launcher *l;
+
+	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+		l = &launchers[i];
+		if (env(l->size) && (env(l->rank) || l->is_rank_optional))
+			return l;
+	}
+	return NULL;
+}
+
+static int scale_machines(const struct launcher *l, struct options *o)
+{
+	int32_t per = o->local_size > 0 ? o->local_size : 1;
+	int32_t local = o->local_rank >= 0 ? o->local_rank : 0;
+
+	if ((int64_t)o->size * per > CTL_WORKERS_MAX)
+		return text_set(-EINVAL, "%s x %s is more than %d workers", l->size, l->local_size,
+			CTL_WORKERS_MAX);
+	o->size *= per;
+	o->rank = o->rank < o->size ? o->rank * per + local : o->rank;
+	return env_count(l->global_rank, &o->rank);
+}
+
+static void take_job(const struct launcher *l, struct options *o)
+{
+	const char *job = env(l->job[0]) ? env(l->job[0]) : env(l->job[1]);
+	const char *step = env(l->job_step);
+
+	if (job)
+		snprintf(o->job, sizeof(o->job), "%s%s%s", job, step ? "." : "", step ? step : "");
+}
+
+static int take_place(const struct launcher *l, struct options *o)
+{
+	int rc;
+
+	if ((rc = env_count(l->rank, &o->rank)) < 0 || (rc = env_count(l->size, &o->size)) < 0 ||
+		(rc = env_count(l->local_rank, &o->local_rank)) < 0 ||
+		(rc = env_count(l->local_size, &o->local_size)) < 0)
+		return rc;
+	if (l->is_per_machine && (rc = scale_machines(l, o)) < 0)
+		return rc;
+	if (o->size < 1)
+		return text_set(
+			-EINVAL, "%s='%s' is not a number of workers", l->size, env(l->size));
+	if (o->rank >= o->size)
+		return text_set(-EINVAL, "rank %d (%s='%s') is not below the size %d (%s='%s')",
+			o->rank, l->rank, env(l->rank), o->size, l->size, env(l->size));
+	return 0;
+}
+
+/* is_placed: the caller gave rank and size, so the launcher's local rank and size would not fit to them. */
+static int take_launcher(bool is_placed, struct options *o)
+{
+	const struct launcher *l = find_launcher();
+
+	if (!l && !is_placed && env("BPS_RANK"))
+		return text_set(-EINVAL, "BPS_RANK is set but BPS_SIZE is not");
+	if (!l)
+		return 0;
+	take_job(l, o);
+	return is_placed ? 0 : take_place(l, o);
+}
+
+/* ---- all together ---- */
+
+static uint32_t spin_default_us(void)
+{
+	/* With so few cores the agent needs the one that would spin. */
+	return sysconf(_SC_NPROCESSORS_ONLN) <= 2 ? 0 : SPIN_DEFAULT_US;
+}
+
+static int take_settings(struct options *o)
+{
+	int rc;
+
+	if ((rc = env_u32("BPS_TIMEOUT", time_units, UINT32_MAX, &o->timeout_ms)) < 0 ||
+		(rc = env_u32("BPS_OPEN_TIMEOUT", time_units, UINT32_MAX, &o->open_timeout_ms)) <
+			0 ||
+		(rc = env_bool("BPS_DETERMINISTIC", &o->is_deterministic)) < 0 ||
+		(rc = env_bool("BYTEPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
+		(rc = env_bool("BPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
+		(rc = env_u32("BYTEPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) <
+			0 ||
+		(rc = env_u32("BPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) < 0)
+		return rc;
+	return env_u32("BPS_SPIN_US", no_units, SPIN_MAX_US, &o->spin_us);
+}
+
+static int copy_text(char *dst, size_t room, const char *src, const char *what)
+{
+	if (!src)
+		return 0;
+	if (!*src || strlen(src) >= room)
+		return text_set(-EINVAL, "%s '%.40s%s' has %zu bytes, not 1 to %zu", what, src,
+			strlen(src) > 40 ? "..." : "", strlen(src), room - 1);
+	strcpy(dst, src);
+	return 0;
+}
+
+static void take_given(const struct bps_options *opt, struct options *o)
+{
+	if (opt->rank >= 0)
+		o->rank = opt->rank;
+	if (opt->size >= 0)
+		o->size = opt->size;
+	if (opt->local_rank >= 0)
+		o->local_rank = opt->local_rank;
+	if (opt->local_size >= 0)
+		o->local_size = opt->local_size;
+	if (opt->timeout_ms)
+		o->timeout_ms = opt->timeout_ms;
+	if (opt->open_timeout_ms)
+		o->open_timeout_ms = opt->open_timeout_ms;
+	if (opt->deterministic >= 0)
+		o->is_deterministic = opt->deterministic != 0;
+	if (opt->part_bytes)
+		o->part_bytes = opt->part_bytes;
+}
+
+static int check_place(const struct options *o)
+{
+	if (o->size < 1 || o->size > CTL_WORKERS_MAX)
+		return text_set(-EINVAL, "size %d is not 1 to %d", o->size, CTL_WORKERS_MAX);
+	if (o->rank >= o->size)
+		return text_set(-EINVAL, "rank %d is not below the size %d", o->rank, o->size);
+	if (o->local_size > o->size)
+		return text_set(
+			-EINVAL, "local size %d is above the size %d", o->local_size, o->size);
+	if (o->local_size >= 0 && o->local_rank >= o->local_size)
+		return text_set(-EINVAL, "local rank %d is not below the local size %d",
+			o->local_rank, o->local_size);
+	return 0;
+}
+
+int options_resolve(const struct bps_options *opt, struct options *ret)
+{
+	struct options o = {.job = "default",
+		.socket = LOCAL_SOCKET,
+		.rank = -1,
+		.size = 1,
+		.local_rank = -1,
+		.local_size = -1,
+		.timeout_ms = TIMEOUT_DEFAULT_MS,
+		.spin_us = spin_default_us()};
+	struct bps_options none;
+	int rc;
+
+	if (!opt) {
+		bps_options_init(&none);
+		opt = &none;
+	}
+	if (opt->abi != BPS_ABI)
+		return text_set(-EINVAL,
+			"options have ABI %u, the library %u (was bps_options_init called?)",
+			opt->abi, BPS_ABI);
+	if ((rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
+		(rc = take_settings(&o)) < 0 ||
+		(rc = copy_text(o.job, sizeof(o.job), env("BPS_JOB"), "BPS_JOB")) < 0 ||
+		(rc = copy_text(o.job, sizeof(o.job), opt->job, "job name")) < 0 ||
+		(rc = copy_text(o.socket, sizeof(o.socket), env("BPS_AGENT_SOCKET"),
+			 "BPS_AGENT_SOCKET")) < 0 ||
+		(rc = copy_text(o.socket, sizeof(o.socket), opt->agent_socket, "agent socket")) < 0)
+		return rc;
+	take_given(opt, &o);
+	rc = check_place(&o);
+	if (rc < 0)
+		return rc;
+	if (!o.timeout_ms)
+		o.timeout_ms = TIMEOUT_DEFAULT_MS;
+	if (!o.open_timeout_ms)
+		o.open_timeout_ms = o.timeout_ms;
+	*ret = o;
+	return 0;
+}
+
+void bps_options_init(struct bps_options *opt)
+{
+	*opt = (struct bps_options){.abi = BPS_ABI,
+		.rank = -1,
+		.size = -1,
+		.local_rank = -1,
+		.local_size = -1,
+		.deterministic = -1};
+}

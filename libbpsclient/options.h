@@ -1,0 +1,32 @@
+#ifndef BPSCLIENT_OPTIONS_H
+#define BPSCLIENT_OPTIONS_H
+/* What a worker is told about itself: the members of struct bps_options, and for each that was not given the
+ * environment, then a default. Where the worker stands (rank, size, local rank and size, job) comes from one
+ * launcher's variables, whole or not at all: the first set that names both a rank and a size. Mixing two launchers'
+ * variables gives wrong ranks silently, e.g. mpirun inside a Slurm allocation. */
+#include <stdbool.h>
+#include <stdint.h>
+
+struct bps_options;
+
+#define OPTIONS_JOB_BYTES    128 /* CTL_JOB_NAME_MAX and the NUL */
+#define OPTIONS_SOCKET_BYTES 108 /* of sun_path */
+
+struct options {
+	char job[OPTIONS_JOB_BYTES];
+	char socket[OPTIONS_SOCKET_BYTES];
+	int32_t rank; /* -1: to be assigned */
+	int32_t size;
+	int32_t local_rank; /* -1: not known */
+	int32_t local_size;
+	uint32_t timeout_ms;
+	uint32_t open_timeout_ms;
+	uint32_t part_bytes;
+	uint32_t spin_us;
+	bool is_deterministic;
+	bool is_forced; /* a job of one worker goes through the agent, too */
+};
+
+/* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the variable or member. */
+int options_resolve(const struct bps_options *opt, struct options *ret);
+#endif

@@ -1,0 +1,565 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/ctlmsg.h"
+
+#define NS_PER_MS  1000000u
+#define ARENAS_MAX 65536u
+#define ARENA_MAX  (UINT64_C(1) << 46)
+
+struct frame {
+	struct local_msg msg;
+	void *mem;
+	int fds[LOCAL_FDS_MAX];
+	unsigned n_fds;
+};
+
+uint64_t session_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static uint64_t deadline_in(uint32_t timeout_ms)
+{
+	return session_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
+}
+
+/* Milliseconds that are left, rounded up; 0 when the deadline has passed. */
+static uint32_t left_ms(uint64_t deadline_ns)
+{
+	uint64_t now = session_now_ns();
+	uint64_t ms = now < deadline_ns ? (deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
+
+	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
+}
+
+static int lock_until(struct session *s, uint64_t deadline_ns)
+{
+	struct timespec ts = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+		.tv_nsec = (long)(deadline_ns % 1000000000u)};
+
+	return -pthread_mutex_clocklock(&s->mutex, CLOCK_MONOTONIC, &ts);
+}
+
+/* ---- failure ---- */
+
+/* Record the first failure. Caller holds the mutex. */
+static int session_fail(struct session *s, int code, const char *text)
+{
+	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
+		err_set(&s->failure_text, code, "%s", text);
+		atomic_store_explicit(&s->failure, code, memory_order_release);
+	}
+	return code;
+}
+
+/* The connection is of no more use: nothing is read from it again. Caller holds the mutex. */
+static int session_cut(struct session *s, int code, const char *why)
+{
+	struct err_text text;
+
+	s->is_cut = true;
+	if (code == BPS_ENOAGENT)
+		err_set(&text, code,
+			"the agent at '%s' is gone: %s (was bps-agent stopped or killed?)",
+			s->options->socket, why);
+	else
+		err_set(&text, code, "the agent at '%s' broke the protocol: %s", s->options->socket,
+			why);
+	return session_fail(s, code, text.s);
+}
+
+int session_failure(struct session *s, struct err_text *ret)
+{
+	int code = atomic_load_explicit(&s->failure, memory_order_acquire);
+
+	if (code)
+		*ret = s->failure_text; /* written once, before the code */
+	return code;
+}
+
+/* Error codes travel as their positive values; one that makes no sense becomes the fallback. */
+static int code_of(uint32_t wire, int fallback)
+{
+	if (wire > 0 && wire < 4096)
+		return -(int)wire;
+	return wire <= INT32_MAX && err_name(-(int)wire) ? -(int)wire : fallback;
+}
+
+/* ---- frames ---- */
+
+static void frame_free(struct frame *f)
+{
+	for (unsigned i = 0; i < f->n_fds; i++)
+		close(f->fds[i]);
+	free(f->mem);
+	*f = (struct frame){.mem = NULL};
+}
+
+static int take_fd(struct frame *f, unsigned i)
+{
+	int fd = f->fds[i];
+
+	f->fds[i] = f->fds[--f->n_fds];
+	return fd;
+}
+
+/* Map shared memory that the agent made. It must be sealed against shrinking, or an access could raise SIGBUS. */
+static int map_memfd(int fd, uint64_t bytes, bool is_writable, void **ret)
+{
+	struct stat st;
+	void *p;
+
+	if (fcntl(fd, F_GET_SEALS) < 0 || !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
+		return BPS_EPROTO;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!bytes || (uint64_t)st.st_size < bytes)
+		return BPS_EPROTO;
+	p = mmap(NULL, bytes, PROT_READ | (is_writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	return 0;
+}
+
+static struct arena *find_arena(struct session *s, uint32_t id)
+{
+	for (uint32_t i = s->n_arenas; i > 0; i--) /* the newest is asked for most */
+		if (s->arenas[i - 1].id == id)
+			return &s->arenas[i - 1];
+	return NULL;
+}
+
+static int add_arena(struct session *s, struct frame *f)
+{
+	const struct local_arena *m = &f->msg.arena;
+	struct arena *more;
+	void *base;
+	int rc;
+
+	if (f->n_fds != 1 || m->bytes > ARENA_MAX || s->n_arenas == ARENAS_MAX ||
+		find_arena(s, m->id))
+		return BPS_EPROTO;
+	more = realloc(s->arenas, (s->n_arenas + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	s->arenas = more;
+	rc = map_memfd(f->fds[0], m->bytes, m->is_writable, &base);
+	if (rc < 0)
+		return rc;
+	s->arenas[s->n_arenas++] = (struct arena){
+		.id = m->id, .is_writable = m->is_writable, .base = base, .bytes = m->bytes};
+	return 0;
+}
+
+static void note_job(struct session *s, const struct local_job *m)
+{
+	if (m->code) {
+		session_fail(s, code_of(m->code, BPS_EJOB_FAILED),
+			*m->text ? m->text : "the job has failed");
+		return;
+	}
+	s->rank = m->rank;
+	s->size = m->size;
+	s->local_rank = m->local_rank;
+	s->local_size = m->local_size;
+	s->is_complete = true;
+}
+
+/* What may come at any time. Answers to requests that were given up are dropped. */
+static int handle_unasked(struct session *s, struct frame *f)
+{
+	int rc;
+
+	switch (f->msg.type) {
+	case LOCAL_JOB:
+		note_job(s, &f->msg.job);
+		return 0;
+	case LOCAL_ARENA:
+		rc = add_arena(s, f);
+		return rc < 0 ? session_cut(s, rc, "arena that cannot be mapped") : 0;
+	case LOCAL_WELCOME: /* a refusal that came before it was asked for */
+		if (!f->msg.welcome.code)
+			return session_cut(s, BPS_EPROTO, "second welcome");
+		return session_fail(
+			s, code_of(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
+	case LOCAL_DECLARED:
+	case LOCAL_TEXT:
+	case LOCAL_FINISHED:
+		return 0;
+	default:
+		return session_cut(s, BPS_EPROTO, local_type_name(f->msg.type));
+	}
+}
+
+/* Receive one frame. 1, or -EAGAIN, -ETIMEDOUT, or the failure that this has become. */
+static int receive(struct session *s, struct frame *f, uint32_t timeout_ms)
+{
+	struct err_text err = {""};
+	int rc;
+
+	*f = (struct frame){.mem = NULL};
+	rc = local_recv(s->sock, &f->msg, &f->mem, f->fds, &f->n_fds, timeout_ms, &err);
+	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT)
+		return rc;
+	if (rc == 0)
+		return session_cut(s, BPS_ENOAGENT, "it closed the connection");
+	if (rc == BPS_EPROTO)
+		return session_cut(s, rc, err.s);
+	return session_cut(s, BPS_ENOAGENT, err.s);
+}
+
+/* Handle all that has come. Caller holds the mutex. */
+static void drain(struct session *s)
+{
+	struct frame f;
+	int rc = 1;
+
+	while (!s->is_cut && rc > 0) {
+		rc = receive(s, &f, 0);
+		if (rc > 0)
+			handle_unasked(s, &f);
+		frame_free(&f);
+	}
+}
+
+static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadline_ns)
+{
+	int rc = local_send(s->sock, m, NULL, 0, left_ms(deadline_ns));
+
+	if (rc == -EPIPE || rc == -ECONNRESET) {
+		drain(s); /* a last word may explain it */
+		return session_cut(s, BPS_ENOAGENT, err_str(rc));
+	}
+	return rc == -EAGAIN ? -ETIMEDOUT : rc;
+}
+
+/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller holds the mutex. */
+static int await_answer(
+	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct frame *f)
+{
+	int rc;
+
+	for (;;) {
+		rc = receive(s, f, left_ms(deadline_ns));
+		if (rc < 0)
+			return rc == -EAGAIN ? -ETIMEDOUT : rc;
+		if (f->msg.type == type && (f->msg.seq == seq || type == LOCAL_WELCOME))
+			return 0;
+		rc = handle_unasked(s, f);
+		frame_free(f);
+		if (rc < 0)
+			return rc;
+	}
+}
+
+/* Send m and receive its answer, which the caller frees. Caller holds the mutex. */
+static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
+	uint64_t deadline_ns, struct frame *f)
+{
+	int rc;
+
+	if (s->is_cut)
+		return atomic_load_explicit(&s->failure, memory_order_relaxed);
+	m->seq = ++s->seq;
+	rc = send_msg(s, m, deadline_ns);
+	if (rc < 0)
+		return rc;
+	return await_answer(s, answer_type, m->seq, deadline_ns, f);
+}
+
+/* Sentence for a request that did not get its answer. Caller holds the mutex. */
+static int explain_request(struct session *s, int rc, const char *what, struct err_text *err)
+{
+	int failure = atomic_load_explicit(&s->failure, memory_order_relaxed);
+
+	if (failure && rc == failure)
+		return err_set(err, rc, "%s: %s", what, s->failure_text.s);
+	if (rc == -ETIMEDOUT)
+		return err_set(err, BPS_ETIMEDOUT, "%s: the agent at '%s' did not answer in time",
+			what, s->options->socket);
+	return err_set(err, rc, "%s: %s", what, err_str(rc));
+}
+
+/* ---- open ---- */
+
+static int connect_agent(struct session *s, struct err_text *err)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	const struct options *o = s->options;
+	/* connect() blocks while the agent's backlog is full, at most this long. */
+	struct timeval tv = {
+		.tv_sec = o->open_timeout_ms / 1000, .tv_usec = o->open_timeout_ms % 1000 * 1000};
+	int cause;
+
+	memcpy(addr.sun_path, o->socket, strnlen(o->socket, sizeof(addr.sun_path)));
+	s->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (s->sock < 0)
+		return err_set(err, -errno, "cannot make a socket: %s", err_str(-errno));
+	setsockopt(s->sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+	if (!connect(s->sock, (struct sockaddr *)&addr, sizeof(addr)))
+		return 0;
+	cause = errno;
+	return err_set(err, BPS_ENOAGENT, "cannot connect to '%s': %s (%s)", o->socket,
+		err_str(-cause),
+		cause == EACCES ? "is this user in the socket's group?" : "is bps-agent running?");
+}
+
+static int map_control(struct session *s, struct frame *f, struct err_text *err)
+{
+	struct stat st;
+	void *page;
+	int rc;
+
+	if (f->n_fds != 2)
+		return err_set(err, BPS_EPROTO, "welcome with %u descriptors, not 2", f->n_fds);
+	if (fstat(f->fds[0], &st) < 0 || st.st_size <= 0 || (uint64_t)st.st_size > ARENA_MAX)
+		return err_set(err, BPS_EPROTO, "control page of no size");
+	s->event_fd = take_fd(f, 1);
+	rc = map_memfd(f->fds[0], (uint64_t)st.st_size, true, &page);
+	if (rc < 0)
+		return err_set(err, rc, "control page cannot be mapped: %s", err_str(rc));
+	s->control = page;
+	s->control_bytes = (size_t)st.st_size;
+	rc = local_control_check(s->control, s->control_bytes, err);
+	if (rc < 0)
+		return rc;
+	s->entries = local_entries(s->control, s->control->sq_entries);
+	s->tensor_entries = s->control->tensor_entries;
+	return 0;
+}
+
+static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
+{
+	const struct options *o = s->options;
+	struct local_msg m = {.type = LOCAL_HELLO,
+		.hello = {.abi = LOCAL_ABI,
+			.version = BPS_VERSION,
+			.job = o->job,
+			.rank = o->rank < 0 ? UINT32_MAX : (uint32_t)o->rank,
+			.size = (uint32_t)o->size,
+			.flags = o->is_deterministic ? JOB_DETERMINISTIC : 0,
+			.part_bytes = o->part_bytes}};
+	struct frame f = {.mem = NULL};
+	int rc;
+
+	rc = request(s, &m, LOCAL_WELCOME, deadline_ns, &f);
+	if (rc < 0) {
+		rc = explain_request(s, rc, "cannot attach to the agent", err);
+	} else if (f.msg.welcome.code) {
+		rc = code_of(f.msg.welcome.code, BPS_EPROTO);
+		err_set(err, rc, "the agent refused rank %d of job '%s': %s", o->rank, o->job,
+			*f.msg.welcome.text ? f.msg.welcome.text : err_str(rc));
+	} else {
+		rc = map_control(s, &f, err);
+	}
+	frame_free(&f);
+	return rc;
+}
+
+static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *err)
+{
+	const struct options *o = s->options;
+	struct err_text why = {""};
+	struct frame f;
+	int rc;
+
+	while (!s->is_complete && !atomic_load_explicit(&s->failure, memory_order_relaxed)) {
+		rc = receive(s, &f, left_ms(deadline_ns));
+		if (rc > 0)
+			handle_unasked(s, &f);
+		frame_free(&f);
+		if (rc == -EAGAIN || rc == -ETIMEDOUT)
+			goto late;
+	}
+	rc = session_failure(s, &why);
+	if (rc)
+		return err_set(err, rc, "cannot join job '%s': %s", o->job, why.s);
+	if (!s->size || s->rank >= s->size || s->local_rank >= s->local_size ||
+		s->size > CTL_WORKERS_MAX || s->local_size > s->size)
+		return err_set(
+			err, BPS_EPROTO, "the agent assigned rank %u of %u", s->rank, s->size);
+	return 0;
+late:
+	session_why(s, UINT32_MAX, 0, &why);
+	return err_set(err, BPS_ETIMEDOUT, "job '%s' of %d workers is not complete after %u ms: %s",
+		o->job, o->size, o->open_timeout_ms,
+		*why.s ? why.s : "the agent does not say who is missing");
+}
+
+int session_open(struct session *s, const struct options *options, struct err_text *err)
+{
+	uint64_t deadline_ns = deadline_in(options->open_timeout_ms);
+	int rc;
+
+	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
+	pthread_mutex_init(&s->mutex, NULL);
+	rc = connect_agent(s, err);
+	if (!rc)
+		rc = attach(s, deadline_ns, err);
+	if (!rc)
+		rc = await_job(s, deadline_ns, err);
+	if (rc < 0)
+		session_close(s);
+	return rc;
+}
+
+void session_close(struct session *s)
+{
+	for (uint32_t i = 0; i < s->n_arenas; i++)
+		munmap(s->arenas[i].base, s->arenas[i].bytes);
+	free(s->arenas);
+	if (s->control)
+		munmap(s->control, s->control_bytes);
+	if (s->event_fd >= 0)
+		close(s->event_fd);
+	if (s->sock >= 0)
+		close(s->sock);
+	pthread_mutex_destroy(&s->mutex);
+}
+
+/* ---- requests ---- */
+
+static void *place(
+	struct session *s, uint32_t arena_id, bool is_writable, uint64_t offset, uint64_t bytes)
+{
+	const struct arena *a = find_arena(s, arena_id);
+
+	if (!a || a->is_writable != is_writable || bytes > a->bytes || offset > a->bytes - bytes ||
+		offset % LOCAL_ALIGN)
+		return NULL;
+	return a->base + offset;
+}
+
+static int take_slot(
+	struct session *s, const struct local_slot *m, uint64_t bytes, struct session_slot *ret)
+{
+	*ret = (struct session_slot){.code = 0};
+	if (m->code) {
+		ret->code = code_of(m->code, BPS_EMISMATCH);
+		err_set(&ret->text, ret->code, "%s", *m->text ? m->text : err_str(ret->code));
+		return 0;
+	}
+	ret->tensor = m->tensor;
+	ret->in = place(s, m->in_arena, true, m->in_offset, bytes);
+	ret->out[0] = place(s, m->out_arena, false, m->out_offset[0], bytes);
+	ret->out[1] = place(s, m->out_arena, false, m->out_offset[1], bytes);
+	if (!ret->in || !ret->out[0] || !ret->out[1] || m->tensor >= s->tensor_entries)
+		return session_cut(s, BPS_EPROTO, "tensor outside of its arena");
+	return 0;
+}
+
+int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
+	uint32_t n, struct session_slot *ret, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_DECLARE, .declare = {.n_tensors = n}};
+	uint64_t deadline_ns = deadline_in(s->options->timeout_ms);
+	struct frame f = {.mem = NULL};
+	int rc;
+
+	rc = lock_until(s, deadline_ns);
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "cannot declare: the agent is slow");
+	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
+	rc = request(s, &m, LOCAL_DECLARED, deadline_ns, &f);
+	if (!rc && f.msg.declared.n_slots != n)
+		rc = session_cut(s, BPS_EPROTO, "DECLARED does not fit to DECLARE");
+	for (uint32_t i = 0; !rc && i < n; i++)
+		rc = take_slot(s, &f.msg.declared.slots[i], bytes[i], &ret[i]);
+	if (rc < 0)
+		rc = explain_request(s, rc, "cannot declare", err);
+	frame_free(&f);
+	pthread_mutex_unlock(&s->mutex);
+	return rc;
+}
+
+int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_FINISH};
+	uint64_t deadline_ns = deadline_in(timeout_ms);
+	struct frame f = {.mem = NULL};
+	struct err_text why = {""};
+	int rc;
+
+	rc = lock_until(s, deadline_ns);
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "cannot finish: the agent is slow");
+	rc = request(s, &m, LOCAL_FINISHED, deadline_ns, &f);
+	if (!rc && f.msg.finished.code) {
+		rc = code_of(f.msg.finished.code, BPS_EJOB_FAILED);
+		err_set(err, rc, "job '%s': %s", s->options->job,
+			*f.msg.finished.text ? f.msg.finished.text : err_str(rc));
+	} else if (rc < 0 && rc != -ETIMEDOUT) {
+		rc = explain_request(s, rc, "cannot finish", err);
+	}
+	frame_free(&f);
+	pthread_mutex_unlock(&s->mutex);
+	if (rc != -ETIMEDOUT)
+		return rc;
+	session_why(s, UINT32_MAX, 0, &why);
+	return err_set(err, BPS_ETIMEDOUT, "not all workers of job '%s' finished in %u ms: %s",
+		s->options->job, timeout_ms,
+		*why.s ? why.s : "the agent does not say who is missing");
+}
+
+int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret)
+{
+	struct local_msg m = {.type = LOCAL_WHY, .why = {.tensor = tensor, .round = round}};
+	uint64_t deadline_ns = deadline_in(SESSION_WHY_MS);
+	struct frame f = {.mem = NULL};
+	int rc;
+
+	rc = lock_until(s, deadline_ns);
+	if (rc < 0)
+		return rc;
+	rc = request(s, &m, LOCAL_TEXT, deadline_ns, &f);
+	if (!rc)
+		err_set(ret, 0, "%s", f.msg.text.text);
+	frame_free(&f);
+	pthread_mutex_unlock(&s->mutex);
+	return rc;
+}
+
+/* ---- hot path ---- */
+
+void session_publish(struct session *s)
+{
+	uint64_t one = 1;
+
+	/* It fails only when the counter is full: then the agent is being woken already. */
+	if (local_sq_publish(s->control))
+		(void)!write(s->event_fd, &one, sizeof(one));
+}
+
+int session_look(struct session *s)
+{
+	uint64_t now = session_now_ns();
+	uint64_t due = atomic_load_explicit(&s->look_due_ns, memory_order_relaxed);
+
+	/* Relaxed: the exchange only chooses one thread, what it finds is under the mutex. */
+	if (now >= due &&
+		atomic_compare_exchange_strong_explicit(&s->look_due_ns, &due,
+			now + (uint64_t)SESSION_LOOK_MS * NS_PER_MS, memory_order_relaxed,
+			memory_order_relaxed) &&
+		!pthread_mutex_trylock(&s->mutex)) {
+		drain(s);
+		pthread_mutex_unlock(&s->mutex);
+	}
+	return atomic_load_explicit(&s->failure, memory_order_acquire);
+}

@@ -1,0 +1,82 @@
+#ifndef BPSCLIENT_SESSION_H
+#define BPSCLIENT_SESSION_H
+/* A worker's attachment to its machine's agent: the socket, the control page, the arenas. What tensors are
+ * and when a round is complete is not known here (tensor.h).
+ *
+ *   session_open ── JOINED ── session_fail (job failed, agent gone, protocol broken) ── session_close
+ *
+ * Threads: any thread may call anything but open and close. The mutex serialises the socket: one thread at a
+ * time sends a request and reads until its answer, handling what comes in between. Completions do not pass here:
+ * they are read from the control page. A failure is final, and seen by all threads through `failure`. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/local.h"
+#include "libbpsclient/options.h"
+
+struct arena {
+	uint32_t id;
+	bool is_writable;
+	char *base;
+	uint64_t bytes;
+};
+
+struct session {
+	const struct options *options; /* the caller's, outlives the session */
+	int sock, event_fd;
+	struct local_control *control;
+	size_t control_bytes;
+	struct local_entry *entries;
+	uint32_t tensor_entries;
+	uint32_t rank, size, local_rank, local_size; /* told by JOB */
+	bool is_complete;                            /* JOB has come */
+
+	pthread_mutex_t mutex; /* of what follows */
+	uint32_t seq;
+	struct arena *arenas;
+	uint32_t n_arenas;
+	bool is_cut; /* the socket is of no more use */
+	struct err_text failure_text;
+
+	_Atomic int failure; /* 0 or why nothing goes on; partner: session_fail stores it last */
+	_Atomic uint64_t look_due_ns; /* when the socket is to be looked at again */
+};
+
+/* Where one declared tensor lives. code: 0, or why it was refused (negative; text says it). */
+struct session_slot {
+	int code;
+	struct err_text text;
+	uint32_t tensor;
+	void *in;
+	const void *out[2];
+};
+
+/* Connect, attach, and wait until the job is complete (options->open_timeout_ms).
+ * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_EPROTO, BPS_EVERSION, or what the agent refuses with; err is the sentence. */
+int session_open(struct session *s, const struct options *options, struct err_text *err);
+/* Drop the connection and unmap everything. */
+void session_close(struct session *s);
+
+/* Declare n <= LOCAL_DECLARE_MAX tensors of decls; bytes[i] is the size of one slot of the i-th.
+ * Errors: the session's failure, BPS_ETIMEDOUT, BPS_EPROTO; refusals of single tensors are in their slots. */
+int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
+	uint32_t n, struct session_slot *ret, struct err_text *err);
+/* Tell the agent that this worker is done, and wait until all are. */
+int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
+/* Ask why (tensor, round) waits or has failed; *ret is the agent's sentence. Takes at most SESSION_WHY_MS. tensor UINT32_MAX:
+ * the job. Errors: no answer came. */
+#define SESSION_WHY_MS 1500
+int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
+/* Wake the agent if it sleeps; the caller has pushed submissions. */
+void session_publish(struct session *s);
+/* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads together.
+ * Returns the failure's code or 0. */
+#define SESSION_LOOK_MS 200
+int session_look(struct session *s);
+/* The failure's code and sentence, or 0. */
+int session_failure(struct session *s, struct err_text *ret);
+
+uint64_t session_now_ns(void);
+#endif

@@ -1,0 +1,440 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dtype.h"
+#include "libbpsclient/text.h"
+
+_Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
+		       BPS_I64 == (int)DTYPE_I64 && BPS_F16 == (int)DTYPE_F16 &&
+		       BPS_F32 == (int)DTYPE_F32 && BPS_F64 == (int)DTYPE_F64 &&
+		       BPS_BF16 == (int)DTYPE_BF16,
+	"public and internal element types");
+_Static_assert(BPS_SUM == (int)OP_SUM && BPS_PROD == (int)OP_PROD && BPS_MAX == (int)OP_MAX &&
+		       BPS_MIN == (int)OP_MIN && BPS_AVG == (int)OP_AVG,
+	"public and internal operations");
+
+#define NAME_MAX_BYTES  255
+#define PRIORITY_MAX    65535
+#define PRIORITY_MIDDLE 32768
+
+/* ---- table ---- */
+
+static struct bps_tensor **bucket_of(struct bps *b, const char *name)
+{
+	uint32_t h = 2166136261u; /* FNV-1a */
+
+	for (; *name; name++)
+		h = (h ^ (unsigned char)*name) * 16777619u;
+	return &b->buckets[h % CLIENT_BUCKETS];
+}
+
+static struct bps_tensor *find_tensor(struct bps *b, const char *name)
+{
+	struct bps_tensor *t = *bucket_of(b, name);
+
+	while (t && strcmp(t->name, name) != 0)
+		t = t->next;
+	return t;
+}
+
+static void remove_tensor(struct bps_tensor *t)
+{
+	struct bps_tensor **link = bucket_of(t->b, t->name);
+
+	while (*link != t)
+		link = &(*link)->next;
+	*link = t->next;
+	tensor_free(t);
+}
+
+static struct bps_tensor *add_tensor(struct bps *b, const struct bps_decl *d)
+{
+	struct bps_tensor *t = aligned_alloc(64, sizeof(*t));
+
+	if (!t)
+		return NULL;
+	memset(t, 0, sizeof(*t));
+	t->name = strdup(d->name);
+	if (!t->name) {
+		free(t);
+		return NULL;
+	}
+	t->b = b;
+	t->dtype = d->dtype;
+	t->n_elems = d->n_elems;
+	t->bytes = d->n_elems * dtype_bytes(d->dtype);
+	t->next = *bucket_of(b, t->name);
+	*bucket_of(b, t->name) = t;
+	return t;
+}
+
+void tensor_free(struct bps_tensor *t)
+{
+	free(t->solo_slots);
+	free(t->name);
+	free(t);
+}
+
+/* ---- declaration ---- */
+
+static int check_decl(const struct bps_decl *d)
+{
+	size_t bytes = dtype_bytes(d->dtype), n_name;
+
+	n_name = d->name ? strnlen(d->name, NAME_MAX_BYTES + 1) : 0;
+	if (!n_name || n_name > NAME_MAX_BYTES)
+		return text_set(-EINVAL, "a tensor's name has 1 to %d bytes", NAME_MAX_BYTES);
+	if (!bytes)
+		return text_set(
+			-EINVAL, "tensor '%s': %d is no element type", d->name, (int)d->dtype);
+	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
+		return text_set(-EINVAL, "tensor '%s': %llu elements", d->name,
+			(unsigned long long)d->n_elems);
+	return 0;
+}
+
+static int check_agrees(const struct bps_tensor *t, const struct bps_decl *d)
+{
+	if (t->dtype == d->dtype && t->n_elems == d->n_elems)
+		return 0;
+	return text_set(BPS_EMISMATCH,
+		"rank %d declares tensor '%s' as %s[%llu], but has declared it as %s[%llu]",
+		t->b->rank, d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems,
+		dtype_name(t->dtype), (unsigned long long)t->n_elems);
+}
+
+/* Put new tensors into the table and name them in pending; those that exist must agree. */
+static int collect_new(struct bps *b, const struct bps_decl *decls, size_t n,
+	struct bps_tensor **ret, struct bps_tensor **pending, size_t *n_pending)
+{
+	struct bps_tensor *t;
+	int rc;
+
+	for (size_t i = 0; i < n; i++) {
+		t = find_tensor(b, decls[i].name);
+		if (t && (rc = check_agrees(t, &decls[i])) < 0)
+			return rc;
+		if (!t) {
+			t = add_tensor(b, &decls[i]);
+			if (!t)
+				return text_set(-ENOMEM, "out of memory");
+			pending[(*n_pending)++] = t;
+		}
+		ret[i] = t;
+	}
+	return 0;
+}
+
+static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
+{
+	if (slot->code)
+		return text_set(slot->code, "tensor '%s' in job '%s': %s", t->name,
+			t->b->options.job, slot->text.s);
+	t->idx = slot->tensor;
+	t->in = slot->in;
+	t->out[0] = slot->out[0];
+	t->out[1] = slot->out[1];
+	t->entry = &t->b->session.entries[slot->tensor];
+	/* An agent that knows this trainer's rounds already goes on counting from there. */
+	t->round = atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
+	return 0;
+}
+
+/* One DECLARE message. The first refusal is the result; the tensors behind it are forgotten and may be
+ * declared again. */
+static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
+{
+	struct local_decl decls[LOCAL_DECLARE_MAX];
+	uint64_t bytes[LOCAL_DECLARE_MAX];
+	struct session_slot *slots = calloc(n, sizeof(*slots));
+	int rc;
+
+	if (!slots)
+		return text_set(-ENOMEM, "out of memory");
+	for (uint32_t i = 0; i < n; i++) {
+		decls[i] = (struct local_decl){.name = tensors[i]->name,
+			.dtype = (uint8_t)tensors[i]->dtype,
+			.n_elems = tensors[i]->n_elems};
+		bytes[i] = tensors[i]->bytes;
+	}
+	rc = session_declare(&b->session, decls, bytes, n, slots, text_own());
+	for (uint32_t i = 0; !rc && i < n; i++)
+		rc = adopt_slot(tensors[i], &slots[i]);
+	free(slots);
+	return rc;
+}
+
+static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
+{
+	uint32_t chunk;
+	int rc = 0;
+
+	if (b->is_solo) {
+		for (size_t i = 0; !rc && i < n; i++)
+			rc = solo_declare(tensors[i]);
+		return rc < 0 ? text_set(rc, "out of memory") : 0;
+	}
+	for (size_t done = 0; !rc && done < n; done += chunk) {
+		chunk = n - done < LOCAL_DECLARE_MAX ? (uint32_t)(n - done) : LOCAL_DECLARE_MAX;
+		rc = declare_chunk(b, tensors + done, chunk);
+	}
+	return rc;
+}
+
+int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
+{
+	struct bps_tensor **pending = calloc(n ? n : 1, sizeof(struct bps_tensor *));
+	struct bps_tensor **found = calloc(n ? n : 1, sizeof(struct bps_tensor *));
+	size_t n_pending = 0;
+	uint32_t place;
+	int rc;
+
+	if (!pending || !found) {
+		rc = text_set(-ENOMEM, "out of memory");
+		goto out;
+	}
+	pthread_mutex_lock(&b->declare_mutex);
+	rc = collect_new(b, decls, n, found, pending, &n_pending);
+	if (!rc)
+		rc = declare_new(b, pending, n_pending);
+	for (size_t i = 0; i < n_pending; i++) {
+		if (!pending[i]->entry) {
+			remove_tensor(pending[i]);
+			continue;
+		}
+		place = b->n_declared++;
+		pending[i]->auto_priority =
+			place < PRIORITY_MAX ? (uint16_t)(PRIORITY_MAX - place) : 1;
+	}
+	pthread_mutex_unlock(&b->declare_mutex);
+	if (!rc)
+		memcpy(ret, found, n * sizeof(struct bps_tensor *));
+out:
+	free(found);
+	free(pending);
+	return rc;
+}
+
+int bps_declare_group(
+	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
+{
+	int rc = client_check(b);
+
+	for (size_t i = 0; !rc && i < n; i++) {
+		rc = check_decl(&decls[i]);
+		if (!rc && !strncmp(decls[i].name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
+			rc = text_set(-EINVAL, "tensor '%s': names in '%s' are the library's own",
+				decls[i].name, CLIENT_NAME_PREFIX);
+	}
+	return rc ? rc : tensor_declare(b, decls, n, ret);
+}
+
+int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+	struct bps_tensor **ret)
+{
+	struct bps_decl d = {name, dtype, n_elems};
+
+	return bps_declare_group(b, &d, 1, ret);
+}
+
+/* ---- submission ---- */
+
+static uint64_t done_round(const struct bps_tensor *t)
+{
+	/* Acquire: partner is local_done, or solo_submit in this thread. */
+	return atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
+}
+
+static int entry_status(const struct bps_tensor *t)
+{
+	return atomic_load_explicit(&t->entry->status, memory_order_relaxed);
+}
+
+bool tensor_is_done(const struct bps_tensor *t)
+{
+	return done_round(t) >= t->round;
+}
+
+int tensor_explain(const struct bps_tensor *t, int code)
+{
+	struct session *s = &t->b->session;
+	struct err_text why = {""};
+
+	if (session_failure(s, &why) != code && session_why(s, t->idx, t->round, &why) < 0)
+		session_failure(s, &why);
+	return text_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s", t->name,
+		t->b->options.job, (unsigned long long)t->round, *why.s ? why.s : err_str(code));
+}
+
+static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
+{
+	int64_t p = (int64_t)PRIORITY_MIDDLE + priority;
+
+	if (priority == BPS_PRIORITY_AUTO)
+		return t->auto_priority;
+	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
+}
+
+/* Check that all may be submitted, marking them to find one that is named twice. ring_mutex is held. *ret_bad: the one that may
+ * not, NULL when it is none's fault. */
+static int check_group(
+	struct bps *b, struct bps_tensor *const *tensors, size_t n, struct bps_tensor **ret_bad)
+{
+	size_t i;
+	int rc = 0;
+
+	*ret_bad = NULL;
+	for (i = 0; !rc && i < n; i++) {
+		*ret_bad = tensors[i];
+		if (!tensor_is_done(tensors[i]) || tensors[i]->is_marked) {
+			rc = BPS_EBUSY;
+			break;
+		}
+		rc = entry_status(tensors[i]);
+		tensors[i]->is_marked = true;
+	}
+	while (i > 0)
+		tensors[--i]->is_marked = false;
+	if (!rc && !b->is_solo) {
+		rc = atomic_load_explicit(&b->session.failure, memory_order_acquire);
+		if (!rc && local_sq_room(b->session.control) < n)
+			rc = -EAGAIN;
+	}
+	return rc;
+}
+
+static void submit_one(struct bps *b, struct bps_tensor *t, enum bps_op op, int32_t priority)
+{
+	struct local_sqe e = {.tensor = t->idx,
+		.op = (uint8_t)op,
+		.priority = wire_priority(t, priority),
+		.round = ++t->round};
+
+	t->copy_dst = NULL;
+	if (b->is_solo)
+		solo_submit(t);
+	else
+		(void)local_sq_push(
+			b->session.control, &e); /* check_group saw that there is room */
+}
+
+static int explain_refusal(struct bps_tensor *t, int rc)
+{
+	if (rc == BPS_EBUSY)
+		return text_set(rc, "tensor '%s': round %llu is in flight, wait for it first",
+			t->name, (unsigned long long)t->round);
+	if (rc == -EAGAIN)
+		return text_set(
+			rc, "tensor '%s': the agent does not keep up with submissions", t->name);
+	return tensor_explain(t, rc);
+}
+
+static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_op op)
+{
+	int rc;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!tensors[i] || tensors[i]->b != tensors[0]->b)
+			return text_set(
+				-EINVAL, "push_pull: tensor %zu is NULL or of another job", i);
+	}
+	rc = client_check(tensors[0]->b);
+	if (rc < 0)
+		return rc;
+	if ((unsigned)op >= OP_COUNT)
+		return text_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+	return 0;
+}
+
+int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
+{
+	struct bps_tensor *bad;
+	struct bps *b;
+	int rc;
+
+	if (!n)
+		return 0;
+	rc = check_tensors(tensors, n, op);
+	if (rc < 0)
+		return rc;
+	b = tensors[0]->b;
+	pthread_mutex_lock(&b->ring_mutex);
+	rc = check_group(b, tensors, n, &bad);
+	for (size_t i = 0; !rc && i < n; i++)
+		submit_one(b, tensors[i], op, priority);
+	pthread_mutex_unlock(&b->ring_mutex);
+	if (rc)
+		return explain_refusal(bad, rc);
+	if (!b->is_solo)
+		session_publish(&b->session);
+	return 0;
+}
+
+int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority)
+{
+	return tensor_submit(&t, 1, op, priority);
+}
+
+int bps_push_pull_group(
+	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
+{
+	return tensor_submit(tensors, n, op, priority);
+}
+
+int bps_push_pull_copy(
+	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority)
+{
+	int rc = check_tensors(&t, 1, op);
+
+	if (rc < 0)
+		return rc;
+	if (!tensor_is_done(t)) /* before the input is touched */
+		return explain_refusal(t, BPS_EBUSY);
+	memcpy(t->in, src, t->bytes);
+	rc = tensor_submit(&t, 1, op, priority);
+	if (!rc)
+		t->copy_dst = dst;
+	return rc;
+}
+
+/* ---- what a tensor says about itself ---- */
+
+void *bps_input(struct bps_tensor *t)
+{
+	return t->in;
+}
+
+const void *bps_output(const struct bps_tensor *t)
+{
+	uint64_t done = done_round(t);
+
+	/* A failed round leaves the result of the one before it. */
+	if (done && entry_status(t))
+		done--;
+	return done ? t->out[done & 1] : NULL;
+}
+
+uint64_t bps_count(const struct bps_tensor *t)
+{
+	return t->n_elems;
+}
+
+enum bps_dtype bps_dtype(const struct bps_tensor *t)
+{
+	return t->dtype;
+}
+
+const char *bps_name(const struct bps_tensor *t)
+{
+	return t->name;
+}
+
+int bps_contributors(const struct bps_tensor *t)
+{
+	return done_round(t) ? (int)atomic_load_explicit(&t->entry->workers, memory_order_relaxed)
+			     : 0;
+}

@@ -1,0 +1,39 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+struct err_text *text_own(void)
+{
+	static _Thread_local struct err_text own;
+
+	return &own;
+}
+
+int text_set(int code, const char *fmt, ...)
+{
+	struct err_text text; /* an argument may be the old sentence */
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text.s, sizeof(text.s), fmt, ap);
+	va_end(ap);
+	*text_own() = text;
+	return code;
+}
+
+const char *bps_last_error(void)
+{
+	return text_own()->s;
+}
+
+const char *bps_strerror(int code)
+{
+	return err_str(code);
+}
+
+const char *bps_version(void)
+{
+	return BPS_VERSION;
+}

@@ -1,0 +1,12 @@
+#ifndef BPSCLIENT_TEXT_H
+#define BPSCLIENT_TEXT_H
+/* The sentence behind bps_last_error: one per thread, written by the call that fails, kept until that
+ * thread's next failure. */
+#include "common/error.h"
+
+/* The calling thread's sentence, to be filled by functions that take a struct err_text. */
+struct err_text *text_own(void);
+
+/* Write the calling thread's sentence and return code. */
+int text_set(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#endif

@@ -1,0 +1,106 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "libbpsclient/text.h"
+
+/* Longest sleep between looks at the socket: a dead agent wakes nobody. */
+#define SLICE_NS (500u * 1000000u)
+
+/* The round is over: deliver the copy, or tell what went wrong. */
+static int settle(struct bps_tensor *t)
+{
+	int code = atomic_load_explicit(&t->entry->status, memory_order_relaxed);
+
+	if (code)
+		return tensor_explain(t, code);
+	if (t->copy_dst)
+		memcpy(t->copy_dst, t->out[t->round & 1], t->bytes);
+	t->copy_dst = NULL;
+	return 0;
+}
+
+static int explain_timeout(const struct bps_tensor *t, uint32_t timeout_ms)
+{
+	struct err_text why = {""};
+
+	session_why(&t->b->session, t->idx, t->round, &why);
+	return text_set(BPS_ETIMEDOUT,
+		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
+		t->name, t->b->options.job, (unsigned long long)t->round, timeout_ms,
+		*why.s ? why.s : "the agent does not say why");
+}
+
+int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+{
+	struct session *s = &t->b->session;
+	uint64_t now, spin_ns = (uint64_t)t->b->options.spin_us * 1000;
+	uint32_t seen;
+	int code;
+
+	while (!tensor_is_done(t)) {
+		seen = atomic_load(&s->control->done_seq);
+		if (tensor_is_done(t))
+			break;
+		code = session_look(s);
+		if (code && !tensor_is_done(t))
+			return tensor_explain(t, code);
+		now = session_now_ns();
+		if (now >= deadline_ns)
+			return explain_timeout(t, timeout_ms);
+		local_done_wait(s->control, seen, spin_ns,
+			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
+		spin_ns = 0;
+	}
+	return settle(t);
+}
+
+static uint64_t deadline_of(uint32_t timeout_ms)
+{
+	return session_now_ns() + (uint64_t)timeout_ms * 1000000u;
+}
+
+int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms)
+{
+	uint64_t deadline_ns;
+	int rc = 0;
+
+	if (!n)
+		return 0;
+	if (!tensors[0])
+		return text_set(-EINVAL, "wait: no tensor");
+	rc = client_check(tensors[0]->b);
+	if (rc < 0)
+		return rc;
+	if (!timeout_ms)
+		timeout_ms = tensors[0]->b->options.timeout_ms;
+	deadline_ns = deadline_of(timeout_ms);
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = wait_until(tensors[i], deadline_ns, timeout_ms);
+	return rc;
+}
+
+int bps_wait(struct bps_tensor *t, uint32_t timeout_ms)
+{
+	return bps_wait_group(&t, 1, timeout_ms);
+}
+
+int bps_poll(struct bps_tensor *t)
+{
+	int rc;
+
+	if (!t)
+		return text_set(-EINVAL, "poll: no tensor");
+	rc = client_check(t->b);
+	if (rc < 0)
+		return rc;
+	if (!tensor_is_done(t)) {
+		rc = session_look(&t->b->session);
+		if (!tensor_is_done(t))
+			return rc ? tensor_explain(t, rc) : 0;
+	}
+	rc = settle(t);
+	return rc < 0 ? rc : 1;
+}
