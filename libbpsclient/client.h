@@ -3,7 +3,7 @@
 /* Inside of the library: a worker's place in a job, and its tensors.
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions; held for moments only),
- * the session's mutex. collect_mutex keeps a second collective out.
+ * the session's turn. collect_mutex keeps a second collective out.
  *
  * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on the tensor;
  * entry->done_round is the agent's. In flight means done_round < round. A tensor whose entry has a status has failed

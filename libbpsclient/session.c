@@ -48,17 +48,52 @@ static uint32_t left_ms(uint64_t deadline_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-static int lock_until(struct session *s, uint64_t deadline_ns)
+/* ---- turn ---- */
+
+static void turn_init(struct session *s)
+{
+	pthread_condattr_t attr;
+
+	pthread_mutex_init(&s->mutex, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->is_free, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+static void turn_fini(struct session *s)
+{
+	pthread_cond_destroy(&s->is_free);
+	pthread_mutex_destroy(&s->mutex);
+}
+
+/* Take the turn, waiting until deadline_ns at most (0: not at all). 0 or -ETIMEDOUT. */
+static int turn_take(struct session *s, uint64_t deadline_ns)
 {
 	struct timespec ts = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
 		.tv_nsec = (long)(deadline_ns % 1000000000u)};
+	int rc = deadline_ns ? 0 : ETIMEDOUT;
 
-	return -pthread_mutex_clocklock(&s->mutex, CLOCK_MONOTONIC, &ts);
+	pthread_mutex_lock(&s->mutex);
+	while (s->is_taken && !rc)
+		rc = pthread_cond_timedwait(&s->is_free, &s->mutex, &ts);
+	rc = s->is_taken ? -ETIMEDOUT : 0;
+	s->is_taken = true;
+	pthread_mutex_unlock(&s->mutex);
+	return rc;
+}
+
+static void turn_give(struct session *s)
+{
+	pthread_mutex_lock(&s->mutex);
+	s->is_taken = false;
+	pthread_cond_signal(&s->is_free);
+	pthread_mutex_unlock(&s->mutex);
 }
 
 /* ---- failure ---- */
 
-/* Record the first failure. Caller holds the mutex. */
+/* Record the first failure. Caller has the turn. */
 static int session_fail(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
@@ -68,7 +103,7 @@ static int session_fail(struct session *s, int code, const char *text)
 	return code;
 }
 
-/* The connection is of no more use: nothing is read from it again. Caller holds the mutex. */
+/* The connection is of no more use: nothing is read from it again. Caller has the turn. */
 static int session_cut(struct session *s, int code, const char *why)
 {
 	struct err_text text;
@@ -225,7 +260,7 @@ static int receive(struct session *s, struct frame *f, uint32_t timeout_ms)
 	return session_cut(s, BPS_ENOAGENT, err.s);
 }
 
-/* Handle all that has come. Caller holds the mutex. */
+/* Handle all that has come. Caller has the turn. */
 static void drain(struct session *s)
 {
 	struct frame f;
@@ -250,7 +285,7 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
-/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller holds the mutex. */
+/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller has the turn. */
 static int await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct frame *f)
 {
@@ -269,7 +304,7 @@ static int await_answer(
 	}
 }
 
-/* Send m and receive its answer, which the caller frees. Caller holds the mutex. */
+/* Send m and receive its answer, which the caller frees. Caller has the turn. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	uint64_t deadline_ns, struct frame *f)
 {
@@ -284,7 +319,7 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	return await_answer(s, answer_type, m->seq, deadline_ns, f);
 }
 
-/* Sentence for a request that did not get its answer. Caller holds the mutex. */
+/* Sentence for a request that did not get its answer. Caller has the turn. */
 static int explain_request(struct session *s, int rc, const char *what, struct err_text *err)
 {
 	int failure = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -409,7 +444,7 @@ int session_open(struct session *s, const struct options *options, struct err_te
 	int rc;
 
 	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
-	pthread_mutex_init(&s->mutex, NULL);
+	turn_init(s);
 	rc = connect_agent(s, err);
 	if (!rc)
 		rc = attach(s, deadline_ns, err);
@@ -431,7 +466,7 @@ void session_close(struct session *s)
 		close(s->event_fd);
 	if (s->sock >= 0)
 		close(s->sock);
-	pthread_mutex_destroy(&s->mutex);
+	turn_fini(s);
 }
 
 /* ---- requests ---- */
@@ -473,7 +508,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	struct frame f = {.mem = NULL};
 	int rc;
 
-	rc = lock_until(s, deadline_ns);
+	rc = turn_take(s, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot declare: the agent is slow");
 	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
@@ -485,7 +520,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	if (rc < 0)
 		rc = explain_request(s, rc, "cannot declare", err);
 	frame_free(&f);
-	pthread_mutex_unlock(&s->mutex);
+	turn_give(s);
 	return rc;
 }
 
@@ -497,7 +532,7 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 	struct err_text why = {""};
 	int rc;
 
-	rc = lock_until(s, deadline_ns);
+	rc = turn_take(s, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot finish: the agent is slow");
 	rc = request(s, &m, LOCAL_FINISHED, deadline_ns, &f);
@@ -509,7 +544,7 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 		rc = explain_request(s, rc, "cannot finish", err);
 	}
 	frame_free(&f);
-	pthread_mutex_unlock(&s->mutex);
+	turn_give(s);
 	if (rc != -ETIMEDOUT)
 		return rc;
 	session_why(s, UINT32_MAX, 0, &why);
@@ -525,14 +560,14 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 	struct frame f = {.mem = NULL};
 	int rc;
 
-	rc = lock_until(s, deadline_ns);
+	rc = turn_take(s, deadline_ns);
 	if (rc < 0)
 		return rc;
 	rc = request(s, &m, LOCAL_TEXT, deadline_ns, &f);
 	if (!rc)
 		err_set(ret, 0, "%s", f.msg.text.text);
 	frame_free(&f);
-	pthread_mutex_unlock(&s->mutex);
+	turn_give(s);
 	return rc;
 }
 
@@ -552,14 +587,14 @@ int session_look(struct session *s)
 	uint64_t now = session_now_ns();
 	uint64_t due = atomic_load_explicit(&s->look_due_ns, memory_order_relaxed);
 
-	/* Relaxed: the exchange only chooses one thread, what it finds is under the mutex. */
+	/* Relaxed: the exchange only chooses one thread, what it finds is under the turn. */
 	if (now >= due &&
 		atomic_compare_exchange_strong_explicit(&s->look_due_ns, &due,
 			now + (uint64_t)SESSION_LOOK_MS * NS_PER_MS, memory_order_relaxed,
 			memory_order_relaxed) &&
-		!pthread_mutex_trylock(&s->mutex)) {
+		!turn_take(s, 0)) {
 		drain(s);
-		pthread_mutex_unlock(&s->mutex);
+		turn_give(s);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);
 }

@@ -5,8 +5,8 @@
  *
  *   session_open ── JOINED ── session_fail (job failed, agent gone, protocol broken) ── session_close
  *
- * Threads: any thread may call anything but open and close. The mutex serialises the socket: one thread at a
- * time sends a request and reads until its answer, handling what comes in between. Completions do not pass here:
+ * Threads: any thread may call anything but open and close. The turn serialises the socket: the one thread that has
+ * it sends a request and reads until its answer, handling what comes in between. Completions do not pass here:
  * they are read from the control page. A failure is final, and seen by all threads through `failure`. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,7 +33,12 @@ struct session {
 	uint32_t rank, size, local_rank, local_size; /* told by JOB */
 	bool is_complete;                            /* JOB has come */
 
-	pthread_mutex_t mutex; /* of what follows */
+	/* The turn: a lock that can be waited for until a point on the monotonic clock. */
+	pthread_mutex_t mutex; /* of is_taken */
+	pthread_cond_t is_free;
+	bool is_taken;
+
+	/* Of the thread that has the turn. */
 	uint32_t seq;
 	struct arena *arenas;
 	uint32_t n_arenas;

@@ -53,11 +53,10 @@ static void remove_tensor(struct bps_tensor *t)
 
 static struct bps_tensor *add_tensor(struct bps *b, const struct bps_decl *d)
 {
-	struct bps_tensor *t = aligned_alloc(64, sizeof(*t));
+	struct bps_tensor *t = calloc(1, sizeof(*t));
 
 	if (!t)
 		return NULL;
-	memset(t, 0, sizeof(*t));
 	t->name = strdup(d->name);
 	if (!t->name) {
 		free(t);

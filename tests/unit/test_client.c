@@ -63,9 +63,9 @@ struct fake_slot {
 
 struct fake_trainer {
 	int sock, event_fd;
-	struct local_control *c;
+	struct local_control *_Atomic c;
 	uint32_t head, rank, next_arena;
-	uint16_t last_priority[TENSORS_MAX];
+	_Atomic uint16_t last_priority[TENSORS_MAX];
 	struct fake_slot slots[TENSORS_MAX];
 };
 
@@ -88,7 +88,8 @@ struct fake {
 	_Atomic int cmd;
 	pthread_t thread;
 	struct fake_trainer trainers[TRAINERS_MAX];
-	uint32_t n_trainers, size, n_finished;
+	uint32_t n_trainers, n_welcome, n_finished;
+	_Atomic uint32_t size;
 	uint32_t finish_seq[TRAINERS_MAX];
 	struct fake_tensor tensors[TENSORS_MAX];
 	uint32_t n_tensors;
@@ -144,7 +145,8 @@ static void fake_welcome(struct fake *f, struct fake_trainer *t, struct local_ms
 		t->c->magic++;
 	fake_send(t, &m, fds, 2);
 	close(fds[0]);
-	for (uint32_t i = 0; f->n_trainers == f->size && !f->holds_job && i < f->size; i++) {
+	f->n_welcome++;
+	for (uint32_t i = 0; f->n_welcome == f->size && !f->holds_job && i < f->size; i++) {
 		struct fake_trainer *o = &f->trainers[i];
 		struct local_msg job = {.type = LOCAL_JOB,
 			.job = {.rank = o->rank,
