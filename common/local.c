@@ -100,9 +100,10 @@ int local_sq_push(struct local_control *c, const struct local_sqe *e)
 bool local_sq_publish(struct local_control *c)
 {
 	/* The agent's pair is "store agent_sleeps, load sq_tail". Both sides seq_cst: one of the
-	 * two sees the other's store, so an agent that is about to block is woken. The tail is
-	 * stored again because the store of local_sq_push takes no part in that order. */
-	atomic_store(&c->sq_tail, atomic_load_explicit(&c->sq_tail, memory_order_relaxed));
+	 * two sees the other's write, so an agent that is about to block is woken. The tail is
+	 * written again because the store of local_sq_push takes no part in that order; by an addition, which cannot
+	 * take back what another thread pushes meanwhile. */
+	atomic_fetch_add(&c->sq_tail, 0);
 	return atomic_load(&c->agent_sleeps) != 0;
 }
 

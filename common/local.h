@@ -90,7 +90,7 @@ uint32_t local_sq_room(const struct local_control *c);
 /* Trainer: append one submission. Returns 0 or -EAGAIN when the ring is full. Caller holds its mutex. Does
  * not wake: call local_sq_publish once after the last. */
 int local_sq_push(struct local_control *c, const struct local_sqe *e);
-/* Trainer: true when the agent sleeps and its eventfd must be written. */
+/* Trainer: true when the agent sleeps and its eventfd must be written. Needs no mutex. */
 bool local_sq_publish(struct local_control *c);
 /* Agent: copy the next submission; *head is the agent's own position. False when empty, or when the trainer's
  * tail is nonsense (more than sq_entries ahead); local_sq_sleep then says that the agent may block. */

@@ -713,7 +713,7 @@ static void *lane_main(void *arg)
 		snprintf(name, sizeof(name), "t%d.%d", l->lane, i);
 		l->rc = bps_declare(l->b, name, BPS_I32, 16, &t[i]);
 	}
-	for (int r = 0; r < 100 && !l->rc; r++) {
+	for (int r = 0; r < 1000 && !l->rc; r++) {
 		for (int i = 0; i < 4; i++)
 			*(int32_t *)bps_input(t[i]) = r + i + l->rank;
 		l->rc = bps_push_pull_group(t, 4, BPS_SUM, BPS_PRIORITY_AUTO);
@@ -795,7 +795,7 @@ static void open_that_waits_in_vain_names_who_is_missing(void **state)
 	f->why = "ranks 1 and 3 have not attached";
 	fake_start(f);
 	o = options_of(f, 0, 4);
-	o.open_timeout_ms = 30;
+	o.open_timeout_ms = 300;
 	assert_int_equal(bps_open(&o, &b), BPS_ETIMEDOUT);
 	assert_error_has("ranks 1 and 3 have not attached");
 	assert_error_has("job 'j' of 4 workers");

@@ -260,6 +260,43 @@ static void million_submissions_lose_no_wake_up(void **state)
 	run_pump(500, 1);
 }
 
+struct publisher {
+	struct local_control *c;
+	_Atomic bool is_running, is_over;
+};
+
+static void *publish_main(void *arg)
+{
+	struct publisher *p = arg;
+
+	do {
+		local_sq_publish(p->c);
+		atomic_store(&p->is_running, true);
+	} while (!atomic_load(&p->is_over));
+	return NULL;
+}
+
+static void publish_by_one_thread_takes_back_nothing_that_another_pushes(void **state)
+{
+	struct publisher p = {.c = control_new(SQ, TENSORS)};
+	struct local_sqe e = {0}, got;
+	pthread_t thread;
+	uint32_t head = 0;
+
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, publish_main, &p), 0);
+	while (!atomic_load(&p.is_running))
+		sched_yield();
+	for (e.round = 1; e.round < 5000000; e.round++) {
+		assert_int_equal(local_sq_push(p.c, &e), 0);
+		assert_true(local_sq_pop(p.c, SQ, &head, &got));
+		assert_int_equal(got.round, e.round);
+	}
+	atomic_store(&p.is_over, true);
+	pthread_join(thread, NULL);
+	free(p.c);
+}
+
 /* ---- frames ---- */
 
 struct pair {
@@ -538,6 +575,7 @@ int main(void)
 		cmocka_unit_test(sleep_is_refused_while_something_is_in_the_ring),
 		cmocka_unit_test(wait_for_a_completion_ends_at_its_time_out),
 		cmocka_unit_test(million_submissions_lose_no_wake_up),
+		cmocka_unit_test(publish_by_one_thread_takes_back_nothing_that_another_pushes),
 		cmocka_unit_test(hello_arrives_as_it_was_sent),
 		cmocka_unit_test(descriptors_arrive_closed_on_exec),
 		cmocka_unit_test(largest_declare_and_largest_refusal_fit_into_a_frame),
