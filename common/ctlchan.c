@@ -394,8 +394,7 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
 	unsigned n_of_host = 0;
 
-	TAILQ_FOREACH(c, &l->untrusted, link)
-	{
+	for (c = TAILQ_FIRST(&l->untrusted); c; c = TAILQ_NEXT(c, link)) {
 		if (!sockaddr_same_host((struct sockaddr *)&c->peer_sa, sa))
 			continue;
 		n_of_host++;
@@ -666,6 +665,17 @@ const char *ctlchan_peer(const struct ctlchan *c)
 const struct sockaddr *ctlchan_peer_sockaddr(const struct ctlchan *c)
 {
 	return (const struct sockaddr *)&c->peer_sa;
+}
+
+int ctlchan_local(const struct ctlchan *c, struct sockaddr_storage *ret_sa)
+{
+	socklen_t len = sizeof(*ret_sa);
+
+	if (!c->bev)
+		return -ENOTCONN;
+	if (getsockname(bufferevent_getfd(c->bev), (struct sockaddr *)ret_sa, &len))
+		return -errno;
+	return 0;
 }
 
 void ctlchan_set_data(struct ctlchan *c, void *data)

@@ -94,6 +94,10 @@ const char *ctlchan_peer(const struct ctlchan *c);
 /* Numeric address of the peer. */
 const struct sockaddr *ctlchan_peer_sockaddr(const struct ctlchan *c);
 
+/* Our own numeric address on this connection: the one that others on the peer's network can most
+ * likely reach. Errors: -ENOTCONN, -errno. */
+int ctlchan_local(const struct ctlchan *c, struct sockaddr_storage *ret_sa);
+
 /* A pointer of the user's. */
 void ctlchan_set_data(struct ctlchan *c, void *data);
 void *ctlchan_data(const struct ctlchan *c);

@@ -186,6 +186,11 @@ const char *ctlclient_peer(const struct ctlclient *c)
 	return c->state == UP ? ctlchan_peer(c->chan) : "";
 }
 
+int ctlclient_local(const struct ctlclient *c, struct sockaddr_storage *ret_sa)
+{
+	return c->state == UP ? ctlchan_local(c->chan, ret_sa) : -ENOTCONN;
+}
+
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body)
 {
 	return c->state == UP ? ctlchan_send(c->chan, type, body, n_body) : BPS_ECLOSED;

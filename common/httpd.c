@@ -40,6 +40,8 @@ struct httpd_request {
 	struct event *deadline;
 };
 
+LIST_HEAD(request_list, httpd_request);
+
 /* A connection as the kernel knows it: evhttp does not tell when one ends, but the cookie of a
  * descriptor says whether it is still the same socket. */
 struct seen {
@@ -57,7 +59,7 @@ struct httpd {
 	const struct httpd_ops *ops;
 	void *arg;
 	uint32_t status_timeout_ms;
-	LIST_HEAD(, httpd_request) waiting;
+	struct request_list waiting;
 	struct seen seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
 	size_t next_seen;
 };

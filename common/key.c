@@ -177,7 +177,7 @@ int key_derive(struct cluster_key *ret_key, const struct cluster_key *key, const
 {
 	size_t n_label = strlen(label) + 1, n_context = strlen(context);
 	uint8_t *info = malloc(n_label + n_context);
-	struct cluster_key derived;
+	struct cluster_key derived = {{0}};
 	int rc;
 
 	if (!info)

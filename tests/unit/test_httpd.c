@@ -22,7 +22,8 @@
 #include "common/loop.h"
 #include "common/metrics.h"
 
-#define DEADLINE_S        5
+/* Less than the 5 s after which the server closes a silent connection anyway. */
+#define DEADLINE_S        3
 #define STATUS_TIMEOUT_MS 200
 
 enum answer_mode { ANSWER_NOW, ANSWER_LATER, ANSWER_NEVER };
@@ -260,7 +261,7 @@ static void unanswered_status_is_503_at_the_deadline(void **state)
 	assert_status(request(f, "GET", "/livez"), "200");
 }
 
-static void client_that_leaves_before_the_answer_is_forgotten(void **state)
+static void client_that_leaves_before_the_answer_does_no_harm(void **state)
 {
 	static const char text[] = "GET /status HTTP/1.1\r\nHost: x\r\n\r\n";
 	struct linger reset = {.l_onoff = 1};
@@ -351,7 +352,7 @@ static void silent_connections_give_way_to_a_scrape(void **state)
 		fds[i] = open_connection(f);
 	assert_status(request(f, "GET", "/metrics"), "200");
 	for (size_t i = 0; i < 6; i++) /* the oldest were closed */
-		assert_true(recv(fds[i], &byte, 1, 0) <= 0);
+		assert_int_equal(recv(fds[i], &byte, 1, 0), 0);
 	assert_true(recv(fds[n - 1], &byte, 1, MSG_DONTWAIT) < 0); /* the newest was not */
 	for (size_t i = 0; i < n; i++)
 		close(fds[i]);
@@ -430,7 +431,7 @@ int main(void)
 		WITH_SERVER(status_is_json_with_its_query),
 		WITH_SERVER(status_may_be_answered_later),
 		WITH_SERVER(unanswered_status_is_503_at_the_deadline),
-		WITH_SERVER(client_that_leaves_before_the_answer_is_forgotten),
+		WITH_SERVER(client_that_leaves_before_the_answer_does_no_harm),
 		WITH_SERVER(stop_with_a_waiting_request_frees_it),
 		WITH_SERVER(other_paths_and_methods_are_refused),
 		WITH_SERVER(head_has_the_length_but_no_body),
