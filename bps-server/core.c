@@ -25,6 +25,8 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->parked);
 	TAILQ_INIT(&core->ready);
 	TAILQ_INIT(&core->limbo);
+	TAILQ_INIT(&core->fetches);
+	TAILQ_INIT(&core->free_fetches);
 	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
 	core->staging = pool_new(cfg->segment_bytes, cfg->staging_bytes, env->segment, env->ctx);
 	core->scratch = malloc(SRV_BLOCK_ELEMS * sizeof(float));
@@ -79,8 +81,8 @@ void srv_core_free(struct srv_core *core)
 		TAILQ_REMOVE(&core->limbo, l, link);
 		free(l);
 	}
-	while ((f = core->free_fetches)) {
-		core->free_fetches = f->next;
+	while ((f = TAILQ_FIRST(&core->free_fetches))) {
+		TAILQ_REMOVE(&core->free_fetches, f, link);
 		free(f);
 	}
 	pool_free(core->sums);

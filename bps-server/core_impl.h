@@ -28,7 +28,7 @@ struct fetch {
 	struct peer *peer;
 	uint64_t round;
 	uint32_t crc;
-	struct fetch *next; /* free list */
+	TAILQ_ENTRY(fetch) link; /* core->fetches, or core->free_fetches */
 };
 
 enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
@@ -162,7 +162,7 @@ struct srv_core {
 	struct slot_list work, donating, holding;
 	struct seat_list parked;
 	TAILQ_HEAD(, limbo) limbo;
-	struct fetch *free_fetches;
+	TAILQ_HEAD(, fetch) fetches, free_fetches;
 	uint64_t now_ns, read_seq;
 	struct job *last_job; /* of the last look-up */
 	struct srv_stats stats;

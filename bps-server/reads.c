@@ -101,19 +101,23 @@ void staging_put(struct srv_core *core, struct buf *buf)
 
 static struct fetch *fetch_new(struct srv_core *core)
 {
-	struct fetch *f = core->free_fetches;
+	struct fetch *f = TAILQ_FIRST(&core->free_fetches);
 
+	if (f)
+		TAILQ_REMOVE(&core->free_fetches, f, link);
+	else
+		f = malloc(sizeof(*f));
 	if (!f)
-		return calloc(1, sizeof(*f));
-	core->free_fetches = f->next;
+		return NULL;
 	*f = (struct fetch){0};
+	TAILQ_INSERT_TAIL(&core->fetches, f, link);
 	return f;
 }
 
 static void fetch_free(struct srv_core *core, struct fetch *f)
 {
-	f->next = core->free_fetches;
-	core->free_fetches = f;
+	TAILQ_REMOVE(&core->fetches, f, link);
+	TAILQ_INSERT_HEAD(&core->free_fetches, f, link);
 }
 
 void fetch_detach(struct fetch *f)

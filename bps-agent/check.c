@@ -1,0 +1,270 @@
+/* The invariants of the agent's core, for tests and the simulator. One walk over all objects; nothing is
+ * allocated, so that it can run after every event. Call it between events, not inside a callback. */
+#include "bps-agent/core_impl.h"
+
+#include <stdio.h>
+
+/* Sums over all partitions, to be compared with the lists and counters of core and links. */
+struct tally {
+	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes;
+	size_t charged_bytes;
+	uint32_t n_fetching; /* of the job in hand */
+	size_t n_reads;      /* of all */
+};
+
+struct check {
+	const struct agt_core *core;
+	struct err_text *err;
+	int rc;
+	const struct part *part; /* what is looked at, for the sentence */
+	const struct link *link;
+	struct tally n;
+};
+
+/* The first broken one is reported. */
+static void expect(struct check *c, bool is_true, const char *what)
+{
+	char where[128] = "";
+
+	if (is_true || c->rc)
+		return;
+	if (c->part)
+		snprintf(where, sizeof(where), " (job=%u tensor=%u part=%u state=%d)",
+			c->part->tensor->job->id, c->part->tensor->id, c->part->index,
+			(int)c->part->state);
+	else if (c->link)
+		snprintf(where, sizeof(where), " (server=%u thread=%u)", c->link->server,
+			c->link->thread);
+	c->rc = err_set(c->err, -1, "agent core: %s does not hold%s", what, where);
+}
+
+static void check_heap(struct check *c, const struct heap *h)
+{
+	expect(c, h->n <= h->cap, "heap within its room");
+	for (size_t i = 0; i < h->n && !c->rc; i++) {
+		expect(c, h->v[i]->pos == i + 1, "a heap node knows its place");
+		expect(c, i == 0 || h->v[(i - 1) / 2]->key <= h->v[i]->key, "heap order");
+	}
+}
+
+static bool heap_holds(const struct heap *h, const struct heap_node *n)
+{
+	return heap_has(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
+}
+
+/* ---- partitions ---- */
+
+static void check_lists(struct check *c, const struct part *part)
+{
+	bool is_local = part->tensor->job->n_members == 1;
+	bool is_ready = part->state == PART_READY, is_queued = heap_has(&part->node);
+	const struct heap *home = is_local     ? &c->core->local
+				  : part->link ? &part->link->ready
+					       : NULL;
+
+	expect(c, !is_queued || (home && heap_holds(home, &part->node)),
+		"queued => in its own heap");
+	expect(c, is_queued == (is_ready && home), "READY with a home <=> queued");
+	expect(c, !heap_has(&part->timer) || heap_holds(&c->core->timers, &part->timer),
+		"timer => in the heap");
+	expect(c, !part->owes || part->link, "owes => a link");
+	expect(c, !part->is_charged || part->link, "charged => a link");
+	c->n.n_local += is_queued && is_local;
+	c->n.n_ready += is_queued && !is_local;
+	c->n.n_timers += heap_has(&part->timer);
+	c->n.n_offered += part->state == PART_OFFERED;
+	c->n.n_owing += part->owes != 0;
+	c->n.n_homes += part->link != NULL;
+	c->n.charged_bytes += part->is_charged ? part_bytes(part) : 0;
+}
+
+static void check_state(struct check *c, const struct part *part)
+{
+	bool is_up = part->link && part->link->state == LINK_UP;
+	bool has_timer = heap_has(&part->timer);
+
+	switch (part->state) {
+	case PART_IDLE:
+		expect(c, !part->is_charged, "IDLE => not charged");
+		break;
+	case PART_READY:
+		expect(c, !part->is_charged && !has_timer, "READY => not charged, no timer");
+		break;
+	case PART_SENT:
+		expect(c, is_up && has_timer, "SENT => connected, timer");
+		break;
+	case PART_WAITING:
+		expect(c, is_up && has_timer && !part->is_charged,
+			"WAITING => connected, timer, not charged");
+		break;
+	case PART_OFFERED:
+		expect(c, is_up && !has_timer, "OFFERED => connected, no timer");
+		break;
+	case PART_FETCHING:
+		expect(c, !has_timer, "FETCHING => no timer");
+		expect(c, part->is_stale || is_up, "FETCHING => connected, or stale");
+		expect(c, !part->is_stale || !part->is_charged, "stale => not charged");
+		break;
+	}
+	expect(c, !part->is_stale || part->state == PART_FETCHING, "stale => FETCHING");
+}
+
+/* Where it is in its tensor's round. */
+static void check_round(struct check *c, const struct part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	bool is_running = t->is_running;
+
+	if (t->failed || t->job->failed || t->job->is_closing) {
+		expect(c,
+			part->state == PART_IDLE ||
+				(part->state == PART_FETCHING && part->is_stale),
+			"failed or closing => IDLE, or a stale read");
+		return;
+	}
+	expect(c, part->state == PART_IDLE || is_running, "under way => its tensor is");
+	expect(c, part->round == t->round + is_running, "a partition is in its tensor's round");
+	expect(c, part->prepared_round <= part->round, "nothing is prepared ahead");
+	if (part->state == PART_IDLE && part->is_unheard && part->link)
+		expect(c, heap_has(&part->timer) || (part->owes & OWE_HAVE),
+			"an unheard HAVE will be said again");
+}
+
+static void check_tensor(struct check *c, const struct agt_tensor *t)
+{
+	uint32_t n_left = 0, n_submitted = 0;
+
+	expect(c, t->is_planned == (t->parts != NULL), "planned <=> partitions");
+	expect(c, !t->is_running || (t->is_planned && !t->failed),
+		"running => planned, not failed");
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		const struct part *part = &t->parts[i];
+
+		c->part = part;
+		expect(c, part->tensor == t && part->index == i, "a partition is its tensor's");
+		check_lists(c, part);
+		check_state(c, part);
+		check_round(c, part);
+		n_left += part->state != PART_IDLE;
+		c->n.n_fetching += part->state == PART_FETCHING;
+		c->part = NULL;
+	}
+	for (uint32_t w = 0; w < t->job->n_workers; w++)
+		n_submitted += t->submitted[w] == t->round + 1;
+	if (!t->job->is_closing) {
+		expect(c, n_submitted == t->n_submitted, "n_submitted = workers of round + 1");
+		expect(c, !t->is_running || n_left == t->parts_left, "parts_left = not IDLE");
+		expect(c, !t->is_running || n_left > 0, "running => something is left");
+	}
+	expect(c, !t->is_running || n_submitted == t->job->n_workers, "running => all submitted");
+	c->n.n_parts += t->n_parts;
+}
+
+/* ---- links ---- */
+
+static void check_homes(struct check *c, const struct link *link)
+{
+	size_t n_homes = 0, n_offered = 0, n_owing = 0, inflight = 0;
+	const struct part *part;
+
+	TAILQ_FOREACH(part, &link->parts, home)
+	{
+		expect(c, part->link == link, "home => its link");
+		inflight += part->is_charged ? part_bytes(part) : 0;
+		n_homes++;
+	}
+	TAILQ_FOREACH(part, &link->offered, offered)
+	{
+		expect(c, part->link == link && part->state == PART_OFFERED, "offered => OFFERED");
+		n_offered++;
+	}
+	TAILQ_FOREACH(part, &link->owing, owing)
+	{
+		expect(c, part->link == link && part->owes, "owing => owes");
+		n_owing++;
+	}
+	expect(c, n_homes == link->n_parts, "n_parts = |homes|");
+	expect(c, inflight == link->inflight, "inflight = bytes charged");
+	c->n.n_homes -= n_homes;
+	c->n.n_offered -= n_offered;
+	c->n.n_owing -= n_owing;
+	c->n.n_ready -= link->ready.n;
+	c->n.charged_bytes -= inflight;
+}
+
+static void check_link(struct check *c, const struct link *link)
+{
+	bool is_up = link->state == LINK_UP, has_timer = heap_has(&link->timer);
+
+	c->link = link;
+	expect(c, (link->state == LINK_DOWN) == !link->conn, "a connection <=> not DOWN");
+	expect(c, !link->conn || link->conn->user == link, "a link is its connection's");
+	expect(c,
+		!has_timer || (link->state == LINK_DOWN &&
+				      heap_holds(&c->core->link_timers, &link->timer)),
+		"timer => DOWN");
+	expect(c, link->state != LINK_DOWN || has_timer || !link->n_parts,
+		"DOWN and needed => will be tried");
+	expect(c, is_up || (!link->is_active && !link->inflight && TAILQ_EMPTY(&link->offered)),
+		"not up => nothing under way");
+	check_heap(c, &link->ready);
+	check_homes(c, link);
+	if (is_up && !link->is_active) {
+		expect(c, link->is_stuck || TAILQ_EMPTY(&link->owing), "what is owed will be sent");
+		expect(c, link->is_stuck || !link->ready.n || link->inflight,
+			"what is ready will be sent");
+		expect(c, TAILQ_EMPTY(&link->offered) || c->n.n_reads,
+			"what is offered will be read");
+	}
+	c->link = NULL;
+}
+
+static void check_links(struct check *c)
+{
+	const struct agt_core *core = c->core;
+	size_t n_links = 0, n_active = 0, n_is_active = 0, n_timers = 0;
+	const struct link *link;
+
+	TAILQ_FOREACH(link, &core->links, link)
+	{
+		check_link(c, link);
+		n_links++;
+		n_is_active += link->is_active;
+		n_timers += heap_has(&link->timer);
+	}
+	TAILQ_FOREACH(link, &core->active, active)
+	n_active++;
+	expect(c, n_links == core->n_links, "n_links = |links|");
+	expect(c, n_active == n_is_active, "is_active <=> on the list");
+	expect(c, n_timers == core->link_timers.n, "link timers = those of links");
+}
+
+int agt_core_check(const struct agt_core *core, struct err_text *err)
+{
+	struct check c = {.core = core, .err = err};
+	const struct agt_job *job;
+	const struct agt_tensor *t;
+
+	TAILQ_FOREACH(job, &core->jobs, link)
+	{
+		c.n.n_fetching = 0;
+		TAILQ_FOREACH(t, &job->tensors, link)
+		check_tensor(&c, t);
+		expect(&c, c.n.n_fetching == job->n_reads, "n_reads = FETCHING");
+		expect(&c, !job->is_closing || job->n_reads, "closing => a read is running");
+		c.n.n_reads += job->n_reads;
+	}
+	expect(&c, c.n.charged_bytes == core->stats.inflight_bytes, "inflight_bytes = charged");
+	check_links(&c);
+	check_heap(&c, &core->local);
+	check_heap(&c, &core->timers);
+	check_heap(&c, &core->link_timers);
+	expect(&c, c.n.n_parts == core->n_parts, "n_parts = partitions");
+	expect(&c, c.n.n_local == core->local.n, "local = READY of jobs of one member");
+	expect(&c, c.n.n_timers == core->timers.n, "timers = those of partitions");
+	expect(&c,
+		!c.n.n_homes && !c.n.n_offered && !c.n.n_owing && !c.n.n_ready &&
+			!c.n.charged_bytes,
+		"what partitions say = what links have");
+	return c.rc;
+}

@@ -1,0 +1,428 @@
+/* The invariants of the server's core, for tests and the simulator. One walk over all objects; nothing is
+ * allocated, so that it can run after every event. Call it between events, not inside a callback. */
+#include "bps-server/core_impl.h"
+
+#include <stdio.h>
+
+/* Sums over all objects, to be compared with the lists and counters of the core. */
+struct tally {
+	size_t sums_bytes, staging_bytes; /* as the pools count */
+	size_t n_parts, n_work, n_holding, n_donating;
+	size_t n_owing, n_parked, n_want, n_fetches;
+	bool has_failed_job;
+};
+
+struct check {
+	const struct srv_core *core;
+	struct err_text *err;
+	int rc;
+	/* What is looked at, for the sentence. */
+	const struct part *part;
+	int slot, seat; /* -1: none */
+	struct tally n;
+};
+
+/* The first broken one is reported. */
+static void expect(struct check *c, bool is_true, const char *what)
+{
+	char where[128] = "";
+
+	if (is_true || c->rc)
+		return;
+	if (c->part)
+		snprintf(where, sizeof(where), " (job=%u tensor=%u part=%u slot=%d seat=%d)",
+			c->part->job->id, c->part->tensor, c->part->index, c->slot, c->seat);
+	c->rc = err_set(c->err, -1, "server core: %s does not hold%s", what, where);
+}
+
+static unsigned set_count(const struct member_set *a, const struct member_set *b, unsigned n)
+{
+	unsigned count = 0;
+
+	for (unsigned w = 0; w < WIRE_MEMBERS_MAX / 64; w++) {
+		uint64_t bits = a->w[w] | (b ? b->w[w] : 0);
+
+		if (w * 64 >= n && bits)
+			return UINT32_MAX; /* a bit that stands for no member */
+		count += (unsigned)__builtin_popcountll(bits);
+	}
+	return count;
+}
+
+static bool set_equal(const struct member_set *a, const struct member_set *b)
+{
+	for (unsigned w = 0; w < WIRE_MEMBERS_MAX / 64; w++)
+		if (a->w[w] != b->w[w])
+			return false;
+	return true;
+}
+
+/* ---- slots ---- */
+
+static void check_staged(struct check *c, const struct slot *slot)
+{
+	const struct part *part = slot->part;
+	const struct seat *seat;
+	unsigned n = 0;
+	int last = -1;
+
+	TAILQ_FOREACH(seat, &slot->staged, staged)
+	{
+		expect(c, seat->part == part && seat->state == SEAT_STAGED, "staged => STAGED");
+		expect(c, seat->offer.round == slot->round, "staged => of the slot's round");
+		expect(c, member_set_has(&slot->contributed, seat->member), "staged => in C");
+		expect(c, !part_is_ordered(part) || seat->member > last,
+			"deterministic => staged by member");
+		expect(c, n >= slot->n_in_order || seat->member == slot->n_folded + n,
+			"n_in_order => no gap");
+		last = seat->member;
+		n++;
+	}
+	expect(c, n == slot->n_staged, "n_staged = |staged|");
+	expect(c, slot->n_in_order <= slot->n_staged, "n_in_order <= n_staged");
+	expect(c, slot->is_holding == (slot->n_staged > 0), "holding <=> staged");
+}
+
+static void check_sets(struct check *c, const struct slot *slot)
+{
+	unsigned n = slot->part->n_seats, offered = 0;
+	unsigned bit = (unsigned)(slot - slot->part->slots);
+
+	expect(c, slot->n_contributed == set_count(&slot->contributed, NULL, n),
+		"n_contributed = |C|");
+	expect(c, slot->n_has == set_count(&slot->has, NULL, n), "n_has = |H|");
+	expect(c, slot->n_spoken == set_count(&slot->contributed, &slot->has, n),
+		"n_spoken = |C u H|");
+	expect(c, set_count(&slot->contributors, NULL, n) <= n, "contributors are members");
+	for (unsigned i = 0; i < n; i++) {
+		const struct seat *seat = &slot->part->seats[i];
+
+		if (!(seat->offered >> bit & 1))
+			continue;
+		offered++;
+		expect(c, slot->state == SLOT_DONE && seat->peer, "offered => DONE and connected");
+		expect(c, member_set_has(&slot->contributed, i) && !member_set_has(&slot->has, i),
+			"offered => in C\\H");
+	}
+	expect(c, offered == slot->n_offered, "n_offered = |offered|");
+}
+
+/* Contributions are counted, added and named alike. */
+static void check_sum(struct check *c, const struct slot *slot)
+{
+	uint32_t workers = 0;
+
+	for (unsigned i = 0; i < slot->part->n_seats; i++)
+		if (member_set_has(&slot->contributors, i))
+			workers += slot->part->job->members[i].workers;
+	expect(c, slot->n_contributed == slot->n_folded + slot->n_staged, "|C| = folded + staged");
+	expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
+	expect(c, workers == slot->workers, "workers = those of the contributors");
+}
+
+static void check_pass(struct check *c, const struct slot *slot)
+{
+	expect(c, !slot->has_pass || slot->is_queued, "pass => queued");
+	expect(c, !slot->has_pass || slot->pos < slot->part->n_elems, "pass => not at the end");
+	expect(c, !slot->has_pass || slot->result, "pass => result's memory");
+	expect(c, slot->pass_n <= slot->n_staged && (slot->has_pass || slot->pass_n == 0),
+		"pass_n <= n_staged");
+	expect(c, !part_is_ordered(slot->part) || slot->pass_n <= slot->n_in_order,
+		"deterministic => a pass takes those in order");
+}
+
+static void check_donating(struct check *c, const struct slot *slot)
+{
+	unsigned n = slot->part->n_seats;
+
+	expect(c, slot->n_spoken == n && slot->n_has > 0 && slot->n_has < n,
+		"DONATING => all spoke, some lack it");
+	expect(c, slot->donor < n && (!slot->fetch || member_set_has(&slot->has, slot->donor)),
+		"DONATING => the donor has it");
+	expect(c, !slot->fetch || (slot->fetch->slot == slot && !slot->wants_fetch),
+		"DONATING => its fetch is its own");
+}
+
+static void check_slot_state(struct check *c, const struct slot *slot)
+{
+	unsigned n = slot->part->n_seats;
+
+	if (slot->state == SLOT_EMPTY)
+		expect(c,
+			!slot->round && !slot->n_spoken && !slot->n_staged && !slot->n_folded &&
+				!slot->is_queued && !slot->op_known && !slot->crc_prev_known,
+			"EMPTY => nothing is left");
+	else
+		expect(c, slot->round > 0 && part_slot(slot->part, slot->round) == slot,
+			"slot = round & 1");
+	if (slot->state == SLOT_OPEN)
+		expect(c, slot->n_spoken < n || slot->n_has == n, "OPEN => not complete");
+	if (slot->state == SLOT_SUMMING)
+		expect(c, slot->n_contributed == n, "SUMMING => all contributed");
+	if (slot->state == SLOT_SUMMING && !slot->part->job->has_failed)
+		expect(c, slot->is_queued, "SUMMING => queued");
+	if (slot->state == SLOT_DONE)
+		expect(c, slot->n_spoken == n && slot->result && slot->workers, "DONE => a result");
+	if (slot->state == SLOT_DONATING)
+		check_donating(c, slot);
+	else
+		expect(c, !slot->fetch && !slot->wants_fetch, "only DONATING fetches a donation");
+	if ((slot->state == SLOT_OPEN && slot->n_has == 0) || slot->state == SLOT_SUMMING)
+		check_sum(c, slot);
+	else
+		expect(c, !slot->n_staged && !slot->n_folded && !slot->is_queued,
+			"contributions are kept only for a sum");
+}
+
+static void check_slot(struct check *c, const struct slot *slot)
+{
+	c->slot = (int)(slot - slot->part->slots);
+	expect(c, slot->state <= SLOT_DONE, "a slot's state is one");
+	check_slot_state(c, slot);
+	check_staged(c, slot);
+	check_sets(c, slot);
+	check_pass(c, slot);
+	c->n.n_work += slot->is_queued;
+	c->n.n_holding += slot->is_holding;
+	c->n.n_donating += slot->state == SLOT_DONATING;
+	c->n.sums_bytes += slot->result ? slot->result->bytes : 0;
+	c->slot = -1;
+}
+
+/* ---- seats ---- */
+
+static bool heap_holds(const struct heap *h, const struct heap_node *n)
+{
+	return heap_has(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
+}
+
+static void check_seat_lists(struct check *c, const struct seat *seat)
+{
+	bool wants = seat->state == SEAT_WANT_READ;
+	bool is_staged = seat->state == SEAT_STAGED, is_reading = seat->state == SEAT_READING;
+
+	expect(c, wants == (seat->is_parked || heap_has(&seat->read_node)),
+		"WANT_READ <=> in want or parked");
+	expect(c, !seat->is_parked || !heap_has(&seat->read_node), "parked => not in want");
+	expect(c, !heap_has(&seat->read_node) || heap_holds(&seat->peer->want, &seat->read_node),
+		"in its own connection's want");
+	expect(c, is_staged == !!seat->buf, "STAGED <=> bytes");
+	expect(c, is_reading == !!seat->fetch, "READING <=> a fetch");
+	if (is_reading)
+		expect(c,
+			seat->fetch->seat == seat && seat->fetch->buf &&
+				seat->fetch->peer == seat->peer &&
+				seat->fetch->round == seat->offer.round,
+			"READING => the fetch is its own");
+	expect(c, !seat->owes || seat->peer, "owed => connected");
+	expect(c, !seat->offered || seat->peer, "offered => connected");
+	expect(c, seat->peer || is_staged || seat->state == SEAT_IDLE,
+		"no peer => nothing to read");
+}
+
+static void check_seat(struct check *c, const struct seat *seat)
+{
+	const struct slot *slot = part_slot(seat->part, seat->offer.round);
+
+	c->seat = seat->member;
+	expect(c, seat->state <= SEAT_STAGED, "a seat's state is one");
+	check_seat_lists(c, seat);
+	if (seat->state != SEAT_IDLE)
+		expect(c, slot->round == seat->offer.round, "an offer is of a slot's round");
+	if (seat->state == SEAT_WANT_READ || seat->state == SEAT_READING)
+		expect(c,
+			slot->state == SLOT_OPEN && slot->n_has == 0 &&
+				!member_set_has(&slot->contributed, seat->member),
+			"to be read => OPEN and not in C");
+	if (seat->state == SEAT_STAGED)
+		expect(c, slot->state == SLOT_OPEN || slot->state == SLOT_SUMMING,
+			"STAGED => OPEN or SUMMING");
+	if (seat->peer)
+		expect(c, seat->peer->conn->peer_id == seat->part->job->members[seat->member].agent,
+			"a seat's peer is its agent");
+	c->n.n_owing += seat->owes != 0;
+	c->n.n_parked += seat->is_parked;
+	c->n.n_want += heap_has(&seat->read_node);
+	c->n.n_fetches += seat->state == SEAT_READING;
+	c->n.staging_bytes += seat->buf ? seat->buf->bytes : 0;
+	c->seat = -1;
+}
+
+static void check_part(struct check *c, const struct job *job, const struct part *part)
+{
+	bool has_acc = dtype_acc_bytes(part->dtype) != dtype_bytes(part->dtype);
+
+	c->part = part;
+	expect(c, part->job == job && part->n_seats == job->n_members, "a partition is its job's");
+	expect(c, has_acc == !!part->acc, "accumulator <=> half types");
+	expect(c, part->bytes == part->n_elems * dtype_bytes(part->dtype), "bytes = elems * size");
+	for (unsigned i = 0; i < 2; i++) {
+		check_slot(c, &part->slots[i]);
+		c->n.n_fetches += part->slots[i].fetch != NULL;
+	}
+	for (unsigned i = 0; i < part->n_seats; i++)
+		check_seat(c, &part->seats[i]);
+	c->n.n_parts++;
+	c->n.sums_bytes += part->acc ? part->acc->bytes : 0;
+	c->part = NULL;
+}
+
+/* ---- peers, fetches, limbo ---- */
+
+static void check_heap(struct check *c, const struct heap *h)
+{
+	expect(c, h->n <= h->cap, "heap within its room");
+	for (size_t i = 0; i < h->n && !c->rc; i++) {
+		expect(c, h->v[i]->pos == i + 1, "a heap node knows its place");
+		expect(c, i == 0 || h->v[(i - 1) / 2]->key <= h->v[i]->key, "heap order");
+	}
+}
+
+static void check_peers(struct check *c)
+{
+	const struct srv_core *core = c->core;
+	size_t n_ready = 0, n_is_ready = 0, n_owing = 0, n_want = 0;
+	const struct peer *peer;
+	const struct seat *seat;
+
+	TAILQ_FOREACH(peer, &core->peers, link)
+	{
+		expect(c, peer->conn->user == peer, "a peer is its connection's");
+		TAILQ_FOREACH(seat, &peer->owing, owing)
+		{
+			expect(c, seat->peer == peer && seat->owes, "owing => owes");
+			n_owing++;
+		}
+		check_heap(c, &peer->want);
+		n_want += peer->want.n;
+		n_is_ready += peer->is_ready;
+		expect(c, TAILQ_EMPTY(&peer->owing) || peer->is_stuck, "owing => no credit");
+		expect(c, !peer->want.n || peer->is_ready || peer->reading_bytes,
+			"who wants to be read will be woken");
+	}
+	TAILQ_FOREACH(peer, &core->ready, ready)
+	n_ready++;
+	expect(c, n_ready == n_is_ready, "is_ready <=> on the list");
+	expect(c, n_owing == c->n.n_owing, "owes <=> on a list");
+	expect(c, n_want == c->n.n_want, "wants <=> in a heap");
+}
+
+static void check_fetches(struct check *c)
+{
+	const struct srv_core *core = c->core;
+	const struct fetch *f;
+	const struct peer *peer;
+	size_t n_attached = 0, fetch_bytes = 0, peer_bytes = 0;
+
+	TAILQ_FOREACH(f, &core->fetches, link)
+	{
+		expect(c, f->buf && f->buf->bytes >= f->rd.len, "a fetch has room");
+		expect(c, !f->seat || !f->slot, "a fetch is for one thing");
+		expect(c, !f->seat || f->seat->fetch == f, "a fetch is its seat's");
+		expect(c, !f->slot || f->slot->fetch == f, "a fetch is its slot's");
+		n_attached += f->seat || f->slot;
+		fetch_bytes += f->rd.len;
+		c->n.staging_bytes += f->buf ? f->buf->bytes : 0;
+	}
+	TAILQ_FOREACH(peer, &core->peers, link)
+	peer_bytes += peer->reading_bytes;
+	expect(c, peer_bytes == fetch_bytes, "reading_bytes = those of the fetches");
+	expect(c, n_attached == c->n.n_fetches, "READING and DONATING <=> fetch");
+}
+
+static bool is_peer(const struct srv_core *core, const struct peer *who)
+{
+	const struct peer *peer;
+
+	TAILQ_FOREACH(peer, &core->peers, link)
+	if (peer == who)
+		return true;
+	return false;
+}
+
+static void check_limbo(struct check *c)
+{
+	const struct srv_core *core = c->core;
+	const struct limbo *l;
+	size_t n = 0;
+
+	TAILQ_FOREACH(l, &core->limbo, link)
+	{
+		expect(c, l->buf && l->n_peers > 0, "limbo => somebody may read it");
+		for (unsigned i = 0; i < l->n_peers; i++)
+			expect(c, is_peer(core, l->peers[i]), "limbo => its readers are connected");
+		c->n.sums_bytes += l->buf->bytes;
+		n++;
+	}
+	expect(c, n == core->stats.limbo, "stats.limbo = |limbo|");
+}
+
+static void check_lists(struct check *c)
+{
+	const struct srv_core *core = c->core;
+	size_t n_work = 0, n_holding = 0, n_donating = 0, n_parked = 0;
+	const struct slot *slot;
+	const struct seat *seat;
+	uint64_t last = 0;
+
+	TAILQ_FOREACH(slot, &core->work, work)
+	n_work++;
+	TAILQ_FOREACH(slot, &core->holding, holding)
+	n_holding++;
+	TAILQ_FOREACH(seat, &core->parked, parked)
+	n_parked++;
+	TAILQ_FOREACH(slot, &core->donating, waiting)
+	{
+		expect(c, slot->donor_deadline_ns >= last, "donating is ordered by deadline");
+		last = slot->donor_deadline_ns;
+		n_donating++;
+	}
+	expect(c, n_work == c->n.n_work, "is_queued <=> on the list");
+	expect(c, n_holding == c->n.n_holding, "is_holding <=> on the list");
+	expect(c, n_parked == c->n.n_parked, "is_parked <=> on the list");
+	expect(c, n_donating == c->n.n_donating, "DONATING <=> on the list");
+	expect(c, c->n.n_parts == core->stats.parts, "stats.parts = partitions");
+}
+
+/* Nothing waits for memory that nobody will give back. A failed job keeps what it has until its end. */
+static void check_progress(struct check *c)
+{
+	const struct srv_core *core = c->core;
+
+	expect(c,
+		!core->is_starved || c->n.has_failed_job || !TAILQ_EMPTY(&core->fetches) ||
+			!TAILQ_EMPTY(&core->work),
+		"starved => something is under way");
+	expect(c,
+		TAILQ_EMPTY(&core->parked) ||
+			pool_used(core->staging) > pool_limit(core->staging) / 2,
+		"parked => half of the staging is used");
+	expect(c, core->is_starved || TAILQ_EMPTY(&core->ready), "ready => starved");
+}
+
+int srv_core_check(const struct srv_core *core, struct err_text *err)
+{
+	struct check c = {.core = core, .err = err, .slot = -1, .seat = -1};
+	const struct job *job;
+
+	TAILQ_FOREACH(job, &core->jobs, link)
+	{
+		c.n.has_failed_job |= job->has_failed;
+		for (uint32_t t = 0; t < job->n_tensors; t++)
+			for (uint32_t i = 0; i < job->tensors[t].n_parts; i++)
+				if (job->tensors[t].parts[i])
+					check_part(&c, job, job->tensors[t].parts[i]);
+	}
+	check_peers(&c);
+	check_fetches(&c);
+	check_limbo(&c);
+	check_lists(&c);
+	check_progress(&c);
+	expect(&c, c.n.sums_bytes == pool_used(core->sums), "sums in use = those known");
+	expect(&c, c.n.staging_bytes == pool_used(core->staging), "staging in use = that known");
+	expect(&c,
+		pool_used(core->sums) <= pool_limit(core->sums) &&
+			pool_used(core->staging) <= pool_limit(core->staging),
+		"memory within its limits");
+	return c.rc;
+}
