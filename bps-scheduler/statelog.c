@@ -1,0 +1,420 @@
+#include "bps-scheduler/statelog.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/crc32c.h"
+#include "common/log.h"
+
+#define LOG_NAME        "state.log"
+#define NEW_NAME        "state.log.new"
+#define MEMORY_PER_BYTE 64 /* decoded structs are larger than their bytes */
+
+static const char magic[8] = {'B', 'P', 'S', 'S', 'T', 'A', 'T', 'E'};
+
+struct file_head {
+	char magic[8];
+	uint32_t version, zero;
+};
+struct record_head {
+	uint32_t bytes, crc;
+};
+
+struct statelog {
+	int dir_fd, lock_fd, fd;
+	uint64_t bytes, bytes_at_compact, sync_ns;
+	char path[PATH_MAX];
+};
+
+/* ---- reading and writing ---- */
+
+static int write_all(int fd, const void *data, size_t n, uint64_t at)
+{
+	const char *p = data;
+
+	while (n) {
+		ssize_t done = pwrite(fd, p, n, (off_t)at);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			return done < 0 ? -errno : -EIO;
+		p += done;
+		at += (uint64_t)done;
+		n -= (size_t)done;
+	}
+	return 0;
+}
+
+static int read_all(int fd, void *data, size_t n, uint64_t at)
+{
+	char *p = data;
+
+	while (n) {
+		ssize_t done = pread(fd, p, n, (off_t)at);
+
+		if (done < 0 && errno == EINTR)
+			continue;
+		if (done <= 0)
+			return done < 0 ? -errno : -EIO;
+		p += done;
+		at += (uint64_t)done;
+		n -= (size_t)done;
+	}
+	return 0;
+}
+
+/* The record with its head in one buffer, for one write. */
+static int encode(const struct state_record *rec, char **ret_buf, size_t *ret_bytes)
+{
+	size_t n = codec_size(state_layout(), rec);
+	struct record_head head;
+	char *buf;
+
+	if (!n)
+		return -E2BIG;
+	buf = malloc(sizeof(head) + n);
+	if (!buf)
+		return -ENOMEM;
+	codec_encode(state_layout(), rec, buf + sizeof(head));
+	head.bytes = htole32((uint32_t)n);
+	head.crc = htole32(crc32c(0, buf + sizeof(head), n));
+	memcpy(buf, &head, sizeof(head));
+	*ret_buf = buf;
+	*ret_bytes = sizeof(head) + n;
+	return 0;
+}
+
+static int sync_timed(struct statelog *l, int fd)
+{
+	struct timespec a, b;
+	int r;
+
+	clock_gettime(CLOCK_MONOTONIC, &a);
+	r = fdatasync(fd) < 0 ? -errno : 0;
+	clock_gettime(CLOCK_MONOTONIC, &b);
+	l->sync_ns = (uint64_t)((b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec - a.tv_nsec);
+	return r;
+}
+
+int statelog_append(struct statelog *l, const struct state_record *rec)
+{
+	size_t n;
+	char *buf;
+	int r = encode(rec, &buf, &n);
+
+	if (r < 0)
+		return r;
+	r = write_all(l->fd, buf, n, l->bytes);
+	if (r == 0)
+		r = sync_timed(l, l->fd);
+	free(buf);
+	if (r == 0)
+		l->bytes += n;
+	else if (ftruncate(l->fd, (off_t)l->bytes) < 0)
+		log_rated(LOG_WARN, "cannot cut a failed record off '%s': %s", l->path,
+			strerror(errno));
+	return r;
+}
+
+/* ---- compaction ---- */
+
+static int write_snapshot(
+	struct statelog *l, int fd, const struct state_record *rec, uint64_t *ret_bytes)
+{
+	struct file_head head = {.version = htole32(STATELOG_VERSION)};
+	size_t n = 0;
+	char *buf = NULL;
+	int r = 0;
+
+	memcpy(head.magic, magic, sizeof(magic));
+	if (rec)
+		r = encode(rec, &buf, &n);
+	if (r == 0)
+		r = write_all(fd, &head, sizeof(head), 0);
+	if (r == 0 && rec)
+		r = write_all(fd, buf, n, sizeof(head));
+	if (r == 0)
+		r = sync_timed(l, fd);
+	free(buf);
+	*ret_bytes = sizeof(head) + n;
+	return r;
+}
+
+/* A file with at most one record takes the log's place. */
+static int replace(struct statelog *l, const struct state_record *rec)
+{
+	uint64_t bytes;
+	int fd = openat(l->dir_fd, NEW_NAME, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = write_snapshot(l, fd, rec, &bytes);
+	if (r == 0 && renameat(l->dir_fd, NEW_NAME, l->dir_fd, LOG_NAME) < 0)
+		r = -errno;
+	if (r < 0) {
+		close(fd);
+		unlinkat(l->dir_fd, NEW_NAME, 0);
+		return r;
+	}
+	/* From here on the new file is the log, in this process and, once the folder is synced,
+	 * for good; without that a crash may bring back the old one with all that this one
+	 * begins with. */
+	if (fsync(l->dir_fd) < 0)
+		r = -errno;
+	if (l->fd >= 0)
+		close(l->fd);
+	l->fd = fd;
+	l->bytes = l->bytes_at_compact = bytes;
+	return r;
+}
+
+int statelog_compact(struct statelog *l, const struct state_record *rec)
+{
+	return replace(l, rec);
+}
+
+bool statelog_is_long(const struct statelog *l)
+{
+	return l->bytes > STATELOG_COMPACT_BYTES && l->bytes > 2 * l->bytes_at_compact;
+}
+
+/* ---- loading ---- */
+
+struct load {
+	struct statelog *l;
+	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err);
+	void *ctx;
+	uint64_t size;
+	struct err_text *err;
+};
+
+static int broken(const struct load *ld, uint64_t at, const char *what)
+{
+	return err_set(ld->err, -EBADMSG,
+		"'%s' is broken at byte %llu of %llu (%s): the disk lost what was written. Restore "
+		"the"
+		" file from a copy, or move it away: then running jobs end and the members register"
+		" anew",
+		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
+}
+
+static int load_body(const struct load *ld, uint64_t at, const char *body, size_t n)
+{
+	struct state_record rec;
+	struct err_text why = {""};
+	void *mem;
+	int r = codec_decode(state_layout(), body, n, n * MEMORY_PER_BYTE + 4096, &rec, &mem, &why);
+
+	if (r < 0)
+		return broken(ld, at, why.s);
+	r = ld->fn(ld->ctx, &rec, &why);
+	free(mem);
+	if (r < 0)
+		return broken(ld, at, why.s);
+	return 0;
+}
+
+/* Returns the bytes that the record at `at` takes, 0 when it is torn: incomplete, or wrong and
+ * the last. */
+static int64_t load_record(const struct load *ld, uint64_t at)
+{
+	struct record_head head;
+	uint64_t left = ld->size - at, n;
+	char *body;
+	int r;
+
+	if (left < sizeof(head))
+		return 0;
+	r = read_all(ld->l->fd, &head, sizeof(head), at);
+	if (r < 0)
+		return err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
+	n = le32toh(head.bytes);
+	if (n > left - sizeof(head))
+		return 0;
+	body = malloc(n ? n : 1);
+	if (!body)
+		return err_set(ld->err, -ENOMEM, "no memory for '%s'", ld->l->path);
+	r = read_all(ld->l->fd, body, n, at + sizeof(head));
+	if (r < 0)
+		err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
+	else if (!n || crc32c(0, body, n) != le32toh(head.crc))
+		r = n && n < left - sizeof(head) ? broken(ld, at, "checksum") : 1;
+	else
+		r = load_body(ld, at, body, n);
+	free(body);
+	if (r)
+		return r < 0 ? r : 0;
+	return (int64_t)(sizeof(head) + n);
+}
+
+/* Whether a sound record begins anywhere behind `at`: then what is broken there is no torn tail. */
+static bool has_record_behind(const struct load *ld, uint64_t at)
+{
+	uint64_t n = ld->size - at;
+	char *tail = malloc(n);
+	bool found = false;
+
+	if (!tail || read_all(ld->l->fd, tail, n, at) < 0) {
+		free(tail);
+		return true; /* not known: touch nothing */
+	}
+	for (uint64_t i = 1; !found && i + sizeof(struct record_head) < n; i++) {
+		struct record_head head;
+		uint64_t bytes, room = n - i - sizeof(head);
+
+		memcpy(&head, tail + i, sizeof(head));
+		bytes = le32toh(head.bytes);
+		found = bytes >= STATE_ID_BYTES && bytes <= room &&
+			crc32c(0, tail + i + sizeof(head), bytes) == le32toh(head.crc);
+	}
+	free(tail);
+	return found;
+}
+
+static int load_records(const struct load *ld)
+{
+	uint64_t at = sizeof(struct file_head);
+
+	while (at < ld->size) {
+		int64_t n = load_record(ld, at);
+
+		if (n < 0)
+			return (int)n;
+		if (n == 0)
+			break;
+		at += (uint64_t)n;
+	}
+	if (at < ld->size) {
+		if (has_record_behind(ld, at))
+			return broken(ld, at, "length");
+		log_warn(
+			"'%s' ends in a torn record, which nobody was told: cutting %llu bytes off",
+			ld->l->path, (unsigned long long)(ld->size - at));
+		if (ftruncate(ld->l->fd, (off_t)at) < 0)
+			return err_set(ld->err, -errno, "cannot cut '%s': %s", ld->l->path,
+				strerror(errno));
+	}
+	ld->l->bytes = ld->l->bytes_at_compact = at;
+	return 0;
+}
+
+static int check_head(const struct load *ld)
+{
+	struct file_head head;
+	int r = read_all(ld->l->fd, &head, sizeof(head), 0);
+
+	if (r < 0)
+		return err_set(ld->err, r, "cannot read '%s': %s", ld->l->path, err_str(r));
+	if (memcmp(head.magic, magic, sizeof(magic)) != 0)
+		return err_set(ld->err, -EBADMSG, "'%s' is not a state log: is --state-dir right?",
+			ld->l->path);
+	if (le32toh(head.version) != STATELOG_VERSION)
+		return err_set(ld->err, BPS_EVERSION,
+			"'%s' has format %u, this release reads %u: install the release that wrote "
+			"it",
+			ld->l->path, le32toh(head.version), STATELOG_VERSION);
+	return 0;
+}
+
+static int load(const struct load *ld)
+{
+	int r;
+
+	/* The head was synced with the file's name: shorter is only an empty file of somebody's. */
+	if (ld->size == 0) {
+		r = replace(ld->l, NULL);
+		return r < 0 ? err_set(ld->err, r, "cannot write '%s': %s", ld->l->path, err_str(r))
+			     : 0;
+	}
+	if (ld->size < sizeof(struct file_head))
+		return broken(ld, 0, "too short");
+	r = check_head(ld);
+	return r < 0 ? r : load_records(ld);
+}
+
+/* ---- life ---- */
+
+static int open_files(struct statelog *l, const char *dir, struct err_text *err)
+{
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return err_set(err, -errno, "cannot make '%s': %s", dir, strerror(errno));
+	l->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (l->dir_fd < 0)
+		return err_set(err, -errno, "cannot open '%s': %s", dir, strerror(errno));
+	l->lock_fd = openat(l->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (l->lock_fd < 0)
+		return err_set(err, -errno, "cannot write in '%s': %s", dir, strerror(errno));
+	if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
+		return err_set(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
+			"another bps-scheduler uses '%s': stop it, or choose another --state-dir",
+			dir);
+	l->fd = openat(l->dir_fd, LOG_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (l->fd < 0)
+		return err_set(err, -errno, "cannot open '%s': %s", l->path, strerror(errno));
+	return 0;
+}
+
+int statelog_open(struct statelog **ret, const char *dir,
+	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err), void *ctx,
+	struct err_text *err)
+{
+	struct statelog *l = calloc(1, sizeof(*l));
+	struct load ld = {l, fn, ctx, 0, err};
+	struct stat st;
+	int r;
+
+	if (!l)
+		return err_set(err, -ENOMEM, "no memory for the state log");
+	l->dir_fd = l->lock_fd = l->fd = -1;
+	snprintf(l->path, sizeof(l->path), "%s/%s", dir, LOG_NAME);
+	r = open_files(l, dir, err);
+	if (r < 0)
+		goto fail;
+	if (fstat(l->fd, &st) < 0) {
+		r = err_set(err, -errno, "cannot read '%s': %s", l->path, strerror(errno));
+		goto fail;
+	}
+	ld.size = (uint64_t)st.st_size;
+	r = load(&ld);
+	if (r < 0)
+		goto fail;
+	*ret = l;
+	return 0;
+fail:
+	statelog_close(l);
+	return r;
+}
+
+uint64_t statelog_bytes(const struct statelog *l)
+{
+	return l->bytes;
+}
+
+uint64_t statelog_sync_ns(const struct statelog *l)
+{
+	return l->sync_ns;
+}
+
+void statelog_close(struct statelog *l)
+{
+	if (!l)
+		return;
+	if (l->fd >= 0)
+		close(l->fd);
+	if (l->lock_fd >= 0)
+		close(l->lock_fd);
+	if (l->dir_fd >= 0)
+		close(l->dir_fd);
+	free(l);
+}
