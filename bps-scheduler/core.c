@@ -585,6 +585,17 @@ static bool is_name_free(const struct member *m, const struct ctl_hello *h)
 	       strcmp(m->host, h->host) == 0;
 }
 
+/* A known member must not end for this, as members do when they are refused: it tries again. */
+static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
+{
+	if (is_known)
+		conn_drop(c, conn, "the state cannot be written, come again");
+	else
+		refuse(c, conn, BPS_ENOTDURABLE,
+			"the scheduler cannot write its state and takes no new members; see its "
+			"log");
+}
+
 static bool hello_refused(
 	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, const struct member *m)
 {
@@ -597,8 +608,7 @@ static bool hello_refused(
 	} else if (!is_hello_sound(h)) {
 		refuse(c, conn, BPS_EPROTO, "HELLO of '%s' on '%s' is not sound", h->name, h->host);
 	} else if (c->is_undurable) {
-		refuse(c, conn, BPS_ENOTDURABLE,
-			"the scheduler cannot write its state and takes no members; see its log");
+		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
 		refuse(c, conn, BPS_EDUP,
 			"the name '%s' is held by a live %s on %s (pid %u, %s:%u): choose another "
@@ -651,11 +661,12 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 static void hello(struct sched_core *c, struct conn *conn, const struct ctl_hello *h)
 {
 	struct member *m = member_find(c, h->role, h->name);
+	bool is_known = m != NULL;
 
 	if (hello_refused(c, conn->id, h, m))
 		return;
 	go_above(c, h->view);
-	if (m) {
+	if (is_known) {
 		member_back(c, m, h);
 	} else {
 		m = sched_member_add(c, c->n_members + 1, h->role, h->name);
@@ -672,15 +683,13 @@ static void hello(struct sched_core *c, struct conn *conn, const struct ctl_hell
 	m->needs_sync = true;
 	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
 	if (commit(c, false) < 0) {
-		/* It comes again; until the state is durable it must learn nothing of the new
-		 * one. */
+		/* Until the state is durable it must learn nothing of the new one. */
 		conn->member = NULL;
 		m->conn = NULL;
 		m->needs_sync = false;
 		c->n_silent++;
 		suspect(c, m, "the state cannot be written");
-		refuse(c, conn->id, BPS_ENOTDURABLE,
-			"the scheduler cannot write its state and takes no members; see its log");
+		turn_away(c, conn->id, is_known);
 		return;
 	}
 	send_sync(c, m);

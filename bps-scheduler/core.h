@@ -17,8 +17,8 @@
  * Transactions. An event changes the objects in memory; at its end everything that changed gets
  * one new view, is made durable as one record and only then sent. While the record cannot be
  * written nothing is sent but BEAT and refusals: members and jobs see no view change, nobody is
- * declared dead, new members and workers are answered BPS_ENOTDURABLE, and the write is tried
- * again on every beat.
+ * declared dead, new members and workers are answered BPS_ENOTDURABLE, members that come back are
+ * dropped (they try again), and the write is tried again on every beat.
  *
  * What a member gets after its HELLO: WELCOME; PEERS with all counterparts, if there are any;
  * for each job that concerns it JOB and PLAN (an agent: its jobs; a server: all jobs, and the

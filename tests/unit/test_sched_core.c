@@ -1132,6 +1132,29 @@ static void member_that_cannot_be_kept_is_refused(void **state)
 	world_fini(&w);
 }
 
+static void known_member_is_not_refused_while_the_state_cannot_be_written(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -EIO;
+	clear(&w);
+	server(&w, 31, "s1", 111); /* restarted: would change the view */
+	SAID(&w, "31 DROP the state cannot be written");
+	agent(&w, 41, "a", 201);
+	SAID(&w, "41 DROP the state cannot be written");
+	NOT_SAID(&w, "REFUSE");
+	NOT_SAID(&w, "PLAN");
+	w.persist_error = 0;
+	pass(&w, 600, (const uint32_t[]){12, 22, 0});
+	SAID(&w, "22 PLAN job=1 0=w [0:");
+	SAID(&w, "i111]");
+	server(&w, 32, "s1", 111);
+	SAID(&w, "32 PLAN job=1 0=w [0:");
+	world_fini(&w);
+}
+
 static int keep_snapshot(void *ctx, const struct state_record *rec)
 {
 	struct world *w = ctx;
@@ -1398,6 +1421,7 @@ int main(void)
 		cmocka_unit_test(scheduler_without_state_goes_above_its_members),
 		cmocka_unit_test(nothing_is_told_that_is_not_durable),
 		cmocka_unit_test(member_that_cannot_be_kept_is_refused),
+		cmocka_unit_test(known_member_is_not_refused_while_the_state_cannot_be_written),
 		cmocka_unit_test(snapshot_holds_everything),
 		cmocka_unit_test(contradicting_record_is_refused),
 		cmocka_unit_test(why_of_a_forming_job_names_the_missing),
