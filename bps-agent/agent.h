@@ -1,0 +1,218 @@
+#ifndef BPS_AGENT_AGENT_H
+#define BPS_AGENT_AGENT_H
+/* The agent's data thread around its core: trainers on the UNIX socket, their rings, the local part of jobs. The control
+ * thread posts what the scheduler says.
+ *
+ *   trainer:  GREETING --HELLO--> JOINING --JOB--> ATTACHED --FINISH--> FINISHING --JOB_END--> OVER
+ *                each: socket closed --> GONE (freed when its handles are)
+ *   job:      FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
+ *
+ *   trainer.c  socket, ring, control page          arena.c  shared memory
+ *   job.c      trainers and tensors of a job       agent.c  the thread, messages of the scheduler
+ *   why.c      what it waits for, in words
+ *
+ * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied once, checked, and nonsense
+ * closes its connection. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+#include <uv.h>
+
+#include "bps-agent/arena.h"
+#include "bps-agent/core.h"
+#include "common/dataloop.h"
+#include "common/fabric.h"
+#include "common/local.h"
+#include "common/member.h"
+
+#define AGENT_SQ_ENTRIES 4096
+
+struct agent_config {
+	uint64_t instance;
+	int listen_fd; /* SOCK_SEQPACKET, listening; owned by the agent from agent_new on */
+	uint32_t spin_us;
+	uint32_t max_trainers;
+	uint32_t max_tensors; /* per trainer */
+	uint64_t max_bytes;   /* shared memory in all */
+	struct agt_config core;
+	const char *scheduler; /* its address, for messages */
+};
+
+enum trainer_state {
+	TRAINER_GREETING,
+	TRAINER_JOINING,
+	TRAINER_ATTACHED,
+	TRAINER_FINISHING,
+	TRAINER_OVER,
+	TRAINER_GONE,
+};
+enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
+
+struct agent;
+struct job;
+struct tensor;
+
+/* A round submitted before the tensor's way was known. */
+struct pending {
+	bool is_set;
+	uint8_t op;
+	uint16_t priority;
+	uint64_t round;
+};
+
+struct trainer {
+	TAILQ_ENTRY(trainer) link;
+	TAILQ_ENTRY(trainer) of_job; /* job->trainers, until GONE */
+	struct agent *agent;
+	struct job *job; /* from HELLO on */
+	enum trainer_state state;
+	int sock, efd;
+	unsigned n_handles; /* libuv handles that are not closed yet */
+	uv_poll_t sock_poll, efd_poll;
+	uv_timer_t greeting; /* GREETING ends by itself */
+	pid_t pid;
+	uid_t uid;
+	uint32_t rank, worker; /* worker: index among the job's local ranks, when RUNNING */
+	uint32_t join_seq, part_bytes;
+	struct local_control *control;
+	size_t control_bytes;
+	uint32_t sq_head;
+	bool is_dirty; /* completions not yet told */
+	struct tensor **tensors; /* by its index */
+	uint32_t n_tensors;
+	struct arena *input; /* newest */
+	uint32_t n_told;     /* output arenas below this id are known to it */
+	uint32_t finish_seq;
+	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
+	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */
+	uint64_t calls, completed, quiet_since_ns;
+};
+
+struct tensor_worker {
+	bool is_declared;
+	uint32_t index; /* in its trainer's tensors */
+	struct agt_mem in;
+	struct pending pending;
+	uint64_t submitted;
+	uint64_t since_ns; /* of the last submission */
+};
+
+struct tensor {
+	TAILQ_ENTRY(tensor) link;
+	struct job *job;
+	char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+	uint32_t n_declared;
+	int failed;
+	char *fail_text;
+	struct agt_tensor *core; /* once all local workers have declared it */
+	struct arena *out_arena;
+	struct agt_mem out[2];
+	struct tensor_worker workers[]; /* job->n_workers */
+};
+
+struct job {
+	TAILQ_ENTRY(job) link;
+	struct agent *agent;
+	enum job_state state;
+	char name[CTL_JOB_NAME_MAX + 1];
+	uid_t uid;
+	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
+	uint32_t n_members;
+	uint32_t n_tensors; /* planned here, when there is only one member */
+	uint32_t n_workers; /* local; from RUNNING on */
+	uint32_t *ranks;
+	struct trainer **by_worker; /* NULL: gone */
+	struct agt_job *core;
+	bool is_busy; /* the core may still write to its memory */
+	int code;     /* of its end */
+	char text[CTL_TEXT_MAX + 1];
+	TAILQ_HEAD(, trainer) trainers;
+	TAILQ_HEAD(, tensor) tensors;
+	void *by_name; /* tsearch(3) tree of tensors */
+	struct arena_set arenas;
+	struct arena *output, *staging; /* newest */
+};
+
+struct agent {
+	struct agent_config cfg;
+	struct dataloop *loop;
+	struct xport *x;
+	struct agt_core *core;
+	struct member *member;
+	uint32_t id;
+	bool has_id;
+	uv_poll_t listen_poll;
+	TAILQ_HEAD(, trainer) trainers;
+	uint32_t n_trainers;
+	TAILQ_HEAD(, job) jobs;
+	uint32_t next_seq;
+	bool has_dirty;
+	struct { /* what was last known of servers, to see changes */
+		uint32_t id;
+		uint8_t state;
+		uint64_t instance;
+	} *servers;
+	uint32_t n_servers;
+	pthread_mutex_t lock; /* of the two below: read by the control thread */
+	struct agt_stats stats;
+	uint32_t stats_trainers, stats_jobs;
+	uint64_t stats_bytes, stats_at_ns;
+};
+
+/* ---- agent.c ---- */
+int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
+	struct agent **ret, struct err_text *err);
+/* Drops all trainers, joins the thread, frees. NULL is allowed. */
+void agent_free(struct agent *a);
+/* From the control thread. Errors: -EAGAIN, -ENOMEM: it is lost. */
+int agent_post_up(struct agent *a, uint32_t id);
+int agent_post_message(struct agent *a, struct member_msg *m);
+struct agent_figures {
+	struct agt_stats core;
+	uint32_t trainers, jobs;
+	uint64_t shared_bytes, beat_ns;
+};
+void agent_figures(struct agent *a, struct agent_figures *ret);
+
+/* ---- trainer.c ---- */
+void trainer_accept(struct agent *a);
+/* Drop it: it left, or broke the rules (why is logged as such when is_fault). */
+void trainer_drop(struct trainer *t, bool is_fault, const char *why);
+/* Handle its submissions; true when there were any. */
+bool trainer_poll_ring(struct trainer *t);
+bool trainer_may_sleep(struct trainer *t);
+void trainer_awake(struct trainer *t);
+/* A round of one of its tensors is over. Told by trainer_flush. */
+void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
+void trainer_flush(struct agent *a);
+void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
+void trainer_set_state(struct trainer *t, enum trainer_state state);
+
+/* ---- job.c ---- */
+/* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a sentence. */
+int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
+void job_detach(struct trainer *t, const char *why);
+void job_declare(struct trainer *t, uint32_t seq, const struct local_declare *d);
+/* Errors: negative, with a sentence: the trainer broke the rules. */
+int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);
+void job_finish(struct trainer *t, uint32_t seq);
+void job_on_joined(struct agent *a, const struct ctl_joined *m);
+void job_on_job(struct agent *a, const struct ctl_job *m);
+void job_on_plan(struct agent *a, const struct ctl_plan *m);
+void job_on_tensor_fail(struct agent *a, const struct ctl_tensor_fail *m);
+void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
+/* The scheduler may have forgotten what was under way: say it again. */
+void job_resend_all(struct agent *a);
+struct job *agent_job(struct agent *a, uint32_t id);
+void job_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
+void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
+
+/* ---- why.c ---- */
+void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
+void why_on_text(struct agent *a, const struct ctl_why_text *m);
+void why_on_probe(struct agent *a, const struct ctl_probe *m);
+#endif

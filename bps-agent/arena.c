@@ -1,0 +1,160 @@
+#include "bps-agent/arena.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+#define PAGE	      4096u
+#define ARENA_FIRST   ((size_t)1 << 20)
+#define ARENA_LARGEST ((size_t)32 << 20)
+
+int arena_memfd(const char *name, size_t bytes, int *ret_fd, void **ret_mem, struct err_text *err)
+{
+	int fd, rc;
+	void *mem;
+
+	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return err_set(err, -errno, "cannot make shared memory: %s", strerror(errno));
+	rc = -posix_fallocate(fd, 0, (off_t)bytes); /* no page may be missing later: SIGBUS */
+	if (rc < 0) {
+		err_set(err, rc, "cannot allocate %zu bytes of shared memory: %s", bytes, strerror(-rc));
+		goto failed;
+	}
+	mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (mem == MAP_FAILED) {
+		rc = err_set(err, -errno, "cannot map %zu bytes of shared memory: %s", bytes,
+			strerror(errno));
+		goto failed;
+	}
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+		rc = err_set(err, -errno, "cannot seal shared memory: %s", strerror(errno));
+		munmap(mem, bytes);
+		goto failed;
+	}
+	*ret_fd = fd;
+	*ret_mem = mem;
+	return 0;
+failed:
+	close(fd);
+	return rc;
+}
+
+size_t arena_round(size_t n_bytes)
+{
+	size_t align = n_bytes >= PAGE ? PAGE : 64;
+
+	return (n_bytes + align - 1) / align * align;
+}
+
+/* A descriptor of the same memory that cannot be mapped writable. */
+static int read_only_fd(int fd)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static int fd_for_trainer(struct arena *a, int fd, struct err_text *err)
+{
+	int ro = -1;
+
+	if (a->kind == ARENA_OUTPUT) {
+		ro = read_only_fd(fd);
+		if (ro < 0)
+			return err_set(err, -errno, "cannot share memory read-only: %s", strerror(errno));
+	}
+	if (a->kind != ARENA_INPUT)
+		close(fd);
+	a->fd = a->kind == ARENA_INPUT ? fd : ro;
+	return 0;
+}
+
+static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,
+	struct err_text *err)
+{
+	struct arena *a = calloc(1, sizeof(*a));
+	void *mem;
+	int fd, rc;
+
+	if (!a)
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	rc = arena_memfd("bps-arena", bytes, &fd, &mem, err);
+	if (rc < 0) {
+		free(a);
+		return rc;
+	}
+	*a = (struct arena){.kind = kind, .fd = fd, .mem = mem, .bytes = bytes};
+	rc = fd_for_trainer(a, fd, err);
+	if (rc == 0) {
+		rc = set->x->ops->seg_add(set->x, mem, bytes, &a->segment);
+		if (rc < 0)
+			err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+	}
+	if (rc < 0) {
+		munmap(mem, bytes);
+		if (a->fd >= 0)
+			close(a->fd);
+		free(a);
+		return rc;
+	}
+	a->id = set->next_id++;
+	a->next = set->head;
+	set->head = a;
+	set->bytes += bytes;
+	*ret = a;
+	return 0;
+}
+
+int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
+	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err)
+{
+	size_t need = arena_round(n_bytes), bytes, start = 0;
+	struct arena *a = prefer;
+	int rc;
+
+	if (a)
+		start = need >= PAGE ? (a->used + PAGE - 1) / PAGE * PAGE : a->used;
+	if (!a || start > a->bytes || need > a->bytes - start) {
+		bytes = prefer ? prefer->bytes * 2 : ARENA_FIRST;
+		if (bytes > ARENA_LARGEST)
+			bytes = ARENA_LARGEST;
+		if (bytes < need)
+			bytes = (need + PAGE - 1) / PAGE * PAGE;
+		rc = arena_new(set, kind, bytes, &a, err);
+		if (rc < 0)
+			return rc;
+		start = 0;
+	}
+	a->used = start + need;
+	*ret = (struct agt_mem){.mem = a->mem + start, .offset = start, .segment = a->segment};
+	*ret_arena = a;
+	return 0;
+}
+
+void arena_set_fini(struct arena_set *set)
+{
+	struct arena *a;
+
+	while ((a = set->head)) {
+		set->head = a->next;
+		set->x->ops->seg_del(set->x, a->segment);
+		munmap(a->mem, a->bytes);
+		if (a->fd >= 0)
+			close(a->fd);
+		free(a);
+	}
+	set->bytes = 0;
+}

@@ -1,0 +1,335 @@
+/* One trainer: its socket, its control page, its ring. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bps-agent/agent.h"
+#include "common/log.h"
+
+/* A connection must say HELLO within this time. */
+#define GREETING_MS 5000
+/* Submissions taken from one ring before the others have their turn. */
+#define RING_BATCH 256
+
+static const struct {
+	const char *name;
+	unsigned next;
+} states[] = {
+	[TRAINER_GREETING] = {"greeting", 1u << TRAINER_JOINING},
+	[TRAINER_JOINING] = {"joining", 1u << TRAINER_ATTACHED | 1u << TRAINER_OVER},
+	[TRAINER_ATTACHED] = {"attached", 1u << TRAINER_FINISHING | 1u << TRAINER_OVER},
+	[TRAINER_FINISHING] = {"finishing", 1u << TRAINER_OVER},
+	[TRAINER_OVER] = {"over", 0},
+	[TRAINER_GONE] = {"gone", 0},
+};
+
+void trainer_set_state(struct trainer *t, enum trainer_state state)
+{
+	if (state != TRAINER_GONE && !(states[t->state].next >> state & 1)) {
+		log_error("trainer cannot go from %s to %s: pid=%d", states[t->state].name,
+			states[state].name, (int)t->pid);
+		return;
+	}
+	log_debug("trainer %s to %s: pid=%d job=%s rank=%d", states[t->state].name, states[state].name,
+		(int)t->pid, t->job ? t->job->name : "-", (int)t->rank);
+	t->state = state;
+}
+
+static void free_if_closed(struct trainer *t)
+{
+	if (t->n_handles)
+		return;
+	if (t->control)
+		munmap(t->control, t->control_bytes);
+	if (t->efd >= 0)
+		close(t->efd);
+	close(t->sock);
+	free(t->tensors);
+	free(t);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+	struct trainer *t = h->data;
+
+	t->n_handles--;
+	free_if_closed(t);
+}
+
+static void close_handle(uv_handle_t *h)
+{
+	if (h->data)
+		uv_close(h, on_closed);
+}
+
+void trainer_drop(struct trainer *t, bool is_fault, const char *why)
+{
+	if (t->state == TRAINER_GONE)
+		return;
+	if (is_fault)
+		log_rated(LOG_WARN, "trainer broke the rules, dropping it: pid=%d uid=%u job=%s rank=%d why=%s",
+			(int)t->pid, (unsigned)t->uid, t->job ? t->job->name : "-", (int)t->rank, why);
+	else
+		log_debug("trainer left: pid=%d why=%s", (int)t->pid, why);
+	if (t->job)
+		job_detach(t, why);
+	trainer_set_state(t, TRAINER_GONE);
+	TAILQ_REMOVE(&t->agent->trainers, t, link);
+	t->agent->n_trainers--;
+	t->n_handles++; /* keep it until all are on their way */
+	close_handle((uv_handle_t *)&t->sock_poll);
+	close_handle((uv_handle_t *)&t->efd_poll);
+	close_handle((uv_handle_t *)&t->greeting);
+	t->n_handles--;
+	free_if_closed(t);
+}
+
+void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
+{
+	int rc;
+
+	if (t->state == TRAINER_GONE)
+		return;
+	rc = local_send(t->sock, m, fds, n_fds, 0);
+	/* Not dropped from here: the caller may be walking a list that it is on. Its socket will say so. */
+	if (rc < 0) {
+		log_rated(LOG_WARN, "trainer does not take a message: pid=%d type=%s err=%s", (int)t->pid,
+			local_type_name(m->type), err_str(rc));
+		shutdown(t->sock, SHUT_RDWR);
+	}
+}
+
+/* ---- ring ---- */
+
+bool trainer_poll_ring(struct trainer *t)
+{
+	struct local_sqe e;
+	struct err_text err;
+	bool any = false;
+
+	if (!t->control)
+		return false;
+	for (unsigned i = 0; i < RING_BATCH; i++) {
+		if (!local_sq_pop(t->control, AGENT_SQ_ENTRIES, &t->sq_head, &e))
+			break;
+		any = true;
+		if (job_submit(t, &e, &err) < 0) {
+			trainer_drop(t, true, err.s);
+			break;
+		}
+	}
+	return any;
+}
+
+bool trainer_may_sleep(struct trainer *t)
+{
+	return !t->control || local_sq_sleep(t->control, AGENT_SQ_ENTRIES, t->sq_head);
+}
+
+void trainer_awake(struct trainer *t)
+{
+	if (t->control)
+		local_sq_awake(t->control);
+}
+
+void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers)
+{
+	local_done(t->control, AGENT_SQ_ENTRIES, index, round, status, workers);
+	t->completed++;
+	t->is_dirty = true;
+	t->agent->has_dirty = true;
+}
+
+void trainer_flush(struct agent *a)
+{
+	struct trainer *t;
+
+	if (!a->has_dirty)
+		return;
+	a->has_dirty = false;
+	TAILQ_FOREACH(t, &a->trainers, link) {
+		if (!t->is_dirty)
+			continue;
+		t->is_dirty = false;
+		local_done_wake(t->control);
+	}
+}
+
+/* ---- socket ---- */
+
+static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
+{
+	uint32_t n = t->agent->cfg.max_tensors;
+	void *mem;
+	int rc;
+
+	t->tensors = calloc(n, sizeof(struct tensor *));
+	t->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (!t->tensors || t->efd < 0)
+		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
+	t->control_bytes = local_control_bytes(AGENT_SQ_ENTRIES, n);
+	rc = arena_memfd("bps-control", t->control_bytes, ret_fd, &mem, err);
+	if (rc < 0)
+		return rc;
+	t->control = mem;
+	local_control_init(t->control, AGENT_SQ_ENTRIES, n);
+	return 0;
+}
+
+static void on_eventfd(uv_poll_t *p, int status, int events)
+{
+	struct trainer *t = p->data;
+	uint64_t n;
+
+	(void)events;
+	(void)status;
+	if (read(t->efd, &n, sizeof(n)) < 0 && errno != EAGAIN)
+		log_rated(LOG_WARN, "cannot read an eventfd: %s", strerror(errno));
+}
+
+static void on_hello(struct trainer *t, const struct local_msg *m)
+{
+	struct local_msg reply = {.type = LOCAL_WELCOME, .seq = m->seq};
+	struct err_text err = {0};
+	int fd = -1, rc;
+
+	if (t->state != TRAINER_GREETING) {
+		trainer_drop(t, true, "a second HELLO");
+		return;
+	}
+	uv_timer_stop(&t->greeting);
+	if (m->hello.abi != LOCAL_ABI)
+		rc = err_set(&err, BPS_EVERSION,
+			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install both from one release",
+			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
+	else
+		rc = make_control(t, &fd, &err);
+	if (rc == 0)
+		rc = job_attach(t, &m->hello, &err);
+	reply.welcome.code = rc < 0 ? (uint32_t)-rc : 0;
+	reply.welcome.text = err.s;
+	trainer_send(t, &reply, (int[]){fd, t->efd}, rc < 0 ? 0 : 2);
+	if (fd >= 0)
+		close(fd);
+	if (rc < 0) {
+		trainer_drop(t, false, err.s);
+		return;
+	}
+	uv_poll_init(dataloop_uv(t->agent->loop), &t->efd_poll, t->efd);
+	t->efd_poll.data = t;
+	t->n_handles++;
+	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
+}
+
+static void on_message(struct trainer *t, const struct local_msg *m)
+{
+	if (t->state == TRAINER_GREETING && m->type != LOCAL_HELLO) {
+		trainer_drop(t, true, "no HELLO first");
+		return;
+	}
+	switch (m->type) {
+	case LOCAL_HELLO:
+		on_hello(t, m);
+		break;
+	case LOCAL_DECLARE:
+		job_declare(t, m->seq, &m->declare);
+		break;
+	case LOCAL_WHY:
+		why_ask(t, m->seq, &m->why);
+		break;
+	case LOCAL_FINISH:
+		job_finish(t, m->seq);
+		break;
+	default:
+		trainer_drop(t, true, "not a message for an agent");
+	}
+}
+
+static void on_socket(uv_poll_t *p, int status, int events)
+{
+	struct trainer *t = p->data;
+	int fds[LOCAL_FDS_MAX];
+	unsigned n_fds = 0;
+	struct local_msg m;
+	struct err_text err = {0};
+	void *mem = NULL;
+	int rc;
+
+	(void)events;
+	(void)status; /* whatever it is, the receive says it better */
+	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err);
+	if (rc == -EAGAIN)
+		return;
+	if (rc == 1) {
+		for (unsigned i = 0; i < n_fds; i++)
+			close(fds[i]);
+		if (n_fds)
+			trainer_drop(t, true, "descriptors are not taken");
+		else
+			on_message(t, &m);
+		free(mem);
+		return;
+	}
+	trainer_drop(t, rc == BPS_EPROTO, rc == 0 ? "it closed its socket" : *err.s ? err.s : err_str(rc));
+}
+
+static void on_greeting(uv_timer_t *timer)
+{
+	struct trainer *t = timer->data;
+
+	trainer_drop(t, true, "no HELLO within 5 s");
+}
+
+static void refuse(int sock, uint32_t limit)
+{
+	struct local_msg m = {.type = LOCAL_WELCOME};
+	struct err_text err;
+
+	err_set(&err, 0, "this bps-agent serves %u trainers already (limit %u); raise max-trainers", limit,
+		limit);
+	m.welcome.code = (uint32_t)-BPS_EQUOTA;
+	m.welcome.text = err.s;
+	log_rated(LOG_WARN, "trainer refused: %s", err.s);
+	if (local_send(sock, &m, NULL, 0, 0) < 0)
+		log_debug("the refused trainer was not told");
+	close(sock);
+}
+
+void trainer_accept(struct agent *a)
+{
+	int sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	struct trainer *t;
+
+	if (sock < 0) {
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			log_rated(LOG_WARN, "cannot accept a trainer: %s", strerror(errno));
+		return;
+	}
+	if (a->n_trainers >= a->cfg.max_trainers) {
+		refuse(sock, a->cfg.max_trainers);
+		return;
+	}
+	t = calloc(1, sizeof(*t));
+	if (!t || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0) {
+		log_rated(LOG_WARN, "cannot take a trainer: out of memory or no credentials");
+		free(t);
+		close(sock);
+		return;
+	}
+	*t = (struct trainer){.agent = a, .sock = sock, .efd = -1, .pid = cred.pid, .uid = cred.uid,
+		.rank = CTL_NO_ID, .quiet_since_ns = dataloop_now_ns()};
+	TAILQ_INSERT_TAIL(&a->trainers, t, link);
+	a->n_trainers++;
+	uv_timer_init(dataloop_uv(a->loop), &t->greeting);
+	uv_poll_init(dataloop_uv(a->loop), &t->sock_poll, sock);
+	t->sock_poll.data = t->greeting.data = t;
+	t->n_handles = 2;
+	uv_timer_start(&t->greeting, on_greeting, GREETING_MS, 0);
+	uv_poll_start(&t->sock_poll, UV_READABLE | UV_DISCONNECT, on_socket);
+}
