@@ -30,6 +30,7 @@
 #define AGENT_SQ_ENTRIES 4096
 
 struct agent_config {
+	uint32_t id; /* told by the scheduler */
 	uint64_t instance;
 	int listen_fd; /* SOCK_SEQPACKET, listening; owned by the agent from agent_new on */
 	uint32_t spin_us;
@@ -79,7 +80,7 @@ struct trainer {
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
-	bool is_dirty; /* completions not yet told */
+	bool is_dirty;           /* completions not yet told */
 	struct tensor **tensors; /* by its index */
 	uint32_t n_tensors;
 	struct arena *input; /* newest */
@@ -137,30 +138,36 @@ struct job {
 	struct arena *output, *staging; /* newest */
 };
 
+struct known_server {
+	uint32_t id;
+	uint8_t state;
+	uint64_t instance;
+};
+
+/* For the status screen and the metrics. */
+struct agent_figures {
+	struct agt_stats core;
+	uint32_t trainers, jobs;
+	uint64_t shared_bytes, beat_ns;
+};
+
 struct agent {
 	struct agent_config cfg;
 	struct dataloop *loop;
 	struct xport *x;
 	struct agt_core *core;
 	struct member *member;
-	uint32_t id;
-	bool has_id;
 	uv_poll_t listen_poll;
 	TAILQ_HEAD(, trainer) trainers;
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;
 	uint32_t next_seq;
 	bool has_dirty;
-	struct { /* what was last known of servers, to see changes */
-		uint32_t id;
-		uint8_t state;
-		uint64_t instance;
-	} *servers;
+	struct known_server *servers; /* to see what has changed */
 	uint32_t n_servers;
-	pthread_mutex_t lock; /* of the two below: read by the control thread */
-	struct agt_stats stats;
-	uint32_t stats_trainers, stats_jobs;
-	uint64_t stats_bytes, stats_at_ns;
+	uint64_t stats_at_ns;
+	pthread_mutex_t lock; /* of figures, which the control thread reads */
+	struct agent_figures figures;
 };
 
 /* ---- agent.c ---- */
@@ -169,13 +176,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 /* Drops all trainers, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
 /* From the control thread. Errors: -EAGAIN, -ENOMEM: it is lost. */
-int agent_post_up(struct agent *a, uint32_t id);
+int agent_post_up(struct agent *a);
 int agent_post_message(struct agent *a, struct member_msg *m);
-struct agent_figures {
-	struct agt_stats core;
-	uint32_t trainers, jobs;
-	uint64_t shared_bytes, beat_ns;
-};
 void agent_figures(struct agent *a, struct agent_figures *ret);
 
 /* ---- trainer.c ---- */

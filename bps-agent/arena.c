@@ -13,7 +13,7 @@
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-#define PAGE	      4096u
+#define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
 #define ARENA_LARGEST ((size_t)32 << 20)
 
@@ -29,7 +29,8 @@ int arena_memfd(const char *name, size_t bytes, int *ret_fd, void **ret_mem, str
 		return err_set(err, -errno, "cannot make shared memory: %s", strerror(errno));
 	rc = -posix_fallocate(fd, 0, (off_t)bytes); /* no page may be missing later: SIGBUS */
 	if (rc < 0) {
-		err_set(err, rc, "cannot allocate %zu bytes of shared memory: %s", bytes, strerror(-rc));
+		err_set(err, rc, "cannot allocate %zu bytes of shared memory: %s", bytes,
+			strerror(-rc));
 		goto failed;
 	}
 	mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
@@ -74,7 +75,8 @@ static int fd_for_trainer(struct arena *a, int fd, struct err_text *err)
 	if (a->kind == ARENA_OUTPUT) {
 		ro = read_only_fd(fd);
 		if (ro < 0)
-			return err_set(err, -errno, "cannot share memory read-only: %s", strerror(errno));
+			return err_set(
+				err, -errno, "cannot share memory read-only: %s", strerror(errno));
 	}
 	if (a->kind != ARENA_INPUT)
 		close(fd);

@@ -23,7 +23,7 @@ struct arena {
 	struct arena *next; /* of the set, newest first */
 	enum arena_kind kind;
 	uint32_t id;
-	int fd;	      /* for the trainer: writable for ARENA_INPUT, else read-only; -1 when private */
+	int fd; /* for the trainer: writable for ARENA_INPUT, else read-only; -1 when private */
 	char *mem;
 	size_t bytes, used;
 	uint16_t segment;

@@ -14,8 +14,8 @@ static const char *const job_states[] = {"forming", "running", "ended"};
 
 static void job_set_state(struct job *job, enum job_state state, const char *why)
 {
-	log_info("job %s to %s: job=%s id=%u why=%s", job_states[job->state], job_states[state], job->name,
-		job->id, why);
+	log_info("job %s to %s: job=%s id=%u why=%s", job_states[job->state], job_states[state],
+		job->name, job->id, why);
 	job->state = state;
 }
 
@@ -24,8 +24,8 @@ struct job *agent_job(struct agent *a, uint32_t id)
 	struct job *job;
 
 	TAILQ_FOREACH(job, &a->jobs, link)
-		if (job->id == id && job->state != JOB_ENDED)
-			return job;
+	if (job->id == id && job->state != JOB_ENDED)
+		return job;
 	return NULL;
 }
 
@@ -34,8 +34,8 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name)
 	struct job *job;
 
 	TAILQ_FOREACH(job, &a->jobs, link)
-		if (job->state == JOB_FORMING && job->uid == uid && strcmp(job->name, name) == 0)
-			return job;
+	if (job->state == JOB_FORMING && job->uid == uid && strcmp(job->name, name) == 0)
+		return job;
 	return NULL;
 }
 
@@ -85,7 +85,8 @@ static void tell_end(struct job *job, struct trainer *t)
 	if (t->state == TRAINER_FINISHING) {
 		m.type = LOCAL_FINISHED;
 		m.seq = t->finish_seq;
-		m.finished = (struct local_finished){.code = (uint32_t)-job->code, .text = job->text};
+		m.finished =
+			(struct local_finished){.code = (uint32_t)-job->code, .text = job->text};
 		trainer_send(t, &m, NULL, 0);
 	} else if (job->code < 0 && (t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		m.job = (struct local_job){.code = (uint32_t)-job->code, .text = job->text};
@@ -100,15 +101,15 @@ static void fail_pending(struct job *job)
 	struct tensor *tensor;
 
 	TAILQ_FOREACH(tensor, &job->tensors, link)
-		for (uint32_t w = 0; w < job->n_workers; w++) {
-			struct tensor_worker *tw = &tensor->workers[w];
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		struct tensor_worker *tw = &tensor->workers[w];
 
-			if (!tw->pending.is_set)
-				continue;
-			tw->pending.is_set = false;
-			if (job->by_worker[w])
-				trainer_done(job->by_worker[w], tw->index, tw->pending.round, job->code, 0);
-		}
+		if (!tw->pending.is_set)
+			continue;
+		tw->pending.is_set = false;
+		if (job->by_worker[w])
+			trainer_done(job->by_worker[w], tw->index, tw->pending.round, job->code, 0);
+	}
 }
 
 static void job_end(struct job *job, int code, const char *text)
@@ -125,13 +126,13 @@ static void job_end(struct job *job, int code, const char *text)
 	if (core) {
 		agt_job_fail(core, code < 0 ? code : BPS_ECLOSED);
 		TAILQ_FOREACH(tensor, &job->tensors, link)
-			tensor->core = NULL;
+		tensor->core = NULL;
 		fail_pending(job);
 		job->is_busy = true;
 		job->core = NULL;
 	}
 	TAILQ_FOREACH(t, &job->trainers, of_job)
-		tell_end(job, t);
+	tell_end(job, t);
 	if (core)
 		agt_job_free(core, job_released, job); /* may free the job */
 }
@@ -150,8 +151,13 @@ static void send_join(struct trainer *t)
 {
 	struct ctl_msg m = {.type = CTL_JOIN};
 
-	m.join = (struct ctl_join){.seq = t->join_seq, .uid = t->uid, .job = t->job->name,
-		.rank = t->rank, .size = t->job->size, .flags = t->job->flags, .pid = (uint32_t)t->pid,
+	m.join = (struct ctl_join){.seq = t->join_seq,
+		.uid = t->uid,
+		.job = t->job->name,
+		.rank = t->rank,
+		.size = t->job->size,
+		.flags = t->job->flags,
+		.pid = (uint32_t)t->pid,
 		.part_bytes = t->part_bytes};
 	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
 }
@@ -181,9 +187,11 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	struct job *job;
 
 	if (!*h->job || h->size == 0 || h->size > CTL_WORKERS_MAX ||
-		(h->rank != CTL_NO_ID && h->rank >= h->size) || (h->flags & ~(uint32_t)JOB_FLAGS_KNOWN))
+		(h->rank != CTL_NO_ID && h->rank >= h->size) ||
+		(h->flags & ~(uint32_t)JOB_FLAGS_KNOWN))
 		return err_set(err, -EINVAL,
-			"a job needs a name, a size of 1 to %u and ranks below it; got job '%s', rank %d of %u",
+			"a job needs a name, a size of 1 to %u and ranks below it; got job '%s', "
+			"rank %d of %u",
 			CTL_WORKERS_MAX, h->job, (int)h->rank, h->size);
 	job = job_forming(a, t->uid, h->job);
 	if (!job)
@@ -192,7 +200,8 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	if (job->size != h->size || job->flags != h->flags)
 		return err_set(err, BPS_EMISMATCH,
-			"job '%s': pid %d wants %u workers, flags %u, another worker of this machine %u, flags %u",
+			"job '%s': pid %d wants %u workers, flags %u, another worker of this "
+			"machine %u, flags %u",
 			h->job, (int)t->pid, h->size, h->flags, job->size, job->flags);
 	t->job = job;
 	t->rank = h->rank;
@@ -210,8 +219,8 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	struct trainer *t;
 
 	TAILQ_FOREACH(t, &a->trainers, link)
-		if (t->state == TRAINER_JOINING && t->join_seq == m->seq)
-			break;
+	if (t->state == TRAINER_JOINING && t->join_seq == m->seq)
+		break;
 	if (!t)
 		return;
 	if (m->code == 0) {
@@ -229,13 +238,13 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	struct trainer *t;
 
 	TAILQ_FOREACH(t, &job->trainers, of_job)
-		if (t->rank == rank && t->state == TRAINER_JOINING)
-			return t;
+	if (t->rank == rank && t->state == TRAINER_JOINING)
+		return t;
 	return NULL;
 }
 
-static void send_worker(struct job *job, uint32_t id, uint32_t rank, enum worker_event event,
-	const char *text)
+static void send_worker(
+	struct job *job, uint32_t id, uint32_t rank, enum worker_event event, const char *text)
 {
 	struct ctl_msg m = {.type = CTL_WORKER,
 		.worker = {.job = id, .rank = rank, .event = (uint8_t)event, .text = text}};
@@ -275,8 +284,11 @@ static void welcome_workers(struct job *job)
 
 		t->worker = w;
 		trainer_set_state(t, TRAINER_ATTACHED);
-		m.job = (struct local_job){.rank = t->rank, .size = job->size, .local_rank = w,
-			.local_size = job->n_workers, .text = ""};
+		m.job = (struct local_job){.rank = t->rank,
+			.size = job->size,
+			.local_rank = w,
+			.local_size = job->n_workers,
+			.text = ""};
 		trainer_send(t, &m, NULL, 0);
 	}
 }
@@ -286,7 +298,9 @@ static void disown(struct agent *a, const struct ctl_job *m, const struct ctl_jo
 {
 	for (uint32_t i = 0; i < me->n_ranks; i++) {
 		struct ctl_msg msg = {.type = CTL_WORKER,
-			.worker = {.job = m->job, .rank = me->ranks[i].rank, .event = WORKER_LOST,
+			.worker = {.job = m->job,
+				.rank = me->ranks[i].rank,
+				.event = WORKER_LOST,
 				.text = "its bps-agent was restarted"}};
 
 		member_send(a->member, &msg);
@@ -299,9 +313,10 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	uint32_t i = 0;
 	int rc;
 
-	while (i < m->n_members && m->members[i].agent != a->id)
+	while (i < m->n_members && m->members[i].agent != a->cfg.id)
 		i++;
-	if (i == m->n_members || m->n_members > WIRE_MEMBERS_MAX || (job && job->state == JOB_RUNNING))
+	if (i == m->n_members || m->n_members > WIRE_MEMBERS_MAX ||
+		(job && job->state == JOB_RUNNING))
 		return;
 	if (!job)
 		job = job_forming(a, m->uid, m->name);
@@ -312,7 +327,9 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	job->id = m->job;
 	rc = job_start(job, m, (uint16_t)i);
 	if (rc < 0) {
-		job_end(job, rc, rc == -ENOMEM ? "the agent is out of memory" : "a worker left while the job formed");
+		job_end(job, rc,
+			rc == -ENOMEM ? "the agent is out of memory"
+				      : "a worker left while the job formed");
 		return;
 	}
 	job_set_state(job, JOB_RUNNING, "all workers are there");
@@ -329,7 +346,8 @@ void job_detach(struct trainer *t, const char *why)
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;
-	if (job->state != JOB_ENDED && (t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
+	if (job->state != JOB_ENDED &&
+		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
 		send_worker(job, job->id, t->rank, WORKER_LOST, text.s);
 	}
@@ -344,7 +362,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 	struct job *job = t->job;
 
 	if (t->state == TRAINER_OVER) {
-		struct local_msg m = {.type = LOCAL_FINISHED, .seq = seq,
+		struct local_msg m = {.type = LOCAL_FINISHED,
+			.seq = seq,
 			.finished = {.code = (uint32_t)-job->code, .text = job->text}};
 
 		trainer_send(t, &m, NULL, 0);
@@ -376,7 +395,8 @@ static struct tensor *tensor_find(struct job *job, const char *name)
 
 static struct tensor *tensor_new(struct job *job, const struct local_decl *d)
 {
-	struct tensor *tensor = calloc(1, sizeof(*tensor) + job->n_workers * sizeof(tensor->workers[0]));
+	struct tensor *tensor =
+		calloc(1, sizeof(*tensor) + job->n_workers * sizeof(tensor->workers[0]));
 
 	if (!tensor)
 		return NULL;
@@ -393,11 +413,12 @@ static struct tensor *tensor_new(struct job *job, const struct local_decl *d)
 	return tensor;
 }
 
-static void send_declare(struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems)
+static void send_declare(
+	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems)
 {
 	struct ctl_decl d = {.rank = rank, .name = name, .dtype = dtype, .n_elems = n_elems};
-	struct ctl_msg m = {.type = CTL_DECLARE,
-		.declare = {.job = job->id, .tensors = &d, .n_tensors = 1}};
+	struct ctl_msg m = {
+		.type = CTL_DECLARE, .declare = {.job = job->id, .tensors = &d, .n_tensors = 1}};
 
 	member_send(job->agent->member, &m);
 }
@@ -415,7 +436,8 @@ static void tensor_refuse(struct tensor *tensor, int code, const char *text)
 		struct tensor_worker *tw = &tensor->workers[w];
 
 		if (tw->pending.is_set && tensor->job->by_worker[w])
-			trainer_done(tensor->job->by_worker[w], tw->index, tw->pending.round, code, 0);
+			trainer_done(
+				tensor->job->by_worker[w], tw->index, tw->pending.round, code, 0);
 		tw->pending.is_set = false;
 	}
 }
@@ -430,8 +452,8 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 	int rc;
 
 	if (job->n_workers > 1 && job->n_members > 1) {
-		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging, &staging,
-			err);
+		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
+			&staging, err);
 		if (rc < 0)
 			return rc;
 		has_staging = &staging;
@@ -441,8 +463,8 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		in[w] = tensor->workers[w].in;
-	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in, has_staging, tensor->out, tensor,
-		&tensor->core);
+	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in, has_staging, tensor->out,
+		tensor, &tensor->core);
 	free(in);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
@@ -450,8 +472,10 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 		send_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 		return 0;
 	}
-	plan = (struct ctl_tensor){.tensor = job->n_tensors++, .dtype = tensor->dtype,
-		.n_elems = tensor->n_elems, .part_elems = 1};
+	plan = (struct ctl_tensor){.tensor = job->n_tensors++,
+		.dtype = tensor->dtype,
+		.n_elems = tensor->n_elems,
+		.part_elems = 1};
 	rc = agt_tensor_plan(tensor->core, &plan);
 	return rc < 0 ? err_set(err, rc, "the agent is out of memory") : 0;
 }
@@ -467,28 +491,32 @@ static void tensor_submit_pending(struct tensor *tensor)
 	}
 }
 
-static int check_quota(struct trainer *t, const struct local_decl *d, size_t bytes, struct err_text *err)
+static int check_quota(
+	struct trainer *t, const struct local_decl *d, size_t bytes, struct err_text *err)
 {
 	struct agent *a = t->agent;
 	uint64_t use = 0;
 	struct job *job;
 
 	TAILQ_FOREACH(job, &a->jobs, link)
-		use += job->arenas.bytes;
+	use += job->arenas.bytes;
 	if (bytes > a->cfg.max_bytes || use > a->cfg.max_bytes - bytes)
 		return err_set(err, BPS_EQUOTA,
-			"tensor '%s' needs %zu bytes of shared memory; %llu of %llu are in use on this machine "
+			"tensor '%s' needs %zu bytes of shared memory; %llu of %llu are in use on "
+			"this machine "
 			"(bps-agent's setting 'memory')",
-			d->name, bytes, (unsigned long long)use, (unsigned long long)a->cfg.max_bytes);
+			d->name, bytes, (unsigned long long)use,
+			(unsigned long long)a->cfg.max_bytes);
 	if (t->n_tensors >= a->cfg.max_tensors)
 		return err_set(err, BPS_EQUOTA,
-			"this worker has declared %u tensors, which is the limit (bps-agent's setting 'max-tensors')",
+			"this worker has declared %u tensors, which is the limit (bps-agent's "
+			"setting 'max-tensors')",
 			t->n_tensors);
 	return 0;
 }
 
-static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, struct arena **ret_in,
-	struct err_text *err)
+static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes,
+	struct arena **ret_in, struct err_text *err)
 {
 	struct job *job = t->job;
 	struct tensor_worker *tw = &tensor->workers[t->worker];
@@ -497,7 +525,8 @@ static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, s
 	int rc = 0;
 
 	if (!tensor->out_arena) {
-		rc = arena_alloc(&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
+		rc = arena_alloc(
+			&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
 		if (rc < 0)
 			return rc;
 		tensor->out_arena = job->output;
@@ -528,8 +557,8 @@ static void tell_outputs(struct trainer *t, const struct arena *a)
 		tell_arena(t, a);
 }
 
-static int declare_again(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
-	struct err_text *err)
+static int declare_again(
+	struct trainer *t, struct tensor *tensor, const struct local_decl *d, struct err_text *err)
 {
 	uint32_t other = t->rank;
 
@@ -539,9 +568,11 @@ static int declare_again(struct trainer *t, struct tensor *tensor, const struct 
 		if (tensor->workers[w].is_declared)
 			other = t->job->ranks[w];
 	err_set(err, BPS_EMISMATCH,
-		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) %s x %llu", d->name,
-		t->job->name, other, dtype_name(tensor->dtype), (unsigned long long)tensor->n_elems, t->rank,
-		dtype_name(d->dtype), (unsigned long long)d->n_elems);
+		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) %s x "
+		"%llu",
+		d->name, t->job->name, other, dtype_name(tensor->dtype),
+		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
+		(unsigned long long)d->n_elems);
 	if (other != t->rank) { /* all workers of the job must hear of it */
 		tensor_refuse(tensor, BPS_EMISMATCH, err->s);
 		send_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
@@ -562,8 +593,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 
 	if (!elem || !d->n_elems || !*d->name ||
 		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
-		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name, dtype_name(d->dtype),
-			(unsigned long long)d->n_elems);
+		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
+			dtype_name(d->dtype), (unsigned long long)d->n_elems);
 	tensor = tensor_find(job, d->name);
 	rc = tensor ? declare_again(t, tensor, d, err) : 0;
 	if (rc == 0)
@@ -574,7 +605,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared)
-		return err_set(err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
+		return err_set(
+			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
 	rc = slots_alloc(t, tensor, bytes, &in_arena, err);
 	if (rc < 0)
 		return rc;
@@ -583,8 +615,11 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	t->tensors[t->n_tensors++] = tensor;
 	if (in_arena != known)
 		tell_arena(t, in_arena);
-	*slot = (struct local_slot){.text = "", .tensor = tw->index, .in_arena = in_arena->id,
-		.out_arena = tensor->out_arena->id, .in_offset = tw->in.offset,
+	*slot = (struct local_slot){.text = "",
+		.tensor = tw->index,
+		.in_arena = in_arena->id,
+		.out_arena = tensor->out_arena->id,
+		.in_offset = tw->in.offset,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
 	if (++tensor->n_declared == job->n_workers && !tensor->failed) {
 		rc = tensor_complete(tensor, err);
@@ -607,9 +642,10 @@ void job_declare(struct trainer *t, uint32_t seq, const struct local_declare *d)
 	}
 	for (uint32_t i = 0; i < d->n_tensors; i++) {
 		int rc = t->state == TRAINER_OVER
-			? err_set(&errs[i], t->job->code < 0 ? t->job->code : BPS_ECLOSED, "%s",
-				  t->job->code < 0 ? t->job->text : "the job has ended")
-			: declare_one(t, &d->tensors[i], &slots[i], &errs[i]);
+				 ? err_set(&errs[i], t->job->code < 0 ? t->job->code : BPS_ECLOSED,
+					   "%s",
+					   t->job->code < 0 ? t->job->text : "the job has ended")
+				 : declare_one(t, &d->tensors[i], &slots[i], &errs[i]);
 
 		if (rc < 0)
 			slots[i] = (struct local_slot){.code = (uint32_t)-rc, .text = errs[i].s};
@@ -631,19 +667,21 @@ int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *er
 
 	if (!tensor || e->op >= OP_COUNT || e->flags || t->state == TRAINER_FINISHING ||
 		t->state == TRAINER_JOINING)
-		return err_set(err, BPS_EPROTO, "a submission of tensor %u, op %u, flags %u makes no sense",
-			e->tensor, e->op, e->flags);
+		return err_set(err, BPS_EPROTO,
+			"a submission of tensor %u, op %u, flags %u makes no sense", e->tensor,
+			e->op, e->flags);
 	tw = &tensor->workers[t->worker];
 	if (tw->pending.is_set || e->round != tw->submitted + 1)
-		return err_set(err, BPS_EPROTO, "tensor '%s': round %llu submitted after %llu", tensor->name,
-			(unsigned long long)e->round, (unsigned long long)tw->submitted);
+		return err_set(err, BPS_EPROTO, "tensor '%s': round %llu submitted after %llu",
+			tensor->name, (unsigned long long)e->round,
+			(unsigned long long)tw->submitted);
 	tw->submitted = e->round;
 	tw->since_ns = t->quiet_since_ns = dataloop_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
 		trainer_done(t, e->tensor, e->round,
 			job->state != JOB_ENDED ? tensor->failed
-			: job->code < 0		? job->code
+			: job->code < 0         ? job->code
 						: BPS_ECLOSED,
 			0);
 		return 0;
@@ -656,14 +694,17 @@ int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *er
 	if (rc == BPS_EMISMATCH) {
 		struct err_text text;
 
-		err_set(&text, 0, "tensor '%s' round %llu: rank %u submits op %s, another rank of this machine another",
+		err_set(&text, 0,
+			"tensor '%s' round %llu: rank %u submits op %s, another rank of this "
+			"machine another",
 			tensor->name, (unsigned long long)e->round, t->rank, op_name(e->op));
 		job_core_fail(t->agent, job->id, BPS_EMISMATCH, text.s);
 		agt_job_fail(job->core, BPS_EMISMATCH);
 		trainer_done(t, e->tensor, e->round, BPS_EMISMATCH, 0);
 		return 0;
 	}
-	return rc < 0 ? err_set(err, rc, "tensor '%s': round %llu submitted while another is in flight",
+	return rc < 0 ? err_set(err, rc,
+				"tensor '%s': round %llu submitted while another is in flight",
 				tensor->name, (unsigned long long)e->round)
 		      : 0;
 }
@@ -677,15 +718,15 @@ void job_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uin
 	(void)ctx;
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
 		if (tensor->job->by_worker[w])
-			trainer_done(tensor->job->by_worker[w], tensor->workers[w].index, round, status,
-				workers);
+			trainer_done(tensor->job->by_worker[w], tensor->workers[w].index, round,
+				status, workers);
 }
 
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 {
 	struct agent *a = ctx;
-	struct ctl_msg m = {.type = CTL_FAIL,
-		.fail = {.job = job, .code = (uint32_t)-code, .text = text}};
+	struct ctl_msg m = {
+		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 	struct job *j = agent_job(a, job);
 
 	if (j && !*j->text) {
@@ -726,13 +767,15 @@ void job_resend_all(struct agent *a)
 	struct trainer *t;
 	struct job *job;
 
-	TAILQ_FOREACH(t, &a->trainers, link) {
+	TAILQ_FOREACH(t, &a->trainers, link)
+	{
 		if (t->state == TRAINER_JOINING)
 			send_join(t);
 		else if (t->state == TRAINER_FINISHING)
 			send_worker(t->job, t->job->id, t->rank, WORKER_FINISHED, "");
 	}
-	TAILQ_FOREACH(job, &a->jobs, link) {
+	TAILQ_FOREACH(job, &a->jobs, link)
+	{
 		if (job->state != JOB_RUNNING)
 			continue;
 		if (job->code < 0)
@@ -741,9 +784,8 @@ void job_resend_all(struct agent *a)
 			if (!job->by_worker[w])
 				send_worker(job, job->id, job->ranks[w], WORKER_LOST, "it left");
 		TAILQ_FOREACH(tensor, &job->tensors, link)
-			if (tensor->core && job->n_members > 1 &&
-				agt_tensor_id(tensor->core) == CTL_NO_ID)
-				send_declare(job, job->ranks[0], tensor->name, tensor->dtype,
-					tensor->n_elems);
+		if (tensor->core && job->n_members > 1 && agt_tensor_id(tensor->core) == CTL_NO_ID)
+			send_declare(
+				job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 	}
 }

@@ -34,8 +34,8 @@ void trainer_set_state(struct trainer *t, enum trainer_state state)
 			states[state].name, (int)t->pid);
 		return;
 	}
-	log_debug("trainer %s to %s: pid=%d job=%s rank=%d", states[t->state].name, states[state].name,
-		(int)t->pid, t->job ? t->job->name : "-", (int)t->rank);
+	log_debug("trainer %s to %s: pid=%d job=%s rank=%d", states[t->state].name,
+		states[state].name, (int)t->pid, t->job ? t->job->name : "-", (int)t->rank);
 	t->state = state;
 }
 
@@ -71,8 +71,10 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 	if (t->state == TRAINER_GONE)
 		return;
 	if (is_fault)
-		log_rated(LOG_WARN, "trainer broke the rules, dropping it: pid=%d uid=%u job=%s rank=%d why=%s",
-			(int)t->pid, (unsigned)t->uid, t->job ? t->job->name : "-", (int)t->rank, why);
+		log_rated(LOG_WARN,
+			"trainer broke the rules, dropping it: pid=%d uid=%u job=%s rank=%d why=%s",
+			(int)t->pid, (unsigned)t->uid, t->job ? t->job->name : "-", (int)t->rank,
+			why);
 	else
 		log_debug("trainer left: pid=%d why=%s", (int)t->pid, why);
 	if (t->job)
@@ -97,8 +99,8 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	rc = local_send(t->sock, m, fds, n_fds, 0);
 	/* Not dropped from here: the caller may be walking a list that it is on. Its socket will say so. */
 	if (rc < 0) {
-		log_rated(LOG_WARN, "trainer does not take a message: pid=%d type=%s err=%s", (int)t->pid,
-			local_type_name(m->type), err_str(rc));
+		log_rated(LOG_WARN, "trainer does not take a message: pid=%d type=%s err=%s",
+			(int)t->pid, local_type_name(m->type), err_str(rc));
 		shutdown(t->sock, SHUT_RDWR);
 	}
 }
@@ -151,7 +153,8 @@ void trainer_flush(struct agent *a)
 	if (!a->has_dirty)
 		return;
 	a->has_dirty = false;
-	TAILQ_FOREACH(t, &a->trainers, link) {
+	TAILQ_FOREACH(t, &a->trainers, link)
+	{
 		if (!t->is_dirty)
 			continue;
 		t->is_dirty = false;
@@ -204,7 +207,8 @@ static void on_hello(struct trainer *t, const struct local_msg *m)
 	uv_timer_stop(&t->greeting);
 	if (m->hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
-			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install both from one release",
+			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install "
+			"both from one release",
 			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
 	else
 		rc = make_control(t, &fd, &err);
@@ -274,7 +278,10 @@ static void on_socket(uv_poll_t *p, int status, int events)
 		free(mem);
 		return;
 	}
-	trainer_drop(t, rc == BPS_EPROTO, rc == 0 ? "it closed its socket" : *err.s ? err.s : err_str(rc));
+	trainer_drop(t, rc == BPS_EPROTO,
+		rc == 0  ? "it closed its socket"
+		: *err.s ? err.s
+			 : err_str(rc));
 }
 
 static void on_greeting(uv_timer_t *timer)
@@ -289,8 +296,8 @@ static void refuse(int sock, uint32_t limit)
 	struct local_msg m = {.type = LOCAL_WELCOME};
 	struct err_text err;
 
-	err_set(&err, 0, "this bps-agent serves %u trainers already (limit %u); raise max-trainers", limit,
-		limit);
+	err_set(&err, 0, "this bps-agent serves %u trainers already (limit %u); raise max-trainers",
+		limit, limit);
 	m.welcome.code = (uint32_t)-BPS_EQUOTA;
 	m.welcome.text = err.s;
 	log_rated(LOG_WARN, "trainer refused: %s", err.s);
@@ -322,8 +329,13 @@ void trainer_accept(struct agent *a)
 		close(sock);
 		return;
 	}
-	*t = (struct trainer){.agent = a, .sock = sock, .efd = -1, .pid = cred.pid, .uid = cred.uid,
-		.rank = CTL_NO_ID, .quiet_since_ns = dataloop_now_ns()};
+	*t = (struct trainer){.agent = a,
+		.sock = sock,
+		.efd = -1,
+		.pid = cred.pid,
+		.uid = cred.uid,
+		.rank = CTL_NO_ID,
+		.quiet_since_ns = dataloop_now_ns()};
 	TAILQ_INSERT_TAIL(&a->trainers, t, link);
 	a->n_trainers++;
 	uv_timer_init(dataloop_uv(a->loop), &t->greeting);

@@ -9,8 +9,8 @@
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
 {
-	struct local_msg m = {.type = LOCAL_TEXT, .seq = seq,
-		.text = {.code = (uint32_t)-code, .text = text}};
+	struct local_msg m = {
+		.type = LOCAL_TEXT, .seq = seq, .text = {.code = (uint32_t)-code, .text = text}};
 
 	trainer_send(t, &m, NULL, 0);
 }
@@ -31,7 +31,8 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		const struct tensor_worker *tw = &tensor->workers[w];
-		const char *what = !tw->is_declared ? "has not declared it" : "has not submitted it";
+		const char *what =
+			!tw->is_declared ? "has not declared it" : "has not submitted it";
 		int len;
 
 		if (tw->is_declared && tw->submitted >= round)
@@ -39,11 +40,22 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 		n++;
 		if (used >= room)
 			continue;
-		len = snprintf(buf + used, room - used, "%srank %u (this host, pid %d) %s", used ? "; " : "",
-			job->ranks[w], job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, what);
+		len = snprintf(buf + used, room - used, "%srank %u (this host, pid %d) %s",
+			used ? "; " : "", job->ranks[w],
+			job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, what);
 		used += len > 0 ? (size_t)len : 0;
 	}
 	return n;
+}
+
+/* Append a clause to a sentence; what does not fit is cut. */
+static void append(char *buf, size_t room, const char *clause)
+{
+	size_t used = strlen(buf);
+
+	if (*clause && used + 3 < room)
+		snprintf(buf + used, room - used, "%s%.*s", used ? "; " : "",
+			(int)(room - used - 3), clause);
 }
 
 static void no_scheduler(const struct agent *a, char *buf, size_t room)
@@ -53,13 +65,17 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 }
 
 /* Ask the scheduler, which asks all machines of the job; what is known here goes along with its answer. */
-static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, const char *name, uint64_t round)
+static void ask_scheduler(
+	struct trainer *t, uint32_t seq, uint32_t tensor, const char *name, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
 	struct agent *a = t->agent;
 	char text[CTL_TEXT_MAX + 1];
 
-	m.why = (struct ctl_why){.seq = ++a->next_seq, .job = t->job->id, .tensor = tensor, .round = round,
+	m.why = (struct ctl_why){.seq = ++a->next_seq,
+		.job = t->job->id,
+		.tensor = tensor,
+		.round = round,
 		.name = name};
 	t->why_seq = m.why.seq;
 	t->why_local_seq = seq;
@@ -67,11 +83,7 @@ static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, cons
 		return;
 	t->why_seq = 0;
 	no_scheduler(a, text, sizeof(text));
-	if (*t->why_text) {
-		size_t n = strlen(text);
-
-		snprintf(text + n, sizeof(text) - n, "; %s", t->why_text);
-	}
+	append(text, sizeof(text), t->why_text);
 	answer(t, seq, 0, text);
 }
 
@@ -100,27 +112,30 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
 		return;
 	}
-	if (local_culprits(tensor, w->round, t->why_text, sizeof(t->why_text)) > 0 && job->n_members == 1) {
+	if (local_culprits(tensor, w->round, t->why_text, sizeof(t->why_text)) > 0 &&
+		job->n_members == 1) {
 		answer(t, seq, 0, t->why_text);
 		return;
 	}
 	if (job->core && !*t->why_text)
 		agt_job_network(job->core, t->why_text, sizeof(t->why_text));
-	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID, tensor->name, w->round);
+	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID, tensor->name,
+		w->round);
 }
 
 void why_on_text(struct agent *a, const struct ctl_why_text *m)
 {
-	char text[CTL_TEXT_MAX + 1];
+	char text[CTL_TEXT_MAX + 1] = "";
 	struct trainer *t;
 
 	TAILQ_FOREACH(t, &a->trainers, link)
-		if (t->why_seq == m->seq && m->seq)
-			break;
+	if (t->why_seq == m->seq && m->seq)
+		break;
 	if (!t)
 		return;
 	t->why_seq = 0;
-	snprintf(text, sizeof(text), "%s%s%s", m->text, *t->why_text ? "; " : "", t->why_text);
+	append(text, sizeof(text), m->text);
+	append(text, sizeof(text), t->why_text);
 	answer(t, t->why_local_seq, 0, text);
 }
 
@@ -139,12 +154,14 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		r->completed = t->completed;
 		r->quiet_ms = ms_since(t->quiet_since_ns, now);
 	}
-	TAILQ_FOREACH(tensor, &job->tensors, link) {
+	TAILQ_FOREACH(tensor, &job->tensors, link)
+	{
 		const struct tensor_worker *tw = &tensor->workers[w];
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
 		uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0;
 
-		if (p->tensor != CTL_NO_ID ? id == p->tensor : *p->name && strcmp(p->name, tensor->name) == 0)
+		if (p->tensor != CTL_NO_ID ? id == p->tensor
+					   : *p->name && strcmp(p->name, tensor->name) == 0)
 			r->submitted = tw->submitted;
 		if (tw->submitted > done && tw->since_ns < oldest_ns) {
 			oldest_ns = tw->since_ns;
@@ -159,7 +176,8 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 {
 	struct job *job = agent_job(a, p->job);
 	char text[CTL_TEXT_MAX + 1] = "";
-	struct ctl_msg m = {.type = CTL_REPORT, .report = {.seq = p->seq, .job = p->job, .text = text}};
+	struct ctl_msg m = {
+		.type = CTL_REPORT, .report = {.seq = p->seq, .job = p->job, .text = text}};
 	uint64_t now = dataloop_now_ns();
 	struct trainer *t;
 	uint32_t n = 0;
@@ -169,7 +187,7 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 	if (job->core)
 		agt_job_network(job->core, text, sizeof(text));
 	TAILQ_FOREACH(t, &job->trainers, of_job)
-		n++;
+	n++;
 	if (job->n_workers > n)
 		n = job->n_workers;
 	m.report.workers = calloc(n ? n : 1, sizeof(*m.report.workers));
@@ -179,9 +197,10 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 		describe_worker(job, w, p, &m.report.workers[m.report.n_workers++], now);
 	if (job->state == JOB_FORMING)
 		TAILQ_FOREACH(t, &job->trainers, of_job)
-			m.report.workers[m.report.n_workers++] = (struct ctl_report_worker){
-				.rank = t->rank, .pid = (uint32_t)t->pid, .is_attached = 1,
-				.oldest_tensor = CTL_NO_ID};
+	m.report.workers[m.report.n_workers++] = (struct ctl_report_worker){.rank = t->rank,
+		.pid = (uint32_t)t->pid,
+		.is_attached = 1,
+		.oldest_tensor = CTL_NO_ID};
 send:
 	member_send(a->member, &m);
 	free(m.report.workers);

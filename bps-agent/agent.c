@@ -1,0 +1,293 @@
+/* The agent's data thread: what turns in it, and how the control thread's messages get there. */
+#include "bps-agent/agent.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/log.h"
+
+#define STATS_EVERY_NS UINT64_C(200000000)
+
+/* ---- the loop ---- */
+
+static void publish_stats(struct agent *a, uint64_t now_ns)
+{
+	struct job *job;
+	uint64_t bytes = 0;
+	uint32_t jobs = 0;
+
+	if (now_ns - a->stats_at_ns < STATS_EVERY_NS)
+		return;
+	a->stats_at_ns = now_ns;
+	TAILQ_FOREACH(job, &a->jobs, link)
+	{
+		bytes += job->arenas.bytes;
+		jobs++;
+	}
+	pthread_mutex_lock(&a->lock);
+	agt_core_stats(a->core, &a->figures.core);
+	a->figures.trainers = a->n_trainers;
+	a->figures.jobs = jobs;
+	a->figures.shared_bytes = bytes;
+	pthread_mutex_unlock(&a->lock);
+}
+
+static uint64_t loop_tick(void *ctx, uint64_t now_ns)
+{
+	struct agent *a = ctx;
+
+	publish_stats(a, now_ns);
+	return agt_core_tick(a->core, now_ns);
+}
+
+static bool loop_work(void *ctx)
+{
+	struct agent *a = ctx;
+	struct trainer *t, *next;
+	bool more = false;
+
+	for (t = TAILQ_FIRST(&a->trainers); t; t = next) {
+		next = TAILQ_NEXT(t, link); /* nonsense in a ring drops its trainer */
+		more |= trainer_poll_ring(t);
+	}
+	more |= agt_core_work(a->core);
+	trainer_flush(a);
+	return more;
+}
+
+static bool loop_may_sleep(void *ctx)
+{
+	struct agent *a = ctx;
+	struct trainer *t;
+	bool may = true;
+
+	trainer_flush(a);
+	TAILQ_FOREACH(t, &a->trainers, link)
+	may &= trainer_may_sleep(t);
+	return may;
+}
+
+static void loop_awake(void *ctx)
+{
+	struct agent *a = ctx;
+	struct trainer *t;
+
+	TAILQ_FOREACH(t, &a->trainers, link)
+	trainer_awake(t);
+}
+
+static const struct dataloop_ops loop_ops = {
+	.tick = loop_tick, .work = loop_work, .may_sleep = loop_may_sleep, .awake = loop_awake};
+
+static void on_listen(uv_poll_t *p, int status, int events)
+{
+	(void)status;
+	(void)events;
+	trainer_accept(p->data);
+}
+
+/* ---- the core's environment ---- */
+
+static int core_connect(void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret)
+{
+	struct agent *a = ctx;
+	struct member_peer p;
+	int rc = member_peer(a->member, server, &p);
+
+	if (rc < 0 || p.state != PEER_UP || thread >= p.threads)
+		return -ENOTCONN;
+	return a->x->ops->connect(
+		a->x, p.addr, p.port, thread, server, p.instance, p.key, link, ret);
+}
+
+static uint64_t core_random(void *ctx)
+{
+	uint64_t v = 0;
+
+	(void)ctx;
+	if (getrandom(&v, sizeof(v), GRND_NONBLOCK) != sizeof(v))
+		v = dataloop_now_ns();
+	return v;
+}
+
+/* ---- what the scheduler says ---- */
+
+/* Tell the core when a server's instance or state is not what it was. */
+static void on_peer(struct agent *a, const struct ctl_peer *p)
+{
+	uint32_t i = 0;
+
+	while (i < a->n_servers && a->servers[i].id != p->id)
+		i++;
+	if (i == a->n_servers) {
+		struct known_server *v = realloc(a->servers, (i + 1) * sizeof(*v));
+
+		if (!v)
+			return; /* its connections come up by the core's own attempts */
+		a->servers = v;
+		a->n_servers++;
+	} else if (a->servers[i].instance == p->instance && a->servers[i].state == p->state) {
+		return;
+	}
+	a->servers[i] = (struct known_server){p->id, p->state, p->instance};
+	agt_core_server_changed(a->core, p->id);
+}
+
+static void on_message(struct agent *a, const struct ctl_msg *m)
+{
+	switch (m->type) {
+	case CTL_PEERS:
+		for (uint32_t i = 0; i < m->peers.n_peers; i++)
+			on_peer(a, &m->peers.peers[i]);
+		break;
+	case CTL_JOINED:
+		job_on_joined(a, &m->joined);
+		break;
+	case CTL_JOB:
+		job_on_job(a, &m->job);
+		break;
+	case CTL_JOB_END:
+		job_on_end(a, m->job_end.job, -(int)m->job_end.code, m->job_end.text);
+		break;
+	case CTL_PLAN:
+		job_on_plan(a, &m->plan);
+		break;
+	case CTL_TENSOR_FAIL:
+		job_on_tensor_fail(a, &m->tensor_fail);
+		break;
+	case CTL_WHY_TEXT:
+		why_on_text(a, &m->why_text);
+		break;
+	case CTL_PROBE:
+		why_on_probe(a, &m->probe);
+		break;
+	default:
+		log_rated(LOG_WARN, "not a message for an agent: type=%s", ctl_type_name(m->type));
+	}
+}
+
+struct delivery {
+	struct agent *agent;
+	struct member_msg *msg; /* NULL: we are known to the scheduler (again) */
+};
+
+static void deliver(void *arg)
+{
+	struct delivery *d = arg;
+
+	if (d->msg)
+		on_message(d->agent, &d->msg->msg);
+	else
+		job_resend_all(d->agent);
+	member_msg_unref(d->msg);
+	free(d);
+}
+
+static int post(struct agent *a, struct member_msg *m)
+{
+	struct delivery *d = malloc(sizeof(*d));
+	int rc;
+
+	if (!d)
+		return -ENOMEM;
+	*d = (struct delivery){a, m ? member_msg_ref(m) : NULL};
+	rc = dataloop_post(a->loop, deliver, d);
+	if (rc < 0) {
+		member_msg_unref(d->msg);
+		free(d);
+	}
+	return rc;
+}
+
+int agent_post_up(struct agent *a)
+{
+	return post(a, NULL);
+}
+
+int agent_post_message(struct agent *a, struct member_msg *m)
+{
+	return post(a, m);
+}
+
+void agent_figures(struct agent *a, struct agent_figures *ret)
+{
+	pthread_mutex_lock(&a->lock);
+	*ret = a->figures;
+	pthread_mutex_unlock(&a->lock);
+	ret->beat_ns = dataloop_beat_ns(a->loop);
+}
+
+/* ---- life ---- */
+
+int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
+	struct agent **ret, struct err_text *err)
+{
+	struct agt_env env = {.connect = core_connect,
+		.done = job_core_done,
+		.fail = job_core_fail,
+		.random = core_random};
+	struct agent *a = calloc(1, sizeof(*a));
+	int rc;
+
+	if (!a)
+		return err_set(err, -ENOMEM, "out of memory");
+	a->cfg = *cfg;
+	a->member = member;
+	TAILQ_INIT(&a->trainers);
+	TAILQ_INIT(&a->jobs);
+	pthread_mutex_init(&a->lock, NULL);
+	env.ctx = a;
+	rc = agt_core_new(&cfg->core, &env, NULL, &a->core);
+	if (rc < 0) {
+		err_set(err, rc, "out of memory");
+		goto failed;
+	}
+	rc = fabric_xport_new(fabric, 0, &agt_core_events, a->core, &a->x, err);
+	if (rc < 0)
+		goto failed;
+	agt_core_set_xport(a->core, a->x);
+	rc = dataloop_new("data0", cfg->spin_us, 65536, &loop_ops, a, &a->loop, err);
+	if (rc < 0)
+		goto failed;
+	dataloop_attach(a->loop, a->x);
+	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, cfg->listen_fd);
+	a->listen_poll.data = a;
+	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
+	rc = dataloop_start(a->loop, err);
+	if (rc < 0)
+		goto failed;
+	*ret = a;
+	return 0;
+failed:
+	agent_free(a);
+	return rc;
+}
+
+/* On the thread, as its last function. */
+static void drop_all(void *arg)
+{
+	struct agent *a = arg;
+
+	uv_close((uv_handle_t *)&a->listen_poll, NULL);
+	while (!TAILQ_EMPTY(&a->trainers))
+		trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent stops");
+}
+
+void agent_free(struct agent *a)
+{
+	if (!a)
+		return;
+	if (a->loop) {
+		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
+			sched_yield();
+		dataloop_stop(a->loop);
+	}
+	fabric_xport_free(a->x); /* ends every connection and read */
+	dataloop_free(a->loop);  /* runs the handles' last callbacks */
+	agt_core_free(a->core);
+	pthread_mutex_destroy(&a->lock);
+	free(a->servers);
+	free(a);
+}
