@@ -1,0 +1,548 @@
+/* bps-scheduler: who is there, which jobs run, and which server holds what. One thread: the control
+ * loop with the members' connections and HTTP around the core (core.h). Writing the state blocks
+ * the loop for the time of a sync, on purpose: nothing may be said before it is durable. */
+#include <errno.h>
+#include <event2/event.h>
+#include <openssl/crypto.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sysexits.h>
+#include <time.h>
+
+#include "bps-scheduler/core.h"
+#include "bps-scheduler/statelog.h"
+#include "bps-scheduler/status.h"
+#include "common/ctlchan.h"
+#include "common/daemon.h"
+#include "common/log.h"
+#include "common/notify.h"
+
+#define STATUS_WAIT_MAX 64 /* HTTP requests that wait for agents */
+#define CONNS_MAX       65536
+#define DEAD_BEATS      3 /* a lost or late beat or two are no death */
+
+struct opts {
+	struct daemon_opts daemon;
+	struct addr listen;
+	const char *state_dir, *name;
+	uint64_t server_dead_us, agent_dead_us, server_window_us, agent_window_us, beat_us;
+};
+
+static const struct setting rows[] = {
+	DAEMON_SETTINGS("127.0.0.1:7301"),
+	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:7300", .port = 7300,
+		.help = "where servers and agents connect; needs a key unless it is loopback"},
+	{"state-dir", SET_STRING, SETTING_AT(struct opts, state_dir), .def = "",
+		.help = "folder of the durable state; empty: keep it in memory, a restart ends all "
+			"jobs"},
+	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "bps", .max = CTL_NAME_MAX,
+		.help = "name of the cluster, for people"},
+	{"server-dead", SET_DURATION, SETTING_AT(struct opts, server_dead_us), .def = "3s",
+		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
+		.help = "silence after which a server is dead and its partitions move"},
+	{"agent-dead", SET_DURATION, SETTING_AT(struct opts, agent_dead_us), .def = "5s",
+		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
+		.help = "silence after which an agent is dead and its jobs end"},
+	{"server-window", SET_DURATION, SETTING_AT(struct opts, server_window_us), .def = "1s",
+		.min = 0, .max = 3600 * SETTING_S,
+		.help = "time for a server to come back after its connection closed"},
+	{"agent-window", SET_DURATION, SETTING_AT(struct opts, agent_window_us), .def = "5s",
+		.min = 0, .max = 3600 * SETTING_S,
+		.help = "time for an agent to come back after its connection closed"},
+	{"beat", SET_DURATION, SETTING_AT(struct opts, beat_us), .def = "500ms",
+		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
+		.help = "time between two heartbeats, both ways"},
+};
+static const struct settings_spec spec = {.program = "bps-scheduler",
+	.about = "knows the members of a cluster and places jobs on its servers",
+	.config_path = "/etc/bps/scheduler.conf",
+	.rows = rows,
+	.n_rows = sizeof(rows) / sizeof(rows[0])};
+
+/* A member's connection; its number in the core is its place in app.conns. */
+struct conn {
+	struct ctlchan *chan;
+	uint32_t id;
+	bool is_dropped; /* by the core, which has forgotten it */
+};
+
+struct app {
+	struct opts opts;
+	struct daemon daemon;
+	struct ctllisten *listen;
+	struct sched_core *core;
+	struct statelog *log;
+	struct event *timer, *watchdog;
+	struct timespec started;
+	struct conn **conns; /* NULL: free */
+	uint32_t n_conns;
+	struct { /* requests that wait for a probe; the token is the index */
+		struct httpd_request *req;
+		uint32_t job;
+	} waiting[STATUS_WAIT_MAX];
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+/* ---- what the core wants done ---- */
+
+static void env_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
+{
+	struct app *app = ctx;
+	const struct layout *layout = ctl_layout(msg->type);
+	size_t n = codec_size(layout, &msg->hello);
+	void *buf = n ? malloc(n) : NULL;
+	int rc = -EMSGSIZE;
+
+	if (buf) {
+		codec_encode(layout, &msg->hello, buf);
+		rc = ctlchan_send(app->conns[id]->chan, msg->type, buf, n);
+	}
+	/* A message that is lost is learned again after a reconnect. */
+	if (rc < 0 && rc != BPS_ECLOSED) {
+		log_rated(LOG_WARN, "cannot send %s to %s: %s", ctl_type_name(msg->type),
+			ctlchan_peer(app->conns[id]->chan), err_str(rc));
+		ctlchan_close(app->conns[id]->chan, "cannot send");
+	}
+	free(buf);
+}
+
+static void env_drop(void *ctx, uint32_t id, const char *why)
+{
+	struct app *app = ctx;
+
+	app->conns[id]->is_dropped = true;
+	ctlchan_close(app->conns[id]->chan, "%s", why);
+}
+
+static int env_persist(void *ctx, const struct state_record *rec)
+{
+	struct app *app = ctx;
+
+	return app->log ? statelog_append(app->log, rec) : 0;
+}
+
+static void env_random(void *ctx, void *ret, size_t n)
+{
+	(void)ctx;
+	if (getrandom(ret, n, 0) != (ssize_t)n) { /* cannot fail for so few bytes */
+		log_error("no randomness: %s", strerror(errno));
+		abort();
+	}
+}
+
+static void env_pair_key(
+	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
+{
+	struct cluster_key key;
+	char text[64];
+	int n = snprintf(text, sizeof(text), "data plane %016llx %016llx",
+		(unsigned long long)agent, (unsigned long long)server);
+
+	(void)ctx;
+	memcpy(key.b, secret, sizeof(key.b));
+	if (key_mac(&key, text, (size_t)n, ret) < 0) /* then the two do not connect */
+		env_random(NULL, ret, CTL_KEY_BYTES);
+	key_wipe(&key);
+}
+
+static void fill_info(struct app *app, struct status_info *ret)
+{
+	struct ctllisten_stats s;
+
+	ctllisten_stats(app->listen, &s);
+	*ret = (struct status_info){.now_ns = now_ns(),
+		.started_unix = (double)app->started.tv_sec,
+		.has_log = app->log != NULL,
+		.auth_failures = s.auth_failures,
+		.protocol_errors = s.protocol_errors,
+		.trust_timeouts = s.trust_timeouts};
+	if (app->log) {
+		ret->log_bytes = statelog_bytes(app->log);
+		ret->log_sync_ns = statelog_sync_ns(app->log);
+	}
+}
+
+static void env_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
+{
+	struct app *app = ctx;
+	struct status_info info;
+	json_t *root;
+
+	fill_info(app, &info);
+	root = status_job(app->core, &info, app->waiting[token].job, p);
+	httpd_answer(app->waiting[token].req, root ? 200 : 404,
+		root ? root : json_pack("{s:s}", "error", "the job has ended"));
+	app->waiting[token].req = NULL;
+}
+
+/* ---- after every event ---- */
+
+static int compact(void *ctx, const struct state_record *rec)
+{
+	struct app *app = ctx;
+	int rc = statelog_compact(app->log, rec);
+
+	if (rc < 0)
+		log_rated(LOG_WARN, "cannot shorten the state log: %s", err_str(rc));
+	return rc;
+}
+
+static void after_event(struct app *app)
+{
+	uint64_t due = sched_next_deadline(app->core), now = now_ns();
+	struct timeval tv;
+
+	if (app->log && statelog_is_long(app->log) && sched_is_durable(app->core))
+		sched_snapshot(app->core, compact, app);
+	if (due == UINT64_MAX) {
+		event_del(app->timer);
+		return;
+	}
+	due = due > now ? (due - now + 999) / 1000 : 0;
+	tv = (struct timeval){(time_t)(due / 1000000), (suseconds_t)(due % 1000000)};
+	event_add(app->timer, &tv);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct app *app = arg;
+	uint64_t now = now_ns();
+
+	(void)fd;
+	(void)what;
+	if (now >= sched_next_deadline(app->core))
+		sched_tick(app->core, now);
+	after_event(app);
+}
+
+/* ---- connections ---- */
+
+static uint32_t free_conn(struct app *app)
+{
+	uint32_t id = 0;
+
+	while (id < app->n_conns && app->conns[id])
+		id++;
+	if (id == app->n_conns && id < CONNS_MAX) {
+		uint32_t room = id ? 2 * id : 64;
+		struct conn **v = realloc(app->conns, room * sizeof(struct conn *));
+
+		if (!v)
+			return CONNS_MAX;
+		memset(v + id, 0, (room - id) * sizeof(struct conn *));
+		app->conns = v;
+		app->n_conns = room;
+	}
+	return id;
+}
+
+static void chan_opened(void *arg, struct ctlchan *chan)
+{
+	struct app *app = arg;
+	uint32_t id = free_conn(app);
+	struct conn *conn = id < CONNS_MAX ? calloc(1, sizeof(*conn)) : NULL;
+
+	if (!conn) {
+		ctlchan_close(chan, "too many connections");
+		return;
+	}
+	conn->chan = chan;
+	conn->id = id;
+	app->conns[id] = conn;
+	ctlchan_set_data(chan, conn);
+	sched_conn_open(app->core, id, now_ns());
+	after_event(app);
+}
+
+static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
+{
+	struct app *app = arg;
+	struct conn *conn = ctlchan_data(chan);
+
+	if (!conn)
+		return;
+	log_debug("connection of %s ended: %s", ctlchan_peer(chan), reason);
+	app->conns[conn->id] = NULL;
+	if (!conn->is_dropped) {
+		sched_conn_closed(app->core, conn->id, now_ns());
+		after_event(app);
+	}
+	free(conn);
+}
+
+/* With a key, a member is who its key says. */
+static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h)
+{
+	const char *identity = ctlchan_identity(chan);
+	char claimed[CTL_NAME_MAX + 16];
+
+	if (!*identity)
+		return true;
+	snprintf(claimed, sizeof(claimed), "%s:%s", h->role == ROLE_SERVER ? "server" : "agent",
+		h->name);
+	if (strcmp(identity, claimed) == 0)
+		return true;
+	log_rated(LOG_WARN, "%s has the key of %s and says that it is %s", ctlchan_peer(chan),
+		identity, claimed);
+	return false;
+}
+
+static void chan_frame(
+	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
+{
+	struct app *app = arg;
+	struct conn *conn = ctlchan_data(chan);
+	struct err_text err = {""};
+	struct ctl_msg msg;
+	void *mem = NULL;
+
+	if (!conn || conn->is_dropped)
+		return;
+	if (ctl_decode(type, body, n_body, &msg, &mem, &err) < 0) {
+		log_rated(LOG_WARN, "%s sent what cannot be read: %s", ctlchan_peer(chan), err.s);
+		ctlchan_close(chan, "protocol error: %s", err.s);
+		return;
+	}
+	if (type == CTL_HELLO && !is_who_it_says(chan, &msg.hello)) {
+		ctlchan_close(chan, "the name is not the key's");
+	} else {
+		sched_message(app->core, conn->id, &msg, now_ns());
+		if (type == CTL_HELLO && !conn->is_dropped)
+			ctlchan_set_trusted(chan);
+		after_event(app);
+	}
+	free(mem);
+}
+
+static const struct ctlchan_ops chan_ops = {
+	.opened = chan_opened, .frame = chan_frame, .closed = chan_closed};
+
+/* ---- HTTP ---- */
+
+static void http_metrics(void *arg, struct evbuffer *out)
+{
+	struct app *app = arg;
+	struct status_info info;
+
+	fill_info(app, &info);
+	status_metrics(app->core, &info, out);
+}
+
+static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
+{
+	struct app *app = arg;
+
+	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
+		return true;
+	err_set(err, BPS_ENOTDURABLE, "the state cannot be written");
+	return false;
+}
+
+static void answer_error(struct httpd_request *req, int code, const char *text)
+{
+	httpd_answer(req, code, json_pack("{s:i, s:s}", "schema", 1, "error", text));
+}
+
+static void http_job(struct app *app, struct httpd_request *req, const char *name)
+{
+	uint32_t job = status_find_job(app->core, name);
+	struct status_info info;
+	unsigned token = 0;
+	int rc;
+
+	if (!job) {
+		answer_error(req, 404, "no such job");
+		return;
+	}
+	while (token < STATUS_WAIT_MAX && app->waiting[token].req)
+		token++;
+	if (token == STATUS_WAIT_MAX) {
+		answer_error(req, 503, "too many questions at once");
+		return;
+	}
+	app->waiting[token].req = req;
+	app->waiting[token].job = job;
+	rc = sched_probe_start(app->core, job, token, now_ns());
+	after_event(app);
+	if (rc == 0)
+		return;
+	app->waiting[token].req = NULL;
+	if (rc != BPS_ENOTFOUND) {
+		answer_error(req, 503, "too many questions at once");
+		return;
+	}
+	fill_info(app, &info);
+	httpd_answer(req, 200, status_job(app->core, &info, job, NULL));
+}
+
+static void http_status(void *arg, struct httpd_request *req)
+{
+	struct app *app = arg;
+	struct status_info info;
+	char name[CTL_JOB_NAME_MAX + 1];
+
+	if (httpd_query(req, "job", name, sizeof(name))) {
+		http_job(app, req, name);
+		return;
+	}
+	fill_info(app, &info);
+	httpd_answer(req, 200, status_cluster(app->core, &info));
+}
+
+static const struct httpd_ops http_ops = {
+	.metrics = http_metrics, .probe = http_probe, .status = http_status};
+
+/* ---- start ---- */
+
+static int on_record(void *ctx, const struct state_record *rec, struct err_text *err)
+{
+	struct app *app = ctx;
+
+	return sched_restore(app->core, rec, err);
+}
+
+static int start_core(struct app *app, struct err_text *err)
+{
+	const struct opts *o = &app->opts;
+	struct sched_env env = {.ctx = app,
+		.send = env_send,
+		.drop = env_drop,
+		.persist = env_persist,
+		.random = env_random,
+		.pair_key = env_pair_key,
+		.probe_done = env_probe_done};
+	struct sched_config cfg;
+	int rc;
+
+	sched_config_default(&cfg);
+	cfg.cluster = o->name;
+	cfg.beat_ms = (uint32_t)(o->beat_us / 1000);
+	cfg.server_dead_ms = (uint32_t)(o->server_dead_us / 1000);
+	cfg.agent_dead_ms = (uint32_t)(o->agent_dead_us / 1000);
+	cfg.server_window_ms = (uint32_t)(o->server_window_us / 1000);
+	cfg.agent_window_ms = (uint32_t)(o->agent_window_us / 1000);
+	app->core = sched_new(&cfg, &env);
+	if (*o->state_dir) {
+		rc = statelog_open(&app->log, o->state_dir, on_record, app, err);
+		if (rc < 0)
+			return rc;
+	} else {
+		log_warn("no --state-dir: the state is in memory, a restart ends all running jobs");
+	}
+	rc = sched_start(app->core, now_ns());
+	if (rc < 0)
+		return err_set(
+			err, rc, "cannot write the state in '%s': %s", o->state_dir, err_str(rc));
+	if (app->log)
+		sched_snapshot(app->core, compact, app);
+	return 0;
+}
+
+static int check_times(const struct opts *o, struct err_text *err)
+{
+	uint64_t least =
+		o->server_dead_us < o->agent_dead_us ? o->server_dead_us : o->agent_dead_us;
+
+	if (least >= DEAD_BEATS * o->beat_us)
+		return 0;
+	return err_set(err, -EINVAL,
+		"server-dead and agent-dead must be at least %d beats (%llu ms): lower beat or "
+		"raise"
+		" them",
+		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
+}
+
+static void on_watchdog(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	(void)arg;
+	notify_watchdog(); /* this loop is all there is to prove */
+}
+
+static int start_timers(struct app *app)
+{
+	uint64_t us = notify_watchdog_us() / 2;
+	struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
+
+	app->timer = evtimer_new(loop_base(app->daemon.loop), on_timer, app);
+	if (!app->timer)
+		return -ENOMEM;
+	if (!us)
+		return 0;
+	app->watchdog = event_new(loop_base(app->daemon.loop), -1, EV_PERSIST, on_watchdog, app);
+	return app->watchdog ? event_add(app->watchdog, &tv) : -ENOMEM;
+}
+
+static int start(struct app *app, struct err_text *err)
+{
+	const struct opts *o = &app->opts;
+	struct ctllisten_conf conf = {.addr = o->listen};
+	int rc = check_times(o, err);
+
+	if (rc == 0)
+		rc = daemon_init(&app->daemon, "bps-scheduler", &o->daemon, err);
+	if (rc < 0)
+		return rc;
+	clock_gettime(CLOCK_REALTIME, &app->started);
+	if (start_timers(app) < 0)
+		return err_set(err, -ENOMEM, "out of memory");
+	rc = start_core(app, err);
+	if (rc < 0)
+		return rc;
+	if (app->daemon.has_key) {
+		conf.keys.key[0] = app->daemon.key;
+		conf.keys.n_keys = 1;
+	}
+	rc = ctllisten_new(&app->listen, loop_base(app->daemon.loop), &conf, &chan_ops, app, err);
+	OPENSSL_cleanse(&conf.keys, sizeof(conf.keys));
+	if (rc == 0)
+		rc = daemon_http(&app->daemon, &http_ops, app, err);
+	if (rc < 0)
+		return rc;
+	after_event(app);
+	daemon_ready(&app->daemon, ctllisten_port(app->listen), "keeping the cluster");
+	return 0;
+}
+
+static void stop(struct app *app)
+{
+	/* Members keep running and come back to the next scheduler: nothing is said or written. */
+	ctllisten_free(app->listen);
+	if (app->timer)
+		event_free(app->timer);
+	if (app->watchdog)
+		event_free(app->watchdog);
+	daemon_fini(&app->daemon);
+	sched_free(app->core);
+	statelog_close(app->log);
+	free(app->conns);
+}
+
+int main(int argc, char **argv)
+{
+	struct app app = {0};
+	struct err_text err = {""};
+	struct settings *settings = NULL;
+	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
+	int status = EX_CONFIG;
+
+	if (v != SETTINGS_RUN)
+		return settings_exit_status(v, &err);
+	if (start(&app, &err) < 0)
+		log_error("%s", err.s);
+	else
+		status = daemon_run(&app.daemon);
+	stop(&app);
+	settings_free(settings);
+	return status;
+}

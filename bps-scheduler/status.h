@@ -1,0 +1,54 @@
+#ifndef BPS_SCHEDULER_STATUS_H
+#define BPS_SCHEDULER_STATUS_H
+/* What the scheduler shows: JSON for bpsctl and other programs, Prometheus text. Reads the core,
+ * changes nothing. Same thread as the core.
+ *
+ * /status, schema 1 (times in seconds; fields are only added):
+ *   schema role cluster version health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
+ *   is_durable  state{kind("file"|"memory") bytes sync_s}
+ *   problems[{code severity("WARN"|"ERR") what effect action}]
+ *   members[{id role name host addr port pid version instance state state_s quiet_s why
+ *            threads nic_mbps partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
+ *            quota_bytes connections trainers}]          state: expected, up, suspect, down
+ *   jobs[{id name uid state state_s size joined done agents[name] tensors undeclared bytes partitions
+ *         waiting_partitions missing_ranks[at most 8]}]  state: forming, running
+ *   ended[{id name uid state state_s size code text}]    the last 64
+ *
+ * /status?job=NAME (or its number) adds what the job's agents answer within a second:
+ *   schema view view_text  job{as above}
+ *   agents[{name host has_answered text}]                text: what its network waits for
+ *   workers[{rank host agent pid attached submitted completed quiet_s behind
+ *            oldest{tensor round s}}]                    the one with the fewest calls first; behind: calls
+ *   missing[name of an agent that did not answer] */
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "bps-scheduler/core.h"
+
+struct evbuffer;
+
+/* What the core does not know. */
+struct status_info {
+	uint64_t now_ns;     /* the clock of the core */
+	double started_unix; /* seconds */
+	uint64_t log_bytes, log_sync_ns;
+	bool has_log;
+	uint64_t auth_failures, protocol_errors, trust_timeouts;
+};
+
+/* A new reference, NULL out of memory. */
+json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
+
+/* Number of the job with this name (running before forming before ended) or number in digits; 0:
+ * none. */
+uint32_t status_find_job(const struct sched_core *c, const char *name);
+
+/* p: the answers, NULL when nobody was asked (a job that does not run). A new reference; NULL
+ * when there is no such job any more or out of memory. */
+json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
+	const struct sched_probe *p);
+
+void status_metrics(
+	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
+#endif
