@@ -282,28 +282,47 @@ static void fake_read(struct fake *f, struct fake_trainer *t)
 	free(mem);
 }
 
+static double fake_get(uint8_t dtype, const char *in, uint64_t e)
+{
+	switch (dtype) {
+	case DTYPE_F32:
+		return (double)((const float *)in)[e];
+	case DTYPE_F64:
+		return ((const double *)in)[e];
+	case DTYPE_I32:
+		return (double)((const int32_t *)in)[e];
+	default:
+		return (double)((const uint8_t *)in)[e];
+	}
+}
+
+static void fake_put(uint8_t dtype, char *out, uint64_t e, double v)
+{
+	switch (dtype) {
+	case DTYPE_F32:
+		((float *)out)[e] = (float)v;
+		break;
+	case DTYPE_F64:
+		((double *)out)[e] = v;
+		break;
+	case DTYPE_I32:
+		((int32_t *)out)[e] = (int32_t)v;
+		break;
+	default:
+		((uint8_t *)out)[e] = (uint8_t)v;
+	}
+}
+
 static void fake_sum(struct fake *f, struct fake_tensor *ft, uint32_t idx, uint64_t round)
 {
 	char *out = ft->out + (round & 1) * ft->slot_bytes;
+	double sum;
 
 	for (uint64_t e = 0; e < ft->n_elems; e++) {
-		double sum = 0;
-
-		for (uint32_t i = 0; i < f->size; i++) {
-			const char *in = f->trainers[i].slots[idx].in;
-
-			sum += ft->dtype == DTYPE_F32   ? (double)((const float *)in)[e]
-			       : ft->dtype == DTYPE_I32 ? (double)((const int32_t *)in)[e]
-							: (double)((const uint8_t *)in)[e];
-		}
-		if (ft->op == OP_AVG)
-			sum /= f->size;
-		if (ft->dtype == DTYPE_F32)
-			((float *)out)[e] = (float)sum;
-		else if (ft->dtype == DTYPE_I32)
-			((int32_t *)out)[e] = (int32_t)sum;
-		else
-			((uint8_t *)out)[e] = (uint8_t)sum;
+		sum = 0;
+		for (uint32_t i = 0; i < f->size; i++)
+			sum += fake_get(ft->dtype, f->trainers[i].slots[idx].in, e);
+		fake_put(ft->dtype, out, e, ft->op == OP_AVG ? sum / f->size : sum);
 	}
 }
 

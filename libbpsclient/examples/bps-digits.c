@@ -1,0 +1,429 @@
+/* bps-digits: softmax regression on 8x8 digits, data-parallel. Every worker holds all samples, takes its share of each
+ * global batch, and sums its gradients with the others' by push_pull; so all hold the same weights all the time.
+ *
+ * With the same global batch the weights must not depend on the number of workers W but for the rounding of f32
+ * (u = 2^-24). Each worker adds its samples' gradients in double and rounds each sum once; W rounded values then
+ * take W - 1 additions in f32, in whatever order. So an element of the gradient's sum is off by at most
+ * W u sum_s |g_s|, and between W workers and one by (W + 1) u sum_s |g_s|. A sample's gradient is (p - y) x^T
+ * with |p - y| <= sqrt 2 and |x| <= X, so in the 2-norm the mean gradient is off by (W + 1) u sqrt(2) X. A step
+ * w - lr g is computed in double and rounded to f32 in both runs: another 2 u |w|. The loss is convex and
+ * L-smooth with L <= X^2 / 2 (the softmax's Hessian has a norm of at most 1/2), and a gradient step with
+ * lr <= 2 / L does not drive two points apart (Nesterov, Introductory Lectures on Convex Optimization, theorem
+ * 2.1.5). Errors therefore only add up, over T steps to
+ *
+ *	T u (lr (W + 1) sqrt(2) X + 2 max |w|)
+ *
+ * in the 2-norm, and so for each weight. The program prints this as its tolerance. */
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "libbpsclient/bps.h"
+
+#define PIXELS    64
+#define CLASSES   10
+#define WEIGHTS   (PIXELS * CLASSES)
+#define SAMPLES   4096 /* most that are read */
+#define TEST_EACH 5    /* every fifth sample is for the test */
+#define U         0x1p-24
+
+struct sample {
+	double x[PIXELS]; /* 0..1 */
+	unsigned label;
+};
+
+struct options {
+	unsigned epochs, batch, seed;
+	double lr;
+	const char *data, *weights_out;
+};
+
+struct trainer {
+	struct options o;
+	struct bps *b;
+	int rank, size;
+	struct sample *train, *test;
+	size_t n_train, n_test;
+	uint64_t random;
+	float weight[WEIGHTS], bias[CLASSES]; /* weight: class by class */
+	double max_norm;                      /* of all weights, over the steps */
+	unsigned steps;
+	struct bps_tensor *t_weight, *t_bias, *t_loss;
+};
+
+static int fail(const char *what)
+{
+	fprintf(stderr, "bps-digits: %s: %s\n", what, bps_last_error());
+	return -1;
+}
+
+/* ---- data ---- */
+
+static int parse_line(char *line, struct sample *s)
+{
+	char *p = line, *end;
+	long v;
+
+	for (int i = 0; i <= PIXELS; i++, p = end + 1) {
+		v = strtol(p, &end, 10);
+		if (end == p || v < 0 || v > (i < PIXELS ? 16 : CLASSES - 1) ||
+			(i < PIXELS && *end != ','))
+			return -1;
+		if (i < PIXELS)
+			s->x[i] = (double)v / 16;
+		else
+			s->label = (unsigned)v;
+	}
+	return 0;
+}
+
+/* Where the data lie when nobody says so: in the source tree, as seen from its top or from the program, or installed. */
+static FILE *open_data(const char *path)
+{
+	static const char *const places[] = {"libbpsclient/examples/digits.csv",
+		"../../libbpsclient/examples/digits.csv", "../share/bps/digits.csv"};
+	char exe[2048], full[4096];
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	FILE *f = fopen(path ? path : places[0], "r");
+
+	exe[n > 0 ? n : 0] = 0;
+	if (strrchr(exe, '/'))
+		*strrchr(exe, '/') = 0;
+	for (unsigned i = 1; !f && !path && i < 3; i++) {
+		snprintf(full, sizeof(full), "%s/%s", exe, places[i]);
+		f = fopen(full, "r");
+	}
+	return f;
+}
+
+static int read_data(struct trainer *t)
+{
+	FILE *f = open_data(t->o.data);
+	char line[1024];
+	unsigned n;
+	int rc = 0;
+
+	t->train = calloc(SAMPLES, sizeof(*t->train));
+	t->test = calloc(SAMPLES, sizeof(*t->test));
+	if (!f || !t->train || !t->test) {
+		fprintf(stderr, "bps-digits: cannot read %s: %s\n",
+			t->o.data ? t->o.data : "digits.csv (see --data)", strerror(errno));
+		if (f)
+			fclose(f);
+		return -1;
+	}
+	for (n = 0; !rc && n < SAMPLES && fgets(line, sizeof(line), f); n++) {
+		if (n % TEST_EACH == TEST_EACH - 1)
+			rc = parse_line(line, &t->test[t->n_test++]);
+		else
+			rc = parse_line(line, &t->train[t->n_train++]);
+	}
+	fclose(f);
+	if (rc || !t->n_train || !t->n_test) {
+		fprintf(stderr, "bps-digits: line %u is not 64 pixels and a label\n", n);
+		return -1;
+	}
+	return 0;
+}
+
+/* xorshift64*: Vigna, An experimental exploration of Marsaglia's xorshift generators, 2016. */
+static uint64_t next_random(struct trainer *t)
+{
+	t->random ^= t->random >> 12;
+	t->random ^= t->random << 25;
+	t->random ^= t->random >> 27;
+	return t->random * 2685821657736338717ull;
+}
+
+static void shuffle(struct trainer *t, unsigned *order)
+{
+	unsigned j, swap;
+
+	for (unsigned i = (unsigned)t->n_train - 1; i > 0; i--) {
+		j = (unsigned)(next_random(t) % (i + 1));
+		swap = order[i];
+		order[i] = order[j];
+		order[j] = swap;
+	}
+}
+
+/* ---- model ---- */
+
+/* Probabilities of the classes; returns the sample's loss. */
+static double classify(const struct trainer *t, const struct sample *s, double *p)
+{
+	double max = -INFINITY, sum = 0;
+
+	for (unsigned c = 0; c < CLASSES; c++) {
+		p[c] = (double)t->bias[c];
+		for (unsigned i = 0; i < PIXELS; i++)
+			p[c] += (double)t->weight[c * PIXELS + i] * s->x[i];
+		max = fmax(max, p[c]);
+	}
+	for (unsigned c = 0; c < CLASSES; c++)
+		sum += p[c] = exp(p[c] - max);
+	for (unsigned c = 0; c < CLASSES; c++)
+		p[c] /= sum;
+	return -log(fmax(p[s->label], 1e-300));
+}
+
+struct gradient {
+	double weight[WEIGHTS], bias[CLASSES], loss;
+};
+
+static void add_sample(const struct trainer *t, const struct sample *s, struct gradient *g)
+{
+	double p[CLASSES], d;
+
+	g->loss += classify(t, s, p);
+	for (unsigned c = 0; c < CLASSES; c++) {
+		d = p[c] - (c == s->label);
+		g->bias[c] += d;
+		for (unsigned i = 0; i < PIXELS; i++)
+			g->weight[c * PIXELS + i] += d * s->x[i];
+	}
+}
+
+static void round_into(struct bps_tensor *t, const double *values, unsigned n)
+{
+	float *in = bps_input(t);
+
+	for (unsigned i = 0; i < n; i++)
+		in[i] = (float)values[i];
+}
+
+/* w - lr * sum / n, in double and rounded once; returns the sum of the new squares. */
+static double update(float *w, const float *sum, unsigned n, double rate)
+{
+	double squares = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		w[i] = (float)((double)w[i] - rate * (double)sum[i]);
+		squares += (double)w[i] * (double)w[i];
+	}
+	return squares;
+}
+
+/* One step on n samples of the global batch, of which this worker computes its share. */
+static int step(struct trainer *t, const unsigned *batch, unsigned n, double *loss)
+{
+	struct bps_tensor *tensors[] = {t->t_weight, t->t_bias, t->t_loss};
+	unsigned first = (unsigned)((uint64_t)n * (unsigned)t->rank / (unsigned)t->size);
+	unsigned end = (unsigned)((uint64_t)n * ((unsigned)t->rank + 1) / (unsigned)t->size);
+	struct gradient g = {.loss = 0};
+	double rate = t->o.lr / n, norm;
+
+	for (unsigned i = first; i < end; i++)
+		add_sample(t, &t->train[batch[i]], &g);
+	round_into(t->t_weight, g.weight, WEIGHTS);
+	round_into(t->t_bias, g.bias, CLASSES);
+	*(double *)bps_input(t->t_loss) = g.loss;
+	if (bps_push_pull_group(tensors, 3, BPS_SUM, BPS_PRIORITY_AUTO) < 0 ||
+		bps_wait_group(tensors, 3, 0) < 0)
+		return fail("cannot sum the gradients");
+	norm = update(t->weight, bps_output(t->t_weight), WEIGHTS, rate);
+	norm += update(t->bias, bps_output(t->t_bias), CLASSES, rate);
+	t->max_norm = fmax(t->max_norm, sqrt(norm));
+	t->steps++;
+	*loss += *(const double *)bps_output(t->t_loss);
+	return 0;
+}
+
+static void show_progress(const struct trainer *t, unsigned epoch, double loss)
+{
+	bool is_tty = isatty(STDOUT_FILENO);
+
+	if (t->rank || (!is_tty && epoch % 5 && epoch != t->o.epochs))
+		return;
+	printf("%sepoch %u of %u, loss %.4f%s", is_tty ? "\r" : "", epoch, t->o.epochs, loss,
+		is_tty && epoch < t->o.epochs ? "" : "\n");
+	fflush(stdout);
+}
+
+static int train(struct trainer *t, double *ret_loss)
+{
+	unsigned *order = calloc(t->n_train, sizeof(*order)), n;
+	double loss = 0;
+	int rc = order ? 0 : -1;
+
+	for (unsigned i = 0; order && i < t->n_train; i++)
+		order[i] = i;
+	for (unsigned e = 1; !rc && e <= t->o.epochs; e++) {
+		shuffle(t, order);
+		loss = 0;
+		for (unsigned at = 0; !rc && at < t->n_train; at += n) {
+			n = (unsigned)t->n_train - at < t->o.batch ? (unsigned)t->n_train - at
+								   : t->o.batch;
+			rc = step(t, order + at, n, &loss);
+		}
+		loss /= (double)t->n_train;
+		if (!rc)
+			show_progress(t, e, loss);
+	}
+	*ret_loss = loss;
+	free(order);
+	return rc;
+}
+
+static unsigned count_right(const struct trainer *t)
+{
+	double p[CLASSES];
+	unsigned right = 0, best;
+
+	for (size_t s = 0; s < t->n_test; s++) {
+		classify(t, &t->test[s], p);
+		best = 0;
+		for (unsigned c = 1; c < CLASSES; c++)
+			best = p[c] > p[best] ? c : best;
+		right += best == t->test[s].label;
+	}
+	return right;
+}
+
+/* Largest norm of an input, its constant 1 included. */
+static double largest_input(const struct trainer *t)
+{
+	double largest = 0, squares;
+
+	for (size_t s = 0; s < t->n_train; s++) {
+		squares = 1;
+		for (unsigned i = 0; i < PIXELS; i++)
+			squares += t->train[s].x[i] * t->train[s].x[i];
+		largest = fmax(largest, squares);
+	}
+	return sqrt(largest);
+}
+
+/* ---- program ---- */
+
+static int prepare(struct trainer *t)
+{
+	const struct bps_decl decls[] = {{"digits.weight", BPS_F32, WEIGHTS},
+		{"digits.bias", BPS_F32, CLASSES}, {"digits.loss", BPS_F64, 1}};
+	struct bps_tensor *tensors[3];
+
+	t->random = 0x9e3779b97f4a7c15ull ^ t->o.seed;
+	for (unsigned i = 0; i < WEIGHTS; i++)
+		t->weight[i] = (float)(((double)(next_random(t) >> 11) * 0x1p-53 - 0.5) * 0.1);
+	if (bps_declare_group(t->b, decls, 3, tensors) < 0)
+		return fail("cannot declare the tensors");
+	t->t_weight = tensors[0];
+	t->t_bias = tensors[1];
+	t->t_loss = tensors[2];
+	if (bps_broadcast(t->b, t->weight, sizeof(t->weight), 0, 0) < 0)
+		return fail("cannot broadcast the weights");
+	return 0;
+}
+
+static int write_weights(const struct trainer *t)
+{
+	FILE *f;
+	bool ok;
+
+	if (t->rank || !t->o.weights_out)
+		return 0;
+	f = fopen(t->o.weights_out, "wb");
+	ok = f && fwrite(t->weight, sizeof(float), WEIGHTS, f) == WEIGHTS &&
+	     fwrite(t->bias, sizeof(float), CLASSES, f) == CLASSES;
+	if (f && fclose(f))
+		ok = false;
+	if (!ok)
+		fprintf(stderr, "bps-digits: cannot write '%s': %s\n", t->o.weights_out,
+			strerror(errno));
+	return ok ? 0 : -1;
+}
+
+static void show_result(const struct trainer *t, double loss)
+{
+	double x = largest_input(t);
+	unsigned right = count_right(t);
+
+	if (t->rank)
+		return;
+	printf("workers %d, steps %u, loss %.6f, test accuracy %.2f %% (%u of %zu)\n", t->size,
+		t->steps, loss, 100.0 * right / (double)t->n_test, right, t->n_test);
+	if (t->o.lr <= 4 / (x * x))
+		printf("tolerance %.3g\n",
+			t->steps * U * (t->o.lr * (t->size + 1) * sqrt(2) * x + 2 * t->max_norm));
+	else
+		printf("tolerance none: the learning rate is above %.3g\n", 4 / (x * x));
+}
+
+static int run(struct trainer *t)
+{
+	double loss;
+
+	if (bps_open(NULL, &t->b) < 0)
+		return fail("cannot join the job");
+	t->rank = bps_rank(t->b);
+	t->size = bps_size(t->b);
+	if (prepare(t) < 0 || train(t, &loss) < 0) {
+		bps_abort(t->b);
+		return -1;
+	}
+	show_result(t, loss);
+	if (write_weights(t) < 0) {
+		bps_abort(t->b);
+		return -1;
+	}
+	return bps_close(t->b, 0) < 0 ? fail("cannot leave the job") : 0;
+}
+
+static const char usage[] =
+	"usage: bps-digits [--epochs N] [--batch N] [--lr RATE] [--seed N] [--data FILE]\n"
+	"                  [--weights-out FILE]\n";
+
+static int parse_options(int argc, char **argv, struct options *o)
+{
+	static const struct option names[] = {{"epochs", required_argument, NULL, 'e'},
+		{"batch", required_argument, NULL, 'b'}, {"lr", required_argument, NULL, 'l'},
+		{"seed", required_argument, NULL, 's'}, {"data", required_argument, NULL, 'd'},
+		{"weights-out", required_argument, NULL, 'w'}, {"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0}};
+	int c;
+
+	while ((c = getopt_long(argc, argv, "h", names, NULL)) >= 0) {
+		if (c == 'e')
+			o->epochs = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 'b')
+			o->batch = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 'l')
+			o->lr = strtod(optarg, NULL);
+		else if (c == 's')
+			o->seed = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 'd')
+			o->data = optarg;
+		else if (c == 'w')
+			o->weights_out = optarg;
+		else
+			return -1;
+	}
+	return optind == argc && o->epochs && o->batch && o->lr > 0 ? 0 : -1;
+}
+
+int main(int argc, char **argv)
+{
+	struct trainer *t = calloc(1, sizeof(*t));
+	int rc = -1;
+
+	if (!t)
+		return 1;
+	t->o = (struct options){.epochs = 30, .batch = 64, .seed = 1, .lr = 0.15};
+	if (parse_options(argc, argv, &t->o) < 0) {
+		fputs(usage, stderr);
+		free(t);
+		return 2;
+	}
+	if (read_data(t) == 0)
+		rc = run(t);
+	free(t->test);
+	free(t->train);
+	free(t);
+	return rc ? 1 : 0;
+}

@@ -1,0 +1,320 @@
+"""Thin binding of libbpsclient for Python and NumPy: one class per C struct, one method per call, see bpsclient(3).
+
+    import bps
+    with bps.open() as job:                       # place and agent from the environment
+        t = job.declare("layer.0", "f32", 1000)
+        t.input[:] = gradient                     # shared with the agent: no copy
+        t.push_pull(bps.AVG)
+        t.wait()
+        use(t.output)
+
+The library is found by $BPS_LIBRARY, else as libbpsclient.so.0 beside this file or where the loader looks. Calls that
+wait release the interpreter lock.
+"""
+
+import ctypes
+import os
+
+import numpy as np
+
+SUM, PROD, MAX, MIN, AVG = range(5)
+PRIORITY_AUTO = -(2**31)
+ABI = 1
+
+# Name: (number, NumPy type). bf16 has none there: its raw 16 bits are seen as uint16.
+DTYPES = {
+    "i8": (0, np.int8),
+    "u8": (1, np.uint8),
+    "i32": (2, np.int32),
+    "i64": (4, np.int64),
+    "f16": (6, np.float16),
+    "f32": (7, np.float32),
+    "f64": (8, np.float64),
+    "bf16": (9, np.uint16),
+}
+
+_CODES = {
+    "ETIMEDOUT": -10001,
+    "EBUSY": -10002,
+    "EMISMATCH": -10003,
+    "ENOSERVER": -10004,
+    "ENOSCHED": -10005,
+    "ENOAGENT": -10006,
+    "EWORKER_LOST": -10007,
+    "EAGENT_LOST": -10008,
+    "EEVICTED": -10009,
+    "EINPUT_CHANGED": -10010,
+    "EDIVERGED": -10011,
+    "EQUOTA": -10012,
+    "EPROTO": -10013,
+    "EVERSION": -10014,
+    "EAUTH": -10015,
+    "ENOTFOUND": -10016,
+    "EDUP": -10017,
+    "ECLOSED": -10018,
+    "EFORKED": -10019,
+    "ENOTDURABLE": -10020,
+    "EJOB_FAILED": -10021,
+    "EROUND_LOST": -10022,
+}
+globals().update(_CODES)
+
+
+class Error(Exception):
+    """A call failed. code: negative, one of this module's E... or -errno; str() is the sentence."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+class Timeout(Error):
+    """ETIMEDOUT: what was waited for is still in flight and may be waited for again."""
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        ("abi", ctypes.c_uint32),
+        ("job", ctypes.c_char_p),
+        ("agent_socket", ctypes.c_char_p),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("local_rank", ctypes.c_int32),
+        ("local_size", ctypes.c_int32),
+        ("timeout_ms", ctypes.c_uint32),
+        ("open_timeout_ms", ctypes.c_uint32),
+        ("deterministic", ctypes.c_int32),
+        ("part_bytes", ctypes.c_uint32),
+    ]
+
+
+class _Decl(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("n_elems", ctypes.c_uint64)]
+
+
+def _load():
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libbpsclient.so.0")
+    path = os.environ.get("BPS_LIBRARY") or (beside if os.path.exists(beside) else "libbpsclient.so.0")
+    lib = ctypes.CDLL(path)
+    ptr, u32, i32, size_t = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_size_t
+    int_, str_ = ctypes.c_int, ctypes.c_char_p
+    for name, result, args in [
+        ("options_init", None, [ptr]),
+        ("open", int_, [ptr, ptr]),
+        ("close", int_, [ptr, u32]),
+        ("abort", None, [ptr]),
+        ("rank", int_, [ptr]),
+        ("size", int_, [ptr]),
+        ("local_rank", int_, [ptr]),
+        ("local_size", int_, [ptr]),
+        ("declare_group", int_, [ptr, ptr, size_t, ptr]),
+        ("input", ptr, [ptr]),
+        ("output", ptr, [ptr]),
+        ("push_pull", int_, [ptr, int_, i32]),
+        ("push_pull_copy", int_, [ptr, ptr, ptr, int_, i32]),
+        ("push_pull_group", int_, [ptr, size_t, int_, i32]),
+        ("poll", int_, [ptr]),
+        ("wait", int_, [ptr, u32]),
+        ("wait_group", int_, [ptr, size_t, u32]),
+        ("contributors", int_, [ptr]),
+        ("barrier", int_, [ptr, u32]),
+        ("broadcast", int_, [ptr, ptr, size_t, int_, u32]),
+        ("allgather", int_, [ptr, ptr, size_t, ptr, u32]),
+        ("strerror", str_, [int_]),
+        ("last_error", str_, []),
+        ("version", str_, []),
+    ]:
+        f = getattr(lib, "bps_" + name)
+        f.restype, f.argtypes = result, args
+    return lib
+
+
+_lib = _load()
+
+
+def _check(rc):
+    if rc >= 0:
+        return rc
+    text = _lib.bps_last_error().decode(errors="replace") or _lib.bps_strerror(rc).decode()
+    raise (Timeout if rc == _CODES["ETIMEDOUT"] else Error)(rc, text)
+
+
+def _ms(seconds):
+    """Seconds as milliseconds; None is 0, the library's default. What rounds to 0 is 1."""
+    return 0 if seconds is None else max(1, int(seconds * 1000))
+
+
+def _text(value):
+    return None if value is None else os.fsencode(value)
+
+
+def version():
+    return _lib.bps_version().decode()
+
+
+class Tensor:
+    """A declared tensor. It keeps its job's Python object alive, not the job: views of closed jobs must not be used."""
+
+    def __init__(self, job, handle, name, dtype, shape):
+        self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
+        self._handle = handle
+        self._copied = None
+        self.input = self._view(_lib.bps_input(handle))
+
+    def _view(self, address):
+        kind = np.dtype(DTYPES[self.dtype][1])
+        n_elems = int(np.prod(self.shape, dtype=np.int64))
+        raw = (ctypes.c_char * (n_elems * kind.itemsize)).from_address(address)
+        return np.frombuffer(raw, dtype=kind).reshape(self.shape)
+
+    @property
+    def handle(self):
+        if self.job._handle is None:
+            raise Error(_CODES["ECLOSED"], "the job is closed")
+        return self._handle
+
+    @property
+    def output(self):
+        """The last completed round's values, read-only; None before the first. It stays until the round after the next."""
+        address = _lib.bps_output(self.handle)
+        if not address:
+            return None
+        view = self._view(address)
+        view.flags.writeable = False
+        return view
+
+    @property
+    def contributors(self):
+        return _lib.bps_contributors(self.handle)
+
+    def push_pull(self, op=SUM, priority=PRIORITY_AUTO):
+        _check(_lib.bps_push_pull(self.handle, op, priority))
+
+    def push_pull_copy(self, src, dst=None, op=SUM, priority=PRIORITY_AUTO):
+        """Submit the array src, which is copied at once; dst is written by the wait or poll that finds it complete."""
+        kind = np.dtype(DTYPES[self.dtype][1])
+        src = np.ascontiguousarray(src, dtype=kind)
+        if src.size != self.input.size:
+            raise ValueError(f"{self.name}: {src.size} values for {self.input.size}")
+        if dst is not None and (
+            dst.dtype != kind or dst.size != src.size or not dst.flags.c_contiguous or not dst.flags.writeable
+        ):
+            raise ValueError(f"{self.name}: dst must be a contiguous writable {kind} array of {src.size}")
+        _check(
+            _lib.bps_push_pull_copy(
+                self.handle, src.ctypes.data, dst.ctypes.data if dst is not None else None, op, priority
+            )
+        )
+        self._copied = dst  # alive until it is written
+
+    def poll(self):
+        """True when complete or nothing is in flight, False when in flight."""
+        return _check(_lib.bps_poll(self.handle)) == 1
+
+    def wait(self, timeout=None):
+        """Wait at most timeout seconds (None: the job's) and return the output."""
+        _check(_lib.bps_wait(self.handle, _ms(timeout)))
+        return self.output
+
+
+class Job:
+    """A worker's place in a job; made by open(). As a context manager it closes, or aborts when an exception passes."""
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    @property
+    def handle(self):
+        if self._handle is None:
+            raise Error(_CODES["ECLOSED"], "the job is closed")
+        return self._handle
+
+    rank = property(lambda self: _lib.bps_rank(self.handle))
+    size = property(lambda self: _lib.bps_size(self.handle))
+    local_rank = property(lambda self: _lib.bps_local_rank(self.handle))
+    local_size = property(lambda self: _lib.bps_local_size(self.handle))
+
+    def declare_group(self, decls):
+        """Declare [(name, dtype, shape), ...] in one round trip; returns the tensors in that order."""
+        decls = [(name, dtype, (shape,) if np.isscalar(shape) else tuple(shape)) for name, dtype, shape in decls]
+        raw = (_Decl * len(decls))(
+            *[(_text(n), DTYPES[d][0], int(np.prod(s, dtype=np.int64))) for n, d, s in decls]
+        )
+        handles = (ctypes.c_void_p * len(decls))()
+        _check(_lib.bps_declare_group(self.handle, raw, len(decls), handles))
+        return [Tensor(self, h, n, d, s) for h, (n, d, s) in zip(handles, decls)]
+
+    def declare(self, name, dtype, shape):
+        return self.declare_group([(name, dtype, shape)])[0]
+
+    def push_pull(self, tensors, op=SUM, priority=PRIORITY_AUTO):
+        """Submit several tensors with one wake-up; all or none."""
+        handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
+        _check(_lib.bps_push_pull_group(handles, len(tensors), op, priority))
+
+    def wait(self, tensors, timeout=None):
+        handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
+        _check(_lib.bps_wait_group(handles, len(tensors), _ms(timeout)))
+
+    def barrier(self, timeout=None):
+        _check(_lib.bps_barrier(self.handle, _ms(timeout)))
+
+    def broadcast(self, array, root=0, timeout=None):
+        """Overwrite a contiguous array with root's, in place."""
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise ValueError("broadcast: the array must be contiguous and writable")
+        _check(_lib.bps_broadcast(self.handle, array.ctypes.data, array.nbytes, root, _ms(timeout)))
+        return array
+
+    def allgather(self, array, timeout=None):
+        """An array with one more dimension in front: worker r's array at [r]."""
+        array = np.ascontiguousarray(array)
+        out = np.empty((self.size,) + array.shape, dtype=array.dtype)
+        _check(_lib.bps_allgather(self.handle, array.ctypes.data, array.nbytes, out.ctypes.data, _ms(timeout)))
+        return out
+
+    def close(self, timeout=None):
+        """Leave the job, when all workers do. The handle is gone in any case, but in a forked child."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            _check(_lib.bps_close(handle, _ms(timeout)))
+
+    def abort(self):
+        """Leave without waiting."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            _lib.bps_abort(handle)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def open(
+    job=None,
+    agent_socket=None,
+    rank=-1,
+    size=-1,
+    local_rank=-1,
+    local_size=-1,
+    timeout=None,
+    open_timeout=None,
+    deterministic=None,
+    part_bytes=0,
+):
+    """Join a job; what is not given comes from the environment. Times are in seconds."""
+    opt = _Options()
+    _lib.bps_options_init(ctypes.byref(opt))
+    opt.job, opt.agent_socket = _text(job), _text(agent_socket)
+    opt.rank, opt.size, opt.local_rank, opt.local_size = rank, size, local_rank, local_size
+    opt.timeout_ms, opt.open_timeout_ms = _ms(timeout), _ms(open_timeout)
+    opt.deterministic = -1 if deterministic is None else int(deterministic)
+    opt.part_bytes = part_bytes
+    handle = ctypes.c_void_p()
+    _check(_lib.bps_open(ctypes.byref(opt), ctypes.byref(handle)))
+    return Job(handle)
