@@ -86,7 +86,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
-	snprintf(port, sizeof(port), "%u", f->cfg.is_listener ? f->cfg.port : 0);
+	snprintf(port, sizeof(port), "%u", f->cfg.is_listener ? f->cfg.port : 0u);
 	rc = fi_getinfo(FI_VERSION(1, 17), f->cfg.bind_addr, port, FI_SOURCE, hints, &f->info);
 	fi_freeinfo(hints);
 	if (rc)
@@ -122,22 +122,22 @@ static void set_int(int fd, int level, int name, int value)
 		log_warn("cannot harden the data listener option=%d: %s", name, strerror(errno));
 }
 
-static bool is_listener_on(int fd, uint16_t port)
+static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_t addr_len)
 {
 	struct sockaddr_storage ss;
-	socklen_t len = sizeof(ss);
+	socklen_t len = sizeof(ss), vlen = sizeof(int);
 	int v = 0;
-	socklen_t vlen = sizeof(v);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &v, &vlen) || !v)
 		return false;
-	return !getsockname(fd, (struct sockaddr *)&ss, &len) && sockaddr_port(&ss) == port;
+	return !getsockname(fd, (struct sockaddr *)&ss, &len) && len == addr_len &&
+	       memcmp(&ss, addr, len) == 0;
 }
 
 /* Provider tcp hides its listening socket, and reads a stranger's handshake from it with a blocking
  * receive. The options set here are inherited by what it accepts: silent connections are not even accepted,
  * half-sent handshakes end after LISTEN_RECV_US, and dead peers are noticed by the kernel as well. */
-static void harden_listener(uint16_t port)
+static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");
 	struct dirent *e;
@@ -148,7 +148,8 @@ static void harden_listener(uint16_t port)
 	while ((e = readdir(d))) {
 		int fd = atoi(e->d_name);
 
-		if (e->d_name[0] == '.' || fd == dirfd(d) || !is_listener_on(fd, port))
+		if (e->d_name[0] == '.' || fd == dirfd(d) ||
+			!is_listener_on(fd, addr, (socklen_t)addr_len))
 			continue;
 		found = true;
 		if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO,
@@ -165,8 +166,7 @@ static void harden_listener(uint16_t port)
 	closedir(d);
 out:
 	if (!found)
-		log_warn("data listener not found among the descriptors, so not hardened port=%u",
-			port);
+		log_warn("data listener not found among the descriptors, so not hardened");
 }
 
 static int open_eq(struct fabric *f, struct fid_eq **ret)
@@ -211,7 +211,7 @@ static int start_listening(struct fabric *f, struct err_text *err)
 			rc == -EADDRINUSE ? " (is another daemon running?)" : "");
 	f->port = sockaddr_port(&ss);
 	if (strcmp(f->cfg.provider, "tcp") == 0)
-		harden_listener(f->port);
+		harden_listener(&ss, len);
 	return 0;
 }
 
@@ -518,7 +518,7 @@ void fabric_stats(struct fabric *f, struct fabric_stats *ret)
 
 	pthread_mutex_lock(&f->lock);
 	*ret = f->past;
-	LIST_FOREACH (x, &f->xports, link)
+	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
 		add_counts(ret, x);
 	pthread_mutex_unlock(&f->lock);
 	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);

@@ -40,7 +40,8 @@ struct fabric_config {
 typedef int (*fabric_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 
 /* Open provider and address; with is_listener, listen. err gets the sentence (missing provider, port in
- * use, what to do). Starts the connection-management thread. */
+ * use, what to do). Starts the connection-management thread. Sets two environment variables of libfabric, so
+ * call it before other threads look at the environment. */
 int fabric_open(const struct fabric_config *cfg, fabric_key_fn key_fn, void *key_ctx,
 	struct fabric **ret, struct err_text *err);
 /* Stop and free; all xports must be freed before. NULL is allowed. */

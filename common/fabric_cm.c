@@ -62,7 +62,7 @@ static struct fabric_xport *find_xport(struct fabric *f, unsigned thread)
 {
 	struct fabric_xport *x;
 
-	LIST_FOREACH (x, &f->xports, link)
+	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
 		if (x->thread == thread)
 			return x;
 	return NULL;
@@ -183,7 +183,7 @@ static int drain_all(struct fabric *f)
 	struct fabric_xport *x;
 	int n = f->eq ? drain_eq(f, NULL, f->eq) : 0;
 
-	LIST_FOREACH (x, &f->xports, link)
+	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
 		n += drain_eq(f, x, x->eq);
 	return n;
 }
@@ -201,7 +201,7 @@ static bool cm_round(struct fabric *f)
 		fid = &f->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0;
 	}
-	LIST_FOREACH (x, &f->xports, link) {
+	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link)) {
 		fid = &x->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0 && ok;
 	}

@@ -82,6 +82,16 @@ static void conn_put(struct fabric_conn *c)
 	set_state(c, CONN_FREE, "gone");
 }
 
+/* Give up a slot whose connection did not begin. */
+static void conn_discard(struct fabric_conn *c)
+{
+	if (c->ep)
+		fi_close(&c->ep->fid);
+	c->ep = NULL;
+	c->rx_cookie = 0;
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+}
+
 /* The endpoint of a connection, ready to receive. */
 static int open_ep(struct fabric_conn *c, struct fi_info *info)
 {
@@ -98,10 +108,6 @@ static int open_ep(struct fabric_conn *c, struct fi_info *info)
 		rc = fi_ep_bind(c->ep, &x->srx->fid, 0);
 	if (!rc)
 		rc = fi_enable(c->ep);
-	if (rc && c->ep) {
-		fi_close(&c->ep->fid);
-		c->ep = NULL;
-	}
 	return rc;
 }
 
@@ -185,12 +191,10 @@ int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thr
 	memcpy(c->key, key, sizeof(c->key));
 	make_ticket(c, thread, ticket);
 	rc = open_ep(c, info);
-	if (rc)
-		goto out;
-	rc = fi_connect(c->ep, info->dest_addr, ticket, sizeof(ticket));
+	if (!rc)
+		rc = fi_connect(c->ep, info->dest_addr, ticket, sizeof(ticket));
 	if (rc) {
-		fi_close(&c->ep->fid);
-		c->ep = NULL;
+		conn_discard(c);
 		goto out;
 	}
 	conn_begin(c, CONN_CONNECTING, addr);
@@ -223,20 +227,21 @@ void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 	p.cookie = c->rx_cookie;
 	proof_seal(&p, ev->ticket.nonce, ev->key, proof);
 	rc = open_ep(c, ev->info);
-	if (rc) {
-		log_rated(LOG_WARN, "cannot accept peer=%u: %s", c->pub.peer_id, fi_strerror(-rc));
+	if (rc && !c->ep) {
 		cm_reject(x->f, ev->info, "BUSY");
-		return;
+		goto failed;
 	}
-	rc = fi_accept(c->ep, proof, sizeof(proof));
+	/* From here the endpoint owns the request. */
+	if (!rc)
+		rc = fi_accept(c->ep, proof, sizeof(proof));
 	fi_freeinfo(ev->info);
-	if (rc) {
-		log_rated(LOG_WARN, "cannot accept peer=%u: %s", c->pub.peer_id, fi_strerror(-rc));
-		fi_close(&c->ep->fid);
-		c->ep = NULL;
-		return;
-	}
+	if (rc)
+		goto failed;
 	conn_begin(c, CONN_ACCEPTING, "ticket is good");
+	return;
+failed:
+	conn_discard(c);
+	log_rated(LOG_WARN, "cannot accept peer=%u: %s", ev->ticket.peer_id, fi_strerror(-rc));
 }
 
 static void mark_all_segs(struct fabric_conn *c)
@@ -545,7 +550,7 @@ int seg_announce(struct fabric_conn *c)
 
 void seg_note(struct fabric_conn *c, const struct wire_msg *m)
 {
-	struct peer_seg **chunk;
+	struct peer_seg **chunk, *s;
 
 	if (m->segment >= FABRIC_SEGS_MAX) {
 		counter_add(&xport_of(c)->count.protocol_errors, 1);
@@ -559,11 +564,11 @@ void seg_note(struct fabric_conn *c, const struct wire_msg *m)
 		conn_doom(c, "out of memory");
 		return;
 	}
-	(*chunk)[m->segment % FABRIC_SEG_CHUNK] =
-		m->type == WIRE_SEG_DEL
-			? (struct peer_seg){0}
-			: (struct peer_seg){
-				  .base = m->seg.base, .key = m->seg.key, .bytes = m->seg.bytes};
+	s = &(*chunk)[m->segment % FABRIC_SEG_CHUNK];
+	*s = (struct peer_seg){0};
+	if (m->type == WIRE_SEG_ADD)
+		*s = (struct peer_seg){
+			.base = m->seg.base, .key = m->seg.key, .bytes = m->seg.bytes};
 }
 
 const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment)

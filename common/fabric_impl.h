@@ -267,7 +267,7 @@ struct fabric {
 	_Atomic uint32_t my_id, nonces;
 
 	pthread_mutex_t lock; /* xports, past; held while event queues are read */
-	LIST_HEAD(, fabric_xport) xports;
+	LIST_HEAD(xport_list, fabric_xport) xports;
 	struct fabric_stats past; /* of freed data threads */
 	_Atomic uint64_t refused;
 	struct replay replay; /* connection-management thread only */

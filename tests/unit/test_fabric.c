@@ -587,7 +587,7 @@ static void idle_connection_wakes_nobody(void **state)
 	(void)state;
 	rig_open(&r);
 	rig_connect(&r);
-	assert_false(RUN_MS(&r, false, 20));
+	assert_false(RUN_MS(&r, r.client.n_down, 20));
 	p[0].fd = fabric_fd(r.server.x);
 	p[1].fd = fabric_fd(r.client.x);
 	assert_int_equal(poll(p, 2, 100), 0);
