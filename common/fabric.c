@@ -276,6 +276,7 @@ int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn k
 	f->key_fn = key_fn;
 	f->key_ctx = key_ctx;
 	f->my_id = cfg->my_id;
+	f->tag = (uint16_t)fabric_random64();
 	pthread_mutex_init(&f->lock, NULL);
 	LIST_INIT(&f->xports);
 	f->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -10,8 +10,8 @@
  * Tickets: 48 bytes with (magic, version, thread, agent id, credits, agent instance, nonce) and their HMAC
  * under the key that the scheduler gave to exactly these two instances; checked before fi_accept; the accept
  * answers with a proof of its own. A stranger on the port gets nothing. A ticket has no expiry: it is good as long as
- * the key function knows the pair, and once, since the nonce counts the connects of an instance and the
- * listener keeps a window over that count. So my_instance must be new for every fabric_open.
+ * the key function knows the pair, and once, since the nonce counts the connects of its fabric and the listener
+ * keeps a window over that count.
  *
  * A peer that passed is trusted code: provider tcp can be crashed by one. */
 #include <stdint.h>

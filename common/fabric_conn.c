@@ -154,7 +154,7 @@ static void make_ticket(struct fabric_conn *c, uint16_t thread, uint8_t ret[TICK
 		.credits = (uint16_t)f->cfg.credits,
 		.instance = f->cfg.my_instance};
 
-	c->nonce = n << 32 | (fabric_random64() & 0xffff) << 16 | c->slot;
+	c->nonce = n << 32 | (uint64_t)f->tag << 16 | c->slot;
 	t.nonce = c->nonce;
 	c->rx_cookie = ticket_cookie(c->nonce, c->key);
 	ticket_seal(&t, c->key, ret);

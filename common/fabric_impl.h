@@ -69,7 +69,7 @@ struct ticket {
 	uint32_t peer_id;
 	uint16_t credits; /* receives that the connecting side grants at first */
 	uint64_t instance;
-	uint64_t nonce; /* high half: counts the connects of this instance; low 16 bits: its slot */
+	uint64_t nonce; /* count of its fabric's connects << 32 | tag of that fabric << 16 | slot */
 };
 struct proof {
 	uint64_t instance;
@@ -78,10 +78,12 @@ struct proof {
 	uint64_t cookie; /* for messages to the accepting side */
 };
 
-/* Connects seen per peer instance, as a sliding window over its counter: bounded, and no clock. */
+/* Connects seen per fabric of a peer instance, as a sliding window over its count: bounded, and no
+ * clock. The tag keeps the fabrics of one instance (a rail each) apart. */
 struct replay_peer {
 	uint64_t instance, window, used_at;
 	uint32_t peer_id, last;
+	uint16_t tag;
 };
 struct replay {
 	uint64_t clock;
@@ -265,6 +267,7 @@ struct fabric {
 	struct fid_pep *pep;
 	uint16_t port;
 	_Atomic uint32_t my_id, nonces;
+	uint16_t tag; /* random, in our tickets */
 
 	pthread_mutex_t lock; /* xports, past; held while event queues are read */
 	LIST_HEAD(xport_list, fabric_xport) xports;

@@ -96,18 +96,21 @@ int ticket_verify(const void *buf, const void *key)
 
 static struct replay_peer *replay_find(struct replay *r, const struct ticket *t)
 {
-	uint64_t h = (t->instance ^ t->peer_id) * UINT64_C(0x9e3779b97f4a7c15);
+	uint16_t tag = (uint16_t)(t->nonce >> 16);
+	uint64_t h =
+		(t->instance ^ t->peer_id ^ (uint64_t)tag << 32) * UINT64_C(0x9e3779b97f4a7c15);
 	struct replay_peer *set = r->peers[h >> 32 & (REPLAY_SETS - 1)], *oldest = set;
 
 	for (unsigned i = 0; i < REPLAY_WAYS; i++) {
 		struct replay_peer *p = &set[i];
 
-		if (p->used_at && p->instance == t->instance && p->peer_id == t->peer_id)
+		if (p->used_at && p->instance == t->instance && p->peer_id == t->peer_id &&
+			p->tag == tag)
 			return p;
 		if (p->used_at < oldest->used_at)
 			oldest = p;
 	}
-	*oldest = (struct replay_peer){.instance = t->instance, .peer_id = t->peer_id};
+	*oldest = (struct replay_peer){.instance = t->instance, .peer_id = t->peer_id, .tag = tag};
 	return oldest;
 }
 
