@@ -130,6 +130,8 @@ static int collect_new(struct bps *b, const struct bps_decl *decls, size_t n,
 
 static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 {
+	if (slot->code && strstr(slot->text.s, t->name))
+		return text_set(slot->code, "%s", slot->text.s);
 	if (slot->code)
 		return text_set(slot->code, "tensor '%s' in job '%s': %s", t->name,
 			t->b->options.job, slot->text.s);

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "common/local.h"
+#include "common/log.h"
 
 #define TRAINERS_MAX   1024
 #define DAEMONS_MAX    64
@@ -66,6 +67,7 @@ struct child {
 	pid_t pid; /* 0: not started or reaped */
 	int pidfd;
 	char log[PATH_MAX];
+	int ready_fd; /* where a daemon says that it serves, -1: it has */
 	struct stream out, err;
 };
 
@@ -341,30 +343,35 @@ static bool stream_read(const struct child *c, struct stream *s)
 	return true;
 }
 
-static void show_tail(const struct child *c)
+/* Show the end of a daemon's log: of its last lines those that are at least as urgent as `least`. */
+static void show_tail(const struct child *c, int least)
 {
 	char buf[TAIL_BYTES + 1], *line = buf, *p;
 	int fd = open(c->log, O_RDONLY | O_CLOEXEC), lines = 0;
 	off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
-	ssize_t n;
+	ssize_t n = 0;
+	bool has_level;
 
-	if (size <= 0)
-		goto out;
-	n = pread(fd, buf, TAIL_BYTES, size > TAIL_BYTES ? size - TAIL_BYTES : 0);
+	if (size > 0)
+		n = pread(fd, buf, TAIL_BYTES, size > TAIL_BYTES ? size - TAIL_BYTES : 0);
+	if (fd >= 0)
+		close(fd);
 	if (n <= 0)
-		goto out;
+		return;
 	buf[n] = 0;
 	for (p = buf + n - 1; p > buf && lines < TAIL_LINES; p--)
 		if (p[-1] == '\n' && ++lines == TAIL_LINES)
 			line = p;
-	for (p = strtok(line, "\n"); p; p = strtok(NULL, "\n"))
-		dprintf(STDERR_FILENO, "bpsrun: %s: %s\n", c->name, p);
-out:
-	if (fd >= 0)
-		close(fd);
+	for (p = strtok(line, "\n"); p; p = strtok(NULL, "\n")) {
+		has_level = p[0] == '<' && p[1] >= '0' && p[1] <= '9' && p[2] == '>';
+		if (!has_level || p[1] - '0' <= least)
+			say("%s: %s", c->name, has_level ? p + 3 : p);
+	}
 }
 
 /* ---- children ---- */
+
+#define ARG(s) ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
 
 struct spawn {
 	char *const *argv;
@@ -505,37 +512,42 @@ static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http
 	       sscanf(http, "HTTP=%u", ret_http) == 1 && *ret_port < 65536 && *ret_http < 65536;
 }
 
-/* Read what the daemon writes to its ready descriptor until it closes it. */
-static int await_ready(struct run *r, struct child *c, int fd, char *text, size_t room)
+/* Wait until a daemon serves: it writes its ports to its ready descriptor and closes it. */
+static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsigned *ret_http)
 {
-	struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = r->signal_fd, .events = POLLIN}};
+	struct pollfd p[] = {
+		{.fd = c->ready_fd, .events = POLLIN}, {.fd = r->signal_fd, .events = POLLIN}};
 	uint64_t deadline = now_ms() + READY_MS;
+	char text[128] = "";
 	size_t n = 0;
-	ssize_t got;
+	ssize_t got = 1;
 
-	for (;;) {
+	while (got && n < sizeof(text) - 1) {
 		if (poll(p, 2, left_ms(deadline)) == 0) {
 			say("%s does not serve after %d s", c->name, READY_MS / 1000);
+			show_tail(c, LOG_TRACE);
 			return -ETIMEDOUT;
 		}
 		if (p[1].revents)
 			return -EINTR;
-		got = read(fd, text + n, room - 1 - n);
-		if (got < 0)
-			continue;
-		n += (size_t)got;
-		text[n] = 0;
-		if (!got || n == room - 1)
-			return 0;
+		got = read(c->ready_fd, text + n, sizeof(text) - 1 - n);
+		n += got > 0 ? (size_t)got : 0;
 	}
+	close(c->ready_fd);
+	c->ready_fd = -1;
+	if (parse_ports(text, ret_port, ret_http))
+		return 0;
+	say("%s did not start", c->name);
+	show_tail(c, LOG_TRACE);
+	return -ECHILD;
 }
 
-static int start_daemon(struct run *r, const char *program, char *const *args, unsigned *ret_port,
-	unsigned *ret_http)
+/* Start the daemon that name_daemon has named, without waiting for it. */
+static int start_daemon(struct run *r, const char *program, char *const *args)
 {
 	struct child *c = &r->daemons[r->n_daemons++];
-	char path[PATH_MAX + 64], fd_text[16], text[128] = "", *argv[24];
-	struct spawn sp = {.argv = argv, .keep = -1};
+	char path[PATH_MAX + 64], fd_text[16], *argv[24];
+	struct spawn sp = {.argv = argv};
 	int ready[2], log_fd, rc;
 	unsigned n = 0;
 
@@ -543,12 +555,15 @@ static int start_daemon(struct run *r, const char *program, char *const *args, u
 	snprintf(c->log, sizeof(c->log), "%s/%s.log", r->dir, c->name);
 	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
 	if (log_fd < 0 || pipe2(ready, O_CLOEXEC) < 0) {
+		rc = -errno;
 		say("cannot start %s: %s", c->name, strerror(errno));
-		return -errno;
+		if (log_fd >= 0)
+			close(log_fd);
+		return rc;
 	}
 	snprintf(fd_text, sizeof(fd_text), "%d", ready[1]);
 	argv[n++] = path;
-	argv[n++] = (char *)(uintptr_t) "--ready-fd";
+	argv[n++] = ARG("--ready-fd");
 	argv[n++] = fd_text;
 	while (*args)
 		argv[n++] = *args++;
@@ -558,15 +573,7 @@ static int start_daemon(struct run *r, const char *program, char *const *args, u
 	rc = spawn(c, &sp);
 	close(log_fd);
 	close(ready[1]);
-	if (!rc)
-		rc = await_ready(r, c, ready[0], text, sizeof(text));
-	close(ready[0]);
-	if (!rc && !parse_ports(text, ret_port, ret_http)) {
-		say("%s did not start", c->name);
-		rc = -ECHILD;
-	}
-	if (rc < 0 && rc != -EINTR)
-		show_tail(c);
+	c->ready_fd = ready[0];
 	return rc;
 }
 
@@ -575,14 +582,12 @@ static void name_daemon(struct run *r, const char *kind, unsigned i)
 	struct child *c = &r->daemons[r->n_daemons];
 
 	c->is_daemon = true;
-	c->pidfd = c->out.fd = c->err.fd = -1;
+	c->pidfd = c->ready_fd = c->out.fd = c->err.fd = -1;
 	if (strcmp(kind, "scheduler") != 0)
 		snprintf(c->name, sizeof(c->name), "%s-%u", kind, i);
 	else
 		snprintf(c->name, sizeof(c->name), "%s", kind);
 }
-
-#define ARG(s) ((char *)(uintptr_t)(s))
 
 static int start_scheduler(struct run *r)
 {
@@ -596,7 +601,9 @@ static int start_scheduler(struct run *r)
 	snprintf(state, sizeof(state), "%s/state", r->dir);
 	if (mkdir(state, 0700) < 0)
 		return -errno;
-	rc = start_daemon(r, "bps-scheduler", args, &port, &http);
+	rc = start_daemon(r, "bps-scheduler", args);
+	if (!rc)
+		rc = await_ready(r, &r->daemons[0], &port, &http);
 	if (rc < 0)
 		return rc;
 	snprintf(r->scheduler, sizeof(r->scheduler), "127.0.0.1:%u", port);
@@ -606,13 +613,12 @@ static int start_scheduler(struct run *r)
 
 static int start_server(struct run *r, unsigned i)
 {
-	unsigned port, http;
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), NULL};
 
 	name_daemon(r, "server", i);
 	args[1] = r->daemons[r->n_daemons].name;
-	return start_daemon(r, "bps-server", args, &port, &http);
+	return start_daemon(r, "bps-server", args);
 }
 
 static void agent_socket(const struct run *r, unsigned i, char *ret, size_t room)
@@ -626,7 +632,6 @@ static void agent_socket(const struct run *r, unsigned i, char *ret, size_t room
 static int start_agent(struct run *r, unsigned i)
 {
 	char listen[32], path[128];
-	unsigned port, http;
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path, NULL};
 
@@ -634,7 +639,7 @@ static int start_agent(struct run *r, unsigned i)
 	args[1] = r->daemons[r->n_daemons].name;
 	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + i); /* as if on a machine of its own */
 	agent_socket(r, i, path, sizeof(path));
-	return start_daemon(r, "bps-agent", args, &port, &http);
+	return start_daemon(r, "bps-agent", args);
 }
 
 static int make_dir(struct run *r)
@@ -653,8 +658,10 @@ static int make_dir(struct run *r)
 	return 0;
 }
 
+/* The others need the scheduler's port; they start side by side. */
 static int start_daemons(struct run *r)
 {
+	unsigned port, http;
 	int rc = make_dir(r);
 
 	if (!rc)
@@ -663,6 +670,8 @@ static int start_daemons(struct run *r)
 		rc = start_server(r, i);
 	for (unsigned i = 0; !rc && i < r->o.agents; i++)
 		rc = start_agent(r, i);
+	for (unsigned i = 1; !rc && i < r->n_daemons; i++)
+		rc = await_ready(r, &r->daemons[i], &port, &http);
 	return rc;
 }
 
@@ -678,10 +687,13 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
 static void stop_daemons(struct run *r)
 {
 	for (unsigned i = r->n_daemons; r->result && i > 0; i--)
-		show_tail(&r->daemons[i - 1]);
+		show_tail(&r->daemons[i - 1], LOG_WARN);
 	if (r->n_daemons > 1)
 		stop_all(r->daemons + 1, r->n_daemons - 1, DAEMON_STOP_MS);
 	stop_all(r->daemons, r->n_daemons, DAEMON_STOP_MS);
+	for (unsigned i = 0; i < r->n_daemons; i++)
+		if (r->daemons[i].ready_fd >= 0)
+			close(r->daemons[i].ready_fd);
 	if (r->dir[0])
 		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
@@ -777,7 +789,7 @@ static void check_child(struct run *r, struct child *c)
 		return;
 	if (c->is_daemon) {
 		describe_exit(c->name, code);
-		show_tail(c);
+		show_tail(c, LOG_TRACE);
 		return;
 	}
 	if (!code)

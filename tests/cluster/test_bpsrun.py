@@ -1,0 +1,173 @@
+"""bpsrun: ranks, output, failures and clean-up with plain commands; a job over daemons of its own with the example.
+
+BPS_BUILD names the build folder; the default is build/debug.
+"""
+
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import stat
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
+BPSRUN = BUILD / "bpsrun"
+DIGITS = BUILD / "bps-digits"
+DAEMONS = [BUILD / d / d for d in ("bps-scheduler", "bps-server", "bps-agent")]
+LIMIT_S = 60
+
+needs_daemons = pytest.mark.skipif(not all(d.exists() for d in DAEMONS), reason="daemons are not built")
+
+
+def environment(tmp_path):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("BPS_", "BYTEPS_", "DMLC_"))}
+    env["XDG_RUNTIME_DIR"] = str(tmp_path)
+    env["BPS_TIMEOUT"] = "30s"
+    return env
+
+
+def bpsrun(tmp_path, *args, program=BPSRUN):
+    return subprocess.run(
+        [str(program), *map(str, args)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def plain(tmp_path, *args):
+    return bpsrun(tmp_path, "--agent", "/nonexistent", *args)
+
+
+def test_each_worker_gets_its_place(tmp_path):
+    r = plain(tmp_path, "-n", 3, "--job", "j", "--", "sh", "-c",
+              "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE $BPS_JOB $BPS_AGENT_SOCKET")
+    assert r.returncode == 0
+    assert sorted(r.stdout.splitlines()) == [f"[{i}] {i}/3 {i}/3 j /nonexistent" for i in range(3)]
+
+
+def test_ranks_of_a_later_node_begin_behind_the_earlier_nodes(tmp_path):
+    r = plain(tmp_path, "-n", 2, "--nnodes", 3, "--node-rank", 2, "--job", "j", "--no-prefix", "--", "sh", "-c",
+              "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE")
+    assert sorted(r.stdout.splitlines()) == ["4/6 0/2", "5/6 1/2"]
+
+
+def test_lines_stay_whole_and_each_stream_stays_itself(tmp_path):
+    r = plain(tmp_path, "-n", 2, "--", "sh", "-c", "printf 'a\\nb'; echo err >&2")
+    assert sorted(r.stdout.splitlines()) == ["[0] a", "[0] b", "[1] a", "[1] b"]
+    assert sorted(r.stderr.splitlines()) == ["[0] err", "[1] err"]
+
+
+def test_first_failure_is_the_result_and_ends_the_others(tmp_path):
+    r = plain(tmp_path, "-n", 3, "--", "sh", "-c", "[ $BPS_RANK = 1 ] && exit 7; exec sleep 100")
+    assert r.returncode == 7
+    assert "rank 1 exited with code 7" in r.stderr
+
+
+def test_killed_worker_is_told_by_its_signal(tmp_path):
+    r = plain(tmp_path, "-n", 1, "--", "sh", "-c", "kill -9 $$")
+    assert r.returncode == 128 + 9
+    assert "rank 0 was killed by signal 9" in r.stderr
+
+
+def test_time_out_ends_the_job(tmp_path):
+    assert plain(tmp_path, "-n", 2, "--timeout", "200ms", "--", "sleep", 100).returncode == 124
+
+
+def test_command_that_cannot_run_is_127(tmp_path):
+    assert plain(tmp_path, "-n", 1, "--", "/nonexistent/program").returncode == 127
+
+
+@pytest.mark.parametrize("args", [
+    ["-n", 0, "--", "true"],
+    ["-n", "x", "--", "true"],
+    ["-n", 1],
+    ["-n", 1, "--agents", 2, "--", "true"],
+    ["-n", 1, "--nnodes", 2, "--", "true"],
+    ["-n", 1, "--nnodes", 2, "--node-rank", 2, "--job", "j", "--", "true"],
+    ["-n", 1, "--timeout", "5", "--", "true"],
+])
+def test_bad_arguments_are_refused_with_a_reason(tmp_path, args):
+    r = bpsrun(tmp_path, *args)
+    assert r.returncode == 125
+    assert r.stderr
+
+
+def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
+    p = subprocess.Popen(
+        [str(BPSRUN), "-n", "2", "--agent", "/nonexistent", "--", "sh", "-c",
+         "trap 'echo got it; exit 0' INT; echo ready; while :; do sleep 0.01; done"],
+        env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    lines = [p.stdout.readline() for _ in range(2)]
+    assert all("ready" in line for line in lines)
+    p.send_signal(signal.SIGINT)
+    out, _ = p.communicate(timeout=LIMIT_S)
+    assert p.returncode == 128 + signal.SIGINT
+    assert out.count("got it") == 2
+
+
+def test_workers_die_with_bpsrun(tmp_path):
+    p = subprocess.Popen(
+        [str(BPSRUN), "-n", "1", "--agent", "/nonexistent", "--no-prefix", "--", "sh", "-c", "echo $$; exec sleep 100"],
+        env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
+    worker = int(p.stdout.readline())
+    fd = os.pidfd_open(worker)
+    p.kill()
+    p.wait(timeout=LIMIT_S)
+    assert select.select([fd], [], [], LIMIT_S)[0]  # readable: it has ended
+    os.close(fd)
+    p.stdout.close()
+
+
+def test_daemon_that_does_not_start_is_shown_with_its_log(tmp_path):
+    program = tmp_path / "bin" / "bpsrun"
+    program.parent.mkdir()
+    shutil.copy(BPSRUN, program)
+    scheduler = program.parent / "bps-scheduler"
+    scheduler.write_text("#!/bin/sh\necho '<3>no room left' >&2\nexit 1\n")
+    scheduler.chmod(scheduler.stat().st_mode | stat.S_IXUSR)
+    r = bpsrun(tmp_path, "-n", 2, "--servers", 1, "--", "true", program=program)
+    assert r.returncode == 125
+    assert "scheduler did not start" in r.stderr
+    assert "scheduler: no room left" in r.stderr
+    assert not list(tmp_path.glob("bpsrun-*"))
+
+
+def train(tmp_path, name, *args):
+    out = tmp_path / name
+    r = bpsrun(tmp_path, *args, "--", DIGITS, "--weights-out", out)
+    assert r.returncode == 0, r.stderr
+    accuracy = float(re.search(r"test accuracy ([0-9.]+) %", r.stdout)[1])
+    tolerance = float(re.search(r"tolerance ([0-9.e-]+)", r.stdout)[1])
+    return memoryview(out.read_bytes()).cast("f"), accuracy, tolerance
+
+
+@needs_daemons
+@pytest.mark.parametrize("args", [
+    ["-n", 2, "--servers", 1],
+    ["-n", 4, "--servers", 2, "--agents", 2],
+    ["-n", 3, "--servers", 2, "--agents", 3],
+])
+def test_weights_do_not_depend_on_the_number_of_workers(tmp_path, args):
+    alone, accuracy, _ = train(tmp_path, "alone", "-n", 1, "--agent", "/nonexistent")
+    assert accuracy > 90
+    many, accuracy, tolerance = train(tmp_path, "many", *args)
+    assert accuracy > 90
+    assert len(alone) == len(many) == 650
+    assert max(abs(a - b) for a, b in zip(alone, many)) <= tolerance
+    assert not list(tmp_path.glob("bpsrun-*"))
+
+
+@needs_daemons
+def test_daemons_warnings_are_shown_when_a_worker_fails(tmp_path):
+    r = bpsrun(tmp_path, "-n", 2, "--servers", 1, "--", "sh", "-c", "exit 3")
+    assert r.returncode == 3
+    assert "starting:" not in r.stderr
+    assert not list(tmp_path.glob("bpsrun-*"))
