@@ -170,7 +170,9 @@ static void check_slot_state(struct check *c, const struct slot *slot)
 	if ((slot->state == SLOT_OPEN && slot->n_has == 0) || slot->state == SLOT_SUMMING)
 		check_sum(c, slot);
 	else
-		expect(c, !slot->n_staged && !slot->n_folded && !slot->is_queued,
+		expect(c,
+			!slot->n_staged && !slot->is_queued &&
+				(!slot->n_folded || slot->state == SLOT_DONE),
 			"contributions are kept only for a sum");
 }
 

@@ -163,7 +163,7 @@ static int tensor_add(struct job *job, const struct ctl_tensor *t)
 	if (!elem || !t->part_elems || !t->n_elems || t->part_elems > UINT32_MAX / elem)
 		return BPS_EPROTO;
 	n_parts = (t->n_elems - 1) / t->part_elems + 1;
-	if (n_parts > UINT32_MAX || t->tensor > CTL_TENSORS_MAX)
+	if (n_parts > UINT32_MAX || t->tensor >= CTL_TENSORS_MAX)
 		return BPS_EPROTO;
 	if (t->tensor >= job->n_tensors) {
 		uint32_t n = t->tensor + 64;
@@ -357,10 +357,10 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	if (!peer)
 		return;
 	c->user = NULL;
+	TAILQ_REMOVE(&core->peers, peer, link);
 	rounds_peer_down(core, peer);
 	if (peer->is_ready)
 		TAILQ_REMOVE(&core->ready, peer, ready);
-	TAILQ_REMOVE(&core->peers, peer, link);
 	heap_fini(&peer->want);
 	free(peer);
 	reads_pump(core);

@@ -56,6 +56,7 @@ struct seat {
 	TAILQ_ENTRY(seat) owing;    /* peer->owing, when owes != 0 */
 	uint64_t have_round;        /* of OWE_HAVE_OK */
 	uint64_t retry_round;       /* of OWE_BAD_CRC and OWE_AGAIN */
+	uint32_t bad_crc;           /* of OWE_BAD_CRC: what it refuses */
 	uint8_t owes;               /* enum owe */
 	uint8_t offered;            /* bit per slot: our RESULT offer may still be read */
 	bool is_parked;
@@ -201,6 +202,7 @@ void seat_set_state(struct seat *seat, enum seat_state state);
 /* reads.c */
 void reads_want(struct srv_core *core, struct seat *seat);
 void reads_forget(struct srv_core *core, struct seat *seat);
+void reads_unpark(struct srv_core *core, struct seat *seat);
 void reads_pump(struct srv_core *core);
 int reads_peer_up(struct srv_core *core, struct peer *peer);
 void reads_done(void *ctx, struct xport_read *rd, int status);

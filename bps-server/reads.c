@@ -53,16 +53,16 @@ void reads_forget(struct srv_core *core, struct seat *seat)
 		seat_set_state(seat, SEAT_IDLE);
 }
 
-/* Staging has become free or an ordered sum has moved on: whoever was set aside may try again. */
-static void unpark(struct srv_core *core)
+void reads_unpark(struct srv_core *core, struct seat *seat)
 {
-	struct seat *seat;
+	TAILQ_REMOVE(&core->parked, seat, parked);
+	seat->is_parked = false;
+	enqueue(core, seat);
+}
 
-	while ((seat = TAILQ_FIRST(&core->parked))) {
-		TAILQ_REMOVE(&core->parked, seat, parked);
-		seat->is_parked = false;
-		enqueue(core, seat);
-	}
+static bool is_early_room(const struct srv_core *core)
+{
+	return pool_used(core->staging) <= pool_limit(core->staging) / 2;
 }
 
 static void park(struct srv_core *core, struct seat *seat)
@@ -80,8 +80,7 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 	/* An ordered sum may hold contributions that came too early in half of the staging at most, so that
 	 * the one it waits for always finds room. */
 	*ret_is_early = part_is_ordered(slot->part) &&
-			member != slot->n_folded + slot->n_in_order &&
-			pool_used(core->staging) > pool_limit(core->staging) / 2;
+			member != slot->n_folded + slot->n_in_order && !is_early_room(core);
 	if (*ret_is_early)
 		return NULL;
 	buf = pool_get(core->staging, bytes);
@@ -96,7 +95,8 @@ void staging_put(struct srv_core *core, struct buf *buf)
 {
 	pool_put(core->staging, buf);
 	core->is_starved = false;
-	unpark(core);
+	while (!TAILQ_EMPTY(&core->parked) && is_early_room(core))
+		reads_unpark(core, TAILQ_FIRST(&core->parked));
 }
 
 static struct fetch *fetch_new(struct srv_core *core)
@@ -245,6 +245,7 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 	seat_set_state(seat, SEAT_IDLE);
 	if (status == 0) {
 		core->stats.crc_errors++;
+		seat->bad_crc = f->crc;
 		seat_owe(core, seat, OWE_BAD_CRC, f->round);
 	} else if (seat->peer && seat->peer != f->peer) {
 		reads_want(core, seat); /* it was offered again on a newer connection */

@@ -155,6 +155,7 @@ static int send_owed(struct seat *seat, enum owe what)
 		return 0;
 	case OWE_BAD_CRC:
 		m = message_to(seat, WIRE_BAD_CRC, seat->retry_round);
+		m.crc = seat->bad_crc;
 		break;
 	case OWE_AGAIN:
 		m = message_to(seat, WIRE_AGAIN, seat->retry_round);
@@ -263,28 +264,41 @@ void seat_clear(struct srv_core *core, struct seat *seat)
 	seat->peer = NULL;
 }
 
-/* The slot for round r, opened if it was free (S3). NULL: the round is long over (*ret_violation false), or the peer
- * jumped ahead of the others, which no honest one can. */
-static struct slot *slot_for(
-	struct srv_core *core, struct part *part, uint64_t r, bool *ret_violation)
+/* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or so far
+ * ahead of the others as no honest peer can be. */
+enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
+
+static enum place slot_place(struct part *part, uint64_t r)
+{
+	const struct slot *slot = part_slot(part, r);
+	bool is_over = slot->state == SLOT_DONE || (slot->state == SLOT_OPEN && slot->n_has > 0 &&
+							   slot->n_spoken == slot->n_has);
+
+	if (slot->state == SLOT_EMPTY || slot->round == r)
+		return PLACE_HERE;
+	if (slot->round > r)
+		return PLACE_OVER;
+	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
+}
+
+/* May that member have the result of round r? Not while it is being made, unless it said so before. */
+static bool can_have(struct part *part, const struct seat *seat, uint64_t r)
+{
+	const struct slot *slot = part_slot(part, r);
+
+	return slot->round != r || (slot->state != SLOT_SUMMING && slot->state != SLOT_DONATING) ||
+	       member_set_has(&slot->has, seat->member);
+}
+
+/* The slot of a round that is PLACE_HERE, opened if it was free. */
+static struct slot *slot_for(struct srv_core *core, struct part *part, uint64_t r)
 {
 	struct slot *slot = part_slot(part, r);
 
-	*ret_violation = false;
 	if (slot->state != SLOT_EMPTY && slot->round == r)
 		return slot;
-	if (slot->state != SLOT_EMPTY) {
-		bool is_over = slot->state == SLOT_DONE ||
-			       (slot->state == SLOT_OPEN && slot->n_spoken == slot->n_has);
-
-		if (slot->round > r)
-			return NULL;
-		if (slot->round != r - 2 || !is_over) {
-			*ret_violation = true;
-			return NULL;
-		}
+	if (slot->state != SLOT_EMPTY)
 		slot_clear(core, slot);
-	}
 	slot->round = r;
 	slot_set_state(core, slot, SLOT_OPEN);
 	return slot;
@@ -314,6 +328,16 @@ void slot_done(struct srv_core *core, struct slot *slot)
 			seat_owe(core, &part->seats[i], OWE_RESULT, slot->round);
 }
 
+static struct peer *peer_of(struct srv_core *core, uint32_t agent)
+{
+	struct peer *peer;
+
+	TAILQ_FOREACH(peer, &core->peers, link)
+	if (peer->conn->peer_id == agent)
+		return peer;
+	return NULL;
+}
+
 void slot_ask_donor(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
@@ -326,11 +350,16 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	slot->wants_fetch = false;
 	for (unsigned k = 1; k <= part->n_seats; k++) {
 		uint16_t i = (uint16_t)((slot->donor + k) % part->n_seats);
+		struct seat *seat = &part->seats[i];
 
-		if (!member_set_has(&slot->has, i) || !part->seats[i].peer)
+		if (!member_set_has(&slot->has, i))
+			continue;
+		if (!seat->peer) /* idle since it connected anew */
+			seat->peer = peer_of(core, part->job->members[i].agent);
+		if (!seat->peer)
 			continue;
 		slot->donor = i;
-		seat_owe(core, &part->seats[i], OWE_DONATE_REQ, slot->round);
+		seat_owe(core, seat, OWE_DONATE_REQ, slot->round);
 		return;
 	}
 }
@@ -403,6 +432,16 @@ static void count_in_order(struct slot *slot)
 		slot->n_in_order++;
 }
 
+/* The contribution that is to be added next is early no more. */
+static void call_next(struct srv_core *core, struct slot *slot)
+{
+	unsigned next = slot->n_folded + slot->n_in_order;
+	struct seat *seat = next < slot->part->n_seats ? &slot->part->seats[next] : NULL;
+
+	if (seat && seat->is_parked && seat->offer.round == slot->round)
+		reads_unpark(core, seat);
+}
+
 void seat_staged(struct srv_core *core, struct seat *seat)
 {
 	struct slot *slot = part_slot(seat->part, seat->offer.round);
@@ -422,8 +461,10 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 	else
 		TAILQ_INSERT_TAIL(&slot->staged, seat, staged);
 	slot->n_staged++;
-	if (part_is_ordered(seat->part))
+	if (part_is_ordered(seat->part)) {
 		count_in_order(slot);
+		call_next(core, slot);
+	}
 	slot->workers += seat->offer.workers;
 	member_set_add(&slot->contributors, seat->member);
 	slot_contributed(slot, seat->member);
@@ -432,7 +473,8 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		slot->is_holding = true;
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
-	if (slot->n_staged > 2 * REDUCE_MAX_SRC)
+	/* Starved: whoever waits for memory found nothing to add up then, but now there is. */
+	if (slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved)
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);
 }
@@ -513,6 +555,7 @@ static void contrib_inline(
 
 	if (crc32c(0, m->payload, m->len) != m->crc) {
 		core->stats.crc_errors++;
+		seat->bad_crc = m->crc;
 		seat_owe(core, seat, OWE_BAD_CRC, m->round);
 		return;
 	}
@@ -528,26 +571,25 @@ static void contrib_inline(
 static void on_contrib(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct part *part = seat->part;
-	struct slot *slot, *prev = NULL;
-	bool violation;
+	enum place here = slot_place(part, m->round);
+	enum place before = m->round > 1 ? slot_place(part, m->round - 1) : PLACE_OVER;
+	struct slot *slot;
 
 	if (!contrib_is_valid(part, seat, m)) {
 		peer_error(core, seat->peer, m, "contribution does not fit its partition");
 		return;
 	}
-	slot = slot_for(core, part, m->round, &violation);
-	if (!violation && slot && m->round > 1)
-		prev = slot_for(core, part, m->round - 1, &violation);
-	if (violation) {
-		peer_error(core, seat->peer, m, "round out of order");
-		return;
-	}
-	if (!slot) {
+	if (here == PLACE_OVER) {
 		core->stats.duplicates++;
 		return;
 	}
-	if (prev)
-		slot_has(core, prev, seat);
+	if (here == PLACE_AHEAD || before == PLACE_AHEAD || !can_have(part, seat, m->round - 1)) {
+		peer_error(core, seat->peer, m, "round out of order");
+		return;
+	}
+	slot = slot_for(core, part, m->round);
+	if (before == PLACE_HERE)
+		slot_has(core, slot_for(core, part, m->round - 1), seat);
 	if (member_set_has(&slot->contributed, seat->member)) {
 		core->stats.duplicates++;
 		if (slot->state == SLOT_DONE)
@@ -564,7 +606,8 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 		slot_check_complete(core, slot);
 		return;
 	}
-	if (seat->state == SEAT_READING || seat->state == SEAT_WANT_READ)
+	assert(seat->state == SEAT_IDLE || seat->offer.round == m->round);
+	if (seat->state != SEAT_IDLE)
 		core->stats.duplicates++;
 	if (seat->state == SEAT_WANT_READ)
 		reads_forget(core, seat); /* the newer offer may come from a newer segment */
@@ -584,15 +627,14 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 
 static void on_have(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	bool violation;
-	struct slot *slot = slot_for(core, seat->part, m->round, &violation);
+	enum place here = slot_place(seat->part, m->round);
 
-	if (violation) {
+	if (here == PLACE_AHEAD || !can_have(seat->part, seat, m->round)) {
 		peer_error(core, seat->peer, m, "round out of order");
 		return;
 	}
-	if (slot)
-		slot_has(core, slot, seat);
+	if (here == PLACE_HERE)
+		slot_has(core, slot_for(core, seat->part, m->round), seat);
 	seat_owe(core, seat, OWE_HAVE_OK, m->round);
 }
 
@@ -605,7 +647,8 @@ static void on_donate(struct srv_core *core, struct seat *seat, const struct wir
 		core->stats.duplicates++;
 		return;
 	}
-	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats) {
+	if (m->len != seat->part->bytes || m->result.n_members != seat->part->n_seats ||
+		m->result.workers == 0) {
 		peer_error(core, seat->peer, m, "donation does not fit its partition");
 		return;
 	}
@@ -640,14 +683,24 @@ static void on_got(struct srv_core *core, struct seat *seat, const struct wire_m
 		offered_clear(slot, seat);
 }
 
-static void limbo_got(struct srv_core *core, struct peer *peer, const struct wire_msg *m)
+/* Does the message say that its sender will not read that result (any more)? */
+static bool says_got(const struct wire_msg *m, const struct limbo *l)
+{
+	if (l->job != m->job || l->tensor != m->tensor || l->part != m->part)
+		return false;
+	if (m->type == WIRE_GOT)
+		return l->pgen == m->pgen && l->round == m->round;
+	return l->pgen <= m->pgen && ((m->type == WIRE_HAVE && l->round <= m->round) ||
+					     (m->type == WIRE_CONTRIB && l->round < m->round));
+}
+
+static void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg *m)
 {
 	struct limbo *l, *next;
 
 	for (l = TAILQ_FIRST(&core->limbo); l; l = next) {
 		next = TAILQ_NEXT(l, link);
-		if (l->job == m->job && l->tensor == m->tensor && l->part == m->part &&
-			l->pgen == m->pgen && l->round == m->round)
+		if (says_got(m, l))
 			limbo_release(core, l, peer);
 	}
 }
@@ -688,20 +741,12 @@ static struct seat *seat_of(
 	return seat;
 }
 
-void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+static void peer_message(struct srv_core *core, struct peer *peer, const struct wire_msg *m)
 {
-	struct srv_core *core = ctx;
-	struct peer *peer = c->user;
-	struct job *job;
-	struct part *part;
+	struct job *job = srv_job_find(core, m->job);
+	struct part *part = job ? srv_part_find(job, m->tensor, m->part) : NULL;
 	struct seat *seat;
 
-	if (!peer)
-		return;
-	if (m->type == WIRE_GOT)
-		limbo_got(core, peer, m);
-	job = srv_job_find(core, m->job);
-	part = job ? srv_part_find(job, m->tensor, m->part) : NULL;
 	if (!part || m->pgen > part->pgen) {
 		core->stats.fenced_new++;
 		reply_again(peer, m);
@@ -730,6 +775,18 @@ void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 	default:
 		peer_error(core, peer, m, "not a message for a server");
 	}
+}
+
+void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+{
+	struct srv_core *core = ctx;
+	struct peer *peer = c->user;
+
+	if (!peer)
+		return;
+	limbo_heard(core, peer, m);
+	peer_message(core, peer, m);
+	reads_pump(core); /* it may have set staging free */
 }
 
 static void part_peer_down(struct srv_core *core, struct part *part, struct peer *peer)

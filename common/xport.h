@@ -56,8 +56,8 @@ struct xport_ops {
 	/* Queue one message; it leaves at the latest when the thread next goes idle, small ones together.
 	 * Copies m and its payload. Errors: -EAGAIN no credit (writable follows), -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
-	/* Start a read. Errors: -EAGAIN too many in flight (try after a read_done), -ENOTCONN, BPS_EPROTO no such
-	 * segment of the peer or out of its bounds. */
+	/* Start a read. Errors: -EAGAIN too many in flight on this connection (try after one of its read_done),
+	 * -ENOTCONN, BPS_EPROTO no such segment of the peer or out of its bounds. */
 	int (*read)(struct xport_read *r);
 	/* Drop a connection; reads complete with -ECANCELED, then down runs (before close returns). */
 	void (*close)(struct xconn *c, const char *why);
