@@ -58,7 +58,6 @@ EXAMPLEBINS := $(patsubst libbpsclient/examples/%.c,$(B)/%,$(EXAMPLES))
 UNITBINS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
 BENCHBINS := $(patsubst tests/bench/%.c,$(B)/%,$(BENCH))
-SIMBIN	:= $(if $(SIM),$(B)/tests/sim)
 
 all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBINS)
 
@@ -113,8 +112,6 @@ $(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call o
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $< $(filter $(B)/libbpsclient/%.o,$^) \
 		$(LIBCORES) $(LIBCOMMON) -lcmocka $(LIBS)
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
-	$(call link,$(LIBS))
-$(SIMBIN): $(call objs,$(SIM)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
 comma := ,

@@ -65,7 +65,9 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
 
 /* Sum for about SRV_SLICE_BYTES of operands; true when there is more to do. */
+#ifndef SRV_SLICE_BYTES /* smaller in the simulator */
 #define SRV_SLICE_BYTES (2u << 20)
+#endif
 bool srv_core_work(struct srv_core *core);
 
 /* The time, before each batch of events; also runs what is due. Returns the next deadline, UINT64_MAX

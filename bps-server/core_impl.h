@@ -171,7 +171,9 @@ struct srv_core {
 	bool is_pumping, is_starved;
 };
 
+#ifndef SRV_BLOCK_ELEMS /* smaller in the simulator */
 #define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
+#endif
 
 /* core.c */
 struct job *srv_job_find(struct srv_core *core, uint32_t id);

@@ -8,7 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef POOL_MIN_BYTES /* smaller in the simulator */
 #define POOL_MIN_BYTES 4096
+#endif
 
 struct buf {
 	void *mem;       /* POOL_MIN_BYTES aligned when the segment is */

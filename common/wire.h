@@ -16,7 +16,9 @@
 #define WIRE_VERSION	 1
 #define WIRE_HDR_BYTES	 64
 #define WIRE_TAIL_MAX	 (16 + WIRE_MEMBERS_MAX / 8)
-#define WIRE_INLINE_MAX	 (16 * 1024)
+#ifndef WIRE_INLINE_MAX /* smaller in the simulator */
+#define WIRE_INLINE_MAX (16 * 1024)
+#endif
 /* The largest send: one message of the largest kind. Control receives are this big. */
 #define WIRE_SEND_MAX	 (WIRE_HDR_BYTES + WIRE_TAIL_MAX + WIRE_INLINE_MAX)
 /* Most agents of one job, for the contributor bitmap. */

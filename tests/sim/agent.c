@@ -1,0 +1,547 @@
+/* The agent's shell and its trainers: they join, declare, submit round after round, look at every result, and
+ * finish. */
+#include "tests/sim/sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+
+#define RETRY_NS        (300 * MS)
+#define AGAIN_NS        (10 * MS)
+#define WORK_LIMIT      100000
+#define CHECK_EVERY     16
+#define JOIN_TIMEOUT_NS (20 * S)
+#define SCRIBBLE        0xee /* a trainer at work on its next gradient */
+
+/* ---- around every event ---- */
+
+static void on_tick(struct sim *s, struct event *e)
+{
+	struct agent *a = e->p;
+
+	(void)s;
+	if (e->a != a->tick_at)
+		return;
+	a->tick_at = 0;
+	agent_enter(a);
+	agent_leave(a);
+}
+
+static void on_work(struct sim *s, struct event *e)
+{
+	struct agent *a = e->p;
+
+	(void)s;
+	a->is_work_posted = false;
+	agent_enter(a);
+	agent_leave(a);
+}
+
+static void work(struct agent *a)
+{
+	struct sim *s = a->s;
+	unsigned n = 0;
+
+	if (a->is_work_posted)
+		return;
+	while (agt_core_work(a->core)) {
+		if (s->o.is_work_slow) {
+			a->is_work_posted = true;
+			post(s, &a->node, rnd_below(s, s->o.delay_ns), on_work)->p = a;
+			return;
+		}
+		if (++n > WORK_LIMIT) {
+			violation(s, "%s works without end", a->node.name);
+			return;
+		}
+	}
+}
+
+void agent_enter(void *owner)
+{
+	struct agent *a = owner;
+
+	agt_core_tick(a->core, a->s->now);
+}
+
+void agent_leave(void *owner)
+{
+	struct agent *a = owner;
+	struct sim *s = a->s;
+	struct err_text err;
+	struct event *e;
+	uint64_t at;
+
+	work(a);
+	if (rnd_below(s, CHECK_EVERY) == 0 && agt_core_check(a->core, &err) < 0)
+		violation(s, "agt_core_check: %s", err.s);
+	at = agt_core_tick(a->core, s->now);
+	if (at == UINT64_MAX || (a->tick_at && a->tick_at <= at))
+		return;
+	a->tick_at = at > s->now ? at : s->now;
+	e = post(s, &a->node, a->tick_at - s->now, on_tick);
+	e->p = a;
+	e->a = a->tick_at;
+}
+
+/* ---- trainers ---- */
+
+struct submit { /* in an event's bytes */
+	struct tensor_state *ts;
+	unsigned worker;
+};
+
+static void on_submit(struct sim *s, struct event *e)
+{
+	struct agent *a = e->p;
+	struct submit sub;
+	uint64_t round = e->a;
+	int rc;
+
+	memcpy(&sub, e->bytes, sizeof(sub));
+	if (!a->job)
+		return;
+	agent_enter(a);
+	oracle_fill(s, sub.ts->idx, a->workers[sub.worker].rank, round,
+		sub.ts->in[a->workers[sub.worker].slot]);
+	trace(s, "%s: rank %u submits round %llu of tensor %u", a->node.name,
+		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
+	rc = agt_submit(sub.ts->t, a->workers[sub.worker].slot, round, s->o.tensors[sub.ts->idx].op,
+		(uint16_t)(s->o.n_tensors - sub.ts->idx));
+	if (rc < 0 && !sub.ts->failed)
+		violation(s, "%s: submit of round %llu: %s", a->node.name,
+			(unsigned long long)round, err_str(rc));
+	agent_leave(a);
+}
+
+static void submit_later(struct agent *a, struct tensor_state *ts, unsigned w)
+{
+	struct submit sub = {ts, w};
+	struct event *e = post(a->s, &a->node, rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
+
+	e->p = a;
+	e->a = ts->round + 1;
+	memcpy(event_room(e, sizeof(sub)), &sub, sizeof(sub));
+}
+
+static void tell_finished(struct agent *a, const struct worker *w)
+{
+	struct ctl_msg msg = {
+		.type = CTL_WORKER, .worker = {a->job_id, w->rank, WORKER_FINISHED, ""}};
+
+	member_send(&a->m, &msg);
+}
+
+static void on_finished(struct sim *s, struct event *e)
+{
+	struct agent *a = e->p;
+	struct worker *w = &a->workers[e->a];
+
+	trace(s, "%s: rank %u has finished", a->node.name, w->rank);
+	w->is_finished = true;
+	tell_finished(a, w);
+}
+
+static void worker_tensor_done(struct agent *a, unsigned w)
+{
+	struct event *e;
+
+	if (--a->workers[w].tensors_left)
+		return;
+	e = post(a->s, &a->node, rnd_below(a->s, a->s->o.think_ns + 1), on_finished);
+	e->p = a;
+	e->a = w;
+}
+
+static void env_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
+{
+	struct agent *a = ctx;
+	struct tensor_state *ts = tensor_user;
+	struct sim *s = a->s;
+	unsigned old = (unsigned)(round - 1) & 1;
+
+	if (round != ts->round + 1)
+		violation(s, "I1: %s tensor %u: round %llu is done after round %llu", a->node.name,
+			ts->idx, (unsigned long long)round, (unsigned long long)ts->round);
+	ts->round = round;
+	if (status < 0) {
+		if (!s->oracle.has_end || !s->oracle.end_code)
+			violation(s, "%s tensor %u: round %llu ends with: %s", a->node.name,
+				ts->idx, (unsigned long long)round, err_str(status));
+		ts->failed = status;
+		return;
+	}
+	if (round > 1 && crc32c(0, ts->out[old], tensor_bytes(s, ts->idx)) != ts->crc[old])
+		violation(s, "A2: %s tensor %u: the sum of round %llu has changed", a->node.name,
+			ts->idx, (unsigned long long)round - 1);
+	ts->crc[round & 1] = crc32c(0, ts->out[round & 1], tensor_bytes(s, ts->idx));
+	oracle_result(s, a, ts->idx, round, ts->out[round & 1], workers);
+	for (unsigned w = 0; w < a->n_workers; w++) {
+		memset(ts->in[w], SCRIBBLE, tensor_bytes(s, ts->idx));
+		if (round < s->o.rounds)
+			submit_later(a, ts, w);
+		else
+			worker_tensor_done(a, w);
+	}
+}
+
+/* ---- joining, declaring ---- */
+
+static void join(struct agent *a, unsigned w)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.seq = w + 1,
+			.uid = 1000,
+			.job = "j",
+			.rank = a->workers[w].rank,
+			.size = a->s->o.size,
+			.flags = a->s->o.is_deterministic ? JOB_DETERMINISTIC : 0,
+			.pid = 10 * a->idx + w + 1,
+			.part_bytes = a->s->o.part_bytes}};
+
+	member_send(&a->m, &msg);
+}
+
+static void declare(struct agent *a)
+{
+	struct ctl_decl decls[TENSORS_MAX];
+	char names[TENSORS_MAX][16];
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {a->job_id, decls, 0}};
+
+	for (unsigned i = 0; i < a->s->o.n_tensors; i++) {
+		unsigned t = (i + a->idx) % a->s->o.n_tensors;
+
+		if (a->tensors[t].is_planned)
+			continue;
+		snprintf(names[t], sizeof(names[t]), "t%u", t);
+		decls[msg.declare.n_tensors++] = (struct ctl_decl){a->workers[0].rank, names[t],
+			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems};
+	}
+	if (msg.declare.n_tensors)
+		member_send(&a->m, &msg);
+}
+
+static void tensor_make(struct agent *a, unsigned t)
+{
+	struct tensor_state *ts = &a->tensors[t];
+	uint32_t bytes = tensor_bytes(a->s, t);
+	struct agt_mem in[WORKERS_MAX], staging, out[2], *all[WORKERS_MAX + 3];
+	unsigned n = 0;
+	uint8_t *mem;
+	uint16_t segment;
+
+	*ts = (struct tensor_state){.agent = a, .idx = t};
+	for (unsigned w = 0; w < a->n_workers; w++)
+		all[n++] = &in[w];
+	all[n++] = &staging;
+	all[n++] = &out[0];
+	all[n++] = &out[1];
+	if (port_segment(&a->port, (size_t)n * bytes, (void **)&mem, &segment) < 0)
+		abort();
+	for (unsigned i = 0; i < n; i++)
+		*all[i] = (struct agt_mem){mem + (size_t)i * bytes, (uint64_t)i * bytes, segment};
+	for (unsigned w = 0; w < a->n_workers; w++)
+		ts->in[w] = in[w].mem;
+	ts->out[0] = out[0].mem;
+	ts->out[1] = out[1].mem;
+	if (agt_tensor_new(a->job, a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems, in,
+		    a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t) < 0)
+		abort();
+}
+
+static void job_start(struct agent *a, const struct ctl_job *msg)
+{
+	struct sim *s = a->s;
+	uint16_t my = 0;
+
+	while (my < msg->n_members && msg->members[my].agent != a->m.id)
+		my++;
+	if (my == msg->n_members || msg->members[my].n_ranks != a->n_workers) {
+		violation(s, "%s gets a job without its ranks", a->node.name);
+		return;
+	}
+	for (unsigned w = 0; w < a->n_workers; w++) {
+		uint32_t slot = 0;
+
+		while (slot < a->n_workers &&
+			msg->members[my].ranks[slot].rank != a->workers[w].rank)
+			slot++;
+		if (slot == a->n_workers) {
+			violation(s, "%s: the job does not have rank %u", a->node.name,
+				a->workers[w].rank);
+			return;
+		}
+		a->workers[w].slot = slot;
+		a->workers[w].tensors_left = s->o.n_tensors;
+	}
+	if (agt_job_new(a->core, msg, my, &a->job) < 0)
+		abort();
+	a->has_job_msg = true;
+	a->job_id = msg->job;
+	for (unsigned t = 0; t < s->o.n_tensors; t++)
+		tensor_make(a, t);
+	declare(a);
+	for (unsigned t = 0; t < s->o.n_tensors; t++)
+		for (unsigned w = 0; w < a->n_workers; w++)
+			submit_later(a, &a->tensors[t], w);
+}
+
+static bool all_joined(const struct agent *a)
+{
+	for (unsigned w = 0; w < a->n_workers; w++)
+		if (!a->workers[w].has_joined)
+			return false;
+	return true;
+}
+
+/* JOB may come before the JOINED that tells the ranks, after a reconnect. */
+static void job_held(struct agent *a)
+{
+	struct ctl_msg msg;
+	struct err_text err;
+	void *mem = NULL;
+
+	if (!a->job_frame_bytes || !all_joined(a) || a->has_job_msg)
+		return;
+	if (ctl_decode(CTL_JOB, a->job_frame, a->job_frame_bytes, &msg, &mem, &err) < 0)
+		abort();
+	job_start(a, &msg.job);
+	free(mem);
+}
+
+static void job_told(struct agent *a, const struct ctl_msg *msg)
+{
+	const struct layout *l = ctl_layout(CTL_JOB);
+
+	a->named_job = msg->job.job;
+	if (a->has_job_msg)
+		return;
+	a->job_frame_bytes = (uint32_t)codec_size(l, &msg->job);
+	a->job_frame = sim_alloc(a->s, a->job_frame_bytes);
+	codec_encode(l, &msg->job, a->job_frame);
+	job_held(a);
+}
+
+static void joined(struct agent *a, const struct ctl_joined *msg)
+{
+	struct worker *w = &a->workers[msg->seq - 1];
+
+	if (msg->code == (uint32_t)-BPS_ENOTDURABLE)
+		return; /* the next beat tries again */
+	if (msg->code) {
+		violation(a->s, "%s is not let in: %s", a->node.name, msg->text);
+		return;
+	}
+	w->has_joined = true;
+	w->rank = msg->rank;
+	job_held(a);
+}
+
+/* ---- what the scheduler says ---- */
+
+static void released(void *ctx)
+{
+	struct agent *a = ctx;
+
+	a->is_released = true;
+}
+
+static void job_end(struct agent *a, uint32_t code)
+{
+	struct sim *s = a->s;
+
+	if (a->has_ended)
+		return;
+	trace(s, "%s: the job ends with %u", a->node.name, code);
+	a->has_ended = true;
+	for (unsigned w = 0; w < a->n_workers; w++)
+		if (code == 0 && !a->workers[w].is_finished)
+			violation(s, "C7: the job ends well, but rank %u has not finished",
+				a->workers[w].rank);
+	if (!a->job)
+		return;
+	agt_job_fail(a->job, code ? -(int)code : BPS_ECLOSED);
+	agt_job_free(a->job, released, a);
+	a->job = NULL;
+}
+
+static void plan(struct agent *a, const struct ctl_plan *msg)
+{
+	if (!a->job || msg->job != a->job_id)
+		return;
+	for (uint32_t i = 0; i < msg->n_tensors; i++) {
+		unsigned t = (unsigned)atoi(msg->tensors[i].name + 1);
+		struct tensor_state *ts = &a->tensors[t];
+
+		if (agt_tensor_plan(ts->t, &msg->tensors[i]) < 0)
+			violation(a->s, "%s cannot take the plan of tensor %u", a->node.name, t);
+		ts->is_planned = true;
+	}
+	agt_job_runs(a->job, msg->runs, msg->n_runs);
+}
+
+static void peers(struct agent *a, const struct ctl_peers *msg)
+{
+	for (uint32_t i = 0; i < msg->n_peers; i++) {
+		const struct ctl_peer *p = &msg->peers[i];
+		bool is_up = p->state == PEER_UP;
+
+		if (a->servers[p->id].instance == p->instance && a->servers[p->id].is_up == is_up)
+			continue;
+		a->servers[p->id].instance = p->instance;
+		a->servers[p->id].is_up = is_up;
+		a->servers[p->id].idx = p->port - 1000u;
+		agt_core_server_changed(a->core, p->id);
+	}
+	if (msg->n_peers || !a->is_syncing)
+		return;
+	a->is_syncing = false;
+	if (a->has_job_msg && a->named_job != a->job_id)
+		job_end(a, (uint32_t)-BPS_EJOB_FAILED);
+}
+
+static void repeat(struct agent *a)
+{
+	for (unsigned w = 0; w < a->n_workers; w++)
+		if (!a->has_job_msg)
+			join(a, w);
+		else if (a->workers[w].is_finished && !a->has_ended)
+			tell_finished(a, &a->workers[w]);
+	if (a->job)
+		declare(a);
+}
+
+void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
+{
+	struct agent *a = &s->agents[idx];
+
+	agent_enter(a);
+	switch (msg->type) {
+	case CTL_WELCOME:
+		a->is_syncing = true;
+		a->named_job = 0;
+		repeat(a);
+		break;
+	case CTL_PEERS:
+		peers(a, &msg->peers);
+		break;
+	case CTL_JOINED:
+		joined(a, &msg->joined);
+		break;
+	case CTL_JOB:
+		oracle_job(s, &msg->job);
+		job_told(a, msg);
+		break;
+	case CTL_PLAN:
+		plan(a, &msg->plan);
+		break;
+	case CTL_JOB_END:
+		if (a->has_job_msg ? msg->job_end.job == a->job_id
+				   : s->oracle.job == msg->job_end.job)
+			job_end(a, msg->job_end.code);
+		break;
+	default:
+		violation(s, "%s gets %s: %s", a->node.name, ctl_type_name(msg->type),
+			msg->type == CTL_TENSOR_FAIL ? msg->tensor_fail.text : "");
+	}
+	agent_leave(a);
+}
+
+/* Workers that were not let in yet ask again; at last they give up. */
+static void on_join_timer(struct sim *s, struct event *e)
+{
+	struct agent *a = e->p;
+
+	if (a->has_job_msg || a->has_ended)
+		return;
+	if (s->o.may_fail && s->now > s->faults_end + JOIN_TIMEOUT_NS) {
+		trace(s, "%s: gives up joining", a->node.name);
+		a->has_ended = true;
+		return;
+	}
+	for (unsigned w = 0; w < a->n_workers; w++)
+		if (!a->workers[w].has_joined)
+			join(a, w);
+	post(s, &a->node, 500 * MS, on_join_timer)->p = a;
+}
+
+/* ---- life ---- */
+
+static int env_connect(
+	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
+{
+	struct agent *a = ctx;
+
+	if (!a->servers[server].is_up)
+		return -ENOTCONN;
+	return net_connect(a->s, &a->port, server, a->servers[server].idx, thread,
+		a->servers[server].instance, link, ret_conn);
+}
+
+static void env_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	struct agent *a = ctx;
+
+	(void)job;
+	violation(a->s, "%s fails the job (%s): %s", a->node.name, err_str(code), text);
+}
+
+static uint64_t env_random(void *ctx)
+{
+	struct agent *a = ctx;
+
+	return rnd(a->s);
+}
+
+bool agent_is_over(const struct agent *a)
+{
+	return a->has_ended && (a->is_released || !a->has_job_msg);
+}
+
+void agent_start(struct sim *s, unsigned idx)
+{
+	static const char *const hosts[] = {"h0", "h1", "h2", "h3"};
+	struct agent *a = &s->agents[idx];
+	struct agt_config cfg = {
+		.window_bytes = s->o.window_bytes, .retry_ns = RETRY_NS, .again_ns = AGAIN_NS};
+	struct agt_env env = {.ctx = a,
+		.connect = env_connect,
+		.done = env_done,
+		.fail = env_fail,
+		.random = env_random};
+	uint32_t rank = 0;
+
+	a->node.is_up = true;
+	a->node.life++;
+	a->n_workers = s->o.n_workers[idx];
+	for (unsigned i = 0; i < idx; i++)
+		rank += s->o.n_workers[i];
+	for (unsigned w = 0; w < a->n_workers; w++)
+		a->workers[w].rank = s->o.has_ranks ? rank + w : CTL_NO_ID;
+	a->m = (struct member){
+		.s = s, .node = &a->node, .role = ROLE_AGENT, .idx = idx, .host = hosts[idx]};
+	if (agt_core_new(&cfg, &env, &a->port.x, &a->core) < 0)
+		abort();
+	port_init(s, &a->port, &a->node, &agt_core_events, a->core, a, agent_enter, agent_leave);
+	agt_core_tick(a->core, s->now);
+	trace(s, "%s: started", a->node.name);
+	member_start(&a->m);
+	post(s, &a->node, 500 * MS, on_join_timer)->p = a;
+}
+
+void agent_lose(struct sim *s, unsigned idx)
+{
+	struct agent *a = &s->agents[idx];
+
+	trace(s, "%s: its machine is lost", a->node.name);
+	a->node.is_up = false;
+	if (a->m.conn)
+		a->m.conn->is_open_m = false;
+	a->m.conn = NULL;
+	net_kill(s, &a->port, true);
+	agt_core_free(a->core);
+	a->core = NULL;
+}

@@ -1,0 +1,290 @@
+/* What a seed draws: the shape of the job, the manners of the network, and which faults happen (swarm testing: a seed
+ * that leaves most kinds out reaches states that a mix of all hides). */
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+/* Faults of the agents' control plane that a job must survive: together below the scheduler's patience (5 s). */
+#define AGENT_FAULT_NS (2500 * MS)
+
+const char *const fault_names[F_COUNT] = {"connection loss", "server killed", "server gone",
+	"server paused", "agent paused", "agent lost", "agent cut off", "scheduler killed",
+	"scheduler paused", "scheduler killed while sending", "disk error",
+	"control connection loss", "control cut", "data cut"};
+
+static void draw_job(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	o->n_servers = (unsigned)rnd_between(s, 1, SERVERS_MAX);
+	o->n_threads = rnd_chance(s, 300) ? 2 : 1;
+	o->n_agents = rnd_chance(s, 30) ? 1 : (unsigned)rnd_between(s, 2, AGENTS_MAX);
+	for (unsigned i = 0; i < o->n_agents; i++) {
+		o->n_workers[i] = rnd_chance(s, 350) ? 2 : 1;
+		o->size += o->n_workers[i];
+	}
+	o->rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX);
+	o->is_deterministic = rnd_chance(s, 400);
+	o->has_ranks = rnd_chance(s, 500);
+	o->part_bytes = 256u << rnd_below(s, 3);
+	o->n_tensors = (unsigned)rnd_between(s, 1, TENSORS_MAX);
+	for (unsigned t = 0; t < o->n_tensors; t++) {
+		static const uint8_t dtypes[] = {
+			DTYPE_I32, DTYPE_I32, DTYPE_I32, DTYPE_F32, DTYPE_BF16};
+		static const uint8_t ops[] = {OP_SUM, OP_SUM, OP_SUM, OP_AVG, OP_MAX};
+		uint8_t dtype = dtypes[rnd_below(s, sizeof(dtypes))];
+		uint32_t part = o->part_bytes / (uint32_t)dtype_bytes(dtype);
+		uint32_t n = part * (uint32_t)rnd_between(s, 1, PARTS_MAX);
+
+		if (n > ELEMS_MAX)
+			n = ELEMS_MAX;
+		o->tensors[t].dtype = dtype;
+		o->tensors[t].op = dtype == DTYPE_I32 ? ops[rnd_below(s, sizeof(ops))] : OP_SUM;
+		o->tensors[t].n_elems = n - (uint32_t)rnd_below(s, part / 2);
+	}
+}
+
+static void draw_net(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	o->delay_ns = (20 * US) << rnd_below(s, 6);
+	o->ctl_delay_ns = (50 * US) << rnd_below(s, 9);
+	o->think_ns = rnd_chance(s, 300) ? 0 : (1 * MS) << rnd_below(s, 9);
+	o->tail_permille = rnd_chance(s, 400) ? (uint32_t)rnd_below(s, 60) : 0;
+	o->eagain_permille = rnd_chance(s, 400) ? (uint32_t)rnd_below(s, 300) : 0;
+	o->refuse_permille = rnd_chance(s, 300) ? (uint32_t)rnd_below(s, 500) : 0;
+	if (rnd_chance(s, 400)) {
+		o->loss_permille = rnd_chance(s, 600) ? (uint32_t)rnd_below(s, 150) : 0;
+		o->dup_permille = rnd_chance(s, 600) ? (uint32_t)rnd_below(s, 150) : 0;
+		o->reorder_permille = rnd_chance(s, 600) ? (uint32_t)rnd_below(s, 200) : 0;
+	}
+	o->ctl_again_permille = rnd_chance(s, 200) ? 200 : 0;
+	o->credits = (unsigned)rnd_between(s, 1, 12);
+	o->reads_max = (unsigned)rnd_between(s, 1, 6);
+	o->is_work_slow = rnd_chance(s, 400);
+	o->is_nic_alone = rnd_chance(s, 300);
+	o->staging_bytes = (size_t)(8u << 10) << rnd_below(s, 3);
+	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
+	o->window_bytes = (size_t)512 << rnd_below(s, 6);
+}
+
+void options_draw(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	draw_job(s);
+	draw_net(s);
+	o->may_fail = rnd_chance(s, 150);
+	for (unsigned f = 0; f < F_COUNT; f++)
+		if (rnd_chance(s, 300))
+			o->faults |= 1u << f;
+	if (!o->may_fail)
+		o->faults &= ~(1u << F_AGT_LOSS | 1u << F_AGT_LONG);
+	else
+		o->faults |= rnd_chance(s, 500) ? 1u << F_AGT_LOSS : 1u << F_AGT_LONG;
+	if (rnd_chance(s, 50))
+		o->faults = 0;
+	o->faults_ns = (200 * MS) << rnd_below(s, 6);
+	o->fault_gap_ns = (20 * MS) << rnd_below(s, 6);
+}
+
+/* ---- while it runs ---- */
+
+static void on_server_start(struct sim *s, struct event *e)
+{
+	if (!s->servers[e->a].node.is_up)
+		server_start(s, (unsigned)e->a);
+}
+
+static unsigned servers_left(const struct sim *s)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < s->o.n_servers; i++)
+		n += !s->servers[i].is_gone;
+	return n;
+}
+
+static void pause_node(struct sim *s, struct node *node, uint64_t span_ns)
+{
+	trace(s, "%s: paused for %.3f s", node->name, (double)span_ns / 1e9);
+	if (node->paused_until < s->now + span_ns)
+		node->paused_until = s->now + span_ns;
+}
+
+/* How long an agent may be kept from the scheduler, within what is left of the budget. */
+static uint64_t agent_span(struct sim *s, uint64_t most_ns)
+{
+	uint64_t span = rnd_below(s, most_ns);
+
+	if (!s->o.may_fail && s->agent_fault_ns + span > AGENT_FAULT_NS)
+		span = AGENT_FAULT_NS - s->agent_fault_ns;
+	s->agent_fault_ns += span;
+	return span;
+}
+
+static struct pipe *any_pipe(struct sim *s)
+{
+	struct pipe *found = NULL;
+	unsigned n = 0;
+
+	for (struct pipe *p = s->pipes; p; p = p->next)
+		if (!p->is_broken && rnd_below(s, ++n) == 0)
+			found = p;
+	return found;
+}
+
+static struct member *any_member(struct sim *s)
+{
+	unsigned i = (unsigned)rnd_below(s, s->o.n_servers + s->o.n_agents);
+
+	return i < s->o.n_servers ? &s->servers[i].m : &s->agents[i - s->o.n_servers].m;
+}
+
+static void fault_server(struct sim *s, enum fault f)
+{
+	unsigned i = (unsigned)rnd_below(s, s->o.n_servers);
+	struct server *srv = &s->servers[i];
+
+	if (!srv->node.is_up)
+		return;
+	if (f == F_SRV_PAUSE) {
+		pause_node(s, &srv->node,
+			rnd_chance(s, 300) ? rnd_below(s, 6 * S) : rnd_below(s, 500 * MS));
+		return;
+	}
+	if (f == F_SRV_GONE) {
+		if (servers_left(s) == 1)
+			return;
+		srv->is_gone = true;
+		server_kill(s, i, rnd_chance(s, 500));
+		return;
+	}
+	server_kill(s, i, false);
+	post(s, NULL, rnd_chance(s, 300) ? rnd_between(s, 1 * S, 4 * S) : rnd_below(s, 500 * MS),
+		on_server_start)
+		->a = i;
+}
+
+static void fault_agent(struct sim *s, enum fault f)
+{
+	struct agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
+
+	if (!a->node.is_up)
+		return;
+	switch (f) {
+	case F_AGT_PAUSE:
+		pause_node(s, &a->node, agent_span(s, 1500 * MS));
+		break;
+	case F_AGT_LOSS:
+		if (rnd_chance(s, 300))
+			agent_lose(s, a->idx);
+		break;
+	default:
+		if (rnd_chance(s, 500))
+			pause_node(s, &a->node, rnd_between(s, 4 * S, 8 * S));
+		else
+			a->m.cut_to = a->m.cut_from = s->now + rnd_between(s, 4 * S, 8 * S);
+	}
+}
+
+static void fault_scheduler(struct sim *s, enum fault f)
+{
+	struct sched *sc = &s->sched;
+
+	if (f == F_PERSIST) {
+		uint64_t span = rnd_below(s, 2 * S);
+
+		sc->eio_until = s->now + span;
+		return;
+	}
+	if (!sc->node.is_up)
+		return;
+	if (f == F_SCHED_KILL)
+		sched_node_kill(s);
+	else if (f == F_SCHED_PAUSE)
+		pause_node(s, &sc->node, rnd_below(s, 3 * S));
+	else
+		sc->die_after = 1 + (int)rnd_below(s, 12);
+}
+
+static void fault_control(struct sim *s, enum fault f)
+{
+	struct member *m = any_member(s);
+	uint64_t span;
+
+	if (f == F_CTL_LOSS) {
+		if (m->role == ROLE_AGENT && !s->o.may_fail && !agent_span(s, 300 * MS))
+			return;
+		ctl_break(s, m->conn);
+		return;
+	}
+	span = m->role == ROLE_AGENT ? agent_span(s, 1500 * MS) : rnd_below(s, 5 * S);
+	if (rnd_chance(s, 600))
+		m->cut_to = s->now + span;
+	if (rnd_chance(s, 600))
+		m->cut_from = s->now + span;
+}
+
+static void fault_data(struct sim *s, enum fault f)
+{
+	struct pipe *p = any_pipe(s);
+	uint64_t until = s->now + rnd_below(s, 2 * S);
+
+	if (!p)
+		return;
+	if (f == F_CONN_LOSS)
+		pipe_break(s, p);
+	else if (rnd_chance(s, 500))
+		p->agent.cut_until = until;
+	else
+		p->server.cut_until = until;
+}
+
+static void fault_now(struct sim *s, enum fault f)
+{
+	trace(s, "fault: %s", fault_names[f]);
+	s->tot->faults[f]++;
+	switch (f) {
+	case F_CONN_LOSS:
+	case F_DATA_CUT:
+		fault_data(s, f);
+		break;
+	case F_SRV_KILL:
+	case F_SRV_GONE:
+	case F_SRV_PAUSE:
+		fault_server(s, f);
+		break;
+	case F_AGT_PAUSE:
+	case F_AGT_LOSS:
+	case F_AGT_LONG:
+		fault_agent(s, f);
+		break;
+	case F_CTL_LOSS:
+	case F_CTL_CUT:
+		fault_control(s, f);
+		break;
+	default:
+		fault_scheduler(s, f);
+	}
+}
+
+static void on_fault(struct sim *s, struct event *e)
+{
+	unsigned f = (unsigned)rnd_below(s, F_COUNT);
+
+	(void)e;
+	if (s->now > s->faults_end)
+		return;
+	while (!(s->o.faults >> f & 1))
+		f = (f + 1) % F_COUNT;
+	fault_now(s, (enum fault)f);
+	post(s, NULL, 1 + rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+}
+
+void faults_start(struct sim *s)
+{
+	if (s->o.faults)
+		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+}

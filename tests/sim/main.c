@@ -1,0 +1,202 @@
+/* The simulator's command: see usage. */
+#include "tests/sim/sim.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/log.h"
+
+#define LOG_NONE ((enum log_level)0)
+#define HANG_S   20 /* real time for one history */
+
+static const char usage[] =
+	"usage: sim [--seed N | --seeds A..B | --file FILE] [--trace] [--report] [--keep-going]\n"
+	"           [--mutant NAME]\n"
+	"  --seed N        one history\n"
+	"  --seeds A..B    all of them (default 1..1000)\n"
+	"  --file FILE     the seeds that are the first words of its lines\n"
+	"  --trace         every event on stderr\n"
+	"  --report        figures at the end\n"
+	"  --keep-going    do not stop at the first violation\n"
+	"  --mutant NAME   run the program with that defect (make sim-mutants builds them)\n";
+
+struct args {
+	uint64_t first, last;
+	const char *file;
+	bool is_traced, has_report, keeps_going;
+};
+
+/* For the signal handlers only: which seed is running. */
+static volatile uint64_t running_seed;
+
+static void on_signal(int sig)
+{
+	char text[64] = "seed ", digits[24];
+	size_t n = 5, k = 0;
+	uint64_t v = running_seed;
+	const char *why =
+		sig == SIGALRM ? " an event does not end\n" : " assertion failed or crash\n";
+
+	do
+		digits[k++] = (char)('0' + v % 10);
+	while (v /= 10);
+	while (k)
+		text[n++] = digits[--k];
+	memcpy(text + n, why, strlen(why));
+	if (write(STDOUT_FILENO, text, n + strlen(why)) < 0)
+		_exit(3);
+	_exit(1);
+}
+
+static double now_s(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static bool run_seed(struct sim *s, uint64_t seed)
+{
+	running_seed = seed;
+	if (sim_run(s, seed))
+		return true;
+	fflush(stderr);
+	printf("seed %" PRIu64 " %s\n", seed, s->reason);
+	fflush(stdout);
+	return false;
+}
+
+static void report(const struct totals *t, double took_s, uint64_t n_bad)
+{
+	uint64_t n_faults = 0;
+
+	for (unsigned i = 0; i < F_COUNT; i++)
+		n_faults += t->faults[i];
+	printf("%" PRIu64 " seeds in %.1f s (%.0f/s), %" PRIu64 " violations\n", t->seeds, took_s,
+		(double)t->seeds / took_s, n_bad);
+	printf("%" PRIu64 " events (%.2e/s), %" PRIu64 " faults, %" PRIu64
+	       " rounds delivered, %.1f "
+	       "virtual hours\n",
+		t->events, (double)t->events / took_s, n_faults, t->rounds,
+		(double)t->virtual_ns / 3.6e12);
+	printf("%" PRIu64 " messages (%" PRIu64 " lost, %" PRIu64 " duplicated, %" PRIu64
+	       " reordered, %" PRIu64 " AGAIN), %" PRIu64 " reads, %" PRIu64 " views, %" PRIu64
+	       " scheduler lives, %" PRIu64 " jobs failed\n",
+		t->messages, t->lost, t->dups, t->reordered, t->agains, t->reads, t->views,
+		t->lives, t->failed_jobs);
+	printf("slowest end after the last fault: %.1f s\n", (double)t->slowest_ns / 1e9);
+	for (unsigned i = 0; i < F_COUNT; i++)
+		printf("  %-32s %" PRIu64 "\n", fault_names[i], t->faults[i]);
+}
+
+static uint64_t run_file(struct sim *s, const char *path, bool keeps_going)
+{
+	FILE *f = fopen(path, "r");
+	uint64_t n_bad = 0, seed;
+	char line[512];
+
+	if (!f) {
+		fprintf(stderr, "sim: cannot open '%s': %s\n", path, strerror(errno));
+		exit(2);
+	}
+	while (fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%" SCNu64, &seed) != 1)
+			continue;
+		n_bad += !run_seed(s, seed);
+		if (n_bad && !keeps_going)
+			break;
+	}
+	fclose(f);
+	return n_bad;
+}
+
+static uint64_t run_range(struct sim *s, const struct args *a)
+{
+	uint64_t n_bad = 0;
+
+	for (uint64_t seed = a->first; seed <= a->last && (!n_bad || a->keeps_going); seed++) {
+		if (seed % 64 == 0)
+			alarm(HANG_S);
+		n_bad += !run_seed(s, seed);
+	}
+	return n_bad;
+}
+
+/* Mutants are programs beside this one. */
+static void run_mutant(char **argv, const char *name)
+{
+	char path[4096];
+	char *slash;
+
+	snprintf(path, sizeof(path), "%s", argv[0]);
+	slash = strrchr(path, '/');
+	snprintf(slash ? slash + 1 : path, 64, "mutants/%s", name);
+	execv(path, argv);
+	fprintf(stderr, "sim: cannot run '%s': %s (make sim-mutants builds it)\n", path,
+		strerror(errno));
+	exit(2);
+}
+
+static bool parse(int argc, char **argv, struct args *a)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+
+		if (strcmp(argv[i], "--trace") == 0) {
+			a->is_traced = true;
+		} else if (strcmp(argv[i], "--report") == 0) {
+			a->has_report = true;
+		} else if (strcmp(argv[i], "--keep-going") == 0) {
+			a->keeps_going = true;
+		} else if (strcmp(argv[i], "--seed") == 0 && next) {
+			a->first = a->last = strtoull(argv[++i], NULL, 10);
+		} else if (strcmp(argv[i], "--seeds") == 0 && next) {
+			if (sscanf(argv[++i], "%" SCNu64 "..%" SCNu64, &a->first, &a->last) != 2)
+				return false;
+		} else if (strcmp(argv[i], "--file") == 0 && next) {
+			a->file = argv[++i];
+		} else if (strcmp(argv[i], "--mutant") == 0 && next) {
+			char *name = argv[i + 1];
+
+			memmove(argv + i, argv + i + 2, (size_t)(argc - i - 1) * sizeof(*argv));
+			run_mutant(argv, name);
+		} else {
+			return false;
+		}
+	}
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	struct args a = {.first = 1, .last = 1000};
+	struct totals totals = {0};
+	struct sim *s = calloc(1, sizeof(*s));
+	uint64_t n_bad;
+	double begin = now_s();
+
+	if (!s || !parse(argc, argv, &a)) {
+		fputs(usage, stderr);
+		free(s);
+		return 2;
+	}
+	log_set_level(a.is_traced ? LOG_TRACE : LOG_NONE);
+	signal(SIGABRT, on_signal);
+	signal(SIGSEGV, on_signal);
+	signal(SIGALRM, on_signal);
+	alarm(HANG_S);
+	s->is_traced = a.is_traced;
+	s->tot = &totals;
+	n_bad = a.file ? run_file(s, a.file, a.keeps_going) : run_range(s, &a);
+	if (a.has_report)
+		report(&totals, now_s() - begin, n_bad);
+	sim_free(s);
+	return n_bad ? 1 : 0;
+}

@@ -1,0 +1,152 @@
+/* What server and agent have in common towards the scheduler: connecting, HELLO, beats, views. */
+#include "tests/sim/sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define BEAT_NS (500 * MS)
+
+static void on_connect(struct sim *s, struct event *e)
+{
+	struct member *m = e->p;
+
+	(void)s;
+	if (!m->conn && !m->is_connecting)
+		ctl_connect(m);
+}
+
+/* As common/ctlclient.h. */
+static void connect_later(struct member *m)
+{
+	static const uint64_t delays_ms[] = {0, 100, 300};
+	uint64_t delay = m->n_tries < 3 ? delays_ms[m->n_tries] * MS : rnd_below(m->s, 2 * S);
+
+	m->n_tries++;
+	post(m->s, m->node, delay, on_connect)->p = m;
+}
+
+static void on_beat(struct sim *s, struct event *e)
+{
+	struct member *m = e->p;
+	uint64_t dead = m->role == ROLE_SERVER ? 3 * S : 5 * S;
+	struct ctl_msg msg = {.type = CTL_BEAT};
+
+	post(s, m->node, BEAT_NS, on_beat)->p = m;
+	if (!m->conn)
+		return;
+	if (s->now - m->heard_ns > dead) {
+		ctl_close_m(m->conn);
+		member_conn_down(m, "the scheduler is silent");
+		return;
+	}
+	msg.beat = (struct ctl_beat){
+		.seq = ++m->seq, .echo = m->echo, .view = m->view, .progress = m->seq};
+	if (m->is_welcome)
+		ctl_send_up(m->conn, &msg);
+}
+
+void member_start(struct member *m)
+{
+	struct sim *s = m->s;
+	const char *host = m->host;
+
+	/* A process remembers nothing of its predecessor. */
+	*m = (struct member){.s = s, .node = m->node, .role = m->role, .idx = m->idx, .host = host};
+	m->instance = rnd(s) | 1;
+	post(s, m->node, rnd_below(s, BEAT_NS), on_beat)->p = m;
+	connect_later(m);
+}
+
+void member_stop(struct member *m)
+{
+	if (m->conn)
+		ctl_close_m(m->conn);
+	m->conn = NULL;
+}
+
+void member_send(struct member *m, const struct ctl_msg *msg)
+{
+	if (m->conn && m->is_welcome)
+		ctl_send_up(m->conn, msg);
+}
+
+void member_conn_up(struct member *m)
+{
+	char name[16];
+	struct ctl_msg msg = {.type = CTL_HELLO,
+		.hello = {.proto = CTL_PROTO,
+			.role = (uint8_t)m->role,
+			.instance = m->instance,
+			.name = name,
+			.host = m->host,
+			.version = "sim",
+			.pid = 1000 + m->idx,
+			.addr = "10.0.0.1",
+			.port = (uint16_t)(1000 + m->idx),
+			.threads = m->role == ROLE_SERVER ? (uint16_t)m->s->o.n_threads : 0,
+			.nic_mbps = 1000,
+			.cluster_id = {m->cluster_id, m->has_cluster_id ? 16 : 0},
+			.view = m->view}};
+
+	snprintf(name, sizeof(name), "n%u", m->idx);
+	m->heard_ns = m->s->now;
+	m->is_welcome = false;
+	ctl_send_up(m->conn, &msg);
+}
+
+void member_conn_down(struct member *m, const char *why)
+{
+	trace(m->s, "%s: no control connection: %s", m->node->name, why);
+	m->conn = NULL;
+	m->is_welcome = false;
+	connect_later(m);
+}
+
+/* I6: nobody is told a smaller view than it knows. */
+static void view_seen(struct member *m, uint64_t view, const char *what)
+{
+	if (view < m->view)
+		violation(m->s, "I6: %s knows view %llx and is told %llx by %s", m->node->name,
+			(unsigned long long)m->view, (unsigned long long)view, what);
+	m->view = view;
+}
+
+static void welcome(struct member *m, const struct ctl_welcome *w)
+{
+	if (w->term < m->term)
+		violation(m->s, "I6: %s knows term %u and is welcomed by term %u", m->node->name,
+			m->term, w->term);
+	if (m->id && m->id != w->member_id)
+		violation(m->s, "%s had id %u and gets %u", m->node->name, m->id, w->member_id);
+	if (m->has_cluster_id && memcmp(m->cluster_id, w->cluster_id.data, 16) != 0)
+		violation(m->s, "%s is welcomed to another cluster", m->node->name);
+	memcpy(m->cluster_id, w->cluster_id.data, 16);
+	m->has_cluster_id = true;
+	m->term = w->term;
+	m->id = w->member_id;
+	m->is_welcome = true;
+	m->n_tries = 0;
+	view_seen(m, w->view, "WELCOME");
+}
+
+void member_message(struct member *m, const struct ctl_msg *msg)
+{
+	m->heard_ns = m->s->now;
+	if (msg->type == CTL_WELCOME) {
+		welcome(m, &msg->welcome);
+	} else if (msg->type == CTL_BEAT) {
+		m->echo = msg->beat.seq;
+		view_seen(m, msg->beat.view, "BEAT");
+		return;
+	} else if (msg->type == CTL_PEERS) {
+		view_seen(m, msg->peers.view, "PEERS");
+	} else if (msg->type == CTL_PLAN) {
+		oracle_plan(m->s, &msg->plan);
+	} else if (msg->type == CTL_REFUSE) {
+		return; /* the connection will be closed */
+	}
+	if (m->role == ROLE_SERVER)
+		server_message(m->s, m->idx, msg);
+	else
+		agent_message(m->s, m->idx, msg);
+}

@@ -1,0 +1,484 @@
+/* The data plane: connections that keep the order or break (unless the seed's options say otherwise), reads that copy
+ * piece by piece at several moments. */
+#include "tests/sim/sim.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+
+struct read {
+	struct read *next, **prev;
+	struct xport_read *r;
+	struct end *end;
+	uint32_t done, piece, crc; /* crc: of the source when the read began */
+	bool is_over;
+};
+
+static struct end *end_of(struct xconn *c)
+{
+	return (struct end *)c;
+}
+
+static const uint8_t *source(const struct read *rd)
+{
+	return rd->end->peer->port->segs[rd->r->segment].mem + rd->r->offset;
+}
+
+void port_init(struct sim *s, struct port *p, struct node *node, const struct xport_events *ev,
+	void *core, void *owner, void (*enter)(void *), void (*leave)(void *))
+{
+	extern const struct xport_ops sim_xport_ops;
+
+	memset(p, 0, sizeof(*p));
+	p->x = (struct xport){.ops = &sim_xport_ops, .ev = ev, .ctx = core};
+	p->s = s;
+	p->node = node;
+	p->owner = owner;
+	p->enter = enter;
+	p->leave = leave;
+}
+
+int port_segment(struct port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment)
+{
+	if (p->n_segs == SEGS_MAX)
+		return -ENOMEM;
+	*ret_mem = memset(sim_alloc(p->s, n_bytes), 0xa5, n_bytes);
+	*ret_segment = (uint16_t)p->n_segs;
+	p->segs[p->n_segs].mem = *ret_mem;
+	p->segs[p->n_segs++].bytes = n_bytes;
+	return 0;
+}
+
+/* ---- ends ---- */
+
+static void read_end(struct read *rd, int status)
+{
+	struct end *end = rd->end;
+
+	rd->is_over = true;
+	*rd->prev = rd->next;
+	if (rd->next)
+		rd->next->prev = rd->prev;
+	end->n_reads--;
+	end->port->x.ev->read_done(end->port->x.ctx, rd->r, status);
+}
+
+/* Only the local side: its reads, then down. */
+static void end_down(struct end *end, const char *why)
+{
+	if (!end->is_open && !end->is_connecting)
+		return;
+	trace(end->port->s, "%s: connection to %s is down: %s", end->port->node->name,
+		end->peer->port ? end->peer->port->node->name : "?", why);
+	end->is_open = end->is_connecting = false;
+	while (end->reads)
+		read_end(end->reads, -ECANCELED);
+	end->port->x.ev->down(end->port->x.ctx, &end->c, why);
+}
+
+static void on_down(struct sim *s, struct event *e)
+{
+	struct end *end = e->p;
+
+	(void)s;
+	if (!end->is_open && !end->is_connecting)
+		return;
+	end->port->enter(end->port->owner);
+	end_down(end, "lost");
+	end->port->leave(end->port->owner);
+}
+
+static void post_down(struct sim *s, struct end *end, uint64_t delay_ns)
+{
+	uint64_t at = s->now + delay_ns;
+
+	if (!end->port || (!end->is_open && !end->is_connecting))
+		return;
+	if (!end->pipe->has_lost && at < end->last_at) /* behind what was sent before */
+		at = end->last_at;
+	post(s, end->port->node, at - s->now, on_down)->p = end;
+}
+
+/* How long until an end notices: mostly at once, sometimes only by its pings. */
+static uint64_t notice_delay(struct sim *s)
+{
+	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
+}
+
+void pipe_break(struct sim *s, struct pipe *p)
+{
+	if (p->is_broken)
+		return;
+	p->is_broken = true;
+	p->has_lost = rnd_chance(s, 500);
+	post_down(s, &p->agent, notice_delay(s));
+	post_down(s, &p->server, notice_delay(s));
+}
+
+static void net_close(struct xconn *c, const char *why)
+{
+	struct end *end = end_of(c);
+	struct sim *s = end->port->s;
+
+	if (!end->is_open && !end->is_connecting)
+		return;
+	end_down(end, why);
+	if (end->pipe->is_broken)
+		return;
+	end->pipe->is_broken = true;
+	end->pipe->has_lost = rnd_chance(s, 500);
+	post_down(s, end->peer, notice_delay(s));
+}
+
+static struct end *end_at(struct pipe *p, const struct port *port)
+{
+	if (p->agent.port == port)
+		return &p->agent;
+	return p->server.port == port ? &p->server : NULL;
+}
+
+void net_close_all(struct sim *s, struct port *port)
+{
+	for (struct pipe *p = s->pipes; p; p = p->next) {
+		struct end *end = end_at(p, port);
+
+		if (end)
+			net_close(&end->c, "the end");
+	}
+}
+
+void net_kill(struct sim *s, struct port *port, bool is_silent)
+{
+	for (struct pipe *p = s->pipes; p; p = p->next) {
+		struct end *end = end_at(p, port);
+
+		if (!end || (!end->is_open && !end->is_connecting))
+			continue;
+		if (!p->is_broken) {
+			p->is_broken = true;
+			p->has_lost = is_silent || rnd_chance(s, 500);
+			post_down(s, end->peer,
+				is_silent ? rnd_between(s, 1 * S, 3 * S) : notice_delay(s));
+		}
+		end_down(end, "killed");
+	}
+}
+
+/* ---- messages ---- */
+
+static void on_writable(struct sim *s, struct event *e)
+{
+	struct end *end = e->p;
+
+	(void)s;
+	if (!end->is_open || !end->is_refused)
+		return;
+	end->is_refused = false;
+	end->port->enter(end->port->owner);
+	end->port->x.ev->writable(end->port->x.ctx, &end->c);
+	end->port->leave(end->port->owner);
+}
+
+static void credit_back(struct sim *s, struct end *sender)
+{
+	sender->in_flight--;
+	if (sender->is_refused && sender->is_open)
+		post(s, sender->port->node, net_delay(s), on_writable)->p = sender;
+}
+
+static void on_message(struct sim *s, struct event *e)
+{
+	struct end *end = e->p;
+	struct err_text err;
+	struct wire_msg m;
+	bool is_copy = e->a == 1, is_lost = e->a == 2;
+
+	if (!is_copy)
+		credit_back(s, end->peer);
+	if (is_lost || !end->is_open || (end->pipe->is_broken && end->pipe->has_lost))
+		return;
+	if (wire_decode(e->bytes, e->n, &m, &err) != (int)e->n) {
+		violation(s, "a message of %s does not decode: %s", end->peer->port->node->name,
+			err.s);
+		return;
+	}
+	trace(s, "%s: %s from %s pgen=%llx round=%llu tensor=%u part=%u member=%u%s",
+		end->port->node->name, wire_type_name(m.type), end->peer->port->node->name,
+		(unsigned long long)m.pgen, (unsigned long long)m.round, m.tensor, m.part, m.member,
+		m.flags & WIRE_INLINE ? " inline" : "");
+	s->tot->messages++;
+	s->tot->agains += m.type == WIRE_AGAIN;
+	end->port->enter(end->port->owner);
+	end->port->x.ev->message(end->port->x.ctx, &end->c, &m);
+	end->port->leave(end->port->owner);
+}
+
+static struct event *post_message(struct sim *s, struct end *to, const struct wire_msg *m)
+{
+	uint64_t at = s->now + net_delay(s);
+	struct event *e;
+
+	if (at < to->cut_until)
+		at = to->cut_until;
+	if (rnd_chance(s, s->o.reorder_permille))
+		s->tot->reordered++;
+	else if (at < to->last_at)
+		at = to->last_at;
+	else
+		to->last_at = at;
+	e = post(s, to->port->node, at - s->now, on_message);
+	e->p = to;
+	wire_encode(m, event_room(e, (uint32_t)wire_size(m)));
+	return e;
+}
+
+static int net_send(struct xconn *c, const struct wire_msg *m)
+{
+	struct end *end = end_of(c);
+	struct sim *s = end->port->s;
+
+	if (!end->is_open || !end->port->node->is_up)
+		return -ENOTCONN;
+	if (end->in_flight >= s->o.credits || rnd_chance(s, s->o.eagain_permille)) {
+		end->is_refused = true;
+		if (!end->in_flight)
+			post(s, end->port->node, net_delay(s), on_writable)->p = end;
+		return -EAGAIN;
+	}
+	if (end->pipe->is_broken)
+		return 0;
+	end->in_flight++;
+	if (rnd_chance(s, s->o.loss_permille)) {
+		s->tot->lost++;
+		post_message(s, end->peer, m)->a = 2;
+		return 0;
+	}
+	post_message(s, end->peer, m);
+	if (rnd_chance(s, s->o.dup_permille)) {
+		s->tot->dups++;
+		post_message(s, end->peer, m)->a = 1;
+	}
+	return 0;
+}
+
+/* ---- reads ---- */
+
+static void on_read_done(struct sim *s, struct event *e)
+{
+	struct read *rd = e->p;
+	struct end *end = rd->end;
+
+	(void)s;
+	if (rd->is_over)
+		return;
+	end->port->enter(end->port->owner);
+	read_end(rd, 0);
+	end->port->leave(end->port->owner);
+}
+
+/* A sum that was offered may not change while its reader is connected (B3). Contributions may, when their round
+ * has ended elsewhere (B2): then the crc must tell. */
+static void check_torn(struct sim *s, const struct read *rd)
+{
+	if (rd->end == &rd->end->pipe->agent && crc32c(0, source(rd), rd->r->len) != rd->crc)
+		violation(s, "B3: %s reads a sum that %s is writing to", rd->end->port->node->name,
+			rd->end->peer->port->node->name);
+}
+
+static void on_piece(struct sim *s, struct event *e)
+{
+	struct read *rd = e->p;
+	const struct node *near = rd->end->port->node, *far;
+	uint64_t at = s->now;
+	uint32_t n;
+
+	if (rd->is_over || rd->end->pipe->is_broken || !rd->end->peer->is_open)
+		return;
+	far = rd->end->peer->port->node;
+	if (!s->o.is_nic_alone) { /* tcp: the process itself has to move the bytes */
+		at = near->paused_until > at ? near->paused_until : at;
+		at = far->paused_until > at ? far->paused_until : at;
+	}
+	at = rd->end->cut_until > at ? rd->end->cut_until : at;
+	if (at > s->now) {
+		post(s, NULL, at - s->now, on_piece)->p = rd;
+		return;
+	}
+	n = rd->r->len - rd->done < rd->piece ? rd->r->len - rd->done : rd->piece;
+	memcpy((uint8_t *)rd->r->dst + rd->done, source(rd) + rd->done, n);
+	rd->done += n;
+	if (rd->done < rd->r->len) {
+		post(s, NULL, net_delay(s), on_piece)->p = rd;
+		return;
+	}
+	check_torn(s, rd);
+	post(s, rd->end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
+}
+
+static bool lies_in(const struct port *p, uint16_t segment, const void *mem, uint32_t len)
+{
+	const uint8_t *at = mem;
+
+	return segment < p->n_segs && at >= p->segs[segment].mem &&
+	       at + len <= p->segs[segment].mem + p->segs[segment].bytes;
+}
+
+static int net_read(struct xport_read *r)
+{
+	struct end *end = end_of(r->conn);
+	struct sim *s = end->port->s;
+	const struct port *far = end->peer->port;
+	struct read *rd;
+
+	if (!end->is_open)
+		return -ENOTCONN;
+	if (end->n_reads >= s->o.reads_max)
+		return -EAGAIN;
+	if (r->segment >= far->n_segs || r->offset + r->len > far->segs[r->segment].bytes)
+		return BPS_EPROTO;
+	if (!lies_in(end->port, r->own_segment, r->dst, r->len)) {
+		violation(s, "%s reads into memory that is not in its segment",
+			end->port->node->name);
+		return -EINVAL;
+	}
+	rd = sim_alloc(s, sizeof(*rd));
+	rd->r = r;
+	rd->end = end;
+	rd->piece = (r->len + 2) / (1 + (uint32_t)rnd_below(s, 3));
+	rd->crc = crc32c(0, source(rd), r->len);
+	rd->next = end->reads;
+	rd->prev = &end->reads;
+	if (rd->next)
+		rd->next->prev = &rd->next;
+	end->reads = rd;
+	end->n_reads++;
+	s->tot->reads++;
+	post(s, NULL, net_delay(s), on_piece)->p = rd;
+	return 0;
+}
+
+/* ---- connecting ---- */
+
+static void on_agent_up(struct sim *s, struct event *e)
+{
+	struct end *end = e->p;
+
+	if (!end->is_connecting)
+		return;
+	end->is_connecting = false;
+	end->is_open = true;
+	trace(s, "%s: connected to server%u thread %u", end->port->node->name,
+		end->pipe->server_idx, end->pipe->thread);
+	end->port->enter(end->port->owner);
+	end->port->x.ev->up(end->port->x.ctx, &end->c, end->c.peer_id, end->c.peer_instance);
+	end->port->leave(end->port->owner);
+}
+
+static bool is_welcome(struct sim *s, const struct pipe *p)
+{
+	const struct server *srv = &s->servers[p->server_idx];
+	const struct agent *a = p->agent.port->owner;
+
+	return srv->node.is_up && srv->has_cores && srv->m.instance == p->instance &&
+	       srv->agents_known >> a->idx & 1 && !rnd_chance(s, s->o.refuse_permille);
+}
+
+static void on_accept(struct sim *s, struct event *e)
+{
+	struct pipe *p = e->p;
+	struct server *srv = &s->servers[p->server_idx];
+	struct agent *a = p->agent.port->owner;
+
+	if (!p->agent.is_connecting)
+		return;
+	if (srv->node.is_up && srv->node.paused_until > s->now) {
+		post(s, NULL, srv->node.paused_until - s->now, on_accept)->p = p;
+		return;
+	}
+	if (!is_welcome(s, p)) {
+		p->is_broken = true;
+		post_down(s, &p->agent, net_delay(s));
+		return;
+	}
+	p->server = (struct end){.pipe = p,
+		.port = &srv->threads[p->thread].port,
+		.peer = &p->agent,
+		.is_open = true};
+	p->server.c = (struct xconn){
+		.x = &p->server.port->x, .peer_id = a->m.id, .peer_instance = a->m.instance};
+	post(s, p->agent.port->node, net_delay(s), on_agent_up)->p = &p->agent;
+	p->server.port->enter(p->server.port->owner);
+	p->server.port->x.ev->up(p->server.port->x.ctx, &p->server.c, p->server.c.peer_id,
+		p->server.c.peer_instance);
+	p->server.port->leave(p->server.port->owner);
+}
+
+static void on_connect_timeout(struct sim *s, struct event *e)
+{
+	struct end *end = e->p;
+
+	if (!end->is_connecting)
+		return;
+	end->pipe->is_broken = true;
+	post_down(s, &end->pipe->server, notice_delay(s));
+	on_down(s, e);
+}
+
+int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned server_idx,
+	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn)
+{
+	struct pipe *p = sim_alloc(s, sizeof(*p));
+
+	p->agent =
+		(struct end){.pipe = p, .port = agent, .peer = &p->server, .is_connecting = true};
+	p->agent.c = (struct xconn){
+		.x = &agent->x, .user = user, .peer_id = peer_id, .peer_instance = instance};
+	p->server.pipe = p;
+	p->server.peer = &p->agent;
+	p->server_idx = server_idx;
+	p->thread = thread;
+	p->instance = instance;
+	p->next = s->pipes;
+	s->pipes = p;
+	post(s, NULL, net_delay(s), on_accept)->p = p;
+	post(s, agent->node, rnd_between(s, 1 * S, 3 * S), on_connect_timeout)->p = &p->agent;
+	*ret_conn = &p->agent.c;
+	return 0;
+}
+
+static int no_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
+	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
+	struct xconn **ret_conn)
+{
+	(void)x, (void)addr, (void)port, (void)thread, (void)peer_id, (void)peer_instance;
+	(void)key, (void)user, (void)ret_conn;
+	return -ENOTSUP;
+}
+
+static int net_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	struct port *p = (struct port *)x;
+
+	if (p->n_segs == SEGS_MAX)
+		return -ENOMEM;
+	*ret_segment = (uint16_t)p->n_segs;
+	p->segs[p->n_segs].mem = mem;
+	p->segs[p->n_segs++].bytes = bytes;
+	return 0;
+}
+
+static void net_seg_del(struct xport *x, uint16_t segment)
+{
+	((struct port *)x)->segs[segment].bytes = 0;
+}
+
+extern const struct xport_ops sim_xport_ops;
+const struct xport_ops sim_xport_ops = {
+	.connect = no_connect,
+	.send = net_send,
+	.read = net_read,
+	.close = net_close,
+	.seg_add = net_seg_add,
+	.seg_del = net_seg_del,
+};

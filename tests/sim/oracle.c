@@ -1,0 +1,266 @@
+/* What must hold, from the outside: exact sums, the same bytes everywhere, one home per partition and pgen. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+
+uint32_t tensor_bytes(const struct sim *s, unsigned t)
+{
+	return s->o.tensors[t].n_elems * (uint32_t)dtype_bytes(s->o.tensors[t].dtype);
+}
+
+static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t round)
+{
+	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
+}
+
+/* i32: any bits, but small for an average, whose sum must not wrap. */
+static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
+{
+	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
+
+	return op == OP_SUM ? v : (uint32_t)((int32_t)v >> 8);
+}
+
+/* f32: magnitudes so different that the order of additions shows in the bits. */
+static float float_at(uint64_t seed, uint32_t i)
+{
+	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
+
+	return (float)((int32_t)v >> 8) / (float)(1u << (v & 15));
+}
+
+/* bf16: small integers, exact in every order. */
+static uint16_t half_at(uint64_t seed, uint32_t i)
+{
+	float f = (float)((int)((seed + i) % 15) - 7);
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return (uint16_t)(bits >> 16);
+}
+
+void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst)
+{
+	uint64_t seed = seed_of(s, t, rank, round);
+	uint32_t n = s->o.tensors[t].n_elems;
+	uint8_t op = s->o.tensors[t].op;
+
+	for (uint32_t i = 0; i < n; i++) {
+		switch (s->o.tensors[t].dtype) {
+		case DTYPE_I32:
+			((uint32_t *)dst)[i] = int_at(seed, op, i);
+			break;
+		case DTYPE_F32:
+			((float *)dst)[i] = float_at(seed, i);
+			break;
+		default:
+			((uint16_t *)dst)[i] = half_at(seed, i);
+		}
+	}
+}
+
+static bool int_is_right(const struct sim *s, unsigned t, uint64_t round, const uint32_t *v)
+{
+	uint8_t op = s->o.tensors[t].op;
+
+	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
+		uint32_t sum = 0, want;
+		int64_t wide = 0;
+		int32_t most = INT32_MIN;
+
+		for (uint32_t r = 0; r < s->o.size; r++) {
+			uint32_t x = int_at(seed_of(s, t, r, round), op, i);
+
+			sum += x;
+			wide += (int32_t)x;
+			most = (int32_t)x > most ? (int32_t)x : most;
+		}
+		want = sum;
+		if (op == OP_MAX)
+			want = (uint32_t)most;
+		else if (op == OP_AVG) /* the floor */
+			want = (uint32_t)(int32_t)((wide - (wide < 0 ? s->o.size - 1 : 0)) /
+						   (int64_t)s->o.size);
+		if (v[i] != want)
+			return false;
+	}
+	return true;
+}
+
+/* The plain sum is by far the most frequent: without a loop over the ranks. */
+static bool int_sum_is_right(const struct sim *s, unsigned t, uint64_t round, const uint32_t *v)
+{
+	uint32_t base = 0, step = 0, bad = 0;
+
+	for (uint32_t r = 0; r < s->o.size; r++) {
+		uint64_t seed = seed_of(s, t, r, round);
+
+		base += (uint32_t)seed;
+		step += (uint32_t)(seed >> 32) | 1;
+	}
+	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++)
+		bad |= v[i] ^ (base + i * step);
+	return !bad;
+}
+
+static bool float_is_right(const struct sim *s, unsigned t, uint64_t round, const float *v)
+{
+	const struct oracle *o = &s->oracle;
+
+	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
+		float sum = 0, weight = 0;
+
+		for (unsigned m = 0; m < o->n_members; m++) {
+			float part = 0;
+
+			for (unsigned k = 0; k < o->n_ranks[m]; k++) {
+				float x = float_at(seed_of(s, t, o->ranks[m][k], round), i);
+
+				part = k ? part + x : x;
+				weight += x < 0 ? -x : x;
+			}
+			sum = m ? sum + part : part;
+		}
+		if (s->o.is_deterministic && memcmp(&sum, &v[i], sizeof(sum)) != 0)
+			return false;
+		if (!(v[i] - sum <= weight * 1e-5f && sum - v[i] <= weight * 1e-5f))
+			return false;
+	}
+	return true;
+}
+
+static bool half_is_right(const struct sim *s, unsigned t, uint64_t round, const uint16_t *v)
+{
+	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
+		uint32_t bits = (uint32_t)v[i] << 16;
+		float got;
+		int sum = 0;
+
+		for (uint32_t r = 0; r < s->o.size; r++)
+			sum += (int)((seed_of(s, t, r, round) + i) % 15) - 7;
+		memcpy(&got, &bits, sizeof(got));
+		if (got != (float)sum)
+			return false;
+	}
+	return true;
+}
+
+static bool is_right(const struct sim *s, unsigned t, uint64_t round, const void *v)
+{
+	switch (s->o.tensors[t].dtype) {
+	case DTYPE_I32:
+		return s->o.tensors[t].op == OP_SUM ? int_sum_is_right(s, t, round, v)
+						    : int_is_right(s, t, round, v);
+	case DTYPE_F32:
+		return float_is_right(s, t, round, v);
+	default:
+		return half_is_right(s, t, round, v);
+	}
+}
+
+void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes,
+	uint32_t workers)
+{
+	struct result *r = &s->oracle.results[t][round];
+	uint32_t crc = a->tensors[t].crc[round & 1];
+
+	s->tot->rounds++;
+	trace(s, "%s: round %llu of tensor %u is done", a->node.name, (unsigned long long)round, t);
+	if (workers != s->o.size)
+		violation(s, "I4: %s tensor %u round %llu: %u workers of %u", a->node.name, t,
+			(unsigned long long)round, workers, s->o.size);
+	if (r->is_known && r->crc != crc)
+		violation(s, "I2: %s tensor %u round %llu: other bytes than elsewhere",
+			a->node.name, t, (unsigned long long)round);
+	if (!r->is_known && !is_right(s, t, round, bytes))
+		violation(s, "I3: %s tensor %u round %llu: the sum is wrong", a->node.name, t,
+			(unsigned long long)round);
+	r->is_known = true;
+	r->crc = crc;
+}
+
+void oracle_job(struct sim *s, const struct ctl_job *job)
+{
+	struct oracle *o = &s->oracle;
+
+	if (o->job && o->job != job->job) {
+		violation(s, "the job formed twice");
+		return;
+	}
+	if (o->job)
+		return;
+	o->job = job->job;
+	o->n_members = job->n_members;
+	for (unsigned i = 0; i < job->n_members; i++) {
+		o->n_ranks[i] = job->members[i].n_ranks;
+		for (unsigned k = 0; k < job->members[i].n_ranks; k++)
+			o->ranks[i][k] = job->members[i].ranks[k].rank;
+	}
+}
+
+/* A pgen names one server, instance and thread for ever. */
+static void home_seen(struct sim *s, const struct ctl_run *run, uint32_t part)
+{
+	struct oracle *o = &s->oracle;
+	struct home h = {run->pgen, run->instance, run->server, (uint16_t)run->tensor,
+		(uint16_t)part, run->thread};
+
+	for (unsigned i = o->n_homes; i-- > 0;) {
+		const struct home *k = &o->homes[i];
+
+		if (k->tensor != h.tensor || k->part != h.part || k->pgen != h.pgen)
+			continue;
+		if (k->instance != h.instance || k->server != h.server || k->thread != h.thread)
+			violation(s, "C1: tensor %u part %u has two homes under pgen %llx",
+				run->tensor, part, (unsigned long long)run->pgen);
+		return;
+	}
+	if (o->n_homes < HOMES_MAX)
+		o->homes[o->n_homes++] = h;
+}
+
+void oracle_plan(struct sim *s, const struct ctl_plan *plan)
+{
+	for (uint32_t i = 0; i < plan->n_runs; i++)
+		for (uint32_t k = 0; k < plan->runs[i].n; k++)
+			home_seen(s, &plan->runs[i], plan->runs[i].first + k);
+}
+
+static void job_ends(struct sim *s, const struct ctl_job_end *msg)
+{
+	struct oracle *o = &s->oracle;
+
+	if (msg->job != o->job)
+		return;
+	if (o->has_end && o->end_code != msg->code)
+		violation(s, "C7: the job ended with %u for some, %u for others: %s", o->end_code,
+			msg->code, msg->text);
+	if (msg->code && !s->o.may_fail)
+		violation(s, "the job failed, and no fault excuses it: %s", msg->text);
+	o->has_end = true;
+	o->end_code = msg->code;
+}
+
+void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg)
+{
+	uint64_t view = 0;
+
+	if (msg->type == CTL_WELCOME)
+		view = msg->welcome.view;
+	else if (msg->type == CTL_PEERS)
+		view = msg->peers.view;
+	else if (msg->type == CTL_JOB)
+		view = msg->job.view;
+	else if (msg->type == CTL_PLAN)
+		view = msg->plan.view;
+	else if (msg->type == CTL_BEAT)
+		view = msg->beat.view;
+	else if (msg->type == CTL_JOB_END)
+		job_ends(s, &msg->job_end);
+	if (view > s->sched.durable_view)
+		violation(s, "I10: view %llx is sent, %llx is durable", (unsigned long long)view,
+			(unsigned long long)s->sched.durable_view);
+}

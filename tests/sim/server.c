@@ -1,0 +1,273 @@
+/* The server's shell: its control thread hands what the scheduler says to each data thread, which has a core and a
+ * transport of its own. */
+#include "tests/sim/sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RETRY_NS      (200 * MS)
+#define SUMS_BYTES    (256u << 10)
+#define SEGMENT_BYTES (8u << 10)
+#define WORK_LIMIT    100000
+#define CHECK_EVERY   16
+
+static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
+{
+	struct thread *t = ctx;
+
+	return port_segment(&t->port, bytes, ret_mem, ret_segment);
+}
+
+static void env_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	struct thread *t = ctx;
+
+	(void)job;
+	violation(t->server->s, "%s fails the job (%s): %s", t->server->node.name, err_str(code),
+		text);
+}
+
+/* ---- around every event of a thread ---- */
+
+static void on_tick(struct sim *s, struct event *e)
+{
+	struct thread *t = e->p;
+
+	(void)s;
+	if (e->a != t->tick_at)
+		return;
+	t->tick_at = 0;
+	thread_enter(t);
+	thread_leave(t);
+}
+
+static void on_work(struct sim *s, struct event *e)
+{
+	struct thread *t = e->p;
+
+	(void)s;
+	t->is_work_posted = false;
+	thread_enter(t);
+	thread_leave(t);
+}
+
+static void work(struct thread *t)
+{
+	struct sim *s = t->server->s;
+	unsigned n = 0;
+
+	if (t->is_work_posted)
+		return;
+	while (srv_core_work(t->core)) {
+		if (s->o.is_work_slow) {
+			t->is_work_posted = true;
+			post(s, &t->server->node, rnd_below(s, s->o.delay_ns), on_work)->p = t;
+			return;
+		}
+		if (++n > WORK_LIMIT) {
+			violation(s, "%s works without end", t->server->node.name);
+			return;
+		}
+	}
+}
+
+void thread_enter(void *owner)
+{
+	struct thread *t = owner;
+
+	srv_core_tick(t->core, t->server->s->now);
+}
+
+void thread_leave(void *owner)
+{
+	struct thread *t = owner;
+	struct sim *s = t->server->s;
+	struct err_text err;
+	struct event *e;
+	uint64_t at;
+
+	work(t);
+	if (rnd_below(s, CHECK_EVERY) == 0 && srv_core_check(t->core, &err) < 0)
+		violation(s, "srv_core_check: %s", err.s);
+	at = srv_core_tick(t->core, s->now);
+	if (at == UINT64_MAX || (t->tick_at && t->tick_at <= at))
+		return;
+	t->tick_at = at > s->now ? at : s->now;
+	e = post(s, &t->server->node, t->tick_at - s->now, on_tick);
+	e->p = t;
+	e->a = t->tick_at;
+}
+
+/* ---- what the scheduler says ---- */
+
+static void on_handover(struct sim *s, struct event *e)
+{
+	struct thread *t = e->p;
+	struct ctl_msg msg;
+	struct err_text err;
+	void *mem = NULL;
+
+	if (ctl_decode((unsigned)e->a, event_bytes(e), e->n, &msg, &mem, &err) < 0) {
+		violation(s, "a control message does not decode: %s", err.s);
+		return;
+	}
+	thread_enter(t);
+	if (msg.type == CTL_JOB) {
+		t->job = msg.job.job;
+		if (srv_core_job(t->core, &msg.job) < 0)
+			violation(s, "%s refuses a job", t->server->node.name);
+	} else if (msg.type == CTL_PLAN) {
+		srv_core_plan(t->core, &msg.plan);
+	} else {
+		srv_core_job_end(t->core, msg.job_end.job);
+		if (t->job == msg.job_end.job)
+			t->job = 0;
+	}
+	thread_leave(t);
+	free(mem);
+}
+
+static void hand_over(struct server *srv, const struct ctl_msg *msg)
+{
+	struct sim *s = srv->s;
+	const struct layout *l = ctl_layout(msg->type);
+
+	for (unsigned k = 0; k < s->o.n_threads; k++) {
+		struct thread *t = &srv->threads[k];
+		uint64_t at = s->now + rnd_below(s, 100 * US);
+		struct event *e;
+
+		at = at < t->last_ctl ? t->last_ctl : at;
+		t->last_ctl = at;
+		e = post(s, &srv->node, at - s->now, on_handover);
+		e->p = t;
+		e->a = msg->type;
+		codec_encode(l, &msg->hello, event_room(e, (uint32_t)codec_size(l, &msg->hello)));
+	}
+}
+
+static void make_cores(struct server *srv)
+{
+	struct sim *s = srv->s;
+
+	for (unsigned k = 0; k < s->o.n_threads; k++) {
+		struct thread *t = &srv->threads[k];
+		struct srv_config cfg = {.server_id = srv->m.id,
+			.instance = srv->m.instance,
+			.thread = (uint16_t)k,
+			.sums_bytes = SUMS_BYTES,
+			.staging_bytes = s->o.staging_bytes,
+			.segment_bytes = SEGMENT_BYTES,
+			.peer_window_bytes = s->o.peer_window_bytes,
+			.retry_ns = RETRY_NS};
+		struct srv_env env = {.ctx = t, .segment = env_segment, .fail = env_fail};
+
+		t->server = srv;
+		t->idx = k;
+		t->tick_at = t->last_ctl = 0;
+		t->is_work_posted = false;
+		t->job = 0;
+		if (srv_core_new(&cfg, &env, &t->core) < 0)
+			abort();
+		port_init(s, &t->port, &srv->node, &srv_core_events, t->core, t, thread_enter,
+			thread_leave);
+		srv_core_tick(t->core, s->now);
+	}
+	srv->has_cores = true;
+}
+
+static void peers(struct server *srv, const struct ctl_peers *msg)
+{
+	struct ctl_msg end = {.type = CTL_JOB_END, .job_end = {.job = srv->job}};
+
+	for (uint32_t i = 0; i < msg->n_peers; i++)
+		if (msg->peers[i].state == PEER_UP)
+			srv->agents_known |= 1u << (msg->peers[i].port - 1000);
+	if (msg->n_peers || !srv->is_syncing)
+		return;
+	srv->is_syncing = false; /* the mark: what was not named is gone */
+	if (srv->job && srv->named_job != srv->job) {
+		end.job_end.text = "";
+		hand_over(srv, &end);
+		srv->job = 0;
+	}
+}
+
+void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
+{
+	struct server *srv = &s->servers[idx];
+
+	switch (msg->type) {
+	case CTL_WELCOME:
+		if (!srv->has_cores)
+			make_cores(srv);
+		srv->is_syncing = true;
+		srv->named_job = 0;
+		break;
+	case CTL_PEERS:
+		peers(srv, &msg->peers);
+		break;
+	case CTL_JOB:
+		oracle_job(s, &msg->job);
+		srv->job = srv->named_job = msg->job.job;
+		hand_over(srv, msg);
+		break;
+	case CTL_PLAN:
+		hand_over(srv, msg);
+		break;
+	case CTL_JOB_END:
+		if (srv->job == msg->job_end.job)
+			srv->job = 0;
+		hand_over(srv, msg);
+		break;
+	default:
+		violation(s, "%s gets %s", srv->node.name, ctl_type_name(msg->type));
+	}
+}
+
+/* ---- life ---- */
+
+bool server_has_job(const struct server *srv)
+{
+	for (unsigned k = 0; srv->has_cores && k < srv->s->o.n_threads; k++)
+		if (srv->threads[k].job)
+			return true;
+	return srv->job != 0;
+}
+
+void server_start(struct sim *s, unsigned idx)
+{
+	static const char *const hosts[] = {"c0", "h1", "c2"}; /* h1: an agent's machine */
+	struct server *srv = &s->servers[idx];
+
+	srv->node.is_up = true;
+	srv->node.life++;
+	srv->node.paused_until = 0;
+	srv->m = (struct member){
+		.s = s, .node = &srv->node, .role = ROLE_SERVER, .idx = idx, .host = hosts[idx]};
+	srv->has_cores = srv->is_syncing = false;
+	srv->agents_known = 0;
+	srv->job = srv->named_job = 0;
+	trace(s, "%s: started", srv->node.name);
+	member_start(&srv->m);
+}
+
+void server_kill(struct sim *s, unsigned idx, bool is_silent)
+{
+	struct server *srv = &s->servers[idx];
+
+	trace(s, "%s: killed%s", srv->node.name, is_silent ? " with its host" : "");
+	srv->node.is_up = false;
+	if (is_silent && srv->m.conn)
+		srv->m.conn->is_open_m = false, srv->m.conn = NULL;
+	else
+		member_stop(&srv->m);
+	for (unsigned k = 0; srv->has_cores && k < s->o.n_threads; k++) {
+		net_kill(s, &srv->threads[k].port, is_silent);
+		srv_core_free(srv->threads[k].core);
+		srv->threads[k].core = NULL;
+	}
+	srv->has_cores = false;
+}

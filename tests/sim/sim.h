@@ -1,0 +1,420 @@
+#ifndef BPS_TESTS_SIM_H
+#define BPS_TESTS_SIM_H
+/* The simulator: scheduler, servers, agents and trainers of one job in one thread on virtual time,
+ * joined by a network that delays, loses, duplicates, cuts and breaks. One seed is one history, every run of it is
+ * the same. What decides are the shipped cores; here are only their shells, the network, the faults and the
+ * oracle. docs/simulator.md.
+ *
+ *   world.c   events, virtual time, the life of one history, what must hold at its end
+ *   faults.c  what is drawn from the seed, and the faults while it runs
+ *   net.c     the data plane: struct xport_ops over a network of connections
+ *   ctl.c     the control plane's connections, and the scheduler's shell
+ *   member.c  what server and agent have in common: HELLO, beats, reconnecting
+ *   server.c  the server's shell
+ *   agent.c   the agent's shell and its trainers
+ *   oracle.c  values of contributions, expected sums, homes of partitions */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bps-agent/core.h"
+#include "bps-scheduler/core.h"
+#include "bps-server/core.h"
+#include "common/ctlmsg.h"
+#include "common/dtype.h"
+#include "common/error.h"
+#include "common/xport.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define S  UINT64_C(1000000000)
+
+#define SERVERS_MAX    3
+#define THREADS_MAX    2
+#define AGENTS_MAX     4
+#define WORKERS_MAX    2 /* of one agent */
+#define TENSORS_MAX    3
+#define PARTS_MAX      4
+#define ROUNDS_MAX     12
+#define ELEMS_MAX      512 /* of one tensor */
+#define PART_BYTES_MAX 1024
+#define CONNS_MAX      4096 /* control connections of a history */
+#define SEGS_MAX       256
+#define HOMES_MAX      512
+#define EVENT_BYTES    544
+
+struct sim;
+struct event;
+typedef void event_fn(struct sim *s, struct event *e);
+
+/* ---- nodes and events ---- */
+
+/* A process. An event for it waits while it is paused and is void when that life of it is over. */
+struct node {
+	char name[12];
+	bool is_up;
+	uint32_t life;
+	uint64_t paused_until;
+};
+
+struct event {
+	uint64_t at, seq;
+	struct node *node; /* NULL: of the world */
+	uint32_t life, n;
+	event_fn *fn;
+	void *p;
+	uint64_t a, b;
+	uint8_t *big; /* n bytes that do not fit below; malloc'd */
+	union {
+		struct event *next; /* free list */
+		_Alignas(8) uint8_t bytes[EVENT_BYTES];
+	};
+};
+
+/* An event in `delay` from now, for the caller to fill. */
+struct event *post(struct sim *s, struct node *node, uint64_t delay_ns, event_fn *fn);
+/* Give it its bytes: room for n. */
+uint8_t *event_room(struct event *e, uint32_t n);
+static inline uint8_t *event_bytes(struct event *e)
+{
+	return e->big ? e->big : e->bytes;
+}
+
+/* Memory until the end of the history, zeroed. */
+void *sim_alloc(struct sim *s, size_t n_bytes);
+
+/* The first violation ends the history. */
+void violation(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void trace_write(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#define trace(s, ...)                                                                              \
+	do {                                                                                       \
+		if ((s)->is_traced)                                                                \
+			trace_write(s, __VA_ARGS__);                                               \
+	} while (0)
+
+uint64_t rnd(struct sim *s);
+uint64_t rnd_below(struct sim *s, uint64_t n); /* 0 .. n - 1 */
+uint64_t rnd_between(struct sim *s, uint64_t lo, uint64_t hi);
+bool rnd_chance(struct sim *s, uint32_t permille);
+uint64_t mix(uint64_t x); /* hash */
+
+/* ---- options: drawn from the seed ---- */
+
+enum fault {
+	F_CONN_LOSS, /* a data connection breaks */
+	F_SRV_KILL,  /* a server dies and comes back empty */
+	F_SRV_GONE,  /* a server dies for good, not the last one */
+	F_SRV_PAUSE, /* SIGSTOP */
+	F_AGT_PAUSE,
+	F_AGT_LOSS, /* an agent's machine is gone: the job may fail */
+	F_AGT_LONG, /* an agent is stopped or cut off for longer than the scheduler waits: the same */
+	F_SCHED_KILL,
+	F_SCHED_PAUSE,
+	F_SCHED_AT_SEND, /* killed between making a record durable and telling */
+	F_PERSIST,       /* EIO for a while */
+	F_CTL_LOSS,      /* a control connection breaks */
+	F_CTL_CUT,       /* one direction of it is cut for a while */
+	F_DATA_CUT,      /* one direction of a data connection */
+	F_COUNT
+};
+extern const char *const fault_names[F_COUNT];
+
+struct options {
+	unsigned n_servers, n_threads, n_agents, n_tensors;
+	unsigned n_workers[AGENTS_MAX];
+	unsigned rounds, size;
+	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail;
+	uint32_t part_bytes;
+	struct {
+		uint8_t dtype, op;
+		uint32_t n_elems;
+	} tensors[TENSORS_MAX];
+	uint64_t delay_ns, ctl_delay_ns, think_ns;
+	uint32_t tail_permille, loss_permille, dup_permille, reorder_permille, eagain_permille,
+		refuse_permille, ctl_again_permille;
+	unsigned credits, reads_max;
+	size_t staging_bytes, peer_window_bytes, window_bytes;
+	uint32_t faults; /* bit per enum fault */
+	uint64_t faults_ns, fault_gap_ns;
+};
+
+/* ---- data plane ---- */
+
+struct pipe;
+struct read;
+
+struct port { /* one xport: of an agent, or of a server's thread */
+	struct xport x;
+	struct sim *s;
+	struct node *node;
+	void (*enter)(void *owner); /* around every callback */
+	void (*leave)(void *owner);
+	void *owner;
+	struct {
+		uint8_t *mem;
+		size_t bytes;
+	} segs[SEGS_MAX];
+	unsigned n_segs;
+};
+
+struct end {
+	struct xconn c; /* first */
+	struct pipe *pipe;
+	struct port *port;
+	struct end *peer;
+	bool is_open, is_connecting, is_refused;
+	unsigned in_flight; /* sent from here, not yet taken there */
+	uint64_t last_at;   /* arrival here of what was sent last */
+	uint64_t cut_until; /* nothing arrives here before */
+	struct read *reads;
+	unsigned n_reads;
+};
+
+struct pipe {
+	struct pipe *next;
+	struct end agent, server;
+	bool is_broken, has_lost; /* broken: and what was under way is lost */
+	unsigned server_idx, thread;
+	uint64_t instance;
+};
+
+void port_init(struct sim *s, struct port *p, struct node *node, const struct xport_events *ev,
+	void *core, void *owner, void (*enter)(void *), void (*leave)(void *));
+/* One more segment of n bytes, filled with a pattern. */
+int port_segment(struct port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
+int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned server_idx,
+	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
+/* Break it; both sides learn it at their own times. */
+void pipe_break(struct sim *s, struct pipe *p);
+/* The process of this port is gone: its ends are closed, the others learn it later. */
+void net_kill(struct sim *s, struct port *port, bool is_silent);
+/* Close all ends of this port, as its owner would. */
+void net_close_all(struct sim *s, struct port *port);
+
+/* ---- control plane ---- */
+
+struct member;
+struct ctlconn {
+	uint32_t id;
+	struct member *m;
+	bool is_open_m, is_open_s; /* at the member, at the scheduler */
+	bool is_broken;
+	uint64_t last_m, last_s; /* arrival there of what was sent last */
+};
+
+struct member {
+	struct sim *s;
+	struct node *node;
+	enum role role;
+	unsigned idx;
+	struct ctlconn *conn;
+	bool is_welcome, is_connecting;
+	unsigned n_tries;
+	uint64_t instance, view, seq, echo, heard_ns;
+	uint32_t id, term, n_beats;
+	uint64_t cut_to, cut_from; /* until then nothing arrives there, comes from there */
+	uint8_t cluster_id[16];
+	bool has_cluster_id;
+	const char *host;
+};
+
+void member_start(struct member *m);
+void member_stop(struct member *m); /* its process is gone */
+void member_send(struct member *m, const struct ctl_msg *msg);
+/* Through the connection, its end at the member. */
+void member_conn_up(struct member *m);
+void member_conn_down(struct member *m, const char *why);
+void member_message(struct member *m, const struct ctl_msg *msg);
+void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
+void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
+
+void ctl_connect(struct member *m);
+void ctl_send_up(struct ctlconn *c, const struct ctl_msg *msg);
+void ctl_close_m(struct ctlconn *c);
+void ctl_break(struct sim *s, struct ctlconn *c);
+
+struct record {
+	struct record *next;
+	size_t n_bytes;
+	uint8_t bytes[];
+};
+struct sched {
+	struct node node;
+	struct sched_core *core;
+	struct ctlconn *conns[CONNS_MAX];
+	uint32_t n_conns;
+	uint64_t tick_at;
+	struct record *records, **tail;
+	uint64_t durable_view, eio_until;
+	int die_after; /* persists and sends until it is killed; 0: not */
+	bool is_dying;
+	unsigned n_lives;
+};
+void sched_node_start(struct sim *s);
+void sched_node_kill(struct sim *s);
+void sched_settle(struct sim *s);
+
+/* ---- servers ---- */
+
+struct thread {
+	struct server *server;
+	unsigned idx;
+	struct port port;
+	struct srv_core *core;
+	uint64_t tick_at;
+	bool is_work_posted;
+	uint64_t last_ctl; /* what the control thread handed over last arrives then */
+	uint32_t job;      /* that it knows; 0: none */
+};
+struct server {
+	struct node node;
+	struct sim *s;
+	struct member m;
+	struct thread threads[THREADS_MAX];
+	bool is_gone, has_cores;
+	uint32_t agents_known;   /* bit per agent */
+	uint32_t job, named_job; /* 0: none */
+	bool is_syncing;
+	struct {
+		uint32_t job, code;
+	} fail; /* to be said until the job ends */
+};
+void server_start(struct sim *s, unsigned idx);
+void server_kill(struct sim *s, unsigned idx, bool is_silent);
+bool server_has_job(const struct server *srv);
+void thread_enter(void *owner);
+void thread_leave(void *owner);
+
+/* ---- agents ---- */
+
+struct worker {
+	bool has_joined, is_finished, has_ended;
+	uint32_t rank, slot; /* slot: worker number in the job's member */
+	int code;
+	unsigned tensors_left;
+};
+struct tensor_state {
+	struct agent *agent;
+	unsigned idx;
+	struct agt_tensor *t;
+	bool is_planned;
+	uint64_t round; /* last done */
+	int failed;
+	uint8_t *in[WORKERS_MAX], *out[2];
+	uint32_t crc[2]; /* of the results in out */
+};
+struct agent {
+	struct node node;
+	struct sim *s;
+	unsigned idx;
+	struct member m;
+	struct port port;
+	struct agt_core *core;
+	struct agt_job *job;
+	bool has_job_msg, is_released, is_syncing, has_ended;
+	uint32_t job_id, named_job;
+	unsigned n_workers;
+	struct worker workers[WORKERS_MAX];
+	struct tensor_state tensors[TENSORS_MAX];
+	struct {
+		uint64_t instance;
+		unsigned idx;
+		bool is_up;
+	} servers[64]; /* by member id */
+	struct {
+		uint32_t job, code;
+	} fail;
+	uint64_t tick_at;
+	bool is_work_posted;
+	uint8_t *job_frame; /* JOB that waits for JOINED */
+	uint32_t job_frame_bytes;
+};
+void agent_start(struct sim *s, unsigned idx);
+void agent_lose(struct sim *s, unsigned idx);
+void agent_enter(void *owner);
+void agent_leave(void *owner);
+void agent_join(struct agent *a);
+bool agent_is_over(const struct agent *a); /* every worker has its JOB_END */
+
+/* ---- oracle ---- */
+
+struct home { /* of a partition under a pgen */
+	uint64_t pgen, instance;
+	uint32_t server;
+	uint16_t tensor, part, thread;
+};
+struct oracle {
+	uint32_t job; /* that formed; 0: none */
+	unsigned n_members;
+	unsigned n_ranks[AGENTS_MAX];
+	uint32_t ranks[AGENTS_MAX][WORKERS_MAX];
+	struct home homes[HOMES_MAX];
+	unsigned n_homes;
+	/* Results: the first to be delivered, which all others must equal. */
+	struct result {
+		bool is_known;
+		uint32_t crc;
+	} results[TENSORS_MAX][ROUNDS_MAX + 1];
+	bool has_end;
+	uint32_t end_code;
+};
+uint32_t tensor_bytes(const struct sim *s, unsigned t);
+void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
+void oracle_job(struct sim *s, const struct ctl_job *job);
+void oracle_plan(struct sim *s, const struct ctl_plan *plan);
+/* A delivered result: its sum, and that all have the same. */
+void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes,
+	uint32_t workers);
+/* The scheduler sends: nothing that is not durable. */
+void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
+
+/* ---- the world ---- */
+
+struct totals {
+	uint64_t seeds, events, messages, lost, dups, reordered, reads, views, rounds,
+		faults[F_COUNT], failed_jobs, virtual_ns, lives, donations, fenced, crc_errors,
+		limbo, agains, slowest_ns;
+};
+
+struct queue {
+	struct entry {
+		uint64_t at, seq;
+		struct event *e;
+	} * v;
+	size_t n, cap;
+	uint64_t seq;
+};
+
+struct arena_block {
+	struct arena_block *next;
+	size_t used, bytes;
+	_Alignas(16) uint8_t mem[];
+};
+
+struct sim {
+	uint64_t seed, rng, now;
+	struct queue queue;
+	struct event *free_events;
+	struct arena_block *arena, *arena_at;
+	bool is_traced, is_over, has_violation, is_ending;
+	char reason[256];
+	struct options o;
+	struct sched sched;
+	struct server servers[SERVERS_MAX];
+	struct agent agents[AGENTS_MAX];
+	struct pipe *pipes;
+	struct oracle oracle;
+	uint64_t faults_end, deadline;
+	uint64_t agent_fault_ns; /* what the control plane of agents has suffered in all */
+	unsigned n_faults;
+	struct totals *tot;
+};
+
+void options_draw(struct sim *s);
+void faults_start(struct sim *s);
+/* Run one history. False: s->reason says what was violated. */
+bool sim_run(struct sim *s, uint64_t seed);
+void sim_free(struct sim *s);
+uint64_t net_delay(struct sim *s);
+uint64_t ctl_delay(struct sim *s);
+#endif
