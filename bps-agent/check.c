@@ -88,7 +88,8 @@ static void check_state(struct check *c, const struct part *part)
 		expect(c, !part->is_charged, "IDLE => not charged");
 		break;
 	case PART_READY:
-		expect(c, !part->is_charged && !has_timer, "READY => not charged, no timer");
+		expect(c, !part->is_charged, "READY => not charged");
+		expect(c, !has_timer || part->is_unheard, "READY with a timer => unheard HAVE");
 		break;
 	case PART_SENT:
 		expect(c, is_up && has_timer, "SENT => connected, timer");
@@ -125,7 +126,8 @@ static void check_round(struct check *c, const struct part *part)
 	expect(c, part->state == PART_IDLE || is_running, "under way => its tensor is");
 	expect(c, part->round == t->round + is_running, "a partition is in its tensor's round");
 	expect(c, part->prepared_round <= part->round, "nothing is prepared ahead");
-	if (part->state == PART_IDLE && part->is_unheard && part->link)
+	if ((part->state == PART_IDLE || part->state == PART_READY) && part->is_unheard &&
+		part->link)
 		expect(c, heap_has(&part->timer) || (part->owes & OWE_HAVE),
 			"an unheard HAVE will be said again");
 }

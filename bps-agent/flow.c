@@ -22,7 +22,8 @@ static const struct {
 	[PART_SENT] = {"sent",
 		1u << PART_READY | 1u << PART_WAITING | 1u << PART_OFFERED | 1u << PART_IDLE},
 	[PART_WAITING] = {"waiting", 1u << PART_READY | 1u << PART_OFFERED | 1u << PART_IDLE},
-	[PART_OFFERED] = {"offered", 1u << PART_READY | 1u << PART_FETCHING | 1u << PART_IDLE},
+	[PART_OFFERED] = {"offered",
+		1u << PART_READY | 1u << PART_SENT | 1u << PART_FETCHING | 1u << PART_IDLE},
 	[PART_FETCHING] = {"fetching", 1u << PART_READY | 1u << PART_IDLE},
 };
 
@@ -89,7 +90,7 @@ static void uncharge(struct part *part)
 
 static void charge(struct part *part)
 {
-	if (part->is_charged)
+	if (part->is_charged || part->is_overdue)
 		return;
 	part->is_charged = true;
 	part->link->inflight += part_bytes(part);
@@ -123,22 +124,36 @@ void part_stop(struct part *part)
 		part->is_stale = true;
 }
 
+/* The last round whose sum is here. */
+static uint64_t last_round(const struct part *part)
+{
+	return part->state == PART_IDLE ? part->round : part->round - 1;
+}
+
+/* HAVE of the last round is still to be said, or to be heard. */
+static bool can_have(const struct part *part)
+{
+	return part->is_unheard && (part->state == PART_IDLE || part->state == PART_READY);
+}
+
+/* CONTRIB(r) says HAVE(r - 1) too, but it may have to wait for window, and others may wait for this word. */
+static void say_have(struct part *part)
+{
+	if (can_have(part) && !heap_has(&part->timer))
+		link_owe(part, OWE_HAVE);
+}
+
 static void make_ready(struct part *part, const char *why)
 {
 	set_state(part, PART_READY, why);
 	enqueue(part);
+	say_have(part);
 }
 
 void part_start(struct part *part)
 {
-	timer_stop(part); /* an unheard HAVE(r) is implied by CONTRIB(r + 1) */
-	if (part->owes & OWE_HAVE) {
-		part->owes &= (uint8_t)~OWE_HAVE;
-		if (!part->owes)
-			TAILQ_REMOVE(&part->link->owing, part, owing);
-	}
-	part->is_unheard = false;
 	part->n_tries = part->n_bad_crc = 0;
+	part->is_overdue = false;
 	part->round++;
 	make_ready(part, "submitted");
 }
@@ -147,17 +162,14 @@ void part_start(struct part *part)
 static void speak(struct part *part, const char *why)
 {
 	part->n_tries = 0;
+	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
 		return; /* when the stale read has ended */
-	if (part->state == PART_IDLE) {
-		if (part->is_unheard)
-			link_owe(part, OWE_HAVE);
-		return;
-	}
-	if (part->state != PART_READY)
+	if (part->state != PART_IDLE && part->state != PART_READY)
 		set_state(part, PART_READY, why);
-	if (!heap_has(&part->node))
+	if (part->state == PART_READY && !heap_has(&part->node))
 		enqueue(part);
+	say_have(part);
 }
 
 void part_restart(struct part *part)
@@ -189,7 +201,7 @@ void part_move(struct part *part, struct link *link, uint64_t pgen)
 	part_stop(part);
 	link_detach(part);
 	part->pgen = pgen;
-	part->is_unheard = part->state == PART_IDLE && part->round > 0;
+	part->is_unheard = last_round(part) > 0;
 	if (link && link_attach(link, part) < 0)
 		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
 	speak(part, "new placement");
@@ -198,12 +210,13 @@ void part_move(struct part *part, struct link *link, uint64_t pgen)
 void part_timer(struct part *part)
 {
 	timer_stop(part);
-	if (part->state == PART_IDLE) {
-		link_owe(part, OWE_HAVE);
+	if (part->state == PART_IDLE || part->state == PART_READY) {
+		say_have(part);
 		return;
 	}
 	core_of(part)->stats.repushes++;
 	uncharge(part);
+	part->is_overdue = part->state == PART_SENT;
 	make_ready(part, "timer");
 }
 
@@ -323,7 +336,7 @@ static int send_donate(struct part *part)
 	struct agt_mem mem = t->out[r & 1];
 	struct wire_msg m = message(part, WIRE_DONATE, r);
 
-	if (r != (part->state == PART_IDLE ? part->round : part->round - 1))
+	if (r != last_round(part))
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
@@ -349,9 +362,9 @@ int part_send_owed(struct part *part, enum part_owe what)
 	case OWE_HAVE:
 		break;
 	}
-	if (part->state != PART_IDLE)
+	if (!can_have(part))
 		return 0;
-	m = message(part, WIRE_HAVE, part->round);
+	m = message(part, WIRE_HAVE, last_round(part));
 	rc = xport_send(part->link->conn, &m);
 	if (rc == 0)
 		timer_start(part, core_of(part)->cfg.retry_ns);
@@ -367,6 +380,7 @@ static void deliver(struct part *part, const struct wire_msg *m)
 	part->result_crc[i] = m->crc;
 	part->workers[i] = m->result.workers;
 	part->contributors[i] = m->result.contributors;
+	part->is_unheard = false;
 	core_of(part)->stats.pulled_bytes += m->len;
 	uncharge(part);
 	set_state(part, PART_IDLE, "result is in");
@@ -537,14 +551,14 @@ static void on_again(struct part *part, const struct wire_msg *m)
 		uncharge(part);
 		set_state(part, PART_WAITING, "server asked for a pause");
 		timer_start(part, span);
-	} else if (part->state == PART_IDLE && part->is_unheard && m->round == part->round) {
+	} else if (can_have(part) && m->round == last_round(part)) {
 		timer_start(part, span);
 	}
 }
 
 static void on_have_ok(struct part *part, const struct wire_msg *m)
 {
-	if (part->state != PART_IDLE || m->round != part->round)
+	if (!can_have(part) || m->round != last_round(part))
 		return;
 	part->is_unheard = false;
 	timer_stop(part);

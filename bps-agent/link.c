@@ -204,7 +204,8 @@ bool link_pump(struct link *link)
 	if (!node)
 		return false;
 	part = (struct part *)((char *)node - offsetof(struct part, node));
-	if (link->inflight && link->inflight + part_bytes(part) > core->cfg.window_bytes)
+	if (!part->is_overdue && link->inflight &&
+		link->inflight + part_bytes(part) > core->cfg.window_bytes)
 		return false; /* again when a result is in */
 	if (part_send_contrib(part) < 0) {
 		link->is_stuck = true; /* until writable, or until it is connected anew */
