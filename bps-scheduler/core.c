@@ -376,7 +376,7 @@ static void job_settle(struct job *j)
 	j->next_dirty = NULL;
 }
 
-static void trim_ended(struct sched_core *c)
+void sched_trim_ended(struct sched_core *c)
 {
 	struct job **at = &c->ended;
 
@@ -413,7 +413,7 @@ static void flush(struct sched_core *c)
 		m->is_dirty = false;
 		m->next_dirty = NULL;
 	}
-	trim_ended(c);
+	sched_trim_ended(c);
 }
 
 static void set_undurable(struct sched_core *c, int r)

@@ -150,6 +150,7 @@ void sched_arm(struct sched_core *c, uint64_t at_ns);
 void sched_send(struct sched_core *c, const struct member *m, const struct ctl_msg *msg);
 void sched_kick(struct sched_core *c, struct member *m, const char *why);
 uint32_t sched_job_id_take(struct sched_core *c);
+void sched_trim_ended(struct sched_core *c);
 struct member *sched_member(const struct sched_core *c, uint32_t id);
 const char *sched_member_state_name(enum member_state s);
 static inline bool sched_is_usable(const struct member *m)

@@ -282,6 +282,7 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 		j->next = c->ended;
 		c->ended = j;
 		c->n_ended++;
+		sched_trim_ended(c);
 	} else {
 		j->next = c->jobs;
 		c->jobs = j;

@@ -14,14 +14,15 @@
 
 #define MS        UINT64_C(1000000)
 #define RECORDS   512
-#define LOG_BYTES 65536
+#define LOG_BYTES (4u << 20)
+#define FRAME_MAX ((1u << 20) - 2) /* of the control channel */
 
 /* The world around one core: every message becomes a line, every record is kept for a restart. */
 struct world {
 	struct sched_core *core;
 	struct sched_config cfg;
 	uint64_t now, random;
-	char log[LOG_BYTES];
+	char *log;
 	size_t n_log;
 	struct {
 		void *bytes;
@@ -31,7 +32,7 @@ struct world {
 	int persist_error;
 	uint64_t sent_view; /* largest in any message */
 	uint64_t kept_view; /* largest in any record */
-	uint32_t last_job, last_rank;
+	uint32_t last_job;
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
 };
@@ -90,8 +91,8 @@ static void note_body(struct world *w, const struct ctl_msg *m)
 	case CTL_JOINED:
 		note(w, " code=%u job=%u rank=%u %s", m->joined.code, m->joined.job, m->joined.rank,
 			m->joined.text);
-		w->last_job = m->joined.job;
-		w->last_rank = m->joined.rank;
+		if (!m->joined.code)
+			w->last_job = m->joined.job;
 		break;
 	case CTL_JOB:
 		note(w, " job=%u %s size=%u", m->job.job, m->job.name, m->job.size);
@@ -214,6 +215,8 @@ static void world_init(struct world *w)
 {
 	log_set_level(LOG_ERROR);
 	memset(w, 0, sizeof(*w));
+	w->log = malloc(LOG_BYTES);
+	clear(w);
 	sched_config_default(&w->cfg);
 	w->now = 1000 * MS;
 	core_new(w);
@@ -223,6 +226,7 @@ static void world_init(struct world *w)
 static void world_fini(struct world *w)
 {
 	sched_free(w->core);
+	free(w->log);
 	for (size_t i = 0; i < w->n_records; i++)
 		free(w->records[i].bytes);
 }
@@ -237,6 +241,7 @@ static void check(const struct world *w)
 
 static void kill_scheduler(struct world *w)
 {
+	w->persist_error = 0;
 	sched_free(w->core);
 	core_new(w);
 	for (size_t i = 0; i < w->n_records; i++) {
@@ -703,6 +708,46 @@ static void job_ends_well_when_all_have_finished(void **state)
 	world_fini(&w);
 }
 
+static void numbers_of_jobs_are_never_used_twice(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	for (uint32_t i = 1; i <= 1100; i++) { /* more than one record reserves */
+		join(&w, 21, 0, 2, 10);
+		assert_int_equal(w.last_job, i);
+		worker(&w, 21, 0, WORKER_LOST);
+		clear(&w);
+	}
+	kill_scheduler(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, 0, 2, 10);
+	assert_true(w.last_job > 1100);
+	world_fini(&w);
+}
+
+static void only_the_last_ended_jobs_are_kept(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	for (int i = 0; i < 70; i++) {
+		join(&w, 21, 0, 1, 10);
+		worker(&w, 21, 0, WORKER_FINISHED);
+	}
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	NOT_SAID(&w, "JOB_END job=6 ");
+	SAID(&w, "JOB_END job=7 code=0");
+	SAID(&w, "JOB_END job=70 code=0");
+	world_fini(&w);
+}
+
 static void lost_worker_ends_the_job_and_is_named(void **state)
 {
 	struct world w;
@@ -901,6 +946,35 @@ static void job_of_one_member_needs_no_server(void **state)
 	world_fini(&w);
 }
 
+static void long_plans_are_sent_in_frames(void **state)
+{
+	struct world w;
+	struct ctl_decl *d = calloc(CTL_LIST_MAX, sizeof(*d));
+	char(*names)[CTL_TENSOR_NAME_MAX + 1] = calloc(CTL_LIST_MAX, sizeof(*names));
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, CTL_LIST_MAX}};
+
+	(void)state;
+	running_job(&w);
+	for (uint32_t i = 0; i < CTL_LIST_MAX; i++) {
+		memset(names[i], 'n', CTL_TENSOR_NAME_MAX);
+		snprintf(names[i], sizeof(names[i]), "%0200u", i);
+		d[i] = (struct ctl_decl){0, names[i], DTYPE_F32, 5000};
+	}
+	send_msg(&w, 21, &msg);
+	for (uint32_t i = 0; i < CTL_LIST_MAX; i++)
+		d[i].rank = 1;
+	clear(&w);
+	send_msg(&w, 22, &msg);
+	SAID(&w, "[4096:0+1 s"); /* "w" was tensor 0 */
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	SAID(&w, "[4096:0+1 s");
+	free(names);
+	free(d);
+	world_fini(&w);
+}
+
 static void partitions_of_a_dead_server_move_to_the_others(void **state)
 {
 	struct world w;
@@ -1014,6 +1088,27 @@ static void nobody_dies_in_the_grace_after_a_restart(void **state)
 	NOT_SAID(&w, "JOB_END");
 	pass(&w, 20, (const uint32_t[]){21, 0});
 	SAID(&w, "21 JOB_END job=1 code=10008");
+	world_fini(&w);
+}
+
+static void grace_also_covers_members_that_leave_again(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	kill_scheduler(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s2", 102);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	clear(&w);
+	close_conn(&w, 11);
+	pass(&w, 2 * w.cfg.agent_dead_ms - 10, (const uint32_t[]){21, 22, 0}); /* s2 is silent */
+	NOT_SAID(&w, "down");
+	pass(&w, 20, (const uint32_t[]){21, 22, 0});
+	SAID(&w, "21 PEERS s1:down:i101");
+	SAID(&w, "12 DROP silent");
 	world_fini(&w);
 }
 
@@ -1144,6 +1239,7 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 	SAID(&w, "31 DROP the state cannot be written");
 	agent(&w, 41, "a", 201);
 	SAID(&w, "41 DROP the state cannot be written");
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* would be answered by the new place */
 	NOT_SAID(&w, "REFUSE");
 	NOT_SAID(&w, "PLAN");
 	w.persist_error = 0;
@@ -1377,6 +1473,149 @@ static void every_member_state_takes_every_event(void **state)
 	}
 }
 
+/* ---- random histories ---- */
+
+#define RANDOM_HISTORIES 150
+#define RANDOM_EVENTS    120
+#define MEMBERS          6 /* three servers, three agents */
+
+struct chaos {
+	struct world w;
+	uint64_t seed;
+	uint32_t conn[MEMBERS + 1], next_conn; /* 0-terminated */
+	uint64_t instance[MEMBERS];
+};
+
+static uint32_t draw(struct chaos *h, uint32_t n)
+{
+	h->seed = h->seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(h->seed >> 33) % n;
+}
+
+static void chaos_hello(struct chaos *h, uint32_t i, bool is_new)
+{
+	static const char *const names[] = {"p", "q", "r", "p", "q", "r"};
+	struct ctl_msg msg;
+
+	if (is_new || !h->instance[i])
+		h->instance[i] = ++h->w.random;
+	msg = hello_of(i < 3 ? ROLE_SERVER : ROLE_AGENT, names[i], names[i], h->instance[i]);
+	msg.hello.threads = (uint16_t)(1 + draw(h, 3));
+	msg.hello.view = h->w.kept_view;
+	h->conn[i] = ++h->next_conn;
+	sched_conn_open(h->w.core, h->conn[i], h->w.now);
+	sched_message(h->w.core, h->conn[i], &msg, h->w.now);
+}
+
+static void chaos_message(struct chaos *h)
+{
+	static const char *const names[] = {"x", "y"};
+	static const char *const tensors[] = {"t0", "t1", "t2", "t3"};
+	bool is_sane = draw(h, 10) > 0;
+	uint32_t i = is_sane ? 3 + draw(h, 3) : draw(h, MEMBERS);
+	uint32_t job = is_sane ? h->w.last_job : draw(h, 4), rank = is_sane ? i - 3 : draw(h, 4);
+	struct ctl_decl d[2] = {{rank, tensors[draw(h, 4)], DTYPE_F32, draw(h, 20) ? 400000 : 1000},
+		{rank, tensors[draw(h, 4)], DTYPE_F32, 400000}};
+	struct ctl_report_worker rw = {.rank = rank};
+	struct ctl_msg msg = {.type = CTL_BEAT};
+
+	switch (draw(h, 12)) {
+	case 0:
+	case 1:
+	case 2:
+		msg = (struct ctl_msg){.type = CTL_JOIN,
+			.join = {draw(h, 9), 1, names[draw(h, 12) == 0],
+				draw(h, 6) ? rank : CTL_NO_ID, is_sane ? 3 : 2, 0, 100 + rank, 0}};
+		break;
+	case 3:
+	case 4:
+	case 5:
+	case 6:
+	case 7:
+		msg = (struct ctl_msg){.type = CTL_DECLARE, .declare = {job, d, 1 + draw(h, 2)}};
+		break;
+	case 8:
+		msg = (struct ctl_msg){.type = CTL_WORKER,
+			.worker = {job, rank, (uint8_t)(draw(h, 4) ? WORKER_FINISHED : WORKER_LOST),
+				""}};
+		break;
+	case 9:
+		msg = (struct ctl_msg){.type = CTL_WHY, .why = {1, job, CTL_NO_ID, 1}};
+		break;
+	case 10:
+		msg = (struct ctl_msg){.type = CTL_REPORT, .report = {draw(h, 9), job, "", &rw, 1}};
+		break;
+	default:
+		if (draw(h, 10) == 0)
+			msg = (struct ctl_msg){.type = CTL_FAIL, .fail = {job, 0, ""}};
+		break;
+	}
+	sched_message(h->w.core, h->conn[i], &msg, h->w.now);
+}
+
+static void chaos_pass(struct chaos *h)
+{
+	uint32_t i = draw(h, MEMBERS), conn = h->conn[i];
+	uint64_t ms = draw(h, 4) ? 200 : 4000;
+
+	if (draw(h, 4) == 0) /* one is silent, and those behind it */
+		h->conn[i] = 0;
+	pass(&h->w, ms, h->conn);
+	h->conn[i] = conn;
+	if (draw(h, 20) == 0) { /* this process was stopped */
+		h->w.now += 3000 * MS;
+		sched_tick(h->w.core, h->w.now);
+	}
+}
+
+static void chaos_event(struct chaos *h)
+{
+	uint32_t i = draw(h, MEMBERS), what = draw(h, 40);
+
+	clear(&h->w);
+	if (what == 0) {
+		sched_conn_closed(h->w.core, h->conn[i], h->w.now);
+	} else if (what < 5) {
+		chaos_hello(h, i, what == 1);
+	} else if (what == 5) {
+		h->w.persist_error = draw(h, 3) ? 0 : -EIO;
+	} else if (what == 6 && draw(h, 4) == 0) {
+		kill_scheduler(&h->w);
+		for (uint32_t k = 0; k < MEMBERS; k++)
+			if (draw(h, 8))
+				chaos_hello(h, k, draw(h, 8) == 0);
+	} else if (what < 10) {
+		chaos_pass(h);
+	} else {
+		chaos_message(h);
+	}
+}
+
+/* Nothing that members say and suffer breaks an invariant, and every state can be restored. */
+static void random_histories_break_no_invariant(void **state)
+{
+	struct chaos *h = calloc(1, sizeof(*h));
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= RANDOM_HISTORIES; seed++) {
+		world_init(&h->w);
+		h->seed = seed;
+		h->next_conn = 0;
+		memset(h->conn, 0, sizeof(h->conn));
+		memset(h->instance, 0, sizeof(h->instance));
+		for (uint32_t i = 0; i < MEMBERS; i++)
+			chaos_hello(h, i, true);
+		for (int k = 0; k < RANDOM_EVENTS; k++) {
+			chaos_event(h);
+			check(&h->w);
+		}
+		h->w.persist_error = 0;
+		kill_scheduler(&h->w);
+		world_fini(&h->w);
+	}
+	free(h);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1397,6 +1636,8 @@ int main(void)
 		cmocka_unit_test(same_job_name_of_another_user_is_another_job),
 		cmocka_unit_test(worker_that_leaves_a_forming_job_frees_its_rank),
 		cmocka_unit_test(job_ends_well_when_all_have_finished),
+		cmocka_unit_test(numbers_of_jobs_are_never_used_twice),
+		cmocka_unit_test(only_the_last_ended_jobs_are_kept),
 		cmocka_unit_test(lost_worker_ends_the_job_and_is_named),
 		cmocka_unit_test(worker_lost_after_it_finished_harms_nobody),
 		cmocka_unit_test(agent_cannot_speak_for_ranks_of_another),
@@ -1409,12 +1650,14 @@ int main(void)
 		cmocka_unit_test(mismatched_declaration_fails_that_tensor_for_all),
 		cmocka_unit_test(impossible_declarations_are_refused),
 		cmocka_unit_test(job_of_one_member_needs_no_server),
+		cmocka_unit_test(long_plans_are_sent_in_frames),
 		cmocka_unit_test(partitions_of_a_dead_server_move_to_the_others),
 		cmocka_unit_test(restarted_server_keeps_its_partitions_under_a_new_pgen),
 		cmocka_unit_test(restarted_server_may_have_fewer_threads),
 		cmocka_unit_test(partitions_wait_while_there_is_no_server),
 		cmocka_unit_test(restarted_scheduler_knows_its_members_and_jobs),
 		cmocka_unit_test(nobody_dies_in_the_grace_after_a_restart),
+		cmocka_unit_test(grace_also_covers_members_that_leave_again),
 		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
 		cmocka_unit_test(forming_job_can_be_joined_again_after_a_restart),
 		cmocka_unit_test(ended_job_is_told_to_members_that_missed_it),
@@ -1431,6 +1674,7 @@ int main(void)
 		cmocka_unit_test(why_names_a_tensor_that_not_all_declare),
 		cmocka_unit_test(probe_for_the_status_gathers_what_answers),
 		cmocka_unit_test(every_member_state_takes_every_event),
+		cmocka_unit_test(random_histories_break_no_invariant),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
