@@ -381,12 +381,11 @@ union cmsg_room {
 
 static void attach_fds(struct msghdr *mh, union cmsg_room *room, const int *fds, unsigned n_fds)
 {
-	struct cmsghdr *cm;
+	struct cmsghdr *cm = &room->align;
 
 	memset(room, 0, sizeof(*room));
 	mh->msg_control = room->bytes;
 	mh->msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-	cm = CMSG_FIRSTHDR(mh);
 	cm->cmsg_level = SOL_SOCKET;
 	cm->cmsg_type = SCM_RIGHTS;
 	cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
@@ -422,7 +421,7 @@ int local_send(
 	size_t body;
 	int rc;
 
-	if (!row || n_fds > LOCAL_FDS_MAX)
+	if (!row || n_fds > LOCAL_FDS_MAX || (n_fds && !fds))
 		return -EINVAL;
 	body = codec_size(&row->layout, &m->hello);
 	if (!body || body + FRAME_HEAD_BYTES > LOCAL_FRAME_MAX)

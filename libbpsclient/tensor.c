@@ -280,15 +280,15 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
 }
 
-/* Check that all may be submitted, marking them to find one that is named twice. ring_mutex is held. *ret_bad: the one that may
- * not, NULL when it is none's fault. */
+/* Check that all of n >= 1 may be submitted, marking them to find one that is named twice. ring_mutex is held.
+ * *ret_bad: the one that may not, any of them when the session is at fault. */
 static int check_group(
 	struct bps *b, struct bps_tensor *const *tensors, size_t n, struct bps_tensor **ret_bad)
 {
 	size_t i;
 	int rc = 0;
 
-	*ret_bad = NULL;
+	*ret_bad = tensors[0];
 	for (i = 0; !rc && i < n; i++) {
 		*ret_bad = tensors[i];
 		if (!tensor_is_done(tensors[i]) || tensors[i]->is_marked) {
@@ -389,8 +389,11 @@ int bps_push_pull_group(
 int bps_push_pull_copy(
 	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority)
 {
-	int rc = check_tensors(&t, 1, op);
+	int rc;
 
+	if (!t || !src)
+		return text_set(-EINVAL, "push_pull: %s is NULL", t ? "src" : "the tensor");
+	rc = check_tensors(&t, 1, op);
 	if (rc < 0)
 		return rc;
 	if (!tensor_is_done(t)) /* before the input is touched */

@@ -1,0 +1,91 @@
+"""The Python binding in a job of one worker, which needs no daemons."""
+
+import ctypes
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
+os.environ.setdefault("BPS_LIBRARY", str(BUILD / "libbpsclient.so.0"))
+sys.path.insert(0, str(ROOT / "libbpsclient" / "python"))
+import bps  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(("BPS_", "BYTEPS_", "DMLC_", "SLURM_", "OMPI_")) and name != "BPS_LIBRARY":
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("dtype", bps.DTYPES)
+def test_tensor_of_each_type_comes_back(dtype):
+    with bps.open() as job:
+        t = job.declare(dtype, dtype, (2, 3))
+        assert t.output is None
+        t.input[:] = np.arange(6).reshape(2, 3)
+        t.push_pull(bps.AVG)
+        assert (t.wait() == np.arange(6).reshape(2, 3)).all()
+        assert t.contributors == 1
+        with pytest.raises(ValueError):
+            t.output[0] = 1
+
+
+def test_copy_is_delivered_by_the_wait():
+    with bps.open() as job:
+        t = job.declare("t", "f32", 3)
+        out = np.zeros(3, np.float32)
+        t.push_pull_copy([1, 2, 3], out)
+        assert not out.any()
+        t.wait(1)
+        assert out.tolist() == [1, 2, 3]
+        with pytest.raises(ValueError):
+            t.push_pull_copy([1, 2], out)
+        with pytest.raises(ValueError):
+            t.push_pull_copy([1, 2, 3], np.zeros(3, np.float64))
+
+
+def test_collectives_keep_type_and_shape():
+    with bps.open() as job:
+        job.barrier()
+        assert job.allgather(np.ones((2, 2), np.int16)).shape == (1, 2, 2)
+        assert job.broadcast(np.arange(5.0)).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_error_has_code_and_sentence():
+    with bps.open() as job:
+        job.declare("t", "f32", 3)
+        with pytest.raises(bps.Error, match=r"has declared it as f32\[3\]") as e:
+            job.declare("t", "f32", 4)
+        assert e.value.code == bps.EMISMATCH
+    with pytest.raises(bps.Error, match="is bps-agent running") as e:
+        bps.open(rank=0, size=2, agent_socket="/nonexistent")
+    assert e.value.code == bps.ENOAGENT
+
+
+def test_closed_job_is_refused():
+    job = bps.open()
+    t = job.declare("t", "f32", 1)
+    job.close()
+    job.close()
+    for call in (t.push_pull, t.poll, job.barrier, lambda: job.rank):
+        with pytest.raises(bps.Error) as e:
+            call()
+        assert e.value.code == bps.ECLOSED
+
+
+def test_every_name_of_the_map_is_exported():
+    names = [line.strip(" \t;\n") for line in open(ROOT / "libbpsclient" / "libbpsclient.map") if "bps_" in line]
+    assert len(names) == 28
+    lib = ctypes.CDLL(os.environ["BPS_LIBRARY"])
+    assert all(hasattr(lib, name) for name in names)
+
+
+def test_codes_are_those_of_the_header():
+    header = (ROOT / "libbpsclient" / "bps.h").read_text()
+    for name, code in bps._CODES.items():
+        assert f"BPS_{name} = {code}" in header
