@@ -437,6 +437,7 @@ void part_read_done(struct part *part, int status)
 	part->is_stale = false;
 	job->n_reads--;
 	if (job->is_closing) {
+		set_state(part, PART_IDLE, "job is closing");
 		agt_job_reads_ended(job);
 		return;
 	}
