@@ -75,6 +75,8 @@ struct trainer {
 	uv_timer_t greeting; /* GREETING ends by itself */
 	pid_t pid;
 	uid_t uid;
+	uint32_t asked_rank;   /* CTL_NO_ID: any */
+	bool has_rank;         /* rank is that of the last JOIN's answer */
 	uint32_t rank, worker; /* worker: index among the job's local ranks, when RUNNING */
 	uint32_t join_seq, part_bytes;
 	struct local_control *control;

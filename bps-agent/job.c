@@ -151,10 +151,11 @@ static void send_join(struct trainer *t)
 {
 	struct ctl_msg m = {.type = CTL_JOIN};
 
+	t->has_rank = false;
 	m.join = (struct ctl_join){.seq = t->join_seq,
 		.uid = t->uid,
 		.job = t->job->name,
-		.rank = t->rank,
+		.rank = t->asked_rank,
 		.size = t->job->size,
 		.flags = t->job->flags,
 		.pid = (uint32_t)t->pid,
@@ -204,7 +205,7 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 			"machine %u, flags %u",
 			h->job, (int)t->pid, h->size, h->flags, job->size, job->flags);
 	t->job = job;
-	t->rank = h->rank;
+	t->asked_rank = t->rank = h->rank;
 	t->part_bytes = h->part_bytes;
 	t->join_seq = ++a->next_seq;
 	TAILQ_INSERT_TAIL(&job->trainers, t, of_job);
@@ -225,6 +226,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 		return;
 	if (m->code == 0) {
 		t->rank = m->rank;
+		t->has_rank = true;
 		t->job->id = m->job;
 		return;
 	}
@@ -251,6 +253,16 @@ static void send_worker(
 
 	if (id != CTL_NO_ID)
 		member_send(job->agent->member, &m);
+}
+
+static bool all_have_ranks(const struct job *job)
+{
+	const struct trainer *t;
+
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	if (t->state == TRAINER_JOINING && !t->has_rank)
+		return false;
+	return true;
 }
 
 static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_member)
@@ -324,6 +336,8 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		disown(a, m, &m->members[i]);
 		return;
 	}
+	if (!all_have_ranks(job))
+		return; /* it comes again behind JOINED */
 	job->id = m->job;
 	rc = job_start(job, m, (uint16_t)i);
 	if (rc < 0) {

@@ -27,8 +27,8 @@
  * server learns what moved away while it was taken for dead.
  *
  * What a member repeats after each WELCOME, since the scheduler may have restarted: JOIN of
- * every attached worker whose JOB has not come (with the rank it was given, if it was; the same
- * seq on a connection of the same instance), DECLARE of every tensor without an answer, WORKER
+ * every attached worker whose JOB has not come (as it was first sent: an assigned rank may have
+ * changed, so JOB means nothing before the new JOINED, which it follows), DECLARE of every tensor without an answer, WORKER
  * FINISHED and LOST of jobs that have not ended, WHY. All of these are idempotent. A message
  * about a job that is not known is answered by JOB_END.
  *

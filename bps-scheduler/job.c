@@ -447,22 +447,35 @@ static void job_start(struct sched_core *c, struct job *j)
 	sched_job_dirty(c, j);
 }
 
+/* An agent cannot read JOB before it knows its ranks, so it gets it once more. */
+static void join_again(const struct join *in, struct job *j, uint32_t rank)
+{
+	if (j->state == JOB_RUNNING && in->c->is_undurable) {
+		sched_kick(in->c, in->m, "its job may not be durable yet");
+		return;
+	}
+	joined(in, j->id, rank);
+	if (j->state != JOB_RUNNING)
+		return;
+	sched_send_job(in->c, in->m, j);
+	sched_send_plan(in->c, in->m, j, true);
+}
+
 void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg)
 {
 	struct join in = {c, m, msg};
-	struct job *j;
-	uint32_t rank;
+	struct job *j = job_by_name(c, msg->uid, msg->job);
+	uint32_t rank = j ? join_repeated(&in, j) : CTL_NO_ID;
 
+	if (rank != CTL_NO_ID) {
+		join_again(&in, j, rank);
+		return;
+	}
 	if (!join_sound(&in))
 		return;
 	j = job_for_join(&in);
 	if (!j)
 		return;
-	rank = join_repeated(&in, j);
-	if (rank != CTL_NO_ID) {
-		joined(&in, j->id, rank);
-		return;
-	}
 	if (!join_agrees(&in, j))
 		return;
 	rank = msg->rank == CTL_NO_ID ? take_free_rank(j) : msg->rank;

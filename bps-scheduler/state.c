@@ -24,6 +24,7 @@ static const struct layout member_layout = LAYOUT_(state_member, member_fields);
 static const struct field worker_fields[] = {
 	FIELD_U32_(state_worker, rank),
 	FIELD_U32_(state_worker, pid),
+	FIELD_U32_(state_worker, seq),
 };
 static const struct layout worker_layout = LAYOUT_(state_worker, worker_fields);
 

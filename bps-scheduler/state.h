@@ -32,6 +32,7 @@ struct state_member {
 struct state_worker {
 	uint32_t rank;
 	uint32_t pid;
+	uint32_t seq; /* of its JOIN */
 };
 struct state_job_member {
 	uint32_t agent; /* id */
