@@ -196,12 +196,13 @@ static void join(struct agent *a, unsigned w)
 		.join = {.seq = w + 1,
 			.uid = 1000,
 			.job = "j",
-			.rank = a->workers[w].rank,
+			.rank = a->workers[w].asked_rank,
 			.size = a->s->o.size,
 			.flags = a->s->o.is_deterministic ? JOB_DETERMINISTIC : 0,
 			.pid = 10 * a->idx + w + 1,
 			.part_bytes = a->s->o.part_bytes}};
 
+	a->workers[w].has_joined = false;
 	member_send(&a->m, &msg);
 }
 
@@ -297,32 +298,11 @@ static bool all_joined(const struct agent *a)
 	return true;
 }
 
-/* JOB may come before the JOINED that tells the ranks, after a reconnect. */
-static void job_held(struct agent *a)
-{
-	struct ctl_msg msg;
-	struct err_text err;
-	void *mem = NULL;
-
-	if (!a->job_frame_bytes || !all_joined(a) || a->has_job_msg)
-		return;
-	if (ctl_decode(CTL_JOB, a->job_frame, a->job_frame_bytes, &msg, &mem, &err) < 0)
-		abort();
-	job_start(a, &msg.job);
-	free(mem);
-}
-
 static void job_told(struct agent *a, const struct ctl_msg *msg)
 {
-	const struct layout *l = ctl_layout(CTL_JOB);
-
 	a->named_job = msg->job.job;
-	if (a->has_job_msg)
-		return;
-	a->job_frame_bytes = (uint32_t)codec_size(l, &msg->job);
-	a->job_frame = sim_alloc(a->s, a->job_frame_bytes);
-	codec_encode(l, &msg->job, a->job_frame);
-	job_held(a);
+	if (!a->has_job_msg && all_joined(a)) /* else it comes again behind JOINED */
+		job_start(a, &msg->job);
 }
 
 static void joined(struct agent *a, const struct ctl_joined *msg)
@@ -337,7 +317,6 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 	}
 	w->has_joined = true;
 	w->rank = msg->rank;
-	job_held(a);
 }
 
 /* ---- what the scheduler says ---- */
@@ -520,7 +499,7 @@ void agent_start(struct sim *s, unsigned idx)
 	for (unsigned i = 0; i < idx; i++)
 		rank += s->o.n_workers[i];
 	for (unsigned w = 0; w < a->n_workers; w++)
-		a->workers[w].rank = s->o.has_ranks ? rank + w : CTL_NO_ID;
+		a->workers[w].asked_rank = s->o.has_ranks ? rank + w : CTL_NO_ID;
 	a->m = (struct member){
 		.s = s, .node = &a->node, .role = ROLE_AGENT, .idx = idx, .host = hosts[idx]};
 	if (agt_core_new(&cfg, &env, &a->port.x, &a->core) < 0)

@@ -283,8 +283,19 @@ static void on_fault(struct sim *s, struct event *e)
 	post(s, NULL, 1 + rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 }
 
+/* The network behaves from now on. */
+static void on_faults_end(struct sim *s, struct event *e)
+{
+	struct options *o = &s->o;
+
+	(void)e;
+	o->tail_permille = o->loss_permille = o->dup_permille = o->reorder_permille = 0;
+	o->refuse_permille = o->ctl_again_permille = 0;
+}
+
 void faults_start(struct sim *s)
 {
+	post(s, NULL, s->o.faults_ns, on_faults_end);
 	if (s->o.faults)
 		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 }

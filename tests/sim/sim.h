@@ -289,7 +289,7 @@ void thread_leave(void *owner);
 
 struct worker {
 	bool has_joined, is_finished, has_ended;
-	uint32_t rank, slot; /* slot: worker number in the job's member */
+	uint32_t asked_rank, rank, slot; /* slot: worker number in the job's member */
 	int code;
 	unsigned tensors_left;
 };
@@ -326,8 +326,6 @@ struct agent {
 	} fail;
 	uint64_t tick_at;
 	bool is_work_posted;
-	uint8_t *job_frame; /* JOB that waits for JOINED */
-	uint32_t job_frame_bytes;
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
