@@ -170,45 +170,43 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 
 struct delivery {
 	struct agent *agent;
-	struct member_msg *msg; /* NULL: we are known to the scheduler (again) */
+	enum agent_event event;
+	struct member_msg *msg;
 };
 
 static void deliver(void *arg)
 {
 	struct delivery *d = arg;
 
-	if (d->msg)
+	switch (d->event) {
+	case AGENT_MESSAGE:
 		on_message(d->agent, &d->msg->msg);
-	else
-		job_resend_all(d->agent);
+		break;
+	case AGENT_RESYNC_BEGIN:
+		job_resync_begin(d->agent);
+		break;
+	case AGENT_RESYNC_END:
+		job_resync_end(d->agent);
+		break;
+	}
 	member_msg_unref(d->msg);
 	free(d);
 }
 
-static int post(struct agent *a, struct member_msg *m)
+int agent_post(struct agent *a, enum agent_event event, struct member_msg *m)
 {
 	struct delivery *d = malloc(sizeof(*d));
 	int rc;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct delivery){a, m ? member_msg_ref(m) : NULL};
+	*d = (struct delivery){a, event, m ? member_msg_ref(m) : NULL};
 	rc = dataloop_post(a->loop, deliver, d);
 	if (rc < 0) {
 		member_msg_unref(d->msg);
 		free(d);
 	}
 	return rc;
-}
-
-int agent_post_up(struct agent *a)
-{
-	return post(a, NULL);
-}
-
-int agent_post_message(struct agent *a, struct member_msg *m)
-{
-	return post(a, m);
 }
 
 void agent_figures(struct agent *a, struct agent_figures *ret)

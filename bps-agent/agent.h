@@ -130,6 +130,7 @@ struct job {
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
+	bool is_told; /* since the last resync began */
 	bool is_busy; /* the core may still write to its memory */
 	int code;     /* of its end */
 	char text[CTL_TEXT_MAX + 1];
@@ -178,8 +179,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 /* Drops all trainers, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
 /* From the control thread. Errors: -EAGAIN, -ENOMEM: it is lost. */
-int agent_post_up(struct agent *a);
-int agent_post_message(struct agent *a, struct member_msg *m);
+enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END };
+int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
 void agent_figures(struct agent *a, struct agent_figures *ret);
 
 /* ---- trainer.c ---- */
@@ -209,8 +210,10 @@ void job_on_job(struct agent *a, const struct ctl_job *m);
 void job_on_plan(struct agent *a, const struct ctl_plan *m);
 void job_on_tensor_fail(struct agent *a, const struct ctl_tensor_fail *m);
 void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
-/* The scheduler may have forgotten what was under way: say it again. */
-void job_resend_all(struct agent *a);
+/* The scheduler knows us (again), and may have forgotten what was under way: say it again. */
+void job_resync_begin(struct agent *a);
+/* It has told everything: jobs that it did not name are over. */
+void job_resync_end(struct agent *a);
 struct job *agent_job(struct agent *a, uint32_t id);
 void job_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);

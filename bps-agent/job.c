@@ -327,6 +327,8 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 
 	while (i < m->n_members && m->members[i].agent != a->cfg.id)
 		i++;
+	if (job)
+		job->is_told = true;
 	if (i == m->n_members || m->n_members > WIRE_MEMBERS_MAX ||
 		(job && job->state == JOB_RUNNING))
 		return;
@@ -339,6 +341,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	if (!all_have_ranks(job))
 		return; /* it comes again behind JOINED */
 	job->id = m->job;
+	job->is_told = true;
 	rc = job_start(job, m, (uint16_t)i);
 	if (rc < 0) {
 		job_end(job, rc,
@@ -775,7 +778,7 @@ void job_on_tensor_fail(struct agent *a, const struct ctl_tensor_fail *m)
 		tensor_refuse(tensor, -(int)m->code, m->text);
 }
 
-void job_resend_all(struct agent *a)
+void job_resync_begin(struct agent *a)
 {
 	struct tensor *tensor;
 	struct trainer *t;
@@ -790,6 +793,7 @@ void job_resend_all(struct agent *a)
 	}
 	TAILQ_FOREACH(job, &a->jobs, link)
 	{
+		job->is_told = false;
 		if (job->state != JOB_RUNNING)
 			continue;
 		if (job->code < 0)
@@ -801,5 +805,18 @@ void job_resend_all(struct agent *a)
 		if (tensor->core && job->n_members > 1 && agt_tensor_id(tensor->core) == CTL_NO_ID)
 			send_declare(
 				job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+	}
+}
+
+void job_resync_end(struct agent *a)
+{
+	struct job *job, *next;
+
+	for (job = TAILQ_FIRST(&a->jobs); job; job = next) {
+		next = TAILQ_NEXT(job, link);
+		if (job->state == JOB_RUNNING && !job->is_told)
+			job_end(job, BPS_EJOB_FAILED,
+				"the scheduler has lost its state and does not know this job any "
+				"more");
 	}
 }

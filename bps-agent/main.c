@@ -87,6 +87,14 @@ struct app {
 
 /* ---- scheduler ---- */
 
+static void post(struct app *app, enum agent_event event, struct member_msg *m)
+{
+	if (app->agent && agent_post(app->agent, event, m) == 0)
+		return;
+	log_error("the data thread does not take messages any more, starting anew");
+	daemon_quit(&app->daemon, EX_TEMPFAIL);
+}
+
 static void member_up(void *ctx, uint32_t id)
 {
 	struct app *app = ctx;
@@ -111,8 +119,7 @@ static void member_up(void *ctx, uint32_t id)
 		return;
 	}
 	if (app->agent) {
-		if (agent_post_up(app->agent) < 0)
-			log_error("the data thread does not take messages any more");
+		post(app, AGENT_RESYNC_BEGIN, NULL);
 		return;
 	}
 	app->id = id;
@@ -133,12 +140,12 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
-	struct app *app = ctx;
+	post(ctx, AGENT_MESSAGE, m);
+}
 
-	if (app->agent && agent_post_message(app->agent, m) == 0)
-		return;
-	log_error("the data thread does not take messages any more, starting anew");
-	daemon_quit(&app->daemon, EX_TEMPFAIL);
+static void member_told(void *ctx)
+{
+	post(ctx, AGENT_RESYNC_END, NULL);
 }
 
 static void member_beat(void *ctx, struct ctl_beat *b)
@@ -169,6 +176,7 @@ static void member_refused(void *ctx, int code, const char *text)
 }
 
 static const struct member_ops member_ops = {.up = member_up,
+	.told = member_told,
 	.down = member_down,
 	.message = member_message,
 	.beat = member_beat,

@@ -65,18 +65,14 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 }
 
 /* Ask the scheduler, which asks all machines of the job; what is known here goes along with its answer. */
-static void ask_scheduler(
-	struct trainer *t, uint32_t seq, uint32_t tensor, const char *name, uint64_t round)
+static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};
 	struct agent *a = t->agent;
 	char text[CTL_TEXT_MAX + 1];
 
-	m.why = (struct ctl_why){.seq = ++a->next_seq,
-		.job = t->job->id,
-		.tensor = tensor,
-		.round = round,
-		.name = name};
+	m.why = (struct ctl_why){
+		.seq = ++a->next_seq, .job = t->job->id, .tensor = tensor, .round = round};
 	t->why_seq = m.why.seq;
 	t->why_local_seq = seq;
 	if (t->job->id != CTL_NO_ID && member_send(a->member, &m) == 0)
@@ -100,7 +96,7 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		return;
 	}
 	if (w->tensor == UINT32_MAX) {
-		ask_scheduler(t, seq, CTL_NO_ID, "", 0);
+		ask_scheduler(t, seq, CTL_NO_ID, 0);
 		return;
 	}
 	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
@@ -119,8 +115,7 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 	}
 	if (job->core && !*t->why_text)
 		agt_job_network(job->core, t->why_text, sizeof(t->why_text));
-	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID, tensor->name,
-		w->round);
+	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID, w->round);
 }
 
 void why_on_text(struct agent *a, const struct ctl_why_text *m)
@@ -160,8 +155,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
 		uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0;
 
-		if (p->tensor != CTL_NO_ID ? id == p->tensor
-					   : *p->name && strcmp(p->name, tensor->name) == 0)
+		if (p->tensor != CTL_NO_ID && id == p->tensor)
 			r->submitted = tw->submitted;
 		if (tw->submitted > done && tw->since_ns < oldest_ns) {
 			oldest_ns = tw->since_ns;

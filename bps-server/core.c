@@ -130,12 +130,15 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
-	if (job)
-		return 0; /* told again after a reconnect */
+	if (job) { /* told again after a reconnect */
+		job->is_told = true;
+		return 0;
+	}
 	job = calloc(1, sizeof(*job) + msg->n_members * sizeof(job->members[0]));
 	if (!job)
 		return -ENOMEM;
 	job->id = msg->job;
+	job->is_told = true;
 	job->flags = msg->flags;
 	job->n_members = (uint16_t)msg->n_members;
 	for (uint32_t i = 0; i < msg->n_members; i++)
@@ -220,6 +223,7 @@ static int part_add(
 	part->index = index;
 	part->dtype = tensor->dtype;
 	part->pgen = pgen;
+	part->is_told = true;
 	part->n_elems = tensor->n_elems - first < tensor->part_elems ? tensor->n_elems - first
 								     : tensor->part_elems;
 	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(part->dtype));
@@ -267,6 +271,8 @@ static int run_apply(struct srv_core *core, struct job *job, const struct ctl_ru
 	bool is_mine = run->server == core->cfg.server_id && run->instance == core->cfg.instance &&
 		       run->thread == core->cfg.thread;
 
+	if (part && is_mine)
+		part->is_told = true;
 	if (part && run->pgen <= part->pgen)
 		return 0;
 	if (part && is_mine) {
@@ -319,6 +325,49 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 	}
 	if (rc < 0)
 		plan_failed(core, job, rc);
+	reads_pump(core);
+}
+
+static void job_resync(struct srv_core *core, struct job *job, bool is_begin)
+{
+	for (uint32_t t = 0; t < job->n_tensors; t++) {
+		struct tensor *tensor = &job->tensors[t];
+
+		for (uint32_t i = 0; tensor->parts && i < tensor->n_parts; i++) {
+			struct part *part = tensor->parts[i];
+
+			if (part && is_begin) {
+				part->is_told = false;
+			} else if (part && !part->is_told) {
+				tensor->parts[i] = NULL;
+				part_free(core, part);
+			}
+		}
+	}
+}
+
+void srv_core_resync_begin(struct srv_core *core)
+{
+	struct job *job;
+
+	TAILQ_FOREACH(job, &core->jobs, link)
+	{
+		job->is_told = false;
+		job_resync(core, job, true);
+	}
+}
+
+void srv_core_resync_end(struct srv_core *core)
+{
+	struct job *job, *next;
+
+	for (job = TAILQ_FIRST(&core->jobs); job; job = next) {
+		next = TAILQ_NEXT(job, link);
+		if (job->is_told)
+			job_resync(core, job, false);
+		else
+			job_free(core, job);
+	}
 	reads_pump(core);
 }
 

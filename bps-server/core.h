@@ -64,6 +64,11 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
 
+/* The scheduler tells everything anew (it knows us again): between begin and end come the jobs and plans that
+ * hold; partitions that no plan named by then are elsewhere, or their job is over. */
+void srv_core_resync_begin(struct srv_core *core);
+void srv_core_resync_end(struct srv_core *core);
+
 /* Sum for about SRV_SLICE_BYTES of operands; true when there is more to do. */
 #ifndef SRV_SLICE_BYTES /* smaller in the simulator */
 #define SRV_SLICE_BYTES (2u << 20)

@@ -105,6 +105,7 @@ struct part {
 	uint32_t bytes;
 	uint8_t dtype;
 	uint64_t pgen;
+	bool is_told;    /* since the last resync began */
 	struct buf *acc; /* f32 accumulator of f16 and bf16; of the one slot that is being summed */
 	struct slot slots[2];
 	uint16_t n_seats;
@@ -126,7 +127,7 @@ struct job {
 	TAILQ_ENTRY(job) link;
 	uint32_t id, flags;
 	uint16_t n_members;
-	bool has_failed;
+	bool has_failed, is_told;
 	uint32_t n_tensors;
 	struct tensor *tensors;
 	struct job_member members[];

@@ -118,6 +118,18 @@ static int start_threads(struct app *app, struct err_text *err)
 	return 0;
 }
 
+static void post_all(struct app *app, enum thread_event event, struct member_msg *m)
+{
+	for (unsigned i = 0; i < app->n_started; i++) {
+		if (thread_post(app->threads[i], event, m) == 0)
+			continue;
+		/* A lost plan would leave agents waiting; a new process is told everything again. */
+		log_error("a data thread does not take messages any more, starting anew: thread=%u",
+			i);
+		daemon_quit(&app->daemon, EX_TEMPFAIL);
+	}
+}
+
 static void member_up(void *ctx, uint32_t id)
 {
 	struct app *app = ctx;
@@ -129,8 +141,10 @@ static void member_up(void *ctx, uint32_t id)
 		daemon_quit(&app->daemon, EX_TEMPFAIL);
 		return;
 	}
-	if (app->n_started)
+	if (app->n_started) {
+		post_all(app, THREAD_RESYNC_BEGIN, NULL);
 		return;
+	}
 	app->id = id;
 	fabric_set_id(app->fabric, id);
 	if (start_threads(app, &err) < 0) {
@@ -149,18 +163,13 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
-	struct app *app = ctx;
+	if (m->msg.type != CTL_PEERS)
+		post_all(ctx, THREAD_MESSAGE, m);
+}
 
-	if (m->msg.type == CTL_PEERS)
-		return;
-	for (unsigned i = 0; i < app->n_started; i++) {
-		if (thread_message(app->threads[i], m) == 0)
-			continue;
-		/* A lost plan would leave agents waiting; a new process is told everything again. */
-		log_error("a data thread does not take messages any more, starting anew: thread=%u",
-			i);
-		daemon_quit(&app->daemon, EX_TEMPFAIL);
-	}
+static void member_told(void *ctx)
+{
+	post_all(ctx, THREAD_RESYNC_END, NULL);
 }
 
 static void sum_stats(struct app *app, struct srv_stats *ret, uint64_t *ret_oldest_beat)
@@ -218,6 +227,7 @@ static void member_refused(void *ctx, int code, const char *text)
 }
 
 static const struct member_ops member_ops = {.up = member_up,
+	.told = member_told,
 	.down = member_down,
 	.message = member_message,
 	.beat = member_beat,

@@ -141,19 +141,18 @@ void thread_free(struct thread *t)
 
 struct delivery {
 	struct thread *thread;
+	enum thread_event event;
 	struct member_msg *msg;
 };
 
-static void deliver(void *arg)
+static void on_message(struct thread *t, const struct ctl_msg *msg)
 {
-	struct delivery *d = arg;
-	struct srv_core *core = d->thread->core;
-	const struct ctl_msg *msg = &d->msg->msg;
+	struct srv_core *core = t->core;
 
 	switch (msg->type) {
 	case CTL_JOB:
 		if (srv_core_job(core, &msg->job) < 0)
-			core_fail(d->thread, msg->job.job, -ENOMEM, "a server is out of memory");
+			core_fail(t, msg->job.job, -ENOMEM, "a server is out of memory");
 		break;
 	case CTL_PLAN:
 		srv_core_plan(core, &msg->plan);
@@ -164,18 +163,35 @@ static void deliver(void *arg)
 	default:
 		break;
 	}
+}
+
+static void deliver(void *arg)
+{
+	struct delivery *d = arg;
+
+	switch (d->event) {
+	case THREAD_MESSAGE:
+		on_message(d->thread, &d->msg->msg);
+		break;
+	case THREAD_RESYNC_BEGIN:
+		srv_core_resync_begin(d->thread->core);
+		break;
+	case THREAD_RESYNC_END:
+		srv_core_resync_end(d->thread->core);
+		break;
+	}
 	member_msg_unref(d->msg);
 	free(d);
 }
 
-int thread_message(struct thread *t, struct member_msg *m)
+int thread_post(struct thread *t, enum thread_event event, struct member_msg *m)
 {
 	struct delivery *d = malloc(sizeof(*d));
 	int rc;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct delivery){t, member_msg_ref(m)};
+	*d = (struct delivery){t, event, m ? member_msg_ref(m) : NULL};
 	rc = dataloop_post(t->loop, deliver, d);
 	if (rc < 0) {
 		member_msg_unref(m);

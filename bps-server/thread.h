@@ -20,8 +20,10 @@ int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct th
 	struct err_text *err);
 /* Closes all connections, joins, frees. NULL is allowed. */
 void thread_free(struct thread *t);
-/* Hand it a message of the scheduler; takes its own reference. Errors: -EAGAIN, -ENOMEM: it is lost. */
-int thread_message(struct thread *t, struct member_msg *m);
+/* What a data thread hears of the scheduler. */
+enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END };
+/* m: of THREAD_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is lost. */
+int thread_post(struct thread *t, enum thread_event event, struct member_msg *m);
 /* Figures of a moment ago, and when the thread last turned. Thread: any. */
 void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
 #endif

@@ -179,7 +179,6 @@ static const struct field why_fields[] = {
 	FIELD_U32_(ctl_why, job),
 	FIELD_U32_(ctl_why, tensor),
 	FIELD_U64_(ctl_why, round),
-	FIELD_STR_(ctl_why, name, CTL_TENSOR_NAME_MAX),
 };
 
 static const struct field why_text_fields[] = {
@@ -191,7 +190,6 @@ static const struct field probe_fields[] = {
 	FIELD_U32_(ctl_probe, seq),
 	FIELD_U32_(ctl_probe, job),
 	FIELD_U32_(ctl_probe, tensor),
-	FIELD_STR_(ctl_probe, name, CTL_TENSOR_NAME_MAX),
 };
 
 static const struct field report_worker_fields[] = {

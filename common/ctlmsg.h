@@ -236,7 +236,6 @@ struct ctl_why {
 	uint32_t job;
 	uint32_t tensor;
 	uint64_t round;
-	const char *name; /* of the tensor, when it has no id yet; else "" */
 };
 struct ctl_why_text {
 	uint32_t seq;
@@ -245,8 +244,7 @@ struct ctl_why_text {
 struct ctl_probe {
 	uint32_t seq;
 	uint32_t job;
-	uint32_t tensor; /* CTL_NO_ID: the named one, or only the general figures */
-	const char *name;
+	uint32_t tensor; /* CTL_NO_ID: only the general figures */
 };
 struct ctl_report_worker {
 	uint32_t rank;

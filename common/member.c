@@ -283,6 +283,10 @@ static void dispatch(struct member *m, struct member_msg *in)
 	default:
 		break;
 	}
+	if (msg->type == CTL_PEERS && msg->peers.n_peers == 0) {
+		m->ops->told(m->ctx);
+		return;
+	}
 	if (atomic_load(&m->is_up))
 		m->ops->message(m->ctx, in);
 }

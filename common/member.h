@@ -44,8 +44,10 @@ struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
 
 struct member_ops {
-	/* The scheduler knows us (again) by this id; what it has to tell follows. */
+	/* The scheduler knows us (again) by this id. It tells everything anew: messages follow, then told. */
 	void (*up)(void *ctx, uint32_t id);
+	/* What it has not named since up does not exist any more. */
+	void (*told)(void *ctx);
 	void (*down)(void *ctx, const char *why);
 	/* Any message but those above and BEAT. For PEERS the table is already up to date. Lent: ref to keep. */
 	void (*message)(void *ctx, struct member_msg *m);

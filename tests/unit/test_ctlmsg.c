@@ -39,9 +39,9 @@ static const struct ctl_msg plan = {CTL_PLAN, .plan = {6, 3, one_tensor, 1, one_
 static const struct ctl_msg tensor_fail = {CTL_TENSOR_FAIL, .tensor_fail = {3, "w", 10003, "no"}};
 static const struct ctl_msg worker = {CTL_WORKER, .worker = {3, 2, WORKER_LOST, "gone"}};
 static const struct ctl_msg fail_ = {CTL_FAIL, .fail = {3, 10010, "w"}};
-static const struct ctl_msg why = {CTL_WHY, .why = {1, 3, CTL_NO_ID, 12, "w"}};
+static const struct ctl_msg why = {CTL_WHY, .why = {1, 3, CTL_NO_ID, 12}};
 static const struct ctl_msg why_text = {CTL_WHY_TEXT, .why_text = {1, "rank 3"}};
-static const struct ctl_msg probe = {CTL_PROBE, .probe = {1, 3, 8, ""}};
+static const struct ctl_msg probe = {CTL_PROBE, .probe = {1, 3, 8}};
 static struct ctl_report_worker one_worker[] = {{2, 77, 12, 24, 23, 100, 8, 12, 90, 1}};
 static const struct ctl_msg report = {CTL_REPORT, .report = {1, 3, "s", one_worker, 1}};
 
@@ -78,9 +78,9 @@ static const struct golden {
 	{&tensor_fail, "13000000 03000000 01000000 77 13270000 02000000 6e6f"},
 	{&worker, "11000000 03000000 02000000 02 04000000 676f6e65"},
 	{&fail_, "0d000000 03000000 1a270000 01000000 77"},
-	{&why, "19000000 01000000 03000000 ffffffff 0c00000000000000 01000000 77"},
+	{&why, "14000000 01000000 03000000 ffffffff 0c00000000000000"},
 	{&why_text, "0e000000 01000000 06000000 72616e6b2033"},
-	{&probe, "10000000 01000000 03000000 08000000 00000000"},
+	{&probe, "0c000000 01000000 03000000 08000000"},
 	{&report, "4a000000 01000000 03000000 01000000 73 01000000"
 		  " 35000000 02000000 4d000000 0c00000000000000 1800000000000000 1700000000000000"
 		  " 64000000 08000000 0c00000000000000 5a000000 01"},
