@@ -61,6 +61,7 @@ BENCHBINS := $(patsubst tests/bench/%.c,$(B)/%,$(BENCH))
 
 all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBINS)
 
+include tests/tests.mk
 -include Makefile.targets
 
 $(B)/%.o: %.c

@@ -1,0 +1,246 @@
+"""A private cluster of real daemons on loopback, and jobs of real worker processes on it.
+
+Everything lives in one temporary folder, ports are the system's choice, every wait has a deadline. A worker is a Python
+function of workers.py, run in a process of its own by worker.py; what it returns (JSON) comes back.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
+IS_ASAN = BUILD.name == "asan"
+DEADLINE_S = 60 if IS_ASAN else 30
+
+
+def read_ready(fd, process, name, log):
+    """The PORT= and HTTP= lines that a daemon writes when it serves."""
+    end = time.monotonic() + DEADLINE_S
+    data = b""
+    with os.fdopen(fd, "rb", buffering=0) as f:
+        while True:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([f], [], [], left)[0]:
+                raise AssertionError(f"{name} is not ready after {DEADLINE_S} s:\n{log.read_text()}")
+            chunk = f.read(4096)
+            if not chunk:
+                break
+            data += chunk
+    pairs = dict(line.split("=", 1) for line in data.decode().split())
+    if "HTTP" not in pairs:
+        process.wait(DEADLINE_S)
+        raise AssertionError(f"{name} ended with {process.returncode} before it served:\n{log.read_text()}")
+    return int(pairs["PORT"]), int(pairs["HTTP"])
+
+
+class Daemon:
+    def __init__(self, cluster, program, name, args):
+        self.name = name
+        self.program = program
+        self.cluster = cluster
+        self.args = args
+        self.log = cluster.dir / f"{name}.log"
+        self.start()
+
+    def spawn(self):
+        r, w = os.pipe()
+        os.set_inheritable(w, True)
+        command = [str(BUILD / self.program / self.program), *self.args, "--http", "127.0.0.1:0", "--ready-fd", str(w)]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=[w], env=self.cluster.env
+            )
+        os.close(w)
+        return r
+
+    def start(self):
+        self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
+
+    def kill(self, sig=signal.SIGKILL):
+        self.process.send_signal(sig)
+        if sig in (signal.SIGKILL, signal.SIGTERM):
+            self.process.wait(DEADLINE_S)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise AssertionError(f"{self.name} did not stop on SIGTERM:\n{self.log.read_text()[-4000:]}") from None
+        return self.process.returncode
+
+    def get(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http}{path}", timeout=5) as f:
+            return f.read().decode()
+
+    def status(self):
+        return json.loads(self.get("/status"))
+
+
+class Worker:
+    def __init__(self, cluster, agent, function, args, rank, size, job, env):
+        self.rank = rank
+        self.out = tempfile.TemporaryFile(dir=cluster.dir)
+        self.result_file = cluster.dir / f"result-{job}-{rank}-{time.monotonic_ns()}"
+        full = dict(
+            cluster.env,
+            BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
+            BPS_AGENT_SOCKET=str(agent.socket),
+            BPS_JOB=job,
+            BPS_RANK=str(rank),
+            BPS_SIZE=str(size),
+            BPS_TIMEOUT="60s",
+            PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
+            OMP_NUM_THREADS="1",
+            OPENBLAS_NUM_THREADS="1",
+        )
+        if IS_ASAN:
+            asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+            full["LD_PRELOAD"] = asan.stdout.strip()
+            full["ASAN_OPTIONS"] = "detect_leaks=0"
+        full.update(env)
+        command = [sys.executable, str(HERE / "worker.py"), function, json.dumps(args), str(self.result_file)]
+        self.process = subprocess.Popen(command, stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL, env=full)
+
+    def text(self):
+        self.out.seek(0)
+        return self.out.read().decode(errors="replace")
+
+    def result(self, end):
+        try:
+            self.process.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"rank {self.rank} hangs:\n{self.text()[-4000:]}") from None
+        if self.process.returncode != 0:
+            raise AssertionError(f"rank {self.rank} ended with {self.process.returncode}:\n{self.text()[-4000:]}")
+        return json.loads(self.result_file.read_text())
+
+
+class Cluster:
+    """scheduler, servers and agents; agent i and server i have addresses of their own (127.0.0.x)."""
+
+    def __init__(self, agents=1, servers=1, server_args=(), agent_args=(), scheduler_args=(), wait_servers=True):
+        self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
+        self.dir = Path(self.tmp.name)
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("BPS_", "DMLC_", "BYTEPS_"))}
+        self.daemons, self.workers, self.n_jobs = [], [], 0
+        self.agents, self.servers = [], []
+        try:
+            self.scheduler = self.add(
+                "bps-scheduler", "scheduler", "--listen", "127.0.0.1:0", "--state-dir", str(self.make("state")),
+                *scheduler_args
+            )
+            for i in range(servers):
+                self.add_server(i, *server_args)
+            for i in range(agents):
+                self.add_agent(i, *agent_args)
+        except BaseException:
+            self.close()
+            raise
+
+    def make(self, name):
+        path = self.dir / name
+        path.mkdir(mode=0o700)
+        return path
+
+    def add(self, program, name, *args):
+        d = Daemon(self, program, name, [str(a) for a in args])
+        self.daemons.append(d)
+        return d
+
+    def add_server(self, i, *args):
+        d = self.add(
+            "bps-server", f"s{i}", "--listen", f"127.0.0.{100 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
+            "--name", f"s{i}", "--host", f"server-host{i}", "--threads", 2, "--sums-memory", "512MiB",
+            "--staging-memory", "64MiB", *args
+        )
+        self.servers.append(d)
+        return d
+
+    def add_agent(self, i, *args):
+        socket = self.dir / f"agent{i}.sock"
+        d = self.add(
+            "bps-agent", f"a{i}", "--listen", f"127.0.0.{10 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
+            "--socket", socket, "--name", f"a{i}", "--host", f"agent-host{i}", *args
+        )
+        d.socket = socket
+        self.agents.append(d)
+        return d
+
+    def start_job(self, function, workers, args=None, job=None, env=None, placement=None):
+        """Start `workers` processes, spread evenly over the agents (placement: agent index per rank)."""
+        self.n_jobs += 1
+        job = job or f"job{self.n_jobs}"
+        if placement is None:
+            placement = [r * len(self.agents) // workers for r in range(workers)]
+        started = [
+            Worker(self, self.agents[a], function, args or {}, r, workers, job, env or {})
+            for r, a in enumerate(placement)
+        ]
+        self.workers += started
+        return started
+
+    def finish(self, workers, deadline_s=None):
+        end = time.monotonic() + (deadline_s or 4 * DEADLINE_S)
+        try:
+            return [w.result(end) for w in workers]
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.logs()}") from None
+
+    def run(self, function, workers, args=None, deadline_s=None, **kw):
+        return self.finish(self.start_job(function, workers, args, **kw), deadline_s)
+
+    def bpsctl(self, *args):
+        return subprocess.run(
+            [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{self.scheduler.http}", *args],
+            capture_output=True, text=True, timeout=10, env=self.env, check=False
+        )
+
+    def wait_for(self, what, condition, deadline_s=DEADLINE_S):
+        end = time.monotonic() + deadline_s
+        while not condition():
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {deadline_s} s: {what}\n{self.logs()}")
+            select.select([], [], [], 0.02)
+
+    def logs(self):
+        return "\n".join(f"--- {d.name}\n{d.log.read_text()[-3000:]}" for d in self.daemons)
+
+    def close(self):
+        problems = []
+        for w in self.workers:
+            if w.process.poll() is None:
+                w.process.kill()
+                w.process.wait()
+            w.out.close()
+        for d in reversed(self.daemons):
+            try:
+                status = d.stop()
+            except AssertionError as e:
+                problems.append(str(e))
+                continue
+            if status not in (0, -signal.SIGKILL):
+                problems.append(f"{d.name} ended with {status}:\n{d.log.read_text()[-6000:]}")
+        self.tmp.cleanup()
+        return problems
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        problems = self.close()
+        if kind is None and problems:
+            raise AssertionError("\n".join(problems))

@@ -1,0 +1,80 @@
+"""The plainest reference of a reduction over workers, and how far a result may be from it.
+
+Integers must be exact (wrapping). Floats are compared with a sum of doubles; u is the unit roundoff of a type.
+
+sum, avg: each stage adds in an accumulator of unit roundoff ua (f16 and bf16: f32), then rounds once to the type. Any order
+of adding W terms errs by at most (W - 1) ua sum|x|, and each of the two roundings (agent, server) by u times its operand,
+whose absolute value is at most sum|x| (1 + u). avg divides once more in the accumulator. So
+    |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg), plus half the smallest subnormal per rounding.
+prod: W - 1 products and two roundings: |error| <= ((1 + ua)^W (1 + u)^2 - 1) |x|.
+max, min: exact. One double reference is exact enough: its own error is below 2^-50 relative.
+"""
+
+import numpy as np
+
+UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
+SMALLEST = {"f16": 2.0**-24, "bf16": 2.0**-133, "f32": 2.0**-149, "f64": 2.0**-1074}
+INT = {"i8": np.int8, "u8": np.uint8, "i32": np.int32, "i64": np.int64}
+
+
+def bf16_to_double(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def double_to_bf16(x):
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def values(dtype, op, n, rank, seed):
+    """The same for everybody who asks: what this rank contributes."""
+    rng = np.random.default_rng([seed, rank, n, sum(map(ord, dtype + op))])
+    if dtype in INT:
+        info = np.iinfo(INT[dtype])
+        return rng.integers(info.min, info.max, n, dtype=INT[dtype], endpoint=True)
+    x = rng.uniform(0.5, 1.5, n) if op == "prod" else rng.standard_normal(n)
+    if dtype == "bf16":
+        return double_to_bf16(x)
+    return x.astype({"f16": np.float16, "f32": np.float32, "f64": np.float64}[dtype])
+
+
+def to_double(dtype, x):
+    return bf16_to_double(x) if dtype == "bf16" else x.astype(np.float64)
+
+
+def reduce_int(op, all_values, dtype):
+    with np.errstate(over="ignore"):
+        total = all_values[0].copy()
+        for x in all_values[1:]:
+            if op in ("sum", "avg"):
+                total += x
+            elif op == "prod":
+                total *= x
+            else:
+                total = np.maximum(total, x) if op == "max" else np.minimum(total, x)
+    return np.floor_divide(total, INT[dtype](len(all_values))) if op == "avg" else total
+
+
+def check(out, dtype, op, n, size, seed, what):
+    all_values = [values(dtype, op, n, r, seed) for r in range(size)]
+    if dtype in INT:
+        want = reduce_int(op, all_values, dtype)
+        bad = np.flatnonzero(out != want)
+        assert bad.size == 0, f"{what}: element {bad[0]} is {out[bad[0]]}, not {want[bad[0]]}"
+        return
+    x = np.stack([to_double(dtype, v) for v in all_values])
+    got = to_double(dtype, out)
+    u, ua = UNIT[dtype], min(UNIT[dtype], UNIT["f32"])
+    if op in ("sum", "avg"):
+        want, bound = x.sum(axis=0), ((size + 1) * ua + 2 * u * (1 + u)) * np.abs(x).sum(axis=0)
+        if op == "avg":
+            want, bound = want / size, bound / size
+        bound += SMALLEST[dtype]
+    elif op == "prod":
+        want = x.prod(axis=0)
+        bound = ((1 + ua) ** size * (1 + u) ** 2 - 1) * np.abs(want) + SMALLEST[dtype]
+    else:
+        want, bound = (x.max if op == "max" else x.min)(axis=0), 0.0
+    error = np.abs(got - want)
+    bad = np.flatnonzero(~(error <= bound))
+    assert bad.size == 0, f"{what}: element {bad[0]} is {got[bad[0]]}, not {want[bad[0]]}"

@@ -1,0 +1,168 @@
+"""What worker processes do. Each function runs once per worker and returns something for json."""
+
+import hashlib
+import os
+import time
+
+import numpy as np
+
+import bps
+import reference as ref
+
+OPS = {"sum": bps.SUM, "prod": bps.PROD, "max": bps.MAX, "min": bps.MIN, "avg": bps.AVG}
+
+
+def digest(array):
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def matrix(dtypes, ops, sizes, rounds=1, deterministic=None, part_bytes=0, seed=1):
+    """Every dtype x op x size, all in flight at once; checks each result and returns digests."""
+    digests = {}
+    with bps.open(deterministic=deterministic, part_bytes=part_bytes) as job:
+        for dtype in dtypes:
+            tensors = job.declare_group([(f"{dtype}.{n}", dtype, n) for n in sizes])
+            for op in ops:
+                for r in range(rounds):
+                    for t, n in zip(tensors, sizes):
+                        t.input[:] = ref.values(dtype, op, n, job.rank, seed + r)
+                    job.push_pull(tensors, OPS[op])
+                    for t, n in zip(tensors, sizes):
+                        out = t.wait()
+                        ref.check(out, dtype, op, n, job.size, seed + r, f"{dtype} {op} {n} round {r}")
+                        assert t.contributors == job.size
+                        digests[f"{dtype} {op} {n} {r}"] = digest(out)
+    return digests
+
+
+def rounds(n_elems, n_rounds, n_tensors=1, dtype="i64", pause=0.0, sleep_rank=None, timeout=None, progress=None):
+    """Many rounds of exact integer sums; returns the longest time that a round took."""
+    longest = 0.0
+    with bps.open(timeout=timeout) as job:
+        tensors = job.declare_group([(f"t{i}", dtype, n_elems) for i in range(n_tensors)])
+        base = np.arange(n_elems, dtype=np.int64)
+        for r in range(1, n_rounds + 1):
+            for i, t in enumerate(tensors):
+                t.input[:] = base * r + job.rank + i
+            if pause and job.rank == sleep_rank:
+                time.sleep(pause)
+            start = time.monotonic()
+            job.push_pull(tensors)
+            job.wait(tensors)
+            longest = max(longest, time.monotonic() - start)
+            for i, t in enumerate(tensors):
+                want = job.size * (base * r + i) + job.size * (job.size - 1) // 2
+                assert np.array_equal(t.output, want), f"round {r} tensor {i}"
+            if progress and job.rank == 0:
+                with open(progress, "w", encoding="ascii") as f:
+                    f.write(str(r))
+    return {"longest": longest, "rounds": n_rounds}
+
+
+def collectives():
+    with bps.open() as job:
+        job.barrier()
+        data = np.arange(100003, dtype=np.float32) * (1 if job.rank == 1 % job.size else 0)
+        data[7] = -0.0 if job.rank == 1 % job.size else 1.0
+        job.broadcast(data, root=1 % job.size)
+        assert np.array_equal(data.view(np.uint32)[:7], np.arange(7, dtype=np.float32).view(np.uint32))
+        assert np.signbit(data[7])
+        everyone = job.allgather(np.array([job.rank, 10 * job.rank], dtype=np.int32))
+        assert everyone.tolist() == [[r, 10 * r] for r in range(job.size)]
+        for _ in range(20):
+            job.barrier()
+        return [job.rank, job.size, job.local_rank, job.local_size, digest(data)]
+
+
+def error(what, **kw):
+    """Do something that must fail; returns the code and the sentence."""
+    start = time.monotonic()
+    job = None
+    try:
+        job = bps.open(**kw.get("open", {}))
+        getattr(Errors, what)(job, **kw.get("args", {}))
+    except bps.Error as e:
+        result = {"code": e.code, "text": str(e), "seconds": time.monotonic() - start}
+    else:
+        result = {"code": 0, "text": "", "seconds": time.monotonic() - start}
+    if job:
+        job.abort()
+    return result
+
+
+class Errors:
+    @staticmethod
+    def nothing(job):
+        job.close()
+
+    @staticmethod
+    def one_is_missing(job, missing_rank, timeout):
+        t = job.declare("w", "f32", 5000)
+        t.push_pull()
+        t.wait()
+        if job.rank == missing_rank:
+            time.sleep(timeout + 4)
+            return
+        t.push_pull()
+        t.wait(timeout)
+
+    @staticmethod
+    def mismatch(job, odd_rank):
+        t = job.declare("w", "f32" if job.rank != odd_rank else "f64", 1000)
+        t.push_pull()
+        t.wait(20)
+
+    @staticmethod
+    def op_mismatch(job, odd_rank):
+        t = job.declare("w", "f32", 1000)
+        t.push_pull(bps.SUM if job.rank != odd_rank else bps.MAX)
+        t.wait(20)
+
+    @staticmethod
+    def undeclared(job, missing_rank, timeout):
+        if job.rank == missing_rank:
+            time.sleep(timeout + 4)
+            return
+        t = job.declare("w", "f32", 1000)
+        t.push_pull()
+        t.wait(timeout)
+
+    @staticmethod
+    def killed(job, victim):
+        t = job.declare("w", "f32", 1000)
+        for _ in range(3):
+            t.push_pull()
+            t.wait(20)
+        if job.rank == victim:
+            os.kill(os.getpid(), 9)
+        t.push_pull()
+        t.wait(20)
+
+    @staticmethod
+    def wait_for_servers(job, timeout):
+        t = job.declare("w", "f32", 5000)
+        t.push_pull()
+        t.wait(timeout)
+
+    @staticmethod
+    def input_changed(job, n_elems, writer):
+        t = job.declare("w", "i32", n_elems)
+        for r in range(200):
+            t.input[:] = r
+            t.push_pull()
+            while not t.poll():
+                if job.rank == writer:
+                    t.input[:] += 1
+        raise AssertionError("a submitted buffer was changed 200 times and nobody noticed")
+
+
+def idle(seconds):
+    with bps.open() as job:
+        t = job.declare("w", "f32", 5000)
+        t.push_pull()
+        t.wait()
+        before = time.process_time()
+        time.sleep(seconds)
+        used = time.process_time() - before
+        job.barrier()
+        return used

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Install the Debian packages that a purpose needs and that are missing:
+#   install-deps.sh build|test|lint
+# As root or with sudo; where neither is available, say what would be installed and fail.
+set -eu
+
+build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev libinih-dev
+libnuma-dev libc6-dev"
+test="$build libcmocka-dev python3 python3-pytest python3-numpy iproute2"
+lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc"
+
+case "${1-}" in
+build) want=$build ;;
+test) want=$test ;;
+lint) want=$lint ;;
+*)
+	echo "usage: $0 build|test|lint" >&2
+	exit 2
+	;;
+esac
+
+missing=
+for p in $want; do
+	case $(dpkg-query -W -f='${Status}' "$p" 2>/dev/null || true) in
+	"install ok installed") ;;
+	*) missing="$missing $p" ;;
+	esac
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then
+	as_root=
+elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+	as_root="sudo -n"
+else
+	echo "these Debian packages are missing, and installing them needs root or sudo:" >&2
+	echo "    apt-get install --no-install-recommends$missing" >&2
+	exit 1
+fi
+echo "installing:$missing"
+export DEBIAN_FRONTEND=noninteractive
+$as_root apt-get update -qq
+# shellcheck disable=SC2086 # a list of package names
+$as_root apt-get install -y -qq --no-install-recommends $missing >/dev/null

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Run the tests of one build and close with their counts.
+
+    tests/run.py build/debug [--only WORD] [--no-cluster]
+
+Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, the simulator runs a quick
+set of histories, and pytest runs the cluster tests. Each program has a time limit. The last line is
+"N passed, N failed, N skipped"; the exit status is 1 when anything failed or nothing ran.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_S = 300
+
+
+class Counts:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def add(self, passed=0, failed=0, skipped=0):
+        self.passed += passed
+        self.failed += failed
+        self.skipped += skipped
+
+
+def run(command, env=None, limit_s=LIMIT_S):
+    """Run to the end or the limit; returns (exit status, output)."""
+    try:
+        p = subprocess.run(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False
+        )
+        return p.returncode, p.stdout.decode(errors="replace")
+    except subprocess.TimeoutExpired as e:
+        return 124, (e.stdout or b"").decode(errors="replace") + f"\nno end within {limit_s} s\n"
+
+
+def report(name, seconds, ok, text):
+    print(f"{'ok  ' if ok else 'FAIL'} {name} ({seconds:.1f} s) {text}", flush=True)
+
+
+def run_unit(build, counts, only):
+    env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+    for program in sorted((build / "tests").glob("test_*")):
+        if program.suffix or (only and only not in program.name):
+            continue
+        start = time.monotonic()
+        status, out = run([str(program)], env)
+        passed = len(re.findall(r"^ok \d+(?!.*# SKIP)", out, re.M))
+        skipped = len(re.findall(r"^ok \d+.*# SKIP", out, re.M))
+        failed = len(re.findall(r"^not ok \d+", out, re.M))
+        if status != 0 and not failed or not passed + skipped + failed:
+            failed += 1  # a crash, a sanitizer's report, a time-out
+        counts.add(passed, failed, skipped)
+        report(program.name, time.monotonic() - start, not failed, f"{passed} passed, {failed} failed")
+        if failed:
+            print(out[-8000:], flush=True)
+
+
+def run_program(name, command, counts, only, tail):
+    if only and only not in name:
+        return
+    start = time.monotonic()
+    status, out = run(command)
+    counts.add(*((1, 0) if status == 0 else (0, 1)))
+    report(name, time.monotonic() - start, status == 0, out.strip().splitlines()[-1] if status == 0 and out.strip() else "")
+    if status != 0:
+        print(out[-tail:], flush=True)
+
+
+def run_fuzz(build, counts, only):
+    for program in sorted((build / "tests").glob("fuzz_*")):
+        corpus = ROOT / "tests" / "fuzz" / "corpus" / program.name
+        if not program.suffix:
+            run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
+
+
+def run_cluster(build, counts, only):
+    if only and only not in "cluster":
+        return
+    env = dict(os.environ, BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "tests/cluster"]
+    start = time.monotonic()
+    status, out = run(command, env, limit_s=1500)
+    last = out.strip().splitlines()[-1] if out.strip() else ""
+    found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
+    failed = found.get("failed", 0) + found.get("error", 0)
+    if status != 0 and not failed:
+        failed = 1
+    counts.add(found.get("passed", 0), failed, found.get("skipped", 0))
+    report("cluster", time.monotonic() - start, not failed, last)
+    print(out[-20000:] if failed else "\n".join(out.strip().splitlines()[-8:]), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--only", help="run only what has this in its name")
+    parser.add_argument("--no-cluster", action="store_true", help="leave the tests with real daemons out")
+    args = parser.parse_args()
+    build = args.build.resolve()
+    counts = Counts()
+    run_unit(build, counts, args.only)
+    run_fuzz(build, counts, args.only)
+    sim = build / "tests" / "sim"
+    if sim.exists():
+        run_program("sim", [str(sim), "--quick"], counts, args.only, 8000)
+    if not args.no_cluster:
+        run_cluster(build, counts, args.only)
+    print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)
+    return 1 if counts.failed or not counts.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
