@@ -1,0 +1,71 @@
+"""Every dtype, op and size, on many shapes of cluster: integers exact, floats within a derived bound, the same bytes at every
+worker."""
+
+import pytest
+
+DTYPES = ["f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"]
+OPS = ["sum", "avg", "min", "max", "prod"]
+SIZES = [1, 2, 3, 17, 4095, (1 << 20) + 3]
+
+
+def same_everywhere(results):
+    for other in results[1:]:
+        assert other == results[0], "workers hold different bytes"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_op_and_size_of_a_dtype_is_right_at_every_worker(cluster, dtype):
+    c = cluster(agents=2, servers=2)
+    same_everywhere(c.run("matrix", 3, {"dtypes": [dtype], "ops": OPS, "sizes": SIZES}, placement=[0, 0, 1]))
+
+
+# All pairs of (workers, agents, servers) values occur; agents never outnumber workers.
+SHAPES = [
+    (1, 1, 1), (2, 2, 2), (2, 1, 3), (3, 3, 1), (3, 2, 4), (4, 4, 3), (4, 1, 2), (4, 3, 3), (5, 4, 4), (5, 2, 1),
+    (5, 3, 2), (5, 1, 3), (6, 3, 4), (6, 4, 2), (6, 1, 1), (6, 2, 3), (7, 4, 1), (7, 1, 4), (7, 2, 2), (7, 3, 3),
+    (8, 4, 3), (8, 3, 2), (8, 2, 4), (8, 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("workers,agents,servers", SHAPES)
+def test_sums_are_right_for_any_number_of_workers_agents_and_servers(cluster, workers, agents, servers):
+    c = cluster(agents=agents, servers=servers)
+    args = {"dtypes": ["f32", "f16", "i32", "u8"], "ops": ["sum", "avg"], "sizes": [1, 4095, 70001], "rounds": 3,
+            "part_bytes": 65536}  # fmt: skip
+    same_everywhere(c.run("matrix", workers, args))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_a_deterministic_job_gives_the_same_bits_run_after_run(cluster, dtype):
+    c = cluster(agents=3, servers=2)
+    args = {"dtypes": [dtype], "ops": ["sum", "avg", "prod"], "sizes": [3, 4095, 300001], "rounds": 4,
+            "deterministic": 1}  # fmt: skip
+    runs = [c.run("matrix", 6, args) for _ in range(3)]
+    for results in runs:
+        same_everywhere(results)
+        assert results[0] == runs[0][0], "another run gave other bits"
+
+
+def test_several_jobs_at_once_do_not_mix(cluster):
+    c = cluster(agents=2, servers=2)
+    jobs = [c.start_job("rounds", 4, {"n_elems": 30011 + i, "n_rounds": 30, "n_tensors": 3}) for i in range(3)]
+    for job in jobs:
+        c.finish(job)
+
+
+def test_collectives_work_across_machines(cluster):
+    c = cluster(agents=2, servers=1)
+    results = c.run("collectives", 4)
+    assert [r[:4] for r in results] == [[0, 4, 0, 2], [1, 4, 1, 2], [2, 4, 0, 2], [3, 4, 1, 2]]
+    assert len({r[4] for r in results}) == 1
+
+
+def test_a_job_of_one_machine_needs_no_server(cluster):
+    c = cluster(agents=1, servers=0)
+    same_everywhere(c.run("matrix", 4, {"dtypes": ["f32", "f16", "i8"], "ops": OPS, "sizes": [1, 4095, 300001]}))
+
+
+def test_a_second_job_of_the_same_name_may_follow(cluster):
+    c = cluster(agents=2, servers=1)
+    for _ in range(3):
+        c.run("rounds", 2, {"n_elems": 5000, "n_rounds": 3}, job="again")
