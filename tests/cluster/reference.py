@@ -6,7 +6,8 @@ sum, avg: each stage adds in an accumulator of unit roundoff ua (f16 and bf16: f
 of adding W terms errs by at most (W - 1) ua sum|x|, and each of the two roundings (agent, server) by u times its operand,
 whose absolute value is at most sum|x| (1 + u). avg divides once more in the accumulator. So
     |error| <= ((W + 1) ua + 2 u (1 + u)) sum|x|   (/ W for avg), plus half the smallest subnormal per rounding.
-prod: W - 1 products and two roundings: |error| <= ((1 + ua)^W (1 + u)^2 - 1) |x|.
+prod: W - 1 products, a rounding at each agent (at most W of them) and one at the server, which all multiply:
+    |error| <= ((1 + ua)^W (1 + u)^(W + 1) - 1) |x|.
 max, min: exact. One double reference is exact enough: its own error is below 2^-50 relative.
 """
 
@@ -72,7 +73,7 @@ def check(out, dtype, op, n, size, seed, what):
         bound += SMALLEST[dtype]
     elif op == "prod":
         want = x.prod(axis=0)
-        bound = ((1 + ua) ** size * (1 + u) ** 2 - 1) * np.abs(want) + SMALLEST[dtype]
+        bound = ((1 + ua) ** size * (1 + u) ** (size + 1) - 1) * np.abs(want) + SMALLEST[dtype]
     else:
         want, bound = (x.max if op == "max" else x.min)(axis=0), 0.0
     error = np.abs(got - want)
