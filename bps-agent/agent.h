@@ -100,6 +100,7 @@ struct tensor_worker {
 	struct pending pending;
 	uint64_t submitted;
 	uint64_t since_ns; /* of the last submission */
+	uint8_t op;        /* of the last submission */
 };
 
 struct tensor {

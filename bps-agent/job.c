@@ -675,6 +675,25 @@ void job_declare(struct trainer *t, uint32_t seq, const struct local_declare *d)
 	trainer_send(t, &m, NULL, 0);
 }
 
+/* Two workers of this machine want different things of one round. */
+static void op_mismatch(struct trainer *t, struct tensor *tensor, const struct local_sqe *e)
+{
+	struct job *job = t->job;
+	struct err_text text;
+	uint32_t other = 0;
+
+	while (other < job->n_workers - 1 &&
+		(other == t->worker || tensor->workers[other].submitted != e->round))
+		other++;
+	err_set(&text, 0,
+		"tensor '%s' round %llu: rank %u (pid %d) submits op %s, rank %u (same host) op %s",
+		tensor->name, (unsigned long long)e->round, t->rank, (int)t->pid, op_name(e->op),
+		job->ranks[other], op_name(tensor->workers[other].op));
+	job_core_fail(t->agent, job->id, BPS_EMISMATCH, text.s);
+	agt_job_fail(job->core, BPS_EMISMATCH);
+	trainer_done(t, e->tensor, e->round, BPS_EMISMATCH, 0);
+}
+
 int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)
 {
 	struct tensor *tensor = e->tensor < t->n_tensors ? t->tensors[e->tensor] : NULL;
@@ -693,6 +712,7 @@ int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *er
 			tensor->name, (unsigned long long)e->round,
 			(unsigned long long)tw->submitted);
 	tw->submitted = e->round;
+	tw->op = e->op;
 	tw->since_ns = t->quiet_since_ns = dataloop_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
@@ -709,15 +729,7 @@ int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *er
 	}
 	rc = agt_submit(tensor->core, t->worker, e->round, e->op, e->priority);
 	if (rc == BPS_EMISMATCH) {
-		struct err_text text;
-
-		err_set(&text, 0,
-			"tensor '%s' round %llu: rank %u submits op %s, another rank of this "
-			"machine another",
-			tensor->name, (unsigned long long)e->round, t->rank, op_name(e->op));
-		job_core_fail(t->agent, job->id, BPS_EMISMATCH, text.s);
-		agt_job_fail(job->core, BPS_EMISMATCH);
-		trainer_done(t, e->tensor, e->round, BPS_EMISMATCH, 0);
+		op_mismatch(t, tensor, e);
 		return 0;
 	}
 	return rc < 0 ? err_set(err, rc,

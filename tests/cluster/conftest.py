@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 
@@ -6,7 +7,9 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "libbpsclient" / "python")]
 
-from cluster import Cluster  # noqa: E402
+from cluster import BUILD, Cluster  # noqa: E402
+
+os.environ.setdefault("BPS_LIBRARY", str(BUILD / "libbpsclient.so.0"))  # for the codes of bps.py
 
 
 @pytest.fixture

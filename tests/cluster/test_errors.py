@@ -19,8 +19,9 @@ def test_missing_worker_at_the_start_is_named(cluster):
     results = c.finish(started)
     for r in results:
         assert r["code"] == bps.ETIMEDOUT, r
-        assert "missing rank 3" in r["text"] and "3 of 4" in r["text"], r["text"]
+        assert re.search(r"missing ranks? [\d, ]*3", r["text"]), r["text"]
         assert 1.4 < r["seconds"] < 5
+    assert "3 of 4" in texts(results), texts(results)  # whoever gave up first saw the others
 
 
 def test_worker_that_does_not_submit_is_named_with_its_host(cluster):
@@ -116,7 +117,7 @@ def test_death_of_an_agent_ends_its_jobs_and_names_the_host(cluster):
 
 
 def test_hung_server_is_left_behind_without_a_failed_round(cluster):
-    c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1s"])
+    c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1500ms"])
     progress = c.dir / "progress"
     started = c.start_job(
         "rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4, "progress": str(progress)}
