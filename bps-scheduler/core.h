@@ -17,8 +17,8 @@
  * Transactions. An event changes the objects in memory; at its end everything that changed gets
  * one new view, is made durable as one record and only then sent. While the record cannot be
  * written nothing is sent but BEAT and refusals: members and jobs see no view change, nobody is
- * declared dead, new members and workers are answered BPS_ENOTDURABLE, members that come back are
- * dropped (they try again), and the write is tried again on every beat.
+ * declared dead, new members and workers are answered BPS_ENOTDURABLE, members that come back
+ * are dropped (they try again), and the write is tried again on every beat.
  *
  * What a member gets after its HELLO: WELCOME; PEERS with all counterparts, if there are any;
  * for each job that concerns it JOB and PLAN (an agent: its jobs; a server: all jobs, and the
@@ -28,9 +28,9 @@
  *
  * What a member repeats after each WELCOME, since the scheduler may have restarted: JOIN of
  * every attached worker whose JOB has not come (as it was first sent: an assigned rank may have
- * changed, so JOB means nothing before the new JOINED, which it follows), DECLARE of every tensor without an answer, WORKER
- * FINISHED and LOST of jobs that have not ended, WHY. All of these are idempotent. A message
- * about a job that is not known is answered by JOB_END.
+ * changed, so JOB means nothing before the new JOINED, which it follows), DECLARE of every
+ * tensor without an answer, WORKER FINISHED and LOST of jobs that have not ended, WHY. All of
+ * these are idempotent. A message about a job that is not known is answered by JOB_END.
  *
  * A restarted agent (new instance, same name) stays a member of its running jobs and changes no
  * pgen: its contributions are in memory that outlives it. If it has lost a worker, it says so

@@ -244,8 +244,8 @@ static int restore_workers(struct sched_core *c, struct job *j, const struct sta
 
 			if (rank >= j->size || sched_worker_at(j, rank)->state != WORKER_ABSENT)
 				return -EINVAL;
-			sched_job_attach(j, rank, sm->agent, sm->workers[k].pid,
-				sm->workers[k].seq);
+			sched_job_attach(
+				j, rank, sm->agent, sm->workers[k].pid, sm->workers[k].seq);
 		}
 	}
 	return j->n_joined == j->size && j->n_members == s->n_members ? 0 : -EINVAL;

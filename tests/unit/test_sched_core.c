@@ -617,6 +617,43 @@ static void repeated_join_gets_the_same_rank(void **state)
 	world_fini(&w);
 }
 
+/* The ranks of a forming job are lost with the scheduler; whoever comes first gets the first. */
+static void assigned_ranks_are_assigned_anew_after_a_restart(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, CTL_NO_ID, 2, 10);
+	kill_scheduler(&w);
+	agent(&w, 22, "b", 202);
+	join(&w, 22, CTL_NO_ID, 2, 20);
+	agent(&w, 21, "a", 201);
+	clear(&w);
+	join(&w, 21, CTL_NO_ID, 2, 10);
+	SAID(&w, "21 JOINED code=0 job=1025 rank=1");
+	SAID(&w, "21 JOB job=1025 x size=2 m0(2:0) m1(1:1)");
+	world_fini(&w);
+}
+
+static void repeated_join_of_a_running_job_gets_the_job_behind_its_answer(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, CTL_NO_ID, 2, 10);
+	join(&w, 21, CTL_NO_ID, 2, 11);
+	kill_scheduler(&w);
+	agent(&w, 22, "a", 201);
+	clear(&w);
+	join(&w, 22, CTL_NO_ID, 2, 11);
+	SAID(&w, "22 JOINED code=0 job=1 rank=1 \n22 JOB job=1 x size=2 m0(1:0,1)\n");
+	world_fini(&w);
+}
+
 static void duplicate_rank_is_refused_with_the_holder(void **state)
 {
 	struct world w;
@@ -1631,6 +1668,8 @@ int main(void)
 		cmocka_unit_test(evicted_instance_that_returns_relearns_what_it_has),
 		cmocka_unit_test(job_forms_when_all_ranks_are_there),
 		cmocka_unit_test(repeated_join_gets_the_same_rank),
+		cmocka_unit_test(assigned_ranks_are_assigned_anew_after_a_restart),
+		cmocka_unit_test(repeated_join_of_a_running_job_gets_the_job_behind_its_answer),
 		cmocka_unit_test(duplicate_rank_is_refused_with_the_holder),
 		cmocka_unit_test(workers_that_disagree_are_both_named),
 		cmocka_unit_test(same_job_name_of_another_user_is_another_job),
