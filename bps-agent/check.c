@@ -207,12 +207,15 @@ static void check_link(struct check *c, const struct link *link)
 		"timer => DOWN");
 	expect(c, link->state != LINK_DOWN || has_timer || !link->n_parts,
 		"DOWN and needed => will be tried");
-	expect(c, is_up || (!link->is_active && !link->inflight && TAILQ_EMPTY(&link->offered)),
+	expect(c,
+		is_up || (TAILQ_EMPTY(&link->gots) && !link->is_active && !link->inflight &&
+				 TAILQ_EMPTY(&link->offered)),
 		"not up => nothing under way");
 	check_heap(c, &link->ready);
 	check_homes(c, link);
 	if (is_up && !link->is_active) {
 		expect(c, link->is_stuck || TAILQ_EMPTY(&link->owing), "what is owed will be sent");
+		expect(c, link->is_stuck || TAILQ_EMPTY(&link->gots), "a GOT will be sent");
 		expect(c, link->is_stuck || !link->ready.n || link->inflight,
 			"what is ready will be sent");
 		expect(c, TAILQ_EMPTY(&link->offered) || c->n.n_reads,

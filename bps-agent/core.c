@@ -139,6 +139,8 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->release_ctx = release_ctx;
 	TAILQ_FOREACH(t, &job->tensors, link)
 	for (uint32_t i = 0; i < t->n_parts; i++) {
+		part_say_got(&t->parts[i]);
+		link_forgive(&t->parts[i]);
 		part_stop(&t->parts[i]);
 		if (t->parts[i].state != PART_FETCHING)
 			t->parts[i].state = PART_IDLE;
@@ -169,6 +171,7 @@ static void tensor_abandon(struct agt_tensor *t, int code)
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		struct part *part = &t->parts[i];
 
+		part_say_got(part);
 		link_forgive(part);
 		part_stop(part);
 		if (part->state != PART_FETCHING)
@@ -358,7 +361,15 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 
 int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority)
 {
-	if (t->is_running || round != t->round + 1 || t->submitted[worker] != t->round)
+	int failed = t->job->failed ? t->job->failed : t->failed;
+
+	if (round != t->submitted[worker] + 1)
+		return BPS_EBUSY;
+	if (failed && round <= t->round) {
+		t->submitted[worker] = round; /* it ended before this worker came */
+		return failed;
+	}
+	if (t->is_running || round != t->round + 1)
 		return BPS_EBUSY;
 	if (t->n_submitted > 0 && op != t->op)
 		return BPS_EMISMATCH;

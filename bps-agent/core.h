@@ -92,7 +92,8 @@ void agt_tensor_fail(struct agt_tensor *t, int code);
 void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
 /* Local worker `worker` submits its next round of t. Errors: BPS_EBUSY not in order, BPS_EMISMATCH another op than the
- * other local workers'. A failed job or tensor answers by done. */
+ * other local workers'. A failed job or tensor answers by done; to a worker that comes after the others were told,
+ * by its code. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 

@@ -20,7 +20,7 @@ enum part_state {
 	PART_FETCHING, /* the read is running */
 };
 
-enum part_owe { OWE_HAVE = 1, OWE_DONATE = 2, OWE_GOT = 4 };
+enum part_owe { OWE_HAVE = 1, OWE_DONATE = 2 };
 
 struct link;
 struct part {
@@ -45,7 +45,6 @@ struct part {
 	uint8_t n_tries, n_bad_crc;
 	uint32_t crc; /* of the contribution */
 	uint64_t donate_round;
-	uint64_t got_pgen, got_round; /* OWE_GOT: the offer that is not read */
 	/* The offer in hand, and what came with the last two results (round & 1). */
 	struct xport_read read;
 	struct wire_msg offer;
@@ -53,6 +52,12 @@ struct part {
 	struct member_set contributors[2];
 };
 TAILQ_HEAD(part_list, part);
+
+/* A GOT that waits for credit: its partition may be elsewhere or gone by then. */
+struct got {
+	TAILQ_ENTRY(got) link;
+	struct wire_msg m;
+};
 
 enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
 
@@ -74,6 +79,7 @@ struct link {
 	struct heap ready;
 	size_t n_parts;
 	struct part_list parts, offered, owing;
+	TAILQ_HEAD(, got) gots;
 };
 
 struct agt_tensor {
@@ -143,6 +149,8 @@ size_t part_elems(const struct part *part);
 uint32_t part_bytes(const struct part *part);
 /* The tensor's next round begins for this partition. */
 void part_start(struct part *part);
+/* Tell the server where it lives that it will not read the results offered so far: before it leaves. */
+void part_say_got(struct part *part);
 /* Take it out of every list and timer; a running read is left to end stale. */
 void part_stop(struct part *part);
 /* It lives on link (NULL: nowhere) since pgen. */
@@ -166,6 +174,8 @@ int link_attach(struct link *link, struct part *part);
 void link_detach(struct part *part);
 void link_owe(struct part *part, enum part_owe what);
 void link_forgive(struct part *part);
+/* Say GOT for the result that m names, now or when there is credit. */
+void link_got(struct link *link, const struct wire_msg *m);
 void link_activate(struct link *link);
 /* Send what may be sent, one contribution at most; true when more could follow. */
 bool link_pump(struct link *link);

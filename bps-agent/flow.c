@@ -179,25 +179,11 @@ void part_restart(struct part *part)
 	speak(part, "connection");
 }
 
-static void send_got(struct xconn *c, const struct part *part, uint64_t pgen, uint64_t round)
-{
-	struct wire_msg m = {.type = WIRE_GOT,
-		.pgen = pgen,
-		.round = round,
-		.job = part->tensor->job->id,
-		.tensor = part->tensor->id,
-		.part = part->index,
-		.member = part->tensor->job->member,
-		.segment = WIRE_NO_SEGMENT};
-
-	/* Refused for want of credit: the server keeps that buffer until the connection ends. */
-	xport_send(c, &m);
-}
-
 void part_move(struct part *part, struct link *link, uint64_t pgen)
 {
-	if (part->state == PART_OFFERED && part->link->conn)
-		send_got(part->link->conn, part, part->offer.pgen, part->offer.round);
+	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not read. */
+	if (part->link != link || part->state == PART_OFFERED)
+		part_say_got(part);
 	part_stop(part);
 	link_detach(part);
 	part->pgen = pgen;
@@ -289,6 +275,21 @@ static struct wire_msg message(const struct part *part, enum wire_type type, uin
 		.segment = WIRE_NO_SEGMENT};
 }
 
+void part_say_got(struct part *part)
+{
+	struct wire_msg m = message(part, WIRE_GOT, part->round);
+
+	if (!part->link || part_bytes(part) <= WIRE_INLINE_MAX)
+		return;
+	/* CONTRIB said it for the round before; a running read says it at its end. */
+	if (part->state == PART_SENT || part->state == PART_FETCHING)
+		return;
+	if (part->state == PART_READY || part->state == PART_WAITING)
+		m.round--;
+	if (m.round > 0)
+		link_got(part->link, &m);
+}
+
 static void describe(struct wire_msg *m, const struct agt_mem *mem, uint32_t len, uint32_t crc)
 {
 	m->len = len;
@@ -352,16 +353,8 @@ int part_send_owed(struct part *part, enum part_owe what)
 	struct wire_msg m;
 	int rc;
 
-	switch (what) {
-	case OWE_DONATE:
+	if (what == OWE_DONATE)
 		return send_donate(part);
-	case OWE_GOT:
-		m = message(part, WIRE_GOT, part->got_round);
-		m.pgen = part->got_pgen;
-		return xport_send(part->link->conn, &m);
-	case OWE_HAVE:
-		break;
-	}
 	if (!can_have(part))
 		return 0;
 	m = message(part, WIRE_HAVE, last_round(part));
@@ -436,13 +429,13 @@ void part_read_done(struct part *part, int status)
 
 	part->is_stale = false;
 	job->n_reads--;
+	if (is_stale || job->is_closing)
+		link_got(part->read.conn->user, &part->offer);
 	if (job->is_closing) {
 		set_state(part, PART_IDLE, "job is closing");
 		agt_job_reads_ended(job);
 		return;
 	}
-	if (is_stale && status == 0)
-		send_got(part->read.conn, part, part->offer.pgen, part->offer.round);
 	if (job->failed || part->tensor->failed) {
 		set_state(part, PART_IDLE, "job has failed");
 		return;
@@ -453,13 +446,23 @@ void part_read_done(struct part *part, int status)
 			return;
 		}
 		bad_result(part);
-		if (job->failed)
+		if (job->failed) {
+			part->is_stale = false;
+			set_state(part, PART_IDLE, "job has failed");
 			return;
+		}
 	}
 	if (is_stale)
 		core_of(part)->stats.stale++;
 	uncharge(part);
 	make_ready(part, "read was in vain");
+}
+
+/* Is that very result to be read, or being read? Its end says GOT. */
+static bool is_taken(const struct part *part, const struct wire_msg *m)
+{
+	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
+	       part->offer.pgen == m->pgen && part->offer.round == m->round;
 }
 
 /* An offer that will not be read, so that the server need not keep it for us. */
@@ -468,12 +471,9 @@ static void decline(struct part *part, const struct wire_msg *m)
 	core_of(part)->stats.stale++;
 	if (m->flags & WIRE_INLINE)
 		return;
-	if ((part->state == PART_OFFERED || part->state == PART_FETCHING) &&
-		part->offer.pgen == m->pgen && part->offer.round == m->round)
+	if (is_taken(part, m))
 		return; /* the same once more */
-	part->got_pgen = m->pgen;
-	part->got_round = m->round;
-	link_owe(part, OWE_GOT);
+	link_got(part->link, m);
 }
 
 static void on_result(struct part *part, const struct wire_msg *m)
@@ -519,8 +519,8 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 	struct agt_tensor *t = part->tensor;
 	uint32_t was = part->crc;
 
-	if (part->state != PART_SENT || m->round != part->round)
-		return;
+	if (part->state != PART_SENT || m->round != part->round || m->crc != part->crc)
+		return; /* of an older offer */
 	core_of(part)->stats.crc_errors++;
 	prepare(part);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
@@ -573,6 +573,8 @@ void part_message(struct link *link, const struct wire_msg *m)
 
 	if (!part || m->member != job->member || job->failed || t->failed || job->is_closing) {
 		link->core->stats.stale++;
+		if (m->type == WIRE_RESULT && !(m->flags & WIRE_INLINE) && !is_taken(part, m))
+			link_got(link, m);
 		return;
 	}
 	if (m->type != WIRE_RESULT && (m->pgen != part->pgen || part->link != link)) {
@@ -581,9 +583,8 @@ void part_message(struct link *link, const struct wire_msg *m)
 	}
 	if (part->link != link) { /* a result from where it lived before */
 		link->core->stats.stale++;
-		if (!(m->flags & WIRE_INLINE) &&
-			!(part->state == PART_FETCHING && part->offer.pgen == m->pgen))
-			send_got(link->conn, part, m->pgen, m->round);
+		if (!(m->flags & WIRE_INLINE) && !is_taken(part, m))
+			link_got(link, m);
 		return;
 	}
 	switch (m->type) {

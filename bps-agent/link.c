@@ -48,6 +48,7 @@ struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
 	TAILQ_INIT(&link->parts);
 	TAILQ_INIT(&link->offered);
 	TAILQ_INIT(&link->owing);
+	TAILQ_INIT(&link->gots);
 	TAILQ_INSERT_TAIL(&core->links, link, link);
 	return link;
 }
@@ -56,7 +57,7 @@ void link_free(struct link *link)
 {
 	struct agt_core *core = link->core;
 
-	assert(!link->conn && !link->n_parts);
+	assert(!link->conn && !link->n_parts && TAILQ_EMPTY(&link->gots));
 	if (heap_has(&link->timer))
 		heap_remove(&core->link_timers, &link->timer);
 	if (link->is_active)
@@ -158,12 +159,59 @@ void link_forgive(struct part *part)
 	part->owes = 0;
 }
 
+void link_got(struct link *link, const struct wire_msg *m)
+{
+	struct wire_msg got = {.type = WIRE_GOT,
+		.pgen = m->pgen,
+		.round = m->round,
+		.job = m->job,
+		.tensor = m->tensor,
+		.part = m->part,
+		.member = m->member,
+		.segment = WIRE_NO_SEGMENT};
+	struct got *g;
+
+	if (link->state != LINK_UP)
+		return; /* nothing offered outlives the connection */
+	if (TAILQ_EMPTY(&link->gots) && xport_send(link->conn, &got) != -EAGAIN)
+		return;
+	g = malloc(sizeof(*g));
+	if (!g)
+		return; /* the server keeps that result until the connection ends */
+	g->m = got;
+	TAILQ_INSERT_TAIL(&link->gots, g, link);
+	link_activate(link);
+}
+
+static bool pump_gots(struct link *link)
+{
+	struct got *g;
+
+	while ((g = TAILQ_FIRST(&link->gots))) {
+		if (xport_send(link->conn, &g->m) == -EAGAIN)
+			return false;
+		TAILQ_REMOVE(&link->gots, g, link);
+		free(g);
+	}
+	return true;
+}
+
+static void forget_gots(struct link *link)
+{
+	struct got *g;
+
+	while ((g = TAILQ_FIRST(&link->gots))) {
+		TAILQ_REMOVE(&link->gots, g, link);
+		free(g);
+	}
+}
+
 static bool pump_owed(struct link *link)
 {
 	struct part *part;
 
 	while ((part = TAILQ_FIRST(&link->owing))) {
-		for (unsigned what = 1; what <= OWE_GOT; what <<= 1) {
+		for (unsigned what = 1; what <= OWE_DONATE; what <<= 1) {
 			if (!(part->owes & what))
 				continue;
 			if (part_send_owed(part, (enum part_owe)what) == -EAGAIN)
@@ -196,7 +244,7 @@ bool link_pump(struct link *link)
 	pump_offered(link);
 	if (link->is_stuck)
 		return false;
-	if (!pump_owed(link)) {
+	if (!pump_gots(link) || !pump_owed(link)) {
 		link->is_stuck = true;
 		return false;
 	}
@@ -245,6 +293,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	}
 	link->conn = NULL;
 	deactivate(link);
+	forget_gots(link);
 	link_set_state(link, LINK_DOWN, why);
 	TAILQ_FOREACH(part, &link->parts, home)
 	part_restart(part);
