@@ -33,7 +33,8 @@ struct part {
 	uint64_t
 		prepared_round; /* crc (and the local sum) are those of this round's contribution */
 	struct heap_node node;  /* READY */
-	struct heap_node timer; /* in core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard */
+	struct heap_node
+		timer; /* in core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard */
 	TAILQ_ENTRY(part) offered; /* OFFERED */
 	TAILQ_ENTRY(part) owing;   /* link->owing, when owes != 0 */
 	TAILQ_ENTRY(part) home;    /* link->parts */
@@ -41,7 +42,7 @@ struct part {
 	bool is_charged;           /* its bytes count in link->inflight */
 	bool is_stale;             /* FETCHING for an older pgen: to be discarded */
 	bool is_unheard;           /* the server of this pgen has not acknowledged HAVE */
-	bool is_overdue;           /* sent again for want of an answer: the window does not count it */
+	bool is_overdue; /* sent again for want of an answer: the window does not count it */
 	uint8_t n_tries, n_bad_crc;
 	uint32_t crc; /* of the contribution */
 	uint64_t donate_round;

@@ -12,6 +12,7 @@
 
 #include "common/crc32c.h"
 #include "tests/unit/fake_xport.h"
+#include "tests/unit/half.h"
 
 #define SMALL       4u
 #define LARGE       8192u
@@ -510,9 +511,10 @@ static void workers_of_the_machine_are_summed_once_before_the_push(void **state)
 static void half_precision_of_many_workers_is_rounded_once(void **state)
 {
 	struct world *w = world(.n_elems = 1, .n_workers = 12, .dtype = 1 + DTYPE_F16);
-	const _Float16 one = 1, tiny = (_Float16)0.0004f; /* vanishes beside 1 when added alone */
+	const uint16_t one = half_round(1);
+	const uint16_t tiny = half_round(0.0004); /* vanishes beside 1 when added alone */
 	struct wire_msg m;
-	_Float16 got;
+	uint16_t got;
 
 	(void)state;
 	for (unsigned i = 0; i < 12; i++) {
@@ -522,8 +524,8 @@ static void half_precision_of_many_workers_is_rounded_once(void **state)
 	work(w);
 	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
 	memcpy(&got, m.payload, 2);
-	assert_true(got == (_Float16)(1 + 11 * (float)tiny));
-	assert_true(got > one);
+	assert_int_equal(got, half_round(1 + 11 * half_value(tiny)));
+	assert_int_not_equal(got, one);
 	world_free(w);
 }
 
@@ -1175,7 +1177,7 @@ static void partition_that_never_had_a_round_says_nothing(void **state)
 	world_free(w);
 }
 
-static void next_contribution_replaces_an_unheard_have(void **state)
+static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
 {
 	struct world *w = world(.n_elems = SMALL);
 
@@ -1186,10 +1188,47 @@ static void next_contribution_replaces_an_unheard_have(void **state)
 	expect_msg(w, 1, WIRE_HAVE, 1);
 	submit_all(w, 2);
 	expect_msg(w, 1, WIRE_CONTRIB, 2);
-	say_key(w, 1, WIRE_HAVE_OK, 1);
-	tick(w, RETRY_MS);
+	say_result(w, 1, 2); /* it implied HAVE */
+	expect_delivered(w, 2, 2);
+	tick(w, 100 * RETRY_MS);
+	expect_nothing(w, 1);
+	world_free(w);
+}
+
+static void have_is_said_also_while_the_contribution_waits_for_the_window(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
+	struct wire_msg m;
+
+	(void)state;
+	submit_all(w, 1);
+	for (unsigned p = 0; p < 2; p++) {
+		m = result_msg(w, 1, p);
+		say(w, 0, &m);
+		end_read(w, 0, 0);
+	}
+	assert_int_equal(w->n_done, 1);
+	submit_all(w, 2);
+	tell_runs(w, 1, 6);
+	connect_to(w, 1);
+	expect_msg(w, 1, WIRE_HAVE, 1);
+	expect_msg(w, 1, WIRE_HAVE, 1);
 	expect_msg(w, 1, WIRE_CONTRIB, 2);
 	expect_nothing(w, 1);
+	world_free(w);
+}
+
+static void push_that_stays_unanswered_leaves_the_window_to_others(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 0);
+	expect_nothing(w, 0);
+	tick(w, RETRY_MS);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 0);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 1);
 	world_free(w);
 }
 
@@ -1540,7 +1579,9 @@ int main(void)
 		cmocka_unit_test(partition_without_a_server_waits),
 		cmocka_unit_test(idle_partition_says_what_it_has_until_it_is_heard),
 		cmocka_unit_test(partition_that_never_had_a_round_says_nothing),
-		cmocka_unit_test(next_contribution_replaces_an_unheard_have),
+		cmocka_unit_test(next_contribution_does_not_wait_for_an_unheard_have),
+		cmocka_unit_test(have_is_said_also_while_the_contribution_waits_for_the_window),
+		cmocka_unit_test(push_that_stays_unanswered_leaves_the_window_to_others),
 		cmocka_unit_test(delivered_sum_is_given_back_when_its_partition_leaves),
 		cmocka_unit_test(retained_sum_is_donated_on_request),
 		cmocka_unit_test(nothing_is_donated_to_an_older_pgen),

@@ -1,0 +1,30 @@
+#ifndef BPS_TESTS_HALF_H
+#define BPS_TESTS_HALF_H
+/* IEEE binary16 by plain arithmetic in doubles, for tests to compare with: not every compiler has the type.
+ * Finite numbers within its range only. */
+#include <math.h>
+#include <stdint.h>
+
+static inline double half_value(uint16_t h)
+{
+	int exponent = h >> 10 & 31, fraction = h & 1023;
+	double v = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+
+	return h >> 15 ? -v : v;
+}
+
+/* The nearest one, of two equally near the even one (the rounding mode of rint). */
+static inline uint16_t half_round(double v)
+{
+	uint16_t sign = signbit(v) ? 0x8000 : 0;
+	int exponent;
+	double units;
+
+	v = fabs(v);
+	frexp(v, &exponent); /* v < 2^exponent */
+	if (v == 0 || exponent < -13)
+		exponent = -13;
+	units = rint(ldexp(v, 11 - exponent)); /* 1024 to 2048, or less when subnormal */
+	return (uint16_t)(sign + (((exponent + 13) << 10) + (int)units));
+}
+#endif
