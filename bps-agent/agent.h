@@ -69,9 +69,10 @@ struct trainer {
 	struct agent *agent;
 	struct job *job; /* from HELLO on */
 	enum trainer_state state;
-	int sock, efd;
+	int sock, efd,
+		pidfd; /* pidfd: a forked child may keep the socket open; -1 when there is none */
 	unsigned n_handles; /* libuv handles that are not closed yet */
-	uv_poll_t sock_poll, efd_poll;
+	uv_poll_t sock_poll, efd_poll, pid_poll;
 	uv_timer_t greeting; /* GREETING ends by itself */
 	pid_t pid;
 	uid_t uid;

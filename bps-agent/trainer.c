@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
@@ -47,6 +48,8 @@ static void free_if_closed(struct trainer *t)
 		munmap(t->control, t->control_bytes);
 	if (t->efd >= 0)
 		close(t->efd);
+	if (t->pidfd >= 0)
+		close(t->pidfd);
 	close(t->sock);
 	free(t->tensors);
 	free(t);
@@ -85,6 +88,7 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 	t->n_handles++; /* keep it until all are on their way */
 	close_handle((uv_handle_t *)&t->sock_poll);
 	close_handle((uv_handle_t *)&t->efd_poll);
+	close_handle((uv_handle_t *)&t->pid_poll);
 	close_handle((uv_handle_t *)&t->greeting);
 	t->n_handles--;
 	free_if_closed(t);
@@ -284,6 +288,13 @@ static void on_socket(uv_poll_t *p, int status, int events)
 			 : err_str(rc));
 }
 
+static void on_process_end(uv_poll_t *p, int status, int events)
+{
+	(void)status;
+	(void)events;
+	trainer_drop(p->data, false, "its process has ended");
+}
+
 static void on_greeting(uv_timer_t *timer)
 {
 	struct trainer *t = timer->data;
@@ -332,6 +343,7 @@ void trainer_accept(struct agent *a)
 	*t = (struct trainer){.agent = a,
 		.sock = sock,
 		.efd = -1,
+		.pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0),
 		.pid = cred.pid,
 		.uid = cred.uid,
 		.rank = CTL_NO_ID,
@@ -343,5 +355,10 @@ void trainer_accept(struct agent *a)
 	t->sock_poll.data = t->greeting.data = t;
 	t->n_handles = 2;
 	uv_timer_start(&t->greeting, on_greeting, GREETING_MS, 0);
+	if (t->pidfd >= 0 && uv_poll_init(dataloop_uv(a->loop), &t->pid_poll, t->pidfd) == 0) {
+		t->pid_poll.data = t;
+		t->n_handles++;
+		uv_poll_start(&t->pid_poll, UV_READABLE, on_process_end);
+	}
 	uv_poll_start(&t->sock_poll, UV_READABLE | UV_DISCONNECT, on_socket);
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000
+/* Turns without a look at the descriptors, while it spins or something always comes in between. */
+#define TURNS 8
 
 struct post {
 	void (*fn)(void *arg);
@@ -143,29 +146,37 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 	return more;
 }
 
+/* Nothing to do: may this thread block now? */
+static bool can_sleep(struct dataloop *l)
+{
+	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
+		return false;
+	l->is_asleep = true;
+	return (!l->x || fabric_may_sleep(l->x)) && !has_posts(l);
+}
+
 /* Runs just before libuv blocks; an active idle handle makes it not block. */
 static void on_prepare(uv_prepare_t *p)
 {
 	struct dataloop *l = p->data;
 	uint64_t now, deadline;
-	bool more = turn(l, &now, &deadline);
 
-	if (!more && now - l->idle_since_ns < l->spin_ns)
-		more = true;
-	if (!more && l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
-		more = true;
-	else if (!more)
-		l->is_asleep = true;
-	if (!more && ((l->x && !fabric_may_sleep(l->x)) || has_posts(l)))
-		more = true;
-	if (more) {
-		if (l->x)
-			fabric_may_sleep(l->x); /* flushes what is queued */
-		uv_idle_start(&l->idle, on_idle);
-		return;
+	for (unsigned i = 0; i < TURNS; i++) {
+		if (turn(l, &now, &deadline))
+			break; /* busy: look at the descriptors, then go on */
+		if (now - l->idle_since_ns < l->spin_ns) {
+			sched_yield();
+			continue;
+		}
+		if (can_sleep(l)) {
+			uv_idle_stop(&l->idle);
+			set_timer(l, now, deadline);
+			return;
+		}
 	}
-	uv_idle_stop(&l->idle);
-	set_timer(l, now, deadline);
+	if (l->x)
+		fabric_may_sleep(l->x); /* flushes what is queued */
+	uv_idle_start(&l->idle, on_idle);
 }
 
 static void on_check(uv_check_t *c)

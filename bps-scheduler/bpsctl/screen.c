@@ -188,7 +188,7 @@ static void job_rows(FILE *out, json_t *jobs)
 		"TENSORS", "SIZE", "WAITING", "STATE");
 	json_array_foreach(jobs, i, j)
 	{
-		char workers[32];
+		char workers[48];
 
 		if (i >= ROWS_MAX)
 			break;

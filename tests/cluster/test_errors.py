@@ -59,10 +59,11 @@ def test_different_operations_are_an_error_at_both(cluster, placement):
     assert "max" in texts(results) and "round 1" in texts(results), texts(results)
 
 
+@pytest.mark.parametrize("what", ["killed", "killed_with_a_child"])
 @pytest.mark.parametrize("placement", [[0, 1, 1], [0, 0, 0]])
-def test_death_of_a_worker_ends_the_job_and_names_it(cluster, placement):
+def test_death_of_a_worker_ends_the_job_and_names_it(cluster, placement, what):
     c = cluster(agents=2, servers=1)
-    started = c.start_job("error", 3, {"what": "killed", "args": {"victim": 2}}, placement=placement)
+    started = c.start_job("error", 3, {"what": what, "args": {"victim": 2}}, placement=placement)
     for w in started[:2]:
         r = c.finish([w])[0]
         assert r["code"] == bps.EWORKER_LOST, r
