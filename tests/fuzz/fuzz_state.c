@@ -1,0 +1,97 @@
+/* Records of the scheduler's state log: whatever they hold, restoring them is refused or leads to a
+ * core that starts, and what such a core writes can be restored again. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core.h"
+#include "common/log.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+static void on_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
+{
+	(void)ctx;
+	(void)conn;
+	(void)msg;
+}
+
+static void on_drop(void *ctx, uint32_t conn, const char *why)
+{
+	(void)ctx;
+	(void)conn;
+	(void)why;
+}
+
+static int on_persist(void *ctx, const struct state_record *rec)
+{
+	(void)ctx;
+	(void)rec;
+	return 0;
+}
+
+static void on_random(void *ctx, void *ret, size_t n_bytes)
+{
+	(void)ctx;
+	memset(ret, 7, n_bytes);
+}
+
+static void on_pair_key(
+	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
+{
+	(void)ctx;
+	(void)secret;
+	(void)agent;
+	(void)server;
+	memset(ret, 7, CTL_KEY_BYTES);
+}
+
+static struct sched_core *core_new(void)
+{
+	static const struct sched_env env = {.send = on_send,
+		.drop = on_drop,
+		.persist = on_persist,
+		.random = on_random,
+		.pair_key = on_pair_key};
+	struct sched_config cfg;
+
+	sched_config_default(&cfg);
+	return sched_new(&cfg, &env);
+}
+
+static int restore_again(void *ctx, const struct state_record *rec)
+{
+	struct sched_core *c = core_new();
+	struct err_text err = {""};
+
+	(void)ctx;
+	if (sched_restore(c, rec, &err) < 0)
+		abort();
+	sched_free(c);
+	return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+	struct sched_core *c;
+	struct state_record rec;
+	struct err_text err;
+	void *mem = NULL;
+	uint64_t now = 1000000000;
+
+	log_set_level(LOG_ERROR);
+	if (codec_decode(state_layout(), data, n_bytes, 1 << 24, &rec, &mem, &err) < 0)
+		return 0;
+	c = core_new();
+	if (sched_restore(c, &rec, &err) == 0 && sched_start(c, now) == 0) {
+		sched_snapshot(c, restore_again, NULL);
+		for (int i = 0; i < 50 && sched_next_deadline(c) != UINT64_MAX; i++) {
+			if (sched_next_deadline(c) > now)
+				now = sched_next_deadline(c);
+			sched_tick(c, now);
+		}
+	}
+	sched_free(c);
+	free(mem);
+	return 0;
+}
