@@ -272,34 +272,60 @@ static void fill_peer(struct sched_core *c, const struct member *to, const struc
 		.key = {key, CTL_KEY_BYTES}};
 }
 
-/* PEERS to `to` of its counterparts: all that are up, or the dirty ones. */
-static void send_peers(struct sched_core *c, const struct member *to, bool all)
+/* PEERS to `to` about these members of the other role, in messages below the channel's limit. */
+static void send_peers(
+	struct sched_core *c, const struct member *to, const struct member *const *list, uint32_t n)
 {
-	struct ctl_msg msg = {.type = CTL_PEERS, .peers = {.view = c->view}};
-	uint32_t n = 0, count = 0;
-	uint8_t(*keys)[CTL_KEY_BYTES];
+	uint32_t room = n < PEERS_MAX ? n : PEERS_MAX;
+	struct ctl_peer *peers = sched_alloc(room, sizeof(*peers));
+	uint8_t(*keys)[CTL_KEY_BYTES] = sched_alloc(room, sizeof(*keys));
+	struct ctl_msg msg = {.type = CTL_PEERS, .peers = {.view = c->view, .peers = peers}};
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at = msg.peers.n_peers++;
+
+		fill_peer(c, to, list[i], keys[at], &peers[at]);
+		if (msg.peers.n_peers < PEERS_MAX && i + 1 < n)
+			continue;
+		sched_send(c, to, &msg);
+		msg.peers.n_peers = 0;
+	}
+	free(peers);
+	free(keys);
+}
+
+/* All that are up. None is no message: an empty list after WELCOME has a meaning. */
+static void send_all_peers(struct sched_core *c, const struct member *to)
+{
+	const struct member **list = sched_alloc(c->n_members, sizeof(*list));
+	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		count += c->members[i]->role != to->role;
-	msg.peers.peers = sched_alloc(count, sizeof(struct ctl_peer));
-	keys = sched_alloc(count, sizeof(*keys));
-	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		if (c->members[i]->role != to->role && sched_is_usable(c->members[i]))
+			list[n++] = c->members[i];
+	send_peers(c, to, list, n);
+	free(list);
+}
 
-		if (m->role == to->role || !(all ? sched_is_usable(m) : m->is_dirty))
+/* The members that this transaction changed, to everybody of the other role. */
+static void tell_members(struct sched_core *c, enum role changed)
+{
+	const struct member **list = NULL;
+	uint32_t n = 0, room = 0;
+
+	for (const struct member *m = c->dirty_members; m; m = m->next_dirty) {
+		if (m->role != changed)
 			continue;
-		fill_peer(c, to, m, keys[n], &msg.peers.peers[n]);
-		if (++n == PEERS_MAX) {
-			msg.peers.n_peers = n;
-			sched_send(c, to, &msg);
-			n = 0;
-		}
+		list = sched_grow(list, &room, n + 1, sizeof(*list));
+		list[n++] = m;
 	}
-	msg.peers.n_peers = n;
-	if (n) /* an empty one means more after a WELCOME */
-		sched_send(c, to, &msg);
-	free(msg.peers.peers);
-	free(keys);
+	for (uint32_t i = 1; n && i <= c->n_members; i++) {
+		const struct member *to = c->members[i];
+
+		if (to->role != changed && to->conn && !to->needs_sync)
+			send_peers(c, to, list, n);
+	}
+	free(list);
 }
 
 static void send_sync(struct sched_core *c, struct member *m)
@@ -316,7 +342,7 @@ static void send_sync(struct sched_core *c, struct member *m)
 
 	m->needs_sync = false;
 	sched_send(c, m, &welcome);
-	send_peers(c, m, true);
+	send_all_peers(c, m);
 	for (struct job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
@@ -393,11 +419,8 @@ void sched_trim_ended(struct sched_core *c)
 
 static void flush(struct sched_core *c)
 {
-	if (c->dirty_members) {
-		for (uint32_t i = 1; i <= c->n_members; i++)
-			if (c->members[i]->conn && !c->members[i]->needs_sync)
-				send_peers(c, c->members[i], false);
-	}
+	tell_members(c, ROLE_SERVER);
+	tell_members(c, ROLE_AGENT);
 	for (struct job *j = c->dirty_jobs; j; j = j->next_dirty)
 		job_tell(c, j);
 	while (c->dirty_jobs) {
