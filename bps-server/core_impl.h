@@ -169,10 +169,12 @@ struct srv_core {
 	struct job *last_job; /* of the last look-up */
 	struct srv_stats stats;
 	float *scratch; /* one block of f16 or bf16 accumulated */
-	bool is_pumping, is_starved;
+	bool is_pumping;
+	bool is_starved;   /* somebody found no staging, and more will be free */
+	bool is_scattered; /* some are parked who found no staging in one piece */
 };
 
-#ifndef SRV_BLOCK_ELEMS /* smaller in the simulator */
+#ifndef SRV_BLOCK_ELEMS      /* smaller in the simulator */
 #define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
 #endif
 
@@ -221,6 +223,8 @@ void staging_put(struct srv_core *core, struct buf *buf);
 void sums_queue(struct srv_core *core, struct slot *slot);
 /* Forget staged contributions and the accumulator. */
 void sums_discard(struct srv_core *core, struct slot *slot);
+/* Would a pass set staging free? */
+bool sums_can_fold(const struct slot *slot);
 /* Fold all that can be folded, to free staging. */
 void sums_relieve(struct srv_core *core);
 

@@ -95,8 +95,9 @@ void staging_put(struct srv_core *core, struct buf *buf)
 {
 	pool_put(core->staging, buf);
 	core->is_starved = false;
-	while (!TAILQ_EMPTY(&core->parked) && is_early_room(core))
+	while (!TAILQ_EMPTY(&core->parked) && (core->is_scattered || is_early_room(core)))
 		reads_unpark(core, TAILQ_FIRST(&core->parked));
+	core->is_scattered = false;
 }
 
 static struct fetch *fetch_new(struct srv_core *core)
@@ -212,6 +213,24 @@ static bool peer_start_read(struct srv_core *core, struct peer *peer)
 	return true;
 }
 
+/* More will be free: when a read that runs has ended, or a sum that is queued has taken what it can. */
+static bool is_waiting_for_staging(const struct srv_core *core)
+{
+	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
+}
+
+/* What is used are contributions that came early, scattered so that the peer's most urgent read finds no room in one
+ * piece. What they wait for is no larger than they are and does find it, so let others pass. */
+static void set_aside(struct srv_core *core, struct peer *peer)
+{
+	struct heap_node *node = heap_min(&peer->want);
+
+	if (!node)
+		return;
+	park(core, seat_of_node(node));
+	core->is_scattered = true;
+}
+
 void reads_pump(struct srv_core *core)
 {
 	struct slot *slot;
@@ -222,12 +241,17 @@ void reads_pump(struct srv_core *core)
 	core->is_pumping = true;
 	TAILQ_FOREACH(slot, &core->donating, waiting)
 	donation_start(core, slot);
-	while (!core->is_starved && (peer = TAILQ_FIRST(&core->ready))) {
+	while (!is_waiting_for_staging(core) && (peer = TAILQ_FIRST(&core->ready))) {
+		core->is_starved = false;
 		TAILQ_REMOVE(&core->ready, peer, ready);
 		peer->is_ready = false;
 		if (peer_start_read(core, peer) || core->is_starved)
 			peer_ready(core, peer);
+		if (core->is_starved && !is_waiting_for_staging(core))
+			set_aside(core, peer);
 	}
+	if (!is_waiting_for_staging(core))
+		core->is_starved = false;
 	core->is_pumping = false;
 }
 

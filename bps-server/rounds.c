@@ -474,7 +474,7 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
 	}
 	/* Starved: whoever waits for memory found nothing to add up then, but now there is. */
-	if (slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved)
+	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
 		sums_queue(core, slot);
 	slot_check_complete(core, slot);
 }

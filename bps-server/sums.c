@@ -22,12 +22,20 @@ void sums_queue(struct srv_core *core, struct slot *slot)
 	TAILQ_INSERT_TAIL(&core->work, slot, work);
 }
 
+bool sums_can_fold(const struct slot *slot)
+{
+	unsigned n = part_is_ordered(slot->part) ? slot->n_in_order : slot->n_staged;
+
+	return n > 0 && !slot->part->job->has_failed;
+}
+
 void sums_relieve(struct srv_core *core)
 {
 	struct slot *slot;
 
 	TAILQ_FOREACH(slot, &core->holding, holding)
-	sums_queue(core, slot);
+	if (sums_can_fold(slot))
+		sums_queue(core, slot);
 }
 
 static void unhold(struct srv_core *core, struct slot *slot)
@@ -140,7 +148,6 @@ bool srv_core_work(struct srv_core *core)
 			pass_end(core, slot);
 	}
 	core->stats.bytes_summed += done;
-	if (done)
-		reads_pump(core);
+	reads_pump(core);
 	return !TAILQ_EMPTY(&core->work);
 }
