@@ -129,7 +129,17 @@ def _load():
     return lib
 
 
-_lib = _load()
+class _Library:
+    """The library, loaded at the first call: the numbers above can be used without it."""
+
+    def __getattr__(self, name):
+        if name == "loaded":
+            self.loaded = _load()
+            return self.loaded
+        return getattr(self.loaded, name)
+
+
+_lib = _Library()
 
 
 def _check(rc):

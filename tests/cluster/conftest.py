@@ -1,4 +1,3 @@
-import os
 import sys
 from pathlib import Path
 
@@ -7,9 +6,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "libbpsclient" / "python")]
 
-from cluster import BUILD, Cluster  # noqa: E402
-
-os.environ.setdefault("BPS_LIBRARY", str(BUILD / "libbpsclient.so.0"))  # for the codes of bps.py
+from cluster import Cluster  # noqa: E402
 
 
 @pytest.fixture

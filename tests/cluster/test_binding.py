@@ -14,6 +14,9 @@ os.environ.setdefault("BPS_LIBRARY", str(BUILD / "libbpsclient.so.0"))
 sys.path.insert(0, str(ROOT / "libbpsclient" / "python"))
 import bps  # noqa: E402
 
+if BUILD.name == "asan" and "libasan" not in os.environ.get("LD_PRELOAD", ""):
+    pytest.skip("a sanitized library needs LD_PRELOAD=libasan.so (tests/run.py sets it)", allow_module_level=True)
+
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
