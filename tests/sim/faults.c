@@ -1,16 +1,19 @@
 /* What a seed draws: the shape of the job, the manners of the network, and which faults happen (swarm testing: a seed
  * that leaves most kinds out reaches states that a mix of all hides). */
+#include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
 #include <string.h>
 
+/* T of I9: everything has ended so long after the last fault. */
+#define SETTLE_NS (60 * S)
 /* Faults of the agents' control plane that a job must survive: together below the scheduler's patience (5 s). */
 #define AGENT_FAULT_NS (2500 * MS)
 
 const char *const fault_names[F_COUNT] = {"connection loss", "server killed", "server gone",
 	"server paused", "agent paused", "agent lost", "agent cut off", "scheduler killed",
 	"scheduler paused", "scheduler killed while sending", "disk error",
-	"control connection loss", "control cut", "data cut"};
+	"control connection loss", "control cut", "partitions moved", "data cut"};
 
 static void draw_job(struct sim *s)
 {
@@ -24,13 +27,13 @@ static void draw_job(struct sim *s)
 		o->size += o->n_workers[i];
 	}
 	o->rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX);
-	o->is_deterministic = rnd_chance(s, 400);
+	o->is_deterministic = rnd_chance(s, 300);
 	o->has_ranks = rnd_chance(s, 500);
 	o->part_bytes = 256u << rnd_below(s, 3);
 	o->n_tensors = (unsigned)rnd_between(s, 1, TENSORS_MAX);
 	for (unsigned t = 0; t < o->n_tensors; t++) {
 		static const uint8_t dtypes[] = {
-			DTYPE_I32, DTYPE_I32, DTYPE_I32, DTYPE_F32, DTYPE_BF16};
+			DTYPE_I32, DTYPE_I32, DTYPE_F32, DTYPE_F32, DTYPE_BF16};
 		static const uint8_t ops[] = {OP_SUM, OP_SUM, OP_SUM, OP_AVG, OP_MAX};
 		uint8_t dtype = dtypes[rnd_below(s, sizeof(dtypes))];
 		uint32_t part = o->part_bytes / (uint32_t)dtype_bytes(dtype);
@@ -49,6 +52,9 @@ static void draw_net(struct sim *s)
 	struct options *o = &s->o;
 
 	o->delay_ns = (20 * US) << rnd_below(s, 6);
+	o->read_delay_ns = rnd_chance(s, 300) ? (1 * MS) << rnd_below(s, 5) : o->delay_ns;
+	o->read_tail_permille = rnd_chance(s, 300) ? 60 : 0;
+	o->corrupt_permille = rnd_chance(s, 100) ? (uint32_t)rnd_between(s, 1, 20) : 0;
 	o->ctl_delay_ns = (50 * US) << rnd_below(s, 9);
 	o->think_ns = rnd_chance(s, 300) ? 0 : (1 * MS) << rnd_below(s, 9);
 	o->tail_permille = rnd_chance(s, 400) ? (uint32_t)rnd_below(s, 60) : 0;
@@ -75,6 +81,7 @@ void options_draw(struct sim *s)
 
 	draw_job(s);
 	draw_net(s);
+	o->is_forming_calm = rnd_chance(s, 700);
 	o->may_fail = rnd_chance(s, 150);
 	for (unsigned f = 0; f < F_COUNT; f++)
 		if (rnd_chance(s, 300))
@@ -85,8 +92,9 @@ void options_draw(struct sim *s)
 		o->faults |= rnd_chance(s, 500) ? 1u << F_AGT_LOSS : 1u << F_AGT_LONG;
 	if (rnd_chance(s, 50))
 		o->faults = 0;
-	o->faults_ns = (200 * MS) << rnd_below(s, 6);
-	o->fault_gap_ns = (20 * MS) << rnd_below(s, 6);
+
+	o->fault_gap_ns = (500 * US) << rnd_below(s, 12);
+	o->faults_ns = o->fault_gap_ns * rnd_between(s, 5, 40);
 }
 
 /* ---- while it runs ---- */
@@ -204,9 +212,25 @@ static void fault_scheduler(struct sim *s, enum fault f)
 	if (f == F_SCHED_KILL)
 		sched_node_kill(s);
 	else if (f == F_SCHED_PAUSE)
-		pause_node(s, &sc->node, rnd_below(s, 3 * S));
+		pause_node(s, &sc->node, agent_span(s, 3 * S));
 	else
 		sc->die_after = 1 + (int)rnd_below(s, 12);
+}
+
+static uint64_t draw(void *ctx, uint64_t n)
+{
+	return rnd_below(ctx, n);
+}
+
+static void fault_move(struct sim *s)
+{
+	struct sched *sc = &s->sched;
+
+	if (!sc->node.is_up || sc->node.paused_until > s->now)
+		return;
+	move_parts(sc->core, draw, s);
+	sched_tick(sc->core, s->now);
+	sched_settle(s);
 }
 
 static void fault_control(struct sim *s, enum fault f)
@@ -261,6 +285,9 @@ static void fault_now(struct sim *s, enum fault f)
 	case F_AGT_LONG:
 		fault_agent(s, f);
 		break;
+	case F_MOVE:
+		fault_move(s);
+		break;
 	case F_CTL_LOSS:
 	case F_CTL_CUT:
 		fault_control(s, f);
@@ -290,12 +317,29 @@ static void on_faults_end(struct sim *s, struct event *e)
 
 	(void)e;
 	o->tail_permille = o->loss_permille = o->dup_permille = o->reorder_permille = 0;
-	o->refuse_permille = o->ctl_again_permille = 0;
+	o->refuse_permille = o->ctl_again_permille = o->corrupt_permille = o->read_tail_permille =
+		0;
+}
+
+static void begin(struct sim *s)
+{
+	s->faults_end = s->now + s->o.faults_ns;
+	s->deadline = s->faults_end + SETTLE_NS;
+	s->has_faults_begun = true;
+	post(s, NULL, s->o.faults_ns, on_faults_end);
+	if (s->o.faults)
+		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 }
 
 void faults_start(struct sim *s)
 {
-	post(s, NULL, s->o.faults_ns, on_faults_end);
-	if (s->o.faults)
-		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+	s->deadline = s->now + SETTLE_NS;
+	if (!s->o.is_forming_calm)
+		begin(s);
+}
+
+void faults_job_formed(struct sim *s)
+{
+	if (!s->has_faults_begun)
+		begin(s);
 }

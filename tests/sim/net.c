@@ -214,6 +214,15 @@ static void on_message(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
+/* What no checksum of the transport has seen. */
+static void corrupt(struct sim *s, void *payload, size_t n_bytes)
+{
+	if (!rnd_chance(s, s->o.corrupt_permille))
+		return;
+	((uint8_t *)payload)[rnd_below(s, n_bytes)] ^= (uint8_t)(1u << rnd_below(s, 8));
+	s->tot->corrupted++;
+}
+
 static struct event *post_message(struct sim *s, struct end *to, const struct wire_msg *m)
 {
 	uint64_t at = s->now + net_delay(s);
@@ -230,6 +239,8 @@ static struct event *post_message(struct sim *s, struct end *to, const struct wi
 	e = post(s, to->port->node, at - s->now, on_message);
 	e->p = to;
 	wire_encode(m, event_room(e, (uint32_t)wire_size(m)));
+	if (m->flags & WIRE_INLINE)
+		corrupt(s, e->bytes + e->n - ((m->len + 7) & ~7u), m->len);
 	return e;
 }
 
@@ -286,6 +297,13 @@ static void check_torn(struct sim *s, const struct read *rd)
 			rd->end->peer->port->node->name);
 }
 
+static uint64_t read_delay(struct sim *s)
+{
+	uint64_t d = rnd_below(s, 2 * s->o.read_delay_ns);
+
+	return rnd_chance(s, s->o.read_tail_permille) ? d + rnd_below(s, 500 * MS) : d;
+}
+
 static void on_piece(struct sim *s, struct event *e)
 {
 	struct read *rd = e->p;
@@ -309,9 +327,10 @@ static void on_piece(struct sim *s, struct event *e)
 	memcpy((uint8_t *)rd->r->dst + rd->done, source(rd) + rd->done, n);
 	rd->done += n;
 	if (rd->done < rd->r->len) {
-		post(s, NULL, net_delay(s), on_piece)->p = rd;
+		post(s, NULL, read_delay(s), on_piece)->p = rd;
 		return;
 	}
+	corrupt(s, rd->r->dst, rd->r->len);
 	check_torn(s, rd);
 	post(s, rd->end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
 }
@@ -356,7 +375,7 @@ static int net_read(struct xport_read *r)
 	end->reads = rd;
 	end->n_reads++;
 	s->tot->reads++;
-	post(s, NULL, net_delay(s), on_piece)->p = rd;
+	post(s, NULL, read_delay(s), on_piece)->p = rd;
 	return 0;
 }
 

@@ -193,6 +193,7 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	if (o->job)
 		return;
 	o->job = job->job;
+	faults_job_formed(s);
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->n_ranks[i] = job->members[i].n_ranks;

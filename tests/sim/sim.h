@@ -7,6 +7,7 @@
  *
  *   world.c   events, virtual time, the life of one history, what must hold at its end
  *   faults.c  what is drawn from the seed, and the faults while it runs
+ *   move.c    one of them, inside the scheduler's core
  *   net.c     the data plane: struct xport_ops over a network of connections
  *   ctl.c     the control plane's connections, and the scheduler's shell
  *   member.c  what server and agent have in common: HELLO, beats, reconnecting
@@ -114,6 +115,7 @@ enum fault {
 	F_PERSIST,       /* EIO for a while */
 	F_CTL_LOSS,      /* a control connection breaks */
 	F_CTL_CUT,       /* one direction of it is cut for a while */
+	F_MOVE,          /* partitions get another server, or only another pgen */
 	F_DATA_CUT,      /* one direction of a data connection */
 	F_COUNT
 };
@@ -123,15 +125,15 @@ struct options {
 	unsigned n_servers, n_threads, n_agents, n_tensors;
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
-	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail;
+	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm;
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
 		uint32_t n_elems;
 	} tensors[TENSORS_MAX];
-	uint64_t delay_ns, ctl_delay_ns, think_ns;
+	uint64_t delay_ns, read_delay_ns, ctl_delay_ns, think_ns;
 	uint32_t tail_permille, loss_permille, dup_permille, reorder_permille, eagain_permille,
-		refuse_permille, ctl_again_permille;
+		refuse_permille, ctl_again_permille, corrupt_permille, read_tail_permille;
 	unsigned credits, reads_max;
 	size_t staging_bytes, peer_window_bytes, window_bytes;
 	uint32_t faults; /* bit per enum fault */
@@ -369,9 +371,8 @@ void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
 /* ---- the world ---- */
 
 struct totals {
-	uint64_t seeds, events, messages, lost, dups, reordered, reads, views, rounds,
-		faults[F_COUNT], failed_jobs, virtual_ns, lives, donations, fenced, crc_errors,
-		limbo, agains, slowest_ns;
+	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, views,
+		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, slowest_ns, slowest_seed;
 };
 
 struct queue {
@@ -394,7 +395,7 @@ struct sim {
 	struct queue queue;
 	struct event *free_events;
 	struct arena_block *arena, *arena_at;
-	bool is_traced, is_over, has_violation, is_ending;
+	bool is_traced, has_violation, is_ending, has_faults_begun;
 	char reason[256];
 	struct options o;
 	struct sched sched;
@@ -410,6 +411,7 @@ struct sim {
 
 void options_draw(struct sim *s);
 void faults_start(struct sim *s);
+void faults_job_formed(struct sim *s); /* then they begin, in most histories */
 /* Run one history. False: s->reason says what was violated. */
 bool sim_run(struct sim *s, uint64_t seed);
 void sim_free(struct sim *s);

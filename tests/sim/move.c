@@ -1,0 +1,41 @@
+#include "tests/sim/move.h"
+
+#include "bps-scheduler/core_impl.h"
+
+static struct member *any_server(
+	const struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx)
+{
+	struct member *found = NULL;
+	unsigned n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		struct member *m = c->members[i];
+
+		if (m->role == ROLE_SERVER && sched_is_usable(m) && draw(ctx, ++n) == 0)
+			found = m;
+	}
+	return found;
+}
+
+void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx)
+{
+	struct job *j = c->jobs;
+
+	if (!j || j->state != JOB_RUNNING || c->is_undurable || !any_server(c, draw, ctx))
+		return;
+	for (uint32_t i = 0; i < j->n_placed; i++) {
+		struct tensor *t = j->placed[i];
+
+		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+			struct member *to = any_server(c, draw, ctx);
+
+			if (draw(ctx, 2))
+				continue;
+			sched_part_set(c, j, t, k, NULL, 0, 0);
+			sched_part_set(
+				c, j, t, k, to, (uint16_t)draw(ctx, to->threads), sched_change(c));
+			j->has_moved = true;
+			sched_job_dirty(c, j);
+		}
+	}
+}
