@@ -126,7 +126,7 @@ struct job {
 	char name[CTL_JOB_NAME_MAX + 1];
 	uid_t uid;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
-	uint32_t n_members;
+	bool is_local; /* no server takes part */
 	uint32_t n_tensors; /* planned here, when there is only one member */
 	uint32_t n_workers; /* local; from RUNNING on */
 	uint32_t *ranks;

@@ -56,7 +56,7 @@ static bool heap_holds(const struct heap *h, const struct heap_node *n)
 
 static void check_lists(struct check *c, const struct part *part)
 {
-	bool is_local = part->tensor->job->n_members == 1;
+	bool is_local = part->tensor->job->is_local;
 	bool is_ready = part->state == PART_READY, is_queued = heap_has(&part->node);
 	const struct heap *home = is_local     ? &c->core->local
 				  : part->link ? &part->link->ready

@@ -108,6 +108,7 @@ int agt_job_new(
 	job->size = msg->size;
 	job->member = my_member;
 	job->n_members = (uint16_t)msg->n_members;
+	job->is_local = job_is_local(msg->n_members, msg->flags);
 	job->n_workers = me->n_ranks;
 	TAILQ_INIT(&job->tensors);
 	job->ranks = calloc(me->n_ranks, sizeof(*job->ranks));
@@ -299,7 +300,7 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 
 	if (t->is_planned)
 		return 0;
-	if (job->n_members == 1)
+	if (job->is_local)
 		part_elems = (uint32_t)(LOCAL_PART_BYTES / elem);
 	if (plan->n_elems != t->n_elems || plan->dtype != t->dtype || !part_elems ||
 		part_elems > UINT32_MAX / elem || plan->tensor >= CTL_TENSORS_MAX)
@@ -438,7 +439,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	size_t used = 0;
 
 	*ret_text = '\0';
-	if (job->n_members == 1)
+	if (job->is_local)
 		return true;
 	TAILQ_FOREACH(link, &core->links, link)
 	{

@@ -110,6 +110,7 @@ struct agt_job {
 	uint16_t member, n_members;
 	uint32_t n_workers; /* local */
 	int failed;
+	bool is_local; /* no server takes part */
 	bool is_closing;
 	uint32_t n_reads; /* running; the last one frees a closing job */
 	void (*release)(void *ctx);

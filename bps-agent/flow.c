@@ -102,7 +102,7 @@ static void enqueue(struct part *part)
 	struct agt_tensor *t = part->tensor;
 
 	part->node.key = heap_key(t->priority, (uint64_t)t->seq << 24 | (part->index & 0xffffff));
-	if (t->job->n_members == 1) {
+	if (t->job->is_local) {
 		heap_push(&core_of(part)->local, &part->node);
 	} else if (part->link) {
 		heap_push(&part->link->ready, &part->node);
@@ -115,7 +115,7 @@ void part_stop(struct part *part)
 	timer_stop(part);
 	uncharge(part);
 	if (part->state == PART_READY && heap_has(&part->node))
-		heap_remove(part->tensor->job->n_members == 1 ? &core_of(part)->local
+		heap_remove(part->tensor->job->is_local ? &core_of(part)->local
 							      : &part->link->ready,
 			&part->node);
 	if (part->state == PART_OFFERED)

@@ -284,7 +284,7 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	if (rc < 0)
 		return rc;
 	job->n_workers = me->n_ranks;
-	job->n_members = m->n_members;
+	job->is_local = job_is_local(m->n_members, m->flags);
 	return 0;
 }
 
@@ -468,7 +468,7 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 	struct ctl_tensor plan;
 	int rc;
 
-	if (job->n_workers > 1 && job->n_members > 1) {
+	if (job->n_workers > 1 && !job->is_local) {
 		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
 			&staging, err);
 		if (rc < 0)
@@ -485,7 +485,7 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 	free(in);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
-	if (job->n_members > 1) {
+	if (!job->is_local) {
 		send_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 		return 0;
 	}
@@ -814,7 +814,7 @@ void job_resync_begin(struct agent *a)
 			if (!job->by_worker[w])
 				send_worker(job, job->id, job->ranks[w], WORKER_LOST, "it left");
 		TAILQ_FOREACH(tensor, &job->tensors, link)
-		if (tensor->core && job->n_members > 1 && agt_tensor_id(tensor->core) == CTL_NO_ID)
+		if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
 			send_declare(
 				job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 	}

@@ -109,7 +109,7 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		return;
 	}
 	if (local_culprits(tensor, w->round, t->why_text, sizeof(t->why_text)) > 0 &&
-		job->n_members == 1) {
+		job->is_local) {
 		answer(t, seq, 0, t->why_text);
 		return;
 	}

@@ -696,7 +696,7 @@ void sched_tensor_publish(struct job *j, struct tensor *t)
 	j->placed[j->n_placed++] = t;
 	j->bytes += t->n_elems * dtype_bytes(t->dtype);
 	t->n_parts = (uint32_t)((t->n_elems + t->part_elems - 1) / t->part_elems);
-	if (j->n_members < 2) /* nothing to sum across machines */
+	if (job_is_local(j->n_members, j->flags))
 		return;
 	t->parts = sched_alloc(t->n_parts, sizeof(*t->parts));
 	for (uint32_t i = 0; i < t->n_parts; i++)

@@ -37,8 +37,8 @@ static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_se
 	if (!s)
 		return -ENOMEM;
 	s->bytes = bytes;
-	s->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	/* Not populated: zeroing would hold up the thread, and what is never used costs nothing. */
+	s->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (s->mem == MAP_FAILED) {
 		rc = -errno;
 		free(s);

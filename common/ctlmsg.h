@@ -14,6 +14,7 @@
  *   FAIL (any)                   JOB_END
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -120,7 +121,16 @@ struct ctl_peers {
 	uint32_t n_peers;
 };
 
-enum job_flags { JOB_DETERMINISTIC = 1 << 0, JOB_FLAGS_KNOWN = JOB_DETERMINISTIC };
+enum job_flags {
+	JOB_DETERMINISTIC = 1 << 0, /* add in order of ranks */
+	JOB_DISTRIBUTED = 1 << 1,   /* use servers even when all workers are on one machine */
+	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED,
+};
+/* Do the sums of a job stay on the one machine that it has? */
+static inline bool job_is_local(uint32_t n_members, uint32_t flags)
+{
+	return n_members == 1 && !(flags & JOB_DISTRIBUTED);
+}
 
 /* A trainer has attached to this agent. seq comes back in JOINED. */
 struct ctl_join {

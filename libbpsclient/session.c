@@ -389,7 +389,8 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.job = o->job,
 			.rank = o->rank < 0 ? UINT32_MAX : (uint32_t)o->rank,
 			.size = (uint32_t)o->size,
-			.flags = o->is_deterministic ? JOB_DETERMINISTIC : 0,
+			.flags = (o->is_deterministic ? JOB_DETERMINISTIC : 0) |
+				(o->is_forced ? JOB_DISTRIBUTED : 0),
 			.part_bytes = o->part_bytes}};
 	struct frame f = {.mem = NULL};
 	int rc;

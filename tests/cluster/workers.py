@@ -178,3 +178,22 @@ def idle(seconds, ready):
         used = time.process_time() - before
         job.barrier()
         return used
+
+
+def huge(n_elems):
+    """One tensor of n_elems i8 through a server; checked in pieces, so that little memory is needed beside it."""
+    piece = 1 << 26
+    pattern = np.random.default_rng(5).integers(-128, 127, piece + 251, dtype=np.int8, endpoint=True)
+    with bps.open(timeout=600) as job:
+        t = job.declare("huge", "i8", n_elems)
+        for start in range(0, n_elems, piece):
+            n = min(piece, n_elems - start)
+            t.input[start : start + n] = pattern[start // piece : start // piece + n]
+        t.push_pull()
+        out = t.wait()
+        for start in range(0, n_elems, piece):
+            n = min(piece, n_elems - start)
+            want = pattern[start // piece : start // piece + n].copy()
+            want *= np.int8(job.size)
+            assert np.array_equal(out[start : start + n], want), f"piece at {start}"
+    return n_elems
