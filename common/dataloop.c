@@ -13,6 +13,10 @@
 
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000
+/* A yield that takes longer found somebody else who needs the processor; then no spinning for a while, doubling. */
+#define YIELD_TOO_LONG_NS UINT64_C(100000)
+#define NO_SPIN_MIN_NS    UINT64_C(10000000)
+#define NO_SPIN_MAX_NS    UINT64_C(1000000000)
 /* Turns without a look at the descriptors, while it spins or something always comes in between. */
 #define TURNS 8
 
@@ -27,6 +31,7 @@ struct dataloop {
 	struct xport *x;
 	char name[16];
 	uint64_t spin_ns, idle_since_ns;
+	uint64_t no_spin_until_ns, no_spin_ns; /* the machine is busy */
 	bool is_asleep, is_stopping, has_thread, has_x_poll;
 	pthread_t thread;
 	uv_loop_t uv;
@@ -146,6 +151,28 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 	return more;
 }
 
+static bool can_spin(const struct dataloop *l, uint64_t now_ns)
+{
+	return now_ns - l->idle_since_ns < l->spin_ns && now_ns >= l->no_spin_until_ns;
+}
+
+/* Look again soon instead of sleeping, which costs a wake-up; but let others run meanwhile. Whoever runs for long then
+ * is no part of our message's way: the processor is wanted, and a sleeper is woken sooner than one who yields. */
+static void spin(struct dataloop *l, uint64_t now_ns)
+{
+	uint64_t after;
+
+	sched_yield();
+	after = dataloop_now_ns();
+	if (after - now_ns < YIELD_TOO_LONG_NS)
+		return;
+	if (after - l->no_spin_until_ns > 2 * NO_SPIN_MAX_NS)
+		l->no_spin_ns = NO_SPIN_MIN_NS;
+	else if (l->no_spin_ns < NO_SPIN_MAX_NS)
+		l->no_spin_ns *= 2;
+	l->no_spin_until_ns = after + l->no_spin_ns;
+}
+
 /* Nothing to do: may this thread block now? */
 static bool can_sleep(struct dataloop *l)
 {
@@ -164,8 +191,8 @@ static void on_prepare(uv_prepare_t *p)
 	for (unsigned i = 0; i < TURNS; i++) {
 		if (turn(l, &now, &deadline))
 			break; /* busy: look at the descriptors, then go on */
-		if (now - l->idle_since_ns < l->spin_ns) {
-			sched_yield();
+		if (can_spin(l, now)) {
+			spin(l, now);
 			continue;
 		}
 		if (can_sleep(l)) {
