@@ -1,23 +1,31 @@
 #!/bin/sh
 # Install the Debian packages that a purpose needs and that are missing:
-#   install-deps.sh build|test|lint
-# As root or with sudo; where neither is available, say what would be installed and fail.
+#   install-deps.sh build|test|lint|fuzz
+# As root or with sudo; where neither is available, say what would be installed and fail. On other systems say what the
+# packages are called on Debian, and leave the verdict to the build.
 set -eu
 
 build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev libssl-dev libinih-dev
 libnuma-dev libc6-dev"
 test="$build libcmocka-dev python3 python3-pytest python3-numpy iproute2"
-lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc"
+fuzz="$build clang"
+lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc systemd"
 
 case "${1-}" in
 build) want=$build ;;
 test) want=$test ;;
 lint) want=$lint ;;
+fuzz) want=$fuzz ;;
 *)
-	echo "usage: $0 build|test|lint" >&2
+	echo "usage: $0 build|test|lint|fuzz" >&2
 	exit 2
 	;;
 esac
+
+if ! command -v apt-get >/dev/null 2>&1 || ! command -v dpkg-query >/dev/null 2>&1; then
+	echo "not a Debian system: needed are what Debian calls" "$want" >&2
+	exit 0
+fi
 
 missing=
 for p in $want; do

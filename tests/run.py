@@ -18,6 +18,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300
+SANITIZERS = {
+    "LSAN_OPTIONS": f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0",
+    "TSAN_OPTIONS": f"suppressions={ROOT}/tests/tsan.supp:halt_on_error=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
 
 
 class Counts:
@@ -30,8 +35,17 @@ class Counts:
         self.skipped += skipped
 
 
+def environment(**more):
+    """Ours, with what the sanitizers need; what the caller has set for them comes last and wins."""
+    env = dict(os.environ, **more)
+    for name, options in SANITIZERS.items():
+        env[name] = ":".join(filter(None, (options, os.environ.get(name))))
+    return env
+
+
 def run(command, env=None, limit_s=LIMIT_S):
     """Run to the end or the limit; returns (exit status, output)."""
+    env = env or environment()
     try:
         p = subprocess.run(
             command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False
@@ -46,7 +60,7 @@ def report(name, seconds, ok, text):
 
 
 def run_unit(build, counts, only):
-    env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT="TAP")
+    env = environment(CMOCKA_MESSAGE_OUTPUT="TAP")
     for program in sorted((build / "tests").glob("test_*")):
         if program.suffix or (only and only not in program.name):
             continue
@@ -84,7 +98,7 @@ def run_fuzz(build, counts, only):
 def run_cluster(build, counts, only):
     if only and only not in "cluster":
         return
-    env = dict(os.environ, BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1")
+    env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1")
     if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")

@@ -6,7 +6,7 @@ CHECKFLAGS ?=
 help:
 	@echo 'make             build everything into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
 	@echo 'make demo        install what is missing, build, train the example on a private cluster'
-	@echo 'make test        install what is missing, build (debug and release), pass the tests'
+	@echo 'make test        install what is missing, build for debugging, pass the tests'
 	@echo 'make check       build and run the tests of this BUILD; CHECKFLAGS="--only WORD --no-cluster"'
 	@echo 'make check-asan  all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
@@ -15,30 +15,74 @@ help:
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
-	@echo 'make install     into $$DESTDIR$$PREFIX'
+	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local)'
 
 # Each step in a make of its own: what is found by pkg-config changes when packages are installed.
+JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+STEP	= $(Q)$(MAKE) --no-print-directory $(JOBS)
+
 demo:
-	@tests/install-deps.sh build
-	@$(MAKE) --no-print-directory BUILD=release all
-	@tests/demo.sh build/release
+	$(Q)tests/install-deps.sh build
+	$(STEP) BUILD=release all
+	$(Q)tests/demo.sh build/release
 
 test:
-	@tests/install-deps.sh test
-	@$(MAKE) --no-print-directory BUILD=debug check
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=debug check
 
 check: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
 check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN)
 
 check-asan:
-	$(Q)$(MAKE) --no-print-directory BUILD=asan check
+	$(STEP) BUILD=asan check
 check-tsan:
-	$(Q)TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp $$TSAN_OPTIONS" \
-		$(MAKE) --no-print-directory BUILD=tsan check CHECKFLAGS="--no-cluster $(CHECKFLAGS)"
+	$(STEP) BUILD=tsan check CHECKFLAGS="--no-cluster $(CHECKFLAGS)"
 
+# The targets again, with libFuzzer's main and its counters in all that they call.
 FUZZ_S	?= 60
+FUZZERS	:= $(patsubst tests/fuzz/%.c,$(B)/fuzzers/%,$(FUZZ))
+$(FUZZERS): $(B)/fuzzers/%: $(B)/tests/fuzz/%.o $(LIBCORES) $(LIBCOMMON)
+	$(call link,-fsanitize=fuzzer $(LIBS))
+fuzzers: $(FUZZERS)
 fuzz:
-	$(Q)tests/fuzz/run.sh $(FUZZ_S)
+	$(Q)tests/install-deps.sh fuzz
+	$(STEP) CC=clang BUILD=asan B=build/fuzz CFLAGS=-fsanitize=fuzzer-no-link fuzzers
+	$(Q)tests/fuzz/run.sh build/fuzz/fuzzers $(FUZZ_S)
 
-.PHONY: help demo test check check-build check-asan check-tsan fuzz
+.PHONY: help demo test check check-build check-asan check-tsan fuzzers fuzz
+
+# Static analysis in a build of its own, so that only what changed is looked at again. A .tidy file says that its
+# source was clean; it comes after the object, whose dependencies it shares. Tests are left out of gcc's analyser: their
+# helpers end a test by a jump that it does not follow.
+LINT_SRC := $(sort $(ALLSRC))
+LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
+LINT_SH	:= $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
+LINT_MAN := $(wildcard docs/man/*.[1-8])
+LINT_UNITS := $(wildcard systemd/*.service systemd/*.socket)
+LINT_INC = $(if $(filter common/error.c libbpsclient/text.c,$(1)),,-include tests/lint.h)
+$(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
+	$(call say,TIDY,$<)
+	$(Q)clang-tidy --quiet $< -- -std=gnu11 -I. -D_GNU_SOURCE -DBPS_VERSION='"0"' \
+		$(call LINT_INC,$<) $(PKG_CFLAGS) $(ISA) 2>$@.err || { cat $@.err; exit 1; }
+	$(Q)touch $@
+
+lint-format:
+	$(Q)echo $(LINT_C) | xargs -n 40 -P 2 clang-format --dry-run -Werror
+lint-cppcheck:
+	$(Q)cppcheck --quiet -j 2 --enable=warning,performance,portability --inline-suppr --std=c11 \
+		--error-exitcode=1 --suppress=varFuncNullUB -I. -D_GNU_SOURCE -D__x86_64__ \
+		-DBPS_VERSION='"0"' $(LINT_SRC)
+lint-shell:
+	$(Q)shellcheck $(LINT_SH)
+lint-man:
+	$(Q)mandoc -T lint -W warning $(LINT_MAN)
+lint-units:
+	$(Q)$(if $(LINT_UNITS),systemd-analyze verify $(LINT_UNITS))
+lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
+lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
+lint:
+	$(Q)tests/install-deps.sh lint
+	$(STEP) -k BUILD=debug B=build/lint LINT=1 lint-all
+
+.PHONY: lint lint-all lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
