@@ -88,8 +88,8 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 	struct err_text *err)
 {
 	struct arena *a = calloc(1, sizeof(*a));
-	void *mem;
-	int fd, rc;
+	void *mem = NULL;
+	int fd = -1, rc;
 
 	if (!a)
 		return err_set(err, -ENOMEM, "the agent is out of memory");

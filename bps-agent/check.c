@@ -139,7 +139,7 @@ static void check_tensor(struct check *c, const struct agt_tensor *t)
 	expect(c, t->is_planned == (t->parts != NULL), "planned <=> partitions");
 	expect(c, !t->is_running || (t->is_planned && !t->failed),
 		"running => planned, not failed");
-	for (uint32_t i = 0; i < t->n_parts; i++) {
+	for (uint32_t i = 0; t->parts && i < t->n_parts; i++) {
 		const struct part *part = &t->parts[i];
 
 		c->part = part;

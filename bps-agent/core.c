@@ -56,6 +56,7 @@ static void job_destroy(struct agt_job *job)
 	void *ctx = job->release_ctx;
 
 	while (!TAILQ_EMPTY(&job->tensors))
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
 		tensor_free(TAILQ_FIRST(&job->tensors));
 	TAILQ_REMOVE(&job->core->jobs, job, link);
 	free(job->by_id);
@@ -70,6 +71,7 @@ void agt_core_free(struct agt_core *core)
 	if (!core)
 		return;
 	while (!TAILQ_EMPTY(&core->jobs))
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
 		job_destroy(TAILQ_FIRST(&core->jobs));
 	while (!TAILQ_EMPTY(&core->links))
 		link_free(TAILQ_FIRST(&core->links));

@@ -457,7 +457,7 @@ static json_t *agents_json(const struct sched_core *c, const struct job *j,
 		put_str(o, "name", m->name);
 		put_str(o, "host", m->host);
 		json_object_set_new(o, "has_answered", json_boolean(has_answered));
-		put_str(o, "text", has_answered && p->texts[i] ? p->texts[i] : "");
+		put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
 		json_array_append_new(list, o);
 		if (p && !has_answered)
 			json_array_append_new(missing, str(m->name));

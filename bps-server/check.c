@@ -355,7 +355,7 @@ static void check_limbo(struct check *c)
 		expect(c, l->buf && l->n_peers > 0, "limbo => somebody may read it");
 		for (unsigned i = 0; i < l->n_peers; i++)
 			expect(c, is_peer(core, l->peers[i]), "limbo => its readers are connected");
-		c->n.sums_bytes += l->buf->bytes;
+		c->n.sums_bytes += l->buf ? l->buf->bytes : 0;
 		n++;
 	}
 	expect(c, n == core->stats.limbo, "stats.limbo = |limbo|");

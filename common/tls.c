@@ -102,7 +102,7 @@ static int on_find_session(
 	*ret_session = NULL;
 	if (split_identity(wire, n_wire, identity, print))
 		return 1;
-	strcpy(ret_identity, identity);
+	memcpy(ret_identity, identity, strlen(identity) + 1);
 	if (find_key(t, identity, print, &key))
 		return 1;
 	*ret_session = psk_session(ssl, &key);

@@ -13,33 +13,33 @@
 
 #include "common/error.h"
 
-#define WIRE_VERSION	 1
-#define WIRE_HDR_BYTES	 64
-#define WIRE_TAIL_MAX	 (16 + WIRE_MEMBERS_MAX / 8)
+#define WIRE_VERSION   1
+#define WIRE_HDR_BYTES 64
+#define WIRE_TAIL_MAX  (16 + WIRE_MEMBERS_MAX / 8)
 #ifndef WIRE_INLINE_MAX /* smaller in the simulator */
 #define WIRE_INLINE_MAX (16 * 1024)
 #endif
 /* The largest send: one message of the largest kind. Control receives are this big. */
-#define WIRE_SEND_MAX	 (WIRE_HDR_BYTES + WIRE_TAIL_MAX + WIRE_INLINE_MAX)
+#define WIRE_SEND_MAX (WIRE_HDR_BYTES + WIRE_TAIL_MAX + WIRE_INLINE_MAX)
 /* Most agents of one job, for the contributor bitmap. */
 #define WIRE_MEMBERS_MAX 1024
-#define WIRE_NO_SEGMENT	 UINT16_MAX
+#define WIRE_NO_SEGMENT  UINT16_MAX
 
 enum wire_type {
 	WIRE_CONTRIB = 1, /* agent: my contribution to round r, here (inline) or there (offer) */
-	WIRE_RESULT,	  /* server: the sum of round r */
-	WIRE_HAVE,	  /* agent: idle, and I hold result r */
-	WIRE_HAVE_OK,	  /* server: heard HAVE(r) */
+	WIRE_RESULT,      /* server: the sum of round r */
+	WIRE_HAVE,        /* agent: idle, and I hold result r */
+	WIRE_HAVE_OK,     /* server: heard HAVE(r) */
 	WIRE_DONATE_REQ,  /* server: offer me result r, others lack it */
-	WIRE_DONATE,	  /* agent: result r, here or there */
-	WIRE_GOT,	  /* agent: I will not read this RESULT offer (any more) */
-	WIRE_AGAIN,	  /* server: I do not know this partition or pgen yet, send CONTRIB or HAVE again soon */
-	WIRE_BAD_CRC,	  /* server: what I read is not what the CONTRIB or DONATE described */
-	WIRE_CREDIT,	  /* either: more control receives are posted */
-	WIRE_PING,	  /* either: are you there; answered by PONG */
+	WIRE_DONATE,      /* agent: result r, here or there */
+	WIRE_GOT,         /* agent: I will not read this RESULT offer (any more) */
+	WIRE_AGAIN, /* server: I do not know this partition or pgen yet, send CONTRIB or HAVE again soon */
+	WIRE_BAD_CRC, /* server: what I read is not what the CONTRIB or DONATE described */
+	WIRE_CREDIT,  /* either: more control receives are posted */
+	WIRE_PING,    /* either: are you there; answered by PONG */
 	WIRE_PONG,
-	WIRE_SEG_ADD,	  /* either: a segment that I may offer from */
-	WIRE_SEG_DEL,	  /* either: that segment is gone */
+	WIRE_SEG_ADD, /* either: a segment that I may offer from */
+	WIRE_SEG_DEL, /* either: that segment is gone */
 	WIRE_TYPE_END
 };
 
@@ -57,33 +57,33 @@ struct member_set {
 struct wire_msg {
 	uint8_t type;
 	uint16_t flags;
-	uint32_t crc;	   /* crc32c of the payload, inline or offered; BAD_CRC: of what it refuses */
-	uint64_t cookie;   /* of the connection, set by the transport */
-	uint64_t pgen;	   /* view in which the partition got its server and members */
-	uint64_t round;	   /* from 1 */
+	uint32_t crc;    /* crc32c of the payload, inline or offered; BAD_CRC: of what it refuses */
+	uint64_t cookie; /* of the connection, set by the transport */
+	uint64_t pgen;   /* view in which the partition got its server and members */
+	uint64_t round;  /* from 1 */
 	uint32_t job;
 	uint32_t tensor;
 	uint32_t part;
 	uint16_t member;   /* the agent's number in the job */
 	uint16_t priority; /* larger goes first */
-	uint32_t len;	   /* payload bytes */
+	uint32_t len;      /* payload bytes */
 	uint16_t segment;
-	uint16_t credits;  /* control receives granted with this message, set by the transport */
-	uint64_t offset;   /* in the segment */
+	uint16_t credits; /* control receives granted with this message, set by the transport */
+	uint64_t offset;  /* in the segment */
 	union {
-		struct { /* CONTRIB */
+		struct {                   /* CONTRIB */
 			uint32_t crc_prev; /* of delivered result round - 1, 0 when round is 1 */
-			uint8_t codec;	   /* 0: none */
+			uint8_t codec;     /* 0: none */
 			uint8_t op;
-			uint16_t group;	   /* 0: the whole job */
-			uint32_t workers;  /* behind this contribution */
+			uint16_t group;   /* 0: the whole job */
+			uint32_t workers; /* behind this contribution */
 		} contrib;
-		struct { /* RESULT, DONATE */
-			uint32_t workers;	    /* behind the sum */
-			uint16_t n_members;	    /* bits of contributors that count */
+		struct {                    /* RESULT, DONATE */
+			uint32_t workers;   /* behind the sum */
+			uint16_t n_members; /* bits of contributors that count */
 			struct member_set contributors;
 		} result;
-		struct { /* SEG_ADD */
+		struct {               /* SEG_ADD */
 			uint64_t base; /* remote address of offset 0 */
 			uint64_t key;
 			uint64_t bytes;

@@ -27,7 +27,7 @@ extern "C" {
 #define BPS_API __attribute__((visibility("default")))
 #define BPS_ABI 1
 
-struct bps;	   /* a worker's place in a job */
+struct bps;        /* a worker's place in a job */
 struct bps_tensor; /* a declared tensor; lives as long as its struct bps */
 
 /* Element types, numbered like NCCL's. */
@@ -47,20 +47,20 @@ enum bps_dtype {
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
 enum bps_code {
-	BPS_ETIMEDOUT = -10001,	     /* the time-out passed; the sentence names who is missing */
-	BPS_EBUSY = -10002,	     /* a push_pull of this tensor is in flight */
-	BPS_EMISMATCH = -10003,	     /* workers disagree about a tensor, an operation or the job */
-	BPS_ENOSERVER = -10004,	     /* no server can be reached */
-	BPS_ENOSCHED = -10005,	     /* the scheduler cannot be reached */
-	BPS_ENOAGENT = -10006,	     /* this machine's agent cannot be reached */
+	BPS_ETIMEDOUT = -10001,      /* the time-out passed; the sentence names who is missing */
+	BPS_EBUSY = -10002,          /* a push_pull of this tensor is in flight */
+	BPS_EMISMATCH = -10003,      /* workers disagree about a tensor, an operation or the job */
+	BPS_ENOSERVER = -10004,      /* no server can be reached */
+	BPS_ENOSCHED = -10005,       /* the scheduler cannot be reached */
+	BPS_ENOAGENT = -10006,       /* this machine's agent cannot be reached */
 	BPS_EWORKER_LOST = -10007,   /* another worker died */
 	BPS_EAGENT_LOST = -10008,    /* another machine died */
-	BPS_EEVICTED = -10009,	     /* the others went on without this machine */
+	BPS_EEVICTED = -10009,       /* the others went on without this machine */
 	BPS_EINPUT_CHANGED = -10010, /* an input buffer was written to while in flight */
-	BPS_EDIVERGED = -10011,	     /* workers hold different results of one round */
-	BPS_EQUOTA = -10012,	     /* a quota is exhausted; the sentence has limit and use */
-	BPS_EPROTO = -10013,	     /* the other side broke the protocol */
-	BPS_EVERSION = -10014,	     /* library and agent do not fit together */
+	BPS_EDIVERGED = -10011,      /* workers hold different results of one round */
+	BPS_EQUOTA = -10012,         /* a quota is exhausted; the sentence has limit and use */
+	BPS_EPROTO = -10013,         /* the other side broke the protocol */
+	BPS_EVERSION = -10014,       /* library and agent do not fit together */
 	BPS_EAUTH = -10015,
 	BPS_ENOTFOUND = -10016,
 	BPS_EDUP = -10017, /* this rank is already taken */
@@ -74,17 +74,18 @@ enum bps_code {
 /* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL member is taken
  * from the environment, first name that is set: see bpsclient(3) for the table. */
 struct bps_options {
-	uint32_t abi;		  /* BPS_ABI, set by bps_options_init */
-	const char *job;	  /* BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
+	uint32_t abi;             /* BPS_ABI, set by bps_options_init */
+	const char *job;          /* BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
 	const char *agent_socket; /* BPS_AGENT_SOCKET, default /run/bps/agent.sock */
-	int32_t rank;		  /* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...) or assigned */
-	int32_t size;		  /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
-	int32_t local_rank;	  /* -1: environment */
-	int32_t local_size;	  /* -1: environment */
-	uint32_t timeout_ms;	  /* of every wait that names none; BPS_TIMEOUT; 0: 600,000 */
+	int32_t rank; /* -1: environment (BPS_RANK, RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, ...) or assigned */
+	int32_t size;             /* -1: environment (BPS_SIZE, WORLD_SIZE, ...), else 1 */
+	int32_t local_rank;       /* -1: environment */
+	int32_t local_size;       /* -1: environment */
+	uint32_t timeout_ms;      /* of every wait that names none; BPS_TIMEOUT; 0: 600,000 */
 	uint32_t open_timeout_ms; /* for all workers to arrive; BPS_OPEN_TIMEOUT; 0: timeout_ms */
-	int32_t deterministic;	  /* 1: same bits from the same inputs, run after run; -1: BPS_DETERMINISTIC */
-	uint32_t part_bytes;	  /* wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice */
+	int32_t deterministic; /* 1: same bits from the same inputs, run after run; -1: BPS_DETERMINISTIC */
+	uint32_t
+		part_bytes; /* wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice */
 };
 
 BPS_API void bps_options_init(struct bps_options *opt);
@@ -117,8 +118,8 @@ struct bps_decl {
 	enum bps_dtype dtype;
 	uint64_t n_elems;
 };
-BPS_API int bps_declare_group(struct bps *b, const struct bps_decl *decls, size_t n,
-	struct bps_tensor **ret);
+BPS_API int bps_declare_group(
+	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 
 /* n_elems values, 64-byte aligned, in memory shared with the agent: no copy is made of them. */
 BPS_API void *bps_input(struct bps_tensor *t);
@@ -134,11 +135,11 @@ BPS_API const char *bps_name(const struct bps_tensor *t);
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* The same from and to memory of the caller's: src is copied before it returns, dst (may be src or NULL) is written
  * by the bps_wait or bps_poll that finds it complete. */
-BPS_API int bps_push_pull_copy(struct bps_tensor *t, const void *src, void *dst, enum bps_op op,
-	int32_t priority);
+BPS_API int bps_push_pull_copy(
+	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority);
 /* Submit n tensors with one wake-up. All or none: on an error nothing was submitted. */
-BPS_API int bps_push_pull_group(struct bps_tensor *const *tensors, size_t n, enum bps_op op,
-	int32_t priority);
+BPS_API int bps_push_pull_group(
+	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
 /* 1 complete (or nothing in flight), 0 still in flight, negative: it failed. */
 BPS_API int bps_poll(struct bps_tensor *t);
@@ -155,8 +156,8 @@ BPS_API int bps_barrier(struct bps *b, uint32_t timeout_ms);
 /* data: n_bytes at every worker, overwritten with root's. */
 BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms);
 /* dst: size * n_bytes, worker r's src at r * n_bytes. */
-BPS_API int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst,
-	uint32_t timeout_ms);
+BPS_API int bps_allgather(
+	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
 BPS_API const char *bps_strerror(int code);
 /* Sentence of this thread's last failed call; "" when there was none. Lives until the thread's next call. */

@@ -244,7 +244,7 @@ static int copy_text(char *dst, size_t room, const char *src, const char *what)
 	if (!*src || strlen(src) >= room)
 		return text_set(-EINVAL, "%s '%.40s%s' has %zu bytes, not 1 to %zu", what, src,
 			strlen(src) > 40 ? "..." : "", strlen(src), room - 1);
-	strcpy(dst, src);
+	memcpy(dst, src, strlen(src) + 1);
 	return 0;
 }
 

@@ -359,7 +359,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 static int map_control(struct session *s, struct frame *f, struct err_text *err)
 {
 	struct stat st;
-	void *page;
+	void *page = NULL;
 	int rc;
 
 	if (f->n_fds != 2)

@@ -594,7 +594,7 @@ static int start_scheduler(struct run *r)
 	char state[128];
 	char *args[] = {ARG("--listen"), ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"),
 		ARG("--state-dir"), state, NULL};
-	unsigned port, http;
+	unsigned port = 0, http = 0;
 	int rc;
 
 	name_daemon(r, "scheduler", 0);

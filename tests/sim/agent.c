@@ -229,7 +229,7 @@ static void tensor_make(struct agent *a, unsigned t)
 {
 	struct tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
-	struct agt_mem in[WORKERS_MAX], staging, out[2], *all[WORKERS_MAX + 3];
+	struct agt_mem in[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}}, *all[WORKERS_MAX + 3];
 	unsigned n = 0;
 	uint8_t *mem;
 	uint16_t segment;

@@ -175,6 +175,7 @@ uint8_t *event_room(struct event *e, uint32_t n)
 static void event_free(struct sim *s, struct event *e)
 {
 	free(e->big);
+	e->big = NULL;
 	e->next = s->free_events;
 	s->free_events = e;
 }

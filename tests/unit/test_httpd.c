@@ -321,7 +321,7 @@ static void oversized_requests_are_refused(void **state)
 
 	n = (size_t)snprintf(text, sizeof(text), "GET /livez HTTP/1.1\r\nX: ");
 	memset(text + n, 'x', 9000);
-	strcpy(text + n + 9000, "\r\n\r\n");
+	memcpy(text + n + 9000, "\r\n\r\n", 5);
 	assert_status(talk(*state, text), "400");
 	n = (size_t)snprintf(
 		text, sizeof(text), "POST /livez HTTP/1.1\r\nContent-Length: 5000\r\n\r\n");

@@ -573,7 +573,7 @@ static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 	for (size_t t = 0; t < COUNT(halves); t++) {
 		unsigned n = n_finite[t];
 
-		for (uint16_t h = 0; h < n; h++) {
+		for (uint16_t h = 0; (unsigned)h < n; h++) {
 			uint16_t next = (uint16_t)(h + 1);
 			double low = float_at((unsigned char *)&h, 0, halves[t]), high;
 

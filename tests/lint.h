@@ -1,0 +1,16 @@
+/* For the static analysers only (-include): they look into one file at a time, and so cannot know that the
+ * functions that write an error's text return the code they were given, which is negative. */
+#include "libbpsclient/bps.h"
+#include "common/error.h"
+#include "libbpsclient/text.h"
+
+#define err_set(err, code, ...)                                                                    \
+	__extension__({                                                                            \
+		err_set(err, code, __VA_ARGS__);                                                   \
+		(code);                                                                            \
+	})
+#define text_set(code, ...)                                                                        \
+	__extension__({                                                                            \
+		text_set(code, __VA_ARGS__);                                                       \
+		(code);                                                                            \
+	})
