@@ -94,6 +94,14 @@ struct submit { /* in an event's bytes */
 	unsigned worker;
 };
 
+/* Trainers that do not agree on it must not wait for each other for ever. */
+static uint16_t priority_of(const struct agent *a, unsigned t)
+{
+	unsigned n = a->s->o.n_tensors;
+
+	return (uint16_t)(a->s->o.is_priority_mixed ? (t + a->idx) % n : n - t);
+}
+
 static void on_submit(struct sim *s, struct event *e)
 {
 	struct agent *a = e->p;
@@ -110,7 +118,7 @@ static void on_submit(struct sim *s, struct event *e)
 	trace(s, "%s: rank %u submits round %llu of tensor %u", a->node.name,
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
 	rc = agt_submit(sub.ts->t, a->workers[sub.worker].slot, round, s->o.tensors[sub.ts->idx].op,
-		(uint16_t)(s->o.n_tensors - sub.ts->idx));
+		priority_of(a, sub.ts->idx));
 	if (rc < 0 && !sub.ts->failed)
 		violation(s, "%s: submit of round %llu: %s", a->node.name,
 			(unsigned long long)round, err_str(rc));

@@ -28,6 +28,7 @@ static void draw_job(struct sim *s)
 	}
 	o->rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX);
 	o->is_deterministic = rnd_chance(s, 300);
+	o->is_priority_mixed = rnd_chance(s, 200);
 	o->has_ranks = rnd_chance(s, 500);
 	o->part_bytes = 256u << rnd_below(s, 3);
 	o->n_tensors = (unsigned)rnd_between(s, 1, TENSORS_MAX);
@@ -58,6 +59,7 @@ static void draw_net(struct sim *s)
 	o->ctl_delay_ns = (50 * US) << rnd_below(s, 9);
 	o->think_ns = rnd_chance(s, 300) ? 0 : (1 * MS) << rnd_below(s, 9);
 	o->tail_permille = rnd_chance(s, 400) ? (uint32_t)rnd_below(s, 60) : 0;
+	o->ctl_tail_permille = rnd_chance(s, 400) ? (uint32_t)rnd_below(s, 300) : 0;
 	o->eagain_permille = rnd_chance(s, 400) ? (uint32_t)rnd_below(s, 300) : 0;
 	o->refuse_permille = rnd_chance(s, 300) ? (uint32_t)rnd_below(s, 500) : 0;
 	if (rnd_chance(s, 400)) {
@@ -316,7 +318,8 @@ static void on_faults_end(struct sim *s, struct event *e)
 	struct options *o = &s->o;
 
 	(void)e;
-	o->tail_permille = o->loss_permille = o->dup_permille = o->reorder_permille = 0;
+	o->tail_permille = o->ctl_tail_permille = o->loss_permille = o->dup_permille =
+		o->reorder_permille = 0;
 	o->refuse_permille = o->ctl_again_permille = o->corrupt_permille = o->read_tail_permille =
 		0;
 }

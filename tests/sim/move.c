@@ -27,13 +27,17 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 		struct tensor *t = j->placed[i];
 
 		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-			struct member *to = any_server(c, draw, ctx);
+			struct member *to = sched_member(c, t->parts[k].server);
+			uint16_t thread = t->parts[k].thread;
 
 			if (draw(ctx, 2))
 				continue;
+			if (!to || !sched_is_usable(to) || draw(ctx, 2)) {
+				to = any_server(c, draw, ctx);
+				thread = (uint16_t)draw(ctx, to->threads);
+			}
 			sched_part_set(c, j, t, k, NULL, 0, 0);
-			sched_part_set(
-				c, j, t, k, to, (uint16_t)draw(ctx, to->threads), sched_change(c));
+			sched_part_set(c, j, t, k, to, thread, sched_change(c));
 			j->has_moved = true;
 			sched_job_dirty(c, j);
 		}

@@ -1,5 +1,6 @@
 /* The data plane: connections that keep the order or break (unless the seed's options say otherwise), reads that copy
  * piece by piece at several moments. */
+#include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -192,7 +193,8 @@ static void on_message(struct sim *s, struct event *e)
 	struct end *end = e->p;
 	struct err_text err;
 	struct wire_msg m;
-	bool is_copy = e->a == 1, is_lost = e->a == 2;
+	bool is_copy = e->a == 1, is_lost = e->a == 2, had;
+	struct peek p;
 
 	if (!is_copy)
 		credit_back(s, end->peer);
@@ -208,9 +210,15 @@ static void on_message(struct sim *s, struct event *e)
 		(unsigned long long)m.pgen, (unsigned long long)m.round, m.tensor, m.part, m.member,
 		m.flags & WIRE_INLINE ? " inline" : "");
 	s->tot->messages++;
+	if (m.type == WIRE_DONATE)
+		oracle_donated(s, &(struct peek){m.job, m.tensor, m.part, m.round, m.pgen});
 	s->tot->agains += m.type == WIRE_AGAIN;
 	end->port->enter(end->port->owner);
+	p = (struct peek){m.job, m.tensor, m.part, m.round, m.pgen};
+	had = m.type != WIRE_RESULT || peek_has(end->port->x.ctx, &p);
 	end->port->x.ev->message(end->port->x.ctx, &end->c, &m);
+	if (!had && peek_has(end->port->x.ctx, &p))
+		oracle_taken(s, &p);
 	end->port->leave(end->port->owner);
 }
 
@@ -279,12 +287,19 @@ static void on_read_done(struct sim *s, struct event *e)
 {
 	struct read *rd = e->p;
 	struct end *end = rd->end;
+	struct peek p;
+	bool had = true;
 
-	(void)s;
 	if (rd->is_over)
 		return;
 	end->port->enter(end->port->owner);
+	if (end == &end->pipe->agent) {
+		p = peek_read(rd->r);
+		had = peek_has(end->port->x.ctx, &p);
+	}
 	read_end(rd, 0);
+	if (!had && peek_has(end->port->x.ctx, &p))
+		oracle_taken(s, &p);
 	end->port->leave(end->port->owner);
 }
 

@@ -1,4 +1,5 @@
 /* What must hold, from the outside: exact sums, the same bytes everywhere, one home per partition and pgen. */
+#include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -181,6 +182,42 @@ void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, c
 			(unsigned long long)round);
 	r->is_known = true;
 	r->crc = crc;
+}
+
+void oracle_donated(struct sim *s, const struct peek *p)
+{
+	struct oracle *o = &s->oracle;
+
+	if (o->n_donations < DONATIONS_MAX)
+		o->donations[o->n_donations++] = (struct donation){
+			p->pgen, (uint8_t)p->tensor, (uint8_t)p->part, (uint8_t)p->round};
+}
+
+static bool was_donated(const struct oracle *o, const struct peek *p)
+{
+	for (unsigned i = 0; i < o->n_donations; i++)
+		if (o->donations[i].pgen == p->pgen && o->donations[i].tensor == p->tensor &&
+			o->donations[i].part == p->part && o->donations[i].round == p->round)
+			return true;
+	return o->n_donations == DONATIONS_MAX;
+}
+
+void oracle_taken(struct sim *s, const struct peek *p)
+{
+	struct oracle *o = &s->oracle;
+	uint64_t *made;
+
+	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
+		return;
+	made = &o->made[p->tensor][p->part][p->round];
+	if (!*made)
+		*made = p->pgen;
+	else if (*made != p->pgen && !was_donated(o, p))
+		violation(s,
+			"I2: tensor %u part %u round %llu was summed under pgen %llx and again "
+			"under %llx",
+			p->tensor, p->part, (unsigned long long)p->round, (unsigned long long)*made,
+			(unsigned long long)p->pgen);
 }
 
 void oracle_job(struct sim *s, const struct ctl_job *job)

@@ -8,6 +8,7 @@
  *   world.c   events, virtual time, the life of one history, what must hold at its end
  *   faults.c  what is drawn from the seed, and the faults while it runs
  *   move.c    one of them, inside the scheduler's core
+ *   peek.c    a look into the agent's core
  *   net.c     the data plane: struct xport_ops over a network of connections
  *   ctl.c     the control plane's connections, and the scheduler's shell
  *   member.c  what server and agent have in common: HELLO, beats, reconnecting
@@ -42,6 +43,7 @@
 #define CONNS_MAX      4096 /* control connections of a history */
 #define SEGS_MAX       256
 #define HOMES_MAX      512
+#define DONATIONS_MAX  512
 #define EVENT_BYTES    544
 
 struct sim;
@@ -125,7 +127,8 @@ struct options {
 	unsigned n_servers, n_threads, n_agents, n_tensors;
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
-	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm;
+	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
+		is_priority_mixed;
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -133,7 +136,8 @@ struct options {
 	} tensors[TENSORS_MAX];
 	uint64_t delay_ns, read_delay_ns, ctl_delay_ns, think_ns;
 	uint32_t tail_permille, loss_permille, dup_permille, reorder_permille, eagain_permille,
-		refuse_permille, ctl_again_permille, corrupt_permille, read_tail_permille;
+		refuse_permille, ctl_again_permille, corrupt_permille, read_tail_permille,
+		ctl_tail_permille;
 	unsigned credits, reads_max;
 	size_t staging_bytes, peer_window_bytes, window_bytes;
 	uint32_t faults; /* bit per enum fault */
@@ -355,6 +359,13 @@ struct oracle {
 		bool is_known;
 		uint32_t crc;
 	} results[TENSORS_MAX][ROUNDS_MAX + 1];
+	/* By tensor, partition and round: the pgen in which the result was made. */
+	uint64_t made[TENSORS_MAX][PARTS_MAX][ROUNDS_MAX + 1];
+	struct donation {
+		uint64_t pgen;
+		uint8_t tensor, part, round;
+	} donations[DONATIONS_MAX];
+	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
 };
@@ -365,6 +376,10 @@ void oracle_plan(struct sim *s, const struct ctl_plan *plan);
 /* A delivered result: its sum, and that all have the same. */
 void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes,
 	uint32_t workers);
+/* An agent took that result, a server got that donation: a result that somebody has is never made again. */
+struct peek;
+void oracle_taken(struct sim *s, const struct peek *p);
+void oracle_donated(struct sim *s, const struct peek *p);
 /* The scheduler sends: nothing that is not durable. */
 void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
 

@@ -52,7 +52,7 @@ uint64_t ctl_delay(struct sim *s)
 {
 	uint64_t d = s->o.ctl_delay_ns / 2 + rnd_below(s, s->o.ctl_delay_ns);
 
-	return rnd_chance(s, s->o.tail_permille) ? d + rnd_below(s, 300 * MS) : d;
+	return rnd_chance(s, s->o.ctl_tail_permille) ? d + rnd_below(s, 300 * MS) : d;
 }
 
 /* ---- memory ---- */

@@ -1,0 +1,20 @@
+#ifndef BPS_TESTS_SIM_PEEK_H
+#define BPS_TESTS_SIM_PEEK_H
+/* A look into the agent's core, whose names are others than those of sim.h: which result has a partition taken, and of
+ * which pgen. Equal bits do not tell a sum that was made twice. */
+#include <stdbool.h>
+#include <stdint.h>
+
+struct agt_core;
+struct xport_read;
+
+struct peek {
+	uint32_t job, tensor, part;
+	uint64_t round, pgen; /* of the result in question */
+};
+
+/* Has the partition that round's result? False also when it is not known. */
+bool peek_has(const struct agt_core *core, const struct peek *p);
+/* What a read of an agent is for. */
+struct peek peek_read(const struct xport_read *r);
+#endif
