@@ -77,6 +77,20 @@ static void draw_net(struct sim *s)
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
 }
 
+/* Reads that outlive placements: what a server hands out again too early is still being read (B3). */
+static void draw_long_reads(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	o->read_tail_permille = 300;
+	o->reads_max = 6;
+	o->faults = 1u << F_MOVE;
+	o->fault_gap_ns = (2 * MS) << rnd_below(s, 5);
+	o->faults_ns = o->fault_gap_ns * 100;
+	o->is_forming_calm = true;
+	o->think_ns = 1 * MS;
+}
+
 void options_draw(struct sim *s)
 {
 	struct options *o = &s->o;
@@ -97,6 +111,8 @@ void options_draw(struct sim *s)
 
 	o->fault_gap_ns = (500 * US) << rnd_below(s, 12);
 	o->faults_ns = o->fault_gap_ns * rnd_between(s, 5, 40);
+	if (rnd_chance(s, 40))
+		draw_long_reads(s);
 }
 
 /* ---- while it runs ---- */

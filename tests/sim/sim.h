@@ -54,7 +54,7 @@ typedef void event_fn(struct sim *s, struct event *e);
 
 /* A process. An event for it waits while it is paused and is void when that life of it is over. */
 struct node {
-	char name[12];
+	char name[24];
 	bool is_up;
 	uint32_t life;
 	uint64_t paused_until;
