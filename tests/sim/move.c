@@ -34,6 +34,8 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 				continue;
 			if (!to || !sched_is_usable(to) || draw(ctx, 2)) {
 				to = any_server(c, draw, ctx);
+				if (!to)
+					return;
 				thread = (uint16_t)draw(ctx, to->threads);
 			}
 			sched_part_set(c, j, t, k, NULL, 0, 0);
