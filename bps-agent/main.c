@@ -57,7 +57,7 @@ static const struct setting rows[] = {
 		.max = 4096, .help = "trainers connected at a time"},
 	{"max-tensors", SET_INT, SETTING_AT(struct opts, max_tensors), .def = "16384", .min = 16,
 		.max = 1 << 20, .help = "tensors that one trainer may declare"},
-	{"spin", SET_DURATION, SETTING_AT(struct opts, spin_us), .def = "20us",
+	{"spin", SET_DURATION, SETTING_AT(struct opts, spin_us), .def = "50us",
 		.max = 10 * SETTING_MS,
 		.help = "how long the idle data thread looks for work before it sleeps"},
 	{"ping", SET_DURATION, SETTING_AT(struct opts, ping_us), .def = "500ms",

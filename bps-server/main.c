@@ -51,7 +51,7 @@ static const struct setting rows[] = {
 	{"peer-window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB",
 		.min = SETTING_MIB, .max = SETTING_GIB,
 		.help = "bytes being read from one agent at a time, per data thread"},
-	{"spin", SET_DURATION, SETTING_AT(struct opts, spin_us), .def = "20us",
+	{"spin", SET_DURATION, SETTING_AT(struct opts, spin_us), .def = "50us",
 		.max = 10 * SETTING_MS,
 		.help = "how long an idle data thread looks for work before it sleeps"},
 	{"ping", SET_DURATION, SETTING_AT(struct opts, ping_us), .def = "500ms",

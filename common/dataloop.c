@@ -138,8 +138,8 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 
 	do {
 		*ret_deadline = l->ops->tick(l->ctx, now);
-		more = l->x && fabric_poll(l->x, now) > 0;
-		more |= l->ops->work(l->ctx);
+		more = l->ops->work(l->ctx); /* first: what it queues leaves with the poll */
+		more |= l->x && fabric_poll(l->x, now) > 0;
 		any |= more;
 		now = dataloop_now_ns();
 	} while (more && now - start < TURN_NS);
