@@ -62,7 +62,7 @@ LINT_SH	:= $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 LINT_MAN := $(wildcard docs/man/*.[1-8])
 LINT_UNITS := $(wildcard systemd/*.service systemd/*.socket)
 LINT_INC = $(if $(filter common/error.c libbpsclient/text.c,$<),,-include tests/lint.h)
-ifdef LINT
+ifdef ANALYZE # (LINT is a variable of make itself)
 # Headers whose macros cppcheck has to know to find its way.
 LINT_H	:= $(filter %/queue.h %/jansson.h,$(shell printf '\043include <%s>\n' sys/queue.h jansson.h | \
 	$(CC) $(PKG_CFLAGS) -E -M -xc -))
@@ -92,6 +92,6 @@ lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
 	@echo 'lint: clean'
 lint:
 	$(Q)tests/install-deps.sh lint
-	$(STEP) -k BUILD=debug B=build/lint LINT=1 lint-all
+	$(STEP) -k BUILD=debug B=build/lint ANALYZE=1 lint-all
 
 .PHONY: lint lint-all lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy

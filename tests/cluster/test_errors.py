@@ -26,7 +26,7 @@ def test_missing_worker_at_the_start_is_named(cluster):
 
 def test_worker_that_does_not_submit_is_named_with_its_host(cluster):
     c = cluster(agents=2, servers=1)
-    args = {"what": "one_is_missing", "args": {"missing_rank": 3, "timeout": 1.5}}
+    args = {"what": "one_is_missing", "linger": 2.0, "args": {"missing_rank": 3, "timeout": 1.5}}
     results = c.run("error", 4, args)
     for r in results[:3]:
         assert r["code"] == bps.ETIMEDOUT, r
@@ -75,7 +75,7 @@ def test_death_of_a_worker_ends_the_job_and_names_it(cluster, placement, what):
 
 def test_missing_server_is_named(cluster):
     c = cluster(agents=2, servers=0)
-    results = c.run("error", 2, {"what": "wait_for_servers", "args": {"timeout": 1.5}})
+    results = c.run("error", 2, {"what": "wait_for_servers", "linger": 1.0, "args": {"timeout": 1.5}})
     for r in results:
         assert r["code"] in (bps.ETIMEDOUT, bps.ENOSERVER), r
         assert "no server" in r["text"], r["text"]

@@ -74,8 +74,9 @@ def collectives():
         return [job.rank, job.size, job.local_rank, job.local_size, digest(data)]
 
 
-def error(what, **kw):
-    """Do something that must fail; returns the code and the sentence."""
+def error(what, linger=0.0, **kw):
+    """Do something that must fail; returns the code and the sentence. linger: stay for so long before leaving, which ends
+    the job for the others."""
     start = time.monotonic()
     job = None
     try:
@@ -86,6 +87,7 @@ def error(what, **kw):
     else:
         result = {"code": 0, "text": "", "seconds": time.monotonic() - start}
     if job:
+        time.sleep(linger)
         job.abort()
     return result
 
