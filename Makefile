@@ -115,7 +115,28 @@ $(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call o
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
+# What is built is installed; nothing is built for it with another BUILD than the one named.
+SBIN	= $(DESTDIR)$(PREFIX)/sbin
+BIN	= $(DESTDIR)$(PREFIX)/bin
+LIB	= $(DESTDIR)$(PREFIX)/lib
+SHARE	= $(DESTDIR)$(PREFIX)/share
+install: all
+	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
+	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include \
+		$(SHARE)/bps/python $(addprefix $(SHARE)/man/man,1 3 7 8)
+	$(Q)install -m 755 $(DAEMONS) $(SBIN)
+	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BIN)
+	$(Q)install -m 644 $(LIBBPS) $(LIB)
+	$(Q)ln -sf libbpsclient.so.0 $(LIB)/libbpsclient.so
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libbpsclient/libbpsclient.pc.in \
+		>$(LIB)/pkgconfig/libbpsclient.pc
+	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
+	$(Q)install -m 644 libbpsclient/python/bps.py $(SHARE)/bps/python
+	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
+		$(SHARE)/bps
+	$(Q)for s in 1 3 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
+
 comma := ,
-.PHONY: all
+.PHONY: all install
 .SECONDARY:
 -include $(patsubst %.c,$(B)/%.d,$(ALLSRC))
