@@ -2,6 +2,7 @@
  * thread the trainers and the network (agent.h), the transport's connection management a thread of its own. */
 #include <errno.h>
 #include <event2/buffer.h>
+#include <fcntl.h>
 #include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -307,6 +308,9 @@ static int open_socket(struct app *app, struct err_text *err)
 
 	if (pid && n && atol(pid) == (long)getpid() && atoi(n) >= 1) {
 		app->listen_fd = LISTEN_FD_FIRST;
+		if (fcntl(app->listen_fd, F_SETFD, FD_CLOEXEC) < 0 ||
+			fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
+			return err_set(err, -errno, "the service manager's socket: %s", strerror(errno));
 		return 0;
 	}
 	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);

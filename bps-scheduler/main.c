@@ -74,7 +74,7 @@ struct app {
 	struct ctllisten *listen;
 	struct sched_core *core;
 	struct statelog *log;
-	struct event *timer, *watchdog;
+	struct event *timer;
 	struct timespec started;
 	struct conn **conns; /* NULL: free */
 	uint32_t n_conns;
@@ -456,31 +456,8 @@ static int check_times(const struct opts *o, struct err_text *err)
 		return 0;
 	return err_set(err, -EINVAL,
 		"server-dead and agent-dead must be at least %d beats (%llu ms): lower beat or "
-		"raise"
-		" them",
+		"raise them",
 		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
-}
-
-static void on_watchdog(evutil_socket_t fd, short what, void *arg)
-{
-	(void)fd;
-	(void)what;
-	(void)arg;
-	notify_watchdog(); /* this loop is all there is to prove */
-}
-
-static int start_timers(struct app *app)
-{
-	uint64_t us = notify_watchdog_us() / 2;
-	struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
-
-	app->timer = evtimer_new(loop_base(app->daemon.loop), on_timer, app);
-	if (!app->timer)
-		return -ENOMEM;
-	if (!us)
-		return 0;
-	app->watchdog = event_new(loop_base(app->daemon.loop), -1, EV_PERSIST, on_watchdog, app);
-	return app->watchdog ? event_add(app->watchdog, &tv) : -ENOMEM;
 }
 
 static int start(struct app *app, struct err_text *err)
@@ -494,7 +471,8 @@ static int start(struct app *app, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	clock_gettime(CLOCK_REALTIME, &app->started);
-	if (start_timers(app) < 0)
+	app->timer = evtimer_new(loop_base(app->daemon.loop), on_timer, app);
+	if (!app->timer)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = start_core(app, err);
 	if (rc < 0)
@@ -520,8 +498,6 @@ static void stop(struct app *app)
 	ctllisten_free(app->listen);
 	if (app->timer)
 		event_free(app->timer);
-	if (app->watchdog)
-		event_free(app->watchdog);
 	daemon_fini(&app->daemon);
 	sched_free(app->core);
 	statelog_close(app->log);

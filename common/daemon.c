@@ -61,9 +61,33 @@ int daemon_init(
 	return 0;
 }
 
+static void on_watchdog(evutil_socket_t fd, short what, void *arg)
+{
+	struct daemon *d = arg;
+	struct err_text err;
+
+	(void)fd;
+	(void)what;
+	if (d->http_ops->probe(d->http_arg, HTTPD_LIVE, &err))
+		notify_watchdog();
+	else
+		log_rated(LOG_ERROR, "not feeding the watchdog: %s", err.s);
+}
+
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err)
 {
-	return httpd_new(&d->http, loop_base(d->loop), &d->opts.http, 0, ops, arg, err);
+	uint64_t us = notify_watchdog_us() / 4;
+	struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
+	int rc = httpd_new(&d->http, loop_base(d->loop), &d->opts.http, 0, ops, arg, err);
+
+	if (rc < 0 || !us)
+		return rc;
+	d->http_ops = ops;
+	d->http_arg = arg;
+	d->watchdog = event_new(loop_base(d->loop), -1, EV_PERSIST, on_watchdog, d);
+	if (!d->watchdog || event_add(d->watchdog, &tv) < 0)
+		return err_set(err, -ENOMEM, "cannot feed the watchdog: out of memory");
+	return 0;
 }
 
 void daemon_ready(struct daemon *d, uint16_t port, const char *status)
@@ -95,6 +119,8 @@ void daemon_quit(struct daemon *d, int exit_status)
 
 void daemon_fini(struct daemon *d)
 {
+	if (d->watchdog)
+		event_free(d->watchdog);
 	httpd_free(d->http);
 	if (d->term)
 		event_free(d->term);
@@ -103,7 +129,7 @@ void daemon_fini(struct daemon *d)
 	loop_free(d->loop);
 	key_wipe(&d->key);
 	d->http = NULL;
-	d->term = d->intr = NULL;
+	d->term = d->intr = d->watchdog = NULL;
 	d->loop = NULL;
 }
 

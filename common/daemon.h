@@ -44,13 +44,17 @@ struct daemon {
 	struct httpd *http;
 	bool has_key;
 	struct cluster_key key;
-	struct event *term, *intr;
+	struct event *term, *intr, *watchdog;
+	const struct httpd_ops *http_ops;
+	void *http_arg;
 	int exit_status;
 };
 
 /* d: zeroed. Errors: with a sentence; nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
+/* Serve HTTP, and feed the service manager's watchdog while ops->probe says HTTPD_LIVE: while every loop of the
+ * process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* It serves: tell whoever waits. port: its main port, 0 when it has none. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);

@@ -49,15 +49,21 @@ class Daemon:
         self.cluster = cluster
         self.args = args
         self.log = cluster.dir / f"{name}.log"
+        self.listen_fds = []  # to be handed over as by systemd's socket activation
         self.start()
 
     def spawn(self):
         r, w = os.pipe()
         os.set_inheritable(w, True)
         command = [str(BUILD / self.program / self.program), *self.args, "--http", "127.0.0.1:0", "--ready-fd", str(w)]
+        env = dict(self.cluster.env)
+        if self.listen_fds:  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
+            env["LISTEN_FDS"] = str(len(self.listen_fds))
+            moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
+            command = ["/bin/bash", "-c", f'export LISTEN_PID=$$; exec "$@" {moves}', "bash", *command]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=[w], env=self.cluster.env
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=[w, *self.listen_fds], env=env
             )
         os.close(w)
         return r

@@ -1,0 +1,56 @@
+"""What the service manager sees."""
+
+import os
+import select
+import socket
+
+import pytest
+
+
+class Manager:
+    """The receiving end of sd_notify(3)."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
+        self.lines = []
+
+    def wait_for(self, word, deadline_s=20):
+        while not any(line.startswith(word) for line in self.lines):
+            assert select.select([self.socket], [], [], deadline_s)[0], f"no {word} in {self.lines}"
+            self.lines += self.socket.recv(4096).decode().splitlines()
+        self.lines = []
+
+
+@pytest.mark.parametrize("which", ["scheduler", "s0", "a0"])
+def test_daemon_says_ready_feeds_its_watchdog_and_says_stopping(cluster, tmp_path, which):
+    c = cluster(agents=1, servers=1)
+    d = next(d for d in c.daemons if d.name == which)
+    d.stop()
+    manager = Manager(tmp_path / "notify")
+    c.env.update(manager.env)
+    d.start()
+    manager.wait_for("READY=1")
+    for _ in range(3):
+        manager.wait_for("WATCHDOG=1")
+    assert d.stop() == 0
+    manager.wait_for("STOPPING=1")
+
+
+def test_agent_takes_the_socket_of_the_service_manager(cluster):
+    c = cluster(agents=1, servers=0)
+    a = c.agents[0]
+    a.stop()
+    path = c.dir / "activated.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen(64)
+    a.socket = path
+    # Whoever connects early waits in the queue until the agent is there.
+    early = c.start_job("collectives", 2)
+    a.listen_fds = [listener.fileno()]
+    a.start()
+    c.finish(early)
+    assert os.path.exists(path), "the agent removed a socket that is not its own"
+    listener.close()
