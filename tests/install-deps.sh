@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a purpose needs and that are missing:
-#   install-deps.sh build|test|lint|fuzz
+#   install-deps.sh build|test|lint|fuzz|bench
 # As root or with sudo; where neither is available, say what would be installed and fail. On other systems say what the
 # packages are called on Debian, and leave the verdict to the build.
 set -eu
@@ -9,6 +9,7 @@ build="gcc make pkg-config libfabric-dev libuv1-dev libevent-dev libjansson-dev 
 libnuma-dev libc6-dev"
 test="$build libcmocka-dev python3 python3-pytest python3-numpy iproute2"
 fuzz="$build clang"
+bench="$test g++ libgloo-dev"
 lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc systemd"
 
 case "${1-}" in
@@ -16,8 +17,9 @@ build) want=$build ;;
 test) want=$test ;;
 lint) want=$lint ;;
 fuzz) want=$fuzz ;;
+bench) want=$bench ;;
 *)
-	echo "usage: $0 build|test|lint|fuzz" >&2
+	echo "usage: $0 build|test|lint|fuzz|bench" >&2
 	exit 2
 	;;
 esac

@@ -52,6 +52,17 @@ fuzz:
 
 .PHONY: help demo test check check-build check-asan check-tsan fuzzers fuzz
 
+# What is too large or too slow for every run.
+huge:
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=release all
+	$(Q)BPS_BUILD=$(CURDIR)/build/release $(PYTHON) -m pytest -q -p no:cacheprovider tests/cluster/huge.py
+latency:
+	$(Q)tests/install-deps.sh bench
+	$(STEP) BUILD=release all
+	$(Q)tests/bench/latency.py build/release --min-ratio 1.5
+.PHONY: huge latency
+
 # Static analysis in a build of its own, so that only what changed is looked at again: gcc's analyser makes the objects,
 # and a .tidy file says that clang-tidy found its source clean. Tests of units are left out of the analysers that follow
 # paths: cmocka's assertions end a test by a jump that they do not see. Leaks are left to LeakSanitizer: gcc 12 takes
@@ -86,7 +97,9 @@ lint-shell:
 lint-man:
 	$(Q)mandoc -T lint -W warning $(LINT_MAN)
 lint-units:
-	$(Q)$(if $(LINT_UNITS),systemd-analyze verify $(LINT_UNITS))
+	$(Q)out=$$(systemd-analyze verify $(LINT_UNITS) 2>&1 | \
+		grep -v -e 'is not executable: No such file' -e "Command 'man bps"); \
+		[ -z "$$out" ] || { echo "$$out"; exit 1; } # but for what is not installed
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
 lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
 	@echo 'lint: clean'
