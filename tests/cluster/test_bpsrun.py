@@ -166,6 +166,18 @@ def test_weights_do_not_depend_on_the_number_of_workers(tmp_path, args):
 
 
 @needs_daemons
+@pytest.mark.parametrize("args", [("-n", 2, "--agents", 2, "--servers", 1), ("-n", 4, "--agents", 2, "--servers", 2)])
+def test_deterministic_training_gives_the_same_bits_run_after_run(tmp_path, args):
+    seen = set()
+    for i in range(3):
+        weights = tmp_path / f"w{i}"
+        r = bpsrun(tmp_path, *args, "--", "env", "BPS_DETERMINISTIC=1", DIGITS, "--epochs", 5, "--weights-out", weights)
+        assert r.returncode == 0, r.stderr
+        seen.add(weights.read_bytes())
+    assert len(seen) == 1
+
+
+@needs_daemons
 def test_daemons_warnings_are_shown_when_a_worker_fails(tmp_path):
     r = bpsrun(tmp_path, "-n", 2, "--servers", 1, "--", "sh", "-c", "exit 3")
     assert r.returncode == 3
