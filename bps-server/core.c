@@ -62,6 +62,7 @@ static void job_free(struct srv_core *core, struct job *job)
 		free(tensor->parts);
 	}
 	free(job->tensors);
+	free(job->fail_text);
 	TAILQ_REMOVE(&core->jobs, job, link);
 	if (core->last_job == job)
 		core->last_job = NULL;
@@ -121,6 +122,8 @@ void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *
 	va_start(ap, fmt);
 	vsnprintf(err.s, sizeof(err.s), fmt, ap);
 	va_end(ap);
+	job->fail_code = code;
+	job->fail_text = strdup(err.s);
 	core->env.fail(core->env.ctx, job->id, code, err.s);
 }
 
@@ -130,14 +133,21 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
-	if (job) { /* told again after a reconnect */
+	if (job && job->view == msg->view) { /* told again after a reconnect */
 		job->is_told = true;
+		if (job->has_failed) /* nobody may have heard of it */
+			core->env.fail(core->env.ctx, job->id, job->fail_code,
+				job->fail_text ? job->fail_text : err_str(job->fail_code));
 		return 0;
 	}
+	/* A scheduler that lost its state counts jobs from 1 again; or its members are others now. */
+	if (job)
+		job_free(core, job);
 	job = calloc(1, sizeof(*job) + msg->n_members * sizeof(job->members[0]));
 	if (!job)
 		return -ENOMEM;
 	job->id = msg->job;
+	job->view = msg->view;
 	job->is_told = true;
 	job->flags = msg->flags;
 	job->n_members = (uint16_t)msg->n_members;

@@ -126,8 +126,11 @@ struct job_member {
 struct job {
 	TAILQ_ENTRY(job) link;
 	uint32_t id, flags;
+	uint64_t view; /* of its members; tells it from another job that got the same number */
 	uint16_t n_members;
 	bool has_failed, is_told;
+	int fail_code; /* when it has failed */
+	char *fail_text;
 	uint32_t n_tensors;
 	struct tensor *tensors;
 	struct job_member members[];

@@ -40,7 +40,7 @@ struct world {
 	unsigned n_members;
 	uint32_t n_elems, flags;
 	uint8_t dtype;
-	uint64_t pgen;
+	uint64_t view, pgen;
 	void *segments[FAKE_SEGMENTS];
 	unsigned n_segments, n_fails;
 	int fail_code;
@@ -89,7 +89,7 @@ static void tell_job(struct world *w)
 {
 	struct ctl_job_member members[MEMBERS_MAX];
 	struct ctl_rank ranks[64] = {{0}};
-	struct ctl_job job = {.view = 1,
+	struct ctl_job job = {.view = w->view,
 		.job = JOB,
 		.name = "j",
 		.flags = w->flags,
@@ -155,6 +155,7 @@ static struct world *world_new(struct shape s)
 	assert_non_null(w);
 	w->n_members = s.n_members;
 	w->n_elems = s.n_elems;
+	w->view = 1;
 	w->flags = s.flags;
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
 	assert_int_equal(srv_core_new(&cfg, &env, &w->core), 0);
@@ -702,6 +703,58 @@ static void job_that_needs_too_much_memory_fails_with_quota(void **state)
 	assert_int_equal(w->n_fails, 1);
 	assert_int_equal(w->fail_code, BPS_EQUOTA);
 	assert_non_null(strstr(w->fail_text, "memory for sums"));
+	world_free(w);
+}
+
+static void failure_is_told_again_with_the_job(void **state)
+{
+	struct world *w =
+		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .sums = 2 * SEGMENT);
+
+	(void)state;
+	w->fail_code = 0;
+	w->fail_text[0] = '\0';
+	srv_core_resync_begin(w->core);
+	tell_job(w);
+	assert_int_equal(w->n_fails, 2);
+	assert_int_equal(w->fail_code, BPS_EQUOTA);
+	assert_non_null(strstr(w->fail_text, "memory for sums"));
+	world_free(w);
+}
+
+/* After a scheduler lost its state: nothing of the former job of that number may be left, be it of the same size. */
+static void job_that_gets_a_number_again_starts_anew(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct wire_msg m;
+	int32_t sum[SMALL];
+
+	(void)state;
+	contribute_all(w, 1);
+	expect_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	srv_core_resync_begin(w->core);
+	w->view = 9;
+	w->dtype = DTYPE_I32;
+	w->m[0].workers = 5;
+	tell_job(w);
+	tell_plan(w, 1, SERVER, 10);
+	srv_core_resync_end(w->core);
+	for (unsigned i = 0; i < 2; i++) {
+		memcpy(w->m[i].contrib[0], (int32_t[SMALL]){1, 2, 3 + (int32_t)i, INT32_MAX},
+			sizeof(sum));
+		m = contrib_msg(w, i, 1, 0);
+		say(w, i, &m);
+	}
+	work(w);
+	for (unsigned i = 0; i < 2; i++) {
+		m = expect_msg(w, i, WIRE_RESULT, 1);
+		memcpy(sum, bytes_at(w, &m), sizeof(sum));
+		assert_int_equal(m.result.workers, 7);
+		assert_int_equal(sum[0], 2);
+		assert_int_equal(sum[2], 7);
+		assert_int_equal(sum[3], -2);
+	}
 	world_free(w);
 }
 
@@ -1853,6 +1906,8 @@ int main(void)
 		cmocka_unit_test(another_instance_of_this_server_is_another_server),
 		cmocka_unit_test(plan_that_does_not_fit_fails_the_job),
 		cmocka_unit_test(job_that_needs_too_much_memory_fails_with_quota),
+		cmocka_unit_test(failure_is_told_again_with_the_job),
+		cmocka_unit_test(job_that_gets_a_number_again_starts_anew),
 		cmocka_unit_test(job_end_waits_for_running_reads_only_with_their_memory),
 		cmocka_unit_test(read_cut_by_a_lost_connection_leaves_no_trace),
 		cmocka_unit_test(contribution_survives_its_connection_once_it_is_read),
