@@ -601,11 +601,12 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* C6: a live holder keeps its name, unless the newcomer is its successor on the same host. */
+/* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one that was replaced is
+ * not, or two processes of one name would take it from each other for ever. */
 static bool is_name_free(const struct member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
-	       strcmp(m->host, h->host) == 0;
+	       (strcmp(m->host, h->host) == 0 && m->former_instance != h->instance);
 }
 
 /* A known member must not end for this, as members do when they are refused: it tries again. */
@@ -667,6 +668,7 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 	member_dirty(c, m);
 	if (is_new) {
 		m->restart_count++;
+		m->former_instance = was_usable ? m->instance : 0;
 		m->instance = h->instance;
 		m->beat = (struct ctl_beat){0};
 		m->moved_ns = c->now_ns;

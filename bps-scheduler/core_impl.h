@@ -40,6 +40,7 @@ struct member {
 	uint32_t pid;
 	uint16_t port, threads;
 	uint64_t nic_mbps, quota_bytes, instance;
+	uint64_t former_instance; /* that this one replaced while it was live; 0: none */
 	struct conn *conn;
 	uint64_t heard_ns;    /* last message */
 	uint64_t deadline_ns; /* EXPECTED, SUSPECT: dead then */

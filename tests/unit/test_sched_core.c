@@ -485,6 +485,26 @@ static void new_instance_on_the_same_host_replaces_the_old_at_once(void **state)
 	world_fini(&w);
 }
 
+static void replaced_instance_does_not_take_its_name_back(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s1", 102);
+	clear(&w);
+	server(&w, 13, "s1", 101);
+	SAID(&w, "13 REFUSE code=10017 the name 's1' is held by a live server on s1 (pid 102");
+	NOT_SAID(&w, "12 DROP");
+	close_conn(&w, 12);
+	pass(&w, w.cfg.server_window_ms + 10, NULL);
+	clear(&w);
+	server(&w, 14, "s1", 101);
+	SAID(&w, "14 WELCOME id=1");
+	world_fini(&w);
+}
+
 static void reconnect_of_the_same_instance_changes_no_view(void **state)
 {
 	struct world w;
@@ -1661,6 +1681,7 @@ int main(void)
 		cmocka_unit_test(first_message_must_be_hello_and_must_come),
 		cmocka_unit_test(same_name_on_another_host_is_refused_while_the_holder_lives),
 		cmocka_unit_test(new_instance_on_the_same_host_replaces_the_old_at_once),
+		cmocka_unit_test(replaced_instance_does_not_take_its_name_back),
 		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
 		cmocka_unit_test(half_open_connection_gives_way_to_the_new_one),
 		cmocka_unit_test(silent_server_is_declared_dead_after_its_time),
