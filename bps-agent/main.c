@@ -14,42 +14,29 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
-#include "common/daemon.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/node.h"
 #include "common/notify.h"
 
-#define STUCK_NS UINT64_C(1500000000)
 /* First descriptor of systemd's socket activation (sd_listen_fds(3)). */
 #define LISTEN_FD_FIRST 3
 
 struct opts {
-	struct daemon_opts daemon;
-	struct addr listen, scheduler;
-	const char *socket, *group, *name, *host, *provider;
-	int64_t nic_mbps, max_trainers, max_tensors;
-	uint64_t window_bytes, max_bytes, spin_us, ping_us, ping_dead_us;
+	struct node_opts node;
+	const char *socket, *group;
+	int64_t max_trainers, max_tensors;
+	uint64_t window_bytes, max_bytes;
 };
 
 static const struct setting rows[] = {
-	DAEMON_SETTINGS("127.0.0.1:7304"),
-	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:0", .port = 1,
-		.help = "numeric address of the network to push over (the port is not used)"},
-	{"scheduler", SET_ADDR, SETTING_AT(struct opts, scheduler), .def = "127.0.0.1:7300",
-		.port = 7300, .help = "where bps-scheduler listens"},
+	NODE_SETTINGS("127.0.0.1:7304", "127.0.0.1:0",
+		"numeric address of the network to push over (the port is not used)"),
 	{"socket", SET_STRING, SETTING_AT(struct opts, socket), .def = LOCAL_SOCKET,
 		.max = (int64_t)sizeof(((struct sockaddr_un *)0)->sun_path) - 1,
 		.help = "UNIX socket that trainers connect to"},
 	{"socket-group", SET_STRING, SETTING_AT(struct opts, group), .def = "", .max = 63,
 		.help = "group that may connect (mode 0660); empty: the agent's own"},
-	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "", .max = CTL_NAME_MAX,
-		.help = "unique among agents; empty: the host's name"},
-	{"host", SET_STRING, SETTING_AT(struct opts, host), .def = "", .max = CTL_NAME_MAX,
-		.help = "this machine, as a server beside it calls it; empty: the host's name"},
-	{"provider", SET_STRING, SETTING_AT(struct opts, provider), .def = "tcp", .max = 31,
-		.help = "libfabric provider: tcp or verbs"},
-	{"nic-speed", SET_INT, SETTING_AT(struct opts, nic_mbps), .def = "0", .max = 10000000,
-		.help = "Mbit/s of the network card; 0: as the others"},
 	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB", .min = 4096,
 		.max = SETTING_GIB, .help = "bytes under way to one data thread of a server"},
 	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0",
@@ -58,15 +45,6 @@ static const struct setting rows[] = {
 		.max = 4096, .help = "trainers connected at a time"},
 	{"max-tensors", SET_INT, SETTING_AT(struct opts, max_tensors), .def = "16384", .min = 16,
 		.max = 1 << 20, .help = "tensors that one trainer may declare"},
-	{"spin", SET_DURATION, SETTING_AT(struct opts, spin_us), .def = "50us",
-		.max = 10 * SETTING_MS,
-		.help = "how long the idle data thread looks for work before it sleeps"},
-	{"ping", SET_DURATION, SETTING_AT(struct opts, ping_us), .def = "500ms",
-		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
-		.help = "quiet data connections are pinged this often"},
-	{"ping-dead", SET_DURATION, SETTING_AT(struct opts, ping_dead_us), .def = "2s",
-		.min = 20 * SETTING_MS, .max = 600 * SETTING_S,
-		.help = "a data connection is dropped after this much silence"},
 };
 static const struct settings_spec spec = {.program = "bps-agent",
 	.about = "takes tensors from the trainers of this machine and has them summed",
@@ -76,15 +54,11 @@ static const struct settings_spec spec = {.program = "bps-agent",
 
 struct app {
 	struct opts opts;
-	struct daemon daemon;
-	struct fabric *fabric;
-	struct member *_Atomic member; /* read by the transport's connection-management thread */
-	struct agent *agent;           /* once the scheduler has told our id */
+	struct node node;
+	struct agent *agent; /* once the scheduler has told our id */
 	int listen_fd;
 	bool owns_socket_file;
-	uint64_t instance;
-	uint32_t id;
-	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], scheduler[ADDR_TEXT_BYTES];
+	char scheduler[ADDR_TEXT_BYTES];
 };
 
 /* ---- scheduler ---- */
@@ -94,7 +68,7 @@ static void post(struct app *app, enum agent_event event, struct member_msg *m)
 	if (app->agent && agent_post(app->agent, event, m) == 0)
 		return;
 	log_error("the data thread does not take messages any more, starting anew");
-	daemon_quit(&app->daemon, EX_TEMPFAIL);
+	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
 static void member_up(void *ctx, uint32_t id)
@@ -102,9 +76,9 @@ static void member_up(void *ctx, uint32_t id)
 	struct app *app = ctx;
 	const struct opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
-		.instance = app->instance,
+		.instance = app->node.instance,
 		.listen_fd = app->listen_fd,
-		.spin_us = (uint32_t)o->spin_us,
+		.spin_us = (uint32_t)o->node.spin_us,
 		.max_trainers = (uint32_t)o->max_trainers,
 		.max_tensors = (uint32_t)o->max_tensors,
 		.max_bytes = o->max_bytes,
@@ -113,25 +87,18 @@ static void member_up(void *ctx, uint32_t id)
 			.retry_ns = UINT64_C(2000000000),
 			.again_ns = UINT64_C(2000000)}};
 	struct err_text err;
+	int rc = node_welcome(&app->node, id);
 
-	if (app->agent && id != app->id) {
-		log_error("the scheduler calls us by another id, starting anew: id=%u was=%u", id,
-			app->id);
-		daemon_quit(&app->daemon, EX_TEMPFAIL);
-		return;
-	}
-	if (app->agent) {
+	if (rc == 0)
 		post(app, AGENT_RESYNC_BEGIN, NULL);
+	if (rc <= 0)
 		return;
-	}
-	app->id = id;
-	fabric_set_id(app->fabric, id);
-	if (agent_new(app->fabric, app->member, &cfg, &app->agent, &err) < 0) {
+	if (agent_new(app->node.fabric, app->node.member, &cfg, &app->agent, &err) < 0) {
 		log_error("%s", err.s);
-		daemon_quit(&app->daemon, EX_TEMPFAIL);
+		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
-	daemon_ready(&app->daemon, 0, "taking trainers");
+	daemon_ready(&app->node.daemon, 0, "taking trainers");
 }
 
 static void member_down(void *ctx, const char *why)
@@ -159,7 +126,7 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	if (!app->agent)
 		return;
 	agent_figures(app->agent, &f);
-	fabric_stats(app->fabric, &net);
+	fabric_stats(app->node.fabric, &net);
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = net.rx_bytes;
@@ -174,7 +141,7 @@ static void member_refused(void *ctx, int code, const char *text)
 	struct app *app = ctx;
 
 	(void)text;
-	daemon_quit(&app->daemon, code == BPS_EVERSION ? EX_CONFIG : EX_TEMPFAIL);
+	node_refused(&app->node, code);
 }
 
 static const struct member_ops member_ops = {.up = member_up,
@@ -190,24 +157,10 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct app *app = arg;
 	struct agent_figures f = {0};
-	uint64_t now = dataloop_now_ns();
 
 	if (app->agent)
 		agent_figures(app->agent, &f);
-	if (app->agent && now > f.beat_ns && now - f.beat_ns > STUCK_NS) {
-		err_set(err, -EIO, "the data thread hangs for %.1f s",
-			(double)(now - f.beat_ns) / 1e9);
-		return false;
-	}
-	if (probe != HTTPD_LIVE && !app->agent) {
-		err_set(err, -EIO, "not yet known to the scheduler");
-		return false;
-	}
-	if (probe == HTTPD_HEALTH && !member_is_up(app->member)) {
-		err_set(err, -EIO, "the scheduler cannot be reached");
-		return false;
-	}
-	return true;
+	return node_probe(&app->node, probe, f.beat_ns, err);
 }
 
 static void one_metric(
@@ -225,7 +178,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 
 	if (app->agent)
 		agent_figures(app->agent, &f);
-	fabric_stats(app->fabric, &net);
+	fabric_stats(app->node.fabric, &net);
 	metric_begin(out, "bps_build_info", "gauge", "version of this program");
 	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
 	one_metric(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
@@ -250,23 +203,17 @@ static void http_metrics(void *arg, struct evbuffer *out)
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct app *app = arg;
+	json_t *root = node_status(&app->node, "agent");
 	struct agent_figures f = {0};
-	struct fabric_stats net;
 
 	if (app->agent)
 		agent_figures(app->agent, &f);
-	fabric_stats(app->fabric, &net);
-	httpd_answer(req, 200,
-		json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
-			  "s:I, s:I}",
-			"schema", 1, "role", "agent", "name", app->name, "host", app->host,
-			"version", BPS_VERSION, "id", (json_int_t)app->id, "scheduler_up",
-			member_is_up(app->member), "trainers", (json_int_t)f.trainers, "jobs",
-			(json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds, "received_bytes",
-			(json_int_t)net.rx_bytes, "sent_bytes", (json_int_t)net.tx_bytes,
+	json_object_update_new(root,
+		json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "trainers", (json_int_t)f.trainers,
+			"jobs", (json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds,
 			"inflight_bytes", (json_int_t)f.core.inflight_bytes, "repushes",
-			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes,
-			"connections", (json_int_t)net.connections));
+			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
+	httpd_answer(req, 200, root);
 }
 
 static const struct httpd_ops http_ops = {
@@ -310,7 +257,8 @@ static int open_socket(struct app *app, struct err_text *err)
 		app->listen_fd = LISTEN_FD_FIRST;
 		if (fcntl(app->listen_fd, F_SETFD, FD_CLOEXEC) < 0 ||
 			fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
-			return err_set(err, -errno, "the service manager's socket: %s", strerror(errno));
+			return err_set(
+				err, -errno, "the service manager's socket: %s", strerror(errno));
 		return 0;
 	}
 	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);
@@ -330,92 +278,32 @@ static int open_socket(struct app *app, struct err_text *err)
 	return give_to_group(path, app->opts.group, err);
 }
 
-static void fill_defaults(struct app *app)
-{
-	struct opts *o = &app->opts;
-
-	daemon_host(app->host, sizeof(app->host));
-	snprintf(app->name, sizeof(app->name), "%s", app->host);
-	if (*o->host)
-		snprintf(app->host, sizeof(app->host), "%s", o->host);
-	if (*o->name)
-		snprintf(app->name, sizeof(app->name), "%s", o->name);
-	if (!o->max_bytes)
-		o->max_bytes =
-			(uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
-	addr_format(&o->scheduler, app->scheduler);
-	app->instance = daemon_instance();
-	app->listen_fd = -1;
-}
-
-static int start(struct app *app, struct err_text *err)
-{
-	const struct opts *o = &app->opts;
-	struct fabric_config fc = {.provider = o->provider,
-		.bind_addr = o->listen.host,
-		.my_instance = app->instance,
-		.n_threads = 1,
-		.connect_timeout_ms = 3000,
-		.ping_ms = (uint32_t)(o->ping_us / 1000),
-		.dead_ms = (uint32_t)(o->ping_dead_us / 1000)};
-	struct member_config mc = {.role = ROLE_AGENT,
-		.name = app->name,
-		.host = app->host,
-		.scheduler = o->scheduler,
-		.data_addr = "",
-		.instance = app->instance,
-		.threads = 1,
-		.nic_mbps = (uint64_t)o->nic_mbps};
-	struct sockaddr_storage sa;
-	struct member *member;
-	socklen_t len;
-	int rc;
-
-	rc = daemon_init(&app->daemon, "bps-agent", &o->daemon, err);
-	if (rc < 0)
-		return rc;
-	if (addr_number(&o->listen, &sa, &len) < 0)
-		return err_set(
-			err, -EINVAL, "--listen wants a numeric address, not '%s'", o->listen.host);
-	rc = open_socket(app, err);
-	if (rc < 0)
-		return rc;
-	mc.has_key = app->daemon.has_key;
-	mc.key = app->daemon.key;
-	rc = fabric_open(&fc, member_peer_key, &app->member, &app->fabric, err);
-	if (rc < 0)
-		return rc;
-	rc = member_new(&member, app->daemon.loop, &mc, &member_ops, app, err);
-	key_wipe(&mc.key);
-	if (rc < 0)
-		return rc;
-	app->member = member;
-	return daemon_http(&app->daemon, &http_ops, app, err);
-}
-
 int main(int argc, char **argv)
 {
-	struct app app = {0};
+	struct app app = {.listen_fd = -1};
+	struct opts *o = &app.opts;
 	struct err_text err = {0};
 	struct settings *settings = NULL;
-	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
+	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, o, &err);
 	int status = EX_CONFIG;
 
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
-	fill_defaults(&app);
-	if (start(&app, &err) < 0)
+	if (!o->max_bytes)
+		o->max_bytes =
+			(uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+	addr_format(&o->node.scheduler, app.scheduler);
+	if (open_socket(&app, &err) < 0 || node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node,
+						   1, 0, &member_ops, &http_ops, &app, &err) < 0)
 		log_error("%s", err.s);
 	else
-		status = daemon_run(&app.daemon);
+		status = daemon_run(&app.node.daemon);
 	agent_free(app.agent);
-	fabric_close(app.fabric); /* its thread asks the member for keys */
-	member_free(app.member);
+	node_close(&app.node);
 	if (app.listen_fd >= 0)
 		close(app.listen_fd);
 	if (app.owns_socket_file)
-		unlink(app.opts.socket);
-	daemon_fini(&app.daemon);
+		unlink(o->socket);
 	settings_free(settings);
 	return status;
 }

@@ -9,40 +9,24 @@
 #include <unistd.h>
 
 #include "bps-server/thread.h"
-#include "common/daemon.h"
-#include "common/dataloop.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/node.h"
 #include "common/notify.h"
 
 #define MAX_THREADS 64
-/* A data thread that has not turned for so long hangs. */
-#define STUCK_NS UINT64_C(1500000000)
 
 struct opts {
-	struct daemon_opts daemon;
-	struct addr listen, scheduler;
-	const char *name, *host, *provider;
-	int64_t threads, nic_mbps;
-	uint64_t sums_bytes, staging_bytes, window_bytes, spin_us, ping_us, ping_dead_us;
+	struct node_opts node;
+	int64_t threads;
+	uint64_t sums_bytes, staging_bytes, window_bytes;
 };
 
 static const struct setting rows[] = {
-	DAEMON_SETTINGS("127.0.0.1:7303"),
-	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:7302", .port = 7302,
-		.help = "numeric address of the network that agents push over"},
-	{"scheduler", SET_ADDR, SETTING_AT(struct opts, scheduler), .def = "127.0.0.1:7300",
-		.port = 7300, .help = "where bps-scheduler listens"},
-	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "", .max = CTL_NAME_MAX,
-		.help = "unique among servers; empty: the host's name"},
-	{"host", SET_STRING, SETTING_AT(struct opts, host), .def = "", .max = CTL_NAME_MAX,
-		.help = "this machine, as the agent beside it calls it; empty: the host's name"},
-	{"provider", SET_STRING, SETTING_AT(struct opts, provider), .def = "tcp", .max = 31,
-		.help = "libfabric provider: tcp or verbs"},
+	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
+		"numeric address of the network that agents push over"),
 	{"threads", SET_INT, SETTING_AT(struct opts, threads), .def = "0", .max = MAX_THREADS,
 		.help = "data threads; 0: half of the processors, at most 8"},
-	{"nic-speed", SET_INT, SETTING_AT(struct opts, nic_mbps), .def = "0", .max = 10000000,
-		.help = "Mbit/s of the network card; 0: as the others"},
 	{"sums-memory", SET_SIZE, SETTING_AT(struct opts, sums_bytes), .def = "0",
 		.help = "memory for sums; 0: half of the machine's"},
 	{"staging-memory", SET_SIZE, SETTING_AT(struct opts, staging_bytes), .def = "256MiB",
@@ -51,15 +35,6 @@ static const struct setting rows[] = {
 	{"peer-window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB",
 		.min = SETTING_MIB, .max = SETTING_GIB,
 		.help = "bytes being read from one agent at a time, per data thread"},
-	{"spin", SET_DURATION, SETTING_AT(struct opts, spin_us), .def = "50us",
-		.max = 10 * SETTING_MS,
-		.help = "how long an idle data thread looks for work before it sleeps"},
-	{"ping", SET_DURATION, SETTING_AT(struct opts, ping_us), .def = "500ms",
-		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
-		.help = "quiet data connections are pinged this often"},
-	{"ping-dead", SET_DURATION, SETTING_AT(struct opts, ping_dead_us), .def = "2s",
-		.min = 20 * SETTING_MS, .max = 600 * SETTING_S,
-		.help = "a data connection is dropped after this much silence"},
 };
 static const struct settings_spec spec = {.program = "bps-server",
 	.about = "sums the tensors that bps-agents push",
@@ -69,14 +44,9 @@ static const struct settings_spec spec = {.program = "bps-server",
 
 struct app {
 	struct opts opts;
-	struct daemon daemon;
-	struct fabric *fabric;
-	struct member *_Atomic member; /* read by the transport's connection-management thread */
+	struct node node;
 	struct thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
-	uint64_t instance;
-	uint32_t id;
-	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
 /* ---- scheduler ---- */
@@ -88,18 +58,18 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
 	log_warn("job cannot go on: job=%u err=%s: %s", job, err_str(code), text);
-	if (member_send(app->member, &m) < 0)
+	if (member_send(app->node.member, &m) < 0)
 		log_warn("the scheduler could not be told: job=%u", job);
 }
 
 static int start_threads(struct app *app, struct err_text *err)
 {
 	const struct opts *o = &app->opts;
-	struct thread_config cfg = {.spin_us = (uint32_t)o->spin_us,
+	struct thread_config cfg = {.spin_us = (uint32_t)o->node.spin_us,
 		.fail = job_failed,
 		.ctx = app,
-		.core = {.server_id = app->id,
-			.instance = app->instance,
+		.core = {.server_id = app->node.id,
+			.instance = app->node.instance,
 			.sums_bytes = o->sums_bytes / app->n_threads,
 			.staging_bytes = o->staging_bytes / app->n_threads,
 			.segment_bytes = 16u << 20,
@@ -111,7 +81,7 @@ static int start_threads(struct app *app, struct err_text *err)
 		cfg.core.staging_bytes = cfg.core.segment_bytes;
 	for (unsigned i = 0; i < app->n_threads; i++) {
 		cfg.core.thread = (uint16_t)i;
-		rc = thread_new(app->fabric, &cfg, &app->threads[i], err);
+		rc = thread_new(app->node.fabric, &cfg, &app->threads[i], err);
 		if (rc < 0)
 			return rc;
 		app->n_started++;
@@ -127,7 +97,7 @@ static void post_all(struct app *app, enum thread_event event, struct member_msg
 		/* A lost plan would leave agents waiting; a new process is told everything again. */
 		log_error("a data thread does not take messages any more, starting anew: thread=%u",
 			i);
-		daemon_quit(&app->daemon, EX_TEMPFAIL);
+		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	}
 }
 
@@ -135,25 +105,18 @@ static void member_up(void *ctx, uint32_t id)
 {
 	struct app *app = ctx;
 	struct err_text err;
+	int rc = node_welcome(&app->node, id);
 
-	if (app->n_started && id != app->id) {
-		log_error("the scheduler calls us by another id, starting anew: id=%u was=%u", id,
-			app->id);
-		daemon_quit(&app->daemon, EX_TEMPFAIL);
-		return;
-	}
-	if (app->n_started) {
+	if (rc == 0)
 		post_all(app, THREAD_RESYNC_BEGIN, NULL);
+	if (rc <= 0)
 		return;
-	}
-	app->id = id;
-	fabric_set_id(app->fabric, id);
 	if (start_threads(app, &err) < 0) {
 		log_error("%s", err.s);
-		daemon_quit(&app->daemon, EX_TEMPFAIL);
+		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
-	daemon_ready(&app->daemon, fabric_port(app->fabric), "summing");
+	daemon_ready(&app->node.daemon, fabric_port(app->node.fabric), "summing");
 }
 
 static void member_down(void *ctx, const char *why)
@@ -210,7 +173,7 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	uint64_t beat;
 
 	sum_stats(app, &s, &beat);
-	fabric_stats(app->fabric, &f);
+	fabric_stats(app->node.fabric, &f);
 	b->progress = beat;
 	b->rounds = s.rounds;
 	b->rx_bytes = f.rx_bytes;
@@ -224,7 +187,7 @@ static void member_refused(void *ctx, int code, const char *text)
 	struct app *app = ctx;
 
 	(void)text;
-	daemon_quit(&app->daemon, code == BPS_EVERSION ? EX_CONFIG : EX_TEMPFAIL);
+	node_refused(&app->node, code);
 }
 
 static const struct member_ops member_ops = {.up = member_up,
@@ -240,22 +203,10 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct app *app = arg;
 	struct srv_stats s;
-	uint64_t beat, now = dataloop_now_ns();
+	uint64_t beat;
 
 	sum_stats(app, &s, &beat);
-	if (app->n_started && now > beat && now - beat > STUCK_NS) {
-		err_set(err, -EIO, "a data thread hangs for %.1f s", (double)(now - beat) / 1e9);
-		return false;
-	}
-	if (probe != HTTPD_LIVE && !app->n_started) {
-		err_set(err, -EIO, "not yet known to the scheduler");
-		return false;
-	}
-	if (probe == HTTPD_HEALTH && !member_is_up(app->member)) {
-		err_set(err, -EIO, "the scheduler cannot be reached");
-		return false;
-	}
-	return true;
+	return node_probe(&app->node, probe, app->n_started ? beat : 0, err);
 }
 
 static void counter(struct evbuffer *out, const char *name, const char *help, uint64_t v)
@@ -272,7 +223,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	uint64_t beat;
 
 	sum_stats(app, &s, &beat);
-	fabric_stats(app->fabric, &f);
+	fabric_stats(app->node.fabric, &f);
 	metric_begin(out, "bps_build_info", "gauge", "version of this program");
 	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
 	counter(out, "bps_server_received_bytes_total", "bytes received from agents", f.rx_bytes);
@@ -299,24 +250,18 @@ static void http_metrics(void *arg, struct evbuffer *out)
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct app *app = arg;
-	struct fabric_stats f;
+	json_t *root = node_status(&app->node, "server");
 	struct srv_stats s;
 	uint64_t beat;
 
 	sum_stats(app, &s, &beat);
-	fabric_stats(app->fabric, &f);
-	httpd_answer(req, 200,
-		json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:i, s:I, s:I, s:I, s:I, s:I, s:I, "
-			  "s:I, s:I, s:I}",
-			"schema", 1, "role", "server", "name", app->name, "host", app->host,
-			"version", BPS_VERSION, "id", (json_int_t)app->id, "scheduler_up",
-			member_is_up(app->member), "threads", (int)app->n_started, "partitions",
-			(json_int_t)s.parts, "rounds", (json_int_t)s.rounds, "received_bytes",
-			(json_int_t)f.rx_bytes, "sent_bytes", (json_int_t)f.tx_bytes, "sums_bytes",
-			(json_int_t)s.sums_used, "sums_quota_bytes",
-			(json_int_t)app->opts.sums_bytes, "staging_bytes",
-			(json_int_t)s.staging_used, "donations", (json_int_t)s.donations,
-			"connections", (json_int_t)f.connections));
+	json_object_update_new(
+		root, json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "threads",
+			      (int)app->n_started, "partitions", (json_int_t)s.parts, "rounds",
+			      (json_int_t)s.rounds, "sums_bytes", (json_int_t)s.sums_used,
+			      "sums_quota_bytes", (json_int_t)app->opts.sums_bytes, "staging_bytes",
+			      (json_int_t)s.staging_used, "donations", (json_int_t)s.donations));
+	httpd_answer(req, 200, root);
 }
 
 static const struct httpd_ops http_ops = {
@@ -327,74 +272,15 @@ static const struct httpd_ops http_ops = {
 static void fill_defaults(struct app *app)
 {
 	struct opts *o = &app->opts;
-	long n = sysconf(_SC_NPROCESSORS_ONLN), pages = sysconf(_SC_PHYS_PAGES);
+	long n = sysconf(_SC_NPROCESSORS_ONLN) / 2, pages = sysconf(_SC_PHYS_PAGES);
 
-	daemon_host(app->host, sizeof(app->host));
-	snprintf(app->name, sizeof(app->name), "%s", app->host);
-	if (*o->host)
-		snprintf(app->host, sizeof(app->host), "%s", o->host);
-	if (*o->name)
-		snprintf(app->name, sizeof(app->name), "%s", o->name);
-	app->n_threads = o->threads ? (unsigned)o->threads : (unsigned)(n / 2);
-	if (!o->threads && app->n_threads > 8)
-		app->n_threads = 8;
-	if (!app->n_threads)
-		app->n_threads = 1;
+	if (n > 8)
+		n = 8;
+	if (n < 1)
+		n = 1;
+	app->n_threads = (unsigned)(o->threads ? o->threads : n);
 	if (!o->sums_bytes)
 		o->sums_bytes = (uint64_t)pages / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
-	app->instance = daemon_instance();
-}
-
-static int start(struct app *app, struct err_text *err)
-{
-	const struct opts *o = &app->opts;
-	struct fabric_config fc = {.provider = o->provider,
-		.bind_addr = o->listen.host,
-		.port = o->listen.port,
-		.is_listener = 1,
-		.my_instance = app->instance,
-		.n_threads = app->n_threads,
-		.connect_timeout_ms = 3000,
-		.ping_ms = (uint32_t)(o->ping_us / 1000),
-		.dead_ms = (uint32_t)(o->ping_dead_us / 1000)};
-	struct member_config mc = {.role = ROLE_SERVER,
-		.name = app->name,
-		.host = app->host,
-		.scheduler = o->scheduler,
-		.data_addr = o->listen.host,
-		.instance = app->instance,
-		.threads = (uint16_t)app->n_threads,
-		.nic_mbps = (uint64_t)o->nic_mbps,
-		.quota_bytes = o->sums_bytes};
-	struct sockaddr_storage sa;
-	struct member *member;
-	socklen_t len;
-	int rc;
-
-	rc = daemon_init(&app->daemon, "bps-server", &o->daemon, err);
-	if (rc < 0)
-		return rc;
-	if (addr_number(&o->listen, &sa, &len) < 0)
-		return err_set(
-			err, -EINVAL, "--listen wants a numeric address, not '%s'", o->listen.host);
-	if (!app->daemon.has_key && !sockaddr_is_loopback((struct sockaddr *)&sa))
-		return err_set(err, -EPERM,
-			"without a cluster key the server listens on loopback only, not on '%s'; "
-			"set --key-file",
-			o->listen.host);
-	mc.has_key = app->daemon.has_key;
-	mc.key = app->daemon.key;
-	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
-	rc = fabric_open(&fc, member_peer_key, &app->member, &app->fabric, err);
-	if (rc < 0)
-		return rc;
-	mc.data_port = fabric_port(app->fabric);
-	rc = member_new(&member, app->daemon.loop, &mc, &member_ops, app, err);
-	key_wipe(&mc.key);
-	if (rc < 0)
-		return rc;
-	app->member = member;
-	return daemon_http(&app->daemon, &http_ops, app, err);
 }
 
 int main(int argc, char **argv)
@@ -403,22 +289,19 @@ int main(int argc, char **argv)
 	struct err_text err = {0};
 	struct settings *settings = NULL;
 	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
-	int status = EX_TEMPFAIL;
+	int status = EX_CONFIG;
 
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
 	fill_defaults(&app);
-	if (start(&app, &err) < 0) {
+	if (node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
+		    app.opts.sums_bytes, &member_ops, &http_ops, &app, &err) < 0)
 		log_error("%s", err.s);
-		status = EX_CONFIG;
-	} else {
-		status = daemon_run(&app.daemon);
-	}
+	else
+		status = daemon_run(&app.node.daemon);
 	for (unsigned i = 0; i < app.n_started; i++)
 		thread_free(app.threads[i]);
-	fabric_close(app.fabric); /* its thread asks the member for keys */
-	member_free(app.member);
-	daemon_fini(&app.daemon);
+	node_close(&app.node);
 	settings_free(settings);
 	return status;
 }

@@ -1,0 +1,151 @@
+#include "common/node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sysexits.h>
+
+#include "common/dataloop.h"
+#include "common/log.h"
+
+/* A data thread that has not turned for so long hangs. */
+#define STUCK_NS           UINT64_C(1500000000)
+#define CONNECT_TIMEOUT_MS 3000
+
+static void fill_names(struct node *n, const struct node_opts *o)
+{
+	daemon_host(n->host, sizeof(n->host));
+	snprintf(n->name, sizeof(n->name), "%s", *o->name ? o->name : n->host);
+	if (*o->host)
+		snprintf(n->host, sizeof(n->host), "%s", o->host);
+}
+
+static int check_listen(const struct node *n, const struct node_opts *o, struct err_text *err)
+{
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	if (addr_number(&o->listen, &sa, &len) < 0 || strcmp(o->listen.host, "*") == 0)
+		return err_set(err, -EINVAL,
+			"--listen wants the numeric address of the training network, not '%s'",
+			o->listen.host);
+	if (!n->daemon.has_key && !sockaddr_is_loopback((struct sockaddr *)&sa))
+		return err_set(err, -EPERM,
+			"without a cluster key only loopback addresses are used, not '%s'; set "
+			"--key-file",
+			o->listen.host);
+	return 0;
+}
+
+static int open_member(struct node *n, enum role role, const struct node_opts *o,
+	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops, void *ctx,
+	struct err_text *err)
+{
+	bool is_server = role == ROLE_SERVER;
+	struct member_config mc = {.role = role,
+		.name = n->name,
+		.host = n->host,
+		.scheduler = o->scheduler,
+		.has_key = n->daemon.has_key,
+		.key = n->daemon.key,
+		.data_addr = is_server ? o->listen.host : "",
+		.data_port = is_server ? fabric_port(n->fabric) : 0,
+		.instance = n->instance,
+		.threads = (uint16_t)n_threads,
+		.nic_mbps = (uint64_t)o->nic_mbps,
+		.quota_bytes = quota_bytes};
+	struct member *member;
+	int rc = member_new(&member, n->daemon.loop, &mc, ops, ctx, err);
+
+	key_wipe(&mc.key);
+	if (rc == 0)
+		n->member = member;
+	return rc;
+}
+
+int node_open(struct node *n, const char *program, enum role role, const struct node_opts *o,
+	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
+	const struct httpd_ops *http_ops, void *ctx, struct err_text *err)
+{
+	struct fabric_config fc = {.provider = o->provider,
+		.bind_addr = o->listen.host,
+		.port = role == ROLE_SERVER ? o->listen.port : 0,
+		.is_listener = role == ROLE_SERVER,
+		.n_threads = n_threads,
+		.connect_timeout_ms = CONNECT_TIMEOUT_MS,
+		.ping_ms = (uint32_t)(o->ping_us / 1000),
+		.dead_ms = (uint32_t)(o->ping_dead_us / 1000)};
+	int rc;
+
+	fill_names(n, o);
+	n->instance = fc.my_instance = daemon_instance();
+	rc = daemon_init(&n->daemon, program, &o->daemon, err);
+	if (rc < 0)
+		return rc;
+	rc = check_listen(n, o, err);
+	if (rc < 0)
+		return rc;
+	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
+	rc = fabric_open(&fc, member_peer_key, &n->member, &n->fabric, err);
+	if (rc < 0)
+		return rc;
+	rc = open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
+	if (rc < 0)
+		return rc;
+	return daemon_http(&n->daemon, http_ops, ctx, err);
+}
+
+void node_close(struct node *n)
+{
+	fabric_close(n->fabric); /* its thread asks the member for keys */
+	member_free(n->member);
+	daemon_fini(&n->daemon);
+}
+
+int node_welcome(struct node *n, uint32_t id)
+{
+	if (n->id && n->id != id) {
+		log_error("the scheduler calls us by another id, starting anew: id=%u was=%u", id,
+			n->id);
+		daemon_quit(&n->daemon, EX_TEMPFAIL);
+		return BPS_EDUP;
+	}
+	if (n->id)
+		return 0;
+	n->id = id;
+	fabric_set_id(n->fabric, id);
+	return 1;
+}
+
+void node_refused(struct node *n, int code)
+{
+	daemon_quit(&n->daemon, code == BPS_EVERSION ? EX_CONFIG : EX_TEMPFAIL);
+}
+
+bool node_probe(
+	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err)
+{
+	uint64_t now = dataloop_now_ns();
+
+	if (beat_ns && now > beat_ns && now - beat_ns > STUCK_NS)
+		err_set(err, -EIO, "a data thread hangs for %.1f s", (double)(now - beat_ns) / 1e9);
+	else if (probe != HTTPD_LIVE && !beat_ns)
+		err_set(err, -EIO, "not yet known to the scheduler");
+	else if (probe == HTTPD_HEALTH && !member_is_up(n->member))
+		err_set(err, -EIO, "the scheduler cannot be reached");
+	else
+		return true;
+	return false;
+}
+
+json_t *node_status(const struct node *n, const char *role)
+{
+	struct fabric_stats f;
+
+	fabric_stats(n->fabric, &f);
+	return json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema", 1, "role",
+		role, "name", n->name, "host", n->host, "version", BPS_VERSION, "id",
+		(json_int_t)n->id, "scheduler_up", member_is_up(n->member), "received_bytes",
+		(json_int_t)f.rx_bytes, "sent_bytes", (json_int_t)f.tx_bytes, "connections",
+		(json_int_t)f.connections);
+}

@@ -1,0 +1,84 @@
+#ifndef BPS_COMMON_NODE_H
+#define BPS_COMMON_NODE_H
+/* What bps-server and bps-agent have in common around their data threads: a daemon (common/daemon.h) that is a member of
+ * the cluster (common/member.h) and has a data plane (common/fabric.h), with the settings of the three.
+ *
+ * Thread: the control loop's, which is the main thread. */
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/daemon.h"
+#include "common/fabric.h"
+#include "common/member.h"
+
+/* Settings that both have; the program's options start with this. */
+struct node_opts {
+	struct daemon_opts daemon;
+	struct addr listen, scheduler;
+	const char *name, *host, *provider;
+	int64_t nic_mbps;
+	uint64_t spin_us, ping_us, ping_dead_us;
+};
+
+/* Rows of the settings table for a struct whose first member is struct node_opts. */
+#define NODE_SETTINGS(http_default, listen_default, listen_help)                                   \
+	DAEMON_SETTINGS(http_default),                                                             \
+		{"listen", SET_ADDR, SETTING_AT(struct node_opts, listen), .def = listen_default,  \
+			.port = 7302, .help = listen_help},                                        \
+		{"scheduler", SET_ADDR, SETTING_AT(struct node_opts, scheduler),                   \
+			.def = "127.0.0.1:7300", .port = 7300,                                     \
+			.help = "where bps-scheduler listens"},                                    \
+		{"name", SET_STRING, SETTING_AT(struct node_opts, name), .def = "",                \
+			.max = CTL_NAME_MAX,                                                       \
+			.help = "unique in its role; empty: the host's name"},                     \
+		{"host", SET_STRING, SETTING_AT(struct node_opts, host), .def = "",                \
+			.max = CTL_NAME_MAX,                                                       \
+			.help = "this machine, as its other daemons call it; empty: the host's "   \
+				"name"},                                                           \
+		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
+			.max = 31, .help = "libfabric provider: tcp or verbs"},                    \
+		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
+			.max = 10000000, .help = "Mbit/s of the network card; 0: as the others"},  \
+		{"spin", SET_DURATION, SETTING_AT(struct node_opts, spin_us), .def = "50us",       \
+			.max = 10 * SETTING_MS,                                                    \
+			.help = "how long an idle data thread looks for work before it sleeps"},   \
+		{"ping", SET_DURATION, SETTING_AT(struct node_opts, ping_us), .def = "500ms",      \
+			.min = 10 * SETTING_MS, .max = 60 * SETTING_S,                             \
+			.help = "quiet data connections are pinged this often"},                   \
+	{                                                                                          \
+		"ping-dead", SET_DURATION, SETTING_AT(struct node_opts, ping_dead_us),             \
+			.def = "2s", .min = 20 * SETTING_MS, .max = 600 * SETTING_S,               \
+			.help = "a data connection is dropped after this much silence"             \
+	}
+
+struct node {
+	struct daemon daemon;
+	struct fabric *fabric;
+	struct member *_Atomic member; /* read by the transport's connection-management thread */
+	uint64_t instance;
+	uint32_t id; /* 0 until the scheduler has told it */
+	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
+};
+
+/* Open all but the data threads, which wait for the id. n: zeroed. role ROLE_SERVER listens for agents. quota_bytes: what
+ * the scheduler is told. On an error call node_close all the same.
+ * Errors: negative, with a sentence. */
+int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
+	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
+	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);
+/* The owner's data threads are gone. */
+void node_close(struct node *n);
+
+/* The scheduler says who we are. Returns 1 the first time, 0 again; BPS_EDUP when it calls us by another id than before: then
+ * the process is ending. */
+int node_welcome(struct node *n, uint32_t id);
+/* The scheduler refuses us for good: end. Suits struct member_ops, but for ctx. */
+void node_refused(struct node *n, int code);
+
+/* Answer of a probe. beat_ns: when the slowest data thread last turned, 0: there is none yet. */
+bool node_probe(
+	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err);
+/* What /status begins with on both: a new JSON object. */
+json_t *node_status(const struct node *n, const char *role);
+#endif
