@@ -57,9 +57,9 @@ TOOLBINS := $(patsubst libbpsclient/tools/%.c,$(B)/%,$(TOOLS))
 EXAMPLEBINS := $(patsubst libbpsclient/examples/%.c,$(B)/%,$(EXAMPLES))
 UNITBINS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
-BENCHBINS := $(patsubst tests/bench/%.c,$(B)/%,$(BENCH))
+BENCHBIN := $(B)/bps-bench
 
-all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBINS)
+all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
 
 include tests/tests.mk
 -include Makefile.targets
@@ -106,7 +106,7 @@ $(TOOLBINS): $(B)/%: $(B)/libbpsclient/tools/%.o $(LIBCOMMON)
 	$(call link,$(LIBS))
 $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
-$(BENCHBINS): $(B)/%: $(B)/tests/bench/%.o $(LIBBPS)
+$(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
 	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
 $(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)

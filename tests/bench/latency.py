@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Latency of a small push_pull against Gloo's all-reduce of the same size, interleaved in one run on loopback.
 
-    tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--rounds 3000] [--repeat 5] [--min-ratio R]
+    tests/bench/latency.py BUILD-FOLDER [--bytes 4096] [--seconds 1] [--repeat 5] [--min-ratio R]
 
 Ours: 2 workers on 2 agents with addresses of their own and 1 server (bpsrun). Gloo: 2 processes, each of its algorithms; the
 best median counts. Prints median and p99 of the medians and the ratio; with --min-ratio the exit status says whether it
-was reached. Needs libgloo-dev and g++ (`make latency` installs them).
+was reached. Needs libgloo-dev and g++.
 """
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -19,47 +20,44 @@ HERE = Path(__file__).resolve().parent
 GLOO = ["halving-doubling", "bcube", "ring", "ring-chunked"]
 
 
-def parse(out):
-    name, _, _, median, p99 = out.split()
-    return name, float(median), float(p99)
-
-
 def run_ours(build, args):
     command = [build / "bpsrun", "--no-prefix", "-n", "2", "--agents", "2", "--servers", "1", "--timeout", "120s", "--",
-               build / "bps-latency", str(args.bytes), str(args.rounds)]  # fmt: skip
-    return parse(subprocess.run(command, check=True, capture_output=True, text=True, timeout=180).stdout)
+               build / "bps-bench", "--json", "--bytes", str(args.bytes), "--seconds", str(args.seconds)]  # fmt: skip
+    out = subprocess.run(command, check=True, capture_output=True, text=True, timeout=180).stdout
+    return "bps", json.loads(out)["results"][0]
 
 
 def run_gloo(program, algorithm, args):
     with tempfile.TemporaryDirectory() as store:
         ps = [
             subprocess.Popen(
-                [program, str(rank), "2", store, algorithm, str(args.bytes), str(args.rounds)],
+                [program, str(rank), "2", store, "127.0.0.1", algorithm, str(args.seconds), str(args.bytes)],
                 stdout=subprocess.PIPE, text=True
             )
             for rank in range(2)
         ]
         outs = [p.communicate(timeout=180)[0] for p in ps]
     if any(p.returncode for p in ps):
-        raise SystemExit(f"gloo-latency {algorithm} failed")
-    return parse(outs[0])
+        raise SystemExit(f"gloo-bench {algorithm} failed")
+    return f"gloo-{algorithm}", json.loads(outs[0])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("--bytes", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--min-ratio", type=float, default=0.0)
     args = parser.parse_args()
-    program = args.build.resolve() / "gloo-latency"
-    subprocess.run(["g++", "-O2", "-o", program, HERE / "gloo-latency.cc", "-lgloo"], check=True)
+    build = args.build.resolve()
+    program = build / "gloo-bench"
+    subprocess.run(["g++", "-O2", "-o", program, HERE / "gloo-bench.cc", "-lgloo"], check=True)
     seen = {}
     for _ in range(args.repeat):
-        for name, median, p99 in [run_ours(args.build.resolve(), args)] + [run_gloo(program, a, args) for a in GLOO]:
-            seen.setdefault(name, []).append((median, p99))
-    print(f"{args.bytes} bytes, 2 workers, {args.rounds} rounds x {args.repeat}, microseconds")
+        for name, figures in [run_ours(build, args)] + [run_gloo(program, a, args) for a in GLOO]:
+            seen.setdefault(name, []).append((figures["median_us"], figures["p99_us"]))
+    print(f"{args.bytes} bytes, 2 workers, {args.seconds} s x {args.repeat}, microseconds")
     medians = {}
     for name, figures in seen.items():
         medians[name] = statistics.median(m for m, _ in figures)

@@ -1,0 +1,173 @@
+/* Element i of rank k's input in round r is base + share, base = (i + r) mod 7 and share = k mod 4; the reduction over the
+ * ranks is again an integer that depends on i only by (i + r) mod 7. So one period is computed, and the rest is
+ * compared with the period before it. */
+#include "tests/bench/bench.h"
+
+#include <string.h>
+
+#define SHARES 4
+
+size_t dtype_size(enum bps_dtype dtype)
+{
+	switch (dtype) {
+	case BPS_I8:
+	case BPS_U8:
+		return 1;
+	case BPS_F16:
+	case BPS_BF16:
+		return 2;
+	case BPS_I32:
+	case BPS_F32:
+		return 4;
+	case BPS_I64:
+	case BPS_F64:
+		break;
+	}
+	return 8;
+}
+
+/* Largest integer up to which all are exact. */
+static uint64_t exact_max(enum bps_dtype dtype)
+{
+	switch (dtype) {
+	case BPS_I8:
+		return 127;
+	case BPS_U8:
+		return 255;
+	case BPS_BF16:
+		return 1u << 8;
+	case BPS_F16:
+		return 1u << 11;
+	case BPS_F32:
+		return 1u << 24;
+	case BPS_I32:
+	case BPS_I64:
+	case BPS_F64:
+		break;
+	}
+	return INT32_MAX;
+}
+
+static uint64_t input_value(enum bps_op op, unsigned base, int rank)
+{
+	if (op == BPS_PROD) /* one factor, and a two of rank 1 */
+		return rank == 0 ? base + 1 : rank == 1 ? 2 : 1;
+	return base + (unsigned)rank % SHARES;
+}
+
+static uint64_t output_value(enum bps_op op, unsigned base, int size)
+{
+	uint64_t n = (uint64_t)size, shares = 0;
+
+	for (unsigned k = 0; k < n; k++)
+		shares += k % SHARES;
+	switch (op) {
+	case BPS_PROD:
+		return (base + 1) * (n > 1 ? 2 : 1);
+	case BPS_MAX:
+		return base + (n < SHARES ? n - 1 : SHARES - 1);
+	case BPS_MIN:
+		return base;
+	case BPS_SUM:
+	case BPS_AVG:
+		break;
+	}
+	return n * base + shares;
+}
+
+bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
+{
+	/* An average is exact when its division is: with 1, 2, 4 workers or any multiple of 4 of floats the
+	 * shares' mean is a multiple of one half. Integers are rounded to the floor, which is checked too. */
+	if (op == BPS_AVG && size > 2 && size % SHARES != 0)
+		return false;
+	return output_value(op, PATTERN_PERIOD - 1, size) <= exact_max(dtype);
+}
+
+/* Bits of v as a binary float with that many fraction bits, v a whole number of halves that it can hold. */
+static uint16_t half_bits(double v, unsigned fraction_bits, unsigned bias)
+{
+	uint32_t twice = (uint32_t)(2 * v);
+	unsigned top;
+
+	if (!twice)
+		return 0;
+	top = 31 - (unsigned)__builtin_clz(twice);
+	return (uint16_t)((top - 1 + bias) << fraction_bits |
+			  ((((uint64_t)twice << fraction_bits) >> top) &
+				  ((UINT32_C(1) << fraction_bits) - 1)));
+}
+
+static void encode(enum bps_dtype dtype, double v, void *dst)
+{
+	union {
+		uint8_t u8;
+		int32_t i32;
+		int64_t i64;
+		uint16_t h;
+		float f32;
+		double f64;
+	} u;
+
+	switch (dtype) {
+	case BPS_I8:
+	case BPS_U8:
+		u.u8 = (uint8_t)v;
+		break;
+	case BPS_I32:
+		u.i32 = (int32_t)v;
+		break;
+	case BPS_I64:
+		u.i64 = (int64_t)v;
+		break;
+	case BPS_F16:
+		u.h = half_bits(v, 10, 15);
+		break;
+	case BPS_BF16:
+		u.h = half_bits(v, 7, 127);
+		break;
+	case BPS_F32:
+		u.f32 = (float)v;
+		break;
+	case BPS_F64:
+		u.f64 = v;
+		break;
+	}
+	memcpy(dst, &u, dtype_size(dtype));
+}
+
+void pattern_fill(struct bps_tensor *t, enum bps_op op, uint64_t round, int rank)
+{
+	enum bps_dtype dtype = bps_dtype(t);
+	size_t elem = dtype_size(dtype), all = bps_count(t) * elem, have;
+	unsigned char *in = bps_input(t), *p = in;
+
+	for (uint64_t i = 0; i < PATTERN_PERIOD && i < bps_count(t); i++, p += elem)
+		encode(dtype,
+			(double)input_value(op, (unsigned)((i + round) % PATTERN_PERIOD), rank), p);
+	for (have = (size_t)(p - in); have < all; have *= 2)
+		memcpy(in + have, in, have < all - have ? have : all - have);
+}
+
+int64_t pattern_check(const struct bps_tensor *t, enum bps_op op, uint64_t round, int size)
+{
+	enum bps_dtype dtype = bps_dtype(t);
+	size_t elem = dtype_size(dtype), period = PATTERN_PERIOD * elem;
+	const unsigned char *out = bps_output(t);
+	uint64_t n = bps_count(t);
+	unsigned char want[8];
+
+	for (uint64_t i = 0; i < n && i < PATTERN_PERIOD; i++) {
+		double v = (double)output_value(op, (unsigned)((i + round) % PATTERN_PERIOD), size);
+
+		encode(dtype, op == BPS_AVG ? v / size : v, want);
+		if (memcmp(out + i * elem, want, elem) != 0)
+			return (int64_t)i;
+	}
+	if (n <= PATTERN_PERIOD || memcmp(out, out + period, n * elem - period) == 0)
+		return -1;
+	for (uint64_t i = PATTERN_PERIOD; i < n; i++)
+		if (memcmp(out + i * elem, out + i * elem - period, elem) != 0)
+			return (int64_t)i;
+	return -1;
+}

@@ -1,0 +1,350 @@
+/* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer is a row with
+ * macs and the rows without that follow it; rows without macs before the first such row are a layer without computing.
+ * Computing is slept through, as if an accelerator did it:
+ *
+ *   step:  for each layer, first to last: wait for its sums of the step before; forward
+ *          for each layer, last to first: backward; submit its tensors
+ *
+ * Forward takes a third of --compute, backward two thirds, spread over the layers by their macs. With --barrier the step
+ * ends when all sums are there; without it (as the cross-barrier front-ends do) a sum is waited for where it is used.
+ *
+ *   step time   median span from one step's first forward to the next one's
+ *   efficiency  compute time / step time: what share of the speed without communication is kept
+ *   overlap     share of the smaller of compute and communication time that the other one hides */
+#include "tests/bench/bench.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define ROWS_MAX     65536
+#define WARMUP_STEPS 2
+#define COMM_STEPS   3 /* without computing, to know the communication time */
+
+struct row {
+	char name[200];
+	uint64_t elems, macs;
+};
+
+struct layer {
+	size_t first, n; /* tensors */
+	double forward_s;
+};
+
+struct replay {
+	struct bench *bench;
+	struct row *rows;
+	struct bps_tensor **tensors;
+	struct layer *layers;
+	size_t n_rows, n_layers;
+	uint64_t step, step_bytes;
+	double clock_s; /* when the simulated accelerator is free */
+};
+
+/* ---- trace ---- */
+
+static int read_row(char *line, struct row *row)
+{
+	char *end;
+	char *elems = strchr(line, '\t');
+
+	if (!elems || elems == line || (size_t)(elems - line) >= sizeof(row->name))
+		return -1;
+	*elems++ = 0;
+	strcpy(row->name, line);
+	errno = 0;
+	row->elems = strtoull(elems, &end, 10);
+	if (end == elems || *end != '\t' || errno || !row->elems)
+		return -1;
+	elems = end + 1;
+	row->macs = strtoull(elems, &end, 10);
+	return end == elems || (*end && *end != '\n') || errno ? -1 : 0;
+}
+
+static int read_trace(struct replay *r)
+{
+	const char *path = r->bench->o.replay;
+	FILE *f = fopen(path, "r");
+	char line[1024];
+	unsigned number = 0;
+	int rc = 0;
+
+	r->rows = calloc(ROWS_MAX, sizeof(*r->rows));
+	if (!f || !r->rows) {
+		fprintf(stderr, "bps-bench: cannot read %s: %s\n", path, strerror(errno));
+		if (f)
+			fclose(f);
+		return -1;
+	}
+	while (rc == 0 && fgets(line, sizeof(line), f)) {
+		number++;
+		if (line[0] == '#' || !strncmp(line, "name\t", 5))
+			continue;
+		rc = r->n_rows < ROWS_MAX ? read_row(line, &r->rows[r->n_rows++]) : -1;
+	}
+	fclose(f);
+	if (rc < 0 || !r->n_rows) {
+		fprintf(stderr, "bps-bench: %s:%u: name, elements and macs with tabs wanted\n",
+			path, number);
+		return -1;
+	}
+	return 0;
+}
+
+static int make_layers(struct replay *r)
+{
+	struct layer *layer = NULL;
+	double macs = 0;
+
+	r->layers = calloc(r->n_rows, sizeof(*r->layers));
+	if (!r->layers)
+		return -1;
+	for (size_t i = 0; i < r->n_rows; i++)
+		macs += (double)r->rows[i].macs;
+	for (size_t i = 0; i < r->n_rows; i++) {
+		if (!layer || r->rows[i].macs) {
+			layer = &r->layers[r->n_layers++];
+			layer->first = i;
+			layer->forward_s = macs > 0 ? r->bench->o.compute_s / 3 *
+							      (double)r->rows[i].macs / macs
+						    : 0;
+		}
+		layer->n++;
+	}
+	return 0;
+}
+
+static int declare(struct replay *r)
+{
+	const struct bench_options *o = &r->bench->o;
+	struct bps_decl *decls = calloc(r->n_rows, sizeof(*decls));
+	int rc;
+
+	r->tensors = calloc(r->n_rows, sizeof(struct bps_tensor *));
+	if (!decls || !r->tensors) {
+		free(decls);
+		return -1;
+	}
+	for (size_t i = 0; i < r->n_rows; i++) {
+		decls[i] = (struct bps_decl){.name = r->rows[i].name,
+			.dtype = o->dtype,
+			.n_elems = (r->rows[i].elems + o->shrink - 1) / o->shrink};
+		r->step_bytes += decls[i].n_elems * dtype_size(o->dtype);
+	}
+	rc = bps_declare_group(r->bench->b, decls, r->n_rows, r->tensors);
+	free(decls);
+	if (rc < 0)
+		return bench_fail(rc, "cannot declare the tensors");
+	for (size_t i = 0; i < r->n_rows; i++)
+		pattern_fill(r->tensors[i], o->op, 0, r->bench->rank);
+	return 0;
+}
+
+/* ---- steps ---- */
+
+/* The accelerator is busy for span_s from when it is free, or from now if it waited for us. */
+static void compute(struct replay *r, double span_s)
+{
+	double now = bench_now_s();
+	struct timespec until;
+
+	if (r->clock_s < now - 1e-4) /* it stood still; less is the lateness of our own sleep */
+		r->clock_s = now;
+	r->clock_s += span_s;
+	if (r->clock_s <= now)
+		return;
+	until.tv_sec = (time_t)r->clock_s;
+	until.tv_nsec = (long)((r->clock_s - (double)until.tv_sec) * 1e9);
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+		;
+}
+
+static int submit(struct replay *r, const struct layer *layer)
+{
+	const struct bench_options *o = &r->bench->o;
+	struct bps_tensor **t = r->tensors + layer->first;
+	int rc;
+
+	for (size_t i = 0; i < layer->n && o->is_checking; i++)
+		pattern_fill(t[i], o->op, r->step, r->bench->rank);
+	if (o->is_fifo) {
+		rc = bps_push_pull_group(t, layer->n, o->op, 0);
+		return rc < 0 ? bench_fail(rc, "cannot submit") : 0;
+	}
+	for (size_t i = 0; i < layer->n; i++) {
+		rc = bps_push_pull(t[i], o->op, BPS_PRIORITY_AUTO);
+		if (rc < 0)
+			return bench_fail(rc, "cannot submit");
+	}
+	return 0;
+}
+
+/* The sums of that step are there, and right. */
+static int finish(struct replay *r, const struct layer *layer, uint64_t step)
+{
+	const struct bench *bench = r->bench;
+	struct bps_tensor **t = r->tensors + layer->first;
+	int rc = bps_wait_group(t, layer->n, 0);
+	int64_t wrong;
+
+	if (rc < 0)
+		return bench_fail(rc, "push_pull failed");
+	for (size_t i = 0; i < layer->n && bench->o.is_checking; i++) {
+		wrong = pattern_check(t[i], bench->o.op, step, bench->size);
+		if (wrong < 0)
+			continue;
+		fprintf(stderr, "bps-bench: rank %d: wrong result: %s step %llu element %lld\n",
+			bench->rank, bps_name(t[i]), (unsigned long long)step, (long long)wrong);
+		return -1;
+	}
+	return 0;
+}
+
+static int finish_all(struct replay *r)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < r->n_layers && rc == 0; i++)
+		rc = finish(r, &r->layers[i], r->step);
+	return rc;
+}
+
+static int step(struct replay *r, double *ret_start_s)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < r->n_layers && rc == 0; i++) {
+		if (r->step > 0)
+			rc = finish(r, &r->layers[i], r->step);
+		if (i == 0)
+			*ret_start_s = bench_now_s();
+		compute(r, r->layers[i].forward_s);
+	}
+	r->step++;
+	for (size_t i = r->n_layers; i-- > 0 && rc == 0;) {
+		compute(r, 2 * r->layers[i].forward_s);
+		rc = submit(r, &r->layers[i]);
+	}
+	r->bench->bytes_moved += r->step_bytes;
+	return rc == 0 && r->bench->o.has_barrier ? finish_all(r) : rc;
+}
+
+/* Median time from the first submission to the last sum when nothing is computed. */
+static int communicate(struct replay *r, double *ret_s)
+{
+	double times[COMM_STEPS], start;
+	int rc = 0;
+
+	for (int k = 0; k < COMM_STEPS && rc == 0; k++) {
+		rc = bps_barrier(r->bench->b, 0);
+		if (rc < 0)
+			return bench_fail(rc, "barrier");
+		start = bench_now_s();
+		r->step++;
+		for (size_t i = r->n_layers; i-- > 0 && rc == 0;)
+			rc = submit(r, &r->layers[i]);
+		if (rc == 0)
+			rc = finish_all(r);
+		times[k] = bench_now_s() - start;
+		r->bench->bytes_moved += r->step_bytes;
+	}
+	if (rc == 0)
+		*ret_s = bench_quantile(times, COMM_STEPS, 0.5);
+	return rc;
+}
+
+/* ---- result ---- */
+
+struct replay_result {
+	uint64_t steps;
+	double communication_s, step_s, p99_s, elapsed_s;
+};
+
+static int measure(struct replay *r, struct replay_result *ret)
+{
+	const struct bench_options *o = &r->bench->o;
+	double *starts, expected;
+	int rc = communicate(r, &ret->communication_s);
+
+	expected = o->compute_s > ret->communication_s ? o->compute_s : ret->communication_s;
+	ret->steps = o->rounds ? o->rounds : 3 + (uint64_t)(o->seconds / expected);
+	if (rc == 0)
+		rc = bench_agree(r->bench, &ret->steps);
+	if (rc < 0)
+		return rc;
+	starts = calloc(ret->steps + WARMUP_STEPS + 1, sizeof(*starts));
+	if (!starts)
+		return -1;
+	for (uint64_t k = 0; k < ret->steps + WARMUP_STEPS && rc == 0; k++) {
+		rc = step(r, &starts[k]);
+		bench_progress(r->bench, "step", (double)k, (double)(ret->steps + WARMUP_STEPS));
+	}
+	/* The next step would begin when the first layer's sums are there. */
+	if (rc == 0)
+		rc = finish(r, &r->layers[0], r->step);
+	starts[ret->steps + WARMUP_STEPS] = bench_now_s();
+	if (rc == 0)
+		rc = finish_all(r);
+	ret->elapsed_s = starts[ret->steps + WARMUP_STEPS] - starts[WARMUP_STEPS];
+	for (uint64_t k = 0; k < ret->steps; k++)
+		starts[k] = starts[k + WARMUP_STEPS + 1] - starts[k + WARMUP_STEPS];
+	ret->step_s = bench_quantile(starts, ret->steps, 0.5);
+	ret->p99_s = bench_quantile(starts, ret->steps, 0.99);
+	free(starts);
+	return rc;
+}
+
+static void report(struct replay *r, const struct replay_result *m)
+{
+	const struct bench_options *o = &r->bench->o;
+	double compute_s = o->compute_s, comm_s = m->communication_s,
+	       least = compute_s < comm_s ? compute_s : comm_s,
+	       overlap = least > 0 ? (compute_s + comm_s - m->step_s) / least : 0,
+	       samples = (double)o->batch * r->bench->size / m->step_s;
+
+	bench_progress(r->bench, NULL, 0, 0);
+	if (r->bench->rank != 0)
+		return;
+	if (o->is_json) {
+		bench_json_result(r->bench);
+		printf("{\"tensors\": %zu, \"layers\": %zu, \"step_bytes\": %llu, \"steps\": %llu, "
+		       "\"step_ms\": %.3f, \"p99_ms\": %.3f, \"compute_ms\": %.3f, "
+		       "\"communication_ms\": %.3f, \"overlap\": %.4f, \"efficiency\": %.4f, "
+		       "\"samples_per_s\": %.3f, \"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
+			r->n_rows, r->n_layers, (unsigned long long)r->step_bytes,
+			(unsigned long long)m->steps, m->step_s * 1e3, m->p99_s * 1e3,
+			compute_s * 1e3, comm_s * 1e3, overlap, compute_s / m->step_s, samples,
+			m->elapsed_s,
+			(double)r->step_bytes * (double)m->steps / m->elapsed_s / 1e6);
+		return;
+	}
+	printf("%zu tensors in %zu layers, %.1f MB a step and worker, %llu steps\n", r->n_rows,
+		r->n_layers, (double)r->step_bytes / 1e6, (unsigned long long)m->steps);
+	printf("step %.1f ms (p99 %.1f), compute %.1f ms, communication alone %.1f ms (%.1f "
+	       "MB/s)\n",
+		m->step_s * 1e3, m->p99_s * 1e3, compute_s * 1e3, comm_s * 1e3,
+		(double)r->step_bytes / comm_s / 1e6);
+	printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n", overlap * 100,
+		compute_s / m->step_s * 100, samples);
+}
+
+int replay_run(struct bench *bench)
+{
+	struct replay r = {.bench = bench};
+	struct replay_result result;
+	int rc = read_trace(&r);
+
+	if (rc == 0)
+		rc = make_layers(&r);
+	if (rc == 0)
+		rc = declare(&r);
+	if (rc == 0)
+		rc = measure(&r, &result);
+	if (rc == 0)
+		report(&r, &result);
+	free(r.rows);
+	free(r.layers);
+	free(r.tensors);
+	return rc;
+}

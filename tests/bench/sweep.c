@@ -1,0 +1,205 @@
+/* One size after the other: `tensors` tensors are submitted in turn, at most `depth` at a time, and waited for in the same
+ * order. A push_pull's time runs from its submission until it was found complete. */
+#include "tests/bench/bench.h"
+
+#include <stdlib.h>
+
+/* Shorter than this share of --seconds a measurement of the speed says nothing. */
+#define CALIBRATE_SHARE 0.1
+
+struct sweep {
+	struct bench *bench;
+	uint64_t bytes, round; /* round: submitted so far, of each tensor */
+	struct bps_tensor **tensors;
+	double *submitted_s;
+	char title[32];
+};
+
+struct sweep_result {
+	uint64_t rounds;
+	double elapsed_s; /* of the slowest rank */
+	double median_s, p99_s, min_s;
+};
+
+static int declare(struct sweep *s)
+{
+	const struct bench_options *o = &s->bench->o;
+	char name[64];
+	int rc = 0;
+
+	for (unsigned i = 0; i < o->tensors && rc == 0; i++) {
+		snprintf(name, sizeof(name), "bench.%llu.%u", (unsigned long long)s->bytes, i);
+		rc = bps_declare(s->bench->b, name, o->dtype, s->bytes / dtype_size(o->dtype),
+			&s->tensors[i]);
+		if (rc == 0)
+			pattern_fill(s->tensors[i], o->op, 0, s->bench->rank);
+	}
+	return rc < 0 ? bench_fail(rc, "cannot declare a tensor") : 0;
+}
+
+static int submit(struct sweep *s, unsigned i, uint64_t round)
+{
+	const struct bench_options *o = &s->bench->o;
+	int rc;
+
+	if (o->is_checking)
+		pattern_fill(s->tensors[i], o->op, round, s->bench->rank);
+	s->submitted_s[i] = bench_now_s();
+	rc = bps_push_pull(s->tensors[i], o->op, BPS_PRIORITY_AUTO);
+	s->bench->bytes_moved += s->bytes;
+	return rc < 0 ? bench_fail(rc, "cannot submit") : 0;
+}
+
+static int finish(struct sweep *s, unsigned i, uint64_t round, double *ret_s)
+{
+	const struct bench *bench = s->bench;
+	int64_t wrong;
+	int rc = bps_wait(s->tensors[i], 0);
+
+	*ret_s = bench_now_s() - s->submitted_s[i];
+	if (rc < 0)
+		return bench_fail(rc, "push_pull failed");
+	if (!bench->o.is_checking)
+		return 0;
+	wrong = pattern_check(s->tensors[i], bench->o.op, round, bench->size);
+	if (wrong < 0)
+		return 0;
+	fprintf(stderr, "bps-bench: rank %d: wrong result: %s round %llu element %lld\n",
+		bench->rank, bps_name(s->tensors[i]), (unsigned long long)round, (long long)wrong);
+	return -1;
+}
+
+/* Rounds of every tensor, keeping depth in flight. times_s: rounds * tensors values. */
+static int run_rounds(struct sweep *s, uint64_t rounds, double *times_s)
+{
+	const struct bench_options *o = &s->bench->o;
+	uint64_t n = rounds * o->tensors, done = 0, sent = 0;
+	int rc = 0;
+
+	while (rc == 0 && done < n) {
+		if (sent < n && sent - done < o->depth) {
+			rc = submit(s, (unsigned)(sent % o->tensors), s->round + sent / o->tensors);
+			sent++;
+			continue;
+		}
+		rc = finish(s, (unsigned)(done % o->tensors), s->round + done / o->tensors,
+			&times_s[done]);
+		done++;
+		bench_progress(s->bench, s->title, (double)done, (double)n);
+	}
+	s->round += rounds;
+	return rc;
+}
+
+/* Runs all tensors once to set everything up, then longer and longer until the speed is known. */
+static int calibrate(struct sweep *s, uint64_t *ret_rounds)
+{
+	const struct bench_options *o = &s->bench->o;
+	uint64_t rounds = 1, is_known = 0;
+	double start, elapsed;
+	double *times;
+	int rc = 0;
+
+	for (unsigned turn = 0; rc == 0 && !is_known; turn++) {
+		times = malloc(rounds * o->tensors * sizeof(*times));
+		if (!times)
+			return -1;
+		start = bench_now_s();
+		rc = run_rounds(s, rounds, times);
+		elapsed = bench_now_s() - start;
+		free(times);
+		is_known = turn > 0 && (o->rounds || elapsed > o->seconds * CALIBRATE_SHARE);
+		if (rc == 0)
+			rc = bench_agree(s->bench, &is_known);
+		if (is_known)
+			*ret_rounds =
+				o->rounds ? o->rounds
+					  : 1 + (uint64_t)(o->seconds / elapsed * (double)rounds);
+		else if (turn > 0)
+			rounds *= 2;
+	}
+	return rc ? rc : bench_agree(s->bench, ret_rounds);
+}
+
+static int measure(struct sweep *s, struct sweep_result *ret)
+{
+	const struct bench_options *o = &s->bench->o;
+	double *times = NULL, start;
+	size_t n;
+	int rc = calibrate(s, &ret->rounds);
+
+	if (rc < 0)
+		return rc;
+	n = (size_t)ret->rounds * o->tensors;
+	times = malloc(n * sizeof(*times));
+	if (!times)
+		return -1;
+	rc = bps_barrier(s->bench->b, 0);
+	if (rc < 0)
+		bench_fail(rc, "barrier");
+	start = bench_now_s();
+	if (rc == 0)
+		rc = run_rounds(s, ret->rounds, times);
+	if (rc == 0)
+		rc = bench_max(s->bench, bench_now_s() - start, &ret->elapsed_s);
+	ret->median_s = bench_quantile(times, n, 0.5);
+	ret->p99_s = bench_quantile(times, n, 0.99);
+	ret->min_s = times[0];
+	free(times);
+	return rc;
+}
+
+static void report(struct sweep *s, const struct sweep_result *r)
+{
+	const struct bench_options *o = &s->bench->o;
+	double goodput = (double)s->bytes * o->tensors * (double)r->rounds / r->elapsed_s / 1e6;
+
+	bench_progress(s->bench, NULL, 0, 0);
+	if (s->bench->rank != 0)
+		return;
+	if (!o->is_json) {
+		if (s->bench->n_results++ == 0)
+			printf("%12s %6s %8s %12s %12s %14s\n", "size", "depth", "rounds",
+				"median us", "p99 us", "MB/s a worker");
+		printf("%12s %6u %8llu %12.1f %12.1f %14.1f\n", s->title, o->depth,
+			(unsigned long long)r->rounds, r->median_s * 1e6, r->p99_s * 1e6, goodput);
+		fflush(stdout);
+		return;
+	}
+	bench_json_result(s->bench);
+	printf("{\"bytes\": %llu, \"tensors\": %u, \"depth\": %u, \"rounds\": %llu, \"median_us\": "
+	       "%.2f, "
+	       "\"p99_us\": %.2f, \"min_us\": %.2f, \"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
+		(unsigned long long)s->bytes, o->tensors, o->depth, (unsigned long long)r->rounds,
+		r->median_s * 1e6, r->p99_s * 1e6, r->min_s * 1e6, r->elapsed_s, goodput);
+}
+
+int sweep_run(struct bench *bench)
+{
+	const struct bench_options *o = &bench->o;
+	struct sweep s = {.bench = bench};
+	struct sweep_result result;
+	int rc = -1;
+
+	s.tensors = calloc(o->tensors, sizeof(struct bps_tensor *));
+	s.submitted_s = calloc(o->tensors, sizeof(*s.submitted_s));
+	if (!s.tensors || !s.submitted_s) {
+		fprintf(stderr, "bps-bench: out of memory\n");
+		goto out;
+	}
+	for (unsigned i = 0; i < o->n_bytes; i++) {
+		s.bytes = o->bytes[i];
+		s.round = 0;
+		bench_size(s.bytes, s.title);
+		rc = declare(&s);
+		if (rc == 0)
+			rc = measure(&s, &result);
+		if (rc < 0)
+			break;
+		report(&s, &result);
+	}
+out:
+	free(s.tensors);
+	free(s.submitted_s);
+	return rc;
+}

@@ -1,0 +1,251 @@
+#!/usr/bin/env bash
+# netlab.sh: a lab of N network namespaces ("hosts") on one bridge (the "switch"), each link
+# shaped in both directions like a full-duplex NIC of the given rate.
+#
+#   netlab.sh up   PREFIX COUNT [RATE] [option...]   make PREFIX-1..PREFIX-COUNT
+#   netlab.sh rate PREFIX RATE [option...]           reshape a lab in place (RATE "none": unshaped)
+#   netlab.sh list [PREFIX]                          labs, or one lab's hosts and addresses
+#   netlab.sh addr PREFIX I                          address of host I
+#   netlab.sh exec PREFIX I CMD [ARG...]             run CMD on host I (replaces this process)
+#   netlab.sh stat PREFIX                            bytes, packets and queue drops per host
+#   netlab.sh down PREFIX [--kill]                   remove the lab; --kill also ends what runs in it
+#
+# RATE: as tc writes it, 500mbit, 1gbit, 2.5gbit; "none" (the default) leaves the links unshaped.
+# Options of up and rate:
+#   --burst BYTES   token bucket (default: 0.5 ms of RATE, at least 80000, so that no GSO packet of
+#                   64 KiB has to be cut); after an idle time this much passes at full speed, so a
+#                   message below it sees too fast a link; for latency work at 1gbit, --gso 16000
+#                   --burst 18000 still reaches 98 % of RATE (smaller ones fall behind the timers)
+#   --queue BYTES   queue before each shaper (default: 16 ms of RATE, at least 2000000: deep,
+#                   so that a few senders to one host lose next to nothing); beyond it: drop
+# Options of up alone:
+#   --mtu N         link MTU (default 1500)
+#   --gso BYTES     largest segmentation-offload packet the hosts may send (default: the system's,
+#                   64 KiB); smaller: finer shaping, more CPU time
+#   --cc NAME       TCP congestion control inside the hosts (default: the system's); the kernel takes
+#                   only reno, the system's default and what the first namespace's
+#                   net.ipv4.tcp_allowed_congestion_control names
+#   --subnet A.B.C  hosts get A.B.C.I/24 (default 10.77.0)
+#
+# The switch is a namespace of its own (PREFIX-sw), so nothing is added to the namespace you run in
+# and labs with different prefixes never meet, even on the same subnet. Needs root and iproute2, and
+# the kernel's veth, bridge and sch_tbf.
+# Uplink: tbf on eth0 in the host. Downlink: tbf on the switch's port for that host.
+# tbf counts Ethernet frames without preamble and checksum: with MTU 1500 and TCP timestamps at most
+# 1448/1514 = 95.6 % of RATE is payload.
+set -euo pipefail
+
+me=${0##*/}
+state=/run/netlab
+die() { echo "$me: $*" >&2; exit 1; }
+usage() { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; exit "${1:-2}"; }
+
+ns_exists() { [[ -e /run/netns/$1 ]]; }
+lab_ns() { # the lab's namespaces that exist now
+  local f
+  for f in /run/netns/"$1"-*; do
+    f=${f##*/}
+    [[ $f =~ ^"$1"-(sw|[0-9]+)$ ]] && echo "$f"
+  done
+  return 0
+}
+check_prefix() { [[ ${1-} =~ ^[a-z][a-z0-9]{0,7}$ ]] || die "PREFIX: 1 to 8 of a-z 0-9, a letter first"; }
+check_uint() { [[ $2 =~ ^[0-9]{1,12}$ ]] || die "$1: a whole number wanted, not '$2'"; }
+need_lab() { [[ -r $state/$1 ]] || die "no lab '$1' (netlab.sh list shows them)"; }
+get() { sed -n "s/^$2=//p" "$state/$1"; }
+need_host() { check_uint I "$2"; ((10#$2 >= 1 && 10#$2 <= $(get "$1" count))) || die "lab $1 has no host $2"; }
+
+# rate in bit/s, decimal prefixes, so that the defaults can be worked out
+bits() {
+  local n u
+  [[ $1 =~ ^([0-9]+(\.[0-9]+)?)(bit|kbit|mbit|gbit)$ ]] || die "RATE: like 500mbit or 1gbit, or none; not '$1'"
+  n=${BASH_REMATCH[1]} u=${BASH_REMATCH[3]}
+  awk -v n="$n" -v u="$u" 'BEGIN{m["bit"]=1;m["kbit"]=1e3;m["mbit"]=1e6;m["gbit"]=1e9;printf "%d\n",n*m[u]}'
+}
+
+burst='' queue='' mtu=1500 cc=keep gso='' subnet=10.77.0 kill=0
+options() { # options [allowed names] -- args
+  local allowed=" $1 "; shift
+  while (($#)); do
+    [[ $allowed == *" $1 "* ]] || die "no such option here: $1"
+    case $1 in
+      --kill) kill=1; shift; continue ;;
+      *) (($# >= 2)) || die "$1 needs a value" ;;
+    esac
+    case $1 in
+      --burst) check_uint "$1" "$2"; burst=$2 ;;
+      --queue) check_uint "$1" "$2"; queue=$2 ;;
+      --mtu) check_uint "$1" "$2"; ((10#$2 >= 576 && 10#$2 <= 65535)) || die "--mtu: 576 to 65535"; mtu=$2 ;;
+      --gso) check_uint "$1" "$2"; ((10#$2 >= 1500 && 10#$2 <= 65536)) || die "--gso: 1500 to 65536"; gso=$2 ;;
+      --cc) [[ $2 =~ ^[a-z0-9_-]+$ ]] || die "--cc: a name"; cc=$2 ;;
+      --subnet) [[ $2 =~ ^([0-9]{1,3}\.){2}[0-9]{1,3}$ ]] || die "--subnet: like 10.77.0"; subnet=$2 ;;
+    esac
+    shift 2
+  done
+}
+
+shape() { # namespace device rate: replace the root queue
+  if [[ $3 == none ]]; then
+    tc -n "$1" qdisc del dev "$2" root 2>/dev/null || true
+  else
+    tc -n "$1" qdisc replace dev "$2" root tbf rate "$3" burst "$burst" limit "$queue"
+  fi
+}
+shape_all() { # prefix count rate
+  local i b
+  if [[ $3 != none ]]; then
+    b=$(bits "$3")
+    ((b >= 8000)) || die "RATE: at least 8kbit"
+    : "${burst:=$((b / 16000 > 80000 ? b / 16000 : 80000))}"
+    : "${queue:=$((b / 500 > 2000000 ? b / 500 : 2000000))}"
+  fi
+  for ((i = 1; i <= $2; i++)); do
+    shape "$1-$i" eth0 "$3"
+    shape "$1-sw" "p$i" "$3"
+  done
+}
+save() { # prefix count rate
+  printf 'count=%s\nrate=%s\nburst=%s\nqueue=%s\nmtu=%s\ngso=%s\ncc=%s\nsubnet=%s\n' \
+    "$2" "$3" "$burst" "$queue" "$mtu" "$gso" "$cc" "$subnet" >"$state/.$1.new"
+  mv "$state/.$1.new" "$state/$1"
+}
+remove() { # prefix: namespaces (their links go with them) and state
+  local n
+  for n in $(lab_ns "$1"); do ip netns del "$n" || true; done
+  rm -f "$state/$1" "$state/.$1.new"
+}
+lock() { mkdir -p "$state"; exec 9>"$state/.$1.lock"; flock -w 30 9 || die "lab $1 is being changed by another $me"; }
+
+cmd_up() {
+  (($# >= 2)) || usage
+  local p=$1 n=$2 rate=none i ns rc=0
+  shift 2
+  check_prefix "$p"; check_uint COUNT "$n"
+  n=$((10#$n)); ((n >= 1 && n <= 200)) || die "COUNT: 1 to 200"
+  if (($#)) && [[ $1 != --* ]]; then rate=$1; shift; fi
+  [[ $rate == none ]] || bits "$rate" >/dev/null
+  options "--burst --queue --mtu --gso --cc --subnet" "$@"
+  lock "$p"
+  [[ ! -e $state/$p && -z $(lab_ns "$p") ]] || die "lab '$p' exists (netlab.sh down $p removes it)"
+  trap 'rc=$?; if ((rc)); then remove '"$p"' 2>/dev/null; fi; exit $rc' EXIT
+  trap 'exit 130' INT TERM HUP
+  ip netns add "$p-sw"
+  ip netns exec "$p-sw" sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+  ip -n "$p-sw" link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0
+  ip -n "$p-sw" link set br0 mtu "$mtu" up
+  for ((i = 1; i <= n; i++)); do
+    ns=$p-$i
+    ip netns add "$ns"
+    ip netns exec "$ns" sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1 2>/dev/null || true
+    ip netns exec "$ns" sysctl -qw net.ipv4.tcp_no_metrics_save=1
+    [[ $cc == keep ]] || ip netns exec "$ns" sysctl -qw net.ipv4.tcp_congestion_control="$cc" ||
+      die "--cc $cc: not allowed in a namespace here"
+    ip -n "$p-sw" link add "p$i" mtu "$mtu" type veth peer name eth0 netns "$ns" mtu "$mtu"
+    ip -n "$p-sw" link set "p$i" master br0 up
+    ip -n "$ns" link set lo up
+    ip -n "$ns" addr add "$subnet.$i/24" dev eth0
+    [[ -z $gso ]] || ip -n "$ns" link set eth0 gso_max_size "$gso" gso_max_segs 65535
+    ip -n "$ns" link set eth0 up
+  done
+  shape_all "$p" "$n" "$rate"
+  save "$p" "$n" "$rate"
+  # the bridge forwards once its ports are up; prove it before handing the lab over
+  for ((i = 2; i <= n; i++)); do
+    reach "$p-1" "$subnet.$i" || die "host 1 does not reach host $i"
+  done
+}
+reach() { # namespace address: true once a packet came back (a closed port's refusal will do)
+  local t e
+  for t in 1 2 3 4 5 6 7 8 9 10; do
+    e=$(ip netns exec "$1" timeout 1 bash -c "exec 3<>/dev/tcp/$2/9" 2>&1) && return 0
+    [[ $e == *refused* ]] && return 0
+    sleep 0.1
+  done
+  return 1
+}
+
+cmd_rate() {
+  (($# >= 2)) || usage
+  local p=$1 rate=$2 n
+  shift 2
+  check_prefix "$p"
+  [[ $rate == none ]] || bits "$rate" >/dev/null
+  lock "$p"; need_lab "$p"
+  n=$(get "$p" count) mtu=$(get "$p" mtu) gso=$(get "$p" gso) cc=$(get "$p" cc) subnet=$(get "$p" subnet)
+  options "--burst --queue" "$@"
+  shape_all "$p" "$n" "$rate"
+  save "$p" "$n" "$rate"
+}
+
+cmd_list() {
+  local f p i
+  if (($#)); then
+    check_prefix "$1"; need_lab "$1"
+    for ((i = 1; i <= $(get "$1" count); i++)); do
+      printf '%s-%d %s.%d rate=%s pids=%s\n' "$1" "$i" "$(get "$1" subnet)" "$i" "$(get "$1" rate)" \
+        "$(ip netns pids "$1-$i" 2>/dev/null | paste -sd, - | sed 's/^$/-/')"
+    done
+    return
+  fi
+  for f in "$state"/*; do
+    [[ -f $f ]] || continue
+    p=${f##*/}
+    printf '%s %s\n' "$p" "$(paste -sd' ' "$f")"
+  done
+}
+
+cmd_stat() {
+  check_prefix "${1-}"; need_lab "$1"
+  local i n; n=$(get "$1" count)
+  printf '%-12s %15s %15s %11s %11s %9s %9s\n' host tx_bytes rx_bytes tx_pkts rx_pkts up_drop down_drop
+  for ((i = 1; i <= n; i++)); do
+    printf '%-12s %s %9s %9s\n' "$1-$i" \
+      "$(ip -n "$1-$i" -s link show dev eth0 | awk '/RX:/{getline;r=$1;q=$2}/TX:/{getline;printf "%15s %15s %11s %11s",$1,r,$2,q}')" \
+      "$(drops "$1-$i" eth0)" "$(drops "$1-sw" "p$i")"
+  done
+}
+drops() { tc -n "$1" -s qdisc show dev "$2" | sed -n 's/.*dropped \([0-9]*\).*/\1/p' | awk '{s+=$1}END{print s+0}'; }
+
+# shellcheck disable=SC2086 # lists of process ids
+cmd_down() {
+  (($#)) || usage
+  local p=$1 n pids
+  shift
+  check_prefix "$p"
+  options "--kill" "$@"
+  lock "$p"
+  [[ -e $state/$p || -n $(lab_ns "$p") ]] || { echo "$me: no lab '$p': nothing to do" >&2; rm -f "$state/.$p.lock"; return 0; }
+  pids=$(for n in $(lab_ns "$p"); do ip netns pids "$n"; done)
+  if [[ -n $pids ]]; then
+    ((kill)) || die "processes still run in lab '$p' (down --kill ends them):" $pids
+    kill -TERM $pids 2>/dev/null || true
+    for _ in $(seq 30); do
+      pids=$(for n in $(lab_ns "$p"); do ip netns pids "$n"; done)
+      [[ -n $pids ]] || break
+      sleep 0.1
+    done
+    [[ -z $pids ]] || kill -KILL $pids 2>/dev/null || true
+  fi
+  remove "$p"
+  rm -f "$state/.$p.lock"
+}
+
+(($#)) || usage
+cmd=$1; shift
+case $cmd in
+  help | -h | --help) usage 0 ;;
+esac
+((EUID == 0)) || die "needs root"
+case $cmd in
+  up | rate | list | stat | down) "cmd_$cmd" "$@" ;;
+  addr)
+    (($# == 2)) || usage
+    check_prefix "$1"; need_lab "$1"; need_host "$1" "$2"
+    echo "$(get "$1" subnet).$((10#$2))" ;;
+  exec)
+    (($# >= 3)) || usage
+    check_prefix "$1"; need_lab "$1"; need_host "$1" "$2"
+    ns=$1-$((10#$2)); shift 2
+    exec ip netns exec "$ns" "$@" ;;
+  *) usage ;;
+esac
