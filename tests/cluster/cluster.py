@@ -43,14 +43,17 @@ def read_ready(fd, process, name, log):
 
 
 class Daemon:
-    def __init__(self, cluster, program, name, args):
+    def __init__(self, cluster, program, name, args, is_awaited=True):
         self.name = name
         self.program = program
         self.cluster = cluster
         self.args = args
         self.log = cluster.dir / f"{name}.log"
         self.listen_fds = []  # to be handed over as by systemd's socket activation
-        self.start()
+        if is_awaited:
+            self.start()
+        else:
+            os.close(self.spawn())
 
     def spawn(self):
         r, w = os.pipe()
@@ -167,6 +170,13 @@ class Cluster:
     def add(self, program, name, *args):
         d = Daemon(self, program, name, [str(a) for a in args])
         self.daemons.append(d)
+        return d
+
+    def spawn(self, program, name, *args):
+        """A daemon that may never serve."""
+        d = Daemon(self, program, name, [str(a) for a in args], is_awaited=False)
+        self.daemons.append(d)
+        self.wait_for(f"{name} has begun", lambda: "starting" in d.log.read_text())
         return d
 
     def add_server(self, i, *args):

@@ -199,3 +199,16 @@ def huge(n_elems):
             want *= np.int8(job.size)
             assert np.array_equal(out[start : start + n], want), f"piece at {start}"
     return n_elems
+
+
+def many(n_tensors, chunk):
+    with bps.open() as job:
+        tensors = job.declare_group([(f"t{i}", "i64", 4) for i in range(n_tensors)])
+        for i in range(0, n_tensors, chunk):
+            for t in tensors[i : i + chunk]:
+                t.input[:] = job.rank + i
+            job.push_pull(tensors[i : i + chunk])
+            job.wait(tensors[i : i + chunk])
+            for t in tensors[i : i + chunk]:
+                assert t.output.tolist() == [job.size * i + job.size * (job.size - 1) // 2] * 4
+    return n_tensors

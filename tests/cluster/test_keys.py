@@ -1,0 +1,124 @@
+"""A cluster with a key: who has none, another one or somebody else's gets nowhere."""
+
+import os
+import socket
+import subprocess
+
+import pytest
+
+from cluster import BUILD, DEADLINE_S
+
+
+def new_key(path, *words):
+    key = subprocess.run(
+        [str(BUILD / "bpsctl"), *words], capture_output=True, text=True, check=True, timeout=DEADLINE_S
+    ).stdout
+    path.write_text(key)
+    os.chmod(path, 0o600)
+    return path
+
+
+@pytest.fixture
+def master(tmp_path):
+    return new_key(tmp_path / "master.key", "key", "new")
+
+
+def derived(master, who):
+    return new_key(master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who)
+
+
+def output(c, program, *args):
+    p = subprocess.run(
+        [str(BUILD / program / program), *args, "--http", "127.0.0.1:0"],
+        capture_output=True, text=True, timeout=DEADLINE_S, env=c.env, check=False
+    )
+    return p.returncode, p.stderr
+
+
+def members(c):
+    return [m["name"] for m in c.scheduler.status()["members"]]
+
+
+def test_cluster_with_a_key_sums(cluster, master):
+    key = ["--key-file", master]
+    c = cluster(agents=2, servers=2, server_args=key, agent_args=key, scheduler_args=key)
+    c.run("rounds", 4, {"n_elems": 100000, "n_rounds": 5, "n_tensors": 2})
+    assert c.bpsctl("status").returncode == 0
+
+
+def test_keys_of_hosts_are_enough_for_members(cluster, master):
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    c.add_server(0, "--key-file", derived(master, "server:s0"))
+    for i in range(2):
+        c.add_agent(i, "--key-file", derived(master, f"agent:a{i}"))
+    c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
+
+
+def test_key_of_another_host_is_of_no_use(cluster, master):
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    key = derived(master, "server:s1")
+    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
+                "--name", "s0", "--key-file", key)  # fmt: skip
+    c.wait_for("the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text())
+    assert not members(c)
+
+
+@pytest.mark.parametrize("with_key", [False, True])
+def test_member_without_the_key_is_turned_away(cluster, master, tmp_path, with_key):
+    args = ["--key-file", new_key(tmp_path / "other.key", "key", "new")] if with_key else []
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
+                "--name", "s0", *args)  # fmt: skip
+    c.wait_for("the server is turned away", lambda: "connection to the scheduler is lost" in d.log.read_text()
+               or "cannot reach the scheduler" in d.log.read_text())  # fmt: skip
+    assert not members(c)
+    key = ["--key-file", master]
+    c.add_server(1, *key)
+    for i in range(2):
+        c.add_agent(i, *key)
+    c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 3})
+    assert members(c) == ["s1", "a0", "a1"]
+
+
+@pytest.mark.parametrize("program", ["bps-scheduler", "bps-server"])
+def test_without_a_key_only_loopback_is_served(cluster, program):
+    c = cluster(agents=0, servers=0)
+    args = {
+        "bps-scheduler": ["--listen", "0.0.0.0:0", "--state-dir", str(c.make("other"))],
+        "bps-server": ["--listen", "0.0.0.0:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}"],
+    }
+    status, text = output(c, program, *args[program])
+    assert status != 0 and "loopback" in text, (status, text)
+
+
+def test_without_a_key_only_a_scheduler_on_loopback_is_joined(cluster):
+    c = cluster(agents=0, servers=0)
+    d = c.spawn("bps-agent", "a0", "--scheduler", "192.0.2.1:7300", "--socket", c.dir / "x.sock", "--name", "a0")
+    c.wait_for("it says why it does not", lambda: "only loopback" in d.log.read_text())
+
+
+def test_key_file_that_others_can_read_is_refused(cluster, master):
+    c = cluster(agents=0, servers=0)
+    os.chmod(master, 0o644)
+    status, text = output(c, "bps-scheduler", "--listen", "127.0.0.1:0", "--state-dir", str(c.make("other")),
+                          "--key-file", str(master))  # fmt: skip
+    assert status != 0 and str(master) in text, (status, text)
+
+
+def test_strangers_cannot_keep_members_of_a_cluster_with_a_key_out(cluster, master):
+    key = ["--key-file", master]
+    c = cluster(agents=1, servers=1, server_args=key, agent_args=key, scheduler_args=key)
+    held = []
+    for i in range(200):
+        for target in (("127.0.0.1", c.scheduler.port), ("127.0.0.100", c.servers[0].port)):
+            s = socket.create_connection(target, timeout=5)
+            if i % 2:
+                s.sendall(b"\x16\x03\x01" if i % 4 == 1 else b"\xff" * 2048)
+            held.append(s)
+    c.add_agent(1, *key)
+    c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 10})
+    for s in held:
+        s.close()
+    for d in c.daemons:
+        warnings = [line for line in d.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))]
+        assert len(warnings) < 30, warnings
