@@ -26,6 +26,7 @@ struct member {
 	uint32_t term;
 	_Atomic uint64_t view;       /* largest seen */
 	_Atomic bool is_up;          /* written by the loop, read by senders: a hint only */
+	_Atomic bool has_lost;       /* written by senders: a message did not get into the queue */
 	_Atomic uint64_t down_since; /* ns */
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
@@ -89,11 +90,15 @@ int member_send(struct member *m, const struct ctl_msg *msg)
 	if (!atomic_load(&m->is_up))
 		return BPS_ENOSCHED;
 	o = encode(m, msg);
-	if (!o)
+	if (!o) {
+		atomic_store(&m->has_lost, true);
 		return -ENOMEM;
+	}
 	rc = loop_post(m->loop, send_outgoing, o);
-	if (rc < 0)
+	if (rc < 0) {
+		atomic_store(&m->has_lost, true);
 		free(o);
+	}
 	return rc;
 }
 
@@ -236,6 +241,10 @@ static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
 		return;
 	if (dataloop_now_ns() - m->last_heard_ns > (uint64_t)m->dead_ms * 1000000) {
 		ctlclient_drop(m->client, "the scheduler is silent");
+		return;
+	}
+	if (atomic_exchange(&m->has_lost, false)) {
+		ctlclient_drop(m->client, "messages to the scheduler were lost, all is said anew");
 		return;
 	}
 	m->ops->beat(m->ctx, &msg.beat);

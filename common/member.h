@@ -63,7 +63,7 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 void member_free(struct member *m);
 
 /* Send a message; it is lost when the connection is not up or ends before (the owner sends again on up). Thread: any.
- * Errors: BPS_ENOSCHED not up, -EAGAIN, -ENOMEM. */
+ * Errors: BPS_ENOSCHED not up; -EAGAIN, -ENOMEM: up comes again soon for this. */
 int member_send(struct member *m, const struct ctl_msg *msg);
 
 bool member_is_up(const struct member *m);

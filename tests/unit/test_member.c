@@ -1,0 +1,180 @@
+/* Membership over a real socket on 127.0.0.1, with a scheduler of a few lines; all on one loop. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <event2/event.h>
+
+#include "common/ctlchan.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/member.h"
+
+#define DEADLINE_S 5
+#define QUEUE      4
+
+struct fixture {
+	struct loop *loop;
+	struct ctllisten *listen;
+	struct member *member;
+	unsigned n_up, n_lost, n_fails, wanted_up;
+};
+
+/* ---- the scheduler ---- */
+
+static void say(struct ctlchan *c, const struct ctl_msg *m)
+{
+	uint8_t buf[512];
+	size_t n = codec_size(ctl_layout(m->type), &m->hello);
+
+	assert_true(n > 0 && n <= sizeof(buf));
+	codec_encode(ctl_layout(m->type), &m->hello, buf);
+	assert_int_equal(ctlchan_send(c, m->type, buf, n), 0);
+}
+
+static void on_opened(void *arg, struct ctlchan *c)
+{
+	(void)arg;
+	(void)c;
+}
+
+static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n)
+{
+	static const uint8_t cluster[16] = {1};
+	struct ctl_msg welcome = {.type = CTL_WELCOME,
+		.welcome = {.cluster_id = {cluster, sizeof(cluster)},
+			.term = 1,
+			.view = 1,
+			.member_id = 1,
+			.beat_ms = 10,
+			.dead_ms = 5000}};
+	struct fixture *f = arg;
+
+	(void)body;
+	(void)n;
+	f->n_fails += type == CTL_FAIL;
+	if (type != CTL_HELLO)
+		return;
+	ctlchan_set_trusted(c);
+	say(c, &welcome);
+	say(c, &(struct ctl_msg){.type = CTL_PEERS});
+}
+
+static void on_closed(void *arg, struct ctlchan *c, const char *reason)
+{
+	(void)arg;
+	(void)c;
+	(void)reason;
+}
+
+static const struct ctlchan_ops scheduler_ops = {on_opened, on_frame, on_closed};
+
+/* ---- the member ---- */
+
+static void stop_at_deadline(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	loop_quit(arg);
+}
+
+static void on_told(void *ctx)
+{
+	struct fixture *f = ctx;
+
+	if (f->n_up >= f->wanted_up)
+		loop_quit(f->loop);
+}
+
+static void on_down(void *ctx, const char *why)
+{
+	(void)ctx;
+	(void)why;
+}
+
+static void on_message(void *ctx, struct member_msg *m)
+{
+	(void)ctx;
+	(void)m;
+}
+
+static void on_beat(void *ctx, struct ctl_beat *b)
+{
+	(void)ctx;
+	(void)b;
+}
+
+static void on_refused(void *ctx, int code, const char *text)
+{
+	(void)ctx;
+	(void)code;
+	fail_msg("refused: %s", text);
+}
+
+/* At first it says more than the queue takes. */
+static void on_up(void *ctx, uint32_t id)
+{
+	struct ctl_msg m = {.type = CTL_FAIL, .fail = {.text = "x"}};
+	struct fixture *f = ctx;
+
+	assert_int_equal(id, 1);
+	if (f->n_up++)
+		return;
+	for (unsigned i = 0; i < QUEUE + 2; i++)
+		f->n_lost += member_send(f->member, &m) == -EAGAIN;
+}
+
+static const struct member_ops member_ops = {.up = on_up,
+	.told = on_told,
+	.down = on_down,
+	.message = on_message,
+	.beat = on_beat,
+	.refused = on_refused};
+
+static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
+{
+	struct ctllisten_conf listen = {.addr = {.host = "127.0.0.1"}};
+	struct member_config cfg = {.role = ROLE_AGENT,
+		.name = "a",
+		.host = "h",
+		.data_addr = "",
+		.instance = 1,
+		.threads = 1,
+		.scheduler = {.host = "127.0.0.1"}};
+	struct fixture f = {.wanted_up = 2};
+	struct err_text err;
+	struct event *deadline;
+
+	(void)state;
+	log_set_level(LOG_ERROR);
+	assert_int_equal(loop_new(&f.loop, "test", QUEUE, &err), 0);
+	assert_int_equal(
+		ctllisten_new(&f.listen, loop_base(f.loop), &listen, &scheduler_ops, &f, &err), 0);
+	cfg.scheduler.port = ctllisten_port(f.listen);
+	assert_int_equal(member_new(&f.member, f.loop, &cfg, &member_ops, &f, &err), 0);
+	deadline = evtimer_new(loop_base(f.loop), stop_at_deadline, f.loop);
+	evtimer_add(deadline, &(struct timeval){.tv_sec = DEADLINE_S});
+	loop_run(f.loop);
+	assert_int_equal(f.n_lost, 2);
+	assert_int_equal(f.n_fails, QUEUE);
+	assert_int_equal(f.n_up, 2);
+	event_free(deadline);
+	member_free(f.member);
+	ctllisten_free(f.listen);
+	loop_free(f.loop);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(message_that_finds_the_queue_full_has_all_said_anew),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
