@@ -9,6 +9,7 @@
 #include "bps-scheduler/state.h"
 
 #define RECORD_MEM_MAX  (1u << 20)
+#define ATTEMPT_NS      (2 * S)
 #define CTL_CHECK_EVERY 8
 
 static void encode(struct event *e, const struct ctl_msg *msg)
@@ -200,7 +201,9 @@ static void on_conn_up(struct sim *s, struct event *e)
 static void on_ctl_accept(struct sim *s, struct event *e)
 {
 	struct member *m = e->p;
+	struct event *again;
 	struct ctlconn *c;
+	uint64_t wait;
 
 	if (!m->node->is_up || m->node->life != e->b)
 		return;
@@ -208,8 +211,15 @@ static void on_ctl_accept(struct sim *s, struct event *e)
 		post(s, m->node, ctl_delay(s), on_attempt_failed)->p = m;
 		return;
 	}
-	if (m->cut_to > s->now || m->cut_from > s->now || s->sched.node.paused_until > s->now) {
-		post(s, m->node, 2 * S, on_attempt_failed)->p = m;
+	wait = s->sched.node.paused_until > s->now ? s->sched.node.paused_until - s->now : 0;
+	if (m->cut_to > s->now || m->cut_from > s->now || wait > ATTEMPT_NS) {
+		post(s, m->node, ATTEMPT_NS, on_attempt_failed)->p = m;
+		return;
+	}
+	if (wait) { /* its kernel takes the connection, it answers when it can */
+		again = post(s, NULL, wait, on_ctl_accept);
+		again->p = m;
+		again->b = e->b;
 		return;
 	}
 	c = sim_alloc(s, sizeof(*c));
