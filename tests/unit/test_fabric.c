@@ -44,7 +44,7 @@ struct node {
 	uint64_t peer_instance;
 	char why[200];
 	uint64_t down_ns;
-	bool is_known; /* what its key function answers */
+	_Atomic bool is_known; /* what its key function answers */
 	void (*on_message)(struct node *n, struct xconn *c, const struct wire_msg *m);
 	void (*on_writable)(struct node *n, struct xconn *c);
 	uint64_t next_round;
