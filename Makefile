@@ -61,8 +61,8 @@ BENCHBIN := $(B)/bps-bench
 
 all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
 
+include tests/sim/sim.mk
 include tests/tests.mk
--include Makefile.targets
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

@@ -51,6 +51,8 @@ def run(command, env=None, limit_s=LIMIT_S):
             command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False
         )
         return p.returncode, p.stdout.decode(errors="replace")
+    except FileNotFoundError as e:
+        return 127, f"{e}\n"
     except subprocess.TimeoutExpired as e:
         return 124, (e.stdout or b"").decode(errors="replace") + f"\nno end within {limit_s} s\n"
 
@@ -126,8 +128,8 @@ def main():
     run_unit(build, counts, args.only)
     run_fuzz(build, counts, args.only)
     sim = build / "tests" / "sim"
-    if sim.exists():
-        run_program("sim", [str(sim), "--quick"], counts, args.only, 8000)
+    run_program("sim, seeds that found something", [str(sim), "--file", "tests/sim/seeds.txt"], counts, args.only, 8000)
+    run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
     if not args.no_cluster:
         run_cluster(build, counts, args.only)
     print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)

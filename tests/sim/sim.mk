@@ -31,8 +31,7 @@ sim-long: $(SIMBIN)
 sim-check: $(SIMBIN)
 	$(SIMBIN) --file tests/sim/seeds.txt --report
 	$(SIMBIN) --seeds 1..3000 --report
-check: sim-check
-.PHONY: sim sim-long sim-check check
+.PHONY: sim sim-long sim-check
 
 # Mutants: the program with one rule taken out by a patch of one source file.
 MUTANTS	:= $(patsubst tests/sim/mutants/%.patch,%,$(wildcard tests/sim/mutants/*.patch))
