@@ -155,8 +155,8 @@ cmd_up() {
   done
 }
 reach() { # namespace address: true once a packet came back (a closed port's refusal will do)
-  local t e
-  for t in 1 2 3 4 5 6 7 8 9 10; do
+  local e
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
     e=$(ip netns exec "$1" timeout 1 bash -c "exec 3<>/dev/tcp/$2/9" 2>&1) && return 0
     [[ $e == *refused* ]] && return 0
     sleep 0.1
