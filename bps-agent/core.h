@@ -37,7 +37,7 @@ struct agt_mem {
 };
 
 struct agt_config {
-	size_t window_bytes; /* contributions under way to one server thread */
+	size_t window_bytes; /* contributions under way to one server thread; SIZE_MAX: no limit */
 	uint64_t retry_ns;   /* what is not answered is sent again */
 	uint64_t again_ns;   /* pause after AGAIN */
 };

@@ -37,8 +37,9 @@ static const struct setting rows[] = {
 		.help = "UNIX socket that trainers connect to"},
 	{"socket-group", SET_STRING, SETTING_AT(struct opts, group), .def = "", .max = 63,
 		.help = "group that may connect (mode 0660); empty: the agent's own"},
-	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB", .min = 4096,
-		.max = SETTING_GIB, .help = "bytes under way to one data thread of a server"},
+	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "0",
+		.max = 1024 * SETTING_GIB,
+		.help = "bytes offered to one data thread of a server; 0: no limit"},
 	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0",
 		.help = "shared memory for tensors in all; 0: half of the machine's"},
 	{"max-trainers", SET_INT, SETTING_AT(struct opts, max_trainers), .def = "64", .min = 1,
@@ -83,7 +84,7 @@ static void member_up(void *ctx, uint32_t id)
 		.max_tensors = (uint32_t)o->max_tensors,
 		.max_bytes = o->max_bytes,
 		.scheduler = app->scheduler,
-		.core = {.window_bytes = o->window_bytes,
+		.core = {.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX,
 			.retry_ns = UINT64_C(2000000000),
 			.again_ns = UINT64_C(2000000)}};
 	struct err_text err;

@@ -59,6 +59,28 @@ def rounds(n_elems, n_rounds, n_tensors=1, dtype="i64", pause=0.0, sleep_rank=No
     return {"longest": longest, "rounds": n_rounds}
 
 
+def opposite_orders(n_elems, n_tensors):
+    """Even and odd ranks begin with different halves of the tensors and meet at a barrier before they submit the rest. Returns the
+    longest time from the first submission to the barrier's end."""
+    longest = 0.0
+    with bps.open() as job:
+        tensors = job.declare_group([(f"t{i}", "i64", n_elems) for i in range(n_tensors)])
+        halves = tensors[: n_tensors // 2], tensors[n_tensors // 2 :]
+        for r in range(4):
+            for i, t in enumerate(tensors):
+                t.input[:] = i + r + job.rank
+            job.barrier()
+            start = time.monotonic()
+            job.push_pull(halves[job.rank % 2])
+            job.barrier()
+            if r > 0:  # by then every server knows the tensors
+                longest = max(longest, time.monotonic() - start)
+            job.push_pull(halves[1 - job.rank % 2])
+            for i, t in enumerate(tensors):
+                assert np.all(t.wait() == job.size * (i + r) + job.size * (job.size - 1) // 2)
+    return longest
+
+
 def collectives():
     with bps.open() as job:
         job.barrier()
