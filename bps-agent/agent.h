@@ -126,9 +126,9 @@ struct job {
 	char name[CTL_JOB_NAME_MAX + 1];
 	uid_t uid;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
-	bool is_local; /* no server takes part */
-	uint32_t n_tensors; /* planned here, when there is only one member */
-	uint32_t n_workers; /* local; from RUNNING on */
+	bool is_local;            /* no server takes part */
+	uint32_t n_tensors;       /* planned here, when there is only one member */
+	uint32_t n_workers;       /* local; from RUNNING on */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;

@@ -115,8 +115,8 @@ void part_stop(struct part *part)
 	timer_stop(part);
 	uncharge(part);
 	if (part->state == PART_READY && heap_has(&part->node))
-		heap_remove(part->tensor->job->is_local ? &core_of(part)->local
-							      : &part->link->ready,
+		heap_remove(
+			part->tensor->job->is_local ? &core_of(part)->local : &part->link->ready,
 			&part->node);
 	if (part->state == PART_OFFERED)
 		TAILQ_REMOVE(&part->link->offered, part, offered);

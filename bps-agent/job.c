@@ -369,7 +369,8 @@ void job_detach(struct trainer *t, const char *why)
 		send_worker(job, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
-		job_end(job, BPS_EWORKER_LOST, "all workers of this machine have left"); /* frees it */
+		job_end(job, BPS_EWORKER_LOST,
+			"all workers of this machine have left"); /* frees it */
 	else
 		job_free_if_unused(job);
 }

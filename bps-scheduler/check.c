@@ -132,7 +132,8 @@ static int check_tensor(const struct sched_core *c, const struct job *j, const s
 	EXPECT(t->part_elems && t->n_parts == (t->n_elems + t->part_elems - 1) / t->part_elems &&
 			t->n_parts <= PLACE_PARTS_MAX,
 		"partitions of tensor '%s'", t->name);
-	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags), "places of tensor '%s'", t->name);
+	EXPECT((t->parts != NULL) == !job_is_local(j->n_members, j->flags), "places of tensor '%s'",
+		t->name);
 	EXPECT(!t->declared || c->tx_view, "tensor '%s' was not settled", t->name);
 	return 0;
 }

@@ -53,7 +53,7 @@ static const struct reduce_table *table_choose(void)
 
 	if (wanted && table_find(wanted, &t) == 0)
 		return t;
-	while (!table_is_usable(tables[i]))
+	while (i < N_TABLES - 1 && !table_is_usable(tables[i]))
 		i++;
 	if (wanted)
 		log_warn("BPS_SIMD='%s' is unknown or not supported here, using %s", wanted,

@@ -368,13 +368,14 @@ static int map_control(struct session *s, struct frame *f, struct err_text *err)
 		return err_set(err, BPS_EPROTO, "control page of no size");
 	s->event_fd = take_fd(f, 1);
 	rc = map_memfd(f->fds[0], (uint64_t)st.st_size, true, &page);
-	if (rc < 0)
+	if (rc)
 		return err_set(err, rc, "control page cannot be mapped: %s", err_str(rc));
 	s->control = page;
 	s->control_bytes = (size_t)st.st_size;
 	rc = local_control_check(s->control, s->control_bytes, err);
 	if (rc < 0)
 		return rc;
+	/* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): errno is not 0 after a failure */
 	s->entries = local_entries(s->control, s->control->sq_entries);
 	s->tensor_entries = s->control->tensor_entries;
 	return 0;
@@ -390,7 +391,7 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.rank = o->rank < 0 ? UINT32_MAX : (uint32_t)o->rank,
 			.size = (uint32_t)o->size,
 			.flags = (o->is_deterministic ? JOB_DETERMINISTIC : 0) |
-				(o->is_forced ? JOB_DISTRIBUTED : 0),
+				 (o->is_forced ? JOB_DISTRIBUTED : 0),
 			.part_bytes = o->part_bytes}};
 	struct frame f = {.mem = NULL};
 	int rc;

@@ -106,7 +106,7 @@ def run_cluster(build, counts, only):
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "tests/cluster"]
     start = time.monotonic()
-    status, out = run(command, env, limit_s=1500)
+    status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500)
     last = out.strip().splitlines()[-1] if out.strip() else ""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     failed = found.get("failed", 0) + found.get("error", 0)

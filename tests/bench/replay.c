@@ -52,7 +52,7 @@ static int read_row(char *line, struct row *row)
 	if (!elems || elems == line || (size_t)(elems - line) >= sizeof(row->name))
 		return -1;
 	*elems++ = 0;
-	strcpy(row->name, line);
+	memcpy(row->name, line, strlen(line) + 1);
 	errno = 0;
 	row->elems = strtoull(elems, &end, 10);
 	if (end == elems || *end != '\t' || errno || !row->elems)
@@ -206,6 +206,7 @@ static int finish_all(struct replay *r)
 	int rc = 0;
 
 	for (size_t i = 0; i < r->n_layers && rc == 0; i++)
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): replay_run frees the layers */
 		rc = finish(r, &r->layers[i], r->step);
 	return rc;
 }
@@ -332,7 +333,7 @@ static void report(struct replay *r, const struct replay_result *m)
 int replay_run(struct bench *bench)
 {
 	struct replay r = {.bench = bench};
-	struct replay_result result;
+	struct replay_result result = {0};
 	int rc = read_trace(&r);
 
 	if (rc == 0)

@@ -131,7 +131,7 @@ static int measure(struct sweep *s, struct sweep_result *ret)
 	if (rc < 0)
 		return rc;
 	n = (size_t)ret->rounds * o->tensors;
-	times = malloc(n * sizeof(*times));
+	times = calloc(n ? n : 1, sizeof(*times));
 	if (!times)
 		return -1;
 	rc = bps_barrier(s->bench->b, 0);
@@ -178,7 +178,7 @@ int sweep_run(struct bench *bench)
 {
 	const struct bench_options *o = &bench->o;
 	struct sweep s = {.bench = bench};
-	struct sweep_result result;
+	struct sweep_result result = {0};
 	int rc = -1;
 
 	s.tensors = calloc(o->tensors, sizeof(struct bps_tensor *));
