@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
@@ -40,6 +41,46 @@ void trainer_set_state(struct trainer *t, enum trainer_state state)
 	t->state = state;
 }
 
+/* ---- closing ---- */
+
+struct closing {
+	uv_work_t work;
+	int fd;
+};
+
+static void close_it(uv_work_t *w)
+{
+	close(((struct closing *)w->data)->fd);
+}
+
+static void free_closing(uv_work_t *w, int status)
+{
+	(void)status;
+	free(w->data);
+}
+
+/* Close what a trainer can make slow to close: a descriptor that it sent, or its socket, which drops those that are
+ * still unread (a TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
+static void close_aside(struct agent *a, int fd)
+{
+	struct closing *c = malloc(sizeof(*c));
+
+	if (c) {
+		c->fd = fd;
+		c->work.data = c;
+	}
+	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_closing) < 0) {
+		free(c);
+		close(fd);
+	}
+}
+
+static void close_socket(struct agent *a, int sock)
+{
+	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
+	close_aside(a, sock);
+}
+
 static void free_if_closed(struct trainer *t)
 {
 	if (t->n_handles)
@@ -50,7 +91,7 @@ static void free_if_closed(struct trainer *t)
 		close(t->efd);
 	if (t->pidfd >= 0)
 		close(t->pidfd);
-	close(t->sock);
+	close_socket(t->agent, t->sock);
 	free(t->tensors);
 	free(t);
 }
@@ -260,7 +301,7 @@ static void on_message(struct trainer *t, const struct local_msg *m)
 static void on_socket(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds = 0;
 	struct local_msg m;
 	struct err_text err = {0};
@@ -270,11 +311,11 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	(void)events;
 	(void)status; /* whatever it is, the receive says it better */
 	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err);
+	for (unsigned i = 0; i < n_fds; i++)
+		close_aside(t->agent, fds[i]);
 	if (rc == -EAGAIN)
 		return;
 	if (rc == 1) {
-		for (unsigned i = 0; i < n_fds; i++)
-			close(fds[i]);
 		if (n_fds)
 			trainer_drop(t, true, "descriptors are not taken");
 		else
@@ -302,8 +343,9 @@ static void on_greeting(uv_timer_t *timer)
 	trainer_drop(t, true, "no HELLO within 5 s");
 }
 
-static void refuse(int sock, uint32_t limit)
+static void refuse(struct agent *a, int sock)
 {
+	uint32_t limit = a->cfg.max_trainers;
 	struct local_msg m = {.type = LOCAL_WELCOME};
 	struct err_text err;
 
@@ -314,7 +356,7 @@ static void refuse(int sock, uint32_t limit)
 	log_rated(LOG_WARN, "trainer refused: %s", err.s);
 	if (local_send(sock, &m, NULL, 0, 0) < 0)
 		log_debug("the refused trainer was not told");
-	close(sock);
+	close_socket(a, sock);
 }
 
 void trainer_accept(struct agent *a)
@@ -330,7 +372,7 @@ void trainer_accept(struct agent *a)
 		return;
 	}
 	if (a->n_trainers >= a->cfg.max_trainers) {
-		refuse(sock, a->cfg.max_trainers);
+		refuse(a, sock);
 		return;
 	}
 	t = calloc(1, sizeof(*t));

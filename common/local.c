@@ -375,7 +375,7 @@ static uint64_t deadline_of(uint32_t timeout_ms)
 }
 
 union cmsg_room {
-	char bytes[CMSG_SPACE(LOCAL_FDS_MAX * sizeof(int))];
+	char bytes[CMSG_SPACE(LOCAL_FDS_ROOM * sizeof(int))];
 	struct cmsghdr align;
 };
 
@@ -442,30 +442,17 @@ int local_send(
 	return rc;
 }
 
-static void close_all(const int *fds, unsigned n_fds)
-{
-	for (unsigned i = 0; i < n_fds; i++)
-		close(fds[i]);
-}
-
-/* Move the descriptors of every SCM_RIGHTS record into fds; those beyond LOCAL_FDS_MAX are closed and counted. */
+/* Move the descriptors of every SCM_RIGHTS record into fds. Their number is bounded by the room for records. */
 static unsigned detach_fds(struct msghdr *mh, int *fds)
 {
 	unsigned n = 0;
-	int fd;
 
 	for (struct cmsghdr *cm = CMSG_FIRSTHDR(mh); cm; cm = CMSG_NXTHDR(mh, cm)) {
 		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
 			continue;
-		for (size_t off = CMSG_LEN(0); off + sizeof(int) <= cm->cmsg_len;
-			off += sizeof(int)) {
-			memcpy(&fd, (char *)cm + off, sizeof(fd));
-			if (n < LOCAL_FDS_MAX)
-				fds[n] = fd;
-			else
-				close(fd);
-			n++;
-		}
+		for (size_t off = CMSG_LEN(0);
+			off + sizeof(int) <= cm->cmsg_len && n < LOCAL_FDS_ROOM; off += sizeof(int))
+			memcpy(&fds[n++], (char *)cm + off, sizeof(int));
 	}
 	return n;
 }
@@ -501,11 +488,10 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 		.msg_iovlen = 1,
 		.msg_control = room.bytes,
 		.msg_controllen = sizeof(room.bytes)};
-	int got[LOCAL_FDS_MAX];
-	unsigned n_fds;
 	ssize_t n;
 	int rc;
 
+	*ret_n_fds = 0;
 	iov.iov_base = malloc(LOCAL_FRAME_MAX);
 	if (!iov.iov_base)
 		return err_set(err, -ENOMEM, "out of memory");
@@ -514,29 +500,15 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
 		goto free_buf;
 	}
-	n_fds = detach_fds(&mh, got);
-	if (n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC)) {
+	*ret_n_fds = detach_fds(&mh, fds);
+	if (*ret_n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
-		goto close_fds;
-	}
-	if (mh.msg_flags & MSG_TRUNC) {
+	else if (mh.msg_flags & MSG_TRUNC)
 		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
-		goto close_fds;
-	}
-	if (!n) {
-		rc = 0;
-		goto close_fds;
-	}
-	rc = local_decode(iov.iov_base, (size_t)n, ret, ret_mem, err);
-	if (rc < 0)
-		goto close_fds;
-	memcpy(fds, got, n_fds * sizeof(int));
-	*ret_n_fds = n_fds;
-	rc = 1;
-	goto free_buf;
-
-close_fds:
-	close_all(got, n_fds < LOCAL_FDS_MAX ? n_fds : LOCAL_FDS_MAX);
+	else
+		rc = n ? local_decode(iov.iov_base, (size_t)n, ret, ret_mem, err) : 0;
+	if (n && rc == 0)
+		rc = 1;
 free_buf:
 	free(iov.iov_base);
 	return rc;

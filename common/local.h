@@ -36,6 +36,7 @@
  * refusals outgrows a frame. */
 #define LOCAL_DECLARE_MAX 100
 #define LOCAL_FDS_MAX     4
+#define LOCAL_FDS_ROOM    253 /* most that a message can bring: SCM_MAX_FD of the kernel */
 #define LOCAL_ALIGN       64
 
 struct local_sqe {
@@ -210,8 +211,9 @@ const char *local_type_name(unsigned type);
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
 /* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds: close-on-exec, the
- * caller's; *ret_n_fds of at most LOCAL_FDS_MAX. Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT,
- * -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, too many descriptors: all that came are closed). */
+ * caller's; *ret_n_fds of them, at most LOCAL_FDS_MAX. Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT,
+ * -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, more than LOCAL_FDS_MAX descriptors). Whatever it returns, the
+ * caller closes the *ret_n_fds <= LOCAL_FDS_ROOM descriptors: the last close of one can take as long as its sender likes. */
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err);
 /* Decode a frame's bytes (for the fuzz target; local_recv uses it). */

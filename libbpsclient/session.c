@@ -22,7 +22,7 @@
 struct frame {
 	struct local_msg msg;
 	void *mem;
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
 

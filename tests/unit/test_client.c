@@ -259,7 +259,7 @@ static void fake_close(struct fake_trainer *t)
 
 static void fake_read(struct fake *f, struct fake_trainer *t)
 {
-	int fds[LOCAL_FDS_MAX], rc;
+	int fds[LOCAL_FDS_ROOM], rc;
 	struct local_msg m;
 	unsigned n_fds;
 	void *mem = NULL;

@@ -349,7 +349,7 @@ static void hello_arrives_as_it_was_sent(void **state)
 {
 	struct local_msg m = {.type = LOCAL_HELLO, .seq = 7}, got;
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds = 9;
 	void *mem;
 
@@ -381,7 +381,7 @@ static void descriptors_arrive_closed_on_exec(void **state)
 				 .arena = {.id = 5, .is_writable = 1, .bytes = 99}},
 			 got;
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_MAX], sent[2] = {p.a, p.b};
+	int fds[LOCAL_FDS_ROOM], sent[2] = {p.a, p.b};
 	unsigned n_fds;
 	void *mem;
 
@@ -405,7 +405,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	struct local_msg m = {.type = LOCAL_DECLARE}, got;
 	char name[256], text[512];
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 	void *mem;
 
@@ -438,7 +438,7 @@ static void end_of_file_and_silence_are_told_apart(void **state)
 {
 	struct pair p = pair_new();
 	struct local_msg got;
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 	void *mem;
 
@@ -486,7 +486,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 16}, /* and with far too many */
 	};
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_MAX], sent[16], before;
+	int fds[LOCAL_FDS_ROOM], sent[16], before;
 	struct local_msg got;
 	struct err_text err;
 	unsigned n_fds;
@@ -501,6 +501,9 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 			send_raw(p.a, bad[i].bytes, bad[i].n_bytes, sent, bad[i].n_fds), 0);
 		assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, &err),
 			bad[i].n_bytes ? BPS_EPROTO : 0);
+		assert_int_equal(n_fds, bad[i].n_fds); /* to be closed by whom it suits */
+		while (n_fds > 0)
+			close(fds[--n_fds]);
 		assert_int_equal(count_fds(), before);
 	}
 	pair_free(&p);
@@ -511,7 +514,7 @@ static void frame_longer_than_the_limit_is_refused(void **state)
 	size_t n_bytes = LOCAL_FRAME_MAX + 1;
 	unsigned char *bytes = calloc(1, n_bytes);
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	struct local_msg got;
 	unsigned n_fds;
 	void *mem;
@@ -544,7 +547,7 @@ static void golden_bytes_of_a_why_frame_do_not_change(void **state)
 static void every_type_has_a_name_and_survives_the_trip_empty(void **state)
 {
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_MAX];
+	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 	void *mem;
 
