@@ -228,15 +228,17 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	return 0;
 }
 
+/* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only RWF_NOWAIT does not block. */
 static void on_eventfd(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
 	uint64_t n;
+	struct iovec iov = {&n, sizeof(n)};
 
 	(void)events;
 	(void)status;
-	if (read(t->efd, &n, sizeof(n)) < 0 && errno != EAGAIN)
-		log_rated(LOG_WARN, "cannot read an eventfd: %s", strerror(errno));
+	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
+		trainer_drop(t, false, strerror(errno)); /* it would be ready for ever */
 }
 
 static void on_hello(struct trainer *t, const struct local_msg *m)

@@ -1,8 +1,11 @@
 """Trainers that break the rules, or die in the wrong moment: they harm their own job at most."""
 
+import fcntl
+import os
 import signal
 import socket
 import struct
+import termios
 
 import pytest
 
@@ -53,3 +56,27 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     finally:
         peer.close()
     t.close()
+
+
+def test_blocking_eventfd_does_not_stop_the_agent(cluster):
+    c = cluster(agents=1, servers=0)
+    slow, t = (Raw(c.agents[0]).open("blocks", r, 2) for r in range(2))
+    assert slow.job()[0] == t.job()[0] == 0
+    os.set_blocking(t.efd, True)
+    c.agents[0].kill(signal.SIGSTOP)  # it shall find both at once, and have work with the first
+    slow.ask_declare(("big", F32, 16 << 20))
+    t.wake()
+    c.agents[0].kill(signal.SIGCONT)
+    while fcntl.ioctl(slow.sock, termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4:
+        pass
+    os.set_blocking(t.efd, False)
+    try:
+        os.read(t.efd, 8)
+    except BlockingIOError:
+        pass
+    os.set_blocking(t.efd, True)
+    assert slow.declared()[0][0] == 0
+    try:
+        still_serves(c)
+    finally:
+        t.wake()
