@@ -82,6 +82,8 @@ static void tell_end(struct job *job, struct trainer *t)
 {
 	struct local_msg m = {.type = LOCAL_JOB};
 
+	if (t->state == TRAINER_OVER)
+		return; /* it was refused */
 	if (t->state == TRAINER_FINISHING) {
 		m.type = LOCAL_FINISHED;
 		m.seq = t->finish_seq;
@@ -214,15 +216,27 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	return 0;
 }
 
+static void send_worker(
+	struct agent *a, uint32_t id, uint32_t rank, enum worker_event event, const char *text)
+{
+	struct ctl_msg m = {.type = CTL_WORKER,
+		.worker = {.job = id, .rank = rank, .event = (uint8_t)event, .text = text}};
+
+	if (id != CTL_NO_ID)
+		member_send(a->member, &m);
+}
+
 void job_on_joined(struct agent *a, const struct ctl_joined *m)
 {
 	struct local_msg reply = {.type = LOCAL_JOB};
 	struct trainer *t;
 
 	TAILQ_FOREACH(t, &a->trainers, link)
-	if (t->state == TRAINER_JOINING && t->join_seq == m->seq)
+	if (t->join_seq == m->seq)
 		break;
-	if (!t)
+	if (!t && m->code == 0) /* it has left meanwhile: only now it is known as which rank */
+		send_worker(a, m->job, m->rank, WORKER_LOST, "it left before it had joined");
+	if (!t || t->state != TRAINER_JOINING)
 		return;
 	if (m->code == 0) {
 		t->rank = m->rank;
@@ -240,29 +254,30 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	struct trainer *t;
 
 	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->rank == rank && t->state == TRAINER_JOINING)
+	if (t->rank == rank && t->has_rank && t->state == TRAINER_JOINING)
 		return t;
 	return NULL;
 }
 
-static void send_worker(
-	struct job *job, uint32_t id, uint32_t rank, enum worker_event event, const char *text)
-{
-	struct ctl_msg m = {.type = CTL_WORKER,
-		.worker = {.job = id, .rank = rank, .event = (uint8_t)event, .text = text}};
-
-	if (id != CTL_NO_ID)
-		member_send(job->agent->member, &m);
-}
-
-static bool all_have_ranks(const struct job *job)
+/* All ranks of this machine are there. Those that have left are reported (again), and the scheduler will end the job;
+ * while it has not answered every JOIN a rank may still come, and JOB once more behind it. */
+static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;
+	uint32_t n_missing = 0;
 
+	for (uint32_t i = 0; i < me->n_ranks; i++)
+		n_missing += !job_trainer(job, me->ranks[i].rank);
+	if (!n_missing)
+		return true;
 	TAILQ_FOREACH(t, &job->trainers, of_job)
 	if (t->state == TRAINER_JOINING && !t->has_rank)
 		return false;
-	return true;
+	for (uint32_t i = 0; i < me->n_ranks; i++)
+		if (!job_trainer(job, me->ranks[i].rank))
+			send_worker(job->agent, m->job, me->ranks[i].rank, WORKER_LOST,
+				"it left while the job formed");
+	return false;
 }
 
 static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_member)
@@ -277,8 +292,6 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	for (uint32_t w = 0; w < me->n_ranks; w++) {
 		job->ranks[w] = me->ranks[w].rank;
 		job->by_worker[w] = job_trainer(job, me->ranks[w].rank);
-		if (!job->by_worker[w])
-			return BPS_EWORKER_LOST; /* it left; the scheduler has been told */
 	}
 	rc = agt_job_new(job->agent->core, m, my_member, &job->core);
 	if (rc < 0)
@@ -338,15 +351,14 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		disown(a, m, &m->members[i]);
 		return;
 	}
-	if (!all_have_ranks(job))
-		return; /* it comes again behind JOINED */
+	if (!has_all_ranks(job, m, &m->members[i]))
+		return;
 	job->id = m->job;
 	job->is_told = true;
 	rc = job_start(job, m, (uint16_t)i);
 	if (rc < 0) {
-		job_end(job, rc,
-			rc == -ENOMEM ? "the agent is out of memory"
-				      : "a worker left while the job formed");
+		job_core_fail(a, job->id, rc, "the agent is out of memory");
+		job_end(job, rc, "the agent is out of memory");
 		return;
 	}
 	job_set_state(job, JOB_RUNNING, "all workers are there");
@@ -363,10 +375,10 @@ void job_detach(struct trainer *t, const char *why)
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;
-	if (job->state != JOB_ENDED &&
+	if (job->state != JOB_ENDED && t->has_rank && /* else: behind JOINED */
 		(t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
-		send_worker(job, job->id, t->rank, WORKER_LOST, text.s);
+		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST,
@@ -393,7 +405,7 @@ void job_finish(struct trainer *t, uint32_t seq)
 	}
 	t->finish_seq = seq;
 	trainer_set_state(t, TRAINER_FINISHING);
-	send_worker(job, job->id, t->rank, WORKER_FINISHED, "");
+	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
 }
 
 /* ---- tensors ---- */
@@ -802,7 +814,7 @@ void job_resync_begin(struct agent *a)
 		if (t->state == TRAINER_JOINING)
 			send_join(t);
 		else if (t->state == TRAINER_FINISHING)
-			send_worker(t->job, t->job->id, t->rank, WORKER_FINISHED, "");
+			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
 	}
 	TAILQ_FOREACH(job, &a->jobs, link)
 	{
@@ -813,7 +825,7 @@ void job_resync_begin(struct agent *a)
 			job_core_fail(a, job->id, job->code, job->text);
 		for (uint32_t w = 0; w < job->n_workers; w++)
 			if (!job->by_worker[w])
-				send_worker(job, job->id, job->ranks[w], WORKER_LOST, "it left");
+				send_worker(a, job->id, job->ranks[w], WORKER_LOST, "it left");
 		TAILQ_FOREACH(tensor, &job->tensors, link)
 		if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
 			send_declare(

@@ -9,7 +9,8 @@ import termios
 
 import pytest
 
-from rawclient import F32, WHY, Raw
+import bps
+from rawclient import ANY_RANK, F32, FINISH, FINISHED, WHY, Raw
 
 
 def still_serves(c, agent=0):
@@ -80,3 +81,52 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
         still_serves(c)
     finally:
         t.wake()
+
+
+def test_surplus_worker_does_not_keep_the_job_from_starting(cluster):
+    c = cluster(agents=1, servers=0)
+    c.scheduler.kill(signal.SIGSTOP)
+    trainers = [Raw(c.agents[0]).open("full", ANY_RANK, 2) for _ in range(3)]
+    c.scheduler.kill(signal.SIGCONT)
+    assert [t.job()[0] for t in trainers] == [0, 0, -bps.EDUP]
+    for t in trainers[:2]:
+        assert t.declare(("w", F32, 10))[0][0] == 0
+        t.submit(0)
+    for t in trainers[:2]:
+        assert t.wait_round(0, 1) == (0, 2)
+        t.send(FINISH, b"\0")
+    for t in trainers[:2]:
+        assert struct.unpack_from("<I", t.expect(FINISHED))[0] == 0
+    for t in trainers:
+        t.close()
+    assert "cannot go from" not in c.agents[0].log.read_text()
+
+
+def test_worker_that_dies_before_it_has_joined_ends_the_job_everywhere(cluster):
+    c = cluster(agents=2, servers=0)
+    far = Raw(c.agents[1]).open("j", 2, 3)
+    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    c.scheduler.kill(signal.SIGSTOP)
+    near = [Raw(c.agents[0]).open("j", r, 3) for r in range(2)]
+    near[1].close()
+    c.wait_for("it has left", lambda: c.agents[0].status()["trainers"] == 1)
+    c.scheduler.kill(signal.SIGCONT)
+    while True:
+        code, text, *_ = far.job()
+        if code:
+            break
+    assert code == -bps.EWORKER_LOST and "rank 1" in text, (code, text)
+    code, text, *_ = near[0].job()
+    assert code == -bps.EWORKER_LOST and "rank 1" in text, (code, text)
+
+
+def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):
+    c = cluster(agents=1, servers=0)
+    c.scheduler.kill(signal.SIGSTOP)
+    t = Raw(c.agents[0]).open("j", 0, 2)
+    t.close()
+    c.wait_for("it has left", lambda: c.agents[0].status()["trainers"] == 0)
+    c.scheduler.kill(signal.SIGCONT)
+    c.wait_for("the job is forgotten", lambda: not c.scheduler.status()["jobs"])
+    again = [Raw(c.agents[0]).open("j", r, 2) for r in range(2)]
+    assert [t.job()[0] for t in again] == [0, 0]
