@@ -16,38 +16,64 @@
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
 #define ARENA_LARGEST ((size_t)32 << 20)
+/* Zeroing takes up to 1 s for 1 GiB, and much more on a busy machine. */
+#define PIECE ((size_t)16 << 20)
 
-int arena_memfd(const char *name, size_t bytes, int *ret_fd, void **ret_mem, struct err_text *err)
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+static int make_pages(
+	int fd, char *mem, size_t bytes, void (*progress)(void *ctx), void *progress_ctx)
 {
+	for (size_t at = 0; at < bytes; at += PIECE) {
+		size_t n = bytes - at < PIECE ? bytes - at : PIECE;
+		/* no page may be missing later: SIGBUS */
+		int rc = posix_fallocate(fd, (off_t)at, (off_t)n);
+
+		if (rc)
+			return -rc;
+		madvise(mem + at, n, MADV_POPULATE_WRITE); /* before Linux 5.14 each page faults */
+		if (progress)
+			progress(progress_ctx);
+	}
+	return 0;
+}
+
+int arena_memfd(const char *name, size_t bytes, void (*progress)(void *ctx), void *progress_ctx,
+	int *ret_fd, void **ret_mem, struct err_text *err)
+{
+	void *mem = MAP_FAILED;
 	int fd, rc;
-	void *mem;
 
 	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 	if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot make shared memory: %s", strerror(errno));
-	rc = -posix_fallocate(fd, 0, (off_t)bytes); /* no page may be missing later: SIGBUS */
-	if (rc < 0) {
-		err_set(err, rc, "cannot allocate %zu bytes of shared memory: %s", bytes,
-			strerror(-rc));
-		goto failed;
-	}
-	mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (ftruncate(fd, (off_t)bytes) == 0)
+		mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (mem == MAP_FAILED) {
 		rc = err_set(err, -errno, "cannot map %zu bytes of shared memory: %s", bytes,
 			strerror(errno));
 		goto failed;
 	}
+	rc = make_pages(fd, mem, bytes, progress, progress_ctx);
+	if (rc < 0) {
+		err_set(err, rc, "cannot allocate %zu bytes of shared memory: %s", bytes,
+			strerror(-rc));
+		goto failed;
+	}
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
 		rc = err_set(err, -errno, "cannot seal shared memory: %s", strerror(errno));
-		munmap(mem, bytes);
 		goto failed;
 	}
 	*ret_fd = fd;
 	*ret_mem = mem;
 	return 0;
 failed:
+	if (mem != MAP_FAILED)
+		munmap(mem, bytes);
 	close(fd);
 	return rc;
 }
@@ -93,7 +119,7 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 
 	if (!a)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
-	rc = arena_memfd("bps-arena", bytes, &fd, &mem, err);
+	rc = arena_memfd("bps-arena", bytes, set->progress, set->progress_ctx, &fd, &mem, err);
 	if (rc < 0) {
 		free(a);
 		return rc;

@@ -32,6 +32,9 @@ struct arena {
 /* The arenas of one job. */
 struct arena_set {
 	struct xport *x;
+	void (*progress)(
+		void *ctx); /* called now and then while much memory is being made; NULL is allowed */
+	void *progress_ctx;
 	struct arena *head;
 	uint32_t next_id;
 	size_t bytes; /* of all */
@@ -47,6 +50,7 @@ size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all. No read may target them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* A sealed memfd of that size, mapped. Errors: -errno with a sentence. */
-int arena_memfd(const char *name, size_t bytes, int *ret_fd, void **ret_mem, struct err_text *err);
+/* A sealed memfd of that size, mapped. progress: as in the set. Errors: -errno with a sentence. */
+int arena_memfd(const char *name, size_t bytes, void (*progress)(void *ctx), void *progress_ctx,
+	int *ret_fd, void **ret_mem, struct err_text *err);
 #endif

@@ -165,6 +165,11 @@ static void send_join(struct trainer *t)
 	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
 }
 
+static void beat(void *ctx)
+{
+	dataloop_beat(ctx);
+}
+
 static struct job *job_new(struct agent *a, uid_t uid, const struct local_hello *h)
 {
 	struct job *job = calloc(1, sizeof(*job));
@@ -178,6 +183,8 @@ static struct job *job_new(struct agent *a, uid_t uid, const struct local_hello 
 	job->flags = h->flags;
 	job->id = CTL_NO_ID;
 	job->arenas.x = a->x;
+	job->arenas.progress = beat;
+	job->arenas.progress_ctx = a->loop;
 	TAILQ_INIT(&job->trainers);
 	TAILQ_INIT(&job->tensors);
 	TAILQ_INSERT_TAIL(&a->jobs, job, link);

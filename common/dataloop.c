@@ -100,11 +100,14 @@ static void on_timer(uv_timer_t *t)
 	(void)t;
 }
 
+void dataloop_beat(struct dataloop *l)
+{
+	atomic_store_explicit(&l->beat_ns, dataloop_now_ns(), memory_order_relaxed);
+}
+
 static void on_beat(uv_timer_t *t)
 {
-	struct dataloop *l = t->data;
-
-	atomic_store_explicit(&l->beat_ns, dataloop_now_ns(), memory_order_relaxed);
+	dataloop_beat(t->data);
 }
 
 static void set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)
