@@ -517,6 +517,44 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 	return rc < 0 ? err_set(err, rc, "the agent is out of memory") : 0;
 }
 
+/* Two workers of this machine want different things of one round: w and one before it. */
+static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
+{
+	struct job *job = tensor->job;
+	struct err_text text;
+	uint32_t other = 0;
+
+	while (other < job->n_workers - 1 &&
+		(other == w || tensor->workers[other].submitted != round))
+		other++;
+	err_set(&text, 0,
+		"tensor '%s' round %llu: rank %u (pid %d) submits op %s, rank %u (same host) op %s",
+		tensor->name, (unsigned long long)round, job->ranks[w],
+		job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, op_name(op), job->ranks[other],
+		op_name(tensor->workers[other].op));
+	job_core_fail(job->agent, job->id, BPS_EMISMATCH, text.s);
+	agt_job_fail(job->core, BPS_EMISMATCH);
+}
+
+/* Errors: BPS_EBUSY. Any other failure is the job's, and the round ends with it. */
+static int tensor_submit(struct tensor *tensor, uint32_t w, const struct pending *p)
+{
+	struct job *job = tensor->job;
+	struct trainer *t = job->by_worker[w];
+	int rc = job->code;
+
+	if (rc == 0) {
+		rc = agt_submit(tensor->core, w, p->round, p->op, p->priority);
+		if (rc == BPS_EMISMATCH)
+			op_mismatch(tensor, w, p->round, p->op);
+	}
+	if (rc == BPS_EBUSY)
+		return rc;
+	if (rc < 0 && t)
+		trainer_done(t, tensor->workers[w].index, p->round, rc, 0);
+	return 0;
+}
+
 static void tensor_submit_pending(struct tensor *tensor)
 {
 	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
@@ -524,7 +562,7 @@ static void tensor_submit_pending(struct tensor *tensor)
 
 		tensor->workers[w].pending.is_set = false;
 		if (p.is_set)
-			agt_submit(tensor->core, w, p.round, p.op, p.priority);
+			tensor_submit(tensor, w, &p);
 	}
 }
 
@@ -695,29 +733,11 @@ void job_declare(struct trainer *t, uint32_t seq, const struct local_declare *d)
 	trainer_send(t, &m, NULL, 0);
 }
 
-/* Two workers of this machine want different things of one round. */
-static void op_mismatch(struct trainer *t, struct tensor *tensor, const struct local_sqe *e)
-{
-	struct job *job = t->job;
-	struct err_text text;
-	uint32_t other = 0;
-
-	while (other < job->n_workers - 1 &&
-		(other == t->worker || tensor->workers[other].submitted != e->round))
-		other++;
-	err_set(&text, 0,
-		"tensor '%s' round %llu: rank %u (pid %d) submits op %s, rank %u (same host) op %s",
-		tensor->name, (unsigned long long)e->round, t->rank, (int)t->pid, op_name(e->op),
-		job->ranks[other], op_name(tensor->workers[other].op));
-	job_core_fail(t->agent, job->id, BPS_EMISMATCH, text.s);
-	agt_job_fail(job->core, BPS_EMISMATCH);
-	trainer_done(t, e->tensor, e->round, BPS_EMISMATCH, 0);
-}
-
 int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)
 {
 	struct tensor *tensor = e->tensor < t->n_tensors ? t->tensors[e->tensor] : NULL;
 	struct job *job = t->job;
+	struct pending p = {true, e->op, e->priority, e->round};
 	struct tensor_worker *tw;
 	int rc;
 
@@ -743,15 +763,11 @@ int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *er
 			0);
 		return 0;
 	}
-	if (!tensor->core) {
-		tw->pending = (struct pending){true, e->op, e->priority, e->round};
+	if (!tensor->core && job->code == 0) {
+		tw->pending = p;
 		return 0;
 	}
-	rc = agt_submit(tensor->core, t->worker, e->round, e->op, e->priority);
-	if (rc == BPS_EMISMATCH) {
-		op_mismatch(t, tensor, e);
-		return 0;
-	}
+	rc = tensor_submit(tensor, t->worker, &p);
 	return rc < 0 ? err_set(err, rc,
 				"tensor '%s': round %llu submitted while another is in flight",
 				tensor->name, (unsigned long long)e->round)

@@ -10,7 +10,7 @@ import termios
 import pytest
 
 import bps
-from rawclient import ANY_RANK, F32, FINISH, FINISHED, WHY, Raw
+from rawclient import ANY_RANK, F32, FINISH, FINISHED, MAX, SUM, WHY, Raw
 
 
 def still_serves(c, agent=0):
@@ -130,3 +130,47 @@ def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):
     c.wait_for("the job is forgotten", lambda: not c.scheduler.status()["jobs"])
     again = [Raw(c.agents[0]).open("j", r, 2) for r in range(2)]
     assert [t.job()[0] for t in again] == [0, 0]
+
+
+def test_different_operations_are_found_before_the_last_worker_has_declared(cluster):
+    c = cluster(agents=1, servers=0)
+    trainers = [Raw(c.agents[0]).open("j", r, 3) for r in range(3)]
+    for t in trainers:
+        assert t.job()[0] == 0
+    for t, op in zip(trainers[:2], (SUM, MAX)):
+        assert t.declare(("w", F32, 10))[0][0] == 0
+        t.submit(0, op=op)
+    for t in trainers[:2]:
+        c.wait_for("the submission is taken", lambda t=t: t.u32(128) == 1)
+    trainers[2].declare(("w", F32, 10))
+    for t in trainers[:2]:
+        assert t.wait_round(0, 1)[0] == bps.EMISMATCH
+
+
+def test_submission_into_a_failing_job_ends_with_its_code(cluster):
+    c = cluster(agents=1, servers=0)
+    trainers = [Raw(c.agents[0]).open("j", r, 2) for r in range(2)]
+    for t in trainers:
+        assert t.job()[0] == 0
+        t.declare(("a", F32, 10), ("b", F32, 10))
+    c.scheduler.kill(signal.SIGSTOP)  # so that the job does not end at once
+    trainers[0].submit(0)
+    trainers[0].submit(1)
+    c.wait_for("they are taken", lambda: trainers[0].u32(128) == 2)
+    trainers[1].push(0, op=MAX)
+    trainers[1].push(1)
+    trainers[1].wake()
+    for t in trainers:
+        assert t.wait_round(0, 1)[0] == bps.EMISMATCH
+        assert t.wait_round(1, 1)[0] == bps.EMISMATCH
+    trainers[0].declare(("c", F32, 10))
+    trainers[0].submit(2)
+    assert trainers[0].wait_round(2, 1)[0] == bps.EMISMATCH
+    for t in trainers:
+        t.send(WHY, struct.pack("<IQ", 0, 1))
+        text = t.expect(8)
+        assert b"op max" in text and b"op sum" in text, text
+    c.scheduler.kill(signal.SIGCONT)
+    for t in trainers:
+        assert t.job()[0] == -bps.EMISMATCH
+    assert "broke the rules" not in c.agents[0].log.read_text()
