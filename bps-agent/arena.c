@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -40,8 +39,8 @@ static int make_pages(
 	return 0;
 }
 
-int arena_memfd(const char *name, size_t bytes, void (*progress)(void *ctx), void *progress_ctx,
-	int *ret_fd, void **ret_mem, struct err_text *err)
+int arena_memfd(const char *name, size_t bytes, int more_seals, void (*progress)(void *ctx),
+	void *progress_ctx, int *ret_fd, void **ret_mem, struct err_text *err)
 {
 	void *mem = MAP_FAILED;
 	int fd, rc;
@@ -64,7 +63,7 @@ int arena_memfd(const char *name, size_t bytes, void (*progress)(void *ctx), voi
 			strerror(-rc));
 		goto failed;
 	}
-	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | more_seals) < 0) {
 		rc = err_set(err, -errno, "cannot seal shared memory: %s", strerror(errno));
 		goto failed;
 	}
@@ -85,31 +84,6 @@ size_t arena_round(size_t n_bytes)
 	return (n_bytes + align - 1) / align * align;
 }
 
-/* A descriptor of the same memory that cannot be mapped writable. */
-static int read_only_fd(int fd)
-{
-	char path[64];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	return open(path, O_RDONLY | O_CLOEXEC);
-}
-
-static int fd_for_trainer(struct arena *a, int fd, struct err_text *err)
-{
-	int ro = -1;
-
-	if (a->kind == ARENA_OUTPUT) {
-		ro = read_only_fd(fd);
-		if (ro < 0)
-			return err_set(
-				err, -errno, "cannot share memory read-only: %s", strerror(errno));
-	}
-	if (a->kind != ARENA_INPUT)
-		close(fd);
-	a->fd = a->kind == ARENA_INPUT ? fd : ro;
-	return 0;
-}
-
 static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,
 	struct err_text *err)
 {
@@ -119,19 +93,21 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 
 	if (!a)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
-	rc = arena_memfd("bps-arena", bytes, set->progress, set->progress_ctx, &fd, &mem, err);
+	/* A descriptor without write access would not do: its holder may open the file anew. */
+	rc = arena_memfd("bps-arena", bytes, kind == ARENA_OUTPUT ? F_SEAL_FUTURE_WRITE : 0,
+		set->progress, set->progress_ctx, &fd, &mem, err);
 	if (rc < 0) {
 		free(a);
 		return rc;
 	}
 	*a = (struct arena){.kind = kind, .fd = fd, .mem = mem, .bytes = bytes};
-	rc = fd_for_trainer(a, fd, err);
-	if (rc == 0) {
-		rc = set->x->ops->seg_add(set->x, mem, bytes, &a->segment);
-		if (rc < 0)
-			err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+	if (kind == ARENA_PRIVATE) {
+		close(fd);
+		a->fd = -1;
 	}
+	rc = set->x->ops->seg_add(set->x, mem, bytes, &a->segment);
 	if (rc < 0) {
+		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
 		munmap(mem, bytes);
 		if (a->fd >= 0)
 			close(a->fd);

@@ -50,7 +50,7 @@ size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all. No read may target them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* A sealed memfd of that size, mapped. progress: as in the set. Errors: -errno with a sentence. */
-int arena_memfd(const char *name, size_t bytes, void (*progress)(void *ctx), void *progress_ctx,
-	int *ret_fd, void **ret_mem, struct err_text *err);
+/* A memfd of that size, mapped, sealed in size and with more_seals. progress: as in the set. Errors: -errno with a sentence. */
+int arena_memfd(const char *name, size_t bytes, int more_seals, void (*progress)(void *ctx),
+	void *progress_ctx, int *ret_fd, void **ret_mem, struct err_text *err);
 #endif

@@ -220,7 +220,7 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	if (!t->tensors || t->efd < 0)
 		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
 	t->control_bytes = local_control_bytes(AGENT_SQ_ENTRIES, n);
-	rc = arena_memfd("bps-control", t->control_bytes, NULL, NULL, ret_fd, &mem, err);
+	rc = arena_memfd("bps-control", t->control_bytes, 0, NULL, NULL, ret_fd, &mem, err);
 	if (rc < 0)
 		return rc;
 	t->control = mem;

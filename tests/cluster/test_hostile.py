@@ -1,6 +1,7 @@
 """Trainers that break the rules, or die in the wrong moment: they harm their own job at most."""
 
 import fcntl
+import mmap
 import os
 import signal
 import socket
@@ -174,3 +175,17 @@ def test_submission_into_a_failing_job_ends_with_its_code(cluster):
     for t in trainers:
         assert t.job()[0] == -bps.EMISMATCH
     assert "broke the rules" not in c.agents[0].log.read_text()
+
+
+def test_output_memory_cannot_be_written_by_a_trainer(cluster):
+    c = cluster(agents=1, servers=0)
+    t = Raw(c.agents[0]).open("j", 0, 1)
+    assert t.job()[0] == 0
+    t.declare(("w", F32, 10))
+    output = t.fds[-1]
+    mmap.mmap(output, 4096, prot=mmap.PROT_READ).close()
+    for fd in output, os.open(f"/proc/self/fd/{output}", os.O_RDWR):
+        with pytest.raises(PermissionError):
+            os.write(fd, b"x")
+        with pytest.raises(PermissionError):
+            mmap.mmap(fd, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
