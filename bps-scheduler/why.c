@@ -346,6 +346,14 @@ void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg
 		answer(c, m->id, msg->seq, t.s);
 		return;
 	}
+	if (c->is_undurable && j->is_dirty && msg->tensor == CTL_NO_ID) {
+		add(&t,
+			"the scheduler cannot write its state, so that job '%s' has to wait; see "
+			"its log",
+			j->name);
+		answer(c, m->id, msg->seq, t.s);
+		return;
+	}
 	if (!has_room(c, m->id)) {
 		answer(c, m->id, msg->seq, "too many questions at once, ask again");
 		return;

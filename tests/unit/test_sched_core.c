@@ -1393,6 +1393,22 @@ static void why_of_a_forming_job_names_the_missing(void **state)
 	world_fini(&w);
 }
 
+static void why_of_what_is_not_durable_names_the_disk(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	w.persist_error = -ENOSPC;
+	join(&w, 21, 0, 1, 10);
+	NOT_SAID(&w, "21 JOB");
+	clear(&w);
+	why(&w, 21, CTL_NO_ID, 0);
+	SAID(&w, "21 WHY_TEXT seq=5 the scheduler cannot write its state");
+	world_fini(&w);
+}
+
 static void why_of_a_large_forming_job_names_eight_ranks(void **state)
 {
 	struct world w;
@@ -1728,6 +1744,7 @@ int main(void)
 		cmocka_unit_test(snapshot_holds_everything),
 		cmocka_unit_test(contradicting_record_is_refused),
 		cmocka_unit_test(why_of_a_forming_job_names_the_missing),
+		cmocka_unit_test(why_of_what_is_not_durable_names_the_disk),
 		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
 		cmocka_unit_test(why_of_a_round_names_who_is_late),
 		cmocka_unit_test(why_ends_in_a_second_and_names_the_mute),
