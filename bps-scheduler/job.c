@@ -496,6 +496,8 @@ void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id
 			"the scheduler does not know this job (any more)"}};
 	const struct job *j = sched_job_any(c, id);
 
+	if (j && j->is_dirty)
+		return; /* its end is told when it is durable */
 	if (j)
 		sched_send_job_end(c, m, j);
 	else

@@ -1376,6 +1376,25 @@ static void report(struct world *w, uint32_t conn, uint32_t seq, struct ctl_repo
 	send_msg(w, conn, &msg);
 }
 
+static void end_that_is_not_durable_is_told_to_nobody(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -ENOSPC;
+	clear(&w);
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	why(&w, 21, CTL_NO_ID, 0);
+	NOT_SAID(&w, "JOB_END");
+	w.persist_error = 0;
+	pass(&w, 600, (const uint32_t[]){11, 12, 21, 22, 0});
+	SAID(&w, "21 JOB_END job=1 code=0");
+	SAID(&w, "22 JOB_END job=1 code=0");
+	world_fini(&w);
+}
+
 static void why_of_a_forming_job_names_the_missing(void **state)
 {
 	struct world w;
@@ -1743,6 +1762,7 @@ int main(void)
 		cmocka_unit_test(known_member_is_not_refused_while_the_state_cannot_be_written),
 		cmocka_unit_test(snapshot_holds_everything),
 		cmocka_unit_test(contradicting_record_is_refused),
+		cmocka_unit_test(end_that_is_not_durable_is_told_to_nobody),
 		cmocka_unit_test(why_of_a_forming_job_names_the_missing),
 		cmocka_unit_test(why_of_what_is_not_durable_names_the_disk),
 		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
