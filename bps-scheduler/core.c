@@ -78,6 +78,20 @@ const char *sched_member_state_name(enum member_state s)
 	return s < MEMBER_STATES ? member_states[s].name : "?";
 }
 
+void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
+{
+	char text[SCHED_EVENT_BYTES];
+	struct sched_event e = {kind, c->tx_view ? c->tx_view : c->view, text};
+	va_list ap;
+
+	if (!c->env.event)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	c->env.event(c->env.ctx, &e);
+}
+
 static void member_set_state(
 	struct sched_core *c, struct member *m, enum member_state to, const char *why)
 {
@@ -85,6 +99,8 @@ static void member_set_state(
 	log_info("%s %s: %s -> %s, %s host=%s id=%u view=%llx", role_name(m->role), m->name,
 		member_states[m->state].name, member_states[to].name, why, m->host, m->id,
 		(unsigned long long)c->view);
+	sched_note(c, EVENT_MEMBER, "%s %s (host %s) is %s: %s", role_name(m->role), m->name,
+		m->host, member_states[to].name, why);
 	m->state = to;
 	m->since_ns = c->now_ns;
 }
@@ -441,11 +457,13 @@ static void flush(struct sched_core *c)
 
 static void set_undurable(struct sched_core *c, int r)
 {
-	if (!c->is_undurable)
+	if (!c->is_undurable) {
 		log_error(
 			"cannot write the state: %s; no view changes and no new jobs until it works"
 			" view=%llx",
 			err_str(r), (unsigned long long)c->view);
+		sched_note(c, EVENT_SCHEDULER, "the state cannot be written: %s", err_str(r));
+	}
 	c->is_undurable = true;
 	c->retry_ns = c->now_ns + c->cfg.beat_ms * NS_PER_MS;
 	sched_arm(c, c->retry_ns);
@@ -471,6 +489,7 @@ static void set_durable(struct sched_core *c)
 	if (!c->is_undurable)
 		return;
 	log_info("the state is durable again view=%llx", (unsigned long long)c->tx_view);
+	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
 	/* Members that had to be refused meanwhile come back now. */
 	c->grace_ns = c->now_ns + 2 * dead;
@@ -480,6 +499,48 @@ static void set_durable(struct sched_core *c)
 		if (m->state == MEMBER_EXPECTED || m->state == MEMBER_SUSPECT)
 			m->deadline_ns = c->grace_ns;
 	}
+}
+
+static void note_member_view(struct sched_core *c)
+{
+	const struct member *m = c->dirty_members;
+	uint32_t more = 0;
+
+	for (const struct member *i = m->next_dirty; i; i = i->next_dirty)
+		more++;
+	sched_note(c, EVENT_VIEW, "%s %s %s%s", role_name(m->role), m->name,
+		m->state == MEMBER_DOWN ? "is gone" : "is there",
+		more ? ", and others changed too" : "");
+}
+
+static void note_job_view(struct sched_core *c, const struct job *j)
+{
+	uint32_t n_fresh = 0;
+
+	for (const struct tensor *t = j->fresh; t; t = t->next_fresh)
+		n_fresh++;
+	if (j->state == JOB_ENDED)
+		sched_note(c, EVENT_VIEW, "job '%s' has ended", j->name);
+	else if (j->is_changed)
+		sched_note(c, EVENT_VIEW, "job '%s' has formed", j->name);
+	else if (j->has_moved)
+		sched_note(c, EVENT_VIEW, "partitions of job '%s' have new places", j->name);
+	else
+		sched_note(c, EVENT_VIEW, "%u tensors of job '%s' have their places", n_fresh,
+			j->name);
+}
+
+/* Why there is a new view, which holds for the one that has just become durable. */
+static void note_view(struct sched_core *c)
+{
+	if (!c->env.event)
+		return;
+	if (c->dirty_members)
+		note_member_view(c);
+	else if (c->dirty_jobs)
+		note_job_view(c, c->dirty_jobs);
+	else
+		sched_note(c, EVENT_VIEW, "the scheduler reserved numbers");
 }
 
 static int persist_record(void *ctx, const struct state_record *rec)
@@ -508,6 +569,7 @@ static int commit(struct sched_core *c, bool is_retry)
 		c->view = c->tx_view;
 		c->tx_view = 0;
 		c->changes++;
+		note_view(c);
 		flush(c);
 	}
 	return 0;
@@ -658,11 +720,15 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 
 	if (m->conn)
 		conn_drop(c, m->conn->id, is_new ? "replaced by a new instance" : "reconnected");
-	if (m->state != MEMBER_UP)
-		member_set_state(c, m, MEMBER_UP, is_new ? "new instance" : "reconnected");
-	else
-		log_info("%s %s: %s host=%s", role_name(m->role), m->name,
-			is_new ? "restarted" : "reconnected", h->host);
+	if (m->state != MEMBER_UP) {
+		member_set_state(c, m, MEMBER_UP, is_new ? "restarted" : "reconnected");
+	} else {
+		const char *how = is_new ? "restarted" : "reconnected";
+
+		log_info("%s %s: %s host=%s", role_name(m->role), m->name, how, h->host);
+		sched_note(c, EVENT_MEMBER, "%s %s (host %s) has %s", role_name(m->role), m->name,
+			h->host, how);
+	}
 	if (!is_new && was_usable)
 		return;
 	member_dirty(c, m);
@@ -699,7 +765,7 @@ static void hello(struct sched_core *c, struct conn *conn, const struct ctl_hell
 		sched_member_describe(c, m, h);
 		member_dirty(c, m);
 		m->moved_ns = c->now_ns;
-		member_set_state(c, m, MEMBER_UP, "new");
+		member_set_state(c, m, MEMBER_UP, "it is new");
 	}
 	c->n_silent--;
 	conn->member = m;
@@ -973,6 +1039,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	c->view = c->tx_view;
 	c->tx_view = 0;
 	c->is_started = true;
+	sched_note(c, EVENT_SCHEDULER, "the scheduler has started, term %u", c->term);
 	return 0;
 }
 

@@ -47,7 +47,9 @@
 #define SCHED_JOBS_MAX         4096   /* forming and running */
 #define SCHED_TENSORS_MAX      100000 /* of a job */
 #define SCHED_TENSOR_BYTES_MAX (UINT64_C(1) << 40)
-#define SCHED_PROBES_MAX       256
+#define SCHED_PROBES_MAX       1024
+#define SCHED_STATUS_PROBES    64 /* of them, for the status */
+#define SCHED_DETAILS_MAX      8  /* tensors that a status probe asks about */
 
 struct sched_config {
 	const char *cluster; /* name for people; lives as long as the core */
@@ -61,6 +63,23 @@ struct sched_config {
 };
 
 struct sched_probe; /* below */
+
+/* Something that people want to know of. Told when it is decided, which may be before the view is
+ * durable; nothing depends on it. */
+enum sched_event_kind {
+	EVENT_SCHEDULER,
+	EVENT_VIEW,
+	EVENT_MEMBER,
+	EVENT_JOB,
+	EVENT_PARTITIONS,
+	EVENT_KINDS
+};
+struct sched_event {
+	enum sched_event_kind kind;
+	uint64_t view;
+	const char *text; /* one sentence; the core's, for the call */
+};
+#define SCHED_EVENT_BYTES 256
 
 struct sched_env {
 	void *ctx;
@@ -81,6 +100,8 @@ struct sched_env {
 	/* The answer to sched_probe_start. May be NULL when that is not used. Must not call the
 	 * core. */
 	void (*probe_done)(void *ctx, uint64_t token, const struct sched_probe *p);
+	/* May be NULL. Must not call the core. */
+	void (*event)(void *ctx, const struct sched_event *e);
 };
 
 struct sched_core;
@@ -123,8 +144,9 @@ bool sched_is_durable(const struct sched_core *c);
 int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec),
 	void *ctx);
 
-/* Ask all agents of a running job for their workers' progress; env.probe_done is called once,
- * later, with the same token. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too many
+/* Ask all agents of a running job for their workers' progress, then those that answered for the
+ * tensors that calls wait for longest; env.probe_done is called once, later, with the same token:
+ * within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too many
  * probes. */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
@@ -147,6 +169,10 @@ struct sched_probe {
 	char **texts;       /* [n_members], NULL or the agent's text */
 	struct sched_probe_worker *workers;
 	uint32_t n_workers;
+	/* Of the status: the questions about one tensor each that follow. */
+	struct sched_probe *parent;  /* of such a question */
+	struct sched_probe *details; /* answered ones, w.submitted is set in their workers */
+	uint32_t n_details_open;
 	struct sched_probe *next;
 };
 

@@ -78,6 +78,7 @@ struct tensor {
 	struct part *parts; /* NULL in jobs of one member */
 	char *name, *fail_text;
 	uint32_t first_rank; /* who declared it first */
+	uint64_t since_ns;   /* then; 0: restored */
 	uint32_t n_declared;
 	uint64_t *declared; /* bits of members; NULL once placed or restored */
 	struct tensor *next_hash, *next_fresh;
@@ -152,6 +153,8 @@ void sched_send(struct sched_core *c, const struct member *m, const struct ctl_m
 void sched_kick(struct sched_core *c, struct member *m, const char *why);
 uint32_t sched_job_id_take(struct sched_core *c);
 void sched_trim_ended(struct sched_core *c);
+void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 struct member *sched_member(const struct sched_core *c, uint32_t id);
 const char *sched_member_state_name(enum member_state s);
 static inline bool sched_is_usable(const struct member *m)
@@ -197,6 +200,9 @@ struct worker *sched_worker_at(struct job *j, uint32_t rank);
 void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 
 /* why.c */
+/* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who answered. */
+void sched_conditions(const struct sched_core *c, const struct job *j, const struct sched_probe *p,
+	char ret[CTL_TEXT_MAX + 1]);
 void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct member *m, const struct ctl_report *msg);
 void sched_probe_tick(struct sched_core *c);

@@ -48,6 +48,8 @@ static void job_set_state(struct sched_core *c, struct job *j, enum job_state to
 	log_info("job '%s': %s -> %s, %s job=%u uid=%u workers=%u/%u", j->name,
 		job_states[j->state].name, job_states[to].name, why, j->id, j->uid, j->n_joined,
 		j->size);
+	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size, j->uid,
+		to == JOB_RUNNING ? "runs" : "has ended", why);
 	j->state = to;
 	j->since_ns = c->now_ns;
 }
@@ -417,6 +419,8 @@ static struct job *job_for_join(const struct join *in)
 	j->next = c->jobs;
 	c->jobs = j;
 	c->n_jobs++;
+	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) begins to form", j->name, j->size,
+		j->uid);
 	return j;
 }
 
@@ -504,14 +508,21 @@ void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id
 		sched_send(c, m, &msg);
 }
 
+/* The last worker of a forming job has left. */
+static void forming_end(struct sched_core *c, struct job *j)
+{
+	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u): all left before it had formed",
+		j->name, j->size, j->uid);
+	job_unlink(c, j);
+	sched_job_free(c, j);
+}
+
 static void forming_lost(struct sched_core *c, struct job *j, uint32_t rank)
 {
 	log_info("rank %u of job '%s' left before the job had formed job=%u", rank, j->name, j->id);
 	job_detach(j, rank);
-	if (j->n_joined)
-		return;
-	job_unlink(c, j);
-	sched_job_free(c, j);
+	if (!j->n_joined)
+		forming_end(c, j);
 }
 
 static void worker_finished(struct sched_core *c, struct job *j, struct worker *w)
@@ -573,10 +584,8 @@ static void forming_drop_agent(struct sched_core *c, struct job *j, uint32_t age
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].state != WORKER_ABSENT && j->workers[r].agent == agent)
 			job_detach(j, r);
-	if (j->n_joined)
-		return;
-	job_unlink(c, j);
-	sched_job_free(c, j);
+	if (!j->n_joined)
+		forming_end(c, j);
 }
 
 /* An agent is dead, or restarted: then it joins its waiting workers again. */
@@ -778,6 +787,7 @@ static struct tensor *tensor_new(const struct declare *in, const struct ctl_decl
 	t->n_elems = d->n_elems;
 	t->name = sched_dup(d->name);
 	t->first_rank = d->rank;
+	t->since_ns = in->c->now_ns;
 	t->declared = sched_alloc((in->j->n_members + 63) / 64, sizeof(uint64_t));
 	sched_tensor_add(in->j, t);
 	return t;
@@ -1002,6 +1012,22 @@ void sched_place_fresh(struct sched_core *c)
 			place_fresh_of(c, j);
 }
 
+/* from: NULL when they had no server. */
+static void note_moved(
+	struct sched_core *c, const struct job *j, uint32_t n, const struct member *from)
+{
+	if (j->n_orphans)
+		sched_note(c, EVENT_PARTITIONS, "%u partitions of job '%s' have no server left", n,
+			j->name);
+	else if (from)
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' moved from server %s to others", n, j->name,
+			from->name);
+	else
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' that waited have a server", n, j->name);
+}
+
 static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
 {
 	struct wants w = {0};
@@ -1019,6 +1045,7 @@ static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
 	if (w.n) {
 		place_wants(c, j, &w);
 		j->has_moved = true;
+		note_moved(c, j, w.n, sched_member(c, server));
 	}
 	free(w.v);
 }
@@ -1071,18 +1098,25 @@ void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t thr
 	if (threads != m->threads)
 		sched_server_rethread(c, m, threads);
 	for (struct job *j = c->jobs; j; j = j->next) {
+		uint32_t n = 0;
+
 		if (m->id >= j->n_loads || !j->loads[m->id])
 			continue;
 		for (uint32_t i = 0; i < j->n_placed; i++) {
 			struct tensor *t = j->placed[i];
 
-			for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
-				if (t->parts[k].server == m->id)
-					sched_part_set(
-						c, j, t, k, m, t->parts[k].thread, sched_change(c));
+			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+				if (t->parts[k].server != m->id)
+					continue;
+				sched_part_set(c, j, t, k, m, t->parts[k].thread, sched_change(c));
+				n++;
+			}
 		}
 		j->has_moved = true;
 		sched_job_dirty(c, j);
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' begin anew on the restarted server %s", n,
+			j->name, m->name);
 	}
 }
 

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "bps-scheduler/core.h"
+#include "bps-scheduler/events.h"
 #include "bps-scheduler/statelog.h"
 #include "bps-scheduler/status.h"
 #include "common/ctlchan.h"
@@ -74,6 +75,7 @@ struct app {
 	struct ctllisten *listen;
 	struct sched_core *core;
 	struct statelog *log;
+	struct events *events;
 	struct event *timer;
 	struct timespec started;
 	struct conn **conns; /* NULL: free */
@@ -182,6 +184,15 @@ static void env_probe_done(void *ctx, uint64_t token, const struct sched_probe *
 	httpd_answer(app->waiting[token].req, root ? 200 : 404,
 		root ? root : json_pack("{s:s}", "error", "the job has ended"));
 	app->waiting[token].req = NULL;
+}
+
+static void env_event(void *ctx, const struct sched_event *e)
+{
+	struct app *app = ctx;
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	events_add(app->events, e, (double)ts.tv_sec + (double)ts.tv_nsec / 1e9);
 }
 
 /* ---- after every event ---- */
@@ -394,6 +405,11 @@ static void http_status(void *arg, struct httpd_request *req)
 		http_job(app, req, name);
 		return;
 	}
+	if (httpd_query(req, "events", name, sizeof(name))) {
+		httpd_answer(req, 200,
+			events_json(app->events, sched_term(app->core), strtoull(name, NULL, 10)));
+		return;
+	}
 	fill_info(app, &info);
 	httpd_answer(req, 200, status_cluster(app->core, &info));
 }
@@ -419,7 +435,8 @@ static int start_core(struct app *app, struct err_text *err)
 		.persist = env_persist,
 		.random = env_random,
 		.pair_key = env_pair_key,
-		.probe_done = env_probe_done};
+		.probe_done = env_probe_done,
+		.event = env_event};
 	struct sched_config cfg;
 	int rc;
 
@@ -472,7 +489,8 @@ static int start(struct app *app, struct err_text *err)
 		return rc;
 	clock_gettime(CLOCK_REALTIME, &app->started);
 	app->timer = evtimer_new(loop_base(app->daemon.loop), on_timer, app);
-	if (!app->timer)
+	app->events = events_new();
+	if (!app->timer || !app->events)
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = start_core(app, err);
 	if (rc < 0)
@@ -501,6 +519,7 @@ static void stop(struct app *app)
 	daemon_fini(&app->daemon);
 	sched_free(app->core);
 	statelog_close(app->log);
+	events_free(app->events);
 	free(app->conns);
 }
 

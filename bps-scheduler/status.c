@@ -4,22 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/status_impl.h"
 #include "common/metrics.h"
 
-#define SCHEMA        1
 #define MISSING_MAX   8
 #define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are no lasting problem */
+#define SILENT_SHARE  2                /* of the time after which a silent member is dead */
 #define STUCK_NS      (5 * NS_PER_S)
 #define FORMING_NS    (60 * NS_PER_S)
 
-static double span_s(const struct status_info *info, uint64_t since_ns)
+double status_span_s(const struct status_info *info, uint64_t since_ns)
 {
 	return info->now_ns > since_ns ? (double)(info->now_ns - since_ns) / 1e9 : 0;
 }
 
 /* Names come from anywhere: what is not UTF-8 must not spoil the document. */
-static json_t *str(const char *s)
+json_t *status_str(const char *s)
 {
 	json_t *j = json_string(s ? s : "");
 	char *copy;
@@ -35,17 +35,17 @@ static json_t *str(const char *s)
 	return j;
 }
 
-static void put_str(json_t *o, const char *key, const char *s)
+void status_put_str(json_t *o, const char *key, const char *s)
 {
-	json_object_set_new(o, key, str(s));
+	json_object_set_new(o, key, status_str(s));
 }
 
-static void put_num(json_t *o, const char *key, uint64_t v)
+void status_put_num(json_t *o, const char *key, uint64_t v)
 {
 	json_object_set_new(o, key, json_integer((json_int_t)v));
 }
 
-static void put_sec(json_t *o, const char *key, double v)
+void status_put_sec(json_t *o, const char *key, double v)
 {
 	json_object_set_new(o, key, json_real(v));
 }
@@ -55,8 +55,8 @@ static void put_view(json_t *o, const struct sched_core *c)
 	char text[32];
 
 	snprintf(text, sizeof(text), "%u.%u", (unsigned)(c->view >> 32), (unsigned)c->view);
-	put_num(o, "view", c->view);
-	put_str(o, "view_text", text);
+	status_put_num(o, "view", c->view);
+	status_put_str(o, "view_text", text);
 }
 
 /* ---- problems ---- */
@@ -70,16 +70,22 @@ struct lines {
 	char what[256], effect[256], action[256];
 };
 
-static void problem(struct problems *p, const char *code, bool is_error, const struct lines *l)
+void status_problem(json_t *list, const char *code, bool is_error, const char *what,
+	const char *effect, const char *action)
 {
 	json_t *o = json_object();
 
-	put_str(o, "code", code);
-	put_str(o, "severity", is_error ? "ERR" : "WARN");
-	put_str(o, "what", l->what);
-	put_str(o, "effect", l->effect);
-	put_str(o, "action", l->action);
-	json_array_append_new(p->list, o);
+	status_put_str(o, "code", code);
+	status_put_str(o, "severity", is_error ? "ERR" : "WARN");
+	status_put_str(o, "what", what);
+	status_put_str(o, "effect", effect);
+	status_put_str(o, "action", action);
+	json_array_append_new(list, o);
+}
+
+static void problem(struct problems *p, const char *code, bool is_error, const struct lines *l)
+{
+	status_problem(p->list, code, is_error, l->what, l->effect, l->action);
 	p->is_error |= is_error;
 }
 
@@ -116,7 +122,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
 		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
-		span_s(info, m->since_ns),
+		status_span_s(info, m->since_ns),
 		m->why_down[0] ? m->why_down : "since before the restart");
 	if (is_error)
 		snprintf(l.effect, sizeof(l.effect),
@@ -132,22 +138,30 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 	problem(p, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
 }
 
-static void away_problem(const struct sched_core *c, const struct status_info *info,
+static uint64_t member_dead_ns(const struct sched_core *c, const struct member *m)
+{
+	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
+}
+
+static void silent_problem(const struct sched_core *c, const struct status_info *info,
 	const struct member *m, struct problems *p)
 {
+	uint64_t dead_ns = m->deadline_ns;
 	struct lines l;
 
-	(void)c;
+	if (m->state == MEMBER_UP)
+		dead_ns = m->heard_ns + member_dead_ns(c, m);
 	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", role_word(m), m->name,
 		m->host,
-		m->state == MEMBER_EXPECTED ? "not back since the scheduler's restart"
-					    : "connection lost",
-		span_s(info, m->since_ns));
+		m->state == MEMBER_UP         ? "silent"
+		: m->state == MEMBER_EXPECTED ? "not back since the scheduler's restart"
+					      : "connection lost",
+		status_span_s(info, m->state == MEMBER_UP ? m->heard_ns : m->since_ns));
 	snprintf(l.effect, sizeof(l.effect), "taken for dead in %.1f s",
-		m->deadline_ns > info->now_ns ? (double)(m->deadline_ns - info->now_ns) / 1e9 : 0);
+		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
 	snprintf(l.action, sizeof(l.action), "wait; then `systemctl status bps-%s` on %s",
 		role_word(m), m->host);
-	problem(p, "MEMBER_AWAY", false, &l);
+	problem(p, "CONTROL_SILENT", false, &l);
 }
 
 static void stuck_problem(
@@ -157,7 +171,7 @@ static void stuck_problem(
 
 	snprintf(l.what, sizeof(l.what),
 		"%s %s on %s: alive, but a thread has not moved for %.0f s", role_word(m), m->name,
-		m->host, span_s(info, m->moved_ns));
+		m->host, status_span_s(info, m->moved_ns));
 	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
 	snprintf(l.action, sizeof(l.action), "its watchdog restarts it; else restart bps-%s on %s",
 		role_word(m), m->host);
@@ -172,8 +186,9 @@ static void member_problems(
 
 		if (m->state == MEMBER_DOWN)
 			down_problem(c, info, m, p);
-		else if (m->state != MEMBER_UP)
-			away_problem(c, info, m, p);
+		else if (m->state != MEMBER_UP ||
+			 info->now_ns > m->heard_ns + member_dead_ns(c, m) / SILENT_SHARE)
+			silent_problem(c, info, m, p);
 		else if (m->beat.progress && info->now_ns > m->moved_ns + STUCK_NS)
 			stuck_problem(info, m, p);
 	}
@@ -198,7 +213,7 @@ static void forming_problem(const struct status_info *info, const struct job *j,
 
 	at = snprintf(l.what, sizeof(l.what),
 		"job %.80s: %u of %u workers have joined in %.0f s; missing rank", j->name,
-		j->n_joined, j->size, span_s(info, j->since_ns));
+		j->n_joined, j->size, status_span_s(info, j->since_ns));
 	for (uint32_t i = 0; i < n && at > 0 && at < (int)sizeof(l.what); i++)
 		at += snprintf(
 			l.what + at, sizeof(l.what) - (size_t)at, "%s %u", i ? "," : "", ranks[i]);
@@ -206,7 +221,7 @@ static void forming_problem(const struct status_info *info, const struct job *j,
 		snprintf(l.what + at, sizeof(l.what) - (size_t)at, " and %u more", more);
 	snprintf(l.effect, sizeof(l.effect), "its workers wait in bps_open, until their time-out");
 	snprintf(l.action, sizeof(l.action), "start the missing workers, or look into their logs");
-	problem(p, "JOB_FORMING", false, &l);
+	problem(p, "JOB_FORMING_LONG", false, &l);
 }
 
 static void job_problems(
@@ -260,31 +275,31 @@ static json_t *member_json(const struct status_info *info, const struct member *
 	char instance[20];
 
 	snprintf(instance, sizeof(instance), "%016llx", (unsigned long long)m->instance);
-	put_num(o, "id", m->id);
-	put_str(o, "role", role_word(m));
-	put_str(o, "name", m->name);
-	put_str(o, "host", m->host);
-	put_str(o, "addr", m->addr);
-	put_num(o, "port", m->port);
-	put_num(o, "pid", m->pid);
-	put_str(o, "version", m->version);
-	put_str(o, "instance", instance);
-	put_str(o, "state", sched_member_state_name(m->state));
-	put_sec(o, "state_s", span_s(info, m->since_ns));
-	put_sec(o, "quiet_s", span_s(info, m->heard_ns));
-	put_str(o, "why", m->state == MEMBER_DOWN ? m->why_down : "");
-	put_num(o, "threads", m->threads);
-	put_num(o, "nic_mbps", m->nic_mbps);
-	put_num(o, "partitions_bytes", placed_bytes(m));
-	put_num(o, "restarts", m->restart_count);
-	put_num(o, "view", m->beat.view);
-	put_num(o, "rounds", m->beat.rounds);
-	put_num(o, "rx_bytes", m->beat.rx_bytes);
-	put_num(o, "tx_bytes", m->beat.tx_bytes);
-	put_num(o, "mem_bytes", m->beat.mem_bytes);
-	put_num(o, "quota_bytes", m->quota_bytes);
-	put_num(o, "connections", m->beat.connections);
-	put_num(o, "trainers", m->beat.trainers);
+	status_put_num(o, "id", m->id);
+	status_put_str(o, "role", role_word(m));
+	status_put_str(o, "name", m->name);
+	status_put_str(o, "host", m->host);
+	status_put_str(o, "addr", m->addr);
+	status_put_num(o, "port", m->port);
+	status_put_num(o, "pid", m->pid);
+	status_put_str(o, "version", m->version);
+	status_put_str(o, "instance", instance);
+	status_put_str(o, "state", sched_member_state_name(m->state));
+	status_put_sec(o, "state_s", status_span_s(info, m->since_ns));
+	status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
+	status_put_str(o, "why", m->state == MEMBER_DOWN ? m->why_down : "");
+	status_put_num(o, "threads", m->threads);
+	status_put_num(o, "nic_mbps", m->nic_mbps);
+	status_put_num(o, "partitions_bytes", placed_bytes(m));
+	status_put_num(o, "restarts", m->restart_count);
+	status_put_num(o, "view", m->beat.view);
+	status_put_num(o, "rounds", m->beat.rounds);
+	status_put_num(o, "rx_bytes", m->beat.rx_bytes);
+	status_put_num(o, "tx_bytes", m->beat.tx_bytes);
+	status_put_num(o, "mem_bytes", m->beat.mem_bytes);
+	status_put_num(o, "quota_bytes", m->quota_bytes);
+	status_put_num(o, "connections", m->beat.connections);
+	status_put_num(o, "trainers", m->beat.trainers);
 	return o;
 }
 
@@ -296,29 +311,30 @@ static json_t *job_json(
 	uint64_t parts = 0;
 
 	for (uint32_t i = 0; i < j->n_members; i++)
-		json_array_append_new(agents, str(sched_member(c, j->members[i].agent)->name));
+		json_array_append_new(
+			agents, status_str(sched_member(c, j->members[i].agent)->name));
 	for (uint32_t i = 0; i < n; i++)
 		json_array_append_new(missing, json_integer(ranks[i]));
 	for (uint32_t i = 0; i < j->n_placed; i++)
 		parts += j->placed[i]->n_parts;
-	put_num(o, "id", j->id);
-	put_str(o, "name", j->name);
-	put_num(o, "uid", j->uid);
-	put_str(o, "state", sched_job_state_name(j->state));
-	put_sec(o, "state_s", span_s(info, j->since_ns));
-	put_num(o, "size", j->size);
-	put_num(o, "joined", j->n_joined);
-	put_num(o, "done", j->n_done);
+	status_put_num(o, "id", j->id);
+	status_put_str(o, "name", j->name);
+	status_put_num(o, "uid", j->uid);
+	status_put_str(o, "state", sched_job_state_name(j->state));
+	status_put_sec(o, "state_s", status_span_s(info, j->since_ns));
+	status_put_num(o, "size", j->size);
+	status_put_num(o, "joined", j->n_joined);
+	status_put_num(o, "done", j->n_done);
 	json_object_set_new(o, "agents", agents);
 	json_object_set_new(o, "missing_ranks", missing);
-	put_num(o, "tensors", j->n_placed);
-	put_num(o, "undeclared", j->n_tensors - j->n_placed);
-	put_num(o, "bytes", j->bytes);
-	put_num(o, "partitions", parts);
-	put_num(o, "waiting_partitions", j->n_orphans);
+	status_put_num(o, "tensors", j->n_placed);
+	status_put_num(o, "undeclared", j->n_tensors - j->n_placed);
+	status_put_num(o, "bytes", j->bytes);
+	status_put_num(o, "partitions", parts);
+	status_put_num(o, "waiting_partitions", j->n_orphans);
 	if (j->state == JOB_ENDED) {
-		put_num(o, "code", j->code);
-		put_str(o, "text", j->end_text);
+		status_put_num(o, "code", j->code);
+		status_put_str(o, "text", j->end_text);
 	}
 	return o;
 }
@@ -327,9 +343,9 @@ static json_t *state_json(const struct status_info *info)
 {
 	json_t *o = json_object();
 
-	put_str(o, "kind", info->has_log ? "file" : "memory");
-	put_num(o, "bytes", info->log_bytes);
-	put_sec(o, "sync_s", (double)info->log_sync_ns / 1e9);
+	status_put_str(o, "kind", info->has_log ? "file" : "memory");
+	status_put_num(o, "bytes", info->log_bytes);
+	status_put_sec(o, "sync_s", (double)info->log_sync_ns / 1e9);
 	return o;
 }
 
@@ -345,14 +361,14 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 		json_array_append_new(jobs, job_json(c, info, j));
 	for (const struct job *j = c->ended; j; j = j->next)
 		json_array_append_new(ended, job_json(c, info, j));
-	put_num(o, "schema", SCHEMA);
-	put_str(o, "role", "scheduler");
-	put_str(o, "cluster", c->cfg.cluster);
-	put_str(o, "version", BPS_VERSION);
-	put_str(o, "health", p.is_error ? "ERR" : json_array_size(p.list) ? "WARN" : "OK");
+	status_put_num(o, "schema", STATUS_SCHEMA);
+	status_put_str(o, "role", "scheduler");
+	status_put_str(o, "cluster", c->cfg.cluster);
+	status_put_str(o, "version", BPS_VERSION);
+	status_put_str(o, "health", p.is_error ? "ERR" : json_array_size(p.list) ? "WARN" : "OK");
 	put_view(o, c);
-	put_num(o, "term", c->term);
-	put_sec(o, "up_s", span_s(info, c->started_ns));
+	status_put_num(o, "term", c->term);
+	status_put_sec(o, "up_s", status_span_s(info, c->started_ns));
 	json_object_set_new(o, "is_durable", json_boolean(!c->is_undurable));
 	json_object_set_new(o, "state", state_json(info));
 	json_object_set_new(o, "problems", p.list);
@@ -368,6 +384,11 @@ uint32_t status_find_job(const struct sched_core *c, const char *name)
 {
 	const struct job *found = NULL;
 	unsigned long number = strtoul(name, NULL, 10);
+
+	if (*name == '#') { /* names may be numbers */
+		found = sched_job_any(c, (uint32_t)strtoul(name + 1, NULL, 10));
+		return found ? found->id : 0;
+	}
 
 	for (const struct job *j = c->jobs; j; j = j->next)
 		if (strcmp(j->name, name) == 0 && (!found || j->state > found->state))
@@ -399,10 +420,10 @@ static json_t *oldest_json(const struct job *j, const struct ctl_report_worker *
 	if (w->oldest_tensor == CTL_NO_ID)
 		return json_null();
 	o = json_object();
-	put_str(o, "tensor",
+	status_put_str(o, "tensor",
 		w->oldest_tensor < j->n_placed ? j->placed[w->oldest_tensor]->name : "?");
-	put_num(o, "round", w->oldest_round);
-	put_sec(o, "s", w->oldest_ms / 1e3);
+	status_put_num(o, "round", w->oldest_round);
+	status_put_sec(o, "s", w->oldest_ms / 1e3);
 	return o;
 }
 
@@ -412,15 +433,15 @@ static json_t *worker_json(const struct sched_core *c, const struct job *j,
 	const struct member *m = sched_member(c, w->agent);
 	json_t *o = json_object();
 
-	put_num(o, "rank", w->w.rank);
-	put_str(o, "host", m->host);
-	put_str(o, "agent", m->name);
-	put_num(o, "pid", w->w.pid);
+	status_put_num(o, "rank", w->w.rank);
+	status_put_str(o, "host", m->host);
+	status_put_str(o, "agent", m->name);
+	status_put_num(o, "pid", w->w.pid);
 	json_object_set_new(o, "attached", json_boolean(w->w.is_attached));
-	put_num(o, "submitted", w->w.calls);
-	put_num(o, "completed", w->w.completed);
-	put_sec(o, "quiet_s", w->w.quiet_ms / 1e3);
-	put_num(o, "behind", most_calls - w->w.calls);
+	status_put_num(o, "submitted", w->w.calls);
+	status_put_num(o, "completed", w->w.completed);
+	status_put_sec(o, "quiet_s", w->w.quiet_ms / 1e3);
+	status_put_num(o, "behind", most_calls - w->w.calls);
 	json_object_set_new(o, "oldest", oldest_json(j, &w->w));
 	return o;
 }
@@ -454,13 +475,13 @@ static json_t *agents_json(const struct sched_core *c, const struct job *j,
 		bool has_answered = p && i < p->n_members && p->has_answered[i];
 		json_t *o = json_object();
 
-		put_str(o, "name", m->name);
-		put_str(o, "host", m->host);
+		status_put_str(o, "name", m->name);
+		status_put_str(o, "host", m->host);
 		json_object_set_new(o, "has_answered", json_boolean(has_answered));
-		put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
+		status_put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
 		json_array_append_new(list, o);
 		if (p && !has_answered)
-			json_array_append_new(missing, str(m->name));
+			json_array_append_new(missing, status_str(m->name));
 	}
 	return list;
 }
@@ -469,19 +490,26 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	const struct sched_probe *p)
 {
 	const struct job *j = sched_job_any(c, job);
-	json_t *o, *missing;
+	char condition[CTL_TEXT_MAX + 1];
+	json_t *o, *missing, *waits;
 
 	if (!j)
 		return NULL;
+	waits = status_waits(info, c, j, p);
+	sched_conditions(c, j, p, condition);
 	o = json_object();
 	missing = json_array();
-	put_num(o, "schema", SCHEMA);
+	status_put_num(o, "schema", STATUS_SCHEMA);
+	status_put_str(o, "role", "scheduler");
 	put_view(o, c);
 	json_object_set_new(o, "job", job_json(c, info, j));
 	json_object_set_new(o, "agents", agents_json(c, j, p, missing));
 	json_object_set_new(
 		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
+	json_object_set_new(o, "problems", status_stragglers(j, waits));
+	json_object_set_new(o, "waits", waits);
+	status_put_str(o, "condition", condition);
 	return o;
 }
 
@@ -509,7 +537,7 @@ static void members_metrics(
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP)
 			metric_value(out, "bps_heartbeat_age_seconds",
-				span_s(info, c->members[i]->heard_ns), "role",
+				status_span_s(info, c->members[i]->heard_ns), "role",
 				role_word(c->members[i]), "peer", c->members[i]->name, NULL);
 }
 
@@ -528,8 +556,9 @@ static void jobs_metrics(const struct sched_core *c, struct evbuffer *out)
 static void health_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
-	static const char *const codes[] = {"STATE_NOT_DURABLE", "SERVER_DOWN", "AGENT_DOWN",
-		"MEMBER_AWAY", "MEMBER_STUCK", "JOB_FORMING", "NO_SERVER"};
+#define NAME(code) #code,
+	static const char *const codes[] = {STATUS_CLUSTER_CODES(NAME)};
+#undef NAME
 	struct problems p = problems_of(c, info);
 
 	metric_begin(out, "bps_health", "gauge", "1: this problem is present");

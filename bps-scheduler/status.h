@@ -14,12 +14,21 @@
  *         waiting_partitions missing_ranks[at most 8]}]  state: forming, running
  *   ended[{id name uid state state_s size code text}]    the last 64
  *
- * /status?job=NAME (or its number) adds what the job's agents answer within a second:
- *   schema view view_text  job{as above}
+ * /status?job=NAME (or its number; #NUMBER when names are numbers) has what the job's agents answer within a
+ * second, and in another quarter about the tensors that calls wait for:
+ *   schema role view view_text  job{as above}
  *   agents[{name host has_answered text}]                text: what its network waits for
  *   workers[{rank host agent pid attached submitted completed quiet_s behind
  *            oldest{tensor round s}}]                    the one with the fewest calls first; behind: calls
- *   missing[name of an agent that did not answer] */
+ *   missing[name of an agent that did not answer]
+ *   waits[{why("join"|"declare"|"submit"|"sum") tensor(name, null: none) round s
+ *          waiting[{rank host agent pid}] n_waiting                    at most 16, and how many in all
+ *          missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
+ *          servers[{name host state quiet_s}] n_servers}]              sum: who has the tensor
+ *   condition                                            of servers, agents and the scheduler; "" nothing
+ *   problems[as above]                                   STRAGGLER
+ *
+ * /status?events=SEQ: events.h */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -27,6 +36,17 @@
 #include "bps-scheduler/core.h"
 
 struct evbuffer;
+
+/* Codes of problems, of the cluster and of one job. */
+#define STATUS_CLUSTER_CODES(X)                                                                    \
+	X(STATE_NOT_DURABLE)                                                                       \
+	X(NO_SERVER)                                                                               \
+	X(SERVER_DOWN)                                                                             \
+	X(AGENT_DOWN)                                                                              \
+	X(CONTROL_SILENT)                                                                          \
+	X(MEMBER_STUCK)                                                                            \
+	X(JOB_FORMING_LONG)
+#define STATUS_JOB_CODES(X) X(STRAGGLER)
 
 /* What the core does not know. */
 struct status_info {
@@ -40,8 +60,8 @@ struct status_info {
 /* A new reference, NULL out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
 
-/* Number of the job with this name (running before forming before ended) or number in digits; 0:
- * none. */
+/* Number of the job with this name (running before forming before ended) or number in digits,
+ * behind '#' never a name; 0: none. */
 uint32_t status_find_job(const struct sched_core *c, const char *name);
 
 /* p: the answers, NULL when nobody was asked (a job that does not run). A new reference; NULL

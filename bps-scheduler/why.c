@@ -72,6 +72,14 @@ static uint32_t count_servers(const struct sched_core *c)
 	return n;
 }
 
+static void say_state(const struct sched_core *c, struct text *t)
+{
+	if (!c->is_undurable)
+		return;
+	add_clause(t);
+	add(t, "the scheduler cannot write its state: no view changes");
+}
+
 static void say_servers(const struct sched_core *c, const struct job *j, struct text *t)
 {
 	uint32_t n = 0;
@@ -239,6 +247,20 @@ static void say_round(
 			(unsigned long long)p->round);
 }
 
+void sched_conditions(const struct sched_core *c, const struct job *j, const struct sched_probe *p,
+	char ret[CTL_TEXT_MAX + 1])
+{
+	struct text t = {.n = 0};
+
+	if (p)
+		say_agents(c, j, p, &t);
+	say_state(c, &t);
+	if (j->state == JOB_RUNNING)
+		say_servers(c, j, &t);
+	memcpy(ret, t.s, t.n);
+	ret[t.n] = 0;
+}
+
 /* ---- probes ---- */
 
 static void answer(struct sched_core *c, uint32_t agent, uint32_t seq, const char *text)
@@ -252,6 +274,12 @@ static void answer(struct sched_core *c, uint32_t agent, uint32_t seq, const cha
 
 static void probe_free(struct sched_probe *p)
 {
+	while (p->details) {
+		struct sched_probe *d = p->details;
+
+		p->details = d->next;
+		probe_free(d);
+	}
 	for (uint32_t i = 0; i < p->n_members; i++)
 		free(p->texts[i]);
 	free(p->texts);
@@ -260,38 +288,15 @@ static void probe_free(struct sched_probe *p)
 	free(p);
 }
 
-static void probe_done(struct sched_core *c, struct sched_probe *p)
-{
-	const struct job *j = sched_job(c, p->job);
-	struct text t = {.n = 0};
-
-	for (struct sched_probe **at = &c->probes; *at; at = &(*at)->next) {
-		if (*at == p) {
-			*at = p->next;
-			break;
-		}
-	}
-	c->n_probes--;
-	if (!p->asker) {
-		c->env.probe_done(c->env.ctx, p->token, p);
-	} else {
-		if (j)
-			say_round(c, j, p, &t);
-		else
-			add(&t, "the job has ended");
-		answer(c, p->asker, p->asker_seq, t.s);
-	}
-	probe_free(p);
-}
-
-static struct sched_probe *probe_new(struct sched_core *c, const struct job *j, uint32_t tensor)
+static struct sched_probe *probe_new(
+	struct sched_core *c, const struct job *j, uint32_t tensor, uint32_t bound_ms)
 {
 	struct sched_probe *p = sched_alloc(1, sizeof(*p));
 
 	p->seq = ++c->probe_seq;
 	p->job = j->id;
 	p->tensor = tensor;
-	p->deadline_ns = c->now_ns + c->cfg.probe_ms * NS_PER_MS;
+	p->deadline_ns = c->now_ns + bound_ms * NS_PER_MS;
 	p->n_members = j->n_members;
 	p->has_answered = sched_alloc(j->n_members, sizeof(bool));
 	p->texts = sched_alloc(j->n_members, sizeof(char *));
@@ -309,7 +314,7 @@ static void probe_ask(struct sched_core *c, const struct job *j, struct sched_pr
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
-		if (!m->conn)
+		if (!m->conn || (p->parent && !p->parent->has_answered[i]))
 			continue;
 		p->n_open++;
 		sched_send(c, m, &msg);
@@ -318,13 +323,115 @@ static void probe_ask(struct sched_core *c, const struct job *j, struct sched_pr
 		sched_arm(c, p->deadline_ns = c->now_ns);
 }
 
+/* The tensor whose calls wait longest and that is not among the n in `asked`; NULL: there is none. */
+static const struct ctl_report_worker *next_wait(
+	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
+{
+	const struct ctl_report_worker *best = NULL;
+
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct ctl_report_worker *w = &p->workers[i].w;
+		bool is_asked = w->oldest_tensor == CTL_NO_ID;
+
+		for (uint32_t k = 0; k < n && !is_asked; k++)
+			is_asked = asked[k] == w->oldest_tensor;
+		if (!is_asked && (!best || w->oldest_ms > best->oldest_ms))
+			best = w;
+	}
+	return best;
+}
+
+/* The last round of a tensor that calls wait for. */
+static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
+{
+	uint64_t round = 0;
+
+	for (uint32_t i = 0; i < p->n_workers; i++)
+		if (p->workers[i].w.oldest_tensor == tensor && p->workers[i].w.oldest_round > round)
+			round = p->workers[i].w.oldest_round;
+	return round;
+}
+
+/* Second half of a status probe. Returns whether there is anything to wait for. */
+static bool ask_details(struct sched_core *c, struct sched_probe *p)
+{
+	const struct job *j = sched_job(c, p->job);
+	uint32_t asked[SCHED_DETAILS_MAX], n = 0;
+
+	if (p->asker || p->parent || p->deadline_ns == UINT64_MAX || !j)
+		return false;
+	while (n < SCHED_DETAILS_MAX && c->n_probes < SCHED_PROBES_MAX) {
+		const struct ctl_report_worker *w = next_wait(p, asked, n);
+		struct sched_probe *d;
+
+		if (!w)
+			break;
+		d = probe_new(c, j, w->oldest_tensor, c->cfg.probe_ms / 4);
+		d->round = wait_round(p, w->oldest_tensor);
+		d->parent = p;
+		asked[n++] = w->oldest_tensor;
+		p->n_details_open++;
+		probe_ask(c, j, d);
+	}
+	if (n) { /* who answers the first question now is late */
+		p->n_open = 0;
+		p->deadline_ns = UINT64_MAX;
+	}
+	return n > 0;
+}
+
+static void probe_unlink(struct sched_core *c, struct sched_probe *p)
+{
+	for (struct sched_probe **at = &c->probes; *at; at = &(*at)->next) {
+		if (*at == p) {
+			*at = p->next;
+			break;
+		}
+	}
+	c->n_probes--;
+}
+
+static void probe_answer(struct sched_core *c, struct sched_probe *p)
+{
+	const struct job *j = sched_job(c, p->job);
+	struct text t = {.n = 0};
+
+	if (j)
+		say_round(c, j, p, &t);
+	else
+		add(&t, "the job has ended");
+	answer(c, p->asker, p->asker_seq, t.s);
+}
+
+static void probe_done(struct sched_core *c, struct sched_probe *p)
+{
+	struct sched_probe *parent = p->parent;
+
+	if (ask_details(c, p))
+		return;
+	probe_unlink(c, p);
+	if (parent) {
+		p->next = parent->details;
+		parent->details = p;
+		if (--parent->n_details_open == 0)
+			probe_done(c, parent);
+		return;
+	}
+	if (p->asker)
+		probe_answer(c, p);
+	else
+		c->env.probe_done(c->env.ctx, p->token, p);
+	probe_free(p);
+}
+
 static bool has_room(const struct sched_core *c, uint32_t agent)
 {
 	uint32_t n = 0;
 
 	for (const struct sched_probe *p = c->probes; p; p = p->next)
-		n += p->asker == agent;
-	return c->n_probes < SCHED_PROBES_MAX && n < PROBES_PER_AGENT;
+		n += p->asker == agent && !p->parent;
+	return c->n_probes < SCHED_PROBES_MAX &&
+	       n < (agent ? PROBES_PER_AGENT : SCHED_STATUS_PROBES);
 }
 
 void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg)
@@ -358,7 +465,7 @@ void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg
 		answer(c, m->id, msg->seq, "too many questions at once, ask again");
 		return;
 	}
-	p = probe_new(c, j, msg->tensor);
+	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms);
 	p->round = msg->round;
 	p->asker = m->id;
 	p->asker_seq = msg->seq;
@@ -375,7 +482,7 @@ int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64
 		return BPS_ENOTFOUND;
 	if (!has_room(c, 0))
 		return BPS_EBUSY;
-	p = probe_new(c, j, CTL_NO_ID);
+	p = probe_new(c, j, CTL_NO_ID, c->cfg.probe_ms);
 	p->token = token;
 	probe_ask(c, j, p);
 	return 0;
@@ -420,12 +527,16 @@ void sched_report(struct sched_core *c, struct member *m, const struct ctl_repor
 
 void sched_probe_tick(struct sched_core *c)
 {
-	for (struct sched_probe *p = c->probes, *next; p; p = next) {
-		next = p->next;
-		if (p->deadline_ns <= c->now_ns)
-			probe_done(c, p);
-		else
+	struct sched_probe *p = c->probes;
+
+	while (p) {
+		if (p->deadline_ns > c->now_ns) {
 			sched_arm(c, p->deadline_ns);
+			p = p->next;
+			continue;
+		}
+		probe_done(c, p); /* which may free the next one too */
+		p = c->probes;
 	}
 }
 

@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/core.h"
+#include "bps-scheduler/events.h"
+#include "bps-scheduler/status.h"
 #include "common/dtype.h"
 #include "common/log.h"
 
@@ -35,6 +37,8 @@ struct world {
 	uint32_t last_job;
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
+	json_t *status; /* of the job, with what the probe told */
+	struct events *events;
 };
 
 static void note(struct world *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -201,13 +205,24 @@ static void on_probe_done(void *ctx, uint64_t token, const struct sched_probe *p
 	w->probe_workers = p->n_workers;
 	for (uint32_t i = 0; i < p->n_members; i++)
 		w->probe_answers += p->has_answered[i];
+	json_decref(w->status);
+	w->status = status_job(w->core, &(struct status_info){.now_ns = w->now}, p->job, p);
+}
+
+static void on_event(void *ctx, const struct sched_event *e)
+{
+	struct world *w = ctx;
+
+	events_add(w->events, e, 1.5);
 }
 
 static void core_new(struct world *w)
 {
 	struct sched_env env = {
-		w, on_send, on_drop, on_persist, on_random, on_pair_key, on_probe_done};
+		w, on_send, on_drop, on_persist, on_random, on_pair_key, on_probe_done, on_event};
 
+	if (!w->events)
+		w->events = events_new();
 	w->core = sched_new(&w->cfg, &env);
 }
 
@@ -227,6 +242,8 @@ static void world_fini(struct world *w)
 {
 	sched_free(w->core);
 	free(w->log);
+	json_decref(w->status);
+	events_free(w->events);
 	for (size_t i = 0; i < w->n_records; i++)
 		free(w->records[i].bytes);
 }
@@ -1501,7 +1518,7 @@ static void why_names_a_tensor_that_not_all_declare(void **state)
 static void probe_for_the_status_gathers_what_answers(void **state)
 {
 	struct world w;
-	struct ctl_report_worker a = {.rank = 0, .pid = 10};
+	struct ctl_report_worker a = {.rank = 0, .pid = 10, .oldest_tensor = CTL_NO_ID};
 
 	(void)state;
 	running_job(&w);
@@ -1514,6 +1531,203 @@ static void probe_for_the_status_gathers_what_answers(void **state)
 	assert_int_equal(w.probe_workers, 1);
 	assert_int_equal(w.probe_answers, 1);
 	world_fini(&w);
+}
+
+/* A worker that waits for round 3 of tensor 0 since 2 s. */
+#define WAITS(r, p)                                                                                \
+	(struct ctl_report_worker)                                                                 \
+	{                                                                                          \
+		.rank = (r), .pid = (p), .submitted = 3, .calls = 3, .oldest_round = 3,            \
+		.oldest_ms = 2000, .is_attached = 1                                                \
+	}
+
+static json_t *first_wait(const struct world *w)
+{
+	assert_non_null(w->status);
+	return json_array_get(json_object_get(w->status, "waits"), 0);
+}
+
+static const char *text_of(json_t *o, const char *list, const char *key)
+{
+	json_t *v = list ? json_object_get(json_array_get(json_object_get(o, list), 0), key)
+			 : json_object_get(o, key);
+
+	return json_is_string(v) ? json_string_value(v) : "";
+}
+
+static void probe_for_the_status_asks_on_for_who_has_not_submitted(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10);
+	struct ctl_report_worker b = {.rank = 1,
+		.pid = 20,
+		.calls = 2,
+		.submitted = 2,
+		.quiet_ms = 2500,
+		.oldest_tensor = CTL_NO_ID,
+		.is_attached = 1};
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	report(&w, 22, 1, &b, 1, "");
+	assert_false(w.is_probe_done);
+	SAID(&w, "21 PROBE seq=2 job=1");
+	report(&w, 21, 2, &a, 1, "");
+	report(&w, 22, 2, &b, 1, "");
+	assert_true(w.is_probe_done);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "submit");
+	assert_string_equal(text_of(first_wait(&w), NULL, "tensor"), "w");
+	assert_string_equal(text_of(first_wait(&w), "missing", "host"), "b");
+	assert_string_equal(text_of(first_wait(&w), "waiting", "host"), "a");
+	assert_string_equal(text_of(w.status, "problems", "code"), "STRAGGLER");
+	assert_non_null(strstr(text_of(w.status, "problems", "what"), "rank 1 (host b, pid 20)"));
+	world_fini(&w);
+}
+
+static void probe_for_the_status_names_the_servers_of_a_complete_round(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10), b = WAITS(1, 20);
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	report(&w, 22, 1, &b, 1, "");
+	report(&w, 21, 2, &a, 1, "");
+	report(&w, 22, 2, &b, 1, "");
+	assert_true(w.is_probe_done);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "sum");
+	assert_string_equal(text_of(first_wait(&w), "servers", "state"), "up");
+	assert_int_equal(json_array_size(json_object_get(w.status, "problems")), 0);
+	world_fini(&w);
+}
+
+static void probe_for_the_status_ends_in_its_bound_and_names_the_mute(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10);
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	pass(&w, w.cfg.probe_ms + 10, everybody);
+	assert_false(w.is_probe_done);
+	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
+	assert_true(w.is_probe_done);
+	assert_non_null(strstr(text_of(w.status, NULL, "condition"), "agent b (host b) did not"));
+	world_fini(&w);
+}
+
+static void probe_for_the_status_outlives_its_job(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10);
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	pass(&w, w.cfg.probe_ms + 10, everybody);
+	report(&w, 22, 1, &a, 1, ""); /* late, the second question is out */
+	worker(&w, 21, 0, WORKER_LOST);
+	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
+	assert_true(w.is_probe_done);
+	assert_int_equal(json_array_size(json_object_get(w.status, "waits")), 0);
+	world_fini(&w);
+}
+
+static void status_names_who_has_to_join_or_declare(void **state)
+{
+	struct status_info info = {0};
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	join(&w, 21, 0, 2, 10);
+	w.status = status_job(w.core, &info, w.last_job, NULL);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "join");
+	assert_string_equal(text_of(first_wait(&w), "waiting", "host"), "a");
+	json_decref(w.status);
+	join(&w, 22, 1, 2, 20);
+	declare(&w, 21, 0, "v", DTYPE_F32, 10);
+	w.status = status_job(w.core, &info, w.last_job, NULL);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "declare");
+	assert_string_equal(text_of(first_wait(&w), NULL, "tensor"), "v");
+	assert_string_equal(text_of(first_wait(&w), "missing", "host"), "b");
+	world_fini(&w);
+}
+
+/* ---- events ---- */
+
+static bool has_event(const struct world *w, const char *kind, const char *text)
+{
+	json_t *root = events_json(w->events, 1, 0), *e;
+	bool is_there = false;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "events"), i,
+		e) if (strcmp(text_of(e, NULL, "kind"), kind) == 0 &&
+		       strstr(text_of(e, NULL, "text"), text)) is_there = true;
+	json_decref(root);
+	return is_there;
+}
+
+static void events_tell_of_members_jobs_partitions_and_views(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	assert_true(has_event(&w, "scheduler", "has started, term 1"));
+	assert_true(has_event(&w, "member", "server s1 (host s1) is up: it is new"));
+	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) begins to form"));
+	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) runs"));
+	assert_true(has_event(&w, "view", "1 tensors of job 'x' have their places"));
+	close_conn(&w, 12);
+	assert_true(has_event(&w, "member", "s2 (host s2) is suspect: its connection closed"));
+	pass(&w, w.cfg.server_window_ms + 100, (const uint32_t[]){11, 21, 22, 0});
+	assert_true(has_event(&w, "member", "s2 (host s2) is down: gone for 1.0 s"));
+	assert_true(has_event(&w, "partitions", "of job 'x' moved from server s2 to others"));
+	assert_true(has_event(&w, "view", "server s2 is gone"));
+	server(&w, 13, "s1", 111);
+	assert_true(has_event(&w, "member", "server s1 (host s1) has restarted"));
+	assert_true(has_event(&w, "partitions", "begin anew on the restarted server s1"));
+	worker(&w, 21, 0, WORKER_LOST);
+	assert_true(has_event(&w, "job", "has ended: rank 0 (host a, pid 10)"));
+	world_fini(&w);
+}
+
+static void events_are_kept_and_answered_within_their_bounds(void **state)
+{
+	struct events *ev = events_new();
+	struct sched_event e = {EVENT_VIEW, 7, "x"};
+	json_t *root;
+
+	(void)state;
+	assert_non_null(ev);
+	for (int i = 0; i < EVENTS_KEPT + 10; i++)
+		events_add(ev, &e, i);
+	root = events_json(ev, 1, 3);
+	assert_int_equal(json_integer_value(json_object_get(root, "first")), 11);
+	assert_int_equal(json_integer_value(json_object_get(root, "lost")), 7);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), EVENTS_ANSWER_MAX);
+	assert_int_equal(json_integer_value(json_object_get(root, "next")), 10 + EVENTS_ANSWER_MAX);
+	json_decref(root);
+	root = events_json(ev, 1, UINT64_MAX);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), 0);
+	assert_int_equal(json_integer_value(json_object_get(root, "next")), EVENTS_KEPT + 10);
+	json_decref(root);
+	root = events_json(ev, 1, EVENTS_KEPT + 9);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), 1);
+	json_decref(root);
+	events_free(ev);
 }
 
 /* Every state of a member by every event that concerns it, and no invariant breaks. */
@@ -1770,6 +1984,13 @@ int main(void)
 		cmocka_unit_test(why_ends_in_a_second_and_names_the_mute),
 		cmocka_unit_test(why_names_a_tensor_that_not_all_declare),
 		cmocka_unit_test(probe_for_the_status_gathers_what_answers),
+		cmocka_unit_test(probe_for_the_status_asks_on_for_who_has_not_submitted),
+		cmocka_unit_test(probe_for_the_status_names_the_servers_of_a_complete_round),
+		cmocka_unit_test(probe_for_the_status_ends_in_its_bound_and_names_the_mute),
+		cmocka_unit_test(probe_for_the_status_outlives_its_job),
+		cmocka_unit_test(status_names_who_has_to_join_or_declare),
+		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
+		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
 		cmocka_unit_test(every_member_state_takes_every_event),
 		cmocka_unit_test(random_histories_break_no_invariant),
 	};

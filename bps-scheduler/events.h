@@ -1,0 +1,28 @@
+#ifndef BPS_SCHEDULER_EVENTS_H
+#define BPS_SCHEDULER_EVENTS_H
+/* The last events of the core (core.h), for people: a ring in memory that a restart empties. Each has
+ * a number, which grows by one from 1 on, and the wall clock's time. Same thread as the core. */
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "bps-scheduler/core.h"
+
+#define EVENTS_KEPT       1000
+#define EVENTS_ANSWER_MAX 250 /* of one document */
+
+struct events;
+
+/* NULL: out of memory. */
+struct events *events_new(void);
+/* unix_s: the wall clock, seconds. Forgets the oldest when the ring is full. */
+void events_add(struct events *ev, const struct sched_event *e, double unix_s);
+/* Those with a number above since, the oldest EVENTS_ANSWER_MAX of them. A new reference:
+ *   schema role("scheduler") term first last next   first, last: of those that are kept (last 0: none); next:
+ *                                                   what to ask for to get those that follow these
+ *   lost                                            how many above since are not kept any more
+ *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job, partitions
+ * since may come from an earlier life of the scheduler: then it is above last, and term tells. */
+json_t *events_json(const struct events *ev, uint32_t term, uint64_t since);
+void events_free(struct events *ev);
+#endif

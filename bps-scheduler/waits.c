@@ -1,0 +1,265 @@
+/* What the calls of a job wait for, as JSON: a tensor's round and who is missing from it. Calls of a
+ * running job come from a status probe and the questions about single tensors that follow it
+ * (why.c); workers that are to join and tensors that are to be declared are the core's own. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bps-scheduler/status_impl.h"
+
+#define NAMED_MAX      16 /* of a list of workers or servers; the rest is counted */
+#define UNDECLARED_MAX 8
+#define STRAGGLER_S    0.5
+
+struct people {
+	json_t *list;
+	uint32_t n;
+};
+
+static struct people people_new(void)
+{
+	return (struct people){json_array(), 0};
+}
+
+/* Takes o. */
+static void people_add(struct people *p, json_t *o)
+{
+	if (p->n++ < NAMED_MAX)
+		json_array_append_new(p->list, o);
+	else
+		json_decref(o);
+}
+
+static void people_put(json_t *o, const char *list, const char *count, const struct people *p)
+{
+	json_object_set_new(o, list, p->list);
+	status_put_num(o, count, p->n);
+}
+
+static json_t *wait_new(
+	const char *why, const char *tensor, uint64_t round, double s, struct people *waiting)
+{
+	json_t *o = json_object();
+
+	status_put_str(o, "why", why);
+	json_object_set_new(o, "tensor", tensor ? status_str(tensor) : json_null());
+	status_put_num(o, "round", round);
+	status_put_sec(o, "s", s);
+	people_put(o, "waiting", "n_waiting", waiting);
+	return o;
+}
+
+static json_t *worker_json(const struct sched_core *c, uint32_t rank, uint32_t agent, uint32_t pid)
+{
+	const struct member *m = sched_member(c, agent);
+	json_t *o = json_object();
+
+	status_put_num(o, "rank", rank);
+	status_put_str(o, "host", m ? m->host : "");
+	status_put_str(o, "agent", m ? m->name : "");
+	status_put_num(o, "pid", pid);
+	return o;
+}
+
+/* ---- forming ---- */
+
+static json_t *join_wait(
+	const struct status_info *info, const struct sched_core *c, const struct job *j)
+{
+	struct people waiting = people_new(), missing = people_new();
+	json_t *o;
+
+	for (uint32_t r = 0; r < j->size; r++) {
+		if (r < j->n_room && j->workers[r].state != WORKER_ABSENT) {
+			people_add(&waiting,
+				worker_json(c, r, j->workers[r].agent, j->workers[r].pid));
+		} else {
+			json_t *w = json_object();
+
+			status_put_num(w, "rank", r);
+			people_add(&missing, w);
+		}
+	}
+	o = wait_new("join", NULL, 0, status_span_s(info, j->since_ns), &waiting);
+	people_put(o, "missing", "n_missing", &missing);
+	return o;
+}
+
+/* ---- tensors that not all have declared ---- */
+
+static json_t *declare_wait(const struct status_info *info, const struct sched_core *c,
+	const struct job *j, const struct tensor *t)
+{
+	struct people waiting = people_new(), missing = people_new();
+	json_t *o;
+
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct job_member *jm = &j->members[i];
+		bool has_declared = t->declared && t->declared[i / 64] >> (i % 64) & 1;
+		uint32_t pid = jm->low_rank < j->n_room ? j->workers[jm->low_rank].pid : 0;
+
+		people_add(has_declared ? &waiting : &missing,
+			worker_json(c, jm->low_rank, jm->agent, pid));
+	}
+	o = wait_new("declare", t->name, 0, t->since_ns ? status_span_s(info, t->since_ns) : 0,
+		&waiting);
+	people_put(o, "missing", "n_missing", &missing);
+	return o;
+}
+
+static void declare_waits(const struct status_info *info, const struct sched_core *c,
+	const struct job *j, json_t *list)
+{
+	uint32_t n = 0;
+
+	for (uint32_t b = 0; b < j->n_buckets && n < UNDECLARED_MAX; b++)
+		for (const struct tensor *t = j->buckets[b]; t && n < UNDECLARED_MAX;
+			t = t->next_hash)
+			if (t->state == TENSOR_COLLECTING) {
+				json_array_append_new(list, declare_wait(info, c, j, t));
+				n++;
+			}
+}
+
+/* ---- rounds ---- */
+
+static struct people callers(
+	const struct sched_core *c, const struct sched_probe *p, uint32_t tensor, double *ret_s)
+{
+	struct people waiting = people_new();
+
+	*ret_s = 0;
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct sched_probe_worker *w = &p->workers[i];
+
+		if (w->w.oldest_tensor != tensor)
+			continue;
+		if (w->w.oldest_ms / 1e3 > *ret_s)
+			*ret_s = w->w.oldest_ms / 1e3;
+		people_add(&waiting, worker_json(c, w->w.rank, w->agent, w->w.pid));
+	}
+	return waiting;
+}
+
+static struct people late_workers(const struct sched_core *c, const struct sched_probe *detail)
+{
+	struct people late = people_new();
+
+	for (uint32_t i = 0; i < detail->n_workers; i++) {
+		const struct sched_probe_worker *w = &detail->workers[i];
+		json_t *o;
+
+		if (w->w.submitted >= detail->round && w->w.is_attached)
+			continue;
+		o = worker_json(c, w->w.rank, w->agent, w->w.pid);
+		json_object_set_new(o, "attached", json_boolean(w->w.is_attached));
+		status_put_num(o, "submitted", w->w.submitted);
+		status_put_sec(o, "quiet_s", w->w.quiet_ms / 1e3);
+		people_add(&late, o);
+	}
+	return late;
+}
+
+/* The servers that sum t. */
+static struct people servers_of(
+	const struct status_info *info, const struct sched_core *c, const struct tensor *t)
+{
+	bool *is_named = sched_alloc(c->n_members + 1, sizeof(*is_named));
+	struct people servers = people_new();
+
+	for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+		const struct member *m = sched_member(c, t->parts[k].server);
+		json_t *o;
+
+		if (!m || is_named[m->id])
+			continue;
+		is_named[m->id] = true;
+		o = json_object();
+		status_put_str(o, "name", m->name);
+		status_put_str(o, "host", m->host);
+		status_put_str(o, "state", sched_member_state_name(m->state));
+		status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
+		people_add(&servers, o);
+	}
+	free(is_named);
+	return servers;
+}
+
+static json_t *round_wait(const struct status_info *info, const struct sched_core *c,
+	const struct job *j, const struct sched_probe *p, const struct sched_probe *detail)
+{
+	const struct tensor *t = detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
+	struct people late = late_workers(c, detail), servers = people_new(), waiting;
+	double s;
+	json_t *o;
+
+	waiting = callers(c, p, detail->tensor, &s);
+	if (t && !late.n) {
+		json_decref(servers.list);
+		servers = servers_of(info, c, t);
+	}
+	o = wait_new(late.n ? "submit" : "sum", t ? t->name : "?", detail->round, s, &waiting);
+	people_put(o, "missing", "n_missing", &late);
+	people_put(o, "servers", "n_servers", &servers);
+	return o;
+}
+
+json_t *status_waits(const struct status_info *info, const struct sched_core *c,
+	const struct job *j, const struct sched_probe *p)
+{
+	json_t *list = json_array();
+
+	if (j->state == JOB_FORMING)
+		json_array_append_new(list, join_wait(info, c, j));
+	if (j->state != JOB_RUNNING)
+		return list;
+	declare_waits(info, c, j, list);
+	for (const struct sched_probe *d = p ? p->details : NULL; d; d = d->next)
+		json_array_append_new(list, round_wait(info, c, j, p, d));
+	return list;
+}
+
+/* ---- problems ---- */
+
+static uint64_t num(json_t *o, const char *key)
+{
+	return (uint64_t)json_integer_value(json_object_get(o, key));
+}
+
+static void straggler(json_t *list, const struct job *j, json_t *wait)
+{
+	json_t *late = json_array_get(json_object_get(wait, "missing"), 0);
+	uint64_t more = num(wait, "n_missing") - 1;
+	char what[256], effect[256], action[256], others[32] = "";
+	const char *host = json_string_value(json_object_get(late, "host"));
+
+	if (more)
+		snprintf(others, sizeof(others), " and %u more", (unsigned)more);
+	snprintf(what, sizeof(what),
+		"job %.60s: rank %u (host %.40s, pid %u)%s has not submitted '%.60s', round %u",
+		j->name, (unsigned)num(late, "rank"), host, (unsigned)num(late, "pid"), others,
+		json_string_value(json_object_get(wait, "tensor")), (unsigned)num(wait, "round"));
+	snprintf(effect, sizeof(effect), "%u workers have waited for it for %.0f ms",
+		(unsigned)num(wait, "n_waiting"),
+		1e3 * json_number_value(json_object_get(wait, "s")));
+	snprintf(action, sizeof(action), "look at that process on %.40s; `bpsctl job %.60s`", host,
+		j->name);
+	status_problem(list, "STRAGGLER", false, what, effect, action);
+}
+
+json_t *status_stragglers(const struct job *j, json_t *waits)
+{
+	json_t *list = json_array(), *wait;
+	size_t i;
+
+	/* Few are waited for by many. */
+	json_array_foreach(waits, i, wait)
+	{
+		const char *why = json_string_value(json_object_get(wait, "why"));
+		uint64_t late = num(wait, "n_missing");
+
+		if (*why == 's' && late && late * 4 <= j->size + 2 &&
+			json_number_value(json_object_get(wait, "s")) >= STRAGGLER_S)
+			straggler(list, j, wait);
+	}
+	return list;
+}
