@@ -188,6 +188,9 @@ static void deliver(void *arg)
 	case AGENT_RESYNC_END:
 		job_resync_end(d->agent);
 		break;
+	case AGENT_FORGOTTEN:
+		job_forget_all(d->agent);
+		break;
 	}
 	member_msg_unref(d->msg);
 	free(d);

@@ -181,7 +181,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 /* Drops all trainers, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
 /* From the control thread. Errors: -EAGAIN, -ENOMEM: it is lost. */
-enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END };
+enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END, AGENT_FORGOTTEN };
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
 void agent_figures(struct agent *a, struct agent_figures *ret);
 
@@ -216,6 +216,8 @@ void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
 void job_resync_begin(struct agent *a);
 /* It has told everything: jobs that it did not name are over. */
 void job_resync_end(struct agent *a);
+/* The scheduler does not know this agent any more: none of its jobs goes on. */
+void job_forget_all(struct agent *a);
 struct job *agent_job(struct agent *a, uint32_t id);
 void job_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);

@@ -868,3 +868,12 @@ void job_resync_end(struct agent *a)
 				"more");
 	}
 }
+
+void job_forget_all(struct agent *a)
+{
+	struct job *job;
+
+	TAILQ_FOREACH(job, &a->jobs, link)
+	job->is_told = false;
+	job_resync_end(a);
+}

@@ -92,6 +92,8 @@ static void member_up(void *ctx, uint32_t id)
 
 	if (rc == 0)
 		post(app, AGENT_RESYNC_BEGIN, NULL);
+	if (rc < 0)
+		post(app, AGENT_FORGOTTEN, NULL);
 	if (rc <= 0)
 		return;
 	if (agent_new(app->node.fabric, app->node.member, &cfg, &app->agent, &err) < 0) {
