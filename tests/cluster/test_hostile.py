@@ -3,15 +3,17 @@
 import fcntl
 import mmap
 import os
+import random
 import signal
 import socket
 import struct
 import termios
+import threading
 
 import pytest
 
 import bps
-from rawclient import ANY_RANK, F32, FINISH, FINISHED, MAX, SUM, WHY, Raw
+from rawclient import ANY_RANK, F32, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, WHY, Raw, frame
 
 
 def still_serves(c, agent=0):
@@ -189,3 +191,188 @@ def test_output_memory_cannot_be_written_by_a_trainer(cluster):
             os.write(fd, b"x")
         with pytest.raises(PermissionError):
             mmap.mmap(fd, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def test_thousands_of_tensors_declared_at_once_all_get_their_place(cluster):
+    c = cluster(agents=2, servers=1)
+    trainers = [Raw(a).open("many", r, 2) for r, a in enumerate(c.agents)]
+    for t in trainers:
+        assert t.job()[0] == 0
+    n = 6000
+    threads = [threading.Thread(target=declare_many, args=(t, n)) for t in trainers]
+    for th in threads:
+        th.start()
+    for th in threads:
+        th.join()
+    for first in range(0, n, 3000):
+        for t in trainers:
+            for i in range(first, first + 3000):
+                t.push(i)
+            t.wake()
+        for t in trainers:
+            for i in range(first, first + 3000):
+                assert t.wait_round(i, 1) == (0, 2)
+
+
+def footprint(daemon):
+    """Descriptors (but connections to servers), mapped files and threads of an agent."""
+    pid = daemon.process.pid
+    with open(f"/proc/{pid}/maps", encoding="ascii") as f:
+        maps = sum("memfd:" in line for line in f)
+    return len(os.listdir(f"/proc/{pid}/fd")) - daemon.status()["connections"], maps, len(os.listdir(f"/proc/{pid}/task"))
+
+
+STEPS = ["connected", "said hello", "joined", "declared", "submitted", "in a round", "finishing", "asking"]
+
+
+def crash(agent, n, step, peer):
+    """One trainer, or two, get as far as step and vanish."""
+    size = 1 if step in ("in a round", "finishing") else 2
+    t = Raw(agent)
+    trainers = [t]
+    if step == "connected":
+        return trainers
+    t.say_hello(f"crash{n}", 0, size)
+    if step == "said hello":
+        return trainers
+    assert t.welcome()[0] == 0
+    if step == "asking":
+        t.send(WHY, struct.pack("<IQ", 0xFFFFFFFF, 0))
+        return trainers
+    if size == 2:
+        trainers.append(Raw(peer).open(f"crash{n}", 1, 2))
+    for x in trainers:
+        assert x.job()[0] == 0
+    if step == "joined":
+        return trainers
+    for i, x in enumerate(trainers):
+        x.declare(("w", F32, 1 << 18), *(() if i else (("x", F32, 10),)))
+    if step == "declared":
+        return trainers
+    t.submit(0)
+    if step == "in a round":
+        return trainers
+    if size == 2:
+        trainers[1].submit(0)
+    if step == "finishing":
+        t.wait_round(0, 1)
+        t.send(FINISH, b"\0")
+    return trainers
+
+
+def test_hundreds_of_trainers_that_vanish_leave_nothing_behind(cluster):
+    c = cluster(agents=2, servers=1)
+    still_serves(c)
+    idle = lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents)
+    before = None
+    for n in range(25):
+        for i, step in enumerate(STEPS):
+            peer = c.agents[n % 2]
+            for t in crash(c.agents[0], f"{n}.{i}", step, peer):
+                t.close()
+        if n == 1:
+            c.wait_for("all are gone", idle)
+            before = [footprint(a) for a in c.agents]
+    c.wait_for("all are gone", idle)
+    for a, was in zip(c.agents, before):
+        c.wait_for("nothing is left", lambda a=a, was=was: all(x <= y for x, y in zip(footprint(a), was)))
+    still_serves(c)
+
+
+def ring_nonsense(t, what, rng):
+    """What is written into the ring; True when its author is dropped for it."""
+    if what == "unknown tensor":
+        t.push(7)
+    elif what == "unknown operation":
+        t.push(0, op=200)
+    elif what == "unknown flags":
+        t.push(0, flags=1)
+    elif what == "a round twice":
+        t.push(0)
+        t.push(0)
+    elif what == "a later round":
+        t.push(0, round_=1 << 63)
+    elif what == "random entries":
+        t.control[RING : RING + 4096 * 16] = rng.randbytes(4096 * 16)
+        struct.pack_into("<I", t.control, SQ_TAIL, 4096)
+    elif what == "a huge tail":
+        struct.pack_into("<I", t.control, SQ_TAIL, 0x80000000)
+    elif what == "a tail that goes back":
+        struct.pack_into("<I", t.control, SQ_TAIL, 0xFFFFFFFF)
+    elif what == "all zero, all ones":
+        t.control[:] = b"\0" * len(t.control)
+        t.wake()
+        t.control[:] = b"\xff" * len(t.control)
+    elif what == "after FINISH":
+        t.send(FINISH, b"\0")
+        t.push(0)
+    t.wake()
+    return what not in ("a huge tail", "a tail that goes back", "all zero, all ones")
+
+
+NONSENSE = ["unknown tensor", "unknown operation", "unknown flags", "a round twice", "a later round", "random entries",
+            "a huge tail", "a tail that goes back", "all zero, all ones", "after FINISH"]  # fmt: skip
+
+
+def test_nonsense_in_the_ring_harms_its_own_job_only(cluster):
+    c = cluster(agents=1, servers=0)
+    rng = random.Random(1)
+    for what in NONSENSE:
+        pair = [Raw(c.agents[0]).open(what, r, 2) for r in range(2)]
+        for t in pair:
+            assert t.job()[0] == 0
+            t.declare(("w", F32, 10))
+        if ring_nonsense(pair[0], what, rng):
+            assert pair[0].is_dropped(), what
+        pair[0].close()
+        if what != "after FINISH":
+            assert pair[1].job()[0] == -bps.EWORKER_LOST, what
+        pair[1].close()
+        still_serves(c)
+
+
+def test_nonsense_on_the_socket_harms_its_author_only(cluster):
+    c = cluster(agents=1, servers=0)
+    rng = random.Random(2)
+    for i in range(200):
+        t = Raw(c.agents[0])
+        if i % 2:
+            t.open(f"j{i}", 0, 2)
+        data = frame(rng.randrange(12), rng.randbytes(rng.randrange(300)))
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(data))
+            data = data[:at] + rng.randbytes(1) + data[at + 1 :]
+        try:
+            t.sock.send(data[: rng.randrange(1, len(data))] if i % 3 else data)
+        except BrokenPipeError:
+            pass
+        t.close()
+    still_serves(c)
+    c.wait_for("all are gone", lambda: c.agents[0].status()["trainers"] == 0)
+
+
+def test_trainer_that_asks_and_never_listens_is_dropped(cluster):
+    c = cluster(agents=1, servers=0)
+    t = Raw(c.agents[0]).open("deaf", 0, 2)
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        while True:
+            t.send(WHY, struct.pack("<IQ", 0xFFFFFFFF, 0))
+    t.close()
+    still_serves(c)
+
+
+def test_agent_stops_well_with_rounds_in_flight(cluster):
+    c = cluster(agents=2, servers=1)
+    trainers = [Raw(a).open("j", r, 2) for r, a in enumerate(c.agents)]
+    for t in trainers:
+        assert t.job()[0] == 0
+        t.declare(*((f"t{i}", F32, 1 << 20) for i in range(8)))
+    for t in trainers:
+        for i in range(8):
+            t.push(i)
+        t.wake()
+    trainers[0].wait_round(0, 1)
+    assert c.agents[0].stop() == 0
+    assert trainers[0].is_dropped()
+    code, text, *_ = trainers[1].job()
+    assert code in (-bps.EAGENT_LOST, -bps.EWORKER_LOST), text
