@@ -376,3 +376,9 @@ def test_agent_stops_well_with_rounds_in_flight(cluster):
     assert trainers[0].is_dropped()
     code, text, *_ = trainers[1].job()
     assert code in (-bps.EAGENT_LOST, -bps.EWORKER_LOST), text
+
+
+def declare_many(t, n):
+    for first in range(0, n, 100):
+        slots = t.declare(*((f"t{i}", F32, 4) for i in range(first, first + 100)))
+        assert all(s[0] == 0 for s in slots)
