@@ -67,6 +67,8 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	c->pub.x = &x->pub;
 	c->slot = slot;
 	TAILQ_INIT(&c->ops);
+	TAILQ_INIT(&c->queue);
+	c->read_window = FABRIC_READ_WINDOW_FIRST;
 	return c;
 }
 

@@ -47,13 +47,21 @@
 #define FABRIC_CREDITS     64
 #define FABRIC_CREDITS_MIN 4 /* with fewer, two CREDIT messages would answer each other for ever */
 #define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
-/* Longer reads are split: a completion every 4 MiB shows that a slow peer lives. */
-#define FABRIC_READ_CHUNK     (UINT32_C(4) << 20)
-#define FABRIC_CONNECT_MS     3000
-#define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
-#define FABRIC_CQ_DEPTH       16384
-#define FABRIC_CM_QUEUE       512
-#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
+/* Bytes being read on one connection. What both sides ask for waits behind what both sides send, in the same stream:
+ * too much under way, and no result is asked for before the last contribution is gone. So the window follows the time
+ * from asking to arrival, between bounds (the lower one is two milliseconds of 1 Gbit/s), and reads are split into
+ * quarters of it. Reads that the window does not take yet are queued, no more than keep it filled. */
+#define FABRIC_READ_WINDOW_MIN   (UINT32_C(256) << 10)
+#define FABRIC_READ_WINDOW_FIRST (UINT32_C(1) << 20)
+#define FABRIC_READ_WINDOW_MAX   (UINT32_C(8) << 20)
+#define FABRIC_READ_FAST_NS      UINT64_C(1000000)
+#define FABRIC_READ_SLOW_NS      UINT64_C(4000000)
+#define FABRIC_READ_QUEUE        2
+#define FABRIC_CONNECT_MS        3000
+#define FABRIC_ORPHAN_NS         UINT64_C(5000000000)
+#define FABRIC_CQ_DEPTH          16384
+#define FABRIC_CM_QUEUE          512
+#define FABRIC_WIRE_COOKIE_AT    8 /* byte of the cookie in the header, docs/protocol.md */
 
 /* Tickets: 32 bytes of fields, 16 of MAC; verbs takes 55 bytes at most. */
 #define TICKET_BYTES       48
@@ -126,6 +134,7 @@ struct fabric_rop {
 	struct fabric_op op;
 	struct fabric_read *rd;
 	uint32_t len;
+	uint64_t asked_ns;
 };
 
 /* Registered memory of a pool; freed with the data thread's object. */
@@ -144,7 +153,9 @@ struct fabric_rop_slab {
 struct fabric_read {
 	struct xport_read *r;
 	uint32_t issued, done;
+	TAILQ_ENTRY(fabric_read) link; /* on c->queue until it is issued whole */
 };
+TAILQ_HEAD(fabric_read_list, fabric_read);
 
 struct own_seg {
 	uint8_t *mem;
@@ -182,7 +193,9 @@ struct fabric_conn {
 	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
 	TAILQ_ENTRY(fabric_conn) doom_link;
 
-	uint32_t n_reads, n_rops;
+	uint32_t n_reads, n_rops, n_queued;
+	uint32_t read_bytes, read_window; /* asked for and not here yet; at most */
+	struct fabric_read_list queue;
 	uint32_t reads_used; /* bit per element of reads */
 	struct fabric_read reads[FABRIC_READS_MAX];
 
@@ -339,6 +352,8 @@ void io_free(struct fabric_xport *x);
 int io_flush(struct fabric_conn *c);
 /* Post what the window takes of the reads that have not been posted whole. */
 void io_issue_reads(struct fabric_conn *c);
+/* A piece of a read has arrived, that many ns after it was asked for. */
+void io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
 /* libfabric is done with a send or read: back to its pool. */
 void io_done(struct fabric_xport *x, struct fabric_op *op);
 int io_post_rx(struct fabric_xport *x, struct fabric_buf *b);

@@ -96,7 +96,9 @@ void io_abandon(struct fabric_conn *c)
 		TAILQ_INSERT_HEAD(&x->tx_free, &c->open->op, link);
 	c->open = NULL;
 	c->tx_inflight = 0;
-	c->n_rops = 0;
+	c->n_rops = c->n_queued = 0;
+	c->read_bytes = 0;
+	TAILQ_INIT(&c->queue);
 }
 
 static struct fabric_buf *tx_get(struct fabric_xport *x)
@@ -250,55 +252,85 @@ int io_send(struct xconn *xc, const struct wire_msg *m)
 
 /* ---- reads ---- */
 
-/* Post what the window takes of one read. */
-static void read_issue(struct fabric_conn *c, struct fabric_read *rd)
+/* Post one piece. False: not now, or the connection has failed. */
+static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
 {
 	struct fabric_xport *x = xport_of(c);
 	const struct xport_read *r = rd->r;
 	const struct peer_seg *s = seg_find(c, r->segment);
-	size_t max = x->f->info->ep_attr->max_msg_size;
+	struct fabric_rop *rop;
+	ssize_t rc = -FI_EAGAIN;
 
 	if (!s || r->offset > s->bytes || r->len > s->bytes - r->offset) {
 		conn_doom(c, "the peer withdrew segment %u while it was read", r->segment);
-		return;
+		return false;
 	}
-	if (max > FABRIC_READ_CHUNK)
-		max = FABRIC_READ_CHUNK;
-	while (rd->issued < r->len && c->n_rops < FABRIC_READS_MAX) {
-		uint32_t left = r->len - rd->issued, len = left < max ? left : (uint32_t)max;
-		struct fabric_rop *rop = rop_get(x);
-		ssize_t rc = -FI_EAGAIN;
-
+	rop = rop_get(x);
+	if (rop)
+		rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,
+			x->segs[r->own_segment].desc, 0, s->base + r->offset + rd->issued, s->key,
+			&rop->op.ctx);
+	if (rc) {
 		if (rop)
-			rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,
-				x->segs[r->own_segment].desc, 0, s->base + r->offset + rd->issued,
-				s->key, &rop->op.ctx);
-		if (rc) {
-			if (rop)
-				TAILQ_INSERT_HEAD(&x->rop_free, &rop->op, link);
-			if (rc == -FI_EAGAIN)
-				io_touch(c);
-			else
-				conn_doom(c, "cannot read: %s", fi_strerror((int)-rc));
-			return;
-		}
-		rop->rd = rd;
-		rop->len = len;
-		rop->op.conn = c;
-		TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
-		c->n_rops++;
-		rd->issued += len;
+			TAILQ_INSERT_HEAD(&x->rop_free, &rop->op, link);
+		if (rc == -FI_EAGAIN)
+			io_touch(c);
+		else
+			conn_doom(c, "cannot read: %s", fi_strerror((int)-rc));
+		return false;
 	}
+	rop->rd = rd;
+	rop->len = len;
+	rop->asked_ns = x->now_ns;
+	rop->op.conn = c;
+	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
+	c->n_rops++;
+	c->read_bytes += len;
+	rd->issued += len;
+	return true;
+}
+
+static uint32_t piece_len(const struct fabric_conn *c, const struct fabric_read *rd)
+{
+	size_t max = xport_of(c)->f->info->ep_attr->max_msg_size;
+	uint32_t left = rd->r->len - rd->issued, len = c->read_window / 4;
+
+	if (len > max)
+		len = (uint32_t)max;
+	return left < len ? left : len;
 }
 
 void io_issue_reads(struct fabric_conn *c)
 {
-	for (uint32_t left = c->reads_used; left && c->state == CONN_UP; left &= left - 1) {
-		struct fabric_read *rd = &c->reads[__builtin_ctz(left)];
+	struct fabric_read *rd;
 
+	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_rops < FABRIC_READS_MAX) {
+		uint32_t len = piece_len(c, rd);
+
+		if (c->read_bytes && c->read_bytes + len > c->read_window)
+			return;
+		if (!piece_issue(c, rd, len))
+			return;
 		if (rd->issued < rd->r->len)
-			read_issue(c, rd);
+			continue;
+		TAILQ_REMOVE(&c->queue, rd, link);
+		c->n_queued--;
 	}
+}
+
+void io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns)
+{
+	uint32_t step = c->read_window / 8;
+
+	c->n_rops--;
+	c->read_bytes -= len;
+	if (took_ns > FABRIC_READ_SLOW_NS && c->read_window - step >= FABRIC_READ_WINDOW_MIN)
+		c->read_window -= step;
+	else if (took_ns < FABRIC_READ_FAST_NS && c->n_queued &&
+		 c->read_window + step <= FABRIC_READ_WINDOW_MAX)
+		c->read_window += step;
+	if (c->n_queued)
+		io_touch(c);
 }
 
 static bool lies_in(const struct own_seg *s, const void *p, size_t n)
@@ -322,13 +354,15 @@ int io_read(struct xport_read *r)
 	if (r->own_segment >= FABRIC_SEGS_MAX ||
 		!lies_in(&xport_of(c)->segs[r->own_segment], r->dst, r->len))
 		return -EINVAL;
-	if (c->n_reads == FABRIC_READS_MAX)
+	if (c->n_reads == FABRIC_READS_MAX || c->n_queued == FABRIC_READ_QUEUE)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
 	*rd = (struct fabric_read){.r = r};
 	r->impl = rd;
 	c->reads_used |= UINT32_C(1) << (rd - c->reads);
 	c->n_reads++;
-	read_issue(c, rd);
+	TAILQ_INSERT_TAIL(&c->queue, rd, link);
+	c->n_queued++;
+	io_issue_reads(c);
 	return 0;
 }

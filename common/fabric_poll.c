@@ -150,11 +150,13 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 {
 	struct fabric_conn *c = op->conn;
 	struct fabric_read *rd = NULL;
+	uint64_t asked_ns = 0;
 	uint32_t len = 0;
 
 	if (op->kind == OP_READ) {
 		rd = ((struct fabric_rop *)op)->rd;
 		len = ((struct fabric_rop *)op)->len;
+		asked_ns = ((struct fabric_rop *)op)->asked_ns;
 	}
 	io_done(x, op);
 	if (!c)
@@ -165,14 +167,11 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 			io_touch(c);
 		return;
 	}
-	c->n_rops--;
+	io_read_arrived(c, len, x->now_ns - asked_ns);
 	counter_add(&x->count.rx_bytes, len);
 	/* On verbs the adapter serves reads of a process that hangs. */
 	if (!x->is_verbs)
 		heard_from(c);
-	/* The rest of this read, or another one, may wait for this place. */
-	if (c->n_rops == FABRIC_READS_MAX - 1)
-		io_touch(c);
 	rd->done += len;
 	if (rd->done == rd->r->len)
 		read_finish(c, rd);

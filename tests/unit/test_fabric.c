@@ -999,31 +999,33 @@ static void segment_is_announced_before_a_message_that_names_it(void **state)
 
 static void close_completes_reads_once_and_nothing_writes_later(void **state)
 {
-	struct xport_read reads[4];
+	struct xport_read reads[FABRIC_READ_QUEUE + 1];
+	const unsigned n = FABRIC_READ_QUEUE;
 	struct mem from, to;
 	struct rig r;
 
 	(void)state;
 	rig_open(&r);
-	from = mem_new(&r.client, 4 * READ_MAX, 9);
-	to = mem_new(&r.server, 4 * READ_MAX, 0);
+	from = mem_new(&r.client, (n + 1) * (size_t)READ_MAX, 9);
+	to = mem_new(&r.server, (n + 1) * (size_t)READ_MAX, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	for (unsigned i = 0; i < 4; i++) {
+	/* Each is longer than the window, so all are still queued. */
+	for (unsigned i = 0; i <= n; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * (uint64_t)READ_MAX, READ_MAX);
-		assert_int_equal(xport_read(&reads[i]), 0);
+		assert_int_equal(xport_read(&reads[i]), i < n ? 0 : -EAGAIN);
 	}
 	/* Data is on its way, and the first read is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);
 	xport_close(r.server.conn, "test");
-	assert_int_equal(r.server.n_read_done, 4);
-	assert_int_equal(r.server.n_read_failed, 4);
+	assert_int_equal(r.server.n_read_done, n);
+	assert_int_equal(r.server.n_read_failed, n);
 	assert_int_equal(r.server.downs_at_read, 0);
 	assert_int_equal(r.server.n_down, 1);
 	memset(to.p, 0xee, to.bytes);
 	RUN(&r, r.client.n_down == 1);
-	assert_false(RUN_MS(&r, r.server.n_read_done > 4, 20));
+	assert_false(RUN_MS(&r, r.server.n_read_done > n, 20));
 	for (size_t i = 0; i < to.bytes; i++)
 		if (to.p[i] != 0xee)
 			fail_msg("byte %zu was written after close", i);
@@ -1032,12 +1034,43 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, has_segment(&r.server, from.seg));
 	reads[0].conn = r.server.conn;
+	/* One piece alone: libfabric 1.17.0 frees the entry of a read that was arriving twice (its #8656, mended in
+	 * 1.17.1), and pieces that run side by side may then share one. */
+	reads[0].len = FABRIC_READ_WINDOW_FIRST / 4;
 	assert_int_equal(xport_read(&reads[0]), 0);
-	RUN(&r, r.server.n_read_done == 5);
-	assert_memory_equal(to.p, from.p, READ_MAX);
+	RUN(&r, r.server.n_read_done == n + 1);
+	assert_int_equal(r.server.n_read_failed, n);
+	assert_memory_equal(to.p, from.p, reads[0].len);
 	rig_close(&r);
 	munmap(from.p, from.bytes);
 	munmap(to.p, to.bytes);
+}
+
+static void read_window_follows_the_time_that_reads_take(void **state)
+{
+	struct fabric_conn c = {.read_window = FABRIC_READ_WINDOW_FIRST,
+		.is_busy = true,
+		.n_queued = 1,
+		.n_rops = 1000,
+		.read_bytes = 1000000};
+	uint32_t before;
+
+	(void)state;
+	io_read_arrived(&c, 1000, (FABRIC_READ_FAST_NS + FABRIC_READ_SLOW_NS) / 2);
+	assert_int_equal(c.read_window, FABRIC_READ_WINDOW_FIRST);
+	assert_int_equal(c.n_rops, 999);
+	assert_int_equal(c.read_bytes, 999000);
+	for (unsigned i = 0; i < 100; i++)
+		io_read_arrived(&c, 1000, FABRIC_READ_SLOW_NS + 1);
+	assert_in_range(c.read_window, FABRIC_READ_WINDOW_MIN, FABRIC_READ_WINDOW_MIN * 8 / 7 + 1);
+	before = c.read_window;
+	c.n_queued = 0; /* nothing waits for a wider one */
+	io_read_arrived(&c, 1000, 1);
+	assert_int_equal(c.read_window, before);
+	c.n_queued = 1;
+	for (unsigned i = 0; i < 100; i++)
+		io_read_arrived(&c, 1000, 1);
+	assert_in_range(c.read_window, FABRIC_READ_WINDOW_MAX * 7 / 8, FABRIC_READ_WINDOW_MAX);
 }
 
 /* ---- peers that die, hang or disturb ---- */
@@ -1317,6 +1350,7 @@ int main(void)
 		cmocka_unit_test(withdrawn_segment_can_not_be_read),
 		cmocka_unit_test(segment_is_announced_before_a_message_that_names_it),
 		cmocka_unit_test(close_completes_reads_once_and_nothing_writes_later),
+		cmocka_unit_test(read_window_follows_the_time_that_reads_take),
 		cmocka_unit_test(killed_peer_is_noticed_within_100_ms),
 		cmocka_unit_test(stopped_peer_is_noticed_by_its_silence),
 		cmocka_unit_test(own_standstill_is_not_held_against_the_peer),
