@@ -756,10 +756,11 @@ int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *er
 	tw->since_ns = t->quiet_since_ns = dataloop_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
+		/* The tensor's own reason says more than the end of the job that may follow from it. */
 		trainer_done(t, e->tensor, e->round,
-			job->state != JOB_ENDED ? tensor->failed
-			: job->code < 0         ? job->code
-						: BPS_ECLOSED,
+			tensor->failed  ? tensor->failed
+			: job->code < 0 ? job->code
+					: BPS_ECLOSED,
 			0);
 		return 0;
 	}

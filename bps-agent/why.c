@@ -91,21 +91,21 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 	if (!job)
 		return;
 	t->why_text[0] = '\0';
+	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
+	if (!tensor && w->tensor != UINT32_MAX) {
+		trainer_drop(t, true, "asks about a tensor that it has not declared");
+		return;
+	}
+	if (tensor && tensor->failed) {
+		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
+		return;
+	}
 	if (job->code < 0) {
 		answer(t, seq, job->code, job->text);
 		return;
 	}
-	if (w->tensor == UINT32_MAX) {
-		ask_scheduler(t, seq, CTL_NO_ID, 0);
-		return;
-	}
-	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
 	if (!tensor) {
-		trainer_drop(t, true, "asks about a tensor that it has not declared");
-		return;
-	}
-	if (tensor->failed) {
-		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
+		ask_scheduler(t, seq, CTL_NO_ID, 0);
 		return;
 	}
 	if (local_culprits(tensor, w->round, t->why_text, sizeof(t->why_text)) > 0 &&

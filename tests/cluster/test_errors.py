@@ -54,7 +54,7 @@ def test_mismatch_names_both_workers_and_both_declarations(cluster, placement):
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
 def test_different_operations_are_an_error_at_both(cluster, placement):
     c = cluster(agents=2, servers=1)
-    results = c.run("error", 2, {"what": "op_mismatch", "args": {"odd_rank": 1}}, placement=placement)
+    results = c.run("error", 2, {"what": "op_mismatch", "linger": 1.0, "args": {"odd_rank": 1}}, placement=placement)
     assert all(r["code"] == bps.EMISMATCH for r in results), results
     assert "max" in texts(results) and "round 1" in texts(results), texts(results)
 
