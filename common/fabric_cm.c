@@ -166,7 +166,12 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 
 	for (i = 0; i < CM_BATCH; i++) {
 		uint32_t event;
-		ssize_t n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
+		ssize_t n;
+
+		/* Provider tcp 1.17 takes an old EAGAIN for the reason why a handshake is too short, waits for more
+		 * of it for ever and so loses a descriptor to everybody who hangs up. */
+		errno = 0;
+		n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
 
 		if (n == -FI_EAVAIL)
 			on_error(x, eq);

@@ -583,6 +583,33 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	rig_close(&r);
 }
 
+static void strangers_that_hang_up_leave_no_descriptor(void **state)
+{
+	/* Nothing, a part of a handshake's head, a head that announces more than comes, nonsense. */
+	static const uint8_t half[32] = {2, 1, 0, 200}, noise[64] = {0xff, 0xff};
+	static const struct {
+		const void *data;
+		size_t n_bytes;
+	} kinds[] = {{NULL, 0}, {half, 3}, {half, sizeof(half)}, {noise, sizeof(noise)}};
+	struct rig r;
+	unsigned before;
+	int fds[40];
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	before = count_fds();
+	for (unsigned i = 0; i < 40; i++)
+		fds[i] = stranger(fabric_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
+	for (unsigned i = 0; i < 40; i++)
+		close(fds[i]);
+	/* Behind them in the queue, so that all were accepted. */
+	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
+	RUN(&r, count_fds() <= before + 2);
+	rig_close(&r);
+}
+
 static void idle_connection_wakes_nobody(void **state)
 {
 	struct pollfd p[2] = {{.events = POLLIN}, {.events = POLLIN}};
@@ -1334,6 +1361,7 @@ int main(void)
 		cmocka_unit_test(connect_to_a_silent_listener_times_out),
 		cmocka_unit_test(connections_beyond_the_limit_are_refused),
 		cmocka_unit_test(silent_strangers_are_not_even_accepted),
+		cmocka_unit_test(strangers_that_hang_up_leave_no_descriptor),
 		cmocka_unit_test(idle_connection_wakes_nobody),
 		cmocka_unit_test(connection_may_be_closed_from_its_own_callback),
 		cmocka_unit_test(freeing_a_data_thread_takes_its_connections_down),
