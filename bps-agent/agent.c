@@ -152,10 +152,10 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		job_on_end(a, m->job_end.job, -(int)m->job_end.code, m->job_end.text);
 		break;
 	case CTL_PLAN:
-		job_on_plan(a, &m->plan);
+		tensor_on_plan(a, &m->plan);
 		break;
 	case CTL_TENSOR_FAIL:
-		job_on_tensor_fail(a, &m->tensor_fail);
+		tensor_on_fail(a, &m->tensor_fail);
 		break;
 	case CTL_WHY_TEXT:
 		why_on_text(a, &m->why_text);
@@ -226,7 +226,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	struct agent **ret, struct err_text *err)
 {
 	struct agt_env env = {.connect = core_connect,
-		.done = job_core_done,
+		.done = tensor_core_done,
 		.fail = job_core_fail,
 		.random = core_random};
 	struct agent *a = calloc(1, sizeof(*a));

@@ -8,7 +8,8 @@
  *   job:      FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
  *
  *   trainer.c  socket, ring, control page          arena.c  shared memory
- *   job.c      trainers and tensors of a job       agent.c  the thread, messages of the scheduler
+ *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
+ *   tensor.c   what they declare and submit
  *   why.c      what it waits for, in words
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied once, checked, and nonsense
@@ -203,14 +204,9 @@ void trainer_set_state(struct trainer *t, enum trainer_state state);
 /* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a sentence. */
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 void job_detach(struct trainer *t, const char *why);
-void job_declare(struct trainer *t, uint32_t seq, const struct local_declare *d);
-/* Errors: negative, with a sentence: the trainer broke the rules. */
-int job_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);
 void job_finish(struct trainer *t, uint32_t seq);
 void job_on_joined(struct agent *a, const struct ctl_joined *m);
 void job_on_job(struct agent *a, const struct ctl_job *m);
-void job_on_plan(struct agent *a, const struct ctl_plan *m);
-void job_on_tensor_fail(struct agent *a, const struct ctl_tensor_fail *m);
 void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
 /* The scheduler knows us (again), and may have forgotten what was under way: say it again. */
 void job_resync_begin(struct agent *a);
@@ -219,8 +215,21 @@ void job_resync_end(struct agent *a);
 /* The scheduler does not know this agent any more: none of its jobs goes on. */
 void job_forget_all(struct agent *a);
 struct job *agent_job(struct agent *a, uint32_t id);
-void job_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
+
+/* ---- tensor.c ---- */
+void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d);
+/* Errors: negative, with a sentence: the trainer broke the rules. */
+int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);
+void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
+void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
+/* The core's done callback. */
+void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
+/* The job has ended: rounds that were submitted but never got as far as the core end with its code. */
+void tensor_fail_pending(struct job *job);
+/* Declare again what the scheduler has not answered. */
+void tensor_declare_unplanned(struct job *job);
+void tensor_free_all(struct job *job);
 
 /* ---- why.c ---- */
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);

@@ -164,7 +164,7 @@ bool trainer_poll_ring(struct trainer *t)
 		if (!local_sq_pop(t->control, AGENT_SQ_ENTRIES, &t->sq_head, &e))
 			break;
 		any = true;
-		if (job_submit(t, &e, &err) < 0) {
+		if (tensor_submit(t, &e, &err) < 0) {
 			trainer_drop(t, true, err.s);
 			break;
 		}
@@ -287,7 +287,7 @@ static void on_message(struct trainer *t, const struct local_msg *m)
 		on_hello(t, m);
 		break;
 	case LOCAL_DECLARE:
-		job_declare(t, m->seq, &m->declare);
+		tensor_declare(t, m->seq, &m->declare);
 		break;
 	case LOCAL_WHY:
 		why_ask(t, m->seq, &m->why);

@@ -1,0 +1,452 @@
+/* Tensors of a job on this machine: what its trainers declare and submit, what of it the scheduler must hear, and where the
+ * memory lies. From the moment all local workers have declared it, a tensor's rounds are the core's. */
+#include <errno.h>
+#include <search.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-agent/agent.h"
+#include "common/dtype.h"
+#include "common/log.h"
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
+}
+
+static struct tensor *tensor_find(struct job *job, const char *name)
+{
+	struct tensor key = {.name = (char *)(uintptr_t)name};
+	struct tensor **node = tfind(&key, &job->by_name, by_name);
+
+	return node ? *node : NULL;
+}
+
+static struct tensor *tensor_new(struct job *job, const struct local_decl *d)
+{
+	struct tensor *tensor =
+		calloc(1, sizeof(*tensor) + job->n_workers * sizeof(tensor->workers[0]));
+
+	if (!tensor)
+		return NULL;
+	tensor->job = job;
+	tensor->name = strdup(d->name);
+	tensor->dtype = d->dtype;
+	tensor->n_elems = d->n_elems;
+	if (!tensor->name || !tsearch(tensor, &job->by_name, by_name)) {
+		free(tensor->name);
+		free(tensor);
+		return NULL;
+	}
+	TAILQ_INSERT_TAIL(&job->tensors, tensor, link);
+	return tensor;
+}
+
+static void send_declare(
+	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems)
+{
+	struct ctl_decl d = {.rank = rank, .name = name, .dtype = dtype, .n_elems = n_elems};
+	struct ctl_msg m = {
+		.type = CTL_DECLARE, .declare = {.job = job->id, .tensors = &d, .n_tensors = 1}};
+
+	member_send(job->agent->member, &m);
+}
+
+static void tensor_refuse(struct tensor *tensor, int code, const char *text)
+{
+	if (tensor->failed)
+		return;
+	tensor->failed = code;
+	tensor->fail_text = strdup(text);
+	log_warn("tensor refused: job=%s tensor=%s: %s", tensor->job->name, tensor->name, text);
+	if (tensor->core)
+		agt_tensor_fail(tensor->core, code);
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		struct tensor_worker *tw = &tensor->workers[w];
+
+		if (tw->pending.is_set && tensor->job->by_worker[w])
+			trainer_done(
+				tensor->job->by_worker[w], tw->index, tw->pending.round, code, 0);
+		tw->pending.is_set = false;
+	}
+}
+
+/* All local workers have declared it: from here on it is the core's, and the scheduler hears of it. */
+static int tensor_complete(struct tensor *tensor, struct err_text *err)
+{
+	struct job *job = tensor->job;
+	size_t bytes = tensor->n_elems * dtype_bytes(tensor->dtype);
+	struct agt_mem staging, *in, *has_staging = NULL;
+	struct ctl_tensor plan;
+	int rc;
+
+	if (job->n_workers > 1 && !job->is_local) {
+		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
+			&staging, err);
+		if (rc < 0)
+			return rc;
+		has_staging = &staging;
+	}
+	in = calloc(job->n_workers, sizeof(*in));
+	if (!in)
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	for (uint32_t w = 0; w < job->n_workers; w++)
+		in[w] = tensor->workers[w].in;
+	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in, has_staging, tensor->out,
+		tensor, &tensor->core);
+	free(in);
+	if (rc < 0)
+		return err_set(err, rc, "the agent is out of memory");
+	if (!job->is_local) {
+		send_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+		return 0;
+	}
+	plan = (struct ctl_tensor){.tensor = job->n_tensors++,
+		.dtype = tensor->dtype,
+		.n_elems = tensor->n_elems,
+		.part_elems = 1};
+	rc = agt_tensor_plan(tensor->core, &plan);
+	return rc < 0 ? err_set(err, rc, "the agent is out of memory") : 0;
+}
+
+/* Two workers of this machine want different things of one round: w and one before it. */
+static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
+{
+	struct job *job = tensor->job;
+	struct err_text text;
+	uint32_t other = 0;
+
+	while (other < job->n_workers - 1 &&
+		(other == w || tensor->workers[other].submitted != round))
+		other++;
+	err_set(&text, 0,
+		"tensor '%s' round %llu: rank %u (pid %d) submits op %s, rank %u (same host) op %s",
+		tensor->name, (unsigned long long)round, job->ranks[w],
+		job->by_worker[w] ? (int)job->by_worker[w]->pid : 0, op_name(op), job->ranks[other],
+		op_name(tensor->workers[other].op));
+	job_core_fail(job->agent, job->id, BPS_EMISMATCH, text.s);
+	agt_job_fail(job->core, BPS_EMISMATCH);
+}
+
+/* Errors: BPS_EBUSY. Any other failure is the job's, and the round ends with it. */
+static int submit_one(struct tensor *tensor, uint32_t w, const struct pending *p)
+{
+	struct job *job = tensor->job;
+	struct trainer *t = job->by_worker[w];
+	int rc = job->code;
+
+	if (rc == 0) {
+		rc = agt_submit(tensor->core, w, p->round, p->op, p->priority);
+		if (rc == BPS_EMISMATCH)
+			op_mismatch(tensor, w, p->round, p->op);
+	}
+	if (rc == BPS_EBUSY)
+		return rc;
+	if (rc < 0 && t)
+		trainer_done(t, tensor->workers[w].index, p->round, rc, 0);
+	return 0;
+}
+
+static void tensor_submit_pending(struct tensor *tensor)
+{
+	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
+		struct pending p = tensor->workers[w].pending;
+
+		tensor->workers[w].pending.is_set = false;
+		if (p.is_set)
+			submit_one(tensor, w, &p);
+	}
+}
+
+static int check_quota(
+	struct trainer *t, const struct local_decl *d, size_t bytes, struct err_text *err)
+{
+	struct agent *a = t->agent;
+	uint64_t use = 0;
+	struct job *job;
+
+	TAILQ_FOREACH(job, &a->jobs, link)
+	use += job->arenas.bytes;
+	if (bytes > a->cfg.max_bytes || use > a->cfg.max_bytes - bytes)
+		return err_set(err, BPS_EQUOTA,
+			"tensor '%s' needs %zu bytes of shared memory; %llu of %llu are in use on "
+			"this machine "
+			"(bps-agent's setting 'memory')",
+			d->name, bytes, (unsigned long long)use,
+			(unsigned long long)a->cfg.max_bytes);
+	if (t->n_tensors >= a->cfg.max_tensors)
+		return err_set(err, BPS_EQUOTA,
+			"this worker has declared %u tensors, which is the limit (bps-agent's "
+			"setting 'max-tensors')",
+			t->n_tensors);
+	return 0;
+}
+
+static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes,
+	struct arena **ret_in, struct err_text *err)
+{
+	struct job *job = t->job;
+	struct tensor_worker *tw = &tensor->workers[t->worker];
+	struct agt_mem out;
+	size_t each = arena_round(bytes);
+	int rc = 0;
+
+	if (!tensor->out_arena) {
+		rc = arena_alloc(
+			&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
+		if (rc < 0)
+			return rc;
+		tensor->out_arena = job->output;
+		tensor->out[0] = tensor->out[1] = out;
+		tensor->out[1].mem = (char *)out.mem + each;
+		tensor->out[1].offset += each;
+	}
+	rc = arena_alloc(&job->arenas, ARENA_INPUT, t->input, bytes, &t->input, &tw->in, err);
+	*ret_in = t->input;
+	return rc;
+}
+
+static void tell_arena(struct trainer *t, const struct arena *a)
+{
+	struct local_msg m = {.type = LOCAL_ARENA,
+		.arena = {.id = a->id, .is_writable = a->kind == ARENA_INPUT, .bytes = a->bytes}};
+
+	trainer_send(t, &m, &a->fd, 1);
+}
+
+/* Tell it the output arenas that it does not know: they are the set's newest first. */
+static void tell_outputs(struct trainer *t, const struct arena *a)
+{
+	if (!a || a->id < t->n_told)
+		return;
+	tell_outputs(t, a->next);
+	if (a->kind == ARENA_OUTPUT)
+		tell_arena(t, a);
+}
+
+static int declare_again(
+	struct trainer *t, struct tensor *tensor, const struct local_decl *d, struct err_text *err)
+{
+	uint32_t other = t->rank;
+
+	if (tensor->dtype == d->dtype && tensor->n_elems == d->n_elems)
+		return 0;
+	for (uint32_t w = 0; w < t->job->n_workers; w++)
+		if (tensor->workers[w].is_declared)
+			other = t->job->ranks[w];
+	err_set(err, BPS_EMISMATCH,
+		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) %s x "
+		"%llu",
+		d->name, t->job->name, other, dtype_name(tensor->dtype),
+		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
+		(unsigned long long)d->n_elems);
+	if (other != t->rank) { /* all workers of the job must hear of it */
+		tensor_refuse(tensor, BPS_EMISMATCH, err->s);
+		send_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
+		send_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
+	}
+	return BPS_EMISMATCH;
+}
+
+static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
+	struct err_text *err)
+{
+	struct job *job = t->job;
+	size_t elem = dtype_bytes(d->dtype), bytes;
+	struct arena *in_arena, *known = t->input;
+	struct tensor *tensor;
+	struct tensor_worker *tw;
+	int rc;
+
+	if (!elem || !d->n_elems || !*d->name ||
+		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
+		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
+			dtype_name(d->dtype), (unsigned long long)d->n_elems);
+	tensor = tensor_find(job, d->name);
+	rc = tensor ? declare_again(t, tensor, d, err) : 0;
+	if (rc == 0)
+		rc = check_quota(t, d, 3 * bytes, err);
+	if (rc < 0)
+		return rc;
+	if (!tensor && !(tensor = tensor_new(job, d)))
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	tw = &tensor->workers[t->worker];
+	if (tw->is_declared)
+		return err_set(
+			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
+	rc = slots_alloc(t, tensor, bytes, &in_arena, err);
+	if (rc < 0)
+		return rc;
+	tw->is_declared = true;
+	tw->index = t->n_tensors;
+	t->tensors[t->n_tensors++] = tensor;
+	if (in_arena != known)
+		tell_arena(t, in_arena);
+	*slot = (struct local_slot){.text = "",
+		.tensor = tw->index,
+		.in_arena = in_arena->id,
+		.out_arena = tensor->out_arena->id,
+		.in_offset = tw->in.offset,
+		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
+	if (++tensor->n_declared == job->n_workers && !tensor->failed) {
+		rc = tensor_complete(tensor, err);
+		if (rc < 0)
+			tensor_refuse(tensor, rc, err->s);
+		tensor_submit_pending(tensor);
+	}
+	return 0;
+}
+
+void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d)
+{
+	struct local_slot slots[LOCAL_DECLARE_MAX];
+	struct err_text errs[LOCAL_DECLARE_MAX];
+	struct local_msg m = {.type = LOCAL_DECLARED, .seq = seq};
+
+	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
+		trainer_drop(t, true, "DECLARE without a running job");
+		return;
+	}
+	for (uint32_t i = 0; i < d->n_tensors; i++) {
+		int rc = t->state == TRAINER_OVER
+				 ? err_set(&errs[i], t->job->code < 0 ? t->job->code : BPS_ECLOSED,
+					   "%s",
+					   t->job->code < 0 ? t->job->text : "the job has ended")
+				 : declare_one(t, &d->tensors[i], &slots[i], &errs[i]);
+
+		if (rc < 0)
+			slots[i] = (struct local_slot){.code = (uint32_t)-rc, .text = errs[i].s};
+	}
+	if (t->job) {
+		tell_outputs(t, t->job->arenas.head);
+		t->n_told = t->job->arenas.next_id;
+	}
+	m.declared = (struct local_declared){.slots = slots, .n_slots = d->n_tensors};
+	trainer_send(t, &m, NULL, 0);
+}
+
+int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)
+{
+	struct tensor *tensor = e->tensor < t->n_tensors ? t->tensors[e->tensor] : NULL;
+	struct job *job = t->job;
+	struct pending p = {true, e->op, e->priority, e->round};
+	struct tensor_worker *tw;
+	int rc;
+
+	if (!tensor || e->op >= OP_COUNT || e->flags || t->state == TRAINER_FINISHING ||
+		t->state == TRAINER_JOINING)
+		return err_set(err, BPS_EPROTO,
+			"a submission of tensor %u, op %u, flags %u makes no sense", e->tensor,
+			e->op, e->flags);
+	tw = &tensor->workers[t->worker];
+	if (tw->pending.is_set || e->round != tw->submitted + 1)
+		return err_set(err, BPS_EPROTO, "tensor '%s': round %llu submitted after %llu",
+			tensor->name, (unsigned long long)e->round,
+			(unsigned long long)tw->submitted);
+	tw->submitted = e->round;
+	tw->op = e->op;
+	tw->since_ns = t->quiet_since_ns = dataloop_now_ns();
+	t->calls++;
+	if (job->state == JOB_ENDED || tensor->failed) {
+		/* The tensor's own reason says more than the end of the job that may follow from it. */
+		trainer_done(t, e->tensor, e->round,
+			tensor->failed  ? tensor->failed
+			: job->code < 0 ? job->code
+					: BPS_ECLOSED,
+			0);
+		return 0;
+	}
+	if (!tensor->core && job->code == 0) {
+		tw->pending = p;
+		return 0;
+	}
+	rc = submit_one(tensor, t->worker, &p);
+	return rc < 0 ? err_set(err, rc,
+				"tensor '%s': round %llu submitted while another is in flight",
+				tensor->name, (unsigned long long)e->round)
+		      : 0;
+}
+
+/* ---- the core's and the scheduler's answers ---- */
+
+void tensor_fail_pending(struct job *job)
+{
+	struct tensor *tensor;
+
+	TAILQ_FOREACH(tensor, &job->tensors, link)
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		struct tensor_worker *tw = &tensor->workers[w];
+
+		if (!tw->pending.is_set)
+			continue;
+		tw->pending.is_set = false;
+		if (job->by_worker[w])
+			trainer_done(job->by_worker[w], tw->index, tw->pending.round, job->code, 0);
+	}
+}
+
+void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
+{
+	struct tensor *tensor = tensor_user;
+
+	(void)ctx;
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
+		if (tensor->job->by_worker[w])
+			trainer_done(tensor->job->by_worker[w], tensor->workers[w].index, round,
+				status, workers);
+}
+
+void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
+{
+	struct job *job = agent_job(a, m->job);
+
+	if (!job || !job->core)
+		return;
+	for (uint32_t i = 0; i < m->n_tensors; i++) {
+		struct tensor *tensor = tensor_find(job, m->tensors[i].name);
+		int rc = tensor && tensor->core ? agt_tensor_plan(tensor->core, &m->tensors[i]) : 0;
+
+		if (rc < 0)
+			tensor_refuse(tensor, rc, "the scheduler's plan does not fit the tensor");
+	}
+	agt_job_runs(job->core, m->runs, m->n_runs);
+}
+
+void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m)
+{
+	struct job *job = agent_job(a, m->job);
+	struct tensor *tensor = job ? tensor_find(job, m->name) : NULL;
+
+	if (tensor)
+		tensor_refuse(tensor, -(int)m->code, m->text);
+}
+
+/* ---- for the job ---- */
+
+void tensor_declare_unplanned(struct job *job)
+{
+	struct tensor *tensor;
+
+	TAILQ_FOREACH(tensor, &job->tensors, link)
+	if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
+		send_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+}
+
+static void no_op(void *node)
+{
+	(void)node;
+}
+
+void tensor_free_all(struct job *job)
+{
+	struct tensor *tensor;
+
+	tdestroy(job->by_name, no_op);
+	while ((tensor = TAILQ_FIRST(&job->tensors))) {
+		TAILQ_REMOVE(&job->tensors, tensor, link);
+		free(tensor->fail_text);
+		free(tensor->name);
+		free(tensor);
+	}
+}
