@@ -236,6 +236,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 		return err_set(err, -ENOMEM, "out of memory");
 	a->cfg = *cfg;
 	a->member = member;
+	for (a->sq_entries = 1; a->sq_entries < cfg->max_tensors;)
+		a->sq_entries *= 2;
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
 	pthread_mutex_init(&a->lock, NULL);

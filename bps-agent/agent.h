@@ -28,7 +28,7 @@
 #include "common/local.h"
 #include "common/member.h"
 
-#define AGENT_SQ_ENTRIES 4096
+#define JOB_BATCH 256 /* declarations in one message to the scheduler */
 
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
@@ -141,7 +141,9 @@ struct job {
 	TAILQ_HEAD(, tensor) tensors;
 	void *by_name; /* tsearch(3) tree of tensors */
 	struct arena_set arenas;
-	struct arena *output, *staging; /* newest */
+	struct arena *output, *staging;   /* newest */
+	struct ctl_decl batch[JOB_BATCH]; /* to be sent */
+	uint32_t n_batch;
 };
 
 struct known_server {
@@ -159,6 +161,8 @@ struct agent_figures {
 
 struct agent {
 	struct agent_config cfg;
+	uint32_t
+		sq_entries; /* of a trainer's ring: as many as it may have in flight, so that it is never full */
 	struct dataloop *loop;
 	struct xport *x;
 	struct agt_core *core;

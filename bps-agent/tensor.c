@@ -43,14 +43,25 @@ static struct tensor *tensor_new(struct job *job, const struct local_decl *d)
 	return tensor;
 }
 
-static void send_declare(
+/* Declarations go to the scheduler together: each message costs it a sync of its disk. Flush before the names' memory goes. */
+static void flush_declares(struct job *job)
+{
+	struct ctl_msg m = {.type = CTL_DECLARE,
+		.declare = {.job = job->id, .tensors = job->batch, .n_tensors = job->n_batch}};
+
+	if (job->n_batch)
+		member_send(job->agent->member,
+			&m); /* not up: tensor_declare_unplanned says it again */
+	job->n_batch = 0;
+}
+
+static void add_declare(
 	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems)
 {
-	struct ctl_decl d = {.rank = rank, .name = name, .dtype = dtype, .n_elems = n_elems};
-	struct ctl_msg m = {
-		.type = CTL_DECLARE, .declare = {.job = job->id, .tensors = &d, .n_tensors = 1}};
-
-	member_send(job->agent->member, &m);
+	if (job->n_batch == JOB_BATCH)
+		flush_declares(job);
+	job->batch[job->n_batch++] =
+		(struct ctl_decl){.rank = rank, .name = name, .dtype = dtype, .n_elems = n_elems};
 }
 
 static void tensor_refuse(struct tensor *tensor, int code, const char *text)
@@ -99,7 +110,7 @@ static int tensor_complete(struct tensor *tensor, struct err_text *err)
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
 	if (!job->is_local) {
-		send_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+		add_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 		return 0;
 	}
 	plan = (struct ctl_tensor){.tensor = job->n_tensors++,
@@ -243,8 +254,8 @@ static int declare_again(
 		(unsigned long long)d->n_elems);
 	if (other != t->rank) { /* all workers of the job must hear of it */
 		tensor_refuse(tensor, BPS_EMISMATCH, err->s);
-		send_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
-		send_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
+		add_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
+		add_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
 	}
 	return BPS_EMISMATCH;
 }
@@ -319,6 +330,7 @@ void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare 
 			slots[i] = (struct local_slot){.code = (uint32_t)-rc, .text = errs[i].s};
 	}
 	if (t->job) {
+		flush_declares(t->job);
 		tell_outputs(t, t->job->arenas.head);
 		t->n_told = t->job->arenas.next_id;
 	}
@@ -430,7 +442,8 @@ void tensor_declare_unplanned(struct job *job)
 
 	TAILQ_FOREACH(tensor, &job->tensors, link)
 	if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
-		send_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+		add_declare(job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+	flush_declares(job);
 }
 
 static void no_op(void *node)

@@ -161,7 +161,7 @@ bool trainer_poll_ring(struct trainer *t)
 	if (!t->control)
 		return false;
 	for (unsigned i = 0; i < RING_BATCH; i++) {
-		if (!local_sq_pop(t->control, AGENT_SQ_ENTRIES, &t->sq_head, &e))
+		if (!local_sq_pop(t->control, t->agent->sq_entries, &t->sq_head, &e))
 			break;
 		any = true;
 		if (tensor_submit(t, &e, &err) < 0) {
@@ -174,7 +174,7 @@ bool trainer_poll_ring(struct trainer *t)
 
 bool trainer_may_sleep(struct trainer *t)
 {
-	return !t->control || local_sq_sleep(t->control, AGENT_SQ_ENTRIES, t->sq_head);
+	return !t->control || local_sq_sleep(t->control, t->agent->sq_entries, t->sq_head);
 }
 
 void trainer_awake(struct trainer *t)
@@ -185,7 +185,7 @@ void trainer_awake(struct trainer *t)
 
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers)
 {
-	local_done(t->control, AGENT_SQ_ENTRIES, index, round, status, workers);
+	local_done(t->control, t->agent->sq_entries, index, round, status, workers);
 	t->completed++;
 	t->is_dirty = true;
 	t->agent->has_dirty = true;
@@ -219,12 +219,12 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	t->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!t->tensors || t->efd < 0)
 		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
-	t->control_bytes = local_control_bytes(AGENT_SQ_ENTRIES, n);
+	t->control_bytes = local_control_bytes(t->agent->sq_entries, n);
 	rc = arena_memfd("bps-control", t->control_bytes, 0, NULL, NULL, ret_fd, &mem, err);
 	if (rc < 0)
 		return rc;
 	t->control = mem;
-	local_control_init(t->control, AGENT_SQ_ENTRIES, n);
+	local_control_init(t->control, t->agent->sq_entries, n);
 	return 0;
 }
 

@@ -69,3 +69,8 @@ def test_a_second_job_of_the_same_name_may_follow(cluster):
     c = cluster(agents=2, servers=1)
     for _ in range(3):
         c.run("rounds", 2, {"n_elems": 5000, "n_rounds": 3}, job="again")
+
+
+def test_ten_thousand_tensors_are_in_flight_at_once(cluster):
+    c = cluster(agents=2, servers=2)
+    c.run("many_tensors", 2, {"n": 10000})

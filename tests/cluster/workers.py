@@ -234,3 +234,18 @@ def many(n_tensors, chunk):
             for t in tensors[i : i + chunk]:
                 assert t.output.tolist() == [job.size * i + job.size * (job.size - 1) // 2] * 4
     return n_tensors
+
+
+def many_tensors(n):
+    """n small tensors, declared, submitted and waited for in one call each."""
+    start = time.monotonic()
+    with bps.open() as job:
+        tensors = job.declare_group([(f"t{i}", "i32", 5) for i in range(n)])
+        for r in range(1, 4):
+            for i, t in enumerate(tensors):
+                t.input[:] = i + r + job.rank
+            job.push_pull(tensors)
+            job.wait(tensors)
+            for i, t in enumerate(tensors):
+                assert t.output[4] == job.size * (i + r) + job.size * (job.size - 1) // 2
+    return time.monotonic() - start
