@@ -78,7 +78,7 @@ $(B)/common/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -
 endif
 
 $(LIBCOMMON): $(call objs,$(COMMON))
-$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT)) $(UNITLIB))
+$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT) $(CTL)) $(UNITLIB))
 $(LIBCOMMON) $(LIBCORES):
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
@@ -123,7 +123,7 @@ SHARE	= $(DESTDIR)$(PREFIX)/share
 install: all
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include \
-		$(SHARE)/bps/python $(addprefix $(SHARE)/man/man,1 3 7 8)
+		$(SHARE)/bps/python $(SHARE)/bash-completion/completions $(addprefix $(SHARE)/man/man,1 3 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
@@ -134,6 +134,7 @@ install: all
 	$(Q)install -m 644 libbpsclient/python/bps.py $(SHARE)/bps/python
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
+	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions
 	$(Q)for s in 1 3 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
 
 comma := ,

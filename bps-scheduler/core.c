@@ -526,8 +526,8 @@ static void note_job_view(struct sched_core *c, const struct job *j)
 	else if (j->has_moved)
 		sched_note(c, EVENT_VIEW, "partitions of job '%s' have new places", j->name);
 	else
-		sched_note(c, EVENT_VIEW, "%u tensors of job '%s' have their places", n_fresh,
-			j->name);
+		sched_note(c, EVENT_VIEW, "%u tensor%s of job '%s' placed", n_fresh,
+			n_fresh == 1 ? "" : "s", j->name);
 }
 
 /* Why there is a new view, which holds for the one that has just become durable. */

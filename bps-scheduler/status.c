@@ -507,7 +507,7 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	json_object_set_new(
 		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
-	json_object_set_new(o, "problems", status_stragglers(j, waits));
+	json_object_set_new(o, "problems", status_job_problems(c, j, p, waits));
 	json_object_set_new(o, "waits", waits);
 	status_put_str(o, "condition", condition);
 	return o;

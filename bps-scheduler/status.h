@@ -21,12 +21,12 @@
  *   workers[{rank host agent pid attached submitted completed quiet_s behind
  *            oldest{tensor round s}}]                    the one with the fewest calls first; behind: calls
  *   missing[name of an agent that did not answer]
- *   waits[{why("join"|"declare"|"submit"|"sum") tensor(name, null: none) round s
+ *   waits[{why("join"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
  *          waiting[{rank host agent pid}] n_waiting                    at most 16, and how many in all
  *          missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
  *          servers[{name host state quiet_s}] n_servers}]              sum: who has the tensor
  *   condition                                            of servers, agents and the scheduler; "" nothing
- *   problems[as above]                                   STRAGGLER
+ *   problems[as above]                                   STRAGGLER, NO_ANSWER
  *
  * /status?events=SEQ: events.h */
 #include <stdint.h>
@@ -46,7 +46,7 @@ struct evbuffer;
 	X(CONTROL_SILENT)                                                                          \
 	X(MEMBER_STUCK)                                                                            \
 	X(JOB_FORMING_LONG)
-#define STATUS_JOB_CODES(X) X(STRAGGLER)
+#define STATUS_JOB_CODES(X) X(STRAGGLER) X(NO_ANSWER)
 
 /* What the core does not know. */
 struct status_info {

@@ -23,6 +23,7 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference (waits.c). */
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,
 	const struct job *j, const struct sched_probe *p);
-/* The problems that such waits show. */
-json_t *status_stragglers(const struct job *j, json_t *waits);
+/* The problems that these waits and answers show. */
+json_t *status_job_problems(const struct sched_core *c, const struct job *j,
+	const struct sched_probe *p, json_t *waits);
 #endif

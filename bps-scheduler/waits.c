@@ -184,6 +184,14 @@ static struct people servers_of(
 	return servers;
 }
 
+static bool all_answered(const struct sched_probe *p)
+{
+	for (uint32_t i = 0; i < p->n_members; i++)
+		if (!p->has_answered[i])
+			return false;
+	return true;
+}
+
 static json_t *round_wait(const struct status_info *info, const struct sched_core *c,
 	const struct job *j, const struct sched_probe *p, const struct sched_probe *detail)
 {
@@ -193,11 +201,14 @@ static json_t *round_wait(const struct status_info *info, const struct sched_cor
 	json_t *o;
 
 	waiting = callers(c, p, detail->tensor, &s);
-	if (t && !late.n) {
+	if (t && !late.n && all_answered(detail)) {
 		json_decref(servers.list);
 		servers = servers_of(info, c, t);
 	}
-	o = wait_new(late.n ? "submit" : "sum", t ? t->name : "?", detail->round, s, &waiting);
+	o = wait_new(late.n                 ? "submit"
+		     : all_answered(detail) ? "sum"
+					    : "unknown",
+		t ? t->name : "?", detail->round, s, &waiting);
 	people_put(o, "missing", "n_missing", &late);
 	people_put(o, "servers", "n_servers", &servers);
 	return o;
@@ -238,7 +249,7 @@ static void straggler(json_t *list, const struct job *j, json_t *wait)
 		"job %.60s: rank %u (host %.40s, pid %u)%s has not submitted '%.60s', round %u",
 		j->name, (unsigned)num(late, "rank"), host, (unsigned)num(late, "pid"), others,
 		json_string_value(json_object_get(wait, "tensor")), (unsigned)num(wait, "round"));
-	snprintf(effect, sizeof(effect), "%u workers have waited for it for %.0f ms",
+	snprintf(effect, sizeof(effect), "%u of the others waited for it for %.0f ms so far",
 		(unsigned)num(wait, "n_waiting"),
 		1e3 * json_number_value(json_object_get(wait, "s")));
 	snprintf(action, sizeof(action), "look at that process on %.40s; `bpsctl job %.60s`", host,
@@ -246,10 +257,33 @@ static void straggler(json_t *list, const struct job *j, json_t *wait)
 	status_problem(list, "STRAGGLER", false, what, effect, action);
 }
 
-json_t *status_stragglers(const struct job *j, json_t *waits)
+static void mute_agents(
+	const struct sched_core *c, const struct job *j, const struct sched_probe *p, json_t *list)
+{
+	for (uint32_t i = 0; p && i < p->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+		char what[256], action[256];
+
+		if (p->has_answered[i] || !m->conn) /* else CONTROL_SILENT tells it */
+			continue;
+		snprintf(what, sizeof(what), "agent %.60s on %.60s: no answer within %.1f s",
+			m->name, m->host, c->cfg.probe_ms / 1e3);
+		snprintf(action, sizeof(action),
+			"`systemctl status bps-agent` on %.60s; it is taken for dead by itself",
+			m->host);
+		status_problem(list, "NO_ANSWER", false, what,
+			"what its workers wait for is not known; it may hang", action);
+	}
+}
+
+json_t *status_job_problems(
+	const struct sched_core *c, const struct job *j, const struct sched_probe *p, json_t *waits)
 {
 	json_t *list = json_array(), *wait;
 	size_t i;
+
+	if (j->state == JOB_RUNNING)
+		mute_agents(c, j, p, list);
 
 	/* Few are waited for by many. */
 	json_array_foreach(waits, i, wait)

@@ -10,13 +10,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ANSWER_MAX ((size_t)64 << 20)
+#define ANSWER_MAX   ((size_t)64 << 20)
+#define ANSWER_START 65536
 
-struct get {
+/* One connection. fd is -1 once its answer is known. */
+struct exchange {
 	int fd;
-	uint64_t deadline_ms;
+	bool is_asked;
 	const char *where;
-	struct err_text *err;
+	char *text;
+	size_t room, used;
+	struct http_get *get;
 };
 
 static uint64_t now_ms(void)
@@ -27,145 +31,171 @@ static uint64_t now_ms(void)
 	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-static int wait_for(const struct get *g, short events)
+static void hang_up(struct exchange *x)
 {
-	uint64_t now = now_ms();
-	struct pollfd p = {g->fd, events, 0};
-	int n;
-
-	if (now < g->deadline_ms) {
-		n = poll(&p, 1, (int)(g->deadline_ms - now));
-		if (n > 0)
-			return 0;
-		if (n < 0 && errno == EINTR)
-			return wait_for(g, events);
-	}
-	return err_set(
-		g->err, BPS_ETIMEDOUT, "the scheduler at %s does not answer in time", g->where);
+	if (x->fd >= 0)
+		close(x->fd);
+	x->fd = -1;
 }
 
-static int unreachable(const struct get *g, int code)
+static void fail(struct exchange *x, int rc, const char *why)
 {
-	return err_set(g->err, BPS_ENOSCHED,
-		"cannot reach the scheduler's HTTP at %s: %s (is bps-scheduler running there? else "
-		"set"
-		" --scheduler-http)",
-		g->where, strerror(code));
+	x->get->rc = err_set(&x->get->err, rc, "%s %s", x->where, why);
+	hang_up(x);
 }
 
-static int dial(struct get *g, const struct addr *addr)
+static void unreachable(struct exchange *x, int code)
 {
-	struct sockaddr_storage sa;
-	socklen_t len;
-	int error = 0, r = addr_lookup(addr, &sa, &len, g->err);
-	socklen_t n = sizeof(error);
-
-	if (r < 0)
-		return r;
-	g->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (g->fd < 0)
-		return unreachable(g, errno);
-	if (connect(g->fd, (struct sockaddr *)&sa, len) == 0)
-		return 0;
-	if (errno != EINPROGRESS)
-		return unreachable(g, errno);
-	r = wait_for(g, POLLOUT);
-	if (r < 0)
-		return r;
-	getsockopt(g->fd, SOL_SOCKET, SO_ERROR, &error, &n);
-	return error ? unreachable(g, error) : 0;
+	x->get->rc = err_set(&x->get->err, BPS_ENOSCHED,
+		"cannot reach a daemon's HTTP at %s: %s (is bps-scheduler running there? else set "
+		"--scheduler-http)",
+		x->where, strerror(code));
+	hang_up(x);
 }
 
-static int ask(struct get *g, const char *path)
+static void dial(struct exchange *x, const struct sockaddr_storage *sa, socklen_t len)
 {
-	char text[1024];
-	int n = snprintf(text, sizeof(text), "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", path, g->where);
+	x->fd = socket(sa->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (x->fd < 0 ||
+		(connect(x->fd, (const struct sockaddr *)sa, len) < 0 && errno != EINPROGRESS))
+		unreachable(x, errno);
+}
 
-	if (n < 0 || n >= (int)sizeof(text))
-		return err_set(g->err, -EINVAL, "the question is too long");
+static void ask(struct exchange *x)
+{
+	char text[HTTP_PATH_BYTES + 256];
+	int error = 0;
+	socklen_t len = sizeof(error);
+	int n = snprintf(
+		text, sizeof(text), "GET %s HTTP/1.0\r\nHost: %s\r\n\r\n", x->get->path, x->where);
+
+	getsockopt(x->fd, SOL_SOCKET, SO_ERROR, &error, &len);
+	if (error)
+		unreachable(x, error);
+	else if (n < 0 || n >= (int)sizeof(text))
+		fail(x, -EINVAL, "cannot be asked: the question is too long");
 	/* It fits in an empty socket buffer. */
-	if (send(g->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
-		return unreachable(g, errno);
-	return 0;
+	else if (send(x->fd, text, (size_t)n, MSG_NOSIGNAL) != n)
+		unreachable(x, errno);
+	x->is_asked = true;
 }
 
-/* All of the answer, NUL-terminated. */
-static int hear(struct get *g, char **ret_text, size_t *ret_bytes)
+static void parse(struct exchange *x)
 {
-	size_t room = 65536, used = 0;
-	char *text = malloc(room), *more;
-	int r = text ? 0 : -ENOMEM;
-
-	while (r == 0) {
-		ssize_t n;
-
-		r = wait_for(g, POLLIN);
-		if (r < 0)
-			break;
-		n = recv(g->fd, text + used, room - used - 1, 0);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			continue;
-		if (n < 0)
-			r = unreachable(g, errno);
-		if (n <= 0)
-			break;
-		used += (size_t)n;
-		if (room - used > 1)
-			continue;
-		more = room < ANSWER_MAX ? realloc(text, 2 * room) : NULL;
-		if (!more)
-			r = err_set(g->err, -E2BIG, "the answer of %s is too long", g->where);
-		else
-			text = more;
-		room *= 2;
-	}
-	if (r < 0) {
-		free(text);
-		return r;
-	}
-	text[used] = '\0';
-	*ret_text = text;
-	*ret_bytes = used;
-	return 0;
-}
-
-static int parse(
-	const struct get *g, const char *text, size_t n, int *ret_status, json_t **ret_root)
-{
-	const char *body = strstr(text, "\r\n\r\n");
+	const char *body = strstr(x->text, "\r\n\r\n");
 	json_error_t je;
 
-	if (!body || sscanf(text, "HTTP/1.%*d %d", ret_status) != 1)
-		return err_set(
-			g->err, BPS_EPROTO, "%s does not speak HTTP: is the port right?", g->where);
-	body += 4;
-	*ret_root = json_loadb(body, n - (size_t)(body - text), JSON_REJECT_DUPLICATES, &je);
-	if (!*ret_root || !json_is_object(*ret_root)) {
-		json_decref(*ret_root);
-		return err_set(g->err, BPS_EPROTO,
-			"%s answers %d and no JSON: is it a bps-scheduler?", g->where, *ret_status);
+	if (!body || sscanf(x->text, "HTTP/1.%*d %d", &x->get->status) != 1) {
+		fail(x, BPS_EPROTO, "does not speak HTTP: is the port right?");
+		return;
 	}
-	return 0;
+	body += 4;
+	x->get->root =
+		json_loadb(body, x->used - (size_t)(body - x->text), JSON_REJECT_DUPLICATES, &je);
+	if (!json_is_object(x->get->root)) {
+		json_decref(x->get->root);
+		x->get->root = NULL;
+		fail(x, BPS_EPROTO, "answers no JSON: is it one of our daemons?");
+		return;
+	}
+	x->get->rc = 0;
+	hang_up(x);
 }
 
-int http_get(const struct addr *addr, const char *path, uint32_t timeout_ms, int *ret_status,
-	json_t **ret_root, struct err_text *err)
+/* Room for at least one byte and the end. */
+static bool grow(struct exchange *x)
 {
-	char where[ADDR_TEXT_BYTES], *text = NULL;
-	struct get g = {-1, now_ms() + timeout_ms, addr_format(addr, where), err};
-	size_t n = 0;
-	int r = dial(&g, addr);
+	size_t room = x->room ? 2 * x->room : ANSWER_START;
+	char *text;
 
-	if (r == 0)
-		r = ask(&g, path);
-	if (r == 0)
-		r = hear(&g, &text, &n);
-	if (r == 0)
-		r = parse(&g, text, n, ret_status, ret_root);
-	free(text);
-	if (g.fd >= 0)
-		close(g.fd);
-	return r;
+	if (x->room - x->used > 1)
+		return true;
+	text = room <= ANSWER_MAX ? realloc(x->text, room) : NULL;
+	if (!text) {
+		fail(x, -E2BIG, "answers with more than there is room for");
+		return false;
+	}
+	x->text = text;
+	x->room = room;
+	return true;
+}
+
+static void hear(struct exchange *x)
+{
+	ssize_t n;
+
+	if (!grow(x))
+		return;
+	n = recv(x->fd, x->text + x->used, x->room - x->used - 1, 0);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n < 0) {
+		unreachable(x, errno);
+		return;
+	}
+	x->used += (size_t)n;
+	x->text[x->used] = '\0';
+	if (n == 0)
+		parse(x);
+}
+
+/* Wait once and go on with whatever is ready. False: nothing is open, or it is too late. */
+static bool turn(struct exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
+{
+	uint64_t now = now_ms();
+	size_t n_open = 0;
+	int ready;
+
+	for (size_t i = 0; i < n; i++) {
+		p[i] = (struct pollfd){x[i].fd, x[i].is_asked ? POLLIN : POLLOUT, 0};
+		n_open += x[i].fd >= 0;
+	}
+	if (!n_open || now >= deadline_ms)
+		return false;
+	ready = poll(p, n, (int)(deadline_ms - now));
+	for (size_t i = 0; ready > 0 && i < n; i++) {
+		if (!p[i].revents)
+			continue;
+		if (x[i].is_asked)
+			hear(&x[i]);
+		else
+			ask(&x[i]);
+	}
+	return ready >= 0 || errno == EINTR;
+}
+
+void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms)
+{
+	uint64_t deadline_ms = now_ms() + timeout_ms;
+	struct exchange *x = calloc(n ? n : 1, sizeof(*x));
+	struct pollfd *p = calloc(n ? n : 1, sizeof(*p));
+	char where[ADDR_TEXT_BYTES];
+	struct sockaddr_storage sa;
+	socklen_t len = 0;
+	struct err_text err = {""};
+	int rc = x && p ? addr_lookup(addr, &sa, &len, &err) : -ENOMEM;
+
+	addr_format(addr, where);
+	for (size_t i = 0; i < n; i++) {
+		gets[i].root = NULL;
+		gets[i].status = 0;
+		gets[i].err = err;
+		gets[i].rc = rc;
+		if (rc < 0)
+			continue;
+		x[i] = (struct exchange){.fd = -1, .where = where, .get = &gets[i]};
+		dial(&x[i], &sa, len);
+	}
+	if (rc == 0)
+		while (turn(x, p, n, deadline_ms))
+			;
+	for (size_t i = 0; rc == 0 && i < n; i++) {
+		if (x[i].fd >= 0)
+			fail(&x[i], BPS_ETIMEDOUT, "does not answer in time");
+		free(x[i].text);
+	}
+	free(x);
+	free(p);
 }
 
 bool http_escape(const char *s, char *buf, size_t n_buf)

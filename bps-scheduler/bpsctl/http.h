@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_BPSCTL_HTTP_H
 #define BPS_SCHEDULER_BPSCTL_HTTP_H
-/* One GET of a JSON document from a daemon, bounded in time and size. Blocking. */
+/* GETs of JSON documents from a daemon, several at once, bounded in time and size. Blocking. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -10,11 +10,21 @@
 #include "common/addr.h"
 #include "common/error.h"
 
-/* path: with its query, already escaped. ret_status: the HTTP status; ret_root: the caller's
- * reference. Errors: BPS_ENOSCHED nobody answers there, BPS_ETIMEDOUT, BPS_EPROTO it is no JSON;
- * with a sentence. */
-int http_get(const struct addr *addr, const char *path, uint32_t timeout_ms, int *ret_status,
-	json_t **ret_root, struct err_text *err);
+#define HTTP_PATH_BYTES 512
+
+struct http_get {
+	char path[HTTP_PATH_BYTES]; /* with its query, already escaped */
+	/* The answer. rc: 0, or BPS_ENOSCHED nobody answers there, BPS_ETIMEDOUT, BPS_EPROTO it is no
+	 * JSON, -E2BIG, -ENOMEM; then err has a sentence. status: of HTTP. root: the caller's
+	 * reference, NULL unless rc is 0. */
+	int rc, status;
+	json_t *root;
+	struct err_text err;
+};
+
+/* Fill the answers of all n. Returns after timeout_ms at the latest, but for the resolver's own
+ * idea of time. */
+void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
 /* Escape for a query ("a b" -> "a%20b") into buf; false when it does not fit. */
 bool http_escape(const char *s, char *buf, size_t n_buf);

@@ -1,20 +1,33 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_SCREEN_H
-/* The screens of bpsctl from the scheduler's JSON (bps-scheduler/status.h): plain text below 100
- * columns, names and no colour. What is missing or strange in the document is shown as "-". */
+/* The screens of bpsctl from its documents (gather.h): plain text below 100 columns, names and no
+ * colour. What is missing or strange in the document is shown as "-". Each returns the exit code:
+ * 0 OK, 1 WARN, 2 ERR. */
 #include <stdio.h>
 
 #include <jansson.h>
 
-#define SCREEN_COLUMNS 98
+#define SCREEN_STUCK_S     0.5 /* a call that has waited for so long is not just in flight */
+#define SCREEN_MISSING_MAX 16
 
-/* The whole cluster. Returns the exit code: 0 OK, 1 WARN, 2 ERR. */
+/* The whole cluster; of a server or agent, screen_daemon. */
 int screen_status(FILE *out, json_t *root);
-/* The exit code alone. */
-int screen_status_code(json_t *root);
+/* A server's or agent's own figures. 1 when it does not reach the scheduler. */
+int screen_daemon(FILE *out, json_t *root);
 
-/* One job, the culprit first. Returns 0; 1 when it waits or an agent did not answer; 2 when it
- * has failed. */
+/* One job, the culprit first. 1 when it waits or an agent did not answer; 2 when it has failed. */
 int screen_job(FILE *out, json_t *root);
-int screen_job_code(json_t *root);
+
+/* Full tables. 1 when one of them is not as it should be. */
+int screen_servers(FILE *out, json_t *root);
+int screen_agents(FILE *out, json_t *root);
+int screen_jobs(FILE *out, json_t *root);
+
+/* What every call that has waited for long waits for. 1 when there is one. */
+int screen_stuck(FILE *out, json_t *root);
+
+int screen_events(FILE *out, json_t *root);
+
+/* Who was asked and did not answer. */
+void screen_missing(FILE *out, json_t *root);
 #endif

@@ -49,6 +49,7 @@ class Daemon:
         self.cluster = cluster
         self.args = args
         self.log = cluster.dir / f"{name}.log"
+        self.http_at = "127.0.0.1:0"
         self.listen_fds = []  # to be handed over as by systemd's socket activation
         if is_awaited:
             self.start()
@@ -58,7 +59,7 @@ class Daemon:
     def spawn(self):
         r, w = os.pipe()
         os.set_inheritable(w, True)
-        command = [str(BUILD / self.program / self.program), *self.args, "--http", "127.0.0.1:0", "--ready-fd", str(w)]
+        command = [str(BUILD / self.program / self.program), *self.args, "--http", self.http_at, "--ready-fd", str(w)]
         env = dict(self.cluster.env)
         if self.listen_fds:  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))

@@ -1620,6 +1620,8 @@ static void probe_for_the_status_ends_in_its_bound_and_names_the_mute(void **sta
 	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
 	assert_true(w.is_probe_done);
 	assert_non_null(strstr(text_of(w.status, NULL, "condition"), "agent b (host b) did not"));
+	assert_string_equal(text_of(w.status, "problems", "code"), "NO_ANSWER");
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "unknown");
 	world_fini(&w);
 }
 
@@ -1689,7 +1691,7 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 	assert_true(has_event(&w, "member", "server s1 (host s1) is up: it is new"));
 	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) begins to form"));
 	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) runs"));
-	assert_true(has_event(&w, "view", "1 tensors of job 'x' have their places"));
+	assert_true(has_event(&w, "view", "1 tensor of job 'x' placed"));
 	close_conn(&w, 12);
 	assert_true(has_event(&w, "member", "s2 (host s2) is suspect: its connection closed"));
 	pass(&w, w.cfg.server_window_ms + 100, (const uint32_t[]){11, 21, 22, 0});

@@ -1,0 +1,32 @@
+#ifndef BPS_SCHEDULER_BPSCTL_CELLS_H
+#define BPS_SCHEDULER_BPSCTL_CELLS_H
+/* Pieces of bpsctl's screens: values of a JSON document as text that is safe for a terminal, and
+ * lines that wrap. What is missing or of another type is "-" or 0. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+#define SCREEN_COLUMNS 98
+
+struct cell {
+	char s[128];
+};
+
+/* A string of the document without control characters. */
+struct cell cell_str(json_t *o, const char *key);
+uint64_t cell_num(json_t *o, const char *key);
+double cell_sec(json_t *o, const char *key);
+bool cell_is(json_t *o, const char *key, const char *value);
+struct cell cell_span(double s);
+struct cell cell_size(uint64_t bytes);
+
+/* Print s behind head, wrapped at words under itself; wrapped_key: a string of o, if it is there. */
+void cell_wrapped(FILE *out, const char *head, const char *s);
+void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
+/* The list "problems" of a document, each with its three lines. */
+void cell_problems(FILE *out, json_t *root);
+/* "rank 3 (host node7, pid 4711)" of a worker; pid and host where they are known. */
+struct cell cell_worker(json_t *w);
+#endif

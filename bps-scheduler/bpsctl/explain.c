@@ -1,0 +1,176 @@
+#include "bps-scheduler/bpsctl/explain.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "common/error.h"
+
+struct row {
+	const char *code;
+	int number; /* 0: a problem */
+	const char *what, *effect, *action;
+};
+
+#define ERROR_ROW(name) #name, name
+
+static const struct row rows[] = {
+	{"STATE_NOT_DURABLE", 0, "the scheduler cannot write its state",
+		"running jobs go on; no new jobs or members, and nothing moves when a server is "
+		"lost",
+		"see the scheduler's log; free or repair the disk of its --state-dir"},
+	{"NO_SERVER", 0, "partitions wait for a server, and none has ever joined",
+		"rounds of the jobs that need one do not complete",
+		"start bps-server on some machine, with --scheduler pointing here"},
+	{"SERVER_DOWN", 0, "a server is dead",
+		"its partitions are with other servers and no round was lost; with none left, an "
+		"error, they wait",
+		"`systemctl status bps-server` on its host; a machine that was taken away for good "
+		"needs nothing"},
+	{"AGENT_DOWN", 0, "an agent is dead; shown for ten minutes",
+		"jobs that ran there have ended with BPS_EAGENT_LOST",
+		"`systemctl status bps-agent` on its host, then start the jobs again"},
+	{"CONTROL_SILENT", 0,
+		"a member has lost its connection to the scheduler, or says nothing there",
+		"running jobs go on; it is taken for dead when its time is over",
+		"wait; then look at its log, and at the network between it and the scheduler"},
+	{"MEMBER_STUCK", 0, "a member answers, but one of its threads has not moved for 5 s",
+		"rounds may wait for it",
+		"its watchdog restarts it; without a service manager restart it by hand"},
+	{"JOB_FORMING_LONG", 0, "a job has waited for workers for a minute",
+		"those that are there wait in bps_open, until their time-out",
+		"start the missing ranks, or look at their own output; `bpsctl why-stuck JOB`"},
+	{"STRAGGLER", 0,
+		"few workers of a job have not submitted what many others have waited for since "
+		"half a second",
+		"each step takes as long as the slowest of them",
+		"look at the named process and its machine; `bpsctl job JOB` shows how far each "
+		"is"},
+	{"NO_ANSWER", 0,
+		"an agent of a running job did not say in a second how far its workers are",
+		"what its workers wait for is not known; if it hangs, rounds of its jobs wait",
+		"look at it on its host; a hung agent is taken for dead after --agent-dead"},
+	{ERROR_ROW(BPS_ETIMEDOUT), "a wait has reached its time-out",
+		"the round is still in flight and may be waited for again",
+		"look at the workers that the sentence names; `bpsctl why-stuck JOB`"},
+	{ERROR_ROW(BPS_EBUSY),
+		"a push_pull of this tensor is in flight, or another thread is in a collective",
+		"the call did nothing", "wait for the first one before the next"},
+	{ERROR_ROW(BPS_EMISMATCH),
+		"workers disagree about a tensor's type or count, an operation, or the job's size "
+		"or "
+		"settings",
+		"the tensor, or the job, is refused for all of them",
+		"the sentence names two workers and what each said: run the same program on both"},
+	{ERROR_ROW(BPS_ENOSERVER), "no server can be reached", "rounds wait for one",
+		"start bps-server; `bpsctl servers` shows those that are known"},
+	{ERROR_ROW(BPS_ENOSCHED), "the scheduler cannot be reached",
+		"running jobs go on; new ones and the replacement of servers wait",
+		"start bps-scheduler, and see that --scheduler points to it"},
+	{ERROR_ROW(BPS_ENOAGENT), "this machine's agent cannot be reached, or has ended",
+		"workers on this machine cannot join or go on",
+		"is bps-agent running, and may this user open its socket?"},
+	{ERROR_ROW(BPS_EWORKER_LOST), "a worker has ended without leaving the job",
+		"the job ends for all its workers", "look at that worker's own output first"},
+	{ERROR_ROW(BPS_EAGENT_LOST),
+		"a machine was silent for longer than --agent-dead, or its agent did not come back "
+		"within --agent-window",
+		"its jobs end", "`systemctl status bps-agent` on that machine, then its network"},
+	{ERROR_ROW(BPS_EEVICTED), "the others went on without this machine",
+		"its workers cannot go on in this job", "start them again"},
+	{ERROR_ROW(BPS_EINPUT_CHANGED),
+		"a worker wrote to a tensor's input between submitting it and its completion",
+		"the job ends: its sums would be wrong",
+		"submit copies (bps_push_pull_copy), or wait before writing"},
+	{ERROR_ROW(BPS_EDIVERGED), "machines report different results of the same round",
+		"the job ends",
+		"this should be impossible: suspect memory or network, and report it"},
+	{ERROR_ROW(BPS_EQUOTA), "a limit is reached", "what was asked for is refused",
+		"the sentence has the limit and the use; ask for less, or raise the setting"},
+	{ERROR_ROW(BPS_EPROTO), "a peer broke the protocol, or it is no part of the suite",
+		"its connection is closed", "see that the address and port are the right ones"},
+	{ERROR_ROW(BPS_EVERSION), "versions do not fit together", "the newcomer is refused",
+		"the sentence has both: install the same release"},
+	{ERROR_ROW(BPS_EAUTH), "a key is wrong or missing", "the connection is refused",
+		"give it the key of its role and name (`bpsctl key derive`) with --key-file"},
+	{ERROR_ROW(BPS_ENOTFOUND), "there is no such job or object", "the call did nothing",
+		"`bpsctl jobs` lists those that are there"},
+	{ERROR_ROW(BPS_EDUP), "a rank, or the name of a daemon, is already taken",
+		"the newcomer is refused",
+		"the sentence says by whom; choose another rank or --name"},
+	{ERROR_ROW(BPS_ECLOSED), "the job or the connection is closed", "the call did nothing",
+		"open it again"},
+	{ERROR_ROW(BPS_EFORKED), "the handle belongs to the parent process of a fork",
+		"the call did nothing", "open the job in the child"},
+	{ERROR_ROW(BPS_ENOTDURABLE), "the scheduler cannot write its state",
+		"it takes no new jobs or members", "look at the disk of its --state-dir"},
+	{ERROR_ROW(BPS_EJOB_FAILED), "the job has failed", "all its workers get this error",
+		"the sentence has the cause; `bpsctl job JOB` has it for a while"},
+	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
+		"not reported by this version, whose agents keep what a new server needs"},
+};
+
+static bool is_named(const struct row *r, const char *code)
+{
+	char *end;
+	long number = strtol(code, &end, 10);
+
+	if (*code && !*end)
+		return r->number && (number == r->number || number == -r->number);
+	return strcasecmp(code, r->code) == 0 ||
+	       (r->number && strcasecmp(code, r->code + strlen("BPS_")) == 0);
+}
+
+static json_t *row_json(const struct row *r)
+{
+	json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "code", r->code, "what", r->what, "effect",
+		r->effect, "action", r->action);
+
+	if (r->number)
+		json_object_set_new(o, "number", json_integer(r->number));
+	return o;
+}
+
+json_t *explain_json(const char *code)
+{
+	json_t *list = *code ? NULL : json_array();
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		if (list) {
+			json_array_append_new(list, row_json(&rows[i]));
+		} else if (is_named(&rows[i], code)) {
+			json_t *o = row_json(&rows[i]);
+
+			json_object_set_new(o, "schema", json_integer(1));
+			return o;
+		}
+	}
+	return list ? json_pack("{s:i, s:o}", "schema", 1, "codes", list) : NULL;
+}
+
+int screen_explain(FILE *out, json_t *root)
+{
+	json_t *o;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "codes"), i, o)
+	{
+		char head[32];
+
+		snprintf(head, sizeof(head), "%-18.18s  ", cell_str(o, "code").s);
+		cell_wrapped_key(out, head, o, "what");
+	}
+	if (i)
+		return 0;
+	fprintf(out, "%.40s", cell_str(root, "code").s);
+	if (json_object_get(root, "number"))
+		fprintf(out, " (%" JSON_INTEGER_FORMAT ")",
+			json_integer_value(json_object_get(root, "number")));
+	putc('\n', out);
+	cell_wrapped_key(out, "    what:    ", root, "what");
+	cell_wrapped_key(out, "    effect:  ", root, "effect");
+	cell_wrapped_key(out, "    action:  ", root, "action");
+	return 0;
+}

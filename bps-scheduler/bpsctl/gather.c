@@ -1,0 +1,365 @@
+#include "bps-scheduler/bpsctl/gather.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/http.h"
+#include "common/ctlmsg.h"
+
+#define ANSWER_MS 1900
+#define JOBS_MAX  32 /* that are asked about at once */
+
+static uint32_t since_ms(const struct timespec *t)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint32_t)((now.tv_sec - t->tv_sec) * 1000 + (now.tv_nsec - t->tv_nsec) / 1000000);
+}
+
+/* Take the answer of a GET apart. */
+static int take(struct http_get *g, json_t **ret, struct err_text *err)
+{
+	const char *text = json_string_value(json_object_get(g->root, "error"));
+
+	if (g->rc < 0) {
+		*err = g->err;
+		return g->rc;
+	}
+	if (g->status != 200) {
+		err_set(err, BPS_ENOTFOUND, "%s", text ? text : "the daemon refuses to answer");
+		json_decref(g->root);
+		return BPS_ENOTFOUND;
+	}
+	*ret = g->root;
+	return 0;
+}
+
+int gather_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err)
+{
+	struct http_get g = {.rc = 0};
+
+	snprintf(g.path, sizeof(g.path), "%s", path);
+	http_get_all(addr, &g, 1, ANSWER_MS);
+	return take(&g, ret, err);
+}
+
+static int scheduler_only(json_t *root, struct err_text *err)
+{
+	if (cell_is(root, "role", "scheduler"))
+		return 0;
+	return err_set(err, -EINVAL,
+		"that is a bps-%s: this word asks the scheduler, which it is "
+		"told by --scheduler-http",
+		cell_str(root, "role").s);
+}
+
+static int get_cluster(const struct addr *addr, json_t **ret, struct err_text *err)
+{
+	json_t *root = NULL;
+	int rc = gather_path(addr, "/status", &root, err);
+
+	if (rc == 0)
+		rc = scheduler_only(root, err);
+	if (rc < 0) {
+		json_decref(root);
+		return rc;
+	}
+	*ret = root;
+	return 0;
+}
+
+/* ---- details of jobs ---- */
+
+struct details {
+	struct http_get gets[JOBS_MAX];
+	json_t *jobs[JOBS_MAX]; /* of the cluster's document */
+	size_t n, not_asked;
+};
+
+/* Ask about the jobs of a cluster, forming ones only when told so. */
+static void details_get(struct details *d, const struct addr *addr, json_t *cluster,
+	bool has_forming, uint32_t timeout_ms)
+{
+	json_t *j;
+	size_t i;
+
+	json_array_foreach(json_object_get(cluster, "jobs"), i, j)
+	{
+		if (!has_forming && !cell_is(j, "state", "running"))
+			continue;
+		if (d->n == JOBS_MAX) {
+			d->not_asked++;
+			continue;
+		}
+		snprintf(d->gets[d->n].path, sizeof(d->gets[d->n].path), "/status?job=%%23%" PRIu64,
+			cell_num(j, "id"));
+		d->jobs[d->n++] = j;
+	}
+	http_get_all(addr, d->gets, d->n, timeout_ms);
+}
+
+static void details_free(struct details *d)
+{
+	for (size_t i = 0; i < d->n; i++)
+		json_decref(d->gets[i].root);
+	free(d);
+}
+
+static bool is_in(json_t *list, const char *s)
+{
+	json_t *v;
+	size_t i;
+
+	json_array_foreach(list, i, v) if (strcmp(json_string_value(v), s) == 0) return true;
+	return false;
+}
+
+static void add_missing(json_t *missing, json_t *names)
+{
+	json_t *v;
+	size_t i;
+
+	json_array_foreach(names, i, v)
+	{
+		const char *s = json_string_value(v);
+
+		if (s && !is_in(missing, s))
+			json_array_append(missing, v);
+	}
+}
+
+/* "missing" and "collected" of a document. */
+static void put_collected(json_t *root, const struct details *d, const struct timespec *start)
+{
+	json_t *missing = json_array();
+	size_t asked = 0, answered = 0;
+
+	for (size_t i = 0; i < d->n; i++) {
+		json_t *agents = json_object_get(d->gets[i].root, "agents"), *a;
+		char text[CTL_JOB_NAME_MAX + 16];
+		size_t k;
+
+		if (d->gets[i].rc < 0) {
+			snprintf(text, sizeof(text), "job %s", cell_str(d->jobs[i], "name").s);
+			json_array_append_new(missing, json_string(text));
+		}
+		if (!cell_is(d->jobs[i], "state", "running"))
+			continue;
+		json_array_foreach(agents, k, a)
+		{
+			asked++;
+			answered += json_is_true(json_object_get(a, "has_answered"));
+		}
+		add_missing(missing, json_object_get(d->gets[i].root, "missing"));
+	}
+	json_object_set_new(root, "missing", missing);
+	json_object_set_new(root, "collected",
+		json_pack("{s:f, s:I, s:I, s:I, s:I}", "s", since_ms(start) / 1e3, "jobs",
+			(json_int_t)d->n, "asked", (json_int_t)asked, "answered",
+			(json_int_t)answered, "not_asked", (json_int_t)d->not_asked));
+}
+
+/* The cluster, and details of its jobs. */
+static int get_all(const struct addr *addr, bool has_forming, json_t **ret, struct details **ret_d,
+	struct err_text *err)
+{
+	struct timespec start;
+	json_t *root = NULL;
+	int rc;
+
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	rc = gather_path(addr, "/status", &root, err);
+	if (rc < 0)
+		return rc;
+	*ret_d = calloc(1, sizeof(**ret_d));
+	if (!*ret_d) {
+		json_decref(root);
+		return err_set(err, -ENOMEM, "out of memory");
+	}
+	if (cell_is(root, "role", "scheduler")) {
+		uint32_t spent = since_ms(&start);
+
+		details_get(
+			*ret_d, addr, root, has_forming, spent < ANSWER_MS ? ANSWER_MS - spent : 0);
+		put_collected(root, *ret_d, &start);
+	}
+	*ret = root;
+	return 0;
+}
+
+static int get_scheduler(const struct addr *addr, bool has_forming, json_t **ret,
+	struct details **ret_d, struct err_text *err)
+{
+	int rc = get_all(addr, has_forming, ret, ret_d, err);
+
+	if (rc < 0)
+		return rc;
+	rc = scheduler_only(*ret, err);
+	if (rc < 0) {
+		json_decref(*ret);
+		details_free(*ret_d);
+	}
+	return rc;
+}
+
+/* ---- documents ---- */
+
+/* What several jobs suffer from is one problem. */
+static void add_problems(json_t *problems, json_t *of_job)
+{
+	size_t i, k;
+	json_t *p, *q;
+
+	json_array_foreach(of_job, i, p)
+	{
+		bool is_known = false;
+
+		json_array_foreach(problems, k, q) is_known |= json_equal(p, q);
+		if (!is_known)
+			json_array_append(problems, p);
+	}
+}
+
+int gather_status(const struct addr *addr, json_t **ret, struct err_text *err)
+{
+	struct details *d;
+	int rc = get_all(addr, false, ret, &d, err);
+	json_t *problems;
+
+	if (rc < 0)
+		return rc;
+	problems = json_object_get(*ret, "problems");
+	for (size_t i = 0; i < d->n; i++)
+		add_problems(problems, json_object_get(d->gets[i].root, "problems"));
+	if (json_array_size(problems) && cell_is(*ret, "health", "OK"))
+		json_object_set_new(*ret, "health", json_string("WARN"));
+	details_free(d);
+	return 0;
+}
+
+static json_t *document(json_t *cluster)
+{
+	json_t *o = json_pack("{s:i, s:s}", "schema", 1, "role", "scheduler");
+
+	json_object_set(o, "view_text", json_object_get(cluster, "view_text"));
+	return o;
+}
+
+int gather_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err)
+{
+	json_t *root = NULL, *list = json_array(), *m;
+	int rc = get_cluster(addr, &root, err);
+	size_t i;
+
+	if (rc < 0) {
+		json_decref(list);
+		return rc;
+	}
+	json_array_foreach(json_object_get(root, "members"), i, m) if (cell_is(m, "role", role))
+		json_array_append(list, m);
+	*ret = document(root);
+	json_object_set_new(*ret, "members", list);
+	json_decref(root);
+	return 0;
+}
+
+/* What the workers of a job say, as figures of the job. */
+static void add_figures(json_t *job, json_t *detail)
+{
+	uint64_t rounds = 0, waiting = 0;
+	double longest_s = 0;
+	json_t *w;
+	size_t i;
+
+	json_array_foreach(json_object_get(detail, "workers"), i, w)
+	{
+		json_t *oldest = json_object_get(w, "oldest");
+
+		if (cell_num(w, "completed") > rounds)
+			rounds = cell_num(w, "completed");
+		waiting += json_is_object(oldest);
+		if (cell_sec(oldest, "s") > longest_s)
+			longest_s = cell_sec(oldest, "s");
+	}
+	json_object_set_new(job, "rounds", json_integer((json_int_t)rounds));
+	json_object_set_new(job, "calls_waiting", json_integer((json_int_t)waiting));
+	json_object_set_new(job, "longest_s", json_real(longest_s));
+}
+
+int gather_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
+{
+	static const char *const keep[] = {"jobs", "missing", "collected"};
+	json_t *root = NULL;
+	struct details *d;
+	int rc = get_scheduler(addr, false, &root, &d, err);
+
+	if (rc < 0)
+		return rc;
+	for (size_t i = 0; i < d->n; i++)
+		if (json_array_size(json_object_get(d->gets[i].root, "workers")))
+			add_figures(d->jobs[i], d->gets[i].root);
+	*ret = document(root);
+	for (size_t i = 0; i < sizeof(keep) / sizeof(keep[0]); i++)
+		json_object_set(*ret, keep[i], json_object_get(root, keep[i]));
+	json_decref(root);
+	details_free(d);
+	return 0;
+}
+
+int gather_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+{
+	char escaped[3 * CTL_JOB_NAME_MAX + 1], path[sizeof(escaped) + 16];
+	json_t *root = NULL;
+	int rc;
+
+	if (!http_escape(name, escaped, sizeof(escaped)))
+		return err_set(err, BPS_ENOTFOUND, "no job has so long a name");
+	snprintf(path, sizeof(path), "/status?job=%s", escaped);
+	rc = gather_path(addr, path, &root, err);
+	if (rc < 0)
+		return rc;
+	if (!json_object_get(root, "job")) { /* others do not know the question */
+		rc = scheduler_only(root, err);
+		json_decref(root);
+		return rc < 0 ? rc : err_set(err, BPS_EPROTO, "the answer names no job");
+	}
+	*ret = root;
+	return 0;
+}
+
+int gather_stuck(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+{
+	json_t *root = NULL, *jobs;
+	struct details *d;
+	int rc;
+
+	if (name && *name) {
+		rc = gather_job(addr, name, &root, err);
+		if (rc < 0)
+			return rc;
+		*ret = document(root);
+		json_object_set(*ret, "missing", json_object_get(root, "missing"));
+		json_object_set_new(*ret, "jobs", json_pack("[o]", root));
+		return 0;
+	}
+	rc = get_scheduler(addr, true, &root, &d, err);
+	if (rc < 0)
+		return rc;
+	jobs = json_array();
+	for (size_t i = 0; i < d->n; i++)
+		if (json_object_get(d->gets[i].root, "job"))
+			json_array_append(jobs, d->gets[i].root);
+	*ret = document(root);
+	json_object_set(*ret, "missing", json_object_get(root, "missing"));
+	json_object_set(*ret, "collected", json_object_get(root, "collected"));
+	json_object_set_new(*ret, "jobs", jobs);
+	json_decref(root);
+	details_free(d);
+	return 0;
+}

@@ -1,0 +1,188 @@
+/* bpsctl why-stuck: what every waiting call waits for. */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/screen.h"
+
+#define NAMED_MAX 8
+
+static bool is_stuck(json_t *wait)
+{
+	return cell_is(wait, "why", "join") || cell_sec(wait, "s") >= SCREEN_STUCK_S;
+}
+
+static const char *plural(uint64_t n)
+{
+	return n == 1 ? "" : "s";
+}
+
+static void more(FILE *out, uint64_t all, size_t shown)
+{
+	if (all > shown)
+		fprintf(out, "      and %" PRIu64 " more\n", all - shown);
+}
+
+static const char *reason(json_t *wait)
+{
+	if (cell_is(wait, "why", "submit"))
+		return "these have not submitted it:";
+	if (cell_is(wait, "why", "sum"))
+		return "all have submitted it, it is summed by:";
+	return "whose submission is missing is not known, as not all agents answer";
+}
+
+static void wait_head(FILE *out, json_t *wait)
+{
+	const char *tensor = json_string_value(json_object_get(wait, "tensor"));
+	uint64_t n = cell_num(wait, "n_waiting");
+	char text[512];
+
+	if (cell_is(wait, "why", "join"))
+		snprintf(text, sizeof(text),
+			"bps_open: %" PRIu64 " worker%s for %s; these have not joined:", n,
+			plural(n), cell_span(cell_sec(wait, "s")).s);
+	else if (cell_is(wait, "why", "declare"))
+		snprintf(text, sizeof(text),
+			"'%.255s' for %s; these agents' workers have not "
+			"declared it:",
+			tensor ? tensor : "-", cell_span(cell_sec(wait, "s")).s);
+	else
+		snprintf(text, sizeof(text),
+			"'%.255s' round %" PRIu64 ": %" PRIu64 " worker%s for %s; %s",
+			tensor ? tensor : "-", cell_num(wait, "round"), n, plural(n),
+			cell_span(cell_sec(wait, "s")).s, reason(wait));
+	cell_wrapped(out, "  ! ", text);
+}
+
+static void missing_row(FILE *out, json_t *w, bool is_round)
+{
+	char text[320];
+
+	if (is_round && json_is_false(json_object_get(w, "attached")))
+		snprintf(text, sizeof(text), "%s has left", cell_worker(w).s);
+	else if (is_round)
+		snprintf(text, sizeof(text), "%s is at round %" PRIu64 ", quiet for %s",
+			cell_worker(w).s, cell_num(w, "submitted"),
+			cell_span(cell_sec(w, "quiet_s")).s);
+	else
+		snprintf(text, sizeof(text), "%s", cell_worker(w).s);
+	cell_wrapped(out, "      ", text);
+}
+
+static void missing_rows(FILE *out, json_t *wait)
+{
+	json_t *w;
+	size_t i;
+
+	json_array_foreach(json_object_get(wait, "missing"), i, w)
+	{
+		if (i == NAMED_MAX)
+			break;
+		missing_row(out, w, cell_is(wait, "why", "submit"));
+	}
+	more(out, cell_num(wait, "n_missing"), i);
+}
+
+static void server_rows(FILE *out, json_t *wait)
+{
+	char text[320];
+	json_t *s;
+	size_t i;
+
+	json_array_foreach(json_object_get(wait, "servers"), i, s)
+	{
+		if (i == NAMED_MAX)
+			break;
+		snprintf(text, sizeof(text), "server %.64s (host %.64s), %.10s, heard %s ago",
+			cell_str(s, "name").s, cell_str(s, "host").s, cell_str(s, "state").s,
+			cell_span(cell_sec(s, "quiet_s")).s);
+		cell_wrapped(out, "      ", text);
+	}
+	more(out, cell_num(wait, "n_servers"), i);
+}
+
+static void waiting_row(FILE *out, json_t *wait)
+{
+	json_t *first = json_array_get(json_object_get(wait, "waiting"), 0);
+	uint64_t n = cell_num(wait, "n_waiting");
+	char text[320];
+
+	if (!first)
+		return;
+	if (n > 1)
+		snprintf(
+			text, sizeof(text), "%s and %" PRIu64 " more", cell_worker(first).s, n - 1);
+	else
+		snprintf(text, sizeof(text), "%s", cell_worker(first).s);
+	cell_wrapped(out, "    waiting: ", text);
+}
+
+static void networks(FILE *out, json_t *job)
+{
+	json_t *a;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "agents"), i, a)
+	{
+		char head[64];
+
+		snprintf(head, sizeof(head), "    agent %.16s on %.16s: ", cell_str(a, "name").s,
+			cell_str(a, "host").s);
+		cell_wrapped_key(out, head, a, "text");
+	}
+}
+
+/* Returns whether anything of this job is held up. */
+static bool show_job(FILE *out, json_t *doc)
+{
+	json_t *job = json_object_get(doc, "job"), *wait;
+	size_t i, n_stuck = 0, n_quick = 0;
+	bool is_summing = false, is_mute = json_array_size(json_object_get(doc, "missing")) > 0;
+
+	json_array_foreach(json_object_get(doc, "waits"), i, wait)
+	{
+		if (is_stuck(wait))
+			n_stuck++;
+		else
+			n_quick++;
+	}
+	fprintf(out, "job %.40s (%" PRIu64 "), %.8s for %s: ", cell_str(job, "name").s,
+		cell_num(job, "id"), cell_str(job, "state").s,
+		cell_span(cell_sec(job, "state_s")).s);
+	if (n_stuck)
+		fprintf(out, "%zu wait%s\n", n_stuck, plural(n_stuck));
+	else if (n_quick)
+		fprintf(out, "calls are in flight, none is old\n");
+	else
+		fprintf(out, "%s\n", is_mute ? "nothing is known to wait" : "nothing waits");
+	json_array_foreach(json_object_get(doc, "waits"), i, wait)
+	{
+		if (!is_stuck(wait))
+			continue;
+		wait_head(out, wait);
+		missing_rows(out, wait);
+		server_rows(out, wait);
+		waiting_row(out, wait);
+		is_summing |= cell_is(wait, "why", "sum");
+	}
+	if (is_summing || is_mute)
+		networks(out, doc);
+	if (n_stuck || is_mute)
+		cell_wrapped_key(out, "  ! ", doc, "condition");
+	return n_stuck || is_mute;
+}
+
+int screen_stuck(FILE *out, json_t *root)
+{
+	json_t *jobs = json_object_get(root, "jobs"), *doc;
+	bool is_any = json_array_size(json_object_get(root, "missing")) > 0;
+	size_t i;
+
+	json_array_foreach(jobs, i, doc) is_any |= show_job(out, doc);
+	if (!i)
+		fprintf(out, "nothing waits: no job forms or runs\n");
+	screen_missing(out, root);
+	return is_any;
+}

@@ -1,0 +1,214 @@
+#include <inttypes.h>
+#include <pwd.h>
+#include <stdbool.h>
+#include <string.h>
+#include <time.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/screen.h"
+
+/* ---- footers ---- */
+
+void screen_missing(FILE *out, json_t *root)
+{
+	json_t *c = json_object_get(root, "collected"), *m;
+	size_t i;
+
+	if (cell_num(c, "not_asked"))
+		fprintf(out, "! %" PRIu64 " more jobs were not asked about; `bpsctl job NAME`\n",
+			cell_num(c, "not_asked"));
+	if (cell_num(c, "asked"))
+		fprintf(out,
+			"collected from %" PRIu64 " of %" PRIu64 " agents of %" PRIu64
+			" jobs in %.2f s\n",
+			cell_num(c, "answered"), cell_num(c, "asked"), cell_num(c, "jobs"),
+			cell_sec(c, "s"));
+	json_array_foreach(json_object_get(root, "missing"), i, m)
+	{
+		const char *name = json_string_value(m);
+
+		if (i >= SCREEN_MISSING_MAX)
+			break;
+		cell_wrapped(out, "! no answer from ", name ? name : "-");
+	}
+	if (i && json_array_size(json_object_get(root, "missing")) > i)
+		fprintf(out, "! nor from %zu more\n",
+			json_array_size(json_object_get(root, "missing")) - i);
+}
+
+/* ---- members ---- */
+
+static struct cell last_heard(json_t *m)
+{
+	return cell_span(
+		cell_is(m, "state", "up") ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s"));
+}
+
+/* Prints what only some members have below their row. */
+static void member_notes(FILE *out, json_t *m)
+{
+	cell_wrapped_key(out, "    down: ", m, "why");
+}
+
+int screen_servers(FILE *out, json_t *root)
+{
+	json_t *m;
+	size_t i;
+	int status = 0;
+
+	fprintf(out, "%-14s %-14s %-8s %7s %10s %21s %9s %9s\n", "SERVER", "HOST", "STATE",
+		"THREADS", "PLACED", "MEMORY/LIMIT", "RECEIVED", "LAST");
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		char memory[48];
+
+		snprintf(memory, sizeof(memory), "%.12s/%.12s",
+			cell_size(cell_num(m, "mem_bytes")).s,
+			cell_size(cell_num(m, "quota_bytes")).s);
+		fprintf(out, "%-14.14s %-14.14s %-8.8s %7" PRIu64 " %10s %21s %9s %9s\n",
+			cell_str(m, "name").s, cell_str(m, "host").s, cell_str(m, "state").s,
+			cell_num(m, "threads"), cell_size(cell_num(m, "partitions_bytes")).s,
+			memory, cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
+		member_notes(out, m);
+		status |= !cell_is(m, "state", "up");
+	}
+	if (!i)
+		fprintf(out, "(none has ever joined)\n");
+	return status;
+}
+
+int screen_agents(FILE *out, json_t *root)
+{
+	json_t *m;
+	size_t i;
+	int status = 0;
+
+	fprintf(out, "%-15s %-15s %-8s %7s %8s %8s %9s %9s %9s\n", "AGENT", "HOST", "STATE", "PID",
+		"TRAINERS", "RESTARTS", "SENT", "RECEIVED", "LAST");
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		fprintf(out,
+			"%-15.15s %-15.15s %-8.8s %7" PRIu64 " %8" PRIu64 " %8" PRIu64
+			" %9s %9s %9s\n",
+			cell_str(m, "name").s, cell_str(m, "host").s, cell_str(m, "state").s,
+			cell_num(m, "pid"), cell_num(m, "trainers"), cell_num(m, "restarts"),
+			cell_size(cell_num(m, "tx_bytes")).s, cell_size(cell_num(m, "rx_bytes")).s,
+			last_heard(m).s);
+		member_notes(out, m);
+		status |= !cell_is(m, "state", "up");
+	}
+	if (!i)
+		fprintf(out, "(none has ever joined)\n");
+	return status;
+}
+
+/* ---- jobs ---- */
+
+/* From this machine's own table: a directory service has its own idea of time. */
+static struct cell user_name(uint64_t uid)
+{
+	FILE *f = fopen("/etc/passwd", "re");
+	const struct passwd *p;
+	struct cell c;
+
+	snprintf(c.s, sizeof(c.s), "%" PRIu64, uid);
+	while (f && (p = fgetpwent(f)))
+		if (p->pw_uid == uid)
+			snprintf(c.s, sizeof(c.s), "%s", p->pw_name);
+	if (f)
+		fclose(f);
+	return c;
+}
+
+static void job_row(FILE *out, json_t *j)
+{
+	bool is_asked = json_object_get(j, "rounds") != NULL;
+	char workers[48], rounds[24] = "-", waiting[64] = "-";
+
+	snprintf(workers, sizeof(workers), "%" PRIu64 "/%" PRIu64, cell_num(j, "joined"),
+		cell_num(j, "size"));
+	if (is_asked) {
+		snprintf(rounds, sizeof(rounds), "%" PRIu64, cell_num(j, "rounds"));
+		snprintf(waiting, sizeof(waiting), "%" PRIu64 " %.12s",
+			cell_num(j, "calls_waiting"), cell_span(cell_sec(j, "longest_s")).s);
+	}
+	fprintf(out, "%-18.18s %-10.10s %6zu %11s %7" PRIu64 " %10s %12.12s  %.8s %s\n",
+		cell_str(j, "name").s, user_name(cell_num(j, "uid")).s,
+		json_array_size(json_object_get(j, "agents")), workers, cell_num(j, "tensors"),
+		rounds, waiting, cell_str(j, "state").s, cell_span(cell_sec(j, "state_s")).s);
+}
+
+int screen_jobs(FILE *out, json_t *root)
+{
+	json_t *j;
+	size_t i;
+	int status = json_array_size(json_object_get(root, "missing")) > 0;
+
+	fprintf(out, "%-18s %-10s %6s %11s %7s %10s %12s  %s\n", "JOB", "USER", "AGENTS", "WORKERS",
+		"TENSORS", "ROUNDS", "WAITING", "STATE");
+	json_array_foreach(json_object_get(root, "jobs"), i, j)
+	{
+		job_row(out, j);
+		status |= !cell_is(j, "state", "running") ||
+			  cell_num(j, "waiting_partitions") > 0 ||
+			  cell_sec(j, "longest_s") > SCREEN_STUCK_S;
+	}
+	if (!i)
+		fprintf(out, "(no job forms or runs)\n");
+	screen_missing(out, root);
+	return status;
+}
+
+/* ---- one server or agent ---- */
+
+int screen_daemon(FILE *out, json_t *root)
+{
+	bool is_up = json_is_true(json_object_get(root, "scheduler_up"));
+	const char *key;
+	json_t *v;
+
+	fprintf(out, "bps-%.10s %.24s (id %" PRIu64 ") on %.24s   version %.10s\n",
+		cell_str(root, "role").s, cell_str(root, "name").s, cell_num(root, "id"),
+		cell_str(root, "host").s, cell_str(root, "version").s);
+	if (!is_up)
+		fprintf(out, "! the scheduler cannot be reached: running jobs go on, new ones "
+			     "wait\n");
+	json_object_foreach(root, key, v)
+	{
+		size_t n = strlen(key);
+
+		if (!json_is_integer(v) || strcmp(key, "schema") == 0 || strcmp(key, "id") == 0)
+			continue;
+		if (n > 6 && strcmp(key + n - 6, "_bytes") == 0)
+			fprintf(out, "  %-20.*s %12s\n", (int)(n - 6), key,
+				cell_size(cell_num(root, key)).s);
+		else
+			fprintf(out, "  %-20.60s %12" PRIu64 "\n", key, cell_num(root, key));
+	}
+	return !is_up;
+}
+
+/* ---- events ---- */
+
+int screen_events(FILE *out, json_t *root)
+{
+	json_t *e;
+	size_t i;
+
+	if (cell_num(root, "lost"))
+		fprintf(out, "(%" PRIu64 " older events are not kept any more)\n",
+			cell_num(root, "lost"));
+	json_array_foreach(json_object_get(root, "events"), i, e)
+	{
+		time_t t = (time_t)cell_sec(e, "time");
+		char when[32] = "-", head[96];
+		struct tm tm;
+
+		if (localtime_r(&t, &tm))
+			strftime(when, sizeof(when), "%F %T", &tm);
+		snprintf(head, sizeof(head), "%6" PRIu64 "  %s  %-10.10s  ", cell_num(e, "seq"),
+			when, cell_str(e, "kind").s);
+		cell_wrapped(out, head, cell_str(e, "text").s);
+	}
+	return 0;
+}

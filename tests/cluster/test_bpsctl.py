@@ -1,0 +1,255 @@
+"""What bpsctl shows of real daemons, healthy and not."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+
+import pytest
+
+from cluster import BUILD, DEADLINE_S, ROOT
+
+WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
+COMPLETION = ROOT / "systemd" / "completion" / "bpsctl"
+
+
+def show(c, *args, status=None):
+    """The screen of these words, which takes at most two seconds and 100 columns."""
+    start = time.monotonic()
+    p = c.bpsctl(*args)
+    assert time.monotonic() - start < 4, f"{args} took too long"  # 2 s, and a loaded machine
+    assert max(map(len, p.stdout.splitlines()), default=0) < 100, p.stdout
+    if status is not None:
+        assert p.returncode == status, p
+    return p.stdout
+
+
+def document(c, *args):
+    d = json.loads(c.bpsctl("--json", *args).stdout)
+    assert d["schema"] == 1
+    return d
+
+
+def waiting_job(c, name="digits"):
+    """Rank 1 does not submit the second round of 'w'."""
+    started = c.start_job("error", 2, WAITS, job=name)
+    c.wait_for("rank 0 waits", lambda: "have not submitted" in c.bpsctl("why-stuck", name).stdout)
+    return started
+
+
+def words():
+    text = subprocess.run([str(BUILD / "bpsctl"), "help"], capture_output=True, text=True, check=True, timeout=10).stdout
+    return re.findall(r"(?m)^  ([a-z-]+(?: [a-z]+)?)", text)
+
+
+def test_tables_show_all_members_and_jobs(cluster):
+    c = cluster(agents=2, servers=2)
+    assert "no job" in show(c, "jobs", status=0)
+    waiting_job(c)
+    assert all(s in show(c, "servers", status=0) for s in ("s0", "s1", "server-host1", "512 MiB"))
+    assert all(s in show(c, "agents", status=0) for s in ("a0", "a1", "agent-host1"))
+    row = next(line for line in show(c, "jobs").splitlines() if line.startswith("digits"))
+    assert re.search(r"2/2 +1 +1 +1 \d+\.\d s +running", row), row
+    assert [m["name"] for m in document(c, "servers")["members"]] == ["s0", "s1"]
+    assert [m["name"] for m in document(c, "agents")["members"]] == ["a0", "a1"]
+    job = document(c, "jobs")["jobs"][0]
+    assert (job["name"], job["rounds"], job["calls_waiting"]) == ("digits", 1, 1)
+
+
+def test_why_stuck_names_tensor_round_rank_host_and_pid(cluster):
+    c = cluster(agents=2, servers=1)
+    assert "nothing waits" in show(c, "why-stuck", status=0)
+    started = waiting_job(c)
+    for args in (("why-stuck",), ("why-stuck", "digits")):
+        text = show(c, *args, status=1)
+        assert "'w' round 2" in text, text
+        assert f"rank 1 (host agent-host1, pid {started[1].process.pid}) is at round 1" in text, text
+        assert f"waiting: rank 0 (host agent-host0, pid {started[0].process.pid})" in text, text
+    wait = document(c, "why-stuck")["jobs"][0]["waits"][0]
+    assert (wait["why"], wait["tensor"], wait["round"]) == ("submit", "w", 2)
+    assert show(c, "why-stuck", "nobody", status=2) == ""
+
+
+def test_straggler_is_named_in_the_status(cluster):
+    c = cluster(agents=2, servers=1)
+    started = waiting_job(c)
+    text = show(c, "status", status=1)
+    assert "STRAGGLER" in text and "effect:" in text and "action:" in text, text
+    assert f"rank 1 (host agent-host1, pid {started[1].process.pid})" in text, text
+    assert "STRAGGLER" in [p["code"] for p in document(c, "status")["problems"]]
+    assert "STRAGGLER" in show(c, "job", "digits", status=1)
+
+
+def test_why_stuck_names_ranks_that_have_not_joined_and_tensors_not_declared(cluster):
+    c = cluster(agents=2, servers=1)
+    c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
+    c.start_job("error", 2, {"what": "undeclared", "args": {"missing_rank": 1, "timeout": 20}}, job="undeclared")
+    c.wait_for("both wait", lambda: "have not declared" in c.bpsctl("why-stuck").stdout
+               and "have not joined" in c.bpsctl("why-stuck").stdout)  # fmt: skip
+    text = show(c, "why-stuck", "forming", status=1)
+    assert "rank 1\n" in text and "rank 2\n" in text, text
+    text = show(c, "why-stuck", "undeclared", status=1)
+    assert "'w'" in text and "rank 1 (host agent-host1" in text, text
+
+
+def test_why_stuck_says_that_no_server_is_there(cluster):
+    c = cluster(agents=2, servers=0)
+    c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 20}}, job="poor")
+    c.wait_for("it waits", lambda: "no server is left: start one" in c.bpsctl("why-stuck", "poor").stdout)
+    assert "NO_SERVER" in show(c, "status", status=2)
+
+
+def test_hung_agent_is_named_within_the_bound(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=["--agent-dead", "60s"])
+    waiting_job(c)
+    c.agents[1].kill(signal.SIGSTOP)
+    for args in (("status",), ("jobs",), ("why-stuck",), ("job", "digits")):
+        text = show(c, *args, status=1)
+        assert re.search("no answer from .*a1", text), (args, text)
+    assert "NO_ANSWER" in show(c, "status", status=1)
+    assert document(c, "status")["missing"] == ["a1"]
+    assert document(c, "why-stuck", "digits")["jobs"][0]["waits"][0]["why"] == "unknown"
+    assert show(c, "--host", f"127.0.0.1:{c.agents[1].http}", "status", status=3) == ""
+    c.agents[1].kill(signal.SIGCONT)
+
+
+def test_hung_scheduler_is_no_hung_bpsctl(cluster):
+    c = cluster(agents=0, servers=0)
+    c.scheduler.kill(signal.SIGSTOP)
+    for args in (("status",), ("servers",), ("jobs",), ("why-stuck",), ("events",), ("job", "x")):
+        assert show(c, *args, status=3) == ""
+    c.scheduler.kill(signal.SIGCONT)
+
+
+def test_silent_member_is_a_problem_before_it_is_dead(cluster):
+    c = cluster(agents=1, servers=1, scheduler_args=["--server-dead", "60s", "--server-window", "60s"])
+    c.servers[0].kill()
+    c.wait_for("its connection is closed", lambda: "CONTROL_SILENT" in c.bpsctl("status").stdout)
+    text = show(c, "status", status=1)
+    assert re.search(r"CONTROL_SILENT server s0 on server-host0: connection lost", text), text
+    assert "suspect" in show(c, "servers", status=1)
+
+
+def test_events_tell_what_happened_in_order(cluster):
+    c = cluster(agents=2, servers=2, scheduler_args=["--server-window", "200ms"])
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 2}, job="digits")
+    c.servers[1].kill()
+    c.wait_for("s1 is down", lambda: "server s1 (host server-host1) is down" in c.bpsctl("events").stdout)
+    text = show(c, "events", status=0)
+    order = ["the scheduler has started", "server s1 (host server-host1) is up", "job 'digits' (2 workers",
+             "has formed", "has ended: all workers have finished", "s1 (host server-host1) is suspect",
+             "s1 (host server-host1) is down"]  # fmt: skip
+    flat = re.sub(r"\s+", " ", text)
+    at = [flat.find(word) for word in order]
+    assert -1 not in at and at == sorted(at), (at, text)
+    d = document(c, "events")
+    assert [e["seq"] for e in d["events"]] == list(range(1, d["last"] + 1))
+    assert [e["seq"] for e in document(c, "events", "--since", str(d["last"] - 2))["events"]] == [
+        d["last"] - 1, d["last"]]  # fmt: skip
+
+
+def follow(c, *args, **kw):
+    command = [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--interval", "100ms", *args]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=c.env, **kw)
+
+
+def read_until(fd, pattern):
+    text, end = "", time.monotonic() + DEADLINE_S
+    while not re.search(pattern, text):
+        assert select.select([fd], [], [], max(0, end - time.monotonic()))[0], f"no {pattern} in {text}"
+        text += os.read(fd, 65536).decode()
+    return text
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_followed_events_come_as_they_happen_until_a_signal(cluster, sig):
+    c = cluster(agents=0, servers=0)
+    p = follow(c, "--json", "events", "-f", stdout=subprocess.PIPE)
+    read_until(p.stdout.fileno(), "has started")
+    c.add_server(0)
+    line = next(x for x in read_until(p.stdout.fileno(), r"s0 .*is up.*\n").splitlines() if "is up" in x)
+    assert json.loads(line)["kind"] == "member"
+    p.send_signal(sig)
+    assert p.wait(DEADLINE_S) == 0
+    p.stdout.close()
+
+
+def test_followed_events_go_on_with_the_next_scheduler(cluster):
+    c = cluster(agents=0, servers=0)
+    p = follow(c, "events", "--follow", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    read_until(p.stdout.fileno(), "started, term 1")
+    c.scheduler.kill()
+    c.scheduler.http_at = f"127.0.0.1:{c.scheduler.http}"
+    c.scheduler.start()
+    read_until(p.stdout.fileno(), "started, term 2")
+    p.send_signal(signal.SIGINT)
+    assert p.wait(DEADLINE_S) == 0
+    p.stdout.close()
+
+
+def test_watched_status_is_one_object_per_line(cluster):
+    c = cluster(agents=0, servers=1)
+    p = follow(c, "--json", "--watch", "status", stdout=subprocess.PIPE)
+    lines = read_until(p.stdout.fileno(), r"\n.*\n").splitlines()
+    assert [json.loads(line)["role"] for line in lines[:2]] == ["scheduler", "scheduler"]
+    p.send_signal(signal.SIGINT)
+    assert p.wait(DEADLINE_S) == 0
+    p.stdout.close()
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_top_redraws_a_terminal_in_place_and_a_plain_one_below(cluster, term):
+    c = cluster(agents=0, servers=1)
+    c.env["TERM"] = term
+    ours, theirs = pty.openpty()
+    p = follow(c, "top", stdout=theirs)
+    os.close(theirs)
+    text = read_until(ours, r"(?s)cluster bps.*cluster bps.*s0")
+    assert ("\033[H" in text) == (term == "xterm"), repr(text)
+    assert text.count("\033[2J") == (1 if term == "xterm" else 0), repr(text)
+    p.send_signal(signal.SIGINT)
+    assert p.wait(DEADLINE_S) == 0
+    os.close(ours)
+
+
+def test_single_daemon_shows_its_role_and_refuses_words_for_the_scheduler(cluster):
+    c = cluster(agents=1, servers=1)
+    for d, head in ((c.servers[0], "bps-server s0"), (c.agents[0], "bps-agent a0"), (c.scheduler, "cluster bps")):
+        assert show(c, "--host", f"127.0.0.1:{d.http}", "status", status=0).startswith(head)
+    for word in (["jobs"], ["servers"], ["events"], ["why-stuck"], ["job", "x"]):
+        p = c.bpsctl("--host", f"127.0.0.1:{c.agents[0].http}", *word)
+        assert p.returncode == 2 and "scheduler" in p.stderr, p
+
+
+def test_codes_are_explained(cluster):
+    c = cluster(agents=0, servers=0)
+    assert "action:" in show(c, "explain", "server_down", status=0)
+    assert document(c, "explain", "BPS_ETIMEDOUT")["number"] == -10001
+    assert "NO_SERVER" in show(c, "explain", status=0)
+    assert c.bpsctl("explain", "nonsense").returncode == 64
+
+
+def test_every_word_is_completed_and_in_the_manual():
+    manual = (ROOT / "docs" / "man" / "bpsctl.8").read_text()
+    assert len(words()) >= 13
+    for word in words():
+        first, *second = word.split()
+        assert completed("") >= {first}
+        assert f".It Cm {word}" in manual, word
+        if second:
+            assert second[0] in completed("", first)
+    assert completed("--js") == {"--json"}
+    assert completed("ser") == {"servers"}
+
+
+def completed(start, *before):
+    line = " ".join(["bpsctl", *before, start])
+    script = f"""source '{COMPLETION}'; COMP_WORDS=({" ".join(["bpsctl", *before])} "{start}")
+        COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_LINE='{line}'; _bpsctl; printf '%s\\n' "${{COMPREPLY[@]}}" """
+    env = dict(os.environ, PATH=f"{BUILD}:{os.environ['PATH']}")
+    out = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=10, env=env)
+    return set(out.stdout.split())

@@ -1,0 +1,457 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/explain.h"
+#include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/watch.h"
+#include "bps-scheduler/status.h"
+#include "common/error.h"
+
+/* ---- rendering ---- */
+
+struct page {
+	char *text;
+	int status;
+};
+
+static void assert_narrow(const char *text)
+{
+	for (const char *end; *text; text = end + 1) {
+		end = strchr(text, '\n');
+		assert_non_null(end);
+		if (end - text > 99)
+			fail_msg("too wide: %.*s", (int)(end - text), text);
+	}
+}
+
+/* A screen of a JSON document in which ' stands for ". */
+static struct page render(int (*screen)(FILE *out, json_t *root), const char *json)
+{
+	struct page p = {NULL, 0};
+	char *copy = strdup(json);
+	size_t n = 0;
+	FILE *out = open_memstream(&p.text, &n);
+	json_error_t err;
+	json_t *root;
+
+	assert_non_null(copy);
+	assert_non_null(out);
+	for (char *c = copy; *c; c++)
+		if (*c == '\'')
+			*c = '"';
+	root = json_loads(copy, 0, &err);
+	if (!root)
+		fail_msg("%s at %d", err.text, err.position);
+	p.status = screen(out, root);
+	fclose(out);
+	json_decref(root);
+	free(copy);
+	assert_narrow(p.text);
+	return p;
+}
+
+static void assert_has(const struct page *p, const char *text)
+{
+	if (!strstr(p->text, text))
+		fail_msg("no '%s' in:\n%s", text, p->text);
+}
+
+static void assert_lacks(const struct page *p, const char *text)
+{
+	if (strstr(p->text, text))
+		fail_msg("'%s' in:\n%s", text, p->text);
+}
+
+#define LONG_NAME                                                                                  \
+	"a-name-that-somebody-thought-would-be-unique-if-only-it-were-long-enough-and-then-made-"  \
+	"longer"
+#define HUGE_NUMBER "9007199254740993"
+
+/* ---- members ---- */
+
+static void servers_show_each_with_its_state_and_why_it_is_down(void **state)
+{
+	struct page p = render(screen_servers,
+		"{'members': [{'name': 's0', 'host': 'node1', 'state': 'up', 'threads': 4,"
+		" 'partitions_bytes': 1048576, 'mem_bytes': 2048, 'quota_bytes': 536870912,"
+		" 'rx_bytes': 10, 'quiet_s': 0.1}, {'name': 's1', 'host': 'node2', 'state': 'down',"
+		" 'state_s': 41.0, 'why': 'silent for 3.0 s'}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "s0             node1          up             4    1.0 MiB");
+	assert_has(&p, "2.0 KiB/512 MiB");
+	assert_has(&p, "down: silent for 3.0 s");
+	free(p.text);
+}
+
+static void agents_that_are_all_up_are_well(void **state)
+{
+	struct page p = render(screen_agents,
+		"{'members': [{'name': 'a0', 'host': 'node1', 'state': 'up', 'pid': 4711,"
+		" 'trainers': 8, 'restarts': 2}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	assert_has(&p, "a0              node1           up          4711        8        2");
+	free(p.text);
+}
+
+static void tables_without_rows_say_so(void **state)
+{
+	struct page p = render(screen_servers, "{}");
+
+	(void)state;
+	assert_has(&p, "(none has ever joined)");
+	free(p.text);
+	p = render(screen_jobs, "{}");
+	assert_has(&p, "(no job forms or runs)");
+	free(p.text);
+}
+
+static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
+{
+	static int (*const screens[])(FILE *, json_t *) = {screen_servers, screen_agents,
+		screen_jobs, screen_status, screen_stuck, screen_job, screen_events, screen_daemon};
+	static const char doc[] =
+		"{'schema': 1, 'role': 'scheduler', 'name': '" LONG_NAME "', 'host': '" LONG_NAME
+		"',"
+		" 'cluster': '" LONG_NAME "', 'a_very_long_bytes': " HUGE_NUMBER ","
+		" 'members': [{'role': 'server', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
+		" 'state': '" LONG_NAME "', 'why': '" LONG_NAME " " LONG_NAME "',"
+		" 'mem_bytes': " HUGE_NUMBER ", 'quota_bytes': " HUGE_NUMBER ", 'threads': 1024,"
+		" 'quiet_s': 1e9, 'pid': 4194304, 'restarts': 99999999}],"
+		" 'events': [{'seq': " HUGE_NUMBER ", 'kind': '" LONG_NAME "', 'time': 1e9,"
+		" 'text': '" LONG_NAME LONG_NAME "'}],"
+		" 'missing': ['" LONG_NAME LONG_NAME "'],"
+		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': 'running'},"
+		" 'jobs': [{'name': '" LONG_NAME "', 'uid': 4294967294, 'joined': 65536,"
+		" 'size': 65536, 'tensors': 100000, 'rounds': 9999999999,"
+		" 'calls_waiting': 65536, 'longest_s': 1e9, 'state': '" LONG_NAME "',"
+		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': '" LONG_NAME "'},"
+		" 'condition': '" LONG_NAME " " LONG_NAME "',"
+		" 'waits': [{'why': 'submit', 'tensor': '" LONG_NAME LONG_NAME "', 's': 1e9,"
+		" 'missing': [{'rank': 65535, 'host': '" LONG_NAME "', 'pid': 4294967295,"
+		" 'submitted': " HUGE_NUMBER ", 'quiet_s': 1e9}], 'n_missing': 70000,"
+		" 'waiting': [{'rank': 65535, 'host': '" LONG_NAME "', 'pid': 4294967295}],"
+		" 'servers': [{'name': '" LONG_NAME "', 'host': '" LONG_NAME "'}]}]}]}";
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++)
+		free(render(screens[i], doc).text);
+}
+
+static void strange_documents_are_shown_without_harm(void **state)
+{
+	static int (*const screens[])(FILE *, json_t *) = {screen_servers, screen_agents,
+		screen_jobs, screen_status, screen_stuck, screen_job, screen_events, screen_daemon,
+		screen_explain};
+	static const char *const docs[] = {"{}",
+		"{'members': 5, 'jobs': 'x', 'missing': [null, {}, 3], 'events': [1, [], null]}",
+		"{'role': 'scheduler', 'jobs': [null, {'waits': [null, 7, {'why': 3, 's': 9,"
+		" 'missing': {}, 'waiting': [[]]}]}], 'members': [null], 'problems': [0, {}],"
+		" 'workers': [3], 'agents': [null], 'codes': [null, {'what': 4}]}",
+		"{'members': [{'name': '\\u001b[2J\\n', 'state': -1, 'threads': -5}]}"};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++) {
+		for (size_t k = 0; k < sizeof(docs) / sizeof(docs[0]); k++) {
+			struct page p = render(screens[i], docs[k]);
+
+			assert_lacks(&p, "\033");
+			free(p.text);
+		}
+	}
+}
+
+/* ---- jobs ---- */
+
+static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **state)
+{
+	struct page p = render(screen_jobs,
+		"{'jobs': [{'name': 'digits', 'uid': 0, 'agents': ['a', 'b'], 'joined': 2, 'size': "
+		"2,"
+		" 'tensors': 3, 'rounds': 17, 'calls_waiting': 1, 'longest_s': 0.1,"
+		" 'state': 'running', 'state_s': 3.0},"
+		" {'name': 'late', 'uid': 4000000, 'joined': 1, 'size': 4, 'state': 'forming'}],"
+		" 'collected': {'jobs': 1, 'asked': 2, 'answered': 1, 's': 1.0}, 'missing': "
+		"['b']}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "digits             root            2         2/2       3         17");
+	assert_has(&p, "late               4000000");
+	assert_has(&p, "          -            -  forming");
+	assert_has(&p, "collected from 1 of 2 agents of 1 jobs in 1.00 s\n! no answer from b\n");
+	free(p.text);
+}
+
+static void running_jobs_without_old_calls_are_well(void **state)
+{
+	struct page p = render(screen_jobs,
+		"{'jobs': [{'name': 'x', 'state': 'running', 'rounds': 1, 'longest_s': 0.1}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	free(p.text);
+}
+
+/* ---- why-stuck ---- */
+
+static void stuck_names_tensor_round_and_who_is_missing(void **state)
+{
+	struct page p = render(screen_stuck,
+		"{'jobs': [{'job': {'name': 'digits', 'id': 3, 'state': 'running'}, 'waits': ["
+		"{'why': 'submit', 'tensor': 'layer3.w', 'round': 12, 's': 2.1, 'n_waiting': 7,"
+		" 'waiting': [{'rank': 0, 'host': 'node0', 'pid': 10}], 'n_missing': 1,"
+		" 'missing': [{'rank': 9, 'host': 'node9', 'pid': 99, 'attached': true,"
+		" 'submitted': 11, 'quiet_s': 2.3}]},"
+		"{'why': 'sum', 'tensor': 'quick', 'round': 4, 's': 0.01, 'n_waiting': 1}]}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "'layer3.w' round 12: 7 workers for 2.1 s; these have not submitted it:");
+	assert_has(&p, "rank 9 (host node9, pid 99) is at round 11, quiet for 2.3 s");
+	assert_has(&p, "waiting: rank 0 (host node0, pid 10) and 6 more");
+	assert_lacks(&p, "quick");
+	free(p.text);
+}
+
+static void stuck_sum_names_servers_conditions_and_networks(void **state)
+{
+	struct page p = render(screen_stuck,
+		"{'jobs': [{'job': {'name': 'digits', 'id': 3, 'state': 'running'}, 'waits': ["
+		"{'why': 'sum', 'tensor': 'w', 'round': 2, 's': 3.0, 'n_waiting': 2, 'n_missing': "
+		"0,"
+		" 'servers': [{'name': 's1', 'host': 'node1', 'state': 'suspect', 'quiet_s': 2.5}],"
+		" 'n_servers': 1}], 'condition': 'server s1 (host node1) is down since 0.5 s',"
+		" 'agents': [{'name': 'a0', 'host': 'node0', 'text': 'connecting to s1'}]}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "all have submitted it, it is summed by:");
+	assert_has(&p, "server s1 (host node1), suspect, heard 2.5 s ago");
+	assert_has(&p, "agent a0 on node0: connecting to s1");
+	assert_has(&p, "! server s1 (host node1) is down since 0.5 s");
+	free(p.text);
+}
+
+static void stuck_forming_job_names_ranks(void **state)
+{
+	struct page p = render(screen_stuck,
+		"{'jobs': [{'job': {'name': 'f', 'id': 4, 'state': 'forming'}, 'waits': ["
+		"{'why': 'join', 'tensor': null, 's': 0.2, 'n_waiting': 1, 'n_missing': 12,"
+		" 'missing': [{'rank': 1}, {'rank': 2}]}]}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "      rank 1\n      rank 2\n      and 10 more\n");
+	free(p.text);
+}
+
+static void job_that_flows_is_not_stuck(void **state)
+{
+	struct page p = render(screen_stuck,
+		"{'jobs': [{'job': {'name': 'f', 'id': 4, 'state': 'running'}, 'waits': ["
+		"{'why': 'sum', 'tensor': 'w', 'round': 2, 's': 0.01, 'n_waiting': 2}],"
+		" 'condition': 'server s9 (host x) is down since 20.0 s'},"
+		" {'job': {'name': 'idle', 'id': 5, 'state': 'running'}, 'waits': []}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	assert_has(&p, "calls are in flight, none is old");
+	assert_has(&p, "nothing waits");
+	assert_lacks(&p, "s9");
+	free(p.text);
+}
+
+static void nothing_waits_where_no_job_is(void **state)
+{
+	struct page p = render(screen_stuck, "{'jobs': []}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	assert_string_equal(p.text, "nothing waits: no job forms or runs\n");
+	free(p.text);
+}
+
+/* ---- events ---- */
+
+static void events_have_number_time_kind_and_text(void **state)
+{
+	struct page p;
+
+	(void)state;
+	setenv("TZ", "UTC", 1);
+	p = render(screen_events,
+		"{'lost': 3, 'events': [{'seq': 41, 'time': 1763630400.5, 'kind': 'member',"
+		" 'text': 'server s2 (host node17) is down: silent for 3.0 s'}]}");
+	assert_has(&p, "(3 older events are not kept any more)\n");
+	assert_has(&p, "    41  2025-11-20 09:20:00  member      server s2 (host node17) is down");
+	free(p.text);
+}
+
+/* ---- one daemon ---- */
+
+static void status_of_one_daemon_shows_its_role_and_figures(void **state)
+{
+	struct page p = render(screen_status,
+		"{'schema': 1, 'role': 'agent', 'name': 'a0', 'host': 'n1', 'id': 3,"
+		" 'scheduler_up': true, 'trainers': 8, 'sent_bytes': 2048}");
+
+	(void)state;
+	assert_int_equal(p.status, 0);
+	assert_has(&p, "bps-agent a0 (id 3) on n1");
+	assert_has(&p, "sent                      2.0 KiB");
+	free(p.text);
+	p = render(screen_status, "{'role': 'server', 'scheduler_up': false}");
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "the scheduler cannot be reached");
+	free(p.text);
+}
+
+static void missing_answers_and_their_problems_are_shown_in_the_status(void **state)
+{
+	struct page p = render(screen_status,
+		"{'role': 'scheduler', 'health': 'WARN', 'problems': [{'code': 'NO_ANSWER',"
+		" 'severity': 'WARN', 'what': 'agent a1', 'effect': 'e', 'action': 'x'}],"
+		" 'collected': {'jobs': 2, 'asked': 3, 'answered': 2, 'not_asked': 4, 's': 1.01},"
+		" 'missing': ['a1']}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(&p, "! NO_ANSWER     agent a1\n    effect:  e\n    action:  x\n");
+	assert_has(&p, "! 4 more jobs were not asked about");
+	assert_has(&p, "collected from 2 of 3 agents of 2 jobs in 1.01 s\n! no answer from a1\n");
+	free(p.text);
+}
+
+/* ---- explain ---- */
+
+static void explained(const char *code)
+{
+	json_t *o = explain_json(code);
+
+	if (!o)
+		fail_msg("%s is not explained", code);
+	assert_true(json_string_length(json_object_get(o, "what")) > 0);
+	assert_true(json_string_length(json_object_get(o, "effect")) > 0);
+	assert_true(json_string_length(json_object_get(o, "action")) > 0);
+	json_decref(o);
+}
+
+static void every_problem_and_every_error_is_explained(void **state)
+{
+	(void)state;
+#define CODE(name) explained(#name);
+	STATUS_CLUSTER_CODES(CODE)
+	STATUS_JOB_CODES(CODE)
+#undef CODE
+#define ERROR(name, num, text)                                                                     \
+	explained(#name);                                                                          \
+	explained(#num);
+	BPS_ERRORS(ERROR)
+#undef ERROR
+}
+
+static void codes_are_found_as_people_write_them(void **state)
+{
+	(void)state;
+	explained("server_down");
+	explained("etimedout");
+	explained("-10001");
+	assert_null(explain_json("10"));
+	assert_null(explain_json("SERVER"));
+	assert_null(explain_json("0"));
+}
+
+static void explanations_fit_the_screen(void **state)
+{
+	json_t *list = explain_json(""), *codes = json_object_get(list, "codes");
+
+	(void)state;
+	assert_true(json_array_size(codes) > 20);
+	for (size_t i = 0; i <= json_array_size(codes); i++) {
+		json_t *o = i ? json_array_get(codes, i - 1) : list;
+		char *text = NULL;
+		size_t n = 0;
+		FILE *out = open_memstream(&text, &n);
+
+		assert_non_null(out);
+		assert_int_equal(screen_explain(out, o), 0);
+		fclose(out);
+		assert_narrow(text);
+		free(text);
+	}
+	json_decref(list);
+}
+
+/* ---- watch ---- */
+
+static char *frame(const char *text, unsigned n_rows, bool is_first)
+{
+	char *s = NULL;
+	size_t n = 0;
+	FILE *out = open_memstream(&s, &n);
+
+	assert_non_null(out);
+	watch_frame(out, text, n_rows, is_first);
+	fclose(out);
+	return s;
+}
+
+static void frames_are_drawn_over_each_other_without_clearing(void **state)
+{
+	char *s = frame("a\nb\n", 24, true);
+
+	(void)state;
+	assert_string_equal(s, "\033[2J\033[Ha\033[K\r\nb\033[K\r\n\033[J");
+	free(s);
+	s = frame("a\n", 24, false);
+	assert_string_equal(s, "\033[Ha\033[K\r\n\033[J");
+	free(s);
+}
+
+static void frames_do_not_scroll(void **state)
+{
+	char *s = frame("a\nb\nc\nd\n", 4, false);
+
+	(void)state;
+	assert_string_equal(s, "\033[Ha\033[K\r\nb\033[K\r\n(2 more lines)\033[K\033[J");
+	free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(servers_show_each_with_its_state_and_why_it_is_down),
+		cmocka_unit_test(agents_that_are_all_up_are_well),
+		cmocka_unit_test(tables_without_rows_say_so),
+		cmocka_unit_test(long_names_and_huge_numbers_stay_within_the_columns),
+		cmocka_unit_test(strange_documents_are_shown_without_harm),
+		cmocka_unit_test(jobs_show_users_by_name_and_what_was_not_asked_as_a_dash),
+		cmocka_unit_test(running_jobs_without_old_calls_are_well),
+		cmocka_unit_test(stuck_names_tensor_round_and_who_is_missing),
+		cmocka_unit_test(stuck_sum_names_servers_conditions_and_networks),
+		cmocka_unit_test(stuck_forming_job_names_ranks),
+		cmocka_unit_test(job_that_flows_is_not_stuck),
+		cmocka_unit_test(nothing_waits_where_no_job_is),
+		cmocka_unit_test(events_have_number_time_kind_and_text),
+		cmocka_unit_test(status_of_one_daemon_shows_its_role_and_figures),
+		cmocka_unit_test(missing_answers_and_their_problems_are_shown_in_the_status),
+		cmocka_unit_test(every_problem_and_every_error_is_explained),
+		cmocka_unit_test(codes_are_found_as_people_write_them),
+		cmocka_unit_test(explanations_fit_the_screen),
+		cmocka_unit_test(frames_are_drawn_over_each_other_without_clearing),
+		cmocka_unit_test(frames_do_not_scroll),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
