@@ -9,11 +9,12 @@ import socket
 import struct
 import termios
 import threading
+import time
 
 import pytest
 
 import bps
-from rawclient import ANY_RANK, F32, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, WHY, Raw, frame
+from rawclient import ANY_RANK, DEADLINE_S, F32, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, WHY, Raw, frame
 
 
 def still_serves(c, agent=0):
@@ -25,6 +26,13 @@ def still_serves(c, agent=0):
     assert t.wait_round(0, 1) == (0, 1)
     assert t.finish() == 0
     t.close()
+
+
+def wait_taken(t):
+    """The agent has received all that t sent."""
+    end = time.monotonic() + DEADLINE_S
+    while fcntl.ioctl(t.sock, termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4:
+        assert time.monotonic() < end, "the agent does not read"
 
 
 def lingering_socket():
@@ -71,8 +79,7 @@ def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     slow.ask_declare(("big", F32, 16 << 20))
     t.wake()
     c.agents[0].kill(signal.SIGCONT)
-    while fcntl.ioctl(slow.sock, termios.TIOCOUTQ, b"\0" * 4) != b"\0" * 4:
-        pass
+    wait_taken(slow)
     os.set_blocking(t.efd, False)
     try:
         os.read(t.efd, 8)
@@ -305,6 +312,7 @@ def ring_nonsense(t, what, rng):
         t.control[:] = b"\xff" * len(t.control)
     elif what == "after FINISH":
         t.send(FINISH, b"\0")
+        wait_taken(t)
         t.push(0)
     t.wake()
     return what not in ("a huge tail", "a tail that goes back", "all zero, all ones")
