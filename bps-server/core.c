@@ -417,7 +417,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 		return;
 	c->user = NULL;
 	TAILQ_REMOVE(&core->peers, peer, link);
-	rounds_peer_down(core, peer);
+	slots_peer_down(core, peer);
 	if (peer->is_ready)
 		TAILQ_REMOVE(&core->ready, peer, ready);
 	heap_fini(&peer->want);
@@ -429,10 +429,11 @@ static void event_writable(void *ctx, struct xconn *c)
 {
 	struct peer *peer = c->user;
 
+	(void)ctx;
 	if (!peer)
 		return;
 	peer->is_stuck = false;
-	rounds_flush(ctx, peer);
+	peer_send_owed(peer);
 }
 
 const struct xport_events srv_core_events = {

@@ -2,7 +2,8 @@
 #define BPS_SERVER_CORE_IMPL_H
 /* Objects of the server's core, shared by its files:
  *   core.c    jobs, partitions, peers: what the scheduler says
- *   rounds.c  messages: slots and their bits, what is owed to whom
+ *   rounds.c  messages: what each does to slots and seats
+ *   slots.c   slots and seats: their states, what is owed to whom, who may still read a result
  *   reads.c   fetching contributions and donations under windows
  *   sums.c    the arithmetic, in slices */
 #include <sys/queue.h>
@@ -188,24 +189,41 @@ void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *
 	__attribute__((format(printf, 4, 5)));
 
 /* rounds.c */
+/* xport_events.message; ctx is the core. Whatever the bytes say: at worst that peer is closed, or its job fails. */
 void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m);
+
+/* slots.c */
+/* The slot of a round (S3); it may hold another round. */
+struct slot *part_slot(struct part *part, uint64_t round);
+void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
+void seat_set_state(struct seat *seat, enum seat_state state);
+/* The member is owed a message, sent at once or when there is credit; nothing if it is not connected. */
+void seat_owe(struct seat *seat, enum owe what, uint64_t round);
+/* Send what the peer is owed, as far as its credit goes. */
+void peer_send_owed(struct peer *peer);
 /* Whatever the peer still owed or was owed is void; its seats forget it. */
-void rounds_peer_down(struct srv_core *core, struct peer *peer);
-void rounds_flush(struct srv_core *core, struct peer *peer);
+void slots_peer_down(struct srv_core *core, struct peer *peer);
 /* Back to EMPTY (S6); a result that may still be read goes to limbo. */
 void slot_clear(struct srv_core *core, struct slot *slot);
 void seat_clear(struct srv_core *core, struct seat *seat);
 /* The seat's contribution lies in seat->buf and is right: it counts from now on. */
 void seat_staged(struct srv_core *core, struct seat *seat);
-void seat_owe(struct srv_core *core, struct seat *seat, enum owe what, uint64_t round);
+/* The member is in C of the slot's round; a second time changes nothing. */
+void slot_add_contributed(struct slot *slot, unsigned member);
+/* The seat's member is in H of the slot's round; a second time changes nothing. May complete the round. */
+void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
+/* S4: has everybody spoken, and what follows? */
+void slot_check_complete(struct srv_core *core, struct slot *slot);
 /* The slot's result is there: tell those who wait for it. */
 void slot_done(struct srv_core *core, struct slot *slot);
+/* That member will not read the slot's result any more. */
+void slot_unoffer(struct slot *slot, struct seat *seat);
 /* Ask the next member that has the result of a DONATING slot. */
 void slot_ask_donor(struct srv_core *core, struct slot *slot);
-/* Its memory for the result, NULL when there is none left. */
+/* Its memory for the result. NULL: there is none left, and the job has failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
-void seat_set_state(struct seat *seat, enum seat_state state);
+/* A message may say that its sender reads a result of an older placement no more. */
+void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg *m);
 
 /* reads.c */
 void reads_want(struct srv_core *core, struct seat *seat);
@@ -231,10 +249,6 @@ bool sums_can_fold(const struct slot *slot);
 /* Fold all that can be folded, to free staging. */
 void sums_relieve(struct srv_core *core);
 
-static inline struct slot *part_slot(struct part *part, uint64_t round)
-{
-	return &part->slots[round & 1];
-}
 static inline bool part_is_ordered(const struct part *part)
 {
 	return part->job->flags & JOB_DETERMINISTIC;

@@ -270,7 +270,7 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 	if (status == 0) {
 		core->stats.crc_errors++;
 		seat->bad_crc = f->crc;
-		seat_owe(core, seat, OWE_BAD_CRC, f->round);
+		seat_owe(seat, OWE_BAD_CRC, f->round);
 	} else if (seat->peer && seat->peer != f->peer) {
 		reads_want(core, seat); /* it was offered again on a newer connection */
 	}
