@@ -3,18 +3,26 @@
 #include <inttypes.h>
 #include <string.h>
 
+#define SEC_MAX 1e11 /* a point in time, too, has a year of four digits */
+
 /* ---- reading ---- */
 
-struct cell cell_str(json_t *o, const char *key)
+struct cell cell_text(const char *s)
 {
-	const char *v = json_string_value(json_object_get(o, key));
 	struct cell c;
 
-	snprintf(c.s, sizeof(c.s), "%s", v && *v ? v : "-");
+	snprintf(c.s, sizeof(c.s), "%s", s);
 	for (char *p = c.s; *p; p++)
 		if ((unsigned char)*p < ' ' || *p == 0x7f)
 			*p = '?';
 	return c;
+}
+
+struct cell cell_str(json_t *o, const char *key)
+{
+	const char *v = json_string_value(json_object_get(o, key));
+
+	return cell_text(v && *v ? v : "-");
 }
 
 uint64_t cell_num(json_t *o, const char *key)
@@ -26,7 +34,9 @@ uint64_t cell_num(json_t *o, const char *key)
 
 double cell_sec(json_t *o, const char *key)
 {
-	return json_number_value(json_object_get(o, key));
+	double v = json_number_value(json_object_get(o, key));
+
+	return v < 0 ? 0 : v < SEC_MAX ? v : SEC_MAX;
 }
 
 bool cell_is(json_t *o, const char *key, const char *value)

@@ -14,9 +14,12 @@ struct cell {
 	char s[128];
 };
 
-/* A string of the document without control characters. */
+/* What may go to a terminal: control characters are '?'. */
+struct cell cell_text(const char *s);
+/* A string of the document, as cell_text. */
 struct cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
+/* At least 0. */
 double cell_sec(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct cell cell_span(double s);

@@ -260,17 +260,22 @@ static int watch_status(const struct opts *o)
 
 static int get_events(const struct opts *o, uint64_t since, json_t **ret, struct err_text *err)
 {
+	json_t *root = NULL;
 	char path[64];
 	int rc;
 
 	snprintf(path, sizeof(path), "/status?events=%" PRIu64, since);
 	bound_time(true);
-	rc = gather_path(&o->scheduler_http, path, ret, err);
+	rc = gather_path(&o->scheduler_http, path, &root, err);
 	bound_time(false);
-	if (rc < 0 || json_object_get(*ret, "events"))
+	if (rc < 0)
 		return rc;
-	json_decref(*ret);
-	return err_set(err, -EINVAL, "only a bps-scheduler keeps events");
+	if (!json_object_get(root, "events")) {
+		json_decref(root);
+		return err_set(err, -EINVAL, "only a bps-scheduler keeps events");
+	}
+	*ret = root;
+	return 0;
 }
 
 /* All above since, put together; a new scheduler's from its first on. */
@@ -278,16 +283,19 @@ static int get_all_events(
 	const struct opts *o, uint64_t since, uint64_t term, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL, *next = NULL;
+	bool is_new = true;
 	int rc = get_events(o, since, &root, err);
 
 	if (rc == 0 && term && cell_num(root, "term") != term) {
 		json_decref(root);
+		root = NULL;
 		rc = get_events(o, 0, &root, err);
 	}
-	while (rc == 0 && cell_num(root, "next") < cell_num(root, "last")) {
+	while (rc == 0 && is_new && cell_num(root, "next") < cell_num(root, "last")) {
 		rc = get_events(o, cell_num(root, "next"), &next, err);
 		if (rc < 0)
 			break;
+		is_new = cell_num(next, "next") > cell_num(root, "next");
 		json_array_extend(json_object_get(root, "events"), json_object_get(next, "events"));
 		json_object_set(root, "next", json_object_get(next, "next"));
 		json_object_set(root, "last", json_object_get(next, "last"));

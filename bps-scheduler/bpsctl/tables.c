@@ -180,10 +180,11 @@ int screen_daemon(FILE *out, json_t *root)
 		if (!json_is_integer(v) || strcmp(key, "schema") == 0 || strcmp(key, "id") == 0)
 			continue;
 		if (n > 6 && strcmp(key + n - 6, "_bytes") == 0)
-			fprintf(out, "  %-20.*s %12s\n", (int)(n - 6), key,
-				cell_size(cell_num(root, key)).s);
+			fprintf(out, "  %-20.*s %12s\n", n < 66 ? (int)(n - 6) : 60,
+				cell_text(key).s, cell_size(cell_num(root, key)).s);
 		else
-			fprintf(out, "  %-20.60s %12" PRIu64 "\n", key, cell_num(root, key));
+			fprintf(out, "  %-20.60s %12" PRIu64 "\n", cell_text(key).s,
+				cell_num(root, key));
 	}
 	return !is_up;
 }
