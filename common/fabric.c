@@ -356,8 +356,7 @@ static int open_cq(struct fabric_xport *x)
 	rc = fi_control(&x->cq->fid, FI_GETWAIT, &fd);
 	if (rc)
 		return rc;
-	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ||
-		epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->queue.wake_fd, &ev))
+	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
 		return -errno;
 	rx.size = FABRIC_CQ_DEPTH;
 	rc = fi_srx_context(x->domain, &rx, &x->srx, NULL);
@@ -368,6 +367,48 @@ static int open_cq(struct fabric_xport *x)
 	/* Provider tcp wants the queue bound here, verbs takes it from the endpoints. */
 	rc = fi_ep_bind(x->srx, &x->cq->fid, FI_RECV);
 	return rc && x->is_verbs ? 0 : rc;
+}
+
+static void close_cq(struct fabric_xport *x)
+{
+	if (x->srx)
+		fi_close(&x->srx->fid);
+	if (x->cq)
+		fi_close(&x->cq->fid);
+	x->srx = NULL;
+	x->cq = NULL;
+}
+
+static void close_conns(struct fabric_xport *x, const char *why)
+{
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
+		if (x->conns[i] && x->conns[i]->state != CONN_FREE)
+			conn_down(x->conns[i], why);
+	}
+}
+
+void xport_spoil(struct fabric_xport *x)
+{
+	x->is_spoiled = !x->is_verbs;
+}
+
+void xport_renew(struct fabric_xport *x)
+{
+	int rc;
+
+	log_info("a read was cut short, all connections of the data thread start anew: thread=%u "
+		 "connections=%u",
+		x->thread, x->n_conns);
+	close_conns(x, "libfabric starts anew after a read was cut short");
+	close_cq(x);
+	rc = open_cq(x);
+	if (!rc)
+		rc = io_renew(x);
+	if (rc) {
+		log_error("cannot open a completion queue again: %s", fi_strerror(-rc));
+		abort(); /* the service manager starts us anew */
+	}
+	x->is_spoiled = false;
 }
 
 static void close_now(struct xconn *c, const char *why)
@@ -407,15 +448,9 @@ static void keep_counts(struct fabric_xport *x)
 
 static void xport_destroy(struct fabric_xport *x)
 {
-	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
-		if (x->conns[i] && x->conns[i]->state != CONN_FREE)
-			conn_down(x->conns[i], "this side shuts down");
-	}
+	close_conns(x, "this side shuts down");
 	drop_requests(x);
-	if (x->srx)
-		fi_close(&x->srx->fid);
-	if (x->cq)
-		fi_close(&x->cq->fid);
+	close_cq(x);
 	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
 		if (x->segs[i].mr)
 			fi_close(&x->segs[i].mr->fid);
@@ -461,7 +496,10 @@ int fabric_xport_new(struct fabric *f, unsigned thread, const struct xport_event
 	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
 	if (x->epoll_fd < 0 || x->queue.wake_fd < 0 || !x->segs)
 		goto fail;
-	rc = fi_domain(f->fabric, f->info, &x->domain, NULL);
+	rc = epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->queue.wake_fd,
+		     &(struct epoll_event){.events = EPOLLIN})
+		     ? -errno
+		     : fi_domain(f->fabric, f->info, &x->domain, NULL);
 	if (!rc)
 		rc = open_cq(x);
 	pthread_mutex_lock(&f->lock);

@@ -172,6 +172,8 @@ int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thr
 	struct fi_info *info;
 	int rc;
 
+	if (x->is_spoiled)
+		return -EAGAIN;
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, cannot connect to %s",
@@ -372,6 +374,8 @@ void conn_down(struct fabric_conn *c, const char *why)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
 	set_state(c, CONN_CLOSING, why);
+	if (c->n_rops)
+		xport_spoil(x);
 	fi_close(&c->ep->fid); /* the fence */
 	c->ep = NULL;
 	io_abandon(c);

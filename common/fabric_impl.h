@@ -247,6 +247,7 @@ struct fabric_xport {
 	struct fabric *f;
 	unsigned thread;
 	bool is_verbs;
+	bool is_spoiled; /* see xport_spoil */
 	struct fid_domain *domain;
 	struct fid_eq *eq;
 	struct fid_cq *cq;
@@ -305,6 +306,13 @@ int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn k
 uint64_t fabric_now_ns(void);
 uint64_t fabric_random64(void);
 /* Register memory with a key that nobody can guess (where the choice is ours). */
+/* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its endpoint closes or fails
+ * twice (its issue 8656, mended in 1.17.1); its pool then hands the same entry to two operations, whose bytes go anywhere. So
+ * nothing is posted any more until xport_renew, at the next poll, has closed all connections of this data thread and
+ * made its completion queue, whose pool it is, anew: peers come back within milliseconds. */
+void xport_spoil(struct fabric_xport *x);
+void xport_renew(struct fabric_xport *x);
+
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
@@ -347,6 +355,8 @@ void io_touch(struct fabric_conn *c);
 void io_abandon(struct fabric_conn *c);
 void io_reclaim(struct fabric_xport *x);
 int io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
+/* The completion queue is a new one: everything that libfabric held is ours again, and receives are posted anew. */
+int io_renew(struct fabric_xport *x);
 void io_free(struct fabric_xport *x);
 /* Post the open send buffer. 0, -EAGAIN (the endpoint is full), -ENOTCONN (now doomed). */
 int io_flush(struct fabric_conn *c);

@@ -164,6 +164,24 @@ int io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 	return rc;
 }
 
+int io_renew(struct fabric_xport *x)
+{
+	struct fabric_op *op;
+	int rc = 0;
+
+	while ((op = TAILQ_FIRST(&x->orphans)))
+		io_done(x, op);
+	x->rx_posted = 0;
+	for (struct fabric_slab *s = x->slabs; s; s = s->next)
+		for (uint32_t i = 0; !rc && i < s->bytes / FABRIC_BUF_BYTES; i++) {
+			if (s->bufs[i].op.kind != OP_RECV)
+				break;
+			rc = io_post_rx(x, &s->bufs[i]);
+			x->rx_posted += !rc;
+		}
+	return rc;
+}
+
 /* ---- sending ---- */
 
 void io_touch(struct fabric_conn *c)
@@ -182,6 +200,8 @@ int io_flush(struct fabric_conn *c)
 
 	if (!b)
 		return 0;
+	if (x->is_spoiled)
+		return -EAGAIN;
 	rc = fi_send(c->ep, b->data, b->used, b->desc, 0, &b->op.ctx);
 	if (rc == -FI_EAGAIN)
 		return -EAGAIN;
@@ -265,6 +285,8 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 		conn_doom(c, "the peer withdrew segment %u while it was read", r->segment);
 		return false;
 	}
+	if (x->is_spoiled)
+		return false;
 	rop = rop_get(x);
 	if (rop)
 		rc = fi_read(c->ep, (uint8_t *)r->dst + rd->issued, len,

@@ -182,9 +182,13 @@ static void cq_error(struct fabric_xport *x)
 	struct fi_cq_err_entry e = {0};
 	struct fabric_op *op;
 
-	if (fi_cq_readerr(x->cq, &e, 0) < 0 || !e.op_context)
+	if (fi_cq_readerr(x->cq, &e, 0) < 0)
 		return;
 	op = e.op_context;
+	if (!op || op->kind == OP_READ)
+		xport_spoil(x);
+	if (!op)
+		return;
 	if (op->kind == OP_RECV) {
 		/* Of an endpoint that failed; which one its other events tell. */
 		if (io_post_rx(x, (struct fabric_buf *)op))
@@ -329,7 +333,12 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 	if (now_ns >= x->next_deadline_ns)
 		conn_tick(x);
 	service_busy(x);
-	return n + (int)n_events + conn_reap(x);
+	n += (int)n_events + conn_reap(x);
+	if (x->is_spoiled) {
+		xport_renew(x);
+		n++;
+	}
+	return n;
 }
 
 int fabric_may_sleep(struct xport *xp)
@@ -338,8 +347,8 @@ int fabric_may_sleep(struct xport *xp)
 	struct fid *fid = &x->cq->fid;
 
 	service_busy(x);
-	if (!TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) || !TAILQ_EMPTY(&x->doomed) ||
-		cm_pending(x))
+	if (x->is_spoiled || !TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) ||
+		!TAILQ_EMPTY(&x->doomed) || cm_pending(x))
 		return 0;
 	return fi_trywait(x->f->fabric, &fid, 1) == 0;
 }
