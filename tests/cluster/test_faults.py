@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import re
 import signal
+import subprocess
 
 import pytest
 
@@ -87,3 +89,21 @@ def test_many_jobs_leave_nothing_behind(cluster):
                                                 for s in c.servers))  # fmt: skip
     c.wait_for("shared memory is free", lambda: not any(a.status()["shared_bytes"] for a in c.agents))
     c.wait_for("descriptors are closed", lambda: all(n <= m for n, m in zip(descriptors(), before)))
+
+
+def test_connections_cut_in_the_middle_of_reads_cost_no_round(cluster):
+    """libfabric 1.17.0 frees a half-arrived read twice: later operations shared an entry, and the job hung."""
+    c = cluster(agents=2, servers=1)
+    progress = c.dir / "progress"
+    job = c.start_job("rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3, "progress": str(progress)})
+    c.wait_for("the first round", lambda: rounds_done(progress) > 0)
+    cut = ["ss", "-K", "-t", "dst", "127.0.0.100", "dport", "=", str(c.servers[0].port)]
+    for _ in range(25):
+        at = rounds_done(progress)
+        p = subprocess.run(cut, capture_output=True, text=True, check=False)
+        if p.returncode:
+            pytest.skip(f"connections cannot be cut here: {p.stderr}")
+        c.wait_for("another round", lambda at=at: rounds_done(progress) > at or job[0].process.poll() is not None)
+    reconnects = [re.search(r"^bps_agent_reconnects_total (\d+)", a.get("/metrics"), re.M) for a in c.agents]
+    c.finish(job)
+    assert all(int(m[1]) > 10 for m in reconnects)
