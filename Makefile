@@ -1,9 +1,8 @@
-# One non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands,
-# CUDA=0 leaves the GPU executor out. `make help` lists the targets.
+# One non-recursive Makefile. BUILD=debug|release|asan|tsan|cov, CC=gcc|clang, V=1 shows commands.
+# `make help` lists the targets.
 BUILD	?= release
 PREFIX	?= /usr/local
 DESTDIR	?=
-CUDA	?= auto
 VERSION	:= 0.1.0
 
 B	:= build/$(BUILD)

@@ -664,22 +664,6 @@ const char *ctlchan_peer(const struct ctlchan *c)
 	return c->peer;
 }
 
-const struct sockaddr *ctlchan_peer_sockaddr(const struct ctlchan *c)
-{
-	return (const struct sockaddr *)&c->peer_sa;
-}
-
-int ctlchan_local(const struct ctlchan *c, struct sockaddr_storage *ret_sa)
-{
-	socklen_t len = sizeof(*ret_sa);
-
-	if (!c->bev)
-		return -ENOTCONN;
-	if (getsockname(bufferevent_getfd(c->bev), (struct sockaddr *)ret_sa, &len))
-		return -errno;
-	return 0;
-}
-
 void ctlchan_set_data(struct ctlchan *c, void *data)
 {
 	c->data = data;
@@ -698,17 +682,13 @@ void ctlchan_set_trusted(struct ctlchan *c)
 	set_state(c, TRUSTED, "registered");
 }
 
-int ctlchan_sendv(struct ctlchan *c, uint16_t type, const struct iovec *iov, size_t n_iov)
+int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body)
 {
 	struct evbuffer *out;
 	uint8_t head[CTLFRAME_HEAD_BYTES];
-	size_t n_body = 0;
 
 	if (!is_open(c))
 		return BPS_ECLOSED;
-	for (size_t i = 0; i < n_iov; i++)
-		if (__builtin_add_overflow(n_body, iov[i].iov_len, &n_body))
-			return -EMSGSIZE;
 	if (n_body > CTLFRAME_MAX_BYTES - 2)
 		return -EMSGSIZE;
 	out = bufferevent_get_output(c->bev);
@@ -723,16 +703,9 @@ int ctlchan_sendv(struct ctlchan *c, uint16_t type, const struct iovec *iov, siz
 	}
 	ctlframe_head(head, type, n_body);
 	evbuffer_add(out, head, sizeof(head));
-	for (size_t i = 0; i < n_iov; i++)
-		evbuffer_add(out, iov[i].iov_base, iov[i].iov_len);
+	if (n_body)
+		evbuffer_add(out, body, n_body);
 	return 0;
-}
-
-int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body)
-{
-	struct iovec iov = {.iov_base = (void *)(uintptr_t)body, .iov_len = n_body};
-
-	return ctlchan_sendv(c, type, &iov, n_body ? 1 : 0);
 }
 
 void ctlchan_close(struct ctlchan *c, const char *fmt, ...)

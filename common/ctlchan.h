@@ -18,7 +18,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "common/addr.h"
 #include "common/ctlframe.h"
@@ -91,12 +90,6 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 const char *ctlchan_identity(const struct ctlchan *c);
 /* "10.0.0.1:4711", of the peer. */
 const char *ctlchan_peer(const struct ctlchan *c);
-/* Numeric address of the peer. */
-const struct sockaddr *ctlchan_peer_sockaddr(const struct ctlchan *c);
-
-/* Our own numeric address on this connection: the one that others on the peer's network can most
- * likely reach. Errors: -ENOTCONN, -errno. */
-int ctlchan_local(const struct ctlchan *c, struct sockaddr_storage *ret_sa);
 
 /* A pointer of the user's. */
 void ctlchan_set_data(struct ctlchan *c, void *data);
@@ -109,7 +102,6 @@ void ctlchan_set_trusted(struct ctlchan *c);
  * Errors: BPS_ECLOSED it is not open (any more); -EMSGSIZE above CTLFRAME_MAX_BYTES; -ENOBUFS the
  * peer does not read, CTLCHAN_MAX_OUT_BYTES wait: the connection is being closed; -ENOMEM: so too. */
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body);
-int ctlchan_sendv(struct ctlchan *c, uint16_t type, const struct iovec *iov, size_t n_iov);
 #define CTLCHAN_MAX_OUT_BYTES ((size_t)64 << 20)
 
 /* Close after what is queued has gone out, within a second; closed() gets the sentence. Nothing is

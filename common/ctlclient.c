@@ -176,29 +176,9 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	return 0;
 }
 
-bool ctlclient_is_up(const struct ctlclient *c)
-{
-	return c->state == UP;
-}
-
-const char *ctlclient_peer(const struct ctlclient *c)
-{
-	return c->state == UP ? ctlchan_peer(c->chan) : "";
-}
-
-int ctlclient_local(const struct ctlclient *c, struct sockaddr_storage *ret_sa)
-{
-	return c->state == UP ? ctlchan_local(c->chan, ret_sa) : -ENOTCONN;
-}
-
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body)
 {
 	return c->state == UP ? ctlchan_send(c->chan, type, body, n_body) : BPS_ECLOSED;
-}
-
-int ctlclient_sendv(struct ctlclient *c, uint16_t type, const struct iovec *iov, size_t n_iov)
-{
-	return c->state == UP ? ctlchan_sendv(c->chan, type, iov, n_iov) : BPS_ECLOSED;
 }
 
 void ctlclient_drop(struct ctlclient *c, const char *reason)

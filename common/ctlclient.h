@@ -11,8 +11,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #include "common/addr.h"
 #include "common/error.h"
@@ -48,16 +46,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	const struct ctlclient_conf *conf, const struct ctlclient_ops *ops, void *arg,
 	struct err_text *err);
 
-bool ctlclient_is_up(const struct ctlclient *c);
-/* "10.0.0.1:4711" of the present connection, "" when there is none. */
-const char *ctlclient_peer(const struct ctlclient *c);
-
-/* Our own numeric address of the present connection. Errors: -ENOTCONN while not up; -errno. */
-int ctlclient_local(const struct ctlclient *c, struct sockaddr_storage *ret_sa);
-
-/* As ctlchan_send and ctlchan_sendv; BPS_ECLOSED while it is not up. */
+/* As ctlchan_send; BPS_ECLOSED while it is not up. */
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body);
-int ctlclient_sendv(struct ctlclient *c, uint16_t type, const struct iovec *iov, size_t n_iov);
 
 /* Drop the connection (no heartbeat came, say); down() runs later, then the attempts begin. */
 void ctlclient_drop(struct ctlclient *c, const char *reason);

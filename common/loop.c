@@ -3,13 +3,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <event2/event.h>
@@ -24,13 +22,10 @@ struct post {
 struct loop {
 	struct event_base *base;
 	struct event *wake;
-	struct event *beat;
 	int fd;
 	char name[16];
 	bool has_thread;
 	pthread_t thread;
-	/* Progress told to the watchdog; a lone value, so no order is needed. */
-	_Atomic uint64_t beat_ns;
 
 	pthread_mutex_t mutex; /* guards what follows */
 	bool is_closed;
@@ -44,18 +39,6 @@ static void on_libevent_log(int severity, const char *msg)
 		log_rated(LOG_WARN, "libevent: %s", msg);
 	else
 		log_debug("libevent: %s", msg);
-}
-
-static void on_beat(evutil_socket_t fd, short what, void *arg)
-{
-	struct loop *l = arg;
-	struct timespec ts;
-
-	(void)fd;
-	(void)what;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	atomic_store_explicit(&l->beat_ns, (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec,
-		memory_order_relaxed);
 }
 
 static bool take_post(struct loop *l, struct post *ret_post, bool *ret_is_closed)
@@ -97,8 +80,6 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 
 static int make_parts(struct loop *l)
 {
-	struct timeval beat = {.tv_usec = LOOP_BEAT_MS * 1000};
-
 	event_set_log_callback(on_libevent_log);
 	l->posts = calloc(l->size, sizeof(*l->posts));
 	l->base = event_base_new();
@@ -108,8 +89,7 @@ static int make_parts(struct loop *l)
 	if (l->fd < 0)
 		return -errno;
 	l->wake = event_new(l->base, l->fd, EV_READ | EV_PERSIST, on_wake, l);
-	l->beat = event_new(l->base, -1, EV_PERSIST, on_beat, l);
-	if (!l->wake || !l->beat || event_add(l->wake, NULL) || event_add(l->beat, &beat))
+	if (!l->wake || event_add(l->wake, NULL))
 		return -ENOMEM;
 	return 0;
 }
@@ -201,11 +181,6 @@ void loop_stop(struct loop *l)
 	l->has_thread = false;
 }
 
-uint64_t loop_beat_ns(const struct loop *l)
-{
-	return atomic_load_explicit(&l->beat_ns, memory_order_relaxed);
-}
-
 void loop_free(struct loop *l)
 {
 	if (!l)
@@ -214,8 +189,6 @@ void loop_free(struct loop *l)
 		loop_stop(l);
 	if (l->wake)
 		event_free(l->wake);
-	if (l->beat)
-		event_free(l->beat);
 	if (l->base)
 		event_base_free(l->base);
 	if (l->fd >= 0)

@@ -7,16 +7,13 @@
  *            └─> loop_run (returns after loop_quit) ─┘
  *
  * What lives on the base is made before the start or in posted functions, and freed after the stop
- * and before loop_free. It proves its progress by a beat, for the watchdog. */
+ * and before loop_free. */
 #include <stddef.h>
-#include <stdint.h>
 
 #include "common/error.h"
 
 struct event_base;
 struct loop;
-
-#define LOOP_BEAT_MS 200
 
 typedef void loop_fn(void *arg);
 
@@ -42,10 +39,6 @@ void loop_quit(struct loop *l);
 
 /* loop_quit, and wait for the thread's end. Not from the loop's thread. */
 void loop_stop(struct loop *l);
-
-/* Time of the last sign of progress, CLOCK_MONOTONIC; 0 before the first. At most LOOP_BEAT_MS old
- * in a healthy loop. Thread: any. */
-uint64_t loop_beat_ns(const struct loop *l);
 
 /* Stops it when it runs. NULL is allowed. */
 void loop_free(struct loop *l);

@@ -52,55 +52,20 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 	add_text(out, "\"");
 }
 
-/* le: the bound of a bucket, or NULL. */
-static void add_sample(struct evbuffer *out, const char *name, const char *suffix, va_list labels,
-	const char *le, double value)
+void metric_value(struct evbuffer *out, const char *name, double value, ...)
 {
 	const char *label;
 	char open = '{', buf[32];
 	va_list ap;
 
-	evbuffer_add_printf(out, "%s%s", name, suffix);
-	va_copy(ap, labels);
+	add_text(out, name);
+	va_start(ap, value);
 	while ((label = va_arg(ap, const char *))) {
 		add_label(out, open, label, va_arg(ap, const char *));
 		open = ',';
 	}
 	va_end(ap);
-	if (le) {
-		add_label(out, open, "le", le);
-		open = ',';
-	}
 	if (open == ',')
 		add_text(out, "}");
 	evbuffer_add_printf(out, " %s\n", format_value(value, buf));
-}
-
-void metric_value(struct evbuffer *out, const char *name, double value, ...)
-{
-	va_list ap;
-
-	va_start(ap, value);
-	add_sample(out, name, "", ap, NULL, value);
-	va_end(ap);
-}
-
-void metric_histogram(struct evbuffer *out, const char *name, const double *bounds,
-	const uint64_t *counts, size_t n_bounds, double sum, ...)
-{
-	uint64_t total = 0;
-	char le[32];
-	va_list ap;
-
-	va_start(ap, sum);
-	for (size_t i = 0; i < n_bounds; i++) {
-		total += counts[i];
-		snprintf(le, sizeof(le), "%g", bounds[i]);
-		add_sample(out, name, "_bucket", ap, le, (double)total);
-	}
-	total += counts[n_bounds];
-	add_sample(out, name, "_bucket", ap, "+Inf", (double)total);
-	add_sample(out, name, "_sum", ap, NULL, sum);
-	add_sample(out, name, "_count", ap, NULL, (double)total);
-	va_end(ap);
 }

@@ -8,22 +8,12 @@
  * Names are ours: bps_ prefix, base units, _total for counters. Label values may come from anywhere:
  * quotes, backslashes and line ends are escaped, other control bytes and what is not ASCII become
  * '?' (one bad byte would make the whole scrape fail). Stateless; the thread that owns out. */
-#include <stddef.h>
-#include <stdint.h>
-
 struct evbuffer;
 
-/* The HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
- * "histogram". */
+/* The HELP and TYPE lines, once before the values of a metric. type: "counter" or "gauge". */
 void metric_begin(struct evbuffer *out, const char *name, const char *type, const char *help);
 
 /* One sample. Behind value: pairs of label name and label value, then NULL. */
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
-
-/* The samples of a histogram. bounds: n_bounds upper bounds, growing, without infinity.
- * counts: n_bounds + 1 numbers of observations, each of its own bucket only; the last is above all
- * bounds. Behind sum: labels as in metric_value. */
-void metric_histogram(struct evbuffer *out, const char *name, const double *bounds,
-	const uint64_t *counts, size_t n_bounds, double sum, ...) __attribute__((sentinel));
 #endif

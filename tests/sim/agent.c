@@ -18,6 +18,9 @@
 
 /* ---- around every event ---- */
 
+static void agent_enter(void *owner);
+static void agent_leave(void *owner);
+
 static void on_tick(struct sim *s, struct event *e)
 {
 	struct agent *a = e->p;
@@ -60,14 +63,14 @@ static void work(struct agent *a)
 	}
 }
 
-void agent_enter(void *owner)
+static void agent_enter(void *owner)
 {
 	struct agent *a = owner;
 
 	agt_core_tick(a->core, a->s->now);
 }
 
-void agent_leave(void *owner)
+static void agent_leave(void *owner)
 {
 	struct agent *a = owner;
 	struct sim *s = a->s;

@@ -31,6 +31,9 @@ static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 
 /* ---- around every event of a thread ---- */
 
+static void thread_enter(void *owner);
+static void thread_leave(void *owner);
+
 static void on_tick(struct sim *s, struct event *e)
 {
 	struct thread *t = e->p;
@@ -73,14 +76,14 @@ static void work(struct thread *t)
 	}
 }
 
-void thread_enter(void *owner)
+static void thread_enter(void *owner)
 {
 	struct thread *t = owner;
 
 	srv_core_tick(t->core, t->server->s->now);
 }
 
-void thread_leave(void *owner)
+static void thread_leave(void *owner)
 {
 	struct thread *t = owner;
 	struct sim *s = t->server->s;

@@ -217,7 +217,7 @@ struct member {
 	bool is_welcome, is_connecting;
 	unsigned n_tries;
 	uint64_t instance, view, seq, echo, heard_ns;
-	uint32_t id, term, n_beats;
+	uint32_t id, term;
 	uint64_t cut_to, cut_from; /* until then nothing arrives there, comes from there */
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
@@ -288,8 +288,6 @@ struct server {
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
 bool server_has_job(const struct server *srv);
-void thread_enter(void *owner);
-void thread_leave(void *owner);
 
 /* ---- agents ---- */
 
@@ -335,9 +333,6 @@ struct agent {
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
-void agent_enter(void *owner);
-void agent_leave(void *owner);
-void agent_join(struct agent *a);
 bool agent_is_over(const struct agent *a); /* every worker has its JOB_END */
 
 /* ---- oracle ---- */

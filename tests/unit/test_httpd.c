@@ -408,19 +408,6 @@ static void values_are_exact(void **state)
 			 "a 1.0000000000000001e+300\n");
 }
 
-static void histogram_buckets_are_cumulative(void **state)
-{
-	static const double bounds[] = {0.001, 0.5, 2};
-	static const uint64_t counts[] = {1, 2, 0, 4};
-	struct evbuffer *out = evbuffer_new();
-
-	(void)state;
-	metric_histogram(out, "w", bounds, counts, 3, 12.5, "job", "j", NULL);
-	assert_text(out, "w_bucket{job=\"j\",le=\"0.001\"} 1\nw_bucket{job=\"j\",le=\"0.5\"} 3\n"
-			 "w_bucket{job=\"j\",le=\"2\"} 3\nw_bucket{job=\"j\",le=\"+Inf\"} 7\n"
-			 "w_sum{job=\"j\"} 12.5\nw_count{job=\"j\"} 7\n");
-}
-
 #define WITH_SERVER(test) cmocka_unit_test_setup_teardown(test, fixture_start, fixture_stop)
 
 int main(void)
@@ -441,7 +428,6 @@ int main(void)
 		WITH_SERVER(address_in_use_is_said),
 		cmocka_unit_test(labels_are_escaped),
 		cmocka_unit_test(values_are_exact),
-		cmocka_unit_test(histogram_buckets_are_cumulative),
 	};
 
 	alarm(60); /* the deadline of all waits that have no other */

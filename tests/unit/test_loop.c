@@ -149,19 +149,6 @@ static void loop_in_the_callers_thread_ends_on_quit(void **state)
 	loop_free(l);
 }
 
-static void running_loop_beats(void **state)
-{
-	struct loop *l = start_loop(1);
-	struct timespec ts = {.tv_nsec = 10000000};
-	int left = DEADLINE_S * 100;
-
-	(void)state;
-	while (loop_beat_ns(l) == 0 && left-- > 0)
-		nanosleep(&ts, NULL); /* a beat is polled by nature */
-	assert_true(loop_beat_ns(l) > 0);
-	loop_free(l);
-}
-
 static void free_of_a_loop_that_never_ran_is_fine(void **state)
 {
 	struct err_text err;
@@ -281,7 +268,6 @@ int main(void)
 		cmocka_unit_test(posts_run_in_order_and_all_before_the_stop),
 		cmocka_unit_test(full_queue_refuses_and_recovers),
 		cmocka_unit_test(loop_in_the_callers_thread_ends_on_quit),
-		cmocka_unit_test(running_loop_beats),
 		cmocka_unit_test(free_of_a_loop_that_never_ran_is_fine),
 		cmocka_unit_test(manager_is_told_over_path_and_abstract_socket),
 		cmocka_unit_test(descriptor_goes_along),
