@@ -33,7 +33,7 @@
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
 	uint64_t instance;
-	int listen_fd; /* SOCK_SEQPACKET, listening; owned by the agent from agent_new on */
+	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	uint32_t spin_us;
 	uint32_t max_trainers;
 	uint32_t max_tensors; /* per trainer */
@@ -70,8 +70,8 @@ struct trainer {
 	struct agent *agent;
 	struct job *job; /* from HELLO on */
 	enum trainer_state state;
-	int sock, efd,
-		pidfd; /* pidfd: a forked child may keep the socket open; -1 when there is none */
+	int sock, efd;
+	int pidfd;          /* a forked child may keep the socket open; -1 when there is none */
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
 	uv_timer_t greeting; /* GREETING ends by itself */
@@ -161,8 +161,8 @@ struct agent_figures {
 
 struct agent {
 	struct agent_config cfg;
-	uint32_t
-		sq_entries; /* of a trainer's ring: as many as it may have in flight, so that it is never full */
+	/* Of a trainer's ring: as many as it may have in flight, so that it is never full. */
+	uint32_t sq_entries;
 	struct dataloop *loop;
 	struct xport *x;
 	struct agt_core *core;
@@ -180,35 +180,49 @@ struct agent {
 	struct agent_figures figures;
 };
 
-/* ---- agent.c ---- */
+/* ---- agent.c: for the control thread ---- */
+/* Make it and start its thread. fabric and member must outlive it; cfg is copied.
+ * Errors: negative, with a sentence. */
 int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err);
 /* Drops all trainers, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
-/* From the control thread. Errors: -EAGAIN, -ENOMEM: it is lost. */
+/* What the data thread hears of the scheduler. FORGOTTEN: it has lost all that it knew of this agent. */
 enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END, AGENT_FORGOTTEN };
+/* m: of AGENT_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is lost. */
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
+/* Figures of a moment ago. Thread: any. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
 
-/* ---- trainer.c ---- */
+/* ---- trainer.c: this and what follows for the data thread ---- */
+/* Somebody is at the listening socket. */
 void trainer_accept(struct agent *a);
 /* Drop it: it left, or broke the rules (why is logged as such when is_fault). */
 void trainer_drop(struct trainer *t, bool is_fault, const char *why);
 /* Handle its submissions; true when there were any. */
 bool trainer_poll_ring(struct trainer *t);
+/* Tell it that the agent sleeps from now on; false: its ring has something, do not. */
 bool trainer_may_sleep(struct trainer *t);
+/* The agent is awake: submissions need no system call. */
 void trainer_awake(struct trainer *t);
-/* A round of one of its tensors is over. Told by trainer_flush. */
+/* A round of one of its tensors is over. index: the trainer's own of the tensor; status: 0 or a negative code; workers:
+ * behind the sum. It is woken by trainer_flush. */
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
+/* Wake the trainers that have completions they were not told of. */
 void trainer_flush(struct agent *a);
+/* Send m with n_fds descriptors, lent. A trainer that does not take it is dropped later. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
+/* The only writer of its state; trainer.c has the table of what may follow. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);
 
 /* ---- job.c ---- */
 /* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a sentence. */
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
+/* The trainer is going: if its job is not over, that ends it, with why as the reason. */
 void job_detach(struct trainer *t, const char *why);
+/* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);
+/* What the scheduler says; m is lent. */
 void job_on_joined(struct agent *a, const struct ctl_joined *m);
 void job_on_job(struct agent *a, const struct ctl_job *m);
 void job_on_end(struct agent *a, uint32_t id, int code, const char *text);
@@ -218,13 +232,18 @@ void job_resync_begin(struct agent *a);
 void job_resync_end(struct agent *a);
 /* The scheduler does not know this agent any more: none of its jobs goes on. */
 void job_forget_all(struct agent *a);
+/* The job with that number that has not ended, or NULL. */
 struct job *agent_job(struct agent *a, uint32_t id);
+/* The core's fail callback. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 
 /* ---- tensor.c ---- */
+/* The trainer's DECLARE, answered at once with where the tensors' slots lie, or why there are none. */
 void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d);
-/* Errors: negative, with a sentence: the trainer broke the rules. */
+/* One entry of the trainer's ring, copied and not checked yet.
+ * Errors: negative, with a sentence: the trainer broke the rules. */
 int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);
+/* What the scheduler says; m is lent. */
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
 /* The core's done callback. */
@@ -233,10 +252,13 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 void tensor_fail_pending(struct job *job);
 /* Declare again what the scheduler has not answered. */
 void tensor_declare_unplanned(struct job *job);
+/* After the core has released the job's memory. */
 void tensor_free_all(struct job *job);
 
 /* ---- why.c ---- */
+/* The trainer asks what a tensor waits for; answered from here, or by the scheduler in why_on_text. */
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_on_text(struct agent *a, const struct ctl_why_text *m);
+/* The scheduler asks what this agent's workers wait for: a REPORT. */
 void why_on_probe(struct agent *a, const struct ctl_probe *m);
 #endif

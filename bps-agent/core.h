@@ -61,6 +61,7 @@ struct agt_stats {
 	uint64_t inflight_bytes;
 };
 
+/* cfg and env are copied; x: NULL when agt_core_set_xport follows. Errors: -ENOMEM. */
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
 	struct agt_core **ret);
 /* All connections must be closed before. NULL is allowed. */
@@ -70,7 +71,8 @@ void agt_core_set_xport(struct agt_core *core, struct xport *x);
 
 extern const struct xport_events agt_core_events; /* ctx: the core */
 
-/* This machine's part in a complete job. my_member: index into msg->members; ranks[i] of that member is worker i. */
+/* This machine's part in a complete job. my_member: index into msg->members; ranks[i] of that member is worker i.
+ * Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
 /* Forget a job and its tensors; nothing is reported for rounds in flight. Reads that still run keep their target:
@@ -80,11 +82,13 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 void agt_job_fail(struct agt_job *job, int code);
 
 /* A tensor, as declared locally; it may be submitted before its plan is known. in: one per local worker; staging: may
- * be NULL with one worker. All memory stays valid until release of agt_job_free. */
+ * be NULL with one worker. All memory stays valid until release of agt_job_free. user: for env->done.
+ * Owns: the job has the tensor, and frees it with itself. Errors: -ENOMEM. */
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
-/* The scheduler's answer: id and partitions. */
+/* The scheduler's answer: id and partitions; a second one is ignored.
+ * Errors: BPS_EPROTO it is not about such a tensor; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* This tensor alone is refused: its rounds end with code. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
@@ -113,5 +117,6 @@ bool agt_core_work(struct agt_core *core);
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
+/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in err. */
 int agt_core_check(const struct agt_core *core, struct err_text *err);
 #endif

@@ -30,11 +30,11 @@ struct part {
 	struct link *link; /* where it lives now; NULL: nowhere, or a job of one member */
 	uint64_t pgen;
 	uint64_t round; /* in IDLE: the last complete one, else the one under way */
-	uint64_t
-		prepared_round; /* crc (and the local sum) are those of this round's contribution */
-	struct heap_node node;  /* READY */
-	struct heap_node
-		timer; /* in core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard */
+	/* crc (and the local sum) are those of this round's contribution. */
+	uint64_t prepared_round;
+	struct heap_node node; /* READY */
+	/* In core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard. */
+	struct heap_node timer;
 	TAILQ_ENTRY(part) offered; /* OFFERED */
 	TAILQ_ENTRY(part) owing;   /* link->owing, when owes != 0 */
 	TAILQ_ENTRY(part) home;    /* link->parts */
@@ -140,10 +140,14 @@ struct agt_core {
 #define AGT_BLOCK_ELEMS 8192
 
 /* core.c */
+/* NULL: not known, or closing. */
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
+/* One more partition of the round under way is complete; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
+/* The job fails by what this agent has seen: its rounds end with code, and env->fail tells the scheduler. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Free a job that is closing once none of its reads runs. */
 void agt_job_reads_ended(struct agt_job *job);
 
 /* flow.c */
@@ -159,28 +163,38 @@ void part_stop(struct part *part);
 void part_move(struct part *part, struct link *link, uint64_t pgen);
 /* Its connection is gone, or new: its soft state has to be sent again (A3). */
 void part_restart(struct part *part);
+/* A message of the server at that link; what does not fit is counted as stale, or closes the connection. */
 void part_message(struct link *link, const struct wire_msg *m);
+/* The read of its offer has ended. status: of xport_events.read_done. */
 void part_read_done(struct part *part, int status);
 /* Errors: those of xport_send. */
 int part_send_contrib(struct part *part);
 int part_send_owed(struct part *part, enum part_owe what);
 /* Start reading its offer. False: not now. */
 bool part_fetch(struct part *part);
+/* Its timer in core->timers is due. */
 void part_timer(struct part *part);
 /* Sum a partition of a job of one member into the output. */
 void part_sum_local(struct part *part);
 
 /* link.c */
+/* The link to that thread, made when there is none. NULL: out of memory. */
 struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
+/* The partition, which has none, lives on this link; connect if need be. Errors: -ENOMEM. */
 int link_attach(struct link *link, struct part *part);
+/* It lives nowhere, and must not be in link->ready or link->offered any more. */
 void link_detach(struct part *part);
+/* Send part_send_owed(part, what) when there is credit; nothing without a link. */
 void link_owe(struct part *part, enum part_owe what);
 void link_forgive(struct part *part);
 /* Say GOT for the result that m names, now or when there is credit. */
 void link_got(struct link *link, const struct wire_msg *m);
+/* It may have something to send: link_pump will look, when it is UP. */
 void link_activate(struct link *link);
 /* Send what may be sent, one contribution at most; true when more could follow. */
 bool link_pump(struct link *link);
+/* Without connection, partitions and GOTs. */
 void link_free(struct link *link);
+/* Its timer in core->link_timers is due: connect. */
 void link_retry(struct link *link);
 #endif

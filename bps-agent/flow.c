@@ -416,8 +416,7 @@ static void bad_result(struct part *part)
 	if (++part->n_bad_crc > MAX_BAD_CRC)
 		agt_job_error(part->tensor->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: what server %u sends does not match "
-			"its crc, %u "
-			"times in a row; check that machine's memory and network card",
+			"its crc, %u times in a row; check that machine's memory and network card",
 			part->tensor->id, part->index, (unsigned long long)part->round,
 			part->link ? part->link->server : 0, part->n_bad_crc);
 }
@@ -534,8 +533,7 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 	if (part->n_bad_crc > MAX_BAD_CRC) {
 		agt_job_error(t->job, BPS_EPROTO,
 			"tensor %u partition %u round %llu: server %u received it damaged %u "
-			"times; check the "
-			"network between here and there",
+			"times; check the network between here and there",
 			t->id, part->index, (unsigned long long)part->round, part->link->server,
 			part->n_bad_crc);
 		return;

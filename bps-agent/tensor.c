@@ -182,8 +182,7 @@ static int check_quota(
 	if (bytes > a->cfg.max_bytes || use > a->cfg.max_bytes - bytes)
 		return err_set(err, BPS_EQUOTA,
 			"tensor '%s' needs %zu bytes of shared memory; %llu of %llu are in use on "
-			"this machine "
-			"(bps-agent's setting 'memory')",
+			"this machine (bps-agent's setting 'memory')",
 			d->name, bytes, (unsigned long long)use,
 			(unsigned long long)a->cfg.max_bytes);
 	if (t->n_tensors >= a->cfg.max_tensors)

@@ -52,14 +52,17 @@ struct srv_stats {
 	uint32_t parts, limbo;
 };
 
+/* cfg and env are copied. Errors: -ENOMEM. */
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret);
+/* All connections must be closed before. NULL is allowed. */
 void srv_core_free(struct srv_core *core);
 
 /* Events for the thread's xport, whose ctx is the core. */
 extern const struct xport_events srv_core_events;
 
 /* From the scheduler. A job must be known before its plan. A plan that needs more memory than is left fails
- * the job with BPS_EQUOTA through env->fail. */
+ * the job with BPS_EQUOTA through env->fail. msg and plan are lent.
+ * Errors of srv_core_job: BPS_EPROTO too many members, -ENOMEM: the job is not known. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
@@ -79,6 +82,7 @@ bool srv_core_work(struct srv_core *core);
  * for none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
+/* Figures of now, for the core's own thread. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 
 /* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in err. */

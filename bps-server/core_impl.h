@@ -95,8 +95,8 @@ struct slot {
 	uint64_t donor_deadline_ns;
 	TAILQ_ENTRY(slot) work;    /* core->work when is_queued */
 	TAILQ_ENTRY(slot) waiting; /* core->donating when DONATING */
-	TAILQ_ENTRY(slot)
-	holding; /* core->holding when is_holding: OPEN with staged contributions */
+	/* core->holding when is_holding: OPEN with staged contributions */
+	TAILQ_ENTRY(slot) holding;
 };
 
 struct part {
@@ -183,8 +183,11 @@ struct srv_core {
 #endif
 
 /* core.c */
+/* NULL: not known here. */
 struct job *srv_job_find(struct srv_core *core, uint32_t id);
+/* NULL: not known here, or of another thread. */
 struct part *srv_part_find(const struct job *job, uint32_t tensor, uint32_t part);
+/* The first failure of a job is kept and told through env->fail; nothing is summed for it any more. */
 void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
@@ -195,6 +198,7 @@ void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m);
 /* slots.c */
 /* The slot of a round (S3); it may hold another round. */
 struct slot *part_slot(struct part *part, uint64_t round);
+/* The only writers of the states; the tables of what may follow are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
 /* The member is owed a message, sent at once or when there is credit; nothing if it is not connected. */
@@ -205,6 +209,7 @@ void peer_send_owed(struct peer *peer);
 void slots_peer_down(struct srv_core *core, struct peer *peer);
 /* Back to EMPTY (S6); a result that may still be read goes to limbo. */
 void slot_clear(struct srv_core *core, struct slot *slot);
+/* The seat is as at the start of a pgen. It must not be STAGED: clear the slots first. */
 void seat_clear(struct srv_core *core, struct seat *seat);
 /* The seat's contribution lies in seat->buf and is right: it counts from now on. */
 void seat_staged(struct srv_core *core, struct seat *seat);
@@ -226,27 +231,34 @@ void *slot_result(struct srv_core *core, struct slot *slot);
 void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg *m);
 
 /* reads.c */
+/* Read seat->offer when it is its turn; the seat was IDLE and is connected. */
 void reads_want(struct srv_core *core, struct seat *seat);
+/* Its offer is not needed any more; a read that runs ends without effect. A STAGED seat stays so. */
 void reads_forget(struct srv_core *core, struct seat *seat);
+/* The seat was parked and queues again. */
 void reads_unpark(struct srv_core *core, struct seat *seat);
+/* Start the reads that windows and staging allow. */
 void reads_pump(struct srv_core *core);
+/* Room in the peer's queue for all partitions that are here; also after there are more. Errors: -ENOMEM. */
 int reads_peer_up(struct srv_core *core, struct peer *peer);
+/* xport_events.read_done; ctx is the core. */
 void reads_done(void *ctx, struct xport_read *rd, int status);
 /* Nobody waits for this read any more. */
 void fetch_detach(struct fetch *f);
-/* Staging for a member's contribution. NULL: there is none (relief is under way), or with *ret_is_early set the sum
+/* Staging for a member's contribution, back by staging_put. NULL: there is none (relief is under way), or with *ret_is_early set the sum
  * is ordered, memory is short, and others are before it. */
 struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_put(struct srv_core *core, struct buf *buf);
 
 /* sums.c */
+/* srv_core_work folds what the slot has staged. */
 void sums_queue(struct srv_core *core, struct slot *slot);
 /* Forget staged contributions and the accumulator. */
 void sums_discard(struct srv_core *core, struct slot *slot);
 /* Would a pass set staging free? */
 bool sums_can_fold(const struct slot *slot);
-/* Fold all that can be folded, to free staging. */
+/* Queue all that can be folded, to free staging. */
 void sums_relieve(struct srv_core *core);
 
 static inline bool part_is_ordered(const struct part *part)

@@ -81,9 +81,8 @@ static bool echo_agrees(
 	host = part->job->members[seat->member].agent;
 	srv_job_fail(core, part->job, BPS_EDIVERGED,
 		"tensor %u partition %u: member %u (agent %u) holds another result of round %llu "
-		"than the "
-		"others (crc %08x against %08x); memory corruption or a bug, restart from a "
-		"checkpoint",
+		"than the others (crc %08x against %08x); memory corruption or a bug, restart "
+		"from a checkpoint",
 		part->tensor, part->index, seat->member, host, (unsigned long long)m->round - 1,
 		m->contrib.crc_prev, want);
 	return false;

@@ -16,6 +16,8 @@ struct thread_config {
 	void *ctx;
 };
 
+/* Make and start it. fabric must outlive it; cfg is copied. Thread: control, as for all that follows.
+ * Errors: negative, with a sentence. */
 int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct thread **ret,
 	struct err_text *err);
 /* Closes all connections, joins, frees. NULL is allowed. */

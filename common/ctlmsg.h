@@ -117,8 +117,8 @@ struct ctl_peer {
 };
 struct ctl_peers {
 	uint64_t view;
-	struct ctl_peer *
-		peers; /* agents get servers, servers get agents; only what changed, after the first */
+	/* Agents get servers, servers get agents; only what changed, after the first. */
+	struct ctl_peer *peers;
 	uint32_t n_peers;
 };
 

@@ -1,7 +1,7 @@
 #ifndef BPSCLIENT_SESSION_H
 #define BPSCLIENT_SESSION_H
 /* A worker's attachment to its machine's agent: the socket, the control page, the arenas. What tensors are
- * and when a round is complete is not known here (tensor.h).
+ * and when a round is complete is not known here (client.h).
  *
  *   session_open ── JOINED ── session_fail (job failed, agent gone, protocol broken) ── session_close
  *
