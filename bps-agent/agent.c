@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
@@ -108,7 +109,7 @@ static uint64_t core_random(void *ctx)
 
 	(void)ctx;
 	if (getrandom(&v, sizeof(v), GRND_NONBLOCK) != sizeof(v))
-		v = dataloop_now_ns();
+		v = clock_now_ns();
 	return v;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "common/clock.h"
 #include "common/dtype.h"
 #include "common/log.h"
 
@@ -357,7 +358,7 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 			(unsigned long long)tw->submitted);
 	tw->submitted = e->round;
 	tw->op = e->op;
-	tw->since_ns = t->quiet_since_ns = dataloop_now_ns();
+	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
 		/* The tensor's own reason says more than the end of the job that may follow from it. */

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "common/clock.h"
 #include "common/log.h"
 
 /* A connection must say HELLO within this time. */
@@ -391,7 +392,7 @@ void trainer_accept(struct agent *a)
 		.pid = cred.pid,
 		.uid = cred.uid,
 		.rank = CTL_NO_ID,
-		.quiet_since_ns = dataloop_now_ns()};
+		.quiet_since_ns = clock_now_ns()};
 	TAILQ_INSERT_TAIL(&a->trainers, t, link);
 	a->n_trainers++;
 	uv_timer_init(dataloop_uv(a->loop), &t->greeting);

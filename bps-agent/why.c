@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "common/clock.h"
 #include "common/dtype.h"
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
@@ -172,7 +173,7 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 	char text[CTL_TEXT_MAX + 1] = "";
 	struct ctl_msg m = {
 		.type = CTL_REPORT, .report = {.seq = p->seq, .job = p->job, .text = text}};
-	uint64_t now = dataloop_now_ns();
+	uint64_t now = clock_now_ns();
 	struct trainer *t;
 	uint32_t n = 0;
 

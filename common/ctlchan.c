@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <event2/buffer.h>
@@ -18,6 +17,7 @@
 #include <event2/event.h>
 #include <event2/listener.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 
 #define FLUSH_TIMEOUT_MS       1000
@@ -81,14 +81,6 @@ struct ctllisten {
 	unsigned n_unlogged;
 };
 
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 static void arm(struct event *timer, uint32_t ms)
 {
 	struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
@@ -140,7 +132,7 @@ static bool is_open(const struct ctlchan *c)
 
 static void log_refusal(struct ctllisten *l, const struct ctlchan *c)
 {
-	uint64_t now = now_ms();
+	uint64_t now = clock_now_ms();
 
 	if (now < l->next_log_ms) {
 		l->n_unlogged++;

@@ -3,11 +3,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <event2/event.h>
 #include <event2/util.h>
 
+#include "common/clock.h"
 #include "common/ctlchan.h"
 #include "common/log.h"
 #include "common/resolve.h"
@@ -34,14 +34,6 @@ struct ctlclient {
 	size_t next_addr;
 	size_t next_number; /* of the name's numbers */
 };
-
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 /* Attempts at 0, 100 and 300 ms, then 0.4 to 2 s after the last, spread evenly. */
 static uint32_t backoff_ms(unsigned n_failed)
@@ -77,7 +69,7 @@ static void on_opened(void *arg, struct ctlchan *chan)
 
 	(void)chan;
 	c->state = UP;
-	c->up_since_ms = now_ms();
+	c->up_since_ms = clock_now_ms();
 	c->ops->up(c->arg, c);
 }
 
@@ -101,7 +93,7 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 		attempt_failed(c, reason);
 		return;
 	}
-	if (now_ms() - c->up_since_ms >= STABLE_MS)
+	if (clock_now_ms() - c->up_since_ms >= STABLE_MS)
 		c->n_failed = 0;
 	wait_for_retry(c);
 	c->ops->down(c->arg, c, reason, true);

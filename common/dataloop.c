@@ -7,8 +7,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "common/clock.h"
 #include "common/fabric.h"
 
 /* How long one turn may work before it looks at the descriptors. */
@@ -46,14 +46,6 @@ struct dataloop {
 	struct post *posts;
 	size_t cap, head, n;
 };
-
-uint64_t dataloop_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
 
 static bool pop_post(struct dataloop *l, struct post *ret)
 {
@@ -102,7 +94,7 @@ static void on_timer(uv_timer_t *t)
 
 void dataloop_beat(struct dataloop *l)
 {
-	atomic_store_explicit(&l->beat_ns, dataloop_now_ns(), memory_order_relaxed);
+	atomic_store_explicit(&l->beat_ns, clock_now_ns(), memory_order_relaxed);
 }
 
 static void on_beat(uv_timer_t *t)
@@ -136,7 +128,7 @@ static bool has_posts(struct dataloop *l)
 /* Work until there is nothing to do or the turn is over. True: there is more. */
 static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 {
-	uint64_t start = dataloop_now_ns(), now = start, next;
+	uint64_t start = clock_now_ns(), now = start, next;
 	bool more, any = false;
 
 	do {
@@ -144,7 +136,7 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 		more = l->ops->work(l->ctx); /* first: what it queues leaves with the poll */
 		more |= l->x && fabric_poll(l->x, now) > 0;
 		any |= more;
-		now = dataloop_now_ns();
+		now = clock_now_ns();
 	} while (more && now - start < TURN_NS);
 	if (l->x && (next = fabric_next_deadline(l->x)) < *ret_deadline)
 		*ret_deadline = next;
@@ -166,7 +158,7 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	uint64_t after;
 
 	sched_yield();
-	after = dataloop_now_ns();
+	after = clock_now_ns();
 	if (after - now_ns < YIELD_TOO_LONG_NS)
 		return;
 	if (after - l->no_spin_until_ns > 2 * NO_SPIN_MAX_NS)
@@ -251,7 +243,7 @@ int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	uv_prepare_start(&l->prepare, on_prepare);
 	uv_check_start(&l->check, on_check);
 	uv_timer_start(&l->beat, on_beat, 0, DATALOOP_BEAT_MS);
-	atomic_store(&l->beat_ns, dataloop_now_ns());
+	atomic_store(&l->beat_ns, clock_now_ns());
 	*ret = l;
 	return 0;
 }

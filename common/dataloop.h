@@ -52,6 +52,4 @@ void dataloop_beat(struct dataloop *l);
 /* Time of the last turn; at most DATALOOP_BEAT_MS old in a healthy thread. Thread: any. */
 #define DATALOOP_BEAT_MS 250
 uint64_t dataloop_beat_ns(const struct dataloop *l);
-
-uint64_t dataloop_now_ns(void);
 #endif

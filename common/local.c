@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/ctlmsg.h"
 
 /* ---- control page ---- */
@@ -147,14 +148,6 @@ static long futex(_Atomic uint32_t *word, int op, uint32_t val, const struct tim
 	return syscall(SYS_futex, word, op, val, timeout, NULL, 0);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static void cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -192,12 +185,12 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 	long rc = 0;
 
 	if (spin_ns) {
-		start_ns = now_ns();
+		start_ns = clock_now_ns();
 		do {
 			if (atomic_load(&c->done_seq) != seen)
 				return 0;
 			cpu_relax();
-		} while (now_ns() - start_ns < spin_ns);
+		} while (clock_now_ns() - start_ns < spin_ns);
 	}
 	atomic_fetch_add(&c->trainer_waits, 1);
 	if (atomic_load(&c->done_seq) == seen)
@@ -360,7 +353,7 @@ static int wait_ready(int sock, short events, uint32_t timeout_ms, uint64_t dead
 	if (!timeout_ms)
 		return -EAGAIN;
 	do {
-		now = now_ns();
+		now = clock_now_ns();
 		left_ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
 		rc = poll(&pfd, 1, left_ms > INT_MAX ? INT_MAX : (int)left_ms);
 	} while (rc < 0 && errno == EINTR);
@@ -371,7 +364,7 @@ static int wait_ready(int sock, short events, uint32_t timeout_ms, uint64_t dead
 
 static uint64_t deadline_of(uint32_t timeout_ms)
 {
-	return timeout_ms ? now_ns() + (uint64_t)timeout_ms * 1000000u : 0;
+	return timeout_ms ? clock_now_ns() + (uint64_t)timeout_ms * 1000000u : 0;
 }
 
 union cmsg_room {

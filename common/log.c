@@ -5,8 +5,9 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "common/clock.h"
 
 static atomic_int level_now = LOG_INFO;
 
@@ -67,11 +68,8 @@ void log_write(enum log_level level, const char *fmt, ...)
 
 bool log_rate_pass(struct log_rate *r, uint32_t *ret_swallowed)
 {
-	struct timespec ts;
-	uint64_t now_ms, window;
+	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS, window;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	now_ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000 + LOG_RATE_MS;
 	window = atomic_load(&r->window_ms);
 	if (now_ms - window >= LOG_RATE_MS &&
 		atomic_compare_exchange_strong(&r->window_ms, &window, now_ms))

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/ctlclient.h"
-#include "common/dataloop.h"
 #include "common/log.h"
 #include "common/loop.h"
 
@@ -221,7 +221,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	m->has_cluster_id = true;
 	m->beat_ms = w->beat_ms ? w->beat_ms : 500;
 	m->dead_ms = w->dead_ms ? w->dead_ms : 5000;
-	m->last_heard_ns = dataloop_now_ns();
+	m->last_heard_ns = clock_now_ns();
 	tv = (struct timeval){m->beat_ms / 1000, (suseconds_t)(m->beat_ms % 1000) * 1000};
 	event_add(m->beat_timer, &tv);
 	atomic_store(&m->is_up, true);
@@ -239,7 +239,7 @@ static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	if (!atomic_load(&m->is_up))
 		return;
-	if (dataloop_now_ns() - m->last_heard_ns > (uint64_t)m->dead_ms * 1000000) {
+	if (clock_now_ns() - m->last_heard_ns > (uint64_t)m->dead_ms * 1000000) {
 		ctlclient_drop(m->client, "the scheduler is silent");
 		return;
 	}
@@ -313,7 +313,7 @@ static void client_frame(
 	struct member_msg *in = calloc(1, sizeof(*in));
 	struct err_text err = {0};
 
-	m->last_heard_ns = dataloop_now_ns();
+	m->last_heard_ns = clock_now_ns();
 	if (!in)
 		return;
 	in->refs = 1;
@@ -338,7 +338,7 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 		log_rated(LOG_WARN, "cannot reach the scheduler, trying again: why=%s", reason);
 	if (!atomic_exchange(&m->is_up, false))
 		return;
-	atomic_store(&m->down_since, dataloop_now_ns());
+	atomic_store(&m->down_since, clock_now_ns());
 	m->ops->down(m->ctx, reason);
 }
 
@@ -363,7 +363,7 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	copy_text(m->host, sizeof(m->host), cfg->host);
 	copy_text(m->data_addr, sizeof(m->data_addr), cfg->data_addr);
 	pthread_mutex_init(&m->lock, NULL);
-	atomic_store(&m->down_since, dataloop_now_ns());
+	atomic_store(&m->down_since, clock_now_ns());
 	m->beat_timer = event_new(loop_base(loop), -1, EV_PERSIST, on_beat_timer, m);
 	conf.addrs[0] = cfg->scheduler;
 	snprintf(identity, sizeof(identity), "%s:%s", cfg->role == ROLE_SERVER ? "server" : "agent",
@@ -402,5 +402,5 @@ uint64_t member_down_ms(const struct member *m)
 {
 	if (atomic_load(&m->is_up))
 		return 0;
-	return (dataloop_now_ns() - atomic_load(&m->down_since)) / 1000000;
+	return (clock_now_ns() - atomic_load(&m->down_since)) / 1000000;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sysexits.h>
 
-#include "common/dataloop.h"
+#include "common/clock.h"
 #include "common/log.h"
 
 /* A data thread that has not turned for so long hangs. */
@@ -125,7 +125,7 @@ void node_refused(struct node *n, int code)
 bool node_probe(
 	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err)
 {
-	uint64_t now = dataloop_now_ns();
+	uint64_t now = clock_now_ns();
 
 	if (beat_ns && now > beat_ns && now - beat_ns > STUCK_NS)
 		err_set(err, -EIO, "a data thread hangs for %.1f s", (double)(now - beat_ns) / 1e9);

@@ -7,6 +7,8 @@
 
 #include "libbpsclient/text.h"
 
+#include "common/clock.h"
+
 /* Collectives are sums of bytes of which all but one worker's are zero, cut into pieces of a few fixed sizes so
  * that any amount of data needs four tensors. They are submitted above all gradients: somebody blocks on them. */
 
@@ -31,7 +33,7 @@ static int begin(struct collect *c, struct bps *b, uint32_t timeout_ms)
 			BPS_EBUSY, "another thread is in a collective of job '%s'", b->options.job);
 	c->b = b;
 	c->timeout_ms = timeout_ms ? timeout_ms : b->options.timeout_ms;
-	c->deadline_ns = session_now_ns() + (uint64_t)c->timeout_ms * 1000000u;
+	c->deadline_ns = clock_now_ns() + (uint64_t)c->timeout_ms * 1000000u;
 	return 0;
 }
 

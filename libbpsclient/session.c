@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/ctlmsg.h"
 
 #define NS_PER_MS  1000000u
@@ -26,23 +27,15 @@ struct frame {
 	unsigned n_fds;
 };
 
-uint64_t session_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
 static uint64_t deadline_in(uint32_t timeout_ms)
 {
-	return session_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
+	return clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
 }
 
 /* Milliseconds that are left, rounded up; 0 when the deadline has passed. */
 static uint32_t left_ms(uint64_t deadline_ns)
 {
-	uint64_t now = session_now_ns();
+	uint64_t now = clock_now_ns();
 	uint64_t ms = now < deadline_ns ? (deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
 
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
@@ -586,7 +579,7 @@ void session_publish(struct session *s)
 
 int session_look(struct session *s)
 {
-	uint64_t now = session_now_ns();
+	uint64_t now = clock_now_ns();
 	uint64_t due = atomic_load_explicit(&s->look_due_ns, memory_order_relaxed);
 
 	/* Relaxed: the exchange only chooses one thread, what it finds is under the turn. */

@@ -82,6 +82,4 @@ void session_publish(struct session *s);
 int session_look(struct session *s);
 /* The failure's code and sentence, or 0. */
 int session_failure(struct session *s, struct err_text *ret);
-
-uint64_t session_now_ns(void);
 #endif

@@ -6,6 +6,8 @@
 
 #include "libbpsclient/text.h"
 
+#include "common/clock.h"
+
 /* Longest sleep between looks at the socket: a dead agent wakes nobody. */
 #define SLICE_NS (500u * 1000000u)
 
@@ -47,7 +49,7 @@ int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 		code = session_look(s);
 		if (code && !tensor_is_done(t))
 			return tensor_explain(t, code);
-		now = session_now_ns();
+		now = clock_now_ns();
 		if (now >= deadline_ns)
 			return explain_timeout(t, timeout_ms);
 		local_done_wait(s->control, seen, spin_ns,
@@ -59,7 +61,7 @@ int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 
 static uint64_t deadline_of(uint32_t timeout_ms)
 {
-	return session_now_ns() + (uint64_t)timeout_ms * 1000000u;
+	return clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
 }
 
 int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms)

@@ -25,9 +25,9 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/local.h"
 #include "common/log.h"
 
@@ -86,17 +86,9 @@ struct run {
 	uint64_t timeout_at; /* 0: never */
 };
 
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 static int left_ms(uint64_t deadline_ms)
 {
-	uint64_t now = now_ms();
+	uint64_t now = clock_now_ms();
 
 	if (!deadline_ms)
 		return -1;
@@ -464,7 +456,7 @@ static void describe_exit(const char *who, int code)
 /* Send TERM to n children, and KILL to those that are left at the end of the grace. */
 static void stop_all(struct child *c, unsigned n, uint64_t grace_ms)
 {
-	uint64_t deadline = now_ms() + grace_ms;
+	uint64_t deadline = clock_now_ms() + grace_ms;
 	struct pollfd p;
 
 	for (unsigned i = 0; i < n; i++)
@@ -517,7 +509,7 @@ static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsig
 {
 	struct pollfd p[] = {
 		{.fd = c->ready_fd, .events = POLLIN}, {.fd = r->signal_fd, .events = POLLIN}};
-	uint64_t deadline = now_ms() + READY_MS;
+	uint64_t deadline = clock_now_ms() + READY_MS;
 	char text[128] = "";
 	size_t n = 0;
 	ssize_t got = 1;
@@ -777,7 +769,7 @@ static void begin_stop(struct run *r, int sig)
 	for (unsigned i = 0; i < r->o.n; i++)
 		signal_child(&r->trainers[i], r->is_stopping ? SIGKILL : sig);
 	if (!r->is_stopping)
-		r->kill_ms = now_ms() + GRACE_MS;
+		r->kill_ms = clock_now_ms() + GRACE_MS;
 	r->is_stopping = true;
 }
 
@@ -814,7 +806,7 @@ static void take_signal(struct run *r)
 
 static void check_deadlines(struct run *r)
 {
-	uint64_t now = now_ms();
+	uint64_t now = clock_now_ms();
 
 	if (r->timeout_at && now >= r->timeout_at && !r->is_stopping) {
 		say("the job is not done after %u ms", r->o.timeout_ms);
@@ -858,7 +850,9 @@ static int run_trainers(struct run *r)
 	if (!p)
 		return -ENOMEM;
 	while (has_trainers(r)) {
-		due = r->kill_ms ? r->kill_ms : r->is_stopping ? now_ms() + 1000 : r->timeout_at;
+		due = r->kill_ms       ? r->kill_ms
+		      : r->is_stopping ? clock_now_ms() + 1000
+				       : r->timeout_at;
 		poll(p, fill_poll(r, p), left_ms(due));
 		if (p[0].revents)
 			take_signal(r);
@@ -944,7 +938,7 @@ static int run_job(struct run *r)
 	if (!r->o.agent)
 		rc = start_daemons(r);
 	if (r->o.timeout_ms)
-		r->timeout_at = now_ms() + r->o.timeout_ms;
+		r->timeout_at = clock_now_ms() + r->o.timeout_ms;
 	for (unsigned i = 0; !rc && i < r->o.n; i++)
 		rc = start_trainer(r, i);
 	if (rc < 0) {

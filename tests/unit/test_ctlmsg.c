@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "common/error.h"
+#include "tests/unit/hex.h"
 
 #define N_ROUND_TRIPS 200
 #define SEED          0x9e3779b97f4a7c15
@@ -86,27 +87,6 @@ static const struct golden {
 		  " 64000000 08000000 0c00000000000000 5a000000 01"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
-
-static unsigned nibble(char c)
-{
-	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
-}
-
-static size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
-{
-	size_t n = 0;
-
-	while (*hex) {
-		if (*hex == ' ') {
-			hex++;
-			continue;
-		}
-		assert_true(n < room);
-		ret[n++] = (uint8_t)(nibble(hex[0]) << 4 | nibble(hex[1]));
-		hex += 2;
-	}
-	return n;
-}
 
 /* Decodes a copy that is exactly as large as its content and gone afterwards, so that a sanitizer sees
  * every byte too far and every pointer into it. */

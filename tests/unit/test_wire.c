@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/hex.h"
+
 #define ROOM 512
 
 /* Fields that every golden message of a partition shares. */
@@ -88,27 +90,6 @@ static const struct golden {
 		" 5655" HEX_CREDITS HEX_8},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
-
-static unsigned nibble(char c)
-{
-	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
-}
-
-static size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
-{
-	size_t n = 0;
-
-	while (*hex) {
-		if (*hex == ' ') {
-			hex++;
-			continue;
-		}
-		assert_true(n < room);
-		ret[n++] = (uint8_t)(nibble(hex[0]) << 4 | nibble(hex[1]));
-		hex += 2;
-	}
-	return n;
-}
 
 /* An aligned copy that is exactly as large as its content, so that a sanitizer sees every byte too far. */
 static uint8_t *exact_dup(const void *bytes, size_t n)

@@ -1,0 +1,28 @@
+#ifndef BPS_TESTS_UNIT_HEX_H
+#define BPS_TESTS_UNIT_HEX_H
+/* Golden bytes as tests write them: lower-case hexadecimal digits in pairs, with spaces between where they please. */
+#include <stddef.h>
+#include <stdint.h>
+
+static inline unsigned hex_nibble(char c)
+{
+	return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
+}
+
+/* Returns the number of bytes; more than room end the test. Include behind cmocka.h. */
+static inline size_t hex_parse(const char *hex, uint8_t *ret, size_t room)
+{
+	size_t n = 0;
+
+	while (*hex) {
+		if (*hex == ' ') {
+			hex++;
+			continue;
+		}
+		assert_true(n < room);
+		ret[n++] = (uint8_t)(hex_nibble(hex[0]) << 4 | hex_nibble(hex[1]));
+		hex += 2;
+	}
+	return n;
+}
+#endif
