@@ -161,14 +161,7 @@ void link_forgive(struct part *part)
 
 void link_got(struct link *link, const struct wire_msg *m)
 {
-	struct wire_msg got = {.type = WIRE_GOT,
-		.pgen = m->pgen,
-		.round = m->round,
-		.job = m->job,
-		.tensor = m->tensor,
-		.part = m->part,
-		.member = m->member,
-		.segment = WIRE_NO_SEGMENT};
+	struct wire_msg got = wire_answer(m, WIRE_GOT);
 	struct got *g;
 
 	if (link->state != LINK_UP)

@@ -166,13 +166,6 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	return node_probe(&app->node, probe, f.beat_ns, err);
 }
 
-static void one_metric(
-	struct evbuffer *out, const char *name, const char *type, const char *help, double v)
-{
-	metric_begin(out, name, type, help);
-	metric_value(out, name, v, NULL);
-}
-
 static void http_metrics(void *arg, struct evbuffer *out)
 {
 	struct app *app = arg;
@@ -184,22 +177,22 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	fabric_stats(app->node.fabric, &net);
 	metric_begin(out, "bps_build_info", "gauge", "version of this program");
 	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
-	one_metric(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
+	metric_one(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
 		(double)net.rx_bytes);
-	one_metric(out, "bps_agent_sent_bytes_total", "counter", "bytes sent to servers",
+	metric_one(out, "bps_agent_sent_bytes_total", "counter", "bytes sent to servers",
 		(double)net.tx_bytes);
-	one_metric(out, "bps_agent_inflight_bytes", "gauge", "bytes pushed whose sum is not in yet",
+	metric_one(out, "bps_agent_inflight_bytes", "gauge", "bytes pushed whose sum is not in yet",
 		(double)f.core.inflight_bytes);
-	one_metric(out, "bps_agent_repush_total", "counter", "contributions sent again",
+	metric_one(out, "bps_agent_repush_total", "counter", "contributions sent again",
 		(double)f.core.repushes);
-	one_metric(out, "bps_agent_reconnects_total", "counter", "data connections lost",
+	metric_one(out, "bps_agent_reconnects_total", "counter", "data connections lost",
 		(double)f.core.reconnects);
-	one_metric(out, "bps_agent_crc_errors_total", "counter", "payloads with a wrong crc",
+	metric_one(out, "bps_agent_crc_errors_total", "counter", "payloads with a wrong crc",
 		(double)f.core.crc_errors);
-	one_metric(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
+	metric_one(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
 		(double)f.core.rounds);
-	one_metric(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
-	one_metric(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
+	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
+	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);
 }
 

@@ -211,8 +211,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 
 static void counter(struct evbuffer *out, const char *name, const char *help, uint64_t v)
 {
-	metric_begin(out, name, "counter", help);
-	metric_value(out, name, (double)v, NULL);
+	metric_one(out, name, "counter", help, (double)v);
 }
 
 static void http_metrics(void *arg, struct evbuffer *out)
@@ -243,8 +242,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_value(out, "bps_server_memory_bytes", (double)s.sums_used, "kind", "sums", NULL);
 	metric_value(
 		out, "bps_server_memory_bytes", (double)s.staging_used, "kind", "staging", NULL);
-	metric_begin(out, "bps_server_connections", "gauge", "data connections");
-	metric_value(out, "bps_server_connections", f.connections, NULL);
+	metric_one(out, "bps_server_connections", "gauge", "data connections", f.connections);
 }
 
 static void http_status(void *arg, struct httpd_request *req)

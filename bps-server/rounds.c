@@ -250,14 +250,7 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 /* A partition that is not here, or not yet under that pgen: the plan may be on its way to us. */
 static void reply_again(struct peer *peer, const struct wire_msg *m)
 {
-	struct wire_msg r = {.type = WIRE_AGAIN,
-		.pgen = m->pgen,
-		.round = m->round,
-		.job = m->job,
-		.tensor = m->tensor,
-		.part = m->part,
-		.member = m->member,
-		.segment = WIRE_NO_SEGMENT};
+	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
 
 	if (m->type == WIRE_CONTRIB || m->type == WIRE_HAVE)
 		xport_send(peer->conn, &r); /* refused: the agent's own timer sends it again */

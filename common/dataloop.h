@@ -29,13 +29,15 @@ struct dataloop_ops {
 	void (*awake)(void *ctx);
 };
 
-/* spin_us: how long to look for work before blocking. queue_count: posts that may wait. */
+/* spin_us: how long to look for work before blocking. queue_count: posts that may wait. ops must outlive it.
+ * Errors: negative, with a sentence. */
 int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err);
 /* The transport that it polls; before start. */
 void dataloop_attach(struct dataloop *l, struct xport *x);
 /* For the owner's handles; before start, or on the thread. */
 uv_loop_t *dataloop_uv(struct dataloop *l);
+/* Errors: -errno, with a sentence. */
 int dataloop_start(struct dataloop *l, struct err_text *err);
 
 /* Run fn(arg) on the thread, in the order of posting. Thread: any. Errors: -EAGAIN the queue is full. */

@@ -24,7 +24,9 @@ static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 /* Make room for cap nodes in all. Errors: -ENOMEM. */
 int heap_reserve(struct heap *h, size_t cap);
 void heap_fini(struct heap *h);
+/* n is in no heap, and there is room. */
 void heap_push(struct heap *h, struct heap_node *n);
+/* n is in h. */
 void heap_remove(struct heap *h, struct heap_node *n);
 static inline struct heap_node *heap_min(const struct heap *h)
 {

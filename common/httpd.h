@@ -46,6 +46,7 @@ struct httpd_ops {
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
 
+/* The bound port, also when 0 was asked for. */
 uint16_t httpd_port(const struct httpd *h);
 
 /* Answer a status request and free it. Owns: takes root (a json_t reference); NULL answers 500.

@@ -40,6 +40,7 @@ struct member_msg {
 	void *mem;
 	_Atomic uint32_t refs;
 };
+/* Thread: any. unref takes NULL; the last one frees. */
 struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
 
@@ -57,6 +58,8 @@ struct member_ops {
 	void (*refused)(void *ctx, int code, const char *text);
 };
 
+/* Start to connect; HELLO goes by itself. cfg is copied; loop and ops must outlive the member.
+ * Errors: negative, with a sentence. */
 int member_new(struct member **ret, struct loop *loop, const struct member_config *cfg,
 	const struct member_ops *ops, void *ctx, struct err_text *err);
 /* On the loop's thread, or after it has stopped. NULL is allowed. */
@@ -66,6 +69,7 @@ void member_free(struct member *m);
  * Errors: BPS_ENOSCHED not up; -EAGAIN, -ENOMEM: up comes again soon for this. */
 int member_send(struct member *m, const struct ctl_msg *msg);
 
+/* Thread: any. */
 bool member_is_up(const struct member *m);
 /* Milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
 uint64_t member_down_ms(const struct member *m);

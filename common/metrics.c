@@ -69,3 +69,10 @@ void metric_value(struct evbuffer *out, const char *name, double value, ...)
 		add_text(out, "}");
 	evbuffer_add_printf(out, " %s\n", format_value(value, buf));
 }
+
+void metric_one(
+	struct evbuffer *out, const char *name, const char *type, const char *help, double value)
+{
+	metric_begin(out, name, type, help);
+	metric_value(out, name, value, NULL);
+}

@@ -16,4 +16,8 @@ void metric_begin(struct evbuffer *out, const char *name, const char *type, cons
 /* One sample. Behind value: pairs of label name and label value, then NULL. */
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
+
+/* A metric of one sample without labels: metric_begin and metric_value. */
+void metric_one(
+	struct evbuffer *out, const char *name, const char *type, const char *help, double value);
 #endif

@@ -26,7 +26,7 @@ struct buf {
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
-/* segment_bytes: a power of two >= POOL_MIN_BYTES, the largest request; limit_bytes: of all segments. */
+/* NULL: out of memory. segment_bytes: a power of two >= POOL_MIN_BYTES, the largest request; limit_bytes: of all segments. */
 struct pool *pool_new(
 	size_t segment_bytes, size_t limit_bytes, pool_segment_fn segment_fn, void *ctx);
 /* The segments' memory belongs to whoever made it. NULL is allowed. */

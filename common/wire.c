@@ -97,6 +97,18 @@ static const struct rule *rule_find(unsigned type)
 	return type < WIRE_TYPE_END && rules[type].name ? &rules[type] : NULL;
 }
 
+struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type)
+{
+	return (struct wire_msg){.type = (uint8_t)type,
+		.pgen = m->pgen,
+		.round = m->round,
+		.job = m->job,
+		.tensor = m->tensor,
+		.part = m->part,
+		.member = m->member,
+		.segment = WIRE_NO_SEGMENT};
+}
+
 const char *wire_type_name(unsigned type)
 {
 	const struct rule *rule = rule_find(type);

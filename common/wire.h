@@ -106,6 +106,9 @@ size_t wire_encode(const struct wire_msg *m, void *buf);
  * Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
+/* A message without tail or payload, about the partition, placement, round and member of m. */
+struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
+
 const char *wire_type_name(unsigned type);
 
 static inline bool member_set_has(const struct member_set *s, unsigned i)
