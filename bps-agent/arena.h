@@ -5,7 +5,6 @@
  * the whole set, when its job is gone.
  *
  * Thread: that of the transport. */
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
 /* The local part of jobs: which trainers are here, and how they join, finish and are lost. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,12 +8,20 @@
 #include "bps-agent/agent.h"
 #include "common/log.h"
 
-static const char *const job_states[] = {"forming", "running", "ended"};
+static const struct {
+	const char *name;
+	unsigned next; /* bit per enum job_state */
+} job_states[] = {
+	[JOB_FORMING] = {"forming", 1u << JOB_RUNNING | 1u << JOB_ENDED},
+	[JOB_RUNNING] = {"running", 1u << JOB_ENDED},
+	[JOB_ENDED] = {"ended", 0},
+};
 
 static void job_set_state(struct job *job, enum job_state state, const char *why)
 {
-	log_info("job %s to %s: job=%s id=%u why=%s", job_states[job->state], job_states[state],
-		job->name, job->id, why);
+	assert(job_states[job->state].next >> state & 1);
+	log_info("job %s to %s: job=%s id=%u why=%s", job_states[job->state].name,
+		job_states[state].name, job->name, job->id, why);
 	job->state = state;
 }
 

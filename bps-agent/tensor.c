@@ -2,7 +2,6 @@
  * memory lies. From the moment all local workers have declared it, a tensor's rounds are the core's. */
 #include <errno.h>
 #include <search.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

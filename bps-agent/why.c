@@ -6,7 +6,6 @@
 
 #include "bps-agent/agent.h"
 #include "common/clock.h"
-#include "common/dtype.h"
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
 {

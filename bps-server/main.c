@@ -1,9 +1,6 @@
 /* bps-server: sums what agents push. The main thread runs the control loop (scheduler, HTTP, signals), each data thread
  * its own partitions (thread.h), and the transport's connection management a thread of its own. */
-#include <errno.h>
 #include <event2/buffer.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>

@@ -2,7 +2,6 @@
  * shared. A read lands in staging and counts only when its crc is right. */
 #include "bps-server/core_impl.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

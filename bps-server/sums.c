@@ -2,7 +2,6 @@
  * pass also rounds, divides and takes the crc while the block is in cache. A pass may stop after any block. */
 #include "bps-server/core_impl.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "common/crc32c.h"

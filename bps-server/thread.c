@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include "common/dataloop.h"
-#include "common/log.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
 

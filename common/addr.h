@@ -3,7 +3,6 @@
 /* Network addresses as people write them: "host:port", "[v6]:port", "host", "*:port" (any local
  * address). Values without state; any thread. Only addr_lookup touches the network. */
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 

@@ -14,7 +14,6 @@
  *
  * Thread: that of the event loop, for all of it. SIGPIPE is ignored in the process from the first
  * listener or connection on. */
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>

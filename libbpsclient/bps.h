@@ -84,8 +84,8 @@ struct bps_options {
 	uint32_t timeout_ms;      /* of every wait that names none; BPS_TIMEOUT; 0: 600,000 */
 	uint32_t open_timeout_ms; /* for all workers to arrive; BPS_OPEN_TIMEOUT; 0: timeout_ms */
 	int32_t deterministic; /* 1: same bits from the same inputs, run after run; -1: BPS_DETERMINISTIC */
-	uint32_t
-		part_bytes; /* wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice */
+	/* Wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice. */
+	uint32_t part_bytes;
 };
 
 BPS_API void bps_options_init(struct bps_options *opt);
