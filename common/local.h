@@ -84,6 +84,7 @@ static inline struct local_sqe *local_sq(struct local_control *c)
 {
 	return (struct local_sqe *)((char *)c + sizeof(*c));
 }
+/* The tensors' completion entries behind a ring of that size. */
 struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 
 /* Trainer: submissions that fit into the ring now. */
@@ -99,11 +100,13 @@ bool local_sq_pop(
 	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
 /* Agent: about to block; true when it may, false when there is something in the ring. */
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
+/* Agent: it does not sleep (any more). */
 void local_sq_awake(struct local_control *c);
 /* Agent: round of a tensor (an index below its own tensor_entries) is complete. Follow a batch with one
  * local_done_wake. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
+/* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
 /* Trainer: block until done_seq moves from seen, at most timeout_ns; spins spin_ns first. 0 or -ETIMEDOUT.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */

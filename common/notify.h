@@ -10,6 +10,7 @@ int notify_send(const char *lines, int fd);
 
 /* READY=1 with a status sentence. */
 int notify_ready(const char *status);
+/* STATUS=, for a human; STOPPING=1; WATCHDOG=1. */
 int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int notify_stopping(void);
 int notify_watchdog(void);

@@ -64,9 +64,13 @@ struct bps {
 /* 0, -EINVAL for NULL, or BPS_EFORKED; the first thing that every call does. */
 int client_check(const struct bps *b);
 
-/* The declaration behind bps_declare, for names of any prefix. */
+/* The declaration behind bps_declare, for names of any prefix; ret: room for n, written only when all n succeed.
+ * Owns: b has the tensors until it closes. Errors: as bps_declare, with the thread's sentence. */
 int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
+/* It must be in no bucket and not in flight. */
 void tensor_free(struct bps_tensor *t);
+/* The submission behind bps_push_pull_group: all n, of one b, or none.
+ * Errors: as bps_push_pull, with the thread's sentence. */
 int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
 /* The last submitted round is complete (or failed). */
@@ -74,7 +78,7 @@ bool tensor_is_done(const struct bps_tensor *t);
 /* The sentence of a failed tensor or of the session behind it; returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
 
-/* Wait until deadline_ns, which is timeout_ms after the call's start. */
+/* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the thread's sentence. */
 int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* Slots in private memory; -ENOMEM. */
