@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_AGENT_H
 #define BPS_AGENT_AGENT_H
-/* The agent's data thread around its core: trainers on the UNIX socket, their rings, the local part of jobs. The control
- * thread posts what the scheduler says.
+/* The agent's data thread around its core: trainers on the UNIX socket, their rings, the local part
+ * of jobs. The control thread posts what the scheduler says.
  *
  *   trainer:  GREETING --HELLO--> JOINING --JOB--> ATTACHED --FINISH--> FINISHING --JOB_END--> OVER
  *                each: socket closed --> GONE (freed when its handles are)
@@ -12,8 +12,8 @@
  *   tensor.c   what they declare and submit
  *   why.c      what it waits for, in words
  *
- * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied once, checked, and nonsense
- * closes its connection. */
+ * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
+ * once, checked, and nonsense closes its connection. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -187,9 +187,11 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	struct agent **ret, struct err_text *err);
 /* Drops all trainers, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
-/* What the data thread hears of the scheduler. FORGOTTEN: it has lost all that it knew of this agent. */
+/* What the data thread hears of the scheduler. FORGOTTEN: it has lost all that it knew of this
+ * agent. */
 enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END, AGENT_FORGOTTEN };
-/* m: of AGENT_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is lost. */
+/* m: of AGENT_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is
+ * lost. */
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
 /* Figures of a moment ago. Thread: any. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
@@ -205,8 +207,8 @@ bool trainer_poll_ring(struct trainer *t);
 bool trainer_may_sleep(struct trainer *t);
 /* The agent is awake: submissions need no system call. */
 void trainer_awake(struct trainer *t);
-/* A round of one of its tensors is over. index: the trainer's own of the tensor; status: 0 or a negative code; workers:
- * behind the sum. It is woken by trainer_flush. */
+/* A round of one of its tensors is over. index: the trainer's own of the tensor; status: 0 or a
+ * negative code; workers: behind the sum. It is woken by trainer_flush. */
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers);
 /* Wake the trainers that have completions they were not told of. */
 void trainer_flush(struct agent *a);
@@ -216,7 +218,8 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 void trainer_set_state(struct trainer *t, enum trainer_state state);
 
 /* ---- job.c ---- */
-/* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a sentence. */
+/* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a
+ * sentence. */
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* The trainer is going: if its job is not over, that ends it, with why as the reason. */
 void job_detach(struct trainer *t, const char *why);
@@ -238,7 +241,8 @@ struct job *agent_job(struct agent *a, uint32_t id);
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 
 /* ---- tensor.c ---- */
-/* The trainer's DECLARE, answered at once with where the tensors' slots lie, or why there are none. */
+/* The trainer's DECLARE, answered at once with where the tensors' slots lie, or why there are
+ * none. */
 void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d);
 /* One entry of the trainer's ring, copied and not checked yet.
  * Errors: negative, with a sentence: the trainer broke the rules. */
@@ -248,7 +252,8 @@ void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
 /* The core's done callback. */
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-/* The job has ended: rounds that were submitted but never got as far as the core end with its code. */
+/* The job has ended: rounds that were submitted but never got as far as the core end with its
+ * code. */
 void tensor_fail_pending(struct job *job);
 /* Declare again what the scheduler has not answered. */
 void tensor_declare_unplanned(struct job *job);
@@ -256,7 +261,8 @@ void tensor_declare_unplanned(struct job *job);
 void tensor_free_all(struct job *job);
 
 /* ---- why.c ---- */
-/* The trainer asks what a tensor waits for; answered from here, or by the scheduler in why_on_text. */
+/* The trainer asks what a tensor waits for; answered from here, or by the scheduler in
+ * why_on_text. */
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_on_text(struct agent *a, const struct ctl_why_text *m);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */

@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_ARENA_H
 #define BPS_AGENT_ARENA_H
-/* Memory that the agent makes and shares with trainers, or keeps for itself: memfds of fixed size, sealed against
- * shrinking and growing, offered to servers as segments. Space is handed out front to back and comes back only with
- * the whole set, when its job is gone.
+/* Memory that the agent makes and shares with trainers, or keeps for itself: memfds of fixed size,
+ * sealed against shrinking and growing, offered to servers as segments. Space is handed out front
+ * to back and comes back only with the whole set, when its job is gone.
  *
  * Thread: that of the transport. */
 #include <stddef.h>
@@ -39,8 +39,9 @@ struct arena_set {
 	size_t bytes; /* of all */
 };
 
-/* Zero-filled memory for n_bytes, 64-byte aligned (a page for a page and more). prefer: the caller's last arena of this
- * kind, or NULL; a new one is made when it is full. *ret_arena is where it lies, *ret the memory.
+/* Zero-filled memory for n_bytes, 64-byte aligned (a page for a page and more). prefer: the
+ * caller's last arena of this kind, or NULL; a new one is made when it is full. *ret_arena is where
+ * it lies, *ret the memory.
  * Errors: -ENOMEM, -errno with a sentence. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
@@ -49,7 +50,8 @@ size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all. No read may target them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* A memfd of that size, mapped, sealed in size and with more_seals. progress: as in the set. Errors: -errno with a sentence. */
+/* A memfd of that size, mapped, sealed in size and with more_seals. progress: as in the set.
+ * Errors: -errno with a sentence. */
 int arena_memfd(const char *name, size_t bytes, int more_seals, void (*progress)(void *ctx),
 	void *progress_ctx, int *ret_fd, void **ret_mem, struct err_text *err);
 #endif

@@ -1,5 +1,6 @@
-/* The invariants of the agent's core, for tests and the simulator. One walk over all objects; nothing is
- * allocated, so that it can run after every event. Call it between events, not inside a callback. */
+/* The invariants of the agent's core, for tests and the simulator. One walk over all objects;
+ * nothing is allocated, so that it can run after every event. Call it between events, not inside a
+ * callback. */
 #include "bps-agent/core_impl.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
 #ifndef BPS_AGENT_CORE_H
 #define BPS_AGENT_CORE_H
 /* The agent's core: the way of every partition of every tensor of the jobs on this machine. A state
- * machine without clock, threads or sockets; the simulator runs this same code. Rules A1-A6, B2, B4:
- * docs/faults.md. One thread: that of the xport.
+ * machine without clock, threads or sockets; the simulator runs this same code. Rules A1-A6, B2,
+ * B4: docs/faults.md. One thread: that of the xport.
  *
- * A tensor goes round by round. A round starts when all local workers have submitted it; each partition then
- * goes its own way, in order of priority:
+ * A tensor goes round by round. A round starts when all local workers have submitted it; each
+ * partition then goes its own way, in order of priority:
  *
  *   IDLE --round starts--> READY --window and credit--> SENT --RESULT offered--> OFFERED --> FETCHING --> IDLE
  *     ^                      ^                           | \                        |           |
@@ -13,11 +13,12 @@
  *     |                          time-out, bad crc       `--RESULT inline--> IDLE
  *     `--- all partitions IDLE: the round is done
  *
- * READY does the local sum and the crc at the last moment, so what overtakes, overtakes on the network. A job with one
- * member needs no server: READY sums straight into the output.
+ * READY does the local sum and the crc at the last moment, so what overtakes, overtakes on the
+ * network. A job with one member needs no server: READY sums straight into the output.
  *
- * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their sum), two out-slots
- * (round & 1). The contribution stays untouched until the round is done (A1), result r until result r + 2 lands (A2). */
+ * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their
+ * sum), two out-slots (round & 1). The contribution stays untouched until the round is done (A1),
+ * result r until result r + 2 lands (A2). */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,11 +45,13 @@ struct agt_config {
 
 struct agt_env {
 	void *ctx;
-	/* Start connecting to a server's data thread; on the xport's up event xconn->user is `link`. The shell knows the
-	 * address; it may be that the server is not known yet: -ENOTCONN, and agt_core_server_changed when it is. */
+	/* Start connecting to a server's data thread; on the xport's up event xconn->user is
+	 * `link`. The shell knows the address; it may be that the server is not known yet:
+	 * -ENOTCONN, and agt_core_server_changed when it is. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
-	/* Round of a tensor is complete (status 0) or failed. workers: how many are behind the result. */
+	/* Round of a tensor is complete (status 0) or failed. workers: how many are behind the
+	 * result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 	/* The job cannot go on: tell the scheduler. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
@@ -71,18 +74,20 @@ void agt_core_set_xport(struct agt_core *core, struct xport *x);
 
 extern const struct xport_events agt_core_events; /* ctx: the core */
 
-/* This machine's part in a complete job. my_member: index into msg->members; ranks[i] of that member is worker i.
+/* This machine's part in a complete job. my_member: index into msg->members; ranks[i] of that
+ * member is worker i.
  * Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
-/* Forget a job and its tensors; nothing is reported for rounds in flight. Reads that still run keep their target:
- * release(release_ctx) is called once none does (maybe at once). */
+/* Forget a job and its tensors; nothing is reported for rounds in flight. Reads that still run keep
+ * their target: release(release_ctx) is called once none does (maybe at once). */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
 /* Every round in flight and every later one ends with code. */
 void agt_job_fail(struct agt_job *job, int code);
 
-/* A tensor, as declared locally; it may be submitted before its plan is known. in: one per local worker; staging: may
- * be NULL with one worker. All memory stays valid until release of agt_job_free. user: for env->done.
+/* A tensor, as declared locally; it may be submitted before its plan is known. in: one per local
+ * worker; staging: may be NULL with one worker. All memory stays valid until release of
+ * agt_job_free. user: for env->done.
  * Owns: the job has the tensor, and frees it with itself. Errors: -ENOMEM. */
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
@@ -95,9 +100,9 @@ void agt_tensor_fail(struct agt_tensor *t, int code);
 /* Where partitions live (the runs of a plan). */
 void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_runs);
 
-/* Local worker `worker` submits its next round of t. Errors: BPS_EBUSY not in order, BPS_EMISMATCH another op than the
- * other local workers'. A failed job or tensor answers by done; to a worker that comes after the others were told,
- * by its code. */
+/* Local worker `worker` submits its next round of t. Errors: BPS_EBUSY not in order, BPS_EMISMATCH
+ * another op than the other local workers'. A failed job or tensor answers by done; to a worker
+ * that comes after the others were told, by its code. */
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
@@ -108,7 +113,8 @@ uint32_t agt_tensor_id(const struct agt_tensor *t);
 
 /* A server's address or instance is new or gone: connect anew, at once. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
-/* Is there a connection to every server that this job needs? Writes what is missing, for "why does it wait". */
+/* Is there a connection to every server that this job needs? Writes what is missing, for "why does
+ * it wait". */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
 /* Push, sum locally: about one partition per call; true when there is more to do. */
@@ -117,6 +123,7 @@ bool agt_core_work(struct agt_core *core);
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
-/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in err. */
+/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in
+ * err. */
 int agt_core_check(const struct agt_core *core, struct err_text *err);
 #endif

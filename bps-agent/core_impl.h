@@ -144,7 +144,8 @@ struct agt_core {
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* One more partition of the round under way is complete; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
-/* The job fails by what this agent has seen: its rounds end with code, and env->fail tells the scheduler. */
+/* The job fails by what this agent has seen: its rounds end with code, and env->fail tells the
+ * scheduler. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Free a job that is closing once none of its reads runs. */
@@ -155,7 +156,8 @@ size_t part_elems(const struct part *part);
 uint32_t part_bytes(const struct part *part);
 /* The tensor's next round begins for this partition. */
 void part_start(struct part *part);
-/* Tell the server where it lives that it will not read the results offered so far: before it leaves. */
+/* Tell the server where it lives that it will not read the results offered so far: before it
+ * leaves. */
 void part_say_got(struct part *part);
 /* Take it out of every list and timer; a running read is left to end stale. */
 void part_stop(struct part *part);
@@ -163,7 +165,8 @@ void part_stop(struct part *part);
 void part_move(struct part *part, struct link *link, uint64_t pgen);
 /* Its connection is gone, or new: its soft state has to be sent again (A3). */
 void part_restart(struct part *part);
-/* A message of the server at that link; what does not fit is counted as stale, or closes the connection. */
+/* A message of the server at that link; what does not fit is counted as stale, or closes the
+ * connection. */
 void part_message(struct link *link, const struct wire_msg *m);
 /* The read of its offer has ended. status: of xport_events.read_done. */
 void part_read_done(struct part *part, int status);

@@ -1,4 +1,5 @@
-/* The way of one partition: see the drawing in core.h. Nothing here waits; every wait is a state with a timer. */
+/* The way of one partition: see the drawing in core.h. Nothing here waits; every wait is a state
+ * with a timer. */
 #include "bps-agent/core_impl.h"
 
 #include <assert.h>
@@ -136,7 +137,8 @@ static bool can_have(const struct part *part)
 	return part->is_unheard && (part->state == PART_IDLE || part->state == PART_READY);
 }
 
-/* CONTRIB(r) says HAVE(r - 1) too, but it may have to wait for window, and others may wait for this word. */
+/* CONTRIB(r) says HAVE(r - 1) too, but it may have to wait for window, and others may wait for this
+ * word. */
 static void say_have(struct part *part)
 {
 	if (can_have(part) && !heap_has(&part->timer))
@@ -181,7 +183,8 @@ void part_restart(struct part *part)
 
 void part_move(struct part *part, struct link *link, uint64_t pgen)
 {
-	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not read. */
+	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not
+	 * read. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_say_got(part);
 	part_stop(part);
@@ -512,7 +515,8 @@ static void on_result(struct part *part, const struct wire_msg *m)
 	part_fetch(part);
 }
 
-/* The server read something else than we described: a torn read, or the trainer wrote into a submitted buffer. */
+/* The server read something else than we described: a torn read, or the trainer wrote into a
+ * submitted buffer. */
 static void on_bad_crc(struct part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;

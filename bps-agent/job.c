@@ -242,8 +242,9 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 	return NULL;
 }
 
-/* All ranks of this machine are there. Those that have left are reported (again), and the scheduler will end the job;
- * while it has not answered every JOIN a rank may still come, and JOB once more behind it. */
+/* All ranks of this machine are there. Those that have left are reported (again), and the scheduler
+ * will end the job; while it has not answered every JOIN a rank may still come, and JOB once more
+ * behind it. */
 static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct ctl_job_member *me)
 {
 	const struct trainer *t;

@@ -1,5 +1,6 @@
-/* Connections to servers' data threads: what waits to be sent on each, the window of bytes under way, and connecting
- * again after a loss (at once, then 100 ms, 300 ms, then up to 2 s with jitter). */
+/* Connections to servers' data threads: what waits to be sent on each, the window of bytes under
+ * way, and connecting again after a loss (at once, then 100 ms, 300 ms, then up to 2 s with
+ * jitter). */
 #include "bps-agent/core_impl.h"
 
 #include <assert.h>

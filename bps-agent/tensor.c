@@ -1,5 +1,6 @@
-/* Tensors of a job on this machine: what its trainers declare and submit, what of it the scheduler must hear, and where the
- * memory lies. From the moment all local workers have declared it, a tensor's rounds are the core's. */
+/* Tensors of a job on this machine: what its trainers declare and submit, what of it the scheduler
+ * must hear, and where the memory lies. From the moment all local workers have declared it, a
+ * tensor's rounds are the core's. */
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
@@ -43,7 +44,8 @@ static struct tensor *tensor_new(struct job *job, const struct local_decl *d)
 	return tensor;
 }
 
-/* Declarations go to the scheduler together: each message costs it a sync of its disk. Flush before the names' memory goes. */
+/* Declarations go to the scheduler together: each message costs it a sync of its disk. Flush before
+ * the names' memory goes. */
 static void flush_declares(struct job *job)
 {
 	struct ctl_msg m = {.type = CTL_DECLARE,
@@ -83,7 +85,8 @@ static void tensor_refuse(struct tensor *tensor, int code, const char *text)
 	}
 }
 
-/* All local workers have declared it: from here on it is the core's, and the scheduler hears of it. */
+/* All local workers have declared it: from here on it is the core's, and the scheduler hears of
+ * it. */
 static int tensor_complete(struct tensor *tensor, struct err_text *err)
 {
 	struct job *job = tensor->job;
@@ -360,7 +363,8 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
-		/* The tensor's own reason says more than the end of the job that may follow from it. */
+		/* The tensor's own reason says more than the end of the job that may follow from
+		 * it. */
 		trainer_done(t, e->tensor, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code

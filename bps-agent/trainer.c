@@ -60,8 +60,9 @@ static void free_closing(uv_work_t *w, int status)
 	free(w->data);
 }
 
-/* Close what a trainer can make slow to close: a descriptor that it sent, or its socket, which drops those that are
- * still unread (a TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
+/* Close what a trainer can make slow to close: a descriptor that it sent, or its socket, which
+ * drops those that are still unread (a TCP socket that lingers, a file system that answers late).
+ * So not on the loop's thread. */
 static void close_aside(struct agent *a, int fd)
 {
 	struct closing *c = malloc(sizeof(*c));
@@ -143,7 +144,8 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	if (t->state == TRAINER_GONE)
 		return;
 	rc = local_send(t->sock, m, fds, n_fds, 0);
-	/* Not dropped from here: the caller may be walking a list that it is on. Its socket will say so. */
+	/* Not dropped from here: the caller may be walking a list that it is on. Its socket will
+	 * say so. */
 	if (rc < 0) {
 		log_rated(LOG_WARN, "trainer does not take a message: pid=%d type=%s err=%s",
 			(int)t->pid, local_type_name(m->type), err_str(rc));
@@ -229,7 +231,8 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	return 0;
 }
 
-/* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only RWF_NOWAIT does not block. */
+/* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only
+ * RWF_NOWAIT does not block. */
 static void on_eventfd(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;

@@ -1,5 +1,5 @@
-/* What it waits for, in words: for a trainer whose call timed out or failed, and for the scheduler that asks on behalf of
- * another machine's trainer or of bpsctl. */
+/* What it waits for, in words: for a trainer whose call timed out or failed, and for the scheduler
+ * that asks on behalf of another machine's trainer or of bpsctl. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,8 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 		(double)member_down_ms(a->member) / 1000);
 }
 
-/* Ask the scheduler, which asks all machines of the job; what is known here goes along with its answer. */
+/* Ask the scheduler, which asks all machines of the job; what is known here goes along with its
+ * answer. */
 static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};

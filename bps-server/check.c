@@ -1,5 +1,6 @@
-/* The invariants of the server's core, for tests and the simulator. One walk over all objects; nothing is
- * allocated, so that it can run after every event. Call it between events, not inside a callback. */
+/* The invariants of the server's core, for tests and the simulator. One walk over all objects;
+ * nothing is allocated, so that it can run after every event. Call it between events, not inside a
+ * callback. */
 #include "bps-server/core_impl.h"
 
 #include <stdio.h>
@@ -388,7 +389,8 @@ static void check_lists(struct check *c)
 	expect(c, c->n.n_parts == core->stats.parts, "stats.parts = partitions");
 }
 
-/* Nothing waits for memory that nobody will give back. A failed job keeps what it has until its end. */
+/* Nothing waits for memory that nobody will give back. A failed job keeps what it has until its
+ * end. */
 static void check_progress(struct check *c)
 {
 	const struct srv_core *core = c->core;

@@ -140,7 +140,8 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 				job->fail_text ? job->fail_text : err_str(job->fail_code));
 		return 0;
 	}
-	/* A scheduler that lost its state counts jobs from 1 again; or its members are others now. */
+	/* A scheduler that lost its state counts jobs from 1 again; or its members are others
+	 * now. */
 	if (job)
 		job_free(core, job);
 	job = calloc(1, sizeof(*job) + msg->n_members * sizeof(job->members[0]));
@@ -385,8 +386,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	struct srv_core *core = ctx;
 	struct peer *peer = calloc(1, sizeof(*peer)), *old, *next;
 
-	/* An agent keeps one connection to a data thread and closed the old one before it made this: whatever it
-	 * was reading there has ended, even if we have not heard so yet. */
+	/* An agent keeps one connection to a data thread and closed the old one before it made
+	 * this: whatever it was reading there has ended, even if we have not heard so yet. */
 	for (old = TAILQ_FIRST(&core->peers); old; old = next) {
 		next = TAILQ_NEXT(old, link);
 		if (old->conn->peer_id == peer_id)

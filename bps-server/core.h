@@ -1,9 +1,10 @@
 #ifndef BPS_SERVER_CORE_H
 #define BPS_SERVER_CORE_H
-/* The server's core: rounds of the partitions that one data thread owns. A state machine without clock,
- * threads or sockets: messages and finished reads come in by the transport's events, messages and reads go out
- * through the transport, sums are made in slices when the owner calls srv_core_work. The simulator runs this
- * same code. Rules S1-S6 and B1, B3, B5: docs/faults.md. One thread.
+/* The server's core: rounds of the partitions that one data thread owns. A state machine without
+ * clock, threads or sockets: messages and finished reads come in by the transport's events,
+ * messages and reads go out through the transport, sums are made in slices when the owner calls
+ * srv_core_work. The simulator runs this same code. Rules S1-S6 and B1, B3, B5: docs/faults.md. One
+ * thread.
  *
  * A partition has two slots (round & 1) and a seat per member:
  *
@@ -60,15 +61,15 @@ void srv_core_free(struct srv_core *core);
 /* Events for the thread's xport, whose ctx is the core. */
 extern const struct xport_events srv_core_events;
 
-/* From the scheduler. A job must be known before its plan. A plan that needs more memory than is left fails
- * the job with BPS_EQUOTA through env->fail. msg and plan are lent.
+/* From the scheduler. A job must be known before its plan. A plan that needs more memory than is
+ * left fails the job with BPS_EQUOTA through env->fail. msg and plan are lent.
  * Errors of srv_core_job: BPS_EPROTO too many members, -ENOMEM: the job is not known. */
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
 
-/* The scheduler tells everything anew (it knows us again): between begin and end come the jobs and plans that
- * hold; partitions that no plan named by then are elsewhere, or their job is over. */
+/* The scheduler tells everything anew (it knows us again): between begin and end come the jobs and
+ * plans that hold; partitions that no plan named by then are elsewhere, or their job is over. */
 void srv_core_resync_begin(struct srv_core *core);
 void srv_core_resync_end(struct srv_core *core);
 
@@ -78,13 +79,14 @@ void srv_core_resync_end(struct srv_core *core);
 #endif
 bool srv_core_work(struct srv_core *core);
 
-/* The time, before each batch of events; also runs what is due. Returns the next deadline, UINT64_MAX
- * for none. */
+/* The time, before each batch of events; also runs what is due. Returns the next deadline,
+ * UINT64_MAX for none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
 /* Figures of now, for the core's own thread. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 
-/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in err. */
+/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in
+ * err. */
 int srv_core_check(const struct srv_core *core, struct err_text *err);
 #endif

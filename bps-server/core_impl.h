@@ -187,12 +187,14 @@ struct srv_core {
 struct job *srv_job_find(struct srv_core *core, uint32_t id);
 /* NULL: not known here, or of another thread. */
 struct part *srv_part_find(const struct job *job, uint32_t tensor, uint32_t part);
-/* The first failure of a job is kept and told through env->fail; nothing is summed for it any more. */
+/* The first failure of a job is kept and told through env->fail; nothing is summed for it any
+ * more. */
 void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
 /* rounds.c */
-/* xport_events.message; ctx is the core. Whatever the bytes say: at worst that peer is closed, or its job fails. */
+/* xport_events.message; ctx is the core. Whatever the bytes say: at worst that peer is closed, or
+ * its job fails. */
 void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m);
 
 /* slots.c */
@@ -201,7 +203,8 @@ struct slot *part_slot(struct part *part, uint64_t round);
 /* The only writers of the states; the tables of what may follow are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
-/* The member is owed a message, sent at once or when there is credit; nothing if it is not connected. */
+/* The member is owed a message, sent at once or when there is credit; nothing if it is not
+ * connected. */
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
 /* Send what the peer is owed, as far as its credit goes. */
 void peer_send_owed(struct peer *peer);
@@ -215,7 +218,8 @@ void seat_clear(struct srv_core *core, struct seat *seat);
 void seat_staged(struct srv_core *core, struct seat *seat);
 /* The member is in C of the slot's round; a second time changes nothing. */
 void slot_add_contributed(struct slot *slot, unsigned member);
-/* The seat's member is in H of the slot's round; a second time changes nothing. May complete the round. */
+/* The seat's member is in H of the slot's round; a second time changes nothing. May complete the
+ * round. */
 void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* S4: has everybody spoken, and what follows? */
 void slot_check_complete(struct srv_core *core, struct slot *slot);
@@ -233,20 +237,22 @@ void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg
 /* reads.c */
 /* Read seat->offer when it is its turn; the seat was IDLE and is connected. */
 void reads_want(struct srv_core *core, struct seat *seat);
-/* Its offer is not needed any more; a read that runs ends without effect. A STAGED seat stays so. */
+/* Its offer is not needed any more; a read that runs ends without effect. A STAGED seat stays
+ * so. */
 void reads_forget(struct srv_core *core, struct seat *seat);
 /* The seat was parked and queues again. */
 void reads_unpark(struct srv_core *core, struct seat *seat);
 /* Start the reads that windows and staging allow. */
 void reads_pump(struct srv_core *core);
-/* Room in the peer's queue for all partitions that are here; also after there are more. Errors: -ENOMEM. */
+/* Room in the peer's queue for all partitions that are here; also after there are more. Errors:
+ * -ENOMEM. */
 int reads_peer_up(struct srv_core *core, struct peer *peer);
 /* xport_events.read_done; ctx is the core. */
 void reads_done(void *ctx, struct xport_read *rd, int status);
 /* Nobody waits for this read any more. */
 void fetch_detach(struct fetch *f);
-/* Staging for a member's contribution, back by staging_put. NULL: there is none (relief is under way), or with *ret_is_early set the sum
- * is ordered, memory is short, and others are before it. */
+/* Staging for a member's contribution, back by staging_put. NULL: there is none (relief is under
+ * way), or with *ret_is_early set the sum is ordered, memory is short, and others are before it. */
 struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
 	size_t bytes, bool *ret_is_early);
 void staging_put(struct srv_core *core, struct buf *buf);

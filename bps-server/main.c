@@ -1,5 +1,6 @@
-/* bps-server: sums what agents push. The main thread runs the control loop (scheduler, HTTP, signals), each data thread
- * its own partitions (thread.h), and the transport's connection management a thread of its own. */
+/* bps-server: sums what agents push. The main thread runs the control loop (scheduler, HTTP,
+ * signals), each data thread its own partitions (thread.h), and the transport's connection
+ * management a thread of its own. */
 #include <event2/buffer.h>
 #include <string.h>
 #include <sysexits.h>
@@ -91,7 +92,8 @@ static void post_all(struct app *app, enum thread_event event, struct member_msg
 	for (unsigned i = 0; i < app->n_started; i++) {
 		if (thread_post(app->threads[i], event, m) == 0)
 			continue;
-		/* A lost plan would leave agents waiting; a new process is told everything again. */
+		/* A lost plan would leave agents waiting; a new process is told everything
+		 * again. */
 		log_error("a data thread does not take messages any more, starting anew: thread=%u",
 			i);
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);

@@ -1,5 +1,5 @@
-/* Fetching what members offered (B1, B5): each connection has a queue by priority and a window in bytes, staging is
- * shared. A read lands in staging and counts only when its crc is right. */
+/* Fetching what members offered (B1, B5): each connection has a queue by priority and a window in
+ * bytes, staging is shared. A read lands in staging and counts only when its crc is right. */
 #include "bps-server/core_impl.h"
 
 #include <errno.h>
@@ -76,8 +76,8 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 {
 	struct buf *buf;
 
-	/* An ordered sum may hold contributions that came too early in half of the staging at most, so that
-	 * the one it waits for always finds room. */
+	/* An ordered sum may hold contributions that came too early in half of the staging at most,
+	 * so that the one it waits for always finds room. */
 	*ret_is_early = part_is_ordered(slot->part) &&
 			member != slot->n_folded + slot->n_in_order && !is_early_room(core);
 	if (*ret_is_early)
@@ -212,14 +212,16 @@ static bool peer_start_read(struct srv_core *core, struct peer *peer)
 	return true;
 }
 
-/* More will be free: when a read that runs has ended, or a sum that is queued has taken what it can. */
+/* More will be free: when a read that runs has ended, or a sum that is queued has taken what it
+ * can. */
 static bool is_waiting_for_staging(const struct srv_core *core)
 {
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));
 }
 
-/* What is used are contributions that came early, scattered so that the peer's most urgent read finds no room in one
- * piece. What they wait for is no larger than they are and does find it, so let others pass. */
+/* What is used are contributions that came early, scattered so that the peer's most urgent read
+ * finds no room in one piece. What they wait for is no larger than they are and does find it, so
+ * let others pass. */
 static void set_aside(struct srv_core *core, struct peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);

@@ -7,8 +7,8 @@
 #include "common/crc32c.h"
 #include "common/log.h"
 
-/* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or so far
- * ahead of the others as no honest peer can be. */
+/* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or
+ * so far ahead of the others as no honest peer can be. */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
 static enum place slot_place(struct part *part, uint64_t r)
@@ -24,7 +24,8 @@ static enum place slot_place(struct part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* May that member have the result of round r? Not while it is being made, unless it said so before. */
+/* May that member have the result of round r? Not while it is being made, unless it said so
+ * before. */
 static bool can_have(struct part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);

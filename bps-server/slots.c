@@ -1,5 +1,5 @@
-/* Slots and seats: their states, what is owed to whom, and who may still read a result (S4-S6, B3). Nothing
- * here waits: what cannot be sent now stays owed and is sent when there is credit. */
+/* Slots and seats: their states, what is owed to whom, and who may still read a result (S4-S6, B3).
+ * Nothing here waits: what cannot be sent now stays owed and is sent when there is credit. */
 #include "bps-server/core_impl.h"
 
 #include <assert.h>
@@ -204,7 +204,8 @@ static void limbo_release(struct srv_core *core, struct limbo *l, const struct p
 	free(l);
 }
 
-/* Results offered from this slot may still be read: whoever was offered them keeps the buffer alive. */
+/* Results offered from this slot may still be read: whoever was offered them keeps the buffer
+ * alive. */
 static void limbo_add(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
@@ -212,7 +213,8 @@ static void limbo_add(struct srv_core *core, struct slot *slot)
 	unsigned bit = (unsigned)(slot - part->slots);
 
 	if (!l) {
-		/* Without the note nobody may ever reuse the buffer: leaking it is the safe choice. */
+		/* Without the note nobody may ever reuse the buffer: leaking it is the safe
+		 * choice. */
 		log_error("out of memory: %u bytes of sums memory are lost", part->bytes);
 		slot->result = NULL;
 		return;

@@ -1,5 +1,6 @@
-/* The arithmetic: staged contributions are folded block by block, as many in one pass as are there, and the last
- * pass also rounds, divides and takes the crc while the block is in cache. A pass may stop after any block. */
+/* The arithmetic: staged contributions are folded block by block, as many in one pass as are there,
+ * and the last pass also rounds, divides and takes the crc while the block is in cache. A pass may
+ * stop after any block. */
 #include "bps-server/core_impl.h"
 
 #include <string.h>

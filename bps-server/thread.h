@@ -1,7 +1,7 @@
 #ifndef BPS_SERVER_THREAD_H
 #define BPS_SERVER_THREAD_H
-/* A data thread of the server: one libuv loop with one transport and one core. Started when the scheduler has told our
- * id; the control thread posts what the scheduler says. */
+/* A data thread of the server: one libuv loop with one transport and one core. Started when the
+ * scheduler has told our id; the control thread posts what the scheduler says. */
 #include "bps-server/core.h"
 #include "common/fabric.h"
 #include "common/member.h"
@@ -16,7 +16,8 @@ struct thread_config {
 	void *ctx;
 };
 
-/* Make and start it. fabric must outlive it; cfg is copied. Thread: control, as for all that follows.
+/* Make and start it. fabric must outlive it; cfg is copied. Thread: control, as for all that
+ * follows.
  * Errors: negative, with a sentence. */
 int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct thread **ret,
 	struct err_text *err);
@@ -24,7 +25,8 @@ int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct th
 void thread_free(struct thread *t);
 /* What a data thread hears of the scheduler. */
 enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END };
-/* m: of THREAD_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is lost. */
+/* m: of THREAD_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is
+ * lost. */
 int thread_post(struct thread *t, enum thread_event event, struct member_msg *m);
 /* Figures of a moment ago, and when the thread last turned. Thread: any. */
 void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);

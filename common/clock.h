@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_CLOCK_H
 #define BPS_COMMON_CLOCK_H
-/* The one clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores never look at it; their shells hand
- * them the time. Any thread. */
+/* The one clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores never look at it; their
+ * shells hand them the time. Any thread. */
 #include <stdint.h>
 #include <time.h>
 

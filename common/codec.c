@@ -8,8 +8,8 @@
 
 #include "common/error.h"
 
-/* Lists within lists. The tables decide how deep, not the peer, but a table that names itself must not
- * let a peer choose how much stack is used. */
+/* Lists within lists. The tables decide how deep, not the peer, but a table that names itself must
+ * not let a peer choose how much stack is used. */
 #define DEPTH_MAX    4
 #define PREFIX_BYTES 4
 #define LIST_ALIGN   8
@@ -228,8 +228,8 @@ size_t codec_encode(const struct layout *l, const void *msg, void *buf)
 }
 
 /* The decoder walks the bytes twice with the same code: first with mem and every output NULL, which
- * checks everything and counts the memory; then with a block of that size as mem, which also fills. The
- * second walk checks again, so that bytes that change meanwhile cannot leave the block. */
+ * checks everything and counts the memory; then with a block of that size as mem, which also fills.
+ * The second walk checks again, so that bytes that change meanwhile cannot leave the block. */
 struct reader {
 	const uint8_t *p;
 	const uint8_t *end; /* of the struct that is being read */

@@ -13,9 +13,9 @@
  *   blob             u32 length, bytes; `struct blob` in the struct
  *   list             u32 count, structs; a pointer and a uint32_t count in the struct
  *
- * Everything is checked: lengths against the buffer, strings for NUL bytes, the field's max (longest
- * string, largest blob, most list items), lists within lists (at most 4 deep), and the memory that decoding
- * needs against a limit. No state,
+ * Everything is checked: lengths against the buffer, strings for NUL bytes, the field's max
+ * (longest string, largest blob, most list items), lists within lists (at most 4 deep), and the
+ * memory that decoding needs against a limit. No state,
  * any thread, no dependency but libc. */
 #include <stddef.h>
 #include <stdint.h>
@@ -81,14 +81,15 @@ struct layout {
 /* Bytes that codec_encode will write for msg, 0 when it does not fit in 32 bits or breaks a max. */
 size_t codec_size(const struct layout *l, const void *msg);
 
-/* Write msg into buf, which has room for codec_size(l, msg) bytes; returns that number. A NULL string
- * is written as the empty one. What has no size is not written: returns 0. */
+/* Write msg into buf, which has room for codec_size(l, msg) bytes; returns that number. A NULL
+ * string is written as the empty one. What has no size is not written: returns 0. */
 size_t codec_encode(const struct layout *l, const void *msg, void *buf);
 
-/* Decode exactly n_bytes into *ret_msg (l->bytes of the caller's). Strings, blobs and lists live in one
- * block *ret_mem of at most mem_limit bytes, which the caller frees with free() (NULL when none was needed).
- * Nothing points into buf afterwards. Writes outputs only on success.
- * Errors: BPS_EPROTO the bytes are malformed; -E2BIG mem_limit exceeded; -ENOMEM. err says which field. */
+/* Decode exactly n_bytes into *ret_msg (l->bytes of the caller's). Strings, blobs and lists live in
+ * one block *ret_mem of at most mem_limit bytes, which the caller frees with free() (NULL when none
+ * was needed). Nothing points into buf afterwards. Writes outputs only on success.
+ * Errors: BPS_EPROTO the bytes are malformed; -E2BIG mem_limit exceeded; -ENOMEM. err says which
+ * field. */
 struct err_text;
 int codec_decode(const struct layout *l, const void *buf, size_t n_bytes, size_t mem_limit,
 	void *ret_msg, void **ret_mem, struct err_text *err);

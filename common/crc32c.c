@@ -8,9 +8,9 @@
 
 #define POLY_REFLECTED 0x82f63b78u
 
-/* tables[k][b]: the register after byte b and k zero bytes, so that eight bytes are eight independent
- * look-ups (M. E. Kounavis, F. L. Berry: A systematic approach to building high performance
- * software-based CRC generators, ISCC 2005). Written once. */
+/* tables[k][b]: the register after byte b and k zero bytes, so that eight bytes are eight
+ * independent look-ups (M. E. Kounavis, F. L. Berry: A systematic approach to building high
+ * performance software-based CRC generators, ISCC 2005). Written once. */
 static uint32_t tables[8][256];
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 
@@ -51,10 +51,10 @@ uint32_t crc32c_portable(uint32_t crc, const void *data, size_t n_bytes)
 #define LONG_LANE  4096
 #define SHORT_LANE 256
 
-/* x^(8n - 33) mod P, bits reflected, for a shift by n = 1 and 2 lanes: the carry-less product of two
- * reflected 32-bit numbers is theirs times x, and the crc of the product as a message multiplies by
- * x^32 more (V. Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32 instruction,
- * Intel 323405, 2011). */
+/* x^(8n - 33) mod P, bits reflected, for a shift by n = 1 and 2 lanes: the carry-less product of
+ * two reflected 32-bit numbers is theirs times x, and the crc of the product as a message
+ * multiplies by x^32 more (V. Gopal et al.: Fast CRC computation for iSCSI polynomial using CRC32
+ * instruction, Intel 323405, 2011). */
 static const uint32_t long_shift[2] = {0x82f89c77, 0x54a86326};
 static const uint32_t short_shift[2] = {0xb9e02b86, 0xdd7e3b0c};
 
@@ -75,7 +75,8 @@ TARGET static inline uint64_t shift_lane(uint64_t crc, uint32_t by)
 }
 
 /* Crc of three lanes of lane bytes at p. The shifted crcs of the first two are due after the last
- * lane's end, where the last word's own bits are when they enter the register: they go in with it. */
+ * lane's end, where the last word's own bits are when they enter the register: they go in with
+ * it. */
 TARGET static inline uint64_t three_lanes(
 	uint64_t crc, const unsigned char *p, size_t lane, const uint32_t shift[2])
 {

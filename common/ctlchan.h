@@ -9,8 +9,8 @@
  *   only                      only, 4 KiB   frames      close        turn of the loop, then freed
  *
  * The listener bounds what strangers get: a connection must become TRUSTED within a time, and only
- * so many are not, in all and per host; beyond that the oldest gives way, so that silent connections
- * keep nobody out. What is refused makes one log line per minute and listener.
+ * so many are not, in all and per host; beyond that the oldest gives way, so that silent
+ * connections keep nobody out. What is refused makes one log line per minute and listener.
  *
  * Thread: that of the event loop, for all of it. SIGPIPE is ignored in the process from the first
  * listener or connection on. */
@@ -99,7 +99,8 @@ void ctlchan_set_trusted(struct ctlchan *c);
 
 /* Queue one frame; the bytes are copied.
  * Errors: BPS_ECLOSED it is not open (any more); -EMSGSIZE above CTLFRAME_MAX_BYTES; -ENOBUFS the
- * peer does not read, CTLCHAN_MAX_OUT_BYTES wait: the connection is being closed; -ENOMEM: so too. */
+ * peer does not read, CTLCHAN_MAX_OUT_BYTES wait: the connection is being closed; -ENOMEM: so
+ * too. */
 int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_body);
 #define CTLCHAN_MAX_OUT_BYTES ((size_t)64 << 20)
 

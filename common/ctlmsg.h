@@ -207,8 +207,8 @@ struct ctl_run {
 	uint16_t thread;
 	uint64_t pgen;
 };
-/* New tensors and the place of partitions. Runs override older ones with a smaller pgen. A server gets
- * the runs that it has or had; an agent gets all. */
+/* New tensors and the place of partitions. Runs override older ones with a smaller pgen. A server
+ * gets the runs that it has or had; an agent gets all. */
 struct ctl_plan {
 	uint64_t view;
 	uint32_t job;
@@ -305,7 +305,8 @@ struct ctl_msg {
 const struct layout *ctl_layout(unsigned type);
 const char *ctl_type_name(unsigned type);
 
-/* Decode a frame's body into *ret; *ret_mem as codec_decode. Errors: as codec_decode, BPS_EPROTO unknown type. */
+/* Decode a frame's body into *ret; *ret_mem as codec_decode. Errors: as codec_decode, BPS_EPROTO
+ * unknown type. */
 struct err_text;
 int ctl_decode(unsigned type, const void *buf, size_t n_bytes, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err);

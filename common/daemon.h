@@ -1,9 +1,10 @@
 #ifndef BPS_COMMON_DAEMON_H
 #define BPS_COMMON_DAEMON_H
-/* What every daemon's main does alike: log level, cluster key, the control loop on the main thread with its signals,
- * the HTTP server, the service manager, the word "ready".
+/* What every daemon's main does alike: log level, cluster key, the control loop on the main thread
+ * with its signals, the HTTP server, the service manager, the word "ready".
  *
- * SIGTERM and SIGINT end daemon_run. --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves. */
+ * SIGTERM and SIGINT end daemon_run. --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon
+ * serves. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -53,8 +54,8 @@ struct daemon {
 /* d: zeroed. Errors: with a sentence; nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
-/* Serve HTTP, and feed the service manager's watchdog while ops->probe says HTTPD_LIVE: while every loop of the
- * process makes progress. */
+/* Serve HTTP, and feed the service manager's watchdog while ops->probe says HTTPD_LIVE: while every
+ * loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
 /* It serves: tell whoever waits. port: its main port, 0 when it has none. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);

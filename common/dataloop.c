@@ -13,7 +13,8 @@
 
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000
-/* A yield that takes longer found somebody else who needs the processor; then no spinning for a while, doubling. */
+/* A yield that takes longer found somebody else who needs the processor; then no spinning for a
+ * while, doubling. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
 #define NO_SPIN_MIN_NS    UINT64_C(10000000)
 #define NO_SPIN_MAX_NS    UINT64_C(1000000000)
@@ -151,8 +152,9 @@ static bool can_spin(const struct dataloop *l, uint64_t now_ns)
 	return now_ns - l->idle_since_ns < l->spin_ns && now_ns >= l->no_spin_until_ns;
 }
 
-/* Look again soon instead of sleeping, which costs a wake-up; but let others run meanwhile. Whoever runs for long then
- * is no part of our message's way: the processor is wanted, and a sleeper is woken sooner than one who yields. */
+/* Look again soon instead of sleeping, which costs a wake-up; but let others run meanwhile. Whoever
+ * runs for long then is no part of our message's way: the processor is wanted, and a sleeper is
+ * woken sooner than one who yields. */
 static void spin(struct dataloop *l, uint64_t now_ns)
 {
 	uint64_t after;

@@ -1,12 +1,13 @@
 #ifndef BPS_COMMON_DATALOOP_H
 #define BPS_COMMON_DATALOOP_H
-/* A data thread: a libuv loop that turns a transport (common/fabric.h) and the core on top of it, in one thread, and
- * sleeps when there is nothing to do. Other threads post functions to it. The owner adds what else it watches
- * (trainers' sockets) to the same libuv loop.
+/* A data thread: a libuv loop that turns a transport (common/fabric.h) and the core on top of it,
+ * in one thread, and sleeps when there is nothing to do. Other threads post functions to it. The
+ * owner adds what else it watches (trainers' sockets) to the same libuv loop.
  *
- * Each turn: poll the transport, let the core's time pass, let it work for at most about a millisecond, look
- * at the descriptors. Before it blocks: the spin time has passed, the transport agrees (fi_trywait), and the owner
- * agrees (may_sleep). It blocks until a descriptor, a post, or the next deadline.
+ * Each turn: poll the transport, let the core's time pass, let it work for at most about a
+ * millisecond, look at the descriptors. Before it blocks: the spin time has passed, the transport
+ * agrees (fi_trywait), and the owner agrees (may_sleep). It blocks until a descriptor, a post, or
+ * the next deadline.
  *
  * Life: new, (on any thread) attach, start; posted functions run on the thread; stop joins it. */
 #include <stdbool.h>
@@ -29,7 +30,8 @@ struct dataloop_ops {
 	void (*awake)(void *ctx);
 };
 
-/* spin_us: how long to look for work before blocking. queue_count: posts that may wait. ops must outlive it.
+/* spin_us: how long to look for work before blocking. queue_count: posts that may wait. ops must
+ * outlive it.
  * Errors: negative, with a sentence. */
 int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 	const struct dataloop_ops *ops, void *ctx, struct dataloop **ret, struct err_text *err);
@@ -40,11 +42,12 @@ uv_loop_t *dataloop_uv(struct dataloop *l);
 /* Errors: -errno, with a sentence. */
 int dataloop_start(struct dataloop *l, struct err_text *err);
 
-/* Run fn(arg) on the thread, in the order of posting. Thread: any. Errors: -EAGAIN the queue is full. */
+/* Run fn(arg) on the thread, in the order of posting. Thread: any. Errors: -EAGAIN the queue is
+ * full. */
 int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg);
 
-/* Run what was posted, end the thread and join it. All handles of the owner's must be closed, or be closed by what
- * was posted last. */
+/* Run what was posted, end the thread and join it. All handles of the owner's must be closed, or be
+ * closed by what was posted last. */
 void dataloop_stop(struct dataloop *l);
 /* Stops it when it runs. NULL is allowed. */
 void dataloop_free(struct dataloop *l);

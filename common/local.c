@@ -102,8 +102,8 @@ bool local_sq_publish(struct local_control *c)
 {
 	/* The agent's pair is "store agent_sleeps, load sq_tail". Both sides seq_cst: one of the
 	 * two sees the other's write, so an agent that is about to block is woken. The tail is
-	 * written again because the store of local_sq_push takes no part in that order; by an addition, which cannot
-	 * take back what another thread pushes meanwhile. */
+	 * written again because the store of local_sq_push takes no part in that order; by an
+	 * addition, which cannot take back what another thread pushes meanwhile. */
 	atomic_fetch_add(&c->sq_tail, 0);
 	return atomic_load(&c->agent_sleeps) != 0;
 }
@@ -343,7 +343,8 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	return 0;
 }
 
-/* Wait until sock is ready for events or the deadline passes. 0, or -EAGAIN (timeout_ms was 0), -ETIMEDOUT. */
+/* Wait until sock is ready for events or the deadline passes. 0, or -EAGAIN (timeout_ms was 0),
+ * -ETIMEDOUT. */
 static int wait_ready(int sock, short events, uint32_t timeout_ms, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};
@@ -435,7 +436,8 @@ int local_send(
 	return rc;
 }
 
-/* Move the descriptors of every SCM_RIGHTS record into fds. Their number is bounded by the room for records. */
+/* Move the descriptors of every SCM_RIGHTS record into fds. Their number is bounded by the room for
+ * records. */
 static unsigned detach_fds(struct msghdr *mh, int *fds)
 {
 	unsigned n = 0;

@@ -1,25 +1,30 @@
 #ifndef BPS_COMMON_LOCAL_H
 #define BPS_COMMON_LOCAL_H
-/* What a trainer and its machine's agent share: messages on a SOCK_SEQPACKET UNIX socket (rare: attach, declare,
- * finish, ask why), and one control page of shared memory per trainer (hot: submissions and completions).
+/* What a trainer and its machine's agent share: messages on a SOCK_SEQPACKET UNIX socket (rare:
+ * attach, declare, finish, ask why), and one control page of shared memory per trainer (hot:
+ * submissions and completions).
  *
- * The agent makes all shared memory (memfd, sealed against shrinking and growing) and passes it over the socket:
+ * The agent makes all shared memory (memfd, sealed against shrinking and growing) and passes it
+ * over the socket:
  *   control   per trainer, both write: ring of submissions, one entry per tensor
  *   input     arenas per trainer, the trainer writes, the agent reads: the in-slots of its tensors
  *   output    arenas per job, the agent writes, trainers map read-only: two out-slots per tensor, slot = round & 1
  *
- * Ring: one producer (the trainer, under a mutex of its library), one consumer (the agent). A submission is {tensor
- * index, op, priority, round}. Rounds of a tensor count from 1 and a trainer has at most one in flight per tensor, so
- * an entry's `done_round` says all: round r is complete when done_round >= r. Nothing is ever popped by the trainer:
- * a restarted agent reads sq_head, done_round and the ring, and goes on.
+ * Ring: one producer (the trainer, under a mutex of its library), one consumer (the agent). A
+ * submission is {tensor index, op, priority, round}. Rounds of a tensor count from 1 and a trainer
+ * has at most one in flight per tensor, so an entry's `done_round` says all: round r is complete
+ * when done_round >= r. Nothing is ever popped by the trainer: a restarted agent reads sq_head,
+ * done_round and the ring, and goes on.
  *
- * Wake-ups. Trainer to agent: store sq_tail (seq_cst), then if agent_sleeps: write the eventfd. The agent sets agent_sleeps
- * (seq_cst), looks at sq_tail once more, blocks. Agent to trainer: store done_round (release), add 1 to done_seq (seq_cst),
- * then if trainer_waits != 0: futex wake of done_seq. The trainer raises trainer_waits (seq_cst), checks done_round again,
- * waits on the done_seq it read before.
+ * Wake-ups. Trainer to agent: store sq_tail (seq_cst), then if agent_sleeps: write the eventfd. The
+ * agent sets agent_sleeps (seq_cst), looks at sq_tail once more, blocks. Agent to trainer: store
+ * done_round (release), add 1 to done_seq (seq_cst), then if trainer_waits != 0: futex wake of
+ * done_seq. The trainer raises trainer_waits (seq_cst), checks done_round again, waits on the
+ * done_seq it read before.
  *
- * Nothing the agent relies on lies in memory a trainer can write: positions, rounds and sizes are the agent's own
- * copies; each submission is copied once, then checked. A trainer that writes nonsense harms its own job only. */
+ * Nothing the agent relies on lies in memory a trainer can write: positions, rounds and sizes are
+ * the agent's own copies; each submission is copied once, then checked. A trainer that writes
+ * nonsense harms its own job only. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -75,10 +80,12 @@ struct local_control { /* start of the control memfd */
 size_t local_control_bytes(uint32_t sq_entries, uint32_t tensor_entries);
 /* Fill in a zeroed page's constants. */
 void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t tensor_entries);
-/* Check a page that the other side made: magic, abi, sizes against the mapped bytes. Errors: BPS_EPROTO, BPS_EVERSION. */
+/* Check a page that the other side made: magic, abi, sizes against the mapped bytes. Errors:
+ * BPS_EPROTO, BPS_EVERSION. */
 int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err);
 
-/* The ring follows the control struct, the entries follow the ring. The agent computes both places from its own copy of
+/* The ring follows the control struct, the entries follow the ring. The agent computes both places
+ * from its own copy of
  * sq_entries: the offsets in the page are for the trainer to check. */
 static inline struct local_sqe *local_sq(struct local_control *c)
 {
@@ -89,31 +96,34 @@ struct local_entry *local_entries(struct local_control *c, uint32_t sq_entries);
 
 /* Trainer: submissions that fit into the ring now. */
 uint32_t local_sq_room(const struct local_control *c);
-/* Trainer: append one submission. Returns 0 or -EAGAIN when the ring is full. Caller holds its mutex. Does
- * not wake: call local_sq_publish once after the last. */
+/* Trainer: append one submission. Returns 0 or -EAGAIN when the ring is full. Caller holds its
+ * mutex. Does not wake: call local_sq_publish once after the last. */
 int local_sq_push(struct local_control *c, const struct local_sqe *e);
 /* Trainer: true when the agent sleeps and its eventfd must be written. Needs no mutex. */
 bool local_sq_publish(struct local_control *c);
-/* Agent: copy the next submission; *head is the agent's own position. False when empty, or when the trainer's
- * tail is nonsense (more than sq_entries ahead); local_sq_sleep then says that the agent may block. */
+/* Agent: copy the next submission; *head is the agent's own position. False when empty, or when the
+ * trainer's tail is nonsense (more than sq_entries ahead); local_sq_sleep then says that the agent
+ * may block. */
 bool local_sq_pop(
 	struct local_control *c, uint32_t sq_entries, uint32_t *head, struct local_sqe *ret);
 /* Agent: about to block; true when it may, false when there is something in the ring. */
 bool local_sq_sleep(struct local_control *c, uint32_t sq_entries, uint32_t head);
 /* Agent: it does not sleep (any more). */
 void local_sq_awake(struct local_control *c);
-/* Agent: round of a tensor (an index below its own tensor_entries) is complete. Follow a batch with one
- * local_done_wake. */
+/* Agent: round of a tensor (an index below its own tensor_entries) is complete. Follow a batch with
+ * one local_done_wake. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
-/* Trainer: block until done_seq moves from seen, at most timeout_ns; spins spin_ns first. 0 or -ETIMEDOUT.
+/* Trainer: block until done_seq moves from seen, at most timeout_ns; spins spin_ns first. 0 or
+ * -ETIMEDOUT.
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY. Agent to trainer: WELCOME JOB DECLARED ARENA TEXT FINISHED. A
- * frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the struct by common/codec.h. */
+/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY. Agent to trainer: WELCOME JOB DECLARED
+ * ARENA TEXT FINISHED. A frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the
+ * struct by common/codec.h. */
 enum local_type {
 	LOCAL_HELLO = 1,
 	LOCAL_WELCOME, /* + fds: control memfd, eventfd; or code and text, then the agent closes */
@@ -209,14 +219,15 @@ struct local_msg {
 };
 
 const char *local_type_name(unsigned type);
-/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors; never blocks longer than timeout_ms
- * (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
+/* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors; never blocks longer than
+ * timeout_ms (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
-/* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds: close-on-exec, the
- * caller's; *ret_n_fds of them, at most LOCAL_FDS_MAX. Returns 1, or 0 on end of file. Errors: -EAGAIN or -ETIMEDOUT,
- * -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, more than LOCAL_FDS_MAX descriptors). Whatever it returns, the
- * caller closes the *ret_n_fds <= LOCAL_FDS_ROOM descriptors: the last close of one can take as long as its sender likes. */
+/* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds:
+ * close-on-exec, the caller's; *ret_n_fds of them, at most LOCAL_FDS_MAX. Returns 1, or 0 on end of
+ * file. Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, more
+ * than LOCAL_FDS_MAX descriptors). Whatever it returns, the caller closes the *ret_n_fds <=
+ * LOCAL_FDS_ROOM descriptors: the last close of one can take as long as its sender likes. */
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err);
 /* Decode a frame's bytes (for the fuzz target; local_recv uses it). */

@@ -11,7 +11,8 @@
 
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
 
-/* Set the least urgent level that is written; from a name ("error" ... "trace") with log_level_parse.
+/* Set the least urgent level that is written; from a name ("error" ... "trace") with
+ * log_level_parse.
  * Errors: -EINVAL no such name. */
 void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);

@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_LOOP_H
 #define BPS_COMMON_LOOP_H
-/* An event loop (libevent) with a door: other threads post functions through a bounded queue with an
- * eventfd. It runs in a thread of its own (loop_start) or in the caller's (loop_run).
+/* An event loop (libevent) with a door: other threads post functions through a bounded queue with
+ * an eventfd. It runs in a thread of its own (loop_start) or in the caller's (loop_run).
  *
  *   loop_new ──> loop_start ──> loop_stop ──> loop_free
  *            └─> loop_run (returns after loop_quit) ─┘

@@ -1,13 +1,14 @@
 #ifndef BPS_COMMON_MEMBER_H
 #define BPS_COMMON_MEMBER_H
-/* A server's or agent's membership in the cluster: the control connection to the scheduler with HELLO,
- * WELCOME and BEAT, coming back by itself, and the table of peers with their addresses and keys. The same module in both
- * daemons; what a message means is the owner's.
+/* A server's or agent's membership in the cluster: the control connection to the scheduler with
+ * HELLO, WELCOME and BEAT, coming back by itself, and the table of peers with their addresses and
+ * keys. The same module in both daemons; what a message means is the owner's.
  *
  *   (connecting) --HELLO--> --WELCOME--> member --connection lost--> (connecting)
  *                           `-REFUSE--> fatal
  *
- * Runs on one struct loop; callbacks run there. member_send and the look-ups may be called by any thread. */
+ * Runs on one struct loop; callbacks run there. member_send and the look-ups may be called by any
+ * thread. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -45,12 +46,14 @@ struct member_msg *member_msg_ref(struct member_msg *m);
 void member_msg_unref(struct member_msg *m);
 
 struct member_ops {
-	/* The scheduler knows us (again) by this id. It tells everything anew: messages follow, then told. */
+	/* The scheduler knows us (again) by this id. It tells everything anew: messages follow,
+	 * then told. */
 	void (*up)(void *ctx, uint32_t id);
 	/* What it has not named since up does not exist any more. */
 	void (*told)(void *ctx);
 	void (*down)(void *ctx, const char *why);
-	/* Any message but those above and BEAT. For PEERS the table is already up to date. Lent: ref to keep. */
+	/* Any message but those above and BEAT. For PEERS the table is already up to date. Lent:
+	 * ref to keep. */
 	void (*message)(void *ctx, struct member_msg *m);
 	/* Fill in the counters of the next BEAT. */
 	void (*beat)(void *ctx, struct ctl_beat *ret);
@@ -65,7 +68,8 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 /* On the loop's thread, or after it has stopped. NULL is allowed. */
 void member_free(struct member *m);
 
-/* Send a message; it is lost when the connection is not up or ends before (the owner sends again on up). Thread: any.
+/* Send a message; it is lost when the connection is not up or ends before (the owner sends again on
+ * up). Thread: any.
  * Errors: BPS_ENOSCHED not up; -EAGAIN, -ENOMEM: up comes again soon for this. */
 int member_send(struct member *m, const struct ctl_msg *msg);
 

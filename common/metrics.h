@@ -5,9 +5,10 @@
  *   metric_begin(out, "bps_members", "gauge", "members by role and state");
  *   metric_value(out, "bps_members", 3, "role", "agent", "state", "up", NULL);
  *
- * Names are ours: bps_ prefix, base units, _total for counters. Label values may come from anywhere:
- * quotes, backslashes and line ends are escaped, other control bytes and what is not ASCII become
- * '?' (one bad byte would make the whole scrape fail). Stateless; the thread that owns out. */
+ * Names are ours: bps_ prefix, base units, _total for counters. Label values may come from
+ * anywhere: quotes, backslashes and line ends are escaped, other control bytes and what is not
+ * ASCII become '?' (one bad byte would make the whole scrape fail). Stateless; the thread that owns
+ * out. */
 struct evbuffer;
 
 /* The HELP and TYPE lines, once before the values of a metric. type: "counter" or "gauge". */

@@ -1,7 +1,8 @@
 #ifndef BPS_COMMON_NODE_H
 #define BPS_COMMON_NODE_H
-/* What bps-server and bps-agent have in common around their data threads: a daemon (common/daemon.h) that is a member of
- * the cluster (common/member.h) and has a data plane (common/fabric.h), with the settings of the three.
+/* What bps-server and bps-agent have in common around their data threads: a daemon
+ * (common/daemon.h) that is a member of the cluster (common/member.h) and has a data plane
+ * (common/fabric.h), with the settings of the three.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>
@@ -61,8 +62,8 @@ struct node {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open all but the data threads, which wait for the id. n: zeroed. role ROLE_SERVER listens for agents. quota_bytes: what
- * the scheduler is told. On an error call node_close all the same.
+/* Open all but the data threads, which wait for the id. n: zeroed. role ROLE_SERVER listens for
+ * agents. quota_bytes: what the scheduler is told. On an error call node_close all the same.
  * Errors: negative, with a sentence. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
@@ -70,8 +71,8 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 /* The owner's data threads are gone. */
 void node_close(struct node *n);
 
-/* The scheduler says who we are. Returns 1 the first time, 0 again; BPS_EDUP when it calls us by another id than before: then
- * the process is ending. */
+/* The scheduler says who we are. Returns 1 the first time, 0 again; BPS_EDUP when it calls us by
+ * another id than before: then the process is ending. */
 int node_welcome(struct node *n, uint32_t id);
 /* The scheduler refuses us for good: end. Suits struct member_ops, but for ctx. */
 void node_refused(struct node *n, int code);

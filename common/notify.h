@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_NOTIFY_H
 #define BPS_COMMON_NOTIFY_H
-/* Messages to the service manager over $NOTIFY_SOCKET (sd_notify(3), without its library): a path or
- * an abstract socket. Without the variable all calls do nothing and return 0. Any thread; never
+/* Messages to the service manager over $NOTIFY_SOCKET (sd_notify(3), without its library): a path
+ * or an abstract socket. Without the variable all calls do nothing and return 0. Any thread; never
  * blocks. Errors: -errno; nothing in the daemon depends on them. */
 #include <stdint.h>
 
@@ -15,7 +15,7 @@ int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int notify_stopping(void);
 int notify_watchdog(void);
 
-/* Microseconds between two WATCHDOG=1 after which this process is killed; 0: no watchdog. Feed it at
- * half of that. */
+/* Microseconds between two WATCHDOG=1 after which this process is killed; 0: no watchdog. Feed it
+ * at half of that. */
 uint64_t notify_watchdog_us(void);
 #endif

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_POOL_H
 #define BPS_COMMON_POOL_H
-/* Buffers in memory that peers may read: a buddy allocator over segments (Knowlton 1965), so that memory
- * freed by partitions of one size serves those of another. Segments are never given back before pool_free. A
- * steady state allocates nothing. One thread. */
+/* Buffers in memory that peers may read: a buddy allocator over segments (Knowlton 1965), so that
+ * memory freed by partitions of one size serves those of another. Segments are never given back
+ * before pool_free. A steady state allocates nothing. One thread. */
 #include <sys/queue.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,11 +22,13 @@ struct buf {
 	struct pool_segment *owner;
 };
 
-/* Makes one more segment of exactly `bytes` bytes, offered under *ret_segment. Errors: -ENOMEM, ... */
+/* Makes one more segment of exactly `bytes` bytes, offered under *ret_segment. Errors: -ENOMEM,
+ * ... */
 typedef int (*pool_segment_fn)(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment);
 
 struct pool;
-/* NULL: out of memory. segment_bytes: a power of two >= POOL_MIN_BYTES, the largest request; limit_bytes: of all segments. */
+/* NULL: out of memory. segment_bytes: a power of two >= POOL_MIN_BYTES, the largest request;
+ * limit_bytes: of all segments. */
 struct pool *pool_new(
 	size_t segment_bytes, size_t limit_bytes, pool_segment_fn segment_fn, void *ctx);
 /* The segments' memory belongs to whoever made it. NULL is allowed. */

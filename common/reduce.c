@@ -61,8 +61,8 @@ static const struct reduce_table *table_choose(void)
 	return tables[i];
 }
 
-/* The table in use; NULL before the first use. Threads that meet here first choose the same one, and
- * tables are constant, so nothing has to be ordered. */
+/* The table in use; NULL before the first use. Threads that meet here first choose the same one,
+ * and tables are constant, so nothing has to be ordered. */
 static _Atomic(const struct reduce_table *) table_now;
 
 static const struct reduce_table *table_get(void)

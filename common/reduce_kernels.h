@@ -71,10 +71,10 @@ INLINE v_u32 select_u32(v_i32 mask, v_u32 yes, v_u32 no)
 	return (yes & (v_u32)mask) | (no & ~(v_u32)mask);
 }
 
-/* u16_load, u16_store: as many 16-bit numbers in memory as a register has 32-bit ones, zero-extended
- * and truncated. f16_load, f16_store: the same as f16 and f32. These and the search for NaNs below
- * are all that has a text per instruction set: F16C and a branch on a vector have no portable name,
- * and gcc 12 widens vectors in detours. */
+/* u16_load, u16_store: as many 16-bit numbers in memory as a register has 32-bit ones,
+ * zero-extended and truncated. f16_load, f16_store: the same as f16 and f32. These and the search
+ * for NaNs below are all that has a text per instruction set: F16C and a branch on a vector have no
+ * portable name, and gcc 12 widens vectors in detours. */
 #if REDUCE_VEC_BYTES == 64
 INLINE v_u32 u16_load(const void *p)
 {
@@ -161,8 +161,9 @@ INLINE v_f32 f16_load(const void *p)
 }
 
 /* Round to nearest even. Normal numbers round in the integer: add just under half of the last place
- * kept, one more when that place is odd, and rebias; a carry runs into the exponent, up to infinity.
- * Subnormal ones round in the adder: the last place of 0.5f is that of an f16 subnormal. */
+ * kept, one more when that place is odd, and rebias; a carry runs into the exponent, up to
+ * infinity. Subnormal ones round in the adder: the last place of 0.5f is that of an f16
+ * subnormal. */
 INLINE void f16_store(void *p, v_f32 v)
 {
 	const uint32_t rebias = (uint32_t)(15 - 127) << 23;
@@ -235,8 +236,8 @@ DEFINE_INT_OPS(v_i64, v_u64)
 DEFINE_FLOAT_OPS(v_f32, v_i32)
 DEFINE_FLOAT_OPS(v_f64, v_i64)
 
-/* May one of four registers hold a NaN? Never no when it does; where the answer costs as much as the
- * cure it is always yes. */
+/* May one of four registers hold a NaN? Never no when it does; where the answer costs as much as
+ * the cure it is always yes. */
 #if REDUCE_VEC_BYTES == 64
 #define UNORDERED(type, a, b) _mm512_cmp_##type##_mask((a), (b), _CMP_UNORD_Q)
 INLINE bool f32_any_nan(v_f32 a, v_f32 b, v_f32 c, v_f32 d)
@@ -345,7 +346,8 @@ INLINE bool is_half(enum dtype dtype)
 
 /* One pass: four registers of accumulator take all sources in order, then are stored. Four, because
  * one would spend the time on the loop over the sources. acc may be src[0]: loads come first.
- * n_more: sources beside the first operand, again, as a constant where the loop is to be unrolled. */
+ * n_more: sources beside the first operand, again, as a constant where the loop is to be
+ * unrolled. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
 	size_t acc_bytes, bool is_first, unsigned n_more)
 {

@@ -1,8 +1,9 @@
 #ifndef BPS_COMMON_RESOLVE_H
 #define BPS_COMMON_RESOLVE_H
 /* One name lookup beside an event loop. The system's resolver blocks, and only it knows the host's
- * name service (files, DNS, mDNS, directory), so it runs in a thread of its own for the length of the
- * lookup, with a retry limit that bounds it to a few seconds. Numbers are answered without a thread.
+ * name service (files, DNS, mDNS, directory), so it runs in a thread of its own for the length of
+ * the lookup, with a retry limit that bounds it to a few seconds. Numbers are answered without a
+ * thread.
  *
  * Thread: that of the loop, for all functions and the callback. */
 #include <stddef.h>

@@ -83,7 +83,8 @@ struct settings;
 
 /* Read everything into values (the struct that the rows point into).
  * ret_settings: holds the strings that values points to, and the arguments; free it after the last
- * use of both; set only with SETTINGS_RUN. err: the sentence when the verdict is USAGE or CONFIG. */
+ * use of both; set only with SETTINGS_RUN. err: the sentence when the verdict is USAGE or
+ * CONFIG. */
 enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);
@@ -94,7 +95,8 @@ int settings_exit_status(enum settings_verdict verdict, const struct err_text *e
 /* The arguments that are no flags, NULL-terminated; they live as long as s and argv. */
 char *const *settings_args(const struct settings *s, size_t *ret_count);
 
-/* Where a value came from: "default", "flag --x", "environment BPS_X", "/etc/bps/server.conf:12". */
+/* Where a value came from: "default", "flag --x", "environment BPS_X",
+ * "/etc/bps/server.conf:12". */
 const char *settings_source(const struct settings *s, const char *name);
 
 void settings_free(struct settings *s);

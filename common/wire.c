@@ -7,9 +7,9 @@
 #define HDR_WORDS   (WIRE_HDR_BYTES / 8)
 #define ALIGN_BYTES 8
 
-/* Where each field lies in the header's eight little-endian words: X(a, b, field, word, shift, bits).
- * Type, version, cookie and credits belong to every message and are not listed. `inline` is the one
- * known flag. */
+/* Where each field lies in the header's eight little-endian words: X(a, b, field, word, shift,
+ * bits). Type, version, cookie and credits belong to every message and are not listed. `inline` is
+ * the one known flag. */
 #define WIRE_FIELDS(X, a, b)                                                                       \
 	X(a, b, inline, 0, 16, 1)                                                                  \
 	X(a, b, crc, 0, 32, 32)                                                                    \

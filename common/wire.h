@@ -95,15 +95,15 @@ struct wire_msg {
 /* Bytes that wire_encode writes for m, padded to 8, with its inline payload. */
 size_t wire_size(const struct wire_msg *m);
 
-/* Write m (header, tail, inline payload, zero padding) to buf, which has wire_size(m) bytes of room.
- * Fields that the type does not use are written as zero, whatever m has there.
+/* Write m (header, tail, inline payload, zero padding) to buf, which has wire_size(m) bytes of
+ * room. Fields that the type does not use are written as zero, whatever m has there.
  * Returns wire_size(m). */
 size_t wire_encode(const struct wire_msg *m, void *buf);
 
-/* Decode the message at the start of buf (8-byte aligned). Returns the bytes it takes (> 0), so that the next one
- * starts there, or BPS_EPROTO with a sentence in err. Checks every length, flag, reserved field and type; what
- * numbers mean (job, round, ...) is the core's to check. ret->payload points into buf.
- * Writes ret only on success. */
+/* Decode the message at the start of buf (8-byte aligned). Returns the bytes it takes (> 0), so
+ * that the next one starts there, or BPS_EPROTO with a sentence in err. Checks every length, flag,
+ * reserved field and type; what numbers mean (job, round, ...) is the core's to check. ret->payload
+ * points into buf. Writes ret only on success. */
 int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct err_text *err);
 
 /* A message without tail or payload, about the partition, placement, round and member of m. */

@@ -2,8 +2,8 @@
 #define BPS_COMMON_XPORT_H
 /* The transport of the data plane, as seen by a data thread: connections that carry wire messages
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
- * callbacks run on that thread. The implementation is a table (struct xport_ops): common/fabric.c is
- * libfabric FI_EP_MSG (tcp, verbs); the simulator's network is another.
+ * callbacks run on that thread. The implementation is a table (struct xport_ops): common/fabric.c
+ * is libfabric FI_EP_MSG (tcp, verbs); the simulator's network is another.
  *
  *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)
  *                CONNECTING --down--> ...
@@ -22,8 +22,8 @@
 struct xport;
 struct xconn;
 
-/* One read: bytes at [offset, offset + len) of the peer's segment into dst, which lies in one of our own
- * segments (own_segment). Owned by the caller, untouched by it until read_done. */
+/* One read: bytes at [offset, offset + len) of the peer's segment into dst, which lies in one of
+ * our own segments (own_segment). Owned by the caller, untouched by it until read_done. */
 struct xport_read {
 	struct xconn *conn;
 	void *dst;
@@ -35,8 +35,8 @@ struct xport_read {
 };
 
 struct xport_events {
-	/* A connection is usable. peer_id/peer_instance: who it is, proved by its ticket; user: of xport_connect, or
-	 * NULL for an accepted one. */
+	/* A connection is usable. peer_id/peer_instance: who it is, proved by its ticket; user: of
+	 * xport_connect, or NULL for an accepted one. */
 	void (*up)(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance);
 	/* It is gone, with the reason for the log. */
 	void (*down)(void *ctx, struct xconn *c, const char *why);
@@ -53,15 +53,18 @@ struct xport_ops {
 	int (*connect)(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
 		uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
 		struct xconn **ret_conn);
-	/* Queue one message; it leaves at the latest when the thread next goes idle, small ones together.
-	 * Copies m and its payload. Errors: -EAGAIN no credit (writable follows), -ENOTCONN. */
+	/* Queue one message; it leaves at the latest when the thread next goes idle, small ones
+	 * together. Copies m and its payload. Errors: -EAGAIN no credit (writable follows),
+	 * -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
-	/* Start a read. Errors: -EAGAIN too many in flight on this connection (try after one of its read_done),
-	 * -ENOTCONN, BPS_EPROTO no such segment of the peer or out of its bounds. */
+	/* Start a read. Errors: -EAGAIN too many in flight on this connection (try after one of its
+	 * read_done), -ENOTCONN, BPS_EPROTO no such segment of the peer or out of its bounds. */
 	int (*read)(struct xport_read *r);
-	/* Drop a connection; reads complete with -ECANCELED, then down runs (before close returns). */
+	/* Drop a connection; reads complete with -ECANCELED, then down runs (before close
+	 * returns). */
 	void (*close)(struct xconn *c, const char *why);
-	/* Offer memory to peers (they may read it) and to our own reads. Never moves, never shrinks. */
+	/* Offer memory to peers (they may read it) and to our own reads. Never moves, never
+	 * shrinks. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 	/* Withdraw it. The caller made sure that no read of our own targets it. */
 	void (*seg_del)(struct xport *x, uint16_t segment);

@@ -1,22 +1,23 @@
 #ifndef BPS_H
 #define BPS_H
-/* libbpsclient: hand tensors to this machine's bps-agent and get them back summed over all workers of
- * the job. C99 and C++; depends on libc alone. See bpsclient(3).
+/* libbpsclient: hand tensors to this machine's bps-agent and get them back summed over all workers
+ * of the job. C99 and C++; depends on libc alone. See bpsclient(3).
  *
- * A job is a named run of `size` workers. Each worker declares its tensors by name (the same names, types and
- * counts everywhere, in any order), writes its values into the tensor's input buffer and calls push_pull; the
- * reduced values appear in the tensor's output buffer at every worker, the same bytes everywhere.
+ * A job is a named run of `size` workers. Each worker declares its tensors by name (the same names,
+ * types and counts everywhere, in any order), writes its values into the tensor's input buffer and
+ * calls push_pull; the reduced values appear in the tensor's output buffer at every worker, the
+ * same bytes everywhere.
  *
- * Buffers: bps_input() is yours to write whenever no push_pull of that tensor is in flight. bps_output() of
- * a completed round is read-only and stays as it is until you submit the tensor's round after the next one.
- * One push_pull per tensor may be in flight; a second one is BPS_EBUSY.
+ * Buffers: bps_input() is yours to write whenever no push_pull of that tensor is in flight.
+ * bps_output() of a completed round is read-only and stays as it is until you submit the tensor's
+ * round after the next one. One push_pull per tensor may be in flight; a second one is BPS_EBUSY.
  *
- * Threads: any thread may call anything; two threads must not operate on the same tensor at once. After fork() the
- * child's calls fail with BPS_EFORKED; the parent is not disturbed.
+ * Threads: any thread may call anything; two threads must not operate on the same tensor at once.
+ * After fork() the child's calls fail with BPS_EFORKED; the parent is not disturbed.
  *
  * Errors: negative, -errno for system causes or one of enum bps_error; bps_strerror() names the
- * code, bps_last_error() is the whole sentence (what failed, who is missing since when, what to do) of the calling
- * thread's last failure. No call waits for ever: each wait has a time-out. */
+ * code, bps_last_error() is the whole sentence (what failed, who is missing since when, what to do)
+ * of the calling thread's last failure. No call waits for ever: each wait has a time-out. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,8 +43,8 @@ enum bps_dtype {
 	BPS_BF16 = 9
 };
 
-/* Reductions. AVG divides by the number of workers (integers round to the floor); integers wrap; MIN and
- * MAX propagate NaN; f16 and bf16 are accumulated in f32. */
+/* Reductions. AVG divides by the number of workers (integers round to the floor); integers wrap;
+ * MIN and MAX propagate NaN; f16 and bf16 are accumulated in f32. */
 enum bps_op { BPS_SUM = 0, BPS_PROD = 1, BPS_MAX = 2, BPS_MIN = 3, BPS_AVG = 4 };
 
 enum bps_code {
@@ -71,8 +72,8 @@ enum bps_code {
 	BPS_EROUND_LOST = -10022
 };
 
-/* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL member is taken
- * from the environment, first name that is set: see bpsclient(3) for the table. */
+/* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL
+ * member is taken from the environment, first name that is set: see bpsclient(3) for the table. */
 struct bps_options {
 	uint32_t abi;             /* BPS_ABI, set by bps_options_init */
 	const char *job;          /* BPS_JOB, TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ... */
@@ -90,13 +91,15 @@ struct bps_options {
 
 BPS_API void bps_options_init(struct bps_options *opt);
 
-/* Attach to the agent and join the job; returns when all workers have. opt NULL: all from the environment.
- * A job of one worker needs no agent, no server and no scheduler.
- * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH, BPS_EVERSION, -EINVAL. */
+/* Attach to the agent and join the job; returns when all workers have. opt NULL: all from the
+ * environment. A job of one worker needs no agent, no server and no scheduler.
+ * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH,
+ * BPS_EVERSION, -EINVAL. */
 BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
 
-/* Leave the job. Waits (at most timeout_ms, 0: the default) until every worker has called it, so that nobody's
- * last result can be lost; frees everything in any case. Errors: as a wait. NULL is allowed. */
+/* Leave the job. Waits (at most timeout_ms, 0: the default) until every worker has called it, so
+ * that nobody's last result can be lost; frees everything in any case. Errors: as a wait. NULL is
+ * allowed. */
 BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 /* Leave without waiting; the others' job fails unless all were done. */
 BPS_API void bps_abort(struct bps *b);
@@ -106,10 +109,11 @@ BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);
 BPS_API int bps_local_size(const struct bps *b);
 
-/* Declare a tensor of n_elems (>= 1) values; returns at once, agreement with the other workers is checked behind
- * the scenes and a mismatch is the error of its first push_pull, naming both workers and both declarations. The same
- * name again gives the same tensor if type and count agree.
- * name: 1..255 bytes. Errors: -EINVAL, BPS_EMISMATCH (with this worker's own earlier declaration), BPS_EQUOTA. */
+/* Declare a tensor of n_elems (>= 1) values; returns at once, agreement with the other workers is
+ * checked behind the scenes and a mismatch is the error of its first push_pull, naming both workers
+ * and both declarations. The same name again gives the same tensor if type and count agree.
+ * name: 1..255 bytes. Errors: -EINVAL, BPS_EMISMATCH (with this worker's own earlier declaration),
+ * BPS_EQUOTA. */
 BPS_API int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
 	struct bps_tensor **ret);
 /* Many at once: one round trip. ret: n tensors. */
@@ -129,12 +133,12 @@ BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);
 
-/* Submit bps_input(t); returns at once. priority: larger goes first; by default (BPS_PRIORITY_AUTO) the tensor declared
- * first goes first. Errors: BPS_EBUSY, BPS_ECLOSED, or the job's failure. */
+/* Submit bps_input(t); returns at once. priority: larger goes first; by default (BPS_PRIORITY_AUTO)
+ * the tensor declared first goes first. Errors: BPS_EBUSY, BPS_ECLOSED, or the job's failure. */
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
-/* The same from and to memory of the caller's: src is copied before it returns, dst (may be src or NULL) is written
- * by the bps_wait or bps_poll that finds it complete. */
+/* The same from and to memory of the caller's: src is copied before it returns, dst (may be src or
+ * NULL) is written by the bps_wait or bps_poll that finds it complete. */
 BPS_API int bps_push_pull_copy(
 	struct bps_tensor *t, const void *src, void *dst, enum bps_op op, int32_t priority);
 /* Submit n tensors with one wake-up. All or none: on an error nothing was submitted. */
@@ -143,15 +147,15 @@ BPS_API int bps_push_pull_group(
 
 /* 1 complete (or nothing in flight), 0 still in flight, negative: it failed. */
 BPS_API int bps_poll(struct bps_tensor *t);
-/* Wait for it, at most timeout_ms (0: the default). After BPS_ETIMEDOUT it is still in flight and may be waited for
- * again. */
+/* Wait for it, at most timeout_ms (0: the default). After BPS_ETIMEDOUT it is still in flight and
+ * may be waited for again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Number of workers behind the last completed round. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
 
-/* Collectives on small host data, built on push_pull; every worker calls them in the same order. They block,
- * at most timeout_ms (0: the default). */
+/* Collectives on small host data, built on push_pull; every worker calls them in the same order.
+ * They block, at most timeout_ms (0: the default). */
 BPS_API int bps_barrier(struct bps *b, uint32_t timeout_ms);
 /* data: n_bytes at every worker, overwritten with root's. */
 BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms);
@@ -160,7 +164,8 @@ BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
 BPS_API const char *bps_strerror(int code);
-/* Sentence of this thread's last failed call; "" when there was none. Lives until the thread's next call. */
+/* Sentence of this thread's last failed call; "" when there was none. Lives until the thread's next
+ * call. */
 BPS_API const char *bps_last_error(void);
 BPS_API const char *bps_version(void);
 

@@ -2,12 +2,12 @@
 #define BPSCLIENT_CLIENT_H
 /* Inside of the library: a worker's place in a job, and its tensors.
  *
- * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions; held for moments only),
- * the session's turn. collect_mutex keeps a second collective out.
+ * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
+ * held for moments only), the session's turn. collect_mutex keeps a second collective out.
  *
- * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on the tensor;
- * entry->done_round is the agent's. In flight means done_round < round. A tensor whose entry has a status has failed
- * for good.
+ * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on
+ * the tensor; entry->done_round is the agent's. In flight means done_round < round. A tensor whose
+ * entry has a status has failed for good.
  *
  * A job of one worker (is_solo) has no session; a submission completes within the call (solo.c). */
 #include <pthread.h>
@@ -47,7 +47,8 @@ struct bps_tensor {
 struct bps {
 	struct options options;
 	int32_t rank, size, local_rank, local_size;
-	/* One page that the kernel zeroes in a forked child: the cheapest way to notice, and it covers clone() too. */
+	/* One page that the kernel zeroes in a forked child: the cheapest way to notice, and it
+	 * covers clone() too. */
 	uint32_t *is_ours;
 	pid_t pid; /* looked at instead where the kernel cannot do that; else 0 */
 	bool is_solo;
@@ -64,7 +65,8 @@ struct bps {
 /* 0, -EINVAL for NULL, or BPS_EFORKED; the first thing that every call does. */
 int client_check(const struct bps *b);
 
-/* The declaration behind bps_declare, for names of any prefix; ret: room for n, written only when all n succeed.
+/* The declaration behind bps_declare, for names of any prefix; ret: room for n, written only when
+ * all n succeed.
  * Owns: b has the tensors until it closes. Errors: as bps_declare, with the thread's sentence. */
 int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 /* It must be in no bucket and not in flight. */
@@ -78,7 +80,8 @@ bool tensor_is_done(const struct bps_tensor *t);
 /* The sentence of a failed tensor or of the session behind it; returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
 
-/* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the thread's sentence. */
+/* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the
+ * thread's sentence. */
 int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* Slots in private memory; -ENOMEM. */

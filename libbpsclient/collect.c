@@ -9,8 +9,9 @@
 
 #include "common/clock.h"
 
-/* Collectives are sums of bytes of which all but one worker's are zero, cut into pieces of a few fixed sizes so
- * that any amount of data needs four tensors. They are submitted above all gradients: somebody blocks on them. */
+/* Collectives are sums of bytes of which all but one worker's are zero, cut into pieces of a few
+ * fixed sizes so that any amount of data needs four tensors. They are submitted above all
+ * gradients: somebody blocks on them. */
 
 static const uint32_t piece_bytes[] = {64, 4096, 256u << 10, 4u << 20};
 #define N_PIECES         (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
@@ -64,7 +65,8 @@ static int piece_tensor(struct bps *b, size_t left, struct bps_tensor **ret)
 	return tensor_declare(b, &d, 1, ret);
 }
 
-/* The part of src, which stands at [at, at + n_src) of the whole, that falls into the piece at [first, first + n). */
+/* The part of src, which stands at [at, at + n_src) of the whole, that falls into the piece at
+ * [first, first + n). */
 static void fill(char *piece, size_t first, size_t n, const char *src, size_t at, size_t n_src)
 {
 	size_t from = at > first ? at : first;
@@ -75,7 +77,8 @@ static void fill(char *piece, size_t first, size_t n, const char *src, size_t at
 		memcpy(piece + (from - first), src + (from - at), to - from);
 }
 
-/* Every worker's src of n_src bytes stands at `at` of the whole of n_bytes, which ends up in dst. */
+/* Every worker's src of n_src bytes stands at `at` of the whole of n_bytes, which ends up in
+ * dst. */
 static int exchange(
 	struct collect *c, const char *src, size_t at, size_t n_src, char *dst, size_t n_bytes)
 {

@@ -37,7 +37,8 @@ static const char *env(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* Number with a unit in [0, max] from the variable; *ret stays as it is when the variable is not set. */
+/* Number with a unit in [0, max] from the variable; *ret stays as it is when the variable is not
+ * set. */
 static int env_number(const char *name, const struct unit *units, uint64_t max, uint64_t *ret)
 {
 	const char *value = env(name);
@@ -103,8 +104,9 @@ static int env_bool(const char *name, bool *ret)
 
 /* ---- launchers ---- */
 
-/* The names a launcher uses. is_per_machine: rank and size count machines of local_size workers each; then
- * global_rank, where it is set, says the worker's rank. job: the first that is set, with job_step behind it. */
+/* The names a launcher uses. is_per_machine: rank and size count machines of local_size workers
+ * each; then global_rank, where it is set, says the worker's rank. job: the first that is set, with
+ * job_step behind it. */
 struct launcher {
 	const char *rank, *size, *local_rank, *local_size;
 	const char *job[2];
@@ -114,8 +116,8 @@ struct launcher {
 	bool is_rank_optional;
 };
 
-/* In order of precedence: what runs closest to the trainer first, so that mpirun and torchrun win over the
- * Slurm job around them. */
+/* In order of precedence: what runs closest to the trainer first, so that mpirun and torchrun win
+ * over the Slurm job around them. */
 static const struct launcher launchers[] = {
 	{.rank = "BPS_RANK",
 		.size = "BPS_SIZE",
@@ -199,7 +201,8 @@ static int take_place(const struct launcher *l, struct options *o)
 	return 0;
 }
 
-/* is_placed: the caller gave rank and size, so the launcher's local rank and size would not fit to them. */
+/* is_placed: the caller gave rank and size, so the launcher's local rank and size would not fit to
+ * them. */
 static int take_launcher(bool is_placed, struct options *o)
 {
 	const struct launcher *l = find_launcher();

@@ -1,9 +1,10 @@
 #ifndef BPSCLIENT_OPTIONS_H
 #define BPSCLIENT_OPTIONS_H
-/* What a worker is told about itself: the members of struct bps_options, and for each that was not given the
- * environment, then a default. Where the worker stands (rank, size, local rank and size, job) comes from one
- * launcher's variables, whole or not at all: the first set that names both a rank and a size. Mixing two launchers'
- * variables gives wrong ranks silently, e.g. mpirun inside a Slurm allocation. */
+/* What a worker is told about itself: the members of struct bps_options, and for each that was not
+ * given the environment, then a default. Where the worker stands (rank, size, local rank and size,
+ * job) comes from one launcher's variables, whole or not at all: the first set that names both a
+ * rank and a size. Mixing two launchers' variables gives wrong ranks silently, e.g. mpirun inside a
+ * Slurm allocation. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,6 +28,7 @@ struct options {
 	bool is_forced; /* a job of one worker goes through the agent, too */
 };
 
-/* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the variable or member. */
+/* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the
+ * variable or member. */
 int options_resolve(const struct bps_options *opt, struct options *ret);
 #endif

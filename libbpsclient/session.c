@@ -147,7 +147,8 @@ static int take_fd(struct frame *f, unsigned i)
 	return fd;
 }
 
-/* Map shared memory that the agent made. It must be sealed against shrinking, or an access could raise SIGBUS. */
+/* Map shared memory that the agent made. It must be sealed against shrinking, or an access could
+ * raise SIGBUS. */
 static int map_memfd(int fd, uint64_t bytes, bool is_writable, void **ret)
 {
 	struct stat st;
@@ -278,7 +279,8 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
-/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller has the turn. */
+/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller has
+ * the turn. */
 static int await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct frame *f)
 {

@@ -1,13 +1,14 @@
 #ifndef BPSCLIENT_SESSION_H
 #define BPSCLIENT_SESSION_H
-/* A worker's attachment to its machine's agent: the socket, the control page, the arenas. What tensors are
- * and when a round is complete is not known here (client.h).
+/* A worker's attachment to its machine's agent: the socket, the control page, the arenas. What
+ * tensors are and when a round is complete is not known here (client.h).
  *
  *   session_open ── JOINED ── session_fail (job failed, agent gone, protocol broken) ── session_close
  *
- * Threads: any thread may call anything but open and close. The turn serialises the socket: the one thread that has
- * it sends a request and reads until its answer, handling what comes in between. Completions do not pass here:
- * they are read from the control page. A failure is final, and seen by all threads through `failure`. */
+ * Threads: any thread may call anything but open and close. The turn serialises the socket: the one
+ * thread that has it sends a request and reads until its answer, handling what comes in between.
+ * Completions do not pass here: they are read from the control page. A failure is final, and seen
+ * by all threads through `failure`. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -59,24 +60,27 @@ struct session_slot {
 };
 
 /* Connect, attach, and wait until the job is complete (options->open_timeout_ms).
- * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_EPROTO, BPS_EVERSION, or what the agent refuses with; err is the sentence. */
+ * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_EPROTO, BPS_EVERSION, or what the agent refuses with;
+ * err is the sentence. */
 int session_open(struct session *s, const struct options *options, struct err_text *err);
 /* Drop the connection and unmap everything. */
 void session_close(struct session *s);
 
 /* Declare n <= LOCAL_DECLARE_MAX tensors of decls; bytes[i] is the size of one slot of the i-th.
- * Errors: the session's failure, BPS_ETIMEDOUT, BPS_EPROTO; refusals of single tensors are in their slots. */
+ * Errors: the session's failure, BPS_ETIMEDOUT, BPS_EPROTO; refusals of single tensors are in their
+ * slots. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
 /* Tell the agent that this worker is done, and wait until all are. */
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
-/* Ask why (tensor, round) waits or has failed; *ret is the agent's sentence. Takes at most SESSION_WHY_MS. tensor UINT32_MAX:
- * the job. Errors: no answer came. */
+/* Ask why (tensor, round) waits or has failed; *ret is the agent's sentence. Takes at most
+ * SESSION_WHY_MS. tensor UINT32_MAX: the job. Errors: no answer came. */
 #define SESSION_WHY_MS 1500
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);
-/* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads together.
+/* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads
+ * together.
  * Returns the failure's code or 0. */
 #define SESSION_LOOK_MS 200
 int session_look(struct session *s);

@@ -145,8 +145,8 @@ static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 	return 0;
 }
 
-/* One DECLARE message. The first refusal is the result; the tensors behind it are forgotten and may be
- * declared again. */
+/* One DECLARE message. The first refusal is the result; the tensors behind it are forgotten and may
+ * be declared again. */
 static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 {
 	struct local_decl decls[LOCAL_DECLARE_MAX];
@@ -280,8 +280,8 @@ static uint16_t wire_priority(const struct bps_tensor *t, int32_t priority)
 	return p < 0 ? 0 : p > PRIORITY_MAX ? PRIORITY_MAX : (uint16_t)p;
 }
 
-/* Check that all of n >= 1 may be submitted, marking them to find one that is named twice. ring_mutex is held.
- * *ret_bad: the one that may not, any of them when the session is at fault. */
+/* Check that all of n >= 1 may be submitted, marking them to find one that is named twice.
+ * ring_mutex is held. *ret_bad: the one that may not, any of them when the session is at fault. */
 static int check_group(
 	struct bps *b, struct bps_tensor *const *tensors, size_t n, struct bps_tensor **ret_bad)
 {

@@ -1,7 +1,7 @@
 #ifndef BPSCLIENT_TEXT_H
 #define BPSCLIENT_TEXT_H
-/* The sentence behind bps_last_error: one per thread, written by the call that fails, kept until that
- * thread's next failure. */
+/* The sentence behind bps_last_error: one per thread, written by the call that fails, kept until
+ * that thread's next failure. */
 #include "common/error.h"
 
 /* The calling thread's sentence, to be filled by functions that take a struct err_text. */

@@ -83,7 +83,8 @@ static int parse_line(char *line, struct sample *s)
 	return 0;
 }
 
-/* Where the data lie when nobody says so: in the source tree, as seen from its top or from the program, or installed. */
+/* Where the data lie when nobody says so: in the source tree, as seen from its top or from the
+ * program, or installed. */
 static FILE *open_data(const char *path)
 {
 	static const char *const places[] = {"libbpsclient/examples/digits.csv",

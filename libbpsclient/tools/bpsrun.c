@@ -1,10 +1,11 @@
-/* bpsrun: start the workers of a job on this machine, and where no agent runs also the daemons, for as long as the
- * job lasts. One process, one loop: poll over the signals, the children's pidfds and their output.
+/* bpsrun: start the workers of a job on this machine, and where no agent runs also the daemons, for
+ * as long as the job lasts. One process, one loop: poll over the signals, the children's pidfds and
+ * their output.
  *
  *   START ── READY (daemons serve) ── RUN (trainers) ── STOP (TERM, after the grace KILL) ── exit
  *
- * A child is in a process group of its own, so that a signal from the terminal reaches it once, through here, and
- * is killed by the kernel when bpsrun dies, however it dies. See bpsrun(1). */
+ * A child is in a process group of its own, so that a signal from the terminal reaches it once,
+ * through here, and is killed by the kernel when bpsrun dies, however it dies. See bpsrun(1). */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -335,7 +336,8 @@ static bool stream_read(const struct child *c, struct stream *s)
 	return true;
 }
 
-/* Show the end of a daemon's log: of its last lines those that are at least as urgent as `least`. */
+/* Show the end of a daemon's log: of its last lines those that are at least as urgent as
+ * `least`. */
 static void show_tail(const struct child *c, int least)
 {
 	char buf[TAIL_BYTES + 1], *line = buf, *p;

@@ -1,5 +1,5 @@
-/* The agent's shell and its trainers: they join, declare, submit round after round, look at every result, and
- * finish. */
+/* The agent's shell and its trainers: they join, declare, submit round after round, look at every
+ * result, and finish. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The control plane: ordered connections between members and the scheduler, and the scheduler's shell with its
- * durable records. */
+/* The control plane: ordered connections between members and the scheduler, and the scheduler's
+ * shell with its durable records. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>

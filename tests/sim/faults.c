@@ -1,5 +1,5 @@
-/* What a seed draws: the shape of the job, the manners of the network, and which faults happen (swarm testing: a seed
- * that leaves most kinds out reaches states that a mix of all hides). */
+/* What a seed draws: the shape of the job, the manners of the network, and which faults happen
+ * (swarm testing: a seed that leaves most kinds out reaches states that a mix of all hides). */
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
@@ -7,7 +7,8 @@
 
 /* T of I9: everything has ended so long after the last fault. */
 #define SETTLE_NS (60 * S)
-/* Faults of the agents' control plane that a job must survive: together below the scheduler's patience (5 s). */
+/* Faults of the agents' control plane that a job must survive: together below the scheduler's
+ * patience (5 s). */
 #define AGENT_FAULT_NS (2500 * MS)
 
 const char *const fault_names[F_COUNT] = {"connection loss", "server killed", "server gone",
@@ -77,7 +78,8 @@ static void draw_net(struct sim *s)
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
 }
 
-/* Reads that outlive placements: what a server hands out again too early is still being read (B3). */
+/* Reads that outlive placements: what a server hands out again too early is still being read
+ * (B3). */
 static void draw_long_reads(struct sim *s)
 {
 	struct options *o = &s->o;

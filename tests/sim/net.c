@@ -1,5 +1,5 @@
-/* The data plane: connections that keep the order or break (unless the seed's options say otherwise), reads that copy
- * piece by piece at several moments. */
+/* The data plane: connections that keep the order or break (unless the seed's options say
+ * otherwise), reads that copy piece by piece at several moments. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -303,8 +303,8 @@ static void on_read_done(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* A sum that was offered may not change while its reader is connected (B3). Contributions may, when their round
- * has ended elsewhere (B2): then the crc must tell. */
+/* A sum that was offered may not change while its reader is connected (B3). Contributions may, when
+ * their round has ended elsewhere (B2): then the crc must tell. */
 static void check_torn(struct sim *s, const struct read *rd)
 {
 	if (rd->end == &rd->end->pipe->agent && crc32c(0, source(rd), rd->r->len) != rd->crc)

@@ -1,4 +1,5 @@
-/* What must hold, from the outside: exact sums, the same bytes everywhere, one home per partition and pgen. */
+/* What must hold, from the outside: exact sums, the same bytes everywhere, one home per partition
+ * and pgen. */
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 

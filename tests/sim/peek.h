@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_SIM_PEEK_H
 #define BPS_TESTS_SIM_PEEK_H
-/* A look into the agent's core, whose names are others than those of sim.h: which result has a partition taken, and of
- * which pgen. Equal bits do not tell a sum that was made twice. */
+/* A look into the agent's core, whose names are others than those of sim.h: which result has a
+ * partition taken, and of which pgen. Equal bits do not tell a sum that was made twice. */
 #include <stdbool.h>
 #include <stdint.h>
 

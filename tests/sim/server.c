@@ -1,5 +1,5 @@
-/* The server's shell: its control thread hands what the scheduler says to each data thread, which has a core and a
- * transport of its own. */
+/* The server's shell: its control thread hands what the scheduler says to each data thread, which
+ * has a core and a transport of its own. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>

@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SIM_H
 #define BPS_TESTS_SIM_H
 /* The simulator: scheduler, servers, agents and trainers of one job in one thread on virtual time,
- * joined by a network that delays, loses, duplicates, cuts and breaks. One seed is one history, every run of it is
- * the same. What decides are the shipped cores; here are only their shells, the network, the faults and the
- * oracle. docs/simulator.md.
+ * joined by a network that delays, loses, duplicates, cuts and breaks. One seed is one history,
+ * every run of it is the same. What decides are the shipped cores; here are only their shells, the
+ * network, the faults and the oracle. docs/simulator.md.
  *
  *   world.c   events, virtual time, the life of one history, what must hold at its end
  *   faults.c  what is drawn from the seed, and the faults while it runs
@@ -371,7 +371,8 @@ void oracle_plan(struct sim *s, const struct ctl_plan *plan);
 /* A delivered result: its sum, and that all have the same. */
 void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes,
 	uint32_t workers);
-/* An agent took that result, a server got that donation: a result that somebody has is never made again. */
+/* An agent took that result, a server got that donation: a result that somebody has is never made
+ * again. */
 struct peek;
 void oracle_taken(struct sim *s, const struct peek *p);
 void oracle_donated(struct sim *s, const struct peek *p);

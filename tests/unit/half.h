@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_HALF_H
 #define BPS_TESTS_HALF_H
-/* IEEE binary16 by plain arithmetic in doubles, for tests to compare with: not every compiler has the type.
- * Finite numbers within its range only. */
+/* IEEE binary16 by plain arithmetic in doubles, for tests to compare with: not every compiler has
+ * the type. Finite numbers within its range only. */
 #include <math.h>
 #include <stdint.h>
 

@@ -1,6 +1,7 @@
 #ifndef BPS_TESTS_UNIT_HEX_H
 #define BPS_TESTS_UNIT_HEX_H
-/* Golden bytes as tests write them: lower-case hexadecimal digits in pairs, with spaces between where they please. */
+/* Golden bytes as tests write them: lower-case hexadecimal digits in pairs, with spaces between
+ * where they please. */
 #include <stddef.h>
 #include <stdint.h>
 
