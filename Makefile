@@ -124,7 +124,7 @@ install: all
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include \
 		$(SHARE)/bps/python $(SHARE)/bash-completion/completions $(addprefix $(SHARE)/man/man,1 3 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(SBIN)
-	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BIN)
+	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
 	$(Q)ln -sf libbpsclient.so.0 $(LIB)/libbpsclient.so
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libbpsclient/libbpsclient.pc.in \

@@ -154,6 +154,14 @@ static bool as_v6(const struct sockaddr *sa, uint8_t ret_ip[16])
 	return true;
 }
 
+bool sockaddr_is_any(const struct sockaddr *sa)
+{
+	static const uint8_t v6_any[16] = {0}, v4_any[16] = {[10] = 0xff, [11] = 0xff};
+	uint8_t ip[16];
+
+	return as_v6(sa, ip) && (memcmp(ip, v6_any, 16) == 0 || memcmp(ip, v4_any, 16) == 0);
+}
+
 bool sockaddr_is_loopback(const struct sockaddr *sa)
 {
 	static const uint8_t v6_loopback[16] = {[15] = 1};

@@ -35,6 +35,8 @@ int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
 int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);
 
+/* True for 0.0.0.0 and ::, also v4-mapped. */
+bool sockaddr_is_any(const struct sockaddr *sa);
 /* True for 127/8, ::1 and v4-mapped 127/8. */
 bool sockaddr_is_loopback(const struct sockaddr *sa);
 /* True when both are of the same host, whatever the port; v4 and v4-mapped v6 compare equal. */

@@ -25,7 +25,7 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 	struct sockaddr_storage sa;
 	socklen_t len;
 
-	if (addr_number(&o->listen, &sa, &len) < 0 || strcmp(o->listen.host, "*") == 0)
+	if (addr_number(&o->listen, &sa, &len) < 0 || sockaddr_is_any((struct sockaddr *)&sa))
 		return err_set(err, -EINVAL,
 			"--listen wants the numeric address of the training network, not '%s'",
 			o->listen.host);

@@ -478,6 +478,26 @@ static size_t matches(const struct command *c, char *const *args, size_t n)
 	return n > 1 && strcmp(args[1], space + 1) == 0 ? 2 : 0;
 }
 
+static int unknown(char *const *args, size_t n)
+{
+	size_t first = n ? strlen(args[0]) : 0;
+	bool is_half = false; /* "key" alone, or "key" and a word that does not follow it */
+
+	for (size_t i = 0; first && i < N_COMMANDS; i++) {
+		const struct command *c = &commands[i];
+
+		if (strncmp(c->words, args[0], first) != 0 || c->words[first] != ' ')
+			continue;
+		fprintf(stderr, "bpsctl: usage: bpsctl %s%s%s\n", c->words, c->argument ? " " : "",
+			c->argument ? c->argument : "");
+		is_half = true;
+	}
+	if (!is_half)
+		fprintf(stderr, "bpsctl: %s%s; `bpsctl help` lists the commands\n",
+			n ? "no such command: " : "a command is missing", n ? args[0] : "");
+	return EX_USAGE;
+}
+
 static int dispatch(const struct opts *o, char *const *args, size_t n)
 {
 	for (size_t i = 0; i < N_COMMANDS; i++) {
@@ -495,9 +515,7 @@ static int dispatch(const struct opts *o, char *const *args, size_t n)
 			c->argument ? c->argument : "(no argument)");
 		return complain(text, EX_USAGE);
 	}
-	fprintf(stderr, "bpsctl: %s%s; `bpsctl help` lists the commands\n",
-		n ? "no such command: " : "which command", n ? args[0] : "?");
-	return EX_USAGE;
+	return unknown(args, n);
 }
 
 /* Short or other names of flags, for the hand. */
@@ -545,8 +563,10 @@ static int run(int argc, char **argv)
 	size_t n = 0;
 	int status;
 
+	if (v == SETTINGS_DONE)
+		return 0;
 	if (v != SETTINGS_RUN)
-		return settings_exit_status(v, &err);
+		return complain(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
 	bound_time(true);
 	args = settings_args(settings, &n);
 	status = dispatch(&opts, args, n);

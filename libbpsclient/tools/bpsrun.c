@@ -223,6 +223,7 @@ static int parse_option(int c, struct options *o)
 static int check_options(struct options *o)
 {
 	if (!o->n || !o->command[0]) {
+		say("%s is missing", o->n ? "the command" : "-n, the number of workers,");
 		fputs(usage, stderr);
 		return -EINVAL;
 	}

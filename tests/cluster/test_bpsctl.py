@@ -46,6 +46,19 @@ def words():
     return re.findall(r"(?m)^  ([a-z-]+(?: [a-z]+)?)", text)
 
 
+def test_wrong_words_are_answered_with_what_is_missing():
+    for args, status, text in (
+        ([], 64, "a command is missing; `bpsctl help`"),
+        (["statu"], 64, "no such command: statu;"),
+        (["key"], 64, "usage: bpsctl key new"),
+        (["key", "make"], 64, "usage: bpsctl key derive ROLE:NAME"),
+        (["--jso", "status"], 64, "unknown flag '--jso' (did you mean '--json'?)"),
+        (["--config", "/nonexistent", "status"], 78, "cannot open '/nonexistent'"),
+    ):
+        p = subprocess.run([str(BUILD / "bpsctl"), *args], capture_output=True, text=True, timeout=10, check=False)
+        assert (p.returncode, p.stdout) == (status, "") and p.stderr.startswith("bpsctl: ") and text in p.stderr, p
+
+
 def test_tables_show_all_members_and_jobs(cluster):
     c = cluster(agents=2, servers=2)
     assert "no job" in show(c, "jobs", status=0)

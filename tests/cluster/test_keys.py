@@ -85,10 +85,18 @@ def test_without_a_key_only_loopback_is_served(cluster, program):
     c = cluster(agents=0, servers=0)
     args = {
         "bps-scheduler": ["--listen", "0.0.0.0:0", "--state-dir", str(c.make("other"))],
-        "bps-server": ["--listen", "0.0.0.0:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}"],
+        "bps-server": ["--listen", "192.0.2.1:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}"],
     }
     status, text = output(c, program, *args[program])
     assert status != 0 and "loopback" in text, (status, text)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "[::]:0", "[::ffff:0.0.0.0]:0", "*:0", "a-name"])
+def test_server_says_to_agents_where_it_is_so_that_any_address_is_none(cluster, master, address):
+    c = cluster(agents=0, servers=0)
+    status, text = output(c, "bps-server", "--listen", address, "--key-file", str(master),
+                          "--scheduler", f"127.0.0.1:{c.scheduler.port}")  # fmt: skip
+    assert status == 78 and "--listen wants the numeric address" in text, (status, text)
 
 
 def test_without_a_key_only_a_scheduler_on_loopback_is_joined(cluster):
