@@ -15,8 +15,8 @@
  *
  * Everything is checked: lengths against the buffer, strings for NUL bytes, the field's max
  * (longest string, largest blob, most list items), lists within lists (at most 4 deep), and the
- * memory that decoding needs against a limit. No state,
- * any thread, no dependency but libc. */
+ * memory that decoding needs against a limit. No state, any
+ * thread, no dependency but libc. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -85,8 +85,7 @@ void local_control_init(struct local_control *c, uint32_t sq_entries, uint32_t t
 int local_control_check(const struct local_control *c, size_t mapped_bytes, struct err_text *err);
 
 /* The ring follows the control struct, the entries follow the ring. The agent computes both places
- * from its own copy of
- * sq_entries: the offsets in the page are for the trainer to check. */
+ * from its own copy of sq_entries: the offsets in the page are for the trainer to check. */
 static inline struct local_sqe *local_sq(struct local_control *c)
 {
 	return (struct local_sqe *)((char *)c + sizeof(*c));
