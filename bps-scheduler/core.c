@@ -250,7 +250,6 @@ static void suspect(struct sched_core *c, struct member *m, const char *why)
 	sched_arm(c, until);
 }
 
-/* Close the connection of a member that broke the protocol; it may come back. */
 void sched_kick(struct sched_core *c, struct member *m, const char *why)
 {
 	log_rated(LOG_WARN, "%s %s: %s; closing its connection", role_name(m->role), m->name, why);
@@ -663,8 +662,8 @@ static void go_above(struct sched_core *c, uint64_t view)
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 }
 
-/* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one that was replaced is
- * not, or two processes of one name would take it from each other for ever. */
+/* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one
+ * that was replaced is not, or two processes of one name would take it from each other for ever. */
 static bool is_name_free(const struct member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||

@@ -146,8 +146,8 @@ int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct
 
 /* Ask all agents of a running job for their workers' progress, then those that answered for the
  * tensors that calls wait for longest; env.probe_done is called once, later, with the same token:
- * within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too many
- * probes. */
+ * within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too
+ * many probes. */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
 struct sched_probe_worker {

@@ -144,17 +144,27 @@ struct sched_core {
 };
 
 /* core.c */
+/* Zeroed memory, the caller's to free(); never NULL, see above. grow: of a table of *room
+ * entries. */
 void *sched_alloc(size_t n, size_t bytes);
 void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
 char *sched_dup(const char *s);
+/* Something durable changes: the view that it will have, of the transaction under way. */
 uint64_t sched_change(struct sched_core *c);
+/* Something is due then; sched_next_deadline is no later. */
 void sched_arm(struct sched_core *c, uint64_t at_ns);
+/* Nothing when it is not connected: it is told everything when it is again. */
 void sched_send(struct sched_core *c, const struct member *m, const struct ctl_msg *msg);
+/* Close the connection of a member that broke the protocol; it may come back. */
 void sched_kick(struct sched_core *c, struct member *m, const char *why);
+/* A number that no job has had. CTL_NO_ID: the disk does not take the next block of them. */
 uint32_t sched_job_id_take(struct sched_core *c);
+/* Forget all but the ENDED_MAX jobs that ended last. */
 void sched_trim_ended(struct sched_core *c);
+/* An event for people, by env.event. */
 void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* NULL: no such id. */
 struct member *sched_member(const struct sched_core *c, uint32_t id);
 const char *sched_member_state_name(enum member_state s);
 static inline bool sched_is_usable(const struct member *m)
@@ -164,47 +174,68 @@ static inline bool sched_is_usable(const struct member *m)
 
 /* job.c */
 const char *sched_job_state_name(enum job_state s);
-const char *sched_tensor_state_name(enum tensor_state s);
+/* A job that has not ended, or NULL. */
 struct job *sched_job(const struct sched_core *c, uint32_t id);
 struct job *sched_job_any(const struct sched_core *c, uint32_t id); /* ended ones too */
 uint32_t sched_job_member(const struct job *j, uint32_t agent);     /* CTL_NO_ID: not one */
+/* It is to be persisted and told with the transaction under way. */
 void sched_job_dirty(struct sched_core *c, struct job *j);
+/* On no list yet. name: copied. */
 struct job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size);
 void sched_job_free(struct sched_core *c, struct job *j);
-void sched_job_end(struct sched_core *c, struct job *j, int code, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
+/* m speaks of a job that does not run: say how it ended, or that nobody knows it. */
 void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id);
+/* Messages of a member; msg is lent. Nonsense closes its connection. */
 void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg);
 void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg);
 void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *msg);
+/* An agent is dead, which ends its jobs, or restarted: then it joins its waiting workers again. */
 void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead);
+/* A server is dead: its partitions go to others, or wait for one. */
 void sched_server_gone(struct sched_core *c, struct member *m);
+/* It has a new instance: it keeps its partitions under a new pgen. */
 void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t threads);
+/* It has another number of data threads: its partitions keep their pgens, on threads that there
+ * are. */
 void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t threads);
+/* Place the partitions that lost their last server, once there is one again. */
 void sched_place_waiting(struct sched_core *c);
+/* Number and place the tensors that all agents have declared since the last transaction. */
 void sched_place_fresh(struct sched_core *c);
+/* JOB, JOB_END of j to m. */
 void sched_send_job(struct sched_core *c, const struct member *m, const struct job *j);
 void sched_send_job_end(struct sched_core *c, const struct member *m, const struct job *j);
 /* PLAN for m: what this transaction placed or moved, or everything. */
 void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j, bool everything);
+/* The next run of partitions of t from *at on: under pgen (0: any), on server (SERVER_ANY: any).
+ * False: there is none. */
 bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);
+/* Owns: the job has t from now on. Its name is not there yet. */
 void sched_tensor_add(struct job *j, struct tensor *t);
+/* NULL: not declared. */
 struct tensor *sched_tensor_find(const struct job *j, const char *name);
+/* Give t, whose shape and part_elems are set, its number and its (unplaced) partitions. */
 void sched_tensor_publish(struct job *j, struct tensor *t);
+/* The only writer of a part: keeps the loads of servers and threads. server: NULL for none. */
 void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
 	struct member *server, uint16_t thread, uint64_t pgen);
 uint64_t sched_part_bytes(const struct tensor *t, uint32_t i);
+/* Room for that rank is made. Lent until the next call. */
 struct worker *sched_worker_at(struct job *j, uint32_t rank);
+/* That rank of a forming job is at this agent now. seq: of its JOIN. */
 void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 
 /* why.c */
-/* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who answered. */
+/* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who
+ * answered. */
 void sched_conditions(const struct sched_core *c, const struct job *j, const struct sched_probe *p,
 	char ret[CTL_TEXT_MAX + 1]);
+/* Messages of an agent; msg is lent. */
 void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg);
 void sched_report(struct sched_core *c, struct member *m, const struct ctl_report *msg);
+/* End the probes whose time is over. */
 void sched_probe_tick(struct sched_core *c);
 void sched_probe_free_all(struct sched_core *c);
 #endif

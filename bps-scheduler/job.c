@@ -37,11 +37,6 @@ const char *sched_job_state_name(enum job_state s)
 	return s < JOB_STATES ? job_states[s].name : "?";
 }
 
-const char *sched_tensor_state_name(enum tensor_state s)
-{
-	return s < TENSOR_STATES ? tensor_states[s].name : "?";
-}
-
 static void job_set_state(struct sched_core *c, struct job *j, enum job_state to, const char *why)
 {
 	assert(job_states[j->state].next & STATE_BIT(to));
@@ -183,7 +178,8 @@ static void job_unlink(struct sched_core *c, struct job *j)
 	c->n_jobs--;
 }
 
-void sched_job_end(struct sched_core *c, struct job *j, int code, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void job_end(
+	struct sched_core *c, struct job *j, int code, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
@@ -531,7 +527,7 @@ static void worker_finished(struct sched_core *c, struct job *j, struct worker *
 		return;
 	w->state = WORKER_DONE;
 	if (++j->n_done == j->size)
-		sched_job_end(c, j, 0, "%s", "");
+		job_end(c, j, 0, "%s", "");
 }
 
 void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg)
@@ -554,7 +550,7 @@ void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worke
 	} else if (msg->event == WORKER_FINISHED) {
 		worker_finished(c, j, w);
 	} else if (w->state != WORKER_DONE) {
-		sched_job_end(c, j, BPS_EWORKER_LOST,
+		job_end(c, j, BPS_EWORKER_LOST,
 			"rank %u (host %s, pid %u) of job '%s' was lost%s%s", msg->rank, m->host,
 			w->pid, j->name, msg->text[0] ? ": " : "", msg->text);
 	}
@@ -574,9 +570,9 @@ void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *m
 		return;
 	}
 	if (msg->text[0])
-		sched_job_end(c, j, code, "%s", msg->text);
+		job_end(c, j, code, "%s", msg->text);
 	else
-		sched_job_end(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
+		job_end(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
 }
 
 static void forming_drop_agent(struct sched_core *c, struct job *j, uint32_t agent)
@@ -588,7 +584,6 @@ static void forming_drop_agent(struct sched_core *c, struct job *j, uint32_t age
 		forming_end(c, j);
 }
 
-/* An agent is dead, or restarted: then it joins its waiting workers again. */
 void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead)
 {
 	struct job *next;
@@ -602,7 +597,7 @@ void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead)
 		if (j->state == JOB_FORMING)
 			forming_drop_agent(c, j, m->id);
 		else if (is_dead)
-			sched_job_end(c, j, BPS_EAGENT_LOST,
+			job_end(c, j, BPS_EAGENT_LOST,
 				"agent '%s' (host %s) of job '%s' is lost: %s", m->name, m->host,
 				j->name, m->why_down);
 	}
@@ -671,7 +666,6 @@ uint64_t sched_part_bytes(const struct tensor *t, uint32_t i)
 	return elems * dtype_bytes(t->dtype);
 }
 
-/* The only writer of a part: keeps the loads of servers and threads. */
 void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
 	struct member *server, uint16_t thread, uint64_t pgen)
 {
@@ -698,7 +692,6 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	}
 }
 
-/* Give t, whose shape and part_elems are set, its number and its (unplaced) partitions. */
 void sched_tensor_publish(struct job *j, struct tensor *t)
 {
 	tensor_set_state(j, t, TENSOR_PLACED, "numbered");
@@ -1057,7 +1050,6 @@ void sched_server_gone(struct sched_core *c, struct member *m)
 			replace_from(c, j, m->id);
 }
 
-/* Partitions that lost their last server, once there is one again. */
 void sched_place_waiting(struct sched_core *c)
 {
 	bool has_server = false;
@@ -1092,7 +1084,6 @@ void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t thre
 	m->threads = threads;
 }
 
-/* m has a new instance: it keeps its partitions under a new pgen. */
 void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t threads)
 {
 	if (threads != m->threads)

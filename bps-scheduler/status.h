@@ -14,8 +14,8 @@
  *         waiting_partitions missing_ranks[at most 8]}]  state: forming, running
  *   ended[{id name uid state state_s size code text}]    the last 64
  *
- * /status?job=NAME (or its number; #NUMBER when names are numbers) has what the job's agents answer within a
- * second, and in another quarter about the tensors that calls wait for:
+ * /status?job=NAME (or its number; #NUMBER when names are numbers) has what the job's agents answer
+ * within a second, and in another quarter about the tensors that calls wait for:
  *   schema role view view_text  job{as above}
  *   agents[{name host has_answered text}]                text: what its network waits for
  *   workers[{rank host agent pid attached submitted completed quiet_s behind

@@ -20,7 +20,8 @@ double status_span_s(const struct status_info *info, uint64_t since_ns);
 void status_problem(json_t *list, const char *code, bool is_error, const char *what,
 	const char *effect, const char *action);
 
-/* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference (waits.c). */
+/* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
+ * (waits.c). */
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,
 	const struct job *j, const struct sched_probe *p);
 /* The problems that these waits and answers show. */

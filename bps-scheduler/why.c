@@ -323,7 +323,8 @@ static void probe_ask(struct sched_core *c, const struct job *j, struct sched_pr
 		sched_arm(c, p->deadline_ns = c->now_ns);
 }
 
-/* The tensor whose calls wait longest and that is not among the n in `asked`; NULL: there is none. */
+/* The tensor whose calls wait longest and that is not among the n in `asked`; NULL: there is
+ * none. */
 static const struct ctl_report_worker *next_wait(
 	const struct sched_probe *p, const uint32_t *asked, uint32_t n)
 {

@@ -25,7 +25,8 @@ bool cell_is(json_t *o, const char *key, const char *value);
 struct cell cell_span(double s);
 struct cell cell_size(uint64_t bytes);
 
-/* Print s behind head, wrapped at words under itself; wrapped_key: a string of o, if it is there. */
+/* Print s behind head, wrapped at words under itself; wrapped_key: a string of o, if it is
+ * there. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
 /* The list "problems" of a document, each with its three lines. */

@@ -4,7 +4,8 @@
  * bound; what did not answer is named in the document's "missing". All carry "schema": 1.
  *
  * ret: the caller's reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT, BPS_EPROTO as http_get_all;
- * BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; with a sentence. */
+ * BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; with a
+ * sentence. */
 #include <jansson.h>
 
 #include "common/addr.h"
@@ -13,7 +14,8 @@
 /* One document as it is. */
 int gather_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);
 
-/* The cluster as the scheduler has it (bps-scheduler/status.h), with what its running jobs' agents say:
+/* The cluster as the scheduler has it (bps-scheduler/status.h), with what its running jobs' agents
+ * say:
  *   problems also those of the jobs; health follows
  *   collected{s jobs asked answered not_asked}   jobs: that were asked about, asked, answered: agents
  *   missing[name of agent or job]
@@ -23,8 +25,8 @@ int gather_status(const struct addr *addr, json_t **ret, struct err_text *err);
 /* schema role view_text members[] of one role. */
 int gather_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err);
 
-/* schema role view_text jobs[as the cluster's, and rounds, calls_waiting, longest_s] collected missing; rounds: push_pulls
- * that the worker who has most of them has completed. */
+/* schema role view_text jobs[as the cluster's, and rounds, calls_waiting, longest_s] collected
+ * missing; rounds: push_pulls that the worker who has most of them has completed. */
 int gather_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
 /* schema role jobs[documents of jobs] missing; name: NULL or "" for all that form or run. */

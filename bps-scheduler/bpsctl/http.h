@@ -14,8 +14,8 @@
 
 struct http_get {
 	char path[HTTP_PATH_BYTES]; /* with its query, already escaped */
-	/* The answer. rc: 0, or BPS_ENOSCHED nobody answers there, BPS_ETIMEDOUT, BPS_EPROTO it is no
-	 * JSON, -E2BIG, -ENOMEM; then err has a sentence. status: of HTTP. root: the caller's
+	/* The answer. rc: 0, or BPS_ENOSCHED nobody answers there, BPS_ETIMEDOUT, BPS_EPROTO it is
+	 * no JSON, -E2BIG, -ENOMEM; then err has a sentence. status: of HTTP. root: the caller's
 	 * reference, NULL unless rc is 0. */
 	int rc, status;
 	json_t *root;

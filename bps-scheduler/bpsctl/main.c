@@ -523,7 +523,8 @@ static const struct {
 	const char *alias, *flag;
 } aliases[] = {{"-f", "--follow"}, {"--host", "--scheduler-http"}};
 
-/* argv with the flags' own names; what is new in it is in mem, the caller's. NULL: out of memory. */
+/* argv with the flags' own names; what is new in it is in mem, the caller's. NULL: out of
+ * memory. */
 static char **expand(int argc, char **argv, char **mem)
 {
 	char **args = calloc((size_t)argc + 1, sizeof(*args));

@@ -21,7 +21,7 @@ void watch_show(struct watch *w, const char *text);
 bool watch_wait(struct watch *w, uint32_t ms);
 void watch_end(struct watch *w);
 
-/* What draws text on a terminal of that many rows over the former frame; the last row counts what did not
- * fit. */
+/* What draws text on a terminal of that many rows over the former frame; the last row counts what
+ * did not fit. */
 void watch_frame(FILE *out, const char *text, unsigned n_rows, bool is_first);
 #endif

@@ -32,7 +32,6 @@ struct world {
 	} records[RECORDS];
 	size_t n_records;
 	int persist_error;
-	uint64_t sent_view; /* largest in any message */
 	uint64_t kept_view; /* largest in any record */
 	uint32_t last_job;
 	bool is_probe_done;
