@@ -15,6 +15,7 @@
 #include "bps-scheduler/events.h"
 #include "bps-scheduler/statelog.h"
 #include "bps-scheduler/status.h"
+#include "common/clock.h"
 #include "common/ctlchan.h"
 #include "common/daemon.h"
 #include "common/log.h"
@@ -86,14 +87,6 @@ struct app {
 	} waiting[STATUS_WAIT_MAX];
 };
 
-static uint64_t now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
-}
-
 /* ---- what the core wants done ---- */
 
 static void env_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
@@ -161,7 +154,7 @@ static void fill_info(struct app *app, struct status_info *ret)
 	struct ctllisten_stats s;
 
 	ctllisten_stats(app->listen, &s);
-	*ret = (struct status_info){.now_ns = now_ns(),
+	*ret = (struct status_info){.now_ns = clock_now_ns(),
 		.started_unix = (double)app->started.tv_sec,
 		.has_log = app->log != NULL,
 		.auth_failures = s.auth_failures,
@@ -209,7 +202,7 @@ static int compact(void *ctx, const struct state_record *rec)
 
 static void after_event(struct app *app)
 {
-	uint64_t due = sched_next_deadline(app->core), now = now_ns();
+	uint64_t due = sched_next_deadline(app->core), now = clock_now_ns();
 	struct timeval tv;
 
 	if (app->log && statelog_is_long(app->log) && sched_is_durable(app->core))
@@ -226,7 +219,7 @@ static void after_event(struct app *app)
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct app *app = arg;
-	uint64_t now = now_ns();
+	uint64_t now = clock_now_ns();
 
 	(void)fd;
 	(void)what;
@@ -270,7 +263,7 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	conn->id = id;
 	app->conns[id] = conn;
 	ctlchan_set_data(chan, conn);
-	sched_conn_open(app->core, id, now_ns());
+	sched_conn_open(app->core, id, clock_now_ns());
 	after_event(app);
 }
 
@@ -284,7 +277,7 @@ static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 	log_debug("connection of %s ended: %s", ctlchan_peer(chan), reason);
 	app->conns[conn->id] = NULL;
 	if (!conn->is_dropped) {
-		sched_conn_closed(app->core, conn->id, now_ns());
+		sched_conn_closed(app->core, conn->id, clock_now_ns());
 		after_event(app);
 	}
 	free(conn);
@@ -326,7 +319,7 @@ static void chan_frame(
 	if (type == CTL_HELLO && !is_who_it_says(chan, &msg.hello)) {
 		ctlchan_close(chan, "the name is not the key's");
 	} else {
-		sched_message(app->core, conn->id, &msg, now_ns());
+		sched_message(app->core, conn->id, &msg, clock_now_ns());
 		if (type == CTL_HELLO && !conn->is_dropped)
 			ctlchan_set_trusted(chan);
 		after_event(app);
@@ -382,7 +375,7 @@ static void http_job(struct app *app, struct httpd_request *req, const char *nam
 	}
 	app->waiting[token].req = req;
 	app->waiting[token].job = job;
-	rc = sched_probe_start(app->core, job, token, now_ns());
+	rc = sched_probe_start(app->core, job, token, clock_now_ns());
 	after_event(app);
 	if (rc == 0)
 		return;
@@ -455,7 +448,7 @@ static int start_core(struct app *app, struct err_text *err)
 	} else {
 		log_warn("no --state-dir: the state is in memory, a restart ends all running jobs");
 	}
-	rc = sched_start(app->core, now_ns());
+	rc = sched_start(app->core, clock_now_ns());
 	if (rc < 0)
 		return err_set(
 			err, rc, "cannot write the state in '%s': %s", o->state_dir, err_str(rc));

@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "common/clock.h"
 
 #define ANSWER_MAX   ((size_t)64 << 20)
 #define ANSWER_START 65536
@@ -22,14 +23,6 @@ struct exchange {
 	size_t room, used;
 	struct http_get *get;
 };
-
-static uint64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
 
 static void hang_up(struct exchange *x)
 {
@@ -142,7 +135,7 @@ static void hear(struct exchange *x)
 /* Wait once and go on with whatever is ready. False: nothing is open, or it is too late. */
 static bool turn(struct exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
 {
-	uint64_t now = now_ms();
+	uint64_t now = clock_now_ms();
 	size_t n_open = 0;
 	int ready;
 
@@ -166,7 +159,7 @@ static bool turn(struct exchange *x, struct pollfd *p, size_t n, uint64_t deadli
 
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms)
 {
-	uint64_t deadline_ms = now_ms() + timeout_ms;
+	uint64_t deadline_ms = clock_now_ms() + timeout_ms;
 	struct exchange *x = calloc(n ? n : 1, sizeof(*x));
 	struct pollfd *p = calloc(n ? n : 1, sizeof(*p));
 	char where[ADDR_TEXT_BYTES];
