@@ -76,9 +76,12 @@ class Daemon:
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
     def kill(self, sig=signal.SIGKILL):
+        """Send a signal; has ended or stopped when this returns, if that is what the signal does."""
         self.process.send_signal(sig)
         if sig in (signal.SIGKILL, signal.SIGTERM):
             self.process.wait(DEADLINE_S)
+        elif sig == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def stop(self):
         if self.process.poll() is None:
