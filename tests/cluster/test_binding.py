@@ -3,6 +3,8 @@
 import ctypes
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -92,3 +94,16 @@ def test_codes_are_those_of_the_header():
     header = (ROOT / "libbpsclient" / "bps.h").read_text()
     for name, code in bps._CODES.items():
         assert f"BPS_{name} = {code}" in header
+
+
+@pytest.mark.parametrize("compiler", ["gcc -std=c99 -x c", "g++ -std=c++11 -x c++"])
+def test_header_is_plain_c99_and_cpp(compiler, tmp_path):
+    command, *flags = compiler.split()
+    if not shutil.which(command):
+        pytest.skip(f"no {command} here")
+    source = tmp_path / "use"
+    source.write_text('#include "libbpsclient/bps.h"\nint main(void) { return bps_version() == 0; }\n')
+    subprocess.run(
+        [command, *flags, "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", "-c", source, "-o", tmp_path / "o"],
+        check=True,
+    )
