@@ -2,6 +2,7 @@
 #include "bps-agent/agent.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -237,6 +238,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 		return err_set(err, -ENOMEM, "out of memory");
 	a->cfg = *cfg;
 	a->member = member;
+	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	for (a->sq_entries = 1; a->sq_entries < cfg->max_tensors;)
 		a->sq_entries *= 2;
 	TAILQ_INIT(&a->trainers);
@@ -291,6 +293,8 @@ void agent_free(struct agent *a)
 	fabric_xport_free(a->x); /* ends every connection and read */
 	dataloop_free(a->loop);  /* runs the handles' last callbacks */
 	agt_core_free(a->core);
+	if (a->spare_fd >= 0)
+		close(a->spare_fd);
 	pthread_mutex_destroy(&a->lock);
 	free(a->servers);
 	free(a);

@@ -162,6 +162,7 @@ struct agent_figures {
 struct agent {
 	struct agent_config cfg;
 	/* Of a trainer's ring: as many as it may have in flight, so that it is never full. */
+	int spare_fd; /* given up to refuse a trainer when there is no other */
 	uint32_t sq_entries;
 	struct dataloop *loop;
 	struct xport *x;

@@ -1,5 +1,6 @@
 /* One trainer: its socket, its control page, its ring. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -349,20 +350,29 @@ static void on_greeting(uv_timer_t *timer)
 	trainer_drop(t, true, "no HELLO within 5 s");
 }
 
-static void refuse(struct agent *a, int sock)
+static void refuse(struct agent *a, int sock, const char *text)
 {
-	uint32_t limit = a->cfg.max_trainers;
 	struct local_msg m = {.type = LOCAL_WELCOME};
-	struct err_text err;
 
-	err_set(&err, 0, "this bps-agent serves %u trainers already (limit %u); raise max-trainers",
-		limit, limit);
 	m.welcome.code = (uint32_t)-BPS_EQUOTA;
-	m.welcome.text = err.s;
-	log_rated(LOG_WARN, "trainer refused: %s", err.s);
+	m.welcome.text = text;
+	log_rated(LOG_WARN, "trainer refused: %s", text);
 	if (local_send(sock, &m, NULL, 0, 0) < 0)
 		log_debug("the refused trainer was not told");
 	close_socket(a, sock);
+}
+
+/* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse him. */
+static void turn_away(struct agent *a)
+{
+	int sock;
+
+	if (a->spare_fd >= 0)
+		close(a->spare_fd);
+	sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (sock >= 0)
+		refuse(a, sock, "this bps-agent has no descriptor left; raise LimitNOFILE");
+	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 void trainer_accept(struct agent *a)
@@ -370,15 +380,23 @@ void trainer_accept(struct agent *a)
 	int sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
+	struct err_text err;
 	struct trainer *t;
 
+	if (sock < 0 && (errno == EMFILE || errno == ENFILE)) {
+		turn_away(a);
+		return;
+	}
 	if (sock < 0) {
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
 			log_rated(LOG_WARN, "cannot accept a trainer: %s", strerror(errno));
 		return;
 	}
 	if (a->n_trainers >= a->cfg.max_trainers) {
-		refuse(a, sock);
+		err_set(&err, 0,
+			"this bps-agent serves %u trainers already (limit %u); raise max-trainers",
+			a->n_trainers, a->cfg.max_trainers);
+		refuse(a, sock, err.s);
 		return;
 	}
 	t = calloc(1, sizeof(*t));

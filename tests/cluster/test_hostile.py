@@ -4,6 +4,7 @@ import fcntl
 import mmap
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -390,3 +391,24 @@ def declare_many(t, n):
     for first in range(0, n, 100):
         slots = t.declare(*((f"t{i}", F32, 4) for i in range(first, first + 100)))
         assert all(s[0] == 0 for s in slots)
+
+
+def cpu_seconds(pid):
+    fields = open(f"/proc/{pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_agent_without_descriptors_refuses_and_does_not_spin(cluster):
+    c = cluster(agents=1, servers=0)
+    a = c.agents[0]
+    pid = a.process.pid
+    used = len(os.listdir(f"/proc/{pid}/fd"))
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used, hard))
+    for t in [Raw(a) for _ in range(2)]:
+        assert t.is_dropped()
+    before = cpu_seconds(pid)
+    c.run("collectives", 1)  # alone it needs no agent, and takes a moment
+    assert cpu_seconds(pid) - before < 0.1
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    still_serves(c)
