@@ -32,7 +32,6 @@
 
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
-	uint64_t instance;
 	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	uint32_t spin_us;
 	uint32_t max_trainers;

@@ -78,7 +78,6 @@ static void member_up(void *ctx, uint32_t id)
 	struct app *app = ctx;
 	const struct opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
-		.instance = app->node.instance,
 		.listen_fd = app->listen_fd,
 		.spin_us = (uint32_t)o->node.spin_us,
 		.max_trainers = (uint32_t)o->max_trainers,
