@@ -279,7 +279,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	tensor = tensor_find(job, d->name);
 	rc = tensor ? declare_again(t, tensor, d, err) : 0;
 	if (rc == 0)
-		rc = check_quota(t, d, 3 * bytes, err);
+		/* The outputs are the job's: the first worker that declares it brings them. */
+		rc = check_quota(t, d, tensor && tensor->out_arena ? bytes : 3 * bytes, err);
 	if (rc < 0)
 		return rc;
 	if (!tensor && !(tensor = tensor_new(job, d)))

@@ -74,3 +74,8 @@ def test_a_second_job_of_the_same_name_may_follow(cluster):
 def test_ten_thousand_tensors_are_in_flight_at_once(cluster):
     c = cluster(agents=2, servers=2)
     c.run("many_tensors", 2, {"n": 10000})
+
+
+def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
+    c = cluster(agents=1, servers=0, agent_args=["--memory", "44MiB"])  # an input each, two outputs for both
+    c.run("rounds", 2, {"n_elems": 10 << 17, "n_rounds": 2})
