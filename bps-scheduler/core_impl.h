@@ -1,8 +1,16 @@
 #ifndef BPS_SCHEDULER_CORE_IMPL_H
 #define BPS_SCHEDULER_CORE_IMPL_H
-/* Inside of the scheduler's core: its objects, for the files that make it up (core.c members and
- * transactions, job.c jobs and placement, why.c probes, check.c invariants) and, to read only,
- * for status.c. Out of memory ends the process: all state that matters is durable, the data path
+/* Inside of the scheduler's core: its objects, for the files that make it up and, to read only, for
+ * status.c:
+ *   core.c     events, connections, time, life
+ *   members.c  members: how they come, are missed and go
+ *   commit.c   the end of an event: what changed is made durable and told
+ *   job.c      jobs and their workers
+ *   tensor.c   tensors: declared, compared, numbered
+ *   placing.c  which server has which partition
+ *   plan.c     telling members of a job
+ *   why.c      probes; check.c invariants
+ * Out of memory ends the process: all state that matters is durable, the data path
  * does not need the scheduler, and every table here is bounded. */
 #include <stdbool.h>
 #include <stdint.h>
@@ -149,28 +157,51 @@ struct sched_core {
 void *sched_alloc(size_t n, size_t bytes);
 void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
 char *sched_dup(const char *s);
-/* Something durable changes: the view that it will have, of the transaction under way. */
-uint64_t sched_change(struct sched_core *c);
+/* An event for people, by env.event. */
+void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* Something is due then; sched_next_deadline is no later. */
 void sched_arm(struct sched_core *c, uint64_t at_ns);
 /* Nothing when it is not connected: it is told everything when it is again. */
 void sched_send(struct sched_core *c, const struct member *m, const struct ctl_msg *msg);
-/* Close the connection of a member that broke the protocol; it may come back. */
-void sched_kick(struct sched_core *c, struct member *m, const char *why);
+/* Close this connection and forget it; a member keeps its state. */
+void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why);
 /* A number that no job has had. CTL_NO_ID: the disk does not take the next block of them. */
 uint32_t sched_job_id_take(struct sched_core *c);
-/* Forget all but the ENDED_MAX jobs that ended last. */
-void sched_trim_ended(struct sched_core *c);
-/* An event for people, by env.event. */
-void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+
+/* members.c */
 /* NULL: no such id. */
 struct member *sched_member(const struct sched_core *c, uint32_t id);
+const char *sched_role_name(enum role role);
 const char *sched_member_state_name(enum member_state s);
+/* The first message of a connection: it becomes a member's, new or returned, or is refused. */
+void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello *h);
+/* m, which is UP, has lost its connection; it has its window to come back. */
+void sched_member_suspect(struct sched_core *c, struct member *m, const char *why);
+/* Close the connection of a member that broke the protocol; it may come back. */
+void sched_kick(struct sched_core *c, struct member *m, const char *why);
+/* Is it dead by now? Else arm for when it will be. */
+void sched_member_check(struct sched_core *c, struct member *m);
+/* NULL is allowed. */
+void sched_member_free(struct member *m);
 static inline bool sched_is_usable(const struct member *m)
 {
 	return m->state != MEMBER_DOWN;
 }
+
+/* commit.c */
+/* Something durable changes: the view that it will have, of the transaction under way. */
+uint64_t sched_change(struct sched_core *c);
+/* End of an event: give the changes a view, make them durable, tell. is_retry: the last write
+ * failed, try again.
+ * Errors: BPS_ENOTDURABLE or what the disk said: the changes stay, and nothing is told. */
+int sched_commit(struct sched_core *c, bool is_retry);
+/* Write what changed, by env.persist. Errors: what that answers. */
+int sched_persist(struct sched_core *c);
+/* WELCOME and everything that concerns m. */
+void sched_send_sync(struct sched_core *c, struct member *m);
+/* Forget all but the ENDED_MAX jobs that ended last. */
+void sched_trim_ended(struct sched_core *c);
 
 /* job.c */
 const char *sched_job_state_name(enum job_state s);
@@ -178,6 +209,8 @@ const char *sched_job_state_name(enum job_state s);
 struct job *sched_job(const struct sched_core *c, uint32_t id);
 struct job *sched_job_any(const struct sched_core *c, uint32_t id); /* ended ones too */
 uint32_t sched_job_member(const struct job *j, uint32_t agent);     /* CTL_NO_ID: not one */
+/* Of that agent's machine; "?" when there is no such agent. */
+const char *sched_host_of(const struct sched_core *c, uint32_t agent);
 /* It is to be persisted and told with the transaction under way. */
 void sched_job_dirty(struct sched_core *c, struct job *j);
 /* On no list yet. name: copied. */
@@ -187,11 +220,31 @@ void sched_job_free(struct sched_core *c, struct job *j);
 void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id);
 /* Messages of a member; msg is lent. Nonsense closes its connection. */
 void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg);
-void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg);
 void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *msg);
 /* An agent is dead, which ends its jobs, or restarted: then it joins its waiting workers again. */
 void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead);
+/* Room for that rank is made. Lent until the next call. */
+struct worker *sched_worker_at(struct job *j, uint32_t rank);
+/* That rank of a forming job is at this agent now. seq: of its JOIN. */
+void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
+
+/* tensor.c */
+void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg);
+/* Owns: the job has t from now on. Its name is not there yet. */
+void sched_tensor_add(struct job *j, struct tensor *t);
+/* NULL: not declared. */
+struct tensor *sched_tensor_find(const struct job *j, const char *name);
+/* Give t, whose shape and part_elems are set, its number and its (unplaced) partitions. */
+void sched_tensor_publish(struct job *j, struct tensor *t);
+/* Forget all tensors of j, and their load on servers. */
+void sched_job_drop_tensors(struct sched_core *c, struct job *j);
+/* The only writer of a part: keeps the loads of servers and threads. server: NULL for none. */
+void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
+	struct member *server, uint16_t thread, uint64_t pgen);
+uint64_t sched_part_bytes(const struct tensor *t, uint32_t i);
+
+/* placing.c */
 /* A server is dead: its partitions go to others, or wait for one. */
 void sched_server_gone(struct sched_core *c, struct member *m);
 /* It has a new instance: it keeps its partitions under a new pgen. */
@@ -203,6 +256,8 @@ void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t thre
 void sched_place_waiting(struct sched_core *c);
 /* Number and place the tensors that all agents have declared since the last transaction. */
 void sched_place_fresh(struct sched_core *c);
+
+/* plan.c */
 /* JOB, JOB_END of j to m. */
 void sched_send_job(struct sched_core *c, const struct member *m, const struct job *j);
 void sched_send_job_end(struct sched_core *c, const struct member *m, const struct job *j);
@@ -212,20 +267,6 @@ void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j
  * False: there is none. */
 bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);
-/* Owns: the job has t from now on. Its name is not there yet. */
-void sched_tensor_add(struct job *j, struct tensor *t);
-/* NULL: not declared. */
-struct tensor *sched_tensor_find(const struct job *j, const char *name);
-/* Give t, whose shape and part_elems are set, its number and its (unplaced) partitions. */
-void sched_tensor_publish(struct job *j, struct tensor *t);
-/* The only writer of a part: keeps the loads of servers and threads. server: NULL for none. */
-void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
-	struct member *server, uint16_t thread, uint64_t pgen);
-uint64_t sched_part_bytes(const struct tensor *t, uint32_t i);
-/* Room for that rank is made. Lent until the next call. */
-struct worker *sched_worker_at(struct job *j, uint32_t rank);
-/* That rank of a forming job is at this agent now. seq: of its JOIN. */
-void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 
 /* why.c */
 /* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who

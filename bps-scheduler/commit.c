@@ -1,0 +1,315 @@
+/* The end of an event: what it changed gets a view, becomes durable, and is told to whom it
+ * concerns. */
+#include <stdlib.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/record.h"
+#include "common/log.h"
+
+#define PEERS_MAX 1024 /* of one message: below the channel's 1 MiB */
+
+uint64_t sched_change(struct sched_core *c)
+{
+	if (!c->tx_view)
+		c->tx_view = c->view + 1;
+	return c->tx_view;
+}
+
+static void fill_peer(struct sched_core *c, const struct member *to, const struct member *m,
+	uint8_t key[CTL_KEY_BYTES], struct ctl_peer *ret)
+{
+	const struct member *agent = to->role == ROLE_AGENT ? to : m;
+	const struct member *server = to->role == ROLE_AGENT ? m : to;
+
+	c->env.pair_key(c->env.ctx, c->secret, agent->instance, server->instance, key);
+	*ret = (struct ctl_peer){.id = m->id,
+		.state = sched_is_usable(m) ? PEER_UP : PEER_DOWN,
+		.instance = m->instance,
+		.name = m->name,
+		.host = m->host,
+		.addr = m->addr,
+		.port = m->port,
+		.threads = m->threads,
+		.key = {key, CTL_KEY_BYTES}};
+}
+
+/* PEERS to `to` about these members of the other role, in messages below the channel's limit. */
+static void send_peers(
+	struct sched_core *c, const struct member *to, const struct member *const *list, uint32_t n)
+{
+	uint32_t room = n < PEERS_MAX ? n : PEERS_MAX;
+	struct ctl_peer *peers = sched_alloc(room, sizeof(*peers));
+	uint8_t(*keys)[CTL_KEY_BYTES] = sched_alloc(room, sizeof(*keys));
+	struct ctl_msg msg = {.type = CTL_PEERS, .peers = {.view = c->view, .peers = peers}};
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at = msg.peers.n_peers++;
+
+		fill_peer(c, to, list[i], keys[at], &peers[at]);
+		if (msg.peers.n_peers < PEERS_MAX && i + 1 < n)
+			continue;
+		sched_send(c, to, &msg);
+		msg.peers.n_peers = 0;
+	}
+	free(peers);
+	free(keys);
+}
+
+/* All that are up. None is no message: an empty list after WELCOME has a meaning. */
+static void send_all_peers(struct sched_core *c, const struct member *to)
+{
+	const struct member **list = sched_alloc(c->n_members, sizeof(*list));
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role != to->role && sched_is_usable(c->members[i]))
+			list[n++] = c->members[i];
+	send_peers(c, to, list, n);
+	free(list);
+}
+
+/* The members that this transaction changed, to everybody of the other role. */
+static void tell_members(struct sched_core *c, enum role changed)
+{
+	const struct member **list = NULL;
+	uint32_t n = 0, room = 0;
+
+	for (const struct member *m = c->dirty_members; m; m = m->next_dirty) {
+		if (m->role != changed)
+			continue;
+		list = sched_grow(list, &room, n + 1, sizeof(*list));
+		list[n++] = m;
+	}
+	for (uint32_t i = 1; n && i <= c->n_members; i++) {
+		const struct member *to = c->members[i];
+
+		if (to->role != changed && to->conn && !to->needs_sync)
+			send_peers(c, to, list, n);
+	}
+	free(list);
+}
+
+void sched_send_sync(struct sched_core *c, struct member *m)
+{
+	struct ctl_msg welcome = {.type = CTL_WELCOME,
+		.welcome = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
+			.term = c->term,
+			.view = c->view,
+			.member_id = m->id,
+			.beat_ms = c->cfg.beat_ms,
+			.dead_ms = m->role == ROLE_SERVER ? c->cfg.server_dead_ms
+							  : c->cfg.agent_dead_ms}};
+	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
+
+	m->needs_sync = false;
+	sched_send(c, m, &welcome);
+	send_all_peers(c, m);
+	for (struct job *j = c->jobs; j; j = j->next) {
+		if (j->state != JOB_RUNNING)
+			continue;
+		if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID)
+			continue;
+		sched_send_job(c, m, j);
+		sched_send_plan(c, m, j, true);
+	}
+	for (struct job *j = c->ended; j; j = j->next)
+		if (m->role == ROLE_SERVER || sched_job_member(j, m->id) != CTL_NO_ID)
+			sched_send_job_end(c, m, j);
+	sched_send(c, m, &end);
+}
+
+/* Whom a job concerns: its agents and every server; not those that will be told everything. */
+static bool is_audience(const struct job *j, const struct member *m, enum role role)
+{
+	return m->role == role && m->conn && !m->needs_sync &&
+	       (role == ROLE_SERVER || sched_job_member(j, m->id) != CTL_NO_ID);
+}
+
+static void job_tell(struct sched_core *c, struct job *j)
+{
+	/* Servers first, so that they know a partition before its first contribution. */
+	static const enum role order[] = {ROLE_SERVER, ROLE_AGENT};
+
+	for (size_t r = 0; r < 2; r++) {
+		for (uint32_t i = 1; i <= c->n_members; i++) {
+			struct member *m = c->members[i];
+
+			if (!is_audience(j, m, order[r]))
+				continue;
+			if (j->state == JOB_ENDED) {
+				sched_send_job_end(c, m, j);
+				continue;
+			}
+			if (j->is_changed)
+				sched_send_job(c, m, j);
+			if (j->fresh || j->has_moved)
+				sched_send_plan(c, m, j, false);
+		}
+	}
+}
+
+static void job_settle(struct job *j)
+{
+	while (j->fresh) {
+		struct tensor *t = j->fresh;
+
+		j->fresh = t->next_fresh;
+		t->next_fresh = NULL;
+		free(t->declared);
+		t->declared = NULL;
+	}
+	j->fresh_tail = &j->fresh;
+	j->is_dirty = j->is_changed = j->has_moved = false;
+	j->next_dirty = NULL;
+}
+
+void sched_trim_ended(struct sched_core *c)
+{
+	struct job **at = &c->ended;
+
+	for (uint32_t i = 0; *at && i < ENDED_MAX; i++)
+		at = &(*at)->next;
+	while (*at) {
+		struct job *j = *at;
+
+		*at = j->next;
+		c->n_ended--;
+		sched_job_free(c, j);
+	}
+}
+
+static void flush(struct sched_core *c)
+{
+	tell_members(c, ROLE_SERVER);
+	tell_members(c, ROLE_AGENT);
+	for (struct job *j = c->dirty_jobs; j; j = j->next_dirty)
+		job_tell(c, j);
+	while (c->dirty_jobs) {
+		struct job *j = c->dirty_jobs;
+
+		c->dirty_jobs = j->next_dirty;
+		job_settle(j);
+	}
+	while (c->dirty_members) {
+		struct member *m = c->dirty_members;
+
+		c->dirty_members = m->next_dirty;
+		m->is_dirty = false;
+		m->next_dirty = NULL;
+	}
+	sched_trim_ended(c);
+}
+
+static void set_undurable(struct sched_core *c, int r)
+{
+	if (!c->is_undurable) {
+		log_error(
+			"cannot write the state: %s; no view changes and no new jobs until it works"
+			" view=%llx",
+			err_str(r), (unsigned long long)c->view);
+		sched_note(c, EVENT_SCHEDULER, "the state cannot be written: %s", err_str(r));
+	}
+	c->is_undurable = true;
+	c->retry_ns = c->now_ns + c->cfg.beat_ms * NS_PER_MS;
+	sched_arm(c, c->retry_ns);
+}
+
+static void set_durable(struct sched_core *c)
+{
+	uint64_t dead =
+		NS_PER_MS * (c->cfg.server_dead_ms > c->cfg.agent_dead_ms ? c->cfg.server_dead_ms
+									  : c->cfg.agent_dead_ms);
+
+	if (!c->is_undurable)
+		return;
+	log_info("the state is durable again view=%llx", (unsigned long long)c->tx_view);
+	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
+	c->is_undurable = false;
+	/* Members that had to be refused meanwhile come back now. */
+	c->grace_ns = c->now_ns + 2 * dead;
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		struct member *m = c->members[i];
+
+		if (m->state == MEMBER_EXPECTED || m->state == MEMBER_SUSPECT)
+			m->deadline_ns = c->grace_ns;
+	}
+}
+
+static void note_member_view(struct sched_core *c)
+{
+	const struct member *m = c->dirty_members;
+	uint32_t more = 0;
+
+	for (const struct member *i = m->next_dirty; i; i = i->next_dirty)
+		more++;
+	sched_note(c, EVENT_VIEW, "%s %s %s%s", sched_role_name(m->role), m->name,
+		m->state == MEMBER_DOWN ? "is gone" : "is there",
+		more ? ", and others changed too" : "");
+}
+
+static void note_job_view(struct sched_core *c, const struct job *j)
+{
+	uint32_t n_fresh = 0;
+
+	for (const struct tensor *t = j->fresh; t; t = t->next_fresh)
+		n_fresh++;
+	if (j->state == JOB_ENDED)
+		sched_note(c, EVENT_VIEW, "job '%s' has ended", j->name);
+	else if (j->is_changed)
+		sched_note(c, EVENT_VIEW, "job '%s' has formed", j->name);
+	else if (j->has_moved)
+		sched_note(c, EVENT_VIEW, "partitions of job '%s' have new places", j->name);
+	else
+		sched_note(c, EVENT_VIEW, "%u tensor%s of job '%s' placed", n_fresh,
+			n_fresh == 1 ? "" : "s", j->name);
+}
+
+/* Why there is a new view, which holds for the one that has just become durable. */
+static void note_view(struct sched_core *c)
+{
+	if (!c->env.event)
+		return;
+	if (c->dirty_members)
+		note_member_view(c);
+	else if (c->dirty_jobs)
+		note_job_view(c, c->dirty_jobs);
+	else
+		sched_note(c, EVENT_VIEW, "the scheduler reserved numbers");
+}
+
+static int persist_record(void *ctx, const struct state_record *rec)
+{
+	struct sched_core *c = ctx;
+
+	return c->env.persist(c->env.ctx, rec);
+}
+
+int sched_persist(struct sched_core *c)
+{
+	return sched_record_changes(c, persist_record, c);
+}
+
+/* End of the event: give the changes a view, make them durable, tell. */
+int sched_commit(struct sched_core *c, bool is_retry)
+{
+	int r;
+
+	if (c->is_undurable && !is_retry)
+		return BPS_ENOTDURABLE;
+	sched_place_waiting(c);
+	sched_place_fresh(c);
+	if (c->tx_view) {
+		r = sched_persist(c);
+		if (r < 0) {
+			set_undurable(c, r);
+			return r;
+		}
+		set_durable(c);
+		c->view = c->tx_view;
+		c->tx_view = 0;
+		c->changes++;
+		note_view(c);
+		flush(c);
+	}
+	return 0;
+}

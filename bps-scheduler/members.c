@@ -1,0 +1,387 @@
+/* Members: who they are, how they come, are missed and go. */
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/record.h"
+#include "common/log.h"
+
+#define THREADS_MAX  1024
+#define TERM_MAX     (UINT32_MAX - 0xffff) /* a view beyond can only be made up */
+#define STATE_BIT(s) (1u << (s))
+
+static const struct {
+	const char *name;
+	unsigned next;
+} member_states[MEMBER_STATES] = {
+	[MEMBER_EXPECTED] = {"expected", STATE_BIT(MEMBER_UP) | STATE_BIT(MEMBER_DOWN)},
+	[MEMBER_UP] = {"up", STATE_BIT(MEMBER_SUSPECT) | STATE_BIT(MEMBER_DOWN)},
+	[MEMBER_SUSPECT] = {"suspect", STATE_BIT(MEMBER_UP) | STATE_BIT(MEMBER_DOWN)},
+	[MEMBER_DOWN] = {"down", STATE_BIT(MEMBER_UP)},
+};
+
+const char *sched_role_name(enum role role)
+{
+	return role == ROLE_SERVER ? "server" : "agent";
+}
+
+const char *sched_member_state_name(enum member_state s)
+{
+	return s < MEMBER_STATES ? member_states[s].name : "?";
+}
+
+static void member_set_state(
+	struct sched_core *c, struct member *m, enum member_state to, const char *why)
+{
+	assert(member_states[m->state].next & STATE_BIT(to));
+	log_info("%s %s: %s -> %s, %s host=%s id=%u view=%llx", sched_role_name(m->role), m->name,
+		member_states[m->state].name, member_states[to].name, why, m->host, m->id,
+		(unsigned long long)c->view);
+	sched_note(c, EVENT_MEMBER, "%s %s (host %s) is %s: %s", sched_role_name(m->role), m->name,
+		m->host, member_states[to].name, why);
+	m->state = to;
+	m->since_ns = c->now_ns;
+}
+
+struct member *sched_member(const struct sched_core *c, uint32_t id)
+{
+	return id && id <= c->n_members ? c->members[id] : NULL;
+}
+
+static uint32_t host_intern(struct sched_core *c, const char *host)
+{
+	for (uint32_t i = 0; i < c->n_hosts; i++)
+		if (strcmp(c->hosts[i], host) == 0)
+			return i;
+	c->hosts = sched_grow(c->hosts, &c->hosts_room, c->n_hosts + 1, sizeof(*c->hosts));
+	c->hosts[c->n_hosts] = sched_dup(host);
+	return c->n_hosts++;
+}
+
+static void set_str(char **s, const char *to)
+{
+	if (*s && strcmp(*s, to) == 0)
+		return;
+	free(*s);
+	*s = sched_dup(to);
+}
+
+static void member_dirty(struct sched_core *c, struct member *m)
+{
+	sched_change(c);
+	if (m->is_dirty)
+		return;
+	m->is_dirty = true;
+	m->next_dirty = c->dirty_members;
+	c->dirty_members = m;
+}
+
+struct member *sched_member_add(struct sched_core *c, uint32_t id, enum role role, const char *name)
+{
+	struct member *m = sched_alloc(1, sizeof(*m));
+
+	c->members = sched_grow(c->members, &c->members_room, id + 1, sizeof(struct member *));
+	if (id > c->n_members)
+		c->n_members = id;
+	c->members[id] = m;
+	m->id = id;
+	m->role = role;
+	m->name = sched_dup(name);
+	return m;
+}
+
+void sched_member_describe(struct sched_core *c, struct member *m, const struct ctl_hello *h)
+{
+	uint16_t threads = m->role == ROLE_SERVER ? h->threads : 0;
+
+	set_str(&m->host, h->host);
+	set_str(&m->addr, h->addr);
+	set_str(&m->version, h->version);
+	m->host_idx = host_intern(c, h->host);
+	m->pid = h->pid;
+	m->port = h->port;
+	m->nic_mbps = h->nic_mbps;
+	m->quota_bytes = h->quota_bytes;
+	if (m->threads != threads || (threads && !m->thread_bytes)) {
+		free(m->thread_bytes);
+		m->thread_bytes = threads ? sched_alloc(threads, sizeof(uint64_t)) : NULL;
+		m->threads = threads;
+	}
+}
+
+void sched_member_free(struct member *m)
+{
+	if (!m)
+		return;
+	free(m->name);
+	free(m->host);
+	free(m->addr);
+	free(m->version);
+	free(m->thread_bytes);
+	free(m);
+}
+
+static struct member *member_find(const struct sched_core *c, enum role role, const char *name)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role == role && strcmp(c->members[i]->name, name) == 0)
+			return c->members[i];
+	return NULL;
+}
+
+static uint64_t member_dead_ns(const struct sched_core *c, const struct member *m)
+{
+	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
+}
+
+static uint64_t member_window_ns(const struct sched_core *c, const struct member *m)
+{
+	return NS_PER_MS *
+	       (m->role == ROLE_SERVER ? c->cfg.server_window_ms : c->cfg.agent_window_ms);
+}
+
+void sched_member_suspect(struct sched_core *c, struct member *m, const char *why)
+{
+	uint64_t until = c->now_ns + member_window_ns(c, m);
+
+	if (until < c->grace_ns)
+		until = c->grace_ns;
+	member_set_state(c, m, MEMBER_SUSPECT, why);
+	m->deadline_ns = until;
+	sched_arm(c, until);
+}
+
+void sched_kick(struct sched_core *c, struct member *m, const char *why)
+{
+	log_rated(LOG_WARN, "%s %s: %s; closing its connection", sched_role_name(m->role), m->name,
+		why);
+	if (!m->conn)
+		return;
+	sched_conn_drop(c, m->conn->id, why);
+	if (m->state == MEMBER_UP)
+		sched_member_suspect(c, m, why);
+}
+
+/* ---- deaths and returns ---- */
+
+static void member_down(struct sched_core *c, struct member *m, const char *why)
+{
+	snprintf(m->why_down, sizeof(m->why_down), "%s", why);
+	member_set_state(c, m, MEMBER_DOWN, why);
+	member_dirty(c, m);
+	if (m->conn)
+		sched_conn_drop(c, m->conn->id, why);
+	if (m->role == ROLE_SERVER)
+		sched_server_gone(c, m);
+	else
+		sched_agent_gone(c, m, true);
+}
+
+static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
+{
+	struct err_text text;
+	struct ctl_msg msg = {.type = CTL_REFUSE, .refuse = {(uint32_t)-code, text.s}};
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text.s, sizeof(text.s), fmt, ap);
+	va_end(ap);
+	log_rated(LOG_WARN, "refused: %s", text.s);
+	c->env.send(c->env.ctx, conn, &msg);
+	sched_conn_drop(c, conn, "refused");
+}
+
+static bool is_hello_sound(const struct ctl_hello *h)
+{
+	if ((h->role != ROLE_SERVER && h->role != ROLE_AGENT) || !h->instance || !h->name[0] ||
+		!h->host[0] || (h->cluster_id.bytes && h->cluster_id.bytes != STATE_ID_BYTES) ||
+		h->view >> 32 >= TERM_MAX)
+		return false;
+	return h->role == ROLE_AGENT ||
+	       (h->addr[0] && h->port && h->threads && h->threads <= THREADS_MAX);
+}
+
+/* A scheduler that has lost its state takes the identity and goes above the views that its
+ * members know. */
+static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
+{
+	if (!h->cluster_id.bytes || memcmp(h->cluster_id.data, c->cluster_id, STATE_ID_BYTES) == 0)
+		return true;
+	if (c->is_restored || c->n_members)
+		return false;
+	memcpy(c->cluster_id, h->cluster_id.data, STATE_ID_BYTES);
+	log_warn("no state here: taking over the cluster that %s '%s' on %s belongs to",
+		sched_role_name(h->role), h->name, h->host);
+	sched_change(c);
+	return true;
+}
+
+static void go_above(struct sched_core *c, uint64_t view)
+{
+	uint32_t term = (uint32_t)(view >> 32);
+
+	if (view <= c->view)
+		return;
+	if (term < c->term)
+		term = c->term;
+	log_warn("a member knows view %llx, the state here ends at %llx: going above",
+		(unsigned long long)view, (unsigned long long)c->view);
+	c->term = term + 1;
+	c->tx_view = (uint64_t)c->term << 32 | 1;
+}
+
+/* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one
+ * that was replaced is not, or two processes of one name would take it from each other for ever. */
+static bool is_name_free(const struct member *m, const struct ctl_hello *h)
+{
+	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
+	       (strcmp(m->host, h->host) == 0 && m->former_instance != h->instance);
+}
+
+/* A known member must not end for this, as members do when they are refused: it tries again. */
+static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
+{
+	if (is_known)
+		sched_conn_drop(c, conn, "the state cannot be written, come again");
+	else
+		refuse(c, conn, BPS_ENOTDURABLE,
+			"the scheduler cannot write its state and takes no new members; see its "
+			"log");
+}
+
+static bool hello_refused(
+	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, const struct member *m)
+{
+	if (h->proto != CTL_PROTO) {
+		refuse(c, conn, BPS_EVERSION,
+			"'%s' on %s (release %s) speaks control protocol %u, the scheduler "
+			"(release %s) %u:"
+			" install the same release",
+			h->name, h->host, h->version, h->proto, BPS_VERSION, CTL_PROTO);
+	} else if (!is_hello_sound(h)) {
+		refuse(c, conn, BPS_EPROTO, "HELLO of '%s' on '%s' is not sound", h->name, h->host);
+	} else if (c->is_undurable) {
+		turn_away(c, conn, m != NULL);
+	} else if (!is_name_free(m, h)) {
+		refuse(c, conn, BPS_EDUP,
+			"the name '%s' is held by a live %s on %s (pid %u, %s:%u): choose another "
+			"--name",
+			h->name, sched_role_name(h->role), m->host, m->pid, m->addr, m->port);
+	} else if (!m && c->n_members >= SCHED_MEMBERS_MAX) {
+		refuse(c, conn, BPS_EQUOTA, "the scheduler has %u members, its limit",
+			SCHED_MEMBERS_MAX);
+	} else if (!adopt_cluster(c, h)) {
+		refuse(c, conn, BPS_EMISMATCH,
+			"%s '%s' on %s belongs to another cluster: point it to its own scheduler or"
+			" restart it",
+			sched_role_name(h->role), h->name, h->host);
+	} else {
+		return false;
+	}
+	return true;
+}
+
+static void member_back(struct sched_core *c, struct member *m, const struct ctl_hello *h)
+{
+	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
+
+	if (m->conn)
+		sched_conn_drop(
+			c, m->conn->id, is_new ? "replaced by a new instance" : "reconnected");
+	if (m->state != MEMBER_UP) {
+		member_set_state(c, m, MEMBER_UP, is_new ? "restarted" : "reconnected");
+	} else {
+		const char *how = is_new ? "restarted" : "reconnected";
+
+		log_info("%s %s: %s host=%s", sched_role_name(m->role), m->name, how, h->host);
+		sched_note(c, EVENT_MEMBER, "%s %s (host %s) has %s", sched_role_name(m->role),
+			m->name, h->host, how);
+	}
+	if (!is_new && was_usable)
+		return;
+	member_dirty(c, m);
+	if (is_new) {
+		m->restart_count++;
+		m->former_instance = was_usable ? m->instance : 0;
+		m->instance = h->instance;
+		m->beat = (struct ctl_beat){0};
+		m->moved_ns = c->now_ns;
+	}
+	if (m->role == ROLE_AGENT && is_new)
+		sched_agent_gone(c, m, false);
+	if (m->role == ROLE_SERVER && is_new && was_usable) {
+		uint16_t threads = h->threads;
+
+		sched_server_restarted(c, m, threads);
+	}
+	sched_member_describe(c, m, h);
+}
+
+void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello *h)
+{
+	struct member *m = member_find(c, h->role, h->name);
+	bool is_known = m != NULL;
+
+	if (hello_refused(c, conn->id, h, m))
+		return;
+	go_above(c, h->view);
+	if (is_known) {
+		member_back(c, m, h);
+	} else {
+		m = sched_member_add(c, c->n_members + 1, h->role, h->name);
+		m->instance = h->instance;
+		sched_member_describe(c, m, h);
+		member_dirty(c, m);
+		m->moved_ns = c->now_ns;
+		member_set_state(c, m, MEMBER_UP, "it is new");
+	}
+	c->n_silent--;
+	conn->member = m;
+	m->conn = conn;
+	m->heard_ns = m->echoed_ns = c->now_ns;
+	m->needs_sync = true;
+	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
+	if (sched_commit(c, false) < 0) {
+		/* Until the state is durable it must learn nothing of the new one. */
+		conn->member = NULL;
+		m->conn = NULL;
+		m->needs_sync = false;
+		c->n_silent++;
+		sched_member_suspect(c, m, "the state cannot be written");
+		turn_away(c, conn->id, is_known);
+		return;
+	}
+	sched_send_sync(c, m);
+}
+
+void sched_member_check(struct sched_core *c, struct member *m)
+{
+	uint64_t at = m->deadline_ns;
+	char why[64];
+
+	if (m->state == MEMBER_DOWN)
+		return;
+	if (m->state == MEMBER_UP) {
+		at = m->heard_ns + member_dead_ns(c, m);
+		if (at < c->grace_ns)
+			at = c->grace_ns;
+	}
+	if (at > c->now_ns) {
+		sched_arm(c, at);
+		return;
+	}
+	if (m->state == MEMBER_UP)
+		snprintf(why, sizeof(why), "silent for %.1f s",
+			(double)(c->now_ns - m->heard_ns) / 1e9);
+	else if (m->state == MEMBER_SUSPECT)
+		snprintf(why, sizeof(why), "gone for %.1f s",
+			(double)(c->now_ns - m->since_ns) / 1e9);
+	else
+		snprintf(why, sizeof(why), "did not come back after the scheduler's restart");
+	member_down(c, m, why);
+}

@@ -1,0 +1,249 @@
+/* Which server has which partition: for tensors that are new, when a server is gone, and when it
+ * has restarted. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/place.h"
+#include "common/dtype.h"
+
+struct want {
+	struct place_part part;
+	struct tensor *t;
+	uint32_t i;
+};
+struct wants {
+	struct want *v;
+	uint32_t n, room;
+};
+
+static void want_add(struct wants *w, struct tensor *t, uint32_t i)
+{
+	w->v = sched_grow(w->v, &w->room, w->n + 1, sizeof(*w->v));
+	w->v[w->n++] = (struct want){.part = {.bytes = sched_part_bytes(t, i)}, .t = t, .i = i};
+}
+
+static int larger_first(const void *a, const void *b)
+{
+	const struct want *x = a, *y = b;
+
+	if (x->part.bytes != y->part.bytes)
+		return x->part.bytes < y->part.bytes ? 1 : -1;
+	if (x->t->id != y->t->id)
+		return x->t->id < y->t->id ? -1 : 1;
+	return (x->i > y->i) - (x->i < y->i);
+}
+
+static uint32_t usable_servers(const struct sched_core *c)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		n += c->members[i]->role == ROLE_SERVER && sched_is_usable(c->members[i]);
+	return n;
+}
+
+static void note_nic(struct place_machine *machine, const struct member *m)
+{
+	if (m->nic_mbps > machine->nic_mbps)
+		machine->nic_mbps = m->nic_mbps;
+}
+
+/* Hosts are the machines; those without a usable server stay idle and only need not be chosen. */
+static void place_fill(
+	const struct sched_core *c, const struct job *j, struct place *p, struct member **servers)
+{
+	p->n_agents = j->n_members;
+	p->job_bytes = j->bytes;
+	p->n_machines = c->n_hosts;
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		p->machines[m->host_idx].has_agent = true;
+		note_nic(&p->machines[m->host_idx], m);
+	}
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		struct member *m = c->members[i];
+		uint64_t own = i < j->n_loads ? j->loads[i] : 0;
+		struct place_machine *machine = &p->machines[m->host_idx];
+
+		if (m->role != ROLE_SERVER || !sched_is_usable(m))
+			continue;
+		note_nic(machine, m);
+		machine->has_server = true;
+		machine->bytes += own;
+		machine->other_bytes += m->scaled_bytes - own * j->n_members;
+		servers[p->n_servers] = m;
+		p->servers[p->n_servers++] = (struct place_server){.machine = m->host_idx,
+			.n_threads = m->threads,
+			.bytes = own,
+			.thread_bytes = sched_alloc(m->threads, sizeof(uint64_t))};
+		memcpy(p->servers[p->n_servers - 1].thread_bytes, m->thread_bytes,
+			m->threads * sizeof(uint64_t));
+	}
+}
+
+/* Place the wanted partitions of j on the servers that are usable (none: nowhere), with a new
+ * pgen. */
+static void place_wants(struct sched_core *c, struct job *j, struct wants *w)
+{
+	uint32_t room = usable_servers(c);
+	struct member **servers = sched_alloc(room, sizeof(struct member *));
+	struct place p = {.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
+		.servers = sched_alloc(room, sizeof(struct place_server))};
+	struct place_part *parts = sched_alloc(w->n, sizeof(*parts));
+	uint64_t pgen = sched_change(c);
+
+	qsort(w->v, w->n, sizeof(*w->v), larger_first);
+	for (uint32_t k = 0; k < w->n; k++)
+		parts[k] = w->v[k].part;
+	place_fill(c, j, &p, servers);
+	if (p.n_servers)
+		place_parts(&p, parts, w->n);
+	for (uint32_t k = 0; k < w->n; k++)
+		sched_part_set(c, j, w->v[k].t, w->v[k].i,
+			p.n_servers ? servers[parts[k].server] : NULL, parts[k].thread, pgen);
+	for (uint32_t i = 0; i < p.n_servers; i++)
+		free(p.servers[i].thread_bytes);
+	free(p.servers);
+	free(p.machines);
+	free(servers);
+	free(parts);
+	sched_job_dirty(c, j);
+}
+
+static void place_fresh_of(struct sched_core *c, struct job *j)
+{
+	uint32_t n_servers = usable_servers(c);
+	uint64_t bytes = j->bytes;
+	struct wants w = {0};
+
+	for (struct tensor *t = j->fresh; t; t = t->next_fresh)
+		if (t->state == TENSOR_READY)
+			bytes += t->n_elems * dtype_bytes(t->dtype);
+	for (struct tensor *t = j->fresh; t; t = t->next_fresh) {
+		if (t->state != TENSOR_READY)
+			continue;
+		t->part_elems = place_part_elems(t->n_elems, (uint32_t)dtype_bytes(t->dtype),
+			n_servers, bytes, j->part_bytes);
+		sched_tensor_publish(j, t);
+		for (uint32_t i = 0; t->parts && i < t->n_parts; i++)
+			want_add(&w, t, i);
+	}
+	if (w.n)
+		place_wants(c, j, &w);
+	free(w.v);
+}
+
+void sched_place_fresh(struct sched_core *c)
+{
+	for (struct job *j = c->dirty_jobs; j; j = j->next_dirty)
+		if (j->fresh)
+			place_fresh_of(c, j);
+}
+
+/* from: NULL when they had no server. */
+static void note_moved(
+	struct sched_core *c, const struct job *j, uint32_t n, const struct member *from)
+{
+	if (j->n_orphans)
+		sched_note(c, EVENT_PARTITIONS, "%u partitions of job '%s' have no server left", n,
+			j->name);
+	else if (from)
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' moved from server %s to others", n, j->name,
+			from->name);
+	else
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' that waited have a server", n, j->name);
+}
+
+static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
+{
+	struct wants w = {0};
+
+	for (uint32_t i = 0; i < j->n_placed; i++) {
+		struct tensor *t = j->placed[i];
+
+		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+			if (t->parts[k].server != server)
+				continue;
+			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
+			want_add(&w, t, k);
+		}
+	}
+	if (w.n) {
+		place_wants(c, j, &w);
+		j->has_moved = true;
+		note_moved(c, j, w.n, sched_member(c, server));
+	}
+	free(w.v);
+}
+
+void sched_server_gone(struct sched_core *c, struct member *m)
+{
+	for (struct job *j = c->jobs; j; j = j->next)
+		if (m->id < j->n_loads && j->loads[m->id])
+			replace_from(c, j, m->id);
+}
+
+void sched_place_waiting(struct sched_core *c)
+{
+	bool has_server = false;
+
+	for (struct job *j = c->jobs; j; j = j->next) {
+		if (!j->n_orphans || j->state != JOB_RUNNING)
+			continue;
+		if (!has_server && !(has_server = usable_servers(c) > 0))
+			return;
+		replace_from(c, j, CTL_NO_ID);
+	}
+}
+
+void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t threads)
+{
+	uint64_t *bytes = sched_alloc(threads, sizeof(*bytes));
+
+	for (struct job *j = c->jobs; j; j = j->next) {
+		for (uint32_t i = 0; i < j->n_placed; i++) {
+			struct tensor *t = j->placed[i];
+
+			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+				if (t->parts[k].server != m->id)
+					continue;
+				t->parts[k].thread %= threads;
+				bytes[t->parts[k].thread] += sched_part_bytes(t, k);
+			}
+		}
+	}
+	free(m->thread_bytes);
+	m->thread_bytes = bytes;
+	m->threads = threads;
+}
+
+void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t threads)
+{
+	if (threads != m->threads)
+		sched_server_rethread(c, m, threads);
+	for (struct job *j = c->jobs; j; j = j->next) {
+		uint32_t n = 0;
+
+		if (m->id >= j->n_loads || !j->loads[m->id])
+			continue;
+		for (uint32_t i = 0; i < j->n_placed; i++) {
+			struct tensor *t = j->placed[i];
+
+			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+				if (t->parts[k].server != m->id)
+					continue;
+				sched_part_set(c, j, t, k, m, t->parts[k].thread, sched_change(c));
+				n++;
+			}
+		}
+		j->has_moved = true;
+		sched_job_dirty(c, j);
+		sched_note(c, EVENT_PARTITIONS,
+			"%u partitions of job '%s' begin anew on the restarted server %s", n,
+			j->name, m->name);
+	}
+}

@@ -1,0 +1,327 @@
+/* Tensors of a job: declared by every agent, compared, numbered. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "common/dtype.h"
+#include "common/log.h"
+
+#define STATE_BIT(s) (1u << (s))
+
+static const struct {
+	const char *name;
+	unsigned next;
+} tensor_states[TENSOR_STATES] = {
+	[TENSOR_COLLECTING] = {"collecting", STATE_BIT(TENSOR_READY) | STATE_BIT(TENSOR_FAILED)},
+	[TENSOR_READY] = {"ready", STATE_BIT(TENSOR_PLACED)},
+	[TENSOR_PLACED] = {"placed", 0},
+	[TENSOR_FAILED] = {"failed", 0},
+};
+
+static void tensor_set_state(struct job *j, struct tensor *t, enum tensor_state to, const char *why)
+{
+	assert(tensor_states[t->state].next & STATE_BIT(to));
+	log_debug("tensor '%s' of job '%s': %s -> %s, %s", t->name, j->name,
+		tensor_states[t->state].name, tensor_states[to].name, why);
+	t->state = to;
+}
+
+static uint32_t name_hash(const char *s)
+{
+	uint32_t h = 2166136261u; /* FNV-1a */
+
+	while (*s)
+		h = (h ^ (uint8_t)*s++) * 16777619u;
+	return h;
+}
+
+static void tensors_rehash(struct job *j)
+{
+	uint32_t n = j->n_buckets ? 4 * j->n_buckets : 16;
+	struct tensor **to = sched_alloc(n, sizeof(*to));
+
+	for (uint32_t b = 0; b < j->n_buckets; b++) {
+		while (j->buckets[b]) {
+			struct tensor *t = j->buckets[b];
+			uint32_t h = name_hash(t->name) % n;
+
+			j->buckets[b] = t->next_hash;
+			t->next_hash = to[h];
+			to[h] = t;
+		}
+	}
+	free(j->buckets);
+	j->buckets = to;
+	j->n_buckets = n;
+}
+
+void sched_tensor_add(struct job *j, struct tensor *t)
+{
+	uint32_t h;
+
+	if (j->n_tensors >= 2 * j->n_buckets)
+		tensors_rehash(j);
+	h = name_hash(t->name) % j->n_buckets;
+	t->next_hash = j->buckets[h];
+	j->buckets[h] = t;
+	j->n_tensors++;
+}
+
+struct tensor *sched_tensor_find(const struct job *j, const char *name)
+{
+	struct tensor *t;
+
+	if (!j->n_buckets)
+		return NULL;
+	t = j->buckets[name_hash(name) % j->n_buckets];
+	while (t && strcmp(t->name, name) != 0)
+		t = t->next_hash;
+	return t;
+}
+
+uint64_t sched_part_bytes(const struct tensor *t, uint32_t i)
+{
+	uint64_t first = (uint64_t)i * t->part_elems;
+	uint64_t elems = t->n_elems - first < t->part_elems ? t->n_elems - first : t->part_elems;
+
+	return elems * dtype_bytes(t->dtype);
+}
+
+void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
+	struct member *server, uint16_t thread, uint64_t pgen)
+{
+	struct part *p = &t->parts[i];
+	struct member *old = sched_member(c, p->server);
+	uint64_t bytes = sched_part_bytes(t, i);
+
+	if (old) {
+		old->thread_bytes[p->thread] -= bytes;
+		old->scaled_bytes -= bytes * j->n_members;
+		j->loads[old->id] -= bytes;
+	} else {
+		j->n_orphans--;
+	}
+	*p = (struct part){pgen, 0, CTL_NO_ID, 0};
+	if (server) {
+		j->loads = sched_grow(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
+		server->thread_bytes[thread] += bytes;
+		server->scaled_bytes += bytes * j->n_members;
+		j->loads[server->id] += bytes;
+		*p = (struct part){pgen, server->instance, server->id, thread};
+	} else {
+		j->n_orphans++;
+	}
+}
+
+void sched_tensor_publish(struct job *j, struct tensor *t)
+{
+	tensor_set_state(j, t, TENSOR_PLACED, "numbered");
+	j->placed = sched_grow(j->placed, &j->placed_room, j->n_placed + 1, sizeof(*j->placed));
+	t->id = j->n_placed;
+	j->placed[j->n_placed++] = t;
+	j->bytes += t->n_elems * dtype_bytes(t->dtype);
+	t->n_parts = (uint32_t)((t->n_elems + t->part_elems - 1) / t->part_elems);
+	if (job_is_local(j->n_members, j->flags))
+		return;
+	t->parts = sched_alloc(t->n_parts, sizeof(*t->parts));
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		t->parts[i].server = CTL_NO_ID;
+	j->n_orphans += t->n_parts;
+}
+
+static void tensor_free(struct tensor *t)
+{
+	free(t->parts);
+	free(t->declared);
+	free(t->name);
+	free(t->fail_text);
+	free(t);
+}
+
+void sched_job_drop_tensors(struct sched_core *c, struct job *j)
+{
+	for (uint32_t i = 0; i < j->n_placed; i++)
+		for (uint32_t k = 0; j->placed[i]->parts && k < j->placed[i]->n_parts; k++)
+			sched_part_set(c, j, j->placed[i], k, NULL, 0, 0);
+	for (uint32_t b = 0; b < j->n_buckets; b++) {
+		while (j->buckets[b]) {
+			struct tensor *t = j->buckets[b];
+
+			j->buckets[b] = t->next_hash;
+			tensor_free(t);
+		}
+	}
+	free(j->buckets);
+	free(j->placed);
+	free(j->loads);
+	j->buckets = j->placed = NULL;
+	j->loads = NULL;
+	j->n_buckets = j->n_tensors = j->n_placed = j->placed_room = j->n_loads = j->n_orphans = 0;
+	j->fresh = NULL;
+	j->fresh_tail = &j->fresh;
+	j->bytes = 0;
+	j->has_moved = false;
+}
+
+/* ---- DECLARE ---- */
+
+struct declare {
+	struct sched_core *c;
+	struct member *m;
+	struct job *j;
+	uint32_t member; /* number in the job */
+};
+
+static void tensor_fail_send(struct sched_core *c, const struct member *m, const struct job *j,
+	const char *name, int code, const char *text)
+{
+	struct ctl_msg msg = {
+		.type = CTL_TENSOR_FAIL, .tensor_fail = {j->id, name, (uint32_t)-code, text}};
+
+	sched_send(c, m, &msg);
+}
+
+static void mismatch_text(const struct declare *in, const struct tensor *t,
+	const struct ctl_decl *d, char *ret, size_t n)
+{
+	const struct worker *w = &in->j->workers[t->first_rank];
+
+	snprintf(ret, n,
+		"tensor '%s' of job '%s': rank %u (host %s) declares %s x %llu, rank %u (host %s)"
+		" %s x %llu",
+		t->name, in->j->name, t->first_rank, sched_host_of(in->c, w->agent),
+		dtype_name(t->dtype), (unsigned long long)t->n_elems, d->rank, in->m->host,
+		dtype_name(d->dtype), (unsigned long long)d->n_elems);
+}
+
+static bool has_declared(const struct tensor *t, uint32_t member)
+{
+	return t->declared && t->declared[member / 64] >> (member % 64) & 1;
+}
+
+static void tensor_mismatch(const struct declare *in, struct tensor *t, const struct ctl_decl *d)
+{
+	char text[CTL_TEXT_MAX + 1];
+
+	mismatch_text(in, t, d, text, sizeof(text));
+	if (t->state != TENSOR_COLLECTING) { /* the others agreed long ago */
+		tensor_fail_send(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text);
+		return;
+	}
+	log_warn("%s", text);
+	t->fail_text = sched_dup(text);
+	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
+	for (uint32_t i = 0; i < in->j->n_members; i++)
+		if (has_declared(t, i))
+			tensor_fail_send(in->c, sched_member(in->c, in->j->members[i].agent), in->j,
+				t->name, BPS_EMISMATCH, text);
+	tensor_set_state(in->j, t, TENSOR_FAILED, "workers disagree");
+}
+
+static void fresh_add(struct sched_core *c, struct job *j, struct tensor *t)
+{
+	tensor_set_state(j, t, TENSOR_READY, "all agents have declared it");
+	*j->fresh_tail = t;
+	j->fresh_tail = &t->next_fresh;
+	sched_job_dirty(c, j);
+}
+
+static struct tensor *tensor_new(const struct declare *in, const struct ctl_decl *d)
+{
+	struct tensor *t = sched_alloc(1, sizeof(*t));
+
+	t->id = CTL_NO_ID;
+	t->dtype = d->dtype;
+	t->n_elems = d->n_elems;
+	t->name = sched_dup(d->name);
+	t->first_rank = d->rank;
+	t->since_ns = in->c->now_ns;
+	t->declared = sched_alloc((in->j->n_members + 63) / 64, sizeof(uint64_t));
+	sched_tensor_add(in->j, t);
+	return t;
+}
+
+static bool is_decl_sound(const struct declare *in, const struct ctl_decl *d)
+{
+	struct sched_core *c = in->c;
+	size_t bytes = dtype_bytes(d->dtype);
+
+	if (!d->name[0] || d->rank >= in->j->size || in->j->workers[d->rank].agent != in->m->id)
+		sched_kick(c, in->m, "a declaration that is not sound");
+	else if (!bytes || !d->n_elems)
+		tensor_fail_send(c, in->m, in->j, d->name, -EINVAL, "unknown type or no elements");
+	else if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
+		tensor_fail_send(
+			c, in->m, in->j, d->name, BPS_EQUOTA, "a tensor has at most 1 TiB");
+	else
+		return true;
+	return false;
+}
+
+static void resend_plan(const struct declare *in, struct tensor *t)
+{
+	struct ctl_msg msg = {.type = CTL_PLAN, .plan = {.view = in->c->view, .job = in->j->id}};
+	struct ctl_tensor def = {t->id, t->name, t->dtype, t->n_elems, t->part_elems};
+	uint32_t at = 0;
+
+	if (in->c->tx_view) /* what is not durable yet is sent when it is */
+		return;
+	msg.plan.tensors = &def;
+	msg.plan.n_tensors = 1;
+	msg.plan.runs = sched_alloc(CTL_LIST_MAX, sizeof(struct ctl_run));
+	do {
+		msg.plan.n_runs = 0;
+		while (msg.plan.n_runs < CTL_LIST_MAX &&
+			sched_run_next(t, &at, 0, SERVER_ANY, &msg.plan.runs[msg.plan.n_runs]))
+			msg.plan.n_runs++;
+		sched_send(in->c, in->m, &msg);
+	} while (msg.plan.n_runs == CTL_LIST_MAX);
+	free(msg.plan.runs);
+}
+
+static void declare_one(const struct declare *in, const struct ctl_decl *d)
+{
+	struct job *j = in->j;
+	struct tensor *t = sched_tensor_find(j, d->name);
+
+	if (!t) {
+		if (j->n_tensors >= SCHED_TENSORS_MAX) {
+			tensor_fail_send(in->c, in->m, j, d->name, BPS_EQUOTA,
+				"the job has 100,000 tensors, its limit");
+			return;
+		}
+		t = tensor_new(in, d);
+	}
+	if (t->state == TENSOR_FAILED) {
+		tensor_fail_send(in->c, in->m, j, t->name, BPS_EMISMATCH, t->fail_text);
+	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
+		tensor_mismatch(in, t, d);
+	} else if (t->state == TENSOR_PLACED) {
+		resend_plan(in, t);
+	} else if (t->state == TENSOR_COLLECTING && !has_declared(t, in->member)) {
+		t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
+		if (++t->n_declared == j->n_members)
+			fresh_add(in->c, j, t);
+	}
+}
+
+void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg)
+{
+	struct declare in = {c, m, sched_job(c, msg->job), 0};
+
+	if (!in.j) {
+		sched_job_unknown(c, m, msg->job);
+		return;
+	}
+	in.member = sched_job_member(in.j, m->id);
+	if (in.member == CTL_NO_ID || in.j->state != JOB_RUNNING) {
+		sched_kick(c, m, "DECLARE in a job that is not its or has not formed");
+		return;
+	}
+	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
+		if (is_decl_sound(&in, &msg->tensors[i]))
+			declare_one(&in, &msg->tensors[i]);
+}
