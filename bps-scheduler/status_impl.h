@@ -1,6 +1,8 @@
 #ifndef BPS_SCHEDULER_STATUS_IMPL_H
 #define BPS_SCHEDULER_STATUS_IMPL_H
-/* What the writers of the scheduler's JSON share: status.c, waits.c, events.c. */
+/* What the writers of the scheduler's JSON and metrics share: status.c the cluster, problems.c what
+ * is wrong with it, jobstatus.c one job, waits.c what that waits for, gauges.c metrics, events.c
+ * what happened. */
 #include <stdint.h>
 
 #include <jansson.h>
@@ -8,7 +10,8 @@
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/status.h"
 
-#define STATUS_SCHEMA 1
+#define STATUS_SCHEMA      1
+#define STATUS_MISSING_MAX 8 /* ranks that are named */
 
 /* A string from anywhere; what is not UTF-8 is replaced. */
 json_t *status_str(const char *s);
@@ -19,6 +22,20 @@ double status_span_s(const struct status_info *info, uint64_t since_ns);
 /* Append a problem with its code and three lines. */
 void status_problem(json_t *list, const char *code, bool is_error, const char *what,
 	const char *effect, const char *action);
+
+void status_put_view(json_t *o, const struct sched_core *c);
+const char *status_role_word(const struct member *m);
+uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
+/* Partitions of all jobs that wait for a server. */
+uint64_t status_orphans(const struct sched_core *c);
+/* The first max ranks that have not joined; returns how many it wrote. */
+uint32_t status_missing_ranks(const struct job *j, uint32_t *ret, uint32_t max);
+/* What is said of a job in the cluster's document. A new reference. */
+json_t *status_job_brief(
+	const struct sched_core *c, const struct status_info *info, const struct job *j);
+/* All problems that the core knows of. A new reference. */
+json_t *status_problems(
+	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
  * (waits.c). */

@@ -1,0 +1,55 @@
+#ifndef BPS_SCHEDULER_BPSCTL_BPSCTL_H
+#define BPS_SCHEDULER_BPSCTL_BPSCTL_H
+/* What the words of bpsctl share: the flags, how an answer is printed, how a question is bounded.
+ * main.c has the table of words; views.c those that show a document, follow.c the events.
+ *
+ * One thread. A word's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 nobody answers,
+ * 64 usage. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "common/addr.h"
+#include "common/error.h"
+
+#define EXIT_ERR         2
+#define EXIT_UNREACHABLE 3
+
+struct opts {
+	struct addr scheduler_http;
+	const char *key_file;
+	bool json, watch, follow;
+	uint64_t interval_us;
+	int64_t since; /* -1: not told */
+};
+
+/* ---- output.c ---- */
+/* Says text on stderr; returns status. */
+int complain(const char *text, int status);
+/* The same of an error of gather.h. */
+int complain_failed(int rc, const struct err_text *err);
+/* Print a document, as text or as JSON, and free it. screen: as in screen.h. */
+int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
+/* One object per line. */
+void print_line(json_t *o);
+/* What is asked from now on ends in two seconds, the resolver too; false: is not bounded. */
+void bound_time(bool is_bounded);
+static inline uint32_t interval_ms(const struct opts *o)
+{
+	return (uint32_t)(o->interval_us / 1000);
+}
+
+/* ---- views.c: words that show one document, once or with --watch ---- */
+int run_status(const struct opts *o, const char *arg);
+int run_top(const struct opts *o, const char *arg);
+int run_servers(const struct opts *o, const char *arg);
+int run_agents(const struct opts *o, const char *arg);
+int run_jobs(const struct opts *o, const char *arg);
+int run_job(const struct opts *o, const char *arg);
+int run_why_stuck(const struct opts *o, const char *arg);
+int run_explain(const struct opts *o, const char *arg);
+
+/* ---- follow.c ---- */
+int run_events(const struct opts *o, const char *arg);
+#endif

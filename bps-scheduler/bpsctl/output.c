@@ -1,0 +1,68 @@
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "bps-scheduler/bpsctl/bpsctl.h"
+
+#define BOUND_S 2
+
+int complain(const char *text, int status)
+{
+	fprintf(stderr, "bpsctl: %s\n", text);
+	return status;
+}
+
+int complain_failed(int rc, const struct err_text *err)
+{
+	bool is_mute = rc == BPS_ENOSCHED || rc == BPS_ETIMEDOUT || rc == BPS_EPROTO;
+
+	return complain(err->s[0] ? err->s : err_str(rc), is_mute ? EXIT_UNREACHABLE : EXIT_ERR);
+}
+
+int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *root))
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *out = open_memstream(&text, &n);
+	int status = out ? screen(out, root) : EXIT_ERR;
+
+	if (!out || fclose(out) != 0) {
+		status = complain("out of memory", EXIT_ERR);
+	} else if (o->json) {
+		json_dumpf(root, stdout, JSON_INDENT(2));
+		putchar('\n');
+	} else {
+		fputs(text, stdout);
+	}
+	free(text);
+	json_decref(root);
+	return status;
+}
+
+void print_line(json_t *o)
+{
+	json_dumpf(o, stdout, JSON_COMPACT);
+	putchar('\n');
+	fflush(stdout);
+}
+
+/* The resolver has its own idea of time. */
+static void on_alarm(int sig)
+{
+	static const char text[] = "bpsctl: no answer in time\n";
+	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
+
+	(void)sig;
+	(void)n;
+	_exit(EXIT_UNREACHABLE);
+}
+
+void bound_time(bool is_bounded)
+{
+	struct itimerval t = {.it_value = {.tv_sec = is_bounded ? BOUND_S : 0}};
+
+	signal(SIGALRM, on_alarm);
+	setitimer(ITIMER_REAL, &t, NULL);
+}

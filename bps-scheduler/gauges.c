@@ -1,0 +1,93 @@
+/* The scheduler's metrics. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/status_impl.h"
+#include "common/metrics.h"
+
+static void gauge(struct evbuffer *out, const char *name, const char *help, double v)
+{
+	metric_begin(out, name, "gauge", help);
+	metric_value(out, name, v, NULL);
+}
+
+static void members_metrics(
+	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
+{
+	static const enum role roles[] = {ROLE_SERVER, ROLE_AGENT};
+
+	metric_begin(out, "bps_members", "gauge", "members by role and state");
+	for (size_t r = 0; r < 2; r++)
+		for (int s = 0; s < MEMBER_STATES; s++)
+			metric_value(out, "bps_members",
+				status_count_members(c, roles[r], (enum member_state)s), "role",
+				r ? "agent" : "server", "state",
+				sched_member_state_name((enum member_state)s), NULL);
+	metric_begin(out, "bps_heartbeat_age_seconds", "gauge", "since a live member was heard");
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->state == MEMBER_UP)
+			metric_value(out, "bps_heartbeat_age_seconds",
+				status_span_s(info, c->members[i]->heard_ns), "role",
+				status_role_word(c->members[i]), "peer", c->members[i]->name, NULL);
+}
+
+static void jobs_metrics(const struct sched_core *c, struct evbuffer *out)
+{
+	uint32_t n[JOB_STATES] = {0};
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		n[j->state]++;
+	metric_begin(out, "bps_jobs", "gauge", "jobs by state");
+	metric_value(out, "bps_jobs", n[JOB_FORMING], "state", "forming", NULL);
+	metric_value(out, "bps_jobs", n[JOB_RUNNING], "state", "running", NULL);
+	gauge(out, "bps_waiting_partitions", "partitions without a server",
+		(double)status_orphans(c));
+}
+
+static void health_metrics(
+	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
+{
+#define NAME(code) #code,
+	static const char *const codes[] = {STATUS_CLUSTER_CODES(NAME)};
+#undef NAME
+	bool is_error;
+	json_t *list = status_problems(c, info, &is_error);
+
+	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
+	for (size_t k = 0; k < sizeof(codes) / sizeof(codes[0]); k++) {
+		bool is_there = false;
+
+		for (size_t i = 0; i < json_array_size(list); i++)
+			is_there |= strcmp(json_string_value(json_object_get(
+						   json_array_get(list, i), "code")),
+					    codes[k]) == 0;
+		metric_value(out, "bps_health", is_there, "code", codes[k], NULL);
+	}
+	json_decref(list);
+}
+
+void status_metrics(
+	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
+{
+	metric_begin(out, "bps_build_info", "gauge", "version of this program");
+	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
+	gauge(out, "bps_view", "number of the membership and placement", (double)c->view);
+	gauge(out, "bps_term", "starts of this cluster's schedulers", c->term);
+	gauge(out, "bps_up_since_seconds", "start of this process, unix time", info->started_unix);
+	members_metrics(c, info, out);
+	jobs_metrics(c, out);
+	health_metrics(c, info, out);
+	metric_begin(out, "bps_view_changes_total", "counter", "views made durable");
+	metric_value(out, "bps_view_changes_total", (double)c->changes, NULL);
+	gauge(out, "bps_state_fsync_seconds", "duration of the last sync of the state",
+		(double)info->log_sync_ns / 1e9);
+	gauge(out, "bps_state_bytes", "size of the state log", (double)info->log_bytes);
+	metric_begin(out, "bps_auth_failures_total", "counter", "control connections refused");
+	metric_value(out, "bps_auth_failures_total", (double)info->auth_failures, "reason",
+		"handshake", NULL);
+	metric_value(out, "bps_auth_failures_total", (double)info->protocol_errors, "reason",
+		"protocol", NULL);
+	metric_value(out, "bps_auth_failures_total", (double)info->trust_timeouts, "reason",
+		"timeout", NULL);
+}

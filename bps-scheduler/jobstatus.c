@@ -1,0 +1,139 @@
+/* One job for /status: its agents, its workers, and what its calls wait for. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/status_impl.h"
+
+uint32_t status_find_job(const struct sched_core *c, const char *name)
+{
+	const struct job *found = NULL;
+	unsigned long number = strtoul(name, NULL, 10);
+
+	if (*name == '#') { /* names may be numbers */
+		found = sched_job_any(c, (uint32_t)strtoul(name + 1, NULL, 10));
+		return found ? found->id : 0;
+	}
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		if (strcmp(j->name, name) == 0 && (!found || j->state > found->state))
+			found = j;
+	for (const struct job *j = c->ended; j && !found; j = j->next)
+		if (strcmp(j->name, name) == 0)
+			found = j;
+	if (!found && number && number < CTL_NO_ID)
+		found = sched_job_any(c, (uint32_t)number);
+	return found ? found->id : 0;
+}
+
+static int fewest_calls_first(const void *a, const void *b)
+{
+	const struct ctl_report_worker *x = &(*(const struct sched_probe_worker *const *)a)->w;
+	const struct ctl_report_worker *y = &(*(const struct sched_probe_worker *const *)b)->w;
+
+	if (x->calls != y->calls)
+		return x->calls < y->calls ? -1 : 1;
+	if (x->quiet_ms != y->quiet_ms)
+		return x->quiet_ms > y->quiet_ms ? -1 : 1;
+	return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static json_t *oldest_json(const struct job *j, const struct ctl_report_worker *w)
+{
+	json_t *o;
+
+	if (w->oldest_tensor == CTL_NO_ID)
+		return json_null();
+	o = json_object();
+	status_put_str(o, "tensor",
+		w->oldest_tensor < j->n_placed ? j->placed[w->oldest_tensor]->name : "?");
+	status_put_num(o, "round", w->oldest_round);
+	status_put_sec(o, "s", w->oldest_ms / 1e3);
+	return o;
+}
+
+static json_t *worker_json(const struct sched_core *c, const struct job *j,
+	const struct sched_probe_worker *w, uint64_t most_calls)
+{
+	const struct member *m = sched_member(c, w->agent);
+	json_t *o = json_object();
+
+	status_put_num(o, "rank", w->w.rank);
+	status_put_str(o, "host", m->host);
+	status_put_str(o, "agent", m->name);
+	status_put_num(o, "pid", w->w.pid);
+	json_object_set_new(o, "attached", json_boolean(w->w.is_attached));
+	status_put_num(o, "submitted", w->w.calls);
+	status_put_num(o, "completed", w->w.completed);
+	status_put_sec(o, "quiet_s", w->w.quiet_ms / 1e3);
+	status_put_num(o, "behind", most_calls - w->w.calls);
+	json_object_set_new(o, "oldest", oldest_json(j, &w->w));
+	return o;
+}
+
+static json_t *workers_json(
+	const struct sched_core *c, const struct job *j, const struct sched_probe *p)
+{
+	const struct sched_probe_worker **order = sched_alloc(p->n_workers, sizeof(*order));
+	json_t *list = json_array();
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		order[i] = &p->workers[i];
+		if (order[i]->w.calls > most)
+			most = order[i]->w.calls;
+	}
+	qsort(order, p->n_workers, sizeof(*order), fewest_calls_first);
+	for (uint32_t i = 0; i < p->n_workers; i++)
+		json_array_append_new(list, worker_json(c, j, order[i], most));
+	free(order);
+	return list;
+}
+
+static json_t *agents_json(const struct sched_core *c, const struct job *j,
+	const struct sched_probe *p, json_t *missing)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+		bool has_answered = p && i < p->n_members && p->has_answered[i];
+		json_t *o = json_object();
+
+		status_put_str(o, "name", m->name);
+		status_put_str(o, "host", m->host);
+		json_object_set_new(o, "has_answered", json_boolean(has_answered));
+		status_put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
+		json_array_append_new(list, o);
+		if (p && !has_answered)
+			json_array_append_new(missing, status_str(m->name));
+	}
+	return list;
+}
+
+json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
+	const struct sched_probe *p)
+{
+	const struct job *j = sched_job_any(c, job);
+	char condition[CTL_TEXT_MAX + 1];
+	json_t *o, *missing, *waits;
+
+	if (!j)
+		return NULL;
+	waits = status_waits(info, c, j, p);
+	sched_conditions(c, j, p, condition);
+	o = json_object();
+	missing = json_array();
+	status_put_num(o, "schema", STATUS_SCHEMA);
+	status_put_str(o, "role", "scheduler");
+	status_put_view(o, c);
+	json_object_set_new(o, "job", status_job_brief(c, info, j));
+	json_object_set_new(o, "agents", agents_json(c, j, p, missing));
+	json_object_set_new(
+		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
+	json_object_set_new(o, "missing", missing);
+	json_object_set_new(o, "problems", status_job_problems(c, j, p, waits));
+	json_object_set_new(o, "waits", waits);
+	status_put_str(o, "condition", condition);
+	return o;
+}

@@ -1,0 +1,178 @@
+/* What is wrong with the cluster: the problems of its status, and its health. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/status_impl.h"
+
+#define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are no lasting problem */
+#define SILENT_SHARE  2                /* of the time after which a silent member is dead */
+#define STUCK_NS      (5 * NS_PER_S)
+#define FORMING_NS    (60 * NS_PER_S)
+
+struct problems {
+	json_t *list;
+	bool is_error;
+};
+
+struct lines {
+	char what[256], effect[256], action[256];
+};
+
+void status_problem(json_t *list, const char *code, bool is_error, const char *what,
+	const char *effect, const char *action)
+{
+	json_t *o = json_object();
+
+	status_put_str(o, "code", code);
+	status_put_str(o, "severity", is_error ? "ERR" : "WARN");
+	status_put_str(o, "what", what);
+	status_put_str(o, "effect", effect);
+	status_put_str(o, "action", action);
+	json_array_append_new(list, o);
+}
+
+static void problem(struct problems *p, const char *code, bool is_error, const struct lines *l)
+{
+	status_problem(p->list, code, is_error, l->what, l->effect, l->action);
+	p->is_error |= is_error;
+}
+
+static void down_problem(const struct sched_core *c, const struct status_info *info,
+	const struct member *m, struct problems *p)
+{
+	bool is_server = m->role == ROLE_SERVER;
+	bool is_error = is_server && status_orphans(c);
+	struct lines l;
+
+	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
+		return;
+	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
+		status_span_s(info, m->since_ns),
+		m->why_down[0] ? m->why_down : "since before the restart");
+	if (is_error)
+		snprintf(l.effect, sizeof(l.effect),
+			"no server is left; %llu partitions wait for one",
+			(unsigned long long)status_orphans(c));
+	else if (is_server)
+		snprintf(l.effect, sizeof(l.effect),
+			"its partitions are with the other servers; no round was lost");
+	else
+		snprintf(l.effect, sizeof(l.effect), "its running jobs ended with AGENT_LOST");
+	snprintf(l.action, sizeof(l.action), "`systemctl status bps-%s` on %s", status_role_word(m),
+		m->host);
+	problem(p, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
+}
+
+static uint64_t member_dead_ns(const struct sched_core *c, const struct member *m)
+{
+	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
+}
+
+static void silent_problem(const struct sched_core *c, const struct status_info *info,
+	const struct member *m, struct problems *p)
+{
+	uint64_t dead_ns = m->deadline_ns;
+	struct lines l;
+
+	if (m->state == MEMBER_UP)
+		dead_ns = m->heard_ns + member_dead_ns(c, m);
+	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", status_role_word(m), m->name,
+		m->host,
+		m->state == MEMBER_UP         ? "silent"
+		: m->state == MEMBER_EXPECTED ? "not back since the scheduler's restart"
+					      : "connection lost",
+		status_span_s(info, m->state == MEMBER_UP ? m->heard_ns : m->since_ns));
+	snprintf(l.effect, sizeof(l.effect), "taken for dead in %.1f s",
+		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
+	snprintf(l.action, sizeof(l.action), "wait; then `systemctl status bps-%s` on %s",
+		status_role_word(m), m->host);
+	problem(p, "CONTROL_SILENT", false, &l);
+}
+
+static void stuck_problem(
+	const struct status_info *info, const struct member *m, struct problems *p)
+{
+	struct lines l;
+
+	snprintf(l.what, sizeof(l.what),
+		"%s %s on %s: alive, but a thread has not moved for %.0f s", status_role_word(m),
+		m->name, m->host, status_span_s(info, m->moved_ns));
+	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
+	snprintf(l.action, sizeof(l.action), "its watchdog restarts it; else restart bps-%s on %s",
+		status_role_word(m), m->host);
+	problem(p, "MEMBER_STUCK", false, &l);
+}
+
+static void member_problems(
+	const struct sched_core *c, const struct status_info *info, struct problems *p)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+
+		if (m->state == MEMBER_DOWN)
+			down_problem(c, info, m, p);
+		else if (m->state != MEMBER_UP ||
+			 info->now_ns > m->heard_ns + member_dead_ns(c, m) / SILENT_SHARE)
+			silent_problem(c, info, m, p);
+		else if (m->beat.progress && info->now_ns > m->moved_ns + STUCK_NS)
+			stuck_problem(info, m, p);
+	}
+}
+
+static void forming_problem(const struct status_info *info, const struct job *j, struct problems *p)
+{
+	uint32_t ranks[STATUS_MISSING_MAX];
+	uint32_t n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX),
+		 more = j->size - j->n_joined - n;
+	struct lines l;
+	int at;
+
+	at = snprintf(l.what, sizeof(l.what),
+		"job %.80s: %u of %u workers have joined in %.0f s; missing rank", j->name,
+		j->n_joined, j->size, status_span_s(info, j->since_ns));
+	for (uint32_t i = 0; i < n && at > 0 && at < (int)sizeof(l.what); i++)
+		at += snprintf(
+			l.what + at, sizeof(l.what) - (size_t)at, "%s %u", i ? "," : "", ranks[i]);
+	if (more && at > 0 && at < (int)sizeof(l.what))
+		snprintf(l.what + at, sizeof(l.what) - (size_t)at, " and %u more", more);
+	snprintf(l.effect, sizeof(l.effect), "its workers wait in bps_open, until their time-out");
+	snprintf(l.action, sizeof(l.action), "start the missing workers, or look into their logs");
+	problem(p, "JOB_FORMING_LONG", false, &l);
+}
+
+static void job_problems(
+	const struct sched_core *c, const struct status_info *info, struct problems *p)
+{
+	struct lines l;
+	bool has_server = false;
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		if (j->state == JOB_FORMING && info->now_ns > j->since_ns + FORMING_NS)
+			forming_problem(info, j, p);
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		has_server |= c->members[i]->role == ROLE_SERVER;
+	if (has_server || !status_orphans(c)) /* else SERVER_DOWN tells it */
+		return;
+	snprintf(l.what, sizeof(l.what), "no server has ever joined");
+	snprintf(l.effect, sizeof(l.effect), "%llu partitions wait for one",
+		(unsigned long long)status_orphans(c));
+	snprintf(l.action, sizeof(l.action), "start bps-server on some machine");
+	problem(p, "NO_SERVER", true, &l);
+}
+
+json_t *status_problems(
+	const struct sched_core *c, const struct status_info *info, bool *ret_is_error)
+{
+	struct problems p = {json_array(), false};
+	struct lines l = {"the scheduler cannot write its state",
+		"running jobs go on; no new jobs or members, no fail-over",
+		"see the scheduler's log; free or repair the disk of --state-dir"};
+
+	if (c->is_undurable)
+		problem(&p, "STATE_NOT_DURABLE", true, &l);
+	member_problems(c, info, &p);
+	job_problems(c, info, &p);
+	*ret_is_error = p.is_error;
+	return p.list;
+}
