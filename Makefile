@@ -122,7 +122,7 @@ SHARE	= $(DESTDIR)$(PREFIX)/share
 install: all
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include \
-		$(SHARE)/bps/python $(SHARE)/bash-completion/completions $(addprefix $(SHARE)/man/man,1 3 7 8)
+		$(SHARE)/bps/python $(SHARE)/bash-completion/completions $(addprefix $(SHARE)/man/man,1 3 5 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
@@ -134,7 +134,8 @@ install: all
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
 	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions
-	$(Q)for s in 1 3 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
+	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
+	$(Q)sh docs/man/links.sh $(SHARE)/man
 
 comma := ,
 .PHONY: all install

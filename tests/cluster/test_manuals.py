@@ -1,0 +1,150 @@
+"""The manuals against what they describe: every call, code, setting and command has its entry, and the examples run."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from cluster import BUILD, IS_ASAN, ROOT
+
+MAN = ROOT / "docs" / "man"
+EXAMPLE_PAGES = sorted(p.name for p in MAN.glob("*.3"))
+
+
+def source(name):
+    return (MAN / name).read_text()
+
+
+def section(text, title):
+    found = re.search(rf"^\.Sh {title}\n(.*?)(?=^\.Sh |\Z)", text, re.M | re.S)
+    return found.group(1) if found else ""
+
+
+def names_of(page):
+    """What its NAME section names, as `man` finds it."""
+    return re.findall(r"^\.Nm (\S+)", section(source(page), "NAME"), re.M)
+
+
+def public_symbols():
+    text = (ROOT / "libbpsclient" / "libbpsclient.map").read_text()
+    return sorted(set(re.findall(r"\b(bps_\w+);", text)))
+
+
+def test_every_exported_call_has_a_page_that_names_and_declares_it():
+    named = {n: p for p in EXAMPLE_PAGES for n in names_of(p)}
+    for symbol in public_symbols():
+        assert symbol in named, f"no page of section 3 has '.Nm {symbol}' in its NAME"
+        assert f".Fn {symbol} " in section(source(named[symbol]), "SYNOPSIS"), f"{named[symbol]}: no synopsis of {symbol}"
+
+
+def test_no_page_names_a_call_that_is_not_exported():
+    symbols = public_symbols()
+    for page in EXAMPLE_PAGES:
+        gone = [w for w in re.findall(r"^\.(?:Fn|Nm|Xr) (bps_\w+)", source(page), re.M) if w not in symbols]
+        assert not gone, f"{page} names {gone}"
+
+
+def test_every_error_code_says_what_it_means_and_what_to_do():
+    entries = dict(
+        (f"{name} {number}", text)
+        for name, number, text in re.findall(
+            r"^\.It (BPS_E\w+) Pq (-\d+)\n(.*?)(?=^\.It |^\.El)", source("bps-errors.7"), re.M | re.S
+        )
+    )
+    codes = re.findall(r"X\((BPS_E\w+), (\d+),", (ROOT / "common" / "error.h").read_text())
+    assert sorted(entries) == sorted(f"{name} -{number}" for name, number in codes)
+    for code, text in entries.items():
+        meaning, found, action = text.partition("\n.Pp\n.Em To do :\n")
+        assert found, f"{code} does not say what to do"
+        assert len(meaning) > 20 and len(action) > 10, code
+
+
+@pytest.mark.parametrize("page", sorted(p.name for p in MAN.glob("*.[1-8]")))
+def test_page_refers_only_to_pages_that_exist(page):
+    theirs = {"systemd 1"}
+    ours = {f"{n} {p[-1]}" for p in os.listdir(MAN) for n in names_of(p)}
+    refs = set(re.findall(r"^(?:\.|\.[A-Z].* )(?:Pq )?Xr (\S+ \d)", source(page), re.M))
+    assert not refs - ours - theirs
+
+
+TYPES = {"TEXT": "text", "N": "number", "SIZE": "size", "TIME": "duration", "HOST:PORT": "address", None: "yes or no"}
+
+
+def settings_of(program):
+    """(name, type, range, default) of every setting, as --help of the program has them."""
+    out = subprocess.run([BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=True).stdout
+    for name, form, text in re.findall(r"^  --([a-z-]+)(?:=(\S+))?\n {10}(.*)$", out, re.M):
+        if name == "config":
+            continue
+        text, _, default = text.partition(" (default ")
+        limits = re.search(r"; (-?\w+ to \w+)$", text)
+        yield name, TYPES.get(form, f"word, {form}"), limits and limits[1], default.rstrip(")") or "empty"
+
+
+def entries_of(role):
+    """First lines of the entries of bps.conf(5) that are for this daemon."""
+    text = source("bps.conf.5")
+    found = {}
+    for title in re.findall(r"^\.Sh (SETTINGS OF .*)$", text, re.M):
+        if "ALL" in title or role in title.lower():
+            found.update(re.findall(r"^\.It Cm (\S+)\n(.*)$", section(text, title), re.M))
+    return found
+
+
+@pytest.mark.parametrize("role", ["scheduler", "server", "agent"])
+def test_every_setting_has_its_type_range_and_default_in_the_manual(role):
+    program = f"bps-{role}"
+    entries, settings = entries_of(role), list(settings_of(f"{program}/{program}"))
+    assert sorted(entries) == sorted(s[0] for s in settings)
+    for name, kind, limits, default in settings:
+        text = entries[name]
+        assert text.startswith(f"{kind},"), f"{name}: {text}"
+        assert f"{limits}," in text if limits else not re.search(r"\d to \w", text), f"{name} is {limits}: {text}"
+        ours = re.search(rf"(\S+) \({role}\)", text) or re.search(r"default (\S+?)[.,](?: |$)", text)
+        assert ours and ours[1] == default, f"{name} is {default}: {text}"
+        assert re.search(rf"^\.It Fl -{name}\b", source(f"{program}.8"), re.M), f"{program}.8 does not name --{name}"
+
+
+def test_every_word_and_flag_of_bpsctl_is_in_its_manual():
+    page = source("bpsctl.8")
+    out = subprocess.run([BUILD / "bpsctl", "help"], capture_output=True, text=True, timeout=10, check=True).stdout
+    words = re.findall(r"^  ([a-z-]+(?: [a-z-]+)*)", out, re.M)
+    assert "status" in words
+    for word in words:
+        assert re.search(rf"^\.It Cm {word}\b", page, re.M), f"bpsctl.8 has no entry for '{word}'"
+    for name, *_ in settings_of("bpsctl"):
+        assert re.search(rf"^\.It Fl -{name}\b", page, re.M), f"bpsctl.8 has no entry for --{name}"
+
+
+def unescape(text):
+    for escape, character in (("\\(aq", "'"), ("\\(dq", '"'), ("\\-", "-"), ("\\&", ""), ("\\e", "\\")):
+        text = text.replace(escape, character)
+    return text
+
+
+def examples(page):
+    """Whole programs among the literal displays of its EXAMPLES."""
+    blocks = re.findall(r"^\.Bd -literal.*?\n(.*?)^\.Ed", section(source(page), "EXAMPLES"), re.M | re.S)
+    return [unescape(b) for b in blocks if b.startswith("#include")]
+
+
+@pytest.mark.parametrize("page", EXAMPLE_PAGES)
+@pytest.mark.skipif(IS_ASAN, reason="examples are built without the sanitizer")
+def test_example_compiles_and_runs_as_a_job_of_two(page, cluster, tmp_path):
+    programs = examples(page)
+    assert programs, f"{page} has no whole program among its examples"
+    c = cluster(agents=1, servers=1)
+    for i, text in enumerate(programs):
+        program = tmp_path / f"example{i}"
+        (tmp_path / "example.c").write_text(text)
+        (tmp_path / "bps.h").write_bytes((ROOT / "libbpsclient" / "bps.h").read_bytes())
+        build = ["cc", "-std=gnu99", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}", "-o", program, tmp_path / "example.c",
+                 f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-l:libbpsclient.so.0"]
+        subprocess.run(build, check=True, timeout=60)
+        r = subprocess.run(
+            [str(BUILD / "bpsrun"), "-n", "2", "--agent", str(c.agents[0].socket), "--timeout", "30s", "--", str(program)],
+            env=c.env, capture_output=True, text=True, timeout=60, check=False,
+        )
+        assert r.returncode == 0, r.stdout + r.stderr
+        assert {line[:3] for line in r.stdout.splitlines()} == {"[0]", "[1]"}
