@@ -18,6 +18,9 @@
 
 #define PATH_BYTES 4096
 
+/* What the units' SetCredential= gives in place of a key file that does not exist. */
+static const char no_key[] = "none";
+
 static int hex_digit(uint8_t c)
 {
 	if (c >= '0' && c <= '9')
@@ -41,7 +44,7 @@ static int parse_hex(struct cluster_key *ret_key, const uint8_t *text)
 	return 0;
 }
 
-static int check_file(int fd, const char *path, struct err_text *err)
+static int check_file(int fd, const char *path, mode_t forbidden, struct err_text *err)
 {
 	struct stat st;
 
@@ -54,7 +57,7 @@ static int check_file(int fd, const char *path, struct err_text *err)
 		return err_set(err, -EPERM,
 			"key file '%s' belongs to uid %u, not to this process's uid %u (chown it)",
 			path, (unsigned)st.st_uid, (unsigned)geteuid());
-	if (st.st_mode & 077)
+	if (st.st_mode & forbidden)
 		return err_set(err, -EPERM,
 			"key file '%s' is open to group or others, mode %04o (chmod 0400 it, and "
 			"replace the key if others could read it)",
@@ -91,7 +94,15 @@ static int open_key(const char *path, struct err_text *err)
 	return err_set(err, -errno, "cannot open key file '%s': %s", path, strerror(errno));
 }
 
-static int load_file(struct cluster_key *ret_key, const char *path, struct err_text *err)
+static bool is_none(const uint8_t *buf, size_t n)
+{
+	return n == sizeof(no_key) - 1 && memcmp(buf, no_key, n) == 0;
+}
+
+/* is_credential: the service manager made the file for this process. Where it can, it lets us in by
+ * an access list, which shows as permission of the group. */
+static int load_file(
+	struct cluster_key *ret_key, const char *path, bool is_credential, struct err_text *err)
 {
 	uint8_t buf[KEY_HEX_BYTES + 1];
 	struct cluster_key key;
@@ -100,12 +111,14 @@ static int load_file(struct cluster_key *ret_key, const char *path, struct err_t
 
 	if (fd < 0)
 		return fd;
-	rc = check_file(fd, path, err);
+	rc = check_file(fd, path, is_credential ? 007 : 077, err);
 	if (rc)
 		goto out;
 	n = read(fd, buf, sizeof(buf));
 	if (n < 0)
 		rc = err_set(err, -errno, "cannot read key file '%s': %s", path, strerror(errno));
+	else if (is_credential && is_none(buf, (size_t)n))
+		rc = 0;
 	else
 		rc = parse_file(&key, buf, (size_t)n, path, err);
 	if (rc > 0)
@@ -123,14 +136,14 @@ int key_load(struct cluster_key *ret_key, const char *path, struct err_text *err
 	char credential[PATH_BYTES];
 
 	if (path && *path)
-		return load_file(ret_key, path, err);
+		return load_file(ret_key, path, false, err);
 	if (!dir || !*dir)
 		return 0;
 	if (snprintf(credential, sizeof(credential), "%s/cluster.key", dir) >= PATH_BYTES)
 		return err_set(err, -ENAMETOOLONG, "CREDENTIALS_DIRECTORY is too long a path");
 	if (access(credential, F_OK) && errno == ENOENT)
 		return 0;
-	return load_file(ret_key, credential, err);
+	return load_file(ret_key, credential, true, err);
 }
 
 int key_random(struct cluster_key *ret_key)

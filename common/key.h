@@ -22,7 +22,8 @@ struct cluster_key {
 /* Read a key file: 32 raw bytes, or 64 hex digits with or without a newline. Refused when it is no
  * plain file, a symbolic link, owned by somebody else than this process's user or root, or open to
  * the group or others.
- * path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY.
+ * path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY, which may be open
+ * to the group; the word "none" in it (the units' SetCredential=) is no key.
  * Returns 1 when a key was read, 0 when none is configured (ret_key is unchanged).
  * Errors: -errno, -EPERM or -EINVAL with a sentence that says what to do. */
 int key_load(struct cluster_key *ret_key, const char *path, struct err_text *err);

@@ -167,9 +167,24 @@ static void credential_is_used_when_no_path_is_given(void **state)
 	write_key(p, hex, 65, 0400);
 	assert_int_equal(key_load(&key, NULL, &err), 1);
 	assert_counting_key(&key);
+	write_key(p, hex, 65, 0440); /* as an access list looks */
+	assert_int_equal(key_load(&key, NULL, &err), 1);
 	write_key(p, hex, 65, 0444);
 	assert_int_equal(key_load(&key, NULL, &err), -EPERM);
 	unsetenv("CREDENTIALS_DIRECTORY");
+}
+
+static void credential_that_says_none_is_no_key(void **state)
+{
+	struct place *p = *state;
+	struct cluster_key key;
+	struct err_text err;
+
+	write_key(p, "none", 4, 0400);
+	setenv("CREDENTIALS_DIRECTORY", p->dir, 1);
+	assert_int_equal(key_load(&key, NULL, &err), 0);
+	unsetenv("CREDENTIALS_DIRECTORY");
+	assert_int_equal(key_load(&key, p->path, &err), -EINVAL); /* not in a file of one's own */
 }
 
 /* RFC 5869 spelled out with HMAC: extract with a zero salt, expand by one block. */
@@ -231,6 +246,8 @@ int main(void)
 			link_folder_and_missing_file_are_refused, make_dir, drop_dir),
 		cmocka_unit_test_setup_teardown(
 			credential_is_used_when_no_path_is_given, make_dir, drop_dir),
+		cmocka_unit_test_setup_teardown(
+			credential_that_says_none_is_no_key, make_dir, drop_dir),
 		cmocka_unit_test(derived_key_is_hkdf_of_label_and_context),
 		cmocka_unit_test(mac_is_hmac_sha256),
 		cmocka_unit_test(random_keys_differ),
