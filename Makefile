@@ -2,7 +2,11 @@
 # `make help` lists the targets.
 BUILD	?= release
 PREFIX	?= /usr/local
+LIBDIR	?= $(PREFIX)/lib
+UNITDIR	?= $(PREFIX)/lib/systemd/system
 DESTDIR	?=
+# Where programs of the build tree, and of an installed one, find the library.
+RPATH	?= -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 VERSION	:= 0.1.0
 
 B	:= build/$(BUILD)
@@ -24,7 +28,7 @@ ifeq ($(origin OPT_$(BUILD)),undefined)
 $(error BUILD=$(BUILD) is not one of debug release asan tsan cov)
 endif
 CFLAGS_ALL := -std=gnu11 $(WARN) $(OPT_$(BUILD)) -fPIC -fvisibility=hidden -I. -D_GNU_SOURCE \
-	   -DBPS_VERSION='"$(VERSION)"' $(PKG_CFLAGS) $(CFLAGS)
+	   -DBPS_VERSION='"$(VERSION)"' $(PKG_CFLAGS) $(CPPFLAGS) $(CFLAGS)
 LDFLAGS_ALL := $(OPT_$(BUILD)) -Wl,-z,relro,-z,now $(LDFLAGS)
 
 objs	= $(patsubst %.c,$(B)/%.o,$(1))
@@ -104,9 +108,9 @@ $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
 $(TOOLBINS): $(B)/%: $(B)/libbpsclient/tools/%.o $(LIBCOMMON)
 	$(call link,$(LIBS))
 $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
-	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
+	$(call link,$(RPATH) -lm -lpthread)
 $(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
-	$(call link,-Wl$(comma)-rpath$(comma)'$$ORIGIN:$$ORIGIN/../lib' -lm -lpthread)
+	$(call link,$(RPATH) -lm -lpthread)
 $(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $< $(filter $(B)/libbpsclient/%.o,$^) \
@@ -114,30 +118,53 @@ $(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call o
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))
 
-# What is built is installed; nothing is built for it with another BUILD than the one named.
+# Settings files with every setting commented out.
+CONFS	:= $(patsubst %,$(B)/conf/%.conf,scheduler server agent)
+$(CONFS): $(B)/conf/%.conf: $(DAEMONS) systemd/conf.awk
+	$(call say,GEN,$@)
+	$(Q)mkdir -p $(@D) && $(B)/bps-$*/bps-$* --help >$@.help
+	$(Q)awk -v program=bps-$* -f systemd/conf.awk $@.help >$@.new && rm $@.help && mv $@.new $@
+
+# What is built is installed; nothing is built for it with another BUILD than the one named. Units lie where systemd
+# looks also with PREFIX=/usr/local. /etc is left to the administrator and to packages.
 SBIN	= $(DESTDIR)$(PREFIX)/sbin
 BIN	= $(DESTDIR)$(PREFIX)/bin
-LIB	= $(DESTDIR)$(PREFIX)/lib
+LIB	= $(DESTDIR)$(LIBDIR)
+UNITS	= $(DESTDIR)$(UNITDIR)
 SHARE	= $(DESTDIR)$(PREFIX)/share
-install: all
+install: all $(CONFS)
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
-	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include \
-		$(SHARE)/bps/python $(SHARE)/bash-completion/completions $(addprefix $(SHARE)/man/man,1 3 5 7 8)
+	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(UNITS) \
+		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/python \
+		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples $(addprefix $(SHARE)/man/man,1 3 5 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
 	$(Q)ln -sf libbpsclient.so.0 $(LIB)/libbpsclient.so
-	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' libbpsclient/libbpsclient.pc.in \
-		>$(LIB)/pkgconfig/libbpsclient.pc
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
+		libbpsclient/libbpsclient.pc.in >$(LIB)/pkgconfig/libbpsclient.pc
 	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
 	$(Q)install -m 644 libbpsclient/python/bps.py $(SHARE)/bps/python
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
+	$(Q)install -m 644 $(CONFS) $(SHARE)/doc/bps/examples
+	$(Q)for u in $(notdir $(wildcard systemd/*.service systemd/*.socket)); do \
+		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/$$u >$(UNITS)/$$u && \
+		chmod 644 $(UNITS)/$$u || exit; done
+	$(Q)install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/bps.conf
+	$(Q)install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/bps.conf
 	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions
 	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
 	$(Q)sh docs/man/links.sh $(SHARE)/man
 
-comma := ,
-.PHONY: all install
+# What install would put there now; folders stay.
+uninstall:
+	$(Q)rm -rf $(B)/uninstall
+	$(Q)$(MAKE) -s install DESTDIR=$(B)/uninstall
+	$(call say,REMOVE,$(DESTDIR)$(PREFIX))
+	$(Q)cd $(B)/uninstall && find . ! -type d -printf '%P\n' | sed 's|^|$(DESTDIR)/|' | xargs -d '\n' rm -f
+	$(Q)rm -rf $(B)/uninstall
+
+.PHONY: all install uninstall
 .SECONDARY:
 -include $(patsubst %.c,$(B)/%.d,$(ALLSRC))

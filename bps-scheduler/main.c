@@ -37,8 +37,8 @@ static const struct setting rows[] = {
 	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:7300", .port = 7300,
 		.help = "where servers and agents connect; needs a key unless it is loopback"},
 	{"state-dir", SET_STRING, SETTING_AT(struct opts, state_dir), .def = "",
-		.help = "folder of the durable state; empty: keep it in memory, a restart ends all "
-			"jobs"},
+		.help = "folder of the durable state; empty: the service manager's, and without "
+			"one in memory, where a restart ends all jobs"},
 	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "bps", .max = CTL_NAME_MAX,
 		.help = "name of the cluster, for people"},
 	{"server-dead", SET_DURATION, SETTING_AT(struct opts, server_dead_us), .def = "3s",
@@ -526,6 +526,8 @@ int main(int argc, char **argv)
 
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
+	if (!*app.opts.state_dir && getenv("STATE_DIRECTORY"))
+		app.opts.state_dir = getenv("STATE_DIRECTORY");
 	if (start(&app, &err) < 0)
 		log_error("%s", err.s);
 	else

@@ -15,7 +15,7 @@ help:
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
-	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local)'
+	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 
 # Each step in a make of its own: what is found by pkg-config changes when packages are installed.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -100,6 +100,9 @@ lint-units:
 	$(Q)out=$$(systemd-analyze verify $(LINT_UNITS) 2>&1 | \
 		grep -v -e 'is not executable: No such file' -e "Command 'man bps"); \
 		[ -z "$$out" ] || { echo "$$out"; exit 1; } # but for what is not installed
+	$(Q)for limit in scheduler:13 server:20 agent:23; do # tenths of exposure, 100 is the worst \
+		systemd-analyze security --offline=true --threshold=$${limit#*:} --no-pager \
+			systemd/bps-$${limit%:*}.service >$(B)/exposure || { cat $(B)/exposure; exit 1; }; done
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
 lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
 	@echo 'lint: clean'

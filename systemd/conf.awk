@@ -1,0 +1,39 @@
+# Make a settings file out of a program's --help: every setting, its help and its default, commented out.
+#   bps-server --help | awk -v program=bps-server -f systemd/conf.awk
+function emit(	range, def) {
+	if (name == "" || name == "ready-fd" || name == "config")
+		return
+	def = ""
+	if (match(help, /\(default [^()]*\)$/)) {
+		def = substr(help, RSTART + 9, RLENGTH - 10)
+		help = substr(help, 1, RSTART - 2)
+	}
+	if (form != "TEXT")
+		help = help " (" form ")"
+	printf "\n# %s\n# %s =%s\n", help, name, def == "" ? "" : " " def
+}
+BEGIN {
+	role = program
+	sub(/^bps-/, "", role)
+	key = role == "scheduler" ? "cluster" : role
+	printf "# Settings of %s, see %s(8). Those that are commented out have their defaults. `%s\n", program, program, program
+	printf "# --check-config` checks this file, `%s --print-config` shows the values in force.\n", program
+	printf "#\n# The unit passes the key in /etc/bps/%s.key, if there; it needs no setting.\n", key
+}
+/^  --[a-z-]+=/ {
+	emit()
+	split(substr($1, 3), part, "=")
+	name = part[1]
+	form = part[2]
+	help = ""
+	next
+}
+/^          / {
+	sub(/^ +/, "")
+	help = help == "" ? $0 : help " " $0
+	next
+}
+/^  --/ {
+	emit()
+	name = ""
+}
