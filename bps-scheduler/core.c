@@ -183,6 +183,19 @@ void sched_message(
 		sched_commit(c, false);
 }
 
+int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns)
+{
+	struct job *j = sched_job(c, job);
+
+	c->now_ns = now_ns;
+	if (!j)
+		return BPS_ENOTFOUND;
+	if (c->is_undurable)
+		return BPS_ENOTDURABLE;
+	sched_kill(c, j, text);
+	return sched_commit(c, false);
+}
+
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
 {
 	struct conn *conn = sched_alloc(1, sizeof(*conn));

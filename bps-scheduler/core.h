@@ -72,6 +72,7 @@ enum sched_event_kind {
 	EVENT_MEMBER,
 	EVENT_JOB,
 	EVENT_PARTITIONS,
+	EVENT_STEER,
 	EVENT_KINDS
 };
 struct sched_event {
@@ -149,6 +150,10 @@ int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct
  * within probe_ms and a quarter of it. Errors: BPS_ENOTFOUND no such job is running, BPS_EBUSY too
  * many probes. */
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
+
+/* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers.
+ * Errors: BPS_ENOTFOUND; BPS_ENOTDURABLE, with the job as it was, or, when the disk fails only now, about to end. */
+int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
 struct sched_probe_worker {
 	struct ctl_report_worker w;

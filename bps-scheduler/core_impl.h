@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_CORE_IMPL_H
 #define BPS_SCHEDULER_CORE_IMPL_H
 /* Inside of the scheduler's core: its objects, for the files that make it up and, to read only, for
- * status.c:
+ * status.c and steer.c:
  *   core.c     events, connections, time, life
  *   members.c  members: how they come, are missed and go
  *   commit.c   the end of an event: what changed is made durable and told
@@ -222,6 +222,7 @@ void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id
 void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg);
 void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *msg);
+void sched_kill(struct sched_core *c, struct job *j, const char *text);
 /* An agent is dead, which ends its jobs, or restarted: then it joins its waiting workers again. */
 void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead);
 /* Room for that rank is made. Lent until the next call. */

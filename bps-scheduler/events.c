@@ -21,7 +21,8 @@ static const char *const kinds[EVENT_KINDS] = {[EVENT_SCHEDULER] = "scheduler",
 	[EVENT_VIEW] = "view",
 	[EVENT_MEMBER] = "member",
 	[EVENT_JOB] = "job",
-	[EVENT_PARTITIONS] = "partitions"};
+	[EVENT_PARTITIONS] = "partitions",
+	[EVENT_STEER] = "steer"};
 
 struct events *events_new(void)
 {

@@ -521,6 +521,27 @@ void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *m
 		job_end(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
 }
 
+void sched_kill(struct sched_core *c, struct job *j, const char *text)
+{
+	struct ctl_msg msg = {
+		.type = CTL_JOB_END, .job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text}};
+
+	if (j->state == JOB_RUNNING) {
+		job_end(c, j, BPS_EJOB_FAILED, "%s", text);
+		return;
+	}
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		if (m)
+			sched_send(c, m, &msg);
+	}
+	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) has ended before it had formed: %s",
+		j->name, j->size, j->uid, text);
+	job_unlink(c, j);
+	sched_job_free(c, j);
+}
+
 static void forming_drop_agent(struct sched_core *c, struct job *j, uint32_t agent)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)

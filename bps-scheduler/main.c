@@ -15,6 +15,7 @@
 #include "bps-scheduler/events.h"
 #include "bps-scheduler/statelog.h"
 #include "bps-scheduler/status.h"
+#include "bps-scheduler/steer.h"
 #include "common/clock.h"
 #include "common/ctlchan.h"
 #include "common/daemon.h"
@@ -68,6 +69,7 @@ struct conn {
 	struct ctlchan *chan;
 	uint32_t id;
 	bool is_dropped; /* by the core, which has forgotten it */
+	bool is_member;  /* its HELLO was taken */
 };
 
 struct app {
@@ -77,6 +79,7 @@ struct app {
 	struct sched_core *core;
 	struct statelog *log;
 	struct events *events;
+	struct steer steer;
 	struct event *timer;
 	struct timespec started;
 	struct conn **conns; /* NULL: free */
@@ -318,10 +321,15 @@ static void chan_frame(
 	}
 	if (type == CTL_HELLO && !is_who_it_says(chan, &msg.hello)) {
 		ctlchan_close(chan, "the name is not the key's");
+	} else if (type == CTL_STEER && !conn->is_member) {
+		steer_handle(&app->steer, chan, &msg.steer, clock_now_ns());
+		after_event(app);
 	} else {
 		sched_message(app->core, conn->id, &msg, clock_now_ns());
-		if (type == CTL_HELLO && !conn->is_dropped)
+		if (type == CTL_HELLO && !conn->is_dropped) {
+			conn->is_member = true;
 			ctlchan_set_trusted(chan);
+		}
 		after_event(app);
 	}
 	free(mem);
@@ -457,6 +465,25 @@ static int start_core(struct app *app, struct err_text *err)
 	return 0;
 }
 
+static struct ctlchan *steer_chan(void *ctx, uint32_t conn)
+{
+	struct app *app = ctx;
+
+	return app->conns[conn]->chan;
+}
+
+static int start_steer(struct app *app)
+{
+	struct steer *s = &app->steer;
+
+	*s = (struct steer){
+		.ctx = app, .core = app->core, .events = app->events, .chan = steer_chan};
+	if (!app->daemon.has_key)
+		return 0;
+	s->n_keys = 1;
+	return tls_fingerprint(&app->daemon.key, s->keys[0]);
+}
+
 static int check_times(const struct opts *o, struct err_text *err)
 {
 	uint64_t least =
@@ -488,6 +515,9 @@ static int start(struct app *app, struct err_text *err)
 	rc = start_core(app, err);
 	if (rc < 0)
 		return rc;
+	rc = start_steer(app);
+	if (rc < 0)
+		return err_set(err, rc, "cannot compute the key's fingerprint");
 	if (app->daemon.has_key) {
 		conf.keys.key[0] = app->daemon.key;
 		conf.keys.n_keys = 1;

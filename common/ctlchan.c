@@ -59,7 +59,7 @@ struct ctlchan {
 	void *data;
 	enum state state;
 	bool has_opened;
-	char identity[TLS_IDENTITY_BYTES];
+	struct tls_peer who;
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;
 	char reason[ERR_TEXT_BYTES];
@@ -117,7 +117,7 @@ static void set_state(struct ctlchan *c, enum state state, const char *why)
 		return;
 	}
 	log_debug("control channel: %s to %s: %s peer=%s identity=%s", states[c->state].name,
-		states[state].name, why, c->peer, c->identity);
+		states[state].name, why, c->peer, c->who.identity);
 	c->state = state;
 	if (c->listener && state == TRUSTED)
 		move_to_list(c, &c->listener->trusted);
@@ -139,7 +139,7 @@ static void log_refusal(struct ctllisten *l, const struct ctlchan *c)
 		return;
 	}
 	log_warn("control channel: refused a connection: %s peer=%s identity=%s unlogged_before=%u",
-		c->reason, c->peer, c->identity, l->n_unlogged);
+		c->reason, c->peer, c->who.identity, l->n_unlogged);
 	l->next_log_ms = now + REFUSAL_LOG_MS;
 	l->n_unlogged = 0;
 }
@@ -333,7 +333,7 @@ static struct bufferevent *new_bufferevent(struct ctlchan *c, int fd)
 
 	if (!c->tls)
 		return bufferevent_socket_new(c->base, fd, BEV_OPT_CLOSE_ON_FREE);
-	ssl = tls_session(c->tls, c->listener ? c->identity : NULL);
+	ssl = tls_session(c->tls, c->listener ? &c->who : NULL);
 	if (!ssl)
 		return NULL;
 	bev = bufferevent_openssl_socket_new(c->base, fd, ssl, role, BEV_OPT_CLOSE_ON_FREE);
@@ -648,7 +648,17 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 
 const char *ctlchan_identity(const struct ctlchan *c)
 {
-	return c->identity;
+	return c->who.identity;
+}
+
+const char *ctlchan_master(const struct ctlchan *c)
+{
+	return c->who.master;
+}
+
+bool ctlchan_has_master(const struct ctlchan *c)
+{
+	return !c->tls || c->who.has_master;
 }
 
 const char *ctlchan_peer(const struct ctlchan *c)

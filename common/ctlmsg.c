@@ -213,6 +213,27 @@ static const struct field report_fields[] = {
 	FIELD_LIST_(ctl_report, workers, CTL_WORKERS_MAX, &report_worker_layout),
 };
 
+static const struct field steer_arg_fields[] = {
+	FIELD_STR_(ctl_steer_arg, name, CTL_NAME_MAX),
+	FIELD_STR_(ctl_steer_arg, value, CTL_STEER_VALUE_MAX),
+};
+static const struct layout steer_arg_layout = LAYOUT_(ctl_steer_arg, steer_arg_fields);
+
+static const struct field steer_fields[] = {
+	FIELD_STR_(ctl_steer, verb, CTL_NAME_MAX),
+	FIELD_STR_(ctl_steer, target, CTL_STEER_VALUE_MAX),
+	FIELD_LIST_(ctl_steer, args, CTL_STEER_ARGS_MAX, &steer_arg_layout),
+	FIELD_U32_(ctl_steer, uid),
+	FIELD_STR_(ctl_steer, user, CTL_NAME_MAX),
+	FIELD_STR_(ctl_steer, host, CTL_NAME_MAX),
+};
+
+static const struct field steered_fields[] = {
+	FIELD_U32_(ctl_steered, code),
+	FIELD_STR_(ctl_steered, text, CTL_TEXT_MAX),
+	FIELD_STR_(ctl_steered, json, CTL_JSON_MAX),
+};
+
 static const struct ctl_row {
 	const char *name;
 	struct layout layout;
@@ -235,6 +256,8 @@ static const struct ctl_row {
 	[CTL_WHY_TEXT] = {"WHY_TEXT", LAYOUT_(ctl_why_text, why_text_fields)},
 	[CTL_PROBE] = {"PROBE", LAYOUT_(ctl_probe, probe_fields)},
 	[CTL_REPORT] = {"REPORT", LAYOUT_(ctl_report, report_fields)},
+	[CTL_STEER] = {"STEER", LAYOUT_(ctl_steer, steer_fields)},
+	[CTL_STEERED] = {"STEERED", LAYOUT_(ctl_steered, steered_fields)},
 };
 
 static const struct ctl_row *row_find(unsigned type)

@@ -13,7 +13,10 @@
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
  *   WHY (agent)                  WHY_TEXT
- *   REPORT (agent)               PROBE */
+ *   REPORT (agent)               PROBE
+ *
+ *   operator -> scheduler        scheduler -> operator
+ *   STEER                        STEERED, then the connection is closed */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,6 +33,9 @@
 #define CTL_WORKERS_MAX     65536      /* of a job */
 #define CTL_LIST_MAX        4096       /* items of one DECLARE, PLAN or PEERS list */
 #define CTL_TENSORS_MAX     (1u << 20) /* tensor ids of a job stay below */
+#define CTL_STEER_ARGS_MAX  8          /* of one STEER, which has to fit into a stranger's 4 KiB */
+#define CTL_STEER_VALUE_MAX 255
+#define CTL_JSON_MAX        (512u << 10)
 /* Memory of one decoded message; the largest by its other limits, a REPORT, takes half of it. */
 #define CTL_MEM_MAX (8u << 20)
 
@@ -52,6 +58,8 @@ enum ctl_type {
 	CTL_WHY_TEXT,
 	CTL_PROBE,
 	CTL_REPORT,
+	CTL_STEER,
+	CTL_STEERED,
 	CTL_TYPE_END
 };
 
@@ -277,6 +285,27 @@ struct ctl_report {
 	uint32_t n_workers;
 };
 
+/* One thing that an operator wants done, the first and only message of its connection. */
+struct ctl_steer_arg {
+	const char *name;
+	const char *value;
+};
+struct ctl_steer {
+	const char *verb;   /* "job kill" */
+	const char *target; /* what it acts on, "" nothing */
+	struct ctl_steer_arg *args;
+	uint32_t n_args;
+	/* Who asks, as its own host says: for the record, never for a decision. */
+	uint32_t uid;
+	const char *user;
+	const char *host;
+};
+struct ctl_steered {
+	uint32_t code;    /* 0: done; else the positive value of the error code */
+	const char *text; /* one sentence: what was done, or why not */
+	const char *json; /* more, for programs; "" nothing */
+};
+
 struct ctl_msg {
 	uint16_t type; /* enum ctl_type, selects the member */
 	union {
@@ -298,6 +327,8 @@ struct ctl_msg {
 		struct ctl_why_text why_text;
 		struct ctl_probe probe;
 		struct ctl_report report;
+		struct ctl_steer steer;
+		struct ctl_steered steered;
 	};
 };
 

@@ -7,7 +7,7 @@
 
 #include <openssl/err.h>
 
-#define FINGERPRINT_CHARS 8
+#define FINGERPRINT_CHARS (TLS_PRINT_BYTES - 1)
 
 struct tls {
 	SSL_CTX *ctx;
@@ -15,49 +15,59 @@ struct tls {
 	char wire_identity[TLS_IDENTITY_BYTES]; /* client: with the fingerprint */
 };
 
-static int fingerprint(const struct cluster_key *key, char ret_text[static FINGERPRINT_CHARS + 1])
+int tls_fingerprint(const struct cluster_key *key, char ret_print[static TLS_PRINT_BYTES])
 {
 	static const char label[] = "bps key fingerprint";
 	uint8_t mac[KEY_MAC_BYTES];
 	int rc = key_mac(key, label, sizeof(label), mac);
 
 	for (int i = 0; i < FINGERPRINT_CHARS / 2; i++)
-		snprintf(ret_text + 2 * i, 3, "%02x", mac[i]);
+		snprintf(ret_print + 2 * i, 3, "%02x", mac[i]);
 	return rc;
 }
 
 static bool has_fingerprint(const struct cluster_key *key, const char *text)
 {
-	char own[FINGERPRINT_CHARS + 1];
+	char own[TLS_PRINT_BYTES];
 
-	return fingerprint(key, own) == 0 && strcmp(own, text) == 0;
+	return tls_fingerprint(key, own) == 0 && strcmp(own, text) == 0;
 }
 
-/* The key that a peer of this identity may have: one of the masters, or its own host key. */
-static int find_key(
-	const struct tls *t, const char *identity, const char *print, struct cluster_key *ret_key)
+/* The key that a peer of this identity may have: this master, or its own host key. */
+static int match_key(const struct cluster_key *master, const char *identity, const char *print,
+	struct cluster_key *ret_key)
 {
-	struct cluster_key host_key;
+	struct cluster_key host_key = {{0}};
+	int rc = BPS_EAUTH;
 
-	for (unsigned i = 0; i < t->keys.n_keys; i++) {
-		if (has_fingerprint(&t->keys.key[i], print)) {
-			*ret_key = t->keys.key[i];
-			return 0;
-		}
-		if (key_for_host(&host_key, &t->keys.key[i], identity) == 0 &&
-			has_fingerprint(&host_key, print)) {
-			*ret_key = host_key;
-			key_wipe(&host_key);
-			return 0;
-		}
+	if (has_fingerprint(master, print)) {
+		*ret_key = *master;
+		return 0;
+	}
+	if (key_for_host(&host_key, master, identity) == 0 && has_fingerprint(&host_key, print)) {
+		*ret_key = host_key;
+		rc = 0;
 	}
 	key_wipe(&host_key);
+	return rc;
+}
+
+/* Fills in all of ret_peer but the identity. */
+static int find_key(const struct tls *t, const char *identity, const char *print,
+	struct cluster_key *ret_key, struct tls_peer *ret_peer)
+{
+	for (unsigned i = 0; i < t->keys.n_keys; i++) {
+		if (match_key(&t->keys.key[i], identity, print, ret_key))
+			continue;
+		ret_peer->has_master = has_fingerprint(&t->keys.key[i], print);
+		return tls_fingerprint(&t->keys.key[i], ret_peer->master);
+	}
 	return BPS_EAUTH;
 }
 
 /* Cut "role:name#fingerprint" in two; only characters that are harmless in a log or a label. */
 static int split_identity(const unsigned char *wire, size_t n_wire,
-	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static FINGERPRINT_CHARS + 1])
+	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static TLS_PRINT_BYTES])
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 				      "0123456789.-_:";
@@ -95,15 +105,15 @@ static int on_find_session(
 	SSL *ssl, const unsigned char *wire, size_t n_wire, SSL_SESSION **ret_session)
 {
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
-	char *ret_identity = SSL_get_app_data(ssl);
-	char identity[TLS_IDENTITY_BYTES], print[FINGERPRINT_CHARS + 1];
+	struct tls_peer *ret_peer = SSL_get_app_data(ssl);
+	char identity[TLS_IDENTITY_BYTES], print[TLS_PRINT_BYTES];
 	struct cluster_key key;
 
 	*ret_session = NULL;
 	if (split_identity(wire, n_wire, identity, print))
 		return 1;
-	memcpy(ret_identity, identity, strlen(identity) + 1);
-	if (find_key(t, identity, print, &key))
+	memcpy(ret_peer->identity, identity, strlen(identity) + 1);
+	if (find_key(t, identity, print, &key, ret_peer))
 		return 1;
 	*ret_session = psk_session(ssl, &key);
 	key_wipe(&key);
@@ -167,11 +177,11 @@ void tls_set_keys(struct tls *t, const struct tls_keys *keys)
 int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const char *identity,
 	struct err_text *err)
 {
-	char print[FINGERPRINT_CHARS + 1], dummy[TLS_IDENTITY_BYTES];
+	char print[TLS_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
 	struct tls *t;
 	int rc, n;
 
-	if (fingerprint(key, print))
+	if (tls_fingerprint(key, print))
 		return err_set(err, -EIO, "cannot compute the key's fingerprint");
 	t = new_side(TLS_client_method(), err);
 	if (!t)
@@ -193,15 +203,15 @@ int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const ch
 	return 0;
 }
 
-SSL *tls_session(struct tls *t, char *ret_identity)
+SSL *tls_session(struct tls *t, struct tls_peer *ret_peer)
 {
 	SSL *ssl = SSL_new(t->ctx);
 
 	if (!ssl)
 		return NULL;
-	if (ret_identity)
-		ret_identity[0] = '\0';
-	SSL_set_app_data(ssl, ret_identity);
+	if (ret_peer)
+		memset(ret_peer, 0, sizeof(*ret_peer));
+	SSL_set_app_data(ssl, ret_peer);
 	return ssl;
 }
 

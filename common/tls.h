@@ -15,6 +15,14 @@
 
 #define TLS_MAX_KEYS       2
 #define TLS_IDENTITY_BYTES 128
+#define TLS_PRINT_BYTES    9 /* fingerprint of a key, 8 hex digits */
+
+/* Who a listener's peer is; proven only when tls_is_proven says so. */
+struct tls_peer {
+	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
+	char master[TLS_PRINT_BYTES];      /* which master key it has, or has its own from */
+	bool has_master;
+};
 
 struct tls_keys {
 	struct cluster_key key[TLS_MAX_KEYS];
@@ -22,6 +30,9 @@ struct tls_keys {
 };
 
 struct tls; /* one side: a listener or a client */
+
+/* What tells two keys apart and may be shown. Errors: -ENOMEM, -EIO. */
+int tls_fingerprint(const struct cluster_key *key, char ret_print[static TLS_PRINT_BYTES]);
 
 /* keys are copied. Errors: -ENOMEM, -EIO with a sentence. */
 int tls_new_listener(struct tls **ret_tls, const struct tls_keys *keys, struct err_text *err);
@@ -32,10 +43,9 @@ int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const ch
 	struct err_text *err);
 
 /* A session object for one connection; the caller frees it with SSL_free before tls_free.
- * ret_identity: listener: TLS_IDENTITY_BYTES that outlive the object; the peer's "role:name" is
- * written there during the handshake, and proven only when tls_is_proven says so. Client: NULL.
+ * ret_peer: listener: outlives the object; filled in during the handshake. Client: NULL.
  * Returns NULL when out of memory. */
-SSL *tls_session(struct tls *t, char *ret_identity);
+SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
 
 /* True when the handshake is complete and the peer has the key. */
 bool tls_is_proven(const SSL *ssl);

@@ -1,7 +1,8 @@
 #ifndef BPS_SCHEDULER_BPSCTL_BPSCTL_H
 #define BPS_SCHEDULER_BPSCTL_BPSCTL_H
 /* What the words of bpsctl share: the flags, how an answer is printed, how a question is bounded.
- * main.c has the table of words; views.c those that show a document, follow.c the events.
+ * main.c has the table of words; views.c those that show a document, follow.c the events, orders.c
+ * those that change something, keys.c those about keys.
  *
  * One thread. A word's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 nobody answers,
  * 64 usage. */
@@ -10,6 +11,7 @@
 
 #include <jansson.h>
 
+#include "bps-scheduler/bpsctl/steer.h"
 #include "common/addr.h"
 #include "common/error.h"
 
@@ -18,7 +20,8 @@
 
 struct opts {
 	struct addr scheduler_http;
-	const char *key_file;
+	struct steer_conf steer;
+	const char *reason;
 	bool json, watch, follow;
 	uint64_t interval_us;
 	int64_t since; /* -1: not told */
@@ -27,7 +30,7 @@ struct opts {
 /* ---- output.c ---- */
 /* Says text on stderr; returns status. */
 int complain(const char *text, int status);
-/* The same of an error of gather.h. */
+/* The same of an error of gather.h or steer.h. */
 int complain_failed(int rc, const struct err_text *err);
 /* Print a document, as text or as JSON, and free it. screen: as in screen.h. */
 int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
@@ -52,4 +55,15 @@ int run_explain(const struct opts *o, const char *arg);
 
 /* ---- follow.c ---- */
 int run_events(const struct opts *o, const char *arg);
+
+/* ---- orders.c: words that change something ---- */
+/* Ask the scheduler for this verb (steer.h) and print what it says it has done. */
+int order(const struct opts *o, const char *verb, const char *target, const struct steer_arg *args,
+	size_t n_args);
+int run_job_kill(const struct opts *o, const char *arg);
+
+/* ---- keys.c ---- */
+int run_key_new(const struct opts *o, const char *arg);
+int run_key_derive(const struct opts *o, const char *arg);
+int run_key_status(const struct opts *o, const char *arg);
 #endif

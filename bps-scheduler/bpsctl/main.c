@@ -1,12 +1,12 @@
-/* bpsctl: asks the daemons over HTTP and prints what they say. Each answer takes less than two
- * seconds, whatever is broken. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage. */
+/* bpsctl: asks the daemons over HTTP and prints what they say; what changes something goes to the
+ * scheduler's control port. Each answer takes less than two seconds, whatever is broken. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "common/key.h"
+#include "common/ctlmsg.h"
 #include "common/settings.h"
 
 static const struct setting rows[] = {
@@ -25,8 +25,15 @@ static const struct setting rows[] = {
 		.help = "`events` as they come, until SIGINT (-f)"},
 	{"since", SET_INT, SETTING_AT(struct opts, since), .def = "-1", .min = -1, .max = INT64_MAX,
 		.help = "`events` with a greater number; -1: all that are kept"},
-	{"key-file", SET_STRING, SETTING_AT(struct opts, key_file), .def = "/etc/bps/cluster.key",
-		.help = "master key, for `key derive`"},
+	{"scheduler", SET_ADDR, SETTING_AT(struct opts, steer.scheduler), .def = "127.0.0.1:7300",
+		.port = 7300, .help = "where bps-scheduler listens, for what changes something"},
+	{"key-file", SET_STRING, SETTING_AT(struct opts, steer.key_file), .def = "",
+		.help = "master key, or for steering that of `key derive ctl:NAME`; empty: "
+			"/etc/bps/cluster.key where there is one"},
+	{"as", SET_STRING, SETTING_AT(struct opts, steer.as), .def = "", .max = CTL_NAME_MAX,
+		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
+	{"reason", SET_STRING, SETTING_AT(struct opts, reason), .def = "",
+		.max = CTL_STEER_VALUE_MAX, .help = "why, for those whom it hits"},
 };
 static const struct settings_spec spec = {.program = "bpsctl",
 	.usage = "COMMAND [argument]; `bpsctl help` lists the commands",
@@ -41,45 +48,6 @@ struct command {
 	const char *help;
 	int (*run)(const struct opts *o, const char *arg);
 };
-
-/* ---- keys ---- */
-
-static int run_key_new(const struct opts *o, const char *arg)
-{
-	struct cluster_key key;
-	char hex[KEY_HEX_BYTES];
-
-	(void)o;
-	(void)arg;
-	if (key_random(&key) < 0)
-		return complain("no randomness", EXIT_ERR);
-	key_hex(&key, hex);
-	printf("%s\n", hex);
-	key_wipe(&key);
-	return 0;
-}
-
-static int run_key_derive(const struct opts *o, const char *arg)
-{
-	struct cluster_key master, key;
-	struct err_text err = {""};
-	char hex[KEY_HEX_BYTES];
-	int r;
-
-	if (strncmp(arg, "server:", 7) != 0 && strncmp(arg, "agent:", 6) != 0)
-		return complain("`key derive` wants server:NAME or agent:NAME", EX_USAGE);
-	r = key_load(&master, o->key_file, &err);
-	if (r <= 0)
-		return complain(r < 0 ? err.s : "there is no --key-file", EXIT_ERR);
-	r = key_for_host(&key, &master, arg);
-	key_wipe(&master);
-	if (r < 0)
-		return complain(err_str(r), EXIT_ERR);
-	key_hex(&key, hex);
-	printf("%s\n", hex);
-	key_wipe(&key);
-	return 0;
-}
 
 static int run_version(const struct opts *o, const char *arg)
 {
@@ -98,6 +66,7 @@ static const struct command commands[] = {
 	{"agents", NULL, "all agents", run_agents},
 	{"jobs", NULL, "jobs that form or run, with what their agents say", run_jobs},
 	{"job", "NAME", "one job: who has submitted what, the culprit first", run_job},
+	{"job kill", "NAME", "end a job; --reason TEXT tells its workers why", run_job_kill},
 	{"why-stuck", "[NAME]", "what every waiting call waits for, and who is missing",
 		run_why_stuck},
 	{"events", NULL, "what has happened; --since NUMBER, -f follows", run_events},
@@ -105,6 +74,7 @@ static const struct command commands[] = {
 	{"key new", NULL, "print a new random cluster key", run_key_new},
 	{"key derive", "ROLE:NAME", "print the key of one host, such as server:node7",
 		run_key_derive},
+	{"key status", NULL, "the cluster's keys, and who uses which", run_key_status},
 	{"version", NULL, "print the version", run_version},
 	{"help", NULL, "print this list", run_help},
 };
@@ -156,24 +126,38 @@ static int unknown(char *const *args, size_t n)
 	return EX_USAGE;
 }
 
+/* The command with most words of args: "job kill" before "job". */
+static const struct command *find_command(char *const *args, size_t n, size_t *ret_words)
+{
+	const struct command *found = NULL;
+
+	*ret_words = 0;
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		size_t words = matches(&commands[i], args, n);
+
+		if (words <= *ret_words)
+			continue;
+		found = &commands[i];
+		*ret_words = words;
+	}
+	return found;
+}
+
 static int dispatch(const struct opts *o, char *const *args, size_t n)
 {
-	for (size_t i = 0; i < N_COMMANDS; i++) {
-		const struct command *c = &commands[i];
-		size_t words = matches(c, args, n);
-		char text[128];
-		bool is_optional;
+	size_t words;
+	const struct command *c = find_command(args, n, &words);
+	char text[128];
+	bool is_optional;
 
-		if (!words)
-			continue;
-		is_optional = c->argument && c->argument[0] == '[';
-		if (n == words + (c->argument != NULL) || (is_optional && n == words))
-			return c->run(o, n > words ? args[words] : "");
-		snprintf(text, sizeof(text), "usage: bpsctl %s %s", c->words,
-			c->argument ? c->argument : "(no argument)");
-		return complain(text, EX_USAGE);
-	}
-	return unknown(args, n);
+	if (!c)
+		return unknown(args, n);
+	is_optional = c->argument && c->argument[0] == '[';
+	if (n == words + (c->argument != NULL) || (is_optional && n == words))
+		return c->run(o, n > words ? args[words] : "");
+	snprintf(text, sizeof(text), "usage: bpsctl %s %s", c->words,
+		c->argument ? c->argument : "(no argument)");
+	return complain(text, EX_USAGE);
 }
 
 /* Short or other names of flags, for the hand. */

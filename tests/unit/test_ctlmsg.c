@@ -46,6 +46,11 @@ static const struct ctl_msg probe = {CTL_PROBE, .probe = {1, 3, 8}};
 static struct ctl_report_worker one_worker[] = {{2, 77, 12, 24, 23, 100, 8, 12, 90, 1}};
 static const struct ctl_msg report = {CTL_REPORT, .report = {1, 3, "s", one_worker, 1}};
 
+static struct ctl_steer_arg one_arg[] = {{"reason", "late"}};
+static const struct ctl_msg steer = {
+	CTL_STEER, .steer = {"job kill", "mnist", one_arg, 1, 1000, "u", "h"}};
+static const struct ctl_msg steered = {CTL_STEERED, .steered = {10016, "no", "{}"}};
+
 #define HEX_ID16  " 10000000 30313233343536373839616263646566"
 #define HEX_KEY32 " 20000000 3031323334353637383961626364656630313233343536373839616263646566"
 static const struct golden {
@@ -85,6 +90,10 @@ static const struct golden {
 	{&report, "4a000000 01000000 03000000 01000000 73 01000000"
 		  " 35000000 02000000 4d000000 0c00000000000000 1800000000000000 1700000000000000"
 		  " 64000000 08000000 0c00000000000000 5a000000 01"},
+	{&steer, "3d000000 08000000 6a6f62206b696c6c 05000000 6d6e697374 01000000"
+		 " 12000000 06000000 726561736f6e 04000000 6c617465"
+		 " e8030000 01000000 75 01000000 68"},
+	{&steered, "10000000 20270000 02000000 6e6f 02000000 7b7d"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 

@@ -912,6 +912,20 @@ static void fail_ends_the_job_with_its_code_and_text(void **state)
 	world_fini(&w);
 }
 
+static void killed_job_ends_with_the_text_for_all_its_agents(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	assert_int_equal(sched_job_kill(w.core, 1, "killed by u: late", w.now), 0);
+	SAID(&w, "11 JOB_END job=1 code=10021 killed by u: late\n");
+	SAID(&w, "21 JOB_END job=1 code=10021 killed by u: late\n");
+	assert_int_equal(sched_job_kill(w.core, 1, "again", w.now), BPS_ENOTFOUND);
+	world_fini(&w);
+}
+
 static void message_about_an_unknown_job_is_answered(void **state)
 {
 	struct world w;
@@ -1954,6 +1968,7 @@ int main(void)
 		cmocka_unit_test(dead_agent_ends_its_jobs_and_is_named),
 		cmocka_unit_test(agent_that_restarts_within_its_window_keeps_its_job),
 		cmocka_unit_test(fail_ends_the_job_with_its_code_and_text),
+		cmocka_unit_test(killed_job_ends_with_the_text_for_all_its_agents),
 		cmocka_unit_test(message_about_an_unknown_job_is_answered),
 		cmocka_unit_test(tensor_is_planned_when_all_agents_agree),
 		cmocka_unit_test(tensors_of_one_message_share_a_plan_and_a_view),

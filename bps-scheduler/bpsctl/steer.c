@@ -1,0 +1,219 @@
+#include "bps-scheduler/bpsctl/steer.h"
+
+#include <errno.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <event2/event.h>
+
+#include "common/ctlchan.h"
+#include "common/ctlmsg.h"
+#include "common/key.h"
+
+#define BOUND_MS   2000
+#define NAME_BYTES (CTL_NAME_MAX + 1)
+
+/* One question on its way. It is over once is_over, with rc and err or msg. */
+struct call {
+	const struct steer_conf *conf;
+	struct event_base *base;
+	struct ctlchan *chan; /* NULL once closed */
+	struct ctl_steer steer;
+	struct ctl_steer_arg args[CTL_STEER_ARGS_MAX];
+	char user[NAME_BYTES], host[NAME_BYTES];
+	struct ctl_msg msg;
+	void *mem;
+	bool is_over;
+	int rc;
+	struct err_text *err;
+};
+
+static void over(struct call *call, int rc)
+{
+	call->is_over = true;
+	call->rc = rc;
+	event_base_loopbreak(call->base);
+}
+
+static void on_opened(void *arg, struct ctlchan *chan)
+{
+	struct call *call = arg;
+	const struct layout *layout = ctl_layout(CTL_STEER);
+	size_t n = codec_size(layout, &call->steer);
+	void *buf = n ? malloc(n) : NULL;
+	int rc = -EMSGSIZE;
+
+	if (buf) {
+		codec_encode(layout, &call->steer, buf);
+		rc = ctlchan_send(chan, CTL_STEER, buf, n);
+	}
+	free(buf);
+	if (rc < 0)
+		over(call, err_set(call->err, rc,
+				   "cannot ask the scheduler: %s (names have at most %d "
+				   "characters, texts %d)",
+				   err_str(rc), CTL_NAME_MAX, CTL_STEER_VALUE_MAX));
+}
+
+static void on_frame(
+	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
+{
+	struct call *call = arg;
+	int rc = BPS_EPROTO;
+
+	(void)chan;
+	if (call->is_over)
+		return;
+	if (type == CTL_STEERED)
+		rc = ctl_decode(type, body, n_body, &call->msg, &call->mem, call->err);
+	else
+		err_set(call->err, rc, "the scheduler answers with something else than STEERED");
+	over(call, rc);
+}
+
+static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
+{
+	struct call *call = arg;
+	char text[ADDR_TEXT_BYTES];
+
+	(void)chan;
+	call->chan = NULL;
+	if (call->is_over)
+		return;
+	over(call, err_set(call->err, BPS_ENOSCHED,
+			   "the scheduler's control port %s does not answer: %s (--scheduler names "
+			   "another one)",
+			   addr_format(&call->conf->scheduler, text), reason));
+}
+
+static const struct ctlchan_ops ops = {on_opened, on_frame, on_closed};
+
+int steer_key(const struct steer_conf *conf, struct cluster_key *ret_key, struct err_text *err)
+{
+	int rc = key_load(ret_key, conf->key_file, err);
+
+	if (rc != 0 || *conf->key_file)
+		return rc;
+	return access(STEER_KEY_FILE, F_OK) == 0 ? key_load(ret_key, STEER_KEY_FILE, err) : 0;
+}
+
+static void name_user(struct call *call)
+{
+	const struct passwd *pw = getpwuid(getuid());
+
+	if (pw)
+		snprintf(call->user, sizeof(call->user), "%s", pw->pw_name);
+	else
+		snprintf(call->user, sizeof(call->user), "uid%u", (unsigned)getuid());
+	if (gethostname(call->host, sizeof(call->host)) < 0)
+		snprintf(call->host, sizeof(call->host), "?");
+	call->host[sizeof(call->host) - 1] = '\0';
+	call->steer.uid = getuid();
+	call->steer.user = call->user;
+	call->steer.host = call->host;
+}
+
+static int new_tls(struct call *call, struct tls **ret_tls)
+{
+	const char *as = *call->conf->as ? call->conf->as : call->user;
+	char identity[TLS_IDENTITY_BYTES];
+	struct cluster_key key;
+	int rc = steer_key(call->conf, &key, call->err);
+
+	if (rc <= 0)
+		return rc;
+	snprintf(identity, sizeof(identity), "ctl:%s", as);
+	rc = tls_new_client(ret_tls, &key, identity, call->err);
+	key_wipe(&key);
+	return rc;
+}
+
+static int talk(struct call *call, struct tls *tls)
+{
+	struct timeval bound = {BOUND_MS / 1000, BOUND_MS % 1000 * 1000L};
+	char text[ADDR_TEXT_BYTES];
+	struct sockaddr_storage sa;
+	socklen_t len;
+	int rc = addr_lookup(&call->conf->scheduler, &sa, &len, call->err);
+
+	if (rc < 0)
+		return rc;
+	rc = ctlchan_connect(&call->chan, call->base, (struct sockaddr *)&sa, len, tls, BOUND_MS,
+		&ops, call, call->err);
+	if (rc < 0)
+		return rc;
+	event_base_loopexit(call->base, &bound);
+	event_base_dispatch(call->base);
+	if (!call->is_over)
+		call->rc = err_set(call->err, BPS_ETIMEDOUT,
+			"the scheduler's control port %s did not answer within %d s",
+			addr_format(&call->conf->scheduler, text), BOUND_MS / 1000);
+	ctlchan_free(call->chan);
+	return call->rc;
+}
+
+/* What the scheduler says, to the caller's. */
+static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, json_t **ret_json,
+	struct err_text *err)
+{
+	int rc = m->code && m->code <= INT32_MAX ? -(int)m->code : m->code ? BPS_EPROTO : 0;
+	json_error_t je;
+
+	if (rc < 0)
+		return err_set(err, rc, "%s", m->text);
+	if (ret_json) {
+		*ret_json = *m->json ? json_loads(m->json, JSON_REJECT_DUPLICATES, &je) : NULL;
+		if (*m->json && !*ret_json)
+			return err_set(
+				err, BPS_EPROTO, "the scheduler's answer is no JSON: %s", je.text);
+	}
+	err_set(ret_text, 0, "%s", m->text);
+	return 0;
+}
+
+static int put_args(struct call *call, const struct steer_arg *args, size_t n_args)
+{
+	struct ctl_steer *s = &call->steer;
+
+	for (size_t i = 0; i < n_args; i++) {
+		if (!*args[i].value)
+			continue;
+		if (s->n_args == CTL_STEER_ARGS_MAX)
+			return err_set(
+				call->err, -E2BIG, "more than %d arguments", CTL_STEER_ARGS_MAX);
+		call->args[s->n_args++] = (struct ctl_steer_arg){args[i].name, args[i].value};
+	}
+	s->args = call->args;
+	return 0;
+}
+
+int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
+	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
+	struct err_text *err)
+{
+	struct call call = {.conf = conf, .err = err};
+	struct tls *tls = NULL;
+	int rc;
+
+	call.steer.verb = verb;
+	call.steer.target = target;
+	name_user(&call);
+	rc = put_args(&call, args, n_args);
+	if (rc < 0)
+		return rc;
+	rc = new_tls(&call, &tls);
+	if (rc < 0)
+		return rc;
+	call.base = event_base_new();
+	rc = call.base ? talk(&call, tls) : err_set(err, -ENOMEM, "out of memory");
+	if (rc == 0)
+		rc = hand_over(&call.msg.steered, ret_text, ret_json, err);
+	if (call.base)
+		event_base_free(call.base);
+	tls_free(tls);
+	free(call.mem);
+	return rc;
+}

@@ -1,0 +1,286 @@
+#include "bps-scheduler/steer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/status_impl.h"
+#include "common/ctlchan.h"
+#include "common/log.h"
+
+#define KEY_STATUS_MAX 2048 /* members that one answer lists */
+
+typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
+
+const char *steer_arg(const struct steer_call *call, const char *name)
+{
+	for (uint32_t i = 0; i < call->msg->n_args; i++)
+		if (strcmp(call->msg->args[i].name, name) == 0)
+			return call->msg->args[i].value;
+	return "";
+}
+
+/* ---- verbs ---- */
+
+/* The one job that forms or runs under this name; two users may have jobs of one name. */
+static int find_job(
+	const struct sched_core *c, const char *name, uint32_t *ret_job, struct err_text *err)
+{
+	const struct job *found = NULL;
+
+	for (const struct job *j = c->jobs; j; j = j->next) {
+		if (strcmp(j->name, name) != 0)
+			continue;
+		if (found)
+			return err_set(err, -EINVAL,
+				"several users have a job '%s': name it by number, #%u of uid %u "
+				"or #%u of uid %u",
+				name, found->id, found->uid, j->id, j->uid);
+		found = j;
+	}
+	*ret_job = found ? found->id : status_find_job(c, name);
+	if (sched_job(c, *ret_job))
+		return 0;
+	return err_set(err, BPS_ENOTFOUND,
+		*ret_job ? "job '%s' has ended already" : "no job '%s' forms or runs", name);
+}
+
+static int job_kill(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	const char *reason = steer_arg(call, "reason");
+	struct err_text text;
+	uint32_t job = 0;
+	int rc = find_job(s->core, call->target, &job, &reply->text);
+
+	if (rc < 0)
+		return rc;
+	err_set(&text, 0, "killed by %s%s%s", call->who, *reason ? ": " : "", reason);
+	rc = sched_job_kill(s->core, job, text.s, call->now_ns);
+	if (rc == 0)
+		return err_set(&reply->text, 0, "job '%s' has ended: %s", call->target, text.s);
+	return err_set(&reply->text, rc,
+		"the scheduler cannot write its state; see its log, and try again");
+}
+
+/* Which of ours a fingerprint is. */
+static const char *key_word(const struct steer *s, const char *print)
+{
+	static const char *const words[TLS_MAX_KEYS] = {"current", "previous"};
+
+	for (unsigned i = 0; i < s->n_keys; i++)
+		if (strcmp(s->keys[i], print) == 0)
+			return words[i];
+	return *print ? "dropped" : "none";
+}
+
+static const char *member_key(const struct steer *s, const struct member *m)
+{
+	return m->conn ? ctlchan_master(s->chan(s->ctx, m->conn->id)) : "";
+}
+
+/* Those with the current key, or the others. */
+static void list_members(const struct steer *s, bool is_current, json_t *list)
+{
+	const struct sched_core *c = s->core;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+		const char *print = member_key(s, m);
+		const char *word = m->conn ? key_word(s, print) : "away";
+		json_t *o;
+
+		if ((strcmp(word, "current") == 0) != is_current || m->state == MEMBER_DOWN ||
+			json_array_size(list) >= KEY_STATUS_MAX)
+			continue;
+		o = json_object();
+		status_put_str(o, "role", m->role == ROLE_SERVER ? "server" : "agent");
+		status_put_str(o, "name", m->name);
+		status_put_str(o, "host", m->host);
+		status_put_str(o, "key", word);
+		status_put_str(o, "fingerprint", print);
+		json_array_append_new(list, o);
+	}
+}
+
+static unsigned count_members(const struct steer *s, const char *word)
+{
+	const struct sched_core *c = s->core;
+	unsigned n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->conn &&
+			strcmp(key_word(s, member_key(s, c->members[i])), word) == 0)
+			n++;
+	return n;
+}
+
+static int key_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	json_t *o = json_object(), *keys = json_array(), *members = json_array();
+
+	(void)call;
+	for (unsigned i = 0; i < s->n_keys; i++) {
+		json_t *k = json_object();
+
+		status_put_str(k, "key", key_word(s, s->keys[i]));
+		status_put_str(k, "fingerprint", s->keys[i]);
+		status_put_num(k, "members", count_members(s, key_word(s, s->keys[i])));
+		json_array_append_new(keys, k);
+	}
+	list_members(s, false, members);
+	list_members(s, true, members);
+	status_put_num(o, "schema", STATUS_SCHEMA);
+	json_object_set_new(o, "keys", keys);
+	json_object_set_new(o, "members", members);
+	reply->json = o;
+	return err_set(
+		&reply->text, 0, s->n_keys ? "%u keys" : "the cluster has no key", s->n_keys);
+}
+
+static const struct verb {
+	const char *name;
+	bool wants_target;
+	bool changes; /* an event is kept */
+	const char *args[4];
+	verb_fn *run;
+} verbs[] = {
+	{"job kill", true, true, {"reason"}, job_kill},
+	{"key status", false, false, {NULL}, key_status},
+};
+#define N_VERBS (sizeof(verbs) / sizeof(verbs[0]))
+
+/* ---- requests ---- */
+
+static bool is_operator(const struct ctlchan *chan, struct err_text *err)
+{
+	const char *identity = ctlchan_identity(chan);
+
+	if (!*identity || strncmp(identity, "ctl:", 4) == 0)
+		return true;
+	err_set(err, BPS_EAUTH,
+		"the key of %s cannot steer (`bpsctl key derive ctl:NAME` makes one that can)",
+		identity);
+	return false;
+}
+
+/* What ends up in logs and on screens. */
+static bool is_printable(const char *s)
+{
+	for (; *s; s++)
+		if ((unsigned char)*s < ' ' || *s == 0x7f)
+			return false;
+	return true;
+}
+
+static bool is_clean(const struct ctl_steer *msg)
+{
+	for (uint32_t i = 0; i < msg->n_args; i++)
+		if (!is_printable(msg->args[i].name) || !is_printable(msg->args[i].value))
+			return false;
+	return is_printable(msg->verb) && is_printable(msg->target) && is_printable(msg->user) &&
+	       is_printable(msg->host);
+}
+
+static bool knows_arg(const struct verb *v, const char *name)
+{
+	for (size_t i = 0; i < sizeof(v->args) / sizeof(v->args[0]) && v->args[i]; i++)
+		if (strcmp(v->args[i], name) == 0)
+			return true;
+	return false;
+}
+
+static int check(const struct verb *v, const struct ctl_steer *msg, struct err_text *err)
+{
+	for (uint32_t i = 0; i < msg->n_args; i++)
+		if (!knows_arg(v, msg->args[i].name))
+			return err_set(err, -EINVAL, "'%s' takes no argument '%s'", v->name,
+				msg->args[i].name);
+	if (v->wants_target != (*msg->target != '\0'))
+		return err_set(err, -EINVAL, "'%s' %s", v->name,
+			v->wants_target ? "needs to be told what it acts on" : "acts on nothing");
+	return 0;
+}
+
+static const struct verb *find_verb(const char *name)
+{
+	for (size_t i = 0; i < N_VERBS; i++)
+		if (strcmp(verbs[i].name, name) == 0)
+			return &verbs[i];
+	return NULL;
+}
+
+/* "alice (uid 1000) on login1: job kill mnist: what came of it" */
+static void keep_event(struct steer *s, const struct steer_call *call, const char *identity, int rc,
+	const char *result)
+{
+	struct err_text text;
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	err_set(&text, 0, "%s: %s%s%s: %s%s", call->who, call->msg->verb, *call->target ? " " : "",
+		call->target, rc < 0 ? "refused: " : "", result);
+	log_info("steered: %s identity=%s", text.s, *identity ? identity : "none");
+	events_add(s->events, &(struct sched_event){EVENT_STEER, sched_view(s->core), text.s},
+		(double)ts.tv_sec + (double)ts.tv_nsec / 1e9);
+}
+
+static int carry_out(struct steer *s, const struct ctlchan *chan, const struct ctl_steer *msg,
+	uint64_t now_ns, struct steer_reply *reply)
+{
+	const struct verb *v = find_verb(msg->verb);
+	char who[STEER_WHO_BYTES];
+	struct steer_call call = {msg, msg->target, who, ctlchan_has_master(chan), now_ns};
+	int rc;
+
+	if (!is_operator(chan, &reply->text))
+		return BPS_EAUTH;
+	if (!is_clean(msg))
+		return err_set(&reply->text, -EINVAL, "the request holds control characters");
+	if (!v)
+		return err_set(&reply->text, -ENOTSUP,
+			"this scheduler (release %s) does not know '%s'", BPS_VERSION, msg->verb);
+	rc = check(v, msg, &reply->text);
+	if (rc < 0)
+		return rc;
+	snprintf(who, sizeof(who), "%s (uid %u) on %s", msg->user, msg->uid, msg->host);
+	rc = v->run(s, &call, reply);
+	if (v->changes)
+		keep_event(s, &call, ctlchan_identity(chan), rc, reply->text.s);
+	return rc;
+}
+
+/* Returns false when it cannot be encoded. */
+static bool answer(struct ctlchan *chan, int rc, const char *text, const char *json)
+{
+	struct ctl_steered msg = {rc < 0 ? (uint32_t)-rc : 0, text, json};
+	const struct layout *layout = ctl_layout(CTL_STEERED);
+	size_t n = codec_size(layout, &msg);
+	void *buf = n ? malloc(n) : NULL;
+
+	if (!buf)
+		return false;
+	codec_encode(layout, &msg, buf);
+	ctlchan_send(chan, CTL_STEERED, buf, n); /* else it is closed already */
+	free(buf);
+	return true;
+}
+
+void steer_handle(
+	struct steer *s, struct ctlchan *chan, const struct ctl_steer *msg, uint64_t now_ns)
+{
+	struct steer_reply reply = {.json = NULL};
+	int rc = carry_out(s, chan, msg, now_ns, &reply);
+	char *json = reply.json ? json_dumps(reply.json, JSON_COMPACT) : NULL;
+
+	if (rc == BPS_EAUTH)
+		log_rated(LOG_WARN, "refused to be steered: %s peer=%s", reply.text.s,
+			ctlchan_peer(chan));
+	if (!answer(chan, rc, reply.text.s, json))
+		answer(chan, rc, reply.text.s, NULL);
+	ctlchan_close(chan, "steered");
+	free(json);
+	json_decref(reply.json);
+}

@@ -1,0 +1,58 @@
+#ifndef BPS_SCHEDULER_STEER_H
+#define BPS_SCHEDULER_STEER_H
+/* What operators ask for over the control port: STEER, answered by STEERED (common/ctlmsg.h). HTTP
+ * only reads. Who may steer is decided by the key: identity `ctl:NAME`, or anybody on loopback when
+ * the cluster has no key. What STEER says about its user is for the record.
+ *
+ * A verb is a row of the table in steer.c and a function that acts at once: it may change the core,
+ * and must not wait. To add one:
+ *   - `int my_verb(struct steer *s, const struct steer_call *call, struct steer_reply *reply)`, here or in
+ *     a file of its own, with what it needs as a member of struct steer, set in main.c;
+ *   - its row: name, whether it wants a target, the arguments that it knows, whether it changes
+ *     anything (then an event "who did what" is kept, whatever came of it);
+ *   - a row in docs/protocol.md, a word of bpsctl that calls steer_call, bpsctl(8), a test.
+ *
+ * Thread: the control loop's. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "bps-scheduler/core.h"
+#include "bps-scheduler/events.h"
+#include "common/tls.h"
+
+struct ctlchan;
+
+/* What verbs act on; main.c fills it in. */
+struct steer {
+	void *ctx;
+	struct sched_core *core;
+	struct events *events;
+	struct ctlchan *(*chan)(void *ctx, uint32_t conn); /* of the core's number for it */
+	char keys[TLS_MAX_KEYS][TLS_PRINT_BYTES];          /* fingerprints: current, previous */
+	unsigned n_keys;
+};
+
+struct steer_call {
+	const struct ctl_steer *msg;
+	const char *target; /* msg's */
+	const char *who;    /* "alice (uid 1000) on login1" */
+	bool has_master;    /* the operator has the master key, or there is no key at all */
+	uint64_t now_ns;
+};
+
+#define STEER_WHO_BYTES (2 * CTL_NAME_MAX + 32)
+
+struct steer_reply {
+	struct err_text text; /* what was done, or why not */
+	json_t *json;         /* NULL: none; a verb's new reference */
+};
+
+/* An argument's value, "" when it is not there. Lent. */
+const char *steer_arg(const struct steer_call *call, const char *name);
+
+/* Carry out what came on chan, answer and close it. */
+void steer_handle(
+	struct steer *s, struct ctlchan *chan, const struct ctl_steer *msg, uint64_t now_ns);
+#endif

@@ -1,0 +1,112 @@
+"""Steering: who may change something, what then happens, and what is kept of it."""
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+import time
+
+import pytest
+
+from cluster import BUILD
+from test_bpsctl import waiting_job
+from test_keys import derived, master, new_key  # noqa: F401
+
+
+def bpsctl(c, *args, **env):
+    """bpsctl towards the control port."""
+    start = time.monotonic()
+    p = subprocess.run(
+        [str(BUILD / "bpsctl"), "--scheduler", f"127.0.0.1:{c.scheduler.port}", *map(str, args)],
+        capture_output=True, text=True, timeout=10, env=dict(c.env, **env), check=False
+    )
+    assert time.monotonic() - start < 4, f"{args} took too long"  # 2 s, and a loaded machine
+    return p
+
+
+def events(c):
+    return [(e["kind"], e["text"]) for e in json.loads(c.scheduler.get("/status?events=0"))["events"]]
+
+
+def test_killed_job_tells_its_workers_who_and_why(cluster):
+    c = cluster(agents=2, servers=1)
+    workers = waiting_job(c)
+    p = bpsctl(c, "job", "kill", "digits", "--reason", "wrong data")
+    assert p.returncode == 0 and "wrong data" in p.stdout, p
+    told = c.finish(workers)[0]
+    assert told["code"] == -10021, told
+    for part in ("killed by", getpass.getuser(), f"uid {os.getuid()}", socket.gethostname(), "wrong data"):
+        assert part in told["text"], told
+    steered = [text for kind, text in events(c) if kind == "steer"]
+    assert len(steered) == 1 and getpass.getuser() in steered[0] and "job kill digits" in steered[0], steered
+
+
+def test_forming_job_can_be_killed(cluster):
+    c = cluster(agents=1, servers=1)
+    worker = c.start_job("error", 2, {"what": "nothing"}, job="lonely", placement=[0])
+    c.wait_for("it forms", lambda: "lonely" in c.bpsctl("jobs").stdout)
+    assert bpsctl(c, "job", "kill", "lonely").returncode == 0
+    told = c.finish(worker)[0]
+    assert told["code"] == -10021 and "killed by" in told["text"], told
+    assert "lonely" not in c.bpsctl("jobs").stdout
+
+
+def test_what_cannot_be_killed_is_said(cluster):
+    c = cluster(agents=0, servers=0)
+    p = bpsctl(c, "job", "kill", "nothing")
+    assert p.returncode == 2 and "no job 'nothing'" in p.stderr, p
+    assert any("refused: no job" in text for kind, text in events(c) if kind == "steer")
+
+
+def test_scheduler_that_is_not_there_or_hangs_is_no_hung_bpsctl(cluster):
+    c = cluster(agents=0, servers=0)
+    p = bpsctl(c, "--scheduler", "127.0.0.1:1", "key", "status")
+    assert p.returncode == 3 and "control port 127.0.0.1:1" in p.stderr, p
+    c.scheduler.kill(19)
+    p = bpsctl(c, "key", "status")
+    assert p.returncode == 3 and p.stderr, p
+    c.scheduler.kill(18)
+
+
+def test_master_key_and_operators_key_steer(cluster, master):  # noqa: F811
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    key = derived(master, "ctl:alice")
+    assert bpsctl(c, "--key-file", master, "key", "status").returncode == 0
+    assert bpsctl(c, "--key-file", key, "--as", "alice", "key", "status").returncode == 0
+    p = bpsctl(c, "--key-file", key, "--as", "bob", "key", "status")
+    assert p.returncode == 3 and "keys do not match" in p.stderr, p
+
+
+def test_without_the_key_nobody_steers_a_cluster_that_has_one(cluster, master, tmp_path):  # noqa: F811
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    other = new_key(tmp_path / "other", "key", "new")
+    assert bpsctl(c, "key", "status").returncode == 3
+    assert bpsctl(c, "--key-file", other, "key", "status").returncode == 3
+    p = bpsctl(c, "--key-file", tmp_path / "absent", "key", "status")
+    assert p.returncode == 2 and "cannot open key file" in p.stderr, p
+
+
+def test_operators_key_is_no_members_key(cluster, master):  # noqa: F811
+    c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
+    key = derived(master, "ctl:s0")
+    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
+                "--name", "s0", "--key-file", key)  # fmt: skip
+    c.wait_for("the server is turned away", lambda: "cannot reach the scheduler" in d.log.read_text())
+    assert not c.scheduler.status()["members"]
+
+
+def test_key_status_names_the_members(cluster, master):  # noqa: F811
+    key = ["--key-file", master]
+    c = cluster(agents=1, servers=1, server_args=key, agent_args=key, scheduler_args=key)
+    p = bpsctl(c, *key, "--json", "key", "status")
+    d = json.loads(p.stdout)
+    assert [(k["key"], k["members"]) for k in d["keys"]] == [("current", 2)], d
+    assert {(m["role"], m["name"], m["key"]) for m in d["members"]} == {
+        ("server", "s0", "current"), ("agent", "a0", "current")}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["job", "kill"], ["job", "kill", "a", "b"], ["key", "status", "x"]])
+def test_wrong_words_are_not_sent(words):
+    p = subprocess.run([str(BUILD / "bpsctl"), *words], capture_output=True, text=True, timeout=10, check=False)
+    assert p.returncode == 64, p
