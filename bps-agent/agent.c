@@ -214,6 +214,34 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m)
 	return rc;
 }
 
+struct new_limits {
+	struct agent *agent;
+	struct agent_limits limits;
+};
+
+static void take_limits(void *arg)
+{
+	struct new_limits *n = arg;
+
+	n->agent->cfg.limits = n->limits;
+	agt_core_set_window(n->agent->core, n->limits.window_bytes);
+	free(n);
+}
+
+int agent_set_limits(struct agent *a, const struct agent_limits *limits)
+{
+	struct new_limits *n = malloc(sizeof(*n));
+	int rc;
+
+	if (!n)
+		return -ENOMEM;
+	*n = (struct new_limits){a, *limits};
+	rc = dataloop_post(a->loop, take_limits, n);
+	if (rc < 0)
+		free(n);
+	return rc;
+}
+
 void agent_figures(struct agent *a, struct agent_figures *ret)
 {
 	pthread_mutex_lock(&a->lock);
@@ -245,7 +273,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	TAILQ_INIT(&a->jobs);
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
-	rc = agt_core_new(&cfg->core, &env, NULL, &a->core);
+	a->cfg.core.window_bytes = cfg->limits.window_bytes;
+	rc = agt_core_new(&a->cfg.core, &env, NULL, &a->core);
 	if (rc < 0) {
 		err_set(err, rc, "out of memory");
 		goto failed;

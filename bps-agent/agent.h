@@ -30,15 +30,21 @@
 
 #define JOB_BATCH 256 /* declarations in one message to the scheduler */
 
+/* What may change while it runs. */
+struct agent_limits {
+	uint32_t max_trainers;
+	uint64_t max_bytes;  /* shared memory in all */
+	size_t window_bytes; /* see struct agt_config */
+};
+
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
 	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	uint32_t spin_us;
-	uint32_t max_trainers;
-	uint32_t max_tensors; /* per trainer */
-	uint64_t max_bytes;   /* shared memory in all */
-	struct agt_config core;
-	const char *scheduler; /* its address, for messages */
+	struct agent_limits limits;
+	uint32_t max_tensors;   /* per trainer */
+	struct agt_config core; /* its window is that of the limits */
+	const char *scheduler;  /* its address, for messages */
 };
 
 enum trainer_state {
@@ -193,6 +199,9 @@ enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END, AGENT_FO
 /* m: of AGENT_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is
  * lost. */
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
+/* New limits, from the thread's next turn on; what is beyond them already stays.
+ * Errors: -EAGAIN, -ENOMEM: they are lost. */
+int agent_set_limits(struct agent *a, const struct agent_limits *limits);
 /* Figures of a moment ago. Thread: any. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
 

@@ -458,6 +458,11 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	return used == 0;
 }
 
+void agt_core_set_window(struct agt_core *core, size_t window_bytes)
+{
+	core->cfg.window_bytes = window_bytes;
+}
+
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret)
 {
 	*ret = core->stats;

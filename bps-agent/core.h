@@ -122,6 +122,9 @@ bool agt_core_work(struct agt_core *core);
 /* The time, before each batch of events; also runs what is due. Returns the next deadline. */
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
+/* Change the window; what is under way stays so. */
+void agt_core_set_window(struct agt_core *core, size_t window_bytes);
+
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
 /* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in
  * err. */

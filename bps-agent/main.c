@@ -39,12 +39,12 @@ static const struct setting rows[] = {
 	{"socket-group", SET_STRING, SETTING_AT(struct opts, group), .def = "", .max = 63,
 		.help = "group that may connect (mode 0660); empty: the agent's own"},
 	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "0",
-		.max = 1024 * SETTING_GIB,
+		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
-	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0",
+	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0", .is_live = true,
 		.help = "shared memory for tensors in all; 0: half of the machine's"},
 	{"max-trainers", SET_INT, SETTING_AT(struct opts, max_trainers), .def = "64", .min = 1,
-		.max = 4096, .help = "trainers connected at a time"},
+		.max = 4096, .is_live = true, .help = "trainers connected at a time"},
 	{"max-tensors", SET_INT, SETTING_AT(struct opts, max_tensors), .def = "16384", .min = 16,
 		.max = 1 << 20, .help = "tensors that one trainer may declare"},
 };
@@ -73,6 +73,15 @@ static void post(struct app *app, enum agent_event event, struct member_msg *m)
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
+static struct agent_limits limits_of(const struct opts *o)
+{
+	uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+
+	return (struct agent_limits){.max_trainers = (uint32_t)o->max_trainers,
+		.max_bytes = o->max_bytes ? o->max_bytes : half,
+		.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX};
+}
+
 static void member_up(void *ctx, uint32_t id)
 {
 	struct app *app = ctx;
@@ -80,13 +89,10 @@ static void member_up(void *ctx, uint32_t id)
 	struct agent_config cfg = {.id = id,
 		.listen_fd = app->listen_fd,
 		.spin_us = (uint32_t)o->node.spin_us,
-		.max_trainers = (uint32_t)o->max_trainers,
+		.limits = limits_of(o),
 		.max_tensors = (uint32_t)o->max_tensors,
-		.max_bytes = o->max_bytes,
 		.scheduler = app->scheduler,
-		.core = {.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX,
-			.retry_ns = UINT64_C(2000000000),
-			.again_ns = UINT64_C(2000000)}};
+		.core = {.retry_ns = UINT64_C(2000000000), .again_ns = UINT64_C(2000000)}};
 	struct err_text err;
 	int rc = node_welcome(&app->node, id);
 
@@ -215,6 +221,19 @@ static void http_status(void *arg, struct httpd_request *req)
 static const struct httpd_ops http_ops = {
 	.metrics = http_metrics, .probe = http_probe, .status = http_status};
 
+/* ---- reload ---- */
+
+static void settings_changed(void *ctx)
+{
+	struct app *app = ctx;
+	struct agent_limits limits = limits_of(&app->opts);
+
+	if (app->agent && agent_set_limits(app->agent, &limits) < 0)
+		log_error("the data thread does not take the new limits, reload once more");
+}
+
+static const struct daemon_reload_ops reload_ops = {.changed = settings_changed};
+
 /* ---- start ---- */
 
 /* Is somebody listening on that socket file? */
@@ -280,14 +299,14 @@ int main(int argc, char **argv)
 	struct opts *o = &app.opts;
 	struct err_text err = {0};
 	struct settings *settings = NULL;
-	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, o, &err);
+	enum settings_verdict v;
 	int status = EX_CONFIG;
 
+	daemon_begin();
+	v = settings_load(&settings, &spec, argc, argv, o, &err);
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
-	if (!o->max_bytes)
-		o->max_bytes =
-			(uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	addr_format(&o->node.scheduler, app.scheduler);
 	if (open_socket(&app, &err) < 0 || node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node,
 						   1, 0, &member_ops, &http_ops, &app, &err) < 0)

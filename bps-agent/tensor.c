@@ -182,12 +182,12 @@ static int check_quota(
 
 	TAILQ_FOREACH(job, &a->jobs, link)
 	use += job->arenas.bytes;
-	if (bytes > a->cfg.max_bytes || use > a->cfg.max_bytes - bytes)
+	if (bytes > a->cfg.limits.max_bytes || use > a->cfg.limits.max_bytes - bytes)
 		return err_set(err, BPS_EQUOTA,
 			"tensor '%s' needs %zu bytes of shared memory; %llu of %llu are in use on "
 			"this machine (bps-agent's setting 'memory')",
 			d->name, bytes, (unsigned long long)use,
-			(unsigned long long)a->cfg.max_bytes);
+			(unsigned long long)a->cfg.limits.max_bytes);
 	if (t->n_tensors >= a->cfg.max_tensors)
 		return err_set(err, BPS_EQUOTA,
 			"this worker has declared %u tensors, which is the limit (bps-agent's "

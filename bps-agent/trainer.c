@@ -392,10 +392,10 @@ void trainer_accept(struct agent *a)
 			log_rated(LOG_WARN, "cannot accept a trainer: %s", strerror(errno));
 		return;
 	}
-	if (a->n_trainers >= a->cfg.max_trainers) {
+	if (a->n_trainers >= a->cfg.limits.max_trainers) {
 		err_set(&err, 0,
 			"this bps-agent serves %u trainers already (limit %u); raise max-trainers",
-			a->n_trainers, a->cfg.max_trainers);
+			a->n_trainers, a->cfg.limits.max_trainers);
 		refuse(a, sock, err.s);
 		return;
 	}

@@ -369,6 +369,15 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	return 0;
 }
 
+void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns)
+{
+	c->cfg.server_dead_ms = cfg->server_dead_ms;
+	c->cfg.agent_dead_ms = cfg->agent_dead_ms;
+	c->cfg.server_window_ms = cfg->server_window_ms;
+	c->cfg.agent_window_ms = cfg->agent_window_ms;
+	sched_arm(c, now_ns); /* a tick works the deadlines out anew */
+}
+
 static void free_jobs(struct sched_core *c, struct job *j)
 {
 	while (j) {

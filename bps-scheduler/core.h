@@ -123,6 +123,10 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
  * started. */
 int sched_start(struct sched_core *c, uint64_t now_ns);
 
+/* Change the dead times and windows to those of cfg; windows that have begun stay as they are. The
+ * beats stay as they were, so that the caller keeps the dead times well above them. */
+void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
+
 /* The shell chose conn for a new connection; no live connection has that number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 /* A decoded message came; msg stays the caller's. Messages of connections that the core dropped

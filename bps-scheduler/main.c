@@ -42,27 +42,42 @@ static const struct setting rows[] = {
 			"one in memory, where a restart ends all jobs"},
 	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "bps", .max = CTL_NAME_MAX,
 		.help = "name of the cluster, for people"},
-	{"server-dead", SET_DURATION, SETTING_AT(struct opts, server_dead_us), .def = "3s",
-		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
+	{"server-dead", SET_DURATION, SETTING_AT(struct opts, server_dead_us), .is_live = true,
+		.def = "3s", .min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "silence after which a server is dead and its partitions move"},
-	{"agent-dead", SET_DURATION, SETTING_AT(struct opts, agent_dead_us), .def = "5s",
-		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
+	{"agent-dead", SET_DURATION, SETTING_AT(struct opts, agent_dead_us), .is_live = true,
+		.def = "5s", .min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "silence after which an agent is dead and its jobs end"},
-	{"server-window", SET_DURATION, SETTING_AT(struct opts, server_window_us), .def = "1s",
-		.min = 0, .max = 3600 * SETTING_S,
+	{"server-window", SET_DURATION, SETTING_AT(struct opts, server_window_us), .is_live = true,
+		.def = "1s", .min = 0, .max = 3600 * SETTING_S,
 		.help = "time for a server to come back after its connection closed"},
-	{"agent-window", SET_DURATION, SETTING_AT(struct opts, agent_window_us), .def = "5s",
-		.min = 0, .max = 3600 * SETTING_S,
+	{"agent-window", SET_DURATION, SETTING_AT(struct opts, agent_window_us), .is_live = true,
+		.def = "5s", .min = 0, .max = 3600 * SETTING_S,
 		.help = "time for an agent to come back after its connection closed"},
 	{"beat", SET_DURATION, SETTING_AT(struct opts, beat_us), .def = "500ms",
 		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
 		.help = "time between two heartbeats, both ways"},
 };
+static int check_times(const void *values, struct err_text *err)
+{
+	const struct opts *o = values;
+	uint64_t least =
+		o->server_dead_us < o->agent_dead_us ? o->server_dead_us : o->agent_dead_us;
+
+	if (least >= DEAD_BEATS * o->beat_us)
+		return 0;
+	return err_set(err, -EINVAL,
+		"server-dead and agent-dead must be at least %d beats (%llu ms): lower beat or "
+		"raise them",
+		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
+}
+
 static const struct settings_spec spec = {.program = "bps-scheduler",
 	.about = "knows the members of a cluster and places jobs on its servers",
 	.config_path = "/etc/bps/scheduler.conf",
 	.rows = rows,
-	.n_rows = sizeof(rows) / sizeof(rows[0])};
+	.n_rows = sizeof(rows) / sizeof(rows[0]),
+	.check = check_times};
 
 /* A member's connection; its number in the core is its place in app.conns. */
 struct conn {
@@ -418,6 +433,33 @@ static void http_status(void *arg, struct httpd_request *req)
 static const struct httpd_ops http_ops = {
 	.metrics = http_metrics, .probe = http_probe, .status = http_status};
 
+/* ---- reload ---- */
+
+static struct sched_config core_config(const struct opts *o)
+{
+	struct sched_config cfg;
+
+	sched_config_default(&cfg);
+	cfg.cluster = o->name;
+	cfg.beat_ms = (uint32_t)(o->beat_us / 1000);
+	cfg.server_dead_ms = (uint32_t)(o->server_dead_us / 1000);
+	cfg.agent_dead_ms = (uint32_t)(o->agent_dead_us / 1000);
+	cfg.server_window_ms = (uint32_t)(o->server_window_us / 1000);
+	cfg.agent_window_ms = (uint32_t)(o->agent_window_us / 1000);
+	return cfg;
+}
+
+static void settings_changed(void *ctx)
+{
+	struct app *app = ctx;
+	struct sched_config cfg = core_config(&app->opts);
+
+	sched_set_times(app->core, &cfg, clock_now_ns());
+	after_event(app);
+}
+
+static const struct daemon_reload_ops reload_ops = {.changed = settings_changed};
+
 /* ---- start ---- */
 
 static int on_record(void *ctx, const struct state_record *rec, struct err_text *err)
@@ -438,16 +480,9 @@ static int start_core(struct app *app, struct err_text *err)
 		.pair_key = env_pair_key,
 		.probe_done = env_probe_done,
 		.event = env_event};
-	struct sched_config cfg;
+	struct sched_config cfg = core_config(o);
 	int rc;
 
-	sched_config_default(&cfg);
-	cfg.cluster = o->name;
-	cfg.beat_ms = (uint32_t)(o->beat_us / 1000);
-	cfg.server_dead_ms = (uint32_t)(o->server_dead_us / 1000);
-	cfg.agent_dead_ms = (uint32_t)(o->agent_dead_us / 1000);
-	cfg.server_window_ms = (uint32_t)(o->server_window_us / 1000);
-	cfg.agent_window_ms = (uint32_t)(o->agent_window_us / 1000);
 	app->core = sched_new(&cfg, &env);
 	if (*o->state_dir) {
 		rc = statelog_open(&app->log, o->state_dir, on_record, app, err);
@@ -484,27 +519,12 @@ static int start_steer(struct app *app)
 	return tls_fingerprint(&app->daemon.key, s->keys[0]);
 }
 
-static int check_times(const struct opts *o, struct err_text *err)
-{
-	uint64_t least =
-		o->server_dead_us < o->agent_dead_us ? o->server_dead_us : o->agent_dead_us;
-
-	if (least >= DEAD_BEATS * o->beat_us)
-		return 0;
-	return err_set(err, -EINVAL,
-		"server-dead and agent-dead must be at least %d beats (%llu ms): lower beat or "
-		"raise them",
-		DEAD_BEATS, (unsigned long long)(DEAD_BEATS * o->beat_us / 1000));
-}
-
 static int start(struct app *app, struct err_text *err)
 {
 	const struct opts *o = &app->opts;
 	struct ctllisten_conf conf = {.addr = o->listen};
-	int rc = check_times(o, err);
+	int rc = daemon_init(&app->daemon, "bps-scheduler", &o->daemon, err);
 
-	if (rc == 0)
-		rc = daemon_init(&app->daemon, "bps-scheduler", &o->daemon, err);
 	if (rc < 0)
 		return rc;
 	clock_gettime(CLOCK_REALTIME, &app->started);
@@ -551,13 +571,16 @@ int main(int argc, char **argv)
 	struct app app = {0};
 	struct err_text err = {""};
 	struct settings *settings = NULL;
-	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
+	enum settings_verdict v;
 	int status = EX_CONFIG;
 
+	daemon_begin();
+	v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
 	if (!*app.opts.state_dir && getenv("STATE_DIRECTORY"))
 		app.opts.state_dir = getenv("STATE_DIRECTORY");
+	daemon_on_reload(&app.daemon, settings, &reload_ops, &app);
 	if (start(&app, &err) < 0)
 		log_error("%s", err.s);
 	else

@@ -455,6 +455,11 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	return slot ? slot->donor_deadline_ns : UINT64_MAX;
 }
 
+void srv_core_set_peer_window(struct srv_core *core, size_t bytes)
+{
+	core->cfg.peer_window_bytes = bytes;
+}
+
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
 {
 	*ret = core->stats;

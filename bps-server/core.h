@@ -83,6 +83,9 @@ bool srv_core_work(struct srv_core *core);
  * UINT64_MAX for none. */
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns);
 
+/* Change how much is read from one agent at a time; reads under way stay so. */
+void srv_core_set_peer_window(struct srv_core *core, size_t bytes);
+
 /* Figures of now, for the core's own thread. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
 

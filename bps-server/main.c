@@ -31,7 +31,7 @@ static const struct setting rows[] = {
 		.min = 32 * SETTING_MIB, .max = 1024 * SETTING_GIB,
 		.help = "memory for contributions on their way into a sum"},
 	{"peer-window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB",
-		.min = SETTING_MIB, .max = SETTING_GIB,
+		.min = SETTING_MIB, .max = SETTING_GIB, .is_live = true,
 		.help = "bytes being read from one agent at a time, per data thread"},
 };
 static const struct settings_spec spec = {.program = "bps-server",
@@ -264,6 +264,21 @@ static void http_status(void *arg, struct httpd_request *req)
 static const struct httpd_ops http_ops = {
 	.metrics = http_metrics, .probe = http_probe, .status = http_status};
 
+/* ---- reload ---- */
+
+static void settings_changed(void *ctx)
+{
+	struct app *app = ctx;
+
+	for (unsigned i = 0; i < app->n_started; i++)
+		if (thread_set_peer_window(app->threads[i], app->opts.window_bytes) < 0)
+			log_error("data thread %u does not take the new peer-window, reload once "
+				  "more",
+				i);
+}
+
+static const struct daemon_reload_ops reload_ops = {.changed = settings_changed};
+
 /* ---- start ---- */
 
 static void fill_defaults(struct app *app)
@@ -285,12 +300,15 @@ int main(int argc, char **argv)
 	struct app app = {0};
 	struct err_text err = {0};
 	struct settings *settings = NULL;
-	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
+	enum settings_verdict v;
 	int status = EX_CONFIG;
 
+	daemon_begin();
+	v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
 	if (v != SETTINGS_RUN)
 		return settings_exit_status(v, &err);
 	fill_defaults(&app);
+	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	if (node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
 		    app.opts.sums_bytes, &member_ops, &http_ops, &app, &err) < 0)
 		log_error("%s", err.s);

@@ -199,6 +199,33 @@ int thread_post(struct thread *t, enum thread_event event, struct member_msg *m)
 	return rc;
 }
 
+struct new_window {
+	struct thread *thread;
+	size_t bytes;
+};
+
+static void take_window(void *arg)
+{
+	struct new_window *w = arg;
+
+	srv_core_set_peer_window(w->thread->core, w->bytes);
+	free(w);
+}
+
+int thread_set_peer_window(struct thread *t, size_t bytes)
+{
+	struct new_window *w = malloc(sizeof(*w));
+	int rc;
+
+	if (!w)
+		return -ENOMEM;
+	*w = (struct new_window){t, bytes};
+	rc = dataloop_post(t->loop, take_window, w);
+	if (rc < 0)
+		free(w);
+	return rc;
+}
+
 void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
 {
 	pthread_mutex_lock(&t->lock);

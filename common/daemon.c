@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/signalfd.h>
 #include <sysexits.h>
 #include <unistd.h>
 
@@ -14,34 +15,159 @@
 
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
-static void on_signal(evutil_socket_t sig, short what, void *arg)
+static void apply_log_level(const struct daemon_opts *opts)
+{
+	enum log_level level = LOG_INFO;
+
+	log_level_parse(daemon_log_levels[opts->log_level], &level);
+	log_set_level(level);
+}
+
+/* ---- reload ---- */
+
+/* Errors: with a sentence. */
+static int load_key(const struct daemon *d, const char *path, struct cluster_key *ret_key,
+	bool *ret_is_new, struct err_text *err)
+{
+	int rc = key_load(ret_key, path, err);
+
+	*ret_is_new = false;
+	if (rc < 0)
+		return rc;
+	if ((rc > 0) != d->has_key) {
+		log_warn("to run %s a key needs a restart", d->has_key ? "without" : "with");
+		return 0;
+	}
+	*ret_is_new = d->has_key && !key_bytes_equal(ret_key->b, d->key.b, sizeof(d->key.b));
+	return 0;
+}
+
+static void take_key(struct daemon *d, const struct cluster_key *key)
+{
+	struct cluster_key former = d->key;
+
+	d->key = *key;
+	log_info("the cluster key has changed: file='%s'", d->opts.key_file);
+	if (d->reload_ops->key_changed)
+		d->reload_ops->key_changed(d->reload_ctx, &former);
+	key_wipe(&former);
+}
+
+static int reload(struct daemon *d, struct err_text *err)
+{
+	struct settings *fresh = NULL;
+	const struct daemon_opts *opts;
+	struct cluster_key key = {{0}};
+	bool has_new_key;
+	unsigned n;
+	int rc = settings_reread(d->settings, &fresh, err);
+
+	if (rc < 0)
+		return rc;
+	opts = settings_values(fresh);
+	rc = load_key(d, opts->key_file, &key, &has_new_key, err);
+	if (rc < 0) {
+		settings_free(fresh);
+		return rc;
+	}
+	n = settings_adopt(d->settings, fresh);
+	opts = settings_values(d->settings);
+	d->opts.log_level = opts->log_level;
+	d->opts.key_file = opts->key_file;
+	apply_log_level(&d->opts);
+	if (n && d->reload_ops->changed)
+		d->reload_ops->changed(d->reload_ctx);
+	if (has_new_key)
+		take_key(d, &key);
+	key_wipe(&key);
+	log_info("reloaded: changed=%u key=%s", n, has_new_key ? "changed" : "as it was");
+	return 0;
+}
+
+static void on_hangup(struct daemon *d)
+{
+	struct err_text err;
+
+	if (!d->settings) {
+		log_warn("signal HUP comes too early, nothing is read again");
+		return;
+	}
+	if (d->is_ready)
+		notify_reloading();
+	if (reload(d, &err) < 0)
+		log_error("cannot reload, all stays as it is: %s", err.s);
+	if (d->is_ready)
+		notify_ready(NULL);
+}
+
+void daemon_on_reload(
+	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx)
+{
+	d->settings = s;
+	d->reload_ops = ops;
+	d->reload_ctx = ctx;
+}
+
+/* ---- signals ---- */
+
+static void our_signals(sigset_t *ret)
+{
+	sigemptyset(ret);
+	sigaddset(ret, SIGTERM);
+	sigaddset(ret, SIGINT);
+	sigaddset(ret, SIGHUP);
+}
+
+void daemon_begin(void)
+{
+	sigset_t set;
+
+	our_signals(&set);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg)
 {
 	struct daemon *d = arg;
+	struct signalfd_siginfo si;
 
 	(void)what;
-	log_info("stopping: signal=%s", sig == SIGTERM ? "TERM" : "INT");
-	daemon_quit(d, EX_OK);
+	while (read(fd, &si, sizeof(si)) == sizeof(si)) {
+		if (si.ssi_signo == SIGHUP) {
+			on_hangup(d);
+			continue;
+		}
+		log_info("stopping: signal=%s", si.ssi_signo == SIGTERM ? "TERM" : "INT");
+		daemon_quit(d, EX_OK);
+	}
 }
 
-static struct event *watch_signal(struct daemon *d, int sig)
+static int watch_signals(struct daemon *d, struct err_text *err)
 {
-	struct event *ev = evsignal_new(loop_base(d->loop), sig, on_signal, d);
+	sigset_t set;
 
-	if (ev)
-		event_add(ev, NULL);
-	return ev;
+	our_signals(&set);
+	d->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+	if (d->signal_fd < 0)
+		return err_set(err, -errno, "cannot watch signals: %s", strerror(errno));
+	d->signals =
+		event_new(loop_base(d->loop), d->signal_fd, EV_READ | EV_PERSIST, on_signal, d);
+	if (!d->signals || event_add(d->signals, NULL) < 0)
+		return err_set(err, -ENOMEM, "cannot watch signals: out of memory");
+	return 0;
 }
+
+/* ---- life ---- */
 
 int daemon_init(
 	struct daemon *d, const char *program, const struct daemon_opts *opts, struct err_text *err)
 {
-	enum log_level level = LOG_INFO;
 	int rc;
 
 	d->opts = *opts;
-	log_level_parse(daemon_log_levels[opts->log_level], &level);
-	log_set_level(level);
-	signal(SIGPIPE, SIG_IGN);
+	d->signal_fd = -1;
+	apply_log_level(opts);
 	rc = key_load(&d->key, opts->key_file, err);
 	if (rc < 0)
 		return rc;
@@ -49,11 +175,10 @@ int daemon_init(
 	rc = loop_new(&d->loop, program, 4096, err);
 	if (rc < 0)
 		return rc;
-	d->term = watch_signal(d, SIGTERM);
-	d->intr = watch_signal(d, SIGINT);
-	if (!d->term || !d->intr) {
+	rc = watch_signals(d, err);
+	if (rc < 0) {
 		daemon_fini(d);
-		return err_set(err, -ENOMEM, "cannot watch signals: out of memory");
+		return rc;
 	}
 	log_info("starting: program=%s version=%s pid=%d key=%s", program, BPS_VERSION,
 		(int)getpid(), d->has_key ? "yes" : "no, loopback only");
@@ -93,6 +218,7 @@ void daemon_ready(struct daemon *d, uint16_t port, const char *status)
 {
 	int fd = (int)d->opts.ready_fd;
 
+	d->is_ready = true;
 	notify_ready(status);
 	log_info("serving: port=%u http=%u %s", port, d->http ? httpd_port(d->http) : 0, status);
 	if (fd < 0)
@@ -121,14 +247,14 @@ void daemon_fini(struct daemon *d)
 	if (d->watchdog)
 		event_free(d->watchdog);
 	httpd_free(d->http);
-	if (d->term)
-		event_free(d->term);
-	if (d->intr)
-		event_free(d->intr);
+	if (d->signals)
+		event_free(d->signals);
+	if (d->loop && d->signal_fd >= 0)
+		close(d->signal_fd);
 	loop_free(d->loop);
 	key_wipe(&d->key);
 	d->http = NULL;
-	d->term = d->intr = d->watchdog = NULL;
+	d->signals = d->watchdog = NULL;
 	d->loop = NULL;
 }
 

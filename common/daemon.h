@@ -3,8 +3,15 @@
 /* What every daemon's main does alike: log level, cluster key, the control loop on the main thread
  * with its signals, the HTTP server, the service manager, the word "ready".
  *
- * SIGTERM and SIGINT end daemon_run. --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon
- * serves. */
+ * SIGTERM and SIGINT end daemon_run. SIGHUP reads the settings' files and the key again: whatever is
+ * wrong there is logged and nothing changes; else what can change at run time does. The three are
+ * blocked from main's first line on and read from a descriptor, so that none is lost, none ends a
+ * start half-way, and no library's handler runs.
+ *
+ * --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
+ *
+ *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http ──> daemon_ready
+ *      ──> daemon_run ──> daemon_fini */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -26,11 +33,12 @@ extern const char *const daemon_log_levels[];
 /* Rows of the settings table for a struct whose first member is struct daemon_opts. */
 #define DAEMON_SETTINGS(http_default)                                                              \
 	{"key-file", SET_STRING, SETTING_AT(struct daemon_opts, key_file), .def = "",              \
+		.is_live = true,                                                                   \
 		.help = "cluster key; without one only loopback addresses are used"},              \
 		{"http", SET_ADDR, SETTING_AT(struct daemon_opts, http), .def = http_default,      \
 			.help = "address of /metrics, /healthz and /status"},                      \
 		{"log-level", SET_ENUM, SETTING_AT(struct daemon_opts, log_level), .def = "info",  \
-			.words = daemon_log_levels,                                                \
+			.words = daemon_log_levels, .is_live = true,                               \
 			.help = "least urgent messages that are logged"},                          \
 	{                                                                                          \
 		"ready-fd", SET_INT, SETTING_AT(struct daemon_opts, ready_fd),                     \
@@ -39,21 +47,41 @@ extern const char *const daemon_log_levels[];
 				"serves"                                                           \
 	}
 
+/* What a reload changes in the program; on the control loop's thread. Any of them may be NULL. */
+struct daemon_reload_ops {
+	/* Live settings have new values in the struct that settings_load filled: take them over. */
+	void (*changed)(void *ctx);
+	/* The key file has another key, which is in daemon.key now. former: the one before, lent
+	 * for the call. A daemon does not get or lose its key by a reload. */
+	void (*key_changed)(void *ctx, const struct cluster_key *former);
+};
+
 struct daemon {
 	struct daemon_opts opts;
 	struct loop *loop; /* the control loop, on the main thread */
 	struct httpd *http;
 	bool has_key;
 	struct cluster_key key;
-	struct event *term, *intr, *watchdog;
+	int signal_fd;
+	struct event *signals, *watchdog;
+	bool is_ready;
+	struct settings *settings; /* of daemon_on_reload */
+	const struct daemon_reload_ops *reload_ops;
+	void *reload_ctx;
 	const struct httpd_ops *http_ops;
 	void *http_arg;
 	int exit_status;
 };
 
+/* First thing in main, before any thread or library: signals wait for daemon_run. */
+void daemon_begin(void);
 /* d: zeroed. Errors: with a sentence; nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
 	struct err_text *err);
+/* From now on SIGHUP reloads: s and the struct that it filled, whose first member is the struct
+ * daemon_opts of daemon_init. s must outlive d. */
+void daemon_on_reload(
+	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
 /* Serve HTTP, and feed the service manager's watchdog while ops->probe says HTTPD_LIVE: while every
  * loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);

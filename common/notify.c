@@ -1,6 +1,7 @@
 #include "common/notify.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -9,6 +10,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+#include "common/clock.h"
 
 static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen_t *ret_len)
 {
@@ -79,7 +82,16 @@ static int send_status(const char *head, const char *status)
 
 int notify_ready(const char *status)
 {
-	return send_status("READY=1\n", status);
+	return status ? send_status("READY=1\n", status) : notify_send("READY=1", -1);
+}
+
+int notify_reloading(void)
+{
+	char lines[64];
+
+	snprintf(lines, sizeof(lines), "RELOADING=1\nMONOTONIC_USEC=%" PRIu64,
+		clock_now_ns() / 1000);
+	return notify_send(lines, -1);
 }
 
 int notify_status(const char *fmt, ...)

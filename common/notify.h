@@ -8,8 +8,10 @@
 /* One or more lines such as "READY=1\nSTATUS=..."; fd >= 0 goes along (FDSTORE=1), else -1. */
 int notify_send(const char *lines, int fd);
 
-/* READY=1 with a status sentence. */
+/* READY=1 with a status sentence. Behind notify_reloading, status may be NULL: as it was. */
 int notify_ready(const char *status);
+/* RELOADING=1 with the time, for systemd's Type=notify-reload too; notify_ready ends it. */
+int notify_reloading(void);
 /* STATUS=, for a human; STOPPING=1; WATCHDOG=1. */
 int notify_status(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 int notify_stopping(void);

@@ -3,22 +3,30 @@
 /* Settings of a program, from one table: a row names a setting, its type, default, range and help,
  * and where its value goes in the program's own struct. A value comes from the flag (`--name value`
  * or `--name=value`; of several the last), else the environment (BPS_NAME, upper case, '-' becomes
- * '_'), else the INI file (`name = value`; sections only group, `_` may stand for '-'), else the
- * default. All values are checked, the overridden ones too. A bad value or an unknown name is
- * refused with where it stands, what is allowed, and the nearest right name.
+ * '_'), else the INI file (`name = value`, `_` may stand for '-') and the files in FILE.d/ whose
+ * names end in .conf, in the order of their names, the last one wins, else the default. A file may
+ * have one section, with the program's name ([server] or [bps-server]); it changes nothing. All
+ * values are checked, the overridden ones too. A bad value or an unknown name is refused with where
+ * it stands, what is allowed, and the nearest right name.
  *
  * Five flags come by themselves: --help, --version, --check-config, --print-config, and --config
  * FILE (BPS_CONFIG; else the table's file, where that one may be missing). --print-config writes an
  * INI file with the source of each value behind ';'.
  *
+ * Files can be read again while the program runs; flags and environment stay as they were at its
+ * start. Rows with is_live take their new value then, the others need a restart:
+ *
+ *   settings_load ──> settings_reread ──> settings_adopt, any number of times ──> settings_free
+ *                          └─refused: nothing has changed
+ *
  *   static const struct setting rows[] = {
  *           {"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:9500",
  *                   .help = "where members connect"},
  *           {"dead-after", SET_DURATION, SETTING_AT(struct opts, dead_after_us), .def = "3s",
- *                   .min = 100 * SETTING_MS, .max = 60 * SETTING_S, .help = "..."},
+ *                   .min = 100 * SETTING_MS, .max = 60 * SETTING_S, .is_live = true, .help = "..."},
  *   };
  *
- * Once, from main, before any thread. */
+ * Thread: the main thread, and settings_load before there is any other. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,6 +60,7 @@ struct setting {
 				     equal: no limit but that of the type */
 	const char *const *words; /* SET_ENUM: NULL-terminated */
 	uint16_t port;            /* SET_ADDR: port of an address without one; 0: required */
+	bool is_live;             /* a new value can be taken over while the program runs */
 	const char *help;         /* one line, lower case, no full stop */
 };
 #define SETTING_AT(type, field) offsetof(type, field), sizeof(((type *)0)->field)
@@ -70,6 +79,9 @@ struct settings_spec {
 	enum settings_args args;
 	const struct setting *rows;
 	size_t n_rows;
+	/* Values that are right each for itself, but not together; NULL: there is nothing to check.
+	 * values: a struct that the rows point into. */
+	int (*check)(const void *values, struct err_text *err);
 };
 
 enum settings_verdict {
@@ -83,11 +95,25 @@ struct settings;
 
 /* Read everything into values (the struct that the rows point into).
  * ret_settings: holds the strings that values points to, and the arguments; free it after the last
- * use of both; set only with SETTINGS_RUN. err: the sentence when the verdict is USAGE or
+ * use of both; set only with SETTINGS_RUN. argv must live as long, too. err: the sentence when the verdict is USAGE or
  * CONFIG. */
 enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);
+
+/* Read the files again and check all values, alone and together with those that will not change.
+ * ret_fresh: for settings_values and settings_adopt, which frees it, or settings_free.
+ * Errors: negative, with the sentence that settings_load would have given; nothing has changed. */
+int settings_reread(struct settings *s, struct settings **ret_fresh, struct err_text *err);
+
+/* The struct that was given to settings_load; of a fresh one, what it will be after settings_adopt,
+ * until then. */
+const void *settings_values(const struct settings *s);
+
+/* Take the new values of live rows over into the values that were given to settings_load, and log
+ * "NAME: OLD -> NEW" for each; warn of each other row that has a new value. Strings of before stay
+ * where they are until settings_free(s). Frees fresh. Returns how many values have changed. */
+unsigned settings_adopt(struct settings *s, struct settings *fresh);
 
 /* The status that main returns for a verdict other than RUN; logs the sentence of a refusal. */
 int settings_exit_status(enum settings_verdict verdict, const struct err_text *err);

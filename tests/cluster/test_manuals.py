@@ -72,14 +72,15 @@ TYPES = {"TEXT": "text", "N": "number", "SIZE": "size", "TIME": "duration", "HOS
 
 
 def settings_of(program):
-    """(name, type, range, default) of every setting, as --help of the program has them."""
+    """(name, type, range, default, whether a reload changes it) of every setting, as --help of the program has them."""
     out = subprocess.run([BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=True).stdout
     for name, form, text in re.findall(r"^  --([a-z-]+)(?:=(\S+))?\n {10}(.*)$", out, re.M):
         if name == "config":
             continue
         text, _, default = text.partition(" (default ")
         limits = re.search(r"; (-?\w+ to \w+)$", text)
-        yield name, TYPES.get(form, f"word, {form}"), limits and limits[1], default.rstrip(")") or "empty"
+        kind = TYPES.get(form, f"word, {form}")
+        yield name, kind, limits and limits[1], default.rstrip(")") or "empty", re.search(r"; live(;|$)", text)
 
 
 def entries_of(role):
@@ -97,8 +98,10 @@ def test_every_setting_has_its_type_range_and_default_in_the_manual(role):
     program = f"bps-{role}"
     entries, settings = entries_of(role), list(settings_of(f"{program}/{program}"))
     assert sorted(entries) == sorted(s[0] for s in settings)
-    for name, kind, limits, default in settings:
+    for name, kind, limits, default, is_live in settings:
         text = entries[name]
+        assert bool(is_live) == (", live," in text), f"{name}: {text}"
+        text = text.replace(", live,", ",")
         assert text.startswith(f"{kind},"), f"{name}: {text}"
         assert f"{limits}," in text if limits else not re.search(r"\d to \w", text), f"{name} is {limits}: {text}"
         ours = re.search(rf"(\S+) \({role}\)", text) or re.search(r"default (\S+?)[.,](?: |$)", text)

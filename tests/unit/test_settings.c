@@ -5,9 +5,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/settings.h"
@@ -30,11 +32,12 @@ static const struct setting rows[] = {
 	{"threads", SET_INT, SETTING_AT(struct opts, threads), .def = "2", .min = 1, .max = 64,
 		.help = "data threads"},
 	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "4MiB",
-		.min = 4 * SETTING_KIB, .max = SETTING_GIB, .help = "bytes in flight"},
+		.min = 4 * SETTING_KIB, .max = SETTING_GIB, .is_live = true,
+		.help = "bytes in flight"},
 	{"dead-after", SET_DURATION, SETTING_AT(struct opts, dead_after_us), .def = "3s",
 		.min = 100 * SETTING_MS, .max = 60 * SETTING_S, .help = "silence until dead"},
 	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "", .min = 0, .max = 8,
-		.help = "name of this host"},
+		.is_live = true, .help = "name of this host"},
 	{"mode", SET_ENUM, SETTING_AT(struct opts, mode), .def = "abort", .words = mode_words,
 		.help = "what a loss does"},
 	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:9500", .port = 9500,
@@ -53,15 +56,25 @@ struct result {
 	struct err_text err;
 };
 
-static struct result load(const char *const *args)
+/* One at a time: settings keep argv. */
+static void load_into(struct result *r, const char *const *args)
 {
-	struct result r = {.verdict = SETTINGS_RUN};
-	char *argv[16] = {(char *)(uintptr_t) "bps-test"};
-	int argc = 1;
+	static char *argv[16];
+	int argc = 0;
 
+	*r = (struct result){0};
+	argv[argc++] = (char *)(uintptr_t) "bps-test";
 	for (; args && *args; args++)
 		argv[argc++] = (char *)(uintptr_t)*args;
-	r.verdict = settings_load(&r.s, &spec, argc, argv, &r.opts, &r.err);
+	argv[argc] = NULL;
+	r->verdict = settings_load(&r->s, &spec, argc, argv, &r->opts, &r->err);
+}
+
+static struct result load(const char *const *args)
+{
+	struct result r;
+
+	load_into(&r, args);
 	return r;
 }
 
@@ -153,8 +166,8 @@ static void flags_set_every_type(void **state)
 
 static void flag_beats_environment_beats_file_beats_default(void **state)
 {
-	const char *config = with_ini("[a]\n  threads = 3 ; three\nwindow = 8KiB\n\n[b]\n# no\n"
-				      "dead_after = 1s\n");
+	const char *config = with_ini("threads = 3 ; three\n  window = 8KiB\n\n[test]\n# no\n"
+				      "\ndead_after = 1s\n");
 	char source[80];
 	struct result r;
 
@@ -232,8 +245,11 @@ static void bad_files_are_refused_with_file_and_line(void **state)
 
 	(void)state;
 	assert_ini_refused(
-		"[x]\n\nwindw = 1MiB\n", "3: unknown setting 'windw' (did you mean 'window'?)");
+		"[test]\n\nwindw = 1MiB\n", "3: unknown setting 'windw' (did you mean 'window'?)");
 	assert_ini_refused("threads = 1\n  threads = 2\n", "2: 'threads' is already set in line 1");
+	assert_ini_refused("threads = 1\n [server]\nwindow = 1MiB\n",
+		"2: unknown section '[server]' (sections are not needed; only '[test]' is "
+		"allowed)");
 	assert_ini_refused("threads = 65\n", "1: threads: '65' is out of range (allowed: 1 to 64)");
 	assert_ini_refused("threads = 2\nrubbish\n", "2: neither 'name = value' nor '[section]'");
 	memset(line, 'x', sizeof(line));
@@ -279,6 +295,180 @@ static void missing_default_file_is_no_error(void **state)
 	settings_free(r.s);
 }
 
+/* A drop-in beside the INI file; its name is behind "INI.d/". */
+static void drop_in(const char *name, const char *text)
+{
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s.d", ini_path);
+	mkdir(path, 0700);
+	snprintf(path, sizeof(path), "%s.d/%s", ini_path, name);
+	if (!text) {
+		unlink(path);
+		snprintf(path, sizeof(path), "%s.d", ini_path);
+		rmdir(path);
+		return;
+	}
+	f = fopen(path, "w");
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+static void drop_ins_follow_the_file_in_the_order_of_their_names(void **state)
+{
+	const char *config = with_ini("threads = 3\nwindow = 8KiB\nname = main\n");
+	char text[256];
+	struct result r;
+
+	(void)state;
+	drop_in("20-b.conf", "threads = 5\n");
+	drop_in("10-a.conf", "[test]\nthreads = 4\nname = a\n");
+	drop_in("30-c.conf~", "rubbish\n");
+	drop_in(".40-d.conf", "rubbish\n");
+	r = load((const char *const[]){config, NULL});
+	assert_string_equal(r.verdict == SETTINGS_RUN ? "" : r.err.s, "");
+	assert_int_equal(r.opts.threads, 5);
+	assert_int_equal(r.opts.window_bytes, 8 << 10);
+	assert_string_equal(r.opts.name, "a");
+	snprintf(text, sizeof(text), "%s.d/20-b.conf:1", ini_path);
+	assert_string_equal(settings_source(r.s, "threads"), text);
+	settings_free(r.s);
+
+	drop_in("20-b.conf", "\nthreads = 0\n");
+	snprintf(text, sizeof(text),
+		"%s.d/20-b.conf:2: threads: '0' is out of range (allowed: 1 to 64)", ini_path);
+	assert_refused(load((const char *const[]){config, NULL}), SETTINGS_CONFIG, text);
+	drop_in("30-c.conf~", NULL);
+	drop_in(".40-d.conf", NULL);
+	drop_in("10-a.conf", NULL);
+	drop_in("20-b.conf", NULL);
+}
+
+static int odd_window(const void *values, struct err_text *err)
+{
+	const struct opts *o = values;
+
+	return o->window_bytes >= (uint64_t)o->threads * 1024
+		       ? 0
+		       : err_set(err, -EINVAL, "window is below %d KiB", (int)o->threads);
+}
+
+static void values_that_do_not_fit_together_are_refused(void **state)
+{
+	(void)state;
+	spec.check = odd_window;
+	assert_refused(
+		LOAD("--threads=9", "--window=8KiB"), SETTINGS_CONFIG, "window is below 9 KiB");
+	assert_refused(LOAD("--threads=9", "--window=8KiB", "--check-config"), SETTINGS_CONFIG,
+		"window is below 9 KiB");
+	spec.check = NULL;
+}
+
+static char logged[4096];
+
+/* settings_adopt, with what it logs in logged. */
+static unsigned adopt(struct settings *s, struct settings *fresh)
+{
+	FILE *tmp = tmpfile();
+	int saved = dup(STDERR_FILENO);
+	unsigned n;
+
+	assert_true(tmp && saved >= 0);
+	dup2(fileno(tmp), STDERR_FILENO);
+	n = settings_adopt(s, fresh);
+	dup2(saved, STDERR_FILENO);
+	close(saved);
+	rewind(tmp);
+	logged[fread(logged, 1, sizeof(logged) - 1, tmp)] = '\0';
+	fclose(tmp);
+	return n;
+}
+
+static void reread_changes_live_values_and_keeps_the_others(void **state)
+{
+	const char *config = with_ini("name = old\nthreads = 3\n"), *old_name;
+	struct settings *fresh;
+	const struct opts *later;
+	struct result r;
+	struct err_text err;
+	char text[512];
+
+	(void)state;
+	load_into(&r, (const char *const[]){config, "--dead-after=2s", NULL});
+	old_name = r.opts.name;
+	r.opts.threads = 17; /* a program may put something else there */
+	with_ini("\nthreads = 4\nname = new\nwindow = 16KiB\ndead-after = 4s\n");
+	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
+	later = settings_values(fresh);
+	assert_string_equal(later->name, "new");
+	assert_int_equal(later->threads, 3);
+	assert_string_equal(r.opts.name, "old");
+	assert_int_equal(adopt(r.s, fresh), 2);
+	assert_string_equal(r.opts.name, "new");
+	assert_string_equal(old_name, "old"); /* whoever has it may go on reading it */
+	assert_int_equal(r.opts.window_bytes, 16 << 10);
+	assert_int_equal(r.opts.threads, 17);
+	assert_int_equal(r.opts.dead_after_us, 2000000);
+	snprintf(text, sizeof(text),
+		"<4>threads: 3 stays in force, 4 needs a restart source='%s:2'\n"
+		"<6>window: 4MiB -> 16KiB source='%s:4'\n<6>name: old -> new source='%s:3'\n",
+		ini_path, ini_path, ini_path);
+	assert_string_equal(logged, text);
+	assert_string_equal(settings_source(r.s, "dead-after"), "flag --dead-after");
+
+	/* What needs a restart is named again until the file agrees. */
+	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
+	assert_int_equal(adopt(r.s, fresh), 0);
+	assert_non_null(strstr(logged, "threads: 3 stays in force"));
+	with_ini("threads = 3\nname = new\nwindow = 16384B\n");
+	assert_int_equal(settings_reread(r.s, &fresh, &err), 0);
+	assert_int_equal(adopt(r.s, fresh), 0);
+	assert_string_equal(logged, "");
+	settings_free(r.s);
+}
+
+static void reread_of_a_bad_file_changes_nothing(void **state)
+{
+	const char *config = with_ini("name = old\n");
+	struct settings *fresh = NULL;
+	struct result r;
+	struct err_text err;
+	char text[256];
+
+	(void)state;
+	load_into(&r, (const char *const[]){config, NULL});
+	with_ini("name = new\nwindow = 16KB\n");
+	assert_true(settings_reread(r.s, &fresh, &err) < 0);
+	snprintf(text, sizeof(text),
+		"%s:2: window: '16KB' is not a size such as 64KiB, 4MiB or 1GiB", ini_path);
+	assert_string_equal(err.s, text);
+	assert_null(fresh);
+	assert_string_equal(r.opts.name, "old");
+	unlink(ini_path);
+	assert_true(settings_reread(r.s, &fresh, &err) < 0);
+	settings_free(r.s);
+}
+
+static void reread_checks_the_new_values_together_with_those_that_stay(void **state)
+{
+	const char *config = with_ini("window = 8KiB\nthreads = 8\n");
+	struct settings *fresh = NULL;
+	struct result r;
+	struct err_text err;
+
+	(void)state;
+	spec.check = odd_window;
+	load_into(&r, (const char *const[]){config, NULL});
+	with_ini("window = 4KiB\nthreads = 4\n"); /* right after a restart, wrong before it */
+	assert_true(settings_reread(r.s, &fresh, &err) < 0);
+	assert_string_equal(
+		err.s, "window is below 8 KiB (with the values that only a restart changes)");
+	settings_free(r.s);
+	spec.check = NULL;
+}
+
 static void printed_config_can_be_read_back(void **state)
 {
 	const char *const args[] = {"--window=64KiB", "--name=n1", "--print-config", NULL};
@@ -304,6 +494,7 @@ static void help_names_every_setting_with_default_and_range(void **state)
 	(void)state;
 	assert_non_null(strstr(text, "--mode=abort|shrink"));
 	assert_non_null(strstr(text, "silence until dead; 100ms to 1min (default 3s)"));
+	assert_non_null(strstr(text, "bytes in flight; live; 4KiB to 1GiB (default 4MiB)"));
 	free(text);
 }
 
@@ -392,6 +583,11 @@ int main(void)
 		cmocka_unit_test(bad_file_value_is_refused_even_if_a_flag_overrides_it),
 		cmocka_unit_test(bad_environment_is_refused_by_its_name),
 		cmocka_unit_test(missing_default_file_is_no_error),
+		cmocka_unit_test(drop_ins_follow_the_file_in_the_order_of_their_names),
+		cmocka_unit_test(values_that_do_not_fit_together_are_refused),
+		cmocka_unit_test(reread_changes_live_values_and_keeps_the_others),
+		cmocka_unit_test(reread_of_a_bad_file_changes_nothing),
+		cmocka_unit_test(reread_checks_the_new_values_together_with_those_that_stay),
 		cmocka_unit_test(printed_config_can_be_read_back),
 		cmocka_unit_test(help_names_every_setting_with_default_and_range),
 		cmocka_unit_test(check_config_runs_nothing_and_reports_errors),

@@ -1,0 +1,159 @@
+/* Settings from INI files: the program's own and its drop-ins. */
+#include "common/settings_impl.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ini.h>
+
+struct ini_read {
+	struct settings *s;
+	const char *path;
+	FILE *file;
+	int line;
+	int rc;
+	struct err_text *err;
+};
+
+/* Other programs' settings do not belong into this one's file, and a section cannot change what a
+ * name means. */
+static bool is_own_section(const struct settings *s, const char *name, size_t n)
+{
+	const char *program = s->spec->program;
+
+	if (strlen(program) == n && strncmp(program, name, n) == 0)
+		return true;
+	if (strncmp(program, "bps-", 4) != 0)
+		return false;
+	return strlen(program + 4) == n && strncmp(program + 4, name, n) == 0;
+}
+
+static void check_section(struct ini_read *r, const char *line)
+{
+	const char *end = strchr(line, ']'), *program = r->s->spec->program;
+
+	if (line[0] != '[' || !end || is_own_section(r->s, line + 1, (size_t)(end - line - 1)))
+		return;
+	r->rc = err_set(r->err, -EINVAL,
+		"%s:%d: unknown section '%.*s' (sections are not needed; only '[%s]' is allowed)",
+		r->path, r->line, (int)(end - line + 1), line,
+		strncmp(program, "bps-", 4) == 0 ? program + 4 : program);
+}
+
+/* Reads one line for libinih, which does not tell line numbers. Leading blanks are dropped, so that
+ * an indented line is a line and not the continuation of the one before. */
+static char *read_line(char *buf, int n_bytes, void *arg)
+{
+	struct ini_read *r = arg;
+	size_t blanks, n;
+
+	if (r->rc || !fgets(buf, n_bytes, r->file))
+		return NULL;
+	r->line++;
+	n = strlen(buf);
+	if (n + 1 == (size_t)n_bytes && buf[n - 1] != '\n') {
+		r->rc = err_set(r->err, -EINVAL, "%s:%d: the line is longer than %d characters",
+			r->path, r->line, n_bytes - 2);
+		return NULL;
+	}
+	blanks = strspn(buf, " \t");
+	memmove(buf, buf + blanks, n - blanks + 1);
+	check_section(r, buf);
+	return r->rc ? NULL : buf;
+}
+
+static int take_line(void *arg, const char *section, const char *name, const char *text)
+{
+	struct ini_read *r = arg;
+	const struct setting *row = settings_find(r->s, name, strlen(name));
+	struct settings_entry *e = row ? settings_entry(r->s, row) : NULL;
+	char source[SETTINGS_SOURCE_BYTES], hint[SETTINGS_HINT_BYTES];
+
+	(void)section;
+	if (r->rc)
+		return 0;
+	snprintf(source, sizeof(source), "%s:%d", r->path, r->line);
+	if (!row) {
+		r->rc = err_set(r->err, -EINVAL, "%s: unknown setting '%s'%s", source, name,
+			settings_name_hint(r->s, name, "", hint));
+		return 0;
+	}
+	if (e->file == r->s->n_files) {
+		r->rc = err_set(r->err, -EINVAL, "%s: '%s' is already set in line %d", source,
+			row->name, e->line);
+		return 0;
+	}
+	e->file = r->s->n_files;
+	e->line = r->line;
+	r->rc = settings_take(r->s, row, text, source, r->err);
+	return r->rc == 0;
+}
+
+static int take_file(struct settings *s, const char *path, bool is_required, struct err_text *err)
+{
+	struct ini_read r = {.s = s, .path = path, .err = err};
+	int bad_line;
+
+	r.file = fopen(path, "re");
+	if (!r.file && errno == ENOENT && !is_required)
+		return 0;
+	if (!r.file)
+		return err_set(err, -errno, "cannot open '%s': %s", path, strerror(errno));
+	s->n_files++;
+	bad_line = ini_parse_stream(read_line, &r, take_line, &r);
+	if (!r.rc && ferror(r.file))
+		r.rc = err_set(err, -EIO, "cannot read '%s': %s", path, strerror(errno));
+	else if (!r.rc && bad_line)
+		r.rc = err_set(err, -EINVAL, "%s:%d: neither 'name = value' nor '[section]'", path,
+			bad_line);
+	fclose(r.file);
+	return r.rc;
+}
+
+/* Editors leave files of other names behind. */
+static int is_drop_in(const struct dirent *d)
+{
+	size_t n = strlen(d->d_name);
+
+	return d->d_name[0] != '.' && n > 5 && strcmp(d->d_name + n - 5, ".conf") == 0;
+}
+
+static int compare_names(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int take_drop_ins(struct settings *s, struct err_text *err)
+{
+	char path[SETTINGS_SOURCE_BYTES];
+	struct dirent **list = NULL;
+	int n, rc = 0;
+
+	snprintf(path, sizeof(path), "%s.d", s->config_path);
+	n = scandir(path, &list, is_drop_in, compare_names);
+	if (n < 0 && (errno == ENOENT || errno == ENOTDIR))
+		return 0;
+	if (n < 0)
+		return err_set(err, -errno, "cannot read '%s': %s", path, strerror(errno));
+	for (int i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "%s.d/%s", s->config_path, list[i]->d_name);
+		if (!rc)
+			rc = take_file(s, path, true, err);
+		free(list[i]);
+	}
+	free(list);
+	return rc;
+}
+
+int settings_take_files(struct settings *s, struct err_text *err)
+{
+	int rc;
+
+	if (!s->config_path)
+		return 0;
+	rc = take_file(s, s->config_path, s->is_config_required, err);
+	return rc ? rc : take_drop_ins(s, err);
+}

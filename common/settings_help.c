@@ -1,0 +1,141 @@
+/* Names of settings, and what --help and --print-config write. */
+#include "common/settings_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *const settings_builtins[SETTINGS_N_BUILTINS] = {
+	"help", "version", "check-config", "print-config", "config"};
+
+/* ---- names ---- */
+
+/* Levenshtein distance by the one-row form of Wagner and Fischer's algorithm (JACM 21(1), 1974). */
+static size_t edit_distance(const char *a, const char *b)
+{
+	size_t row[SETTINGS_NAME_BYTES + 1], n_b = strlen(b), diagonal, above;
+
+	if (n_b > SETTINGS_NAME_BYTES)
+		return SETTINGS_NAME_BYTES;
+	for (size_t j = 0; j <= n_b; j++)
+		row[j] = j;
+	for (size_t i = 0; a[i]; i++) {
+		diagonal = row[0];
+		row[0] = i + 1;
+		for (size_t j = 1; j <= n_b; j++) {
+			above = row[j];
+			row[j] = diagonal + (a[i] != b[j - 1]);
+			if (above + 1 < row[j])
+				row[j] = above + 1;
+			if (row[j - 1] + 1 < row[j])
+				row[j] = row[j - 1] + 1;
+			diagonal = above;
+		}
+	}
+	return row[n_b];
+}
+
+void settings_nearest(struct settings_nearest *best, const char *wrong, const char *candidate)
+{
+	size_t d = edit_distance(wrong, candidate);
+
+	if (d < best->distance) {
+		best->distance = d;
+		best->name = candidate;
+	}
+}
+
+const char *settings_nearest_hint(const struct settings_nearest *best, const char *prefix,
+	char buf[static SETTINGS_HINT_BYTES])
+{
+	buf[0] = '\0';
+	if (best->name && best->distance <= 1 + strlen(best->name) / 3)
+		snprintf(buf, SETTINGS_HINT_BYTES, " (did you mean '%s%s'?)", prefix, best->name);
+	return buf;
+}
+
+const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
+	char buf[static SETTINGS_HINT_BYTES])
+{
+	struct settings_nearest best = SETTINGS_NEAREST_NONE;
+
+	for (size_t i = 0; i < s->spec->n_rows; i++)
+		settings_nearest(&best, wrong, s->spec->rows[i].name);
+	for (size_t i = 0; *prefix && i < SETTINGS_N_BUILTINS; i++)
+		settings_nearest(&best, wrong, settings_builtins[i]);
+	return settings_nearest_hint(&best, prefix, buf);
+}
+
+bool settings_same_name(const char *written, size_t n_written, const char *name)
+{
+	if (strlen(name) != n_written)
+		return false;
+	for (size_t i = 0; i < n_written; i++)
+		if ((written[i] == '_' ? '-' : written[i]) != name[i])
+			return false;
+	return true;
+}
+
+const struct setting *settings_find(const struct settings *s, const char *name, size_t n)
+{
+	for (size_t i = 0; i < s->spec->n_rows; i++)
+		if (settings_same_name(name, n, s->spec->rows[i].name))
+			return &s->spec->rows[i];
+	return NULL;
+}
+
+/* ---- answers ---- */
+
+static void print_row_help(const struct setting *row)
+{
+	char words[256], range[80];
+
+	printf("  --%s%s\n          %s", row->name, setting_form(row, words, sizeof(words)),
+		row->help);
+	if (row->is_live)
+		printf("; live");
+	if (setting_range(row, range, sizeof(range)))
+		printf("; %s", range);
+	if (*row->def)
+		printf(" (default %s)", row->def);
+	printf("\n");
+}
+
+static bool has_live(const struct settings_spec *spec)
+{
+	for (size_t i = 0; i < spec->n_rows; i++)
+		if (spec->rows[i].is_live)
+			return true;
+	return false;
+}
+
+void settings_print_help(const struct settings *s)
+{
+	const struct settings_spec *spec = s->spec;
+
+	printf("usage: %s [flags]%s%s\n", spec->program, spec->usage ? " " : "",
+		spec->usage ? spec->usage : "");
+	if (spec->about)
+		printf("%s\n", spec->about);
+	printf("\n");
+	for (size_t i = 0; i < spec->n_rows; i++)
+		print_row_help(&spec->rows[i]);
+	printf("  --config=FILE\n          INI file with the same names");
+	if (spec->config_path)
+		printf(" (default %s)", spec->config_path);
+	printf("; FILE.d/*.conf follow it\n"
+	       "  --check-config  check all settings and exit\n"
+	       "  --print-config  print all settings with their sources and exit\n"
+	       "  --version       print the version and exit\n"
+	       "  --help, -h      print this and exit\n\n"
+	       "Each setting may also come from the environment (BPS_NAME) or the INI file; "
+	       "a flag wins.\n");
+	if (has_live(spec))
+		printf("SIGHUP reads the files again; what is live changes at once.\n");
+}
+
+void settings_print_config(const struct settings *s)
+{
+	for (size_t i = 0; i < s->spec->n_rows; i++)
+		printf("%s = %s ; %s\n", s->spec->rows[i].name, s->entries[i].text,
+			s->entries[i].source);
+}
