@@ -66,6 +66,7 @@ all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
 
 include tests/sim/sim.mk
 include tests/tests.mk
+include systemd/deb.mk
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a purpose needs and that are missing:
-#   install-deps.sh build|test|lint|fuzz|bench
+#   install-deps.sh build|test|lint|fuzz|bench|deb|nspawn
 # As root or with sudo; where neither is available, say what would be installed and fail. On other systems say what the
 # packages are called on Debian, and leave the verdict to the build.
 set -eu
@@ -11,6 +11,8 @@ test="$build libcmocka-dev python3 python3-pytest python3-numpy iproute2"
 fuzz="$build clang"
 bench="$test g++ libgloo-dev"
 lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc systemd"
+deb="$test debhelper dh-python dpkg-dev lintian xz-utils"
+nspawn="$deb mmdebstrap systemd-container"
 
 case "${1-}" in
 build) want=$build ;;
@@ -18,8 +20,10 @@ test) want=$test ;;
 lint) want=$lint ;;
 fuzz) want=$fuzz ;;
 bench) want=$bench ;;
+deb) want=$deb ;;
+nspawn) want=$nspawn ;;
 *)
-	echo "usage: $0 build|test|lint|fuzz|bench" >&2
+	echo "usage: $0 build|test|lint|fuzz|bench|deb|nspawn" >&2
 	exit 2
 	;;
 esac

@@ -16,6 +16,7 @@ help:
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
+	@echo 'make deb         Debian packages in build/deb'
 
 # Each step in a make of its own: what is found by pkg-config changes when packages are installed.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))

@@ -1,0 +1,25 @@
+# Debian packages. Included by the Makefile.
+#
+# The sources of the packages lie in systemd/debian/, since nothing but the programs' folders stands at the top of this
+# tree: they are copied to where dpkg wants them. DEB_BUILD_OPTIONS=nocheck leaves the tests out.
+DEB	:= build/deb
+DEB_SRC	:= $(DEB)/bps-$(VERSION)
+DEB_TAR	:= $(DEB)/bps_$(VERSION).orig.tar.xz
+# Nothing is uploaded to Debian, so no request there is closed; the project has no home page yet.
+DEB_UNTAGGED := --suppress-tags initial-upload-closes-no-bugs,no-homepage-field
+DEB_TIME = $$(dpkg-parsechangelog -l systemd/debian/changelog -S Timestamp)
+
+deb:
+	$(Q)tests/install-deps.sh deb
+	$(Q)rm -rf $(DEB) && mkdir -p $(DEB_SRC)
+	$(Q)git ls-files -z -co --exclude-standard | grep -zv '^systemd/debian/' | tar -c --null -T - | tar -x -C $(DEB_SRC)
+	$(Q)tar -C $(DEB) --sort=name --mtime=@$(DEB_TIME) --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX \
+		-cJf $(DEB_TAR) bps-$(VERSION)
+	$(Q)cp -a systemd/debian $(DEB_SRC)/debian
+	$(call say,DEB,$(DEB))
+	$(Q)cd $(DEB_SRC) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -us -uc -jauto >../build.log 2>&1 || \
+		{ tail -50 ../build.log; exit 1; }
+	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) $(DEB)/*.changes
+	@ls $(DEB)/*.deb
+
+.PHONY: deb
