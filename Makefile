@@ -73,6 +73,14 @@ $(B)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
 
+# The commit is compiled into one file, which is built anew when it is another one.
+COMMIT	?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown)
+$(B)/common/version.o: ISA := -DBPS_COMMIT='"$(COMMIT)"'
+$(B)/common/version.o: $(B)/commit
+$(B)/commit: FORCE
+	$(Q)mkdir -p $(@D) && { [ "$$(cat $@ 2>/dev/null)" = "$(COMMIT)" ] || echo "$(COMMIT)" >$@; }
+.PHONY: FORCE
+
 # Bits must not depend on the instruction set, so no multiply-add. Unrolling is worth a tenth.
 $(B)/common/reduce.o: ISA := -O3 -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)

@@ -24,6 +24,7 @@
 #include <stdint.h>
 
 #include "common/ctlmsg.h"
+#include "common/histogram.h"
 #include "common/xport.h"
 
 struct agt_core;
@@ -62,6 +63,10 @@ struct agt_env {
 struct agt_stats {
 	uint64_t rounds, pushed_bytes, pulled_bytes, repushes, stale, crc_errors, reconnects;
 	uint64_t inflight_bytes;
+	uint64_t offered_bytes; /* of contributions that servers read */
+	/* Of a partition: from the contribution to the word that its sum is there, which others may
+	 * hold up; and from there until the sum has been read. */
+	struct histogram push, pull;
 };
 
 /* cfg and env are copied; x: NULL when agt_core_set_xport follows. Errors: -ENOMEM. */

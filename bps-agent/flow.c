@@ -156,6 +156,7 @@ void part_start(struct part *part)
 {
 	part->n_tries = part->n_bad_crc = 0;
 	part->is_overdue = false;
+	part->sent_ns = 0;
 	part->round++;
 	make_ready(part, "submitted");
 }
@@ -327,6 +328,10 @@ int part_send_contrib(struct part *part)
 		return rc;
 	heap_remove(&part->link->ready, &part->node);
 	set_state(part, PART_SENT, "pushed");
+	if (!part->sent_ns && m.len > WIRE_INLINE_MAX)
+		core->stats.offered_bytes += m.len;
+	if (!part->sent_ns)
+		part->sent_ns = core->now_ns;
 	charge(part);
 	timer_start(part, core->cfg.retry_ns);
 	core->stats.pushed_bytes += m.len;
@@ -444,6 +449,8 @@ void part_read_done(struct part *part, int status)
 	}
 	if (status == 0 && !is_stale) {
 		if (crc32c(0, part->read.dst, part->read.len) == part->offer.crc) {
+			histogram_add(&core_of(part)->stats.pull,
+				core_of(part)->now_ns - part->offered_ns);
 			deliver(part, &part->offer);
 			return;
 		}
@@ -478,6 +485,15 @@ static void decline(struct part *part, const struct wire_msg *m)
 	link_got(part->link, m);
 }
 
+static void sum_is_there(struct part *part)
+{
+	struct agt_core *core = core_of(part);
+
+	part->offered_ns = core->now_ns;
+	if (part->sent_ns) /* else it comes from an older contribution's server */
+		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
+}
+
 static void on_result(struct part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
@@ -503,6 +519,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 		}
 		part_stop(part);
 		memcpy(output(part), m->payload, m->len);
+		sum_is_there(part);
 		deliver(part, m);
 		return;
 	}
@@ -510,6 +527,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 	if (heap_has(&part->node))
 		heap_remove(&part->link->ready, &part->node);
 	set_state(part, PART_OFFERED, "result offered");
+	sum_is_there(part);
 	part->offer = *m;
 	TAILQ_INSERT_TAIL(&part->link->offered, part, offered);
 	part_fetch(part);

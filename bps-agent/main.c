@@ -139,7 +139,7 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = net.rx_bytes;
-	b->tx_bytes = net.tx_bytes;
+	b->tx_bytes = net.tx_bytes + f.core.offered_bytes;
 	b->mem_bytes = f.shared_bytes;
 	b->connections = net.connections;
 	b->trainers = f.trainers;
@@ -181,12 +181,15 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	if (app->agent)
 		agent_figures(app->agent, &f);
 	fabric_stats(app->node.fabric, &net);
-	metric_begin(out, "bps_build_info", "gauge", "version of this program");
-	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
+	node_metrics(&app->node, f.beat_ns, out);
+	metric_one(out, "bps_agent_restarts_total", "counter",
+		"times that an agent of this name came back, as the scheduler has counted",
+		member_restarts(app->node.member));
 	metric_one(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
 		(double)net.rx_bytes);
-	metric_one(out, "bps_agent_sent_bytes_total", "counter", "bytes sent to servers",
-		(double)net.tx_bytes);
+	metric_one(out, "bps_agent_sent_bytes_total", "counter",
+		"bytes sent to servers, or offered to them for reading",
+		(double)(net.tx_bytes + f.core.offered_bytes));
 	metric_one(out, "bps_agent_inflight_bytes", "gauge", "bytes pushed whose sum is not in yet",
 		(double)f.core.inflight_bytes);
 	metric_one(out, "bps_agent_repush_total", "counter", "contributions sent again",
@@ -197,6 +200,13 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		(double)f.core.crc_errors);
 	metric_one(out, "bps_agent_rounds_total", "counter", "tensor rounds completed",
 		(double)f.core.rounds);
+	metric_begin(out, "bps_agent_push_seconds", "histogram",
+		"from sending a partition to the word that its sum is there");
+	metric_histogram(out, "bps_agent_push_seconds", &f.core.push, NULL);
+	metric_begin(out, "bps_agent_pull_seconds", "histogram",
+		"from that word until the sum has been read");
+	metric_histogram(out, "bps_agent_pull_seconds", &f.core.pull, NULL);
+	metric_one(out, "bps_agent_jobs", "gauge", "jobs that have trainers here", f.jobs);
 	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
 	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);

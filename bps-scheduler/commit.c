@@ -98,7 +98,8 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 			.member_id = m->id,
 			.beat_ms = c->cfg.beat_ms,
 			.dead_ms = m->role == ROLE_SERVER ? c->cfg.server_dead_ms
-							  : c->cfg.agent_dead_ms}};
+							  : c->cfg.agent_dead_ms,
+			.restarts = m->restart_count}};
 	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
 
 	m->needs_sync = false;

@@ -124,6 +124,9 @@ static void beat(struct sched_core *c, struct member *m, const struct ctl_beat *
 	if (b->echo != m->beat.echo)
 		m->echoed_ns = c->now_ns;
 	m->beat = *b;
+	m->beat.jobs = NULL; /* lent */
+	m->beat.n_jobs = 0;
+	pace_beat(c, m, b);
 }
 
 static void dispatch(struct sched_core *c, struct member *m, const struct ctl_msg *msg)

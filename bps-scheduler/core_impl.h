@@ -9,13 +9,14 @@
  *   tensor.c   tensors: declared, compared, numbered
  *   placing.c  which server has which partition
  *   plan.c     telling members of a job
- *   why.c      probes; check.c invariants
+ *   why.c      probes; pace.c how fast it all goes; check.c invariants
  * Out of memory ends the process: all state that matters is durable, the data path
  * does not need the scheduler, and every table here is bounded. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "bps-scheduler/core.h"
+#include "bps-scheduler/pace.h"
 #include "common/wire.h"
 
 #define NS_PER_MS    UINT64_C(1000000)
@@ -56,7 +57,10 @@ struct member {
 	uint64_t moved_ns;    /* progress changed */
 	uint64_t echoed_ns;   /* a beat of ours came back */
 	char why_down[64];
-	struct ctl_beat beat; /* last one */
+	struct ctl_beat beat;        /* last one, without its lists */
+	struct pace_report *reports; /* what it told of jobs then; room for CTL_BEAT_JOBS_MAX */
+	uint32_t n_reports;
+	struct pace_rate rate;
 	uint64_t tx_seq;
 	uint64_t *thread_bytes; /* server: [threads], all jobs */
 	uint64_t scaled_bytes;  /* server: sum over jobs of members x bytes */
@@ -115,6 +119,7 @@ struct job {
 	uint64_t *loads;                    /* [n_loads], bytes by server id */
 	uint32_t n_loads;
 	uint32_t n_orphans; /* parts without server */
+	struct pace pace;
 	uint32_t code;
 	char *end_text;
 	bool is_dirty;   /* in c->dirty_jobs */
@@ -135,6 +140,7 @@ struct sched_core {
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* of the present event */
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
+	uint64_t pace_ns; /* when the jobs' pace was last looked at */
 	uint64_t changes; /* transactions made durable */
 	struct conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;       /* connections before HELLO */

@@ -70,11 +70,9 @@ static void health_metrics(
 void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
-	metric_begin(out, "bps_build_info", "gauge", "version of this program");
-	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
+	metrics_process(out, info->started_unix);
 	gauge(out, "bps_view", "number of the membership and placement", (double)c->view);
 	gauge(out, "bps_term", "starts of this cluster's schedulers", c->term);
-	gauge(out, "bps_up_since_seconds", "start of this process, unix time", info->started_unix);
 	members_metrics(c, info, out);
 	jobs_metrics(c, out);
 	health_metrics(c, info, out);

@@ -121,6 +121,7 @@ void sched_member_free(struct member *m)
 	free(m->addr);
 	free(m->version);
 	free(m->thread_bytes);
+	free(m->reports);
 	free(m);
 }
 
@@ -310,6 +311,7 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 		m->former_instance = was_usable ? m->instance : 0;
 		m->instance = h->instance;
 		m->beat = (struct ctl_beat){0};
+		pace_reset(m);
 		m->moved_ns = c->now_ns;
 	}
 	if (m->role == ROLE_AGENT && is_new)

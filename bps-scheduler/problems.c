@@ -16,7 +16,7 @@ struct problems {
 };
 
 struct lines {
-	char what[256], effect[256], action[256];
+	char what[1024], effect[256], action[256];
 };
 
 void status_problem(json_t *list, const char *code, bool is_error, const char *what,
@@ -141,6 +141,27 @@ static void forming_problem(const struct status_info *info, const struct job *j,
 	problem(p, "JOB_FORMING_LONG", false, &l);
 }
 
+static void straggler_problem(const struct sched_core *c, const struct job *j, struct problems *p)
+{
+	const struct pace *pace = &j->pace;
+	const struct member *m = sched_member(c, pace->slowest);
+	double share = pace->steps_s * pace->slowest_lag_us / 1e6;
+	struct lines l;
+
+	if (!m || !pace->rounds)
+		return;
+	snprintf(l.what, sizeof(l.what),
+		"agent %.63s (host %.63s) is last in %.0f %% of the rounds of job %.80s, by %.1f "
+		"ms (median)",
+		m->name, m->host, 100.0 * pace->slowest_rounds / pace->rounds, j->name,
+		pace->slowest_lag_us / 1e3);
+	snprintf(l.effect, sizeof(l.effect), "about %.0f %% of each step is spent waiting for it",
+		100 * (share < 1 ? share : 1));
+	snprintf(l.action, sizeof(l.action),
+		"look at load, clock and input of that machine; `bpsctl job %.80s`", j->name);
+	problem(p, "STRAGGLER", false, &l);
+}
+
 static void job_problems(
 	const struct sched_core *c, const struct status_info *info, struct problems *p)
 {
@@ -150,6 +171,8 @@ static void job_problems(
 	for (const struct job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_FORMING && info->now_ns > j->since_ns + FORMING_NS)
 			forming_problem(info, j, p);
+		else if (j->state == JOB_RUNNING && j->pace.is_straggling)
+			straggler_problem(c, j, p);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		has_server |= c->members[i]->role == ROLE_SERVER;
 	if (has_server || !status_orphans(c)) /* else SERVER_DOWN tells it */

@@ -95,7 +95,7 @@ static uint64_t placed_bytes(const struct member *m)
 	return n;
 }
 
-static json_t *member_json(const struct status_info *info, const struct member *m)
+static json_t *member_json(const struct status_info *info, const struct member *m, uint64_t n_parts)
 {
 	json_t *o = json_object();
 	char instance[20];
@@ -126,6 +126,38 @@ static json_t *member_json(const struct status_info *info, const struct member *
 	status_put_num(o, "quota_bytes", m->quota_bytes);
 	status_put_num(o, "connections", m->beat.connections);
 	status_put_num(o, "trainers", m->beat.trainers);
+	status_put_num(o, "partitions", n_parts);
+	status_put_sec(o, "rx_bytes_s", m->rate.rx_bytes_s);
+	status_put_sec(o, "tx_bytes_s", m->rate.tx_bytes_s);
+	status_put_sec(o, "sum_s", m->beat.sum_us / 1e6);
+	return o;
+}
+
+/* What the servers see of the job; null before they do, or when its sums stay on one machine. */
+static json_t *pace_json(const struct sched_core *c, const struct job *j)
+{
+	const struct pace *p = &j->pace;
+	const struct member *m = sched_member(c, p->slowest);
+	json_t *o, *slowest = json_null();
+
+	if (!p->is_known)
+		return json_null();
+	o = json_object();
+	status_put_num(o, "round", p->round);
+	status_put_sec(o, "steps_s", p->steps_s);
+	status_put_sec(o, "push_bytes_s", p->bytes_s);
+	status_put_num(o, "rounds", p->rounds);
+	status_put_sec(o, "wait_p50_s", p->wait_p50_us / 1e6);
+	status_put_sec(o, "wait_p99_s", p->wait_p99_us / 1e6);
+	if (m && p->rounds) {
+		slowest = json_object();
+		status_put_str(slowest, "agent", m->name);
+		status_put_str(slowest, "host", m->host);
+		status_put_sec(slowest, "share", (double)p->slowest_rounds / p->rounds);
+		status_put_sec(slowest, "lag_s", p->slowest_lag_us / 1e6);
+		json_object_set_new(slowest, "is_straggler", json_boolean(p->is_straggling));
+	}
+	json_object_set_new(o, "slowest", slowest);
 	return o;
 }
 
@@ -134,11 +166,14 @@ json_t *status_job_brief(
 {
 	json_t *o = json_object(), *agents = json_array(), *missing = json_array();
 	uint32_t ranks[STATUS_MISSING_MAX], n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX);
-	uint64_t parts = 0;
+	uint64_t parts = 0, agents_up = 0;
 
-	for (uint32_t i = 0; i < j->n_members; i++)
-		json_array_append_new(
-			agents, status_str(sched_member(c, j->members[i].agent)->name));
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		json_array_append_new(agents, status_str(m->name));
+		agents_up += m->state == MEMBER_UP;
+	}
 	for (uint32_t i = 0; i < n; i++)
 		json_array_append_new(missing, json_integer(ranks[i]));
 	for (uint32_t i = 0; i < j->n_placed; i++)
@@ -158,10 +193,62 @@ json_t *status_job_brief(
 	status_put_num(o, "bytes", j->bytes);
 	status_put_num(o, "partitions", parts);
 	status_put_num(o, "waiting_partitions", j->n_orphans);
+	status_put_num(o, "agents_up", agents_up);
+	if (j->state == JOB_RUNNING)
+		json_object_set_new(o, "pace", pace_json(c, j));
 	if (j->state == JOB_ENDED) {
 		status_put_num(o, "code", j->code);
 		status_put_str(o, "text", j->end_text);
 	}
+	return o;
+}
+
+/* How many partitions each member has, by its id. The caller's to free. */
+static uint64_t *parts_by_server(const struct sched_core *c)
+{
+	uint64_t *n = sched_alloc(c->n_members + 1, sizeof(*n));
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		for (uint32_t t = 0; t < j->n_placed; t++)
+			for (uint32_t i = 0; j->placed[t]->parts && i < j->placed[t]->n_parts; i++)
+				if (j->placed[t]->parts[i].server <= c->n_members)
+					n[j->placed[t]->parts[i].server]++;
+	return n;
+}
+
+static int largest_first(const void *a, const void *b)
+{
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return (x < y) - (x > y);
+}
+
+/* How many more servers may be lost, those with the most memory first, until what is in use does
+ * not fit into the others' quotas; one has to stay. */
+static json_t *tolerates_json(const struct sched_core *c, const struct status_info *info)
+{
+	uint64_t *quotas = sched_alloc(c->n_members + 1, sizeof(*quotas)), used = 0, room = 0;
+	uint32_t n = 0, lost = 0;
+	bool is_known = true;
+	json_t *o = json_object();
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+
+		if (m->role != ROLE_SERVER || m->state != MEMBER_UP)
+			continue;
+		quotas[n++] = m->quota_bytes;
+		room += m->quota_bytes;
+		used += m->beat.mem_bytes;
+		is_known &= m->quota_bytes > 0;
+	}
+	qsort(quotas, n, sizeof(*quotas), largest_first);
+	while (lost + 1 < n && (!is_known || room - quotas[lost] >= used))
+		room -= quotas[lost++];
+	free(quotas);
+	status_put_num(o, "server_losses", lost);
+	status_put_str(o, "limit", lost + 1 < n ? "memory" : "servers");
+	json_object_set_new(o, "scheduler_loss", json_boolean(info->has_log && !c->is_undurable));
 	return o;
 }
 
@@ -181,9 +268,11 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	json_t *problems = status_problems(c, info, &is_error);
 	json_t *o = json_object(), *members = json_array(), *jobs = json_array();
 	json_t *ended = json_array();
+	uint64_t *n_parts = parts_by_server(c);
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		json_array_append_new(members, member_json(info, c->members[i]));
+		json_array_append_new(members, member_json(info, c->members[i], n_parts[i]));
+	free(n_parts);
 	for (const struct job *j = c->jobs; j; j = j->next)
 		json_array_append_new(jobs, status_job_brief(c, info, j));
 	for (const struct job *j = c->ended; j; j = j->next)
@@ -198,6 +287,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	status_put_sec(o, "up_s", status_span_s(info, c->started_ns));
 	json_object_set_new(o, "is_durable", json_boolean(!c->is_undurable));
 	json_object_set_new(o, "state", state_json(info));
+	json_object_set_new(o, "tolerates", tolerates_json(c, info));
 	json_object_set_new(o, "problems", problems);
 	json_object_set_new(o, "members", members);
 	json_object_set_new(o, "jobs", jobs);

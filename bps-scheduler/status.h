@@ -6,12 +6,17 @@
  * /status, schema 1 (times in seconds; fields are only added):
  *   schema role cluster version health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
  *   is_durable  state{kind("file"|"memory") bytes sync_s}
+ *   tolerates{server_losses limit("memory"|"servers") scheduler_loss}
  *   problems[{code severity("WARN"|"ERR") what effect action}]
  *   members[{id role name host addr port pid version instance state state_s quiet_s why
  *            threads nic_mbps partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
- *            quota_bytes connections trainers}]          state: expected, up, suspect, down
+ *            quota_bytes connections trainers
+ *            partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down
  *   jobs[{id name uid state state_s size joined done agents[name] tensors undeclared bytes partitions
- *         waiting_partitions missing_ranks[at most 8]}]  state: forming, running
+ *         waiting_partitions missing_ranks[at most 8] agents_up
+ *         pace{round steps_s push_bytes_s rounds wait_p50_s wait_p99_s
+ *              slowest{agent host share lag_s is_straggler}|null}|null}]  state: forming, running; pace: as
+ *                                                          its servers saw it in the last seconds
  *   ended[{id name uid state state_s size code text}]    the last 64
  *
  * /status?job=NAME (or its number; #NUMBER when names are numbers) has what the job's agents answer
@@ -45,8 +50,9 @@ struct evbuffer;
 	X(AGENT_DOWN)                                                                              \
 	X(CONTROL_SILENT)                                                                          \
 	X(MEMBER_STUCK)                                                                            \
-	X(JOB_FORMING_LONG)
-#define STATUS_JOB_CODES(X) X(STRAGGLER) X(NO_ANSWER)
+	X(JOB_FORMING_LONG)                                                                        \
+	X(STRAGGLER)
+#define STATUS_JOB_CODES(X) X(NO_ANSWER)
 
 /* What the core does not know. */
 struct status_info {

@@ -63,6 +63,7 @@ static void job_free(struct srv_core *core, struct job *job)
 	}
 	free(job->tensors);
 	free(job->fail_text);
+	free(job->arrivals);
 	TAILQ_REMOVE(&core->jobs, job, link);
 	if (core->last_job == job)
 		core->last_job = NULL;
@@ -147,14 +148,22 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	job = calloc(1, sizeof(*job) + msg->n_members * sizeof(job->members[0]));
 	if (!job)
 		return -ENOMEM;
+	job->arrivals = arrivals_new(msg->n_members, core->now_ns);
+	if (!job->arrivals) {
+		free(job);
+		return -ENOMEM;
+	}
 	job->id = msg->job;
+	snprintf(job->name, sizeof(job->name), "%s", msg->name ? msg->name : "");
 	job->view = msg->view;
 	job->is_told = true;
 	job->flags = msg->flags;
 	job->n_members = (uint16_t)msg->n_members;
-	for (uint32_t i = 0; i < msg->n_members; i++)
+	for (uint32_t i = 0; i < msg->n_members; i++) {
 		job->members[i] = (struct job_member){
 			.agent = msg->members[i].agent, .workers = msg->members[i].n_ranks};
+		job->arrivals->members[i].agent = msg->members[i].agent;
+	}
 	TAILQ_INSERT_TAIL(&core->jobs, job, link);
 	return 0;
 }
@@ -467,4 +476,25 @@ void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
 	ret->sums_high = pool_high(core->sums);
 	ret->staging_used = pool_used(core->staging);
 	ret->staging_high = pool_high(core->staging);
+}
+
+void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
+{
+	struct job *job;
+
+	ret->n_jobs = 0;
+	TAILQ_FOREACH(job, &core->jobs, link)
+	{
+		struct arrivals_job *j = &ret->jobs[ret->n_jobs];
+
+		if (ret->n_jobs == ARRIVALS_JOBS_MAX)
+			break;
+		if (!job->arrivals->rounds) /* all summed elsewhere, or nothing yet */
+			continue;
+		arrivals_roll(job->arrivals, core->now_ns);
+		j->job = job->id;
+		memcpy(j->name, job->name, sizeof(j->name));
+		arrivals_tell(job->arrivals, j);
+		ret->n_jobs++;
+	}
 }

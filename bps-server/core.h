@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bps-server/arrivals.h"
 #include "common/ctlmsg.h"
 #include "common/pool.h"
 #include "common/xport.h"
@@ -51,6 +52,9 @@ struct srv_stats {
 		protocol_errors, bytes_summed;
 	size_t sums_used, sums_high, staging_used, staging_high;
 	uint32_t parts, limbo;
+	uint64_t sum_ns;        /* from the last contribution to the sum, a mean of the last few */
+	uint64_t offered_bytes; /* of results that agents read */
+	struct histogram wait;  /* of complete rounds: from the first to the last arrival */
 };
 
 /* cfg and env are copied. Errors: -ENOMEM. */
@@ -88,6 +92,9 @@ void srv_core_set_peer_window(struct srv_core *core, size_t bytes);
 
 /* Figures of now, for the core's own thread. */
 void srv_core_stats(const struct srv_core *core, struct srv_stats *ret);
+
+/* Who arrives last, of now, for the core's own thread; a few times a second: O(members). */
+void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret);
 
 /* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in
  * err. */

@@ -5,7 +5,8 @@
  *   rounds.c  messages: what each does to slots and seats
  *   slots.c   slots and seats: their states, what is owed to whom, who may still read a result
  *   reads.c   fetching contributions and donations under windows
- *   sums.c    the arithmetic, in slices */
+ *   sums.c    the arithmetic, in slices
+ * and of arrivals.h, who was last. */
 #include <sys/queue.h>
 
 #include "bps-server/core.h"
@@ -87,6 +88,8 @@ struct slot {
 	uint32_t crc, workers;
 	uint32_t crc_prev; /* echoed for round - 1 */
 	struct member_set contributors;
+	struct arrivals_round arrivals;
+	uint64_t complete_ns; /* when SUMMING began */
 	/* DONATING */
 	uint16_t donor;
 	struct offer donation;
@@ -132,6 +135,8 @@ struct job {
 	bool has_failed, is_told;
 	int fail_code; /* when it has failed */
 	char *fail_text;
+	char name[CTL_JOB_NAME_MAX + 1];
+	struct arrivals *arrivals;
 	uint32_t n_tensors;
 	struct tensor *tensors;
 	struct job_member members[];

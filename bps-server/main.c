@@ -2,6 +2,7 @@
  * signals), each data thread its own partitions (thread.h), and the transport's connection
  * management a thread of its own. */
 #include <event2/buffer.h>
+#include <stdio.h>
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -45,6 +46,10 @@ struct app {
 	struct node node;
 	struct thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
+	/* Of all threads, and as the next heartbeat tells it. */
+	struct arrivals_figures arrivals;
+	struct ctl_beat_job beat_jobs[ARRIVALS_JOBS_MAX];
+	struct ctl_beat_late beat_late[ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX];
 };
 
 /* ---- scheduler ---- */
@@ -153,15 +158,26 @@ static void sum_stats(struct app *app, struct srv_stats *ret, uint64_t *ret_olde
 		ret->crc_errors += s.crc_errors;
 		ret->protocol_errors += s.protocol_errors;
 		ret->bytes_summed += s.bytes_summed;
+		ret->offered_bytes += s.offered_bytes;
 		ret->sums_used += s.sums_used;
 		ret->sums_high += s.sums_high;
 		ret->staging_used += s.staging_used;
 		ret->staging_high += s.staging_high;
 		ret->parts += s.parts;
 		ret->limbo += s.limbo;
+		if (s.sum_ns > ret->sum_ns)
+			ret->sum_ns = s.sum_ns;
+		histogram_merge(&ret->wait, &s.wait);
 		if (beat < *ret_oldest_beat)
 			*ret_oldest_beat = beat;
 	}
+}
+
+static void read_arrivals(struct app *app)
+{
+	app->arrivals.n_jobs = 0;
+	for (unsigned i = 0; i < app->n_started; i++)
+		thread_arrivals(app->threads[i], &app->arrivals);
 }
 
 static void member_beat(void *ctx, struct ctl_beat *b)
@@ -176,9 +192,13 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->progress = beat;
 	b->rounds = s.rounds;
 	b->rx_bytes = f.rx_bytes;
-	b->tx_bytes = f.tx_bytes;
+	b->tx_bytes = f.tx_bytes + s.offered_bytes;
 	b->mem_bytes = s.sums_used + s.staging_used;
 	b->connections = f.connections;
+	b->sum_us = (uint32_t)(s.sum_ns / 1000 < UINT32_MAX ? s.sum_ns / 1000 : UINT32_MAX);
+	read_arrivals(app);
+	b->jobs = app->beat_jobs;
+	b->n_jobs = arrivals_beat(&app->arrivals, app->beat_jobs, app->beat_late);
 }
 
 static void member_refused(void *ctx, int code, const char *text)
@@ -213,6 +233,105 @@ static void counter(struct evbuffer *out, const char *name, const char *help, ui
 	metric_one(out, name, "counter", help, (double)v);
 }
 
+static void agent_name(struct app *app, uint32_t id, char *ret, size_t room)
+{
+	struct member_peer peer;
+
+	if (member_peer(app->node.member, id, &peer) == 0)
+		snprintf(ret, room, "%s", peer.name);
+	else
+		snprintf(ret, room, "#%u", id);
+}
+
+/* One sample of each job; the number tells two jobs of the same name apart. */
+static void per_job(const struct arrivals_figures *f, struct evbuffer *out, const char *name,
+	uint64_t (*value)(const struct arrivals_job *j))
+{
+	char id[16];
+
+	for (unsigned i = 0; i < f->n_jobs; i++) {
+		snprintf(id, sizeof(id), "%u", f->jobs[i].job);
+		metric_value(out, name, (double)value(&f->jobs[i]), "job", f->jobs[i].name, "id",
+			id, NULL);
+	}
+}
+
+static uint64_t job_rounds(const struct arrivals_job *j)
+{
+	return j->rounds;
+}
+
+static uint64_t job_bytes(const struct arrivals_job *j)
+{
+	return j->bytes;
+}
+
+/* Of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents: labels stay few,
+ * whatever people call their jobs. */
+static void job_metrics(struct app *app, struct evbuffer *out)
+{
+	const struct arrivals_figures *f = &app->arrivals;
+	char name[CTL_NAME_MAX + 1], id[16];
+
+	read_arrivals(app);
+	metric_begin(out, "bps_server_rounds_total", "counter", "partition rounds completed");
+	per_job(f, out, "bps_server_rounds_total", job_rounds);
+	metric_begin(out, "bps_server_contribution_bytes_total", "counter",
+		"bytes of contributions summed");
+	per_job(f, out, "bps_server_contribution_bytes_total", job_bytes);
+	metric_begin(out, "bps_server_last_arrival_total", "counter",
+		"partition rounds in which this agent was the last to arrive");
+	for (unsigned i = 0; i < f->n_jobs; i++)
+		for (unsigned k = 0; k < f->jobs[i].n_late; k++) {
+			const struct arrivals_late *late = &f->jobs[i].late[k];
+
+			agent_name(app, late->agent, name, sizeof(name));
+			snprintf(id, sizeof(id), "%u", f->jobs[i].job);
+			metric_value(out, "bps_server_last_arrival_total", (double)late->last,
+				"job", f->jobs[i].name, "id", id, "agent", name, NULL);
+		}
+}
+
+/* What is no UTF-8 must not spoil the document. */
+static json_t *text_json(const char *s)
+{
+	json_t *o = json_string(s);
+
+	return o ? o : json_string("?");
+}
+
+/* Who arrives last, for /status. */
+static json_t *arrivals_json(struct app *app)
+{
+	json_t *list = json_array();
+	char name[CTL_NAME_MAX + 1];
+
+	read_arrivals(app);
+	for (unsigned i = 0; i < app->arrivals.n_jobs; i++) {
+		const struct arrivals_job *j = &app->arrivals.jobs[i];
+		json_t *late = json_array();
+
+		for (unsigned k = 0; k < j->n_late; k++) {
+			agent_name(app, j->late[k].agent, name, sizeof(name));
+			json_array_append_new(late,
+				json_pack("{s:o, s:I, s:I, s:f}", "agent", text_json(name), "last",
+					(json_int_t)j->late[k].last, "last_of_late",
+					(json_int_t)j->late[k].window_last, "lag_s",
+					(double)histogram_quantile(&j->late[k].lag, 0.5) / 1e9));
+		}
+		json_array_append_new(
+			list, json_pack("{s:I, s:s%, s:I, s:I, s:I, s:f, s:f, s:o}", "id",
+				      (json_int_t)j->job, "name", j->name, strlen(j->name), "round",
+				      (json_int_t)j->round, "rounds", (json_int_t)j->rounds,
+				      "bytes", (json_int_t)j->bytes, "wait_p50_s",
+				      (double)histogram_quantile(&j->window_wait, 0.5) / 1e9,
+				      "wait_p99_s",
+				      (double)histogram_quantile(&j->window_wait, 0.99) / 1e9,
+				      "late", late));
+	}
+	return list;
+}
+
 static void http_metrics(void *arg, struct evbuffer *out)
 {
 	struct app *app = arg;
@@ -222,11 +341,11 @@ static void http_metrics(void *arg, struct evbuffer *out)
 
 	sum_stats(app, &s, &beat);
 	fabric_stats(app->node.fabric, &f);
-	metric_begin(out, "bps_build_info", "gauge", "version of this program");
-	metric_value(out, "bps_build_info", 1, "version", BPS_VERSION, NULL);
+	node_metrics(&app->node, app->n_started ? beat : 0, out);
 	counter(out, "bps_server_received_bytes_total", "bytes received from agents", f.rx_bytes);
-	counter(out, "bps_server_sent_bytes_total", "bytes sent to agents", f.tx_bytes);
-	counter(out, "bps_server_rounds_total", "partition rounds completed", s.rounds);
+	counter(out, "bps_server_sent_bytes_total",
+		"bytes sent to agents, or offered to them for reading",
+		f.tx_bytes + s.offered_bytes);
 	counter(out, "bps_server_contributions_total", "contributions taken", s.contributions);
 	counter(out, "bps_server_duplicates_total", "messages that said nothing new", s.duplicates);
 	metric_begin(out, "bps_server_fenced_total", "counter", "messages of another placement");
@@ -242,6 +361,13 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_value(
 		out, "bps_server_memory_bytes", (double)s.staging_used, "kind", "staging", NULL);
 	metric_one(out, "bps_server_connections", "gauge", "data connections", f.connections);
+	metric_begin(out, "bps_server_round_wait_seconds", "histogram",
+		"from the first to the last arrival of a partition's round");
+	metric_histogram(out, "bps_server_round_wait_seconds", &s.wait, NULL);
+	metric_one(out, "bps_server_sum_seconds", "gauge",
+		"from the last arrival to the sum, mean of the last few", (double)s.sum_ns / 1e9);
+	metric_one(out, "bps_server_partitions", "gauge", "partitions placed here", s.parts);
+	job_metrics(app, out);
 }
 
 static void http_status(void *arg, struct httpd_request *req)
@@ -258,6 +384,7 @@ static void http_status(void *arg, struct httpd_request *req)
 			      (json_int_t)s.rounds, "sums_bytes", (json_int_t)s.sums_used,
 			      "sums_quota_bytes", (json_int_t)app->opts.sums_bytes, "staging_bytes",
 			      (json_int_t)s.staging_used, "donations", (json_int_t)s.donations));
+	json_object_set_new(root, "jobs", arrivals_json(app));
 	httpd_answer(req, 200, root);
 }
 

@@ -177,6 +177,8 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 		core->stats.duplicates++;
 	if (seat->state == SEAT_WANT_READ)
 		reads_forget(core, seat); /* the newer offer may come from a newer segment */
+	if (seat->offer.round != m->round)
+		arrivals_offer(&slot->arrivals, seat->member, part->n_seats, core->now_ns);
 	seat->offer = (struct offer){.round = m->round,
 		.offset = m->offset,
 		.crc = m->crc,

@@ -9,6 +9,8 @@
 
 #include "common/log.h"
 
+#define SUM_MEAN_OF 8 /* sums, roughly */
+
 struct slot *part_slot(struct part *part, uint64_t round)
 {
 	return &part->slots[round & 1];
@@ -281,6 +283,7 @@ void slot_clear(struct srv_core *core, struct slot *slot)
 	slot->n_contributed = slot->n_has = slot->n_spoken = 0;
 	slot->workers = 0;
 	slot->op_known = slot->crc_prev_known = false;
+	slot->arrivals = (struct arrivals_round){0};
 	slot->round = 0;
 }
 
@@ -309,11 +312,18 @@ void slot_done(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
 
+	if (slot->state == SLOT_SUMMING)
+		core->stats.sum_ns += (core->now_ns - slot->complete_ns) / SUM_MEAN_OF -
+				      core->stats.sum_ns / SUM_MEAN_OF;
 	slot_set_state(core, slot, SLOT_DONE);
 	core->stats.rounds++;
-	for (unsigned i = 0; i < part->n_seats; i++)
-		if (member_set_has(&slot->contributed, i) && !member_set_has(&slot->has, i))
-			seat_owe(&part->seats[i], OWE_RESULT, slot->round);
+	for (unsigned i = 0; i < part->n_seats; i++) {
+		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i))
+			continue;
+		if (part->bytes > WIRE_INLINE_MAX)
+			core->stats.offered_bytes += part->bytes;
+		seat_owe(&part->seats[i], OWE_RESULT, slot->round);
+	}
 }
 
 static struct peer *peer_of(struct srv_core *core, uint32_t agent)
@@ -360,6 +370,12 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 		return;
 	if (slot->n_has == 0) {
 		slot_set_state(core, slot, SLOT_SUMMING);
+		slot->complete_ns = core->now_ns;
+		if (slot->arrivals.n == part->n_seats)
+			histogram_add(&core->stats.wait,
+				slot->arrivals.last_ns - slot->arrivals.first_ns);
+		arrivals_complete(part->job->arrivals, &slot->arrivals, slot->round,
+			(uint64_t)part->n_seats * part->bytes);
 		sums_queue(core, slot);
 	} else if (slot->n_has < part->n_seats) {
 		core->stats.donations++;

@@ -23,8 +23,9 @@ struct thread {
 	struct srv_core *core;
 	struct segment *segments;
 	uint64_t stats_at_ns;
-	pthread_mutex_t lock; /* of stats */
+	pthread_mutex_t lock; /* of stats and arrivals */
 	struct srv_stats stats;
+	struct arrivals_figures arrivals;
 };
 
 static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
@@ -70,6 +71,7 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 		t->stats_at_ns = now_ns;
 		pthread_mutex_lock(&t->lock);
 		srv_core_stats(t->core, &t->stats);
+		srv_core_arrivals(t->core, &t->arrivals);
 		pthread_mutex_unlock(&t->lock);
 	}
 	return srv_core_tick(t->core, now_ns);
@@ -232,4 +234,11 @@ void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns
 	*ret = t->stats;
 	pthread_mutex_unlock(&t->lock);
 	*ret_beat_ns = dataloop_beat_ns(t->loop);
+}
+
+void thread_arrivals(struct thread *t, struct arrivals_figures *to)
+{
+	pthread_mutex_lock(&t->lock);
+	arrivals_merge(to, &t->arrivals);
+	pthread_mutex_unlock(&t->lock);
 }

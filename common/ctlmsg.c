@@ -29,12 +29,32 @@ static const struct field welcome_fields[] = {
 	FIELD_U32_(ctl_welcome, member_id),
 	FIELD_U32_(ctl_welcome, beat_ms),
 	FIELD_U32_(ctl_welcome, dead_ms),
+	FIELD_U32_(ctl_welcome, restarts),
 };
 
 static const struct field refuse_fields[] = {
 	FIELD_U32_(ctl_refuse, code),
 	FIELD_STR_(ctl_refuse, text, CTL_TEXT_MAX),
 };
+
+static const struct field beat_late_fields[] = {
+	FIELD_U32_(ctl_beat_late, agent),
+	FIELD_U32_(ctl_beat_late, rounds),
+	FIELD_U32_(ctl_beat_late, lag_us),
+};
+static const struct layout beat_late_layout = LAYOUT_(ctl_beat_late, beat_late_fields);
+
+static const struct field beat_job_fields[] = {
+	FIELD_U32_(ctl_beat_job, job),
+	FIELD_U64_(ctl_beat_job, round),
+	FIELD_U64_(ctl_beat_job, rounds),
+	FIELD_U64_(ctl_beat_job, bytes),
+	FIELD_U32_(ctl_beat_job, window_rounds),
+	FIELD_U32_(ctl_beat_job, wait_p50_us),
+	FIELD_U32_(ctl_beat_job, wait_p99_us),
+	FIELD_LIST_(ctl_beat_job, late, CTL_BEAT_LATE_MAX, &beat_late_layout),
+};
+static const struct layout beat_job_layout = LAYOUT_(ctl_beat_job, beat_job_fields);
 
 static const struct field beat_fields[] = {
 	FIELD_U64_(ctl_beat, seq),
@@ -47,6 +67,8 @@ static const struct field beat_fields[] = {
 	FIELD_U64_(ctl_beat, mem_bytes),
 	FIELD_U32_(ctl_beat, connections),
 	FIELD_U32_(ctl_beat, trainers),
+	FIELD_U32_(ctl_beat, sum_us),
+	FIELD_LIST_(ctl_beat, jobs, CTL_BEAT_JOBS_MAX, &beat_job_layout),
 };
 
 static const struct field peer_fields[] = {

@@ -89,11 +89,32 @@ struct ctl_welcome {
 	uint32_t member_id; /* of this name and role, stable across restarts */
 	uint32_t beat_ms;   /* send a BEAT this often */
 	uint32_t dead_ms;   /* silence after which the scheduler is taken for lost */
+	uint32_t restarts;  /* how often this name has come back with another instance */
 };
 
 struct ctl_refuse {
 	uint32_t code; /* positive value of the (negative) error code */
 	const char *text;
+};
+
+#define CTL_BEAT_JOBS_MAX 16
+#define CTL_BEAT_LATE_MAX 8
+/* An agent that was last in some rounds of the last seconds. */
+struct ctl_beat_late {
+	uint32_t agent;  /* id */
+	uint32_t rounds; /* in which it was last */
+	uint32_t lag_us; /* median: behind the moment when half of the agents were there */
+};
+struct ctl_beat_job {
+	uint32_t job;
+	uint64_t round;  /* largest that is complete: the job's step */
+	uint64_t rounds; /* of partitions, complete */
+	uint64_t bytes;  /* of their contributions */
+	/* Of the last seconds: rounds measured, and the time from first to last arrival. */
+	uint32_t window_rounds;
+	uint32_t wait_p50_us, wait_p99_us;
+	struct ctl_beat_late *late; /* who is last most often first */
+	uint32_t n_late;
 };
 
 struct ctl_beat {
@@ -108,6 +129,10 @@ struct ctl_beat {
 	uint64_t mem_bytes;
 	uint32_t connections; /* data connections up */
 	uint32_t trainers;
+	/* A server's, of the jobs that it sums for: the oldest CTL_BEAT_JOBS_MAX of them. */
+	uint32_t sum_us; /* from the last contribution to the sum, of late */
+	struct ctl_beat_job *jobs;
+	uint32_t n_jobs;
 };
 
 /* State of a peer as its counterparts must know it; GONE removes it. */

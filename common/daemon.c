@@ -8,6 +8,7 @@
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sysexits.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -163,8 +164,11 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 int daemon_init(
 	struct daemon *d, const char *program, const struct daemon_opts *opts, struct err_text *err)
 {
+	struct timespec now;
 	int rc;
 
+	clock_gettime(CLOCK_REALTIME, &now);
+	d->started_unix = (double)now.tv_sec;
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);

@@ -71,6 +71,7 @@ struct daemon {
 	const struct httpd_ops *http_ops;
 	void *http_arg;
 	int exit_status;
+	double started_unix; /* seconds */
 };
 
 /* First thing in main, before any thread or library: signals wait for daemon_run. */

@@ -23,7 +23,8 @@ struct member {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], data_addr[64];
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
-	uint32_t term;
+	_Atomic uint32_t term;       /* written by the loop, read by anybody, alone */
+	_Atomic uint32_t restarts;   /* as term */
 	_Atomic uint64_t view;       /* largest seen */
 	_Atomic bool is_up;          /* written by the loop, read by senders: a hint only */
 	_Atomic bool has_lost;       /* written by senders: a message did not get into the queue */
@@ -217,6 +218,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 		return;
 	}
 	m->term = w->term;
+	m->restarts = w->restarts;
 	memcpy(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id));
 	m->has_cluster_id = true;
 	m->beat_ms = w->beat_ms ? w->beat_ms : 500;
@@ -396,6 +398,21 @@ void member_free(struct member *m)
 bool member_is_up(const struct member *m)
 {
 	return atomic_load(&m->is_up);
+}
+
+uint64_t member_view(const struct member *m)
+{
+	return m->view;
+}
+
+uint32_t member_term(const struct member *m)
+{
+	return m->term;
+}
+
+uint32_t member_restarts(const struct member *m)
+{
+	return m->restarts;
 }
 
 uint64_t member_down_ms(const struct member *m)

@@ -75,6 +75,11 @@ int member_send(struct member *m, const struct ctl_msg *msg);
 
 /* Thread: any. */
 bool member_is_up(const struct member *m);
+/* The largest view seen, the scheduler's term, and how often this name has come back with a new
+ * process; 0 before the first WELCOME. Thread: any. */
+uint64_t member_view(const struct member *m);
+uint32_t member_term(const struct member *m);
+uint32_t member_restarts(const struct member *m);
 /* Milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
 uint64_t member_down_ms(const struct member *m);
 

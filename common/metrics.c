@@ -1,11 +1,16 @@
 #include "common/metrics.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <event2/buffer.h>
+
+#include "common/histogram.h"
+#include "common/version.h"
 
 static void add_text(struct evbuffer *out, const char *text)
 {
@@ -52,22 +57,64 @@ static void add_label(struct evbuffer *out, char open, const char *name, const c
 	add_text(out, "\"");
 }
 
-void metric_value(struct evbuffer *out, const char *name, double value, ...)
+/* One sample of name and suffix; le: NULL, or a histogram's label behind those in ap. */
+static void add_sample(struct evbuffer *out, const char *name, const char *suffix, double value,
+	const char *le, va_list ap)
 {
 	const char *label;
 	char open = '{', buf[32];
-	va_list ap;
 
 	add_text(out, name);
-	va_start(ap, value);
+	add_text(out, suffix);
 	while ((label = va_arg(ap, const char *))) {
 		add_label(out, open, label, va_arg(ap, const char *));
 		open = ',';
 	}
-	va_end(ap);
+	if (le) {
+		add_label(out, open, "le", le);
+		open = ',';
+	}
 	if (open == ',')
 		add_text(out, "}");
 	evbuffer_add_printf(out, " %s\n", format_value(value, buf));
+}
+
+void metric_value(struct evbuffer *out, const char *name, double value, ...)
+{
+	va_list ap;
+
+	va_start(ap, value);
+	add_sample(out, name, "", value, NULL, ap);
+	va_end(ap);
+}
+
+static void add_histogram(struct evbuffer *out, const char *name, const char *suffix, double value,
+	const char *le, va_list ap)
+{
+	va_list copy;
+
+	va_copy(copy, ap);
+	add_sample(out, name, suffix, value, le, copy);
+	va_end(copy);
+}
+
+void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
+{
+	uint64_t n = 0;
+	va_list ap;
+
+	va_start(ap, h);
+	for (unsigned k = 0; k < HISTOGRAM_BUCKETS; k++) {
+		char le[32] = "+Inf";
+
+		n += h->n[k];
+		if (k < HISTOGRAM_BUCKETS - 1)
+			snprintf(le, sizeof(le), "%.10g", (double)(HISTOGRAM_FIRST_NS << k) / 1e9);
+		add_histogram(out, name, "_bucket", (double)n, le, ap);
+	}
+	add_histogram(out, name, "_sum", (double)h->sum_ns / 1e9, NULL, ap);
+	add_histogram(out, name, "_count", (double)n, NULL, ap);
+	va_end(ap);
 }
 
 void metric_one(
@@ -75,4 +122,34 @@ void metric_one(
 {
 	metric_begin(out, name, type, help);
 	metric_value(out, name, value, NULL);
+}
+
+/* Descriptors that this process has open; the one that looks is not counted. */
+static double count_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	const struct dirent *e;
+	double n = -1;
+
+	if (!dir)
+		return NAN;
+	while ((e = readdir(dir)))
+		n += e->d_name[0] != '.';
+	closedir(dir);
+	return n;
+}
+
+void metrics_process(struct evbuffer *out, double started_unix)
+{
+	struct rlimit limit;
+
+	metric_begin(out, "bps_build_info", "gauge", "version of this program, and its commit");
+	metric_value(
+		out, "bps_build_info", 1, "version", BPS_VERSION, "commit", bps_commit(), NULL);
+	metric_one(out, "bps_fds", "gauge", "descriptors open", count_fds());
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+		metric_one(out, "bps_fds_limit", "gauge", "descriptors that may be open",
+			limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur);
+	metric_one(out, "bps_up_since_seconds", "gauge", "start of this process, unix time",
+		started_unix);
 }

@@ -11,11 +11,21 @@
  * out. */
 struct evbuffer;
 
-/* The HELP and TYPE lines, once before the values of a metric. type: "counter" or "gauge". */
+/* What every process has: bps_build_info, bps_fds, bps_fds_limit, bps_up_since_seconds.
+ * started_unix: when it began, seconds. */
+void metrics_process(struct evbuffer *out, double started_unix);
+
+/* The HELP and TYPE lines, once before the values of a metric. type: "counter", "gauge" or
+ * "histogram". */
 void metric_begin(struct evbuffer *out, const char *name, const char *type, const char *help);
 
 /* One sample. Behind value: pairs of label name and label value, then NULL. */
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
+	__attribute__((sentinel));
+
+/* The samples of a histogram's labels behind metric_begin; in seconds. Behind h: as metric_value. */
+struct histogram;
+void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));
 
 /* A metric of one sample without labels: metric_begin and metric_value. */

@@ -7,6 +7,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/metrics.h"
 
 /* A data thread that has not turned for so long hangs. */
 #define STUCK_NS           UINT64_C(1500000000)
@@ -136,6 +137,26 @@ bool node_probe(
 	else
 		return true;
 	return false;
+}
+
+static bool is_stuck(uint64_t beat_ns)
+{
+	uint64_t now = clock_now_ns();
+
+	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS;
+}
+
+void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
+{
+	metrics_process(out, n->daemon.started_unix);
+	metric_one(out, "bps_view", "gauge", "number of the membership and placement",
+		(double)member_view(n->member));
+	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers",
+		member_term(n->member));
+	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
+	metric_value(
+		out, "bps_health", !member_is_up(n->member), "code", "SCHEDULER_UNREACHABLE", NULL);
+	metric_value(out, "bps_health", is_stuck(beat_ns), "code", "MEMBER_STUCK", NULL);
 }
 
 json_t *node_status(const struct node *n, const char *role)

@@ -80,6 +80,8 @@ void node_refused(struct node *n, int code);
 /* Answer of a probe. beat_ns: when the slowest data thread last turned, 0: there is none yet. */
 bool node_probe(
 	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err);
+/* What /metrics begins with on both; beat_ns as for node_probe. */
+void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out);
 /* What /status begins with on both: a new JSON object. */
 json_t *node_status(const struct node *n, const char *role);
 #endif

@@ -1,0 +1,250 @@
+#include "bps-scheduler/pace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+
+#define CANDIDATES_MAX 64
+
+double pace_share_min(uint32_t n_agents)
+{
+	/* By chance each is last in 1/n of the rounds. */
+	return n_agents ? 0.5 + 0.5 / n_agents : 1;
+}
+
+/* ---- members ---- */
+
+static void rate_sample(struct pace_rate *r, const struct ctl_beat *b, uint64_t now_ns)
+{
+	double s = (double)(now_ns - r->at_ns) / 1e9;
+
+	if (r->at_ns && now_ns - r->at_ns < PACE_RATE_NS)
+		return;
+	if (r->at_ns && b->rx_bytes >= r->rx_bytes && b->tx_bytes >= r->tx_bytes) {
+		r->rx_bytes_s = (double)(b->rx_bytes - r->rx_bytes) / s;
+		r->tx_bytes_s = (double)(b->tx_bytes - r->tx_bytes) / s;
+	}
+	r->at_ns = now_ns;
+	r->rx_bytes = b->rx_bytes;
+	r->tx_bytes = b->tx_bytes;
+}
+
+void pace_reset(struct member *m)
+{
+	free(m->reports);
+	m->reports = NULL;
+	m->n_reports = 0;
+	m->rate = (struct pace_rate){0};
+}
+
+static void take_reports(struct member *m, const struct ctl_beat *b)
+{
+	m->n_reports = 0;
+	if (!b->n_jobs)
+		return;
+	if (!m->reports)
+		m->reports = sched_alloc(CTL_BEAT_JOBS_MAX, sizeof(*m->reports));
+	for (uint32_t i = 0; i < b->n_jobs && i < CTL_BEAT_JOBS_MAX; i++) {
+		struct pace_report *r = &m->reports[m->n_reports++];
+
+		r->job = b->jobs[i];
+		r->job.late = NULL;
+		if (r->job.n_late > CTL_BEAT_LATE_MAX)
+			r->job.n_late = CTL_BEAT_LATE_MAX;
+		for (uint32_t k = 0; k < r->job.n_late; k++)
+			r->late[k] = b->jobs[i].late[k];
+	}
+}
+
+/* ---- jobs ---- */
+
+/* What all servers tell of one job, added up. */
+struct total {
+	bool is_known;
+	uint64_t round, bytes, rounds;
+	double wait_p50; /* weighted by rounds */
+	uint32_t wait_p99_us;
+	struct {
+		uint32_t agent;
+		uint64_t rounds;
+		double lag; /* weighted by rounds */
+	} late[CANDIDATES_MAX];
+	unsigned n_late;
+};
+
+static void add_late(struct total *t, const struct ctl_beat_late *l)
+{
+	unsigned k = 0;
+
+	while (k < t->n_late && t->late[k].agent != l->agent)
+		k++;
+	if (k == CANDIDATES_MAX)
+		return;
+	if (k == t->n_late) {
+		t->late[k].agent = l->agent;
+		t->late[k].rounds = 0;
+		t->late[k].lag = 0;
+		t->n_late++;
+	}
+	t->late[k].rounds += l->rounds;
+	t->late[k].lag += (double)l->lag_us * l->rounds;
+}
+
+static void add_report(struct total *t, const struct pace_report *r)
+{
+	t->is_known = true;
+	if (r->job.round > t->round)
+		t->round = r->job.round;
+	t->bytes += r->job.bytes;
+	t->rounds += r->job.window_rounds;
+	t->wait_p50 += (double)r->job.wait_p50_us * r->job.window_rounds;
+	if (r->job.wait_p99_us > t->wait_p99_us)
+		t->wait_p99_us = r->job.wait_p99_us;
+	for (uint32_t k = 0; k < r->job.n_late; k++)
+		add_late(t, &r->late[k]);
+}
+
+static void total_of(const struct sched_core *c, const struct job *j, struct total *ret)
+{
+	ret->is_known = false;
+	ret->round = ret->bytes = ret->rounds = 0;
+	ret->wait_p50 = 0;
+	ret->wait_p99_us = 0;
+	ret->n_late = 0;
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+
+		for (uint32_t k = 0; m->state == MEMBER_UP && k < m->n_reports; k++)
+			if (m->reports[k].job.job == j->id)
+				add_report(ret, &m->reports[k]);
+	}
+}
+
+static void set_rates(struct pace *p, const struct total *t, uint64_t now_ns)
+{
+	double s = (double)(now_ns - p->at_ns) / 1e9;
+
+	p->round = t->round > p->round ? t->round : p->round;
+	p->bytes = t->bytes;
+	if (p->at_ns && now_ns - p->at_ns < PACE_RATE_NS)
+		return;
+	/* A server that restarts counts from 0 again. */
+	if (p->at_ns && t->bytes >= p->bytes_then) {
+		p->steps_s = (double)(p->round - p->round_then) / s;
+		p->bytes_s = (double)(t->bytes - p->bytes_then) / s;
+	}
+	p->at_ns = now_ns;
+	p->round_then = p->round;
+	p->bytes_then = t->bytes;
+}
+
+/* Who is last most often; while there is a straggler, that one, until it is cleared. */
+static void set_slowest(struct pace *p, const struct total *t)
+{
+	unsigned worst = CANDIDATES_MAX;
+
+	for (unsigned k = 0; k < t->n_late; k++) {
+		bool is_it = p->is_straggling ? t->late[k].agent == p->slowest
+					      : worst == CANDIDATES_MAX ||
+							t->late[k].rounds > t->late[worst].rounds;
+
+		if (t->late[k].rounds && is_it)
+			worst = k;
+	}
+	p->slowest_rounds = p->slowest_lag_us = 0;
+	if (worst == CANDIDATES_MAX) {
+		if (!p->is_straggling)
+			p->slowest = 0;
+		return;
+	}
+	if (p->slowest != t->late[worst].agent)
+		p->score = 0;
+	p->slowest = t->late[worst].agent;
+	p->slowest_rounds = (uint32_t)t->late[worst].rounds;
+	p->slowest_lag_us = (uint32_t)(t->late[worst].lag / (double)t->late[worst].rounds);
+}
+
+/* 1: it looks like a straggler, -1: it does not, 0: between. */
+static int judge(const struct pace *p, uint32_t n_agents)
+{
+	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;
+	double share_min = pace_share_min(n_agents);
+	double of_step = p->steps_s * p->slowest_lag_us / 1e6;
+
+	if (!p->slowest || p->rounds < PACE_ROUNDS_MIN || n_agents < 2)
+		return -1;
+	if (share >= share_min && p->slowest_lag_us >= PACE_LAG_MIN_US &&
+		of_step >= PACE_STEP_SHARE)
+		return 1;
+	if (share < PACE_CLEAR_FACTOR * share_min ||
+		p->slowest_lag_us < PACE_CLEAR_FACTOR * PACE_LAG_MIN_US ||
+		of_step < PACE_CLEAR_FACTOR * PACE_STEP_SHARE)
+		return -1;
+	return 0;
+}
+
+static void note_straggler(struct sched_core *c, const struct job *j)
+{
+	const struct pace *p = &j->pace;
+	const struct member *m = sched_member(c, p->slowest);
+
+	if (!p->is_straggling)
+		sched_note(c, EVENT_JOB, "job '%.100s': agent %s holds it up no more", j->name,
+			m ? m->name : "?");
+	else
+		sched_note(c, EVENT_JOB,
+			"job '%.100s': agent %s (host %s) is last in %.0f %% of the rounds by "
+			"%.1f ms",
+			j->name, m ? m->name : "?", m ? m->host : "?",
+			100.0 * p->slowest_rounds / p->rounds, p->slowest_lag_us / 1e3);
+}
+
+static void set_straggler(struct sched_core *c, struct job *j)
+{
+	struct pace *p = &j->pace;
+	int looks = judge(p, j->n_members);
+
+	if (looks > 0 && p->score < PACE_SURE)
+		p->score++;
+	if (looks < 0 && p->score)
+		p->score--;
+	if (p->score == PACE_SURE && !p->is_straggling) {
+		p->is_straggling = true;
+		note_straggler(c, j);
+	} else if (!p->score && p->is_straggling) {
+		p->is_straggling = false;
+		note_straggler(c, j);
+	}
+}
+
+static void job_update(struct sched_core *c, struct job *j)
+{
+	struct pace *p = &j->pace;
+	struct total t;
+
+	total_of(c, j, &t);
+	if (!t.is_known && !p->is_known)
+		return;
+	p->is_known = true;
+	p->rounds = (uint32_t)t.rounds;
+	p->wait_p50_us = t.rounds ? (uint32_t)(t.wait_p50 / (double)t.rounds) : 0;
+	p->wait_p99_us = t.wait_p99_us;
+	set_rates(p, &t, c->now_ns);
+	set_slowest(p, &t);
+	set_straggler(c, j);
+}
+
+void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+{
+	rate_sample(&m->rate, b, c->now_ns);
+	if (m->role != ROLE_SERVER)
+		return;
+	take_reports(m, b);
+	if (c->now_ns - c->pace_ns < PACE_EVERY_NS)
+		return;
+	c->pace_ns = c->now_ns;
+	for (struct job *j = c->jobs; j; j = j->next)
+		if (j->state == JOB_RUNNING)
+			job_update(c, j);
+}

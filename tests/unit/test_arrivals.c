@@ -1,0 +1,199 @@
+/* Histograms of durations, and who arrives last at a server. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bps-server/arrivals.h"
+
+#define MS UINT64_C(1000000)
+
+static void durations_fall_into_the_bucket_that_ends_at_or_above_them(void **state)
+{
+	(void)state;
+	assert_int_equal(histogram_bucket(0), 0);
+	for (unsigned k = 0; k < HISTOGRAM_BUCKETS - 1; k++) {
+		uint64_t bound = HISTOGRAM_FIRST_NS << k;
+
+		assert_int_equal(histogram_bucket(bound), k);
+		assert_int_equal(histogram_bucket(bound + 1), k + 1);
+	}
+	assert_int_equal(histogram_bucket(UINT64_MAX), HISTOGRAM_BUCKETS - 1);
+}
+
+static void quantiles_lie_in_the_bucket_of_the_value(void **state)
+{
+	struct histogram h = {.sum_ns = 0}, more = {.sum_ns = 0};
+
+	(void)state;
+	assert_int_equal(histogram_quantile(&h, 0.5), 0);
+	for (unsigned i = 0; i < 99; i++)
+		histogram_add(&h, 3 * MS);
+	histogram_add(&more, 3000 * MS);
+	histogram_merge(&h, &more);
+	assert_int_equal(histogram_count(&h), 100);
+	assert_int_equal(h.sum_ns, 99 * 3 * MS + 3000 * MS);
+	assert_in_range(histogram_quantile(&h, 0.5), 16 * MS / 10, 32 * MS / 10);
+	assert_in_range(histogram_quantile(&h, 0.999), 1638 * MS, 3277 * MS);
+	for (unsigned i = 0; i < 1000; i++)
+		histogram_add(&h, UINT64_MAX / 4000);
+	assert_int_equal(
+		histogram_quantile(&h, 0.9), HISTOGRAM_FIRST_NS << (HISTOGRAM_BUCKETS - 2));
+}
+
+/* A round of n members, the last of which comes late_ms after the others, which come 1 ms apart. */
+static void one_round(struct arrivals *a, uint64_t round, uint64_t now_ns, unsigned n,
+	uint16_t last, uint64_t late_ms)
+{
+	struct arrivals_round r = {.n = 0};
+
+	for (uint16_t m = 0; m < n; m++)
+		if (m != last)
+			arrivals_offer(&r, m, n, now_ns += MS);
+	arrivals_offer(&r, last, n, now_ns + late_ms * MS);
+	arrivals_complete(a, &r, round, 4096);
+}
+
+static struct arrivals *new_arrivals(unsigned n)
+{
+	struct arrivals *a = arrivals_new(n, 0);
+
+	assert_non_null(a);
+	for (unsigned i = 0; i < n; i++)
+		a->members[i].agent = 100 + i;
+	return a;
+}
+
+static void last_one_is_named_with_its_lag_behind_half_of_all(void **state)
+{
+	struct arrivals *a = new_arrivals(4);
+	struct arrivals_job j = {.job = 1};
+
+	(void)state;
+	for (unsigned i = 1; i <= 10; i++)
+		one_round(a, i, i * 100 * MS, 4, i <= 9 ? 2 : 0, 40);
+	arrivals_tell(a, &j);
+	assert_int_equal(j.rounds, 10);
+	assert_int_equal(j.round, 10);
+	assert_int_equal(j.bytes, 40960);
+	assert_int_equal(j.n_late, 2);
+	assert_int_equal(j.late[0].agent, 102);
+	assert_int_equal(j.late[0].window_last, 9);
+	assert_int_equal(j.late[1].agent, 100);
+	/* Half are there after 2 ms, the third at 3, the last at 43: 41 ms after. */
+	assert_in_range(histogram_quantile(&j.late[0].lag, 0.5), 25 * MS, 52 * MS);
+	assert_int_equal(histogram_count(&j.wait), 10);
+	free(a);
+}
+
+static void what_is_long_ago_counts_only_in_all(void **state)
+{
+	struct arrivals *a = new_arrivals(2);
+	struct arrivals_job j = {.job = 1};
+
+	(void)state;
+	one_round(a, 1, MS, 2, 0, 40);
+	for (unsigned i = 1; i <= 2; i++) {
+		arrivals_tell(a, &j);
+		assert_int_equal(j.late[0].window_last, 1);
+		arrivals_roll(a, i * ARRIVALS_WINDOW_NS - 1);
+		arrivals_tell(a, &j);
+		assert_int_equal(j.late[0].window_last, 1);
+		arrivals_roll(a, i * ARRIVALS_WINDOW_NS);
+	}
+	arrivals_tell(a, &j);
+	assert_int_equal(j.late[0].window_last, 0);
+	assert_int_equal(j.late[0].last, 1);
+	assert_int_equal(histogram_count(&j.window_wait), 0);
+	assert_int_equal(histogram_count(&j.wait), 1);
+	free(a);
+}
+
+static void round_in_which_somebody_spoke_twice_is_not_measured(void **state)
+{
+	struct arrivals *a = new_arrivals(2);
+	struct arrivals_round r = {.n = 0};
+	struct arrivals_job j = {.job = 1};
+
+	(void)state;
+	arrivals_offer(&r, 0, 2, MS);
+	arrivals_offer(&r, 0, 2, 2 * MS);
+	arrivals_offer(&r, 1, 2, 3 * MS);
+	arrivals_complete(a, &r, 1, 4096);
+	arrivals_tell(a, &j);
+	assert_int_equal(j.rounds, 1);
+	assert_int_equal(j.n_late, 0);
+	assert_int_equal(histogram_count(&j.wait), 0);
+	free(a);
+}
+
+static void only_the_worst_of_many_are_told_of(void **state)
+{
+	struct arrivals *a = new_arrivals(64);
+	struct arrivals_job j = {.job = 1};
+
+	(void)state;
+	for (uint16_t m = 0; m < 64; m++)
+		for (unsigned i = 0; i <= m; i++)
+			one_round(a, 1, 0, 64, m, 5);
+	arrivals_tell(a, &j);
+	assert_int_equal(j.n_late, ARRIVALS_LATE_MAX);
+	for (unsigned k = 0; k < ARRIVALS_LATE_MAX; k++)
+		assert_int_equal(j.late[k].agent, 163 - k);
+	free(a);
+}
+
+static void threads_are_added_up_by_job_and_agent(void **state)
+{
+	struct arrivals *a = new_arrivals(2);
+	struct arrivals_figures all = {.n_jobs = 0}, one = {.n_jobs = 1};
+	struct ctl_beat_job jobs[ARRIVALS_JOBS_MAX];
+	struct ctl_beat_late late[ARRIVALS_JOBS_MAX * ARRIVALS_LATE_MAX];
+
+	(void)state;
+	for (unsigned i = 1; i <= 3; i++)
+		one_round(a, i, i * MS, 2, 1, 10);
+	one.jobs[0].job = 7;
+	arrivals_tell(a, &one.jobs[0]);
+	arrivals_merge(&all, &one);
+	one_round(a, 9, MS, 2, 0, 10);
+	arrivals_tell(a, &one.jobs[0]);
+	arrivals_merge(&all, &one);
+	one.jobs[0].job = 8;
+	arrivals_merge(&all, &one);
+	assert_int_equal(arrivals_beat(&all, jobs, late), 2);
+	assert_int_equal(jobs[0].job, 7);
+	assert_int_equal(jobs[0].rounds, 7);
+	assert_int_equal(jobs[0].round, 9);
+	assert_int_equal(jobs[0].window_rounds, 7);
+	assert_int_equal(jobs[0].n_late, 2);
+	assert_int_equal(jobs[0].late[0].agent, 101);
+	assert_int_equal(jobs[0].late[0].rounds, 6);
+	assert_in_range(jobs[0].late[0].lag_us, 6400, 12800);
+	assert_int_equal(jobs[0].late[1].rounds, 1);
+	assert_ptr_equal(jobs[1].late, jobs[0].late + 2);
+	for (unsigned i = 0; i < 2 * ARRIVALS_JOBS_MAX; i++) {
+		one.jobs[0].job = 100 + i;
+		arrivals_merge(&all, &one);
+	}
+	assert_int_equal(all.n_jobs, ARRIVALS_JOBS_MAX);
+	free(a);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(durations_fall_into_the_bucket_that_ends_at_or_above_them),
+		cmocka_unit_test(quantiles_lie_in_the_bucket_of_the_value),
+		cmocka_unit_test(last_one_is_named_with_its_lag_behind_half_of_all),
+		cmocka_unit_test(what_is_long_ago_counts_only_in_all),
+		cmocka_unit_test(round_in_which_somebody_spoke_twice_is_not_measured),
+		cmocka_unit_test(only_the_worst_of_many_are_told_of),
+		cmocka_unit_test(threads_are_added_up_by_job_and_agent),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,307 @@
+/* What the scheduler makes of its servers' heartbeats: rates, and who holds a job up. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bps-scheduler/core.h"
+#include "bps-scheduler/pace.h"
+#include "bps-scheduler/status.h"
+#include "common/log.h"
+
+#define MS     UINT64_C(1000000)
+#define AGENTS 4 /* connections 21, 22, ...; servers 11 and 12 */
+
+struct world {
+	struct sched_core *core;
+	uint64_t now;
+	uint32_t job, agents[AGENTS];       /* numbers and ids */
+	uint32_t n_members, n_told, n_over; /* events of stragglers */
+};
+
+static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
+{
+	struct world *w = ctx;
+
+	if (msg->type == CTL_WELCOME && conn >= 21)
+		w->agents[conn - 21] = msg->welcome.member_id;
+	if (msg->type == CTL_JOINED && !msg->joined.code)
+		w->job = msg->joined.job;
+}
+
+static void env_drop(void *ctx, uint32_t conn, const char *why)
+{
+	(void)ctx;
+	fail_msg("%u was dropped: %s", conn, why);
+}
+
+static int env_persist(void *ctx, const struct state_record *rec)
+{
+	(void)ctx;
+	(void)rec;
+	return 0;
+}
+
+static void env_random(void *ctx, void *ret, size_t n)
+{
+	(void)ctx;
+	memset(ret, 7, n);
+}
+
+static void env_pair_key(
+	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
+{
+	(void)ctx;
+	(void)secret;
+	(void)agent;
+	(void)server;
+	memset(ret, 0, CTL_KEY_BYTES);
+}
+
+static void env_event(void *ctx, const struct sched_event *e)
+{
+	struct world *w = ctx;
+
+	w->n_told += strstr(e->text, "is last in") != NULL;
+	w->n_over += strstr(e->text, "no more") != NULL;
+}
+
+static void hello(struct world *w, uint32_t conn, enum role role, const char *name)
+{
+	struct ctl_msg msg = {.type = CTL_HELLO,
+		.hello = {.proto = CTL_PROTO,
+			.role = (uint8_t)role,
+			.instance = conn,
+			.name = name,
+			.host = name,
+			.version = "1",
+			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
+			.port = role == ROLE_SERVER ? 7400 : 0,
+			.threads = 1,
+			.quota_bytes = role == ROLE_SERVER ? 1000 : 0}};
+
+	sched_conn_open(w->core, conn, w->now);
+	sched_message(w->core, conn, &msg, w->now);
+}
+
+static void world_init(struct world *w)
+{
+	static const char *const names[AGENTS] = {"a", "b", "c", "d"};
+	struct sched_env env = {.ctx = w,
+		.send = env_send,
+		.drop = env_drop,
+		.persist = env_persist,
+		.random = env_random,
+		.pair_key = env_pair_key,
+		.event = env_event};
+	struct sched_config cfg;
+
+	*w = (struct world){.now = 1000 * MS};
+	log_set_level(LOG_ERROR);
+	sched_config_default(&cfg);
+	cfg.cluster = "test";
+	w->core = sched_new(&cfg, &env);
+	assert_int_equal(sched_start(w->core, w->now), 0);
+	hello(w, 11, ROLE_SERVER, "s1");
+	hello(w, 12, ROLE_SERVER, "s2");
+	for (uint32_t i = 0; i < AGENTS; i++) {
+		struct ctl_msg join = {.type = CTL_JOIN,
+			.join = {.seq = 1, .job = "x", .rank = i, .size = AGENTS, .pid = i}};
+
+		hello(w, 21 + i, ROLE_AGENT, names[i]);
+		sched_message(w->core, 21 + i, &join, w->now);
+	}
+}
+
+static void beat_agents(struct world *w)
+{
+	struct ctl_msg msg = {.type = CTL_BEAT};
+
+	for (uint32_t i = 0; i < AGENTS; i++)
+		sched_message(w->core, 21 + i, &msg, w->now);
+}
+
+/* A second passes; of the rounds that the two servers saw lately, agent `last` was last in those. */
+static void second(struct world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
+{
+	struct ctl_beat_late late[2] = {{w->agents[last], of_100, lag_us},
+		{w->agents[(last + 1) % AGENTS], 100 - of_100, 100}};
+	struct ctl_beat_job job = {.job = w->job,
+		.round = step,
+		.rounds = 100,
+		.bytes = step * 1000,
+		.window_rounds = 100,
+		.wait_p50_us = lag_us,
+		.wait_p99_us = 2 * lag_us,
+		.late = late,
+		.n_late = 2};
+	struct ctl_msg msg = {.type = CTL_BEAT,
+		.beat = {.rx_bytes = step * 1000, .mem_bytes = 600, .jobs = &job, .n_jobs = 1}};
+
+	w->now += 1000 * MS;
+	beat_agents(w);
+	sched_message(w->core, 11, &msg, w->now);
+	job.wait_p50_us = 0;
+	sched_message(w->core, 12, &msg, w->now);
+	memset(late, 0xee, sizeof(late)); /* what is lent is not kept */
+	memset(&job, 0xee, sizeof(job));
+	sched_tick(w->core, w->now);
+}
+
+static json_t *status(struct world *w)
+{
+	struct status_info info = {.now_ns = w->now};
+	json_t *root = status_cluster(w->core, &info);
+
+	assert_non_null(root);
+	return root;
+}
+
+static json_t *pace_of(json_t *root)
+{
+	return json_object_get(json_array_get(json_object_get(root, "jobs"), 0), "pace");
+}
+
+static bool is_straggling(struct world *w)
+{
+	json_t *root = status(w), *p;
+	bool is_there = false;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "problems"), i, p) is_there |=
+		strcmp(json_string_value(json_object_get(p, "code")), "STRAGGLER") == 0;
+	json_decref(root);
+	return is_there;
+}
+
+static void rates_and_waits_are_added_up_over_the_servers(void **state)
+{
+	struct world w;
+	json_t *root, *pace, *slowest;
+
+	(void)state;
+	world_init(&w);
+	for (unsigned i = 1; i <= 10; i++)
+		second(&w, 3 * i, 2, 90, 40000);
+	root = status(&w);
+	pace = pace_of(root);
+	assert_int_equal(json_integer_value(json_object_get(pace, "round")), 30);
+	assert_true(json_real_value(json_object_get(pace, "steps_s")) > 2.9);
+	assert_true(json_real_value(json_object_get(pace, "steps_s")) < 3.1);
+	/* Two servers, of which each gets 3,000 bytes of contributions a second. */
+	assert_true(json_real_value(json_object_get(pace, "push_bytes_s")) > 5900);
+	assert_true(json_real_value(json_object_get(pace, "push_bytes_s")) < 6100);
+	assert_true(json_real_value(json_object_get(pace, "wait_p50_s")) > 0.0199);
+	assert_true(json_real_value(json_object_get(pace, "wait_p50_s")) < 0.0201);
+	slowest = json_object_get(pace, "slowest");
+	assert_string_equal(json_string_value(json_object_get(slowest, "agent")), "c");
+	assert_true(json_real_value(json_object_get(slowest, "share")) > 0.89);
+	assert_int_equal(json_integer_value(json_object_get(
+				 json_array_get(json_object_get(root, "members"), 0), "id")),
+		1);
+	json_decref(root);
+	sched_free(w.core);
+}
+
+static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **state)
+{
+	struct world w;
+	unsigned step = 0, n;
+
+	(void)state;
+	world_init(&w);
+	for (n = 0; n < 20 && !is_straggling(&w); n++)
+		second(&w, step += 3, 2, 90, 40000);
+	assert_in_range(n, PACE_SURE, 3 * PACE_SURE);
+	assert_int_equal(w.n_told, 1);
+	/* A little less is not yet good. */
+	for (unsigned i = 0; i < 10; i++)
+		second(&w, step += 3, 2, 60, 6000);
+	assert_true(is_straggling(&w));
+	for (n = 0; n < 20 && is_straggling(&w); n++)
+		second(&w, step += 3, 2, 30, 40000);
+	assert_in_range(n, PACE_SURE, PACE_SURE + 1);
+	assert_int_equal(w.n_told, 1);
+	assert_int_equal(w.n_over, 1);
+	sched_free(w.core);
+}
+
+static void chance_and_noise_make_no_straggler(void **state)
+{
+	struct world w;
+	unsigned step = 0;
+
+	(void)state;
+	world_init(&w);
+	for (unsigned i = 0; i < 10; i++)
+		second(&w, step += 3, 1, 90, 1000); /* one millisecond */
+	for (unsigned i = 0; i < 10; i++)
+		second(&w, step += 3, 1, 55, 40000); /* half of the rounds */
+	for (unsigned i = 0; i < 20; i++)
+		second(&w, step += 3, i % 2, 90, 40000); /* now this one, now that one */
+	assert_false(is_straggling(&w));
+	for (unsigned i = 0; i < 10; i++)
+		second(&w, step, 1, 90, 40000); /* no step is made at all */
+	assert_false(is_straggling(&w));
+	sched_free(w.core);
+}
+
+static void another_straggler_has_to_earn_its_name(void **state)
+{
+	struct world w;
+	unsigned step = 0, n;
+
+	(void)state;
+	world_init(&w);
+	for (unsigned i = 0; i < 10; i++)
+		second(&w, step += 3, 1, 90, 40000);
+	assert_true(is_straggling(&w));
+	for (n = 0; n < 20 && !w.n_over; n++)
+		second(&w, step += 3, 2, 90, 40000);
+	/* The figures of one of the two servers are a beat old. */
+	assert_in_range(n, PACE_SURE, PACE_SURE + 1);
+	assert_false(is_straggling(&w));
+	for (n = 0; n < 20 && !is_straggling(&w); n++)
+		second(&w, step += 3, 2, 90, 40000);
+	assert_in_range(n, PACE_SURE, PACE_SURE + 1);
+	assert_int_equal(w.n_told, 2);
+	sched_free(w.core);
+}
+
+static void losses_that_are_tolerated_follow_the_memory_of_the_others(void **state)
+{
+	struct world w;
+	json_t *root, *t;
+
+	(void)state;
+	world_init(&w);
+	second(&w, 1, 0, 90, 1);
+	root = status(&w);
+	t = json_object_get(root, "tolerates"); /* 1,200 in use, one server's quota is 1,000 */
+	assert_int_equal(json_integer_value(json_object_get(t, "server_losses")), 0);
+	assert_string_equal(json_string_value(json_object_get(t, "limit")), "memory");
+	assert_true(json_is_false(json_object_get(t, "scheduler_loss")));
+	json_decref(root);
+	hello(&w, 13, ROLE_SERVER, "s3");
+	root = status(&w);
+	t = json_object_get(root, "tolerates");
+	assert_int_equal(json_integer_value(json_object_get(t, "server_losses")), 1);
+	json_decref(root);
+	sched_free(w.core);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rates_and_waits_are_added_up_over_the_servers),
+		cmocka_unit_test(straggler_is_raised_after_seconds_and_cleared_after_seconds),
+		cmocka_unit_test(chance_and_noise_make_no_straggler),
+		cmocka_unit_test(another_straggler_has_to_earn_its_name),
+		cmocka_unit_test(losses_that_are_tolerated_follow_the_memory_of_the_others),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
