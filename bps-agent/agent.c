@@ -17,22 +17,19 @@
 static void publish_stats(struct agent *a, uint64_t now_ns)
 {
 	struct job *job;
-	uint64_t bytes = 0;
 	uint32_t jobs = 0;
 
 	if (now_ns - a->stats_at_ns < STATS_EVERY_NS)
 		return;
 	a->stats_at_ns = now_ns;
 	TAILQ_FOREACH(job, &a->jobs, link)
-	{
-		bytes += job->arenas.bytes;
-		jobs++;
-	}
+	jobs++;
 	pthread_mutex_lock(&a->lock);
+	quota_view(a->quota, &a->quota_view);
 	agt_core_stats(a->core, &a->figures.core);
 	a->figures.trainers = a->n_trainers;
 	a->figures.jobs = jobs;
-	a->figures.shared_bytes = bytes;
+	a->figures.shared_bytes = a->quota_view.rows[0].used[QUOTA_MEMORY];
 	pthread_mutex_unlock(&a->lock);
 }
 
@@ -224,6 +221,7 @@ static void take_limits(void *arg)
 	struct new_limits *n = arg;
 
 	n->agent->cfg.limits = n->limits;
+	quota_set_limits(n->agent->quota, &n->limits.quotas);
 	agt_core_set_window(n->agent->core, n->limits.window_bytes);
 	free(n);
 }
@@ -250,6 +248,13 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 	ret->beat_ns = dataloop_beat_ns(a->loop);
 }
 
+void agent_quotas(struct agent *a, struct quota_view *ret)
+{
+	pthread_mutex_lock(&a->lock);
+	*ret = a->quota_view;
+	pthread_mutex_unlock(&a->lock);
+}
+
 /* ---- life ---- */
 
 int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
@@ -274,7 +279,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
 	a->cfg.core.window_bytes = cfg->limits.window_bytes;
-	rc = agt_core_new(&a->cfg.core, &env, NULL, &a->core);
+	a->quota = quota_new(&cfg->limits.quotas, cfg->host);
+	rc = a->quota ? agt_core_new(&a->cfg.core, &env, NULL, &a->core) : -ENOMEM;
 	if (rc < 0) {
 		err_set(err, rc, "out of memory");
 		goto failed;
@@ -322,6 +328,7 @@ void agent_free(struct agent *a)
 	fabric_xport_free(a->x); /* ends every connection and read */
 	dataloop_free(a->loop);  /* runs the handles' last callbacks */
 	agt_core_free(a->core);
+	quota_free(a->quota);
 	if (a->spare_fd >= 0)
 		close(a->spare_fd);
 	pthread_mutex_destroy(&a->lock);

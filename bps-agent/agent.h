@@ -10,7 +10,7 @@
  *   trainer.c  socket, ring, control page          arena.c  shared memory
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
  *   tensor.c   what they declare and submit
- *   why.c      what it waits for, in words
+ *   why.c      what it waits for, in words         quota.c  who may use how much
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
  * once, checked, and nonsense closes its connection. */
@@ -23,6 +23,7 @@
 
 #include "bps-agent/arena.h"
 #include "bps-agent/core.h"
+#include "bps-agent/quota.h"
 #include "common/dataloop.h"
 #include "common/fabric.h"
 #include "common/local.h"
@@ -32,8 +33,7 @@
 
 /* What may change while it runs. */
 struct agent_limits {
-	uint32_t max_trainers;
-	uint64_t max_bytes;  /* shared memory in all */
+	struct quota_limits quotas;
 	size_t window_bytes; /* see struct agt_config */
 };
 
@@ -42,6 +42,7 @@ struct agent_config {
 	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	uint32_t spin_us;
 	struct agent_limits limits;
+	const char *host;       /* this machine, for messages */
 	uint32_t max_tensors;   /* per trainer */
 	struct agt_config core; /* its window is that of the limits */
 	const char *scheduler;  /* its address, for messages */
@@ -82,6 +83,7 @@ struct trainer {
 	uv_timer_t greeting; /* GREETING ends by itself */
 	pid_t pid;
 	uid_t uid;
+	struct quota_account *user;
 	uint32_t asked_rank;   /* CTL_NO_ID: any */
 	bool has_rank;         /* rank is that of the last JOIN's answer */
 	uint32_t rank, worker; /* worker: index among the job's local ranks, when RUNNING */
@@ -130,7 +132,8 @@ struct job {
 	struct agent *agent;
 	enum job_state state;
 	char name[CTL_JOB_NAME_MAX + 1];
-	uid_t uid;
+	uid_t uid; /* whose it is on this machine */
+	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
 	bool is_local;            /* no server takes part */
 	uint32_t n_tensors;       /* planned here, when there is only one member */
@@ -182,8 +185,10 @@ struct agent {
 	struct known_server *servers; /* to see what has changed */
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
-	pthread_mutex_t lock; /* of figures, which the control thread reads */
+	struct quota *quota;
+	pthread_mutex_t lock; /* of figures and quota_view, which the control thread reads */
 	struct agent_figures figures;
+	struct quota_view quota_view;
 };
 
 /* ---- agent.c: for the control thread ---- */
@@ -204,6 +209,8 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
 int agent_set_limits(struct agent *a, const struct agent_limits *limits);
 /* Figures of a moment ago. Thread: any. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
+/* Who uses how much, of a moment ago. Thread: any. */
+void agent_quotas(struct agent *a, struct quota_view *ret);
 
 /* ---- trainer.c: this and what follows for the data thread ---- */
 /* Somebody is at the listening socket. */

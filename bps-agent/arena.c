@@ -87,19 +87,23 @@ size_t arena_round(size_t n_bytes)
 static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,
 	struct err_text *err)
 {
+	unsigned n_fds = kind != ARENA_PRIVATE;
 	struct arena *a = calloc(1, sizeof(*a));
 	void *mem = NULL;
 	int fd = -1, rc;
 
 	if (!a)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
-	/* A descriptor without write access would not do: its holder may open the file anew. */
-	rc = arena_memfd("bps-arena", bytes, kind == ARENA_OUTPUT ? F_SEAL_FUTURE_WRITE : 0,
-		set->progress, set->progress_ctx, &fd, &mem, err);
+	rc = set->admit ? set->admit(set->admit_ctx, bytes, n_fds, err) : 0;
 	if (rc < 0) {
 		free(a);
 		return rc;
 	}
+	/* A descriptor without write access would not do: its holder may open the file anew. */
+	rc = arena_memfd("bps-arena", bytes, kind == ARENA_OUTPUT ? F_SEAL_FUTURE_WRITE : 0,
+		set->progress, set->progress_ctx, &fd, &mem, err);
+	if (rc < 0)
+		goto refused;
 	*a = (struct arena){.kind = kind, .fd = fd, .mem = mem, .bytes = bytes};
 	if (kind == ARENA_PRIVATE) {
 		close(fd);
@@ -111,8 +115,7 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 		munmap(mem, bytes);
 		if (a->fd >= 0)
 			close(a->fd);
-		free(a);
-		return rc;
+		goto refused;
 	}
 	a->id = set->next_id++;
 	a->next = set->head;
@@ -120,6 +123,11 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 	set->bytes += bytes;
 	*ret = a;
 	return 0;
+refused:
+	if (set->release)
+		set->release(set->admit_ctx, bytes, n_fds);
+	free(a);
+	return rc;
 }
 
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
@@ -135,7 +143,8 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		bytes = prefer ? prefer->bytes * 2 : ARENA_FIRST;
 		if (bytes > ARENA_LARGEST)
 			bytes = ARENA_LARGEST;
-		if (bytes < need)
+		/* Near its quota no more than is asked for. */
+		if (bytes < need || (set->room && bytes > set->room(set->admit_ctx) / 4))
 			bytes = (need + PAGE - 1) / PAGE * PAGE;
 		rc = arena_new(set, kind, bytes, &a, err);
 		if (rc < 0)
@@ -158,6 +167,8 @@ void arena_set_fini(struct arena_set *set)
 		munmap(a->mem, a->bytes);
 		if (a->fd >= 0)
 			close(a->fd);
+		if (set->release)
+			set->release(set->admit_ctx, a->bytes, a->fd >= 0);
 		free(a);
 	}
 	set->bytes = 0;

@@ -34,6 +34,12 @@ struct arena_set {
 	void (*progress)(
 		void *ctx); /* called now and then while much memory is being made; NULL is allowed */
 	void *progress_ctx;
+	/* May that much more be made, with that many descriptors kept open? Errors: with a
+	 * sentence. release: it is gone, or was not made. NULL: all may be made. */
+	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
+	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
+	size_t (*room)(void *ctx); /* bytes that admit would take */
+	void *admit_ctx;
 	struct arena *head;
 	uint32_t next_id;
 	size_t bytes; /* of all */
@@ -42,7 +48,7 @@ struct arena_set {
 /* Zero-filled memory for n_bytes, 64-byte aligned (a page for a page and more). prefer: the
  * caller's last arena of this kind, or NULL; a new one is made when it is full. *ret_arena is where
  * it lies, *ret the memory.
- * Errors: -ENOMEM, -errno with a sentence. */
+ * Errors: -ENOMEM, -errno, those of set->admit; with a sentence. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Bytes that a request takes of an arena. */

@@ -52,6 +52,7 @@ static void job_free(struct job *job)
 	arena_set_fini(&job->arenas);
 	tensor_free_all(job);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
+	quota_put(job->quota);
 	free(job->ranks);
 	free(job->by_worker);
 	free(job);
@@ -146,12 +147,43 @@ static void beat(void *ctx)
 	dataloop_beat(ctx);
 }
 
-static struct job *job_new(struct agent *a, uid_t uid, const struct local_hello *h)
+static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
+{
+	struct job *job = ctx;
+	int rc = quota_take(job->quota, QUOTA_MEMORY, bytes, err);
+
+	if (rc < 0)
+		return rc;
+	rc = quota_take(job->quota, QUOTA_DESCRIPTORS, n_fds, err);
+	if (rc < 0)
+		quota_give(job->quota, QUOTA_MEMORY, bytes);
+	return rc;
+}
+
+static void release_memory(void *ctx, size_t bytes, unsigned n_fds)
+{
+	struct job *job = ctx;
+
+	quota_give(job->quota, QUOTA_MEMORY, bytes);
+	quota_give(job->quota, QUOTA_DESCRIPTORS, n_fds);
+}
+
+static size_t memory_room(void *ctx)
+{
+	return quota_room(((struct job *)ctx)->quota, QUOTA_MEMORY);
+}
+
+static struct job *job_new(
+	struct agent *a, struct quota_account *user, uid_t uid, const struct local_hello *h)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
-	if (!job)
+	if (job)
+		job->quota = quota_job(user, h->job);
+	if (!job || !job->quota) {
+		free(job);
 		return NULL;
+	}
 	snprintf(job->name, sizeof(job->name), "%s", h->job);
 	job->agent = a;
 	job->uid = uid;
@@ -161,6 +193,10 @@ static struct job *job_new(struct agent *a, uid_t uid, const struct local_hello 
 	job->arenas.x = a->x;
 	job->arenas.progress = beat;
 	job->arenas.progress_ctx = a->loop;
+	job->arenas.admit = admit_memory;
+	job->arenas.release = release_memory;
+	job->arenas.room = memory_room;
+	job->arenas.admit_ctx = job;
 	TAILQ_INIT(&job->trainers);
 	TAILQ_INIT(&job->tensors);
 	TAILQ_INSERT_TAIL(&a->jobs, job, link);
@@ -181,7 +217,7 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 			CTL_WORKERS_MAX, h->job, (int)h->rank, h->size);
 	job = job_forming(a, t->uid, h->job);
 	if (!job)
-		job = job_new(a, t->uid, h);
+		job = job_new(a, t->user, t->uid, h);
 	if (!job)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	if (job->size != h->size || job->flags != h->flags)

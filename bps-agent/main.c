@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/quota_report.h"
+#include "common/fds.h"
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
@@ -26,8 +28,9 @@
 struct opts {
 	struct node_opts node;
 	const char *socket, *group;
-	int64_t max_trainers, max_tensors;
-	uint64_t window_bytes, max_bytes;
+	int64_t max_trainers, max_tensors, user_trainers, user_tensors, job_tensors;
+	int64_t user_descriptors, user_requests;
+	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
 };
 
 static const struct setting rows[] = {
@@ -43,10 +46,25 @@ static const struct setting rows[] = {
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
 	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0", .is_live = true,
 		.help = "shared memory for tensors in all; 0: half of the machine's"},
-	{"max-trainers", SET_INT, SETTING_AT(struct opts, max_trainers), .def = "64", .min = 1,
+	{"user-memory", SET_SIZE, SETTING_AT(struct opts, user_bytes), .def = "0", .is_live = true,
+		.help = "of it for one user; 0: half"},
+	{"job-memory", SET_SIZE, SETTING_AT(struct opts, job_bytes), .def = "0", .is_live = true,
+		.help = "of it for one job; 0: as user-memory"},
+	{"max-trainers", SET_INT, SETTING_AT(struct opts, max_trainers), .def = "256", .min = 1,
 		.max = 4096, .is_live = true, .help = "trainers connected at a time"},
+	{"user-trainers", SET_INT, SETTING_AT(struct opts, user_trainers), .def = "64", .min = 1,
+		.max = 4096, .is_live = true, .help = "of them of one user"},
 	{"max-tensors", SET_INT, SETTING_AT(struct opts, max_tensors), .def = "16384", .min = 16,
 		.max = 1 << 20, .help = "tensors that one trainer may declare"},
+	{"job-tensors", SET_INT, SETTING_AT(struct opts, job_tensors), .def = "100000", .min = 16,
+		.max = 1 << 24, .is_live = true, .help = "tensors of one job on this machine"},
+	{"user-tensors", SET_INT, SETTING_AT(struct opts, user_tensors), .def = "100000", .min = 16,
+		.max = 1 << 24, .is_live = true,
+		.help = "tensors of one user's jobs on this machine"},
+	{"user-descriptors", SET_INT, SETTING_AT(struct opts, user_descriptors), .def = "0",
+		.max = 1 << 20, .is_live = true,
+		.help = "descriptors kept open for one user; 0: a quarter of what the system "
+			"allows"},
 };
 static const struct settings_spec spec = {.program = "bps-agent",
 	.about = "takes tensors from the trainers of this machine and has them summed",
@@ -73,13 +91,26 @@ static void post(struct app *app, enum agent_event event, struct member_msg *m)
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 }
 
+/* Zeros are resolved here: what is left of them means no limit. */
 static struct agent_limits limits_of(const struct opts *o)
 {
 	uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+	uint64_t all = o->max_bytes ? o->max_bytes : half;
+	uint64_t user = o->user_bytes ? o->user_bytes : all / 2;
+	struct agent_limits l = {.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX};
+	struct quota_limits *q = &l.quotas;
 
-	return (struct agent_limits){.max_trainers = (uint32_t)o->max_trainers,
-		.max_bytes = o->max_bytes ? o->max_bytes : half,
-		.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX};
+	q->requests_per_s = (uint32_t)o->user_requests;
+	q->of[QUOTA_MACHINE][QUOTA_TRAINERS] = (uint64_t)o->max_trainers;
+	q->of[QUOTA_USER][QUOTA_TRAINERS] = (uint64_t)o->user_trainers;
+	q->of[QUOTA_MACHINE][QUOTA_MEMORY] = all;
+	q->of[QUOTA_USER][QUOTA_MEMORY] = user;
+	q->of[QUOTA_JOB][QUOTA_MEMORY] = o->job_bytes ? o->job_bytes : user;
+	q->of[QUOTA_USER][QUOTA_TENSORS] = (uint64_t)o->user_tensors;
+	q->of[QUOTA_JOB][QUOTA_TENSORS] = (uint64_t)o->job_tensors;
+	q->of[QUOTA_USER][QUOTA_DESCRIPTORS] =
+		o->user_descriptors ? (uint64_t)o->user_descriptors : fds_limit() / 4;
+	return l;
 }
 
 static void member_up(void *ctx, uint32_t id)
@@ -90,6 +121,7 @@ static void member_up(void *ctx, uint32_t id)
 		.listen_fd = app->listen_fd,
 		.spin_us = (uint32_t)o->node.spin_us,
 		.limits = limits_of(o),
+		.host = app->node.host,
 		.max_tensors = (uint32_t)o->max_tensors,
 		.scheduler = app->scheduler,
 		.core = {.retry_ns = UINT64_C(2000000000), .again_ns = UINT64_C(2000000)}};
@@ -172,10 +204,18 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	return node_probe(&app->node, probe, f.beat_ns, err);
 }
 
+static void quotas_of(struct app *app, struct quota_view *ret)
+{
+	memset(ret, 0, sizeof(*ret));
+	if (app->agent)
+		agent_quotas(app->agent, ret);
+}
+
 static void http_metrics(void *arg, struct evbuffer *out)
 {
 	struct app *app = arg;
 	struct agent_figures f = {0};
+	struct quota_view quotas;
 	struct fabric_stats net;
 
 	if (app->agent)
@@ -210,6 +250,8 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
 	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);
+	quotas_of(app, &quotas);
+	quota_metrics(&quotas, out);
 }
 
 static void http_status(void *arg, struct httpd_request *req)
@@ -217,6 +259,7 @@ static void http_status(void *arg, struct httpd_request *req)
 	struct app *app = arg;
 	json_t *root = node_status(&app->node, "agent");
 	struct agent_figures f = {0};
+	struct quota_view quotas;
 
 	if (app->agent)
 		agent_figures(app->agent, &f);
@@ -225,6 +268,8 @@ static void http_status(void *arg, struct httpd_request *req)
 			"jobs", (json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds,
 			"inflight_bytes", (json_int_t)f.core.inflight_bytes, "repushes",
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
+	quotas_of(app, &quotas);
+	json_object_set_new(root, "quotas", quota_json(&quotas));
 	httpd_answer(req, 200, root);
 }
 

@@ -173,27 +173,13 @@ static void tensor_submit_pending(struct tensor *tensor)
 	}
 }
 
-static int check_quota(
-	struct trainer *t, const struct local_decl *d, size_t bytes, struct err_text *err)
+/* A refusal, and of what. Returns rc. */
+static int refuse_decl(
+	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
 {
-	struct agent *a = t->agent;
-	uint64_t use = 0;
-	struct job *job;
-
-	TAILQ_FOREACH(job, &a->jobs, link)
-	use += job->arenas.bytes;
-	if (bytes > a->cfg.limits.max_bytes || use > a->cfg.limits.max_bytes - bytes)
-		return err_set(err, BPS_EQUOTA,
-			"tensor '%s' needs %zu bytes of shared memory; %llu of %llu are in use on "
-			"this machine (bps-agent's setting 'memory')",
-			d->name, bytes, (unsigned long long)use,
-			(unsigned long long)a->cfg.limits.max_bytes);
-	if (t->n_tensors >= a->cfg.max_tensors)
-		return err_set(err, BPS_EQUOTA,
-			"this worker has declared %u tensors, which is the limit (bps-agent's "
-			"setting 'max-tensors')",
-			t->n_tensors);
-	return 0;
+	return rc < 0 ? err_set(err, rc, "tensor '%s' x %llu: %s", d->name,
+				(unsigned long long)d->n_elems, why->s)
+		      : rc;
 }
 
 static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes,
@@ -268,6 +254,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	struct job *job = t->job;
 	size_t elem = dtype_bytes(d->dtype), bytes;
 	struct arena *in_arena, *known = t->input;
+	struct err_text why = {0};
 	struct tensor *tensor;
 	struct tensor_worker *tw;
 	int rc;
@@ -278,20 +265,30 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 			dtype_name(d->dtype), (unsigned long long)d->n_elems);
 	tensor = tensor_find(job, d->name);
 	rc = tensor ? declare_again(t, tensor, d, err) : 0;
-	if (rc == 0)
-		/* The outputs are the job's: the first worker that declares it brings them. */
-		rc = check_quota(t, d, tensor && tensor->out_arena ? bytes : 3 * bytes, err);
 	if (rc < 0)
 		return rc;
-	if (!tensor && !(tensor = tensor_new(job, d)))
+	if (t->n_tensors >= t->agent->cfg.max_tensors)
+		return err_set(err, BPS_EQUOTA,
+			"tensor '%s': this worker has declared %u of %u tensors on %s; see "
+			"bps-agent's --max-tensors",
+			d->name, t->n_tensors, t->agent->cfg.max_tensors, t->agent->cfg.host);
+	if (!tensor) {
+		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);
+		if (rc < 0)
+			return refuse_decl(rc, d, &why, err);
+		tensor = tensor_new(job, d);
+	}
+	if (!tensor) {
+		quota_give(job->quota, QUOTA_TENSORS, 1);
 		return err_set(err, -ENOMEM, "the agent is out of memory");
+	}
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared)
 		return err_set(
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
-	rc = slots_alloc(t, tensor, bytes, &in_arena, err);
+	rc = slots_alloc(t, tensor, bytes, &in_arena, &why);
 	if (rc < 0)
-		return rc;
+		return refuse_decl(rc, d, &why, err);
 	tw->is_declared = true;
 	tw->index = t->n_tensors;
 	t->tensors[t->n_tensors++] = tensor;

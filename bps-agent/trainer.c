@@ -1,6 +1,8 @@
 /* One trainer: its socket, its control page, its ring. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -18,6 +20,8 @@
 #define GREETING_MS 5000
 /* Submissions taken from one ring before the others have their turn. */
 #define RING_BATCH 256
+/* Open because of one trainer, but for arenas: socket, eventfd, pidfd. */
+#define TRAINER_FDS 3
 
 static const struct {
 	const char *name;
@@ -95,6 +99,9 @@ static void free_if_closed(struct trainer *t)
 	if (t->pidfd >= 0)
 		close(t->pidfd);
 	close_socket(t->agent, t->sock);
+	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
+	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
+	quota_put(t->user);
 	free(t->tensors);
 	free(t);
 }
@@ -129,6 +136,7 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 	trainer_set_state(t, TRAINER_GONE);
 	TAILQ_REMOVE(&t->agent->trainers, t, link);
 	t->agent->n_trainers--;
+	quota_give(t->user, QUOTA_TRAINERS, 1);
 	t->n_handles++; /* keep it until all are on their way */
 	close_handle((uv_handle_t *)&t->sock_poll);
 	close_handle((uv_handle_t *)&t->efd_poll);
@@ -224,9 +232,14 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	if (!t->tensors || t->efd < 0)
 		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
 	t->control_bytes = local_control_bytes(t->agent->sq_entries, n);
-	rc = arena_memfd("bps-control", t->control_bytes, 0, NULL, NULL, ret_fd, &mem, err);
+	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
 	if (rc < 0)
 		return rc;
+	rc = arena_memfd("bps-control", t->control_bytes, 0, NULL, NULL, ret_fd, &mem, err);
+	if (rc < 0) {
+		quota_give(t->user, QUOTA_MEMORY, t->control_bytes);
+		return rc;
+	}
 	t->control = mem;
 	local_control_init(t->control, t->agent->sq_entries, n);
 	return 0;
@@ -375,11 +388,68 @@ static void turn_away(struct agent *a)
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+static int admit(struct quota_account *user, struct err_text *err)
+{
+	int rc = quota_take(user, QUOTA_TRAINERS, 1, err);
+
+	if (rc < 0)
+		return rc;
+	rc = quota_take(user, QUOTA_DESCRIPTORS, TRAINER_FDS, err);
+	if (rc < 0)
+		quota_give(user, QUOTA_TRAINERS, 1);
+	return rc;
+}
+
+/* ---- names of users ---- */
+
+struct naming {
+	uv_work_t work;
+	struct agent *agent;
+	uid_t uid;
+	char name[QUOTA_NAME_BYTES];
+};
+
+static void look_up(uv_work_t *w)
+{
+	struct naming *n = w->data;
+	struct passwd pw, *found = NULL;
+	char buf[4096];
+
+	if (getpwuid_r(n->uid, &pw, buf, sizeof(buf), &found) == 0 && found)
+		snprintf(n->name, sizeof(n->name), "%s", pw.pw_name);
+}
+
+static void named(uv_work_t *w, int status)
+{
+	struct naming *n = w->data;
+	struct quota_account *user = status == 0 ? quota_user(n->agent->quota, n->uid) : NULL;
+
+	if (user)
+		quota_set_name(user, n->name);
+	quota_put(user);
+	free(n);
+}
+
+/* The user database may be a network away: another thread asks it, once for each user. */
+static void name_user(struct agent *a, struct quota_account *user, uid_t uid)
+{
+	struct naming *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));
+
+	if (!n)
+		return;
+	n->work.data = n;
+	n->agent = a;
+	n->uid = uid;
+	if (uv_queue_work(dataloop_uv(a->loop), &n->work, look_up, named) < 0)
+		free(n);
+}
+
 void trainer_accept(struct agent *a)
 {
 	int sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
+	struct quota_account *user = NULL;
 	struct err_text err;
 	struct trainer *t;
 
@@ -392,21 +462,24 @@ void trainer_accept(struct agent *a)
 			log_rated(LOG_WARN, "cannot accept a trainer: %s", strerror(errno));
 		return;
 	}
-	if (a->n_trainers >= a->cfg.limits.max_trainers) {
-		err_set(&err, 0,
-			"this bps-agent serves %u trainers already (limit %u); raise max-trainers",
-			a->n_trainers, a->cfg.limits.max_trainers);
-		refuse(a, sock, err.s);
-		return;
-	}
 	t = calloc(1, sizeof(*t));
-	if (!t || getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0) {
+	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
+		user = quota_user(a->quota, cred.uid);
+	if (!user) {
 		log_rated(LOG_WARN, "cannot take a trainer: out of memory or no credentials");
 		free(t);
 		close(sock);
 		return;
 	}
+	name_user(a, user, cred.uid);
+	if (admit(user, &err) < 0) {
+		refuse(a, sock, err.s);
+		quota_put(user);
+		free(t);
+		return;
+	}
 	*t = (struct trainer){.agent = a,
+		.user = user,
 		.sock = sock,
 		.efd = -1,
 		.pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0),

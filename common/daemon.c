@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/fds.h"
 #include "common/log.h"
 #include "common/notify.h"
 
@@ -172,6 +173,7 @@ int daemon_init(
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);
+	fds_raise();
 	rc = key_load(&d->key, opts->key_file, err);
 	if (rc < 0)
 		return rc;

@@ -104,7 +104,7 @@ class Daemon:
 
 
 class Worker:
-    def __init__(self, cluster, agent, function, args, rank, size, job, env):
+    def __init__(self, cluster, agent, function, args, rank, size, job, env, uid=None):
         self.rank = rank
         self.out = tempfile.TemporaryFile(dir=cluster.dir)
         self.result_file = cluster.dir / f"result-{job}-{rank}-{time.monotonic_ns()}"
@@ -126,7 +126,9 @@ class Worker:
             full["ASAN_OPTIONS"] = "detect_leaks=0"
         full.update(env)
         command = [sys.executable, str(HERE / "worker.py"), function, json.dumps(args), str(self.result_file)]
-        self.process = subprocess.Popen(command, stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL, env=full)
+        self.process = subprocess.Popen(
+            command, stdout=self.out, stderr=self.out, stdin=subprocess.DEVNULL, env=full, user=uid
+        )
 
     def text(self):
         self.out.seek(0)
@@ -202,14 +204,20 @@ class Cluster:
         self.agents.append(d)
         return d
 
-    def start_job(self, function, workers, args=None, job=None, env=None, placement=None):
-        """Start `workers` processes, spread evenly over the agents (placement: agent index per rank)."""
+    def open_to_all(self):
+        """Let every user of this machine connect to the agents, and write results."""
+        self.dir.chmod(0o777)
+        for a in self.agents:
+            a.socket.chmod(0o666)
+
+    def start_job(self, function, workers, args=None, job=None, env=None, placement=None, uid=None):
+        """Start `workers` processes, spread evenly over the agents (placement: agent index per rank), of that user."""
         self.n_jobs += 1
         job = job or f"job{self.n_jobs}"
         if placement is None:
             placement = [r * len(self.agents) // workers for r in range(workers)]
         started = [
-            Worker(self, self.agents[a], function, args or {}, r, workers, job, env or {})
+            Worker(self, self.agents[a], function, args or {}, r, workers, job, env or {}, uid)
             for r, a in enumerate(placement)
         ]
         self.workers += started

@@ -77,5 +77,6 @@ def test_ten_thousand_tensors_are_in_flight_at_once(cluster):
 
 
 def test_workers_of_a_machine_share_the_quota_of_the_outputs(cluster):
-    c = cluster(agents=1, servers=0, agent_args=["--memory", "44MiB"])  # an input each, two outputs for both
+    c = cluster(agents=1, servers=0, agent_args=["--memory", "47MiB", "--user-memory", "47MiB"])
+    # an input each, two outputs for both, and a control page each
     c.run("rounds", 2, {"n_elems": 10 << 17, "n_rounds": 2})

@@ -1,0 +1,382 @@
+#include "bps-agent/quota.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+
+#define NS_PER_S UINT64_C(1000000000)
+/* What a user may ask at once, in seconds of its rate. */
+#define BURST_S 2
+/* A connection is hopeless when that many seconds' worth of its user's rate came in a row with never
+ * a pause: far more than the largest job declares. */
+#define HOPELESS_S 4
+/* Accounts of users who have nothing. */
+#define IDLE_MAX 256
+
+static const struct {
+	const char *name, *noun;
+	bool is_bytes;
+	const char *settings[QUOTA_SCOPES];
+} kinds[QUOTA_KINDS] = {
+	[QUOTA_TRAINERS] = {"trainers", "trainer connections", false,
+		{"max-trainers", "user-trainers", NULL}},
+	[QUOTA_MEMORY] = {"memory", "shared memory", true, {"memory", "user-memory", "job-memory"}},
+	[QUOTA_TENSORS] = {"tensors", "tensors", false, {NULL, "user-tensors", "job-tensors"}},
+	[QUOTA_DESCRIPTORS] = {"descriptors", "descriptors", false,
+		{NULL, "user-descriptors", NULL}},
+};
+static const char *const scopes[QUOTA_SCOPES] = {"machine", "user", "job"};
+
+struct quota_account {
+	TAILQ_ENTRY(quota_account) link;
+	struct quota *quota;
+	struct quota_account *above; /* NULL: the machine's */
+	enum quota_scope scope;
+	uid_t uid;
+	char name[QUOTA_NAME_BYTES]; /* of the user or job */
+	uint32_t n_refs;
+	bool is_named;
+	uint64_t used[QUOTA_KINDS], refused, slowed;
+	uint64_t served_ns; /* when all requests so far would be served at the rate */
+};
+
+struct quota {
+	struct quota_limits limits;
+	char host[QUOTA_NAME_BYTES];
+	struct quota_account machine;
+	TAILQ_HEAD(, quota_account) accounts; /* but the machine's */
+	uint32_t n_idle;                      /* of them, without references */
+	uint64_t refused[QUOTA_SCOPES][QUOTA_KINDS], slowed, hopeless;
+};
+
+const char *quota_kind_name(enum quota_kind kind)
+{
+	return kinds[kind].name;
+}
+
+const char *quota_scope_name(enum quota_scope scope)
+{
+	return scopes[scope];
+}
+
+const char *quota_setting(enum quota_scope scope, enum quota_kind kind)
+{
+	return kinds[kind].settings[scope];
+}
+
+void quota_bytes_text(uint64_t bytes, char ret[static 32])
+{
+	static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+	double v = (double)bytes / 1024;
+	unsigned i = 0;
+
+	if (bytes < 1024) {
+		snprintf(ret, 32, "%u bytes", (unsigned)bytes);
+		return;
+	}
+	while (v >= 1024 && i < 3) {
+		v /= 1024;
+		i++;
+	}
+	snprintf(ret, 32, "%.*f %s", v < 10 ? 2 : 1, v, units[i]);
+}
+
+/* ---- life ---- */
+
+struct quota *quota_new(const struct quota_limits *limits, const char *host)
+{
+	struct quota *q = calloc(1, sizeof(*q));
+
+	if (!q)
+		return NULL;
+	q->limits = *limits;
+	snprintf(q->host, sizeof(q->host), "%s", host);
+	q->machine = (struct quota_account){.quota = q, .scope = QUOTA_MACHINE, .n_refs = 1};
+	TAILQ_INIT(&q->accounts);
+	return q;
+}
+
+void quota_free(struct quota *q)
+{
+	struct quota_account *a;
+
+	if (!q)
+		return;
+	while ((a = TAILQ_FIRST(&q->accounts))) {
+		assert(a->scope == QUOTA_USER && a->n_refs == 0);
+		TAILQ_REMOVE(&q->accounts, a, link);
+		free(a);
+	}
+	free(q);
+}
+
+void quota_set_limits(struct quota *q, const struct quota_limits *limits)
+{
+	q->limits = *limits;
+}
+
+static struct quota_account *account_new(
+	struct quota_account *above, enum quota_scope scope, uid_t uid, const char *name)
+{
+	struct quota_account *a = calloc(1, sizeof(*a));
+
+	if (!a)
+		return NULL;
+	*a = (struct quota_account){
+		.quota = above->quota, .above = above, .scope = scope, .uid = uid, .n_refs = 1};
+	snprintf(a->name, sizeof(a->name), "%s", name);
+	above->n_refs++;
+	TAILQ_INSERT_TAIL(&above->quota->accounts, a, link);
+	return a;
+}
+
+struct quota_account *quota_user(struct quota *q, uid_t uid)
+{
+	struct quota_account *a;
+
+	TAILQ_FOREACH(a, &q->accounts, link)
+	{
+		if (a->scope == QUOTA_USER && a->uid == uid) {
+			q->n_idle -= a->n_refs == 0;
+			a->n_refs++;
+			return a;
+		}
+	}
+	return account_new(&q->machine, QUOTA_USER, uid, "");
+}
+
+struct quota_account *quota_job(struct quota_account *user, const char *name)
+{
+	return account_new(user, QUOTA_JOB, user->uid, name);
+}
+
+static void drop_oldest_idle(struct quota *q)
+{
+	struct quota_account *a;
+
+	TAILQ_FOREACH(a, &q->accounts, link)
+	if (a->n_refs == 0)
+		break;
+	TAILQ_REMOVE(&q->accounts, a, link);
+	q->n_idle--;
+	free(a);
+}
+
+static void user_put(struct quota_account *user)
+{
+	struct quota *q = user->quota;
+
+	if (--user->n_refs > 0)
+		return;
+	if (++q->n_idle > IDLE_MAX)
+		drop_oldest_idle(q);
+}
+
+void quota_put(struct quota_account *a)
+{
+	struct quota_account *user;
+
+	if (!a)
+		return;
+	if (a->scope == QUOTA_USER) {
+		user_put(a);
+		return;
+	}
+	if (--a->n_refs > 0)
+		return;
+	user = a->above;
+	for (unsigned k = 0; k < QUOTA_KINDS; k++)
+		quota_give(a, (enum quota_kind)k, a->used[k]);
+	TAILQ_REMOVE(&a->quota->accounts, a, link);
+	free(a);
+	user_put(user);
+}
+
+void quota_set_name(struct quota_account *user, const char *name)
+{
+	snprintf(user->name, sizeof(user->name), "%s", name);
+	user->is_named = true;
+}
+
+bool quota_is_named(struct quota_account *user)
+{
+	bool was = user->is_named;
+
+	user->is_named = true;
+	return was;
+}
+
+/* ---- amounts ---- */
+
+static uint64_t limit_of(const struct quota_account *a, enum quota_kind kind)
+{
+	return a->quota->limits.of[a->scope][kind];
+}
+
+static void put_user(const struct quota_account *a, char *ret, size_t room)
+{
+	if (*a->name)
+		snprintf(ret, room, "user %s (uid %u)", a->name, (unsigned)a->uid);
+	else
+		snprintf(ret, room, "the user with uid %u", (unsigned)a->uid);
+}
+
+static void put_whose(const struct quota_account *a, char *ret, size_t room)
+{
+	char user[QUOTA_NAME_BYTES + 32];
+
+	if (a->scope == QUOTA_MACHINE) {
+		snprintf(ret, room, "all users together have");
+		return;
+	}
+	put_user(a->scope == QUOTA_JOB ? a->above : a, user, sizeof(user));
+	if (a->scope == QUOTA_JOB)
+		snprintf(ret, room, "job '%s' of %s has", a->name, user);
+	else
+		snprintf(ret, room, "%s has", user);
+}
+
+static void put_amount(enum quota_kind kind, uint64_t n, char ret[static 32])
+{
+	if (kinds[kind].is_bytes)
+		quota_bytes_text(n, ret);
+	else
+		snprintf(ret, 32, "%llu", (unsigned long long)n);
+}
+
+static int refuse(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)
+{
+	char whose[2 * QUOTA_NAME_BYTES + 64], used[32], limit[32], more[32];
+
+	a->refused++;
+	a->quota->refused[a->scope][kind]++;
+	put_whose(a, whose, sizeof(whose));
+	put_amount(kind, a->used[kind], used);
+	put_amount(kind, limit_of(a, kind), limit);
+	put_amount(kind, n, more);
+	return err_set(err, BPS_EQUOTA, "%s %s of %s %s on %s%s%s%s; see bps-agent's --%s", whose,
+		used, limit, kinds[kind].noun, a->quota->host, n > 1 ? ", and " : "",
+		n > 1 ? more : "", n > 1 ? " more is asked for" : "",
+		kinds[kind].settings[a->scope]);
+}
+
+int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err)
+{
+	for (struct quota_account *x = a; x; x = x->above) {
+		uint64_t limit = limit_of(x, kind);
+
+		if (limit && (n > limit || x->used[kind] > limit - n))
+			return refuse(x, kind, n, err);
+	}
+	for (struct quota_account *x = a; x; x = x->above)
+		x->used[kind] += n;
+	return 0;
+}
+
+void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n)
+{
+	for (; a; a = a->above) {
+		assert(a->used[kind] >= n);
+		a->used[kind] -= n;
+	}
+}
+
+uint64_t quota_used(const struct quota_account *a, enum quota_kind kind)
+{
+	return a->used[kind];
+}
+
+uint64_t quota_room(const struct quota_account *a, enum quota_kind kind)
+{
+	uint64_t room = UINT64_MAX;
+
+	for (; a; a = a->above) {
+		uint64_t limit = limit_of(a, kind);
+		uint64_t left = limit > a->used[kind] ? limit - a->used[kind] : 0;
+
+		if (limit && left < room)
+			room = left;
+	}
+	return room;
+}
+
+/* ---- requests ---- */
+
+static int hopeless(struct quota_account *user, const struct quota_pace *pace, struct err_text *err)
+{
+	char whose[QUOTA_NAME_BYTES + 32];
+
+	user->quota->hopeless++;
+	put_user(user, whose, sizeof(whose));
+	return err_set(err, BPS_EQUOTA,
+		"%s asks more than %u times a second on %s, %u times in a row without a pause; see "
+		"bps-agent's --user-requests",
+		whose, user->quota->limits.requests_per_s, user->quota->host, pace->n_slowed);
+}
+
+int64_t quota_request(
+	struct quota_account *user, struct quota_pace *pace, uint64_t now_ns, struct err_text *err)
+{
+	uint64_t rate = user->quota->limits.requests_per_s, due;
+
+	if (!rate)
+		return 0;
+	if (user->served_ns < now_ns)
+		user->served_ns = now_ns;
+	due = user->served_ns + NS_PER_S / rate;
+	if (due - now_ns <= BURST_S * NS_PER_S) {
+		user->served_ns = due;
+		pace->n_slowed = 0;
+		return 0;
+	}
+	if (++pace->n_slowed > HOPELESS_S * rate)
+		return hopeless(user, pace, err);
+	user->served_ns = due;
+	user->slowed++;
+	user->quota->slowed++;
+	return (int64_t)(due - now_ns - BURST_S * NS_PER_S);
+}
+
+/* ---- view ---- */
+
+static void view_row(const struct quota_account *a, struct quota_view *v)
+{
+	const struct quota_account *user = a->scope == QUOTA_JOB ? a->above : a;
+	struct quota_row *row;
+
+	for (unsigned k = 0; k < QUOTA_KINDS; k++) {
+		uint64_t limit = limit_of(a, (enum quota_kind)k);
+		double share = limit ? (double)a->used[k] / (double)limit : 0;
+
+		if (share > v->fullest[a->scope][k])
+			v->fullest[a->scope][k] = share;
+	}
+	if (v->n_rows == QUOTA_VIEW_MAX) {
+		v->n_left_out++;
+		return;
+	}
+	row = &v->rows[v->n_rows++];
+	*row = (struct quota_row){
+		.scope = a->scope, .uid = a->uid, .refused = a->refused, .slowed = a->slowed};
+	memcpy(row->used, a->used, sizeof(row->used));
+	memcpy(row->user, user->name, sizeof(row->user));
+	if (a->scope == QUOTA_JOB)
+		memcpy(row->job, a->name, sizeof(row->job));
+}
+
+void quota_view(const struct quota *q, struct quota_view *ret)
+{
+	const struct quota_account *a;
+
+	memset(ret, 0, sizeof(*ret));
+	ret->limits = q->limits;
+	memcpy(ret->refused, q->refused, sizeof(ret->refused));
+	ret->slowed = q->slowed;
+	ret->hopeless = q->hopeless;
+	view_row(&q->machine, ret);
+	TAILQ_FOREACH(a, &q->accounts, link)
+	if (a->n_refs > 0)
+		view_row(a, ret);
+}

@@ -1,0 +1,94 @@
+#include "bps-agent/quota_report.h"
+
+#include <stdio.h>
+
+#include "common/metrics.h"
+
+/* One sample for each limit that there is. */
+static void samples(struct evbuffer *out, const char *name, const struct quota_view *v,
+	double (*value)(const struct quota_view *v, unsigned scope, unsigned kind))
+{
+	for (unsigned s = 0; s < QUOTA_SCOPES; s++) {
+		for (unsigned k = 0; k < QUOTA_KINDS; k++) {
+			const char *setting =
+				quota_setting((enum quota_scope)s, (enum quota_kind)k);
+
+			if (setting)
+				metric_value(out, name, value(v, s, k), "quota", setting, NULL);
+		}
+	}
+}
+
+static double fullest(const struct quota_view *v, unsigned scope, unsigned kind)
+{
+	return v->fullest[scope][kind];
+}
+
+static double refused(const struct quota_view *v, unsigned scope, unsigned kind)
+{
+	return (double)v->refused[scope][kind];
+}
+
+void quota_metrics(const struct quota_view *v, struct evbuffer *out)
+{
+	metric_begin(out, "bps_agent_quota_used_ratio", "gauge",
+		"largest share of its limit that a job, a user or the machine has");
+	samples(out, "bps_agent_quota_used_ratio", v, fullest);
+	metric_begin(out, "bps_agent_quota_refused_total", "counter", "what went over a limit");
+	samples(out, "bps_agent_quota_refused_total", v, refused);
+	metric_value(out, "bps_agent_quota_refused_total", (double)v->hopeless, "quota",
+		"user-requests", NULL);
+	metric_one(out, "bps_agent_requests_slowed_total", "counter",
+		"requests of trainers that had to wait for their user's rate", (double)v->slowed);
+}
+
+/* Names come from anywhere: what is not ASCII must not spoil the document. */
+static json_t *name_json(const char *name)
+{
+	char clean[QUOTA_NAME_BYTES];
+
+	snprintf(clean, sizeof(clean), "%s", name);
+	for (char *p = clean; *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	return json_string(clean);
+}
+
+static json_t *row_json(const struct quota_view *v, const struct quota_row *r)
+{
+	json_t *o = json_object();
+
+	if (r->scope != QUOTA_MACHINE) {
+		json_object_set_new(o, "uid", json_integer((json_int_t)r->uid));
+		json_object_set_new(o, "user", name_json(r->user));
+	}
+	if (r->scope == QUOTA_JOB)
+		json_object_set_new(o, "job", name_json(r->job));
+	for (unsigned k = 0; k < QUOTA_KINDS; k++) {
+		uint64_t limit = v->limits.of[r->scope][k];
+
+		json_object_set_new(o, quota_kind_name((enum quota_kind)k),
+			json_pack("{s:I, s:I}", "used", (json_int_t)r->used[k], "limit",
+				(json_int_t)limit));
+	}
+	json_object_set_new(o, "refused", json_integer((json_int_t)r->refused));
+	if (r->scope == QUOTA_USER)
+		json_object_set_new(o, "slowed", json_integer((json_int_t)r->slowed));
+	return o;
+}
+
+json_t *quota_json(const struct quota_view *v)
+{
+	json_t *o = json_object(), *lists[QUOTA_SCOPES];
+
+	for (unsigned s = 0; s < QUOTA_SCOPES; s++) {
+		lists[s] = json_array();
+		json_object_set_new(o, quota_scope_name((enum quota_scope)s), lists[s]);
+	}
+	for (uint32_t i = 0; i < v->n_rows; i++)
+		json_array_append_new(lists[v->rows[i].scope], row_json(v, &v->rows[i]));
+	json_object_set_new(o, "left_out", json_integer((json_int_t)v->n_left_out));
+	json_object_set_new(
+		o, "requests_per_s", json_integer((json_int_t)v->limits.requests_per_s));
+	return o;
+}

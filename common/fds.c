@@ -1,0 +1,28 @@
+#include "common/fds.h"
+
+#include <sys/resource.h>
+
+#define FDS_MAX ((rlim_t)1 << 20)
+
+uint64_t fds_limit(void)
+{
+	struct rlimit r = {.rlim_cur = 1024}; /* what POSIX systems have at least */
+
+	getrlimit(RLIMIT_NOFILE, &r);
+	return r.rlim_cur;
+}
+
+uint64_t fds_raise(void)
+{
+	struct rlimit r;
+	rlim_t want;
+
+	if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+		return fds_limit();
+	want = r.rlim_max < FDS_MAX ? r.rlim_max : FDS_MAX;
+	if (r.rlim_cur < want) {
+		r.rlim_cur = want;
+		setrlimit(RLIMIT_NOFILE, &r);
+	}
+	return fds_limit();
+}

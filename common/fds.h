@@ -1,0 +1,11 @@
+#ifndef BPS_COMMON_FDS_H
+#define BPS_COMMON_FDS_H
+/* How many descriptors this process may open. Any thread. */
+#include <stdint.h>
+
+/* Raise the soft limit to the hard one (1,048,576 at most), once at the start: the soft one is kept
+ * low for programs that use select(2), which none of ours do. Returns the limit that holds. */
+uint64_t fds_raise(void);
+/* The limit that holds. */
+uint64_t fds_limit(void);
+#endif

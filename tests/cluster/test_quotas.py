@@ -1,0 +1,184 @@
+"""Quotas of users and jobs on an agent: a user at the limit is told so, and others go on."""
+
+import pwd
+
+import pytest
+
+import bps
+from rawclient import ANY_RANK, F32, Raw
+
+ALICE, BOB = 1, 2  # users of every Debian
+CONTROL = 320 + 16384 * (16 + 64)  # bytes of a trainer's control page
+NAME = pwd.getpwuid(ALICE).pw_name
+
+
+def open_cluster(cluster, *agent_args, **kw):
+    c = cluster(agents=1, servers=0, agent_args=[*agent_args], **kw)
+    c.open_to_all()
+    return c
+
+
+def worker(c, uid, job, rank=0, size=1):
+    """A raw worker of a job that runs."""
+    t = Raw(c.agents[0], uid).open(job, rank, size)
+    code, text, *_ = t.job()
+    assert code == 0, text
+    return t
+
+
+def goes_on(c, uid, name="other"):
+    """A job of that user gets all that it asks for."""
+    t = worker(c, uid, name)
+    assert t.declare(("w", F32, 1000))[0][:2] == (0, "")
+    t.submit(0)
+    assert t.wait_round(0, 1) == (0, 1)
+    assert t.finish() == 0
+    t.close()
+
+
+def refusal(t):
+    code, text = t.welcome()
+    assert code == -bps.EQUOTA, (code, text)
+    assert t.is_dropped()
+    return text
+
+
+def account(c, scope, uid):
+    """What the agent's status says of a user, or of a user's only job; "" when it is not there."""
+    for row in c.agents[0].status()["quotas"][scope]:
+        if row["uid"] == uid:
+            return row
+    return {}
+
+
+def await_name(c):
+    c.wait_for("the user's name is known", lambda: account(c, "user", ALICE).get("user") == NAME)
+
+
+def await_use(c, kind, used, scope="user"):
+    c.wait_for(f"{used} {kind}", lambda: account(c, scope, ALICE).get(kind, {"used": 0})["used"] == used)
+
+
+def refused(c, setting):
+    for line in c.agents[0].get("/metrics").splitlines():
+        if line.startswith(f'bps_agent_quota_refused_total{{quota="{setting}"}}'):
+            return int(float(line.rsplit(" ", 1)[1]))
+    raise AssertionError(f"no metric for {setting}")
+
+
+def test_connections_of_one_user_are_limited_and_another_user_goes_on(cluster):
+    c = open_cluster(cluster, "--user-trainers", 3)
+    held = [Raw(c.agents[0], ALICE) for _ in range(3)]
+    await_use(c, "trainers", 3)
+    await_name(c)
+    more = Raw(c.agents[0], ALICE)
+    text = refusal(more)
+    assert text.startswith(f"user {NAME} (uid {ALICE}) has 3 of 3 trainer connections on agent-host0;"), text
+    assert "--user-trainers" in text
+    c.wait_for("it is counted", lambda: refused(c, "user-trainers") == 1)
+    goes_on(c, BOB)
+    held.pop().close()
+    await_use(c, "trainers", 2)
+    goes_on(c, ALICE)
+
+
+def test_all_connections_together_are_limited(cluster):
+    c = open_cluster(cluster, "--max-trainers", 3)
+    held = [Raw(c.agents[0], uid) for uid in (ALICE, BOB, ALICE)]
+    text = refusal(Raw(c.agents[0], BOB))
+    assert "all users together have 3 of 3" in text and "--max-trainers" in text, text
+    for t in held:
+        t.close()
+
+
+def test_descriptors_of_one_user_are_limited_and_another_user_goes_on(cluster):
+    c = open_cluster(cluster, "--user-descriptors", 8)  # three for a trainer
+    t = worker(c, ALICE, "a")
+    assert t.declare(("w", F32, 1000))[0][0] == 0  # two arenas
+    u = Raw(c.agents[0], ALICE)
+    await_use(c, "descriptors", 8)
+    assert account(c, "user", ALICE)["descriptors"]["limit"] == 8
+    text = refusal(Raw(c.agents[0], ALICE))
+    assert "has 8 of 8 descriptors" in text and "--user-descriptors" in text, text
+    code, text, _ = t.declare(("large", F32, 1 << 20))[0]
+    assert code == -bps.EQUOTA and "'large'" in text and "--user-descriptors" in text, text
+    goes_on(c, BOB)
+    u.close()
+
+
+def test_memory_of_one_user_is_limited_and_another_user_goes_on(cluster):
+    c = open_cluster(cluster, "--memory", "64MiB", "--user-memory", "32MiB")
+    one, two = worker(c, ALICE, "one"), worker(c, ALICE, "two")
+    await_name(c)
+    assert one.declare(("w", F32, 1 << 20))[0][0] == 0  # 4 MiB, three times
+    await_use(c, "memory", (12 << 20) + 2 * CONTROL)
+    assert two.declare(("w", F32, 1 << 20))[0][0] == 0
+    code, text, _ = two.declare(("x", F32, 1 << 20))[0]
+    assert code == -bps.EQUOTA, text
+    assert text.startswith(f"tensor 'x' x 1048576: user {NAME} (uid {ALICE}) has 2") and "of 32.0 MiB" in text, text
+    assert "--user-memory" in text
+    c.wait_for("it is counted", lambda: refused(c, "user-memory") == 1)
+    assert account(c, "user", ALICE)["memory"]["limit"] == 32 << 20
+    goes_on(c, BOB)
+    one.close()
+    c.wait_for("one has left", lambda: account(c, "user", ALICE)["memory"]["used"] < 20 << 20)
+    assert two.declare(("x", F32, 1 << 20))[0][0] == 0
+
+
+def test_memory_of_one_job_is_limited_and_its_users_other_job_goes_on(cluster):
+    c = open_cluster(cluster, "--memory", "64MiB", "--user-memory", "48MiB", "--job-memory", "13MiB")
+    t = worker(c, ALICE, "greedy")
+    await_name(c)
+    assert t.declare(("w", F32, 1 << 20))[0][0] == 0
+    code, text, _ = t.declare(("x", F32, 1 << 20))[0]
+    assert code == -bps.EQUOTA and f"job 'greedy' of user {NAME} (uid {ALICE}) has 12.0 MiB of 13.0 MiB" in text, text
+    assert "--job-memory" in text
+    c.wait_for("it is counted", lambda: account(c, "job", ALICE)["refused"] == 1)
+    row = account(c, "job", ALICE)
+    assert row["memory"] == {"used": 12 << 20, "limit": 13 << 20} and row["job"] == "greedy" and row["refused"] == 1
+    goes_on(c, ALICE)
+    goes_on(c, BOB)
+    t.submit(0)  # what it has goes on too
+    assert t.wait_round(0, 1) == (0, 1)
+
+
+def test_memory_of_all_together_is_limited(cluster):
+    c = open_cluster(cluster, "--memory", "32MiB", "--user-memory", "32MiB")
+    t, u = worker(c, ALICE, "a"), worker(c, BOB, "b")
+    assert t.declare(("w", F32, 2 << 20))[0][0] == 0
+    code, text, _ = u.declare(("w", F32, 1 << 20))[0]
+    assert code == -bps.EQUOTA and "all users together have" in text and "--memory" in text, text
+
+
+@pytest.mark.parametrize("setting, jobs", [("--job-tensors", ["a"]), ("--user-tensors", ["a", "b"])])
+def test_tensors_are_limited_and_another_user_goes_on(cluster, setting, jobs):
+    c = open_cluster(cluster, setting, 16)
+    trainers = [worker(c, ALICE, job) for job in jobs]
+    for i in range(16):
+        assert trainers[i % len(jobs)].declare((f"t{i}", F32, 4))[0][0] == 0
+    code, text, _ = trainers[0].declare(("more", F32, 4))[0]
+    assert code == -bps.EQUOTA and "has 16 of 16 tensors" in text and setting in text, text
+    c.wait_for("it is counted", lambda: refused(c, setting[2:]) == 1)
+    assert trainers[0].declare(("t0", F32, 5))[0][0] == -bps.EMISMATCH  # not another tensor
+    goes_on(c, BOB)
+    for t in trainers:
+        t.close()
+    await_use(c, "tensors", 0)
+    goes_on(c, ALICE)
+
+
+def test_workers_of_a_job_share_its_tensors_in_the_count(cluster):
+    c = open_cluster(cluster, "--job-tensors", 16)
+    pair = [Raw(c.agents[0], ALICE).open("j", ANY_RANK, 2) for _ in range(2)]
+    for t in pair:
+        assert t.job()[0] == 0
+    for t in pair:
+        assert all(s[0] == 0 for s in t.declare(*((f"t{i}", F32, 4) for i in range(16))))
+    await_use(c, "tensors", 16, "job")
+
+
+def test_each_users_job_of_the_same_name_is_a_job_of_its_own(cluster):
+    c = open_cluster(cluster)
+    jobs = [c.start_job("collectives", 2, job="same", uid=uid) for uid in (ALICE, BOB)]
+    for workers in jobs:
+        assert [r[:2] for r in c.finish(workers)] == [[0, 2], [1, 2]]
