@@ -20,7 +20,6 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
-#include "common/notify.h"
 
 /* First descriptor of systemd's socket activation (sd_listen_fds(3)). */
 #define LISTEN_FD_FIRST 3
@@ -140,12 +139,15 @@ static void member_up(void *ctx, uint32_t id)
 		return;
 	}
 	daemon_ready(&app->node.daemon, 0, "taking trainers");
+	daemon_tell_now(&app->node.daemon);
 }
 
 static void member_down(void *ctx, const char *why)
 {
-	(void)ctx;
-	notify_status("running jobs go on; the scheduler cannot be reached: %s", why);
+	struct app *app = ctx;
+
+	(void)why;
+	daemon_tell_now(&app->node.daemon);
 }
 
 static void member_message(void *ctx, struct member_msg *m)
@@ -191,6 +193,22 @@ static const struct member_ops member_ops = {.up = member_up,
 	.message = member_message,
 	.beat = member_beat,
 	.refused = member_refused};
+
+/* ---- service manager ---- */
+
+static void say(void *ctx, char *ret, size_t room)
+{
+	struct app *app = ctx;
+	struct agent_figures f = {0};
+
+	if (!node_line(&app->node, ret, room))
+		return;
+	if (app->agent)
+		agent_figures(app->agent, &f);
+	snprintf(ret, room, "taking trainers: %u there, %u jobs, %llu MiB shared, %llu rounds",
+		f.trainers, f.jobs, (unsigned long long)f.shared_bytes >> 20,
+		(unsigned long long)f.core.rounds);
+}
 
 /* ---- HTTP ---- */
 
@@ -363,8 +381,10 @@ int main(int argc, char **argv)
 		return settings_exit_status(v, &err);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	addr_format(&o->node.scheduler, app.scheduler);
-	if (open_socket(&app, &err) < 0 || node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node,
-						   1, 0, &member_ops, &http_ops, &app, &err) < 0)
+	if (open_socket(&app, &err) < 0 ||
+		node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, 1, 0, &member_ops,
+			&http_ops, &app, &err) < 0 ||
+		daemon_tell(&app.node.daemon, say, &app, &err) < 0)
 		log_error("%s", err.s);
 	else
 		status = daemon_run(&app.node.daemon);

@@ -20,7 +20,6 @@
 #include "common/ctlchan.h"
 #include "common/daemon.h"
 #include "common/log.h"
-#include "common/notify.h"
 
 #define STATUS_WAIT_MAX 64 /* HTTP requests that wait for agents */
 #define CONNS_MAX       65536
@@ -353,6 +352,13 @@ static void chan_frame(
 static const struct ctlchan_ops chan_ops = {
 	.opened = chan_opened, .frame = chan_frame, .closed = chan_closed};
 
+static void say(void *ctx, char *ret, size_t room)
+{
+	struct app *app = ctx;
+
+	status_line(app->core, ret, room);
+}
+
 /* ---- HTTP ---- */
 
 static void http_metrics(void *arg, struct evbuffer *out)
@@ -549,6 +555,9 @@ static int start(struct app *app, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	after_event(app);
+	rc = daemon_tell(&app->daemon, say, app, err);
+	if (rc < 0)
+		return rc;
 	daemon_ready(&app->daemon, ctllisten_port(app->listen), "keeping the cluster");
 	return 0;
 }

@@ -65,6 +65,29 @@ uint32_t status_count_members(const struct sched_core *c, enum role role, enum m
 	return n;
 }
 
+static uint32_t count_role(const struct sched_core *c, enum role role)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		n += c->members[i]->role == role;
+	return n;
+}
+
+void status_line(const struct sched_core *c, char *ret, size_t room)
+{
+	uint32_t running = 0;
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		running += j->state == JOB_RUNNING;
+	snprintf(ret, room,
+		"servers %u of %u, agents %u of %u, jobs %u running and %u forming, view %u.%u%s",
+		status_count_members(c, ROLE_SERVER, MEMBER_UP), count_role(c, ROLE_SERVER),
+		status_count_members(c, ROLE_AGENT, MEMBER_UP), count_role(c, ROLE_AGENT), running,
+		c->n_jobs - running, (unsigned)(c->view >> 32), (unsigned)c->view,
+		c->is_undurable ? "; the state cannot be written" : "");
+}
+
 uint64_t status_orphans(const struct sched_core *c)
 {
 	uint64_t n = 0;

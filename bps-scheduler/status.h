@@ -63,6 +63,9 @@ struct status_info {
 	uint64_t auth_failures, protocol_errors, trust_timeouts;
 };
 
+/* How the cluster is, in a line. */
+void status_line(const struct sched_core *c, char *ret, size_t room);
+
 /* A new reference, NULL out of memory. */
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info);
 

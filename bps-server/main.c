@@ -11,7 +11,6 @@
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
-#include "common/notify.h"
 
 #define MAX_THREADS 64
 
@@ -121,12 +120,15 @@ static void member_up(void *ctx, uint32_t id)
 		return;
 	}
 	daemon_ready(&app->node.daemon, fabric_port(app->node.fabric), "summing");
+	daemon_tell_now(&app->node.daemon);
 }
 
 static void member_down(void *ctx, const char *why)
 {
-	(void)ctx;
-	notify_status("running jobs go on; the scheduler cannot be reached: %s", why);
+	struct app *app = ctx;
+
+	(void)why;
+	daemon_tell_now(&app->node.daemon);
 }
 
 static void member_message(void *ctx, struct member_msg *m)
@@ -215,6 +217,25 @@ static const struct member_ops member_ops = {.up = member_up,
 	.message = member_message,
 	.beat = member_beat,
 	.refused = member_refused};
+
+/* ---- service manager ---- */
+
+static void say(void *ctx, char *ret, size_t room)
+{
+	struct app *app = ctx;
+	struct fabric_stats f;
+	struct srv_stats s;
+	uint64_t beat;
+
+	if (!node_line(&app->node, ret, room))
+		return;
+	sum_stats(app, &s, &beat);
+	fabric_stats(app->node.fabric, &f);
+	snprintf(ret, room,
+		"summing: %llu connections, %llu partitions, %llu MiB of sums, %llu rounds",
+		(unsigned long long)f.connections, (unsigned long long)s.parts,
+		(unsigned long long)s.sums_used >> 20, (unsigned long long)s.rounds);
+}
 
 /* ---- HTTP ---- */
 
@@ -437,7 +458,8 @@ int main(int argc, char **argv)
 	fill_defaults(&app);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	if (node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
-		    app.opts.sums_bytes, &member_ops, &http_ops, &app, &err) < 0)
+		    app.opts.sums_bytes, &member_ops, &http_ops, &app, &err) < 0 ||
+		daemon_tell(&app.node.daemon, say, &app, &err) < 0)
 		log_error("%s", err.s);
 	else
 		status = daemon_run(&app.node.daemon);

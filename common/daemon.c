@@ -220,12 +220,47 @@ int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct
 	return 0;
 }
 
+void daemon_tell_now(struct daemon *d)
+{
+	char line[DAEMON_LINE_BYTES] = "";
+
+	if (!d->teller)
+		return;
+	d->line(d->line_ctx, line, sizeof(line));
+	if (strcmp(line, d->told) == 0)
+		return;
+	memcpy(d->told, line, sizeof(line));
+	notify_status("%s", line);
+}
+
+static void on_teller(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	daemon_tell_now(arg);
+}
+
+int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err)
+{
+	const struct timeval tv = {.tv_sec = 1};
+
+	if (!notify_is_heard())
+		return 0;
+	d->line = line;
+	d->line_ctx = ctx;
+	line(ctx, d->told, sizeof(d->told));
+	notify_ready(d->told);
+	d->is_ready = true;
+	d->teller = event_new(loop_base(d->loop), -1, EV_PERSIST, on_teller, d);
+	if (!d->teller || event_add(d->teller, &tv) < 0)
+		return err_set(err, -ENOMEM, "cannot tell the service manager: out of memory");
+	return 0;
+}
+
 void daemon_ready(struct daemon *d, uint16_t port, const char *status)
 {
 	int fd = (int)d->opts.ready_fd;
 
-	d->is_ready = true;
-	notify_ready(status);
 	log_info("serving: port=%u http=%u %s", port, d->http ? httpd_port(d->http) : 0, status);
 	if (fd < 0)
 		return;
@@ -252,6 +287,8 @@ void daemon_fini(struct daemon *d)
 {
 	if (d->watchdog)
 		event_free(d->watchdog);
+	if (d->teller)
+		event_free(d->teller);
 	httpd_free(d->http);
 	if (d->signals)
 		event_free(d->signals);
@@ -260,7 +297,7 @@ void daemon_fini(struct daemon *d)
 	loop_free(d->loop);
 	key_wipe(&d->key);
 	d->http = NULL;
-	d->signals = d->watchdog = NULL;
+	d->signals = d->watchdog = d->teller = NULL;
 	d->loop = NULL;
 }
 

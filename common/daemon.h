@@ -10,8 +10,8 @@
  *
  * --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
- *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http ──> daemon_ready
- *      ──> daemon_run ──> daemon_fini */
+ *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http ──> daemon_tell
+ *      ──> daemon_ready, daemon_run ──> daemon_fini */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -56,6 +56,10 @@ struct daemon_reload_ops {
 	void (*key_changed)(void *ctx, const struct cluster_key *former);
 };
 
+/* What the program does now, in a line for people ("summing: 3 connections, ..."). */
+typedef void (*daemon_line_fn)(void *ctx, char *ret, size_t room);
+#define DAEMON_LINE_BYTES 256
+
 struct daemon {
 	struct daemon_opts opts;
 	struct loop *loop; /* the control loop, on the main thread */
@@ -63,8 +67,11 @@ struct daemon {
 	bool has_key;
 	struct cluster_key key;
 	int signal_fd;
-	struct event *signals, *watchdog;
-	bool is_ready;
+	struct event *signals, *watchdog, *teller;
+	bool is_ready; /* the service manager has been told */
+	daemon_line_fn line;
+	void *line_ctx;
+	char told[DAEMON_LINE_BYTES];
 	struct settings *settings; /* of daemon_on_reload */
 	const struct daemon_reload_ops *reload_ops;
 	void *reload_ctx;
@@ -86,7 +93,12 @@ void daemon_on_reload(
 /* Serve HTTP, and feed the service manager's watchdog while ops->probe says HTTPD_LIVE: while every
  * loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);
-/* It serves: tell whoever waits. port: its main port, 0 when it has none. */
+/* The program can be found and does what it can: READY=1 for the service manager, and from now on,
+ * each second that it has changed, the line, which `systemctl status` shows. */
+int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_text *err);
+/* Something has changed: no need to wait for the second. */
+void daemon_tell_now(struct daemon *d);
+/* It serves: tell whoever reads --ready-fd. port: its main port, 0 when it has none. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
 /* Until a signal or daemon_quit; returns the exit status. */
 int daemon_run(struct daemon *d);

@@ -15,6 +15,7 @@
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
+	addr_format(&o->scheduler, n->scheduler);
 	daemon_host(n->host, sizeof(n->host));
 	snprintf(n->name, sizeof(n->name), "%s", *o->name ? o->name : n->host);
 	if (*o->host)
@@ -121,6 +122,21 @@ int node_welcome(struct node *n, uint32_t id)
 void node_refused(struct node *n, int code)
 {
 	daemon_quit(&n->daemon, code == BPS_EVERSION ? EX_CONFIG : EX_TEMPFAIL);
+}
+
+bool node_line(const struct node *n, char *ret, size_t room)
+{
+	uint64_t away_s = member_down_ms(n->member) / 1000;
+
+	if (member_is_up(n->member))
+		return true;
+	if (n->id)
+		snprintf(ret, room, "running jobs go on; scheduler %s cannot be reached for %llu s",
+			n->scheduler, (unsigned long long)away_s);
+	else
+		snprintf(ret, room, "waiting for scheduler %s for %llu s", n->scheduler,
+			(unsigned long long)away_s);
+	return false;
 }
 
 bool node_probe(

@@ -59,7 +59,7 @@ struct node {
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
 	uint64_t instance;
 	uint32_t id; /* 0 until the scheduler has told it */
-	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
+	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], scheduler[ADDR_TEXT_BYTES];
 };
 
 /* Open all but the data threads, which wait for the id. n: zeroed. role ROLE_SERVER listens for
@@ -76,6 +76,9 @@ void node_close(struct node *n);
 int node_welcome(struct node *n, uint32_t id);
 /* The scheduler refuses us for good: end. Suits struct member_ops, but for ctx. */
 void node_refused(struct node *n, int code);
+
+/* For a daemon_line_fn: false when the scheduler cannot be reached, and ret says so. */
+bool node_line(const struct node *n, char *ret, size_t room);
 
 /* Answer of a probe. beat_ns: when the slowest data thread last turned, 0: there is none yet. */
 bool node_probe(

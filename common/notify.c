@@ -56,6 +56,13 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 	return rc;
 }
 
+bool notify_is_heard(void)
+{
+	const char *path = getenv("NOTIFY_SOCKET");
+
+	return path && *path;
+}
+
 int notify_send(const char *lines, int fd)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -63,7 +70,7 @@ int notify_send(const char *lines, int fd)
 	socklen_t len;
 	int rc;
 
-	if (!path || !*path)
+	if (!notify_is_heard())
 		return 0;
 	rc = socket_address(path, &sun, &len);
 	return rc ? rc : send_to(&sun, len, lines, fd);

@@ -3,7 +3,11 @@
 /* Messages to the service manager over $NOTIFY_SOCKET (sd_notify(3), without its library): a path
  * or an abstract socket. Without the variable all calls do nothing and return 0. Any thread; never
  * blocks. Errors: -errno; nothing in the daemon depends on them. */
+#include <stdbool.h>
 #include <stdint.h>
+
+/* Does anybody listen? */
+bool notify_is_heard(void);
 
 /* One or more lines such as "READY=1\nSTATUS=..."; fd >= 0 goes along (FDSTORE=1), else -1. */
 int notify_send(const char *lines, int fd);

@@ -5,6 +5,7 @@ import select
 import socket
 
 import pytest
+from cluster import read_ready
 
 
 class Manager:
@@ -20,7 +21,8 @@ class Manager:
         while not any(line.startswith(word) for line in self.lines):
             assert select.select([self.socket], [], [], deadline_s)[0], f"no {word} in {self.lines}"
             self.lines += self.socket.recv(4096).decode().splitlines()
-        self.lines = []
+        seen, self.lines = self.lines, []
+        return seen
 
 
 @pytest.mark.parametrize("which", ["scheduler", "s0", "a0"])
@@ -36,6 +38,48 @@ def test_daemon_says_ready_feeds_its_watchdog_and_says_stopping(cluster, tmp_pat
         manager.wait_for("WATCHDOG=1")
     assert d.stop() == 0
     manager.wait_for("STOPPING=1")
+
+
+@pytest.mark.parametrize("which", ["s0", "a0"])
+def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(cluster, tmp_path, which):
+    c = cluster(agents=1, servers=1)
+    d = next(d for d in c.daemons if d.name == which)
+    d.stop()
+    c.scheduler.stop()
+    manager = Manager(tmp_path / "notify")
+    c.env.update(manager.env)
+    ready = d.spawn()
+    assert "READY=1" in manager.wait_for("STATUS=waiting for scheduler 127.0.0.1:")
+    del c.env["NOTIFY_SOCKET"]
+    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+    c.scheduler.start()
+    read_ready(ready, d.process, d.name, d.log)
+    manager.wait_for("STATUS=summing: " if which == "s0" else "STATUS=taking trainers: ")
+    c.scheduler.stop()
+    manager.wait_for("STATUS=running jobs go on; scheduler 127.0.0.1:")
+
+
+def test_scheduler_says_who_is_there(cluster, tmp_path):
+    c = cluster(agents=0, servers=0)
+    c.scheduler.stop()
+    manager = Manager(tmp_path / "notify")
+    c.env.update(manager.env)
+    c.scheduler.start()
+    manager.wait_for("STATUS=servers 0 of 0, agents 0 of 0, jobs 0 running")
+    del c.env["NOTIFY_SOCKET"]
+    c.add_server(0)
+    manager.wait_for("STATUS=servers 1 of 1, agents 0 of 0, jobs 0 running")
+
+
+def test_scheduler_keeps_its_state_in_the_service_managers_folder(cluster):
+    c = cluster(agents=0, servers=0)
+    c.scheduler.stop()
+    at = c.scheduler.args.index("--state-dir")
+    del c.scheduler.args[at:at + 2]
+    state = c.make("managed")
+    c.env["STATE_DIRECTORY"] = str(state)
+    c.scheduler.start()
+    assert (state / "state.log").stat().st_size > 0
 
 
 def test_agent_takes_the_socket_of_the_service_manager(cluster):
