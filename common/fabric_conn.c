@@ -72,13 +72,26 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	return c;
 }
 
+/* Endpoints, and what was only kept until they stood. */
+static void close_channels(struct fabric_conn *c)
+{
+	for (unsigned i = 0; i < N_CHANNELS; i++) {
+		if (c->eps[i])
+			fi_close(&c->eps[i]->fid);
+		c->eps[i] = NULL;
+	}
+	c->ep = NULL;
+	fi_freeinfo(c->info);
+	c->info = NULL;
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+}
+
 static void conn_put(struct fabric_conn *c)
 {
 	for (unsigned i = 0; i < FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK; i++) {
 		free(c->peer_segs[i]);
 		c->peer_segs[i] = NULL;
 	}
-	OPENSSL_cleanse(c->key, sizeof(c->key));
 	c->last_cookie = c->rx_cookie;
 	c->rx_cookie = 0;
 	set_state(c, CONN_FREE, "gone");
@@ -87,29 +100,27 @@ static void conn_put(struct fabric_conn *c)
 /* Give up a slot whose connection did not begin. */
 static void conn_discard(struct fabric_conn *c)
 {
-	if (c->ep)
-		fi_close(&c->ep->fid);
-	c->ep = NULL;
+	close_channels(c);
 	c->rx_cookie = 0;
-	OPENSSL_cleanse(c->key, sizeof(c->key));
 }
 
-/* The endpoint of a connection, ready to receive. */
-static int open_ep(struct fabric_conn *c, struct fi_info *info)
+/* The endpoint of a channel, ready to receive. On failure it may be there, half made. */
+static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
 	struct fabric_xport *x = xport_of(c);
+	struct fid_ep **ep = &c->eps[channel];
 	int rc = io_grow_rx(x, (x->n_conns + 1) * x->f->cfg.credits);
 
 	if (!rc)
-		rc = fi_endpoint(x->domain, info, &c->ep, NULL);
+		rc = fi_endpoint(x->domain, info, ep, NULL);
 	if (!rc)
-		rc = fi_ep_bind(c->ep, &x->eq->fid, 0);
+		rc = fi_ep_bind(*ep, &x->eq->fid, 0);
 	if (!rc)
-		rc = fi_ep_bind(c->ep, &x->cq->fid, FI_TRANSMIT | FI_RECV);
+		rc = fi_ep_bind(*ep, &x->cq->fid, FI_TRANSMIT | FI_RECV);
 	if (!rc)
-		rc = fi_ep_bind(c->ep, &x->srx->fid, 0);
+		rc = fi_ep_bind(*ep, &x->srx->fid, 0);
 	if (!rc)
-		rc = fi_enable(c->ep);
+		rc = fi_enable(*ep);
 	return rc;
 }
 
@@ -147,19 +158,36 @@ static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *re
 	return 0;
 }
 
-static void make_ticket(struct fabric_conn *c, uint16_t thread, uint8_t ret[TICKET_BYTES])
+static uint64_t channel_nonce(const struct fabric_conn *c, enum channel channel)
+{
+	return c->nonce + ((uint64_t)channel << 32);
+}
+
+static void take_nonces(struct fabric_conn *c)
 {
 	struct fabric *f = xport_of(c)->f;
-	uint64_t n = atomic_fetch_add(&f->nonces, 1) + 1;
-	struct ticket t = {.thread = thread,
-		.peer_id = atomic_load(&f->my_id),
-		.credits = (uint16_t)f->cfg.credits,
-		.instance = f->cfg.my_instance};
+	uint64_t n = atomic_fetch_add(&f->nonces, N_CHANNELS) + 1;
 
 	c->nonce = n << 32 | (uint64_t)f->tag << 16 | c->slot;
-	t.nonce = c->nonce;
 	c->rx_cookie = ticket_cookie(c->nonce, c->key);
-	ticket_seal(&t, c->key, ret);
+}
+
+static int connect_channel(struct fabric_conn *c, enum channel channel)
+{
+	struct fabric *f = xport_of(c)->f;
+	struct ticket t = {.thread = c->peer_thread,
+		.channel = channel,
+		.peer_id = atomic_load(&f->my_id),
+		.credits = (uint16_t)f->cfg.credits,
+		.instance = f->cfg.my_instance,
+		.nonce = channel_nonce(c, channel)};
+	uint8_t sealed[TICKET_BYTES];
+	int rc = open_ep(c, channel, c->info);
+
+	if (rc)
+		return rc;
+	ticket_seal(&t, c->key, sealed);
+	return fi_connect(c->eps[channel], c->info->dest_addr, sealed, sizeof(sealed));
 }
 
 int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
@@ -167,9 +195,7 @@ int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thr
 	struct xconn **ret_conn)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	uint8_t ticket[TICKET_BYTES];
 	struct fabric_conn *c;
-	struct fi_info *info;
 	int rc;
 
 	if (x->is_spoiled)
@@ -180,43 +206,91 @@ int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thr
 			x->thread, FABRIC_CONNS_MAX, addr);
 		return -EMFILE;
 	}
-	info = fi_dupinfo(x->f->info);
-	if (!info)
+	c->info = fi_dupinfo(x->f->info);
+	if (!c->info)
 		return -ENOMEM;
-	free(info->dest_addr);
-	info->dest_addr = NULL;
-	rc = parse_addr(addr, port, &info->dest_addr, &info->dest_addrlen);
+	free(c->info->dest_addr);
+	c->info->dest_addr = NULL;
+	rc = parse_addr(addr, port, &c->info->dest_addr, &c->info->dest_addrlen);
 	if (rc)
-		goto out;
+		goto fail;
 	c->pub.user = user;
 	c->pub.peer_id = peer_id;
 	c->pub.peer_instance = peer_instance;
 	c->is_told = true;
+	c->peer_thread = thread;
 	memcpy(c->key, key, sizeof(c->key));
-	make_ticket(c, thread, ticket);
-	rc = open_ep(c, info);
-	if (!rc)
-		rc = fi_connect(c->ep, info->dest_addr, ticket, sizeof(ticket));
-	if (rc) {
-		conn_discard(c);
-		goto out;
-	}
+	take_nonces(c);
+	rc = connect_channel(c, CHANNEL_OF_CONNECTING);
+	if (rc)
+		goto fail;
+	c->ep = c->eps[CHANNEL_OF_CONNECTING];
 	conn_begin(c, CONN_CONNECTING, addr);
 	*ret_conn = &c->pub;
-out:
-	fi_freeinfo(info);
+	return 0;
+fail:
+	conn_discard(c);
 	return rc;
+}
+
+/* Accept a channel whose ticket was good. Takes ev->info. */
+static int accept_channel(struct fabric_conn *c, struct cm_event *ev)
+{
+	struct fabric *f = xport_of(c)->f;
+	struct proof p = {.instance = f->cfg.my_instance,
+		.peer_id = atomic_load(&f->my_id),
+		.credits = (uint16_t)f->cfg.credits,
+		.cookie = c->rx_cookie};
+	enum channel channel = ev->ticket.channel;
+	uint8_t sealed[PROOF_BYTES];
+	int rc = open_ep(c, channel, ev->info);
+
+	if (rc && !c->eps[channel]) {
+		cm_reject(f, ev->info, "BUSY");
+		return rc;
+	}
+	/* From here the endpoint owns the request. */
+	proof_seal(&p, ev->ticket.nonce, ev->key, sealed);
+	if (!rc)
+		rc = fi_accept(c->eps[channel], sealed, sizeof(sealed));
+	fi_freeinfo(ev->info);
+	return rc;
+}
+
+static void accept_second(struct fabric_xport *x, struct cm_event *ev)
+{
+	struct fabric_conn *c = NULL;
+	int rc;
+
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX && !c; i++) {
+		struct fabric_conn *k = x->conns[i];
+
+		if (k && k->state == CONN_ACCEPTING && !k->eps[CHANNEL_OF_ACCEPTING] &&
+			k->pub.peer_id == ev->ticket.peer_id &&
+			k->pub.peer_instance == ev->ticket.instance &&
+			channel_nonce(k, CHANNEL_OF_ACCEPTING) == ev->ticket.nonce)
+			c = k;
+	}
+	if (!c) {
+		cm_reject(x->f, ev->info, "NO");
+		return;
+	}
+	rc = accept_channel(c, ev);
+	c->ep = c->eps[CHANNEL_OF_ACCEPTING];
+	if (rc)
+		conn_doom(c, "cannot accept the second channel: %s", fi_strerror(-rc));
 }
 
 void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 {
-	struct proof p = {.instance = x->f->cfg.my_instance,
-		.peer_id = atomic_load(&x->f->my_id),
-		.credits = (uint16_t)x->f->cfg.credits};
-	struct fabric_conn *c = conn_get(x);
-	uint8_t proof[PROOF_BYTES];
+	struct fabric_conn *c;
 	int rc;
 
+	if (ev->ticket.channel == CHANNEL_OF_ACCEPTING) {
+		accept_second(x, ev);
+		return;
+	}
+	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, refused peer=%u",
 			x->thread, FABRIC_CONNS_MAX, ev->ticket.peer_id);
@@ -228,22 +302,12 @@ void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 	c->credits = ev->ticket.credits;
 	c->rx_cookie = (fabric_random64() & ~UINT64_C(0xffff)) | c->slot;
 	c->tx_cookie = ticket_cookie(ev->ticket.nonce, ev->key);
-	p.cookie = c->rx_cookie;
-	proof_seal(&p, ev->ticket.nonce, ev->key, proof);
-	rc = open_ep(c, ev->info);
-	if (rc && !c->ep) {
-		cm_reject(x->f, ev->info, "BUSY");
-		goto failed;
+	c->nonce = ev->ticket.nonce;
+	rc = accept_channel(c, ev);
+	if (!rc) {
+		conn_begin(c, CONN_ACCEPTING, "ticket is good");
+		return;
 	}
-	/* From here the endpoint owns the request. */
-	if (!rc)
-		rc = fi_accept(c->ep, proof, sizeof(proof));
-	fi_freeinfo(ev->info);
-	if (rc)
-		goto failed;
-	conn_begin(c, CONN_ACCEPTING, "ticket is good");
-	return;
-failed:
 	conn_discard(c);
 	log_rated(LOG_WARN, "cannot accept peer=%u: %s", ev->ticket.peer_id, fi_strerror(-rc));
 }
@@ -267,7 +331,6 @@ void conn_up(struct fabric_conn *c)
 	set_state(c, CONN_UP, "handshake done");
 	c->is_told = true;
 	c->last_rx_ns = x->now_ns;
-	OPENSSL_cleanse(c->key, sizeof(c->key));
 	if (x->f->cfg.ping_ms)
 		conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * NS_PER_MS);
 	mark_all_segs(c);
@@ -275,28 +338,51 @@ void conn_up(struct fabric_conn *c)
 	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
 }
 
-/* The connecting side heard the accept. */
-static void on_connected(struct fabric_conn *c, const struct cm_event *ev)
+/* The connecting side heard the accept of a channel. */
+static void on_accepted(struct fabric_conn *c, enum channel channel, const struct cm_event *ev)
 {
 	struct wire_msg hello = {.type = WIRE_PING};
 	struct proof p;
 	int rc;
 
-	if (c->state != CONN_CONNECTING)
-		return; /* the accepting side waits for the first message */
-	rc = proof_open(ev->data, ev->data_bytes, c->nonce, c->key, &p);
-	if (!rc && (p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id))
+	rc = proof_open(ev->data, ev->data_bytes, channel_nonce(c, channel), c->key, &p);
+	if (!rc && (p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id ||
+			   (channel == CHANNEL_OF_ACCEPTING && p.cookie != c->tx_cookie)))
 		rc = BPS_EAUTH;
 	if (rc) {
 		counter_add(&xport_of(c)->count.protocol_errors, 1);
 		conn_doom(c, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
-	c->tx_cookie = p.cookie;
-	c->credits = p.credits;
+	if (channel == CHANNEL_OF_CONNECTING) {
+		c->tx_cookie = p.cookie;
+		c->credits = p.credits;
+		rc = connect_channel(c, CHANNEL_OF_ACCEPTING);
+		if (rc)
+			conn_doom(c, "cannot open the second channel: %s", fi_strerror(-rc));
+		return;
+	}
+	fi_freeinfo(c->info);
+	c->info = NULL;
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+	c->is_linked = true;
 	/* Before anything of the owner's: it is what makes the accepting side come up. */
 	io_put(c, &hello, 1);
 	conn_up(c);
+}
+
+static void on_connected(struct fabric_conn *c, enum channel channel, const struct cm_event *ev)
+{
+	if (c->state == CONN_CONNECTING) {
+		on_accepted(c, channel, ev);
+		return;
+	}
+	/* The accepting side comes up with the first message, which may overtake this. */
+	if (channel != CHANNEL_OF_ACCEPTING || c->is_linked)
+		return;
+	c->is_linked = true;
+	if (c->state == CONN_UP)
+		io_touch(c);
 }
 
 static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
@@ -318,17 +404,22 @@ static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
 
 void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev)
 {
+	enum channel channel = 0;
 	struct fabric_conn *c = NULL;
 
 	/* By address only. That of a closed endpoint may serve a new one; then the proof or a
 	 * reconnect puts a misled connection right. */
-	for (unsigned i = 0; i < FABRIC_CONNS_MAX && !c; i++)
-		if (x->conns[i] && x->conns[i]->ep && &x->conns[i]->ep->fid == ev->fid)
-			c = x->conns[i];
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX * N_CHANNELS && !c; i++) {
+		struct fabric_conn *k = x->conns[i / N_CHANNELS];
+
+		channel = i % N_CHANNELS;
+		if (k && k->eps[channel] && &k->eps[channel]->fid == ev->fid)
+			c = k;
+	}
 	if (!c)
 		return;
 	if (ev->kind == CM_CONNECTED)
-		on_connected(c, ev);
+		on_connected(c, channel, ev);
 	else if (ev->err)
 		on_refused(c, ev);
 	else
@@ -376,8 +467,7 @@ void conn_down(struct fabric_conn *c, const char *why)
 	set_state(c, CONN_CLOSING, why);
 	if (c->n_rops)
 		xport_spoil(x);
-	fi_close(&c->ep->fid); /* the fence */
-	c->ep = NULL;
+	close_channels(c); /* the fence */
 	io_abandon(c);
 	cancel_reads(c);
 	atomic_store_explicit(&x->count.connections, --x->n_conns, memory_order_relaxed);

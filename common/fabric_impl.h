@@ -14,8 +14,11 @@
  * what it read over through struct cm_queue; it never touches a connection. That thread alone can be held up
  * by a stranger's half-sent handshake, data never is.
  *
- *   FREE --connect--> CONNECTING --proof checked--> UP --error--> DOOMED --next poll--> CLOSING --> FREE
+ *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --next poll--> CLOSING --> FREE
  *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to CLOSING)
+ *
+ * The connecting side opens the second channel when the first has brought it the proof, with a ticket of the next
+ * count, by which the accepting side finds the connection that it belongs to.
  *
  * The accepting side sends nothing before the connecting side's first message: so no message can
  * overtake the proof that the connecting side still has to check.
@@ -76,8 +79,9 @@ struct ticket {
 	uint16_t thread;
 	uint32_t peer_id;
 	uint16_t credits; /* receives that the connecting side grants at first */
+	uint16_t channel;
 	uint64_t instance;
-	uint64_t nonce; /* count of its fabric's connects << 32 | tag of that fabric << 16 | slot */
+	uint64_t nonce; /* count of its fabric's tickets << 32 | tag of that fabric << 16 | slot */
 };
 struct proof {
 	uint64_t instance;
@@ -167,6 +171,10 @@ struct peer_seg {
 	uint64_t base, key, bytes;
 };
 
+/* A connection has two endpoints, and each side posts its messages and reads on its own: what one side asks for never
+ * waits behind the bytes that it sends, since those answer the other side's reads, on the other channel. */
+enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
+
 enum conn_state {
 	CONN_FREE,
 	CONN_CONNECTING,
@@ -181,6 +189,7 @@ struct fabric_conn {
 	enum conn_state state;
 	bool is_told; /* the owner knows it: connected by him, or up was called */
 	bool has_want, has_pong, is_pinged, is_busy, is_stuck;
+	bool is_linked; /* our channel stands: posting may begin */
 	uint16_t slot;
 	uint32_t credits; /* sends that the peer still takes */
 	uint32_t tx_inflight;
@@ -188,7 +197,8 @@ struct fabric_conn {
 	uint32_t rx_allow; /* receives granted, not yet used by the peer */
 	struct fabric_buf *open;
 	uint64_t rx_cookie, tx_cookie, last_cookie;
-	struct fid_ep *ep;
+	struct fid_ep *eps[N_CHANNELS];
+	struct fid_ep *ep; /* the one of them that we post on */
 	struct op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
 	TAILQ_ENTRY(fabric_conn) doom_link;
@@ -201,8 +211,10 @@ struct fabric_conn {
 
 	uint64_t deadline_ns; /* of the handshake */
 	uint64_t last_rx_ns, ping_ns;
-	uint64_t nonce;
-	uint8_t key[TICKET_KEY_BYTES]; /* until the proof is checked */
+	uint64_t nonce;       /* of the first channel's ticket; the second's has the next count */
+	struct fi_info *info; /* where to, until both channels stand */
+	uint16_t peer_thread;
+	uint8_t key[TICKET_KEY_BYTES]; /* until both proofs are checked */
 	uint32_t n_dirty;
 	uint64_t dirty[FABRIC_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
 	struct peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];

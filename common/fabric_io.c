@@ -200,7 +200,7 @@ int io_flush(struct fabric_conn *c)
 
 	if (!b)
 		return 0;
-	if (x->is_spoiled)
+	if (x->is_spoiled || !c->is_linked)
 		return -EAGAIN;
 	rc = fi_send(c->ep, b->data, b->used, b->desc, 0, &b->op.ctx);
 	if (rc == -FI_EAGAIN)
@@ -285,7 +285,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 		conn_doom(c, "the peer withdrew segment %u while it was read", r->segment);
 		return false;
 	}
-	if (x->is_spoiled)
+	if (x->is_spoiled || !c->is_linked)
 		return false;
 	rop = rop_get(x);
 	if (rop)

@@ -16,7 +16,7 @@ struct ticket_wire {
 	uint32_t magic;
 	uint16_t version, thread;
 	uint32_t peer_id;
-	uint16_t credits, zero;
+	uint16_t credits, channel;
 	uint64_t instance, nonce;
 	uint8_t mac[MAC_BYTES];
 };
@@ -57,6 +57,7 @@ void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYT
 		.thread = htole16(t->thread),
 		.peer_id = htole32(t->peer_id),
 		.credits = htole16(t->credits),
+		.channel = htole16(t->channel),
 		.instance = htole64(t->instance),
 		.nonce = htole64(t->nonce)};
 
@@ -72,7 +73,7 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	if (n_bytes < sizeof(w))
 		return BPS_EPROTO;
 	memcpy(&w, buf, sizeof(w));
-	if (le32toh(w.magic) != TICKET_MAGIC || w.zero)
+	if (le32toh(w.magic) != TICKET_MAGIC || le16toh(w.channel) >= N_CHANNELS)
 		return BPS_EPROTO;
 	if (le16toh(w.version) != TICKET_VERSION)
 		return BPS_EVERSION;
@@ -80,6 +81,7 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	ret->thread = le16toh(w.thread);
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
+	ret->channel = le16toh(w.channel);
 	ret->instance = le64toh(w.instance);
 	ret->nonce = le64toh(w.nonce);
 	return ret->credits >= FABRIC_CREDITS_MIN ? 0 : BPS_EPROTO;

@@ -449,7 +449,15 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	t.thread = 5;
 	ticket_seal(&t, the_key, b);
 	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
-	assert_int_equal(refused(&r.server), 6);
+	t = a_ticket(12);
+	t.channel = N_CHANNELS;
+	ticket_seal(&t, the_key, b);
+	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
+	assert_int_equal(refused(&r.server), 7);
+	t = a_ticket(14); /* good, but of a connection that nobody began */
+	t.channel = CHANNEL_OF_ACCEPTING;
+	ticket_seal(&t, the_key, b);
+	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
 	atomic_store(&r.server.stop, true);
 	pthread_join(th, NULL);
 	/* None of them sent a first message. */
@@ -485,6 +493,22 @@ static void each_connect_count_passes_once_within_the_window(void **state)
 	assert_int_equal(replay_check(p, &t), 0);
 	assert_int_equal(replay_check(p, &t), BPS_EAUTH);
 	free(p);
+}
+
+static void connection_ends_with_either_channel(void **state)
+{
+	(void)state;
+	for (unsigned channel = 0; channel < N_CHANNELS; channel++) {
+		struct fabric_conn *c;
+		struct rig r;
+
+		rig_open(&r);
+		rig_connect(&r);
+		c = (struct fabric_conn *)r.client.conn;
+		assert_int_equal(fi_shutdown(c->eps[channel], 0), 0);
+		RUN(&r, r.client.n_down == 1 && r.server.n_down == 1);
+		rig_close(&r);
+	}
 }
 
 static void connect_to_a_silent_listener_times_out(void **state)
@@ -577,7 +601,7 @@ static void silent_strangers_are_not_even_accepted(void **state)
 		fds[i] = stranger(fabric_port(r.server.f), NULL, 0);
 	/* A connect behind them in the queue has been dealt with. */
 	rig_connect(&r);
-	assert_in_range(count_fds(), before + 20, before + 20 + 2);
+	assert_in_range(count_fds(), before + 20, before + 20 + 2 * N_CHANNELS);
 	for (unsigned i = 0; i < 20; i++)
 		close(fds[i]);
 	rig_close(&r);
@@ -606,7 +630,7 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 	/* Behind them in the queue, so that all were accepted. */
 	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
-	RUN(&r, count_fds() <= before + 2);
+	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
 	rig_close(&r);
 }
 
@@ -1355,6 +1379,7 @@ int main(void)
 		cmocka_unit_test(another_instance_of_the_peer_is_not_taken_for_it),
 		cmocka_unit_test(only_fresh_and_genuine_tickets_are_accepted),
 		cmocka_unit_test(each_connect_count_passes_once_within_the_window),
+		cmocka_unit_test(connection_ends_with_either_channel),
 		cmocka_unit_test(connect_to_a_silent_listener_times_out),
 		cmocka_unit_test(connections_beyond_the_limit_are_refused),
 		cmocka_unit_test(silent_strangers_are_not_even_accepted),
