@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from cluster import BUILD, IS_ASAN, ROOT
+from cluster import BUILD, IS_ASAN, ROOT, Cluster
 
 MAN = ROOT / "docs" / "man"
 EXAMPLE_PAGES = sorted(p.name for p in MAN.glob("*.3"))
@@ -132,12 +132,17 @@ def examples(page):
     return [unescape(b) for b in blocks if b.startswith("#include")]
 
 
+@pytest.fixture(scope="module")
+def service():
+    with Cluster(agents=1, servers=1) as c:
+        yield c
+
+
 @pytest.mark.parametrize("page", EXAMPLE_PAGES)
 @pytest.mark.skipif(IS_ASAN, reason="examples are built without the sanitizer")
-def test_example_compiles_and_runs_as_a_job_of_two(page, cluster, tmp_path):
+def test_example_compiles_and_runs_as_a_job_of_two(page, service, tmp_path):
     programs = examples(page)
     assert programs, f"{page} has no whole program among its examples"
-    c = cluster(agents=1, servers=1)
     for i, text in enumerate(programs):
         program = tmp_path / f"example{i}"
         (tmp_path / "example.c").write_text(text)
@@ -146,8 +151,8 @@ def test_example_compiles_and_runs_as_a_job_of_two(page, cluster, tmp_path):
                  f"-L{BUILD}", f"-Wl,-rpath,{BUILD}", "-l:libbpsclient.so.0"]
         subprocess.run(build, check=True, timeout=60)
         r = subprocess.run(
-            [str(BUILD / "bpsrun"), "-n", "2", "--agent", str(c.agents[0].socket), "--timeout", "30s", "--", str(program)],
-            env=c.env, capture_output=True, text=True, timeout=60, check=False,
+            [str(BUILD / "bpsrun"), "-n", "2", "--agent", str(service.agents[0].socket), "--timeout", "30s", "--", str(program)],
+            env=service.env, capture_output=True, text=True, timeout=60, check=False,
         )
         assert r.returncode == 0, r.stdout + r.stderr
         assert {line[:3] for line in r.stdout.splitlines()} == {"[0]", "[1]"}
