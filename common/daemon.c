@@ -120,15 +120,6 @@ static void our_signals(sigset_t *ret)
 	sigaddset(ret, SIGHUP);
 }
 
-void daemon_begin(void)
-{
-	sigset_t set;
-
-	our_signals(&set);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	signal(SIGPIPE, SIG_IGN);
-}
-
 static void on_signal(evutil_socket_t fd, short what, void *arg)
 {
 	struct daemon *d = arg;
@@ -150,6 +141,7 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 	sigset_t set;
 
 	our_signals(&set);
+	sigprocmask(SIG_BLOCK, &set, NULL);
 	d->signal_fd = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
 	if (d->signal_fd < 0)
 		return err_set(err, -errno, "cannot watch signals: %s", strerror(errno));

@@ -5,7 +5,7 @@
  *
  * SIGTERM and SIGINT end daemon_run. SIGHUP reads the settings' files and the key again: whatever is
  * wrong there is logged and nothing changes; else what can change at run time does. The three are
- * blocked from main's first line on and read from a descriptor, so that none is lost, none ends a
+ * blocked from before main on (daemon_begin.c) and read from a descriptor, so that none is lost, none ends a
  * start half-way, and no library's handler runs.
  *
  * --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
@@ -81,7 +81,8 @@ struct daemon {
 	double started_unix; /* seconds */
 };
 
-/* First thing in main, before any thread or library: signals wait for daemon_run. */
+/* First thing in main. Whoever calls it has SIGTERM, SIGINT and SIGHUP blocked from the program's
+ * start on, before any library's constructor; crashes have their default action. */
 void daemon_begin(void);
 /* d: zeroed. Errors: with a sentence; nothing to undo. */
 int daemon_init(struct daemon *d, const char *program, const struct daemon_opts *opts,
