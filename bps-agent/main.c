@@ -309,15 +309,37 @@ static const struct daemon_reload_ops reload_ops = {.changed = settings_changed}
 
 /* ---- start ---- */
 
-/* Is somebody listening on that socket file? */
-static bool is_answered(const struct sockaddr_un *sun)
+/* Make sure that the path is free for us: a socket that nobody serves is left over, anything else is
+ * somebody's. */
+static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	bool yes = fd >= 0 && connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0;
+	struct ucred cred = {0};
+	socklen_t n = sizeof(cred);
+	struct stat st;
+	bool is_served;
+	int fd;
 
+	if (lstat(sun->sun_path, &st) < 0)
+		return 0; /* bind says what is wrong */
+	if (!S_ISSOCK(st.st_mode))
+		return err_set(err, -EEXIST,
+			"'%s' is there already and no socket: move it away, or choose another "
+			"--socket",
+			sun->sun_path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	is_served = fd >= 0 && (connect(fd, (const struct sockaddr *)sun, sizeof(*sun)) == 0 ||
+				       errno == EAGAIN);
+	if (is_served)
+		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n);
 	if (fd >= 0)
 		close(fd);
-	return yes;
+	if (is_served)
+		return err_set(err, -EADDRINUSE,
+			"another bps-agent serves '%s' already (pid %d): stop it, or choose "
+			"another --socket",
+			sun->sun_path, (int)cred.pid);
+	unlink(sun->sun_path);
+	return 0;
 }
 
 static int give_to_group(const char *path, const char *group, struct err_text *err)
@@ -325,7 +347,8 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 	struct group *gr = *group ? getgrnam(group) : NULL;
 
 	if (*group && !gr)
-		return err_set(err, -EINVAL, "no such group '%s' (--socket-group)", group);
+		return err_set(err, -EINVAL,
+			"no such group '%s': make it, or choose another --socket-group", group);
 	if (gr && chown(path, (uid_t)-1, gr->gr_gid) < 0)
 		return err_set(err, -errno, "cannot give '%s' to group %s: %s", path, group,
 			strerror(errno));
@@ -350,13 +373,16 @@ static int open_socket(struct app *app, struct err_text *err)
 		return 0;
 	}
 	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);
-	if (is_answered(&sun))
-		return err_set(err, -EADDRINUSE, "another bps-agent serves '%s' already", path);
-	unlink(path);
+	rc = clear_path(&sun, err);
+	if (rc < 0)
+		return rc;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 || listen(fd, 64) < 0) {
-		rc = err_set(err, -errno, "cannot listen on '%s': %s (does its directory exist?)",
-			path, strerror(errno));
+		rc = err_set(err, -errno, "cannot listen on '%s': %s%s", path, strerror(errno),
+			errno == ENOENT   ? " (make its directory, or choose another --socket)"
+			: errno == EACCES ? " (give its directory to the agent's user, or choose "
+					    "another --socket)"
+					  : "");
 		if (fd >= 0)
 			close(fd);
 		return rc;
@@ -373,7 +399,7 @@ int main(int argc, char **argv)
 	struct err_text err = {0};
 	struct settings *settings = NULL;
 	enum settings_verdict v;
-	int status = EX_CONFIG;
+	int rc, status;
 
 	daemon_begin();
 	v = settings_load(&settings, &spec, argc, argv, o, &err);
@@ -381,13 +407,15 @@ int main(int argc, char **argv)
 		return settings_exit_status(v, &err);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
 	addr_format(&o->node.scheduler, app.scheduler);
-	if (open_socket(&app, &err) < 0 ||
-		node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, 1, 0, &member_ops,
-			&http_ops, &app, &err) < 0 ||
-		daemon_tell(&app.node.daemon, say, &app, &err) < 0)
+	rc = open_socket(&app, &err);
+	if (rc == 0)
+		rc = node_open(&app.node, "bps-agent", ROLE_AGENT, &o->node, 1, 0, &member_ops,
+			&http_ops, &app, &err);
+	if (rc == 0)
+		rc = daemon_tell(&app.node.daemon, say, &app, &err);
+	if (rc < 0)
 		log_error("%s", err.s);
-	else
-		status = daemon_run(&app.node.daemon);
+	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	agent_free(app.agent);
 	node_close(&app.node);
 	if (app.listen_fd >= 0)

@@ -581,7 +581,7 @@ int main(int argc, char **argv)
 	struct err_text err = {""};
 	struct settings *settings = NULL;
 	enum settings_verdict v;
-	int status = EX_CONFIG;
+	int rc, status;
 
 	daemon_begin();
 	v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
@@ -590,10 +590,10 @@ int main(int argc, char **argv)
 	if (!*app.opts.state_dir && getenv("STATE_DIRECTORY"))
 		app.opts.state_dir = getenv("STATE_DIRECTORY");
 	daemon_on_reload(&app.daemon, settings, &reload_ops, &app);
-	if (start(&app, &err) < 0)
+	rc = start(&app, &err);
+	if (rc < 0)
 		log_error("%s", err.s);
-	else
-		status = daemon_run(&app.daemon);
+	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.daemon);
 	stop(&app);
 	settings_free(settings);
 	return status;

@@ -449,7 +449,7 @@ int main(int argc, char **argv)
 	struct err_text err = {0};
 	struct settings *settings = NULL;
 	enum settings_verdict v;
-	int status = EX_CONFIG;
+	int rc, status;
 
 	daemon_begin();
 	v = settings_load(&settings, &spec, argc, argv, &app.opts, &err);
@@ -457,12 +457,13 @@ int main(int argc, char **argv)
 		return settings_exit_status(v, &err);
 	fill_defaults(&app);
 	daemon_on_reload(&app.node.daemon, settings, &reload_ops, &app);
-	if (node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
-		    app.opts.sums_bytes, &member_ops, &http_ops, &app, &err) < 0 ||
-		daemon_tell(&app.node.daemon, say, &app, &err) < 0)
+	rc = node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
+		app.opts.sums_bytes, &member_ops, &http_ops, &app, &err);
+	if (rc == 0)
+		rc = daemon_tell(&app.node.daemon, say, &app, &err);
+	if (rc < 0)
 		log_error("%s", err.s);
-	else
-		status = daemon_run(&app.node.daemon);
+	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	for (unsigned i = 0; i < app.n_started; i++)
 		thread_free(app.threads[i]);
 	node_close(&app.node);

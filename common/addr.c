@@ -154,6 +154,22 @@ static bool as_v6(const struct sockaddr *sa, uint8_t ret_ip[16])
 	return true;
 }
 
+const char *addr_bind_hint(int rc)
+{
+	switch (rc) {
+	case -EADDRINUSE:
+		return " (another program listens there, `ss -ltnp` shows which: stop it, or "
+		       "choose another port)";
+	case -EADDRNOTAVAIL:
+		return " (no interface of this machine has that address: choose another, or bring "
+		       "it up)";
+	case -EACCES:
+		return " (ports below 1024 take privileges: choose a higher one)";
+	default:
+		return "";
+	}
+}
+
 bool sockaddr_is_any(const struct sockaddr *sa)
 {
 	static const uint8_t v6_any[16] = {0}, v4_any[16] = {[10] = 0xff, [11] = 0xff};

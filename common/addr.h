@@ -35,6 +35,10 @@ int addr_number(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t
 int addr_lookup(const struct addr *a, struct sockaddr_storage *ret_sa, socklen_t *ret_len,
 	struct err_text *err);
 
+/* What to do when an address cannot be bound, as " (...)", "" when there is nothing to say.
+ * rc: -errno of bind(2) or listen(2). */
+const char *addr_bind_hint(int rc);
+
 /* True for 0.0.0.0 and ::, also v4-mapped. */
 bool sockaddr_is_any(const struct sockaddr *sa);
 /* True for 127/8, ::1 and v4-mapped 127/8. */

@@ -479,8 +479,8 @@ static int bind_listener(struct ctllisten *l, struct err_text *err)
 	l->listener = evconnlistener_new_bind(
 		l->base, on_accept, l, flags, LISTEN_BACKLOG, (struct sockaddr *)&sa, (int)sa_len);
 	if (!l->listener)
-		return err_set(err, -errno, "cannot listen on %s: %s",
-			addr_format(&l->conf.addr, text), strerror(errno));
+		return err_set(err, -errno, "cannot listen on %s: %s%s",
+			addr_format(&l->conf.addr, text), strerror(errno), addr_bind_hint(-errno));
 	evconnlistener_set_error_cb(l->listener, on_accept_error);
 	return 0;
 }

@@ -262,6 +262,17 @@ void daemon_ready(struct daemon *d, uint16_t port, const char *status)
 	d->opts.ready_fd = -1;
 }
 
+int daemon_exit_status(int rc)
+{
+	static const int passing[] = {-EADDRINUSE, -EADDRNOTAVAIL, -EAGAIN, -EBUSY, -ENOSPC,
+		-EDQUOT, -EIO, -ENOMEM, -EMFILE, -ENFILE, -ENOBUFS};
+
+	for (size_t i = 0; i < sizeof(passing) / sizeof(passing[0]); i++)
+		if (rc == passing[i])
+			return EX_TEMPFAIL;
+	return EX_CONFIG;
+}
+
 int daemon_run(struct daemon *d)
 {
 	loop_run(d->loop);

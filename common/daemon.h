@@ -101,6 +101,10 @@ int daemon_tell(struct daemon *d, daemon_line_fn line, void *ctx, struct err_tex
 void daemon_tell_now(struct daemon *d);
 /* It serves: tell whoever reads --ready-fd. port: its main port, 0 when it has none. */
 void daemon_ready(struct daemon *d, uint16_t port, const char *status);
+/* The exit status for a start that failed with rc: EX_TEMPFAIL (75) for what may pass by itself or
+ * is not this daemon's doing (an address in use or not there yet, a full disk, no memory), else
+ * EX_CONFIG (78): it fails again until somebody changes something here. */
+int daemon_exit_status(int rc);
 /* Until a signal or daemon_quit; returns the exit status. */
 int daemon_run(struct daemon *d);
 /* End daemon_run with this exit status. On the loop's thread. */

@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/addr.h"
 #include "common/fabric_impl.h"
 #include "common/log.h"
 
@@ -90,11 +91,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	rc = fi_getinfo(FI_VERSION(1, 17), f->cfg.bind_addr, port, FI_SOURCE, hints, &f->info);
 	fi_freeinfo(hints);
 	if (rc)
-		return err_set(err, rc,
-			"libfabric provider '%s' has no endpoint on address %s: %s (is the address "
-			"of "
-			"this machine, and does the provider see its device?)",
-			f->cfg.provider, f->cfg.bind_addr, fi_strerror(-rc));
+		return fabric_explain(&f->cfg, rc, err);
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode == FI_MR_BASIC)
 		f->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -102,18 +99,9 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (f->info->tx_attr->size && f->info->tx_attr->size < FABRIC_TX_DEPTH)
 		f->tx_max = (uint32_t)(f->info->tx_attr->size * FABRIC_TX_MAX / FABRIC_TX_DEPTH);
 	if (!f->tx_max)
-		return err_set(err, -ENOSPC, "libfabric provider '%s' has too small a send queue",
+		return err_set(err, -EINVAL, "libfabric provider '%s' has too small a send queue",
 			f->cfg.provider);
 	return 0;
-}
-
-static uint16_t sockaddr_port(const void *sa)
-{
-	const struct sockaddr *s = sa;
-
-	if (s->sa_family == AF_INET6)
-		return ntohs(((const struct sockaddr_in6 *)sa)->sin6_port);
-	return ntohs(((const struct sockaddr_in *)sa)->sin_port);
 }
 
 static void set_int(int fd, int level, int name, int value)
@@ -207,9 +195,8 @@ static int start_listening(struct fabric *f, struct err_text *err)
 		rc = fi_getname(&f->pep->fid, &ss, &len);
 	if (rc)
 		return err_set(err, rc, "cannot listen for data on %s port %u: %s%s",
-			f->cfg.bind_addr, f->cfg.port, fi_strerror(-rc),
-			rc == -EADDRINUSE ? " (is another daemon running?)" : "");
-	f->port = sockaddr_port(&ss);
+			f->cfg.bind_addr, f->cfg.port, fi_strerror(-rc), addr_bind_hint(rc));
+	f->port = sockaddr_port((struct sockaddr *)&ss);
 	if (strcmp(f->cfg.provider, "tcp") == 0)
 		harden_listener(&ss, len);
 	return 0;

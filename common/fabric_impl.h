@@ -356,6 +356,10 @@ int seg_announce(struct fabric_conn *c);
 void seg_note(struct fabric_conn *c, const struct wire_msg *m);
 const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment);
 
+/* fabric_explain.c */
+/* fi_getinfo has said rc about cfg: what that means. Returns rc. */
+int fabric_explain(const struct fabric_config *cfg, int rc, struct err_text *err);
+
 /* fabric_io.c */
 int io_send(struct xconn *c, const struct wire_msg *m);
 int io_read(struct xport_read *r);

@@ -342,8 +342,8 @@ static int bind_server(struct httpd *h, const struct addr *addr, struct err_text
 	h->listener = evconnlistener_new_bind(
 		h->base, NULL, NULL, flags, LISTEN_BACKLOG, (struct sockaddr *)&sa, (int)sa_len);
 	if (!h->listener)
-		return err_set(err, -errno, "cannot listen for HTTP on %s: %s",
-			addr_format(addr, text), strerror(errno));
+		return err_set(err, -errno, "cannot listen for HTTP on %s: %s%s",
+			addr_format(addr, text), strerror(errno), addr_bind_hint(-errno));
 	if (!evhttp_bind_listener(h->http, h->listener)) {
 		evconnlistener_free(h->listener);
 		h->listener = NULL;

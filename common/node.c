@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sysexits.h>
+#include <unistd.h>
 
+#include "common/claim.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -22,6 +24,26 @@ static void fill_names(struct node *n, const struct node_opts *o)
 		snprintf(n->host, sizeof(n->host), "%s", o->host);
 }
 
+/* An agent uses the address when it connects, which is late to find that it is wrong. */
+static int check_address(const char *host, struct err_text *err)
+{
+	struct sockaddr_storage sa;
+	struct addr any_port = {.port = 0};
+	socklen_t len;
+	int fd, rc = 0;
+
+	snprintf(any_port.host, sizeof(any_port.host), "%s", host);
+	if (addr_number(&any_port, &sa, &len) < 0)
+		return 0;
+	fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&sa, len) < 0)
+		rc = err_set(err, -errno, "cannot use --listen %s: %s%s", host, strerror(errno),
+			addr_bind_hint(-errno));
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
 static int check_listen(const struct node *n, const struct node_opts *o, struct err_text *err)
 {
 	struct sockaddr_storage sa;
@@ -36,6 +58,46 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 			"without a cluster key only loopback addresses are used, not '%s'; set "
 			"--key-file",
 			o->listen.host);
+	return check_address(o->listen.host, err);
+}
+
+/* Where it is known that no connection can come about, do not try for ever. A name that cannot be
+ * resolved yet may become an address of this machine. */
+static int check_scheduler(const struct node *n, const struct node_opts *o, struct err_text *err)
+{
+	struct sockaddr_storage sa;
+	struct err_text why;
+	socklen_t len;
+
+	if (n->daemon.has_key || addr_lookup(&o->scheduler, &sa, &len, &why) < 0 ||
+		sockaddr_is_loopback((struct sockaddr *)&sa))
+		return 0;
+	return err_set(err, -EPERM,
+		"without a cluster key only a scheduler on loopback can be joined, not '%s'; set "
+		"--key-file (`bpsctl key derive` makes it)",
+		o->scheduler.host);
+}
+
+/* Two daemons of one name would take each other's place in the cluster. */
+static int claim_our_name(
+	struct node *n, const char *program, const struct node_opts *o, struct err_text *err)
+{
+	char text[ADDR_TEXT_BYTES + CTL_NAME_MAX + 32], at[ADDR_TEXT_BYTES];
+	pid_t holder = 0;
+	int rc;
+
+	snprintf(text, sizeof(text), "%s/%s/%s", program, n->name, addr_format(&o->scheduler, at));
+	rc = claim_name(text, &n->claim_fd, &holder);
+	if (rc == -EADDRINUSE)
+		return err_set(err, rc,
+			"another %s of the name '%s' runs on this machine already (pid %d, this "
+			"one is pid %d): stop it, or choose another --name",
+			program, n->name, (int)holder, (int)getpid());
+	if (rc < 0) {
+		log_warn("cannot see whether another %s has the name '%s': %s", program, n->name,
+			strerror(-rc));
+		n->claim_fd = -1;
+	}
 	return 0;
 }
 
@@ -79,12 +141,17 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		.dead_ms = (uint32_t)(o->ping_dead_us / 1000)};
 	int rc;
 
+	n->claim_fd = -1;
 	fill_names(n, o);
 	n->instance = fc.my_instance = daemon_instance();
 	rc = daemon_init(&n->daemon, program, &o->daemon, err);
 	if (rc < 0)
 		return rc;
 	rc = check_listen(n, o, err);
+	if (rc == 0)
+		rc = check_scheduler(n, o, err);
+	if (rc == 0)
+		rc = claim_our_name(n, program, o, err);
 	if (rc < 0)
 		return rc;
 	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
@@ -101,6 +168,8 @@ void node_close(struct node *n)
 {
 	fabric_close(n->fabric); /* its thread asks the member for keys */
 	member_free(n->member);
+	if (n->instance && n->claim_fd >= 0)
+		close(n->claim_fd);
 	daemon_fini(&n->daemon);
 }
 

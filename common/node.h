@@ -57,6 +57,7 @@ struct node {
 	struct daemon daemon;
 	struct fabric *fabric;
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
+	int claim_fd;                  /* of our name on this machine, -1: none */
 	uint64_t instance;
 	uint32_t id; /* 0 until the scheduler has told it */
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], scheduler[ADDR_TEXT_BYTES];

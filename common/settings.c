@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/log.h"
 #include "common/settings_impl.h"
@@ -84,6 +85,35 @@ static int take_environment(struct settings *s, struct err_text *err)
 		rc = settings_take(s, &s->spec->rows[i], text, source, err);
 	}
 	return rc;
+}
+
+/* Programs share the prefix, so an unknown name is no error; but one that differs from ours by a
+ * letter in four at most is a slip. */
+static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
+{
+	struct settings_nearest best = SETTINGS_NEAREST_NONE;
+	char wrong[SETTINGS_NAME_BYTES], right[SETTINGS_NAME_BYTES + 8];
+	size_t n = n_name - 4;
+
+	if (n >= sizeof(wrong))
+		return;
+	for (size_t i = 0; i < n; i++)
+		wrong[i] = name[4 + i] == '_' ? '-' : (char)tolower((unsigned char)name[4 + i]);
+	wrong[n] = '\0';
+	for (size_t i = 0; i < s->spec->n_rows; i++)
+		settings_nearest(&best, wrong, s->spec->rows[i].name);
+	settings_nearest(&best, wrong, "config");
+	if (best.distance == 0 || 4 * best.distance > strlen(best.name))
+		return;
+	log_warn("environment %.*s is not a setting and changes nothing (did you mean '%s'?)",
+		(int)n_name, name, env_name(best.name, right));
+}
+
+static void check_environment(const struct settings *s)
+{
+	for (char **e = environ; *e; e++)
+		if (strncmp(*e, "BPS_", 4) == 0)
+			warn_of_slip(s, *e, strcspn(*e, "="));
 }
 
 static int take_flags(struct settings *s, struct err_text *err)
@@ -251,6 +281,7 @@ static enum settings_verdict load(struct settings *s, struct err_text *err)
 		printf("%s %s\n", s->spec->program, BPS_VERSION);
 		return SETTINGS_DONE;
 	}
+	check_environment(s);
 	verdict = take_all(s, err);
 	if (verdict != SETTINGS_RUN)
 		return verdict;

@@ -1,0 +1,62 @@
+#include "common/claim.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 16
+
+static socklen_t address_of(const char *name, struct sockaddr_un *ret)
+{
+	int n;
+
+	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
+	n = snprintf(ret->sun_path + 1, 101, "%s", name);
+	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
+			   (size_t)(n > 100 ? 100 : n));
+}
+
+/* Who listens there? The kernel remembers who called listen(2). 0, or -errno: nobody that can be
+ * asked. */
+static int ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
+{
+	socklen_t n = sizeof(*ret);
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)sun, len) < 0 ||
+		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &n) < 0)
+		rc = -errno;
+	close(fd);
+	return rc;
+}
+
+int claim_name(const char *name, int *ret_fd, pid_t *ret_holder)
+{
+	struct sockaddr_un sun;
+	socklen_t len = address_of(name, &sun);
+	struct ucred holder;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (fd < 0)
+		return -errno;
+	if (bind(fd, (const struct sockaddr *)&sun, len) == 0 && listen(fd, BACKLOG) == 0) {
+		*ret_fd = fd;
+		return 0;
+	}
+	rc = -errno;
+	close(fd);
+	if (rc != -EADDRINUSE)
+		return rc;
+	if (ask_holder(&sun, len, &holder) == 0 && (holder.uid == geteuid() || holder.uid == 0)) {
+		*ret_holder = holder.pid;
+		return -EADDRINUSE;
+	}
+	*ret_fd = -1;
+	return 0;
+}

@@ -1,0 +1,385 @@
+"""Starts that fail: what a daemon says on standard error, and the exit status that its supervisor goes by.
+
+64: the command line is wrong. 78: something here has to be changed first. 75: a later start may succeed.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+
+import pytest
+
+from cluster import BUILD, DEADLINE_S
+
+DAEMONS = ["bps-scheduler", "bps-server", "bps-agent"]
+
+
+class Place:
+    """A folder, and daemons that are expected to end by themselves."""
+
+    def __init__(self, path):
+        self.path = path
+        drop = ("BPS_", "LD_PRELOAD", "ASAN_OPTIONS")
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+
+    def args(self, program, *more):
+        """Flags with which it would serve; later flags win."""
+        own = {
+            "bps-scheduler": ["--listen", "127.0.0.1:0"],
+            "bps-server": ["--listen", "127.0.0.100:0", "--name", f"s{os.getpid()}"],
+            "bps-agent": ["--listen", "127.0.0.10:0", "--name", f"a{os.getpid()}", "--socket", str(self.path / "a.sock")],
+        }[program]
+        return [str(BUILD / program / program), "--http", "127.0.0.1:0", *own, *map(str, more)]
+
+    def run(self, program, *more, **kw):
+        return subprocess.run(
+            self.args(program, *more), capture_output=True, text=True, timeout=DEADLINE_S, env=self.env, check=False, **kw
+        )
+
+    def refuses(self, status, words, program, *more, **kw):
+        """It ends with that status, and its last line, an error, has the words."""
+        p = self.run(program, *more, **kw)
+        last = (p.stderr.strip().splitlines() or [""])[-1]
+        assert p.returncode == status, (p.returncode, p.stderr)
+        assert last.startswith("<3>"), p.stderr
+        for word in words:
+            assert word in last, (word, last)
+
+    def start(self, program, *more):
+        return subprocess.Popen(
+            self.args(program, *more), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=self.env
+        )
+
+
+@pytest.fixture
+def place(tmp_path):
+    return Place(tmp_path)
+
+
+def key_file(path, name="cluster.key"):
+    file = path / name
+    file.write_text("ab" * 32)
+    file.chmod(0o600)
+    return file
+
+
+# ---- the command line ----
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--lisen", "1"], ["unknown flag '--lisen'", "did you mean '--listen'?"]),
+        (["--listen"], ["flag --listen needs a value"]),
+        (["--log-level=loud"], ["flag --log-level", "not one of: error, warn, info, debug, trace"]),
+        (["-x"], ["unknown flag '-x'"]),
+        (["serve"], ["unexpected argument 'serve'"]),
+    ],
+)
+def test_bad_command_line_ends_with_64(place, program, flags, words):
+    place.refuses(64, words, program, *flags)
+
+
+# ---- files and environment ----
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("log-level = info\nrubbish\n", [":2: neither 'name = value' nor '[section]'"]),
+        ("listen = 127.0.0.1:1\n\nlisten = 127.0.0.1:2\n", [":3: 'listen' is already set in line 1"]),
+        ("lisen = 127.0.0.1:1\n", [":1: unknown setting 'lisen' (did you mean 'listen'?)"]),
+        ("listen = 127.0.0.1:99999\n", [":1: listen: '127.0.0.1:99999' has no valid port (0 to 65535)"]),
+        ("[database]\nname = x\n", [":1: unknown section '[database]'", "only '["]),
+        ("log-level = inf\n", [":1: log-level:", "did you mean 'info'?"]),
+        ("name = " + 64 * "x" + "\n", [":1: name:", "has 64 characters (allowed: 0 to 63)"]),
+        ("x" * 300, [":1: the line is longer than 198 characters"]),
+    ],
+)
+@pytest.mark.parametrize("program", DAEMONS)
+def test_bad_file_ends_with_78_and_names_the_line(place, program, text, words):
+    file = place.path / "x.conf"
+    file.write_text(text)
+    place.refuses(78, [f"{file}{words[0]}", *words[1:]], program, "--config", file)
+
+
+@pytest.mark.parametrize(
+    "program, line, words",
+    [
+        ("bps-scheduler", "server-dead = 3", ["server-dead: '3' is not a duration such as 500us"]),
+        ("bps-scheduler", "server-dead = 3 minutes", ["'3 minutes' is not a duration"]),
+        ("bps-scheduler", "beat = 1ms", ["beat: '1ms' is out of range (allowed: 10ms to 1min)"]),
+        ("bps-server", "peer-window = 8MB", ["peer-window: '8MB' is not a size such as 64KiB"]),
+        ("bps-server", "threads = 65", ["threads: '65' is out of range (allowed: 0 to 64)"]),
+        ("bps-agent", "max-trainers = many", ["max-trainers: 'many' is not an integer"]),
+    ],
+)
+def test_bad_value_ends_with_78_and_says_what_is_allowed(place, program, line, words):
+    file = place.path / "x.conf"
+    file.write_text(f"\n{line}\n")
+    place.refuses(78, [f"{file}:2: ", *words], program, "--config", file)
+    place.refuses(78, words, program, "--check-config", "--config", file)
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+def test_file_that_cannot_be_read_ends_with_78(place, program):
+    place.refuses(78, ["cannot open '/nonexistent': No such file"], program, "--config", "/nonexistent")
+    place.refuses(78, [f"cannot read '{place.path}'"], program, "--config", place.path)
+    place.env["BPS_CONFIG"] = "/nonexistent"
+    place.refuses(78, ["cannot open '/nonexistent': No such file"], program)
+
+
+def test_error_in_a_drop_in_is_named_with_its_file(place):
+    file = place.path / "x.conf"
+    file.write_text("")
+    (place.path / "x.conf.d").mkdir()
+    drop_in = place.path / "x.conf.d" / "10-net.conf"
+    drop_in.write_text("http = here\n")
+    place.refuses(78, [f"{drop_in}:1: http: 'here' has no port"], "bps-server", "--config", file)
+
+
+def test_bad_environment_ends_with_78_and_a_near_miss_is_told(place):
+    place.env["BPS_SERVER_DEAD"] = "soon"
+    place.refuses(78, ["environment BPS_SERVER_DEAD: server-dead: 'soon'"], "bps-scheduler")
+    place.env = {**Place(place.path).env, "BPS_SERVER_DAED": "9s", "BPS_JOB": "x", "BPS_AGENT_SOCKET": "y"}
+    p = place.run("bps-scheduler", "--check-config")
+    assert p.returncode == 0
+    assert p.stderr == (
+        "<4>environment BPS_SERVER_DAED is not a setting and changes nothing (did you mean 'BPS_SERVER_DEAD'?)\n"
+    )
+
+
+def test_values_that_contradict_each_other_end_with_78(place):
+    words = ["server-dead and agent-dead must be at least 3 beats (3000 ms)"]
+    place.refuses(78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s")
+    place.refuses(78, words, "bps-scheduler", "--beat", "1s", "--server-dead", "2s", "--check-config")
+
+
+def test_print_config_tells_file_and_line_of_each_value(place):
+    file = place.path / "x.conf"
+    file.write_text("[server]\nspin = 10us\nthreads = 2\n")
+    (place.path / "x.conf.d").mkdir()
+    drop_in = place.path / "x.conf.d" / "50-threads.conf"
+    drop_in.write_text("threads = 3\n")
+    place.env["BPS_PING"] = "1s"
+    p = place.run("bps-server", "--config", file, "--print-config")
+    assert p.returncode == 0, p.stderr
+    lines = dict(line.split(" = ", 1) for line in p.stdout.splitlines())
+    assert lines["spin"] == f"10us ; {file}:2"
+    assert lines["threads"] == f"3 ; {drop_in}:1"
+    assert lines["ping"] == "1s ; environment BPS_PING"
+    assert lines["http"] == "127.0.0.1:0 ; flag --http"
+    assert lines["ping-dead"] == "2s ; default"
+
+
+# ---- keys ----
+
+
+@pytest.mark.parametrize(
+    "program, flags, words",
+    [
+        ("bps-scheduler", ["--listen", "0.0.0.0:0"], ["without a cluster key", "loopback", "set a key file"]),
+        ("bps-server", ["--listen", "192.0.2.1:0"], ["without a cluster key", "loopback", "set --key-file"]),
+        ("bps-agent", ["--listen", "192.0.2.1:0"], ["without a cluster key", "loopback", "set --key-file"]),
+        ("bps-server", ["--scheduler", "192.0.2.1:7300"], ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"]),
+        ("bps-agent", ["--scheduler", "192.0.2.1:7300"], ["only a scheduler on loopback", "'192.0.2.1'", "--key-file"]),
+    ],
+)
+def test_without_a_key_only_loopback_is_used(place, program, flags, words):
+    place.refuses(78, words, program, *flags)
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda f: f.unlink(), ["cannot open key file", "No such file"]),
+        (lambda f: f.chmod(0o640), ["is open to group or others, mode 0640", "chmod 0400"]),
+        (lambda f: f.write_text("too short\n"), ["holds neither 32 bytes nor 64 hex digits", "openssl rand"]),
+        (lambda f: (f.rename(f.with_name("real")), f.symlink_to(f.with_name("real"))), ["is a symbolic link"]),
+    ],
+)
+def test_bad_key_file_ends_with_78_and_says_what_to_do(place, program, damage, words):
+    file = key_file(place.path)
+    damage(file)
+    place.refuses(78, [str(file), *words], program, "--key-file", file)
+
+
+# ---- addresses, sockets, devices ----
+
+
+def listener():
+    s = socket.create_server(("127.0.0.1", 0))
+    return s, s.getsockname()[1]
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+def test_http_port_in_use_ends_with_75(place, program):
+    s, port = listener()
+    words = [f"cannot listen for HTTP on 127.0.0.1:{port}: Address already in use", "ss -ltnp", "choose another port"]
+    place.refuses(75, words, program, "--http", f"127.0.0.1:{port}")
+    s.close()
+
+
+@pytest.mark.parametrize("program", ["bps-scheduler", "bps-server"])
+def test_listen_port_in_use_ends_with_75(place, program):
+    s, port = listener()
+    place.refuses(75, [str(port), "Address already in use", "choose another port"], program,
+                  "--listen", f"127.0.0.1:{port}")  # fmt: skip
+    s.close()
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+def test_address_of_another_machine_ends_with_75(place, program):
+    flags = ["--listen", "192.0.2.1:0", "--key-file", key_file(place.path)]
+    words = ["192.0.2.1", "Cannot assign requested address", "no interface of this machine has that address"]
+    place.refuses(75, words, program, *flags)
+
+
+@pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
+def test_unknown_fabric_provider_ends_with_78_and_names_those_there_are(place, program):
+    place.refuses(78, ["provider 'nosuch' cannot be used", "tcp", "choose another --provider"], program, "--provider", "nosuch")
+
+
+@pytest.mark.skipif(os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"), reason="has a device")
+@pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
+def test_provider_without_its_device_ends_with_78(place, program):
+    words = ["provider 'verbs' finds no RDMA device", "driver", "--provider tcp"]
+    place.refuses(78, words, program, "--provider", "verbs")
+
+
+def test_socket_path_that_cannot_be_used_ends_with_78(place):
+    file = place.path / "a.sock"
+    file.write_text("precious")
+    place.refuses(78, [f"'{file}' is there already and no socket", "choose another --socket"], "bps-agent")
+    assert file.read_text() == "precious"
+    missing = place.path / "none" / "a.sock"
+    place.refuses(78, [f"cannot listen on '{missing}': No such file", "make its directory"], "bps-agent",
+                  "--socket", missing)  # fmt: skip
+    place.refuses(78, ["no such group 'nosuch'", "--socket-group"], "bps-agent", "--socket-group", "nosuch",
+                  "--socket", place.path / "b.sock")  # fmt: skip
+    place.refuses(64, ["socket:", "characters"], "bps-agent", "--socket", "/" + 120 * "x")
+
+
+def test_socket_that_another_agent_serves_ends_with_75(cluster, place):
+    c = cluster(agents=1, servers=0)
+    words = [f"another bps-agent serves '{c.agents[0].socket}'", f"(pid {c.agents[0].process.pid})", "choose another"]
+    place.refuses(75, words, "bps-agent", "--socket", c.agents[0].socket)
+
+
+def test_socket_of_a_dead_agent_is_taken_over(cluster):
+    c = cluster(agents=1, servers=0)
+    c.agents[0].kill()
+    assert os.path.exists(c.agents[0].socket)
+    c.agents[0].start()
+    c.run("rounds", 1, {"n_elems": 100, "n_rounds": 2})
+
+
+# ---- the state folder ----
+
+
+def test_state_folder_that_cannot_be_used_ends_with_78(place):
+    file = place.path / "file"
+    file.write_text("")
+    place.refuses(78, [f"cannot open '{file}': Not a directory"], "bps-scheduler", "--state-dir", file)
+    place.refuses(78, ["cannot make '/nonexistent/state': No such file"], "bps-scheduler",
+                  "--state-dir", "/nonexistent/state")  # fmt: skip
+    state = place.path / "state"
+    state.mkdir()
+    (state / "state.log").write_text("something else, and long enough for a head")
+    place.refuses(78, [f"'{state}/state.log' is not a state log", "is --state-dir right?"], "bps-scheduler",
+                  "--state-dir", state)  # fmt: skip
+
+
+def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
+    c = cluster(agents=0, servers=0)
+    words = [f"another bps-scheduler uses '{c.dir}/state'", "choose another --state-dir"]
+    place.refuses(75, words, "bps-scheduler", "--state-dir", c.dir / "state")
+
+
+def private_tmpfs(path, bytes_):
+    """For preexec_fn: a tiny file system at path, in a mount namespace of the process's own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def mount():
+        CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
+        ok = libc.unshare(CLONE_NEWNS) == 0
+        ok = ok and libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
+        ok = ok and libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={bytes_}".encode()) == 0
+        if not ok:
+            os._exit(111)
+        with open(path / "filler", "wb", buffering=0) as f:
+            try:
+                while f.write(b"x" * 512):
+                    pass
+            except OSError:
+                pass
+
+    return mount
+
+
+def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    state = place.path / "state"
+    state.mkdir()
+    p = place.run("bps-scheduler", "--state-dir", state, preexec_fn=private_tmpfs(state, 4096))
+    if p.returncode == 111:
+        pytest.skip("cannot mount here")
+    assert p.returncode == 75, (p.returncode, p.stderr)
+    assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device", p.stderr), p.stderr
+
+
+# ---- two of a name ----
+
+
+@pytest.mark.parametrize("program, which", [("bps-server", "s0"), ("bps-agent", "a0")])
+def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(cluster, place, program, which):
+    c = cluster(agents=1, servers=1)
+    first = next(d for d in c.daemons if d.name == which)
+    p = place.start(program, "--name", which, "--scheduler", f"127.0.0.1:{c.scheduler.port}")
+    _, text = p.communicate(timeout=DEADLINE_S)
+    assert p.returncode == 75, text
+    words = f"another {program} of the name '{which}' runs on this machine already (pid {first.process.pid}, this one is pid {p.pid})"
+    assert words in text and "choose another --name" in text, text
+    assert "replaced" not in c.scheduler.log.read_text()
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+    first.kill()
+    first.start()
+
+
+# ---- stopping a start ----
+
+
+def signals_of(pid, field):
+    with open(f"/proc/{pid}/status") as f:
+        return int(re.search(rf"^{field}:\s*(\w+)", f.read(), re.M)[1], 16)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("program", DAEMONS)
+def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
+    p = place.start(program)
+    bit = 1 << (sig - 1)
+    # From the moment on when somebody has said what to do with the signal; before that it just ends the process.
+    while not (signals_of(p.pid, "SigBlk") | signals_of(p.pid, "SigCgt")) & bit and p.poll() is None:
+        pass
+    p.send_signal(sig)
+    _, text = p.communicate(timeout=DEADLINE_S)
+    assert p.returncode == 0, (p.returncode, text)
+    assert f"stopping: signal={sig.name[3:]}" in text, text
+
+
+@pytest.mark.parametrize("program", DAEMONS)
+def test_crash_shows_as_one(place, program):
+    p = place.start(program)
+    for line in p.stderr:
+        if "starting: " in line:
+            break
+    p.send_signal(signal.SIGABRT)
+    p.communicate(timeout=DEADLINE_S)
+    assert p.returncode == -signal.SIGABRT

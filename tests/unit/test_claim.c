@@ -1,0 +1,128 @@
+/* Names on this machine: one holder, found out by the second, free at its end. */
+#include "common/claim.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char *own_name(const char *what)
+{
+	static char name[160];
+
+	snprintf(name, sizeof(name), "bps-test/%d/%s", (int)getpid(), what);
+	return name;
+}
+
+static void second_claim_is_refused_and_names_the_holder(void **state)
+{
+	pid_t holder = 0;
+	int fd, other = -1;
+
+	(void)state;
+	assert_int_equal(claim_name(own_name("a"), &fd, &holder), 0);
+	assert_true(fd >= 0);
+	assert_int_equal(claim_name(own_name("a"), &other, &holder), -EADDRINUSE);
+	assert_int_equal(holder, getpid());
+	assert_int_equal(claim_name(own_name("b"), &other, &holder), 0);
+	close(other);
+	close(fd);
+	assert_int_equal(claim_name(own_name("a"), &fd, &holder), 0);
+	close(fd);
+}
+
+static void name_is_free_after_the_holder_was_killed(void **state)
+{
+	const char *name = own_name("killed");
+	pid_t child, holder = 0;
+	int pipe_fds[2], fd, status;
+	char byte;
+
+	(void)state;
+	assert_int_equal(pipe(pipe_fds), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		byte = claim_name(name, &fd, &holder) == 0 ? 'y' : 'n';
+		if (write(pipe_fds[1], &byte, 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
+	assert_int_equal(byte, 'y');
+	assert_int_equal(claim_name(name, &fd, &holder), -EADDRINUSE);
+	assert_int_equal(holder, child);
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_int_equal(claim_name(name, &fd, &holder), 0);
+	close(fd);
+	close(pipe_fds[0]);
+	close(pipe_fds[1]);
+}
+
+static void stranger_cannot_keep_a_name_from_us(void **state)
+{
+	const char *name = own_name("squatted");
+	pid_t child, holder = 0;
+	int pipe_fds[2], fd = 0, status;
+	char byte;
+
+	(void)state;
+	if (geteuid() != 0)
+		skip();
+	assert_int_equal(pipe(pipe_fds), 0);
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		byte = setuid(65534) == 0 && claim_name(name, &fd, &holder) == 0 ? 'y' : 'n';
+		if (write(pipe_fds[1], &byte, 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
+	assert_int_equal(byte, 'y');
+	assert_int_equal(claim_name(name, &fd, &holder), 0);
+	assert_int_equal(fd, -1);
+	kill(child, SIGKILL);
+	assert_int_equal(waitpid(child, &status, 0), child);
+	close(pipe_fds[0]);
+	close(pipe_fds[1]);
+}
+
+static void long_names_are_cut(void **state)
+{
+	char name[300];
+	pid_t holder = 0;
+	int fd;
+
+	(void)state;
+	memset(name, 'x', sizeof(name));
+	snprintf(name + 200, 100, "%d", (int)getpid());
+	memcpy(name, own_name(""), strlen(own_name("")));
+	assert_int_equal(claim_name(name, &fd, &holder), 0);
+	assert_int_equal(claim_name(name, &fd, &holder), -EADDRINUSE);
+	close(fd);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(second_claim_is_refused_and_names_the_holder),
+		cmocka_unit_test(name_is_free_after_the_holder_was_killed),
+		cmocka_unit_test(stranger_cannot_keep_a_name_from_us),
+		cmocka_unit_test(long_names_are_cut),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
