@@ -23,12 +23,15 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 	const char *effect, const char *action)
 {
 	json_t *o = json_object();
+	char see[64];
 
 	status_put_str(o, "code", code);
 	status_put_str(o, "severity", is_error ? "ERR" : "WARN");
 	status_put_str(o, "what", what);
 	status_put_str(o, "effect", effect);
 	status_put_str(o, "action", action);
+	snprintf(see, sizeof(see), "bpsctl explain %s", code);
+	status_put_str(o, "see", see);
 	json_array_append_new(list, o);
 }
 

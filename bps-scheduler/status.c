@@ -5,6 +5,9 @@
 #include <string.h>
 
 #include "bps-scheduler/status_impl.h"
+#include "common/version.h"
+
+#define QUIET_BEATS 3
 
 double status_span_s(const struct status_info *info, uint64_t since_ns)
 {
@@ -118,7 +121,17 @@ static uint64_t placed_bytes(const struct member *m)
 	return n;
 }
 
-static json_t *member_json(const struct status_info *info, const struct member *m, uint64_t n_parts)
+/* Nothing heard for some beats: it may hang. */
+static bool is_quiet(
+	const struct sched_core *c, const struct status_info *info, const struct member *m)
+{
+	uint64_t limit_ns = QUIET_BEATS * c->cfg.beat_ms * NS_PER_MS;
+
+	return info->now_ns > m->heard_ns + (limit_ns > NS_PER_S ? limit_ns : NS_PER_S);
+}
+
+static json_t *member_json(const struct sched_core *c, const struct status_info *info,
+	const struct member *m, uint64_t n_parts)
 {
 	json_t *o = json_object();
 	char instance[20];
@@ -136,6 +149,7 @@ static json_t *member_json(const struct status_info *info, const struct member *
 	status_put_str(o, "state", sched_member_state_name(m->state));
 	status_put_sec(o, "state_s", status_span_s(info, m->since_ns));
 	status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
+	json_object_set_new(o, "is_quiet", json_boolean(is_quiet(c, info, m)));
 	status_put_str(o, "why", m->state == MEMBER_DOWN ? m->why_down : "");
 	status_put_num(o, "threads", m->threads);
 	status_put_num(o, "nic_mbps", m->nic_mbps);
@@ -294,7 +308,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	uint64_t *n_parts = parts_by_server(c);
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		json_array_append_new(members, member_json(info, c->members[i], n_parts[i]));
+		json_array_append_new(members, member_json(c, info, c->members[i], n_parts[i]));
 	free(n_parts);
 	for (const struct job *j = c->jobs; j; j = j->next)
 		json_array_append_new(jobs, status_job_brief(c, info, j));
@@ -304,6 +318,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	status_put_str(o, "role", "scheduler");
 	status_put_str(o, "cluster", c->cfg.cluster);
 	status_put_str(o, "version", BPS_VERSION);
+	status_put_str(o, "commit", bps_commit());
 	status_put_str(o, "health", is_error ? "ERR" : json_array_size(problems) ? "WARN" : "OK");
 	status_put_view(o, c);
 	status_put_num(o, "term", c->term);

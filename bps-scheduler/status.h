@@ -4,11 +4,11 @@
  * changes nothing. Same thread as the core.
  *
  * /status, schema 1 (times in seconds; fields are only added):
- *   schema role cluster version health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
+ *   schema role cluster version commit health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
  *   is_durable  state{kind("file"|"memory") bytes sync_s}
  *   tolerates{server_losses limit("memory"|"servers") scheduler_loss}
- *   problems[{code severity("WARN"|"ERR") what effect action}]
- *   members[{id role name host addr port pid version instance state state_s quiet_s why
+ *   problems[{code severity("WARN"|"ERR") what effect action see}]
+ *   members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
  *            threads nic_mbps partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
  *            quota_bytes connections trainers
  *            partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down

@@ -22,7 +22,7 @@ struct opts {
 	struct addr scheduler_http;
 	struct steer_conf steer;
 	const char *reason;
-	bool json, watch, follow;
+	bool json, watch, follow, verbose;
 	uint64_t interval_us;
 	int64_t since; /* -1: not told */
 };

@@ -1,9 +1,11 @@
 #include "bps-scheduler/bpsctl/cells.h"
 
 #include <inttypes.h>
+#include <pwd.h>
 #include <string.h>
 
-#define SEC_MAX 1e11 /* a point in time, too, has a year of four digits */
+#define PROBLEMS_OF_A_CODE 3    /* that are shown; the rest is counted */
+#define SEC_MAX            1e11 /* a point in time, too, has a year of four digits */
 
 /* ---- reading ---- */
 
@@ -55,8 +57,10 @@ struct cell cell_span(double s)
 		snprintf(c.s, sizeof(c.s), "%.1f s", s);
 	else if (t < 86400)
 		snprintf(c.s, sizeof(c.s), "%02lu:%02lu:%02lu", t / 3600, t / 60 % 60, t % 60);
-	else
+	else if (t < 1000ul * 86400)
 		snprintf(c.s, sizeof(c.s), "%lud %luh", t / 86400, t / 3600 % 24);
+	else
+		snprintf(c.s, sizeof(c.s), "%lud", t / 86400);
 	return c;
 }
 
@@ -72,6 +76,83 @@ struct cell cell_size(uint64_t bytes)
 		u++;
 	}
 	snprintf(c.s, sizeof(c.s), u && v < 100 ? "%.1f %s" : "%.0f %s", v, units[u]);
+	return c;
+}
+
+struct cell cell_count(uint64_t n)
+{
+	struct cell c;
+
+	if (n < 1000)
+		snprintf(c.s, sizeof(c.s), "%" PRIu64, n);
+	else if (n < 1000000)
+		snprintf(c.s, sizeof(c.s), "%" PRIu64 ",%03" PRIu64, n / 1000, n % 1000);
+	else if (n < 1000000000)
+		snprintf(c.s, sizeof(c.s), "%.1f M", (double)n / 1e6);
+	else if (n < 1000000000000)
+		snprintf(c.s, sizeof(c.s), "%.1f G", (double)n / 1e9);
+	else
+		snprintf(c.s, sizeof(c.s), "%.1e", (double)n);
+	return c;
+}
+
+struct cell cell_rate(double v)
+{
+	struct cell c;
+
+	snprintf(c.s, sizeof(c.s),
+		v < 9.995   ? "%.2f"
+		: v < 99.95 ? "%.1f"
+		: v < 1e6   ? "%.0f"
+			    : "%.1e",
+		v);
+	return c;
+}
+
+/* Milliseconds in at most 6 columns. */
+static struct cell cell_ms(double s)
+{
+	struct cell c;
+	double ms = s * 1e3;
+
+	snprintf(c.s, sizeof(c.s), ms < 9.95 ? "%.1f" : ms < 1e6 ? "%.0f" : "%.0e", ms);
+	return c;
+}
+
+struct cell cell_wait(json_t *pace)
+{
+	struct cell c;
+
+	snprintf(c.s, sizeof(c.s), "%.7s/%.7s", cell_ms(cell_sec(pace, "wait_p50_s")).s,
+		cell_ms(cell_sec(pace, "wait_p99_s")).s);
+	return c;
+}
+
+struct cell cell_lag(json_t *slowest)
+{
+	struct cell c;
+	double s = cell_sec(slowest, "lag_s");
+
+	if (s < 10)
+		snprintf(c.s, sizeof(c.s), "+%.10s ms", cell_ms(s).s);
+	else
+		snprintf(c.s, sizeof(c.s), "+%.0f s", s < 99999 ? s : 99999);
+	return c;
+}
+
+/* From this machine's own table: a directory service has its own idea of time. */
+struct cell cell_user(uint64_t uid)
+{
+	FILE *f = fopen("/etc/passwd", "re");
+	const struct passwd *p;
+	struct cell c;
+
+	snprintf(c.s, sizeof(c.s), "%" PRIu64, uid);
+	while (f && (p = fgetpwent(f)))
+		if (p->pw_uid == uid)
+			snprintf(c.s, sizeof(c.s), "%s", p->pw_name);
+	if (f)
+		fclose(f);
 	return c;
 }
 
@@ -109,20 +190,60 @@ void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key)
 		cell_wrapped(out, head, v);
 }
 
+static const char *cell_code(json_t *problem)
+{
+	const char *code = json_string_value(json_object_get(problem, "code"));
+
+	return code ? code : "-";
+}
+
+static bool is_last_of_code(json_t *list, size_t i)
+{
+	const char *code = cell_code(json_array_get(list, i));
+
+	for (size_t k = i + 1; k < json_array_size(list); k++)
+		if (strcmp(cell_code(json_array_get(list, k)), code) == 0)
+			return false;
+	return true;
+}
+
+static void problem(FILE *out, json_t *p)
+{
+	char head[64];
+
+	snprintf(head, sizeof(head), "%c %-13.40s ", cell_is(p, "severity", "ERR") ? 'X' : '!',
+		cell_str(p, "code").s);
+	cell_wrapped_key(out, head, p, "what");
+	cell_wrapped_key(out, "    effect:  ", p, "effect");
+	cell_wrapped_key(out, "    action:  ", p, "action");
+	cell_wrapped_key(out, "    see:     ", p, "see");
+}
+
+/* How many problems before the i-th have its code. */
+static size_t same_before(json_t *list, size_t i)
+{
+	const char *code = cell_code(json_array_get(list, i));
+	size_t n = 0;
+
+	for (size_t k = 0; k < i; k++)
+		n += strcmp(cell_code(json_array_get(list, k)), code) == 0;
+	return n;
+}
+
 void cell_problems(FILE *out, json_t *root)
 {
-	json_t *p;
+	json_t *list = json_object_get(root, "problems"), *p;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "problems"), i, p)
+	json_array_foreach(list, i, p)
 	{
-		char head[64];
+		size_t n = same_before(list, i);
 
-		snprintf(head, sizeof(head), "%c %-13.40s ",
-			cell_is(p, "severity", "ERR") ? 'X' : '!', cell_str(p, "code").s);
-		cell_wrapped_key(out, head, p, "what");
-		cell_wrapped_key(out, "    effect:  ", p, "effect");
-		cell_wrapped_key(out, "    action:  ", p, "action");
+		if (n < PROBLEMS_OF_A_CODE)
+			problem(out, p);
+		else if (is_last_of_code(list, i))
+			fprintf(out, "  %-13.40s (%zu more of these: --json)\n",
+				cell_str(p, "code").s, n + 1 - PROBLEMS_OF_A_CODE);
 	}
 	if (i)
 		putc('\n', out);

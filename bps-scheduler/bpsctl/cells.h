@@ -24,12 +24,22 @@ double cell_sec(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct cell cell_span(double s);
 struct cell cell_size(uint64_t bytes);
+/* "18,412", from ten million on "12.3 M": at most 7 columns up to 1e15. */
+struct cell cell_count(uint64_t n);
+/* A number per second, in at most 7 columns. */
+struct cell cell_rate(double v);
+/* Of a job's pace: "12/55", milliseconds, in at most 15 columns. */
+struct cell cell_wait(json_t *pace);
+/* Of a pace's slowest: "+41 ms", in at most 9 columns. */
+struct cell cell_lag(json_t *slowest);
+/* Name of a user of this machine, else the number. */
+struct cell cell_user(uint64_t uid);
 
 /* Print s behind head, wrapped at words under itself; wrapped_key: a string of o, if it is
  * there. */
 void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
-/* The list "problems" of a document, each with its three lines. */
+/* The list "problems" of a document, each with its lines; of many of one code the first ones. */
 void cell_problems(FILE *out, json_t *root);
 /* "rank 3 (host node7, pid 4711)" of a worker; pid and host where they are known. */
 struct cell cell_worker(json_t *w);

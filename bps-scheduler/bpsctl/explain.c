@@ -43,8 +43,8 @@ static const struct row rows[] = {
 		"those that are there wait in bps_open, until their time-out",
 		"start the missing ranks, or look at their own output; `bpsctl why-stuck JOB`"},
 	{"STRAGGLER", 0,
-		"few workers of a job have not submitted what many others have waited for since "
-		"half a second",
+		"one machine is last in most rounds of a job, by a time that matters; or few "
+		"workers have not submitted what many others have waited for since half a second",
 		"each step takes as long as the slowest of them",
 		"look at the named process and its machine; `bpsctl job JOB` shows how far each "
 		"is"},
@@ -52,6 +52,9 @@ static const struct row rows[] = {
 		"an agent of a running job did not say in a second how far its workers are",
 		"what its workers wait for is not known; if it hangs, rounds of its jobs wait",
 		"look at it on its host; a hung agent is taken for dead after --agent-dead"},
+	{"SCHEDULER_UNREACHABLE", 0, "a server or an agent has no connection to the scheduler",
+		"running jobs go on; new ones and the replacement of servers wait",
+		"start bps-scheduler; look at the network between the two, and at --scheduler"},
 	{ERROR_ROW(BPS_ETIMEDOUT), "a wait has reached its time-out",
 		"the round is still in flight and may be waited for again",
 		"look at the workers that the sentence names; `bpsctl why-stuck JOB`"},

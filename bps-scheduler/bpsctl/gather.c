@@ -14,6 +14,8 @@
 #define ANSWER_MS 1900
 #define JOBS_MAX  32 /* that are asked about at once */
 
+#define DOWN_AGENT_S 600
+
 static uint32_t since_ms(const struct timespec *t)
 {
 	struct timespec now;
@@ -134,11 +136,36 @@ static void add_missing(json_t *missing, json_t *names)
 	}
 }
 
+/* Members that the scheduler hears; the others are missing. Agents that are down are forgotten
+ * after a while (a machine that was taken away is no lasting problem), servers are not. */
+static size_t count_heard(json_t *root, json_t *missing, size_t *ret_daemons)
+{
+	size_t i, n = 0;
+	json_t *m;
+
+	*ret_daemons = 0;
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		json_t *name = json_object_get(m, "name");
+		bool is_up = cell_is(m, "state", "up");
+
+		if (cell_is(m, "state", "down") && cell_is(m, "role", "agent") &&
+			cell_sec(m, "state_s") > DOWN_AGENT_S)
+			continue;
+		++*ret_daemons;
+		if ((!is_up || json_is_true(json_object_get(m, "is_quiet"))) &&
+			json_string_value(name) && !is_in(missing, json_string_value(name)))
+			json_array_append(missing, name);
+		n += is_up && json_string_value(name) && !is_in(missing, json_string_value(name));
+	}
+	return n;
+}
+
 /* "missing" and "collected" of a document. */
 static void put_collected(json_t *root, const struct details *d, const struct timespec *start)
 {
 	json_t *missing = json_array();
-	size_t asked = 0, answered = 0;
+	size_t asked = 0, answered = 0, daemons, heard;
 
 	for (size_t i = 0; i < d->n; i++) {
 		json_t *agents = json_object_get(d->gets[i].root, "agents"), *a;
@@ -158,11 +185,13 @@ static void put_collected(json_t *root, const struct details *d, const struct ti
 		}
 		add_missing(missing, json_object_get(d->gets[i].root, "missing"));
 	}
+	heard = 1 + count_heard(root, missing, &daemons); /* the scheduler is one */
 	json_object_set_new(root, "missing", missing);
 	json_object_set_new(root, "collected",
-		json_pack("{s:f, s:I, s:I, s:I, s:I}", "s", since_ms(start) / 1e3, "jobs",
+		json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "s", since_ms(start) / 1e3, "jobs",
 			(json_int_t)d->n, "asked", (json_int_t)asked, "answered",
-			(json_int_t)answered, "not_asked", (json_int_t)d->not_asked));
+			(json_int_t)answered, "not_asked", (json_int_t)d->not_asked, "daemons",
+			(json_int_t)daemons + 1, "heard", (json_int_t)heard));
 }
 
 /* The cluster, and details of its jobs. */
@@ -226,6 +255,29 @@ static void add_problems(json_t *problems, json_t *of_job)
 	}
 }
 
+/* What the workers of a job say, as figures of the job. */
+static void add_figures(json_t *job, json_t *detail)
+{
+	uint64_t rounds = 0, waiting = 0;
+	double longest_s = 0;
+	json_t *w;
+	size_t i;
+
+	json_array_foreach(json_object_get(detail, "workers"), i, w)
+	{
+		json_t *oldest = json_object_get(w, "oldest");
+
+		if (cell_num(w, "completed") > rounds)
+			rounds = cell_num(w, "completed");
+		waiting += json_is_object(oldest);
+		if (cell_sec(oldest, "s") > longest_s)
+			longest_s = cell_sec(oldest, "s");
+	}
+	json_object_set_new(job, "rounds", json_integer((json_int_t)rounds));
+	json_object_set_new(job, "calls_waiting", json_integer((json_int_t)waiting));
+	json_object_set_new(job, "longest_s", json_real(longest_s));
+}
+
 int gather_status(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	struct details *d;
@@ -235,6 +287,9 @@ int gather_status(const struct addr *addr, json_t **ret, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	problems = json_object_get(*ret, "problems");
+	for (size_t i = 0; i < d->n; i++)
+		if (json_array_size(json_object_get(d->gets[i].root, "workers")))
+			add_figures(d->jobs[i], d->gets[i].root);
 	for (size_t i = 0; i < d->n; i++)
 		add_problems(problems, json_object_get(d->gets[i].root, "problems"));
 	if (json_array_size(problems) && cell_is(*ret, "health", "OK"))
@@ -267,29 +322,6 @@ int gather_members(const struct addr *addr, const char *role, json_t **ret, stru
 	json_object_set_new(*ret, "members", list);
 	json_decref(root);
 	return 0;
-}
-
-/* What the workers of a job say, as figures of the job. */
-static void add_figures(json_t *job, json_t *detail)
-{
-	uint64_t rounds = 0, waiting = 0;
-	double longest_s = 0;
-	json_t *w;
-	size_t i;
-
-	json_array_foreach(json_object_get(detail, "workers"), i, w)
-	{
-		json_t *oldest = json_object_get(w, "oldest");
-
-		if (cell_num(w, "completed") > rounds)
-			rounds = cell_num(w, "completed");
-		waiting += json_is_object(oldest);
-		if (cell_sec(oldest, "s") > longest_s)
-			longest_s = cell_sec(oldest, "s");
-	}
-	json_object_set_new(job, "rounds", json_integer((json_int_t)rounds));
-	json_object_set_new(job, "calls_waiting", json_integer((json_int_t)waiting));
-	json_object_set_new(job, "longest_s", json_real(longest_s));
 }
 
 int gather_jobs(const struct addr *addr, json_t **ret, struct err_text *err)

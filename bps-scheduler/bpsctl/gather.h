@@ -17,8 +17,9 @@ int gather_path(const struct addr *addr, const char *path, json_t **ret, struct 
 /* The cluster as the scheduler has it (bps-scheduler/status.h), with what its running jobs' agents
  * say:
  *   problems also those of the jobs; health follows
- *   collected{s jobs asked answered not_asked}   jobs: that were asked about, asked, answered: agents
- *   missing[name of agent or job]
+ *   collected{s jobs asked answered not_asked daemons heard}   jobs: that were asked about; asked, answered:
+ *                         their agents; daemons, heard: of the whole cluster
+ *   missing[name of member or job]
  * Of a server or an agent: its own document. */
 int gather_status(const struct addr *addr, json_t **ret, struct err_text *err);
 

@@ -13,14 +13,16 @@ static const struct setting rows[] = {
 	{"scheduler-http", SET_ADDR, SETTING_AT(struct opts, scheduler_http),
 		.def = "127.0.0.1:7301", .port = 7301,
 		.help = "where bps-scheduler serves HTTP; for `status` that of any daemon "
-			"(--host)"},
+			"(--daemon, --host)"},
 	{"json", SET_BOOL, SETTING_AT(struct opts, json), .def = "no",
 		.help = "print the same facts as JSON (schema 1)"},
 	{"watch", SET_BOOL, SETTING_AT(struct opts, watch), .def = "no",
-		.help = "`status` again and again; with --json one object per line"},
+		.help = "again and again, also `--watch SECONDS`; with --json one object per line"},
 	{"interval", SET_DURATION, SETTING_AT(struct opts, interval_us), .def = "2s",
 		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "time between two screens of --watch, or two looks of --follow"},
+	{"verbose", SET_BOOL, SETTING_AT(struct opts, verbose), .def = "no",
+		.help = "numbers too, not names alone (-v)"},
 	{"follow", SET_BOOL, SETTING_AT(struct opts, follow), .def = "no",
 		.help = "`events` as they come, until SIGINT (-f)"},
 	{"since", SET_INT, SETTING_AT(struct opts, since), .def = "-1", .min = -1, .max = INT64_MAX,
@@ -163,7 +165,23 @@ static int dispatch(const struct opts *o, char *const *args, size_t n)
 /* Short or other names of flags, for the hand. */
 static const struct {
 	const char *alias, *flag;
-} aliases[] = {{"-f", "--follow"}, {"--host", "--scheduler-http"}};
+} aliases[] = {{"-f", "--follow"}, {"-v", "--verbose"}, {"--host", "--scheduler-http"},
+	{"--daemon", "--scheduler-http"}};
+
+/* The seconds behind --watch, as the flag that they are: a bare number means seconds. */
+static char *interval_flag(const char *s)
+{
+	char *text = NULL;
+	size_t n = strspn(s, "0123456789.");
+	const char *unit = s + n;
+
+	if (!n || (*unit && strcmp(unit, "s") != 0 && strcmp(unit, "ms") != 0 &&
+			  strcmp(unit, "min") != 0))
+		return NULL; /* a word */
+	if (asprintf(&text, "--interval=%s%s", s, *unit ? "" : "s") < 0)
+		return NULL;
+	return text;
+}
 
 /* argv with the flags' own names; what is new in it is in mem, the caller's. NULL: out of
  * memory. */
@@ -173,6 +191,12 @@ static char **expand(int argc, char **argv, char **mem)
 
 	for (int i = 0; args && i < argc; i++) {
 		args[i] = argv[i];
+		if (i > 1 && strcmp(argv[i - 1], "--watch") == 0)
+			mem[i] = interval_flag(argv[i]);
+		if (mem[i]) {
+			args[i] = mem[i];
+			continue;
+		}
 		for (size_t k = 0; i && k < sizeof(aliases) / sizeof(aliases[0]); k++) {
 			size_t n = strlen(aliases[k].alias);
 

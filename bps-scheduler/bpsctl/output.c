@@ -26,7 +26,11 @@ int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *ro
 	char *text = NULL;
 	size_t n = 0;
 	FILE *out = open_memstream(&text, &n);
-	int status = out ? screen(out, root) : EXIT_ERR;
+	int status;
+
+	if (o->verbose && !o->json)
+		json_object_set_new(root, "verbose", json_true());
+	status = out ? screen(out, root) : EXIT_ERR;
 
 	if (!out || fclose(out) != 0) {
 		status = complain("out of memory", EXIT_ERR);

@@ -1,5 +1,4 @@
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
@@ -9,31 +8,40 @@
 
 /* ---- footers ---- */
 
+/* "s2, node7 and 3 more" */
+static void name_missing(json_t *missing, char *ret, size_t room)
+{
+	size_t n = json_array_size(missing), at = 0;
+
+	ret[0] = '\0';
+	for (size_t i = 0; i < n && i < SCREEN_MISSING_MAX && at < room; i++) {
+		const char *name = json_string_value(json_array_get(missing, i));
+
+		at += (size_t)snprintf(ret + at, room - at, "%s%.64s", i ? ", " : "",
+			name ? cell_text(name).s : "-");
+	}
+	if (n > SCREEN_MISSING_MAX && at < room)
+		snprintf(ret + at, room - at, " and %zu more", n - SCREEN_MISSING_MAX);
+}
+
 void screen_missing(FILE *out, json_t *root)
 {
-	json_t *c = json_object_get(root, "collected"), *m;
-	size_t i;
+	json_t *c = json_object_get(root, "collected"), *missing = json_object_get(root, "missing");
+	char names[SCREEN_MISSING_MAX * 70], text[sizeof(names) + 128];
 
+	name_missing(missing, names, sizeof(names));
 	if (cell_num(c, "not_asked"))
 		fprintf(out, "! %" PRIu64 " more jobs were not asked about; `bpsctl job NAME`\n",
 			cell_num(c, "not_asked"));
-	if (cell_num(c, "asked"))
-		fprintf(out,
-			"collected from %" PRIu64 " of %" PRIu64 " agents of %" PRIu64
-			" jobs in %.2f s\n",
-			cell_num(c, "answered"), cell_num(c, "asked"), cell_num(c, "jobs"),
-			cell_sec(c, "s"));
-	json_array_foreach(json_object_get(root, "missing"), i, m)
-	{
-		const char *name = json_string_value(m);
-
-		if (i >= SCREEN_MISSING_MAX)
-			break;
-		cell_wrapped(out, "! no answer from ", name ? name : "-");
+	if (cell_num(c, "daemons")) {
+		snprintf(text, sizeof(text),
+			"collected from %" PRIu64 " of %" PRIu64 " daemons in %.2f s%s%s",
+			cell_num(c, "heard"), cell_num(c, "daemons"), cell_sec(c, "s"),
+			*names ? "; missing: " : "", names);
+		cell_wrapped(out, "", text);
+	} else if (*names) {
+		cell_wrapped(out, "! no answer from ", names);
 	}
-	if (i && json_array_size(json_object_get(root, "missing")) > i)
-		fprintf(out, "! nor from %zu more\n",
-			json_array_size(json_object_get(root, "missing")) - i);
 }
 
 /* ---- members ---- */
@@ -104,38 +112,23 @@ int screen_agents(FILE *out, json_t *root)
 
 /* ---- jobs ---- */
 
-/* From this machine's own table: a directory service has its own idea of time. */
-static struct cell user_name(uint64_t uid)
-{
-	FILE *f = fopen("/etc/passwd", "re");
-	const struct passwd *p;
-	struct cell c;
-
-	snprintf(c.s, sizeof(c.s), "%" PRIu64, uid);
-	while (f && (p = fgetpwent(f)))
-		if (p->pw_uid == uid)
-			snprintf(c.s, sizeof(c.s), "%s", p->pw_name);
-	if (f)
-		fclose(f);
-	return c;
-}
-
 static void job_row(FILE *out, json_t *j)
 {
 	bool is_asked = json_object_get(j, "rounds") != NULL;
-	char workers[48], rounds[24] = "-", waiting[64] = "-";
+	char workers[48], rounds[128] = "-", waiting[64] = "-";
 
 	snprintf(workers, sizeof(workers), "%" PRIu64 "/%" PRIu64, cell_num(j, "joined"),
 		cell_num(j, "size"));
 	if (is_asked) {
-		snprintf(rounds, sizeof(rounds), "%" PRIu64, cell_num(j, "rounds"));
+		snprintf(rounds, sizeof(rounds), "%s", cell_count(cell_num(j, "rounds")).s);
 		snprintf(waiting, sizeof(waiting), "%" PRIu64 " %.12s",
 			cell_num(j, "calls_waiting"), cell_span(cell_sec(j, "longest_s")).s);
 	}
-	fprintf(out, "%-18.18s %-10.10s %6zu %11s %7" PRIu64 " %10s %12.12s  %.8s %s\n",
-		cell_str(j, "name").s, user_name(cell_num(j, "uid")).s,
-		json_array_size(json_object_get(j, "agents")), workers, cell_num(j, "tensors"),
-		rounds, waiting, cell_str(j, "state").s, cell_span(cell_sec(j, "state_s")).s);
+	fprintf(out, "%-18.18s %-10.10s %6zu %11.11s %7.7s %10.10s %12.12s  %.8s %s\n",
+		cell_str(j, "name").s, cell_user(cell_num(j, "uid")).s,
+		json_array_size(json_object_get(j, "agents")), workers,
+		cell_count(cell_num(j, "tensors")).s, rounds, waiting, cell_str(j, "state").s,
+		cell_span(cell_sec(j, "state_s")).s);
 }
 
 int screen_jobs(FILE *out, json_t *root)

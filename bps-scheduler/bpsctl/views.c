@@ -30,6 +30,8 @@ static int watch_once(const struct view *v, const struct opts *o, const char *ar
 	bound_time(true);
 	rc = v->gather(o, arg, &root, &err);
 	bound_time(false);
+	if (rc == 0 && o->verbose && !o->json)
+		json_object_set_new(root, "verbose", json_true());
 	if (rc == 0)
 		status = v->screen(out, root);
 	else

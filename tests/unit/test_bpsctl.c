@@ -127,12 +127,46 @@ static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
 		" 'members': [{'role': 'server', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
 		" 'state': '" LONG_NAME "', 'why': '" LONG_NAME " " LONG_NAME "',"
 		" 'mem_bytes': " HUGE_NUMBER ", 'quota_bytes': " HUGE_NUMBER ", 'threads': 1024,"
-		" 'quiet_s': 1e9, 'pid': 4194304, 'restarts': 99999999}],"
+		" 'quiet_s': 1e9, 'pid': 4194304, 'restarts': 99999999, 'id': " HUGE_NUMBER ","
+		" 'partitions': " HUGE_NUMBER ", 'rx_bytes_s': 1e18, 'tx_bytes_s': 1e300,"
+		" 'sum_s': 1e18},"
+		" {'role': 'server', 'name': '" LONG_NAME
+		"', 'state': 'up', 'id': 1, 'rx_bytes_s': 1e18,"
+		" 'tx_bytes_s': 1e300, 'partitions': 99999, 'sum_s': 1e18, "
+		"'mem_bytes': " HUGE_NUMBER ","
+		" 'quota_bytes': " HUGE_NUMBER ", 'quiet_s': 1e18},"
+		" {'role': 'agent', 'name': '" LONG_NAME "', 'host': '" LONG_NAME
+		"', 'state': 'down',"
+		" 'state_s': 1e18, 'id': " HUGE_NUMBER "}],"
 		" 'events': [{'seq': " HUGE_NUMBER ", 'kind': '" LONG_NAME "', 'time': 1e9,"
 		" 'text': '" LONG_NAME LONG_NAME "'}],"
-		" 'missing': ['" LONG_NAME LONG_NAME "'],"
-		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': 'running'},"
-		" 'jobs': [{'name': '" LONG_NAME "', 'uid': 4294967294, 'joined': 65536,"
+		" 'missing': ['" LONG_NAME LONG_NAME "', '" LONG_NAME "'],"
+		" 'health': '" LONG_NAME "', 'view_text': '" LONG_NAME
+		"', 'up_s': 1e18, 'verbose': true,"
+		" 'commit': '" LONG_NAME "', 'version': '" LONG_NAME "', 'view': " HUGE_NUMBER ","
+		" 'tolerates': {'server_losses': " HUGE_NUMBER ", 'limit': 'memory'},"
+		" 'state': {'kind': 'file', 'bytes': " HUGE_NUMBER ", 'sync_s': 1e18},"
+		" 'collected': {'daemons': " HUGE_NUMBER ", 'heard': " HUGE_NUMBER ", 's': 1e18},"
+		" 'muted': [{'code': '" LONG_NAME "', 'present': " HUGE_NUMBER ", 'left_s': 1e18,"
+		" 'reason': '" LONG_NAME "'}], 'problems': [{'code': '" LONG_NAME
+		"', 'what': '" LONG_NAME " " LONG_NAME "', 'effect': '" LONG_NAME
+		"', 'see': '" LONG_NAME "'}],"
+		" 'ended': [{'name': '" LONG_NAME "', 'code': 1, 'text': '" LONG_NAME "'}],"
+		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': 'running', 'pace': {"
+		" 'round': " HUGE_NUMBER
+		", 'steps_s': 1e300, 'push_bytes_s': 1e300, 'wait_p50_s': 1e18,"
+		" 'wait_p99_s': 1e18, 'slowest': {'agent': '" LONG_NAME "', 'host': '" LONG_NAME
+		"',"
+		" 'share': 1e18, 'lag_s': 1e18}}},"
+		" 'jobs': [{'name': '" LONG_NAME
+		"', 'id': 1, 'state': 'running', 'agents_up': " HUGE_NUMBER
+		", 'waiting_partitions': " HUGE_NUMBER ", 'pace': {'round': " HUGE_NUMBER
+		", 'rounds': 5,"
+		" 'steps_s': 1e300, 'push_bytes_s': 1e300, 'wait_p50_s': 1e18, 'wait_p99_s': 1e18,"
+		" 'slowest': {'host': '" LONG_NAME "', 'lag_s': 1e18}}},"
+		" {'name': '" LONG_NAME "', 'state': 'forming', 'joined': " HUGE_NUMBER ","
+		" 'size': " HUGE_NUMBER "}, {'name': '" LONG_NAME
+		"', 'uid': 4294967294, 'joined': 65536,"
 		" 'size': 65536, 'tensors': 100000, 'rounds': 9999999999,"
 		" 'calls_waiting': 65536, 'longest_s': 1e9, 'state': '" LONG_NAME "',"
 		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': '" LONG_NAME "'},"
@@ -146,6 +180,88 @@ static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++)
 		free(render(screens[i], doc).text);
+}
+
+static void status_has_a_line_for_each_job_and_server(void **state)
+{
+	struct page p = render(screen_status,
+		"{'role': 'scheduler', 'cluster': 'train-a', 'health': 'WARN', 'view_text': '3.41',"
+		" 'up_s': 1051200, 'is_durable': true,"
+		" 'state': {'kind': 'file', 'bytes': 2048, 'sync_s': 0.0002},"
+		" 'tolerates': {'server_losses': 1, 'limit': 'memory', 'scheduler_loss': true},"
+		" 'members': [{'role': 'server', 'name': 's0', 'host': 'node14', 'state': 'up',"
+		" 'partitions': 256, 'rx_bytes_s': 4.1e9, 'tx_bytes_s': 4.2e9, 'mem_bytes': "
+		"40802189312,"
+		" 'quota_bytes': 68719476736, 'sum_s': 0.0004, 'quiet_s': 0.1},"
+		" {'role': 'server', 'name': 's2', 'host': 'node17', 'state': 'down', 'state_s': "
+		"41},"
+		" {'role': 'agent', 'name': 'a0', 'host': 'node09', 'state': 'up'},"
+		" {'role': 'agent', 'name': 'a1', 'host': 'node10', 'state': 'up', 'quiet_s': 2.5,"
+		" 'is_quiet': true}],"
+		" 'jobs': [{'name': '7f3a', 'uid': 4000001, 'state': 'running', 'agents': ['a0', "
+		"'a1'],"
+		" 'agents_up': 2, 'pace': {'round': 18412, 'steps_s': 3.1, 'push_bytes_s': 9.4e9,"
+		" 'rounds': 10, 'wait_p50_s': 0.012, 'wait_p99_s': 0.055, 'slowest': {'agent': "
+		"'a0',"
+		" 'host': 'node09', 'lag_s': 0.041, 'share': 0.93}}},"
+		" {'name': 'aa17', 'uid': 4000002, 'state': 'forming', 'joined': 0, 'size': 2},"
+		" {'name': 'here', 'uid': 4000003, 'state': 'running', 'rounds': 7, 'pace': "
+		"null}]}");
+
+	(void)state;
+	assert_int_equal(p.status, 1);
+	assert_has(
+		&p, "cluster train-a  HEALTH_WARN  view 3.41  up 12d 4h  servers 1/2  agents 2/2");
+	assert_has(&p, "tolerates: 1 more server loss (memory), scheduler loss: yes");
+	assert_has(&p, "7f3a         4000001     2/2  18,412    3.10      9.40"
+		       "           12/55  node09 +41 ms     running\n");
+	assert_has(&p, "  0 of 2 joined     forming\n");
+	assert_has(&p, "here         4000003     0/0       7       -         -               -  -");
+	assert_has(&p, "s0           node14        up            256    4.10     4.20"
+		       "   38.0 GiB/64.0 GiB   0.40     0.1 s\n");
+	assert_has(&p, "s2           node17        down*");
+	assert_has(&p,
+		"a1           node10        up*           2.5 s\n(1 more agent: bpsctl agents)");
+	free(p.text);
+}
+
+static void of_many_servers_only_those_that_are_not_well_have_a_line(void **state)
+{
+	char doc[16384] = "{'role': 'scheduler', 'health': 'OK', 'members': [";
+	struct page p;
+
+	(void)state;
+	for (unsigned i = 0; i < 100; i++)
+		snprintf(doc + strlen(doc), sizeof(doc) - strlen(doc),
+			"%s{'role': 'server', 'name': 's%u', 'state': '%s'}", i ? "," : "", i,
+			i % 50 == 7 ? "suspect" : "up");
+	strcat(doc, "]}");
+	p = render(screen_status, doc);
+	assert_has(&p, "s7 ");
+	assert_has(&p, "s57 ");
+	assert_lacks(&p, "s8 ");
+	assert_has(&p, "(98 more: bpsctl servers)");
+	free(p.text);
+}
+
+static void of_many_problems_of_one_code_the_first_are_shown_and_the_others_counted(void **state)
+{
+	char doc[8192] = "{'role': 'scheduler', 'health': 'WARN', 'problems': [";
+	struct page p;
+
+	(void)state;
+	for (unsigned i = 0; i < 20; i++)
+		snprintf(doc + strlen(doc), sizeof(doc) - strlen(doc),
+			"%s{'code': '%s', 'what': 'what%u.'}", i ? "," : "", i % 2 ? "ODD" : "EVEN",
+			i);
+	strcat(doc, "]}");
+	p = render(screen_status, doc);
+	assert_has(&p, "what5.");
+	assert_lacks(&p, "what6.");
+	assert_lacks(&p, "what7.");
+	assert_has(&p, "EVEN          (7 more of these: --json)");
+	assert_has(&p, "ODD           (7 more of these: --json)");
+	free(p.text);
 }
 
 static void strange_documents_are_shown_without_harm(void **state)
@@ -181,7 +297,8 @@ static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **stat
 		" 'tensors': 3, 'rounds': 17, 'calls_waiting': 1, 'longest_s': 0.1,"
 		" 'state': 'running', 'state_s': 3.0},"
 		" {'name': 'late', 'uid': 4000000, 'joined': 1, 'size': 4, 'state': 'forming'}],"
-		" 'collected': {'jobs': 1, 'asked': 2, 'answered': 1, 's': 1.0}, 'missing': "
+		" 'collected': {'jobs': 1, 'asked': 2, 'answered': 1, 's': 1.0, 'daemons': 4,"
+		" 'heard': 3}, 'missing': "
 		"['b']}");
 
 	(void)state;
@@ -189,7 +306,7 @@ static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **stat
 	assert_has(&p, "digits             root            2         2/2       3         17");
 	assert_has(&p, "late               4000000");
 	assert_has(&p, "          -            -  forming");
-	assert_has(&p, "collected from 1 of 2 agents of 1 jobs in 1.00 s\n! no answer from b\n");
+	assert_has(&p, "collected from 3 of 4 daemons in 1.00 s; missing: b\n");
 	free(p.text);
 }
 
@@ -321,15 +438,18 @@ static void missing_answers_and_their_problems_are_shown_in_the_status(void **st
 {
 	struct page p = render(screen_status,
 		"{'role': 'scheduler', 'health': 'WARN', 'problems': [{'code': 'NO_ANSWER',"
-		" 'severity': 'WARN', 'what': 'agent a1', 'effect': 'e', 'action': 'x'}],"
-		" 'collected': {'jobs': 2, 'asked': 3, 'answered': 2, 'not_asked': 4, 's': 1.01},"
+		" 'severity': 'WARN', 'what': 'agent a1', 'effect': 'e', 'action': 'x', 'see': "
+		"'y'}],"
+		" 'collected': {'jobs': 2, 'asked': 3, 'answered': 2, 'not_asked': 4, 's': 1.01,"
+		" 'daemons': 5, 'heard': 4},"
 		" 'missing': ['a1']}");
 
 	(void)state;
 	assert_int_equal(p.status, 1);
-	assert_has(&p, "! NO_ANSWER     agent a1\n    effect:  e\n    action:  x\n");
+	assert_has(
+		&p, "! NO_ANSWER     agent a1\n    effect:  e\n    action:  x\n    see:     y\n");
 	assert_has(&p, "! 4 more jobs were not asked about");
-	assert_has(&p, "collected from 2 of 3 agents of 2 jobs in 1.01 s\n! no answer from a1\n");
+	assert_has(&p, "collected from 4 of 5 daemons in 1.01 s; missing: a1\n");
 	free(p.text);
 }
 
@@ -435,6 +555,10 @@ int main(void)
 		cmocka_unit_test(agents_that_are_all_up_are_well),
 		cmocka_unit_test(tables_without_rows_say_so),
 		cmocka_unit_test(long_names_and_huge_numbers_stay_within_the_columns),
+		cmocka_unit_test(status_has_a_line_for_each_job_and_server),
+		cmocka_unit_test(of_many_servers_only_those_that_are_not_well_have_a_line),
+		cmocka_unit_test(
+			of_many_problems_of_one_code_the_first_are_shown_and_the_others_counted),
 		cmocka_unit_test(strange_documents_are_shown_without_harm),
 		cmocka_unit_test(jobs_show_users_by_name_and_what_was_not_asked_as_a_dash),
 		cmocka_unit_test(running_jobs_without_old_calls_are_well),

@@ -1,0 +1,295 @@
+/* bpsctl status: the cluster on one screen. */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/screen.h"
+
+#define JOBS_MAX      24 /* rows; the rest is counted */
+#define SERVERS_MAX   8  /* all of them, if there are no more; else those that are not well */
+#define OUTLIERS_MAX  16
+#define FAILED_MAX    5
+#define FAILED_LATE_S 600
+
+/* ---- head ---- */
+
+struct members {
+	unsigned up, all;
+};
+
+static struct members count_members(json_t *root, const char *role)
+{
+	struct members n = {0, 0};
+	json_t *m;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		if (!cell_is(m, "role", role))
+			continue;
+		n.all++;
+		n.up += cell_is(m, "state", "up");
+	}
+	return n;
+}
+
+static unsigned count_jobs(json_t *root, const char *state)
+{
+	unsigned n = 0;
+	json_t *j;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "jobs"), i, j) if (cell_is(j, "state", state)) n++;
+	return n;
+}
+
+static void headline(FILE *out, json_t *root)
+{
+	struct members servers = count_members(root, "server");
+	struct members agents = count_members(root, "agent");
+	char text[512];
+
+	snprintf(text, sizeof(text),
+		"%.40s  HEALTH_%.8s  view %.20s  up %s  servers %u/%u  agents %u/%u  jobs %u "
+		"running, %u waiting",
+		cell_str(root, "cluster").s, cell_str(root, "health").s,
+		cell_str(root, "view_text").s, cell_span(cell_sec(root, "up_s")).s, servers.up,
+		servers.all, agents.up, agents.all, count_jobs(root, "running"),
+		count_jobs(root, "forming"));
+	cell_wrapped(out, "cluster ", text);
+	if (json_is_true(json_object_get(root, "verbose")))
+		fprintf(out, "  view number %" PRIu64 "   version %.16s   commit %.16s\n",
+			cell_num(root, "view"), cell_str(root, "version").s,
+			cell_str(root, "commit").s);
+}
+
+static void tolerated(FILE *out, json_t *root)
+{
+	json_t *t = json_object_get(root, "tolerates"), *state = json_object_get(root, "state");
+	uint64_t n = cell_num(t, "server_losses");
+	char how[512], text[600];
+
+	if (json_is_false(json_object_get(root, "is_durable")))
+		snprintf(how, sizeof(how), "NO (the state cannot be written)");
+	else if (cell_is(state, "kind", "file"))
+		snprintf(how, sizeof(how), "yes (state durable, %s, last sync %.1f ms)",
+			cell_size(cell_num(state, "bytes")).s, cell_sec(state, "sync_s") * 1e3);
+	else
+		snprintf(how, sizeof(how), "NO (state in memory only: set --state-dir)");
+	snprintf(text, sizeof(text), "%" PRIu64 " more server loss%s%s, scheduler loss: %s", n,
+		n == 1 ? "" : "es", cell_is(t, "limit", "memory") ? " (memory)" : "", how);
+	cell_wrapped(out, "  tolerates: ", text);
+}
+
+/* One line, however many there are. */
+static void muted(FILE *out, json_t *root)
+{
+	json_t *list = json_object_get(root, "muted"), *m;
+	char text[1024];
+	size_t i, at = 0;
+
+	json_array_foreach(list, i, m)
+	{
+		if (at < sizeof(text) - 200)
+			at += (size_t)snprintf(text + at, sizeof(text) - at,
+				"%s%.40s (%" PRIu64 " now, for %s more%s%.60s)", i ? ", " : "",
+				cell_str(m, "code").s, cell_num(m, "present"),
+				cell_span(cell_sec(m, "left_s")).s,
+				json_string_length(json_object_get(m, "reason")) ? ": " : "",
+				json_string_length(json_object_get(m, "reason"))
+					? cell_str(m, "reason").s
+					: "");
+	}
+	if (at)
+		cell_wrapped(out, "  muted: ", text);
+}
+
+/* ---- jobs ---- */
+
+static void slowest_cell(json_t *j, char ret[32])
+{
+	json_t *slowest = json_object_get(json_object_get(j, "pace"), "slowest");
+
+	if (cell_is(j, "state", "forming"))
+		snprintf(ret, 32, "%" PRIu64 " of %" PRIu64 " joined", cell_num(j, "joined"),
+			cell_num(j, "size"));
+	else if (cell_sec(slowest, "lag_s") >= 0.0005)
+		snprintf(ret, 32, "%.8s %.9s", cell_str(slowest, "host").s, cell_lag(slowest).s);
+	else
+		snprintf(ret, 32, "-");
+}
+
+static struct cell name_of(json_t *root, json_t *o)
+{
+	struct cell c = cell_str(o, "name");
+
+	if (json_is_true(json_object_get(root, "verbose")))
+		snprintf(c.s, sizeof(c.s), "#%" PRIu64 " %.63s", cell_num(o, "id"),
+			cell_str(o, "name").s);
+	return c;
+}
+
+static void job_row(FILE *out, json_t *root, json_t *j)
+{
+	json_t *pace = json_object_get(j, "pace");
+	bool is_known = json_is_object(pace);
+	char agents[48] = "-", slowest[32];
+
+	slowest_cell(j, slowest);
+	if (cell_is(j, "state", "running"))
+		snprintf(agents, sizeof(agents), "%" PRIu64 "/%zu", cell_num(j, "agents_up"),
+			json_array_size(json_object_get(j, "agents")));
+	fprintf(out, "%-12.12s %-7.7s %7.9s %7.7s %7.7s %9.9s %15.15s  %-17.17s %.8s\n",
+		name_of(root, j).s, cell_user(cell_num(j, "uid")).s, agents,
+		is_known ? cell_count(cell_num(pace, "round")).s
+			 : (json_object_get(j, "rounds") ? cell_count(cell_num(j, "rounds")).s
+							 : "-"),
+		is_known ? cell_rate(cell_sec(pace, "steps_s")).s : "-",
+		is_known ? cell_rate(cell_sec(pace, "push_bytes_s") / 1e9).s : "-",
+		is_known && cell_num(pace, "rounds") ? cell_wait(pace).s : "-", slowest,
+		cell_str(j, "state").s);
+	if (cell_num(j, "waiting_partitions"))
+		fprintf(out, "    ! %" PRIu64 " of its partitions wait for a server\n",
+			cell_num(j, "waiting_partitions"));
+}
+
+static void job_rows(FILE *out, json_t *root)
+{
+	json_t *jobs = json_object_get(root, "jobs"), *j;
+	size_t i;
+
+	if (!json_array_size(jobs))
+		return;
+	fprintf(out, "\n%-12s %-7s %7s %7s %7s %9s %15s  %-17s %s\n", "JOB", "USER", "AGENTS",
+		"ROUNDS", "STEPS/s", "PUSH GB/s", "WAIT p50/p99 ms", "SLOWEST", "STATE");
+	json_array_foreach(jobs, i, j) if (i < JOBS_MAX) job_row(out, root, j);
+	if (i > JOBS_MAX)
+		fprintf(out, "(%zu more: bpsctl jobs)\n", i - JOBS_MAX);
+}
+
+static void failed_rows(FILE *out, json_t *root)
+{
+	json_t *j;
+	size_t i, shown = 0;
+
+	json_array_foreach(json_object_get(root, "ended"), i, j)
+	{
+		char head[64];
+
+		if (!cell_num(j, "code") || cell_sec(j, "state_s") > FAILED_LATE_S ||
+			shown == FAILED_MAX)
+			continue;
+		if (!shown++)
+			fprintf(out, "\nFAILED IN THE LAST 10 MINUTES\n");
+		snprintf(head, sizeof(head), "%-24.24s %8.16s ago  ", cell_str(j, "name").s,
+			cell_span(cell_sec(j, "state_s")).s);
+		cell_wrapped_key(out, head, j, "text");
+	}
+}
+
+/* ---- members ---- */
+
+static bool is_well(json_t *m)
+{
+	return cell_is(m, "state", "up") && !json_is_true(json_object_get(m, "is_quiet"));
+}
+
+static struct cell state_cell(json_t *m)
+{
+	struct cell c;
+
+	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_str(m, "state").s,
+		is_well(m) ? "" : "*"); /* says nothing */
+	return c;
+}
+
+static void server_row(FILE *out, json_t *root, json_t *m)
+{
+	bool is_up = cell_is(m, "state", "up");
+	char memory[48];
+
+	snprintf(memory, sizeof(memory), "%.10s/%.10s", cell_size(cell_num(m, "mem_bytes")).s,
+		cell_size(cell_num(m, "quota_bytes")).s);
+	fprintf(out, "%-12.12s %-13.13s %-9.9s %7.7s %7.7s %8.8s %19.19s %6.6s %9.9s\n",
+		name_of(root, m).s, cell_str(m, "host").s, state_cell(m).s,
+		cell_count(cell_num(m, "partitions")).s,
+		is_up ? cell_rate(cell_sec(m, "rx_bytes_s") / 1e9).s : "-",
+		is_up ? cell_rate(cell_sec(m, "tx_bytes_s") / 1e9).s : "-", is_up ? memory : "-",
+		is_up ? cell_rate(cell_sec(m, "sum_s") * 1e3).s : "-",
+		cell_span(is_up ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s")).s);
+}
+
+static void server_rows(FILE *out, json_t *root)
+{
+	bool is_few = count_members(root, "server").all <= SERVERS_MAX;
+	size_t i, n = 0, shown = 0;
+	json_t *m;
+
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		if (!cell_is(m, "role", "server"))
+			continue;
+		if (!n++)
+			fprintf(out, "\n%-12s %-13s %-9s %7s %7s %8s %19s %6s %9s\n", "SERVER",
+				"HOST", "STATE", "PARTS", "IN GB/s", "OUT GB/s", "MEM used/limit",
+				"SUM ms", "LAST");
+		if (!is_few && (is_well(m) || shown >= OUTLIERS_MAX))
+			continue;
+		server_row(out, root, m);
+		shown++;
+	}
+	if (n > shown)
+		fprintf(out, "(%zu more: bpsctl servers)\n", n - shown);
+}
+
+/* Only those that are not well: which agent does what is the jobs' matter. */
+static void agent_rows(FILE *out, json_t *root)
+{
+	size_t i, n = 0, shown = 0;
+	json_t *m;
+
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		if (!cell_is(m, "role", "agent"))
+			continue;
+		n++;
+		if (is_well(m) || shown >= OUTLIERS_MAX)
+			continue;
+		if (!shown++)
+			fprintf(out, "\n%-12s %-13s %-9s %9s\n", "AGENT", "HOST", "STATE", "LAST");
+		fprintf(out, "%-12.12s %-13.13s %-9.9s %9.9s\n", name_of(root, m).s,
+			cell_str(m, "host").s, state_cell(m).s,
+			cell_span(cell_is(m, "state", "up") ? cell_sec(m, "quiet_s")
+							    : cell_sec(m, "state_s"))
+				.s);
+	}
+	if (n > shown)
+		fprintf(out, "%s(%zu %sagent%s: bpsctl agents)\n", shown ? "" : "\n", n - shown,
+			shown ? "more " : "", n - shown == 1 ? "" : "s");
+}
+
+static int status_code(json_t *root)
+{
+	if (cell_is(root, "health", "OK"))
+		return 0;
+	return cell_is(root, "health", "WARN") ? 1 : 2;
+}
+
+int screen_status(FILE *out, json_t *root)
+{
+	if (!cell_is(root, "role", "scheduler"))
+		return screen_daemon(out, root);
+	headline(out, root);
+	tolerated(out, root);
+	muted(out, root);
+	if (json_array_size(json_object_get(root, "problems")))
+		putc('\n', out);
+	cell_problems(out, root);
+	job_rows(out, root);
+	failed_rows(out, root);
+	server_rows(out, root);
+	agent_rows(out, root);
+	screen_missing(out, root);
+	return status_code(root);
+}
