@@ -305,7 +305,15 @@ static void settings_changed(void *ctx)
 		log_error("the data thread does not take the new limits, reload once more");
 }
 
-static const struct daemon_reload_ops reload_ops = {.changed = settings_changed};
+static void auth_changed(void *ctx)
+{
+	struct app *app = ctx;
+
+	node_auth_changed(&app->node);
+}
+
+static const struct daemon_reload_ops reload_ops = {
+	.changed = settings_changed, .auth_changed = auth_changed};
 
 /* ---- start ---- */
 

@@ -3,7 +3,6 @@
  * the loop for the time of a sync, on purpose: nothing may be said before it is durable. */
 #include <errno.h>
 #include <event2/event.h>
-#include <openssl/crypto.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +93,7 @@ struct app {
 	struct statelog *log;
 	struct events *events;
 	struct steer steer;
+	unsigned n_closed; /* connections, by the last change of keys */
 	struct event *timer;
 	struct timespec started;
 	struct conn **conns; /* NULL: free */
@@ -464,7 +464,20 @@ static void settings_changed(void *ctx)
 	after_event(app);
 }
 
-static const struct daemon_reload_ops reload_ops = {.changed = settings_changed};
+static void auth_changed(void *ctx)
+{
+	struct app *app = ctx;
+	struct err_text err;
+	int n = ctllisten_set_auth(app->listen, &app->daemon.auth, &err);
+
+	if (n < 0)
+		log_error("the new key is not used: %s", err.s);
+	else
+		app->n_closed = (unsigned)n;
+}
+
+static const struct daemon_reload_ops reload_ops = {
+	.changed = settings_changed, .auth_changed = auth_changed};
 
 /* ---- start ---- */
 
@@ -513,16 +526,25 @@ static struct ctlchan *steer_chan(void *ctx, uint32_t conn)
 	return app->conns[conn]->chan;
 }
 
-static int start_steer(struct app *app)
+static int steer_reload_keys(void *ctx, unsigned *ret_closed, struct err_text *err)
 {
-	struct steer *s = &app->steer;
+	struct app *app = ctx;
+	int rc;
 
-	*s = (struct steer){
-		.ctx = app, .core = app->core, .events = app->events, .chan = steer_chan};
-	if (!app->daemon.has_key)
-		return 0;
-	s->n_keys = 1;
-	return tls_fingerprint(&app->daemon.key, s->keys[0]);
+	app->n_closed = 0;
+	rc = daemon_reload_auth(&app->daemon, err);
+	*ret_closed = app->n_closed;
+	return rc;
+}
+
+static void start_steer(struct app *app)
+{
+	app->steer = (struct steer){.ctx = app,
+		.core = app->core,
+		.events = app->events,
+		.chan = steer_chan,
+		.auth = &app->daemon.auth,
+		.reload_keys = steer_reload_keys};
 }
 
 static int start(struct app *app, struct err_text *err)
@@ -541,15 +563,10 @@ static int start(struct app *app, struct err_text *err)
 	rc = start_core(app, err);
 	if (rc < 0)
 		return rc;
-	rc = start_steer(app);
-	if (rc < 0)
-		return err_set(err, rc, "cannot compute the key's fingerprint");
-	if (app->daemon.has_key) {
-		conf.keys.key[0] = app->daemon.key;
-		conf.keys.n_keys = 1;
-	}
+	start_steer(app);
+	conf.auth = app->daemon.auth;
 	rc = ctllisten_new(&app->listen, loop_base(app->daemon.loop), &conf, &chan_ops, app, err);
-	OPENSSL_cleanse(&conf.keys, sizeof(conf.keys));
+	keyring_wipe(&conf.auth.keys);
 	if (rc == 0)
 		rc = daemon_http(&app->daemon, &http_ops, app, err);
 	if (rc < 0)

@@ -11,8 +11,6 @@
 #include "common/ctlchan.h"
 #include "common/log.h"
 
-#define KEY_STATUS_MAX 2048 /* members that one answer lists */
-
 typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
 const char *steer_arg(const struct steer_call *call, const char *name)
@@ -65,81 +63,6 @@ static int job_kill(struct steer *s, const struct steer_call *call, struct steer
 		"the scheduler cannot write its state; see its log, and try again");
 }
 
-/* Which of ours a fingerprint is. */
-static const char *key_word(const struct steer *s, const char *print)
-{
-	static const char *const words[TLS_MAX_KEYS] = {"current", "previous"};
-
-	for (unsigned i = 0; i < s->n_keys; i++)
-		if (strcmp(s->keys[i], print) == 0)
-			return words[i];
-	return *print ? "dropped" : "none";
-}
-
-static const char *member_key(const struct steer *s, const struct member *m)
-{
-	return m->conn ? ctlchan_master(s->chan(s->ctx, m->conn->id)) : "";
-}
-
-/* Those with the current key, or the others. */
-static void list_members(const struct steer *s, bool is_current, json_t *list)
-{
-	const struct sched_core *c = s->core;
-
-	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
-		const char *print = member_key(s, m);
-		const char *word = m->conn ? key_word(s, print) : "away";
-		json_t *o;
-
-		if ((strcmp(word, "current") == 0) != is_current || m->state == MEMBER_DOWN ||
-			json_array_size(list) >= KEY_STATUS_MAX)
-			continue;
-		o = json_object();
-		status_put_str(o, "role", m->role == ROLE_SERVER ? "server" : "agent");
-		status_put_str(o, "name", m->name);
-		status_put_str(o, "host", m->host);
-		status_put_str(o, "key", word);
-		status_put_str(o, "fingerprint", print);
-		json_array_append_new(list, o);
-	}
-}
-
-static unsigned count_members(const struct steer *s, const char *word)
-{
-	const struct sched_core *c = s->core;
-	unsigned n = 0;
-
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->conn &&
-			strcmp(key_word(s, member_key(s, c->members[i])), word) == 0)
-			n++;
-	return n;
-}
-
-static int key_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
-{
-	json_t *o = json_object(), *keys = json_array(), *members = json_array();
-
-	(void)call;
-	for (unsigned i = 0; i < s->n_keys; i++) {
-		json_t *k = json_object();
-
-		status_put_str(k, "key", key_word(s, s->keys[i]));
-		status_put_str(k, "fingerprint", s->keys[i]);
-		status_put_num(k, "members", count_members(s, key_word(s, s->keys[i])));
-		json_array_append_new(keys, k);
-	}
-	list_members(s, false, members);
-	list_members(s, true, members);
-	status_put_num(o, "schema", STATUS_SCHEMA);
-	json_object_set_new(o, "keys", keys);
-	json_object_set_new(o, "members", members);
-	reply->json = o;
-	return err_set(
-		&reply->text, 0, s->n_keys ? "%u keys" : "the cluster has no key", s->n_keys);
-}
-
 static const struct verb {
 	const char *name;
 	bool wants_target;
@@ -148,7 +71,8 @@ static const struct verb {
 	verb_fn *run;
 } verbs[] = {
 	{"job kill", true, true, {"reason"}, job_kill},
-	{"key status", false, false, {NULL}, key_status},
+	{"key status", false, false, {NULL}, keys_status},
+	{"key reload", false, true, {NULL}, keys_reload},
 };
 #define N_VERBS (sizeof(verbs) / sizeof(verbs[0]))
 

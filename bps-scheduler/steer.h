@@ -30,8 +30,10 @@ struct steer {
 	struct sched_core *core;
 	struct events *events;
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn); /* of the core's number for it */
-	char keys[TLS_MAX_KEYS][TLS_PRINT_BYTES];          /* fingerprints: current, previous */
-	unsigned n_keys;
+	const struct tls_conf *auth;                       /* in force */
+	/* Read the key file again. Returns 1 when it has changed, else 0; errors with a sentence.
+	 * ret_closed: connections that are not accepted any more. */
+	int (*reload_keys)(void *ctx, unsigned *ret_closed, struct err_text *err);
 };
 
 struct steer_call {
@@ -51,6 +53,10 @@ struct steer_reply {
 
 /* An argument's value, "" when it is not there. Lent. */
 const char *steer_arg(const struct steer_call *call, const char *name);
+
+/* keys.c */
+int keys_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
+int keys_reload(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
 /* Carry out what came on chan, answer and close it. */
 void steer_handle(

@@ -185,6 +185,7 @@ void ctlchan_free(struct ctlchan *c)
 		event_free(c->timer);
 	if (c->bev)
 		bufferevent_free(c->bev);
+	tls_free(c->tls);
 	free(c);
 }
 
@@ -419,7 +420,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 		return;
 	}
 	c->listener = l;
-	c->tls = l->tls;
+	c->tls = tls_ref(l->tls);
 	move_to_list(c, &l->untrusted);
 	arm(c->timer, l->conf.trust_timeout_ms);
 	if (start(c, fd))
@@ -511,10 +512,9 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	l->resume = evtimer_new(base, on_resume, l);
 	if (!l->resume)
 		rc = err_set(err, -ENOMEM, "out of memory");
-	if (!rc && conf->keys.n_keys)
-		rc = tls_new_listener(&l->tls, &conf->keys, err);
-	for (unsigned i = 0; i < TLS_MAX_KEYS; i++) /* they live on in tls only */
-		key_wipe(&l->conf.keys.key[i]);
+	if (!rc && !tls_conf_is_empty(&conf->auth))
+		rc = tls_new_listener(&l->tls, &conf->auth, err);
+	keyring_wipe(&l->conf.auth.keys); /* it lives on in tls only */
 	if (!rc)
 		rc = bind_listener(l, err);
 	if (rc)
@@ -524,13 +524,33 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	return rc;
 }
 
-int ctllisten_set_keys(struct ctllisten *l, const struct tls_keys *keys)
+static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 {
-	if ((keys->n_keys > 0) != (l->tls != NULL) || keys->n_keys > TLS_MAX_KEYS)
-		return -EINVAL;
-	if (l->tls)
-		tls_set_keys(l->tls, keys);
-	return 0;
+	struct ctlchan *c, *next;
+	int n = 0;
+
+	for (c = TAILQ_FIRST(list); c; c = next) {
+		next = TAILQ_NEXT(c, link);
+		if (!*c->who.print || tls_accepts(l->tls, &c->who)) /* else it has not said */
+			continue;
+		fail(c, "the key of %s is not accepted any more", c->who.identity);
+		n++;
+	}
+	return n;
+}
+
+int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err)
+{
+	int rc;
+
+	if (tls_conf_is_empty(auth) != (l->tls == NULL))
+		return err_set(err, -EINVAL, "a listener cannot get or lose its key while it runs");
+	if (!l->tls)
+		return 0;
+	rc = tls_renew(l->tls, auth, err);
+	if (rc < 0)
+		return rc;
+	return close_unaccepted(l, &l->untrusted) + close_unaccepted(l, &l->trusted);
 }
 
 uint16_t ctllisten_port(const struct ctllisten *l)
@@ -632,7 +652,7 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 	c = chan_new(base, sa, sa_len, DIALING, ops, arg);
 	if (!c)
 		return err_set(err, -ENOMEM, "out of memory");
-	c->tls = tls;
+	c->tls = tls_ref(tls);
 	arm(c->timer, timeout_ms);
 	rc = dial(c, sa, sa_len);
 	if (rc) {
@@ -658,7 +678,7 @@ const char *ctlchan_master(const struct ctlchan *c)
 
 bool ctlchan_has_master(const struct ctlchan *c)
 {
-	return !c->tls || c->who.has_master;
+	return !c->tls || strcmp(c->who.print, c->who.master) == 0;
 }
 
 const char *ctlchan_peer(const struct ctlchan *c)

@@ -42,7 +42,7 @@ struct ctlchan_ops {
 
 struct ctllisten_conf {
 	struct addr addr;                /* port 0: any */
-	struct tls_keys keys;            /* none: addr must be a loopback address */
+	struct tls_conf auth;            /* empty: addr must be a loopback address */
 	uint32_t trust_timeout_ms;       /* 0: 5000 */
 	unsigned max_untrusted;          /* 0: 64 */
 	unsigned max_untrusted_per_host; /* 0: 16 */
@@ -63,9 +63,10 @@ int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
 	const struct ctllisten_conf *conf, const struct ctlchan_ops *ops, void *arg,
 	struct err_text *err);
 
-/* Change the keys (rotation) for the connections to come; those that stand stay. keys must have one
- * if and only if the listener was made with one. Errors: -EINVAL otherwise. */
-int ctllisten_set_keys(struct ctllisten *l, const struct tls_keys *keys);
+/* Change what counts: keys, revocations. Connections that would not be taken again are closed;
+ * those that would stay. auth must be empty if and only if the listener was made without.
+ * Returns how many are being closed. Errors: -EINVAL, -EIO with a sentence; all stays as it was. */
+int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err);
 
 /* The bound port, also when 0 was asked for. */
 uint16_t ctllisten_port(const struct ctllisten *l);
@@ -78,7 +79,7 @@ void ctllisten_free(struct ctllisten *l);
 /* --- connection ------------------------------------------------------------------------------- */
 
 /* Connect; opened() or closed() follows, never at once. The connection is TRUSTED once it stands.
- * tls: lent, must outlive the connection; NULL: no key, sa must be a loopback address.
+ * tls: shared; NULL: no key, sa must be a loopback address.
  * timeout_ms: for connect and handshake together.
  * Errors: -EPERM no key and not loopback; -errno; with a sentence, and no callback runs. */
 int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const struct sockaddr *sa,

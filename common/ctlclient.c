@@ -1,6 +1,7 @@
 #include "common/ctlclient.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@
 #define ATTEMPT_TIMEOUT_MS 2000
 #define BACKOFF_MIN_MS     400
 #define BACKOFF_MAX_MS     2000
+#define N_TLS              2
 #define STABLE_MS          1000 /* a peer that takes and drops at once must not be hammered */
 
 enum state { WAITING, RESOLVING, DIALING, UP };
@@ -24,7 +26,14 @@ struct ctlclient {
 	const struct ctlclient_ops *ops;
 	void *arg;
 	struct ctlclient_conf conf;
-	struct tls *tls; /* NULL without a key */
+	char identity[TLS_IDENTITY_BYTES];
+	/* To prove ourselves by, the newest first, taken in turn; none without a key. */
+	struct tls *tls[N_TLS];
+	unsigned n_tls;
+	struct tls *used;           /* by chan, which holds it */
+	struct ctlchan *trial;      /* in UP: with tls[0], to take the place of chan */
+	struct sockaddr_storage sa; /* of chan */
+	socklen_t sa_len;
 	struct event *retry;
 	struct resolve *resolve; /* in RESOLVING */
 	struct ctlchan *chan;    /* in DIALING and UP */
@@ -63,11 +72,35 @@ static void attempt_failed(struct ctlclient *c, const char *reason)
 	c->ops->down(c->arg, c, reason, false);
 }
 
+static void drop_tls(struct ctlclient *c, unsigned from)
+{
+	while (c->n_tls > from)
+		tls_free(c->tls[--c->n_tls]);
+}
+
+/* The new keys are good. */
+static void replace_chan(struct ctlclient *c)
+{
+	ctlchan_free(c->chan);
+	c->chan = c->trial;
+	c->trial = NULL;
+	c->used = c->tls[0];
+	drop_tls(c, 1);
+	c->state = DIALING;
+	c->ops->down(c->arg, c, "a connection with the new key takes its place", true);
+	c->state = UP;
+	c->up_since_ms = clock_now_ms();
+	c->ops->up(c->arg, c);
+}
+
 static void on_opened(void *arg, struct ctlchan *chan)
 {
 	struct ctlclient *c = arg;
 
-	(void)chan;
+	if (chan == c->trial) {
+		replace_chan(c);
+		return;
+	}
 	c->state = UP;
 	c->up_since_ms = clock_now_ms();
 	c->ops->up(c->arg, c);
@@ -78,7 +111,8 @@ static void on_frame(
 {
 	struct ctlclient *c = arg;
 
-	(void)chan;
+	if (chan != c->chan)
+		return;
 	c->ops->frame(c->arg, c, type, body, n_body);
 }
 
@@ -87,8 +121,16 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	struct ctlclient *c = arg;
 	bool was_up = c->state == UP;
 
-	(void)chan;
+	if (chan == c->trial) {
+		c->trial = NULL;
+		log_warn("the new key is of no use yet, the connection with the former one stays: "
+			 "why=%s",
+			reason);
+		return;
+	}
 	c->chan = NULL;
+	ctlchan_free(c->trial);
+	c->trial = NULL;
 	if (!was_up) {
 		attempt_failed(c, reason);
 		return;
@@ -101,6 +143,11 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 
 static const struct ctlchan_ops chan_ops = {on_opened, on_frame, on_closed};
 
+static struct tls *next_tls(const struct ctlclient *c)
+{
+	return c->n_tls ? c->tls[(c->n_failed - 1) % c->n_tls] : NULL;
+}
+
 static void on_resolved(void *arg, const struct resolve_answer *answer)
 {
 	struct ctlclient *c = arg;
@@ -112,8 +159,11 @@ static void on_resolved(void *arg, const struct resolve_answer *answer)
 		attempt_failed(c, answer->err.s);
 		return;
 	}
-	if (ctlchan_connect(&c->chan, c->base, (const struct sockaddr *)&answer->addrs[i],
-		    answer->lens[i], c->tls, c->conf.attempt_timeout_ms, &chan_ops, c, &err))
+	c->sa = answer->addrs[i];
+	c->sa_len = answer->lens[i];
+	c->used = next_tls(c);
+	if (ctlchan_connect(&c->chan, c->base, (const struct sockaddr *)&c->sa, c->sa_len, c->used,
+		    c->conf.attempt_timeout_ms, &chan_ops, c, &err))
 		attempt_failed(c, err.s);
 	else
 		c->state = DIALING;
@@ -131,6 +181,59 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 		attempt_failed(c, err_str(rc));
 	else
 		c->state = RESOLVING;
+}
+
+/* Errors: with a sentence, nothing to undo. */
+static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
+	unsigned *ret_n, struct err_text *err)
+{
+	unsigned n = 0;
+	int rc = 0;
+
+	while (rc == 0 && n < auth->keys.n_keys && n < N_TLS) {
+		rc = tls_new_client(&ret[n], auth, n, c->identity, err);
+		n += rc == 0;
+	}
+	if (rc == 0)
+		*ret_n = n;
+	while (rc < 0 && n)
+		tls_free(ret[--n]);
+	return rc;
+}
+
+static void start_trial(struct ctlclient *c)
+{
+	struct err_text err;
+
+	if (ctlchan_connect(&c->trial, c->base, (const struct sockaddr *)&c->sa, c->sa_len,
+		    c->tls[0], c->conf.attempt_timeout_ms, &chan_ops, c, &err))
+		log_warn("cannot try the new key, the connection stays: %s", err.s);
+}
+
+int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err)
+{
+	struct tls *fresh[N_TLS] = {NULL}, *former;
+	unsigned n = 0;
+	bool is_same;
+	int rc;
+
+	if (tls_conf_is_empty(auth) != (c->n_tls == 0))
+		return err_set(err, -EINVAL, "a client cannot get or lose its key while it runs");
+	rc = make_tls(c, auth, fresh, &n, err);
+	if (rc < 0 || !n)
+		return rc;
+	former = c->chan && c->used ? c->used : c->tls[0];
+	is_same = tls_is_same(former, fresh[0]);
+	if (n < N_TLS && !is_same)
+		fresh[n++] = tls_ref(former);
+	drop_tls(c, 0);
+	memcpy(c->tls, fresh, sizeof(fresh));
+	c->n_tls = n;
+	ctlchan_free(c->trial);
+	c->trial = NULL;
+	if (c->state == UP && !is_same)
+		start_trial(c);
+	return 0;
 }
 
 int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
@@ -151,14 +254,15 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	c->arg = arg;
 	c->conf = *conf;
 	c->conf.identity = NULL;
+	snprintf(c->identity, sizeof(c->identity), "%s", conf->identity ? conf->identity : "");
 	if (!conf->attempt_timeout_ms)
 		c->conf.attempt_timeout_ms = ATTEMPT_TIMEOUT_MS;
 	c->retry = evtimer_new(base, on_retry, c);
 	if (!c->retry)
 		rc = err_set(err, -ENOMEM, "out of memory");
-	if (!rc && conf->has_key)
-		rc = tls_new_client(&c->tls, &conf->key, conf->identity, err);
-	key_wipe(&c->conf.key);
+	if (!rc)
+		rc = make_tls(c, &conf->auth, c->tls, &c->n_tls, err);
+	keyring_wipe(&c->conf.auth.keys);
 	if (rc) {
 		ctlclient_free(c);
 		return rc;
@@ -185,8 +289,9 @@ void ctlclient_free(struct ctlclient *c)
 		return;
 	resolve_cancel(c->resolve);
 	ctlchan_free(c->chan);
+	ctlchan_free(c->trial);
 	if (c->retry)
 		event_free(c->retry);
-	tls_free(c->tls);
+	drop_tls(c, 0);
 	free(c);
 }

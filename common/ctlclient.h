@@ -4,7 +4,8 @@
  * after a loss (100 and 300 when it had stood for less than a second), then at random times of up
  * to 2 s, so that a thousand agents do not return at once. Each attempt takes the next of the given
  * addresses, and the next of the numbers that a name stands for. There is no end to the attempts;
- * the owner gives up by freeing.
+ * the owner gives up by freeing. With two keys (a rotation) attempts take them in turn, the current
+ * one first.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *
@@ -15,7 +16,7 @@
 
 #include "common/addr.h"
 #include "common/error.h"
-#include "common/key.h"
+#include "common/tls.h"
 
 struct event_base;
 struct ctlclient;
@@ -35,8 +36,7 @@ struct ctlclient_ops {
 struct ctlclient_conf {
 	struct addr addrs[CTLCLIENT_MAX_ADDRS];
 	size_t n_addrs;
-	bool has_key; /* false: loopback addresses only */
-	struct cluster_key key;
+	struct tls_conf auth;        /* empty: loopback addresses only */
 	const char *identity;        /* "server:node7"; lent for ctlclient_new */
 	uint32_t attempt_timeout_ms; /* connect and handshake; 0: 2000 */
 };
@@ -46,6 +46,13 @@ struct ctlclient_conf {
 int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	const struct ctlclient_conf *conf, const struct ctlclient_ops *ops, void *arg,
 	struct err_text *err);
+
+/* Prove ourselves by this from now on. When it is up, a second connection is made first, and takes
+ * the place of the first one if the other side accepts it: then down() and up() follow at once. If
+ * not, what stands stays, and later attempts take the new and the former in turn.
+ * auth: copied; empty if and only if it was. Errors: -EINVAL, -EIO with a sentence, nothing has
+ * changed. */
+int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct err_text *err);
 
 /* As ctlchan_send; BPS_ECLOSED while it is not up. */
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body);

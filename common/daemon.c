@@ -27,47 +27,55 @@ static void apply_log_level(const struct daemon_opts *opts)
 
 /* ---- reload ---- */
 
-/* Errors: with a sentence. */
-static int load_key(const struct daemon *d, const char *path, struct cluster_key *ret_key,
-	bool *ret_is_new, struct err_text *err)
+/* Returns 1 when the key file says something else than before, which is in *ret then, else 0.
+ * Errors: with a sentence. */
+static int load_auth(
+	const struct daemon *d, const char *path, struct tls_conf *ret, struct err_text *err)
 {
-	int rc = key_load(ret_key, path, err);
+	int rc = keyring_load(&ret->keys, path, err);
 
-	*ret_is_new = false;
 	if (rc < 0)
 		return rc;
-	if ((rc > 0) != d->has_key) {
-		log_warn("to run %s a key needs a restart", d->has_key ? "without" : "with");
+	if (tls_conf_is_empty(ret) != tls_conf_is_empty(&d->auth)) {
+		log_warn("to run %s a key needs a restart",
+			tls_conf_is_empty(ret) ? "without" : "with");
 		return 0;
 	}
-	*ret_is_new = d->has_key && !key_bytes_equal(ret_key->b, d->key.b, sizeof(d->key.b));
-	return 0;
+	return !keyring_equal(&ret->keys, &d->auth.keys);
 }
 
-static void take_key(struct daemon *d, const struct cluster_key *key)
+static void take_auth(struct daemon *d, const struct tls_conf *auth)
 {
-	struct cluster_key former = d->key;
+	d->auth = *auth;
+	log_info("the key file has changed: file='%s' keys=%u revoked=%u", d->opts.key_file,
+		auth->keys.n_keys, auth->keys.n_revoked);
+	if (d->reload_ops && d->reload_ops->auth_changed)
+		d->reload_ops->auth_changed(d->reload_ctx);
+}
 
-	d->key = *key;
-	log_info("the cluster key has changed: file='%s'", d->opts.key_file);
-	if (d->reload_ops->key_changed)
-		d->reload_ops->key_changed(d->reload_ctx, &former);
-	key_wipe(&former);
+int daemon_reload_auth(struct daemon *d, struct err_text *err)
+{
+	struct tls_conf auth = {.keys.n_keys = 0};
+	int rc = load_auth(d, d->opts.key_file, &auth, err);
+
+	if (rc > 0)
+		take_auth(d, &auth);
+	keyring_wipe(&auth.keys);
+	return rc;
 }
 
 static int reload(struct daemon *d, struct err_text *err)
 {
 	struct settings *fresh = NULL;
 	const struct daemon_opts *opts;
-	struct cluster_key key = {{0}};
-	bool has_new_key;
+	struct tls_conf auth = {.keys.n_keys = 0};
 	unsigned n;
 	int rc = settings_reread(d->settings, &fresh, err);
 
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
-	rc = load_key(d, opts->key_file, &key, &has_new_key, err);
+	rc = load_auth(d, opts->key_file, &auth, err);
 	if (rc < 0) {
 		settings_free(fresh);
 		return rc;
@@ -79,10 +87,10 @@ static int reload(struct daemon *d, struct err_text *err)
 	apply_log_level(&d->opts);
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
-	if (has_new_key)
-		take_key(d, &key);
-	key_wipe(&key);
-	log_info("reloaded: changed=%u key=%s", n, has_new_key ? "changed" : "as it was");
+	if (rc > 0)
+		take_auth(d, &auth);
+	keyring_wipe(&auth.keys);
+	log_info("reloaded: changed=%u key=%s", n, rc > 0 ? "changed" : "as it was");
 	return 0;
 }
 
@@ -166,10 +174,9 @@ int daemon_init(
 	d->signal_fd = -1;
 	apply_log_level(opts);
 	fds_raise();
-	rc = key_load(&d->key, opts->key_file, err);
+	rc = keyring_load(&d->auth.keys, opts->key_file, err);
 	if (rc < 0)
 		return rc;
-	d->has_key = rc > 0;
 	rc = loop_new(&d->loop, program, 4096, err);
 	if (rc < 0)
 		return rc;
@@ -179,7 +186,7 @@ int daemon_init(
 		return rc;
 	}
 	log_info("starting: program=%s version=%s pid=%d key=%s", program, BPS_VERSION,
-		(int)getpid(), d->has_key ? "yes" : "no, loopback only");
+		(int)getpid(), tls_conf_is_empty(&d->auth) ? "no, loopback only" : "yes");
 	return 0;
 }
 
@@ -298,7 +305,7 @@ void daemon_fini(struct daemon *d)
 	if (d->loop && d->signal_fd >= 0)
 		close(d->signal_fd);
 	loop_free(d->loop);
-	key_wipe(&d->key);
+	keyring_wipe(&d->auth.keys);
 	d->http = NULL;
 	d->signals = d->watchdog = d->teller = NULL;
 	d->loop = NULL;

@@ -18,9 +18,9 @@
 #include "common/addr.h"
 #include "common/error.h"
 #include "common/httpd.h"
-#include "common/key.h"
 #include "common/loop.h"
 #include "common/settings.h"
+#include "common/tls.h"
 
 /* Settings that all have; the program's options start with this. */
 struct daemon_opts {
@@ -51,9 +51,9 @@ extern const char *const daemon_log_levels[];
 struct daemon_reload_ops {
 	/* Live settings have new values in the struct that settings_load filled: take them over. */
 	void (*changed)(void *ctx);
-	/* The key file has another key, which is in daemon.key now. former: the one before, lent
-	 * for the call. A daemon does not get or lose its key by a reload. */
-	void (*key_changed)(void *ctx, const struct cluster_key *former);
+	/* The key file is another one; what it says is in daemon.auth now. A daemon does not get or
+	 * lose its key by a reload. */
+	void (*auth_changed)(void *ctx);
 };
 
 /* What the program does now, in a line for people ("summing: 3 connections, ..."). */
@@ -64,8 +64,7 @@ struct daemon {
 	struct daemon_opts opts;
 	struct loop *loop; /* the control loop, on the main thread */
 	struct httpd *http;
-	bool has_key;
-	struct cluster_key key;
+	struct tls_conf auth; /* empty: loopback only */
 	int signal_fd;
 	struct event *signals, *watchdog, *teller;
 	bool is_ready; /* the service manager has been told */
@@ -91,6 +90,9 @@ int daemon_init(struct daemon *d, const char *program, const struct daemon_opts 
  * daemon_opts of daemon_init. s must outlive d. */
 void daemon_on_reload(
 	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
+/* Read the key file again, as SIGHUP does with all. Returns 1 when it has changed, else 0.
+ * Errors: with a sentence, nothing has changed. */
+int daemon_reload_auth(struct daemon *d, struct err_text *err);
 /* Serve HTTP, and feed the service manager's watchdog while ops->probe says HTTPD_LIVE: while every
  * loop of the process makes progress. */
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err);

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_KEY_H
 #define BPS_COMMON_KEY_H
-/* The cluster key: 32 secret bytes from a file, and what is made of them. The scheduler's host
+/* The cluster key: 32 secret bytes, and what is made of them; the file is common/keyring.h's. The scheduler's host
  * holds the master key; every other host holds a key derived from it for its role and name, so that
  * one stolen host can be told apart. Not the (job, tensor, partition) key of the data plane.
  *
@@ -11,28 +11,23 @@
 
 #include "common/error.h"
 
-#define KEY_BYTES     32
-#define KEY_MAC_BYTES 32
-#define KEY_HEX_BYTES (2 * KEY_BYTES + 1)
+#define KEY_BYTES       32
+#define KEY_MAC_BYTES   32
+#define KEY_HEX_BYTES   (2 * KEY_BYTES + 1)
+#define KEY_PRINT_BYTES 9 /* fingerprint, 8 hex digits */
 
 struct cluster_key {
 	uint8_t b[KEY_BYTES];
 };
-
-/* Read a key file: 32 raw bytes, or 64 hex digits with or without a newline. Refused when it is no
- * plain file, a symbolic link, owned by somebody else than this process's user or root, or open to
- * the group or others.
- * path: the file; "" or NULL: `cluster.key` in systemd's $CREDENTIALS_DIRECTORY, which may be open
- * to the group; the word "none" in it (the units' SetCredential=) is no key.
- * Returns 1 when a key was read, 0 when none is configured (ret_key is unchanged).
- * Errors: -errno, -EPERM or -EINVAL with a sentence that says what to do. */
-int key_load(struct cluster_key *ret_key, const char *path, struct err_text *err);
 
 /* New random key. Errors: -EIO no randomness. */
 int key_random(struct cluster_key *ret_key);
 
 /* The 64 hex digits of a key, for a key file. */
 void key_hex(const struct cluster_key *key, char ret_hex[static KEY_HEX_BYTES]);
+
+/* The key of 64 hex digits; what follows them is not looked at. Errors: -EINVAL. */
+int key_parse_hex(struct cluster_key *ret_key, const char *text);
 
 /* ret_key = HKDF-SHA256 (RFC 5869) of key, without salt, info = label, a zero byte, context.
  * label: the purpose, a literal; context: whom it is for ("server:node7"), may be "".
@@ -47,6 +42,9 @@ int key_for_host(
 /* HMAC-SHA256 of data under key. Errors: -ENOMEM, -EIO. */
 int key_mac(const struct cluster_key *key, const void *data, size_t n_bytes,
 	uint8_t ret_mac[static KEY_MAC_BYTES]);
+
+/* What tells two keys apart and may be shown. Errors: as key_mac. */
+int key_fingerprint(const struct cluster_key *key, char ret_print[static KEY_PRINT_BYTES]);
 
 /* Compare in a time that does not depend on the bytes. */
 bool key_bytes_equal(const void *a, const void *b, size_t n_bytes);

@@ -351,7 +351,7 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	const struct member_ops *ops, void *ctx, struct err_text *err)
 {
 	struct member *m = calloc(1, sizeof(*m));
-	struct ctlclient_conf conf = {.n_addrs = 1, .has_key = cfg->has_key, .key = cfg->key};
+	struct ctlclient_conf conf = {.n_addrs = 1, .auth = cfg->auth};
 	char identity[CTL_NAME_MAX + 16];
 	int rc;
 
@@ -373,7 +373,8 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	conf.identity = identity;
 	rc = m->beat_timer ? ctlclient_new(&m->client, loop_base(loop), &conf, &client_ops, m, err)
 			   : err_set(err, -ENOMEM, "out of memory");
-	key_wipe(&conf.key);
+	keyring_wipe(&conf.auth.keys);
+	keyring_wipe(&m->cfg.auth.keys);
 	if (rc < 0) {
 		member_free(m);
 		return rc;
@@ -391,8 +392,12 @@ void member_free(struct member *m)
 		event_free(m->beat_timer);
 	pthread_mutex_destroy(&m->lock);
 	free(m->peers);
-	key_wipe(&m->cfg.key);
 	free(m);
+}
+
+int member_set_auth(struct member *m, const struct tls_conf *auth, struct err_text *err)
+{
+	return ctlclient_set_auth(m->client, auth, err);
 }
 
 bool member_is_up(const struct member *m)

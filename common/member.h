@@ -15,7 +15,7 @@
 #include "common/addr.h"
 #include "common/ctlmsg.h"
 #include "common/error.h"
-#include "common/key.h"
+#include "common/tls.h"
 
 struct loop;
 struct member;
@@ -25,8 +25,7 @@ struct member_config {
 	const char *name; /* unique in its role */
 	const char *host; /* this machine's name, for people and for colocation */
 	struct addr scheduler;
-	bool has_key;
-	struct cluster_key key;
+	struct tls_conf auth;  /* empty: loopback only */
 	const char *data_addr; /* of the data plane's listener, numeric; "" for an agent */
 	uint16_t data_port;
 	uint16_t threads;
@@ -67,6 +66,9 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	const struct member_ops *ops, void *ctx, struct err_text *err);
 /* On the loop's thread, or after it has stopped. NULL is allowed. */
 void member_free(struct member *m);
+
+/* As ctlclient_set_auth. On the loop's thread. */
+int member_set_auth(struct member *m, const struct tls_conf *auth, struct err_text *err);
 
 /* Send a message; it is lost when the connection is not up or ends before (the owner sends again on
  * up). Thread: any.

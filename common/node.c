@@ -53,7 +53,7 @@ static int check_listen(const struct node *n, const struct node_opts *o, struct 
 		return err_set(err, -EINVAL,
 			"--listen wants the numeric address of the training network, not '%s'",
 			o->listen.host);
-	if (!n->daemon.has_key && !sockaddr_is_loopback((struct sockaddr *)&sa))
+	if (tls_conf_is_empty(&n->daemon.auth) && !sockaddr_is_loopback((struct sockaddr *)&sa))
 		return err_set(err, -EPERM,
 			"without a cluster key only loopback addresses are used, not '%s'; set "
 			"--key-file",
@@ -69,7 +69,8 @@ static int check_scheduler(const struct node *n, const struct node_opts *o, stru
 	struct err_text why;
 	socklen_t len;
 
-	if (n->daemon.has_key || addr_lookup(&o->scheduler, &sa, &len, &why) < 0 ||
+	if (!tls_conf_is_empty(&n->daemon.auth) ||
+		addr_lookup(&o->scheduler, &sa, &len, &why) < 0 ||
 		sockaddr_is_loopback((struct sockaddr *)&sa))
 		return 0;
 	return err_set(err, -EPERM,
@@ -110,8 +111,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 		.name = n->name,
 		.host = n->host,
 		.scheduler = o->scheduler,
-		.has_key = n->daemon.has_key,
-		.key = n->daemon.key,
+		.auth = n->daemon.auth,
 		.data_addr = is_server ? o->listen.host : "",
 		.data_port = is_server ? fabric_port(n->fabric) : 0,
 		.instance = n->instance,
@@ -121,7 +121,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 	struct member *member;
 	int rc = member_new(&member, n->daemon.loop, &mc, ops, ctx, err);
 
-	key_wipe(&mc.key);
+	keyring_wipe(&mc.auth.keys);
 	if (rc == 0)
 		n->member = member;
 	return rc;
@@ -162,6 +162,14 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	if (rc < 0)
 		return rc;
 	return daemon_http(&n->daemon, http_ops, ctx, err);
+}
+
+void node_auth_changed(struct node *n)
+{
+	struct err_text err;
+
+	if (member_set_auth(n->member, &n->daemon.auth, &err) < 0)
+		log_error("the new key is not used: %s", err.s);
 }
 
 void node_close(struct node *n)

@@ -7,30 +7,21 @@
 
 #include <openssl/err.h>
 
-#define FINGERPRINT_CHARS (TLS_PRINT_BYTES - 1)
+#define FINGERPRINT_CHARS (KEY_PRINT_BYTES - 1)
 
 struct tls {
+	unsigned refs; /* beside the first */
 	SSL_CTX *ctx;
-	struct tls_keys keys;
+	struct cluster_key key; /* client */
+	struct tls_conf conf;
 	char wire_identity[TLS_IDENTITY_BYTES]; /* client: with the fingerprint */
 };
 
-int tls_fingerprint(const struct cluster_key *key, char ret_print[static TLS_PRINT_BYTES])
-{
-	static const char label[] = "bps key fingerprint";
-	uint8_t mac[KEY_MAC_BYTES];
-	int rc = key_mac(key, label, sizeof(label), mac);
-
-	for (int i = 0; i < FINGERPRINT_CHARS / 2; i++)
-		snprintf(ret_print + 2 * i, 3, "%02x", mac[i]);
-	return rc;
-}
-
 static bool has_fingerprint(const struct cluster_key *key, const char *text)
 {
-	char own[TLS_PRINT_BYTES];
+	char own[KEY_PRINT_BYTES];
 
-	return tls_fingerprint(key, own) == 0 && strcmp(own, text) == 0;
+	return key_fingerprint(key, own) == 0 && strcmp(own, text) == 0;
 }
 
 /* The key that a peer of this identity may have: this master, or its own host key. */
@@ -56,21 +47,21 @@ static int match_key(const struct cluster_key *master, const char *identity, con
 static int find_key(const struct tls *t, const char *identity, const char *print,
 	struct cluster_key *ret_key, struct tls_peer *ret_peer)
 {
-	for (unsigned i = 0; i < t->keys.n_keys; i++) {
-		if (match_key(&t->keys.key[i], identity, print, ret_key))
+	const struct keyring *keys = &t->conf.keys;
+
+	for (unsigned i = 0; i < keys->n_keys; i++) {
+		if (match_key(&keys->key[i], identity, print, ret_key))
 			continue;
-		ret_peer->has_master = has_fingerprint(&t->keys.key[i], print);
-		return tls_fingerprint(&t->keys.key[i], ret_peer->master);
+		memcpy(ret_peer->print, print, KEY_PRINT_BYTES);
+		return key_fingerprint(&keys->key[i], ret_peer->master);
 	}
 	return BPS_EAUTH;
 }
 
 /* Cut "role:name#fingerprint" in two; only characters that are harmless in a log or a label. */
 static int split_identity(const unsigned char *wire, size_t n_wire,
-	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static TLS_PRINT_BYTES])
+	char ret_identity[static TLS_IDENTITY_BYTES], char ret_print[static KEY_PRINT_BYTES])
 {
-	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-				      "0123456789.-_:";
 	size_t n_identity;
 
 	if (n_wire >= TLS_IDENTITY_BYTES || n_wire <= FINGERPRINT_CHARS + 1)
@@ -80,7 +71,7 @@ static int split_identity(const unsigned char *wire, size_t n_wire,
 	ret_identity[n_identity] = '\0';
 	memcpy(ret_print, wire + n_identity + 1, FINGERPRINT_CHARS);
 	ret_print[FINGERPRINT_CHARS] = '\0';
-	if (wire[n_identity] != '#' || strspn(ret_identity, allowed) != n_identity)
+	if (wire[n_identity] != '#' || !keyring_is_identity(ret_identity))
 		return BPS_EPROTO;
 	return 0;
 }
@@ -99,6 +90,22 @@ static SSL_SESSION *psk_session(SSL *ssl, const struct cluster_key *key)
 	return NULL;
 }
 
+static bool is_revoked(const struct tls *t, const char *identity, const char *print)
+{
+	char wire[TLS_IDENTITY_BYTES + KEY_PRINT_BYTES + 1];
+
+	snprintf(wire, sizeof(wire), "%s#%s", identity, print);
+	return keyring_is_revoked(&t->conf.keys, wire);
+}
+
+bool tls_accepts(const struct tls *t, const struct tls_peer *peer)
+{
+	for (unsigned i = 0; i < t->conf.keys.n_keys; i++)
+		if (has_fingerprint(&t->conf.keys.key[i], peer->master))
+			return !is_revoked(t, peer->identity, peer->print);
+	return false;
+}
+
 /* Listener: which key the peer claims to have. Returning 1 without a session means "not known";
  * then OpenSSL wants a certificate, has none, and fails the handshake. */
 static int on_find_session(
@@ -106,14 +113,14 @@ static int on_find_session(
 {
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 	struct tls_peer *ret_peer = SSL_get_app_data(ssl);
-	char identity[TLS_IDENTITY_BYTES], print[TLS_PRINT_BYTES];
+	char identity[TLS_IDENTITY_BYTES], print[KEY_PRINT_BYTES];
 	struct cluster_key key;
 
 	*ret_session = NULL;
 	if (split_identity(wire, n_wire, identity, print))
 		return 1;
 	memcpy(ret_peer->identity, identity, strlen(identity) + 1);
-	if (find_key(t, identity, print, &key, ret_peer))
+	if (is_revoked(t, identity, print) || find_key(t, identity, print, &key, ret_peer))
 		return 1;
 	*ret_session = psk_session(ssl, &key);
 	key_wipe(&key);
@@ -126,7 +133,7 @@ static int on_use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_
 	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 
 	(void)md;
-	*ret_session = psk_session(ssl, &t->keys.key[0]);
+	*ret_session = psk_session(ssl, &t->key);
 	*ret_wire = (const unsigned char *)t->wire_identity;
 	*ret_n_wire = strlen(t->wire_identity);
 	return *ret_session != NULL;
@@ -157,37 +164,39 @@ fail:
 	return NULL;
 }
 
-int tls_new_listener(struct tls **ret_tls, const struct tls_keys *keys, struct err_text *err)
+int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err)
 {
 	struct tls *t = new_side(TLS_server_method(), err);
 
 	if (!t)
 		return -EIO;
-	t->keys = *keys;
+	t->conf = *conf;
 	SSL_CTX_set_psk_find_session_callback(t->ctx, on_find_session);
 	*ret_tls = t;
 	return 0;
 }
 
-void tls_set_keys(struct tls *t, const struct tls_keys *keys)
+int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err)
 {
-	t->keys = *keys;
+	(void)err;
+	t->conf = *conf;
+	return 0;
 }
 
-int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const char *identity,
-	struct err_text *err)
+int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
+	const char *identity, struct err_text *err)
 {
-	char print[TLS_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
+	const struct cluster_key *key = &conf->keys.key[which];
+	char print[KEY_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
 	struct tls *t;
 	int rc, n;
 
-	if (tls_fingerprint(key, print))
+	if (key_fingerprint(key, print))
 		return err_set(err, -EIO, "cannot compute the key's fingerprint");
 	t = new_side(TLS_client_method(), err);
 	if (!t)
 		return -EIO;
-	t->keys.key[0] = *key;
-	t->keys.n_keys = 1;
+	t->key = *key;
 	n = snprintf(t->wire_identity, sizeof(t->wire_identity), "%s#%s", identity, print);
 	if (n >= (int)sizeof(t->wire_identity) ||
 		split_identity((const unsigned char *)t->wire_identity, (size_t)n, dummy, print)) {
@@ -247,12 +256,24 @@ const char *tls_failure(unsigned long ssl_error)
 	}
 }
 
+bool tls_is_same(const struct tls *a, const struct tls *b)
+{
+	return strcmp(a->wire_identity, b->wire_identity) == 0;
+}
+
+struct tls *tls_ref(struct tls *t)
+{
+	if (t)
+		t->refs++;
+	return t;
+}
+
 void tls_free(struct tls *t)
 {
-	if (!t)
+	if (!t || t->refs--)
 		return;
 	SSL_CTX_free(t->ctx);
-	for (unsigned i = 0; i < TLS_MAX_KEYS; i++)
-		key_wipe(&t->keys.key[i]);
+	key_wipe(&t->key);
+	keyring_wipe(&t->conf.keys);
 	free(t);
 }

@@ -5,44 +5,50 @@
  *
  * The identity says who and which key: "server:node7#1a2b3c4d", where the digits are a fingerprint
  * of the key. The listener holds one or two master keys (current and previous, for rotation) and
- * accepts a peer that has a master key itself or the host key of its own name.
+ * accepts a peer that has a master key itself or the host key of its own name, unless that one is
+ * revoked (common/keyring.h).
  *
  * Thread: that of the event loop that uses it. */
 #include <openssl/ssl.h>
 
 #include "common/error.h"
-#include "common/key.h"
+#include "common/keyring.h"
 
-#define TLS_MAX_KEYS       2
-#define TLS_IDENTITY_BYTES 128
-#define TLS_PRINT_BYTES    9 /* fingerprint of a key, 8 hex digits */
+#define TLS_IDENTITY_BYTES KEYRING_ID_BYTES
+
+/* What one side proves itself and others by; empty: no TLS. */
+struct tls_conf {
+	struct keyring keys;
+};
+static inline bool tls_conf_is_empty(const struct tls_conf *conf)
+{
+	return !conf->keys.n_keys;
+}
 
 /* Who a listener's peer is; proven only when tls_is_proven says so. */
 struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
-	char master[TLS_PRINT_BYTES];      /* which master key it has, or has its own from */
-	bool has_master;
-};
-
-struct tls_keys {
-	struct cluster_key key[TLS_MAX_KEYS];
-	unsigned n_keys; /* 0: no TLS */
+	char print[KEY_PRINT_BYTES];       /* fingerprint of its key */
+	char master[KEY_PRINT_BYTES];      /* of the master key that it has, or has its own from */
 };
 
 struct tls; /* one side: a listener or a client */
 
-/* What tells two keys apart and may be shown. Errors: -ENOMEM, -EIO. */
-int tls_fingerprint(const struct cluster_key *key, char ret_print[static TLS_PRINT_BYTES]);
+/* conf is copied. Errors: -ENOMEM, -EIO with a sentence. */
+int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err);
+/* What counts for the listener's connections to come. Errors: as tls_new_listener, all stays as it was. */
+int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
+/* Would the listener take this peer again: its key is neither dropped nor revoked. */
+bool tls_accepts(const struct tls *t, const struct tls_peer *peer);
 
-/* keys are copied. Errors: -ENOMEM, -EIO with a sentence. */
-int tls_new_listener(struct tls **ret_tls, const struct tls_keys *keys, struct err_text *err);
-/* Replace the listener's keys for the connections to come. */
-void tls_set_keys(struct tls *t, const struct tls_keys *keys);
-/* identity: "role:name", at most TLS_IDENTITY_BYTES - 16 characters, else -EINVAL. */
-int tls_new_client(struct tls **ret_tls, const struct cluster_key *key, const char *identity,
-	struct err_text *err);
+/* which: of the keys in conf. identity: "role:name", else -EINVAL. */
+int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
+	const char *identity, struct err_text *err);
 
-/* A session object for one connection; the caller frees it with SSL_free before tls_free.
+/* Do both clients prove themselves by the same identity and key? */
+bool tls_is_same(const struct tls *a, const struct tls *b);
+
+/* A session object for one connection; the caller frees it with SSL_free and holds t until then.
  * ret_peer: listener: outlives the object; filled in during the handshake. Client: NULL.
  * Returns NULL when out of memory. */
 SSL *tls_session(struct tls *t, struct tls_peer *ret_peer);
@@ -53,5 +59,7 @@ bool tls_is_proven(const SSL *ssl);
 /* What a failed handshake means, for a human, from an OpenSSL error code (0: the peer hung up). */
 const char *tls_failure(unsigned long ssl_error);
 
+/* Connections hold theirs, so it may be freed at any time. ref: NULL is allowed. */
+struct tls *tls_ref(struct tls *t);
 void tls_free(struct tls *t);
 #endif

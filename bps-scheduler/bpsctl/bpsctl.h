@@ -15,6 +15,7 @@
 #include "common/addr.h"
 #include "common/error.h"
 
+#define EXIT_WARN        1
 #define EXIT_ERR         2
 #define EXIT_UNREACHABLE 3
 
@@ -22,7 +23,7 @@ struct opts {
 	struct addr scheduler_http;
 	struct steer_conf steer;
 	const char *reason;
-	bool json, watch, follow, verbose;
+	bool json, watch, follow, verbose, force;
 	uint64_t interval_us;
 	int64_t since; /* -1: not told */
 };
@@ -66,4 +67,7 @@ int run_job_kill(const struct opts *o, const char *arg);
 int run_key_new(const struct opts *o, const char *arg);
 int run_key_derive(const struct opts *o, const char *arg);
 int run_key_status(const struct opts *o, const char *arg);
+int run_key_rotate(const struct opts *o, const char *arg);
+int run_key_retire(const struct opts *o, const char *arg);
+int run_key_revoke(const struct opts *o, const char *arg);
 #endif

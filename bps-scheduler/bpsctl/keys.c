@@ -1,11 +1,13 @@
 /* The words of bpsctl about keys. */
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "common/key.h"
+#include "common/keyring.h"
 
 static bool is_identity(const char *s)
 {
@@ -32,27 +34,222 @@ int run_key_new(const struct opts *o, const char *arg)
 	return 0;
 }
 
+/* Returns -EKEYREVOKED when the scheduler would refuse it. */
+static int derive(struct cluster_key *ret_key, const struct keyring *ring, const char *identity)
+{
+	char print[KEY_PRINT_BYTES], wire[KEYRING_ID_BYTES];
+	int rc = key_for_host(ret_key, &ring->key[0], identity);
+
+	if (rc == 0)
+		rc = key_fingerprint(ret_key, print);
+	if (rc < 0)
+		return rc;
+	snprintf(wire, sizeof(wire), "%.*s#%s", KEYRING_ID_BYTES - KEY_PRINT_BYTES - 1, identity,
+		print);
+	return keyring_is_revoked(ring, wire) ? -EKEYREVOKED : 0;
+}
+
+/* The master's key file, said on stderr when it cannot be had. */
+static int load_keys(const struct opts *o, struct keyring *ret_ring)
+{
+	struct err_text err = {""};
+	int rc = steer_keys(&o->steer, ret_ring, &err);
+
+	if (rc <= 0)
+		complain(rc < 0 ? err.s : "there is no --key-file", EXIT_ERR);
+	return rc;
+}
+
 int run_key_derive(const struct opts *o, const char *arg)
 {
-	struct cluster_key master, key;
-	struct err_text err = {""};
+	struct keyring ring;
+	struct cluster_key key = {{0}};
 	char hex[KEY_HEX_BYTES];
-	int r;
+	int rc;
 
 	if (!is_identity(arg))
 		return complain("`key derive` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
-	r = steer_key(&o->steer, &master, &err);
-	if (r <= 0)
-		return complain(r < 0 ? err.s : "there is no --key-file", EXIT_ERR);
-	r = key_for_host(&key, &master, arg);
-	key_wipe(&master);
-	if (r < 0)
-		return complain(err_str(r), EXIT_ERR);
+	if (load_keys(o, &ring) <= 0)
+		return EXIT_ERR;
+	rc = derive(&key, &ring, arg);
+	keyring_wipe(&ring);
+	if (rc == -EKEYREVOKED)
+		return complain("the key of this name is revoked: `bpsctl key rotate` first, a new "
+				"one comes from the next key",
+			EXIT_ERR);
+	if (rc < 0)
+		return complain(err_str(rc), EXIT_ERR);
 	key_hex(&key, hex);
 	printf("%s\n", hex);
 	key_wipe(&key);
 	return 0;
 }
+
+/* ---- words that change the key file ---- */
+
+/* The scheduler has taken the current key of the file. */
+static bool has_taken(json_t *root, const struct keyring *ring)
+{
+	json_t *first = json_array_get(json_object_get(root, "keys"), 0);
+	char print[KEY_PRINT_BYTES];
+
+	return key_fingerprint(&ring->key[0], print) == 0 && cell_is(first, "fingerprint", print) &&
+	       json_array_size(json_object_get(root, "keys")) == ring->n_keys &&
+	       json_array_size(json_object_get(root, "revoked")) == ring->n_revoked;
+}
+
+/* The file is as it should be; let the scheduler read it. Returns the exit code. */
+static int tell_scheduler(const struct opts *o, const struct keyring *ring)
+{
+	struct err_text text = {""}, err = {""};
+	json_t *root = NULL;
+	int rc = steer_call(&o->steer, "key reload", "", NULL, 0, &text, &root, &err);
+	bool is_good = rc == 0 && has_taken(root, ring);
+
+	json_decref(root);
+	if (rc < 0) {
+		fprintf(stderr,
+			"bpsctl: the file is written, but the scheduler was not told: %s\n"
+			"It reads the file when it starts and at SIGHUP.\n",
+			err.s);
+		return EXIT_WARN;
+	}
+	if (is_good) {
+		printf("scheduler: %s\n", text.s);
+		return 0;
+	}
+	fprintf(stderr,
+		"bpsctl: the file is written, but the scheduler has a copy of its own, such as a\n"
+		"credential of systemd, which only a restart renews: systemctl restart "
+		"bps-scheduler\n"
+		"(jobs run on).\n");
+	return EXIT_WARN;
+}
+
+static int store(const struct opts *o, const struct keyring *ring)
+{
+	struct err_text err = {""};
+
+	if (keyring_store(ring, steer_key_path(&o->steer), &err) < 0)
+		return complain(err.s, EXIT_ERR);
+	return tell_scheduler(o, ring);
+}
+
+static void print_prints(const struct keyring *ring)
+{
+	static const char *const words[KEYRING_KEYS] = {"current", "previous"};
+	char print[KEY_PRINT_BYTES];
+
+	for (unsigned i = 0; i < ring->n_keys; i++)
+		if (key_fingerprint(&ring->key[i], print) == 0)
+			printf("%-9s %s\n", words[i], print);
+}
+
+int run_key_rotate(const struct opts *o, const char *arg)
+{
+	struct cluster_key fresh = {{0}};
+	struct keyring ring;
+	int rc = 0, status = EXIT_ERR;
+
+	(void)arg;
+	if (load_keys(o, &ring) <= 0)
+		return EXIT_ERR;
+	if (ring.n_keys == KEYRING_KEYS && !o->force) {
+		complain("the previous key is still accepted: `bpsctl key retire` first (--force "
+			 "drops it)",
+			EXIT_ERR);
+		goto out;
+	}
+	rc = key_random(&fresh);
+	if (rc == 0)
+		rc = keyring_rotate(&ring, &fresh);
+	if (rc < 0) {
+		complain(err_str(rc), EXIT_ERR);
+		goto out;
+	}
+	status = store(o, &ring);
+	if (status == EXIT_ERR)
+		goto out;
+	print_prints(&ring);
+	printf("Next: give each host its new key (bpsctl key derive ROLE:NAME) and reload its "
+	       "daemon\n(SIGHUP); when `bpsctl key status` shows nobody with the previous one:\n"
+	       "bpsctl key retire\n");
+out:
+	keyring_wipe(&ring);
+	key_wipe(&fresh);
+	return status;
+}
+
+/* Is nobody known to use the previous key? Says who, if not. */
+static bool is_previous_unused(const struct opts *o)
+{
+	struct err_text text = {""}, err = {""};
+	json_t *root = NULL, *k;
+	uint64_t n = 0;
+	size_t i;
+	int rc = steer_call(&o->steer, "key status", "", NULL, 0, &text, &root, &err);
+
+	if (rc < 0) {
+		fprintf(stderr, "bpsctl: cannot tell who uses the previous key: %s\n", err.s);
+		return false;
+	}
+	json_array_foreach(json_object_get(root, "keys"), i, k)
+	{
+		if (cell_is(k, "key", "previous"))
+			n += cell_num(k, "members");
+	}
+	json_decref(root);
+	if (n)
+		fprintf(stderr,
+			"bpsctl: %llu members use the previous key; `bpsctl key status` names "
+			"them\n",
+			(unsigned long long)n);
+	return n == 0;
+}
+
+int run_key_retire(const struct opts *o, const char *arg)
+{
+	struct keyring ring;
+	int rc, status = EXIT_ERR;
+
+	(void)arg;
+	if (load_keys(o, &ring) <= 0)
+		return EXIT_ERR;
+	if (!o->force && ring.n_keys == KEYRING_KEYS && !is_previous_unused(o)) {
+		complain("the previous key stays (--force drops it)", EXIT_ERR);
+		goto out;
+	}
+	rc = keyring_retire(&ring);
+	if (rc < 0)
+		complain(rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
+	else
+		status = store(o, &ring);
+out:
+	keyring_wipe(&ring);
+	return status;
+}
+
+int run_key_revoke(const struct opts *o, const char *arg)
+{
+	struct keyring ring;
+	int rc, status = EXIT_ERR;
+
+	if (!is_identity(arg))
+		return complain("`key revoke` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
+	if (load_keys(o, &ring) <= 0)
+		return EXIT_ERR;
+	rc = keyring_revoke(&ring, arg);
+	if (rc == 0 || rc == -EEXIST) /* once more: the scheduler may not know yet */
+		status = store(o, &ring);
+	else
+		complain(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
+				       : err_str(rc),
+			EXIT_ERR);
+	keyring_wipe(&ring);
+	return status;
+}
+
+/* ---- key status ---- */
 
 static int screen_keys(FILE *out, json_t *root)
 {
@@ -77,6 +274,8 @@ static int screen_keys(FILE *out, json_t *root)
 	}
 	if (n_shown > SCREEN_MISSING_MAX)
 		fprintf(out, "(%zu more: --json)\n", n_shown - SCREEN_MISSING_MAX);
+	json_array_foreach(json_object_get(root, "revoked"), i, o)
+		fprintf(out, "%srevoked %s\n", i ? "" : "\n", cell_text(json_string_value(o)).s);
 	return 0;
 }
 

@@ -34,6 +34,8 @@ static const struct setting rows[] = {
 			"/etc/bps/cluster.key where there is one"},
 	{"as", SET_STRING, SETTING_AT(struct opts, steer.as), .def = "", .max = CTL_NAME_MAX,
 		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
+	{"force", SET_BOOL, SETTING_AT(struct opts, force), .def = "no",
+		.help = "`key retire` and `key rotate` also where members are left behind"},
 	{"reason", SET_STRING, SETTING_AT(struct opts, reason), .def = "",
 		.max = CTL_STEER_VALUE_MAX, .help = "why, for those whom it hits"},
 };
@@ -76,6 +78,9 @@ static const struct command commands[] = {
 	{"key new", NULL, "print a new random cluster key", run_key_new},
 	{"key derive", "ROLE:NAME", "print the key of one host, such as server:node7",
 		run_key_derive},
+	{"key rotate", NULL, "write a new current key, the old one stays accepted", run_key_rotate},
+	{"key retire", NULL, "drop the previous key, when nobody uses it", run_key_retire},
+	{"key revoke", "ROLE:NAME", "refuse the key of a host that is lost", run_key_revoke},
 	{"key status", NULL, "the cluster's keys, and who uses which", run_key_status},
 	{"version", NULL, "print the version", run_version},
 	{"help", NULL, "print this list", run_help},

@@ -11,7 +11,6 @@
 
 #include "common/ctlchan.h"
 #include "common/ctlmsg.h"
-#include "common/key.h"
 
 #define BOUND_MS   2000
 #define NAME_BYTES (CTL_NAME_MAX + 1)
@@ -91,13 +90,18 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 
 static const struct ctlchan_ops ops = {on_opened, on_frame, on_closed};
 
-int steer_key(const struct steer_conf *conf, struct cluster_key *ret_key, struct err_text *err)
+const char *steer_key_path(const struct steer_conf *conf)
 {
-	int rc = key_load(ret_key, conf->key_file, err);
+	return *conf->key_file ? conf->key_file : STEER_KEY_FILE;
+}
+
+int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err)
+{
+	int rc = keyring_load(ret_ring, conf->key_file, err);
 
 	if (rc != 0 || *conf->key_file)
 		return rc;
-	return access(STEER_KEY_FILE, F_OK) == 0 ? key_load(ret_key, STEER_KEY_FILE, err) : 0;
+	return access(STEER_KEY_FILE, F_OK) == 0 ? keyring_load(ret_ring, STEER_KEY_FILE, err) : 0;
 }
 
 static void name_user(struct call *call)
@@ -116,21 +120,6 @@ static void name_user(struct call *call)
 	call->steer.host = call->host;
 }
 
-static int new_tls(struct call *call, struct tls **ret_tls)
-{
-	const char *as = *call->conf->as ? call->conf->as : call->user;
-	char identity[TLS_IDENTITY_BYTES];
-	struct cluster_key key;
-	int rc = steer_key(call->conf, &key, call->err);
-
-	if (rc <= 0)
-		return rc;
-	snprintf(identity, sizeof(identity), "ctl:%s", as);
-	rc = tls_new_client(ret_tls, &key, identity, call->err);
-	key_wipe(&key);
-	return rc;
-}
-
 static int talk(struct call *call, struct tls *tls)
 {
 	struct timeval bound = {BOUND_MS / 1000, BOUND_MS % 1000 * 1000L};
@@ -139,6 +128,7 @@ static int talk(struct call *call, struct tls *tls)
 	socklen_t len;
 	int rc = addr_lookup(&call->conf->scheduler, &sa, &len, call->err);
 
+	call->is_over = false;
 	if (rc < 0)
 		return rc;
 	rc = ctlchan_connect(&call->chan, call->base, (struct sockaddr *)&sa, len, tls, BOUND_MS,
@@ -152,6 +142,7 @@ static int talk(struct call *call, struct tls *tls)
 			"the scheduler's control port %s did not answer within %d s",
 			addr_format(&call->conf->scheduler, text), BOUND_MS / 1000);
 	ctlchan_free(call->chan);
+	call->chan = NULL;
 	return call->rc;
 }
 
@@ -190,12 +181,41 @@ static int put_args(struct call *call, const struct steer_arg *args, size_t n_ar
 	return 0;
 }
 
+/* Ask under one of the keys; NULL: without any. */
+static int ask(struct call *call, const struct tls_conf *auth, unsigned which)
+{
+	const char *as = *call->conf->as ? call->conf->as : call->user;
+	char identity[TLS_IDENTITY_BYTES];
+	struct tls *tls = NULL;
+	int rc = 0;
+
+	snprintf(identity, sizeof(identity), "ctl:%s", as);
+	if (auth)
+		rc = tls_new_client(&tls, auth, which, identity, call->err);
+	if (rc == 0)
+		rc = talk(call, tls);
+	tls_free(tls);
+	return rc;
+}
+
+/* A scheduler that has not read the current key yet takes the one before it. */
+static int ask_in_turn(struct call *call, const struct tls_conf *auth)
+{
+	int rc = BPS_ENOSCHED;
+
+	if (tls_conf_is_empty(auth))
+		return ask(call, NULL, 0);
+	for (unsigned i = 0; rc == BPS_ENOSCHED && i < auth->keys.n_keys; i++)
+		rc = ask(call, auth, i);
+	return rc;
+}
+
 int steer_call(const struct steer_conf *conf, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
 {
 	struct call call = {.conf = conf, .err = err};
-	struct tls *tls = NULL;
+	struct tls_conf auth = {.keys.n_keys = 0};
 	int rc;
 
 	call.steer.verb = verb;
@@ -204,16 +224,16 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 	rc = put_args(&call, args, n_args);
 	if (rc < 0)
 		return rc;
-	rc = new_tls(&call, &tls);
+	rc = steer_keys(conf, &auth.keys, err);
 	if (rc < 0)
 		return rc;
 	call.base = event_base_new();
-	rc = call.base ? talk(&call, tls) : err_set(err, -ENOMEM, "out of memory");
+	rc = call.base ? ask_in_turn(&call, &auth) : err_set(err, -ENOMEM, "out of memory");
 	if (rc == 0)
 		rc = hand_over(&call.msg.steered, ret_text, ret_json, err);
 	if (call.base)
 		event_base_free(call.base);
-	tls_free(tls);
+	keyring_wipe(&auth.keys);
 	free(call.mem);
 	return rc;
 }

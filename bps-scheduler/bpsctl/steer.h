@@ -8,7 +8,7 @@
 
 #include "common/addr.h"
 #include "common/error.h"
-#include "common/key.h"
+#include "common/keyring.h"
 
 #define STEER_KEY_FILE "/etc/bps/cluster.key"
 
@@ -23,8 +23,10 @@ struct steer_arg {
 	const char *name, *value; /* value "": as if it were not there */
 };
 
-/* The key of conf. Returns 1, 0 when there is none; errors as key_load. */
-int steer_key(const struct steer_conf *conf, struct cluster_key *ret_key, struct err_text *err);
+/* The keys of conf. Returns 1, 0 when there are none; errors as keyring_load. */
+int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err);
+/* The file that `key rotate` and others write. Lent. */
+const char *steer_key_path(const struct steer_conf *conf);
 
 /* Ask for verb ("job kill") on target ("": nothing); answers within two seconds.
  * ret_text: what the scheduler says it has done. ret_json: its document, a new reference or NULL

@@ -59,6 +59,31 @@ def rounds(n_elems, n_rounds, n_tensors=1, dtype="i64", pause=0.0, sleep_rank=No
     return {"longest": longest, "rounds": n_rounds}
 
 
+def rounds_until(n_elems, stop, progress, seconds):
+    """Rounds whose every sum is compared, until the file `stop` is there; all ranks leave in the same round."""
+    with bps.open() as job:
+        data, votes = job.declare("data", "i64", n_elems), job.declare("votes", "i64", 1)
+        end = time.monotonic() + seconds
+        r = 0
+        while True:
+            r += 1
+            data.input[:] = np.arange(n_elems) * (job.rank + 1) + r
+            votes.input[:] = job.rank == 0 and (os.path.exists(stop) or time.monotonic() > end)
+            for t in (data, votes):
+                t.push_pull()
+            for t in (data, votes):
+                t.wait(20)
+            ranks = job.size * (job.size + 1) // 2
+            assert np.array_equal(data.output, np.arange(n_elems) * ranks + job.size * r), r
+            if job.rank == 0:
+                with open(progress + ".new", "w") as f:
+                    f.write(str(r))
+                os.rename(progress + ".new", progress)
+            if votes.output[0]:
+                assert os.path.exists(stop), f"nobody stopped the job within {seconds} s"
+                return r
+
+
 def opposite_orders(n_elems, n_tensors):
     """Even and odd ranks begin with different halves of the tensors and meet at a barrier before they submit the rest. Returns the
     longest time from the first submission to the barrier's end."""

@@ -164,11 +164,21 @@ static void run_until(struct fixture *f, const unsigned *counter, unsigned want)
 	assert_true(*counter >= want);
 }
 
-static void start_listen(struct fixture *f, struct tls_keys keys, uint16_t port)
+static struct keyring no_key(void)
+{
+	return (struct keyring){.n_keys = 0};
+}
+
+static struct keyring one_key(struct cluster_key key)
+{
+	return (struct keyring){.key = {key}, .n_keys = 1};
+}
+
+static void start_listen(struct fixture *f, struct keyring keys, uint16_t port)
 {
 	struct ctllisten_conf conf = {
 		.addr = {.host = "127.0.0.1", .port = port},
-		.keys = keys,
+		.auth.keys = keys,
 		.trust_timeout_ms = SILENCE_MS,
 	};
 	struct err_text err;
@@ -183,24 +193,13 @@ static void start_client(struct fixture *f, const struct cluster_key *key, const
 	struct ctlclient_conf conf = {
 		.addrs = {{.host = "127.0.0.1", .port = f->port}},
 		.n_addrs = 1,
-		.has_key = key != NULL,
 		.identity = identity,
 	};
 	struct err_text err;
 
 	if (key)
-		conf.key = *key;
+		conf.auth.keys = one_key(*key);
 	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
-}
-
-static struct tls_keys no_key(void)
-{
-	return (struct tls_keys){.n_keys = 0};
-}
-
-static struct tls_keys one_key(struct cluster_key key)
-{
-	return (struct tls_keys){.key = {key}, .n_keys = 1};
 }
 
 static struct ctllisten_stats stats(const struct fixture *f)
@@ -301,7 +300,7 @@ static void host_key_works_for_its_own_name_only(void **state)
 
 static void current_and_previous_key_both_work(void **state)
 {
-	struct tls_keys keys = {.key = {key_a, key_b}, .n_keys = 2};
+	struct keyring keys = {.key = {key_a, key_b}, .n_keys = 2};
 	struct fixture *f = fixture_new();
 
 	(void)state;
@@ -314,23 +313,118 @@ static void current_and_previous_key_both_work(void **state)
 	fixture_free(f);
 }
 
-static void rotated_key_counts_for_new_connections(void **state)
+static struct tls_conf auth_of(struct keyring keys)
 {
-	struct tls_keys none = no_key(), second = one_key(key_b);
+	return (struct tls_conf){.keys = keys};
+}
+
+static int set_keys(struct fixture *f, struct keyring keys)
+{
+	struct tls_conf auth = auth_of(keys);
+	struct err_text err;
+
+	return ctllisten_set_auth(f->listen, &auth, &err);
+}
+
+static void connection_with_a_dropped_key_is_closed(void **state)
+{
+	struct keyring both = {.key = {key_b, key_a}, .n_keys = 2};
 	struct fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
 	start_client(f, &key_a, "server:a");
 	run_until(f, &f->n_up, 1);
-	assert_int_equal(ctllisten_set_keys(f->listen, &none), -EINVAL);
-	assert_int_equal(ctllisten_set_keys(f->listen, &second), 0);
+	assert_int_equal(set_keys(f, no_key()), -EINVAL);
+	assert_int_equal(set_keys(f, both), 0);
 	echo(f, 1);
-	ctlclient_drop(f->client, "again");
+	assert_int_equal(set_keys(f, one_key(key_b)), 1);
+	run_until(f, &f->n_down, 1);
 	run_until(f, &f->n_failed, 1);
 	ctlclient_free(f->client);
 	start_client(f, &key_b, "server:a");
 	run_until(f, &f->n_up, 2);
+	fixture_free(f);
+}
+
+static void revoked_host_key_is_refused_also_where_it_stands(void **state)
+{
+	struct keyring ring = one_key(key_a);
+	struct fixture *f = fixture_new();
+	struct cluster_key key;
+
+	(void)state;
+	assert_int_equal(key_for_host(&key, &key_a, "server:a"), 0);
+	start_listen(f, ring, 0);
+	start_client(f, &key, "server:a");
+	run_until(f, &f->n_up, 1);
+	run_until(f, &f->n_opened, 1);
+	assert_int_equal(keyring_revoke(&ring, "server:b"), 0);
+	assert_int_equal(set_keys(f, ring), 0);
+	assert_int_equal(keyring_revoke(&ring, "server:a"), 0);
+	assert_int_equal(set_keys(f, ring), 1);
+	run_until(f, &f->n_closed, 1);
+	run_until(f, &f->n_failed, 1);
+	assert_non_null(strstr(f->down_reason, "keys do not match"));
+	assert_int_equal(f->n_up, 1);
+	fixture_free(f);
+}
+
+static int client_set_key(struct fixture *f, struct cluster_key key)
+{
+	struct tls_conf auth = auth_of(one_key(key));
+	struct err_text err;
+
+	return ctlclient_set_auth(f->client, &auth, &err);
+}
+
+static void client_takes_the_new_key_without_a_moment_alone(void **state)
+{
+	struct keyring both = {.key = {key_b, key_a}, .n_keys = 2};
+	struct fixture *f = fixture_new();
+	char print[KEY_PRINT_BYTES];
+
+	(void)state;
+	start_listen(f, both, 0);
+	start_client(f, &key_a, "server:a");
+	run_until(f, &f->n_up, 1);
+	assert_int_equal(client_set_key(f, key_b), 0);
+	assert_int_equal(f->n_down, 0);
+	run_until(f, &f->n_up, 2);
+	assert_int_equal(f->n_down, 1);
+	assert_int_equal(f->n_failed, 0);
+	run_until(f, &f->n_opened, 2);
+	assert_int_equal(key_fingerprint(&key_b, print), 0);
+	assert_string_equal(ctlchan_master(f->last), print);
+	echo(f, 1);
+	assert_int_equal(client_set_key(f, key_b), 0); /* nothing new: it stays */
+	echo(f, 1);
+	assert_int_equal(f->n_up, 2);
+	fixture_free(f);
+}
+
+static void client_keeps_its_connection_while_the_new_key_is_refused(void **state)
+{
+	struct fixture *f = fixture_new();
+	uint16_t port;
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	port = f->port;
+	start_client(f, &key_a, "server:a");
+	run_until(f, &f->n_up, 1);
+	assert_int_equal(client_set_key(f, key_b), 0);
+	while (stats(f).auth_failures == 0)
+		event_base_loop(f->base, EVLOOP_ONCE);
+	echo(f, 1);
+	assert_int_equal(f->n_down, 0);
+	/* Whichever of the two the next listener has. */
+	ctllisten_free(f->listen);
+	start_listen(f, one_key(key_b), port);
+	run_until(f, &f->n_up, 2);
+	ctllisten_free(f->listen);
+	start_listen(f, one_key(key_b), port);
+	run_until(f, &f->n_up, 3);
 	fixture_free(f);
 }
 
@@ -492,7 +586,7 @@ static void without_key_only_loopback_is_allowed(void **state)
 static void with_key_any_address_is_allowed(void **state)
 {
 	struct fixture *f = fixture_new();
-	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}, .keys = one_key(key_a)};
+	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}, .auth.keys = one_key(key_a)};
 	struct err_text err;
 
 	(void)state;
@@ -526,7 +620,7 @@ static void ipv6_loopback_works(void **state)
 
 static void silent_connection_is_closed_after_its_time(void **state)
 {
-	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+	struct keyring keys[] = {no_key(), one_key(key_a)};
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
@@ -632,7 +726,7 @@ static void garbage_is_refused(void **state)
 {
 	static const char *const garbage[] = {"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"\xff\xff\xff\xff\xff\xff\xff\xff", "\x16\x03\x01\x02garbage of a TLS hello"};
-	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+	struct keyring keys[] = {no_key(), one_key(key_a)};
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
@@ -745,7 +839,7 @@ static void parser_asks_for_exactly_what_is_missing(void **state)
 
 static void last_words_arrive_before_the_close(void **state)
 {
-	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+	struct keyring keys[] = {no_key(), one_key(key_a)};
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
@@ -807,7 +901,7 @@ static void too_large_a_send_is_refused_without_harm(void **state)
 
 static void client_comes_back_after_a_listener_restart(void **state)
 {
-	struct tls_keys keys[] = {no_key(), one_key(key_a)};
+	struct keyring keys[] = {no_key(), one_key(key_a)};
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
@@ -881,7 +975,7 @@ static void name_that_cannot_be_an_identity_is_refused(void **state)
 	static const char *const bad[] = {"", "server:a b", "server:a#b", "server:\n"};
 	struct fixture *f = fixture_new();
 	struct ctlclient_conf conf = {
-		.addrs = {{.host = "127.0.0.1", .port = 1}}, .n_addrs = 1, .has_key = true};
+		.addrs = {{.host = "127.0.0.1", .port = 1}}, .n_addrs = 1, .auth.keys.n_keys = 1};
 	struct err_text err;
 
 	(void)state;
@@ -899,7 +993,10 @@ int main(void)
 		cmocka_unit_test(right_key_works_and_the_identity_arrives),
 		cmocka_unit_test(host_key_works_for_its_own_name_only),
 		cmocka_unit_test(current_and_previous_key_both_work),
-		cmocka_unit_test(rotated_key_counts_for_new_connections),
+		cmocka_unit_test(connection_with_a_dropped_key_is_closed),
+		cmocka_unit_test(revoked_host_key_is_refused_also_where_it_stands),
+		cmocka_unit_test(client_takes_the_new_key_without_a_moment_alone),
+		cmocka_unit_test(client_keeps_its_connection_while_the_new_key_is_refused),
 		cmocka_unit_test(wrong_key_is_refused_and_logged_once),
 		cmocka_unit_test(peer_without_key_is_refused_by_one_with),
 		cmocka_unit_test(peer_with_key_refuses_one_without),

@@ -25,8 +25,11 @@ struct fixture {
 	struct ctllisten *listen;
 	struct sched_core *core;
 	struct steer steer;
+	struct tls_conf auth;
+	unsigned n_reloads;
 	struct ctlchan *chan; /* the operator's */
 	struct ctl_steer ask;
+	bool with_master; /* instead of the key of the identity */
 	bool is_answered, is_closed;
 	uint32_t code;
 	char text[CTL_TEXT_MAX + 1];
@@ -135,6 +138,16 @@ static void on_closed(void *arg, struct ctlchan *c, const char *reason)
 
 static const struct ctlchan_ops ops = {on_opened, on_frame, on_closed};
 
+static int reload_keys(void *ctx, unsigned *ret_closed, struct err_text *err)
+{
+	struct fixture *f = ctx;
+
+	(void)err;
+	f->n_reloads++;
+	*ret_closed = 0;
+	return 1;
+}
+
 static void fixture_init(struct fixture *f, bool has_key)
 {
 	struct ctllisten_conf conf = {.addr = {"127.0.0.1", 0}};
@@ -145,11 +158,14 @@ static void fixture_init(struct fixture *f, bool has_key)
 	sched_config_default(&cfg);
 	f->core = sched_new(&cfg, &env);
 	assert_int_equal(sched_start(f->core, 1), 0);
-	f->steer = (struct steer){.ctx = f, .core = f->core, .events = events_new()};
+	f->steer = (struct steer){.ctx = f,
+		.core = f->core,
+		.events = events_new(),
+		.auth = &f->auth,
+		.reload_keys = reload_keys};
 	if (has_key) {
-		conf.keys = (struct tls_keys){{master}, 1};
-		f->steer.n_keys = 1;
-		assert_int_equal(tls_fingerprint(&master, f->steer.keys[0]), 0);
+		f->auth.keys = (struct keyring){.key = {master}, .n_keys = 1};
+		conf.auth = f->auth;
 	}
 	if (ctllisten_new(&f->listen, f->base, &conf, &listen_ops, f, &err))
 		fail_msg("%s", err.s);
@@ -172,15 +188,17 @@ static void ask(struct fixture *f, const char *identity, struct ctl_steer steer)
 	struct timeval bound = {DEADLINE_S, 0};
 	struct err_text err = {""};
 	struct sockaddr_storage sa;
-	struct cluster_key key;
+	struct tls_conf auth = {.keys.n_keys = 1};
 	struct tls *tls = NULL;
 	socklen_t len;
 
 	f->ask = steer;
 	f->is_answered = f->is_closed = false;
 	if (identity) {
-		assert_int_equal(key_for_host(&key, &master, identity), 0);
-		assert_int_equal(tls_new_client(&tls, &key, identity, &err), 0);
+		auth.keys.key[0] = master;
+		if (!f->with_master)
+			assert_int_equal(key_for_host(&auth.keys.key[0], &master, identity), 0);
+		assert_int_equal(tls_new_client(&tls, &auth, 0, identity, &err), 0);
 	}
 	assert_int_equal(addr_number(&addr, &sa, &len), 0);
 	assert_int_equal(ctlchan_connect(&f->chan, f->base, (struct sockaddr *)&sa, len, tls, 1000,
@@ -232,6 +250,22 @@ static void members_key_cannot_steer(void **state)
 		assert_non_null(strstr(f.text, identities[i]));
 	}
 	assert_int_equal(n_events(&f), 0);
+	fixture_fini(&f);
+}
+
+static void keys_are_reloaded_for_the_master_key_only(void **state)
+{
+	struct fixture f;
+
+	(void)state;
+	fixture_init(&f, true);
+	ASK(&f, "ctl:alice", .verb = "key reload");
+	assert_int_equal(f.code, -BPS_EAUTH);
+	assert_int_equal(f.n_reloads, 0);
+	f.with_master = true;
+	ASK(&f, "ctl:alice", .verb = "key reload");
+	assert_int_equal(f.code, 0);
+	assert_int_equal(f.n_reloads, 1);
 	fixture_fini(&f);
 }
 
@@ -291,6 +325,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(operators_key_steers),
 		cmocka_unit_test(members_key_cannot_steer),
+		cmocka_unit_test(keys_are_reloaded_for_the_master_key_only),
 		cmocka_unit_test(anybody_on_loopback_steers_a_cluster_without_a_key),
 		cmocka_unit_test(change_leaves_an_event_whatever_came_of_it),
 		cmocka_unit_test(request_that_makes_no_sense_is_refused_by_name),

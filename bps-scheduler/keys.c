@@ -1,0 +1,129 @@
+/* Verbs about keys (steer.h): who uses which, and the key file read again. */
+#include "bps-scheduler/steer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/status_impl.h"
+#include "common/ctlchan.h"
+
+#define STATUS_MEMBERS_MAX 2048 /* that one answer lists */
+
+/* Fingerprints of the current and the previous key. */
+struct prints {
+	char s[KEYRING_KEYS][KEY_PRINT_BYTES];
+	unsigned n;
+};
+static const char *const words[KEYRING_KEYS] = {"current", "previous"};
+
+static void fill_prints(const struct steer *s, struct prints *ret)
+{
+	const struct keyring *keys = &s->auth->keys;
+
+	ret->n = 0;
+	while (ret->n < keys->n_keys && key_fingerprint(&keys->key[ret->n], ret->s[ret->n]) == 0)
+		ret->n++;
+}
+
+static const char *member_print(const struct steer *s, const struct member *m)
+{
+	return m->conn ? ctlchan_master(s->chan(s->ctx, m->conn->id)) : "";
+}
+
+/* Which of ours a member has; "away" without a connection, "none" in a cluster without a key. */
+static const char *member_word(
+	const struct steer *s, const struct prints *p, const struct member *m)
+{
+	const char *print = member_print(s, m);
+
+	for (unsigned i = 0; i < p->n; i++)
+		if (strcmp(p->s[i], print) == 0)
+			return words[i];
+	return !m->conn ? "away" : *print ? "dropped" : "none";
+}
+
+/* Those with the current key, or the others. */
+static void list_members(
+	const struct steer *s, const struct prints *p, bool is_current, json_t *list)
+{
+	const struct sched_core *c = s->core;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+		const char *word = member_word(s, p, m);
+		json_t *o;
+
+		if ((strcmp(word, "current") == 0) != is_current || m->state == MEMBER_DOWN ||
+			json_array_size(list) >= STATUS_MEMBERS_MAX)
+			continue;
+		o = json_object();
+		status_put_str(o, "role", m->role == ROLE_SERVER ? "server" : "agent");
+		status_put_str(o, "name", m->name);
+		status_put_str(o, "host", m->host);
+		status_put_str(o, "key", word);
+		status_put_str(o, "fingerprint", member_print(s, m));
+		json_array_append_new(list, o);
+	}
+}
+
+static unsigned count_members(const struct steer *s, const struct prints *p, const char *word)
+{
+	const struct sched_core *c = s->core;
+	unsigned n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		n += strcmp(member_word(s, p, c->members[i]), word) == 0;
+	return n;
+}
+
+static json_t *keys_json(const struct steer *s)
+{
+	json_t *o = json_object(), *keys = json_array(), *members = json_array(),
+	       *revoked = json_array();
+	struct prints p;
+
+	fill_prints(s, &p);
+	for (unsigned i = 0; i < p.n; i++) {
+		json_t *k = json_object();
+
+		status_put_str(k, "key", words[i]);
+		status_put_str(k, "fingerprint", p.s[i]);
+		status_put_num(k, "members", count_members(s, &p, words[i]));
+		json_array_append_new(keys, k);
+	}
+	for (unsigned i = 0; i < s->auth->keys.n_revoked; i++)
+		json_array_append_new(revoked, status_str(s->auth->keys.revoked[i]));
+	list_members(s, &p, false, members);
+	list_members(s, &p, true, members);
+	status_put_num(o, "schema", STATUS_SCHEMA);
+	json_object_set_new(o, "keys", keys);
+	json_object_set_new(o, "revoked", revoked);
+	json_object_set_new(o, "members", members);
+	return o;
+}
+
+int keys_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	(void)call;
+	reply->json = keys_json(s);
+	return err_set(&reply->text, 0, s->auth->keys.n_keys ? "%u keys" : "the cluster has no key",
+		s->auth->keys.n_keys);
+}
+
+int keys_reload(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	unsigned n_closed = 0;
+	int rc;
+
+	if (!call->has_master)
+		return err_set(&reply->text, BPS_EAUTH, "only who has the master key can do that");
+	rc = s->reload_keys(s->ctx, &n_closed, &reply->text);
+	if (rc < 0)
+		return rc;
+	reply->json = keys_json(s);
+	return err_set(&reply->text, 0,
+		"the key file %s: %u keys, %u revoked, %u connections closed",
+		rc ? "has changed" : "is as before", s->auth->keys.n_keys, s->auth->keys.n_revoked,
+		n_closed);
+}
