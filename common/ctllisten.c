@@ -1,0 +1,251 @@
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <event2/listener.h>
+
+#include "common/clock.h"
+#include "common/ctlchan_impl.h"
+#include "common/log.h"
+
+#define TRUST_TIMEOUT_MS       5000
+#define MAX_UNTRUSTED          64
+#define MAX_UNTRUSTED_PER_HOST 16
+#define REFUSAL_LOG_MS         60000
+#define ACCEPT_PAUSE_MS        100 /* after accept failed, out of descriptors most likely */
+#define LISTEN_BACKLOG         512
+
+void listen_move(struct ctlchan *c, struct chan_list *list)
+{
+	if (!c->listener)
+		return;
+	if (c->list)
+		TAILQ_REMOVE(c->list, c, link);
+	if (c->list == &c->listener->untrusted)
+		c->listener->stats.untrusted--;
+	else if (c->list == &c->listener->trusted)
+		c->listener->stats.trusted--;
+	c->list = list;
+	if (list)
+		TAILQ_INSERT_TAIL(list, c, link);
+	if (list == &c->listener->untrusted)
+		c->listener->stats.untrusted++;
+	else if (list == &c->listener->trusted)
+		c->listener->stats.trusted++;
+}
+
+void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
+{
+	uint64_t now = clock_now_ms();
+
+	if (now < l->next_log_ms) {
+		l->n_unlogged++;
+		return;
+	}
+	log_warn("control channel: refused a connection: %s peer=%s identity=%s unlogged_before=%u",
+		c->reason, c->peer, c->who.identity, l->n_unlogged);
+	l->next_log_ms = now + REFUSAL_LOG_MS;
+	l->n_unlogged = 0;
+}
+
+/* Of too many strangers the oldest gives way: a good peer needs its place for milliseconds only. */
+static void make_room(struct ctllisten *l, const struct sockaddr *sa)
+{
+	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
+	unsigned n_of_host = 0;
+
+	for (c = TAILQ_FIRST(&l->untrusted); c; c = TAILQ_NEXT(c, link)) {
+		if (!sockaddr_same_host((struct sockaddr *)&c->peer_sa, sa))
+			continue;
+		n_of_host++;
+		if (!oldest_of_host)
+			oldest_of_host = c;
+	}
+	if (n_of_host >= l->conf.max_untrusted_per_host)
+		victim = oldest_of_host;
+	else if (l->stats.untrusted >= l->conf.max_untrusted)
+		victim = TAILQ_FIRST(&l->untrusted);
+	if (!victim)
+		return;
+	l->stats.evicted++;
+	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa,
+	int sa_len, void *arg)
+{
+	struct ctllisten *l = arg;
+	struct ctlchan *c;
+
+	(void)listener;
+	make_room(l, sa);
+	l->stats.accepted++;
+	c = chan_new(l->base, sa, (socklen_t)sa_len, HANDSHAKE, l->ops, l->arg);
+	if (!c) {
+		close(fd);
+		return;
+	}
+	c->listener = l;
+	c->tls = tls_ref(l->tls);
+	listen_move(c, &l->untrusted);
+	chan_arm(c->timer, l->conf.trust_timeout_ms);
+	if (chan_start(c, fd))
+		chan_fail(c, "out of memory");
+	else if (!c->tls)
+		chan_opened(c);
+}
+
+static void on_accept_error(struct evconnlistener *listener, void *arg)
+{
+	struct ctllisten *l = arg;
+
+	log_rated(LOG_WARN, "control channel: cannot accept, pausing for %d ms: %s",
+		ACCEPT_PAUSE_MS, strerror(EVUTIL_SOCKET_ERROR()));
+	evconnlistener_disable(listener);
+	chan_arm(l->resume, ACCEPT_PAUSE_MS);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg)
+{
+	struct ctllisten *l = arg;
+
+	(void)fd;
+	(void)what;
+	evconnlistener_enable(l->listener);
+}
+
+static int bind_listener(struct ctllisten *l, struct err_text *err)
+{
+	unsigned flags = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE;
+	struct sockaddr_storage sa;
+	socklen_t sa_len;
+	char text[ADDR_TEXT_BYTES];
+	int rc = addr_lookup(&l->conf.addr, &sa, &sa_len, err);
+
+	if (rc)
+		return rc;
+	if (!l->tls) {
+		rc = chan_refuse_without_key((struct sockaddr *)&sa, "listen on",
+			"set a key file, or listen on 127.0.0.1", err);
+		if (rc)
+			return rc;
+	}
+	l->listener = evconnlistener_new_bind(
+		l->base, on_accept, l, flags, LISTEN_BACKLOG, (struct sockaddr *)&sa, (int)sa_len);
+	if (!l->listener)
+		return err_set(err, -errno, "cannot listen on %s: %s%s",
+			addr_format(&l->conf.addr, text), strerror(errno), addr_bind_hint(-errno));
+	evconnlistener_set_error_cb(l->listener, on_accept_error);
+	return 0;
+}
+
+int ctllisten_new(struct ctllisten **ret_listen, struct event_base *base,
+	const struct ctllisten_conf *conf, const struct ctlchan_ops *ops, void *arg,
+	struct err_text *err)
+{
+	struct ctllisten *l = calloc(1, sizeof(*l));
+	int rc = 0;
+
+	if (!l)
+		return err_set(err, -ENOMEM, "out of memory");
+	signal(SIGPIPE, SIG_IGN);
+	l->base = base;
+	l->conf = *conf;
+	l->ops = ops;
+	l->arg = arg;
+	TAILQ_INIT(&l->untrusted);
+	TAILQ_INIT(&l->trusted);
+	TAILQ_INIT(&l->dying);
+	if (!conf->trust_timeout_ms)
+		l->conf.trust_timeout_ms = TRUST_TIMEOUT_MS;
+	if (!conf->max_untrusted)
+		l->conf.max_untrusted = MAX_UNTRUSTED;
+	if (!conf->max_untrusted_per_host)
+		l->conf.max_untrusted_per_host = MAX_UNTRUSTED_PER_HOST;
+	l->resume = evtimer_new(base, on_resume, l);
+	if (!l->resume)
+		rc = err_set(err, -ENOMEM, "out of memory");
+	if (!rc && !tls_conf_is_empty(&conf->auth))
+		rc = tls_new_listener(&l->tls, &conf->auth, err);
+	keyring_wipe(&l->conf.auth.keys); /* it lives on in tls only */
+	if (!rc)
+		rc = bind_listener(l, err);
+	if (rc)
+		ctllisten_free(l);
+	else
+		*ret_listen = l;
+	return rc;
+}
+
+static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
+{
+	struct ctlchan *c, *next;
+	int n = 0;
+
+	for (c = TAILQ_FIRST(list); c; c = next) {
+		next = TAILQ_NEXT(c, link);
+		if (!*c->who.print || tls_accepts(l->tls, &c->who)) /* else it has not said */
+			continue;
+		chan_fail(c, "the key of %s is not accepted any more", c->who.identity);
+		n++;
+	}
+	return n;
+}
+
+int ctllisten_set_auth(struct ctllisten *l, const struct tls_conf *auth, struct err_text *err)
+{
+	int rc;
+
+	if (tls_conf_is_empty(auth) != (l->tls == NULL))
+		return err_set(err, -EINVAL, "a listener cannot get or lose its key while it runs");
+	if (!l->tls)
+		return 0;
+	rc = tls_renew(l->tls, auth, err);
+	if (rc < 0)
+		return rc;
+	return close_unaccepted(l, &l->untrusted) + close_unaccepted(l, &l->trusted);
+}
+
+uint16_t ctllisten_port(const struct ctllisten *l)
+{
+	struct sockaddr_storage sa;
+	socklen_t len = sizeof(sa);
+
+	if (getsockname(evconnlistener_get_fd(l->listener), (struct sockaddr *)&sa, &len))
+		return 0;
+	return sockaddr_port((struct sockaddr *)&sa);
+}
+
+void ctllisten_stats(const struct ctllisten *l, struct ctllisten_stats *ret_stats)
+{
+	*ret_stats = l->stats;
+}
+
+static void close_all(struct chan_list *list)
+{
+	struct ctlchan *c;
+
+	while ((c = TAILQ_FIRST(list))) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
+		if (c->state != DEAD)
+			snprintf(c->reason, sizeof(c->reason), "shutting down");
+		chan_reap(c);
+	}
+}
+
+void ctllisten_free(struct ctllisten *l)
+{
+	if (!l)
+		return;
+	if (l->listener)
+		evconnlistener_free(l->listener);
+	close_all(&l->untrusted);
+	close_all(&l->trusted);
+	close_all(&l->dying);
+	if (l->resume)
+		event_free(l->resume);
+	tls_free(l->tls);
+	free(l);
+}
