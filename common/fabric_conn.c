@@ -176,7 +176,7 @@ static int connect_channel(struct fabric_conn *c, enum channel channel)
 {
 	struct fabric *f = xport_of(c)->f;
 	struct ticket t = {.thread = c->peer_thread,
-		.channel = channel,
+		.channel = (uint16_t)channel,
 		.peer_id = atomic_load(&f->my_id),
 		.credits = (uint16_t)f->cfg.credits,
 		.instance = f->cfg.my_instance,
