@@ -1,0 +1,165 @@
+/* The trainers' rings: two trainers of one job write whatever they like into their control pages, at any time. What the
+ * agent takes from them leaves its core in a state that its invariants hold in, and every round that it accepted is done
+ * exactly once, in order.
+ *
+ * Input: a list of steps of 16 bytes: kind and trainer in the first, then where and what. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-agent/core.h"
+#include "common/dtype.h"
+#include "common/error.h"
+#include "common/local.h"
+
+#define STEP_BYTES 16
+#define WORKERS    2
+#define TENSORS    2
+#define ENTRIES    8u
+#define ELEMS      16u
+#define STEPS_MAX  64
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+struct trainer {
+	struct local_control *page;
+	size_t bytes;
+	uint32_t head;
+	int is_gone;
+};
+struct world {
+	struct agt_core *core;
+	struct agt_tensor *tensors[TENSORS];
+	uint64_t done[TENSORS];
+	struct trainer trainers[WORKERS];
+	float mem[TENSORS][WORKERS + 3][ELEMS];
+};
+
+static void on_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
+{
+	struct world *w = ctx;
+	uint64_t *done = user;
+
+	if (status || workers != WORKERS || round != ++*done)
+		abort();
+	for (unsigned i = 0; i < WORKERS; i++)
+		local_done(w->trainers[i].page, ENTRIES, (uint32_t)(done - w->done), round, status,
+			workers);
+}
+
+static void on_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	(void)ctx;
+	(void)job;
+	(void)code;
+	(void)text;
+	abort(); /* nothing that a trainer says fails the job by itself */
+}
+
+static uint64_t no_jitter(void *ctx)
+{
+	(void)ctx;
+	return 0;
+}
+
+static struct agt_mem mem_of(struct world *w, unsigned t, unsigned which)
+{
+	return (struct agt_mem){.mem = w->mem[t][which]};
+}
+
+static void start(struct world *w)
+{
+	struct agt_config cfg = {.window_bytes = SIZE_MAX, .retry_ns = 1000, .again_ns = 1000};
+	struct agt_env env = {.ctx = w, .done = on_done, .fail = on_fail, .random = no_jitter};
+	struct ctl_rank ranks[WORKERS] = {{.rank = 0}, {.rank = 1}};
+	struct ctl_job_member member = {.n_ranks = WORKERS, .ranks = ranks};
+	struct ctl_job msg = {.job = 1, .size = WORKERS, .members = &member, .n_members = 1};
+	struct agt_job *job;
+
+	if (agt_core_new(&cfg, &env, NULL, &w->core) || agt_job_new(w->core, &msg, 0, &job))
+		abort();
+	for (unsigned t = 0; t < TENSORS; t++) {
+		struct agt_mem in[WORKERS] = {mem_of(w, t, 0), mem_of(w, t, 1)};
+		struct agt_mem staging = mem_of(w, t, 2),
+			       out[2] = {mem_of(w, t, 3), mem_of(w, t, 4)};
+		struct ctl_tensor plan = {
+			.tensor = t, .dtype = DTYPE_F32, .n_elems = ELEMS, .part_elems = ELEMS / 2};
+
+		if (agt_tensor_new(job, DTYPE_F32, ELEMS, in, &staging, out, &w->done[t],
+			    &w->tensors[t]) ||
+			agt_tensor_plan(w->tensors[t], &plan))
+			abort();
+	}
+	for (unsigned i = 0; i < WORKERS; i++) {
+		w->trainers[i].bytes = local_control_bytes(ENTRIES, TENSORS);
+		w->trainers[i].page = calloc(1, w->trainers[i].bytes);
+		if (!w->trainers[i].page)
+			abort();
+		local_control_init(w->trainers[i].page, ENTRIES, TENSORS);
+	}
+}
+
+/* The agent's turn with one ring. */
+static void serve(struct world *w, unsigned i)
+{
+	struct trainer *t = &w->trainers[i];
+	struct local_sqe e;
+
+	for (unsigned n = 0; n < 2 * ENTRIES && !t->is_gone; n++) {
+		if (!local_sq_pop(t->page, ENTRIES, &t->head, &e))
+			break;
+		if (e.tensor >= TENSORS || e.flags || e.op >= OP_COUNT ||
+			agt_submit(w->tensors[e.tensor], i, e.round, e.op, e.priority) < 0)
+			t->is_gone = 1; /* its connection ends */
+	}
+	local_sq_sleep(t->page, ENTRIES, t->head);
+	local_sq_awake(t->page);
+}
+
+static void step(struct world *w, const uint8_t *s)
+{
+	struct trainer *t = &w->trainers[s[0] >> 4 & 1];
+	struct local_sqe e = {.tensor = s[1], .priority = s[2], .op = s[3], .round = s[4]};
+	uint32_t at, word;
+
+	memcpy(&at, s + 4, sizeof(at));
+	memcpy(&word, s + 8, sizeof(word));
+	switch (s[0] & 7) {
+	case 0: /* a submission as it should be */
+		local_sq(t->page)[t->page->sq_tail++ % ENTRIES] = e;
+		break;
+	case 1: /* anywhere in the page */
+		memcpy((char *)t->page + at % (t->bytes - sizeof(word)), &word, sizeof(word));
+		break;
+	case 2: /* a whole entry */
+		memcpy(&local_sq(t->page)[at % ENTRIES], s + 4, STEP_BYTES - 4);
+		break;
+	case 3:
+		t->page->sq_tail += s[4];
+		break;
+	default:
+		serve(w, s[0] >> 4 & 1);
+		while (agt_core_work(w->core))
+			;
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+	static struct world w; /* large */
+	struct err_text err;
+
+	memset(&w, 0, sizeof(w));
+	start(&w);
+	for (size_t n = 0; n_bytes >= STEP_BYTES && n < STEPS_MAX; n++) {
+		step(&w, data);
+		data += STEP_BYTES;
+		n_bytes -= STEP_BYTES;
+		if (agt_core_check(w.core, &err))
+			abort();
+	}
+	agt_core_free(w.core);
+	for (unsigned i = 0; i < WORKERS; i++)
+		free(w.trainers[i].page);
+	return 0;
+}
