@@ -120,6 +120,15 @@ def test_every_word_and_flag_of_bpsctl_is_in_its_manual():
         assert re.search(rf"^\.It Fl -{name}\b", page, re.M), f"bpsctl.8 has no entry for --{name}"
 
 
+@pytest.mark.parametrize("program", ["bpsrun", "bps-bench", "bps-digits"])
+def test_every_flag_of_a_tool_is_in_its_manual(program):
+    out = subprocess.run([BUILD / program, "--help"], capture_output=True, text=True, timeout=10, check=False)
+    flags = set(re.findall(r"--([a-z][a-z-]*)", out.stdout + out.stderr))
+    assert len(flags) > 3
+    for flag in flags:
+        assert re.search(rf"Fl -{flag}\b", source(f"{program}.1")), f"{program}.1 does not name --{flag}"
+
+
 def unescape(text):
     for escape, character in (("\\(aq", "'"), ("\\(dq", '"'), ("\\-", "-"), ("\\&", ""), ("\\e", "\\")):
         text = text.replace(escape, character)
