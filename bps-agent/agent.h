@@ -133,6 +133,8 @@ struct job {
 	enum job_state state;
 	char name[CTL_JOB_NAME_MAX + 1];
 	uid_t uid; /* whose it is on this machine */
+	bool has_token;
+	uint8_t token[CTL_TOKEN_BYTES]; /* its proof, see token.h */
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
 	bool is_local;            /* no server takes part */

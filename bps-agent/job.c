@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/token.h"
+#include "common/key.h"
 #include "common/log.h"
 
 static const struct {
@@ -35,12 +37,31 @@ struct job *agent_job(struct agent *a, uint32_t id)
 	return NULL;
 }
 
-static struct job *job_forming(struct agent *a, uid_t uid, const char *name)
+/* proof: of the token, NULL: without one. With one the user does not matter. */
+static struct job *job_forming(struct agent *a, uid_t uid, const char *name, const uint8_t *proof)
 {
 	struct job *job;
 
 	TAILQ_FOREACH(job, &a->jobs, link)
-	if (job->state == JOB_FORMING && job->uid == uid && strcmp(job->name, name) == 0)
+	{
+		if (job->state != JOB_FORMING || strcmp(job->name, name) != 0 ||
+			job->has_token != (proof != NULL))
+			continue;
+		if (proof ? key_bytes_equal(job->token, proof, CTL_TOKEN_BYTES) : job->uid == uid)
+			return job;
+	}
+	return NULL;
+}
+
+/* The one that a JOB may be about whose JOINED has not come. When it is another one after all, its
+ * workers have no ranks yet. */
+static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
+{
+	struct job *job;
+
+	TAILQ_FOREACH(job, &a->jobs, link)
+	if (job->state == JOB_FORMING && strcmp(job->name, name) == 0 &&
+		(job->has_token || job->uid == uid))
 		return job;
 	return NULL;
 }
@@ -139,6 +160,8 @@ static void send_join(struct trainer *t)
 		.flags = t->job->flags,
 		.pid = (uint32_t)t->pid,
 		.part_bytes = t->part_bytes};
+	if (t->job->has_token)
+		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
 	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
 }
 
@@ -205,8 +228,11 @@ static struct job *job_new(
 
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err)
 {
+	uint8_t token[CTL_TOKEN_BYTES];
+	const uint8_t *proof;
 	struct agent *a = t->agent;
 	struct job *job;
+	int rc;
 
 	if (!*h->job || h->size == 0 || h->size > CTL_WORKERS_MAX ||
 		(h->rank != CTL_NO_ID && h->rank >= h->size) ||
@@ -215,11 +241,19 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 			"a job needs a name, a size of 1 to %u and ranks below it; got job '%s', "
 			"rank %d of %u",
 			CTL_WORKERS_MAX, h->job, (int)h->rank, h->size);
-	job = job_forming(a, t->uid, h->job);
+	if (h->token.bytes && (rc = token_proof(&h->token, h->job, token)) < 0)
+		return err_set(
+			err, rc, "job '%s': its token cannot be used: %s", h->job, err_str(rc));
+	proof = h->token.bytes ? token : NULL;
+	job = job_forming(a, t->uid, h->job, proof);
 	if (!job)
 		job = job_new(a, t->user, t->uid, h);
 	if (!job)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
+	if (proof) {
+		job->has_token = true;
+		memcpy(job->token, proof, CTL_TOKEN_BYTES);
+	}
 	if (job->size != h->size || job->flags != h->flags)
 		return err_set(err, BPS_EMISMATCH,
 			"job '%s': pid %d wants %u workers, flags %u, another worker of this "
@@ -366,7 +400,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		(job && job->state == JOB_RUNNING))
 		return;
 	if (!job)
-		job = job_forming(a, m->uid, m->name);
+		job = job_unnumbered(a, m->uid, m->name);
 	if (!job) {
 		disown(a, m, &m->members[i]);
 		return;

@@ -279,6 +279,7 @@ static void on_hello(struct trainer *t, const struct local_msg *m)
 		rc = make_control(t, &fd, &err);
 	if (rc == 0)
 		rc = job_attach(t, &m->hello, &err);
+	explicit_bzero((void *)(uintptr_t)m->hello.token.data, m->hello.token.bytes);
 	reply.welcome.code = rc < 0 ? (uint32_t)-rc : 0;
 	reply.welcome.text = err.s;
 	trainer_send(t, &reply, (int[]){fd, t->efd}, rc < 0 ? 0 : 2);

@@ -4,6 +4,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/place.h"
+#include "common/dtype.h"
 
 /* The first thing that is broken ends the check. */
 #define EXPECT(cond, ...)                                                                          \
@@ -142,12 +143,15 @@ static int check_tensors(
 	const struct sched_core *c, const struct job *j, struct sums *s, struct err_text *err)
 {
 	uint32_t n = 0, placed = 0, orphans = 0;
+	uint64_t claimed = 0;
 	int r = 0;
 
 	for (uint32_t b = 0; r == 0 && b < j->n_buckets; b++) {
 		for (const struct tensor *t = j->buckets[b]; r == 0 && t; t = t->next_hash) {
 			n++;
 			placed += t->state == TENSOR_PLACED;
+			if (t->state != TENSOR_FAILED)
+				claimed += t->n_elems * dtype_bytes(t->dtype);
 			r = check_tensor(c, j, t, err);
 			if (r == 0 && t->parts)
 				r = check_parts(c, j, t, s, &orphans, err);
@@ -157,6 +161,7 @@ static int check_tensors(
 		return r;
 	EXPECT(n == j->n_tensors && placed == j->n_placed && orphans == j->n_orphans,
 		"counts of tensors of job %u", j->id);
+	EXPECT(claimed == j->claimed_bytes, "bytes claimed by job %u", j->id);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		EXPECT(s->bytes[i] == (i < j->n_loads ? j->loads[i] : 0), "load of %s by job %u",
 			c->members[i]->name, j->id);

@@ -381,6 +381,14 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	sched_arm(c, now_ns); /* a tick works the deadlines out anew */
 }
 
+void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)
+{
+	c->cfg.user_jobs = cfg->user_jobs;
+	c->cfg.job_tensors = cfg->job_tensors;
+	c->cfg.job_share = cfg->job_share;
+	c->cfg.user_share = cfg->user_share;
+}
+
 static void free_jobs(struct sched_core *c, struct job *j)
 {
 	while (j) {

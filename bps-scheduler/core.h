@@ -60,6 +60,9 @@ struct sched_config {
 	uint32_t agent_window_ms; /* longer: its loss ends jobs, a server's only moves partitions */
 	uint32_t probe_ms;        /* agents' time to answer a PROBE */
 	uint32_t hello_ms;        /* a connection's time to say HELLO */
+	/* Quotas; 0: none but SCHED_JOBS_MAX and SCHED_TENSORS_MAX. */
+	uint32_t user_jobs, job_tensors;
+	uint32_t job_share, user_share; /* percent of the servers' memory */
 };
 
 struct sched_probe; /* below */
@@ -126,6 +129,9 @@ int sched_start(struct sched_core *c, uint64_t now_ns);
 /* Change the dead times and windows to those of cfg; windows that have begun stay as they are. The
  * beats stay as they were, so that the caller keeps the dead times well above them. */
 void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint64_t now_ns);
+
+/* Change the quotas to those of cfg; what is beyond them already stays. */
+void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg);
 
 /* The shell chose conn for a new connection; no live connection has that number. */
 void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);

@@ -89,6 +89,7 @@ struct tensor {
 	uint32_t part_elems, n_parts;
 	struct part *parts; /* NULL in jobs of one member */
 	char *name, *fail_text;
+	int fail_code;
 	uint32_t first_rank; /* who declared it first */
 	uint64_t since_ns;   /* then; 0: restored */
 	uint32_t n_declared;
@@ -105,6 +106,8 @@ struct job {
 	enum job_state state;
 	char *name;
 	uint32_t size, flags, part_bytes;
+	bool has_token;
+	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admit.c */
 	uint64_t view, since_ns;
 	struct worker *workers; /* [n_room], rank is the index */
 	uint32_t n_room, n_joined, n_done, next_free_rank;
@@ -116,6 +119,7 @@ struct job {
 	uint32_t n_placed, placed_room;
 	struct tensor *fresh, **fresh_tail; /* READY, or PLACED in this transaction */
 	uint64_t bytes;                     /* of READY and PLACED tensors */
+	uint64_t claimed_bytes;             /* of all but FAILED ones */
 	uint64_t *loads;                    /* [n_loads], bytes by server id */
 	uint32_t n_loads;
 	uint32_t n_orphans; /* parts without server */
@@ -126,6 +130,14 @@ struct job {
 	bool is_changed; /* JOB or JOB_END is to be sent */
 	bool has_moved;  /* parts of tensors that are not fresh */
 	struct job *next, *next_dirty;
+};
+
+enum sched_quota {
+	QUOTA_USER_JOBS,
+	QUOTA_JOB_TENSORS,
+	QUOTA_USER_SHARE,
+	QUOTA_JOB_SHARE,
+	SCHED_QUOTAS
 };
 
 struct sched_core {
@@ -151,6 +163,7 @@ struct sched_core {
 	struct job *jobs;  /* forming and running, newest first */
 	struct job *ended; /* newest first */
 	uint32_t n_jobs, n_ended;
+	uint64_t refused[SCHED_QUOTAS]; /* since the start */
 	struct member *dirty_members;
 	struct job *dirty_jobs;
 	struct sched_probe *probes;
@@ -274,6 +287,24 @@ void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j
  * False: there is none. */
 bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);
+
+/* admit.c */
+/* The job that a JOIN means; *ret is NULL when there is none yet. Errors: BPS_EAUTH it is there, and
+ * the token is wrong; with a sentence. */
+int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct job **ret,
+	struct err_text *err);
+/* May that user have one more job? Errors: BPS_EQUOTA with a sentence. */
+int sched_admit_job(struct sched_core *c, uint32_t uid, struct err_text *err);
+/* May the job have one more tensor of that size? Errors: BPS_EQUOTA with a sentence. */
+int sched_admit_tensor(
+	struct sched_core *c, const struct job *j, uint64_t bytes, struct err_text *err);
+/* What counts against the limits: jobs that have not ended, and bytes of their tensors on servers. */
+uint32_t sched_user_jobs(const struct sched_core *c, uint32_t uid);
+uint64_t sched_job_claim(const struct job *j);
+uint64_t sched_user_claim(const struct sched_core *c, uint32_t uid);
+/* Memory that the usable servers have for sums; 0: not known. */
+uint64_t sched_servers_bytes(const struct sched_core *c);
+uint64_t sched_share(uint64_t all_bytes, uint32_t percent);
 
 /* why.c */
 /* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who

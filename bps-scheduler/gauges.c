@@ -75,6 +75,7 @@ void status_metrics(
 	gauge(out, "bps_term", "starts of this cluster's schedulers", c->term);
 	members_metrics(c, info, out);
 	jobs_metrics(c, out);
+	status_quota_metrics(c, out);
 	health_metrics(c, info, out);
 	metric_begin(out, "bps_view_changes_total", "counter", "views made durable");
 	metric_value(out, "bps_view_changes_total", (double)c->changes, NULL);

@@ -63,14 +63,6 @@ uint32_t sched_job_member(const struct job *j, uint32_t agent)
 	return CTL_NO_ID;
 }
 
-static struct job *job_by_name(const struct sched_core *c, uint32_t uid, const char *name)
-{
-	for (struct job *j = c->jobs; j; j = j->next)
-		if (j->uid == uid && strcmp(j->name, name) == 0)
-			return j;
-	return NULL;
-}
-
 const char *sched_host_of(const struct sched_core *c, uint32_t agent)
 {
 	const struct member *m = sched_member(c, agent);
@@ -279,6 +271,8 @@ static bool join_sound(const struct join *in)
 		join_refuse(in, BPS_EVERSION,
 			"job '%s': options %#x are not known to the scheduler", q->job,
 			q->flags & ~(uint32_t)JOB_FLAGS_KNOWN);
+	else if (q->token.bytes && q->token.bytes != CTL_TOKEN_BYTES)
+		join_refuse(in, -EINVAL, "job '%s': a token of %u bytes", q->job, q->token.bytes);
 	else if (in->c->is_undurable)
 		join_refuse(in, BPS_ENOTDURABLE,
 			"the scheduler cannot write its state and takes no workers; see its log");
@@ -336,16 +330,16 @@ static bool join_has_room(const struct join *in, const struct job *j, uint32_t r
 	return false;
 }
 
-static struct job *job_for_join(const struct join *in)
+static struct job *job_open(const struct join *in)
 {
 	struct sched_core *c = in->c;
-	struct job *j = job_by_name(c, in->msg->uid, in->msg->job);
+	struct err_text err;
+	struct job *j;
 	uint32_t id;
+	int rc = sched_admit_job(c, in->msg->uid, &err);
 
-	if (j)
-		return j;
-	if (c->n_jobs >= SCHED_JOBS_MAX) {
-		join_refuse(in, BPS_EQUOTA, "the scheduler has %u jobs, its limit", SCHED_JOBS_MAX);
+	if (rc < 0) {
+		join_refuse(in, rc, "job '%s': %s", in->msg->job, err.s);
 		return NULL;
 	}
 	id = sched_job_id_take(c);
@@ -357,6 +351,9 @@ static struct job *job_for_join(const struct join *in)
 	j = sched_job_new(id, in->msg->uid, in->msg->job, in->msg->size);
 	j->flags = in->msg->flags;
 	j->part_bytes = in->msg->part_bytes;
+	j->has_token = in->msg->token.bytes == CTL_TOKEN_BYTES;
+	if (j->has_token)
+		memcpy(j->token, in->msg->token.data, CTL_TOKEN_BYTES);
 	j->since_ns = c->now_ns;
 	j->next = c->jobs;
 	c->jobs = j;
@@ -410,7 +407,9 @@ static void join_again(const struct join *in, struct job *j, uint32_t rank)
 void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg)
 {
 	struct join in = {c, m, msg};
-	struct job *j = job_by_name(c, msg->uid, msg->job);
+	struct err_text err;
+	struct job *j = NULL;
+	int rc = sched_job_for(c, msg, &j, &err);
 	uint32_t rank = j ? join_repeated(&in, j) : CTL_NO_ID;
 
 	if (rank != CTL_NO_ID) {
@@ -419,8 +418,11 @@ void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *m
 	}
 	if (!join_sound(&in))
 		return;
-	j = job_for_join(&in);
-	if (!j)
+	if (rc < 0) {
+		join_refuse(&in, rc, "%s", err.s);
+		return;
+	}
+	if (!j && !(j = job_open(&in)))
 		return;
 	if (!join_agrees(&in, j))
 		return;

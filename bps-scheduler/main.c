@@ -29,6 +29,7 @@ struct opts {
 	struct addr listen;
 	const char *state_dir, *name;
 	uint64_t server_dead_us, agent_dead_us, server_window_us, agent_window_us, beat_us;
+	int64_t user_jobs, job_tensors, user_share, job_share;
 };
 
 static const struct setting rows[] = {
@@ -55,6 +56,16 @@ static const struct setting rows[] = {
 	{"beat", SET_DURATION, SETTING_AT(struct opts, beat_us), .def = "500ms",
 		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
 		.help = "time between two heartbeats, both ways"},
+	{"user-jobs", SET_INT, SETTING_AT(struct opts, user_jobs), .is_live = true, .def = "64",
+		.min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
+	{"job-tensors", SET_INT, SETTING_AT(struct opts, job_tensors), .is_live = true,
+		.def = "100000", .min = 16, .max = SCHED_TENSORS_MAX, .help = "tensors of one job"},
+	{"user-share", SET_INT, SETTING_AT(struct opts, user_share), .is_live = true, .def = "0",
+		.min = 0, .max = 1000,
+		.help = "percent of the servers' memory that tensors of one user may take; 0: any"},
+	{"job-share", SET_INT, SETTING_AT(struct opts, job_share), .is_live = true, .def = "0",
+		.min = 0, .max = 1000,
+		.help = "percent of the servers' memory that tensors of one job may take; 0: any"},
 };
 static int check_times(const void *values, struct err_text *err)
 {
@@ -452,6 +463,10 @@ static struct sched_config core_config(const struct opts *o)
 	cfg.agent_dead_ms = (uint32_t)(o->agent_dead_us / 1000);
 	cfg.server_window_ms = (uint32_t)(o->server_window_us / 1000);
 	cfg.agent_window_ms = (uint32_t)(o->agent_window_us / 1000);
+	cfg.user_jobs = (uint32_t)o->user_jobs;
+	cfg.job_tensors = (uint32_t)o->job_tensors;
+	cfg.user_share = (uint32_t)o->user_share;
+	cfg.job_share = (uint32_t)o->job_share;
 	return cfg;
 }
 
@@ -461,6 +476,7 @@ static void settings_changed(void *ctx)
 	struct sched_config cfg = core_config(&app->opts);
 
 	sched_set_times(app->core, &cfg, clock_now_ns());
+	sched_set_quotas(app->core, &cfg);
 	after_event(app);
 }
 

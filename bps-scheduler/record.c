@@ -50,7 +50,8 @@ static void add_job(struct builder *b, const struct job *j)
 		.is_ended = j->state == JOB_ENDED,
 		.code = j->code,
 		.text = j->end_text ? j->end_text : "",
-		.n_members = j->n_members};
+		.n_members = j->n_members,
+		.token = {j->has_token ? j->token : NULL, j->has_token ? CTL_TOKEN_BYTES : 0}};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		s->members[i].agent = j->members[i].agent;
@@ -257,6 +258,9 @@ static struct job *job_of_record(const struct state_job *s)
 
 	j->flags = s->flags;
 	j->part_bytes = s->part_bytes;
+	j->has_token = s->token.bytes == CTL_TOKEN_BYTES;
+	if (j->has_token)
+		memcpy(j->token, s->token.data, CTL_TOKEN_BYTES);
 	j->view = s->view;
 	j->state = s->is_ended ? JOB_ENDED : JOB_RUNNING;
 	j->code = s->code;
@@ -310,6 +314,7 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 	t->n_elems = s->n_elems;
 	t->part_elems = s->part_elems;
 	sched_tensor_add(j, t);
+	j->claimed_bytes += t->n_elems * dtype_bytes(t->dtype);
 	sched_tensor_publish(j, t);
 	return 0;
 }

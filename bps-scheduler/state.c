@@ -46,6 +46,7 @@ static const struct field job_fields[] = {
 	FIELD_U32_(state_job, code),
 	FIELD_STR_(state_job, text, CTL_TEXT_MAX),
 	FIELD_LIST_(state_job, members, CTL_WORKERS_MAX, &job_member_layout),
+	FIELD_BLOB_(state_job, token, CTL_TOKEN_BYTES),
 };
 static const struct layout job_layout = LAYOUT_(state_job, job_fields);
 

@@ -52,6 +52,7 @@ struct state_job {
 	const char *text;
 	struct state_job_member *members; /* in order of the member number */
 	uint32_t n_members;
+	struct blob token; /* its proof; empty: none */
 };
 
 struct state_tensor {

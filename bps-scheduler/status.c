@@ -230,6 +230,8 @@ json_t *status_job_brief(
 	status_put_num(o, "bytes", j->bytes);
 	status_put_num(o, "partitions", parts);
 	status_put_num(o, "waiting_partitions", j->n_orphans);
+	json_object_set_new(o, "has_token", json_boolean(j->has_token));
+	json_object_set_new(o, "quota", status_job_quota(c, j));
 	status_put_num(o, "agents_up", agents_up);
 	if (j->state == JOB_RUNNING)
 		json_object_set_new(o, "pace", pace_json(c, j));
@@ -329,6 +331,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	json_object_set_new(o, "problems", problems);
 	json_object_set_new(o, "members", members);
 	json_object_set_new(o, "jobs", jobs);
+	json_object_set_new(o, "users", status_users(c));
 	json_object_set_new(o, "ended", ended);
 	return o;
 }

@@ -37,6 +37,12 @@ json_t *status_job_brief(
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
+/* Use and limits of a job, and of every user with a job; a limit of 0 is none (users.c). New
+ * references. */
+json_t *status_job_quota(const struct sched_core *c, const struct job *j);
+json_t *status_users(const struct sched_core *c);
+void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
+
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
  * (waits.c). */
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,

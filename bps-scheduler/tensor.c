@@ -162,7 +162,7 @@ void sched_job_drop_tensors(struct sched_core *c, struct job *j)
 	j->n_buckets = j->n_tensors = j->n_placed = j->placed_room = j->n_loads = j->n_orphans = 0;
 	j->fresh = NULL;
 	j->fresh_tail = &j->fresh;
-	j->bytes = 0;
+	j->bytes = j->claimed_bytes = 0;
 	j->has_moved = false;
 }
 
@@ -213,6 +213,8 @@ static void tensor_mismatch(const struct declare *in, struct tensor *t, const st
 	}
 	log_warn("%s", text);
 	t->fail_text = sched_dup(text);
+	t->fail_code = BPS_EMISMATCH;
+	in->j->claimed_bytes -= t->n_elems * dtype_bytes(t->dtype);
 	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
 	for (uint32_t i = 0; i < in->j->n_members; i++)
 		if (has_declared(t, i))
@@ -282,21 +284,54 @@ static void resend_plan(const struct declare *in, struct tensor *t)
 	free(msg.plan.runs);
 }
 
+static bool has_room(const struct declare *in, const struct ctl_decl *d)
+{
+	uint32_t max = in->c->cfg.job_tensors;
+	struct err_text err;
+
+	if (!max || max > SCHED_TENSORS_MAX)
+		max = SCHED_TENSORS_MAX;
+	if (in->j->n_tensors < max)
+		return true;
+	in->c->refused[QUOTA_JOB_TENSORS]++;
+	err_set(&err, BPS_EQUOTA,
+		"tensor '%s': job '%s' has %u of %u tensors; see bps-scheduler's --job-tensors",
+		d->name, in->j->name, in->j->n_tensors, max);
+	tensor_fail_send(in->c, in->m, in->j, d->name, BPS_EQUOTA, err.s);
+	return false;
+}
+
+/* The tensor is there all the same when the servers' memory is not enough: all agents must get the
+ * same answer, also when there is more by then. */
+static void claim(const struct declare *in, struct tensor *t)
+{
+	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
+	struct err_text why, err;
+	int rc = sched_admit_tensor(in->c, in->j, bytes, &why);
+
+	if (rc == 0) {
+		in->j->claimed_bytes += bytes;
+		return;
+	}
+	err_set(&err, rc, "tensor '%s' of job '%s': %s", t->name, in->j->name, why.s);
+	t->fail_text = sched_dup(err.s);
+	t->fail_code = rc;
+	tensor_set_state(in->j, t, TENSOR_FAILED, "over a quota");
+}
+
 static void declare_one(const struct declare *in, const struct ctl_decl *d)
 {
 	struct job *j = in->j;
 	struct tensor *t = sched_tensor_find(j, d->name);
 
 	if (!t) {
-		if (j->n_tensors >= SCHED_TENSORS_MAX) {
-			tensor_fail_send(in->c, in->m, j, d->name, BPS_EQUOTA,
-				"the job has 100,000 tensors, its limit");
+		if (!has_room(in, d))
 			return;
-		}
 		t = tensor_new(in, d);
+		claim(in, t);
 	}
 	if (t->state == TENSOR_FAILED) {
-		tensor_fail_send(in->c, in->m, j, t->name, BPS_EMISMATCH, t->fail_text);
+		tensor_fail_send(in->c, in->m, j, t->name, t->fail_code, t->fail_text);
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {

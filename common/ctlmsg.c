@@ -98,6 +98,7 @@ static const struct field join_fields[] = {
 	FIELD_U32_(ctl_join, flags),
 	FIELD_U32_(ctl_join, pid),
 	FIELD_U32_(ctl_join, part_bytes),
+	FIELD_BLOB_(ctl_join, token, CTL_TOKEN_BYTES),
 };
 
 static const struct field joined_fields[] = {

@@ -29,6 +29,7 @@
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511
 #define CTL_KEY_BYTES       32
+#define CTL_TOKEN_BYTES     32
 #define CTL_NO_ID           UINT32_MAX /* no tensor, no server, rank to be assigned */
 #define CTL_WORKERS_MAX     65536      /* of a job */
 #define CTL_LIST_MAX        4096       /* items of one DECLARE, PLAN or PEERS list */
@@ -176,6 +177,7 @@ struct ctl_join {
 	uint32_t flags; /* enum job_flags; must agree among the workers */
 	uint32_t pid;
 	uint32_t part_bytes; /* wanted partition size, 0: the scheduler's choice; must agree */
+	struct blob token;   /* CTL_TOKEN_BYTES, proof of the job's token; empty: it has none */
 };
 struct ctl_joined {
 	uint32_t seq;

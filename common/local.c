@@ -215,6 +215,7 @@ static const struct field hello_fields[] = {
 	FIELD_U32_(local_hello, size),
 	FIELD_U32_(local_hello, flags),
 	FIELD_U32_(local_hello, part_bytes),
+	FIELD_BLOB_(local_hello, token, CTL_TOKEN_BYTES),
 };
 static const struct field welcome_fields[] = {
 	FIELD_U32_(local_welcome, code),
@@ -432,6 +433,8 @@ int local_send(
 	if (n_fds)
 		attach_fds(&mh, &room, fds, n_fds);
 	rc = send_all(sock, &mh, timeout_ms);
+	if (m->type == LOCAL_HELLO)
+		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* it may hold a token */
 	free(buf);
 	return rc;
 }
@@ -504,6 +507,8 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 		rc = n ? local_decode(iov.iov_base, (size_t)n, ret, ret_mem, err) : 0;
 	if (n && rc == 0)
 		rc = 1;
+	if (rc == 1 && ret->type == LOCAL_HELLO)
+		explicit_bzero(iov.iov_base, (size_t)n); /* it may hold a token */
 free_buf:
 	free(iov.iov_base);
 	return rc;

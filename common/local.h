@@ -145,6 +145,7 @@ struct local_hello {
 	uint32_t size;
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
+	struct blob token; /* CTL_TOKEN_BYTES; empty: the job has none */
 };
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */

@@ -17,6 +17,7 @@
 #define SPIN_MAX_US        1000000u
 
 _Static_assert(OPTIONS_JOB_BYTES == CTL_JOB_NAME_MAX + 1, "a job's name and its NUL");
+_Static_assert(OPTIONS_TOKEN_BYTES == CTL_TOKEN_BYTES, "a job's token");
 
 /* ---- values ---- */
 
@@ -251,6 +252,35 @@ static int copy_text(char *dst, size_t room, const char *src, const char *what)
 	return 0;
 }
 
+static int hex_digit(char c)
+{
+	static const char digits[] = "0123456789abcdef";
+	const char *at = c ? strchr(digits, c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c) : NULL;
+
+	return at ? (int)(at - digits) : -1;
+}
+
+/* A secret: the sentence does not show it. */
+static int take_token(struct options *o)
+{
+	const char *hex = env("BPS_JOB_TOKEN");
+
+	if (!hex)
+		return 0;
+	if (strlen(hex) != 2 * sizeof(o->token))
+		return text_set(-EINVAL, "BPS_JOB_TOKEN has %zu characters, not %zu hex digits",
+			strlen(hex), 2 * sizeof(o->token));
+	for (size_t i = 0; i < sizeof(o->token); i++) {
+		int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return text_set(-EINVAL, "BPS_JOB_TOKEN is not all hex digits");
+		o->token[i] = (uint8_t)(high << 4 | low);
+	}
+	o->has_token = true;
+	return 0;
+}
+
 static void take_given(const struct bps_options *opt, struct options *o)
 {
 	if (opt->rank >= 0)
@@ -308,7 +338,7 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 			"options have ABI %u, the library %u (was bps_options_init called?)",
 			opt->abi, BPS_ABI);
 	if ((rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
-		(rc = take_settings(&o)) < 0 ||
+		(rc = take_settings(&o)) < 0 || (rc = take_token(&o)) < 0 ||
 		(rc = copy_text(o.job, sizeof(o.job), env("BPS_JOB"), "BPS_JOB")) < 0 ||
 		(rc = copy_text(o.job, sizeof(o.job), opt->job, "job name")) < 0 ||
 		(rc = copy_text(o.socket, sizeof(o.socket), env("BPS_AGENT_SOCKET"),

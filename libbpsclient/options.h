@@ -11,6 +11,7 @@
 struct bps_options;
 
 #define OPTIONS_JOB_BYTES    128 /* CTL_JOB_NAME_MAX and the NUL */
+#define OPTIONS_TOKEN_BYTES  32
 #define OPTIONS_SOCKET_BYTES 108 /* of sun_path */
 
 struct options {
@@ -24,6 +25,8 @@ struct options {
 	uint32_t open_timeout_ms;
 	uint32_t part_bytes;
 	uint32_t spin_us;
+	uint8_t token[OPTIONS_TOKEN_BYTES]; /* BPS_JOB_TOKEN */
+	bool has_token;
 	bool is_deterministic;
 	bool is_forced; /* a job of one worker goes through the agent, too */
 };

@@ -387,7 +387,8 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.size = (uint32_t)o->size,
 			.flags = (o->is_deterministic ? JOB_DETERMINISTIC : 0) |
 				 (o->is_forced ? JOB_DISTRIBUTED : 0),
-			.part_bytes = o->part_bytes}};
+			.part_bytes = o->part_bytes,
+			.token = {o->token, o->has_token ? sizeof(o->token) : 0}}};
 	struct frame f = {.mem = NULL};
 	int rc;
 

@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -40,6 +41,7 @@
 #define STATUS_MS      10000
 #define TAIL_BYTES     4096
 #define TAIL_LINES     12
+#define TOKEN_BYTES    32
 #define EXIT_TIMEOUT   124
 #define EXIT_OWN       125 /* bpsrun itself failed */
 
@@ -78,6 +80,7 @@ struct run {
 	char exe_dir[PATH_MAX];
 	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
 	char job[128];
+	char token[2 * TOKEN_BYTES + 1]; /* hex; "": the job has none */
 	int signal_fd;
 	struct child *daemons, *trainers;
 	unsigned n_daemons;
@@ -743,6 +746,7 @@ static int start_trainer(struct run *r, unsigned i)
 	char rank[16], size[16], local_rank[16], local_size[16], path[128];
 	const char *env[] = {"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank,
 		"BPS_LOCAL_SIZE", local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path,
+		r->token[0] ? "BPS_JOB_TOKEN" : NULL, r->token,
 		r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL, r->scheduler_http, NULL};
 	int rc = 0;
 
@@ -899,6 +903,33 @@ static void show_status(struct run *r)
 	stop_all(&c, 1, 0);
 }
 
+/* The token of the environment, which is the same on all nodes of a job, or one of our own: then
+ * nobody else can join the job. Of several nodes none can know what another one made. */
+static int make_token(struct run *r)
+{
+	const char *given = getenv("BPS_JOB_TOKEN");
+	unsigned char bytes[TOKEN_BYTES];
+
+	if (given && *given) {
+		if (strlen(given) != 2 * TOKEN_BYTES) {
+			say("BPS_JOB_TOKEN has %zu characters, not %d hex digits", strlen(given),
+				2 * TOKEN_BYTES);
+			return -EINVAL;
+		}
+		snprintf(r->token, sizeof(r->token), "%s", given);
+		return 0;
+	}
+	if (r->o.nnodes > 1)
+		return 0;
+	if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
+		say("no randomness for a job token: %s", strerror(errno));
+		return -EIO;
+	}
+	for (unsigned i = 0; i < TOKEN_BYTES; i++)
+		snprintf(r->token + (size_t)2 * i, 3, "%02x", bytes[i]);
+	return 0;
+}
+
 /* ---- main ---- */
 
 static int run_init(struct run *r)
@@ -913,6 +944,8 @@ static int run_init(struct run *r)
 		snprintf(r->job, sizeof(r->job), "%s", r->o.job);
 	else
 		snprintf(r->job, sizeof(r->job), "bpsrun-%d", (int)getpid());
+	if (make_token(r) < 0)
+		return -EINVAL;
 	r->daemons = calloc(DAEMONS_MAX, sizeof(*r->daemons));
 	r->trainers = calloc(r->o.n, sizeof(*r->trainers));
 	if (!r->daemons || !r->trainers)

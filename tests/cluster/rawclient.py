@@ -85,10 +85,11 @@ class Raw:
             if not self.recv():
                 return True
 
-    def say_hello(self, job, rank, size, flags=0, part_bytes=0, abi=1):
+    def say_hello(self, job, rank, size, flags=0, part_bytes=0, abi=1, token=b""):
         self.send(
             HELLO,
-            struct.pack("<H", abi) + text("raw") + text(job) + struct.pack("<IIII", rank, size, flags, part_bytes),
+            struct.pack("<H", abi) + text("raw") + text(job) + struct.pack("<IIII", rank, size, flags, part_bytes)
+            + text(token),
         )
 
     def welcome(self):

@@ -53,6 +53,26 @@ def test_each_worker_gets_its_place(tmp_path):
     assert sorted(r.stdout.splitlines()) == [f"[{i}] {i}/3 {i}/3 j /nonexistent" for i in range(3)]
 
 
+def test_workers_of_a_run_share_a_token_that_no_other_run_has(tmp_path):
+    runs = [plain(tmp_path, "-n", 2, "--no-prefix", "--", "sh", "-c", "echo $BPS_JOB_TOKEN").stdout.split() for _ in range(2)]
+    for first, second in runs:
+        assert first == second and re.fullmatch("[0-9a-f]{64}", first)
+    assert runs[0][0] != runs[1][0]
+
+
+def test_token_of_the_environment_is_passed_on_and_several_nodes_make_none(tmp_path):
+    show = ("--no-prefix", "--", "sh", "-c", "echo ${BPS_JOB_TOKEN-none}")
+    several = ("-n", 1, "--nnodes", 2, "--node-rank", 0, "--job", "j")
+    assert plain(tmp_path, *several, *show).stdout == "none\n"
+    for options in (several, ("-n", 1)):
+        r = subprocess.run(
+            [str(BPSRUN), "--agent", "/nonexistent", *map(str, options), *show],
+            env=dict(environment(tmp_path), BPS_JOB_TOKEN="ab" * 32),
+            capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert r.stdout == "ab" * 32 + "\n"
+
+
 def test_ranks_of_a_later_node_begin_behind_the_earlier_nodes(tmp_path):
     r = plain(tmp_path, "-n", 2, "--nnodes", 3, "--node-rank", 2, "--job", "j", "--no-prefix", "--", "sh", "-c",
               "echo $BPS_RANK/$BPS_SIZE $BPS_LOCAL_RANK/$BPS_LOCAL_SIZE")

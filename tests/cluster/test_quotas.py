@@ -1,11 +1,12 @@
 """Quotas of users and jobs on an agent: a user at the limit is told so, and others go on."""
 
 import pwd
+import struct
 
 import pytest
 
 import bps
-from rawclient import ANY_RANK, F32, Raw
+from rawclient import ANY_RANK, F32, TEXT, WHY, Raw
 
 ALICE, BOB = 1, 2  # users of every Debian
 CONTROL = 320 + 16384 * (16 + 64)  # bytes of a trainer's control page
@@ -182,3 +183,37 @@ def test_each_users_job_of_the_same_name_is_a_job_of_its_own(cluster):
     jobs = [c.start_job("collectives", 2, job="same", uid=uid) for uid in (ALICE, BOB)]
     for workers in jobs:
         assert [r[:2] for r in c.finish(workers)] == [[0, 2], [1, 2]]
+
+
+def test_jobs_of_one_user_are_limited_in_the_cluster_and_another_user_goes_on(cluster):
+    c = cluster(agents=2, servers=0, scheduler_args=["--user-jobs", "2"])
+    c.open_to_all()
+    held = [Raw(c.agents[i], ALICE).open(f"j{i}", 0, 2) for i in range(2)]
+    c.wait_for("both are there", lambda: len(c.scheduler.status()["jobs"]) == 2)
+    code, text, *_ = Raw(c.agents[1], ALICE).open("third", 0, 2).job()
+    assert code == -bps.EQUOTA and f"the user with uid {ALICE} has 2 of 2 jobs" in text and "--user-jobs" in text, text
+    [user] = c.scheduler.status()["users"]
+    assert user["uid"] == ALICE and user["jobs"] == {"used": 2, "limit": 2}
+    assert 'bps_quota_refused_total{quota="user-jobs"} 1\n' in c.scheduler.get("/metrics")
+    goes_on(c, BOB)
+    held.pop().close()
+    c.wait_for("one is gone", lambda: len(c.scheduler.status()["jobs"]) == 1)
+    goes_on(c, ALICE)
+
+
+@pytest.mark.parametrize("setting, whose", [("job-share", "the job"), ("user-share", f"the user with uid {ALICE}")])
+def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setting, whose):
+    c = cluster(agents=1, servers=1, scheduler_args=[f"--{setting}", "1"])  # of 512 MiB
+    c.open_to_all()
+    t = Raw(c.agents[0], ALICE)
+    t.say_hello("j", 0, 1, flags=2)  # distributed
+    assert t.welcome()[0] == 0 and t.job()[0] == 0
+    t.declare(("fits", F32, 1 << 20), ("too-much", F32, 1 << 19))
+    t.submit(1)
+    assert t.wait_round(1, 1)[0] == bps.EQUOTA
+    t.send(WHY, struct.pack("<IQ", 1, 1))
+    text = t.expect(TEXT).decode(errors="replace")
+    assert "tensor 'too-much'" in text and whose in text and f"--{setting}" in text and "4.0 of 5.1 MiB" in text, text
+    c.run("rounds", 1, {"n_elems": 1 << 19, "n_rounds": 2}, env={"BPS_FORCE_DISTRIBUTED": "1"}, uid=BOB)
+    t.submit(0)
+    assert t.wait_round(0, 1) == (0, 1)

@@ -29,7 +29,8 @@ static const struct ctl_msg beat = {
 static struct ctl_peer one_peer[] = {
 	{1, PEER_UP, 2, "a", "b", "::1", 80, 4, {"0123456789abcdef0123456789abcdef", 32}}};
 static const struct ctl_msg peers = {CTL_PEERS, .peers = {9, one_peer, 1}};
-static const struct ctl_msg join = {CTL_JOIN, .join = {1, 1000, "mnist", CTL_NO_ID, 4, 1, 77, 0}};
+static const struct ctl_msg join = {CTL_JOIN, .join = {1, 1000, "mnist", CTL_NO_ID, 4, 1, 77, 0,
+						      {"0123456789abcdef0123456789abcdef", 32}}};
 static const struct ctl_msg joined = {CTL_JOINED, .joined = {1, 0, "", 3, 2}};
 static struct ctl_rank two_ranks[] = {{0}, {1}};
 static struct ctl_job_member two_members[] = {{4, "h1", two_ranks, 2}, {5, "h2", NULL, 0}};
@@ -74,8 +75,8 @@ static const struct golden {
 	{&peers, "56000000 0900000000000000 01000000"
 		 " 46000000 01000000 01 0200000000000000 01000000 61 01000000 62 03000000 3a3a31"
 		 " 5000 0400" HEX_KEY32},
-	{&join, "25000000 01000000 e8030000 05000000 6d6e697374 ffffffff 04000000 01000000"
-		" 4d000000 00000000"},
+	{&join, "49000000 01000000 e8030000 05000000 6d6e697374 ffffffff 04000000 01000000"
+		" 4d000000 00000000" HEX_KEY32},
 	{&joined, "14000000 01000000 00000000 00000000 03000000 02000000"},
 	{&job, "59000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
 	       " 02000000"

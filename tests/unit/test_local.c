@@ -360,7 +360,8 @@ static void hello_arrives_as_it_was_sent(void **state)
 		.rank = 3,
 		.size = 4,
 		.flags = 1,
-		.part_bytes = 4096};
+		.part_bytes = 4096,
+		.token = {"0123456789abcdef0123456789abcdef", 32}};
 	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
 	assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
 	assert_int_equal(got.type, LOCAL_HELLO);
@@ -371,6 +372,8 @@ static void hello_arrives_as_it_was_sent(void **state)
 	assert_int_equal(got.hello.rank, 3);
 	assert_int_equal(got.hello.size, 4);
 	assert_int_equal(got.hello.part_bytes, 4096);
+	assert_int_equal(got.hello.token.bytes, 32);
+	assert_memory_equal(got.hello.token.data, "0123456789abcdef0123456789abcdef", 32);
 	free(mem);
 	pair_free(&p);
 }

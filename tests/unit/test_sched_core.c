@@ -743,6 +743,222 @@ static void same_job_name_of_another_user_is_another_job(void **state)
 	world_fini(&w);
 }
 
+static const struct blob token = {"0123456789abcdef0123456789abcdef", CTL_TOKEN_BYTES};
+static const struct blob other_token = {"0123456789abcdef0123456789abcdeF", CTL_TOKEN_BYTES};
+static const struct blob no_token = {NULL, 0};
+
+static void join_as(
+	struct world *w, uint32_t conn, uint32_t uid, uint32_t rank, uint32_t pid, struct blob with)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {pid, uid, "x", rank, 2, 0, pid, 0, with}};
+
+	clear(w);
+	send_msg(w, conn, &msg);
+}
+
+static void agents_a_and_b(struct world *w)
+{
+	world_init(w);
+	agent(w, 21, "a", 201);
+	agent(w, 22, "b", 202);
+}
+
+static void worker_of_another_user_joins_with_the_token(void **state)
+{
+	struct world w;
+
+	(void)state;
+	agents_a_and_b(&w);
+	join_as(&w, 21, 1000, 0, 10, token);
+	SAID(&w, "21 JOINED code=0 job=1 rank=0");
+	join_as(&w, 22, 2000, 1, 20, token);
+	SAID(&w, "22 JOINED code=0 job=1 rank=1");
+	SAID(&w, "22 JOB job=1 x size=2 m0(1:0) m1(2:1)");
+	world_fini(&w);
+}
+
+static void worker_of_the_same_user_without_the_right_token_is_refused(void **state)
+{
+	struct world w;
+
+	(void)state;
+	agents_a_and_b(&w);
+	join_as(&w, 21, 1000, 0, 10, token);
+	join_as(&w, 22, 1000, 1, 20, other_token);
+	SAID(&w, "22 JOINED code=10015 job=4294967295 rank=4294967295 job 'x' of uid 1000 has "
+		 "another job token than this worker (BPS_JOB_TOKEN); its rank 0 is pid 10 on host "
+		 "a");
+	join_as(&w, 22, 1000, 1, 20, no_token);
+	SAID(&w, "code=10015");
+	SAID(&w, "has a job token, and this worker has none");
+	join_as(&w, 22, 1000, 1, 20, (struct blob){token.data, 31});
+	SAID(&w, "code=22");
+	join_as(&w, 22, 1000, 1, 20, token);
+	SAID(&w, "22 JOINED code=0 job=1 rank=1");
+	world_fini(&w);
+}
+
+static void token_does_not_open_a_job_that_has_none(void **state)
+{
+	struct world w;
+
+	(void)state;
+	agents_a_and_b(&w);
+	join_as(&w, 21, 1000, 0, 10, no_token);
+	join_as(&w, 22, 1000, 1, 20, token);
+	SAID(&w, "code=10015");
+	SAID(&w, "was opened without a job token, and this worker has one");
+	world_fini(&w);
+}
+
+static void worker_of_another_user_without_the_token_gets_a_job_of_its_own(void **state)
+{
+	struct world w;
+
+	(void)state;
+	agents_a_and_b(&w);
+	join_as(&w, 21, 1000, 0, 10, token);
+	join_as(&w, 22, 2000, 1, 20, no_token);
+	SAID(&w, "22 JOINED code=0 job=2 rank=1");
+	join_as(&w, 22, 3000, 1, 30, other_token);
+	SAID(&w, "22 JOINED code=0 job=3 rank=1");
+	join_as(&w, 22, 4000, 1, 40, token); /* nobody can keep a name from others */
+	SAID(&w, "22 JOINED code=0 job=1 rank=1");
+	world_fini(&w);
+}
+
+static void token_outlives_the_scheduler(void **state)
+{
+	struct world w;
+
+	(void)state;
+	agents_a_and_b(&w);
+	join_as(&w, 21, 1000, 0, 10, token);
+	join_as(&w, 22, 2000, 1, 20, token);
+	kill_scheduler(&w);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	join_as(&w, 22, 2000, 1, 20, token); /* its JOB had not come */
+	SAID(&w, "22 JOINED code=0 job=1 rank=1");
+	SAID(&w, "22 JOB job=1 x size=2");
+	join_as(&w, 22, 1000, 1, 21, other_token);
+	SAID(&w, "code=10015");
+	world_fini(&w);
+}
+
+static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **state)
+{
+	struct world w;
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1000, "", 0, 2, 0, 30, 0}};
+	static const char *const names[] = {"a", "b", "c", "d"};
+
+	(void)state;
+	world_init(&w);
+	w.cfg.user_jobs = 3;
+	sched_set_quotas(w.core, &w.cfg);
+	agent(&w, 21, "a", 201);
+	for (unsigned i = 0; i < 4; i++) {
+		msg.join.seq = msg.join.pid = i + 1;
+		msg.join.job = names[i];
+		clear(&w);
+		send_msg(&w, 21, &msg);
+		if (i < 3)
+			SAID(&w, "21 JOINED code=0");
+	}
+	SAID(&w, "code=10012 job=4294967295 rank=4294967295 job 'd': the user with uid 1000 has 3 "
+		 "of "
+		 "3 jobs; see bps-scheduler's --user-jobs");
+	msg.join.uid = 1001;
+	clear(&w);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 JOINED code=0");
+	msg.join.uid = 1000;
+	msg.join.job = "a"; /* more workers of a job that is there */
+	msg.join.rank = 1;
+	msg.join.pid = msg.join.seq = 9;
+	clear(&w);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 JOINED code=0");
+	world_fini(&w);
+}
+
+/* Two servers of 1 MiB; a job of two workers, one on each agent. */
+static void world_with_memory(struct world *w, uint32_t job_share, uint32_t user_share)
+{
+	struct ctl_msg msg;
+
+	world_init(w);
+	w->cfg.job_share = job_share;
+	w->cfg.user_share = user_share;
+	sched_set_quotas(w->core, &w->cfg);
+	for (uint32_t i = 0; i < 2; i++) {
+		msg = hello_of(ROLE_SERVER, i ? "s2" : "s1", i ? "s2" : "s1", 101 + i);
+		msg.hello.quota_bytes = 1 << 20;
+		sched_conn_open(w->core, 11 + i, w->now);
+		send_msg(w, 11 + i, &msg);
+	}
+	agent(w, 21, "a", 201);
+	agent(w, 22, "b", 202);
+	join(w, 21, 0, 2, 10);
+	join(w, 22, 1, 2, 20);
+}
+
+static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_with_memory(&w, 50, 0);
+	declare(&w, 21, 0, "w", DTYPE_F32, 150000);
+	clear(&w);
+	declare(&w, 21, 0, "x", DTYPE_F32, 150000);
+	SAID(&w, "21 TENSOR_FAIL x code=10012 tensor 'x' of job 'x': it takes 0.6 MiB of the "
+		 "servers' memory, of which the job has 0.6 of 1.0 MiB (50% of all); see "
+		 "bps-scheduler's --job-share");
+	declare(&w, 21, 0, "y", DTYPE_F32, 100000);
+	declare(&w, 22, 1, "w", DTYPE_F32, 150000);
+	declare(&w, 22, 1, "y", DTYPE_F32, 100000);
+	w.cfg.job_share = 0; /* does not change what was said */
+	sched_set_quotas(w.core, &w.cfg);
+	declare(&w, 22, 1, "x", DTYPE_F32, 150000);
+	SAID(&w, "22 TENSOR_FAIL x code=10012");
+	SAID(&w, "22 PLAN job=1 0=w");
+	SAID(&w, "22 PLAN job=1 1=y");
+	world_fini(&w);
+}
+
+static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1000, "second", 0, 2, 0, 30, 0}};
+	struct world w;
+
+	(void)state;
+	world_with_memory(&w, 0, 50);
+	declare(&w, 21, 0, "w", DTYPE_F32, 150000);
+	for (uint32_t i = 0; i < 2; i++) {
+		msg.join.rank = i;
+		msg.join.pid = msg.join.seq = 30 + i;
+		send_msg(&w, 21 + i, &msg);
+	}
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 150000);
+	SAID(&w, "code=10012 tensor 'v' of job 'second': it takes 0.6 MiB of the servers' memory, "
+		 "of "
+		 "which the user with uid 1000 has 0.6 of 1.0 MiB");
+	msg.join.uid = 1001; /* another user's job */
+	for (uint32_t i = 0; i < 2; i++) {
+		msg.join.rank = i;
+		msg.join.pid = msg.join.seq = 40 + i;
+		send_msg(&w, 21 + i, &msg);
+	}
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 150000);
+	declare(&w, 22, 1, "v", DTYPE_F32, 150000);
+	NOT_SAID(&w, "TENSOR_FAIL");
+	SAID(&w, "21 PLAN");
+	world_fini(&w);
+}
+
 static void worker_that_leaves_a_forming_job_frees_its_rank(void **state)
 {
 	struct world w;
@@ -1846,7 +2062,8 @@ static void chaos_message(struct chaos *h)
 	case 2:
 		msg = (struct ctl_msg){.type = CTL_JOIN,
 			.join = {draw(h, 9), 1, names[draw(h, 12) == 0],
-				draw(h, 6) ? rank : CTL_NO_ID, is_sane ? 3 : 2, 0, 100 + rank, 0}};
+				draw(h, 6) ? rank : CTL_NO_ID, is_sane ? 3 : 2, 0, 100 + rank, 0,
+				draw(h, 9) ? no_token : token}};
 		break;
 	case 3:
 	case 4:
@@ -1958,6 +2175,14 @@ int main(void)
 		cmocka_unit_test(duplicate_rank_is_refused_with_the_holder),
 		cmocka_unit_test(workers_that_disagree_are_both_named),
 		cmocka_unit_test(same_job_name_of_another_user_is_another_job),
+		cmocka_unit_test(worker_of_another_user_joins_with_the_token),
+		cmocka_unit_test(worker_of_the_same_user_without_the_right_token_is_refused),
+		cmocka_unit_test(token_does_not_open_a_job_that_has_none),
+		cmocka_unit_test(worker_of_another_user_without_the_token_gets_a_job_of_its_own),
+		cmocka_unit_test(token_outlives_the_scheduler),
+		cmocka_unit_test(user_with_too_many_jobs_is_refused_and_another_one_is_not),
+		cmocka_unit_test(tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere),
+		cmocka_unit_test(tensors_of_all_jobs_of_a_user_count_for_its_share),
 		cmocka_unit_test(worker_that_leaves_a_forming_job_frees_its_rank),
 		cmocka_unit_test(job_ends_well_when_all_have_finished),
 		cmocka_unit_test(numbers_of_jobs_are_never_used_twice),

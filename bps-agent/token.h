@@ -1,0 +1,19 @@
+#ifndef BPS_AGENT_TOKEN_H
+#define BPS_AGENT_TOKEN_H
+/* Job tokens: 32 random bytes that the workers of a job share. Who has them may join the job,
+ * whatever his user number; a job that was opened with a token is closed to all others.
+ *
+ * The token itself gets as far as this machine's agent. The scheduler gets its proof, under the TLS
+ * of the control channel: HMAC-SHA256(token, "bps job token", a zero byte, the job's name). The
+ * proof opens that one job, where it lasts, to agents; no trainer can use it. Neither is logged.
+ *
+ * Pure; any thread. */
+#include <stdint.h>
+
+#include "common/codec.h"
+#include "common/ctlmsg.h"
+#include "common/error.h"
+
+/* token: CTL_TOKEN_BYTES. Errors: -ENOMEM, -EIO from the library. */
+int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);
+#endif

@@ -1,0 +1,165 @@
+/* Who may join a job, and how many jobs and how much of the servers' memory a user may have.
+ *
+ * A job is known by its user and its name, or by its name and its token, if its first worker had
+ * one: then workers of other users may join who have the token too (containers, where users have
+ * other numbers). What comes here is not the token but its proof, see bps-agent/token.h. Jobs of
+ * the same name and different users have nothing to do with each other, so that nobody can keep a
+ * name from others. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+
+/* In a time that does not depend on the bytes. */
+static bool is_same(const uint8_t *a, const uint8_t *b, size_t n)
+{
+	uint8_t diff = 0;
+
+	for (size_t i = 0; i < n; i++)
+		diff |= a[i] ^ b[i];
+	return diff == 0;
+}
+
+static bool has_token(const struct job *j, const struct ctl_join *q)
+{
+	return j->has_token && q->token.bytes == sizeof(j->token) &&
+	       is_same(j->token, q->token.data, sizeof(j->token));
+}
+
+static int refuse_token(const struct sched_core *c, const struct job *j, const struct ctl_join *q,
+	struct err_text *err)
+{
+	const char *what = !j->has_token ? "was opened without a job token, and this worker has one"
+			   : q->token.bytes ? "has another job token than this worker"
+					    : "has a job token, and this worker has none";
+	uint32_t rank = 0;
+	const struct worker *w;
+
+	while (rank < j->n_room && j->workers[rank].state == WORKER_ABSENT)
+		rank++;
+	w = rank < j->n_room ? &j->workers[rank] : NULL;
+	return err_set(err, BPS_EAUTH,
+		"job '%s' of uid %u %s (BPS_JOB_TOKEN); its rank %u is pid %u on host %s", j->name,
+		j->uid, what, rank, w ? w->pid : 0, w ? sched_host_of(c, w->agent) : "?");
+}
+
+int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct job **ret,
+	struct err_text *err)
+{
+	struct job *own = NULL;
+
+	for (struct job *j = c->jobs; j; j = j->next) {
+		if (strcmp(j->name, q->job) != 0)
+			continue;
+		if (has_token(j, q)) {
+			*ret = j;
+			return 0;
+		}
+		if (j->uid == q->uid)
+			own = j;
+	}
+	if (own && (own->has_token || q->token.bytes))
+		return refuse_token(c, own, q, err);
+	*ret = own;
+	return 0;
+}
+
+uint32_t sched_user_jobs(const struct sched_core *c, uint32_t uid)
+{
+	uint32_t n = 0;
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		n += j->uid == uid;
+	return n;
+}
+
+int sched_admit_job(struct sched_core *c, uint32_t uid, struct err_text *err)
+{
+	uint32_t n = sched_user_jobs(c, uid);
+
+	if (c->n_jobs >= SCHED_JOBS_MAX)
+		return err_set(err, BPS_EQUOTA, "the scheduler has %u of %u jobs", c->n_jobs,
+			SCHED_JOBS_MAX);
+	if (!c->cfg.user_jobs || n < c->cfg.user_jobs)
+		return 0;
+	c->refused[QUOTA_USER_JOBS]++;
+	return err_set(err, BPS_EQUOTA,
+		"the user with uid %u has %u of %u jobs; see bps-scheduler's --user-jobs", uid, n,
+		c->cfg.user_jobs);
+}
+
+/* ---- memory of servers ---- */
+
+uint64_t sched_job_claim(const struct job *j)
+{
+	return job_is_local(j->n_members, j->flags) ? 0 : j->claimed_bytes;
+}
+
+uint64_t sched_user_claim(const struct sched_core *c, uint32_t uid)
+{
+	uint64_t n = 0;
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		n += j->uid == uid ? sched_job_claim(j) : 0;
+	return n;
+}
+
+uint64_t sched_servers_bytes(const struct sched_core *c)
+{
+	uint64_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *m = c->members[i];
+
+		if (m->role != ROLE_SERVER || !sched_is_usable(m))
+			continue;
+		if (!m->quota_bytes)
+			return 0; /* it does not tell, so nobody knows */
+		n += m->quota_bytes;
+	}
+	return n;
+}
+
+uint64_t sched_share(uint64_t all_bytes, uint32_t percent)
+{
+	return all_bytes / 100 * percent + all_bytes % 100 * percent / 100;
+}
+
+static int refuse_memory(const char *whose, uint64_t used, uint64_t more, uint64_t all,
+	uint32_t percent, const char *setting, struct err_text *err)
+{
+	return err_set(err, BPS_EQUOTA,
+		"it takes %.1f MiB of the servers' memory, of which %s has %.1f of %.1f MiB "
+		"(%u%% of all); see bps-scheduler's --%s",
+		(double)more / 0x1p20, whose, (double)used / 0x1p20,
+		(double)sched_share(all, percent) / 0x1p20, percent, setting);
+}
+
+static bool is_beyond(uint64_t used, uint64_t more, uint64_t all, uint32_t percent)
+{
+	uint64_t limit = sched_share(all, percent);
+
+	return percent && (more > limit || used > limit - more);
+}
+
+int sched_admit_tensor(
+	struct sched_core *c, const struct job *j, uint64_t bytes, struct err_text *err)
+{
+	uint64_t all = sched_servers_bytes(c), used = sched_job_claim(j);
+	char whose[64];
+
+	if (!all || job_is_local(j->n_members, j->flags))
+		return 0;
+	if (is_beyond(used, bytes, all, c->cfg.job_share)) {
+		c->refused[QUOTA_JOB_SHARE]++;
+		return refuse_memory(
+			"the job", used, bytes, all, c->cfg.job_share, "job-share", err);
+	}
+	used = sched_user_claim(c, j->uid);
+	if (is_beyond(used, bytes, all, c->cfg.user_share)) {
+		c->refused[QUOTA_USER_SHARE]++;
+		snprintf(whose, sizeof(whose), "the user with uid %u", j->uid);
+		return refuse_memory(whose, used, bytes, all, c->cfg.user_share, "user-share", err);
+	}
+	return 0;
+}

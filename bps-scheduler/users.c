@@ -1,0 +1,95 @@
+/* Quotas and their use, in the status and the metrics. */
+#include "bps-scheduler/status_impl.h"
+#include "common/metrics.h"
+
+#define USERS_MAX 256 /* listed */
+
+static json_t *use_json(uint64_t used, uint64_t limit)
+{
+	json_t *o = json_object();
+
+	status_put_num(o, "used", used);
+	status_put_num(o, "limit", limit);
+	return o;
+}
+
+static uint64_t share(const struct sched_core *c, uint32_t percent)
+{
+	return sched_share(sched_servers_bytes(c), percent);
+}
+
+json_t *status_job_quota(const struct sched_core *c, const struct job *j)
+{
+	json_t *o = json_object();
+
+	json_object_set_new(o, "tensors", use_json(j->n_tensors, c->cfg.job_tensors));
+	json_object_set_new(
+		o, "server_bytes", use_json(sched_job_claim(j), share(c, c->cfg.job_share)));
+	return o;
+}
+
+/* Is j the newest job of its user? */
+static bool is_first(const struct sched_core *c, const struct job *j)
+{
+	const struct job *x = c->jobs;
+
+	while (x->uid != j->uid)
+		x = x->next;
+	return x == j;
+}
+
+json_t *status_users(const struct sched_core *c)
+{
+	json_t *list = json_array();
+
+	for (const struct job *j = c->jobs; j && json_array_size(list) < USERS_MAX; j = j->next) {
+		json_t *o;
+
+		if (!is_first(c, j))
+			continue;
+		o = json_object();
+		status_put_num(o, "uid", j->uid);
+		json_object_set_new(
+			o, "jobs", use_json(sched_user_jobs(c, j->uid), c->cfg.user_jobs));
+		json_object_set_new(o, "server_bytes",
+			use_json(sched_user_claim(c, j->uid), share(c, c->cfg.user_share)));
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
+static void keep_larger(double *max, uint64_t used, uint64_t limit)
+{
+	double v = limit ? (double)used / (double)limit : 0;
+
+	if (v > *max)
+		*max = v;
+}
+
+void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
+{
+	static const char *const names[SCHED_QUOTAS] = {[QUOTA_USER_JOBS] = "user-jobs",
+		[QUOTA_JOB_TENSORS] = "job-tensors",
+		[QUOTA_USER_SHARE] = "user-share",
+		[QUOTA_JOB_SHARE] = "job-share"};
+	uint64_t user_limit = share(c, c->cfg.user_share), job_limit = share(c, c->cfg.job_share);
+	double fullest[SCHED_QUOTAS] = {0};
+
+	for (const struct job *j = c->jobs; j; j = j->next) {
+		keep_larger(&fullest[QUOTA_JOB_TENSORS], j->n_tensors, c->cfg.job_tensors);
+		keep_larger(&fullest[QUOTA_JOB_SHARE], sched_job_claim(j), job_limit);
+		if (!is_first(c, j))
+			continue;
+		keep_larger(
+			&fullest[QUOTA_USER_JOBS], sched_user_jobs(c, j->uid), c->cfg.user_jobs);
+		keep_larger(&fullest[QUOTA_USER_SHARE], sched_user_claim(c, j->uid), user_limit);
+	}
+	metric_begin(out, "bps_quota_used_ratio", "gauge",
+		"largest share of its limit that a user or a job has");
+	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
+		metric_value(out, "bps_quota_used_ratio", fullest[i], "quota", names[i], NULL);
+	metric_begin(out, "bps_quota_refused_total", "counter", "what went over a limit");
+	for (unsigned i = 0; i < SCHED_QUOTAS; i++)
+		metric_value(out, "bps_quota_refused_total", (double)c->refused[i], "quota",
+			names[i], NULL);
+}

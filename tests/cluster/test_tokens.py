@@ -1,0 +1,106 @@
+"""Job tokens: who has the token joins the job, whatever his user number; nobody else does."""
+
+import secrets
+
+import bps
+from rawclient import Raw
+
+ALICE, BOB = 1, 2
+TOKEN, OTHER = secrets.token_hex(32), secrets.token_hex(32)
+
+
+def two_agents(cluster):
+    c = cluster(agents=2, servers=1)
+    c.open_to_all()
+    return c
+
+
+def start(c, rank, uid, token, function="collectives", job="shared", args=None, **env):
+    """One of two workers of the job, on the agent of its rank."""
+    full = dict(env, BPS_RANK=str(rank), BPS_SIZE="2")
+    if token:
+        full["BPS_JOB_TOKEN"] = token
+    return c.start_job(function, 1, args, job=job, env=full, placement=[rank], uid=uid)
+
+
+def assert_secret(c):
+    for d in c.daemons:
+        assert TOKEN not in d.log.read_text() and TOKEN not in d.get("/status") and TOKEN not in d.get("/metrics")
+
+
+def test_workers_of_different_users_on_different_hosts_share_a_job_by_its_token(cluster):
+    c = two_agents(cluster)
+    workers = start(c, 0, ALICE, TOKEN) + start(c, 1, BOB, TOKEN)
+    assert [r[:2] for r in c.finish(workers)] == [[0, 2], [1, 2]]
+    assert_secret(c)
+
+
+def test_workers_of_different_users_on_one_host_share_a_job_by_its_token(cluster):
+    c = cluster(agents=1, servers=0)
+    c.open_to_all()
+    env = {"BPS_JOB_TOKEN": TOKEN, "BPS_SIZE": "2"}
+    workers = [
+        w
+        for rank, uid in enumerate((ALICE, BOB))
+        for w in c.start_job("collectives", 1, job="shared", env=dict(env, BPS_RANK=str(rank)), uid=uid)
+    ]
+    assert [r[:2] for r in c.finish(workers)] == [[0, 2], [1, 2]]
+
+
+def test_workers_of_one_user_need_no_token(cluster):
+    c = two_agents(cluster)
+    assert [r[:2] for r in c.finish(start(c, 0, ALICE, "") + start(c, 1, ALICE, ""))] == [[0, 2], [1, 2]]
+
+
+def refused(c, rank, uid, token):
+    """The sentence with which that worker is kept out."""
+    w = start(c, rank, uid, token, "error", args={"what": "nothing"}, BPS_OPEN_TIMEOUT="20s")
+    [r] = c.finish(w)
+    assert r["code"] == bps.EAUTH and r["seconds"] < 15, r
+    return r["text"]
+
+
+def test_wrong_or_absent_token_is_refused_at_once_and_the_right_one_still_joins(cluster):
+    c = two_agents(cluster)
+    first = start(c, 0, ALICE, TOKEN)
+    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    assert "has another job token" in refused(c, 1, ALICE, OTHER)
+    assert "has a job token, and this worker has none" in refused(c, 1, ALICE, "")
+    assert [r[:2] for r in c.finish(first + start(c, 1, BOB, TOKEN))] == [[0, 2], [1, 2]]
+    assert_secret(c)
+
+
+def test_job_without_a_token_takes_no_worker_with_one(cluster):
+    c = two_agents(cluster)
+    first = start(c, 0, ALICE, "")
+    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    assert "was opened without a job token" in refused(c, 1, ALICE, TOKEN)
+    assert [r[:2] for r in c.finish(first + start(c, 1, ALICE, ""))] == [[0, 2], [1, 2]]
+
+
+def test_worker_of_another_user_without_the_token_gets_another_job(cluster):
+    c = two_agents(cluster)
+    alice = start(c, 0, ALICE, TOKEN)
+    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    bob = start(c, 1, BOB, "") + start(c, 0, BOB, "")
+    assert [r[:2] for r in c.finish(bob)] == [[1, 2], [0, 2]]
+    [job] = c.scheduler.status()["jobs"]
+    assert job["uid"] == ALICE and job["joined"] == 1 and job["has_token"]
+    c.finish(alice + start(c, 1, ALICE, TOKEN))
+
+
+def test_token_that_is_none_is_refused_without_being_shown(cluster):
+    c = cluster(agents=1, servers=0)
+    for token in (TOKEN[:-1], TOKEN + "0", TOKEN[:-1] + "g"):
+        [r] = c.finish(start(c, 0, None, token, "error", args={"what": "nothing"}))
+        assert r["code"] == -22 and "BPS_JOB_TOKEN" in r["text"] and token[:8] not in r["text"], r
+
+
+def test_token_of_another_length_on_the_socket_is_refused(cluster):
+    c = cluster(agents=1, servers=0)
+    t = Raw(c.agents[0])
+    t.say_hello("j", 0, 2, token=b"x" * 31)
+    code, text = t.welcome()
+    assert code == 22 and "token" in text
+    assert t.is_dropped()
+
