@@ -274,6 +274,8 @@ static void note_view(struct sched_core *c)
 		note_member_view(c);
 	else if (c->dirty_jobs)
 		note_job_view(c, c->dirty_jobs);
+	else if (c->has_new_mutes)
+		sched_note(c, EVENT_VIEW, "what is muted has changed");
 	else
 		sched_note(c, EVENT_VIEW, "the scheduler reserved numbers");
 }
@@ -310,6 +312,7 @@ int sched_commit(struct sched_core *c, bool is_retry)
 		c->tx_view = 0;
 		c->changes++;
 		note_view(c);
+		c->has_new_mutes = false;
 		flush(c);
 	}
 	return 0;

@@ -63,6 +63,9 @@ struct sched_config {
 	/* Quotas; 0: none but SCHED_JOBS_MAX and SCHED_TENSORS_MAX. */
 	uint32_t user_jobs, job_tensors;
 	uint32_t job_share, user_share; /* percent of the servers' memory */
+	/* What the core's clock means elsewhere, for what is durable and ends (mute.h). */
+	uint8_t boot_id[STATE_ID_BYTES]; /* of the machine's boot that it counts from */
+	int64_t unix_offset_s;           /* of the wall clock, at the start */
 };
 
 struct sched_probe; /* below */

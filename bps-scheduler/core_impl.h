@@ -9,13 +9,15 @@
  *   tensor.c   tensors: declared, compared, numbered
  *   placing.c  which server has which partition
  *   plan.c     telling members of a job
- *   why.c      probes; pace.c how fast it all goes; check.c invariants
+ *   why.c      probes; pace.c how fast it all goes; mute.c problems that
+ *              nobody wants to see; check.c invariants
  * Out of memory ends the process: all state that matters is durable, the data path
  * does not need the scheduler, and every table here is bounded. */
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "bps-scheduler/core.h"
+#include "bps-scheduler/mute.h"
 #include "bps-scheduler/pace.h"
 #include "common/wire.h"
 
@@ -164,6 +166,9 @@ struct sched_core {
 	struct job *ended; /* newest first */
 	uint32_t n_jobs, n_ended;
 	uint64_t refused[SCHED_QUOTAS]; /* since the start */
+	struct mute mutes[MUTES_MAX];
+	uint32_t n_mutes;
+	bool has_new_mutes; /* to be persisted */
 	struct member *dirty_members;
 	struct job *dirty_jobs;
 	struct sched_probe *probes;

@@ -116,7 +116,8 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 {
 	const struct job *j = sched_job_any(c, job);
 	char condition[CTL_TEXT_MAX + 1];
-	json_t *o, *missing, *waits;
+	json_t *o, *missing, *waits, *problems;
+	bool is_error, is_any;
 
 	if (!j)
 		return NULL;
@@ -132,7 +133,9 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	json_object_set_new(
 		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
-	json_object_set_new(o, "problems", status_job_problems(c, j, p, waits));
+	problems = status_job_problems(c, j, p, waits);
+	status_mark_muted(c, info, problems, &is_error, &is_any);
+	json_object_set_new(o, "problems", problems);
 	json_object_set_new(o, "waits", waits);
 	status_put_str(o, "condition", condition);
 	return o;

@@ -187,6 +187,25 @@ static void job_problems(
 	problem(p, "NO_SERVER", true, &l);
 }
 
+void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
+	bool *ret_is_error, bool *ret_is_any)
+{
+	json_t *p;
+	size_t i;
+
+	*ret_is_error = *ret_is_any = false;
+	json_array_foreach(list, i, p)
+	{
+		const char *code = json_string_value(json_object_get(p, "code"));
+		const char *severity = json_string_value(json_object_get(p, "severity"));
+		bool is_muted = mute_find(c, code, info->now_ns) != NULL;
+
+		json_object_set_new(p, "muted", json_boolean(is_muted));
+		*ret_is_any |= !is_muted;
+		*ret_is_error |= !is_muted && strcmp(severity, "ERR") == 0;
+	}
+}
+
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error)
 {

@@ -9,6 +9,7 @@
 
 struct builder {
 	struct state_record rec;
+	struct state_mute mutes[MUTES_MAX];
 	uint32_t members_room, jobs_room, tensors_room, runs_room;
 };
 
@@ -123,6 +124,13 @@ static void builder_fini(struct builder *b)
 	free(b->rec.runs);
 }
 
+static void add_mutes(struct builder *b, const struct sched_core *c)
+{
+	b->rec.has_mutes = 1;
+	b->rec.mutes = b->mutes;
+	b->rec.n_mutes = mute_record(c, b->mutes);
+}
+
 static void add_job_changes(struct builder *b, const struct job *j, uint64_t tx_view)
 {
 	if (j->is_changed)
@@ -145,6 +153,8 @@ int sched_record_changes(
 	int r;
 
 	builder_init(&b, c, c->tx_view);
+	if (c->has_new_mutes)
+		add_mutes(&b, c);
 	for (const struct member *m = c->dirty_members; m; m = m->next_dirty)
 		add_member(&b, m);
 	for (const struct job *j = c->dirty_jobs; j; j = j->next_dirty)
@@ -170,6 +180,7 @@ int sched_snapshot(
 	int r;
 
 	builder_init(&b, c, c->view);
+	add_mutes(&b, c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		add_member(&b, c->members[i]);
 	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, as they came */
@@ -365,5 +376,7 @@ int sched_restore(struct sched_core *c, const struct state_record *rec, struct e
 		r = restore_tensor(c, &rec->tensors[i], err);
 	for (uint32_t i = 0; r == 0 && i < rec->n_runs; i++)
 		r = restore_run(c, &rec->runs[i], err);
+	if (r == 0 && rec->has_mutes && mute_restore(c, rec->mutes, rec->n_mutes) < 0)
+		r = err_set(err, -EINVAL, "too much is muted");
 	return r;
 }

@@ -1,5 +1,6 @@
 #include "bps-scheduler/state.h"
 
+#include "bps-scheduler/mute.h"
 #include "common/ctlmsg.h"
 
 #define MANY (1u << 28) /* what a record holds is bounded by its length, which its writer chose */
@@ -72,6 +73,16 @@ static const struct field run_fields[] = {
 };
 static const struct layout run_layout = LAYOUT_(state_run, run_fields);
 
+static const struct field mute_fields[] = {
+	FIELD_STR_(state_mute, code, MUTE_CODE_MAX),
+	FIELD_STR_(state_mute, reason, MUTE_REASON_MAX),
+	FIELD_STR_(state_mute, who, MUTE_WHO_MAX),
+	FIELD_BLOB_(state_mute, boot_id, STATE_ID_BYTES),
+	FIELD_U64_(state_mute, end_ns),
+	FIELD_U64_(state_mute, end_unix_s),
+};
+static const struct layout mute_layout = LAYOUT_(state_mute, mute_fields);
+
 static const struct field record_fields[] = {
 	FIELD_BLOB_(state_record, cluster_id, STATE_ID_BYTES),
 	FIELD_BLOB_(state_record, secret, STATE_SECRET_BYTES),
@@ -82,6 +93,8 @@ static const struct field record_fields[] = {
 	FIELD_LIST_(state_record, jobs, MANY, &job_layout),
 	FIELD_LIST_(state_record, tensors, MANY, &tensor_layout),
 	FIELD_LIST_(state_record, runs, MANY, &run_layout),
+	FIELD_U8_(state_record, has_mutes),
+	FIELD_LIST_(state_record, mutes, MUTES_MAX, &mute_layout),
 };
 static const struct layout record_layout = LAYOUT_(state_record, record_fields);
 

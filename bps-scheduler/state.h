@@ -74,6 +74,15 @@ struct state_run { /* as struct ctl_run */
 	uint64_t pgen;
 };
 
+struct state_mute {
+	const char *code; /* of a problem */
+	const char *reason;
+	const char *who;
+	struct blob boot_id; /* STATE_ID_BYTES: of the machine's boot that end_ns counts from */
+	uint64_t end_ns;     /* CLOCK_MONOTONIC */
+	uint64_t end_unix_s; /* after another boot */
+};
+
 struct state_record {
 	struct blob cluster_id; /* STATE_ID_BYTES */
 	struct blob secret; /* STATE_SECRET_BYTES: the keys of data connections derive from it */
@@ -88,6 +97,9 @@ struct state_record {
 	uint32_t n_tensors;
 	struct state_run *runs;
 	uint32_t n_runs;
+	uint8_t has_mutes; /* 1: those below are all; 0: as before */
+	struct state_mute *mutes;
+	uint32_t n_mutes;
 };
 
 /* Layout of struct state_record, for common/codec.h. */

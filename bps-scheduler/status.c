@@ -291,6 +291,26 @@ static json_t *tolerates_json(const struct sched_core *c, const struct status_in
 	return o;
 }
 
+static json_t *muted_json(const struct sched_core *c, const struct status_info *info)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < c->n_mutes; i++) {
+		const struct mute *m = &c->mutes[i];
+		json_t *o;
+
+		if (m->end_ns <= info->now_ns)
+			continue;
+		o = json_object();
+		status_put_str(o, "code", m->code);
+		status_put_sec(o, "left_s", (double)(m->end_ns - info->now_ns) / 1e9);
+		status_put_str(o, "reason", m->reason);
+		status_put_str(o, "who", m->who);
+		json_array_append_new(list, o);
+	}
+	return list;
+}
+
 static json_t *state_json(const struct status_info *info)
 {
 	json_t *o = json_object();
@@ -303,7 +323,7 @@ static json_t *state_json(const struct status_info *info)
 
 json_t *status_cluster(const struct sched_core *c, const struct status_info *info)
 {
-	bool is_error;
+	bool is_error, is_any;
 	json_t *problems = status_problems(c, info, &is_error);
 	json_t *o = json_object(), *members = json_array(), *jobs = json_array();
 	json_t *ended = json_array();
@@ -321,7 +341,8 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	status_put_str(o, "cluster", c->cfg.cluster);
 	status_put_str(o, "version", BPS_VERSION);
 	status_put_str(o, "commit", bps_commit());
-	status_put_str(o, "health", is_error ? "ERR" : json_array_size(problems) ? "WARN" : "OK");
+	status_mark_muted(c, info, problems, &is_error, &is_any);
+	status_put_str(o, "health", is_error ? "ERR" : is_any ? "WARN" : "OK");
 	status_put_view(o, c);
 	status_put_num(o, "term", c->term);
 	status_put_sec(o, "up_s", status_span_s(info, c->started_ns));
@@ -329,6 +350,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	json_object_set_new(o, "state", state_json(info));
 	json_object_set_new(o, "tolerates", tolerates_json(c, info));
 	json_object_set_new(o, "problems", problems);
+	json_object_set_new(o, "muted", muted_json(c, info));
 	json_object_set_new(o, "members", members);
 	json_object_set_new(o, "jobs", jobs);
 	json_object_set_new(o, "users", status_users(c));

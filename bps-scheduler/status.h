@@ -7,7 +7,8 @@
  *   schema role cluster version commit health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
  *   is_durable  state{kind("file"|"memory") bytes sync_s}
  *   tolerates{server_losses limit("memory"|"servers") scheduler_loss}
- *   problems[{code severity("WARN"|"ERR") what effect action see}]
+ *   problems[{code severity("WARN"|"ERR") what effect action see muted}]
+ *   muted[{code left_s reason who}]                      these problems do not count in the health
  *   members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
  *            threads nic_mbps partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
  *            quota_bytes connections trainers

@@ -43,6 +43,11 @@ json_t *status_job_quota(const struct sched_core *c, const struct job *j);
 json_t *status_users(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
 
+/* Mark the problems in list that are muted ("muted": true). Returns whether one is an error, and
+ * whether there is any, of those that are not. */
+void status_mark_muted(const struct sched_core *c, const struct status_info *info, json_t *list,
+	bool *ret_is_error, bool *ret_is_any);
+
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
  * (waits.c). */
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,

@@ -63,6 +63,54 @@ static int job_kill(struct steer *s, const struct steer_call *call, struct steer
 		"the scheduler cannot write its state; see its log, and try again");
 }
 
+#define CODE(name) #name,
+static const char *const codes[] = {STATUS_CLUSTER_CODES(CODE) STATUS_JOB_CODES(CODE)};
+#undef CODE
+
+static bool is_code(const char *name)
+{
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		if (strcmp(codes[i], name) == 0)
+			return true;
+	return false;
+}
+
+static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	const char *span = steer_arg(call, "duration");
+	uint64_t ms = *span ? mute_span(span) : MUTE_DEFAULT_MS;
+	int rc;
+
+	if (!is_code(call->target))
+		return err_set(&reply->text, BPS_ENOTFOUND,
+			"no problem has the code '%s' (`bpsctl explain` lists them)", call->target);
+	if (!ms)
+		return err_set(&reply->text, -EINVAL,
+			"'%s' is no duration from 1ms to 90d, such as 30min, 4h or 2d", span);
+	rc = mute_set(
+		s->core, call->target, ms, steer_arg(call, "reason"), call->who, call->now_ns);
+	if (rc == BPS_EQUOTA)
+		return err_set(&reply->text, rc, "%u codes are muted already", MUTES_MAX);
+	if (rc < 0)
+		return err_set(&reply->text, rc,
+			"it is muted, but the scheduler cannot write that down; see its log");
+	return err_set(
+		&reply->text, 0, "%s is muted for %.1f h", call->target, (double)ms / 3600e3);
+}
+
+static int unmute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	int rc = mute_clear(s->core, call->target, call->now_ns);
+
+	if (rc == BPS_ENOTFOUND)
+		return err_set(&reply->text, rc, "'%s' is not muted", call->target);
+	if (rc < 0)
+		return err_set(&reply->text, rc,
+			"it is muted no more, but the scheduler cannot write that down; see its "
+			"log");
+	return err_set(&reply->text, 0, "%s is muted no more", call->target);
+}
+
 static const struct verb {
 	const char *name;
 	bool wants_target;
@@ -73,6 +121,8 @@ static const struct verb {
 	{"job kill", true, true, {"reason"}, job_kill},
 	{"key status", false, false, {NULL}, keys_status},
 	{"key reload", false, true, {NULL}, keys_reload},
+	{"mute", true, true, {"duration", "reason"}, mute},
+	{"unmute", true, true, {NULL}, unmute},
 };
 #define N_VERBS (sizeof(verbs) / sizeof(verbs[0]))
 

@@ -23,6 +23,7 @@ struct opts {
 	struct addr scheduler_http;
 	struct steer_conf steer;
 	const char *reason;
+	const char *more; /* the second argument, "" when there is none */
 	bool json, watch, follow, verbose, force;
 	uint64_t interval_us;
 	int64_t since; /* -1: not told */
@@ -62,6 +63,8 @@ int run_events(const struct opts *o, const char *arg);
 int order(const struct opts *o, const char *verb, const char *target, const struct steer_arg *args,
 	size_t n_args);
 int run_job_kill(const struct opts *o, const char *arg);
+int run_mute(const struct opts *o, const char *arg);
+int run_unmute(const struct opts *o, const char *arg);
 
 /* ---- keys.c ---- */
 int run_key_new(const struct opts *o, const char *arg);

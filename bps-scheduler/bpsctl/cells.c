@@ -233,20 +233,43 @@ static size_t same_before(json_t *list, size_t i)
 void cell_problems(FILE *out, json_t *root)
 {
 	json_t *list = json_object_get(root, "problems"), *p;
-	size_t i;
+	size_t i, shown = 0;
 
 	json_array_foreach(list, i, p)
 	{
 		size_t n = same_before(list, i);
 
+		if (json_is_true(json_object_get(p, "muted")))
+			continue;
+		shown++;
 		if (n < PROBLEMS_OF_A_CODE)
 			problem(out, p);
 		else if (is_last_of_code(list, i))
 			fprintf(out, "  %-13.40s (%zu more of these: --json)\n",
 				cell_str(p, "code").s, n + 1 - PROBLEMS_OF_A_CODE);
 	}
-	if (i)
+	if (shown)
 		putc('\n', out);
+}
+
+size_t cell_count_problems(json_t *root)
+{
+	json_t *p;
+	size_t i, n = 0;
+
+	json_array_foreach(json_object_get(root, "problems"), i, p) n +=
+		!json_is_true(json_object_get(p, "muted"));
+	return n;
+}
+
+size_t cell_count_code(json_t *root, const char *code)
+{
+	json_t *p;
+	size_t i, n = 0;
+
+	json_array_foreach(json_object_get(root, "problems"), i, p) n +=
+		strcmp(cell_code(p), code) == 0;
+	return n;
 }
 
 struct cell cell_worker(json_t *w)

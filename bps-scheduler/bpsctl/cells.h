@@ -41,6 +41,9 @@ void cell_wrapped(FILE *out, const char *head, const char *s);
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key);
 /* The list "problems" of a document, each with its lines; of many of one code the first ones. */
 void cell_problems(FILE *out, json_t *root);
+/* How many of them are not muted; with a code, how many are of this one, muted or not. */
+size_t cell_count_problems(json_t *root);
+size_t cell_count_code(json_t *root, const char *code);
 /* "rank 3 (host node7, pid 4711)" of a worker; pid and host where they are known. */
 struct cell cell_worker(json_t *w);
 #endif

@@ -292,7 +292,7 @@ int gather_status(const struct addr *addr, json_t **ret, struct err_text *err)
 			add_figures(d->jobs[i], d->gets[i].root);
 	for (size_t i = 0; i < d->n; i++)
 		add_problems(problems, json_object_get(d->gets[i].root, "problems"));
-	if (json_array_size(problems) && cell_is(*ret, "health", "OK"))
+	if (cell_count_problems(*ret) && cell_is(*ret, "health", "OK"))
 		json_object_set_new(*ret, "health", json_string("WARN"));
 	details_free(d);
 	return 0;

@@ -49,6 +49,7 @@ static const struct settings_spec spec = {.program = "bpsctl",
 struct command {
 	const char *words;    /* "status", "key derive" */
 	const char *argument; /* NULL: takes none; "[NAME]": may be left out, then it is "" */
+	const char *second;   /* the same of opts.more */
 	const char *help;
 	int (*run)(const struct opts *o, const char *arg);
 };
@@ -64,26 +65,30 @@ static int run_version(const struct opts *o, const char *arg)
 static int run_help(const struct opts *o, const char *arg);
 
 static const struct command commands[] = {
-	{"status", NULL, "health, problems, jobs, servers and agents", run_status},
-	{"top", NULL, "status --watch", run_top},
-	{"servers", NULL, "all servers", run_servers},
-	{"agents", NULL, "all agents", run_agents},
-	{"jobs", NULL, "jobs that form or run, with what their agents say", run_jobs},
-	{"job", "NAME", "one job: who has submitted what, the culprit first", run_job},
-	{"job kill", "NAME", "end a job; --reason TEXT tells its workers why", run_job_kill},
-	{"why-stuck", "[NAME]", "what every waiting call waits for, and who is missing",
+	{"status", NULL, NULL, "health, problems, jobs, servers and agents", run_status},
+	{"top", NULL, NULL, "status --watch", run_top},
+	{"servers", NULL, NULL, "all servers", run_servers},
+	{"agents", NULL, NULL, "all agents", run_agents},
+	{"jobs", NULL, NULL, "jobs that form or run, with what their agents say", run_jobs},
+	{"job", "NAME", NULL, "one job: who has submitted what, the culprit first", run_job},
+	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why", run_job_kill},
+	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and who is missing",
 		run_why_stuck},
-	{"events", NULL, "what has happened; --since NUMBER, -f follows", run_events},
-	{"explain", "[CODE]", "what a problem or an error means and what to do", run_explain},
-	{"key new", NULL, "print a new random cluster key", run_key_new},
-	{"key derive", "ROLE:NAME", "print the key of one host, such as server:node7",
+	{"events", NULL, NULL, "what has happened; --since NUMBER, -f follows", run_events},
+	{"explain", "[CODE]", NULL, "what a problem or an error means and what to do", run_explain},
+	{"mute", "CODE", "[DURATION]", "leave a problem out of the health; 4h, --reason TEXT",
+		run_mute},
+	{"unmute", "CODE", NULL, "let it count again", run_unmute},
+	{"key new", NULL, NULL, "print a new random cluster key", run_key_new},
+	{"key derive", "ROLE:NAME", NULL, "print the key of one host, such as server:node7",
 		run_key_derive},
-	{"key rotate", NULL, "write a new current key, the old one stays accepted", run_key_rotate},
-	{"key retire", NULL, "drop the previous key, when nobody uses it", run_key_retire},
-	{"key revoke", "ROLE:NAME", "refuse the key of a host that is lost", run_key_revoke},
-	{"key status", NULL, "the cluster's keys, and who uses which", run_key_status},
-	{"version", NULL, "print the version", run_version},
-	{"help", NULL, "print this list", run_help},
+	{"key rotate", NULL, NULL, "write a new current key, the old one stays accepted",
+		run_key_rotate},
+	{"key retire", NULL, NULL, "drop the previous key, when nobody uses it", run_key_retire},
+	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost", run_key_revoke},
+	{"key status", NULL, NULL, "the cluster's keys, and who uses which", run_key_status},
+	{"version", NULL, NULL, "print the version", run_version},
+	{"help", NULL, NULL, "print this list", run_help},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -92,9 +97,14 @@ static int run_help(const struct opts *o, const char *arg)
 	(void)o;
 	(void)arg;
 	printf("bpsctl [flags] COMMAND\n");
-	for (size_t i = 0; i < N_COMMANDS; i++)
-		printf("  %-10s %-10s %s\n", commands[i].words,
-			commands[i].argument ? commands[i].argument : "", commands[i].help);
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		char text[64];
+
+		snprintf(text, sizeof(text), "%s %s %s", commands[i].words,
+			commands[i].argument ? commands[i].argument : "",
+			commands[i].second ? commands[i].second : "");
+		printf("  %-22s %s\n", text, commands[i].help);
+	}
 	printf("flags: bpsctl --help\n"
 	       "exit codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage\n");
 	return 0;
@@ -150,20 +160,28 @@ static const struct command *find_command(char *const *args, size_t n, size_t *r
 	return found;
 }
 
-static int dispatch(const struct opts *o, char *const *args, size_t n)
+static bool is_needed(const char *argument)
+{
+	return argument && argument[0] != '[';
+}
+
+static int dispatch(struct opts *o, char *const *args, size_t n)
 {
 	size_t words;
 	const struct command *c = find_command(args, n, &words);
 	char text[128];
-	bool is_optional;
+	size_t most, least;
 
 	if (!c)
 		return unknown(args, n);
-	is_optional = c->argument && c->argument[0] == '[';
-	if (n == words + (c->argument != NULL) || (is_optional && n == words))
+	most = words + (c->argument != NULL) + (c->second != NULL);
+	least = words + is_needed(c->argument) + is_needed(c->second);
+	o->more = n > words + 1 ? args[words + 1] : "";
+	if (n >= least && n <= most)
 		return c->run(o, n > words ? args[words] : "");
-	snprintf(text, sizeof(text), "usage: bpsctl %s %s", c->words,
-		c->argument ? c->argument : "(no argument)");
+	snprintf(text, sizeof(text), "usage: bpsctl %s %s%s%s", c->words,
+		c->argument ? c->argument : "(no argument)", c->second ? " " : "",
+		c->second ? c->second : "");
 	return complain(text, EX_USAGE);
 }
 

@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <stdio.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
@@ -26,4 +27,31 @@ int run_job_kill(const struct opts *o, const char *arg)
 	const struct steer_arg reason = {"reason", o->reason};
 
 	return order(o, "job kill", arg, &reason, 1);
+}
+
+/* Codes are in capitals; people are not. */
+static void upper(const char *s, char *ret, size_t room)
+{
+	size_t n = 0;
+
+	for (; *s && n + 1 < room; s++)
+		ret[n++] = (char)toupper((unsigned char)*s);
+	ret[n] = '\0';
+}
+
+int run_mute(const struct opts *o, const char *arg)
+{
+	const struct steer_arg args[] = {{"duration", o->more}, {"reason", o->reason}};
+	char code[64];
+
+	upper(arg, code, sizeof(code));
+	return order(o, "mute", code, args, sizeof(args) / sizeof(args[0]));
+}
+
+int run_unmute(const struct opts *o, const char *arg)
+{
+	char code[64];
+
+	upper(arg, code, sizeof(code));
+	return order(o, "unmute", code, NULL, 0);
 }

@@ -93,8 +93,8 @@ static void muted(FILE *out, json_t *root)
 	{
 		if (at < sizeof(text) - 200)
 			at += (size_t)snprintf(text + at, sizeof(text) - at,
-				"%s%.40s (%" PRIu64 " now, for %s more%s%.60s)", i ? ", " : "",
-				cell_str(m, "code").s, cell_num(m, "present"),
+				"%s%.40s (%zu now, for %s more%s%.60s)", i ? ", " : "",
+				cell_str(m, "code").s, cell_count_code(root, cell_str(m, "code").s),
 				cell_span(cell_sec(m, "left_s")).s,
 				json_string_length(json_object_get(m, "reason")) ? ": " : "",
 				json_string_length(json_object_get(m, "reason"))
@@ -283,7 +283,7 @@ int screen_status(FILE *out, json_t *root)
 	headline(out, root);
 	tolerated(out, root);
 	muted(out, root);
-	if (json_array_size(json_object_get(root, "problems")))
+	if (cell_count_problems(root))
 		putc('\n', out);
 	cell_problems(out, root);
 	job_rows(out, root);

@@ -24,8 +24,7 @@ static int job_code(json_t *root)
 	if (cell_is(job, "state", "ended"))
 		return cell_num(job, "code") ? 2 : 0;
 	if (cell_is(job, "state", "forming") || cell_num(job, "waiting_partitions") ||
-		json_array_size(json_object_get(root, "missing")) ||
-		json_array_size(json_object_get(root, "problems")))
+		json_array_size(json_object_get(root, "missing")) || cell_count_problems(root))
 		return 1;
 	json_array_foreach(json_object_get(root, "workers"), i,
 		w) if (is_culprit(w) && cell_sec(w, "quiet_s") > QUIET_LONG_S) return 1;

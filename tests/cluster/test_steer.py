@@ -110,3 +110,46 @@ def test_key_status_names_the_members(cluster, master):  # noqa: F811
 def test_wrong_words_are_not_sent(words):
     p = subprocess.run([str(BUILD / "bpsctl"), *words], capture_output=True, text=True, timeout=10, check=False)
     assert p.returncode == 64, p
+
+
+def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
+    c = cluster(agents=1, servers=2, scheduler_args=["--server-window", "100ms"])
+    c.servers[1].kill()
+    c.wait_for("s1 is down", lambda: "SERVER_DOWN" in c.bpsctl("status").stdout)
+    assert c.bpsctl("status").returncode == 1
+    p = bpsctl(c, "mute", "server_down", "2h", "--reason", "node is being repaired")
+    assert p.returncode == 0 and "SERVER_DOWN is muted for 2.0 h" in p.stdout, p
+    for _ in range(2):  # before and after a restart of the scheduler
+        p = c.bpsctl("status")
+        assert p.returncode == 0 and "HEALTH_OK" in p.stdout, p.stdout
+        lines = [line for line in p.stdout.splitlines() if "SERVER_DOWN" in line]
+        assert len(lines) == 1 and lines[0].startswith("  muted: SERVER_DOWN (1 now, for 01:5"), p.stdout
+        assert "node is being repaired" in p.stdout
+        d = json.loads(c.bpsctl("--json", "status").stdout)
+        assert [(x["code"], x["muted"]) for x in d["problems"]] == [("SERVER_DOWN", True)]
+        assert getpass.getuser() in d["muted"][0]["who"]
+        assert 'bps_health{code="SERVER_DOWN"} 1' in c.scheduler.get("/metrics")
+        c.scheduler.kill()
+        c.scheduler.http_at = f"127.0.0.1:{c.scheduler.http}"
+        c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+        c.scheduler.start()
+        c.wait_for("all are back", lambda: [m["state"] for m in c.scheduler.status()["members"]] == ["up", "down", "up"])
+    p = bpsctl(c, "unmute", "SERVER_DOWN")
+    assert p.returncode == 0 and "muted no more" in p.stdout, p
+    p = c.bpsctl("status")
+    assert p.returncode == 1 and "! SERVER_DOWN" in p.stdout, p.stdout
+    assert sum("mute SERVER_DOWN" in text for kind, text in events(c) if kind == "steer") == 1  # of the last start
+
+
+def test_what_cannot_be_muted_is_refused(cluster):
+    c = cluster(agents=0, servers=0)
+    for args, text in (
+        (("mute", "NONSENSE"), "no problem has the code 'NONSENSE'"),
+        (("mute", "STRAGGLER", "tomorrow"), "'tomorrow' is no duration"),
+        (("mute", "STRAGGLER", "0s"), "'0s' is no duration"),
+        (("unmute", "STRAGGLER"), "'STRAGGLER' is not muted"),
+    ):
+        p = bpsctl(c, *args)
+        assert p.returncode == 2 and text in p.stderr, p
+    for args in (("mute",), ("unmute",), ("mute", "STRAGGLER", "1h", "more")):
+        assert bpsctl(c, *args).returncode == 64

@@ -1,0 +1,147 @@
+#include "bps-scheduler/mute.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/core_impl.h"
+
+/* Those that are over go as soon as anything changes. */
+static void drop_ended(struct sched_core *c)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->n_mutes; i++)
+		if (c->mutes[i].end_ns > c->now_ns)
+			c->mutes[n++] = c->mutes[i];
+	c->n_mutes = n;
+}
+
+static struct mute *find(const struct sched_core *c, const char *code)
+{
+	for (uint32_t i = 0; i < c->n_mutes; i++)
+		if (strcmp(c->mutes[i].code, code) == 0)
+			return (struct mute *)&c->mutes[i];
+	return NULL;
+}
+
+const struct mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns)
+{
+	const struct mute *m = find(c, code);
+
+	return m && m->end_ns > now_ns ? m : NULL;
+}
+
+static int commit(struct sched_core *c)
+{
+	c->has_new_mutes = true;
+	sched_change(c);
+	return sched_commit(c, false);
+}
+
+int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
+	const char *who, uint64_t now_ns)
+{
+	struct mute *m;
+
+	c->now_ns = now_ns;
+	drop_ended(c);
+	m = find(c, code);
+	if (!m && c->n_mutes == MUTES_MAX)
+		return BPS_EQUOTA;
+	if (!m)
+		m = &c->mutes[c->n_mutes++];
+	snprintf(m->code, sizeof(m->code), "%s", code);
+	snprintf(m->reason, sizeof(m->reason), "%s", reason);
+	snprintf(m->who, sizeof(m->who), "%s", who);
+	m->end_ns = now_ns + span_ms * NS_PER_MS;
+	return commit(c);
+}
+
+int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns)
+{
+	struct mute *m;
+
+	c->now_ns = now_ns;
+	drop_ended(c);
+	m = find(c, code);
+	if (!m)
+		return BPS_ENOTFOUND;
+	*m = c->mutes[--c->n_mutes];
+	return commit(c);
+}
+
+uint64_t mute_span(const char *text)
+{
+	static const struct {
+		const char *unit;
+		uint64_t ms;
+	} units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"min", 60000}, {"h", 3600000},
+		{"d", 86400000}};
+	char *end;
+	unsigned long long n;
+
+	if (*text < '0' || *text > '9')
+		return 0;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	for (size_t i = 0; !errno && i < sizeof(units) / sizeof(units[0]); i++)
+		if (strcmp(end, units[i].unit) == 0 && n <= MUTE_SPAN_MAX_MS / units[i].ms)
+			return n * units[i].ms;
+	return 0;
+}
+
+/* ---- durable ---- */
+
+/* Seconds of the wall clock. */
+static uint64_t unix_of(const struct sched_core *c, uint64_t ns)
+{
+	int64_t s = (int64_t)(ns / NS_PER_S) + c->cfg.unix_offset_s;
+
+	return s > 0 ? (uint64_t)s : 0;
+}
+
+static uint64_t ns_of_unix(const struct sched_core *c, uint64_t unix_s)
+{
+	int64_t s = (int64_t)unix_s - c->cfg.unix_offset_s;
+
+	return s > 0 && (uint64_t)s < UINT64_MAX / NS_PER_S ? (uint64_t)s * NS_PER_S : 0;
+}
+
+uint32_t mute_record(const struct sched_core *c, struct state_mute *ret)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->n_mutes; i++) {
+		const struct mute *m = &c->mutes[i];
+
+		ret[n++] = (struct state_mute){.code = m->code,
+			.reason = m->reason,
+			.who = m->who,
+			.boot_id = {c->cfg.boot_id, sizeof(c->cfg.boot_id)},
+			.end_ns = m->end_ns,
+			.end_unix_s = unix_of(c, m->end_ns)};
+	}
+	return n;
+}
+
+int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n)
+{
+	if (n > MUTES_MAX)
+		return -EINVAL;
+	c->n_mutes = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct state_mute *s = &list[i];
+		struct mute *m = &c->mutes[c->n_mutes++];
+		bool is_same_boot =
+			s->boot_id.bytes == sizeof(c->cfg.boot_id) &&
+			memcmp(s->boot_id.data, c->cfg.boot_id, sizeof(c->cfg.boot_id)) == 0;
+
+		snprintf(m->code, sizeof(m->code), "%s", s->code);
+		snprintf(m->reason, sizeof(m->reason), "%s", s->reason);
+		snprintf(m->who, sizeof(m->who), "%s", s->who);
+		m->end_ns = is_same_boot ? s->end_ns : ns_of_unix(c, s->end_unix_s);
+	}
+	return 0;
+}

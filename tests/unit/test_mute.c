@@ -1,0 +1,293 @@
+/* Muted problems: how long, over which restarts, and what they change. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bps-scheduler/core.h"
+#include "bps-scheduler/mute.h"
+#include "bps-scheduler/status.h"
+#include "common/log.h"
+
+#define S    UINT64_C(1000000000)
+#define H_MS UINT64_C(3600000)
+
+/* One scheduler and what it has made durable last. */
+struct world {
+	struct sched_core *core;
+	struct sched_config cfg;
+	uint64_t now;
+	void *bytes;
+	size_t n_bytes;
+	int persist_error;
+};
+
+static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
+{
+	(void)ctx;
+	(void)conn;
+	(void)msg;
+}
+
+static void env_drop(void *ctx, uint32_t conn, const char *why)
+{
+	(void)ctx;
+	fail_msg("%u was dropped: %s", conn, why);
+}
+
+static int env_persist(void *ctx, const struct state_record *rec)
+{
+	struct world *w = ctx;
+
+	if (w->persist_error)
+		return w->persist_error;
+	free(w->bytes);
+	w->n_bytes = codec_size(state_layout(), rec);
+	w->bytes = malloc(w->n_bytes);
+	assert_non_null(w->bytes);
+	codec_encode(state_layout(), rec, w->bytes);
+	return 0;
+}
+
+static void env_random(void *ctx, void *ret, size_t n)
+{
+	(void)ctx;
+	memset(ret, 7, n);
+}
+
+static void env_pair_key(
+	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
+{
+	(void)ctx;
+	(void)secret;
+	(void)agent;
+	(void)server;
+	memset(ret, 0, CTL_KEY_BYTES);
+}
+
+static void start(struct world *w)
+{
+	struct sched_env env = {.ctx = w,
+		.send = env_send,
+		.drop = env_drop,
+		.persist = env_persist,
+		.random = env_random,
+		.pair_key = env_pair_key};
+	struct state_record rec;
+	struct err_text err = {""};
+	void *mem = NULL;
+
+	w->core = sched_new(&w->cfg, &env);
+	if (w->bytes) {
+		assert_int_equal(codec_decode(state_layout(), w->bytes, w->n_bytes, 1 << 20, &rec,
+					 &mem, &err),
+			0);
+		if (sched_restore(w->core, &rec, &err) < 0)
+			fail_msg("%s", err.s);
+		free(mem);
+	}
+	assert_int_equal(sched_start(w->core, w->now), 0);
+	assert_int_equal(sched_snapshot(w->core, env_persist, w), 0);
+}
+
+static void restart(struct world *w)
+{
+	sched_free(w->core);
+	start(w);
+}
+
+static void world_init(struct world *w)
+{
+	*w = (struct world){.now = 1000 * S};
+	log_set_level(LOG_ERROR);
+	sched_config_default(&w->cfg);
+	memset(w->cfg.boot_id, 1, sizeof(w->cfg.boot_id));
+	w->cfg.unix_offset_s = 1700000000;
+	start(w);
+}
+
+static void world_fini(struct world *w)
+{
+	sched_free(w->core);
+	free(w->bytes);
+}
+
+static bool is_muted(struct world *w, const char *code)
+{
+	return mute_find(w->core, code, w->now) != NULL;
+}
+
+static void durations_are_a_number_and_a_unit(void **state)
+{
+	(void)state;
+	assert_int_equal(mute_span("4h"), 4 * H_MS);
+	assert_int_equal(mute_span("30min"), H_MS / 2);
+	assert_int_equal(mute_span("30m"), H_MS / 2);
+	assert_int_equal(mute_span("90s"), 90000);
+	assert_int_equal(mute_span("1ms"), 1);
+	assert_int_equal(mute_span("90d"), 90 * 24 * H_MS);
+	assert_int_equal(mute_span("91d"), 0);
+	assert_int_equal(mute_span("18446744073709551617s"), 0);
+	assert_int_equal(mute_span(""), 0);
+	assert_int_equal(mute_span("h"), 0);
+	assert_int_equal(mute_span("-4h"), 0);
+	assert_int_equal(mute_span("4"), 0);
+	assert_int_equal(mute_span("4h "), 0);
+	assert_int_equal(mute_span("0s"), 0);
+}
+
+static void mute_ends_by_itself_or_when_told(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	assert_int_equal(mute_set(w.core, "SERVER_DOWN", H_MS, "", "me", w.now), 0);
+	assert_int_equal(mute_set(w.core, "STRAGGLER", 2 * H_MS, "", "me", w.now), 0);
+	assert_true(is_muted(&w, "SERVER_DOWN"));
+	w.now += 3600 * S;
+	assert_false(is_muted(&w, "SERVER_DOWN"));
+	assert_true(is_muted(&w, "STRAGGLER"));
+	assert_int_equal(mute_clear(w.core, "STRAGGLER", w.now), 0);
+	assert_false(is_muted(&w, "STRAGGLER"));
+	assert_int_equal(mute_clear(w.core, "STRAGGLER", w.now), BPS_ENOTFOUND);
+	assert_int_equal(mute_clear(w.core, "SERVER_DOWN", w.now), BPS_ENOTFOUND);
+	world_fini(&w);
+}
+
+static void muting_again_sets_a_new_end(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
+	assert_int_equal(mute_set(w.core, "STRAGGLER", 1000, "b", "me", w.now), 0);
+	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->reason, "b");
+	w.now += 1 * S;
+	assert_false(is_muted(&w, "STRAGGLER"));
+	world_fini(&w);
+}
+
+static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "old node", "me", w.now), 0);
+	w.now += 1800 * S;
+	w.cfg.unix_offset_s += 86400; /* somebody has set the wall clock: it does not matter */
+	restart(&w);
+	restart(&w); /* from a snapshot */
+	assert_true(is_muted(&w, "STRAGGLER"));
+	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->reason, "old node");
+	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->who, "me");
+	w.now += 1800 * S - 1;
+	assert_true(is_muted(&w, "STRAGGLER"));
+	w.now += 1;
+	assert_false(is_muted(&w, "STRAGGLER"));
+	world_fini(&w);
+}
+
+static void after_another_boot_the_wall_clock_tells_the_end(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
+	/* The machine was off for ten minutes, and its clock begins at 0 again. */
+	memset(w.cfg.boot_id, 2, sizeof(w.cfg.boot_id));
+	w.cfg.unix_offset_s += 1000 + 600;
+	w.now = 0;
+	restart(&w);
+	w.now = 2999 * S;
+	assert_true(is_muted(&w, "STRAGGLER"));
+	w.now = 3000 * S;
+	assert_false(is_muted(&w, "STRAGGLER"));
+	world_fini(&w);
+}
+
+static void what_cannot_be_written_is_muted_and_written_later(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	w.persist_error = -EIO;
+	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now), -EIO);
+	assert_true(is_muted(&w, "STRAGGLER"));
+	w.persist_error = 0;
+	w.now += S;
+	sched_tick(w.core, w.now);
+	assert_true(sched_is_durable(w.core));
+	restart(&w);
+	assert_true(is_muted(&w, "STRAGGLER"));
+	world_fini(&w);
+}
+
+static void only_so_many_are_kept(void **state)
+{
+	struct world w;
+	char code[16];
+
+	(void)state;
+	world_init(&w);
+	for (unsigned i = 0; i <= MUTES_MAX; i++) {
+		snprintf(code, sizeof(code), "C%u", i);
+		assert_int_equal(mute_set(w.core, code, 1000, "", "me", w.now),
+			i < MUTES_MAX ? 0 : BPS_EQUOTA);
+	}
+	w.now += S;
+	assert_int_equal(mute_set(w.core, "LATER", 1000, "", "me", w.now), 0);
+	world_fini(&w);
+}
+
+static void muted_problem_leaves_the_health_but_not_the_list(void **state)
+{
+	struct world w;
+	struct status_info info = {.now_ns = 0};
+	json_t *root, *p;
+
+	(void)state;
+	world_init(&w);
+	w.persist_error = -EIO;
+	mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now); /* now STATE_NOT_DURABLE is there */
+	info.now_ns = w.now;
+	root = status_cluster(w.core, &info);
+	assert_string_equal(json_string_value(json_object_get(root, "health")), "ERR");
+	json_decref(root);
+	mute_set(w.core, "STATE_NOT_DURABLE", H_MS, "disk is on its way", "me", w.now);
+	root = status_cluster(w.core, &info);
+	assert_string_equal(json_string_value(json_object_get(root, "health")), "OK");
+	p = json_array_get(json_object_get(root, "problems"), 0);
+	assert_string_equal(json_string_value(json_object_get(p, "code")), "STATE_NOT_DURABLE");
+	assert_true(json_is_true(json_object_get(p, "muted")));
+	p = json_array_get(json_object_get(root, "muted"), 1);
+	assert_string_equal(json_string_value(json_object_get(p, "reason")), "disk is on its way");
+	assert_int_equal((int)json_real_value(json_object_get(p, "left_s")), 3600);
+	json_decref(root);
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(durations_are_a_number_and_a_unit),
+		cmocka_unit_test(mute_ends_by_itself_or_when_told),
+		cmocka_unit_test(muting_again_sets_a_new_end),
+		cmocka_unit_test(restart_of_the_scheduler_changes_neither_mute_nor_end),
+		cmocka_unit_test(after_another_boot_the_wall_clock_tells_the_end),
+		cmocka_unit_test(what_cannot_be_written_is_muted_and_written_later),
+		cmocka_unit_test(only_so_many_are_kept),
+		cmocka_unit_test(muted_problem_leaves_the_health_but_not_the_list),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
