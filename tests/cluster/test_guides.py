@@ -11,6 +11,13 @@ from cluster import BUILD, IS_ASAN, ROOT, Cluster
 GUIDES = sorted((ROOT / "docs").glob("migrate-*.md"))
 
 
+def python_env(service, **more):
+    return dict(
+        service.env, BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"), PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
+        OPENBLAS_NUM_THREADS="1", BPS_TIMEOUT="20s", BPS_AGENT_SOCKET=str(service.agents[0].socket), **more
+    )
+
+
 def programs():
     for guide in GUIDES:
         for i, block in enumerate(re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.M | re.S)):
@@ -28,10 +35,7 @@ def service():
 def test_example_of_a_guide_runs_as_a_job_of_two(text, service, tmp_path):
     program = tmp_path / "example.py"
     program.write_text(text)
-    env = dict(
-        service.env, BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"), PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
-        OPENBLAS_NUM_THREADS="1", BPS_TIMEOUT="20s",
-    )
+    env = python_env(service)
     r = subprocess.run(
         [str(BUILD / "bpsrun"), "-n", "2", "--agent", str(service.agents[0].socket), "--timeout", "40s", "--", sys.executable,
          str(program)],
@@ -96,3 +100,30 @@ def test_job_of_the_manifests_starts_its_workers(tmp_path):
         env={"PATH": "/bin:/usr/bin"}, capture_output=True, text=True, timeout=30, check=True,
     )
     assert sorted(r.stdout.splitlines()) == [f"[{i}] {i}/8 uid /nonexistent" for i in range(4, 8)]
+
+
+PLACE = "import bps; j = bps.open(); print(j.rank, j.size, j.local_rank, j.local_size); j.close()"
+
+
+@pytest.mark.skipif(IS_ASAN, reason="this Python cannot load the sanitized library by itself")
+def test_tasks_of_a_slurm_step_are_a_job_that_is_named_after_it(service):
+    tasks = []
+    for rank in range(3):
+        env = python_env(
+            service, SLURM_PROCID=str(rank), SLURM_NTASKS="3", SLURM_LOCALID=str(rank), SLURM_NTASKS_PER_NODE="3",
+            SLURM_JOB_ID="4711", SLURM_STEP_ID="2"
+        )
+        tasks.append(subprocess.Popen([sys.executable, "-c", PLACE], env=env, stdout=subprocess.PIPE, text=True))
+    outputs = [t.communicate(timeout=60)[0] for t in tasks]
+    assert outputs == [f"{rank} 3 {rank} 3\n" for rank in range(3)]
+    assert "job '4711.2' (3 workers" in " ".join(service.bpsctl("events").stdout.split())
+
+
+@pytest.mark.skipif(IS_ASAN, reason="this Python cannot load the sanitized library by itself")
+def test_bpsrun_in_a_slurm_task_gives_its_workers_their_place(service):
+    env = python_env(service, SLURM_PROCID="0", SLURM_NTASKS="64", SLURM_LOCALID="0", SLURM_JOB_ID="4712", SLURM_STEP_ID="0")
+    r = subprocess.run(
+        [str(BUILD / "bpsrun"), "-n", "2", "--", sys.executable, "-c", PLACE],
+        env=env, capture_output=True, text=True, timeout=60, check=True,
+    )
+    assert sorted(r.stdout.splitlines()) == ["[0] 0 2 0 2", "[1] 1 2 1 2"]
