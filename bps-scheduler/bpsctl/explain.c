@@ -162,7 +162,7 @@ int screen_explain(FILE *out, json_t *root)
 	{
 		char head[32];
 
-		snprintf(head, sizeof(head), "%-18.18s  ", cell_str(o, "code").s);
+		snprintf(head, sizeof(head), "%-21.21s  ", cell_str(o, "code").s);
 		cell_wrapped_key(out, head, o, "what");
 	}
 	if (i)

@@ -1,5 +1,6 @@
 """The manuals against what they describe: every call, code, setting and command has its entry, and the examples run."""
 
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,11 @@ EXAMPLE_PAGES = sorted(p.name for p in MAN.glob("*.3"))
 
 def source(name):
     return (MAN / name).read_text()
+
+
+def section_of_operations(title):
+    text = (ROOT / "docs" / "operations.md").read_text()
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.M | re.S).group(1)
 
 
 def section(text, title):
@@ -118,6 +124,26 @@ def test_every_word_and_flag_of_bpsctl_is_in_its_manual():
         assert re.search(rf"^\.It Cm {word}\b", page, re.M), f"bpsctl.8 has no entry for '{word}'"
     for name, *_ in settings_of("bpsctl"):
         assert re.search(rf"^\.It Fl -{name}\b", page, re.M), f"bpsctl.8 has no entry for --{name}"
+
+
+def test_every_problem_that_bpsctl_explains_is_in_its_manual():
+    out = subprocess.run([BUILD / "bpsctl", "--json", "explain"], capture_output=True, text=True, timeout=10, check=True).stdout
+    codes = [c["code"] for c in json.loads(out)["codes"] if "number" not in c]
+    assert "SERVER_DOWN" in codes
+    for code in codes:
+        assert re.search(rf"^\.It Dv .*\b{code}\b", source("bpsctl.8"), re.M), f"bpsctl.8 has no entry for {code}"
+
+
+def test_metrics_that_are_served_are_those_of_the_operations_page(service):
+    rows = re.findall(r"^\|.*", section_of_operations("Metrics"), re.M)
+    written = set(re.findall(r"`(bps_[a-z_]+)", " ".join(rows)))
+    served = set()
+    for daemon in service.daemons:
+        served |= set(re.findall(r"^# TYPE (\S+)", daemon.get("/metrics"), re.M))
+    assert "bps_view" in served
+    assert not served - written, "docs/operations.md does not name these"
+    code = "".join(p.read_text() for d in ("common", "bps-scheduler", "bps-server", "bps-agent") for p in (ROOT / d).glob("*.c"))
+    assert not [name for name in written if f'"{name}"' not in code], "docs/operations.md names what no daemon serves"
 
 
 @pytest.mark.parametrize("program", ["bpsrun", "bps-bench", "bps-digits"])
