@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bps-scheduler/status_impl.h"
 #include "common/version.h"
@@ -341,6 +342,7 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	status_put_str(o, "cluster", c->cfg.cluster);
 	status_put_str(o, "version", BPS_VERSION);
 	status_put_str(o, "commit", bps_commit());
+	status_put_num(o, "pid", (uint64_t)getpid());
 	status_mark_muted(c, info, problems, &is_error, &is_any);
 	status_put_str(o, "health", is_error ? "ERR" : is_any ? "WARN" : "OK");
 	status_put_view(o, c);

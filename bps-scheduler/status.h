@@ -4,7 +4,7 @@
  * changes nothing. Same thread as the core.
  *
  * /status, schema 1 (times in seconds; fields are only added):
- *   schema role cluster version commit health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
+ *   schema role cluster version commit pid health("OK"|"WARN"|"ERR") view view_text("term.counter") term up_s
  *   is_durable  state{kind("file"|"memory") bytes sync_s}
  *   tolerates{server_losses limit("memory"|"servers") scheduler_loss}
  *   problems[{code severity("WARN"|"ERR") what effect action see muted}]

@@ -5,11 +5,13 @@
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
+#include <unistd.h>
 
 #include "common/claim.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/version.h"
 
 /* A data thread that has not turned for so long hangs. */
 #define STUCK_NS           UINT64_C(1500000000)
@@ -254,9 +256,9 @@ json_t *node_status(const struct node *n, const char *role)
 	struct fabric_stats f;
 
 	fabric_stats(n->fabric, &f);
-	return json_pack("{s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema", 1, "role",
-		role, "name", n->name, "host", n->host, "version", BPS_VERSION, "id",
-		(json_int_t)n->id, "scheduler_up", member_is_up(n->member), "received_bytes",
-		(json_int_t)f.rx_bytes, "sent_bytes", (json_int_t)f.tx_bytes, "connections",
-		(json_int_t)f.connections);
+	return json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema",
+		1, "role", role, "pid", (int)getpid(), "commit", bps_commit(), "name", n->name,
+		"host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id, "scheduler_up",
+		member_is_up(n->member), "received_bytes", (json_int_t)f.rx_bytes, "sent_bytes",
+		(json_int_t)f.tx_bytes, "connections", (json_int_t)f.connections);
 }

@@ -22,7 +22,7 @@
 struct opts {
 	struct addr scheduler_http;
 	struct steer_conf steer;
-	const char *reason;
+	const char *reason, *config_dir;
 	const char *more; /* the second argument, "" when there is none */
 	bool json, watch, follow, verbose, force;
 	uint64_t interval_us;
@@ -36,6 +36,8 @@ int complain(const char *text, int status);
 int complain_failed(int rc, const struct err_text *err);
 /* Print a document, as text or as JSON, and free it. screen: as in screen.h. */
 int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
+/* A short answer: doc as JSON (taken), or text and a line end. Returns 0. */
+int answer(const struct opts *o, const char *text, json_t *doc);
 /* One object per line. */
 void print_line(json_t *o);
 /* What is asked from now on ends in two seconds, the resolver too; false: is not bounded. */
@@ -54,6 +56,8 @@ int run_jobs(const struct opts *o, const char *arg);
 int run_job(const struct opts *o, const char *arg);
 int run_why_stuck(const struct opts *o, const char *arg);
 int run_explain(const struct opts *o, const char *arg);
+int run_check(const struct opts *o, const char *arg);
+int run_version(const struct opts *o, const char *arg);
 
 /* ---- follow.c ---- */
 int run_events(const struct opts *o, const char *arg);

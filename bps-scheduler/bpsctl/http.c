@@ -191,6 +191,34 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 	free(p);
 }
 
+int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err)
+{
+	char where[ADDR_TEXT_BYTES];
+	struct sockaddr_storage sa;
+	struct pollfd p = {.fd = -1, .events = POLLOUT};
+	socklen_t len = 0, n = sizeof(int);
+	int error = 0, rc = addr_lookup(addr, &sa, &len, err);
+
+	if (rc < 0)
+		return rc;
+	addr_format(addr, where);
+	p.fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (p.fd < 0)
+		return err_set(err, BPS_ENOSCHED, "%s: %s", where, strerror(errno));
+	if (connect(p.fd, (const struct sockaddr *)&sa, len) < 0)
+		error = errno;
+	if (error == EINPROGRESS) {
+		error = poll(&p, 1, (int)timeout_ms) > 0 ? 0 : ETIMEDOUT;
+		if (!error)
+			getsockopt(p.fd, SOL_SOCKET, SO_ERROR, &error, &n);
+	}
+	close(p.fd);
+	if (error == ETIMEDOUT)
+		return err_set(
+			err, BPS_ETIMEDOUT, "%s does not answer in %u ms", where, timeout_ms);
+	return error ? err_set(err, BPS_ENOSCHED, "%s: %s", where, strerror(error)) : 0;
+}
+
 bool http_escape(const char *s, char *buf, size_t n_buf)
 {
 	size_t at = 0;

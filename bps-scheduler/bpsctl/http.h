@@ -26,6 +26,10 @@ struct http_get {
  * idea of time. */
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms);
 
+/* Does something take connections there? 0, or as rc above: BPS_ENOSCHED, BPS_ETIMEDOUT, with a
+ * sentence. */
+int http_can_connect(const struct addr *addr, uint32_t timeout_ms, struct err_text *err);
+
 /* Escape for a query ("a b" -> "a%20b") into buf; false when it does not fit. */
 bool http_escape(const char *s, char *buf, size_t n_buf);
 #endif

@@ -19,17 +19,21 @@ static bool is_identity(const char *s)
 	return false;
 }
 
+static int answer_key(const struct opts *o, const char *hex)
+{
+	return answer(o, hex, json_pack("{s:i, s:s}", "schema", 1, "key", hex));
+}
+
 int run_key_new(const struct opts *o, const char *arg)
 {
 	struct cluster_key key;
 	char hex[KEY_HEX_BYTES];
 
-	(void)o;
 	(void)arg;
 	if (key_random(&key) < 0)
 		return complain("no randomness", EXIT_ERR);
 	key_hex(&key, hex);
-	printf("%s\n", hex);
+	answer_key(o, hex);
 	key_wipe(&key);
 	return 0;
 }
@@ -80,7 +84,7 @@ int run_key_derive(const struct opts *o, const char *arg)
 	if (rc < 0)
 		return complain(err_str(rc), EXIT_ERR);
 	key_hex(&key, hex);
-	printf("%s\n", hex);
+	answer_key(o, hex);
 	key_wipe(&key);
 	return 0;
 }

@@ -36,6 +36,8 @@ static const struct setting rows[] = {
 		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
 	{"force", SET_BOOL, SETTING_AT(struct opts, force), .def = "no",
 		.help = "`key retire` and `key rotate` also where members are left behind"},
+	{"config-dir", SET_STRING, SETTING_AT(struct opts, config_dir), .def = "/etc/bps",
+		.help = "where `check` finds the daemons' settings and keys"},
 	{"reason", SET_STRING, SETTING_AT(struct opts, reason), .def = "",
 		.max = CTL_STEER_VALUE_MAX, .help = "why, for those whom it hits"},
 };
@@ -54,14 +56,6 @@ struct command {
 	int (*run)(const struct opts *o, const char *arg);
 };
 
-static int run_version(const struct opts *o, const char *arg)
-{
-	(void)o;
-	(void)arg;
-	printf("bpsctl %s\n", BPS_VERSION);
-	return 0;
-}
-
 static int run_help(const struct opts *o, const char *arg);
 
 static const struct command commands[] = {
@@ -79,6 +73,8 @@ static const struct command commands[] = {
 	{"mute", "CODE", "[DURATION]", "leave a problem out of the health; 4h, --reason TEXT",
 		run_mute},
 	{"unmute", "CODE", NULL, "let it count again", run_unmute},
+	{"check", NULL, NULL, "is this host fit: settings, keys, ports, limits, devices",
+		run_check},
 	{"key new", NULL, NULL, "print a new random cluster key", run_key_new},
 	{"key derive", "ROLE:NAME", NULL, "print the key of one host, such as server:node7",
 		run_key_derive},
@@ -92,10 +88,29 @@ static const struct command commands[] = {
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
+static json_t *help_json(void)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		const struct command *c = &commands[i];
+		json_t *args = json_array();
+
+		if (c->argument)
+			json_array_append_new(args, json_string(c->argument));
+		if (c->second)
+			json_array_append_new(args, json_string(c->second));
+		json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "words", c->words,
+						    "arguments", args, "help", c->help));
+	}
+	return list;
+}
+
 static int run_help(const struct opts *o, const char *arg)
 {
-	(void)o;
 	(void)arg;
+	if (o->json)
+		return answer(o, "", json_pack("{s:i, s:o}", "schema", 1, "commands", help_json()));
 	printf("bpsctl [flags] COMMAND\n");
 	for (size_t i = 0; i < N_COMMANDS; i++) {
 		char text[64];

@@ -45,6 +45,16 @@ int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *ro
 	return status;
 }
 
+int answer(const struct opts *o, const char *text, json_t *doc)
+{
+	if (o->json)
+		print_line(doc);
+	else
+		printf("%s\n", text);
+	json_decref(doc);
+	return 0;
+}
+
 void print_line(json_t *o)
 {
 	json_dumpf(o, stdout, JSON_COMPACT);

@@ -105,6 +105,14 @@ static void muted(FILE *out, json_t *root)
 		cell_wrapped(out, "  muted: ", text);
 }
 
+/* A blank line between two sections; the problems end with one. */
+static void gap(FILE *out, bool *has_gap)
+{
+	if (!*has_gap)
+		putc('\n', out);
+	*has_gap = false;
+}
+
 /* ---- jobs ---- */
 
 static void slowest_cell(json_t *j, char ret[32])
@@ -115,7 +123,7 @@ static void slowest_cell(json_t *j, char ret[32])
 		snprintf(ret, 32, "%" PRIu64 " of %" PRIu64 " joined", cell_num(j, "joined"),
 			cell_num(j, "size"));
 	else if (cell_sec(slowest, "lag_s") >= 0.0005)
-		snprintf(ret, 32, "%.8s %.9s", cell_str(slowest, "host").s, cell_lag(slowest).s);
+		snprintf(ret, 32, "%.10s %.9s", cell_str(slowest, "host").s, cell_lag(slowest).s);
 	else
 		snprintf(ret, 32, "-");
 }
@@ -140,7 +148,7 @@ static void job_row(FILE *out, json_t *root, json_t *j)
 	if (cell_is(j, "state", "running"))
 		snprintf(agents, sizeof(agents), "%" PRIu64 "/%zu", cell_num(j, "agents_up"),
 			json_array_size(json_object_get(j, "agents")));
-	fprintf(out, "%-12.12s %-7.7s %7.9s %7.7s %7.7s %9.9s %15.15s  %-17.17s %.8s\n",
+	fprintf(out, "%-12.12s %-7.7s %7.7s %7.7s %7.7s %9.9s %15.15s  %-19.19s %.7s\n",
 		name_of(root, j).s, cell_user(cell_num(j, "uid")).s, agents,
 		is_known ? cell_count(cell_num(pace, "round")).s
 			 : (json_object_get(j, "rounds") ? cell_count(cell_num(j, "rounds")).s
@@ -154,21 +162,22 @@ static void job_row(FILE *out, json_t *root, json_t *j)
 			cell_num(j, "waiting_partitions"));
 }
 
-static void job_rows(FILE *out, json_t *root)
+static void job_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	json_t *jobs = json_object_get(root, "jobs"), *j;
 	size_t i;
 
 	if (!json_array_size(jobs))
 		return;
-	fprintf(out, "\n%-12s %-7s %7s %7s %7s %9s %15s  %-17s %s\n", "JOB", "USER", "AGENTS",
+	gap(out, has_gap);
+	fprintf(out, "%-12s %-7s %7s %7s %7s %9s %15s  %-19s %s\n", "JOB", "USER", "AGENTS",
 		"ROUNDS", "STEPS/s", "PUSH GB/s", "WAIT p50/p99 ms", "SLOWEST", "STATE");
 	json_array_foreach(jobs, i, j) if (i < JOBS_MAX) job_row(out, root, j);
 	if (i > JOBS_MAX)
 		fprintf(out, "(%zu more: bpsctl jobs)\n", i - JOBS_MAX);
 }
 
-static void failed_rows(FILE *out, json_t *root)
+static void failed_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	json_t *j;
 	size_t i, shown = 0;
@@ -180,8 +189,10 @@ static void failed_rows(FILE *out, json_t *root)
 		if (!cell_num(j, "code") || cell_sec(j, "state_s") > FAILED_LATE_S ||
 			shown == FAILED_MAX)
 			continue;
-		if (!shown++)
-			fprintf(out, "\nFAILED IN THE LAST 10 MINUTES\n");
+		if (!shown++) {
+			gap(out, has_gap);
+			fprintf(out, "FAILED IN THE LAST 10 MINUTES\n");
+		}
 		snprintf(head, sizeof(head), "%-24.24s %8.16s ago  ", cell_str(j, "name").s,
 			cell_span(cell_sec(j, "state_s")).s);
 		cell_wrapped_key(out, head, j, "text");
@@ -220,7 +231,7 @@ static void server_row(FILE *out, json_t *root, json_t *m)
 		cell_span(is_up ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s")).s);
 }
 
-static void server_rows(FILE *out, json_t *root)
+static void server_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	bool is_few = count_members(root, "server").all <= SERVERS_MAX;
 	size_t i, n = 0, shown = 0;
@@ -230,8 +241,10 @@ static void server_rows(FILE *out, json_t *root)
 	{
 		if (!cell_is(m, "role", "server"))
 			continue;
+		if (!n)
+			gap(out, has_gap);
 		if (!n++)
-			fprintf(out, "\n%-12s %-13s %-9s %7s %7s %8s %19s %6s %9s\n", "SERVER",
+			fprintf(out, "%-12s %-13s %-9s %7s %7s %8s %19s %6s %9s\n", "SERVER",
 				"HOST", "STATE", "PARTS", "IN GB/s", "OUT GB/s", "MEM used/limit",
 				"SUM ms", "LAST");
 		if (!is_few && (is_well(m) || shown >= OUTLIERS_MAX))
@@ -244,7 +257,7 @@ static void server_rows(FILE *out, json_t *root)
 }
 
 /* Only those that are not well: which agent does what is the jobs' matter. */
-static void agent_rows(FILE *out, json_t *root)
+static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 {
 	size_t i, n = 0, shown = 0;
 	json_t *m;
@@ -256,17 +269,21 @@ static void agent_rows(FILE *out, json_t *root)
 		n++;
 		if (is_well(m) || shown >= OUTLIERS_MAX)
 			continue;
+		if (!shown)
+			gap(out, has_gap);
 		if (!shown++)
-			fprintf(out, "\n%-12s %-13s %-9s %9s\n", "AGENT", "HOST", "STATE", "LAST");
+			fprintf(out, "%-12s %-13s %-9s %9s\n", "AGENT", "HOST", "STATE", "LAST");
 		fprintf(out, "%-12.12s %-13.13s %-9.9s %9.9s\n", name_of(root, m).s,
 			cell_str(m, "host").s, state_cell(m).s,
 			cell_span(cell_is(m, "state", "up") ? cell_sec(m, "quiet_s")
 							    : cell_sec(m, "state_s"))
 				.s);
 	}
+	if (n > shown && !shown)
+		gap(out, has_gap);
 	if (n > shown)
-		fprintf(out, "%s(%zu %sagent%s: bpsctl agents)\n", shown ? "" : "\n", n - shown,
-			shown ? "more " : "", n - shown == 1 ? "" : "s");
+		fprintf(out, "(%zu %sagent%s: bpsctl agents)\n", n - shown, shown ? "more " : "",
+			n - shown == 1 ? "" : "s");
 }
 
 static int status_code(json_t *root)
@@ -278,6 +295,8 @@ static int status_code(json_t *root)
 
 int screen_status(FILE *out, json_t *root)
 {
+	bool has_gap;
+
 	if (!cell_is(root, "role", "scheduler"))
 		return screen_daemon(out, root);
 	headline(out, root);
@@ -286,10 +305,11 @@ int screen_status(FILE *out, json_t *root)
 	if (cell_count_problems(root))
 		putc('\n', out);
 	cell_problems(out, root);
-	job_rows(out, root);
-	failed_rows(out, root);
-	server_rows(out, root);
-	agent_rows(out, root);
+	has_gap = cell_count_problems(root) > 0;
+	job_rows(out, root, &has_gap);
+	failed_rows(out, root, &has_gap);
+	server_rows(out, root, &has_gap);
+	agent_rows(out, root, &has_gap);
 	screen_missing(out, root);
 	return status_code(root);
 }

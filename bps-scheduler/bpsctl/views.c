@@ -1,13 +1,17 @@
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/explain.h"
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
+#include "common/ctlmsg.h"
+#include "common/version.h"
 
 /* A word: how its document is made and how it is shown. */
 struct view {
@@ -143,6 +147,30 @@ int run_job(const struct opts *o, const char *arg)
 int run_why_stuck(const struct opts *o, const char *arg)
 {
 	return run_view(&(struct view){get_stuck, screen_stuck}, o, arg);
+}
+
+static int get_checks(const struct opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	*ret = checks_json(o->config_dir, &o->scheduler_http);
+	return *ret ? 0 : err_set(err, -ENOMEM, "out of memory");
+}
+
+int run_check(const struct opts *o, const char *arg)
+{
+	return run_view(&(struct view){get_checks, screen_check}, o, arg);
+}
+
+int run_version(const struct opts *o, const char *arg)
+{
+	char text[128];
+
+	(void)arg;
+	snprintf(text, sizeof(text), "bpsctl %s%s%s%s", BPS_VERSION, o->verbose ? " (commit " : "",
+		o->verbose ? bps_commit() : "", o->verbose ? ")" : "");
+	return answer(o, text,
+		json_pack("{s:i, s:s, s:s, s:i}", "schema", 1, "version", BPS_VERSION, "commit",
+			bps_commit(), "protocol", CTL_PROTO));
 }
 
 int run_explain(const struct opts *o, const char *arg)

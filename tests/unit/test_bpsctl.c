@@ -214,8 +214,8 @@ static void status_has_a_line_for_each_job_and_server(void **state)
 		&p, "cluster train-a  HEALTH_WARN  view 3.41  up 12d 4h  servers 1/2  agents 2/2");
 	assert_has(&p, "tolerates: 1 more server loss (memory), scheduler loss: yes");
 	assert_has(&p, "7f3a         4000001     2/2  18,412    3.10      9.40"
-		       "           12/55  node09 +41 ms     running\n");
-	assert_has(&p, "  0 of 2 joined     forming\n");
+		       "           12/55  node09 +41 ms       running\n");
+	assert_has(&p, "  0 of 2 joined       forming\n");
 	assert_has(&p, "here         4000003     0/0       7       -         -               -  -");
 	assert_has(&p, "s0           node14        up            256    4.10     4.20"
 		       "   38.0 GiB/64.0 GiB   0.40     0.1 s\n");

@@ -1,0 +1,230 @@
+/* The machine: kernel, libraries, limits, huge pages, RDMA and GPU devices. */
+#include <dirent.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <openssl/crypto.h>
+#include <rdma/fabric.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/checks.h"
+
+#define FILES_MIN    4096
+#define MEMLOCK_MIN  (UINT64_C(1) << 30)
+#define KERNEL_MAJOR 5 /* pidfd_open(2): 5.3 */
+#define KERNEL_MINOR 3
+#define FABRIC_MIN   FI_VERSION(1, 17)
+#define IB_CLASS     "/sys/class/infiniband"
+
+static void check_kernel(json_t *list)
+{
+	struct utsname u;
+	int major = 0, minor = 0;
+
+	if (uname(&u) < 0 || sscanf(u.release, "%d.%d", &major, &minor) != 2)
+		check_add(list, CHECK_WARN, "kernel", "", "its version cannot be read");
+	else if (major < KERNEL_MAJOR || (major == KERNEL_MAJOR && minor < KERNEL_MINOR))
+		check_add(list, CHECK_BAD, "kernel", "upgrade to 5.3 or newer (pidfd_open)",
+			"%.64s is too old", u.release);
+	else
+		check_add(list, CHECK_OK, "kernel", "", "%.64s", u.release);
+}
+
+static void check_libraries(json_t *list)
+{
+	uint32_t v = fi_version();
+
+	if (FI_VERSION_LT(v, FABRIC_MIN))
+		check_add(list, CHECK_BAD, "libraries", "install libfabric 1.17 or newer",
+			"libfabric %u.%u is too old", FI_MAJOR(v), FI_MINOR(v));
+	else
+		check_add(list, CHECK_OK, "libraries", "",
+			"libfabric %u.%u, OpenSSL %.24s, libevent %.24s, jansson %.24s",
+			FI_MAJOR(v), FI_MINOR(v), OpenSSL_version(OPENSSL_VERSION_STRING),
+			event_get_version(), jansson_version_str());
+}
+
+/* The soft limit of a process by its name in /proc/PID/limits; false: not to be read. */
+static bool limit_of(int pid, const char *name, uint64_t *ret)
+{
+	char path[64], line[256];
+	bool is_found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/limits", pid);
+	f = fopen(path, "re");
+	while (f && !is_found && fgets(line, sizeof(line), f)) {
+		const char *value = line + strlen(name);
+
+		if (strncmp(line, name, strlen(name)) != 0)
+			continue;
+		value += strspn(value, " ");
+		*ret = strncmp(value, "unlimited", 9) == 0 ? UINT64_MAX : strtoull(value, NULL, 10);
+		is_found = true;
+	}
+	if (f)
+		fclose(f);
+	return is_found;
+}
+
+static uint64_t own_limit(int resource)
+{
+	struct rlimit r;
+
+	if (getrlimit((__rlimit_resource_t)resource, &r) < 0 || r.rlim_cur == RLIM_INFINITY)
+		return UINT64_MAX;
+	return r.rlim_cur;
+}
+
+static uint64_t limit(const struct host_needs *needs, const char *name, int resource)
+{
+	uint64_t v;
+
+	return needs->pid && limit_of(needs->pid, name, &v) ? v : own_limit(resource);
+}
+
+static void check_limits(json_t *list, const struct host_needs *needs)
+{
+	uint64_t files = limit(needs, "Max open files", RLIMIT_NOFILE);
+	uint64_t locked = limit(needs, "Max locked memory", RLIMIT_MEMLOCK);
+	const char *whose = needs->pid ? "of the running daemon" : "of this shell";
+
+	if (files < FILES_MIN)
+		check_add(list, CHECK_WARN, "open files",
+			"LimitNOFILE=65536 in the unit, or ulimit -n 65536",
+			"%llu %s: too few for many trainers and servers", (unsigned long long)files,
+			whose);
+	else
+		check_add(list, CHECK_OK, "open files", "", "%s %s",
+			files == UINT64_MAX ? "unlimited" : cell_count(files).s, whose);
+	if (locked < MEMLOCK_MIN && needs->has_verbs)
+		check_add(list, CHECK_BAD, "locked memory",
+			"LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited",
+			"%s %s: RDMA has to lock what it reads", cell_size(locked).s, whose);
+	else
+		check_add(list, CHECK_OK, "locked memory", "", "%s %s%s",
+			locked == UINT64_MAX ? "unlimited" : cell_size(locked).s, whose,
+			needs->has_verbs ? "" : "; TCP needs none");
+}
+
+static void check_huge_pages(json_t *list)
+{
+	unsigned long total = 0, unused = 0;
+	char line[128];
+	FILE *f = fopen("/proc/meminfo", "re");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		sscanf(line, "HugePages_Total: %lu", &total);
+		sscanf(line, "HugePages_Free: %lu", &unused);
+	}
+	if (f)
+		fclose(f);
+	if (total && unused == total)
+		check_add(list, CHECK_WARN, "huge pages",
+			"none are needed: give them back (vm.nr_hugepages=0) if nobody else uses "
+			"them",
+			"%lu are reserved and nobody uses them", total);
+	else
+		check_add(list, CHECK_OK, "huge pages", "", "%lu reserved; none are needed", total);
+}
+
+/* ---- RDMA ---- */
+
+static bool first_line(const char *path, char *ret, size_t room)
+{
+	FILE *f = fopen(path, "re");
+	bool is_read = f && fgets(ret, (int)room, f);
+
+	if (f)
+		fclose(f);
+	if (is_read)
+		ret[strcspn(ret, "\n")] = '\0';
+	return is_read;
+}
+
+/* Ports of a device that are up, as "mlx5_0/1"; appended to ret. */
+static unsigned ports_up(const char *device, char *ret, size_t room)
+{
+	char path[512], state[64];
+	unsigned n = 0;
+
+	for (unsigned port = 1; port <= 4; port++) {
+		size_t used = strlen(ret);
+
+		snprintf(path, sizeof(path), IB_CLASS "/%.64s/ports/%u/state", device, port);
+		if (!first_line(path, state, sizeof(state)) || !strstr(state, "ACTIVE"))
+			continue;
+		snprintf(ret + used, room - used, "%s%.32s/%u", used ? " " : "", device, port);
+		n++;
+	}
+	return n;
+}
+
+static void check_rdma(json_t *list, const struct host_needs *needs)
+{
+	DIR *dir = opendir(IB_CLASS);
+	unsigned n_devices = 0, n_ports = 0;
+	const struct dirent *e;
+	char ports[256] = "";
+
+	while (dir && (e = readdir(dir))) {
+		if (e->d_name[0] == '.')
+			continue;
+		n_devices++;
+		n_ports += ports_up(e->d_name, ports, sizeof(ports));
+	}
+	if (dir)
+		closedir(dir);
+	if (!n_devices)
+		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_OK, "RDMA",
+			needs->has_verbs ? "load its driver, or set provider = tcp" : "",
+			"no RDMA device%s", needs->has_verbs ? "" : "; TCP is used");
+	else if (!n_ports)
+		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
+			"look at the cable, the switch, and the subnet manager",
+			"%u devices, no port is up", n_devices);
+	else if (access("/dev/infiniband/rdma_cm", F_OK) < 0)
+		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "RDMA",
+			"modprobe rdma_ucm", "/dev/infiniband/rdma_cm is not there");
+	else
+		check_add(list, CHECK_OK, "RDMA", "", "ports up: %s", ports);
+}
+
+/* ---- GPU ---- */
+
+static void check_gpu(json_t *list)
+{
+	char version[128] = "";
+	unsigned n = 0;
+	char path[32];
+
+	while (n < 64 && snprintf(path, sizeof(path), "/dev/nvidia%u", n) > 0 &&
+		access(path, F_OK) == 0)
+		n++;
+	if (access("/proc/driver/nvidia/version", F_OK) < 0) {
+		check_add(
+			list, CHECK_OK, "GPU", "", "no NVIDIA driver; tensors are in host memory");
+		return;
+	}
+	first_line("/proc/driver/nvidia/version", version, sizeof(version));
+	if (!n || access("/dev/nvidiactl", F_OK) < 0 || access("/dev/nvidia-uvm", F_OK) < 0)
+		check_add(list, CHECK_WARN, "GPU",
+			"systemctl enable --now nvidia-persistenced (or run nvidia-modprobe -u)",
+			"the NVIDIA driver is loaded, and its device nodes are not all there");
+	else
+		check_add(list, CHECK_OK, "GPU", "", "%u NVIDIA devices, %.60s", n, version);
+}
+
+void check_host(json_t *list, const struct host_needs *needs)
+{
+	check_kernel(list);
+	check_libraries(list);
+	check_limits(list, needs);
+	check_huge_pages(list);
+	check_rdma(list, needs);
+	check_gpu(list);
+}

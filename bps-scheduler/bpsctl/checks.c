@@ -1,0 +1,429 @@
+#include "bps-scheduler/bpsctl/checks.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/child.h"
+#include "bps-scheduler/bpsctl/http.h"
+#include "common/daemon.h"
+#include "common/keyring.h"
+#include "common/version.h"
+
+/* Together below the two seconds that an answer may take. */
+#define CHILDREN_MS  600
+#define DAEMON_MS    150 /* each of three, and two connections to control ports */
+#define SCHEDULER_MS 350
+
+static const char *const level_names[] = {"ok", "warn", "bad"};
+
+void check_add(json_t *list, enum check_level level, const char *name, const char *action,
+	const char *fmt, ...)
+{
+	char what[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	json_array_append_new(
+		list, json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", level_names[level],
+			      "what", json_string(cell_text(what).s), "action",
+			      json_string(cell_text(action).s)));
+}
+
+/* ---- our daemons on this host ---- */
+
+struct role {
+	const char *name, *key_file; /* in the folder of the settings; as the units load it */
+	uint16_t port, http_port;    /* 0: it listens on none */
+	bool has_file;               /* of settings: this host is meant to run it */
+	char program[512], file[512], conf[CHILD_TEXT_BYTES]; /* conf: what --print-config says */
+	bool is_valid, is_running;
+	int pid;
+};
+
+/* The program beside ours, in the build or where it is installed. */
+static bool find_program(struct role *r)
+{
+	struct stat st;
+	char self[256], places[3][128];
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	self[n > 0 ? n : 0] = '\0';
+	if (strrchr(self, '/'))
+		*strrchr(self, '/') = '\0';
+	snprintf(places[0], sizeof(places[0]), "bps-%s/bps-%s", r->name, r->name);
+	snprintf(places[1], sizeof(places[1]), "../sbin/bps-%s", r->name);
+	snprintf(places[2], sizeof(places[2]), "bps-%s", r->name);
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(r->program, sizeof(r->program), "%s/%.120s", self, places[i]);
+		/* A folder of the build may have the program's name. */
+		if (stat(r->program, &st) == 0 && S_ISREG(st.st_mode) &&
+			access(r->program, X_OK) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* The value of a setting in force, "" when it is not there. */
+static void conf_get(const struct role *r, const char *name, char *ret, size_t room)
+{
+	const char *line = r->conf;
+	size_t n = strlen(name);
+
+	ret[0] = '\0';
+	for (; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+		const char *value = line + n + 3, *end;
+
+		if (strncmp(line, name, n) != 0 || strncmp(line + n, " = ", 3) != 0)
+			continue;
+		end = strstr(value, " ;");
+		if (end)
+			snprintf(ret, room, "%.*s", (int)(end - value), value);
+		return;
+	}
+}
+
+/* The one line that a daemon ends with when it refuses its settings. */
+static const char *complaint(char *text)
+{
+	char *line = text + strlen(text);
+
+	while (line > text && line[-1] == '\n')
+		*--line = '\0';
+	while (line > text && line[-1] != '\n')
+		line--;
+	return *line == '<' && strchr(line, '>') ? strchr(line, '>') + 1 : line;
+}
+
+static void take_settings(json_t *list, struct role *r, struct child *c)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "%s settings", r->name);
+	r->is_valid = c->status >= 0 && WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0;
+	if (r->is_valid) {
+		snprintf(r->conf, sizeof(r->conf), "%s", c->text);
+		check_add(list, CHECK_OK, name, "", "%s", r->has_file ? r->file : "the defaults");
+	} else if (c->status < 0) {
+		check_add(list, CHECK_WARN, name, "run it with --check-config",
+			"bps-%s does not say what it makes of them: %s", r->name,
+			strerror(-c->status));
+	} else {
+		check_add(list, CHECK_BAD, name, "correct it; bps-DAEMON --check-config tells more",
+			"%s", complaint(c->text));
+	}
+}
+
+static void check_settings(json_t *list, struct role *roles, size_t n)
+{
+	struct child *children = calloc(n, sizeof(*children));
+	size_t at[8], n_run = 0;
+
+	for (size_t i = 0; children && i < n; i++) {
+		struct role *r = &roles[i];
+		struct child *c = &children[n_run];
+
+		if (!find_program(r)) {
+			if (r->has_file)
+				check_add(list, CHECK_WARN, r->name, "install it",
+					"%s is there, and no bps-%s", r->file, r->name);
+			continue;
+		}
+		c->argv[0] = r->program;
+		c->argv[1] = "--print-config";
+		c->argv[2] = r->has_file ? "--config" : NULL;
+		c->argv[3] = r->file;
+		at[n_run++] = i;
+	}
+	if (children)
+		child_run_all(children, n_run, CHILDREN_MS);
+	for (size_t k = 0; k < n_run; k++)
+		take_settings(list, &roles[at[k]], &children[k]);
+	free(children);
+}
+
+/* ---- ports ---- */
+
+/* Can it be bound? 0, or -errno. */
+static int try_bind(const struct addr *a)
+{
+	struct sockaddr_storage sa;
+	socklen_t len;
+	int on = 1, fd, rc = addr_number(a, &sa, &len);
+
+	if (rc < 0)
+		return rc;
+	fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	rc = bind(fd, (struct sockaddr *)&sa, len) < 0 || listen(fd, 1) < 0 ? -errno : 0;
+	close(fd);
+	return rc;
+}
+
+static void check_port(json_t *list, const struct role *r, const char *setting, uint16_t port)
+{
+	char text[ADDR_TEXT_BYTES], name[48];
+	struct err_text err = {""};
+	struct addr a;
+	int rc;
+
+	conf_get(r, setting, text, sizeof(text));
+	snprintf(name, sizeof(name), "%s %s", r->name, setting);
+	if (addr_parse(&a, text, port, &err) < 0 || !a.port)
+		return; /* any free one, or refused by the daemon itself */
+	rc = try_bind(&a);
+	if (rc == -EADDRINUSE && r->is_running)
+		check_add(list, CHECK_OK, name, "", "%s is the running bps-%s", text, r->name);
+	else if (rc == -EADDRINUSE)
+		check_add(list, CHECK_BAD, name,
+			"ss -ltnp shows who; stop it, or choose another port",
+			"%s is taken by something else", text);
+	else if (rc < 0)
+		check_add(list, CHECK_BAD, name, "name an address of this host", "%s: %s", text,
+			strerror(-rc));
+	else
+		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s does not run there", text,
+			r->name);
+}
+
+/* Does the daemon of this role answer on its port? */
+static void ask_daemon(json_t *list, struct role *r)
+{
+	struct http_get g = {.path = "/status"};
+	char text[ADDR_TEXT_BYTES], name[48], role[16];
+	struct err_text err = {""};
+	struct addr a;
+
+	conf_get(r, "http", text, sizeof(text));
+	if (addr_parse(&a, text, r->http_port, &err) < 0 || !a.port)
+		return;
+	if (strcmp(a.host, "*") == 0)
+		snprintf(a.host, sizeof(a.host), "127.0.0.1");
+	http_get_all(&a, &g, 1, DAEMON_MS);
+	snprintf(role, sizeof(role), "%s", r->name);
+	snprintf(name, sizeof(name), "%s daemon", r->name);
+	if (g.rc == BPS_ETIMEDOUT) {
+		r->is_running = true;
+		check_add(list, CHECK_BAD, name, "restart it; its log and /livez tell why",
+			"something accepts on %s and does not answer in %d ms", text, DAEMON_MS);
+	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
+		r->is_running = true;
+		r->pid = (int)cell_num(g.root, "pid");
+		if (cell_is(g.root, "version", BPS_VERSION))
+			check_add(list, CHECK_OK, name, "", "runs, release " BPS_VERSION);
+		else
+			check_add(list, CHECK_WARN, name, "restart it after the upgrade",
+				"runs release %.32s, this bpsctl is " BPS_VERSION,
+				cell_str(g.root, "version").s);
+	}
+	json_decref(g.root);
+}
+
+/* ---- keys ---- */
+
+static void check_key(json_t *list, const struct role *r, const char *config_dir)
+{
+	char path[512], name[48];
+	struct err_text err = {""};
+	struct keyring ring;
+	int rc;
+
+	conf_get(r, "key-file", path, sizeof(path));
+	if (!*path)
+		snprintf(path, sizeof(path), "%.400s/%s", config_dir, r->key_file);
+	snprintf(name, sizeof(name), "%s key", r->name);
+	if (access(path, F_OK) < 0) {
+		check_add(list, CHECK_WARN, name,
+			"`bpsctl key new` makes the cluster's, `bpsctl key derive` a host's",
+			"there is no %s: it talks on loopback only", path);
+		return;
+	}
+	rc = keyring_load(&ring, path, &err);
+	if (rc > 0)
+		check_add(list, CHECK_OK, name, "", "%s", path);
+	else if (rc == -EACCES)
+		check_add(list, CHECK_WARN, name, "ask as root", "%s may not be read", path);
+	else
+		check_add(list, CHECK_BAD, name, "chmod 600 and chown it, or make it anew", "%s",
+			*err.s ? err.s : path);
+	if (rc > 0)
+		keyring_wipe(&ring);
+}
+
+/* ---- the scheduler ---- */
+
+/* Releases of members that are not ours, as "0.0.9 (s1 a3)". */
+static void check_versions(json_t *list, json_t *root)
+{
+	char others[256] = "";
+	unsigned n = 0;
+	json_t *m;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "members"), i, m)
+	{
+		size_t used = strlen(others);
+
+		if (!cell_is(m, "state", "up") || cell_is(m, "version", BPS_VERSION))
+			continue;
+		if (n++ < 4)
+			snprintf(others + used, sizeof(others) - used, "%s%.24s: %.16s",
+				n > 1 ? ", " : "", cell_str(m, "name").s, cell_str(m, "version").s);
+	}
+	if (n)
+		check_add(list, CHECK_WARN, "releases",
+			"upgrade the scheduler, then servers, then agents",
+			"%u daemons have another release than " BPS_VERSION " (%s%s)", n, others,
+			n > 4 ? ", ..." : "");
+	else
+		check_add(list, CHECK_OK, "releases", "",
+			"all daemons that the scheduler hears have " BPS_VERSION);
+}
+
+static void check_scheduler(json_t *list, const struct addr *http)
+{
+	struct http_get g = {.path = "/status"};
+	char text[ADDR_TEXT_BYTES];
+
+	http_get_all(http, &g, 1, SCHEDULER_MS);
+	addr_format(http, text);
+	if (g.rc < 0 || !cell_is(g.root, "role", "scheduler")) {
+		check_add(list, CHECK_BAD, "scheduler",
+			"start bps-scheduler, or say where it is with --scheduler-http", "%s",
+			g.rc < 0 ? g.err.s : "that is another daemon");
+	} else {
+		check_add(list, CHECK_OK, "scheduler", "",
+			"answers at %s, release %.32s, health %.8s", text,
+			cell_str(g.root, "version").s, cell_str(g.root, "health").s);
+		check_versions(list, g.root);
+	}
+	json_decref(g.root);
+}
+
+/* The control port that servers and agents are told of. */
+static void check_control(json_t *list, const struct role *r)
+{
+	char text[ADDR_TEXT_BYTES], name[48];
+	struct err_text err = {""};
+	struct addr a;
+	int rc;
+
+	conf_get(r, "scheduler", text, sizeof(text));
+	if (!r->has_file || addr_parse(&a, text, 7300, &err) < 0)
+		return;
+	snprintf(name, sizeof(name), "%s's scheduler", r->name);
+	rc = http_can_connect(&a, DAEMON_MS, &err);
+	if (rc < 0)
+		check_add(list, CHECK_BAD, name, "look at --scheduler, the network, and a firewall",
+			"%s", err.s);
+	else
+		check_add(list, CHECK_OK, name, "", "%s takes connections", text);
+}
+
+/* ---- all ---- */
+
+static void fill_roles(struct role roles[3], const char *config_dir)
+{
+	static const struct role models[3] = {
+		{.name = "scheduler", .key_file = "cluster.key", .port = 7300, .http_port = 7301},
+		{.name = "server", .key_file = "server.key", .port = 7302, .http_port = 7303},
+		{.name = "agent", .key_file = "agent.key", .http_port = 7304}};
+
+	for (size_t i = 0; i < 3; i++) {
+		roles[i] = models[i];
+		snprintf(roles[i].file, sizeof(roles[i].file), "%.400s/%s.conf", config_dir,
+			roles[i].name);
+		roles[i].has_file = access(roles[i].file, F_OK) == 0;
+	}
+}
+
+static void check_role(
+	json_t *list, struct role *r, const char *config_dir, struct host_needs *needs)
+{
+	char provider[32];
+
+	if (!r->is_valid)
+		return;
+	ask_daemon(list, r);
+	if (!r->is_running && !r->has_file)
+		return; /* it is not meant to run here */
+	check_key(list, r, config_dir);
+	if (r->port)
+		check_port(list, r, "listen", r->port);
+	check_port(list, r, "http", r->http_port);
+	check_control(list, r);
+	conf_get(r, "provider", provider, sizeof(provider));
+	needs->has_verbs |= strcmp(provider, "verbs") == 0;
+	if (r->pid)
+		needs->pid = r->pid;
+}
+
+static void count(json_t *root)
+{
+	json_t *c;
+	size_t i;
+
+	for (size_t k = 0; k < 3; k++) {
+		json_int_t n = 0;
+
+		json_array_foreach(json_object_get(root, "checks"), i, c) n +=
+			cell_is(c, "state", level_names[k]);
+		json_object_set_new(root, level_names[k], json_integer(n));
+	}
+}
+
+json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
+{
+	struct role *roles = calloc(3, sizeof(*roles));
+	json_t *list = json_array(), *root;
+	struct host_needs needs = {.pid = 0};
+	char host[64];
+
+	if (!roles) {
+		json_decref(list);
+		return NULL;
+	}
+	fill_roles(roles, config_dir);
+	check_settings(list, roles, 3);
+	for (size_t i = 0; i < 3; i++)
+		check_role(list, &roles[i], config_dir, &needs);
+	check_scheduler(list, scheduler_http);
+	check_host(list, &needs);
+	free(roles);
+	daemon_host(host, sizeof(host));
+	root = json_pack("{s:i, s:s, s:s, s:s, s:o}", "schema", 1, "host", host, "version",
+		BPS_VERSION, "commit", bps_commit(), "checks", list);
+	count(root);
+	return root;
+}
+
+int screen_check(FILE *out, json_t *root)
+{
+	json_t *c;
+	size_t i;
+
+	json_array_foreach(json_object_get(root, "checks"), i, c)
+	{
+		bool is_ok = cell_is(c, "state", "ok");
+		char head[64];
+
+		snprintf(head, sizeof(head), "%-4.4s  %-20.40s ", cell_str(c, "state").s,
+			cell_str(c, "name").s);
+		cell_wrapped_key(out, head, c, "what");
+		if (!is_ok)
+			cell_wrapped_key(out, "        do: ", c, "action");
+	}
+	fprintf(out, "%" PRIu64 " ok, %" PRIu64 " warnings, %" PRIu64 " bad\n",
+		cell_num(root, "ok"), cell_num(root, "warn"), cell_num(root, "bad"));
+	return cell_num(root, "bad") ? 2 : cell_num(root, "warn") ? 1 : 0;
+}

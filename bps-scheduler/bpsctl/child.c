@@ -1,0 +1,124 @@
+#include "bps-scheduler/bpsctl/child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+#define CHILDREN_MAX 8
+
+extern char **environ;
+
+struct run {
+	struct child *child;
+	pid_t pid;
+	int fd; /* -1: its end was read */
+	size_t used;
+};
+
+static int spawn(struct run *r)
+{
+	posix_spawn_file_actions_t actions;
+	int ends[2], rc;
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -errno;
+	rc = posix_spawn_file_actions_init(&actions);
+	if (rc == 0) {
+		posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+		posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+		posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+		rc = posix_spawn(&r->pid, r->child->argv[0], &actions, NULL,
+			(char *const *)r->child->argv, environ);
+		posix_spawn_file_actions_destroy(&actions);
+	}
+	close(ends[1]);
+	if (rc) {
+		close(ends[0]);
+		return -rc;
+	}
+	r->fd = ends[0];
+	return 0;
+}
+
+static void hear(struct run *r)
+{
+	char more[512];
+	size_t room = CHILD_TEXT_BYTES - 1 - r->used;
+	ssize_t n = read(r->fd, room ? r->child->text + r->used : more, room ? room : sizeof(more));
+
+	if (n > 0 && room)
+		r->used += (size_t)n;
+	r->child->text[r->used] = '\0';
+	if (n > 0 || (n < 0 && errno == EINTR))
+		return;
+	close(r->fd);
+	r->fd = -1;
+}
+
+/* All that they print, until they close it or time is over. */
+static void hear_all(struct run *runs, size_t n, uint64_t deadline_ms)
+{
+	for (;;) {
+		struct pollfd p[CHILDREN_MAX];
+		uint64_t now = clock_now_ms();
+		size_t n_open = 0;
+
+		for (size_t i = 0; i < n; i++) {
+			p[i] = (struct pollfd){runs[i].fd, POLLIN, 0};
+			n_open += runs[i].fd >= 0;
+		}
+		if (!n_open || now >= deadline_ms)
+			return;
+		if (poll(p, n, (int)(deadline_ms - now)) < 0 && errno != EINTR)
+			return;
+		for (size_t i = 0; i < n; i++)
+			if (p[i].revents)
+				hear(&runs[i]);
+	}
+}
+
+static void reap(struct run *r)
+{
+	bool is_late = r->fd >= 0;
+
+	if (r->pid <= 0)
+		return;
+	if (is_late) {
+		kill(r->pid, SIGKILL);
+		close(r->fd);
+	}
+	while (waitpid(r->pid, &r->child->status, 0) < 0 && errno == EINTR)
+		;
+	if (is_late)
+		r->child->status = -ETIMEDOUT;
+}
+
+void child_run_all(struct child *children, size_t n, uint32_t timeout_ms)
+{
+	uint64_t deadline_ms = clock_now_ms() + timeout_ms;
+	struct run runs[CHILDREN_MAX];
+
+	if (n > CHILDREN_MAX)
+		n = CHILDREN_MAX;
+	for (size_t i = 0; i < n; i++) {
+		int rc;
+
+		runs[i] = (struct run){.child = &children[i], .fd = -1};
+		children[i].text[0] = '\0';
+		rc = spawn(&runs[i]);
+		children[i].status = rc;
+		if (rc < 0)
+			runs[i].pid = 0;
+	}
+	hear_all(runs, n, deadline_ms);
+	for (size_t i = 0; i < n; i++)
+		reap(&runs[i]);
+}
