@@ -68,7 +68,7 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	c->slot = slot;
 	TAILQ_INIT(&c->ops);
 	TAILQ_INIT(&c->queue);
-	c->read_window = FABRIC_READ_WINDOW_FIRST;
+	c->read_window.limit = READ_WINDOW_FIRST;
 	return c;
 }
 

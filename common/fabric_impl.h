@@ -39,32 +39,22 @@
 
 #include "common/error.h"
 #include "common/fabric.h"
+#include "common/readwindow.h"
 
 #define FABRIC_CONNS_MAX 256 /* libfabric 1.17 polls every endpoint of a queue */
 #define FABRIC_SEGS_MAX  4096
 #define FABRIC_SEG_CHUNK 64 /* peers' segment tables grow by this many */
-#define FABRIC_READS_MAX 16 /* per connection */
 #define FABRIC_TX_MAX    64 /* sends in flight per connection */
 /* Asked of the provider: with all sends and reads of a connection posted its queue is never full. */
-#define FABRIC_TX_DEPTH    (FABRIC_TX_MAX + FABRIC_READS_MAX + 16)
-#define FABRIC_CREDITS     64
-#define FABRIC_CREDITS_MIN 4 /* with fewer, two CREDIT messages would answer each other for ever */
-#define FABRIC_BUF_BYTES   (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
-/* Bytes being read on one connection. What both sides ask for waits behind what both sides send, in the same stream:
- * too much under way, and no result is asked for before the last contribution is gone. So the window follows the time
- * from asking to arrival, between bounds (the lower one is two milliseconds of 1 Gbit/s), and reads are split into
- * quarters of it. Reads that the window does not take yet are queued, no more than keep it filled. */
-#define FABRIC_READ_WINDOW_MIN   (UINT32_C(256) << 10)
-#define FABRIC_READ_WINDOW_FIRST (UINT32_C(1) << 20)
-#define FABRIC_READ_WINDOW_MAX   (UINT32_C(8) << 20)
-#define FABRIC_READ_FAST_NS      UINT64_C(1000000)
-#define FABRIC_READ_SLOW_NS      UINT64_C(4000000)
-#define FABRIC_READ_QUEUE        2
-#define FABRIC_CONNECT_MS        3000
-#define FABRIC_ORPHAN_NS         UINT64_C(5000000000)
-#define FABRIC_CQ_DEPTH          16384
-#define FABRIC_CM_QUEUE          512
-#define FABRIC_WIRE_COOKIE_AT    8 /* byte of the cookie in the header, docs/protocol.md */
+#define FABRIC_TX_DEPTH       (FABRIC_TX_MAX + READS_MAX + 16)
+#define FABRIC_CREDITS        64
+#define FABRIC_CREDITS_MIN    4 /* with fewer, two CREDIT messages would answer each other for ever */
+#define FABRIC_BUF_BYTES      (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
+#define FABRIC_CONNECT_MS     3000
+#define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
+#define FABRIC_CQ_DEPTH       16384
+#define FABRIC_CM_QUEUE       512
+#define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
 
 /* Tickets: 32 bytes of fields, 16 of MAC; verbs takes 55 bytes at most. */
 #define TICKET_BYTES       48
@@ -204,10 +194,10 @@ struct fabric_conn {
 	TAILQ_ENTRY(fabric_conn) doom_link;
 
 	uint32_t n_reads, n_rops, n_queued;
-	uint32_t read_bytes, read_window; /* asked for and not here yet; at most */
+	struct read_window read_window;
 	struct fabric_read_list queue;
 	uint32_t reads_used; /* bit per element of reads */
-	struct fabric_read reads[FABRIC_READS_MAX];
+	struct fabric_read reads[READS_MAX];
 
 	uint64_t deadline_ns; /* of the handshake */
 	uint64_t last_rx_ns, ping_ns;

@@ -97,7 +97,7 @@ void io_abandon(struct fabric_conn *c)
 	c->open = NULL;
 	c->tx_inflight = 0;
 	c->n_rops = c->n_queued = 0;
-	c->read_bytes = 0;
+	c->read_window.bytes = 0;
 	TAILQ_INIT(&c->queue);
 }
 
@@ -307,7 +307,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_rops++;
-	c->read_bytes += len;
+	c->read_window.bytes += len;
 	rd->issued += len;
 	return true;
 }
@@ -315,21 +315,19 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 static uint32_t piece_len(const struct fabric_conn *c, const struct fabric_read *rd)
 {
 	size_t max = xport_of(c)->f->info->ep_attr->max_msg_size;
-	uint32_t left = rd->r->len - rd->issued, len = c->read_window / 4;
+	uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
 
-	if (len > max)
-		len = (uint32_t)max;
-	return left < len ? left : len;
+	return len > max ? (uint32_t)max : len;
 }
 
 void io_issue_reads(struct fabric_conn *c)
 {
 	struct fabric_read *rd;
 
-	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_rops < FABRIC_READS_MAX) {
+	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_rops < READS_MAX) {
 		uint32_t len = piece_len(c, rd);
 
-		if (c->read_bytes && c->read_bytes + len > c->read_window)
+		if (!read_window_takes(&c->read_window, len))
 			return;
 		if (!piece_issue(c, rd, len))
 			return;
@@ -342,15 +340,8 @@ void io_issue_reads(struct fabric_conn *c)
 
 void io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns)
 {
-	uint32_t step = c->read_window / 8;
-
 	c->n_rops--;
-	c->read_bytes -= len;
-	if (took_ns > FABRIC_READ_SLOW_NS && c->read_window - step >= FABRIC_READ_WINDOW_MIN)
-		c->read_window -= step;
-	else if (took_ns < FABRIC_READ_FAST_NS && c->n_queued &&
-		 c->read_window + step <= FABRIC_READ_WINDOW_MAX)
-		c->read_window += step;
+	read_window_arrived(&c->read_window, len, took_ns, c->n_queued > 0);
 	if (c->n_queued)
 		io_touch(c);
 }
@@ -376,7 +367,7 @@ int io_read(struct xport_read *r)
 	if (r->own_segment >= FABRIC_SEGS_MAX ||
 		!lies_in(&xport_of(c)->segs[r->own_segment], r->dst, r->len))
 		return -EINVAL;
-	if (c->n_reads == FABRIC_READS_MAX || c->n_queued == FABRIC_READ_QUEUE)
+	if (c->n_reads == READS_MAX || c->n_queued == READ_WINDOW_QUEUE)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
 	*rd = (struct fabric_read){.r = r};

@@ -968,7 +968,7 @@ static void reads_work_with_addresses_and_keys_of_the_provider(void **state)
 
 static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 {
-	struct xport_read reads[FABRIC_READS_MAX + 1], bad;
+	struct xport_read reads[READS_MAX + 1], bad;
 	struct mem from, to;
 	struct rig r;
 
@@ -978,9 +978,9 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
 	RUN(&r, has_segment(&r.server, from.seg));
-	for (unsigned i = 0; i <= FABRIC_READS_MAX; i++) {
+	for (unsigned i = 0; i <= READS_MAX; i++) {
 		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);
-		assert_int_equal(xport_read(&reads[i]), i < FABRIC_READS_MAX ? 0 : -EAGAIN);
+		assert_int_equal(xport_read(&reads[i]), i < READS_MAX ? 0 : -EAGAIN);
 	}
 	bad = read_of(&r.server, &to, &from, 0, 10);
 	bad.offset = (1 << 20) - 9;
@@ -993,10 +993,10 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	bad = read_of(&r.server, &to, &from, (1 << 20) - 10, 10);
 	bad.dst = to.p + (1 << 20) - 9;
 	assert_int_equal(xport_read(&bad), -EINVAL);
-	RUN(&r, r.server.n_read_done == FABRIC_READS_MAX);
-	assert_int_equal(xport_read(&reads[FABRIC_READS_MAX]), 0);
-	RUN(&r, r.server.n_read_done == FABRIC_READS_MAX + 1);
-	assert_memory_equal(to.p, from.p, 60000u * (FABRIC_READS_MAX + 1));
+	RUN(&r, r.server.n_read_done == READS_MAX);
+	assert_int_equal(xport_read(&reads[READS_MAX]), 0);
+	RUN(&r, r.server.n_read_done == READS_MAX + 1);
+	assert_memory_equal(to.p, from.p, 60000u * (READS_MAX + 1));
 	rig_close(&r);
 	munmap(from.p, from.bytes);
 	munmap(to.p, to.bytes);
@@ -1050,8 +1050,8 @@ static void segment_is_announced_before_a_message_that_names_it(void **state)
 
 static void close_completes_reads_once_and_nothing_writes_later(void **state)
 {
-	struct xport_read reads[FABRIC_READ_QUEUE + 1];
-	const unsigned n = FABRIC_READ_QUEUE;
+	struct xport_read reads[READ_WINDOW_QUEUE + 1];
+	const unsigned n = READ_WINDOW_QUEUE;
 	struct mem from, to;
 	struct rig r;
 
@@ -1096,29 +1096,28 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 
 static void read_window_follows_the_time_that_reads_take(void **state)
 {
-	struct fabric_conn c = {.read_window = FABRIC_READ_WINDOW_FIRST,
+	struct fabric_conn c = {.read_window = {.bytes = 1000000, .limit = READ_WINDOW_FIRST},
 		.is_busy = true,
 		.n_queued = 1,
-		.n_rops = 1000,
-		.read_bytes = 1000000};
+		.n_rops = 1000};
 	uint32_t before;
 
 	(void)state;
-	io_read_arrived(&c, 1000, (FABRIC_READ_FAST_NS + FABRIC_READ_SLOW_NS) / 2);
-	assert_int_equal(c.read_window, FABRIC_READ_WINDOW_FIRST);
+	io_read_arrived(&c, 1000, (READ_FAST_NS + READ_SLOW_NS) / 2);
+	assert_int_equal(c.read_window.limit, READ_WINDOW_FIRST);
 	assert_int_equal(c.n_rops, 999);
-	assert_int_equal(c.read_bytes, 999000);
+	assert_int_equal(c.read_window.bytes, 999000);
 	for (unsigned i = 0; i < 100; i++)
-		io_read_arrived(&c, 1000, FABRIC_READ_SLOW_NS + 1);
-	assert_in_range(c.read_window, FABRIC_READ_WINDOW_MIN, FABRIC_READ_WINDOW_MIN * 8 / 7 + 1);
-	before = c.read_window;
+		io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
+	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
+	before = c.read_window.limit;
 	c.n_queued = 0; /* nothing waits for a wider one */
 	io_read_arrived(&c, 1000, 1);
-	assert_int_equal(c.read_window, before);
+	assert_int_equal(c.read_window.limit, before);
 	c.n_queued = 1;
 	for (unsigned i = 0; i < 100; i++)
 		io_read_arrived(&c, 1000, 1);
-	assert_in_range(c.read_window, FABRIC_READ_WINDOW_MAX * 7 / 8, FABRIC_READ_WINDOW_MAX);
+	assert_in_range(c.read_window.limit, READ_WINDOW_MAX * 7 / 8, READ_WINDOW_MAX);
 }
 
 /* ---- peers that die, hang or disturb ---- */

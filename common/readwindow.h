@@ -1,0 +1,49 @@
+#ifndef BPS_COMMON_READWINDOW_H
+#define BPS_COMMON_READWINDOW_H
+/* Bytes being read on one connection. What both sides ask for waits behind what both sides send, in
+ * the same stream: too much under way, and no result is asked for before the last contribution is
+ * gone. So the window follows the time from asking to arrival, between bounds (the lower one is two
+ * milliseconds of 1 Gbit/s), and reads are split into quarters of it. Reads that the window does
+ * not take yet are queued, no more than keep it filled. Pure; the transport and the simulator of
+ * bandwidth (tests/scale) share it. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#define READ_WINDOW_MIN   (UINT32_C(256) << 10)
+#define READ_WINDOW_FIRST (UINT32_C(1) << 20)
+#define READ_WINDOW_MAX   (UINT32_C(8) << 20)
+#define READ_WINDOW_QUEUE 2 /* reads that wait for it */
+#define READ_FAST_NS      UINT64_C(1000000)
+#define READ_SLOW_NS      UINT64_C(4000000)
+#define READS_MAX         16 /* per connection */
+
+struct read_window {
+	uint32_t bytes; /* asked for and not here yet */
+	uint32_t limit; /* READ_WINDOW_FIRST at first */
+};
+
+/* Length of the next piece of a read of which `left` bytes have not been asked for. */
+static inline uint32_t read_window_piece(const struct read_window *w, uint32_t left)
+{
+	return left < w->limit / 4 ? left : w->limit / 4;
+}
+
+/* One piece is always allowed. */
+static inline bool read_window_takes(const struct read_window *w, uint32_t len)
+{
+	return !w->bytes || w->bytes + len <= w->limit;
+}
+
+/* A piece is here, took_ns after it was asked for. has_more: others wait for the window. */
+static inline void read_window_arrived(
+	struct read_window *w, uint32_t len, uint64_t took_ns, bool has_more)
+{
+	uint32_t step = w->limit / 8;
+
+	w->bytes -= len;
+	if (took_ns > READ_SLOW_NS && w->limit - step >= READ_WINDOW_MIN)
+		w->limit -= step;
+	else if (took_ns < READ_FAST_NS && has_more && w->limit + step <= READ_WINDOW_MAX)
+		w->limit += step;
+}
+#endif
