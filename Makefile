@@ -45,10 +45,11 @@ EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(call src,tests/unit/test_*.c)
 UNITLIB	:= $(filter-out $(UNIT),$(call src,tests/unit/*.c))
 SIM	:= $(call src,tests/sim/*.c)
+SCALE	:= $(call src,tests/scale/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
 ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
-	   $(UNITLIB) $(SIM) $(FUZZ) tests/fuzz/replay.c $(BENCH)
+	   $(UNITLIB) $(SIM) $(SCALE) $(FUZZ) tests/fuzz/replay.c $(BENCH)
 
 cores	= $(filter-out %/main.c,$(1))
 LIBCOMMON := $(B)/libcommon.a
@@ -65,6 +66,7 @@ BENCHBIN := $(B)/bps-bench
 all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
 
 include tests/sim/sim.mk
+include tests/scale/scale.mk
 include tests/tests.mk
 include systemd/deb.mk
 

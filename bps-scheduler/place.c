@@ -49,7 +49,89 @@ static double machine_time_s(
 	return (moved + (double)m->other_bytes) / machine_rate(m, mbps_default);
 }
 
-static uint32_t best_server(const struct place *p, uint64_t bytes, uint64_t mbps_default)
+/* Bytes that machine m can sum when its card has t seconds, `other` bytes of which are others'. */
+static double machine_room(const struct place *p, const struct place_machine *m, double t,
+	uint64_t other, uint64_t mbps_default)
+{
+	double n = p->n_agents, total = (double)p->job_bytes;
+	double moved = t * machine_rate(m, mbps_default) - (double)other;
+
+	if (!m->has_server)
+		return 0;
+	if (!m->has_agent)
+		return fmax(0, moved / n);
+	if (n > 2)
+		return fmax(0, (moved - total) / (n - 2));
+	return moved >= total ? total : 0;
+}
+
+/* Bytes that all servers together can sum within t seconds. */
+static double room(const struct place *p, double t, bool has_others, uint64_t mbps_default)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < p->n_machines; i++)
+		sum += machine_room(p, &p->machines[i], t,
+			has_others ? p->machines[i].other_bytes : 0, mbps_default);
+	return sum;
+}
+
+/* The smallest time in which there is room for the whole job. */
+static double least_time_s(const struct place *p, bool has_others, uint64_t mbps_default)
+{
+	double total = (double)p->job_bytes, low = 0, high;
+
+	for (uint32_t i = 0; i < p->n_machines; i++)
+		if (p->machines[i].has_agent)
+			low = fmax(low, total / machine_rate(&p->machines[i], mbps_default));
+	if (room(p, low, has_others, mbps_default) >= total)
+		return low;
+	high = low > 0 ? low : 1e-9;
+	while (room(p, high, has_others, mbps_default) < total)
+		high *= 2;
+	for (int i = 0; i < 100; i++) {
+		double mid = (low + high) / 2;
+
+		if (room(p, mid, has_others, mbps_default) >= total)
+			high = mid;
+		else
+			low = mid;
+	}
+	return high;
+}
+
+static void set_shares(struct place *p, uint64_t mbps_default)
+{
+	double t = least_time_s(p, true, mbps_default);
+
+	for (uint32_t i = 0; i < p->n_machines; i++)
+		p->machines[i].share_bytes = machine_room(
+			p, &p->machines[i], t, p->machines[i].other_bytes, mbps_default);
+}
+
+/* The server of the machine that has the smallest part of its share with that partition; -1: it
+ * fits into no share. */
+static int64_t least_filled(const struct place *p, uint64_t bytes)
+{
+	int64_t best = -1;
+	double least = INFINITY;
+
+	for (uint32_t i = 0; i < p->n_servers; i++) {
+		const struct place_server *s = &p->servers[i];
+		const struct place_machine *m = &p->machines[s->machine];
+		double filled = (double)(m->bytes + bytes) / m->share_bytes;
+
+		if (filled > 1)
+			continue;
+		if (filled < least || (filled <= least && s->bytes < p->servers[best].bytes)) {
+			best = i;
+			least = filled;
+		}
+	}
+	return best;
+}
+
+static uint32_t earliest_end(const struct place *p, uint64_t bytes, uint64_t mbps_default)
 {
 	uint32_t best = 0;
 	double best_time = INFINITY;
@@ -66,6 +148,13 @@ static uint32_t best_server(const struct place *p, uint64_t bytes, uint64_t mbps
 	return best;
 }
 
+static uint32_t best_server(const struct place *p, uint64_t bytes, uint64_t mbps_default)
+{
+	int64_t best = least_filled(p, bytes);
+
+	return best >= 0 ? (uint32_t)best : earliest_end(p, bytes, mbps_default);
+}
+
 static uint16_t best_thread(const struct place_server *s)
 {
 	uint16_t best = 0;
@@ -80,6 +169,7 @@ void place_parts(struct place *p, struct place_part *parts, size_t n_parts)
 {
 	uint64_t mbps = default_mbps(p);
 
+	set_shares(p, mbps);
 	for (size_t i = 0; i < n_parts; i++) {
 		struct place_part *part = &parts[i];
 		struct place_server *s;
@@ -103,49 +193,9 @@ double place_time_s(const struct place *p)
 	return worst;
 }
 
-/* Bytes that all servers together can sum within t seconds. */
-static double capacity(const struct place *p, double t, uint64_t mbps_default)
-{
-	double n = p->n_agents, total = (double)p->job_bytes, sum = 0;
-
-	for (uint32_t i = 0; i < p->n_machines; i++) {
-		const struct place_machine *m = &p->machines[i];
-		double moved = t * machine_rate(m, mbps_default);
-
-		if (!m->has_server)
-			continue;
-		if (!m->has_agent)
-			sum += moved / n;
-		else if (n > 2)
-			sum += fmax(0, (moved - total) / (n - 2));
-		else if (moved >= total)
-			sum += total;
-	}
-	return sum;
-}
-
 double place_optimum_s(const struct place *p)
 {
-	uint64_t mbps = default_mbps(p);
-	double total = (double)p->job_bytes, low = 0, high;
-
-	for (uint32_t i = 0; i < p->n_machines; i++)
-		if (p->machines[i].has_agent)
-			low = fmax(low, total / machine_rate(&p->machines[i], mbps));
-	if (capacity(p, low, mbps) >= total)
-		return low;
-	high = low > 0 ? low : 1e-9;
-	while (capacity(p, high, mbps) < total)
-		high *= 2;
-	for (int i = 0; i < 100; i++) {
-		double mid = (low + high) / 2;
-
-		if (capacity(p, mid, mbps) >= total)
-			high = mid;
-		else
-			low = mid;
-	}
-	return high;
+	return least_time_s(p, false, default_mbps(p));
 }
 
 /* 512 KiB leaves LPT within a few percent while a server has 8 or more partitions of the job;

@@ -1,16 +1,21 @@
 #ifndef BPS_SCHEDULER_PLACE_H
 #define BPS_SCHEDULER_PLACE_H
-/* Placement of partitions on servers. Largest first, each goes to the machine that ends earliest
- * with it (LPT). Pure functions over the caller's arrays; no state.
+/* Placement of partitions on servers. Largest first, each goes to the machine that has the smallest
+ * part of its share of the job, and what fits into no share to the machine that ends earliest with
+ * it (LPT). Pure functions over the caller's arrays; no state.
  *
  * Of a job with n agents, M bytes in all and x bytes summed on one machine, that machine's NIC
  * carries in each direction (OSDI'20 "A Unified Architecture for Accelerating Distributed DNN
  * Training", equations 3 and 4):
  *   machine with an agent of the job:  M + (n-2) x
  *   machine without:                   n x
- * over its bandwidth, behind what other jobs' partitions carry there. Hashing reaches that
- * paper's optimum only on average; with a few hundred partitions it misses by 1.1 to 3 times,
- * LPT by some percent.
+ * over its bandwidth, behind what other jobs' partitions carry there. The shares are those that
+ * make all machines end at the same time. Hashing reaches that paper's optimum only on average;
+ * with a few hundred partitions it misses by 1.1 to 3 times, LPT by some percent.
+ *
+ * Why shares: to end at the same time is not enough, all machines must be busy all the time. LPT
+ * alone gives the first tensors to the machines without agents, which start with nothing to carry,
+ * and the last to those with agents: while the first travel half of the cards are idle.
  *
  * Several servers of one machine share its NIC; among those the one with fewer bytes is taken,
  * and of a server its thread with the fewest bytes. */
@@ -29,6 +34,7 @@ struct place_machine {
 	bool has_server;
 	uint64_t other_bytes; /* per round and direction, of other jobs' partitions */
 	uint64_t bytes;       /* of this job's partitions summed here */
+	double share_bytes;   /* set by place_parts: of this job, by bandwidth */
 };
 
 struct place_server {

@@ -130,6 +130,7 @@ def main():
     sim = build / "tests" / "sim"
     run_program("sim, seeds that found something", [str(sim), "--file", "tests/sim/seeds.txt"], counts, args.only, 8000)
     run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
+    run_program("sim-scale, small cases", [str(build / "tests" / "sim-scale"), "--check"], counts, args.only, 4000)
     if not args.no_cluster:
         run_cluster(build, counts, args.only)
     print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)

@@ -11,6 +11,7 @@ help:
 	@echo 'make check-asan  all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
 	@echo 'make sim         100,000 simulated histories; make sim-mutants: what the simulator catches'
+	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
 	@echo 'make lint        formatting, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
@@ -34,7 +35,7 @@ test:
 
 check: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
-check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN)
+check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN)
 
 check-asan:
 	$(STEP) BUILD=asan check

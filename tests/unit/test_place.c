@@ -269,6 +269,29 @@ static void part_size_is_aligned_and_bounded(void **state)
 	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 1 << 16), 1 << 14);
 }
 
+/* As steps go through a job's tensors, machines without agents must neither be the only ones that
+ * sum nor be idle. */
+static void every_stretch_of_equal_partitions_is_shared_by_bandwidth(void **state)
+{
+	enum { N = 400, STRETCH = 50 };
+	struct place_part parts[N];
+	struct cluster c;
+
+	(void)state;
+	cluster_init(&c, 4, 2, (uint64_t)N << 19);
+	for (size_t i = 0; i < N; i++)
+		parts[i] = (struct place_part){.bytes = 1 << 19};
+	place_parts(&c.p, parts, N);
+	for (size_t first = 0; first < N; first += STRETCH) {
+		unsigned n_beside = 0; /* on servers beside agents */
+
+		for (size_t i = first; i < first + STRETCH; i++)
+			n_beside += parts[i].server < 4;
+		/* t_opt = 1.2 M / B: 0.1 M on each machine with an agent, 0.3 M on the others */
+		assert_in_range(n_beside, STRETCH * 0.36, STRETCH * 0.44);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -279,6 +302,7 @@ int main(void)
 		cmocka_unit_test(unknown_nic_counts_as_the_median),
 		cmocka_unit_test(other_jobs_load_is_avoided),
 		cmocka_unit_test(servers_of_one_machine_and_threads_share_evenly),
+		cmocka_unit_test(every_stretch_of_equal_partitions_is_shared_by_bandwidth),
 		cmocka_unit_test(part_size_is_aligned_and_bounded),
 	};
 

@@ -1,0 +1,166 @@
+/* Small cases with bars: what placement, priority and the flow of partitions together give, on a
+ * network that nothing disturbs. Each takes well under a second in a debug build. */
+#include "tests/scale/scale.h"
+
+#include <stdio.h>
+
+struct check {
+	const char *name;
+	void (*set)(struct scale_options *o);
+	double (*figure)(const struct scale_options *o);
+	double least, most;
+};
+
+static struct scale_options base(void (*set)(struct scale_options *o))
+{
+	struct scale_options o;
+
+	scale_options_default(&o);
+	o.trace = "tests/traces/resnet50.tsv";
+	o.agents = 4;
+	o.servers = 0;
+	o.threads = 2;
+	o.rate_gbps = 10;
+	o.compute_ms = 0;
+	o.steps = 2;
+	o.sum_gbs = o.crc_gbs = 0;
+	set(&o);
+	return o;
+}
+
+static struct scale_result measure(const struct scale_options *o)
+{
+	struct scale_result r;
+
+	if (scale_measure(o, true, &r) < 0)
+		fatal("cannot measure");
+	return r;
+}
+
+/* ---- figures ---- */
+
+static double over_optimum(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return r.comm_s / r.optimum_s;
+}
+
+static double over_ring(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return r.comm_s / r.ring_s;
+}
+
+/* Bytes of the busiest card of a machine that only sums, over what its share would be. */
+static double server_share(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return (double)r.server.rx / (r.optimum_s * 125e6 * o->rate_gbps);
+}
+
+static double over_bound(const struct scale_options *o)
+{
+	struct scale_result r = measure(o);
+
+	return r.step_s / r.bound_s;
+}
+
+static double efficiency(const struct scale_options *o)
+{
+	return measure(o).efficiency;
+}
+
+/* Step time without priorities over that with them. */
+static double gain_of_priority(const struct scale_options *o)
+{
+	struct scale_options fifo = *o;
+
+	fifo.is_fifo = true;
+	return measure(&fifo).step_s / measure(o).step_s;
+}
+
+static double formula_over_bisection(const struct scale_options *o)
+{
+	return bound_formula_s(o, 1e9) / bound_push_pull_s(o, 1e9);
+}
+
+static double runs_differ_by(const struct scale_options *o)
+{
+	struct scale_result a = measure(o), b = measure(o);
+
+	return a.step_s - b.step_s + (double)(a.events - b.events);
+}
+
+/* ---- cases ---- */
+
+static void nothing(struct scale_options *o)
+{
+	(void)o;
+}
+
+static void half_the_servers(struct scale_options *o)
+{
+	o->agents = 8;
+	o->servers = 4;
+}
+
+static void as_many_servers(struct scale_options *o)
+{
+	o->servers = 4;
+}
+
+static void one_slow_card(struct scale_options *o)
+{
+	o->slow_agents = 1;
+	o->slow_gbps = 5;
+}
+
+static void slow_network(struct scale_options *o)
+{
+	o->trace = "tests/traces/vgg16.tsv";
+	o->servers = 4;
+	o->compute_ms = 200;
+	o->gpus = 1;
+}
+
+static void fast_network(struct scale_options *o)
+{
+	o->agents = 8;
+	o->servers = 8;
+	o->rate_gbps = 25;
+	o->compute_ms = 100;
+}
+
+static const struct check checks[] = {
+	{"formula_and_bisection_agree", half_the_servers, formula_over_bisection, 0.999, 1.001},
+	{"same_run_twice_is_the_same", half_the_servers, runs_differ_by, 0, 0},
+	{"servers_beside_agents_alone_are_no_slower_than_a_ring", nothing, over_ring, 0.99, 1.06},
+	{"as_many_servers_as_agents_are_near_the_optimum", as_many_servers, over_optimum, 1, 1.3},
+	{"machines_with_a_server_only_get_their_share_of_bytes", half_the_servers, server_share,
+		0.94, 1.06},
+	{"one_slow_card_costs_little_more_than_it_must", one_slow_card, over_optimum, 1, 1.25},
+	{"steps_are_near_the_bound_on_a_slow_network", slow_network, over_bound, 1, 1.5},
+	{"priority_shortens_steps_on_a_slow_network", slow_network, gain_of_priority, 1.02, 2},
+	{"fast_network_hides_the_communication", fast_network, efficiency, 0.95, 1},
+};
+
+int check_all(void)
+{
+	unsigned failed = 0, n = sizeof(checks) / sizeof(checks[0]);
+
+	for (unsigned i = 0; i < n; i++) {
+		const struct check *c = &checks[i];
+		struct scale_options o = base(c->set);
+		double v = c->figure(&o);
+		bool is_ok = v >= c->least && v <= c->most;
+
+		failed += !is_ok;
+		printf("%s %s: %.4f, %.4g to %.4g wanted\n", is_ok ? "ok  " : "FAIL", c->name, v,
+			c->least, c->most);
+	}
+	printf("%u cases, %u failed\n", n, failed);
+	return failed ? 1 : 0;
+}

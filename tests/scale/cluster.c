@@ -1,0 +1,428 @@
+/* Scheduler, servers and agents: thin shells, and a set-up that takes no time. Control messages go
+ * by calls: what the scheduler says is carried out before it goes on. */
+#include "tests/scale/scale.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dtype.h"
+
+#define SEGMENT_BYTES (16u << 20)
+#define STAGING_BYTES (UINT64_C(256) << 20) /* of a server, as its default */
+#define SUMS_BYTES    (UINT64_C(64) << 30)
+#define RETRY_NS      (2 * S)
+#define AGAIN_NS      (2 * MS)
+
+/* Connections of the scheduler are numbered: agents, then servers. */
+static struct agent *agent_of(struct world *w, uint32_t conn)
+{
+	return conn < w->o.agents ? &w->agents[conn] : NULL;
+}
+
+static struct server *server_of(struct world *w, uint32_t conn)
+{
+	return &w->servers[conn - w->o.agents];
+}
+
+static struct server *server_by_id(const struct world *w, uint32_t id)
+{
+	for (uint32_t i = 0; i < w->n_servers; i++)
+		if (w->servers[i].id == id)
+			return &w->servers[i];
+	return NULL;
+}
+
+/* ---- cores' environments ---- */
+
+static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
+{
+	struct node *n = ctx;
+
+	if (bytes > n->w->memory_bytes)
+		return -1;
+	*ret_mem = n->w->memory;
+	*ret_segment = 0;
+	return 0;
+}
+
+static void env_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	(void)ctx;
+	fatal("job %u has failed: %s: %s", job, err_str(code), text);
+}
+
+static int env_connect(
+	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
+{
+	struct agent *a = ctx;
+	struct server *srv = server_by_id(a->w, server);
+
+	if (!srv)
+		return -1;
+	*ret_conn = net_connect(&a->node, &srv->threads[thread], a->id, server, link);
+	return 0;
+}
+
+static void env_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
+{
+	struct agent *a = ctx;
+
+	if (status < 0 || workers != a->w->o.agents)
+		fatal("round %llu has ended with %s", (unsigned long long)round, err_str(status));
+	trainer_sum(user, round);
+}
+
+static uint64_t env_random(void *ctx)
+{
+	(void)ctx;
+	return 4; /* nothing reconnects */
+}
+
+static double per_byte_ns(double gbs)
+{
+	return gbs > 0 ? 1 / gbs : 0;
+}
+
+static double agent_cost(struct node *n)
+{
+	struct agt_stats s;
+	double ns;
+
+	agt_core_stats(n->core, &s);
+	ns = (double)(s.pushed_bytes - n->charged_a + s.pulled_bytes - n->charged_b) *
+	     per_byte_ns(n->w->o.crc_gbs);
+	n->charged_a = s.pushed_bytes;
+	n->charged_b = s.pulled_bytes;
+	return ns;
+}
+
+static double server_cost(struct node *n)
+{
+	struct srv_stats s;
+	double ns;
+
+	srv_core_stats(n->core, &s);
+	ns = (double)(s.bytes_summed - n->charged_a) * per_byte_ns(n->w->o.sum_gbs) +
+	     (double)(n->read_bytes - n->charged_b) * per_byte_ns(n->w->o.crc_gbs);
+	n->charged_a = s.bytes_summed;
+	n->charged_b = n->read_bytes;
+	return ns;
+}
+
+static bool agent_work(void *core)
+{
+	return agt_core_work(core);
+}
+
+static uint64_t agent_tick(void *core, uint64_t now_ns)
+{
+	return agt_core_tick(core, now_ns);
+}
+
+static bool server_work(void *core)
+{
+	return srv_core_work(core);
+}
+
+static uint64_t server_tick(void *core, uint64_t now_ns)
+{
+	return srv_core_tick(core, now_ns);
+}
+
+/* ---- what the scheduler says ---- */
+
+static void agent_job(struct agent *a, const struct ctl_job *msg)
+{
+	const struct trace *trace = a->w->trace;
+	struct agt_mem mem = {a->w->memory, 0, 0}, out[2] = {mem, mem};
+	uint16_t member = 0;
+
+	while (msg->members[member].agent != a->id)
+		member++;
+	if (agt_job_new(a->node.core, msg, member, &a->job) < 0)
+		fatal("out of memory");
+	for (uint32_t i = 0; i < trace->n_tensors; i++) {
+		a->tensors[i] = (struct agent_tensor){.agent = a, .idx = i};
+		if (agt_tensor_new(a->job, a->w->o.dtype, trace->tensors[i].elems, &mem, NULL, out,
+			    &a->tensors[i], &a->tensors[i].t) < 0)
+			fatal("out of memory");
+	}
+}
+
+/* Plans come nearly in the order of declaration. */
+static struct agt_tensor *tensor_named(struct agent *a, const char *name)
+{
+	const struct trace *t = a->w->trace;
+
+	for (uint32_t i = 0; i < t->n_tensors; i++) {
+		uint32_t at = (a->plan_at + i) % t->n_tensors;
+
+		if (strcmp(t->tensors[at].name, name) == 0) {
+			a->plan_at = at + 1;
+			return a->tensors[at].t;
+		}
+	}
+	fatal("a plan for '%s', which nobody declared", name);
+}
+
+static void agent_plan(struct agent *a, const struct ctl_plan *msg)
+{
+	for (uint32_t i = 0; i < msg->n_tensors; i++) {
+		const struct ctl_tensor *p = &msg->tensors[i];
+
+		if (agt_tensor_plan(tensor_named(a, p->name), p) < 0)
+			fatal("the plan of '%s' does not fit", p->name);
+		if (a->idx == 0)
+			a->w->n_parts += (p->n_elems - 1) / p->part_elems + 1;
+	}
+	agt_job_runs(a->job, msg->runs, msg->n_runs);
+}
+
+static void tell_agent(struct agent *a, const struct ctl_msg *msg)
+{
+	if (msg->type == CTL_WELCOME)
+		a->id = msg->welcome.member_id;
+	else if (msg->type == CTL_JOB)
+		agent_job(a, &msg->job);
+	else if (msg->type == CTL_PLAN)
+		agent_plan(a, &msg->plan);
+	else if (msg->type == CTL_JOINED && msg->joined.code)
+		fatal("a worker is refused: %s", msg->joined.text);
+	else if (msg->type == CTL_TENSOR_FAIL)
+		fatal("a tensor is refused: %s", msg->tensor_fail.text);
+}
+
+static void tell_server(struct server *srv, const struct ctl_msg *msg)
+{
+	if (msg->type == CTL_WELCOME)
+		srv->id = msg->welcome.member_id;
+	for (uint32_t i = 0; i < srv->n_threads; i++) {
+		struct node *n = &srv->threads[i];
+
+		if (msg->type == CTL_JOB && srv_core_job(n->core, &msg->job) < 0)
+			fatal("out of memory");
+		if (msg->type == CTL_PLAN)
+			srv_core_plan(n->core, &msg->plan);
+	}
+}
+
+static void sched_says(void *ctx, uint32_t conn, const struct ctl_msg *msg)
+{
+	struct world *w = ctx;
+	struct agent *a = agent_of(w, conn);
+
+	if (msg->type == CTL_REFUSE)
+		fatal("a member is refused: %s", msg->refuse.text);
+	if (a)
+		tell_agent(a, msg);
+	else
+		tell_server(server_of(w, conn), msg);
+}
+
+static void sched_drops(void *ctx, uint32_t conn, const char *why)
+{
+	(void)ctx;
+	fatal("member %u is dropped: %s", conn, why);
+}
+
+static int sched_persists(void *ctx, const struct state_record *rec)
+{
+	(void)ctx, (void)rec;
+	return 0;
+}
+
+static void sched_random(void *ctx, void *ret, size_t n_bytes)
+{
+	(void)ctx;
+	memset(ret, 4, n_bytes);
+}
+
+static void sched_key(void *ctx, const uint8_t secret[STATE_SECRET_BYTES], uint64_t agent,
+	uint64_t server, uint8_t ret_key[CTL_KEY_BYTES])
+{
+	(void)ctx, (void)secret, (void)agent, (void)server;
+	memset(ret_key, 0, CTL_KEY_BYTES);
+}
+
+/* ---- set-up ---- */
+
+static void agent_new(struct world *w, uint32_t i)
+{
+	struct agent *a = &w->agents[i];
+	struct agt_config cfg = {.window_bytes = w->o.window ? w->o.window : SIZE_MAX,
+		.retry_ns = RETRY_NS,
+		.again_ns = AGAIN_NS};
+	struct agt_env env = {.ctx = a,
+		.connect = env_connect,
+		.done = env_done,
+		.fail = env_fail,
+		.random = env_random};
+	struct agt_core *core;
+
+	a->w = w;
+	a->idx = i;
+	a->host = &w->hosts[i];
+	a->tensors = world_alloc(w, w->trace->n_tensors * sizeof(*a->tensors));
+	node_init(w, &a->node, a->host);
+	if (agt_core_new(&cfg, &env, &a->node.x, &core) < 0)
+		fatal("out of memory");
+	a->node.core = core;
+	a->node.work = agent_work;
+	a->node.tick = agent_tick;
+	a->node.cost = agent_cost;
+	a->node.x = (struct xport){&scale_xport_ops, &agt_core_events, core};
+	agt_core_tick(core, 0);
+}
+
+static void server_new(struct world *w, uint32_t i, struct host *host)
+{
+	struct server *srv = &w->servers[i];
+
+	srv->w = w;
+	srv->host = host;
+	srv->n_threads = w->o.threads;
+	srv->threads = world_alloc(w, srv->n_threads * sizeof(*srv->threads));
+	for (uint32_t k = 0; k < srv->n_threads; k++) {
+		struct node *n = &srv->threads[k];
+		struct srv_config cfg = {.server_id = i + 1,
+			.instance = w->o.agents + i + 1,
+			.thread = (uint16_t)k,
+			.sums_bytes = SUMS_BYTES,
+			.staging_bytes = STAGING_BYTES / srv->n_threads,
+			.segment_bytes = SEGMENT_BYTES,
+			.peer_window_bytes = w->o.peer_window,
+			.retry_ns = RETRY_NS};
+		struct srv_env env = {.ctx = n, .segment = env_segment, .fail = env_fail};
+		struct srv_core *core;
+
+		node_init(w, n, host);
+		if (srv_core_new(&cfg, &env, &core) < 0)
+			fatal("out of memory");
+		n->core = core;
+		n->work = server_work;
+		n->tick = server_tick;
+		n->cost = server_cost;
+		n->x = (struct xport){&scale_xport_ops, &srv_core_events, core};
+		srv_core_tick(core, 0);
+	}
+}
+
+static void hello(struct world *w, uint32_t conn, enum role role, const struct host *h)
+{
+	char name[32], addr[] = "192.0.2.1";
+	double gbps = 8 / h->tx_ns;
+	struct ctl_msg msg = {.type = CTL_HELLO};
+
+	snprintf(name, sizeof(name), "m%u", h->idx);
+	msg.hello = (struct ctl_hello){.proto = CTL_PROTO,
+		.role = (uint8_t)role,
+		.instance = conn + 1,
+		.name = name,
+		.host = name,
+		.version = "",
+		.addr = addr,
+		.port = 1,
+		.threads = (uint16_t)w->o.threads,
+		.nic_mbps = (uint64_t)(gbps * 1000 + 0.5),
+		.quota_bytes = SUMS_BYTES};
+	sched_conn_open(w->sched, conn, 0);
+	sched_message(w->sched, conn, &msg, 0);
+}
+
+static void join(struct world *w, const struct agent *a)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.seq = 1,
+			.job = "scale",
+			.rank = a->idx,
+			.size = w->o.agents,
+			.pid = 1,
+			.part_bytes = w->o.part_bytes}};
+
+	sched_message(w->sched, a->idx, &msg, 0);
+}
+
+static void declare(struct world *w, const struct agent *a)
+{
+	struct ctl_decl *decls = calloc(CTL_LIST_MAX, sizeof(*decls));
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {.job = 1, .tensors = decls}};
+
+	if (!decls)
+		fatal("out of memory");
+	for (uint32_t i = 0; i < w->trace->n_tensors; i++) {
+		const struct tensor_def *t = &w->trace->tensors[i];
+
+		decls[msg.declare.n_tensors++] =
+			(struct ctl_decl){a->idx, t->name, w->o.dtype, t->elems};
+		if (msg.declare.n_tensors < CTL_LIST_MAX && i + 1 < w->trace->n_tensors)
+			continue;
+		sched_message(w->sched, a->idx, &msg, 0);
+		msg.declare.n_tensors = 0;
+	}
+	free(decls);
+}
+
+static void members_new(struct world *w)
+{
+	const struct scale_options *o = &w->o;
+
+	w->agents = calloc(o->agents, sizeof(*w->agents));
+	w->n_servers = o->servers + (o->is_colocated ? o->agents : 0);
+	w->servers = calloc(w->n_servers, sizeof(*w->servers));
+	if (!w->agents || !w->servers)
+		fatal("out of memory");
+	for (uint32_t i = 0; i < o->agents; i++)
+		agent_new(w, i);
+	for (uint32_t i = 0; i < w->n_servers; i++)
+		server_new(w, i, &w->hosts[i < o->servers ? o->agents + i : i - o->servers]);
+}
+
+void cluster_start(struct world *w)
+{
+	struct sched_config cfg;
+	struct sched_env env = {.ctx = w,
+		.send = sched_says,
+		.drop = sched_drops,
+		.persist = sched_persists,
+		.random = sched_random,
+		.pair_key = sched_key};
+
+	members_new(w);
+	sched_config_default(&cfg);
+	w->sched = sched_new(&cfg, &env);
+	if (sched_start(w->sched, 0) < 0)
+		fatal("the scheduler does not start");
+	for (uint32_t i = 0; i < w->n_servers; i++)
+		hello(w, w->o.agents + i, ROLE_SERVER, w->servers[i].host);
+	for (uint32_t i = 0; i < w->o.agents; i++)
+		hello(w, i, ROLE_AGENT, w->agents[i].host);
+	for (uint32_t i = 0; i < w->o.agents; i++)
+		join(w, &w->agents[i]);
+	for (uint32_t i = 0; i < w->o.agents; i++)
+		declare(w, &w->agents[i]);
+	for (uint32_t i = 0; i < w->o.agents; i++)
+		node_kick(&w->agents[i].node);
+	for (uint32_t i = 0; i < w->o.agents; i++)
+		trainer_start(&w->agents[i]);
+}
+
+static void released(void *ctx)
+{
+	(void)ctx;
+}
+
+void cluster_stop(struct world *w)
+{
+	net_end(w);
+	for (uint32_t i = 0; i < w->o.agents; i++) {
+		agt_job_free(w->agents[i].job, released, NULL);
+		agt_core_free(w->agents[i].node.core);
+	}
+	for (uint32_t i = 0; i < w->n_servers; i++)
+		for (uint32_t k = 0; k < w->servers[i].n_threads; k++)
+			srv_core_free(w->servers[i].threads[k].core);
+	sched_free(w->sched);
+	free(w->agents);
+	free(w->servers);
+}

@@ -1,0 +1,298 @@
+/* sim-scale: how long will a training step of this model take on these machines? See scale.h. */
+#include "tests/scale/scale.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dtype.h"
+#include "common/log.h"
+
+enum kind {
+	KIND_NUMBER,
+	KIND_U32,
+	KIND_BYTES,
+	KIND_BYTES32,
+	KIND_FLAG,
+	KIND_NO,
+	KIND_TEXT,
+	KIND_DTYPE
+};
+
+static const struct option_def {
+	const char *name;
+	enum kind kind;
+	size_t at;
+	const char *help;
+} defs[] = {
+#define AT(field) offsetof(struct scale_options, field)
+	{"trace", KIND_TEXT, AT(trace), "the model's tensors (tests/traces/)"},
+	{"agents", KIND_U32, AT(agents), "n, machines that train"},
+	{"servers", KIND_U32, AT(servers), "k, machines with a server only"},
+	{"no-colocated", KIND_NO, AT(is_colocated), "no servers beside the agents"},
+	{"threads", KIND_U32, AT(threads), "data threads of a server"},
+	{"rate", KIND_NUMBER, AT(rate_gbps), "Gbit/s of payload of a network card, each way"},
+	{"slow-agents", KIND_U32, AT(slow_agents), "so many agents' machines have --slow-rate"},
+	{"slow-servers", KIND_U32, AT(slow_servers), "so many servers' machines have --slow-rate"},
+	{"slow-rate", KIND_NUMBER, AT(slow_gbps), "Gbit/s of those"},
+	{"local-rate", KIND_NUMBER, AT(local_gbps), "Gbit/s between agent and server of one host"},
+	{"latency-us", KIND_NUMBER, AT(latency_us), "from card to card"},
+	{"header", KIND_BYTES32, AT(header_bytes), "bytes on the wire beside each message"},
+	{"quantum", KIND_BYTES32, AT(quantum),
+		"bytes after which a card turns to the next connection"},
+	{"part-bytes", KIND_BYTES32, AT(part_bytes), "partition size; 0: the scheduler's choice"},
+	{"window", KIND_BYTES, AT(window), "agents' window of contributions; 0: none"},
+	{"peer-window", KIND_BYTES, AT(peer_window), "servers' window of reads from one agent"},
+	{"read-window", KIND_BYTES32, AT(read_window),
+		"a connection's; 0: follows the time, as shipped"},
+	{"sum-gbs", KIND_NUMBER, AT(sum_gbs), "GB/s of operands that a thread sums; 0: no cost"},
+	{"crc-gbs", KIND_NUMBER, AT(crc_gbs), "GB/s that a thread checks; 0: no cost"},
+	{"compute-ms", KIND_NUMBER, AT(compute_ms), "forward and backward of a step; 0: none"},
+	{"gpus", KIND_U32, AT(gpus), "accelerators of a machine"},
+	{"gpu-gbs", KIND_NUMBER, AT(gpu_gbs), "GB/s of the ring inside a machine; 0: no cost"},
+	{"batch", KIND_U32, AT(batch), "samples a step and accelerator"},
+	{"dtype", KIND_DTYPE, AT(dtype), "f16, f32, ..."},
+	{"fifo", KIND_FLAG, AT(is_fifo), "all tensors have the same priority"},
+	{"steps", KIND_U32, AT(steps), "to be measured"},
+	{"bucket", KIND_BYTES, AT(bucket_bytes), "of the all-reduce to compare with"},
+};
+
+void scale_options_default(struct scale_options *o)
+{
+	*o = (struct scale_options){.trace = "tests/traces/bert-large.tsv",
+		.agents = 32,
+		.servers = 32,
+		.is_colocated = true,
+		.threads = 4,
+		.rate_gbps = 100,
+		.slow_gbps = 50,
+		.local_gbps = 180,
+		.latency_us = 5,
+		.header_bytes = 64,
+		.quantum = 64u << 10,
+		.peer_window = 8u << 20,
+		.sum_gbs = 46,
+		.crc_gbs = 20,
+		.compute_ms = 373.1,
+		.gpus = 8,
+		.gpu_gbs = 130,
+		.batch = 64,
+		.dtype = DTYPE_F16,
+		.steps = 3,
+		.bucket_bytes = 64u << 20};
+}
+
+/* ---- options ---- */
+
+static int usage(void)
+{
+	puts("sim-scale [options]: predict a training step of many machines\n"
+	     "  --check                run the cases of `make test`\n"
+	     "  --json                 one object instead of text\n"
+	     "  --row                  one row of a table; --head: its head\n"
+	     "  --step-only            without the communication alone");
+	for (size_t i = 0; i < sizeof(defs) / sizeof(defs[0]); i++)
+		printf("  --%-20s %s\n", defs[i].name, defs[i].help);
+	return 0;
+}
+
+static int parse_bytes(const char *text, double *ret)
+{
+	static const char *const units[] = {"", "KiB", "MiB", "GiB"};
+	char *end;
+	double v = strtod(text, &end);
+
+	if (end == text || v < 0)
+		return -1;
+	for (size_t i = 0; i < 4; i++) {
+		if (strcmp(end, units[i]) == 0) {
+			*ret = v * pow(1024, (double)i);
+			return 0;
+		}
+	}
+	return -1;
+}
+
+static int parse_dtype(const char *text, uint8_t *ret)
+{
+	for (uint8_t d = 0; d < 16; d++) {
+		if (dtype_bytes(d) && strcmp(dtype_name(d), text) == 0) {
+			*ret = d;
+			return 0;
+		}
+	}
+	return -1;
+}
+
+static int set(struct scale_options *o, const struct option_def *d, const char *text)
+{
+	void *at = (char *)o + d->at;
+	double v = 0;
+
+	if (d->kind == KIND_FLAG || d->kind == KIND_NO) {
+		*(bool *)at = d->kind == KIND_FLAG;
+		return 0;
+	}
+	if (d->kind == KIND_TEXT) {
+		*(const char **)at = text;
+		return 0;
+	}
+	if (d->kind == KIND_DTYPE)
+		return parse_dtype(text, at);
+	if (parse_bytes(text, &v) < 0)
+		return -1;
+	if (d->kind == KIND_NUMBER)
+		*(double *)at = v;
+	else if (v > (d->kind == KIND_BYTES ? 0x1p53 : 0x1p31))
+		return -1;
+	else if (d->kind == KIND_BYTES)
+		*(uint64_t *)at = (uint64_t)v;
+	else
+		*(uint32_t *)at = (uint32_t)v;
+	return 0;
+}
+
+static const struct option_def *find(const char *name)
+{
+	for (size_t i = 0; i < sizeof(defs) / sizeof(defs[0]); i++)
+		if (strcmp(defs[i].name, name) == 0)
+			return &defs[i];
+	return NULL;
+}
+
+/* Returns how many arguments it took, or -1. */
+static int option(struct scale_options *o, char **argv)
+{
+	const struct option_def *d = strncmp(argv[0], "--", 2) == 0 ? find(argv[0] + 2) : NULL;
+	bool has_value = d && d->kind != KIND_FLAG && d->kind != KIND_NO;
+
+	if (!d) {
+		fprintf(stderr, "sim-scale: no option %s (--help lists them)\n", argv[0]);
+		return -1;
+	}
+	if ((has_value && !argv[1]) || set(o, d, argv[1]) < 0) {
+		fprintf(stderr, "sim-scale: %s: not a value for it\n", argv[0]);
+		return -1;
+	}
+	return has_value ? 2 : 1;
+}
+
+/* ---- output ---- */
+
+static const char *model(const struct scale_options *o)
+{
+	const char *slash = strrchr(o->trace, '/');
+
+	return slash ? slash + 1 : o->trace;
+}
+
+static double samples_per_s(const struct scale_options *o, const struct scale_result *r)
+{
+	return (double)o->batch * o->gpus * o->agents / r->step_s;
+}
+
+static void print_text(const struct scale_options *o, const struct scale_result *r)
+{
+	double formula = r->optimum_s > 0 ? bound_formula_s(o, 1) : 0;
+
+	printf("%s, %u machines x %u, %u with a server only, %.4g Gbit/s, %s, %s\n", model(o),
+		o->agents, o->gpus, o->servers, o->rate_gbps, dtype_name(o->dtype),
+		o->is_fifo ? "no priority" : "by priority");
+	printf("step %.3f ms, computing %.3f ms: scaling efficiency %.2f %%, %.0f samples/s\n",
+		r->step_s * 1e3, r->compute_s * 1e3, r->efficiency * 100, samples_per_s(o, r));
+	printf("no schedule is below %.3f ms (%.2f %%)\n", r->bound_s * 1e3,
+		r->compute_s / r->bound_s * 100);
+	if (r->comm_s > 0)
+		printf("communication alone %.3f ms, overlap %.1f %%; optimum %.3f ms (%s), which "
+		       "is %.1f %% less\n",
+			r->comm_s * 1e3, r->overlap * 100, r->optimum_s * 1e3,
+			formula > 0 ? "t_opt" : "unequal machines",
+			(1 - r->optimum_s / r->comm_s) * 100);
+	printf("ring all-reduce: alone %.3f ms, step %.3f ms (%.2f %%)\n", r->ring_s * 1e3,
+		r->ring_step_s * 1e3, r->ring_efficiency * 100);
+	printf("busiest card, MB a step: trains %.1f out, %.1f in; sums only %.1f out, %.1f in\n",
+		(double)r->agent.tx / 1e6, (double)r->agent.rx / 1e6, (double)r->server.tx / 1e6,
+		(double)r->server.rx / 1e6);
+	printf("%llu partitions, %.2e events in %.1f s\n", (unsigned long long)r->n_parts,
+		(double)r->events, r->wall_s);
+}
+
+static void print_json(const struct scale_options *o, const struct scale_result *r)
+{
+	printf("{\"model\": \"%s\", \"agents\": %u, \"servers\": %u, \"gpus\": %u, \"rate_gbps\": "
+	       "%g, \"dtype\": \"%s\", \"priority\": %s, \"part_bytes\": %u, ",
+		model(o), o->agents, o->servers, o->gpus, o->rate_gbps, dtype_name(o->dtype),
+		o->is_fifo ? "false" : "true", o->part_bytes);
+	printf("\"step_ms\": %.6f, \"compute_ms\": %.6f, \"efficiency\": %.6f, \"overlap\": %.6f, "
+	       "\"samples_per_s\": %.3f, \"bound_ms\": %.6f, ",
+		r->step_s * 1e3, r->compute_s * 1e3, r->efficiency, r->overlap, samples_per_s(o, r),
+		r->bound_s * 1e3);
+	printf("\"communication_ms\": %.6f, \"optimum_ms\": %.6f, \"ring_ms\": %.6f, "
+	       "\"ring_step_ms\": %.6f, \"ring_efficiency\": %.6f, ",
+		r->comm_s * 1e3, r->optimum_s * 1e3, r->ring_s * 1e3, r->ring_step_s * 1e3,
+		r->ring_efficiency);
+	printf("\"agent_tx_bytes\": %llu, \"agent_rx_bytes\": %llu, \"server_tx_bytes\": %llu, "
+	       "\"server_rx_bytes\": %llu, \"partitions\": %llu, \"events\": %llu}\n",
+		(unsigned long long)r->agent.tx, (unsigned long long)r->agent.rx,
+		(unsigned long long)r->server.tx, (unsigned long long)r->server.rx,
+		(unsigned long long)r->n_parts, (unsigned long long)r->events);
+}
+
+static void print_head(void)
+{
+	puts("| model | n x GPUs | k | Gbit/s | order | step ms | of bound | efficiency | ring's | "
+	     "alone ms | of optimum | of ring | MB out, in of a trainer's card | of a server's |\n"
+	     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+}
+
+static void print_row(const struct scale_options *o, const struct scale_result *r)
+{
+	printf("| %.*s | %u x %u | %u | %.4g | %s | %.1f | %.3f | %.1f %% | %.1f %% | ",
+		(int)strcspn(model(o), "."), model(o), o->agents, o->gpus, o->servers, o->rate_gbps,
+		o->is_fifo ? "none" : "priority", r->step_s * 1e3, r->step_s / r->bound_s,
+		r->efficiency * 100, r->ring_efficiency * 100);
+	printf("%.2f | %.3f | %.3f | %.0f, %.0f | %.0f, %.0f |\n", r->comm_s * 1e3,
+		r->comm_s / r->optimum_s, r->comm_s / r->ring_s, (double)r->agent.tx / 1e6,
+		(double)r->agent.rx / 1e6, (double)r->server.tx / 1e6, (double)r->server.rx / 1e6);
+}
+
+int main(int argc, char **argv)
+{
+	void (*print)(const struct scale_options *, const struct scale_result *) = print_text;
+	struct scale_options o;
+	struct scale_result r;
+	bool is_step_only = false;
+
+	(void)argc;
+	scale_options_default(&o);
+	log_set_level(LOG_WARN);
+	for (argv++; *argv;) {
+		int n = 1;
+
+		if (strcmp(*argv, "--help") == 0)
+			return usage();
+		if (strcmp(*argv, "--check") == 0)
+			return check_all();
+		if (strcmp(*argv, "--head") == 0) {
+			print_head();
+			return 0;
+		}
+		if (strcmp(*argv, "--json") == 0)
+			print = print_json;
+		else if (strcmp(*argv, "--row") == 0)
+			print = print_row;
+		else if (strcmp(*argv, "--step-only") == 0)
+			is_step_only = true;
+		else
+			n = option(&o, argv);
+		if (n < 0)
+			return 2;
+		argv += n;
+	}
+	if (scale_measure(&o, is_step_only, &r) < 0)
+		return 1;
+	print(&o, &r);
+	return 0;
+}

@@ -1,0 +1,293 @@
+#ifndef BPS_TESTS_SCALE_H
+#define BPS_TESTS_SCALE_H
+/* The simulator of bandwidth: training steps of a model on up to hundreds of machines in one
+ * thread on virtual time. What decides are the daemons' own objects (agent core, server core,
+ * scheduler core with its placement, read window); here are their shells, a network of network
+ * cards, and trainers that follow a trace. Only crc and sum are left out (stub.c), so no tensor
+ * needs memory. No faults: those are tests/sim. docs/simulator.md has the model and its limits.
+ *
+ *   main.c     options and what is printed
+ *   check.c    the cases that `make test` runs
+ *   world.c    events, virtual time, one run from set-up to its figures
+ *   net.c      hosts, cards, connections: struct xport_ops
+ *   node.c     a data thread: one thing at a time, each at its cost
+ *   cluster.c  scheduler, servers, agents
+ *   train.c    trainers: forward, backward, reduction inside the machine
+ *   trace.c    a model's tensors and layers
+ *   bound.c    formulas: what no schedule can beat, and what a ring would do
+ *   stub.c     crc and sum, without doing them */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "bps-agent/core.h"
+#include "bps-scheduler/core.h"
+#include "bps-server/core.h"
+#include "common/readwindow.h"
+#include "common/xport.h"
+
+#define US       UINT64_C(1000)
+#define MS       UINT64_C(1000000)
+#define S        UINT64_C(1000000000)
+#define STEP_MAX 64
+
+/* ---- options ---- */
+
+/* Rates are of payload in Gbit/s or GB/s (1e9 bytes); 0 stands for infinitely fast. */
+struct scale_options {
+	const char *trace;
+	uint32_t agents, servers;           /* machines that train; machines with a server only */
+	bool is_colocated;                  /* a server beside each agent */
+	uint32_t threads;                   /* data threads of a server */
+	double rate_gbps;                   /* of a card, each way */
+	uint32_t slow_agents, slow_servers; /* so many of them have slow_gbps instead */
+	double slow_gbps;
+	double local_gbps;            /* between processes of one host */
+	double latency_us;            /* from card to card */
+	uint32_t header_bytes;        /* on the wire beside each message */
+	uint32_t quantum;             /* bytes after which a card turns to its next connection */
+	uint32_t part_bytes;          /* 0: the scheduler's choice */
+	uint64_t window, peer_window; /* of agents (0: none), of servers */
+	uint32_t read_window;         /* fixed; 0: as the transport does */
+	double sum_gbs, crc_gbs;      /* of one thread: operands summed, bytes checked */
+	double compute_ms;            /* forward and backward of a step on one accelerator */
+	uint32_t gpus;                /* on each machine */
+	double gpu_gbs;               /* that an accelerator reduces or copies to its neighbours */
+	uint32_t batch;               /* samples of an accelerator, for samples/s */
+	uint8_t dtype;
+	bool is_fifo;          /* all tensors have the same priority */
+	uint32_t steps;        /* measured, after two others */
+	uint64_t bucket_bytes; /* of the all-reduce to compare with */
+};
+void scale_options_default(struct scale_options *o);
+
+/* ---- traces ---- */
+
+struct tensor_def {
+	char *name;
+	uint64_t elems, bytes;
+	uint64_t macs;
+};
+/* Tensors [first, first + n), computed together. */
+struct layer {
+	uint32_t first, n;
+	double share;      /* of the computing */
+	double forward_ns; /* backward takes twice that */
+	double bytes;
+};
+struct trace {
+	struct tensor_def *tensors;
+	struct layer *layers;
+	uint32_t n_tensors, n_layers;
+	double bytes;
+};
+/* Layers as bps-bench --replay makes them: a row with macs and those without that follow; those
+ * before the first are a layer without computing. Errors: -1, and a line on stderr. */
+int trace_read(struct trace *t, const struct scale_options *o);
+void trace_free(struct trace *t);
+
+/* ---- results ---- */
+
+struct card_bytes {
+	uint64_t tx, rx; /* of the busiest card, per step */
+};
+struct scale_result {
+	double step_s, compute_s;
+	double comm_s;      /* the same tensors without computing */
+	double optimum_s;   /* of comm_s: the division of sums that no placement can beat */
+	double bound_s;     /* of step_s: see bound_step_s */
+	double ring_s;      /* of comm_s, by a ring */
+	double ring_step_s; /* of step_s, by a ring over buckets */
+	double efficiency, overlap, ring_efficiency;
+	struct card_bytes agent, server; /* machines that train; that only sum */
+	uint64_t n_parts, events;
+	double wall_s;
+};
+
+/* One measurement: the communication alone (unless is_step_only), then whole steps. Errors: -1, and
+ * a line on stderr. */
+int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret);
+
+/* ---- bounds (bound.c) ---- */
+
+/* Seconds to push_pull that many bytes with the best division of the sums: bisection over the time,
+ * docs/design.md. */
+double bound_push_pull_s(const struct scale_options *o, double bytes);
+/* The same by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal cards, servers beside agents and
+ * 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A Unified Architecture for Accelerating Distributed
+ * DNN Training", equation 6. */
+double bound_formula_s(const struct scale_options *o, double bytes);
+/* Seconds of a ring over the slowest card, and what latency adds. */
+double bound_ring_s(const struct scale_options *o, double bytes);
+/* No schedule has shorter steps. For every layer: its gradient is there when backward has come to it,
+ * then it and all before it have to be moved, then forward still has the layers from it on. */
+double bound_step_s(const struct scale_options *o, const struct trace *t);
+/* Steps of an all-reduce of buckets in the order in which they are full, one after the other, where
+ * forward waits for each layer's bucket alone. */
+double bound_ring_step_s(const struct scale_options *o, const struct trace *t);
+
+/* ---- world ---- */
+
+struct world;
+typedef void event_fn(struct world *w, void *p, uint64_t a);
+struct event {
+	uint64_t at, seq;
+	event_fn *fn;
+	void *p;
+	uint64_t a;
+};
+
+struct host {
+	uint32_t idx;
+	double tx_ns, rx_ns; /* per byte */
+	bool is_sending;
+	struct end *turn, **turn_tail; /* connections with something to send */
+	uint64_t rx_free, local_free;
+	uint64_t tx_bytes, rx_bytes;
+};
+
+/* ---- nodes ---- */
+
+struct node;
+struct item;
+typedef void item_fn(struct node *n, struct item *it);
+
+/* A message or a read on its way, and whatever else waits for its node. */
+struct item {
+	struct item *next;
+	item_fn *fn;
+	struct end *end; /* where it arrives */
+	uint32_t left;   /* bytes that the card has not sent yet */
+	uint32_t len;
+	struct pending_read *read;
+	uint64_t asked_ns, a;
+	void *p;
+	struct wire_msg m;
+};
+
+/* Time that a node takes for what it has just done. */
+typedef double node_cost_fn(struct node *n);
+struct node {
+	struct world *w;
+	struct host *host;
+	struct xport x;
+	void *core;
+	bool (*work)(void *core);
+	uint64_t (*tick)(void *core, uint64_t now_ns);
+	node_cost_fn *cost;
+	struct item *inbox, **inbox_tail;
+	struct item *outbox, **outbox_tail;
+	bool is_running, has_work;
+	uint64_t busy_until, tick_at;
+	uint64_t read_bytes, charged_a, charged_b;
+};
+void node_init(struct world *w, struct node *n, struct host *host);
+/* Hand it over; it is dealt with when the node has time. */
+void node_post(struct node *n, struct item *it);
+/* The core was called directly: let it go on. */
+void node_kick(struct node *n);
+/* To be sent when what the node does now is done. */
+void node_send(struct node *n, struct item *it);
+
+/* ---- network ---- */
+
+struct pending_read {
+	struct pending_read *next; /* in end->queue, while pieces are to be asked for */
+	struct pending_read *next_read, **prev_read;
+	struct xport_read *r;
+	uint32_t issued, arrived;
+};
+struct end {
+	struct xconn c; /* first */
+	struct node *node;
+	struct end *peer, *next_turn, *next_all;
+	struct item *out, **out_tail;
+	bool is_open, is_refused, has_turn;
+	uint32_t in_flight; /* messages */
+	struct read_window window;
+	uint32_t n_reads, n_pieces, n_queued;
+	struct pending_read *queue, **queue_tail, *reads;
+};
+extern const struct xport_ops scale_xport_ops;
+struct item *item_new(struct world *w, item_fn *fn, struct end *end);
+void item_free(struct world *w, struct item *it);
+/* Connect an agent's node to a server's thread; both are told. */
+struct xconn *net_connect(
+	struct node *agent, struct node *server, uint32_t agent_id, uint32_t server_id, void *user);
+/* Close all connections: their reads end, and their nodes are told. */
+void net_end(struct world *w);
+/* The item leaves its node, for it->end. */
+void net_transmit(struct node *from, struct item *it);
+
+/* ---- cluster and trainers ---- */
+
+struct server {
+	struct world *w;
+	struct host *host;
+	uint32_t id, n_threads;
+	struct node *threads;
+};
+
+struct agent;
+struct agent_tensor {
+	struct agent *agent;
+	uint32_t idx;
+	struct agt_tensor *t;
+	uint64_t here; /* the last round whose sum is on the accelerators */
+};
+struct agent {
+	struct world *w;
+	struct host *host;
+	struct node node;
+	uint32_t id, idx, plan_at;
+	struct agt_job *job;
+	struct agent_tensor *tensors;
+	/* the trainer */
+	uint64_t step;
+	uint32_t layer;
+	bool is_backward, is_waiting, is_done;
+	uint64_t reduce_free, copy_free;
+	uint64_t starts[STEP_MAX];
+};
+
+struct mark {
+	uint64_t tx, rx;
+};
+struct world {
+	struct scale_options o;
+	const struct trace *trace;
+	uint64_t now, seq, n_events;
+	struct event *heap;
+	size_t n_heap, heap_room;
+	struct item *free_items;
+	struct pending_read *free_reads;
+	struct slab *slabs;
+	struct end *ends;
+	struct host *hosts;
+	uint32_t n_hosts, n_servers, n_done;
+	uint64_t n_parts;
+	struct agent *agents;
+	struct server *servers;
+	struct sched_core *sched;
+	uint32_t job_size;
+	uint8_t *memory; /* that all tensors and sums share: nobody looks at it */
+	size_t memory_bytes;
+	struct mark *marks; /* by host, when the measured steps began */
+};
+
+void post(struct world *w, uint64_t at_ns, event_fn *fn, void *p, uint64_t a);
+/* Memory until the end of the run, zeroed; ends the program when there is none. */
+void *world_alloc(struct world *w, size_t n_bytes);
+/* Something that must not be; ends the program. */
+void fatal(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+/* Members, job, tensors, placement and connections; all before time begins. */
+void cluster_start(struct world *w);
+void cluster_stop(struct world *w);
+
+void trainer_start(struct agent *a);
+/* The sum of that round has arrived at the agent. */
+void trainer_sum(struct agent_tensor *t, uint64_t round);
+
+int check_all(void);
+#endif

@@ -1,0 +1,27 @@
+# The simulator of bandwidth: the daemons' own objects, but for crc and sum.
+SCALEBIN := $(B)/tests/sim-scale
+SCALE_OBJS := $(call objs,$(SCALE))
+$(SCALEBIN): $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
+	$(call link,$(LIBS))
+
+# The tables of docs/performance/scaling.md.
+sim-scale: $(SCALEBIN)
+	tests/scale/tables.sh $(SCALEBIN)
+
+# Mutants: one source file patched, linked before the archives' own.
+SCALE_MUTANTS := $(patsubst tests/scale/mutants/%.patch,%,$(wildcard tests/scale/mutants/*.patch))
+scale_mutant_src = $(shell sed -n 's,^--- a/,,p' tests/scale/mutants/$(1).patch)
+define scale_mutant
+$(B)/scale-mutants/$(1).c: tests/scale/mutants/$(1).patch $(call scale_mutant_src,$(1))
+	@mkdir -p $$(@D)
+	$(Q)patch -s -F0 -o $$@ $(call scale_mutant_src,$(1)) $$<
+$(B)/scale-mutants/$(1): $(B)/scale-mutants/$(1).c $(SCALE_OBJS) $(LIBCORES) $(LIBCOMMON)
+	$(call say,LD,$$@)
+	$(Q)$(CC) $(CFLAGS_ALL) -Wno-unused $(LDFLAGS_ALL) -o $$@ $$< $(SCALE_OBJS) $(LIBCORES) \
+		$(LIBCOMMON) $(LIBS)
+endef
+$(foreach m,$(SCALE_MUTANTS),$(eval $(call scale_mutant,$(m))))
+sim-scale-mutants: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
+	$(Q)for m in $^; do if $$m --check >$$m.log; then echo "$$m is not caught"; exit 1; fi; \
+		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done
+.PHONY: sim-scale sim-scale-mutants
