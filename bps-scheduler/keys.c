@@ -28,10 +28,15 @@ static void fill_prints(const struct steer *s, struct prints *ret)
 
 static const char *member_print(const struct steer *s, const struct member *m)
 {
-	return m->conn ? ctlchan_master(s->chan(s->ctx, m->conn->id)) : "";
+	const struct ctlchan *chan = m->conn ? s->chan(s->ctx, m->conn->id) : NULL;
+
+	if (!chan)
+		return "";
+	return s->auth->cert ? ctlchan_print(chan) : ctlchan_master(chan);
 }
 
-/* Which of ours a member has; "away" without a connection, "none" in a cluster without a key. */
+/* Which of ours a member has; "away" without a connection, "certificate", "none" in a cluster without
+ * a key. */
 static const char *member_word(
 	const struct steer *s, const struct prints *p, const struct member *m)
 {
@@ -40,7 +45,7 @@ static const char *member_word(
 	for (unsigned i = 0; i < p->n; i++)
 		if (strcmp(p->s[i], print) == 0)
 			return words[i];
-	return !m->conn ? "away" : *print ? "dropped" : "none";
+	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
 }
 
 /* Those with the current key, or the others. */
@@ -107,6 +112,8 @@ int keys_status(struct steer *s, const struct steer_call *call, struct steer_rep
 {
 	(void)call;
 	reply->json = keys_json(s);
+	if (s->auth->cert)
+		return err_set(&reply->text, 0, "certificates");
 	return err_set(&reply->text, 0, s->auth->keys.n_keys ? "%u keys" : "the cluster has no key",
 		s->auth->keys.n_keys);
 }
@@ -122,6 +129,9 @@ int keys_reload(struct steer *s, const struct steer_call *call, struct steer_rep
 	if (rc < 0)
 		return rc;
 	reply->json = keys_json(s);
+	if (s->auth->cert)
+		return err_set(&reply->text, 0, "the certificates %s, %u connections closed",
+			rc ? "have changed" : "are as before", n_closed);
 	return err_set(&reply->text, 0,
 		"the key file %s: %u keys, %u revoked, %u connections closed",
 		rc ? "has changed" : "is as before", s->auth->keys.n_keys, s->auth->keys.n_revoked,

@@ -212,23 +212,26 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 	struct ctlchan *c = arg;
 	int sys = EVUTIL_SOCKET_ERROR();
 	unsigned long ssl_error = c->tls ? bufferevent_get_openssl_error(bev) : 0;
+	const SSL *ssl = c->tls ? bufferevent_openssl_get_ssl(bev) : NULL;
+	const char *why;
 
 	if (what & BEV_EVENT_CONNECTED) {
 		if (c->state != HANDSHAKE)
 			return;
-		if (tls_is_proven(bufferevent_openssl_get_ssl(bev)))
-			chan_opened(c);
+		why = tls_unproven(ssl);
+		if (why)
+			handshake_failed(c, why);
 		else
-			handshake_failed(c, "the peer did not use the cluster key");
+			chan_opened(c);
 		/* NOLINTNEXTLINE(bugprone-branch-clone): two cases that end alike */
 	} else if (c->state == HANDSHAKE) {
-		handshake_failed(c, tls_failure(ssl_error));
+		handshake_failed(c, tls_failure(ssl, ssl_error));
 	} else if (c->tls && !c->has_opened && ssl_error) {
-		handshake_failed(c, tls_failure(ssl_error));
+		handshake_failed(c, tls_failure(ssl, ssl_error));
 	} else if (what & BEV_EVENT_EOF) {
 		chan_fail(c, "%s closed the connection", c->peer);
 	} else if (ssl_error) {
-		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure(ssl_error));
+		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure(ssl, ssl_error));
 	} else {
 		chan_fail(
 			c, "connection to %s lost: %s", c->peer, strerror(sys ? sys : ECONNRESET));
@@ -378,6 +381,11 @@ const char *ctlchan_identity(const struct ctlchan *c)
 	return c->who.identity;
 }
 
+const char *ctlchan_print(const struct ctlchan *c)
+{
+	return c->who.print;
+}
+
 const char *ctlchan_master(const struct ctlchan *c)
 {
 	return c->who.master;
@@ -385,7 +393,7 @@ const char *ctlchan_master(const struct ctlchan *c)
 
 bool ctlchan_has_master(const struct ctlchan *c)
 {
-	return !c->tls || strcmp(c->who.print, c->who.master) == 0;
+	return !c->tls || tls_uses_cert(c->tls) || strcmp(c->who.print, c->who.master) == 0;
 }
 
 const char *ctlchan_peer(const struct ctlchan *c)

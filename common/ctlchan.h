@@ -88,9 +88,11 @@ int ctlchan_connect(struct ctlchan **ret_chan, struct event_base *base, const st
 
 /* "role:name" that the peer has proven; "" at the connector and without a key. */
 const char *ctlchan_identity(const struct ctlchan *c);
+/* Fingerprint of its key or certificate; "" likewise. */
+const char *ctlchan_print(const struct ctlchan *c);
 /* Fingerprint of the master key that the peer has or has its own from; "" likewise. */
 const char *ctlchan_master(const struct ctlchan *c);
-/* It has the master key itself, or there are no keys. */
+/* It has the master key itself, or there is none: no keys, or certificates. */
 bool ctlchan_has_master(const struct ctlchan *c);
 /* "10.0.0.1:4711", of the peer. */
 const char *ctlchan_peer(const struct ctlchan *c);

@@ -16,6 +16,7 @@
 #define ATTEMPT_TIMEOUT_MS 2000
 #define BACKOFF_MIN_MS     400
 #define BACKOFF_MAX_MS     2000
+#define SETTLE_MS          500
 #define N_TLS              2
 #define STABLE_MS          1000 /* a peer that takes and drops at once must not be hammered */
 
@@ -35,6 +36,7 @@ struct ctlclient {
 	struct sockaddr_storage sa; /* of chan */
 	socklen_t sa_len;
 	struct event *retry;
+	struct event *settle;    /* the trial has stood long enough */
 	struct resolve *resolve; /* in RESOLVING */
 	struct ctlchan *chan;    /* in DIALING and UP */
 	enum state state;
@@ -85,7 +87,6 @@ static void replace_chan(struct ctlclient *c)
 	c->chan = c->trial;
 	c->trial = NULL;
 	c->used = c->tls[0];
-	drop_tls(c, 1);
 	c->state = DIALING;
 	c->ops->down(c->arg, c, "a connection with the new key takes its place", true);
 	c->state = UP;
@@ -93,12 +94,31 @@ static void replace_chan(struct ctlclient *c)
 	c->ops->up(c->arg, c);
 }
 
+static void on_settled(evutil_socket_t fd, short what, void *arg)
+{
+	struct ctlclient *c = arg;
+
+	(void)fd;
+	(void)what;
+	if (c->trial)
+		replace_chan(c);
+}
+
+/* The trial stands. A listener judges our certificate only after our end of the handshake, and says
+ * nothing when it likes it. */
+static void chan_settle(struct ctlclient *c)
+{
+	struct timeval tv = {.tv_usec = tls_uses_cert(c->tls[0]) ? SETTLE_MS * 1000 : 0};
+
+	evtimer_add(c->settle, &tv);
+}
+
 static void on_opened(void *arg, struct ctlchan *chan)
 {
 	struct ctlclient *c = arg;
 
 	if (chan == c->trial) {
-		replace_chan(c);
+		chan_settle(c);
 		return;
 	}
 	c->state = UP;
@@ -113,6 +133,8 @@ static void on_frame(
 
 	if (chan != c->chan)
 		return;
+	if (c->used == c->tls[0])
+		drop_tls(c, 1); /* the newest is good, the other side speaks */
 	c->ops->frame(c->arg, c, type, body, n_body);
 }
 
@@ -187,10 +209,10 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 static int make_tls(const struct ctlclient *c, const struct tls_conf *auth, struct tls *ret[N_TLS],
 	unsigned *ret_n, struct err_text *err)
 {
-	unsigned n = 0;
+	unsigned n = 0, n_wanted = auth->cert ? 1 : auth->keys.n_keys;
 	int rc = 0;
 
-	while (rc == 0 && n < auth->keys.n_keys && n < N_TLS) {
+	while (rc == 0 && n < n_wanted) {
 		rc = tls_new_client(&ret[n], auth, n, c->identity, err);
 		n += rc == 0;
 	}
@@ -258,7 +280,8 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	if (!conf->attempt_timeout_ms)
 		c->conf.attempt_timeout_ms = ATTEMPT_TIMEOUT_MS;
 	c->retry = evtimer_new(base, on_retry, c);
-	if (!c->retry)
+	c->settle = evtimer_new(base, on_settled, c);
+	if (!c->retry || !c->settle)
 		rc = err_set(err, -ENOMEM, "out of memory");
 	if (!rc)
 		rc = make_tls(c, &conf->auth, c->tls, &c->n_tls, err);
@@ -292,6 +315,8 @@ void ctlclient_free(struct ctlclient *c)
 	ctlchan_free(c->trial);
 	if (c->retry)
 		event_free(c->retry);
+	if (c->settle)
+		event_free(c->settle);
 	drop_tls(c, 0);
 	free(c);
 }

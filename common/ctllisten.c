@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <event2/bufferevent_ssl.h>
 #include <event2/listener.h>
 
 #include "common/clock.h"
@@ -186,9 +187,11 @@ static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 
 	for (c = TAILQ_FIRST(list); c; c = next) {
 		next = TAILQ_NEXT(c, link);
-		if (!*c->who.print || tls_accepts(l->tls, &c->who)) /* else it has not said */
+		if (!*c->who.print || /* else it has not said */
+			tls_accepts(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
 			continue;
-		chan_fail(c, "the key of %s is not accepted any more", c->who.identity);
+		chan_fail(c, "what %s has proven itself by is not accepted any more",
+			c->who.identity);
 		n++;
 	}
 	return n;

@@ -29,10 +29,10 @@ static void apply_log_level(const struct daemon_opts *opts)
 
 /* Returns 1 when the key file says something else than before, which is in *ret then, else 0.
  * Errors: with a sentence. */
-static int load_auth(
-	const struct daemon *d, const char *path, struct tls_conf *ret, struct err_text *err)
+static int load_auth(const struct daemon *d, const struct auth_opts *o, struct tls_conf *ret,
+	struct err_text *err)
 {
-	int rc = keyring_load(&ret->keys, path, err);
+	int rc = auth_load(ret, o, err);
 
 	if (rc < 0)
 		return rc;
@@ -41,14 +41,18 @@ static int load_auth(
 			tls_conf_is_empty(ret) ? "without" : "with");
 		return 0;
 	}
-	return !keyring_equal(&ret->keys, &d->auth.keys);
+	return !auth_equal(ret, &d->auth);
 }
 
 static void take_auth(struct daemon *d, const struct tls_conf *auth)
 {
 	d->auth = *auth;
-	log_info("the key file has changed: file='%s' keys=%u revoked=%u", d->opts.key_file,
-		auth->keys.n_keys, auth->keys.n_revoked);
+	if (auth->cert)
+		log_info("the certificates have changed: tls-cert='%s' tls-ca='%s'", auth->cert,
+			auth->ca);
+	else
+		log_info("the key file has changed: file='%s' keys=%u revoked=%u",
+			d->opts.auth.key_file, auth->keys.n_keys, auth->keys.n_revoked);
 	if (d->reload_ops && d->reload_ops->auth_changed)
 		d->reload_ops->auth_changed(d->reload_ctx);
 }
@@ -56,7 +60,7 @@ static void take_auth(struct daemon *d, const struct tls_conf *auth)
 int daemon_reload_auth(struct daemon *d, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};
-	int rc = load_auth(d, d->opts.key_file, &auth, err);
+	int rc = load_auth(d, &d->opts.auth, &auth, err);
 
 	if (rc > 0)
 		take_auth(d, &auth);
@@ -68,6 +72,7 @@ static int reload(struct daemon *d, struct err_text *err)
 {
 	struct settings *fresh = NULL;
 	const struct daemon_opts *opts;
+	struct auth_opts auth_opts = d->opts.auth;
 	struct tls_conf auth = {.keys.n_keys = 0};
 	unsigned n;
 	int rc = settings_reread(d->settings, &fresh, err);
@@ -75,7 +80,8 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
-	rc = load_auth(d, opts->key_file, &auth, err);
+	auth_opts.key_file = opts->auth.key_file; /* the rest is not live */
+	rc = load_auth(d, &auth_opts, &auth, err);
 	if (rc < 0) {
 		settings_free(fresh);
 		return rc;
@@ -83,7 +89,7 @@ static int reload(struct daemon *d, struct err_text *err)
 	n = settings_adopt(d->settings, fresh);
 	opts = settings_values(d->settings);
 	d->opts.log_level = opts->log_level;
-	d->opts.key_file = opts->key_file;
+	d->opts.auth.key_file = opts->auth.key_file;
 	apply_log_level(&d->opts);
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
@@ -174,7 +180,7 @@ int daemon_init(
 	d->signal_fd = -1;
 	apply_log_level(opts);
 	fds_raise();
-	rc = keyring_load(&d->auth.keys, opts->key_file, err);
+	rc = auth_load(&d->auth, &opts->auth, err);
 	if (rc < 0)
 		return rc;
 	rc = loop_new(&d->loop, program, 4096, err);

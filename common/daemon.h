@@ -16,15 +16,15 @@
 #include <stdint.h>
 
 #include "common/addr.h"
+#include "common/auth.h"
 #include "common/error.h"
 #include "common/httpd.h"
 #include "common/loop.h"
 #include "common/settings.h"
-#include "common/tls.h"
 
 /* Settings that all have; the program's options start with this. */
 struct daemon_opts {
-	const char *key_file;
+	struct auth_opts auth;
 	struct addr http;
 	unsigned log_level; /* index into daemon_log_levels */
 	int64_t ready_fd;   /* -1: none */
@@ -32,9 +32,8 @@ struct daemon_opts {
 extern const char *const daemon_log_levels[];
 /* Rows of the settings table for a struct whose first member is struct daemon_opts. */
 #define DAEMON_SETTINGS(http_default)                                                              \
-	{"key-file", SET_STRING, SETTING_AT(struct daemon_opts, key_file), .def = "",              \
-		.is_live = true,                                                                   \
-		.help = "cluster key; without one only loopback addresses are used"},              \
+	AUTH_SETTINGS(struct daemon_opts, auth,                                                    \
+		"cluster key; without one only loopback addresses are used"),                      \
 		{"http", SET_ADDR, SETTING_AT(struct daemon_opts, http), .def = http_default,      \
 			.help = "address of /metrics, /healthz and /status"},                      \
 		{"log-level", SET_ENUM, SETTING_AT(struct daemon_opts, log_level), .def = "info",  \

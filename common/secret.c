@@ -75,3 +75,15 @@ bool secret_credential(const char *name, char *ret_path, size_t room)
 
 	return n > 0 && (size_t)n < room && (access(ret_path, F_OK) == 0 || errno != ENOENT);
 }
+
+int secret_check(const char *path, const char *what, struct err_text *err)
+{
+	const char *dir = getenv("CREDENTIALS_DIRECTORY");
+	size_t n = dir ? strlen(dir) : 0;
+	int fd = secret_open(path, what, n && strncmp(path, dir, n) == 0 && path[n] == '/', err);
+
+	if (fd < 0)
+		return fd;
+	close(fd);
+	return 0;
+}

@@ -7,11 +7,14 @@
 
 #include <openssl/err.h>
 
+#include "common/tlscert.h"
+
 #define FINGERPRINT_CHARS (KEY_PRINT_BYTES - 1)
 
 struct tls {
 	unsigned refs; /* beside the first */
 	SSL_CTX *ctx;
+	bool is_listener;
 	struct cluster_key key; /* client */
 	struct tls_conf conf;
 	char wire_identity[TLS_IDENTITY_BYTES]; /* client: with the fingerprint */
@@ -98,8 +101,10 @@ static bool is_revoked(const struct tls *t, const char *identity, const char *pr
 	return keyring_is_revoked(&t->conf.keys, wire);
 }
 
-bool tls_accepts(const struct tls *t, const struct tls_peer *peer)
+bool tls_accepts(const struct tls *t, const struct tls_peer *peer, const SSL *ssl)
 {
+	if (t->conf.cert)
+		return tlscert_accepts(t->ctx, ssl);
 	for (unsigned i = 0; i < t->conf.keys.n_keys; i++)
 		if (has_fingerprint(&t->conf.keys.key[i], peer->master))
 			return !is_revoked(t, peer->identity, peer->print);
@@ -139,48 +144,78 @@ static int on_use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_
 	return *ret_session != NULL;
 }
 
-static struct tls *new_side(const SSL_METHOD *method, struct err_text *err)
+static SSL_CTX *new_ctx(struct tls *t)
 {
-	struct tls *t = calloc(1, sizeof(*t));
+	SSL_CTX *ctx = SSL_CTX_new(t->is_listener ? TLS_server_method() : TLS_client_method());
 
-	if (!t)
-		goto fail;
-	t->ctx = SSL_CTX_new(method);
-	if (!t->ctx || !SSL_CTX_set_min_proto_version(t->ctx, TLS1_3_VERSION) ||
-		!SSL_CTX_set_ciphersuites(t->ctx, "TLS_AES_128_GCM_SHA256") ||
-		!SSL_CTX_set_num_tickets(t->ctx, 0))
-		goto fail;
+	if (!ctx || !SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION) ||
+		!SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256") ||
+		!SSL_CTX_set_num_tickets(ctx, 0)) {
+		SSL_CTX_free(ctx);
+		return NULL;
+	}
 	/* Frames carry their length, so a connection that just ends is as good as a closed one. */
 	SSL_CTX_set_options(
-		t->ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
-	SSL_CTX_set_session_cache_mode(t->ctx, SSL_SESS_CACHE_OFF);
+		ctx, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF | SSL_OP_NO_RENEGOTIATION);
+	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	/* Frees a connection's buffers while it is idle. */
-	SSL_CTX_set_mode(t->ctx, SSL_MODE_RELEASE_BUFFERS);
-	SSL_CTX_set_app_data(t->ctx, t);
-	return t;
-fail:
-	err_set(err, -EIO, "cannot set up TLS: %s", ERR_reason_error_string(ERR_peek_last_error()));
-	tls_free(t);
-	return NULL;
+	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
+	SSL_CTX_set_app_data(ctx, t);
+	return ctx;
+}
+
+/* The context for conf takes the place of the one before. Errors: that one stays. */
+static int set_ctx(
+	struct tls *t, const struct tls_conf *conf, const char *who, struct err_text *err)
+{
+	SSL_CTX *ctx = new_ctx(t);
+	int rc = 0;
+
+	if (!ctx)
+		return err_set(err, -EIO, "cannot set up TLS: %s",
+			ERR_reason_error_string(ERR_peek_last_error()));
+	if (conf->cert)
+		rc = tlscert_set_up(ctx, conf, who, err);
+	else if (t->is_listener)
+		SSL_CTX_set_psk_find_session_callback(ctx, on_find_session);
+	else
+		SSL_CTX_set_psk_use_session_callback(ctx, on_use_session);
+	if (rc < 0) {
+		SSL_CTX_free(ctx);
+		return rc;
+	}
+	SSL_CTX_free(t->ctx); /* connections hold theirs */
+	t->ctx = ctx;
+	t->conf = *conf;
+	return 0;
+}
+
+/* Errors: with a sentence, nothing to undo. */
+static int new_side(struct tls **ret, bool is_listener, const struct tls_conf *conf,
+	const char *who, struct err_text *err)
+{
+	struct tls *t = calloc(1, sizeof(*t));
+	int rc;
+
+	if (!t)
+		return err_set(err, -ENOMEM, "out of memory");
+	t->is_listener = is_listener;
+	rc = set_ctx(t, conf, who, err);
+	if (rc < 0)
+		tls_free(t);
+	else
+		*ret = t;
+	return rc;
 }
 
 int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err)
 {
-	struct tls *t = new_side(TLS_server_method(), err);
-
-	if (!t)
-		return -EIO;
-	t->conf = *conf;
-	SSL_CTX_set_psk_find_session_callback(t->ctx, on_find_session);
-	*ret_tls = t;
-	return 0;
+	return new_side(ret_tls, true, conf, "scheduler:", err);
 }
 
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err)
 {
-	(void)err;
-	t->conf = *conf;
-	return 0;
+	return set_ctx(t, conf, "scheduler:", err);
 }
 
 int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned which,
@@ -191,12 +226,18 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 	struct tls *t;
 	int rc, n;
 
-	if (key_fingerprint(key, print))
-		return err_set(err, -EIO, "cannot compute the key's fingerprint");
-	t = new_side(TLS_client_method(), err);
-	if (!t)
-		return -EIO;
+	rc = new_side(&t, false, conf, identity, err);
+	if (rc < 0 || conf->cert) {
+		if (rc == 0)
+			*ret_tls = t;
+		return rc;
+	}
+	keyring_wipe(&t->conf.keys);
 	t->key = *key;
+	if (key_fingerprint(key, print)) {
+		tls_free(t);
+		return err_set(err, -EIO, "cannot compute the key's fingerprint");
+	}
 	n = snprintf(t->wire_identity, sizeof(t->wire_identity), "%s#%s", identity, print);
 	if (n >= (int)sizeof(t->wire_identity) ||
 		split_identity((const unsigned char *)t->wire_identity, (size_t)n, dummy, print)) {
@@ -207,7 +248,6 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 		tls_free(t);
 		return rc;
 	}
-	SSL_CTX_set_psk_use_session_callback(t->ctx, on_use_session);
 	*ret_tls = t;
 	return 0;
 }
@@ -224,19 +264,46 @@ SSL *tls_session(struct tls *t, struct tls_peer *ret_peer)
 	return ssl;
 }
 
-bool tls_is_proven(const SSL *ssl)
+bool tls_uses_cert(const struct tls *t)
 {
-	return SSL_is_init_finished(ssl) && SSL_version(ssl) == TLS1_3_VERSION &&
-	       SSL_session_reused(ssl);
+	return t->conf.cert != NULL;
 }
 
-const char *tls_failure(unsigned long ssl_error)
+/* Fills in the listener's peer. */
+static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 {
+	struct tls_peer peer, *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
+
+	if (tlscert_peer(ssl, at))
+		return "the certificate does not say who the other side is (one CN, ROLE:NAME)";
+	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)
+		return "the certificate of the other side is not a scheduler's (CN scheduler:NAME)";
+	return NULL;
+}
+
+const char *tls_unproven(const SSL *ssl)
+{
+	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+
+	if (!SSL_is_init_finished(ssl) || SSL_version(ssl) != TLS1_3_VERSION)
+		return "it is no TLS 1.3";
+	if (t->conf.cert)
+		return cert_unproven(t, ssl);
+	return SSL_session_reused(ssl) ? NULL : "the peer did not use the cluster key";
+}
+
+const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
+{
+	static const char cert_refused[] = "the other side refuses our certificate: another "
+					   "authority, expired or revoked (its log says which)";
+	const struct tls *t = ssl ? SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)) : NULL;
 	const char *reason = ERR_reason_error_string(ssl_error);
 
 	if (!ssl_error)
 		return "the peer hung up during the TLS handshake (is it without a key, or not of "
 		       "this cluster?)";
+	if (t && t->conf.cert && ERR_GET_REASON(ssl_error) == SSL_R_TLSV1_ALERT_DECRYPT_ERROR)
+		return cert_refused;
 	switch (ERR_GET_REASON(ssl_error)) {
 	case SSL_R_WRONG_VERSION_NUMBER:
 	case SSL_R_HTTP_REQUEST:
@@ -249,8 +316,20 @@ const char *tls_failure(unsigned long ssl_error)
 	case SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE:
 	case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER:
 	case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
-		return "the cluster keys do not match (compare the key files of both hosts, and "
-		       "the names for which host keys were derived)";
+		return "the cluster keys do not match (compare the key files of both hosts, the "
+		       "names for which host keys were derived, and `auth`)";
+	case SSL_R_CERTIFICATE_VERIFY_FAILED:
+		return X509_verify_cert_error_string(SSL_get_verify_result(ssl));
+	case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
+		return "the peer has no certificate (auth = cert on one side only?)";
+	case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+	case SSL_R_TLSV1_ALERT_DECODE_ERROR:
+	case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+	case SSL_R_SSLV3_ALERT_CERTIFICATE_REVOKED:
+	case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
+	case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
+	case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+		return cert_refused;
 	default:
 		return reason ? reason : "TLS error";
 	}
@@ -258,7 +337,7 @@ const char *tls_failure(unsigned long ssl_error)
 
 bool tls_is_same(const struct tls *a, const struct tls *b)
 {
-	return strcmp(a->wire_identity, b->wire_identity) == 0;
+	return !a->conf.cert && !b->conf.cert && strcmp(a->wire_identity, b->wire_identity) == 0;
 }
 
 struct tls *tls_ref(struct tls *t)

@@ -261,14 +261,15 @@ static int screen_keys(FILE *out, json_t *root)
 	size_t i, n_shown = 0;
 
 	if (!json_array_size(keys))
-		fprintf(out, "the cluster has no key\n");
+		fprintf(out, "the cluster has no key, or uses certificates\n");
 	else
 		fprintf(out, "%-9s %-12s %s\n", "KEY", "FINGERPRINT", "MEMBERS");
 	json_array_foreach(keys, i, o) fprintf(out, "%-9s %-12s %llu\n", cell_str(o, "key").s,
 		cell_str(o, "fingerprint").s, (unsigned long long)cell_num(o, "members"));
 	json_array_foreach(json_object_get(root, "members"), i, o)
 	{
-		if (cell_is(o, "key", "current") || cell_is(o, "key", "none"))
+		if (cell_is(o, "key", "current") || cell_is(o, "key", "none") ||
+			cell_is(o, "key", "certificate"))
 			continue;
 		if (n_shown++ == 0)
 			fprintf(out, "\n%-24s %-24s %s\n", "NOT YET", "HOST", "KEY");

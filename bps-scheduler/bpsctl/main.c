@@ -29,9 +29,9 @@ static const struct setting rows[] = {
 		.help = "`events` with a greater number; -1: all that are kept"},
 	{"scheduler", SET_ADDR, SETTING_AT(struct opts, steer.scheduler), .def = "127.0.0.1:7300",
 		.port = 7300, .help = "where bps-scheduler listens, for what changes something"},
-	{"key-file", SET_STRING, SETTING_AT(struct opts, steer.key_file), .def = "",
-		.help = "master key, or for steering that of `key derive ctl:NAME`; empty: "
-			"/etc/bps/cluster.key where there is one"},
+	AUTH_SETTINGS(struct opts, steer.auth,
+		"master key, or for steering that of `key derive ctl:NAME`; empty: "
+		"/etc/bps/cluster.key where there is one"),
 	{"as", SET_STRING, SETTING_AT(struct opts, steer.as), .def = "", .max = CTL_NAME_MAX,
 		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
 	{"force", SET_BOOL, SETTING_AT(struct opts, force), .def = "no",

@@ -92,14 +92,17 @@ static const struct ctlchan_ops ops = {on_opened, on_frame, on_closed};
 
 const char *steer_key_path(const struct steer_conf *conf)
 {
-	return *conf->key_file ? conf->key_file : STEER_KEY_FILE;
+	return *conf->auth.key_file ? conf->auth.key_file : STEER_KEY_FILE;
 }
 
 int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err)
 {
-	int rc = keyring_load(ret_ring, conf->key_file, err);
+	int rc;
 
-	if (rc != 0 || *conf->key_file)
+	if (conf->auth.kind == AUTH_CERT)
+		return err_set(err, -EINVAL, "there is no cluster key where auth = cert");
+	rc = keyring_load(ret_ring, conf->auth.key_file, err);
+	if (rc != 0 || *conf->auth.key_file)
 		return rc;
 	return access(STEER_KEY_FILE, F_OK) == 0 ? keyring_load(ret_ring, STEER_KEY_FILE, err) : 0;
 }
@@ -191,7 +194,7 @@ static int ask(struct call *call, const struct tls_conf *auth, unsigned which)
 
 	snprintf(identity, sizeof(identity), "ctl:%s", as);
 	if (auth)
-		rc = tls_new_client(&tls, auth, which, identity, call->err);
+		rc = tls_new_client(&tls, auth, which, auth->cert ? "ctl:" : identity, call->err);
 	if (rc == 0)
 		rc = talk(call, tls);
 	tls_free(tls);
@@ -203,8 +206,8 @@ static int ask_in_turn(struct call *call, const struct tls_conf *auth)
 {
 	int rc = BPS_ENOSCHED;
 
-	if (tls_conf_is_empty(auth))
-		return ask(call, NULL, 0);
+	if (tls_conf_is_empty(auth) || auth->cert)
+		return ask(call, auth->cert ? auth : NULL, 0);
 	for (unsigned i = 0; rc == BPS_ENOSCHED && i < auth->keys.n_keys; i++)
 		rc = ask(call, auth, i);
 	return rc;
@@ -224,7 +227,8 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 	rc = put_args(&call, args, n_args);
 	if (rc < 0)
 		return rc;
-	rc = steer_keys(conf, &auth.keys, err);
+	rc = conf->auth.kind == AUTH_CERT ? auth_load(&auth, &conf->auth, err)
+					  : steer_keys(conf, &auth.keys, err);
 	if (rc < 0)
 		return rc;
 	call.base = event_base_new();

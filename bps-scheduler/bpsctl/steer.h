@@ -2,20 +2,21 @@
 #define BPS_SCHEDULER_BPSCTL_STEER_H
 /* The hand of bpsctl: asks the scheduler's control port to do one thing (bps-scheduler/steer.h has
  * the other end, and how to add a verb). With the master key, on the scheduler's host, or a key of
- * `bpsctl key derive ctl:NAME`; without a key on loopback only. Blocking; any thread. */
+ * `bpsctl key derive ctl:NAME`, or a certificate of CN ctl:NAME; without a key on loopback only.
+ * Blocking; any thread. */
 #include <jansson.h>
 #include <stddef.h>
 
 #include "common/addr.h"
+#include "common/auth.h"
 #include "common/error.h"
-#include "common/keyring.h"
 
 #define STEER_KEY_FILE "/etc/bps/cluster.key"
 
 struct steer_conf {
 	struct addr scheduler;
-	const char *
-		key_file; /* "": that of systemd's credentials, else STEER_KEY_FILE where there is one */
+	struct auth_opts
+		auth;   /* key_file "": of systemd's credentials, else STEER_KEY_FILE where it is */
 	const char *as; /* NAME of ctl:NAME; "": the user's login name */
 };
 
@@ -23,7 +24,8 @@ struct steer_arg {
 	const char *name, *value; /* value "": as if it were not there */
 };
 
-/* The keys of conf. Returns 1, 0 when there are none; errors as keyring_load. */
+/* The keys of conf. Returns 1, 0 when there are none; errors as keyring_load, -EINVAL certificates
+ * are used instead. */
 int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct err_text *err);
 /* The file that `key rotate` and others write. Lent. */
 const char *steer_key_path(const struct steer_conf *conf);

@@ -1,0 +1,43 @@
+#ifndef BPS_COMMON_AUTH_H
+#define BPS_COMMON_AUTH_H
+/* How the ends of the control channel prove who they are: by the cluster key (`auth = psk`), or by
+ * certificates (`auth = cert`). The settings of both, and what they lead to (common/tls.h).
+ *
+ * Values; any thread. */
+#include "common/error.h"
+#include "common/settings.h"
+#include "common/tls.h"
+
+enum auth_kind { AUTH_PSK, AUTH_CERT };
+extern const char *const auth_words[];
+
+struct auth_opts {
+	unsigned kind; /* enum auth_kind */
+	const char *key_file;
+	const char *cert, *key, *ca; /* PEM files */
+};
+
+/* Rows of a settings table; S: the program's struct, m: its struct auth_opts. */
+#define AUTH_SETTINGS(S, m, key_file_help)                                                         \
+	{"auth", SET_ENUM, SETTING_AT(S, m.kind), .def = "psk", .words = auth_words,               \
+		.help = "how daemons prove who they are: by the cluster key, or certificates"},    \
+		{"key-file", SET_STRING, SETTING_AT(S, m.key_file), .def = "", .is_live = true,    \
+			.help = key_file_help},                                                    \
+		{"tls-cert", SET_STRING, SETTING_AT(S, m.cert), .def = "",                         \
+			.help = "certificate (PEM, with its chain) whose CN is ROLE:NAME"},        \
+		{"tls-key", SET_STRING, SETTING_AT(S, m.key), .def = "",                           \
+			.help = "private key of tls-cert (PEM)"},                                  \
+	{                                                                                          \
+		"tls-ca", SET_STRING, SETTING_AT(S, m.ca),                                         \
+			.def = "",                                                                 \
+			.help = "authorities that sign certificates, and their revocation lists "  \
+				"(PEM)"                                                            \
+	}
+
+/* Read what the settings name. Returns 1; 0 when there is no key: then loopback only.
+ * ret: its strings are those of o. Errors: -errno or -EINVAL with a sentence. */
+int auth_load(struct tls_conf *ret, const struct auth_opts *o, struct err_text *err);
+
+/* Do both say the same? */
+bool auth_equal(const struct tls_conf *a, const struct tls_conf *b);
+#endif
