@@ -23,7 +23,10 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 		return;
 	a->stats_at_ns = now_ns;
 	TAILQ_FOREACH(job, &a->jobs, link)
-	jobs++;
+	{
+		jobs++;
+		quota_note(job->quota, QUOTA_INFLIGHT, job->core ? agt_job_inflight(job->core) : 0);
+	}
 	pthread_mutex_lock(&a->lock);
 	quota_view(a->quota, &a->quota_view);
 	agt_core_stats(a->core, &a->figures.core);
@@ -223,6 +226,7 @@ static void take_limits(void *arg)
 	n->agent->cfg.limits = n->limits;
 	quota_set_limits(n->agent->quota, &n->limits.quotas);
 	agt_core_set_window(n->agent->core, n->limits.window_bytes);
+	agt_core_set_job_inflight(n->agent->core, n->limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT]);
 	free(n);
 }
 
@@ -279,6 +283,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
 	a->cfg.core.window_bytes = cfg->limits.window_bytes;
+	a->cfg.core.job_inflight_bytes = cfg->limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT];
 	a->quota = quota_new(&cfg->limits.quotas, cfg->host);
 	rc = a->quota ? agt_core_new(&a->cfg.core, &env, NULL, &a->core) : -ENOMEM;
 	if (rc < 0) {

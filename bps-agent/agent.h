@@ -34,7 +34,7 @@
 /* What may change while it runs. */
 struct agent_limits {
 	struct quota_limits quotas;
-	size_t window_bytes; /* see struct agt_config */
+	size_t window_bytes; /* see struct agt_config; the job's bytes in flight are a quota */
 };
 
 struct agent_config {
@@ -81,6 +81,11 @@ struct trainer {
 	unsigned n_handles; /* libuv handles that are not closed yet */
 	uv_poll_t sock_poll, efd_poll, pid_poll;
 	uv_timer_t greeting; /* GREETING ends by itself */
+	/* Its user asks more often than it may: the socket is read again when the timer is due. */
+	uv_timer_t slowed;
+	struct quota_pace pace;
+	bool is_slowed;
+	bool has_waited; /* the next message was counted when it was made to wait */
 	pid_t pid;
 	uid_t uid;
 	struct quota_account *user;

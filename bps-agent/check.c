@@ -9,8 +9,10 @@
 struct tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes;
 	size_t charged_bytes;
-	uint32_t n_fetching; /* of the job in hand */
-	size_t n_reads;      /* of all */
+	uint32_t n_fetching; /* of the job in hand, as the next two */
+	size_t n_parked;
+	uint64_t job_bytes; /* charged */
+	size_t n_reads;     /* of all */
 };
 
 struct check {
@@ -59,9 +61,10 @@ static void check_lists(struct check *c, const struct part *part)
 {
 	bool is_local = part->tensor->job->is_local;
 	bool is_ready = part->state == PART_READY, is_queued = heap_has(&part->node);
-	const struct heap *home = is_local     ? &c->core->local
-				  : part->link ? &part->link->ready
-					       : NULL;
+	const struct heap *home = part->is_parked ? &part->tensor->job->parked
+				  : is_local      ? &c->core->local
+				  : part->link    ? &part->link->ready
+						  : NULL;
 
 	expect(c, !is_queued || (home && heap_holds(home, &part->node)),
 		"queued => in its own heap");
@@ -71,7 +74,10 @@ static void check_lists(struct check *c, const struct part *part)
 	expect(c, !part->owes || part->link, "owes => a link");
 	expect(c, !part->is_charged || part->link, "charged => a link");
 	c->n.n_local += is_queued && is_local;
-	c->n.n_ready += is_queued && !is_local;
+	expect(c, !part->is_parked || (is_ready && part->link), "parked => READY, a link");
+	c->n.n_ready += is_queued && !is_local && !part->is_parked;
+	c->n.n_parked += part->is_parked;
+	c->n.job_bytes += part->is_charged ? part_bytes(part) : 0;
 	c->n.n_timers += heap_has(&part->timer);
 	c->n.n_offered += part->state == PART_OFFERED;
 	c->n.n_owing += part->owes != 0;
@@ -254,9 +260,15 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 	TAILQ_FOREACH(job, &core->jobs, link)
 	{
 		c.n.n_fetching = 0;
+		c.n.n_parked = 0;
+		c.n.job_bytes = 0;
 		TAILQ_FOREACH(t, &job->tensors, link)
 		check_tensor(&c, t);
 		expect(&c, c.n.n_fetching == job->n_reads, "n_reads = FETCHING");
+		expect(&c, c.n.n_parked == job->parked.n, "parked = those that say so");
+		expect(&c, c.n.job_bytes == job->inflight, "a job's inflight = bytes charged");
+		expect(&c, !job->parked.n || job->inflight, "parked => something will come in");
+		check_heap(&c, &job->parked);
 		expect(&c, !job->is_closing || job->n_reads, "closing => a read is running");
 		c.n.n_reads += job->n_reads;
 	}

@@ -45,6 +45,7 @@ static void tensor_free(struct agt_tensor *t)
 		link_detach(&t->parts[i]);
 	}
 	job->core->n_parts -= t->n_parts;
+	job->n_parts -= t->n_parts;
 	free(t->parts);
 	free(t->submitted);
 	free(t);
@@ -59,6 +60,7 @@ static void job_destroy(struct agt_job *job)
 		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
 		tensor_free(TAILQ_FIRST(&job->tensors));
 	TAILQ_REMOVE(&job->core->jobs, job, link);
+	heap_fini(&job->parked);
 	free(job->by_id);
 	free(job->ranks);
 	free(job);
@@ -286,11 +288,21 @@ static int by_id_set(struct agt_job *job, uint32_t id, struct agt_tensor *t)
 	return 0;
 }
 
-static int reserve_heaps(struct agt_core *core, uint32_t n)
+static int reserve_heaps(struct agt_job *job, uint32_t n)
 {
+	struct agt_core *core = job->core;
 	int rc = heap_reserve(&core->timers, core->n_parts + n);
 
-	return rc < 0 ? rc : heap_reserve(&core->local, core->n_parts + n);
+	if (rc == 0)
+		rc = heap_reserve(&core->local, core->n_parts + n);
+	return rc < 0 ? rc : heap_reserve(&job->parked, job->n_parts + n);
+}
+
+static bool is_too_large(const struct agt_job *job, uint64_t bytes)
+{
+	uint64_t limit = job->core->cfg.job_inflight_bytes;
+
+	return !job->is_local && limit && bytes > limit;
 }
 
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
@@ -310,7 +322,9 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 	n_parts = (t->n_elems - 1) / part_elems + 1;
 	if (n_parts > UINT32_MAX)
 		return BPS_EPROTO;
-	if (reserve_heaps(job->core, (uint32_t)n_parts) < 0 || by_id_set(job, plan->tensor, t) < 0)
+	if (is_too_large(job, (t->n_elems < part_elems ? t->n_elems : part_elems) * elem))
+		return BPS_EQUOTA;
+	if (reserve_heaps(job, (uint32_t)n_parts) < 0 || by_id_set(job, plan->tensor, t) < 0)
 		return -ENOMEM;
 	t->parts = calloc(n_parts, sizeof(t->parts[0]));
 	if (!t->parts)
@@ -319,6 +333,7 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 	t->part_elems = part_elems;
 	t->n_parts = (uint32_t)n_parts;
 	job->core->n_parts += t->n_parts;
+	job->n_parts += t->n_parts;
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		t->parts[i].tensor = t;
 		t->parts[i].index = i;
@@ -455,12 +470,32 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 			(double)(core->now_ns - link->down_since_ns) / 1e9);
 		used += n > 0 ? (size_t)n : 0;
 	}
+	if (job->parked.n && used < text_bytes)
+		snprintf(ret_text + used, text_bytes - used,
+			"%s%zu partitions wait because the job has %.1f of %.1f MiB under way from "
+			"this machine (bps-agent's --job-inflight)",
+			used ? ", " : "", job->parked.n, (double)job->inflight / 0x1p20,
+			(double)core->cfg.job_inflight_bytes / 0x1p20);
 	return used == 0;
 }
 
 void agt_core_set_window(struct agt_core *core, size_t window_bytes)
 {
 	core->cfg.window_bytes = window_bytes;
+}
+
+void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes)
+{
+	struct agt_job *job;
+
+	core->cfg.job_inflight_bytes = bytes;
+	TAILQ_FOREACH(job, &core->jobs, link)
+	job_unpark(job);
+}
+
+uint64_t agt_job_inflight(const struct agt_job *job)
+{
+	return job->inflight;
 }
 
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret)

@@ -13,7 +13,9 @@
  *     |                          time-out, bad crc       `--RESULT inline--> IDLE
  *     `--- all partitions IDLE: the round is done
  *
- * READY does the local sum and the crc at the last moment, so what overtakes, overtakes on the
+ * READY waits in the queue of its connection, or parked with its job while that has as much under
+ * way as it may (job_inflight_bytes): then partitions of other jobs go on, and what comes in
+ * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on the
  * network. A job with one member needs no server: READY sums straight into the output.
  *
  * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their
@@ -40,8 +42,9 @@ struct agt_mem {
 
 struct agt_config {
 	size_t window_bytes; /* contributions under way to one server thread; SIZE_MAX: no limit */
-	uint64_t retry_ns;   /* what is not answered is sent again */
-	uint64_t again_ns;   /* pause after AGAIN */
+	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
+	uint64_t retry_ns;           /* what is not answered is sent again */
+	uint64_t again_ns;           /* pause after AGAIN */
 };
 
 struct agt_env {
@@ -98,7 +101,8 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
 /* The scheduler's answer: id and partitions; a second one is ignored.
- * Errors: BPS_EPROTO it is not about such a tensor; -ENOMEM. */
+ * Errors: BPS_EPROTO it is not about such a tensor; BPS_EQUOTA one partition is more than a job may
+ * have under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* This tensor alone is refused: its rounds end with code. */
 void agt_tensor_fail(struct agt_tensor *t, int code);
@@ -129,6 +133,9 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 /* Change the window; what is under way stays so. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
+void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes);
+/* Bytes that the job has pushed and whose sums are not in. */
+uint64_t agt_job_inflight(const struct agt_job *job);
 
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
 /* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in

@@ -13,7 +13,7 @@
 
 enum part_state {
 	PART_IDLE,     /* round complete (or 0) */
-	PART_READY,    /* to be sent: in link->ready, core->local, or without a home */
+	PART_READY,    /* to be sent: in link->ready, job->parked, core->local, or without a home */
 	PART_SENT,     /* its timer runs */
 	PART_WAITING,  /* the server asked for a pause: its timer runs */
 	PART_OFFERED,  /* on link->offered: the read could not start yet */
@@ -39,7 +39,8 @@ struct part {
 	TAILQ_ENTRY(part) owing;   /* link->owing, when owes != 0 */
 	TAILQ_ENTRY(part) home;    /* link->parts */
 	uint8_t owes;              /* enum part_owe */
-	bool is_charged;           /* its bytes count in link->inflight */
+	bool is_charged;           /* its bytes count in link->inflight and job->inflight */
+	bool is_parked;            /* READY: in job->parked, not link->ready */
 	bool is_stale;             /* FETCHING for an older pgen: to be discarded */
 	bool is_unheard;           /* the server of this pgen has not acknowledged HAVE */
 	bool is_overdue; /* sent again for want of an answer: the window does not count it */
@@ -120,7 +121,10 @@ struct agt_job {
 	struct agt_tensor **by_id;
 	uint32_t n_by_id;
 	uint32_t next_seq;
-	uint32_t *ranks; /* per local worker */
+	uint32_t *ranks;   /* per local worker */
+	uint64_t inflight; /* bytes */
+	size_t n_parts;
+	struct heap parked; /* READY partitions that wait for inflight to become less */
 };
 
 struct agt_core {
@@ -178,6 +182,12 @@ int part_send_owed(struct part *part, enum part_owe what);
 bool part_fetch(struct part *part);
 /* Its timer in core->timers is due. */
 void part_timer(struct part *part);
+/* May it be sent, as far as its job's bytes under way go? */
+bool part_fits_job(const struct part *part);
+/* Out of link->ready until its job has less under way. */
+void part_park(struct part *part);
+/* Back to their links with those that fit now. */
+void job_unpark(struct agt_job *job);
 /* Sum a partition of a job of one member into the output. */
 void part_sum_local(struct part *part);
 

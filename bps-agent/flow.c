@@ -83,10 +83,12 @@ static void uncharge(struct part *part)
 {
 	if (part->is_charged) {
 		part->link->inflight -= part_bytes(part);
+		part->tensor->job->inflight -= part_bytes(part);
 		core_of(part)->stats.inflight_bytes -= part_bytes(part);
 		link_activate(part->link);
 	}
 	part->is_charged = false;
+	job_unpark(part->tensor->job);
 }
 
 static void charge(struct part *part)
@@ -95,6 +97,7 @@ static void charge(struct part *part)
 		return;
 	part->is_charged = true;
 	part->link->inflight += part_bytes(part);
+	part->tensor->job->inflight += part_bytes(part);
 	core_of(part)->stats.inflight_bytes += part_bytes(part);
 }
 
@@ -111,14 +114,59 @@ static void enqueue(struct part *part)
 	}
 }
 
+static void dequeue(struct part *part)
+{
+	struct agt_job *job = part->tensor->job;
+
+	if (!heap_has(&part->node))
+		return;
+	heap_remove(part->is_parked ? &job->parked
+		    : job->is_local ? &core_of(part)->local
+				    : &part->link->ready,
+		&part->node);
+	part->is_parked = false;
+}
+
+bool part_fits_job(const struct part *part)
+{
+	const struct agt_job *job = part->tensor->job;
+	uint64_t limit = job->core->cfg.job_inflight_bytes;
+
+	return part->is_overdue || !limit || !job->inflight ||
+	       job->inflight + part_bytes(part) <= limit;
+}
+
+void part_park(struct part *part)
+{
+	dequeue(part);
+	part->is_parked = true;
+	heap_push(&part->tensor->job->parked, &part->node);
+}
+
+void job_unpark(struct agt_job *job)
+{
+	uint64_t limit = job->core->cfg.job_inflight_bytes, expected = job->inflight;
+	struct heap_node *node;
+
+	while ((node = heap_min(&job->parked))) {
+		struct part *part = (struct part *)((char *)node - offsetof(struct part, node));
+
+		expected += part_bytes(part);
+		/* With nothing under way all go: which of them can be sent is not known here, and nothing
+		 * would unpark the others. */
+		if (limit && job->inflight && expected > limit)
+			return;
+		dequeue(part);
+		enqueue(part);
+	}
+}
+
 void part_stop(struct part *part)
 {
 	timer_stop(part);
 	uncharge(part);
-	if (part->state == PART_READY && heap_has(&part->node))
-		heap_remove(
-			part->tensor->job->is_local ? &core_of(part)->local : &part->link->ready,
-			&part->node);
+	if (part->state == PART_READY)
+		dequeue(part);
 	if (part->state == PART_OFFERED)
 		TAILQ_REMOVE(&part->link->offered, part, offered);
 	if (part->state == PART_FETCHING)
@@ -524,8 +572,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 		return;
 	}
 	timer_stop(part);
-	if (heap_has(&part->node))
-		heap_remove(&part->link->ready, &part->node);
+	dequeue(part);
 	set_state(part, PART_OFFERED, "result offered");
 	sum_is_there(part);
 	part->offer = *m;

@@ -246,6 +246,11 @@ bool link_pump(struct link *link)
 	if (!node)
 		return false;
 	part = (struct part *)((char *)node - offsetof(struct part, node));
+	if (!part_fits_job(part)) {
+		part_park(part); /* others may go on */
+		link_activate(link);
+		return true;
+	}
 	if (!part->is_overdue && link->inflight &&
 		link->inflight + part_bytes(part) > core->cfg.window_bytes)
 		return false; /* again when a result is in */

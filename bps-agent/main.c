@@ -45,6 +45,9 @@ static const struct setting rows[] = {
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
 	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0", .is_live = true,
 		.help = "shared memory for tensors in all; 0: half of the machine's"},
+	{"job-inflight", SET_SIZE, SETTING_AT(struct opts, job_inflight_bytes), .def = "4GiB",
+		.max = 1024 * SETTING_GIB, .is_live = true,
+		.help = "bytes of one job pushed and not answered, others wait; 0: no limit"},
 	{"user-memory", SET_SIZE, SETTING_AT(struct opts, user_bytes), .def = "0", .is_live = true,
 		.help = "of it for one user; 0: half"},
 	{"job-memory", SET_SIZE, SETTING_AT(struct opts, job_bytes), .def = "0", .is_live = true,
@@ -60,6 +63,9 @@ static const struct setting rows[] = {
 	{"user-tensors", SET_INT, SETTING_AT(struct opts, user_tensors), .def = "100000", .min = 16,
 		.max = 1 << 24, .is_live = true,
 		.help = "tensors of one user's jobs on this machine"},
+	{"user-requests", SET_INT, SETTING_AT(struct opts, user_requests), .def = "1000",
+		.max = 1000000, .is_live = true,
+		.help = "messages of one user's trainers in a second, others wait; 0: no limit"},
 	{"user-descriptors", SET_INT, SETTING_AT(struct opts, user_descriptors), .def = "0",
 		.max = 1 << 20, .is_live = true,
 		.help = "descriptors kept open for one user; 0: a quarter of what the system "
@@ -109,6 +115,7 @@ static struct agent_limits limits_of(const struct opts *o)
 	q->of[QUOTA_JOB][QUOTA_TENSORS] = (uint64_t)o->job_tensors;
 	q->of[QUOTA_USER][QUOTA_DESCRIPTORS] =
 		o->user_descriptors ? (uint64_t)o->user_descriptors : fds_limit() / 4;
+	q->of[QUOTA_JOB][QUOTA_INFLIGHT] = o->job_inflight_bytes;
 	return l;
 }
 

@@ -26,6 +26,7 @@ static const struct {
 	[QUOTA_TENSORS] = {"tensors", "tensors", false, {NULL, "user-tensors", "job-tensors"}},
 	[QUOTA_DESCRIPTORS] = {"descriptors", "descriptors", false,
 		{NULL, "user-descriptors", NULL}},
+	[QUOTA_INFLIGHT] = {"inflight", "bytes in flight", true, {NULL, NULL, "job-inflight"}},
 };
 static const char *const scopes[QUOTA_SCOPES] = {"machine", "user", "job"};
 
@@ -281,6 +282,14 @@ void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n)
 		assert(a->used[kind] >= n);
 		a->used[kind] -= n;
 	}
+}
+
+void quota_note(struct quota_account *a, enum quota_kind kind, uint64_t n)
+{
+	uint64_t was = a->used[kind];
+
+	for (; a; a = a->above)
+		a->used[kind] += n - was;
 }
 
 uint64_t quota_used(const struct quota_account *a, enum quota_kind kind)

@@ -23,6 +23,7 @@ enum quota_kind {
 	QUOTA_MEMORY,      /* bytes shared with trainers, or kept for their sums */
 	QUOTA_TENSORS,     /* declared on this machine; workers of one job share them */
 	QUOTA_DESCRIPTORS, /* open because of them */
+	QUOTA_INFLIGHT,    /* bytes pushed whose sums are not in; those beyond wait */
 	QUOTA_KINDS
 };
 
@@ -61,6 +62,8 @@ bool quota_is_named(struct quota_account *user);
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err);
 /* Give back n of what was taken there. */
 void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n);
+/* It has n now, whatever the limit: of what is limited elsewhere. */
+void quota_note(struct quota_account *a, enum quota_kind kind, uint64_t n);
 uint64_t quota_used(const struct quota_account *a, enum quota_kind kind);
 /* What quota_take would still take. */
 uint64_t quota_room(const struct quota_account *a, enum quota_kind kind);

@@ -410,6 +410,21 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 				status, workers);
 }
 
+static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
+{
+	const struct agent *a = tensor->job->agent;
+	struct err_text text;
+
+	err_set(&text, BPS_EQUOTA,
+		"tensor '%s' of job '%s' has partitions of %llu bytes, and a job may have %llu in "
+		"flight on %s; see bps-agent's --job-inflight, or ask for smaller partitions",
+		tensor->name, tensor->job->name,
+		(unsigned long long)plan->part_elems * dtype_bytes(tensor->dtype),
+		(unsigned long long)a->cfg.limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT],
+		a->cfg.host);
+	tensor_refuse(tensor, BPS_EQUOTA, text.s);
+}
+
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
 {
 	struct job *job = agent_job(a, m->job);
@@ -420,7 +435,9 @@ void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
 		struct tensor *tensor = tensor_find(job, m->tensors[i].name);
 		int rc = tensor && tensor->core ? agt_tensor_plan(tensor->core, &m->tensors[i]) : 0;
 
-		if (rc < 0)
+		if (rc == BPS_EQUOTA)
+			refuse_parts(tensor, &m->tensors[i]);
+		else if (rc < 0)
 			tensor_refuse(tensor, rc, "the scheduler's plan does not fit the tensor");
 	}
 	agt_job_runs(job->core, m->runs, m->n_runs);

@@ -142,6 +142,7 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 	close_handle((uv_handle_t *)&t->efd_poll);
 	close_handle((uv_handle_t *)&t->pid_poll);
 	close_handle((uv_handle_t *)&t->greeting);
+	close_handle((uv_handle_t *)&t->slowed);
 	t->n_handles--;
 	free_if_closed(t);
 }
@@ -319,6 +320,55 @@ static void on_message(struct trainer *t, const struct local_msg *m)
 	}
 }
 
+static void on_socket(uv_poll_t *p, int status, int events);
+
+/* Watch its socket: for messages, unless it has to wait, and for its end. */
+static void listen_to(struct trainer *t)
+{
+	uv_poll_start(&t->sock_poll, UV_DISCONNECT | (t->is_slowed ? 0 : UV_READABLE), on_socket);
+}
+
+static void on_slowed(uv_timer_t *timer)
+{
+	struct trainer *t = timer->data;
+
+	t->is_slowed = false;
+	t->has_waited = true;
+	listen_to(t);
+}
+
+/* It will not stop: tell it why it is cut off. */
+static void cut_off(struct trainer *t, const char *why)
+{
+	struct local_msg m = {
+		.type = LOCAL_JOB, .job = {.code = (uint32_t)-BPS_EQUOTA, .text = why}};
+
+	trainer_send(t, &m, NULL, 0);
+	trainer_drop(t, true, why);
+}
+
+/* May the next message be read now? It stays in the socket meanwhile, so that who sends it waits,
+ * not the agent. */
+static bool has_turn(struct trainer *t)
+{
+	struct err_text err;
+	int64_t wait_ns;
+
+	if (t->has_waited) {
+		t->has_waited = false;
+		return true;
+	}
+	wait_ns = quota_request(t->user, &t->pace, clock_now_ns(), &err);
+	if (wait_ns < 0) {
+		cut_off(t, err.s);
+	} else if (wait_ns > 0) {
+		t->is_slowed = true;
+		listen_to(t);
+		uv_timer_start(&t->slowed, on_slowed, (uint64_t)wait_ns / 1000000 + 1, 0);
+	}
+	return wait_ns == 0;
+}
+
 static void on_socket(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
@@ -329,8 +379,14 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	void *mem = NULL;
 	int rc;
 
-	(void)events;
 	(void)status; /* whatever it is, the receive says it better */
+	if (t->is_slowed) {
+		if (events & UV_DISCONNECT)
+			trainer_drop(t, false, "it closed its socket");
+		return;
+	}
+	if (!has_turn(t))
+		return;
 	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err);
 	for (unsigned i = 0; i < n_fds; i++)
 		close_aside(t->agent, fds[i]);
@@ -492,13 +548,14 @@ void trainer_accept(struct agent *a)
 	a->n_trainers++;
 	uv_timer_init(dataloop_uv(a->loop), &t->greeting);
 	uv_poll_init(dataloop_uv(a->loop), &t->sock_poll, sock);
-	t->sock_poll.data = t->greeting.data = t;
-	t->n_handles = 2;
+	uv_timer_init(dataloop_uv(a->loop), &t->slowed);
+	t->sock_poll.data = t->greeting.data = t->slowed.data = t;
+	t->n_handles = 3;
 	uv_timer_start(&t->greeting, on_greeting, GREETING_MS, 0);
 	if (t->pidfd >= 0 && uv_poll_init(dataloop_uv(a->loop), &t->pid_poll, t->pidfd) == 0) {
 		t->pid_poll.data = t;
 		t->n_handles++;
 		uv_poll_start(&t->pid_poll, UV_READABLE, on_process_end);
 	}
-	uv_poll_start(&t->sock_poll, UV_READABLE | UV_DISCONNECT, on_socket);
+	listen_to(t);
 }

@@ -1,12 +1,14 @@
 """Quotas of users and jobs on an agent: a user at the limit is told so, and others go on."""
 
 import pwd
+import select
 import struct
+import time
 
 import pytest
 
 import bps
-from rawclient import ANY_RANK, F32, TEXT, WHY, Raw
+from rawclient import ANY_RANK, DEADLINE_S, F32, TEXT, WHY, Raw
 
 ALICE, BOB = 1, 2  # users of every Debian
 CONTROL = 320 + 16384 * (16 + 64)  # bytes of a trainer's control page
@@ -217,3 +219,87 @@ def test_memory_of_servers_is_shared_out_and_another_user_goes_on(cluster, setti
     c.run("rounds", 1, {"n_elems": 1 << 19, "n_rounds": 2}, env={"BPS_FORCE_DISTRIBUTED": "1"}, uid=BOB)
     t.submit(0)
     assert t.wait_round(0, 1) == (0, 1)
+
+
+def why(t):
+    t.send(WHY, struct.pack("<IQ", 0xFFFFFFFF, 0))
+
+
+def test_user_who_asks_too_often_is_slowed_and_another_user_is_not(cluster):
+    c = open_cluster(cluster, "--user-requests", 20)
+    t, u = worker(c, ALICE, "a"), worker(c, BOB, "b")
+    start = time.monotonic()
+    for i in range(80):
+        t.ask_declare((f"t{i}", F32, 4))
+    goes_on(c, BOB)
+    for i in range(10):
+        assert u.declare((f"t{i}", F32, 4))[0][0] == 0
+    assert time.monotonic() - start < 2  # t needs (80 - 40) / 20 s
+    for _ in range(80):
+        assert t.declared()[0][0] == 0
+    assert time.monotonic() - start > 1.5
+    assert t.declare(("w", F32, 10))[0][0] == 0
+    c.wait_for("it is counted", lambda: account(c, "user", ALICE)["slowed"] >= 30)
+
+
+def test_trainer_that_never_stops_asking_is_cut_off_with_the_reason(cluster):
+    c = open_cluster(cluster, "--user-requests", 20)
+    t = worker(c, ALICE, "a")
+    t.sock.setblocking(False)
+    end = time.monotonic() + DEADLINE_S
+    seen = b""
+    while b"--user-requests" not in seen:
+        assert time.monotonic() < end, "it is not cut off"
+        select.select([t.sock], [t.sock], [], 0.1)
+        try:
+            why(t)
+        except (BlockingIOError, BrokenPipeError):
+            pass
+        try:
+            seen = t.sock.recv(65536)
+        except BlockingIOError:
+            pass
+    assert b"times in a row without a pause" in seen
+    goes_on(c, BOB)
+    c.wait_for("it is counted", lambda: refused(c, "user-requests") == 1)
+
+
+def test_bytes_in_flight_of_one_job_are_limited_and_another_users_job_goes_on(cluster):
+    c = cluster(agents=2, servers=1, agent_args=["--job-inflight", "1MiB"])
+    c.open_to_all()
+    pair = [Raw(a, ALICE) for a in c.agents]
+    for r, t in enumerate(pair):
+        t.say_hello("j", r, 2, part_bytes=256 << 10)
+        assert t.welcome()[0] == 0
+    for t in pair:
+        assert t.job()[0] == 0
+    for t in pair:
+        assert t.declare(("w", F32, 1 << 20))[0][0] == 0  # 16 partitions of 256 KiB
+    pair[0].submit(0)
+    limit = {"used": 1 << 20, "limit": 1 << 20}
+    c.wait_for("all is in flight that may", lambda: account(c, "job", ALICE).get("inflight") == limit)
+    pair[0].send(WHY, struct.pack("<IQ", 0, 1))
+    text = pair[0].expect(TEXT).decode(errors="replace")
+    assert "12 partitions wait because the job has 1.0 of 1.0 MiB" in text and "--job-inflight" in text, text
+    c.run("rounds", 2, {"n_elems": 1 << 17, "n_rounds": 3}, uid=BOB)
+    pair[1].submit(0)
+    for t in pair:
+        assert t.wait_round(0, 1) == (0, 2)
+
+
+def test_tensor_with_a_partition_beyond_the_bytes_in_flight_is_refused(cluster):
+    c = cluster(agents=2, servers=1, agent_args=["--job-inflight", "1MiB"])
+    pair = [Raw(a) for a in c.agents]
+    for r, t in enumerate(pair):
+        t.say_hello("j", r, 2, part_bytes=2 << 20)
+        assert t.welcome()[0] == 0
+    for t in pair:
+        assert t.job()[0] == 0
+    for t in pair:
+        assert t.declare(("w", F32, 1 << 20))[0][0] == 0
+    for t in pair:
+        t.submit(0)
+        assert t.wait_round(0, 1)[0] == bps.EQUOTA
+        t.send(WHY, struct.pack("<IQ", 0, 1))
+        text = t.expect(TEXT).decode(errors="replace")
+        assert "partitions of 2097152 bytes" in text and "--job-inflight" in text, text

@@ -495,8 +495,10 @@ void agent_start(struct sim *s, unsigned idx)
 {
 	static const char *const hosts[] = {"h0", "h1", "h2", "h3"};
 	struct agent *a = &s->agents[idx];
-	struct agt_config cfg = {
-		.window_bytes = s->o.window_bytes, .retry_ns = RETRY_NS, .again_ns = AGAIN_NS};
+	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
+		.job_inflight_bytes = s->o.job_inflight_bytes,
+		.retry_ns = RETRY_NS,
+		.again_ns = AGAIN_NS};
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = env_done,

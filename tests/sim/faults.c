@@ -76,6 +76,8 @@ static void draw_net(struct sim *s)
 	o->staging_bytes = (size_t)(8u << 10) << rnd_below(s, 3);
 	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
+	/* Not drawn, so that the histories of older seeds stay what they are. */
+	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }
 
 /* Reads that outlive placements: what a server hands out again too early is still being read

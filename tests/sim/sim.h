@@ -139,7 +139,7 @@ struct options {
 		refuse_permille, ctl_again_permille, corrupt_permille, read_tail_permille,
 		ctl_tail_permille;
 	unsigned credits, reads_max;
-	size_t staging_bytes, peer_window_bytes, window_bytes;
+	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
 	uint64_t faults_ns, fault_gap_ns;
 };

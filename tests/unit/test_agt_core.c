@@ -179,7 +179,7 @@ struct shape {
 	uint32_t n_elems, n_parts;
 	unsigned n_workers, n_members, n_tensors;
 	uint8_t dtype; /* enum dtype + 1, 0: f32 */
-	size_t window;
+	size_t window, job_inflight;
 	bool is_unplanned;
 };
 
@@ -187,6 +187,7 @@ static struct world *world_new(struct shape s)
 {
 	struct world *w = calloc(1, sizeof(*w));
 	struct agt_config cfg = {.window_bytes = s.window ? s.window : 1u << 20,
+		.job_inflight_bytes = s.job_inflight,
 		.retry_ns = RETRY_MS * MS,
 		.again_ns = AGAIN_MS * MS};
 	struct agt_env env = {.ctx = w,
@@ -639,6 +640,104 @@ static void partition_larger_than_the_window_goes_alone(void **state)
 	(void)state;
 	submit_all(w, 1);
 	assert_int_equal(w->conn[0]->n_sent, 1);
+	world_free(w);
+}
+
+static void pushes_of_a_job_stay_within_what_it_may_have_under_way(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 6, .job_inflight = 2 * BYTES_MAX);
+	struct wire_msg m;
+	char text[256];
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->conn[0]->n_sent, 2);
+	assert_true(agt_job_network(w->job, text, sizeof(text)));
+	assert_non_null(strstr(text, "4 partitions wait because the job has"));
+	for (unsigned p = 0; p < 6; p++) {
+		assert_true(agt_job_inflight(w->job) <= 2 * BYTES_MAX);
+		m = result_msg(w, 1, p);
+		say(w, 0, &m);
+		end_read(w, 0, 0);
+		assert_int_equal(w->conn[0]->n_sent, p < 4 ? p + 3 : 6);
+	}
+	assert_int_equal(w->n_done, 1);
+	assert_true(agt_job_network(w->job, text, sizeof(text)));
+	assert_string_equal(text, "");
+	world_free(w);
+}
+
+static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
+	struct agt_job *mine = w->job, *other;
+	struct ctl_rank ranks[1] = {{0}};
+	struct ctl_job_member members[] = {
+		{0, "h", ranks, 1}, {1, "h", ranks, 1}, {2, "h", ranks, 1}};
+	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->conn[0]->n_sent, 1);
+	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &other), 0);
+	w->job = other;
+	add_tensor(w);
+	tell_plan(w, 1);
+	agt_job_runs(other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
+	submit(w, 1, 0, 1, 0);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, 2);
+	assert_int_equal(fake_take(w->conn[0])->job, JOB);
+	assert_int_equal(fake_take(w->conn[0])->job, JOB + 1);
+	w->job = mine;
+	agt_job_free(other, NULL, NULL);
+	world_free(w);
+}
+
+static void push_that_stays_unanswered_leaves_its_jobs_bytes_to_others(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .job_inflight = BYTES_MAX);
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 0);
+	expect_nothing(w, 0);
+	tick(w, RETRY_MS);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 0);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 1);
+	world_free(w);
+}
+
+static void larger_limit_lets_waiting_pushes_go(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 4, .job_inflight = BYTES_MAX);
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->conn[0]->n_sent, 1);
+	agt_core_set_job_inflight(w->core, 3 * BYTES_MAX);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, 3);
+	agt_core_set_job_inflight(w->core, 0);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, 4);
+	world_free(w);
+}
+
+static void partition_that_never_fits_is_refused(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .is_unplanned = true, .job_inflight = 1000);
+	struct ctl_tensor plan = {.tensor = 10,
+		.name = "t",
+		.dtype = w->dtype,
+		.n_elems = w->n_elems,
+		.part_elems = w->n_elems};
+
+	(void)state;
+	assert_int_equal(agt_tensor_plan(w->t[0], &plan), BPS_EQUOTA);
+	plan.part_elems = 250;
+	w->n_parts = (w->n_elems + 249) / 250;
+	assert_int_equal(agt_tensor_plan(w->t[0], &plan), 0);
 	world_free(w);
 }
 
@@ -1195,6 +1294,22 @@ static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
 	world_free(w);
 }
 
+static void parked_push_moves_with_its_partition(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->conn[0]->n_sent, 1);
+	tell_runs(w, 1, 6);
+	connect_to(w, 1);
+	assert_int_equal(w->conn[1]->n_sent, 1);
+	agt_job_fail(w->job, BPS_EQUOTA);
+	check(w);
+	assert_int_equal(w->done_status, BPS_EQUOTA);
+	world_free(w);
+}
+
 static void have_is_said_also_while_the_contribution_waits_for_the_window(void **state)
 {
 	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
@@ -1503,7 +1618,8 @@ static void random_talk_keeps_the_invariants(void **state)
 	(void)state;
 	for (unsigned seed = 1; seed <= 40; seed++) {
 		struct world *w = world(.n_elems = seed & 1 ? LARGE : SMALL, .n_parts = 3,
-			.window = seed & 2 ? BYTES_MAX : 0, .n_workers = 1 + (seed & 4) / 4);
+			.window = seed & 2 ? BYTES_MAX : 0,
+			.job_inflight = seed & 8 ? BYTES_MAX : 0, .n_workers = 1 + (seed & 4) / 4);
 
 		srand(seed);
 		for (unsigned k = 0; k < 4000 && !w->n_fails; k++) {
@@ -1556,6 +1672,12 @@ int main(void)
 		cmocka_unit_test(submissions_out_of_order_are_refused),
 		cmocka_unit_test(pushes_stay_within_the_window),
 		cmocka_unit_test(partition_larger_than_the_window_goes_alone),
+		cmocka_unit_test(pushes_of_a_job_stay_within_what_it_may_have_under_way),
+		cmocka_unit_test(other_jobs_go_on_while_one_has_all_under_way_that_it_may),
+		cmocka_unit_test(push_that_stays_unanswered_leaves_its_jobs_bytes_to_others),
+		cmocka_unit_test(larger_limit_lets_waiting_pushes_go),
+		cmocka_unit_test(parked_push_moves_with_its_partition),
+		cmocka_unit_test(partition_that_never_fits_is_refused),
 		cmocka_unit_test(urgent_tensor_overtakes_what_is_not_pushed_yet),
 		cmocka_unit_test(pushes_wait_for_credit),
 		cmocka_unit_test(offers_wait_for_room_to_read),
