@@ -115,6 +115,18 @@ def test_every_setting_has_its_type_range_and_default_in_the_manual(role):
         assert re.search(rf"^\.It Fl -{name}\b", source(f"{program}.8"), re.M), f"{program}.8 does not name --{name}"
 
 
+def test_example_files_of_the_settings_manual_are_accepted(tmp_path):
+    text = section(source("bps.conf.5"), "EXAMPLES")
+    files = re.findall(r"^\.Pa /etc/bps/(\w+)\.conf.*?^\.Bd -literal[^\n]*\n(.*?)^\.Ed", text, re.M | re.S)
+    assert {role for role, _ in files} == {"scheduler", "server"}
+    for role, example in files:
+        path = tmp_path / f"{role}.conf"
+        path.write_text(unescape(example))
+        command = [BUILD / f"bps-{role}" / f"bps-{role}", "--config", path, "--check-config"]
+        r = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        assert r.returncode == 0, r.stderr
+
+
 def test_every_word_and_flag_of_bpsctl_is_in_its_manual():
     page = source("bpsctl.8")
     out = subprocess.run([BUILD / "bpsctl", "help"], capture_output=True, text=True, timeout=10, check=True).stdout
