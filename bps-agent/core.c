@@ -212,7 +212,8 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(err.s, sizeof(err.s), fmt, ap);
 	va_end(ap);
-	log_warn("job cannot go on: job=%u err=%s: %s", job->id, err_str(code), err.s);
+	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job cannot go on: job=%u err=%s: %s", job->id,
+		err_str(code), err.s);
 	job->core->env.fail(job->core->env.ctx, job->id, code, err.s);
 	agt_job_fail(job, code);
 }

@@ -22,8 +22,8 @@ static const struct {
 static void job_set_state(struct job *job, enum job_state state, const char *why)
 {
 	assert(job_states[job->state].next >> state & 1);
-	log_info("job %s to %s: job=%s id=%u why=%s", job_states[job->state].name,
-		job_states[state].name, job->name, job->id, why);
+	log_limited(LOG_AS(LOG_INFO, JOB), "job %s to %s: job=%s id=%u why=%s",
+		job_states[job->state].name, job_states[state].name, job->name, job->id, why);
 	job->state = state;
 }
 

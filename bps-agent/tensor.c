@@ -72,7 +72,8 @@ static void tensor_refuse(struct tensor *tensor, int code, const char *text)
 		return;
 	tensor->failed = code;
 	tensor->fail_text = strdup(text);
-	log_warn("tensor refused: job=%s tensor=%s: %s", tensor->job->name, tensor->name, text);
+	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "tensor refused: job=%s tensor=%s: %s",
+		tensor->job->name, tensor->name, text);
 	if (tensor->core)
 		agt_tensor_fail(tensor->core, code);
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {

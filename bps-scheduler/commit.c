@@ -204,7 +204,7 @@ static void flush(struct sched_core *c)
 static void set_undurable(struct sched_core *c, int r)
 {
 	if (!c->is_undurable) {
-		log_error(
+		log_write(LOG_AS(LOG_ERROR, STATE_LOST),
 			"cannot write the state: %s; no view changes and no new jobs until it works"
 			" view=%llx",
 			err_str(r), (unsigned long long)c->view);
@@ -223,7 +223,8 @@ static void set_durable(struct sched_core *c)
 
 	if (!c->is_undurable)
 		return;
-	log_info("the state is durable again view=%llx", (unsigned long long)c->tx_view);
+	log_write(LOG_AS(LOG_INFO, STATE_BACK), "the state is durable again view=%llx",
+		(unsigned long long)c->tx_view);
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
 	/* Members that had to be refused meanwhile come back now. */

@@ -28,9 +28,9 @@ const char *sched_job_state_name(enum job_state s)
 static void job_set_state(struct sched_core *c, struct job *j, enum job_state to, const char *why)
 {
 	assert(job_states[j->state].next & STATE_BIT(to));
-	log_info("job '%s': %s -> %s, %s job=%u uid=%u workers=%u/%u", j->name,
-		job_states[j->state].name, job_states[to].name, why, j->id, j->uid, j->n_joined,
-		j->size);
+	log_limited(LOG_AS(LOG_INFO, JOB), "job '%s': %s -> %s, %s job=%u uid=%u workers=%u/%u",
+		j->name, job_states[j->state].name, job_states[to].name, why, j->id, j->uid,
+		j->n_joined, j->size);
 	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size, j->uid,
 		to == JOB_RUNNING ? "runs" : "has ended", why);
 	j->state = to;
@@ -230,7 +230,8 @@ static void join_refuse(const struct join *in, int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	log_info("worker refused: %s agent=%s pid=%u", text, in->m->name, in->msg->pid);
+	log_limited(LOG_AS(LOG_INFO, WORKER_REFUSED), "worker refused: %s agent=%s pid=%u", text,
+		in->m->name, in->msg->pid);
 	sched_send(in->c, in->m, &msg);
 }
 
@@ -463,7 +464,8 @@ static void forming_end(struct sched_core *c, struct job *j)
 
 static void forming_lost(struct sched_core *c, struct job *j, uint32_t rank)
 {
-	log_info("rank %u of job '%s' left before the job had formed job=%u", rank, j->name, j->id);
+	log_limited(LOG_INFO, "rank %u of job '%s' left before the job had formed job=%u", rank,
+		j->name, j->id);
 	job_detach(j, rank);
 	if (!j->n_joined)
 		forming_end(c, j);

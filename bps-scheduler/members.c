@@ -37,9 +37,9 @@ static void member_set_state(
 	struct sched_core *c, struct member *m, enum member_state to, const char *why)
 {
 	assert(member_states[m->state].next & STATE_BIT(to));
-	log_info("%s %s: %s -> %s, %s host=%s id=%u view=%llx", sched_role_name(m->role), m->name,
-		member_states[m->state].name, member_states[to].name, why, m->host, m->id,
-		(unsigned long long)c->view);
+	log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s -> %s, %s host=%s id=%u view=%llx",
+		sched_role_name(m->role), m->name, member_states[m->state].name,
+		member_states[to].name, why, m->host, m->id, (unsigned long long)c->view);
 	sched_note(c, EVENT_MEMBER, "%s %s (host %s) is %s: %s", sched_role_name(m->role), m->name,
 		m->host, member_states[to].name, why);
 	m->state = to;
@@ -192,7 +192,7 @@ static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fm
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
-	log_rated(LOG_WARN, "refused: %s", text.s);
+	log_rated(LOG_AS(LOG_WARN, REFUSED), "refused: %s", text.s);
 	c->env.send(c->env.ctx, conn, &msg);
 	sched_conn_drop(c, conn, "refused");
 }
@@ -216,7 +216,7 @@ static bool adopt_cluster(struct sched_core *c, const struct ctl_hello *h)
 	if (c->is_restored || c->n_members)
 		return false;
 	memcpy(c->cluster_id, h->cluster_id.data, STATE_ID_BYTES);
-	log_warn("no state here: taking over the cluster that %s '%s' on %s belongs to",
+	log_rated(LOG_WARN, "no state here: taking over the cluster that %s '%s' on %s belongs to",
 		sched_role_name(h->role), h->name, h->host);
 	sched_change(c);
 	return true;
@@ -230,7 +230,7 @@ static void go_above(struct sched_core *c, uint64_t view)
 		return;
 	if (term < c->term)
 		term = c->term;
-	log_warn("a member knows view %llx, the state here ends at %llx: going above",
+	log_rated(LOG_WARN, "a member knows view %llx, the state here ends at %llx: going above",
 		(unsigned long long)view, (unsigned long long)c->view);
 	c->term = term + 1;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
@@ -299,7 +299,8 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 	} else {
 		const char *how = is_new ? "restarted" : "reconnected";
 
-		log_info("%s %s: %s host=%s", sched_role_name(m->role), m->name, how, h->host);
+		log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s host=%s", sched_role_name(m->role),
+			m->name, how, h->host);
 		sched_note(c, EVENT_MEMBER, "%s %s (host %s) has %s", sched_role_name(m->role),
 			m->name, h->host, how);
 	}

@@ -298,7 +298,7 @@ static int load_records(const struct load *ld)
 	if (at < ld->size) {
 		if (has_record_behind(ld, at))
 			return broken(ld, at, "length");
-		log_warn(
+		log_write(LOG_AS(LOG_WARN, STATE_CUT),
 			"'%s' ends in a torn record, which nobody was told: cutting %llu bytes off",
 			ld->l->path, (unsigned long long)(ld->size - at));
 		if (ftruncate(ld->l->fd, (off_t)at) < 0)

@@ -196,7 +196,8 @@ static void keep_event(struct steer *s, const struct steer_call *call, const cha
 	clock_gettime(CLOCK_REALTIME, &ts);
 	err_set(&text, 0, "%s: %s%s%s: %s%s", call->who, call->msg->verb, *call->target ? " " : "",
 		call->target, rc < 0 ? "refused: " : "", result);
-	log_info("steered: %s identity=%s", text.s, *identity ? identity : "none");
+	log_limited(LOG_AS(LOG_INFO, STEERED), "steered: %s identity=%s", text.s,
+		*identity ? identity : "none");
 	events_add(s->events, &(struct sched_event){EVENT_STEER, sched_view(s->core), text.s},
 		(double)ts.tv_sec + (double)ts.tv_nsec / 1e9);
 }

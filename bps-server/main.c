@@ -59,9 +59,10 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 	struct ctl_msg m = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
-	log_warn("job cannot go on: job=%u err=%s: %s", job, err_str(code), text);
+	log_limited(LOG_AS(LOG_WARN, JOB_FAILED), "job cannot go on: job=%u err=%s: %s", job,
+		err_str(code), text);
 	if (member_send(app->node.member, &m) < 0)
-		log_warn("the scheduler could not be told: job=%u", job);
+		log_limited(LOG_WARN, "the scheduler could not be told: job=%u", job);
 }
 
 static int start_threads(struct app *app, struct err_text *err)

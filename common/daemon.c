@@ -48,10 +48,12 @@ static void take_auth(struct daemon *d, const struct tls_conf *auth)
 {
 	d->auth = *auth;
 	if (auth->cert)
-		log_info("the certificates have changed: tls-cert='%s' tls-ca='%s'", auth->cert,
+		log_write(LOG_AS(LOG_INFO, KEY_CHANGED),
+			"the certificates have changed: tls-cert='%s' tls-ca='%s'", auth->cert,
 			auth->ca);
 	else
-		log_info("the key file has changed: file='%s' keys=%u revoked=%u",
+		log_write(LOG_AS(LOG_INFO, KEY_CHANGED),
+			"the key file has changed: file='%s' keys=%u revoked=%u",
 			d->opts.auth.key_file, auth->keys.n_keys, auth->keys.n_revoked);
 	if (d->reload_ops && d->reload_ops->auth_changed)
 		d->reload_ops->auth_changed(d->reload_ctx);
@@ -96,7 +98,8 @@ static int reload(struct daemon *d, struct err_text *err)
 	if (rc > 0)
 		take_auth(d, &auth);
 	keyring_wipe(&auth.keys);
-	log_info("reloaded: changed=%u key=%s", n, rc > 0 ? "changed" : "as it was");
+	log_write(LOG_AS(LOG_INFO, RELOADED), "reloaded: changed=%u key=%s", n,
+		rc > 0 ? "changed" : "as it was");
 	return 0;
 }
 
@@ -111,7 +114,8 @@ static void on_hangup(struct daemon *d)
 	if (d->is_ready)
 		notify_reloading();
 	if (reload(d, &err) < 0)
-		log_error("cannot reload, all stays as it is: %s", err.s);
+		log_write(LOG_AS(LOG_ERROR, RELOAD_REFUSED),
+			"cannot reload, all stays as it is: %s", err.s);
 	if (d->is_ready)
 		notify_ready(NULL);
 }
@@ -145,7 +149,8 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
 			on_hangup(d);
 			continue;
 		}
-		log_info("stopping: signal=%s", si.ssi_signo == SIGTERM ? "TERM" : "INT");
+		log_write(LOG_AS(LOG_INFO, STOPPING), "stopping: signal=%s",
+			si.ssi_signo == SIGTERM ? "TERM" : "INT");
 		daemon_quit(d, EX_OK);
 	}
 }
@@ -191,8 +196,9 @@ int daemon_init(
 		daemon_fini(d);
 		return rc;
 	}
-	log_info("starting: program=%s version=%s pid=%d key=%s", program, BPS_VERSION,
-		(int)getpid(), tls_conf_is_empty(&d->auth) ? "no, loopback only" : "yes");
+	log_write(LOG_AS(LOG_INFO, START), "starting: program=%s version=%s pid=%d key=%s", program,
+		BPS_VERSION, (int)getpid(),
+		tls_conf_is_empty(&d->auth) ? "no, loopback only" : "yes");
 	return 0;
 }
 
@@ -206,7 +212,7 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 	if (d->http_ops->probe(d->http_arg, HTTPD_LIVE, &err))
 		notify_watchdog();
 	else
-		log_rated(LOG_ERROR, "not feeding the watchdog: %s", err.s);
+		log_rated(LOG_AS(LOG_ERROR, STUCK), "not feeding the watchdog: %s", err.s);
 }
 
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err)
@@ -266,7 +272,8 @@ void daemon_ready(struct daemon *d, uint16_t port, const char *status)
 {
 	int fd = (int)d->opts.ready_fd;
 
-	log_info("serving: port=%u http=%u %s", port, d->http ? httpd_port(d->http) : 0, status);
+	log_write(LOG_AS(LOG_INFO, SERVING), "serving: port=%u http=%u %s", port,
+		d->http ? httpd_port(d->http) : 0, status);
 	if (fd < 0)
 		return;
 	if (dprintf(fd, "PORT=%u\nHTTP=%u\n", port, d->http ? httpd_port(d->http) : 0) < 0)

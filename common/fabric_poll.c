@@ -24,8 +24,8 @@ static void heard_from(struct fabric_conn *c)
 static void protocol_error(struct fabric_conn *c, const char *what)
 {
 	counter_add(&xport_of(c)->count.protocol_errors, 1);
-	log_rated(LOG_WARN, "peer %u broke the protocol, closing its connection: %s",
-		c->pub.peer_id, what);
+	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
+		"peer %u broke the protocol, closing its connection: %s", c->pub.peer_id, what);
 	conn_doom(c, "protocol: %s", what);
 }
 

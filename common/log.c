@@ -5,9 +5,15 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/log_impl.h"
+
+#define HEAD_BYTES 48   /* level and time */
+#define TEXT_BYTES 4096 /* escaped */
 
 static atomic_int level_now = LOG_INFO;
 
@@ -38,35 +44,145 @@ bool log_enabled(enum log_level level)
 	return (int)level <= atomic_load_explicit(&level_now, memory_order_relaxed);
 }
 
-void log_write(enum log_level level, const char *fmt, ...)
+/* ---- text ---- */
+
+/* Bytes of the character at s that can be shown as it is, 0: it cannot. */
+static size_t shown_bytes(const unsigned char *s, size_t n)
 {
-	char line[2048];
-	int saved_errno = errno, prefix = 0, n;
+	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+	size_t len = s[0] < 0x80 ? 1 : s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : s[0] >= 0xc0 ? 2 : 0;
+	uint32_t c = s[0] & (len == 4 ? 0x07u : len == 3 ? 0x0fu : 0x1fu);
+
+	if (len == 1)
+		return s[0] >= ' ' && s[0] != 0x7f;
+	if (!len || len > n || s[0] > 0xf4)
+		return 0;
+	for (size_t i = 1; i < len; i++) {
+		if ((s[i] & 0xc0) != 0x80)
+			return 0;
+		c = c << 6 | (s[i] & 0x3fu);
+	}
+	if (c < least[len] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+		return 0;
+	if (c < 0xa0 || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
+		(c >= 0x2066 && c <= 0x2069))
+		return 0; /* controls, lines of their own, other directions */
+	return len;
+}
+
+static size_t escape_byte(char *ret, unsigned char b)
+{
+	static const char hex[] = "0123456789abcdef";
+
+	ret[0] = '\\';
+	if (b == '\n' || b == '\r' || b == '\t') {
+		ret[1] = b == '\n' ? 'n' : b == '\r' ? 'r' : 't';
+		return 2;
+	}
+	ret[1] = 'x';
+	ret[2] = hex[b >> 4];
+	ret[3] = hex[b & 15];
+	return 4;
+}
+
+size_t log_escape(char *dst, size_t room, const char *src, size_t n)
+{
+	size_t out = 0;
+
+	for (size_t i = 0; i < n;) {
+		size_t len = shown_bytes((const unsigned char *)src + i, n - i);
+		char escaped[4];
+		const char *piece = len ? src + i : escaped;
+		size_t n_piece = len ? len : escape_byte(escaped, (unsigned char)src[i]);
+
+		if (out + n_piece >= room)
+			break;
+		memcpy(dst + out, piece, n_piece);
+		out += n_piece;
+		i += len ? len : 1;
+	}
+	dst[out] = '\0';
+	return out;
+}
+
+/* ---- lines ---- */
+
+static size_t put_time(char *buf, size_t room, bool is_local)
+{
+	struct timespec now;
+	struct tm tm;
+	size_t n;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	if (is_local)
+		n = strftime(buf, room, "%H:%M:%S", localtime_r(&now.tv_sec, &tm));
+	else
+		n = strftime(buf, room, "%FT%T", gmtime_r(&now.tv_sec, &tm));
+	return n + (size_t)snprintf(buf + n, room - n, ".%03ld", now.tv_nsec / 1000000);
+}
+
+/* What stands before the text. */
+static size_t put_head(char *buf, size_t room, unsigned level, const struct stat *st)
+{
+	static const char *const words[] = {[LOG_ERROR] = "error",
+		[LOG_WARN] = "warn ",
+		[LOG_INFO] = "info ",
+		[LOG_DEBUG] = "debug",
+		[LOG_TRACE] = "trace"};
+	size_t n;
+
+	if (S_ISCHR(st->st_mode) && isatty(STDERR_FILENO)) {
+		n = put_time(buf, room, true);
+		return n + (size_t)snprintf(buf + n, room - n, " %s ", words[level]);
+	}
+	n = (size_t)snprintf(buf, room, "<%u>", level > 7 ? 7 : level);
+	if (!S_ISREG(st->st_mode))
+		return n;
+	n += put_time(buf + n, room - n, false);
+	return n + (size_t)snprintf(buf + n, room - n, "Z ");
+}
+
+static void write_line(unsigned level, enum log_id id, const char *text, size_t n_text)
+{
+	char line[HEAD_BYTES + TEXT_BYTES + 1];
+	struct stat st;
+	size_t n;
+
+	if (fstat(STDERR_FILENO, &st) < 0)
+		return;
+	if (log_is_journal(&st) && log_to_journal(level > 7 ? 7 : (int)level, id, text, n_text))
+		return;
+	n = put_head(line, HEAD_BYTES, level, &st);
+	memcpy(line + n, text, n_text);
+	n += n_text;
+	line[n++] = '\n';
+	if (write(STDERR_FILENO, line, n) < 0)
+		return; /* a log that cannot be written has nowhere to complain */
+}
+
+void log_write(unsigned level, const char *fmt, ...)
+{
+	char raw[2048], text[TEXT_BYTES];
+	int saved_errno = errno, n;
+	enum log_id id = (enum log_id)(level >> 8);
 	va_list ap;
 
-	if (!log_enabled(level))
+	level &= 0xff;
+	if (!log_enabled((enum log_level)level))
 		return;
-	if (!isatty(STDERR_FILENO))
-		prefix = snprintf(line, sizeof(line), "<%d>", level > 7 ? 7 : (int)level);
 	va_start(ap, fmt);
-	n = vsnprintf(line + prefix, sizeof(line) - (size_t)prefix - 1, fmt, ap);
+	n = vsnprintf(raw, sizeof(raw), fmt, ap);
 	va_end(ap);
-	if (n < 0)
-		return;
-	n += prefix;
-	if (n > (int)sizeof(line) - 2)
-		n = (int)sizeof(line) - 2;
-	for (int i = prefix; i < n; i++) /* one event is one line, whatever a peer's name holds */
-		if ((unsigned char)line[i] < ' ')
-			line[i] = '?';
-	line[n++] = '\n';
-	/* A log that cannot be written has nowhere to complain. */
-	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		errno = saved_errno;
+	if (n >= (int)sizeof(raw))
+		n = (int)sizeof(raw) - 1;
+	if (n >= 0)
+		write_line(level, id, text, log_escape(text, sizeof(text), raw, (size_t)n));
 	errno = saved_errno;
 }
 
-bool log_rate_pass(struct log_rate *r, uint32_t *ret_swallowed)
+/* ---- limits ---- */
+
+bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
 {
 	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS, window;
 
@@ -74,7 +190,7 @@ bool log_rate_pass(struct log_rate *r, uint32_t *ret_swallowed)
 	if (now_ms - window >= LOG_RATE_MS &&
 		atomic_compare_exchange_strong(&r->window_ms, &window, now_ms))
 		atomic_store(&r->count, 0);
-	if (atomic_fetch_add(&r->count, 1) >= LOG_RATE_BURST) {
+	if (atomic_fetch_add(&r->count, 1) >= burst) {
 		atomic_fetch_add(&r->swallowed, 1);
 		return false;
 	}

@@ -1,15 +1,57 @@
 #ifndef BPS_COMMON_LOG_H
 #define BPS_COMMON_LOG_H
-/* The log: one line per event on stderr with a systemd "<N>" priority prefix when stderr is not a
- * terminal. Lower case, no full stop, `key=value` tail for the fields that an operator greps for.
- * Thread-safe (one write per line). Rate-limited lines go through log_rated().
+/* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that an
+ * operator greps for. Thread-safe (one write per line). What cannot be printed, and whatever else
+ * could make one line look like two, is escaped, so that a peer's or user's name writes no lines of
+ * its own. How a line looks follows from what stderr is:
+ *
+ *   terminal                  09:10:11.123 warn  text
+ *   file                      <4>2026-11-20T09:10:11.123Z text
+ *   pipe, socket              <4>text                   (sd-daemon(3); who reads it has a clock)
+ *   journal (JOURNAL_STREAM)  by its native protocol: BPS_JOB=... for job=..., MESSAGE_ID= where the
+ *                             line has a LOG_ID; as a pipe when the journal cannot be reached
  *
  * error: cannot go on as asked; warn: odd, and what is done about it; info: starts, stops, state
  * changes; debug: per object; trace: per message (compiled in, off by default). */
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
+
+/* Kinds of lines that tools look for, by the MESSAGE_ID that the journal has for them. An id is never
+ * used for something else; docs/operations.md says what each means. */
+#define LOG_IDS(X)                                                                                 \
+	X(START, "b096ad5a5e794e7c8b0c08bdba811ecc")                                               \
+	X(SERVING, "a47d0cd388ff4e35924b8ffa3dcd430c")                                             \
+	X(STOPPING, "3d9b6c956b7b4b1b8601e46fb952ecbc")                                            \
+	X(RELOADED, "fa36012ff3f5474a939ba7b8b28afdc6")                                            \
+	X(RELOAD_REFUSED, "73394e6e3d4a472d9aa047e595da0efd")                                      \
+	X(KEY_CHANGED, "728eccabe7c04f3aa47e2128df1eefac")                                         \
+	X(STUCK, "f28c38d33da1401c8cb97fd1e3c54285")                                               \
+	X(JOINED, "4dd94f3d3ffe43fca54d6e348dd18690")                                              \
+	X(SCHEDULER_LOST, "81ffce3e07484cada852a986e7b50268")                                      \
+	X(REFUSED, "c888ef24ee2a4eb89056b16d870a008c")                                             \
+	X(MEMBER, "c6868f9f40d74d7594e4cc9fe7df6b1a")                                              \
+	X(JOB, "9c9594b2d163403a8f50a454de9108e3")                                                 \
+	X(JOB_FAILED, "659ed0cd964b41e6b021176aed3d7cc8")                                          \
+	X(TENSOR_REFUSED, "204ee8b387c3480a94158d4de1e94015")                                      \
+	X(WORKER_REFUSED, "e50b8b6e5e4d49369fcdcc6f8ecf2ba4")                                      \
+	X(STEERED, "4a0ea4aec0f04708b549ef10474f2f55")                                             \
+	X(STATE_LOST, "6442f48e4b55448d95e0acb07bec2764")                                          \
+	X(STATE_BACK, "d45b08a337d74ebc9703a356028aa977")                                          \
+	X(STATE_CUT, "aa7e1390175d4644b8501335cfe89ed6")                                           \
+	X(STRANGER, "405b3204a9e043f0a342cc01db47e69b")                                            \
+	X(PEER_BROKEN, "e37c95f2badc488d8b8fc2107e06edeb")
+
+enum log_id {
+	LOG_ID_NONE,
+#define X(name, uuid) LOG_ID_##name,
+	LOG_IDS(X)
+#undef X
+};
+/* A level for log_write and its like, with the line's kind. */
+#define LOG_AS(level, id) ((unsigned)(level) | (unsigned)(LOG_ID_##id) << 8)
 
 /* Set the least urgent level that is written; from a name ("error" ... "trace") with
  * log_level_parse.
@@ -18,7 +60,13 @@ void log_set_level(enum log_level level);
 int log_level_parse(const char *name, enum log_level *ret_level);
 
 bool log_enabled(enum log_level level);
-void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* level: enum log_level, or LOG_AS. */
+void log_write(unsigned level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Copy n bytes of src to dst as they are logged: control characters, what is no UTF-8, and what
+ * changes the direction or the line of text become \n, \t, \r or \xNN. Cut to fit; returns the
+ * length, dst is terminated. */
+size_t log_escape(char *dst, size_t room, const char *src, size_t n);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_write(LOG_WARN, __VA_ARGS__)
@@ -34,25 +82,29 @@ void log_write(enum log_level level, const char *fmt, ...) __attribute__((format
 			log_write(LOG_TRACE, __VA_ARGS__);                                         \
 	} while (0)
 
-/* Allows LOG_RATE_BURST lines per LOG_RATE_MS per call site; what was swallowed is told on the next
- * line that passes. For anything that a stranger or a client can cause. */
-#define LOG_RATE_MS    60000
-#define LOG_RATE_BURST 5
+/* For what a stranger can cause: LOG_RATE_BURST lines a minute per call site; what was swallowed is
+ * told on the next line that passes. log_limited: the same with LOG_LIMIT_BURST, for what is normal
+ * but can be caused by a client as often as it likes. */
+#define LOG_RATE_MS     60000
+#define LOG_RATE_BURST  5
+#define LOG_LIMIT_BURST 600
 struct log_rate {
 	_Atomic uint64_t window_ms;
 	_Atomic uint32_t count;
 	_Atomic uint32_t swallowed;
 };
-bool log_rate_pass(struct log_rate *r, uint32_t *ret_swallowed);
-#define log_rated(level, fmt, ...)                                                                 \
+bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed);
+#define LOG_BURST_(burst, level, fmt, ...)                                                         \
 	do {                                                                                       \
 		static struct log_rate rate_;                                                      \
 		uint32_t swallowed_;                                                               \
-		if (log_rate_pass(&rate_, &swallowed_)) {                                          \
+		if (log_rate_pass(&rate_, burst, &swallowed_)) {                                   \
 			if (swallowed_)                                                            \
 				log_write(level, fmt " swallowed=%u", ##__VA_ARGS__, swallowed_);  \
 			else                                                                       \
 				log_write(level, fmt, ##__VA_ARGS__);                              \
 		}                                                                                  \
 	} while (0)
+#define log_rated(level, ...)   LOG_BURST_(LOG_RATE_BURST, level, __VA_ARGS__)
+#define log_limited(level, ...) LOG_BURST_(LOG_LIMIT_BURST, level, __VA_ARGS__)
 #endif

@@ -227,8 +227,8 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	tv = (struct timeval){m->beat_ms / 1000, (suseconds_t)(m->beat_ms % 1000) * 1000};
 	event_add(m->beat_timer, &tv);
 	atomic_store(&m->is_up, true);
-	log_info("joined the cluster: id=%u term=%u view=%llu", w->member_id, w->term,
-		(unsigned long long)w->view);
+	log_write(LOG_AS(LOG_INFO, JOINED), "joined the cluster: id=%u term=%u view=%llu",
+		w->member_id, w->term, (unsigned long long)w->view);
 	m->ops->up(m->ctx, w->member_id);
 }
 
@@ -272,7 +272,8 @@ static void dispatch(struct member *m, struct member_msg *in)
 		on_welcome(m, &msg->welcome);
 		return;
 	case CTL_REFUSE:
-		log_error("the scheduler refuses us: %s", msg->refuse.text);
+		log_write(LOG_AS(LOG_ERROR, REFUSED), "the scheduler refuses us: %s",
+			msg->refuse.text);
 		m->ops->refused(m->ctx, -(int)msg->refuse.code, msg->refuse.text);
 		return;
 	case CTL_BEAT:
@@ -335,9 +336,11 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 	(void)c;
 	event_del(m->beat_timer);
 	if (was_up && atomic_load(&m->is_up)) /* else it was no scheduler of ours */
-		log_warn("connection to the scheduler is lost, trying again: why=%s", reason);
+		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
+			"connection to the scheduler is lost, trying again: why=%s", reason);
 	else
-		log_rated(LOG_WARN, "cannot reach the scheduler, trying again: why=%s", reason);
+		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
+			"cannot reach the scheduler, trying again: why=%s", reason);
 	if (!atomic_exchange(&m->is_up, false))
 		return;
 	atomic_store(&m->down_since, clock_now_ns());

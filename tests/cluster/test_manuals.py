@@ -203,3 +203,10 @@ def test_example_compiles_and_runs_as_a_job_of_two(page, service, tmp_path):
         )
         assert r.returncode == 0, r.stdout + r.stderr
         assert {line[:3] for line in r.stdout.splitlines()} == {"[0]", "[1]"}
+
+
+def test_every_kind_of_log_line_is_documented():
+    ids = re.findall(r'X\(\w+, "([0-9a-f]{32})"\)', (ROOT / "common" / "log.h").read_text())
+    assert len(ids) > 20 and len(set(ids)) == len(ids)
+    documented = re.findall(r"^\| `([0-9a-f]{32})` \| \w", (ROOT / "docs" / "operations.md").read_text(), re.M)
+    assert sorted(documented) == sorted(ids)

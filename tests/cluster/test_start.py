@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 
 import pytest
@@ -383,3 +384,69 @@ def test_crash_shows_as_one(place, program):
     p.send_signal(signal.SIGABRT)
     p.communicate(timeout=DEADLINE_S)
     assert p.returncode == -signal.SIGABRT
+
+
+# ---- the other end ----
+
+
+def struct_(*fields):
+    data = b"".join(fields)
+    return struct.pack("<I", len(data)) + data
+
+
+def text_(s):
+    return struct.pack("<I", len(s)) + s.encode()
+
+
+def frame(kind, body):
+    return struct.pack("<IH", 2 + len(body), kind) + body
+
+
+def hello(proto, version):
+    addr = text_("127.0.0.1") + struct.pack("<HH", 1, 1)
+    return struct_(struct.pack("<HBQ", proto, 2, 1), text_("old"), text_("host"), text_(version),
+                   struct.pack("<I", 1), addr)  # fmt: skip
+
+
+def test_member_of_another_protocol_is_told_both_versions(cluster):
+    c = cluster(agents=0, servers=0)
+    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=DEADLINE_S) as s:
+        s.sendall(frame(1, hello(77, "0.0.9")))
+        answer = b""
+        while chunk := s.recv(4096):
+            answer += chunk
+    assert struct.unpack_from("<H", answer, 4)[0] == 3, answer  # REFUSE
+    for word in (b"'old' on host (release 0.0.9) speaks control protocol 77", b"the scheduler (release ", b"install the same"):
+        assert word in answer, answer
+
+
+@pytest.mark.parametrize("code, status", [(10014, 78), (10017, 75), (10012, 75)])
+@pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
+def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, code, status):
+    """10014: another protocol, which a later start does not mend."""
+    listener_, port = listener()
+    listener_.settimeout(DEADLINE_S)
+    p = place.start(program, "--scheduler", f"127.0.0.1:{port}")
+    s, _ = listener_.accept()
+    s.settimeout(DEADLINE_S)
+    assert s.recv(4096)
+    s.sendall(frame(3, struct_(struct.pack("<I", code), text_("speaks protocol 1, the scheduler 2\nx"))))
+    _, text = p.communicate(timeout=DEADLINE_S)
+    s.close()
+    listener_.close()
+    assert p.returncode == status, (p.returncode, text)
+    assert "<3>the scheduler refuses us: speaks protocol 1, the scheduler 2\\nx\n" in text, text
+
+
+def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
+    c = cluster(agents=0, servers=0)
+    c.scheduler.stop()
+    c.scheduler.args += ["--key-file", str(key_file(c.dir))]
+    c.scheduler.start()
+    wrong = c.dir / "wrong.key"
+    wrong.write_text("cd" * 32)
+    wrong.chmod(0o600)
+    d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
+                "--name", "s0", "--key-file", wrong)  # fmt: skip
+    c.wait_for("it says why", lambda: "key" in d.log.read_text().partition("why=")[2])
+    assert d.process.poll() is None

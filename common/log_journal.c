@@ -1,0 +1,142 @@
+/* Lines for the journal by its native protocol: one datagram of FIELD=value lines, see "Native Journal
+ * Protocol" of systemd's documentation. A line has no newline, so the binary form is not needed. */
+#include "common/log_impl.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define JOURNAL_SOCKET "/run/systemd/journal/socket"
+#define FIELD_MAX      32 /* characters of a key */
+#define FIELDS_MAX     16 /* of a line */
+
+static const char *const uuids[] = {[LOG_ID_NONE] = NULL,
+#define X(name, uuid) [LOG_ID_##name] = uuid,
+	LOG_IDS(X)
+#undef X
+};
+
+struct fields {
+	char *buf;
+	size_t n;
+	unsigned count;
+};
+
+bool log_is_journal(const struct stat *st)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long dev, ino;
+
+	return stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 && st->st_dev == dev &&
+	       st->st_ino == ino;
+}
+
+/* One socket for the process's life; of two threads that make it at once one gives its own up. */
+static int journal_socket(void)
+{
+	static atomic_int sock = -1;
+	static const struct sockaddr_un sun = {.sun_family = AF_UNIX, .sun_path = JOURNAL_SOCKET};
+	int fd = atomic_load(&sock), none = -1;
+
+	if (fd >= 0)
+		return fd;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -1;
+	if (connect(fd, (const struct sockaddr *)&sun, sizeof(sun)) < 0) {
+		close(fd);
+		return -1;
+	}
+	if (atomic_compare_exchange_strong(&sock, &none, fd))
+		return fd;
+	close(fd);
+	return none;
+}
+
+static void add(struct fields *f, const char *name, const char *value, size_t n_value)
+{
+	size_t n_name = strlen(name);
+
+	if (f->n + n_name + n_value + 2 > LOG_DATAGRAM_BYTES)
+		return;
+	memcpy(f->buf + f->n, name, n_name);
+	f->n += n_name;
+	f->buf[f->n++] = '=';
+	memcpy(f->buf + f->n, value, n_value);
+	f->n += n_value;
+	f->buf[f->n++] = '\n';
+}
+
+/* "job=7" becomes BPS_JOB=7. */
+static void add_word(struct fields *f, const char *word, size_t n)
+{
+	const char *eq = memchr(word, '=', n);
+	size_t n_key = eq ? (size_t)(eq - word) : 0, n_value = eq ? n - n_key - 1 : 0;
+	char name[4 + FIELD_MAX + 1] = "BPS_";
+
+	if (!n_key || n_key > FIELD_MAX || !n_value || f->count == FIELDS_MAX)
+		return;
+	for (size_t i = 0; i < n_key; i++) {
+		if (word[i] != '_' && !islower((unsigned char)word[i]))
+			return;
+		name[4 + i] = (char)toupper((unsigned char)word[i]);
+	}
+	if (n_value >= 2 && eq[1] == '\'' && eq[n_value] == '\'')
+		add(f, name, eq + 2, n_value - 2);
+	else
+		add(f, name, eq + 1, n_value);
+	f->count++;
+}
+
+/* A blank inside quotes does not end a word; an apostrophe inside a word begins no quote. */
+static void add_words(struct fields *f, const char *text, size_t n)
+{
+	size_t start = 0;
+	bool is_quoted = false;
+
+	for (size_t i = 0; i <= n; i++) {
+		if (i < n && text[i] == '\'')
+			is_quoted = !is_quoted && (i == start || (text[i - 1] == '=' && i + 1 < n));
+		if (i < n && (text[i] != ' ' || is_quoted))
+			continue;
+		add_word(f, text + start, i - start);
+		start = i + 1;
+	}
+}
+
+size_t log_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_id id,
+	const char *text, size_t n)
+{
+	struct fields f = {.buf = buf};
+	char digit = (char)('0' + priority);
+	const char *program = program_invocation_short_name;
+
+	add(&f, "MESSAGE", text, n);
+	add(&f, "PRIORITY", &digit, 1);
+	add(&f, "SYSLOG_IDENTIFIER", program, strlen(program));
+	if (uuids[id])
+		add(&f, "MESSAGE_ID", uuids[id], strlen(uuids[id]));
+	add_words(&f, text, n);
+	return f.n;
+}
+
+bool log_to_journal(int priority, enum log_id id, const char *text, size_t n)
+{
+	char buf[LOG_DATAGRAM_BYTES];
+	int fd = journal_socket();
+	ssize_t rc;
+
+	if (fd < 0)
+		return false;
+	n = log_datagram(buf, priority, id, text, n);
+	do
+		rc = send(fd, buf, n, MSG_NOSIGNAL);
+	while (rc < 0 && errno == EINTR);
+	return rc >= 0;
+}
