@@ -235,6 +235,13 @@ static void join_refuse(const struct join *in, int code, const char *fmt, ...)
 	sched_send(in->c, in->m, &msg);
 }
 
+/* One process may open a rank twice, and then is two workers, which only their JOINs tell apart. */
+static bool is_same_worker(const struct join *in, const struct worker *w)
+{
+	return w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&
+	       w->seq == in->msg->seq;
+}
+
 /* A JOIN that was sent again: the rank that it has. */
 static uint32_t join_repeated(const struct join *in, const struct job *j)
 {
@@ -242,15 +249,11 @@ static uint32_t join_repeated(const struct join *in, const struct job *j)
 
 	if (in->msg->rank != CTL_NO_ID) {
 		w = worker_get(j, in->msg->rank);
-		return w && w->state != WORKER_ABSENT && w->agent == in->m->id &&
-				       w->pid == in->msg->pid
-			       ? in->msg->rank
-			       : CTL_NO_ID;
+		return w && is_same_worker(in, w) ? in->msg->rank : CTL_NO_ID;
 	}
 	for (uint32_t r = 0; r < j->n_room; r++) {
 		w = &j->workers[r];
-		if (w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&
-			w->seq == in->msg->seq)
+		if (is_same_worker(in, w))
 			return r;
 	}
 	return CTL_NO_ID;

@@ -763,6 +763,26 @@ static void agents_a_and_b(struct world *w)
 	agent(w, 22, "b", 202);
 }
 
+static void process_that_opens_a_rank_twice_is_refused_the_second_time(void **state)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1000, "x", 0, 2, 0, 10, 0, no_token}};
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 JOINED code=0 job=1 rank=0");
+	clear(&w);
+	send_msg(&w, 21, &msg); /* said again */
+	SAID(&w, "21 JOINED code=0 job=1 rank=0");
+	msg.join.seq = 2;
+	clear(&w);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "code=10017 job=4294967295 rank=4294967295 rank 0 of job 'x' is held by pid 10");
+	world_fini(&w);
+}
+
 static void worker_of_another_user_joins_with_the_token(void **state)
 {
 	struct world w;
@@ -2175,6 +2195,7 @@ int main(void)
 		cmocka_unit_test(duplicate_rank_is_refused_with_the_holder),
 		cmocka_unit_test(workers_that_disagree_are_both_named),
 		cmocka_unit_test(same_job_name_of_another_user_is_another_job),
+		cmocka_unit_test(process_that_opens_a_rank_twice_is_refused_the_second_time),
 		cmocka_unit_test(worker_of_another_user_joins_with_the_token),
 		cmocka_unit_test(worker_of_the_same_user_without_the_right_token_is_refused),
 		cmocka_unit_test(token_does_not_open_a_job_that_has_none),
