@@ -298,6 +298,9 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	if (rc < 0)
 		goto failed;
 	dataloop_attach(a->loop, a->x);
+	rc = maker_new(a->loop, &a->maker, err);
+	if (rc < 0)
+		goto failed;
 	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, cfg->listen_fd);
 	a->listen_poll.data = a;
 	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
@@ -325,6 +328,7 @@ void agent_free(struct agent *a)
 {
 	if (!a)
 		return;
+	maker_stop(a->maker); /* what it has made is posted before the trainers go */
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
 			sched_yield();
@@ -333,6 +337,7 @@ void agent_free(struct agent *a)
 	fabric_xport_free(a->x); /* ends every connection and read */
 	dataloop_free(a->loop);  /* runs the handles' last callbacks */
 	agt_core_free(a->core);
+	maker_free(a->maker);
 	quota_free(a->quota);
 	if (a->spare_fd >= 0)
 		close(a->spare_fd);

@@ -23,6 +23,7 @@
 
 #include "bps-agent/arena.h"
 #include "bps-agent/core.h"
+#include "bps-agent/maker.h"
 #include "bps-agent/quota.h"
 #include "common/dataloop.h"
 #include "common/fabric.h"
@@ -59,6 +60,7 @@ enum trainer_state {
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
 
 struct agent;
+struct declaring;
 struct job;
 struct tensor;
 
@@ -99,8 +101,10 @@ struct trainer {
 	bool is_dirty;           /* completions not yet told */
 	struct tensor **tensors; /* by its index */
 	uint32_t n_tensors;
-	struct arena *input; /* newest */
-	uint32_t n_told;     /* output arenas below this id are known to it */
+	struct arena *input, *told_input; /* newest, and the newest that it knows */
+	struct declaring *declaring;      /* a DECLARE under way, or NULL */
+	bool is_held;                     /* its socket is not read */
+	uint32_t n_told;                  /* output arenas below this id are known to it */
 	uint32_t finish_seq;
 	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
 	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */
@@ -110,6 +114,7 @@ struct trainer {
 struct tensor_worker {
 	bool is_declared;
 	uint32_t index; /* in its trainer's tensors */
+	struct arena *in_arena;
 	struct agt_mem in;
 	struct pending pending;
 	uint64_t submitted;
@@ -128,7 +133,7 @@ struct tensor {
 	char *fail_text;
 	struct agt_tensor *core; /* once all local workers have declared it */
 	struct arena *out_arena;
-	struct agt_mem out[2];
+	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */
 };
 
@@ -148,9 +153,10 @@ struct job {
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
-	bool is_told; /* since the last resync began */
-	bool is_busy; /* the core may still write to its memory */
-	int code;     /* of its end */
+	bool is_told;      /* since the last resync began */
+	bool is_busy;      /* the core may still write to its memory */
+	uint32_t n_making; /* requests to the maker */
+	int code;          /* of its end */
 	char text[CTL_TEXT_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
 	TAILQ_HEAD(, tensor) tensors;
@@ -193,6 +199,7 @@ struct agent {
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
 	struct quota *quota;
+	struct maker *maker;
 	pthread_mutex_t lock; /* of figures and quota_view, which the control thread reads */
 	struct agent_figures figures;
 	struct quota_view quota_view;
@@ -237,6 +244,11 @@ void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status,
 void trainer_flush(struct agent *a);
 /* Send m with n_fds descriptors, lent. A trainer that does not take it is dropped later. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
+/* Read its socket no more, or again. */
+void trainer_hold(struct trainer *t, bool is_held);
+/* Keep its memory after it is GONE, until trainer_put. */
+void trainer_keep(struct trainer *t);
+void trainer_put(struct trainer *t);
 /* The only writer of its state; trainer.c has the table of what may follow. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);
 
@@ -246,6 +258,8 @@ void trainer_set_state(struct trainer *t, enum trainer_state state);
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* The trainer is going: if its job is not over, that ends it, with why as the reason. */
 void job_detach(struct trainer *t, const char *why);
+/* Free it when nothing needs it any more. */
+void job_free_if_unused(struct job *job);
 /* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);
 /* What the scheduler says; m is lent. */
@@ -264,9 +278,11 @@ struct job *agent_job(struct agent *a, uint32_t id);
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 
 /* ---- tensor.c ---- */
-/* The trainer's DECLARE, answered at once with where the tensors' slots lie, or why there are
- * none. */
-void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d);
+/* The trainer's DECLARE, answered with where the tensors' slots lie, or why there are none: at once,
+ * or when large memory for them was made, until when the trainer is held. Owns: takes *mem, in which
+ * d's names lie. */
+void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
+void tensor_declaring_free(struct trainer *t);
 /* One entry of the trainer's ring, copied and not checked yet.
  * Errors: negative, with a sentence: the trainer broke the rules. */
 int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);

@@ -22,58 +22,68 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-static int make_pages(
-	int fd, char *mem, size_t bytes, void (*progress)(void *ctx), void *progress_ctx)
+int memory_begin(
+	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
 {
-	for (size_t at = 0; at < bytes; at += PIECE) {
-		size_t n = bytes - at < PIECE ? bytes - at : PIECE;
-		/* no page may be missing later: SIGBUS */
-		int rc = posix_fallocate(fd, (off_t)at, (off_t)n);
+	int rc;
 
-		if (rc)
-			return -rc;
-		madvise(mem + at, n, MADV_POPULATE_WRITE); /* before Linux 5.14 each page faults */
-		if (progress)
-			progress(progress_ctx);
-	}
+	*m = (struct memory){.bytes = bytes, .more_seals = more_seals};
+	m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+	if (m->fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+		m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (m->fd < 0)
+		return err_set(err, -errno, "cannot make shared memory: %s", strerror(errno));
+	if (ftruncate(m->fd, (off_t)bytes) == 0)
+		m->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (m->mem && m->mem != MAP_FAILED)
+		return 0;
+	rc = err_set(
+		err, -errno, "cannot map %zu bytes of shared memory: %s", bytes, strerror(errno));
+	m->mem = NULL;
+	memory_drop(m);
+	return rc;
+}
+
+int memory_step(struct memory *m, struct err_text *err)
+{
+	size_t n = m->bytes - m->n_made < PIECE ? m->bytes - m->n_made : PIECE;
+	/* no page may be missing later: SIGBUS */
+	int rc = posix_fallocate(m->fd, (off_t)m->n_made, (off_t)n);
+
+	if (rc)
+		return err_set(err, -rc, "cannot allocate %zu bytes of shared memory: %s", m->bytes,
+			strerror(rc));
+	/* before Linux 5.14 each page faults */
+	madvise((char *)m->mem + m->n_made, n, MADV_POPULATE_WRITE);
+	m->n_made += n;
+	if (m->n_made < m->bytes)
+		return 1;
+	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | m->more_seals) <
+		0)
+		return err_set(err, -errno, "cannot seal shared memory: %s", strerror(errno));
 	return 0;
 }
 
-int arena_memfd(const char *name, size_t bytes, int more_seals, void (*progress)(void *ctx),
-	void *progress_ctx, int *ret_fd, void **ret_mem, struct err_text *err)
+void memory_drop(struct memory *m)
 {
-	void *mem = MAP_FAILED;
-	int fd, rc;
+	if (m->mem)
+		munmap(m->mem, m->bytes);
+	if (m->fd >= 0)
+		close(m->fd);
+	*m = (struct memory){.fd = -1};
+}
 
-	fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-	if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
-		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return err_set(err, -errno, "cannot make shared memory: %s", strerror(errno));
-	if (ftruncate(fd, (off_t)bytes) == 0)
-		mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (mem == MAP_FAILED) {
-		rc = err_set(err, -errno, "cannot map %zu bytes of shared memory: %s", bytes,
-			strerror(errno));
-		goto failed;
-	}
-	rc = make_pages(fd, mem, bytes, progress, progress_ctx);
-	if (rc < 0) {
-		err_set(err, rc, "cannot allocate %zu bytes of shared memory: %s", bytes,
-			strerror(-rc));
-		goto failed;
-	}
-	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | more_seals) < 0) {
-		rc = err_set(err, -errno, "cannot seal shared memory: %s", strerror(errno));
-		goto failed;
-	}
-	*ret_fd = fd;
-	*ret_mem = mem;
-	return 0;
-failed:
-	if (mem != MAP_FAILED)
-		munmap(mem, bytes);
-	close(fd);
+int memory_make(
+	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
+{
+	int rc = memory_begin(m, name, bytes, more_seals, err);
+
+	if (rc < 0)
+		return rc;
+	while ((rc = memory_step(m, err)) > 0)
+		;
+	if (rc < 0)
+		memory_drop(m);
 	return rc;
 }
 
@@ -84,50 +94,72 @@ size_t arena_round(size_t n_bytes)
 	return (n_bytes + align - 1) / align * align;
 }
 
-static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,
+/* A descriptor without write access would not do: its holder may open the file anew. */
+int arena_seals(enum arena_kind kind)
+{
+	return kind == ARENA_OUTPUT ? F_SEAL_FUTURE_WRITE : 0;
+}
+
+static unsigned fds_of(enum arena_kind kind)
+{
+	return kind != ARENA_PRIVATE;
+}
+
+void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
+{
+	if (set->release)
+		set->release(set->admit_ctx, bytes, fds_of(kind));
+}
+
+int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err)
 {
-	unsigned n_fds = kind != ARENA_PRIVATE;
 	struct arena *a = calloc(1, sizeof(*a));
-	void *mem = NULL;
-	int fd = -1, rc;
+	int rc = a ? 0 : err_set(err, -ENOMEM, "the agent is out of memory");
 
-	if (!a)
-		return err_set(err, -ENOMEM, "the agent is out of memory");
-	rc = set->admit ? set->admit(set->admit_ctx, bytes, n_fds, err) : 0;
+	if (rc == 0) {
+		*a = (struct arena){.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes};
+		rc = set->x->ops->seg_add(set->x, a->mem, a->bytes, &a->segment);
+		if (rc < 0)
+			err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+	}
 	if (rc < 0) {
+		arena_forgo(set, kind, m->bytes);
+		memory_drop(m);
 		free(a);
 		return rc;
 	}
-	/* A descriptor without write access would not do: its holder may open the file anew. */
-	rc = arena_memfd("bps-arena", bytes, kind == ARENA_OUTPUT ? F_SEAL_FUTURE_WRITE : 0,
-		set->progress, set->progress_ctx, &fd, &mem, err);
-	if (rc < 0)
-		goto refused;
-	*a = (struct arena){.kind = kind, .fd = fd, .mem = mem, .bytes = bytes};
 	if (kind == ARENA_PRIVATE) {
-		close(fd);
+		close(a->fd);
 		a->fd = -1;
-	}
-	rc = set->x->ops->seg_add(set->x, mem, bytes, &a->segment);
-	if (rc < 0) {
-		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
-		munmap(mem, bytes);
-		if (a->fd >= 0)
-			close(a->fd);
-		goto refused;
 	}
 	a->id = set->next_id++;
 	a->next = set->head;
 	set->head = a;
-	set->bytes += bytes;
+	set->bytes += a->bytes;
 	*ret = a;
 	return 0;
-refused:
-	if (set->release)
-		set->release(set->admit_ctx, bytes, n_fds);
-	free(a);
-	return rc;
+}
+
+static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,
+	struct err_text *err)
+{
+	struct memory m;
+	int rc = set->admit ? set->admit(set->admit_ctx, bytes, fds_of(kind), err) : 0;
+
+	if (rc < 0)
+		return rc;
+	if (set->defers && bytes > ARENA_AT_ONCE) {
+		set->want_kind = kind;
+		set->want_bytes = bytes;
+		return -EINPROGRESS;
+	}
+	rc = memory_make(&m, "bps-arena", bytes, arena_seals(kind), err);
+	if (rc < 0) {
+		arena_forgo(set, kind, bytes);
+		return rc;
+	}
+	return arena_adopt(set, kind, &m, ret, err);
 }
 
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
@@ -159,16 +191,18 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 
 void arena_set_fini(struct arena_set *set)
 {
+	struct memory m;
 	struct arena *a;
 
 	while ((a = set->head)) {
 		set->head = a->next;
 		set->x->ops->seg_del(set->x, a->segment);
-		munmap(a->mem, a->bytes);
-		if (a->fd >= 0)
-			close(a->fd);
-		if (set->release)
-			set->release(set->admit_ctx, a->bytes, a->fd >= 0);
+		m = (struct memory){.fd = a->fd, .mem = a->mem, .bytes = a->bytes};
+		if (set->drop)
+			set->drop(set->admit_ctx, &m);
+		else
+			memory_drop(&m);
+		arena_forgo(set, a->kind, a->bytes);
 		free(a);
 	}
 	set->bytes = 0;

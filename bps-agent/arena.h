@@ -5,6 +5,7 @@
  * to back and comes back only with the whole set, when its job is gone.
  *
  * Thread: that of the transport. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,12 +29,27 @@ struct arena {
 	uint16_t segment;
 };
 
+/* A memfd and its mapping. mem NULL: there is none. */
+struct memory {
+	int fd; /* -1: closed already */
+	void *mem;
+	size_t bytes, n_made;
+	int more_seals;
+};
+
+/* What is made at once; more is left to others when the set defers: 2 MiB take 0.4 ms. */
+#define ARENA_AT_ONCE ((size_t)2 << 20)
+
 /* The arenas of one job. */
 struct arena_set {
 	struct xport *x;
-	void (*progress)(
-		void *ctx); /* called now and then while much memory is being made; NULL is allowed */
-	void *progress_ctx;
+	/* Large arenas are made elsewhere: arena_alloc says -EINPROGRESS and what is wanted, and finds
+	 * it as `prefer` when the caller has made and adopted it. */
+	bool defers;
+	enum arena_kind want_kind;
+	size_t want_bytes;
+	/* Free what an arena had. NULL: at once. */
+	void (*drop)(void *ctx, const struct memory *m);
 	/* May that much more be made, with that many descriptors kept open? Errors: with a
 	 * sentence. release: it is gone, or was not made. NULL: all may be made. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
@@ -48,7 +64,8 @@ struct arena_set {
 /* Zero-filled memory for n_bytes, 64-byte aligned (a page for a page and more). prefer: the
  * caller's last arena of this kind, or NULL; a new one is made when it is full. *ret_arena is where
  * it lies, *ret the memory.
- * Errors: -ENOMEM, -errno, those of set->admit; with a sentence. */
+ * Errors: -ENOMEM, -errno, those of set->admit; with a sentence. -EINPROGRESS: see set->defers; it is
+ * admitted, so that arena_adopt or arena_forgo must follow. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Bytes that a request takes of an arena. */
@@ -56,8 +73,26 @@ size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all. No read may target them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* A memfd of that size, mapped, sealed in size and with more_seals. progress: as in the set.
+/* The wanted arena was made: put it into the set. Owns: takes m. Errors: -errno with a sentence; m is
+ * freed and what was admitted given back. */
+int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
+	struct err_text *err);
+/* It was not made after all. */
+void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
+/* Seals of an arena's memory beside those against shrinking and growing. */
+int arena_seals(enum arena_kind kind);
+
+/* A memfd of that size, mapped, without pages yet. On an error nothing is left.
  * Errors: -errno with a sentence. */
-int arena_memfd(const char *name, size_t bytes, int more_seals, void (*progress)(void *ctx),
-	void *progress_ctx, int *ret_fd, void **ret_mem, struct err_text *err);
+int memory_begin(
+	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
+/* Make some of its pages (16 MiB, 3 ms and more), so that none is missing later; the last step seals
+ * its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a sentence;
+ * memory_drop it. */
+int memory_step(struct memory *m, struct err_text *err);
+/* Unmap and close. */
+void memory_drop(struct memory *m);
+/* All of that at once. */
+int memory_make(
+	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
 #endif

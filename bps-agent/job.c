@@ -79,9 +79,9 @@ static void job_free(struct job *job)
 	free(job);
 }
 
-static void job_free_if_unused(struct job *job)
+void job_free_if_unused(struct job *job)
 {
-	if (!job->is_busy && !job->core && TAILQ_EMPTY(&job->trainers))
+	if (!job->is_busy && !job->core && !job->n_making && TAILQ_EMPTY(&job->trainers))
 		job_free(job);
 }
 
@@ -165,11 +165,6 @@ static void send_join(struct trainer *t)
 	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
 }
 
-static void beat(void *ctx)
-{
-	dataloop_beat(ctx);
-}
-
 static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
 {
 	struct job *job = ctx;
@@ -189,6 +184,11 @@ static void release_memory(void *ctx, size_t bytes, unsigned n_fds)
 
 	quota_give(job->quota, QUOTA_MEMORY, bytes);
 	quota_give(job->quota, QUOTA_DESCRIPTORS, n_fds);
+}
+
+static void drop_memory(void *ctx, const struct memory *m)
+{
+	maker_drop(((struct job *)ctx)->agent->maker, m);
 }
 
 static size_t memory_room(void *ctx)
@@ -214,8 +214,8 @@ static struct job *job_new(
 	job->flags = h->flags;
 	job->id = CTL_NO_ID;
 	job->arenas.x = a->x;
-	job->arenas.progress = beat;
-	job->arenas.progress_ctx = a->loop;
+	job->arenas.defers = true;
+	job->arenas.drop = drop_memory;
 	job->arenas.admit = admit_memory;
 	job->arenas.release = release_memory;
 	job->arenas.room = memory_room;

@@ -91,25 +91,17 @@ static void tensor_refuse(struct tensor *tensor, int code, const char *text)
 static int tensor_complete(struct tensor *tensor, struct err_text *err)
 {
 	struct job *job = tensor->job;
-	size_t bytes = tensor->n_elems * dtype_bytes(tensor->dtype);
-	struct agt_mem staging, *in, *has_staging = NULL;
+	struct agt_mem *in;
 	struct ctl_tensor plan;
 	int rc;
 
-	if (job->n_workers > 1 && !job->is_local) {
-		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
-			&staging, err);
-		if (rc < 0)
-			return rc;
-		has_staging = &staging;
-	}
 	in = calloc(job->n_workers, sizeof(*in));
 	if (!in)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		in[w] = tensor->workers[w].in;
-	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in, has_staging, tensor->out,
-		tensor, &tensor->core);
+	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in,
+		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
 	free(in);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
@@ -183,11 +175,14 @@ static int refuse_decl(
 		      : rc;
 }
 
-static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes,
-	struct arena **ret_in, struct err_text *err)
+/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's input,
+ * and with the last worker room for the sum of them. Errors: those of arena_alloc; what was there
+ * before -EINPROGRESS is found again. */
+static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
 	struct tensor_worker *tw = &tensor->workers[t->worker];
+	bool is_last = tensor->n_declared + 1 == job->n_workers;
 	struct agt_mem out;
 	size_t each = arena_round(bytes);
 	int rc = 0;
@@ -202,8 +197,16 @@ static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes,
 		tensor->out[1].mem = (char *)out.mem + each;
 		tensor->out[1].offset += each;
 	}
-	rc = arena_alloc(&job->arenas, ARENA_INPUT, t->input, bytes, &t->input, &tw->in, err);
-	*ret_in = t->input;
+	if (!tw->in.mem) {
+		rc = arena_alloc(
+			&job->arenas, ARENA_INPUT, t->input, bytes, &t->input, &tw->in, err);
+		if (rc < 0)
+			return rc;
+		tw->in_arena = t->input;
+	}
+	if (is_last && job->n_workers > 1 && !job->is_local && !tensor->staging.mem)
+		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
+			&tensor->staging, err);
 	return rc;
 }
 
@@ -254,7 +257,6 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 {
 	struct job *job = t->job;
 	size_t elem = dtype_bytes(d->dtype), bytes;
-	struct arena *in_arena, *known = t->input;
 	struct err_text why = {0};
 	struct tensor *tensor;
 	struct tensor_worker *tw;
@@ -287,17 +289,20 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (tw->is_declared)
 		return err_set(
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
-	rc = slots_alloc(t, tensor, bytes, &in_arena, &why);
+	rc = slots_alloc(t, tensor, bytes, &why);
+	if (rc == -EINPROGRESS)
+		return rc;
 	if (rc < 0)
 		return refuse_decl(rc, d, &why, err);
 	tw->is_declared = true;
 	tw->index = t->n_tensors;
 	t->tensors[t->n_tensors++] = tensor;
-	if (in_arena != known)
-		tell_arena(t, in_arena);
+	if (tw->in_arena != t->told_input)
+		tell_arena(t, tw->in_arena);
+	t->told_input = tw->in_arena;
 	*slot = (struct local_slot){.text = "",
 		.tensor = tw->index,
-		.in_arena = in_arena->id,
+		.in_arena = tw->in_arena->id,
 		.out_arena = tensor->out_arena->id,
 		.in_offset = tw->in.offset,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
@@ -310,34 +315,160 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	return 0;
 }
 
-void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d)
-{
+/* ---- DECLARE ---- */
+
+/* One that is being answered. */
+struct declaring {
+	struct trainer *trainer;
+	struct job *job;
+	uint32_t seq, next;
+	struct local_declare d;
+	void *mem; /* of its names */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
-	struct local_msg m = {.type = LOCAL_DECLARED, .seq = seq};
+	struct making making; /* memory for the next one */
+	enum arena_kind kind;
+};
 
-	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
-		trainer_drop(t, true, "DECLARE without a running job");
-		return;
-	}
-	for (uint32_t i = 0; i < d->n_tensors; i++) {
-		int rc = t->state == TRAINER_OVER
-				 ? err_set(&errs[i], t->job->code < 0 ? t->job->code : BPS_ECLOSED,
-					   "%s",
-					   t->job->code < 0 ? t->job->text : "the job has ended")
-				 : declare_one(t, &d->tensors[i], &slots[i], &errs[i]);
+void tensor_declaring_free(struct trainer *t)
+{
+	if (t->declaring)
+		free(t->declaring->mem);
+	free(t->declaring);
+	t->declaring = NULL;
+}
 
-		if (rc < 0)
-			slots[i] = (struct local_slot){.code = (uint32_t)-rc, .text = errs[i].s};
-	}
+static void declared(struct trainer *t)
+{
+	struct declaring *x = t->declaring;
+	struct local_msg m = {.type = LOCAL_DECLARED, .seq = x->seq};
+
 	if (t->job) {
 		flush_declares(t->job);
 		tell_outputs(t, t->job->arenas.head);
 		t->n_told = t->job->arenas.next_id;
 	}
-	m.declared = (struct local_declared){.slots = slots, .n_slots = d->n_tensors};
+	m.declared = (struct local_declared){.slots = x->slots, .n_slots = x->d.n_tensors};
 	trainer_send(t, &m, NULL, 0);
+	tensor_declaring_free(t);
 }
+
+static void declare_refused(struct declaring *x, int rc)
+{
+	x->slots[x->next] = (struct local_slot){.code = (uint32_t)-rc, .text = x->errs[x->next].s};
+	x->next++;
+}
+
+static void made(struct making *m);
+
+/* Have the wanted arena made, and the trainer wait for it. */
+static int make_wanted(struct declaring *x, struct err_text *err)
+{
+	struct arena_set *set = &x->job->arenas;
+	int rc;
+
+	x->kind = set->want_kind;
+	x->making = (struct making){.name = "bps-arena",
+		.bytes = set->want_bytes,
+		.more_seals = arena_seals(set->want_kind),
+		.done = made,
+		.user = x};
+	rc = maker_make(x->trainer->agent->maker, &x->making);
+	if (rc < 0) {
+		arena_forgo(set, x->kind, x->making.bytes);
+		return err_set(err, rc, "the agent stops");
+	}
+	x->job->n_making++;
+	flush_declares(x->job); /* the names' memory lasts, but others declare meanwhile */
+	trainer_keep(x->trainer);
+	trainer_hold(x->trainer, true);
+	return 0;
+}
+
+/* Go on with the next one. */
+static void declare_run(struct trainer *t)
+{
+	struct declaring *x = t->declaring;
+
+	while (x->next < x->d.n_tensors) {
+		struct err_text *err = &x->errs[x->next];
+		int rc = t->state == TRAINER_OVER
+				 ? err_set(err, t->job->code < 0 ? t->job->code : BPS_ECLOSED, "%s",
+					   t->job->code < 0 ? t->job->text : "the job has ended")
+				 : declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
+
+		if (rc == -EINPROGRESS) {
+			rc = make_wanted(x, err);
+			if (rc == 0)
+				return;
+		}
+		if (rc < 0)
+			declare_refused(x, rc);
+		else
+			x->next++;
+	}
+	declared(t);
+}
+
+static struct arena **newest(struct declaring *x)
+{
+	return x->kind == ARENA_INPUT    ? &x->trainer->input
+	       : x->kind == ARENA_OUTPUT ? &x->job->output
+					 : &x->job->staging;
+}
+
+static void made(struct making *m)
+{
+	struct declaring *x = m->user;
+	struct trainer *t = x->trainer;
+	struct job *job = x->job;
+	bool is_wanted = t->state != TRAINER_GONE && job->state != JOB_ENDED;
+	int rc = m->rc;
+
+	if (rc < 0 || !is_wanted) {
+		arena_forgo(&job->arenas, x->kind, m->bytes);
+		if (rc == 0)
+			maker_drop(job->agent->maker, &m->memory);
+	} else {
+		rc = arena_adopt(&job->arenas, x->kind, &m->memory, newest(x), &m->err);
+	}
+	if (t->state != TRAINER_GONE) {
+		if (rc < 0)
+			declare_refused(x, refuse_decl(rc, &x->d.tensors[x->next], &m->err,
+						   &x->errs[x->next]));
+		trainer_hold(t, false);
+		declare_run(t);
+	}
+	job->n_making--;
+	trainer_put(t);
+	job_free_if_unused(job);
+}
+
+void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem)
+{
+	struct declaring *x;
+
+	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
+		trainer_drop(t, true, "DECLARE without a running job");
+		return;
+	}
+	x = malloc(sizeof(*x));
+	if (!x) {
+		trainer_drop(t, false, "the agent is out of memory");
+		return;
+	}
+	x->trainer = t;
+	x->job = t->job;
+	x->seq = seq;
+	x->next = 0;
+	x->d = *d;
+	x->mem = *mem;
+	*mem = NULL;
+	t->declaring = x;
+	declare_run(t);
+}
+
+/* ---- submissions ---- */
 
 int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)
 {

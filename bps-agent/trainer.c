@@ -102,6 +102,7 @@ static void free_if_closed(struct trainer *t)
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
 	quota_put(t->user);
+	tensor_declaring_free(t);
 	free(t->tensors);
 	free(t);
 }
@@ -112,6 +113,18 @@ static void on_closed(uv_handle_t *h)
 
 	t->n_handles--;
 	free_if_closed(t);
+}
+
+void trainer_keep(struct trainer *t)
+{
+	t->n_handles++;
+}
+
+void trainer_put(struct trainer *t)
+{
+	t->n_handles--;
+	if (t->state == TRAINER_GONE)
+		free_if_closed(t);
 }
 
 static void close_handle(uv_handle_t *h)
@@ -225,7 +238,7 @@ void trainer_flush(struct agent *a)
 static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 {
 	uint32_t n = t->agent->cfg.max_tensors;
-	void *mem;
+	struct memory m;
 	int rc;
 
 	t->tensors = calloc(n, sizeof(struct tensor *));
@@ -236,12 +249,13 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
 	if (rc < 0)
 		return rc;
-	rc = arena_memfd("bps-control", t->control_bytes, 0, NULL, NULL, ret_fd, &mem, err);
+	rc = memory_make(&m, "bps-control", t->control_bytes, 0, err);
 	if (rc < 0) {
 		quota_give(t->user, QUOTA_MEMORY, t->control_bytes);
 		return rc;
 	}
-	t->control = mem;
+	t->control = m.mem;
+	*ret_fd = m.fd;
 	local_control_init(t->control, t->agent->sq_entries, n);
 	return 0;
 }
@@ -296,7 +310,8 @@ static void on_hello(struct trainer *t, const struct local_msg *m)
 	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
 }
 
-static void on_message(struct trainer *t, const struct local_msg *m)
+/* *mem: of m's strings; set to NULL when it is needed longer. */
+static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 {
 	if (t->state == TRAINER_GREETING && m->type != LOCAL_HELLO) {
 		trainer_drop(t, true, "no HELLO first");
@@ -307,7 +322,7 @@ static void on_message(struct trainer *t, const struct local_msg *m)
 		on_hello(t, m);
 		break;
 	case LOCAL_DECLARE:
-		tensor_declare(t, m->seq, &m->declare);
+		tensor_declare(t, m->seq, &m->declare, mem);
 		break;
 	case LOCAL_WHY:
 		why_ask(t, m->seq, &m->why);
@@ -325,7 +340,16 @@ static void on_socket(uv_poll_t *p, int status, int events);
 /* Watch its socket: for messages, unless it has to wait, and for its end. */
 static void listen_to(struct trainer *t)
 {
-	uv_poll_start(&t->sock_poll, UV_DISCONNECT | (t->is_slowed ? 0 : UV_READABLE), on_socket);
+	bool is_deaf = t->is_slowed || t->is_held;
+
+	uv_poll_start(&t->sock_poll, UV_DISCONNECT | (is_deaf ? 0 : UV_READABLE), on_socket);
+}
+
+void trainer_hold(struct trainer *t, bool is_held)
+{
+	t->is_held = is_held;
+	if (t->state != TRAINER_GONE)
+		listen_to(t);
 }
 
 static void on_slowed(uv_timer_t *timer)
@@ -380,7 +404,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	int rc;
 
 	(void)status; /* whatever it is, the receive says it better */
-	if (t->is_slowed) {
+	if (t->is_slowed || t->is_held) {
 		if (events & UV_DISCONNECT)
 			trainer_drop(t, false, "it closed its socket");
 		return;
@@ -396,7 +420,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 		if (n_fds)
 			trainer_drop(t, true, "descriptors are not taken");
 		else
-			on_message(t, &m);
+			on_message(t, &m, &mem);
 		free(mem);
 		return;
 	}

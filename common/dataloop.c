@@ -93,14 +93,14 @@ static void on_timer(uv_timer_t *t)
 	(void)t;
 }
 
-void dataloop_beat(struct dataloop *l)
+static void beat(struct dataloop *l)
 {
 	atomic_store_explicit(&l->beat_ns, clock_now_ns(), memory_order_relaxed);
 }
 
 static void on_beat(uv_timer_t *t)
 {
-	dataloop_beat(t->data);
+	beat(t->data);
 }
 
 static void set_timer(struct dataloop *l, uint64_t now_ns, uint64_t deadline_ns)

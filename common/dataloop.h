@@ -52,8 +52,6 @@ void dataloop_stop(struct dataloop *l);
 /* Stops it when it runs. NULL is allowed. */
 void dataloop_free(struct dataloop *l);
 
-/* Work that cannot be cut into slices goes on: the thread does not hang. On the thread. */
-void dataloop_beat(struct dataloop *l);
 /* Time of the last turn; at most DATALOOP_BEAT_MS old in a healthy thread. Thread: any. */
 #define DATALOOP_BEAT_MS 250
 uint64_t dataloop_beat_ns(const struct dataloop *l);

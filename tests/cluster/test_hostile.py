@@ -5,6 +5,7 @@ import mmap
 import os
 import random
 import resource
+import select
 import signal
 import socket
 import struct
@@ -129,6 +130,85 @@ def test_worker_that_dies_before_it_has_joined_ends_the_job_everywhere(cluster):
     assert code == -bps.EWORKER_LOST and "rank 1" in text, (code, text)
     code, text, *_ = near[0].job()
     assert code == -bps.EWORKER_LOST and "rank 1" in text, (code, text)
+
+
+def test_rank_that_one_process_opens_twice_is_refused_the_second_time(cluster):
+    c = cluster(agents=1, servers=0)
+    first = Raw(c.agents[0]).open("j", 0, 2)
+    c.wait_for("it has joined", lambda: c.scheduler.status()["jobs"])
+    second = Raw(c.agents[0]).open("j", 0, 2)
+    code, text, *_ = second.job()
+    assert code == -bps.EDUP and "rank 0 of job 'j' is held by pid" in text, (code, text)
+    other = Raw(c.agents[0]).open("j", 1, 2)
+    assert first.job()[0] == other.job()[0] == 0
+
+
+def rounds_while(t, is_over):
+    """Rounds of one small tensor until then."""
+    assert t.declare(("small", F32, 10))[0][0] == 0
+    n = 0
+    while not is_over():
+        n += 1
+        t.submit(0, n)
+        assert t.wait_round(0, n) == (0, 1)
+    return n
+
+
+def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
+    c = cluster(agents=1, servers=0)
+    large, small = Raw(c.agents[0]).open("large", 0, 1), Raw(c.agents[0]).open("small", 0, 1)
+    assert large.job()[0] == small.job()[0] == 0
+    large.ask_declare(("w", F32, 64 << 20), ("x", F32, 1 << 20), ("nothing", F32, 0))  # 768 MiB and more
+    assert rounds_while(small, lambda: select.select([large.sock], [], [], 0)[0]) > 5
+    slots = large.declared()
+    assert [s[0] for s in slots] == [0, 0, 22]
+    for i in range(2):
+        large.submit(i)
+        assert large.wait_round(i, 1) == (0, 1)
+    assert large.declare(("y", F32, 1000))[0][0] == 0
+    assert large.finish() == 0
+
+
+def test_workers_of_one_job_declare_large_tensors_at_the_same_time(cluster):
+    c = cluster(agents=1, servers=1)
+    trainers = [Raw(c.agents[0]) for _ in range(3)]
+    for r, t in enumerate(trainers):
+        t.say_hello("j", r, 3, flags=2)  # distributed: with room for their sum
+        assert t.welcome()[0] == 0
+    for t in trainers:
+        assert t.job()[0] == 0
+    for t in trainers:
+        t.ask_declare(("a", F32, 1 << 20), ("b", F32, 3 << 20), ("c", F32, 2 << 20))
+    for t in trainers:
+        assert [s[:2] for s in t.declared()] == [(0, "")] * 3
+    for t in trainers:
+        for i in range(3):
+            t.push(i)
+        t.wake()
+    for t in trainers:
+        for i in range(3):
+            assert t.wait_round(i, 1) == (0, 3)
+
+
+def test_trainers_that_vanish_while_their_memory_is_made_leave_nothing_behind(cluster):
+    c = cluster(agents=1, servers=0)
+    still_serves(c)
+    gone = lambda: c.agents[0].status()["trainers"] == c.agents[0].status()["jobs"] == 0
+    c.wait_for("it is idle", gone)
+    before = footprint(c.agents[0])
+    for n in range(10):
+        t = Raw(c.agents[0]).open(f"j{n}", 0, 1)
+        assert t.job()[0] == 0
+        t.ask_declare(("w", F32, 16 << 20))
+        wait_taken(t)
+        t.close()
+    c.wait_for("all are gone", gone)
+    c.wait_for("nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before)))
+    t = Raw(c.agents[0]).open("last", 0, 1)
+    assert t.job()[0] == 0
+    t.ask_declare(("w", F32, 64 << 20))
+    wait_taken(t)
+    assert c.agents[0].stop() == 0  # in the middle of it
 
 
 def test_rank_of_a_worker_that_died_before_it_had_joined_is_free_again(cluster):

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,33 +17,90 @@
 
 #define MIB ((size_t)1 << 20)
 
-static void count(void *ctx)
+static void much_memory_is_made_in_pieces_and_whole(void **state)
 {
-	++*(unsigned *)ctx;
-}
-
-static void much_memory_is_made_in_pieces_that_show_progress(void **state)
-{
-	const struct xport_events events = {0};
-	struct fake_xport x;
-	unsigned n = 0;
-	struct arena_set set = {.x = &x.base, .progress = count, .progress_ctx = &n};
-	struct arena *a;
-	struct agt_mem mem;
+	struct memory m;
 	struct err_text err;
 	struct stat st;
+	unsigned n = 1;
+
+	(void)state;
+	assert_int_equal(memory_begin(&m, "test", 40 * MIB, arena_seals(ARENA_INPUT), &err), 0);
+	while (memory_step(&m, &err) == 1)
+		n++;
+	assert_int_equal(n, 3); /* 16 + 16 + 8 */
+	assert_int_equal(fstat(m.fd, &st), 0);
+	assert_int_equal(st.st_size, 40 * MIB);
+	assert_true((size_t)st.st_blocks * 512 >= 40 * MIB); /* no page is missing */
+	assert_int_equal(fcntl(m.fd, F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
+	assert_int_equal(((char *)m.mem)[0], 0);
+	assert_int_equal(((char *)m.mem)[40 * MIB - 1], 0);
+	memory_drop(&m);
+	assert_int_equal(m.fd, -1);
+}
+
+struct account {
+	size_t bytes, limit;
+	unsigned n_fds;
+};
+
+static int admit(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
+{
+	struct account *a = ctx;
+
+	if (a->bytes + bytes > a->limit)
+		return err_set(err, BPS_EQUOTA, "full");
+	a->bytes += bytes;
+	a->n_fds += n_fds;
+	return 0;
+}
+
+static void release(void *ctx, size_t bytes, unsigned n_fds)
+{
+	struct account *a = ctx;
+
+	assert_true(a->bytes >= bytes && a->n_fds >= n_fds);
+	a->bytes -= bytes;
+	a->n_fds -= n_fds;
+}
+
+static void large_arena_is_wanted_made_elsewhere_and_adopted(void **state)
+{
+	const struct xport_events events = {0};
+	struct account account = {.limit = 30 * MIB};
+	struct fake_xport x;
+	struct arena_set set = {.x = &x.base,
+		.defers = true,
+		.admit = admit,
+		.release = release,
+		.admit_ctx = &account};
+	struct arena *a = NULL;
+	struct agt_mem mem;
+	struct memory m;
+	struct err_text err;
 
 	(void)state;
 	fake_init(&x, &events, NULL);
-	assert_int_equal(arena_alloc(&set, ARENA_INPUT, NULL, 40 * MIB, &a, &mem, &err), 0);
-	assert_int_equal(n, 3); /* 16 + 16 + 8 */
-	assert_int_equal(fstat(a->fd, &st), 0);
-	assert_int_equal(st.st_size, 40 * MIB);
-	assert_true((size_t)st.st_blocks * 512 >= 40 * MIB); /* no page is missing */
-	assert_int_equal(fcntl(a->fd, F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
-	assert_int_equal(((char *)mem.mem)[0], 0);
-	assert_int_equal(((char *)mem.mem)[40 * MIB - 1], 0);
+	assert_int_equal(arena_alloc(&set, ARENA_INPUT, NULL, 4096, &a, &mem, &err), 0);
+	assert_int_equal(account.bytes, MIB);
+	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 20 * MIB, &a, &mem, &err), -EINPROGRESS);
+	assert_int_equal(set.want_kind, ARENA_INPUT);
+	assert_int_equal(set.want_bytes, 20 * MIB);
+	assert_int_equal(account.bytes, 21 * MIB);
+	assert_int_equal(
+		memory_make(&m, "test", set.want_bytes, arena_seals(set.want_kind), &err), 0);
+	assert_int_equal(arena_adopt(&set, set.want_kind, &m, &a, &err), 0);
+	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 20 * MIB, &a, &mem, &err), 0);
+	assert_ptr_equal(mem.mem, a->mem);
+	assert_int_equal(account.n_fds, 2);
+	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 10 * MIB, &a, &mem, &err), BPS_EQUOTA);
+	assert_int_equal(
+		arena_alloc(&set, ARENA_PRIVATE, NULL, 5 * MIB, &a, &mem, &err), -EINPROGRESS);
+	arena_forgo(&set, set.want_kind, set.want_bytes);
+	assert_int_equal(account.bytes, 21 * MIB);
 	arena_set_fini(&set);
+	assert_int_equal(account.bytes, 0);
+	assert_int_equal(account.n_fds, 0);
 	fake_fini(&x);
 }
 
@@ -67,7 +125,8 @@ static void memory_that_is_not_there_is_an_error_and_leaves_nothing(void **state
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(much_memory_is_made_in_pieces_that_show_progress),
+		cmocka_unit_test(much_memory_is_made_in_pieces_and_whole),
+		cmocka_unit_test(large_arena_is_wanted_made_elsewhere_and_adopted),
 		cmocka_unit_test(memory_that_is_not_there_is_an_error_and_leaves_nothing),
 	};
 

@@ -1,0 +1,213 @@
+#include "bps-agent/maker.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* It is woken when there is something to do; a bound all the same. */
+#define IDLE_S 10
+
+struct dropping {
+	TAILQ_ENTRY(dropping) link;
+	struct memory memory;
+};
+
+struct maker {
+	struct dataloop *loop;
+	pthread_t thread;
+	pthread_mutex_t lock; /* of what follows */
+	pthread_cond_t wake;
+	TAILQ_HEAD(, making) requests;
+	TAILQ_HEAD(, dropping) drops;
+	bool is_stopped;
+};
+
+static void deliver(void *arg)
+{
+	struct making *m = arg;
+
+	m->done(m);
+}
+
+static void finish(struct making *m, int rc)
+{
+	m->rc = rc;
+	while (dataloop_post(m->maker->loop, deliver, m) == -EAGAIN)
+		sched_yield(); /* a full queue drains: the thread lives */
+}
+
+static struct making *take_request(struct maker *m)
+{
+	struct making *r = TAILQ_FIRST(&m->requests);
+
+	if (r)
+		TAILQ_REMOVE(&m->requests, r, link);
+	return r;
+}
+
+/* One piece of it. True when there is more to do. */
+static bool advance(struct making *r)
+{
+	int rc = 0;
+
+	if (!r->memory.mem)
+		rc = memory_begin(&r->memory, r->name, r->bytes, r->more_seals, &r->err);
+	if (rc == 0)
+		rc = memory_step(&r->memory, &r->err);
+	if (rc > 0)
+		return true;
+	if (rc < 0)
+		memory_drop(&r->memory);
+	finish(r, rc);
+	return false;
+}
+
+static void drop_one(struct maker *m, struct dropping *d)
+{
+	TAILQ_REMOVE(&m->drops, d, link);
+	pthread_mutex_unlock(&m->lock);
+	memory_drop(&d->memory);
+	free(d);
+	pthread_mutex_lock(&m->lock);
+}
+
+static void wait_for_work(struct maker *m)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	ts.tv_sec += IDLE_S;
+	pthread_cond_timedwait(&m->wake, &m->lock, &ts);
+}
+
+static void *maker_main(void *arg)
+{
+	struct maker *m = arg;
+	struct dropping *d;
+	struct making *r;
+
+	pthread_setname_np(pthread_self(), "bps-memory");
+	pthread_mutex_lock(&m->lock);
+	for (;;) {
+		d = TAILQ_FIRST(&m->drops);
+		if (d)
+			drop_one(m, d);
+		if (m->is_stopped && TAILQ_EMPTY(&m->drops))
+			break;
+		r = m->is_stopped ? NULL : take_request(m);
+		if (r) {
+			pthread_mutex_unlock(&m->lock);
+			if (!advance(r))
+				r = NULL; /* it is no longer ours */
+			pthread_mutex_lock(&m->lock);
+			if (r)
+				TAILQ_INSERT_TAIL(&m->requests, r, link);
+		} else if (!d) {
+			wait_for_work(m);
+		}
+	}
+	while ((r = take_request(m))) {
+		memory_drop(&r->memory);
+		err_set(&r->err, -ECANCELED, "the agent stops");
+		finish(r, -ECANCELED);
+	}
+	pthread_mutex_unlock(&m->lock);
+	return NULL;
+}
+
+int maker_new(struct dataloop *loop, struct maker **ret, struct err_text *err)
+{
+	struct maker *m = calloc(1, sizeof(*m));
+	pthread_condattr_t attr;
+	sigset_t all, old;
+	int rc;
+
+	if (!m)
+		return err_set(err, -ENOMEM, "out of memory");
+	m->loop = loop;
+	TAILQ_INIT(&m->requests);
+	TAILQ_INIT(&m->drops);
+	pthread_mutex_init(&m->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&m->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&m->thread, NULL, maker_main, m);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc) {
+		m->is_stopped = true;
+		maker_free(m);
+		return err_set(err, -rc, "cannot start a thread: %s", strerror(rc));
+	}
+	*ret = m;
+	return 0;
+}
+
+void maker_stop(struct maker *m)
+{
+	bool was;
+
+	if (!m)
+		return;
+	pthread_mutex_lock(&m->lock);
+	was = m->is_stopped;
+	m->is_stopped = true;
+	pthread_cond_signal(&m->wake);
+	pthread_mutex_unlock(&m->lock);
+	if (!was)
+		pthread_join(m->thread, NULL);
+}
+
+void maker_free(struct maker *m)
+{
+	if (!m)
+		return;
+	maker_stop(m);
+	pthread_cond_destroy(&m->wake);
+	pthread_mutex_destroy(&m->lock);
+	free(m);
+}
+
+int maker_make(struct maker *m, struct making *request)
+{
+	int rc = 0;
+
+	request->maker = m;
+	request->memory = (struct memory){.fd = -1};
+	pthread_mutex_lock(&m->lock);
+	if (m->is_stopped)
+		rc = -ECANCELED;
+	else
+		TAILQ_INSERT_TAIL(&m->requests, request, link);
+	pthread_cond_signal(&m->wake);
+	pthread_mutex_unlock(&m->lock);
+	return rc;
+}
+
+void maker_drop(struct maker *m, const struct memory *memory)
+{
+	struct dropping *d = m ? malloc(sizeof(*d)) : NULL;
+	struct memory mine = *memory;
+
+	if (!d) {
+		memory_drop(&mine);
+		return;
+	}
+	d->memory = mine;
+	pthread_mutex_lock(&m->lock);
+	if (!m->is_stopped) {
+		TAILQ_INSERT_TAIL(&m->drops, d, link);
+		d = NULL;
+	}
+	pthread_cond_signal(&m->wake);
+	pthread_mutex_unlock(&m->lock);
+	if (d)
+		memory_drop(&d->memory);
+	free(d);
+}
