@@ -102,7 +102,7 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 			.restarts = m->restart_count}};
 	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
 
-	m->needs_sync = false;
+	m->needs_sync = m->is_behind = false;
 	sched_send(c, m, &welcome);
 	send_all_peers(c, m);
 	for (struct job *j = c->jobs; j; j = j->next) {
@@ -135,6 +135,9 @@ static void job_tell(struct sched_core *c, struct job *j)
 		for (uint32_t i = 1; i <= c->n_members; i++) {
 			struct member *m = c->members[i];
 
+			if (!m->conn && m->role == ROLE_AGENT &&
+				sched_job_member(j, m->id) != CTL_NO_ID)
+				m->is_behind = true; /* until it comes back */
 			if (!is_audience(j, m, order[r]))
 				continue;
 			if (j->state == JOB_ENDED) {

@@ -139,6 +139,10 @@ static void dispatch(struct sched_core *c, struct member *m, const struct ctl_ms
 		sched_fail(c, m, &msg->fail);
 		return;
 	}
+	if (msg->type == CTL_SEEN && m->role == ROLE_SERVER) {
+		sched_seen(c, &msg->sight);
+		return;
+	}
 	if (m->role != ROLE_AGENT) {
 		sched_kick(c, m, "a message that only agents send");
 		return;
@@ -229,10 +233,16 @@ void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 static void extend(struct sched_core *c, uint64_t span_ns)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		c->members[i]->deadline_ns += span_ns;
-		c->members[i]->heard_ns += span_ns;
-		if (c->members[i]->heard_ns > c->now_ns)
-			c->members[i]->heard_ns = c->now_ns;
+		struct member *m = c->members[i];
+
+		m->deadline_ns += span_ns;
+		m->heard_ns += span_ns;
+		if (m->heard_ns > c->now_ns)
+			m->heard_ns = c->now_ns;
+		if (m->seen_ns)
+			m->seen_ns += span_ns;
+		if (m->seen_ns > c->now_ns)
+			m->seen_ns = c->now_ns;
 	}
 }
 

@@ -58,6 +58,9 @@ struct member {
 	uint64_t since_ns;    /* of the state */
 	uint64_t moved_ns;    /* progress changed */
 	uint64_t echoed_ns;   /* a beat of ours came back */
+	/* Agent, rule C4: when a server last heard it, and when they were last asked; 0: never. */
+	uint64_t seen_ns, asked_ns;
+	bool is_behind; /* agent: something of its jobs could not be told to it */
 	char why_down[64];
 	struct ctl_beat beat;        /* last one, without its lists */
 	struct pace_report *reports; /* what it told of jobs then; room for CTL_BEAT_JOBS_MAX */
@@ -204,6 +207,8 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 void sched_member_suspect(struct sched_core *c, struct member *m, const char *why);
 /* Close the connection of a member that broke the protocol; it may come back. */
 void sched_kick(struct sched_core *c, struct member *m, const char *why);
+/* A server hears an agent that is silent here. */
+void sched_seen(struct sched_core *c, const struct ctl_sight *s);
 /* Is it dead by now? Else arm for when it will be. */
 void sched_member_check(struct sched_core *c, struct member *m);
 /* NULL is allowed. */

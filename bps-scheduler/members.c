@@ -166,6 +166,62 @@ void sched_kick(struct sched_core *c, struct member *m, const char *why)
 		sched_member_suspect(c, m, why);
 }
 
+/* ---- sight ----
+ *
+ * C4: an agent that only the scheduler does not hear is not dead, and its jobs need nothing of the scheduler. In the last
+ * part of its time the servers are asked when they last heard this very instance; from then it has its time once more. So
+ * one that nobody hears is dead no later than without the question. It ends all the same when its jobs have changed
+ * meanwhile, since it would hold them up without knowing. */
+
+#define SIGHT_SHARE                                                                                \
+	5 /* of the dead time: how long before its end, and how often, servers are asked */
+
+static uint64_t sight_end(const struct sched_core *c, const struct member *m)
+{
+	return m->seen_ns && !m->is_behind ? m->seen_ns + member_dead_ns(c, m) : 0;
+}
+
+static void ask_servers(struct sched_core *c, struct member *m)
+{
+	struct ctl_msg msg = {
+		.type = CTL_SIGHT, .sight = {.agent = m->id, .instance = m->instance}};
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role == ROLE_SERVER && c->members[i]->conn)
+			sched_send(c, c->members[i], &msg);
+	m->asked_ns = c->now_ns;
+}
+
+/* Ask in time before it would be dead, and be called again. */
+static void look_for(struct sched_core *c, struct member *m, uint64_t dead_at_ns)
+{
+	uint64_t span = member_dead_ns(c, m) / SIGHT_SHARE, at = dead_at_ns - span;
+
+	sched_arm(c, dead_at_ns);
+	if (m->role != ROLE_AGENT || m->is_behind)
+		return;
+	if (at < m->asked_ns + span)
+		at = m->asked_ns + span;
+	if (at > c->now_ns) {
+		sched_arm(c, at);
+		return;
+	}
+	ask_servers(c, m);
+	sched_arm(c, c->now_ns + span);
+}
+
+void sched_seen(struct sched_core *c, const struct ctl_sight *s)
+{
+	struct member *m = sched_member(c, s->agent);
+	uint64_t quiet_ns = s->quiet_ms * NS_PER_MS;
+
+	if (!m || m->role != ROLE_AGENT || m->instance != s->instance || m->state == MEMBER_DOWN ||
+		!m->asked_ns || quiet_ns >= c->now_ns)
+		return;
+	if (m->seen_ns < c->now_ns - quiet_ns)
+		m->seen_ns = c->now_ns - quiet_ns;
+}
+
 /* ---- deaths and returns ---- */
 
 static void member_down(struct sched_core *c, struct member *m, const char *why)
@@ -346,6 +402,7 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 	c->n_silent--;
 	conn->member = m;
 	m->conn = conn;
+	m->seen_ns = m->asked_ns = 0;
 	m->heard_ns = m->echoed_ns = c->now_ns;
 	m->needs_sync = true;
 	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
@@ -364,7 +421,7 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 
 void sched_member_check(struct sched_core *c, struct member *m)
 {
-	uint64_t at = m->deadline_ns;
+	uint64_t at = m->deadline_ns, seen_to = sight_end(c, m);
 	char why[64];
 
 	if (m->state == MEMBER_DOWN)
@@ -374,13 +431,23 @@ void sched_member_check(struct sched_core *c, struct member *m)
 		if (at < c->grace_ns)
 			at = c->grace_ns;
 	}
+	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
+		sched_conn_drop(c, m->conn->id, "silent, but servers hear it");
+		member_set_state(c, m, MEMBER_SUSPECT, "silent here, but servers hear it");
+		m->deadline_ns = c->now_ns;
+	}
+	if (at < seen_to)
+		at = seen_to;
 	if (at > c->now_ns) {
-		sched_arm(c, at);
+		look_for(c, m, at);
 		return;
 	}
 	if (m->state == MEMBER_UP)
 		snprintf(why, sizeof(why), "silent for %.1f s",
 			(double)(c->now_ns - m->heard_ns) / 1e9);
+	else if (m->state == MEMBER_SUSPECT && m->seen_ns)
+		snprintf(why, sizeof(why), "silent for %.1f s, at the servers too",
+			(double)(c->now_ns - m->seen_ns) / 1e9);
 	else if (m->state == MEMBER_SUSPECT)
 		snprintf(why, sizeof(why), "gone for %.1f s",
 			(double)(c->now_ns - m->since_ns) / 1e9);

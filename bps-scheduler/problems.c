@@ -72,6 +72,22 @@ static uint64_t member_dead_ns(const struct sched_core *c, const struct member *
 	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
 }
 
+/* Only the way between it and the scheduler is cut. */
+static void cut_problem(const struct status_info *info, const struct member *m, struct problems *p)
+{
+	struct lines l;
+
+	snprintf(l.what, sizeof(l.what),
+		"agent %s on %s: not heard by the scheduler for %.1f s, but by servers %.1f s ago",
+		m->name, m->host, status_span_s(info, m->heard_ns),
+		status_span_s(info, m->seen_ns));
+	snprintf(l.effect, sizeof(l.effect),
+		"none while servers hear it; its jobs end when partitions have to move");
+	snprintf(l.action, sizeof(l.action), "look at the network between %s and the scheduler",
+		m->host);
+	problem(p, "CONTROL_SILENT", false, &l);
+}
+
 static void silent_problem(const struct sched_core *c, const struct status_info *info,
 	const struct member *m, struct problems *p)
 {
@@ -80,6 +96,10 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 
 	if (m->state == MEMBER_UP)
 		dead_ns = m->heard_ns + member_dead_ns(c, m);
+	if (m->seen_ns && !m->is_behind && m->seen_ns + member_dead_ns(c, m) > dead_ns) {
+		cut_problem(info, m, p);
+		return;
+	}
 	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", status_role_word(m), m->name,
 		m->host,
 		m->state == MEMBER_UP         ? "silent"

@@ -390,6 +390,16 @@ void srv_core_resync_end(struct srv_core *core)
 	reads_pump(core);
 }
 
+uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance)
+{
+	const struct peer *peer;
+
+	TAILQ_FOREACH(peer, &core->peers, link)
+	if (peer->conn->peer_id == agent && peer->conn->peer_instance == instance)
+		return peer->conn->x->ops->heard_ns(peer->conn);
+	return 0;
+}
+
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct srv_core *core = ctx;

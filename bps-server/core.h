@@ -71,6 +71,8 @@ extern const struct xport_events srv_core_events;
 int srv_core_job(struct srv_core *core, const struct ctl_job *job);
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan);
 void srv_core_job_end(struct srv_core *core, uint32_t job);
+/* When this instance of an agent was last heard; 0: there is no connection to it. */
+uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
 /* The scheduler tells everything anew (it knows us again): between begin and end come the jobs and
  * plans that hold; partitions that no plan named by then are elsewhere, or their job is over. */

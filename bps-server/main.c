@@ -65,11 +65,20 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 		log_limited(LOG_WARN, "the scheduler could not be told: job=%u", job);
 }
 
+static void agent_seen(void *ctx, const struct ctl_sight *s)
+{
+	struct app *app = ctx;
+	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
+
+	member_send(app->node.member, &m); /* lost: it will ask again */
+}
+
 static int start_threads(struct app *app, struct err_text *err)
 {
 	const struct opts *o = &app->opts;
 	struct thread_config cfg = {.spin_us = (uint32_t)o->node.spin_us,
 		.fail = job_failed,
+		.seen = agent_seen,
 		.ctx = app,
 		.core = {.server_id = app->node.id,
 			.instance = app->node.instance,

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "common/clock.h"
 #include "common/dataloop.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
@@ -146,6 +147,17 @@ struct delivery {
 	struct member_msg *msg;
 };
 
+static void on_sight(struct thread *t, const struct ctl_sight *asked)
+{
+	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->agent, asked->instance);
+	struct ctl_sight seen = *asked;
+
+	if (!heard_ns)
+		return;
+	seen.quiet_ms = (uint32_t)((clock_now_ns() - heard_ns) / 1000000);
+	t->cfg.seen(t->cfg.ctx, &seen);
+}
+
 static void on_message(struct thread *t, const struct ctl_msg *msg)
 {
 	struct srv_core *core = t->core;
@@ -160,6 +172,9 @@ static void on_message(struct thread *t, const struct ctl_msg *msg)
 		break;
 	case CTL_JOB_END:
 		srv_core_job_end(core, msg->job_end.job);
+		break;
+	case CTL_SIGHT:
+		on_sight(t, &msg->sight);
 		break;
 	default:
 		break;

@@ -13,6 +13,8 @@ struct thread_config {
 	uint32_t spin_us;
 	/* The job cannot go on; any thread. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
+	/* The answer to a SIGHT; any thread. */
+	void (*seen)(void *ctx, const struct ctl_sight *s);
 	void *ctx;
 };
 

@@ -257,6 +257,12 @@ static const struct field steered_fields[] = {
 	FIELD_STR_(ctl_steered, json, CTL_JSON_MAX),
 };
 
+static const struct field sight_fields[] = {
+	FIELD_U32_(ctl_sight, agent),
+	FIELD_U64_(ctl_sight, instance),
+	FIELD_U32_(ctl_sight, quiet_ms),
+};
+
 static const struct ctl_row {
 	const char *name;
 	struct layout layout;
@@ -281,6 +287,8 @@ static const struct ctl_row {
 	[CTL_REPORT] = {"REPORT", LAYOUT_(ctl_report, report_fields)},
 	[CTL_STEER] = {"STEER", LAYOUT_(ctl_steer, steer_fields)},
 	[CTL_STEERED] = {"STEERED", LAYOUT_(ctl_steered, steered_fields)},
+	[CTL_SIGHT] = {"SIGHT", LAYOUT_(ctl_sight, sight_fields)},
+	[CTL_SEEN] = {"SEEN", LAYOUT_(ctl_sight, sight_fields)},
 };
 
 static const struct ctl_row *row_find(unsigned type)

@@ -61,6 +61,8 @@ enum ctl_type {
 	CTL_REPORT,
 	CTL_STEER,
 	CTL_STEERED,
+	CTL_SIGHT,
+	CTL_SEEN,
 	CTL_TYPE_END
 };
 
@@ -333,6 +335,14 @@ struct ctl_steered {
 	const char *json; /* more, for programs; "" nothing */
 };
 
+/* Rule C4. SIGHT: the scheduler, which does not hear an agent, asks whether its data path lives. SEEN: a server has a
+ * connection to that very instance; who has none says nothing. */
+struct ctl_sight {
+	uint32_t agent; /* id */
+	uint64_t instance;
+	uint32_t quiet_ms; /* SEEN: since the agent was heard; SIGHT: 0 */
+};
+
 struct ctl_msg {
 	uint16_t type; /* enum ctl_type, selects the member */
 	union {
@@ -356,6 +366,7 @@ struct ctl_msg {
 		struct ctl_report report;
 		struct ctl_steer steer;
 		struct ctl_steered steered;
+		struct ctl_sight sight; /* SIGHT and SEEN */
 	};
 };
 

@@ -403,6 +403,11 @@ static void close_now(struct xconn *c, const char *why)
 	conn_down((struct fabric_conn *)c, why);
 }
 
+static uint64_t heard_ns(const struct xconn *c)
+{
+	return ((const struct fabric_conn *)c)->last_rx_ns;
+}
+
 static const struct xport_ops fabric_ops = {
 	.connect = conn_connect,
 	.send = io_send,
@@ -410,6 +415,7 @@ static const struct xport_ops fabric_ops = {
 	.close = close_now,
 	.seg_add = seg_add,
 	.seg_del = seg_del,
+	.heard_ns = heard_ns,
 };
 
 static void drop_requests(struct fabric_xport *x)

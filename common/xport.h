@@ -66,6 +66,9 @@ struct xport_ops {
 	/* Offer memory to peers (they may read it) and to our own reads. Never moves, never
 	 * shrinks. */
 	int (*seg_add)(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+	/* When the peer was last heard, by the clock of the thread's turns; at most some
+	 * seconds ago, since a silent connection goes down. */
+	uint64_t (*heard_ns)(const struct xconn *c);
 	/* Withdraw it. The caller made sure that no read of our own targets it. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
 };

@@ -4,7 +4,10 @@ import os
 import shutil
 import re
 import signal
+import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -45,6 +48,72 @@ def test_stopped_daemon_that_goes_on_costs_no_round(cluster, victim):
     d.kill(signal.SIGCONT)
     c.finish(started)
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
+
+
+class Relay:
+    """A way to a port of ours that can be blocked: what comes then is kept back, on new connections too."""
+
+    def __init__(self, port):
+        self.port_behind, self.is_open = port, threading.Event()
+        self.is_open.set()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self.port_behind))
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self.pass_on, args=(a, b), daemon=True).start()
+
+    def pass_on(self, a, b):
+        try:
+            while data := a.recv(65536):
+                self.is_open.wait()
+                b.sendall(data)
+        except OSError:
+            pass
+        self.is_open.wait()  # an end is not seen through the block either
+        for s in (a, b):
+            s.close()
+
+    def close(self):
+        self.is_open.set()
+        self.listener.close()
+
+
+def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
+    c = cluster(agents=1, servers=2, scheduler_args=["--agent-dead", "1500ms", "--agent-window", "1500ms"])
+    relay = Relay(c.scheduler.port)
+    try:
+        a = c.add_agent(1, "--scheduler", f"127.0.0.1:{relay.port}")
+        progress, stop = c.dir / "progress", c.dir / "stop"
+        started = c.start_job(
+            "rounds_until", 2, {"n_elems": 200000, "stop": str(stop), "progress": str(progress), "seconds": 60}
+        )
+        c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+        relay.is_open.clear()
+        c.wait_for("it is missed", lambda: "silent here, but servers hear it" in c.scheduler.log.read_text())
+        at = rounds_done(progress)
+        until = time.monotonic() + 5  # more than three times its patience
+        c.wait_for("time has passed, and rounds", lambda: time.monotonic() > until and rounds_done(progress) > at + 20)
+        p = c.bpsctl("status")
+        assert p.returncode == 1 and "CONTROL_SILENT" in p.stdout and "but by servers" in p.stdout, p.stdout
+        relay.is_open.set()
+        c.wait_for("it is back", lambda: re.search(r"agent a1: suspect -> up", c.scheduler.log.read_text()))
+        stop.touch()
+        c.finish(started)
+        assert "a1: suspect -> down" not in c.scheduler.log.read_text()
+        # Without servers that hear it, it goes in time.
+        a.kill(signal.SIGSTOP)
+        c.wait_for("it is given up", lambda: re.search(r"agent a1: .* -> down, silent", c.scheduler.log.read_text()), 4)
+        a.kill(signal.SIGCONT)
+    finally:
+        relay.close()
 
 
 def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):

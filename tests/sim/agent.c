@@ -1,5 +1,6 @@
 /* The agent's shell and its trainers: they join, declare, submit round after round, look at every
  * result, and finish. */
+#include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -371,6 +372,11 @@ static void plan(struct agent *a, const struct ctl_plan *msg)
 		ts->is_planned = true;
 	}
 	agt_job_runs(a->job, msg->runs, msg->n_runs);
+}
+
+bool agent_is_settled(const struct agent *a)
+{
+	return a->job && peek_is_settled(a->job, a->s->o.n_tensors);
 }
 
 static void peers(struct agent *a, const struct ctl_peers *msg)

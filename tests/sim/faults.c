@@ -95,6 +95,17 @@ static void draw_long_reads(struct sim *s)
 	o->think_ns = 1 * MS;
 }
 
+/* Nothing fails but the way between agents and the scheduler, for much longer than it waits: no job may end for that
+ * (C4). */
+static void draw_deaf(struct options *o)
+{
+	o->has_deaf = true;
+	o->may_fail = false;
+	o->is_forming_calm = true;
+	o->faults = 0;
+	o->faults_ns = 40 * S;
+}
+
 void options_draw(struct sim *s)
 {
 	struct options *o = &s->o;
@@ -117,6 +128,8 @@ void options_draw(struct sim *s)
 	o->faults_ns = o->fault_gap_ns * rnd_between(s, 5, 40);
 	if (rnd_chance(s, 40))
 		draw_long_reads(s);
+	if (s->seed % 32 == 0)
+		draw_deaf(o);
 }
 
 /* ---- while it runs ---- */
@@ -344,6 +357,25 @@ static void on_faults_end(struct sim *s, struct event *e)
 		0;
 }
 
+static void on_deaf(struct sim *s, struct event *e)
+{
+	struct agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
+	uint64_t until = s->now + rnd_between(s, 1 * S, 20 * S);
+	unsigned ways = 1 + (unsigned)rnd_below(s, 3);
+
+	(void)e;
+	if (s->now > s->faults_end)
+		return;
+	post(s, NULL, rnd_below(s, 4 * S), on_deaf);
+	if (!agent_is_settled(a))
+		return;
+	trace(s, "fault: %s and the scheduler do not hear each other", a->node.name);
+	if (ways & 1)
+		a->m.cut_to = until;
+	if (ways & 2)
+		a->m.cut_from = until;
+}
+
 static void begin(struct sim *s)
 {
 	s->faults_end = s->now + s->o.faults_ns;
@@ -352,6 +384,8 @@ static void begin(struct sim *s)
 	post(s, NULL, s->o.faults_ns, on_faults_end);
 	if (s->o.faults)
 		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+	if (s->o.has_deaf)
+		post(s, NULL, rnd_below(s, 100 * MS), on_deaf);
 }
 
 void faults_start(struct sim *s)

@@ -509,6 +509,18 @@ static void net_seg_del(struct xport *x, uint16_t segment)
 	((struct port *)x)->segs[segment].bytes = 0;
 }
 
+/* Pings are not simulated: whoever can speak has just spoken. */
+static uint64_t net_heard_ns(const struct xconn *c)
+{
+	const struct end *end = (const struct end *)c;
+	const struct sim *s = end->port->s;
+	const struct node *far = end->peer->port ? end->peer->port->node : NULL;
+
+	if (end->pipe->is_broken || end->cut_until > s->now || !far || far->paused_until > s->now)
+		return 0;
+	return s->now;
+}
+
 extern const struct xport_ops sim_xport_ops;
 const struct xport_ops sim_xport_ops = {
 	.connect = no_connect,
@@ -517,4 +529,5 @@ const struct xport_ops sim_xport_ops = {
 	.close = net_close,
 	.seg_add = net_seg_add,
 	.seg_del = net_seg_del,
+	.heard_ns = net_heard_ns,
 };

@@ -19,6 +19,23 @@ bool peek_has(const struct agt_core *core, const struct peek *p)
 	return false;
 }
 
+bool peek_is_settled(const struct agt_job *job, unsigned n_tensors)
+{
+	const struct agt_tensor *t;
+	unsigned n = 0;
+
+	if (job->is_local || job->is_closing || job->failed)
+		return false;
+	TAILQ_FOREACH(t, &job->tensors, link)
+	{
+		n += t->is_planned;
+		for (uint32_t i = 0; i < t->n_parts; i++)
+			if (!t->parts[i].link || t->parts[i].link->state != LINK_UP)
+				return false;
+	}
+	return n == n_tensors;
+}
+
 struct peek peek_read(const struct xport_read *r)
 {
 	const struct part *part =

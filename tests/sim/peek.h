@@ -1,11 +1,13 @@
 #ifndef BPS_TESTS_SIM_PEEK_H
 #define BPS_TESTS_SIM_PEEK_H
 /* A look into the agent's core, whose names are others than those of sim.h: which result has a
- * partition taken, and of which pgen. Equal bits do not tell a sum that was made twice. */
+ * partition taken, and of which pgen. Equal bits do not tell a sum that was made twice. And is
+ * everything connected. */
 #include <stdbool.h>
 #include <stdint.h>
 
 struct agt_core;
+struct agt_job;
 struct xport_read;
 
 struct peek {
@@ -15,6 +17,8 @@ struct peek {
 
 /* Has the partition that round's result? False also when it is not known. */
 bool peek_has(const struct agt_core *core, const struct peek *p);
+/* Has every partition of a job with servers its connection? n_tensors: that it will have. */
+bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
 /* What a read of an agent is for. */
 struct peek peek_read(const struct xport_read *r);
 #endif

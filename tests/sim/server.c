@@ -105,6 +105,16 @@ static void thread_leave(void *owner)
 
 /* ---- what the scheduler says ---- */
 
+static void answer_sight(struct thread *t, const struct ctl_sight *asked)
+{
+	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->agent, asked->instance);
+	struct ctl_msg seen = {.type = CTL_SEEN, .sight = *asked};
+
+	seen.sight.quiet_ms = (uint32_t)((t->server->s->now - heard_ns) / MS);
+	if (heard_ns)
+		member_send(&t->server->m, &seen);
+}
+
 static void on_handover(struct sim *s, struct event *e)
 {
 	struct thread *t = e->p;
@@ -123,6 +133,8 @@ static void on_handover(struct sim *s, struct event *e)
 			violation(s, "%s refuses a job", t->server->node.name);
 	} else if (msg.type == CTL_PLAN) {
 		srv_core_plan(t->core, &msg.plan);
+	} else if (msg.type == CTL_SIGHT) {
+		answer_sight(t, &msg.sight);
 	} else {
 		srv_core_job_end(t->core, msg.job_end.job);
 		if (t->job == msg.job_end.job)
@@ -218,6 +230,7 @@ void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		hand_over(srv, msg);
 		break;
 	case CTL_PLAN:
+	case CTL_SIGHT:
 		hand_over(srv, msg);
 		break;
 	case CTL_JOB_END:

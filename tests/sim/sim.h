@@ -128,7 +128,7 @@ struct options {
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
-		is_priority_mixed;
+		is_priority_mixed, has_deaf;
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -333,7 +333,8 @@ struct agent {
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
-bool agent_is_over(const struct agent *a); /* every worker has its JOB_END */
+bool agent_is_over(const struct agent *a);    /* every worker has its JOB_END */
+bool agent_is_settled(const struct agent *a); /* all is planned and connected */
 
 /* ---- oracle ---- */
 

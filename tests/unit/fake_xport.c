@@ -127,12 +127,18 @@ static void op_seg_del(struct xport *xp, uint16_t segment)
 	((struct fake_xport *)xp)->own[segment] = (struct fake_segment){0};
 }
 
+static uint64_t op_heard_ns(const struct xconn *c)
+{
+	return ((const struct fake_conn *)c)->heard_ns;
+}
+
 static const struct xport_ops ops = {
 	.send = op_send,
 	.read = op_read,
 	.close = op_close,
 	.seg_add = op_seg_add,
 	.seg_del = op_seg_del,
+	.heard_ns = op_heard_ns,
 };
 
 void fake_init(struct fake_xport *x, const struct xport_events *ev, void *ctx)

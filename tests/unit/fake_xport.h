@@ -33,6 +33,7 @@ struct fake_conn {
 	size_t n_sent, n_reads;
 	size_t credit;     /* sends until -EAGAIN */
 	size_t read_limit; /* reads until -EAGAIN */
+	uint64_t heard_ns; /* what the transport says */
 	bool is_up, is_closed, was_refused;
 	char why[128]; /* it was closed */
 };

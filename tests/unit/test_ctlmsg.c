@@ -53,6 +53,8 @@ static const struct ctl_msg report = {CTL_REPORT, .report = {1, 3, "s", one_work
 static struct ctl_steer_arg one_arg[] = {{"reason", "late"}};
 static const struct ctl_msg steer = {
 	CTL_STEER, .steer = {"job kill", "mnist", one_arg, 1, 1000, "u", "h"}};
+static const struct ctl_msg sight = {CTL_SIGHT, .sight = {5, 9, 0}};
+static const struct ctl_msg seen = {CTL_SEEN, .sight = {5, 9, 120}};
 static const struct ctl_msg steered = {CTL_STEERED, .steered = {10016, "no", "{}"}};
 
 #define HEX_ID16  " 10000000 30313233343536373839616263646566"
@@ -101,6 +103,8 @@ static const struct golden {
 		 " 12000000 06000000 726561736f6e 04000000 6c617465"
 		 " e8030000 01000000 75 01000000 68"},
 	{&steered, "10000000 20270000 02000000 6e6f 02000000 7b7d"},
+	{&sight, "10000000 05000000 0900000000000000 00000000"},
+	{&seen, "10000000 05000000 0900000000000000 78000000"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 

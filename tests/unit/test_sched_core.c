@@ -1116,6 +1116,80 @@ static void dead_agent_ends_its_jobs_and_is_named(void **state)
 	world_fini(&w);
 }
 
+/* A server answers every question about agent 4, 'b', which it has not heard for quiet_ms. */
+static void pass_seen(struct world *w, uint32_t ms, uint32_t quiet_ms)
+{
+	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};
+	const uint32_t others[] = {11, 12, 21, 0};
+
+	for (uint32_t at = 0; at < ms; at += 100) {
+		char *asked;
+
+		pass(w, 100, others);
+		asked = strstr(w->log, "11 SIGHT");
+		if (!asked)
+			continue;
+		asked[0] = '-';
+		send_msg(w, 11, &seen);
+	}
+}
+
+static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass_seen(&w, 4 * w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	SAID(&w, "22 DROP silent, but servers hear it");
+	agent(&w, 32, "b", 202);
+	clear(&w);
+	pass(&w, 1000, (const uint32_t[]){11, 12, 21, 32, 0});
+	NOT_SAID(&w, "DROP");
+	pass_seen(&w, w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	pass(&w, 2 * w.cfg.agent_dead_ms,
+		(const uint32_t[]){11, 12, 21, 0}); /* no server hears it */
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	world_fini(&w);
+}
+
+static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **state)
+{
+	struct world w;
+	const struct ctl_msg unasked = {CTL_SEEN, .sight = {4, 202, 0}};
+	const struct ctl_msg other_instance = {CTL_SEEN, .sight = {4, 201, 0}};
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	send_msg(&w, 11, &unasked);
+	pass_seen(&w, w.cfg.agent_dead_ms - 400,
+		4500); /* heard by the server when it was last heard here */
+	send_msg(&w, 11, &other_instance);
+	NOT_SAID(&w, "JOB_END");
+	pass_seen(&w, 600, 4800);
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	world_fini(&w);
+}
+
+static void agent_whose_job_changed_behind_its_back_is_not_kept(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	server(&w, 13, "s2", 112); /* a new process: its partitions move */
+	pass_seen(&w, 800, 100);
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	world_fini(&w);
+}
+
 static void agent_that_restarts_within_its_window_keeps_its_job(void **state)
 {
 	struct world w;
@@ -2212,6 +2286,9 @@ int main(void)
 		cmocka_unit_test(worker_lost_after_it_finished_harms_nobody),
 		cmocka_unit_test(agent_cannot_speak_for_ranks_of_another),
 		cmocka_unit_test(dead_agent_ends_its_jobs_and_is_named),
+		cmocka_unit_test(agent_that_only_the_scheduler_does_not_hear_lives),
+		cmocka_unit_test(agent_that_nobody_hears_is_dead_in_time_whatever_servers_say),
+		cmocka_unit_test(agent_whose_job_changed_behind_its_back_is_not_kept),
 		cmocka_unit_test(agent_that_restarts_within_its_window_keeps_its_job),
 		cmocka_unit_test(fail_ends_the_job_with_its_code_and_text),
 		cmocka_unit_test(killed_job_ends_with_the_text_for_all_its_agents),
