@@ -14,6 +14,9 @@
 #include "common/log.h"
 #include "common/loop.h"
 
+/* Enough for a state log on a slow disk; the attempts behind it have their own pauses. */
+#define WELCOME_MS 3000
+
 struct member {
 	struct loop *loop;
 	struct ctlclient *client;
@@ -182,10 +185,18 @@ int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key)
 
 /* ---- the scheduler's side ---- */
 
+static void start_timer(struct member *m, uint32_t ms)
+{
+	struct timeval tv = {ms / 1000, (suseconds_t)(ms % 1000) * 1000};
+
+	event_add(m->beat_timer, &tv);
+}
+
 static void say_hello(struct member *m)
 {
 	struct ctl_msg msg = {.type = CTL_HELLO};
 
+	start_timer(m, m->cfg.welcome_ms);
 	msg.hello = (struct ctl_hello){.proto = CTL_PROTO,
 		.role = (uint8_t)m->cfg.role,
 		.instance = m->cfg.instance,
@@ -206,8 +217,6 @@ static void say_hello(struct member *m)
 
 static void on_welcome(struct member *m, const struct ctl_welcome *w)
 {
-	struct timeval tv;
-
 	/* C8: two schedulers cannot both rule. */
 	if (w->term < m->term || w->cluster_id.bytes != sizeof(m->cluster_id) ||
 		(m->has_cluster_id &&
@@ -224,8 +233,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	m->beat_ms = w->beat_ms ? w->beat_ms : 500;
 	m->dead_ms = w->dead_ms ? w->dead_ms : 5000;
 	m->last_heard_ns = clock_now_ns();
-	tv = (struct timeval){m->beat_ms / 1000, (suseconds_t)(m->beat_ms % 1000) * 1000};
-	event_add(m->beat_timer, &tv);
+	start_timer(m, m->beat_ms);
 	atomic_store(&m->is_up, true);
 	log_write(LOG_AS(LOG_INFO, JOINED), "joined the cluster: id=%u term=%u view=%llu",
 		w->member_id, w->term, (unsigned long long)w->view);
@@ -239,8 +247,10 @@ static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	if (!atomic_load(&m->is_up))
+	if (!atomic_load(&m->is_up)) {
+		ctlclient_drop(m->client, "the scheduler does not answer");
 		return;
+	}
 	if (clock_now_ns() - m->last_heard_ns > (uint64_t)m->dead_ms * 1000000) {
 		ctlclient_drop(m->client, "the scheduler is silent");
 		return;
@@ -364,6 +374,8 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	m->ops = ops;
 	m->ctx = ctx;
 	m->cfg = *cfg;
+	if (!m->cfg.welcome_ms)
+		m->cfg.welcome_ms = WELCOME_MS;
 	copy_text(m->name, sizeof(m->name), cfg->name);
 	copy_text(m->host, sizeof(m->host), cfg->host);
 	copy_text(m->data_addr, sizeof(m->data_addr), cfg->data_addr);

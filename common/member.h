@@ -32,6 +32,8 @@ struct member_config {
 	uint64_t instance;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes;
+	uint32_t
+		welcome_ms; /* for the scheduler to answer HELLO before it is tried again, 0: 3000 */
 };
 
 /* A message shared by threads: whoever gets one holds a reference. */

@@ -23,7 +23,7 @@ struct fixture {
 	struct loop *loop;
 	struct ctllisten *listen;
 	struct member *member;
-	unsigned n_up, n_lost, n_fails, wanted_up;
+	unsigned n_up, n_lost, n_fails, wanted_up, n_mute; /* HELLOs that get no answer */
 };
 
 /* ---- the scheduler ---- */
@@ -59,7 +59,7 @@ static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t 
 	(void)body;
 	(void)n;
 	f->n_fails += type == CTL_FAIL;
-	if (type != CTL_HELLO)
+	if (type != CTL_HELLO || (f->n_mute && f->n_mute--))
 		return;
 	ctlchan_set_trusted(c);
 	say(c, &welcome);
@@ -137,42 +137,63 @@ static const struct member_ops member_ops = {.up = on_up,
 	.beat = on_beat,
 	.refused = on_refused};
 
-static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
+static void run(struct fixture *f, struct member_config *cfg)
 {
 	struct ctllisten_conf listen = {.addr = {.host = "127.0.0.1"}};
-	struct member_config cfg = {.role = ROLE_AGENT,
-		.name = "a",
-		.host = "h",
-		.data_addr = "",
-		.instance = 1,
-		.threads = 1,
-		.scheduler = {.host = "127.0.0.1"}};
-	struct fixture f = {.wanted_up = 2};
 	struct err_text err;
 	struct event *deadline;
 
-	(void)state;
 	log_set_level(LOG_ERROR);
-	assert_int_equal(loop_new(&f.loop, "test", QUEUE, &err), 0);
+	assert_int_equal(loop_new(&f->loop, "test", QUEUE, &err), 0);
 	assert_int_equal(
-		ctllisten_new(&f.listen, loop_base(f.loop), &listen, &scheduler_ops, &f, &err), 0);
-	cfg.scheduler.port = ctllisten_port(f.listen);
-	assert_int_equal(member_new(&f.member, f.loop, &cfg, &member_ops, &f, &err), 0);
-	deadline = evtimer_new(loop_base(f.loop), stop_at_deadline, f.loop);
+		ctllisten_new(&f->listen, loop_base(f->loop), &listen, &scheduler_ops, f, &err), 0);
+	cfg->scheduler.port = ctllisten_port(f->listen);
+	assert_int_equal(member_new(&f->member, f->loop, cfg, &member_ops, f, &err), 0);
+	deadline = evtimer_new(loop_base(f->loop), stop_at_deadline, f->loop);
 	evtimer_add(deadline, &(struct timeval){.tv_sec = DEADLINE_S});
-	loop_run(f.loop);
+	loop_run(f->loop);
+	event_free(deadline);
+	member_free(f->member);
+	ctllisten_free(f->listen);
+	loop_free(f->loop);
+}
+
+static const struct member_config usual = {.role = ROLE_AGENT,
+	.name = "a",
+	.host = "h",
+	.data_addr = "",
+	.instance = 1,
+	.threads = 1,
+	.scheduler = {.host = "127.0.0.1"}};
+
+static void scheduler_that_does_not_answer_is_tried_again(void **state)
+{
+	struct member_config cfg = usual;
+	struct fixture f = {.wanted_up = 1, .n_mute = 2};
+
+	(void)state;
+	cfg.welcome_ms = 50;
+	run(&f, &cfg);
+	assert_int_equal(f.n_up, 1);
+	assert_int_equal(f.n_mute, 0);
+}
+
+static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
+{
+	struct member_config cfg = usual;
+	struct fixture f = {.wanted_up = 2};
+
+	(void)state;
+	run(&f, &cfg);
 	assert_int_equal(f.n_lost, 2);
 	assert_int_equal(f.n_fails, QUEUE);
 	assert_int_equal(f.n_up, 2);
-	event_free(deadline);
-	member_free(f.member);
-	ctllisten_free(f.listen);
-	loop_free(f.loop);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(scheduler_that_does_not_answer_is_tried_again),
 		cmocka_unit_test(message_that_finds_the_queue_full_has_all_said_anew),
 	};
 
