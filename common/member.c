@@ -32,6 +32,7 @@ struct member {
 	_Atomic bool is_up;          /* written by the loop, read by senders: a hint only */
 	_Atomic bool has_lost;       /* written by senders: a message did not get into the queue */
 	_Atomic uint64_t down_since; /* ns */
+	char down_why[200];
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
 	uint64_t seq, last_seq, last_heard_ns;
@@ -345,6 +346,7 @@ static void client_down(void *arg, struct ctlclient *c, const char *reason, bool
 
 	(void)c;
 	event_del(m->beat_timer);
+	copy_text(m->down_why, sizeof(m->down_why), reason);
 	if (was_up && atomic_load(&m->is_up)) /* else it was no scheduler of ours */
 		log_rated(LOG_AS(LOG_WARN, SCHEDULER_LOST),
 			"connection to the scheduler is lost, trying again: why=%s", reason);
@@ -433,6 +435,11 @@ uint32_t member_term(const struct member *m)
 uint32_t member_restarts(const struct member *m)
 {
 	return m->restarts;
+}
+
+const char *member_down_why(const struct member *m)
+{
+	return m->down_why;
 }
 
 uint64_t member_down_ms(const struct member *m)

@@ -86,6 +86,8 @@ uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
 /* Milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
 uint64_t member_down_ms(const struct member *m);
+/* Why the last connection or attempt ended; "" at first. Lent; thread: the loop's. */
+const char *member_down_why(const struct member *m);
 
 struct member_peer {
 	uint32_t id;

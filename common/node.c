@@ -19,7 +19,6 @@
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
-	addr_format(&o->scheduler, n->scheduler);
 	daemon_host(n->host, sizeof(n->host));
 	snprintf(n->name, sizeof(n->name), "%s", *o->name ? o->name : n->host);
 	if (*o->host)
@@ -209,12 +208,10 @@ bool node_line(const struct node *n, char *ret, size_t room)
 
 	if (member_is_up(n->member))
 		return true;
-	if (n->id)
-		snprintf(ret, room, "running jobs go on; scheduler %s cannot be reached for %llu s",
-			n->scheduler, (unsigned long long)away_s);
-	else
-		snprintf(ret, room, "waiting for scheduler %s for %llu s", n->scheduler,
-			(unsigned long long)away_s);
+	snprintf(ret, room, "%s for %llu s: %s",
+		n->id ? "running jobs go on; the scheduler cannot be reached"
+		      : "waiting for the scheduler",
+		(unsigned long long)away_s, member_down_why(n->member));
 	return false;
 }
 

@@ -60,7 +60,7 @@ struct node {
 	int claim_fd;                  /* of our name on this machine, -1: none */
 	uint64_t instance;
 	uint32_t id; /* 0 until the scheduler has told it */
-	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], scheduler[ADDR_TEXT_BYTES];
+	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
 /* Open all but the data threads, which wait for the id. n: zeroed. role ROLE_SERVER listens for

@@ -1,7 +1,7 @@
 # Debian packages. Included by the Makefile.
 #
 # The sources of the packages lie in systemd/debian/, since nothing but the programs' folders stands at the top of this
-# tree: they are copied to where dpkg wants them. DEB_BUILD_OPTIONS=nocheck leaves the tests out.
+# tree: they are copied to where dpkg wants them. DEB_BUILD_OPTIONS=nocheck in the environment leaves the tests out.
 DEB	:= build/deb
 DEB_SRC	:= $(DEB)/bps-$(VERSION)
 DEB_TAR	:= $(DEB)/bps_$(VERSION).orig.tar.xz
@@ -22,4 +22,10 @@ deb:
 	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) $(DEB)/*.changes
 	@ls $(DEB)/*.deb
 
-.PHONY: deb
+# The packages on five machines with a systemd of their own; as root.
+nspawn:
+	$(Q)tests/install-deps.sh nspawn
+	$(Q)DEB_BUILD_OPTIONS=nocheck $(MAKE) --no-print-directory deb
+	$(Q)tests/nspawn/run.sh $(DEB) build/nspawn
+
+.PHONY: deb nspawn

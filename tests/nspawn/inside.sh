@@ -1,0 +1,8 @@
+#!/bin/sh
+# The first process in the namespaces of run.sh: a network with a bridge, nothing of ours in the host's folders.
+set -eu
+mount -t tmpfs tmpfs /run/systemd/nspawn
+ip link set lo up
+ip link add bps0 type bridge
+ip link set bps0 up
+exec "$@"

@@ -1,0 +1,37 @@
+#!/bin/bash
+# Make the root file system of the machines, unless it is there, and print its path:
+#   root.sh DEBS CACHE
+# It holds a minimal Debian with systemd and the libraries that the packages in DEBS depend on, and none of the packages.
+set -euo pipefail
+debs=$1 cache=$2
+. /etc/os-release
+
+packages=systemd,systemd-sysv,dbus,procps,iproute2,libnss-systemd
+for deb in "$debs"/*.deb; do
+	# the first of alternatives, without versions and without our own
+	while read -r name; do
+		case $name in bps* | libbps* | python3* | "") ;; *) packages+=,$name ;; esac
+	done < <(dpkg-deb -f "$deb" Depends | tr ',' '\n' | sed 's/|.*//; s/(.*//; s/:any//; s/ //g')
+done
+packages=$(tr ',' '\n' <<<"$packages" | sort -u | paste -sd,)
+root=$cache/root-$(sha256sum <<<"$VERSION_CODENAME $packages" | cut -c1-12)
+if [ -d "$root" ]; then
+	echo "$root"
+	exit
+fi
+
+work=$(mktemp -d "$cache/making-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+apt-config dump | grep '^Acquire::' >"$work/apt.conf" || true
+sources=()
+for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+	if [ -e "$f" ] && grep -q "$VERSION_CODENAME" "$f"; then
+		sources+=("$f")
+	fi
+done
+echo "making the machines' root file system (once)" >&2
+mmdebstrap --quiet --variant=apt --mode=root --include="$packages" --aptopt="$work/apt.conf" \
+	"$VERSION_CODENAME" "$work/root" "${sources[@]}" >&2
+rm -f "$work/root/etc/hostname" # each machine has the name that it is started with
+mv "$work/root" "$root"
+echo "$root"

@@ -1,0 +1,34 @@
+#!/bin/bash
+# Install the packages on machines of their own, booted with systemd, and try what operators do:
+#   tests/nspawn/run.sh DEBS CACHE [argument of pytest...]
+# DEBS: folder with the packages; CACHE: where the machines' root file system is kept, made by mmdebstrap from this
+# machine's own apt sources. Needs root. Machines, bridge, mounts and temporary files live in namespaces of this run and
+# are gone with its last process, however it ends; their control groups are removed at the end.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+debs=$(realpath "${1:?usage: $0 DEBS CACHE [argument of pytest...]}")
+mkdir -p "${2:?usage: $0 DEBS CACHE [argument of pytest...]}"
+cache=$(realpath "$2")
+shift 2
+[ "$(id -u)" = 0 ] || {
+	echo "$0: needs root" >&2
+	exit 1
+}
+groups=()
+for g in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
+	[ -e "$g/cgroup.procs" ] && groups+=("$g/bps-nspawn-$$")
+done
+cleanup() {
+	for g in "${groups[@]}"; do
+		[ ! -d "$g" ] || find "$g" -depth -type d -exec rmdir {} + 2>/dev/null || true
+	done
+}
+trap cleanup EXIT
+mkdir -p "${groups[@]}" /run/systemd/nspawn
+
+root=$("$here/root.sh" "$debs" "$cache")
+export BPS_NSPAWN_ROOT=$root BPS_NSPAWN_DEBS=$debs BPS_NSPAWN_GROUPS="${groups[*]}"
+# In a group of the terminal's own, unshare ends on its signals, and takes with it all that it started.
+timeout --foreground --signal=INT --kill-after=30 "${BPS_NSPAWN_LIMIT:-900}" \
+	unshare --pid --fork --kill-child --mount-proc --net --mount --propagation private \
+	"$here/inside.sh" /usr/bin/python3 -m pytest -p no:cacheprovider --durations=0 -v "$here" "$@"

@@ -1,0 +1,258 @@
+"""The packages on real machines: what an operator does to a cluster, and what becomes of the jobs."""
+
+import re
+import time
+
+import pytest
+from machine import Machine, wait_for
+
+SCHEDULER = "10.78.0.1"
+DAEMONS = ("bps-scheduler", "bps-server", "bps-agent")
+
+
+class Site:
+    """A scheduler, two servers and two machines that train, with keys, as docs/install.md says."""
+
+    def __init__(self):
+        self.machines = []
+        start = time.monotonic()
+        try:
+            self.scheduler = self.machine("sched", SCHEDULER)
+            self.servers = [self.machine(f"sum{i}", f"10.78.0.{20 + i}") for i in range(2)]
+            self.agents = [self.machine(f"gpu{i}", f"10.78.0.{10 + i}") for i in range(2)]
+            self.boot_s = time.monotonic() - start
+            self.configure()
+            self.ready_s = time.monotonic() - start
+        except BaseException:
+            self.stop()
+            raise
+
+    def machine(self, name, address):
+        m = Machine(name, address)
+        self.machines.append(m)
+        return m
+
+    def configure(self):
+        s = self.scheduler
+        s.install("bps-common", "bpsctl", "bps-scheduler")
+        s.sh("umask 077 && bpsctl key new >/etc/bps/cluster.key")
+        s.write("/etc/bps/scheduler.conf.d/site.conf", f"listen = {SCHEDULER}\n")
+        for m, role in [(m, "server") for m in self.servers] + [(m, "agent") for m in self.agents]:
+            tools = ["libbpsclient0", "bps-tools"] if role == "agent" else []
+            m.install("bps-common", f"bps-{role}", *tools)
+            m.write(f"/etc/bps/{role}.key", s.sh(f"bpsctl key derive {role}:{m.name}"), mode="600")
+            m.write(f"/etc/bps/{role}.conf.d/site.conf", f"scheduler = {SCHEDULER}\nlisten = {m.address}\n")
+        s.run("systemctl", "restart", "bps-scheduler")
+        for m in self.servers:
+            m.run("systemctl", "restart", "bps-server")
+        for m in self.agents:
+            m.run("systemctl", "restart", "bps-agent")
+            m.run("useradd", "--create-home", "--groups", "bps", "trainer")
+        self.wait_healthy()
+
+    def bpsctl(self, *args):
+        return self.scheduler.run("bpsctl", *args, check=False)
+
+    def wait_healthy(self):
+        wait_for(
+            "all is well", lambda: self.bpsctl("status").returncode == 0 and self.members() == (2, 2),
+            explain=self.explain
+        )
+
+    def explain(self):
+        units = [(m, "bps-server") for m in self.servers] + [(m, "bps-agent") for m in self.agents]
+        lines = [f"{m.name}: {m.show(u, 'ActiveState', 'StatusText')} {m.journal(u)[-800:]}" for m, u in units]
+        return "\n".join([self.bpsctl("status").stdout, self.scheduler.journal("bps-scheduler")[-2000:], *lines])
+
+    def members(self):
+        out = self.bpsctl("status").stdout
+        return tuple(int(re.search(rf"{w} (\d+)/", out)[1]) if re.search(rf"{w} (\d+)/", out) else 0
+                     for w in ("servers", "agents"))
+
+    def start_job(self, name, *command):
+        """Two workers on each machine that trains, of an ordinary user in the group bps."""
+        return [
+            m.start(
+                "runuser", "-u", "trainer", "--", "bpsrun", "-n", "2", "--nnodes", "2", "--node-rank", str(i), "--job",
+                name, "--no-prefix", "--timeout", "100s", "--", *command
+            )
+            for i, m in enumerate(self.agents)
+        ]
+
+    def start_load(self, name, seconds=12):
+        """A job whose every sum is checked, under way when this returns, and for some seconds more."""
+        calibrated = time.monotonic() + seconds / 4  # a fault before that would make the bench measure for a shorter time
+        job = self.start_job(name, "bps-bench", "--bytes", "1MiB", "--seconds", str(seconds), "--check")
+        wait_for("the job makes rounds", lambda: self.rounds(name) > 20 and time.monotonic() > calibrated)
+        return job
+
+    def rounds(self, name):
+        found = re.search(rf"^{name} .*$", self.bpsctl("jobs").stdout, re.M)
+        numbers = [int(n.replace(",", "")) for n in re.findall(r"\s([\d,]+)(?=\s)", found[0])] if found else []
+        return max(numbers, default=0)
+
+    def stop(self):
+        for m in self.machines:
+            m.stop()
+
+
+def finish(job):
+    return "".join(part.finish() for part in job)
+
+
+@pytest.fixture(scope="module")
+def site():
+    s = Site()
+    print(f"\n5 machines booted in {s.boot_s:.1f} s, cluster ready after {s.ready_s:.1f} s")
+    yield s
+    s.stop()
+
+
+@pytest.fixture
+def solo():
+    m = Machine("solo", "10.78.0.50")
+    yield m
+    m.stop()
+
+
+ALL = ("bps-common", "bps-scheduler", "bps-server", "bps-agent", "bpsctl", "libbpsclient0", "bps-tools")
+
+
+def test_fresh_installation_is_a_cluster_and_purge_leaves_nothing(solo):
+    before = solo.sh("find /etc /var/lib /usr /run/bps -xdev -name '*bps*' 2>/dev/null | sort")
+    solo.install(*ALL)
+    wait_for("the cluster is well", lambda: solo.run("bpsctl", "status", check=False).returncode == 0)
+    solo.run("useradd", "--create-home", "--groups", "bps", "trainer")
+    out = solo.run("runuser", "-u", "trainer", "--", "bpsrun", "-n", "2", "--", "bps-digits", "--epochs", "5").stdout
+    assert "test accuracy" in out
+    pids = [solo.show(d, "MainPID") for d in DAEMONS]
+    solo.run("apt-get", "install", "-y", "--reinstall", "--no-install-recommends",
+             *[f"/packages/{f}" for f in solo.sh("cd /packages && ls bps-*_*.deb | grep -v -e dbgsym -e bps-doc").split()])
+    for d in DAEMONS:
+        solo.wait_active(d)
+    after = [solo.show(d, "MainPID") for d in DAEMONS]
+    assert after[0] != pids[0] and after[1] != pids[1], "the upgrade did not restart"
+    assert after[2] == pids[2], "the upgrade ended the agent, and its jobs"
+    solo.sh("touch /etc/bps/server.key /etc/bps/agent.key /etc/bps/cluster.key; mkdir /etc/bps/server.conf.d")
+    solo.run("apt-get", "purge", "-y", *ALL)
+    assert solo.sh("find /etc /var/lib /usr /run/bps -xdev -name '*bps*' 2>/dev/null | sort") == before
+    assert "bps" not in solo.sh("ps -eo comm")
+
+
+def test_job_on_two_machines_reaches_its_accuracy_and_units_say_what_they_do(site):
+    out = finish(site.start_job("digits", "bps-digits", "--epochs", "20"))
+    accuracy = float(re.search(r"workers 4, .*test accuracy ([\d.]+) %", out)[1])
+    assert accuracy > 90
+    status = site.bpsctl("status")
+    assert status.returncode == 0 and "HEALTH_OK" in status.stdout, status.stdout
+    wait_for("it says who is there", lambda: 'Status: "servers 2 of 2, agents 2 of 2, jobs 0 running' in
+             site.scheduler.run("systemctl", "status", "--no-pager", "bps-scheduler").stdout)
+    for m, unit, says in ((site.servers[0], "bps-server", r"summing: \d+ connections, 0 partitions, .* [1-9]\d* rounds"),
+                          (site.agents[0], "bps-agent", r"taking trainers: 0 there, 0 jobs, .* [1-9]\d* rounds")):
+        wait_for("it says what it did", lambda: re.match(says, m.show(unit, "StatusText")), explain=site.explain)
+    assert "joined the cluster" in site.servers[0].journal("bps-server")
+    priority = site.agents[0].run("journalctl", "-u", "bps-agent", "-o", "json", "--output-fields=PRIORITY,MESSAGE").stdout
+    assert re.search(r'"MESSAGE":"starting: program=bps-agent', priority) and '"PRIORITY":"6"' in priority
+
+
+def test_daemons_run_as_users_of_their_own_and_are_confined(site):
+    limits = {"bps-scheduler": 13, "bps-server": 20, "bps-agent": 23}
+    for m, unit in ((site.scheduler, "bps-scheduler"), (site.servers[0], "bps-server"), (site.agents[0], "bps-agent")):
+        m.run("systemd-analyze", "security", f"--threshold={limits[unit]}", "--no-pager", unit)
+        pid = m.show(unit, "MainPID")
+        assert int(m.sh(f"stat -c %u /proc/{pid}")) > 60000, "not a dynamic user"
+        assert m.sh(f"grep CapBnd /proc/{pid}/status").split()[1] == "0" * 16
+
+
+def test_stranger_cannot_reach_the_trainers_socket(site):
+    m = site.agents[0]
+    m.run("useradd", "stranger")
+    assert m.sh("stat -c '%a %U %G' /run/bps/agent.sock").split() == ["660", "root", "bps"]
+    refused = m.run("runuser", "-u", "stranger", "--", "sh", "-c", "BPS_RANK=0 BPS_SIZE=2 BPS_JOB=x "
+                    "BPS_AGENT_SOCKET=/run/bps/agent.sock bps-digits --epochs 1", check=False)
+    assert refused.returncode != 0 and "Permission denied" in refused.stderr, refused.stderr
+
+
+def test_watchdog_restarts_a_server_that_hangs_and_the_job_goes_on(site):
+    m = site.servers[0]
+    job = site.start_load("hang")
+    before = int(m.show("bps-server", "NRestarts"))
+    m.run("systemctl", "kill", "--signal=STOP", "--kill-who=main", "bps-server")
+    wait_for("the server is back", lambda: int(m.show("bps-server", "NRestarts")) == before + 1)
+    assert all(part.is_running() for part in job)
+    finish(job)
+    assert "Watchdog timeout" in m.run("journalctl", "--no-pager", "-u", "bps-server").stdout
+    site.wait_healthy()
+
+
+def test_loss_of_the_scheduler_fails_no_round(site):
+    job = site.start_load("orphan")
+    m = site.scheduler
+    before = m.show("bps-scheduler", "MainPID")
+    m.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", "bps-scheduler")
+    wait_for("the scheduler is back", lambda: m.show("bps-scheduler", "MainPID") not in ("0", before))
+    assert all(part.is_running() for part in job)
+    finish(job)
+    site.wait_healthy()
+
+
+def test_restart_of_a_server_fails_no_round(site):
+    job = site.start_load("restart")
+    for m in site.servers:
+        m.run("systemctl", "restart", "bps-server")
+        site.wait_healthy()
+    assert all(part.is_running() for part in job)
+    finish(job)
+
+
+def test_reload_takes_new_settings_and_refuses_wrong_ones(site):
+    m = site.servers[1]
+    pid = m.show("bps-server", "MainPID")
+    m.write("/etc/bps/server.conf.d/level.conf", "log-level = debug\n")
+    m.run("systemctl", "reload", "bps-server")
+    wait_for("the change is logged", lambda: "log-level: info -> debug" in m.journal("bps-server"))
+    m.write("/etc/bps/server.conf.d/level.conf", "log-level = loud\n")
+    assert m.run("systemctl", "reload", "bps-server", check=False).returncode != 0
+    assert "loud" in m.journal("bps-server")
+    assert m.show("bps-server", "ActiveState", "MainPID") == ["active", pid]
+    m.run("rm", "/etc/bps/server.conf.d/level.conf")
+    m.run("systemctl", "reload", "bps-server")
+    assert m.show("bps-server", "MainPID") == pid
+
+
+def test_trainer_that_comes_before_the_agent_waits_for_it(site):
+    for m in site.agents:
+        m.run("systemctl", "stop", "bps-agent")
+    out = finish(site.start_job("early", "bps-digits", "--epochs", "2"))
+    assert "test accuracy" in out
+    for m in site.agents:
+        assert m.show("bps-agent", "ActiveState") == "active"
+    site.wait_healthy()
+
+
+def test_wrong_setting_stops_the_unit_without_a_loop_of_restarts(site):
+    m = site.servers[1]
+    m.write("/etc/bps/server.conf.d/wrong.conf", "theads = 2\n")
+    assert m.run("systemctl", "restart", "bps-server", check=False).returncode != 0
+    state = m.show("bps-server", "ActiveState", "Result", "ExecMainStatus", "NRestarts")
+    assert state == ["failed", "exit-code", "78", "0"]
+    assert "threads" in m.journal("bps-server"), "the nearest right name is not told"
+    m.run("rm", "/etc/bps/server.conf.d/wrong.conf")
+    m.run("systemctl", "restart", "bps-server")
+    site.wait_healthy()
+
+
+def test_unit_with_a_key_that_others_may_not_use_says_so(site):
+    """A derived key belongs to one role and name."""
+    m = site.servers[1]
+    m.run("cp", "-p", "/etc/bps/server.key", "/etc/bps/server.key.right")
+    m.write("/etc/bps/server.key", site.scheduler.sh("bpsctl key derive server:another"), mode="600")
+    m.run("systemctl", "restart", "bps-server")
+    try:
+        wait_for("it says that it waits", lambda: re.match(
+            "waiting for the scheduler for .*keys do not match", m.show("bps-server", "StatusText")))
+        assert site.bpsctl("status").returncode != 0
+    finally:
+        m.run("mv", "/etc/bps/server.key.right", "/etc/bps/server.key")
+        m.run("systemctl", "restart", "bps-server")
+    site.wait_healthy()
