@@ -4,6 +4,7 @@
 # It holds a minimal Debian with systemd and the libraries that the packages in DEBS depend on, and none of the packages.
 set -euo pipefail
 debs=$1 cache=$2
+# shellcheck source=/dev/null
 . /etc/os-release
 
 packages=systemd,systemd-sysv,dbus,procps,iproute2,libnss-systemd
