@@ -438,5 +438,5 @@ int main(int argc, char **argv)
 	if (app.owns_socket_file)
 		unlink(o->socket);
 	settings_free(settings);
-	return status;
+	return daemon_end(status);
 }

@@ -648,5 +648,5 @@ int main(int argc, char **argv)
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.daemon);
 	stop(&app);
 	settings_free(settings);
-	return status;
+	return daemon_end(status);
 }

@@ -486,5 +486,5 @@ int main(int argc, char **argv)
 		thread_free(app.threads[i]);
 	node_close(&app.node);
 	settings_free(settings);
-	return status;
+	return daemon_end(status);
 }

@@ -15,6 +15,10 @@
 #include "common/log.h"
 #include "common/notify.h"
 
+/* Times the units' StartLimitBurst= this is more than their StartLimitIntervalSec=; and less than
+ * their shortest WatchdogSec=. */
+#define PAUSE_MS 1500
+
 const char *const daemon_log_levels[] = {"error", "warn", "info", "debug", "trace", NULL};
 
 static void apply_log_level(const struct daemon_opts *opts)
@@ -322,6 +326,21 @@ void daemon_fini(struct daemon *d)
 	d->http = NULL;
 	d->signals = d->watchdog = d->teller = NULL;
 	d->loop = NULL;
+}
+
+int daemon_end(int exit_status)
+{
+	const struct timespec pause = {
+		.tv_sec = PAUSE_MS / 1000, .tv_nsec = PAUSE_MS % 1000 * 1000000L};
+	sigset_t set;
+
+	if (exit_status != EX_TEMPFAIL || !notify_is_heard())
+		return exit_status;
+	log_info("giving it another try in %d ms", PAUSE_MS);
+	our_signals(&set);
+	sigdelset(&set, SIGHUP);
+	sigtimedwait(&set, NULL, &pause);
+	return exit_status;
 }
 
 uint64_t daemon_instance(void)

@@ -11,7 +11,7 @@
  * --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
  *   daemon_begin ──> settings_load ──> daemon_init ──> daemon_on_reload, daemon_http ──> daemon_tell
- *      ──> daemon_ready, daemon_run ──> daemon_fini */
+ *      ──> daemon_ready, daemon_run ──> daemon_fini ──> daemon_end */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -112,6 +112,10 @@ int daemon_run(struct daemon *d);
 void daemon_quit(struct daemon *d, int exit_status);
 /* Whatever was built on the loop must be freed before. */
 void daemon_fini(struct daemon *d);
+/* Last thing in main: what it returns. A service manager starts a daemon again at once, and gives up
+ * after so many times (StartLimitBurst=); what may pass by itself (75) must not use these up, so it
+ * takes a pause, which SIGTERM and SIGINT end. */
+int daemon_end(int exit_status);
 
 /* Random, never 0: the identity of this process. */
 uint64_t daemon_instance(void);

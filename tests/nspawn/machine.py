@@ -104,9 +104,11 @@ class Machine:
             explain=lambda: self.run("systemctl", "status", "--no-pager", unit, check=False).stdout
         )
 
+    def files(self, *packages):
+        return [str(next(Path(DEBS).glob(f"{p}_*.deb"))).replace(DEBS, "/packages") for p in packages]
+
     def install(self, *packages):
-        files = [str(next(Path(DEBS).glob(f"{p}_*.deb"))).replace(DEBS, "/packages") for p in packages]
-        return self.run("apt-get", "install", "-y", "--no-install-recommends", *files, timeout=120)
+        return self.run("apt-get", "install", "-y", "--no-install-recommends", *self.files(*packages), timeout=120)
 
     def stop(self):
         if self.process.poll() is None:
