@@ -391,6 +391,11 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_value(out, "bps_server_memory_bytes", (double)s.sums_used, "kind", "sums", NULL);
 	metric_value(
 		out, "bps_server_memory_bytes", (double)s.staging_used, "kind", "staging", NULL);
+	metric_begin(out, "bps_server_memory_limit_bytes", "gauge", "memory that may be in use");
+	metric_value(out, "bps_server_memory_limit_bytes", (double)app->opts.sums_bytes, "kind",
+		"sums", NULL);
+	metric_value(out, "bps_server_memory_limit_bytes", (double)app->opts.staging_bytes, "kind",
+		"staging", NULL);
 	metric_one(out, "bps_server_connections", "gauge", "data connections", f.connections);
 	metric_begin(out, "bps_server_round_wait_seconds", "histogram",
 		"from the first to the last arrival of a partition's round");

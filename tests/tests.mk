@@ -106,11 +106,14 @@ lint-units:
 	$(Q)for limit in scheduler:13 server:20 agent:23; do # tenths of exposure, 100 is the worst \
 		systemd-analyze security --offline=true --threshold=$${limit#*:} --no-pager \
 			systemd/bps-$${limit%:*}.service >$(B)/exposure || { cat $(B)/exposure; exit 1; }; done
+lint-rules:
+	$(Q)cd systemd/prometheus && promtool check config prometheus.yml >/dev/null && \
+		promtool test rules bps-alerts.test.yml >/dev/null
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
-lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
+lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
 	@echo 'lint: clean'
 lint:
 	$(Q)tests/install-deps.sh lint
 	$(STEP) -k BUILD=debug B=build/lint ANALYZE=1 lint-all
 
-.PHONY: lint lint-all lint-format lint-cppcheck lint-shell lint-man lint-units lint-tidy
+.PHONY: lint lint-all lint-format lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy

@@ -216,7 +216,8 @@ static char *interval_flag(const char *s)
 	if (!n || (*unit && strcmp(unit, "s") != 0 && strcmp(unit, "ms") != 0 &&
 			  strcmp(unit, "min") != 0))
 		return NULL; /* a word */
-	if (asprintf(&text, "--interval=%s%s", s, *unit ? "" : "s") < 0)
+	if ((*unit ? asprintf(&text, "--interval=%s", s)
+		   : asprintf(&text, "--interval=%.0fms", strtod(s, NULL) * 1e3)) < 0)
 		return NULL;
 	return text;
 }

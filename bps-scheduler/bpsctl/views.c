@@ -75,7 +75,14 @@ static int run_view(const struct view *v, const struct opts *o, const char *arg)
 	if (o->watch)
 		return watch_view(v, o, arg);
 	rc = v->gather(o, arg, &root, &err);
-	return rc < 0 ? complain_failed(rc, &err) : show(o, root, v->screen);
+	if (rc == 0)
+		return show(o, root, v->screen);
+	if (o->json) {
+		root = json_pack("{s:i, s:s}", "schema", 1, "error", err.s);
+		print_line(root);
+		json_decref(root);
+	}
+	return complain_failed(rc, &err);
 }
 
 /* ---- the words ---- */

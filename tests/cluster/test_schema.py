@@ -1,0 +1,125 @@
+"""What bpsctl --json prints is what docs/status.schema.json says."""
+
+import copy
+import json
+import select
+import signal
+import subprocess
+
+import pytest
+
+jsonschema = pytest.importorskip("jsonschema")
+
+from cluster import BUILD, DEADLINE_S, ROOT  # noqa: E402
+from test_bpsctl import WAITS, words  # noqa: E402
+
+SCHEMA = json.loads((ROOT / "docs" / "status.schema.json").read_text())
+
+
+def closed(x):
+    """The same schema without room for fields that it does not name: what is printed must be documented."""
+    if isinstance(x, list):
+        return [closed(v) for v in x]
+    if not isinstance(x, dict):
+        return x
+    x = {k: closed(v) for k, v in x.items()}
+    if x.get("type") == "object" and "properties" in x:
+        x["additionalProperties"] = False
+    return x
+
+
+STRICT = closed(copy.deepcopy(SCHEMA))
+
+
+def validate(document, name):
+    schema = dict(STRICT, **{"$ref": f"#/$defs/{name}"})
+    del schema["anyOf"]
+    jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def printed(c, *args):
+    p = c.bpsctl("--json", *args)
+    assert p.stdout, p
+    return json.loads(p.stdout)
+
+
+def name_of(word):
+    return word.replace(" ", "_")
+
+
+def test_schema_is_a_schema_and_has_every_word():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    orders = {"job kill", "mute", "unmute", "key rotate", "key retire", "key revoke"}
+    missing = [w for w in words() if w not in orders and name_of(w) not in SCHEMA["$defs"]]
+    assert not missing
+    assert len(words()) >= 18
+
+
+def test_every_word_prints_what_the_schema_says(cluster):
+    c = cluster(agents=3, servers=2, scheduler_args=["--server-window", "100ms"])
+    c.run("rounds", 3, {"n_elems": 1000, "n_rounds": 2}, job="done")
+    c.start_job("rounds", 3, {"n_elems": 30000, "n_rounds": 100000}, job="digits")
+    c.start_job("error", 2, WAITS, job="stuck")
+    c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
+    c.wait_for("it forms", lambda: "forming" in c.bpsctl("jobs").stdout)
+    validate(printed(c, "job", "forming"), "job")
+    validate(printed(c, "job", "nobody"), "failure")
+    c.wait_for("its pace is known", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"]))
+    c.wait_for("it is stuck", lambda: "have not submitted" in c.bpsctl("why-stuck", "stuck").stdout)
+    c.servers[1].kill()
+    c.wait_for("s1 is down", lambda: "SERVER_DOWN" in c.bpsctl("status").stdout)
+    control = ("--scheduler", f"127.0.0.1:{c.scheduler.port}")
+    validate(printed(c, *control, "mute", "SERVER_DOWN", "1h"), "order")
+    validate(printed(c, *control, "job", "kill", "forming"), "order")
+    validate(printed(c, *control, "unmute", "SERVER_DOWN"), "order")
+    validate(printed(c, *control, "mute", "SERVER_DOWN", "1h", "--reason", "x"), "order")
+    validate(printed(c, *control, "key", "status"), "key_status")
+    for word in ("status", "servers", "agents", "jobs", "why-stuck", "events", "check", "version", "help", "key new"):
+        validate(printed(c, *word.split()), name_of(word))
+    d = printed(c, "status")
+    assert d["problems"] and d["muted"] and d["jobs"] and d["ended"] and d["members"] and d["missing"], d
+    for name in ("digits", "stuck", "done"):
+        validate(printed(c, "job", name), "job")
+    validate(printed(c, "why-stuck", "stuck"), "why-stuck")
+    validate(printed(c, "explain"), "explain_all")
+    validate(printed(c, "explain", "STRAGGLER"), "explain")
+    validate(printed(c, "explain", "BPS_EQUOTA"), "explain")
+    validate(printed(c, "--daemon", f"127.0.0.1:{c.servers[0].http}", "status"), "status_of_a_server")
+    validate(printed(c, "--daemon", f"127.0.0.1:{c.agents[0].http}", "status"), "status_of_an_agent")
+
+
+@pytest.mark.parametrize("word", ["status", "servers", "agents", "jobs", "why-stuck", "check"])
+def test_every_line_of_a_watched_word_is_a_document(cluster, word):
+    c = cluster(agents=1, servers=1)
+    p = subprocess.Popen(
+        [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--json", word, "--watch", "0.2"],
+        stdout=subprocess.PIPE, env=c.env, stdin=subprocess.DEVNULL, text=True
+    )
+    for _ in range(2):
+        assert select.select([p.stdout], [], [], DEADLINE_S)[0]
+        validate(json.loads(p.stdout.readline()), name_of(word))
+    c.scheduler.kill(signal.SIGSTOP)
+    if word != "check":
+        for _ in range(20):  # those that were under way when it was stopped
+            assert select.select([p.stdout], [], [], DEADLINE_S)[0]
+            d = json.loads(p.stdout.readline())
+            if "error" in d:
+                break
+        validate(d, "failure")
+    c.scheduler.kill(signal.SIGCONT)
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=DEADLINE_S)
+    assert p.returncode in (0, 1, 2, 3)
+
+
+def test_followed_events_are_documented_objects(cluster):
+    c = cluster(agents=0, servers=1)
+    p = subprocess.Popen(
+        [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{c.scheduler.http}", "--json", "events", "-f"],
+        stdout=subprocess.PIPE, env=c.env, stdin=subprocess.DEVNULL, text=True
+    )
+    assert select.select([p.stdout], [], [], DEADLINE_S)[0]
+    validate(json.loads(p.stdout.readline()), "events_follow")
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=DEADLINE_S)
+    assert p.returncode == 0
