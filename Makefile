@@ -146,7 +146,7 @@ SHARE	= $(DESTDIR)$(PREFIX)/share
 install: all $(CONFS)
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(UNITS) \
-		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/python \
+		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/python $(SHARE)/bps/prometheus \
 		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples $(addprefix $(SHARE)/man/man,1 3 5 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
@@ -165,6 +165,8 @@ install: all $(CONFS)
 	$(Q)install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/bps.conf
 	$(Q)install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/bps.conf
 	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions
+	$(Q)install -m 644 docs/status.schema.json $(SHARE)/bps
+	$(Q)install -m 644 systemd/prometheus/* $(SHARE)/bps/prometheus
 	$(Q)for s in 1 3 5 7 8; do install -m 644 docs/man/*.$$s $(SHARE)/man/man$$s || exit; done
 	$(Q)sh docs/man/links.sh $(SHARE)/man
 
