@@ -474,6 +474,17 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 	return slot ? slot->donor_deadline_ns : UINT64_MAX;
 }
 
+void srv_core_agent_gone(struct srv_core *core, uint32_t agent)
+{
+	struct peer *peer, *next;
+
+	for (peer = TAILQ_FIRST(&core->peers); peer; peer = next) {
+		next = TAILQ_NEXT(peer, link);
+		if (peer->conn->peer_id == agent)
+			xport_close(peer->conn, "the scheduler says that the agent is gone");
+	}
+}
+
 void srv_core_set_peer_window(struct srv_core *core, size_t bytes)
 {
 	core->cfg.peer_window_bytes = bytes;

@@ -74,6 +74,9 @@ void srv_core_job_end(struct srv_core *core, uint32_t job);
 /* When this instance of an agent was last heard; 0: there is no connection to it. */
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance);
 
+/* The scheduler says that this agent is gone (dead, its key revoked): its connection ends, too. */
+void srv_core_agent_gone(struct srv_core *core, uint32_t agent);
+
 /* The scheduler tells everything anew (it knows us again): between begin and end come the jobs and
  * plans that hold; partitions that no plan named by then are elsewhere, or their job is over. */
 void srv_core_resync_begin(struct srv_core *core);

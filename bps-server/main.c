@@ -143,8 +143,7 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
-	if (m->msg.type != CTL_PEERS)
-		post_all(ctx, THREAD_MESSAGE, m);
+	post_all(ctx, THREAD_MESSAGE, m);
 }
 
 static void member_told(void *ctx)

@@ -170,6 +170,11 @@ static void on_message(struct thread *t, const struct ctl_msg *msg)
 	case CTL_PLAN:
 		srv_core_plan(core, &msg->plan);
 		break;
+	case CTL_PEERS:
+		for (uint32_t i = 0; i < msg->peers.n_peers; i++)
+			if (msg->peers.peers[i].state != PEER_UP)
+				srv_core_agent_gone(core, msg->peers.peers[i].id);
+		break;
 	case CTL_JOB_END:
 		srv_core_job_end(core, msg->job_end.job);
 		break;

@@ -139,6 +139,21 @@ def test_revoked_server_is_out_and_the_job_goes_on(keyed):
     c.finish(workers)
 
 
+def data_connections(c):
+    return sum(s.status()["connections"] for s in c.servers)
+
+
+def test_revoked_agent_loses_its_data_connections(keyed):
+    c = keyed
+    workers = c.start_job("error", 4, {"what": "one_is_missing", "args": {"missing_rank": 3, "timeout": 50}})
+    c.wait_for("both agents are connected", lambda: data_connections(c) >= 2)
+    before = data_connections(c)
+    key(c, "revoke", "agent:a1")
+    for told in c.finish(workers[:2]):  # those of a1 hear nothing from the scheduler any more
+        assert told["code"] == -10008, told
+    c.wait_for("its connections are closed", lambda: data_connections(c) <= before // 2)
+
+
 def test_revocation_outlives_the_scheduler(keyed):
     c = keyed
     key(c, "revoke", "agent:a1")

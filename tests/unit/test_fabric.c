@@ -465,6 +465,45 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	rig_close(&r);
 }
 
+static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
+{
+	struct ticket t = a_ticket(9);
+	uint8_t b[TICKET_BYTES], other[TICKET_KEY_BYTES];
+	struct rig r;
+	pthread_t th;
+	uint16_t port;
+	uint64_t n_tried = 0;
+
+	(void)state;
+	rig_open(&r);
+	port = fabric_port(r.server.f);
+	pthread_create(&th, NULL, serve, &r.server);
+	ticket_seal(&t, the_key, b);
+	for (size_t i = 0; i < TICKET_BYTES; i++, n_tried += 2) {
+		b[i] ^= 0x10;
+		assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
+		b[i] ^= 0x10;
+		assert_int_equal(raw_connect(&r.client, port, b, i), ECONNREFUSED);
+	}
+	/* Of the same agent, for another server or for its successor here. */
+	memcpy(other, the_key, sizeof(other));
+	other[0] ^= 1;
+	ticket_seal(&t, other, b);
+	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
+	t.instance++;
+	ticket_seal(&t, the_key, b);
+	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), ECONNREFUSED);
+	assert_int_equal(refused(&r.server), n_tried + 2);
+	/* None of these tries spoilt the good one. */
+	t.instance--;
+	ticket_seal(&t, the_key, b);
+	assert_int_equal(raw_connect(&r.client, port, b, TICKET_BYTES), 0);
+	atomic_store(&r.server.stop, true);
+	pthread_join(th, NULL);
+	assert_int_equal(r.server.n_up, 0);
+	rig_close(&r);
+}
+
 static void each_connect_count_passes_once_within_the_window(void **state)
 {
 	struct replay *p = calloc(1, sizeof(*p));
@@ -1377,6 +1416,7 @@ int main(void)
 		cmocka_unit_test(peer_without_the_key_is_not_believed),
 		cmocka_unit_test(another_instance_of_the_peer_is_not_taken_for_it),
 		cmocka_unit_test(only_fresh_and_genuine_tickets_are_accepted),
+		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong_or_missing),
 		cmocka_unit_test(each_connect_count_passes_once_within_the_window),
 		cmocka_unit_test(connection_ends_with_either_channel),
 		cmocka_unit_test(connect_to_a_silent_listener_times_out),

@@ -826,6 +826,21 @@ static void newer_connection_of_an_agent_replaces_the_older(void **state)
 	world_free(w);
 }
 
+static void connection_of_an_agent_that_is_gone_is_closed(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	srv_core_agent_gone(w->core, w->m[0].conn->base.peer_id);
+	assert_true(w->m[0].conn->is_closed);
+	assert_false(w->m[1].conn->is_closed);
+	connect_member(w, 0); /* it was a mistake */
+	contribute_all(w, 1);
+	expect_sum(w, 0, 1);
+	world_free(w);
+}
+
 static void read_of_an_older_pgen_is_thrown_away(void **state)
 {
 	struct world *w = world(.n_members = 2, .n_elems = LARGE);
@@ -1899,6 +1914,7 @@ int main(void)
 			message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again),
 		cmocka_unit_test(contribution_says_that_the_round_before_is_here),
 		cmocka_unit_test(round_ahead_of_the_others_closes_the_peer),
+		cmocka_unit_test(connection_of_an_agent_that_is_gone_is_closed),
 		cmocka_unit_test(nobody_has_a_sum_that_is_being_made),
 		cmocka_unit_test(slot_is_empty_again_for_a_new_pgen),
 		cmocka_unit_test(plan_told_twice_changes_nothing),
