@@ -14,10 +14,12 @@
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 
+#include "common/clock.h"
 #include "common/ctlchan_impl.h"
 #include "common/log.h"
 
 #define FLUSH_TIMEOUT_MS 1000
+#define STRANGER_BYTES   (CTLFRAME_HEAD_BYTES + CTLFRAME_UNTRUSTED_BYTES)
 
 #define TO(s) (1u << (s))
 static const struct {
@@ -162,6 +164,10 @@ static void on_read(struct bufferevent *bev, void *arg)
 	int rc = 0;
 
 	while (is_open(c) && (rc = next_frame(c, in, &frame, &n_bytes)) > 0) {
+		if (c->state == UNTRUSTED && (c->stranger_bytes += n_bytes) > STRANGER_BYTES) {
+			rc = -EMSGSIZE;
+			break;
+		}
 		c->ops->frame(c->arg, c, frame.type, frame.body, frame.n_body);
 		evbuffer_drain(in, n_bytes);
 	}
@@ -285,6 +291,7 @@ struct ctlchan *chan_new(struct event_base *base, const struct sockaddr *sa, soc
 	c->arg = arg;
 	memcpy(&c->peer_sa, sa, sa_len < sizeof(c->peer_sa) ? sa_len : sizeof(c->peer_sa));
 	sockaddr_format(sa, c->peer);
+	c->born_ms = clock_now_ms();
 	c->timer = evtimer_new(base, on_timer, c);
 	if (c->timer)
 		return c;

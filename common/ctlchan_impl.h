@@ -31,6 +31,8 @@ struct ctlchan {
 	struct tls_peer who;
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;
+	uint64_t born_ms;
+	size_t stranger_bytes; /* of frames, before it was trusted */
 	char reason[ERR_TEXT_BYTES];
 };
 
@@ -38,6 +40,7 @@ struct ctllisten {
 	struct event_base *base;
 	struct evconnlistener *listener;
 	struct event *resume; /* ends a pause of accepting */
+	bool is_full;         /* of strangers: it pauses */
 	struct tls *tls;
 	struct ctllisten_conf conf;
 	const struct ctlchan_ops *ops;

@@ -46,15 +46,15 @@ struct ctlclient {
 	size_t next_number; /* of the name's numbers */
 };
 
-/* Attempts at 0, 100 and 300 ms, then 0.4 to 2 s after the last, spread evenly. */
+/* Attempts at 0, about 100 and 300 ms, then 0.4 to 2 s after the last, spread evenly. */
 static uint32_t backoff_ms(unsigned n_failed)
 {
 	static const uint32_t first[] = {0, 100, 200};
 	uint32_t random;
 
-	if (n_failed < sizeof(first) / sizeof(first[0]))
-		return first[n_failed];
 	evutil_secure_rng_get_bytes(&random, sizeof(random));
+	if (n_failed < sizeof(first) / sizeof(first[0]))
+		return first[n_failed] / 2 + random % (first[n_failed] + 1);
 	return BACKOFF_MIN_MS + random % (BACKOFF_MAX_MS - BACKOFF_MIN_MS + 1);
 }
 

@@ -16,7 +16,16 @@
 #define MAX_UNTRUSTED_PER_HOST 16
 #define REFUSAL_LOG_MS         60000
 #define ACCEPT_PAUSE_MS        100 /* after accept failed, out of descriptors most likely */
+#define PLACE_MS               200 /* a stranger's place is its own for so long */
 #define LISTEN_BACKLOG         512
+
+/* Accept again, if that was paused. */
+static void go_on(struct ctllisten *l)
+{
+	l->is_full = false;
+	if (l->listener)
+		evconnlistener_enable(l->listener);
+}
 
 void listen_move(struct ctlchan *c, struct chan_list *list)
 {
@@ -35,6 +44,8 @@ void listen_move(struct ctlchan *c, struct chan_list *list)
 		c->listener->stats.untrusted++;
 	else if (list == &c->listener->trusted)
 		c->listener->stats.trusted++;
+	if (c->listener->is_full && c->listener->stats.untrusted < c->listener->conf.max_untrusted)
+		go_on(c->listener);
 }
 
 void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
@@ -52,7 +63,9 @@ void listen_log_refusal(struct ctllisten *l, const struct ctlchan *c)
 	l->n_unlogged = 0;
 }
 
-/* Of too many strangers the oldest gives way: a good peer needs its place for milliseconds only. */
+/* Of too many strangers the oldest gives way: a good peer needs its place for milliseconds only. In
+ * all they are not too many before the oldest has had its time (wait_for_room), so that members who
+ * all come back at once do not push each other out. */
 static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 {
 	struct ctlchan *c, *oldest_of_host = NULL, *victim = NULL;
@@ -73,6 +86,17 @@ static void make_room(struct ctllisten *l, const struct sockaddr *sa)
 		return;
 	l->stats.evicted++;
 	chan_fail(victim, "too many unauthenticated connections, this was the oldest");
+}
+
+/* Let those to come wait in the system's queue: until a place is free, or the oldest has had time
+ * enough. */
+static void wait_for_room(struct ctllisten *l)
+{
+	uint64_t age = clock_now_ms() - TAILQ_FIRST(&l->untrusted)->born_ms;
+
+	l->is_full = true;
+	evconnlistener_disable(l->listener);
+	chan_arm(l->resume, age < PLACE_MS ? (uint32_t)(PLACE_MS - age) : 1);
 }
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa,
@@ -97,6 +121,8 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
 		chan_fail(c, "out of memory");
 	else if (!c->tls)
 		chan_opened(c);
+	if (l->stats.untrusted >= l->conf.max_untrusted)
+		wait_for_room(l);
 }
 
 static void on_accept_error(struct evconnlistener *listener, void *arg)
@@ -115,7 +141,7 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	evconnlistener_enable(l->listener);
+	go_on(l);
 }
 
 static int bind_listener(struct ctllisten *l, struct err_text *err)

@@ -144,6 +144,30 @@ static int on_use_session(SSL *ssl, const EVP_MD *md, const unsigned char **ret_
 	return *ret_session != NULL;
 }
 
+static uint32_t stranger_limit(const struct tls *t)
+{
+	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
+}
+
+/* Listener: a record's header has come, its body has not been read. OpenSSL itself would take 128 KiB
+ * of a ClientHello. An empty source in place of the socket ends the handshake. */
+static void on_record(
+	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
+{
+	const struct tls *t = SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
+	struct tls_peer *peer = SSL_get_app_data(ssl);
+	const uint8_t *b = head;
+
+	(void)version;
+	(void)arg;
+	if (is_ours || type != SSL3_RT_HEADER || n < SSL3_RT_HEADER_LENGTH ||
+		SSL_is_init_finished(ssl))
+		return;
+	peer->handshake_bytes += (uint32_t)(SSL3_RT_HEADER_LENGTH + (b[3] << 8 | b[4]));
+	if (peer->handshake_bytes > stranger_limit(t))
+		SSL_set0_rbio(ssl, BIO_new(BIO_s_null()));
+}
+
 static SSL_CTX *new_ctx(struct tls *t)
 {
 	SSL_CTX *ctx = SSL_CTX_new(t->is_listener ? TLS_server_method() : TLS_client_method());
@@ -161,6 +185,8 @@ static SSL_CTX *new_ctx(struct tls *t)
 	/* Frees a connection's buffers while it is idle. */
 	SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS);
 	SSL_CTX_set_app_data(ctx, t);
+	if (t->is_listener)
+		SSL_CTX_set_msg_callback(ctx, on_record);
 	return ctx;
 }
 
@@ -299,6 +325,9 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 	const struct tls *t = ssl ? SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)) : NULL;
 	const char *reason = ERR_reason_error_string(ssl_error);
 
+	if (t && t->is_listener &&
+		((struct tls_peer *)SSL_get_app_data(ssl))->handshake_bytes > stranger_limit(t))
+		return "it sends too much before it has proven who it is";
 	if (!ssl_error)
 		return "the peer hung up during the TLS handshake (is it without a key, or not of "
 		       "this cluster?)";

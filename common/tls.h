@@ -9,6 +9,10 @@
  * accepts a peer that has a master key itself or the host key of its own name, unless that one is
  * revoked (common/keyring.h).
  *
+ * A stranger may announce so many bytes before the handshake is complete, then nothing of it is read
+ * any more:
+ *   TLS_STRANGER_BYTES with keys, four times as much with certificates
+ *
  * Thread: that of the event loop that uses it. */
 #include <openssl/ssl.h>
 
@@ -16,6 +20,7 @@
 #include "common/keyring.h"
 
 #define TLS_IDENTITY_BYTES KEYRING_ID_BYTES
+#define TLS_STRANGER_BYTES 4096
 
 /* What one side proves itself and others by; empty: no TLS. */
 struct tls_conf {
@@ -32,6 +37,7 @@ static inline bool tls_conf_is_empty(const struct tls_conf *conf)
 struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
 	char print[KEY_PRINT_BYTES];       /* fingerprint of its key or certificate */
+	uint32_t handshake_bytes;          /* announced by its records so far */
 	char master[KEY_PRINT_BYTES]; /* of the master key that it has, or has its own from; "" */
 };
 

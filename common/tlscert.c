@@ -107,7 +107,6 @@ int tlscert_peer(const SSL *ssl, struct tls_peer *ret_peer)
 	unsigned char digest[EVP_MAX_MD_SIZE];
 	unsigned n = 0;
 
-	memset(ret_peer, 0, sizeof(*ret_peer));
 	if (!cert || SSL_get_verify_result(ssl) != X509_V_OK ||
 		read_identity(cert, ret_peer->identity) < 0 ||
 		!X509_digest(cert, EVP_sha256(), digest, &n))

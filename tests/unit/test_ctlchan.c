@@ -35,6 +35,9 @@ struct fixture {
 	struct ctllisten *listen;
 	uint16_t port;
 	struct ctlclient *client;
+	uint32_t trust_ms;     /* 0: the default */
+	unsigned max_per_host; /* 0: the default */
+	bool trusts_all;       /* from the first word on */
 
 	unsigned n_opened, n_closed, n_frames; /* at the listener */
 	struct ctlchan *last;
@@ -56,6 +59,8 @@ static void on_opened(void *arg, struct ctlchan *c)
 
 	f->n_opened++;
 	f->last = c;
+	if (f->trusts_all)
+		ctlchan_set_trusted(c);
 	snprintf(f->identity, sizeof(f->identity), "%s", ctlchan_identity(c));
 }
 
@@ -179,7 +184,8 @@ static void start_listen(struct fixture *f, struct keyring keys, uint16_t port)
 	struct ctllisten_conf conf = {
 		.addr = {.host = "127.0.0.1", .port = port},
 		.auth.keys = keys,
-		.trust_timeout_ms = SILENCE_MS,
+		.trust_timeout_ms = f->trust_ms,
+		.max_untrusted_per_host = f->max_per_host,
 	};
 	struct err_text err;
 
@@ -211,8 +217,10 @@ static struct ctllisten_stats stats(const struct fixture *f)
 }
 
 /* A plain TCP connection of a stranger, blocking, with a receive deadline. */
-static int stranger(const struct fixture *f)
+/* from: the last number of its address 127.0.0.x. */
+static int stranger_from(const struct fixture *f, unsigned from)
 {
+	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0x7f000000 + from)}};
 	struct sockaddr_in sin = {.sin_family = AF_INET,
 		.sin_port = htons(f->port),
 		.sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -221,8 +229,14 @@ static int stranger(const struct fixture *f)
 
 	assert_true(fd >= 0);
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
+	assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof(own)), 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
 	return fd;
+}
+
+static int stranger(const struct fixture *f)
+{
+	return stranger_from(f, 1);
 }
 
 static void put(int fd, const void *bytes, size_t n)
@@ -418,13 +432,10 @@ static void client_keeps_its_connection_while_the_new_key_is_refused(void **stat
 		event_base_loop(f->base, EVLOOP_ONCE);
 	echo(f, 1);
 	assert_int_equal(f->n_down, 0);
-	/* Whichever of the two the next listener has. */
+	/* It is tried again when it has to be. */
 	ctllisten_free(f->listen);
 	start_listen(f, one_key(key_b), port);
 	run_until(f, &f->n_up, 2);
-	ctllisten_free(f->listen);
-	start_listen(f, one_key(key_b), port);
-	run_until(f, &f->n_up, 3);
 	fixture_free(f);
 }
 
@@ -628,6 +639,7 @@ static void silent_connection_is_closed_after_its_time(void **state)
 		unsigned timeouts = 0;
 		int fd;
 
+		f->trust_ms = SILENCE_MS;
 		start_listen(f, keys[i], 0);
 		fd = stranger(f);
 		while (!timeouts) {
@@ -650,6 +662,7 @@ static void talking_without_registering_does_not_buy_time(void **state)
 	int fd;
 
 	(void)state;
+	f->trust_ms = SILENCE_MS;
 	start_listen(f, no_key(), 0);
 	fd = stranger(f);
 	put_frame(fd, NOT_TRUSTED, "x", 1);
@@ -677,6 +690,98 @@ static void seventy_silent_connections_do_not_stop_a_good_one(void **state)
 	assert_true(stats(f).untrusted <= 16);
 	for (size_t i = 0; i < 70; i++)
 		close(fds[i]);
+	fixture_free(f);
+}
+
+static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
+{
+	struct fixture *f = fixture_new();
+	int fds[6 * 16];
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	for (unsigned i = 0; i < 6 * 16; i++)
+		fds[i] = stranger_from(f, 2 + i / 16);
+	while (stats(f).untrusted < 64)
+		event_base_loop(f->base, EVLOOP_ONCE);
+	assert_int_equal(stats(f).evicted, 0); /* nobody's time is over yet */
+	start_client(f, &key_a, "agent:good");
+	run_until(f, &f->n_up, 1);
+	echo(f, 10);
+	assert_int_equal(f->n_failed, 0);
+	assert_true(stats(f).untrusted <= 64);
+	assert_true(stats(f).evicted > 0);
+	for (unsigned i = 0; i < 6 * 16; i++)
+		close(fds[i]);
+	fixture_free(f);
+}
+
+static void crowd_that_comes_back_at_once_gets_in(void **state)
+{
+	struct fixture *f = fixture_new();
+	struct ctlclient *crowd[150];
+	uint16_t port;
+
+	(void)state;
+	f->max_per_host = 1000;
+	start_listen(f, one_key(key_a), 0);
+	port = f->port;
+	for (size_t i = 0; i < 150; i++) {
+		start_client(f, &key_a, "agent:a");
+		crowd[i] = f->client;
+	}
+	f->client = NULL;
+	f->trusts_all = true;
+	run_until(f, &f->n_up, 150);
+	ctllisten_free(f->listen);
+	start_listen(f, one_key(key_a), port);
+	run_until(f, &f->n_up, 300);
+	assert_int_equal(stats(f).evicted, 0);
+	for (size_t i = 0; i < 150; i++)
+		ctlclient_free(crowd[i]);
+	fixture_free(f);
+}
+
+static void handshake_of_more_than_its_limit_is_cut_off(void **state)
+{
+	/* A record's header alone: handshake, 4,091 bytes to come; and one byte more. */
+	static const uint8_t most[] = {22, 3, 1, 0x0f, 0xfb}, more[] = {22, 3, 1, 0x0f, 0xfc};
+	struct fixture *f = fixture_new();
+	int loud, quiet;
+
+	(void)state;
+	start_listen(f, one_key(key_a), 0);
+	quiet = stranger(f);
+	put(quiet, most, sizeof(most));
+	loud = stranger(f);
+	put(loud, more, sizeof(more));
+	while (stats(f).auth_failures == 0)
+		event_base_loop(f->base, EVLOOP_ONCE);
+	event_base_loop(f->base, EVLOOP_NONBLOCK);
+	event_base_loop(f->base, EVLOOP_NONBLOCK);
+	assert_true(is_hung_up(loud));
+	assert_int_equal(stats(f).untrusted, 1); /* the other may go on */
+	start_client(f, &key_a, "server:a");
+	run_until(f, &f->n_up, 1);
+	close(loud);
+	close(quiet);
+	fixture_free(f);
+}
+
+static void many_small_frames_of_a_stranger_are_too_many(void **state)
+{
+	static const uint8_t body[1000];
+	struct fixture *f = fixture_new();
+	int fd;
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	fd = stranger(f);
+	for (unsigned i = 0; i < 5; i++)
+		put_frame(fd, NOT_TRUSTED, body, sizeof(body));
+	run_until(f, &f->n_closed, 1);
+	assert_int_equal(f->n_frames, 4);
+	close(fd);
 	fixture_free(f);
 }
 
@@ -1007,6 +1112,10 @@ int main(void)
 		cmocka_unit_test(silent_connection_is_closed_after_its_time),
 		cmocka_unit_test(talking_without_registering_does_not_buy_time),
 		cmocka_unit_test(seventy_silent_connections_do_not_stop_a_good_one),
+		cmocka_unit_test(strangers_of_many_hosts_share_a_limit_and_stop_nobody),
+		cmocka_unit_test(crowd_that_comes_back_at_once_gets_in),
+		cmocka_unit_test(handshake_of_more_than_its_limit_is_cut_off),
+		cmocka_unit_test(many_small_frames_of_a_stranger_are_too_many),
 		cmocka_unit_test(oversized_frame_closes_only_its_connection),
 		cmocka_unit_test(large_frame_needs_trust),
 		cmocka_unit_test(garbage_is_refused),
