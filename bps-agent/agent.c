@@ -246,17 +246,22 @@ int agent_set_limits(struct agent *a, const struct agent_limits *limits)
 
 void agent_figures(struct agent *a, struct agent_figures *ret)
 {
-	pthread_mutex_lock(&a->lock);
-	*ret = a->figures;
-	pthread_mutex_unlock(&a->lock);
+	/* Nobody waits for a data thread that hangs, wherever it does. */
+	if (pthread_mutex_trylock(&a->lock) == 0) {
+		a->seen_figures = a->figures;
+		pthread_mutex_unlock(&a->lock);
+	}
+	*ret = a->seen_figures;
 	ret->beat_ns = dataloop_beat_ns(a->loop);
 }
 
 void agent_quotas(struct agent *a, struct quota_view *ret)
 {
-	pthread_mutex_lock(&a->lock);
-	*ret = a->quota_view;
-	pthread_mutex_unlock(&a->lock);
+	if (pthread_mutex_trylock(&a->lock) == 0) {
+		a->seen_quotas = a->quota_view;
+		pthread_mutex_unlock(&a->lock);
+	}
+	*ret = a->seen_quotas;
 }
 
 /* ---- life ---- */

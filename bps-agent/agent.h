@@ -201,8 +201,8 @@ struct agent {
 	struct quota *quota;
 	struct maker *maker;
 	pthread_mutex_t lock; /* of figures and quota_view, which the control thread reads */
-	struct agent_figures figures;
-	struct quota_view quota_view;
+	struct agent_figures figures, seen_figures; /* seen: the control thread's copy */
+	struct quota_view quota_view, seen_quotas;  /* the same */
 };
 
 /* ---- agent.c: for the control thread ---- */

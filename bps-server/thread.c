@@ -24,9 +24,11 @@ struct thread {
 	struct srv_core *core;
 	struct segment *segments;
 	uint64_t stats_at_ns;
-	pthread_mutex_t lock; /* of stats and arrivals */
-	struct srv_stats stats;
-	struct arrivals_figures arrivals;
+	/* Of stats and arrivals. Nobody waits for it: the data thread has work to do, and the
+	 * control thread answers HTTP also when a data thread hangs, wherever it does. */
+	pthread_mutex_t lock;
+	struct srv_stats stats, seen_stats; /* seen: the control thread's copy of the last ones */
+	struct arrivals_figures arrivals, seen_arrivals;
 };
 
 static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
@@ -68,9 +70,8 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 {
 	struct thread *t = ctx;
 
-	if (now_ns - t->stats_at_ns > STATS_EVERY_NS) {
+	if (now_ns - t->stats_at_ns > STATS_EVERY_NS && pthread_mutex_trylock(&t->lock) == 0) {
 		t->stats_at_ns = now_ns;
-		pthread_mutex_lock(&t->lock);
 		srv_core_stats(t->core, &t->stats);
 		srv_core_arrivals(t->core, &t->arrivals);
 		pthread_mutex_unlock(&t->lock);
@@ -250,15 +251,19 @@ int thread_set_peer_window(struct thread *t, size_t bytes)
 
 void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
 {
-	pthread_mutex_lock(&t->lock);
-	*ret = t->stats;
-	pthread_mutex_unlock(&t->lock);
+	if (pthread_mutex_trylock(&t->lock) == 0) {
+		t->seen_stats = t->stats;
+		pthread_mutex_unlock(&t->lock);
+	}
+	*ret = t->seen_stats;
 	*ret_beat_ns = dataloop_beat_ns(t->loop);
 }
 
 void thread_arrivals(struct thread *t, struct arrivals_figures *to)
 {
-	pthread_mutex_lock(&t->lock);
-	arrivals_merge(to, &t->arrivals);
-	pthread_mutex_unlock(&t->lock);
+	if (pthread_mutex_trylock(&t->lock) == 0) {
+		t->seen_arrivals = t->arrivals;
+		pthread_mutex_unlock(&t->lock);
+	}
+	arrivals_merge(to, &t->seen_arrivals);
 }

@@ -32,8 +32,8 @@ enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END };
 int thread_post(struct thread *t, enum thread_event event, struct member_msg *m);
 /* Change srv_config.peer_window_bytes. Errors: -EAGAIN, -ENOMEM: it stays as it was. */
 int thread_set_peer_window(struct thread *t, size_t bytes);
-/* Add this thread's, of a moment ago. Thread: any. */
+/* Add this thread's, of a moment ago. Does not wait, also when the data thread hangs. */
 void thread_arrivals(struct thread *t, struct arrivals_figures *to);
-/* Figures of a moment ago, and when the thread last turned. Thread: any. */
+/* Figures of a moment ago, and when the thread last turned. Does not wait either. */
 void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
 #endif

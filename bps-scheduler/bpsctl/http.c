@@ -184,7 +184,9 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 			;
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (x[i].fd >= 0)
-			fail(&x[i], BPS_ETIMEDOUT, "does not answer in time");
+			fail(&x[i], BPS_ETIMEDOUT,
+				"does not answer in time (another daemon may: bpsctl --daemon "
+				"HOST:PORT status)");
 		free(x[i].text);
 	}
 	free(x);

@@ -256,6 +256,11 @@ def test_every_word_is_completed_and_in_the_manual():
         if second:
             assert second[0] in completed("", first)
     assert completed("--js") == {"--json"}
+    text = subprocess.run([str(BUILD / "bpsctl"), "--help"], capture_output=True, text=True, check=True, timeout=10).stdout
+    flags = set(re.findall(r"(?m)^  (--[a-z-]+)", text))
+    assert len(flags) > 10 and flags <= completed("--"), flags - completed("--")
+    assert all(f"Fl {f[1:]}" in manual for f in flags), [f for f in flags if f"Fl {f[1:]}" not in manual]
+    assert {"SERVER_DOWN", "STRAGGLER", "BPS_EQUOTA"} <= completed("", "mute") & completed("", "explain")
     assert completed("ser") == {"servers"}
 
 

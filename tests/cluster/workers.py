@@ -274,3 +274,14 @@ def many_tensors(n):
             for i, t in enumerate(tensors):
                 assert t.output[4] == job.size * (i + r) + job.size * (job.size - 1) // 2
     return time.monotonic() - start
+
+
+def slow_while(n_elems, slow_rank, flag, pause):
+    """Rounds without end; one rank is slow while a file is there."""
+    with bps.open() as job:
+        t = job.declare("w", "f32", n_elems)
+        while True:
+            time.sleep(pause if job.rank == slow_rank and os.path.exists(flag) else pause / 10)
+            t.input[:] = 1
+            job.push_pull([t])
+            job.wait([t])

@@ -1,0 +1,138 @@
+"""Answers within their bound while daemons, their threads, or whole machines hang; and who is slow, named."""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from cluster import BUILD, DEADLINE_S
+from test_bpsctl import document, show
+
+PTRACE_CONT, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 7, 17, 0x4206, 0x4207
+LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
+
+
+@contextlib.contextmanager
+def frozen_thread(daemon, name):
+    """One thread of the daemon does not run any more; the others do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    pid = daemon.process.pid
+    tid = next(int(t) for t in os.listdir(f"/proc/{pid}/task")
+               if open(f"/proc/{pid}/task/{t}/comm", encoding="ascii").read().strip() == name)  # fmt: skip
+    if libc.ptrace(PTRACE_SEIZE, tid, None, None) < 0:
+        pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
+    assert libc.ptrace(PTRACE_INTERRUPT, tid, None, None) == 0
+    os.waitpid(tid, 0x40000000)  # __WALL
+    try:
+        yield
+    finally:
+        assert libc.ptrace(PTRACE_DETACH, tid, None, None) == 0
+
+
+@contextlib.contextmanager
+def black_hole():
+    """An address that swallows what is sent to it: a full backlog drops all connections."""
+    with socket.socket() as s, contextlib.ExitStack() as stack:
+        s.bind(("127.0.0.1", 0))
+        s.listen(0)
+        for _ in range(3):
+            x = stack.enter_context(socket.socket())
+            x.setblocking(False)
+            x.connect_ex(s.getsockname())
+        yield f"127.0.0.1:{s.getsockname()[1]}"
+
+
+def get(daemon, path):
+    """(status, body) within two seconds."""
+    start = time.monotonic()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http}{path}", timeout=5) as f:
+            answer = f.status, f.read().decode()
+    except urllib.error.HTTPError as e:
+        answer = e.code, e.read().decode()
+    assert time.monotonic() - start < 2, path
+    return answer
+
+
+@pytest.mark.parametrize("role", ["servers", "agents"])
+def test_http_answers_while_a_data_thread_hangs_and_says_so(cluster, role):
+    c = cluster(agents=1, servers=1, scheduler_args=LONG)
+    d = getattr(c, role)[0]
+    assert get(d, "/livez") == (200, "ok\n")
+    with frozen_thread(d, "data0"):
+        c.wait_for("it says so", lambda: get(d, "/livez")[0] == 503)
+        assert re.match(r"a data thread hangs for \d+\.\d s", get(d, "/livez")[1])
+        assert get(d, "/readyz")[0] == get(d, "/healthz")[0] == 503
+        assert 'bps_health{code="MEMBER_STUCK"} 1' in get(d, "/metrics")[1]
+        status, text = get(d, "/status")
+        assert status == 200 and json.loads(text)["role"] == role[:-1]
+        c.wait_for("the scheduler says so", lambda: "MEMBER_STUCK" in c.bpsctl("status").stdout)
+        assert "a thread has not moved" in show(c, "status", status=1)
+    c.wait_for("it goes on", lambda: get(d, "/livez")[0] == 200)
+    c.wait_for("all is well", lambda: c.bpsctl("status").returncode == 0)
+
+
+@pytest.mark.parametrize("role", ["servers", "agents"])
+def test_hung_member_is_missing_by_name_within_the_bound(cluster, role):
+    c = cluster(agents=2, servers=2, scheduler_args=LONG)
+    d = getattr(c, role)[1]
+    assert "collected from 5 of 5 daemons" in show(c, "status", status=0)
+    d.kill(signal.SIGSTOP)
+    c.wait_for("it is missing", lambda: document(c, "status")["missing"] == [d.name])
+    text = show(c, "status")
+    assert re.search(rf"collected from 4 of 5 daemons in \d\.\d\d s; missing: {d.name}\n", text), text
+    assert re.search(rf"(?m)^{d.name} +\S+ +up\*", text), text
+    assert show(c, "--daemon", f"127.0.0.1:{d.http}", "status", status=3) == ""
+    d.kill(signal.SIGCONT)
+    c.wait_for("it is back", lambda: document(c, "status")["missing"] == [])
+
+
+def test_hung_scheduler_leaves_single_daemons_to_be_asked(cluster):
+    c = cluster(agents=1, servers=1)
+    c.scheduler.kill(signal.SIGSTOP)
+    p = c.bpsctl("status")
+    assert p.returncode == 3 and "does not answer in time" in p.stderr and "--daemon" in p.stderr, p
+    assert json.loads(c.bpsctl("--json", "status").stdout)["error"]
+    for d in (c.servers[0], c.agents[0]):
+        assert d.name in show(c, "--daemon", f"127.0.0.1:{d.http}", "status")
+    c.scheduler.kill(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("word", [("status",), ("servers",), ("jobs",), ("job", "x"), ("why-stuck",), ("events",), ("check",)])
+def test_black_hole_is_answered_within_the_bound(word):
+    with black_hole() as at:
+        start = time.monotonic()
+        p = subprocess.run([str(BUILD / "bpsctl"), "--scheduler-http", at, *word], capture_output=True, text=True,
+                           timeout=10, check=False)  # fmt: skip
+        assert time.monotonic() - start < 3, "2 s, and a loaded machine"
+    text = p.stdout + p.stderr
+    assert p.returncode == (2 if word == ("check",) else 3) and "does not answer in time" in re.sub(r"\s+", " ", text), p
+
+
+def test_slow_machine_is_named_with_its_lag_until_it_is_quick_again(cluster, tmp_path):
+    c = cluster(agents=3, servers=2)
+    c.start_job("slow_while", 3, {"n_elems": 20000, "slow_rank": 1, "flag": str(tmp_path / "slow"), "pause": 0.05}, job="bert")
+    (tmp_path / "slow").touch()
+    c.wait_for("it is named", lambda: "is last in" in c.bpsctl("status").stdout, deadline_s=2 * DEADLINE_S)
+    d = document(c, "status")
+    problem = next(p for p in d["problems"] if p["code"] == "STRAGGLER" and "is last in" in p["what"])
+    assert re.match(r"agent a1 \(host agent-host1\) is last in \d+ % of the rounds of job bert", problem["what"]), problem
+    slowest = d["jobs"][0]["pace"]["slowest"]
+    assert slowest["agent"] == "a1" and slowest["is_straggler"] and slowest["share"] > 0.6, slowest
+    assert 0.02 < slowest["lag_s"] < 0.5, slowest
+    text = show(c, "status", status=1)
+    assert re.search(r"(?m)^bert .* agent-host \+\d+ ms +running", text), text
+    assert "last in" in show(c, "job", "bert") and "agent a1 on agent-host1" in show(c, "job", "bert")
+    (tmp_path / "slow").unlink()
+    c.wait_for("it is cleared", lambda: "holds it up no more" in c.bpsctl("events").stdout, deadline_s=2 * DEADLINE_S)
+    assert "is last in" not in show(c, "status")
