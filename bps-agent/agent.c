@@ -281,8 +281,6 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	a->cfg = *cfg;
 	a->member = member;
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	for (a->sq_entries = 1; a->sq_entries < cfg->max_tensors;)
-		a->sq_entries *= 2;
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
 	pthread_mutex_init(&a->lock, NULL);

@@ -35,7 +35,8 @@
 /* What may change while it runs. */
 struct agent_limits {
 	struct quota_limits quotas;
-	size_t window_bytes; /* see struct agt_config; the job's bytes in flight are a quota */
+	uint32_t max_tensors; /* per trainer that connects from now on */
+	size_t window_bytes;  /* see struct agt_config; the job's bytes in flight are a quota */
 };
 
 struct agent_config {
@@ -44,7 +45,6 @@ struct agent_config {
 	uint32_t spin_us;
 	struct agent_limits limits;
 	const char *host;       /* this machine, for messages */
-	uint32_t max_tensors;   /* per trainer */
 	struct agt_config core; /* its window is that of the limits */
 	const char *scheduler;  /* its address, for messages */
 };
@@ -98,7 +98,9 @@ struct trainer {
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
-	bool is_dirty;           /* completions not yet told */
+	uint32_t max_tensors;
+	uint32_t sq_entries; /* as many as it may have in flight, so that its ring is never full */
+	bool is_dirty;       /* completions not yet told */
 	struct tensor **tensors; /* by its index */
 	uint32_t n_tensors;
 	struct arena *input, *told_input; /* newest, and the newest that it knows */
@@ -182,9 +184,7 @@ struct agent_figures {
 
 struct agent {
 	struct agent_config cfg;
-	/* Of a trainer's ring: as many as it may have in flight, so that it is never full. */
 	int spare_fd; /* given up to refuse a trainer when there is no other */
-	uint32_t sq_entries;
 	struct dataloop *loop;
 	struct xport *x;
 	struct agt_core *core;

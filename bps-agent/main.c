@@ -57,7 +57,7 @@ static const struct setting rows[] = {
 	{"user-trainers", SET_INT, SETTING_AT(struct opts, user_trainers), .def = "64", .min = 1,
 		.max = 4096, .is_live = true, .help = "of them of one user"},
 	{"max-tensors", SET_INT, SETTING_AT(struct opts, max_tensors), .def = "16384", .min = 16,
-		.max = 1 << 20, .help = "tensors that one trainer may declare"},
+		.max = 1 << 20, .is_live = true, .help = "tensors that one trainer may declare"},
 	{"job-tensors", SET_INT, SETTING_AT(struct opts, job_tensors), .def = "100000", .min = 16,
 		.max = 1 << 24, .is_live = true, .help = "tensors of one job on this machine"},
 	{"user-tensors", SET_INT, SETTING_AT(struct opts, user_tensors), .def = "100000", .min = 16,
@@ -105,6 +105,7 @@ static struct agent_limits limits_of(const struct opts *o)
 	struct agent_limits l = {.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX};
 	struct quota_limits *q = &l.quotas;
 
+	l.max_tensors = (uint32_t)o->max_tensors;
 	q->requests_per_s = (uint32_t)o->user_requests;
 	q->of[QUOTA_MACHINE][QUOTA_TRAINERS] = (uint64_t)o->max_trainers;
 	q->of[QUOTA_USER][QUOTA_TRAINERS] = (uint64_t)o->user_trainers;
@@ -128,7 +129,6 @@ static void member_up(void *ctx, uint32_t id)
 		.spin_us = (uint32_t)o->node.spin_us,
 		.limits = limits_of(o),
 		.host = app->node.host,
-		.max_tensors = (uint32_t)o->max_tensors,
 		.scheduler = app->scheduler,
 		.core = {.retry_ns = UINT64_C(2000000000), .again_ns = UINT64_C(2000000)}};
 	struct err_text err;

@@ -270,11 +270,11 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	rc = tensor ? declare_again(t, tensor, d, err) : 0;
 	if (rc < 0)
 		return rc;
-	if (t->n_tensors >= t->agent->cfg.max_tensors)
+	if (t->n_tensors >= t->max_tensors)
 		return err_set(err, BPS_EQUOTA,
 			"tensor '%s': this worker has declared %u of %u tensors on %s; see "
 			"bps-agent's --max-tensors",
-			d->name, t->n_tensors, t->agent->cfg.max_tensors, t->agent->cfg.host);
+			d->name, t->n_tensors, t->max_tensors, t->agent->cfg.host);
 	if (!tensor) {
 		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);
 		if (rc < 0)

@@ -187,7 +187,7 @@ bool trainer_poll_ring(struct trainer *t)
 	if (!t->control)
 		return false;
 	for (unsigned i = 0; i < RING_BATCH; i++) {
-		if (!local_sq_pop(t->control, t->agent->sq_entries, &t->sq_head, &e))
+		if (!local_sq_pop(t->control, t->sq_entries, &t->sq_head, &e))
 			break;
 		any = true;
 		if (tensor_submit(t, &e, &err) < 0) {
@@ -200,7 +200,7 @@ bool trainer_poll_ring(struct trainer *t)
 
 bool trainer_may_sleep(struct trainer *t)
 {
-	return !t->control || local_sq_sleep(t->control, t->agent->sq_entries, t->sq_head);
+	return !t->control || local_sq_sleep(t->control, t->sq_entries, t->sq_head);
 }
 
 void trainer_awake(struct trainer *t)
@@ -211,7 +211,7 @@ void trainer_awake(struct trainer *t)
 
 void trainer_done(struct trainer *t, uint32_t index, uint64_t round, int status, uint32_t workers)
 {
-	local_done(t->control, t->agent->sq_entries, index, round, status, workers);
+	local_done(t->control, t->sq_entries, index, round, status, workers);
 	t->completed++;
 	t->is_dirty = true;
 	t->agent->has_dirty = true;
@@ -237,15 +237,18 @@ void trainer_flush(struct agent *a)
 
 static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 {
-	uint32_t n = t->agent->cfg.max_tensors;
+	uint32_t n = t->agent->cfg.limits.max_tensors;
 	struct memory m;
 	int rc;
 
+	t->max_tensors = n;
+	for (t->sq_entries = 1; t->sq_entries < n;)
+		t->sq_entries *= 2;
 	t->tensors = calloc(n, sizeof(struct tensor *));
 	t->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!t->tensors || t->efd < 0)
 		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
-	t->control_bytes = local_control_bytes(t->agent->sq_entries, n);
+	t->control_bytes = local_control_bytes(t->sq_entries, n);
 	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
 	if (rc < 0)
 		return rc;
@@ -256,7 +259,7 @@ static int make_control(struct trainer *t, int *ret_fd, struct err_text *err)
 	}
 	t->control = m.mem;
 	*ret_fd = m.fd;
-	local_control_init(t->control, t->agent->sq_entries, n);
+	local_control_init(t->control, t->sq_entries, n);
 	return 0;
 }
 

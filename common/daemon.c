@@ -1,9 +1,11 @@
 #include "common/daemon.h"
 
 #include <errno.h>
+#include <event2/buffer.h>
 #include <event2/event.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
@@ -219,14 +221,32 @@ static void on_watchdog(evutil_socket_t fd, short what, void *arg)
 		log_rated(LOG_AS(LOG_ERROR, STUCK), "not feeding the watchdog: %s", err.s);
 }
 
+static void http_config(void *arg, struct evbuffer *out)
+{
+	struct daemon *d = arg;
+	char *text = NULL;
+	size_t n = 0;
+	FILE *f = d->settings ? open_memstream(&text, &n) : NULL;
+
+	if (!f)
+		return;
+	settings_print(d->settings, f);
+	if (fclose(f) == 0)
+		evbuffer_add(out, text, n);
+	free(text);
+}
+
 int daemon_http(struct daemon *d, const struct httpd_ops *ops, void *arg, struct err_text *err)
 {
 	uint64_t us = notify_watchdog_us() / 4;
 	struct timeval tv = {(time_t)(us / 1000000), (suseconds_t)(us % 1000000)};
 	int rc = httpd_new(&d->http, loop_base(d->loop), &d->opts.http, 0, ops, arg, err);
 
-	if (rc < 0 || !us)
+	if (rc < 0)
 		return rc;
+	httpd_set_config(d->http, http_config, d);
+	if (!us)
+		return 0;
 	d->http_ops = ops;
 	d->http_arg = arg;
 	d->watchdog = event_new(loop_base(d->loop), -1, EV_PERSIST, on_watchdog, d);

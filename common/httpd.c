@@ -58,6 +58,8 @@ struct httpd {
 	struct event *resume;            /* each second: ends a pause of accepting */
 	const struct httpd_ops *ops;
 	void *arg;
+	void (*config)(void *arg, struct evbuffer *out);
+	void *config_arg;
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
 	struct seen seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
@@ -180,7 +182,8 @@ static void reply_json(struct evhttp_request *req, int code, const json_t *root)
 	free(text);
 }
 
-static void answer_metrics(struct httpd *h, struct evhttp_request *req)
+static void answer_page(struct evhttp_request *req, const char *type,
+	void (*page)(void *arg, struct evbuffer *out), void *arg)
 {
 	struct evbuffer *out = evbuffer_new();
 
@@ -188,8 +191,8 @@ static void answer_metrics(struct httpd *h, struct evhttp_request *req)
 		reply_text(req, HTTP_INTERNAL, "out of memory");
 		return;
 	}
-	h->ops->metrics(h->arg, out);
-	reply(req, HTTP_OK, METRICS_TYPE, out);
+	page(arg, out);
+	reply(req, HTTP_OK, type, out);
 	evbuffer_free(out);
 }
 
@@ -310,11 +313,15 @@ static void on_request(struct evhttp_request *req, void *arg)
 		return;
 	}
 	if (path && h->ops->metrics && strcmp(path, "/metrics") == 0) {
-		answer_metrics(h, req);
+		answer_page(req, METRICS_TYPE, h->ops->metrics, h->arg);
 		return;
 	}
 	if (path && h->ops->status && strcmp(path, "/status") == 0) {
 		answer_status(h, req);
+		return;
+	}
+	if (path && h->config && strcmp(path, "/config") == 0) {
+		answer_page(req, TEXT_TYPE, h->config, h->config_arg);
 		return;
 	}
 	for (unsigned i = 0; path && h->ops->probe && i < 3; i++) {
@@ -402,6 +409,12 @@ int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct ad
 	}
 	*ret_httpd = h;
 	return 0;
+}
+
+void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg)
+{
+	h->config = config;
+	h->config_arg = arg;
 }
 
 uint16_t httpd_port(const struct httpd *h)

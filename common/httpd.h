@@ -4,6 +4,7 @@
  *   /metrics                    Prometheus text
  *   /healthz /livez /readyz     200 "ok", or 503 with the reason
  *   /status                     JSON; may be answered later, within a deadline
+ *   /config                     the settings in force, as text
  * All else is 404, other methods are 405. No authentication: loopback unless told otherwise.
  *
  * Bounded: 8 KiB of headers, 4 KiB of body, 5 s of silence, 64 connections, of which the oldest
@@ -45,6 +46,9 @@ struct httpd_ops {
  * Errors: -errno with a sentence. */
 int httpd_new(struct httpd **ret_httpd, struct event_base *base, const struct addr *addr,
 	uint32_t status_timeout_ms, const struct httpd_ops *ops, void *arg, struct err_text *err);
+
+/* Add the page /config. */
+void httpd_set_config(struct httpd *h, void (*config)(void *arg, struct evbuffer *out), void *arg);
 
 /* The bound port, also when 0 was asked for. */
 uint16_t httpd_port(const struct httpd *h);

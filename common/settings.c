@@ -286,7 +286,7 @@ static enum settings_verdict load(struct settings *s, struct err_text *err)
 	if (verdict != SETTINGS_RUN)
 		return verdict;
 	if (s->wants_print)
-		settings_print_config(s);
+		settings_print(s, stdout);
 	return s->wants_print || s->wants_check ? SETTINGS_DONE : SETTINGS_RUN;
 }
 
@@ -345,6 +345,7 @@ void settings_free(struct settings *s)
 		for (size_t i = 0; s->entries && i < s->spec->n_rows; i++) {
 			free(s->entries[i].text);
 			free(s->entries[i].source);
+			free(s->entries[i].waiting);
 		}
 		free(s->loaded);
 		free(s->effective);
@@ -431,6 +432,17 @@ static void adopt_row(struct settings *s, struct settings *fresh, const struct s
 	memcpy(value_of(s->values, row), value_of(fresh->loaded, row), row->bytes);
 }
 
+/* The value in force stays. Whoever looks sees what waits, and from which source. */
+static void keep_row(struct settings *s, struct settings *fresh, const struct setting *row)
+{
+	struct settings_entry *e = settings_entry(s, row), *f = settings_entry(fresh, row);
+
+	log_warn("%s: %s stays in force, %s needs a restart source='%s'", row->name, shown(e->text),
+		shown(f->text), f->source);
+	if (asprintf(&e->waiting, "%s (%s)", shown(f->text), f->source) < 0)
+		e->waiting = NULL;
+}
+
 unsigned settings_adopt(struct settings *s, struct settings *fresh)
 {
 	unsigned n_changed = 0;
@@ -440,6 +452,8 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 		const struct setting *row = &s->spec->rows[i];
 		struct settings_entry *e = &s->entries[i], *f = &fresh->entries[i];
 
+		free(e->waiting);
+		e->waiting = NULL;
 		if (setting_is_same(row, value_of(s->loaded, row), value_of(fresh->loaded, row))) {
 			swap_text(&e->source, &f->source);
 		} else if (row->is_live) {
@@ -447,8 +461,7 @@ unsigned settings_adopt(struct settings *s, struct settings *fresh)
 			has_string |= row->type == SET_STRING;
 			n_changed++;
 		} else {
-			log_warn("%s: %s stays in force, %s needs a restart source='%s'", row->name,
-				shown(e->text), shown(f->text), f->source);
+			keep_row(s, fresh, row);
 		}
 	}
 	if (has_string) {

@@ -30,6 +30,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "common/addr.h"
 #include "common/error.h"
@@ -114,6 +115,10 @@ const void *settings_values(const struct settings *s);
  * "NAME: OLD -> NEW" for each; warn of each other row that has a new value. Strings of before stay
  * where they are until settings_free(s). Frees fresh. Returns how many values have changed. */
 unsigned settings_adopt(struct settings *s, struct settings *fresh);
+
+/* All values with their sources, as --print-config prints them; a value that waits for a restart is
+ * told, too. */
+void settings_print(const struct settings *s, FILE *out);
 
 /* The status that main returns for a verdict other than RUN; logs the sentence of a refusal. */
 int settings_exit_status(enum settings_verdict verdict, const struct err_text *err);

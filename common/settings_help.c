@@ -133,9 +133,14 @@ void settings_print_help(const struct settings *s)
 		printf("SIGHUP reads the files again; what is live changes at once.\n");
 }
 
-void settings_print_config(const struct settings *s)
+void settings_print(const struct settings *s, FILE *out)
 {
-	for (size_t i = 0; i < s->spec->n_rows; i++)
-		printf("%s = %s ; %s\n", s->spec->rows[i].name, s->entries[i].text,
-			s->entries[i].source);
+	for (size_t i = 0; i < s->spec->n_rows; i++) {
+		const struct settings_entry *e = &s->entries[i];
+
+		fprintf(out, "%s = %s ; %s", s->spec->rows[i].name, e->text, e->source);
+		if (e->waiting)
+			fprintf(out, "; after a restart: %s", e->waiting);
+		fprintf(out, "\n");
+	}
 }

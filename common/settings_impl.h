@@ -15,6 +15,7 @@
 struct settings_entry {
 	char *text;       /* as it was written */
 	char *source;     /* NULL until a source named it */
+	char *waiting;    /* what it would be after a restart, NULL: the same */
 	const char *flag; /* argv's */
 	unsigned file;    /* the last one that had it, counted from 1 */
 	int line;         /* in that */
@@ -84,5 +85,4 @@ const char *settings_nearest_hint(const struct settings_nearest *best, const cha
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES]);
 void settings_print_help(const struct settings *s);
-void settings_print_config(const struct settings *s);
 #endif

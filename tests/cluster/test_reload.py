@@ -36,6 +36,9 @@ def test_reload_of_the_scheduler_changes_times_of_running_cluster(cluster):
     assert f"<6>server-window: 1min -> 300ms source='{path}:1'" in log, log
     assert f"<4>beat: 100ms stays in force, 200ms needs a restart source='{path}:2'" in log, log
     assert "reloaded: changed=1" in log and "name:" not in log, log
+    config = c.scheduler.get("/config").splitlines()
+    assert f"server-window = 300ms ; {path}:1" in config
+    assert f"beat = 100ms ; {path}:2; after a restart: 200ms ({path}:2)" in config
     server.kill()
     c.wait_for("the server is dead after the new time",
                lambda: c.scheduler.status()["members"][0]["state"] == "down", deadline_s=10)  # fmt: skip
@@ -97,6 +100,25 @@ def test_limits_of_a_running_agent_change(cluster):
         assert line in log, log
     assert "listen" not in log, log  # the flag has it
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+
+
+def test_more_tensors_are_for_trainers_that_connect_then(cluster):
+    c = cluster(agents=0, servers=0)
+    path = conf(c, "agent", "max-tensors = 16\n")
+    c.add_agent(0, "--config", path)
+    progress = c.dir / "progress"
+    early = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2000, "n_tensors": 16, "progress": str(progress)})
+    c.wait_for("it runs", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
+    path.write_text("max-tensors = 300\n")
+    assert "max-tensors: 16 -> 300" in reload(c, c.agents[0])
+    c.run("rounds", 2, {"n_elems": 100, "n_rounds": 20, "n_tensors": 300})
+    c.finish(early)
+    path.write_text("max-tensors = 20\n")
+    reload(c, c.agents[0])
+    started = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2, "n_tensors": 21})
+    for w in started:
+        w.process.wait(60)
+        assert w.process.returncode != 0 and "has declared 20 of 20 tensors" in w.text(), w.text()
 
 
 def test_window_of_a_running_server_changes(cluster):

@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 
-from cluster import BUILD, DEADLINE_S
+from cluster import BUILD, DEADLINE_S, IS_ASAN
 
 DAEMONS = ["bps-scheduler", "bps-server", "bps-agent"]
 
@@ -375,6 +375,7 @@ def test_stop_in_the_first_moments_is_a_clean_end(place, program, sig):
     assert f"stopping: signal={sig.name[3:]}" in text, text
 
 
+@pytest.mark.skipif(IS_ASAN, reason="the sanitizer handles crashes")
 @pytest.mark.parametrize("program", DAEMONS)
 def test_crash_shows_as_one(place, program):
     p = place.start(program)
