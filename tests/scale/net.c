@@ -23,6 +23,7 @@ struct item *item_new(struct world *w, item_fn *fn, struct end *end)
 	it->fn = fn;
 	it->end = end;
 	it->read = NULL;
+	it->is_answer = false;
 	return it;
 }
 
@@ -80,59 +81,58 @@ static void on_quantum(struct world *w, void *p, uint64_t a)
 
 static void card_send(struct world *w, struct host *h);
 
-static void take_turn(struct host *h, struct end *e)
+static void take_turn(struct lane *l)
 {
-	e->has_turn = true;
-	e->next_turn = NULL;
-	*h->turn_tail = e;
-	h->turn_tail = &e->next_turn;
+	l->has_turn = true;
+	l->next_turn = NULL;
+	*l->host->turn_tail = l;
+	l->host->turn_tail = &l->next_turn;
 }
 
 static void on_sent(struct world *w, void *p, uint64_t a)
 {
-	struct end *e = p;
-	struct host *h = e->node->host;
+	struct lane *l = p;
 
 	(void)a;
-	h->is_sending = false;
-	if (e->out)
-		take_turn(h, e);
+	l->host->is_sending = false;
+	if (l->out)
+		take_turn(l);
 	else
-		e->has_turn = false;
-	card_send(w, h);
+		l->has_turn = false;
+	card_send(w, l->host);
 }
 
 static void card_send(struct world *w, struct host *h)
 {
-	struct end *e = h->turn;
+	struct lane *l = h->turn;
 	struct item *it;
 	uint32_t bytes;
 
-	if (h->is_sending || !e)
+	if (h->is_sending || !l)
 		return;
-	h->turn = e->next_turn;
+	h->turn = l->next_turn;
 	if (!h->turn)
 		h->turn_tail = &h->turn;
-	it = e->out;
+	it = l->out;
 	bytes = it->left < w->o.quantum ? it->left : w->o.quantum;
 	it->left -= bytes;
 	if (!it->left) {
-		e->out = it->next;
-		if (!e->out)
-			e->out_tail = &e->out;
+		l->out = it->next;
+		if (!l->out)
+			l->out_tail = &l->out;
 	}
 	h->is_sending = true;
 	h->tx_bytes += bytes;
 	post(w, w->now + (uint64_t)(w->o.latency_us * 1e3), on_quantum, it,
 		(uint64_t)bytes << 1 | !it->left);
-	post(w, w->now + (uint64_t)((double)bytes * h->tx_ns), on_sent, e, 0);
+	post(w, w->now + (uint64_t)((double)bytes * h->tx_ns), on_sent, l, 0);
 }
 
 void net_transmit(struct node *from, struct item *it)
 {
 	struct world *w = from->w;
 	struct host *h = from->host;
-	struct end *e = it->end->peer;
+	struct lane *l = it->is_answer ? &it->end->peer->answer : &it->end->peer->say;
 
 	if (h == it->end->node->host) {
 		double ns = w->o.local_gbps > 0 ? (double)it->left * 8 / w->o.local_gbps : 0;
@@ -142,10 +142,10 @@ void net_transmit(struct node *from, struct item *it)
 		return;
 	}
 	it->next = NULL;
-	*e->out_tail = it;
-	e->out_tail = &it->next;
-	if (!e->has_turn)
-		take_turn(h, e);
+	*l->out_tail = it;
+	l->out_tail = &it->next;
+	if (!l->has_turn)
+		take_turn(l);
 	card_send(w, h);
 }
 
@@ -233,6 +233,7 @@ static void item_request(struct node *n, struct item *it)
 {
 	it->end = it->end->peer;
 	it->fn = item_data;
+	it->is_answer = true;
 	it->left = it->len + n->w->o.header_bytes;
 	node_send(n, it);
 }
@@ -321,7 +322,9 @@ static struct end *end_new(struct node *n, uint32_t peer_id, void *user)
 	e->c = (struct xconn){
 		.x = &n->x, .user = user, .peer_id = peer_id, .peer_instance = peer_id};
 	e->node = n;
-	e->out_tail = &e->out;
+	e->say.host = e->answer.host = n->host;
+	e->say.out_tail = &e->say.out;
+	e->answer.out_tail = &e->answer.out;
 	e->queue_tail = &e->queue;
 	e->window.limit = n->w->o.read_window ? n->w->o.read_window : READ_WINDOW_FIRST;
 	e->next_all = n->w->ends;

@@ -26,10 +26,11 @@
 #include "common/readwindow.h"
 #include "common/xport.h"
 
-#define US       UINT64_C(1000)
-#define MS       UINT64_C(1000000)
-#define S        UINT64_C(1000000000)
-#define STEP_MAX 64
+#define US          UINT64_C(1000)
+#define MS          UINT64_C(1000000)
+#define S           UINT64_C(1000000000)
+#define STEP_MAX    64
+#define STEP_WARMUP 2
 
 /* ---- options ---- */
 
@@ -56,7 +57,7 @@ struct scale_options {
 	uint32_t batch;               /* samples of an accelerator, for samples/s */
 	uint8_t dtype;
 	bool is_fifo;          /* all tensors have the same priority */
-	uint32_t steps;        /* measured, after two others */
+	uint32_t steps;        /* measured, after STEP_WARMUP others */
 	uint64_t bucket_bytes; /* of the all-reduce to compare with */
 };
 void scale_options_default(struct scale_options *o);
@@ -141,7 +142,7 @@ struct host {
 	uint32_t idx;
 	double tx_ns, rx_ns; /* per byte */
 	bool is_sending;
-	struct end *turn, **turn_tail; /* connections with something to send */
+	struct lane *turn, **turn_tail; /* those with something to send */
 	uint64_t rx_free, local_free;
 	uint64_t tx_bytes, rx_bytes;
 };
@@ -157,7 +158,8 @@ struct item {
 	struct item *next;
 	item_fn *fn;
 	struct end *end; /* where it arrives */
-	uint32_t left;   /* bytes that the card has not sent yet */
+	bool is_answer;
+	uint32_t left; /* bytes that the card has not sent yet */
 	uint32_t len;
 	struct pending_read *read;
 	uint64_t asked_ns, a;
@@ -197,12 +199,20 @@ struct pending_read {
 	struct xport_read *r;
 	uint32_t issued, arrived;
 };
+/* One direction of one channel, of which a connection has two: what a side says and asks for never
+ * waits behind what it answers. */
+struct lane {
+	struct host *host;
+	struct item *out, **out_tail;
+	struct lane *next_turn;
+	bool has_turn;
+};
 struct end {
 	struct xconn c; /* first */
 	struct node *node;
-	struct end *peer, *next_turn, *next_all;
-	struct item *out, **out_tail;
-	bool is_open, is_refused, has_turn;
+	struct end *peer, *next_all;
+	struct lane say, answer;
+	bool is_open, is_refused;
 	uint32_t in_flight; /* messages */
 	struct read_window window;
 	uint32_t n_reads, n_pieces, n_queued;
@@ -245,9 +255,9 @@ struct agent {
 	/* the trainer */
 	uint64_t step;
 	uint32_t layer;
-	bool is_backward, is_waiting, is_done;
+	bool is_backward, is_waiting;
 	uint64_t reduce_free, copy_free;
-	uint64_t starts[STEP_MAX];
+	uint64_t starts[STEP_MAX]; /* of backward passes */
 };
 
 struct mark {

@@ -88,6 +88,20 @@ static bool has_sums(const struct agent *a, const struct layer *layer)
 	return true;
 }
 
+/* All sums of the step before have been used: here one step ends for those who measure. */
+static void start_backward(struct agent *a)
+{
+	struct world *w = a->w;
+	uint32_t last = w->o.steps + STEP_WARMUP;
+
+	if (a->step <= last)
+		a->starts[a->step] = w->now;
+	if (a->step == last)
+		w->n_done++;
+	a->is_backward = true;
+	a->step++;
+}
+
 static void on_computed(struct world *w, void *p, uint64_t n)
 {
 	struct agent *a = p;
@@ -99,8 +113,7 @@ static void on_computed(struct world *w, void *p, uint64_t n)
 			go(a);
 			return;
 		}
-		a->is_backward = true;
-		a->step++;
+		start_backward(a);
 	} else {
 		reduce(a, &t->layers[a->layer]);
 	}
@@ -117,19 +130,10 @@ static void go(struct agent *a)
 {
 	struct world *w = a->w;
 	const struct layer *layer = &w->trace->layers[a->layer];
-	uint32_t last = w->o.steps + 2;
 
 	if (!a->is_backward && !has_sums(a, layer)) {
 		a->is_waiting = true;
 		return;
-	}
-	if (!a->is_backward && a->layer == 0) {
-		if (a->step <= last)
-			a->starts[a->step] = w->now;
-		if (a->step == last) {
-			a->is_done = true;
-			w->n_done++;
-		}
 	}
 	post(w, w->now + (uint64_t)((a->is_backward ? 2 : 1) * layer->forward_ns), on_computed, a,
 		0);

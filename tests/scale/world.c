@@ -10,7 +10,6 @@
 #include "common/clock.h"
 #include "common/dtype.h"
 
-#define WARMUP     2
 #define SLAB_BYTES (4u << 20)
 
 struct slab {
@@ -178,7 +177,7 @@ static double step_s(const struct world *w)
 
 	for (uint32_t i = 0; i < w->o.agents; i++) {
 		const struct agent *a = &w->agents[i];
-		uint64_t span = a->starts[WARMUP + w->o.steps] - a->starts[WARMUP];
+		uint64_t span = a->starts[STEP_WARMUP + w->o.steps] - a->starts[STEP_WARMUP];
 
 		worst = span > worst ? span : worst;
 	}
@@ -204,7 +203,7 @@ static double run(const struct scale_options *o, const struct trace *t, struct s
 		w.now = e.at;
 		w.n_events++;
 		e.fn(&w, e.p, e.a);
-		if (!is_marked && w.agents[0].starts[WARMUP]) {
+		if (!is_marked && w.agents[0].starts[STEP_WARMUP]) {
 			is_marked = true;
 			mark(&w);
 		}
@@ -224,8 +223,8 @@ static void options_fit(const struct scale_options *o)
 		fatal("2 to %u machines", WIRE_MEMBERS_MAX);
 	if (!o->servers && !o->is_colocated)
 		fatal("no servers at all");
-	if (o->steps < 1 || o->steps > STEP_MAX - WARMUP - 1)
-		fatal("1 to %d steps", STEP_MAX - WARMUP - 1);
+	if (o->steps < 1 || o->steps > STEP_MAX - STEP_WARMUP - 1)
+		fatal("1 to %d steps", STEP_MAX - STEP_WARMUP - 1);
 	if (o->slow_agents > o->agents || o->slow_servers > o->servers)
 		fatal("more slow machines than there are");
 	if (!dtype_bytes(o->dtype) || o->rate_gbps <= 0 || o->quantum < 1024 || o->threads < 1 ||
