@@ -249,7 +249,7 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 {
 	const struct cluster_key *key = &conf->keys.key[which];
 	char print[KEY_PRINT_BYTES], dummy[TLS_IDENTITY_BYTES];
-	struct tls *t;
+	struct tls *t = NULL; /* gcc -O2 cannot see that 0 means set */
 	int rc, n;
 
 	rc = new_side(&t, false, conf, identity, err);
