@@ -46,10 +46,11 @@ UNIT	:= $(call src,tests/unit/test_*.c)
 UNITLIB	:= $(filter-out $(UNIT),$(call src,tests/unit/*.c))
 SIM	:= $(call src,tests/sim/*.c)
 SCALE	:= $(call src,tests/scale/*.c)
+LOAD	:= $(call src,tests/load/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
 ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
-	   $(UNITLIB) $(SIM) $(SCALE) $(FUZZ) tests/fuzz/replay.c $(BENCH)
+	   $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH)
 
 cores	= $(filter-out %/main.c,$(1))
 LIBCOMMON := $(B)/libcommon.a

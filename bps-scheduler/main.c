@@ -228,11 +228,16 @@ static int compact(void *ctx, const struct state_record *rec)
 	return rc;
 }
 
+/* What is due is done here and not left to the timer: setting an expired one anew takes it behind all
+ * that has come meanwhile, so that under a steady stream of messages it would never run. */
 static void after_event(struct app *app)
 {
-	uint64_t due = sched_next_deadline(app->core), now = clock_now_ns();
+	uint64_t due, now = clock_now_ns();
 	struct timeval tv;
 
+	if (now >= sched_next_deadline(app->core))
+		sched_tick(app->core, now);
+	due = sched_next_deadline(app->core);
 	if (app->log && statelog_is_long(app->log) && sched_is_durable(app->core))
 		sched_snapshot(app->core, compact, app);
 	if (due == UINT64_MAX) {
@@ -246,14 +251,9 @@ static void after_event(struct app *app)
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
-	struct app *app = arg;
-	uint64_t now = clock_now_ns();
-
 	(void)fd;
 	(void)what;
-	if (now >= sched_next_deadline(app->core))
-		sched_tick(app->core, now);
-	after_event(app);
+	after_event(arg);
 }
 
 /* ---- connections ---- */

@@ -12,6 +12,7 @@ help:
 	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
 	@echo 'make sim         100,000 simulated histories; make sim-mutants: what the simulator catches'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
+	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
 	@echo 'make lint        formatting, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'

@@ -25,3 +25,11 @@ sim-scale-mutants: $(addprefix $(B)/scale-mutants/,$(SCALE_MUTANTS))
 	$(Q)for m in $^; do if $$m --check >$$m.log; then echo "$$m is not caught"; exit 1; fi; \
 		sed -n "s,^FAIL,$$(basename $$m):,p" $$m.log; done
 .PHONY: sim-scale sim-scale-mutants
+
+# A real scheduler, and 1,000 members that one program plays.
+LOADBIN	:= $(B)/tests/sched-load
+$(LOADBIN): $(call objs,$(LOAD)) $(LIBCOMMON)
+	$(call link,$(LIBS))
+sched-load: $(LOADBIN) $(B)/bps-scheduler/bps-scheduler
+	$(LOADBIN) $(B)/bps-scheduler/bps-scheduler
+.PHONY: sched-load
