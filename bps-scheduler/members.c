@@ -326,9 +326,10 @@ static bool hello_refused(
 		turn_away(c, conn, m != NULL);
 	} else if (!is_name_free(m, h)) {
 		refuse(c, conn, BPS_EDUP,
-			"the name '%s' is held by a live %s on %s (pid %u, %s:%u): choose another "
-			"--name",
-			h->name, sched_role_name(h->role), m->host, m->pid, m->addr, m->port);
+			"the name '%s' is held by a live %s on %s (pid %u, %s:%u), this one is pid "
+			"%u on %s: stop one of them, or choose another --name",
+			h->name, sched_role_name(h->role), m->host, m->pid, m->addr, m->port,
+			h->pid, h->host);
 	} else if (!m && c->n_members >= SCHED_MEMBERS_MAX) {
 		refuse(c, conn, BPS_EQUOTA, "the scheduler has %u members, its limit",
 			SCHED_MEMBERS_MAX);
@@ -347,6 +348,11 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
+	if (m->conn && is_new) /* a process that dies closes its connection first, as a rule */
+		log_limited(LOG_AS(LOG_WARN, MEMBER),
+			"%s %s takes the place of one that is still connected: host=%s pid=%u "
+			"old_pid=%u",
+			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	if (m->conn)
 		sched_conn_drop(
 			c, m->conn->id, is_new ? "replaced by a new instance" : "reconnected");

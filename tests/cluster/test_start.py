@@ -451,3 +451,66 @@ def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
                 "--name", "s0", "--key-file", wrong)  # fmt: skip
     c.wait_for("it says why", lambda: "key" in d.log.read_text().partition("why=")[2])
     assert d.process.poll() is None
+
+
+# ---- the journal ----
+
+
+def private_journal(folder):
+    """For preexec_fn: folder is /run/systemd/journal, in a mount namespace of the process's own."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def mount():
+        CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
+        ok = libc.unshare(CLONE_NEWNS) == 0
+        ok = ok and libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
+        ok = ok and libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"size=1m") == 0
+        if ok:
+            os.makedirs("/run/systemd/journal")
+            ok = libc.mount(os.fsencode(folder), b"/run/systemd/journal", None, MS_BIND, None) == 0
+        if not ok:
+            os._exit(111)
+
+    return mount
+
+
+def test_journal_gets_lines_with_fields(place):
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = place.path / "journal"
+    folder.mkdir()
+    journal = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    journal.bind(str(folder / "socket"))
+    journal.settimeout(DEADLINE_S)
+    r, w = os.pipe()
+    st = os.fstat(w)
+    place.env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
+    p = subprocess.Popen(place.args("bps-scheduler"), stderr=w, env=place.env, preexec_fn=private_journal(folder))
+    os.close(w)
+    lines = []
+    while not lines or not lines[-1]["MESSAGE"].startswith("serving: "):
+        if p.poll() == 111:
+            pytest.skip("cannot mount here")
+        lines.append(dict(f.split("=", 1) for f in journal.recv(8192).decode().splitlines()))
+    p.terminate()
+    assert p.wait(DEADLINE_S) == 0
+    start = lines[0]
+    assert start["MESSAGE"].startswith("starting: program=bps-scheduler") and start["PRIORITY"] == "6", start
+    assert start["SYSLOG_IDENTIFIER"] == "bps-scheduler" and start["BPS_PID"] == str(p.pid), start
+    assert start["MESSAGE_ID"] == "b096ad5a5e794e7c8b0c08bdba811ecc", start
+    assert lines[1]["PRIORITY"] == "4" and "MESSAGE_ID" not in lines[1], lines  # no --state-dir
+    assert os.read(r, 4096) == b"", "what the journal has is not said twice"
+    os.close(r)
+
+
+def test_journal_that_is_gone_leaves_standard_error(place):
+    r, w = os.pipe()
+    st = os.fstat(w)
+    place.env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
+    if os.path.exists("/run/systemd/journal/socket"):
+        pytest.skip("there is a journal here")
+    p = subprocess.run(place.args("bps-scheduler", "--http", "192.0.2.1:1"), stderr=w, env=place.env, timeout=DEADLINE_S)
+    os.close(w)
+    assert p.returncode == 75
+    assert os.read(r, 4096).startswith(b"<6>starting: program=bps-scheduler")
+    os.close(r)
