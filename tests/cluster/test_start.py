@@ -396,16 +396,16 @@ def struct_(*fields):
 
 
 def text_(s):
-    return struct.pack("<I", len(s)) + s.encode()
+    return struct.pack("<I", len(s.encode())) + s.encode()
 
 
 def frame(kind, body):
     return struct.pack("<IH", 2 + len(body), kind) + body
 
 
-def hello(proto, version):
+def hello(proto, version, name="old", host="host"):
     addr = text_("127.0.0.1") + struct.pack("<HH", 1, 1)
-    return struct_(struct.pack("<HBQ", proto, 2, 1), text_("old"), text_("host"), text_(version),
+    return struct_(struct.pack("<HBQ", proto, 2, 1), text_(name), text_(host), text_(version),
                    struct.pack("<I", 1), addr)  # fmt: skip
 
 
@@ -419,6 +419,22 @@ def test_member_of_another_protocol_is_told_both_versions(cluster):
     assert struct.unpack_from("<H", answer, 4)[0] == 3, answer  # REFUSE
     for word in (b"'old' on host (release 0.0.9) speaks control protocol 77", b"the scheduler (release ", b"install the same"):
         assert word in answer, answer
+
+
+def test_names_of_strangers_write_no_lines_of_their_own(cluster):
+    c = cluster(agents=0, servers=0)
+    evil = "x'\n<0>the disk is gone job=7\r\x1b[2J\u202e"
+    for proto in (1, 77):
+        with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=DEADLINE_S) as s:
+            s.sendall(frame(1, hello(proto, "1", name=evil, host=evil)))
+            s.recv(4096)
+    c.wait_for("it is refused", lambda: "control protocol 77" in c.scheduler.log.read_text())
+    log = c.scheduler.log.read_text()
+    assert "\\n<0>the disk is gone" in log and "\\x1b[2J\\xe2\\x80\\xae" in log, log
+    assert not [line for line in log.splitlines() if not re.match(r"<[3-7]>\S+Z \S", line)], log
+    assert all(ord(ch) >= 32 or ch == "\n" for ch in log), log
+    out = c.bpsctl("status").stdout + c.bpsctl("agents").stdout + c.bpsctl("events").stdout
+    assert "\x1b" not in out and "\n<0>" not in out, out
 
 
 @pytest.mark.parametrize("code, status", [(10014, 78), (10017, 75), (10012, 75)])

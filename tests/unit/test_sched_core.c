@@ -485,6 +485,48 @@ static void same_name_on_another_host_is_refused_while_the_holder_lives(void **s
 	world_fini(&w);
 }
 
+static void shorter_dead_time_counts_from_now_on(void **state)
+{
+	struct world w;
+	struct sched_config cfg;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	cfg = w.cfg;
+	pass(&w, 1000, NULL); /* silent, and not dead for long yet */
+	NOT_SAID(&w, "11 DROP");
+	cfg.server_dead_ms = 800;
+	sched_set_times(w.core, &cfg, w.now);
+	pass(&w, 10, NULL);
+	SAID(&w, "11 DROP silent for 1.0 s");
+	world_fini(&w);
+}
+
+static void longer_window_is_for_the_losses_to_come(void **state)
+{
+	struct world w;
+	struct sched_config cfg;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s2", 102);
+	close_conn(&w, 11);
+	cfg = w.cfg;
+	cfg.server_window_ms = 2 * w.cfg.server_window_ms;
+	sched_set_times(w.core, &cfg, w.now);
+	close_conn(&w, 12);
+	clear(&w);
+	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){21, 0});
+	SAID(&w, "21 PEERS s1:down");
+	NOT_SAID(&w, "s2:down");
+	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){21, 0});
+	SAID(&w, "s2:down");
+	world_fini(&w);
+}
+
 static void new_instance_on_the_same_host_replaces_the_old_at_once(void **state)
 {
 	struct world w;
@@ -2255,6 +2297,8 @@ int main(void)
 		cmocka_unit_test(wrong_hello_is_refused_with_a_sentence),
 		cmocka_unit_test(first_message_must_be_hello_and_must_come),
 		cmocka_unit_test(same_name_on_another_host_is_refused_while_the_holder_lives),
+		cmocka_unit_test(shorter_dead_time_counts_from_now_on),
+		cmocka_unit_test(longer_window_is_for_the_losses_to_come),
 		cmocka_unit_test(new_instance_on_the_same_host_replaces_the_old_at_once),
 		cmocka_unit_test(replaced_instance_does_not_take_its_name_back),
 		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
