@@ -1,6 +1,7 @@
 #include "common/claim.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,20 +21,19 @@ static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 			   (size_t)(n > 100 ? 100 : n));
 }
 
-/* Who listens there? The kernel remembers who called listen(2). 0, or -errno: nobody that can be
- * asked. */
-static int ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
+/* Who listens there? The kernel remembers who called listen(2). False: nobody that can be asked. */
+static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucred *ret)
 {
 	socklen_t n = sizeof(*ret);
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc = 0;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool is_known;
 
 	if (fd < 0)
-		return -errno;
-	if (connect(fd, (const struct sockaddr *)sun, len) < 0 ||
-		getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &n) < 0)
-		rc = -errno;
+		return false;
+	is_known = connect(fd, (const struct sockaddr *)sun, len) == 0 &&
+		   getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &n) == 0;
 	close(fd);
-	return rc;
+	return is_known;
 }
 
 int claim_name(const char *name, int *ret_fd, pid_t *ret_holder)
@@ -53,7 +53,7 @@ int claim_name(const char *name, int *ret_fd, pid_t *ret_holder)
 	close(fd);
 	if (rc != -EADDRINUSE)
 		return rc;
-	if (ask_holder(&sun, len, &holder) == 0 && (holder.uid == geteuid() || holder.uid == 0)) {
+	if (ask_holder(&sun, len, &holder) && (holder.uid == geteuid() || holder.uid == 0)) {
 		*ret_holder = holder.pid;
 		return -EADDRINUSE;
 	}
