@@ -554,4 +554,5 @@ void fabric_stats(struct fabric *f, struct fabric_stats *ret)
 		add_counts(ret, x);
 	pthread_mutex_unlock(&f->lock);
 	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);
+	ret->silent_strangers = atomic_load_explicit(&f->silent, memory_order_relaxed);
 }

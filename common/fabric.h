@@ -71,7 +71,7 @@ uint64_t fabric_next_deadline(struct xport *x);
 
 struct fabric_stats {
 	uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors,
-		refused_tickets;
+		refused_tickets, silent_strangers;
 	uint32_t connections;
 };
 void fabric_stats(struct fabric *f, struct fabric_stats *ret);

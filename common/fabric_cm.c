@@ -232,6 +232,7 @@ void *cm_main(void *arg)
 	while (!must_stop(f->stop_fd)) {
 		if (cm_round(f))
 			epoll_wait(f->epoll_fd, ev, 8, CM_IDLE_MS);
+		strangers_sweep(f);
 	}
 	return NULL;
 }

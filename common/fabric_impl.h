@@ -288,7 +288,8 @@ struct fabric {
 	pthread_mutex_t lock; /* xports, past; held while event queues are read */
 	LIST_HEAD(xport_list, fabric_xport) xports;
 	struct fabric_stats past; /* of freed data threads */
-	_Atomic uint64_t refused;
+	_Atomic uint64_t refused, silent;
+	uint64_t swept_ns;    /* connection-management thread only, as replay */
 	struct replay replay; /* connection-management thread only */
 	pthread_t thread;
 	int epoll_fd, stop_fd;
@@ -303,6 +304,10 @@ static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
  * keys as verbs does. */
 int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn key_fn,
 	void *key_ctx, struct fabric **ret, struct err_text *err);
+
+/* fabric_strangers.c: end connections that brought no byte; now and then. On the
+ * connection-management thread. */
+void strangers_sweep(struct fabric *f);
 
 /* fabric.c */
 uint64_t fabric_now_ns(void);

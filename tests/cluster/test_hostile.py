@@ -307,7 +307,8 @@ def footprint(daemon):
     pid = daemon.process.pid
     with open(f"/proc/{pid}/maps", encoding="ascii") as f:
         maps = sum("memfd:" in line for line in f)
-    return len(os.listdir(f"/proc/{pid}/fd")) - daemon.status()["connections"], maps, len(os.listdir(f"/proc/{pid}/task"))
+    fds = len(os.listdir(f"/proc/{pid}/fd")) - 2 * daemon.status()["connections"]  # provider tcp has two for each
+    return fds, maps, len(os.listdir(f"/proc/{pid}/task"))
 
 
 STEPS = ["connected", "said hello", "joined", "declared", "submitted", "in a round", "finishing", "asking"]

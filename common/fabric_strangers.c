@@ -1,0 +1,70 @@
+/* Silent connections to the data port. TCP_DEFER_ACCEPT keeps them from the provider for a few
+ * seconds only; then it gets them after all, waits for a handshake for ever, and each costs a
+ * descriptor (libfabric 1.17, provider tcp). It has no call to list or close them. Whoever means it
+ * sends his handshake at once, so what was accepted and has brought no byte is a stranger's: shut
+ * down here, it ends for the provider as if the other side had hung up. The number of a descriptor
+ * may get another owner in between; that one is then a data connection which is made anew. */
+#include "common/fabric_impl.h"
+
+#include <dirent.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "common/addr.h"
+#include "common/log.h"
+
+#define SWEEP_EVERY_NS UINT64_C(200000000)
+/* The kernel's struct tcp_info (linux/tcp.h) up to there; netinet/tcp.h has an older one. */
+struct tcp_info_head {
+	struct tcp_info old;
+	uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
+};
+
+/* struct tcp_info has grown; this much has bytes_received (Linux 4.1). */
+#define TCP_INFO_NEEDED sizeof(struct tcp_info_head)
+
+static bool is_silent(int fd, uint16_t port)
+{
+	struct tcp_info_head info;
+	struct sockaddr_storage ss;
+	socklen_t len = sizeof(ss), info_len = sizeof(info);
+
+	if (getsockname(fd, (struct sockaddr *)&ss, &len) < 0 ||
+		sockaddr_port((struct sockaddr *)&ss) != port ||
+		getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &info_len) < 0)
+		return false;
+	return info_len >= TCP_INFO_NEEDED && info.old.tcpi_state == TCP_ESTABLISHED &&
+	       info.bytes_received == 0;
+}
+
+void strangers_sweep(struct fabric *f)
+{
+	uint64_t now = fabric_now_ns();
+	struct dirent *e;
+	unsigned n = 0;
+	DIR *d;
+
+	if (!f->cfg.is_listener || strcmp(f->cfg.provider, "tcp") != 0 ||
+		now - f->swept_ns < SWEEP_EVERY_NS)
+		return;
+	f->swept_ns = now;
+	d = opendir("/proc/self/fd");
+	if (!d)
+		return;
+	while ((e = readdir(d))) {
+		int fd = atoi(e->d_name);
+
+		if (e->d_name[0] == '.' || fd == dirfd(d) || !is_silent(fd, f->port))
+			continue;
+		shutdown(fd, SHUT_RDWR);
+		n++;
+	}
+	closedir(d);
+	if (!n)
+		return;
+	atomic_fetch_add_explicit(&f->silent, n, memory_order_relaxed);
+	log_rated(LOG_WARN, "strangers on the data port said nothing, closed: count=%u", n);
+}
