@@ -36,14 +36,17 @@ def get_text(b, at):
 
 class Raw:
     def __init__(self, agent, uid=0):
-        """uid: whom the agent takes it for, which is who connects; the agent must be open to all."""
+        """uid: whom the agent takes it for, which is who connects (None: whoever this is); open it to all first."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(DEADLINE_S)
-        os.seteuid(uid)
-        try:
+        if uid is None:
             self.sock.connect(str(agent.socket))
-        finally:
-            os.seteuid(0)
+        else:
+            os.seteuid(uid)
+            try:
+                self.sock.connect(str(agent.socket))
+            finally:
+                os.seteuid(0)
         self.control, self.efd, self.fds = None, -1, []
 
     def close(self):

@@ -84,6 +84,25 @@ def rounds_until(n_elems, stop, progress, seconds):
                 return r
 
 
+def timed_rounds(n_elems, stop, trace, pause=0.001):
+    """Rounds with pauses until the file `stop` is there; rank 0 writes the beginning and the end of each to the file `trace`."""
+    n, over = 0, False
+    with bps.open() as job, open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f:
+        t = job.declare("w", "f32", n_elems)
+        t.input[:] = job.rank
+        while not over:
+            t.input[0] = os.path.exists(stop)
+            start = time.monotonic()
+            t.push_pull()
+            out = t.wait()
+            f.write(f"{start} {time.monotonic()}\n")
+            over = out[0] > 0
+            assert out[1] == out[-1] == job.size * (job.size - 1) // 2
+            n += 1
+            time.sleep(pause)
+    return n
+
+
 def opposite_orders(n_elems, n_tensors):
     """Even and odd ranks begin with different halves of the tensors and meet at a barrier before they submit the rest. Returns the
     longest time from the first submission to the barrier's end."""

@@ -1,0 +1,108 @@
+"""An honest job and somebody who attacks the daemons that serve it, in turns, so that both see the same machine.
+
+The attackers have the lowest priority, and a bounded rate: what is compared is the service of the daemons, not who gets
+the processor. The honest job's rounds have pauses between them, so that there is a processor for everybody.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ALICE, BOB = 1, 2
+WINDOW_S, EDGE_S = 0.3, 0.03
+PAIRS, PAIRS_MAX = 12, 60
+SLOWER_MAX = 1.10
+
+
+class Attacker:
+    def __init__(self, kind, rate, *args, uid=BOB):
+        command = [sys.executable, str(HERE / "attacker.py"), kind, str(rate), *map(str, args)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=uid, preexec_fn=lambda: os.nice(19),
+            env=dict(os.environ, PYTHONDONTWRITEBYTECODE="1")
+        )
+
+    def say(self, word):
+        self.process.stdin.write(word.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def end(self):
+        """How often it did it."""
+        self.process.stdin.close()
+        n = int(self.process.stdout.read())
+        self.process.stdout.close()
+        assert self.process.wait(60) == 0
+        return n
+
+
+def median_in(rounds, start, end):
+    inside = [b - a for a, b in rounds if a > start + EDGE_S and b < end]
+    return statistics.median(inside) if len(inside) >= 5 else None
+
+
+def slower(rounds, windows):
+    """By which factor rounds take longer under attack: the median over pairs of windows, each the ratio of two medians."""
+    ratios = []
+    for (alone, alone_end), (attacked, attacked_end) in windows:
+        a, b = median_in(rounds, alone, alone_end), median_in(rounds, attacked, attacked_end)
+        if a and b:
+            ratios.append(b / a)
+    assert len(ratios) >= len(windows) / 2, f"too few rounds in {len(windows)} pairs of windows"
+    return statistics.median(ratios)
+
+
+class Honest:
+    """A job of another user, one worker on each agent, in rounds until it is told to stop."""
+
+    def __init__(self, c):
+        self.c = c
+        self.stop = c.dir / "stop"
+        self.trace = c.dir / "rounds"
+        self.workers = c.start_job(
+            "timed_rounds", 2, {"n_elems": 1 << 14, "stop": str(self.stop), "trace": str(self.trace)}, job="honest", uid=ALICE
+        )
+        c.wait_for("it runs", lambda: self.trace.exists() and len(self.rounds()) > 20)
+
+    def rounds(self):
+        text = self.trace.read_text()
+        return [tuple(map(float, line.split())) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+    def end(self):
+        self.stop.touch()
+        return self.c.finish(self.workers)
+
+
+def measure(c, honest, attacker):
+    """Take turns until it is clear that the honest job is served as well as alone. Returns the factor."""
+    windows, factor = [], None
+    while len(windows) < PAIRS_MAX:
+        start = time.monotonic()
+        time.sleep(WINDOW_S)  # a window's length, not a wait for something
+        middle = time.monotonic()
+        attacker.say("go")
+        time.sleep(WINDOW_S)
+        attacker.say("stop")
+        windows.append(((start, middle), (middle, time.monotonic())))
+        if len(windows) % PAIRS == 0:
+            factor = slower(honest.rounds(), windows)
+            if factor <= SLOWER_MAX:
+                break
+    return factor
+
+
+def footprint(daemon):
+    """Descriptors but for data connections (provider tcp has two for each), shared memory, threads."""
+    pid = daemon.process.pid
+    maps = sum("memfd:" in line for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+    fds = len(os.listdir(f"/proc/{pid}/fd"))
+    status = json.loads(daemon.get("/status"))
+    return fds - 2 * status.get("connections", 0), maps, len(os.listdir(f"/proc/{pid}/task"))
+
+
+def log_lines(c):
+    return sum(d.log.read_text().count("\n") for d in c.daemons)

@@ -1,0 +1,111 @@
+"""Hostile users and strangers: the honest job is served as well as alone, and nothing is left behind."""
+
+import os
+import socket
+
+import pytest
+
+from attack import ALICE, BOB, Attacker, Honest, footprint, log_lines, measure, SLOWER_MAX
+
+LOG_LINES_MAX = 3000  # a few hundred a minute of each kind; what attackers do is thousands of times
+
+
+def settled(c, before):
+    """Everything is as it was before, once the last one has left."""
+    c.wait_for("all trainers are gone", lambda: all(a.status()["trainers"] == a.status()["jobs"] == 0 for a in c.agents))
+    for d, was in before:
+        c.wait_for(f"nothing is left in {d.name}", lambda d=d, was=was: all(x <= y for x, y in zip(footprint(d), was)))
+
+
+def begin(c):
+    """A first job, so that all threads and connections are there; then what the daemons have."""
+    c.open_to_all()
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3}, uid=BOB)
+    c.wait_for("it is gone", lambda: all(a.status()["jobs"] == 0 for a in c.agents))
+    return [(d, footprint(d)) for d in c.daemons]
+
+
+@pytest.mark.parametrize("kind, rate", [("socket", 200), ("ring", 60), ("memory", 60), ("churn", 300)])
+def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind, rate):
+    c = cluster(agents=2, servers=1)
+    before = begin(c)
+    honest = Honest(c)
+    attacker = Attacker(kind, rate, c.agents[0].socket)
+    factor = measure(c, honest, attacker)
+    if kind == "churn":  # however many the windows were
+        attacker.say("go")
+        c.wait_for("a thousand jobs were opened", lambda: opened(c) >= 1000)
+    n = attacker.end()
+    assert n >= 100, n
+    assert factor <= SLOWER_MAX, f"{kind}: rounds take {factor:.2f} times as long, {n} attacks\n{c.logs()}"
+    assert len(set(honest.end())) == 1
+    settled(c, before)
+    lines = log_lines(c)
+    assert lines < LOG_LINES_MAX, lines
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3}, uid=BOB)
+
+
+def opened(c):
+    """The number of the newest job."""
+    return max(j["id"] for j in c.scheduler.status()["jobs"] + c.scheduler.status()["ended"])
+
+
+def ports_of(c):
+    control = [f"127.0.0.1:{c.scheduler.port}"]
+    data = [f"127.0.0.{100 + i}:{s.port}" for i, s in enumerate(c.servers)]
+    return control + data + [f"127.0.0.1:{d.http}" for d in c.daemons]
+
+
+def with_key(tmp_path):
+    """Arguments of every daemon of a cluster with a key."""
+    key = tmp_path / "cluster.key"
+    key.touch(mode=0o600)
+    key.write_bytes(os.urandom(32))
+    args = ["--key-file", str(key)]
+    return {"scheduler_args": args, "server_args": args, "agent_args": args}
+
+
+def test_strangers_on_every_port_slow_nobody_down_and_leave_nothing_behind(cluster, tmp_path):
+    c = cluster(agents=2, servers=1, **with_key(tmp_path))
+    before = begin(c)
+    honest = Honest(c)
+    attacker = Attacker("strangers", 300, *ports_of(c))
+    factor = measure(c, honest, attacker)
+    attacker.say("go")
+    late = c.add_agent(2, *with_key_args(c))  # who has the key still comes in, to the scheduler and the server
+    c.open_to_all()
+    c.run("rounds", 3, {"n_elems": 100000, "n_rounds": 3}, uid=ALICE)
+    assert late.stop() == 0
+    c.agents.remove(late)
+    n = attacker.end()
+    assert factor <= SLOWER_MAX, f"rounds take {factor:.2f} times as long, {n} strangers\n{c.logs()}"
+    honest.end()
+    settled(c, before)
+    assert log_lines(c) < LOG_LINES_MAX
+
+
+def with_key_args(c):
+    i = c.agents[0].args.index("--key-file")
+    return c.agents[0].args[i : i + 2]
+
+
+def test_five_hundred_silent_strangers_on_each_port_take_no_descriptor_for_long(cluster, tmp_path):
+    c = cluster(agents=1, servers=1, **with_key(tmp_path))
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+    before = [(d, footprint(d)) for d in c.daemons]
+    held = []
+    for at in ports_of(c):
+        host, port = at.rsplit(":", 1)
+        for _ in range(500):
+            s = socket.socket()
+            s.setblocking(False)
+            s.connect_ex((host, int(port)))
+            held.append(s)
+    c.wait_for("the server has met them", lambda: "bps_server_silent_strangers_total 0\n" not in c.servers[0].get("/metrics"))
+    for d, (fds, *_) in before:  # HTTP and the control port keep some, and give way to newer ones
+        c.wait_for(f"{d.name} has its descriptors back", lambda d=d, fds=fds: footprint(d)[0] <= fds + 64 + 64)
+    c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 3})
+    for s in held:
+        s.close()
+    for d, was in before:
+        c.wait_for(f"nothing is left in {d.name}", lambda d=d, was=was: footprint(d)[0] <= was[0])
