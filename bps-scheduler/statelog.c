@@ -35,6 +35,19 @@ struct statelog {
 	char path[PATH_MAX];
 };
 
+static int cannot(struct err_text *err, int rc, const char *what, const char *path)
+{
+	const char *hint =
+		rc == -ENOENT ? " (make the folder above it, or choose another --state-dir)"
+		: rc == -EACCES || rc == -EPERM  ? " (give it to the scheduler's user)"
+		: rc == -ENOSPC || rc == -EDQUOT ? " (free some space there)"
+		: rc == -ENOTDIR                 ? " (choose another --state-dir)"
+		: rc == -EROFS ? " (the file system is read-only: choose another --state-dir)"
+			       : "";
+
+	return err_set(err, rc, "cannot %s '%s': %s%s", what, path, err_str(rc), hint);
+}
+
 /* ---- reading and writing ---- */
 
 static int write_all(int fd, const void *data, size_t n, uint64_t at)
@@ -334,8 +347,7 @@ static int load(const struct load *ld)
 	/* The head was synced with the file's name: shorter is only an empty file of somebody's. */
 	if (ld->size == 0) {
 		r = replace(ld->l, NULL);
-		return r < 0 ? err_set(ld->err, r, "cannot write '%s': %s", ld->l->path, err_str(r))
-			     : 0;
+		return r < 0 ? cannot(ld->err, r, "write", ld->l->path) : 0;
 	}
 	if (ld->size < sizeof(struct file_head))
 		return broken(ld, 0, "too short");
@@ -348,20 +360,20 @@ static int load(const struct load *ld)
 static int open_files(struct statelog *l, const char *dir, struct err_text *err)
 {
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return err_set(err, -errno, "cannot make '%s': %s", dir, strerror(errno));
+		return cannot(err, -errno, "make", dir);
 	l->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (l->dir_fd < 0)
-		return err_set(err, -errno, "cannot open '%s': %s", dir, strerror(errno));
+		return cannot(err, -errno, "open", dir);
 	l->lock_fd = openat(l->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (l->lock_fd < 0)
-		return err_set(err, -errno, "cannot write in '%s': %s", dir, strerror(errno));
+		return cannot(err, -errno, "write in", dir);
 	if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0)
 		return err_set(err, errno == EWOULDBLOCK ? -EBUSY : -errno,
 			"another bps-scheduler uses '%s': stop it, or choose another --state-dir",
 			dir);
 	l->fd = openat(l->dir_fd, LOG_NAME, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (l->fd < 0)
-		return err_set(err, -errno, "cannot open '%s': %s", l->path, strerror(errno));
+		return cannot(err, -errno, "open", l->path);
 	return 0;
 }
 

@@ -38,22 +38,15 @@ bool log_is_journal(const struct stat *st)
 }
 
 /* One socket for the process's life; of two threads that make it at once one gives its own up. */
-static int journal_socket(void)
+static int datagram_socket(void)
 {
 	static atomic_int sock = -1;
-	static const struct sockaddr_un sun = {.sun_family = AF_UNIX, .sun_path = JOURNAL_SOCKET};
 	int fd = atomic_load(&sock), none = -1;
 
 	if (fd >= 0)
 		return fd;
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -1;
-	if (connect(fd, (const struct sockaddr *)&sun, sizeof(sun)) < 0) {
-		close(fd);
-		return -1;
-	}
-	if (atomic_compare_exchange_strong(&sock, &none, fd))
+	if (fd < 0 || atomic_compare_exchange_strong(&sock, &none, fd))
 		return fd;
 	close(fd);
 	return none;
@@ -128,15 +121,12 @@ size_t log_datagram(char buf[static LOG_DATAGRAM_BYTES], int priority, enum log_
 
 bool log_to_journal(int priority, enum log_id id, const char *text, size_t n)
 {
+	static const struct sockaddr_un sun = {.sun_family = AF_UNIX, .sun_path = JOURNAL_SOCKET};
 	char buf[LOG_DATAGRAM_BYTES];
-	int fd = journal_socket();
-	ssize_t rc;
+	int fd = datagram_socket();
 
 	if (fd < 0)
 		return false;
 	n = log_datagram(buf, priority, id, text, n);
-	do
-		rc = send(fd, buf, n, MSG_NOSIGNAL);
-	while (rc < 0 && errno == EINTR);
-	return rc >= 0;
+	return sendto(fd, buf, n, MSG_NOSIGNAL, (const struct sockaddr *)&sun, sizeof(sun)) >= 0;
 }

@@ -84,17 +84,25 @@ static int check_scheduler(const struct node *n, const struct node_opts *o, stru
 static int claim_our_name(
 	struct node *n, const char *program, const struct node_opts *o, struct err_text *err)
 {
-	char text[ADDR_TEXT_BYTES + CTL_NAME_MAX + 32], at[ADDR_TEXT_BYTES];
+	char text[ADDR_TEXT_BYTES + CTL_NAME_MAX + 32], at[ADDR_TEXT_BYTES], pid[32];
 	pid_t holder = 0;
 	int rc;
 
 	snprintf(text, sizeof(text), "%s/%s/%s", program, n->name, addr_format(&o->scheduler, at));
 	rc = claim_name(text, &n->claim_fd, &holder);
+	if (holder)
+		snprintf(pid, sizeof(pid), "pid %d", (int)holder);
+	else
+		snprintf(pid, sizeof(pid), "in another container");
 	if (rc == -EADDRINUSE)
 		return err_set(err, rc,
-			"another %s of the name '%s' runs on this machine already (pid %d, this "
-			"one is pid %d): stop it, or choose another --name",
-			program, n->name, (int)holder, (int)getpid());
+			"another %s of the name '%s' runs on this machine already (%s, this one is "
+			"pid %d): stop it, or choose another --name",
+			program, n->name, pid, (int)getpid());
+	if (rc == 0 && n->claim_fd < 0)
+		log_warn("another user's process has claimed the name of %s '%s' on this machine; "
+			 "going on, for it may be no daemon at all",
+			program, n->name);
 	if (rc < 0) {
 		log_warn("cannot see whether another %s has the name '%s': %s", program, n->name,
 			strerror(-rc));

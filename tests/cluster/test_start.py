@@ -286,8 +286,8 @@ def test_socket_of_a_dead_agent_is_taken_over(cluster):
 def test_state_folder_that_cannot_be_used_ends_with_78(place):
     file = place.path / "file"
     file.write_text("")
-    place.refuses(78, [f"cannot open '{file}': Not a directory"], "bps-scheduler", "--state-dir", file)
-    place.refuses(78, ["cannot make '/nonexistent/state': No such file"], "bps-scheduler",
+    place.refuses(78, [f"cannot open '{file}': Not a directory", "choose another"], "bps-scheduler", "--state-dir", file)
+    place.refuses(78, ["cannot make '/nonexistent/state': No such file", "make the folder above it"], "bps-scheduler",
                   "--state-dir", "/nonexistent/state")  # fmt: skip
     state = place.path / "state"
     state.mkdir()
@@ -332,7 +332,7 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
     if p.returncode == 111:
         pytest.skip("cannot mount here")
     assert p.returncode == 75, (p.returncode, p.stderr)
-    assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device", p.stderr), p.stderr
+    assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device \(free some space there\)", p.stderr), p.stderr
 
 
 # ---- two of a name ----
