@@ -227,6 +227,15 @@ void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 		sched_member_suspect(c, m, "its connection closed");
 }
 
+void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns)
+{
+	c->now_ns = now_ns;
+	if (c->is_undurable) /* nobody is declared dead then */
+		return;
+	sched_member_expel(c, role, name);
+	sched_commit(c, false);
+}
+
 /* ---- time ---- */
 
 /* Move the deadlines of members: they cannot be blamed for that span. */

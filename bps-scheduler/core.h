@@ -143,6 +143,10 @@ void sched_conn_open(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *msg, uint64_t now_ns);
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
+/* A member that is not connected may not come back (its key is revoked): it is dead at once, also
+ * where servers still hear it. Nothing when it is connected, unknown or dead. */
+void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
+
 /* Call sched_tick at sched_next_deadline (UINT64_MAX: nothing to wait for), which changes with
  * every event. A tick that comes late by more than 100 ms moves the deadlines of all members by
  * as much. */

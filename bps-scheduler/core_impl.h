@@ -204,6 +204,7 @@ const char *sched_member_state_name(enum member_state s);
 /* The first message of a connection: it becomes a member's, new or returned, or is refused. */
 void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello *h);
 /* m, which is UP, has lost its connection; it has its window to come back. */
+void sched_member_expel(struct sched_core *c, enum role role, const char *name);
 void sched_member_suspect(struct sched_core *c, struct member *m, const char *why);
 /* Close the connection of a member that broke the protocol; it may come back. */
 void sched_kick(struct sched_core *c, struct member *m, const char *why);

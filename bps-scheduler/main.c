@@ -295,6 +295,37 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 	after_event(app);
 }
 
+/* identity: "server:node3"; operators are no members. */
+static void expel(struct app *app, const char *identity)
+{
+	static const struct {
+		const char *prefix;
+		enum role role;
+	} roles[] = {{"server:", ROLE_SERVER}, {"agent:", ROLE_AGENT}};
+
+	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
+		size_t n = strlen(roles[i].prefix);
+
+		if (strncmp(identity, roles[i].prefix, n) == 0)
+			sched_expel(app->core, roles[i].role, identity + n, clock_now_ns());
+	}
+}
+
+/* Members that are away just now must not live on by what servers hear of them. */
+static void expel_revoked(struct app *app)
+{
+	const struct keyring *keys = &app->daemon.auth.keys;
+	char identity[KEYRING_ID_BYTES];
+
+	for (unsigned i = 0; i < keys->n_revoked; i++) {
+		snprintf(identity, sizeof(identity), "%s", keys->revoked[i]);
+		identity[strcspn(identity, "#")] = '\0';
+		if (keyring_is_out(keys, identity))
+			expel(app, identity);
+	}
+	after_event(app);
+}
+
 static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
 	struct app *app = arg;
@@ -306,6 +337,8 @@ static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 	app->conns[conn->id] = NULL;
 	if (!conn->is_dropped) {
 		sched_conn_closed(app->core, conn->id, clock_now_ns());
+		if (ctlchan_is_expelled(chan) && conn->is_member)
+			expel(app, ctlchan_identity(chan));
 		after_event(app);
 	}
 	free(conn);
@@ -508,6 +541,7 @@ static void auth_changed(void *ctx)
 		log_error("the new key is not used: %s", err.s);
 	else
 		app->n_closed = (unsigned)n;
+	expel_revoked(app);
 }
 
 static const struct daemon_reload_ops reload_ops = {
@@ -598,6 +632,7 @@ static int start(struct app *app, struct err_text *err)
 	rc = start_core(app, err);
 	if (rc < 0)
 		return rc;
+	expel_revoked(app);
 	start_steer(app);
 	conf.auth = app->daemon.auth;
 	rc = ctllisten_new(&app->listen, loop_base(app->daemon.loop), &conf, &chan_ops, app, err);

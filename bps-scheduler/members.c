@@ -237,6 +237,14 @@ static void member_down(struct sched_core *c, struct member *m, const char *why)
 		sched_agent_gone(c, m, true);
 }
 
+void sched_member_expel(struct sched_core *c, enum role role, const char *name)
+{
+	struct member *m = member_find(c, role, name);
+
+	if (m && !m->conn && m->state != MEMBER_DOWN)
+		member_down(c, m, "its key is not accepted any more");
+}
+
 static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 static void refuse(struct sched_core *c, uint32_t conn, int code, const char *fmt, ...)

@@ -403,6 +403,11 @@ bool ctlchan_has_master(const struct ctlchan *c)
 	return !c->tls || tls_uses_cert(c->tls) || strcmp(c->who.print, c->who.master) == 0;
 }
 
+bool ctlchan_is_expelled(const struct ctlchan *c)
+{
+	return c->is_expelled;
+}
+
 const char *ctlchan_peer(const struct ctlchan *c)
 {
 	return c->peer;

@@ -97,6 +97,8 @@ const char *ctlchan_print(const struct ctlchan *c);
 const char *ctlchan_master(const struct ctlchan *c);
 /* It has the master key itself, or there is none: no keys, or certificates. */
 bool ctlchan_has_master(const struct ctlchan *c);
+/* It ends because its key is not accepted any more (ctllisten_set_auth). */
+bool ctlchan_is_expelled(const struct ctlchan *c);
 /* "10.0.0.1:4711", of the peer. */
 const char *ctlchan_peer(const struct ctlchan *c);
 

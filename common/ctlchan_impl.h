@@ -27,7 +27,7 @@ struct ctlchan {
 	void *arg;
 	void *data;
 	enum chan_state state;
-	bool has_opened;
+	bool has_opened, is_expelled;
 	struct tls_peer who;
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;

@@ -217,6 +217,7 @@ static int close_unaccepted(struct ctllisten *l, struct chan_list *list)
 		if (!*c->who.print || /* else it has not said */
 			tls_accepts(l->tls, &c->who, bufferevent_openssl_get_ssl(c->bev)))
 			continue;
+		c->is_expelled = true;
 		chan_fail(c, "what %s has proven itself by is not accepted any more",
 			c->who.identity);
 		n++;

@@ -315,6 +315,17 @@ int keyring_revoke(struct keyring *ring, const char *identity)
 	return 0;
 }
 
+bool keyring_is_out(const struct keyring *ring, const char *identity)
+{
+	char wire[KEYRING_ID_BYTES];
+
+	for (unsigned i = 0; i < ring->n_keys; i++)
+		if (wire_identity(&ring->key[i], identity, wire) < 0 ||
+			!keyring_is_revoked(ring, wire))
+			return false;
+	return ring->n_keys > 0;
+}
+
 bool keyring_equal(const struct keyring *a, const struct keyring *b)
 {
 	if (a->n_keys != b->n_keys || a->n_revoked != b->n_revoked)

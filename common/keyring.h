@@ -50,6 +50,8 @@ int keyring_retire(struct keyring *ring);
  * keyring_rotate. */
 int keyring_revoke(struct keyring *ring, const char *identity);
 
+/* Is every key that identity could have revoked? */
+bool keyring_is_out(const struct keyring *ring, const char *identity);
 /* wire: "server:node3#1a2b3c4d". */
 bool keyring_is_revoked(const struct keyring *ring, const char *wire);
 bool keyring_equal(const struct keyring *a, const struct keyring *b);

@@ -1278,6 +1278,24 @@ static void killed_job_ends_with_the_text_for_all_its_agents(void **state)
 	world_fini(&w);
 }
 
+static void expelled_agent_is_dead_at_once_unless_it_is_connected(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	sched_expel(w.core, ROLE_AGENT, "b", w.now);
+	sched_expel(w.core, ROLE_AGENT, "nobody", w.now);
+	sched_expel(w.core, ROLE_SERVER, "b", w.now);
+	NOT_SAID(&w, "JOB_END");
+	close_conn(&w, 22);
+	sched_expel(w.core, ROLE_AGENT, "b", w.now);
+	SAID(&w, "21 JOB_END job=1 code=10008");
+	SAID(&w, "11 PEERS b:down:");
+	world_fini(&w);
+}
+
 static void message_about_an_unknown_job_is_answered(void **state)
 {
 	struct world w;
@@ -2336,6 +2354,7 @@ int main(void)
 		cmocka_unit_test(agent_that_restarts_within_its_window_keeps_its_job),
 		cmocka_unit_test(fail_ends_the_job_with_its_code_and_text),
 		cmocka_unit_test(killed_job_ends_with_the_text_for_all_its_agents),
+		cmocka_unit_test(expelled_agent_is_dead_at_once_unless_it_is_connected),
 		cmocka_unit_test(message_about_an_unknown_job_is_answered),
 		cmocka_unit_test(tensor_is_planned_when_all_agents_agree),
 		cmocka_unit_test(tensors_of_one_message_share_a_plan_and_a_view),
