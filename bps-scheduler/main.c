@@ -207,13 +207,19 @@ static void env_probe_done(void *ctx, uint64_t token, const struct sched_probe *
 	app->waiting[token].req = NULL;
 }
 
-static void env_event(void *ctx, const struct sched_event *e)
+static double unix_now(void)
 {
-	struct app *app = ctx;
 	struct timespec ts;
 
 	clock_gettime(CLOCK_REALTIME, &ts);
-	events_add(app->events, e, (double)ts.tv_sec + (double)ts.tv_nsec / 1e9);
+	return (double)ts.tv_sec + (double)ts.tv_nsec / 1e9;
+}
+
+static void env_event(void *ctx, const struct sched_event *e)
+{
+	struct app *app = ctx;
+
+	events_add(app->events, e, unix_now());
 }
 
 /* ---- after every event ---- */
@@ -461,6 +467,14 @@ static void http_job(struct app *app, struct httpd_request *req, const char *nam
 	httpd_answer(req, 200, status_job(app->core, &info, job, NULL));
 }
 
+static void http_events(struct app *app, struct httpd_request *req, uint64_t since)
+{
+	json_t *root = events_json(app->events, sched_term(app->core), since);
+
+	json_object_set_new(root, "now", json_real(unix_now()));
+	httpd_answer(req, 200, root);
+}
+
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct app *app = arg;
@@ -472,8 +486,7 @@ static void http_status(void *arg, struct httpd_request *req)
 		return;
 	}
 	if (httpd_query(req, "events", name, sizeof(name))) {
-		httpd_answer(req, 200,
-			events_json(app->events, sched_term(app->core), strtoull(name, NULL, 10)));
+		http_events(app, req, strtoull(name, NULL, 10));
 		return;
 	}
 	fill_info(app, &info);

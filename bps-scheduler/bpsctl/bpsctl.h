@@ -26,7 +26,7 @@ struct opts {
 	const char *more; /* the second argument, "" when there is none */
 	bool json, watch, follow, verbose, force;
 	uint64_t interval_us;
-	int64_t since; /* -1: not told */
+	const char *since; /* a number, or a span such as "10min"; "": not told */
 };
 
 /* ---- output.c ---- */

@@ -2,6 +2,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/cells.h"
@@ -73,16 +76,58 @@ static void print_events(const struct opts *o, json_t *root)
 	fflush(stdout);
 }
 
+/* --since: above which number, and of the last how many seconds (0: all). Errors: -EINVAL. */
+static int since_parse(
+	const char *text, uint64_t *ret_number, double *ret_span_s, struct err_text *err)
+{
+	static const struct {
+		const char *unit;
+		double s;
+	} units[] = {{"s", 1}, {"min", 60}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+	unsigned long long n;
+	char *end;
+
+	*ret_number = 0;
+	*ret_span_s = 0;
+	if (!*text)
+		return 0;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	if (*text >= '0' && *text <= '9' && !errno) {
+		*ret_number = *end ? 0 : n;
+		for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
+			if (strcmp(end, units[i].unit) == 0)
+				*ret_span_s = (double)n * units[i].s;
+		if (!*end || *ret_span_s > 0)
+			return 0;
+	}
+	return err_set(
+		err, -EINVAL, "--since wants a number, or a time such as 10min, not '%s'", text);
+}
+
+/* Leave only those of the last span_s seconds, by the scheduler's own clock; 0: all. */
+static void drop_older(json_t *root, double span_s)
+{
+	json_t *list = json_object_get(root, "events");
+	double from = cell_sec(root, "now") - span_s;
+
+	while (span_s > 0 && json_array_size(list) &&
+		cell_sec(json_array_get(list, 0), "time") < from)
+		json_array_remove(list, 0);
+	if (span_s > 0)
+		json_object_set_new(root, "lost", json_integer(0));
+}
+
 /* Where to begin: what was told, or a little before now. */
-static int follow_start(const struct opts *o, uint64_t *ret_since, struct err_text *err)
+static int follow_start(
+	const struct opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {
 	json_t *root = NULL;
 	uint64_t last;
-	int rc;
+	int rc = since_parse(o->since, ret_since, ret_span_s, err);
 
-	*ret_since = (uint64_t)o->since;
-	if (o->since >= 0)
-		return 0;
+	if (rc < 0 || *o->since)
+		return rc;
 	rc = get_events(o, UINT64_MAX, &root, err);
 	if (rc < 0)
 		return rc;
@@ -96,10 +141,13 @@ static int follow(const struct opts *o)
 {
 	struct err_text err = {""};
 	uint64_t since = 0, term = 0;
+	double span_s = 0;
 	bool is_away = false;
 	struct watch w;
-	int rc = follow_start(o, &since, &err);
+	int rc = follow_start(o, &since, &span_s, &err);
 
+	if (rc == -EINVAL)
+		return complain(err.s, EX_USAGE);
 	if (rc < 0)
 		return complain_failed(rc, &err);
 	if (watch_begin(&w) < 0)
@@ -115,6 +163,8 @@ static int follow(const struct opts *o)
 			continue;
 		}
 		is_away = false;
+		drop_older(root, span_s);
+		span_s = 0;
 		print_events(o, root);
 		since = cell_num(root, "next");
 		term = cell_num(root, "term");
@@ -128,11 +178,18 @@ int run_events(const struct opts *o, const char *arg)
 {
 	struct err_text err = {""};
 	json_t *root = NULL;
+	uint64_t since;
+	double span_s;
 	int rc;
 
 	(void)arg;
 	if (o->follow)
 		return follow(o);
-	rc = get_all_events(o, o->since < 0 ? 0 : (uint64_t)o->since, 0, &root, &err);
-	return rc < 0 ? complain_failed(rc, &err) : show(o, root, screen_events);
+	if (since_parse(o->since, &since, &span_s, &err) < 0)
+		return complain(err.s, EX_USAGE);
+	rc = get_all_events(o, since, 0, &root, &err);
+	if (rc < 0)
+		return complain_failed(rc, &err);
+	drop_older(root, span_s);
+	return show(o, root, screen_events);
 }

@@ -119,7 +119,8 @@ static int tell_scheduler(const struct opts *o, const struct keyring *ring)
 		return EXIT_WARN;
 	}
 	if (is_good) {
-		printf("scheduler: %s\n", text.s);
+		if (!o->json)
+			printf("scheduler: %s\n", text.s);
 		return 0;
 	}
 	fprintf(stderr,
@@ -130,23 +131,43 @@ static int tell_scheduler(const struct opts *o, const struct keyring *ring)
 	return EXIT_WARN;
 }
 
-static int store(const struct opts *o, const struct keyring *ring)
-{
-	struct err_text err = {""};
+static const char *const key_words[KEYRING_KEYS] = {"current", "previous"};
 
-	if (keyring_store(ring, steer_key_path(&o->steer), &err) < 0)
-		return complain(err.s, EXIT_ERR);
-	return tell_scheduler(o, ring);
-}
-
-static void print_prints(const struct keyring *ring)
+static void print_change(const struct keyring *ring, const char *text)
 {
-	static const char *const words[KEYRING_KEYS] = {"current", "previous"};
+	json_t *keys = json_array(), *root;
 	char print[KEY_PRINT_BYTES];
 
 	for (unsigned i = 0; i < ring->n_keys; i++)
 		if (key_fingerprint(&ring->key[i], print) == 0)
-			printf("%-9s %s\n", words[i], print);
+			json_array_append_new(keys,
+				json_pack("{s:s, s:s}", "key", key_words[i], "fingerprint", print));
+	root = json_pack("{s:i, s:s, s:o}", "schema", 1, "text", text, "keys", keys);
+	print_line(root);
+	json_decref(root);
+}
+
+/* done: what has been done, for programs. */
+static int store(const struct opts *o, const struct keyring *ring, const char *done)
+{
+	struct err_text err = {""};
+	int status;
+
+	if (keyring_store(ring, steer_key_path(&o->steer), &err) < 0)
+		return complain(err.s, EXIT_ERR);
+	status = tell_scheduler(o, ring);
+	if (o->json)
+		print_change(ring, done);
+	return status;
+}
+
+static void print_prints(const struct keyring *ring)
+{
+	char print[KEY_PRINT_BYTES];
+
+	for (unsigned i = 0; i < ring->n_keys; i++)
+		if (key_fingerprint(&ring->key[i], print) == 0)
+			printf("%-9s %s\n", key_words[i], print);
 }
 
 int run_key_rotate(const struct opts *o, const char *arg)
@@ -171,8 +192,8 @@ int run_key_rotate(const struct opts *o, const char *arg)
 		complain(err_str(rc), EXIT_ERR);
 		goto out;
 	}
-	status = store(o, &ring);
-	if (status == EXIT_ERR)
+	status = store(o, &ring, "the key is rotated");
+	if (status == EXIT_ERR || o->json)
 		goto out;
 	print_prints(&ring);
 	printf("Next: give each host its new key (bpsctl key derive ROLE:NAME) and reload its "
@@ -227,7 +248,7 @@ int run_key_retire(const struct opts *o, const char *arg)
 	if (rc < 0)
 		complain(rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
 	else
-		status = store(o, &ring);
+		status = store(o, &ring, "the previous key is retired");
 out:
 	keyring_wipe(&ring);
 	return status;
@@ -244,7 +265,7 @@ int run_key_revoke(const struct opts *o, const char *arg)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
 	if (rc == 0 || rc == -EEXIST) /* once more: the scheduler may not know yet */
-		status = store(o, &ring);
+		status = store(o, &ring, "the key is revoked");
 	else
 		complain(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
 				       : err_str(rc),

@@ -163,6 +163,9 @@ def test_events_tell_what_happened_in_order(cluster):
     assert [e["seq"] for e in d["events"]] == list(range(1, d["last"] + 1))
     assert [e["seq"] for e in document(c, "events", "--since", str(d["last"] - 2))["events"]] == [
         d["last"] - 1, d["last"]]  # fmt: skip
+    assert document(c, "events", "--since", "1h")["events"] == d["events"]
+    c.wait_for("the last one is a second old", lambda: document(c, "events", "--since", "1s")["events"] == [])
+    assert c.bpsctl("events", "--since", "yesterday").returncode == 64
 
 
 def follow(c, *args, **kw):

@@ -4,6 +4,7 @@ import copy
 import json
 import select
 import signal
+import socket
 import subprocess
 
 import pytest
@@ -50,6 +51,7 @@ def name_of(word):
 def test_schema_is_a_schema_and_has_every_word():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     orders = {"job kill", "mute", "unmute", "key rotate", "key retire", "key revoke"}
+    assert {"order", "key_change"} <= set(SCHEMA["$defs"])
     missing = [w for w in words() if w not in orders and name_of(w) not in SCHEMA["$defs"]]
     assert not missing
     assert len(words()) >= 18
@@ -86,6 +88,25 @@ def test_every_word_prints_what_the_schema_says(cluster):
     validate(printed(c, "explain", "BPS_EQUOTA"), "explain")
     validate(printed(c, "--daemon", f"127.0.0.1:{c.servers[0].http}", "status"), "status_of_a_server")
     validate(printed(c, "--daemon", f"127.0.0.1:{c.agents[0].http}", "status"), "status_of_an_agent")
+
+
+def test_words_about_keys_print_what_the_schema_says(tmp_path):
+    key = tmp_path / "key"
+    with socket.socket() as s:  # nobody listens there
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+
+    def run(*args):
+        command = [str(BUILD / "bpsctl"), "--json", "--key-file", str(key), "--scheduler", f"127.0.0.1:{port}", "key", *args]
+        return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout)
+
+    d = run("new")
+    key.write_text(d["key"])
+    key.chmod(0o600)
+    validate(d, "key_new")
+    validate(run("derive", "server:node3"), "key_derive")
+    for args in (("rotate",), ("revoke", "server:node3"), ("retire", "--force")):
+        validate(run(*args), "key_change")
 
 
 @pytest.mark.parametrize("word", ["status", "servers", "agents", "jobs", "why-stuck", "check"])

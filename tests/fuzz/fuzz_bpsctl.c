@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/explain.h"
 #include "bps-scheduler/bpsctl/screen.h"
 
@@ -33,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
 	static int (*const screens[])(FILE * out, json_t * root) = {screen_status, screen_daemon,
 		screen_servers, screen_agents, screen_jobs, screen_job, screen_stuck, screen_events,
-		screen_explain};
+		screen_explain, screen_check};
 	json_t *root = json_loadb((const char *)data, n_bytes, JSON_REJECT_DUPLICATES, NULL);
 
 	for (size_t i = 0; root && i < sizeof(screens) / sizeof(screens[0]); i++)
