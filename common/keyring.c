@@ -14,7 +14,7 @@
 
 #include "common/secret.h"
 
-#define FILE_MAX_BYTES 16384 /* of all that fits into a ring */
+#define FILE_MAX_BYTES KEYRING_FILE_BYTES
 #define HEX_CHARS      (KEY_HEX_BYTES - 1)
 
 static const char previous_word[] = "previous ", revoked_word[] = "revoked ";
@@ -45,12 +45,17 @@ static int parse_key_line(struct keyring *r, const char *line)
 
 static int parse_revoked_line(struct keyring *r, const char *line)
 {
-	const char *wire = line + sizeof(revoked_word) - 1;
-	size_t n = strlen(wire);
+	const char *wire = line + sizeof(revoked_word) - 1, *print = strchr(wire, '#');
+	char identity[KEYRING_ID_BYTES];
 
-	if (r->n_revoked == KEYRING_REVOKED || n >= KEYRING_ID_BYTES || !strchr(wire, '#'))
+	if (r->n_revoked == KEYRING_REVOKED || !print || print - wire >= KEYRING_ID_BYTES ||
+		strlen(print + 1) != KEY_PRINT_BYTES - 1 ||
+		strspn(print + 1, "0123456789abcdef") != KEY_PRINT_BYTES - 1)
 		return -EINVAL;
-	memcpy(r->revoked[r->n_revoked++], wire, n + 1);
+	snprintf(identity, sizeof(identity), "%.*s", (int)(print - wire), wire);
+	if (!keyring_is_identity(identity))
+		return -EINVAL;
+	snprintf(r->revoked[r->n_revoked++], KEYRING_ID_BYTES, "%s", wire);
 	return 0;
 }
 
@@ -72,24 +77,22 @@ static unsigned parse_text(struct keyring *r, char *text)
 	return rc == 0 && n ? 0 : n ? n : 1;
 }
 
-static int parse_file(
-	struct keyring *ret, char *buf, size_t n, const char *path, struct err_text *err)
+static int parse(struct keyring *ret, char *buf, size_t n, const char *path, struct err_text *err)
 {
 	unsigned bad;
 
-	*ret = (struct keyring){.n_keys = 0};
 	if (n == KEY_BYTES) {
 		memcpy(ret->key[ret->n_keys++].b, buf, KEY_BYTES);
 		return 1;
 	}
+	buf[n] = '\0';
 	bad = n < FILE_MAX_BYTES && !memchr(buf, '\0', n) ? parse_text(ret, buf) : 1;
 	if (!bad)
 		return 1;
 	if (bad > 1)
 		return err_set(err, -EINVAL,
 			"line %u of key file '%s' is neither 'previous' with 64 hex digits, once, "
-			"nor "
-			"'revoked' with ROLE:NAME#FINGERPRINT",
+			"nor 'revoked' with ROLE:NAME#FINGERPRINT",
 			bad, path);
 	return err_set(err, -EINVAL,
 		"key file '%s' holds neither 32 bytes nor 64 hex digits (make one with `openssl "
@@ -97,23 +100,31 @@ static int parse_file(
 		path);
 }
 
+int keyring_parse(
+	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err)
+{
+	struct keyring ring = {.n_keys = 0};
+	int rc = parse(&ring, text, n, path, err);
+
+	if (rc > 0)
+		*ret_ring = ring;
+	keyring_wipe(&ring);
+	return rc;
+}
+
 static int load_file(
 	struct keyring *ret, const char *path, bool is_credential, struct err_text *err)
 {
 	char buf[FILE_MAX_BYTES + 1];
-	struct keyring ring = {.n_keys = 0};
 	int n = secret_read(path, "key file", is_credential, buf, FILE_MAX_BYTES, err), rc = n;
 
 	if (n >= 0) {
 		buf[n] = '\0';
 		rc = is_credential && strcmp(buf, no_key) == 0
 			     ? 0
-			     : parse_file(&ring, buf, (size_t)n, path, err);
+			     : keyring_parse(ret, buf, (size_t)n, path, err);
 	}
-	if (rc > 0)
-		*ret = ring;
 	OPENSSL_cleanse(buf, sizeof(buf));
-	keyring_wipe(&ring);
 	return rc;
 }
 
@@ -130,7 +141,7 @@ int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *er
 
 /* ---- writing ---- */
 
-static size_t format(const struct keyring *r, char *buf, size_t room)
+size_t keyring_format(const struct keyring *r, char *buf, size_t room)
 {
 	char hex[KEY_HEX_BYTES];
 	size_t used = 0;
@@ -193,7 +204,7 @@ static int sync_folder(const char *path)
 int keyring_store(const struct keyring *ring, const char *path, struct err_text *err)
 {
 	char text[FILE_MAX_BYTES], fresh[PATH_MAX];
-	size_t n = format(ring, text, sizeof(text));
+	size_t n = keyring_format(ring, text, sizeof(text));
 	int rc;
 
 	if (snprintf(fresh, sizeof(fresh), "%s.new", path) >= (int)sizeof(fresh))

@@ -13,13 +13,15 @@
  *
  * Values without state or ownership; any thread. */
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "common/error.h"
 #include "common/key.h"
 
-#define KEYRING_KEYS     2
-#define KEYRING_REVOKED  64
-#define KEYRING_ID_BYTES 128 /* "role:name#fingerprint" */
+#define KEYRING_KEYS       2
+#define KEYRING_REVOKED    64
+#define KEYRING_ID_BYTES   128   /* "role:name#fingerprint" */
+#define KEYRING_FILE_BYTES 16384 /* all that fits into a ring, and more */
 
 struct keyring {
 	struct cluster_key key[KEYRING_KEYS]; /* current, previous */
@@ -35,6 +37,14 @@ struct keyring {
  * Returns 1 when a key was read, 0 when none is configured (ret_ring is unchanged).
  * Errors: -errno, -EPERM or -EINVAL with a sentence that says what to do. */
 int keyring_load(struct keyring *ret_ring, const char *path, struct err_text *err);
+
+/* The content of a key file; path is for the sentence. text: n bytes with room for one more; it is
+ * cut into lines. Returns 1. Errors: -EINVAL with a sentence. */
+int keyring_parse(
+	struct keyring *ret_ring, char *text, size_t n, const char *path, struct err_text *err);
+
+/* The text of a key file; returns its length. room: KEYRING_FILE_BYTES are enough. */
+size_t keyring_format(const struct keyring *r, char *ret_text, size_t room);
 
 /* Replace the key file, mode 0600, its owner as before: written beside it, synced, renamed over it,
  * so that there is always a whole one. Errors: -errno with a sentence; the old file stays. */

@@ -46,7 +46,8 @@ def test_forming_job_can_be_killed(cluster):
     c = cluster(agents=1, servers=1)
     worker = c.start_job("error", 2, {"what": "nothing"}, job="lonely", placement=[0])
     c.wait_for("it forms", lambda: "lonely" in c.bpsctl("jobs").stdout)
-    assert bpsctl(c, "job", "kill", "lonely").returncode == 0
+    number = c.scheduler.status()["jobs"][0]["id"]
+    assert bpsctl(c, "job", "kill", f"#{number}").returncode == 0
     told = c.finish(worker)[0]
     assert told["code"] == -10021 and "killed by" in told["text"], told
     assert "lonely" not in c.bpsctl("jobs").stdout
