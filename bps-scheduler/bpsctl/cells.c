@@ -41,6 +41,14 @@ double cell_sec(json_t *o, const char *key)
 	return v < 0 ? 0 : v < SEC_MAX ? v : SEC_MAX;
 }
 
+struct cell cell_digits(json_t *o, const char *key)
+{
+	struct cell c;
+
+	snprintf(c.s, sizeof(c.s), "%" PRIu64, cell_num(o, key));
+	return c;
+}
+
 bool cell_is(json_t *o, const char *key, const char *value)
 {
 	const char *v = json_string_value(json_object_get(o, key));

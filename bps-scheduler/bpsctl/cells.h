@@ -21,6 +21,8 @@ struct cell cell_str(json_t *o, const char *key);
 uint64_t cell_num(json_t *o, const char *key);
 /* At least 0. */
 double cell_sec(json_t *o, const char *key);
+/* The number in digits, for a column that cuts it. */
+struct cell cell_digits(json_t *o, const char *key);
 bool cell_is(json_t *o, const char *key, const char *value);
 struct cell cell_span(double s);
 struct cell cell_size(uint64_t bytes);

@@ -73,9 +73,9 @@ int screen_servers(FILE *out, json_t *root)
 		snprintf(memory, sizeof(memory), "%.12s/%.12s",
 			cell_size(cell_num(m, "mem_bytes")).s,
 			cell_size(cell_num(m, "quota_bytes")).s);
-		fprintf(out, "%-14.14s %-14.14s %-8.8s %7" PRIu64 " %10s %21s %9s %9s\n",
+		fprintf(out, "%-14.14s %-14.14s %-8.8s %7.7s %10.10s %21.21s %9.9s %9.9s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_str(m, "state").s,
-			cell_num(m, "threads"), cell_size(cell_num(m, "partitions_bytes")).s,
+			cell_digits(m, "threads").s, cell_size(cell_num(m, "partitions_bytes")).s,
 			memory, cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
 		member_notes(out, m);
 		status |= !cell_is(m, "state", "up");
@@ -95,13 +95,11 @@ int screen_agents(FILE *out, json_t *root)
 		"TRAINERS", "RESTARTS", "SENT", "RECEIVED", "LAST");
 	json_array_foreach(json_object_get(root, "members"), i, m)
 	{
-		fprintf(out,
-			"%-15.15s %-15.15s %-8.8s %7" PRIu64 " %8" PRIu64 " %8" PRIu64
-			" %9s %9s %9s\n",
+		fprintf(out, "%-15.15s %-15.15s %-8.8s %7.7s %8.8s %8.8s %9.9s %9.9s %9.9s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_str(m, "state").s,
-			cell_num(m, "pid"), cell_num(m, "trainers"), cell_num(m, "restarts"),
-			cell_size(cell_num(m, "tx_bytes")).s, cell_size(cell_num(m, "rx_bytes")).s,
-			last_heard(m).s);
+			cell_digits(m, "pid").s, cell_digits(m, "trainers").s,
+			cell_digits(m, "restarts").s, cell_size(cell_num(m, "tx_bytes")).s,
+			cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
 		member_notes(out, m);
 		status |= !cell_is(m, "state", "up");
 	}
@@ -158,11 +156,13 @@ int screen_daemon(FILE *out, json_t *root)
 {
 	bool is_up = json_is_true(json_object_get(root, "scheduler_up"));
 	const char *key;
+	char text[256];
 	json_t *v;
 
-	fprintf(out, "bps-%.10s %.24s (id %" PRIu64 ") on %.24s   version %.10s\n",
-		cell_str(root, "role").s, cell_str(root, "name").s, cell_num(root, "id"),
+	snprintf(text, sizeof(text), "%.10s %.63s (id %.20s) on %.63s   version %.20s",
+		cell_str(root, "role").s, cell_str(root, "name").s, cell_digits(root, "id").s,
 		cell_str(root, "host").s, cell_str(root, "version").s);
+	cell_wrapped(out, "bps-", text);
 	if (!is_up)
 		fprintf(out, "! the scheduler cannot be reached: running jobs go on, new ones "
 			     "wait\n");
@@ -176,8 +176,8 @@ int screen_daemon(FILE *out, json_t *root)
 			fprintf(out, "  %-20.*s %12s\n", n < 66 ? (int)(n - 6) : 60,
 				cell_text(key).s, cell_size(cell_num(root, key)).s);
 		else
-			fprintf(out, "  %-20.60s %12" PRIu64 "\n", cell_text(key).s,
-				cell_num(root, key));
+			fprintf(out, "  %-20.60s %12.20s\n", cell_text(key).s,
+				cell_digits(root, key).s);
 	}
 	return !is_up;
 }

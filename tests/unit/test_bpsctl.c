@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/explain.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
@@ -119,15 +120,24 @@ static void tables_without_rows_say_so(void **state)
 static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
 {
 	static int (*const screens[])(FILE *, json_t *) = {screen_servers, screen_agents,
-		screen_jobs, screen_status, screen_stuck, screen_job, screen_events, screen_daemon};
+		screen_jobs, screen_status, screen_stuck, screen_job, screen_events, screen_daemon,
+		screen_check, screen_explain};
 	static const char doc[] =
 		"{'schema': 1, 'role': 'scheduler', 'name': '" LONG_NAME "', 'host': '" LONG_NAME
 		"',"
+		" 'id': " HUGE_NUMBER ", 'version': '" LONG_NAME "', 'ok': " HUGE_NUMBER ","
+		" 'bad': " HUGE_NUMBER ", 'checks': [{'name': '" LONG_NAME "', 'state': 'bad',"
+		" 'what': '" LONG_NAME LONG_NAME "', 'action': '" LONG_NAME LONG_NAME "'}],"
+		" 'codes': [{'code': '" LONG_NAME "', 'what': '" LONG_NAME "'}],"
 		" 'cluster': '" LONG_NAME "', 'a_very_long_bytes': " HUGE_NUMBER ","
 		" 'members': [{'role': 'server', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
 		" 'state': '" LONG_NAME "', 'why': '" LONG_NAME " " LONG_NAME "',"
-		" 'mem_bytes': " HUGE_NUMBER ", 'quota_bytes': " HUGE_NUMBER ", 'threads': 1024,"
-		" 'quiet_s': 1e9, 'pid': 4194304, 'restarts': 99999999, 'id': " HUGE_NUMBER ","
+		" 'mem_bytes': " HUGE_NUMBER ", 'quota_bytes': " HUGE_NUMBER
+		", 'threads': " HUGE_NUMBER ","
+		" 'trainers': " HUGE_NUMBER ", 'tx_bytes': " HUGE_NUMBER
+		", 'rx_bytes': " HUGE_NUMBER ","
+		" 'quiet_s': 1e9, 'pid': " HUGE_NUMBER ", 'restarts': " HUGE_NUMBER
+		", 'id': " HUGE_NUMBER ","
 		" 'partitions': " HUGE_NUMBER ", 'rx_bytes_s': 1e18, 'tx_bytes_s': 1e300,"
 		" 'sum_s': 1e18},"
 		" {'role': 'server', 'name': '" LONG_NAME
