@@ -125,7 +125,8 @@ static int on_find_session(
 	if (split_identity(wire, n_wire, identity, print))
 		return 1;
 	memcpy(ret_peer->identity, identity, strlen(identity) + 1);
-	if (is_revoked(t, identity, print) || find_key(t, identity, print, &key, ret_peer))
+	ret_peer->is_revoked = is_revoked(t, identity, print);
+	if (ret_peer->is_revoked || find_key(t, identity, print, &key, ret_peer))
 		return 1;
 	*ret_session = psk_session(ssl, &key);
 	key_wipe(&key);
@@ -324,10 +325,12 @@ const char *tls_failure(const SSL *ssl, unsigned long ssl_error)
 					   "authority, expired or revoked (its log says which)";
 	const struct tls *t = ssl ? SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl)) : NULL;
 	const char *reason = ERR_reason_error_string(ssl_error);
+	const struct tls_peer *peer = t && t->is_listener ? SSL_get_app_data(ssl) : NULL;
 
-	if (t && t->is_listener &&
-		((struct tls_peer *)SSL_get_app_data(ssl))->handshake_bytes > stranger_limit(t))
+	if (peer && peer->handshake_bytes > stranger_limit(t))
 		return "it sends too much before it has proven who it is";
+	if (peer && peer->is_revoked)
+		return "its key is revoked (`bpsctl key status` lists what is)";
 	if (!ssl_error)
 		return "the peer hung up during the TLS handshake (is it without a key, or not of "
 		       "this cluster?)";

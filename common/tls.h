@@ -38,6 +38,7 @@ struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
 	char print[KEY_PRINT_BYTES];       /* fingerprint of its key or certificate */
 	uint32_t handshake_bytes;          /* announced by its records so far */
+	bool is_revoked;
 	char master[KEY_PRINT_BYTES]; /* of the master key that it has, or has its own from; "" */
 };
 

@@ -381,6 +381,7 @@ static void revoked_host_key_is_refused_also_where_it_stands(void **state)
 	run_until(f, &f->n_failed, 1);
 	assert_non_null(strstr(f->down_reason, "keys do not match"));
 	assert_int_equal(f->n_up, 1);
+	assert_true(stats(f).auth_failures > 0);
 	fixture_free(f);
 }
 
