@@ -351,6 +351,10 @@ static void close_conn(struct world *w, uint32_t conn)
 	check(w);
 }
 
+static const struct blob token = {"0123456789abcdef0123456789abcdef", CTL_TOKEN_BYTES};
+static const struct blob other_token = {"0123456789abcdef0123456789abcdeF", CTL_TOKEN_BYTES};
+static const struct blob no_token = {NULL, 0};
+
 static void join(struct world *w, uint32_t conn, uint32_t rank, uint32_t size, uint32_t pid)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
@@ -760,7 +764,7 @@ static void workers_that_disagree_are_both_named(void **state)
 	join(&w, 22, 1, 4, 20);
 	SAID(&w, "job 'x': rank 0 (host a, pid 10) has 3 workers, this worker (host b, pid 20) 4");
 	msg = (struct ctl_msg){
-		.type = CTL_JOIN, .join = {1, 1000, "x", 1, 3, JOB_DETERMINISTIC, 20, 0}};
+		.type = CTL_JOIN, .join = {1, 1000, "x", 1, 3, JOB_DETERMINISTIC, 20, 0, no_token}};
 	send_msg(&w, 22, &msg);
 	SAID(&w, "rank 0 (host a, pid 10) has 0 option flags, this worker (host b, pid 20) 1");
 	msg.join.flags = 0;
@@ -774,7 +778,7 @@ static void workers_that_disagree_are_both_named(void **state)
 static void same_job_name_of_another_user_is_another_job(void **state)
 {
 	struct world w;
-	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1001, "x", 0, 2, 0, 30, 0}};
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1001, "x", 0, 2, 0, 30, 0, no_token}};
 
 	(void)state;
 	world_init(&w);
@@ -784,10 +788,6 @@ static void same_job_name_of_another_user_is_another_job(void **state)
 	SAID(&w, "21 JOINED code=0 job=2 rank=0");
 	world_fini(&w);
 }
-
-static const struct blob token = {"0123456789abcdef0123456789abcdef", CTL_TOKEN_BYTES};
-static const struct blob other_token = {"0123456789abcdef0123456789abcdeF", CTL_TOKEN_BYTES};
-static const struct blob no_token = {NULL, 0};
 
 static void join_as(
 	struct world *w, uint32_t conn, uint32_t uid, uint32_t rank, uint32_t pid, struct blob with)
@@ -911,7 +911,7 @@ static void token_outlives_the_scheduler(void **state)
 static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **state)
 {
 	struct world w;
-	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1000, "", 0, 2, 0, 30, 0}};
+	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1000, "", 0, 2, 0, 30, 0, no_token}};
 	static const char *const names[] = {"a", "b", "c", "d"};
 
 	(void)state;
@@ -991,7 +991,8 @@ static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(vo
 
 static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 {
-	struct ctl_msg msg = {.type = CTL_JOIN, .join = {1, 1000, "second", 0, 2, 0, 30, 0}};
+	struct ctl_msg msg = {
+		.type = CTL_JOIN, .join = {1, 1000, "second", 0, 2, 0, 30, 0, no_token}};
 	struct world w;
 
 	(void)state;
