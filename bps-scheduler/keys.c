@@ -22,7 +22,8 @@ static void fill_prints(const struct steer *s, struct prints *ret)
 	const struct keyring *keys = &s->auth->keys;
 
 	ret->n = 0;
-	while (ret->n < keys->n_keys && key_fingerprint(&keys->key[ret->n], ret->s[ret->n]) == 0)
+	while (ret->n < keys->n_keys && ret->n < KEYRING_KEYS &&
+		key_fingerprint(&keys->key[ret->n], ret->s[ret->n]) == 0)
 		ret->n++;
 }
 
@@ -42,7 +43,7 @@ static const char *member_word(
 {
 	const char *print = member_print(s, m);
 
-	for (unsigned i = 0; i < p->n; i++)
+	for (unsigned i = 0; i < p->n && i < KEYRING_KEYS; i++)
 		if (strcmp(p->s[i], print) == 0)
 			return words[i];
 	return !m->conn ? "away" : s->auth->cert ? "certificate" : *print ? "dropped" : "none";
@@ -89,7 +90,7 @@ static json_t *keys_json(const struct steer *s)
 	struct prints p;
 
 	fill_prints(s, &p);
-	for (unsigned i = 0; i < p.n; i++) {
+	for (unsigned i = 0; i < p.n && i < KEYRING_KEYS; i++) {
 		json_t *k = json_object();
 
 		status_put_str(k, "key", words[i]);

@@ -299,7 +299,8 @@ bool tls_uses_cert(const struct tls *t)
 /* Fills in the listener's peer. */
 static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 {
-	struct tls_peer peer, *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
+	struct tls_peer peer = {.print = ""};
+	struct tls_peer *at = t->is_listener ? SSL_get_app_data(ssl) : &peer;
 
 	if (tlscert_peer(ssl, at))
 		return "the certificate does not say who the other side is (one CN, ROLE:NAME)";

@@ -165,7 +165,7 @@ static void print_prints(const struct keyring *ring)
 {
 	char print[KEY_PRINT_BYTES];
 
-	for (unsigned i = 0; i < ring->n_keys; i++)
+	for (unsigned i = 0; i < ring->n_keys && i < KEYRING_KEYS; i++)
 		if (key_fingerprint(&ring->key[i], print) == 0)
 			printf("%-9s %s\n", key_words[i], print);
 }
