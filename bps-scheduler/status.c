@@ -23,7 +23,7 @@ json_t *status_str(const char *s)
 
 	if (j)
 		return j;
-	copy = strdup(s);
+	copy = s ? strdup(s) : NULL;
 	for (char *p = copy; p && *p; p++)
 		if ((unsigned char)*p >= 0x80)
 			*p = '?';

@@ -136,9 +136,9 @@ static const char *const key_words[KEYRING_KEYS] = {"current", "previous"};
 static void print_change(const struct keyring *ring, const char *text)
 {
 	json_t *keys = json_array(), *root;
-	char print[KEY_PRINT_BYTES];
+	char print[KEY_PRINT_BYTES] = "";
 
-	for (unsigned i = 0; i < ring->n_keys; i++)
+	for (unsigned i = 0; i < ring->n_keys && i < KEYRING_KEYS; i++)
 		if (key_fingerprint(&ring->key[i], print) == 0)
 			json_array_append_new(keys,
 				json_pack("{s:s, s:s}", "key", key_words[i], "fingerprint", print));
@@ -163,7 +163,7 @@ static int store(const struct opts *o, const struct keyring *ring, const char *d
 
 static void print_prints(const struct keyring *ring)
 {
-	char print[KEY_PRINT_BYTES];
+	char print[KEY_PRINT_BYTES] = "";
 
 	for (unsigned i = 0; i < ring->n_keys && i < KEYRING_KEYS; i++)
 		if (key_fingerprint(&ring->key[i], print) == 0)

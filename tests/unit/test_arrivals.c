@@ -45,7 +45,7 @@ static void quantiles_lie_in_the_bucket_of_the_value(void **state)
 }
 
 /* A round of n members, the last of which comes late_ms after the others, which come 1 ms apart. */
-static void one_round(struct arrivals *a, uint64_t round, uint64_t now_ns, unsigned n,
+static void one_round(struct arrivals *a, uint64_t round, uint64_t now_ns, uint16_t n,
 	uint16_t last, uint64_t late_ms)
 {
 	struct arrivals_round r = {.n = 0};

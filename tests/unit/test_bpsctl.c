@@ -245,7 +245,7 @@ static void of_many_servers_only_those_that_are_not_well_have_a_line(void **stat
 		snprintf(doc + strlen(doc), sizeof(doc) - strlen(doc),
 			"%s{'role': 'server', 'name': 's%u', 'state': '%s'}", i ? "," : "", i,
 			i % 50 == 7 ? "suspect" : "up");
-	strcat(doc, "]}");
+	snprintf(doc + strlen(doc), sizeof(doc) - strlen(doc), "]}");
 	p = render(screen_status, doc);
 	assert_has(&p, "s7 ");
 	assert_has(&p, "s57 ");
@@ -264,7 +264,7 @@ static void of_many_problems_of_one_code_the_first_are_shown_and_the_others_coun
 		snprintf(doc + strlen(doc), sizeof(doc) - strlen(doc),
 			"%s{'code': '%s', 'what': 'what%u.'}", i ? "," : "", i % 2 ? "ODD" : "EVEN",
 			i);
-	strcat(doc, "]}");
+	snprintf(doc + strlen(doc), sizeof(doc) - strlen(doc), "]}");
 	p = render(screen_status, doc);
 	assert_has(&p, "what5.");
 	assert_lacks(&p, "what6.");
