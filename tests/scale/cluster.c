@@ -281,7 +281,8 @@ static void server_new(struct world *w, uint32_t i, struct host *host)
 
 	srv->w = w;
 	srv->host = host;
-	srv->n_threads = w->o.threads;
+	srv->n_threads =
+		host->idx < w->o.agents && w->o.beside_threads ? w->o.beside_threads : w->o.threads;
 	srv->threads = world_alloc(w, srv->n_threads * sizeof(*srv->threads));
 	for (uint32_t k = 0; k < srv->n_threads; k++) {
 		struct node *n = &srv->threads[k];
@@ -308,7 +309,8 @@ static void server_new(struct world *w, uint32_t i, struct host *host)
 	}
 }
 
-static void hello(struct world *w, uint32_t conn, enum role role, const struct host *h)
+static void hello(
+	struct world *w, uint32_t conn, enum role role, const struct host *h, uint32_t threads)
 {
 	char name[32], addr[] = "192.0.2.1";
 	double gbps = 8 / h->tx_ns;
@@ -323,7 +325,7 @@ static void hello(struct world *w, uint32_t conn, enum role role, const struct h
 		.version = "",
 		.addr = addr,
 		.port = 1,
-		.threads = (uint16_t)w->o.threads,
+		.threads = (uint16_t)threads,
 		.nic_mbps = (uint64_t)(gbps * 1000 + 0.5),
 		.quota_bytes = SUMS_BYTES};
 	sched_conn_open(w->sched, conn, 0);
@@ -394,9 +396,9 @@ void cluster_start(struct world *w)
 	if (sched_start(w->sched, 0) < 0)
 		fatal("the scheduler does not start");
 	for (uint32_t i = 0; i < w->n_servers; i++)
-		hello(w, w->o.agents + i, ROLE_SERVER, w->servers[i].host);
+		hello(w, w->o.agents + i, ROLE_SERVER, w->servers[i].host, w->servers[i].n_threads);
 	for (uint32_t i = 0; i < w->o.agents; i++)
-		hello(w, i, ROLE_AGENT, w->agents[i].host);
+		hello(w, i, ROLE_AGENT, w->agents[i].host, 0);
 	for (uint32_t i = 0; i < w->o.agents; i++)
 		join(w, &w->agents[i]);
 	for (uint32_t i = 0; i < w->o.agents; i++)

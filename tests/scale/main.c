@@ -29,10 +29,13 @@ static const struct option_def {
 } defs[] = {
 #define AT(field) offsetof(struct scale_options, field)
 	{"trace", KIND_TEXT, AT(trace), "the model's tensors (tests/traces/)"},
+	{"label", KIND_TEXT, AT(label), "first column of a row"},
 	{"agents", KIND_U32, AT(agents), "n, machines that train"},
 	{"servers", KIND_U32, AT(servers), "k, machines with a server only"},
 	{"no-colocated", KIND_NO, AT(is_colocated), "no servers beside the agents"},
 	{"threads", KIND_U32, AT(threads), "data threads of a server"},
+	{"beside-threads", KIND_U32, AT(beside_threads),
+		"of a server beside an agent; 0: the same"},
 	{"rate", KIND_NUMBER, AT(rate_gbps), "Gbit/s of payload of a network card, each way"},
 	{"slow-agents", KIND_U32, AT(slow_agents), "so many agents' machines have --slow-rate"},
 	{"slow-servers", KIND_U32, AT(slow_servers), "so many servers' machines have --slow-rate"},
@@ -242,20 +245,39 @@ static void print_json(const struct scale_options *o, const struct scale_result 
 
 static void print_head(void)
 {
-	puts("| model | n x GPUs | k | Gbit/s | order | step ms | of bound | efficiency | ring's | "
-	     "alone ms | of optimum | of ring | MB out, in of a trainer's card | of a server's |\n"
-	     "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+	puts("| | n x GPUs | k | Gbit/s | step ms | over bound | efficiency | ring's | alone ms | "
+	     "over optimum | over ring | MB out, in: trains | sums only |");
+	puts("|---|---|---|---|---|---|---|---|---|---|---|---|---|");
+}
+
+static const char *percent(double v, char ret[16])
+{
+	snprintf(ret, 16, v > 0 ? "%.1f %%" : "", v * 100);
+	return ret;
+}
+
+static const char *ratio(double a, double b, char ret[16])
+{
+	snprintf(ret, 16, a > 0 && b > 0 ? "%.3f" : "", a / b);
+	return ret;
 }
 
 static void print_row(const struct scale_options *o, const struct scale_result *r)
 {
-	printf("| %.*s | %u x %u | %u | %.4g | %s | %.1f | %.3f | %.1f %% | %.1f %% | ",
-		(int)strcspn(model(o), "."), model(o), o->agents, o->gpus, o->servers, o->rate_gbps,
-		o->is_fifo ? "none" : "priority", r->step_s * 1e3, r->step_s / r->bound_s,
-		r->efficiency * 100, r->ring_efficiency * 100);
-	printf("%.2f | %.3f | %.3f | %.0f, %.0f | %.0f, %.0f |\n", r->comm_s * 1e3,
-		r->comm_s / r->optimum_s, r->comm_s / r->ring_s, (double)r->agent.tx / 1e6,
-		(double)r->agent.rx / 1e6, (double)r->server.tx / 1e6, (double)r->server.rx / 1e6);
+	bool has_step = o->compute_ms > 0;
+	char t[5][16], alone[16];
+
+	printf("| %.*s | %u x %u | %u | %.4g | ", o->label ? 80 : (int)strcspn(model(o), "."),
+		o->label ? o->label : model(o), o->agents, o->gpus, o->servers, o->rate_gbps);
+	if (has_step)
+		printf("%.1f ", r->step_s * 1e3);
+	snprintf(alone, sizeof(alone), r->comm_s > 0 ? "%.2f" : "", r->comm_s * 1e3);
+	printf("| %s | %s | %s | %s | %s | %s | ",
+		has_step ? ratio(r->step_s, r->bound_s, t[0]) : "", percent(r->efficiency, t[1]),
+		has_step ? percent(r->ring_efficiency, t[2]) : "", alone,
+		ratio(r->comm_s, r->optimum_s, t[3]), ratio(r->comm_s, r->ring_s, t[4]));
+	printf("%.0f, %.0f | %.0f, %.0f |\n", (double)r->agent.tx / 1e6, (double)r->agent.rx / 1e6,
+		(double)r->server.tx / 1e6, (double)r->server.rx / 1e6);
 }
 
 int main(int argc, char **argv)

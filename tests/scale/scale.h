@@ -37,9 +37,11 @@
 /* Rates are of payload in Gbit/s or GB/s (1e9 bytes); 0 stands for infinitely fast. */
 struct scale_options {
 	const char *trace;
+	const char *label;                  /* first column of a row; NULL: the model */
 	uint32_t agents, servers;           /* machines that train; machines with a server only */
 	bool is_colocated;                  /* a server beside each agent */
 	uint32_t threads;                   /* data threads of a server */
+	uint32_t beside_threads;            /* of one beside an agent; 0: the same */
 	double rate_gbps;                   /* of a card, each way */
 	uint32_t slow_agents, slow_servers; /* so many of them have slow_gbps instead */
 	double slow_gbps;

@@ -2,15 +2,64 @@
 # The tables of docs/performance/scaling.md, on stdout: tests/scale/tables.sh build/release/tests/sim-scale
 set -eu
 sim=$1
-bert() {
-	"$sim" --row --trace tests/traces/bert-large.tsv "$@"
+row() {
+	label=$1
+	shift
+	"$sim" --row --label "$label" "$@"
+}
+table() {
+	printf '\n### %s\n\n' "$*"
+	"$sim" --head
 }
 
-echo "## BERT-large, 32 machines of 8, 100 Gbit/s"
-"$sim" --head
+# Servers beside agents carry less than those with a card of their own, and get a quarter of the threads.
+big="--threads 8 --beside-threads 2 --steps 2"
+
+table "BERT-large, 32 machines of 8 accelerators, 100 Gbit/s"
 for k in 32 16 0; do
-	bert --servers $k
+	row "by priority" --servers $k $big
 done
 for k in 32 16 0; do
-	bert --servers $k --fifo
+	row "no priority" --servers $k $big --fifo --step-only
+done
+row "V100 in 32 GB, 25 Gbit/s" --rate 25 $big
+row "the same, no priority" --rate 25 $big --fifo
+row "crc at 40 GB/s" --crc-gbs 40 $big
+
+table "Communication alone: division of the sums"
+small="--compute-ms 0 --gpus 1 --agents 4 --rate 10 --steps 2"
+row "k = 2" $small --servers 2 $big
+row "k = 2, equal threads" $small --servers 2
+row "k = 4" $small --servers 4 $big
+row "k = 0" $small --servers 0
+row "k = 0, one card at half speed" $small --servers 0 --slow-agents 1 --slow-rate 5
+row "k = 4, one server's card at half speed" $small --servers 4 --slow-servers 1 --slow-rate 5 $big
+row "8 machines, k = 4" $small --agents 8 --servers 4 $big
+row "16 machines, k = 0" $small --agents 16 --servers 0
+
+table "Priority"
+slow="--gpus 1 --agents 4 --servers 4 --rate 10 --compute-ms 200 --steps 2"
+for trace in vgg16 resnet50 bert-large gpt2-xl; do
+	row "$trace, by priority" --trace tests/traces/$trace.tsv $slow
+	row "$trace, none" --trace tests/traces/$trace.tsv $slow --fifo
+done
+
+table "Partition size: VGG-16 as above"
+for size in 64KiB 128KiB 256KiB 512KiB 1MiB 2MiB 4MiB; do
+	row "$size" --trace tests/traces/vgg16.tsv $slow --part-bytes $size
+done
+
+table "Window of reads of a connection: VGG-16 as above"
+for size in 64KiB 256KiB 1MiB 4MiB 8MiB 0; do
+	row "$size" --trace tests/traces/vgg16.tsv $slow --read-window $size
+done
+
+table "Window of an agent towards one data thread: VGG-16 as above"
+for size in 1MiB 2MiB 4MiB 8MiB 0; do
+	row "$size" --trace tests/traces/vgg16.tsv $slow --window $size
+done
+
+table "Size: BERT-large at 100 Gbit/s, k = n, one data thread, partitions of 1 MiB"
+for n in 8 32 128 256; do
+	row "$n" --step-only --agents $n --servers $n --threads 1 --part-bytes 1MiB --quantum 256KiB --steps 2
 done
