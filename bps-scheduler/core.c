@@ -230,8 +230,6 @@ void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns)
 {
 	c->now_ns = now_ns;
-	if (c->is_undurable) /* nobody is declared dead then */
-		return;
 	sched_member_expel(c, role, name);
 	sched_commit(c, false);
 }

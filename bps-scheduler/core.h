@@ -144,7 +144,7 @@ void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *ms
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
 /* A member that is not connected may not come back (its key is revoked): it is dead at once, also
- * where servers still hear it. Nothing when it is connected, unknown or dead. */
+ * where servers still hear it; while the record cannot be written, after its time. Nothing when it is connected, unknown or dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
 /* Call sched_tick at sched_next_deadline (UINT64_MAX: nothing to wait for), which changes with

@@ -60,7 +60,7 @@ struct member {
 	uint64_t echoed_ns;   /* a beat of ours came back */
 	/* Agent, rule C4: when a server last heard it, and when they were last asked; 0: never. */
 	uint64_t seen_ns, asked_ns;
-	bool is_behind; /* agent: something of its jobs could not be told to it */
+	bool is_behind; /* agent: something of its jobs could not be told to it, or it may not be */
 	char why_down[64];
 	struct ctl_beat beat;        /* last one, without its lists */
 	struct pace_report *reports; /* what it told of jobs then; room for CTL_BEAT_JOBS_MAX */

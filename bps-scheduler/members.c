@@ -241,7 +241,11 @@ void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 {
 	struct member *m = member_find(c, role, name);
 
-	if (m && !m->conn && m->state != MEMBER_DOWN)
+	if (!m || m->conn || m->state == MEMBER_DOWN)
+		return;
+	if (c->is_undurable) /* nobody is declared dead then; later, whoever still hears it */
+		m->is_behind = true;
+	else
 		member_down(c, m, "its key is not accepted any more");
 }
 

@@ -1297,6 +1297,26 @@ static void expelled_agent_is_dead_at_once_unless_it_is_connected(void **state)
 	world_fini(&w);
 }
 
+static void expelled_agent_dies_when_the_state_can_be_written_again(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -ENOSPC;
+	agent(&w, 23, "c", 203);
+	assert_false(sched_is_durable(w.core));
+	close_conn(&w, 22);
+	sched_expel(w.core, ROLE_AGENT, "b", w.now);
+	clear(&w);
+	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	w.persist_error = 0;
+	pass_seen(&w, 4 * w.cfg.agent_dead_ms, 100);
+	SAID(&w, "21 JOB_END job=1 code=10008");
+	world_fini(&w);
+}
+
 static void message_about_an_unknown_job_is_answered(void **state)
 {
 	struct world w;
@@ -2356,6 +2376,7 @@ int main(void)
 		cmocka_unit_test(fail_ends_the_job_with_its_code_and_text),
 		cmocka_unit_test(killed_job_ends_with_the_text_for_all_its_agents),
 		cmocka_unit_test(expelled_agent_is_dead_at_once_unless_it_is_connected),
+		cmocka_unit_test(expelled_agent_dies_when_the_state_can_be_written_again),
 		cmocka_unit_test(message_about_an_unknown_job_is_answered),
 		cmocka_unit_test(tensor_is_planned_when_all_agents_agree),
 		cmocka_unit_test(tensors_of_one_message_share_a_plan_and_a_view),
