@@ -17,6 +17,8 @@
 
 /* A connection must say HELLO within this time. */
 #define GREETING_MS 5000
+/* Messages that are thrown away at the end; its socket holds fewer. */
+#define DRAIN_MAX 4096
 /* Submissions taken from one ring before the others have their turn. */
 #define RING_BATCH 256
 /* Open because of one trainer, but for arenas: socket, eventfd, pidfd. */
@@ -51,11 +53,26 @@ void trainer_set_state(struct trainer *t, enum trainer_state state)
 struct closing {
 	uv_work_t work;
 	int fd;
+	bool is_trainer; /* its socket, which is shut down */
 };
+
+/* What a trainer has sent and nobody has read would reset its side, and it would not read why it is
+ * dropped. */
+static void drain(int sock)
+{
+	char c;
+
+	for (unsigned i = 0; i < DRAIN_MAX && recv(sock, &c, sizeof(c), MSG_DONTWAIT) > 0; i++)
+		;
+}
 
 static void close_it(uv_work_t *w)
 {
-	close(((struct closing *)w->data)->fd);
+	const struct closing *c = w->data;
+
+	if (c->is_trainer)
+		drain(c->fd);
+	close(c->fd);
 }
 
 static void free_closing(uv_work_t *w, int status)
@@ -67,12 +84,13 @@ static void free_closing(uv_work_t *w, int status)
 /* Close what a trainer can make slow to close: a descriptor that it sent, or its socket, which
  * drops those that are still unread (a TCP socket that lingers, a file system that answers late).
  * So not on the loop's thread. */
-static void close_aside(struct agent *a, int fd)
+static void close_aside(struct agent *a, int fd, bool is_trainer)
 {
 	struct closing *c = malloc(sizeof(*c));
 
 	if (c) {
 		c->fd = fd;
+		c->is_trainer = is_trainer;
 		c->work.data = c;
 	}
 	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_closing) < 0) {
@@ -84,7 +102,7 @@ static void close_aside(struct agent *a, int fd)
 static void close_socket(struct agent *a, int sock)
 {
 	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
-	close_aside(a, sock);
+	close_aside(a, sock, true);
 }
 
 static void free_if_closed(struct trainer *t)
@@ -102,7 +120,7 @@ static void free_if_closed(struct trainer *t)
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
 	quota_put(t->user);
-	tensor_declaring_free(t);
+	declare_free(t);
 	free(t->tensors);
 	free(t);
 }
@@ -384,7 +402,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		on_hello(t, m, mem);
 		break;
 	case LOCAL_DECLARE:
-		tensor_declare(t, m->seq, &m->declare, mem);
+		declare_begin(t, m->seq, &m->declare, mem);
 		break;
 	case LOCAL_WHY:
 		why_ask(t, m->seq, &m->why);
@@ -475,7 +493,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 		return;
 	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err);
 	for (unsigned i = 0; i < n_fds; i++)
-		close_aside(t->agent, fds[i]);
+		close_aside(t->agent, fds[i], false);
 	if (rc == -EAGAIN)
 		return;
 	if (rc == 1) {
