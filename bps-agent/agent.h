@@ -9,7 +9,8 @@
  *
  *   trainer.c  socket, ring, control page          arena.c  shared memory
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
- *   tensor.c   what they declare and submit
+ *   declare.c  what they declare                   maker.c  makes their memory
+ *   tensor.c   what they submit
  *   why.c      what it waits for, in words         quota.c  who may use how much
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
@@ -158,7 +159,9 @@ struct job {
 	bool is_told;      /* since the last resync began */
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the maker */
-	int code;          /* of its end */
+	bool makes_output; /* one of them is for outputs; then others wait for it: */
+	TAILQ_HEAD(, declaring) waiting;
+	int code; /* of its end */
 	char text[CTL_TEXT_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
 	TAILQ_HEAD(, tensor) tensors;
@@ -277,12 +280,17 @@ struct job *agent_job(struct agent *a, uint32_t id);
 /* The core's fail callback. */
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 
-/* ---- tensor.c ---- */
+/* ---- declare.c ---- */
 /* The trainer's DECLARE, answered with where the tensors' slots lie, or why there are none: at once,
  * or when large memory for them was made, until when the trainer is held. Owns: takes *mem, in which
  * d's names lie. */
-void tensor_declare(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
-void tensor_declaring_free(struct trainer *t);
+void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
+/* The trainer is going: its DECLARE waits no more. What is being made for it comes all the same. */
+void declare_cancel(struct trainer *t);
+/* With the trainer's memory. */
+void declare_free(struct trainer *t);
+
+/* ---- tensor.c ---- */
 /* One entry of the trainer's ring, copied and not checked yet.
  * Errors: negative, with a sentence: the trainer broke the rules. */
 int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);

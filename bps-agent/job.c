@@ -222,6 +222,7 @@ static struct job *job_new(
 	job->arenas.admit_ctx = job;
 	TAILQ_INIT(&job->trainers);
 	TAILQ_INIT(&job->tensors);
+	TAILQ_INIT(&job->waiting);
 	TAILQ_INSERT_TAIL(&a->jobs, job, link);
 	return job;
 }
@@ -424,6 +425,7 @@ void job_detach(struct trainer *t, const char *why)
 	struct job *job = t->job;
 	struct err_text text;
 
+	declare_cancel(t);
 	t->job = NULL;
 	TAILQ_REMOVE(&job->trainers, t, of_job);
 	for (uint32_t w = 0; w < job->n_workers; w++)

@@ -1,0 +1,356 @@
+/* DECLARE: what trainers want their tensors to be, and the memory for them. What is large is made by
+ * another thread (maker.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-agent/agent.h"
+#include "bps-agent/tensor_impl.h"
+#include "common/dtype.h"
+
+/* A refusal, and of what. Returns rc. */
+static int refuse_decl(
+	int rc, const struct local_decl *d, const struct err_text *why, struct err_text *err)
+{
+	return rc < 0 ? err_set(err, rc, "tensor '%s' x %llu: %s", d->name,
+				(unsigned long long)d->n_elems, why->s)
+		      : rc;
+}
+
+/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's input,
+ * and with the last worker room for the sum of them. While outputs are being made for the job nobody
+ * else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with nothing wanted
+ * means to wait. What was there before it is found again. */
+static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, struct err_text *err)
+{
+	struct job *job = t->job;
+	struct tensor_worker *tw = &tensor->workers[t->worker];
+	bool is_last = tensor->n_declared + 1 == job->n_workers;
+	struct agt_mem out;
+	size_t each = arena_round(bytes);
+	int rc = 0;
+
+	if (!tensor->out_arena && job->makes_output) {
+		job->arenas.want_bytes = 0;
+		return -EINPROGRESS;
+	}
+	if (!tensor->out_arena) {
+		rc = arena_alloc(
+			&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
+		if (rc < 0)
+			return rc;
+		tensor->out_arena = job->output;
+		tensor->out[0] = tensor->out[1] = out;
+		tensor->out[1].mem = (char *)out.mem + each;
+		tensor->out[1].offset += each;
+	}
+	if (!tw->in.mem) {
+		rc = arena_alloc(
+			&job->arenas, ARENA_INPUT, t->input, bytes, &t->input, &tw->in, err);
+		if (rc < 0)
+			return rc;
+		tw->in_arena = t->input;
+	}
+	if (is_last && job->n_workers > 1 && !job->is_local && !tensor->staging.mem)
+		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
+			&tensor->staging, err);
+	return rc;
+}
+
+static void tell_arena(struct trainer *t, const struct arena *a)
+{
+	struct local_msg m = {.type = LOCAL_ARENA,
+		.arena = {.id = a->id, .is_writable = a->kind == ARENA_INPUT, .bytes = a->bytes}};
+
+	trainer_send(t, &m, &a->fd, 1);
+}
+
+/* Tell it the output arenas that it does not know: they are the set's newest first. */
+static void tell_outputs(struct trainer *t, const struct arena *a)
+{
+	if (!a || a->id < t->n_told)
+		return;
+	tell_outputs(t, a->next);
+	if (a->kind == ARENA_OUTPUT)
+		tell_arena(t, a);
+}
+
+static int declare_again(
+	struct trainer *t, struct tensor *tensor, const struct local_decl *d, struct err_text *err)
+{
+	uint32_t other = t->rank;
+
+	if (tensor->dtype == d->dtype && tensor->n_elems == d->n_elems)
+		return 0;
+	for (uint32_t w = 0; w < t->job->n_workers; w++)
+		if (tensor->workers[w].is_declared)
+			other = t->job->ranks[w];
+	err_set(err, BPS_EMISMATCH,
+		"tensor '%s' of job '%s': rank %u declares %s x %llu, rank %u (same host) %s x "
+		"%llu",
+		d->name, t->job->name, other, dtype_name(tensor->dtype),
+		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
+		(unsigned long long)d->n_elems);
+	if (other != t->rank) { /* all workers of the job must hear of it */
+		tensor_refuse(tensor, BPS_EMISMATCH, err->s);
+		tensor_add_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
+		tensor_add_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
+	}
+	return BPS_EMISMATCH;
+}
+
+static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
+	struct err_text *err)
+{
+	struct job *job = t->job;
+	size_t elem = dtype_bytes(d->dtype), bytes;
+	struct err_text why = {0};
+	struct tensor *tensor;
+	struct tensor_worker *tw;
+	int rc;
+
+	if (!elem || !d->n_elems || !*d->name ||
+		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
+		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
+			dtype_name(d->dtype), (unsigned long long)d->n_elems);
+	tensor = tensor_find(job, d->name);
+	rc = tensor ? declare_again(t, tensor, d, err) : 0;
+	if (rc < 0)
+		return rc;
+	if (t->n_tensors >= t->max_tensors)
+		return err_set(err, BPS_EQUOTA,
+			"tensor '%s': this worker has declared %u of %u tensors on %s; see "
+			"bps-agent's --max-tensors",
+			d->name, t->n_tensors, t->max_tensors, t->agent->cfg.host);
+	if (!tensor) {
+		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);
+		if (rc < 0)
+			return refuse_decl(rc, d, &why, err);
+		tensor = tensor_new(job, d);
+	}
+	if (!tensor) {
+		quota_give(job->quota, QUOTA_TENSORS, 1);
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	}
+	tw = &tensor->workers[t->worker];
+	if (tw->is_declared)
+		return err_set(
+			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
+	rc = slots_alloc(t, tensor, bytes, &why);
+	if (rc == -EINPROGRESS)
+		return rc;
+	if (rc < 0)
+		return refuse_decl(rc, d, &why, err);
+	tw->is_declared = true;
+	tw->index = t->n_tensors;
+	t->tensors[t->n_tensors++] = tensor;
+	if (tw->in_arena != t->told_input)
+		tell_arena(t, tw->in_arena);
+	t->told_input = tw->in_arena;
+	*slot = (struct local_slot){.text = "",
+		.tensor = tw->index,
+		.in_arena = tw->in_arena->id,
+		.out_arena = tensor->out_arena->id,
+		.in_offset = tw->in.offset,
+		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
+	if (++tensor->n_declared == job->n_workers && !tensor->failed)
+		tensor_complete(tensor);
+	return 0;
+}
+
+/* One that is being answered. */
+struct declaring {
+	TAILQ_ENTRY(declaring) link; /* in job->waiting, when is_waiting */
+	bool is_waiting;             /* for outputs that are being made for another worker */
+	struct trainer *trainer;
+	struct job *job;
+	uint32_t seq, next;
+	struct local_declare d;
+	void *mem; /* of its names */
+	struct local_slot slots[LOCAL_DECLARE_MAX];
+	struct err_text errs[LOCAL_DECLARE_MAX];
+	struct making making; /* memory for the next one */
+	enum arena_kind kind;
+};
+
+void declare_free(struct trainer *t)
+{
+	if (t->declaring)
+		free(t->declaring->mem);
+	free(t->declaring);
+	t->declaring = NULL;
+}
+
+static void declared(struct trainer *t)
+{
+	struct declaring *x = t->declaring;
+	struct local_msg m = {.type = LOCAL_DECLARED, .seq = x->seq};
+
+	if (t->job) {
+		tensor_flush_declares(t->job);
+		tell_outputs(t, t->job->arenas.head);
+		t->n_told = t->job->arenas.next_id;
+	}
+	m.declared = (struct local_declared){.slots = x->slots, .n_slots = x->d.n_tensors};
+	trainer_send(t, &m, NULL, 0);
+	declare_free(t);
+}
+
+static void declare_refused(struct declaring *x, int rc)
+{
+	x->slots[x->next] = (struct local_slot){.code = (uint32_t)-rc, .text = x->errs[x->next].s};
+	x->next++;
+}
+
+static void made(struct making *m);
+
+static void wait_for_outputs(struct declaring *x)
+{
+	x->is_waiting = true;
+	TAILQ_INSERT_TAIL(&x->job->waiting, x, link);
+	trainer_hold(x->trainer, true);
+}
+
+void declare_cancel(struct trainer *t)
+{
+	struct declaring *x = t->declaring;
+
+	if (!x || !x->is_waiting)
+		return;
+	TAILQ_REMOVE(&x->job->waiting, x, link);
+	x->is_waiting = false;
+}
+
+/* Have the wanted arena made, and the trainer wait for it. */
+static int make_wanted(struct declaring *x, struct err_text *err)
+{
+	struct arena_set *set = &x->job->arenas;
+	int rc;
+
+	if (!set->want_bytes) {
+		wait_for_outputs(x);
+		return 0;
+	}
+	x->kind = set->want_kind;
+	x->making = (struct making){.name = "bps-arena",
+		.bytes = set->want_bytes,
+		.more_seals = arena_seals(set->want_kind),
+		.done = made,
+		.user = x};
+	rc = maker_make(x->trainer->agent->maker, &x->making);
+	if (rc < 0) {
+		arena_forgo(set, x->kind, x->making.bytes);
+		return err_set(err, rc, "the agent stops");
+	}
+	x->job->n_making++;
+	if (x->kind == ARENA_OUTPUT)
+		x->job->makes_output = true;
+	tensor_flush_declares(x->job); /* the names' memory lasts, but others declare meanwhile */
+	trainer_keep(x->trainer);
+	trainer_hold(x->trainer, true);
+	return 0;
+}
+
+/* Go on with the next one. */
+static void declare_run(struct trainer *t)
+{
+	struct declaring *x = t->declaring;
+
+	while (x->next < x->d.n_tensors) {
+		struct err_text *err = &x->errs[x->next];
+		int rc = t->state == TRAINER_OVER
+				 ? err_set(err, t->job->code < 0 ? t->job->code : BPS_ECLOSED, "%s",
+					   t->job->code < 0 ? t->job->text : "the job has ended")
+				 : declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
+
+		if (rc == -EINPROGRESS) {
+			rc = make_wanted(x, err);
+			if (rc == 0)
+				return;
+		}
+		if (rc < 0)
+			declare_refused(x, rc);
+		else
+			x->next++;
+	}
+	declared(t);
+}
+
+static struct arena **newest(struct declaring *x)
+{
+	return x->kind == ARENA_INPUT    ? &x->trainer->input
+	       : x->kind == ARENA_OUTPUT ? &x->job->output
+					 : &x->job->staging;
+}
+
+/* Outputs were made, or not: whoever waited looks again. */
+static void wake_waiting(struct job *job)
+{
+	TAILQ_HEAD(, declaring) all = TAILQ_HEAD_INITIALIZER(all);
+	struct declaring *x;
+
+	TAILQ_CONCAT(&all, &job->waiting, link);
+	while ((x = TAILQ_FIRST(&all))) {
+		TAILQ_REMOVE(&all, x, link);
+		x->is_waiting = false;
+		trainer_hold(x->trainer, false);
+		declare_run(x->trainer);
+	}
+}
+
+static void made(struct making *m)
+{
+	struct declaring *x = m->user;
+	struct trainer *t = x->trainer;
+	struct job *job = x->job;
+	bool is_wanted = t->state != TRAINER_GONE && job->state != JOB_ENDED;
+	bool was_output = x->kind == ARENA_OUTPUT;
+	int rc = m->rc;
+
+	if (rc < 0 || !is_wanted) {
+		arena_forgo(&job->arenas, x->kind, m->bytes);
+		if (rc == 0)
+			maker_drop(job->agent->maker, &m->memory);
+	} else {
+		rc = arena_adopt(&job->arenas, x->kind, &m->memory, newest(x), &m->err);
+	}
+	if (was_output)
+		job->makes_output = false;
+	if (t->state != TRAINER_GONE) {
+		if (rc < 0)
+			declare_refused(x, refuse_decl(rc, &x->d.tensors[x->next], &m->err,
+						   &x->errs[x->next]));
+		trainer_hold(t, false);
+		declare_run(t);
+	}
+	if (was_output)
+		wake_waiting(job);
+	job->n_making--;
+	trainer_put(t);
+	job_free_if_unused(job);
+}
+
+void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem)
+{
+	struct declaring *x;
+
+	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
+		trainer_drop(t, true, "DECLARE without a running job");
+		return;
+	}
+	x = malloc(sizeof(*x));
+	if (!x) {
+		trainer_drop(t, false, "the agent is out of memory");
+		return;
+	}
+	x->trainer = t;
+	x->is_waiting = false;
+	x->job = t->job;
+	x->seq = seq;
+	x->next = 0;
+	x->d = *d;
+	x->mem = *mem;
+	*mem = NULL;
+	t->declaring = x;
+	declare_run(t);
+}

@@ -1,0 +1,20 @@
+#ifndef BPS_AGENT_TENSOR_IMPL_H
+#define BPS_AGENT_TENSOR_IMPL_H
+/* What declare.c, which makes tensors, needs of tensor.c, which has them. The data thread's. */
+#include "bps-agent/agent.h"
+
+/* NULL: not declared by anybody here. */
+struct tensor *tensor_find(struct job *job, const char *name);
+/* Declared by nobody yet. NULL: out of memory. Owns: the job has it. */
+struct tensor *tensor_new(struct job *job, const struct local_decl *d);
+/* All local workers have declared it, and its memory is there: from here on it is the core's, and the
+ * scheduler hears of it. If that fails it is refused. */
+void tensor_complete(struct tensor *tensor);
+/* Every round of it ends with code. */
+void tensor_refuse(struct tensor *tensor, int code, const char *text);
+/* Declarations go to the scheduler together: each message costs it a sync of its disk. Flush before
+ * the names' memory goes. */
+void tensor_add_declare(
+	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems);
+void tensor_flush_declares(struct job *job);
+#endif
