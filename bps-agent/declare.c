@@ -207,6 +207,7 @@ static void made(struct making *m);
 static void wait_for_outputs(struct declaring *x)
 {
 	x->is_waiting = true;
+	tensor_flush_declares(x->job); /* the names go with the trainer */
 	TAILQ_INSERT_TAIL(&x->job->waiting, x, link);
 	trainer_hold(x->trainer, true);
 }
@@ -245,7 +246,7 @@ static int make_wanted(struct declaring *x, struct err_text *err)
 	x->job->n_making++;
 	if (x->kind == ARENA_OUTPUT)
 		x->job->makes_output = true;
-	tensor_flush_declares(x->job); /* the names' memory lasts, but others declare meanwhile */
+	tensor_flush_declares(x->job); /* the names go with the trainer */
 	trainer_keep(x->trainer);
 	trainer_hold(x->trainer, true);
 	return 0;

@@ -1,6 +1,6 @@
 /* bps-agent: one per machine; trainers hand it tensors, it pushes and pulls. The main thread runs
- * the control loop, the data thread the trainers and the network (agent.h), the transport's
- * connection management a thread of its own. */
+ * the control loop, the data thread the trainers and the network (agent.h); the transport's
+ * connection management and the making of shared memory (maker.h) have threads of their own. */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <fcntl.h>

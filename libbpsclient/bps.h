@@ -62,7 +62,7 @@ enum bps_code {
 	BPS_EQUOTA = -10012,         /* a quota is exhausted; the sentence has limit and use */
 	BPS_EPROTO = -10013,         /* the other side broke the protocol */
 	BPS_EVERSION = -10014,       /* library and agent do not fit together */
-	BPS_EAUTH = -10015,
+	BPS_EAUTH = -10015,          /* the job has another token (BPS_JOB_TOKEN) */
 	BPS_ENOTFOUND = -10016,
 	BPS_EDUP = -10017, /* this rank is already taken */
 	BPS_ECLOSED = -10018,
@@ -94,6 +94,7 @@ BPS_API void bps_options_init(struct bps_options *opt);
 /* Attach to the agent and join the job; returns when all workers have. opt NULL: all from the
  * environment. A job of one worker needs no agent, no server and no scheduler.
  * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH,
+ * BPS_EAUTH, BPS_EQUOTA,
  * BPS_EVERSION, -EINVAL. */
 BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
 
