@@ -69,9 +69,14 @@ static void print_events(const struct opts *o, json_t *root)
 	json_t *e;
 	size_t i;
 
-	if (o->json)
-		json_array_foreach(json_object_get(root, "events"), i, e) print_line(e);
-	else
+	json_array_foreach(json_object_get(root, "events"), i, e)
+	{
+		if (!o->json)
+			break;
+		json_object_set_new(e, "schema", json_integer(1));
+		print_line(e);
+	}
+	if (!o->json)
 		screen_events(stdout, root);
 	fflush(stdout);
 }
