@@ -28,8 +28,8 @@ const char *sched_job_state_name(enum job_state s)
 static void job_set_state(struct sched_core *c, struct job *j, enum job_state to, const char *why)
 {
 	assert(job_states[j->state].next & STATE_BIT(to));
-	log_limited(LOG_AS(LOG_INFO, JOB), "job '%s': %s -> %s, %s job=%u uid=%u workers=%u/%u",
-		j->name, job_states[j->state].name, job_states[to].name, why, j->id, j->uid,
+	log_limited(LOG_AS(LOG_INFO, JOB), "job: %s -> %s, %s job='%s' id=%u uid=%u workers=%u/%u",
+		job_states[j->state].name, job_states[to].name, why, j->name, j->id, j->uid,
 		j->n_joined, j->size);
 	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size, j->uid,
 		to == JOB_RUNNING ? "runs" : "has ended", why);
@@ -467,7 +467,7 @@ static void forming_end(struct sched_core *c, struct job *j)
 
 static void forming_lost(struct sched_core *c, struct job *j, uint32_t rank)
 {
-	log_limited(LOG_INFO, "rank %u of job '%s' left before the job had formed job=%u", rank,
+	log_limited(LOG_INFO, "rank %u left before the job had formed: job='%s' id=%u", rank,
 		j->name, j->id);
 	job_detach(j, rank);
 	if (!j->n_joined)

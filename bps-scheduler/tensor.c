@@ -211,7 +211,8 @@ static void tensor_mismatch(const struct declare *in, struct tensor *t, const st
 		tensor_fail_send(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text);
 		return;
 	}
-	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job=%u", text, in->j->id);
+	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job='%s' id=%u", text, in->j->name,
+		in->j->id);
 	t->fail_text = sched_dup(text);
 	t->fail_code = BPS_EMISMATCH;
 	in->j->claimed_bytes -= t->n_elems * dtype_bytes(t->dtype);

@@ -13,6 +13,7 @@ deb:
 	$(Q)tests/install-deps.sh deb
 	$(Q)rm -rf $(DEB) && mkdir -p $(DEB_SRC)
 	$(Q)git ls-files -z -co --exclude-standard | grep -zv '^systemd/debian/' | tar -c --null -T - | tar -x -C $(DEB_SRC)
+	$(Q)echo $(COMMIT) >$(DEB_SRC)/.commit # there is no repository around a package's source
 	$(Q)tar -C $(DEB) --sort=name --mtime=@$(DEB_TIME) --owner=0 --group=0 --numeric-owner --mode=u+rw,go=rX \
 		-cJf $(DEB_TAR) bps-$(VERSION)
 	$(Q)cp -a systemd/debian $(DEB_SRC)/debian
@@ -22,10 +23,18 @@ deb:
 	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) $(DEB)/*.changes
 	@ls $(DEB)/*.deb
 
+# Build the packages again, in another folder, time zone and with another umask: they must be the same.
+deb-again: deb
+	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
+		dpkg-source --require-strong-checksums -x $(DEB)/*.dsc $$again/bps >/dev/null && cd $$again/bps && umask 027 && \
+		TZ=Asia/Tokyo DEB_BUILD_OPTIONS="nocheck parallel=1" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
+			dpkg-buildpackage -us -uc -b >../build.log 2>&1 && cd .. && sha256sum *.deb >sums && \
+		cd $(CURDIR)/$(DEB) && sha256sum --quiet -c $$again/sums && echo 'the packages are the same'
+
 # The packages on five machines with a systemd of their own; as root.
 nspawn:
 	$(Q)tests/install-deps.sh nspawn
 	$(Q)DEB_BUILD_OPTIONS=nocheck $(MAKE) --no-print-directory deb
 	$(Q)tests/nspawn/run.sh $(DEB) build/nspawn
 
-.PHONY: deb nspawn
+.PHONY: deb deb-again nspawn

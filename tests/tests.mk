@@ -19,6 +19,7 @@ help:
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make deb         Debian packages in build/deb'
+	@echo 'make deb-again   build the packages twice; they must be the same'
 	@echo 'make nspawn      the packages on 5 systemd machines in containers (root; minutes)'
 
 # Each step in a make of its own: what is found by pkg-config changes when packages are installed.
