@@ -142,6 +142,14 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
+/* The journal looks up who sent a datagram when it reads it, and finds no unit for a process that has
+ * ended by then; of a stream it has known that from the beginning. An error without an id is what a
+ * process ends with. */
+static bool is_last_word(unsigned level, enum log_id id)
+{
+	return level == LOG_ERROR && id == LOG_ID_NONE;
+}
+
 static void write_line(unsigned level, enum log_id id, const char *text, size_t n_text)
 {
 	char line[HEAD_BYTES + TEXT_BYTES + 1];
@@ -150,7 +158,8 @@ static void write_line(unsigned level, enum log_id id, const char *text, size_t 
 
 	if (fstat(STDERR_FILENO, &st) < 0)
 		return;
-	if (log_is_journal(&st) && log_to_journal(level > 7 ? 7 : (int)level, id, text, n_text))
+	if (log_is_journal(&st) && !is_last_word(level, id) &&
+		log_to_journal(level > 7 ? 7 : (int)level, id, text, n_text))
 		return;
 	n = put_head(line, HEAD_BYTES, level, &st);
 	memcpy(line + n, text, n_text);

@@ -9,7 +9,8 @@
  *   file                      <4>2026-11-20T09:10:11.123Z text
  *   pipe, socket              <4>text                   (sd-daemon(3); who reads it has a clock)
  *   journal (JOURNAL_STREAM)  by its native protocol: BPS_JOB=... for job=..., MESSAGE_ID= where the
- *                             line has a LOG_ID; as a pipe when the journal cannot be reached
+ *                             line has a LOG_ID; as a pipe when the journal cannot be reached,
+ *                             and for errors without a LOG_ID
  *
  * error: cannot go on as asked; warn: odd, and what is done about it; info: starts, stops, state
  * changes; debug: per object; trace: per message (compiled in, off by default). */

@@ -519,6 +519,30 @@ def test_journal_gets_lines_with_fields(place):
     os.close(r)
 
 
+def test_journal_gets_last_words_by_the_stream_that_names_the_unit(place):
+    """A datagram of a process that has ended belongs to no unit."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = place.path / "journal"
+    folder.mkdir()
+    journal = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    journal.bind(str(folder / "socket"))
+    r, w = os.pipe()
+    st = os.fstat(w)
+    place.env["JOURNAL_STREAM"] = f"{st.st_dev}:{st.st_ino}"
+    p = subprocess.Popen(
+        place.args("bps-scheduler", "--http", "192.0.2.1:1"), stderr=w, env=place.env, preexec_fn=private_journal(folder)
+    )
+    os.close(w)
+    status = p.wait(DEADLINE_S)
+    if status == 111:
+        pytest.skip("cannot mount here")
+    assert status == 75
+    assert b"192.0.2.1" in os.read(r, 4096)
+    os.close(r)
+    journal.close()
+
+
 def test_journal_that_is_gone_leaves_standard_error(place):
     r, w = os.pipe()
     st = os.fstat(w)
