@@ -63,7 +63,7 @@ def test_every_word_prints_what_the_schema_says(cluster):
     c.start_job("rounds", 3, {"n_elems": 30000, "n_rounds": 100000}, job="digits")
     c.start_job("error", 2, WAITS, job="stuck")
     c.start_job("error", 1, {"what": "nothing"}, job="forming", env={"BPS_SIZE": "3"})
-    c.wait_for("it forms", lambda: "forming" in c.bpsctl("jobs").stdout)
+    c.wait_for("it forms", lambda: any(j["name"] == "forming" for j in c.scheduler.status()["jobs"]))
     validate(printed(c, "job", "forming"), "job")
     validate(printed(c, "job", "nobody"), "failure")
     c.wait_for("its pace is known", lambda: any(j.get("pace") for j in c.scheduler.status()["jobs"]))
