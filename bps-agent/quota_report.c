@@ -1,7 +1,6 @@
 #include "bps-agent/quota_report.h"
 
-#include <stdio.h>
-
+#include "common/jsontext.h"
 #include "common/metrics.h"
 
 /* One sample for each limit that there is. */
@@ -42,28 +41,16 @@ void quota_metrics(const struct quota_view *v, struct evbuffer *out)
 		"requests of trainers that had to wait for their user's rate", (double)v->slowed);
 }
 
-/* Names come from anywhere: what is not ASCII must not spoil the document. */
-static json_t *name_json(const char *name)
-{
-	char clean[QUOTA_NAME_BYTES];
-
-	snprintf(clean, sizeof(clean), "%s", name);
-	for (char *p = clean; *p; p++)
-		if ((unsigned char)*p >= 0x80)
-			*p = '?';
-	return json_string(clean);
-}
-
 static json_t *row_json(const struct quota_view *v, const struct quota_row *r)
 {
 	json_t *o = json_object();
 
 	if (r->scope != QUOTA_MACHINE) {
 		json_object_set_new(o, "uid", json_integer((json_int_t)r->uid));
-		json_object_set_new(o, "user", name_json(r->user));
+		json_object_set_new(o, "user", jsontext(r->user));
 	}
 	if (r->scope == QUOTA_JOB)
-		json_object_set_new(o, "job", name_json(r->job));
+		json_object_set_new(o, "job", jsontext(r->job));
 	for (unsigned k = 0; k < QUOTA_KINDS; k++) {
 		uint64_t limit = v->limits.of[r->scope][k];
 

@@ -106,7 +106,7 @@ static json_t *agents_json(const struct sched_core *c, const struct job *j,
 		status_put_str(o, "text", p && has_answered && p->texts[i] ? p->texts[i] : "");
 		json_array_append_new(list, o);
 		if (p && !has_answered)
-			json_array_append_new(missing, status_str(m->name));
+			json_array_append_new(missing, jsontext(m->name));
 	}
 	return list;
 }

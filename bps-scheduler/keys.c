@@ -99,7 +99,7 @@ static json_t *keys_json(const struct steer *s)
 		json_array_append_new(keys, k);
 	}
 	for (unsigned i = 0; i < s->auth->keys.n_revoked; i++)
-		json_array_append_new(revoked, status_str(s->auth->keys.revoked[i]));
+		json_array_append_new(revoked, jsontext(s->auth->keys.revoked[i]));
 	list_members(s, &p, false, members);
 	list_members(s, &p, true, members);
 	status_put_num(o, "schema", STATUS_SCHEMA);

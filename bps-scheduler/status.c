@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "bps-scheduler/status_impl.h"
@@ -15,26 +14,9 @@ double status_span_s(const struct status_info *info, uint64_t since_ns)
 	return info->now_ns > since_ns ? (double)(info->now_ns - since_ns) / 1e9 : 0;
 }
 
-/* Names come from anywhere: what is not UTF-8 must not spoil the document. */
-json_t *status_str(const char *s)
-{
-	json_t *j = json_string(s ? s : "");
-	char *copy;
-
-	if (j)
-		return j;
-	copy = s ? strdup(s) : NULL;
-	for (char *p = copy; p && *p; p++)
-		if ((unsigned char)*p >= 0x80)
-			*p = '?';
-	j = copy ? json_string(copy) : NULL;
-	free(copy);
-	return j;
-}
-
 void status_put_str(json_t *o, const char *key, const char *s)
 {
-	json_object_set_new(o, key, status_str(s));
+	json_object_set_new(o, key, jsontext(s));
 }
 
 void status_put_num(json_t *o, const char *key, uint64_t v)
@@ -209,7 +191,7 @@ json_t *status_job_brief(
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
-		json_array_append_new(agents, status_str(m->name));
+		json_array_append_new(agents, jsontext(m->name));
 		agents_up += m->state == MEMBER_UP;
 	}
 	for (uint32_t i = 0; i < n; i++)

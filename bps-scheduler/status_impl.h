@@ -9,12 +9,11 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/status.h"
+#include "common/jsontext.h"
 
 #define STATUS_SCHEMA      1
 #define STATUS_MISSING_MAX 8 /* ranks that are named */
 
-/* A string from anywhere; what is not UTF-8 is replaced. */
-json_t *status_str(const char *s);
 void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);

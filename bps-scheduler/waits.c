@@ -41,7 +41,7 @@ static json_t *wait_new(
 	json_t *o = json_object();
 
 	status_put_str(o, "why", why);
-	json_object_set_new(o, "tensor", tensor ? status_str(tensor) : json_null());
+	json_object_set_new(o, "tensor", tensor ? jsontext(tensor) : json_null());
 	status_put_num(o, "round", round);
 	status_put_sec(o, "s", s);
 	people_put(o, "waiting", "n_waiting", waiting);

@@ -1,0 +1,20 @@
+#include "common/jsontext.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+json_t *jsontext(const char *s)
+{
+	json_t *j = json_string(s ? s : "");
+	char *copy;
+
+	if (j)
+		return j;
+	copy = s ? strdup(s) : NULL;
+	for (char *p = copy; p && *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	j = copy ? json_string(copy) : NULL;
+	free(copy);
+	return j;
+}
