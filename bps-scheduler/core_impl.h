@@ -9,8 +9,12 @@
  *   tensor.c   tensors: declared, compared, numbered
  *   placing.c  which server has which partition
  *   plan.c     telling members of a job
- *   why.c      probes; pace.c how fast it all goes; mute.c problems that
- *              nobody wants to see; check.c invariants
+ *   admit.c    who may join a job, and quotas
+ *   why.c      probes
+ *   pace.c     how fast it all goes
+ *   mute.c     problems that nobody wants to see
+ *   record.c   the state as records, and back
+ *   check.c    invariants
  * Out of memory ends the process: all state that matters is durable, the data path
  * does not need the scheduler, and every table here is bounded. */
 #include <stdbool.h>
@@ -203,8 +207,9 @@ const char *sched_role_name(enum role role);
 const char *sched_member_state_name(enum member_state s);
 /* The first message of a connection: it becomes a member's, new or returned, or is refused. */
 void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello *h);
-/* m, which is UP, has lost its connection; it has its window to come back. */
+/* sched_expel, within an event. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
+/* m, which is UP, has lost its connection; it has its window to come back. */
 void sched_member_suspect(struct sched_core *c, struct member *m, const char *why);
 /* Close the connection of a member that broke the protocol; it may come back. */
 void sched_kick(struct sched_core *c, struct member *m, const char *why);

@@ -22,7 +22,7 @@ void events_add(struct events *ev, const struct sched_event *e, double unix_s);
  *   schema role("scheduler") term first last next   first, last: of those that are kept (last 0: none); next:
  *                                                   what to ask for to get those that follow these
  *   lost                                            how many above since are not kept any more
- *   now                                             of the same clock as the events' time; put in by main.c
+ *   now                                             of the same clock as the events' time; put in by web.c
  *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job, partitions, steer
  * since may come from an earlier life of the scheduler: then it is above last, and term tells. */
 json_t *events_json(const struct events *ev, uint32_t term, uint64_t since);

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/fds.h"
 #include "common/log.h"
 #include "common/notify.h"
@@ -182,11 +183,9 @@ static int watch_signals(struct daemon *d, struct err_text *err)
 int daemon_init(
 	struct daemon *d, const char *program, const struct daemon_opts *opts, struct err_text *err)
 {
-	struct timespec now;
 	int rc;
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	d->started_unix = (double)now.tv_sec;
+	d->started_unix = clock_unix_s();
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);

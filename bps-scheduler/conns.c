@@ -1,0 +1,198 @@
+/* Connections of servers, agents and operators: what comes goes to the core, what the core wants sent or
+ * dropped goes out. */
+#include "bps-scheduler/app.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#define CONNS_MAX 65536
+
+/* A member's connection; its number in the core is its place in app.conns. */
+struct app_conn {
+	struct ctlchan *chan;
+	uint32_t id;
+	bool is_dropped; /* by the core, which has forgotten it */
+	bool is_member;  /* its HELLO was taken */
+};
+
+/* ---- what the core wants done ---- */
+
+void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
+{
+	struct app *app = ctx;
+	const struct layout *layout = ctl_layout(msg->type);
+	size_t n = codec_size(layout, &msg->hello);
+	void *buf = n ? malloc(n) : NULL;
+	int rc = -EMSGSIZE;
+
+	if (buf) {
+		codec_encode(layout, &msg->hello, buf);
+		rc = ctlchan_send(app->conns[id]->chan, msg->type, buf, n);
+	}
+	/* A message that is lost is learned again after a reconnect. */
+	if (rc < 0 && rc != BPS_ECLOSED) {
+		log_rated(LOG_WARN, "cannot send %s to %s: %s", ctl_type_name(msg->type),
+			ctlchan_peer(app->conns[id]->chan), err_str(rc));
+		ctlchan_close(app->conns[id]->chan, "cannot send");
+	}
+	free(buf);
+}
+
+void conns_drop(void *ctx, uint32_t id, const char *why)
+{
+	struct app *app = ctx;
+
+	app->conns[id]->is_dropped = true;
+	ctlchan_close(app->conns[id]->chan, "%s", why);
+}
+
+struct ctlchan *conns_chan(void *ctx, uint32_t conn)
+{
+	struct app *app = ctx;
+
+	return app->conns[conn]->chan;
+}
+
+/* ---- what comes ---- */
+
+static uint32_t free_conn(struct app *app)
+{
+	uint32_t id = 0;
+
+	while (id < app->n_conns && app->conns[id])
+		id++;
+	if (id == app->n_conns && id < CONNS_MAX) {
+		uint32_t room = id ? 2 * id : 64;
+		struct app_conn **v = realloc(app->conns, room * sizeof(struct app_conn *));
+
+		if (!v)
+			return CONNS_MAX;
+		memset(v + id, 0, (room - id) * sizeof(struct app_conn *));
+		app->conns = v;
+		app->n_conns = room;
+	}
+	return id;
+}
+
+static void chan_opened(void *arg, struct ctlchan *chan)
+{
+	struct app *app = arg;
+	uint32_t id = free_conn(app);
+	struct app_conn *conn = id < CONNS_MAX ? calloc(1, sizeof(*conn)) : NULL;
+
+	if (!conn) {
+		ctlchan_close(chan, "too many connections");
+		return;
+	}
+	conn->chan = chan;
+	conn->id = id;
+	app->conns[id] = conn;
+	ctlchan_set_data(chan, conn);
+	sched_conn_open(app->core, id, clock_now_ns());
+	app_after_event(app);
+}
+
+/* identity: "server:node3"; operators are no members. */
+static void expel(struct app *app, const char *identity)
+{
+	static const struct {
+		const char *prefix;
+		enum role role;
+	} roles[] = {{"server:", ROLE_SERVER}, {"agent:", ROLE_AGENT}};
+
+	for (size_t i = 0; i < sizeof(roles) / sizeof(roles[0]); i++) {
+		size_t n = strlen(roles[i].prefix);
+
+		if (strncmp(identity, roles[i].prefix, n) == 0)
+			sched_expel(app->core, roles[i].role, identity + n, clock_now_ns());
+	}
+}
+
+void conns_expel_revoked(struct app *app)
+{
+	const struct keyring *keys = &app->daemon.auth.keys;
+	char identity[KEYRING_ID_BYTES];
+
+	for (unsigned i = 0; i < keys->n_revoked; i++) {
+		snprintf(identity, sizeof(identity), "%s", keys->revoked[i]);
+		identity[strcspn(identity, "#")] = '\0';
+		if (keyring_is_out(keys, identity))
+			expel(app, identity);
+	}
+	app_after_event(app);
+}
+
+static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
+{
+	struct app *app = arg;
+	struct app_conn *conn = ctlchan_data(chan);
+
+	if (!conn)
+		return;
+	log_debug("connection of %s ended: %s", ctlchan_peer(chan), reason);
+	app->conns[conn->id] = NULL;
+	if (!conn->is_dropped) {
+		sched_conn_closed(app->core, conn->id, clock_now_ns());
+		if (ctlchan_is_expelled(chan) && conn->is_member)
+			expel(app, ctlchan_identity(chan));
+		app_after_event(app);
+	}
+	free(conn);
+}
+
+/* With a key, a member is who its key says. */
+static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h)
+{
+	const char *identity = ctlchan_identity(chan);
+	char claimed[CTL_NAME_MAX + 16];
+
+	if (!*identity)
+		return true;
+	snprintf(claimed, sizeof(claimed), "%s:%s", h->role == ROLE_SERVER ? "server" : "agent",
+		h->name);
+	if (strcmp(identity, claimed) == 0)
+		return true;
+	log_rated(LOG_WARN, "%s has the key of %s and says that it is %s", ctlchan_peer(chan),
+		identity, claimed);
+	return false;
+}
+
+static void chan_frame(
+	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
+{
+	struct app *app = arg;
+	struct app_conn *conn = ctlchan_data(chan);
+	struct err_text err = {""};
+	struct ctl_msg msg;
+	void *mem = NULL;
+
+	if (!conn || conn->is_dropped)
+		return;
+	if (ctl_decode(type, body, n_body, &msg, &mem, &err) < 0) {
+		log_rated(LOG_WARN, "%s sent what cannot be read: %s", ctlchan_peer(chan), err.s);
+		ctlchan_close(chan, "protocol error: %s", err.s);
+		return;
+	}
+	if (type == CTL_HELLO && !is_who_it_says(chan, &msg.hello)) {
+		ctlchan_close(chan, "the name is not the key's");
+	} else if (type == CTL_STEER && !conn->is_member) {
+		steer_handle(&app->steer, chan, &msg.steer, clock_now_ns());
+		app_after_event(app);
+	} else {
+		sched_message(app->core, conn->id, &msg, clock_now_ns());
+		if (type == CTL_HELLO && !conn->is_dropped) {
+			conn->is_member = true;
+			ctlchan_set_trusted(chan);
+		}
+		app_after_event(app);
+	}
+	free(mem);
+}
+
+const struct ctlchan_ops conns_ops = {
+	.opened = chan_opened, .frame = chan_frame, .closed = chan_closed};

@@ -1,0 +1,125 @@
+/* HTTP of the scheduler: it only reads. A question about one job is answered when the job's agents have
+ * answered, or after the core's bound for that. */
+#include "bps-scheduler/app.h"
+
+#include <stdlib.h>
+
+#include "common/clock.h"
+
+static void fill_info(struct app *app, struct status_info *ret)
+{
+	struct ctllisten_stats s;
+
+	ctllisten_stats(app->listen, &s);
+	*ret = (struct status_info){.now_ns = clock_now_ns(),
+		.started_unix = app->daemon.started_unix,
+		.has_log = app->log != NULL,
+		.auth_failures = s.auth_failures,
+		.protocol_errors = s.protocol_errors,
+		.trust_timeouts = s.trust_timeouts};
+	if (app->log) {
+		ret->log_bytes = statelog_bytes(app->log);
+		ret->log_sync_ns = statelog_sync_ns(app->log);
+	}
+}
+
+static void answer_error(struct httpd_request *req, int code, const char *text)
+{
+	httpd_answer(req, code, json_pack("{s:i, s:s}", "schema", 1, "error", text));
+}
+
+void web_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
+{
+	struct app *app = ctx;
+	struct httpd_request *req = app->waiting[token].req;
+	struct status_info info;
+	json_t *root;
+
+	fill_info(app, &info);
+	root = status_job(app->core, &info, app->waiting[token].job, p);
+	if (root)
+		httpd_answer(req, 200, root);
+	else
+		answer_error(req, 404, "the job has ended");
+	app->waiting[token].req = NULL;
+}
+
+static void http_metrics(void *arg, struct evbuffer *out)
+{
+	struct app *app = arg;
+	struct status_info info;
+
+	fill_info(app, &info);
+	status_metrics(app->core, &info, out);
+}
+
+static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
+{
+	struct app *app = arg;
+
+	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
+		return true;
+	err_set(err, BPS_ENOTDURABLE, "the state cannot be written");
+	return false;
+}
+
+static void http_job(struct app *app, struct httpd_request *req, const char *name)
+{
+	uint32_t job = status_find_job(app->core, name);
+	struct status_info info;
+	unsigned token = 0;
+	int rc;
+
+	if (!job) {
+		answer_error(req, 404, "no such job");
+		return;
+	}
+	while (token < STATUS_WAIT_MAX && app->waiting[token].req)
+		token++;
+	if (token == STATUS_WAIT_MAX) {
+		answer_error(req, 503, "too many questions at once");
+		return;
+	}
+	app->waiting[token].req = req;
+	app->waiting[token].job = job;
+	rc = sched_probe_start(app->core, job, token, clock_now_ns());
+	app_after_event(app);
+	if (rc == 0)
+		return;
+	app->waiting[token].req = NULL;
+	if (rc != BPS_ENOTFOUND) {
+		answer_error(req, 503, "too many questions at once");
+		return;
+	}
+	fill_info(app, &info);
+	httpd_answer(req, 200, status_job(app->core, &info, job, NULL));
+}
+
+static void http_events(struct app *app, struct httpd_request *req, uint64_t since)
+{
+	json_t *root = events_json(app->events, sched_term(app->core), since);
+
+	json_object_set_new(root, "now", json_real(clock_unix_s()));
+	httpd_answer(req, 200, root);
+}
+
+static void http_status(void *arg, struct httpd_request *req)
+{
+	struct app *app = arg;
+	struct status_info info;
+	char name[CTL_JOB_NAME_MAX + 1];
+
+	if (httpd_query(req, "job", name, sizeof(name))) {
+		http_job(app, req, name);
+		return;
+	}
+	if (httpd_query(req, "events", name, sizeof(name))) {
+		http_events(app, req, strtoull(name, NULL, 10));
+		return;
+	}
+	fill_info(app, &info);
+	httpd_answer(req, 200, status_cluster(app->core, &info));
+}
+
+const struct httpd_ops web_ops = {
+	.metrics = http_metrics, .probe = http_probe, .status = http_status};
