@@ -1,5 +1,6 @@
 #include "bps-server/arrivals.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,7 @@ void arrivals_roll(struct arrivals *a, uint64_t now_ns)
 }
 
 /* Is a more worth telling of than b? */
-static int is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
+static bool is_worse(const struct arrivals_late *a, const struct arrivals_late *b)
 {
 	if (a->window_last != b->window_last)
 		return a->window_last > b->window_last;

@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include "bps-server/thread.h"
+#include "common/jsontext.h"
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
 
-#define MAX_THREADS 64
+#define MAX_THREADS   64
+#define AUTO_THREADS  8 /* most that it takes by itself */
+#define SEGMENT_BYTES (16u << 20)
 
 struct opts {
 	struct node_opts node;
@@ -84,7 +87,7 @@ static int start_threads(struct app *app, struct err_text *err)
 			.instance = app->node.instance,
 			.sums_bytes = o->sums_bytes / app->n_threads,
 			.staging_bytes = o->staging_bytes / app->n_threads,
-			.segment_bytes = 16u << 20,
+			.segment_bytes = SEGMENT_BYTES,
 			.peer_window_bytes = o->window_bytes,
 			.retry_ns = UINT64_C(2000000000)}};
 	int rc;
@@ -322,14 +325,6 @@ static void job_metrics(struct app *app, struct evbuffer *out)
 		}
 }
 
-/* What is no UTF-8 must not spoil the document. */
-static json_t *text_json(const char *s)
-{
-	json_t *o = json_string(s);
-
-	return o ? o : json_string("?");
-}
-
 /* Who arrives last, for /status. */
 static json_t *arrivals_json(struct app *app)
 {
@@ -344,14 +339,14 @@ static json_t *arrivals_json(struct app *app)
 		for (unsigned k = 0; k < j->n_late; k++) {
 			agent_name(app, j->late[k].agent, name, sizeof(name));
 			json_array_append_new(late,
-				json_pack("{s:o, s:I, s:I, s:f}", "agent", text_json(name), "last",
+				json_pack("{s:o, s:I, s:I, s:f}", "agent", jsontext(name), "last",
 					(json_int_t)j->late[k].last, "last_of_late",
 					(json_int_t)j->late[k].window_last, "lag_s",
 					(double)histogram_quantile(&j->late[k].lag, 0.5) / 1e9));
 		}
 		json_array_append_new(
-			list, json_pack("{s:I, s:s%, s:I, s:I, s:I, s:f, s:f, s:o}", "id",
-				      (json_int_t)j->job, "name", j->name, strlen(j->name), "round",
+			list, json_pack("{s:I, s:o, s:I, s:I, s:I, s:f, s:f, s:o}", "id",
+				      (json_int_t)j->job, "name", jsontext(j->name), "round",
 				      (json_int_t)j->round, "rounds", (json_int_t)j->rounds,
 				      "bytes", (json_int_t)j->bytes, "wait_p50_s",
 				      (double)histogram_quantile(&j->window_wait, 0.5) / 1e9,
@@ -386,8 +381,8 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	counter(out, "bps_server_protocol_errors_total", "connections closed for nonsense",
 		s.protocol_errors + f.protocol_errors);
 	counter(out, "bps_server_refused_tickets_total", "strangers refused", f.refused_tickets);
-	counter(out, "bps_server_silent_strangers_total", "connections that brought no byte, closed",
-		f.silent_strangers);
+	counter(out, "bps_server_silent_strangers_total",
+		"connections that brought no byte, closed", f.silent_strangers);
 	metric_begin(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
 	metric_value(out, "bps_server_memory_bytes", (double)s.sums_used, "kind", "sums", NULL);
 	metric_value(
@@ -456,15 +451,15 @@ static const struct daemon_reload_ops reload_ops = {
 static void fill_defaults(struct app *app)
 {
 	struct opts *o = &app->opts;
-	long n = sysconf(_SC_NPROCESSORS_ONLN) / 2, pages = sysconf(_SC_PHYS_PAGES);
+	long n = sysconf(_SC_NPROCESSORS_ONLN) / 2;
 
-	if (n > 8)
-		n = 8;
+	if (n > AUTO_THREADS)
+		n = AUTO_THREADS;
 	if (n < 1)
 		n = 1;
 	app->n_threads = (unsigned)(o->threads ? o->threads : n);
 	if (!o->sums_bytes)
-		o->sums_bytes = (uint64_t)pages / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+		o->sums_bytes = node_half_memory_bytes();
 }
 
 int main(int argc, char **argv)

@@ -9,16 +9,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 16
+#define BACKLOG    16
+#define NAME_BYTES 100 /* as common/claim.h says; sun_path has 108, the first is the zero */
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 {
 	int n;
 
 	*ret = (struct sockaddr_un){.sun_family = AF_UNIX};
-	n = snprintf(ret->sun_path + 1, 101, "%s", name);
+	n = snprintf(ret->sun_path + 1, NAME_BYTES + 1, "%s", name);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
-			   (size_t)(n > 100 ? 100 : n));
+			   (size_t)(n > NAME_BYTES ? NAME_BYTES : n));
 }
 
 /* Who listens there? The kernel remembers who called listen(2). False: nobody that can be asked. */

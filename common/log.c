@@ -13,7 +13,8 @@
 #include "common/log_impl.h"
 
 #define HEAD_BYTES 48   /* level and time */
-#define TEXT_BYTES 4096 /* escaped */
+#define RAW_BYTES  2048 /* of a line, more is cut */
+#define TEXT_BYTES 4096 /* escaped, more is cut */
 
 static atomic_int level_now = LOG_INFO;
 
@@ -121,6 +122,12 @@ static size_t put_time(char *buf, size_t room, bool is_local)
 	return n + (size_t)snprintf(buf + n, room - n, ".%03ld", now.tv_nsec / 1000000);
 }
 
+/* syslog's, which end at debug. */
+static unsigned priority_of(unsigned level)
+{
+	return level > LOG_DEBUG ? LOG_DEBUG : level;
+}
+
 /* What stands before the text. */
 static size_t put_head(char *buf, size_t room, unsigned level, const struct stat *st)
 {
@@ -135,7 +142,7 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 		n = put_time(buf, room, true);
 		return n + (size_t)snprintf(buf + n, room - n, " %s ", words[level]);
 	}
-	n = (size_t)snprintf(buf, room, "<%u>", level > 7 ? 7 : level);
+	n = (size_t)snprintf(buf, room, "<%u>", priority_of(level));
 	if (!S_ISREG(st->st_mode))
 		return n;
 	n += put_time(buf + n, room - n, false);
@@ -159,7 +166,7 @@ static void write_line(unsigned level, enum log_id id, const char *text, size_t 
 	if (fstat(STDERR_FILENO, &st) < 0)
 		return;
 	if (log_is_journal(&st) && !is_last_word(level, id) &&
-		log_to_journal(level > 7 ? 7 : (int)level, id, text, n_text))
+		log_to_journal((int)priority_of(level), id, text, n_text))
 		return;
 	n = put_head(line, HEAD_BYTES, level, &st);
 	memcpy(line + n, text, n_text);
@@ -171,7 +178,7 @@ static void write_line(unsigned level, enum log_id id, const char *text, size_t 
 
 void log_write(unsigned level, const char *fmt, ...)
 {
-	char raw[2048], text[TEXT_BYTES];
+	char raw[RAW_BYTES], text[TEXT_BYTES];
 	int saved_errno = errno, n;
 	enum log_id id = (enum log_id)(level >> 8);
 	va_list ap;
@@ -193,9 +200,10 @@ void log_write(unsigned level, const char *fmt, ...)
 
 bool log_rate_pass(struct log_rate *r, uint32_t burst, uint32_t *ret_swallowed)
 {
-	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS, window;
+	/* Later by a window, so that the first one, which is 0, is over also just after boot. */
+	uint64_t now_ms = clock_now_ms() + LOG_RATE_MS;
+	uint64_t window = atomic_load(&r->window_ms);
 
-	window = atomic_load(&r->window_ms);
 	if (now_ms - window >= LOG_RATE_MS &&
 		atomic_compare_exchange_strong(&r->window_ms, &window, now_ms))
 		atomic_store(&r->count, 0);

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
-#include <unistd.h>
 
 #include "common/claim.h"
 #include "common/clock.h"
@@ -210,6 +209,11 @@ void node_refused(struct node *n, int code)
 	daemon_quit(&n->daemon, code == BPS_EVERSION ? EX_CONFIG : EX_TEMPFAIL);
 }
 
+uint64_t node_half_memory_bytes(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
 bool node_line(const struct node *n, char *ret, size_t room)
 {
 	uint64_t away_s = member_down_ms(n->member) / 1000;
@@ -223,13 +227,21 @@ bool node_line(const struct node *n, char *ret, size_t room)
 	return false;
 }
 
-bool node_probe(
-	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err)
+/* How long the slowest data thread has not turned, 0: it turns, or there is none. */
+static uint64_t stuck_ns(uint64_t beat_ns)
 {
 	uint64_t now = clock_now_ns();
 
-	if (beat_ns && now > beat_ns && now - beat_ns > STUCK_NS)
-		err_set(err, -EIO, "a data thread hangs for %.1f s", (double)(now - beat_ns) / 1e9);
+	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS ? now - beat_ns : 0;
+}
+
+bool node_probe(
+	const struct node *n, enum httpd_probe probe, uint64_t beat_ns, struct err_text *err)
+{
+	uint64_t stuck = stuck_ns(beat_ns);
+
+	if (stuck)
+		err_set(err, -EIO, "a data thread hangs for %.1f s", (double)stuck / 1e9);
 	else if (probe != HTTPD_LIVE && !beat_ns)
 		err_set(err, -EIO, "not yet known to the scheduler");
 	else if (probe == HTTPD_HEALTH && !member_is_up(n->member))
@@ -237,13 +249,6 @@ bool node_probe(
 	else
 		return true;
 	return false;
-}
-
-static bool is_stuck(uint64_t beat_ns)
-{
-	uint64_t now = clock_now_ns();
-
-	return beat_ns && now > beat_ns && now - beat_ns > STUCK_NS;
 }
 
 void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
@@ -256,7 +261,7 @@ void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
 	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
 	metric_value(
 		out, "bps_health", !member_is_up(n->member), "code", "SCHEDULER_UNREACHABLE", NULL);
-	metric_value(out, "bps_health", is_stuck(beat_ns), "code", "MEMBER_STUCK", NULL);
+	metric_value(out, "bps_health", stuck_ns(beat_ns) > 0, "code", "MEMBER_STUCK", NULL);
 }
 
 json_t *node_status(const struct node *n, const char *role)

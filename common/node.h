@@ -80,6 +80,9 @@ int node_welcome(struct node *n, uint32_t id);
 /* The scheduler refuses us for good: end. Suits struct member_ops, but for ctx. */
 void node_refused(struct node *n, int code);
 
+/* Half of the machine's memory, for settings whose default it is. */
+uint64_t node_half_memory_bytes(void);
+
 /* For a daemon_line_fn: false when the scheduler cannot be reached, and ret says so. */
 bool node_line(const struct node *n, char *ret, size_t room);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "common/log.h"
@@ -321,7 +322,7 @@ int settings_exit_status(enum settings_verdict verdict, const struct err_text *e
 	if (verdict == SETTINGS_RUN || verdict == SETTINGS_DONE)
 		return 0;
 	log_error("%s", err->s);
-	return verdict == SETTINGS_USAGE ? 64 : 78;
+	return verdict == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG;
 }
 
 char *const *settings_args(const struct settings *s, size_t *ret_count)
