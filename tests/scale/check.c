@@ -107,6 +107,19 @@ static void half_the_servers(struct scale_options *o)
 	o->servers = 4;
 }
 
+/* The embedding's gradient comes last and is wanted first. */
+static void one_server_of_its_own(struct scale_options *o)
+{
+	o->trace = "tests/traces/bert-large.tsv";
+	o->servers = 1;
+	o->rate_gbps = 25;
+	o->compute_ms = 373;
+	o->threads = 8;
+	o->beside_threads = 2;
+	o->quantum = 256u << 10;
+	o->steps = 1;
+}
+
 static void as_many_servers(struct scale_options *o)
 {
 	o->servers = 4;
@@ -141,6 +154,7 @@ static const struct check checks[] = {
 	{"as_many_servers_as_agents_are_near_the_optimum", as_many_servers, over_optimum, 1, 1.4},
 	{"machines_with_a_server_only_get_their_share_of_bytes", half_the_servers, server_share,
 		0.94, 1.06},
+	{"first_tensors_travel_over_all_cards", one_server_of_its_own, over_bound, 1, 1.3},
 	{"one_slow_card_costs_little_more_than_it_must", one_slow_card, over_optimum, 1, 1.25},
 	{"steps_are_near_the_bound_on_a_slow_network", slow_network, over_bound, 1, 1.3},
 	{"priority_shortens_steps_on_a_slow_network", slow_network, gain_of_priority, 1.02, 2},

@@ -22,8 +22,8 @@ done
 for k in 32 16 0; do
 	row "no priority" --servers $k $big --fifo --step-only
 done
-row "V100 in 32 GB, 25 Gbit/s" --rate 25 $big
-row "the same, no priority" --rate 25 $big --fifo
+row "25 Gbit/s" --rate 25 $big --step-only
+row "25 Gbit/s, no priority" --rate 25 $big --fifo --step-only
 row "crc at 40 GB/s" --crc-gbs 40 $big
 
 table "Communication alone: division of the sums"
