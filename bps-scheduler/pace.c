@@ -105,20 +105,18 @@ static void add_report(struct total *t, const struct pace_report *r)
 		add_late(t, &r->late[k]);
 }
 
-static void total_of(const struct sched_core *c, const struct job *j, struct total *ret)
+static void total_of(
+	const struct member *const *tellers, uint32_t n, const struct job *j, struct total *ret)
 {
 	ret->is_known = false;
 	ret->round = ret->bytes = ret->rounds = 0;
 	ret->wait_p50 = 0;
 	ret->wait_p99_us = 0;
 	ret->n_late = 0;
-	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
-
-		for (uint32_t k = 0; m->state == MEMBER_UP && k < m->n_reports; k++)
-			if (m->reports[k].job.job == j->id)
-				add_report(ret, &m->reports[k]);
-	}
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < tellers[i]->n_reports; k++)
+			if (tellers[i]->reports[k].job.job == j->id)
+				add_report(ret, &tellers[i]->reports[k]);
 }
 
 static void set_rates(struct pace *p, const struct total *t, uint64_t now_ns)
@@ -218,12 +216,13 @@ static void set_straggler(struct sched_core *c, struct job *j)
 	}
 }
 
-static void job_update(struct sched_core *c, struct job *j)
+static void job_update(
+	struct sched_core *c, struct job *j, const struct member *const *tellers, uint32_t n)
 {
 	struct pace *p = &j->pace;
 	struct total t;
 
-	total_of(c, j, &t);
+	total_of(tellers, n, j, &t);
 	if (!t.is_known && !p->is_known)
 		return;
 	p->is_known = true;
@@ -235,6 +234,21 @@ static void job_update(struct sched_core *c, struct job *j)
 	set_straggler(c, j);
 }
 
+/* Jobs times servers that tell of any: once a second, whatever the number of agents. */
+static void update_all(struct sched_core *c)
+{
+	const struct member **tellers = sched_alloc(c->n_members + 1, sizeof(*tellers));
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->state == MEMBER_UP && c->members[i]->n_reports)
+			tellers[n++] = c->members[i];
+	for (struct job *j = c->jobs; j; j = j->next)
+		if (j->state == JOB_RUNNING)
+			job_update(c, j, tellers, n);
+	free(tellers);
+}
+
 void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
 {
 	rate_sample(&m->rate, b, c->now_ns);
@@ -244,7 +258,5 @@ void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
 	if (c->now_ns - c->pace_ns < PACE_EVERY_NS)
 		return;
 	c->pace_ns = c->now_ns;
-	for (struct job *j = c->jobs; j; j = j->next)
-		if (j->state == JOB_RUNNING)
-			job_update(c, j);
+	update_all(c);
 }
