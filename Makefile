@@ -58,7 +58,7 @@ LIBCORES := $(B)/libcores.a
 DAEMONS	:= $(foreach d,bps-scheduler bps-server bps-agent,$(if $(wildcard $(d)/main.c),$(B)/$(d)/$(d)))
 BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
 LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
-TOOLBINS := $(patsubst libbpsclient/tools/%.c,$(B)/%,$(TOOLS))
+TOOLBINS := $(if $(TOOLS),$(B)/bpsrun)
 EXAMPLEBINS := $(patsubst libbpsclient/examples/%.c,$(B)/%,$(EXAMPLES))
 UNITBINS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
@@ -117,7 +117,7 @@ $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
 		-Wl,--version-script=libbpsclient/libbpsclient.map -o $@ $(filter %.o,$^) -lpthread
 	$(Q)ln -sf libbpsclient.so.0 $(B)/libbpsclient.so
 
-$(TOOLBINS): $(B)/%: $(B)/libbpsclient/tools/%.o $(LIBCOMMON)
+$(TOOLBINS): $(call objs,$(TOOLS)) $(LIBCOMMON)
 	$(call link,$(LIBS))
 $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)

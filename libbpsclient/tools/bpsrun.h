@@ -1,0 +1,125 @@
+#ifndef BPS_TOOLS_BPSRUN_H
+#define BPS_TOOLS_BPSRUN_H
+/* Inside of bpsrun:
+ *   bpsrun.c    a run from start to end
+ *   options.c   the command line
+ *   daemons.c   a private cluster, or the agent that is there
+ *   trainers.c  the workers and the loop over all children
+ *   child.c     processes
+ *   output.c    what children say, and bpsrun itself
+ *
+ * One thread. Whatever fails says so itself, once, on stderr; callers only pass the code on. */
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "common/ctlmsg.h"
+
+#define TRAINERS_MAX   1024
+#define DAEMONS_MAX    64
+#define DAEMON_STOP_MS 5000
+#define EXIT_OWN       125 /* bpsrun itself failed */
+
+struct options {
+	unsigned n; /* trainers on this node */
+	unsigned servers, agents;
+	unsigned nnodes, node_rank;
+	bool has_servers, has_agents;
+	bool wants_status, has_no_prefix;
+	const char *job, *agent;
+	uint32_t timeout_ms; /* 0: none */
+	char **command;
+};
+
+/* One direction of a trainer's output, cut into lines. */
+struct stream {
+	int fd, to;
+	size_t n;
+	char buf[16384];
+};
+
+struct child {
+	char name[32];
+	bool is_daemon;
+	unsigned rank;
+	pid_t pid; /* 0: not started or reaped */
+	int pidfd;
+	char log[PATH_MAX];
+	int ready_fd; /* where a daemon says that it serves, -1: it has */
+	struct stream out, err;
+};
+
+struct run {
+	struct options o;
+	char dir[96]; /* "": no daemons of our own */
+	char exe_dir[PATH_MAX];
+	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
+	char job[CTL_JOB_NAME_MAX + 1];
+	char token[2 * CTL_TOKEN_BYTES + 1]; /* hex; "": the job has none */
+	int signal_fd;
+	struct child *daemons, *trainers;
+	unsigned n_daemons;
+	int result; /* exit code so far */
+	bool is_stopping;
+	uint64_t kill_ms;    /* when what is left gets KILL; 0: not stopping */
+	uint64_t timeout_at; /* 0: never */
+};
+
+/* ---- options.c ---- */
+/* Returns 1 when there is nothing more to do (--help). o->command is lent from argv. Errors: -EINVAL. */
+int options_parse(int argc, char **argv, struct options *o);
+
+/* ---- output.c ---- */
+/* A line on stderr. */
+void out_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Make a stream whose lines go to the descriptor to. ret_write: the child's end, the caller's to
+ * close. Errors: -errno. */
+int out_open(struct stream *s, int to, int *ret_write);
+/* Pass on what there is; does not wait. False when there is nothing more now. */
+bool out_read(const struct child *c, struct stream *s);
+void out_close(const struct child *c, struct stream *s);
+/* Show the end of a daemon's log: of its last lines those that are at least as urgent as least, an
+ * enum log_level. */
+void out_tail(const struct child *c, int least);
+
+/* ---- child.c ---- */
+#define ARG(s) ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
+struct spawn {
+	char *const *argv;
+	const char *const *env; /* name, value, ..., NULL */
+	int out, err;           /* -1: as they are */
+	int keep;               /* descriptor to inherit, -1: none */
+};
+/* Start a process in a group of its own, which the kernel kills when bpsrun dies. Errors: -errno. */
+int child_spawn(struct child *c, const struct spawn *sp);
+/* Nothing when it does not run. */
+void child_signal(const struct child *c, int sig);
+/* Reap c if it has ended; its exit code as a shell counts, -1 when it still runs. */
+int child_reap(struct child *c);
+/* Send TERM to n children, and KILL to those that are left at the end of the grace; waits. */
+void child_stop_all(struct child *c, unsigned n, uint64_t grace_ms);
+/* For poll(2): until the point deadline_ms of the monotonic clock, 0: no deadline. */
+int child_left_ms(uint64_t deadline_ms);
+
+/* ---- daemons.c ---- */
+/* The agent to use, NULL: start daemons of our own. */
+const char *daemons_choose(const struct options *o);
+/* Start them and wait until they serve, READY_MS each at most. Errors: negative; daemons_stop all the
+ * same. */
+int daemons_start(struct run *r);
+/* In the reverse order of starting: agents, servers, the scheduler last; and remove their folder. */
+void daemons_stop(struct run *r);
+/* Where bpsrun's own programs are: beside it (build tree and installed tree), else left to PATH. */
+void daemons_program(const struct run *r, const char *name, char *ret, size_t room);
+/* The socket of the i-th agent. */
+void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room);
+
+/* ---- trainers.c ---- */
+int trainers_start(struct run *r, unsigned i);
+/* End them by this signal; the second time by KILL. */
+void trainers_stop(struct run *r, int sig);
+/* Until the last one has ended. Errors: -ENOMEM. */
+int trainers_run(struct run *r);
+#endif

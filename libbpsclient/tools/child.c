@@ -1,0 +1,116 @@
+/* Processes that bpsrun starts. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+int child_left_ms(uint64_t deadline_ms)
+{
+	uint64_t now = clock_now_ms();
+
+	if (!deadline_ms)
+		return -1;
+	return deadline_ms > now ? (int)(deadline_ms - now > INT_MAX ? INT_MAX : deadline_ms - now)
+				 : 0;
+}
+
+static void run_child(const struct spawn *sp, pid_t parent)
+{
+	int null_fd = open("/dev/null", O_RDONLY);
+	sigset_t none;
+
+	setpgid(0, 0);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent)
+		_exit(EXIT_OWN); /* it died before the line above */
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGPIPE, SIG_DFL);
+	dup2(null_fd, STDIN_FILENO);
+	if (sp->out >= 0)
+		dup2(sp->out, STDOUT_FILENO);
+	if (sp->err >= 0)
+		dup2(sp->err, STDERR_FILENO);
+	if (sp->keep >= 0)
+		fcntl(sp->keep, F_SETFD, 0);
+	for (const char *const *e = sp->env; e && *e; e += 2)
+		setenv(e[0], e[1], 1);
+	execvp(sp->argv[0], sp->argv);
+	out_say("cannot run '%s': %s", sp->argv[0], strerror(errno));
+	_exit(errno == ENOENT ? 127 : 126);
+}
+
+int child_spawn(struct child *c, const struct spawn *sp)
+{
+	pid_t parent = getpid();
+
+	c->pid = fork();
+	if (c->pid < 0) {
+		c->pid = 0;
+		out_say("cannot fork: %s", strerror(errno));
+		return -errno;
+	}
+	if (!c->pid)
+		run_child(sp, parent);
+	setpgid(c->pid, c->pid); /* whoever is first: a signal may follow at once */
+	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
+	if (c->pidfd < 0) {
+		out_say("cannot watch a child: %s", strerror(errno));
+		return -errno;
+	}
+	fcntl(c->pidfd, F_SETFD, FD_CLOEXEC);
+	return 0;
+}
+
+void child_signal(const struct child *c, int sig)
+{
+	if (c->pid)
+		kill(-c->pid, sig);
+}
+
+int child_reap(struct child *c)
+{
+	siginfo_t si = {.si_pid = 0};
+	int status;
+
+	if (!c->pid || waitid(P_PID, (id_t)c->pid, &si, WEXITED | WNOHANG | WNOWAIT) < 0 ||
+		!si.si_pid)
+		return -1;
+	kill(-c->pid,
+		SIGKILL); /* what it left behind; while it is not reaped its group is its own */
+	if (waitpid(c->pid, &status, 0) != c->pid)
+		return -1;
+	close(c->pidfd);
+	c->pidfd = -1;
+	c->pid = 0;
+	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void child_stop_all(struct child *c, unsigned n, uint64_t grace_ms)
+{
+	uint64_t deadline = clock_now_ms() + grace_ms;
+	struct pollfd p;
+
+	for (unsigned i = 0; i < n; i++)
+		child_signal(&c[i], SIGTERM);
+	for (unsigned i = 0; i < n; i++) {
+		if (!c[i].pid)
+			continue;
+		p = (struct pollfd){.fd = c[i].pidfd, .events = POLLIN};
+		if (poll(&p, 1, child_left_ms(deadline)) <= 0) {
+			child_signal(&c[i], SIGKILL);
+			poll(&p, 1, DAEMON_STOP_MS);
+		}
+		child_reap(&c[i]);
+	}
+}

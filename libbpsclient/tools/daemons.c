@@ -1,0 +1,257 @@
+/* The daemons of a private cluster: in a folder of their own, on loopback, with ports that they choose. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/local.h"
+#include "common/log.h"
+
+#define READY_MS 20000 /* for a daemon to serve */
+
+static bool is_program(const char *path)
+{
+	struct stat st;
+
+	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
+}
+
+void daemons_program(const struct run *r, const char *name, char *ret, size_t room)
+{
+	snprintf(ret, room, "%s/%s", r->exe_dir, name);
+	if (is_program(ret))
+		return;
+	snprintf(ret, room, "%s/%s/%s", r->exe_dir, name, name);
+	if (is_program(ret))
+		return;
+	snprintf(ret, room, "%s/../sbin/%s", r->exe_dir, name);
+	if (!is_program(ret))
+		snprintf(ret, room, "%s", name);
+}
+
+static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http)
+{
+	const char *port = strstr(text, "PORT="), *http = strstr(text, "HTTP=");
+
+	return port && http && sscanf(port, "PORT=%u", ret_port) == 1 &&
+	       sscanf(http, "HTTP=%u", ret_http) == 1 && *ret_port < 65536 && *ret_http < 65536;
+}
+
+/* Wait until a daemon serves: it writes its ports to its ready descriptor and closes it. */
+static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsigned *ret_http)
+{
+	struct pollfd p[] = {
+		{.fd = c->ready_fd, .events = POLLIN}, {.fd = r->signal_fd, .events = POLLIN}};
+	uint64_t deadline = clock_now_ms() + READY_MS;
+	char text[128] = "";
+	size_t n = 0;
+	ssize_t got = 1;
+
+	while (got && n < sizeof(text) - 1) {
+		if (poll(p, 2, child_left_ms(deadline)) == 0) {
+			out_say("%s does not serve after %d s", c->name, READY_MS / 1000);
+			out_tail(c, LOG_TRACE);
+			return -ETIMEDOUT;
+		}
+		if (p[1].revents)
+			return -EINTR;
+		got = read(c->ready_fd, text + n, sizeof(text) - 1 - n);
+		n += got > 0 ? (size_t)got : 0;
+	}
+	close(c->ready_fd);
+	c->ready_fd = -1;
+	if (parse_ports(text, ret_port, ret_http))
+		return 0;
+	out_say("%s did not start", c->name);
+	out_tail(c, LOG_TRACE);
+	return -ECHILD;
+}
+
+/* Start the daemon that name_daemon has named, without waiting for it. */
+static int start_daemon(struct run *r, const char *program, char *const *args)
+{
+	struct child *c = &r->daemons[r->n_daemons++];
+	char path[PATH_MAX + 64], fd_text[16], *argv[24];
+	struct spawn sp = {.argv = argv};
+	int ready[2], log_fd, rc;
+	unsigned n = 0;
+
+	daemons_program(r, program, path, sizeof(path));
+	snprintf(c->log, sizeof(c->log), "%s/%s.log", r->dir, c->name);
+	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
+	if (log_fd < 0 || pipe2(ready, O_CLOEXEC) < 0) {
+		rc = -errno;
+		out_say("cannot start %s: %s", c->name, strerror(errno));
+		if (log_fd >= 0)
+			close(log_fd);
+		return rc;
+	}
+	snprintf(fd_text, sizeof(fd_text), "%d", ready[1]);
+	argv[n++] = path;
+	argv[n++] = ARG("--ready-fd");
+	argv[n++] = fd_text;
+	while (*args)
+		argv[n++] = *args++;
+	argv[n] = NULL;
+	sp.out = sp.err = log_fd;
+	sp.keep = ready[1];
+	rc = child_spawn(c, &sp);
+	close(log_fd);
+	close(ready[1]);
+	c->ready_fd = ready[0];
+	return rc;
+}
+
+static void name_daemon(struct run *r, const char *kind, unsigned i)
+{
+	struct child *c = &r->daemons[r->n_daemons];
+
+	c->is_daemon = true;
+	c->pidfd = c->ready_fd = c->out.fd = c->err.fd = -1;
+	if (strcmp(kind, "scheduler") != 0)
+		snprintf(c->name, sizeof(c->name), "%s-%u", kind, i);
+	else
+		snprintf(c->name, sizeof(c->name), "%s", kind);
+}
+
+static int start_scheduler(struct run *r)
+{
+	char state[128];
+	char *args[] = {ARG("--listen"), ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"),
+		ARG("--state-dir"), state, NULL};
+	unsigned port = 0, http = 0;
+	int rc;
+
+	name_daemon(r, "scheduler", 0);
+	snprintf(state, sizeof(state), "%s/state", r->dir);
+	if (mkdir(state, 0700) < 0)
+		return -errno;
+	rc = start_daemon(r, "bps-scheduler", args);
+	if (!rc)
+		rc = await_ready(r, &r->daemons[0], &port, &http);
+	if (rc < 0)
+		return rc;
+	snprintf(r->scheduler, sizeof(r->scheduler), "127.0.0.1:%u", port);
+	snprintf(r->scheduler_http, sizeof(r->scheduler_http), "127.0.0.1:%u", http);
+	return 0;
+}
+
+static int start_server(struct run *r, unsigned i)
+{
+	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
+		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), NULL};
+
+	name_daemon(r, "server", i);
+	args[1] = r->daemons[r->n_daemons].name;
+	return start_daemon(r, "bps-server", args);
+}
+
+void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room)
+{
+	if (r->dir[0])
+		snprintf(ret, room, "%s/agent-%u.sock", r->dir, i);
+	else
+		snprintf(ret, room, "%s", r->o.agent);
+}
+
+static int start_agent(struct run *r, unsigned i)
+{
+	char listen[32], path[128];
+	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
+		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path, NULL};
+
+	name_daemon(r, "agent", i);
+	args[1] = r->daemons[r->n_daemons].name;
+	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + i); /* as if on a machine of its own */
+	daemons_socket(r, i, path, sizeof(path));
+	return start_daemon(r, "bps-agent", args);
+}
+
+static int make_dir(struct run *r)
+{
+	const char *base = getenv("XDG_RUNTIME_DIR");
+
+	/* Socket paths are short: a long base would not leave room. */
+	if (!base || !*base || strlen(base) > 60 || access(base, W_OK) < 0)
+		base = "/tmp";
+	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
+	if (!mkdtemp(r->dir)) {
+		out_say("cannot make '%s': %s", r->dir, strerror(errno));
+		r->dir[0] = 0;
+		return -errno;
+	}
+	return 0;
+}
+
+/* The others need the scheduler's port; they start side by side. */
+int daemons_start(struct run *r)
+{
+	unsigned port, http;
+	int rc = make_dir(r);
+
+	if (!rc)
+		rc = start_scheduler(r);
+	for (unsigned i = 0; !rc && i < r->o.servers; i++)
+		rc = start_server(r, i);
+	for (unsigned i = 0; !rc && i < r->o.agents; i++)
+		rc = start_agent(r, i);
+	for (unsigned i = 1; !rc && i < r->n_daemons; i++)
+		rc = await_ready(r, &r->daemons[i], &port, &http);
+	return rc;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *ftw)
+{
+	(void)st;
+	(void)kind;
+	(void)ftw;
+	return remove(path);
+}
+
+void daemons_stop(struct run *r)
+{
+	for (unsigned i = r->n_daemons; r->result && i > 0; i--)
+		out_tail(&r->daemons[i - 1], LOG_WARN);
+	if (r->n_daemons > 1)
+		child_stop_all(r->daemons + 1, r->n_daemons - 1, DAEMON_STOP_MS);
+	child_stop_all(r->daemons, r->n_daemons, DAEMON_STOP_MS);
+	for (unsigned i = 0; i < r->n_daemons; i++)
+		if (r->daemons[i].ready_fd >= 0)
+			close(r->daemons[i].ready_fd);
+	if (r->dir[0])
+		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+static bool is_answering(const char *path)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool ok;
+
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	ok = fd >= 0 && !connect(fd, (struct sockaddr *)&addr, sizeof(addr));
+	if (fd >= 0)
+		close(fd);
+	return ok;
+}
+
+const char *daemons_choose(const struct options *o)
+{
+	const char *env = getenv("BPS_AGENT_SOCKET");
+
+	if (o->agent || o->has_agents || o->has_servers)
+		return o->agent;
+	if (env && *env)
+		return env;
+	return is_answering(LOCAL_SOCKET) ? LOCAL_SOCKET : NULL;
+}

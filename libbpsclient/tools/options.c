@@ -1,0 +1,161 @@
+/* The command line of bpsrun. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"
+	"              [--nnodes K --node-rank R] [--timeout TIME] [--status] [--no-prefix]\n"
+	"              -- COMMAND [ARG...]\n";
+
+static int parse_count(
+	const char *what, const char *text, unsigned min, unsigned max, unsigned *ret)
+{
+	char *end;
+	unsigned long v;
+
+	errno = 0;
+	v = strtoul(text, &end, 10);
+	if (errno || end == text || *end || text[0] == '-' || v < min || v > max) {
+		out_say("%s '%s' is not a number from %u to %u", what, text, min, max);
+		return -EINVAL;
+	}
+	*ret = (unsigned)v;
+	return 0;
+}
+
+static int parse_time(const char *text, uint32_t *ret_ms)
+{
+	static const struct {
+		const char *suffix;
+		unsigned factor;
+	} units[] = {{"ms", 1}, {"s", 1000}, {"min", 60000}, {"h", 3600000}};
+	char *end;
+	unsigned long v = strtoul(text, &end, 10);
+
+	for (unsigned i = 0; i < 4; i++)
+		if (end != text && text[0] != '-' && !strcmp(end, units[i].suffix) && v &&
+			v <= INT32_MAX / units[i].factor) {
+			*ret_ms = (uint32_t)(v * units[i].factor);
+			return 0;
+		}
+	out_say("time '%s' is not a number with a unit, such as 30s or 5min", text);
+	return -EINVAL;
+}
+
+enum {
+	OPT_SERVERS = 256,
+	OPT_AGENTS,
+	OPT_JOB,
+	OPT_STATUS,
+	OPT_TIMEOUT,
+	OPT_AGENT,
+	OPT_NNODES,
+	OPT_NODE_RANK,
+	OPT_NO_PREFIX,
+	OPT_VERSION
+};
+static const struct option long_options[] = {
+	{"servers", required_argument, NULL, OPT_SERVERS},
+	{"agents", required_argument, NULL, OPT_AGENTS},
+	{"job", required_argument, NULL, OPT_JOB},
+	{"status", no_argument, NULL, OPT_STATUS},
+	{"timeout", required_argument, NULL, OPT_TIMEOUT},
+	{"agent", required_argument, NULL, OPT_AGENT},
+	{"nnodes", required_argument, NULL, OPT_NNODES},
+	{"node-rank", required_argument, NULL, OPT_NODE_RANK},
+	{"no-prefix", no_argument, NULL, OPT_NO_PREFIX},
+	{"version", no_argument, NULL, OPT_VERSION},
+	{"help", no_argument, NULL, 'h'},
+	{NULL, 0, NULL, 0},
+};
+
+/* 0, negative on an error, 1 when there is nothing more to do. */
+static int parse_option(int c, struct options *o)
+{
+	switch (c) {
+	case 'n':
+		return parse_count("-n", optarg, 1, TRAINERS_MAX, &o->n);
+	case OPT_SERVERS:
+		o->has_servers = true;
+		return parse_count("--servers", optarg, 1, DAEMONS_MAX / 2 - 1, &o->servers);
+	case OPT_AGENTS:
+		o->has_agents = true;
+		return parse_count("--agents", optarg, 1, DAEMONS_MAX / 2 - 1, &o->agents);
+	case OPT_NNODES:
+		return parse_count("--nnodes", optarg, 1, 65536, &o->nnodes);
+	case OPT_NODE_RANK:
+		return parse_count("--node-rank", optarg, 0, 65535, &o->node_rank);
+	case OPT_TIMEOUT:
+		return parse_time(optarg, &o->timeout_ms);
+	case OPT_JOB:
+		o->job = optarg;
+		return 0;
+	case OPT_AGENT:
+		o->agent = optarg;
+		return 0;
+	case OPT_STATUS:
+		o->wants_status = true;
+		return 0;
+	case OPT_NO_PREFIX:
+		o->has_no_prefix = true;
+		return 0;
+	case OPT_VERSION:
+		printf("bpsrun " BPS_VERSION "\n");
+		return 1;
+	case 'h':
+		fputs(usage, stdout);
+		return 1;
+	default:
+		fputs(usage, stderr);
+		return -EINVAL;
+	}
+}
+
+static int check_options(struct options *o)
+{
+	if (!o->n || !o->command[0]) {
+		out_say("%s is missing", o->n ? "the command" : "-n, the number of workers,");
+		fputs(usage, stderr);
+		return -EINVAL;
+	}
+	if (o->node_rank >= o->nnodes) {
+		out_say("--node-rank %u is not below --nnodes %u", o->node_rank, o->nnodes);
+		return -EINVAL;
+	}
+	if (o->nnodes > 1 && !o->job) {
+		out_say("a job on several nodes needs --job, the same everywhere");
+		return -EINVAL;
+	}
+	if (o->job && (!*o->job || strlen(o->job) > CTL_JOB_NAME_MAX)) {
+		out_say("--job has 1 to %d bytes", CTL_JOB_NAME_MAX);
+		return -EINVAL;
+	}
+	if (o->agents > o->n) {
+		out_say("--agents %u is more than the %u workers", o->agents, o->n);
+		return -EINVAL;
+	}
+	if (o->agent && (o->has_agents || o->has_servers)) {
+		out_say("--agent uses daemons that run; --agents and --servers start new ones");
+		return -EINVAL;
+	}
+	return 0;
+}
+
+int options_parse(int argc, char **argv, struct options *o)
+{
+	int c, rc;
+
+	*o = (struct options){.servers = 1, .agents = 1, .nnodes = 1};
+	while ((c = getopt_long(argc, argv, "+n:h", long_options, NULL)) >= 0) {
+		rc = parse_option(c, o);
+		if (rc)
+			return rc;
+	}
+	o->command = argv + optind;
+	return check_options(o);
+}

@@ -1,0 +1,131 @@
+/* What children say, line by line with their rank in front, and what bpsrun itself says. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TAIL_BYTES 4096
+#define TAIL_LINES 12
+
+void out_say(const char *fmt, ...)
+{
+	char line[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	dprintf(STDERR_FILENO, "bpsrun: %s\n", line);
+}
+
+static void write_all(int fd, const char *p, size_t n)
+{
+	ssize_t done;
+
+	while (n > 0) {
+		done = write(fd, p, n);
+		if (done < 0 && errno != EINTR)
+			return; /* nobody reads: the job goes on */
+		if (done > 0) {
+			p += done;
+			n -= (size_t)done;
+		}
+	}
+}
+
+static void emit(const struct child *c, int to, const char *line, size_t n)
+{
+	char whole[sizeof(c->out.buf) + 48];
+	int head = snprintf(whole, sizeof(whole), "[%u] ", c->rank);
+
+	memcpy(whole + head, line, n);
+	whole[(size_t)head + n] = '\n';
+	write_all(to, whole, (size_t)head + n + 1); /* one write a line: lines stay whole */
+}
+
+static void emit_lines(const struct child *c, struct stream *s)
+{
+	char *start = s->buf, *end = s->buf + s->n, *nl;
+
+	while ((nl = memchr(start, '\n', (size_t)(end - start)))) {
+		emit(c, s->to, start, (size_t)(nl - start));
+		start = nl + 1;
+	}
+	s->n = (size_t)(end - start);
+	memmove(s->buf, start, s->n);
+	if (s->n == sizeof(s->buf)) { /* a line that long is cut */
+		emit(c, s->to, s->buf, s->n);
+		s->n = 0;
+	}
+}
+
+void out_close(const struct child *c, struct stream *s)
+{
+	if (s->fd < 0)
+		return;
+	if (s->n)
+		emit(c, s->to, s->buf, s->n);
+	s->n = 0;
+	close(s->fd);
+	s->fd = -1;
+}
+
+int out_open(struct stream *s, int to, int *ret_write)
+{
+	int p[2];
+
+	if (pipe2(p, O_CLOEXEC) < 0)
+		return -errno;
+	fcntl(p[0], F_SETFL, O_NONBLOCK);
+	s->fd = p[0];
+	s->to = to;
+	*ret_write = p[1];
+	return 0;
+}
+
+bool out_read(const struct child *c, struct stream *s)
+{
+	ssize_t n;
+
+	if (s->fd < 0)
+		return false;
+	n = read(s->fd, s->buf + s->n, sizeof(s->buf) - s->n);
+	if (n < 0)
+		return errno == EINTR;
+	if (!n) {
+		out_close(c, s);
+		return false;
+	}
+	s->n += (size_t)n;
+	emit_lines(c, s);
+	return true;
+}
+
+void out_tail(const struct child *c, int least)
+{
+	char buf[TAIL_BYTES + 1], *line = buf, *p;
+	int fd = open(c->log, O_RDONLY | O_CLOEXEC), lines = 0;
+	off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+	ssize_t n = 0;
+	bool has_level;
+
+	if (size > 0)
+		n = pread(fd, buf, TAIL_BYTES, size > TAIL_BYTES ? size - TAIL_BYTES : 0);
+	if (fd >= 0)
+		close(fd);
+	if (n <= 0)
+		return;
+	buf[n] = 0;
+	for (p = buf + n - 1; p > buf && lines < TAIL_LINES; p--)
+		if (p[-1] == '\n' && ++lines == TAIL_LINES)
+			line = p;
+	for (p = strtok(line, "\n"); p; p = strtok(NULL, "\n")) {
+		has_level = p[0] == '<' && p[1] >= '0' && p[1] <= '9' && p[2] == '>';
+		if (!has_level || p[1] - '0' <= least)
+			out_say("%s: %s", c->name, has_level ? p + 3 : p);
+	}
+}

@@ -1,0 +1,173 @@
+/* The workers, and the loop over all children while they run. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+#define GRACE_MS     10000 /* between TERM and KILL */
+#define EXIT_TIMEOUT 124   /* as of timeout(1) */
+
+int trainers_start(struct run *r, unsigned i)
+{
+	unsigned agents = r->dir[0] ? r->o.agents : 1, n = r->o.n, agent = i * agents / n;
+	unsigned first = (agent * n + agents - 1) / agents,
+		 next = ((agent + 1) * n + agents - 1) / agents;
+	struct child *c = &r->trainers[i];
+	struct spawn sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
+	char rank[16], size[16], local_rank[16], local_size[16], path[128];
+	const char *env[] = {"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank,
+		"BPS_LOCAL_SIZE", local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path,
+		r->token[0] ? "BPS_JOB_TOKEN" : NULL, r->token,
+		r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL, r->scheduler_http, NULL};
+	int rc = 0;
+
+	c->rank = r->o.node_rank * n + i;
+	snprintf(c->name, sizeof(c->name), "rank %u", c->rank);
+	snprintf(rank, sizeof(rank), "%u", c->rank);
+	snprintf(size, sizeof(size), "%u", r->o.nnodes * n);
+	snprintf(local_rank, sizeof(local_rank), "%u", i - first);
+	snprintf(local_size, sizeof(local_size), "%u", next - first);
+	daemons_socket(r, agent, path, sizeof(path));
+	if (!r->o.has_no_prefix)
+		rc = out_open(&c->out, STDOUT_FILENO, &sp.out);
+	if (!rc && !r->o.has_no_prefix)
+		rc = out_open(&c->err, STDERR_FILENO, &sp.err);
+	sp.env = env;
+	if (!rc)
+		rc = child_spawn(c, &sp);
+	if (sp.out >= 0)
+		close(sp.out);
+	if (sp.err >= 0)
+		close(sp.err);
+	return rc;
+}
+
+void trainers_stop(struct run *r, int sig)
+{
+	for (unsigned i = 0; i < r->o.n; i++)
+		child_signal(&r->trainers[i], r->is_stopping ? SIGKILL : sig);
+	if (!r->is_stopping)
+		r->kill_ms = clock_now_ms() + GRACE_MS;
+	r->is_stopping = true;
+}
+
+static void describe_exit(const char *who, int code)
+{
+	if (code > 128)
+		out_say("%s was killed by signal %d (%s)", who, code - 128, strsignal(code - 128));
+	else
+		out_say("%s exited with code %d", who, code);
+}
+
+static void check_child(struct run *r, struct child *c)
+{
+	int code = child_reap(c);
+
+	if (code < 0)
+		return;
+	if (c->is_daemon) {
+		describe_exit(c->name, code);
+		out_tail(c, LOG_TRACE);
+		return;
+	}
+	if (!code)
+		return;
+	if (!r->is_stopping) {
+		describe_exit(c->name, code);
+		r->result = code;
+		trainers_stop(r, SIGTERM);
+	}
+}
+
+static void take_signal(struct run *r)
+{
+	struct signalfd_siginfo si;
+
+	if (read(r->signal_fd, &si, sizeof(si)) != sizeof(si))
+		return;
+	if (!r->result)
+		r->result = 128 + (int)si.ssi_signo;
+	trainers_stop(r, (int)si.ssi_signo);
+}
+
+static void check_deadlines(struct run *r)
+{
+	uint64_t now = clock_now_ms();
+
+	if (r->timeout_at && now >= r->timeout_at && !r->is_stopping) {
+		out_say("the job is not done after %u ms", r->o.timeout_ms);
+		r->result = EXIT_TIMEOUT;
+		trainers_stop(r, SIGTERM);
+	}
+	if (r->kill_ms && now >= r->kill_ms) {
+		trainers_stop(r, SIGKILL);
+		r->kill_ms = 0;
+	}
+}
+
+static unsigned fill_poll(const struct run *r, struct pollfd *p)
+{
+	unsigned n = 0;
+
+	p[n++] = (struct pollfd){.fd = r->signal_fd, .events = POLLIN};
+	for (unsigned i = 0; i < r->n_daemons; i++)
+		p[n++] = (struct pollfd){.fd = r->daemons[i].pidfd, .events = POLLIN};
+	for (unsigned i = 0; i < r->o.n; i++) {
+		p[n++] = (struct pollfd){.fd = r->trainers[i].pidfd, .events = POLLIN};
+		p[n++] = (struct pollfd){.fd = r->trainers[i].out.fd, .events = POLLIN};
+		p[n++] = (struct pollfd){.fd = r->trainers[i].err.fd, .events = POLLIN};
+	}
+	return n;
+}
+
+static bool has_trainers(const struct run *r)
+{
+	for (unsigned i = 0; i < r->o.n; i++)
+		if (r->trainers[i].pid)
+			return true;
+	return false;
+}
+
+int trainers_run(struct run *r)
+{
+	struct pollfd *p = calloc(1 + DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
+	uint64_t due;
+
+	if (!p)
+		return -ENOMEM;
+	while (has_trainers(r)) {
+		due = r->kill_ms       ? r->kill_ms
+		      : r->is_stopping ? clock_now_ms() + 1000
+				       : r->timeout_at;
+		poll(p, fill_poll(r, p), child_left_ms(due));
+		if (p[0].revents)
+			take_signal(r);
+		for (unsigned i = 0; i < r->o.n; i++) {
+			out_read(&r->trainers[i], &r->trainers[i].out);
+			out_read(&r->trainers[i], &r->trainers[i].err);
+			check_child(r, &r->trainers[i]);
+		}
+		for (unsigned i = 0; i < r->n_daemons; i++)
+			check_child(r, &r->daemons[i]);
+		check_deadlines(r);
+	}
+	for (unsigned i = 0; i < r->o.n; i++) {
+		while (out_read(&r->trainers[i], &r->trainers[i].out))
+			;
+		while (out_read(&r->trainers[i], &r->trainers[i].err))
+			;
+		out_close(&r->trainers[i], &r->trainers[i].out);
+		out_close(&r->trainers[i], &r->trainers[i].err);
+	}
+	free(p);
+	return 0;
+}
