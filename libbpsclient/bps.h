@@ -94,8 +94,7 @@ BPS_API void bps_options_init(struct bps_options *opt);
 /* Attach to the agent and join the job; returns when all workers have. opt NULL: all from the
  * environment. A job of one worker needs no agent, no server and no scheduler.
  * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT (names the missing ranks), BPS_EDUP, BPS_EMISMATCH,
- * BPS_EAUTH, BPS_EQUOTA,
- * BPS_EVERSION, -EINVAL. */
+ * BPS_EAUTH, BPS_EQUOTA, BPS_EVERSION, -EINVAL. */
 BPS_API int bps_open(const struct bps_options *opt, struct bps **ret);
 
 /* Leave the job. Waits (at most timeout_ms, 0: the default) until every worker has called it, so

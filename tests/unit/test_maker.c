@@ -1,0 +1,140 @@
+/* The thread that makes shared memory, with a real loop. */
+#include "bps-agent/maker.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+
+#define MIB         ((size_t)1 << 20)
+#define DEADLINE_NS UINT64_C(20000000000)
+
+struct world {
+	struct dataloop *loop;
+	struct maker *maker;
+	struct making large, small;
+	_Atomic unsigned n_done;
+	unsigned large_place, small_place; /* in the order of being done */
+};
+
+static uint64_t tick(void *ctx, uint64_t now_ns)
+{
+	(void)ctx;
+	(void)now_ns;
+	return UINT64_MAX;
+}
+
+static bool work(void *ctx)
+{
+	(void)ctx;
+	return false;
+}
+
+static const struct dataloop_ops ops = {.tick = tick, .work = work};
+
+static void done(struct making *m)
+{
+	struct world *w = m->user;
+	unsigned place = w->n_done + 1;
+
+	*(m == &w->large ? &w->large_place : &w->small_place) = place;
+	w->n_done = place;
+}
+
+static void setup(struct world *w)
+{
+	struct err_text err;
+
+	memset(w, 0, sizeof(*w));
+	assert_int_equal(dataloop_new("data0", 0, 16, &ops, w, &w->loop, &err), 0);
+	assert_int_equal(maker_new(w->loop, &w->maker, &err), 0);
+	assert_int_equal(dataloop_start(w->loop, &err), 0);
+	w->large = w->small = (struct making){.name = "test", .done = done, .user = w};
+	w->large.bytes = 512 * MIB;
+	w->small.bytes = MIB;
+	w->small.more_seals = arena_seals(ARENA_OUTPUT);
+}
+
+static void teardown(struct world *w)
+{
+	maker_stop(w->maker);
+	dataloop_free(w->loop);
+	maker_free(w->maker);
+}
+
+static void await(struct world *w, unsigned n_done)
+{
+	uint64_t end_ns = clock_now_ns() + DEADLINE_NS;
+
+	while (w->n_done < n_done) {
+		assert_true(clock_now_ns() < end_ns);
+		sched_yield();
+	}
+}
+
+static void small_request_does_not_wait_for_the_large_one_before_it(void **state)
+{
+	struct world w;
+
+	(void)state;
+	setup(&w);
+	assert_int_equal(maker_make(w.maker, &w.large), 0);
+	assert_int_equal(maker_make(w.maker, &w.small), 0);
+	await(&w, 2);
+	assert_int_equal(w.small_place, 1);
+	assert_int_equal(w.large_place, 2);
+	assert_int_equal(w.large.rc, 0);
+	assert_int_equal(w.large.memory.n_made, 512 * MIB);
+	assert_int_equal(((char *)w.large.memory.mem)[512 * MIB - 1], 0);
+	maker_drop(w.maker, &w.large.memory);
+	maker_drop(w.maker, &w.small.memory);
+	teardown(&w);
+}
+
+static void memory_that_is_not_there_is_told_with_a_sentence(void **state)
+{
+	struct world w;
+
+	(void)state;
+	setup(&w);
+	w.large.bytes = SIZE_MAX / 4;
+	assert_int_equal(maker_make(w.maker, &w.large), 0);
+	await(&w, 1);
+	assert_true(w.large.rc < 0);
+	assert_non_null(strstr(w.large.err.s, "shared memory"));
+	teardown(&w);
+}
+
+static void stop_cancels_what_waits_and_takes_nothing_more(void **state)
+{
+	struct world w;
+
+	(void)state;
+	setup(&w);
+	w.large.bytes = 1024 * MIB; /* a second and more; it is left after a piece */
+	assert_int_equal(maker_make(w.maker, &w.large), 0);
+	maker_stop(w.maker);
+	await(&w, 1);
+	assert_int_equal(w.large.rc, -ECANCELED);
+	assert_int_equal(maker_make(w.maker, &w.small), -ECANCELED);
+	teardown(&w);
+	assert_int_equal(w.n_done, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(small_request_does_not_wait_for_the_large_one_before_it),
+		cmocka_unit_test(memory_that_is_not_there_is_told_with_a_sentence),
+		cmocka_unit_test(stop_cancels_what_waits_and_takes_nothing_more),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
