@@ -80,7 +80,9 @@ static const char *check_ticket(struct fabric *f, const void *data, size_t n_byt
 		return "unknown or replaced instance";
 	if (ticket_verify(data, ev->key))
 		return "wrong key";
-	if (replay_check(&f->replay, &ev->ticket))
+	/* Any number of others may have begun before the second channel of a connection, so its count is not
+	 * held against the window: it is good for that one connection, once (conn_accept). */
+	if (ev->ticket.channel == CHANNEL_OF_CONNECTING && replay_check(&f->replay, &ev->ticket))
 		return "replayed ticket";
 	*ret_x = find_xport(f, ev->ticket.thread);
 	return *ret_x ? NULL : "no such data thread";

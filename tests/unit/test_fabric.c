@@ -602,6 +602,26 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	rig_close(&r);
 }
 
+/* Counts of tickets are a fabric's, so between those of one connection lie all that it began meanwhile. */
+static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
+{
+	struct fabric_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+
+	(void)state;
+	cfg.credits = 4;
+	node_open(&r.server, &cfg, USUAL_HINT);
+	cfg = config_of(false);
+	cfg.credits = 4;
+	node_open(&r.client, &cfg, USUAL_HINT);
+	for (unsigned i = 0; i < 100; i++)
+		assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up + r.client.n_down == 100 && r.server.n_up == r.client.n_up);
+	assert_int_equal(r.client.n_down, 0);
+	assert_int_equal(refused(&r.server), 0);
+	rig_close(&r);
+}
+
 static unsigned count_fds(void)
 {
 	unsigned n = 0;
@@ -1421,6 +1441,7 @@ int main(void)
 		cmocka_unit_test(connection_ends_with_either_channel),
 		cmocka_unit_test(connect_to_a_silent_listener_times_out),
 		cmocka_unit_test(connections_beyond_the_limit_are_refused),
+		cmocka_unit_test(crowd_of_connections_that_begin_at_once_all_come_up),
 		cmocka_unit_test(silent_strangers_are_not_even_accepted),
 		cmocka_unit_test(strangers_that_hang_up_leave_no_descriptor),
 		cmocka_unit_test(idle_connection_wakes_nobody),
