@@ -131,7 +131,7 @@ static void job_tell(struct sched_core *c, struct job *j)
 	/* Servers first, so that they know a partition before its first contribution. */
 	static const enum role order[] = {ROLE_SERVER, ROLE_AGENT};
 
-	for (size_t r = 0; r < 2; r++) {
+	for (size_t r = 0; r < sizeof(order) / sizeof(order[0]); r++) {
 		for (uint32_t i = 1; i <= c->n_members; i++) {
 			struct member *m = c->members[i];
 
@@ -286,7 +286,7 @@ static void note_view(struct sched_core *c)
 
 static int persist_record(void *ctx, const struct state_record *rec)
 {
-	struct sched_core *c = ctx;
+	const struct sched_core *c = ctx;
 
 	return c->env.persist(c->env.ctx, rec);
 }
@@ -296,7 +296,6 @@ int sched_persist(struct sched_core *c)
 	return sched_record_changes(c, persist_record, c);
 }
 
-/* End of the event: give the changes a view, make them durable, tell. */
 int sched_commit(struct sched_core *c, bool is_retry)
 {
 	int r;

@@ -31,6 +31,7 @@
 #define ENDED_MAX    64
 #define SERVER_ANY   0 /* ids start at 1 */
 #define JOB_ID_BLOCK 1024
+#define STATE_BIT(s) (1u << (s)) /* of a set of states */
 
 struct member;
 struct job;

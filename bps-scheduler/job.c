@@ -9,8 +9,6 @@
 #include "bps-scheduler/core_impl.h"
 #include "common/log.h"
 
-#define STATE_BIT(s) (1u << (s))
-
 static const struct {
 	const char *name;
 	unsigned next;

@@ -9,9 +9,8 @@
 #include "bps-scheduler/record.h"
 #include "common/log.h"
 
-#define THREADS_MAX  1024
-#define TERM_MAX     (UINT32_MAX - 0xffff) /* a view beyond can only be made up */
-#define STATE_BIT(s) (1u << (s))
+#define THREADS_MAX 1024
+#define TERM_MAX    (UINT32_MAX - 0xffff) /* a view beyond can only be made up */
 
 static const struct {
 	const char *name;
@@ -168,13 +167,14 @@ void sched_kick(struct sched_core *c, struct member *m, const char *why)
 
 /* ---- sight ----
  *
- * C4: an agent that only the scheduler does not hear is not dead, and its jobs need nothing of the scheduler. In the last
- * part of its time the servers are asked when they last heard this very instance; from then it has its time once more. So
- * one that nobody hears is dead no later than without the question. It ends all the same when its jobs have changed
- * meanwhile, since it would hold them up without knowing. */
+ * C4: an agent that only the scheduler does not hear is not dead, and its jobs need nothing of the
+ * scheduler. In the last part of its time the servers are asked when they last heard this very
+ * instance; from then it has its time once more. So one that nobody hears is dead no later than
+ * without the question. It ends all the same when its jobs have changed meanwhile, since it would
+ * hold them up without knowing. */
 
-#define SIGHT_SHARE                                                                                \
-	5 /* of the dead time: how long before its end, and how often, servers are asked */
+/* Of the dead time: how long before its end, and how often, servers are asked. */
+#define SIGHT_SHARE 5
 
 static uint64_t sight_end(const struct sched_core *c, const struct member *m)
 {
@@ -391,11 +391,8 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 	}
 	if (m->role == ROLE_AGENT && is_new)
 		sched_agent_gone(c, m, false);
-	if (m->role == ROLE_SERVER && is_new && was_usable) {
-		uint16_t threads = h->threads;
-
-		sched_server_restarted(c, m, threads);
-	}
+	if (m->role == ROLE_SERVER && is_new && was_usable)
+		sched_server_restarted(c, m, h->threads);
 	sched_member_describe(c, m, h);
 }
 

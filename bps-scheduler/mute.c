@@ -18,19 +18,21 @@ static void drop_ended(struct sched_core *c)
 	c->n_mutes = n;
 }
 
-static struct mute *find(const struct sched_core *c, const char *code)
+/* Its place in the list; n_mutes: it is not there. */
+static uint32_t find(const struct sched_core *c, const char *code)
 {
-	for (uint32_t i = 0; i < c->n_mutes; i++)
-		if (strcmp(c->mutes[i].code, code) == 0)
-			return (struct mute *)&c->mutes[i];
-	return NULL;
+	uint32_t i = 0;
+
+	while (i < c->n_mutes && strcmp(c->mutes[i].code, code) != 0)
+		i++;
+	return i;
 }
 
 const struct mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns)
 {
-	const struct mute *m = find(c, code);
+	uint32_t i = find(c, code);
 
-	return m && m->end_ns > now_ns ? m : NULL;
+	return i < c->n_mutes && c->mutes[i].end_ns > now_ns ? &c->mutes[i] : NULL;
 }
 
 static int commit(struct sched_core *c)
@@ -44,14 +46,16 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 	const char *who, uint64_t now_ns)
 {
 	struct mute *m;
+	uint32_t i;
 
 	c->now_ns = now_ns;
 	drop_ended(c);
-	m = find(c, code);
-	if (!m && c->n_mutes == MUTES_MAX)
+	i = find(c, code);
+	if (i == MUTES_MAX)
 		return BPS_EQUOTA;
-	if (!m)
-		m = &c->mutes[c->n_mutes++];
+	if (i == c->n_mutes)
+		c->n_mutes++;
+	m = &c->mutes[i];
 	snprintf(m->code, sizeof(m->code), "%s", code);
 	snprintf(m->reason, sizeof(m->reason), "%s", reason);
 	snprintf(m->who, sizeof(m->who), "%s", who);
@@ -61,35 +65,15 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 
 int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns)
 {
-	struct mute *m;
+	uint32_t i;
 
 	c->now_ns = now_ns;
 	drop_ended(c);
-	m = find(c, code);
-	if (!m)
+	i = find(c, code);
+	if (i == c->n_mutes)
 		return BPS_ENOTFOUND;
-	*m = c->mutes[--c->n_mutes];
+	c->mutes[i] = c->mutes[--c->n_mutes];
 	return commit(c);
-}
-
-uint64_t mute_span(const char *text)
-{
-	static const struct {
-		const char *unit;
-		uint64_t ms;
-	} units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"min", 60000}, {"h", 3600000},
-		{"d", 86400000}};
-	char *end;
-	unsigned long long n;
-
-	if (*text < '0' || *text > '9')
-		return 0;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	for (size_t i = 0; !errno && i < sizeof(units) / sizeof(units[0]); i++)
-		if (strcmp(end, units[i].unit) == 0 && n <= MUTE_SPAN_MAX_MS / units[i].ms)
-			return n * units[i].ms;
-	return 0;
 }
 
 /* ---- durable ---- */

@@ -40,9 +40,6 @@ int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns);
 /* NULL: not muted. */
 const struct mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* Duration in words: "90s", "30min" or "30m", "4h", "2d". 0: it is none. Milliseconds. */
-uint64_t mute_span(const char *text);
-
 /* For the record: all that hold, in ret with room for MUTES_MAX; strings are the core's. Returns how
  * many. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);

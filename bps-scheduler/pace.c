@@ -108,11 +108,7 @@ static void add_report(struct total *t, const struct pace_report *r)
 static void total_of(
 	const struct member *const *tellers, uint32_t n, const struct job *j, struct total *ret)
 {
-	ret->is_known = false;
-	ret->round = ret->bytes = ret->rounds = 0;
-	ret->wait_p50 = 0;
-	ret->wait_p99_us = 0;
-	ret->n_late = 0;
+	*ret = (struct total){.n_late = 0};
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < tellers[i]->n_reports; k++)
 			if (tellers[i]->reports[k].job.job == j->id)

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#define BISECTIONS     100 /* more than a double has bits */
 #define BYTES_PER_MBIT 125000.0
 
 static int by_value(const void *a, const void *b)
@@ -89,7 +90,7 @@ static double least_time_s(const struct place *p, bool has_others, uint64_t mbps
 	high = low > 0 ? low : 1e-9;
 	while (room(p, high, has_others, mbps_default) < total)
 		high *= 2;
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < BISECTIONS; i++) {
 		double mid = (low + high) / 2;
 
 		if (room(p, mid, has_others, mbps_default) >= total)

@@ -4,12 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/status_impl.h"
 #include "common/ctlchan.h"
+#include "common/clock.h"
 #include "common/log.h"
+#include "common/span.h"
 
 typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
@@ -78,7 +79,7 @@ static bool is_code(const char *name)
 static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
 	const char *span = steer_arg(call, "duration");
-	uint64_t ms = *span ? mute_span(span) : MUTE_DEFAULT_MS;
+	uint64_t ms = *span ? span_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
 	if (!is_code(call->target))
@@ -191,15 +192,13 @@ static void keep_event(struct steer *s, const struct steer_call *call, const cha
 	const char *result)
 {
 	struct err_text text;
-	struct timespec ts;
 
-	clock_gettime(CLOCK_REALTIME, &ts);
 	err_set(&text, 0, "%s: %s%s%s: %s%s", call->who, call->msg->verb, *call->target ? " " : "",
 		call->target, rc < 0 ? "refused: " : "", result);
 	log_limited(LOG_AS(LOG_INFO, STEERED), "steered: %s identity=%s", text.s,
 		*identity ? identity : "none");
 	events_add(s->events, &(struct sched_event){EVENT_STEER, sched_view(s->core), text.s},
-		(double)ts.tv_sec + (double)ts.tv_nsec / 1e9);
+		clock_unix_s());
 }
 
 static int carry_out(struct steer *s, const struct ctlchan *chan, const struct ctl_steer *msg,

@@ -9,8 +9,6 @@
 #include "common/dtype.h"
 #include "common/log.h"
 
-#define STATE_BIT(s) (1u << (s))
-
 static const struct {
 	const char *name;
 	unsigned next;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/span.h"
+
 static const char usage[] =
 	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"
 	"              [--nnodes K --node-rank R] [--timeout TIME] [--status] [--no-prefix]\n"
@@ -30,19 +32,12 @@ static int parse_count(
 
 static int parse_time(const char *text, uint32_t *ret_ms)
 {
-	static const struct {
-		const char *suffix;
-		unsigned factor;
-	} units[] = {{"ms", 1}, {"s", 1000}, {"min", 60000}, {"h", 3600000}};
-	char *end;
-	unsigned long v = strtoul(text, &end, 10);
+	uint64_t ms = span_ms(text, INT32_MAX);
 
-	for (unsigned i = 0; i < 4; i++)
-		if (end != text && text[0] != '-' && !strcmp(end, units[i].suffix) && v &&
-			v <= INT32_MAX / units[i].factor) {
-			*ret_ms = (uint32_t)(v * units[i].factor);
-			return 0;
-		}
+	if (ms) {
+		*ret_ms = (uint32_t)ms;
+		return 0;
+	}
 	out_say("time '%s' is not a number with a unit, such as 30s or 5min", text);
 	return -EINVAL;
 }

@@ -122,25 +122,6 @@ static bool is_muted(struct world *w, const char *code)
 	return mute_find(w->core, code, w->now) != NULL;
 }
 
-static void durations_are_a_number_and_a_unit(void **state)
-{
-	(void)state;
-	assert_int_equal(mute_span("4h"), 4 * H_MS);
-	assert_int_equal(mute_span("30min"), H_MS / 2);
-	assert_int_equal(mute_span("30m"), H_MS / 2);
-	assert_int_equal(mute_span("90s"), 90000);
-	assert_int_equal(mute_span("1ms"), 1);
-	assert_int_equal(mute_span("90d"), 90 * 24 * H_MS);
-	assert_int_equal(mute_span("91d"), 0);
-	assert_int_equal(mute_span("18446744073709551617s"), 0);
-	assert_int_equal(mute_span(""), 0);
-	assert_int_equal(mute_span("h"), 0);
-	assert_int_equal(mute_span("-4h"), 0);
-	assert_int_equal(mute_span("4"), 0);
-	assert_int_equal(mute_span("4h "), 0);
-	assert_int_equal(mute_span("0s"), 0);
-}
-
 static void mute_ends_by_itself_or_when_told(void **state)
 {
 	struct world w;
@@ -279,7 +260,6 @@ static void muted_problem_leaves_the_health_but_not_the_list(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(durations_are_a_number_and_a_unit),
 		cmocka_unit_test(mute_ends_by_itself_or_when_told),
 		cmocka_unit_test(muting_again_sets_a_new_end),
 		cmocka_unit_test(restart_of_the_scheduler_changes_neither_mute_nor_end),
