@@ -252,26 +252,31 @@ static void print_head(void)
 
 static const char *percent(double v, char ret[16])
 {
-	snprintf(ret, 16, v > 0 ? "%.1f %%" : "", v * 100);
+	ret[0] = '\0';
+	if (v > 0)
+		snprintf(ret, 16, "%.1f %%", v * 100);
 	return ret;
 }
 
 static const char *ratio(double a, double b, char ret[16])
 {
-	snprintf(ret, 16, a > 0 && b > 0 ? "%.3f" : "", a / b);
+	ret[0] = '\0';
+	if (a > 0 && b > 0)
+		snprintf(ret, 16, "%.3f", a / b);
 	return ret;
 }
 
 static void print_row(const struct scale_options *o, const struct scale_result *r)
 {
 	bool has_step = o->compute_ms > 0;
-	char t[5][16], alone[16];
+	char t[5][16], alone[16] = "";
 
 	printf("| %.*s | %u x %u | %u | %.4g | ", o->label ? 80 : (int)strcspn(model(o), "."),
 		o->label ? o->label : model(o), o->agents, o->gpus, o->servers, o->rate_gbps);
 	if (has_step)
 		printf("%.1f ", r->step_s * 1e3);
-	snprintf(alone, sizeof(alone), r->comm_s > 0 ? "%.2f" : "", r->comm_s * 1e3);
+	if (r->comm_s > 0)
+		snprintf(alone, sizeof(alone), "%.2f", r->comm_s * 1e3);
 	printf("| %s | %s | %s | %s | %s | %s | ",
 		has_step ? ratio(r->step_s, r->bound_s, t[0]) : "", percent(r->efficiency, t[1]),
 		has_step ? percent(r->ring_efficiency, t[2]) : "", alone,
