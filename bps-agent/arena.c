@@ -115,19 +115,17 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	struct err_text *err)
 {
 	struct arena *a = calloc(1, sizeof(*a));
-	int rc = a ? 0 : err_set(err, -ENOMEM, "the agent is out of memory");
+	int rc = -ENOMEM;
 
-	if (rc == 0) {
-		*a = (struct arena){.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes};
-		rc = set->x->ops->seg_add(set->x, a->mem, a->bytes, &a->segment);
-		if (rc < 0)
-			err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+	if (!a) {
+		err_set(err, rc, "the agent is out of memory");
+		goto refused;
 	}
+	*a = (struct arena){.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes};
+	rc = set->x->ops->seg_add(set->x, a->mem, a->bytes, &a->segment);
 	if (rc < 0) {
-		arena_forgo(set, kind, m->bytes);
-		memory_drop(m);
-		free(a);
-		return rc;
+		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+		goto refused;
 	}
 	if (kind == ARENA_PRIVATE) {
 		close(a->fd);
@@ -139,6 +137,11 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	set->bytes += a->bytes;
 	*ret = a;
 	return 0;
+refused:
+	arena_forgo(set, kind, m->bytes);
+	memory_drop(m);
+	free(a);
+	return rc;
 }
 
 static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,

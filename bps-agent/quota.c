@@ -106,6 +106,7 @@ void quota_free(struct quota *q)
 	if (!q)
 		return;
 	while ((a = TAILQ_FIRST(&q->accounts))) {
+		/* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): it does not follow the unlinking */
 		assert(a->scope == QUOTA_USER && a->n_refs == 0);
 		TAILQ_REMOVE(&q->accounts, a, link);
 		free(a);
