@@ -39,7 +39,7 @@
 #define LATE_S      1.0
 #define QUIET_S                                                                                    \
 	5.0 /* after so long an agent takes the scheduler for lost; this program is slower than 1,000 */
-#define TENSOR_ELEMS 65536
+#define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors of one message */
 
 struct bytes {
