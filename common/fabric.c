@@ -12,7 +12,6 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/addr.h"
@@ -27,14 +26,6 @@
 #define LISTEN_KEEPIDLE_S  5
 #define LISTEN_KEEPINTVL_S 1
 #define LISTEN_KEEPCNT     5
-
-uint64_t fabric_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * UINT64_C(1000000000) + (uint64_t)ts.tv_nsec;
-}
 
 uint64_t fabric_random64(void)
 {
@@ -475,7 +466,7 @@ int fabric_xport_new(struct fabric *f, unsigned thread, const struct xport_event
 	x->f = f;
 	x->thread = thread;
 	x->is_verbs = strstr(f->info->fabric_attr->prov_name, "verbs") != NULL;
-	x->now_ns = fabric_now_ns();
+	x->now_ns = clock_now_ns();
 	x->next_deadline_ns = UINT64_MAX;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->stuck);

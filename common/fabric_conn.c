@@ -127,7 +127,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 static void conn_begin(struct fabric_conn *c, enum conn_state state, const char *why)
 {
 	struct fabric_xport *x = xport_of(c);
-	uint64_t now_ns = fabric_now_ns();
+	uint64_t now_ns = clock_now_ns();
 
 	c->rx_allow = x->f->cfg.credits;
 	c->last_rx_ns = now_ns;

@@ -37,6 +37,7 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
+#include "common/clock.h"
 #include "common/error.h"
 #include "common/fabric.h"
 #include "common/readwindow.h"
@@ -310,7 +311,6 @@ int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn k
 void strangers_sweep(struct fabric *f);
 
 /* fabric.c */
-uint64_t fabric_now_ns(void);
 uint64_t fabric_random64(void);
 /* Register memory with a key that nobody can guess (where the choice is ours). */
 /* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its endpoint closes or fails

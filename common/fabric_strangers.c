@@ -17,6 +17,7 @@
 #include "common/log.h"
 
 #define SWEEP_EVERY_NS UINT64_C(200000000)
+
 /* The kernel's struct tcp_info (linux/tcp.h) up to there; netinet/tcp.h has an older one. */
 struct tcp_info_head {
 	struct tcp_info old;
@@ -42,7 +43,7 @@ static bool is_silent(int fd, uint16_t port)
 
 void strangers_sweep(struct fabric *f)
 {
-	uint64_t now = fabric_now_ns();
+	uint64_t now = clock_now_ns();
 	struct dirent *e;
 	unsigned n = 0;
 	DIR *d;

@@ -32,8 +32,8 @@ struct member_config {
 	uint64_t instance;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes;
-	uint32_t
-		welcome_ms; /* for the scheduler to answer HELLO before it is tried again, 0: 3000 */
+	/* For the scheduler to answer HELLO before it is tried again; 0: 3000. */
+	uint32_t welcome_ms;
 };
 
 /* A message shared by threads: whoever gets one holds a reference. */
