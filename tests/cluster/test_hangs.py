@@ -17,7 +17,7 @@ import pytest
 from cluster import BUILD, DEADLINE_S
 from test_bpsctl import document, show
 
-PTRACE_CONT, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 7, 17, 0x4206, 0x4207
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 LONG = ["--server-dead", "60s", "--agent-dead", "60s"]
 
 

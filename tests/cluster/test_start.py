@@ -15,6 +15,7 @@ import pytest
 
 from cluster import BUILD, DEADLINE_S, IS_ASAN
 
+CANNOT_MOUNT = 111  # exit status of a child that never got to its program
 DAEMONS = ["bps-scheduler", "bps-server", "bps-agent"]
 
 
@@ -302,25 +303,37 @@ def test_state_folder_of_another_scheduler_ends_with_75(cluster, place):
     place.refuses(75, words, "bps-scheduler", "--state-dir", c.dir / "state")
 
 
-def private_tmpfs(path, bytes_):
-    """For preexec_fn: a tiny file system at path, in a mount namespace of the process's own."""
+def own_mounts(mount_all):
+    """For preexec_fn: a mount namespace of the process's own, in which mount_all(mount) mounts; false: it cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
+    CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 
-    def mount():
-        CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18
-        ok = libc.unshare(CLONE_NEWNS) == 0
-        ok = ok and libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
-        ok = ok and libc.mount(b"tmpfs", os.fsencode(path), b"tmpfs", 0, f"size={bytes_}".encode()) == 0
-        if not ok:
-            os._exit(111)
+    def mount(source, target, kind, flags, data):
+        return libc.mount(source, os.fsencode(target), kind, flags, data) == 0
+
+    def begin():
+        ok = libc.unshare(CLONE_NEWNS) == 0 and mount(None, "/", None, MS_REC | MS_PRIVATE, None)
+        if not ok or not mount_all(mount):
+            os._exit(CANNOT_MOUNT)
+
+    return begin
+
+
+def full_tmpfs(path, bytes_):
+    """For preexec_fn: a tiny file system at path that is full."""
+
+    def mount_all(mount):
+        if not mount(b"tmpfs", path, b"tmpfs", 0, f"size={bytes_}".encode()):
+            return False
         with open(path / "filler", "wb", buffering=0) as f:
             try:
                 while f.write(b"x" * 512):
                     pass
             except OSError:
                 pass
+        return True
 
-    return mount
+    return own_mounts(mount_all)
 
 
 def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
@@ -328,8 +341,8 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
         pytest.skip("mounting needs root")
     state = place.path / "state"
     state.mkdir()
-    p = place.run("bps-scheduler", "--state-dir", state, preexec_fn=private_tmpfs(state, 4096))
-    if p.returncode == 111:
+    p = place.run("bps-scheduler", "--state-dir", state, preexec_fn=full_tmpfs(state, 4096))
+    if p.returncode == CANNOT_MOUNT:
         pytest.skip("cannot mount here")
     assert p.returncode == 75, (p.returncode, p.stderr)
     assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device \(free some space there\)", p.stderr), p.stderr
@@ -473,21 +486,16 @@ def test_member_with_the_wrong_key_says_so_and_goes_on_trying(cluster):
 
 
 def private_journal(folder):
-    """For preexec_fn: folder is /run/systemd/journal, in a mount namespace of the process's own."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    """For preexec_fn: folder is /run/systemd/journal."""
+    MS_BIND = 0x1000
 
-    def mount():
-        CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18
-        ok = libc.unshare(CLONE_NEWNS) == 0
-        ok = ok and libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) == 0
-        ok = ok and libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"size=1m") == 0
-        if ok:
-            os.makedirs("/run/systemd/journal")
-            ok = libc.mount(os.fsencode(folder), b"/run/systemd/journal", None, MS_BIND, None) == 0
-        if not ok:
-            os._exit(111)
+    def mount_all(mount):
+        if not mount(b"tmpfs", "/run", b"tmpfs", 0, b"size=1m"):
+            return False
+        os.makedirs("/run/systemd/journal")
+        return mount(os.fsencode(folder), "/run/systemd/journal", None, MS_BIND, None)
 
-    return mount
+    return own_mounts(mount_all)
 
 
 def test_journal_gets_lines_with_fields(place):
@@ -505,7 +513,7 @@ def test_journal_gets_lines_with_fields(place):
     os.close(w)
     lines = []
     while not lines or not lines[-1]["MESSAGE"].startswith("serving: "):
-        if p.poll() == 111:
+        if p.poll() == CANNOT_MOUNT:
             pytest.skip("cannot mount here")
         lines.append(dict(f.split("=", 1) for f in journal.recv(8192).decode().splitlines()))
     p.terminate()
@@ -535,7 +543,7 @@ def test_journal_gets_last_words_by_the_stream_that_names_the_unit(place):
     )
     os.close(w)
     status = p.wait(DEADLINE_S)
-    if status == 111:
+    if status == CANNOT_MOUNT:
         pytest.skip("cannot mount here")
     assert status == 75
     assert b"192.0.2.1" in os.read(r, 4096)

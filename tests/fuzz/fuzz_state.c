@@ -6,53 +6,17 @@
 
 #include "bps-scheduler/core.h"
 #include "common/log.h"
+#include "tests/unit/fake_sched.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-static void on_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
-{
-	(void)ctx;
-	(void)conn;
-	(void)msg;
-}
-
-static void on_drop(void *ctx, uint32_t conn, const char *why)
-{
-	(void)ctx;
-	(void)conn;
-	(void)why;
-}
-
-static int on_persist(void *ctx, const struct state_record *rec)
-{
-	(void)ctx;
-	(void)rec;
-	return 0;
-}
-
-static void on_random(void *ctx, void *ret, size_t n_bytes)
-{
-	(void)ctx;
-	memset(ret, 7, n_bytes);
-}
-
-static void on_pair_key(
-	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
-{
-	(void)ctx;
-	(void)secret;
-	(void)agent;
-	(void)server;
-	memset(ret, 7, CTL_KEY_BYTES);
-}
-
 static struct sched_core *core_new(void)
 {
-	static const struct sched_env env = {.send = on_send,
-		.drop = on_drop,
-		.persist = on_persist,
-		.random = on_random,
-		.pair_key = on_pair_key};
+	static const struct sched_env env = {.send = fake_sched_send,
+		.drop = fake_sched_drop,
+		.persist = fake_sched_persist,
+		.random = fake_sched_random,
+		.pair_key = fake_sched_pair_key};
 	struct sched_config cfg;
 
 	sched_config_default(&cfg);

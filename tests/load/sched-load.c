@@ -1,10 +1,12 @@
-/* A real bps-scheduler under the load of many members, which this program plays: servers and agents that say HELLO,
- * join one job, declare thousands of tensors, beat, and one of which falls silent. Without a key, on loopback.
+/* A real bps-scheduler under the load of many members, which this program plays: servers and agents
+ * that say HELLO, join one job, declare thousands of tensors, beat, and one of which falls silent.
+ * Without a key, on loopback.
  *
  *   sched-load build/release/bps-scheduler/bps-scheduler [agents servers tensors]
  *
- * Prints how long each phase took, the processor time and memory of the scheduler, and what was wrong; exits with 1 when
- * a member was lost that was alive, or the silent one was not declared dead in time. */
+ * Prints how long each phase took, the processor time and memory of the scheduler, and what was
+ * wrong; exits with 1 when a member was lost that was alive, or the silent one was not declared dead
+ * in time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,8 +39,8 @@
 #define PHASE_S     120
 #define DEAD_S      3.0 /* of a server, the scheduler's default */
 #define LATE_S      1.0
-#define QUIET_S                                                                                    \
-	5.0 /* after so long an agent takes the scheduler for lost; this program is slower than 1,000 */
+/* After so long an agent takes the scheduler for lost; this program is slower than 1,000 of them. */
+#define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors of one message */
 

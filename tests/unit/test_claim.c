@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define NOBODY 65534 /* on every system */
+
 static const char *own_name(const char *what)
 {
 	static char name[160];
@@ -40,64 +42,65 @@ static void second_claim_is_refused_and_names_the_holder(void **state)
 	close(fd);
 }
 
-static void name_is_free_after_the_holder_was_killed(void **state)
+/* A process that claims the name, as this user, and then does nothing. */
+static pid_t holder_of(const char *name, uid_t uid)
 {
-	const char *name = own_name("killed");
-	pid_t child, holder = 0;
-	int pipe_fds[2], fd, status;
+	int pipe_fds[2], fd = -1;
 	char byte;
+	pid_t child, holder = 0;
 
-	(void)state;
 	assert_int_equal(pipe(pipe_fds), 0);
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
-		byte = claim_name(name, &fd, &holder) == 0 ? 'y' : 'n';
+		byte = setuid(uid) == 0 && claim_name(name, &fd, &holder) == 0 ? 'y' : 'n';
 		if (write(pipe_fds[1], &byte, 1) != 1)
 			_exit(1);
 		for (;;)
 			pause();
 	}
+	close(pipe_fds[1]);
 	assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
 	assert_int_equal(byte, 'y');
-	assert_int_equal(claim_name(name, &fd, &holder), -EADDRINUSE);
-	assert_int_equal(holder, child);
+	close(pipe_fds[0]);
+	return child;
+}
+
+static void end(pid_t child)
+{
+	int status;
+
 	kill(child, SIGKILL);
 	assert_int_equal(waitpid(child, &status, 0), child);
+}
+
+static void name_is_free_after_the_holder_was_killed(void **state)
+{
+	const char *name = own_name("killed");
+	pid_t child = holder_of(name, geteuid()), holder = 0;
+	int fd;
+
+	(void)state;
+	assert_int_equal(claim_name(name, &fd, &holder), -EADDRINUSE);
+	assert_int_equal(holder, child);
+	end(child);
 	assert_int_equal(claim_name(name, &fd, &holder), 0);
 	close(fd);
-	close(pipe_fds[0]);
-	close(pipe_fds[1]);
 }
 
 static void stranger_cannot_keep_a_name_from_us(void **state)
 {
 	const char *name = own_name("squatted");
 	pid_t child, holder = 0;
-	int pipe_fds[2], fd = 0, status;
-	char byte;
+	int fd = 0;
 
 	(void)state;
 	if (geteuid() != 0)
 		skip();
-	assert_int_equal(pipe(pipe_fds), 0);
-	child = fork();
-	assert_true(child >= 0);
-	if (child == 0) {
-		byte = setuid(65534) == 0 && claim_name(name, &fd, &holder) == 0 ? 'y' : 'n';
-		if (write(pipe_fds[1], &byte, 1) != 1)
-			_exit(1);
-		for (;;)
-			pause();
-	}
-	assert_int_equal(read(pipe_fds[0], &byte, 1), 1);
-	assert_int_equal(byte, 'y');
+	child = holder_of(name, NOBODY);
 	assert_int_equal(claim_name(name, &fd, &holder), 0);
 	assert_int_equal(fd, -1);
-	kill(child, SIGKILL);
-	assert_int_equal(waitpid(child, &status, 0), child);
-	close(pipe_fds[0]);
-	close(pipe_fds[1]);
+	end(child);
 }
 
 static void long_names_are_cut(void **state)

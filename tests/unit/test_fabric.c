@@ -73,7 +73,7 @@ static void on_down(void *ctx, struct xconn *c, const char *why)
 	struct node *n = ctx;
 
 	n->n_down++;
-	n->down_ns = fabric_now_ns();
+	n->down_ns = clock_now_ns();
 	if (n->conn == c)
 		n->conn = NULL;
 	snprintf(n->why, sizeof(n->why), "%s", why);
@@ -188,7 +188,7 @@ static int node_sleep_ms(struct node *n, uint64_t now_ns, uint64_t until_ns)
 static void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
 {
 	struct pollfd p[4];
-	uint64_t now_ns = fabric_now_ns();
+	uint64_t now_ns = clock_now_ns();
 	int timeout_ms = INT32_MAX, done = 0;
 
 	for (unsigned i = 0; i < n_nodes; i++)
@@ -208,8 +208,8 @@ static void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
 #define RUN_MS(r, cond, ms)                                                                        \
 	({                                                                                         \
 		struct node *all_[] = {&(r)->server, &(r)->client, (r)->third};                    \
-		uint64_t until_ = fabric_now_ns() + (uint64_t)(ms)*MS;                             \
-		while (!(cond) && fabric_now_ns() < until_)                                        \
+		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                             \
+		while (!(cond) && clock_now_ns() < until_)                                        \
 			turn(all_, all_[2] ? 3 : 2, until_);                                       \
 		(cond);                                                                            \
 	})
@@ -217,8 +217,8 @@ static void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
 #define RUN_ONE(n, cond, ms)                                                                       \
 	({                                                                                         \
 		struct node *one_[] = {n};                                                         \
-		uint64_t until_ = fabric_now_ns() + (uint64_t)(ms)*MS;                             \
-		while (!(cond) && fabric_now_ns() < until_)                                        \
+		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                             \
+		while (!(cond) && clock_now_ns() < until_)                                        \
 			turn(one_, 1, until_);                                                     \
 		(cond);                                                                            \
 	})
@@ -344,7 +344,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 	ev.data_bytes = PROOF_BYTES;
 	conn_cm_event((struct fabric_xport *)r.client.x, &ev);
 	assert_int_equal(c->state, CONN_DOOMED);
-	fabric_poll(r.client.x, fabric_now_ns());
+	fabric_poll(r.client.x, clock_now_ns());
 	assert_int_equal(r.client.n_up, 0);
 	assert_int_equal(r.client.n_down, 1);
 	rig_close(&r);
@@ -405,7 +405,7 @@ static void *serve(void *arg)
 	struct node *n = arg, *one[] = {n};
 
 	while (!atomic_load(&n->stop))
-		turn(one, 1, fabric_now_ns() + 20 * MS);
+		turn(one, 1, clock_now_ns() + 20 * MS);
 	return NULL;
 }
 
@@ -706,8 +706,8 @@ static void idle_connection_wakes_nobody(void **state)
 	p[1].fd = fabric_fd(r.client.x);
 	assert_int_equal(poll(p, 2, 100), 0);
 	/* Only the handshake's deadline may still be there, to find nothing to do. */
-	assert_true(fabric_next_deadline(r.server.x) > fabric_now_ns() + 1000 * MS);
-	assert_true(fabric_next_deadline(r.client.x) > fabric_now_ns() + 1000 * MS);
+	assert_true(fabric_next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
+	assert_true(fabric_next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
 	rig_close(&r);
 }
 
@@ -1229,7 +1229,7 @@ static void killed_peer_is_noticed_within_100_ms(void **state)
 	(void)state;
 	node_open(&n, &cfg, USUAL_HINT);
 	join_server(&n, port);
-	killed_ns = fabric_now_ns();
+	killed_ns = clock_now_ns();
 	kill(pid, SIGKILL);
 	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
 	assert_in_range(n.down_ns - killed_ns, 0, 100 * MS);
@@ -1253,7 +1253,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	/* Quiet but alive: pings are answered. */
 	assert_false(RUN_ONE(&n, n.n_down, 300));
 	kill(pid, SIGSTOP);
-	stopped_ns = fabric_now_ns();
+	stopped_ns = clock_now_ns();
 	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
 	assert_in_range(n.down_ns - stopped_ns, 100 * MS, 300 * MS);
 	assert_non_null(strstr(n.why, "no sign of life"));
@@ -1266,7 +1266,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 static void own_standstill_is_not_held_against_the_peer(void **state)
 {
 	struct fabric_config cfg = config_of(true);
-	uint64_t later_ns = fabric_now_ns() + 60000 * MS, until_ns;
+	uint64_t later_ns = clock_now_ns() + 60000 * MS, until_ns;
 	struct rig r = {.third = NULL};
 	const struct fabric_conn *c;
 
@@ -1278,10 +1278,10 @@ static void own_standstill_is_not_held_against_the_peer(void **state)
 	node_open(&r.client, &cfg, USUAL_HINT);
 	rig_connect(&r);
 	c = (const struct fabric_conn *)r.client.conn;
-	until_ns = fabric_now_ns() + DEADLINE_MS * MS;
-	while (c->last_rx_ns < later_ns && fabric_now_ns() < until_ns) {
+	until_ns = clock_now_ns() + DEADLINE_MS * MS;
+	while (c->last_rx_ns < later_ns && clock_now_ns() < until_ns) {
 		fabric_poll(r.client.x, later_ns);
-		fabric_poll(r.server.x, fabric_now_ns());
+		fabric_poll(r.server.x, clock_now_ns());
 	}
 	assert_int_equal(c->last_rx_ns, later_ns);
 	assert_int_equal(r.client.n_down, 0);
@@ -1318,12 +1318,12 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 		else
 			fds[i] = stranger(port, half, sizeof(half));
 		for (unsigned k = 0; k < 10; k++) {
-			uint64_t start_ns = fabric_now_ns(), took_ns;
+			uint64_t start_ns = clock_now_ns(), took_ns;
 			unsigned next = r.client.n_messages + 1;
 
 			assert_int_equal(send_round(r.client.conn, next), 0);
 			RUN(&r, r.client.n_messages == next);
-			took_ns = fabric_now_ns() - start_ns;
+			took_ns = clock_now_ns() - start_ns;
 			slowest_ns = took_ns > slowest_ns ? took_ns : slowest_ns;
 		}
 	}
@@ -1374,10 +1374,10 @@ static void *pingpong(void *arg)
 	struct node *n = arg, *one[] = {n};
 
 	for (unsigned i = 1; i <= 500 && !n->is_wrong; i++) {
-		uint64_t until_ns = fabric_now_ns() + 2000 * MS;
+		uint64_t until_ns = clock_now_ns() + 2000 * MS;
 
 		n->is_wrong |= send_round(n->conn, i) != 0;
-		while (n->n_messages < i && fabric_now_ns() < until_ns)
+		while (n->n_messages < i && clock_now_ns() < until_ns)
 			turn(one, 1, until_ns);
 		n->is_wrong |= n->n_messages < i;
 	}

@@ -13,6 +13,7 @@
 #include "bps-scheduler/mute.h"
 #include "bps-scheduler/status.h"
 #include "common/log.h"
+#include "tests/unit/fake_sched.h"
 
 #define S    UINT64_C(1000000000)
 #define H_MS UINT64_C(3600000)
@@ -26,13 +27,6 @@ struct world {
 	size_t n_bytes;
 	int persist_error;
 };
-
-static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
-{
-	(void)ctx;
-	(void)conn;
-	(void)msg;
-}
 
 static void env_drop(void *ctx, uint32_t conn, const char *why)
 {
@@ -54,30 +48,14 @@ static int env_persist(void *ctx, const struct state_record *rec)
 	return 0;
 }
 
-static void env_random(void *ctx, void *ret, size_t n)
-{
-	(void)ctx;
-	memset(ret, 7, n);
-}
-
-static void env_pair_key(
-	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
-{
-	(void)ctx;
-	(void)secret;
-	(void)agent;
-	(void)server;
-	memset(ret, 0, CTL_KEY_BYTES);
-}
-
 static void start(struct world *w)
 {
 	struct sched_env env = {.ctx = w,
-		.send = env_send,
+		.send = fake_sched_send,
 		.drop = env_drop,
 		.persist = env_persist,
-		.random = env_random,
-		.pair_key = env_pair_key};
+		.random = fake_sched_random,
+		.pair_key = fake_sched_pair_key};
 	struct state_record rec;
 	struct err_text err = {""};
 	void *mem = NULL;

@@ -11,6 +11,7 @@
 #include "bps-scheduler/pace.h"
 #include "bps-scheduler/status.h"
 #include "common/log.h"
+#include "tests/unit/fake_sched.h"
 
 #define MS     UINT64_C(1000000)
 #define AGENTS 4 /* connections 21, 22, ...; servers 11 and 12 */
@@ -36,29 +37,6 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 {
 	(void)ctx;
 	fail_msg("%u was dropped: %s", conn, why);
-}
-
-static int env_persist(void *ctx, const struct state_record *rec)
-{
-	(void)ctx;
-	(void)rec;
-	return 0;
-}
-
-static void env_random(void *ctx, void *ret, size_t n)
-{
-	(void)ctx;
-	memset(ret, 7, n);
-}
-
-static void env_pair_key(
-	void *ctx, const uint8_t *secret, uint64_t agent, uint64_t server, uint8_t *ret)
-{
-	(void)ctx;
-	(void)secret;
-	(void)agent;
-	(void)server;
-	memset(ret, 0, CTL_KEY_BYTES);
 }
 
 static void env_event(void *ctx, const struct sched_event *e)
@@ -93,9 +71,9 @@ static void world_init(struct world *w)
 	struct sched_env env = {.ctx = w,
 		.send = env_send,
 		.drop = env_drop,
-		.persist = env_persist,
-		.random = env_random,
-		.pair_key = env_pair_key,
+		.persist = fake_sched_persist,
+		.random = fake_sched_random,
+		.pair_key = fake_sched_pair_key,
 		.event = env_event};
 	struct sched_config cfg;
 

@@ -14,6 +14,7 @@
 
 #include "bps-scheduler/steer.h"
 #include "common/ctlchan.h"
+#include "tests/unit/fake_sched.h"
 
 #define DEADLINE_S 5
 
@@ -36,35 +37,10 @@ struct fixture {
 	json_t *json;
 };
 
-static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
-{
-	(void)ctx;
-	(void)conn;
-	(void)msg;
-}
-
-static void env_drop(void *ctx, uint32_t conn, const char *why)
-{
-	(void)ctx;
-	(void)conn;
-	(void)why;
-}
-
-static int env_persist(void *ctx, const struct state_record *rec)
-{
-	(void)ctx;
-	(void)rec;
-	return 0;
-}
-
-static void env_random(void *ctx, void *ret, size_t n_bytes)
-{
-	(void)ctx;
-	memset(ret, 7, n_bytes);
-}
-
-static const struct sched_env env = {
-	.send = env_send, .drop = env_drop, .persist = env_persist, .random = env_random};
+static const struct sched_env env = {.send = fake_sched_send,
+	.drop = fake_sched_drop,
+	.persist = fake_sched_persist,
+	.random = fake_sched_random};
 
 static void listen_opened(void *arg, struct ctlchan *c)
 {
