@@ -112,9 +112,9 @@ class Machine:
 
     def stop(self):
         if self.process.poll() is None:
-            self.run("systemctl", "poweroff", check=False, timeout=20)
             try:
-                self.process.wait(20)
+                self.run("systemctl", "poweroff", check=False, timeout=10)
+                self.process.wait(10)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

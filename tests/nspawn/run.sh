@@ -18,17 +18,21 @@ groups=()
 for g in /sys/fs/cgroup /sys/fs/cgroup/unified /sys/fs/cgroup/systemd; do
 	[ -e "$g/cgroup.procs" ] && groups+=("$g/bps-nspawn-$$")
 done
-cleanup() {
-	for g in "${groups[@]}"; do
-		[ ! -d "$g" ] || find "$g" -depth -type d -exec rmdir {} + 2>/dev/null || true
+cleanup() { # ours, and what runs left that were killed
+	local g
+	for g in /sys/fs/cgroup/bps-nspawn-* /sys/fs/cgroup/*/bps-nspawn-*; do
+		if [ -d "$g" ] && { [ "${g##*-}" = $$ ] || ! kill -0 "${g##*-}" 2>/dev/null; }; then
+			find "$g" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+		fi
 	done
 }
 trap cleanup EXIT
+cleanup
 mkdir -p "${groups[@]}" /run/systemd/nspawn
 
 root=$("$here/root.sh" "$debs" "$cache")
 export BPS_NSPAWN_ROOT=$root BPS_NSPAWN_DEBS=$debs BPS_NSPAWN_GROUPS="${groups[*]}"
-# In a group of the terminal's own, unshare ends on its signals, and takes with it all that it started.
-timeout --foreground --signal=INT --kill-after=30 "${BPS_NSPAWN_LIMIT:-900}" \
-	unshare --pid --fork --kill-child --mount-proc --net --mount --propagation private \
+# Each dies with the one before it, however that ends, and the first process of a namespace takes all others along.
+setpriv --pdeathsig KILL timeout --foreground --signal=INT --kill-after=30 "${BPS_NSPAWN_LIMIT:-900}" \
+	setpriv --pdeathsig KILL unshare --pid --fork --kill-child --mount-proc --net --mount --propagation private \
 	"$here/inside.sh" /usr/bin/python3 -m pytest -p no:cacheprovider --durations=0 -v "$here" "$@"
