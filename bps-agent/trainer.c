@@ -1,7 +1,9 @@
 /* One trainer: its socket, its control page, its ring. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <pwd.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
@@ -19,6 +22,13 @@
 #define GREETING_MS 5000
 /* Messages that are thrown away at the end; its socket holds fewer. */
 #define DRAIN_MAX 4096
+/* How often whoever closes is interrupted: no trainer makes lingering sockets much faster. */
+#define HURRY_NS     50000
+#define HURRY_SIGNAL SIGUSR2
+
+#ifndef sigev_notify_thread_id /* before glibc 2.40 */
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
 /* Submissions taken from one ring before the others have their turn. */
 #define RING_BATCH 256
 /* Open because of one trainer, but for arenas: socket, eventfd, pidfd. */
@@ -52,8 +62,7 @@ void trainer_set_state(struct trainer *t, enum trainer_state state)
 
 struct closing {
 	uv_work_t work;
-	int fd;
-	bool is_trainer; /* its socket, which is shut down */
+	int sock; /* shut down */
 };
 
 /* What a trainer has sent and nobody has read would reset its side, and it would not read why it is
@@ -66,13 +75,51 @@ static void drain(int sock)
 		;
 }
 
+static void on_hurry(int sig)
+{
+	(void)sig; /* to have come is all that it does */
+}
+
+/* From now on this thread is interrupted all the time: a socket that lingers gives up then. Otherwise
+ * a handful of them would keep all threads that close for as long as their sender likes, while the
+ * sockets of everybody else stay open behind them, and the agent could not end. */
+static bool hurry_begin(timer_t *ret)
+{
+	struct sigaction act = {.sa_handler = on_hurry};
+	struct sigevent ev = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = HURRY_SIGNAL};
+	struct itimerspec every = {.it_value.tv_nsec = HURRY_NS, .it_interval.tv_nsec = HURRY_NS};
+	sigset_t set;
+
+	ev.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+	sigemptyset(&set);
+	sigaddset(&set, HURRY_SIGNAL);
+	if (sigaction(HURRY_SIGNAL, &act, NULL) < 0 || timer_create(CLOCK_MONOTONIC, &ev, ret) < 0)
+		return false;
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	timer_settime(*ret, 0, &every, NULL);
+	return true;
+}
+
+static void hurry_end(timer_t timer)
+{
+	sigset_t set;
+
+	timer_delete(timer);
+	sigemptyset(&set);
+	sigaddset(&set, HURRY_SIGNAL);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
 static void close_it(uv_work_t *w)
 {
 	const struct closing *c = w->data;
+	timer_t timer;
+	bool is_hurried = hurry_begin(&timer);
 
-	if (c->is_trainer)
-		drain(c->fd);
-	close(c->fd);
+	drain(c->sock);
+	close(c->sock);
+	if (is_hurried)
+		hurry_end(timer);
 }
 
 static void free_closing(uv_work_t *w, int status)
@@ -81,28 +128,21 @@ static void free_closing(uv_work_t *w, int status)
 	free(w->data);
 }
 
-/* Close what a trainer can make slow to close: a descriptor that it sent, or its socket, which
- * drops those that are still unread (a TCP socket that lingers, a file system that answers late).
- * So not on the loop's thread. */
-static void close_aside(struct agent *a, int fd, bool is_trainer)
+/* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a TCP
+ * socket that lingers, a file system that answers late). So not on the loop's thread. */
+static void close_socket(struct agent *a, int sock)
 {
 	struct closing *c = malloc(sizeof(*c));
 
+	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
 	if (c) {
-		c->fd = fd;
-		c->is_trainer = is_trainer;
+		c->sock = sock;
 		c->work.data = c;
 	}
 	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_closing) < 0) {
 		free(c);
-		close(fd);
+		close(sock);
 	}
-}
-
-static void close_socket(struct agent *a, int sock)
-{
-	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
-	close_aside(a, sock, true);
 }
 
 static void free_if_closed(struct trainer *t)
@@ -473,6 +513,22 @@ static bool has_turn(struct trainer *t)
 	return wait_ns == 0;
 }
 
+/* Look at the next message and leave it. Descriptors in it stay there: once taken they would have to be
+ * closed one by one, and a file system of the trainer's would be asked each time.
+ * Returns 1, 0 when it is empty or the last, or -errno. */
+static int peek(int sock, bool *ret_brings_fds)
+{
+	char c;
+	struct iovec iov = {&c, sizeof(c)};
+	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
+	ssize_t n = recvmsg(sock, &mh, MSG_PEEK | MSG_DONTWAIT);
+
+	if (n < 0)
+		return -errno;
+	*ret_brings_fds = mh.msg_flags & MSG_CTRUNC;
+	return (int)n;
+}
+
 static void on_socket(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
@@ -480,8 +536,9 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	unsigned n_fds = 0;
 	struct local_msg m;
 	struct err_text err = {0};
+	bool brings_fds = false;
 	void *mem = NULL;
-	int rc;
+	int rc, n;
 
 	(void)status; /* whatever it is, the receive says it better */
 	if (t->is_slowed || t->is_held) {
@@ -491,16 +548,18 @@ static void on_socket(uv_poll_t *p, int status, int events)
 	}
 	if (!has_turn(t))
 		return;
-	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err);
-	for (unsigned i = 0; i < n_fds; i++)
-		close_aside(t->agent, fds[i], false);
+	n = peek(t->sock, &brings_fds);
+	if (n == -EAGAIN)
+		return;
+	if (brings_fds) {
+		trainer_drop(t, true, "descriptors are not taken");
+		return;
+	}
+	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err); /* what was seen, so none */
 	if (rc == -EAGAIN)
 		return;
 	if (rc == 1) {
-		if (n_fds)
-			trainer_drop(t, true, "descriptors are not taken");
-		else
-			on_message(t, &m, &mem);
+		on_message(t, &m, &mem);
 		free(mem);
 		return;
 	}

@@ -72,6 +72,30 @@ def test_descriptors_that_block_when_closed_do_not_stop_the_agent(cluster, when)
     t.close()
 
 
+@pytest.mark.parametrize("when", ["in the first frame", "in a frame that is not read"])
+def test_many_descriptors_that_block_when_closed_keep_nothing_open(cluster, when):
+    c = cluster(agents=1, servers=0)
+    still_serves(c)
+    c.wait_for("it is idle", lambda: c.agents[0].status()["trainers"] == 0)
+    before = footprint(c.agents[0])
+    pairs = [lingering_socket() for _ in range(8)]  # more than there are threads that close
+    t = Raw(c.agents[0])
+    c.agents[0].kill(signal.SIGSTOP)
+    if when == "in a frame that is not read":
+        t.sock.send(b"\xff" * 16)
+    t.send(WHY, b"", fds=[s.fileno() for s, _ in pairs])
+    for s, _ in pairs:
+        s.close()
+    c.agents[0].kill(signal.SIGCONT)
+    assert t.is_dropped()
+    for _ in range(50):
+        Raw(c.agents[0]).close()
+    c.wait_for("nothing is left", lambda: all(x <= y for x, y in zip(footprint(c.agents[0]), before)))
+    assert c.agents[0].stop() == 0
+    for _, peer in pairs:
+        peer.close()
+
+
 def test_blocking_eventfd_does_not_stop_the_agent(cluster):
     c = cluster(agents=1, servers=0)
     slow, t = (Raw(c.agents[0]).open("blocks", r, 2) for r in range(2))
