@@ -80,6 +80,14 @@ static void drop_tls(struct ctlclient *c, unsigned from)
 		tls_free(c->tls[--c->n_tls]);
 }
 
+/* Its time to settle ends with it; another trial may follow at once. */
+static void drop_trial(struct ctlclient *c)
+{
+	ctlchan_free(c->trial);
+	c->trial = NULL;
+	evtimer_del(c->settle);
+}
+
 /* The new keys are good. */
 static void replace_chan(struct ctlclient *c)
 {
@@ -144,15 +152,15 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	bool was_up = c->state == UP;
 
 	if (chan == c->trial) {
-		c->trial = NULL;
+		c->trial = NULL; /* frees itself */
+		drop_trial(c);
 		log_warn("the new key is of no use yet, the connection with the former one stays: "
 			 "why=%s",
 			reason);
 		return;
 	}
 	c->chan = NULL;
-	ctlchan_free(c->trial);
-	c->trial = NULL;
+	drop_trial(c);
 	if (!was_up) {
 		attempt_failed(c, reason);
 		return;
@@ -251,8 +259,7 @@ int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct 
 	drop_tls(c, 0);
 	memcpy(c->tls, fresh, sizeof(fresh));
 	c->n_tls = n;
-	ctlchan_free(c->trial);
-	c->trial = NULL;
+	drop_trial(c);
 	if (c->state == UP && !is_same)
 		start_trial(c);
 	return 0;

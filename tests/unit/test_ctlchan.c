@@ -440,6 +440,34 @@ static void client_keeps_its_connection_while_the_new_key_is_refused(void **stat
 	fixture_free(f);
 }
 
+static void wrong_key_soon_after_a_good_one_costs_no_connection(void **state)
+{
+	struct cluster_key wrong = {"a key that nobody else has......"};
+	struct keyring both = {.key = {key_b, key_a}, .n_keys = 2};
+	bool is_taken = false;
+
+	(void)state;
+	/* At every turn of the loop until the good one has been taken. */
+	for (unsigned n = 0; !is_taken; n++) {
+		struct fixture *f = fixture_new();
+
+		start_listen(f, both, 0);
+		start_client(f, &key_a, "server:a");
+		run_until(f, &f->n_up, 1);
+		run_until(f, &f->n_opened, 1);
+		assert_int_equal(client_set_key(f, key_b), 0);
+		for (unsigned i = 0; i < n; i++)
+			event_base_loop(f->base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
+		is_taken = f->n_up == 2;
+		assert_int_equal(client_set_key(f, wrong), 0);
+		while (stats(f).auth_failures == 0)
+			event_base_loop(f->base, EVLOOP_ONCE);
+		assert_int_equal(f->n_down, is_taken);
+		echo(f, 1);
+		fixture_free(f);
+	}
+}
+
 static void wrong_key_is_refused_and_logged_once(void **state)
 {
 	struct fixture *f = fixture_new();
@@ -1103,6 +1131,7 @@ int main(void)
 		cmocka_unit_test(revoked_host_key_is_refused_also_where_it_stands),
 		cmocka_unit_test(client_takes_the_new_key_without_a_moment_alone),
 		cmocka_unit_test(client_keeps_its_connection_while_the_new_key_is_refused),
+		cmocka_unit_test(wrong_key_soon_after_a_good_one_costs_no_connection),
 		cmocka_unit_test(wrong_key_is_refused_and_logged_once),
 		cmocka_unit_test(peer_without_key_is_refused_by_one_with),
 		cmocka_unit_test(peer_with_key_refuses_one_without),
