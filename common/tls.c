@@ -304,6 +304,9 @@ static const char *cert_unproven(const struct tls *t, const SSL *ssl)
 
 	if (tlscert_peer(ssl, at))
 		return "the certificate does not say who the other side is (one CN, ROLE:NAME)";
+	/* The handshake has judged by what held when it began. */
+	if (t->ctx != SSL_get_SSL_CTX(ssl) && t->is_listener && !tlscert_accepts(t->ctx, ssl))
+		return "its certificate is not accepted any more";
 	if (!t->is_listener && strncmp(at->identity, "scheduler:", 10) != 0)
 		return "the certificate of the other side is not a scheduler's (CN scheduler:NAME)";
 	return NULL;

@@ -243,6 +243,45 @@ def test_revoked_certificate_is_refused_also_where_it_stands(cluster, site, tmp_
     says(c, c.servers[1], "refuses our certificate")
 
 
+def test_certificate_revoked_in_the_middle_of_its_handshake_is_refused(cluster, site, tmp_path):
+    ca = tmp_path / "ca-and-list.pem"
+    shutil.copy(site.dir / "ca.crt", ca)
+    site.sign("scheduler:x")
+    c = cluster(agents=0, servers=0, scheduler_args=site.settings(site.dir / "scheduler-x", ca=ca))
+    site.sign("ctl:u")
+    context = ssl.create_default_context(cafile=site.dir / "ca.crt")
+    context.check_hostname = False
+    context.load_cert_chain(site.dir / "ctl-u.crt", site.dir / "ctl-u.key")
+    wire_in, wire_out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(wire_in, wire_out)
+    zero = (0).to_bytes(4, "little")
+    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=10) as raw:
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        raw.sendall(wire_out.read())
+        while True:
+            wire_in.write(raw.recv(65536))
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                pass
+        site.revoke("ctl:u", ca)
+        c.scheduler.kill(signal.SIGHUP)
+        says(c, c.scheduler, "the certificates have changed")
+        tls.write(frame(19, text("key status"), text(""), zero, zero, text("u"), text("h")))
+        raw.sendall(wire_out.read())
+        got = b""
+        while chunk := raw.recv(65536):
+            wire_in.write(chunk)
+            try:
+                while plain := tls.read():
+                    got += plain
+            except (ssl.SSLWantReadError, ssl.SSLError):
+                pass
+        assert got == b""
+
+
 def test_renewed_certificate_is_taken_at_a_reload_without_a_lost_round(certified, site):
     c = certified
     for i in range(2):
