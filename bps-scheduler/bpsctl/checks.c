@@ -290,11 +290,43 @@ static void check_versions(json_t *list, json_t *root)
 			"all daemons that the scheduler hears have " BPS_VERSION);
 }
 
-static void check_scheduler(json_t *list, const struct addr *http)
+static bool is_loopback(const struct addr *a)
+{
+	struct sockaddr_storage sa;
+	socklen_t len;
+
+	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
+}
+
+/* Is a daemon of this host told of a scheduler on another, and none meant to run here? Its HTTP is on its own loopback
+ * then, and its control port has been looked at. */
+static bool is_elsewhere(const struct role *roles, size_t n, const struct addr *http)
+{
+	char text[ADDR_TEXT_BYTES];
+	struct err_text err;
+	struct addr a;
+
+	if (!is_loopback(http) || roles[0].has_file || roles[0].is_running)
+		return false;
+	for (size_t i = 1; i < n; i++) {
+		conf_get(&roles[i], "scheduler", text, sizeof(text));
+		if (roles[i].has_file && addr_parse(&a, text, 7300, &err) == 0 && !is_loopback(&a))
+			return true;
+	}
+	return false;
+}
+
+static void check_scheduler(
+	json_t *list, const struct role *roles, size_t n_roles, const struct addr *http)
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES];
 
+	if (is_elsewhere(roles, n_roles, http)) {
+		check_add(list, CHECK_OK, "scheduler", "",
+			"on another host; `bpsctl status` there shows the cluster");
+		return;
+	}
 	http_get_all(http, &g, 1, SCHEDULER_MS);
 	addr_format(http, text);
 	if (g.rc < 0 || !cell_is(g.root, "role", "scheduler")) {
@@ -397,7 +429,7 @@ json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 	check_settings(list, roles, 3);
 	for (size_t i = 0; i < 3; i++)
 		check_role(list, &roles[i], config_dir, &needs);
-	check_scheduler(list, scheduler_http);
+	check_scheduler(list, roles, 3, scheduler_http);
 	check_host(list, &needs);
 	free(roles);
 	daemon_host(host, sizeof(host));

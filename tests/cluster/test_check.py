@@ -110,6 +110,18 @@ def test_scheduler_that_is_away_or_hangs_is_bad_within_the_bound(host):
     host.scheduler.kill(signal.SIGCONT)
 
 
+def test_scheduler_on_another_host_is_not_asked_over_http(tmp_path):
+    p = subprocess.run(["ip", "-4", "-o", "addr", "show", "scope", "global"], capture_output=True, text=True, check=False)
+    own = re.search(r" inet ([0-9.]+)/", p.stdout)
+    if not own:
+        pytest.skip("this machine has no address but loopback")
+    with socket.create_server((own[1], 0)) as s:  # a control port, as seen from here
+        put(tmp_path, "agent.conf", f"scheduler = {own[1]}:{s.getsockname()[1]}\n")
+        d = check(tmp_path, scheduler=free_port())
+    assert d["scheduler"][0] == "ok" and "another host" in d["scheduler"][1], d
+    assert d["agent's scheduler"][0] == "ok", d
+
+
 def test_control_port_that_swallows_is_bad_within_the_bound(host):
     with socket.socket() as s:  # a full backlog: the kernel drops what comes, as a black hole does
         s.bind(("127.0.0.1", 0))
