@@ -106,6 +106,15 @@ size_t log_escape(char *dst, size_t room, const char *src, size_t n)
 	return out;
 }
 
+void log_blank(char *s)
+{
+	for (size_t len; *s; s += len ? len : 1) {
+		len = shown_bytes((const unsigned char *)s, strnlen(s, 4));
+		if (!len)
+			*s = '?';
+	}
+}
+
 /* ---- lines ---- */
 
 static size_t put_time(char *buf, size_t room, bool is_local)

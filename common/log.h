@@ -68,6 +68,9 @@ void log_write(unsigned level, const char *fmt, ...) __attribute__((format(print
  * changes the direction or the line of text become \n, \t, \r or \xNN. Cut to fit; returns the
  * length, dst is terminated. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
+/* Put a question mark for every byte that log_escape would not leave as it is: for screens, where columns
+ * count. */
+void log_blank(char *s);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)
 #define log_warn(...)  log_write(LOG_WARN, __VA_ARGS__)

@@ -2,7 +2,10 @@
 
 #include <inttypes.h>
 #include <pwd.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "common/log.h"
 
 #define PROBLEMS_OF_A_CODE 3    /* that are shown; the rest is counted */
 #define SEC_MAX            1e11 /* a point in time, too, has a year of four digits */
@@ -14,9 +17,7 @@ struct cell cell_text(const char *s)
 	struct cell c;
 
 	snprintf(c.s, sizeof(c.s), "%s", s);
-	for (char *p = c.s; *p; p++)
-		if ((unsigned char)*p < ' ' || *p == 0x7f)
-			*p = '?';
+	log_blank(c.s);
 	return c;
 }
 
@@ -170,24 +171,26 @@ struct cell cell_user(uint64_t uid)
 void cell_wrapped(FILE *out, const char *head, const char *s)
 {
 	size_t indent = strlen(head), room = SCREEN_COLUMNS - indent;
+	char *text = strdup(s), *rest = text;
 	const char *lead = head;
 
+	if (!text)
+		return;
+	log_blank(text);
 	do {
-		size_t n = strlen(s), cut;
+		size_t n = strlen(rest), cut;
 
 		if (n > room) {
-			for (cut = room; cut > room / 2 && s[cut] != ' '; cut--)
+			for (cut = room; cut > room / 2 && rest[cut] != ' '; cut--)
 				;
-			n = s[cut] == ' ' ? cut : room;
+			n = rest[cut] == ' ' ? cut : room;
 		}
-		fprintf(out, "%*s", (int)indent, lead);
-		for (size_t i = 0; i < n; i++)
-			putc((unsigned char)s[i] < ' ' || s[i] == 0x7f ? '?' : s[i], out);
-		putc('\n', out);
-		s += n;
-		s += *s == ' ';
+		fprintf(out, "%*s%.*s\n", (int)indent, lead, (int)n, rest);
+		rest += n;
+		rest += *rest == ' ';
 		lead = "";
-	} while (*s);
+	} while (*rest);
+	free(text);
 }
 
 void cell_wrapped_key(FILE *out, const char *head, json_t *o, const char *key)

@@ -284,7 +284,11 @@ static void strange_documents_are_shown_without_harm(void **state)
 		"{'role': 'scheduler', 'jobs': [null, {'waits': [null, 7, {'why': 3, 's': 9,"
 		" 'missing': {}, 'waiting': [[]]}]}], 'members': [null], 'problems': [0, {}],"
 		" 'workers': [3], 'agents': [null], 'codes': [null, {'what': 4}]}",
-		"{'members': [{'name': '\\u001b[2J\\n', 'state': -1, 'threads': -5}]}"};
+		"{'members': [{'name': '\\u001b[2J\\n', 'state': -1, 'threads': -5}]}",
+		"{'role': 'scheduler', 'job': {'name': 'a\\u009b2Jb\\u202ec'},"
+		" 'jobs': [{'name': 'a\\u009b2Jb\\u202ec', 'state': 'running'}],"
+		" 'problems': [{'code': 'X', 'what': 'a\\u009b2Jb\\u202ec'}],"
+		" 'events': [{'text': 'a\\u009b2Jb\\u202ec'}]}"};
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++) {
@@ -292,6 +296,8 @@ static void strange_documents_are_shown_without_harm(void **state)
 			struct page p = render(screens[i], docs[k]);
 
 			assert_lacks(&p, "\033");
+			assert_lacks(&p, "\xc2\x9b"); /* the same in one character */
+			assert_lacks(&p, "\xe2\x80\xae");
 			free(p.text);
 		}
 	}
