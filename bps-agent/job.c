@@ -53,6 +53,17 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 	return NULL;
 }
 
+/* Which job it is has been said, on this connection. */
+static bool is_numbered(const struct job *job)
+{
+	const struct trainer *t;
+
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	if (t->has_rank)
+		return true;
+	return false;
+}
+
 /* The one that a JOB may be about whose JOINED has not come. When it is another one after all, its
  * workers have no ranks yet. */
 static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
@@ -61,7 +72,7 @@ static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 
 	TAILQ_FOREACH(job, &a->jobs, link)
 	if (job->state == JOB_FORMING && strcmp(job->name, name) == 0 &&
-		(job->has_token || job->uid == uid))
+		(job->has_token || job->uid == uid) && !is_numbered(job))
 		return job;
 	return NULL;
 }

@@ -1,9 +1,10 @@
 """Job tokens: who has the token joins the job, whatever his user number; nobody else does."""
 
 import secrets
+import signal
 
 import bps
-from rawclient import Raw
+from rawclient import F32, Raw
 
 ALICE, BOB = 1, 2
 TOKEN, OTHER = secrets.token_hex(32), secrets.token_hex(32)
@@ -104,3 +105,30 @@ def test_token_of_another_length_on_the_socket_is_refused(cluster):
     assert code == 22 and "token" in text
     assert t.is_dropped()
 
+
+
+def test_worker_is_not_put_into_the_job_of_another_user_who_has_left(cluster):
+    c = two_agents(cluster)
+    token = bytes.fromhex(TOKEN)
+    bob = Raw(c.agents[0], uid=BOB)
+    bob.say_hello("shared", 0, 2, flags=2, token=token)
+    assert bob.welcome()[0] == 0
+    c.wait_for("Bob has joined", lambda: len(c.scheduler.status()["jobs"]) == 1)
+    far = Raw(c.agents[1], uid=ALICE).open("shared", 1, 2)
+    c.wait_for("Alice has joined", lambda: len(c.scheduler.status()["jobs"]) == 2)
+    c.scheduler.kill(signal.SIGSTOP)
+    near = Raw(c.agents[0], uid=ALICE).open("shared", 0, 2)  # makes her job complete
+    near.close()
+    c.wait_for("she has left", lambda: c.agents[0].status()["trainers"] == 1)
+    c.scheduler.kill(signal.SIGCONT)
+    code = far.job()[0]
+    assert (code or far.job()[0]) == -bps.EWORKER_LOST
+    other = Raw(c.agents[1], uid=ALICE)
+    other.say_hello("shared", 1, 2, flags=2, token=token)
+    assert other.welcome()[0] == 0
+    for t in (bob, other):
+        assert t.job()[0] == 0
+        assert t.declare(("w", F32, 10))[0][0] == 0
+        t.submit(0)
+    for t in (bob, other):
+        assert t.wait_round(0, 1) == (0, 2)
