@@ -281,9 +281,9 @@ struct job *agent_job(struct agent *a, uint32_t id);
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 
 /* ---- declare.c ---- */
-/* The trainer's DECLARE, answered with where the tensors' slots lie, or why there are none: at once,
- * or when large memory for them was made, until when the trainer is held. Owns: takes *mem, in which
- * d's names lie. */
+/* The trainer's DECLARE, answered with where the tensors' slots lie, or why there are none: at
+ * once, or when large memory for them was made, until when the trainer is held. Owns: takes *mem,
+ * in which d's names lie. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
 /* The trainer is going: its DECLARE waits no more. What is being made for it comes all the same. */
 void declare_cancel(struct trainer *t);

@@ -43,8 +43,8 @@ struct memory {
 /* The arenas of one job. */
 struct arena_set {
 	struct xport *x;
-	/* Large arenas are made elsewhere: arena_alloc says -EINPROGRESS and what is wanted, and finds
-	 * it as `prefer` when the caller has made and adopted it. */
+	/* Large arenas are made elsewhere: arena_alloc says -EINPROGRESS and what is wanted, and
+	 * finds it as `prefer` when the caller has made and adopted it. */
 	bool defers;
 	enum arena_kind want_kind;
 	size_t want_bytes;
@@ -64,8 +64,8 @@ struct arena_set {
 /* Zero-filled memory for n_bytes, 64-byte aligned (a page for a page and more). prefer: the
  * caller's last arena of this kind, or NULL; a new one is made when it is full. *ret_arena is where
  * it lies, *ret the memory.
- * Errors: -ENOMEM, -errno, those of set->admit; with a sentence. -EINPROGRESS: see set->defers; it is
- * admitted, so that arena_adopt or arena_forgo must follow. */
+ * Errors: -ENOMEM, -errno, those of set->admit; with a sentence. -EINPROGRESS: see set->defers; it
+ * is admitted, so that arena_adopt or arena_forgo must follow. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);
 /* Bytes that a request takes of an arena. */
@@ -73,8 +73,8 @@ size_t arena_round(size_t n_bytes);
 /* Withdraw and unmap all. No read may target them any more. */
 void arena_set_fini(struct arena_set *set);
 
-/* The wanted arena was made: put it into the set. Owns: takes m. Errors: -errno with a sentence; m is
- * freed and what was admitted given back. */
+/* The wanted arena was made: put it into the set. Owns: takes m. Errors: -errno with a sentence; m
+ * is freed and what was admitted given back. */
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err);
 /* It was not made after all. */
@@ -86,9 +86,9 @@ int arena_seals(enum arena_kind kind);
  * Errors: -errno with a sentence. */
 int memory_begin(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err);
-/* Make some of its pages (16 MiB, 3 ms and more), so that none is missing later; the last step seals
- * its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a sentence;
- * memory_drop it. */
+/* Make some of its pages (16 MiB, 3 ms and more), so that none is missing later; the last step
+ * seals its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a
+ * sentence; memory_drop it. */
 int memory_step(struct memory *m, struct err_text *err);
 /* Unmap and close. */
 void memory_drop(struct memory *m);

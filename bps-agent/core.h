@@ -15,8 +15,8 @@
  *
  * READY waits in the queue of its connection, or parked with its job while that has as much under
  * way as it may (job_inflight_bytes): then partitions of other jobs go on, and what comes in
- * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on the
- * network. A job with one member needs no server: READY sums straight into the output.
+ * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on
+ * the network. A job with one member needs no server: READY sums straight into the output.
  *
  * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their
  * sum), two out-slots (round & 1). The contribution stays untouched until the round is done (A1),

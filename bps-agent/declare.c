@@ -1,5 +1,6 @@
-/* DECLARE: what trainers want their tensors to be, and the memory for them. What is large is made by
- * another thread (maker.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
+/* DECLARE: what trainers want their tensors to be, and the memory for them. What is large is made
+ * by another thread (maker.h); its trainer is held meanwhile, and its DECLARE goes on where it
+ * stood. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +18,10 @@ static int refuse_decl(
 		      : rc;
 }
 
-/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's input,
- * and with the last worker room for the sum of them. While outputs are being made for the job nobody
- * else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with nothing wanted
- * means to wait. What was there before it is found again. */
+/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's
+ * input, and with the last worker room for the sum of them. While outputs are being made for the
+ * job nobody else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with
+ * nothing wanted means to wait. What was there before it is found again. */
 static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;

@@ -152,8 +152,8 @@ void job_unpark(struct agt_job *job)
 		struct part *part = (struct part *)((char *)node - offsetof(struct part, node));
 
 		expected += part_bytes(part);
-		/* With nothing under way all go: which of them can be sent is not known here, and nothing
-		 * would unpark the others. */
+		/* With nothing under way all go: which of them can be sent is not known here, and
+		 * nothing would unpark the others. */
 		if (limit && job->inflight && expected > limit)
 			return;
 		dequeue(part);

@@ -324,8 +324,8 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Make sure that the path is free for us: a socket that nobody serves is left over, anything else is
- * somebody's. */
+/* Make sure that the path is free for us: a socket that nobody serves is left over, anything else
+ * is somebody's. */
 static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
 	struct ucred cred = {0};

@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_MAKER_H
 #define BPS_AGENT_MAKER_H
-/* Makes and frees large shared memory on a thread of its own: the kernel zeroes a gigabyte in a third of
- * a second, in which the data thread would serve nobody. Requests take turns by pieces of 16 MiB, so
- * that a small one does not wait for the large ones before it.
+/* Makes and frees large shared memory on a thread of its own: the kernel zeroes a gigabyte in a
+ * third of a second, in which the data thread would serve nobody. Requests take turns by pieces of
+ * 16 MiB, so that a small one does not wait for the large ones before it.
  *
  * maker_make: WAITING --a piece at a time--> made, failed or cancelled --posted--> done() on the loop
  *

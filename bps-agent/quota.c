@@ -9,8 +9,8 @@
 #define NS_PER_S UINT64_C(1000000000)
 /* What a user may ask at once, in seconds of its rate. */
 #define BURST_S 2
-/* A connection is hopeless when that many seconds' worth of its user's rate came in a row with never
- * a pause: far more than the largest job declares. */
+/* A connection is hopeless when that many seconds' worth of its user's rate came in a row with
+ * never a pause: far more than the largest job declares. */
 #define HOPELESS_S 4
 /* Accounts of users who have nothing. */
 #define IDLE_MAX 256

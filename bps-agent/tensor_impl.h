@@ -7,8 +7,8 @@
 struct tensor *tensor_find(struct job *job, const char *name);
 /* Declared by nobody yet. NULL: out of memory. Owns: the job has it. */
 struct tensor *tensor_new(struct job *job, const struct local_decl *d);
-/* All local workers have declared it, and its memory is there: from here on it is the core's, and the
- * scheduler hears of it. If that fails it is refused. */
+/* All local workers have declared it, and its memory is there: from here on it is the core's, and
+ * the scheduler hears of it. If that fails it is refused. */
 void tensor_complete(struct tensor *tensor);
 /* Every round of it ends with code. */
 void tensor_refuse(struct tensor *tensor, int code, const char *text);

@@ -80,9 +80,9 @@ static void on_hurry(int sig)
 	(void)sig; /* to have come is all that it does */
 }
 
-/* From now on this thread is interrupted all the time: a socket that lingers gives up then. Otherwise
- * a handful of them would keep all threads that close for as long as their sender likes, while the
- * sockets of everybody else stay open behind them, and the agent could not end. */
+/* From now on this thread is interrupted all the time: a socket that lingers gives up then.
+ * Otherwise a handful of them would keep all threads that close for as long as their sender likes,
+ * while the sockets of everybody else stay open behind them, and the agent could not end. */
 static bool hurry_begin(timer_t *ret)
 {
 	struct sigaction act = {.sa_handler = on_hurry};
@@ -128,8 +128,8 @@ static void free_closing(uv_work_t *w, int status)
 	free(w->data);
 }
 
-/* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a TCP
- * socket that lingers, a file system that answers late). So not on the loop's thread. */
+/* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a
+ * TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
 static void close_socket(struct agent *a, int sock)
 {
 	struct closing *c = malloc(sizeof(*c));
@@ -367,8 +367,8 @@ static void control_made(struct making *m)
 	trainer_put(t);
 }
 
-/* Its control page is made elsewhere: zeroing takes a while, and who opens and closes all the time shall
- * slow down nobody else. Owns: takes *mem unless it fails. */
+/* Its control page is made elsewhere: zeroing takes a while, and who opens and closes all the time
+ * shall slow down nobody else. Owns: takes *mem unless it fails. */
 static int make_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {
@@ -513,8 +513,8 @@ static bool has_turn(struct trainer *t)
 	return wait_ns == 0;
 }
 
-/* Look at the next message and leave it. Descriptors in it stay there: once taken they would have to be
- * closed one by one, and a file system of the trainer's would be asked each time.
+/* Look at the next message and leave it. Descriptors in it stay there: once taken they would have
+ * to be closed one by one, and a file system of the trainer's would be asked each time.
  * Returns 1, 0 when it is empty or the last, or -errno. */
 static int peek(int sock, bool *ret_brings_fds)
 {
@@ -595,7 +595,8 @@ static void refuse(struct agent *a, int sock, const char *text)
 	close_socket(a, sock);
 }
 
-/* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse him. */
+/* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse
+ * him. */
 static void turn_away(struct agent *a)
 {
 	int sock;

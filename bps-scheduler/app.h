@@ -1,10 +1,10 @@
 #ifndef BPS_SCHEDULER_APP_H
 #define BPS_SCHEDULER_APP_H
-/* The process bps-scheduler around its core: main.c has the settings, the state's file and the start,
- * conns.c the members' connections, web.c HTTP. One thread, the control loop's.
+/* The process bps-scheduler around its core: main.c has the settings, the state's file and the
+ * start, conns.c the members' connections, web.c HTTP. One thread, the control loop's.
  *
- * Every entry from outside (a frame, a request, a timer, a reload) gives the core its event and ends
- * with app_after_event. */
+ * Every entry from outside (a frame, a request, a timer, a reload) gives the core its event and
+ * ends with app_after_event. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -57,8 +57,8 @@ void conns_send(void *app, uint32_t id, const struct ctl_msg *msg);
 void conns_drop(void *app, uint32_t id, const char *why);
 /* The channel of the core's connection id; lent. */
 struct ctlchan *conns_chan(void *app, uint32_t id);
-/* Hold members whose key is revoked for dead, also those that are away just now: what servers hear of
- * them must not keep them alive. */
+/* Hold members whose key is revoked for dead, also those that are away just now: what servers hear
+ * of them must not keep them alive. */
 void conns_expel_revoked(struct app *app);
 
 /* ---- web.c ---- */

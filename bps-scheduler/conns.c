@@ -1,5 +1,5 @@
-/* Connections of servers, agents and operators: what comes goes to the core, what the core wants sent or
- * dropped goes out. */
+/* Connections of servers, agents and operators: what comes goes to the core, what the core wants
+ * sent or dropped goes out. */
 #include "bps-scheduler/app.h"
 
 #include <errno.h>

@@ -144,7 +144,8 @@ void sched_message(struct sched_core *c, uint32_t conn, const struct ctl_msg *ms
 void sched_conn_closed(struct sched_core *c, uint32_t conn, uint64_t now_ns);
 
 /* A member that is not connected may not come back (its key is revoked): it is dead at once, also
- * where servers still hear it; while the record cannot be written, after its time. Nothing when it is connected, unknown or dead. */
+ * where servers still hear it; while the record cannot be written, after its time. Nothing when it
+ * is connected, unknown or dead. */
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns);
 
 /* Call sched_tick at sched_next_deadline (UINT64_MAX: nothing to wait for), which changes with
@@ -169,7 +170,8 @@ int sched_snapshot(const struct sched_core *c, int (*fn)(void *ctx, const struct
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns);
 
 /* End a job that forms or runs, with BPS_EJOB_FAILED and this text for its workers.
- * Errors: BPS_ENOTFOUND; BPS_ENOTDURABLE, with the job as it was, or, when the disk fails only now, about to end. */
+ * Errors: BPS_ENOTFOUND; BPS_ENOTDURABLE, with the job as it was, or, when the disk fails only now,
+ * about to end. */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
 struct sched_probe_worker {

@@ -306,8 +306,8 @@ bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);
 
 /* admit.c */
-/* The job that a JOIN means; *ret is NULL when there is none yet. Errors: BPS_EAUTH it is there, and
- * the token is wrong; with a sentence. */
+/* The job that a JOIN means; *ret is NULL when there is none yet. Errors: BPS_EAUTH it is there,
+ * and the token is wrong; with a sentence. */
 int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct job **ret,
 	struct err_text *err);
 /* May that user have one more job? Errors: BPS_EQUOTA with a sentence. */
@@ -315,7 +315,8 @@ int sched_admit_job(struct sched_core *c, uint32_t uid, struct err_text *err);
 /* May the job have one more tensor of that size? Errors: BPS_EQUOTA with a sentence. */
 int sched_admit_tensor(
 	struct sched_core *c, const struct job *j, uint64_t bytes, struct err_text *err);
-/* What counts against the limits: jobs that have not ended, and bytes of their tensors on servers. */
+/* What counts against the limits: jobs that have not ended, and bytes of their tensors on
+ * servers. */
 uint32_t sched_user_jobs(const struct sched_core *c, uint32_t uid);
 uint64_t sched_job_claim(const struct job *j);
 uint64_t sched_user_claim(const struct sched_core *c, uint32_t uid);

@@ -36,8 +36,8 @@ static const char *member_print(const struct steer *s, const struct member *m)
 	return s->auth->cert ? ctlchan_print(chan) : ctlchan_master(chan);
 }
 
-/* Which of ours a member has; "away" without a connection, "certificate", "none" in a cluster without
- * a key. */
+/* Which of ours a member has; "away" without a connection, "certificate", "none" in a cluster
+ * without a key. */
 static const char *member_word(
 	const struct steer *s, const struct prints *p, const struct member *m)
 {

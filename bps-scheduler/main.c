@@ -124,8 +124,8 @@ static int compact(void *ctx, const struct state_record *rec)
 	return rc;
 }
 
-/* What is due is done here and not left to the timer: setting an expired one anew takes it behind all
- * that has come meanwhile, so that under a steady stream of messages it would never run. */
+/* What is due is done here and not left to the timer: setting an expired one anew takes it behind
+ * all that has come meanwhile, so that under a steady stream of messages it would never run. */
 void app_after_event(struct app *app)
 {
 	uint64_t due, now = clock_now_ns();

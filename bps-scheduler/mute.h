@@ -40,8 +40,8 @@ int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns);
 /* NULL: not muted. */
 const struct mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
-/* For the record: all that hold, in ret with room for MUTES_MAX; strings are the core's. Returns how
- * many. */
+/* For the record: all that hold, in ret with room for MUTES_MAX; strings are the core's. Returns
+ * how many. */
 uint32_t mute_record(const struct sched_core *c, struct state_mute *ret);
 /* From a record: these replace all. Errors: -EINVAL too many. */
 int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n);

@@ -1,5 +1,5 @@
-/* HTTP of the scheduler: it only reads. A question about one job is answered when the job's agents have
- * answered, or after the core's bound for that. */
+/* HTTP of the scheduler: it only reads. A question about one job is answered when the job's agents
+ * have answered, or after the core's bound for that. */
 #include "bps-scheduler/app.h"
 
 #include <stdlib.h>

@@ -10,10 +10,11 @@
  *
  * The listener bounds what strangers get: a connection must become TRUSTED within a time, and only
  * so many are not, in all and per host; beyond that the oldest gives way, so that silent
- * connections keep nobody out. Of all it gives way only after 200 ms, and new ones wait meanwhile in
- * the system's queue: a thousand members that come back at once get through one after the other. A
- * stranger's bytes are bounded, too: 4 KiB before its handshake is complete (16 KiB with
- * certificates), and 4 KiB of frames before it is trusted. What is refused makes one log line per minute and listener.
+ * connections keep nobody out. Of all it gives way only after 200 ms, and new ones wait meanwhile
+ * in the system's queue: a thousand members that come back at once get through one after the other.
+ * A stranger's bytes are bounded, too: 4 KiB before its handshake is complete (16 KiB with
+ * certificates), and 4 KiB of frames before it is trusted. What is refused makes one log line per
+ * minute and listener.
  *
  * Thread: that of the event loop, for all of it. SIGPIPE is ignored in the process from the first
  * listener or connection on. */

@@ -1,11 +1,11 @@
 #ifndef BPS_COMMON_CTLCLIENT_H
 #define BPS_COMMON_CTLCLIENT_H
-/* The end of the control channel that connects, and comes back by itself: at 0, about 100 and
- * about 300 ms after a loss (100 and 300 when it had stood for less than a second), then at random times of up
- * to 2 s, so that a thousand agents do not return at once. Each attempt takes the next of the given
- * addresses, and the next of the numbers that a name stands for. There is no end to the attempts;
- * the owner gives up by freeing. With two keys (a rotation) attempts take them in turn, the current
- * one first.
+/* The end of the control channel that connects, and comes back by itself: at 0, about 100 and about
+ * 300 ms after a loss (100 and 300 when it had stood for less than a second), then at random times
+ * of up to 2 s, so that a thousand agents do not return at once. Each attempt takes the next of the
+ * given addresses, and the next of the numbers that a name stands for. There is no end to the
+ * attempts; the owner gives up by freeing. With two keys (a rotation) attempts take them in turn,
+ * the current one first.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
  *

@@ -335,8 +335,8 @@ struct ctl_steered {
 	const char *json; /* more, for programs; "" nothing */
 };
 
-/* Rule C4. SIGHT: the scheduler, which does not hear an agent, asks whether its data path lives. SEEN: a server has a
- * connection to that very instance; who has none says nothing. */
+/* Rule C4. SIGHT: the scheduler, which does not hear an agent, asks whether its data path lives.
+ * SEEN: a server has a connection to that very instance; who has none says nothing. */
 struct ctl_sight {
 	uint32_t agent; /* id */
 	uint64_t instance;

@@ -3,10 +3,10 @@
 /* What every daemon's main does alike: log level, cluster key, the control loop on the main thread
  * with its signals, the HTTP server, the service manager, the word "ready".
  *
- * SIGTERM and SIGINT end daemon_run. SIGHUP reads the settings' files and the key again: whatever is
- * wrong there is logged and nothing changes; else what can change at run time does. The three are
- * blocked from before main on (daemon_begin.c) and read from a descriptor, so that none is lost, none ends a
- * start half-way, and no library's handler runs.
+ * SIGTERM and SIGINT end daemon_run. SIGHUP reads the settings' files and the key again: whatever
+ * is wrong there is logged and nothing changes; else what can change at run time does. The three
+ * are blocked from before main on (daemon_begin.c) and read from a descriptor, so that none is
+ * lost, none ends a start half-way, and no library's handler runs.
  *
  * --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
@@ -112,9 +112,9 @@ int daemon_run(struct daemon *d);
 void daemon_quit(struct daemon *d, int exit_status);
 /* Whatever was built on the loop must be freed before. */
 void daemon_fini(struct daemon *d);
-/* Last thing in main: what it returns. A service manager starts a daemon again at once, and gives up
- * after so many times (StartLimitBurst=); what may pass by itself (75) must not use these up, so it
- * takes a pause, which SIGTERM and SIGINT end. */
+/* Last thing in main: what it returns. A service manager starts a daemon again at once, and gives
+ * up after so many times (StartLimitBurst=); what may pass by itself (75) must not use these up, so
+ * it takes a pause, which SIGTERM and SIGINT end. */
 int daemon_end(int exit_status);
 
 /* Random, never 0: the identity of this process. */

@@ -80,8 +80,9 @@ static const char *check_ticket(struct fabric *f, const void *data, size_t n_byt
 		return "unknown or replaced instance";
 	if (ticket_verify(data, ev->key))
 		return "wrong key";
-	/* Any number of others may have begun before the second channel of a connection, so its count is not
-	 * held against the window: it is good for that one connection, once (conn_accept). */
+	/* Any number of others may have begun before the second channel of a connection, so its
+	 * count is not held against the window: it is good for that one connection, once
+	 * (conn_accept). */
 	if (ev->ticket.channel == CHANNEL_OF_CONNECTING && replay_check(&f->replay, &ev->ticket))
 		return "replayed ticket";
 	*ret_x = find_xport(f, ev->ticket.thread);
@@ -170,8 +171,9 @@ static int drain_eq(struct fabric *f, struct fabric_xport *x, struct fid_eq *eq)
 		uint32_t event;
 		ssize_t n;
 
-		/* Provider tcp 1.17 takes an old EAGAIN for the reason why a handshake is too short, waits for more
-		 * of it for ever and so loses a descriptor to everybody who hangs up. */
+		/* Provider tcp 1.17 takes an old EAGAIN for the reason why a handshake is too
+		 * short, waits for more of it for ever and so loses a descriptor to everybody who
+		 * hangs up. */
 		errno = 0;
 		n = fi_eq_read(eq, &event, &u, sizeof(u), 0);
 
@@ -212,7 +214,8 @@ static bool cm_round(struct fabric *f)
 		fid = &x->eq->fid;
 		ok = fi_trywait(f->fabric, &fid, 1) == 0 && ok;
 	}
-	/* fi_trywait forgets the signal of an event that a data thread has queued since the drain. */
+	/* fi_trywait forgets the signal of an event that a data thread has queued since the
+	 * drain. */
 	ok = drain_all(f) == 0 && ok;
 	pthread_mutex_unlock(&f->lock);
 	return ok;

@@ -498,7 +498,8 @@ void conn_deadline(struct fabric_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-/* Silence is only held against a peer that had a ping to answer: we may have been stopped ourselves. */
+/* Silence is only held against a peer that had a ping to answer: we may have been stopped
+ * ourselves. */
 static uint64_t dead_at(const struct fabric_conn *c, const struct fabric_config *cfg)
 {
 	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;

@@ -9,22 +9,23 @@
  *   fabric_io.c      buffers, messages under credit, reads
  *   fabric_poll.c    completions and the poll loop
  *
- * Who owns what: endpoints, completion queue, buffers and connections belong to the data thread. The
- * connection-management thread only reads event queues (each data thread has one) and hands
- * what it read over through struct cm_queue; it never touches a connection. That thread alone can be held up
- * by a stranger's half-sent handshake, data never is.
+ * Who owns what: endpoints, completion queue, buffers and connections belong to the data thread.
+ * The connection-management thread only reads event queues (each data thread has one) and hands
+ * what it read over through struct cm_queue; it never touches a connection. That thread alone can
+ * be held up by a stranger's half-sent handshake, data never is.
  *
  *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --next poll--> CLOSING --> FREE
  *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to CLOSING)
  *
- * The connecting side opens the second channel when the first has brought it the proof, with a ticket of the next
- * count, by which the accepting side finds the connection that it belongs to.
+ * The connecting side opens the second channel when the first has brought it the proof, with a
+ * ticket of the next count, by which the accepting side finds the connection that it belongs to.
  *
  * The accepting side sends nothing before the connecting side's first message: so no message can
  * overtake the proof that the connecting side still has to check.
  *
- * The cookie of a message is the receiver's: low 16 bits its slot in the receiver's table, 48 bits that other
- * peers cannot guess, since with a shared receive context nothing else says whose message it is. */
+ * The cookie of a message is the receiver's: low 16 bits its slot in the receiver's table, 48 bits
+ * that other peers cannot guess, since with a shared receive context nothing else says whose
+ * message it is. */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -46,7 +47,8 @@
 #define FABRIC_SEGS_MAX  4096
 #define FABRIC_SEG_CHUNK 64 /* peers' segment tables grow by this many */
 #define FABRIC_TX_MAX    64 /* sends in flight per connection */
-/* Asked of the provider: with all sends and reads of a connection posted its queue is never full. */
+/* Asked of the provider: with all sends and reads of a connection posted its queue is never
+ * full. */
 #define FABRIC_TX_DEPTH       (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS        64
 #define FABRIC_CREDITS_MIN    4 /* with fewer, two CREDIT messages would answer each other for ever */
@@ -94,7 +96,8 @@ struct replay {
 };
 
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
-/* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved bytes). */
+/* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved
+ * bytes). */
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 int ticket_verify(const void *buf, const void *key);
 /* Note a verified ticket's nonce: 0, or BPS_EAUTH when it was seen or is too old to tell. */
@@ -107,9 +110,9 @@ uint64_t ticket_cookie(uint64_t nonce, const void *key);
 
 enum op_kind { OP_RECV, OP_SEND, OP_READ };
 
-/* One operation that libfabric holds. conn is NULL for receives and for orphans: operations of a closed
- * connection, whose completions may still come. An orphan is reused after its completion, or when
- * FABRIC_ORPHAN_NS have passed: all completions were queued when fi_close returned. */
+/* One operation that libfabric holds. conn is NULL for receives and for orphans: operations of a
+ * closed connection, whose completions may still come. An orphan is reused after its completion, or
+ * when FABRIC_ORPHAN_NS have passed: all completions were queued when fi_close returned. */
 struct fabric_op {
 	struct fi_context2 ctx; /* first: what a completion points to */
 	enum op_kind kind;
@@ -162,8 +165,9 @@ struct peer_seg {
 	uint64_t base, key, bytes;
 };
 
-/* A connection has two endpoints, and each side posts its messages and reads on its own: what one side asks for never
- * waits behind the bytes that it sends, since those answer the other side's reads, on the other channel. */
+/* A connection has two endpoints, and each side posts its messages and reads on its own: what one
+ * side asks for never waits behind the bytes that it sends, since those answer the other side's
+ * reads, on the other channel. */
 enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
 
 enum conn_state {
@@ -224,8 +228,8 @@ struct cm_event {
 	uint8_t data[PROOF_BYTES];
 	uint8_t key[TICKET_KEY_BYTES];
 };
-/* From the connection-management thread to a data thread. n is read without the lock: relaxed suffices,
- * since a late look only delays, and the wake-up comes by the eventfd. */
+/* From the connection-management thread to a data thread. n is read without the lock: relaxed
+ * suffices, since a late look only delays, and the wake-up comes by the eventfd. */
 struct cm_queue {
 	pthread_mutex_t lock;
 	atomic_uint n;
@@ -301,8 +305,8 @@ static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
 	return (struct fabric_xport *)c->pub.x;
 }
 
-/* fabric_open with another memory-registration hint: FI_MR_BASIC makes provider tcp use addresses and
- * keys as verbs does. */
+/* fabric_open with another memory-registration hint: FI_MR_BASIC makes provider tcp use addresses
+ * and keys as verbs does. */
 int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn key_fn,
 	void *key_ctx, struct fabric **ret, struct err_text *err);
 
@@ -313,10 +317,11 @@ void strangers_sweep(struct fabric *f);
 /* fabric.c */
 uint64_t fabric_random64(void);
 /* Register memory with a key that nobody can guess (where the choice is ours). */
-/* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its endpoint closes or fails
- * twice (its issue 8656, mended in 1.17.1); its pool then hands the same entry to two operations, whose bytes go anywhere. So
- * nothing is posted any more until xport_renew, at the next poll, has closed all connections of this data thread and
- * made its completion queue, whose pool it is, anew: peers come back within milliseconds. */
+/* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its
+ * endpoint closes or fails twice (its issue 8656, mended in 1.17.1); its pool then hands the same
+ * entry to two operations, whose bytes go anywhere. So nothing is posted any more until
+ * xport_renew, at the next poll, has closed all connections of this data thread and made its
+ * completion queue, whose pool it is, anew: peers come back within milliseconds. */
 void xport_spoil(struct fabric_xport *x);
 void xport_renew(struct fabric_xport *x);
 
@@ -366,7 +371,8 @@ void io_touch(struct fabric_conn *c);
 void io_abandon(struct fabric_conn *c);
 void io_reclaim(struct fabric_xport *x);
 int io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
-/* The completion queue is a new one: everything that libfabric held is ours again, and receives are posted anew. */
+/* The completion queue is a new one: everything that libfabric held is ours again, and receives are
+ * posted anew. */
 int io_renew(struct fabric_xport *x);
 void io_free(struct fabric_xport *x);
 /* Post the open send buffer. 0, -EAGAIN (the endpoint is full), -ENOTCONN (now doomed). */

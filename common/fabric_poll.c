@@ -269,7 +269,8 @@ static void service(struct fabric_conn *c)
 	}
 }
 
-/* Every connection that has something to send; ends, since one comes back only with room to send in. */
+/* Every connection that has something to send; ends, since one comes back only with room to send
+ * in. */
 static void service_busy(struct fabric_xport *x)
 {
 	struct fabric_conn *c;

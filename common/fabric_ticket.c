@@ -30,7 +30,8 @@ struct proof_wire {
 _Static_assert(sizeof(struct ticket_wire) == TICKET_BYTES, "ticket layout");
 _Static_assert(sizeof(struct proof_wire) == PROOF_BYTES, "proof layout");
 
-/* HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions apart. */
+/* HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions
+ * apart. */
 static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
 	size_t n_bytes, void *ret, size_t n_out)
 {

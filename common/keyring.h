@@ -7,9 +7,9 @@
  *   previous <64 hex digits>        accepted as well
  *   revoked server:node3#1a2b3c4d   refused: the key of that name with this fingerprint
  *
- * All in one file, so that it is replaced in one step and is one credential of systemd. A revocation
- * names a key, not a host for ever: after the next rotation the host may be given a new one, and
- * with the key that it was derived from the revocation goes.
+ * All in one file, so that it is replaced in one step and is one credential of systemd. A
+ * revocation names a key, not a host for ever: after the next rotation the host may be given a new
+ * one, and with the key that it was derived from the revocation goes.
  *
  * Values without state or ownership; any thread. */
 #include <stdbool.h>

@@ -158,9 +158,9 @@ static size_t put_head(char *buf, size_t room, unsigned level, const struct stat
 	return n + (size_t)snprintf(buf + n, room - n, "Z ");
 }
 
-/* The journal looks up who sent a datagram when it reads it, and finds no unit for a process that has
- * ended by then; of a stream it has known that from the beginning. An error without an id is what a
- * process ends with. */
+/* The journal looks up who sent a datagram when it reads it, and finds no unit for a process that
+ * has ended by then; of a stream it has known that from the beginning. An error without an id is
+ * what a process ends with. */
 static bool is_last_word(unsigned level, enum log_id id)
 {
 	return level == LOG_ERROR && id == LOG_ID_NONE;

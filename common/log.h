@@ -1,9 +1,9 @@
 #ifndef BPS_COMMON_LOG_H
 #define BPS_COMMON_LOG_H
-/* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that an
- * operator greps for. Thread-safe (one write per line). What cannot be printed, and whatever else
- * could make one line look like two, is escaped, so that a peer's or user's name writes no lines of
- * its own. How a line looks follows from what stderr is:
+/* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that
+ * an operator greps for. Thread-safe (one write per line). What cannot be printed, and whatever
+ * else could make one line look like two, is escaped, so that a peer's or user's name writes no
+ * lines of its own. How a line looks follows from what stderr is:
  *
  *   terminal                  09:10:11.123 warn  text
  *   file                      <4>2026-11-20T09:10:11.123Z text
@@ -20,8 +20,8 @@
 
 enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_TRACE = 8 };
 
-/* Kinds of lines that tools look for, by the MESSAGE_ID that the journal has for them. An id is never
- * used for something else; docs/operations.md says what each means. */
+/* Kinds of lines that tools look for, by the MESSAGE_ID that the journal has for them. An id is
+ * never used for something else; docs/operations.md says what each means. */
 #define LOG_IDS(X)                                                                                 \
 	X(START, "b096ad5a5e794e7c8b0c08bdba811ecc")                                               \
 	X(SERVING, "a47d0cd388ff4e35924b8ffa3dcd430c")                                             \
@@ -68,8 +68,8 @@ void log_write(unsigned level, const char *fmt, ...) __attribute__((format(print
  * changes the direction or the line of text become \n, \t, \r or \xNN. Cut to fit; returns the
  * length, dst is terminated. */
 size_t log_escape(char *dst, size_t room, const char *src, size_t n);
-/* Put a question mark for every byte that log_escape would not leave as it is: for screens, where columns
- * count. */
+/* Put a question mark for every byte that log_escape would not leave as it is: for screens, where
+ * columns count. */
 void log_blank(char *s);
 
 #define log_error(...) log_write(LOG_ERROR, __VA_ARGS__)

@@ -1,5 +1,6 @@
-/* Lines for the journal by its native protocol: one datagram of FIELD=value lines, see "Native Journal
- * Protocol" of systemd's documentation. A line has no newline, so the binary form is not needed. */
+/* Lines for the journal by its native protocol: one datagram of FIELD=value lines, see "Native
+ * Journal Protocol" of systemd's documentation. A line has no newline, so the binary form is not
+ * needed. */
 #include "common/log_impl.h"
 
 #include <ctype.h>

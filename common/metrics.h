@@ -23,7 +23,8 @@ void metric_begin(struct evbuffer *out, const char *name, const char *type, cons
 void metric_value(struct evbuffer *out, const char *name, double value, ...)
 	__attribute__((sentinel));
 
-/* The samples of a histogram's labels behind metric_begin; in seconds. Behind h: as metric_value. */
+/* The samples of a histogram's labels behind metric_begin; in seconds. Behind h: as
+ * metric_value. */
 struct histogram;
 void metric_histogram(struct evbuffer *out, const char *name, const struct histogram *h, ...)
 	__attribute__((sentinel));

@@ -19,7 +19,8 @@ int secret_open(const char *path, const char *what, bool is_credential, struct e
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
 
-/* Would secret_open take the file? One below $CREDENTIALS_DIRECTORY is a credential. Errors: as it. */
+/* Would secret_open take the file? One below $CREDENTIALS_DIRECTORY is a credential. Errors: as
+ * it. */
 int secret_check(const char *path, const char *what, struct err_text *err);
 
 /* The path of a credential that the service manager hands over; false when there is none. */

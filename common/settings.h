@@ -96,8 +96,8 @@ struct settings;
 
 /* Read everything into values (the struct that the rows point into).
  * ret_settings: holds the strings that values points to, and the arguments; free it after the last
- * use of both; set only with SETTINGS_RUN. argv must live as long, too. err: the sentence when the verdict is USAGE or
- * CONFIG. */
+ * use of both; set only with SETTINGS_RUN. argv must live as long, too. err: the sentence when the
+ * verdict is USAGE or CONFIG. */
 enum settings_verdict settings_load(struct settings **ret_settings,
 	const struct settings_spec *spec, int argc, char *const *argv, void *values,
 	struct err_text *err);

@@ -150,8 +150,8 @@ static uint32_t stranger_limit(const struct tls *t)
 	return t->conf.cert ? 4 * TLS_STRANGER_BYTES : TLS_STRANGER_BYTES;
 }
 
-/* Listener: a record's header has come, its body has not been read. OpenSSL itself would take 128 KiB
- * of a ClientHello. An empty source in place of the socket ends the handshake. */
+/* Listener: a record's header has come, its body has not been read. OpenSSL itself would take 128
+ * KiB of a ClientHello. An empty source in place of the socket ends the handshake. */
 static void on_record(
 	int is_ours, int version, int type, const void *head, size_t n, SSL *ssl, void *arg)
 {

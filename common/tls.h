@@ -1,16 +1,16 @@
 #ifndef BPS_COMMON_TLS_H
 #define BPS_COMMON_TLS_H
 /* TLS 1.3, TLS_AES_128_GCM_SHA256 only; no tickets, no cache. Either with certificates
- * (common/tlscert.h), or with an external pre-shared key (RFC 8446 section 2.2, with X25519: a recorded session
- * stays closed when the key leaks later).
+ * (common/tlscert.h), or with an external pre-shared key (RFC 8446 section 2.2, with X25519: a
+ * recorded session stays closed when the key leaks later).
  *
  * The identity says who and which key: "server:node7#1a2b3c4d", where the digits are a fingerprint
  * of the key. The listener holds one or two master keys (current and previous, for rotation) and
  * accepts a peer that has a master key itself or the host key of its own name, unless that one is
  * revoked (common/keyring.h).
  *
- * A stranger may announce so many bytes before the handshake is complete, then nothing of it is read
- * any more:
+ * A stranger may announce so many bytes before the handshake is complete, then nothing of it is
+ * read any more:
  *   TLS_STRANGER_BYTES with keys, four times as much with certificates
  *
  * Thread: that of the event loop that uses it. */
@@ -46,7 +46,8 @@ struct tls; /* one side: a listener or a client */
 
 /* conf is copied. Errors: -ENOMEM, -EIO with a sentence. */
 int tls_new_listener(struct tls **ret_tls, const struct tls_conf *conf, struct err_text *err);
-/* What counts for the listener's connections to come. Errors: as tls_new_listener, all stays as it was. */
+/* What counts for the listener's connections to come. Errors: as tls_new_listener, all stays as it
+ * was. */
 int tls_renew(struct tls *t, const struct tls_conf *conf, struct err_text *err);
 /* Would the listener take this peer again: what it has proven itself by is neither dropped nor
  * revoked. */

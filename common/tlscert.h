@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_TLSCERT_H
 #define BPS_COMMON_TLSCERT_H
-/* The part of common/tls.h for certificates: mutual, signed by an authority of the site. Who a peer is
- * stands in its certificate's subject, one CN "role:name": "server:node3", "agent:node7",
+/* The part of common/tls.h for certificates: mutual, signed by an authority of the site. Who a peer
+ * is stands in its certificate's subject, one CN "role:name": "server:node3", "agent:node7",
  * "ctl:alice", "scheduler:bps"; a client talks to a scheduler only. Revocation lists are looked at
  * when the file of the authorities holds one.
  *

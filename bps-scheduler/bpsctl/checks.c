@@ -298,8 +298,8 @@ static bool is_loopback(const struct addr *a)
 	return addr_number(a, &sa, &len) == 0 && sockaddr_is_loopback((struct sockaddr *)&sa);
 }
 
-/* Is a daemon of this host told of a scheduler on another, and none meant to run here? Its HTTP is on its own loopback
- * then, and its control port has been looked at. */
+/* Is a daemon of this host told of a scheduler on another, and none meant to run here? Its HTTP is
+ * on its own loopback then, and its control port has been looked at. */
 static bool is_elsewhere(const struct role *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];

@@ -1,6 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_CHILD_H
 #define BPS_SCHEDULER_BPSCTL_CHILD_H
-/* Programs that are run for what they print, several at once, bounded in time and size. Blocking. */
+/* Programs that are run for what they print, several at once, bounded in time and size.
+ * Blocking. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,5 +1,6 @@
 /* bpsctl: asks the daemons over HTTP and prints what they say; what changes something goes to the
- * scheduler's control port. Each answer takes less than two seconds, whatever is broken. Exit codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage. */
+ * scheduler's control port. Each answer takes less than two seconds, whatever is broken. Exit
+ * codes: 0 OK, 1 WARN, 2 ERR, 3 nobody answers, 64 usage. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -92,7 +92,8 @@ struct spawn {
 	int out, err;           /* -1: as they are */
 	int keep;               /* descriptor to inherit, -1: none */
 };
-/* Start a process in a group of its own, which the kernel kills when bpsrun dies. Errors: -errno. */
+/* Start a process in a group of its own, which the kernel kills when bpsrun dies. Errors:
+ * -errno. */
 int child_spawn(struct child *c, const struct spawn *sp);
 /* Nothing when it does not run. */
 void child_signal(const struct child *c, int sig);
@@ -106,10 +107,11 @@ int child_left_ms(uint64_t deadline_ms);
 /* ---- daemons.c ---- */
 /* The agent to use, NULL: start daemons of our own. */
 const char *daemons_choose(const struct options *o);
-/* Start them and wait until they serve, READY_MS each at most. Errors: negative; daemons_stop all the
- * same. */
+/* Start them and wait until they serve, READY_MS each at most. Errors: negative; daemons_stop all
+ * the same. */
 int daemons_start(struct run *r);
-/* In the reverse order of starting: agents, servers, the scheduler last; and remove their folder. */
+/* In the reverse order of starting: agents, servers, the scheduler last; and remove their
+ * folder. */
 void daemons_stop(struct run *r);
 /* Where bpsrun's own programs are: beside it (build tree and installed tree), else left to PATH. */
 void daemons_program(const struct run *r, const char *name, char *ret, size_t room);

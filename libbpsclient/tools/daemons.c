@@ -1,4 +1,5 @@
-/* The daemons of a private cluster: in a folder of their own, on loopback, with ports that they choose. */
+/* The daemons of a private cluster: in a folder of their own, on loopback, with ports that they
+ * choose. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* bpsctl's screens: whatever document a daemon answers with, what is printed has lines and no control
- * characters, which could reach the terminal. */
+/* bpsctl's screens: whatever document a daemon answers with, what is printed has lines and no
+ * control characters, which could reach the terminal. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

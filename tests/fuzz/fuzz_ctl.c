@@ -1,5 +1,5 @@
-/* Control messages: u16 type, then the body of a frame. What decodes must encode again, and what was
- * encoded must decode to the same bytes. */
+/* Control messages: u16 type, then the body of a frame. What decodes must encode again, and what
+ * was encoded must decode to the same bytes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* Frames of the control channel: a stream of them gives the same frames in whatever pieces it comes. */
+/* Frames of the control channel: a stream of them gives the same frames in whatever pieces it
+ * comes. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

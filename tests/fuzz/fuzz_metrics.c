@@ -1,5 +1,5 @@
-/* Metrics: whatever a label's value holds, the scrape stays one line per sample in the Prometheus text format, and the
- * value can be read back. */
+/* Metrics: whatever a label's value holds, the scrape stays one line per sample in the Prometheus
+ * text format, and the value can be read back. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

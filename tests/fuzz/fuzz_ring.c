@@ -1,6 +1,6 @@
-/* The trainers' rings: two trainers of one job write whatever they like into their control pages, at any time. What the
- * agent takes from them leaves its core in a state that its invariants hold in, and every round that it accepted is done
- * exactly once, in order.
+/* The trainers' rings: two trainers of one job write whatever they like into their control pages,
+ * at any time. What the agent takes from them leaves its core in a state that its invariants hold
+ * in, and every round that it accepted is done exactly once, in order.
  *
  * Input: a list of steps of 16 bytes: kind and trainer in the first, then where and what. */
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Settings files: whatever a file holds, it is either taken with every value in its range, or refused
- * with a sentence. */
+/* Settings files: whatever a file holds, it is either taken with every value in its range, or
+ * refused with a sentence. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* Runs a fuzz target over the files named, and over all files in the folders named, so that every
- * build with any compiler replays the corpus. Prints how many inputs ran; none at all is a failure. */
+/* Runs a fuzz target over the files named, and over all files in the folders named, so that
+ * every build with any compiler replays the corpus. Prints how many inputs ran; none at all is a
+ * failure. */
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>

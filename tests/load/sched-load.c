@@ -5,8 +5,8 @@
  *   sched-load build/release/bps-scheduler/bps-scheduler [agents servers tensors]
  *
  * Prints how long each phase took, the processor time and memory of the scheduler, and what was
- * wrong; exits with 1 when a member was lost that was alive, or the silent one was not declared dead
- * in time. */
+ * wrong; exits with 1 when a member was lost that was alive, or the silent one was not declared
+ * dead in time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -39,7 +39,8 @@
 #define PHASE_S     120
 #define DEAD_S      3.0 /* of a server, the scheduler's default */
 #define LATE_S      1.0
-/* After so long an agent takes the scheduler for lost; this program is slower than 1,000 of them. */
+/* After so long an agent takes the scheduler for lost; this program is slower than 1,000 of
+ * them. */
 #define QUIET_S      5.0
 #define TENSOR_ELEMS 65536u
 #define DECLARE_MAX  1000 /* tensors of one message */

@@ -1,7 +1,7 @@
-/* Hosts and their network cards. What leaves a host waits for its card, which serves its connections
- * in turn, a quantum each; it reaches the other card one latency later and waits there for those that
- * came before. So each card is always busy while it has something to do, connections share it as
- * TCP's do, and the switch between them blocks nobody. */
+/* Hosts and their network cards. What leaves a host waits for its card, which serves its
+ * connections in turn, a quantum each; it reaches the other card one latency later and waits there
+ * for those that came before. So each card is always busy while it has something to do, connections
+ * share it as TCP's do, and the switch between them blocks nobody. */
 #include "tests/scale/scale.h"
 
 #include <errno.h>

@@ -116,14 +116,14 @@ int scale_measure(const struct scale_options *o, bool is_step_only, struct scale
 /* Seconds to push_pull that many bytes with the best division of the sums: bisection over the time,
  * docs/design.md. */
 double bound_push_pull_s(const struct scale_options *o, double bytes);
-/* The same by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal cards, servers beside agents and
- * 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A Unified Architecture for Accelerating Distributed
- * DNN Training", equation 6. */
+/* The same by the formula 2n(n-1)M / ((n^2 + kn - 2k) B), for equal cards, servers beside agents
+ * and 2 <= n, k <= n; 0 for others. Source: OSDI'20 "A Unified Architecture for Accelerating
+ * Distributed DNN Training", equation 6. */
 double bound_formula_s(const struct scale_options *o, double bytes);
 /* Seconds of a ring over the slowest card, and what latency adds. */
 double bound_ring_s(const struct scale_options *o, double bytes);
-/* No schedule has shorter steps. For every layer: its gradient is there when backward has come to it,
- * then it and all before it have to be moved, then forward still has the layers from it on. */
+/* No schedule has shorter steps. For every layer: its gradient is there when backward has come to
+ * it, then it and all before it have to be moved, then forward still has the layers from it on. */
 double bound_step_s(const struct scale_options *o, const struct trace *t);
 /* Steps of an all-reduce of buckets in the order in which they are full, one after the other, where
  * forward waits for each layer's bucket alone. */

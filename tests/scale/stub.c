@@ -1,5 +1,5 @@
-/* Checksums and sums that are not made: what they cost is an option, what they give nobody looks at.
- * The linker takes these before the archives' own. */
+/* Checksums and sums that are not made: what they cost is an option, what they give nobody looks
+ * at. The linker takes these before the archives' own. */
 #include <string.h>
 
 #include "common/crc32c.h"

@@ -1,6 +1,6 @@
-/* A trainer: the accelerators of one machine compute in step. A layer's forward pass begins when the
- * sums of its tensors of the step before are on all of them; after its backward pass its gradients
- * are reduced inside the machine, one layer after the other, and then submitted. */
+/* A trainer: the accelerators of one machine compute in step. A layer's forward pass begins when
+ * the sums of its tensors of the step before are on all of them; after its backward pass its
+ * gradients are reduced inside the machine, one layer after the other, and then submitted. */
 #include "tests/scale/scale.h"
 
 #include "common/dtype.h"

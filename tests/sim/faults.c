@@ -95,8 +95,8 @@ static void draw_long_reads(struct sim *s)
 	o->think_ns = 1 * MS;
 }
 
-/* Nothing fails but the way between agents and the scheduler, for much longer than it waits: no job may end for that
- * (C4). */
+/* Nothing fails but the way between agents and the scheduler, for much longer than it waits: no job
+ * may end for that (C4). */
 static void draw_deaf(struct options *o)
 {
 	o->has_deaf = true;

@@ -1,5 +1,5 @@
-/* The client library against a fake agent: a thread that speaks common/local.h and sums f32, i32 and u8 of the
- * trainers of one job, and can be told to misbehave. */
+/* The client library against a fake agent: a thread that speaks common/local.h and sums f32, i32
+ * and u8 of the trainers of one job, and can be told to misbehave. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

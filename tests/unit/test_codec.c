@@ -474,7 +474,8 @@ static void four_nested_lists_are_carried_and_five_refused(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 4; i++)
 		t[i] = (struct tree){&t[i + 1], 1};
-	/* The innermost item holds an empty list, which the chain leaves away as a missing field. */
+	/* The innermost item holds an empty list, which the chain leaves away as a missing
+	 * field. */
 	assert_int_equal(codec_encode(&tree_layout, t, buf), chain_bytes(bytes, 4) + 4);
 	t[4] = (struct tree){&t[5], 1};
 	assert_int_equal(codec_size(&tree_layout, t), 0);

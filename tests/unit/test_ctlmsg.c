@@ -108,8 +108,8 @@ static const struct golden {
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
-/* Decodes a copy that is exactly as large as its content and gone afterwards, so that a sanitizer sees
- * every byte too far and every pointer into it. */
+/* Decodes a copy that is exactly as large as its content and gone afterwards, so that a sanitizer
+ * sees every byte too far and every pointer into it. */
 static int decode(unsigned type, const void *bytes, size_t n, struct ctl_msg *ret, void **ret_mem,
 	struct err_text *err)
 {

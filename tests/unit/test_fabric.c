@@ -21,8 +21,8 @@
 #include "common/fabric.h"
 #include "common/fabric_impl.h"
 
-/* Loopback, any port. Most tests drive both ends from one thread, asleep whenever both may be; some use
- * threads or forked peers. A forked peer is started before this process opens its side. */
+/* Loopback, any port. Most tests drive both ends from one thread, asleep whenever both may be; some
+ * use threads or forked peers. A forked peer is started before this process opens its side. */
 
 #define SERVER_ID       7
 #define SERVER_INSTANCE 0x5e5e5e01u
@@ -208,8 +208,8 @@ static void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
 #define RUN_MS(r, cond, ms)                                                                        \
 	({                                                                                         \
 		struct node *all_[] = {&(r)->server, &(r)->client, (r)->third};                    \
-		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                             \
-		while (!(cond) && clock_now_ns() < until_)                                        \
+		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                              \
+		while (!(cond) && clock_now_ns() < until_)                                         \
 			turn(all_, all_[2] ? 3 : 2, until_);                                       \
 		(cond);                                                                            \
 	})
@@ -217,8 +217,8 @@ static void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
 #define RUN_ONE(n, cond, ms)                                                                       \
 	({                                                                                         \
 		struct node *one_[] = {n};                                                         \
-		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                             \
-		while (!(cond) && clock_now_ns() < until_)                                        \
+		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                              \
+		while (!(cond) && clock_now_ns() < until_)                                         \
 			turn(one_, 1, until_);                                                     \
 		(cond);                                                                            \
 	})
@@ -602,7 +602,8 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	rig_close(&r);
 }
 
-/* Counts of tickets are a fabric's, so between those of one connection lie all that it began meanwhile. */
+/* Counts of tickets are a fabric's, so between those of one connection lie all that it began
+ * meanwhile. */
 static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 {
 	struct fabric_config cfg = config_of(true);
@@ -668,7 +669,8 @@ static void silent_strangers_are_not_even_accepted(void **state)
 
 static void strangers_that_hang_up_leave_no_descriptor(void **state)
 {
-	/* Nothing, a part of a handshake's head, a head that announces more than comes, nonsense. */
+	/* Nothing, a part of a handshake's head, a head that announces more than comes,
+	 * nonsense. */
 	static const uint8_t half[32] = {2, 1, 0, 200}, noise[64] = {0xff, 0xff};
 	static const struct {
 		const void *data;

@@ -1,4 +1,5 @@
-/* What trainer and agent share: the control page's checks, the ring and its wake-ups, the socket's frames. */
+/* What trainer and agent share: the control page's checks, the ring and its wake-ups, the socket's
+ * frames. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -161,8 +162,8 @@ static void wait_for_a_completion_ends_at_its_time_out(void **state)
 	free(c);
 }
 
-/* Both ends as threads, each going to sleep whenever it has nothing to do. A lost wake-up shows as a wait that
- * reaches its deadline. */
+/* Both ends as threads, each going to sleep whenever it has nothing to do. A lost wake-up shows as
+ * a wait that reaches its deadline. */
 #define PUMP_TENSORS 32
 
 struct pump {

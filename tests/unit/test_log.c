@@ -1,4 +1,5 @@
-/* The log: one line per event whatever a name holds, what stands before it, fields for the journal. */
+/* The log: one line per event whatever a name holds, what stands before it, fields for the
+ * journal. */
 #include "common/log.h"
 
 #include <setjmp.h>

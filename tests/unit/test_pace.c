@@ -102,7 +102,8 @@ static void beat_agents(struct world *w)
 		sched_message(w->core, 21 + i, &msg, w->now);
 }
 
-/* A second passes; of the rounds that the two servers saw lately, agent `last` was last in those. */
+/* A second passes; of the rounds that the two servers saw lately, agent `last` was last in
+ * those. */
 static void second(struct world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {
 	struct ctl_beat_late late[2] = {{w->agents[last], of_100, lag_us},

@@ -163,8 +163,8 @@ static void segment_that_cannot_be_made_is_no_memory(void **state)
 	world_fini(&w);
 }
 
-/* The model: a map of pages. A request may be refused only when no aligned run of free pages is there and no
- * segment can be added. */
+/* The model: a map of pages. A request may be refused only when no aligned run of free pages is
+ * there and no segment can be added. */
 struct model {
 	bool is_used[SEGMENTS_MAX][8];
 	unsigned n_segments;

@@ -193,11 +193,11 @@ static double unit_roundoff(enum dtype dtype)
 	}
 }
 
-/* Largest difference to the result of exact arithmetic. The accumulator (roundoff u) is rounded once
- * per operand after the first and once in a division, each time relative to a partial result of at
- * most sum |x| (for products: the product itself), to first order k u, doubled to cover the higher
- * orders and the rounding of the reference. f16 and bf16 round once more. No subnormals: the data
- * is at least 2^-4, but sums may cancel, below 2^-14 where an f16 has steps of 2^-24. */
+/* Largest difference to the result of exact arithmetic. The accumulator (roundoff u) is rounded
+ * once per operand after the first and once in a division, each time relative to a partial result
+ * of at most sum |x| (for products: the product itself), to first order k u, doubled to cover the
+ * higher orders and the rounding of the reference. f16 and bf16 round once more. No subnormals: the
+ * data is at least 2^-4, but sums may cancel, below 2^-14 where an f16 has steps of 2^-24. */
 static double bound(enum dtype dtype, enum op op, double magnitude, double want)
 {
 	double acc = unit_roundoff(dtype == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32);
@@ -560,8 +560,9 @@ static void every_half_survives_the_way_to_f32_and_back(void **state)
 	}
 }
 
-/* Every midpoint between neighbouring halves and the f32 next to it on either side: the midpoint goes
- * to the even neighbour, the others to the nearer one. bf16 and f16 neighbours differ by one in bits. */
+/* Every midpoint between neighbouring halves and the f32 next to it on either side: the midpoint
+ * goes to the even neighbour, the others to the nearer one. bf16 and f16 neighbours differ by one
+ * in bits. */
 static void rounding_is_to_the_nearest_half_and_ties_go_to_even(void **state)
 {
 	static float wide[3 * 32768];

@@ -25,7 +25,8 @@
 #define INSTANCE    11
 #define MS          UINT64_C(1000000)
 
-/* A member's memory that the server reads: contributions (by partition), and results that it has (behind them). */
+/* A member's memory that the server reads: contributions (by partition), and results that it has
+ * (behind them). */
 struct member {
 	struct fake_conn *conn;
 	uint32_t workers;
@@ -722,7 +723,8 @@ static void failure_is_told_again_with_the_job(void **state)
 	world_free(w);
 }
 
-/* After a scheduler lost its state: nothing of the former job of that number may be left, be it of the same size. */
+/* After a scheduler lost its state: nothing of the former job of that number may be left, be it of
+ * the same size. */
 static void job_that_gets_a_number_again_starts_anew(void **state)
 {
 	struct world *w = world(.n_members = 2, .n_elems = SMALL);
@@ -1091,8 +1093,9 @@ static void answers_wait_for_credit(void **state)
 
 /* ---- staging ---- */
 
-/* Members offer all partitions in random order, reads end in random order, AGAIN is answered by the same offer; no
- * member sends anything a second time of its own accord. All rounds must complete. */
+/* Members offer all partitions in random order, reads end in random order, AGAIN is answered by
+ * the same offer; no member sends anything a second time of its own accord. All rounds must
+ * complete. */
 static void press(struct shape s, unsigned seed)
 {
 	struct world *w = world_new(s);
@@ -1145,8 +1148,8 @@ static void little_staging_is_enough_in_any_order(void **state)
 				seed);
 }
 
-/* Small partitions' contributions that came too early lie scattered over the staging, so that a large one finds no
- * room in one piece; those that the small ones wait for are queued behind it. */
+/* Small partitions' contributions that came too early lie scattered over the staging, so that a
+ * large one finds no room in one piece; those that the small ones wait for are queued behind it. */
 static void scattered_staging_does_not_stop_ordered_sums(void **state)
 {
 	(void)state;
@@ -1816,7 +1819,8 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 				}
 }
 
-/* The crc of the round before that the server expects, so that talk does not end as DIVERGED at once. */
+/* The crc of the round before that the server expects, so that talk does not end as DIVERGED at
+ * once. */
 static uint32_t expected_echo(struct world *w, uint64_t r, unsigned part)
 {
 	const struct part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);

@@ -91,7 +91,8 @@ static const struct golden {
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 
-/* An aligned copy that is exactly as large as its content, so that a sanitizer sees every byte too far. */
+/* An aligned copy that is exactly as large as its content, so that a sanitizer sees every byte too
+ * far. */
 static uint8_t *exact_dup(const void *bytes, size_t n)
 {
 	uint8_t *p = malloc(n + !n);
@@ -271,8 +272,8 @@ static void corruption_of_any_byte_is_refused_or_seen_in_the_message(void **stat
 	assert_int_not_equal(n_refused, 0);
 }
 
-/* Offset and width of every field of the header but type, version, cookie and credits, and the types
- * that use it. */
+/* Offset and width of every field of the header but type, version, cookie and credits, and the
+ * types that use it. */
 #define T(type) (1u << WIRE_##type)
 #define T_OFFER (T(CONTRIB) | T(RESULT) | T(DONATE))
 #define T_PARTITION                                                                                \
@@ -340,7 +341,8 @@ static void encode_leaves_unused_fields_zero(void **state)
 	assert_int_equal(back.len, 0);
 }
 
-/* Encode golden (type, flags), store n little-endian bytes of v at `at`, decode; returns the result. */
+/* Encode golden (type, flags), store n little-endian bytes of v at `at`, decode; returns the
+ * result. */
 static int decode_patched(
 	unsigned type, unsigned flags, size_t at, size_t n, uint64_t v, struct err_text *err)
 {
