@@ -427,7 +427,7 @@ bool agt_core_work(struct agt_core *core)
 	if (link)
 		link_pump(link);
 	if (node)
-		part_sum_local((struct part *)((char *)node - offsetof(struct part, node)));
+		part_sum_local(part_of(node));
 	return core->local.n > 0 || !TAILQ_EMPTY(&core->active);
 }
 

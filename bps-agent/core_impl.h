@@ -182,6 +182,11 @@ int part_send_owed(struct part *part, enum part_owe what);
 bool part_fetch(struct part *part);
 /* Its timer in core->timers is due. */
 void part_timer(struct part *part);
+/* Of its node in a heap. */
+static inline struct part *part_of(struct heap_node *node)
+{
+	return (struct part *)((char *)node - offsetof(struct part, node));
+}
 /* May it be sent, as far as its job's bytes under way go? */
 bool part_fits_job(const struct part *part);
 /* Out of link->ready until its job has less under way. */

@@ -149,7 +149,7 @@ void job_unpark(struct agt_job *job)
 	struct heap_node *node;
 
 	while ((node = heap_min(&job->parked))) {
-		struct part *part = (struct part *)((char *)node - offsetof(struct part, node));
+		struct part *part = part_of(node);
 
 		expected += part_bytes(part);
 		/* With nothing under way all go: which of them can be sent is not known here, and

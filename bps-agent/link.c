@@ -245,7 +245,7 @@ bool link_pump(struct link *link)
 	node = heap_min(&link->ready);
 	if (!node)
 		return false;
-	part = (struct part *)((char *)node - offsetof(struct part, node));
+	part = part_of(node);
 	if (!part_fits_job(part)) {
 		part_park(part); /* others may go on */
 		link_activate(link);

@@ -23,6 +23,7 @@
 
 /* First descriptor of systemd's socket activation (sd_listen_fds(3)). */
 #define LISTEN_FD_FIRST 3
+#define AGAIN_NS        UINT64_C(2000000)
 
 struct opts {
 	struct node_opts node;
@@ -99,8 +100,7 @@ static void post(struct app *app, enum agent_event event, struct member_msg *m)
 /* Zeros are resolved here: what is left of them means no limit. */
 static struct agent_limits limits_of(const struct opts *o)
 {
-	uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t all = o->max_bytes ? o->max_bytes : half;
+	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
 	uint64_t user = o->user_bytes ? o->user_bytes : all / 2;
 	struct agent_limits l = {.window_bytes = o->window_bytes ? o->window_bytes : SIZE_MAX};
 	struct quota_limits *q = &l.quotas;
@@ -130,7 +130,7 @@ static void member_up(void *ctx, uint32_t id)
 		.limits = limits_of(o),
 		.host = app->node.host,
 		.scheduler = app->scheduler,
-		.core = {.retry_ns = UINT64_C(2000000000), .again_ns = UINT64_C(2000000)}};
+		.core = {.retry_ns = NODE_RETRY_NS, .again_ns = AGAIN_NS}};
 	struct err_text err;
 	int rc = node_welcome(&app->node, id);
 

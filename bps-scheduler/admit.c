@@ -9,21 +9,12 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-
-/* In a time that does not depend on the bytes. */
-static bool is_same(const uint8_t *a, const uint8_t *b, size_t n)
-{
-	uint8_t diff = 0;
-
-	for (size_t i = 0; i < n; i++)
-		diff |= a[i] ^ b[i];
-	return diff == 0;
-}
+#include "common/key.h"
 
 static bool has_token(const struct job *j, const struct ctl_join *q)
 {
 	return j->has_token && q->token.bytes == sizeof(j->token) &&
-	       is_same(j->token, q->token.data, sizeof(j->token));
+	       key_bytes_equal(j->token, q->token.data, sizeof(j->token));
 }
 
 static int refuse_token(const struct sched_core *c, const struct job *j, const struct ctl_join *q,

@@ -216,6 +216,8 @@ void sched_member_suspect(struct sched_core *c, struct member *m, const char *wh
 void sched_kick(struct sched_core *c, struct member *m, const char *why);
 /* A server hears an agent that is silent here. */
 void sched_seen(struct sched_core *c, const struct ctl_sight *s);
+/* Silence after which it is dead. */
+uint64_t sched_member_dead_ns(const struct sched_core *c, const struct member *m);
 /* Is it dead by now? Else arm for when it will be. */
 void sched_member_check(struct sched_core *c, struct member *m);
 /* NULL is allowed. */

@@ -29,7 +29,8 @@ static void members_metrics(
 		if (c->members[i]->state == MEMBER_UP)
 			metric_value(out, "bps_heartbeat_age_seconds",
 				status_span_s(info, c->members[i]->heard_ns), "role",
-				status_role_word(c->members[i]), "peer", c->members[i]->name, NULL);
+				sched_role_name(c->members[i]->role), "peer", c->members[i]->name,
+				NULL);
 }
 
 static void jobs_metrics(const struct sched_core *c, struct evbuffer *out)

@@ -64,7 +64,7 @@ static void list_members(
 			json_array_size(list) >= STATUS_MEMBERS_MAX)
 			continue;
 		o = json_object();
-		status_put_str(o, "role", m->role == ROLE_SERVER ? "server" : "agent");
+		status_put_str(o, "role", sched_role_name(m->role));
 		status_put_str(o, "name", m->name);
 		status_put_str(o, "host", m->host);
 		status_put_str(o, "key", word);

@@ -132,7 +132,7 @@ static struct member *member_find(const struct sched_core *c, enum role role, co
 	return NULL;
 }
 
-static uint64_t member_dead_ns(const struct sched_core *c, const struct member *m)
+uint64_t sched_member_dead_ns(const struct sched_core *c, const struct member *m)
 {
 	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
 }
@@ -178,7 +178,7 @@ void sched_kick(struct sched_core *c, struct member *m, const char *why)
 
 static uint64_t sight_end(const struct sched_core *c, const struct member *m)
 {
-	return m->seen_ns && !m->is_behind ? m->seen_ns + member_dead_ns(c, m) : 0;
+	return m->seen_ns && !m->is_behind ? m->seen_ns + sched_member_dead_ns(c, m) : 0;
 }
 
 static void ask_servers(struct sched_core *c, struct member *m)
@@ -195,7 +195,7 @@ static void ask_servers(struct sched_core *c, struct member *m)
 /* Ask in time before it would be dead, and be called again. */
 static void look_for(struct sched_core *c, struct member *m, uint64_t dead_at_ns)
 {
-	uint64_t span = member_dead_ns(c, m) / SIGHT_SHARE, at = dead_at_ns - span;
+	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = dead_at_ns - span;
 
 	sched_arm(c, dead_at_ns);
 	if (m->role != ROLE_AGENT || m->is_behind)
@@ -442,7 +442,7 @@ void sched_member_check(struct sched_core *c, struct member *m)
 	if (m->state == MEMBER_DOWN)
 		return;
 	if (m->state == MEMBER_UP) {
-		at = m->heard_ns + member_dead_ns(c, m);
+		at = m->heard_ns + sched_member_dead_ns(c, m);
 		if (at < c->grace_ns)
 			at = c->grace_ns;
 	}

@@ -62,14 +62,9 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 			"its partitions are with the other servers; no round was lost");
 	else
 		snprintf(l.effect, sizeof(l.effect), "its running jobs ended with AGENT_LOST");
-	snprintf(l.action, sizeof(l.action), "`systemctl status bps-%s` on %s", status_role_word(m),
-		m->host);
+	snprintf(l.action, sizeof(l.action), "`systemctl status bps-%s` on %s",
+		sched_role_name(m->role), m->host);
 	problem(p, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);
-}
-
-static uint64_t member_dead_ns(const struct sched_core *c, const struct member *m)
-{
-	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
 }
 
 /* Only the way between it and the scheduler is cut. */
@@ -95,13 +90,13 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 	struct lines l;
 
 	if (m->state == MEMBER_UP)
-		dead_ns = m->heard_ns + member_dead_ns(c, m);
-	if (m->seen_ns && !m->is_behind && m->seen_ns + member_dead_ns(c, m) > dead_ns) {
+		dead_ns = m->heard_ns + sched_member_dead_ns(c, m);
+	if (m->seen_ns && !m->is_behind && m->seen_ns + sched_member_dead_ns(c, m) > dead_ns) {
 		cut_problem(info, m, p);
 		return;
 	}
-	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", status_role_word(m), m->name,
-		m->host,
+	snprintf(l.what, sizeof(l.what), "%s %s on %s: %s for %.1f s", sched_role_name(m->role),
+		m->name, m->host,
 		m->state == MEMBER_UP         ? "silent"
 		: m->state == MEMBER_EXPECTED ? "not back since the scheduler's restart"
 					      : "connection lost",
@@ -109,7 +104,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 	snprintf(l.effect, sizeof(l.effect), "taken for dead in %.1f s",
 		dead_ns > info->now_ns ? (double)(dead_ns - info->now_ns) / 1e9 : 0);
 	snprintf(l.action, sizeof(l.action), "wait; then `systemctl status bps-%s` on %s",
-		status_role_word(m), m->host);
+		sched_role_name(m->role), m->host);
 	problem(p, "CONTROL_SILENT", false, &l);
 }
 
@@ -119,11 +114,11 @@ static void stuck_problem(
 	struct lines l;
 
 	snprintf(l.what, sizeof(l.what),
-		"%s %s on %s: alive, but a thread has not moved for %.0f s", status_role_word(m),
-		m->name, m->host, status_span_s(info, m->moved_ns));
+		"%s %s on %s: alive, but a thread has not moved for %.0f s",
+		sched_role_name(m->role), m->name, m->host, status_span_s(info, m->moved_ns));
 	snprintf(l.effect, sizeof(l.effect), "rounds may wait for it");
 	snprintf(l.action, sizeof(l.action), "its watchdog restarts it; else restart bps-%s on %s",
-		status_role_word(m), m->host);
+		sched_role_name(m->role), m->host);
 	problem(p, "MEMBER_STUCK", false, &l);
 }
 
@@ -136,7 +131,7 @@ static void member_problems(
 		if (m->state == MEMBER_DOWN)
 			down_problem(c, info, m, p);
 		else if (m->state != MEMBER_UP ||
-			 info->now_ns > m->heard_ns + member_dead_ns(c, m) / SILENT_SHARE)
+			 info->now_ns > m->heard_ns + sched_member_dead_ns(c, m) / SILENT_SHARE)
 			silent_problem(c, info, m, p);
 		else if (m->beat.progress && info->now_ns > m->moved_ns + STUCK_NS)
 			stuck_problem(info, m, p);

@@ -37,11 +37,6 @@ void status_put_view(json_t *o, const struct sched_core *c)
 	status_put_num(o, "view", c->view);
 	status_put_str(o, "view_text", text);
 }
-const char *status_role_word(const struct member *m)
-{
-	return m->role == ROLE_SERVER ? "server" : "agent";
-}
-
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s)
 {
 	uint32_t n = 0;
@@ -121,7 +116,7 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 
 	snprintf(instance, sizeof(instance), "%016llx", (unsigned long long)m->instance);
 	status_put_num(o, "id", m->id);
-	status_put_str(o, "role", status_role_word(m));
+	status_put_str(o, "role", sched_role_name(m->role));
 	status_put_str(o, "name", m->name);
 	status_put_str(o, "host", m->host);
 	status_put_str(o, "addr", m->addr);

@@ -23,7 +23,6 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 	const char *effect, const char *action);
 
 void status_put_view(json_t *o, const struct sched_core *c);
-const char *status_role_word(const struct member *m);
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
 /* Partitions of all jobs that wait for a server. */
 uint64_t status_orphans(const struct sched_core *c);

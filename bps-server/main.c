@@ -89,7 +89,7 @@ static int start_threads(struct app *app, struct err_text *err)
 			.staging_bytes = o->staging_bytes / app->n_threads,
 			.segment_bytes = SEGMENT_BYTES,
 			.peer_window_bytes = o->window_bytes,
-			.retry_ns = UINT64_C(2000000000)}};
+			.retry_ns = NODE_RETRY_NS}};
 	int rc;
 
 	if (cfg.core.staging_bytes < cfg.core.segment_bytes)

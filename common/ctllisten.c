@@ -1,3 +1,7 @@
+/* The listener of the control channel: who is let in, how long strangers have, and who gives way.
+ * See common/ctlchan.h. */
+#include "common/ctlchan_impl.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -8,7 +12,6 @@
 #include <event2/listener.h>
 
 #include "common/clock.h"
-#include "common/ctlchan_impl.h"
 #include "common/log.h"
 
 #define TRUST_TIMEOUT_MS       5000

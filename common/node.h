@@ -53,6 +53,9 @@ struct node_opts {
 			.help = "a data connection is dropped after this much silence"             \
 	}
 
+/* What nobody has answered for so long on the data plane is said again, by both. */
+#define NODE_RETRY_NS UINT64_C(2000000000)
+
 struct node {
 	struct daemon daemon;
 	struct fabric *fabric;

@@ -271,7 +271,7 @@ int tls_new_client(struct tls **ret_tls, const struct tls_conf *conf, unsigned w
 		rc = err_set(err, -EINVAL,
 			"'%s' cannot be a name on the control channel (letters, digits and .-_:, "
 			"at most %d)",
-			identity, TLS_IDENTITY_BYTES - 16);
+			identity, KEYRING_ID_BYTES - KEY_PRINT_BYTES - 1);
 		tls_free(t);
 		return rc;
 	}

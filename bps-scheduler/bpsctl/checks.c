@@ -62,7 +62,7 @@ static bool find_program(struct role *r)
 	snprintf(places[0], sizeof(places[0]), "bps-%s/bps-%s", r->name, r->name);
 	snprintf(places[1], sizeof(places[1]), "../sbin/bps-%s", r->name);
 	snprintf(places[2], sizeof(places[2]), "bps-%s", r->name);
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		snprintf(r->program, sizeof(r->program), "%s/%.120s", self, places[i]);
 		/* A folder of the build may have the program's name. */
 		if (stat(r->program, &st) == 0 && S_ISREG(st.st_mode) &&

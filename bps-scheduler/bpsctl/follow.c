@@ -11,8 +11,10 @@
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
+#include "common/span.h"
 
 #define EVENTS_BEFORE 10 /* that `events --follow` begins with */
+#define SINCE_MAX_MS  (UINT64_C(3650) * 86400 * 1000)
 
 static int get_events(const struct opts *o, uint64_t since, json_t **ret, struct err_text *err)
 {
@@ -85,27 +87,17 @@ static void print_events(const struct opts *o, json_t *root)
 static int since_parse(
 	const char *text, uint64_t *ret_number, double *ret_span_s, struct err_text *err)
 {
-	static const struct {
-		const char *unit;
-		double s;
-	} units[] = {{"s", 1}, {"min", 60}, {"m", 60}, {"h", 3600}, {"d", 86400}};
-	unsigned long long n;
+	uint64_t ms = span_ms(text, SINCE_MAX_MS);
 	char *end;
 
 	*ret_number = 0;
-	*ret_span_s = 0;
-	if (!*text)
+	*ret_span_s = (double)ms / 1e3;
+	if (!*text || ms)
 		return 0;
 	errno = 0;
-	n = strtoull(text, &end, 10);
-	if (*text >= '0' && *text <= '9' && !errno) {
-		*ret_number = *end ? 0 : n;
-		for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++)
-			if (strcmp(end, units[i].unit) == 0)
-				*ret_span_s = (double)n * units[i].s;
-		if (!*end || *ret_span_s > 0)
-			return 0;
-	}
+	*ret_number = strtoull(text, &end, 10);
+	if (*text >= '0' && *text <= '9' && !*end && !errno)
+		return 0;
 	return err_set(
 		err, -EINVAL, "--since wants a number, or a time such as 10min, not '%s'", text);
 }

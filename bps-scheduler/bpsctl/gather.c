@@ -5,24 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/http.h"
+#include "common/clock.h"
 #include "common/ctlmsg.h"
 
-#define ANSWER_MS 1900
-#define JOBS_MAX  32 /* that are asked about at once */
-
-#define DOWN_AGENT_S 600
-
-static uint32_t since_ms(const struct timespec *t)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint32_t)((now.tv_sec - t->tv_sec) * 1000 + (now.tv_nsec - t->tv_nsec) / 1000000);
-}
+#define ANSWER_MS    1900 /* an answer takes less than two seconds, whatever is broken */
+#define JOBS_MAX     32   /* that are asked about at once */
+#define DOWN_AGENT_S 600  /* as the scheduler's problems */
 
 /* Take the answer of a GET apart. */
 static int take(struct http_get *g, json_t **ret, struct err_text *err)
@@ -162,7 +153,7 @@ static size_t count_heard(json_t *root, json_t *missing, size_t *ret_daemons)
 }
 
 /* "missing" and "collected" of a document. */
-static void put_collected(json_t *root, const struct details *d, const struct timespec *start)
+static void put_collected(json_t *root, const struct details *d, uint64_t start_ms)
 {
 	json_t *missing = json_array();
 	size_t asked = 0, answered = 0, daemons, heard;
@@ -188,21 +179,21 @@ static void put_collected(json_t *root, const struct details *d, const struct ti
 	heard = 1 + count_heard(root, missing, &daemons); /* the scheduler is one */
 	json_object_set_new(root, "missing", missing);
 	json_object_set_new(root, "collected",
-		json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "s", since_ms(start) / 1e3, "jobs",
-			(json_int_t)d->n, "asked", (json_int_t)asked, "answered",
-			(json_int_t)answered, "not_asked", (json_int_t)d->not_asked, "daemons",
-			(json_int_t)daemons + 1, "heard", (json_int_t)heard));
+		json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "s",
+			(double)(clock_now_ms() - start_ms) / 1e3, "jobs", (json_int_t)d->n,
+			"asked", (json_int_t)asked, "answered", (json_int_t)answered, "not_asked",
+			(json_int_t)d->not_asked, "daemons", (json_int_t)daemons + 1, "heard",
+			(json_int_t)heard));
 }
 
 /* The cluster, and details of its jobs. */
 static int get_all(const struct addr *addr, bool has_forming, json_t **ret, struct details **ret_d,
 	struct err_text *err)
 {
-	struct timespec start;
+	uint64_t start_ms = clock_now_ms();
 	json_t *root = NULL;
 	int rc;
 
-	clock_gettime(CLOCK_MONOTONIC, &start);
 	rc = gather_path(addr, "/status", &root, err);
 	if (rc < 0)
 		return rc;
@@ -212,11 +203,11 @@ static int get_all(const struct addr *addr, bool has_forming, json_t **ret, stru
 		return err_set(err, -ENOMEM, "out of memory");
 	}
 	if (cell_is(root, "role", "scheduler")) {
-		uint32_t spent = since_ms(&start);
+		uint32_t spent = (uint32_t)(clock_now_ms() - start_ms);
 
 		details_get(
 			*ret_d, addr, root, has_forming, spent < ANSWER_MS ? ANSWER_MS - spent : 0);
-		put_collected(root, *ret_d, &start);
+		put_collected(root, *ret_d, start_ms);
 	}
 	*ret = root;
 	return 0;

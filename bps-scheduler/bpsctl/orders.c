@@ -1,3 +1,4 @@
+/* Words of bpsctl that have the scheduler change something. */
 #include <ctype.h>
 #include <stdio.h>
 

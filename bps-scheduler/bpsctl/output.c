@@ -1,3 +1,4 @@
+/* How bpsctl answers: text or JSON on stdout, complaints on stderr, all in bounded time. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* Words of bpsctl that show one document, once or again and again. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
