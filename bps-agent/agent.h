@@ -7,7 +7,8 @@
  *                each: socket closed --> GONE (freed when its handles are)
  *   job:      FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
  *
- *   trainer.c  socket, ring, control page          arena.c  shared memory
+ *   accept.c   trainers come, hello.c and join     arena.c  shared memory
+ *   trainer.c  socket, ring, closing.c the end
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
  *   declare.c  what they declare                   maker.c  makes their memory
  *   tensor.c   what they submit

@@ -1,38 +1,19 @@
 /* One trainer: its socket, its control page, its ring. */
 #include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <pwd.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/trainer_impl.h"
 #include "common/clock.h"
 #include "common/log.h"
 
 /* A connection must say HELLO within this time. */
 #define GREETING_MS 5000
-/* Messages that are thrown away at the end; its socket holds fewer. */
-#define DRAIN_MAX 4096
-/* How often whoever closes is interrupted: no trainer makes lingering sockets much faster. */
-#define HURRY_NS     50000
-#define HURRY_SIGNAL SIGUSR2
-
-#ifndef sigev_notify_thread_id /* before glibc 2.40 */
-#define sigev_notify_thread_id _sigev_un._tid
-#endif
 /* Submissions taken from one ring before the others have their turn. */
 #define RING_BATCH 256
-/* Open because of one trainer, but for arenas: socket, eventfd, pidfd. */
-#define TRAINER_FDS 3
 
 static const struct {
 	const char *name;
@@ -58,92 +39,7 @@ void trainer_set_state(struct trainer *t, enum trainer_state state)
 	t->state = state;
 }
 
-/* ---- closing ---- */
-
-struct closing {
-	uv_work_t work;
-	int sock; /* shut down */
-};
-
-/* What a trainer has sent and nobody has read would reset its side, and it would not read why it is
- * dropped. */
-static void drain(int sock)
-{
-	char c;
-
-	for (unsigned i = 0; i < DRAIN_MAX && recv(sock, &c, sizeof(c), MSG_DONTWAIT) > 0; i++)
-		;
-}
-
-static void on_hurry(int sig)
-{
-	(void)sig; /* to have come is all that it does */
-}
-
-/* From now on this thread is interrupted all the time: a socket that lingers gives up then.
- * Otherwise a handful of them would keep all threads that close for as long as their sender likes,
- * while the sockets of everybody else stay open behind them, and the agent could not end. */
-static bool hurry_begin(timer_t *ret)
-{
-	struct sigaction act = {.sa_handler = on_hurry};
-	struct sigevent ev = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = HURRY_SIGNAL};
-	struct itimerspec every = {.it_value.tv_nsec = HURRY_NS, .it_interval.tv_nsec = HURRY_NS};
-	sigset_t set;
-
-	ev.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
-	sigemptyset(&set);
-	sigaddset(&set, HURRY_SIGNAL);
-	if (sigaction(HURRY_SIGNAL, &act, NULL) < 0 || timer_create(CLOCK_MONOTONIC, &ev, ret) < 0)
-		return false;
-	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-	timer_settime(*ret, 0, &every, NULL);
-	return true;
-}
-
-static void hurry_end(timer_t timer)
-{
-	sigset_t set;
-
-	timer_delete(timer);
-	sigemptyset(&set);
-	sigaddset(&set, HURRY_SIGNAL);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
-
-static void close_it(uv_work_t *w)
-{
-	const struct closing *c = w->data;
-	timer_t timer;
-	bool is_hurried = hurry_begin(&timer);
-
-	drain(c->sock);
-	close(c->sock);
-	if (is_hurried)
-		hurry_end(timer);
-}
-
-static void free_closing(uv_work_t *w, int status)
-{
-	(void)status;
-	free(w->data);
-}
-
-/* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a
- * TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
-static void close_socket(struct agent *a, int sock)
-{
-	struct closing *c = malloc(sizeof(*c));
-
-	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
-	if (c) {
-		c->sock = sock;
-		c->work.data = c;
-	}
-	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_closing) < 0) {
-		free(c);
-		close(sock);
-	}
-}
+/* ---- the end ---- */
 
 static void free_if_closed(struct trainer *t)
 {
@@ -156,7 +52,7 @@ static void free_if_closed(struct trainer *t)
 		close(t->efd);
 	if (t->pidfd >= 0)
 		close(t->pidfd);
-	close_socket(t->agent, t->sock);
+	trainer_close_socket(t->agent, t->sock);
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
 	quota_put(t->user);
@@ -293,143 +189,6 @@ void trainer_flush(struct agent *a)
 
 /* ---- socket ---- */
 
-/* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only
- * RWF_NOWAIT does not block. */
-static void on_eventfd(uv_poll_t *p, int status, int events)
-{
-	struct trainer *t = p->data;
-	uint64_t n;
-	struct iovec iov = {&n, sizeof(n)};
-
-	(void)events;
-	(void)status;
-	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
-		trainer_drop(t, false, strerror(errno)); /* it would be ready for ever */
-}
-
-/* ---- HELLO ---- */
-
-/* One whose control page is being made. */
-struct greeting {
-	struct trainer *trainer;
-	struct making making;
-	struct local_msg m;
-	void *mem; /* of m */
-};
-
-static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struct err_text *err)
-{
-	struct local_msg reply = {.type = LOCAL_WELCOME, .seq = seq};
-
-	reply.welcome.code = rc < 0 ? (uint32_t)-rc : 0;
-	reply.welcome.text = err->s;
-	trainer_send(t, &reply, (int[]){fd, t->efd}, rc < 0 ? 0 : 2);
-	if (rc < 0) {
-		trainer_drop(t, false, err->s);
-		return;
-	}
-	uv_poll_init(dataloop_uv(t->agent->loop), &t->efd_poll, t->efd);
-	t->efd_poll.data = t;
-	t->n_handles++;
-	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
-}
-
-static void take_control(struct trainer *t, struct greeting *g)
-{
-	struct err_text *err = &g->making.err;
-	int fd = g->making.memory.fd, rc;
-
-	t->control = g->making.memory.mem;
-	local_control_init(t->control, t->sq_entries, t->max_tensors);
-	rc = job_attach(t, &g->m.hello, err);
-	trainer_hold(t, false);
-	welcome(t, g->m.seq, fd, rc, err);
-	close(fd);
-}
-
-static void control_made(struct making *m)
-{
-	struct greeting *g = m->user;
-	struct trainer *t = g->trainer;
-
-	if (m->rc < 0 || t->state == TRAINER_GONE) {
-		quota_give(t->user, QUOTA_MEMORY, m->bytes);
-		if (m->rc == 0)
-			maker_drop(t->agent->maker, &m->memory);
-		else
-			welcome(t, g->m.seq, -1, m->rc, &m->err);
-	} else {
-		take_control(t, g);
-	}
-	explicit_bzero((void *)(uintptr_t)g->m.hello.token.data, g->m.hello.token.bytes);
-	free(g->mem);
-	free(g);
-	trainer_put(t);
-}
-
-/* Its control page is made elsewhere: zeroing takes a while, and who opens and closes all the time
- * shall slow down nobody else. Owns: takes *mem unless it fails. */
-static int make_control(
-	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
-{
-	uint32_t n = t->agent->cfg.limits.max_tensors;
-	struct greeting *g;
-	int rc;
-
-	t->max_tensors = n;
-	for (t->sq_entries = 1; t->sq_entries < n;)
-		t->sq_entries *= 2;
-	t->tensors = calloc(n, sizeof(struct tensor *));
-	t->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	g = malloc(sizeof(*g));
-	if (!t->tensors || t->efd < 0 || !g) {
-		free(g);
-		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
-	}
-	t->control_bytes = local_control_bytes(t->sq_entries, n);
-	*g = (struct greeting){.trainer = t, .m = *m, .mem = *mem};
-	g->making = (struct making){
-		.name = "bps-control", .bytes = t->control_bytes, .done = control_made, .user = g};
-	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
-	if (rc < 0) {
-		free(g);
-		return rc;
-	}
-	rc = maker_make(t->agent->maker, &g->making);
-	if (rc < 0) {
-		quota_give(t->user, QUOTA_MEMORY, t->control_bytes);
-		free(g);
-		return err_set(err, rc, "the agent stops");
-	}
-	*mem = NULL;
-	trainer_keep(t);
-	trainer_hold(t, true);
-	return 0;
-}
-
-static void on_hello(struct trainer *t, const struct local_msg *m, void **mem)
-{
-	struct err_text err = {0};
-	int rc;
-
-	if (t->state != TRAINER_GREETING) {
-		trainer_drop(t, true, "a second HELLO");
-		return;
-	}
-	uv_timer_stop(&t->greeting);
-	if (m->hello.abi != LOCAL_ABI)
-		rc = err_set(&err, BPS_EVERSION,
-			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install "
-			"both from one release",
-			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
-	else
-		rc = make_control(t, m, mem, &err);
-	if (rc < 0) {
-		explicit_bzero((void *)(uintptr_t)m->hello.token.data, m->hello.token.bytes);
-		welcome(t, m->seq, -1, rc, &err);
-	}
-}
-
 /* *mem: of m's strings; set to NULL when it is needed longer. */
 static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 {
@@ -439,7 +198,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 	}
 	switch (m->type) {
 	case LOCAL_HELLO:
-		on_hello(t, m, mem);
+		trainer_hello(t, m, mem);
 		break;
 	case LOCAL_DECLARE:
 		declare_begin(t, m->seq, &m->declare, mem);
@@ -583,140 +342,17 @@ static void on_greeting(uv_timer_t *timer)
 	trainer_drop(t, true, "no HELLO within 5 s");
 }
 
-static void refuse(struct agent *a, int sock, const char *text)
+void trainer_watch(struct trainer *t)
 {
-	struct local_msg m = {.type = LOCAL_WELCOME};
+	uv_loop_t *uv = dataloop_uv(t->agent->loop);
 
-	m.welcome.code = (uint32_t)-BPS_EQUOTA;
-	m.welcome.text = text;
-	log_rated(LOG_WARN, "trainer refused: %s", text);
-	if (local_send(sock, &m, NULL, 0, 0) < 0)
-		log_debug("the refused trainer was not told");
-	close_socket(a, sock);
-}
-
-/* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse
- * him. */
-static void turn_away(struct agent *a)
-{
-	int sock;
-
-	if (a->spare_fd >= 0)
-		close(a->spare_fd);
-	sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	if (sock >= 0)
-		refuse(a, sock, "this bps-agent has no descriptor left; raise LimitNOFILE");
-	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
-static int admit(struct quota_account *user, struct err_text *err)
-{
-	int rc = quota_take(user, QUOTA_TRAINERS, 1, err);
-
-	if (rc < 0)
-		return rc;
-	rc = quota_take(user, QUOTA_DESCRIPTORS, TRAINER_FDS, err);
-	if (rc < 0)
-		quota_give(user, QUOTA_TRAINERS, 1);
-	return rc;
-}
-
-/* ---- names of users ---- */
-
-struct naming {
-	uv_work_t work;
-	struct agent *agent;
-	uid_t uid;
-	char name[QUOTA_NAME_BYTES];
-};
-
-static void look_up(uv_work_t *w)
-{
-	struct naming *n = w->data;
-	struct passwd pw, *found = NULL;
-	char buf[4096];
-
-	if (getpwuid_r(n->uid, &pw, buf, sizeof(buf), &found) == 0 && found)
-		snprintf(n->name, sizeof(n->name), "%s", pw.pw_name);
-}
-
-static void named(uv_work_t *w, int status)
-{
-	struct naming *n = w->data;
-	struct quota_account *user = status == 0 ? quota_user(n->agent->quota, n->uid) : NULL;
-
-	if (user)
-		quota_set_name(user, n->name);
-	quota_put(user);
-	free(n);
-}
-
-/* The user database may be a network away: another thread asks it, once for each user. */
-static void name_user(struct agent *a, struct quota_account *user, uid_t uid)
-{
-	struct naming *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));
-
-	if (!n)
-		return;
-	n->work.data = n;
-	n->agent = a;
-	n->uid = uid;
-	if (uv_queue_work(dataloop_uv(a->loop), &n->work, look_up, named) < 0)
-		free(n);
-}
-
-void trainer_accept(struct agent *a)
-{
-	int sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
-	struct quota_account *user = NULL;
-	struct err_text err;
-	struct trainer *t;
-
-	if (sock < 0 && (errno == EMFILE || errno == ENFILE)) {
-		turn_away(a);
-		return;
-	}
-	if (sock < 0) {
-		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-			log_rated(LOG_WARN, "cannot accept a trainer: %s", strerror(errno));
-		return;
-	}
-	t = calloc(1, sizeof(*t));
-	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
-		user = quota_user(a->quota, cred.uid);
-	if (!user) {
-		log_rated(LOG_WARN, "cannot take a trainer: out of memory or no credentials");
-		free(t);
-		close(sock);
-		return;
-	}
-	name_user(a, user, cred.uid);
-	if (admit(user, &err) < 0) {
-		refuse(a, sock, err.s);
-		quota_put(user);
-		free(t);
-		return;
-	}
-	*t = (struct trainer){.agent = a,
-		.user = user,
-		.sock = sock,
-		.efd = -1,
-		.pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0),
-		.pid = cred.pid,
-		.uid = cred.uid,
-		.rank = CTL_NO_ID,
-		.quiet_since_ns = clock_now_ns()};
-	TAILQ_INSERT_TAIL(&a->trainers, t, link);
-	a->n_trainers++;
-	uv_timer_init(dataloop_uv(a->loop), &t->greeting);
-	uv_poll_init(dataloop_uv(a->loop), &t->sock_poll, sock);
-	uv_timer_init(dataloop_uv(a->loop), &t->slowed);
+	uv_timer_init(uv, &t->greeting);
+	uv_poll_init(uv, &t->sock_poll, t->sock);
+	uv_timer_init(uv, &t->slowed);
 	t->sock_poll.data = t->greeting.data = t->slowed.data = t;
 	t->n_handles = 3;
 	uv_timer_start(&t->greeting, on_greeting, GREETING_MS, 0);
-	if (t->pidfd >= 0 && uv_poll_init(dataloop_uv(a->loop), &t->pid_poll, t->pidfd) == 0) {
+	if (t->pidfd >= 0 && uv_poll_init(uv, &t->pid_poll, t->pidfd) == 0) {
 		t->pid_poll.data = t;
 		t->n_handles++;
 		uv_poll_start(&t->pid_poll, UV_READABLE, on_process_end);

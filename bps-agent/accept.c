@@ -1,0 +1,150 @@
+/* Who is let in: trainers at the listening socket, and the names of their users. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bps-agent/trainer_impl.h"
+#include "common/clock.h"
+#include "common/log.h"
+
+static void refuse(struct agent *a, int sock, const char *text)
+{
+	struct local_msg m = {.type = LOCAL_WELCOME};
+
+	m.welcome.code = (uint32_t)-BPS_EQUOTA;
+	m.welcome.text = text;
+	log_rated(LOG_WARN, "trainer refused: %s", text);
+	if (local_send(sock, &m, NULL, 0, 0) < 0)
+		log_debug("the refused trainer was not told");
+	trainer_close_socket(a, sock);
+}
+
+/* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse
+ * him. */
+static void turn_away(struct agent *a)
+{
+	int sock;
+
+	if (a->spare_fd >= 0)
+		close(a->spare_fd);
+	sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (sock >= 0)
+		refuse(a, sock, "this bps-agent has no descriptor left; raise LimitNOFILE");
+	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static int admit(struct quota_account *user, struct err_text *err)
+{
+	int rc = quota_take(user, QUOTA_TRAINERS, 1, err);
+
+	if (rc < 0)
+		return rc;
+	rc = quota_take(user, QUOTA_DESCRIPTORS, TRAINER_FDS, err);
+	if (rc < 0)
+		quota_give(user, QUOTA_TRAINERS, 1);
+	return rc;
+}
+
+/* ---- names of users ---- */
+
+struct naming {
+	uv_work_t work;
+	struct agent *agent;
+	uid_t uid;
+	char name[QUOTA_NAME_BYTES];
+};
+
+static void look_up(uv_work_t *w)
+{
+	struct naming *n = w->data;
+	struct passwd pw, *found = NULL;
+	char buf[4096];
+
+	if (getpwuid_r(n->uid, &pw, buf, sizeof(buf), &found) == 0 && found)
+		snprintf(n->name, sizeof(n->name), "%s", pw.pw_name);
+}
+
+static void named(uv_work_t *w, int status)
+{
+	struct naming *n = w->data;
+	struct quota_account *user = status == 0 ? quota_user(n->agent->quota, n->uid) : NULL;
+
+	if (user)
+		quota_set_name(user, n->name);
+	quota_put(user);
+	free(n);
+}
+
+/* The user database may be a network away: another thread asks it, once for each user. */
+static void name_user(struct agent *a, struct quota_account *user, uid_t uid)
+{
+	struct naming *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));
+
+	if (!n)
+		return;
+	n->work.data = n;
+	n->agent = a;
+	n->uid = uid;
+	if (uv_queue_work(dataloop_uv(a->loop), &n->work, look_up, named) < 0)
+		free(n);
+}
+
+static void take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
+	struct trainer *t)
+{
+	*t = (struct trainer){.agent = a,
+		.user = user,
+		.sock = sock,
+		.efd = -1,
+		.pidfd = (int)syscall(SYS_pidfd_open, cred->pid, 0),
+		.pid = cred->pid,
+		.uid = cred->uid,
+		.rank = CTL_NO_ID,
+		.quiet_since_ns = clock_now_ns()};
+	TAILQ_INSERT_TAIL(&a->trainers, t, link);
+	a->n_trainers++;
+	trainer_watch(t);
+}
+
+void trainer_accept(struct agent *a)
+{
+	int sock = accept4(a->cfg.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	struct quota_account *user = NULL;
+	struct err_text err;
+	struct trainer *t;
+
+	if (sock < 0 && (errno == EMFILE || errno == ENFILE)) {
+		turn_away(a);
+		return;
+	}
+	if (sock < 0) {
+		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			log_rated(LOG_WARN, "cannot accept a trainer: %s", strerror(errno));
+		return;
+	}
+	t = calloc(1, sizeof(*t));
+	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
+		user = quota_user(a->quota, cred.uid);
+	if (!user) {
+		log_rated(LOG_WARN, "cannot take a trainer: out of memory or no credentials");
+		free(t);
+		close(sock);
+		return;
+	}
+	name_user(a, user, cred.uid);
+	if (admit(user, &err) < 0) {
+		refuse(a, sock, err.s);
+		quota_put(user);
+		free(t);
+		return;
+	}
+	take(a, user, &cred, sock, t);
+}

@@ -1,0 +1,103 @@
+/* Closing what trainers can make slow to close. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bps-agent/trainer_impl.h"
+
+/* Messages that are thrown away at the end; its socket holds fewer. */
+#define DRAIN_MAX 4096
+/* How often whoever closes is interrupted: no trainer makes lingering sockets much faster. */
+#define HURRY_NS     50000
+#define HURRY_SIGNAL SIGUSR2
+
+#ifndef sigev_notify_thread_id /* before glibc 2.40 */
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+struct closing {
+	uv_work_t work;
+	int sock; /* shut down */
+};
+
+/* What a trainer has sent and nobody has read would reset its side, and it would not read why it is
+ * dropped. */
+static void drain(int sock)
+{
+	char c;
+
+	for (unsigned i = 0; i < DRAIN_MAX && recv(sock, &c, sizeof(c), MSG_DONTWAIT) > 0; i++)
+		;
+}
+
+static void on_hurry(int sig)
+{
+	(void)sig; /* to have come is all that it does */
+}
+
+/* From now on this thread is interrupted all the time: a socket that lingers gives up then.
+ * Otherwise a handful of them would keep all threads that close for as long as their sender likes,
+ * while the sockets of everybody else stay open behind them, and the agent could not end. */
+static bool hurry_begin(timer_t *ret)
+{
+	struct sigaction act = {.sa_handler = on_hurry};
+	struct sigevent ev = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = HURRY_SIGNAL};
+	struct itimerspec every = {.it_value.tv_nsec = HURRY_NS, .it_interval.tv_nsec = HURRY_NS};
+	sigset_t set;
+
+	ev.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
+	sigemptyset(&set);
+	sigaddset(&set, HURRY_SIGNAL);
+	if (sigaction(HURRY_SIGNAL, &act, NULL) < 0 || timer_create(CLOCK_MONOTONIC, &ev, ret) < 0)
+		return false;
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	timer_settime(*ret, 0, &every, NULL);
+	return true;
+}
+
+static void hurry_end(timer_t timer)
+{
+	sigset_t set;
+
+	timer_delete(timer);
+	sigemptyset(&set);
+	sigaddset(&set, HURRY_SIGNAL);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+static void close_it(uv_work_t *w)
+{
+	const struct closing *c = w->data;
+	timer_t timer;
+	bool is_hurried = hurry_begin(&timer);
+
+	drain(c->sock);
+	close(c->sock);
+	if (is_hurried)
+		hurry_end(timer);
+}
+
+static void free_closing(uv_work_t *w, int status)
+{
+	(void)status;
+	free(w->data);
+}
+
+void trainer_close_socket(struct agent *a, int sock)
+{
+	struct closing *c = malloc(sizeof(*c));
+
+	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
+	if (c) {
+		c->sock = sock;
+		c->work.data = c;
+	}
+	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_closing) < 0) {
+		free(c);
+		close(sock);
+	}
+}

@@ -1,0 +1,144 @@
+/* HELLO: a trainer gets its control page and joins its job. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "bps-agent/trainer_impl.h"
+
+/* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only
+ * RWF_NOWAIT does not block. */
+static void on_eventfd(uv_poll_t *p, int status, int events)
+{
+	struct trainer *t = p->data;
+	uint64_t n;
+	struct iovec iov = {&n, sizeof(n)};
+
+	(void)events;
+	(void)status;
+	if (preadv2(t->efd, &iov, 1, -1, RWF_NOWAIT) < 0 && errno != EAGAIN)
+		trainer_drop(t, false, strerror(errno)); /* it would be ready for ever */
+}
+
+/* One whose control page is being made. */
+struct greeting {
+	struct trainer *trainer;
+	struct making making;
+	struct local_msg m;
+	void *mem; /* of m */
+};
+
+static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struct err_text *err)
+{
+	struct local_msg reply = {.type = LOCAL_WELCOME, .seq = seq};
+
+	reply.welcome.code = rc < 0 ? (uint32_t)-rc : 0;
+	reply.welcome.text = err->s;
+	trainer_send(t, &reply, (int[]){fd, t->efd}, rc < 0 ? 0 : 2);
+	if (rc < 0) {
+		trainer_drop(t, false, err->s);
+		return;
+	}
+	uv_poll_init(dataloop_uv(t->agent->loop), &t->efd_poll, t->efd);
+	t->efd_poll.data = t;
+	t->n_handles++;
+	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
+}
+
+static void take_control(struct trainer *t, struct greeting *g)
+{
+	struct err_text *err = &g->making.err;
+	int fd = g->making.memory.fd, rc;
+
+	t->control = g->making.memory.mem;
+	local_control_init(t->control, t->sq_entries, t->max_tensors);
+	rc = job_attach(t, &g->m.hello, err);
+	trainer_hold(t, false);
+	welcome(t, g->m.seq, fd, rc, err);
+	close(fd);
+}
+
+static void control_made(struct making *m)
+{
+	struct greeting *g = m->user;
+	struct trainer *t = g->trainer;
+
+	if (m->rc < 0 || t->state == TRAINER_GONE) {
+		quota_give(t->user, QUOTA_MEMORY, m->bytes);
+		if (m->rc == 0)
+			maker_drop(t->agent->maker, &m->memory);
+		else
+			welcome(t, g->m.seq, -1, m->rc, &m->err);
+	} else {
+		take_control(t, g);
+	}
+	explicit_bzero((void *)(uintptr_t)g->m.hello.token.data, g->m.hello.token.bytes);
+	free(g->mem);
+	free(g);
+	trainer_put(t);
+}
+
+/* Its control page is made elsewhere: zeroing takes a while, and who opens and closes all the time
+ * shall slow down nobody else. Owns: takes *mem unless it fails. */
+static int make_control(
+	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
+{
+	uint32_t n = t->agent->cfg.limits.max_tensors;
+	struct greeting *g;
+	int rc;
+
+	t->max_tensors = n;
+	for (t->sq_entries = 1; t->sq_entries < n;)
+		t->sq_entries *= 2;
+	t->tensors = calloc(n, sizeof(struct tensor *));
+	t->efd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	g = malloc(sizeof(*g));
+	if (!t->tensors || t->efd < 0 || !g) {
+		free(g);
+		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
+	}
+	t->control_bytes = local_control_bytes(t->sq_entries, n);
+	*g = (struct greeting){.trainer = t, .m = *m, .mem = *mem};
+	g->making = (struct making){
+		.name = "bps-control", .bytes = t->control_bytes, .done = control_made, .user = g};
+	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
+	if (rc < 0) {
+		free(g);
+		return rc;
+	}
+	rc = maker_make(t->agent->maker, &g->making);
+	if (rc < 0) {
+		quota_give(t->user, QUOTA_MEMORY, t->control_bytes);
+		free(g);
+		return err_set(err, rc, "the agent stops");
+	}
+	*mem = NULL;
+	trainer_keep(t);
+	trainer_hold(t, true);
+	return 0;
+}
+
+void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
+{
+	struct err_text err = {0};
+	int rc;
+
+	if (t->state != TRAINER_GREETING) {
+		trainer_drop(t, true, "a second HELLO");
+		return;
+	}
+	uv_timer_stop(&t->greeting);
+	if (m->hello.abi != LOCAL_ABI)
+		rc = err_set(&err, BPS_EVERSION,
+			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install "
+			"both from one release",
+			m->hello.version, m->hello.abi, BPS_VERSION, LOCAL_ABI);
+	else
+		rc = make_control(t, m, mem, &err);
+	if (rc < 0) {
+		explicit_bzero((void *)(uintptr_t)m->hello.token.data, m->hello.token.bytes);
+		welcome(t, m->seq, -1, rc, &err);
+	}
+}

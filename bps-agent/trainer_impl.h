@@ -1,0 +1,23 @@
+#ifndef BPS_AGENT_TRAINER_IMPL_H
+#define BPS_AGENT_TRAINER_IMPL_H
+/* What the files of a trainer's connection share: accept.c lets it in, hello.c makes its control page,
+ * trainer.c has it from then on, closing.c closes its socket. The data thread's. */
+#include "bps-agent/agent.h"
+
+/* Open because of one trainer, but for arenas: socket, eventfd, pidfd. */
+#define TRAINER_FDS 3
+
+/* ---- trainer.c ---- */
+/* It has been let in, and is on the agent's list: listen to it, and bound its time until HELLO. */
+void trainer_watch(struct trainer *t);
+
+/* ---- hello.c ---- */
+/* Its HELLO; answered when its control page is made. *mem: of m's strings; set to NULL when it is
+ * needed longer. */
+void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem);
+
+/* ---- closing.c ---- */
+/* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a
+ * TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
+void trainer_close_socket(struct agent *a, int sock);
+#endif
