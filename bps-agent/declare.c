@@ -100,22 +100,16 @@ static int declare_again(
 	return BPS_EMISMATCH;
 }
 
-static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
-	struct err_text *err)
+/* The tensor of a declaration, found or new. Errors: it does not fit to what others declared, or a
+ * limit; with a sentence. */
+static int tensor_for(
+	struct trainer *t, const struct local_decl *d, struct tensor **ret, struct err_text *err)
 {
 	struct job *job = t->job;
-	size_t elem = dtype_bytes(d->dtype), bytes;
+	struct tensor *tensor = tensor_find(job, d->name);
+	int rc = tensor ? declare_again(t, tensor, d, err) : 0;
 	struct err_text why = {0};
-	struct tensor *tensor;
-	struct tensor_worker *tw;
-	int rc;
 
-	if (!elem || !d->n_elems || !*d->name ||
-		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
-		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
-			dtype_name(d->dtype), (unsigned long long)d->n_elems);
-	tensor = tensor_find(job, d->name);
-	rc = tensor ? declare_again(t, tensor, d, err) : 0;
 	if (rc < 0)
 		return rc;
 	if (t->n_tensors >= t->max_tensors)
@@ -133,6 +127,27 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		quota_give(job->quota, QUOTA_TENSORS, 1);
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	}
+	*ret = tensor;
+	return 0;
+}
+
+static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
+	struct err_text *err)
+{
+	struct job *job = t->job;
+	size_t elem = dtype_bytes(d->dtype), bytes;
+	struct err_text why = {0};
+	struct tensor *tensor = NULL;
+	struct tensor_worker *tw;
+	int rc;
+
+	if (!elem || !d->n_elems || !*d->name ||
+		__builtin_mul_overflow((size_t)d->n_elems, elem, &bytes) || bytes > SIZE_MAX / 4)
+		return err_set(err, -EINVAL, "tensor '%s' cannot be %s x %llu", d->name,
+			dtype_name(d->dtype), (unsigned long long)d->n_elems);
+	rc = tensor_for(t, d, &tensor, err);
+	if (rc < 0)
+		return rc;
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared)
 		return err_set(
