@@ -6,12 +6,6 @@
 #include "bps-scheduler/status_impl.h"
 #include "common/metrics.h"
 
-static void gauge(struct evbuffer *out, const char *name, const char *help, double v)
-{
-	metric_begin(out, name, "gauge", help);
-	metric_value(out, name, v, NULL);
-}
-
 static void members_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
@@ -42,7 +36,7 @@ static void jobs_metrics(const struct sched_core *c, struct evbuffer *out)
 	metric_begin(out, "bps_jobs", "gauge", "jobs by state");
 	metric_value(out, "bps_jobs", n[JOB_FORMING], "state", "forming", NULL);
 	metric_value(out, "bps_jobs", n[JOB_RUNNING], "state", "running", NULL);
-	gauge(out, "bps_waiting_partitions", "partitions without a server",
+	metric_one(out, "bps_waiting_partitions", "gauge", "partitions without a server",
 		(double)status_orphans(c));
 }
 
@@ -72,17 +66,19 @@ void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
 	metrics_process(out, info->started_unix);
-	gauge(out, "bps_view", "number of the membership and placement", (double)c->view);
-	gauge(out, "bps_term", "starts of this cluster's schedulers", c->term);
+	metric_one(out, "bps_view", "gauge", "number of the membership and placement",
+		(double)c->view);
+	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers", c->term);
 	members_metrics(c, info, out);
 	jobs_metrics(c, out);
 	status_quota_metrics(c, out);
 	health_metrics(c, info, out);
-	metric_begin(out, "bps_view_changes_total", "counter", "views made durable");
-	metric_value(out, "bps_view_changes_total", (double)c->changes, NULL);
-	gauge(out, "bps_state_fsync_seconds", "duration of the last sync of the state",
-		(double)info->log_sync_ns / 1e9);
-	gauge(out, "bps_state_bytes", "size of the state log", (double)info->log_bytes);
+	metric_one(
+		out, "bps_view_changes_total", "counter", "views made durable", (double)c->changes);
+	metric_one(out, "bps_state_fsync_seconds", "gauge",
+		"duration of the last sync of the state", (double)info->log_sync_ns / 1e9);
+	metric_one(
+		out, "bps_state_bytes", "gauge", "size of the state log", (double)info->log_bytes);
 	metric_begin(out, "bps_auth_failures_total", "counter", "control connections refused");
 	metric_value(out, "bps_auth_failures_total", (double)info->auth_failures, "reason",
 		"handshake", NULL);

@@ -117,79 +117,69 @@ static void tables_without_rows_say_so(void **state)
 	free(p.text);
 }
 
+/* Everything that a screen shows, as long and as large as it can be. */
+static const char worst[] =
+	"{'schema': 1, 'role': 'scheduler', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
+	" 'id': " HUGE_NUMBER ", 'version': '" LONG_NAME "', 'ok': " HUGE_NUMBER ","
+	" 'bad': " HUGE_NUMBER ", 'checks': [{'name': '" LONG_NAME "', 'state': 'bad',"
+	" 'what': '" LONG_NAME LONG_NAME "', 'action': '" LONG_NAME LONG_NAME "'}],"
+	" 'codes': [{'code': '" LONG_NAME "', 'what': '" LONG_NAME "'}],"
+	" 'cluster': '" LONG_NAME "', 'a_very_long_bytes': " HUGE_NUMBER ","
+	" 'members': [{'role': 'server', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
+	" 'state': '" LONG_NAME "', 'why': '" LONG_NAME " " LONG_NAME "',"
+	" 'mem_bytes': " HUGE_NUMBER ", 'quota_bytes': " HUGE_NUMBER ", 'threads': " HUGE_NUMBER ","
+	" 'trainers': " HUGE_NUMBER ", 'tx_bytes': " HUGE_NUMBER ", 'rx_bytes': " HUGE_NUMBER ","
+	" 'quiet_s': 1e9, 'pid': " HUGE_NUMBER ", 'restarts': " HUGE_NUMBER ", 'id': " HUGE_NUMBER
+	","
+	" 'partitions': " HUGE_NUMBER ", 'rx_bytes_s': 1e18, 'tx_bytes_s': 1e300,"
+	" 'sum_s': 1e18},"
+	" {'role': 'server', 'name': '" LONG_NAME "', 'state': 'up', 'id': 1, 'rx_bytes_s': 1e18,"
+	" 'tx_bytes_s': 1e300, 'partitions': 99999, 'sum_s': 1e18, "
+	"'mem_bytes': " HUGE_NUMBER ","
+	" 'quota_bytes': " HUGE_NUMBER ", 'quiet_s': 1e18},"
+	" {'role': 'agent', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "', 'state': 'down',"
+	" 'state_s': 1e18, 'id': " HUGE_NUMBER "}],"
+	" 'events': [{'seq': " HUGE_NUMBER ", 'kind': '" LONG_NAME "', 'time': 1e9,"
+	" 'text': '" LONG_NAME LONG_NAME "'}],"
+	" 'missing': ['" LONG_NAME LONG_NAME "', '" LONG_NAME "'],"
+	" 'health': '" LONG_NAME "', 'view_text': '" LONG_NAME "', 'up_s': 1e18, 'verbose': true,"
+	" 'commit': '" LONG_NAME "', 'version': '" LONG_NAME "', 'view': " HUGE_NUMBER ","
+	" 'tolerates': {'server_losses': " HUGE_NUMBER ", 'limit': 'memory'},"
+	" 'state': {'kind': 'file', 'bytes': " HUGE_NUMBER ", 'sync_s': 1e18},"
+	" 'collected': {'daemons': " HUGE_NUMBER ", 'heard': " HUGE_NUMBER ", 's': 1e18},"
+	" 'muted': [{'code': '" LONG_NAME "', 'present': " HUGE_NUMBER ", 'left_s': 1e18,"
+	" 'reason': '" LONG_NAME "'}], 'problems': [{'code': '" LONG_NAME "', 'what': '" LONG_NAME
+	" " LONG_NAME "', 'effect': '" LONG_NAME "', 'see': '" LONG_NAME "'}],"
+	" 'ended': [{'name': '" LONG_NAME "', 'code': 1, 'text': '" LONG_NAME "'}],"
+	" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': 'running', 'pace': {"
+	" 'round': " HUGE_NUMBER ", 'steps_s': 1e300, 'push_bytes_s': 1e300, 'wait_p50_s': 1e18,"
+	" 'wait_p99_s': 1e18, 'slowest': {'agent': '" LONG_NAME "', 'host': '" LONG_NAME "',"
+	" 'share': 1e18, 'lag_s': 1e18}}},"
+	" 'jobs': [{'name': '" LONG_NAME "', 'id': 1, 'state': 'running', 'agents_up': " HUGE_NUMBER
+	", 'waiting_partitions': " HUGE_NUMBER ", 'pace': {'round': " HUGE_NUMBER ", 'rounds': 5,"
+	" 'steps_s': 1e300, 'push_bytes_s': 1e300, 'wait_p50_s': 1e18, 'wait_p99_s': 1e18,"
+	" 'slowest': {'host': '" LONG_NAME "', 'lag_s': 1e18}}},"
+	" {'name': '" LONG_NAME "', 'state': 'forming', 'joined': " HUGE_NUMBER ","
+	" 'size': " HUGE_NUMBER "}, {'name': '" LONG_NAME "', 'uid': 4294967294, 'joined': 65536,"
+	" 'size': 65536, 'tensors': 100000, 'rounds': 9999999999,"
+	" 'calls_waiting': 65536, 'longest_s': 1e9, 'state': '" LONG_NAME "',"
+	" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': '" LONG_NAME "'},"
+	" 'condition': '" LONG_NAME " " LONG_NAME "',"
+	" 'waits': [{'why': 'submit', 'tensor': '" LONG_NAME LONG_NAME "', 's': 1e9,"
+	" 'missing': [{'rank': 65535, 'host': '" LONG_NAME "', 'pid': 4294967295,"
+	" 'submitted': " HUGE_NUMBER ", 'quiet_s': 1e9}], 'n_missing': 70000,"
+	" 'waiting': [{'rank': 65535, 'host': '" LONG_NAME "', 'pid': 4294967295}],"
+	" 'servers': [{'name': '" LONG_NAME "', 'host': '" LONG_NAME "'}]}]}]}";
+
 static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
 {
 	static int (*const screens[])(FILE *, json_t *) = {screen_servers, screen_agents,
 		screen_jobs, screen_status, screen_stuck, screen_job, screen_events, screen_daemon,
 		screen_check, screen_explain};
-	static const char doc[] =
-		"{'schema': 1, 'role': 'scheduler', 'name': '" LONG_NAME "', 'host': '" LONG_NAME
-		"',"
-		" 'id': " HUGE_NUMBER ", 'version': '" LONG_NAME "', 'ok': " HUGE_NUMBER ","
-		" 'bad': " HUGE_NUMBER ", 'checks': [{'name': '" LONG_NAME "', 'state': 'bad',"
-		" 'what': '" LONG_NAME LONG_NAME "', 'action': '" LONG_NAME LONG_NAME "'}],"
-		" 'codes': [{'code': '" LONG_NAME "', 'what': '" LONG_NAME "'}],"
-		" 'cluster': '" LONG_NAME "', 'a_very_long_bytes': " HUGE_NUMBER ","
-		" 'members': [{'role': 'server', 'name': '" LONG_NAME "', 'host': '" LONG_NAME "',"
-		" 'state': '" LONG_NAME "', 'why': '" LONG_NAME " " LONG_NAME "',"
-		" 'mem_bytes': " HUGE_NUMBER ", 'quota_bytes': " HUGE_NUMBER
-		", 'threads': " HUGE_NUMBER ","
-		" 'trainers': " HUGE_NUMBER ", 'tx_bytes': " HUGE_NUMBER
-		", 'rx_bytes': " HUGE_NUMBER ","
-		" 'quiet_s': 1e9, 'pid': " HUGE_NUMBER ", 'restarts': " HUGE_NUMBER
-		", 'id': " HUGE_NUMBER ","
-		" 'partitions': " HUGE_NUMBER ", 'rx_bytes_s': 1e18, 'tx_bytes_s': 1e300,"
-		" 'sum_s': 1e18},"
-		" {'role': 'server', 'name': '" LONG_NAME
-		"', 'state': 'up', 'id': 1, 'rx_bytes_s': 1e18,"
-		" 'tx_bytes_s': 1e300, 'partitions': 99999, 'sum_s': 1e18, "
-		"'mem_bytes': " HUGE_NUMBER ","
-		" 'quota_bytes': " HUGE_NUMBER ", 'quiet_s': 1e18},"
-		" {'role': 'agent', 'name': '" LONG_NAME "', 'host': '" LONG_NAME
-		"', 'state': 'down',"
-		" 'state_s': 1e18, 'id': " HUGE_NUMBER "}],"
-		" 'events': [{'seq': " HUGE_NUMBER ", 'kind': '" LONG_NAME "', 'time': 1e9,"
-		" 'text': '" LONG_NAME LONG_NAME "'}],"
-		" 'missing': ['" LONG_NAME LONG_NAME "', '" LONG_NAME "'],"
-		" 'health': '" LONG_NAME "', 'view_text': '" LONG_NAME
-		"', 'up_s': 1e18, 'verbose': true,"
-		" 'commit': '" LONG_NAME "', 'version': '" LONG_NAME "', 'view': " HUGE_NUMBER ","
-		" 'tolerates': {'server_losses': " HUGE_NUMBER ", 'limit': 'memory'},"
-		" 'state': {'kind': 'file', 'bytes': " HUGE_NUMBER ", 'sync_s': 1e18},"
-		" 'collected': {'daemons': " HUGE_NUMBER ", 'heard': " HUGE_NUMBER ", 's': 1e18},"
-		" 'muted': [{'code': '" LONG_NAME "', 'present': " HUGE_NUMBER ", 'left_s': 1e18,"
-		" 'reason': '" LONG_NAME "'}], 'problems': [{'code': '" LONG_NAME
-		"', 'what': '" LONG_NAME " " LONG_NAME "', 'effect': '" LONG_NAME
-		"', 'see': '" LONG_NAME "'}],"
-		" 'ended': [{'name': '" LONG_NAME "', 'code': 1, 'text': '" LONG_NAME "'}],"
-		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': 'running', 'pace': {"
-		" 'round': " HUGE_NUMBER
-		", 'steps_s': 1e300, 'push_bytes_s': 1e300, 'wait_p50_s': 1e18,"
-		" 'wait_p99_s': 1e18, 'slowest': {'agent': '" LONG_NAME "', 'host': '" LONG_NAME
-		"',"
-		" 'share': 1e18, 'lag_s': 1e18}}},"
-		" 'jobs': [{'name': '" LONG_NAME
-		"', 'id': 1, 'state': 'running', 'agents_up': " HUGE_NUMBER
-		", 'waiting_partitions': " HUGE_NUMBER ", 'pace': {'round': " HUGE_NUMBER
-		", 'rounds': 5,"
-		" 'steps_s': 1e300, 'push_bytes_s': 1e300, 'wait_p50_s': 1e18, 'wait_p99_s': 1e18,"
-		" 'slowest': {'host': '" LONG_NAME "', 'lag_s': 1e18}}},"
-		" {'name': '" LONG_NAME "', 'state': 'forming', 'joined': " HUGE_NUMBER ","
-		" 'size': " HUGE_NUMBER "}, {'name': '" LONG_NAME
-		"', 'uid': 4294967294, 'joined': 65536,"
-		" 'size': 65536, 'tensors': 100000, 'rounds': 9999999999,"
-		" 'calls_waiting': 65536, 'longest_s': 1e9, 'state': '" LONG_NAME "',"
-		" 'job': {'name': '" LONG_NAME "', 'id': 4294967295, 'state': '" LONG_NAME "'},"
-		" 'condition': '" LONG_NAME " " LONG_NAME "',"
-		" 'waits': [{'why': 'submit', 'tensor': '" LONG_NAME LONG_NAME "', 's': 1e9,"
-		" 'missing': [{'rank': 65535, 'host': '" LONG_NAME "', 'pid': 4294967295,"
-		" 'submitted': " HUGE_NUMBER ", 'quiet_s': 1e9}], 'n_missing': 70000,"
-		" 'waiting': [{'rank': 65535, 'host': '" LONG_NAME "', 'pid': 4294967295}],"
-		" 'servers': [{'name': '" LONG_NAME "', 'host': '" LONG_NAME "'}]}]}]}";
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++)
-		free(render(screens[i], doc).text);
+		free(render(screens[i], worst).text);
 }
 
 static void status_has_a_line_for_each_job_and_server(void **state)

@@ -602,19 +602,25 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	rig_close(&r);
 }
 
+static void open_with_least_credit(struct rig *r)
+{
+	struct fabric_config cfg = config_of(true);
+
+	cfg.credits = FABRIC_CREDITS_MIN;
+	node_open(&r->server, &cfg, USUAL_HINT);
+	cfg = config_of(false);
+	cfg.credits = FABRIC_CREDITS_MIN;
+	node_open(&r->client, &cfg, USUAL_HINT);
+}
+
 /* Counts of tickets are a fabric's, so between those of one connection lie all that it began
  * meanwhile. */
 static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 {
-	struct fabric_config cfg = config_of(true);
 	struct rig r = {.third = NULL};
 
 	(void)state;
-	cfg.credits = 4;
-	node_open(&r.server, &cfg, USUAL_HINT);
-	cfg = config_of(false);
-	cfg.credits = 4;
-	node_open(&r.client, &cfg, USUAL_HINT);
+	open_with_least_credit(&r);
 	for (unsigned i = 0; i < 100; i++)
 		assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up + r.client.n_down == 100 && r.server.n_up == r.client.n_up);
@@ -868,15 +874,10 @@ static void count_order(struct node *n, struct xconn *c, const struct wire_msg *
 /* Four credits, both sides sending all they can, no slack anywhere: nobody may starve. */
 static void both_directions_flow_with_the_least_credit(void **state)
 {
-	struct fabric_config cfg = config_of(true);
 	struct rig r = {.third = NULL};
 
 	(void)state;
-	cfg.credits = 4;
-	node_open(&r.server, &cfg, USUAL_HINT);
-	cfg = config_of(false);
-	cfg.credits = 4;
-	node_open(&r.client, &cfg, USUAL_HINT);
+	open_with_least_credit(&r);
 	rig_connect(&r);
 	r.server.on_message = r.client.on_message = count_order;
 	r.server.on_writable = r.client.on_writable = flood;
