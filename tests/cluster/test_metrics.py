@@ -43,6 +43,7 @@ def busy(cluster):
     c = cluster(agents=2, servers=2)
     c.start_job("rounds", 2, {"n_elems": 30000, "n_rounds": 100000}, job='we"ird \\job')
     c.wait_for("rounds are counted", lambda: all("last_arrival_total{" in s.get("/metrics") for s in c.servers))
+    c.wait_for("sums are, too", lambda: all(samples(a.get("/metrics"))["bps_agent_pull_seconds_count"][0][1] for a in c.agents))
     return c
 
 
