@@ -19,7 +19,8 @@ deb:
 	$(Q)cp -a systemd/debian $(DEB_SRC)/debian
 	$(call say,DEB,$(DEB))
 	$(Q)cd $(DEB_SRC) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -us -uc -jauto >../build.log 2>&1 || \
-		{ tail -50 ../build.log; exit 1; }
+		{ grep -nE -m5 'error:|undefined reference|FAIL' ../build.log; tail -20 ../build.log; \
+		echo 'make deb: failed; all of it is in $(DEB)/build.log'; exit 1; } >&2
 	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) $(DEB)/*.changes
 	@ls $(DEB)/*.deb
 

@@ -4,9 +4,10 @@ SIM_CORES := $(addprefix bps-scheduler/,core.c admit.c members.c commit.c job.c 
 	place.c record.c state.c why.c pace.c mute.c check.c) \
 	$(addprefix bps-server/,core.c rounds.c slots.c reads.c sums.c arrivals.c check.c) \
 	$(addprefix bps-agent/,core.c flow.c link.c check.c)
-SIM_COMMON := $(addprefix common/,wire.c codec.c ctlmsg.c pool.c heap.c histogram.c crc32c.c dtype.c error.c log.c log_journal.c \
-	reduce.c reduce_avx2.c reduce_avx512.c)
+SIM_COMMON := $(addprefix common/,wire.c codec.c ctlmsg.c pool.c heap.c histogram.c crc32c.c dtype.c error.c key.c log.c \
+	log_journal.c reduce.c reduce_avx2.c reduce_avx512.c)
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))
+SIM_LIBS := -lcrypto -lm -lpthread
 SIMBIN	:= $(B)/tests/sim
 SIM_SEEDS ?= 1..100000
 
@@ -22,7 +23,7 @@ $(B)/sim-obj/common/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mav
 endif
 $(SIMBIN): $(SIM_OBJS)
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(SIM_OBJS) -lm -lpthread
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(SIM_OBJS) $(SIM_LIBS)
 -include $(SIM_OBJS:.o=.d)
 
 sim: $(SIMBIN)
@@ -48,7 +49,7 @@ $(B)/mutants/$(1)/mutant.o: $(B)/mutants/$(1)/mutant.c
 $(B)/tests/mutants/$(1): $(B)/mutants/$(1)/mutant.o $(SIM_OBJS)
 	@mkdir -p $$(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $$@ $$< \
-		$(filter-out $(B)/sim-obj/$(patsubst %.c,%.o,$(call mutant_src,$(1))),$(SIM_OBJS)) -lm -lpthread
+		$(filter-out $(B)/sim-obj/$(patsubst %.c,%.o,$(call mutant_src,$(1))),$(SIM_OBJS)) $(SIM_LIBS)
 endef
 $(foreach m,$(MUTANTS),$(eval $(call mutant,$(m))))
 sim-mutants: $(MUTANTBINS)
