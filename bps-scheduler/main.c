@@ -205,17 +205,16 @@ static void settings_changed(void *ctx)
 	app_after_event(app);
 }
 
-static void auth_changed(void *ctx)
+static int auth_changed(void *ctx, struct err_text *err)
 {
 	struct app *app = ctx;
-	struct err_text err;
-	int n = ctllisten_set_auth(app->listen, &app->daemon.auth, &err);
+	int n = ctllisten_set_auth(app->listen, &app->daemon.auth, err);
 
 	if (n < 0)
-		log_error("the new key is not used: %s", err.s);
-	else
-		app->n_closed = (unsigned)n;
+		return n;
+	app->n_closed = (unsigned)n;
 	conns_expel_revoked(app);
+	return 0;
 }
 
 static const struct daemon_reload_ops reload_ops = {

@@ -436,11 +436,11 @@ static void settings_changed(void *ctx)
 				i);
 }
 
-static void auth_changed(void *ctx)
+static int auth_changed(void *ctx, struct err_text *err)
 {
 	struct app *app = ctx;
 
-	node_auth_changed(&app->node);
+	return node_auth_changed(&app->node, err);
 }
 
 static const struct daemon_reload_ops reload_ops = {

@@ -51,30 +51,40 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	return !auth_equal(ret, &d->auth);
 }
 
-static void take_auth(struct daemon *d, const struct tls_conf *auth)
+/* Errors: with a sentence, the former one stays: files of certificates may not fit each other, which
+ * only their use shows. */
+static int take_auth(
+	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {
+	struct tls_conf former = d->auth;
+	int rc = 0;
+
 	d->auth = *auth;
-	if (auth->cert)
+	if (d->reload_ops && d->reload_ops->auth_changed)
+		rc = d->reload_ops->auth_changed(d->reload_ctx, err);
+	if (rc < 0)
+		d->auth = former;
+	else if (auth->cert)
 		log_write(LOG_AS(LOG_INFO, KEY_CHANGED),
 			"the certificates have changed: tls-cert='%s' tls-ca='%s'", auth->cert,
 			auth->ca);
 	else
 		log_write(LOG_AS(LOG_INFO, KEY_CHANGED),
-			"the key file has changed: file='%s' keys=%u revoked=%u",
-			d->opts.auth.key_file, auth->keys.n_keys, auth->keys.n_revoked);
-	if (d->reload_ops && d->reload_ops->auth_changed)
-		d->reload_ops->auth_changed(d->reload_ctx);
+			"the key file has changed: file='%s' keys=%u revoked=%u", key_file,
+			auth->keys.n_keys, auth->keys.n_revoked);
+	keyring_wipe(&former.keys);
+	return rc;
 }
 
 int daemon_reload_auth(struct daemon *d, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};
-	int rc = load_auth(d, &d->opts.auth, &auth, err);
+	int rc = load_auth(d, &d->opts.auth, &auth, err), changed = rc;
 
 	if (rc > 0)
-		take_auth(d, &auth);
+		rc = take_auth(d, &auth, d->opts.auth.key_file, err);
 	keyring_wipe(&auth.keys);
-	return rc;
+	return rc < 0 ? rc : changed;
 }
 
 static int reload(struct daemon *d, struct err_text *err)
@@ -84,13 +94,16 @@ static int reload(struct daemon *d, struct err_text *err)
 	struct auth_opts auth_opts = d->opts.auth;
 	struct tls_conf auth = {.keys.n_keys = 0};
 	unsigned n;
-	int rc = settings_reread(d->settings, &fresh, err);
+	int changed, rc = settings_reread(d->settings, &fresh, err);
 
 	if (rc < 0)
 		return rc;
 	opts = settings_values(fresh);
 	auth_opts.key_file = opts->auth.key_file; /* the rest is not live */
-	rc = load_auth(d, &auth_opts, &auth, err);
+	changed = rc = load_auth(d, &auth_opts, &auth, err);
+	if (rc > 0)
+		rc = take_auth(d, &auth, auth_opts.key_file, err);
+	keyring_wipe(&auth.keys);
 	if (rc < 0) {
 		settings_free(fresh);
 		return rc;
@@ -102,11 +115,8 @@ static int reload(struct daemon *d, struct err_text *err)
 	apply_log_level(&d->opts);
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
-	if (rc > 0)
-		take_auth(d, &auth);
-	keyring_wipe(&auth.keys);
 	log_write(LOG_AS(LOG_INFO, RELOADED), "reloaded: changed=%u key=%s", n,
-		rc > 0 ? "changed" : "as it was");
+		changed ? "changed" : "as it was");
 	return 0;
 }
 

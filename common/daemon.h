@@ -51,8 +51,8 @@ struct daemon_reload_ops {
 	/* Live settings have new values in the struct that settings_load filled: take them over. */
 	void (*changed)(void *ctx);
 	/* The key file is another one; what it says is in daemon.auth now. A daemon does not get or
-	 * lose its key by a reload. */
-	void (*auth_changed)(void *ctx);
+	 * lose its key by a reload. Errors: with a sentence; the former one stays in force. */
+	int (*auth_changed)(void *ctx, struct err_text *err);
 };
 
 /* What the program does now, in a line for people ("summing: 3 connections, ..."). */

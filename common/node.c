@@ -172,12 +172,9 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	return daemon_http(&n->daemon, http_ops, ctx, err);
 }
 
-void node_auth_changed(struct node *n)
+int node_auth_changed(struct node *n, struct err_text *err)
 {
-	struct err_text err;
-
-	if (member_set_auth(n->member, &n->daemon.auth, &err) < 0)
-		log_error("the new key is not used: %s", err.s);
+	return member_set_auth(n->member, &n->daemon.auth, err);
 }
 
 void node_close(struct node *n)

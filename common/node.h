@@ -73,7 +73,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);
 /* For auth_changed of struct daemon_reload_ops. */
-void node_auth_changed(struct node *n);
+int node_auth_changed(struct node *n, struct err_text *err);
 /* The owner's data threads are gone. */
 void node_close(struct node *n);
 

@@ -244,6 +244,25 @@ def test_revoked_certificate_is_refused_also_where_it_stands(cluster, site, tmp_
     says(c, c.servers[1], "refuses our certificate")
 
 
+def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_path):
+    ca = tmp_path / "ca-and-list.pem"
+    shutil.copy(site.dir / "ca.crt", ca)
+    site.sign("scheduler:x")
+    c = cluster(agents=0, servers=0, scheduler_args=site.settings(site.dir / "scheduler-x", ca=ca))
+    zero = (0).to_bytes(4, "little")
+    key_reload = frame(19, text("key reload"), text(""), zero, zero, text("u"), text("h"))
+    good = ca.read_text()
+    ca.write_text("-----BEGIN X509 CRL-----\nhalf of it")
+    for _ in range(2):  # it is no success the second time either
+        got = answer_to(c, site, "ctl:u", key_reload)
+        assert got[10:14] != zero and b"cannot use the authorities" in got, got
+    c.scheduler.kill(signal.SIGHUP)
+    says(c, c.scheduler, "cannot reload, all stays as it is: cannot use the authorities")
+    assert "reloaded:" not in c.scheduler.log.read_text()
+    ca.write_text(good)
+    assert answer_to(c, site, "ctl:u", key_reload)[10:14] == zero
+
+
 def test_certificate_revoked_in_the_middle_of_its_handshake_is_refused(cluster, site, tmp_path):
     ca = tmp_path / "ca-and-list.pem"
     shutil.copy(site.dir / "ca.crt", ca)
