@@ -119,4 +119,8 @@ static inline void member_set_add(struct member_set *s, unsigned i)
 {
 	s->w[i / 64] |= UINT64_C(1) << (i % 64);
 }
+static inline void member_set_del(struct member_set *s, unsigned i)
+{
+	s->w[i / 64] &= ~(UINT64_C(1) << (i % 64));
+}
 #endif
