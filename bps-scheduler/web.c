@@ -2,7 +2,9 @@
  * have answered, or after the core's bound for that. */
 #include "bps-scheduler/app.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/clock.h"
 
@@ -21,6 +23,18 @@ static void fill_info(struct app *app, struct status_info *ret)
 		ret->log_bytes = statelog_bytes(app->log);
 		ret->log_sync_ns = statelog_sync_ns(app->log);
 	}
+}
+
+/* Where members and bpsctl connect, as somebody on this host does. */
+static json_t *listen_json(const struct app *app)
+{
+	struct addr a = app->opts.listen;
+	char text[ADDR_TEXT_BYTES];
+
+	if (strcmp(a.host, "*") == 0)
+		snprintf(a.host, sizeof(a.host), "127.0.0.1");
+	a.port = ctllisten_port(app->listen);
+	return json_string(addr_format(&a, text));
 }
 
 static void answer_error(struct httpd_request *req, int code, const char *text)
@@ -107,6 +121,7 @@ static void http_status(void *arg, struct httpd_request *req)
 {
 	struct app *app = arg;
 	struct status_info info;
+	json_t *root;
 	char name[CTL_JOB_NAME_MAX + 1];
 
 	if (httpd_query(req, "job", name, sizeof(name))) {
@@ -118,7 +133,9 @@ static void http_status(void *arg, struct httpd_request *req)
 		return;
 	}
 	fill_info(app, &info);
-	httpd_answer(req, 200, status_cluster(app->core, &info));
+	root = status_cluster(app->core, &info);
+	json_object_set_new(root, "listen", listen_json(app));
+	httpd_answer(req, 200, root);
 }
 
 const struct httpd_ops web_ops = {

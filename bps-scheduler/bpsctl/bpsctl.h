@@ -63,6 +63,10 @@ int run_version(const struct opts *o, const char *arg);
 int run_events(const struct opts *o, const char *arg);
 
 /* ---- orders.c: words that change something ---- */
+/* As steer_call, at the port that the scheduler of this host names where --scheduler does not. */
+int ask_scheduler(const struct opts *o, const char *verb, const char *target,
+	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
+	struct err_text *err);
 /* Ask the scheduler for this verb (steer.h) and print what it says it has done. */
 int order(const struct opts *o, const char *verb, const char *target, const struct steer_arg *args,
 	size_t n_args);

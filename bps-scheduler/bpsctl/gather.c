@@ -8,6 +8,7 @@
 
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/http.h"
+#include "bps-scheduler/bpsctl/screen.h"
 #include "common/clock.h"
 #include "common/ctlmsg.h"
 
@@ -127,9 +128,23 @@ static void add_missing(json_t *missing, json_t *names)
 	}
 }
 
+/* Its name, with the role where another member has the same name. */
+static json_t *member_label(json_t *root, json_t *m)
+{
+	const char *name = json_string_value(json_object_get(m, "name"));
+	size_t i, n = 0;
+	json_t *other;
+
+	json_array_foreach(json_object_get(root, "members"), i, other) n +=
+		name && cell_is(other, "name", name);
+	return n < 2 ? json_string(name ? name : "-")
+		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
+}
+
 /* Members that the scheduler hears; the others are missing. Agents that are down are forgotten
- * after a while (a machine that was taken away is no lasting problem), servers are not. */
-static size_t count_heard(json_t *root, json_t *missing, size_t *ret_daemons)
+ * after a while (a machine that was taken away is no lasting problem), servers are not. silent:
+ * names of agents that have not answered. */
+static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t *ret_daemons)
 {
 	size_t i, n = 0;
 	json_t *m;
@@ -137,17 +152,23 @@ static size_t count_heard(json_t *root, json_t *missing, size_t *ret_daemons)
 	*ret_daemons = 0;
 	json_array_foreach(json_object_get(root, "members"), i, m)
 	{
-		json_t *name = json_object_get(m, "name");
-		bool is_up = cell_is(m, "state", "up");
+		const char *name = json_string_value(json_object_get(m, "name"));
+		bool is_agent = cell_is(m, "role", "agent");
+		bool is_silent = is_agent && name && is_in(silent, name);
+		bool is_heard = cell_is(m, "state", "up") && !is_silent &&
+				!json_is_true(json_object_get(m, "is_quiet"));
 
-		if (cell_is(m, "state", "down") && cell_is(m, "role", "agent") &&
+		if (is_agent && cell_is(m, "state", "down") &&
 			cell_sec(m, "state_s") > DOWN_AGENT_S)
 			continue;
 		++*ret_daemons;
-		if ((!is_up || json_is_true(json_object_get(m, "is_quiet"))) &&
-			json_string_value(name) && !is_in(missing, json_string_value(name)))
-			json_array_append(missing, name);
-		n += is_up && json_string_value(name) && !is_in(missing, json_string_value(name));
+		n += is_heard;
+		if (is_heard || is_silent || !name)
+			continue;
+		if (json_array_size(missing) < SCREEN_MISSING_MAX) /* each looks at all members */
+			json_array_append_new(missing, member_label(root, m));
+		else
+			json_array_append_new(missing, json_string(name));
 	}
 	return n;
 }
@@ -155,7 +176,7 @@ static size_t count_heard(json_t *root, json_t *missing, size_t *ret_daemons)
 /* "missing" and "collected" of a document. */
 static void put_collected(json_t *root, const struct details *d, uint64_t start_ms)
 {
-	json_t *missing = json_array();
+	json_t *missing = json_array(), *silent;
 	size_t asked = 0, answered = 0, daemons, heard;
 
 	for (size_t i = 0; i < d->n; i++) {
@@ -176,7 +197,9 @@ static void put_collected(json_t *root, const struct details *d, uint64_t start_
 		}
 		add_missing(missing, json_object_get(d->gets[i].root, "missing"));
 	}
-	heard = 1 + count_heard(root, missing, &daemons); /* the scheduler is one */
+	silent = json_copy(missing);
+	heard = 1 + count_heard(root, silent, missing, &daemons); /* the scheduler is one */
+	json_decref(silent);
 	json_object_set_new(root, "missing", missing);
 	json_object_set_new(root, "collected",
 		json_pack("{s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "s",

@@ -107,7 +107,7 @@ static int tell_scheduler(const struct opts *o, const struct keyring *ring)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
-	int rc = steer_call(&o->steer, "key reload", "", NULL, 0, &text, &root, &err);
+	int rc = ask_scheduler(o, "key reload", "", NULL, 0, &text, &root, &err);
 	bool is_good = rc == 0 && has_taken(root, ring);
 
 	json_decref(root);
@@ -212,7 +212,7 @@ static bool is_previous_unused(const struct opts *o)
 	json_t *root = NULL, *k;
 	uint64_t n = 0;
 	size_t i;
-	int rc = steer_call(&o->steer, "key status", "", NULL, 0, &text, &root, &err);
+	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, &err);
 
 	if (rc < 0) {
 		fprintf(stderr, "bpsctl: cannot tell who uses the previous key: %s\n", err.s);
@@ -309,7 +309,7 @@ int run_key_status(const struct opts *o, const char *arg)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
-	int rc = steer_call(&o->steer, "key status", "", NULL, 0, &text, &root, &err);
+	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, &err);
 
 	(void)arg;
 	return rc < 0 ? complain_failed(rc, &err) : show(o, root, screen_keys);

@@ -28,7 +28,7 @@ static const struct setting rows[] = {
 		.help = "`events` as they come, until SIGINT (-f)"},
 	{"since", SET_STRING, SETTING_AT(struct opts, since), .def = "", .max = 32,
 		.help = "`events` of the last 30s, 10min, 4h or 2d, or those above a number"},
-	{"scheduler", SET_ADDR, SETTING_AT(struct opts, steer.scheduler), .def = "127.0.0.1:7300",
+	{"scheduler", SET_ADDR, SETTING_AT(struct opts, steer.scheduler), .def = STEER_SCHEDULER,
 		.port = 7300, .help = "where bps-scheduler listens, for what changes something"},
 	AUTH_SETTINGS(struct opts, steer.auth,
 		"master key, or for steering that of `key derive ctl:NAME`; empty: "

@@ -11,7 +11,8 @@
 #include "common/auth.h"
 #include "common/error.h"
 
-#define STEER_KEY_FILE "/etc/bps/cluster.key"
+#define STEER_KEY_FILE  "/etc/bps/cluster.key"
+#define STEER_SCHEDULER "127.0.0.1:7300"
 
 struct steer_conf {
 	struct addr scheduler;

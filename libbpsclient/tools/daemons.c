@@ -233,26 +233,32 @@ void daemons_stop(struct run *r)
 		nftw(r->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-static bool is_answering(const char *path)
+/* 0, or why nobody can be asked there, -errno. */
+static int try_connect(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	bool ok;
+	int rc;
 
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
-	ok = fd >= 0 && !connect(fd, (struct sockaddr *)&addr, sizeof(addr));
+	rc = fd < 0 || connect(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ? -errno : 0;
 	if (fd >= 0)
 		close(fd);
-	return ok;
+	return rc;
 }
 
 const char *daemons_choose(const struct options *o)
 {
 	const char *env = getenv("BPS_AGENT_SOCKET");
+	int rc;
 
 	if (o->agent || o->has_agents || o->has_servers)
 		return o->agent;
 	if (env && *env)
 		return env;
-	return is_answering(LOCAL_SOCKET) ? LOCAL_SOCKET : NULL;
+	rc = try_connect(LOCAL_SOCKET);
+	if (rc == -EACCES || rc == -EPERM) /* whoever has an agent expects to train with it */
+		out_say("%s: %s (are you in its group?); the job gets a cluster of its own",
+			LOCAL_SOCKET, strerror(-rc));
+	return rc == 0 ? LOCAL_SOCKET : NULL;
 }
