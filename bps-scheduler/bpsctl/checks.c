@@ -219,7 +219,12 @@ static void ask_daemon(json_t *list, struct role *r)
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
-		if (cell_is(g.root, "version", BPS_VERSION))
+		if (json_is_false(json_object_get(g.root, "scheduler_up")))
+			check_add(list, CHECK_WARN, name,
+				"its log tells why: key, address, firewall, or the scheduler is "
+				"away",
+				"runs, and has no connection to the scheduler");
+		else if (cell_is(g.root, "version", BPS_VERSION))
 			check_add(list, CHECK_OK, name, "", "runs, release " BPS_VERSION);
 		else
 			check_add(list, CHECK_WARN, name, "restart it after the upgrade",
