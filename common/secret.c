@@ -25,7 +25,7 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 	if (st.st_mode & forbidden)
 		return err_set(err, -EPERM,
 			"%s '%s' is open to group or others, mode %04o (chmod 0400 it, and "
-			"replace the key if others could read it)",
+			"make a new one if it was read)",
 			what, path, (unsigned)(st.st_mode & 07777));
 	return 0;
 }
