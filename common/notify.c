@@ -56,21 +56,27 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 	return rc;
 }
 
-bool notify_is_heard(void)
+/* NULL: nobody listens. */
+static const char *socket_path(void)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
 
-	return path && *path;
+	return path && *path ? path : NULL;
+}
+
+bool notify_is_heard(void)
+{
+	return socket_path() != NULL;
 }
 
 int notify_send(const char *lines, int fd)
 {
-	const char *path = getenv("NOTIFY_SOCKET");
+	const char *path = socket_path();
 	struct sockaddr_un sun;
 	socklen_t len;
 	int rc;
 
-	if (!notify_is_heard())
+	if (!path)
 		return 0;
 	rc = socket_address(path, &sun, &len);
 	return rc ? rc : send_to(&sun, len, lines, fd);

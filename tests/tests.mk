@@ -105,7 +105,7 @@ lint-units:
 	$(Q)out=$$(systemd-analyze verify $(LINT_UNITS) 2>&1 | \
 		grep -v -e 'is not executable: No such file' -e "Command 'man bps"); \
 		[ -z "$$out" ] || { echo "$$out"; exit 1; } # but for what is not installed
-	$(Q)for limit in scheduler:13 server:20 agent:23; do # tenths of exposure, 100 is the worst \
+	$(Q)mkdir -p $(B); for limit in scheduler:13 server:20 agent:23; do # tenths of exposure, 100 is the worst \
 		systemd-analyze security --offline=true --threshold=$${limit#*:} --no-pager \
 			systemd/bps-$${limit%:*}.service >$(B)/exposure || { cat $(B)/exposure; exit 1; }; done
 lint-rules:

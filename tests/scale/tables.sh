@@ -1,5 +1,6 @@
 #!/bin/sh
 # The tables of docs/performance/scaling.md, on stdout: tests/scale/tables.sh build/release/tests/sim-scale
+# shellcheck disable=SC2086 # variables hold lists of flags
 set -eu
 sim=$1
 row() {
