@@ -27,9 +27,11 @@ def read_ready(fd, process, name, log):
     end = time.monotonic() + DEADLINE_S
     data = b""
     with os.fdopen(fd, "rb", buffering=0) as f:
+        readable = select.poll()
+        readable.register(f, select.POLLIN)
         while True:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([f], [], [], left)[0]:
+            if left <= 0 or not readable.poll(left * 1000):
                 raise AssertionError(f"{name} is not ready after {DEADLINE_S} s:\n{log.read_text()}")
             chunk = f.read(4096)
             if not chunk:
