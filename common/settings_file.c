@@ -92,25 +92,33 @@ static int take_line(void *arg, const char *section, const char *name, const cha
 	return r->rc == 0;
 }
 
-static int take_file(struct settings *s, const char *path, bool is_required, struct err_text *err)
+int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err)
 {
-	struct ini_read r = {.s = s, .path = path, .err = err};
+	struct ini_read r = {.s = s, .path = path, .file = file, .err = err};
 	int bad_line;
 
-	r.file = fopen(path, "re");
-	if (!r.file && errno == ENOENT && !is_required)
-		return 0;
-	if (!r.file)
-		return err_set(err, -errno, "cannot open '%s': %s", path, strerror(errno));
 	s->n_files++;
 	bad_line = ini_parse_stream(read_line, &r, take_line, &r);
-	if (!r.rc && ferror(r.file))
+	if (!r.rc && ferror(file))
 		r.rc = err_set(err, -EIO, "cannot read '%s': %s", path, strerror(errno));
 	else if (!r.rc && bad_line)
 		r.rc = err_set(err, -EINVAL, "%s:%d: neither 'name = value' nor '[section]'", path,
 			bad_line);
-	fclose(r.file);
 	return r.rc;
+}
+
+static int take_file(struct settings *s, const char *path, bool is_required, struct err_text *err)
+{
+	FILE *file = fopen(path, "re");
+	int rc;
+
+	if (!file && errno == ENOENT && !is_required)
+		return 0;
+	if (!file)
+		return err_set(err, -errno, "cannot open '%s': %s", path, strerror(errno));
+	rc = settings_take_stream(s, file, path, err);
+	fclose(file);
+	return rc;
 }
 
 /* Editors leave files of other names behind. */

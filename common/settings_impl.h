@@ -6,6 +6,8 @@
  *   settings_type.c  types: text to value and back
  *   settings_file.c  INI files
  *   settings_help.c  names, and what goes to stdout */
+#include <stdio.h>
+
 #include "common/settings.h"
 
 #define SETTINGS_NAME_BYTES   64
@@ -58,6 +60,9 @@ bool setting_range(const struct setting *row, char *buf, size_t n_buf);
 /* ---- settings_file.c ---- */
 /* Read the file of --config, or the default one, and its drop-ins. */
 int settings_take_files(struct settings *s, struct err_text *err);
+/* Take what the file holds into s->loaded; it stays open. path: for messages.
+ * Errors: -EIO, and those of settings_take, with a sentence that starts with path. */
+int settings_take_stream(struct settings *s, FILE *file, const char *path, struct err_text *err);
 
 /* ---- settings_help.c ---- */
 extern const char *const settings_builtins[];
