@@ -38,6 +38,8 @@ COMMON	:= $(call src,common/*.c)
 SCHED	:= $(call src,bps-scheduler/*.c)
 SERVER	:= $(call src,bps-server/*.c)
 AGENT	:= $(call src,bps-agent/*.c)
+# What drives devices; cuda* needs the toolkit, the rest only libc.
+DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call src,bps-agent/device/*.c))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/dtype.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
@@ -49,7 +51,7 @@ SCALE	:= $(call src,tests/scale/*.c)
 LOAD	:= $(call src,tests/load/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
-ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
+ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
 	   $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH)
 
 cores	= $(filter-out %/main.c,$(1))
@@ -93,7 +95,7 @@ $(B)/common/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -
 endif
 
 $(LIBCOMMON): $(call objs,$(COMMON))
-$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT) $(CTL)) $(UNITLIB))
+$(LIBCORES): $(call objs,$(call cores,$(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL)) $(UNITLIB))
 $(LIBCOMMON) $(LIBCORES):
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) qcs $@ $(filter %.o,$^)
