@@ -41,7 +41,8 @@ AGENT	:= $(call src,bps-agent/*.c)
 # What drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call src,bps-agent/device/*.c))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/dtype.c
+CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/dtype.c common/failpoint.c \
+	   common/nearest.c common/span.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(call src,tests/unit/test_*.c)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
@@ -40,6 +41,7 @@ static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 {
 	struct agent *a = ctx;
 
+	FAILPOINT(AGENT_THREAD_TICK);
 	publish_stats(a, now_ns);
 	return agt_core_tick(a->core, now_ns);
 }

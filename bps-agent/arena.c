@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/failpoint.h"
+
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -25,8 +27,10 @@
 int memory_begin(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
 {
-	int rc;
+	int rc = FAILPOINT(AGENT_MEMORY_MAKE);
 
+	if (rc < 0)
+		return err_set(err, rc, "cannot make shared memory: %s", err_str(rc));
 	*m = (struct memory){.bytes = bytes, .more_seals = more_seals};
 	m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 	if (m->fd < 0 && errno == EINVAL) /* before Linux 6.3 */

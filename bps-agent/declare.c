@@ -8,6 +8,7 @@
 #include "bps-agent/agent.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/dtype.h"
+#include "common/failpoint.h"
 
 /* A refusal, and of what. Returns rc. */
 static int refuse_decl(
@@ -351,6 +352,7 @@ void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *
 {
 	struct declaring *x;
 
+	FAILPOINT(AGENT_TRAINER_DECLARE);
 	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {
 		trainer_drop(t, true, "DECLARE without a running job");
 		return;

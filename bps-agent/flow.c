@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/crc32c.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 /* Retries double up to this factor. */
@@ -232,6 +233,7 @@ void part_restart(struct part *part)
 
 void part_move(struct part *part, struct link *link, uint64_t pgen)
 {
+	FAILPOINT(AGENT_PART_MOVE);
 	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not
 	 * read. */
 	if (part->link != link || part->state == PART_OFFERED)
@@ -248,6 +250,7 @@ void part_move(struct part *part, struct link *link, uint64_t pgen)
 void part_timer(struct part *part)
 {
 	timer_stop(part);
+	FAILPOINT(AGENT_RETRY);
 	if (part->state == PART_IDLE || part->state == PART_READY) {
 		say_have(part);
 		return;
@@ -300,6 +303,7 @@ static void prepare(struct part *part)
 	char *mem = contribution(part).mem;
 	uint32_t crc = 0;
 
+	FAILPOINT(AGENT_CONTRIB_PREPARE);
 	while (left > 0) {
 		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
 
@@ -371,7 +375,7 @@ int part_send_contrib(struct part *part)
 	m.contrib.workers = t->job->n_workers;
 	m.contrib.crc_prev = part->round > 1 ? part->result_crc[(part->round - 1) & 1] : 0;
 	describe(&m, &mem, part_bytes(part), part->crc);
-	rc = xport_send(part->link->conn, &m);
+	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;
 	heap_remove(&part->link->ready, &part->node);
@@ -401,7 +405,7 @@ static int send_donate(struct part *part)
 	m.result.n_members = t->job->n_members;
 	m.result.contributors = part->contributors[r & 1];
 	describe(&m, &mem, part_bytes(part), part->result_crc[r & 1]);
-	return xport_send(part->link->conn, &m);
+	return FAILPOINT(AGENT_DONATE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 }
 
 int part_send_owed(struct part *part, enum part_owe what)
@@ -414,7 +418,7 @@ int part_send_owed(struct part *part, enum part_owe what)
 	if (!can_have(part))
 		return 0;
 	m = message(part, WIRE_HAVE, last_round(part));
-	rc = xport_send(part->link->conn, &m);
+	rc = FAILPOINT(AGENT_HAVE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc == 0)
 		timer_start(part, core_of(part)->cfg.retry_ns);
 	return rc;
@@ -426,6 +430,7 @@ static void deliver(struct part *part, const struct wire_msg *m)
 {
 	unsigned i = part->round & 1;
 
+	FAILPOINT(AGENT_RESULT_DELIVER);
 	part->result_crc[i] = m->crc;
 	part->workers[i] = m->result.workers;
 	part->contributors[i] = m->result.contributors;
@@ -446,6 +451,7 @@ bool part_fetch(struct part *part)
 	struct link *link = part->link;
 	int rc;
 
+	FAILPOINT(AGENT_READ_START);
 	part->read = (struct xport_read){.conn = link->conn,
 		.dst = output(part),
 		.own_segment = part->tensor->out[part->round & 1].segment,
@@ -481,7 +487,9 @@ void part_read_done(struct part *part, int status)
 {
 	struct agt_job *job = part->tensor->job;
 	bool is_stale = part->is_stale || part->offer.pgen != part->pgen;
+	int rc = FAILPOINT(AGENT_READ_DONE);
 
+	status = rc < 0 ? rc : status;
 	part->is_stale = false;
 	job->n_reads--;
 	if (is_stale || job->is_closing)
@@ -656,7 +664,8 @@ void part_message(struct link *link, const struct wire_msg *m)
 	}
 	switch (m->type) {
 	case WIRE_RESULT:
-		on_result(part, m);
+		if (!FAILPOINT(AGENT_RESULT_RECEIVED))
+			on_result(part, m);
 		break;
 	case WIRE_DONATE_REQ:
 		part->donate_round = m->round;

@@ -8,6 +8,8 @@
 
 #include "bps-agent/trainer_impl.h"
 
+#include "common/failpoint.h"
+
 /* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only
  * RWF_NOWAIT does not block. */
 static void on_eventfd(uv_poll_t *p, int status, int events)
@@ -125,6 +127,7 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 	struct err_text err = {0};
 	int rc;
 
+	FAILPOINT(AGENT_TRAINER_HELLO);
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "a second HELLO");
 		return;

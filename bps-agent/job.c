@@ -7,6 +7,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/token.h"
+#include "common/failpoint.h"
 #include "common/key.h"
 #include "common/log.h"
 
@@ -131,6 +132,7 @@ static void job_end(struct job *job, int code, const char *text)
 
 	if (job->state == JOB_ENDED)
 		return;
+	FAILPOINT(AGENT_JOB_END);
 	job->code = code;
 	snprintf(job->text, sizeof(job->text), "%s", text);
 	job_set_state(job, JOB_ENDED, code < 0 ? text : "all have finished");
@@ -351,6 +353,7 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	const struct ctl_job_member *me = &m->members[my_member];
 	int rc;
 
+	FAILPOINT(AGENT_JOB_START);
 	job->ranks = calloc(me->n_ranks, sizeof(*job->ranks));
 	job->by_worker = calloc(me->n_ranks, sizeof(struct trainer *));
 	if (!job->ranks || !job->by_worker)
@@ -458,6 +461,7 @@ void job_finish(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
 
+	FAILPOINT(AGENT_TRAINER_FINISH);
 	if (t->state == TRAINER_OVER) {
 		struct local_msg m = {.type = LOCAL_FINISHED,
 			.seq = seq,

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define MS UINT64_C(1000000)
@@ -108,7 +109,10 @@ static void connect_now(struct link *link)
 
 	link->n_tries++;
 	link_set_state(link, LINK_CONNECTING, "needed");
-	rc = core->env.connect(core->env.ctx, link->server, link->thread, link, &link->conn);
+	rc = FAILPOINT(AGENT_LINK_CONNECT);
+	if (rc == 0)
+		rc = core->env.connect(
+			core->env.ctx, link->server, link->thread, link, &link->conn);
 	if (rc < 0) {
 		link->conn = NULL;
 		link_set_state(link, LINK_DOWN, err_str(rc));
@@ -270,6 +274,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	(void)ctx;
 	(void)peer_id;
 	(void)peer_instance;
+	FAILPOINT(AGENT_LINK_UP);
 	link->n_tries = 0;
 	link->is_stuck = false;
 	link_set_state(link, LINK_UP, "connected");
@@ -284,6 +289,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	struct part *part;
 
 	(void)ctx;
+	FAILPOINT(AGENT_LINK_DOWN);
 	if (link->state == LINK_UP) {
 		link->down_since_ns = link->core->now_ns;
 		link->core->stats.reconnects++;

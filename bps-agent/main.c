@@ -16,6 +16,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/quota_report.h"
+#include "common/failpoint.h"
 #include "common/fds.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -76,7 +77,8 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.about = "takes tensors from the trainers of this machine and has them summed",
 	.config_path = "/etc/bps/agent.conf",
 	.rows = rows,
-	.n_rows = sizeof(rows) / sizeof(rows[0])};
+	.n_rows = sizeof(rows) / sizeof(rows[0]),
+	.failpoints = FP_AGENT};
 
 struct app {
 	struct opts opts;

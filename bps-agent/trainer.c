@@ -8,6 +8,7 @@
 #include "bps-agent/agent.h"
 #include "bps-agent/trainer_impl.h"
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 /* A connection must say HELLO within this time. */
@@ -91,6 +92,7 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 {
 	if (t->state == TRAINER_GONE)
 		return;
+	FAILPOINT(AGENT_TRAINER_DROP);
 	if (is_fault)
 		log_rated(LOG_WARN,
 			"trainer broke the rules, dropping it: pid=%d uid=%u job=%s rank=%d why=%s",
@@ -138,7 +140,7 @@ bool trainer_poll_ring(struct trainer *t)
 	struct err_text err;
 	bool any = false;
 
-	if (!t->control)
+	if (!t->control || FAILPOINT(AGENT_RING_POLL))
 		return false;
 	for (unsigned i = 0; i < RING_BATCH; i++) {
 		if (!local_sq_pop(t->control, t->sq_entries, &t->sq_head, &e))

@@ -4,6 +4,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/record.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define PEERS_MAX 1024 /* of one message: below the channel's 1 MiB */
@@ -305,6 +306,7 @@ int sched_commit(struct sched_core *c, bool is_retry)
 	sched_place_waiting(c);
 	sched_place_fresh(c);
 	if (c->tx_view) {
+		FAILPOINT(SCHED_COMMIT_BEFORE_PERSIST);
 		r = sched_persist(c);
 		if (r < 0) {
 			set_undurable(c, r);
@@ -316,7 +318,9 @@ int sched_commit(struct sched_core *c, bool is_retry)
 		c->changes++;
 		note_view(c);
 		c->has_new_mutes = false;
+		FAILPOINT(SCHED_COMMIT_BEFORE_SEND);
 		flush(c);
+		FAILPOINT(SCHED_COMMIT_SENT);
 	}
 	return 0;
 }

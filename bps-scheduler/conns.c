@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define CONNS_MAX 65536
@@ -162,6 +163,25 @@ static bool is_who_it_says(const struct ctlchan *chan, const struct ctl_hello *h
 	return false;
 }
 
+/* Whether the message is to be lost. */
+static bool fails(uint16_t type)
+{
+	switch (type) {
+	case CTL_HELLO:
+		return FAILPOINT(SCHED_HELLO_RECEIVED);
+	case CTL_BEAT:
+		return FAILPOINT(SCHED_BEAT_RECEIVED);
+	case CTL_JOIN:
+		return FAILPOINT(SCHED_JOIN_RECEIVED);
+	case CTL_DECLARE:
+		return FAILPOINT(SCHED_DECLARE_RECEIVED);
+	case CTL_STEER:
+		return FAILPOINT(SCHED_STEER_RECEIVED);
+	default:
+		return false;
+	}
+}
+
 static void chan_frame(
 	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
 {
@@ -171,7 +191,7 @@ static void chan_frame(
 	struct ctl_msg msg;
 	void *mem = NULL;
 
-	if (!conn || conn->is_dropped)
+	if (!conn || conn->is_dropped || fails(type))
 		return;
 	if (ctl_decode(type, body, n_body, &msg, &mem, &err) < 0) {
 		log_rated(LOG_WARN, "%s sent what cannot be read: %s", ctlchan_peer(chan), err.s);

@@ -11,6 +11,7 @@
 
 #include "bps-scheduler/app.h"
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define DEAD_BEATS 3 /* a lost or late beat or two are no death */
@@ -70,6 +71,7 @@ static const struct settings_spec spec = {.program = "bps-scheduler",
 	.config_path = "/etc/bps/scheduler.conf",
 	.rows = rows,
 	.n_rows = sizeof(rows) / sizeof(rows[0]),
+	.failpoints = FP_SCHED,
 	.check = check_times};
 
 /* ---- what the core wants done ---- */

@@ -7,6 +7,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/record.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define THREADS_MAX 1024
@@ -226,6 +227,7 @@ void sched_seen(struct sched_core *c, const struct ctl_sight *s)
 
 static void member_down(struct sched_core *c, struct member *m, const char *why)
 {
+	FAILPOINT(SCHED_MEMBER_DOWN);
 	snprintf(m->why_down, sizeof(m->why_down), "%s", why);
 	member_set_state(c, m, MEMBER_DOWN, why);
 	member_dirty(c, m);

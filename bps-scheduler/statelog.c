@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/crc32c.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define LOG_NAME        "state.log"
@@ -113,7 +114,9 @@ static int sync_timed(struct statelog *l, int fd)
 	int r;
 
 	clock_gettime(CLOCK_MONOTONIC, &a);
-	r = fdatasync(fd) < 0 ? -errno : 0;
+	r = FAILPOINT(SCHED_LOG_FSYNC);
+	if (r == 0 && fdatasync(fd) < 0)
+		r = -errno;
 	clock_gettime(CLOCK_MONOTONIC, &b);
 	l->sync_ns = (uint64_t)((b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec - a.tv_nsec);
 	return r;
@@ -127,7 +130,9 @@ int statelog_append(struct statelog *l, const struct state_record *rec)
 
 	if (r < 0)
 		return r;
-	r = write_all(l->fd, buf, n, l->bytes);
+	r = FAILPOINT(SCHED_LOG_WRITE);
+	if (r == 0)
+		r = write_all(l->fd, buf, n, l->bytes);
 	if (r == 0)
 		r = sync_timed(l, l->fd);
 	free(buf);
@@ -173,6 +178,8 @@ static int replace(struct statelog *l, const struct state_record *rec)
 	if (fd < 0)
 		return -errno;
 	r = write_snapshot(l, fd, rec, &bytes);
+	if (r == 0)
+		r = FAILPOINT(SCHED_LOG_RENAME);
 	if (r == 0 && renameat(l->dir_fd, NEW_NAME, l->dir_fd, LOG_NAME) < 0)
 		r = -errno;
 	if (r < 0) {

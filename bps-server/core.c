@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
@@ -131,7 +132,10 @@ void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *
 int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 {
 	struct job *job = srv_job_find(core, msg->job);
+	int rc = FAILPOINT(SERVER_JOB_NEW);
 
+	if (rc < 0)
+		return rc;
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
 	if (job && job->view == msg->view) { /* told again after a reconnect */
@@ -324,6 +328,7 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 	struct job *job = srv_job_find(core, plan->job);
 	int rc = 0;
 
+	FAILPOINT(SERVER_PLAN_APPLY);
 	if (!job) {
 		log_rated(LOG_WARN, "plan for an unknown job: job=%u", plan->job);
 		return;
@@ -413,6 +418,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 			xport_close(old->conn, "replaced by a newer connection");
 	}
 	(void)peer_instance;
+	FAILPOINT(SERVER_PEER_UP);
 	c->user = peer;
 	if (!peer)
 		return; /* messages on it are dropped; the agent will time out and try again */
@@ -432,6 +438,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	struct peer *peer = c->user;
 
 	(void)why;
+	FAILPOINT(SERVER_PEER_DOWN);
 	if (!peer)
 		return;
 	c->user = NULL;

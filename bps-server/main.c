@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bps-server/thread.h"
+#include "common/failpoint.h"
 #include "common/jsontext.h"
 #include "common/log.h"
 #include "common/metrics.h"
@@ -41,7 +42,8 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.about = "sums the tensors that bps-agents push",
 	.config_path = "/etc/bps/server.conf",
 	.rows = rows,
-	.n_rows = sizeof(rows) / sizeof(rows[0])};
+	.n_rows = sizeof(rows) / sizeof(rows[0]),
+	.failpoints = FP_SERVER};
 
 struct app {
 	struct opts opts;

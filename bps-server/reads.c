@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/crc32c.h"
+#include "common/failpoint.h"
 
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
 #define fetch_of_read(r) ((struct fetch *)((char *)(r)-offsetof(struct fetch, rd)))
@@ -133,6 +134,7 @@ static int fetch_start(struct srv_core *core, struct peer *peer, const struct of
 	struct fetch *f = fetch_new(core);
 	int rc;
 
+	FAILPOINT(SERVER_READ_START);
 	if (!f)
 		return -ENOMEM;
 	f->buf = buf;
@@ -259,8 +261,10 @@ void reads_pump(struct srv_core *core)
 static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 {
 	struct seat *seat = f->seat;
+	int rc = FAILPOINT(SERVER_READ_DONE);
 
 	seat->fetch = NULL;
+	status = rc < 0 ? rc : status;
 	if (status == 0 && crc32c(0, f->buf->mem, f->rd.len) == f->crc) {
 		seat->buf = f->buf;
 		f->buf = NULL;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/crc32c.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 /* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or
@@ -299,15 +300,19 @@ static void peer_message(struct srv_core *core, struct peer *peer, const struct 
 		return;
 	switch (m->type) {
 	case WIRE_CONTRIB:
-		on_contrib(core, seat, m);
+		if (!FAILPOINT(SERVER_CONTRIB_RECEIVED))
+			on_contrib(core, seat, m);
 		break;
 	case WIRE_HAVE:
-		on_have(core, seat, m);
+		if (!FAILPOINT(SERVER_HAVE_RECEIVED))
+			on_have(core, seat, m);
 		break;
 	case WIRE_DONATE:
-		on_donate(core, seat, m);
+		if (!FAILPOINT(SERVER_DONATE_RECEIVED))
+			on_donate(core, seat, m);
 		break;
 	case WIRE_GOT:
+		FAILPOINT(SERVER_GOT_RECEIVED);
 		on_got(seat, m);
 		break;
 	default:

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define SUM_MEAN_OF 8 /* sums, roughly */
@@ -118,6 +119,8 @@ static int send_result(struct seat *seat)
 	}
 	if (!slot)
 		return 0; /* it said meanwhile that it has it */
+	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
+		return 0;
 	m = message_to(seat, WIRE_RESULT, slot->round);
 	m.len = seat->part->bytes;
 	m.crc = slot->crc;
@@ -155,6 +158,8 @@ static int send_owed(struct seat *seat, enum owe what)
 
 			if (s->state != SLOT_DONATING || s->donor != seat->member)
 				continue;
+			if (FAILPOINT(SERVER_DONATION_ASK))
+				return 0;
 			m = message_to(seat, WIRE_DONATE_REQ, s->round);
 			return xport_send(seat->peer->conn, &m);
 		}
@@ -315,6 +320,7 @@ void slot_done(struct srv_core *core, struct slot *slot)
 	if (slot->state == SLOT_SUMMING)
 		core->stats.sum_ns += (core->now_ns - slot->complete_ns) / SUM_MEAN_OF -
 				      core->stats.sum_ns / SUM_MEAN_OF;
+	FAILPOINT(SERVER_RESULT_DONE);
 	slot_set_state(core, slot, SLOT_DONE);
 	core->stats.rounds++;
 	for (unsigned i = 0; i < part->n_seats; i++) {
@@ -369,6 +375,7 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 	if (slot->state != SLOT_OPEN || slot->n_spoken < part->n_seats)
 		return;
 	if (slot->n_has == 0) {
+		FAILPOINT(SERVER_SUM_START);
 		slot_set_state(core, slot, SLOT_SUMMING);
 		slot->complete_ns = core->now_ns;
 		if (slot->arrivals.n == part->n_seats)

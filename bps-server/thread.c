@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/dataloop.h"
+#include "common/failpoint.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
 
@@ -34,9 +35,12 @@ struct thread {
 static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
 	struct thread *t = ctx;
-	struct segment *s = malloc(sizeof(*s));
-	int rc;
+	struct segment *s;
+	int rc = FAILPOINT(SERVER_MEMORY_SEGMENT);
 
+	if (rc < 0)
+		return rc;
+	s = malloc(sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	s->bytes = bytes;
@@ -70,6 +74,7 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 {
 	struct thread *t = ctx;
 
+	FAILPOINT(SERVER_THREAD_TICK);
 	if (now_ns - t->stats_at_ns > STATS_EVERY_NS && pthread_mutex_trylock(&t->lock) == 0) {
 		t->stats_at_ns = now_ns;
 		srv_core_stats(t->core, &t->stats);

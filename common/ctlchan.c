@@ -16,6 +16,7 @@
 
 #include "common/clock.h"
 #include "common/ctlchan_impl.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define FLUSH_TIMEOUT_MS 1000
@@ -435,9 +436,15 @@ int ctlchan_send(struct ctlchan *c, uint16_t type, const void *body, size_t n_bo
 {
 	struct evbuffer *out;
 	uint8_t head[CTLFRAME_HEAD_BYTES];
+	int rc;
 
 	if (!is_open(c))
 		return BPS_ECLOSED;
+	rc = FAILPOINT(CONTROL_SEND);
+	if (rc < 0) {
+		chan_fail(c, "cannot send: %s", err_str(rc));
+		return rc;
+	}
 	if (n_body > CTLFRAME_MAX_BYTES - 2)
 		return -EMSGSIZE;
 	out = bufferevent_get_output(c->bev);

@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/ctlchan.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/resolve.h"
 
@@ -203,10 +204,12 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 {
 	struct ctlclient *c = arg;
 	const struct addr *addr = &c->conf.addrs[c->next_addr++ % c->conf.n_addrs];
-	int rc = resolve_start(&c->resolve, c->base, addr, on_resolved, c);
+	int rc = FAILPOINT(CONTROL_CONNECT);
 
 	(void)fd;
 	(void)what;
+	if (!rc)
+		rc = resolve_start(&c->resolve, c->base, addr, on_resolved, c);
 	if (rc)
 		attempt_failed(c, err_str(rc));
 	else

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 #include "common/fds.h"
 #include "common/log.h"
 #include "common/notify.h"
@@ -30,6 +31,16 @@ static void apply_log_level(const struct daemon_opts *opts)
 
 	log_level_parse(daemon_log_levels[opts->log_level], &level);
 	log_set_level(level);
+}
+
+/* Errors: with a sentence. */
+static int apply_faults(const char *text, struct err_text *err)
+{
+	int n = failpoint_set(text, err);
+
+	if (n > 0)
+		log_warn("faults will be injected: points=%d faults='%s'", n, text);
+	return n < 0 ? n : 0;
 }
 
 /* ---- reload ---- */
@@ -113,6 +124,9 @@ static int reload(struct daemon *d, struct err_text *err)
 	d->opts.log_level = opts->log_level;
 	d->opts.auth.key_file = opts->auth.key_file;
 	apply_log_level(&d->opts);
+	if (strcmp(d->opts.faults, opts->faults) != 0)
+		apply_faults(opts->faults, NULL); /* its setting was checked */
+	d->opts.faults = opts->faults;
 	if (n && d->reload_ops->changed)
 		d->reload_ops->changed(d->reload_ctx);
 	log_write(LOG_AS(LOG_INFO, RELOADED), "reloaded: changed=%u key=%s", n,
@@ -200,6 +214,9 @@ int daemon_init(
 	d->signal_fd = -1;
 	apply_log_level(opts);
 	fds_raise();
+	rc = apply_faults(opts->faults, err);
+	if (rc < 0)
+		return rc;
 	rc = auth_load(&d->auth, &opts->auth, err);
 	if (rc < 0)
 		return rc;
@@ -305,6 +322,7 @@ void daemon_ready(struct daemon *d, uint16_t port, const char *status)
 {
 	int fd = (int)d->opts.ready_fd;
 
+	FAILPOINT(DAEMON_READY);
 	log_write(LOG_AS(LOG_INFO, SERVING), "serving: port=%u http=%u %s", port,
 		d->http ? httpd_port(d->http) : 0, status);
 	if (fd < 0)
@@ -329,6 +347,7 @@ int daemon_exit_status(int rc)
 int daemon_run(struct daemon *d)
 {
 	loop_run(d->loop);
+	FAILPOINT(DAEMON_STOP);
 	notify_stopping();
 	return d->exit_status;
 }

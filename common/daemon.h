@@ -28,6 +28,7 @@ struct daemon_opts {
 	struct addr http;
 	unsigned log_level; /* index into daemon_log_levels */
 	int64_t ready_fd;   /* -1: none */
+	const char *faults; /* for failpoint_set */
 };
 extern const char *const daemon_log_levels[];
 /* Rows of the settings table for a struct whose first member is struct daemon_opts. */
@@ -39,11 +40,15 @@ extern const char *const daemon_log_levels[];
 		{"log-level", SET_ENUM, SETTING_AT(struct daemon_opts, log_level), .def = "info",  \
 			.words = daemon_log_levels, .is_live = true,                               \
 			.help = "least urgent messages that are logged"},                          \
-	{                                                                                          \
-		"ready-fd", SET_INT, SETTING_AT(struct daemon_opts, ready_fd),                     \
-			.def = "-1", .min = -1, .max = 1 << 20,                                    \
+		{"ready-fd", SET_INT, SETTING_AT(struct daemon_opts, ready_fd), .def = "-1",       \
+			.min = -1, .max = 1 << 20,                                                 \
 			.help = "descriptor that gets PORT= and HTTP= lines once the daemon "      \
-				"serves"                                                           \
+				"serves"},                                                         \
+	{                                                                                          \
+		"faults", SET_FAULTS, SETTING_AT(struct daemon_opts, faults),                      \
+			.def = "", .is_live = true,                                                \
+			.help = "faults to inject, for tests: POINT=ACTION words, see "            \
+				"--failpoints"                                                     \
 	}
 
 /* What a reload changes in the program; on the control loop's thread. Any of them may be NULL. */

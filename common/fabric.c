@@ -16,6 +16,7 @@
 
 #include "common/addr.h"
 #include "common/fabric_impl.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define LISTEN_BACKLOG 1024
@@ -40,8 +41,11 @@ uint64_t fabric_random64(void)
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
 {
-	int rc = -FI_ENOKEY;
+	int rc = FAILPOINT(FABRIC_REGISTER);
 
+	if (rc < 0)
+		return rc;
+	rc = -FI_ENOKEY;
 	for (int tries = 0; rc == -FI_ENOKEY && tries < 8; tries++)
 		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, fabric_random64(), 0, ret, NULL);
 	return rc;

@@ -8,6 +8,7 @@
 
 #include <openssl/crypto.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 
 /* Connection requests may fill half of a queue; the rest is for news of connections we have. */
@@ -95,6 +96,8 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 	struct fabric_xport *x;
 	const char *why = check_ticket(f, e->data, n_bytes, &ev, &x);
 
+	if (!why && FAILPOINT(FABRIC_ACCEPT))
+		why = "a failpoint says so";
 	if (!why && !cm_queue_push(&x->queue, &ev)) {
 		log_rated(LOG_WARN, "data thread is behind, connect refused thread=%u", x->thread);
 		cm_reject(f, e->info, "BUSY");

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "common/failpoint.h"
+
 #define TX_SLAB 32
 
 /* ---- pools ---- */
@@ -259,6 +261,7 @@ int io_send(struct xconn *xc, const struct wire_msg *m)
 	struct fabric_conn *c = (struct fabric_conn *)xc;
 	int rc = 0;
 
+	FAILPOINT(FABRIC_SEND);
 	if (c->state != CONN_UP)
 		return -ENOTCONN;
 	if (c->n_dirty) /* the message may speak of a new segment */
@@ -358,7 +361,10 @@ int io_read(struct xport_read *r)
 	struct fabric_conn *c = (struct fabric_conn *)r->conn;
 	const struct peer_seg *s;
 	struct fabric_read *rd;
+	int rc = FAILPOINT(FABRIC_READ);
 
+	if (rc < 0)
+		return rc;
 	if (c->state != CONN_UP)
 		return -ENOTCONN;
 	s = seg_find(c, r->segment);

@@ -15,6 +15,7 @@
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 
 #define MAX_HEADER_BYTES  8192
@@ -307,6 +308,7 @@ static void on_request(struct evhttp_request *req, void *arg)
 	const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
 	enum evhttp_cmd_type method = evhttp_request_get_command(req);
 
+	FAILPOINT(DAEMON_HTTP);
 	if (method != EVHTTP_REQ_GET && method != EVHTTP_REQ_HEAD) {
 		evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
 		reply_text(req, HTTP_BADMETHOD, "this port only reads");

@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/ctlclient.h"
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/loop.h"
 
@@ -218,6 +219,7 @@ static void say_hello(struct member *m)
 
 static void on_welcome(struct member *m, const struct ctl_welcome *w)
 {
+	FAILPOINT(MEMBER_WELCOME);
 	/* C8: two schedulers cannot both rule. */
 	if (w->term < m->term || w->cluster_id.bytes != sizeof(m->cluster_id) ||
 		(m->has_cluster_id &&
@@ -264,7 +266,8 @@ static void on_beat_timer(evutil_socket_t fd, short what, void *arg)
 	msg.beat.seq = ++m->seq;
 	msg.beat.echo = m->last_seq;
 	msg.beat.view = atomic_load(&m->view);
-	send_now(m, &msg);
+	if (!FAILPOINT(MEMBER_BEAT_BEFORE_SEND))
+		send_now(m, &msg);
 }
 
 static void note_view(struct member *m, uint64_t view)

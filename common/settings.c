@@ -9,6 +9,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
+#include "common/failpoint.h"
 #include "common/log.h"
 #include "common/settings_impl.h"
 
@@ -92,7 +93,7 @@ static int take_environment(struct settings *s, struct err_text *err)
  * letter in four at most is a slip. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
-	struct settings_nearest best = SETTINGS_NEAREST_NONE;
+	struct nearest best = NEAREST_NONE;
 	char wrong[SETTINGS_NAME_BYTES], right[SETTINGS_NAME_BYTES + 8];
 	size_t n = n_name - 4;
 
@@ -102,8 +103,8 @@ static void warn_of_slip(const struct settings *s, const char *name, size_t n_na
 		wrong[i] = name[4 + i] == '_' ? '-' : (char)tolower((unsigned char)name[4 + i]);
 	wrong[n] = '\0';
 	for (size_t i = 0; i < s->spec->n_rows; i++)
-		settings_nearest(&best, wrong, s->spec->rows[i].name);
-	settings_nearest(&best, wrong, "config");
+		nearest_try(&best, wrong, s->spec->rows[i].name);
+	nearest_try(&best, wrong, "config");
 	if (best.distance == 0 || 4 * best.distance > strlen(best.name))
 		return;
 	log_warn("environment %.*s is not a setting and changes nothing (did you mean '%s'?)",
@@ -135,10 +136,11 @@ static int take_flags(struct settings *s, struct err_text *err)
 
 static bool *builtin_switch(struct settings *s, const char *name, size_t n)
 {
-	bool *const switches[] = {
-		&s->wants_help, &s->wants_version, &s->wants_check, &s->wants_print};
+	bool *const switches[] = {&s->wants_help, &s->wants_version, &s->wants_check,
+		&s->wants_print, &s->wants_failpoints};
+	size_t n_switches = sizeof(switches) / sizeof(switches[0]) - !s->spec->failpoints;
 
-	for (size_t i = 0; i < sizeof(switches) / sizeof(switches[0]); i++)
+	for (size_t i = 0; i < n_switches; i++)
 		if (settings_same_name(name, n, settings_builtins[i]))
 			return switches[i];
 	return NULL;
@@ -280,6 +282,10 @@ static enum settings_verdict load(struct settings *s, struct err_text *err)
 	}
 	if (s->wants_version) {
 		printf("%s %s\n", s->spec->program, BPS_VERSION);
+		return SETTINGS_DONE;
+	}
+	if (s->wants_failpoints) {
+		failpoint_print(stdout, s->spec->failpoints);
 		return SETTINGS_DONE;
 	}
 	check_environment(s);

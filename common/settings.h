@@ -10,7 +10,8 @@
  * it stands, what is allowed, and the nearest right name.
  *
  * Five flags come by themselves: --help, --version, --check-config, --print-config, and --config
- * FILE (BPS_CONFIG; else the table's file, where that one may be missing). --print-config writes an
+ * FILE (BPS_CONFIG; else the table's file, where that one may be missing); a sixth, --failpoints, where
+ * the table says so. --print-config writes an
  * INI file with the source of each value behind ';'.
  *
  * Files can be read again while the program runs; flags and environment stay as they were at its
@@ -41,6 +42,7 @@ enum setting_type {
 	SET_SIZE,     /* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB; none means bytes */
 	SET_DURATION, /* uint64_t microseconds: a number with us, ms, s, min or h; only 0 has none */
 	SET_STRING,   /* const char *, owned by struct settings; "" when unset */
+	SET_FAULTS,   /* as SET_STRING: what failpoint_set takes (common/failpoint.h) */
 	SET_ENUM,     /* unsigned: index into words */
 	SET_ADDR,     /* struct addr; host "" when unset (allowed only if that is the default) */
 };
@@ -80,6 +82,8 @@ struct settings_spec {
 	enum settings_args args;
 	const struct setting *rows;
 	size_t n_rows;
+	unsigned
+		failpoints; /* enum failpoint_owner: whose --failpoints lists; 0: there is no such flag */
 	/* Values that are right each for itself, but not together; NULL: there is nothing to check.
 	 * values: a struct that the rows point into. */
 	int (*check)(const void *values, struct err_text *err);

@@ -5,64 +5,21 @@
 #include <string.h>
 
 const char *const settings_builtins[SETTINGS_N_BUILTINS] = {
-	"help", "version", "check-config", "print-config", "config"};
+	"help", "version", "check-config", "print-config", "failpoints", "config"};
 
 /* ---- names ---- */
-
-/* Levenshtein distance by the one-row form of Wagner and Fischer's algorithm (JACM 21(1), 1974). */
-static size_t edit_distance(const char *a, const char *b)
-{
-	size_t row[SETTINGS_NAME_BYTES + 1], n_b = strlen(b), diagonal, above;
-
-	if (n_b > SETTINGS_NAME_BYTES)
-		return SETTINGS_NAME_BYTES;
-	for (size_t j = 0; j <= n_b; j++)
-		row[j] = j;
-	for (size_t i = 0; a[i]; i++) {
-		diagonal = row[0];
-		row[0] = i + 1;
-		for (size_t j = 1; j <= n_b; j++) {
-			above = row[j];
-			row[j] = diagonal + (a[i] != b[j - 1]);
-			if (above + 1 < row[j])
-				row[j] = above + 1;
-			if (row[j - 1] + 1 < row[j])
-				row[j] = row[j - 1] + 1;
-			diagonal = above;
-		}
-	}
-	return row[n_b];
-}
-
-void settings_nearest(struct settings_nearest *best, const char *wrong, const char *candidate)
-{
-	size_t d = edit_distance(wrong, candidate);
-
-	if (d < best->distance) {
-		best->distance = d;
-		best->name = candidate;
-	}
-}
-
-const char *settings_nearest_hint(const struct settings_nearest *best, const char *prefix,
-	char buf[static SETTINGS_HINT_BYTES])
-{
-	buf[0] = '\0';
-	if (best->name && best->distance <= 1 + strlen(best->name) / 3)
-		snprintf(buf, SETTINGS_HINT_BYTES, " (did you mean '%s%s'?)", prefix, best->name);
-	return buf;
-}
 
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES])
 {
-	struct settings_nearest best = SETTINGS_NEAREST_NONE;
+	struct nearest best = NEAREST_NONE;
 
 	for (size_t i = 0; i < s->spec->n_rows; i++)
-		settings_nearest(&best, wrong, s->spec->rows[i].name);
+		nearest_try(&best, wrong, s->spec->rows[i].name);
 	for (size_t i = 0; *prefix && i < SETTINGS_N_BUILTINS; i++)
-		settings_nearest(&best, wrong, settings_builtins[i]);
-	return settings_nearest_hint(&best, prefix, buf);
+		if (s->spec->failpoints || strcmp(settings_builtins[i], "failpoints") != 0)
+			nearest_try(&best, wrong, settings_builtins[i]);
+	return nearest_hint(&best, prefix, buf);
 }
 
 bool settings_same_name(const char *written, size_t n_written, const char *name)
@@ -125,8 +82,10 @@ void settings_print_help(const struct settings *s)
 	printf("; FILE.d/*.conf follow it\n"
 	       "  --check-config  check all settings and exit\n"
 	       "  --print-config  print all settings with their sources and exit\n"
-	       "  --version       print the version and exit\n"
-	       "  --help, -h      print this and exit\n\n"
+	       "  --version       print the version and exit\n");
+	if (spec->failpoints)
+		printf("  --failpoints    list the points that --faults can name and exit\n");
+	printf("  --help, -h      print this and exit\n\n"
 	       "Each setting may also come from the environment (BPS_NAME) or the INI file; "
 	       "a flag wins.\n");
 	if (has_live(spec))

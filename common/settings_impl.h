@@ -8,11 +8,12 @@
  *   settings_help.c  names, and what goes to stdout */
 #include <stdio.h>
 
+#include "common/nearest.h"
 #include "common/settings.h"
 
 #define SETTINGS_NAME_BYTES   64
 #define SETTINGS_SOURCE_BYTES 4200
-#define SETTINGS_HINT_BYTES   128
+#define SETTINGS_HINT_BYTES   NEAREST_HINT_BYTES
 
 struct settings_entry {
 	char *text;       /* as it was written */
@@ -37,6 +38,7 @@ struct settings {
 	const char *config_path;
 	unsigned n_files; /* read so far */
 	bool is_config_required, wants_help, wants_version, wants_check, wants_print;
+	bool wants_failpoints;
 };
 
 /* ---- settings.c ---- */
@@ -66,27 +68,12 @@ int settings_take_stream(struct settings *s, FILE *file, const char *path, struc
 
 /* ---- settings_help.c ---- */
 extern const char *const settings_builtins[];
-#define SETTINGS_N_BUILTINS 5
+#define SETTINGS_N_BUILTINS 6
 bool settings_same_name(const char *written, size_t n_written, const char *name);
 /* NULL: there is none. */
 const struct setting *settings_find(const struct settings *s, const char *name, size_t n);
 
-struct settings_nearest {
-	const char *name;
-	size_t distance;
-};
-#define SETTINGS_NEAREST_NONE                                                                      \
-	(struct settings_nearest)                                                                  \
-	{                                                                                          \
-		NULL, SETTINGS_NAME_BYTES                                                          \
-	}
-/* Keep candidate if it is nearer to wrong than what there is. */
-void settings_nearest(struct settings_nearest *best, const char *wrong, const char *candidate);
-/* " (did you mean 'x'?)" into buf, or nothing when no name is near: more than a third of it
- * differs. */
-const char *settings_nearest_hint(const struct settings_nearest *best, const char *prefix,
-	char buf[static SETTINGS_HINT_BYTES]);
-/* The same for a wrong name of a setting, or of a flag when prefix is not "". */
+/* nearest_hint for a wrong name of a setting, or of a flag when prefix is not "". */
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES]);
 void settings_print_help(const struct settings *s);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/failpoint.h"
+
 struct unit {
 	const char *name;
 	int64_t factor;
@@ -133,7 +135,7 @@ static int parse_bool(const struct setting *row, void *at, char *text, struct er
 
 static int parse_enum(const struct setting *row, void *at, char *text, struct err_text *err)
 {
-	struct settings_nearest best = SETTINGS_NEAREST_NONE;
+	struct nearest best = NEAREST_NONE;
 	char hint[SETTINGS_HINT_BYTES], list[256] = "";
 	size_t n = 0;
 
@@ -142,13 +144,13 @@ static int parse_enum(const struct setting *row, void *at, char *text, struct er
 			*(unsigned *)at = i;
 			return 0;
 		}
-		settings_nearest(&best, text, row->words[i]);
+		nearest_try(&best, text, row->words[i]);
 		if (n < sizeof(list))
 			n += (size_t)snprintf(
 				list + n, sizeof(list) - n, "%s%s", i ? ", " : "", row->words[i]);
 	}
 	return err_set(err, -EINVAL, "'%s' is not one of: %s%s", text, list,
-		settings_nearest_hint(&best, "", hint));
+		nearest_hint(&best, "", hint));
 }
 
 static int parse_string(const struct setting *row, void *at, char *text, struct err_text *err)
@@ -162,6 +164,13 @@ static int parse_string(const struct setting *row, void *at, char *text, struct 
 			text, n, min, max);
 	memcpy(at, &text, sizeof(text));
 	return 0;
+}
+
+static int parse_faults(const struct setting *row, void *at, char *text, struct err_text *err)
+{
+	int rc = failpoint_check(text, err);
+
+	return rc < 0 ? rc : parse_string(row, at, text, err);
 }
 
 static bool is_same_string(const void *a, const void *b)
@@ -200,6 +209,7 @@ static const struct type types[] = {
 	[SET_SIZE] = {sizeof(uint64_t), "=SIZE", parse_number, NULL, true},
 	[SET_DURATION] = {sizeof(uint64_t), "=TIME", parse_number, NULL, true},
 	[SET_STRING] = {sizeof(const char *), "=TEXT", parse_string, is_same_string, false},
+	[SET_FAULTS] = {sizeof(const char *), "=TEXT", parse_faults, is_same_string, false},
 	[SET_ENUM] = {sizeof(unsigned), NULL, parse_enum, NULL, false},
 	[SET_ADDR] = {sizeof(struct addr), "=HOST:PORT", parse_addr, is_same_addr, false},
 };

@@ -8,6 +8,8 @@
 
 #include "libbpsclient/text.h"
 
+#include "common/failpoint.h"
+
 int client_check(const struct bps *b)
 {
 	if (!b)
@@ -46,6 +48,7 @@ static int join(struct bps *b)
 	rc = session_open(&b->session, o, text_own());
 	if (rc < 0)
 		return rc;
+	FAILPOINT(CLIENT_JOINED);
 	b->rank = (int32_t)b->session.rank;
 	b->size = (int32_t)b->session.size;
 	b->local_rank = o->local_rank >= 0 ? o->local_rank : (int32_t)b->session.local_rank;
@@ -71,6 +74,29 @@ static void client_free(struct bps *b)
 	free(b);
 }
 
+/* Once, so that a second job does not begin to count anew. */
+static void take_faults(void)
+{
+	struct err_text err;
+
+	failpoint_set(secure_getenv("BPS_FAULTS"), &err); /* checked before */
+}
+
+/* Errors: -EINVAL, with the thread's sentence: BPS_FAULTS is wrong. */
+static int set_faults(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	const char *text = secure_getenv("BPS_FAULTS");
+	struct err_text err;
+
+	if (!text)
+		return 0;
+	if (failpoint_check(text, &err) < 0)
+		return text_set(-EINVAL, "BPS_FAULTS: %s", err.s);
+	pthread_once(&once, take_faults);
+	return 0;
+}
+
 int bps_open(const struct bps_options *opt, struct bps **ret)
 {
 	struct bps *b;
@@ -78,6 +104,9 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 
 	if (!ret)
 		return text_set(-EINVAL, "bps_open: nowhere to put the job");
+	rc = set_faults();
+	if (rc < 0)
+		return rc;
 	b = calloc(1, sizeof(*b));
 	if (!b)
 		return text_set(-ENOMEM, "out of memory");
@@ -106,6 +135,7 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 	rc = client_check(b);
 	if (rc < 0)
 		return rc; /* a forked child has nothing of its own to free */
+	FAILPOINT(CLIENT_CLOSE);
 	if (!b->is_solo) {
 		rc = session_failure(&b->session, text_own());
 		if (!rc)

@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/ctlmsg.h"
+#include "common/failpoint.h"
 
 #define NS_PER_MS  1000000u
 #define ARENAS_MAX 65536u
@@ -153,7 +154,10 @@ static int map_memfd(int fd, uint64_t bytes, bool is_writable, void **ret)
 {
 	struct stat st;
 	void *p;
+	int rc = FAILPOINT(CLIENT_MAP);
 
+	if (rc < 0)
+		return rc;
 	if (fcntl(fd, F_GET_SEALS) < 0 || !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
 		return BPS_EPROTO;
 	if (fstat(fd, &st) < 0)
@@ -279,6 +283,17 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 	return rc == -EAGAIN ? -ETIMEDOUT : rc;
 }
 
+/* The request is with the agent. */
+static void sent(uint16_t type)
+{
+	if (type == LOCAL_HELLO)
+		FAILPOINT(CLIENT_HELLO_SENT);
+	else if (type == LOCAL_DECLARE)
+		FAILPOINT(CLIENT_DECLARE_SENT);
+	else if (type == LOCAL_FINISH)
+		FAILPOINT(CLIENT_CLOSE_SENT);
+}
+
 /* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller has
  * the turn. */
 static int await_answer(
@@ -311,6 +326,7 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	rc = send_msg(s, m, deadline_ns);
 	if (rc < 0)
 		return rc;
+	sent(m->type);
 	return await_answer(s, answer_type, m->seq, deadline_ns, f);
 }
 
@@ -336,8 +352,11 @@ static int connect_agent(struct session *s, struct err_text *err)
 	/* connect() blocks while the agent's backlog is full, at most this long. */
 	struct timeval tv = {
 		.tv_sec = o->open_timeout_ms / 1000, .tv_usec = o->open_timeout_ms % 1000 * 1000};
-	int cause;
+	int cause, rc = FAILPOINT(CLIENT_CONNECT);
 
+	if (rc < 0)
+		return err_set(
+			err, BPS_ENOAGENT, "cannot connect to '%s': %s", o->socket, err_str(rc));
 	memcpy(addr.sun_path, o->socket, strnlen(o->socket, sizeof(addr.sun_path)));
 	s->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (s->sock < 0)

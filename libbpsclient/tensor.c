@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/dtype.h"
+#include "common/failpoint.h"
 #include "libbpsclient/text.h"
 
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
@@ -370,8 +371,10 @@ int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 	pthread_mutex_unlock(&b->ring_mutex);
 	if (rc)
 		return explain_refusal(bad, rc);
+	FAILPOINT(CLIENT_SUBMIT_BEFORE_PUBLISH);
 	if (!b->is_solo)
 		session_publish(&b->session);
+	FAILPOINT(CLIENT_SUBMIT_PUBLISHED);
 	return 0;
 }
 

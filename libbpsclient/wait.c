@@ -7,6 +7,7 @@
 #include "libbpsclient/text.h"
 
 #include "common/clock.h"
+#include "common/failpoint.h"
 
 /* Longest sleep between looks at the socket: a dead agent wakes nobody. */
 #define SLICE_NS (500u * 1000000u)
@@ -42,6 +43,7 @@ int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 	uint32_t seen;
 	int code;
 
+	FAILPOINT(CLIENT_WAIT);
 	while (!tensor_is_done(t)) {
 		seen = atomic_load(&s->control->done_seq);
 		if (tensor_is_done(t))
@@ -56,6 +58,7 @@ int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
 		spin_ns = 0;
 	}
+	FAILPOINT(CLIENT_WAITED);
 	return settle(t);
 }
 

@@ -1,7 +1,7 @@
 # Make a settings file out of a program's --help: every setting, its help and its default, commented out.
 #   bps-server --help | awk -v program=bps-server -f systemd/conf.awk
 function emit(	range, def) {
-	if (name == "" || name == "ready-fd" || name == "config")
+	if (name == "" || name == "ready-fd" || name == "faults" || name == "config")
 		return
 	def = ""
 	if (match(help, /\(default [^()]*\)$/)) {

@@ -1,0 +1,303 @@
+#include "common/failpoint.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/nearest.h"
+#include "common/span.h"
+
+#define WORD_BYTES   128
+#define SLEEP_MAX_MS (3600u * 1000u)
+#define ERRNO_MAX    133 /* EHWPOISON, the largest of Linux */
+
+enum action { ACT_NONE, ACT_CRASH, ACT_SLEEP, ACT_HANG, ACT_ERROR, ACT_DROP };
+
+struct arm {
+	enum action action;
+	int code;          /* of ACT_ERROR */
+	uint64_t sleep_ms; /* of ACT_SLEEP */
+	uint64_t after, count, passed, done;
+	double prob;
+};
+
+struct plan {
+	uint64_t seed;
+	struct arm arms[FAILPOINT_COUNT];
+};
+
+static const struct {
+	const char *name;
+	unsigned owner;
+	enum failpoint_takes takes;
+	const char *where;
+} points[] = {
+#define X(id, name, owner, takes, where) [FP_##id] = {name, owner, takes, where},
+	FAILPOINTS(X)
+#undef X
+};
+
+/* The process's own, as the log is: a point can be anywhere. */
+_Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t generation;
+	struct plan plan;
+} the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+/* ---- reading ---- */
+
+static int find_point(const char *name, struct err_text *err)
+{
+	struct nearest best = NEAREST_NONE;
+	char hint[NEAREST_HINT_BYTES];
+
+	for (int i = 0; i < FAILPOINT_COUNT; i++) {
+		if (strcmp(points[i].name, name) == 0)
+			return i;
+		nearest_try(&best, name, points[i].name);
+	}
+	return err_set(
+		err, -EINVAL, "there is no failpoint '%s'%s", name, nearest_hint(&best, "", hint));
+}
+
+/* Positive errno, or a code of ours; 0: no such. */
+static int find_code(const char *name)
+{
+	for (int e = 1; e <= ERRNO_MAX; e++) {
+		const char *n = strerrorname_np(e);
+
+		if (n && strcmp(n, name) == 0)
+			return -e;
+	}
+#define X(id, num, text)                                                                           \
+	if (strcmp(name, #id) == 0)                                                                \
+		return id;
+	BPS_ERRORS(X)
+#undef X
+	return 0;
+}
+
+static int read_action(struct arm *a, const char *name, const char *arg, struct err_text *err)
+{
+	static const char *const names[] = {[ACT_CRASH] = "crash",
+		[ACT_SLEEP] = "sleep",
+		[ACT_HANG] = "hang",
+		[ACT_ERROR] = "error",
+		[ACT_DROP] = "drop"};
+	struct nearest best = NEAREST_NONE;
+	char hint[NEAREST_HINT_BYTES];
+
+	for (unsigned i = ACT_CRASH; i <= ACT_DROP; i++) {
+		nearest_try(&best, name, names[i]);
+		if (strcmp(name, names[i]) == 0)
+			a->action = (enum action)i;
+	}
+	if (!a->action)
+		return err_set(err, -EINVAL, "'%s' is none of crash, sleep, hang, error, drop%s",
+			name, nearest_hint(&best, "", hint));
+	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
+		return err_set(err, -EINVAL, "%s",
+			arg ? "only sleep:TIME and error:NAME have a ':'"
+			    : "sleep and error need one: sleep:200ms, "
+			      "error:EIO");
+	if (a->action == ACT_SLEEP && !(a->sleep_ms = span_ms(arg, SLEEP_MAX_MS)))
+		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);
+	if (a->action == ACT_ERROR && !(a->code = find_code(arg)))
+		return err_set(err, -EINVAL, "'%s' is not an error such as EIO or BPS_EPROTO", arg);
+	return 0;
+}
+
+static int read_u64(const char *text, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return errno || end == text || *end || *text == '-' ? -EINVAL : 0;
+}
+
+static int read_option(struct arm *a, char *text, struct err_text *err)
+{
+	char *value = strchr(text, '='), *end;
+
+	if (!value)
+		return err_set(err, -EINVAL, "'%s' is none of after=N, count=N, prob=P", text);
+	*value++ = '\0';
+	if (strcmp(text, "after") == 0 && read_u64(value, &a->after) == 0)
+		return 0;
+	if (strcmp(text, "count") == 0 && read_u64(value, &a->count) == 0 && a->count)
+		return 0;
+	if (strcmp(text, "prob") == 0) {
+		a->prob = strtod(value, &end);
+		if (end != value && !*end && a->prob > 0 && a->prob <= 1)
+			return 0;
+	}
+	return err_set(err, -EINVAL, "'%s=%s' is none of after=N, count=N, prob=P (0 < P <= 1)",
+		text, value);
+}
+
+static int read_word(struct plan *plan, char *word, struct err_text *err)
+{
+	struct arm a = {.prob = 1, .count = UINT64_MAX};
+	char *action = strchr(word, '='), *options, *arg, *save;
+	int point, rc;
+
+	if (!action)
+		return err_set(err, -EINVAL, "'%s' is not POINT=ACTION", word);
+	*action++ = '\0';
+	if (strcmp(word, "seed") == 0)
+		return read_u64(action, &plan->seed) < 0
+			       ? err_set(err, -EINVAL, "'%s' is not a number", action)
+			       : 0;
+	point = find_point(word, err);
+	if (point < 0)
+		return point;
+	options = strchr(action, ',');
+	if (options)
+		*options++ = '\0';
+	arg = strchr(action, ':');
+	if (arg)
+		*arg++ = '\0';
+	rc = read_action(&a, action, arg, err);
+	for (char *o = options ? strtok_r(options, ",", &save) : NULL; o && rc == 0;
+		o = strtok_r(NULL, ",", &save))
+		rc = read_option(&a, o, err);
+	if (rc < 0)
+		return rc;
+	if ((a.action == ACT_ERROR && !(points[point].takes & FP_ERROR)) ||
+		(a.action == ACT_DROP && !(points[point].takes & FP_DROP)))
+		return err_set(err, -EINVAL, "%s cannot %s", word,
+			a.action == ACT_DROP ? "drop anything" : "fail");
+	plan->arms[point] = a;
+	return 0;
+}
+
+static int read_plan(const char *text, struct plan *ret, struct err_text *err)
+{
+	static const char blanks[] = " \t\n";
+	char word[WORD_BYTES];
+	int rc = 0;
+
+	memset(ret, 0, sizeof(*ret));
+	for (text += strspn(text, blanks); *text && rc == 0; text += strspn(text, blanks)) {
+		size_t n = strcspn(text, blanks);
+
+		if (n >= sizeof(word))
+			return err_set(err, -EINVAL, "'%.20s...' is too long", text);
+		memcpy(word, text, n);
+		word[n] = '\0';
+		text += n;
+		rc = read_word(ret, word, err);
+	}
+	return rc;
+}
+
+int failpoint_check(const char *text, struct err_text *err)
+{
+	struct plan plan;
+
+	return read_plan(text, &plan, err);
+}
+
+int failpoint_set(const char *text, struct err_text *err)
+{
+	struct plan plan;
+	int n = 0, rc = read_plan(text ? text : "", &plan, err);
+
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&the.lock);
+	the.plan = plan;
+	the.generation++;
+	for (int i = 0; i < FAILPOINT_COUNT; i++) {
+		/* Relaxed: who sees it takes the lock, and finds the plan or nothing to do. */
+		atomic_store_explicit(
+			&failpoint_armed[i], plan.arms[i].action != ACT_NONE, memory_order_relaxed);
+		n += plan.arms[i].action != ACT_NONE;
+	}
+	pthread_cond_broadcast(&the.changed);
+	pthread_mutex_unlock(&the.lock);
+	return n;
+}
+
+void failpoint_print(FILE *out, unsigned owners)
+{
+	static const char *const more[] = {[FP_ANY] = "",
+		[FP_ERROR] = " error",
+		[FP_DROP] = " drop",
+		[FP_BOTH] = " error drop"};
+
+	for (int i = 0; i < FAILPOINT_COUNT; i++)
+		if (points[i].owner & owners)
+			fprintf(out, "%-32s %s; crash sleep hang%s\n", points[i].name,
+				points[i].where, more[points[i].takes]);
+}
+
+/* ---- passing ---- */
+
+/* splitmix64's finalizer (Steele, Lea, Flood, OOPSLA 2014), as in Vigna's public domain code. */
+static double chance(uint64_t seed, uint64_t point, uint64_t passed)
+{
+	uint64_t z = seed + (point << 48) + passed * UINT64_C(0x9e3779b97f4a7c15);
+
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	z ^= z >> 31;
+	return (double)(z >> 11) / (double)(UINT64_C(1) << 53);
+}
+
+/* Whether it acts this time. With the lock. */
+static bool acts(struct arm *a, enum failpoint point)
+{
+	uint64_t n = a->passed++;
+
+	if (!a->action || n < a->after || a->done >= a->count)
+		return false;
+	if (a->prob < 1 && chance(the.plan.seed, point, n) >= a->prob)
+		return false;
+	a->done++;
+	return true;
+}
+
+/* Until the faults change, or this time has passed. With the lock. */
+static void linger(uint64_t ms)
+{
+	uint64_t generation = the.generation;
+	struct timespec until;
+
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += (time_t)(ms / 1000);
+	until.tv_nsec += (long)(ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000) {
+		until.tv_nsec -= 1000000000;
+		until.tv_sec++;
+	}
+	while (the.generation == generation &&
+		pthread_cond_clockwait(&the.changed, &the.lock, CLOCK_MONOTONIC, &until) == 0)
+		;
+}
+
+int failpoint_pass(enum failpoint point)
+{
+	struct arm a;
+	bool does;
+
+	pthread_mutex_lock(&the.lock);
+	does = acts(&the.plan.arms[point], point);
+	a = the.plan.arms[point];
+	if (does && a.action == ACT_CRASH)
+		kill(getpid(), SIGKILL);
+	if (does && (a.action == ACT_SLEEP || a.action == ACT_HANG))
+		linger(a.action == ACT_HANG ? UINT64_C(24) * 3600 * 1000 : a.sleep_ms);
+	pthread_mutex_unlock(&the.lock);
+	if (!does)
+		return 0;
+	return a.action == ACT_ERROR ? a.code : a.action == ACT_DROP ? FAILPOINT_DROPPED : 0;
+}
