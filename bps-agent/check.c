@@ -131,8 +131,13 @@ static void check_round(struct check *c, const struct part *part)
 		return;
 	}
 	expect(c, part->state == PART_IDLE || is_running, "under way => its tensor is");
-	expect(c, part->round == t->round + is_running, "a partition is in its tensor's round");
+	expect(c,
+		part->round == t->round + is_running ||
+			(t->has_landed && part->round == t->round + 1),
+		"a partition is in its tensor's round");
 	expect(c, part->prepared_round <= part->round, "nothing is prepared ahead");
+	expect(c, part->kept->landed == part->round - (part->state != PART_IDLE),
+		"what is kept is what has landed");
 	if ((part->state == PART_IDLE || part->state == PART_READY) && part->is_unheard &&
 		part->link)
 		expect(c, heap_has(&part->timer) || (part->owes & OWE_HAVE),

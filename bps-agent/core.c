@@ -47,6 +47,7 @@ static void tensor_free(struct agt_tensor *t)
 	job->core->n_parts -= t->n_parts;
 	job->n_parts -= t->n_parts;
 	free(t->parts);
+	free(t->own_kept);
 	free(t->submitted);
 	free(t);
 }
@@ -157,7 +158,7 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 static void tensor_end(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
-	uint32_t workers = t->n_parts ? t->parts[0].workers[(t->round + 1) & 1] : 0;
+	uint32_t workers = t->n_parts ? t->parts[0].kept->workers[(t->round + 1) & 1] : 0;
 
 	t->is_running = false;
 	t->n_submitted = 0;
@@ -249,10 +250,16 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 
 static void tensor_start(struct agt_tensor *t)
 {
+	uint64_t round = t->round + 1;
+
 	t->is_running = true;
-	t->parts_left = t->n_parts;
+	t->has_landed = false;
+	t->parts_left = 0;
+	for (uint32_t i = 0; i < t->n_parts; i++) /* but those that landed in a former life */
+		t->parts_left += t->parts[i].round < round;
 	for (uint32_t i = 0; i < t->n_parts; i++)
-		part_start(&t->parts[i]);
+		if (t->parts[i].round < round)
+			part_start(&t->parts[i]);
 }
 
 /* Start the next round when everybody has submitted and the way is known. */
@@ -306,12 +313,67 @@ static bool is_too_large(const struct agt_job *job, uint64_t bytes)
 	return !job->is_local && limit && bytes > limit;
 }
 
+/* Where its partitions keep what must outlive us. */
+static struct agt_kept_part *keep(
+	struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+{
+	struct agt_core *core = t->job->core;
+
+	if (core->env.keep)
+		return core->env.keep(core->env.ctx, t->user, id, part_elems, n_parts);
+	t->own_kept = calloc(n_parts, sizeof(*t->own_kept));
+	return t->own_kept;
+}
+
+/* K3; 0 when nothing of it was kept. Errors: BPS_EPROTO. */
+static int last_complete(const struct agt_kept_part *kept, uint32_t n_parts, uint64_t *ret)
+{
+	uint64_t least = UINT64_MAX, most = 0;
+
+	for (uint32_t i = 0; i < n_parts; i++) {
+		uint64_t landed = atomic_load_explicit(&kept[i].landed, memory_order_acquire);
+
+		least = landed < least ? landed : least;
+		most = landed > most ? landed : most;
+	}
+	*ret = least;
+	return most - least > 1 || most == UINT64_MAX ? BPS_EPROTO : 0;
+}
+
+/* Its partitions, as they are kept. Errors: -ENOMEM, BPS_EPROTO. */
+static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+{
+	struct agt_kept_part *kept = keep(t, id, part_elems, n_parts);
+	uint64_t round;
+
+	if (!kept)
+		return -ENOMEM;
+	if (last_complete(kept, n_parts, &round) < 0)
+		return BPS_EPROTO;
+	t->parts = calloc(n_parts, sizeof(t->parts[0]));
+	if (!t->parts)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n_parts; i++) {
+		t->parts[i].tensor = t;
+		t->parts[i].index = i;
+		t->parts[i].kept = &kept[i];
+		t->parts[i].round = kept[i].landed;
+		t->has_landed |= t->parts[i].round > round;
+	}
+	for (uint32_t w = 0; round && w < t->job->n_workers; w++)
+		t->submitted[w] = round;
+	if (round)
+		t->round = round;
+	return 0;
+}
+
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 {
 	struct agt_job *job = t->job;
 	size_t elem = dtype_bytes(t->dtype);
 	uint32_t part_elems = plan->part_elems;
 	uint64_t n_parts;
+	int rc;
 
 	if (t->is_planned)
 		return 0;
@@ -327,18 +389,14 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 		return BPS_EQUOTA;
 	if (reserve_heaps(job, (uint32_t)n_parts) < 0 || by_id_set(job, plan->tensor, t) < 0)
 		return -ENOMEM;
-	t->parts = calloc(n_parts, sizeof(t->parts[0]));
-	if (!t->parts)
-		return -ENOMEM;
+	rc = parts_make(t, plan->tensor, part_elems, (uint32_t)n_parts);
+	if (rc < 0)
+		return rc;
 	t->id = plan->tensor;
 	t->part_elems = part_elems;
 	t->n_parts = (uint32_t)n_parts;
 	job->core->n_parts += t->n_parts;
 	job->n_parts += t->n_parts;
-	for (uint32_t i = 0; i < t->n_parts; i++) {
-		t->parts[i].tensor = t;
-		t->parts[i].index = i;
-	}
 	t->is_planned = true;
 	tensor_try_start(t);
 	return 0;
@@ -412,6 +470,11 @@ uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker)
 uint64_t agt_tensor_round(const struct agt_tensor *t)
 {
 	return t->round;
+}
+
+uint32_t agt_tensor_workers(const struct agt_tensor *t)
+{
+	return t->round && t->parts ? t->parts[0].kept->workers[t->round & 1] : 0;
 }
 
 uint32_t agt_tensor_id(const struct agt_tensor *t)

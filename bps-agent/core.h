@@ -20,13 +20,36 @@
  *
  * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their
  * sum), two out-slots (round & 1). The contribution stays untouched until the round is done (A1),
- * result r until result r + 2 lands (A2). */
+ * result r until result r + 2 lands (A2).
+ *
+ * Restart. A process may end at any instruction; its successor has the same memory (buffers and
+ * struct agt_kept_part), knows from its shell what each worker has submitted, and makes a core that
+ * goes on. What it needs to know of a partition, of which round r may be under way:
+ *
+ *   landed  out[r & 1]    what it says                     why nothing else is needed
+ *   r - 1   anything      CONTRIB(r), later HAVE(r - 1)    inputs are untouched until all of r has landed, so
+ *                                                          the same bytes go again; the server has r until
+ *                                                          CONTRIB(r + 1), and offers it again
+ *   r       the sum of r  HAVE(r), donates it              nobody may be told another sum of r (I2)
+ *
+ * K1  landed = r is stored after the sum of r was read and checked, and after its crc, workers and
+ *     contributors; before it is stored nothing was said that lets anybody believe it (HAVE(r),
+ *     CONTRIB(r + 1), the end of the round at the trainers).
+ * K2  A slot of the out-slots, crc, workers and contributors is written for r only when landed is
+ *     r - 1: what donation of r - 1 and the echo in CONTRIB(r) need is in the other slot.
+ * K3  The tensor's last complete round is the least landed of its partitions, and each of them has
+ *     that one or the next: the next only while all workers have submitted it.
+ * K4  Placement (pgen) is not kept: the scheduler tells it anew, and the servers take a partition's
+ *     messages under the pgen that they have. A new instance has new connections, so nothing that
+ *     its predecessor was sent reaches it (A4). */
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "common/ctlmsg.h"
 #include "common/histogram.h"
+#include "common/wire.h"
 #include "common/xport.h"
 
 struct agt_core;
@@ -38,6 +61,13 @@ struct agt_mem {
 	void *mem;
 	uint64_t offset;
 	uint16_t segment;
+};
+
+/* What is known of a partition and must outlive the process: see K1-K3 above. Zero at first. */
+struct agt_kept_part {
+	_Atomic uint64_t landed;            /* last round whose sum is in its out-slot */
+	uint32_t result_crc[2], workers[2]; /* of the last two sums (round & 1) */
+	struct member_set contributors[2];
 };
 
 struct agt_config {
@@ -61,6 +91,11 @@ struct agt_env {
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 	/* Random number for reconnect jitter. */
 	uint64_t (*random)(void *ctx);
+	/* Where to keep what is known of a tensor's n_parts partitions, of which id and part_elems
+	 * have just become known: zeroed memory, or that of the process before; valid until release of
+	 * agt_job_free. NULL: out of memory. The callback may be NULL: nothing outlives the core. */
+	struct agt_kept_part *(*keep)(
+		void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 };
 
 struct agt_stats {
@@ -100,8 +135,10 @@ void agt_job_fail(struct agt_job *job, int code);
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
-/* The scheduler's answer: id and partitions; a second one is ignored.
- * Errors: BPS_EPROTO it is not about such a tensor; BPS_EQUOTA one partition is more than a job may
+/* The scheduler's answer: id and partitions; a second one is ignored. When what env->keep gives is of
+ * a former life, the tensor is where it was then: its last round is complete, all workers have
+ * submitted that one, and may submit the next, of which some partitions may have landed.
+ * Errors: BPS_EPROTO it is not about such a tensor, or contradicts what is kept; BPS_EQUOTA one partition is more than a job may
  * have under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* This tensor alone is refused: its rounds end with code. */
@@ -118,6 +155,8 @@ int agt_submit(
 /* Last round that a local worker submitted, and the last complete one. */
 uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker);
 uint64_t agt_tensor_round(const struct agt_tensor *t);
+/* Workers behind the sum of that one; 0: there is none. */
+uint32_t agt_tensor_workers(const struct agt_tensor *t);
 uint32_t agt_tensor_id(const struct agt_tensor *t);
 
 /* A server's address or instance is new or gone: connect anew, at once. */

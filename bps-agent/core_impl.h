@@ -48,11 +48,10 @@ struct part {
 	uint32_t crc;                 /* of the contribution */
 	uint64_t sent_ns, offered_ns; /* of this round: the first CONTRIB, 0: none yet; the offer */
 	uint64_t donate_round;
-	/* The offer in hand, and what came with the last two results (round & 1). */
+	/* The offer in hand. */
 	struct xport_read read;
 	struct wire_msg offer;
-	uint32_t result_crc[2], workers[2];
-	struct member_set contributors[2];
+	struct agt_kept_part *kept;
 };
 TAILQ_HEAD(part_list, part);
 
@@ -92,6 +91,7 @@ struct agt_tensor {
 	uint8_t dtype, op;
 	bool is_planned;
 	bool is_running; /* round + 1 is under way */
+	bool has_landed; /* not running, but parts of round + 1 landed in a former life */
 	int failed;      /* 0, or the code that its rounds end with */
 	uint16_t priority;
 	uint32_t id, seq;
@@ -101,8 +101,9 @@ struct agt_tensor {
 	uint32_t n_submitted; /* local workers that submitted round + 1 */
 	struct agt_mem staging, out[2];
 	struct part *parts;
-	uint64_t *submitted; /* per worker */
-	struct agt_mem in[]; /* per worker */
+	struct agt_kept_part *own_kept; /* when nobody else keeps it */
+	uint64_t *submitted;            /* per worker */
+	struct agt_mem in[];            /* per worker */
 };
 
 struct agt_job {

@@ -373,7 +373,7 @@ int part_send_contrib(struct part *part)
 	m.priority = t->priority;
 	m.contrib.op = t->op;
 	m.contrib.workers = t->job->n_workers;
-	m.contrib.crc_prev = part->round > 1 ? part->result_crc[(part->round - 1) & 1] : 0;
+	m.contrib.crc_prev = part->round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
 	describe(&m, &mem, part_bytes(part), part->crc);
 	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc < 0)
@@ -401,10 +401,10 @@ static int send_donate(struct part *part)
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
-	m.result.workers = part->workers[r & 1];
+	m.result.workers = part->kept->workers[r & 1];
 	m.result.n_members = t->job->n_members;
-	m.result.contributors = part->contributors[r & 1];
-	describe(&m, &mem, part_bytes(part), part->result_crc[r & 1]);
+	m.result.contributors = part->kept->contributors[r & 1];
+	describe(&m, &mem, part_bytes(part), part->kept->result_crc[r & 1]);
 	return FAILPOINT(AGENT_DONATE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 }
 
@@ -426,14 +426,22 @@ int part_send_owed(struct part *part, enum part_owe what)
 
 /* ---- receiving ---- */
 
+/* K1. Release: partner is the acquire load of a successor, which finds what was stored before. */
+static void landed(struct part *part)
+{
+	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
+}
+
 static void deliver(struct part *part, const struct wire_msg *m)
 {
+	struct agt_kept_part *kept = part->kept;
 	unsigned i = part->round & 1;
 
 	FAILPOINT(AGENT_RESULT_DELIVER);
-	part->result_crc[i] = m->crc;
-	part->workers[i] = m->result.workers;
-	part->contributors[i] = m->result.contributors;
+	kept->result_crc[i] = m->crc;
+	kept->workers[i] = m->result.workers;
+	kept->contributors[i] = m->result.contributors;
+	landed(part);
 	part->is_unheard = false;
 	core_of(part)->stats.pulled_bytes += m->len;
 	uncharge(part);
@@ -702,7 +710,8 @@ void part_sum_local(struct part *part)
 		first += n;
 		left -= n;
 	}
-	part->workers[part->round & 1] = t->job->n_workers;
+	part->kept->workers[part->round & 1] = t->job->n_workers;
+	landed(part);
 	set_state(part, PART_IDLE, "summed locally");
 	agt_tensor_part_done(t);
 }

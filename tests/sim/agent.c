@@ -106,33 +106,53 @@ static uint16_t priority_of(const struct agent *a, unsigned t)
 	return (uint16_t)(a->s->o.is_priority_mixed ? (t + a->idx) % n : n - t);
 }
 
+/* What a worker has put into its ring, and nobody has taken. */
+void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w)
+{
+	int rc;
+
+	if (ts->taken[w] == ts->ring[w])
+		return;
+	ts->taken[w] = ts->ring[w];
+	rc = agt_submit(ts->t, a->workers[w].slot, ts->taken[w], a->s->o.tensors[ts->idx].op,
+		priority_of(a, ts->idx));
+	if (rc < 0 && !ts->failed)
+		violation(a->s, "%s: submit of round %llu: %s", a->node.name,
+			(unsigned long long)ts->taken[w], err_str(rc));
+}
+
 static void on_submit(struct sim *s, struct event *e)
 {
 	struct agent *a = e->p;
 	struct submit sub;
 	uint64_t round = e->a;
-	int rc;
 
 	memcpy(&sub, e->bytes, sizeof(sub));
-	if (!a->job)
+	if (!a->has_job_msg || a->has_ended)
 		return;
-	agent_enter(a);
 	oracle_fill(s, sub.ts->idx, a->workers[sub.worker].rank, round,
 		sub.ts->in[a->workers[sub.worker].slot]);
 	trace(s, "%s: rank %u submits round %llu of tensor %u", a->node.name,
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
-	rc = agt_submit(sub.ts->t, a->workers[sub.worker].slot, round, s->o.tensors[sub.ts->idx].op,
-		priority_of(a, sub.ts->idx));
-	if (rc < 0 && !sub.ts->failed)
-		violation(s, "%s: submit of round %llu: %s", a->node.name,
-			(unsigned long long)round, err_str(rc));
+	sub.ts->ring[sub.worker] = round;
+	if (!a->job)
+		return; /* a successor finds it */
+	agent_enter(a);
+	agent_take_ring(a, sub.ts, sub.worker);
 	agent_leave(a);
+}
+
+/* Where the trainers' own events happen: with their agent when that is never restarted alone. */
+static struct node *trainers_of(struct agent *a)
+{
+	return a->s->o.has_restarts ? &a->trainers : &a->node;
 }
 
 static void submit_later(struct agent *a, struct tensor_state *ts, unsigned w)
 {
 	struct submit sub = {ts, w};
-	struct event *e = post(a->s, &a->node, rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
+	struct event *e =
+		post(a->s, trainers_of(a), rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
 
 	e->p = a;
 	e->a = ts->round + 1;
@@ -163,18 +183,24 @@ static void worker_tensor_done(struct agent *a, unsigned w)
 
 	if (--a->workers[w].tensors_left)
 		return;
-	e = post(a->s, &a->node, rnd_below(a->s, a->s->o.think_ns + 1), on_finished);
+	e = post(a->s, trainers_of(a), rnd_below(a->s, a->s->o.think_ns + 1), on_finished);
 	e->p = a;
 	e->a = w;
 }
 
-static void env_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
+void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
 {
 	struct agent *a = ctx;
 	struct tensor_state *ts = tensor_user;
 	struct sim *s = a->s;
 	unsigned old = (unsigned)(round - 1) & 1;
 
+	if (a->dies_at_done && status == 0) { /* before it has told its trainers */
+		a->dies_at_done = false;
+		agent_restart(s, a->idx, 0);
+	}
+	if (a->is_restarting)
+		return;
 	if (round != ts->round + 1)
 		violation(s, "I1: %s tensor %u: round %llu is done after round %llu", a->node.name,
 			ts->idx, (unsigned long long)round, (unsigned long long)ts->round);
@@ -240,20 +266,32 @@ static void declare(struct agent *a)
 static void tensor_make(struct agent *a, unsigned t)
 {
 	struct tensor_state *ts = &a->tensors[t];
+
+	memset(ts, 0, sizeof(*ts));
+	ts->agent = a;
+	ts->idx = t;
+	agent_tensor_attach(a, t);
+}
+
+void agent_tensor_attach(struct agent *a, unsigned t)
+{
+	struct tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}}, *all[WORKERS_MAX + 3];
 	unsigned n = 0;
-	uint8_t *mem;
+	uint8_t *mem = ts->mem;
 	uint16_t segment;
 
-	*ts = (struct tensor_state){.agent = a, .idx = t};
 	for (unsigned w = 0; w < a->n_workers; w++)
 		all[n++] = &in[w];
 	all[n++] = &staging;
 	all[n++] = &out[0];
 	all[n++] = &out[1];
-	if (port_segment(&a->port, (size_t)n * bytes, (void **)&mem, &segment) < 0)
+	if (mem ? port_segment_again(&a->port, mem, ts->mem_bytes, &segment)
+		: port_segment(&a->port, (size_t)n * bytes, (void **)&mem, &segment))
 		abort();
+	ts->mem = mem;
+	ts->mem_bytes = n * bytes;
 	for (unsigned i = 0; i < n; i++)
 		*all[i] = (struct agt_mem){mem + (size_t)i * bytes, (uint64_t)i * bytes, segment};
 	for (unsigned w = 0; w < a->n_workers; w++)
@@ -292,6 +330,9 @@ static void job_start(struct agent *a, const struct ctl_job *msg)
 	}
 	if (agt_job_new(a->core, msg, my, &a->job) < 0)
 		abort();
+	a->kept_job = (struct kept_job){
+		.n_members = msg->n_members, .flags = msg->flags, .my_member = my};
+	memcpy(a->kept_job.ranks, msg->members[my].ranks, a->n_workers * sizeof(struct ctl_rank));
 	a->has_job_msg = true;
 	a->job_id = msg->job;
 	for (unsigned t = 0; t < s->o.n_tensors; t++)
@@ -333,7 +374,7 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 
 /* ---- what the scheduler says ---- */
 
-static void released(void *ctx)
+void agent_released(void *ctx)
 {
 	struct agent *a = ctx;
 
@@ -355,7 +396,7 @@ static void job_end(struct agent *a, uint32_t code)
 	if (!a->job)
 		return;
 	agt_job_fail(a->job, code ? -(int)code : BPS_ECLOSED);
-	agt_job_free(a->job, released, a);
+	agt_job_free(a->job, agent_released, a);
 	a->job = NULL;
 }
 
@@ -372,6 +413,17 @@ static void plan(struct agent *a, const struct ctl_plan *msg)
 		ts->is_planned = true;
 	}
 	agt_job_runs(a->job, msg->runs, msg->n_runs);
+}
+
+static struct agt_kept_part *env_keep(
+	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+{
+	struct tensor_state *ts = tensor_user;
+
+	(void)ctx;
+	ts->id = id;
+	ts->part_elems = part_elems;
+	return n_parts <= PARTS_MAX ? ts->kept : NULL;
 }
 
 bool agent_is_settled(const struct agent *a)
@@ -461,7 +513,12 @@ static void on_join_timer(struct sim *s, struct event *e)
 	for (unsigned w = 0; w < a->n_workers; w++)
 		if (!a->workers[w].has_joined)
 			join(a, w);
-	post(s, &a->node, 500 * MS, on_join_timer)->p = a;
+	agent_join_timer(a);
+}
+
+void agent_join_timer(struct agent *a)
+{
+	post(a->s, &a->node, 500 * MS, on_join_timer)->p = a;
 }
 
 /* ---- life ---- */
@@ -494,26 +551,16 @@ static uint64_t env_random(void *ctx)
 
 bool agent_is_over(const struct agent *a)
 {
-	return a->has_ended && (a->is_released || !a->has_job_msg);
+	return !a->is_restarting && a->has_ended && (a->is_released || !a->has_job_msg);
 }
 
 void agent_start(struct sim *s, unsigned idx)
 {
 	static const char *const hosts[] = {"h0", "h1", "h2", "h3"};
 	struct agent *a = &s->agents[idx];
-	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
-		.job_inflight_bytes = s->o.job_inflight_bytes,
-		.retry_ns = RETRY_NS,
-		.again_ns = AGAIN_NS};
-	struct agt_env env = {.ctx = a,
-		.connect = env_connect,
-		.done = env_done,
-		.fail = env_fail,
-		.random = env_random};
 	uint32_t rank = 0;
 
-	a->node.is_up = true;
-	a->node.life++;
+	a->trainers = (struct node){.is_up = true};
 	a->n_workers = s->o.n_workers[idx];
 	for (unsigned i = 0; i < idx; i++)
 		rank += s->o.n_workers[i];
@@ -521,13 +568,32 @@ void agent_start(struct sim *s, unsigned idx)
 		a->workers[w].asked_rank = s->o.has_ranks ? rank + w : CTL_NO_ID;
 	a->m = (struct member){
 		.s = s, .node = &a->node, .role = ROLE_AGENT, .idx = idx, .host = hosts[idx]};
+	agent_core_make(a);
+	trace(s, "%s: started", a->node.name);
+	member_start(&a->m);
+	agent_join_timer(a);
+}
+
+void agent_core_make(struct agent *a)
+{
+	struct sim *s = a->s;
+	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
+		.job_inflight_bytes = s->o.job_inflight_bytes,
+		.retry_ns = RETRY_NS,
+		.again_ns = AGAIN_NS};
+	struct agt_env env = {.ctx = a,
+		.connect = env_connect,
+		.done = agent_done,
+		.fail = env_fail,
+		.random = env_random,
+		.keep = env_keep};
+
+	a->node.is_up = true;
+	a->node.life++;
 	if (agt_core_new(&cfg, &env, &a->port.x, &a->core) < 0)
 		abort();
 	port_init(s, &a->port, &a->node, &agt_core_events, a->core, a, agent_enter, agent_leave);
 	agt_core_tick(a->core, s->now);
-	trace(s, "%s: started", a->node.name);
-	member_start(&a->m);
-	post(s, &a->node, 500 * MS, on_join_timer)->p = a;
 }
 
 void agent_lose(struct sim *s, unsigned idx)
@@ -535,7 +601,7 @@ void agent_lose(struct sim *s, unsigned idx)
 	struct agent *a = &s->agents[idx];
 
 	trace(s, "%s: its machine is lost", a->node.name);
-	a->node.is_up = false;
+	a->node.is_up = a->trainers.is_up = false;
 	if (a->m.conn)
 		a->m.conn->is_open_m = false;
 	a->m.conn = NULL;

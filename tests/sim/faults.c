@@ -106,6 +106,20 @@ static void draw_deaf(struct options *o)
 	o->faults_ns = 40 * S;
 }
 
+/* Agents' processes die and come back, beside whatever else happens. */
+static void draw_restarts(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	o->is_forming_calm = rnd_chance(s, 700);
+	o->restart_gap_ns = (2 * MS) << rnd_below(s, 8);
+	if (rnd_chance(s, 300))
+		o->faults = 0;
+	if (o->faults_ns < 10 * o->restart_gap_ns)
+		o->faults_ns = 10 * o->restart_gap_ns;
+	o->think_ns = o->think_ns > 16 * MS ? 16 * MS : o->think_ns;
+}
+
 void options_draw(struct sim *s)
 {
 	struct options *o = &s->o;
@@ -130,6 +144,10 @@ void options_draw(struct sim *s)
 		draw_long_reads(s);
 	if (s->seed % 32 == 0)
 		draw_deaf(o);
+	/* By the seed, so that the histories of all others stay what they are. */
+	o->has_restarts = s->seed % 16 == 7 || s->seed % 16 == 13;
+	if (o->has_restarts)
+		draw_restarts(s);
 }
 
 /* ---- while it runs ---- */
@@ -156,8 +174,7 @@ static void pause_node(struct sim *s, struct node *node, uint64_t span_ns)
 		node->paused_until = s->now + span_ns;
 }
 
-/* How long an agent may be kept from the scheduler, within what is left of the budget. */
-static uint64_t agent_span(struct sim *s, uint64_t most_ns)
+uint64_t agent_span(struct sim *s, uint64_t most_ns)
 {
 	uint64_t span = rnd_below(s, most_ns);
 
@@ -384,6 +401,8 @@ static void begin(struct sim *s)
 	post(s, NULL, s->o.faults_ns, on_faults_end);
 	if (s->o.faults)
 		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+	if (s->o.has_restarts)
+		restarts_start(s);
 	if (s->o.has_deaf)
 		post(s, NULL, rnd_below(s, 100 * MS), on_deaf);
 }

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BEAT_NS (500 * MS)
+#define BEAT_NS    (500 * MS)
+#define REFUSED_NS (200 * MS)
 
 static void on_connect(struct sim *s, struct event *e)
 {
@@ -143,7 +144,11 @@ void member_message(struct member *m, const struct ctl_msg *msg)
 	} else if (msg->type == CTL_PLAN) {
 		oracle_plan(m->s, &msg->plan);
 	} else if (msg->type == CTL_REFUSE) {
-		return; /* the connection will be closed */
+		/* The connection will be closed. The daemon ends, too, and its manager starts
+		 * another: a late HELLO of its predecessor may have taken its place. */
+		if (m->role == ROLE_AGENT && m->s->o.has_restarts)
+			agent_restart(m->s, m->idx, REFUSED_NS);
+		return;
 	}
 	if (m->role == ROLE_SERVER)
 		server_message(m->s, m->idx, msg);

@@ -417,7 +417,8 @@ static bool is_welcome(struct sim *s, const struct pipe *p)
 	const struct agent *a = p->agent.port->owner;
 
 	return srv->node.is_up && srv->has_cores && srv->m.instance == p->instance &&
-	       srv->agents_known >> a->idx & 1 && !rnd_chance(s, s->o.refuse_permille);
+	       srv->agents_known[a->idx] == p->agent_instance &&
+	       !rnd_chance(s, s->o.refuse_permille);
 }
 
 static void on_accept(struct sim *s, struct event *e)
@@ -442,7 +443,7 @@ static void on_accept(struct sim *s, struct event *e)
 		.peer = &p->agent,
 		.is_open = true};
 	p->server.c = (struct xconn){
-		.x = &p->server.port->x, .peer_id = a->m.id, .peer_instance = a->m.instance};
+		.x = &p->server.port->x, .peer_id = a->m.id, .peer_instance = p->agent_instance};
 	post(s, p->agent.port->node, net_delay(s), on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
 	p->server.port->x.ev->up(p->server.port->x.ctx, &p->server.c, p->server.c.peer_id,
@@ -475,6 +476,7 @@ int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned se
 	p->server_idx = server_idx;
 	p->thread = thread;
 	p->instance = instance;
+	p->agent_instance = ((const struct agent *)agent->owner)->m.instance;
 	p->next = s->pipes;
 	s->pipes = p;
 	post(s, NULL, net_delay(s), on_accept)->p = p;
@@ -492,16 +494,19 @@ static int no_connect(struct xport *x, const char *addr, uint16_t port, uint16_t
 	return -ENOTSUP;
 }
 
-static int net_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
+int port_segment_again(struct port *p, void *mem, size_t bytes, uint16_t *ret_segment)
 {
-	struct port *p = (struct port *)x;
-
 	if (p->n_segs == SEGS_MAX)
 		return -ENOMEM;
 	*ret_segment = (uint16_t)p->n_segs;
 	p->segs[p->n_segs].mem = mem;
 	p->segs[p->n_segs++].bytes = bytes;
 	return 0;
+}
+
+static int net_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	return port_segment_again((struct port *)x, mem, bytes, ret_segment);
 }
 
 static void net_seg_del(struct xport *x, uint16_t segment)

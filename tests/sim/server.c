@@ -199,7 +199,7 @@ static void peers(struct server *srv, const struct ctl_peers *msg)
 
 	for (uint32_t i = 0; i < msg->n_peers; i++)
 		if (msg->peers[i].state == PEER_UP)
-			srv->agents_known |= 1u << (msg->peers[i].port - 1000);
+			srv->agents_known[msg->peers[i].port - 1000] = msg->peers[i].instance;
 	if (msg->n_peers || !srv->is_syncing)
 		return;
 	srv->is_syncing = false; /* the mark: what was not named is gone */
@@ -264,7 +264,7 @@ void server_start(struct sim *s, unsigned idx)
 	srv->m = (struct member){
 		.s = s, .node = &srv->node, .role = ROLE_SERVER, .idx = idx, .host = hosts[idx]};
 	srv->has_cores = srv->is_syncing = false;
-	srv->agents_known = 0;
+	memset(srv->agents_known, 0, sizeof(srv->agents_known));
 	srv->job = srv->named_job = 0;
 	trace(s, "%s: started", srv->node.name);
 	member_start(&srv->m);

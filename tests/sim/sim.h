@@ -14,6 +14,7 @@
  *   member.c  what server and agent have in common: HELLO, beats, reconnecting
  *   server.c  the server's shell
  *   agent.c   the agent's shell and its trainers
+ *   restart.c an agent's process that dies, and its successor
  *   oracle.c  values of contributions, expected sums, homes of partitions */
 #include <stdbool.h>
 #include <stddef.h>
@@ -128,7 +129,7 @@ struct options {
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
-		is_priority_mixed, has_deaf;
+		is_priority_mixed, has_deaf, has_restarts;
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -141,7 +142,7 @@ struct options {
 	unsigned credits, reads_max;
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
-	uint64_t faults_ns, fault_gap_ns;
+	uint64_t faults_ns, fault_gap_ns, restart_gap_ns;
 };
 
 /* ---- data plane ---- */
@@ -181,13 +182,15 @@ struct pipe {
 	struct end agent, server;
 	bool is_broken, has_lost; /* broken: and what was under way is lost */
 	unsigned server_idx, thread;
-	uint64_t instance;
+	uint64_t instance, agent_instance;
 };
 
 void port_init(struct sim *s, struct port *p, struct node *node, const struct xport_events *ev,
 	void *core, void *owner, void (*enter)(void *), void (*leave)(void *));
 /* One more segment of n bytes, filled with a pattern. */
 int port_segment(struct port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
+/* The same memory as a segment of another life. */
+int port_segment_again(struct port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
 int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
 /* Break it; both sides learn it at their own times. */
@@ -278,8 +281,8 @@ struct server {
 	struct member m;
 	struct thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
-	uint32_t agents_known;   /* bit per agent */
-	uint32_t job, named_job; /* 0: none */
+	uint64_t agents_known[AGENTS_MAX]; /* their instances, 0: not known */
+	uint32_t job, named_job;           /* 0: none */
 	bool is_syncing;
 	struct {
 		uint32_t job, code;
@@ -302,13 +305,27 @@ struct tensor_state {
 	unsigned idx;
 	struct agt_tensor *t;
 	bool is_planned;
-	uint64_t round; /* last done */
+	uint64_t round; /* last done, as the trainers see it */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
 	uint32_t crc[2]; /* of the results in out */
+	/* What outlives the agent's process: its memory, the trainers' rings and what the agent has
+	 * taken of them, by worker, and the plan. */
+	uint8_t *mem;
+	uint32_t mem_bytes;
+	uint64_t ring[WORKERS_MAX], taken[WORKERS_MAX];
+	uint32_t id, part_elems;
+	struct agt_kept_part kept[PARTS_MAX];
 };
 struct agent {
 	struct node node;
+	struct node trainers; /* they live on while it is restarted */
+	bool is_restarting, dies_at_done;
+	struct kept_job {
+		uint32_t n_members, flags;
+		uint16_t my_member;
+		struct ctl_rank ranks[WORKERS_MAX];
+	} kept_job;
 	struct sim *s;
 	unsigned idx;
 	struct member m;
@@ -333,6 +350,17 @@ struct agent {
 };
 void agent_start(struct sim *s, unsigned idx);
 void agent_lose(struct sim *s, unsigned idx);
+/* Its process is gone for span_ns; trainers and memory stay. */
+void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
+/* For restart.c: a core, and what the successor does with what is kept. */
+void agent_core_make(struct agent *a);
+void agent_tensor_attach(struct agent *a, unsigned t);
+void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w);
+void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
+void agent_join_timer(struct agent *a);
+void agent_released(void *ctx);
+/* Agents' processes die from now on, as the options say. */
+void restarts_start(struct sim *s);
 bool agent_is_over(const struct agent *a);    /* every worker has its JOB_END */
 bool agent_is_settled(const struct agent *a); /* all is planned and connected */
 
@@ -384,7 +412,8 @@ void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
 
 struct totals {
 	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, views,
-		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, slowest_ns, slowest_seed;
+		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, slowest_ns,
+		slowest_seed;
 };
 
 struct queue {
@@ -423,6 +452,8 @@ struct sim {
 
 void options_draw(struct sim *s);
 void faults_start(struct sim *s);
+/* How long an agent may be kept from the scheduler, within what is left of the budget. */
+uint64_t agent_span(struct sim *s, uint64_t most_ns);
 void faults_job_formed(struct sim *s); /* then they begin, in most histories */
 /* Run one history. False: s->reason says what was violated. */
 bool sim_run(struct sim *s, uint64_t seed);

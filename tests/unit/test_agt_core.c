@@ -18,6 +18,7 @@
 #define LARGE       8192u
 #define BYTES_MAX   (32u << 10)
 #define PARTS_MAX   8
+#define KEPT_MAX    64
 #define WORKERS_MAX 12
 #define TENSORS_MAX 4
 #define JOB         7
@@ -48,6 +49,8 @@ struct world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
+	struct agt_config cfg;
+	struct agt_kept_part kept[TENSORS_MAX][KEPT_MAX]; /* outlives the core */
 };
 
 static int do_connect(
@@ -88,6 +91,16 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 	w->n_fails++;
 	w->fail_code = code;
 	snprintf(w->fail_text, sizeof(w->fail_text), "%s", text);
+}
+
+static struct agt_kept_part *keep(
+	void *ctx, void *user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+{
+	struct world *w = ctx;
+
+	(void)id;
+	assert_true(part_elems > 0 && n_parts <= KEPT_MAX);
+	return w->kept[(struct agt_tensor **)user - w->t];
 }
 
 static uint64_t no_jitter(void *ctx)
@@ -183,22 +196,48 @@ struct shape {
 	bool is_unplanned;
 };
 
-static struct world *world_new(struct shape s)
+/* A core, the first or a successor, with its job. */
+static void core_make(struct world *w)
 {
-	struct world *w = calloc(1, sizeof(*w));
-	struct agt_config cfg = {.window_bytes = s.window ? s.window : 1u << 20,
-		.job_inflight_bytes = s.job_inflight,
-		.retry_ns = RETRY_MS * MS,
-		.again_ns = AGAIN_MS * MS};
 	struct agt_env env = {.ctx = w,
 		.connect = do_connect,
 		.done = round_done,
 		.fail = job_failed,
-		.random = no_jitter};
+		.random = no_jitter,
+		.keep = keep};
 	struct ctl_rank ranks[WORKERS_MAX] = {{0}};
 	struct ctl_job_member members[3];
 	struct ctl_job job = {.job = JOB, .members = members};
 	uint16_t seg;
+
+	for (unsigned i = 0; i < WORKERS_MAX; i++)
+		ranks[i].rank = 20 + i;
+	for (unsigned i = 0; i < 3; i++)
+		members[i] = (struct ctl_job_member){
+			.agent = i, .host = "h", .ranks = ranks, .n_ranks = w->n_workers};
+	job.n_members = w->n_members;
+	job.size = w->n_members * w->n_workers;
+	assert_int_equal(agt_core_new(&w->cfg, &env, NULL, &w->core), 0);
+	fake_init(&w->x, &agt_core_events, w->core);
+	agt_core_set_xport(w->core, &w->x.base);
+	assert_int_equal(w->x.base.ops->seg_add(&w->x.base, w->a, sizeof(*w->a), &seg), 0);
+	assert_int_equal(agt_job_new(w->core, &job, w->n_members > 1 ? MEMBER : 0, &w->job), 0);
+}
+
+/* The process dies, and a successor has its memory. */
+static void restart(struct world *w)
+{
+	fake_fini(&w->x);
+	agt_core_free(w->core);
+	core_make(w);
+	w->n_tensors = 0;
+	add_tensor(w);
+	tell_plan(w, 0); /* as it has kept it */
+}
+
+static struct world *world_new(struct shape s)
+{
+	struct world *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	w->a = calloc(1, sizeof(*w->a));
@@ -207,18 +246,11 @@ static struct world *world_new(struct shape s)
 	w->n_elems = s.n_elems;
 	w->n_parts = s.n_parts ? s.n_parts : 1;
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
-	for (unsigned i = 0; i < WORKERS_MAX; i++)
-		ranks[i].rank = 20 + i;
-	for (unsigned i = 0; i < 3; i++)
-		members[i] = (struct ctl_job_member){
-			.agent = i, .host = "h", .ranks = ranks, .n_ranks = w->n_workers};
-	job.n_members = w->n_members;
-	job.size = w->n_members * w->n_workers;
-	assert_int_equal(agt_core_new(&cfg, &env, NULL, &w->core), 0);
-	fake_init(&w->x, &agt_core_events, w->core);
-	agt_core_set_xport(w->core, &w->x.base);
-	assert_int_equal(w->x.base.ops->seg_add(&w->x.base, w->a, sizeof(*w->a), &seg), 0);
-	assert_int_equal(agt_job_new(w->core, &job, w->n_members > 1 ? MEMBER : 0, &w->job), 0);
+	w->cfg = (struct agt_config){.window_bytes = s.window ? s.window : 1u << 20,
+		.job_inflight_bytes = s.job_inflight,
+		.retry_ns = RETRY_MS * MS,
+		.again_ns = AGAIN_MS * MS};
+	core_make(w);
 	for (unsigned t = 0; t < (s.n_tensors ? s.n_tensors : 1); t++) {
 		add_tensor(w);
 		if (!s.is_unplanned)
@@ -1656,6 +1688,110 @@ static void random_talk_keeps_the_invariants(void **state)
 	assert_true(n_done > 400); /* the talk gets somewhere */
 }
 
+/* ---- restart ---- */
+
+static void come_back(struct world *w)
+{
+	w->pgen = 0;
+	tell_runs(w, 0, 5);
+	tick(w, 0);
+	fake_up(w->conn[0]);
+	work(w);
+}
+
+static void successor_sends_the_same_contribution_and_echo(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg was, is;
+
+	(void)state;
+	one_round(w, 0, 1);
+	submit_all(w, 2);
+	was = expect_msg(w, 0, WIRE_CONTRIB, 2);
+	restart(w);
+	assert_int_equal(agt_tensor_round(w->t[0]), 1);
+	assert_int_equal(agt_tensor_submitted(w->t[0], 0), 1);
+	assert_int_equal(agt_submit(w->t[0], 0, 2, OP_SUM, 0), 0);
+	come_back(w);
+	expect_msg(w, 0, WIRE_HAVE, 1);
+	is = expect_msg(w, 0, WIRE_CONTRIB, 2);
+	assert_int_equal(is.crc, was.crc);
+	assert_int_equal(is.len, was.len);
+	assert_int_equal(is.contrib.crc_prev, was.contrib.crc_prev);
+	assert_int_not_equal(is.contrib.crc_prev, 0);
+	say_result(w, 0, 2);
+	end_read(w, 0, 0);
+	expect_delivered(w, 2, 2);
+	world_free(w);
+}
+
+static void successor_has_what_landed_and_asks_for_the_rest(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_parts = 2);
+	struct wire_msg m;
+
+	(void)state;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	m = result_msg(w, 1, 0);
+	say(w, 0, &m);
+	restart(w);
+	assert_int_equal(agt_tensor_round(w->t[0]), 0);
+	assert_int_equal(agt_submit(w->t[0], 0, 1, OP_SUM, 0), 0);
+	come_back(w);
+	m = expect_msg(w, 0, WIRE_HAVE, 1);
+	assert_int_equal(m.part, 0);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(m.part, 1);
+	expect_nothing(w, 0);
+	m = result_msg(w, 1, 1);
+	say(w, 0, &m);
+	expect_delivered(w, 1, 1);
+	world_free(w);
+}
+
+static void successor_donates_what_its_predecessor_got(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+	struct wire_msg m;
+
+	(void)state;
+	one_round(w, 0, 1);
+	restart(w);
+	assert_int_equal(agt_tensor_workers(w->t[0]), 3);
+	come_back(w);
+	expect_msg(w, 0, WIRE_HAVE, 1);
+	say_key(w, 0, WIRE_DONATE_REQ, 1);
+	m = expect_msg(w, 0, WIRE_DONATE, 1);
+	assert_int_equal(m.result.workers, 3);
+	assert_true(member_set_has(&m.result.contributors, 2));
+	assert_int_equal(m.crc, crc32c(0, m.payload, m.len));
+	world_free(w);
+}
+
+static void what_contradicts_itself_is_not_taken_for_kept(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .is_unplanned = true);
+	struct ctl_tensor plan = {.tensor = 10,
+		.name = "t",
+		.dtype = DTYPE_F32,
+		.n_elems = (uint64_t)2 * w->n_elems,
+		.part_elems = w->n_elems};
+
+	(void)state;
+	w->kept[0][0].landed = 3;
+	w->kept[0][1].landed = 1;
+	assert_int_equal(agt_tensor_plan(w->t[0], &plan), BPS_EPROTO);
+	w->kept[0][1].landed = 2;
+	assert_int_equal(agt_tensor_plan(w->t[0], &plan), 0);
+	assert_int_equal(agt_tensor_round(w->t[0]), 2);
+	check(w);
+	assert_int_equal(agt_submit(w->t[0], 0, 3, OP_SUM, 0), 0);
+	check(w);
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1667,6 +1803,10 @@ int main(void)
 		cmocka_unit_test(workers_of_the_machine_are_summed_once_before_the_push),
 		cmocka_unit_test(half_precision_of_many_workers_is_rounded_once),
 		cmocka_unit_test(job_of_one_machine_needs_no_server),
+		cmocka_unit_test(successor_sends_the_same_contribution_and_echo),
+		cmocka_unit_test(successor_has_what_landed_and_asks_for_the_rest),
+		cmocka_unit_test(successor_donates_what_its_predecessor_got),
+		cmocka_unit_test(what_contradicts_itself_is_not_taken_for_kept),
 		cmocka_unit_test(tensor_may_be_submitted_before_its_plan),
 		cmocka_unit_test(plan_that_does_not_fit_is_refused),
 		cmocka_unit_test(submissions_out_of_order_are_refused),

@@ -1,0 +1,141 @@
+/* An agent's process that dies at any moment, and its successor: trainers, their rings and all shared
+ * memory are still there, and the shipped core goes on from what it keeps (bps-agent/core.h, K1-K4).
+ * The rest of a shell's part is here as in the daemon: what was taken of a ring is remembered before the
+ * core hears of it, and a round that is complete by what is kept is told again. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dtype.h"
+
+#define SPAN_MIN_NS (20 * MS)
+#define SPAN_MAX_NS (600 * MS)
+
+static struct agt_tensor *tensor_again(struct agent *a, unsigned t)
+{
+	struct tensor_state *ts = &a->tensors[t];
+	struct ctl_tensor plan = {.tensor = ts->id,
+		.name = "",
+		.dtype = a->s->o.tensors[t].dtype,
+		.n_elems = a->s->o.tensors[t].n_elems,
+		.part_elems = ts->part_elems};
+	uint64_t round;
+
+	agent_tensor_attach(a, t);
+	if (ts->is_planned && agt_tensor_plan(ts->t, &plan) < 0)
+		violation(a->s, "%s does not believe what it has kept", a->node.name);
+	round = agt_tensor_round(ts->t);
+	if (round > ts->round)
+		agent_done(a, ts, round, 0, agt_tensor_workers(ts->t));
+	return ts->t;
+}
+
+static void submit_again(struct agent *a, unsigned t)
+{
+	struct tensor_state *ts = &a->tensors[t];
+
+	for (unsigned w = 0; w < a->n_workers; w++) {
+		uint64_t taken = ts->taken[w];
+
+		if (taken <= ts->round)
+			continue;
+		ts->taken[w] = taken - 1;
+		ts->ring[w] = taken;
+	}
+	for (unsigned w = 0; w < a->n_workers; w++)
+		agent_take_ring(a, ts, w);
+}
+
+static void job_again(struct agent *a)
+{
+	struct ctl_job_member members[AGENTS_MAX] = {{0}};
+	struct ctl_job msg = {.job = a->job_id,
+		.size = a->s->o.size,
+		.flags = a->kept_job.flags,
+		.members = members,
+		.n_members = a->kept_job.n_members};
+
+	members[a->kept_job.my_member] =
+		(struct ctl_job_member){.n_ranks = a->n_workers, .ranks = a->kept_job.ranks};
+	if (agt_job_new(a->core, &msg, a->kept_job.my_member, &a->job) < 0)
+		abort();
+	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
+		tensor_again(a, t);
+	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
+		submit_again(a, t);
+}
+
+static void on_back(struct sim *s, struct event *e)
+{
+	struct agent *a = &s->agents[e->a];
+
+	trace(s, "%s: its successor starts", a->node.name);
+	a->is_restarting = false;
+	agent_core_make(a);
+	if (a->has_job_msg && !a->has_ended) {
+		a->port.enter(a);
+		job_again(a);
+		a->port.leave(a);
+	}
+	member_start(&a->m);
+	agent_join_timer(a);
+}
+
+static void on_kill(struct sim *s, struct event *e)
+{
+	struct agent *a = &s->agents[e->a];
+
+	if (!a->node.is_up) { /* its machine was lost before */
+		a->is_restarting = false;
+		return;
+	}
+	trace(s, "%s: killed", a->node.name);
+	s->tot->restarts++;
+	a->node.is_up = false;
+	a->node.paused_until = 0;
+	member_stop(&a->m);
+	net_kill(s, &a->port, false);
+	agt_core_free(a->core);
+	a->core = NULL;
+	a->job = NULL;
+	a->tick_at = 0;
+	a->is_work_posted = a->is_syncing = a->dies_at_done = false;
+	memset(a->servers, 0, sizeof(a->servers));
+	post(s, NULL, e->b, on_back)->a = e->a;
+}
+
+void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns)
+{
+	struct agent *a = &s->agents[idx];
+	struct event *e;
+
+	if (a->is_restarting || !a->node.is_up)
+		return;
+	a->is_restarting = true;
+	e = post(s, NULL, 0, on_kill); /* its core may be on the stack */
+	e->a = idx;
+	e->b = span_ns;
+}
+
+static void on_restart(struct sim *s, struct event *e)
+{
+	struct agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
+	uint64_t span = agent_span(s, SPAN_MAX_NS);
+
+	(void)e;
+	if (s->now > s->faults_end)
+		return;
+	post(s, NULL, rnd_below(s, 2 * s->o.restart_gap_ns), on_restart);
+	if (span < SPAN_MIN_NS)
+		return;
+	if (rnd_chance(s, 400))
+		a->dies_at_done = a->node.is_up && !a->is_restarting;
+	else
+		agent_restart(s, a->idx, span);
+}
+
+void restarts_start(struct sim *s)
+{
+	post(s, NULL, rnd_below(s, s->o.restart_gap_ns), on_restart);
+}
