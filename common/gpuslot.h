@@ -1,0 +1,45 @@
+#ifndef BPS_COMMON_GPUSLOT_H
+#define BPS_COMMON_GPUSLOT_H
+/* The counter page that orders work between one trainer's GPU streams and its job's executor: a
+ * sealed memfd with a slot for each of the trainer's tensors, at the tensor's index.
+ *
+ *   ready   the trainer's stream writes round r there behind the kernels that make the gradient
+ *   done    the executor writes r there when the sum of round r lies in the tensor; the trainer's
+ *           stream waits until done >= r
+ *
+ * Both only grow and are compared as a cyclic signed difference, as the GPU does it. A poisoned
+ * done is ahead of every round that can be waited for: who gives up adds GPUSLOT_POISON once. The
+ * trainer's library does so itself when agent or executor is gone, which is why it can write there. */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GPUSLOT_BYTES  64
+#define GPUSLOT_POISON (UINT64_C(1) << 62)
+
+struct gpuslot {
+	_Atomic uint64_t ready; /* partner: the executor's acquire load; a GPU fences its write */
+	_Atomic uint64_t done; /* release; partner: the GPU's wait, or the trainer's acquire load */
+	uint64_t reserved[6];
+};
+_Static_assert(sizeof(struct gpuslot) == GPUSLOT_BYTES, "slots are part of the ABI");
+
+static inline bool gpuslot_reached(uint64_t counter, uint64_t round)
+{
+	return (int64_t)(counter - round) >= 0;
+}
+
+static inline bool gpuslot_is_poisoned(uint64_t done)
+{
+	return done >= GPUSLOT_POISON;
+}
+
+/* Let everything that waits for it go. Who does it twice does it once. */
+static inline void gpuslot_poison(struct gpuslot *s)
+{
+	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
+
+	if (!gpuslot_is_poisoned(done))
+		atomic_store_explicit(&s->done, done + GPUSLOT_POISON, memory_order_release);
+}
+#endif
