@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/fabric.h"
+#include "common/xport.h"
 
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000
@@ -135,11 +135,11 @@ static bool turn(struct dataloop *l, uint64_t *ret_now, uint64_t *ret_deadline)
 	do {
 		*ret_deadline = l->ops->tick(l->ctx, now);
 		more = l->ops->work(l->ctx); /* first: what it queues leaves with the poll */
-		more |= l->x && fabric_poll(l->x, now) > 0;
+		more |= l->x && l->x->ops->poll(l->x, now) > 0;
 		any |= more;
 		now = clock_now_ns();
 	} while (more && now - start < TURN_NS);
-	if (l->x && (next = fabric_next_deadline(l->x)) < *ret_deadline)
+	if (l->x && (next = l->x->ops->next_deadline(l->x)) < *ret_deadline)
 		*ret_deadline = next;
 	if (any)
 		l->idle_since_ns = now;
@@ -176,7 +176,7 @@ static bool can_sleep(struct dataloop *l)
 	if (l->ops->may_sleep && !l->ops->may_sleep(l->ctx))
 		return false;
 	l->is_asleep = true;
-	return (!l->x || fabric_may_sleep(l->x)) && !has_posts(l);
+	return (!l->x || l->x->ops->may_sleep(l->x)) && !has_posts(l);
 }
 
 /* Runs just before libuv blocks; an active idle handle makes it not block. */
@@ -199,7 +199,7 @@ static void on_prepare(uv_prepare_t *p)
 		}
 	}
 	if (l->x)
-		fabric_may_sleep(l->x); /* flushes what is queued */
+		l->x->ops->may_sleep(l->x); /* flushes what is queued */
 	uv_idle_start(&l->idle, on_idle);
 }
 
@@ -253,7 +253,7 @@ int dataloop_new(const char *name, uint32_t spin_us, size_t queue_count,
 void dataloop_attach(struct dataloop *l, struct xport *x)
 {
 	l->x = x;
-	uv_poll_init(&l->uv, &l->x_poll, fabric_fd(x));
+	uv_poll_init(&l->uv, &l->x_poll, x->ops->fd(x));
 	uv_poll_start(&l->x_poll, UV_READABLE, on_nothing);
 	l->has_x_poll = true;
 }

@@ -412,6 +412,11 @@ static const struct xport_ops fabric_ops = {
 	.seg_add = seg_add,
 	.seg_del = seg_del,
 	.heard_ns = heard_ns,
+	.poll = fabric_poll,
+	.may_sleep = fabric_may_sleep,
+	.fd = fabric_fd,
+	.next_deadline = fabric_next_deadline,
+	.free = fabric_xport_free,
 };
 
 static void drop_requests(struct fabric_xport *x)

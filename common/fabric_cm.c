@@ -77,6 +77,8 @@ static const char *check_ticket(struct fabric *f, const void *data, size_t n_byt
 
 	if (rc)
 		return rc == BPS_EVERSION ? "unknown version" : "malformed ticket";
+	if (ev->ticket.channel >= N_CHANNELS)
+		return "ticket of the same-host path";
 	if (f->key_fn(f->key_ctx, ev->ticket.peer_id, ev->ticket.instance, ev->key))
 		return "unknown or replaced instance";
 	if (ticket_verify(data, ev->key))

@@ -169,6 +169,8 @@ struct peer_seg {
  * side asks for never waits behind the bytes that it sends, since those answer the other side's
  * reads, on the other channel. */
 enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
+/* In tickets of common/shm.h, which are worth nothing here. */
+#define TICKET_SAME_HOST N_CHANNELS
 
 enum conn_state {
 	CONN_FREE,

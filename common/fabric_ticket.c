@@ -74,7 +74,7 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	if (n_bytes < sizeof(w))
 		return BPS_EPROTO;
 	memcpy(&w, buf, sizeof(w));
-	if (le32toh(w.magic) != TICKET_MAGIC || le16toh(w.channel) >= N_CHANNELS)
+	if (le32toh(w.magic) != TICKET_MAGIC || le16toh(w.channel) > TICKET_SAME_HOST)
 		return BPS_EPROTO;
 	if (le16toh(w.version) != TICKET_VERSION)
 		return BPS_EVERSION;

@@ -3,7 +3,8 @@
 /* The transport of the data plane, as seen by a data thread: connections that carry wire messages
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
  * callbacks run on that thread. The implementation is a table (struct xport_ops): common/fabric.c
- * is libfabric FI_EP_MSG (tcp, verbs); the simulator's network is another.
+ * is libfabric FI_EP_MSG (tcp, verbs), common/shm.c the memory of a peer on the same host,
+ * common/datapath.c chooses between the two; the simulator's network is another.
  *
  *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)
  *                CONNECTING --down--> ...
@@ -13,7 +14,10 @@
  *     (before its down callback) and on close; after it nothing writes to dst any more;
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
  *   - after down no callback names that connection again;
- *   - memory of a segment is only ever read by peers, never written. */
+ *   - memory of a segment is only ever read by peers, never written;
+ *   - once close has returned, or down has run, no read of the peer's that began before counts: what
+ *     it was offered may change. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -32,6 +36,14 @@ struct xport_read {
 	uint32_t len;
 	uint64_t offset;
 	void *impl; /* the transport's */
+};
+
+/* A peer's memory, read where it lies. It stays readable until xport_loan_end, also when the
+ * connection is down; whether its bytes stay the same is the protocol's business. */
+struct xport_loan {
+	const void *mem; /* NULL: none */
+	void (*end)(void *impl);
+	void *impl;
 };
 
 struct xport_events {
@@ -71,6 +83,23 @@ struct xport_ops {
 	uint64_t (*heard_ns)(const struct xconn *c);
 	/* Withdraw it. The caller made sure that no read of our own targets it. */
 	void (*seg_del)(struct xport *x, uint16_t segment);
+	/* The segment is all of this sealed memfd, which peers on the same host may map; before the
+	 * first offer from it. NULL: nobody will. fd stays the caller's. Errors: -EMFILE, ... */
+	int (*seg_share)(struct xport *x, uint16_t segment, int fd);
+	/* Read an offer where it lies. NULL for those who cannot; only when is_same_host.
+	 * Errors: -ENOTCONN, BPS_EPROTO as of read. */
+	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
+		struct xport_loan *ret);
+
+	/* For the thread that turns it (common/dataloop.h); those of the tests lack them. */
+	/* Make progress and run callbacks; how much was done, 0: nothing was there. */
+	int (*poll)(struct xport *x, uint64_t now_ns);
+	/* Flush; true when it is safe to block on fd until next_deadline, false: poll again. */
+	int (*may_sleep)(struct xport *x);
+	int (*fd)(struct xport *x); /* readable when poll has something to do */
+	uint64_t (*next_deadline)(struct xport *x);
+	/* Close all connections, free. On its own thread, or after that has ended. */
+	void (*free)(struct xport *x);
 };
 
 /* First member of every implementation's object. */
@@ -84,6 +113,7 @@ struct xconn {
 	void *user; /* the core's object for this connection */
 	uint32_t peer_id;
 	uint64_t peer_instance;
+	bool is_same_host; /* no wire: offers can be borrowed, and nobody needs a crc */
 };
 
 static inline int xport_send(struct xconn *c, const struct wire_msg *m)
@@ -97,5 +127,18 @@ static inline int xport_read(struct xport_read *r)
 static inline void xport_close(struct xconn *c, const char *why)
 {
 	c->x->ops->close(c, why);
+}
+/* NULL is allowed. */
+static inline void xport_free(struct xport *x)
+{
+	if (x)
+		x->ops->free(x);
+}
+/* An empty loan is allowed; it is empty afterwards. */
+static inline void xport_loan_end(struct xport_loan *l)
+{
+	if (l->mem)
+		l->end(l->impl);
+	*l = (struct xport_loan){0};
 }
 #endif

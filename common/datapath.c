@@ -1,0 +1,250 @@
+#include "common/datapath.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "common/log.h"
+
+/* Instances with which shared memory did not work; the oldest is forgotten. */
+#define FAILED_MAX 16
+
+struct datapath {
+	struct xport pub; /* first */
+	struct xport *net, *shm;
+	struct shm_config cfg;
+	int epoll_fd;
+	struct xconn *trying[FAILED_MAX]; /* through shared memory, not up yet */
+	uint64_t failed[FAILED_MAX];
+	unsigned n_failed;
+};
+
+static struct datapath *of(struct xport *x)
+{
+	return (struct datapath *)x;
+}
+
+static bool has_failed(const struct datapath *d, uint64_t instance)
+{
+	for (unsigned i = 0; i < FAILED_MAX; i++)
+		if (d->failed[i] == instance)
+			return true;
+	return false;
+}
+
+static void note_failed(struct datapath *d, uint32_t peer_id, uint64_t instance, const char *why)
+{
+	d->failed[d->n_failed++ % FAILED_MAX] = instance;
+	log_warn("no shared memory with a server on this host, going through the network: "
+		 "server=%u why=%s",
+		peer_id, why);
+}
+
+static bool is_tried(struct datapath *d, const struct xconn *c)
+{
+	for (unsigned i = 0; i < FAILED_MAX; i++) {
+		if (d->trying[i] != c)
+			continue;
+		d->trying[i] = NULL;
+		return true;
+	}
+	return false;
+}
+
+static int connect_shm(struct datapath *d, const char *addr, uint16_t port, uint16_t thread,
+	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
+{
+	unsigned i = 0;
+	int rc;
+
+	while (i < FAILED_MAX && d->trying[i])
+		i++;
+	if (i == FAILED_MAX)
+		return -EAGAIN;
+	rc = d->shm->ops->connect(d->shm, addr, port, thread, peer_id, instance, key, user, ret);
+	if (rc == 0)
+		d->trying[i] = *ret;
+	else if (rc != -EAGAIN && rc != -ENOENT)
+		note_failed(d, peer_id, instance, err_str(rc));
+	return rc;
+}
+
+static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
+	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
+{
+	struct datapath *d = of(x);
+
+	if (!has_failed(d, instance) && shm_is_here(&d->cfg, instance, thread) &&
+		connect_shm(d, addr, port, thread, peer_id, instance, key, user, ret) == 0)
+		return 0;
+	return d->net->ops->connect(d->net, addr, port, thread, peer_id, instance, key, user, ret);
+}
+
+/* Connections of shared memory tell the core themselves; only their first end is looked at. */
+static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
+{
+	struct datapath *d = ctx;
+
+	is_tried(d, c);
+	d->pub.ev->up(d->pub.ctx, c, peer_id, peer_instance);
+}
+
+static void shm_down(void *ctx, struct xconn *c, const char *why)
+{
+	struct datapath *d = ctx;
+
+	if (is_tried(d, c))
+		note_failed(d, c->peer_id, c->peer_instance, why);
+	d->pub.ev->down(d->pub.ctx, c, why);
+}
+
+static void shm_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+{
+	struct datapath *d = ctx;
+
+	d->pub.ev->message(d->pub.ctx, c, m);
+}
+
+static void shm_read_done(void *ctx, struct xport_read *r, int status)
+{
+	struct datapath *d = ctx;
+
+	d->pub.ev->read_done(d->pub.ctx, r, status);
+}
+
+static void shm_writable(void *ctx, struct xconn *c)
+{
+	struct datapath *d = ctx;
+
+	d->pub.ev->writable(d->pub.ctx, c);
+}
+
+static const struct xport_events shm_events = {
+	.up = shm_up,
+	.down = shm_down,
+	.message = shm_message,
+	.read_done = shm_read_done,
+	.writable = shm_writable,
+};
+
+static int path_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	struct datapath *d = of(x);
+	int rc = d->net->ops->seg_add(d->net, mem, bytes, ret_segment);
+
+	if (rc == 0)
+		shm_seg_set(d->shm, *ret_segment, mem, bytes);
+	return rc;
+}
+
+static int path_seg_share(struct xport *x, uint16_t segment, int fd)
+{
+	return of(x)->shm->ops->seg_share(of(x)->shm, segment, fd);
+}
+
+static void path_seg_del(struct xport *x, uint16_t segment)
+{
+	of(x)->shm->ops->seg_del(of(x)->shm, segment);
+	of(x)->net->ops->seg_del(of(x)->net, segment);
+}
+
+static int path_poll(struct xport *x, uint64_t now_ns)
+{
+	return of(x)->shm->ops->poll(of(x)->shm, now_ns) +
+	       of(x)->net->ops->poll(of(x)->net, now_ns);
+}
+
+static int path_may_sleep(struct xport *x)
+{
+	/* Both flush. */
+	int may_net = of(x)->net->ops->may_sleep(of(x)->net);
+
+	return of(x)->shm->ops->may_sleep(of(x)->shm) && may_net;
+}
+
+static int path_fd(struct xport *x)
+{
+	return of(x)->epoll_fd;
+}
+
+static uint64_t path_next_deadline(struct xport *x)
+{
+	uint64_t net = of(x)->net->ops->next_deadline(of(x)->net);
+	uint64_t shm = of(x)->shm->ops->next_deadline(of(x)->shm);
+
+	return net < shm ? net : shm;
+}
+
+static void path_free(struct xport *x)
+{
+	struct datapath *d = of(x);
+
+	xport_free(d->shm);
+	xport_free(d->net);
+	if (d->epoll_fd >= 0)
+		close(d->epoll_fd);
+	free(d);
+}
+
+static const struct xport_ops path_ops = {
+	.connect = path_connect,
+	.seg_add = path_seg_add,
+	.seg_share = path_seg_share,
+	.seg_del = path_seg_del,
+	.poll = path_poll,
+	.may_sleep = path_may_sleep,
+	.fd = path_fd,
+	.next_deadline = path_next_deadline,
+	.free = path_free,
+};
+
+static int watch(struct datapath *d, struct xport *x)
+{
+	struct epoll_event ev = {.events = EPOLLIN};
+
+	return epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, x->ops->fd(x), &ev) ? -errno : 0;
+}
+
+int datapath_new(struct fabric *f, const struct shm_config *same_host, unsigned thread,
+	const struct xport_events *ev, void *ctx, struct xport **ret, struct err_text *err)
+{
+	struct datapath *d;
+	struct err_text why;
+	int rc;
+
+	if (!same_host)
+		return fabric_xport_new(f, thread, ev, ctx, ret, err);
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return err_set(err, -ENOMEM, "out of memory");
+	d->pub = (struct xport){.ops = &path_ops, .ev = ev, .ctx = ctx};
+	d->cfg = *same_host;
+	rc = fabric_xport_new(f, thread, ev, ctx, &d->net, err);
+	if (rc < 0) {
+		free(d);
+		return rc;
+	}
+	if (shm_xport_new(same_host, thread, &shm_events, d, &d->shm, &why) < 0) {
+		log_warn("no same-host path, all goes through the network: thread=%u: %s", thread,
+			why.s);
+		*ret = d->net;
+		free(d);
+		return 0;
+	}
+	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	rc = d->epoll_fd < 0 ? -errno : watch(d, d->net);
+	if (rc == 0)
+		rc = watch(d, d->shm);
+	if (rc < 0) {
+		path_free(&d->pub);
+		return err_set(err, rc, "cannot watch two transports: %s", err_str(rc));
+	}
+	*ret = &d->pub;
+	return 0;
+}
+
+bool datapath_is_shared(const struct xport *x)
+{
+	return x->ops->seg_share;
+}

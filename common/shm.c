@@ -1,0 +1,238 @@
+#include "common/shm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "common/shm_impl.h"
+
+#define LISTENER  UINT32_MAX /* its event's number */
+#define BACKLOG   64
+#define SOCK_MODE 0660
+
+/* ---- the poll loop ---- */
+
+static void free_gone(struct shm_xport *x)
+{
+	struct shm_conn *c;
+
+	while ((c = TAILQ_FIRST(&x->gone))) {
+		TAILQ_REMOVE(&x->gone, c, gone);
+		free(c);
+	}
+}
+
+static int reap(struct shm_xport *x)
+{
+	char why[sizeof(((struct shm_conn *)0)->why)];
+	int n = 0;
+
+	for (unsigned i = 0; x->n_doomed && i < SHM_CONNS_MAX; i++) {
+		struct shm_conn *c = x->conns[i];
+
+		if (!c || c->state != SHM_DOOMED)
+			continue;
+		memcpy(why, c->why, sizeof(why));
+		shm_down(c, why);
+		n++;
+	}
+	return n;
+}
+
+static void look_at_sockets(struct shm_xport *x)
+{
+	struct epoll_event ev[16];
+	int n = epoll_wait(x->epoll_fd, ev, 16, 0);
+	bool has_guests = false;
+
+	x->looked_ns = x->now_ns;
+	for (int i = 0; i < n; i++) {
+		if (ev[i].data.u32 == LISTENER)
+			has_guests = true;
+		else if (x->conns[ev[i].data.u32]) /* or a newer one: it finds nothing there */
+			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
+	}
+	reap(x);
+	if (has_guests) /* when those who left have made room */
+		shm_accept(x);
+}
+
+static void disarm(struct shm_xport *x)
+{
+	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
+		if (x->conns[i] && x->conns[i]->state == SHM_UP)
+			ring_awake(&x->conns[i]->rx);
+	x->is_armed = false;
+}
+
+static int shm_poll(struct xport *xp, uint64_t now_ns)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+	bool must_look = x->is_armed || now_ns - x->looked_ns > SHM_LOOK_NS;
+	int n = 0;
+
+	x->now_ns = now_ns;
+	free_gone(x);
+	if (x->is_armed)
+		disarm(x);
+	if (must_look && (x->n_conns || x->listen_fd >= 0))
+		look_at_sockets(x);
+	for (unsigned i = 0, left = x->n_conns; left && i < SHM_CONNS_MAX; i++) {
+		struct shm_conn *c = x->conns[i];
+
+		if (!c)
+			continue;
+		left--;
+		if (c->state == SHM_UP)
+			n += shm_turn(c);
+	}
+	if (now_ns >= x->next_deadline_ns)
+		shm_tick(x);
+	return n + reap(x);
+}
+
+static bool conn_may_sleep(struct shm_conn *c)
+{
+	/* In this order: who sees that we want room sees that we sleep. */
+	bool may = ring_may_sleep(&c->rx);
+
+	if (c->has_want && !c->is_sock_full && ring_want_room(&c->tx))
+		return false;
+	return may && TAILQ_EMPTY(&c->reads);
+}
+
+static int shm_may_sleep(struct xport *xp)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+	int may = !x->n_doomed;
+
+	x->is_armed = true;
+	for (unsigned i = 0, left = x->n_conns; left && i < SHM_CONNS_MAX; i++) {
+		if (!x->conns[i])
+			continue;
+		left--;
+		if (x->conns[i]->state == SHM_UP)
+			may &= conn_may_sleep(x->conns[i]);
+	}
+	return may;
+}
+
+static int shm_fd(struct xport *x)
+{
+	return ((struct shm_xport *)x)->epoll_fd;
+}
+
+static uint64_t shm_next_deadline(struct xport *x)
+{
+	return ((struct shm_xport *)x)->next_deadline_ns;
+}
+
+static void close_now(struct xconn *c, const char *why)
+{
+	shm_down((struct shm_conn *)c, why);
+}
+
+static uint64_t heard_ns(const struct xconn *c)
+{
+	return ((const struct shm_conn *)c)->last_rx_ns;
+}
+
+/* ---- life ---- */
+
+static void shm_free(struct xport *xp)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+
+	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
+		if (x->conns[i])
+			shm_down(x->conns[i], "this side shuts down");
+	free_gone(x);
+	shm_segs_free(x);
+	if (x->listen_fd >= 0) {
+		close(x->listen_fd);
+		unlink(x->path);
+	}
+	if (x->epoll_fd >= 0)
+		close(x->epoll_fd);
+	free(x);
+}
+
+static const struct xport_ops shm_ops = {
+	.connect = shm_connect,
+	.send = shm_send,
+	.read = shm_read,
+	.close = close_now,
+	.seg_add = shm_seg_add,
+	.seg_del = shm_seg_del,
+	.seg_share = shm_seg_share,
+	.borrow = shm_borrow,
+	.heard_ns = heard_ns,
+	.poll = shm_poll,
+	.may_sleep = shm_may_sleep,
+	.fd = shm_fd,
+	.next_deadline = shm_next_deadline,
+	.free = shm_free,
+};
+
+static int start_listening(struct shm_xport *x, struct err_text *err)
+{
+	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = LISTENER};
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	int rc;
+
+	shm_socket_path(&x->cfg, x->cfg.my_instance, x->thread, x->path, sizeof(x->path));
+	memcpy(sun.sun_path, x->path, sizeof(x->path));
+	x->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (x->listen_fd < 0)
+		return err_set(err, -errno, "cannot make a socket: %s", strerror(errno));
+	if (bind(x->listen_fd, (struct sockaddr *)&sun, sizeof(sun)) < 0) {
+		rc = err_set(err, -errno, "cannot make a socket in '%s': %s", x->cfg.dir,
+			strerror(errno));
+		close(x->listen_fd);
+		x->listen_fd = -1;
+		return rc;
+	}
+	if (chmod(x->path, SOCK_MODE) < 0 || listen(x->listen_fd, BACKLOG) < 0 ||
+		epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->listen_fd, &ev) < 0)
+		return err_set(err, -errno, "cannot listen on '%s': %s", x->path, strerror(errno));
+	return 0;
+}
+
+int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
+	void *ctx, struct xport **ret, struct err_text *err)
+{
+	struct shm_xport *x = calloc(1, sizeof(*x));
+	int rc = -ENOMEM;
+
+	if (!x)
+		return err_set(err, rc, "out of memory");
+	x->pub = (struct xport){.ops = &shm_ops, .ev = ev, .ctx = ctx};
+	x->cfg = *cfg;
+	x->thread = thread;
+	x->listen_fd = -1;
+	x->next_deadline_ns = UINT64_MAX;
+	x->now_ns = clock_now_ns();
+	TAILQ_INIT(&x->gone);
+	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
+	if (x->epoll_fd < 0 || !x->segs) {
+		err_set(err, rc, "no memory or descriptors left");
+		goto fail;
+	}
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++)
+		x->segs[i].fd = -1;
+	if (cfg->is_listener && (rc = start_listening(x, err)) < 0)
+		goto fail;
+	*ret = &x->pub;
+	return 0;
+fail:
+	shm_free(&x->pub);
+	return rc;
+}

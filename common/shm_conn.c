@@ -1,0 +1,539 @@
+#include "common/shm_impl.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <openssl/crypto.h>
+
+#include "common/log.h"
+
+#define NS_PER_MS UINT64_C(1000000)
+
+static const struct {
+	const char *name;
+	unsigned next;
+} states[] = {
+	[SHM_CONNECTING] = {"connecting", 1u << SHM_UP | 1u << SHM_DOOMED | 1u << SHM_GONE},
+	[SHM_ACCEPTING] = {"accepting", 1u << SHM_UP | 1u << SHM_DOOMED | 1u << SHM_GONE},
+	[SHM_UP] = {"up", 1u << SHM_DOOMED | 1u << SHM_GONE},
+	[SHM_DOOMED] = {"doomed", 1u << SHM_GONE},
+	[SHM_GONE] = {"gone", 0},
+};
+
+static void set_state(struct shm_conn *c, enum shm_state to, const char *why)
+{
+	struct shm_xport *x = shm_of(c);
+
+	assert(states[c->state].next >> to & 1);
+	log_debug("same-host connection peer=%u %s -> %s: %s", c->pub.peer_id,
+		states[c->state].name, states[to].name, why);
+	x->n_doomed += to == SHM_DOOMED;
+	x->n_doomed -= c->state == SHM_DOOMED;
+	c->state = to;
+}
+
+void shm_socket_path(
+	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room)
+{
+	snprintf(ret, room, "%s/%016lx.%u", cfg->dir, (unsigned long)instance, thread);
+}
+
+/* A connection in state `state` on this socket, which is closed when there is none. */
+static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum shm_state state)
+{
+	struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
+	struct shm_conn *c = NULL;
+	struct ucred cred = {.uid = (uid_t)-1};
+	socklen_t n = sizeof(cred);
+	unsigned slot = 0;
+
+	while (slot < SHM_CONNS_MAX && x->conns[slot])
+		slot++;
+	if (slot < SHM_CONNS_MAX)
+		c = calloc(1, sizeof(*c));
+	ev.data.u32 = slot;
+	if (!c || epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, sock, &ev)) {
+		close(sock);
+		free(c);
+		return NULL;
+	}
+	getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &n);
+	c->pub.x = &x->pub;
+	c->pub.is_same_host = true;
+	c->state = state;
+	c->side = state == SHM_CONNECTING ? SHM_AGENT : SHM_SERVER;
+	c->slot = slot;
+	c->sock = sock;
+	c->uid = cred.uid;
+	c->deadline_ns = clock_now_ns() + x->cfg.connect_timeout_ms * NS_PER_MS;
+	shm_deadline(x, c->deadline_ns);
+	shm_reads_init(c);
+	x->conns[slot] = c;
+	x->n_conns++;
+	return c;
+}
+
+/* Out of the table; the memory lives until nobody up the stack has a pointer to it. */
+static void conn_put(struct shm_conn *c)
+{
+	struct shm_xport *x = shm_of(c);
+
+	x->conns[c->slot] = NULL;
+	x->n_conns--;
+	TAILQ_INSERT_TAIL(&x->gone, c, gone);
+}
+
+bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread)
+{
+	char path[SHM_PATH_BYTES];
+
+	shm_socket_path(cfg, peer_instance, thread, path, sizeof(path));
+	return access(path, F_OK) == 0;
+}
+
+int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
+	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
+	struct xconn **ret_conn)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	struct shm_conn *c;
+	int fd, rc;
+
+	(void)addr;
+	(void)port;
+	shm_socket_path(&x->cfg, peer_instance, thread, sun.sun_path, sizeof(sun.sun_path));
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0) {
+		rc = -errno;
+		close(fd);
+		return rc;
+	}
+	c = conn_new(x, fd, SHM_CONNECTING);
+	if (!c)
+		return -EMFILE;
+	c->pub.user = user;
+	c->pub.peer_id = peer_id;
+	c->pub.peer_instance = peer_instance;
+	c->peer_thread = thread;
+	c->nonce = fabric_random64();
+	memcpy(c->key, key, sizeof(c->key));
+	*ret_conn = &c->pub;
+	return 0;
+}
+
+/* May somebody of that user, who has shown no ticket yet, come in? Users cannot crowd each other
+ * out. */
+static bool may_come(const struct shm_xport *x, uid_t uid)
+{
+	unsigned n = 0, of_user = 0;
+
+	for (unsigned i = 0; i < SHM_CONNS_MAX; i++) {
+		const struct shm_conn *c = x->conns[i];
+
+		if (!c || c->state != SHM_ACCEPTING)
+			continue;
+		n++;
+		of_user += c->uid == uid;
+	}
+	return n <= SHM_STRANGERS && of_user <= SHM_PER_USER;
+}
+
+static void accept_one(struct shm_xport *x, int fd)
+{
+	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION};
+	struct shm_conn *c = conn_new(x, fd, SHM_ACCEPTING);
+
+	if (!c)
+		return;
+	if (!may_come(x, c->uid)) {
+		log_rated(LOG_WARN, "too many same-host connections without a ticket, uid=%u",
+			(unsigned)c->uid);
+		shm_down(c, "too many");
+		return;
+	}
+	c->nonce = ch.nonce = fabric_random64();
+	if (send(c->sock, &ch, sizeof(ch), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(ch))
+		shm_down(c, "cannot send the challenge");
+}
+
+void shm_accept(struct shm_xport *x)
+{
+	int fd;
+
+	for (unsigned i = 0; i < SHM_STRANGERS; i++) {
+		fd = accept4(x->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0)
+			return;
+		accept_one(x, fd);
+	}
+}
+
+/* ---- handshake ---- */
+
+static void come_up(struct shm_conn *c, void *area)
+{
+	struct shm_xport *x = shm_of(c);
+	uint8_t *rings = (uint8_t *)area + SHM_PAGE;
+	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
+
+	c->page = area;
+	ring_init(&c->tx, &c->page->dir[c->side], rings + c->side * (size_t)RING_BYTES);
+	ring_init(&c->rx, &c->page->dir[peer], rings + peer * (size_t)RING_BYTES);
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+	set_state(c, SHM_UP, "handshake done");
+	c->last_rx_ns = x->now_ns;
+	if (x->cfg.ping_ms)
+		shm_deadline(x, x->now_ns + x->cfg.ping_ms * NS_PER_MS);
+	shm_mark_all(c);
+	atomic_fetch_add_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
+	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
+}
+
+/* One message of the handshake with at most one descriptor, -1: none. Returns its length, 0 when
+ * there is none yet, negative when the connection is doomed. */
+static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *ret_fd)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} u;
+	struct iovec iov = {buf, room};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+	ssize_t n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	struct cmsghdr *h;
+
+	*ret_fd = -1;
+	if (n < 0 && errno == EAGAIN)
+		return 0;
+	h = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
+	if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
+		memcpy(ret_fd, CMSG_DATA(h), sizeof(int));
+	if (n > 0 && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+		return n;
+	if (*ret_fd >= 0)
+		close(*ret_fd);
+	*ret_fd = -1;
+	shm_doom(c, n == 0 ? "refused by the peer" : "malformed handshake");
+	return BPS_EPROTO;
+}
+
+static void send_hello(struct shm_conn *c, uint64_t challenge)
+{
+	struct shm_xport *x = shm_of(c);
+	struct ticket t = {.thread = c->peer_thread,
+		.channel = TICKET_SAME_HOST,
+		.peer_id = x->cfg.my_id,
+		.credits = FABRIC_CREDITS,
+		.instance = x->cfg.my_instance,
+		.nonce = challenge};
+	struct shm_hello hello = {.nonce = c->nonce};
+
+	ticket_seal(&t, c->key, hello.ticket);
+	if (send(c->sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(hello))
+		shm_doom(c, "cannot send the ticket: %s", strerror(errno));
+}
+
+static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd)
+{
+	struct proof p;
+	void *area;
+
+	if (proof_open(w->proof, sizeof(w->proof), c->nonce, c->key, &p) ||
+		p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id) {
+		close(fd);
+		shm_count(&shm_of(c)->cfg.counters->refused, 1);
+		shm_doom(c, "the peer could not prove who it is");
+		return;
+	}
+	area = shm_map_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE);
+	if (area)
+		come_up(c, area);
+	else
+		shm_doom(c, "the peer's rings are not sealed, or cannot be mapped");
+}
+
+/* The connecting side: first the challenge, then the welcome. */
+static void connecting_socket(struct shm_conn *c)
+{
+	union {
+		struct shm_challenge ch;
+		struct shm_welcome w;
+	} u;
+	ssize_t n;
+	int fd;
+
+	while (c->state == SHM_CONNECTING && (n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
+		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC &&
+			u.ch.version == SHM_VERSION)
+			send_hello(c, u.ch.nonce);
+		else if (n == sizeof(u.w) && fd >= 0)
+			take_welcome(c, &u.w, fd); /* takes fd */
+		else if (fd >= 0)
+			close(fd);
+		else
+			shm_doom(c, "malformed handshake");
+	}
+}
+
+/* Why not, or NULL: then ret_key is the pair's. */
+static const char *check_hello(
+	struct shm_conn *c, const struct shm_hello *hello, struct ticket *t, void *ret_key)
+{
+	const struct shm_xport *x = shm_of(c);
+
+	if (ticket_parse(hello->ticket, sizeof(hello->ticket), t) || t->channel != TICKET_SAME_HOST)
+		return "malformed ticket";
+	if (t->nonce != c->nonce || t->thread != x->thread)
+		return "ticket of another connection";
+	if (x->cfg.key_fn(x->cfg.key_ctx, t->peer_id, t->instance, ret_key))
+		return "unknown or replaced instance";
+	return ticket_verify(hello->ticket, ret_key) ? "wrong key" : NULL;
+}
+
+static int send_welcome(struct shm_conn *c, const struct shm_welcome *w, int area_fd)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} u = {.h = {.cmsg_level = SOL_SOCKET,
+		       .cmsg_type = SCM_RIGHTS,
+		       .cmsg_len = CMSG_LEN(sizeof(int))}};
+	struct iovec iov = {(void *)w, sizeof(*w)};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+
+	memcpy(CMSG_DATA(&u.h), &area_fd, sizeof(int));
+	return sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(*w) ? 0 : -errno;
+}
+
+/* The rings' memory, with all its pages. Errors: -errno. */
+static int make_area(int *ret_fd, void **ret_area)
+{
+	int fd, rc = shm_memfd("bps-rings", SHM_AREA_BYTES, &fd);
+	void *area;
+
+	if (rc < 0)
+		return rc;
+	rc = -posix_fallocate(fd, 0, SHM_AREA_BYTES);
+	area = rc ? MAP_FAILED
+		  : mmap(NULL, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (area == MAP_FAILED) {
+		rc = rc ? rc : -errno;
+		close(fd);
+		return rc;
+	}
+	*ret_fd = fd;
+	*ret_area = area;
+	return 0;
+}
+
+static void welcome(struct shm_conn *c, const struct shm_hello *hello, const void *key)
+{
+	const struct shm_xport *x = shm_of(c);
+	struct proof p = {
+		.instance = x->cfg.my_instance, .peer_id = x->cfg.my_id, .credits = FABRIC_CREDITS};
+	struct shm_welcome w;
+	void *area = NULL;
+	int fd = -1, rc = make_area(&fd, &area);
+
+	if (rc < 0) {
+		shm_doom(c, "cannot make the rings: %s", strerror(-rc));
+		return;
+	}
+	proof_seal(&p, hello->nonce, key, w.proof);
+	rc = send_welcome(c, &w, fd);
+	close(fd);
+	if (rc < 0) {
+		munmap(area, SHM_AREA_BYTES);
+		shm_doom(c, "cannot send the rings: %s", strerror(-rc));
+		return;
+	}
+	come_up(c, area);
+}
+
+static void accepting_socket(struct shm_conn *c)
+{
+	struct shm_hello hello;
+	struct ticket t = {0};
+	uint8_t key[TICKET_KEY_BYTES];
+	const char *why;
+	int fd;
+	ssize_t n = handshake_recv(c, &hello, sizeof(hello), &fd);
+
+	if (n <= 0)
+		return;
+	if (fd >= 0)
+		close(fd);
+	why = n == sizeof(hello) && fd < 0 ? check_hello(c, &hello, &t, key) : "malformed ticket";
+	if (why) {
+		shm_count(&shm_of(c)->cfg.counters->refused, 1);
+		log_rated(LOG_WARN, "same-host connect refused: %s uid=%u peer=%u", why,
+			(unsigned)c->uid, t.peer_id);
+		shm_doom(c, "%s", why);
+		return;
+	}
+	c->pub.peer_id = t.peer_id;
+	c->pub.peer_instance = t.instance;
+	welcome(c, &hello, key);
+	OPENSSL_cleanse(key, sizeof(key));
+}
+
+/* Take wake-ups off the socket; a segment stays there until the ring names it. */
+static void drain_notes(struct shm_conn *c)
+{
+	struct shm_note note;
+	ssize_t n;
+
+	while ((n = recv(c->sock, &note, sizeof(note), MSG_PEEK | MSG_DONTWAIT)) > 0) {
+		if (n != sizeof(note) || (note.type != SHM_WAKE && note.type != SHM_SEGMENT)) {
+			shm_protocol_error(c, "an unknown note");
+			return;
+		}
+		if (note.type == SHM_SEGMENT ||
+			recv(c->sock, &note, sizeof(note), MSG_DONTWAIT) < 0)
+			return;
+	}
+	if (n == 0 || errno != EAGAIN)
+		shm_doom(c, "closed by the peer");
+}
+
+void shm_conn_socket(struct shm_conn *c, uint32_t events)
+{
+	/* Its end may lie behind notes that nobody will take any more. */
+	if (c->state == SHM_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
+		shm_doom(c, "closed by the peer");
+	else if (c->state == SHM_UP)
+		drain_notes(c);
+	else if (c->state == SHM_CONNECTING)
+		connecting_socket(c);
+	else if (c->state == SHM_ACCEPTING)
+		accepting_socket(c);
+}
+
+/* ---- the end ---- */
+
+void shm_doom(struct shm_conn *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (c->state == SHM_DOOMED || c->state == SHM_GONE)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(c->why, sizeof(c->why), fmt, ap);
+	va_end(ap);
+	set_state(c, SHM_DOOMED, c->why);
+}
+
+void shm_protocol_error(struct shm_conn *c, const char *what)
+{
+	shm_count(&shm_of(c)->cfg.counters->protocol_errors, 1);
+	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
+		"peer %u broke the protocol, closing its same-host connection: %s", c->pub.peer_id,
+		what);
+	shm_doom(c, "protocol: %s", what);
+}
+
+void shm_down(struct shm_conn *c, const char *why)
+{
+	struct shm_xport *x = shm_of(c);
+	bool is_told = c->side == SHM_AGENT || c->page;
+
+	if (c->state == SHM_GONE)
+		return; /* closed again from a callback of its close */
+	set_state(c, SHM_GONE, why);
+	if (c->page) {
+		/* The fence: what we offered may be overwritten from here on, and a peer that sees
+		 * any byte of that after its copy sees this first. */
+		atomic_store_explicit(&c->page->is_over[c->side], 1, memory_order_relaxed);
+		atomic_thread_fence(memory_order_seq_cst);
+		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
+	}
+	close(c->sock);
+	shm_reads_cancel(c);
+	if (is_told)
+		x->pub.ev->down(x->pub.ctx, &c->pub, why);
+	shm_maps_drop(c);
+	if (c->page)
+		munmap(c->page, SHM_AREA_BYTES);
+	c->page = NULL;
+	OPENSSL_cleanse(c->key, sizeof(c->key));
+	conn_put(c);
+}
+
+/* ---- time ---- */
+
+void shm_deadline(struct shm_xport *x, uint64_t at_ns)
+{
+	if (at_ns < x->next_deadline_ns)
+		x->next_deadline_ns = at_ns;
+}
+
+/* Silence is only held against a peer that had a ping to answer: we may have been stopped
+ * ourselves. */
+static uint64_t dead_at(const struct shm_conn *c, const struct shm_config *cfg)
+{
+	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;
+	uint64_t by_ping = c->ping_ns + (cfg->dead_ms - cfg->ping_ms) * NS_PER_MS;
+
+	return by_rx > by_ping ? by_rx : by_ping;
+}
+
+static uint64_t tick_up(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)
+{
+	const struct wire_msg ping = {.type = WIRE_PING};
+
+	if (!cfg->ping_ms)
+		return UINT64_MAX;
+	if (!c->is_pinged && now_ns >= c->last_rx_ns + cfg->ping_ms * NS_PER_MS) {
+		c->is_pinged = true;
+		c->ping_ns = now_ns;
+		shm_put(c, &ping); /* without room it is the peer's turn anyway */
+	}
+	if (!c->is_pinged)
+		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;
+	if (now_ns < dead_at(c, cfg))
+		return dead_at(c, cfg);
+	shm_doom(c, "no sign of life for %lu ms",
+		(unsigned long)((now_ns - c->last_rx_ns) / NS_PER_MS));
+	return now_ns;
+}
+
+static uint64_t tick_one(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)
+{
+	if (c->state == SHM_UP)
+		return tick_up(c, cfg, now_ns);
+	if (c->state != SHM_CONNECTING && c->state != SHM_ACCEPTING)
+		return now_ns;
+	if (now_ns < c->deadline_ns)
+		return c->deadline_ns;
+	shm_doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
+	return now_ns;
+}
+
+void shm_tick(struct shm_xport *x)
+{
+	x->next_deadline_ns = UINT64_MAX;
+	for (unsigned i = 0; i < SHM_CONNS_MAX; i++) {
+		struct shm_conn *c = x->conns[i];
+
+		if (!c)
+			continue;
+		shm_deadline(x, tick_one(c, &x->cfg, x->now_ns));
+		if (c->state == SHM_UP && c->is_sock_full)
+			shm_deadline(x, c->sock_retry_ns);
+	}
+}

@@ -1,0 +1,183 @@
+#ifndef BPS_COMMON_SHM_IMPL_H
+#define BPS_COMMON_SHM_IMPL_H
+/* Inside of common/shm.h, shared by its files and its unit test only.
+ *
+ *   shm.c       the data thread's object, the poll loop
+ *   shm_conn.c  life of a connection: handshake, up, down, pings
+ *   shm_io.c    messages, reads, loans
+ *   shm_seg.c   segments: own ones, peers' mappings
+ *
+ *   CONNECTING --challenge, welcome--> UP --error--> DOOMED --same poll--> GONE (freed at the next)
+ *   ACCEPTING  --good ticket---------> UP            (xport_close goes straight to GONE)
+ *
+ * Everything belongs to the data thread. */
+#include <sys/queue.h>
+
+#include "common/fabric_impl.h"
+#include "common/shm.h"
+#include "common/shm_ring.h"
+
+#define SHM_PATH_BYTES   108 /* of a UNIX socket's address */
+#define SHM_CONNS_MAX    64  /* handshakes too */
+#define SHM_STRANGERS    16  /* of them that have shown no ticket */
+#define SHM_PER_USER     8   /* of these */
+#define SHM_LOOK_NS      UINT64_C(1000000)
+#define SHM_MAGIC        UINT32_C(0x48535042) /* "BPSH" */
+#define SHM_VERSION      1
+#define SHM_PAGE         4096
+#define SHM_AREA_BYTES   (SHM_PAGE + 2 * (size_t)RING_BYTES)
+#define SHM_COPY_SLICE   ((size_t)512 << 10) /* of a poll: 0.1 ms */
+#define SHM_RX_BATCH     64
+#define SHM_NOTE_ROOM    128 /* of a message about a segment */
+#define SHM_SOCK_FULL_NS UINT64_C(1000000)
+
+enum shm_side { SHM_AGENT, SHM_SERVER }; /* which ring it produces */
+
+/* First page of the rings' memfd. */
+struct shm_page {
+	struct ring_shared dir[2]; /* by producer, enum shm_side */
+	_Alignas(64) _Atomic uint32_t
+		is_over[2]; /* by side: what it offered may change from now on */
+};
+_Static_assert(sizeof(struct shm_page) <= SHM_PAGE, "the rings' page");
+
+/* On the socket; little-endian, as all hosts that share memory with us are. */
+struct shm_challenge {
+	uint32_t magic;
+	uint16_t version, zero;
+	uint64_t nonce;
+};
+struct shm_hello {
+	uint8_t ticket[TICKET_BYTES]; /* nonce: the challenge's; channel TICKET_SAME_HOST */
+	uint64_t nonce;
+};
+struct shm_welcome { /* with the rings' memfd */
+	uint8_t proof[PROOF_BYTES];
+};
+enum shm_note_type { SHM_WAKE = 1, SHM_SEGMENT = 2 };
+struct shm_note {
+	uint16_t type, segment, zero[2];
+	uint64_t bytes; /* SHM_SEGMENT, with its memfd */
+};
+
+/* A peer's segment, mapped here. */
+struct shm_map {
+	uint32_t refs; /* the connection's table, reads, loans */
+	bool is_withdrawn;
+	const uint8_t *mem;
+	size_t bytes;
+};
+
+struct shm_read {
+	struct xport_read *r;
+	struct shm_map *map;
+	uint32_t done;
+	TAILQ_ENTRY(shm_read) link; /* c->reads or c->free_reads */
+};
+TAILQ_HEAD(shm_read_list, shm_read);
+
+enum shm_state { SHM_CONNECTING, SHM_ACCEPTING, SHM_UP, SHM_DOOMED, SHM_GONE };
+
+struct shm_conn {
+	struct xconn pub; /* first */
+	enum shm_state state;
+	enum shm_side side;
+	unsigned slot; /* in x->conns */
+	int sock;
+	uid_t uid; /* of the peer, for the log and the bound on strangers */
+	uint64_t nonce;
+	uint16_t peer_thread;
+	uint8_t key[TICKET_KEY_BYTES]; /* CONNECTING */
+	struct shm_page *page;         /* UP: SHM_AREA_BYTES mapped */
+	struct ring_end tx, rx;
+	bool has_want, has_pong, is_pinged, is_sock_full;
+	uint64_t deadline_ns, last_rx_ns, ping_ns, sock_retry_ns;
+	struct shm_read_list reads, free_reads;
+	struct shm_read read_room[READS_MAX];
+	uint32_t n_dirty;
+	uint64_t dirty[FABRIC_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
+	struct shm_map *maps[FABRIC_SEGS_MAX];
+	TAILQ_ENTRY(shm_conn) gone;
+	char why[192];
+};
+
+struct shm_seg {
+	void *mem;
+	size_t bytes;
+	int fd; /* -1: not shared */
+};
+
+struct shm_xport {
+	struct xport pub; /* first */
+	struct shm_config cfg;
+	unsigned thread;
+	char path[SHM_PATH_BYTES]; /* of the listener's socket */
+	int listen_fd, epoll_fd;
+	bool is_armed; /* peers were told that we sleep */
+	uint64_t now_ns, looked_ns, next_deadline_ns;
+	unsigned n_conns, n_doomed;
+	struct shm_conn *conns[SHM_CONNS_MAX];
+	TAILQ_HEAD(, shm_conn) gone;
+	struct shm_seg *segs; /* FABRIC_SEGS_MAX */
+	_Alignas(8) uint8_t rx_buf[FABRIC_BUF_BYTES];
+	_Alignas(8) uint8_t tx_buf[FABRIC_BUF_BYTES];
+};
+
+static inline struct shm_xport *shm_of(const struct shm_conn *c)
+{
+	return (struct shm_xport *)c->pub.x;
+}
+static inline void shm_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+/* shm_conn.c */
+int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
+	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
+/* Somebody is at the listening socket. */
+void shm_accept(struct shm_xport *x);
+/* Its socket has something; events: of epoll_wait(2). */
+void shm_conn_socket(struct shm_conn *c, uint32_t events);
+/* Mark as failed; this poll or the next takes it down. Keeps the first reason. */
+void shm_doom(struct shm_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Take it down at once: reads end, down runs. */
+void shm_down(struct shm_conn *c, const char *why);
+void shm_protocol_error(struct shm_conn *c, const char *what);
+/* Pings and deadlines of all. */
+void shm_tick(struct shm_xport *x);
+void shm_deadline(struct shm_xport *x, uint64_t at_ns);
+void shm_socket_path(
+	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room);
+
+/* shm_io.c */
+int shm_send(struct xconn *c, const struct wire_msg *m);
+int shm_read(struct xport_read *r);
+int shm_borrow(
+	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret);
+/* Into the ring, and wake the peer. Errors: -EAGAIN; -ENOTCONN it is doomed now. */
+int shm_put(struct shm_conn *c, const struct wire_msg *m);
+/* Messages that have come in, reads, what is owed; returns how much was done. */
+int shm_turn(struct shm_conn *c);
+void shm_reads_init(struct shm_conn *c);
+void shm_reads_cancel(struct shm_conn *c);
+void shm_wake(struct shm_conn *c);
+
+/* shm_seg.c */
+int shm_seg_share(struct xport *x, uint16_t segment, int fd);
+int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+void shm_seg_del(struct xport *x, uint16_t segment);
+void shm_segs_free(struct shm_xport *x);
+void shm_mark_all(struct shm_conn *c);
+/* Tell the peer what it has not heard. 0, or -EAGAIN. */
+int shm_announce(struct shm_conn *c);
+/* SEG_ADD or SEG_DEL from the ring. */
+void shm_note_seg(struct shm_conn *c, const struct wire_msg *m);
+/* With another reference. Errors: BPS_EPROTO there is no such offer. */
+int shm_map_get(
+	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
+void shm_map_put(void *map);
+void shm_maps_drop(struct shm_conn *c);
+/* Map a memfd that a peer sent. Owns: takes fd. NULL: it is not sealed, or too small. */
+void *shm_map_fd(int fd, size_t bytes, int prot);
+#endif

@@ -1,0 +1,242 @@
+#include "common/shm_impl.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* ---- messages ---- */
+
+void shm_wake(struct shm_conn *c)
+{
+	const struct shm_note note = {.type = SHM_WAKE};
+
+	/* A full socket is a wake-up that waits there; a closed one is noticed by its event. */
+	send(c->sock, &note, sizeof(note), MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+int shm_put(struct shm_conn *c, const struct wire_msg *m)
+{
+	struct shm_xport *x = shm_of(c);
+	struct wire_msg out = *m;
+	size_t n;
+	int rc;
+
+	out.cookie = 0;
+	out.credits = 0;
+	n = wire_encode(&out, x->tx_buf);
+	rc = ring_put(&c->tx, x->tx_buf, n);
+	if (rc == BPS_EPROTO) {
+		shm_protocol_error(c, "its place in the ring is nonsense");
+		return -ENOTCONN;
+	}
+	if (rc)
+		return rc;
+	shm_count(&x->cfg.counters->messages_out, 1);
+	if (ring_must_wake(&c->tx))
+		shm_wake(c);
+	return 0;
+}
+
+int shm_send(struct xconn *xc, const struct wire_msg *m)
+{
+	struct shm_conn *c = (struct shm_conn *)xc;
+	int rc = 0;
+
+	if (c->state != SHM_UP)
+		return -ENOTCONN;
+	if (c->n_dirty) /* the message may speak of a new segment */
+		rc = shm_announce(c);
+	if (!rc)
+		rc = shm_put(c, m);
+	if (rc == -EAGAIN)
+		c->has_want = true;
+	return rc;
+}
+
+static void message(struct shm_conn *c, const struct wire_msg *m)
+{
+	struct shm_xport *x = shm_of(c);
+
+	shm_count(&x->cfg.counters->messages_in, 1);
+	switch (m->type) {
+	case WIRE_CREDIT:
+	case WIRE_PONG:
+		return;
+	case WIRE_PING:
+		c->has_pong = true;
+		return;
+	case WIRE_SEG_ADD:
+	case WIRE_SEG_DEL:
+		shm_note_seg(c, m);
+		return;
+	default:
+		if (m->flags & WIRE_INLINE)
+			shm_count(&x->cfg.counters->received_bytes, m->len);
+		x->pub.ev->message(x->pub.ctx, &c->pub, m);
+	}
+}
+
+static int receive(struct shm_conn *c)
+{
+	struct shm_xport *x = shm_of(c);
+	struct err_text err;
+	struct wire_msg m;
+	int i, n = 0;
+
+	for (i = 0; i < SHM_RX_BATCH && c->state == SHM_UP; i++) {
+		n = ring_get(&c->rx, x->rx_buf, sizeof(x->rx_buf));
+		if (n <= 0)
+			break;
+		if (wire_decode(x->rx_buf, (size_t)n, &m, &err) != n) {
+			shm_protocol_error(c, "a malformed message");
+			break;
+		}
+		c->last_rx_ns = x->now_ns;
+		c->is_pinged = false;
+		message(c, &m);
+	}
+	if (n < 0)
+		shm_protocol_error(c, "a malformed ring");
+	if (i && c->state == SHM_UP && ring_took(&c->rx) && ring_must_wake(&c->tx))
+		shm_wake(c);
+	return i;
+}
+
+/* ---- reads ---- */
+
+void shm_reads_init(struct shm_conn *c)
+{
+	TAILQ_INIT(&c->reads);
+	TAILQ_INIT(&c->free_reads);
+	for (unsigned i = 0; i < READS_MAX; i++)
+		TAILQ_INSERT_TAIL(&c->free_reads, &c->read_room[i], link);
+}
+
+int shm_read(struct xport_read *r)
+{
+	struct shm_conn *c = (struct shm_conn *)r->conn;
+	struct shm_read *rd = TAILQ_FIRST(&c->free_reads);
+	struct shm_map *map;
+	int rc;
+
+	if (c->state != SHM_UP)
+		return -ENOTCONN;
+	rc = shm_map_get(c, r->segment, r->offset, r->len, &map);
+	if (rc)
+		return rc;
+	if (!rd) {
+		shm_map_put(map);
+		return -EAGAIN;
+	}
+	TAILQ_REMOVE(&c->free_reads, rd, link);
+	rd->r = r;
+	rd->map = map;
+	rd->done = 0;
+	r->impl = rd;
+	TAILQ_INSERT_TAIL(&c->reads, rd, link);
+	return 0;
+}
+
+static void read_end(struct shm_conn *c, struct shm_read *rd, int status)
+{
+	const struct xport *x = c->pub.x;
+
+	TAILQ_REMOVE(&c->reads, rd, link);
+	TAILQ_INSERT_TAIL(&c->free_reads, rd, link);
+	shm_map_put(rd->map);
+	x->ev->read_done(x->ctx, rd->r, status);
+}
+
+void shm_reads_cancel(struct shm_conn *c)
+{
+	struct shm_read *rd;
+
+	while ((rd = TAILQ_FIRST(&c->reads)))
+		read_end(c, rd, -ECANCELED);
+}
+
+/* Was the memory still as offered when its last byte had been copied? */
+static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
+{
+	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
+
+	atomic_thread_fence(memory_order_seq_cst); /* with that in shm_down */
+	return !map->is_withdrawn &&
+	       !atomic_load_explicit(&c->page->is_over[peer], memory_order_relaxed);
+}
+
+/* Copy a slice of the reads in hand. Returns how many ended, or 1 when there is more. */
+static int copy(struct shm_conn *c)
+{
+	size_t left = SHM_COPY_SLICE;
+	struct shm_read *rd;
+	int n = 0;
+
+	while (left && c->state == SHM_UP && (rd = TAILQ_FIRST(&c->reads))) {
+		const struct xport_read *r = rd->r;
+		size_t len = r->len - rd->done < left ? r->len - rd->done : left;
+
+		memcpy((uint8_t *)r->dst + rd->done, rd->map->mem + r->offset + rd->done, len);
+		rd->done += (uint32_t)len;
+		left -= len;
+		n++;
+		if (rd->done < r->len)
+			break;
+		if (!is_intact(c, rd->map)) {
+			shm_doom(c, "the peer took back what was being read");
+			break;
+		}
+		shm_count(&shm_of(c)->cfg.counters->received_bytes, r->len);
+		read_end(c, rd, 0);
+	}
+	return n;
+}
+
+static void loan_end(void *map)
+{
+	shm_map_put(map);
+}
+
+int shm_borrow(
+	struct xconn *xc, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret)
+{
+	struct shm_conn *c = (struct shm_conn *)xc;
+	struct shm_map *map;
+	int rc;
+
+	if (c->state != SHM_UP)
+		return -ENOTCONN;
+	rc = shm_map_get(c, segment, offset, len, &map);
+	if (rc)
+		return rc;
+	shm_count(&shm_of(c)->cfg.counters->received_bytes, len);
+	*ret = (struct xport_loan){.mem = map->mem + offset, .end = loan_end, .impl = map};
+	return 0;
+}
+
+/* ---- the turn ---- */
+
+static void service(struct shm_conn *c)
+{
+	const struct wire_msg pong = {.type = WIRE_PONG};
+
+	if (c->has_pong && !shm_put(c, &pong))
+		c->has_pong = false;
+	if (c->state == SHM_UP && c->n_dirty)
+		shm_announce(c);
+	if (c->state == SHM_UP && c->has_want && !c->is_sock_full && ring_want_room(&c->tx)) {
+		c->has_want = false;
+		c->pub.x->ev->writable(c->pub.x->ctx, &c->pub);
+	}
+}
+
+int shm_turn(struct shm_conn *c)
+{
+	int n = receive(c);
+
+	if (c->state == SHM_UP)
+		n += copy(c);
+	if (c->state == SHM_UP)
+		service(c);
+	return n;
+}

@@ -1,0 +1,133 @@
+#include "common/shm_ring.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/error.h"
+
+void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes)
+{
+	*r = (struct ring_end){.s = s, .bytes = bytes};
+}
+
+static void copy_in(struct ring_end *r, uint64_t at, const void *src, size_t n)
+{
+	size_t start = at % RING_BYTES;
+	size_t first = n < RING_BYTES - start ? n : RING_BYTES - start;
+
+	memcpy(r->bytes + start, src, first);
+	memcpy(r->bytes, (const uint8_t *)src + first, n - first);
+}
+
+static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
+{
+	size_t start = at % RING_BYTES;
+	size_t first = n < RING_BYTES - start ? n : RING_BYTES - start;
+
+	memcpy(dst, r->bytes + start, first);
+	memcpy((uint8_t *)dst + first, r->bytes, n - first);
+}
+
+/* Look at the consumer's index. False: it is nonsense. */
+static bool see_head(struct ring_end *r)
+{
+	/* Acquire, with the release in ring_took: its bytes are copied before they are overwritten. */
+	uint64_t head = atomic_load_explicit(&r->s->head, memory_order_acquire);
+
+	if (head < r->theirs || head > r->mine)
+		return false;
+	r->theirs = head;
+	return true;
+}
+
+static bool has_room(const struct ring_end *r, size_t n)
+{
+	return RING_BYTES - (r->mine - r->theirs) >= n;
+}
+
+bool ring_has_room(struct ring_end *r, size_t n)
+{
+	return has_room(r, RING_LEN_BYTES + n) || (see_head(r) && has_room(r, RING_LEN_BYTES + n));
+}
+
+int ring_put(struct ring_end *r, const void *entry, size_t n)
+{
+	uint64_t len = n;
+
+	if (!has_room(r, RING_LEN_BYTES + n) && !see_head(r))
+		return BPS_EPROTO;
+	if (!has_room(r, RING_LEN_BYTES + n))
+		return -EAGAIN;
+	copy_in(r, r->mine, &len, RING_LEN_BYTES);
+	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
+	r->mine += RING_LEN_BYTES + n;
+	/* Release, with the acquire in see_tail: the bytes are there before the index says so. */
+	atomic_store_explicit(&r->s->tail, r->mine, memory_order_release);
+	return 0;
+}
+
+/* The flag of a sleeper, taken back: it is woken once. */
+static bool take_flag(_Atomic uint32_t *flag)
+{
+	atomic_thread_fence(memory_order_seq_cst); /* see the header */
+	return atomic_load_explicit(flag, memory_order_acquire) &&
+	       atomic_exchange_explicit(flag, 0, memory_order_acquire);
+}
+
+bool ring_must_wake(struct ring_end *r)
+{
+	return take_flag(&r->s->sleeps);
+}
+
+bool ring_want_room(struct ring_end *r)
+{
+	/* Release, with the acquire in take_flag: who sees it sees that we sleep, if we do. */
+	atomic_store_explicit(&r->s->wants, 1, memory_order_release);
+	atomic_thread_fence(memory_order_seq_cst);
+	return !see_head(r) || has_room(r, RING_BYTES / 2); /* nonsense: the next put says so */
+}
+
+static bool see_tail(struct ring_end *r)
+{
+	uint64_t tail = atomic_load_explicit(&r->s->tail, memory_order_acquire);
+
+	if (tail < r->theirs || tail - r->mine > RING_BYTES || tail % 8)
+		return false;
+	r->theirs = tail;
+	return true;
+}
+
+int ring_get(struct ring_end *r, void *entry, size_t room)
+{
+	uint64_t len, there;
+
+	if (r->theirs == r->mine && !see_tail(r))
+		return BPS_EPROTO;
+	there = r->theirs - r->mine;
+	if (!there)
+		return 0;
+	copy_out(r, r->mine, &len, RING_LEN_BYTES);
+	if (!len || len % 8 || len > room || len > there - RING_LEN_BYTES)
+		return BPS_EPROTO;
+	copy_out(r, r->mine + RING_LEN_BYTES, entry, len);
+	r->mine += RING_LEN_BYTES + len;
+	return (int)len;
+}
+
+bool ring_took(struct ring_end *r)
+{
+	atomic_store_explicit(&r->s->head, r->mine, memory_order_release);
+	return take_flag(&r->s->wants);
+}
+
+bool ring_may_sleep(struct ring_end *r)
+{
+	atomic_store_explicit(&r->s->sleeps, 1, memory_order_relaxed);
+	atomic_thread_fence(memory_order_seq_cst);
+	return atomic_load_explicit(&r->s->tail, memory_order_relaxed) == r->mine;
+}
+
+void ring_awake(struct ring_end *r)
+{
+	atomic_store_explicit(&r->s->sleeps, 0, memory_order_relaxed);
+}

@@ -1,0 +1,312 @@
+#include "common/shm_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/memfd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define NEEDED_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+/* Of one segment: address space is all that a peer can take from us. */
+#define SEGMENT_MAX (UINT64_C(1) << 40)
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+int shm_memfd(const char *name, size_t bytes, int *ret_fd)
+{
+	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL), rc;
+
+	if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
+		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (fd < 0)
+		return -errno;
+	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, NEEDED_SEALS) < 0) {
+		rc = -errno;
+		close(fd);
+		return rc;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+void *shm_map_fd(int fd, size_t bytes, int prot)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	void *mem = MAP_FAILED;
+	struct statfs fs;
+	struct stat st;
+
+	/* Huge pages of a memfd may be missing although it is sealed. */
+	if (seals >= 0 && (seals & NEEDED_SEALS) == NEEDED_SEALS && fstat(fd, &st) == 0 &&
+		st.st_size >= 0 && (uint64_t)st.st_size >= bytes && fstatfs(fd, &fs) == 0 &&
+		fs.f_type == TMPFS_MAGIC)
+		mem = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+	close(fd);
+	return mem == MAP_FAILED ? NULL : mem;
+}
+
+/* ---- own segments ---- */
+
+static void mark(struct shm_xport *x, uint16_t id)
+{
+	uint64_t bit = UINT64_C(1) << (id % 64);
+
+	for (unsigned i = 0; i < SHM_CONNS_MAX; i++) {
+		struct shm_conn *c = x->conns[i];
+
+		if (!c || c->state != SHM_UP || c->dirty[id / 64] & bit)
+			continue;
+		c->dirty[id / 64] |= bit;
+		c->n_dirty++;
+	}
+}
+
+void shm_mark_all(struct shm_conn *c)
+{
+	const struct shm_xport *x = shm_of(c);
+
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++) {
+		if (x->segs[i].fd < 0)
+			continue;
+		c->dirty[i / 64] |= UINT64_C(1) << (i % 64);
+		c->n_dirty++;
+	}
+}
+
+void shm_seg_set(struct xport *xp, uint16_t id, void *mem, size_t bytes)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+
+	x->segs[id] = (struct shm_seg){.mem = mem, .bytes = bytes, .fd = -1};
+}
+
+int shm_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	const struct shm_xport *x = (const struct shm_xport *)xp;
+
+	if (!mem || !bytes)
+		return -EINVAL;
+	for (uint16_t i = 0; i < FABRIC_SEGS_MAX; i++) {
+		if (x->segs[i].mem)
+			continue;
+		shm_seg_set(xp, i, mem, bytes);
+		*ret_segment = i;
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+int shm_seg_share(struct xport *xp, uint16_t id, int fd)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+
+	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem || x->segs[id].fd >= 0)
+		return -EINVAL;
+	x->segs[id].fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (x->segs[id].fd < 0)
+		return -errno;
+	mark(x, id);
+	return 0;
+}
+
+void shm_seg_del(struct xport *xp, uint16_t id)
+{
+	struct shm_xport *x = (struct shm_xport *)xp;
+
+	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem)
+		return;
+	if (x->segs[id].fd >= 0) {
+		close(x->segs[id].fd);
+		mark(x, id);
+	}
+	x->segs[id] = (struct shm_seg){.fd = -1};
+}
+
+void shm_segs_free(struct shm_xport *x)
+{
+	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
+		if (x->segs[i].fd >= 0)
+			close(x->segs[i].fd);
+	free(x->segs);
+	x->segs = NULL;
+}
+
+/* Its memfd goes over the socket before the ring names it. Errors: -EAGAIN. */
+static int send_memfd(struct shm_conn *c, uint16_t id)
+{
+	const struct shm_seg *s = &shm_of(c)->segs[id];
+	struct shm_note note = {.type = SHM_SEGMENT, .segment = id, .bytes = s->bytes};
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} u = {.h = {.cmsg_level = SOL_SOCKET,
+		       .cmsg_type = SCM_RIGHTS,
+		       .cmsg_len = CMSG_LEN(sizeof(int))}};
+	struct iovec iov = {&note, sizeof(note)};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+
+	memcpy(CMSG_DATA(&u.h), &s->fd, sizeof(int));
+	if (sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(note))
+		return 0;
+	if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) {
+		c->is_sock_full = true;
+		c->sock_retry_ns = shm_of(c)->now_ns + SHM_SOCK_FULL_NS;
+		shm_deadline(shm_of(c), c->sock_retry_ns);
+		return -EAGAIN;
+	}
+	shm_doom(c, "cannot share a segment: %s", strerror(errno));
+	return -ENOTCONN;
+}
+
+static int announce_one(struct shm_conn *c, uint16_t id)
+{
+	const struct shm_seg *s = &shm_of(c)->segs[id];
+	struct wire_msg m = {
+		.type = s->fd >= 0 ? WIRE_SEG_ADD : WIRE_SEG_DEL, .segment = id, .seg.bytes = 0};
+	int rc = 0;
+
+	if (!ring_has_room(&c->tx, SHM_NOTE_ROOM))
+		return -EAGAIN; /* before the memfd leaves, which must go once */
+	if (s->fd >= 0) {
+		m.seg.bytes = s->bytes;
+		rc = send_memfd(c, id);
+	}
+	return rc ? rc : shm_put(c, &m);
+}
+
+int shm_announce(struct shm_conn *c)
+{
+	if (c->is_sock_full && shm_of(c)->now_ns < c->sock_retry_ns)
+		return -EAGAIN;
+	c->is_sock_full = false;
+	for (unsigned w = 0; c->n_dirty && w < FABRIC_SEGS_MAX / 64; w++) {
+		while (c->dirty[w]) {
+			uint16_t id = (uint16_t)(w * 64 + (unsigned)__builtin_ctzll(c->dirty[w]));
+			int rc = announce_one(c, id);
+
+			if (rc)
+				return rc;
+			c->dirty[w] &= c->dirty[w] - 1;
+			c->n_dirty--;
+		}
+	}
+	return 0;
+}
+
+/* ---- the peer's ---- */
+
+void shm_map_put(void *p)
+{
+	struct shm_map *map = p;
+
+	if (--map->refs)
+		return;
+	munmap((void *)map->mem, map->bytes);
+	free(map);
+}
+
+static void withdraw(struct shm_conn *c, uint16_t id)
+{
+	struct shm_map *map = c->maps[id];
+
+	if (!map)
+		return;
+	c->maps[id] = NULL;
+	map->is_withdrawn = true;
+	shm_map_put(map);
+}
+
+void shm_maps_drop(struct shm_conn *c)
+{
+	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++)
+		withdraw(c, (uint16_t)i);
+}
+
+/* The memfd that the ring speaks of, past wake-ups. -1: it is not there. */
+static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} u;
+	struct shm_note note;
+	struct iovec iov = {&note, sizeof(note)};
+	struct cmsghdr *h;
+	int fd;
+
+	for (;;) {
+		struct msghdr msg = {.msg_iov = &iov,
+			.msg_iovlen = 1,
+			.msg_control = &u,
+			.msg_controllen = sizeof(u)};
+
+		fd = -1;
+		if (recvmsg(c->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof(note))
+			return -1;
+		h = CMSG_FIRSTHDR(&msg);
+		if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
+			memcpy(&fd, CMSG_DATA(h), sizeof(int));
+		if (note.type == SHM_SEGMENT && fd >= 0 && note.segment == m->segment &&
+			note.bytes == m->seg.bytes)
+			return fd;
+		if (fd >= 0)
+			close(fd);
+		if (note.type != SHM_WAKE || fd >= 0)
+			return -1;
+	}
+}
+
+void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
+{
+	struct shm_map *map;
+	int fd;
+
+	if (m->segment >= FABRIC_SEGS_MAX) {
+		shm_protocol_error(c, "a segment beyond the table");
+		return;
+	}
+	withdraw(c, m->segment);
+	if (m->type == WIRE_SEG_DEL)
+		return;
+	fd = recv_memfd(c, m);
+	if (fd < 0 || m->seg.bytes > SEGMENT_MAX) {
+		if (fd >= 0)
+			close(fd);
+		shm_protocol_error(c, "a segment without its memory");
+		return;
+	}
+	map = calloc(1, sizeof(*map));
+	if (map)
+		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ); /* takes fd */
+	else
+		close(fd);
+	if (!map || !map->mem) {
+		free(map);
+		shm_protocol_error(c, "a segment that is not sealed, or cannot be mapped");
+		return;
+	}
+	map->bytes = m->seg.bytes;
+	map->refs = 1;
+	c->maps[m->segment] = map;
+}
+
+int shm_map_get(
+	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret)
+{
+	struct shm_map *map = segment < FABRIC_SEGS_MAX ? c->maps[segment] : NULL;
+
+	if (!map || !len || offset > map->bytes || len > map->bytes - offset)
+		return BPS_EPROTO;
+	map->refs++;
+	*ret = map;
+	return 0;
+}
