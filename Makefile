@@ -73,6 +73,7 @@ include tests/sim/sim.mk
 include tests/scale/scale.mk
 include tests/tests.mk
 include systemd/deb.mk
+include tests/gpu/gpu.mk
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

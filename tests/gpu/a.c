@@ -1,0 +1,24 @@
+/* Run A: two processes and one GPU. See docs/gpu.md for what each item says. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/gpu/a.h"
+
+static bool run(const struct pair *pairs, size_t n, const char *only)
+{
+	bool is_ok = true;
+
+	for (size_t i = 0; i < n; i++)
+		if (!only || strcmp(only, pairs[i].item) == 0)
+			is_ok &= pair_run(&pairs[i]);
+	return is_ok;
+}
+
+/* With an argument: only the item of that name. */
+int main(int argc, char **argv)
+{
+	const char *only = argc > 1 ? argv[1] : NULL;
+	bool shared = run(a_share, a_share_count, only), fast = run(a_speed, a_speed_count, only);
+
+	return shared && fast ? 0 : 1;
+}

@@ -1,0 +1,9 @@
+#ifndef BPS_TESTS_GPU_A_H
+#define BPS_TESTS_GPU_A_H
+/* The items of run A, of two processes each. */
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/sides.h"
+
+extern const struct pair a_share[], a_speed[];
+extern const size_t a_share_count, a_speed_count;
+#endif

@@ -1,0 +1,306 @@
+/* Run A, first half: what the GPU and its driver can do, what a context costs, and whether memory can
+ * be shared between processes, also of other users, and after its maker's death. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/gpu/a.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* ---- what there is ---- */
+
+static const struct {
+	const char *name;
+	CUdevice_attribute attr;
+} attrs[] = {
+	{"vmm", CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED},
+	{"posix_fd", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED},
+	{"fabric", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED},
+	{"memops64", CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS},
+	{"wait_value_nor", CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR},
+	{"host_register", CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED},
+	{"same_host_pointer", CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM},
+	{"gpudirect_rdma", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED},
+	{"gpudirect_flush", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS},
+	{"gpudirect_order", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING},
+	{"dma_buf", CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED},
+	{"ipc_event", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED},
+	{"numa", CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID},
+	{"copy_engines", CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT},
+	{"sms", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
+	{"compute_mode", CU_DEVICE_ATTRIBUTE_COMPUTE_MODE},
+	{"major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
+	{"minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
+};
+
+static bool attributes_left(struct side *s)
+{
+	char list[768] = "", name[128] = "", pci[32] = "", safe[128];
+	int driver = 0, count = 0;
+	size_t bytes = 0;
+	CUdevice dev;
+
+	if (!gpu_load() || !CU(cuDeviceGetCount, &count) || !CU(cuDriverGetVersion, &driver) ||
+		!CU(cuDeviceGet, &dev, 0) || !CU(cuDeviceGetName, name, sizeof(name) - 1, dev) ||
+		!CU(cuDeviceGetPCIBusId, pci, sizeof(pci) - 1, dev) ||
+		!CU(cuDeviceTotalMem, &bytes, dev))
+		return false;
+	for (size_t i = 0; i < sizeof(attrs) / sizeof(attrs[0]); i++) {
+		size_t used = strlen(list);
+
+		snprintf(list + used, sizeof(list) - used, ",\"%s\":%d", attrs[i].name,
+			gpu_attr(dev, attrs[i].attr));
+	}
+	snprintf(safe, sizeof(safe), "%s", json_safe(name));
+	answer(s->item, true,
+		"\"gpus\":%d,\"name\":\"%s\",\"pci\":\"%s\",\"driver\":%d,\"gib\":%.1f%s", count,
+		safe, json_safe(pci), driver, (double)bytes / (1 << 30), list);
+	return true;
+}
+
+static bool nothing(struct side *s)
+{
+	(void)s;
+	return true;
+}
+
+/* ---- what a context costs on the GPU, as another process sees it ---- */
+
+static bool context_left(struct side *s)
+{
+	size_t before = 0, after = 0, total;
+	uint64_t begin_ns, us;
+	CUdevice dev;
+
+	begin_ns = now_ns();
+	if (!gpu_context(&dev) || !CU(cuMemGetInfo, &before, &total))
+		return false;
+	us = (now_ns() - begin_ns) / 1000;
+	if (!side_tell(s, 1) || !side_await(s, 2) || !CU(cuMemGetInfo, &after, &total))
+		return false;
+	answer(s->item, true, "\"mib\":%.0f,\"first_ms\":%.0f",
+		((double)before - (double)after) / (double)MIB, (double)us / 1e3);
+	return side_tell(s, 3);
+}
+
+static bool context_right(struct side *s)
+{
+	CUstream stream;
+	CUdevice dev;
+
+	return side_await(s, 1) && gpu_context(&dev) && gpu_stream(&stream) && side_tell(s, 2) &&
+	       side_await(s, 3);
+}
+
+/* ---- memory by descriptor: the left makes it ---- */
+
+#define SHARED_BYTES (64 * MIB)
+
+static bool vmm_make(struct side *s, CUdevice *ret_dev, struct gpu_vmm *ret)
+{
+	uint64_t bytes, pid = (uint64_t)getpid();
+	int fd;
+
+	if (!gpu_context(ret_dev) || !gpu_vmm_new(*ret_dev, SHARED_BYTES, ret) ||
+		!gpu_fill(ret->at, ret->bytes, 1) || !gpu_vmm_export(ret, &fd))
+		return false;
+	bytes = ret->bytes;
+	if (!side_send(s, pid, &bytes, sizeof(bytes), fd))
+		return false;
+	close(fd);
+	return true;
+}
+
+static bool vmm_take(struct side *s, CUdevice *ret_dev, struct gpu_vmm *ret, pid_t *ret_pid)
+{
+	uint64_t pid, bytes;
+	bool is_ok;
+	int fd;
+
+	if (!gpu_context(ret_dev) || !side_recv(s, &pid, &bytes, sizeof(bytes), &fd))
+		return false;
+	is_ok = gpu_vmm_import(*ret_dev, fd, bytes, ret);
+	close(fd);
+	*ret_pid = (pid_t)pid;
+	return is_ok && gpu_check(ret->at, ret->bytes, 1);
+}
+
+static bool vmm_maker(struct side *s)
+{
+	struct gpu_vmm m;
+	CUdevice dev;
+
+	return vmm_make(s, &dev, &m) && side_await(s, 2) && gpu_check(m.at, m.bytes, 2) &&
+	       side_tell(s, 3);
+}
+
+static bool vmm_taker(struct side *s)
+{
+	struct gpu_vmm m;
+	CUdevice dev;
+	pid_t pid;
+
+	if (!vmm_take(s, &dev, &m, &pid) || !gpu_fill(m.at, m.bytes, 2) || !side_tell(s, 2) ||
+		!side_await(s, 3))
+		return false;
+	answer(s->item, true, "\"mib\":%zu", m.bytes / MIB);
+	return true;
+}
+
+/* Many handles, as of an arena in pieces, in one go: what does one cost? */
+static bool vmm_pieces(struct side *s)
+{
+	enum { N = 64 };
+	uint64_t begin_ns = now_ns();
+	struct gpu_vmm m[N];
+	int fds[N];
+	CUdevice dev;
+
+	if (!gpu_context(&dev))
+		return false;
+	begin_ns = now_ns();
+	for (unsigned i = 0; i < N; i++)
+		if (!gpu_vmm_new(dev, 2 * MIB, &m[i]) || !gpu_vmm_export(&m[i], &fds[i]))
+			return false;
+	answer(s->item, true, "\"pieces\":%d,\"us_each\":%.0f", N,
+		(double)(now_ns() - begin_ns) / 1e3 / N);
+	return true;
+}
+
+/* ---- legacy handles ---- */
+
+static bool legacy_left(struct side *s)
+{
+	CUipcMemHandle handle;
+	CUdeviceptr at;
+	CUdevice dev;
+
+	return gpu_context(&dev) && CU(cuMemAlloc, &at, 4 * MIB) && gpu_fill(at, 4 * MIB, 5) &&
+	       CU(cuIpcGetMemHandle, &handle, at) && side_send(s, 1, &handle, sizeof(handle), -1) &&
+	       side_await(s, 2);
+}
+
+/* It works between processes of one user; of two it must be refused, and not more than that. */
+static bool legacy_right(struct side *s)
+{
+	bool is_same = geteuid() == getuid() && strcmp(s->item, "legacy_ipc") == 0, is_open;
+	CUipcMemHandle handle;
+	uint64_t word;
+	CUdeviceptr at;
+	CUdevice dev;
+
+	if (!gpu_context(&dev) || !side_recv(s, &word, &handle, sizeof(handle), NULL))
+		return false;
+	is_open = CU(cuIpcOpenMemHandle, &at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+	if (is_open && !gpu_check(at, 4 * MIB, 5))
+		return false;
+	if (is_open)
+		answer(s->item, true, "\"opens\":true");
+	else
+		answer(s->item, !is_same, "\"opens\":false,\"error\":%d", gpu_last());
+	return (!is_open || CU(cuIpcCloseMemHandle, at)) && side_tell(s, 2);
+}
+
+/* ---- kill -9 during use ---- */
+
+#define SURVIVE_NS UINT64_C(1000000000)
+
+/* Copies from it until told to end: the answer is how many there were. */
+static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *ret_n)
+{
+	uint64_t end_ns = now_ns() + span_ns;
+	CUstream stream;
+	void *host;
+
+	if (!gpu_stream(&stream) || !CU(cuMemHostAlloc, &host, bytes, 0))
+		return false;
+	do {
+		if (!CU(cuMemcpyDtoHAsync, host, at, bytes, stream) ||
+			!CU(cuStreamSynchronize, stream))
+			return false;
+		++*ret_n;
+	} while (now_ns() < end_ns);
+	return true;
+}
+
+/* Queue copies, and kill the other while they run. */
+static bool kill_during_copies(struct side *s, const struct gpu_vmm *m, pid_t pid)
+{
+	CUstream stream;
+	void *host;
+
+	if (!gpu_stream(&stream) || !CU(cuMemHostAlloc, &host, m->bytes, 0))
+		return false;
+	for (unsigned i = 0; i < 64; i++)
+		if (!CU(cuMemcpyDtoHAsync, host, m->at, m->bytes, stream))
+			return false;
+	return side_kill(s, pid) && CU(cuStreamSynchronize, stream);
+}
+
+/* The maker dies: what it made lives on. */
+static bool maker_dies_left(struct side *s)
+{
+	unsigned n = 0;
+	struct gpu_vmm m;
+	CUdevice dev;
+
+	return vmm_make(s, &dev, &m) && copy_for(m.at, m.bytes, 60 * SURVIVE_NS, &n);
+}
+
+static bool maker_dies_right(struct side *s)
+{
+	unsigned n = 0;
+	struct gpu_vmm m;
+	CUdevice dev;
+	pid_t pid;
+
+	if (!vmm_take(s, &dev, &m, &pid) || !kill_during_copies(s, &m, pid) ||
+		!gpu_check(m.at, m.bytes, 1) || !copy_for(m.at, m.bytes, SURVIVE_NS, &n) ||
+		!gpu_fill(m.at, m.bytes, 9) || !gpu_check(m.at, m.bytes, 9))
+		return false;
+	answer(s->item, true, "\"copies_after\":%u", n);
+	return true;
+}
+
+/* The importer dies, in the midst of its copies: the maker goes on. */
+static bool importer_dies_left(struct side *s)
+{
+	unsigned n = 0;
+	struct gpu_vmm m;
+	uint64_t pid;
+	CUdevice dev;
+
+	if (!vmm_make(s, &dev, &m) || !side_recv(s, &pid, NULL, 0, NULL) ||
+		!kill_during_copies(s, &m, (pid_t)pid) || !gpu_check(m.at, m.bytes, 1) ||
+		!copy_for(m.at, m.bytes, SURVIVE_NS, &n))
+		return false;
+	answer(s->item, true, "\"copies_after\":%u", n);
+	return true;
+}
+
+static bool importer_dies_right(struct side *s)
+{
+	unsigned n = 0;
+	struct gpu_vmm m;
+	CUdevice dev;
+	pid_t pid;
+
+	return vmm_take(s, &dev, &m, &pid) && side_tell(s, (uint64_t)getpid()) &&
+	       copy_for(m.at, m.bytes, 60 * SURVIVE_NS, &n);
+}
+
+const struct pair a_share[] = {
+	{"attributes", attributes_left, nothing, 30, SIDE_NONE, false},
+	{"context", context_left, context_right, 60, SIDE_NONE, false},
+	{"vmm", vmm_maker, vmm_taker, 60, SIDE_NONE, false},
+	{"vmm_other_way", vmm_taker, vmm_maker, 60, SIDE_NONE, false},
+	{"vmm_other_user", vmm_maker, vmm_taker, 60, SIDE_NONE, true},
+	{"vmm_pieces", vmm_pieces, nothing, 60, SIDE_NONE, false},
+	{"legacy_ipc", legacy_left, legacy_right, 60, SIDE_NONE, false},
+	{"legacy_ipc_other_user", legacy_left, legacy_right, 60, SIDE_NONE, true},
+	{"maker_killed", maker_dies_left, maker_dies_right, 60, SIDE_LEFT, false},
+	{"importer_killed", importer_dies_left, importer_dies_right, 60, SIDE_RIGHT, false},
+};
+const size_t a_share_count = sizeof(a_share) / sizeof(a_share[0]);

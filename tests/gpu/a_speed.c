@@ -1,0 +1,324 @@
+/* Run A, second half: how fast a process is told by counters, and how fast the importer of device
+ * memory copies it to host memory and back, beside a plain pinned copy in the same run. */
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/gpu/a.h"
+
+#define MIB          ((size_t)1 << 20)
+#define PAGE_BYTES   4096
+#define BAR_OF_PLAIN 0.9
+
+/* ---- counters ---- */
+
+#define ROUNDS 2000
+#define WARM   50
+
+/* Where the left's word to the right's stream lies, and who writes it. */
+enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
+
+/* In the page that both map: the left's word, and the right's answer, on cache lines of their own. */
+struct page {
+	_Alignas(64) _Atomic uint64_t ask;
+	_Alignas(64) _Atomic uint64_t done;
+};
+
+struct counters {
+	CUdevice dev;
+	CUstream stream;
+	struct page *page;
+	CUdeviceptr page_at, device_at;
+	struct gpu_vmm device;
+};
+
+static bool counters_make(struct side *s, struct counters *c)
+{
+	uint64_t bytes;
+	int page_fd, fd;
+
+	c->page = gpu_memfd(PAGE_BYTES, &page_fd);
+	if (!c->page || !gpu_context(&c->dev) || !gpu_stream(&c->stream) ||
+		!gpu_pin(c->page, PAGE_BYTES, &c->page_at) ||
+		!gpu_vmm_new(c->dev, PAGE_BYTES, &c->device) || !gpu_vmm_export(&c->device, &fd))
+		return false;
+	c->device_at = c->device.at;
+	bytes = c->device.bytes;
+	return CU(cuStreamWriteValue64, c->stream, c->device_at, 0, 0) &&
+	       CU(cuStreamSynchronize, c->stream) && side_send(s, 1, NULL, 0, page_fd) &&
+	       side_send(s, 2, &bytes, sizeof(bytes), fd);
+}
+
+static bool counters_take(struct side *s, struct counters *c)
+{
+	uint64_t word, bytes;
+	int page_fd, fd;
+
+	if (!gpu_context(&c->dev) || !gpu_stream(&c->stream) ||
+		!side_recv(s, &word, NULL, 0, &page_fd) ||
+		!side_recv(s, &word, &bytes, sizeof(bytes), &fd))
+		return false;
+	c->page = gpu_map(page_fd, PAGE_BYTES);
+	if (!c->page || !gpu_pin(c->page, PAGE_BYTES, &c->page_at) ||
+		!gpu_vmm_import(c->dev, fd, bytes, &c->device))
+		return false;
+	c->device_at = c->device.at;
+	return true;
+}
+
+static bool say(struct counters *c, enum way way, uint64_t v)
+{
+	if (way == HOST_STORE) {
+		/* Pairs with the wait in the right's stream. */
+		atomic_store_explicit(&c->page->ask, v, memory_order_release);
+		return true;
+	}
+	return CU(cuStreamWriteValue64, c->stream,
+		way == STREAM_TO_DEVICE ? c->device_at : c->page_at + offsetof(struct page, ask), v,
+		0);
+}
+
+/* Until the right's stream has answered. */
+static bool hear(struct side *s, struct counters *c, uint64_t v)
+{
+	uint64_t n = 0;
+
+	/* Pairs with the write in the right's stream. */
+	while (atomic_load_explicit(&c->page->done, memory_order_acquire) < v)
+		if (++n % 4096 == 0 && now_ns() > s->deadline_ns)
+			return gpu_fail("a counter stays at %llu", (unsigned long long)(v - 1));
+	return true;
+}
+
+static bool latency_left(struct side *s, enum way way)
+{
+	static double round_us[ROUNDS], call_us[ROUNDS];
+	struct gpu_figures round, call;
+	struct counters c;
+
+	if (!counters_make(s, &c) || !side_await(s, 3))
+		return false;
+	for (uint64_t i = 0; i < ROUNDS + WARM; i++) {
+		uint64_t begin_ns = now_ns(), said_ns;
+
+		if (!say(&c, way, i + 1))
+			return false;
+		said_ns = now_ns();
+		if (!hear(s, &c, i + 1))
+			return false;
+		if (i >= WARM) {
+			round_us[i - WARM] = (double)(now_ns() - begin_ns) / 1e3;
+			call_us[i - WARM] = (double)(said_ns - begin_ns) / 1e3;
+		}
+	}
+	round = gpu_figures(round_us, ROUNDS);
+	call = gpu_figures(call_us, ROUNDS);
+	answer(s->item, true, "\"round_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f,\"call_us\":%.2f",
+		round.p50, round.p99, round.max, call.p50);
+	return side_await(s, 4);
+}
+
+/* Queues "wait for the left's word, then answer" ahead of it, a few at a time. */
+static bool latency_right(struct side *s, enum way way)
+{
+	struct counters c;
+	CUdeviceptr ask;
+
+	if (!counters_take(s, &c))
+		return false;
+	ask = way == STREAM_TO_DEVICE ? c.device_at : c.page_at + offsetof(struct page, ask);
+	for (uint64_t i = 0; i < ROUNDS + WARM; i++) {
+		if (!CU(cuStreamWaitValue64, c.stream, ask, i + 1, CU_STREAM_WAIT_VALUE_GEQ) ||
+			!CU(cuStreamWriteValue64, c.stream, c.page_at + offsetof(struct page, done),
+				i + 1, 0))
+			return false;
+		if (i == 16 && !side_tell(s, 3))
+			return false;
+		if (i >= 16 && !hear(s, &c, i - 15))
+			return false;
+	}
+	return CU(cuStreamSynchronize, c.stream) && side_tell(s, 4);
+}
+
+static bool host_store_left(struct side *s)
+{
+	return latency_left(s, HOST_STORE);
+}
+
+static bool host_store_right(struct side *s)
+{
+	return latency_right(s, HOST_STORE);
+}
+
+static bool to_host_left(struct side *s)
+{
+	return latency_left(s, STREAM_TO_HOST);
+}
+
+static bool to_host_right(struct side *s)
+{
+	return latency_right(s, STREAM_TO_HOST);
+}
+
+static bool to_device_left(struct side *s)
+{
+	return latency_left(s, STREAM_TO_DEVICE);
+}
+
+static bool to_device_right(struct side *s)
+{
+	return latency_right(s, STREAM_TO_DEVICE);
+}
+
+/* A process dies while a stream of the other waits for its word: a store of the host, far ahead,
+ * sets the stream free. */
+static bool poison_left(struct side *s)
+{
+	struct counters c;
+
+	return counters_make(s, &c) && side_tell(s, (uint64_t)getpid()) && side_await(s, 1) &&
+	       side_await(s, 99); /* never: it is killed */
+}
+
+static bool poison_right(struct side *s)
+{
+	uint64_t pid, begin_ns;
+	struct counters c;
+
+	if (!counters_take(s, &c) || !side_recv(s, &pid, NULL, 0, NULL) ||
+		!CU(cuStreamWaitValue64, c.stream, c.page_at + offsetof(struct page, ask), 7,
+			CU_STREAM_WAIT_VALUE_GEQ) ||
+		!CU(cuStreamWriteValue64, c.stream, c.page_at + offsetof(struct page, done), 1,
+			0) ||
+		!side_tell(s, 1) || !side_kill(s, (pid_t)pid))
+		return false;
+	if (c.page->done != 0)
+		return gpu_fail("the stream did not wait");
+	begin_ns = now_ns();
+	atomic_store_explicit(&c.page->ask, 7 + (UINT64_C(1) << 62), memory_order_release);
+	if (!hear(s, &c, 1) || !CU(cuStreamSynchronize, c.stream))
+		return false;
+	answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
+	return true;
+}
+
+/* ---- bandwidth ---- */
+
+#define REPEATS 9
+
+/* One direction between device memory and host memory. */
+struct lane {
+	CUdeviceptr device;
+	void *host;
+	CUstream stream;
+	bool is_out;
+};
+
+static bool lane_queue(const struct lane *l, size_t bytes)
+{
+	return l->is_out ? CU(cuMemcpyDtoHAsync, l->host, l->device, bytes, l->stream)
+			 : CU(cuMemcpyHtoDAsync, l->device, l->host, bytes, l->stream);
+}
+
+/* GB/s of n lanes together. */
+static bool lanes_time(const struct lane *lanes, unsigned n, size_t bytes, double *ret)
+{
+	uint64_t begin_ns = now_ns();
+
+	for (unsigned i = 0; i < n; i++)
+		if (!lane_queue(&lanes[i], bytes))
+			return false;
+	for (unsigned i = 0; i < n; i++)
+		if (!CU(cuStreamSynchronize, lanes[i].stream))
+			return false;
+	*ret = (double)bytes * n / (double)(now_ns() - begin_ns);
+	return true;
+}
+
+/* The shared pair of lanes beside the plain one, in turns: medians of both. */
+static bool compare(struct side *s, const char *what, const struct lane *shared,
+	const struct lane *plain, unsigned n, size_t bytes)
+{
+	double v[2][REPEATS + 1] = {{0}}, is, base;
+	char item[64];
+
+	for (unsigned i = 0; i <= REPEATS; i++) /* the first ones only warm up */
+		if (!lanes_time(shared, n, bytes, &v[0][i]) ||
+			!lanes_time(plain, n, bytes, &v[1][i]))
+			return false;
+	is = gpu_figures(v[0] + 1, REPEATS).p50;
+	base = gpu_figures(v[1] + 1, REPEATS).p50;
+	snprintf(item, sizeof(item), "%s_%s_%zuMiB", s->item, what, bytes / MIB);
+	answer(item, is >= BAR_OF_PLAIN * base,
+		"\"gbytes_s\":%.1f,\"plain_gbytes_s\":%.1f,\"of_plain\":%.2f,\"bar\":%.2f", is,
+		base, is / base, BAR_OF_PLAIN);
+	return true;
+}
+
+#define BULK_BYTES (256 * MIB)
+
+static bool bandwidth_left(struct side *s)
+{
+	struct gpu_vmm m;
+	uint64_t bytes;
+	CUdevice dev;
+	int fd, host_fd;
+
+	if (!gpu_context(&dev) || !gpu_vmm_new(dev, BULK_BYTES, &m) || !gpu_vmm_export(&m, &fd) ||
+		!gpu_memfd(2 * BULK_BYTES, &host_fd))
+		return false;
+	bytes = m.bytes;
+	return side_send(s, 1, &bytes, sizeof(bytes), fd) && side_send(s, 2, NULL, 0, host_fd) &&
+	       side_await(s, 3);
+}
+
+/* Memory that another process made, of the GPU and of the host, against one's own. */
+static bool bandwidth_right(struct side *s)
+{
+	struct lane shared[2] = {{.is_out = true}}, plain[2] = {{.is_out = true}};
+	uint64_t word, bytes, begin_ns;
+	struct gpu_vmm m;
+	CUdevice dev;
+	char *host;
+	int fd, host_fd;
+
+	if (!gpu_context(&dev) || !side_recv(s, &word, &bytes, sizeof(bytes), &fd) ||
+		!side_recv(s, &word, NULL, 0, &host_fd) || !gpu_vmm_import(dev, fd, bytes, &m))
+		return false;
+	host = gpu_map(host_fd, 2 * BULK_BYTES);
+	if (!host)
+		return false;
+	begin_ns = now_ns();
+	if (!gpu_pin(host, 2 * BULK_BYTES, NULL))
+		return false;
+	answer("pin_memfd", true, "\"ms_per_gib\":%.0f",
+		(double)(now_ns() - begin_ns) / 1e6 * 1024 / (double)(2 * BULK_BYTES / MIB));
+	for (unsigned i = 0; i < 2; i++) {
+		shared[i].host = host + i * BULK_BYTES;
+		shared[i].device = m.at;
+		if (!gpu_stream(&shared[i].stream) || !gpu_stream(&plain[i].stream) ||
+			!CU(cuMemAlloc, &plain[i].device, BULK_BYTES) ||
+			!CU(cuMemHostAlloc, &plain[i].host, BULK_BYTES, 0))
+			return false;
+	}
+	/* Both at once use halves of the shared memory, so that they do not overlap. */
+	shared[1].device = m.at + m.bytes / 2;
+	for (size_t n = 4 * MIB; n <= BULK_BYTES / 2; n *= 32)
+		if (!compare(s, "d2h", shared, plain, 1, n) ||
+			!compare(s, "h2d", shared + 1, plain + 1, 1, n) ||
+			!compare(s, "both", shared, plain, 2, n))
+			return false;
+	return side_tell(s, 3);
+}
+
+const struct pair a_speed[] = {
+	{"host_store", host_store_left, host_store_right, 60, SIDE_NONE, false},
+	{"stream_to_host", to_host_left, to_host_right, 60, SIDE_NONE, false},
+	{"stream_to_device", to_device_left, to_device_right, 60, SIDE_NONE, false},
+	{"poison", poison_left, poison_right, 60, SIDE_LEFT, false},
+	{"importer", bandwidth_left, bandwidth_right, 90, SIDE_NONE, false},
+};
+const size_t a_speed_count = sizeof(a_speed) / sizeof(a_speed[0]);

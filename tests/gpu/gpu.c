@@ -1,0 +1,291 @@
+#include "tests/gpu/gpu.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct gpu_driver cu;
+
+static struct {
+	char text[512];
+	int code;
+} why;
+
+#ifdef BPS_GPU_PTX
+/* The kernels, as nvcc made them; terminated. */
+__asm__(".section .rodata\n"
+	".global gpu_ptx\n"
+	"gpu_ptx: .incbin \"" BPS_GPU_PTX "\"\n"
+	".byte 0\n"
+	".previous\n");
+extern const char gpu_ptx[];
+#else
+static const char gpu_ptx[] = "";
+#endif
+
+bool gpu_fail_as(int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(why.text, sizeof(why.text), fmt, ap);
+	va_end(ap);
+	why.code = code;
+	return false;
+}
+
+bool gpu_ok(CUresult rc, const char *call)
+{
+	const char *name = NULL;
+
+	if (rc == CUDA_SUCCESS)
+		return true;
+	if (cu.cuGetErrorName)
+		cu.cuGetErrorName(rc, &name);
+	return gpu_fail_as((int)rc, "%s: %s (%d)", call, name ? name : "error", (int)rc);
+}
+
+const char *gpu_why(void)
+{
+	return why.text;
+}
+
+int gpu_last(void)
+{
+	return why.code;
+}
+
+bool gpu_load(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+
+	if (!lib)
+		return gpu_fail("no CUDA driver: %s", dlerror());
+#define X(call) cu.call = (__typeof__(cu.call))dlsym(lib, GPU_NAME(call));
+	GPU_CALLS(X)
+#undef X
+	return CU(cuInit, 0);
+}
+
+bool gpu_context(CUdevice *ret)
+{
+	CUcontext ctx;
+
+	return gpu_load() && CU(cuDeviceGet, ret, 0) &&
+	       CU(cuDevicePrimaryCtxSetFlags, *ret, CU_CTX_SCHED_SPIN) &&
+	       CU(cuDevicePrimaryCtxRetain, &ctx, *ret) && CU(cuCtxSetCurrent, ctx);
+}
+
+bool gpu_stream(CUstream *ret)
+{
+	return CU(cuStreamCreate, ret, CU_STREAM_NON_BLOCKING);
+}
+
+int gpu_attr(CUdevice dev, CUdevice_attribute attr)
+{
+	int v = -1;
+
+	return CU(cuDeviceGetAttribute, &v, attr, dev) ? v : -1;
+}
+
+bool gpu_kernel(const char *name, CUfunction *ret)
+{
+	CUmodule module;
+
+	if (!*gpu_ptx)
+		return gpu_fail("built without nvcc, so there are no kernels");
+	return CU(cuModuleLoadData, &module, gpu_ptx) && CU(cuModuleGetFunction, ret, module, name);
+}
+
+/* ---- memory ---- */
+
+static CUmemAllocationProp vmm_prop(CUdevice dev)
+{
+	return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev}};
+}
+
+static bool vmm_map(CUdevice dev, struct gpu_vmm *m)
+{
+	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev},
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+
+	return CU(cuMemAddressReserve, &m->at, m->bytes, 0, 0, 0) &&
+	       CU(cuMemMap, m->at, m->bytes, 0, m->handle, 0) &&
+	       CU(cuMemSetAccess, m->at, m->bytes, &access, 1);
+}
+
+bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret)
+{
+	CUmemAllocationProp prop = vmm_prop(dev);
+	size_t grain = 0;
+
+	if (!CU(cuMemGetAllocationGranularity, &grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+		return false;
+	if (grain == 0)
+		return gpu_fail("the granularity of memory is 0");
+	ret->bytes = (bytes + grain - 1) / grain * grain;
+	return CU(cuMemCreate, &ret->handle, ret->bytes, &prop, 0) && vmm_map(dev, ret);
+}
+
+bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd)
+{
+	return CU(cuMemExportToShareableHandle, ret_fd, m->handle,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+}
+
+bool gpu_vmm_import(CUdevice dev, int fd, size_t bytes, struct gpu_vmm *ret)
+{
+	ret->bytes = bytes;
+	return CU(cuMemImportFromShareableHandle, &ret->handle, (void *)(uintptr_t)fd,
+		       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
+	       vmm_map(dev, ret);
+}
+
+void *gpu_map(int fd, size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+
+	if (at != MAP_FAILED)
+		return at;
+	gpu_fail("cannot map %zu bytes: %s", bytes, strerror(errno));
+	return NULL;
+}
+
+void *gpu_memfd(size_t bytes, int *ret_fd)
+{
+	int fd = memfd_create("bps gpu test", MFD_CLOEXEC);
+
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) < 0) {
+		gpu_fail("no memory of %zu bytes: %s", bytes, strerror(errno));
+		return NULL;
+	}
+	*ret_fd = fd;
+	return gpu_map(fd, bytes);
+}
+
+bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at)
+{
+	CUdeviceptr unused;
+
+	return CU(cuMemHostRegister, host, bytes,
+		       CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) &&
+	       CU(cuMemHostGetDevicePointer, ret_at ? ret_at : &unused, host, 0);
+}
+
+/* A word of the pattern: each differs from its neighbours and from those of another seed. */
+static uint32_t word_at(size_t i, uint32_t seed)
+{
+	return (uint32_t)i * 2654435761u ^ seed * 40503u;
+}
+
+static bool copy_wait(bool is_out, CUdeviceptr at, void *host, size_t bytes)
+{
+	CUstream s;
+
+	return gpu_stream(&s) &&
+	       (is_out ? CU(cuMemcpyDtoHAsync, host, at, bytes, s)
+		       : CU(cuMemcpyHtoDAsync, at, host, bytes, s)) &&
+	       CU(cuStreamSynchronize, s);
+}
+
+bool gpu_fill(CUdeviceptr at, size_t bytes, uint32_t seed)
+{
+	uint32_t *host = malloc(bytes);
+	bool is_ok;
+
+	if (!host)
+		return gpu_fail("out of memory");
+	for (size_t i = 0; i < bytes / sizeof(*host); i++)
+		host[i] = word_at(i, seed);
+	is_ok = copy_wait(false, at, host, bytes);
+	free(host);
+	return is_ok;
+}
+
+bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed)
+{
+	uint32_t *host = calloc(1, bytes);
+	bool is_ok;
+
+	if (!host)
+		return gpu_fail("out of memory");
+	is_ok = copy_wait(true, at, host, bytes);
+	for (size_t i = 0; is_ok && i < bytes / sizeof(*host); i++)
+		if (host[i] != word_at(i, seed))
+			is_ok = gpu_fail(
+				"word %zu is %08x, not %08x", i, host[i], word_at(i, seed));
+	free(host);
+	return is_ok;
+}
+
+/* ---- clock and figures ---- */
+
+uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+struct gpu_figures gpu_figures(double *v, size_t n)
+{
+	if (n == 0)
+		return (struct gpu_figures){0};
+	qsort(v, n, sizeof(*v), by_value);
+	return (struct gpu_figures){.p50 = v[n / 2], .p99 = v[(n - 1) * 99 / 100], .max = v[n - 1]};
+}
+
+/* ---- answers ---- */
+
+static void write_line(const char *item, bool is_ok, const char *rest)
+{
+	char line[2048];
+	int n = snprintf(line, sizeof(line), "{\"item\":\"%s\",\"ok\":%s%s%s}\n", item,
+		is_ok ? "true" : "false", *rest ? "," : "", rest);
+
+	if (n > 0 && (size_t)n < sizeof(line) && write(STDOUT_FILENO, line, (size_t)n) != n)
+		_exit(1); /* nobody reads */
+}
+
+void answer(const char *item, bool is_ok, const char *fmt, ...)
+{
+	char rest[1536];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(rest, sizeof(rest), fmt, ap);
+	va_end(ap);
+	write_line(item, is_ok, rest);
+}
+
+const char *json_safe(const char *s)
+{
+	static char text[600];
+	size_t n = 0;
+
+	for (; *s && n < sizeof(text) - 1; s++)
+		text[n++] = *s >= ' ' && *s <= '~' && *s != '"' && *s != '\\' ? *s : '?';
+	text[n] = '\0';
+	return text;
+}
+
+void answer_why(const char *item, bool is_skip)
+{
+	answer(item, is_skip, "\"%s\":\"%s\"", is_skip ? "skip" : "why", json_safe(gpu_why()));
+}

@@ -1,0 +1,32 @@
+# Programs that need a GPU, and what carries them to a machine that has one. Included by the Makefile; built on request
+# only, where the CUDA toolkit is. docs/gpu.md says what each run shows.
+CUDA_HOME ?= /usr/local/cuda
+NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
+GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
+GPU_A	:= $(call src,tests/gpu/a*.c)
+GPU_B	:= $(call src,tests/gpu/b*.c)
+GPUBINS	:= $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(addprefix $(B)/tests/gpu/,a b))
+
+$(B)/tests/gpu/%.o: ISA := -isystem $(CUDA_HOME)/include
+$(B)/tests/gpu/a: $(call objs,$(GPU_A) $(GPU_COMMON))
+$(B)/tests/gpu/b: $(call objs,$(GPU_B) $(GPU_COMMON))
+$(B)/tests/gpu/a $(B)/tests/gpu/b:
+	$(call link,-ldl)
+
+# Kernels as PTX, which every driver compiles for its GPU. They use nothing new: with the version that nvcc writes, drivers
+# older than the toolkit would refuse them. Without nvcc run B says so.
+ifneq ($(NVCC),)
+GPU_PTX	:= $(B)/tests/gpu/kernels.ptx
+$(GPU_PTX): tests/gpu/kernels.cu
+	$(call say,NVCC,$<)
+	$(Q)mkdir -p $(@D) && $(NVCC) -arch=compute_75 -O3 -ptx -o $@.new $< && \
+		sed 's/^\.version .*/.version 6.5/' $@.new >$@ && rm $@.new
+$(B)/tests/gpu/gpu.o: ISA += -DBPS_GPU_PTX='"$(GPU_PTX)"'
+$(B)/tests/gpu/gpu.o: $(GPU_PTX)
+endif
+
+gpu-tests: $(GPUBINS)
+	@$(if $(GPUBINS),,echo 'make gpu-tests: no CUDA toolkit at $(CUDA_HOME): set CUDA_HOME' >&2; exit 1)
+
+.PHONY: gpu-tests
+-include $(patsubst %.c,$(B)/%.d,$(call src,tests/gpu/*.c))

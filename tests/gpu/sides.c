@@ -1,0 +1,217 @@
+#include "tests/gpu/sides.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/gpu/gpu.h"
+
+#define STRANGER_ID 65534 /* nobody */
+#define DATA_MAX    256
+
+struct message {
+	uint64_t word, n;
+	uint8_t data[DATA_MAX];
+};
+
+#define TOLD      1    /* exit code of a side that has said why, or whose other side has */
+#define SIDE_GONE (-2) /* for gpu_last */
+
+static bool fail_gone(void)
+{
+	return gpu_fail_as(SIDE_GONE, "the other process is gone");
+}
+
+static bool wait_for(struct side *s, short what)
+{
+	uint64_t now = now_ns();
+	struct pollfd p = {.fd = s->sock, .events = what};
+	int ms = s->deadline_ns > now ? (int)((s->deadline_ns - now) / 1000000) + 1 : 0;
+
+	if (poll(&p, 1, ms) > 0)
+		return true;
+	return gpu_fail("the other process does not answer");
+}
+
+bool side_send(struct side *s, uint64_t word, const void *data, size_t n, int fd)
+{
+	struct message m = {.word = word, .n = n};
+	struct iovec iov = {&m, sizeof(m)};
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} c = {.room = {0}};
+	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
+
+	if (n > sizeof(m.data))
+		return gpu_fail("a message of %zu bytes is too long", n);
+	if (n)
+		memcpy(m.data, data, n);
+	if (fd >= 0) {
+		h.msg_control = c.room;
+		h.msg_controllen = sizeof(c.room);
+		c.h.cmsg_level = SOL_SOCKET;
+		c.h.cmsg_type = SCM_RIGHTS;
+		c.h.cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(&c.h), &fd, sizeof(fd));
+	}
+	if (sendmsg(s->sock, &h, MSG_NOSIGNAL) == (ssize_t)sizeof(m))
+		return true;
+	if (errno == EPIPE || errno == ECONNRESET)
+		return fail_gone();
+	return gpu_fail("cannot tell the other process: %s", strerror(errno));
+}
+
+bool side_recv(struct side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd)
+{
+	struct message m;
+	struct iovec iov = {&m, sizeof(m)};
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(sizeof(int))];
+	} c;
+	struct msghdr h = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = c.room,
+		.msg_controllen = sizeof(c.room)};
+	struct cmsghdr *first;
+
+	if (!wait_for(s, POLLIN))
+		return false;
+	if (recvmsg(s->sock, &h, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(m) || m.n > sizeof(m.data) ||
+		m.n < n)
+		return fail_gone();
+	first = CMSG_FIRSTHDR(&h);
+	if (ret_fd)
+		*ret_fd = -1;
+	if (ret_fd && first)
+		memcpy(ret_fd, CMSG_DATA(first), sizeof(*ret_fd));
+	if (n)
+		memcpy(data, m.data, n);
+	*ret_word = m.word;
+	return true;
+}
+
+bool side_tell(struct side *s, uint64_t word)
+{
+	return side_send(s, word, NULL, 0, -1);
+}
+
+bool side_await(struct side *s, uint64_t word)
+{
+	uint64_t got;
+
+	if (!side_recv(s, &got, NULL, 0, NULL))
+		return false;
+	return got == word || gpu_fail("the other process says %llu instead of %llu",
+				      (unsigned long long)got, (unsigned long long)word);
+}
+
+bool side_await_end(struct side *s)
+{
+	char byte;
+
+	if (!wait_for(s, POLLIN))
+		return false;
+	return recv(s->sock, &byte, 1, MSG_DONTWAIT | MSG_PEEK) <= 0 ||
+	       gpu_fail("the other process still talks");
+}
+
+bool side_kill(struct side *s, pid_t pid)
+{
+	if (kill(pid, SIGKILL) < 0)
+		return gpu_fail("cannot kill %d: %s", (int)pid, strerror(errno));
+	return side_await_end(s);
+}
+
+/* ---- the parent ---- */
+
+static pid_t start(const struct pair *p, int sock, int other, bool is_right)
+{
+	struct side s = {.sock = sock,
+		.item = p->item,
+		.deadline_ns = now_ns() + p->limit_s * UINT64_C(1000000000)};
+	pid_t pid = fork();
+	bool is_ok;
+
+	if (pid != 0)
+		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	close(other);
+	if (is_right && p->is_stranger &&
+		(setresgid(STRANGER_ID, STRANGER_ID, STRANGER_ID) < 0 ||
+			setresuid(STRANGER_ID, STRANGER_ID, STRANGER_ID) < 0))
+		_exit(1);
+	is_ok = is_right ? p->right(&s) : p->left(&s);
+	if (!is_ok && gpu_last() != SIDE_GONE)
+		answer_why(p->item, false);
+	_exit(is_ok ? 0 : TOLD);
+}
+
+/* Wait for a child until the deadline, then kill it. Returns its status. */
+static int reap(pid_t pid, uint64_t deadline_ns, bool *ret_late)
+{
+	int status = 0;
+
+	while (waitpid(pid, &status, WNOHANG) == 0) {
+		if (now_ns() > deadline_ns) {
+			*ret_late = true;
+			kill(pid, SIGKILL);
+			waitpid(pid, &status, 0);
+			break;
+		}
+		poll(NULL, 0, 5);
+	}
+	return status;
+}
+
+static bool is_fine(int status, bool dies)
+{
+	if (dies)
+		return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+bool pair_run(const struct pair *p)
+{
+	uint64_t deadline_ns = now_ns() + (p->limit_s + 2) * UINT64_C(1000000000);
+	bool is_late = false, is_ok;
+	int sock[2], status[2];
+	pid_t left, right;
+
+	if (p->is_stranger && geteuid() != 0) {
+		gpu_fail("only root can start a process of another user");
+		answer_why(p->item, true);
+		return true;
+	}
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock) < 0)
+		return gpu_fail("no socket: %s", strerror(errno));
+	left = start(p, sock[0], sock[1], false);
+	right = left < 0 ? -1 : start(p, sock[1], sock[0], true);
+	close(sock[0]);
+	close(sock[1]);
+	if (right < 0) {
+		if (left > 0)
+			kill(left, SIGKILL);
+		return gpu_fail("cannot fork: %s", strerror(errno));
+	}
+	status[0] = reap(left, deadline_ns, &is_late);
+	status[1] = reap(right, deadline_ns, &is_late);
+	is_ok = !is_late && is_fine(status[0], p->dies == SIDE_LEFT) &&
+		is_fine(status[1], p->dies == SIDE_RIGHT);
+	if (is_late)
+		gpu_fail("not ready after %u s", p->limit_s);
+	else if (!is_ok)
+		gpu_fail("ended with status 0x%x and 0x%x", (unsigned)status[0],
+			(unsigned)status[1]);
+	if (!is_ok &&
+		(is_late || (status[0] != W_EXITCODE(TOLD, 0) && status[1] != W_EXITCODE(TOLD, 0))))
+		answer_why(p->item, false);
+	return is_ok;
+}
