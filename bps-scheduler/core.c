@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/balance.h"
 #include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/drain.h"
 #include "common/log.h"
 
 #define LATE_NS (100 * NS_PER_MS)
@@ -141,6 +143,10 @@ static void dispatch(struct sched_core *c, struct member *m, const struct ctl_ms
 	}
 	if (msg->type == CTL_SEEN && m->role == ROLE_SERVER) {
 		sched_seen(c, &msg->sight);
+		return;
+	}
+	if (msg->type == CTL_LEAVE && m->role == ROLE_SERVER) {
+		drain_leave(c, m);
 		return;
 	}
 	if (m->role != ROLE_AGENT) {
@@ -325,7 +331,9 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 		return;
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_check(c, c->members[i]);
-	sched_commit(c, false);
+	balance_tick(c);
+	if (sched_commit(c, false) == 0)
+		drain_settle(c);
 }
 
 /* ---- life ---- */
@@ -379,6 +387,7 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	}
 	for (struct job *j = c->jobs; j; j = j->next)
 		j->since_ns = now_ns;
+	balance_gathered(c); /* what was under way goes on */
 	r = sched_persist(c);
 	if (r < 0)
 		return r;

@@ -8,6 +8,8 @@
  *   job.c      jobs and their workers
  *   tensor.c   tensors: declared, compared, numbered
  *   placing.c  which server has which partition
+ *   drain.c    members that are to get nothing new
+ *   balance.c  partitions that move without need: away from such, towards new servers
  *   plan.c     telling members of a job
  *   admit.c    who may join a job, and quotas
  *   why.c      probes
@@ -23,6 +25,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-scheduler/mute.h"
 #include "bps-scheduler/pace.h"
+#include "bps-scheduler/place.h"
 #include "common/wire.h"
 
 #define NS_PER_MS    UINT64_C(1000000)
@@ -65,6 +68,10 @@ struct member {
 	uint64_t echoed_ns;   /* a beat of ours came back */
 	/* Agent, rule C4: when a server last heard it, and when they were last asked; 0: never. */
 	uint64_t seen_ns, asked_ns;
+	bool is_drained;                /* durable: gets nothing new, see drain.h */
+	bool is_leaving;                /* server: this instance is about to end */
+	bool has_left;                  /* is_leaving: it was told LEFT */
+	char *drain_reason, *drain_who; /* when is_drained */
 	bool is_behind; /* agent: something of its jobs could not be told to it, or it may not be */
 	char why_down[64];
 	struct ctl_beat beat;        /* last one, without its lists */
@@ -139,6 +146,10 @@ struct job {
 	bool is_dirty;   /* in c->dirty_jobs */
 	bool is_changed; /* JOB or JOB_END is to be sent */
 	bool has_moved;  /* parts of tensors that are not fresh */
+	/* Planned moves (balance.h): */
+	bool wants_balance;            /* servers have come since its partitions were placed */
+	uint32_t batch;                /* partitions that move at a time; 0: none are moving */
+	uint64_t moved_ns, moved_view; /* of the last of them */
 	struct job *next, *next_dirty;
 };
 
@@ -162,8 +173,11 @@ struct sched_core {
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* of the present event */
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
-	uint64_t pace_ns; /* when the jobs' pace was last looked at */
-	uint64_t changes; /* transactions made durable */
+	uint64_t pace_ns;     /* when the jobs' pace was last looked at */
+	uint64_t balance_ns;  /* when planned moves are due; 0: none */
+	uint64_t gathered_ns; /* when a server came or came back last */
+	uint64_t n_planned;   /* partitions moved by plan, since the start */
+	uint64_t changes;     /* transactions made durable */
 	struct conn *conns[CONN_BUCKETS];
 	uint32_t n_silent;       /* connections before HELLO */
 	struct member **members; /* by id, [0] unused */
@@ -225,6 +239,13 @@ void sched_member_free(struct member *m);
 static inline bool sched_is_usable(const struct member *m)
 {
 	return m->state != MEMBER_DOWN;
+}
+/* It is to be persisted and told with the transaction under way. */
+void sched_member_dirty(struct sched_core *c, struct member *m);
+/* Does it get what is new? */
+static inline bool sched_is_open(const struct member *m)
+{
+	return sched_is_usable(m) && !m->is_drained && !m->is_leaving;
 }
 
 /* commit.c */
@@ -295,6 +316,24 @@ void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t thre
 void sched_place_waiting(struct sched_core *c);
 /* Number and place the tensors that all agents have declared since the last transaction. */
 void sched_place_fresh(struct sched_core *c);
+/* Give these partitions of j, which have none or are to leave theirs, other servers, under a new
+ * pgen. Sorts w. */
+struct sched_want {
+	struct place_part part;
+	struct tensor *t;
+	uint32_t i;
+};
+struct sched_wants {
+	struct sched_want *v;
+	uint32_t n, room;
+};
+void sched_want_add(struct sched_wants *w, struct tensor *t, uint32_t i);
+void sched_place(struct sched_core *c, struct job *j, struct sched_wants *w);
+/* What place.h wants to know of j: its machines, and its servers, which ret_servers names in the
+ * same order; both allocated. */
+void sched_place_fill(const struct sched_core *c, const struct job *j, struct place *ret,
+	struct member ***ret_servers);
+void sched_place_fini(struct place *p, struct member **servers);
 
 /* plan.c */
 /* JOB, JOB_END of j to m. */

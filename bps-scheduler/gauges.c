@@ -6,6 +6,15 @@
 #include "bps-scheduler/status_impl.h"
 #include "common/metrics.h"
 
+static uint32_t count_drained(const struct sched_core *c, enum role role)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		n += c->members[i]->role == role && c->members[i]->is_drained;
+	return n;
+}
+
 static void members_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out)
 {
@@ -18,6 +27,12 @@ static void members_metrics(
 				status_count_members(c, roles[r], (enum member_state)s), "role",
 				r ? "agent" : "server", "state",
 				sched_member_state_name((enum member_state)s), NULL);
+	metric_begin(out, "bps_drained_members", "gauge", "members that get nothing new, by role");
+	for (size_t r = 0; r < 2; r++)
+		metric_value(out, "bps_drained_members", count_drained(c, roles[r]), "role",
+			r ? "agent" : "server", NULL);
+	metric_one(out, "bps_planned_moves_total", "counter",
+		"partitions moved off drained servers and towards new ones", (double)c->n_planned);
 	metric_begin(out, "bps_heartbeat_age_seconds", "gauge", "since a live member was heard");
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP)

@@ -424,6 +424,14 @@ void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *m
 		join_refuse(&in, rc, "%s", err.s);
 		return;
 	}
+	if (m->is_drained && (!j || sched_job_member(j, m->id) == CTL_NO_ID)) {
+		join_refuse(&in, BPS_EDRAINED,
+			"job '%s': agent %s (host %s) is drained and takes no new jobs%s%s (by "
+			"%s)",
+			msg->job, m->name, m->host, *m->drain_reason ? ": " : "", m->drain_reason,
+			m->drain_who);
+		return;
+	}
 	if (!j && !(j = job_open(&in)))
 		return;
 	if (!join_agrees(&in, j))

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/balance.h"
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/record.h"
 #include "common/failpoint.h"
@@ -69,7 +70,7 @@ static void set_str(char **s, const char *to)
 	*s = sched_dup(to);
 }
 
-static void member_dirty(struct sched_core *c, struct member *m)
+void sched_member_dirty(struct sched_core *c, struct member *m)
 {
 	sched_change(c);
 	if (m->is_dirty)
@@ -122,6 +123,8 @@ void sched_member_free(struct member *m)
 	free(m->version);
 	free(m->thread_bytes);
 	free(m->reports);
+	free(m->drain_reason);
+	free(m->drain_who);
 	free(m);
 }
 
@@ -230,7 +233,7 @@ static void member_down(struct sched_core *c, struct member *m, const char *why)
 	FAILPOINT(SCHED_MEMBER_DOWN);
 	snprintf(m->why_down, sizeof(m->why_down), "%s", why);
 	member_set_state(c, m, MEMBER_DOWN, why);
-	member_dirty(c, m);
+	sched_member_dirty(c, m);
 	if (m->conn)
 		sched_conn_drop(c, m->conn->id, why);
 	if (m->role == ROLE_SERVER)
@@ -382,9 +385,10 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 	}
 	if (!is_new && was_usable)
 		return;
-	member_dirty(c, m);
+	sched_member_dirty(c, m);
 	if (is_new) {
 		m->restart_count++;
+		m->is_leaving = m->has_left = false;
 		m->former_instance = was_usable ? m->instance : 0;
 		m->instance = h->instance;
 		m->beat = (struct ctl_beat){0};
@@ -402,6 +406,7 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 {
 	struct member *m = member_find(c, h->role, h->name);
 	bool is_known = m != NULL;
+	bool was_there = is_known && sched_is_usable(m) && m->instance == h->instance;
 
 	if (hello_refused(c, conn->id, h, m))
 		return;
@@ -412,10 +417,12 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 		m = sched_member_add(c, c->n_members + 1, h->role, h->name);
 		m->instance = h->instance;
 		sched_member_describe(c, m, h);
-		member_dirty(c, m);
+		sched_member_dirty(c, m);
 		m->moved_ns = c->now_ns;
 		member_set_state(c, m, MEMBER_UP, "it is new");
 	}
+	if (m->role == ROLE_SERVER && !was_there && sched_is_open(m))
+		balance_gathered(c);
 	c->n_silent--;
 	conn->member = m;
 	m->conn = conn;

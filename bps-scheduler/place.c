@@ -166,6 +166,11 @@ static uint16_t best_thread(const struct place_server *s)
 	return best;
 }
 
+void place_shares(struct place *p)
+{
+	set_shares(p, default_mbps(p));
+}
+
 void place_parts(struct place *p, struct place_part *parts, size_t n_parts)
 {
 	uint64_t mbps = default_mbps(p);

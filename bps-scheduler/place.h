@@ -62,6 +62,9 @@ struct place_part {
 /* Place parts, which are in descending order of bytes, and add them to the loads of p. */
 void place_parts(struct place *p, struct place_part *parts, size_t n_parts);
 
+/* Set the machines' shares of the job, as place_parts does first. */
+void place_shares(struct place *p);
+
 /* Seconds that the slowest machine takes per round, with unknown bandwidths taken as place_parts
  * does (1 Mbit/s when none is known: then only ratios mean something). */
 double place_time_s(const struct place *p);

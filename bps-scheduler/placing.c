@@ -1,5 +1,5 @@
 /* Which server has which partition: for tensors that are new, when a server is gone, and when it
- * has restarted. */
+ * has restarted. balance.c moves partitions without such need. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,25 +7,16 @@
 #include "bps-scheduler/place.h"
 #include "common/dtype.h"
 
-struct want {
-	struct place_part part;
-	struct tensor *t;
-	uint32_t i;
-};
-struct wants {
-	struct want *v;
-	uint32_t n, room;
-};
-
-static void want_add(struct wants *w, struct tensor *t, uint32_t i)
+void sched_want_add(struct sched_wants *w, struct tensor *t, uint32_t i)
 {
 	w->v = sched_grow(w->v, &w->room, w->n + 1, sizeof(*w->v));
-	w->v[w->n++] = (struct want){.part = {.bytes = sched_part_bytes(t, i)}, .t = t, .i = i};
+	w->v[w->n++] =
+		(struct sched_want){.part = {.bytes = sched_part_bytes(t, i)}, .t = t, .i = i};
 }
 
 static int larger_first(const void *a, const void *b)
 {
-	const struct want *x = a, *y = b;
+	const struct sched_want *x = a, *y = b;
 
 	if (x->part.bytes != y->part.bytes)
 		return x->part.bytes < y->part.bytes ? 1 : -1;
@@ -34,13 +25,20 @@ static int larger_first(const void *a, const void *b)
 	return (x->i > y->i) - (x->i < y->i);
 }
 
-static uint32_t usable_servers(const struct sched_core *c)
+/* Servers that take partitions: those that are open; when none is, a drained one is better than
+ * none. Returns how many. */
+static uint32_t taking_servers(const struct sched_core *c, bool *ret_any)
 {
-	uint32_t n = 0;
+	uint32_t n_open = 0, n_usable = 0;
 
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		n += c->members[i]->role == ROLE_SERVER && sched_is_usable(c->members[i]);
-	return n;
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		if (c->members[i]->role != ROLE_SERVER)
+			continue;
+		n_open += sched_is_open(c->members[i]);
+		n_usable += sched_is_usable(c->members[i]);
+	}
+	*ret_any = !n_open;
+	return n_open ? n_open : n_usable;
 }
 
 static void note_nic(struct place_machine *machine, const struct member *m)
@@ -50,9 +48,16 @@ static void note_nic(struct place_machine *machine, const struct member *m)
 }
 
 /* Hosts are the machines; those without a usable server stay idle and only need not be chosen. */
-static void place_fill(
-	const struct sched_core *c, const struct job *j, struct place *p, struct member **servers)
+void sched_place_fill(const struct sched_core *c, const struct job *j, struct place *p,
+	struct member ***ret_servers)
 {
+	bool any;
+	uint32_t room = taking_servers(c, &any);
+	struct member **servers = sched_alloc(room, sizeof(struct member *));
+
+	*ret_servers = servers;
+	*p = (struct place){.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
+		.servers = sched_alloc(room, sizeof(struct place_server))};
 	p->n_agents = j->n_members;
 	p->job_bytes = j->bytes;
 	p->n_machines = c->n_hosts;
@@ -67,7 +72,7 @@ static void place_fill(
 		uint64_t own = i < j->n_loads ? j->loads[i] : 0;
 		struct place_machine *machine = &p->machines[m->host_idx];
 
-		if (m->role != ROLE_SERVER || !sched_is_usable(m))
+		if (m->role != ROLE_SERVER || !(any ? sched_is_usable(m) : sched_is_open(m)))
 			continue;
 		note_nic(machine, m);
 		machine->has_server = true;
@@ -83,40 +88,42 @@ static void place_fill(
 	}
 }
 
-/* Place the wanted partitions of j on the servers that are usable (none: nowhere), with a new
- * pgen. */
-static void place_wants(struct sched_core *c, struct job *j, struct wants *w)
+void sched_place_fini(struct place *p, struct member **servers)
 {
-	uint32_t room = usable_servers(c);
-	struct member **servers = sched_alloc(room, sizeof(struct member *));
-	struct place p = {.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
-		.servers = sched_alloc(room, sizeof(struct place_server))};
+	for (uint32_t i = 0; i < p->n_servers; i++)
+		free(p->servers[i].thread_bytes);
+	free(p->servers);
+	free(p->machines);
+	free(servers);
+}
+
+void sched_place(struct sched_core *c, struct job *j, struct sched_wants *w)
+{
+	struct member **servers;
+	struct place p;
 	struct place_part *parts = sched_alloc(w->n, sizeof(*parts));
 	uint64_t pgen = sched_change(c);
 
 	qsort(w->v, w->n, sizeof(*w->v), larger_first);
 	for (uint32_t k = 0; k < w->n; k++)
 		parts[k] = w->v[k].part;
-	place_fill(c, j, &p, servers);
+	sched_place_fill(c, j, &p, &servers);
 	if (p.n_servers)
 		place_parts(&p, parts, w->n);
 	for (uint32_t k = 0; k < w->n; k++)
 		sched_part_set(c, j, w->v[k].t, w->v[k].i,
 			p.n_servers ? servers[parts[k].server] : NULL, parts[k].thread, pgen);
-	for (uint32_t i = 0; i < p.n_servers; i++)
-		free(p.servers[i].thread_bytes);
-	free(p.servers);
-	free(p.machines);
-	free(servers);
+	sched_place_fini(&p, servers);
 	free(parts);
 	sched_job_dirty(c, j);
 }
 
 static void place_fresh_of(struct sched_core *c, struct job *j)
 {
-	uint32_t n_servers = usable_servers(c);
+	bool any;
+	uint32_t n_servers = taking_servers(c, &any);
 	uint64_t bytes = j->bytes;
-	struct wants w = {0};
+	struct sched_wants w = {0};
 
 	for (struct tensor *t = j->fresh; t; t = t->next_fresh)
 		if (t->state == TENSOR_READY)
@@ -128,10 +135,10 @@ static void place_fresh_of(struct sched_core *c, struct job *j)
 			n_servers, bytes, j->part_bytes);
 		sched_tensor_publish(j, t);
 		for (uint32_t i = 0; t->parts && i < t->n_parts; i++)
-			want_add(&w, t, i);
+			sched_want_add(&w, t, i);
 	}
 	if (w.n)
-		place_wants(c, j, &w);
+		sched_place(c, j, &w);
 	free(w.v);
 }
 
@@ -160,7 +167,7 @@ static void note_moved(
 
 static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
 {
-	struct wants w = {0};
+	struct sched_wants w = {0};
 
 	for (uint32_t i = 0; i < j->n_placed; i++) {
 		struct tensor *t = j->placed[i];
@@ -169,11 +176,11 @@ static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
 			if (t->parts[k].server != server)
 				continue;
 			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
-			want_add(&w, t, k);
+			sched_want_add(&w, t, k);
 		}
 	}
 	if (w.n) {
-		place_wants(c, j, &w);
+		sched_place(c, j, &w);
 		j->has_moved = true;
 		note_moved(c, j, w.n, sched_member(c, server));
 	}
@@ -189,12 +196,12 @@ void sched_server_gone(struct sched_core *c, struct member *m)
 
 void sched_place_waiting(struct sched_core *c)
 {
-	bool has_server = false;
+	bool has_server = false, any;
 
 	for (struct job *j = c->jobs; j; j = j->next) {
 		if (!j->n_orphans || j->state != JOB_RUNNING)
 			continue;
-		if (!has_server && !(has_server = usable_servers(c) > 0))
+		if (!has_server && !(has_server = taking_servers(c, &any) > 0))
 			return;
 		replace_from(c, j, CTL_NO_ID);
 	}

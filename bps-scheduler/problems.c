@@ -50,6 +50,8 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 
 	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
 		return;
+	if (m->is_drained && !is_error) /* somebody works on it, and nothing was lost */
+		return;
 	snprintf(l.what, sizeof(l.what), "%s on %s: down for %.0f s (%s)", m->name, m->host,
 		status_span_s(info, m->since_ns),
 		m->why_down[0] ? m->why_down : "since before the restart");

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/drain.h"
 #include "bps-scheduler/place.h"
 #include "common/dtype.h"
 
@@ -31,7 +32,10 @@ static void add_member(struct builder *b, const struct member *m)
 		.port = m->port,
 		.threads = m->threads,
 		.nic_mbps = m->nic_mbps,
-		.quota_bytes = m->quota_bytes};
+		.quota_bytes = m->quota_bytes,
+		.is_drained = m->is_drained,
+		.drain_reason = m->is_drained ? m->drain_reason : "",
+		.drain_who = m->is_drained ? m->drain_who : ""};
 }
 
 static void add_job(struct builder *b, const struct job *j)
@@ -226,6 +230,7 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 	m->instance = s->instance;
 	sched_member_describe(c, m, &h);
 	m->state = s->is_up ? MEMBER_EXPECTED : MEMBER_DOWN;
+	drain_restore(m, s);
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "bps-scheduler/state.h"
 
+#include "bps-scheduler/drain.h"
 #include "bps-scheduler/mute.h"
 #include "common/ctlmsg.h"
 
@@ -19,6 +20,9 @@ static const struct field member_fields[] = {
 	FIELD_U16_(state_member, threads),
 	FIELD_U64_(state_member, nic_mbps),
 	FIELD_U64_(state_member, quota_bytes),
+	FIELD_U8_(state_member, is_drained),
+	FIELD_STR_(state_member, drain_reason, DRAIN_REASON_MAX),
+	FIELD_STR_(state_member, drain_who, DRAIN_WHO_MAX),
 };
 static const struct layout member_layout = LAYOUT_(state_member, member_fields);
 

@@ -27,6 +27,9 @@ struct state_member {
 	uint16_t threads;
 	uint64_t nic_mbps;
 	uint64_t quota_bytes;
+	uint8_t is_drained;
+	const char *drain_reason; /* and who; "" when it is not drained */
+	const char *drain_who;
 };
 
 struct state_worker {

@@ -129,6 +129,10 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	status_put_sec(o, "quiet_s", status_span_s(info, m->heard_ns));
 	json_object_set_new(o, "is_quiet", json_boolean(is_quiet(c, info, m)));
 	status_put_str(o, "why", m->state == MEMBER_DOWN ? m->why_down : "");
+	json_object_set_new(o, "is_drained", json_boolean(m->is_drained));
+	json_object_set_new(o, "is_leaving", json_boolean(m->is_leaving));
+	status_put_str(o, "drain_reason", m->is_drained ? m->drain_reason : "");
+	status_put_str(o, "drain_who", m->is_drained ? m->drain_who : "");
 	status_put_num(o, "threads", m->threads);
 	status_put_num(o, "nic_mbps", m->nic_mbps);
 	status_put_num(o, "partitions_bytes", placed_bytes(m));

@@ -10,6 +10,7 @@
  *   problems[{code severity("WARN"|"ERR") what effect action see muted}]
  *   muted[{code left_s reason who}]                      these problems do not count in the health
  *   members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
+ *            is_drained is_leaving drain_reason drain_who
  *            threads nic_mbps partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
  *            quota_bytes connections trainers
  *            partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down

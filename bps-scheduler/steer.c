@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/drain.h"
 #include "bps-scheduler/status_impl.h"
 #include "common/ctlchan.h"
 #include "common/clock.h"
@@ -112,6 +113,34 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 	return err_set(&reply->text, 0, "%s is muted no more", call->target);
 }
 
+static int drain(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	return drain_set(s->core, call->target, steer_arg(call, "reason"), call->who, call->now_ns,
+		&reply->text);
+}
+
+static int undrain(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	return drain_clear(s->core, call->target, call->now_ns, &reply->text);
+}
+
+/* What bpsctl drain --wait looks at. */
+static int drain_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
+{
+	struct member *m = NULL;
+	int rc = drain_find(s->core, call->target, &m, &reply->text);
+	uint64_t n;
+
+	if (rc < 0)
+		return rc;
+	n = drain_parts(s->core, m);
+	reply->json = json_pack("{s:s, s:s, s:s, s:b, s:I}", "role", sched_role_name(m->role),
+		"name", m->name, "state", sched_member_state_name(m->state), "is_drained",
+		m->is_drained, "partitions", (json_int_t)n);
+	return err_set(&reply->text, 0, "%s %s has %llu partitions", sched_role_name(m->role),
+		m->name, (unsigned long long)n);
+}
+
 static const struct verb {
 	const char *name;
 	bool wants_target;
@@ -119,10 +148,13 @@ static const struct verb {
 	const char *args[4];
 	verb_fn *run;
 } verbs[] = {
+	{"drain", true, true, {"reason"}, drain},
+	{"drain status", true, false, {NULL}, drain_status},
 	{"job kill", true, true, {"reason"}, job_kill},
 	{"key status", false, false, {NULL}, keys_status},
 	{"key reload", false, true, {NULL}, keys_reload},
 	{"mute", true, true, {"duration", "reason"}, mute},
+	{"undrain", true, true, {NULL}, undrain},
 	{"unmute", true, true, {NULL}, unmute},
 };
 #define N_VERBS (sizeof(verbs) / sizeof(verbs[0]))

@@ -263,6 +263,15 @@ static const struct field sight_fields[] = {
 	FIELD_U32_(ctl_sight, quiet_ms),
 };
 
+static const struct field leave_fields[] = {
+	FIELD_U32_(ctl_leave, bound_ms),
+};
+
+static const struct field left_fields[] = {
+	FIELD_U32_(ctl_left, code),
+	FIELD_STR_(ctl_left, text, CTL_TEXT_MAX),
+};
+
 static const struct ctl_row {
 	const char *name;
 	struct layout layout;
@@ -289,6 +298,8 @@ static const struct ctl_row {
 	[CTL_STEERED] = {"STEERED", LAYOUT_(ctl_steered, steered_fields)},
 	[CTL_SIGHT] = {"SIGHT", LAYOUT_(ctl_sight, sight_fields)},
 	[CTL_SEEN] = {"SEEN", LAYOUT_(ctl_sight, sight_fields)},
+	[CTL_LEAVE] = {"LEAVE", LAYOUT_(ctl_leave, leave_fields)},
+	[CTL_LEFT] = {"LEFT", LAYOUT_(ctl_left, left_fields)},
 };
 
 static const struct ctl_row *row_find(unsigned type)

@@ -12,6 +12,7 @@
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
+ *   LEAVE (server)               LEFT, when its partitions are elsewhere
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE
  *
@@ -63,6 +64,8 @@ enum ctl_type {
 	CTL_STEERED,
 	CTL_SIGHT,
 	CTL_SEEN,
+	CTL_LEAVE,
+	CTL_LEFT,
 	CTL_TYPE_END
 };
 
@@ -343,6 +346,16 @@ struct ctl_sight {
 	uint32_t quiet_ms; /* SEEN: since the agent was heard; SIGHT: 0 */
 };
 
+/* A server is about to end; its partitions should be elsewhere before. LEFT: they are (code 0), or it
+ * need not wait for that. */
+struct ctl_leave {
+	uint32_t bound_ms; /* it ends after that in any case */
+};
+struct ctl_left {
+	uint32_t code; /* 0, or the positive value of the error code */
+	const char *text;
+};
+
 struct ctl_msg {
 	uint16_t type; /* enum ctl_type, selects the member */
 	union {
@@ -367,6 +380,8 @@ struct ctl_msg {
 		struct ctl_steer steer;
 		struct ctl_steered steered;
 		struct ctl_sight sight; /* SIGHT and SEEN */
+		struct ctl_leave leave;
+		struct ctl_left left;
 	};
 };
 

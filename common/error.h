@@ -31,6 +31,7 @@
 	X(BPS_ENOTDURABLE, 10020, "the scheduler cannot write its state")                          \
 	X(BPS_EJOB_FAILED, 10021, "the job has failed")                                            \
 	X(BPS_EROUND_LOST, 10022, "a round was lost with its server")                              \
+	X(BPS_EDRAINED, 10023, "this machine takes no new jobs")                                   \
 	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")
 
 #ifdef BPS_H /* included behind libbpsclient/bps.h, which has these names for users: check its numbers */

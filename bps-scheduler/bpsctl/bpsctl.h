@@ -24,8 +24,8 @@ struct opts {
 	struct steer_conf steer;
 	const char *reason, *config_dir;
 	const char *more; /* the second argument, "" when there is none */
-	bool json, watch, follow, verbose, force;
-	uint64_t interval_us;
+	bool json, watch, follow, verbose, force, wait;
+	uint64_t interval_us, timeout_us;
 	const char *since; /* a number, or a span such as "10min"; "": not told */
 };
 
@@ -70,6 +70,8 @@ int ask_scheduler(const struct opts *o, const char *verb, const char *target,
 /* Ask the scheduler for this verb (steer.h) and print what it says it has done. */
 int order(const struct opts *o, const char *verb, const char *target, const struct steer_arg *args,
 	size_t n_args);
+int run_drain(const struct opts *o, const char *arg);
+int run_undrain(const struct opts *o, const char *arg);
 int run_job_kill(const struct opts *o, const char *arg);
 int run_mute(const struct opts *o, const char *arg);
 int run_unmute(const struct opts *o, const char *arg);

@@ -294,3 +294,15 @@ struct cell cell_worker(json_t *w)
 		snprintf(c.s, sizeof(c.s), "rank %" PRIu64, cell_num(w, "rank"));
 	return c;
 }
+
+struct cell cell_state(json_t *m)
+{
+	bool is_drained = json_is_true(json_object_get(m, "is_drained"));
+	bool is_leaving = json_is_true(json_object_get(m, "is_leaving"));
+
+	if (!cell_is(m, "state", "up") || (!is_drained && !is_leaving))
+		return cell_str(m, "state");
+	if (is_leaving)
+		return cell_text("leaving");
+	return cell_text(cell_num(m, "partitions") ? "draining" : "drained");
+}

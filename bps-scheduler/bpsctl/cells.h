@@ -34,6 +34,9 @@ struct cell cell_rate(double v);
 struct cell cell_wait(json_t *pace);
 /* Of a pace's slowest: "+41 ms", in at most 9 columns. */
 struct cell cell_lag(json_t *slowest);
+/* State of a member; of one that is up also "drained", "draining" (partitions are still there) and
+ * "leaving". */
+struct cell cell_state(json_t *m);
 /* Name of a user of this machine, else the number. */
 struct cell cell_user(uint64_t uid);
 

@@ -1,14 +1,19 @@
 /* Words of bpsctl that have the scheduler change something. */
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/http.h"
+#include "common/clock.h"
+#include "common/ctlmsg.h"
 
 #define LOOK_MS 500
+#define WAIT_MS 200 /* between two looks of --wait */
 
 /* Where the scheduler on this host says that it listens, when nothing is at the port that is asked
  * by default: its own setting names it already, and nobody should have to say it twice. */
@@ -57,6 +62,75 @@ int order(const struct opts *o, const char *verb, const char *target, const stru
 	print_line(line);
 	json_decref(line);
 	return 0;
+}
+
+/* ---- drain ---- */
+
+/* Partitions that are still on target. Errors: as steer_call. */
+static int parts_left(
+	const struct opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
+{
+	struct err_text text = {""};
+	json_t *json = NULL;
+	int rc;
+
+	bound_time(true);
+	rc = ask_scheduler(o, "drain status", target, NULL, 0, &text, &json, err);
+	bound_time(false);
+	if (rc == 0)
+		*ret_n = cell_num(json, "partitions");
+	json_decref(json);
+	return rc;
+}
+
+static int say_empty(const struct opts *o, const char *target, double took_s)
+{
+	char text[CTL_NAME_MAX + 64];
+
+	snprintf(text, sizeof(text), "%.70s has no partitions any more, after %.1f s", target,
+		took_s);
+	return answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
+}
+
+/* A scheduler that is away for a while is no reason to give up before the time is over. */
+static int wait_empty(const struct opts *o, const char *target)
+{
+	uint64_t begin = clock_now_ns(), n = 1, took_ns;
+	const struct timespec pause = {.tv_nsec = WAIT_MS * 1000000L};
+	struct err_text err = {""}, late;
+	int rc;
+
+	for (;;) {
+		rc = parts_left(o, target, &n, &err);
+		took_ns = clock_now_ns() - begin;
+		if (rc == 0 && !n)
+			return say_empty(o, target, (double)took_ns / 1e9);
+		if (rc < 0 && rc != BPS_ENOSCHED && rc != BPS_ETIMEDOUT)
+			return complain_failed(rc, &err);
+		if (took_ns / 1000 > o->timeout_us)
+			break;
+		nanosleep(&pause, NULL);
+	}
+	if (rc < 0)
+		return complain_failed(rc, &err);
+	err_set(&late, 0,
+		"%" PRIu64 " partitions are still on %.70s after %.0f s; they go on moving "
+		"(`bpsctl servers`, `bpsctl events`)",
+		n, target, (double)took_ns / 1e9);
+	return complain(late.s, EXIT_WARN);
+}
+
+int run_drain(const struct opts *o, const char *arg)
+{
+	const struct steer_arg reason = {"reason", o->reason};
+	int status = order(o, "drain", arg, &reason, 1);
+
+	return status == 0 && o->wait ? wait_empty(o, arg) : status;
+}
+
+int run_undrain(const struct opts *o, const char *arg)
+{
+	return order(o, "undrain", arg, NULL, 0);
 }
 
 int run_job_kill(const struct opts *o, const char *arg)

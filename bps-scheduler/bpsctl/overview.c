@@ -206,11 +206,16 @@ static bool is_well(json_t *m)
 	return cell_is(m, "state", "up") && !json_is_true(json_object_get(m, "is_quiet"));
 }
 
+static bool is_worth_a_row(json_t *m)
+{
+	return !is_well(m) || json_is_true(json_object_get(m, "is_drained"));
+}
+
 static struct cell state_cell(json_t *m)
 {
 	struct cell c;
 
-	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_str(m, "state").s,
+	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_state(m).s,
 		is_well(m) ? "" : "*"); /* says nothing */
 	return c;
 }
@@ -247,7 +252,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 			fprintf(out, "%-12s %-13s %-9s %7s %7s %8s %19s %6s %9s\n", "SERVER",
 				"HOST", "STATE", "PARTS", "IN GB/s", "OUT GB/s", "MEM used/limit",
 				"SUM ms", "LAST");
-		if (!is_few && (is_well(m) || shown >= OUTLIERS_MAX))
+		if (!is_few && (!is_worth_a_row(m) || shown >= OUTLIERS_MAX))
 			continue;
 		server_row(out, root, m);
 		shown++;
@@ -267,7 +272,7 @@ static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 		if (!cell_is(m, "role", "agent"))
 			continue;
 		n++;
-		if (is_well(m) || shown >= OUTLIERS_MAX)
+		if (!is_worth_a_row(m) || shown >= OUTLIERS_MAX)
 			continue;
 		if (!shown)
 			gap(out, has_gap);

@@ -52,10 +52,23 @@ static struct cell last_heard(json_t *m)
 		cell_is(m, "state", "up") ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s"));
 }
 
+static bool is_drained(json_t *m)
+{
+	return json_is_true(json_object_get(m, "is_drained"));
+}
+
 /* Prints what only some members have below their row. */
 static void member_notes(FILE *out, json_t *m)
 {
+	char text[600];
+
 	cell_wrapped_key(out, "    down: ", m, "why");
+	if (!is_drained(m))
+		return;
+	snprintf(text, sizeof(text), "%s%sby %s", cell_str(m, "drain_reason").s,
+		json_string_length(json_object_get(m, "drain_reason")) ? ", " : "",
+		cell_str(m, "drain_who").s);
+	cell_wrapped(out, "    drained: ", text);
 }
 
 int screen_servers(FILE *out, json_t *root)
@@ -74,11 +87,11 @@ int screen_servers(FILE *out, json_t *root)
 			cell_size(cell_num(m, "mem_bytes")).s,
 			cell_size(cell_num(m, "quota_bytes")).s);
 		fprintf(out, "%-14.14s %-14.14s %-8.8s %7.7s %10.10s %21.21s %9.9s %9.9s\n",
-			cell_str(m, "name").s, cell_str(m, "host").s, cell_str(m, "state").s,
+			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "threads").s, cell_size(cell_num(m, "partitions_bytes")).s,
 			memory, cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
 		member_notes(out, m);
-		status |= !cell_is(m, "state", "up");
+		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}
 	if (!i)
 		fprintf(out, "(none has ever joined)\n");
@@ -96,12 +109,12 @@ int screen_agents(FILE *out, json_t *root)
 	json_array_foreach(json_object_get(root, "members"), i, m)
 	{
 		fprintf(out, "%-15.15s %-15.15s %-8.8s %7.7s %8.8s %8.8s %9.9s %9.9s %9.9s\n",
-			cell_str(m, "name").s, cell_str(m, "host").s, cell_str(m, "state").s,
+			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "pid").s, cell_digits(m, "trainers").s,
 			cell_digits(m, "restarts").s, cell_size(cell_num(m, "tx_bytes")).s,
 			cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
 		member_notes(out, m);
-		status |= !cell_is(m, "state", "up");
+		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}
 	if (!i)
 		fprintf(out, "(none has ever joined)\n");

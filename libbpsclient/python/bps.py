@@ -56,6 +56,7 @@ _CODES = {
     "ENOTDURABLE": -10020,
     "EJOB_FAILED": -10021,
     "EROUND_LOST": -10022,
+    "EDRAINED": -10023,
     "EDEVICE": -10024,
 }
 globals().update(_CODES)

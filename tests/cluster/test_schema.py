@@ -50,7 +50,7 @@ def name_of(word):
 
 def test_schema_is_a_schema_and_has_every_word():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    orders = {"job kill", "mute", "unmute", "key rotate", "key retire", "key revoke"}
+    orders = {"drain", "undrain", "job kill", "mute", "unmute", "key rotate", "key retire", "key revoke"}
     assert {"order", "key_change"} <= set(SCHEMA["$defs"])
     missing = [w for w in words() if w not in orders and name_of(w) not in SCHEMA["$defs"]]
     assert not missing
@@ -75,6 +75,7 @@ def test_every_word_prints_what_the_schema_says(cluster):
     validate(printed(c, *control, "job", "kill", "forming"), "order")
     validate(printed(c, *control, "unmute", "SERVER_DOWN"), "order")
     validate(printed(c, *control, "mute", "SERVER_DOWN", "1h", "--reason", "x"), "order")
+    validate(printed(c, *control, "drain", "a2", "--reason", "x"), "order")
     validate(printed(c, *control, "key", "status"), "key_status")
     for word in ("status", "servers", "agents", "jobs", "why-stuck", "events", "check", "version", "help", "key new"):
         validate(printed(c, *word.split()), name_of(word))

@@ -243,7 +243,8 @@ static void history_start(struct sim *s)
 static bool is_finished(const struct sim *s)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
-		if (s->agents[i].is_restarting ||
+		if (!s->agents[i].node.life || /* it has not started yet */
+			s->agents[i].is_restarting ||
 			(s->agents[i].node.is_up && !agent_is_over(&s->agents[i])))
 			return false;
 	for (unsigned i = 0; i < s->o.n_servers; i++)

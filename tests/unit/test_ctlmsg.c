@@ -55,6 +55,8 @@ static const struct ctl_msg steer = {
 	CTL_STEER, .steer = {"job kill", "mnist", one_arg, 1, 1000, "u", "h"}};
 static const struct ctl_msg sight = {CTL_SIGHT, .sight = {5, 9, 0}};
 static const struct ctl_msg seen = {CTL_SEEN, .sight = {5, 9, 120}};
+static const struct ctl_msg leave = {CTL_LEAVE, .leave = {20000}};
+static const struct ctl_msg left = {CTL_LEFT, .left = {10004, "no"}};
 static const struct ctl_msg steered = {CTL_STEERED, .steered = {10016, "no", "{}"}};
 
 #define HEX_ID16  " 10000000 30313233343536373839616263646566"
@@ -105,6 +107,8 @@ static const struct golden {
 	{&steered, "10000000 20270000 02000000 6e6f 02000000 7b7d"},
 	{&sight, "10000000 05000000 0900000000000000 00000000"},
 	{&seen, "10000000 05000000 0900000000000000 78000000"},
+	{&leave, "04000000 204e0000"},
+	{&left, "0a000000 14270000 02000000 6e6f"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 

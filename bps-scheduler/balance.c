@@ -1,0 +1,323 @@
+#include "bps-scheduler/balance.h"
+
+#include <stdlib.h>
+
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/even.h"
+#include "common/dtype.h"
+
+#define GAP_NS                                                                                     \
+	(100 * NS_PER_MS) /* between two batches, and two looks at who has heard of the last */
+#define BEATS 3           /* who was not heard for so many may not follow */
+/* Of a server's memory for sums: its threads have equal parts of it, and not quite equal loads. */
+#define MEMORY_SHARE 0.8
+
+/* ---- when ---- */
+
+static void again(struct sched_core *c, uint64_t at_ns)
+{
+	if (!c->balance_ns || at_ns < c->balance_ns)
+		c->balance_ns = at_ns;
+	sched_arm(c, c->balance_ns);
+}
+
+void balance_soon(struct sched_core *c)
+{
+	again(c, c->now_ns);
+}
+
+void balance_gathered(struct sched_core *c)
+{
+	c->gathered_ns = c->now_ns;
+	for (struct job *j = c->jobs; j; j = j->next)
+		j->wants_balance = true;
+	if (c->jobs)
+		again(c, c->now_ns);
+}
+
+/* ---- memory ---- */
+
+/* Two results, and an accumulator where that has another type. */
+static uint64_t part_need(const struct tensor *t, uint32_t i)
+{
+	uint64_t bytes = sched_part_bytes(t, i), acc = dtype_acc_bytes(t->dtype);
+
+	return 2 * bytes + (acc == dtype_bytes(t->dtype) ? 0 : bytes / dtype_bytes(t->dtype) * acc);
+}
+
+uint64_t *balance_needs(const struct sched_core *c)
+{
+	uint64_t *needs = sched_alloc(c->n_members + 1, sizeof(*needs));
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		for (uint32_t i = 0; i < j->n_placed; i++) {
+			const struct tensor *t = j->placed[i];
+
+			for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
+				if (t->parts[k].server <= c->n_members)
+					needs[t->parts[k].server] += part_need(t, k);
+		}
+	return needs;
+}
+
+uint64_t balance_room(const struct member *m, uint64_t need)
+{
+	uint64_t all = (uint64_t)((double)m->quota_bytes * MEMORY_SHARE);
+
+	if (!m->quota_bytes)
+		return UINT64_MAX;
+	return all > need ? all - need : 0;
+}
+
+/* ---- one job ---- */
+
+/* Is one of its servers to be empty, and does that server wait for it? */
+static bool has_to_leave(const struct sched_core *c, const struct job *j, bool *ret_is_hurried)
+{
+	bool found = false;
+
+	*ret_is_hurried = false;
+	for (uint32_t i = 1; i < j->n_loads; i++) {
+		const struct member *m = j->loads[i] ? sched_member(c, i) : NULL;
+
+		if (!m || !sched_is_usable(m) || sched_is_open(m))
+			continue;
+		found = true;
+		*ret_is_hurried |= m->is_leaving;
+	}
+	return found;
+}
+
+static bool is_heard(const struct sched_core *c, const struct member *m)
+{
+	return m->state == MEMBER_UP &&
+	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
+}
+
+/* Has every agent of the job been heard of late, and applied what moved last? */
+static bool agents_follow(const struct sched_core *c, const struct job *j)
+{
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct member *m = sched_member(c, j->members[i].agent);
+
+		if (!is_heard(c, m) || m->beat.view < j->moved_view)
+			return false;
+	}
+	return true;
+}
+
+/* Is it certain that the servers that would take something live? Whether one that is silent does is
+ * known soon. */
+static bool servers_live(const struct sched_core *c)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role == ROLE_SERVER && sched_is_open(c->members[i]) &&
+			!is_heard(c, c->members[i]))
+			return false;
+	return true;
+}
+
+static void batch_moved(struct sched_core *c, struct job *j, uint32_t n)
+{
+	j->has_moved = true;
+	j->moved_ns = c->now_ns;
+	j->moved_view = sched_change(c);
+	c->n_planned += n;
+	sched_job_dirty(c, j);
+	again(c, c->now_ns + GAP_NS);
+}
+
+/* How many of n that will move may move at once; the same until all have moved. */
+static uint32_t batch_of(struct job *j, uint32_t n)
+{
+	if (!j->batch)
+		j->batch = n / BALANCE_BATCHES;
+	if (j->batch < BALANCE_BATCH_MIN)
+		j->batch = BALANCE_BATCH_MIN;
+	return j->batch;
+}
+
+static bool is_to_leave(const struct sched_core *c, const struct part *p)
+{
+	const struct member *m = sched_member(c, p->server);
+
+	return m && !sched_is_open(m);
+}
+
+static bool has_open_server(const struct sched_core *c)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role == ROLE_SERVER && sched_is_open(c->members[i]))
+			return true;
+	return false;
+}
+
+/* Away from servers that are drained or leave. When none is open, the next one that comes is the
+ * occasion to look again. */
+static void evacuate(struct sched_core *c, struct job *j)
+{
+	struct sched_wants w = {0};
+	uint32_t n = 0, batch;
+
+	if (!has_open_server(c))
+		return;
+	for (uint32_t i = 0; i < j->n_placed; i++)
+		for (uint32_t k = 0; j->placed[i]->parts && k < j->placed[i]->n_parts; k++)
+			n += is_to_leave(c, &j->placed[i]->parts[k]);
+	batch = batch_of(j, n);
+	for (uint32_t i = 0; i < j->n_placed && w.n < batch; i++) {
+		struct tensor *t = j->placed[i];
+
+		for (uint32_t k = 0; t->parts && k < t->n_parts && w.n < batch; k++) {
+			if (!is_to_leave(c, &t->parts[k]))
+				continue;
+			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
+			sched_want_add(&w, t, k);
+		}
+	}
+	sched_place(c, j, &w);
+	batch_moved(c, j, w.n);
+	sched_note(c, EVENT_PARTITIONS,
+		"%u partitions of job '%s' move away from servers that are drained or end, %u are "
+		"left there",
+		w.n, j->name, n - w.n);
+	free(w.v);
+}
+
+/* ---- evening out ---- */
+
+struct evening {
+	struct place place;
+	struct member **servers;
+	uint64_t *rooms;
+	struct even_part *parts;
+	struct sched_want *refs; /* of parts */
+	uint32_t n, n_room, refs_room;
+};
+
+static void evening_init(struct sched_core *c, struct job *j, struct evening *e)
+{
+	uint64_t *needs = balance_needs(c);
+	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index)); /* + 1; 0: none */
+
+	*e = (struct evening){.n = 0};
+	sched_place_fill(c, j, &e->place, &e->servers);
+	e->rooms = sched_alloc(e->place.n_servers, sizeof(*e->rooms));
+	for (uint32_t i = 0; i < e->place.n_servers; i++) {
+		e->rooms[i] = balance_room(e->servers[i], needs[e->servers[i]->id]);
+		index[e->servers[i]->id] = i + 1;
+	}
+	for (uint32_t i = 0; i < j->n_placed; i++) {
+		struct tensor *t = j->placed[i];
+
+		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
+			uint32_t at =
+				t->parts[k].server <= c->n_members ? index[t->parts[k].server] : 0;
+
+			if (!at)
+				continue;
+			e->parts = sched_grow(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
+			e->refs = sched_grow(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
+			e->parts[e->n] = (struct even_part){.bytes = sched_part_bytes(t, k),
+				.need = part_need(t, k),
+				.server = at - 1,
+				.ref = e->n};
+			e->refs[e->n++] = (struct sched_want){.t = t, .i = k};
+		}
+	}
+	free(needs);
+	free(index);
+}
+
+static void evening_fini(struct evening *e)
+{
+	sched_place_fini(&e->place, e->servers);
+	free(e->rooms);
+	free(e->parts);
+	free(e->refs);
+}
+
+static uint16_t idlest_thread(const struct member *m)
+{
+	uint16_t best = 0;
+
+	for (uint16_t i = 1; i < m->threads; i++)
+		if (m->thread_bytes[i] < m->thread_bytes[best])
+			best = i;
+	return best;
+}
+
+static void apply(struct sched_core *c, struct job *j, const struct evening *e, uint32_t n_moves)
+{
+	uint32_t batch = batch_of(j, n_moves), n = 0;
+
+	for (uint32_t i = 0; i < e->n; i++) {
+		const struct even_part *p = &e->parts[i];
+		const struct sched_want *w = &e->refs[p->ref];
+
+		if (p->to == p->server || p->order >= batch)
+			continue;
+		sched_part_set(c, j, w->t, w->i, e->servers[p->to],
+			idlest_thread(e->servers[p->to]), sched_change(c));
+		n++;
+	}
+	batch_moved(c, j, n);
+	sched_note(c, EVENT_PARTITIONS,
+		"%u partitions of job '%s' move so that its servers have their shares, %u are to "
+		"follow",
+		n, j->name, n_moves - n);
+}
+
+static void even_out(struct sched_core *c, struct job *j)
+{
+	struct evening e;
+	struct even_gain gain = {0};
+
+	evening_init(c, j, &e);
+	if (e.place.n_servers > 1 && e.n)
+		gain = even_plan(&e.place, e.rooms, e.parts, e.n);
+	if (gain.n_moves &&
+		gain.after <= gain.before * (1 - (j->batch ? BALANCE_REST : BALANCE_GAIN)))
+		apply(c, j, &e, gain.n_moves);
+	else
+		j->wants_balance = false;
+	evening_fini(&e);
+}
+
+static void balance_job(struct sched_core *c, struct job *j)
+{
+	bool is_hurried, is_leaving = has_to_leave(c, j, &is_hurried);
+
+	if (!is_leaving && !j->wants_balance) {
+		j->batch = 0;
+		return;
+	}
+	if (!is_leaving && c->now_ns < c->gathered_ns + BALANCE_SETTLE_NS) {
+		j->batch = 0;
+		again(c, c->gathered_ns + BALANCE_SETTLE_NS);
+		return;
+	}
+	if (c->now_ns < j->moved_ns + GAP_NS || !servers_live(c) ||
+		(!is_hurried && !agents_follow(c, j))) {
+		again(c, c->now_ns + GAP_NS);
+		return;
+	}
+	if (is_leaving)
+		evacuate(c, j);
+	else
+		even_out(c, j);
+}
+
+void balance_tick(struct sched_core *c)
+{
+	if (!c->balance_ns)
+		return;
+	if (c->now_ns < c->balance_ns) {
+		sched_arm(c, c->balance_ns);
+		return;
+	}
+	c->balance_ns = 0;
+	for (struct job *j = c->jobs; j; j = j->next)
+		if (j->state == JOB_RUNNING)
+			balance_job(c, j);
+}

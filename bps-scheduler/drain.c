@@ -1,0 +1,241 @@
+#include "bps-scheduler/drain.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-scheduler/balance.h"
+#include "bps-scheduler/core_impl.h"
+
+/* ---- which ---- */
+
+static struct member *find(const struct sched_core *c, enum role role, const char *name)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role == role && strcmp(c->members[i]->name, name) == 0)
+			return c->members[i];
+	return NULL;
+}
+
+static const char *behind(const char *target, const char *prefix)
+{
+	size_t n = strlen(prefix);
+
+	return strncmp(target, prefix, n) == 0 ? target + n : NULL;
+}
+
+int drain_find(struct sched_core *c, const char *target, struct member **ret, struct err_text *err)
+{
+	const char *as_server = behind(target, "server:"), *as_agent = behind(target, "agent:");
+	struct member *server =
+		as_agent ? NULL : find(c, ROLE_SERVER, as_server ? as_server : target);
+	struct member *agent = as_server ? NULL : find(c, ROLE_AGENT, as_agent ? as_agent : target);
+
+	if (server && agent)
+		return err_set(err, -EINVAL,
+			"there are a server and an agent '%s': say server:%s or agent:%s", target,
+			target, target);
+	if (!server && !agent)
+		return err_set(err, BPS_ENOTFOUND, "no server or agent '%s' is known", target);
+	*ret = server ? server : agent;
+	return 0;
+}
+
+/* ---- may it ---- */
+
+uint64_t drain_parts(const struct sched_core *c, const struct member *m)
+{
+	uint64_t n = 0;
+
+	if (m->role != ROLE_SERVER)
+		return 0;
+	for (const struct job *j = c->jobs; j; j = j->next) {
+		if (m->id >= j->n_loads || !j->loads[m->id])
+			continue;
+		for (uint32_t t = 0; t < j->n_placed; t++)
+			for (uint32_t i = 0; j->placed[t]->parts && i < j->placed[t]->n_parts; i++)
+				n += j->placed[t]->parts[i].server == m->id;
+	}
+	return n;
+}
+
+/* Those that would take m's partitions. */
+static uint32_t others_open(const struct sched_core *c, const struct member *m)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		n += c->members[i] != m && c->members[i]->role == ROLE_SERVER &&
+		     c->members[i]->state == MEMBER_UP && sched_is_open(c->members[i]);
+	return n;
+}
+
+/* Would the sums of m's partitions fit into the memory of the others? Yes, when one does not tell. */
+static bool has_room_elsewhere(const struct sched_core *c, const struct member *m)
+{
+	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		const struct member *k = c->members[i];
+
+		if (k == m || k->role != ROLE_SERVER || !sched_is_open(k))
+			continue;
+		room = balance_add_room(room, balance_room(k, needs[k->id]));
+	}
+	free(needs);
+	return need <= room;
+}
+
+static int may_drain(const struct sched_core *c, const struct member *m, struct err_text *err)
+{
+	if (m->role != ROLE_SERVER || m->is_drained)
+		return 0;
+	if (!others_open(c, m))
+		return err_set(err, -EBUSY,
+			"'%s' is the last server that takes partitions: start or undrain another "
+			"one first",
+			m->name);
+	if (!has_room_elsewhere(c, m))
+		return err_set(err, -EBUSY,
+			"the other servers have no memory for the sums of '%s': add a server, or "
+			"raise their sums-memory",
+			m->name);
+	return 0;
+}
+
+/* ---- operators ---- */
+
+static void set_words(struct member *m, const char *reason, const char *who)
+{
+	free(m->drain_reason);
+	free(m->drain_who);
+	m->drain_reason = m->is_drained ? sched_dup(reason) : NULL;
+	m->drain_who = m->is_drained ? sched_dup(who) : NULL;
+}
+
+static uint32_t jobs_at(const struct sched_core *c, const struct member *m)
+{
+	uint32_t n = 0;
+
+	for (const struct job *j = c->jobs; j; j = j->next)
+		n += sched_job_member(j, m->id) != CTL_NO_ID;
+	return n;
+}
+
+static int commit(struct sched_core *c, struct member *m, struct err_text *ret_text)
+{
+	int rc;
+
+	sched_member_dirty(c, m);
+	rc = sched_commit(c, false);
+	if (rc < 0)
+		err_set(ret_text, rc,
+			"%s %s is %s, but the scheduler cannot write that down; see its log",
+			sched_role_name(m->role), m->name,
+			m->is_drained ? "drained" : "drained no more");
+	return rc;
+}
+
+int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
+	uint64_t now_ns, struct err_text *ret_text)
+{
+	struct member *m = NULL;
+	uint64_t n;
+	int rc = drain_find(c, target, &m, ret_text);
+
+	c->now_ns = now_ns;
+	if (rc == 0)
+		rc = may_drain(c, m, ret_text);
+	if (rc < 0)
+		return rc;
+	m->is_drained = true;
+	set_words(m, reason, who);
+	balance_soon(c);
+	rc = commit(c, m, ret_text);
+	if (rc < 0)
+		return rc;
+	n = drain_parts(c, m);
+	if (m->role == ROLE_AGENT)
+		err_set(ret_text, 0,
+			"agent %s takes no new jobs; %u that are there go on until they end",
+			m->name, jobs_at(c, m));
+	else if (n)
+		err_set(ret_text, 0,
+			"server %s is drained: its %llu partitions move to %u other servers",
+			m->name, (unsigned long long)n, others_open(c, m));
+	else
+		err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
+	return 0;
+}
+
+int drain_clear(
+	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text)
+{
+	struct member *m = NULL;
+	int rc = drain_find(c, target, &m, ret_text);
+
+	c->now_ns = now_ns;
+	if (rc < 0)
+		return rc;
+	if (!m->is_drained)
+		return err_set(ret_text, -EALREADY, "%s %s is not drained",
+			sched_role_name(m->role), m->name);
+	m->is_drained = false;
+	set_words(m, "", "");
+	if (m->role == ROLE_SERVER)
+		balance_gathered(c);
+	rc = commit(c, m, ret_text);
+	if (rc < 0)
+		return rc;
+	return err_set(ret_text, 0,
+		m->role == ROLE_SERVER ? "server %s takes partitions again"
+				       : "agent %s takes jobs again",
+		m->name);
+}
+
+/* ---- servers that are about to end ---- */
+
+static void tell_left(struct sched_core *c, const struct member *m, int code, const char *text)
+{
+	struct ctl_msg msg = {.type = CTL_LEFT, .left = {(uint32_t)-code, text}};
+
+	sched_send(c, m, &msg);
+}
+
+void drain_leave(struct sched_core *c, struct member *m)
+{
+	m->has_left = false;
+	if (c->is_undurable) {
+		tell_left(c, m, BPS_ENOTDURABLE, "the scheduler cannot write its state");
+	} else if (!others_open(c, m)) {
+		tell_left(c, m, BPS_ENOSERVER, "no other server takes partitions");
+	} else if (!has_room_elsewhere(c, m)) {
+		tell_left(c, m, BPS_EQUOTA, "the other servers have no memory for its sums");
+	} else {
+		m->is_leaving = true;
+		sched_note(
+			c, EVENT_MEMBER, "server %s (host %s) is about to end", m->name, m->host);
+		balance_soon(c);
+	}
+}
+
+void drain_settle(struct sched_core *c)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++) {
+		struct member *m = c->members[i];
+
+		if (!m->is_leaving || m->has_left || drain_parts(c, m))
+			continue;
+		m->has_left = true;
+		tell_left(c, m, 0, "");
+	}
+}
+
+/* ---- durable ---- */
+
+void drain_restore(struct member *m, const struct state_member *s)
+{
+	m->is_drained = s->is_drained;
+	set_words(m, s->drain_reason, s->drain_who);
+}

@@ -1,0 +1,52 @@
+#ifndef BPS_SCHEDULER_DRAIN_H
+#define BPS_SCHEDULER_DRAIN_H
+/* Members that are to get nothing new, and servers that are to lose what they have.
+ *
+ *   drained   by an operator, until he takes it back; durable, by the member's name, so that it
+ *             outlives restarts of the member and of the scheduler. A server's partitions move to
+ *             the others (balance.h), an agent's machine gets no new jobs; what runs there goes on.
+ *   leaving   a server's process says LEAVE because it is about to end. Of that instance only: the
+ *             next one is a server as any other. It is told LEFT when nothing is placed on it any
+ *             more, or why it need not wait for that.
+ *
+ * The last server that takes partitions can be neither: they would have nowhere to go. When all
+ * others are lost later, a drained one takes them all the same.
+ *
+ * Part of the core: its thread, no clock. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/error.h"
+
+struct sched_core;
+struct member;
+struct state_member;
+
+#define DRAIN_REASON_MAX 255
+#define DRAIN_WHO_MAX    191
+
+/* target: "NAME" of a server or agent, or "server:NAME", "agent:NAME" where one of each has it.
+ * Errors: BPS_ENOTFOUND, -EINVAL it is not clear which; with a sentence. */
+int drain_find(struct sched_core *c, const char *target, struct member **ret, struct err_text *err);
+
+/* Durable when it returns 0; again: with the new reason. ret_text says what follows from it, or why
+ * not. Errors: as drain_find; -EBUSY it is the last server, or the others have no memory for its
+ * sums; BPS_ENOTDURABLE, or what persist returned: it is drained, and the record is offered
+ * again. */
+int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
+	uint64_t now_ns, struct err_text *ret_text);
+/* Errors: as drain_set, but for -EBUSY; -EALREADY it is not drained. */
+int drain_clear(
+	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text);
+
+/* How many partitions of all jobs are on a server. */
+uint64_t drain_parts(const struct sched_core *c, const struct member *m);
+
+/* LEAVE of a server. */
+void drain_leave(struct sched_core *c, struct member *m);
+/* What has changed is durable and told: LEFT to those who are empty by now. */
+void drain_settle(struct sched_core *c);
+
+/* From a record. */
+void drain_restore(struct member *m, const struct state_member *s);
+#endif

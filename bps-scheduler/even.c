@@ -1,0 +1,161 @@
+#include "bps-scheduler/even.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "bps-scheduler/place.h"
+
+/* A server that should have nothing at all counts as if it should have this much of an equal share:
+ * else a single small partition there, where it fitted into no share, would be infinitely much. */
+#define SHARE_MIN 0.05
+/* Of the fullest server's fill: a move that gains less is none. */
+#define STEP_MIN 0.005
+
+/* A server and its partitions: parts[at] to parts[end - 1], largest first; what moved is skipped. */
+struct side {
+	double share;
+	uint64_t bytes;
+	size_t at, end;
+	uint32_t id;
+	bool is_out; /* nothing can go there any more */
+};
+
+static int by_server_and_size(const void *a, const void *b)
+{
+	const struct even_part *x = a, *y = b;
+
+	if (x->server != y->server)
+		return x->server < y->server ? -1 : 1;
+	if (x->bytes != y->bytes)
+		return x->bytes < y->bytes ? 1 : -1;
+	return (x->ref > y->ref) - (x->ref < y->ref);
+}
+
+static double fill(const struct side *s)
+{
+	return (double)s->bytes / s->share;
+}
+
+/* Shares of a machine are its servers' in equal parts; together they are what there is. */
+static void set_shares(struct place *p, struct side *sides, uint64_t total)
+{
+	uint32_t *n = calloc(p->n_machines + 1, sizeof(*n));
+	double sum = 0, least = SHARE_MIN * (double)total / p->n_servers;
+
+	place_shares(p);
+	for (uint32_t i = 0; n && i < p->n_servers; i++)
+		n[p->servers[i].machine]++;
+	for (uint32_t i = 0; i < p->n_servers; i++) {
+		uint32_t m = p->servers[i].machine;
+
+		sides[i].share = n ? p->machines[m].share_bytes / n[m] : 1;
+		sides[i].share = fmax(sides[i].share, least);
+		sum += sides[i].share;
+	}
+	for (uint32_t i = 0; i < p->n_servers; i++)
+		sides[i].share *= (double)total / sum;
+	free(n);
+}
+
+/* The fullest server, and the emptiest that can take something. */
+static void extremes(struct side *sides, uint32_t n, struct side **ret_full, struct side **ret_free)
+{
+	struct side *full = NULL, *empty = NULL;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!full || fill(&sides[i]) > fill(full))
+			full = &sides[i];
+		if (!sides[i].is_out && (!empty || fill(&sides[i]) < fill(empty)))
+			empty = &sides[i];
+	}
+	*ret_full = full;
+	*ret_free = empty;
+}
+
+/* NULL: nothing that from has is worth moving to `to`. */
+static struct even_part *pick(
+	struct even_part *parts, struct side *from, const struct side *to, uint64_t room)
+{
+	double ideal = ((double)from->bytes * to->share - (double)to->bytes * from->share) /
+		       (from->share + to->share);
+	struct even_part *smallest = NULL;
+
+	while (from->at < from->end && parts[from->at].to != parts[from->at].server)
+		from->at++;
+	for (size_t i = from->at; i < from->end; i++) {
+		struct even_part *p = &parts[i];
+
+		if (p->to != p->server || p->need > room)
+			continue;
+		if ((double)p->bytes <= ideal)
+			return p;
+		smallest = p;
+	}
+	if (smallest &&
+		(double)(to->bytes + smallest->bytes) / to->share < fill(from) * (1 - STEP_MIN))
+		return smallest;
+	return NULL;
+}
+
+static double fullest(const struct side *sides, uint32_t n)
+{
+	double most = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		most = fmax(most, fill(&sides[i]));
+	return most;
+}
+
+static void plan(struct side *sides, uint32_t n, uint64_t *rooms, struct even_part *parts,
+	struct even_gain *ret)
+{
+	struct side *from, *to;
+
+	for (extremes(sides, n, &from, &to); to && from != to; extremes(sides, n, &from, &to)) {
+		struct even_part *p = pick(parts, from, to, rooms[to->id]);
+
+		if (!p) {
+			to->is_out = true;
+			continue;
+		}
+		p->to = to->id;
+		p->order = ret->n_moves++;
+		from->bytes -= p->bytes;
+		to->bytes += p->bytes;
+		if (rooms[to->id] != UINT64_MAX)
+			rooms[to->id] -= p->need;
+	}
+}
+
+struct even_gain even_plan(
+	struct place *p, uint64_t *rooms, struct even_part *parts, size_t n_parts)
+{
+	struct side *sides = calloc(p->n_servers, sizeof(*sides));
+	struct even_gain gain = {0};
+	uint64_t total = 0;
+
+	qsort(parts, n_parts, sizeof(*parts), by_server_and_size);
+	for (size_t i = 0; i < n_parts; i++) {
+		parts[i].to = parts[i].server;
+		total += parts[i].bytes;
+	}
+	if (!sides || !total) {
+		free(sides);
+		return gain;
+	}
+	for (size_t i = 0; i < n_parts; i++) {
+		struct side *s = &sides[parts[i].server];
+
+		s->at = s->bytes ? s->at : i;
+		s->bytes += parts[i].bytes;
+		s->end = i + 1;
+	}
+	for (uint32_t i = 0; i < p->n_servers; i++)
+		sides[i].id = i;
+	set_shares(p, sides, total);
+	gain.before = fullest(sides, p->n_servers);
+	plan(sides, p->n_servers, rooms, parts, &gain);
+	gain.after = fullest(sides, p->n_servers);
+	free(sides);
+	return gain;
+}

@@ -1,0 +1,570 @@
+/* Drained and leaving servers, and servers that come: who gets which partitions, and when. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "bps-scheduler/balance.h"
+#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/drain.h"
+#include "common/dtype.h"
+#include "common/log.h"
+#include "tests/unit/fake_sched.h"
+
+#define MS        UINT64_C(1000000)
+#define CONNS     64
+#define MEMBERS   16
+#define PART      (64u << 10)
+#define N_PARTS   96
+#define GIB       (UINT64_C(1) << 30)
+#define BEAT_MS   500
+#define RECORDS   256
+#define WAIT_MS   10000
+#define SETTLE_MS (BALANCE_SETTLE_NS / MS)
+
+/* One scheduler, and members that beat and apply every view, unless they are deaf. */
+struct world {
+	struct sched_core *core;
+	struct sched_config cfg;
+	uint64_t now, next_beat;
+	struct {
+		bool is_open, is_deaf;
+		uint64_t view; /* told */
+		uint32_t plans, left_code;
+		bool has_left;
+	} conns[CONNS];
+	uint32_t joined_code, job;
+	char text[CTL_TEXT_MAX + 1];
+	struct {
+		void *bytes;
+		size_t n;
+	} records[RECORDS];
+	size_t n_records;
+};
+
+static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
+{
+	struct world *w = ctx;
+
+	assert_true(conn < CONNS);
+	switch (m->type) {
+	case CTL_PLAN:
+		w->conns[conn].plans++;
+		w->conns[conn].view = m->plan.view;
+		break;
+	case CTL_BEAT:
+		w->conns[conn].view = m->beat.view;
+		break;
+	case CTL_LEFT:
+		w->conns[conn].has_left = true;
+		w->conns[conn].left_code = m->left.code;
+		break;
+	case CTL_JOINED:
+		w->joined_code = m->joined.code;
+		if (!m->joined.code)
+			w->job = m->joined.job;
+		snprintf(w->text, sizeof(w->text), "%s", m->joined.text);
+		break;
+	default:
+		break;
+	}
+}
+
+static void env_drop(void *ctx, uint32_t conn, const char *why)
+{
+	struct world *w = ctx;
+
+	(void)why;
+	w->conns[conn].is_open = false;
+}
+
+static int env_persist(void *ctx, const struct state_record *rec)
+{
+	struct world *w = ctx;
+	size_t n = codec_size(state_layout(), rec);
+
+	assert_true(n && w->n_records < RECORDS);
+	w->records[w->n_records].bytes = malloc(n);
+	w->records[w->n_records].n =
+		codec_encode(state_layout(), rec, w->records[w->n_records].bytes);
+	w->n_records++;
+	return 0;
+}
+
+static void core_start(struct world *w)
+{
+	struct sched_env env = {.ctx = w,
+		.send = env_send,
+		.drop = env_drop,
+		.persist = env_persist,
+		.random = fake_sched_random,
+		.pair_key = fake_sched_pair_key};
+
+	w->core = sched_new(&w->cfg, &env);
+	for (size_t i = 0; i < w->n_records; i++) {
+		struct state_record rec;
+		struct err_text err = {""};
+		void *mem = NULL;
+
+		assert_int_equal(codec_decode(state_layout(), w->records[i].bytes, w->records[i].n,
+					 1 << 24, &rec, &mem, &err),
+			0);
+		if (sched_restore(w->core, &rec, &err) < 0)
+			fail_msg("record %zu: %s", i, err.s);
+		free(mem);
+	}
+	assert_int_equal(sched_start(w->core, w->now), 0);
+}
+
+static void world_init(struct world *w)
+{
+	memset(w, 0, sizeof(*w));
+	log_set_level(LOG_ERROR);
+	sched_config_default(&w->cfg);
+	w->now = 1000 * MS;
+	core_start(w);
+}
+
+static void world_fini(struct world *w)
+{
+	sched_free(w->core);
+	for (size_t i = 0; i < w->n_records; i++)
+		free(w->records[i].bytes);
+}
+
+static void check(struct world *w)
+{
+	struct err_text err = {""};
+
+	if (sched_check(w->core, &err) < 0)
+		fail_msg("%s", err.s);
+}
+
+static void send_msg(struct world *w, uint32_t conn, const struct ctl_msg *msg)
+{
+	sched_message(w->core, conn, msg, w->now);
+}
+
+static void hello(struct world *w, uint32_t conn, enum role role, const char *name,
+	uint64_t instance, uint64_t quota)
+{
+	struct ctl_msg msg = {.type = CTL_HELLO,
+		.hello = {.proto = CTL_PROTO,
+			.role = (uint8_t)role,
+			.instance = instance,
+			.name = name,
+			.host = name,
+			.version = "1",
+			.pid = 1,
+			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
+			.port = role == ROLE_SERVER ? 7400 : 0,
+			.threads = 2,
+			.quota_bytes = quota}};
+
+	w->conns[conn].is_open = true;
+	w->conns[conn].view = 0;
+	w->conns[conn].has_left = false;
+	sched_conn_open(w->core, conn, w->now);
+	send_msg(w, conn, &msg);
+}
+
+static void server(struct world *w, uint32_t conn, const char *name, uint64_t instance)
+{
+	hello(w, conn, ROLE_SERVER, name, instance, 0);
+}
+
+static void join(struct world *w, uint32_t conn, const char *job, uint32_t rank, uint32_t size)
+{
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.seq = rank + 1,
+			.uid = 1000,
+			.job = job,
+			.rank = rank,
+			.size = size,
+			.pid = rank + 10,
+			.part_bytes = PART}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void declare(struct world *w, uint32_t conn, uint32_t rank, uint64_t bytes)
+{
+	struct ctl_decl d = {rank, "w", DTYPE_F32, bytes / 4};
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->job, &d, 1}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void tick(struct world *w)
+{
+	struct ctl_msg msg = {.type = CTL_BEAT};
+
+	if (w->now >= w->next_beat) {
+		w->next_beat = w->now + BEAT_MS * MS;
+		for (uint32_t i = 0; i < CONNS; i++) {
+			msg.beat.view = w->conns[i].view;
+			if (w->conns[i].is_open && !w->conns[i].is_deaf)
+				send_msg(w, i, &msg);
+		}
+	}
+	while (sched_next_deadline(w->core) <= w->now)
+		sched_tick(w->core, w->now);
+	check(w);
+}
+
+static void pass(struct world *w, uint64_t ms)
+{
+	for (uint64_t i = 0; i < ms / 10; i++) {
+		tick(w);
+		w->now += 10 * MS;
+	}
+	tick(w);
+}
+
+static uint64_t parts(struct world *w, const char *name)
+{
+	struct member *m = NULL;
+	struct err_text err;
+	char target[64];
+
+	snprintf(target, sizeof(target), "server:%s", name);
+	assert_int_equal(drain_find(w->core, target, &m, &err), 0);
+	return drain_parts(w->core, m);
+}
+
+static int drain(struct world *w, const char *name)
+{
+	struct err_text text;
+	int rc = drain_set(w->core, name, "disk", "alice", w->now, &text);
+
+	snprintf(w->text, sizeof(w->text), "%s", text.s);
+	check(w);
+	return rc;
+}
+
+static int undrain(struct world *w, const char *name)
+{
+	struct err_text text;
+	int rc = drain_clear(w->core, name, w->now, &text);
+
+	snprintf(w->text, sizeof(w->text), "%s", text.s);
+	check(w);
+	return rc;
+}
+
+/* Servers s1, s2 (conns 1, 2), agents a, b, c (21 to 23); a job over all three, of 96 partitions. */
+static void running_job(struct world *w)
+{
+	world_init(w);
+	server(w, 1, "s1", 101);
+	server(w, 2, "s2", 102);
+	hello(w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(w, 22, ROLE_AGENT, "b", 202, 0);
+	hello(w, 23, ROLE_AGENT, "c", 203, 0);
+	for (uint32_t i = 0; i < 3; i++)
+		join(w, 21 + i, "x", i, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		declare(w, 21 + i, i, N_PARTS * PART);
+	pass(w, SETTLE_MS + 1000);
+	assert_int_equal(parts(w, "s1") + parts(w, "s2"), N_PARTS);
+	assert_int_equal(parts(w, "s1"), N_PARTS / 2);
+}
+
+static void drained_server_loses_its_partitions_some_at_a_time(void **state)
+{
+	struct world w;
+	uint64_t before, now, n_batches = 0;
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(drain(&w, "s1"), 0);
+	assert_non_null(strstr(w.text, "its 48 partitions move to 1 other servers"));
+	before = parts(&w, "s1");
+	for (uint64_t end = w.now + WAIT_MS * MS; before && w.now < end; pass(&w, 10)) {
+		now = parts(&w, "s1");
+		assert_true(before - now <= BALANCE_BATCH_MIN);
+		n_batches += now < before;
+		before = now;
+	}
+	assert_int_equal(parts(&w, "s2"), N_PARTS);
+	assert_int_equal(n_batches, N_PARTS / 2 / BALANCE_BATCH_MIN);
+	world_fini(&w);
+}
+
+static void next_ones_wait_for_every_agent_to_hear_of_the_last(void **state)
+{
+	struct world w;
+	uint64_t n;
+
+	(void)state;
+	running_job(&w);
+	drain(&w, "s1");
+	w.conns[22].is_deaf = true;
+	pass(&w, 3000);
+	n = parts(&w, "s1"); /* it had been heard a moment ago */
+	assert_true(n >= N_PARTS / 2 - BALANCE_BATCH_MIN && n <= N_PARTS / 2);
+	w.conns[22].is_deaf = false;
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	world_fini(&w);
+}
+
+static void last_server_is_not_drained(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(drain(&w, "s1"), 0);
+	assert_int_equal(drain(&w, "s2"), -EBUSY);
+	assert_non_null(strstr(w.text, "'s2' is the last server that takes partitions"));
+	assert_int_equal(undrain(&w, "s1"), 0);
+	assert_int_equal(drain(&w, "s2"), 0);
+	assert_int_equal(undrain(&w, "s1"), -EALREADY);
+	assert_int_equal(drain(&w, "s3"), BPS_ENOTFOUND);
+	world_fini(&w);
+}
+
+static void server_is_not_drained_when_the_others_lack_memory(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	hello(&w, 1, ROLE_SERVER, "s1", 101, GIB);
+	hello(&w, 2, ROLE_SERVER, "s2", 102, GIB);
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, 448u << 20); /* twice that for sums: 896 MiB */
+	declare(&w, 22, 1, 448u << 20);
+	assert_int_equal(drain(&w, "s1"), -EBUSY);
+	assert_non_null(strstr(w.text, "no memory for the sums of 's1'"));
+	hello(&w, 3, ROLE_SERVER, "s3", 103, GIB);
+	assert_int_equal(drain(&w, "s1"), 0);
+	world_fini(&w);
+}
+
+static void drain_outlives_server_and_scheduler(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	drain(&w, "s1");
+	sched_conn_closed(w.core, 1, w.now);
+	w.conns[1].is_open = false;
+	server(&w, 3, "s1", 111);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	sched_free(w.core);
+	core_start(&w);
+	server(&w, 4, "s1", 111);
+	server(&w, 5, "s2", 102);
+	for (uint32_t i = 0; i < 3; i++)
+		hello(&w, 31 + i, ROLE_AGENT, (const char *[]){"a", "b", "c"}[i], 201 + i, 0);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	assert_string_equal(sched_member(w.core, 1)->drain_reason, "disk");
+	assert_string_equal(sched_member(w.core, 1)->drain_who, "alice");
+	assert_int_equal(undrain(&w, "s1"), 0);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
+	world_fini(&w);
+}
+
+static void interrupted_drain_goes_on_after_a_restart_of_the_scheduler(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	drain(&w, "s1");
+	pass(&w, 200);
+	assert_true(parts(&w, "s1") > 0);
+	sched_free(w.core);
+	core_start(&w);
+	server(&w, 4, "s1", 101);
+	server(&w, 5, "s2", 102);
+	for (uint32_t i = 0; i < 3; i++)
+		hello(&w, 31 + i, ROLE_AGENT, (const char *[]){"a", "b", "c"}[i], 201 + i, 0);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	world_fini(&w);
+}
+
+static void server_that_comes_gets_its_share_and_then_all_is_quiet(void **state)
+{
+	struct world w;
+	uint32_t plans;
+
+	(void)state;
+	running_job(&w);
+	server(&w, 3, "s3", 103);
+	pass(&w, SETTLE_MS - 200);
+	assert_int_equal(parts(&w, "s3"), 0);
+	pass(&w, WAIT_MS);
+	for (unsigned i = 0; i < 3; i++) {
+		uint64_t n = parts(&w, (const char *[]){"s1", "s2", "s3"}[i]);
+
+		assert_true(n + 1 >= N_PARTS / 3 && n <= N_PARTS / 3 + 1);
+	}
+	plans = w.conns[21].plans;
+	pass(&w, WAIT_MS);
+	sched_conn_closed(w.core, 3, w.now); /* the same process comes back: nothing has changed */
+	w.conns[3].is_open = false;
+	server(&w, 4, "s3", 103);
+	pass(&w, WAIT_MS);
+	assert_int_equal(w.conns[21].plans, plans);
+	world_fini(&w);
+}
+
+static void nothing_moves_for_a_small_gain(void **state)
+{
+	struct world w;
+	uint32_t plans;
+
+	(void)state;
+	world_init(&w);
+	for (uint32_t i = 0; i < 12; i++)
+		server(&w, 1 + i,
+			(const char *[]){"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9",
+				"sa", "sb"}[i],
+			101 + i);
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, 20 * N_PARTS * PART);
+	declare(&w, 22, 1, 20 * N_PARTS * PART);
+	pass(&w, WAIT_MS);
+	plans = w.conns[21].plans;
+	server(&w, 13, "sc", 113); /* one of 13 more: 8 % less for each */
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "sc"), 0);
+	assert_int_equal(w.conns[21].plans, plans);
+	world_fini(&w);
+}
+
+static const struct ctl_msg leave = {CTL_LEAVE, .leave = {20000}};
+
+static void leaving_server_is_told_when_it_is_empty(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.conns[22].is_deaf = true; /* it is not waited for */
+	send_msg(&w, 1, &leave);
+	tick(&w);
+	assert_false(w.conns[1].has_left);
+	pass(&w, 1000);
+	assert_int_equal(parts(&w, "s1"), 0);
+	assert_true(w.conns[1].has_left);
+	assert_int_equal(w.conns[1].left_code, 0);
+	sched_conn_closed(w.core, 1, w.now);
+	w.conns[1].is_open = w.conns[22].is_deaf = false;
+	server(&w, 3, "s1", 111); /* the next instance is a server as any other */
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), N_PARTS / 2);
+	world_fini(&w);
+}
+
+static void last_server_that_leaves_need_not_wait(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	send_msg(&w, 2, &leave);
+	pass(&w, 1000);
+	send_msg(&w, 1, &leave);
+	assert_true(w.conns[1].has_left);
+	assert_int_equal(w.conns[1].left_code, -BPS_ENOSERVER);
+	assert_int_equal(parts(&w, "s1"), N_PARTS);
+	world_fini(&w);
+}
+
+static void drained_server_is_better_than_none(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	drain(&w, "s1");
+	pass(&w, WAIT_MS);
+	sched_conn_closed(w.core, 2, w.now);
+	w.conns[2].is_open = false;
+	pass(&w, 2000);
+	assert_int_equal(parts(&w, "s1"), N_PARTS);
+	server(&w, 3, "s3", 103);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	assert_int_equal(parts(&w, "s3"), N_PARTS);
+	world_fini(&w);
+}
+
+static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	join(&w, 21, "forming", 0, 3);
+	assert_int_equal(w.joined_code, 0);
+	assert_int_equal(drain(&w, "agent:a"), 0);
+	assert_non_null(strstr(w.text, "takes no new jobs; 2 that are there go on"));
+	join(&w, 21, "y", 0, 2);
+	assert_int_equal(w.joined_code, -BPS_EDRAINED);
+	assert_non_null(strstr(w.text, "drained and takes no new jobs: disk (by alice)"));
+	join(&w, 21, "forming", 1, 3);
+	assert_int_equal(w.joined_code, 0);
+	join(&w, 22, "forming", 2, 3);
+	assert_int_equal(w.joined_code, 0);
+	pass(&w, 1000);
+	assert_int_equal(undrain(&w, "a"), 0);
+	join(&w, 21, "y", 0, 2);
+	assert_int_equal(w.joined_code, 0);
+	world_fini(&w);
+}
+
+static void one_name_of_two_roles_has_to_be_told(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	hello(&w, 24, ROLE_AGENT, "s1", 204, 0);
+	assert_int_equal(drain(&w, "s1"), -EINVAL);
+	assert_non_null(strstr(w.text, "say server:s1 or agent:s1"));
+	assert_int_equal(drain(&w, "server:s1"), 0);
+	assert_int_equal(drain(&w, "agent:s1"), 0);
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(drained_server_loses_its_partitions_some_at_a_time),
+		cmocka_unit_test(next_ones_wait_for_every_agent_to_hear_of_the_last),
+		cmocka_unit_test(last_server_is_not_drained),
+		cmocka_unit_test(server_is_not_drained_when_the_others_lack_memory),
+		cmocka_unit_test(drain_outlives_server_and_scheduler),
+		cmocka_unit_test(interrupted_drain_goes_on_after_a_restart_of_the_scheduler),
+		cmocka_unit_test(server_that_comes_gets_its_share_and_then_all_is_quiet),
+		cmocka_unit_test(nothing_moves_for_a_small_gain),
+		cmocka_unit_test(leaving_server_is_told_when_it_is_empty),
+		cmocka_unit_test(last_server_that_leaves_need_not_wait),
+		cmocka_unit_test(drained_server_is_better_than_none),
+		cmocka_unit_test(drained_agent_gets_no_new_job_and_keeps_those_it_has),
+		cmocka_unit_test(one_name_of_two_roles_has_to_be_told),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
