@@ -71,6 +71,7 @@ all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
 
 include tests/sim/sim.mk
 include tests/scale/scale.mk
+include tests/gpu/cuda.mk
 include tests/tests.mk
 include systemd/deb.mk
 include tests/gpu/gpu.mk

@@ -187,9 +187,8 @@ struct device_ops {
 	/* 0 when all that was queued has run, DEVICE_AGAIN before, DEVICE_LOST when some of it failed. */
 	int (*queue_poll)(struct device_queue *q);
 
-	/* Queue a copy of bytes (> 0) between any two memories, one of which the queue's GPU
-	 * reaches directly.
-	 * Errors: DEVICE_ARG out of bounds. */
+	/* Queue a copy of bytes (> 0) between two memories that the queue's GPU reaches, at most one
+	 * of them pinned. Errors: DEVICE_ARG out of bounds, DEVICE_UNSUP out of the GPU's reach. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 	/* What is queued on q from now on runs after what is queued on other so far (any GPUs). */
@@ -237,8 +236,8 @@ struct device_ops {
 	/* Give up what runs or waits in it, on all local members, in bounded time even if a member never
 	 * comes. Its queues get idle. Only clique_close may follow. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave in order: nothing of it is queued any more. Aborts a clique that is not READY. NULL is
-	 * fine. */
+	/* Leave in order: nothing of it is queued any more. Waits up to 2 s for the other members to
+	 * leave too, then aborts, as it does at once with a clique that is not READY. NULL is fine. */
 	void (*clique_close)(struct device_clique *c);
 };
 

@@ -1,0 +1,46 @@
+# The CUDA back-end, and libraries that take the driver's and NCCL's place in its tests. Included by the Makefile.
+# CUDA=no leaves all of it out; without the toolkit that is so anyway, and `all` says it.
+CUDA_HOME ?= /usr/local/cuda
+NCCL_H	:= $(firstword $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
+CUDA	?= $(if $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOME)/lib64/stubs/libcuda.so),$(NCCL_H)),yes,no)
+CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
+CUDA_STUB := $(CUDA_HOME)/lib64/stubs
+
+FAKECUDA := $(addprefix tests/gpu/fake/,core.c memory.c legacy.c stream.c)
+FAKENCCL := $(addprefix tests/gpu/fake/,nccl.c elem.c)
+CUDASRC	:= $(call src,bps-agent/device/cuda*.c)
+CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)
+CUDAHELP	:= tests/gpu/cuda/two.c
+CUDAALL	:= $(FAKECUDA) $(FAKENCCL) $(CUDASRC) $(CUDATEST) $(CUDAHELP) tests/gpu/cuda/probe.c
+FAKELIBS := $(B)/fake/libcuda.so.1 $(B)/fake/libnccl.so.2
+CUDATESTS	:= $(patsubst tests/gpu/cuda/%.c,$(B)/tests/%,$(CUDATEST))
+
+ifeq ($(CUDA),yes)
+ALLSRC	+= $(CUDAALL)
+$(call objs,$(CUDAALL)): ISA += $(CUDA_CFLAGS)
+
+# The names under which programs find the driver and NCCL.
+$(B)/fake/libcuda.so.1: $(call objs,$(FAKECUDA))
+$(B)/fake/libnccl.so.2: $(call objs,$(FAKENCCL)) $(B)/fake/libcuda.so.1
+$(FAKELIBS):
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
+		$(filter %.so.1,$^) -lm -lpthread
+
+$(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON) \
+		$(FAKELIBS) $(B)/tests/gpu-probe
+	$(call say,LD,$@)
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) \
+		$(LIBCORES) $(LIBCOMMON) $(B)/fake/libcuda.so.1 -lcmocka $(LIBS) -ldl
+# As bps-agent-cuda is linked: it finds what the machine has.
+$(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
+	$(call link,-L$(CUDA_STUB) -lcuda -ldl $(LIBS))
+	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
+
+check-build: $(CUDATESTS)
+else
+all: no-cuda
+no-cuda:
+	@echo 'bps-agent-cuda is not built: $(if $(filter command environment,$(origin CUDA)),CUDA=$(CUDA),no CUDA toolkit with NCCL in $(CUDA_HOME) (CUDA_HOME))'
+.PHONY: no-cuda
+endif

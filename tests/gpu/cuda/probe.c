@@ -1,0 +1,32 @@
+/* What bps-agent-cuda would say about this machine's GPUs: a line for each, or the reason why none. It is
+ * linked as that program is, so that tests can give it any libcuda.so.1. */
+#include <stdio.h>
+
+#include "bps-agent/device/cuda.h"
+
+int main(void)
+{
+	const struct device_ops *ops = &device_cuda_ops;
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	struct err_text why = {""};
+	struct device *dev;
+	int n, rc;
+
+	n = ops->probe(&why);
+	if (n < 0) {
+		printf("%s: %s\n", device_error_name(n), why.s);
+		return 1;
+	}
+	rc = ops->open("probe", &dev, &why);
+	if (rc) {
+		printf("%s: %s\n", device_error_name(rc), why.s);
+		return 1;
+	}
+	n = ops->gpus(dev, gpus, DEVICE_GPUS_MAX);
+	for (int i = 0; i < n; i++)
+		printf("gpu %d: %s at %s, node %d, caps %#x, %llu MiB\n", i, gpus[i].name,
+			gpus[i].pci, gpus[i].numa, gpus[i].caps,
+			(unsigned long long)(gpus[i].bytes >> 20));
+	ops->close(dev);
+	return 0;
+}

@@ -1,0 +1,513 @@
+/* The CUDA back-end in one process, over the fake driver, which ends the process at any misuse. Queued
+ * work begins late by chance, so that what is not ordered is found out of order. */
+#include "bps-agent/device/cuda.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "tests/gpu/fake/control.h"
+#include "tests/gpu/cuda/two.h"
+
+#define PAGE    4096u
+#define MIB     (1u << 20)
+#define LIMIT   (5 * UINT64_C(1000000000))
+#define HOSTMEM (4u * MIB)
+
+static const struct device_ops *const ops = &device_cuda_ops;
+
+/* One device with a queue on GPU 0, its memory and pinned host memory: what most tests start from. */
+struct rig {
+	struct device *dev;
+	struct device_queue *q;
+	struct device_mem *mem, *pinned;
+	unsigned char *host;
+};
+
+static unsigned char *host_memory(size_t bytes)
+{
+	int fd = memfd_create("staging", MFD_CLOEXEC);
+	void *p;
+
+	assert_true(fd >= 0);
+	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	close(fd);
+	return p;
+}
+
+static void assert_nothing_lives(void)
+{
+	struct fakecuda_live live, none;
+
+	memset(&none, 0, sizeof(none));
+	fakecuda_live(&live);
+	assert_memory_equal(&live, &none, sizeof(none));
+}
+
+static void rig_open(struct rig *r)
+{
+	struct err_text why;
+
+	assert_int_equal(ops->open("job", &r->dev, &why), 0);
+	assert_int_equal(ops->queue_open(r->dev, 0, 0, &r->q), 0);
+	assert_int_equal(ops->alloc(r->dev, 0, HOSTMEM, NULL, 0, &r->mem), 0);
+	r->host = host_memory(HOSTMEM);
+	assert_int_equal(ops->pin(r->dev, r->host, HOSTMEM, &r->pinned), 0);
+}
+
+static void drain(struct device_queue *q)
+{
+	uint64_t deadline_ns = clock_now_ns() + LIMIT;
+	int rc;
+
+	while ((rc = ops->queue_poll(q)) == DEVICE_AGAIN && clock_now_ns() < deadline_ns)
+		;
+	assert_int_equal(rc, 0);
+}
+
+static void rig_close(struct rig *r)
+{
+	drain(r->q);
+	ops->queue_close(r->q);
+	ops->drop(r->pinned);
+	ops->drop(r->mem);
+	ops->close(r->dev);
+	munmap(r->host, HOSTMEM);
+	assert_nothing_lives();
+}
+
+static uint64_t counter(const unsigned char *at)
+{
+	return atomic_load_explicit(
+		(const _Atomic uint64_t *)(const void *)at, memory_order_acquire);
+}
+
+static void await(const unsigned char *at, uint64_t value)
+{
+	uint64_t deadline_ns = clock_now_ns() + LIMIT;
+
+	while ((int64_t)(counter(at) - value) < 0 && clock_now_ns() < deadline_ns)
+		;
+	assert_true((int64_t)(counter(at) - value) >= 0);
+}
+
+static void said(const struct rig *r, const char *word)
+{
+	if (!strstr(r->dev->why.s, word))
+		fail_msg("no '%s' in '%s'", word, r->dev->why.s);
+}
+
+static void probe_and_open_make_no_context(void **state)
+{
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	struct err_text why = {""};
+	struct fakecuda_live live;
+	struct device *dev;
+
+	(void)state;
+	assert_int_equal(ops->probe(&why), 8);
+	assert_int_equal(ops->open("job", &dev, &why), 0);
+	assert_int_equal(ops->gpus(dev, gpus, DEVICE_GPUS_MAX), 8);
+	fakecuda_live(&live);
+	assert_int_equal(live.contexts, 0);
+	ops->close(dev);
+	ops->close(NULL);
+	assert_int_equal(fakecuda_calls("cuDevicePrimaryCtxRetain"), 0);
+}
+
+static void gpus_are_described_and_found_by_uuid(void **state)
+{
+	uint8_t uuid[DEVICE_UUID_BYTES] = "fake-gpu-uuid--C";
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	struct device *dev;
+
+	(void)state;
+	assert_int_equal(ops->open("job", &dev, NULL), 0);
+	assert_int_equal(ops->gpus(dev, gpus, 3), 8);
+	assert_string_equal(gpus[2].name, "Fake GPU 2");
+	assert_string_equal(gpus[2].pci, "0000:1c:00.0");
+	assert_memory_equal(gpus[2].uuid, uuid, sizeof(uuid));
+	assert_int_equal(gpus[1].numa, 1);
+	assert_int_equal(gpus[0].bytes >> 30, 16);
+	assert_int_equal(gpus[0].caps, DEVICE_CAP_VMM_FD | DEVICE_CAP_LEGACY_IPC |
+					       DEVICE_CAP_MEMOP64 | DEVICE_CAP_DMABUF |
+					       DEVICE_CAP_CLIQUE);
+	assert_int_equal(device_find(dev, uuid), 2);
+	uuid[0] = 0;
+	assert_int_equal(device_find(dev, uuid), DEVICE_NODEV);
+	assert_int_equal(ops->peer(dev, 0, 3), DEVICE_LINK_NVLINK);
+	assert_int_equal(ops->peer(dev, 3, 3), DEVICE_ARG);
+	assert_int_equal(ops->peer(dev, 0, 8), DEVICE_ARG);
+	ops->close(dev);
+}
+
+static void memory_begins_as_zeros_and_is_rounded_up(void **state)
+{
+	unsigned char bytes[64], zeros[64] = {0};
+	struct device_mem *mem;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(ops->alloc(r.dev, 1, 5 * MIB + 1, NULL, 0, &mem), 0);
+	assert_int_equal(mem->bytes, 6 * MIB);
+	assert_int_equal(mem->gpu, 1);
+	fakecuda_peek(ops->addr(mem, 1) + mem->bytes - sizeof(bytes), bytes, sizeof(bytes));
+	assert_memory_equal(bytes, zeros, sizeof(bytes));
+	assert_int_equal(ops->addr(mem, 0), 0);
+	assert_int_equal(ops->addr(mem, DEVICE_HOST), 0);
+	assert_int_equal(ops->addr(r.pinned, DEVICE_HOST), (uintptr_t)r.host);
+	ops->drop(mem);
+	rig_close(&r);
+}
+
+/* Host to GPU 0 to GPU 1 and back, on two queues that `after` ties. */
+static void bytes_survive_a_journey_over_two_gpus(void **state)
+{
+	const int also[] = {1};
+	struct device_queue *q1;
+	struct device_mem *near, *far;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(ops->alloc(r.dev, 0, MIB, also, 1, &near), 0);
+	assert_int_equal(ops->alloc(r.dev, 1, MIB, NULL, 0, &far), 0);
+	assert_int_equal(ops->queue_open(r.dev, 1, 1, &q1), 0);
+	for (unsigned round = 1; round <= 20; round++) {
+		for (unsigned i = 0; i < MIB; i++)
+			r.host[i] = (unsigned char)(i * 7 + i / 251 + round);
+		memset(r.host + 2 * MIB, 0, MIB);
+		assert_int_equal(ops->copy(r.q, near, 8, r.pinned, 0, MIB - 8), 0);
+		assert_int_equal(ops->after(q1, r.q), 0);
+		assert_int_equal(ops->copy(q1, far, 0, near, 8, MIB - 8), 0);
+		assert_int_equal(ops->copy(q1, r.pinned, 2 * MIB, far, 0, MIB - 8), 0);
+		drain(q1);
+		assert_memory_equal(r.host, r.host + 2 * MIB, MIB - 8);
+	}
+	ops->queue_close(q1);
+	ops->drop(far);
+	ops->drop(near);
+	rig_close(&r);
+}
+
+static void a_counter_is_written_after_the_copies_before_it(void **state)
+{
+	unsigned char *count, want[PAGE];
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	count = r.host + 3 * MIB;
+	for (uint64_t round = 1; round <= 100; round++) {
+		memset(want, (int)round, sizeof(want));
+		memcpy(r.host, want, sizeof(want));
+		assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, PAGE), 0);
+		assert_int_equal(ops->copy(r.q, r.pinned, MIB, r.mem, 0, PAGE), 0);
+		assert_int_equal(ops->post(r.q, r.pinned, 3 * MIB, round), 0);
+		await(count, round);
+		assert_int_equal(counter(count), round);
+		assert_memory_equal(r.host + MIB, want, PAGE);
+	}
+	rig_close(&r);
+}
+
+static void a_held_queue_goes_on_when_the_counter_is_reached(void **state)
+{
+	_Atomic uint64_t *gate;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	gate = (_Atomic uint64_t *)(void *)(r.host + 3 * MIB);
+	atomic_store(gate, UINT64_MAX); /* -1: numbers are compared around zero */
+	assert_int_equal(ops->hold(r.q, r.pinned, 3 * MIB, 2), 0);
+	assert_int_equal(ops->post(r.q, r.pinned, 3 * MIB + 64, 7), 0);
+	atomic_store(gate, 1);
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(ops->queue_poll(r.q), DEVICE_AGAIN);
+	assert_int_equal(counter(r.host + 3 * MIB + 64), 0);
+	atomic_store(gate, 3);
+	await(r.host + 3 * MIB + 64, 7);
+	assert_int_equal(ops->hold(r.q, r.pinned, 3 * MIB, 100), 0);
+	atomic_store(gate, 3 + (UINT64_C(1) << 62)); /* poison frees whoever waits */
+	drain(r.q);
+	rig_close(&r);
+}
+
+static void a_wrapped_stream_is_used_and_left(void **state)
+{
+	struct device_queue *wrapped;
+	struct fakecuda_live before, after;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	fakecuda_live(&before);
+	assert_int_equal(ops->queue_wrap(r.dev, 0, 0, &wrapped), 0);
+	assert_int_equal(ops->post(wrapped, r.pinned, 0, 9), 0);
+	assert_int_equal(ops->after(r.q, wrapped), 0);
+	await(r.host, 9);
+	ops->queue_close(wrapped);
+	fakecuda_live(&after);
+	assert_memory_equal(&before, &after, sizeof(before));
+	rig_close(&r);
+}
+
+static void a_dma_buf_covers_whole_pages_of_an_allocation(void **state)
+{
+	uint64_t offset = 1;
+	struct rig r;
+	int fd;
+
+	(void)state;
+	rig_open(&r);
+	fd = ops->dmabuf(r.mem, PAGE, 2 * PAGE, &offset);
+	assert_true(fd >= 0);
+	assert_int_equal(offset, 0);
+	close(fd);
+	assert_int_equal(ops->dmabuf(r.mem, 1, PAGE, &offset), DEVICE_ARG);
+	assert_int_equal(ops->dmabuf(r.mem, HOSTMEM, PAGE, &offset), DEVICE_ARG);
+	assert_int_equal(ops->dmabuf(r.mem, PAGE, UINT64_MAX - PAGE + 1, &offset), DEVICE_ARG);
+	assert_int_equal(ops->dmabuf(r.pinned, 0, PAGE, &offset), DEVICE_UNSUP);
+	rig_close(&r);
+}
+
+static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
+{
+	struct device_mem *other, *mem;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(ops->alloc(r.dev, 1, MIB, NULL, 0, &other), 0);
+	assert_int_equal(ops->copy(r.q, r.mem, HOSTMEM - 1, r.pinned, 0, 2), DEVICE_ARG);
+	said(&r, "outside");
+	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, UINT64_MAX, 2), DEVICE_ARG);
+	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, 0), DEVICE_ARG);
+	assert_int_equal(ops->copy(r.q, other, 0, r.pinned, 0, 2), DEVICE_UNSUP);
+	said(&r, "does not reach");
+	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.pinned, PAGE, 2), DEVICE_UNSUP);
+	assert_int_equal(ops->post(r.q, r.pinned, 4, 1), DEVICE_ARG);
+	said(&r, "no counter");
+	assert_int_equal(ops->post(r.q, r.pinned, HOSTMEM, 1), DEVICE_ARG);
+	assert_int_equal(ops->post(r.q, r.mem, 0, 1), DEVICE_ARG);
+	assert_int_equal(ops->hold(r.q, r.pinned, UINT64_MAX - 7, 1), DEVICE_ARG);
+	assert_int_equal(ops->pin(r.dev, r.host + 1, PAGE, &mem), DEVICE_ARG);
+	assert_int_equal(ops->pin(r.dev, r.host, PAGE, &mem), DEVICE_ARG);
+	said(&r, "cannot pin");
+	assert_int_equal(ops->alloc(r.dev, 8, MIB, NULL, 0, &mem), DEVICE_ARG);
+	assert_int_equal(ops->alloc(r.dev, 0, 0, NULL, 0, &mem), DEVICE_ARG);
+	assert_int_equal(ops->alloc(r.dev, 0, UINT64_MAX, NULL, 0, &mem), DEVICE_ARG);
+	ops->drop(other);
+	ops->drop(NULL);
+	ops->queue_close(NULL);
+	rig_close(&r);
+}
+
+/* All that a job does, as far as the back-end lets it. What was made goes again. */
+static void scenario(const struct device_ops *o, unsigned char *host)
+{
+	const int also[] = {1};
+	struct device_mem *mem = NULL, *pinned = NULL, *imported = NULL;
+	struct device_queue *q = NULL, *q1 = NULL;
+	struct device_desc desc;
+	struct device *dev;
+	int fd = -1;
+
+	if (o->open("job", &dev, NULL))
+		return;
+	if (!o->alloc(dev, 0, MIB, also, 1, &mem) && o->share(mem, &desc, &fd, 1) == 1 &&
+		!o->import(dev, 2, &desc, &fd, 1, &imported) &&
+		!o->pin(dev, host, HOSTMEM, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
+		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, PAGE) &&
+		!o->after(q1, q) && !o->copy(q1, pinned, PAGE, imported, 0, PAGE) &&
+		!o->copy(q, mem, PAGE, mem, 0, PAGE) && !o->post(q1, pinned, MIB, 5) &&
+		!o->hold(q, pinned, MIB, 5))
+		await(host + MIB, 5);
+	for (int i = 0; i < 2; i++)
+		while ((i ? q1 : q) && o->queue_poll(i ? q1 : q) == DEVICE_AGAIN)
+			;
+	o->queue_close(q);
+	o->queue_close(q1);
+	o->drop(imported);
+	o->drop(pinned);
+	o->drop(mem);
+	if (fd >= 0)
+		close(fd);
+	o->close(dev);
+}
+
+/* Functions that make or queue something; what frees or waits fails only when all is lost. */
+static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount",
+	"cuDeviceGet", "cuDeviceGetUuid", "cuDeviceTotalMem", "cuDeviceGetName",
+	"cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity", "cuMemCreate",
+	"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async",
+	"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemHostRegister",
+	"cuMemHostGetDevicePointer", "cuEventCreate", "cuStreamCreateWithPriority", "cuEventRecord",
+	"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
+	"cuStreamWriteValue64", "cuStreamWaitValue64", "cuPointerGetAttribute",
+	"cuDeviceGetPCIBusId", "cuDeviceGetAttribute"};
+
+static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
+{
+	unsigned char *host = host_memory(HOSTMEM);
+	unsigned fds = two_count_fds(), walked = 0;
+	char fault[80];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(may_fail) / sizeof(may_fail[0]); i++) {
+		uint64_t calls = fakecuda_calls(may_fail[i]), n;
+
+		memset(host, 0, HOSTMEM);
+		scenario(ops, host);
+		calls = fakecuda_calls(may_fail[i]) - calls;
+		if (!calls)
+			fail_msg("%s is not called", may_fail[i]);
+		for (n = 1; n <= calls && n <= 12; n++, walked++) {
+			snprintf(fault, sizeof(fault), "%s:%u=2", may_fail[i], (unsigned)n);
+			fakecuda_faults(fault);
+			memset(host, 0, HOSTMEM);
+			scenario(ops, host);
+			fakecuda_faults(NULL);
+			assert_nothing_lives();
+			assert_int_equal(two_count_fds(), fds);
+		}
+	}
+	assert_true(walked > 40);
+	munmap(host, HOSTMEM);
+}
+
+static void errors_have_their_meaning_and_their_number(void **state)
+{
+	static const struct {
+		const char *fault, *word;
+		int rc;
+	} cases[] = {
+		{"cuMemCreate:1=2", "(2)", DEVICE_NOMEM},
+		{"cuMemCreate:1=801", "(801)", DEVICE_UNSUP},
+		{"cuMemSetAccess:1=217", "do not reach", DEVICE_UNSUP},
+		{"cuMemMap:1=1", "(1)", DEVICE_ARG},
+		{"cuMemAddressReserve:1=46", "exclusive", DEVICE_NODEV},
+	};
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct device_mem *mem;
+
+		fakecuda_faults(cases[i].fault);
+		assert_int_equal(ops->alloc(r.dev, 0, MIB, NULL, 0, &mem), cases[i].rc);
+		said(&r, cases[i].word);
+	}
+	fakecuda_faults(NULL);
+	rig_close(&r);
+}
+
+/* Everything but what frees answers LOST, and asks the driver no more. */
+static void assert_all_lost(struct rig *r)
+{
+	struct device_queue *q;
+	struct device_clique *c;
+	struct device_mem *mem;
+	struct device_desc desc;
+	int fd, gpus[] = {0, 1};
+	uint8_t id[DEVICE_ID_BYTES] = {0};
+
+	assert_int_equal(ops->alloc(r->dev, 0, MIB, NULL, 0, &mem), DEVICE_LOST);
+	assert_int_equal(ops->share(r->mem, &desc, &fd, 1), DEVICE_LOST);
+	assert_int_equal(ops->share_ptr(r->dev, 1, 1, &desc, &fd, 1), DEVICE_LOST);
+	assert_int_equal(ops->import(r->dev, 0, &desc, &fd, 1, &mem), DEVICE_LOST);
+	assert_int_equal(ops->pin(r->dev, r->host, PAGE, &mem), DEVICE_LOST);
+	assert_int_equal(ops->queue_open(r->dev, 0, 0, &q), DEVICE_LOST);
+	assert_int_equal(ops->queue_wrap(r->dev, 0, 0, &q), DEVICE_LOST);
+	assert_int_equal(ops->queue_poll(r->q), DEVICE_LOST);
+	assert_int_equal(ops->copy(r->q, r->mem, 0, r->pinned, 0, 8), DEVICE_LOST);
+	assert_int_equal(ops->after(r->q, r->q), DEVICE_LOST);
+	assert_int_equal(ops->post(r->q, r->pinned, 0, 1), DEVICE_LOST);
+	assert_int_equal(ops->hold(r->q, r->pinned, 0, 1), DEVICE_LOST);
+	assert_int_equal(ops->peer(r->dev, 0, 1), DEVICE_LOST);
+	assert_int_equal(ops->clique_id(r->dev, id), DEVICE_LOST);
+	assert_int_equal(ops->clique_open(r->dev, id, 2, gpus, gpus, 2, &c), DEVICE_LOST);
+}
+
+/* What the test leaves behind is the process's, as it would be with a real GPU. */
+static void lose(const char *fault)
+{
+	struct two lost = two_start(fault);
+
+	assert_int_equal(two_end(&lost), 0);
+}
+
+static void after_a_sticky_error_everything_is_lost(void **state)
+{
+	(void)state;
+	lose("lose:cuMemcpyDtoHAsync:1=700");
+	lose("lose:work:3=700");
+	lose("lose:cuStreamQuery:1=719");
+	lose("lose:work:1=999");
+}
+
+static int lose_main(const char *fault)
+{
+	uint64_t deadline_ns = clock_now_ns() + LIMIT, calls;
+	struct rig r;
+	int rc = 0;
+
+	rig_open(&r);
+	drain(r.q);
+	fakecuda_faults(fault);
+	while (!rc && clock_now_ns() < deadline_ns) {
+		rc = ops->copy(r.q, r.pinned, 0, r.mem, 0, PAGE);
+		if (!rc)
+			rc = ops->queue_poll(r.q);
+		if (rc == DEVICE_AGAIN)
+			rc = 0;
+	}
+	assert_int_equal(rc, DEVICE_LOST);
+	said(&r, strstr(fault, "=") + 1);
+	calls = fakecuda_calls("cuCtxSetCurrent");
+	assert_all_lost(&r);
+	ops->queue_close(r.q);
+	ops->drop(r.pinned);
+	ops->drop(r.mem);
+	ops->close(r.dev);
+	assert_int_equal(fakecuda_calls("cuCtxSetCurrent"), calls);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(probe_and_open_make_no_context),
+		cmocka_unit_test(gpus_are_described_and_found_by_uuid),
+		cmocka_unit_test(memory_begins_as_zeros_and_is_rounded_up),
+		cmocka_unit_test(bytes_survive_a_journey_over_two_gpus),
+		cmocka_unit_test(a_counter_is_written_after_the_copies_before_it),
+		cmocka_unit_test(a_held_queue_goes_on_when_the_counter_is_reached),
+		cmocka_unit_test(a_wrapped_stream_is_used_and_left),
+		cmocka_unit_test(a_dma_buf_covers_whole_pages_of_an_allocation),
+		cmocka_unit_test(what_cannot_be_queued_is_refused_with_a_reason),
+		cmocka_unit_test(whichever_call_of_the_driver_fails_nothing_is_lost),
+		cmocka_unit_test(errors_have_their_meaning_and_their_number),
+		cmocka_unit_test(after_a_sticky_error_everything_is_lost),
+	};
+
+	setenv("FAKE_CUDA_GPUS", "8", 1);
+	setenv("FAKE_CUDA_DELAY_US", "200", 1);
+	if (argc == 2 && !strncmp(argv[1], "lose:", 5))
+		return lose_main(argv[1] + 5);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

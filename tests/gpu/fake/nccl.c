@@ -1,0 +1,554 @@
+/* A libnccl.so.2 for the communicators of one process, on top of the fake driver: collectives are work of
+ * its streams that meets the other ranks' and then truly reduces. Communicators are nonblocking ones
+ * only. What real NCCL answers by a hang or by damage ends the process here with a line: a communicator
+ * or stream that is used before it is ready, ranks that do not call the same thing, a communicator that
+ * is used after its end, a destruction without finalization.
+ *
+ * One lock; it is never held while the driver's is wanted by a stream thread, which runs its work
+ * without the driver's. */
+#include <nccl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <time.h>
+
+#include "tests/gpu/fake/elem.h"
+#include "tests/gpu/fake/fake.h"
+
+/* Its header declares these two without saying that they take nothing. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+enum kind { REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST };
+
+struct what { /* must be the same for all ranks */
+	enum kind kind;
+	size_t count;
+	int type, op, root;
+};
+
+struct meeting { /* one collective */
+	TAILQ_ENTRY(meeting) entry;
+	struct clique *clique;
+	uint64_t seq;
+	struct what what;
+	int arrived, left;
+	bool is_done;
+	void *send[FAKE_GPUS_MAX], *recv[FAKE_GPUS_MAX];
+};
+
+struct clique {
+	LIST_ENTRY(clique) entry;
+	ncclUniqueId id;
+	int n_ranks, joined, finalized;
+	bool is_aborted, has_duplicate;
+	ncclComm_t rank[FAKE_GPUS_MAX];
+	TAILQ_HEAD(, meeting) meetings;
+};
+
+struct call { /* of one rank, queued or waiting for its launch */
+	TAILQ_ENTRY(call) entry;
+	ncclComm_t comm;
+	struct what what;
+	uint64_t seq;
+	CUstream stream;
+	CUdeviceptr addr[2];
+	size_t bytes[2];
+	void *send, *recv;
+};
+
+enum life { NEW, LIVE, FINALIZING, DEAD };
+
+struct ncclComm {
+	struct clique *clique;
+	int rank, gpu, polls_left;
+	enum life life;
+	ncclResult_t result;
+	uint64_t seq;
+	TAILQ_HEAD(, call) launching;
+};
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	LIST_HEAD(, clique) cliques;
+	uint64_t last_id;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
+
+/* Of the thread's open group. */
+static _Thread_local int depth;
+static _Thread_local struct ncclComm *opening[FAKE_GPUS_MAX];
+static _Thread_local int n_opening;
+static _Thread_local struct ncclComm *calling[FAKE_GPUS_MAX * 64];
+static _Thread_local int n_calling;
+
+/* Polls that answer InProgress before something is ready, so that a program that does not poll is found. */
+#define POLLS 3
+
+static ncclResult_t enter(const char *name)
+{
+	int code = fakecuda_nccl_enter(name);
+
+	return code < ncclNumResults ? (ncclResult_t)code : ncclUnhandledCudaError;
+}
+
+FAKE_EXPORT ncclResult_t ncclGetVersion(int *ret)
+{
+	const char *s = getenv("FAKE_NCCL_VERSION");
+
+	*ret = s ? atoi(s) : 22809;
+	return ncclSuccess;
+}
+
+FAKE_EXPORT const char *ncclGetErrorString(ncclResult_t r)
+{
+	static const char *const texts[] = {"no error", "unhandled cuda error",
+		"unhandled system error", "internal error", "invalid argument", "invalid usage",
+		"remote process exited", "in progress"};
+
+	return (unsigned)r < sizeof(texts) / sizeof(texts[0]) ? texts[r] : "unknown";
+}
+
+FAKE_EXPORT const char *ncclGetLastError(ncclComm_t comm)
+{
+	return comm ? "last error of a communicator" : "last error";
+}
+
+FAKE_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId *ret)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	memset(ret, 0, sizeof(*ret));
+	pthread_mutex_lock(&all.lock);
+	all.last_id++;
+	memcpy(ret->internal, &all.last_id, sizeof(all.last_id));
+	pthread_mutex_unlock(&all.lock);
+	return ncclSuccess;
+}
+
+static struct clique *clique_of(const ncclUniqueId *id, int n_ranks)
+{
+	struct clique *c;
+
+	LIST_FOREACH (c, &all.cliques, entry)
+		if (!memcmp(&c->id, id, sizeof(*id)))
+			break;
+	if (!c) {
+		c = calloc(1, sizeof(*c));
+		if (!c)
+			fakecuda_nccl_misuse("no memory");
+		c->id = *id;
+		c->n_ranks = n_ranks;
+		TAILQ_INIT(&c->meetings);
+		LIST_INSERT_HEAD(&all.cliques, c, entry);
+	}
+	if (c->n_ranks != n_ranks)
+		fakecuda_nccl_misuse("members name different numbers of ranks");
+	return c;
+}
+
+/* What a config of NULL would be, a blocking one, cannot be aborted and is not for us. */
+FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(
+	ncclComm_t *ret, int n_ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+	ncclResult_t r = enter(__func__);
+	struct ncclComm *comm;
+
+	if (r)
+		return r;
+	if (!config || config->magic != 0xcafebeef || config->blocking != 0)
+		fakecuda_nccl_misuse("a communicator that is not nonblocking");
+	if (!depth || n_opening == FAKE_GPUS_MAX)
+		fakecuda_nccl_misuse("communicators of several GPUs are opened in one group");
+	if (n_ranks < 1 || n_ranks > FAKE_GPUS_MAX || rank < 0 || rank >= n_ranks)
+		return ncclInvalidArgument;
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		fakecuda_nccl_misuse("no memory");
+	comm->gpu = fakecuda_current_gpu();
+	comm->rank = rank;
+	TAILQ_INIT(&comm->launching);
+	pthread_mutex_lock(&all.lock);
+	comm->clique = clique_of(&id, n_ranks);
+	if (comm->clique->rank[rank])
+		fakecuda_nccl_misuse("a rank joins twice");
+	for (int i = 0; i < n_ranks; i++)
+		if (comm->clique->rank[i] && comm->clique->rank[i]->gpu == comm->gpu)
+			comm->clique->has_duplicate = true;
+	comm->clique->rank[rank] = comm;
+	pthread_mutex_unlock(&all.lock);
+	opening[n_opening++] = comm;
+	fakecuda_nccl_live(1);
+	*ret = comm;
+	return ncclSuccess;
+}
+
+FAKE_EXPORT ncclResult_t ncclGroupStart(void)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	depth++;
+	return ncclSuccess;
+}
+
+static void open_all(void)
+{
+	for (int i = 0; i < n_opening; i++) {
+		opening[i]->polls_left = POLLS;
+		opening[i]->clique->joined++;
+	}
+	n_opening = 0;
+}
+
+/* The collectives of the group leave for their streams only when all is connected. */
+static void launch_all(void)
+{
+	struct call *call;
+
+	for (int i = 0; i < n_calling; i++) {
+		calling[i]->polls_left = POLLS;
+		TAILQ_FOREACH(call, &calling[i]->launching, entry)
+		fakecuda_stream_launching(call->stream, true);
+	}
+	n_calling = 0;
+}
+
+FAKE_EXPORT ncclResult_t ncclGroupEnd(void)
+{
+	ncclResult_t r = enter(__func__);
+	bool is_any;
+
+	if (!depth)
+		fakecuda_nccl_misuse("the end of no group");
+	if (--depth)
+		return r;
+	if (r) {
+		n_opening = n_calling = 0;
+		return r;
+	}
+	pthread_mutex_lock(&all.lock);
+	is_any = n_opening || n_calling;
+	open_all();
+	launch_all();
+	pthread_mutex_unlock(&all.lock);
+	return is_any ? ncclInProgress : ncclSuccess;
+}
+
+static void compute(struct meeting *m)
+{
+	const struct what *w = &m->what;
+	size_t bytes = w->count * elem_bytes((ncclDataType_t)w->type);
+	int n = m->clique->n_ranks;
+	char *tmp = malloc(bytes * (size_t)n);
+	void *from[FAKE_GPUS_MAX];
+
+	if (!tmp)
+		fakecuda_nccl_misuse("no memory");
+	for (int block = 0; block < n; block++) {
+		for (int i = 0; i < n; i++)
+			from[i] = (char *)m->send[i] +
+				  (w->kind == REDUCE_SCATTER ? bytes * (size_t)block : 0);
+		if (w->kind == ALL_GATHER)
+			memcpy(tmp + bytes * (size_t)block, m->send[block], bytes);
+		else if (w->kind == BROADCAST)
+			memcpy(tmp, m->send[w->root], bytes);
+		else
+			elem_reduce(tmp + bytes * (size_t)block, from, n, w->count,
+				(ncclDataType_t)w->type, (ncclRedOp_t)w->op);
+	}
+	for (int i = 0; i < n; i++) {
+		if (w->kind == ALL_GATHER)
+			memcpy(m->recv[i], tmp, bytes * (size_t)n);
+		else if (w->kind == REDUCE_SCATTER)
+			memcpy(m->recv[i], tmp + bytes * (size_t)i, bytes);
+		else if (w->kind == BROADCAST || i == w->root)
+			memcpy(m->recv[i], tmp, bytes);
+	}
+	free(tmp);
+}
+
+static struct meeting *meeting_of(struct clique *c, const struct call *call)
+{
+	struct meeting *m;
+
+	TAILQ_FOREACH(m, &c->meetings, entry)
+	if (m->seq == call->seq)
+		break;
+	if (!m) {
+		m = calloc(1, sizeof(*m));
+		if (!m)
+			fakecuda_nccl_misuse("no memory");
+		m->clique = c;
+		m->seq = call->seq;
+		m->what = call->what;
+		TAILQ_INSERT_TAIL(&c->meetings, m, entry);
+	}
+	if (memcmp(&m->what, &call->what, sizeof(m->what)) != 0)
+		fakecuda_nccl_misuse("ranks call different collectives");
+	return m;
+}
+
+/* A kernel that polls: for the others, for the abort, for the end of all. */
+static void wait_done(struct meeting *m)
+{
+	while (!m->is_done && !m->clique->is_aborted && !fakecuda_sticky()) {
+		struct timespec t;
+
+		clock_gettime(CLOCK_REALTIME, &t);
+		t.tv_nsec += 1000000;
+		if (t.tv_nsec >= 1000000000)
+			t.tv_sec++, t.tv_nsec -= 1000000000;
+		pthread_cond_timedwait(&all.wake, &all.lock, &t);
+	}
+}
+
+/* Runs in the stream's thread. */
+static void collective(void *arg)
+{
+	struct call *call = arg;
+	struct clique *c = call->comm->clique;
+	struct meeting *m;
+
+	pthread_mutex_lock(&all.lock);
+	m = meeting_of(c, call);
+	m->send[call->comm->rank] = call->send;
+	m->recv[call->comm->rank] = call->recv;
+	if (++m->arrived == c->n_ranks && !c->is_aborted) {
+		compute(m);
+		m->is_done = true;
+		pthread_cond_broadcast(&all.wake);
+	}
+	wait_done(m);
+	if (++m->left == m->arrived && (m->arrived == c->n_ranks || c->is_aborted)) {
+		TAILQ_REMOVE(&c->meetings, m, entry);
+		free(m);
+	}
+	pthread_mutex_unlock(&all.lock);
+	free(call);
+}
+
+static void check_life(ncclComm_t comm)
+{
+	if (!comm || comm->life == DEAD)
+		fakecuda_nccl_misuse("a communicator is used after its end");
+}
+
+/* Launches go to their streams at the poll that says so. Lock held. */
+static void start_launched(ncclComm_t comm)
+{
+	struct call *call;
+
+	while ((call = TAILQ_FIRST(&comm->launching))) {
+		TAILQ_REMOVE(&comm->launching, call, entry);
+		fakecuda_stream_launching(call->stream, false);
+		fakecuda_stream_call(call->stream, collective, call, call->addr, call->bytes);
+	}
+}
+
+static ncclResult_t progress(ncclComm_t comm)
+{
+	struct clique *c = comm->clique;
+
+	if (comm->result)
+		return comm->result;
+	if (c->has_duplicate)
+		return comm->result = ncclInvalidUsage;
+	if (comm->life == NEW && c->joined < c->n_ranks)
+		return ncclInProgress;
+	if (comm->polls_left) {
+		comm->polls_left--;
+		return ncclInProgress;
+	}
+	if (comm->life == FINALIZING)
+		return c->finalized == c->n_ranks ? ncclSuccess : ncclInProgress;
+	comm->life = LIVE;
+	start_launched(comm);
+	return ncclSuccess;
+}
+
+FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *ret)
+{
+	ncclResult_t r = enter(__func__);
+
+	pthread_mutex_lock(&all.lock);
+	check_life(comm);
+	if (r)
+		comm->result = r;
+	*ret = progress(comm);
+	pthread_mutex_unlock(&all.lock);
+	return ncclSuccess;
+}
+
+static void drop_launches(ncclComm_t comm)
+{
+	struct call *call;
+
+	while ((call = TAILQ_FIRST(&comm->launching))) {
+		TAILQ_REMOVE(&comm->launching, call, entry);
+		fakecuda_stream_launching(call->stream, false);
+		free(call);
+	}
+}
+
+/* Aborted communicators stay on their clique's list: what still runs looks at them. */
+FAKE_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+	ncclResult_t r = enter(__func__);
+
+	pthread_mutex_lock(&all.lock);
+	check_life(comm);
+	if (comm->gpu != fakecuda_current_gpu())
+		fakecuda_nccl_misuse("a communicator is aborted in another GPU's context");
+	drop_launches(comm);
+	comm->life = DEAD;
+	comm->clique->is_aborted = true;
+	pthread_cond_broadcast(&all.wake);
+	pthread_mutex_unlock(&all.lock);
+	fakecuda_nccl_live(-1);
+	return r;
+}
+
+FAKE_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&all.lock);
+	check_life(comm);
+	if (comm->life != LIVE || comm->polls_left)
+		fakecuda_nccl_misuse("a communicator is finalized that is not ready");
+	comm->life = FINALIZING;
+	comm->polls_left = POLLS;
+	comm->clique->finalized++;
+	pthread_mutex_unlock(&all.lock);
+	return ncclInProgress;
+}
+
+FAKE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&all.lock);
+	check_life(comm);
+	if (comm->life != FINALIZING || comm->clique->finalized != comm->clique->n_ranks)
+		fakecuda_nccl_misuse("a communicator is destroyed that is not finalized");
+	comm->life = DEAD;
+	pthread_mutex_unlock(&all.lock);
+	fakecuda_nccl_live(-1);
+	return ncclSuccess;
+}
+
+/* In place means this and nothing else. */
+static void check_place(ncclComm_t comm, const struct call *k, size_t block)
+{
+	size_t own = (size_t)comm->rank * block;
+	CUdeviceptr s = k->addr[0], r = k->addr[1];
+
+	if (!r || s + k->bytes[0] <= r || r + k->bytes[1] <= s)
+		return;
+	if ((k->what.kind == REDUCE_SCATTER && r != s + own) ||
+		(k->what.kind == ALL_GATHER && s != r + own) ||
+		((k->what.kind == REDUCE || k->what.kind == BROADCAST) && s != r))
+		fakecuda_nccl_misuse("buffers overlap that are not in place");
+}
+
+static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, size_t send_blocks,
+	void *recv, size_t recv_blocks, CUstream stream)
+{
+	size_t block = what.count * elem_bytes((ncclDataType_t)what.type);
+	struct call *k = calloc(1, sizeof(*k));
+
+	if (!k || !depth)
+		fakecuda_nccl_misuse("collectives of several GPUs are called in one group");
+	pthread_mutex_lock(&all.lock);
+	check_life(comm);
+	if (comm->life != LIVE || comm->polls_left)
+		fakecuda_nccl_misuse("a communicator is used that is not ready");
+	if (!block || what.op > ncclMin || fakecuda_stream_gpu(stream) != comm->gpu)
+		fakecuda_nccl_misuse("no such collective, or a stream of another GPU");
+	*k = (struct call){.comm = comm, .what = what, .seq = ++comm->seq, .stream = stream};
+	k->addr[0] = (CUdeviceptr)send;
+	k->addr[1] = (CUdeviceptr)recv;
+	k->bytes[0] = block * send_blocks;
+	k->bytes[1] = block * recv_blocks;
+	check_place(comm, k, block);
+	k->send = fakecuda_stream_bytes(stream, k->addr[0], k->bytes[0]);
+	k->recv = recv ? fakecuda_stream_bytes(stream, k->addr[1], k->bytes[1]) : NULL;
+	TAILQ_INSERT_TAIL(&comm->launching, k, entry);
+	if (n_calling == sizeof(calling) / sizeof(calling[0]))
+		fakecuda_nccl_misuse("too large a group");
+	calling[n_calling++] = comm;
+	pthread_mutex_unlock(&all.lock);
+	return ncclSuccess;
+}
+
+/* All bytes of what are compared, so that there must be none between its fields. */
+static struct what what(enum kind kind, size_t count, ncclDataType_t type, int op, int root)
+{
+	struct what w;
+
+	memset(&w, 0, sizeof(w));
+	w.kind = kind;
+	w.count = count;
+	w.type = (int)type;
+	w.op = op;
+	w.root = root;
+	return w;
+}
+
+FAKE_EXPORT ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count,
+	ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	check_life(comm);
+	return queue(comm, what(REDUCE_SCATTER, count, type, (int)op, 0), send,
+		(size_t)comm->clique->n_ranks, recv, 1, stream);
+}
+
+FAKE_EXPORT ncclResult_t ncclAllGather(const void *send, void *recv, size_t count,
+	ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	check_life(comm);
+	return queue(comm, what(ALL_GATHER, count, type, 0, 0), send, 1, recv,
+		(size_t)comm->clique->n_ranks, stream);
+}
+
+FAKE_EXPORT ncclResult_t ncclReduce(const void *send, void *recv, size_t count, ncclDataType_t type,
+	ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	check_life(comm);
+	if (root == comm->rank && !recv)
+		fakecuda_nccl_misuse("the root of a reduction has no place for it");
+	return queue(comm, what(REDUCE, count, type, (int)op, root), send, 1, recv, 1, stream);
+}
+
+FAKE_EXPORT ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count,
+	ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream)
+{
+	ncclResult_t r = enter(__func__);
+
+	if (r)
+		return r;
+	check_life(comm);
+	return queue(comm, what(BROADCAST, count, type, 0, root), send, 1, recv, 1, stream);
+}
