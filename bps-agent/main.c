@@ -16,6 +16,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/quota_report.h"
+#include "bps-agent/topology_report.h"
 #include "common/failpoint.h"
 #include "common/fds.h"
 #include "common/log.h"
@@ -28,7 +29,8 @@
 
 struct opts {
 	struct node_opts node;
-	const char *socket, *group;
+	const char *socket, *group, *sysfs;
+	unsigned gpu_strategy; /* enum strategy */
 	int64_t max_trainers, max_tensors, user_trainers, user_tensors, job_tensors;
 	int64_t user_descriptors, user_requests;
 	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
@@ -72,6 +74,11 @@ static const struct setting rows[] = {
 		.max = 1 << 20, .is_live = true,
 		.help = "descriptors kept open for one user; 0: a quarter of what the system "
 			"allows"},
+	{"gpu-strategy", SET_ENUM, SETTING_AT(struct opts, gpu_strategy), .def = "auto",
+		.words = strategy_words,
+		.help = "how the gradients of several GPUs are gathered; auto: by where they are"},
+	{"sysfs", SET_STRING, SETTING_AT(struct opts, sysfs), .def = TOPO_SYSFS, .max = 255,
+		.help = "where the kernel tells of this machine's devices"},
 };
 static const struct settings_spec spec = {.program = "bps-agent",
 	.about = "takes tensors from the trainers of this machine and has them summed",
@@ -284,9 +291,12 @@ static void http_metrics(void *arg, struct evbuffer *out)
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct app *app = arg;
+	const struct strategy_ask ask = {
+		.want = (enum strategy)app->opts.gpu_strategy, .has_collectives = true};
 	json_t *root = node_status(&app->node, "agent");
 	struct agent_figures f = {0};
 	struct quota_view quotas;
+	char wanted[8];
 
 	if (app->agent)
 		agent_figures(app->agent, &f);
@@ -297,6 +307,8 @@ static void http_status(void *arg, struct httpd_request *req)
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
 	quotas_of(app, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
+	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
+		json_object_set_new(root, "topology", topology_report(app->opts.sysfs, &ask));
 	httpd_answer(req, 200, root);
 }
 

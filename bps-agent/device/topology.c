@@ -360,6 +360,27 @@ static void count_uplinks(struct topology *t)
 			t->uplinks[t->nics[i].uplink].n_nics++;
 }
 
+/* In the order of their addresses, as the GPUs are. */
+static void sort_uplinks(struct topology *t)
+{
+	uint32_t place[TOPO_PORTS_MAX];
+	struct topo_uplink sorted[TOPO_PORTS_MAX];
+
+	for (unsigned i = 0; i < t->n_uplinks; i++) {
+		place[i] = 0;
+		for (unsigned k = 0; k < t->n_uplinks; k++)
+			place[i] += t->uplinks[k].pci < t->uplinks[i].pci;
+		sorted[place[i]] = t->uplinks[i];
+	}
+	memcpy(t->uplinks, sorted, t->n_uplinks * sizeof(sorted[0]));
+	for (unsigned i = 0; i < t->n_gpus; i++)
+		if (t->gpus[i].uplink != TOPO_NONE)
+			t->gpus[i].uplink = place[t->gpus[i].uplink];
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].uplink != TOPO_NONE)
+			t->nics[i].uplink = place[t->nics[i].uplink];
+}
+
 static uint64_t others(unsigned self, unsigned n)
 {
 	uint64_t all = n == 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
@@ -388,6 +409,7 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 	qsort(ret->nics, ret->n_nics, sizeof(ret->nics[0]), by_nic);
 	for (unsigned i = 0; ret->n_nvswitches && i < ret->n_gpus; i++)
 		ret->gpus[i].links = others(i, ret->n_gpus);
+	sort_uplinks(ret);
 	count_uplinks(ret);
 	return 0;
 }

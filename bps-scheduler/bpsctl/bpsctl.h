@@ -24,7 +24,7 @@ struct opts {
 	struct steer_conf steer;
 	const char *reason, *config_dir;
 	const char *more; /* the second argument, "" when there is none */
-	bool json, watch, follow, verbose, force, wait;
+	bool json, watch, follow, verbose, force, wait, topology;
 	uint64_t interval_us, timeout_us;
 	const char *since; /* a number, or a span such as "10min"; "": not told */
 };
@@ -52,6 +52,7 @@ int run_status(const struct opts *o, const char *arg);
 int run_top(const struct opts *o, const char *arg);
 int run_servers(const struct opts *o, const char *arg);
 int run_agents(const struct opts *o, const char *arg);
+int run_agent(const struct opts *o, const char *arg);
 int run_jobs(const struct opts *o, const char *arg);
 int run_job(const struct opts *o, const char *arg);
 int run_why_stuck(const struct opts *o, const char *arg);

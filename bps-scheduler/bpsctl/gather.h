@@ -6,6 +6,8 @@
  * ret: the caller's reference. Errors: BPS_ENOSCHED, BPS_ETIMEDOUT, BPS_EPROTO as http_get_all;
  * BPS_ENOTFOUND the daemon answers with an error; -EINVAL it is not a scheduler; with a
  * sentence. */
+#include <stdbool.h>
+
 #include <jansson.h>
 
 #include "common/addr.h"
@@ -32,6 +34,9 @@ int gather_jobs(const struct addr *addr, json_t **ret, struct err_text *err);
 
 /* schema role jobs[documents of jobs] missing; name: NULL or "" for all that form or run. */
 int gather_stuck(const struct addr *addr, const char *name, json_t **ret, struct err_text *err);
+
+/* An agent's own document, asked at its HTTP port: "host[:port]". has_topology: with its GPUs. */
+int gather_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err);
 
 /* One job's document. */
 int gather_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err);

@@ -16,6 +16,9 @@ int screen_status(FILE *out, json_t *root);
 /* A server's or agent's own figures. 1 when it does not reach the scheduler. */
 int screen_daemon(FILE *out, json_t *root);
 
+/* An agent's GPUs and their strategy. 1 when the strategy that is set cannot be had. */
+int screen_topology(FILE *out, json_t *root);
+
 /* One job, the culprit first. 1 when it waits or an agent did not answer; 2 when it has failed. */
 int screen_job(FILE *out, json_t *root);
 

@@ -106,6 +106,11 @@ static int get_agents(const struct opts *o, const char *arg, json_t **ret, struc
 	return gather_members(&o->scheduler_http, "agent", ret, err);
 }
 
+static int get_agent(const struct opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	return gather_agent(arg, o->topology, ret, err);
+}
+
 static int get_jobs(const struct opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	(void)arg;
@@ -140,6 +145,12 @@ int run_servers(const struct opts *o, const char *arg)
 int run_agents(const struct opts *o, const char *arg)
 {
 	return run_view(&(struct view){get_agents, screen_agents}, o, arg);
+}
+
+int run_agent(const struct opts *o, const char *arg)
+{
+	return run_view(
+		&(struct view){get_agent, o->topology ? screen_topology : screen_daemon}, o, arg);
 }
 
 int run_jobs(const struct opts *o, const char *arg)

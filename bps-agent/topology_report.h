@@ -1,0 +1,14 @@
+#ifndef BPS_AGENT_TOPOLOGY_REPORT_H
+#define BPS_AGENT_TOPOLOGY_REPORT_H
+/* This machine's GPUs and how their gradients would travel, for the status: a document of
+ * bps-agent/device/topology.h and strategy.h. Thread: any. */
+#include <jansson.h>
+
+#include "bps-agent/device/strategy.h"
+
+/* A new object. sysfs: where it is mounted; it is read now (milliseconds). ask: for all GPUs, has its
+ * gpus NULL. What cannot be read or had is said in the document ("error"). NULL: out of memory. */
+json_t *topology_report(const char *sysfs, const struct strategy_ask *ask);
+/* The same of what is known already. */
+json_t *topology_json(const struct topology *t, const struct strategy_ask *ask);
+#endif

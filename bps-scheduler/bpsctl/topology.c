@@ -1,0 +1,284 @@
+/* bpsctl agent: one agent's own figures, or the GPUs of its machine, what they share on the way to the
+ * processor, and how their gradients travel. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/gather.h"
+#include "bps-scheduler/bpsctl/screen.h"
+
+#define AGENT_HTTP 7304
+
+static json_t *part(json_t *root, const char *key)
+{
+	return json_object_get(json_object_get(root, "topology"), key);
+}
+
+int gather_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err)
+{
+	struct addr a;
+	int rc = addr_parse(&a, host, AGENT_HTTP, err);
+
+	if (rc < 0)
+		return -EINVAL;
+	rc = gather_path(&a, has_topology ? "/status?topology=1" : "/status", ret, err);
+	if (rc < 0)
+		return rc;
+	if (!cell_is(*ret, "role", "agent"))
+		rc = err_set(err, -EINVAL,
+			"that is a bps-%.32s, not an agent (its HTTP port is "
+			"7304, or its --http)",
+			cell_str(*ret, "role").s);
+	else if (has_topology && !json_object_get(*ret, "topology"))
+		rc = err_set(err, BPS_ENOTFOUND, "that agent is too old to tell of its GPUs");
+	if (rc == 0)
+		return 0;
+	json_decref(*ret);
+	*ret = NULL;
+	return rc;
+}
+
+/* ---- the tree ---- */
+
+static bool is_below(json_t *device, size_t uplink)
+{
+	json_t *v = json_object_get(device, "uplink");
+
+	return uplink == SIZE_MAX
+		       ? !json_is_integer(v)
+		       : json_is_integer(v) && json_integer_value(v) == (json_int_t)uplink;
+}
+
+/* Its NUMA node, where it is known. */
+static void numa(json_t *device, char *ret, size_t room)
+{
+	json_int_t node = json_integer_value(json_object_get(device, "numa"));
+
+	ret[0] = '\0';
+	if (json_is_integer(json_object_get(device, "numa")) && node >= 0 && node < 1024)
+		snprintf(ret, room, "  node %d", (int)node);
+}
+
+static void gpu_line(FILE *out, json_t *gpu, size_t i)
+{
+	char node[16];
+
+	numa(gpu, node, sizeof(node));
+	fprintf(out, "    GPU %-3zu %.19s%s%s%.40s%s\n", i, cell_str(gpu, "pci").s, node,
+		json_string_length(json_object_get(gpu, "name")) ? "  " : "",
+		json_string_length(json_object_get(gpu, "name")) ? cell_str(gpu, "name").s : "",
+		json_is_true(json_object_get(gpu, "is_mig")) ? "  (part of a GPU)" : "");
+}
+
+static void nic_line(FILE *out, json_t *nic)
+{
+	bool is_up = json_is_true(json_object_get(nic, "is_up"));
+	uint64_t mbps = cell_num(nic, "mbps");
+	char node[16], speed[32] = "";
+
+	numa(nic, node, sizeof(node));
+	if (mbps)
+		snprintf(speed, sizeof(speed), "  %.10g Gbit/s", (double)mbps / 1e3);
+	fprintf(out, "    card    %.19s%s  %.31s%s%s\n", cell_str(nic, "pci").s, node,
+		json_string_length(json_object_get(nic, "name")) ? cell_str(nic, "name").s
+								 : "(no interface)",
+		speed, is_up ? "" : "  down");
+}
+
+/* What is below one uplink; SIZE_MAX: what has none. */
+static void below(FILE *out, json_t *root, size_t uplink)
+{
+	json_t *v;
+	size_t i;
+
+	json_array_foreach(part(root, "gpus"), i, v) if (is_below(v, uplink)) gpu_line(out, v, i);
+	json_array_foreach(part(root, "nics"), i, v) if (is_below(v, uplink)) nic_line(out, v);
+}
+
+static bool has_any_below(json_t *root, size_t uplink)
+{
+	static const char *const kinds[] = {"gpus", "nics"};
+	json_t *v;
+	size_t i;
+
+	for (size_t k = 0; k < 2; k++)
+		json_array_foreach(part(root, kinds[k]), i, v) if (is_below(v, uplink)) return true;
+	return false;
+}
+
+static void tree(FILE *out, json_t *root)
+{
+	json_t *v;
+	size_t i;
+
+	json_array_foreach(part(root, "uplinks"), i, v)
+	{
+		fprintf(out, "  uplink %.19s of %.19s%s\n", cell_str(v, "pci").s,
+			cell_str(v, "bridge").s,
+			json_is_true(json_object_get(v, "has_switch")) ? ", a switch" : "");
+		below(out, root, i);
+	}
+	if (!has_any_below(root, SIZE_MAX))
+		return;
+	fprintf(out, "  without an uplink\n");
+	below(out, root, SIZE_MAX);
+}
+
+/* ---- NVLink ---- */
+
+/* "0 1 2 3", or "0-7" where there are many in a row. */
+static void list_gpus(json_t *list, char *ret, size_t room)
+{
+	size_t n = json_array_size(list), used = 0;
+
+	ret[0] = '\0';
+	for (size_t i = 0; i < n && used < room; i++) {
+		json_int_t first = json_integer_value(json_array_get(list, i)), last = first;
+
+		while (i + 1 < n && json_integer_value(json_array_get(list, i + 1)) == last + 1) {
+			last++;
+			i++;
+		}
+		used += (size_t)snprintf(ret + used, room - used,
+			last > first ? "%s%" JSON_INTEGER_FORMAT "-%" JSON_INTEGER_FORMAT
+				     : "%s%" JSON_INTEGER_FORMAT,
+			used ? " " : "", first, last);
+	}
+}
+
+static bool links_all(json_t *root)
+{
+	size_t n = json_array_size(part(root, "gpus")), i;
+	json_t *gpu;
+
+	json_array_foreach(part(root, "gpus"), i, gpu)
+	{
+		if (json_array_size(json_object_get(gpu, "links")) + 1 != n)
+			return false;
+	}
+	return n > 1;
+}
+
+static void links(FILE *out, json_t *root)
+{
+	json_t *topology = json_object_get(root, "topology"), *gpu;
+	bool is_asked = !cell_is(topology, "source", "sysfs");
+	char to[300], text[400];
+	size_t i;
+
+	if (json_array_size(part(root, "gpus")) < 2)
+		return;
+	if (links_all(root))
+		cell_wrapped(out, "  NVLink: ",
+			is_asked ? "all GPUs" : "all GPUs, since there are NVSwitches");
+	else if (!is_asked)
+		cell_wrapped(
+			out, "  NVLink: ", "none is assumed, as only the CUDA driver could tell");
+	if (links_all(root) || !is_asked)
+		return;
+	json_array_foreach(part(root, "gpus"), i, gpu)
+	{
+		list_gpus(json_object_get(gpu, "links"), to, sizeof(to));
+		snprintf(text, sizeof(text), "GPU %zu to %s", i, to);
+		if (*to)
+			cell_wrapped(out, "  NVLink: ", text);
+	}
+}
+
+/* ---- the strategy ---- */
+
+/* "GPUs 0-3, and 4-7" of the groups with more than one member. */
+static void list_groups(json_t *strategy, char *ret, size_t room)
+{
+	json_t *group;
+	size_t i, used = 0;
+	char text[300];
+
+	ret[0] = '\0';
+	json_array_foreach(json_object_get(strategy, "groups"), i, group)
+	{
+		list_gpus(group, text, sizeof(text));
+		if (used < room)
+			used += (size_t)snprintf(
+				ret + used, room - used, "%s%s", used ? ", " : "", text);
+	}
+}
+
+/* One line for each kind of step, in order. */
+static void steps(FILE *out, json_t *strategy)
+{
+	uint64_t units = cell_num(strategy, "units"), sources = cell_num(strategy, "sources");
+	json_t *all = json_object_get(strategy, "steps"), *s;
+	char groups[400], head[40], text[600];
+	const char *last = "";
+	size_t i;
+
+	list_groups(strategy, groups, sizeof(groups));
+	json_array_foreach(all, i, s)
+	{
+		const char *op = json_string_value(json_object_get(s, "op"));
+
+		if (!op || strcmp(op, last) == 0)
+			continue;
+		last = op;
+		if (strstr(op, "copy-"))
+			snprintf(text, sizeof(text), "%s, staged beside its processor",
+				cell_num(s, "units") == units ? "each GPU all of it"
+							      : "each GPU its share");
+		else if (strcmp(op, "sum") == 0)
+			snprintf(text, sizeof(text), "the processor adds %" PRIu64 " pieces",
+				sources);
+		else if (strcmp(op, "peer-copy") == 0)
+			snprintf(text, sizeof(text), "each GPU takes the rest from the others");
+		else
+			snprintf(text, sizeof(text), "GPUs %s", groups);
+		snprintf(head, sizeof(head), "    %-15.20s ", op);
+		cell_wrapped(out, head, text);
+	}
+	if (cell_num(strategy, "turns") > 1)
+		fprintf(out, "    %" PRIu64 " GPUs take turns, a tensor each\n",
+			cell_num(strategy, "turns"));
+}
+
+static void strategy(FILE *out, json_t *root)
+{
+	json_t *s = part(root, "strategy");
+	char text[300];
+
+	if (!json_is_object(s))
+		return;
+	snprintf(text, sizeof(text), "%.20s%s, since %.210s", cell_str(s, "name").s,
+		json_is_true(json_object_get(s, "is_forced")) ? " (forced)" : "",
+		json_string_value(json_object_get(s, "why"))
+			? json_string_value(json_object_get(s, "why"))
+			: "-");
+	cell_wrapped(out, "  strategy: ", text);
+	steps(out, s);
+}
+
+int screen_topology(FILE *out, json_t *root)
+{
+	json_t *topology = json_object_get(root, "topology");
+	const char *error = json_string_value(json_object_get(topology, "error"));
+	uint64_t odd = cell_num(topology, "odd");
+	char text[200];
+
+	snprintf(text, sizeof(text), "%.63s on %.63s: %zu GPUs, %zu cards (from %.10s)",
+		cell_str(root, "name").s, cell_str(root, "host").s,
+		json_array_size(part(root, "gpus")), json_array_size(part(root, "nics")),
+		json_is_string(json_object_get(topology, "source")) ? cell_str(topology, "source").s
+								    : "-");
+	cell_wrapped(out, "bps-agent ", text);
+	tree(out, root);
+	links(out, root);
+	strategy(out, root);
+	if (odd)
+		fprintf(out,
+			"  ! %" PRIu64 " devices or attributes make no sense and are left out\n",
+			odd);
+	if (error)
+		cell_wrapped(out, "  ! ", error);
+	return error ? 1 : 0;
+}
