@@ -214,13 +214,34 @@ static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *r
 	return cuda_fail(dev, r, "cannot import device memory");
 }
 
+/* The chunk is the exporter's word, and mapping takes whole grains only. */
+static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+			.id = cuda_device(dev)->gpu[gpu].dev},
+	};
+	size_t grain = 1;
+	int rc;
+
+	rc = cuda_fail(dev,
+		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+		"cannot ask the granularity of device memory");
+	if (!rc && chunk % grain)
+		rc = cuda_refuse(dev, DEVICE_ARG, "handles of %llu bytes cannot be mapped",
+			(unsigned long long)chunk);
+	return rc;
+}
+
 /* A mapping holds the memory, so the handles go at once. */
 static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const int *fds)
 {
 	CUmemGenericAllocationHandle handles[DEVICE_FDS_MAX];
 	struct device *dev = m->base.dev;
+	int rc = check_chunk(dev, m->base.gpu, desc->chunk_bytes);
 	unsigned n = 0;
-	int rc = 0;
 
 	while (n < desc->n_fds && !rc) {
 		rc = import_fd(dev, fds[n], &handles[n]);

@@ -14,99 +14,11 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "common/log.h"
 #include "tests/gpu/fake/control.h"
+#include "tests/gpu/cuda/rig.h"
 #include "tests/gpu/cuda/two.h"
 
-#define PAGE    4096u
-#define MIB     (1u << 20)
-#define LIMIT   (5 * UINT64_C(1000000000))
-#define HOSTMEM (4u * MIB)
-
 static const struct device_ops *const ops = &device_cuda_ops;
-
-/* One device with a queue on GPU 0, its memory and pinned host memory: what most tests start from. */
-struct rig {
-	struct device *dev;
-	struct device_queue *q;
-	struct device_mem *mem, *pinned;
-	unsigned char *host;
-};
-
-static unsigned char *host_memory(size_t bytes)
-{
-	int fd = memfd_create("staging", MFD_CLOEXEC);
-	void *p;
-
-	assert_true(fd >= 0);
-	assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
-	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	assert_ptr_not_equal(p, MAP_FAILED);
-	close(fd);
-	return p;
-}
-
-static void assert_nothing_lives(void)
-{
-	struct fakecuda_live live, none;
-
-	memset(&none, 0, sizeof(none));
-	fakecuda_live(&live);
-	assert_memory_equal(&live, &none, sizeof(none));
-}
-
-static void rig_open(struct rig *r)
-{
-	struct err_text why;
-
-	assert_int_equal(ops->open("job", &r->dev, &why), 0);
-	assert_int_equal(ops->queue_open(r->dev, 0, 0, &r->q), 0);
-	assert_int_equal(ops->alloc(r->dev, 0, HOSTMEM, NULL, 0, &r->mem), 0);
-	r->host = host_memory(HOSTMEM);
-	assert_int_equal(ops->pin(r->dev, r->host, HOSTMEM, &r->pinned), 0);
-}
-
-static void drain(struct device_queue *q)
-{
-	uint64_t deadline_ns = clock_now_ns() + LIMIT;
-	int rc;
-
-	while ((rc = ops->queue_poll(q)) == DEVICE_AGAIN && clock_now_ns() < deadline_ns)
-		;
-	assert_int_equal(rc, 0);
-}
-
-static void rig_close(struct rig *r)
-{
-	drain(r->q);
-	ops->queue_close(r->q);
-	ops->drop(r->pinned);
-	ops->drop(r->mem);
-	ops->close(r->dev);
-	munmap(r->host, HOSTMEM);
-	assert_nothing_lives();
-}
-
-static uint64_t counter(const unsigned char *at)
-{
-	return atomic_load_explicit(
-		(const _Atomic uint64_t *)(const void *)at, memory_order_acquire);
-}
-
-static void await(const unsigned char *at, uint64_t value)
-{
-	uint64_t deadline_ns = clock_now_ns() + LIMIT;
-
-	while ((int64_t)(counter(at) - value) < 0 && clock_now_ns() < deadline_ns)
-		;
-	assert_true((int64_t)(counter(at) - value) >= 0);
-}
-
-static void said(const struct rig *r, const char *word)
-{
-	if (!strstr(r->dev->why.s, word))
-		fail_msg("no '%s' in '%s'", word, r->dev->why.s);
-}
 
 static void probe_and_open_make_no_context(void **state)
 {
@@ -160,8 +72,8 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 
 	(void)state;
 	rig_open(&r);
-	assert_int_equal(ops->alloc(r.dev, 1, 5 * MIB + 1, NULL, 0, &mem), 0);
-	assert_int_equal(mem->bytes, 6 * MIB);
+	assert_int_equal(ops->alloc(r.dev, 1, 5 * RIG_MIB + 1, NULL, 0, &mem), 0);
+	assert_int_equal(mem->bytes, 6 * RIG_MIB);
 	assert_int_equal(mem->gpu, 1);
 	fakecuda_peek(ops->addr(mem, 1) + mem->bytes - sizeof(bytes), bytes, sizeof(bytes));
 	assert_memory_equal(bytes, zeros, sizeof(bytes));
@@ -182,19 +94,19 @@ static void bytes_survive_a_journey_over_two_gpus(void **state)
 
 	(void)state;
 	rig_open(&r);
-	assert_int_equal(ops->alloc(r.dev, 0, MIB, also, 1, &near), 0);
-	assert_int_equal(ops->alloc(r.dev, 1, MIB, NULL, 0, &far), 0);
+	assert_int_equal(ops->alloc(r.dev, 0, RIG_MIB, also, 1, &near), 0);
+	assert_int_equal(ops->alloc(r.dev, 1, RIG_MIB, NULL, 0, &far), 0);
 	assert_int_equal(ops->queue_open(r.dev, 1, 1, &q1), 0);
 	for (unsigned round = 1; round <= 20; round++) {
-		for (unsigned i = 0; i < MIB; i++)
+		for (unsigned i = 0; i < RIG_MIB; i++)
 			r.host[i] = (unsigned char)(i * 7 + i / 251 + round);
-		memset(r.host + 2 * MIB, 0, MIB);
-		assert_int_equal(ops->copy(r.q, near, 8, r.pinned, 0, MIB - 8), 0);
+		memset(r.host + 2 * RIG_MIB, 0, RIG_MIB);
+		assert_int_equal(ops->copy(r.q, near, 8, r.pinned, 0, RIG_MIB - 8), 0);
 		assert_int_equal(ops->after(q1, r.q), 0);
-		assert_int_equal(ops->copy(q1, far, 0, near, 8, MIB - 8), 0);
-		assert_int_equal(ops->copy(q1, r.pinned, 2 * MIB, far, 0, MIB - 8), 0);
-		drain(q1);
-		assert_memory_equal(r.host, r.host + 2 * MIB, MIB - 8);
+		assert_int_equal(ops->copy(q1, far, 0, near, 8, RIG_MIB - 8), 0);
+		assert_int_equal(ops->copy(q1, r.pinned, 2 * RIG_MIB, far, 0, RIG_MIB - 8), 0);
+		rig_drain(q1);
+		assert_memory_equal(r.host, r.host + 2 * RIG_MIB, RIG_MIB - 8);
 	}
 	ops->queue_close(q1);
 	ops->drop(far);
@@ -204,21 +116,21 @@ static void bytes_survive_a_journey_over_two_gpus(void **state)
 
 static void a_counter_is_written_after_the_copies_before_it(void **state)
 {
-	unsigned char *count, want[PAGE];
+	unsigned char *count, want[RIG_PAGE];
 	struct rig r;
 
 	(void)state;
 	rig_open(&r);
-	count = r.host + 3 * MIB;
+	count = r.host + 3 * RIG_MIB;
 	for (uint64_t round = 1; round <= 100; round++) {
 		memset(want, (int)round, sizeof(want));
 		memcpy(r.host, want, sizeof(want));
-		assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, PAGE), 0);
-		assert_int_equal(ops->copy(r.q, r.pinned, MIB, r.mem, 0, PAGE), 0);
-		assert_int_equal(ops->post(r.q, r.pinned, 3 * MIB, round), 0);
-		await(count, round);
-		assert_int_equal(counter(count), round);
-		assert_memory_equal(r.host + MIB, want, PAGE);
+		assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, RIG_PAGE), 0);
+		assert_int_equal(ops->copy(r.q, r.pinned, RIG_MIB, r.mem, 0, RIG_PAGE), 0);
+		assert_int_equal(ops->post(r.q, r.pinned, 3 * RIG_MIB, round), 0);
+		rig_await(count, round);
+		assert_int_equal(rig_counter(count), round);
+		assert_memory_equal(r.host + RIG_MIB, want, RIG_PAGE);
 	}
 	rig_close(&r);
 }
@@ -230,19 +142,19 @@ static void a_held_queue_goes_on_when_the_counter_is_reached(void **state)
 
 	(void)state;
 	rig_open(&r);
-	gate = (_Atomic uint64_t *)(void *)(r.host + 3 * MIB);
+	gate = (_Atomic uint64_t *)(void *)(r.host + 3 * RIG_MIB);
 	atomic_store(gate, UINT64_MAX); /* -1: numbers are compared around zero */
-	assert_int_equal(ops->hold(r.q, r.pinned, 3 * MIB, 2), 0);
-	assert_int_equal(ops->post(r.q, r.pinned, 3 * MIB + 64, 7), 0);
+	assert_int_equal(ops->hold(r.q, r.pinned, 3 * RIG_MIB, 2), 0);
+	assert_int_equal(ops->post(r.q, r.pinned, 3 * RIG_MIB + 64, 7), 0);
 	atomic_store(gate, 1);
 	for (int i = 0; i < 1000; i++)
 		assert_int_equal(ops->queue_poll(r.q), DEVICE_AGAIN);
-	assert_int_equal(counter(r.host + 3 * MIB + 64), 0);
+	assert_int_equal(rig_counter(r.host + 3 * RIG_MIB + 64), 0);
 	atomic_store(gate, 3);
-	await(r.host + 3 * MIB + 64, 7);
-	assert_int_equal(ops->hold(r.q, r.pinned, 3 * MIB, 100), 0);
+	rig_await(r.host + 3 * RIG_MIB + 64, 7);
+	assert_int_equal(ops->hold(r.q, r.pinned, 3 * RIG_MIB, 100), 0);
 	atomic_store(gate, 3 + (UINT64_C(1) << 62)); /* poison frees whoever waits */
-	drain(r.q);
+	rig_drain(r.q);
 	rig_close(&r);
 }
 
@@ -258,7 +170,7 @@ static void a_wrapped_stream_is_used_and_left(void **state)
 	assert_int_equal(ops->queue_wrap(r.dev, 0, 0, &wrapped), 0);
 	assert_int_equal(ops->post(wrapped, r.pinned, 0, 9), 0);
 	assert_int_equal(ops->after(r.q, wrapped), 0);
-	await(r.host, 9);
+	rig_await(r.host, 9);
 	ops->queue_close(wrapped);
 	fakecuda_live(&after);
 	assert_memory_equal(&before, &after, sizeof(before));
@@ -273,14 +185,15 @@ static void a_dma_buf_covers_whole_pages_of_an_allocation(void **state)
 
 	(void)state;
 	rig_open(&r);
-	fd = ops->dmabuf(r.mem, PAGE, 2 * PAGE, &offset);
+	fd = ops->dmabuf(r.mem, RIG_PAGE, 2 * RIG_PAGE, &offset);
 	assert_true(fd >= 0);
 	assert_int_equal(offset, 0);
 	close(fd);
-	assert_int_equal(ops->dmabuf(r.mem, 1, PAGE, &offset), DEVICE_ARG);
-	assert_int_equal(ops->dmabuf(r.mem, HOSTMEM, PAGE, &offset), DEVICE_ARG);
-	assert_int_equal(ops->dmabuf(r.mem, PAGE, UINT64_MAX - PAGE + 1, &offset), DEVICE_ARG);
-	assert_int_equal(ops->dmabuf(r.pinned, 0, PAGE, &offset), DEVICE_UNSUP);
+	assert_int_equal(ops->dmabuf(r.mem, 1, RIG_PAGE, &offset), DEVICE_ARG);
+	assert_int_equal(ops->dmabuf(r.mem, RIG_BYTES, RIG_PAGE, &offset), DEVICE_ARG);
+	assert_int_equal(
+		ops->dmabuf(r.mem, RIG_PAGE, UINT64_MAX - RIG_PAGE + 1, &offset), DEVICE_ARG);
+	assert_int_equal(ops->dmabuf(r.pinned, 0, RIG_PAGE, &offset), DEVICE_UNSUP);
 	rig_close(&r);
 }
 
@@ -291,23 +204,23 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 
 	(void)state;
 	rig_open(&r);
-	assert_int_equal(ops->alloc(r.dev, 1, MIB, NULL, 0, &other), 0);
-	assert_int_equal(ops->copy(r.q, r.mem, HOSTMEM - 1, r.pinned, 0, 2), DEVICE_ARG);
-	said(&r, "outside");
+	assert_int_equal(ops->alloc(r.dev, 1, RIG_MIB, NULL, 0, &other), 0);
+	assert_int_equal(ops->copy(r.q, r.mem, RIG_BYTES - 1, r.pinned, 0, 2), DEVICE_ARG);
+	rig_said(&r, "outside");
 	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, UINT64_MAX, 2), DEVICE_ARG);
 	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, 0), DEVICE_ARG);
 	assert_int_equal(ops->copy(r.q, other, 0, r.pinned, 0, 2), DEVICE_UNSUP);
-	said(&r, "does not reach");
-	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.pinned, PAGE, 2), DEVICE_UNSUP);
+	rig_said(&r, "does not reach");
+	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.pinned, RIG_PAGE, 2), DEVICE_UNSUP);
 	assert_int_equal(ops->post(r.q, r.pinned, 4, 1), DEVICE_ARG);
-	said(&r, "no counter");
-	assert_int_equal(ops->post(r.q, r.pinned, HOSTMEM, 1), DEVICE_ARG);
+	rig_said(&r, "no counter");
+	assert_int_equal(ops->post(r.q, r.pinned, RIG_BYTES, 1), DEVICE_ARG);
 	assert_int_equal(ops->post(r.q, r.mem, 0, 1), DEVICE_ARG);
 	assert_int_equal(ops->hold(r.q, r.pinned, UINT64_MAX - 7, 1), DEVICE_ARG);
-	assert_int_equal(ops->pin(r.dev, r.host + 1, PAGE, &mem), DEVICE_ARG);
-	assert_int_equal(ops->pin(r.dev, r.host, PAGE, &mem), DEVICE_ARG);
-	said(&r, "cannot pin");
-	assert_int_equal(ops->alloc(r.dev, 8, MIB, NULL, 0, &mem), DEVICE_ARG);
+	assert_int_equal(ops->pin(r.dev, r.host + 1, RIG_PAGE, &mem), DEVICE_ARG);
+	assert_int_equal(ops->pin(r.dev, r.host, RIG_PAGE, &mem), DEVICE_ARG);
+	rig_said(&r, "cannot pin");
+	assert_int_equal(ops->alloc(r.dev, 8, RIG_MIB, NULL, 0, &mem), DEVICE_ARG);
 	assert_int_equal(ops->alloc(r.dev, 0, 0, NULL, 0, &mem), DEVICE_ARG);
 	assert_int_equal(ops->alloc(r.dev, 0, UINT64_MAX, NULL, 0, &mem), DEVICE_ARG);
 	ops->drop(other);
@@ -328,14 +241,14 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 
 	if (o->open("job", &dev, NULL))
 		return;
-	if (!o->alloc(dev, 0, MIB, also, 1, &mem) && o->share(mem, &desc, &fd, 1) == 1 &&
+	if (!o->alloc(dev, 0, RIG_MIB, also, 1, &mem) && o->share(mem, &desc, &fd, 1) == 1 &&
 		!o->import(dev, 2, &desc, &fd, 1, &imported) &&
-		!o->pin(dev, host, HOSTMEM, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
-		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, PAGE) &&
-		!o->after(q1, q) && !o->copy(q1, pinned, PAGE, imported, 0, PAGE) &&
-		!o->copy(q, mem, PAGE, mem, 0, PAGE) && !o->post(q1, pinned, MIB, 5) &&
-		!o->hold(q, pinned, MIB, 5))
-		await(host + MIB, 5);
+		!o->pin(dev, host, RIG_BYTES, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
+		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, RIG_PAGE) &&
+		!o->after(q1, q) && !o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
+		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5) &&
+		!o->hold(q, pinned, RIG_MIB, 5))
+		rig_await(host + RIG_MIB, 5);
 	for (int i = 0; i < 2; i++)
 		while ((i ? q1 : q) && o->queue_poll(i ? q1 : q) == DEVICE_AGAIN)
 			;
@@ -362,7 +275,7 @@ static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDevice
 
 static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 {
-	unsigned char *host = host_memory(HOSTMEM);
+	unsigned char *host = rig_host_memory(RIG_BYTES);
 	unsigned fds = two_count_fds(), walked = 0;
 	char fault[80];
 
@@ -370,7 +283,7 @@ static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 	for (size_t i = 0; i < sizeof(may_fail) / sizeof(may_fail[0]); i++) {
 		uint64_t calls = fakecuda_calls(may_fail[i]), n;
 
-		memset(host, 0, HOSTMEM);
+		memset(host, 0, RIG_BYTES);
 		scenario(ops, host);
 		calls = fakecuda_calls(may_fail[i]) - calls;
 		if (!calls)
@@ -378,15 +291,15 @@ static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 		for (n = 1; n <= calls && n <= 12; n++, walked++) {
 			snprintf(fault, sizeof(fault), "%s:%u=2", may_fail[i], (unsigned)n);
 			fakecuda_faults(fault);
-			memset(host, 0, HOSTMEM);
+			memset(host, 0, RIG_BYTES);
 			scenario(ops, host);
 			fakecuda_faults(NULL);
-			assert_nothing_lives();
+			rig_nothing_lives();
 			assert_int_equal(two_count_fds(), fds);
 		}
 	}
 	assert_true(walked > 40);
-	munmap(host, HOSTMEM);
+	munmap(host, RIG_BYTES);
 }
 
 static void errors_have_their_meaning_and_their_number(void **state)
@@ -409,8 +322,8 @@ static void errors_have_their_meaning_and_their_number(void **state)
 		struct device_mem *mem;
 
 		fakecuda_faults(cases[i].fault);
-		assert_int_equal(ops->alloc(r.dev, 0, MIB, NULL, 0, &mem), cases[i].rc);
-		said(&r, cases[i].word);
+		assert_int_equal(ops->alloc(r.dev, 0, RIG_MIB, NULL, 0, &mem), cases[i].rc);
+		rig_said(&r, cases[i].word);
 	}
 	fakecuda_faults(NULL);
 	rig_close(&r);
@@ -426,11 +339,11 @@ static void assert_all_lost(struct rig *r)
 	int fd, gpus[] = {0, 1};
 	uint8_t id[DEVICE_ID_BYTES] = {0};
 
-	assert_int_equal(ops->alloc(r->dev, 0, MIB, NULL, 0, &mem), DEVICE_LOST);
+	assert_int_equal(ops->alloc(r->dev, 0, RIG_MIB, NULL, 0, &mem), DEVICE_LOST);
 	assert_int_equal(ops->share(r->mem, &desc, &fd, 1), DEVICE_LOST);
 	assert_int_equal(ops->share_ptr(r->dev, 1, 1, &desc, &fd, 1), DEVICE_LOST);
 	assert_int_equal(ops->import(r->dev, 0, &desc, &fd, 1, &mem), DEVICE_LOST);
-	assert_int_equal(ops->pin(r->dev, r->host, PAGE, &mem), DEVICE_LOST);
+	assert_int_equal(ops->pin(r->dev, r->host, RIG_PAGE, &mem), DEVICE_LOST);
 	assert_int_equal(ops->queue_open(r->dev, 0, 0, &q), DEVICE_LOST);
 	assert_int_equal(ops->queue_wrap(r->dev, 0, 0, &q), DEVICE_LOST);
 	assert_int_equal(ops->queue_poll(r->q), DEVICE_LOST);
@@ -462,22 +375,22 @@ static void after_a_sticky_error_everything_is_lost(void **state)
 
 static int lose_main(const char *fault)
 {
-	uint64_t deadline_ns = clock_now_ns() + LIMIT, calls;
+	uint64_t deadline_ns = rig_deadline_ns(), calls;
 	struct rig r;
 	int rc = 0;
 
 	rig_open(&r);
-	drain(r.q);
+	rig_drain(r.q);
 	fakecuda_faults(fault);
 	while (!rc && clock_now_ns() < deadline_ns) {
-		rc = ops->copy(r.q, r.pinned, 0, r.mem, 0, PAGE);
+		rc = ops->copy(r.q, r.pinned, 0, r.mem, 0, RIG_PAGE);
 		if (!rc)
 			rc = ops->queue_poll(r.q);
 		if (rc == DEVICE_AGAIN)
 			rc = 0;
 	}
 	assert_int_equal(rc, DEVICE_LOST);
-	said(&r, strstr(fault, "=") + 1);
+	rig_said(&r, strstr(fault, "=") + 1);
 	calls = fakecuda_calls("cuCtxSetCurrent");
 	assert_all_lost(&r);
 	ops->queue_close(r.q);

@@ -12,6 +12,8 @@
 
 #define NAME "fake-gpu-"
 
+#define NOTHING (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+
 static void *map(size_t bytes, int prot, int flags, int fd, void *where)
 {
 	void *p = mmap(where, bytes, prot, flags, fd, 0);
@@ -19,6 +21,13 @@ static void *map(size_t bytes, int prot, int flags, int fd, void *where)
 	if (p == MAP_FAILED)
 		fake_misuse("no addresses for %zu bytes", bytes);
 	return p;
+}
+
+static bool is_room(size_t bytes)
+{
+	void *p = mmap(NULL, 2 * bytes, PROT_NONE, NOTHING, -1, 0);
+
+	return p != MAP_FAILED && !munmap(p, 2 * bytes);
 }
 
 /* The machine's number of the GPU is in the name, so that a descriptor tells it in any process. */
@@ -92,13 +101,11 @@ struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_h
 	a->kind = kind;
 	a->bytes = bytes;
 	a->buffer_id = ++fake.last_id;
-	a->addr = (CUdeviceptr)map(
-		bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, NULL);
+	a->addr = (CUdeviceptr)map(bytes, PROT_NONE, NOTHING, -1, NULL);
 	if (h)
 		a->at = map(bytes, PROT_READ | PROT_WRITE, MAP_SHARED, h->fd, NULL);
 	else if (kind == AREA_RESERVED)
-		a->at = map(
-			bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, NULL);
+		a->at = map(bytes, PROT_NONE, NOTHING, -1, NULL);
 	a->handle = h;
 	LIST_INSERT_HEAD(&fake.areas, a, entry);
 	return a;
@@ -325,6 +332,8 @@ FAKE_EXPORT CUresult CUDAAPI cuMemAddressReserve(
 		return r;
 	if (!size || size % FAKE_GRAIN || align || addr || flags)
 		fake_misuse("cuMemAddressReserve of %zu bytes", size);
+	if (!is_room(size))
+		return fake_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*ret = fake_area_new(AREA_RESERVED, size, NULL)->addr;
 	return fake_leave(CUDA_SUCCESS);
 }
@@ -399,8 +408,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr addr, size_t size)
 		if (!m || a->addr + m->offset != p || m->bytes > addr + size - p)
 			fake_misuse("cuMemUnmap: no whole mapping at %#llx", p);
 		p += m->bytes;
-		map(m->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-			-1, a->at + m->offset);
+		map(m->bytes, PROT_NONE, NOTHING | MAP_FIXED, -1, a->at + m->offset);
 		LIST_REMOVE(m, entry);
 		fake_handle_unref(m->handle);
 		free(m);

@@ -1,0 +1,355 @@
+/* Device memory between two processes over the fake driver: exact bytes both ways, lifetimes that end by
+ * SIGKILL, and what a process of another make may send. The child plays the other process. */
+#include <cuda.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/gpu/cuda/rig.h"
+#include "tests/gpu/cuda/two.h"
+#include "tests/gpu/fake/control.h"
+
+#define BYTES (3u * RIG_MIB)
+#define CHUNK (2u * RIG_MIB)
+
+static const struct device_ops *const ops = &device_cuda_ops;
+
+static unsigned char byte(unsigned i, unsigned salt)
+{
+	return (unsigned char)(i * 31 + i / 4093 + salt);
+}
+
+static void fill(uint64_t addr, unsigned bytes, unsigned salt)
+{
+	unsigned char *p = malloc(bytes);
+
+	assert_non_null(p);
+	for (unsigned i = 0; i < bytes; i++)
+		p[i] = byte(i, salt);
+	fakecuda_poke(addr, p, bytes);
+	free(p);
+}
+
+/* First byte that is not as filled; bytes when all are. */
+static unsigned differs(uint64_t addr, unsigned bytes, unsigned salt)
+{
+	unsigned char *p = malloc(bytes);
+	unsigned i = 0;
+
+	assert_non_null(p);
+	fakecuda_peek(addr, p, bytes);
+	while (i < bytes && p[i] == byte(i, salt))
+		i++;
+	free(p);
+	return i;
+}
+
+static void close_fds(struct two_message *m)
+{
+	for (int i = 0; i < m->n_fds; i++)
+		close(m->fds[i]);
+}
+
+static void say(int fd, uint64_t word)
+{
+	struct two_message m = {.word = word};
+
+	assert_true(two_send(fd, &m));
+}
+
+static uint64_t hear(int fd)
+{
+	struct two_message m;
+
+	assert_true(two_receive(fd, &m));
+	assert_int_equal(m.n_fds, 0);
+	return m.word;
+}
+
+/* Child: import what comes to GPU `gpu`, check its bytes by a copy of the GPU's, write others back. */
+static int importer(int gpu)
+{
+	unsigned char *host = rig_host_memory(RIG_BYTES);
+	struct device_queue *q;
+	struct device_mem *mem, *pinned;
+	struct two_message m;
+	struct device *dev;
+
+	assert_true(two_receive(TWO_FD, &m));
+	assert_int_equal(ops->open("importer", &dev, NULL), 0);
+	assert_int_equal(ops->import(dev, gpu, &m.desc, m.fds, m.n_fds, &mem), 0);
+	close_fds(&m);
+	assert_int_equal(mem->bytes, BYTES);
+	assert_int_equal(ops->pin(dev, host, RIG_BYTES, &pinned), 0);
+	assert_int_equal(ops->queue_open(dev, gpu, 0, &q), 0);
+	assert_int_equal(ops->copy(q, pinned, 0, mem, 0, BYTES), 0);
+	rig_drain(q);
+	for (unsigned i = 0; i < BYTES; i++) {
+		assert_int_equal(host[i], byte(i, 1));
+		host[i] = byte(i, 2);
+	}
+	assert_int_equal(ops->copy(q, mem, 0, pinned, 0, BYTES), 0);
+	rig_drain(q);
+	say(TWO_FD, 1);
+	hear(TWO_FD); /* the other one has looked */
+	ops->queue_close(q);
+	ops->drop(mem);
+	ops->drop(pinned);
+	ops->close(dev);
+	munmap(host, RIG_BYTES);
+	rig_nothing_lives();
+	return 0;
+}
+
+/* The parent shares n_fds descriptors or a handle of memory at addr, filled by it. */
+static void share_with_importer(const char *role, struct two_message *m, uint64_t addr)
+{
+	struct two child = two_start(role);
+
+	fill(addr, BYTES, 1);
+	assert_true(two_send(child.fd, m));
+	assert_int_equal(hear(child.fd), 1);
+	assert_int_equal(differs(addr, BYTES, 2), BYTES);
+	say(child.fd, 0);
+	assert_int_equal(two_end(&child), 0);
+}
+
+static void an_arena_is_used_by_both_processes(void **state)
+{
+	struct two_message m = {.n_fds = 1};
+	unsigned fds = two_count_fds();
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 0), DEVICE_ARG);
+	assert_int_equal(ops->share(r.pinned, &m.desc, m.fds, 1), DEVICE_UNSUP);
+	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
+	assert_int_equal(m.desc.kind, DEVICE_DESC_FD);
+	assert_int_equal(m.desc.bytes, RIG_BYTES);
+	m.desc.bytes = BYTES; /* the rest is nobody's business */
+	share_with_importer("importer", &m, ops->addr(r.mem, 0));
+	share_with_importer("importer on another gpu", &m, ops->addr(r.mem, 0));
+	close_fds(&m);
+	rig_close(&r);
+	assert_int_equal(two_count_fds(), fds);
+}
+
+static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
+{
+	struct two_message m = {.n_fds = 0};
+	struct device_mem *mem;
+	CUdeviceptr addr;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(cuMemAlloc(&addr, BYTES + RIG_PAGE), CUDA_SUCCESS);
+	assert_int_equal(ops->share_ptr(r.dev, addr + 512, BYTES, &m.desc, m.fds, 0), 0);
+	assert_int_equal(m.desc.kind, DEVICE_DESC_IPC);
+	assert_int_equal(m.desc.offset, 512);
+	assert_true(m.desc.buffer_id != 0);
+	share_with_importer("importer", &m, addr + 512);
+	assert_int_equal(ops->import(r.dev, 0, &m.desc, NULL, 0, &mem), DEVICE_UNSUP);
+	rig_said(&r, "cannot open");
+	assert_int_equal(ops->share_ptr(r.dev, addr, RIG_BYTES + 1, &m.desc, m.fds, 0), DEVICE_ARG);
+	cuMemFree(addr);
+	assert_int_equal(ops->share_ptr(r.dev, addr, BYTES, &m.desc, m.fds, 0), DEVICE_ARG);
+	rig_close(&r);
+}
+
+/* A segment as an allocator makes that grows them: handles of one size side by side. */
+static CUdeviceptr grow_segment(int n, CUmemAllocationHandleType type)
+{
+	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = type,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+	CUmemAccessDesc access = {
+		.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr addr;
+
+	assert_int_equal(cuMemAddressReserve(&addr, (size_t)n * CHUNK, 0, 0, 0), CUDA_SUCCESS);
+	for (int i = 0; i < n; i++) {
+		assert_int_equal(cuMemCreate(&handle, CHUNK, &prop, 0), CUDA_SUCCESS);
+		assert_int_equal(
+			cuMemMap(addr + (size_t)i * CHUNK, CHUNK, 0, handle, 0), CUDA_SUCCESS);
+		assert_int_equal(cuMemRelease(handle), CUDA_SUCCESS);
+	}
+	assert_int_equal(cuMemSetAccess(addr, (size_t)n * CHUNK, &access, 1), CUDA_SUCCESS);
+	return addr;
+}
+
+static void shrink_segment(CUdeviceptr addr, int n)
+{
+	assert_int_equal(cuMemUnmap(addr, (size_t)n * CHUNK), CUDA_SUCCESS);
+	assert_int_equal(cuMemAddressFree(addr, (size_t)n * CHUNK), CUDA_SUCCESS);
+}
+
+static void a_growing_segment_travels_mapping_by_mapping(void **state)
+{
+	struct two_message m = {.n_fds = 3};
+	unsigned fds = two_count_fds();
+	CUdeviceptr addr;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	addr = grow_segment(4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	/* From the middle of the second mapping into the fourth. */
+	assert_int_equal(ops->share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 2),
+		DEVICE_ARG);
+	assert_int_equal(
+		ops->share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 8), 3);
+	assert_int_equal(m.desc.chunk_bytes, CHUNK);
+	assert_int_equal(m.desc.offset, 1500000);
+	share_with_importer("importer", &m, addr + CHUNK + 1500000);
+	close_fds(&m);
+	shrink_segment(addr, 4);
+	rig_close(&r);
+	assert_int_equal(two_count_fds(), fds);
+}
+
+static void memory_that_must_not_be_shared_is_not(void **state)
+{
+	struct two_message m;
+	CUdeviceptr addr;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	addr = grow_segment(1, CU_MEM_HANDLE_TYPE_NONE);
+	assert_int_equal(ops->share_ptr(r.dev, addr, CHUNK, &m.desc, m.fds, 1), DEVICE_UNSUP);
+	rig_said(&r, "forbids");
+	assert_int_equal(
+		ops->share_ptr(r.dev, ops->addr(r.pinned, 0), 8, &m.desc, m.fds, 1), DEVICE_ARG);
+	assert_int_equal(ops->share_ptr(r.dev, 4096, 8, &m.desc, m.fds, 1), DEVICE_ARG);
+	shrink_segment(addr, 1);
+	rig_close(&r);
+}
+
+static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **state)
+{
+	struct two_message m = {.n_fds = 1};
+	unsigned fds = two_count_fds();
+	int pipes[2], one = -1;
+	struct device_mem *mem;
+	struct device_desc d;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_equal(ops->import(r.dev, 0, &m.desc, &pipes[0], 1, &mem), DEVICE_ARG);
+	rig_said(&r, "cannot import");
+	assert_int_equal(ops->import(r.dev, 0, &m.desc, &one, 1, &mem), DEVICE_ARG);
+	d = m.desc, d.chunk_bytes *= 2, d.bytes *= 2; /* more than there is */
+	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
+	d = m.desc, d.chunk_bytes -= 1, d.bytes = 1; /* not what a GPU maps */
+	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
+	d = m.desc, d.chunk_bytes = UINT64_C(1) << 60, d.bytes = 1; /* nor has addresses for */
+	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_NOMEM);
+	d = m.desc, d.kind = DEVICE_DESC_HOST;
+	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_UNSUP);
+	d = m.desc, d.kind = DEVICE_DESC_IPC, d.n_fds = 0; /* a handle of zeros */
+	assert_int_equal(ops->import(r.dev, 0, &d, NULL, 0, &mem), DEVICE_ARG);
+	assert_int_equal(ops->import(r.dev, 0, &m.desc, m.fds, 2, &mem), DEVICE_ARG);
+	close(pipes[0]);
+	close(pipes[1]);
+	close_fds(&m);
+	rig_close(&r);
+	assert_int_equal(two_count_fds(), fds);
+}
+
+/* Child: share memory filled by it, then wait to be killed. */
+static int exporter(void)
+{
+	struct two_message m = {.n_fds = 1};
+	struct rig r;
+
+	rig_open(&r);
+	fill(ops->addr(r.mem, 0), RIG_BYTES, 5);
+	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
+	assert_true(two_send(TWO_FD, &m));
+	hear(TWO_FD);
+	return 1;
+}
+
+static void memory_outlives_a_killed_exporter(void **state)
+{
+	struct two child = two_start("exporter");
+	unsigned fds = two_count_fds() - 1;
+	struct device_mem *mem, *late;
+	struct two_message m;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_true(two_receive(child.fd, &m));
+	assert_int_equal(ops->import(r.dev, 0, &m.desc, m.fds, m.n_fds, &mem), 0);
+	assert_int_equal(ops->copy(r.q, r.pinned, 0, mem, 0, RIG_PAGE), 0);
+	two_kill(&child);
+	assert_int_equal(ops->copy(r.q, r.pinned, 0, mem, 0, RIG_BYTES), 0);
+	rig_drain(r.q);
+	for (unsigned i = 0; i < RIG_BYTES; i++)
+		assert_int_equal(r.host[i], byte(i, 5));
+	assert_int_equal(ops->import(r.dev, 1, &m.desc, m.fds, m.n_fds, &late), 0);
+	assert_int_equal(differs(ops->addr(late, 1), RIG_BYTES, 5), RIG_BYTES);
+	close_fds(&m);
+	ops->drop(late);
+	ops->drop(mem);
+	rig_close(&r);
+	assert_int_equal(two_count_fds(), fds);
+}
+
+static void a_killed_importer_takes_nothing_along(void **state)
+{
+	struct two_message m = {.n_fds = 1};
+	struct two child;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	fill(ops->addr(r.mem, 0), BYTES, 1);
+	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
+	m.desc.bytes = BYTES;
+	child = two_start("importer");
+	assert_true(two_send(child.fd, &m));
+	assert_int_equal(hear(child.fd), 1); /* mapped and written */
+	two_kill(&child);
+	assert_int_equal(differs(ops->addr(r.mem, 0), BYTES, 2), BYTES);
+	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.mem, 0, BYTES), 0);
+	rig_drain(r.q);
+	assert_int_equal(r.host[77777], byte(77777, 2));
+	close_fds(&m);
+	rig_close(&r);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_arena_is_used_by_both_processes),
+		cmocka_unit_test(memory_of_cumemalloc_travels_as_a_legacy_handle),
+		cmocka_unit_test(a_growing_segment_travels_mapping_by_mapping),
+		cmocka_unit_test(memory_that_must_not_be_shared_is_not),
+		cmocka_unit_test(nonsense_of_another_process_is_refused_and_leaves_nothing),
+		cmocka_unit_test(memory_outlives_a_killed_exporter),
+		cmocka_unit_test(a_killed_importer_takes_nothing_along),
+	};
+
+	setenv("FAKE_CUDA_GPUS", "4", 1);
+	setenv("FAKE_CUDA_DELAY_US", "100", 1);
+	if (argc == 2 && !strcmp(argv[1], "importer"))
+		return importer(0);
+	if (argc == 2 && !strcmp(argv[1], "importer on another gpu"))
+		return importer(3);
+	if (argc == 2 && !strcmp(argv[1], "exporter"))
+		return exporter();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
