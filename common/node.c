@@ -1,6 +1,7 @@
 #include "common/node.h"
 
 #include <errno.h>
+#include <event2/event.h>
 #include <stdio.h>
 #include <string.h>
 #include <sysexits.h>
@@ -14,6 +15,7 @@
 
 /* A data thread that has not turned for so long hangs. */
 #define STUCK_NS           UINT64_C(1500000000)
+#define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
 
 static void fill_names(struct node *n, const struct node_opts *o)
@@ -135,6 +137,44 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 	return rc;
 }
 
+/* Whatever a hung thread holds, its peers wait for. Only the process's end frees that, and brings
+ * it back where somebody restarts it; where a service manager's watchdog is quicker, the better.
+ * What is counted are looks that found it hanging, not time, which passes also while the whole
+ * process is stopped. */
+static void on_look(evutil_socket_t fd, short what, void *arg)
+{
+	struct node *n = arg;
+	struct err_text err;
+
+	(void)fd;
+	(void)what;
+	if (n->http_ops->probe(n->ctx, HTTPD_LIVE, &err)) {
+		n->n_hung = 0;
+		return;
+	}
+	if (++n->n_hung < n->n_looks_dead)
+		return;
+	log_write(LOG_AS(LOG_ERROR, STUCK), "ending, to be started anew: %s", err.s);
+	_exit(EX_SOFTWARE);
+}
+
+static int look_at_threads(struct node *n, uint64_t dead_us, const struct httpd_ops *ops, void *ctx,
+	struct err_text *err)
+{
+	const struct timeval tv = {.tv_usec = LOOK_US};
+	uint64_t found_us = STUCK_NS / 1000;
+
+	if (!dead_us)
+		return 0;
+	n->http_ops = ops;
+	n->ctx = ctx;
+	n->n_looks_dead = 1 + (uint32_t)(dead_us > found_us ? (dead_us - found_us) / LOOK_US : 0);
+	n->look = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_look, n);
+	if (!n->look || event_add(n->look, &tv) < 0)
+		return err_set(err, -ENOMEM, "cannot watch the data threads: out of memory");
+	return 0;
+}
+
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *o,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err)
@@ -169,7 +209,8 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	rc = open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
 	if (rc < 0)
 		return rc;
-	return daemon_http(&n->daemon, http_ops, ctx, err);
+	rc = daemon_http(&n->daemon, http_ops, ctx, err);
+	return rc < 0 ? rc : look_at_threads(n, o->thread_dead_us, http_ops, ctx, err);
 }
 
 int node_auth_changed(struct node *n, struct err_text *err)
@@ -181,6 +222,8 @@ void node_close(struct node *n)
 {
 	fabric_close(n->fabric); /* its thread asks the member for keys */
 	member_free(n->member);
+	if (n->look)
+		event_free(n->look);
 	if (n->instance && n->claim_fd >= 0)
 		close(n->claim_fd);
 	daemon_fini(&n->daemon);

@@ -19,7 +19,7 @@ struct node_opts {
 	struct addr listen, scheduler;
 	const char *name, *host, *provider;
 	int64_t nic_mbps;
-	uint64_t spin_us, ping_us, ping_dead_us;
+	uint64_t spin_us, ping_us, ping_dead_us, thread_dead_us;
 };
 
 /* Rows of the settings table for a struct whose first member is struct node_opts. */
@@ -47,10 +47,13 @@ struct node_opts {
 		{"ping", SET_DURATION, SETTING_AT(struct node_opts, ping_us), .def = "500ms",      \
 			.min = 10 * SETTING_MS, .max = 60 * SETTING_S,                             \
 			.help = "quiet data connections are pinged this often"},                   \
-	{                                                                                          \
-		"ping-dead", SET_DURATION, SETTING_AT(struct node_opts, ping_dead_us),             \
+		{"ping-dead", SET_DURATION, SETTING_AT(struct node_opts, ping_dead_us),            \
 			.def = "2s", .min = 20 * SETTING_MS, .max = 600 * SETTING_S,               \
-			.help = "a data connection is dropped after this much silence"             \
+			.help = "a data connection is dropped after this much silence"},           \
+	{                                                                                          \
+		"thread-dead", SET_DURATION, SETTING_AT(struct node_opts, thread_dead_us),         \
+			.def = "5s", .min = 0, .max = 3600 * SETTING_S,                            \
+			.help = "the process ends when a data thread hangs for so long; 0: never"  \
 	}
 
 /* What nobody has answered for so long on the data plane is said again, by both. */
@@ -62,6 +65,10 @@ struct node {
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
 	int claim_fd;                  /* of our name on this machine, -1: none */
 	uint64_t instance;
+	struct event *look; /* at the data threads, NULL: nobody does */
+	uint32_t n_looks_dead, n_hung;
+	const struct httpd_ops *http_ops;
+	void *ctx;
 	uint32_t id; /* 0 until the scheduler has told it */
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };

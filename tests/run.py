@@ -4,7 +4,7 @@
     tests/run.py build/debug [--only WORD] [--no-cluster]
 
 Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, the simulator runs a quick
-set of histories, and pytest runs the cluster tests. Each program has a time limit. The last line is
+set of histories, and pytest runs the cluster tests and the quick cells of the fault matrix. Each program has a time limit. The last line is
 "N passed, N failed, N skipped"; the exit status is 1 when anything failed or nothing ran.
 """
 
@@ -97,14 +97,15 @@ def run_fuzz(build, counts, only):
             run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
 
 
-def run_cluster(build, counts, only):
-    if only and only not in "cluster":
+def run_pytest(build, counts, only, name, **more):
+    """The tests in tests/NAME, which start real daemons."""
+    if only and only not in name:
         return
-    env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1")
+    env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", **more)
     if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", "tests/cluster"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", f"tests/{name}"]
     start = time.monotonic()
     status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500)
     last = out.strip().splitlines()[-1] if out.strip() else ""
@@ -113,7 +114,7 @@ def run_cluster(build, counts, only):
     if status != 0 and not failed:
         failed = 1
     counts.add(found.get("passed", 0), failed, found.get("skipped", 0))
-    report("cluster", time.monotonic() - start, not failed, last)
+    report(name, time.monotonic() - start, not failed, last)
     print(out[-20000:] if failed else "\n".join(out.strip().splitlines()[-8:]), flush=True)
 
 
@@ -132,7 +133,8 @@ def main():
     run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
     run_program("sim-scale, small cases", [str(build / "tests" / "sim-scale"), "--check"], counts, args.only, 4000)
     if not args.no_cluster:
-        run_cluster(build, counts, args.only)
+        run_pytest(build, counts, args.only, "cluster")
+        run_pytest(build, counts, args.only, "faults", BPS_CELLS="quick", BPS_BOUND_SLACK="6" if build.name == "asan" else "3")
     print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)
     return 1 if counts.failed or not counts.passed else 0
 

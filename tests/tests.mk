@@ -12,6 +12,7 @@ help:
 	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
 	@echo 'make sim         100,000 simulated histories; make sim-mutants: what the simulator catches'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
+	@echo 'make matrix      every cell of the fault matrix REPEAT times (20), SHARD=i/n; writes docs/results'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
 	@echo 'make lint        formatting, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
@@ -67,6 +68,15 @@ latency:
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/latency.py build/release --min-ratio 1.5
 .PHONY: huge latency
+
+# Faults of every kind to every kind of process, with real ones (root, network namespaces).
+REPEAT	?= 20
+SHARD	?= 1/1
+matrix:
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=release all
+	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) --table docs/results/fault-matrix.md
+.PHONY: matrix
 
 # Static analysis in a build of its own, so that only what changed is looked at again: gcc's analyser makes the objects,
 # and a .tidy file says that clang-tidy found its source clean. Tests of units are left out of the analysers that follow

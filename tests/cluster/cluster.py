@@ -45,6 +45,8 @@ def read_ready(fd, process, name, log):
 
 
 class Daemon:
+    prefix = ()  # of the command line: what starts it somewhere else
+
     def __init__(self, cluster, program, name, args, is_awaited=True):
         self.name = name
         self.program = program
@@ -61,7 +63,7 @@ class Daemon:
     def spawn(self):
         r, w = os.pipe()
         os.set_inheritable(w, True)
-        command = [str(BUILD / self.program / self.program), *self.args, "--http", self.http_at, "--ready-fd", str(w)]
+        command = [*self.prefix, str(BUILD / self.program / self.program), *self.args, "--http", self.http_at, "--ready-fd", str(w)]
         env = dict(self.cluster.env)
         if self.listen_fds:  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
@@ -149,6 +151,8 @@ class Worker:
 class Cluster:
     """scheduler, servers and agents; agent i and server i have addresses of their own (127.0.0.x)."""
 
+    daemon_type = Daemon
+
     def __init__(self, agents=1, servers=1, server_args=(), agent_args=(), scheduler_args=(), wait_servers=True):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
         self.dir = Path(self.tmp.name)
@@ -176,13 +180,13 @@ class Cluster:
         return path
 
     def add(self, program, name, *args):
-        d = Daemon(self, program, name, [str(a) for a in args])
+        d = self.daemon_type(self, program, name, [str(a) for a in args])
         self.daemons.append(d)
         return d
 
     def spawn(self, program, name, *args):
         """A daemon that may never serve."""
-        d = Daemon(self, program, name, [str(a) for a in args], is_awaited=False)
+        d = self.daemon_type(self, program, name, [str(a) for a in args], is_awaited=False)
         self.daemons.append(d)
         self.wait_for(f"{name} has begun", lambda: "starting" in d.log.read_text())
         return d

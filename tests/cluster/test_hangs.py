@@ -66,7 +66,8 @@ def get(daemon, path):
 
 @pytest.mark.parametrize("role", ["servers", "agents"])
 def test_http_answers_while_a_data_thread_hangs_and_says_so(cluster, role):
-    c = cluster(agents=1, servers=1, scheduler_args=LONG)
+    never = ["--thread-dead", "0"]
+    c = cluster(agents=1, servers=1, scheduler_args=LONG, server_args=never, agent_args=never)
     d = getattr(c, role)[0]
     assert get(d, "/livez") == (200, "ok\n")
     with frozen_thread(d, "data0"):

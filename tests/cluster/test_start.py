@@ -416,9 +416,9 @@ def frame(kind, body):
     return struct.pack("<IH", 2 + len(body), kind) + body
 
 
-def hello(proto, version, name="old", host="host"):
+def hello(proto, version, name="old", host="host", role=2):
     addr = text_("127.0.0.1") + struct.pack("<HH", 1, 1)
-    return struct_(struct.pack("<HBQ", proto, 2, 1), text_(name), text_(host), text_(version),
+    return struct_(struct.pack("<HBQ", proto, role, 1), text_(name), text_(host), text_(version),
                    struct.pack("<I", 1), addr)  # fmt: skip
 
 

@@ -110,6 +110,55 @@ def rounds_while(n_elems, n_tensors, stop, progress):
     return {"rounds": len(times), "longest": max(times), "median": sorted(times)[len(times) // 2]}
 
 
+def steady(stop, progress, n_elems=50000, n_tensors=2, seconds=300, timeout=30, pause=0.002, options=None, seed=0,
+           faults=None, slow_rank=None, hungry_rank=None):
+    """Rounds whose every sum is compared, until the file `stop` is there, or the job fails; all ranks leave in the same round.
+    Returns how it ended, when (CLOCK_MONOTONIC), and the longest time that a round took. Each rank writes the number of its
+    last round to progress-RANK. faults: {rank: BPS_FAULTS}. slow_rank pauses ten times longer. hungry_rank takes memory without
+    end once the file stop.eat is there."""
+    rank = os.environ["BPS_RANK"]
+    if faults and rank in faults:
+        os.environ["BPS_FAULTS"] = faults[rank]
+    eaten = []
+    r, longest, longest_at, code, text, failed_at = 0, 0.0, 0.0, 0, "", 0.0
+    end = time.monotonic() + seconds
+    base = np.random.default_rng(seed).integers(-1000, 1000, n_elems)
+    start = time.monotonic()
+    try:
+        with bps.open(**(options or {})) as job:
+            pid_file = f"{progress}-{job.rank}"
+            data = job.declare_group([(f"data{i}", "i64", n_elems) for i in range(n_tensors)])
+            votes = job.declare("votes", "i64", 1)
+            ranks = job.size * (job.size + 1) // 2
+            over = False
+            while not over:
+                r += 1
+                for i, t in enumerate(data):
+                    t.input[:] = base * (job.rank + 1) + r * (i + 1)
+                votes.input[:] = job.rank == 0 and (os.path.exists(stop) or time.monotonic() > end)
+                start = time.monotonic()
+                job.push_pull([*data, votes])
+                job.wait([*data, votes], timeout)
+                took = time.monotonic() - start
+                if r > 1 and took > longest:  # in the first, places are made
+                    longest, longest_at = took, start
+                for i, t in enumerate(data):
+                    want = base * ranks + job.size * r * (i + 1)
+                    assert np.array_equal(t.output, want), f"WRONG SUM: round {r} tensor {i}"
+                with open(pid_file + ".new", "w", encoding="ascii") as f:
+                    f.write(str(r))
+                os.rename(pid_file + ".new", pid_file)
+                over = votes.output[0] != 0
+                time.sleep(pause * 10 if job.rank == slow_rank else pause)
+                while job.rank == hungry_rank and os.path.exists(stop + ".eat"):
+                    eaten.append(np.ones(1 << 20))
+            start = time.monotonic()
+    except bps.Error as e:
+        code, text, failed_at = e.code, str(e), time.monotonic()
+    return {"rounds": r, "longest": longest, "longest_at": longest_at, "code": code, "text": text, "failed_at": failed_at,
+            "call_s": time.monotonic() - start, "is_late": end < time.monotonic()}
+
+
 def timed_rounds(n_elems, stop, trace, pause=0.001):
     """Rounds with pauses until the file `stop` is there; rank 0 writes the beginning and the end of each to the file `trace`."""
     n, over = 0, False

@@ -1,0 +1,397 @@
+"""A cluster whose daemons can be hurt: in network namespaces where the network is the fault, with failpoints that change while
+they run, in memory cgroups, and with jobs that run until they are told to stop.
+"""
+
+import contextlib
+import ctypes
+import http.client
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from functools import cache
+from pathlib import Path
+
+from cluster import BUILD, DEADLINE_S, ROOT, Cluster, Daemon
+
+CLONE_NEWNET = 0x40000000
+NETLAB = str(ROOT / "tests" / "netlab.sh")
+
+
+def sh(*command):
+    p = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert p.returncode == 0, f"{' '.join(command)}: {p.stdout}{p.stderr}"
+    return p.stdout
+
+
+class Lab:
+    """Network namespaces on one switch. Hosts count from 1. A fault stays until heal()."""
+
+    def __init__(self, n_hosts):
+        self.prefix, self.n = f"f{os.getpid() % 1000000}", n_hosts
+        sh(NETLAB, "up", self.prefix, str(n_hosts), "--subnet", "10.78.0")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        sh(NETLAB, "down", self.prefix, "--kill")
+
+    def ns(self, host):
+        return f"{self.prefix}-{host}"
+
+    def addr(self, host):
+        return f"10.78.0.{host}"
+
+    def inside(self, host, *command):
+        return sh("ip", "netns", "exec", self.ns(host), *command)
+
+    def socket(self, host):
+        """A socket of that host: namespaces are of threads, and a socket stays where it was made."""
+        made, libc = [], ctypes.CDLL(None, use_errno=True)
+
+        def make():
+            fd = os.open(f"/run/netns/{self.ns(host)}", os.O_RDONLY)
+            try:
+                if libc.setns(fd, CLONE_NEWNET) == 0:
+                    made.append(socket.socket())
+            finally:
+                os.close(fd)
+
+        t = threading.Thread(target=make)
+        t.start()
+        t.join()
+        assert made, f"cannot enter {self.ns(host)}"
+        return made[0]
+
+    def rules(self, host, *rules):
+        """Each rule is of nft, in chain in or out of that host's only network card."""
+        text = ["table inet fault {"]
+        for hook in ("in", "out"):
+            card = "iif" if hook == "in" else "oif"
+            text += [f"chain {hook} {{", f"type filter hook {hook}put priority 0; policy accept;"]
+            text += [f'{card} "eth0" {r.split(" ", 1)[1]}' for r in rules if r.split(" ", 1)[0] == hook]
+            text += ["}"]
+        text += ["}"]
+        p = subprocess.run(
+            ["ip", "netns", "exec", self.ns(host), "nft", "-f", "-"], input="\n".join(text) + "\n",
+            capture_output=True, text=True, timeout=30, check=False,
+        )
+        assert p.returncode == 0, p.stderr
+
+    def cut(self, host, ways=("in", "out"), other=None):
+        """Packets from (in) or to (out) that host, or between it and one other, vanish."""
+        match = {w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else "" for w in ways}
+        self.rules(host, *[f"{w} {match[w]}drop" for w in ways])
+
+    def reset(self, host, port):
+        """A firewall between answers for that port of the host with RST, and eats the rest."""
+        self.rules(host, f"in tcp dport {port} reject with tcp reset")
+
+    def kill_connections(self, host):
+        self.inside(host, "ss", "-K", "-t", "dst", "10.78.0.0/24")
+
+    def link(self, host, is_up):
+        sh("ip", "-n", f"{self.prefix}-sw", "link", "set", f"p{host}", "up" if is_up else "down")
+
+    def mend(self, host):
+        subprocess.run(
+            ["ip", "netns", "exec", self.ns(host), "nft", "delete", "table", "inet", "fault"],
+            capture_output=True, timeout=30, check=False,
+        )
+        self.link(host, True)
+
+    def heal(self):
+        for h in range(1, self.n + 1):
+            self.mend(h)
+
+
+class FaultyDaemon(Daemon):
+    """A daemon of LabCluster: on a host of the lab, with faults that can be set while it runs."""
+
+    def __init__(self, cluster, program, name, args, is_awaited=True):
+        self.host = cluster.host_of(name)
+        self.conf = cluster.dir / f"{name}.conf"
+        self.conf.write_text("")
+        self.may_end_with = {0, -signal.SIGKILL}
+        if program == "bps-scheduler" and cluster.state_bytes:  # on a file system of its own
+            mount = 'mount -t tmpfs -o size=$1 none "$0" && shift && exec "$@"'
+            self.prefix = ("unshare", "-m", "sh", "-c", mount, str(cluster.dir / "state"), str(cluster.state_bytes))
+        if cluster.lab:
+            self.prefix = ("ip", "netns", "exec", cluster.lab.ns(self.host))
+        super().__init__(cluster, program, name, ["--config", str(self.conf), *args], is_awaited)
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def faults(self, text, is_confirmed=True):
+        """Arm these failpoints, or none; they are in force when this returns."""
+        n = self.log.read_text().count("reloaded:")
+        self.conf.write_text(f"faults = {text}\n")
+        self.process.send_signal(signal.SIGHUP)
+        if is_confirmed:
+            self.cluster.wait_for(f"{self.name} has its faults", lambda: self.log.read_text().count("reloaded:") > n)
+
+    def get(self, path):
+        if not self.cluster.lab:
+            return super().get(path)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=5)
+        connection.sock = self.cluster.lab.socket(self.host)
+        connection.sock.settimeout(5)
+        connection.sock.connect(("127.0.0.1", self.http))
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            assert answer.status == 200, (answer.status, body)
+            return body
+
+    def start_again(self):
+        """With the same addresses, as a service manager does."""
+        if "--listen" in self.args:
+            at = self.args.index("--listen") + 1
+            self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
+        self.start()
+
+    def metric(self, name):
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics"), re.M)
+        return float(found[1]) if found else 0.0
+
+
+class LabCluster(Cluster):
+    """Hosts of the lab: 1 the scheduler, then the servers, then the agents. Without a lab all are on loopback."""
+
+    daemon_type = FaultyDaemon
+
+    def __init__(self, agents=2, servers=2, lab=None, server_args=(), agent_args=(), scheduler_args=(), daemon_env=None,
+                 state_bytes=0):  # fmt: skip
+        self.lab, self.n_servers, self.key_file = lab, servers, None
+        self.daemon_env, self.state_bytes = daemon_env, state_bytes
+        self.jobs = []
+        if lab:
+            assert 1 + servers + agents <= lab.n
+            key = sh(str(BUILD / "bpsctl"), "key", "new")
+            fd, path = tempfile.mkstemp(prefix="bps-lab-")
+            self.key_file = Path(path)
+            os.close(fd)
+            self.key_file.write_text(key)
+            more = ("--key-file", str(self.key_file))
+            server_args, agent_args, scheduler_args = (*more, *server_args), (*more, *agent_args), (*more, *scheduler_args)
+        try:
+            super().__init__(agents, servers, server_args, agent_args, scheduler_args)
+        except BaseException:
+            self.forget_key()
+            raise
+
+    def forget_key(self):
+        if self.key_file:
+            self.key_file.unlink(missing_ok=True)
+
+    def host_of(self, name):
+        if name in ("scheduler", "other"):
+            return 1
+        return 2 + int(name[1:]) + (self.n_servers if name[0] == "a" else 0)
+
+    def add(self, program, name, *args):
+        args = [str(a) for a in args]
+        if self.daemon_env is not None:
+            self.env.update(self.daemon_env)
+        if self.lab:
+            at = args.index("--listen") + 1
+            args[at] = f"{self.lab.addr(self.host_of(name))}:0"
+            if "--scheduler" in args:
+                args[args.index("--scheduler") + 1] = f"{self.lab.addr(1)}:{self.scheduler.port}"
+        return super().add(program, name, *args)
+
+    def bpsctl(self, *args):
+        if not self.lab:
+            return super().bpsctl(*args)
+        command = ["ip", "netns", "exec", self.lab.ns(1), str(BUILD / "bpsctl"), "--scheduler-http",
+                   f"127.0.0.1:{self.scheduler.http}", *args]  # fmt: skip
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, env=self.env, check=False)
+
+    def steady(self, workers=2, placement=None, **args):
+        """A job that runs until it is told to stop."""
+        self.jobs.append(Steady(self, workers, placement, args))
+        return self.jobs[-1]
+
+    def close(self):
+        for d in self.daemons:  # a cell that failed may have left it so; a hung thread ends no other way
+            if d.process.poll() is None and d.conf.read_text():
+                d.process.kill()
+                d.process.wait()
+        try:
+            problems = super().close()
+        finally:
+            self.forget_key()
+        return [p for p in problems if not any(p.startswith(f"{d.name} ended with {d.process.returncode}:")
+                                               and d.process.returncode in d.may_end_with for d in self.daemons)]  # fmt: skip
+
+
+class Steady:
+    """A job of `steady` workers, and what became of it."""
+
+    def __init__(self, cluster, workers, placement, args):
+        self.c = cluster
+        self.n_jobs = len(cluster.jobs)
+        self.stop_file = cluster.dir / f"stop-{self.n_jobs}"
+        self.progress = cluster.dir / f"rounds-{self.n_jobs}"
+        env = args.pop("env", None)
+        self.workers = cluster.start_job(
+            "steady", workers, dict(args, stop=str(self.stop_file), progress=str(self.progress)), placement=placement, env=env
+        )
+
+    def rounds(self, rank=0):
+        try:
+            return int(Path(f"{self.progress}-{rank}").read_text() or 0)
+        except FileNotFoundError:
+            return 0
+
+    def has_failed(self):
+        return any(w.process.poll() is not None for w in self.workers)
+
+    def wait_rounds(self, n=10, deadline_s=DEADLINE_S):
+        """n more rounds from now on."""
+        at = self.rounds()
+        self.c.wait_for(f"{n} more rounds", lambda: self.rounds() >= at + n or self.has_failed(), deadline_s)
+        return self
+
+    def stop(self, deadline_s=2 * DEADLINE_S):
+        """All sums were right and no call failed; returns what each worker says."""
+        self.stop_file.touch()
+        results = self.c.finish(self.workers, deadline_s)
+        for r in results:
+            assert r["code"] == 0 and not r["is_late"], f"{r}\n{self.c.logs()}"
+        return results
+
+    def stall(self, since=0.0, deadline_s=2 * DEADLINE_S):
+        """Seconds that the longest round took; it was under way or began after `since` (CLOCK_MONOTONIC)."""
+        results = self.stop(deadline_s)
+        return max((r["longest"] for r in results if r["longest_at"] + r["longest"] >= since), default=0.0)
+
+    def errors(self, ranks=None, deadline_s=2 * DEADLINE_S):
+        """What the workers of these ranks say, all of which failed."""
+        workers = [w for w in self.workers if ranks is None or w.rank in ranks]
+        results = self.c.finish(workers, deadline_s)
+        for r in results:
+            assert r["code"] < 0, f"no error: {r}\n{self.c.logs()}"
+        return results
+
+
+def wait_until(at):
+    left = at - time.monotonic()
+    if left > 0:
+        select.select([], [], [], left)
+
+
+def memory_cgroup(name, limit_bytes):
+    """A context in which `put(pid)` puts a process under that limit; None where this machine cannot."""
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    for root, limit in ((v2, "memory.max"), (v1, "memory.limit_in_bytes")):
+        path = root / name
+        try:
+            path.mkdir()
+        except OSError:
+            continue
+        if (path / limit).exists():
+            return _cgroup(path, limit, limit_bytes)
+        path.rmdir()
+    return None
+
+
+@contextlib.contextmanager
+def _cgroup(path, limit, limit_bytes):
+    def put(pid):
+        (path / "cgroup.procs").write_text(str(pid))
+
+    def squeeze(n_bytes=limit_bytes):
+        (path / limit).write_text(str(n_bytes))
+
+    try:
+        yield put, squeeze
+    finally:
+        for _ in range(200):
+            try:
+                path.rmdir()
+                break
+            except OSError:
+                select.select([], [], [], 0.02)
+
+
+def status_of(c):
+    return json.loads(c.bpsctl("--json", "status").stdout)
+
+
+CLOCK_C = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static long jump(void)
+{
+	char text[32] = "";
+	int fd = open(getenv("CLOCK_JUMP"), O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return 0;
+	if (read(fd, text, sizeof(text) - 1) < 0)
+		text[0] = 0;
+	close(fd);
+	return atol(text);
+}
+
+int clock_gettime(clockid_t id, struct timespec *ts)
+{
+	int rc = (int)syscall(SYS_clock_gettime, id, ts);
+
+	if (rc == 0 && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE))
+		ts->tv_sec += jump();
+	return rc;
+}
+
+int gettimeofday(struct timeval *tv, void *tz)
+{
+	struct timespec ts;
+
+	(void)tz;
+	clock_gettime(CLOCK_REALTIME, &ts);
+	tv->tv_sec = ts.tv_sec;
+	tv->tv_usec = ts.tv_nsec / 1000;
+	return 0;
+}
+
+time_t time(time_t *t)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	if (t)
+		*t = ts.tv_sec;
+	return ts.tv_sec;
+}
+"""
+
+
+@cache
+def clock_library():
+    """A library that moves a process's wall clock by the seconds in the file $CLOCK_JUMP, and no other clock."""
+    folder = Path(tempfile.mkdtemp(prefix="bps-clock-"))
+    (folder / "clock.c").write_text(CLOCK_C)
+    sh("cc", "-shared", "-fPIC", "-O1", "-o", str(folder / "clock.so"), str(folder / "clock.c"))
+    return folder / "clock.so"
+
+
+def clock_env(jump_file):
+    jump_file.write_text("0")
+    return {"LD_PRELOAD": str(clock_library()), "CLOCK_JUMP": str(jump_file)}

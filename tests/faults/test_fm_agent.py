@@ -1,0 +1,228 @@
+"""The fault matrix, column A: agents. An agent's machine that is lost ends its jobs (on_agent_loss = abort)."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+import bps
+from lab import clock_env, memory_cgroup, wait_until
+from test_start import frame, hello
+
+DEAD_S, WINDOW_S = 5, 5  # --agent-dead, --agent-window
+MUST_SEE_S = DEAD_S + 0.5
+STAY = 20
+
+
+def lost_agent_is_named(cell, job, at, bound_s, host="agent-host1"):
+    (r,) = job.errors([0])
+    assert r["code"] == bps.EAGENT_LOST and host in r["text"], r
+    cell.within("error at the others", r["failed_at"] - at, bound_s)
+
+
+@pytest.mark.parametrize("by", ["kill9", "term"])
+@pytest.mark.xfail(strict=True, reason="an agent's restart ends its jobs until the fd store is used")
+def test_restarted_agent_costs_no_round(faulty, cell, by):
+    """FM-A-restart: killed or stopped, started again at once; its trainers see a pause and no error."""
+    c = faulty()
+    job = c.steady(2, n_elems=1000).wait_rounds()
+    at = time.monotonic()
+    c.agents[1].kill(signal.SIGKILL if by == "kill9" else signal.SIGTERM)
+    c.agents[1].start_again()
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 1)
+
+
+def test_agent_that_does_not_come_back_is_named(faulty, cell):
+    """FM-A-kill9: its trainers are told at once, the others when its window is over, and maps stay valid."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.agents[1].kill()
+    (own,) = job.errors([1])  # not by a signal: what was mapped is there still
+    assert own["code"] in (bps.ENOAGENT, bps.EAGENT_LOST), own
+    cell.within("error at its own trainer", own["failed_at"] - at, 1)
+    lost_agent_is_named(cell, job, at, WINDOW_S + 0.5)
+
+
+def test_stopped_agent_is_given_up_and_learns_it(faulty, cell):
+    """FM-A-stop: silence for 5 s ends its jobs with its name; when it goes on, its trainers are told too."""
+    c = faulty()
+    job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
+    at = time.monotonic()
+    c.agents[1].kill(signal.SIGSTOP)
+    lost_agent_is_named(cell, job, at, MUST_SEE_S)
+    beside.wait_rounds(STAY)
+    at = time.monotonic()
+    c.agents[1].kill(signal.SIGCONT)
+    (r,) = job.errors([1])
+    assert r["code"] in (bps.EAGENT_LOST, bps.EEVICTED, bps.EJOB_FAILED), r
+    cell.within("error at its own trainer", r["failed_at"] - at, 3)
+    beside.stop()
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+
+
+def test_agent_whose_data_thread_hangs_ends_itself(faulty, cell):
+    """FM-A-thread: its control thread still beats; after 5 s it ends, and its trainers are told."""
+    c = faulty()
+    c.agents[1].may_end_with.add(70)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.agents[1].faults("agent.thread.tick=hang")
+    assert c.agents[1].process.wait(30) == 70
+    cell.within("its end", time.monotonic() - at, 5.5)
+    job.errors([1])
+    lost_agent_is_named(cell, job, at, 5 + WINDOW_S + 0.5)
+
+
+def test_agent_without_memory_is_lost_as_if_killed(faulty, cell):
+    """FM-A-oom: the kernel kills it; the others are told as of a crash."""
+    cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
+    if not cgroup:
+        pytest.skip("no memory cgroup here")
+    c = faulty()
+    with cgroup as (put, squeeze):
+        put(c.agents[1].pid)
+        squeeze(96 << 20)
+        job = c.start_job("rounds", 2, {"n_elems": 8 << 20, "n_rounds": 100})
+        assert c.agents[1].process.wait(60) == -signal.SIGKILL
+        at = time.monotonic()
+        job[0].process.wait(30)
+        cell.within("error at the others", time.monotonic() - at, WINDOW_S + 1)
+        assert "agent-host1" in job[0].text() or "agent" in job[0].text(), job[0].text()
+
+
+def test_slow_agent_is_waited_for(faulty, cell):
+    """FM-A-slow: each contribution takes it 20 ms longer; sums stay exact, nobody is given up."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.agents[1].faults("agent.contrib.prepare=sleep:20ms")
+    job.wait_rounds(10)
+    c.agents[1].faults("")
+    cell.within("stall", job.stall(at), 1)
+    assert "-> suspect" not in c.scheduler.log.read_text()
+
+
+@pytest.mark.parametrize("how", ["down", "both", "in", "out"])
+def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
+    """FM-A-cut: link down, both ways or one way; the others are told in 5 s, itself when it is back."""
+    c = faulty(lab=lab)
+    job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
+    host = c.agents[1].host
+    at = time.monotonic()
+    if how == "down":
+        lab.link(host, False)
+    else:
+        lab.cut(host, ("in", "out") if how == "both" else (how,))
+    lost_agent_is_named(cell, job, at, MUST_SEE_S + 0.5)
+    beside.wait_rounds(STAY).stop()
+    at = time.monotonic()
+    lab.mend(host)
+    (r,) = job.errors([1])
+    assert r["code"] in (bps.EAGENT_LOST, bps.EEVICTED, bps.EJOB_FAILED), r
+    cell.within("error at its own trainer", r["failed_at"] - at, 10)
+
+
+@pytest.mark.quick
+def test_short_cut_costs_no_round(faulty, cell, lab):
+    """FM-A-blink: all its packets vanish for a second."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    lab.cut(c.agents[1].host)
+    wait_until(at + 1)
+    lab.mend(c.agents[1].host)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 1 + 2)
+
+
+@pytest.mark.quick
+def test_connections_that_are_reset_are_made_anew(faulty, cell, lab):
+    """FM-A-rst: every connection of the agent is reset, ten times; no round is lost."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    for _ in range(10):
+        lab.kill_connections(c.agents[1].host)
+        job.wait_rounds(3)
+    cell.within("stall", job.stall(at), 1.5)
+
+
+def test_half_open_connections_are_noticed(faulty, cell, lab):
+    """FM-A-halfopen: the agent's sockets vanish without a word to the other side."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    host = c.agents[1].host
+    at = time.monotonic()
+    lab.cut(host)
+    lab.kill_connections(host)
+    wait_until(at + 0.5)
+    lab.mend(host)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 3.5)
+
+
+def test_agent_that_only_the_scheduler_does_not_hear_stays(faulty, cell, lab):
+    """FM-A-scheduler: cut from the scheduler alone, for twice its patience: its job runs on."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    lab.cut(c.agents[1].host, other=c.scheduler.host)
+    wait_until(at + 2 * DEAD_S)
+    assert "but by servers" in c.bpsctl("status").stdout
+    lab.mend(c.agents[1].host)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_clock_of_an_agent_does_not_matter(faulty, cell, seconds, tmp_path):
+    """FM-A-clock: the wall clock of all daemons but the scheduler jumps by an hour."""
+    jump = tmp_path / "jump"
+    c = faulty(daemon_env=clock_env(jump))
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    jump.write_text(str(seconds))
+    wait_until(at + 2)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+    assert "->" not in c.scheduler.log.read_text().split("serving:")[1].replace("-> up", "").replace("-> running", "").replace(
+        "-> forming", "").replace("-> ended", "")
+
+
+def test_agent_of_another_version_is_told_both(faulty, cell):
+    """FM-A-version: refused by the scheduler with both protocols and releases named; those that are there go on."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=10) as s:
+        s.sendall(frame(1, hello(77, "0.0.9")))
+        answer = b""
+        while chunk := s.recv(4096):
+            answer += chunk
+    cell.within("refusal", time.monotonic() - at, 1)
+    assert b"speaks control protocol 77" in answer and b"the scheduler (release" in answer, answer
+    job.wait_rounds(STAY).stop()
+
+
+@pytest.mark.quick
+def test_second_agent_of_a_name_is_refused(faulty, cell):
+    """FM-A-duplicate: from another host, while the first lives; the holder is named and goes on."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=10) as s:
+        s.sendall(frame(1, hello(proto_of(c), "9", name="a1", host="elsewhere")))
+        answer = b""
+        while chunk := s.recv(4096):
+            answer += chunk
+    cell.within("refusal", time.monotonic() - at, 1)
+    assert b"agent-host1" in answer, answer
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+
+
+def proto_of(c):
+    from cluster import ROOT
+    import re
+    return int(re.search(r"#define CTL_PROTO\s+(\d+)", (ROOT / "common" / "ctlmsg.h").read_text())[1])

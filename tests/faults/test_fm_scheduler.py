@@ -1,0 +1,289 @@
+"""The fault matrix, column H: the scheduler. Running jobs do not notice."""
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+
+from cluster import BUILD
+from lab import clock_env, memory_cgroup, wait_until
+
+STAY = 20
+UNNOTICED_S = 0.5  # a round that takes longer has been held up
+
+
+def all_are_back(c):
+    return sum(m["state"] == "up" for m in c.scheduler.status()["members"]) == len(c.servers) + len(c.agents)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("by", ["kill9", "term"])
+def test_restarted_scheduler_is_not_noticed(faulty, cell, by):
+    """FM-H-restart: killed or stopped, and started again: rounds go on, members are back, the term has grown."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    term = c.scheduler.metric("bps_term")
+    at = time.monotonic()
+    c.scheduler.kill(signal.SIGKILL if by == "kill9" else signal.SIGTERM)
+    job.wait_rounds(STAY)
+    again = time.monotonic()
+    c.scheduler.start_again()
+    c.wait_for("all are back", lambda: all_are_back(c))
+    cell.within("members are back", time.monotonic() - again, 2)
+    assert c.scheduler.metric("bps_term") == term + 1
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+
+
+@pytest.mark.parametrize("how", ["stopped", "hung"])
+def test_scheduler_that_hangs_is_not_noticed(faulty, cell, how):
+    """FM-H-stop: stopped, or its one thread hangs at a heartbeat, for longer than anybody's patience: rounds go on."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    if how == "stopped":
+        c.scheduler.kill(signal.SIGSTOP)
+    else:
+        c.scheduler.faults("scheduler.beat.received=sleep:7s,count=1")
+    wait_until(at + 7)
+    if how == "stopped":
+        c.scheduler.kill(signal.SIGCONT)
+    c.wait_for("all are back", lambda: all_are_back(c))
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), UNNOTICED_S)
+    assert "-> down" not in c.scheduler.log.read_text()
+
+
+def test_scheduler_without_memory_is_not_noticed(faulty, cell):
+    """FM-H-oom: the kernel kills it."""
+    cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
+    if not cgroup:
+        pytest.skip("no memory cgroup here")
+    c = faulty()
+    with cgroup as (put, squeeze):
+        job = c.steady(2).wait_rounds()
+        at = time.monotonic()
+        put(c.scheduler.pid)
+        squeeze(2 << 20)
+        for i in range(40):  # whatever it has to remember
+            if c.scheduler.process.poll() is not None:
+                break
+            w = c.start_job("many", 1, {"n_tensors": 2000, "chunk": 500}, job=f"many{i}")
+            try:
+                c.wait_for("it ends", lambda w=w: w[0].process.poll() is not None or c.scheduler.process.poll() is not None, 20)
+            finally:
+                w[0].process.kill()
+                w[0].process.wait()
+        if c.scheduler.process.poll() is None:
+            pytest.skip("it lives within 2 MiB more")
+        assert c.scheduler.process.returncode == -signal.SIGKILL
+        job.wait_rounds(STAY)
+        c.scheduler.start_again()
+        cell.within("stall", job.wait_rounds(STAY).stall(at), 2)
+
+
+def test_slow_scheduler_gives_nobody_up(faulty, cell):
+    """FM-H-slow: each heartbeat takes it 200 ms; it knows that it is late, and extends all deadlines."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.scheduler.faults("scheduler.beat.received=sleep:200ms")
+    wait_until(at + 5)
+    c.scheduler.faults("")
+    c.wait_for("all are there", lambda: all_are_back(c))
+    assert "-> down" not in c.scheduler.log.read_text()
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+
+
+@pytest.mark.parametrize("how", ["down", "both", "in", "out"])
+def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
+    """FM-H-cut: link down, both ways or one way, for twice anybody's patience."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    host = c.scheduler.host
+    at = time.monotonic()
+    if how == "down":
+        lab.link(host, False)
+    else:
+        lab.cut(host, ("in", "out") if how == "both" else (how,))
+    wait_until(at + 10)
+    job.wait_rounds(STAY)
+    mended = time.monotonic()
+    lab.mend(host)
+    c.wait_for("all are back", lambda: all_are_back(c))
+    cell.within("members are back", time.monotonic() - mended, 4)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), UNNOTICED_S)
+
+
+@pytest.mark.quick
+def test_connections_of_the_scheduler_that_are_reset_are_made_anew(faulty, cell, lab):
+    """FM-H-rst: every control connection is reset, again and again, each time when all have been back for longer than a
+    second, after which they try at once again; nobody is given up."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    for i in range(4):
+        wait_until(at + 1.3 * i)
+        lab.kill_connections(c.scheduler.host)
+        job.wait_rounds(3)
+    assert "-> down" not in c.scheduler.log.read_text()
+    cell.within("stall", job.stall(at), UNNOTICED_S)
+
+
+def test_half_open_control_connections_are_noticed(faulty, cell, lab):
+    """FM-H-halfopen: the scheduler's sockets vanish without a word to the members."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    lab.cut(c.scheduler.host)
+    lab.kill_connections(c.scheduler.host)
+    wait_until(at + 0.5)
+    lab.mend(c.scheduler.host)
+    c.wait_for("all are back", lambda: all_are_back(c))
+    cell.within("members are back", time.monotonic() - at, 6)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+
+
+@pytest.mark.parametrize("fault", ["scheduler.log.write=error:ENOSPC", "scheduler.log.fsync=error:EIO"])
+def test_state_that_cannot_be_written_stops_no_running_job(faulty, cell, fault):
+    """FM-H-disk: no new jobs and no new view, said as such; running jobs go on, and all is well when it works again."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    view = c.scheduler.metric("bps_view")
+    at = time.monotonic()
+    c.scheduler.faults(fault)
+    refused = c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 3}}, env={"BPS_FORCE_DISTRIBUTED": "1"})
+    (r,) = c.finish(refused)
+    c.wait_for("it is said", lambda: "STATE_NOT_DURABLE" in c.bpsctl("status").stdout)
+    cell.within("said", time.monotonic() - at, 4)
+    assert r["code"] < 0 and "cannot write its state" in r["text"], r
+    assert c.scheduler.metric("bps_view") == view
+    job.wait_rounds(STAY)
+    c.scheduler.faults("")
+    c.wait_for("it works again", lambda: "the state is durable again" in c.scheduler.log.read_text())
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("point", ["scheduler.log.write", "scheduler.log.fsync", "scheduler.commit.before-send",
+                                   "scheduler.commit.sent"])  # fmt: skip
+def test_crash_while_a_view_is_made_loses_nothing(faulty, cell, point):
+    """FM-H-commit: it dies before or behind the write, the sync or the message of a view; a server's loss is mended after
+    its restart, and the sums are exact."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    c.scheduler.faults(f"{point}=crash")
+    c.servers[0].kill()
+    assert c.scheduler.process.wait(10) == -signal.SIGKILL
+    at = time.monotonic()
+    c.scheduler.conf.write_text("")
+    c.scheduler.start_again()
+    c.servers[0].start_again()
+    job.wait_rounds(STAY)
+    cell.within("rounds go on", time.monotonic() - at, 3)
+    job.stop()
+
+
+def test_clock_of_the_scheduler_does_not_matter(faulty, cell, tmp_path):
+    """FM-H-clock: its wall clock jumps an hour ahead and two back; nobody is given up."""
+    jump = tmp_path / "jump"
+    c = faulty(daemon_env=clock_env(jump))
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    for seconds in (3600, -3600):
+        jump.write_text(str(seconds))
+        wait_until(time.monotonic() + 1)
+        assert c.bpsctl("status").returncode in (0, 1)
+    assert "-> down" not in c.scheduler.log.read_text()
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+
+
+@pytest.mark.quick
+def test_state_of_a_newer_release_is_refused(faulty, cell):
+    """FM-H-version: it says which format the file has and which it reads, and touches nothing."""
+    c = faulty()
+    c.scheduler.kill()
+    log = c.dir / "state" / "state.log"
+    data = bytearray(log.read_bytes())
+    struct.pack_into("<I", data, 8, 99)
+    log.write_bytes(data)
+    at = time.monotonic()
+    p = subprocess.run(
+        [str(BUILD / "bps-scheduler" / "bps-scheduler"), "--state-dir", str(c.dir / "state"), "--listen", "127.0.0.1:0",
+         "--http", "127.0.0.1:0"], capture_output=True, text=True, timeout=10, env=c.env, check=False,
+    )  # fmt: skip
+    cell.within("refusal", time.monotonic() - at, 1)
+    assert p.returncode == 78 and "has format 99, this release reads" in p.stderr, p
+    assert log.read_bytes() == bytes(data)
+
+
+def test_second_scheduler_rules_nobody(faulty, cell):
+    """FM-H-duplicate: on the same state it does not start; with another state it has another cluster, which members refuse."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    p = subprocess.run(
+        [str(BUILD / "bps-scheduler" / "bps-scheduler"), "--state-dir", str(c.dir / "state"), "--listen", "127.0.0.1:0",
+         "--http", "127.0.0.1:0"], capture_output=True, text=True, timeout=10, env=c.env, check=False,
+    )  # fmt: skip
+    assert p.returncode == 75 and "another bps-scheduler uses" in p.stderr, p
+    port = c.scheduler.port
+    c.scheduler.kill()
+    other = c.spawn("bps-scheduler", "other", "--listen", f"127.0.0.1:{port}", "--state-dir", c.make("other-state"))
+    c.wait_for("members refuse it", lambda: all("another scheduler answered" in d.log.read_text()
+                                                for d in (*c.servers, *c.agents)))  # fmt: skip
+    job.wait_rounds(STAY)
+    other.kill()
+    c.scheduler.start_again()
+    c.wait_for("all are back", lambda: all_are_back(c))
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+
+
+def test_garbage_and_silence_on_its_ports_disturb_nobody(faulty, cell):
+    """FM-H-hostile: sixty strangers on the control and HTTP ports; heartbeats and new jobs go through."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    held = []
+    for i in range(30):
+        for port in (c.scheduler.port, c.scheduler.http):
+            s = socket.create_connection(("127.0.0.1", port), timeout=5)
+            s.sendall([b"", b"\xff" * 4096, b"GET / HTTP/1.0\r\n", struct.pack("<IH", 1 << 19, 1)][i % 4])
+            held.append(s)
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
+    wait_until(at + 2)
+    assert "-> down" not in c.scheduler.log.read_text()
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+    for s in held:
+        s.close()
+
+
+def test_full_disk_stops_no_running_job(faulty, cell):
+    """FM-H-full: the state's file system is really full: new jobs are refused, running ones go on, until there is room."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    c = faulty(state_bytes=65536)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    filler = f"/proc/{c.scheduler.pid}/root{c.dir}/state/filler"
+    with open(filler, "wb", buffering=0) as f, contextlib.suppress(OSError):
+        while f.write(b"x" * 512):
+            pass
+    alone = {"BPS_FORCE_DISTRIBUTED": "1"}
+    large = c.start_job("many", 1, {"n_tensors": 2000, "chunk": 500}, env=alone)  # more than the last page has room for
+    c.wait_for("it is full", lambda: "cannot write the state: No space left" in c.scheduler.log.read_text())
+    (r,) = c.finish(c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 3}}, env=alone))
+    assert r["code"] < 0 and "cannot write its state" in r["text"], r
+    job.wait_rounds(STAY)
+    os.unlink(filler)
+    c.wait_for("it works again", lambda: "the state is durable again" in c.scheduler.log.read_text())
+    c.finish(large)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})

@@ -1,0 +1,279 @@
+"""The fault matrix, column S: servers. No round fails, whatever becomes of one."""
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+import bps
+from lab import clock_env, memory_cgroup, wait_until
+from test_fm_agent import proto_of
+from test_start import frame, hello
+
+DEAD_S, WINDOW_S = 3, 1  # --server-dead, --server-window
+STAY = 20
+
+
+@pytest.mark.quick
+def test_killed_server_is_replaced(faulty, cell):
+    """FM-S-kill9: it does not come back; its partitions move when its window is over."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.servers[0].kill()
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), WINDOW_S + 0.5)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("by", ["kill9", "term"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_restarted_server_costs_no_round(faulty, cell, by, servers):
+    """FM-S-restart: killed or stopped, started again at once, alone or with another beside it."""
+    c = faulty(servers=servers)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.servers[0].kill(signal.SIGKILL if by == "kill9" else signal.SIGTERM)
+    c.servers[0].start_again()
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 1)
+
+
+def test_stopped_server_is_replaced_and_fenced(faulty, cell):
+    """FM-S-stop: 3 s of silence, then its partitions move; what it says when it goes on is of an old placement."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.servers[0].kill(signal.SIGSTOP)
+    c.wait_for("it is given up", lambda: "server s0: up -> down" in c.scheduler.log.read_text()
+               or "server s0: suspect -> down" in c.scheduler.log.read_text())  # fmt: skip
+    job.wait_rounds(STAY)
+    c.servers[0].kill(signal.SIGCONT)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), DEAD_S + 0.5)
+    c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
+
+
+def test_server_that_stops_for_a_moment_costs_no_round(faulty, cell):
+    """FM-S-pause: stopped for a second, which is less than its patience: nothing moves."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.servers[0].kill(signal.SIGSTOP)
+    wait_until(at + 1)
+    c.servers[0].kill(signal.SIGCONT)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 1 + 0.5)
+    assert "-> down" not in c.scheduler.log.read_text()
+
+
+def test_server_whose_data_thread_hangs_ends_itself(faulty, cell):
+    """FM-S-thread: one of its threads hangs, the others beat; after 5 s it ends and is replaced."""
+    c = faulty()
+    c.servers[0].may_end_with.add(70)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.servers[0].faults("server.thread.tick=hang,count=1")
+    assert c.servers[0].process.wait(30) == 70
+    cell.within("its end", time.monotonic() - at, 5.5)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 5.5 + WINDOW_S + 0.5)
+
+
+def test_server_without_memory_is_replaced_as_if_killed(faulty, cell):
+    """FM-S-oom: the kernel kills it in the middle of rounds."""
+    cgroup = memory_cgroup(f"bps-{os.getpid()}", 1 << 30)
+    if not cgroup:
+        pytest.skip("no memory cgroup here")
+    c = faulty()
+    with cgroup as (put, squeeze):
+        job = c.steady(2).wait_rounds()
+        put(c.servers[0].pid)
+        squeeze(24 << 20)
+        big = c.steady(2, n_elems=4 << 20, n_tensors=1)  # its sums and staging do not fit
+        assert c.servers[0].process.wait(60) == -signal.SIGKILL
+        at = time.monotonic()
+        job.wait_rounds(STAY)
+        big.wait_rounds(3)
+        big.stop()
+        cell.within("stall", job.stall(at), WINDOW_S + 1)
+
+
+def test_slow_server_is_waited_for(faulty, cell):
+    """FM-S-slow: each sum takes it 10 ms longer; sums stay exact, nothing moves."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    c.servers[0].faults("server.sum.start=sleep:10ms")
+    job.wait_rounds(10)
+    c.servers[0].faults("")
+    cell.within("stall", job.stall(at), 1)
+    assert "-> down" not in c.scheduler.log.read_text()
+
+
+@pytest.mark.parametrize("how", ["down", "both", "in", "out"])
+def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
+    """FM-S-cut: link down, both ways or one way; its partitions move after 3 s, and it may come back."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    host = c.servers[0].host
+    at = time.monotonic()
+    if how == "down":
+        lab.link(host, False)
+    else:
+        lab.cut(host, ("in", "out") if how == "both" else (how,))
+    c.wait_for("it is given up", lambda: "-> down" in c.scheduler.log.read_text())
+    job.wait_rounds(STAY)
+    lab.mend(host)
+    c.wait_for("it is back", lambda: c.scheduler.log.read_text().rstrip().count("s0: down -> up") > 0)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), DEAD_S + 0.5)
+
+
+def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
+    """FM-S-blink: all its packets vanish for a second."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    lab.cut(c.servers[0].host)
+    wait_until(at + 1)
+    lab.mend(c.servers[0].host)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 1 + 2)
+
+
+@pytest.mark.quick
+def test_connections_of_a_server_that_are_reset_are_made_anew(faulty, cell, lab):
+    """FM-S-rst: every connection of the server is reset, ten times."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    for _ in range(10):
+        lab.kill_connections(c.servers[0].host)
+        job.wait_rounds(3)
+    cell.within("stall", job.stall(at), 1.5)
+
+
+def test_firewall_that_resets_all_new_connections_is_outlived(faulty, cell, lab):
+    """FM-S-reject: for two seconds every packet to its data port is answered with RST."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    lab.reset(c.servers[0].host, c.servers[0].port)
+    lab.kill_connections(c.agents[0].host)
+    wait_until(at + 2)
+    lab.mend(c.servers[0].host)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 2 + 2)
+
+
+def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
+    """FM-S-halfopen: the server's sockets vanish without a word to the agents."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    host = c.servers[0].host
+    at = time.monotonic()
+    lab.cut(host)
+    lab.kill_connections(host)
+    wait_until(at + 0.5)
+    lab.mend(host)
+    job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 3.5)
+
+
+def test_server_that_only_the_scheduler_does_not_hear_is_replaced(faulty, cell, lab):
+    """FM-S-scheduler: cut from the scheduler alone: its partitions move, with no stall beyond its patience."""
+    c = faulty(lab=lab)
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    lab.cut(c.servers[0].host, other=c.scheduler.host)
+    wait_until(at + 2 * DEAD_S)
+    job.wait_rounds(STAY)
+    lab.mend(c.servers[0].host)
+    c.wait_for("it is back", lambda: "s0: down -> up" in c.scheduler.log.read_text())
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+
+
+@pytest.mark.parametrize("agent", [0, 1])
+def test_server_and_agent_that_are_cut_from_each_other_are_named(faulty, cell, lab, agent):
+    """FM-S-agent: one agent and one server do not hear each other; calls end with their time-out, which says where it hangs,
+    and go on when the cut is mended."""
+    c = faulty(lab=lab)
+    job = c.steady(2, timeout=20).wait_rounds()
+    at = time.monotonic()
+    lab.cut(c.agents[agent].host, other=c.servers[0].host)
+    c.wait_for("it is told", lambda: f"agent-host{agent}" in c.bpsctl("why-stuck").stdout
+               and "s0" in c.bpsctl("why-stuck").stdout)  # fmt: skip
+    cell.within("told by why-stuck", time.monotonic() - at, 8)
+    lab.mend(c.agents[agent].host)
+    job.wait_rounds(STAY).stop()
+
+
+@pytest.mark.quick
+def test_second_server_of_a_name_is_refused(faulty, cell):
+    """FM-S-duplicate: from another host, while the first lives; the holder is named and goes on."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=10) as s:
+        s.sendall(frame(1, hello(proto_of(c), "9", name="s0", host="elsewhere", role=1)))
+        answer = b""
+        while chunk := s.recv(4096):
+            answer += chunk
+    cell.within("refusal", time.monotonic() - at, 1)
+    assert b"server-host0" in answer, answer
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+
+
+def test_clock_of_a_server_does_not_matter(faulty, cell, tmp_path):
+    """FM-S-clock: the wall clock of all daemons jumps an hour ahead and two back."""
+    jump = tmp_path / "jump"
+    c = faulty(daemon_env=clock_env(jump))
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    for seconds in (3600, -3600):
+        jump.write_text(str(seconds))
+        job.wait_rounds(STAY)
+    wait_until(at + 2)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+    assert "-> down" not in c.scheduler.log.read_text()
+
+
+def test_garbage_and_silence_on_the_data_port_disturb_nobody(faulty, cell):
+    """FM-S-hostile: sixty strangers on data and HTTP port of each server."""
+    c = faulty()
+    job = c.steady(2).wait_rounds()
+    at = time.monotonic()
+    held = []
+    for i in range(30):
+        for d in c.servers:
+            for target in ((f"127.0.0.{100 + c.servers.index(d)}", d.port), ("127.0.0.1", d.http)):
+                s = socket.create_connection(target, timeout=5)
+                s.sendall([b"", b"\xff" * 4096, b"GET / HTTP/1.0\r\n", b"\0" * 32][i % 4])
+                held.append(s)
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
+    for s in held:
+        s.close()
+
+
+@pytest.mark.parametrize("come_back", [True, False])
+def test_loss_of_all_servers_is_told_or_mended(faulty, cell, come_back):
+    """FM-S-all: both are killed at once: calls wait for one, and their time-out says that there is none."""
+    c = faulty()
+    job = c.steady(2, timeout=30 if come_back else 4).wait_rounds()
+    at = time.monotonic()
+    for s in c.servers:
+        s.kill()
+    if not come_back:
+        for r in job.errors():
+            assert "no server is left" in r["text"] or r["code"] == bps.EWORKER_LOST, r
+        assert any("no server is left" in r["text"] for r in job.errors())
+        cell.within("error", max(r["failed_at"] for r in job.errors()) - at, 4 + 1)
+        return
+    c.wait_for("it is said", lambda: "NO_SERVER" in c.bpsctl("status").stdout)
+    c.servers[1].start_again()
+    back = time.monotonic()
+    job.wait_rounds(STAY)
+    cell.within("rounds go on", time.monotonic() - back, 2.5)
+    job.stop()
