@@ -113,6 +113,8 @@ static const struct row rows[] = {
 		"the sentence has the cause; `bpsctl job JOB` has it for a while"},
 	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
 		"not reported by this version, whose agents keep what a new server needs"},
+	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
+		"the job ends", "read what the driver said; look for Xid in the kernel's log"},
 	{ERROR_ROW(BPS_EDRAINED), "an operator has drained the agent of this machine",
 		"it takes no new jobs; those that are there go on",
 		"use other machines; `bpsctl agents` says who drained it and why"},
