@@ -11,7 +11,7 @@
  *   trainer.c  socket, ring, closing.c the end
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
  *   declare.c  what they declare                   maker.c  makes their memory
- *   tensor.c   what they submit
+ *   tensor.c   what they submit                    people.c  who else is in the job
  *   why.c      what it waits for, in words         quota.c  who may use how much
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
@@ -154,6 +154,8 @@ struct job {
 	bool is_local;            /* no server takes part */
 	uint32_t n_tensors;       /* planned here, when there is only one member */
 	uint32_t n_workers;       /* local; from RUNNING on */
+	uint64_t view;            /* of its members */
+	struct people *people;    /* who they are, from RUNNING on */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
@@ -307,6 +309,14 @@ void tensor_fail_pending(struct job *job);
 void tensor_declare_unplanned(struct job *job);
 /* After the core has released the job's memory. */
 void tensor_free_all(struct job *job);
+
+/* ---- people.c ---- */
+/* Remember who is in the job. Errors: -ENOMEM, and what was known stays. */
+int people_note(struct job *job, const struct ctl_job *m);
+/* With the job. */
+void people_free(struct job *job);
+/* The trainer asks who is there. */
+void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
 
 /* ---- why.c ---- */
 /* The trainer asks what a tensor waits for; answered from here, or by the scheduler in

@@ -128,6 +128,11 @@ int agt_job_new(
 	return 0;
 }
 
+void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
+{
+	job->n_members = (uint16_t)msg->n_members;
+}
+
 void agt_job_reads_ended(struct agt_job *job)
 {
 	if (job->is_closing && job->n_reads == 0)
@@ -154,17 +159,38 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	agt_job_reads_ended(job);
 }
 
+void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
+	uint32_t *ret_least, uint32_t *ret_most)
+{
+	unsigned at = t->round & 1;
+
+	memset(ret_members, t->n_parts ? 0xff : 0, sizeof(*ret_members));
+	*ret_least = t->n_parts ? UINT32_MAX : 0;
+	*ret_most = 0;
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		const struct agt_kept_part *k = t->parts[i].kept;
+
+		for (unsigned w = 0; w < WIRE_MEMBERS_MAX / 64; w++)
+			ret_members->w[w] &=
+				t->job->is_local ? UINT64_MAX : k->contributors[at].w[w];
+		*ret_least = k->workers[at] < *ret_least ? k->workers[at] : *ret_least;
+		*ret_most = k->workers[at] > *ret_most ? k->workers[at] : *ret_most;
+	}
+}
+
 /* End the round under way, or the one that somebody has submitted already. */
 static void tensor_end(struct agt_tensor *t, int status)
 {
 	struct agt_core *core = t->job->core;
-	uint32_t workers = t->n_parts ? t->parts[0].kept->workers[(t->round + 1) & 1] : 0;
+	struct member_set members;
+	uint32_t workers, most;
 
 	t->is_running = false;
 	t->n_submitted = 0;
 	t->round++;
 	if (status == 0)
 		core->stats.rounds++;
+	agt_tensor_contributors(t, &members, &workers, &most);
 	core->env.done(core->env.ctx, t->user, t->round, status, status ? 0 : workers);
 }
 

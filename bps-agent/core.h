@@ -122,6 +122,8 @@ extern const struct xport_events agt_core_events; /* ctx: the core */
  * Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
+/* The members have changed: msg is of a larger view. Their partitions' new pgens come by agt_job_runs. */
+void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Forget a job and its tensors; nothing is reported for rounds in flight. Reads that still run keep
  * their target: release(release_ctx) is called once none does (maybe at once). */
 void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release_ctx);
@@ -152,6 +154,10 @@ void agt_job_runs(struct agt_job *job, const struct ctl_run *runs, uint32_t n_ru
 int agt_submit(
 	struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op, uint16_t priority);
 
+/* Who is behind t's last complete sum: the members behind all of its partitions, and the workers
+ * behind the partition that has the fewest and the one that has the most. */
+void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
+	uint32_t *ret_least, uint32_t *ret_most);
 /* Last round that a local worker submitted, and the last complete one. */
 uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker);
 uint64_t agt_tensor_round(const struct agt_tensor *t);

@@ -86,6 +86,7 @@ static void job_free(struct job *job)
 	tensor_free_all(job);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_put(job->quota);
+	people_free(job);
 	free(job->ranks);
 	free(job->by_worker);
 	free(job);
@@ -362,9 +363,12 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 		job->ranks[w] = me->ranks[w].rank;
 		job->by_worker[w] = job_trainer(job, me->ranks[w].rank);
 	}
-	rc = agt_job_new(job->agent->core, m, my_member, &job->core);
+	rc = people_note(job, m);
+	if (rc == 0)
+		rc = agt_job_new(job->agent->core, m, my_member, &job->core);
 	if (rc < 0)
 		return rc;
+	job->view = m->view;
 	job->n_workers = me->n_ranks;
 	job->is_local = job_is_local(m->n_members, m->flags);
 	return 0;
@@ -401,6 +405,18 @@ static void disown(struct agent *a, const struct ctl_job *m, const struct ctl_jo
 	}
 }
 
+/* Others have left it. */
+static void job_change(struct job *job, const struct ctl_job *m)
+{
+	if (m->view <= job->view || !job->core)
+		return;
+	job->view = m->view;
+	agt_job_members(job->core, m);
+	if (people_note(job, m) < 0)
+		log_rated(LOG_WARN, "out of memory: trainers of job %s see who was there before",
+			job->name);
+}
+
 void job_on_job(struct agent *a, const struct ctl_job *m)
 {
 	struct job *job = agent_job(a, m->job);
@@ -411,9 +427,12 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		i++;
 	if (job)
 		job->is_told = true;
-	if (i == m->n_members || m->n_members > WIRE_MEMBERS_MAX ||
-		(job && job->state == JOB_RUNNING))
+	if (i == m->n_members || m->n_members > WIRE_MEMBERS_MAX)
 		return;
+	if (job && job->state == JOB_RUNNING) {
+		job_change(job, m);
+		return;
+	}
 	if (!job)
 		job = job_unnumbered(a, m->uid, m->name);
 	if (!job) {

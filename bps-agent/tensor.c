@@ -240,12 +240,20 @@ void tensor_fail_pending(struct job *job)
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
 {
 	struct tensor *tensor = tensor_user;
+	struct member_set members;
+	uint32_t least, most = workers;
 
 	(void)ctx;
-	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
-		if (tensor->job->by_worker[w])
-			trainer_done(tensor->job->by_worker[w], tensor->workers[w].index, round,
-				status, workers);
+	if (tensor->core)
+		agt_tensor_contributors(tensor->core, &members, &least, &most);
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		struct trainer *t = tensor->job->by_worker[w];
+
+		if (!t)
+			continue;
+		local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
+		trainer_done(t, tensor->workers[w].index, round, status, workers);
+	}
 }
 
 static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)

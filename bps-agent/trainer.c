@@ -211,6 +211,9 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 	case LOCAL_FINISH:
 		job_finish(t, m->seq);
 		break;
+	case LOCAL_ASK:
+		people_ask(t, m->seq, &m->ask);
+		break;
 	default:
 		trainer_drop(t, true, "not a message for an agent");
 	}

@@ -100,7 +100,7 @@ static bool agents_follow(const struct sched_core *c, const struct job *j)
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
-		if (!is_heard(c, m) || m->beat.view < j->moved_view)
+		if (!j->members[i].is_gone && (!is_heard(c, m) || m->beat.view < j->moved_view))
 			return false;
 	}
 	return true;

@@ -51,7 +51,7 @@ static int check_conns(const struct sched_core *c, struct err_text *err)
 
 static int check_workers(const struct sched_core *c, const struct job *j, struct err_text *err)
 {
-	uint32_t joined = 0, done = 0, ranks = 0, low = 0;
+	uint32_t joined = 0, done = 0, gone = 0, left = 0, ranks = 0, low = 0;
 
 	for (uint32_t r = 0; r < j->n_room; r++) {
 		const struct worker *w = &j->workers[r];
@@ -59,28 +59,34 @@ static int check_workers(const struct sched_core *c, const struct job *j, struct
 		if (w->state == WORKER_ABSENT)
 			continue;
 		EXPECT(r < j->size, "rank %u of job %u", r, j->id);
-		EXPECT(sched_job_member(j, w->agent) != CTL_NO_ID, "agent of rank %u of job %u", r,
-			j->id);
-		joined++;
+		EXPECT((w->state == WORKER_GONE) == (sched_job_member(j, w->agent) == CTL_NO_ID) &&
+				sched_job_member_ever(j, w->agent) != CTL_NO_ID,
+			"agent of rank %u of job %u", r, j->id);
+		joined += w->state != WORKER_GONE;
+		gone += w->state == WORKER_GONE;
 		done += w->state == WORKER_DONE;
 	}
-	EXPECT(joined == j->n_joined && done == j->n_done, "counts of workers of job %u", j->id);
-	EXPECT(j->state == JOB_FORMING ? joined && joined < j->size : joined == j->size,
+	EXPECT(joined == j->n_joined && gone == j->n_gone && done == j->n_done,
+		"counts of workers of job %u", j->id);
+	EXPECT(j->state == JOB_FORMING ? joined && joined < j->size && !gone
+				       : joined + gone == j->size,
 		"job %u is %s with %u of %u workers", j->id, sched_job_state_name(j->state), joined,
 		j->size);
-	EXPECT(j->state != JOB_RUNNING || done < j->size, "job %u is done and runs", j->id);
+	EXPECT(j->state != JOB_RUNNING || done < joined, "job %u is done and runs", j->id);
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
 		EXPECT(m && m->role == ROLE_AGENT, "member %u of job %u", i, j->id);
-		EXPECT(j->state == JOB_ENDED || m->state != MEMBER_DOWN,
+		left += j->members[i].is_gone;
+		EXPECT(j->state == JOB_ENDED || m->state != MEMBER_DOWN || j->members[i].is_gone,
 			"job %u goes on without its dead agent %s", j->id, m->name);
 		EXPECT(j->state == JOB_FORMING || !i || j->members[i].low_rank > low,
 			"order of members of job %u", j->id);
 		low = j->members[i].low_rank;
 		ranks += j->members[i].n_ranks;
 	}
-	EXPECT(ranks == joined, "ranks of members of job %u", j->id);
+	EXPECT(left == j->n_left, "gone members of job %u", j->id);
+	EXPECT(ranks == joined + gone, "ranks of members of job %u", j->id);
 	return 0;
 }
 

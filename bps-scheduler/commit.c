@@ -109,22 +109,32 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 	for (struct job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
-		if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID)
+		if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
+			sched_send_evicted(c, m, j);
 			continue;
+		}
 		sched_send_job(c, m, j);
 		sched_send_plan(c, m, j, true);
 	}
 	for (struct job *j = c->ended; j; j = j->next)
-		if (m->role == ROLE_SERVER || sched_job_member(j, m->id) != CTL_NO_ID)
+		if (m->role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID)
 			sched_send_job_end(c, m, j);
 	sched_send(c, m, &end);
 }
 
-/* Whom a job concerns: its agents and every server; not those that will be told everything. */
+/* Whom a job concerns: its agents, also those that are gone, and every server; not those that will be told everything. */
 static bool is_audience(const struct job *j, const struct member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
-	       (role == ROLE_SERVER || sched_job_member(j, m->id) != CTL_NO_ID);
+	       (role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID);
+}
+
+static void tell_evicted(struct sched_core *c, const struct member *m, struct job *j)
+{
+	struct job_member *jm = &j->members[sched_job_member_ever(j, m->id)];
+
+	if (jm->is_untold)
+		sched_send_job_end(c, m, j);
 }
 
 static void job_tell(struct sched_core *c, struct job *j)
@@ -145,6 +155,10 @@ static void job_tell(struct sched_core *c, struct job *j)
 				sched_send_job_end(c, m, j);
 				continue;
 			}
+			if (order[r] == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
+				tell_evicted(c, m, j);
+				continue;
+			}
 			if (j->is_changed)
 				sched_send_job(c, m, j);
 			if (j->fresh || j->has_moved)
@@ -163,6 +177,8 @@ static void job_settle(struct job *j)
 		free(t->declared);
 		t->declared = NULL;
 	}
+	for (uint32_t i = 0; i < j->n_members; i++)
+		j->members[i].is_untold = false;
 	j->fresh_tail = &j->fresh;
 	j->is_dirty = j->is_changed = j->has_moved = false;
 	j->next_dirty = NULL;
@@ -261,8 +277,11 @@ static void note_job_view(struct sched_core *c, const struct job *j)
 		n_fresh++;
 	if (j->state == JOB_ENDED)
 		sched_note(c, EVENT_VIEW, "job '%s' has ended", j->name);
-	else if (j->is_changed)
+	else if (j->is_changed && j->formed == c->view)
 		sched_note(c, EVENT_VIEW, "job '%s' has formed", j->name);
+	else if (j->is_changed)
+		sched_note(c, EVENT_VIEW, "job '%s' goes on with %u of %u machines", j->name,
+			j->n_members - j->n_left, j->n_members);
 	else if (j->has_moved)
 		sched_note(c, EVENT_VIEW, "partitions of job '%s' have new places", j->name);
 	else

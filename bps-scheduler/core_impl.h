@@ -6,6 +6,7 @@
  *   members.c  members: how they come, are missed and go
  *   commit.c   the end of an event: what changed is made durable and told
  *   job.c      jobs and their workers
+ *   elastic.c  machines that leave a running job
  *   tensor.c   tensors: declared, compared, numbered
  *   placing.c  which server has which partition
  *   drain.c    members that are to get nothing new
@@ -85,7 +86,8 @@ struct member {
 	struct member *next_dirty;
 };
 
-enum worker_state { WORKER_ABSENT, WORKER_ATTACHED, WORKER_DONE };
+/* GONE: its machine has left the running job. */
+enum worker_state { WORKER_ABSENT, WORKER_ATTACHED, WORKER_DONE, WORKER_GONE };
 struct worker {
 	enum worker_state state;
 	uint32_t agent, pid, seq;
@@ -115,8 +117,12 @@ struct tensor {
 };
 
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };
+/* Keeps its number when it is gone: results of before name it. */
 struct job_member {
 	uint32_t agent, n_ranks, low_rank;
+	bool is_gone;
+	bool is_untold; /* it is gone, and does not know yet */
+	char *why;      /* it is gone */
 };
 struct job {
 	uint32_t id, uid;
@@ -125,11 +131,15 @@ struct job {
 	uint32_t size, flags, part_bytes;
 	bool has_token;
 	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admit.c */
-	uint64_t view, since_ns;
+	uint64_t view;                  /* of its members */
+	uint64_t formed, since_ns;
 	struct worker *workers; /* [n_room], rank is the index */
-	uint32_t n_room, n_joined, n_done, next_free_rank;
+	uint32_t n_room, next_free_rank;
+	uint32_t n_joined, n_gone; /* n_joined: without those that are gone */
+	uint32_t n_done;           /* of n_joined */
 	struct job_member *members;
 	uint32_t n_members, members_room;
+	uint32_t n_left;         /* members that are gone */
 	struct tensor **buckets; /* [n_buckets], by name */
 	uint32_t n_buckets, n_tensors;
 	struct tensor **placed; /* by id */
@@ -267,7 +277,10 @@ const char *sched_job_state_name(enum job_state s);
 /* A job that has not ended, or NULL. */
 struct job *sched_job(const struct sched_core *c, uint32_t id);
 struct job *sched_job_any(const struct sched_core *c, uint32_t id); /* ended ones too */
-uint32_t sched_job_member(const struct job *j, uint32_t agent);     /* CTL_NO_ID: not one */
+/* Its number; CTL_NO_ID: not one, or gone. */
+uint32_t sched_job_member(const struct job *j, uint32_t agent);
+/* Also of one that is gone. */
+uint32_t sched_job_member_ever(const struct job *j, uint32_t agent);
 /* Of that agent's machine; "?" when there is no such agent. */
 const char *sched_host_of(const struct sched_core *c, uint32_t agent);
 /* It is to be persisted and told with the transaction under way. */
@@ -289,7 +302,26 @@ struct worker *sched_worker_at(struct job *j, uint32_t rank);
 /* That rank of a forming job is at this agent now. seq: of its JOIN. */
 void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 
+/* It is over; every member is told when that is durable. fmt: why, "" when all have finished. */
+void sched_job_over(struct sched_core *c, struct job *j, int code, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
+/* All its workers that are left have finished: it is over. */
+void sched_job_check_done(struct sched_core *c, struct job *j);
+
+/* elastic.c */
+/* Member i of a running job is lost, and cannot come back to it. The job is over, or goes on without
+ * when it may. code: what is over ends with; fmt: why. */
+void sched_member_lost(struct sched_core *c, struct job *j, uint32_t i, int code, const char *fmt,
+	...) __attribute__((format(printf, 5, 6)));
+/* m speaks of a job that it has been put out of: say so, unless that is not durable yet. False: it
+ * has not been. */
+bool sched_send_evicted(struct sched_core *c, const struct member *m, const struct job *j);
+/* Put member i out of j; also when records are read. */
+void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const char *why);
+
 /* tensor.c */
+/* That member is gone: what only it has not declared is complete. */
+void sched_tensors_undeclare(struct sched_core *c, struct job *j, uint32_t member);
 void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg);
 /* Owns: the job has t from now on. Its name is not there yet. */
 void sched_tensor_add(struct job *j, struct tensor *t);
@@ -312,6 +344,8 @@ void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t thr
 /* It has another number of data threads: its partitions keep their pgens, on threads that there
  * are. */
 void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t threads);
+/* Other members: all partitions stay where they are and begin anew under a new pgen. */
+void sched_job_refence(struct sched_core *c, struct job *j);
 /* Place the partitions that lost their last server, once there is one again. */
 void sched_place_waiting(struct sched_core *c);
 /* Number and place the tensors that all agents have declared since the last transaction. */

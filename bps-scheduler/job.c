@@ -53,12 +53,19 @@ struct job *sched_job_any(const struct sched_core *c, uint32_t id)
 	return sched_job(c, id);
 }
 
-uint32_t sched_job_member(const struct job *j, uint32_t agent)
+uint32_t sched_job_member_ever(const struct job *j, uint32_t agent)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
 		if (j->members[i].agent == agent)
 			return i;
 	return CTL_NO_ID;
+}
+
+uint32_t sched_job_member(const struct job *j, uint32_t agent)
+{
+	uint32_t i = sched_job_member_ever(j, agent);
+
+	return i == CTL_NO_ID || j->members[i].is_gone ? CTL_NO_ID : i;
 }
 
 const char *sched_host_of(const struct sched_core *c, uint32_t agent)
@@ -88,6 +95,8 @@ void sched_job_free(struct sched_core *c, struct job *j)
 		return;
 	sched_job_drop_tensors(c, j);
 	free(j->workers);
+	for (uint32_t i = 0; i < j->n_members; i++)
+		free(j->members[i].why);
 	free(j->members);
 	free(j->end_text);
 	free(j->name);
@@ -114,8 +123,7 @@ static void job_unlink(struct sched_core *c, struct job *j)
 	c->n_jobs--;
 }
 
-__attribute__((format(printf, 4, 5))) static void job_end(
-	struct sched_core *c, struct job *j, int code, const char *fmt, ...)
+void sched_job_over(struct sched_core *c, struct job *j, int code, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
@@ -387,7 +395,7 @@ static void job_start(struct sched_core *c, struct job *j)
 {
 	number_members(j);
 	job_set_state(c, j, JOB_RUNNING, "all workers have joined");
-	j->view = sched_change(c);
+	j->view = j->formed = sched_change(c);
 	j->is_changed = true;
 	sched_job_dirty(c, j);
 }
@@ -414,6 +422,10 @@ void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *m
 	int rc = sched_job_for(c, msg, &j, &err);
 	uint32_t rank = j ? join_repeated(&in, j) : CTL_NO_ID;
 
+	if (rank != CTL_NO_ID && j->workers[rank].state == WORKER_GONE) {
+		join_refuse(&in, BPS_EEVICTED, "job '%s' went on without this machine", j->name);
+		return;
+	}
 	if (rank != CTL_NO_ID) {
 		join_again(&in, j, rank);
 		return;
@@ -485,8 +497,14 @@ static void worker_finished(struct sched_core *c, struct job *j, struct worker *
 	if (w->state == WORKER_DONE)
 		return;
 	w->state = WORKER_DONE;
-	if (++j->n_done == j->size)
-		job_end(c, j, 0, "%s", "");
+	j->n_done++;
+	sched_job_check_done(c, j);
+}
+
+void sched_job_check_done(struct sched_core *c, struct job *j)
+{
+	if (j->n_done == j->n_joined)
+		sched_job_over(c, j, 0, "%s", "");
 }
 
 void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg)
@@ -498,6 +516,8 @@ void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worke
 		sched_job_unknown(c, m, msg->job);
 		return;
 	}
+	if (sched_send_evicted(c, m, j))
+		return;
 	w = msg->rank < j->n_room ? &j->workers[msg->rank] : NULL;
 	if (msg->event != WORKER_FINISHED && msg->event != WORKER_LOST) {
 		sched_kick(c, m, "an unknown event of a worker");
@@ -509,7 +529,7 @@ void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worke
 	} else if (msg->event == WORKER_FINISHED) {
 		worker_finished(c, j, w);
 	} else if (w->state != WORKER_DONE) {
-		job_end(c, j, BPS_EWORKER_LOST,
+		sched_member_lost(c, j, sched_job_member(j, m->id), BPS_EWORKER_LOST,
 			"rank %u (host %s, pid %u) of job '%s' was lost%s%s", msg->rank, m->host,
 			w->pid, j->name, msg->text[0] ? ": " : "", msg->text);
 	}
@@ -524,14 +544,16 @@ void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *m
 		sched_job_unknown(c, m, msg->job);
 		return;
 	}
+	if (sched_send_evicted(c, m, j))
+		return;
 	if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
 		sched_kick(c, m, "FAIL of a job that is not its");
 		return;
 	}
 	if (msg->text[0])
-		job_end(c, j, code, "%s", msg->text);
+		sched_job_over(c, j, code, "%s", msg->text);
 	else
-		job_end(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
+		sched_job_over(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
 }
 
 void sched_kill(struct sched_core *c, struct job *j, const char *text)
@@ -540,7 +562,7 @@ void sched_kill(struct sched_core *c, struct job *j, const char *text)
 		.type = CTL_JOB_END, .job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text}};
 
 	if (j->state == JOB_RUNNING) {
-		job_end(c, j, BPS_EJOB_FAILED, "%s", text);
+		sched_job_over(c, j, BPS_EJOB_FAILED, "%s", text);
 		return;
 	}
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -572,12 +594,10 @@ void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead)
 		next = j->next;
 		if (sched_job_member(j, m->id) == CTL_NO_ID)
 			continue;
-		/* on_agent_loss=abort. To shrink instead: drop the member and give all
-		 * partitions of the job a new pgen here (docs/faults.md, elastic jobs). */
 		if (j->state == JOB_FORMING)
 			forming_drop_agent(c, j, m->id);
 		else if (is_dead)
-			job_end(c, j, BPS_EAGENT_LOST,
+			sched_member_lost(c, j, sched_job_member(j, m->id), BPS_EAGENT_LOST,
 				"agent '%s' (host %s) of job '%s' is lost: %s", m->name, m->host,
 				j->name, m->why_down);
 	}

@@ -197,7 +197,7 @@ static void note_straggler(struct sched_core *c, const struct job *j)
 static void set_straggler(struct sched_core *c, struct job *j)
 {
 	struct pace *p = &j->pace;
-	int looks = judge(p, j->n_members);
+	int looks = judge(p, j->n_members - j->n_left);
 
 	if (looks > 0 && p->score < PACE_SURE)
 		p->score++;

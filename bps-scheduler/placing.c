@@ -58,12 +58,14 @@ void sched_place_fill(const struct sched_core *c, const struct job *j, struct pl
 	*ret_servers = servers;
 	*p = (struct place){.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
 		.servers = sched_alloc(room, sizeof(struct place_server))};
-	p->n_agents = j->n_members;
+	p->n_agents = j->n_members - j->n_left;
 	p->job_bytes = j->bytes;
 	p->n_machines = c->n_hosts;
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
+		if (j->members[i].is_gone)
+			continue;
 		p->machines[m->host_idx].has_agent = true;
 		note_nic(&p->machines[m->host_idx], m);
 	}
@@ -253,4 +255,19 @@ void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t thr
 			"%u partitions of job '%s' begin anew on the restarted server %s", n,
 			j->name, m->name);
 	}
+}
+
+void sched_job_refence(struct sched_core *c, struct job *j)
+{
+	uint64_t pgen = sched_change(c);
+
+	for (uint32_t i = 0; i < j->n_placed; i++) {
+		struct tensor *t = j->placed[i];
+
+		for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
+			sched_part_set(c, j, t, k, sched_member(c, t->parts[k].server),
+				t->parts[k].thread, pgen);
+	}
+	j->has_moved = true;
+	sched_job_dirty(c, j);
 }

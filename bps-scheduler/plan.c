@@ -1,4 +1,5 @@
 /* Telling members of a job: JOB, JOB_END, PLAN. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,11 +42,13 @@ void sched_send_job(struct sched_core *c, const struct member *m, const struct j
 			.size = j->size,
 			.flags = j->flags,
 			.members = members,
-			.n_members = j->n_members}};
+			.n_members = j->n_members,
+			.formed = j->formed}};
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		members[i] = (struct ctl_job_member){
-			j->members[i].agent, sched_host_of(c, j->members[i].agent), next, 0};
+		members[i] = (struct ctl_job_member){j->members[i].agent,
+			sched_host_of(c, j->members[i].agent), next, 0, j->members[i].is_gone,
+			j->members[i].why ? j->members[i].why : ""};
 		next += j->members[i].n_ranks;
 		number[j->members[i].agent] = i;
 	}
@@ -63,7 +66,17 @@ void sched_send_job(struct sched_core *c, const struct member *m, const struct j
 void sched_send_job_end(struct sched_core *c, const struct member *m, const struct job *j)
 {
 	struct ctl_msg msg = {.type = CTL_JOB_END, .job_end = {j->id, j->code, j->end_text}};
+	uint32_t i = m->role == ROLE_AGENT ? sched_job_member_ever(j, m->id) : CTL_NO_ID;
+	char text[CTL_TEXT_MAX + 1];
 
+	if (i != CTL_NO_ID && j->members[i].is_gone) {
+		snprintf(text, sizeof(text),
+			"agent '%s' (host %s) is no longer part of job '%s', which went on "
+			"without it: %s",
+			m->name, m->host, j->name, j->members[i].why);
+		msg.job_end.code = (uint32_t)-BPS_EEVICTED;
+		msg.job_end.text = text;
+	}
 	sched_send(c, m, &msg);
 }
 

@@ -56,16 +56,20 @@ static void add_job(struct builder *b, const struct job *j)
 		.code = j->code,
 		.text = j->end_text ? j->end_text : "",
 		.n_members = j->n_members,
-		.token = {j->has_token ? j->token : NULL, j->has_token ? CTL_TOKEN_BYTES : 0}};
+		.token = {j->has_token ? j->token : NULL, j->has_token ? CTL_TOKEN_BYTES : 0},
+		.formed = j->formed};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		s->members[i].agent = j->members[i].agent;
+		s->members[i].is_gone = j->members[i].is_gone;
+		s->members[i].why = j->members[i].why ? j->members[i].why : "";
 		s->members[i].workers =
 			sched_alloc(j->members[i].n_ranks, sizeof(struct state_worker));
 	}
 	for (uint32_t rank = 0; rank < j->n_room; rank++) {
 		const struct worker *w = &j->workers[rank];
-		uint32_t i = w->state == WORKER_ABSENT ? CTL_NO_ID : sched_job_member(j, w->agent);
+		uint32_t i =
+			w->state == WORKER_ABSENT ? CTL_NO_ID : sched_job_member_ever(j, w->agent);
 
 		if (i != CTL_NO_ID)
 			s->members[i].workers[s->members[i].n_workers++] =
@@ -254,7 +258,7 @@ static int restore_workers(struct sched_core *c, struct job *j, const struct sta
 		const struct state_job_member *sm = &s->members[i];
 		const struct member *m = sched_member(c, sm->agent);
 
-		if (!m || m->role != ROLE_AGENT || sched_job_member(j, sm->agent) != CTL_NO_ID)
+		if (!m || m->role != ROLE_AGENT || sched_job_member_ever(j, sm->agent) != CTL_NO_ID)
 			return -EINVAL;
 		for (uint32_t k = 0; k < sm->n_workers; k++) {
 			uint32_t rank = sm->workers[k].rank;
@@ -265,7 +269,12 @@ static int restore_workers(struct sched_core *c, struct job *j, const struct sta
 				j, rank, sm->agent, sm->workers[k].pid, sm->workers[k].seq);
 		}
 	}
-	return j->n_joined == j->size && j->n_members == s->n_members ? 0 : -EINVAL;
+	if (j->n_joined != j->size || j->n_members != s->n_members)
+		return -EINVAL;
+	for (uint32_t i = 0; i < s->n_members; i++)
+		if (s->members[i].is_gone)
+			sched_member_drop(c, j, i, s->members[i].why);
+	return j->n_joined || s->is_ended ? 0 : -EINVAL;
 }
 
 static struct job *job_of_record(const struct state_job *s)
@@ -278,17 +287,38 @@ static struct job *job_of_record(const struct state_job *s)
 	if (j->has_token)
 		memcpy(j->token, s->token.data, CTL_TOKEN_BYTES);
 	j->view = s->view;
+	j->formed = s->formed;
 	j->state = s->is_ended ? JOB_ENDED : JOB_RUNNING;
 	j->code = s->code;
 	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
 	return j;
 }
 
-/* Jobs appear when they have formed and again when they have ended. */
+/* A running job that appears again: some of its machines are gone since. */
+static int restore_members(
+	struct sched_core *c, struct job *j, const struct state_job *s, struct err_text *err)
+{
+	bool fits = j->n_members == s->n_members && j->formed == s->formed;
+
+	for (uint32_t i = 0; fits && i < j->n_members; i++) {
+		fits = j->members[i].agent == s->members[i].agent &&
+		       s->members[i].is_gone >= j->members[i].is_gone;
+		if (fits && s->members[i].is_gone && !j->members[i].is_gone)
+			sched_member_drop(c, j, i, s->members[i].why);
+	}
+	j->view = s->view;
+	return fits && j->n_joined ? 0
+				   : err_set(err, -EINVAL, "machines of job %u '%s' do not fit",
+					     s->id, s->name);
+}
+
+/* Jobs appear when they have formed, when machines leave them, and when they have ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
-	struct job *j;
+	struct job *j = s->is_ended ? NULL : sched_job(c, s->id);
 
+	if (j)
+		return restore_members(c, j, s, err);
 	if (s->is_ended)
 		sched_job_free(c, take_job(c, s->id));
 	if (!s->name[0] || !s->size || s->size > CTL_WORKERS_MAX || s->id >= c->job_id_limit ||

@@ -36,6 +36,8 @@ static const struct layout worker_layout = LAYOUT_(state_worker, worker_fields);
 static const struct field job_member_fields[] = {
 	FIELD_U32_(state_job_member, agent),
 	FIELD_LIST_(state_job_member, workers, CTL_WORKERS_MAX, &worker_layout),
+	FIELD_U8_(state_job_member, is_gone),
+	FIELD_STR_(state_job_member, why, CTL_WHY_GONE_MAX),
 };
 static const struct layout job_member_layout = LAYOUT_(state_job_member, job_member_fields);
 
@@ -52,6 +54,7 @@ static const struct field job_fields[] = {
 	FIELD_STR_(state_job, text, CTL_TEXT_MAX),
 	FIELD_LIST_(state_job, members, CTL_WORKERS_MAX, &job_member_layout),
 	FIELD_BLOB_(state_job, token, CTL_TOKEN_BYTES),
+	FIELD_U64_(state_job, formed),
 };
 static const struct layout job_layout = LAYOUT_(state_job, job_fields);
 

@@ -41,6 +41,8 @@ struct state_job_member {
 	uint32_t agent; /* id */
 	struct state_worker *workers;
 	uint32_t n_workers;
+	uint8_t is_gone;
+	const char *why; /* it is gone */
 };
 struct state_job {
 	uint32_t id;
@@ -56,6 +58,7 @@ struct state_job {
 	struct state_job_member *members; /* in order of the member number */
 	uint32_t n_members;
 	struct blob token; /* its proof; empty: none */
+	uint64_t formed;   /* view */
 };
 
 struct state_tensor {

@@ -230,6 +230,27 @@ static void fresh_add(struct sched_core *c, struct job *j, struct tensor *t)
 	sched_job_dirty(c, j);
 }
 
+static void check_declared(struct sched_core *c, struct job *j, struct tensor *t)
+{
+	if (t->n_declared == j->n_members - j->n_left)
+		fresh_add(c, j, t);
+}
+
+void sched_tensors_undeclare(struct sched_core *c, struct job *j, uint32_t member)
+{
+	for (uint32_t b = 0; b < j->n_buckets; b++) {
+		for (struct tensor *t = j->buckets[b]; t; t = t->next_hash) {
+			if (t->state != TENSOR_COLLECTING)
+				continue;
+			if (has_declared(t, member)) {
+				t->declared[member / 64] &= ~(UINT64_C(1) << (member % 64));
+				t->n_declared--;
+			}
+			check_declared(c, j, t);
+		}
+	}
+}
+
 static struct tensor *tensor_new(const struct declare *in, const struct ctl_decl *d)
 {
 	struct tensor *t = sched_alloc(1, sizeof(*t));
@@ -337,8 +358,8 @@ static void declare_one(const struct declare *in, const struct ctl_decl *d)
 		resend_plan(in, t);
 	} else if (t->state == TENSOR_COLLECTING && !has_declared(t, in->member)) {
 		t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
-		if (++t->n_declared == j->n_members)
-			fresh_add(in->c, j, t);
+		t->n_declared++;
+		check_declared(in->c, j, t);
 	}
 }
 
@@ -350,6 +371,8 @@ void sched_declare(struct sched_core *c, struct member *m, const struct ctl_decl
 		sched_job_unknown(c, m, msg->job);
 		return;
 	}
+	if (sched_send_evicted(c, m, in.j))
+		return;
 	in.member = sched_job_member(in.j, m->id);
 	if (in.member == CTL_NO_ID || in.j->state != JOB_RUNNING) {
 		sched_kick(c, m, "DECLARE in a job that is not its or has not formed");

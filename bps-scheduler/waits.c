@@ -97,6 +97,9 @@ static json_t *declare_wait(const struct status_info *info, const struct sched_c
 		bool has_declared = t->declared && t->declared[i / 64] >> (i % 64) & 1;
 		uint32_t pid = jm->low_rank < j->n_room ? j->workers[jm->low_rank].pid : 0;
 
+		if (jm->is_gone)
+			continue;
+
 		people_add(has_declared ? &waiting : &missing,
 			worker_json(c, jm->low_rank, jm->agent, pid));
 	}

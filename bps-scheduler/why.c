@@ -137,7 +137,7 @@ static void say_undeclared(const struct sched_core *c, const struct job *j, stru
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
-		if (first->declared[i / 64] >> (i % 64) & 1)
+		if (j->members[i].is_gone || first->declared[i / 64] >> (i % 64) & 1)
 			continue;
 		if (n++ < NAMES_MAX)
 			add(t, "%srank %u (host %s)", n > 1 ? ", " : "", j->members[i].low_rank,
@@ -314,7 +314,8 @@ static void probe_ask(struct sched_core *c, const struct job *j, struct sched_pr
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
-		if (!m->conn || (p->parent && !p->parent->has_answered[i]))
+		p->has_answered[i] = j->members[i].is_gone; /* nobody misses its answer */
+		if (!m->conn || j->members[i].is_gone || (p->parent && !p->parent->has_answered[i]))
 			continue;
 		p->n_open++;
 		sched_send(c, m, &msg);
@@ -445,6 +446,8 @@ void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg
 		sched_job_unknown(c, m, msg->job);
 		return;
 	}
+	if (sched_send_evicted(c, m, j))
+		return;
 	if (sched_job_member(j, m->id) == CTL_NO_ID) {
 		sched_kick(c, m, "WHY of a job that is not its");
 		return;

@@ -76,7 +76,9 @@ static void check_staged(struct check *c, const struct slot *slot)
 		expect(c, member_set_has(&slot->contributed, seat->member), "staged => in C");
 		expect(c, !part_is_ordered(part) || seat->member > last,
 			"deterministic => staged by member");
-		expect(c, n >= slot->n_in_order || seat->member == slot->n_folded + n,
+		expect(c,
+			n >= slot->n_in_order ||
+				seat->member == part_nth_member(part, slot->n_folded + n),
 			"n_in_order => no gap");
 		last = seat->member;
 		n++;
@@ -97,6 +99,10 @@ static void check_sets(struct check *c, const struct slot *slot)
 	expect(c, slot->n_spoken == set_count(&slot->contributed, &slot->has, n),
 		"n_spoken = |C u H|");
 	expect(c, set_count(&slot->contributors, NULL, n) <= n, "contributors are members");
+	expect(c, set_count(&slot->contributed, &slot->part->live, n) == slot->part->n_live,
+		"only members of the pgen contribute");
+	expect(c, set_count(&slot->has, &slot->part->live, n) == slot->part->n_live,
+		"only members of the pgen have it");
 	for (unsigned i = 0; i < n; i++) {
 		const struct seat *seat = &slot->part->seats[i];
 
@@ -136,9 +142,9 @@ static void check_pass(struct check *c, const struct slot *slot)
 
 static void check_donating(struct check *c, const struct slot *slot)
 {
-	unsigned n = slot->part->n_seats;
+	unsigned n = slot->part->n_seats, n_live = slot->part->n_live;
 
-	expect(c, slot->n_spoken == n && slot->n_has > 0 && slot->n_has < n,
+	expect(c, slot->n_spoken == n_live && slot->n_has > 0 && slot->n_has < n_live,
 		"DONATING => all spoke, some lack it");
 	expect(c, slot->donor < n && (!slot->fetch || member_set_has(&slot->has, slot->donor)),
 		"DONATING => the donor has it");
@@ -148,7 +154,7 @@ static void check_donating(struct check *c, const struct slot *slot)
 
 static void check_slot_state(struct check *c, const struct slot *slot)
 {
-	unsigned n = slot->part->n_seats;
+	unsigned n = slot->part->n_live;
 
 	if (slot->state == SLOT_EMPTY)
 		expect(c,
@@ -259,6 +265,7 @@ static void check_part(struct check *c, const struct job *job, const struct part
 
 	c->part = part;
 	expect(c, part->job == job && part->n_seats == job->n_members, "a partition is its job's");
+	expect(c, part->n_live == set_count(&part->live, NULL, part->n_seats), "n_live = |live|");
 	expect(c, has_acc == !!part->acc, "accumulator <=> half types");
 	expect(c, part->bytes == part->n_elems * dtype_bytes(part->dtype), "bytes = elems * size");
 	for (unsigned i = 0; i < 2; i++) {

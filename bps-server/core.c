@@ -65,6 +65,7 @@ static void job_free(struct srv_core *core, struct job *job)
 	free(job->tensors);
 	free(job->fail_text);
 	free(job->arrivals);
+	free(job->members);
 	TAILQ_REMOVE(&core->jobs, job, link);
 	if (core->last_job == job)
 		core->last_job = NULL;
@@ -129,6 +130,32 @@ void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *
 	core->env.fail(core->env.ctx, job->id, code, err.s);
 }
 
+/* One that scheduler of before gave the same number has another view of its forming. */
+static bool is_same_job(const struct job *job, const struct ctl_job *msg)
+{
+	return job->view == msg->view ||
+	       (msg->formed && job->formed == msg->formed && job->n_members == msg->n_members);
+}
+
+static void job_take_members(struct job *job, const struct ctl_job *msg)
+{
+	job->view = msg->view;
+	job->n_live = 0;
+	memset(&job->live, 0, sizeof(job->live));
+	for (uint32_t i = 0; i < msg->n_members; i++) {
+		const struct ctl_job_member *m = &msg->members[i];
+
+		job->members[i].agent = job->arrivals->members[i].agent = m->agent;
+		job->members[i].workers = m->n_ranks;
+		snprintf(job->members[i].host, sizeof(job->members[i].host), "%s",
+			m->host ? m->host : "");
+		if (m->is_gone)
+			continue;
+		member_set_add(&job->live, i);
+		job->n_live++;
+	}
+}
+
 int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 {
 	struct job *job = srv_job_find(core, msg->job);
@@ -138,36 +165,37 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 		return rc;
 	if (msg->n_members > WIRE_MEMBERS_MAX)
 		return BPS_EPROTO;
-	if (job && job->view == msg->view) { /* told again after a reconnect */
+	if (job && is_same_job(job, msg)) {
+		/* Told again after a reconnect, or some are gone since. */
 		job->is_told = true;
+		if (msg->view > job->view)
+			job_take_members(job, msg);
 		if (job->has_failed) /* nobody may have heard of it */
 			core->env.fail(core->env.ctx, job->id, job->fail_code,
 				job->fail_text ? job->fail_text : err_str(job->fail_code));
 		return 0;
 	}
-	/* A scheduler that lost its state counts jobs from 1 again; or its members are others
-	 * now. */
+	/* A scheduler that lost its state counts jobs from 1 again. */
 	if (job)
 		job_free(core, job);
-	job = calloc(1, sizeof(*job) + msg->n_members * sizeof(job->members[0]));
+	job = calloc(1, sizeof(*job));
 	if (!job)
 		return -ENOMEM;
+	job->members = calloc(msg->n_members + 1, sizeof(job->members[0]));
 	job->arrivals = arrivals_new(msg->n_members, core->now_ns);
-	if (!job->arrivals) {
+	if (!job->members || !job->arrivals) {
+		free(job->members);
+		free(job->arrivals);
 		free(job);
 		return -ENOMEM;
 	}
 	job->id = msg->job;
 	snprintf(job->name, sizeof(job->name), "%s", msg->name ? msg->name : "");
-	job->view = msg->view;
+	job->formed = msg->formed;
 	job->is_told = true;
 	job->flags = msg->flags;
 	job->n_members = (uint16_t)msg->n_members;
-	for (uint32_t i = 0; i < msg->n_members; i++) {
-		job->members[i] = (struct job_member){
-			.agent = msg->members[i].agent, .workers = msg->members[i].n_ranks};
-		job->arrivals->members[i].agent = msg->members[i].agent;
-	}
+	job_take_members(job, msg);
 	TAILQ_INSERT_TAIL(&core->jobs, job, link);
 	return 0;
 }
@@ -252,6 +280,8 @@ static int part_add(
 								     : tensor->part_elems;
 	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(part->dtype));
 	part->n_seats = job->n_members;
+	part->n_live = job->n_live;
+	part->live = job->live;
 	for (unsigned i = 0; i < 2; i++) {
 		part->slots[i].part = part;
 		TAILQ_INIT(&part->slots[i].staged);
@@ -286,6 +316,8 @@ static void part_fence(struct srv_core *core, struct part *part, uint64_t pgen)
 	for (unsigned i = 0; i < part->n_seats; i++)
 		seat_clear(core, &part->seats[i]);
 	part->pgen = pgen;
+	part->n_live = part->job->n_live;
+	part->live = part->job->live;
 }
 
 static int run_apply(struct srv_core *core, struct job *job, const struct ctl_run *run, uint32_t i)

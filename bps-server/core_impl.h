@@ -112,7 +112,10 @@ struct part {
 	bool is_told;    /* since the last resync began */
 	struct buf *acc; /* f32 accumulator of f16 and bf16; of the one slot that is being summed */
 	struct slot slots[2];
-	uint16_t n_seats;
+	/* The members of its pgen: only they speak, and all of them must. */
+	struct member_set live;
+	uint16_t n_live;
+	uint16_t n_seats; /* with those that are gone */
 	struct seat seats[];
 };
 
@@ -126,12 +129,15 @@ struct tensor {
 struct job_member {
 	uint32_t agent; /* id */
 	uint32_t workers;
+	char host[CTL_NAME_MAX + 1];
 };
 struct job {
 	TAILQ_ENTRY(job) link;
 	uint32_t id, flags;
-	uint64_t view; /* of its members; tells it from another job that got the same number */
-	uint16_t n_members;
+	uint64_t formed; /* view: tells it from another job that got the same number */
+	uint64_t view;   /* of its members */
+	uint16_t n_members, n_live;
+	struct member_set live; /* members that are not gone */
 	bool has_failed, is_told;
 	int fail_code; /* when it has failed */
 	char *fail_text;
@@ -139,7 +145,7 @@ struct job {
 	struct arrivals *arrivals;
 	uint32_t n_tensors;
 	struct tensor *tensors;
-	struct job_member members[];
+	struct job_member *members;
 };
 
 struct peer { /* xconn->user */
@@ -271,6 +277,9 @@ void sums_discard(struct srv_core *core, struct slot *slot);
 bool sums_can_fold(const struct slot *slot);
 /* Queue all that can be folded, to free staging. */
 void sums_relieve(struct srv_core *core);
+
+/* The nth (from 0) member of its pgen in their order; n_seats: there are fewer. */
+uint16_t part_nth_member(const struct part *part, unsigned nth);
 
 static inline bool part_is_ordered(const struct part *part)
 {

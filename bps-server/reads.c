@@ -80,7 +80,8 @@ struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t
 	/* An ordered sum may hold contributions that came too early in half of the staging at most,
 	 * so that the one it waits for always finds room. */
 	*ret_is_early = part_is_ordered(slot->part) &&
-			member != slot->n_folded + slot->n_in_order && !is_early_room(core);
+			member != part_nth_member(slot->part, slot->n_folded + slot->n_in_order) &&
+			!is_early_room(core);
 	if (*ret_is_early)
 		return NULL;
 	buf = pool_get(core->staging, bytes);

@@ -179,7 +179,7 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	if (seat->state == SEAT_WANT_READ)
 		reads_forget(core, seat); /* the newer offer may come from a newer segment */
 	if (seat->offer.round != m->round)
-		arrivals_offer(&slot->arrivals, seat->member, part->n_seats, core->now_ns);
+		arrivals_offer(&slot->arrivals, seat->member, part->n_live, core->now_ns);
 	seat->offer = (struct offer){.round = m->round,
 		.offset = m->offset,
 		.crc = m->crc,
@@ -265,7 +265,7 @@ static struct seat *seat_of(
 {
 	struct seat *seat;
 
-	if (m->member >= part->n_seats ||
+	if (m->member >= part->n_seats || !member_set_has(&part->live, m->member) ||
 		part->job->members[m->member].agent != peer->conn->peer_id) {
 		peer_error(core, peer, m, "not a member of that job");
 		return NULL;

@@ -372,19 +372,19 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
 
-	if (slot->state != SLOT_OPEN || slot->n_spoken < part->n_seats)
+	if (slot->state != SLOT_OPEN || slot->n_spoken < part->n_live)
 		return;
 	if (slot->n_has == 0) {
 		FAILPOINT(SERVER_SUM_START);
 		slot_set_state(core, slot, SLOT_SUMMING);
 		slot->complete_ns = core->now_ns;
-		if (slot->arrivals.n == part->n_seats)
+		if (slot->arrivals.n == part->n_live)
 			histogram_add(&core->stats.wait,
 				slot->arrivals.last_ns - slot->arrivals.first_ns);
 		arrivals_complete(part->job->arrivals, &slot->arrivals, slot->round,
-			(uint64_t)part->n_seats * part->bytes);
+			(uint64_t)part->n_live * part->bytes);
 		sums_queue(core, slot);
-	} else if (slot->n_has < part->n_seats) {
+	} else if (slot->n_has < part->n_live) {
 		core->stats.donations++;
 		slot_set_state(core, slot, SLOT_DONATING);
 		slot_ask_donor(core, slot);
@@ -430,6 +430,18 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
+uint16_t part_nth_member(const struct part *part, unsigned nth)
+{
+	uint16_t i = 0;
+
+	if (part->n_live == part->n_seats)
+		return nth < part->n_seats ? (uint16_t)nth : part->n_seats;
+	for (; i < part->n_seats; i++)
+		if (member_set_has(&part->live, i) && nth-- == 0)
+			break;
+	return i;
+}
+
 /* How many staged contributions follow those already added without a gap? */
 static void count_in_order(struct slot *slot)
 {
@@ -437,14 +449,15 @@ static void count_in_order(struct slot *slot)
 
 	for (unsigned i = 0; s && i < slot->n_in_order; i++)
 		s = TAILQ_NEXT(s, staged);
-	for (; s && s->member == slot->n_folded + slot->n_in_order; s = TAILQ_NEXT(s, staged))
+	for (; s && s->member == part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
+		s = TAILQ_NEXT(s, staged))
 		slot->n_in_order++;
 }
 
 /* The contribution that is to be added next is early no more. */
 static void call_next(struct srv_core *core, struct slot *slot)
 {
-	unsigned next = slot->n_folded + slot->n_in_order;
+	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
 	struct seat *seat = next < slot->part->n_seats ? &slot->part->seats[next] : NULL;
 
 	if (seat && seat->is_parked && seat->offer.round == slot->round)

@@ -118,6 +118,8 @@ static const struct field job_member_fields[] = {
 	FIELD_U32_(ctl_job_member, agent),
 	FIELD_STR_(ctl_job_member, host, CTL_NAME_MAX),
 	FIELD_LIST_(ctl_job_member, ranks, CTL_WORKERS_MAX, &rank_layout),
+	FIELD_U8_(ctl_job_member, is_gone),
+	FIELD_STR_(ctl_job_member, why, CTL_WHY_GONE_MAX),
 };
 static const struct layout job_member_layout = LAYOUT_(ctl_job_member, job_member_fields);
 
@@ -129,6 +131,7 @@ static const struct field job_fields[] = {
 	FIELD_U32_(ctl_job, size),
 	FIELD_U32_(ctl_job, flags),
 	FIELD_LIST_(ctl_job, members, WIRE_MEMBERS_MAX, &job_member_layout),
+	FIELD_U64_(ctl_job, formed),
 };
 
 static const struct field job_end_fields[] = {

@@ -29,6 +29,7 @@
 #define CTL_JOB_NAME_MAX    127
 #define CTL_TENSOR_NAME_MAX 255
 #define CTL_TEXT_MAX        511
+#define CTL_WHY_GONE_MAX    127 /* why a machine is no longer part of a job */
 #define CTL_KEY_BYTES       32
 #define CTL_TOKEN_BYTES     32
 #define CTL_NO_ID           UINT32_MAX /* no tensor, no server, rank to be assigned */
@@ -164,7 +165,8 @@ struct ctl_peers {
 enum job_flags {
 	JOB_DETERMINISTIC = 1 << 0, /* add in order of ranks */
 	JOB_DISTRIBUTED = 1 << 1,   /* use servers even when all workers are on one machine */
-	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED,
+	JOB_SHRINK = 1 << 2,        /* a machine that is lost leaves the job, which goes on */
+	JOB_FLAGS_KNOWN = JOB_DETERMINISTIC | JOB_DISTRIBUTED | JOB_SHRINK,
 };
 /* Do the sums of a job stay on the one machine that it has? */
 static inline bool job_is_local(uint32_t n_members, uint32_t flags)
@@ -195,11 +197,13 @@ struct ctl_joined {
 struct ctl_rank {
 	uint32_t rank;
 };
-struct ctl_job_member { /* in order of the member number */
+struct ctl_job_member { /* in order of the member number, which it keeps when it is gone */
 	uint32_t agent; /* id of the agent */
 	const char *host;
-	struct ctl_rank *ranks;
+	struct ctl_rank *ranks; /* of one that is gone: those that it had */
 	uint32_t n_ranks;
+	uint8_t is_gone;
+	const char *why; /* it is gone */
 };
 /* A job is complete, or its members changed (larger view). */
 struct ctl_job {
@@ -211,6 +215,7 @@ struct ctl_job {
 	uint32_t flags;
 	struct ctl_job_member *members;
 	uint32_t n_members;
+	uint64_t formed; /* the view in which it formed: this job, and no other of its number */
 };
 struct ctl_job_end {
 	uint32_t job;

@@ -168,6 +168,15 @@ void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, u
 	atomic_store_explicit(&e->done_round, round, memory_order_release);
 }
 
+void local_done_most(
+	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers)
+{
+	struct local_entry *e = &local_entries(c, sq_entries)[tensor];
+
+	/* Relaxed: the release in local_done, which follows, is for this too. */
+	atomic_store_explicit(&e->workers_most, workers, memory_order_relaxed);
+}
+
 void local_done_wake(struct local_control *c)
 {
 	/* The trainer's pair is "raise trainer_waits, compare done_seq in the kernel". Both
@@ -265,6 +274,23 @@ static const struct field text_fields[] = {
 	FIELD_U32_(local_text, code),
 	FIELD_STR_(local_text, text, CTL_TEXT_MAX),
 };
+static const struct field ask_fields[] = {
+	FIELD_U32_(local_ask, tensor),
+	FIELD_U32_(local_ask, first),
+};
+static const struct field person_fields[] = {
+	FIELD_U32_(local_person, rank),
+	FIELD_U8_(local_person, is_lost),
+	FIELD_U8_(local_person, is_missing),
+	FIELD_STR_(local_person, host, CTL_NAME_MAX),
+	FIELD_STR_(local_person, why, CTL_WHY_GONE_MAX),
+};
+static const struct layout person_layout = LAYOUT_(local_person, person_fields);
+static const struct field people_fields[] = {
+	FIELD_U64_(local_people, view),
+	FIELD_U32_(local_people, n_all),
+	FIELD_LIST_(local_people, people, LOCAL_PEOPLE_MAX, &person_layout),
+};
 static const struct field none_fields[] = {
 	FIELD_U8_(local_none, unused),
 };
@@ -287,6 +313,8 @@ static const struct local_row {
 	[LOCAL_TEXT] = {"TEXT", LAYOUT_(local_text, text_fields)},
 	[LOCAL_FINISH] = {"FINISH", LAYOUT_(local_none, none_fields)},
 	[LOCAL_FINISHED] = {"FINISHED", LAYOUT_(local_finished, finished_fields)},
+	[LOCAL_ASK] = {"ASK", LAYOUT_(local_ask, ask_fields)},
+	[LOCAL_PEOPLE] = {"PEOPLE", LAYOUT_(local_people, people_fields)},
 };
 
 static const struct local_row *row_of(unsigned type)

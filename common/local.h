@@ -57,8 +57,10 @@ struct local_entry { /* one per tensor, 64 bytes */
 		done_round; /* agent writes, release; partner: the trainer's acquire load */
 	_Atomic int32_t
 		status; /* of done_round: 0 or a negative error code; sticky after a failure */
-	_Atomic uint32_t workers; /* behind done_round */
-	uint64_t reserved[6];
+	_Atomic uint32_t workers;      /* behind the partition of done_round that has the fewest */
+	_Atomic uint32_t workers_most; /* behind the one that has the most */
+	uint32_t unused;
+	uint64_t reserved[5];
 };
 
 struct local_control { /* start of the control memfd */
@@ -113,6 +115,9 @@ void local_sq_awake(struct local_control *c);
  * one local_done_wake. */
 void local_done(struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint64_t round,
 	int status, uint32_t workers);
+/* Agent, before local_done: workers behind that round's partition that has the most. */
+void local_done_most(
+	struct local_control *c, uint32_t sq_entries, uint32_t tensor, uint32_t workers);
 /* Agent: wake the trainer's waiting threads, if there are any. */
 void local_done_wake(struct local_control *c);
 /* Trainer: block until done_seq moves from seen, at most timeout_ns; spins spin_ns first. 0 or
@@ -120,8 +125,8 @@ void local_done_wake(struct local_control *c);
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY. Agent to trainer: WELCOME JOB DECLARED
- * ARENA TEXT FINISHED. A frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the
+/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK. Agent to trainer: WELCOME JOB DECLARED
+ * ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the
  * struct by common/codec.h. */
 enum local_type {
 	LOCAL_HELLO = 1,
@@ -134,6 +139,8 @@ enum local_type {
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
 	LOCAL_FINISHED, /* answers FINISH: every worker has finished, or the job failed */
+	LOCAL_ASK,      /* who is in the job, or behind a tensor's last sum? */
+	LOCAL_PEOPLE,   /* answers ASK */
 	LOCAL_TYPE_END
 };
 
@@ -201,6 +208,26 @@ struct local_finished {
 	const char *text;
 };
 
+#define LOCAL_PEOPLE_MAX 200 /* in one answer, which fits into a frame with the longest names */
+struct local_ask {
+	uint32_t tensor; /* entry index: how they stand to its last sum; UINT32_MAX: to the job */
+	uint32_t first;  /* answer from the n-th on */
+};
+/* A worker of the job, also one that is lost. */
+struct local_person {
+	uint32_t rank;
+	uint8_t is_lost;
+	uint8_t is_missing; /* asked of a tensor: not behind every partition of its last sum */
+	const char *host;
+	const char *why; /* it was lost */
+};
+struct local_people {
+	uint64_t view; /* grows when they change */
+	uint32_t n_all;
+	struct local_person *people; /* by rank */
+	uint32_t n_people;
+};
+
 struct local_msg {
 	uint16_t type;
 	uint32_t seq;
@@ -215,6 +242,8 @@ struct local_msg {
 		struct local_text text;
 		struct local_none none;
 		struct local_finished finished;
+		struct local_ask ask;
+		struct local_people people;
 	};
 };
 

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define BPS_API __attribute__((visibility("default")))
-#define BPS_ABI 1
+#define BPS_ABI 2
 
 struct bps;        /* a worker's place in a job */
 struct bps_tensor; /* a declared tensor; lives as long as its struct bps */
@@ -89,7 +89,11 @@ struct bps_options {
 	int32_t deterministic; /* 1: same bits from the same inputs, run after run; -1: BPS_DETERMINISTIC */
 	/* Wanted partition size, 0: BPS_PARTITION_BYTES or the scheduler's choice. */
 	uint32_t part_bytes;
+	/* When a machine is lost, or one of its workers: the job ends, or goes on without them. -1:
+	 * BPS_ON_AGENT_LOSS ("abort" or "shrink"), else abort. */
+	int32_t on_agent_loss;
 };
+enum bps_loss { BPS_LOSS_ABORT = 0, BPS_LOSS_SHRINK = 1 };
 
 BPS_API void bps_options_init(struct bps_options *opt);
 
@@ -153,8 +157,30 @@ BPS_API int bps_poll(struct bps_tensor *t);
  * may be waited for again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
-/* Number of workers behind the last completed round. */
+/* Number of workers behind the last completed round; of its partitions, the one that has the fewest. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
+/* The same and more: partitions of one round differ when a machine was lost meanwhile. An average is
+ * over the workers behind its partition. */
+struct bps_info {
+	uint64_t round;             /* last completed one, 0: none */
+	uint32_t contributors;      /* workers behind the partition that has the fewest */
+	uint32_t contributors_most; /* and the most */
+};
+BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
+
+/* The workers of the job by rank, also those that were lost since it began. */
+struct bps_worker {
+	int32_t rank;
+	int32_t is_lost;
+	int32_t is_missing; /* bps_contributor_list: not behind the whole of the tensor's last round */
+	char host[64];
+	char why[128]; /* it was lost; "" when it was not */
+};
+/* Writes up to n of them to ret and returns how many there are; *ret_view (or NULL) grows with every
+ * change. Errors: as a wait. */
+BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
+/* The same, with is_missing, of a tensor that nobody operates on and that is not in flight. */
+BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
 /* Collectives on small host data, built on push_pull; every worker calls them in the same order.
  * They block, at most timeout_ms (0: the default). */

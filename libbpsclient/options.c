@@ -103,6 +103,19 @@ static int env_bool(const char *name, bool *ret)
 	return text_set(-EINVAL, "%s='%s' is neither yes nor no", name, value);
 }
 
+static int env_loss(bool *ret)
+{
+	const char *value = env("BPS_ON_AGENT_LOSS");
+
+	if (!value)
+		return 0;
+	if (strcasecmp(value, "abort") != 0 && strcasecmp(value, "shrink") != 0)
+		return text_set(
+			-EINVAL, "BPS_ON_AGENT_LOSS='%s' is neither abort nor shrink", value);
+	*ret = !strcasecmp(value, "shrink");
+	return 0;
+}
+
 /* ---- launchers ---- */
 
 /* The names a launcher uses. is_per_machine: rank and size count machines of local_size workers
@@ -232,6 +245,7 @@ static int take_settings(struct options *o)
 		(rc = env_u32("BPS_OPEN_TIMEOUT", time_units, UINT32_MAX, &o->open_timeout_ms)) <
 			0 ||
 		(rc = env_bool("BPS_DETERMINISTIC", &o->is_deterministic)) < 0 ||
+		(rc = env_loss(&o->may_shrink)) < 0 ||
 		(rc = env_bool("BYTEPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
 		(rc = env_bool("BPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
 		(rc = env_u32("BYTEPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) <
@@ -299,6 +313,8 @@ static void take_given(const struct bps_options *opt, struct options *o)
 		o->is_deterministic = opt->deterministic != 0;
 	if (opt->part_bytes)
 		o->part_bytes = opt->part_bytes;
+	if (opt->on_agent_loss >= 0)
+		o->may_shrink = opt->on_agent_loss == BPS_LOSS_SHRINK;
 }
 
 static int check_place(const struct options *o)
@@ -346,6 +362,8 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 		(rc = copy_text(o.socket, sizeof(o.socket), opt->agent_socket, "agent socket")) < 0)
 		return rc;
 	take_given(opt, &o);
+	if (opt->on_agent_loss > BPS_LOSS_SHRINK)
+		return text_set(-EINVAL, "on_agent_loss %d is not known", opt->on_agent_loss);
 	rc = check_place(&o);
 	if (rc < 0)
 		return rc;
@@ -364,5 +382,6 @@ void bps_options_init(struct bps_options *opt)
 		.size = -1,
 		.local_rank = -1,
 		.local_size = -1,
-		.deterministic = -1};
+		.deterministic = -1,
+		.on_agent_loss = -1};
 }

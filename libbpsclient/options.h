@@ -28,7 +28,8 @@ struct options {
 	uint8_t token[OPTIONS_TOKEN_BYTES]; /* BPS_JOB_TOKEN */
 	bool has_token;
 	bool is_deterministic;
-	bool is_forced; /* a job of one worker goes through the agent, too */
+	bool may_shrink; /* on_agent_loss */
+	bool is_forced;  /* a job of one worker goes through the agent, too */
 };
 
 /* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the

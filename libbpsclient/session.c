@@ -235,6 +235,7 @@ static int handle_unasked(struct session *s, struct frame *f)
 	case LOCAL_DECLARED:
 	case LOCAL_TEXT:
 	case LOCAL_FINISHED:
+	case LOCAL_PEOPLE:
 		return 0;
 	default:
 		return session_cut(s, BPS_EPROTO, local_type_name(f->msg.type));
@@ -405,7 +406,8 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.rank = o->rank < 0 ? UINT32_MAX : (uint32_t)o->rank,
 			.size = (uint32_t)o->size,
 			.flags = (o->is_deterministic ? JOB_DETERMINISTIC : 0) |
-				 (o->is_forced ? JOB_DISTRIBUTED : 0),
+				 (o->is_forced ? JOB_DISTRIBUTED : 0) |
+				 (o->may_shrink ? JOB_SHRINK : 0),
 			.part_bytes = o->part_bytes,
 			.token = {o->token, o->has_token ? sizeof(o->token) : 0}}};
 	struct frame f = {.mem = NULL};
@@ -583,6 +585,27 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 	rc = request(s, &m, LOCAL_TEXT, deadline_ns, &f);
 	if (!rc)
 		err_set(ret, 0, "%s", f.msg.text.text);
+	frame_free(&f);
+	turn_give(s);
+	return rc;
+}
+
+int session_people(struct session *s, uint32_t tensor, uint32_t first,
+	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_ASK, .ask = {.tensor = tensor, .first = first}};
+	uint64_t deadline_ns = deadline_in(s->options->timeout_ms);
+	struct frame f = {.mem = NULL};
+	int rc;
+
+	rc = turn_take(s, deadline_ns);
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "cannot ask who is there: the agent is slow");
+	rc = request(s, &m, LOCAL_PEOPLE, deadline_ns, &f);
+	if (!rc)
+		fn(ctx, &f.msg.people);
+	else
+		rc = explain_request(s, rc, "cannot ask who is there", err);
 	frame_free(&f);
 	turn_give(s);
 	return rc;

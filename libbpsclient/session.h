@@ -77,6 +77,10 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
  * SESSION_WHY_MS. tensor UINT32_MAX: the job. Errors: no answer came. */
 #define SESSION_WHY_MS 1500
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
+/* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th on;
+ * fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a sentence. */
+int session_people(struct session *s, uint32_t tensor, uint32_t first,
+	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);
 /* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads

@@ -440,6 +440,23 @@ const char *bps_name(const struct bps_tensor *t)
 	return t->name;
 }
 
+int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
+{
+	uint64_t done;
+	int rc = t ? client_check(t->b) : text_set(-EINVAL, "tensor_info: no tensor");
+
+	if (rc < 0)
+		return rc;
+	done = done_round(t);
+	*ret = (struct bps_info){.round = done};
+	if (!done)
+		return 0;
+	ret->contributors = atomic_load_explicit(&t->entry->workers, memory_order_relaxed);
+	ret->contributors_most =
+		atomic_load_explicit(&t->entry->workers_most, memory_order_relaxed);
+	return 0;
+}
+
 int bps_contributors(const struct bps_tensor *t)
 {
 	return done_round(t) ? (int)atomic_load_explicit(&t->entry->workers, memory_order_relaxed)

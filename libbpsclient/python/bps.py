@@ -12,6 +12,7 @@ The library is found by $BPS_LIBRARY, else as libbpsclient.so.0 beside this file
 wait release the interpreter lock.
 """
 
+import collections
 import ctypes
 import os
 
@@ -87,7 +88,22 @@ class _Options(ctypes.Structure):
         ("open_timeout_ms", ctypes.c_uint32),
         ("deterministic", ctypes.c_int32),
         ("part_bytes", ctypes.c_uint32),
+        ("on_agent_loss", ctypes.c_int32),
     ]
+
+
+class _Worker(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("is_lost", ctypes.c_int32),
+        ("is_missing", ctypes.c_int32),
+        ("host", ctypes.c_char * 64),
+        ("why", ctypes.c_char * 128),
+    ]
+
+
+class Worker(collections.namedtuple("Worker", "rank is_lost is_missing host why")):
+    """A worker of the job, also one that was lost. is_missing: not behind the whole of the tensor's last round."""
 
 
 class _Decl(ctypes.Structure):
@@ -119,6 +135,8 @@ def _load():
         ("wait", int_, [ptr, u32]),
         ("wait_group", int_, [ptr, size_t, u32]),
         ("contributors", int_, [ptr]),
+        ("workers", int_, [ptr, ptr, size_t, ptr]),
+        ("contributor_list", int_, [ptr, ptr, size_t]),
         ("barrier", int_, [ptr, u32]),
         ("broadcast", int_, [ptr, ptr, size_t, int_, u32]),
         ("allgather", int_, [ptr, ptr, size_t, ptr, u32]),
@@ -164,6 +182,17 @@ def version():
     return _lib.bps_version().decode()
 
 
+def _people(call):
+    n = _check(call(None, 0))
+    while True:
+        raw = (_Worker * max(n, 1))()
+        had, n = n, _check(call(raw, n))
+        if n <= had:
+            return [
+                Worker(w.rank, bool(w.is_lost), bool(w.is_missing), w.host.decode(), w.why.decode()) for w in raw[:n]
+            ]
+
+
 class Tensor:
     """A declared tensor. It keeps its job's Python object alive, not the job: views of closed jobs must not be used."""
 
@@ -198,6 +227,10 @@ class Tensor:
     @property
     def contributors(self):
         return _lib.bps_contributors(self.handle)
+
+    def contributor_list(self):
+        """All workers of the job, with is_missing: not behind the whole of the last round."""
+        return _people(lambda raw, n: _lib.bps_contributor_list(self.handle, raw, n))
 
     def push_pull(self, op=SUM, priority=PRIORITY_AUTO):
         _check(_lib.bps_push_pull(self.handle, op, priority))
@@ -268,6 +301,10 @@ class Job:
         handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
         _check(_lib.bps_wait_group(handles, len(tensors), _ms(timeout)))
 
+    def workers(self):
+        """Who is in the job, by rank, also those that were lost: a list of Worker."""
+        return _people(lambda raw, n: _lib.bps_workers(self.handle, raw, n, None))
+
     def barrier(self, timeout=None):
         _check(_lib.bps_barrier(self.handle, _ms(timeout)))
 
@@ -318,6 +355,7 @@ def open(
     open_timeout=None,
     deterministic=None,
     part_bytes=0,
+    on_agent_loss=None,
 ):
     """Join a job; what is not given comes from the environment. Times are in seconds."""
     opt = _Options()
@@ -327,6 +365,7 @@ def open(
     opt.timeout_ms, opt.open_timeout_ms = _ms(timeout), _ms(open_timeout)
     opt.deterministic = -1 if deterministic is None else int(deterministic)
     opt.part_bytes = part_bytes
+    opt.on_agent_loss = -1 if on_agent_loss is None else ("abort", "shrink").index(on_agent_loss)
     handle = ctypes.c_void_p()
     _check(_lib.bps_open(ctypes.byref(opt), ctypes.byref(handle)))
     return Job(handle)

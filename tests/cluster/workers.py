@@ -379,3 +379,44 @@ def slow_while(n_elems, slow_rank, flag, pause):
             t.input[:] = 1
             job.push_pull([t])
             job.wait([t])
+
+
+def members_behind(out, r):
+    """The ranks behind each element, as a bit each, of what elastic_input made; checks that it is their sum."""
+    masks = out & 0xFFFF
+    counts = sum(masks >> i & 1 for i in range(16))
+    assert np.array_equal(out >> 16, counts * r), f"round {r}"
+    return masks
+
+
+def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None, pause=0.0, slow=None, **options):
+    """Rounds of a job whose members may change. In round `at` rank `victim` kills itself with its submissions under way. Returns what
+    each round was: the digest of its sums and the ranks behind them, one mask per set of ranks that some partition has."""
+    seen, job = [], bps.open(**options)
+    try:
+        tensors = job.declare_group([(f"t{i}", "i64", n_elems) for i in range(n_tensors)])
+        for r in range(1, n_rounds + 1):
+            for t in tensors:
+                t.input[:] = (1 << job.rank) + (r << 16)
+            if slow and slow["rank"] == job.rank and slow["first"] <= r <= slow["last"]:
+                time.sleep(slow["seconds"])
+            job.push_pull(tensors)
+            if job.rank == victim and r == at:
+                os.kill(os.getpid(), 9)
+            job.wait(tensors)
+            masks = [members_behind(t.output, r) for t in tensors]
+            for t, m in zip(tensors, masks):
+                fewest = min(int(x).bit_count() for x in np.unique(m))
+                assert t.contributors == fewest, (t.contributors, fewest)
+            seen.append([digest(np.concatenate([t.output for t in tensors])), sorted({int(x) for x in np.concatenate(masks)})])
+            if progress and job.rank == 0:
+                with open(progress, "w", encoding="ascii") as f:
+                    f.write(str(r))
+            time.sleep(pause)
+        people = [w._asdict() for w in job.workers()]
+        missing = [w.rank for w in tensors[0].contributor_list() if w.is_missing]
+        job.close()
+    except bps.Error as e:
+        job.abort()
+        return {"code": e.code, "text": str(e), "rounds": seen}
+    return {"code": 0, "rounds": seen, "people": people, "missing": missing}

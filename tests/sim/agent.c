@@ -206,7 +206,7 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 			ts->idx, (unsigned long long)round, (unsigned long long)ts->round);
 	ts->round = round;
 	if (status < 0) {
-		if (!s->oracle.has_end || !s->oracle.end_code)
+		if (!a->is_evicted && (!s->oracle.has_end || !s->oracle.end_code))
 			violation(s, "%s tensor %u: round %llu ends with: %s", a->node.name,
 				ts->idx, (unsigned long long)round, err_str(status));
 		ts->failed = status;
@@ -236,7 +236,8 @@ static void join(struct agent *a, unsigned w)
 			.job = "j",
 			.rank = a->workers[w].asked_rank,
 			.size = a->s->o.size,
-			.flags = a->s->o.is_deterministic ? JOB_DETERMINISTIC : 0,
+			.flags = (a->s->o.is_deterministic ? JOB_DETERMINISTIC : 0) |
+				 (a->s->o.is_shrink ? JOB_SHRINK : 0),
 			.pid = 10 * a->idx + w + 1,
 			.part_bytes = a->s->o.part_bytes}};
 
@@ -335,6 +336,7 @@ static void job_start(struct agent *a, const struct ctl_job *msg)
 	memcpy(a->kept_job.ranks, msg->members[my].ranks, a->n_workers * sizeof(struct ctl_rank));
 	a->has_job_msg = true;
 	a->job_id = msg->job;
+	a->job_view = msg->view;
 	for (unsigned t = 0; t < s->o.n_tensors; t++)
 		tensor_make(a, t);
 	declare(a);
@@ -354,6 +356,10 @@ static bool all_joined(const struct agent *a)
 static void job_told(struct agent *a, const struct ctl_msg *msg)
 {
 	a->named_job = msg->job.job;
+	if (a->job && msg->job.view > a->job_view) {
+		a->job_view = msg->job.view;
+		agt_job_members(a->job, &msg->job);
+	}
 	if (!a->has_job_msg && all_joined(a)) /* else it comes again behind JOINED */
 		job_start(a, &msg->job);
 }
@@ -364,6 +370,10 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 
 	if (msg->code == (uint32_t)-BPS_ENOTDURABLE)
 		return; /* the next beat tries again */
+	if (msg->code == (uint32_t)-BPS_EEVICTED) {
+		a->has_ended = a->is_evicted = true;
+		return;
+	}
 	if (msg->code) {
 		violation(a->s, "%s is not let in: %s", a->node.name, msg->text);
 		return;
@@ -389,6 +399,7 @@ static void job_end(struct agent *a, uint32_t code)
 		return;
 	trace(s, "%s: the job ends with %u", a->node.name, code);
 	a->has_ended = true;
+	a->is_evicted = code == (uint32_t)-BPS_EEVICTED;
 	for (unsigned w = 0; w < a->n_workers; w++)
 		if (code == 0 && !a->workers[w].is_finished)
 			violation(s, "C7: the job ends well, but rank %u has not finished",

@@ -148,6 +148,8 @@ void options_draw(struct sim *s)
 	o->has_restarts = s->seed % 16 == 7 || s->seed % 16 == 13;
 	if (o->has_restarts)
 		draw_restarts(s);
+	else if (s->seed % 32)
+		elastic_draw(s);
 }
 
 /* ---- while it runs ---- */

@@ -45,3 +45,10 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 		}
 	}
 }
+
+unsigned move_machines_left(const struct sched_core *core, uint32_t job)
+{
+	const struct job *j = sched_job_any(core, job);
+
+	return j ? j->n_members - j->n_left : 0;
+}

@@ -10,4 +10,6 @@ struct sched_core;
 /* Move about half of the partitions; the core's next event makes it durable and tells. draw(ctx,
  * n): 0 .. n - 1. */
 void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx);
+/* Machines that have not left that job, which may have ended. */
+unsigned move_machines_left(const struct sched_core *core, uint32_t job);
 #endif

@@ -151,6 +151,93 @@ static bool half_is_right(const struct sim *s, unsigned t, uint64_t round, const
 	return true;
 }
 
+static bool int_part_is_sum(
+	const struct sim *s, unsigned t, uint64_t round, uint32_t i, uint32_t members, uint32_t got)
+{
+	const struct oracle *o = &s->oracle;
+	uint8_t op = s->o.tensors[t].op;
+	uint32_t sum = 0;
+	int64_t wide = 0, workers = 0, most = INT32_MIN;
+
+	for (unsigned m = 0; m < o->n_members; m++) {
+		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++) {
+			uint32_t x = int_at(seed_of(s, t, o->ranks[m][k], round), op, i);
+
+			sum += x;
+			wide += (int32_t)x;
+			most = (int32_t)x > most ? (int32_t)x : most;
+			workers++;
+		}
+	}
+	if (op == OP_MAX)
+		return got == (uint32_t)most;
+	if (op == OP_AVG && workers)
+		return (int32_t)got == (wide - (wide < 0 ? workers - 1 : 0)) / workers;
+	return got == sum;
+}
+
+static bool float_part_is_sum(
+	const struct sim *s, unsigned t, uint64_t round, uint32_t i, uint32_t members, float got)
+{
+	const struct oracle *o = &s->oracle;
+	float sum = 0, weight = 0;
+	bool is_first = true;
+
+	for (unsigned m = 0; m < o->n_members; m++) {
+		float part = 0;
+
+		if (!(members >> m & 1))
+			continue;
+		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
+			float x = float_at(seed_of(s, t, o->ranks[m][k], round), i);
+
+			part = k ? part + x : x;
+			weight += x < 0 ? -x : x;
+		}
+		sum = is_first ? part : sum + part;
+		is_first = false;
+	}
+	if (s->o.is_deterministic && memcmp(&sum, &got, sizeof(sum)) != 0)
+		return false;
+	return got - sum <= weight * 1e-5f && sum - got <= weight * 1e-5f;
+}
+
+static bool half_part_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t i,
+	uint32_t members, uint16_t half)
+{
+	const struct oracle *o = &s->oracle;
+	uint32_t bits = (uint32_t)half << 16;
+	float got;
+	int sum = 0;
+
+	for (unsigned m = 0; m < o->n_members; m++)
+		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++)
+			sum += (int)((seed_of(s, t, o->ranks[m][k], round) + i) % 15) - 7;
+	memcpy(&got, &bits, sizeof(got));
+	return got == (float)sum;
+}
+
+bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
+	uint32_t members, const void *v)
+{
+	bool is_sum = true;
+
+	for (uint32_t i = first; is_sum && i < first + n; i++) {
+		switch (s->o.tensors[t].dtype) {
+		case DTYPE_I32:
+			is_sum = int_part_is_sum(s, t, round, i, members, ((const uint32_t *)v)[i]);
+			break;
+		case DTYPE_F32:
+			is_sum = float_part_is_sum(s, t, round, i, members, ((const float *)v)[i]);
+			break;
+		default:
+			is_sum =
+				half_part_is_sum(s, t, round, i, members, ((const uint16_t *)v)[i]);
+		}
+	}
+	return is_sum;
+}
+
 static bool is_right(const struct sim *s, unsigned t, uint64_t round, const void *v)
 {
 	switch (s->o.tensors[t].dtype) {
@@ -172,6 +259,10 @@ void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, c
 
 	s->tot->rounds++;
 	trace(s, "%s: round %llu of tensor %u is done", a->node.name, (unsigned long long)round, t);
+	if (elastic_is(s)) {
+		elastic_result(s, a, t, round, bytes);
+		return;
+	}
 	if (workers != s->o.size)
 		violation(s, "I4: %s tensor %u round %llu: %u workers of %u", a->node.name, t,
 			(unsigned long long)round, workers, s->o.size);
@@ -208,6 +299,8 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	struct oracle *o = &s->oracle;
 	uint64_t *made;
 
+	if (elastic_is(s))
+		return; /* what only the lost have may be made again */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
 		return;
 	made = &o->made[p->tensor][p->part][p->round];
@@ -229,6 +322,8 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 		violation(s, "the job formed twice");
 		return;
 	}
+	if (elastic_is(s))
+		elastic_job(s, job);
 	if (o->job)
 		return;
 	o->job = job->job;
@@ -273,11 +368,13 @@ static void job_ends(struct sim *s, const struct ctl_job_end *msg)
 {
 	struct oracle *o = &s->oracle;
 
-	if (msg->job != o->job)
+	if (msg->job != o->job || msg->code == (uint32_t)-BPS_EEVICTED)
 		return;
 	if (o->has_end && o->end_code != msg->code)
 		violation(s, "C7: the job ended with %u for some, %u for others: %s", o->end_code,
 			msg->code, msg->text);
+	if (elastic_is(s) && !elastic_may_end(s, msg->code))
+		violation(s, "the job failed, and somebody was left: %s", msg->text);
 	if (msg->code && !s->o.may_fail)
 		violation(s, "the job failed, and no fault excuses it: %s", msg->text);
 	o->has_end = true;

@@ -44,3 +44,16 @@ struct peek peek_read(const struct xport_read *r)
 	return (struct peek){part->tensor->job->id, part->tensor->id, part->index,
 		part->offer.round, part->offer.pgen};
 }
+
+bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
+	uint32_t *ret_n, uint32_t *ret_members)
+{
+	const struct part *p = part < t->n_parts ? &t->parts[part] : NULL;
+
+	if (!p)
+		return false;
+	*ret_first = part * t->part_elems;
+	*ret_n = (uint32_t)part_elems(p);
+	*ret_members = (uint32_t)p->kept->contributors[p->round & 1].w[0];
+	return true;
+}

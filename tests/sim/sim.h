@@ -15,7 +15,8 @@
  *   server.c  the server's shell
  *   agent.c   the agent's shell and its trainers
  *   restart.c an agent's process that dies, and its successor
- *   oracle.c  values of contributions, expected sums, homes of partitions */
+ *   oracle.c  values of contributions, expected sums, homes of partitions
+ *   elastic.c the same for jobs whose members change, with the draws that make them so */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -129,7 +130,7 @@ struct options {
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
-		is_priority_mixed, has_deaf, has_restarts;
+		is_priority_mixed, has_deaf, has_restarts, is_shrink;
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -332,8 +333,9 @@ struct agent {
 	struct port port;
 	struct agt_core *core;
 	struct agt_job *job;
-	bool has_job_msg, is_released, is_syncing, has_ended;
+	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted;
 	uint32_t job_id, named_job;
+	uint64_t job_view;
 	unsigned n_workers;
 	struct worker workers[WORKERS_MAX];
 	struct tensor_state tensors[TENSORS_MAX];
@@ -392,6 +394,15 @@ struct oracle {
 	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
+	/* Of jobs whose members change: who is gone (bit per member), and what each agent was given. */
+	uint32_t gone;
+	uint32_t agents[AGENTS_MAX]; /* id of each member */
+	uint64_t view;
+	struct taken {
+		bool is_known;
+		uint32_t crc;
+		uint32_t members; /* bit per contributor */
+	} taken[AGENTS_MAX][TENSORS_MAX][PARTS_MAX][ROUNDS_MAX + 1];
 };
 uint32_t tensor_bytes(const struct sim *s, unsigned t);
 void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void *dst);
@@ -405,6 +416,24 @@ void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, c
 struct peek;
 void oracle_taken(struct sim *s, const struct peek *p);
 void oracle_donated(struct sim *s, const struct peek *p);
+/* ---- jobs whose members change (elastic.c) ---- */
+
+bool elastic_is(const struct sim *s);
+/* Behind the other draws, which it changes. */
+void elastic_draw(struct sim *s);
+/* JOB as anybody is told it. */
+void elastic_job(struct sim *s, const struct ctl_job *job);
+/* May the job end with that code? */
+bool elastic_may_end(const struct sim *s, uint32_t code);
+/* A delivered round: each partition is the sum of those that it names. */
+void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes);
+/* Those that were in the job to its end were given the same. */
+void elastic_end(struct sim *s);
+/* Values of contributions, of oracle.c. Of elements [first, first + n): is v their reduction over the
+ * members in the set? */
+bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
+	uint32_t members, const void *v);
+
 /* The scheduler sends: nothing that is not durable. */
 void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
 

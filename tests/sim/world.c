@@ -380,6 +380,8 @@ bool sim_run(struct sim *s, uint64_t seed)
 	history_start(s);
 	run_events(s);
 	s->is_ending = true;
+	if (!s->has_violation && elastic_is(s))
+		elastic_end(s);
 	if (!s->has_violation)
 		check_leaks(s);
 	tot->seeds++;

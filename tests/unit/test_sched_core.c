@@ -34,6 +34,7 @@ struct world {
 	int persist_error;
 	uint64_t kept_view; /* largest in any record */
 	uint32_t last_job;
+	uint32_t flags; /* of jobs that are joined */
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
 	json_t *status; /* of the job, with what the probe told */
@@ -103,7 +104,7 @@ static void note_body(struct world *w, const struct ctl_msg *m)
 			note(w, " m%u(%u:", i, m->job.members[i].agent);
 			for (uint32_t r = 0; r < m->job.members[i].n_ranks; r++)
 				note(w, "%s%u", r ? "," : "", m->job.members[i].ranks[r].rank);
-			note(w, ")");
+			note(w, ")%s", m->job.members[i].is_gone ? " gone" : "");
 		}
 		break;
 	case CTL_JOB_END:
@@ -363,6 +364,7 @@ static void join(struct world *w, uint32_t conn, uint32_t rank, uint32_t size, u
 			.job = "x",
 			.rank = rank,
 			.size = size,
+			.flags = w->flags,
 			.pid = pid}};
 
 	send_msg(w, conn, &msg);
@@ -1156,6 +1158,122 @@ static void dead_agent_ends_its_jobs_and_is_named(void **state)
 	clear(&w);
 	agent(&w, 32, "b", 202); /* it learns what happened */
 	SAID(&w, "32 JOB_END job=1 code=10008");
+	world_fini(&w);
+}
+
+/* ---- jobs that shrink ---- */
+
+/* As running_job, of three workers on as many agents (21, 22, 23). */
+static void shrinking_job(struct world *w)
+{
+	world_init(w);
+	w->flags = JOB_SHRINK;
+	server(w, 11, "s1", 101);
+	for (uint32_t i = 0; i < 3; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(w, 21 + i, name, 201 + i);
+		join(w, 21 + i, i, 3, 10 + i);
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		declare(w, 21 + i, i, "w", DTYPE_F32, 400000);
+	clear(w);
+}
+
+static void lost_machine_leaves_a_job_that_may_shrink(void **state)
+{
+	const uint32_t others[] = {11, 21, 23, 0};
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	pass(&w, w.cfg.agent_dead_ms + 50, others);
+	NOT_SAID(&w, "JOB_END");
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) gone m2(4:2)\n11 PLAN job=1 0=w [0:0+");
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) gone m2(4:2)\n21 PLAN job=1 0=w [0:0+");
+	clear(&w);
+	agent(&w, 32, "b", 202);
+	SAID(&w, "32 JOB_END job=1 code=10009 agent 'b' (host b) is no longer part of job 'x', "
+		 "which "
+		 "went on without it: agent 'b' (host b) of job 'x' is lost: silent for 5.0 s");
+	NOT_SAID(&w, "32 JOB ");
+	declare(&w, 32, 1, "v", DTYPE_F32, 10);
+	NOT_SAID(&w, "DROP");
+	worker(&w, 21, 0, WORKER_FINISHED);
+	NOT_SAID(&w, "JOB_END job=1 code=0");
+	worker(&w, 23, 2, WORKER_FINISHED);
+	SAID(&w, "21 JOB_END job=1 code=0");
+	NOT_SAID(&w, "32 JOB_END job=1 code=0");
+	world_fini(&w);
+}
+
+static void lost_worker_takes_its_machine_out_of_a_job_that_may_shrink(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
+	SAID(&w, "23 JOB_END job=1 code=10009");
+	NOT_SAID(&w, "23 JOB ");
+	clear(&w);
+	join(&w, 23, 2, 3, 12);
+	SAID(&w, "23 JOINED code=10009");
+	world_fini(&w);
+}
+
+static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_LOST);
+	SAID(&w, "21 JOB_END job=1 code=0"); /* whoever is left had finished */
+	world_fini(&w);
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	worker(&w, 21, 0, WORKER_LOST);
+	worker(&w, 22, 1, WORKER_LOST);
+	SAID(&w, "22 JOB_END job=1 code=10007 rank 1");
+	world_fini(&w);
+}
+
+static void tensor_that_only_the_lost_has_not_declared_is_placed(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 10);
+	declare(&w, 22, 1, "v", DTYPE_F32, 10);
+	NOT_SAID(&w, "1=v");
+	worker(&w, 23, 2, WORKER_LOST);
+	SAID(&w, "21 PLAN job=1 0=w 1=v");
+	world_fini(&w);
+}
+
+static void who_has_left_a_job_is_known_after_a_restart(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	kill_scheduler(&w);
+	clear(&w);
+	server(&w, 11, "s1", 101);
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
+	agent(&w, 23, "c", 203);
+	SAID(&w, "23 JOB_END job=1 code=10009");
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	SAID(&w, "22 JOB_END job=1 code=0");
 	world_fini(&w);
 }
 
@@ -2413,6 +2531,11 @@ int main(void)
 		cmocka_unit_test(probe_for_the_status_ends_in_its_bound_and_names_the_mute),
 		cmocka_unit_test(probe_for_the_status_outlives_its_job),
 		cmocka_unit_test(status_names_who_has_to_join_or_declare),
+		cmocka_unit_test(lost_machine_leaves_a_job_that_may_shrink),
+		cmocka_unit_test(lost_worker_takes_its_machine_out_of_a_job_that_may_shrink),
+		cmocka_unit_test(last_machine_of_a_job_that_may_shrink_ends_it),
+		cmocka_unit_test(tensor_that_only_the_lost_has_not_declared_is_placed),
+		cmocka_unit_test(who_has_left_a_job_is_known_after_a_restart),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
 		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
 		cmocka_unit_test(every_member_state_takes_every_event),

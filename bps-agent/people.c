@@ -1,0 +1,109 @@
+/* Who is in a job, for trainers that ask: workers by rank, with their machine's name, and those that
+ * are lost with the reason. A copy of what JOB said last; the data thread's. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-agent/agent.h"
+
+struct machine {
+	char host[CTL_NAME_MAX + 1];
+	char why[CTL_WHY_GONE_MAX + 1];
+	bool is_gone;
+};
+struct person {
+	uint32_t rank;
+	uint16_t member;
+};
+struct people {
+	uint64_t view;
+	struct machine *machines; /* by member number */
+	uint32_t n_persons;
+	struct person persons[]; /* by rank */
+};
+
+static int by_rank(const void *a, const void *b)
+{
+	const struct person *x = a, *y = b;
+
+	return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static void copy(char *dst, size_t room, const char *src)
+{
+	size_t n = strnlen(src, room - 1);
+
+	memcpy(dst, src, n);
+	dst[n] = '\0';
+}
+
+void people_free(struct job *job)
+{
+	if (!job->people)
+		return;
+	free(job->people->machines);
+	free(job->people);
+	job->people = NULL;
+}
+
+int people_note(struct job *job, const struct ctl_job *m)
+{
+	struct people *p;
+	uint32_t n = 0, at = 0;
+
+	for (uint32_t i = 0; i < m->n_members; i++)
+		n += m->members[i].n_ranks;
+	p = calloc(1, sizeof(*p) + n * sizeof(p->persons[0]));
+	if (!p)
+		return -ENOMEM;
+	p->machines = calloc(m->n_members + 1, sizeof(*p->machines));
+	if (!p->machines) {
+		free(p);
+		return -ENOMEM;
+	}
+	p->view = m->view;
+	p->n_persons = n;
+	for (uint32_t i = 0; i < m->n_members; i++) {
+		const struct ctl_job_member *cm = &m->members[i];
+
+		copy(p->machines[i].host, sizeof(p->machines[i].host), cm->host);
+		copy(p->machines[i].why, sizeof(p->machines[i].why), cm->why);
+		p->machines[i].is_gone = cm->is_gone;
+		for (uint32_t r = 0; r < cm->n_ranks; r++)
+			p->persons[at++] = (struct person){cm->ranks[r].rank, (uint16_t)i};
+	}
+	qsort(p->persons, n, sizeof(p->persons[0]), by_rank);
+	people_free(job);
+	job->people = p;
+	return 0;
+}
+
+void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
+{
+	const struct tensor *tensor = q->tensor < t->n_tensors ? t->tensors[q->tensor] : NULL;
+	const struct people *p = t->job ? t->job->people : NULL;
+	struct local_person page[LOCAL_PEOPLE_MAX];
+	struct local_msg m = {.type = LOCAL_PEOPLE, .seq = seq, .people = {.people = page}};
+	struct member_set behind;
+	uint32_t least, most;
+
+	memset(&behind, 0xff, sizeof(behind));
+	if (tensor && tensor->core)
+		agt_tensor_contributors(tensor->core, &behind, &least, &most);
+	if (p) {
+		m.people.view = p->view;
+		m.people.n_all = p->n_persons;
+	}
+	for (uint32_t i = q->first; p && i < p->n_persons && m.people.n_people < LOCAL_PEOPLE_MAX;
+		i++) {
+		const struct person *who = &p->persons[i];
+		const struct machine *machine = &p->machines[who->member];
+
+		page[m.people.n_people++] = (struct local_person){.rank = who->rank,
+			.is_lost = machine->is_gone,
+			.is_missing = !member_set_has(&behind, who->member),
+			.host = machine->host,
+			.why = machine->why};
+	}
+	trainer_send(t, &m, NULL, 0);
+}

@@ -1,0 +1,87 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "libbpsclient/text.h"
+
+struct filling {
+	struct bps_worker *ret;
+	size_t room;
+	uint32_t n_seen, n_all;
+	uint64_t view;
+	bool is_end;
+};
+
+static void take_page(void *ctx, const struct local_people *page)
+{
+	struct filling *f = ctx;
+
+	f->view = page->view;
+	f->n_all = page->n_all;
+	f->is_end = !page->n_people || f->n_seen + page->n_people >= page->n_all;
+	for (uint32_t i = 0; i < page->n_people; i++, f->n_seen++) {
+		const struct local_person *p = &page->people[i];
+		struct bps_worker *w = f->n_seen < f->room ? &f->ret[f->n_seen] : NULL;
+
+		if (!w)
+			continue;
+		*w = (struct bps_worker){.rank = (int32_t)p->rank,
+			.is_lost = p->is_lost,
+			.is_missing = p->is_missing};
+		snprintf(w->host, sizeof(w->host), "%s", p->host);
+		snprintf(w->why, sizeof(w->why), "%s", p->why);
+	}
+}
+
+/* A change between two pages begins anew. */
+static int ask(struct bps *b, uint32_t tensor, struct filling *f)
+{
+	int rc = 0;
+
+	while (rc == 0 && !f->is_end) {
+		uint64_t view = f->view;
+
+		rc = session_people(&b->session, tensor, f->n_seen, take_page, f, text_own());
+		if (rc == 0 && view && f->view != view) {
+			f->n_seen = 0;
+			f->view = 0;
+			f->is_end = false;
+		}
+	}
+	return rc < 0 ? rc : (int)f->n_all;
+}
+
+static int solo_answer(struct filling *f)
+{
+	static const struct bps_worker self = {.rank = 0};
+
+	if (f->room)
+		f->ret[0] = self;
+	return 1;
+}
+
+int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view)
+{
+	struct filling f = {.ret = ret, .room = ret ? n : 0};
+	int rc = client_check(b);
+
+	if (rc < 0)
+		return rc;
+	rc = b->is_solo ? solo_answer(&f) : ask(b, UINT32_MAX, &f);
+	if (rc >= 0 && ret_view)
+		*ret_view = f.view;
+	return rc;
+}
+
+int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)
+{
+	struct filling f = {.ret = ret, .room = ret ? n : 0};
+	int rc = t ? client_check(t->b) : text_set(-EINVAL, "contributor_list: no tensor");
+
+	if (rc < 0)
+		return rc;
+	return t->b->is_solo ? solo_answer(&f) : ask(t->b, t->idx, &f);
+}

@@ -1,0 +1,116 @@
+"""Jobs whose members change: machines that leave, with exact sums for those that stay."""
+
+import signal
+
+import bps
+
+WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
+
+
+def rounds_done(progress):
+    text = progress.read_text() if progress.exists() else ""
+    return int(text or 0)
+
+
+def agreed(results):
+    """All were given the same in every round; returns the masks of the ranks behind each."""
+    for r in results[1:]:
+        assert r["rounds"] == results[0]["rounds"]
+    return [masks for _, masks in results[0]["rounds"]]
+
+
+def lost(result):
+    return {w["rank"]: w["why"] for w in result["people"] if w["is_lost"]}
+
+
+def test_job_goes_on_without_a_machine_whose_worker_is_killed(cluster):
+    c = cluster(agents=3, servers=2)
+    args = {"n_elems": 200000, "n_rounds": 12, "victim": 1, "at": 6, "on_agent_loss": "shrink"}
+    started = c.start_job("elastic", 3, args)
+    results = c.finish([started[0], started[2]])
+    masks = agreed(results)
+    assert masks[4] == [0b111] and masks[-1] == [0b101]
+    assert all(m in ([0b111], [0b101], [0b101, 0b111]) for m in masks)
+    for r in results:
+        assert list(lost(r)) == [1] and "rank 1 (host agent-host1" in lost(r)[1]
+        assert r["missing"] == [1]
+    assert "goes on without agent a1" in c.scheduler.log.read_text()
+    assert "goes on without agent a1" in c.bpsctl("events").stdout
+
+
+def test_job_goes_on_without_a_machine_that_is_lost_with_its_agent(cluster):
+    c = cluster(agents=3, servers=2, scheduler_args=WINDOW)
+    progress = c.dir / "progress"
+    args = {"n_elems": 300000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
+    started = c.start_job("elastic", 6, args)
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    for w in started[4:]:
+        w.process.kill()
+    c.agents[2].kill()
+    results = c.finish(started[:4])
+    masks = agreed(results)
+    assert masks[0] == [0b111111] and masks[-1] == [0b001111]
+    assert sorted(lost(results[0])) == [4, 5]
+
+
+def test_machine_that_the_others_went_on_without_is_told(cluster):
+    c = cluster(agents=3, servers=1, scheduler_args=WINDOW)
+    progress = c.dir / "progress"
+    args = {"n_elems": 100000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
+    started = c.start_job("elastic", 3, args)
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    c.agents[1].kill(signal.SIGSTOP)
+    c.wait_for("it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.agents[1].kill(signal.SIGCONT)
+    results = c.finish(started)
+    masks = agreed([results[0], results[2]])
+    assert masks[-1] == [0b101]
+    assert results[1]["code"] == bps.EEVICTED
+    assert "no longer part of job" in results[1]["text"], results[1]["text"]
+    # What it was given before is what the others have, but for the round that only it may have seen.
+    assert results[1]["rounds"][:-1] == results[0]["rounds"][: len(results[1]["rounds"]) - 1]
+
+
+def test_machine_and_server_are_lost_at_once_and_sums_stay_exact(cluster):
+    c = cluster(agents=3, servers=2, scheduler_args=WINDOW)
+    progress = c.dir / "progress"
+    args = {"n_elems": 300000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
+    started = c.start_job("elastic", 3, args)
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    c.agents[0].process.kill()
+    started[0].process.kill()
+    c.servers[1].kill()
+    c.agents[0].process.wait(30)
+    assert agreed(c.finish(started[1:]))[-1] == [0b110]
+
+
+def test_deterministic_sums_skip_a_lost_machine(cluster):
+    c = cluster(agents=3, servers=2)
+    args = {"n_elems": 50000, "n_rounds": 10, "victim": 0, "at": 3, "on_agent_loss": "shrink", "deterministic": 1}
+    started = c.start_job("elastic", 3, args)
+    assert agreed(c.finish(started[1:]))[-1] == [0b110]
+
+
+def test_workers_that_disagree_about_losses_are_refused(cluster):
+    c = cluster(agents=2, servers=1)
+    name = "mixed"
+    first = c.start_job("error", 2, {"what": "nothing", "open": {"open_timeout": 3}}, job=name, placement=[0, 1])
+    first[1].process.kill()
+    odd = c.start_job("error", 2, {"what": "nothing", "open": {"on_agent_loss": "shrink"}}, job=name, placement=[0, 1])
+    odd[0].process.kill()
+    text = c.finish([odd[1]])[0]["text"]
+    assert "option flags" in text, text
+
+
+def test_without_the_option_a_lost_machine_ends_the_job_and_is_named(cluster):
+    c = cluster(agents=2, servers=1, scheduler_args=WINDOW)
+    progress = c.dir / "progress"
+    args = {"n_elems": 100000, "n_rounds": 4000, "pause": 0.01, "progress": str(progress)}
+    started = c.start_job("elastic", 2, args)
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    started[1].process.kill()
+    c.agents[1].process.kill()
+    c.agents[1].process.wait(30)
+    (r,) = c.finish(started[:1])
+    assert r["code"] in (bps.EAGENT_LOST, bps.EWORKER_LOST)
+    assert "agent-host1" in r["text"], r["text"]

@@ -1,0 +1,133 @@
+/* Jobs whose members change. What differs from other histories: a round's partitions may have
+ * different contributors, so each is compared with the sum of those that it names; and machines that
+ * are put out may hold results that the others do not have, so that results are compared among
+ * those that were in the job to its end. */
+#include "tests/sim/move.h"
+#include "tests/sim/peek.h"
+#include "tests/sim/sim.h"
+
+#include <string.h>
+
+#include "common/crc32c.h"
+
+bool elastic_is(const struct sim *s)
+{
+	return s->o.is_shrink;
+}
+
+void elastic_draw(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	/* By the seed's last digit, so that the histories of the others stay what they are. */
+	if (s->seed % 10 != 5 || o->n_agents < 2)
+		return;
+	o->is_shrink = true;
+	o->may_fail = true;
+	o->faults |= 1u << F_AGT_LOSS;
+	if (s->seed / 10 % 2)
+		o->faults |= 1u << F_AGT_LONG;
+}
+
+static unsigned agent_of(const struct sim *s, uint32_t member_id)
+{
+	unsigned i = 0;
+
+	while (i < s->o.n_agents && s->agents[i].m.id != member_id)
+		i++;
+	return i;
+}
+
+void elastic_job(struct sim *s, const struct ctl_job *job)
+{
+	struct oracle *o = &s->oracle;
+	uint32_t gone = 0;
+
+	if (job->view < o->view)
+		return;
+	for (unsigned i = 0; i < job->n_members; i++) {
+		o->agents[i] = job->members[i].agent;
+		gone |= job->members[i].is_gone ? 1u << i : 0;
+	}
+	if (o->gone & ~gone)
+		violation(s, "who was put out of the job is in it again");
+	o->view = job->view;
+	o->gone = gone;
+}
+
+bool elastic_may_end(const struct sim *s, uint32_t code)
+{
+	return code == 0 || (code == (uint32_t)-BPS_EAGENT_LOST &&
+				    move_machines_left(s->sched.core, s->oracle.job) <= 1);
+}
+
+void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes)
+{
+	uint32_t first, n, members, elem = (uint32_t)dtype_bytes(s->o.tensors[t].dtype);
+
+	for (unsigned p = 0; peek_contributors(a->tensors[t].t, p, &first, &n, &members); p++) {
+		struct taken *k;
+
+		if (p >= PARTS_MAX)
+			return;
+		k = &s->oracle.taken[a->idx][t][p][round];
+		if (!oracle_is_sum(s, t, round, first, n, members, bytes))
+			violation(s, "I3: %s tensor %u part %u round %llu is not the sum of %x",
+				a->node.name, t, p, (unsigned long long)round, members);
+		*k = (struct taken){true,
+			crc32c(0, (const uint8_t *)bytes + (size_t)first * elem, (size_t)n * elem),
+			members};
+	}
+}
+
+static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
+{
+	for (unsigned t = 0; t < s->o.n_tensors; t++) {
+		for (unsigned p = 0; p < PARTS_MAX; p++) {
+			for (unsigned r = 1; r <= s->o.rounds; r++) {
+				const struct taken *x = &s->oracle.taken[a][t][p][r];
+				const struct taken *y = &s->oracle.taken[b][t][p][r];
+
+				if (!x->is_known || !y->is_known)
+					continue;
+				if (x->crc != y->crc || x->members != y->members)
+					violation(s,
+						"I2: agent%u and agent%u were given different "
+						"results: tensor %u part %u round %u",
+						a, b, t, p, r);
+				if ((x->members & all) != all)
+					violation(s,
+						"I4: tensor %u part %u round %u is the sum of %x, "
+						"not of all that stayed (%x)",
+						t, p, r, x->members, all);
+			}
+		}
+	}
+}
+
+/* The members at the job's end, and which agents they are. */
+static uint32_t survivors(const struct sim *s, uint32_t *ret_agents)
+{
+	uint32_t all = 0;
+
+	*ret_agents = 0;
+	for (unsigned i = 0; i < s->oracle.n_members; i++) {
+		unsigned a = agent_of(s, s->oracle.agents[i]);
+
+		if (s->oracle.gone >> i & 1 || a == s->o.n_agents)
+			continue;
+		all |= 1u << i;
+		*ret_agents |= 1u << a;
+	}
+	return all;
+}
+
+void elastic_end(struct sim *s)
+{
+	uint32_t agents, all = survivors(s, &agents);
+
+	for (unsigned a = 0; a < s->o.n_agents; a++)
+		for (unsigned b = a; b < s->o.n_agents; b++)
+			if (agents >> a & 1 && agents >> b & 1)
+				compare(s, a, b, all);
+}
