@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -102,6 +103,12 @@ static int core_connect(void *ctx, uint32_t server, uint16_t thread, void *link,
 
 	if (rc < 0 || p.state != PEER_UP || thread >= p.threads)
 		return -ENOTCONN;
+	if (a->cfg.same_host && strcmp(p.host, a->cfg.host) == 0 &&
+		!shm_is_here(a->cfg.same_host, p.instance, thread))
+		log_limited(LOG_INFO,
+			"server %s is on this host, but has no socket in %s: going through the "
+			"network, thread=%u",
+			p.name, a->cfg.same_host->dir, thread);
 	return a->x->ops->connect(
 		a->x, p.addr, p.port, thread, server, p.instance, p.key, link, ret);
 }
@@ -295,7 +302,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 		err_set(err, rc, "out of memory");
 		goto failed;
 	}
-	rc = fabric_xport_new(fabric, 0, &agt_core_events, a->core, &a->x, err);
+	rc = datapath_new(fabric, cfg->same_host, 0, &agt_core_events, a->core, &a->x, err);
 	if (rc < 0)
 		goto failed;
 	agt_core_set_xport(a->core, a->x);
@@ -339,8 +346,8 @@ void agent_free(struct agent *a)
 			sched_yield();
 		dataloop_stop(a->loop);
 	}
-	fabric_xport_free(a->x); /* ends every connection and read */
-	dataloop_free(a->loop);  /* runs the handles' last callbacks */
+	xport_free(a->x);       /* ends every connection and read */
+	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);
 	maker_free(a->maker);
 	quota_free(a->quota);

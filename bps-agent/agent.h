@@ -28,7 +28,7 @@
 #include "bps-agent/maker.h"
 #include "bps-agent/quota.h"
 #include "common/dataloop.h"
-#include "common/fabric.h"
+#include "common/datapath.h"
 #include "common/local.h"
 #include "common/member.h"
 
@@ -45,6 +45,7 @@ struct agent_config {
 	uint32_t id; /* told by the scheduler */
 	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	uint32_t spin_us;
+	const struct shm_config *same_host; /* NULL: off; outlives the agent */
 	struct agent_limits limits;
 	const char *host;       /* this machine, for messages */
 	struct agt_config core; /* its window is that of the limits */

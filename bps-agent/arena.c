@@ -115,6 +115,19 @@ void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
 		set->release(set->admit_ctx, bytes, fds_of(kind));
 }
 
+/* To servers over the network, and to those on this host. */
+static int offer(struct xport *x, struct arena *a)
+{
+	int rc = x->ops->seg_add(x, a->mem, a->bytes, &a->segment);
+
+	if (rc < 0 || !x->ops->seg_share)
+		return rc;
+	rc = x->ops->seg_share(x, a->segment, a->fd);
+	if (rc < 0)
+		x->ops->seg_del(x, a->segment);
+	return rc;
+}
+
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err)
 {
@@ -126,7 +139,7 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 		goto refused;
 	}
 	*a = (struct arena){.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes};
-	rc = set->x->ops->seg_add(set->x, a->mem, a->bytes, &a->segment);
+	rc = offer(set->x, a);
 	if (rc < 0) {
 		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
 		goto refused;

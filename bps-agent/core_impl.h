@@ -29,9 +29,9 @@ struct part {
 	enum part_state state;
 	struct link *link; /* where it lives now; NULL: nowhere, or a job of one member */
 	uint64_t pgen;
-	uint64_t round; /* in IDLE: the last complete one, else the one under way */
-	/* crc (and the local sum) are those of this round's contribution. */
-	uint64_t prepared_round;
+	uint64_t round;        /* in IDLE: the last complete one, else the one under way */
+	uint64_t summed_round; /* the local sum is of this round's contribution */
+	uint64_t crc_round;    /* and so is crc */
 	struct heap_node node; /* READY */
 	/* In core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard. */
 	struct heap_node timer;

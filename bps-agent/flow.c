@@ -296,25 +296,31 @@ static struct agt_mem contribution(const struct part *part)
 	return m;
 }
 
-/* Local sum and crc, block by block while it is in cache; once per round. */
-static void prepare(struct part *part)
+/* Local sum and crc, block by block while it is in cache. The sum is made once per round: a server on
+ * this host may be reading it since. */
+static void prepare(struct part *part, bool wants_crc)
 {
+	bool wants_sum = part->tensor->job->n_workers > 1 && part->summed_round != part->round;
 	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
 	char *mem = contribution(part).mem;
 	uint32_t crc = 0;
 
+	if (!wants_sum && !wants_crc)
+		return;
 	FAILPOINT(AGENT_CONTRIB_PREPARE);
 	while (left > 0) {
 		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
 
-		if (part->tensor->job->n_workers > 1)
+		if (wants_sum)
 			sum_block(part, first, n, mem + first * elem, OP_SUM, 1);
-		crc = crc32c(crc, mem + first * elem, n * elem);
+		if (wants_crc)
+			crc = crc32c(crc, mem + first * elem, n * elem);
 		first += n;
 		left -= n;
 	}
 	part->crc = crc;
-	part->prepared_round = part->round;
+	part->crc_round = wants_crc ? part->round : 0;
+	part->summed_round = part->round;
 }
 
 static struct wire_msg message(const struct part *part, enum wire_type type, uint64_t round)
@@ -363,24 +369,24 @@ int part_send_contrib(struct part *part)
 {
 	struct agt_core *core = core_of(part);
 	const struct agt_tensor *t = part->tensor;
+	bool is_same_host = part->link->conn->is_same_host;
 	struct agt_mem mem = contribution(part);
 	struct wire_msg m;
 	int rc;
 
-	if (part->prepared_round != part->round)
-		prepare(part);
+	prepare(part, !is_same_host && part->crc_round != part->round);
 	m = message(part, WIRE_CONTRIB, part->round);
 	m.priority = t->priority;
 	m.contrib.op = t->op;
 	m.contrib.workers = t->job->n_workers;
 	m.contrib.crc_prev = part->round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
-	describe(&m, &mem, part_bytes(part), part->crc);
+	describe(&m, &mem, part_bytes(part), is_same_host ? 0 : part->crc);
 	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;
 	heap_remove(&part->link->ready, &part->node);
 	set_state(part, PART_SENT, "pushed");
-	if (!part->sent_ns && m.len > WIRE_INLINE_MAX)
+	if (!part->sent_ns && m.len > WIRE_INLINE_MAX && !is_same_host)
 		core->stats.offered_bytes += m.len;
 	if (!part->sent_ns)
 		part->sent_ns = core->now_ns;
@@ -401,6 +407,8 @@ static int send_donate(struct part *part)
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
+	if (!part->kept->result_crc[r & 1]) /* it came without, within this host */
+		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
 	m.result.workers = part->kept->workers[r & 1];
 	m.result.n_members = t->job->n_members;
 	m.result.contributors = part->kept->contributors[r & 1];
@@ -512,7 +520,8 @@ void part_read_done(struct part *part, int status)
 		return;
 	}
 	if (status == 0 && !is_stale) {
-		if (crc32c(0, part->read.dst, part->read.len) == part->offer.crc) {
+		if (part->read.conn->is_same_host ||
+			crc32c(0, part->read.dst, part->read.len) == part->offer.crc) {
 			histogram_add(&core_of(part)->stats.pull,
 				core_of(part)->now_ns - part->offered_ns);
 			deliver(part, &part->offer);
@@ -577,7 +586,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 		return;
 	}
 	if (m->flags & WIRE_INLINE) {
-		if (crc32c(0, m->payload, m->len) != m->crc) {
+		if (!part->link->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
 			bad_result(part);
 			return; /* its timer asks again */
 		}
@@ -606,7 +615,8 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 	if (part->state != PART_SENT || m->round != part->round || m->crc != part->crc)
 		return; /* of an older offer */
 	core_of(part)->stats.crc_errors++;
-	prepare(part);
+	part->summed_round = 0; /* it was read over a network, and in vain */
+	prepare(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_error(t->job, BPS_EINPUT_CHANGED,
 			"tensor %u partition %u round %llu: its input was written to while in "

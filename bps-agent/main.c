@@ -136,6 +136,7 @@ static void member_up(void *ctx, uint32_t id)
 	struct agent_config cfg = {.id = id,
 		.listen_fd = app->listen_fd,
 		.spin_us = (uint32_t)o->node.spin_us,
+		.same_host = node_same_host(&app->node),
 		.limits = limits_of(o),
 		.host = app->node.host,
 		.scheduler = app->scheduler,

@@ -217,7 +217,8 @@ static void check_seat_lists(struct check *c, const struct seat *seat)
 	expect(c, !seat->is_parked || !heap_has(&seat->read_node), "parked => not in want");
 	expect(c, !heap_has(&seat->read_node) || heap_holds(&seat->peer->want, &seat->read_node),
 		"in its own connection's want");
-	expect(c, is_staged == !!seat->buf, "STAGED <=> bytes");
+	expect(c, is_staged == (seat->buf || seat->loan.mem), "STAGED <=> bytes");
+	expect(c, !seat->buf || !seat->loan.mem, "read or borrowed");
 	expect(c, is_reading == !!seat->fetch, "READING <=> a fetch");
 	if (is_reading)
 		expect(c,

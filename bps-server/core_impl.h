@@ -50,7 +50,8 @@ struct seat {
 	struct part *part;
 	struct peer *peer;   /* it spoke last on this connection; NULL: not in this pgen, or gone */
 	struct fetch *fetch; /* when READING */
-	struct buf *buf;     /* when STAGED */
+	struct buf *buf;     /* when STAGED, or */
+	struct xport_loan loan; /* when STAGED: it is read where it lies */
 	struct offer offer;
 	struct heap_node read_node; /* when WANT_READ and not parked: in peer->want */
 	TAILQ_ENTRY(seat) parked;   /* when WANT_READ and is_parked: in core->parked */
@@ -86,6 +87,7 @@ struct slot {
 	unsigned pass_n;     /* staged seats that the pass in hand takes */
 	bool has_pass, is_last_pass;
 	uint32_t crc, workers;
+	bool has_crc;      /* else nobody has needed it yet */
 	uint32_t crc_prev; /* echoed for round - 1 */
 	struct member_set contributors;
 	struct arrivals_round arrivals;
@@ -225,7 +227,7 @@ void slots_peer_down(struct srv_core *core, struct peer *peer);
 void slot_clear(struct srv_core *core, struct slot *slot);
 /* The seat is as at the start of a pgen. It must not be STAGED: clear the slots first. */
 void seat_clear(struct srv_core *core, struct seat *seat);
-/* The seat's contribution lies in seat->buf and is right: it counts from now on. */
+/* The seat's contribution lies in seat->buf or seat->loan and is right: it counts from now on. */
 void seat_staged(struct srv_core *core, struct seat *seat);
 /* The member is in C of the slot's round; a second time changes nothing. */
 void slot_add_contributed(struct slot *slot, unsigned member);

@@ -82,6 +82,7 @@ static int start_threads(struct app *app, struct err_text *err)
 {
 	const struct opts *o = &app->opts;
 	struct thread_config cfg = {.spin_us = (uint32_t)o->node.spin_us,
+		.same_host = node_same_host(&app->node),
 		.fail = job_failed,
 		.seen = agent_seen,
 		.ctx = app,

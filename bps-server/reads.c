@@ -290,6 +290,7 @@ static void donation_read_done(struct srv_core *core, struct fetch *f, int statu
 	if (status == 0 && crc32c(0, f->buf->mem, f->rd.len) == f->crc && slot_result(core, slot)) {
 		memcpy(slot->result->mem, f->buf->mem, f->rd.len);
 		slot->crc = f->crc;
+		slot->has_crc = true;
 		slot_done(core, slot);
 		return;
 	}

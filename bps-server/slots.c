@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/failpoint.h"
+#include "common/crc32c.h"
 #include "common/log.h"
 
 #define SUM_MEAN_OF 8 /* sums, roughly */
@@ -104,6 +105,13 @@ void slot_unoffer(struct slot *slot, struct seat *seat)
 	}
 }
 
+/* Everybody was on this host when it was summed, now somebody is not. */
+static void take_crc(struct slot *slot)
+{
+	slot->crc = crc32c(0, slot->result->mem, slot->part->bytes);
+	slot->has_crc = true;
+}
+
 static int send_result(struct seat *seat)
 {
 	struct slot *slot = NULL;
@@ -121,6 +129,8 @@ static int send_result(struct seat *seat)
 		return 0; /* it said meanwhile that it has it */
 	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
 		return 0;
+	if (!slot->has_crc && !seat->peer->conn->is_same_host)
+		take_crc(slot);
 	m = message_to(seat, WIRE_RESULT, slot->round);
 	m.len = seat->part->bytes;
 	m.crc = slot->crc;
@@ -313,6 +323,11 @@ void *slot_result(struct srv_core *core, struct slot *slot)
 	return slot->result ? slot->result->mem : NULL;
 }
 
+static bool is_same_host(const struct peer *peer)
+{
+	return peer && peer->conn->is_same_host;
+}
+
 void slot_done(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
@@ -326,7 +341,7 @@ void slot_done(struct srv_core *core, struct slot *slot)
 	for (unsigned i = 0; i < part->n_seats; i++) {
 		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i))
 			continue;
-		if (part->bytes > WIRE_INLINE_MAX)
+		if (part->bytes > WIRE_INLINE_MAX && !is_same_host(part->seats[i].peer))
 			core->stats.offered_bytes += part->bytes;
 		seat_owe(&part->seats[i], OWE_RESULT, slot->round);
 	}

@@ -54,7 +54,9 @@ static void release_staged(struct srv_core *core, struct slot *slot, unsigned n)
 		TAILQ_REMOVE(&slot->staged, seat, staged);
 		slot->n_staged--;
 		seat_set_state(seat, SEAT_IDLE);
-		staging_put(core, seat->buf);
+		xport_loan_end(&seat->loan);
+		if (seat->buf)
+			staging_put(core, seat->buf);
 		seat->buf = NULL;
 	}
 	if (!slot->n_staged)
@@ -72,6 +74,15 @@ void sums_discard(struct srv_core *core, struct slot *slot)
 	memset(&slot->contributors, 0, sizeof(slot->contributors));
 }
 
+/* Does anybody take the result over a network? */
+static bool is_for_network(const struct part *part)
+{
+	for (unsigned i = 0; i < part->n_seats; i++)
+		if (!part->seats[i].peer || !part->seats[i].peer->conn->is_same_host)
+			return true;
+	return false;
+}
+
 static bool pass_begin(struct srv_core *core, struct slot *slot)
 {
 	unsigned n = part_is_ordered(slot->part) ? slot->n_in_order : slot->n_staged;
@@ -84,6 +95,7 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 	slot->pass_n = n;
 	slot->pos = 0;
 	slot->crc = 0;
+	slot->has_crc = slot->is_last_pass && is_for_network(slot->part);
 	slot->has_pass = true;
 	return true;
 }
@@ -105,12 +117,14 @@ static size_t pass_block(struct srv_core *core, struct slot *slot)
 			      ? (char *)core->scratch
 			      : (char *)part->acc->mem + slot->pos * acc_elem;
 	for (unsigned i = 0; i < slot->pass_n; i++, seat = TAILQ_NEXT(seat, staged))
-		src[i] = (char *)seat->buf->mem + slot->pos * elem;
+		src[i] = (const char *)(seat->buf ? seat->buf->mem : seat->loan.mem) +
+			 slot->pos * elem;
 	if (slot->pass_n)
 		reduce_fold(acc, src, slot->pass_n, n, part->dtype, slot->op, is_first);
 	if (slot->is_last_pass) {
 		reduce_finish(dst, acc, n, part->dtype, slot->op, slot->workers);
-		slot->crc = crc32c(slot->crc, dst, n * elem);
+		if (slot->has_crc)
+			slot->crc = crc32c(slot->crc, dst, n * elem);
 	}
 	slot->pos += n;
 	return n * elem * (slot->pass_n + 1);

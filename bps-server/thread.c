@@ -1,10 +1,13 @@
 #include "bps-server/thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/dataloop.h"
@@ -32,28 +35,68 @@ struct thread {
 	struct arrivals_figures arrivals, seen_arrivals;
 };
 
+/* Not populated, both: zeroing would hold up the thread, and what is never used costs nothing. */
+static int map_private(struct segment *s)
+{
+	void *mem =
+		mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (mem == MAP_FAILED)
+		return -errno;
+	s->mem = mem;
+	return 0;
+}
+
+/* Agents on this host may map it, only to read. */
+static int map_shared(struct segment *s, int *ret_fd)
+{
+	int rc = shm_memfd("bps-sums", s->bytes, ret_fd);
+	void *mem;
+
+	if (rc < 0)
+		return rc;
+	mem = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *ret_fd, 0);
+	if (mem == MAP_FAILED)
+		return -errno;
+	s->mem = mem;
+	return fcntl(*ret_fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0 ? -errno : 0;
+}
+
+static int offer_segment(struct xport *x, const struct segment *s, int fd, uint16_t *ret_segment)
+{
+	uint16_t segment;
+	int rc = x->ops->seg_add(x, s->mem, s->bytes, &segment);
+
+	if (rc < 0)
+		return rc;
+	rc = fd >= 0 ? x->ops->seg_share(x, segment, fd) : 0;
+	if (rc < 0)
+		x->ops->seg_del(x, segment);
+	else
+		*ret_segment = segment;
+	return rc;
+}
+
 static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
 	struct thread *t = ctx;
 	struct segment *s;
-	int rc = FAILPOINT(SERVER_MEMORY_SEGMENT);
+	int fd = -1, rc = FAILPOINT(SERVER_MEMORY_SEGMENT);
 
 	if (rc < 0)
 		return rc;
-	s = malloc(sizeof(*s));
+	s = calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
 	s->bytes = bytes;
-	/* Not populated: zeroing would hold up the thread, and what is never used costs nothing. */
-	s->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (s->mem == MAP_FAILED) {
-		rc = -errno;
-		free(s);
-		return rc;
-	}
-	rc = t->x->ops->seg_add(t->x, s->mem, bytes, ret_segment);
+	rc = datapath_is_shared(t->x) ? map_shared(s, &fd) : map_private(s);
+	if (rc == 0)
+		rc = offer_segment(t->x, s, fd, ret_segment);
+	if (fd >= 0)
+		close(fd);
 	if (rc < 0) {
-		munmap(s->mem, bytes);
+		if (s->mem)
+			munmap(s->mem, bytes);
 		free(s);
 		return rc;
 	}
@@ -111,7 +154,8 @@ int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct th
 		err_set(err, rc, "cannot make a data thread's core: %s", err_str(rc));
 		goto failed;
 	}
-	rc = fabric_xport_new(fabric, cfg->core.thread, &srv_core_events, t->core, &t->x, err);
+	rc = datapath_new(
+		fabric, cfg->same_host, cfg->core.thread, &srv_core_events, t->core, &t->x, err);
 	if (rc < 0)
 		goto failed;
 	snprintf(name, sizeof(name), "data%u", cfg->core.thread);
@@ -136,7 +180,7 @@ void thread_free(struct thread *t)
 	if (!t)
 		return;
 	dataloop_free(t->loop);
-	fabric_xport_free(t->x); /* ends every connection and read */
+	xport_free(t->x); /* ends every connection and read */
 	srv_core_free(t->core);
 	while ((s = t->segments)) {
 		t->segments = s->next;

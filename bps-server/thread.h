@@ -3,7 +3,7 @@
 /* A data thread of the server: one libuv loop with one transport and one core. Started when the
  * scheduler has told our id; the control thread posts what the scheduler says. */
 #include "bps-server/core.h"
-#include "common/fabric.h"
+#include "common/datapath.h"
 #include "common/member.h"
 
 struct thread;
@@ -11,6 +11,7 @@ struct thread;
 struct thread_config {
 	struct srv_config core;
 	uint32_t spin_us;
+	const struct shm_config *same_host; /* NULL: off; outlives the thread */
 	/* The job cannot go on; any thread. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 	/* The answer to a SIGHT; any thread. */

@@ -7,17 +7,30 @@
 
 #include "common/log.h"
 
-/* Instances with which shared memory did not work; the oldest is forgotten. */
-#define FAILED_MAX 16
+/* Threads of servers with which shared memory did not work lately; the oldest is forgotten. */
+#define TROUBLES_MAX 64
+/* Attempts before the network has to do: the peer may not have heard of us yet. */
+#define TRIES 3
+
+struct trouble {
+	uint64_t instance;
+	uint16_t thread;
+	unsigned n;
+};
+/* A connect through shared memory that is not up yet. */
+struct attempt {
+	const struct xconn *conn; /* NULL: free */
+	uint16_t thread;
+};
 
 struct datapath {
 	struct xport pub; /* first */
 	struct xport *net, *shm;
 	struct shm_config cfg;
 	int epoll_fd;
-	struct xconn *trying[FAILED_MAX]; /* through shared memory, not up yet */
-	uint64_t failed[FAILED_MAX];
-	unsigned n_failed;
+	struct attempt attempts[SHM_CONNECTS_MAX];
+	struct trouble troubles[TROUBLES_MAX];
+	unsigned next_trouble;
 };
 
 static struct datapath *of(struct xport *x)
@@ -25,77 +38,99 @@ static struct datapath *of(struct xport *x)
 	return (struct datapath *)x;
 }
 
-static bool has_failed(const struct datapath *d, uint64_t instance)
+/* NULL: none. */
+static struct trouble *trouble_with(struct datapath *d, uint64_t instance, uint16_t thread)
 {
-	for (unsigned i = 0; i < FAILED_MAX; i++)
-		if (d->failed[i] == instance)
-			return true;
-	return false;
+	for (unsigned i = 0; i < TROUBLES_MAX; i++)
+		if (d->troubles[i].instance == instance && d->troubles[i].thread == thread)
+			return &d->troubles[i];
+	return NULL;
 }
 
-static void note_failed(struct datapath *d, uint32_t peer_id, uint64_t instance, const char *why)
+static void note_trouble(
+	struct datapath *d, uint32_t peer_id, uint64_t instance, uint16_t thread, const char *why)
 {
-	d->failed[d->n_failed++ % FAILED_MAX] = instance;
-	log_warn("no shared memory with a server on this host, going through the network: "
-		 "server=%u why=%s",
-		peer_id, why);
-}
+	struct trouble *t = trouble_with(d, instance, thread);
 
-static bool is_tried(struct datapath *d, const struct xconn *c)
-{
-	for (unsigned i = 0; i < FAILED_MAX; i++) {
-		if (d->trying[i] != c)
-			continue;
-		d->trying[i] = NULL;
-		return true;
+	if (!t) {
+		t = &d->troubles[d->next_trouble++ % TROUBLES_MAX];
+		*t = (struct trouble){.instance = instance, .thread = thread};
 	}
-	return false;
+	if (++t->n == TRIES)
+		log_warn("no shared memory with a server on this host, going through the network: "
+			 "server=%u thread=%u why=%s",
+			peer_id, thread, why);
 }
 
+static void forget_trouble(struct datapath *d, uint64_t instance, uint16_t thread)
+{
+	struct trouble *t = trouble_with(d, instance, thread);
+
+	if (t)
+		*t = (struct trouble){0};
+}
+
+static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
+{
+	for (unsigned i = 0; i < SHM_CONNECTS_MAX; i++)
+		if (d->attempts[i].conn == c)
+			return &d->attempts[i];
+	return NULL;
+}
+
+/* Returns 0; -EAGAIN: not now, but do try again; other errors: go through the network. */
 static int connect_shm(struct datapath *d, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
 {
-	unsigned i = 0;
+	const struct trouble *t = trouble_with(d, instance, thread);
+	struct attempt *a = attempt_of(d, NULL);
 	int rc;
 
-	while (i < FAILED_MAX && d->trying[i])
-		i++;
-	if (i == FAILED_MAX)
+	if ((t && t->n >= TRIES) || !shm_is_here(&d->cfg, instance, thread))
+		return -ENOENT;
+	rc = a ? d->shm->ops->connect(d->shm, addr, port, thread, peer_id, instance, key, user, ret)
+	       : -EMFILE;
+	if (rc < 0) {
+		note_trouble(d, peer_id, instance, thread, err_str(rc));
 		return -EAGAIN;
-	rc = d->shm->ops->connect(d->shm, addr, port, thread, peer_id, instance, key, user, ret);
-	if (rc == 0)
-		d->trying[i] = *ret;
-	else if (rc != -EAGAIN && rc != -ENOENT)
-		note_failed(d, peer_id, instance, err_str(rc));
-	return rc;
+	}
+	*a = (struct attempt){*ret, thread};
+	return 0;
 }
 
 static int path_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t instance, const void *key, void *user, struct xconn **ret)
 {
 	struct datapath *d = of(x);
+	int rc = connect_shm(d, addr, port, thread, peer_id, instance, key, user, ret);
 
-	if (!has_failed(d, instance) && shm_is_here(&d->cfg, instance, thread) &&
-		connect_shm(d, addr, port, thread, peer_id, instance, key, user, ret) == 0)
-		return 0;
+	if (rc == 0 || rc == -EAGAIN)
+		return rc;
 	return d->net->ops->connect(d->net, addr, port, thread, peer_id, instance, key, user, ret);
 }
 
-/* Connections of shared memory tell the core themselves; only their first end is looked at. */
+/* Both sides' events pass here, to see what comes of the attempts. */
 static void shm_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct datapath *d = ctx;
+	struct attempt *a = attempt_of(d, c);
 
-	is_tried(d, c);
+	if (a) {
+		forget_trouble(d, peer_instance, a->thread);
+		a->conn = NULL;
+	}
 	d->pub.ev->up(d->pub.ctx, c, peer_id, peer_instance);
 }
 
 static void shm_down(void *ctx, struct xconn *c, const char *why)
 {
 	struct datapath *d = ctx;
+	struct attempt *a = attempt_of(d, c);
 
-	if (is_tried(d, c))
-		note_failed(d, c->peer_id, c->peer_instance, why);
+	if (a) {
+		note_trouble(d, c->peer_id, c->peer_instance, a->thread, why);
+		a->conn = NULL;
+	}
 	d->pub.ev->down(d->pub.ctx, c, why);
 }
 

@@ -5,8 +5,8 @@
  * xport; each of its connections belongs to one of the two.
  *
  * A connect goes through shared memory when the peer's socket is in the directory, else through
- * libfabric. When the socket is there and nothing comes of it (no permission, wrong key, another
- * release), that is logged, and the next attempts to that instance go through libfabric.
+ * libfabric. When the socket is there and nothing comes of it, three times in a row (no permission,
+ * another release), that is logged, and the next ones to that thread go through libfabric.
  *
  * Both have the same segments under the same numbers. Thread: as xports. */
 #include "common/fabric.h"

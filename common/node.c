@@ -112,6 +112,37 @@ static int claim_our_name(
 	return 0;
 }
 
+const char *const node_same_host_words[] = {"auto", "off", NULL};
+
+/* Agents look for servers' sockets whenever they connect; a server must be able to make one. */
+static void open_same_host(struct node *n, bool is_server, const struct node_opts *o)
+{
+	if (o->same_host || !*o->same_host_dir)
+		return;
+	if (is_server && shm_sweep(o->same_host_dir) < 0) {
+		log_info("no memory is shared with agents of this host: cannot make a socket in "
+			 "'%s': %s",
+			o->same_host_dir, strerror(errno));
+		return;
+	}
+	n->same_host = (struct shm_config){.dir = o->same_host_dir,
+		.is_listener = is_server,
+		.my_instance = n->instance,
+		.connect_timeout_ms = CONNECT_TIMEOUT_MS,
+		.ping_ms = (uint32_t)(o->ping_us / 1000),
+		.dead_ms = (uint32_t)(o->ping_dead_us / 1000),
+		.key_fn = member_peer_key,
+		.key_ctx = &n->member,
+		.counters = &n->same_host_counters};
+	if (n->same_host.dead_ms < 2 * n->same_host.ping_ms)
+		n->same_host.dead_ms = 2 * n->same_host.ping_ms;
+}
+
+const struct shm_config *node_same_host(const struct node *n)
+{
+	return n->same_host.dir ? &n->same_host : NULL;
+}
+
 static int open_member(struct node *n, enum role role, const struct node_opts *o,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops, void *ctx,
 	struct err_text *err)
@@ -202,6 +233,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		rc = claim_our_name(n, program, o, err);
 	if (rc < 0)
 		return rc;
+	open_same_host(n, role == ROLE_SERVER, o);
 	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
 	rc = fabric_open(&fc, member_peer_key, &n->member, &n->fabric, err);
 	if (rc < 0)
@@ -239,7 +271,7 @@ int node_welcome(struct node *n, uint32_t id)
 	}
 	if (n->id)
 		return 0;
-	n->id = id;
+	n->id = n->same_host.my_id = id;
 	fabric_set_id(n->fabric, id);
 	return 1;
 }
@@ -298,6 +330,13 @@ void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
 		(double)member_view(n->member));
 	metric_one(out, "bps_term", "gauge", "starts of this cluster's schedulers",
 		member_term(n->member));
+	metric_one(out, "bps_same_host_received_bytes_total", "counter",
+		"bytes taken from the memory of daemons on this host; in no figure of the network",
+		(double)n->same_host_counters.received_bytes);
+	metric_one(out, "bps_same_host_connections", "gauge",
+		"data connections through shared memory", n->same_host_counters.connections);
+	metric_one(out, "bps_same_host_refused_total", "counter",
+		"same-host connects without a good ticket", (double)n->same_host_counters.refused);
 	metric_begin(out, "bps_health", "gauge", "1: this problem is present");
 	metric_value(
 		out, "bps_health", !member_is_up(n->member), "code", "SCHEDULER_UNREACHABLE", NULL);
@@ -307,11 +346,17 @@ void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
 json_t *node_status(const struct node *n, const char *role)
 {
 	struct fabric_stats f;
+	json_t *root;
 
 	fabric_stats(n->fabric, &f);
-	return json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema",
+	root = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema",
 		1, "role", role, "pid", (int)getpid(), "commit", bps_commit(), "name", n->name,
 		"host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id, "scheduler_up",
 		member_is_up(n->member), "received_bytes", (json_int_t)f.rx_bytes, "sent_bytes",
 		(json_int_t)f.tx_bytes, "connections", (json_int_t)f.connections);
+	json_object_set_new(root, "same_host",
+		json_pack("{s:b, s:I, s:I}", "on", n->same_host.dir != NULL, "connections",
+			(json_int_t)n->same_host_counters.connections, "received_bytes",
+			(json_int_t)n->same_host_counters.received_bytes));
+	return root;
 }

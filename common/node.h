@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "common/daemon.h"
-#include "common/fabric.h"
+#include "common/datapath.h"
 #include "common/member.h"
 
 /* Settings that both have; the program's options start with this. */
@@ -20,7 +20,11 @@ struct node_opts {
 	const char *name, *host, *provider;
 	int64_t nic_mbps;
 	uint64_t spin_us, ping_us, ping_dead_us, thread_dead_us;
+	unsigned same_host; /* index into node_same_host_words */
+	const char *same_host_dir;
 };
+
+extern const char *const node_same_host_words[]; /* auto, off */
 
 /* Rows of the settings table for a struct whose first member is struct node_opts. */
 #define NODE_SETTINGS(http_default, listen_default, listen_help)                                   \
@@ -47,6 +51,12 @@ struct node_opts {
 		{"ping", SET_DURATION, SETTING_AT(struct node_opts, ping_us), .def = "500ms",      \
 			.min = 10 * SETTING_MS, .max = 60 * SETTING_S,                             \
 			.help = "quiet data connections are pinged this often"},                   \
+		{"same-host", SET_ENUM, SETTING_AT(struct node_opts, same_host), .def = "auto",    \
+			.words = node_same_host_words,                                             \
+			.help = "share memory with the other daemons of this host: auto or off"},  \
+		{"same-host-dir", SET_STRING, SETTING_AT(struct node_opts, same_host_dir),         \
+			.def = "/run/bps/server", .max = SHM_DIR_MAX,                              \
+			.help = "where servers make their sockets for it, and agents look"},       \
 		{"ping-dead", SET_DURATION, SETTING_AT(struct node_opts, ping_dead_us),            \
 			.def = "2s", .min = 20 * SETTING_MS, .max = 600 * SETTING_S,               \
 			.help = "a data connection is dropped after this much silence"},           \
@@ -62,6 +72,8 @@ struct node_opts {
 struct node {
 	struct daemon daemon;
 	struct fabric *fabric;
+	struct shm_config same_host; /* dir NULL: off */
+	struct shm_counters same_host_counters;
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
 	int claim_fd;                  /* of our name on this machine, -1: none */
 	uint64_t instance;
@@ -89,6 +101,10 @@ void node_close(struct node *n);
 int node_welcome(struct node *n, uint32_t id);
 /* The scheduler refuses us for good: end. Suits struct member_ops, but for ctx. */
 void node_refused(struct node *n, int code);
+
+/* How data threads share memory within this host; NULL: they do not. Complete after node_welcome,
+ * lives as long as the node. */
+const struct shm_config *node_same_host(const struct node *n);
 
 /* Half of the machine's memory, for settings whose default it is. */
 uint64_t node_half_memory_bytes(void);

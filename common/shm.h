@@ -31,7 +31,8 @@
 #include "common/fabric.h"
 #include "common/xport.h"
 
-#define SHM_DIR_MAX 80 /* a socket's name and this fit into an address */
+#define SHM_DIR_MAX      80 /* a socket's name and this fit into an address */
+#define SHM_CONNECTS_MAX 64 /* connections of a data thread, handshakes too */
 
 /* Of all data threads of a process; written by them, read by any. */
 struct shm_counters {
@@ -56,6 +57,10 @@ struct shm_config {
  * Errors: -errno, with a sentence. */
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,
 	void *ctx, struct xport **ret, struct err_text *err);
+
+/* Can sockets be made in that directory? Those that dead processes left there are removed.
+ * Returns 0, or -1 with errno. */
+int shm_sweep(const char *dir);
 
 /* Is there a socket of this server here? xport_ops.connect says more; this costs one system call. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);

@@ -1,6 +1,7 @@
 #include "common/shm_impl.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -91,6 +92,42 @@ static void conn_put(struct shm_conn *c)
 	x->conns[c->slot] = NULL;
 	x->n_conns--;
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
+}
+
+/* Nobody listens there any more. */
+static bool is_dead(const char *path)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	bool is_refused;
+
+	snprintf(sun.sun_path, sizeof(sun.sun_path), "%s", path);
+	is_refused = fd >= 0 && connect(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0 &&
+		     errno == ECONNREFUSED;
+	if (fd >= 0)
+		close(fd);
+	return is_refused;
+}
+
+int shm_sweep(const char *dir)
+{
+	char path[SHM_PATH_BYTES];
+	unsigned long instance;
+	unsigned thread;
+	struct dirent *e;
+	DIR *d;
+
+	if (access(dir, W_OK | X_OK) < 0 || !(d = opendir(dir)))
+		return -1;
+	while ((e = readdir(d))) {
+		if (sscanf(e->d_name, "%16lx.%2u", &instance, &thread) != 2)
+			continue;
+		snprintf(path, sizeof(path), "%s/%016lx.%u", dir, instance, thread);
+		if (is_dead(path))
+			unlink(path);
+	}
+	closedir(d);
+	return 0;
 }
 
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread)
