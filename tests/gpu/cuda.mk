@@ -6,7 +6,7 @@ CUDA	?= $(if $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOM
 CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_STUB := $(CUDA_HOME)/lib64/stubs
 
-FAKECUDA := $(addprefix tests/gpu/fake/,core.c memory.c legacy.c stream.c)
+FAKECUDA := $(addprefix tests/gpu/fake/,core.c memory.c legacy.c stream.c extra.c)
 FAKENCCL := $(addprefix tests/gpu/fake/,nccl.c elem.c)
 CUDASRC	:= $(call src,bps-agent/device/cuda*.c)
 CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)

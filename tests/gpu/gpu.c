@@ -186,43 +186,55 @@ static uint32_t word_at(size_t i, uint32_t seed)
 	return (uint32_t)i * 2654435761u ^ seed * 40503u;
 }
 
-static bool copy_wait(bool is_out, CUdeviceptr at, void *host, size_t bytes)
+static uint32_t *staging_new(size_t bytes)
 {
-	CUstream s;
+	void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+		MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 
-	return gpu_stream(&s) &&
-	       (is_out ? CU(cuMemcpyDtoHAsync, host, at, bytes, s)
-		       : CU(cuMemcpyHtoDAsync, at, host, bytes, s)) &&
-	       CU(cuStreamSynchronize, s);
+	if (host == MAP_FAILED) {
+		gpu_fail("out of memory");
+		return NULL;
+	}
+	if (gpu_pin(host, bytes, NULL))
+		return host;
+	munmap(host, bytes);
+	return NULL;
+}
+
+static void staging_free(void *host, size_t bytes)
+{
+	if (host && cu.cuMemHostUnregister)
+		cu.cuMemHostUnregister(host);
+	if (host)
+		munmap(host, bytes);
 }
 
 bool gpu_fill(CUdeviceptr at, size_t bytes, uint32_t seed)
 {
-	uint32_t *host = malloc(bytes);
+	uint32_t *host = staging_new(bytes);
+	CUstream s;
 	bool is_ok;
 
-	if (!host)
-		return gpu_fail("out of memory");
-	for (size_t i = 0; i < bytes / sizeof(*host); i++)
+	for (size_t i = 0; host && i < bytes / sizeof(*host); i++)
 		host[i] = word_at(i, seed);
-	is_ok = copy_wait(false, at, host, bytes);
-	free(host);
+	is_ok = host && gpu_stream(&s) && CU(cuMemcpyHtoDAsync, at, host, bytes, s) &&
+		CU(cuStreamSynchronize, s);
+	staging_free(host, bytes);
 	return is_ok;
 }
 
 bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed)
 {
-	uint32_t *host = calloc(1, bytes);
-	bool is_ok;
+	uint32_t *host = staging_new(bytes);
+	CUstream s;
+	bool is_ok = host && gpu_stream(&s) && CU(cuMemcpyDtoHAsync, host, at, bytes, s) &&
+		     CU(cuStreamSynchronize, s);
 
-	if (!host)
-		return gpu_fail("out of memory");
-	is_ok = copy_wait(true, at, host, bytes);
 	for (size_t i = 0; is_ok && i < bytes / sizeof(*host); i++)
 		if (host[i] != word_at(i, seed))
 			is_ok = gpu_fail(
 				"word %zu is %08x, not %08x", i, host[i], word_at(i, seed));
-	free(host);
+	staging_free(host, bytes);
 	return is_ok;
 }
 

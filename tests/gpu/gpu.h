@@ -24,11 +24,11 @@
 	X(cuDevicePrimaryCtxRetain)                                                                \
 	X(cuDevicePrimaryCtxSetFlags)                                                              \
 	X(cuCtxSetCurrent)                                                                         \
-	X(cuCtxSynchronize)                                                                        \
 	X(cuMemGetInfo)                                                                            \
 	X(cuMemAlloc)                                                                              \
 	X(cuMemFree)                                                                               \
 	X(cuMemHostAlloc)                                                                          \
+	X(cuMemHostUnregister)                                                                     \
 	X(cuMemHostRegister)                                                                       \
 	X(cuMemHostGetDevicePointer)                                                               \
 	X(cuMemGetAllocationGranularity)                                                           \
@@ -103,7 +103,7 @@ void *gpu_memfd(size_t bytes, int *ret_fd);
 void *gpu_map(int fd, size_t bytes);
 /* Let the GPU reach it; ret_at may be NULL. */
 bool gpu_pin(void *host, size_t bytes, CUdeviceptr *ret_at);
-/* Write, or check, a pattern that depends on seed, through staging of the same size. */
+/* Write, or check, a pattern that depends on seed, through pinned memory of the same size. */
 bool gpu_fill(CUdeviceptr at, size_t bytes, uint32_t seed);
 bool gpu_check(CUdeviceptr at, size_t bytes, uint32_t seed);
 

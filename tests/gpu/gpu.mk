@@ -1,13 +1,12 @@
 # Programs that need a GPU, and what carries them to a machine that has one. Included by the Makefile; built on request
 # only, where the CUDA toolkit is. docs/gpu.md says what each run shows.
-CUDA_HOME ?= /usr/local/cuda
 NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
 GPU_A	:= $(call src,tests/gpu/a*.c)
 GPU_B	:= $(call src,tests/gpu/b*.c)
-GPUBINS	:= $(if $(wildcard $(CUDA_HOME)/include/cuda.h),$(addprefix $(B)/tests/gpu/,a b))
+GPUBINS	:= $(if $(filter yes,$(CUDA)),$(addprefix $(B)/tests/gpu/,a b))
 
-$(B)/tests/gpu/%.o: ISA := -isystem $(CUDA_HOME)/include
+$(call objs,$(GPU_A) $(GPU_B) $(GPU_COMMON)): ISA += $(CUDA_CFLAGS)
 $(B)/tests/gpu/a: $(call objs,$(GPU_A) $(GPU_COMMON))
 $(B)/tests/gpu/b: $(call objs,$(GPU_B) $(GPU_COMMON))
 $(B)/tests/gpu/a $(B)/tests/gpu/b:
@@ -25,8 +24,11 @@ $(B)/tests/gpu/gpu.o: ISA += -DBPS_GPU_PTX='"$(GPU_PTX)"'
 $(B)/tests/gpu/gpu.o: $(GPU_PTX)
 endif
 
+ifeq ($(CUDA),yes)
+check-build: $(GPUBINS) $(FAKELIBS)
+endif
 gpu-tests: $(GPUBINS)
-	@$(if $(GPUBINS),,echo 'make gpu-tests: no CUDA toolkit at $(CUDA_HOME): set CUDA_HOME' >&2; exit 1)
+	@$(if $(GPUBINS),,echo 'make gpu-tests: no CUDA toolkit with NCCL in $(CUDA_HOME) (CUDA_HOME)' >&2; exit 1)
 
 .PHONY: gpu-tests
 -include $(patsubst %.c,$(B)/%.d,$(call src,tests/gpu/*.c))

@@ -20,8 +20,9 @@ struct message {
 	uint8_t data[DATA_MAX];
 };
 
-#define TOLD      1    /* exit code of a side that has said why, or whose other side has */
-#define SIDE_GONE (-2) /* for gpu_last */
+#define TOLD       1    /* exit code of a side that has said why */
+#define LEFT_ALONE 2    /* of one whose other side is gone */
+#define SIDE_GONE  (-2) /* for gpu_last */
 
 static bool fail_gone(void)
 {
@@ -151,7 +152,7 @@ static pid_t start(const struct pair *p, int sock, int other, bool is_right)
 	is_ok = is_right ? p->right(&s) : p->left(&s);
 	if (!is_ok && gpu_last() != SIDE_GONE)
 		answer_why(p->item, false);
-	_exit(is_ok ? 0 : TOLD);
+	_exit(is_ok ? 0 : gpu_last() == SIDE_GONE ? LEFT_ALONE : TOLD);
 }
 
 /* Wait for a child until the deadline, then kill it. Returns its status. */

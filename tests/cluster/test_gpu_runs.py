@@ -1,0 +1,64 @@
+"""The programs that need a GPU, over libraries that only look like CUDA's: that they ask and answer as they should."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from cluster import BUILD, ROOT
+
+RUN = ROOT / "tests" / "gpu" / "run"
+PROGRAMS = BUILD / "tests" / "gpu"
+FAKE = BUILD / "fake"
+
+needs_toolkit = pytest.mark.skipif(
+    not (PROGRAMS / "a").exists() or not (FAKE / "libcuda.so.1").exists() or BUILD.name in ("asan", "tsan"),
+    reason="built without the CUDA toolkit, or with a sanitizer",
+)
+
+
+def run(*args, **env):
+    full = dict(os.environ, **env)
+    return subprocess.run(
+        [str(RUN), *args, "--programs", str(PROGRAMS)], capture_output=True, text=True, timeout=100, env=full, check=False
+    )
+
+
+def over_fakes(*args, **env):
+    p = run(*args, BPS_GPU_FAKE="1", LD_LIBRARY_PATH=str(FAKE), BPS_GPU_SECONDS="0.2", **env)
+    lines = [json.loads(line) for line in p.stdout.splitlines() if line.startswith("{")]
+    assert lines and all(a["fake"] for a in lines), p
+    assert "FAKE LIBRARIES, NO GPU" in p.stdout
+    assert all(len(line) <= 100 for line in p.stdout.splitlines() if not line.startswith("{")), p.stdout
+    return p, {a["item"]: a for a in lines}
+
+
+@pytest.mark.parametrize("which", "ABCD")
+def test_a_machine_without_a_driver_is_told_in_one_sentence(which):
+    p = run(which, LD_LIBRARY_PATH="")
+    if p.returncode != 77:
+        pytest.skip("this machine has a driver")
+    assert p.stderr == "tests/gpu/run: this machine has no CUDA driver (libcuda.so.1 is not there)\n" and not p.stdout
+
+
+@needs_toolkit
+@pytest.mark.parametrize("item", ["vmm", "legacy_ipc", "maker_killed", "importer_killed", "host_store", "poison"])
+def test_run_a_finds_out_what_it_asks(item):
+    p, answers = over_fakes("A", "--only", item)
+    assert p.returncode == 0 and answers[item]["ok"], p
+
+
+@needs_toolkit
+def test_run_a_tells_what_fails():
+    p, answers = over_fakes("A", "--only", "vmm", FAKE_CUDA_FAULTS="cuMemExportToShareableHandle:1=801")
+    assert p.returncode == 1 and "cuMemExportToShareableHandle" in answers["vmm"]["why"], p
+    assert "FAILS" in p.stdout
+
+
+@needs_toolkit
+def test_run_b_compares_every_kind_of_work():
+    p, answers = over_fakes("B")
+    kinds = {"copy_out", "copy_in", "copy_both", "small_kernels", "1GiB_kernels", "trainer_alone"}
+    assert p.returncode == 0 and set(answers) == kinds, p
+    assert answers["copy_both"]["wait_p50_us"] > 0
