@@ -452,9 +452,11 @@ static bool leave(struct cuda_clique *c)
 	ncclResult_t r;
 
 	finalize(c);
+	if (c->state != READY)
+		return false;
 	while ((r = ask_all(c)) == ncclInProgress && clock_now_ns() < deadline_ns)
 		nanosleep(&nap, NULL);
-	if (c->state != READY || r != ncclSuccess)
+	if (r != ncclSuccess)
 		return false;
 	for (int i = 0; i < c->base.n_local; i++) {
 		struct cuda_member *m = &c->member[i];

@@ -6,6 +6,7 @@ CUDA	?= $(if $(and $(wildcard $(CUDA_HOME)/include/cuda.h),$(wildcard $(CUDA_HOM
 CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_STUB := $(CUDA_HOME)/lib64/stubs
 
+, := ,
 FAKECUDA := $(addprefix tests/gpu/fake/,core.c memory.c legacy.c stream.c extra.c)
 FAKENCCL := $(addprefix tests/gpu/fake/,nccl.c elem.c)
 CUDASRC	:= $(call src,bps-agent/device/cuda*.c)
@@ -27,14 +28,15 @@ $(FAKELIBS):
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -shared -Wl,-soname,$(@F) -o $@ $(filter %.o,$^) \
 		$(filter %.so.1,$^) -lm -lpthread
 
+# With an RPATH, since a sanitizer's dlopen does not know the RUNPATH of its caller.
 $(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON) \
 		$(FAKELIBS) $(B)/tests/gpu-probe
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) \
-		$(LIBCORES) $(LIBCOMMON) $(B)/fake/libcuda.so.1 -lcmocka $(LIBS) -ldl
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) \
+		$(LIBCORES) $(LIBCOMMON) $(B)/fake/libcuda.so.1 -lcmocka -Wl,--as-needed $(LIBS) -ldl
 # As bps-agent-cuda is linked: it finds what the machine has.
 $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
-	$(call link,-L$(CUDA_STUB) -lcuda -ldl $(LIBS))
+	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
 
 check-build: $(CUDATESTS)

@@ -24,27 +24,40 @@ static unsigned char byte(unsigned i, unsigned salt)
 	return (unsigned char)(i * 31 + i / 4093 + salt);
 }
 
+static void fill_host(unsigned char *p, unsigned bytes, unsigned salt)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		p[i] = byte(i, salt);
+}
+
+/* First byte that is not as filled; bytes when all are. */
+static unsigned host_differs(const unsigned char *p, unsigned bytes, unsigned salt)
+{
+	unsigned i = 0;
+
+	while (i < bytes && p[i] == byte(i, salt))
+		i++;
+	return i;
+}
+
 static void fill(uint64_t addr, unsigned bytes, unsigned salt)
 {
 	unsigned char *p = malloc(bytes);
 
 	assert_non_null(p);
-	for (unsigned i = 0; i < bytes; i++)
-		p[i] = byte(i, salt);
+	fill_host(p, bytes, salt);
 	fakecuda_poke(addr, p, bytes);
 	free(p);
 }
 
-/* First byte that is not as filled; bytes when all are. */
 static unsigned differs(uint64_t addr, unsigned bytes, unsigned salt)
 {
 	unsigned char *p = malloc(bytes);
-	unsigned i = 0;
+	unsigned i;
 
 	assert_non_null(p);
 	fakecuda_peek(addr, p, bytes);
-	while (i < bytes && p[i] == byte(i, salt))
-		i++;
+	i = host_differs(p, bytes, salt);
 	free(p);
 	return i;
 }
@@ -89,10 +102,8 @@ static int importer(int gpu)
 	assert_int_equal(ops->queue_open(dev, gpu, 0, &q), 0);
 	assert_int_equal(ops->copy(q, pinned, 0, mem, 0, BYTES), 0);
 	rig_drain(q);
-	for (unsigned i = 0; i < BYTES; i++) {
-		assert_int_equal(host[i], byte(i, 1));
-		host[i] = byte(i, 2);
-	}
+	assert_int_equal(host_differs(host, BYTES, 1), BYTES);
+	fill_host(host, BYTES, 2);
 	assert_int_equal(ops->copy(q, mem, 0, pinned, 0, BYTES), 0);
 	rig_drain(q);
 	say(TWO_FD, 1);
@@ -160,6 +171,42 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	assert_int_equal(ops->share_ptr(r.dev, addr, RIG_BYTES + 1, &m.desc, m.fds, 0), DEVICE_ARG);
 	cuMemFree(addr);
 	assert_int_equal(ops->share_ptr(r.dev, addr, BYTES, &m.desc, m.fds, 0), DEVICE_ARG);
+	rig_close(&r);
+}
+
+/* Child: what comes is refused, and nothing stays open. */
+static int refuser(void)
+{
+	struct device_mem *mem;
+	struct two_message m;
+	struct device *dev;
+
+	assert_true(two_receive(TWO_FD, &m));
+	assert_int_equal(ops->open("refuser", &dev, NULL), 0);
+	assert_int_equal(ops->import(dev, 0, &m.desc, m.fds, m.n_fds, &mem), DEVICE_ARG);
+	if (!strstr(dev->why.s, "smaller than it said"))
+		fail_msg("%s", dev->why.s);
+	ops->close(dev);
+	rig_nothing_lives();
+	return 0;
+}
+
+static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
+{
+	struct two_message m = {.n_fds = 0};
+	struct two child = two_start("refuser");
+	CUdeviceptr addr;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(cuMemAlloc(&addr, RIG_MIB), CUDA_SUCCESS);
+	assert_int_equal(ops->share_ptr(r.dev, addr, RIG_MIB, &m.desc, m.fds, 0), 0);
+	m.desc.chunk_bytes *= 2;
+	m.desc.bytes = m.desc.chunk_bytes;
+	assert_true(two_send(child.fd, &m));
+	assert_int_equal(two_end(&child), 0);
+	cuMemFree(addr);
 	rig_close(&r);
 }
 
@@ -297,8 +344,7 @@ static void memory_outlives_a_killed_exporter(void **state)
 	two_kill(&child);
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, mem, 0, RIG_BYTES), 0);
 	rig_drain(r.q);
-	for (unsigned i = 0; i < RIG_BYTES; i++)
-		assert_int_equal(r.host[i], byte(i, 5));
+	assert_int_equal(host_differs(r.host, RIG_BYTES, 5), RIG_BYTES);
 	assert_int_equal(ops->import(r.dev, 1, &m.desc, m.fds, m.n_fds, &late), 0);
 	assert_int_equal(differs(ops->addr(late, 1), RIG_BYTES, 5), RIG_BYTES);
 	close_fds(&m);
@@ -336,6 +382,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(an_arena_is_used_by_both_processes),
 		cmocka_unit_test(memory_of_cumemalloc_travels_as_a_legacy_handle),
+		cmocka_unit_test(a_legacy_handle_of_less_than_it_says_is_refused),
 		cmocka_unit_test(a_growing_segment_travels_mapping_by_mapping),
 		cmocka_unit_test(memory_that_must_not_be_shared_is_not),
 		cmocka_unit_test(nonsense_of_another_process_is_refused_and_leaves_nothing),
@@ -349,6 +396,8 @@ int main(int argc, char **argv)
 		return importer(0);
 	if (argc == 2 && !strcmp(argv[1], "importer on another gpu"))
 		return importer(3);
+	if (argc == 2 && !strcmp(argv[1], "refuser"))
+		return refuser();
 	if (argc == 2 && !strcmp(argv[1], "exporter"))
 		return exporter();
 	return cmocka_run_group_tests(tests, NULL, NULL);

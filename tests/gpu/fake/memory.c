@@ -30,6 +30,17 @@ static bool is_room(size_t bytes)
 	return p != MAP_FAILED && !munmap(p, 2 * bytes);
 }
 
+/* New memory is what somebody left there. */
+static void soil(int fd, size_t bytes)
+{
+	char dirt[4096];
+
+	memset(dirt, 0xd1, sizeof(dirt));
+	if (pwrite(fd, dirt, sizeof(dirt), 0) < 0 ||
+		pwrite(fd, dirt, sizeof(dirt), (off_t)(bytes - sizeof(dirt))) < 0)
+		fake_misuse("cannot write to memory");
+}
+
 /* The machine's number of the GPU is in the name, so that a descriptor tells it in any process. */
 int fake_memfd(size_t bytes, int dev)
 {
@@ -40,6 +51,7 @@ int fake_memfd(size_t bytes, int dev)
 	fd = memfd_create(name, MFD_CLOEXEC);
 	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
 		fake_misuse("no memory of %zu bytes", bytes);
+	soil(fd, bytes);
 	return fd;
 }
 
