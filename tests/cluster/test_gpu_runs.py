@@ -62,3 +62,19 @@ def test_run_b_compares_every_kind_of_work():
     kinds = {"copy_out", "copy_in", "copy_both", "small_kernels", "1GiB_kernels", "trainer_alone"}
     assert p.returncode == 0 and set(answers) == kinds, p
     assert answers["copy_both"]["wait_p50_us"] > 0
+
+
+@needs_toolkit
+def test_run_d_sees_one_gpu_without_nccl_and_refusals_handled():
+    p, answers = over_fakes("D", FAKE_CUDA_GPUS="2")
+    assert p.returncode == 0 and all(a["ok"] for a in answers.values()), p
+    assert answers["one_gpu"]["nccl_loaded"] is False
+    assert "one GPU" in answers["two_members"]["says"]
+    assert answers["two_gpus"]["outcome"] == "works"
+    assert "skip" in answers["two_ranks"]
+
+
+@needs_toolkit
+def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
+    p, answers = over_fakes("D", "--only", "two_gpus", FAKE_CUDA_GPUS="2", FAKE_CUDA_FAULTS="ncclReduceScatter:1=2")
+    assert p.returncode == 1 and "reduce-scatter" in answers["two_gpus"]["why"], p

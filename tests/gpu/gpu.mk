@@ -4,13 +4,16 @@ NVCC	?= $(wildcard $(CUDA_HOME)/bin/nvcc)
 GPU_COMMON := tests/gpu/gpu.c tests/gpu/sides.c
 GPU_A	:= $(call src,tests/gpu/a*.c)
 GPU_B	:= $(call src,tests/gpu/b*.c)
-GPUBINS	:= $(if $(filter yes,$(CUDA)),$(addprefix $(B)/tests/gpu/,a b))
+GPUBINS	:= $(if $(filter yes,$(CUDA)),$(addprefix $(B)/tests/gpu/,a b d))
 
-$(call objs,$(GPU_A) $(GPU_B) $(GPU_COMMON)): ISA += $(CUDA_CFLAGS)
+$(call objs,$(GPU_A) $(GPU_B) tests/gpu/d.c $(GPU_COMMON)): ISA += $(CUDA_CFLAGS)
 $(B)/tests/gpu/a: $(call objs,$(GPU_A) $(GPU_COMMON))
 $(B)/tests/gpu/b: $(call objs,$(GPU_B) $(GPU_COMMON))
 $(B)/tests/gpu/a $(B)/tests/gpu/b:
 	$(call link,-ldl)
+# The product's back-end, linked as it is there.
+$(B)/tests/gpu/d: $(call objs,tests/gpu/d.c $(GPU_COMMON) $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
+	$(call link,-L$(CUDA_STUB) -lcuda -ldl $(LIBS))
 
 # Kernels as PTX, which every driver compiles for its GPU. They use nothing new: with the version that nvcc writes, drivers
 # older than the toolkit would refuse them. Without nvcc run B says so.

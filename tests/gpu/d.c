@@ -1,0 +1,436 @@
+/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, which must not even be loaded;
+ * NCCL refuses two ranks on one GPU, or takes them when it is new and told to (for tests only, but then
+ * its collectives can be checked); a member that never comes can be given up in bounded time. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bps-agent/device/cuda.h"
+#include "tests/gpu/gpu.h"
+#include "tests/gpu/sides.h"
+
+#define MIB      ((size_t)1 << 20)
+#define BYTES    (64 * MIB)
+#define COUNT    (MIB) /* f32 elements of a rank in a collective */
+#define WAIT_NS  UINT64_C(20000000000)
+#define OPEN_MS  2000.0 /* what opening may block for */
+#define ABORT_MS 5000.0
+
+static const struct device_ops *const ops = &device_cuda_ops;
+
+struct rig {
+	struct device *dev;
+	struct device_queue *out, *in;
+	struct device_mem *mem, *host;
+	struct device_mem *second_mem; /* of a second member, see rig_second */
+	struct device_queue *second;
+	void *at;
+};
+
+static bool fail_with(int rc, const struct rig *r, const char *what)
+{
+	return gpu_fail("%s: %s (%s)", what, r->dev ? r->dev->why.s : "", device_error_name(rc));
+}
+
+static bool is_nccl_loaded(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	bool found = false;
+
+	while (f && fgets(line, sizeof(line), f))
+		found |= strstr(line, "libnccl") != NULL;
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static bool rig_open(struct rig *r)
+{
+	struct err_text why = {""};
+	int rc = ops->open("run-d", &r->dev, &why);
+
+	if (rc)
+		return gpu_fail("cannot open the GPUs: %s", why.s);
+	r->at = mmap(NULL, 2 * BYTES, PROT_READ | PROT_WRITE,
+		MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (r->at == MAP_FAILED)
+		return gpu_fail("out of memory");
+	rc = ops->alloc(r->dev, 0, BYTES, NULL, 0, &r->mem);
+	if (!rc)
+		rc = ops->pin(r->dev, r->at, 2 * BYTES, &r->host);
+	if (!rc)
+		rc = ops->queue_open(r->dev, 0, 0, &r->out);
+	if (!rc)
+		rc = ops->queue_open(r->dev, 0, 0, &r->in);
+	return rc == 0 || fail_with(rc, r, "cannot use the GPU");
+}
+
+/* Memory and a queue for a second member in this process. */
+static bool rig_second(struct rig *r, int gpu)
+{
+	int rc = ops->alloc(r->dev, gpu, BYTES, NULL, 0, &r->second_mem);
+
+	if (!rc)
+		rc = ops->queue_open(r->dev, gpu, 0, &r->second);
+	return rc == 0 || fail_with(rc, r, "cannot use the second GPU");
+}
+
+static bool wait_queue(struct rig *r, struct device_queue *q)
+{
+	uint64_t end_ns = now_ns() + WAIT_NS;
+	int rc;
+
+	while ((rc = ops->queue_poll(q)) == DEVICE_AGAIN)
+		if (now_ns() > end_ns)
+			return gpu_fail("a queue does not get idle");
+	return rc == 0 || fail_with(rc, r, "a queue failed");
+}
+
+/* To the GPU and back; then the same bytes are there. */
+static bool there_and_back(struct rig *r)
+{
+	uint32_t *from = r->at, *to = (void *)((char *)r->at + BYTES);
+	int rc;
+
+	for (size_t i = 0; i < BYTES / sizeof(*from); i++)
+		from[i] = (uint32_t)i * 2654435761u;
+	rc = ops->copy(r->in, r->mem, 0, r->host, 0, BYTES);
+	if (!rc)
+		rc = ops->after(r->out, r->in);
+	if (!rc)
+		rc = ops->copy(r->out, r->host, BYTES, r->mem, 0, BYTES);
+	if (rc)
+		return fail_with(rc, r, "cannot copy");
+	return wait_queue(r, r->out) &&
+	       (memcmp(from, to, BYTES) == 0 || gpu_fail("other bytes came back"));
+}
+
+/* ---- one GPU ---- */
+
+static bool one_gpu(struct side *s)
+{
+	struct rig r = {0};
+
+	if (!rig_open(&r) || !there_and_back(&r))
+		return false;
+	if (is_nccl_loaded())
+		return gpu_fail("libnccl is loaded");
+	answer(s->item, true, "\"nccl_loaded\":false");
+	return true;
+}
+
+static bool nothing(struct side *s)
+{
+	(void)s;
+	return true;
+}
+
+/* ---- cliques ---- */
+
+/* Until it can be used, or fails. */
+static int wait_clique(struct device_clique *c)
+{
+	uint64_t end_ns = now_ns() + WAIT_NS;
+	int rc;
+
+	while ((rc = ops->clique_poll(c)) == DEVICE_AGAIN)
+		if (now_ns() > end_ns)
+			break;
+	return rc;
+}
+
+static double ms_since(uint64_t begin_ns)
+{
+	return (double)(now_ns() - begin_ns) / 1e6;
+}
+
+/* A skip when there is no NCCL at all. */
+static bool make_id(struct side *s, struct rig *r, uint8_t id[DEVICE_ID_BYTES], bool *ret_skip)
+{
+	int rc = ops->clique_id(r->dev, id);
+
+	*ret_skip = rc == DEVICE_UNSUP;
+	if (rc == 0)
+		return true;
+	fail_with(rc, r, "no clique");
+	if (*ret_skip)
+		answer_why(s->item, true);
+	return *ret_skip;
+}
+
+/* Two members of this process on one GPU: refused, and nothing is broken by it. */
+static bool same_process(struct side *s)
+{
+	const int gpus[] = {0, 0}, ranks[] = {0, 1};
+	struct device_clique *c = NULL;
+	uint8_t id[DEVICE_ID_BYTES];
+	struct rig r = {0};
+	bool is_skip;
+	int rc;
+
+	if (!rig_open(&r) || !make_id(s, &r, id, &is_skip))
+		return false;
+	if (is_skip)
+		return true;
+	rc = ops->clique_open(r.dev, id, 2, gpus, ranks, 2, &c);
+	if (rc != DEVICE_UNSUP)
+		return gpu_fail("it is not refused: %s", device_error_name(rc));
+	answer(s->item, there_and_back(&r), "\"says\":\"%s\"", json_safe(r.dev->why.s));
+	return true;
+}
+
+/* The other rank never comes: opening does not block, and giving up ends soon. */
+static bool nobody_comes(struct side *s)
+{
+	const int gpu = 0, rank = 0;
+	struct device_clique *c = NULL;
+	uint8_t id[DEVICE_ID_BYTES];
+	double open_ms, abort_ms;
+	struct rig r = {0};
+	uint64_t begin_ns;
+	bool is_skip;
+	int rc;
+
+	if (!rig_open(&r) || !make_id(s, &r, id, &is_skip))
+		return false;
+	if (is_skip)
+		return true;
+	begin_ns = now_ns();
+	rc = ops->clique_open(r.dev, id, 2, &gpu, &rank, 1, &c);
+	open_ms = ms_since(begin_ns);
+	if (rc)
+		return fail_with(rc, &r, "cannot begin to join");
+	for (begin_ns = now_ns(); ms_since(begin_ns) < 3000;) {
+		rc = ops->clique_poll(c);
+		if (rc != DEVICE_AGAIN)
+			return gpu_fail("alone in it, it says %s", device_error_name(rc));
+		usleep(1000);
+	}
+	begin_ns = now_ns();
+	ops->clique_abort(c);
+	abort_ms = ms_since(begin_ns);
+	ops->clique_close(c);
+	if (!there_and_back(&r))
+		return false;
+	answer(s->item, open_ms < OPEN_MS && abort_ms < ABORT_MS,
+		"\"open_ms\":%.0f,\"abort_ms\":%.0f,\"bar_open_ms\":%.0f,\"bar_abort_ms\":%.0f",
+		open_ms, abort_ms, OPEN_MS, ABORT_MS);
+	return true;
+}
+
+static bool is_about(float is, double should)
+{
+	return is > should - 1e-3 && is < should + 1e-3;
+}
+
+#define AREA(i) ((uint64_t)(i) * (BYTES / 2)) /* of local member i in host memory */
+
+/* All local members' 2 * COUNT elements, to their GPU or back. */
+static int move(struct rig *r, const struct device_piece *pieces, int n_local, bool is_in)
+{
+	const uint64_t bytes = 2 * COUNT * sizeof(float);
+	int rc = 0;
+
+	for (int i = 0; i < n_local && !rc; i++)
+		rc = is_in ? ops->copy(pieces[i].queue, pieces[i].mem, 0, r->host, AREA(i), bytes)
+			   : ops->copy(pieces[i].queue, r->host, AREA(i), pieces[i].mem, 0, bytes);
+	return rc;
+}
+
+/* In place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere. first: the rank of the
+ * first of n_local members here. */
+static bool collectives(struct rig *r, struct device_clique *c, int first, int n_local)
+{
+	const struct device_piece pieces[] = {
+		{.mem = r->mem, .queue = r->out}, {.mem = r->second_mem, .queue = r->second}};
+	int rc;
+
+	for (int i = 0; i < n_local; i++) {
+		float *host = (void *)((char *)r->at + AREA(i));
+
+		for (size_t k = 0; k < 2 * COUNT; k++)
+			host[k] = (float)(first + i + 1);
+	}
+	rc = move(r, pieces, n_local, true);
+	if (!rc)
+		rc = ops->reduce_scatter(c, pieces, COUNT, DTYPE_F32, OP_SUM);
+	if (!rc)
+		rc = wait_clique(c);
+	if (!rc)
+		rc = ops->all_gather(c, pieces, COUNT, DTYPE_F32);
+	if (!rc)
+		rc = wait_clique(c);
+	if (!rc)
+		rc = move(r, pieces, n_local, false);
+	if (rc)
+		return fail_with(rc, r, "a collective failed");
+	for (int i = 0; i < n_local; i++) {
+		const float *host = (void *)((char *)r->at + AREA(i));
+
+		if (!wait_queue(r, pieces[i].queue))
+			return false;
+		for (size_t k = 0; k < 2 * COUNT; k++)
+			if (!is_about(host[k], 3))
+				return gpu_fail("element %zu is %g, not 3", k, (double)host[k]);
+	}
+	return true;
+}
+
+/* What came of joining: word is how. The clique is left, and the GPU still works. */
+static bool tell_outcome(struct side *s, struct rig *r, struct device_clique *c, int rc,
+	bool may_hang, uint64_t begin_ns)
+{
+	const char *word = rc == 0 ? "works" : rc == DEVICE_AGAIN ? "hangs" : "refused";
+	bool is_ok = rc == 0 || rc == DEVICE_PEER || rc == DEVICE_UNSUP ||
+		     (rc == DEVICE_AGAIN && may_hang);
+	double ms = ms_since(begin_ns);
+	char says[400];
+
+	snprintf(says, sizeof(says), "%s", json_safe(rc ? r->dev->why.s : ""));
+	if (rc && c)
+		ops->clique_abort(c);
+	ops->clique_close(c);
+	if (!there_and_back(r))
+		return false;
+	answer(s->item, is_ok, "\"outcome\":\"%s\",\"ms\":%.0f,\"says\":\"%s\"", word, ms, says);
+	return true;
+}
+
+/* Both processes join on the same GPU. It is refused by an error that the poll tells, or, where NCCL is
+ * new enough and told to, it works. */
+static bool two_ranks(struct side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct rig *r)
+{
+	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL; /* an experiment of NCCL's */
+	struct device_clique *c = NULL;
+	uint64_t begin_ns = now_ns();
+	const int gpu = 0;
+	int rc = ops->clique_open(r->dev, id, 2, &gpu, &rank, 1, &c);
+
+	if (rc == 0)
+		rc = wait_clique(c);
+	if (rc == 0 && !collectives(r, c, rank, 1))
+		return false;
+	if (rank == 0)
+		return tell_outcome(s, r, c, rc, may_hang, begin_ns);
+	if (rc && c)
+		ops->clique_abort(c);
+	ops->clique_close(c);
+	return there_and_back(r);
+}
+
+static bool two_left(struct side *s)
+{
+	uint8_t id[DEVICE_ID_BYTES] = {0};
+	struct rig r = {0};
+	bool is_skip;
+
+	if (getenv("BPS_GPU_FAKE")) {
+		gpu_fail("the fake NCCL joins the ranks of one process only");
+		answer_why(s->item, true);
+		return side_send(s, 2, id, sizeof(id), -1);
+	}
+	if (!rig_open(&r) || !make_id(s, &r, id, &is_skip))
+		return false;
+	if (!side_send(s, is_skip ? 2 : 1, id, sizeof(id), -1))
+		return false;
+	return is_skip || two_ranks(s, 0, id, &r);
+}
+
+static bool two_right(struct side *s)
+{
+	uint8_t id[DEVICE_ID_BYTES];
+	struct rig r = {0};
+	uint64_t word;
+
+	if (!rig_open(&r) || !side_recv(s, &word, id, sizeof(id), NULL))
+		return false;
+	return word == 2 || two_ranks(s, 1, id, &r);
+}
+
+/* Two members of this process, on these GPUs. */
+static bool members(struct side *s, int second_gpu)
+{
+	const int gpus[] = {0, second_gpu}, ranks[] = {0, 1};
+	struct device_clique *c = NULL;
+	uint8_t id[DEVICE_ID_BYTES];
+	struct rig r = {0};
+	uint64_t begin_ns;
+	bool is_skip;
+	int rc;
+
+	if (!rig_open(&r) || !rig_second(&r, second_gpu) || !make_id(s, &r, id, &is_skip))
+		return false;
+	if (is_skip)
+		return true;
+	begin_ns = now_ns();
+	rc = ops->clique_open(r.dev, id, 2, gpus, ranks, 2, &c);
+	if (rc == 0)
+		rc = wait_clique(c);
+	if (rc == 0 && !collectives(&r, c, 0, 2))
+		return false;
+	return tell_outcome(s, &r, c, rc, second_gpu == 0, begin_ns);
+}
+
+/* On one GPU, and NCCL told to take that. */
+static bool same_process_allowed(struct side *s)
+{
+	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+	return members(s, 0);
+}
+
+/* On a GPU each: as the product has it. */
+static bool two_gpus(struct side *s)
+{
+	struct err_text why = {""};
+	int n = ops->probe(&why);
+
+	if (n >= 2)
+		return members(s, 1);
+	gpu_fail("there is one GPU");
+	answer_why(s->item, true);
+	return true;
+}
+
+/* Two processes, and NCCL told to take several ranks on a GPU; before 2.30 it does not listen. */
+static bool many(side_fn side, struct side *s)
+{
+	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
+	setenv("NCCL_MAX_CTAS", "4", 1);
+	setenv("NCCL_NVLS_ENABLE", "0", 1);
+	return side(s);
+}
+
+static bool many_left(struct side *s)
+{
+	return many(two_left, s);
+}
+
+static bool many_right(struct side *s)
+{
+	return many(two_right, s);
+}
+
+static const struct pair pairs[] = {
+	{"one_gpu", one_gpu, nothing, 60, SIDE_NONE, false},
+	{"two_members", same_process, nothing, 60, SIDE_NONE, false},
+	{"two_members_allowed", same_process_allowed, nothing, 90, SIDE_NONE, false},
+	{"two_gpus", two_gpus, nothing, 90, SIDE_NONE, false},
+	{"nobody_comes", nobody_comes, nothing, 60, SIDE_NONE, false},
+	{"two_ranks", two_left, two_right, 90, SIDE_NONE, false},
+	{"two_ranks_allowed", many_left, many_right, 90, SIDE_NONE, false},
+};
+
+/* With an argument: only the item of that name. */
+int main(int argc, char **argv)
+{
+	bool is_ok = true;
+
+	for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
+		if (argc < 2 || strcmp(argv[1], pairs[i].item) == 0)
+			is_ok &= pair_run(&pairs[i]);
+	return is_ok ? 0 : 1;
+}
