@@ -97,7 +97,7 @@ endif
 $(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
 	$(call say,TIDY,$<)
 	$(Q)clang-tidy --quiet $< -- -std=gnu11 -I. -D_GNU_SOURCE -DBPS_VERSION='"0"' \
-		$(LINT_INC) $(PKG_CFLAGS) 2>$@.err || { cat $@.err; exit 1; }
+		$(LINT_INC) $(PKG_CFLAGS) $(CUDA_CFLAGS) 2>$@.err || { cat $@.err; exit 1; }
 	$(Q)touch $@
 
 lint-format:

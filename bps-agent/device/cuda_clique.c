@@ -7,6 +7,7 @@
  * of a communicator can be used again, and an abort has to reach all of this process. */
 #include "bps-agent/device/cuda_nccl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -124,11 +125,11 @@ static int join(struct cuda_clique *c, const uint8_t *id_bytes)
 {
 	struct cuda_device *d = cuda_device(c->base.dev);
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-	char name[sizeof(d->job) + 4] = "bps.";
+	char name[sizeof(d->job) + 4];
 	ncclUniqueId id;
 	int rc = 0, failed;
 
-	strcat(name, d->job);
+	snprintf(name, sizeof(name), "bps.%s", d->job);
 	config.blocking = 0;
 	config.maxCTAs = MAX_CTAS;
 	config.commName = name;

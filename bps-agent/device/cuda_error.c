@@ -88,12 +88,11 @@ int cuda_fail(struct device *dev, CUresult r, const char *what)
 	return rc;
 }
 
-int cuda_refuse(struct device *dev, int code, const char *fmt, ...)
+void cuda_say(struct device *dev, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(dev->why.s, sizeof(dev->why.s), fmt, ap);
 	va_end(ap);
-	return code;
 }

@@ -54,9 +54,10 @@ static inline struct cuda_device *cuda_device(struct device *dev)
  * one marks the device (which may be NULL) as lost. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* A failure of ours rather than the driver's. */
-int cuda_refuse(struct device *dev, int code, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+/* A failure of ours rather than the driver's: the sentence is kept, and code is the value, which analysers
+ * of one file can see. */
+#define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
+void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* cuda.c: make a GPU's context current, retaining it first if need be. DEVICE_LOST when the device is. */
 int cuda_enter(struct device *dev, int gpu);

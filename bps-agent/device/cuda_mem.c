@@ -10,7 +10,7 @@ struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind ki
 	struct cuda_mem *m = calloc(1, sizeof(*m));
 
 	if (!m) {
-		cuda_refuse(dev, DEVICE_NOMEM, "no memory to describe device memory");
+		cuda_say(dev, "no memory to describe device memory");
 		return NULL;
 	}
 	m->base.dev = dev;

@@ -287,7 +287,7 @@ int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, con
 
 	if (rc)
 		return rc;
-	if (n_fds < 0 || (rc = device_desc_check(desc, (unsigned)n_fds, &dev->why)))
+	if (n_fds < 0 || device_desc_check(desc, (unsigned)n_fds, &dev->why))
 		return DEVICE_ARG;
 	if (desc->kind != DEVICE_DESC_FD && desc->kind != DEVICE_DESC_IPC)
 		return cuda_refuse(dev, DEVICE_UNSUP, "host memory is pinned, not imported");

@@ -69,6 +69,8 @@ bool two_send(int fd, const struct two_message *m)
 		msg.msg_control = control.bytes;
 		msg.msg_controllen = CMSG_SPACE(bytes);
 		c = CMSG_FIRSTHDR(&msg);
+		if (!c)
+			give_up("no room for descriptors");
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
 		c->cmsg_len = CMSG_LEN(bytes);
@@ -88,6 +90,7 @@ bool two_receive(int fd, struct two_message *ret)
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	struct cmsghdr *c;
 
+	memset(ret, 0, sizeof(*ret));
 	if (poll(&p, 1, TWO_TIMEOUT_S * 1000) != 1)
 		give_up("no answer of the other process");
 	if (recvmsg(fd, &msg, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*ret))

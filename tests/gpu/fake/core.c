@@ -34,7 +34,7 @@ static struct {
 
 static _Thread_local struct fake_ctx *current;
 
-_Noreturn void fake_misuse(const char *fmt, ...)
+void fake_misuse(const char *fmt, ...)
 {
 	char text[400];
 	va_list ap;
@@ -47,7 +47,7 @@ _Noreturn void fake_misuse(const char *fmt, ...)
 	abort();
 }
 
-_Noreturn FAKE_EXPORT void fakecuda_nccl_misuse(const char *what)
+FAKE_EXPORT void fakecuda_nccl_misuse(const char *what)
 {
 	fake_misuse("NCCL: %s", what);
 }

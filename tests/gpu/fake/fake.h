@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/queue.h>
 
 #define FAKE_GPUS_MAX 16
@@ -127,7 +128,16 @@ struct fake {
 extern struct fake fake;
 
 /* core.c. Misuse: say so and abort. */
-_Noreturn void fake_misuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void fake_misuse(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
+/* Zeroed memory; the process ends without. */
+static inline void *fake_alloc(size_t bytes)
+{
+	void *p = calloc(1, bytes);
+
+	if (!p)
+		abort();
+	return p;
+}
 /* A call begins: count, trace, faults. Takes the lock. Nonzero: the code to return (lock not held). */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* It ends: gives the lock back; returns r. */
@@ -172,5 +182,5 @@ FAKE_EXPORT void fakecuda_nccl_live(int difference);
 FAKE_EXPORT int fakecuda_current_gpu(void);
 FAKE_EXPORT int fakecuda_stream_gpu(CUstream stream);
 FAKE_EXPORT int fakecuda_sticky(void);
-FAKE_EXPORT _Noreturn void fakecuda_nccl_misuse(const char *what);
+FAKE_EXPORT void fakecuda_nccl_misuse(const char *what) __attribute__((noreturn));
 #endif

@@ -74,10 +74,8 @@ int fake_memfd_dev(int fd, size_t *ret_bytes)
 
 struct fake_handle *fake_handle_new(int fd, size_t bytes, int dev)
 {
-	struct fake_handle *h = calloc(1, sizeof(*h));
+	struct fake_handle *h = fake_alloc(sizeof(*h));
 
-	if (!h)
-		fake_misuse("no memory");
 	*h = (struct fake_handle){
 		.id = ++fake.last_id, .fd = fd, .bytes = bytes, .dev = dev, .refs = 1};
 	LIST_INSERT_HEAD(&fake.handles, h, entry);
@@ -106,10 +104,8 @@ static struct fake_handle *handle_of(CUmemGenericAllocationHandle id, const char
 /* Addresses that fault, and bytes elsewhere: of a handle, or nothing yet. */
 struct fake_area *fake_area_new(enum area_kind kind, size_t bytes, struct fake_handle *h)
 {
-	struct fake_area *a = calloc(1, sizeof(*a));
+	struct fake_area *a = fake_alloc(sizeof(*a));
 
-	if (!a)
-		fake_misuse("no memory");
 	a->kind = kind;
 	a->bytes = bytes;
 	a->buffer_id = ++fake.last_id;
@@ -392,9 +388,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr addr, size_t size, size_t offs
 	for (CUdeviceptr p = addr; p < addr + size; p += FAKE_GRAIN)
 		if (fake_find_map(a, p))
 			fake_misuse("address %#llx is mapped twice", p);
-	m = calloc(1, sizeof(*m));
-	if (!m)
-		fake_misuse("no memory");
+	m = fake_alloc(sizeof(*m));
 	*m = (struct fake_map){
 		.offset = addr - a->addr, .bytes = size, .handle = h, .buffer_id = ++fake.last_id};
 	h->refs++;

@@ -138,9 +138,7 @@ static struct clique *clique_of(const ncclUniqueId *id, int n_ranks)
 		if (!memcmp(&c->id, id, sizeof(*id)))
 			break;
 	if (!c) {
-		c = calloc(1, sizeof(*c));
-		if (!c)
-			fakecuda_nccl_misuse("no memory");
+		c = fake_alloc(sizeof(*c));
 		c->id = *id;
 		c->n_ranks = n_ranks;
 		TAILQ_INIT(&c->meetings);
@@ -166,9 +164,7 @@ FAKE_EXPORT ncclResult_t ncclCommInitRankConfig(
 		fakecuda_nccl_misuse("communicators of several GPUs are opened in one group");
 	if (n_ranks < 1 || n_ranks > FAKE_GPUS_MAX || rank < 0 || rank >= n_ranks)
 		return ncclInvalidArgument;
-	comm = calloc(1, sizeof(*comm));
-	if (!comm)
-		fakecuda_nccl_misuse("no memory");
+	comm = fake_alloc(sizeof(*comm));
 	comm->gpu = fakecuda_current_gpu();
 	comm->rank = rank;
 	TAILQ_INIT(&comm->launching);
@@ -213,8 +209,9 @@ static void launch_all(void)
 
 	for (int i = 0; i < n_calling; i++) {
 		calling[i]->polls_left = POLLS;
-		TAILQ_FOREACH(call, &calling[i]->launching, entry)
-		fakecuda_stream_launching(call->stream, true);
+		for (call = TAILQ_FIRST(&calling[i]->launching); call;
+			call = TAILQ_NEXT(call, entry))
+			fakecuda_stream_launching(call->stream, true);
 	}
 	n_calling = 0;
 }
@@ -245,11 +242,9 @@ static void compute(struct meeting *m)
 	const struct what *w = &m->what;
 	size_t bytes = w->count * elem_bytes((ncclDataType_t)w->type);
 	int n = m->clique->n_ranks;
-	char *tmp = malloc(bytes * (size_t)n);
+	char *tmp = fake_alloc(bytes * (size_t)n);
 	void *from[FAKE_GPUS_MAX];
 
-	if (!tmp)
-		fakecuda_nccl_misuse("no memory");
 	for (int block = 0; block < n; block++) {
 		for (int i = 0; i < n; i++)
 			from[i] = (char *)m->send[i] +
@@ -277,13 +272,11 @@ static struct meeting *meeting_of(struct clique *c, const struct call *call)
 {
 	struct meeting *m;
 
-	TAILQ_FOREACH(m, &c->meetings, entry)
-	if (m->seq == call->seq)
-		break;
+	for (m = TAILQ_FIRST(&c->meetings); m; m = TAILQ_NEXT(m, entry))
+		if (m->seq == call->seq)
+			break;
 	if (!m) {
-		m = calloc(1, sizeof(*m));
-		if (!m)
-			fakecuda_nccl_misuse("no memory");
+		m = fake_alloc(sizeof(*m));
 		m->clique = c;
 		m->seq = call->seq;
 		m->what = call->what;
@@ -465,9 +458,9 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 	void *recv, size_t recv_blocks, CUstream stream)
 {
 	size_t block = what.count * elem_bytes((ncclDataType_t)what.type);
-	struct call *k = calloc(1, sizeof(*k));
+	struct call *k = fake_alloc(sizeof(*k));
 
-	if (!k || !depth)
+	if (!depth)
 		fakecuda_nccl_misuse("collectives of several GPUs are called in one group");
 	pthread_mutex_lock(&all.lock);
 	check_life(comm);

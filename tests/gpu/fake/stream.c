@@ -13,10 +13,8 @@
 
 struct fake_work *fake_work_new(enum work_kind kind)
 {
-	struct fake_work *w = calloc(1, sizeof(*w));
+	struct fake_work *w = fake_alloc(sizeof(*w));
 
-	if (!w)
-		fake_misuse("no memory");
 	w->kind = kind;
 	return w;
 }
@@ -159,12 +157,10 @@ static void *stream_main(void *arg)
 
 static CUstream stream_new(struct fake_ctx *c)
 {
-	CUstream s = calloc(1, sizeof(*s));
+	CUstream s = fake_alloc(sizeof(*s));
 	pthread_attr_t attr;
 	pthread_t thread;
 
-	if (!s)
-		fake_misuse("no memory");
 	s->ctx = c;
 	s->number = (unsigned)++fake.last_id;
 	STAILQ_INIT(&s->work);
@@ -300,9 +296,7 @@ FAKE_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *ret, unsigned flags)
 
 	if (r)
 		return r;
-	e = calloc(1, sizeof(*e));
-	if (!e)
-		fake_misuse("no memory");
+	e = fake_alloc(sizeof(*e));
 	e->ctx = fake_current();
 	LIST_INSERT_HEAD(&fake.events, e, entry);
 	*ret = e;
@@ -347,9 +341,7 @@ FAKE_EXPORT CUresult CUDAAPI cuEventRecord(CUevent which, CUstream stream)
 	if (e->ctx != s->ctx)
 		fake_misuse("an event of GPU %d is recorded on GPU %d", e->ctx->dev, s->ctx->dev);
 	w = fake_work_new(WORK_MARK);
-	w->marker = calloc(1, sizeof(*w->marker));
-	if (!w->marker)
-		fake_misuse("no memory");
+	w->marker = fake_alloc(sizeof(*w->marker));
 	marker_unref(e->marker);
 	e->marker = w->marker;
 	e->marker->refs = 1;
