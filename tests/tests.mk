@@ -118,6 +118,9 @@ lint-units:
 	$(Q)mkdir -p $(B); for limit in scheduler:13 server:20 agent:23; do # tenths of exposure, 100 is the worst \
 		systemd-analyze security --offline=true --threshold=$${limit#*:} --no-pager \
 			systemd/bps-$${limit%:*}.service >$(B)/exposure || { cat $(B)/exposure; exit 1; }; done
+	$(Q)cat systemd/bps-agent.service systemd/bps-agent-cuda.conf >$(B)/bps-agent.service # the drop-in is read behind it
+	$(Q)systemd-analyze security --offline=true --threshold=23 --no-pager $(B)/bps-agent.service >$(B)/exposure || \
+		{ cat $(B)/exposure; exit 1; }
 lint-rules:
 	$(Q)cd systemd/prometheus && promtool check config prometheus.yml >/dev/null && \
 		promtool test rules bps-alerts.test.yml >/dev/null
