@@ -96,6 +96,7 @@ struct worker {
 struct part {
 	uint64_t pgen, instance;
 	uint32_t server; /* CTL_NO_ID: none */
+	uint32_t former; /* the server before this pgen, which has to hear of it; 0: none */
 	uint16_t thread;
 };
 
@@ -375,7 +376,8 @@ void sched_send_job(struct sched_core *c, const struct member *m, const struct j
 void sched_send_job_end(struct sched_core *c, const struct member *m, const struct job *j);
 /* PLAN for m: what this transaction placed or moved, or everything. */
 void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j, bool everything);
-/* The next run of partitions of t from *at on: under pgen (0: any), on server (SERVER_ANY: any).
+/* The next run of partitions of t from *at on: under pgen (0: any), on server (SERVER_ANY: any), or
+ * taken from it under that pgen.
  * False: there is none. */
 bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);

@@ -7,14 +7,21 @@
 
 #define PLAN_NAME_BYTES (256u << 10) /* of the tensors in one PLAN */
 
+/* Does it concern that server? Under the pgen of this transaction also the one that lost it, which
+ * keeps the memory of the sums else. */
+static bool concerns(const struct part *p, uint64_t pgen, uint32_t server)
+{
+	return (!pgen || p->pgen == pgen) &&
+	       (server == SERVER_ANY || p->server == server || (pgen && p->former == server));
+}
+
 bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret)
 {
 	const struct part *p = t->parts, *first;
 	uint32_t i = *at;
 
-	while (p && i < t->n_parts &&
-		((pgen && p[i].pgen != pgen) || (server != SERVER_ANY && p[i].server != server)))
+	while (p && i < t->n_parts && !concerns(&p[i], pgen, server))
 		i++;
 	if (!p || i >= t->n_parts)
 		return false;
@@ -22,7 +29,8 @@ bool sched_run_next(
 	*ret = (struct ctl_run){
 		t->id, i, 1, first->server, first->instance, first->thread, first->pgen};
 	for (i++; i < t->n_parts && p[i].server == first->server && p[i].pgen == first->pgen &&
-		  p[i].instance == first->instance && p[i].thread == first->thread;
+		  p[i].instance == first->instance && p[i].thread == first->thread &&
+		  concerns(&p[i], pgen, server);
 		i++)
 		ret->n++;
 	*at = i;

@@ -102,13 +102,15 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	} else {
 		j->n_orphans--;
 	}
-	*p = (struct part){pgen, 0, CTL_NO_ID, 0};
+	*p = (struct part){.pgen = pgen, .server = CTL_NO_ID, .former = old ? old->id : p->former};
 	if (server) {
 		j->loads = sched_grow(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
 		server->thread_bytes[thread] += bytes;
 		server->scaled_bytes += bytes * j->n_members;
 		j->loads[server->id] += bytes;
-		*p = (struct part){pgen, server->instance, server->id, thread};
+		p->server = server->id;
+		p->instance = server->instance;
+		p->thread = thread;
 	} else {
 		j->n_orphans++;
 	}

@@ -7,6 +7,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
+#include "bps-server/leave.h"
 #include "bps-server/thread.h"
 #include "common/failpoint.h"
 #include "common/jsontext.h"
@@ -21,7 +22,7 @@
 struct opts {
 	struct node_opts node;
 	int64_t threads;
-	uint64_t sums_bytes, staging_bytes, window_bytes;
+	uint64_t sums_bytes, staging_bytes, window_bytes, leave_us;
 };
 
 static const struct setting rows[] = {
@@ -37,6 +38,10 @@ static const struct setting rows[] = {
 	{"peer-window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB",
 		.min = SETTING_MIB, .max = SETTING_GIB, .is_live = true,
 		.help = "bytes being read from one agent at a time, per data thread"},
+	{"leave-time", SET_DURATION, SETTING_AT(struct opts, leave_us), .def = "20s",
+		.max = 3600 * SETTING_S, .is_live = true,
+		.help = "longest time to hand partitions to other servers when told to stop; 0: "
+			"end at once"},
 };
 static const struct settings_spec spec = {.program = "bps-server",
 	.about = "sums the tensors that bps-agents push",
@@ -50,6 +55,7 @@ struct app {
 	struct node node;
 	struct thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
+	struct leave leave;
 	/* Of all threads, and as the next heartbeat tells it. */
 	struct arrivals_figures arrivals;
 	struct ctl_beat_job beat_jobs[ARRIVALS_JOBS_MAX];
@@ -128,6 +134,7 @@ static void member_up(void *ctx, uint32_t id)
 
 	if (rc == 0)
 		post_all(app, THREAD_RESYNC_BEGIN, NULL);
+	leave_welcomed(&app->leave);
 	if (rc <= 0)
 		return;
 	if (start_threads(app, &err) < 0) {
@@ -149,7 +156,12 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
-	post_all(ctx, THREAD_MESSAGE, m);
+	struct app *app = ctx;
+
+	if (m->msg.type == CTL_LEFT)
+		leave_answered(&app->leave, &m->msg.left);
+	else
+		post_all(app, THREAD_MESSAGE, m);
 }
 
 static void member_told(void *ctx)
@@ -233,6 +245,38 @@ static const struct member_ops member_ops = {.up = member_up,
 	.beat = member_beat,
 	.refused = member_refused};
 
+/* ---- the end ---- */
+
+static uint64_t leave_busy(void *ctx)
+{
+	struct srv_stats s;
+	uint64_t beat;
+
+	sum_stats(ctx, &s, &beat);
+	return s.parts + s.limbo;
+}
+
+static void leave_over(void *ctx)
+{
+	struct app *app = ctx;
+
+	daemon_quit(&app->node.daemon, EX_OK);
+}
+
+static const struct leave_ops leave_ops = {.busy = leave_busy, .over = leave_over};
+
+static void stop(void *ctx)
+{
+	struct app *app = ctx;
+
+	if (!app->opts.leave_us) {
+		leave_over(app);
+		return;
+	}
+	leave_begin(&app->leave, app->opts.leave_us / 1000);
+	daemon_tell_now(&app->node.daemon);
+}
+
 /* ---- service manager ---- */
 
 static void say(void *ctx, char *ret, size_t room)
@@ -246,6 +290,11 @@ static void say(void *ctx, char *ret, size_t room)
 		return;
 	sum_stats(app, &s, &beat);
 	fabric_stats(app->node.fabric, &f);
+	if (leave_is_begun(&app->leave)) {
+		snprintf(ret, room, "about to end: %llu partitions move to other servers",
+			(unsigned long long)s.parts);
+		return;
+	}
 	snprintf(ret, room,
 		"summing: %llu connections, %llu partitions, %llu MiB of sums, %llu rounds",
 		(unsigned long long)f.connections, (unsigned long long)s.parts,
@@ -482,12 +531,17 @@ int main(int argc, char **argv)
 	rc = node_open(&app.node, "bps-server", ROLE_SERVER, &app.opts.node, app.n_threads,
 		app.opts.sums_bytes, &member_ops, &http_ops, &app, &err);
 	if (rc == 0)
+		rc = leave_init(
+			&app.leave, app.node.daemon.loop, app.node.member, &leave_ops, &app, &err);
+	if (rc == 0)
 		rc = daemon_tell(&app.node.daemon, say, &app, &err);
+	daemon_on_stop(&app.node.daemon, stop, &app);
 	if (rc < 0)
 		log_error("%s", err.s);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	for (unsigned i = 0; i < app.n_started; i++)
 		thread_free(app.threads[i]);
+	leave_fini(&app.leave);
 	node_close(&app.node);
 	settings_free(settings);
 	return daemon_end(status);

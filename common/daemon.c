@@ -169,6 +169,23 @@ static void our_signals(sigset_t *ret)
 	sigaddset(ret, SIGHUP);
 }
 
+static void stop(struct daemon *d)
+{
+	void (*fn)(void *ctx) = d->stop;
+
+	d->stop = NULL;
+	if (fn)
+		fn(d->stop_ctx);
+	else
+		daemon_quit(d, EX_OK);
+}
+
+void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx)
+{
+	d->stop = fn;
+	d->stop_ctx = ctx;
+}
+
 static void on_signal(evutil_socket_t fd, short what, void *arg)
 {
 	struct daemon *d = arg;
@@ -182,7 +199,7 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
 		}
 		log_write(LOG_AS(LOG_INFO, STOPPING), "stopping: signal=%s",
 			si.ssi_signo == SIGTERM ? "TERM" : "INT");
-		daemon_quit(d, EX_OK);
+		stop(d);
 	}
 }
 

@@ -1,6 +1,7 @@
 """Servers that are drained, come back and come new while jobs run: no round fails, every sum is exact."""
 
 import json
+import signal
 
 from test_faults import rounds_done
 from test_steer import bpsctl, events
@@ -63,10 +64,8 @@ def test_drain_outlives_a_restart_of_server_and_scheduler(cluster):
     c = cluster(agents=2, servers=2)
     assert bpsctl(c, "drain", "server:s1").returncode == 0
     c.servers[1].kill()
-    c.scheduler.kill()
-    c.scheduler.http_at = f"127.0.0.1:{c.scheduler.http}"
-    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
-    c.scheduler.start()
+    pin_scheduler(c)
+    restart(c.scheduler)
     c.servers[1].start()
     c.wait_for("all are back", lambda: {m["state"] for m in c.scheduler.status()["members"]} == {"up"})
     assert member(c, "s1")["is_drained"]
@@ -95,4 +94,79 @@ def test_drained_agent_takes_no_new_job_and_says_why(cluster):
     assert c.run("rounds", 2, {"n_elems": 10, "n_rounds": 1}, job="elsewhere", placement=[0, 0])
     goes_on(c, progress)
     assert json.loads(c.bpsctl("--json", "agents").stdout)["members"][1]["drain_reason"] == "card is hot"
+    finish(c, started, stop)
+
+
+def restart(daemon):
+    """As systemd does it: SIGTERM, wait for the end, start again."""
+    daemon.kill(signal.SIGTERM)
+    assert daemon.process.returncode == 0, daemon.log.read_text()[-2000:]
+    daemon.start()
+
+
+def pin_scheduler(c):
+    """Its next process is where this one is."""
+    c.scheduler.http_at = f"127.0.0.1:{c.scheduler.http}"
+    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+
+
+def all_up(c):
+    return {m["state"] for m in c.scheduler.status()["members"]} == {"up"}
+
+
+def test_rolling_restart_of_scheduler_and_servers_costs_no_round(cluster):
+    c = cluster(agents=3, servers=3)
+    started, progress, stop = start_rounds(c, 3)
+    pin_scheduler(c)
+    restart(c.scheduler)
+    c.wait_for("all are back", lambda: all_up(c))
+    goes_on(c, progress)
+    for s in c.servers:
+        restart(s)
+        log = s.log.read_text()
+        assert "ending: nothing is here any more" in log, log[-2000:]
+        c.wait_for("it has its share again", lambda s=s: member(c, s.name)["partitions"] > N_TENSORS // 4)
+        goes_on(c, progress)
+    for r in finish(c, started, stop):
+        assert r["longest"] < 2, r  # a loaded machine; a lost server would cost its window of 1 s
+    texts = [text for kind, text in events(c) if kind == "partitions"]
+    assert not [t for t in texts if "begin anew" in t or "moved from server" in t], texts
+
+
+def test_last_server_ends_at_once_and_its_next_process_goes_on(cluster):
+    c = cluster(agents=2, servers=1)
+    started, progress, stop = start_rounds(c, 2)
+    restart(c.servers[0])
+    assert "no other server takes partitions" in c.servers[0].log.read_text()
+    goes_on(c, progress)
+    finish(c, started, stop)
+
+
+def test_server_without_a_scheduler_ends_in_bounded_time(cluster):
+    c = cluster(agents=2, servers=2)
+    started, progress, stop = start_rounds(c, 2)
+    c.scheduler.kill()
+    c.servers[0].kill(signal.SIGTERM)
+    log = c.servers[0].log.read_text()
+    assert "ending: the scheduler cannot be reached" in log, log
+    pin_scheduler(c)
+    c.scheduler.start()
+    c.servers[0].start()
+    goes_on(c, progress)
+    finish(c, started, stop)
+
+
+def test_second_signal_ends_a_server_at_once(cluster):
+    c = cluster(agents=2, servers=2)
+    started, progress, stop = start_rounds(c, 2)
+    c.scheduler.kill(signal.SIGSTOP)
+    s = c.servers[0]
+    s.process.terminate()
+    c.wait_for("it waits", lambda: "leaving: idle -> asked" in s.log.read_text())
+    assert s.process.poll() is None
+    s.kill(signal.SIGTERM)
+    assert "ending:" not in s.log.read_text()
+    c.scheduler.kill(signal.SIGCONT)
+    s.start()
+    goes_on(c, progress)
     finish(c, started, stop)

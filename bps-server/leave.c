@@ -1,0 +1,129 @@
+#include "bps-server/leave.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <event2/event.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/loop.h"
+#include "common/member.h"
+
+#define NS_PER_MS UINT64_C(1000000)
+#define LOOK_MS   20
+#define LAST_MS   1000 /* of EMPTYING */
+#define STALE_MS  250  /* the data threads' figures are no older */
+#define AWAY_MS   2000 /* without a scheduler for so long: it does not answer in time */
+#define ASKS_MAX  3    /* a scheduler of an older release closes the connection for it */
+
+static const struct {
+	const char *name;
+	unsigned next;
+} states[LEAVE_STATES] = {
+	[LEAVE_IDLE] = {"idle", 1u << LEAVE_ASKED},
+	[LEAVE_ASKED] = {"asked", 1u << LEAVE_EMPTYING},
+	[LEAVE_EMPTYING] = {"emptying", 0},
+};
+
+static void set_state(struct leave *l, enum leave_state to, const char *why)
+{
+	assert(states[l->state].next >> to & 1);
+	log_info("leaving: %s -> %s, %s", states[l->state].name, states[to].name, why);
+	l->state = to;
+}
+
+static void over(struct leave *l, const char *why)
+{
+	if (l->is_over)
+		return;
+	l->is_over = true;
+	event_del(l->timer);
+	log_info("ending: %s partitions=%llu after=%.3fs", why,
+		(unsigned long long)l->ops->busy(l->ctx),
+		(double)(clock_now_ns() - l->begun_ns) / 1e9);
+	l->ops->over(l->ctx);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct leave *l = arg;
+
+	(void)fd;
+	(void)what;
+	if (clock_now_ns() >= l->deadline_ns)
+		over(l, "the time for it is over");
+	else if (l->state == LEAVE_EMPTYING && clock_now_ns() >= l->trusted_ns &&
+		 !l->ops->busy(l->ctx))
+		over(l, "nothing is here any more");
+	else if (l->state == LEAVE_ASKED && member_down_ms(l->member) > AWAY_MS)
+		over(l, "the scheduler cannot be reached");
+}
+
+int leave_init(struct leave *l, struct loop *loop, struct member *member,
+	const struct leave_ops *ops, void *ctx, struct err_text *err)
+{
+	l->ops = ops;
+	l->ctx = ctx;
+	l->member = member;
+	l->timer = event_new(loop_base(loop), -1, EV_PERSIST, on_timer, l);
+	return l->timer ? 0 : err_set(err, -ENOMEM, "out of memory");
+}
+
+void leave_fini(struct leave *l)
+{
+	if (l->timer)
+		event_free(l->timer);
+	l->timer = NULL;
+}
+
+static void ask(struct leave *l)
+{
+	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {.bound_ms = (uint32_t)l->bound_ms}};
+
+	l->n_asked++;
+	member_send(l->member, &msg); /* not up: when it is again */
+}
+
+void leave_begin(struct leave *l, uint64_t bound_ms)
+{
+	const struct timeval tv = {.tv_usec = LOOK_MS * 1000};
+
+	if (leave_is_begun(l))
+		return;
+	set_state(l, LEAVE_ASKED, "the process is to end");
+	l->begun_ns = clock_now_ns();
+	l->bound_ms = bound_ms;
+	l->deadline_ns = l->begun_ns + bound_ms * NS_PER_MS;
+	if (!member_view(l->member)) {
+		over(l, "it was no member yet");
+		return;
+	}
+	event_add(l->timer, &tv);
+	ask(l);
+}
+
+void leave_welcomed(struct leave *l)
+{
+	if (!leave_is_begun(l) || l->is_over)
+		return;
+	if (l->n_asked >= ASKS_MAX)
+		over(l, "the scheduler does not answer to it");
+	else
+		ask(l);
+}
+
+void leave_answered(struct leave *l, const struct ctl_left *msg)
+{
+	if (!leave_is_begun(l) || l->is_over)
+		return;
+	if (msg->code) {
+		over(l, msg->text);
+		return;
+	}
+	if (l->state == LEAVE_EMPTYING)
+		return;
+	set_state(l, LEAVE_EMPTYING, "all partitions are with others");
+	l->trusted_ns = clock_now_ns() + STALE_MS * NS_PER_MS;
+	if (l->deadline_ns > clock_now_ns() + LAST_MS * NS_PER_MS)
+		l->deadline_ns = clock_now_ns() + LAST_MS * NS_PER_MS;
+}
