@@ -94,6 +94,7 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	struct part *p = &t->parts[i];
 	struct member *old = sched_member(c, p->server);
 	uint64_t bytes = sched_part_bytes(t, i);
+	uint32_t former = p->former;
 
 	if (old) {
 		old->thread_bytes[p->thread] -= bytes;
@@ -102,7 +103,10 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	} else {
 		j->n_orphans--;
 	}
-	*p = (struct part){.pgen = pgen, .server = CTL_NO_ID, .former = old ? old->id : p->former};
+	/* Moved twice in one transaction: who had it before is who has to hear of it. */
+	if (old && (!c->tx_view || p->pgen != c->tx_view))
+		former = old->id;
+	*p = (struct part){.pgen = pgen, .server = CTL_NO_ID, .former = former};
 	if (server) {
 		j->loads = sched_grow(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
 		server->thread_bytes[thread] += bytes;

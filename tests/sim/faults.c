@@ -150,6 +150,9 @@ void options_draw(struct sim *s)
 		draw_restarts(s);
 	else if (s->seed % 32)
 		elastic_draw(s);
+	o->has_drains = s->seed % 16 == 3 || s->seed % 16 == 11 || s->seed % 64 == 32;
+	if (o->has_drains)
+		drains_draw(s);
 }
 
 /* ---- while it runs ---- */
@@ -405,6 +408,8 @@ static void begin(struct sim *s)
 		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 	if (s->o.has_restarts)
 		restarts_start(s);
+	if (s->o.has_drains)
+		drains_start(s);
 	if (s->o.has_deaf)
 		post(s, NULL, rnd_below(s, 100 * MS), on_deaf);
 }

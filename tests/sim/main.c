@@ -89,9 +89,9 @@ static void report(const struct totals *t, double took_s, uint64_t n_bad)
 	printf("%" PRIu64 " messages (%" PRIu64 " lost, %" PRIu64 " duplicated, %" PRIu64
 	       " reordered, %" PRIu64 " corrupted, %" PRIu64 " AGAIN), %" PRIu64 " reads, %" PRIu64
 	       " views, %" PRIu64 " scheduler lives, %" PRIu64 " agent restarts, %" PRIu64
-	       " jobs failed\n",
+	       " drains, %" PRIu64 " servers stopped, %" PRIu64 " jobs failed\n",
 		t->messages, t->lost, t->dups, t->reordered, t->corrupted, t->agains, t->reads,
-		t->views, t->lives, t->restarts, t->failed_jobs);
+		t->views, t->lives, t->restarts, t->drains, t->leaves, t->failed_jobs);
 	printf("slowest end after the last fault: %.1f s (seed %" PRIu64 ")\n",
 		(double)t->slowest_ns / 1e9, t->slowest_seed);
 	for (unsigned i = 0; i < F_COUNT; i++)

@@ -1,6 +1,9 @@
 #include "tests/sim/move.h"
 
+#include <string.h>
+
 #include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/drain.h"
 
 static struct member *any_server(
 	const struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx)
@@ -11,7 +14,7 @@ static struct member *any_server(
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct member *m = c->members[i];
 
-		if (m->role == ROLE_SERVER && sched_is_usable(m) && draw(ctx, ++n) == 0)
+		if (m->role == ROLE_SERVER && sched_is_open(m) && draw(ctx, ++n) == 0)
 			found = m;
 	}
 	return found;
@@ -32,7 +35,7 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 
 			if (draw(ctx, 2))
 				continue;
-			if (!to || !sched_is_usable(to) || draw(ctx, 2)) {
+			if (!to || !sched_is_open(to) || draw(ctx, 2)) {
 				to = any_server(c, draw, ctx);
 				if (!to)
 					return;
@@ -44,6 +47,14 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 			sched_job_dirty(c, j);
 		}
 	}
+}
+
+uint64_t move_parts_at(const struct sched_core *c, const char *name)
+{
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (c->members[i]->role == ROLE_SERVER && strcmp(c->members[i]->name, name) == 0)
+			return drain_parts(c, c->members[i]);
+	return 0;
 }
 
 unsigned move_machines_left(const struct sched_core *core, uint32_t job)

@@ -1,5 +1,6 @@
 /* The server's shell: its control thread hands what the scheduler says to each data thread, which
  * has a core and a transport of its own. */
+#include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -128,17 +129,18 @@ static void on_handover(struct sim *s, struct event *e)
 	}
 	thread_enter(t);
 	if (msg.type == CTL_JOB) {
-		t->job = msg.job.job;
 		if (srv_core_job(t->core, &msg.job) < 0)
 			violation(s, "%s refuses a job", t->server->node.name);
 	} else if (msg.type == CTL_PLAN) {
 		srv_core_plan(t->core, &msg.plan);
 	} else if (msg.type == CTL_SIGHT) {
 		answer_sight(t, &msg.sight);
+	} else if (msg.type == CTL_WELCOME) {
+		srv_core_resync_begin(t->core);
+	} else if (msg.type == CTL_PEERS) {
+		srv_core_resync_end(t->core); /* what was not named since is gone */
 	} else {
 		srv_core_job_end(t->core, msg.job_end.job);
-		if (t->job == msg.job_end.job)
-			t->job = 0;
 	}
 	thread_leave(t);
 	free(mem);
@@ -183,7 +185,6 @@ static void make_cores(struct server *srv)
 		t->idx = k;
 		t->tick_at = t->last_ctl = 0;
 		t->is_work_posted = false;
-		t->job = 0;
 		if (srv_core_new(&cfg, &env, &t->core) < 0)
 			abort();
 		port_init(s, &t->port, &srv->node, &srv_core_events, t->core, t, thread_enter,
@@ -193,21 +194,16 @@ static void make_cores(struct server *srv)
 	srv->has_cores = true;
 }
 
-static void peers(struct server *srv, const struct ctl_peers *msg)
+static void peers(struct server *srv, const struct ctl_msg *msg)
 {
-	struct ctl_msg end = {.type = CTL_JOB_END, .job_end = {.job = srv->job}};
+	for (uint32_t i = 0; i < msg->peers.n_peers; i++) {
+		const struct ctl_peer *p = &msg->peers.peers[i];
 
-	for (uint32_t i = 0; i < msg->n_peers; i++)
-		if (msg->peers[i].state == PEER_UP)
-			srv->agents_known[msg->peers[i].port - 1000] = msg->peers[i].instance;
-	if (msg->n_peers || !srv->is_syncing)
-		return;
-	srv->is_syncing = false; /* the mark: what was not named is gone */
-	if (srv->job && srv->named_job != srv->job) {
-		end.job_end.text = "";
-		hand_over(srv, &end);
-		srv->job = 0;
+		if (p->state == PEER_UP)
+			srv->agents_known[p->port - 1000] = p->instance;
 	}
+	if (!msg->peers.n_peers)
+		hand_over(srv, msg);
 }
 
 void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
@@ -218,25 +214,23 @@ void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_WELCOME:
 		if (!srv->has_cores)
 			make_cores(srv);
-		srv->is_syncing = true;
-		srv->named_job = 0;
+		hand_over(srv, msg);
+		server_say_leave(srv);
 		break;
 	case CTL_PEERS:
-		peers(srv, &msg->peers);
+		peers(srv, msg);
 		break;
 	case CTL_JOB:
 		oracle_job(s, &msg->job);
-		srv->job = srv->named_job = msg->job.job;
 		hand_over(srv, msg);
 		break;
 	case CTL_PLAN:
 	case CTL_SIGHT:
+	case CTL_JOB_END:
 		hand_over(srv, msg);
 		break;
-	case CTL_JOB_END:
-		if (srv->job == msg->job_end.job)
-			srv->job = 0;
-		hand_over(srv, msg);
+	case CTL_LEFT:
+		server_left(srv, &msg->left);
 		break;
 	default:
 		violation(s, "%s gets %s", srv->node.name, ctl_type_name(msg->type));
@@ -248,9 +242,10 @@ void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 bool server_has_job(const struct server *srv)
 {
 	for (unsigned k = 0; srv->has_cores && k < srv->s->o.n_threads; k++)
-		if (srv->threads[k].job)
+		if (peek_server_jobs(srv->threads[k].core) ||
+			srv->threads[k].last_ctl > srv->s->now)
 			return true;
-	return srv->job != 0;
+	return false;
 }
 
 void server_start(struct sim *s, unsigned idx)
@@ -263,9 +258,10 @@ void server_start(struct sim *s, unsigned idx)
 	srv->node.paused_until = 0;
 	srv->m = (struct member){
 		.s = s, .node = &srv->node, .role = ROLE_SERVER, .idx = idx, .host = hosts[idx]};
-	srv->has_cores = srv->is_syncing = false;
+	srv->has_cores = false;
 	memset(srv->agents_known, 0, sizeof(srv->agents_known));
-	srv->job = srv->named_job = 0;
+	srv->leave_ns = 0;
+	srv->has_left = false;
 	trace(s, "%s: started", srv->node.name);
 	member_start(&srv->m);
 }

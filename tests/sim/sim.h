@@ -14,6 +14,7 @@
  *   member.c  what server and agent have in common: HELLO, beats, reconnecting
  *   server.c  the server's shell
  *   agent.c   the agent's shell and its trainers
+ *   drain.c   servers that are drained, end in order, or come late
  *   restart.c an agent's process that dies, and its successor
  *   oracle.c  values of contributions, expected sums, homes of partitions
  *   elastic.c the same for jobs whose members change, with the draws that make them so */
@@ -130,7 +131,8 @@ struct options {
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
-		is_priority_mixed, has_deaf, has_restarts, is_shrink;
+		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
+		is_late, has_old_plans;
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -143,7 +145,7 @@ struct options {
 	unsigned credits, reads_max;
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
-	uint64_t faults_ns, fault_gap_ns, restart_gap_ns;
+	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns;
 };
 
 /* ---- data plane ---- */
@@ -274,7 +276,6 @@ struct thread {
 	uint64_t tick_at;
 	bool is_work_posted;
 	uint64_t last_ctl; /* what the control thread handed over last arrives then */
-	uint32_t job;      /* that it knows; 0: none */
 };
 struct server {
 	struct node node;
@@ -283,15 +284,22 @@ struct server {
 	struct thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
 	uint64_t agents_known[AGENTS_MAX]; /* their instances, 0: not known */
-	uint32_t job, named_job;           /* 0: none */
-	bool is_syncing;
 	struct {
 		uint32_t job, code;
-	} fail; /* to be said until the job ends */
+	} fail;            /* to be said until the job ends */
+	unsigned n_orders; /* of operators about it */
+	uint64_t leave_ns; /* the process ends then at the latest; 0: it is to go on */
+	bool has_left;
 };
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
 bool server_has_job(const struct server *srv);
+/* drain.c: of a server whose process is to end. */
+void server_say_leave(struct server *srv);
+void server_left(struct server *srv, const struct ctl_left *msg);
+uint64_t server_start_delay(struct sim *s, unsigned idx);
+void drains_draw(struct sim *s);
+void drains_start(struct sim *s);
 
 /* ---- agents ---- */
 
@@ -441,8 +449,8 @@ void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
 
 struct totals {
 	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, views,
-		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, slowest_ns,
-		slowest_seed;
+		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, drains, leaves,
+		slowest_ns, slowest_seed;
 };
 
 struct queue {

@@ -228,7 +228,7 @@ static void history_start(struct sim *s)
 	for (unsigned i = 0; i < s->o.n_servers; i++) {
 		snprintf(s->servers[i].node.name, sizeof(s->servers[i].node.name), "server%u", i);
 		s->servers[i].s = s;
-		post(s, NULL, rnd_below(s, 50 * MS), start_server)->a = i;
+		post(s, NULL, server_start_delay(s, i), start_server)->a = i;
 	}
 	for (unsigned i = 0; i < s->o.n_agents; i++) {
 		snprintf(s->agents[i].node.name, sizeof(s->agents[i].node.name), "agent%u", i);

@@ -1,0 +1,205 @@
+/* Operators drain and undrain servers, servers come late, and processes of servers that are told to
+ * stop say LEAVE, end, and come back: beside the other faults of the seed, or without any. */
+#include "bps-scheduler/drain.h"
+#include "tests/sim/move.h"
+#include "tests/sim/sim.h"
+
+#include <stdio.h>
+
+#define LEAVE_BOUND_NS (20 * S)
+#define LAST_NS        (1 * S)
+/* A drained server is empty by then, when nothing else goes wrong: its partitions are fewer than a
+ * batch, which waits for a beat of every agent. */
+#define EMPTY_NS (3 * S)
+
+static bool is_calm(const struct sim *s)
+{
+	return !s->o.faults && !s->o.has_deaf && !s->o.loss_permille && !s->o.has_stops;
+}
+
+/* ---- operators ---- */
+
+/* e->a: server, e->b: the order after which it should be empty. */
+static void on_should_be_empty(struct sim *s, struct event *e)
+{
+	const struct server *srv = &s->servers[e->a];
+	char name[16];
+
+	if (!s->sched.node.is_up || srv->n_orders != e->b)
+		return;
+	snprintf(name, sizeof(name), "n%u", (unsigned)e->a);
+	if (move_parts_at(s->sched.core, name))
+		violation(s, "%s is drained and still has partitions", srv->node.name);
+}
+
+static void order(struct sim *s, unsigned idx)
+{
+	struct server *srv = &s->servers[idx];
+	struct err_text text = {""};
+	char target[32];
+	struct event *e;
+	int rc;
+
+	if (!s->sched.node.is_up || s->sched.node.paused_until > s->now)
+		return;
+	snprintf(target, sizeof(target), "server:n%u", idx);
+	if (rnd_chance(s, 500)) {
+		rc = drain_set(s->sched.core, target, "", "", s->now, &text);
+		srv->n_orders++;
+		if (rc == 0 && is_calm(s)) {
+			e = post(s, NULL, EMPTY_NS, on_should_be_empty);
+			e->a = idx;
+			e->b = srv->n_orders;
+		}
+	} else {
+		rc = drain_clear(s->sched.core, target, s->now, &text);
+		srv->n_orders++;
+	}
+	trace(s, "operator: %s", text.s);
+	s->tot->drains += rc == 0;
+	sched_settle(s);
+}
+
+/* ---- processes that are told to stop ---- */
+
+static void on_come_back(struct sim *s, struct event *e)
+{
+	if (!s->servers[e->a].node.is_up && !s->servers[e->a].is_gone)
+		server_start(s, (unsigned)e->a);
+}
+
+static void end(struct server *srv)
+{
+	struct sim *s = srv->s;
+	unsigned idx = srv->m.idx;
+
+	trace(s, "%s: ends", srv->node.name);
+	server_kill(s, idx, false);
+	post(s, NULL, rnd_between(s, 50 * MS, 2 * S), on_come_back)->a = idx;
+}
+
+static uint64_t busy(const struct server *srv)
+{
+	struct srv_stats st;
+	uint64_t n = 0;
+
+	for (unsigned k = 0; srv->has_cores && k < srv->s->o.n_threads; k++) {
+		srv_core_stats(srv->threads[k].core, &st);
+		n += st.parts + st.limbo;
+	}
+	return n;
+}
+
+static void on_leaving(struct sim *s, struct event *e)
+{
+	struct server *srv = e->p;
+
+	if (s->now < srv->leave_ns && (!srv->has_left || busy(srv)))
+		post(s, &srv->node, 20 * MS, on_leaving)->p = srv;
+	else
+		end(srv);
+}
+
+void server_say_leave(struct server *srv)
+{
+	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {LEAVE_BOUND_NS / MS}};
+
+	if (srv->leave_ns)
+		member_send(&srv->m, &msg);
+}
+
+/* Behind the plans that came before LEFT: they took everything away. */
+static void on_left_everywhere(struct sim *s, struct event *e)
+{
+	const struct server *srv = e->p;
+	struct srv_stats st;
+
+	/* A plan that comes twice, which no connection does to it, gives it back what it had. */
+	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
+		srv_core_stats(srv->threads[k].core, &st);
+		if (st.parts)
+			violation(s, "%s was told that it is empty and has %u partitions",
+				srv->node.name, st.parts);
+	}
+}
+
+void server_left(struct server *srv, const struct ctl_left *msg)
+{
+	struct sim *s = srv->s;
+	uint64_t at = s->now;
+
+	if (!srv->leave_ns)
+		return;
+	if (msg->code) {
+		srv->leave_ns = s->now;
+		return;
+	}
+	srv->has_left = true;
+	if (srv->leave_ns > s->now + LAST_NS)
+		srv->leave_ns = s->now + LAST_NS;
+	for (unsigned k = 0; k < s->o.n_threads; k++)
+		at = srv->threads[k].last_ctl > at ? srv->threads[k].last_ctl : at;
+	post(s, &srv->node, at - s->now, on_left_everywhere)->p = srv;
+}
+
+static void stop(struct server *srv)
+{
+	if (!srv->node.is_up || srv->leave_ns || !srv->has_cores)
+		return;
+	trace(srv->s, "%s: is told to stop", srv->node.name);
+	srv->leave_ns = srv->s->now + LEAVE_BOUND_NS;
+	srv->s->tot->leaves++;
+	server_say_leave(srv);
+	post(srv->s, &srv->node, 20 * MS, on_leaving)->p = srv;
+}
+
+/* ---- when ---- */
+
+static void on_drain_event(struct sim *s, struct event *e)
+{
+	unsigned idx = (unsigned)rnd_below(s, s->o.n_servers);
+
+	(void)e;
+	if (s->now > s->faults_end)
+		return;
+	if (s->o.has_stops && rnd_chance(s, 600))
+		stop(&s->servers[idx]);
+	else
+		order(s, idx);
+	post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
+}
+
+/* Whoever is drained at the end stays so: jobs end all the same. */
+void drains_start(struct sim *s)
+{
+	post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
+}
+
+void drains_draw(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
+	o->has_old_plans = o->ctl_again_permille > 0;
+	/* A server that ends does not wait for agents that are not heard: in histories that are only
+	 * about those it would be what ends the job. */
+	if (o->has_deaf)
+		return;
+	o->is_forming_calm = rnd_chance(s, 800);
+	o->has_stops = rnd_chance(s, 600);
+	if (rnd_chance(s, 400) && !o->is_shrink)
+		o->faults = 0;
+	if (o->faults_ns < 8 * o->drain_gap_ns)
+		o->faults_ns = 8 * o->drain_gap_ns;
+	if (o->fault_gap_ns < o->faults_ns / 40)
+		o->fault_gap_ns = o->faults_ns / 40;
+	o->think_ns = (16 * MS) << rnd_below(s, 6);
+	if (o->n_servers == 1)
+		o->n_servers = 2;
+	o->is_late = rnd_chance(s, 400);
+}
+
+uint64_t server_start_delay(struct sim *s, unsigned idx)
+{
+	return s->o.is_late && idx ? rnd_below(s, 4 * S) : rnd_below(s, 50 * MS);
+}
