@@ -144,6 +144,10 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	status_put_num(o, "mem_bytes", m->beat.mem_bytes);
 	status_put_num(o, "quota_bytes", m->quota_bytes);
 	status_put_num(o, "connections", m->beat.connections);
+	json_object_set_new(o, "same_host",
+		json_pack("{s:s, s:I, s:I}", "state", ctl_same_host_name(m->beat.same_host),
+			"connections", (json_int_t)m->beat.same_host_connections, "received_bytes",
+			(json_int_t)m->beat.same_host_bytes));
 	status_put_num(o, "trainers", m->beat.trainers);
 	status_put_num(o, "partitions", n_parts);
 	status_put_sec(o, "rx_bytes_s", m->rate.rx_bytes_s);

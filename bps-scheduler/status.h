@@ -12,7 +12,7 @@
  *   members[{id role name host addr port pid version instance state state_s quiet_s is_quiet why
  *            is_drained is_leaving drain_reason drain_who
  *            threads nic_mbps partitions_bytes restarts view rounds rx_bytes tx_bytes mem_bytes
- *            quota_bytes connections trainers
+ *            quota_bytes connections trainers same_host{state connections received_bytes}
  *            partitions rx_bytes_s tx_bytes_s sum_s}]          state: expected, up, suspect, down
  *   jobs[{id name uid state state_s size joined done agents[name] tensors undeclared bytes partitions
  *         waiting_partitions missing_ranks[at most 8] agents_up

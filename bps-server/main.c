@@ -7,29 +7,34 @@
 #include <sysexits.h>
 #include <unistd.h>
 
+#include "bps-server/count.h"
 #include "bps-server/leave.h"
 #include "bps-server/thread.h"
 #include "common/failpoint.h"
 #include "common/jsontext.h"
+#include "common/local.h"
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
 
 #define MAX_THREADS   64
-#define AUTO_THREADS  8 /* most that it takes by itself */
 #define SEGMENT_BYTES (16u << 20)
 
 struct opts {
 	struct node_opts node;
 	int64_t threads;
 	uint64_t sums_bytes, staging_bytes, window_bytes, leave_us;
+	const char *agent_socket;
 };
 
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
 		"numeric address of the network that agents push over"),
 	{"threads", SET_INT, SETTING_AT(struct opts, threads), .def = "0", .max = MAX_THREADS,
-		.help = "data threads; 0: half of the processors, at most 8"},
+		.help = "data threads; 0: half of the processors, at most 8, beside an agent a "
+			"quarter of that"},
+	{"agent-socket", SET_STRING, SETTING_AT(struct opts, agent_socket), .def = LOCAL_SOCKET,
+		.max = 107, .help = "an agent is on this host when there is a socket at its start"},
 	{"sums-memory", SET_SIZE, SETTING_AT(struct opts, sums_bytes), .def = "0",
 		.help = "memory for sums; 0: half of the machine's"},
 	{"staging-memory", SET_SIZE, SETTING_AT(struct opts, staging_bytes), .def = "256MiB",
@@ -56,6 +61,7 @@ struct app {
 	struct thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
 	struct leave leave;
+	const char *threads_why;
 	/* Of all threads, and as the next heartbeat tells it. */
 	struct arrivals_figures arrivals;
 	struct ctl_beat_job beat_jobs[ARRIVALS_JOBS_MAX];
@@ -142,6 +148,7 @@ static void member_up(void *ctx, uint32_t id)
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
+	log_info("data threads: %u, %s", app->n_threads, app->threads_why);
 	daemon_ready(&app->node.daemon, fabric_port(app->node.fabric), "summing");
 	daemon_tell_now(&app->node.daemon);
 }
@@ -218,6 +225,7 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 
 	sum_stats(app, &s, &beat);
 	fabric_stats(app->node.fabric, &f);
+	node_beat(&app->node, b);
 	b->progress = beat;
 	b->rounds = s.rounds;
 	b->rx_bytes = f.rx_bytes;
@@ -503,13 +511,12 @@ static const struct daemon_reload_ops reload_ops = {
 static void fill_defaults(struct app *app)
 {
 	struct opts *o = &app->opts;
-	long n = sysconf(_SC_NPROCESSORS_ONLN) / 2;
+	bool is_beside = count_sees_agent(o->agent_socket);
 
-	if (n > AUTO_THREADS)
-		n = AUTO_THREADS;
-	if (n < 1)
-		n = 1;
-	app->n_threads = (unsigned)(o->threads ? o->threads : n);
+	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(count_cpus(), is_beside);
+	app->threads_why = o->threads  ? "as set"
+			   : is_beside ? "beside an agent"
+				       : "no agent on this host";
 	if (!o->sums_bytes)
 		o->sums_bytes = node_half_memory_bytes();
 }

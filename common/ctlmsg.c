@@ -69,6 +69,9 @@ static const struct field beat_fields[] = {
 	FIELD_U32_(ctl_beat, trainers),
 	FIELD_U32_(ctl_beat, sum_us),
 	FIELD_LIST_(ctl_beat, jobs, CTL_BEAT_JOBS_MAX, &beat_job_layout),
+	FIELD_U8_(ctl_beat, same_host),
+	FIELD_U32_(ctl_beat, same_host_connections),
+	FIELD_U64_(ctl_beat, same_host_bytes),
 };
 
 static const struct field peer_fields[] = {
@@ -315,6 +318,16 @@ const struct layout *ctl_layout(unsigned type)
 	const struct ctl_row *row = row_find(type);
 
 	return row ? &row->layout : NULL;
+}
+
+const char *ctl_same_host_name(unsigned state)
+{
+	static const char *const names[] = {[SAME_HOST_UNTOLD] = "unknown",
+		[SAME_HOST_OFF] = "off",
+		[SAME_HOST_NO_PLACE] = "no place",
+		[SAME_HOST_ON] = "on"};
+
+	return names[state <= SAME_HOST_ON ? state : SAME_HOST_UNTOLD];
 }
 
 const char *ctl_type_name(unsigned type)

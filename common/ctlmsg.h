@@ -124,6 +124,10 @@ struct ctl_beat_job {
 	uint32_t n_late;
 };
 
+/* May this member share memory with the others of its host? NO_PLACE: there is no folder for it. */
+enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
+const char *ctl_same_host_name(unsigned state);
+
 struct ctl_beat {
 	uint64_t seq;
 	uint64_t echo; /* last seq received from the other side */
@@ -140,6 +144,10 @@ struct ctl_beat {
 	uint32_t sum_us; /* from the last contribution to the sum, of late */
 	struct ctl_beat_job *jobs;
 	uint32_t n_jobs;
+	/* Shared memory with daemons of the same host, in none of the figures above. */
+	uint8_t same_host; /* enum same_host_state */
+	uint32_t same_host_connections;
+	uint64_t same_host_bytes; /* taken */
 };
 
 /* State of a peer as its counterparts must know it; GONE removes it. */

@@ -117,7 +117,8 @@ const char *const node_same_host_words[] = {"auto", "off", NULL};
 /* Agents look for servers' sockets whenever they connect; a server must be able to make one. */
 static void open_same_host(struct node *n, bool is_server, const struct node_opts *o)
 {
-	if (o->same_host || !*o->same_host_dir)
+	n->same_host_state = o->same_host ? SAME_HOST_OFF : SAME_HOST_NO_PLACE;
+	if (o->same_host)
 		return;
 	if (is_server && shm_sweep(o->same_host_dir) < 0) {
 		log_info("no memory is shared with agents of this host: cannot make a socket in "
@@ -125,6 +126,7 @@ static void open_same_host(struct node *n, bool is_server, const struct node_opt
 			o->same_host_dir, strerror(errno));
 		return;
 	}
+	n->same_host_state = SAME_HOST_ON;
 	n->same_host = (struct shm_config){.dir = o->same_host_dir,
 		.is_listener = is_server,
 		.my_instance = n->instance,
@@ -141,6 +143,13 @@ static void open_same_host(struct node *n, bool is_server, const struct node_opt
 const struct shm_config *node_same_host(const struct node *n)
 {
 	return n->same_host.dir ? &n->same_host : NULL;
+}
+
+void node_beat(const struct node *n, struct ctl_beat *b)
+{
+	b->same_host = (uint8_t)n->same_host_state;
+	b->same_host_connections = n->same_host_counters.connections;
+	b->same_host_bytes = n->same_host_counters.received_bytes;
 }
 
 static int open_member(struct node *n, enum role role, const struct node_opts *o,
@@ -355,8 +364,8 @@ json_t *node_status(const struct node *n, const char *role)
 		member_is_up(n->member), "received_bytes", (json_int_t)f.rx_bytes, "sent_bytes",
 		(json_int_t)f.tx_bytes, "connections", (json_int_t)f.connections);
 	json_object_set_new(root, "same_host",
-		json_pack("{s:b, s:I, s:I}", "on", n->same_host.dir != NULL, "connections",
-			(json_int_t)n->same_host_counters.connections, "received_bytes",
-			(json_int_t)n->same_host_counters.received_bytes));
+		json_pack("{s:s, s:I, s:I}", "state", ctl_same_host_name(n->same_host_state),
+			"connections", (json_int_t)n->same_host_counters.connections,
+			"received_bytes", (json_int_t)n->same_host_counters.received_bytes));
 	return root;
 }

@@ -73,6 +73,7 @@ struct node {
 	struct daemon daemon;
 	struct fabric *fabric;
 	struct shm_config same_host; /* dir NULL: off */
+	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
 	struct member *_Atomic member; /* read by the transport's connection-management thread */
 	int claim_fd;                  /* of our name on this machine, -1: none */
@@ -105,6 +106,9 @@ void node_refused(struct node *n, int code);
 /* How data threads share memory within this host; NULL: they do not. Complete after node_welcome,
  * lives as long as the node. */
 const struct shm_config *node_same_host(const struct node *n);
+
+/* What it shares memory with, into a heartbeat. */
+void node_beat(const struct node *n, struct ctl_beat *b);
 
 /* Half of the machine's memory, for settings whose default it is. */
 uint64_t node_half_memory_bytes(void);

@@ -58,11 +58,28 @@ static bool is_drained(json_t *m)
 }
 
 /* Prints what only some members have below their row. */
+/* What goes through memory is in no column. */
+static void same_host_note(FILE *out, json_t *m)
+{
+	json_t *s = json_object_get(m, "same_host");
+
+	if (!s || !cell_is(m, "state", "up"))
+		return;
+	if (cell_is(s, "state", "off"))
+		fprintf(out, "    same-host=off\n");
+	else if (cell_num(s, "connections") > 0)
+		fprintf(out,
+			"    shares memory within its host: %" PRIu64
+			" connections, %s received so\n",
+			cell_num(s, "connections"), cell_size(cell_num(s, "received_bytes")).s);
+}
+
 static void member_notes(FILE *out, json_t *m)
 {
 	char text[600];
 
 	cell_wrapped_key(out, "    down: ", m, "why");
+	same_host_note(out, m);
 	if (!is_drained(m))
 		return;
 	snprintf(text, sizeof(text), "%s%sby %s", cell_str(m, "drain_reason").s,

@@ -150,7 +150,8 @@ static int start_scheduler(struct run *r)
 static int start_server(struct run *r, unsigned i)
 {
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
-		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), NULL};
+		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), ARG("--same-host-dir"),
+		r->dir, NULL};
 
 	name_daemon(r, "server", i);
 	args[1] = r->daemons[r->n_daemons].name;
@@ -169,7 +170,8 @@ static int start_agent(struct run *r, unsigned i)
 {
 	char listen[32], path[128];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
-		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path, NULL};
+		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path,
+		ARG("--same-host-dir"), r->dir, NULL};
 
 	name_daemon(r, "agent", i);
 	args[1] = r->daemons[r->n_daemons].name;

@@ -70,6 +70,8 @@ def test_metrics_count_what_went_through_memory_apart(cluster, meeting):
         role = "server" if d in c.servers else "agent"
         assert float(values[f"bps_{role}_received_bytes_total"]) == 0, d.name
         assert float(values[f"bps_{role}_sent_bytes_total"]) == 0, d.name
+    for word in ("agents", "servers"):
+        c.wait_for("bpsctl shows it", lambda w=word: "shares memory within its host" in c.bpsctl(w).stdout)
 
 
 @pytest.mark.parametrize("side", ["agent", "server"])
@@ -80,7 +82,9 @@ def test_setting_off_on_either_side_goes_through_the_network(cluster, meeting, s
     )  # fmt: skip
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     d = c.agents[0] if side == "agent" else c.servers[0]
-    assert not same_host(d)["on"]
+    assert same_host(d)["state"] == "off"
+    p = c.bpsctl("agents" if side == "agent" else "servers")
+    assert "same-host=off" in p.stdout, p.stdout
     for d in [*c.agents, *c.servers]:
         assert sums(d)[0] == 0 and sums(d)[1] > 0, d.name
     assert not list(meeting.iterdir()) or side == "agent"
@@ -90,6 +94,7 @@ def test_server_that_cannot_make_its_socket_says_so_and_goes_through_the_network
     c = cluster(agents=2, servers=1, agent_args=at(meeting / "no"), server_args=at(meeting / "no"))
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     assert "no memory is shared with agents of this host" in c.servers[0].log.read_text()
+    assert same_host(c.servers[0])["state"] == "no place"
 
 
 def test_agent_that_is_refused_says_so_and_goes_through_the_network(cluster, meeting):
@@ -156,6 +161,19 @@ def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meetin
         assert "wrong" not in w.text() and "Assertion" not in w.text(), w.text()
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     assert sums(c.servers[0])[1] == 0
+
+
+@pytest.mark.parametrize("sock,threads,why", [("no", 0, "no agent on this host"), ("yes", 0, "beside an agent"), ("yes", 3, "as set")])
+def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, sock, threads, why):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(str(meeting / "yes"))
+        c = cluster(agents=1, servers=1, server_args=["--agent-socket", str(meeting / sock), "--threads", threads])
+    n = c.servers[0].status()["threads"]
+    alone = min(8, max(1, len(os.sched_getaffinity(0)) // 2))
+    assert n == threads or n == (alone if sock == "no" else max(1, alone // 4))
+    assert f"data threads: {n}, {why}" in c.servers[0].log.read_text()
+    assert [m["threads"] for m in c.scheduler.status()["members"] if m["role"] == "server"] == [n]
+    assert c.agents[0].status()["threads"] == 1
 
 
 def test_strangers_at_the_socket_get_nothing_and_hold_up_nobody(cluster, meeting):
