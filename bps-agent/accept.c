@@ -82,7 +82,7 @@ static void named(uv_work_t *w, int status)
 }
 
 /* The user database may be a network away: another thread asks it, once for each user. */
-static void name_user(struct agent *a, struct quota_account *user, uid_t uid)
+void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid)
 {
 	struct naming *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));
 
@@ -95,14 +95,15 @@ static void name_user(struct agent *a, struct quota_account *user, uid_t uid)
 		free(n);
 }
 
-static void take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
-	struct trainer *t)
+void trainer_take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
+	int pidfd, uint64_t number, struct trainer *t)
 {
 	*t = (struct trainer){.agent = a,
+		.number = number,
 		.user = user,
 		.sock = sock,
 		.efd = -1,
-		.pidfd = (int)syscall(SYS_pidfd_open, cred->pid, 0),
+		.pidfd = pidfd,
 		.pid = cred->pid,
 		.uid = cred->uid,
 		.rank = CTL_NO_ID,
@@ -139,12 +140,13 @@ void trainer_accept(struct agent *a)
 		close(sock);
 		return;
 	}
-	name_user(a, user, cred.uid);
+	trainer_name_user(a, user, cred.uid);
 	if (admit(user, &err) < 0) {
 		refuse(a, sock, err.s);
 		quota_put(user);
 		free(t);
 		return;
 	}
-	take(a, user, &cred, sock, t);
+	trainer_take(a, user, &cred, sock, (int)syscall(SYS_pidfd_open, cred.pid, 0),
+		a->next_number++, t);
 }

@@ -1,5 +1,6 @@
 /* The agent's data thread: what turns in it, and how the control thread's messages get there. */
 #include "bps-agent/agent.h"
+#include "bps-agent/keep.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -281,7 +282,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	struct agt_env env = {.connect = core_connect,
 		.done = tensor_core_done,
 		.fail = job_core_fail,
-		.random = core_random};
+		.random = core_random,
+		.keep = keep_parts};
 	struct agent *a = calloc(1, sizeof(*a));
 	int rc;
 
@@ -289,6 +291,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 		return err_set(err, -ENOMEM, "out of memory");
 	a->cfg = *cfg;
 	a->member = member;
+	a->next_number = 1; /* 0: nobody */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
@@ -316,6 +319,9 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, cfg->listen_fd);
 	a->listen_poll.data = a;
 	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
+	if (cfg->inherited)
+		restore_all(a, cfg->inherited);
+	a->cfg.inherited = NULL;
 	rc = dataloop_start(a->loop, err);
 	if (rc < 0)
 		goto failed;
@@ -333,7 +339,21 @@ static void drop_all(void *arg)
 
 	uv_close((uv_handle_t *)&a->listen_poll, NULL);
 	while (!TAILQ_EMPTY(&a->trainers))
-		trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent stops");
+		if (a->cfg.is_kept)
+			trainer_leave(TAILQ_FIRST(&a->trainers));
+		else
+			trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent stops");
+}
+
+/* Those that a successor goes on with, without core and transport. */
+static void leave_jobs(struct agent *a)
+{
+	struct job *job;
+
+	while ((job = TAILQ_FIRST(&a->jobs))) {
+		job->arenas.x = NULL;
+		job_leave(job);
+	}
 }
 
 void agent_free(struct agent *a)
@@ -349,6 +369,7 @@ void agent_free(struct agent *a)
 	xport_free(a->x);       /* ends every connection and read */
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);
+	leave_jobs(a);
 	maker_free(a->maker);
 	quota_free(a->quota);
 	if (a->spare_fd >= 0)

@@ -13,6 +13,7 @@
  *   declare.c  what they declare                   maker.c  makes their memory
  *   tensor.c   what they submit                    people.c  who else is in the job
  *   why.c      what it waits for, in words         quota.c  who may use how much
+ *   keep.c     what is written down for a successor, restore.c reads it, in a ledger.c
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
  * once, checked, and nonsense closes its connection. */
@@ -50,6 +51,9 @@ struct agent_config {
 	const char *host;       /* this machine, for messages */
 	struct agt_config core; /* its window is that of the limits */
 	const char *scheduler;  /* its address, for messages */
+	/* Does somebody keep what a successor needs? Then trainers are left as they are at the end. */
+	bool is_kept;
+	struct fdstore *inherited; /* what a former life has left; for agent_new alone */
 };
 
 enum trainer_state {
@@ -64,6 +68,11 @@ enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
 
 struct agent;
 struct declaring;
+struct fdstore;
+struct kept_tensor;
+struct kept_trainer;
+struct kept_worker;
+struct ledger;
 struct job;
 struct tensor;
 
@@ -79,7 +88,10 @@ struct trainer {
 	TAILQ_ENTRY(trainer) link;
 	TAILQ_ENTRY(trainer) of_job; /* job->trainers, until GONE */
 	struct agent *agent;
-	struct job *job; /* from HELLO on */
+	uint64_t number; /* no other has it, in all lives */
+	bool has_kept_socket;
+	struct kept_trainer *kept; /* from HELLO on */
+	struct job *job;           /* from HELLO on */
 	enum trainer_state state;
 	int sock, efd;
 	int pidfd;          /* a forked child may keep the socket open; -1 when there is none */
@@ -91,6 +103,11 @@ struct trainer {
 	struct quota_pace pace;
 	bool is_slowed;
 	bool has_waited; /* the next message was counted when it was made to wait */
+	/* Its message stays in the socket until it is answered. */
+	bool is_asking;
+	uint32_t asked_seq; /* of that message */
+	/* Of a former life: what it did last may have been done, but not been noted. */
+	bool may_repeat_message, may_repeat_submission;
 	pid_t pid;
 	uid_t uid;
 	struct quota_account *user;
@@ -109,6 +126,7 @@ struct trainer {
 	struct arena *input, *told_input; /* newest, and the newest that it knows */
 	struct declaring *declaring;      /* a DECLARE under way, or NULL */
 	bool is_held;                     /* its socket is not read */
+	bool is_left;                     /* to a successor */
 	uint32_t n_told;                  /* output arenas below this id are known to it */
 	uint32_t finish_seq;
 	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
@@ -117,6 +135,7 @@ struct trainer {
 };
 
 struct tensor_worker {
+	struct kept_worker *kept; /* when is_declared */
 	bool is_declared;
 	uint32_t index; /* in its trainer's tensors */
 	struct arena *in_arena;
@@ -134,10 +153,14 @@ struct tensor {
 	uint8_t dtype;
 	uint64_t n_elems;
 	uint32_t n_declared;
+	uint32_t idx; /* among those that are kept; CTL_NO_ID: not kept yet */
+	struct kept_tensor *kept;
+	struct agt_kept_part *parts;           /* of a former life, or once planned */
+	uint32_t kept_id, part_elems, n_parts; /* with parts */
 	int failed;
 	char *fail_text;
 	struct agt_tensor *core; /* once all local workers have declared it */
-	struct arena *out_arena;
+	struct arena *out_arena, *staging_arena;
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */
 };
@@ -146,6 +169,9 @@ struct job {
 	TAILQ_ENTRY(job) link;
 	struct agent *agent;
 	enum job_state state;
+	uint64_t number; /* as a trainer's */
+	struct ledger *ledger;
+	uint32_t n_kept; /* tensors in it */
 	char name[CTL_JOB_NAME_MAX + 1];
 	uid_t uid; /* whose it is on this machine */
 	bool has_token;
@@ -161,6 +187,7 @@ struct job {
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
 	bool is_told;      /* since the last resync began */
+	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the maker */
 	bool makes_output; /* one of them is for outputs; then others wait for it: */
@@ -201,6 +228,7 @@ struct agent {
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;
 	uint32_t next_seq;
+	uint64_t next_number;
 	bool has_dirty;
 	struct known_server *servers; /* to see what has changed */
 	uint32_t n_servers;
@@ -217,7 +245,7 @@ struct agent {
  * Errors: negative, with a sentence. */
 int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err);
-/* Drops all trainers, joins the thread, frees. NULL is allowed. */
+/* Drops all trainers, or leaves them to a successor, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
 /* What the data thread hears of the scheduler. FORGOTTEN: it has lost all that it knew of this
  * agent. */
@@ -234,6 +262,10 @@ void agent_figures(struct agent *a, struct agent_figures *ret);
 void agent_quotas(struct agent *a, struct quota_view *ret);
 
 /* ---- trainer.c: this and what follows for the data thread ---- */
+/* Its message, which may have waited in its socket, is answered: on to the next. */
+void trainer_answered(struct trainer *t);
+/* The process ends, not the trainer: as trainer_drop, but nobody hears of it. */
+void trainer_leave(struct trainer *t);
 /* Somebody is at the listening socket. */
 void trainer_accept(struct agent *a);
 /* Drop it: it left, or broke the rules (why is logged as such when is_fault). */
@@ -267,6 +299,15 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 void job_detach(struct trainer *t, const char *why);
 /* Free it when nothing needs it any more. */
 void job_free_if_unused(struct job *job);
+/* A job that forms. NULL: out of memory. */
+struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
+	uint32_t size, uint32_t flags);
+/* Have the trainer join, which has been attached. */
+void job_join(struct trainer *t);
+/* It runs, of a former life: the core's part, whose trainers are by_worker. Errors: -ENOMEM. */
+int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
+/* The process ends: free it. */
+void job_leave(struct job *job);
 /* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);
 /* What the scheduler says; m is lent. */

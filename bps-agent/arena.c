@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/failpoint.h"
@@ -99,9 +101,32 @@ size_t arena_round(size_t n_bytes)
 }
 
 /* A descriptor without write access would not do: its holder may open the file anew. */
-int arena_seals(enum arena_kind kind)
+int arena_seals(const struct arena_set *set, enum arena_kind kind)
 {
-	return kind == ARENA_OUTPUT ? F_SEAL_FUTURE_WRITE : 0;
+	return kind == ARENA_OUTPUT && !set->is_kept ? F_SEAL_FUTURE_WRITE : 0;
+}
+
+/* From a writable descriptor of an output to one for trainers. */
+static int make_readonly(int *fd, struct err_text *err)
+{
+	char path[32];
+	int ro;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", *fd);
+	if (fchmod(*fd, 0444) < 0 || (ro = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+		return err_set(err, -errno, "cannot protect shared memory: %s", strerror(errno));
+	close(*fd);
+	*fd = ro;
+	return 0;
+}
+
+struct arena *arena_find(const struct arena_set *set, uint32_t id)
+{
+	struct arena *a = set->head;
+
+	while (a && a->id != id)
+		a = a->next;
+	return a;
 }
 
 static unsigned fds_of(enum arena_kind kind)
@@ -128,6 +153,69 @@ static int offer(struct xport *x, struct arena *a)
 	return rc;
 }
 
+/* What of its descriptor is needed from now on. */
+static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
+{
+	if (a->kind == ARENA_OUTPUT && set->is_kept)
+		return make_readonly(&a->fd, err);
+	if (a->kind == ARENA_PRIVATE) {
+		close(a->fd);
+		a->fd = -1;
+	}
+	return 0;
+}
+
+int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, int fd, size_t bytes,
+	uint64_t *kept_used, struct err_text *err)
+{
+	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	struct arena *a = calloc(1, sizeof(*a));
+	struct stat st;
+	int rc = -ENOMEM;
+
+	if (!a)
+		return err_set(err, rc, "out of memory");
+	*a = (struct arena){.kind = kind,
+		.id = id,
+		.fd = fd,
+		.mem = MAP_FAILED,
+		.bytes = bytes,
+		.used = *kept_used,
+		.kept_used = kept_used};
+	if (fstat(fd, &st) < 0 || (size_t)st.st_size != bytes || !bytes || a->used > bytes ||
+		(fcntl(fd, F_GET_SEALS) & seals) != seals) {
+		rc = err_set(err, BPS_EPROTO, "memory %u is not what it was", id);
+		goto failed;
+	}
+	a->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (a->mem == MAP_FAILED) {
+		rc = err_set(err, -errno, "cannot map %zu bytes of shared memory: %s", bytes,
+			strerror(errno));
+		goto failed;
+	}
+	rc = offer(set->x, a);
+	if (rc < 0) {
+		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+		goto failed;
+	}
+	rc = give_fd(set, a, err);
+	if (rc < 0) {
+		set->x->ops->seg_del(set->x, a->segment);
+		goto failed;
+	}
+	a->next = set->head;
+	set->head = a;
+	set->bytes += bytes;
+	if (id >= set->next_id)
+		set->next_id = id + 1;
+	return 0;
+failed:
+	if (a->mem != MAP_FAILED)
+		munmap(a->mem, bytes);
+	free(a);
+	return rc;
+}
+
 int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, struct arena **ret,
 	struct err_text *err)
 {
@@ -144,16 +232,24 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
 		goto refused;
 	}
-	if (kind == ARENA_PRIVATE) {
-		close(a->fd);
-		a->fd = -1;
+	a->id = set->next_id;
+	rc = set->adopted ? set->adopted(set->admit_ctx, a) : 0;
+	if (rc < 0) {
+		err_set(err, rc, "the agent is out of memory");
+		goto withdraw;
 	}
-	a->id = set->next_id++;
+	rc = give_fd(set, a, err);
+	if (rc < 0)
+		goto withdraw;
+	set->next_id++;
 	a->next = set->head;
 	set->head = a;
 	set->bytes += a->bytes;
 	*ret = a;
 	return 0;
+withdraw:
+	set->x->ops->seg_del(set->x, a->segment);
+	m->fd = a->fd;
 refused:
 	arena_forgo(set, kind, m->bytes);
 	memory_drop(m);
@@ -174,7 +270,7 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 		set->want_bytes = bytes;
 		return -EINPROGRESS;
 	}
-	rc = memory_make(&m, "bps-arena", bytes, arena_seals(kind), err);
+	rc = memory_make(&m, "bps-arena", bytes, arena_seals(set, kind), err);
 	if (rc < 0) {
 		arena_forgo(set, kind, bytes);
 		return rc;
@@ -204,6 +300,8 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		start = 0;
 	}
 	a->used = start + need;
+	if (a->kept_used)
+		*a->kept_used = a->used;
 	*ret = (struct agt_mem){.mem = a->mem + start, .offset = start, .segment = a->segment};
 	*ret_arena = a;
 	return 0;
@@ -216,7 +314,8 @@ void arena_set_fini(struct arena_set *set)
 
 	while ((a = set->head)) {
 		set->head = a->next;
-		set->x->ops->seg_del(set->x, a->segment);
+		if (set->x)
+			set->x->ops->seg_del(set->x, a->segment);
 		m = (struct memory){.fd = a->fd, .mem = a->mem, .bytes = a->bytes};
 		if (set->drop)
 			set->drop(set->admit_ctx, &m);

@@ -26,6 +26,7 @@ struct arena {
 	int fd; /* for the trainer: writable for ARENA_INPUT, else read-only; -1 when private */
 	char *mem;
 	size_t bytes, used;
+	uint64_t *kept_used; /* where `used` is written too; may be NULL */
 	uint16_t segment;
 };
 
@@ -42,7 +43,7 @@ struct memory {
 
 /* The arenas of one job. */
 struct arena_set {
-	struct xport *x;
+	struct xport *x; /* NULL: it is gone already, at the end */
 	/* Large arenas are made elsewhere: arena_alloc says -EINPROGRESS and what is wanted, and
 	 * finds it as `prefer` when the caller has made and adopted it. */
 	bool defers;
@@ -55,6 +56,12 @@ struct arena_set {
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
 	size_t (*room)(void *ctx); /* bytes that admit would take */
+	/* A new one is there, its descriptor still writable: for a successor. May set kept_used.
+	 * Errors: it is given up. NULL: nobody wants to know. */
+	int (*adopted)(void *ctx, struct arena *a);
+	/* Another process will map outputs for writing: no seal can keep trainers from that, they get a
+	 * descriptor that can only be read, of a file that they may only read. */
+	bool is_kept;
 	void *admit_ctx;
 	struct arena *head;
 	uint32_t next_id;
@@ -79,8 +86,14 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	struct err_text *err);
 /* It was not made after all. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
+/* One of a former life. Owns: takes fd unless it fails. used: what is handed out. Errors: -errno,
+ * BPS_EPROTO it is too small or not sealed; with a sentence. */
+int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, int fd, size_t bytes,
+	uint64_t *kept_used, struct err_text *err);
+/* NULL: there is none. */
+struct arena *arena_find(const struct arena_set *set, uint32_t id);
 /* Seals of an arena's memory beside those against shrinking and growing. */
-int arena_seals(enum arena_kind kind);
+int arena_seals(const struct arena_set *set, enum arena_kind kind);
 
 /* A memfd of that size, mapped, without pages yet. On an error nothing is left.
  * Errors: -errno with a sentence. */

@@ -498,11 +498,6 @@ uint64_t agt_tensor_round(const struct agt_tensor *t)
 	return t->round;
 }
 
-uint32_t agt_tensor_workers(const struct agt_tensor *t)
-{
-	return t->round && t->parts ? t->parts[0].kept->workers[t->round & 1] : 0;
-}
-
 uint32_t agt_tensor_id(const struct agt_tensor *t)
 {
 	return t->id;

@@ -161,8 +161,6 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 /* Last round that a local worker submitted, and the last complete one. */
 uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker);
 uint64_t agt_tensor_round(const struct agt_tensor *t);
-/* Workers behind the sum of that one; 0: there is none. */
-uint32_t agt_tensor_workers(const struct agt_tensor *t);
 uint32_t agt_tensor_id(const struct agt_tensor *t);
 
 /* A server's address or instance is new or gone: connect anew, at once. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/dtype.h"
 #include "common/failpoint.h"
@@ -56,6 +57,8 @@ static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, s
 	if (is_last && job->n_workers > 1 && !job->is_local && !tensor->staging.mem)
 		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
 			&tensor->staging, err);
+	if (rc == 0 && !tensor->staging_arena && tensor->staging.mem)
+		tensor->staging_arena = job->staging;
 	return rc;
 }
 
@@ -132,6 +135,23 @@ static int tensor_for(
 	return 0;
 }
 
+/* Where it lies for this trainer. */
+static void tell_slot(struct trainer *t, const struct tensor *tensor, struct local_slot *slot)
+{
+	const struct tensor_worker *tw = &tensor->workers[t->worker];
+
+	if (tw->in_arena != t->told_input)
+		tell_arena(t, tw->in_arena);
+	t->told_input = tw->in_arena;
+	t->kept->told_input = t->told_input->id + 1;
+	*slot = (struct local_slot){.text = "",
+		.tensor = tw->index,
+		.in_arena = tw->in_arena->id,
+		.out_arena = tensor->out_arena->id,
+		.in_offset = tw->in.offset,
+		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
+}
+
 static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
 	struct err_text *err)
 {
@@ -150,6 +170,10 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (rc < 0)
 		return rc;
 	tw = &tensor->workers[t->worker];
+	if (tw->is_declared && t->may_repeat_message) {
+		tell_slot(t, tensor, slot);
+		return 0;
+	}
 	if (tw->is_declared)
 		return err_set(
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
@@ -158,18 +182,16 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		return rc;
 	if (rc < 0)
 		return refuse_decl(rc, d, &why, err);
-	tw->is_declared = true;
 	tw->index = t->n_tensors;
+	rc = keep_tensor(tensor);
+	if (rc == 0)
+		rc = keep_declared(tensor, t->worker);
+	if (rc < 0)
+		return err_set(err, rc, "the agent is out of memory");
+	keep_staging(tensor);
+	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
-	if (tw->in_arena != t->told_input)
-		tell_arena(t, tw->in_arena);
-	t->told_input = tw->in_arena;
-	*slot = (struct local_slot){.text = "",
-		.tensor = tw->index,
-		.in_arena = tw->in_arena->id,
-		.out_arena = tensor->out_arena->id,
-		.in_offset = tw->in.offset,
-		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
+	tell_slot(t, tensor, slot);
 	if (++tensor->n_declared == job->n_workers && !tensor->failed)
 		tensor_complete(tensor);
 	return 0;
@@ -206,11 +228,12 @@ static void declared(struct trainer *t)
 	if (t->job) {
 		tensor_flush_declares(t->job);
 		tell_outputs(t, t->job->arenas.head);
-		t->n_told = t->job->arenas.next_id;
+		t->n_told = t->kept->n_told = t->job->arenas.next_id;
 	}
 	m.declared = (struct local_declared){.slots = x->slots, .n_slots = x->d.n_tensors};
 	trainer_send(t, &m, NULL, 0);
 	declare_free(t);
+	trainer_answered(t);
 }
 
 static void declare_refused(struct declaring *x, int rc)
@@ -252,7 +275,7 @@ static int make_wanted(struct declaring *x, struct err_text *err)
 	x->kind = set->want_kind;
 	x->making = (struct making){.name = "bps-arena",
 		.bytes = set->want_bytes,
-		.more_seals = arena_seals(set->want_kind),
+		.more_seals = arena_seals(set, set->want_kind),
 		.done = made,
 		.user = x};
 	rc = maker_make(x->trainer->agent->maker, &x->making);

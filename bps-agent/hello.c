@@ -6,6 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "bps-agent/keep.h"
 #include "bps-agent/trainer_impl.h"
 
 #include "common/failpoint.h"
@@ -32,21 +33,36 @@ struct greeting {
 	void *mem; /* of m */
 };
 
-static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struct err_text *err)
+/* Its HELLO is answered, perhaps by a successor. */
+void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd)
 {
-	struct local_msg reply = {.type = LOCAL_WELCOME, .seq = seq};
+	struct local_msg reply = {.type = LOCAL_WELCOME, .seq = seq, .welcome.text = ""};
 
-	reply.welcome.code = rc < 0 ? (uint32_t)-rc : 0;
-	reply.welcome.text = err->s;
-	trainer_send(t, &reply, (int[]){fd, t->efd}, rc < 0 ? 0 : 2);
-	if (rc < 0) {
-		trainer_drop(t, false, err->s);
-		return;
-	}
+	trainer_send(t, &reply, (int[]){control_fd, t->efd}, 2);
+}
+
+void trainer_listen_event(struct trainer *t)
+{
 	uv_poll_init(dataloop_uv(t->agent->loop), &t->efd_poll, t->efd);
 	t->efd_poll.data = t;
 	t->n_handles++;
 	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
+}
+
+static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struct err_text *err)
+{
+	struct local_msg reply = {.type = LOCAL_WELCOME,
+		.seq = seq,
+		.welcome = {.code = (uint32_t)-rc, .text = err->s}};
+
+	if (rc < 0) {
+		trainer_send(t, &reply, NULL, 0);
+		trainer_drop(t, false, err->s);
+		return;
+	}
+	trainer_welcome(t, seq, fd);
+	trainer_answered(t);
+	trainer_listen_event(t);
 }
 
 static void take_control(struct trainer *t, struct greeting *g)
@@ -57,8 +73,12 @@ static void take_control(struct trainer *t, struct greeting *g)
 	t->control = g->making.memory.mem;
 	local_control_init(t->control, t->sq_entries, t->max_tensors);
 	rc = job_attach(t, &g->m.hello, err);
-	trainer_hold(t, false);
+	if (rc == 0)
+		rc = keep_trainer(t, g->m.seq, fd, err);
+	if (rc == 0)
+		job_join(t);
 	welcome(t, g->m.seq, fd, rc, err);
+	trainer_hold(t, false);
 	close(fd);
 }
 
@@ -128,11 +148,14 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 	int rc;
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
+	if (t->may_repeat_message && t->kept)
+		return; /* answered by a former life, or when this one began */
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "a second HELLO");
 		return;
 	}
 	uv_timer_stop(&t->greeting);
+	keep_socket(t);
 	if (m->hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
 			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install "

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/keep.h"
 #include "bps-agent/token.h"
 #include "common/failpoint.h"
 #include "common/key.h"
@@ -80,16 +81,23 @@ static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 
 /* ---- end of a job ---- */
 
-static void job_free(struct job *job)
+void job_leave(struct job *job)
 {
 	arena_set_fini(&job->arenas);
 	tensor_free_all(job);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_put(job->quota);
 	people_free(job);
+	ledger_free(job->ledger);
 	free(job->ranks);
 	free(job->by_worker);
 	free(job);
+}
+
+static void job_free(struct job *job)
+{
+	keep_forget_job(job);
+	job_leave(job);
 }
 
 void job_free_if_unused(struct job *job)
@@ -125,6 +133,18 @@ static void tell_end(struct job *job, struct trainer *t)
 	trainer_set_state(t, TRAINER_OVER);
 }
 
+/* The scheduler has said how it stands: its trainers may ask again. */
+static void hear_trainers(struct job *job)
+{
+	struct trainer *t;
+
+	if (!job->is_resumed)
+		return;
+	job->is_resumed = false;
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	trainer_hold(t, false);
+}
+
 static void job_end(struct job *job, int code, const char *text)
 {
 	struct agt_job *core = job->core;
@@ -147,6 +167,7 @@ static void job_end(struct job *job, int code, const char *text)
 	}
 	TAILQ_FOREACH(t, &job->trainers, of_job)
 	tell_end(job, t);
+	hear_trainers(job);
 	if (core)
 		agt_job_free(core, job_released, job); /* may free the job */
 }
@@ -210,22 +231,22 @@ static size_t memory_room(void *ctx)
 	return quota_room(((struct job *)ctx)->quota, QUOTA_MEMORY);
 }
 
-static struct job *job_new(
-	struct agent *a, struct quota_account *user, uid_t uid, const struct local_hello *h)
+struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
+	uint32_t size, uint32_t flags)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
 	if (job)
-		job->quota = quota_job(user, h->job);
+		job->quota = quota_job(user, name);
 	if (!job || !job->quota) {
 		free(job);
 		return NULL;
 	}
-	snprintf(job->name, sizeof(job->name), "%s", h->job);
+	snprintf(job->name, sizeof(job->name), "%s", name);
 	job->agent = a;
 	job->uid = uid;
-	job->size = h->size;
-	job->flags = h->flags;
+	job->size = size;
+	job->flags = flags;
 	job->id = CTL_NO_ID;
 	job->arenas.x = a->x;
 	job->arenas.defers = true;
@@ -233,12 +254,37 @@ static struct job *job_new(
 	job->arenas.admit = admit_memory;
 	job->arenas.release = release_memory;
 	job->arenas.room = memory_room;
+	job->arenas.adopted = keep_arena;
+	job->arenas.is_kept = a->cfg.is_kept;
 	job->arenas.admit_ctx = job;
 	TAILQ_INIT(&job->trainers);
 	TAILQ_INIT(&job->tensors);
 	TAILQ_INIT(&job->waiting);
 	TAILQ_INSERT_TAIL(&a->jobs, job, link);
 	return job;
+}
+
+/* Errors: -ENOMEM, -errno; with a sentence. */
+static int job_begin(struct trainer *t, const struct local_hello *h, const uint8_t *proof,
+	struct job **ret, struct err_text *err)
+{
+	struct job *job = job_new(t->agent, t->user, t->uid, h->job, h->size, h->flags);
+	int rc;
+
+	if (!job)
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	job->number = t->agent->next_number++;
+	if (proof) {
+		job->has_token = true;
+		memcpy(job->token, proof, CTL_TOKEN_BYTES);
+	}
+	rc = keep_job(job, err);
+	if (rc < 0) {
+		job_free(job);
+		return rc;
+	}
+	*ret = job;
+	return 0;
 }
 
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err)
@@ -261,14 +307,8 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 			err, rc, "job '%s': its token cannot be used: %s", h->job, err_str(rc));
 	proof = h->token.bytes ? token : NULL;
 	job = job_forming(a, t->uid, h->job, proof);
-	if (!job)
-		job = job_new(a, t->user, t->uid, h);
-	if (!job)
-		return err_set(err, -ENOMEM, "the agent is out of memory");
-	if (proof) {
-		job->has_token = true;
-		memcpy(job->token, proof, CTL_TOKEN_BYTES);
-	}
+	if (!job && (rc = job_begin(t, h, proof, &job, err)) < 0)
+		return rc;
 	if (job->size != h->size || job->flags != h->flags)
 		return err_set(err, BPS_EMISMATCH,
 			"job '%s': pid %d wants %u workers, flags %u, another worker of this "
@@ -280,8 +320,12 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	t->join_seq = ++a->next_seq;
 	TAILQ_INSERT_TAIL(&job->trainers, t, of_job);
 	trainer_set_state(t, TRAINER_JOINING);
-	send_join(t);
 	return 0;
+}
+
+void job_join(struct trainer *t)
+{
+	send_join(t);
 }
 
 static void send_worker(
@@ -374,21 +418,46 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	return 0;
 }
 
-static void welcome_workers(struct job *job)
+static void welcome_worker(struct job *job, uint32_t w)
 {
+	struct trainer *t = job->by_worker[w];
+	struct local_msg m = {.type = LOCAL_JOB};
+
+	t->worker = w;
+	trainer_set_state(t, TRAINER_ATTACHED);
+	m.job = (struct local_job){.rank = t->rank,
+		.size = job->size,
+		.local_rank = w,
+		.local_size = job->n_workers,
+		.text = ""};
+	trainer_send(t, &m, NULL, 0);
+}
+
+int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
+{
+	int rc = agt_job_new(job->agent->core, m, my_member, &job->core);
+
+	if (rc < 0)
+		return rc;
+	job->id = m->job;
+	job->is_local = job_is_local(m->n_members, m->flags);
+	job_set_state(job, JOB_RUNNING, "it ran before this agent started");
+	job->is_resumed = true;
 	for (uint32_t w = 0; w < job->n_workers; w++) {
 		struct trainer *t = job->by_worker[w];
-		struct local_msg m = {.type = LOCAL_JOB};
 
-		t->worker = w;
-		trainer_set_state(t, TRAINER_ATTACHED);
-		m.job = (struct local_job){.rank = t->rank,
-			.size = job->size,
-			.local_rank = w,
-			.local_size = job->n_workers,
-			.text = ""};
-		trainer_send(t, &m, NULL, 0);
+		if (!t)
+			continue;
+		t->rank = job->ranks[w];
+		t->has_rank = true;
+		welcome_worker(job, w); /* once more: it may not have heard of it */
+		trainer_hold(t, true);
+		if (!t->kept->is_finishing)
+			continue;
+		t->finish_seq = t->kept->finish_seq;
+		trainer_set_state(t, TRAINER_FINISHING);
 	}
+	return 0;
 }
 
 /* A job of which nothing is known here: a former life of this agent had it. */
@@ -431,6 +500,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		return;
 	if (job && job->state == JOB_RUNNING) {
 		job_change(job, m);
+		hear_trainers(job);
 		return;
 	}
 	if (!job)
@@ -444,13 +514,16 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	job->id = m->job;
 	job->is_told = true;
 	rc = job_start(job, m, (uint16_t)i);
+	if (rc == 0)
+		rc = keep_running(job, m, (uint16_t)i);
 	if (rc < 0) {
 		job_core_fail(a, job->id, rc, "the agent is out of memory");
 		job_end(job, rc, "the agent is out of memory");
 		return;
 	}
 	job_set_state(job, JOB_RUNNING, "all workers are there");
-	welcome_workers(job);
+	for (uint32_t w = 0; w < job->n_workers; w++)
+		welcome_worker(job, w);
 }
 
 void job_detach(struct trainer *t, const char *why)
@@ -489,11 +562,14 @@ void job_finish(struct trainer *t, uint32_t seq)
 		trainer_send(t, &m, NULL, 0);
 		return;
 	}
+	if (t->state == TRAINER_FINISHING && t->may_repeat_message && t->finish_seq == seq)
+		return;
 	if (t->state != TRAINER_ATTACHED) {
 		trainer_drop(t, true, "FINISH without a running job");
 		return;
 	}
-	t->finish_seq = seq;
+	t->finish_seq = t->kept->finish_seq = seq;
+	t->kept->is_finishing = 1;
 	trainer_set_state(t, TRAINER_FINISHING);
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
 }

@@ -19,20 +19,23 @@
 #include "bps-agent/topology_report.h"
 #include "common/failpoint.h"
 #include "common/fds.h"
+#include "common/fdstore.h"
 #include "common/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
+#include "common/notify.h"
 
-/* First descriptor of systemd's socket activation (sd_listen_fds(3)). */
-#define LISTEN_FD_FIRST 3
 /* It owns trainers, rings and all partitions; copying a sum is all that it does per byte. */
 #define AGENT_THREADS 1
 #define AGAIN_NS      UINT64_C(2000000)
+/* Our listening socket, when the service manager keeps it. */
+#define LISTEN_NAME "listen"
 
 struct opts {
 	struct node_opts node;
 	const char *socket, *group, *sysfs;
 	unsigned gpu_strategy; /* enum strategy */
+	bool keeps_trainers;
 	int64_t max_trainers, max_tensors, user_trainers, user_tensors, job_tensors;
 	int64_t user_descriptors, user_requests;
 	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
@@ -46,6 +49,9 @@ static const struct setting rows[] = {
 		.help = "UNIX socket that trainers connect to"},
 	{"socket-group", SET_STRING, SETTING_AT(struct opts, group), .def = "", .max = 63,
 		.help = "group that may connect (mode 0660); empty: the agent's own"},
+	{"keep-trainers", SET_BOOL, SETTING_AT(struct opts, keeps_trainers), .def = "yes",
+		.help = "go on with them after a restart, if the service manager keeps "
+			"descriptors"},
 	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "0",
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
@@ -93,8 +99,10 @@ struct app {
 	struct opts opts;
 	struct node node;
 	struct agent *agent; /* once the scheduler has told our id */
+	struct fdstore inherited;
 	int listen_fd;
 	bool owns_socket_file;
+	bool is_kept; /* somebody keeps what a successor needs */
 	char scheduler[ADDR_TEXT_BYTES];
 };
 
@@ -142,6 +150,8 @@ static void member_up(void *ctx, uint32_t id)
 		.limits = limits_of(o),
 		.host = app->node.host,
 		.scheduler = app->scheduler,
+		.is_kept = app->is_kept,
+		.inherited = &app->inherited,
 		.core = {.retry_ns = NODE_RETRY_NS, .again_ns = AGAIN_NS}};
 	struct err_text err;
 	int rc = node_welcome(&app->node, id);
@@ -157,6 +167,8 @@ static void member_up(void *ctx, uint32_t id)
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 		return;
 	}
+	fdstore_fini(&app->inherited);
+	post(app, AGENT_RESYNC_BEGIN, NULL); /* for those of a former life */
 	daemon_ready(&app->node.daemon, 0, "taking trainers");
 	daemon_tell_now(&app->node.daemon);
 }
@@ -391,17 +403,57 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 	return 0;
 }
 
+/* That of a former life, if it listens where we shall. */
+static bool take_kept_socket(struct app *app)
+{
+	struct sockaddr_un at = {0};
+	socklen_t len = sizeof(at);
+	int fd = fdstore_take(&app->inherited, LISTEN_NAME);
+
+	if (fd < 0)
+		return false;
+	if (getsockname(fd, (struct sockaddr *)&at, &len) < 0 ||
+		strcmp(at.sun_path, app->opts.socket) != 0 || access(at.sun_path, F_OK) < 0) {
+		fdstore_remove(LISTEN_NAME);
+		close(fd);
+		return false;
+	}
+	app->listen_fd = fd;
+	app->owns_socket_file = true;
+	return true;
+}
+
+/* That of socket activation, whatever its name. */
+static bool take_activation(struct app *app)
+{
+	for (size_t i = 0; i < app->inherited.n && app->listen_fd < 0; i++) {
+		struct fdstore_fd *f = &app->inherited.fds[i];
+		int listens = 0;
+		socklen_t len = sizeof(listens);
+
+		if (f->fd < 0 || strcmp(f->name, LISTEN_NAME) == 0 ||
+			getsockopt(f->fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) < 0 ||
+			!listens)
+			continue;
+		app->listen_fd = f->fd;
+		f->fd = -1;
+	}
+	return app->listen_fd >= 0;
+}
+
 /* The socket of the service manager, or one of our own. */
 static int open_socket(struct app *app, struct err_text *err)
 {
-	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS"), *path = app->opts.socket;
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	const char *path = app->opts.socket;
 	int fd, rc;
 
-	if (pid && n && atol(pid) == (long)getpid() && atoi(n) >= 1) {
-		app->listen_fd = LISTEN_FD_FIRST;
-		if (fcntl(app->listen_fd, F_SETFD, FD_CLOEXEC) < 0 ||
-			fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
+	rc = fdstore_inherit(&app->inherited, err);
+	if (rc < 0)
+		return rc;
+	app->is_kept = notify_is_heard() && app->opts.keeps_trainers;
+	if (take_activation(app) || take_kept_socket(app)) {
+		if (fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
 			return err_set(
 				err, -errno, "the service manager's socket: %s", strerror(errno));
 		return 0;
@@ -423,6 +475,9 @@ static int open_socket(struct app *app, struct err_text *err)
 	}
 	app->listen_fd = fd;
 	app->owns_socket_file = true;
+	if (app->is_kept && fdstore_put(LISTEN_NAME, &fd, 1) < 0)
+		log_warn("the service manager does not take the listening socket: trainers that "
+			 "connect during a restart will be refused");
 	return give_to_group(path, app->opts.group, err);
 }
 
@@ -454,8 +509,9 @@ int main(int argc, char **argv)
 	node_close(&app.node);
 	if (app.listen_fd >= 0)
 		close(app.listen_fd);
-	if (app.owns_socket_file)
+	if (app.owns_socket_file && !app.is_kept)
 		unlink(o->socket);
+	fdstore_fini(&app.inherited);
 	settings_free(settings);
 	return daemon_end(status);
 }

@@ -272,9 +272,14 @@ int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct
 		if (limit && (n > limit || x->used[kind] > limit - n))
 			return refuse(x, kind, n, err);
 	}
-	for (struct quota_account *x = a; x; x = x->above)
-		x->used[kind] += n;
+	quota_charge(a, kind, n);
 	return 0;
+}
+
+void quota_charge(struct quota_account *a, enum quota_kind kind, uint64_t n)
+{
+	for (; a; a = a->above)
+		a->used[kind] += n;
 }
 
 void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n)

@@ -65,6 +65,8 @@ void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n);
 /* It has n now, whatever the limit: of what is limited elsewhere. */
 void quota_note(struct quota_account *a, enum quota_kind kind, uint64_t n);
 uint64_t quota_used(const struct quota_account *a, enum quota_kind kind);
+/* Take it over the limits, too: it is there already. */
+void quota_charge(struct quota_account *a, enum quota_kind kind, uint64_t n);
 /* What quota_take would still take. */
 uint64_t quota_room(const struct quota_account *a, enum quota_kind kind);
 

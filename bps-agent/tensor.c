@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/clock.h"
 #include "common/dtype.h"
@@ -33,6 +34,7 @@ struct tensor *tensor_new(struct job *job, const struct local_decl *d)
 	if (!tensor)
 		return NULL;
 	tensor->job = job;
+	tensor->idx = CTL_NO_ID;
 	tensor->name = strdup(d->name);
 	tensor->dtype = d->dtype;
 	tensor->n_elems = d->n_elems;
@@ -71,6 +73,7 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 		return;
 	tensor->failed = code;
 	tensor->fail_text = strdup(text);
+	keep_refused(tensor);
 	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "tensor refused: job=%s tensor=%s: %s",
 		tensor->job->name, tensor->name, text);
 	if (tensor->core)
@@ -85,21 +88,37 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 	}
 }
 
-static int give_to_core(struct tensor *tensor, struct err_text *err)
+static int core_make(struct tensor *tensor)
 {
 	struct job *job = tensor->job;
 	struct agt_mem *in;
-	struct ctl_tensor plan;
 	int rc;
 
 	in = calloc(job->n_workers, sizeof(*in));
 	if (!in)
-		return err_set(err, -ENOMEM, "the agent is out of memory");
+		return -ENOMEM;
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		in[w] = tensor->workers[w].in;
 	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in,
 		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
 	free(in);
+	return rc;
+}
+
+/* Nobody else takes part in it. */
+static int plan_locally(struct tensor *tensor, uint32_t id)
+{
+	struct ctl_tensor plan = {
+		.tensor = id, .dtype = tensor->dtype, .n_elems = tensor->n_elems, .part_elems = 1};
+
+	return agt_tensor_plan(tensor->core, &plan);
+}
+
+static int give_to_core(struct tensor *tensor, struct err_text *err)
+{
+	struct job *job = tensor->job;
+	int rc = core_make(tensor);
+
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
 	if (!job->is_local) {
@@ -107,11 +126,7 @@ static int give_to_core(struct tensor *tensor, struct err_text *err)
 			job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 		return 0;
 	}
-	plan = (struct ctl_tensor){.tensor = job->n_tensors++,
-		.dtype = tensor->dtype,
-		.n_elems = tensor->n_elems,
-		.part_elems = 1};
-	rc = agt_tensor_plan(tensor->core, &plan);
+	rc = plan_locally(tensor, job->n_tensors++);
 	return rc < 0 ? err_set(err, rc, "the agent is out of memory") : 0;
 }
 
@@ -174,7 +189,88 @@ void tensor_complete(struct tensor *tensor)
 	tensor_submit_pending(tensor);
 }
 
+/* ---- of a former life ---- */
+
+/* The plan that it had, if it had one. */
+static int plan_again(struct tensor *tensor)
+{
+	struct ctl_tensor plan = {.tensor = tensor->kept_id,
+		.dtype = tensor->dtype,
+		.n_elems = tensor->n_elems,
+		.part_elems = tensor->part_elems};
+
+	if (tensor->job->is_local) {
+		uint32_t id = tensor->parts ? tensor->kept_id : tensor->job->n_tensors;
+
+		if (id >= tensor->job->n_tensors)
+			tensor->job->n_tensors = id + 1;
+		return plan_locally(tensor, id);
+	}
+	return tensor->parts ? agt_tensor_plan(tensor->core, &plan) : 0;
+}
+
+/* What the worker submitted last, unless its trainer may know that to be complete. */
+static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
+{
+	struct tensor_worker *tw = &tensor->workers[w];
+	struct trainer *t = tensor->job->by_worker[w];
+
+	struct member_set members;
+	uint32_t least, most;
+
+	if (complete && t) {
+		agt_tensor_contributors(tensor->core, &members, &least, &most);
+		local_done_most(t->control, t->sq_entries, tw->index, most);
+		trainer_done(t, tw->index, complete, 0, least);
+	}
+	if (tw->submitted > complete)
+		tw->pending = (struct pending){true, tw->op, tw->kept->priority, tw->submitted};
+}
+
+void tensor_resume(struct tensor *tensor)
+{
+	int rc = tensor->n_declared == tensor->job->n_workers && !tensor->failed ? core_make(tensor)
+										 : 0;
+	uint64_t complete = 0;
+
+	if (rc == 0 && tensor->core)
+		rc = plan_again(tensor);
+	if (rc < 0)
+		tensor_refuse(tensor, rc, "what is kept of it contradicts itself");
+	if (tensor->core)
+		complete = agt_tensor_round(tensor->core);
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		struct tensor_worker *tw = &tensor->workers[w];
+		struct trainer *t = tensor->job->by_worker[w];
+
+		if (tensor->failed && t && tw->submitted)
+			trainer_done(t, tw->index, tw->submitted, tensor->failed, 0);
+		else if (!tensor->failed && tw->is_declared)
+			submit_again(tensor, w, complete);
+	}
+	tensor_submit_pending(tensor);
+}
+
 /* ---- submissions ---- */
+
+/* A life that ended between noting the submission and that it had noted it. */
+static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
+{
+	bool may = t->may_repeat_submission;
+
+	t->may_repeat_submission = false;
+	return may && round == tw->submitted;
+}
+
+static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
+{
+	tw->submitted = e->round;
+	tw->op = e->op;
+	tw->kept->op = e->op;
+	tw->kept->priority = e->priority;
+	/* Release: partner is restore.c in a successor. */
+	atomic_store_explicit(&tw->kept->submitted, e->round, memory_order_release);
+}
 
 int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)
 {
@@ -190,12 +286,13 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 			"a submission of tensor %u, op %u, flags %u makes no sense", e->tensor,
 			e->op, e->flags);
 	tw = &tensor->workers[t->worker];
+	if (is_repeated(t, tw, e->round))
+		return 0;
 	if (tw->pending.is_set || e->round != tw->submitted + 1)
 		return err_set(err, BPS_EPROTO, "tensor '%s': round %llu submitted after %llu",
 			tensor->name, (unsigned long long)e->round,
 			(unsigned long long)tw->submitted);
-	tw->submitted = e->round;
-	tw->op = e->op;
+	note_submission(tw, e);
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/keep.h"
 #include "bps-agent/trainer_impl.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
@@ -53,7 +54,10 @@ static void free_if_closed(struct trainer *t)
 		close(t->efd);
 	if (t->pidfd >= 0)
 		close(t->pidfd);
-	trainer_close_socket(t->agent, t->sock);
+	if (t->is_left)
+		close(t->sock);
+	else
+		trainer_close_socket(t->agent, t->sock);
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
 	quota_put(t->user);
@@ -88,6 +92,23 @@ static void close_handle(uv_handle_t *h)
 		uv_close(h, on_closed);
 }
 
+/* It is of no agent any more, and freed when its handles are closed. */
+static void unlist(struct trainer *t)
+{
+	trainer_set_state(t, TRAINER_GONE);
+	TAILQ_REMOVE(&t->agent->trainers, t, link);
+	t->agent->n_trainers--;
+	quota_give(t->user, QUOTA_TRAINERS, 1);
+	t->n_handles++; /* keep it until all are on their way */
+	close_handle((uv_handle_t *)&t->sock_poll);
+	close_handle((uv_handle_t *)&t->efd_poll);
+	close_handle((uv_handle_t *)&t->pid_poll);
+	close_handle((uv_handle_t *)&t->greeting);
+	close_handle((uv_handle_t *)&t->slowed);
+	t->n_handles--;
+	free_if_closed(t);
+}
+
 void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 {
 	if (t->state == TRAINER_GONE)
@@ -102,18 +123,18 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 		log_debug("trainer left: pid=%d why=%s", (int)t->pid, why);
 	if (t->job)
 		job_detach(t, why);
-	trainer_set_state(t, TRAINER_GONE);
-	TAILQ_REMOVE(&t->agent->trainers, t, link);
-	t->agent->n_trainers--;
-	quota_give(t->user, QUOTA_TRAINERS, 1);
-	t->n_handles++; /* keep it until all are on their way */
-	close_handle((uv_handle_t *)&t->sock_poll);
-	close_handle((uv_handle_t *)&t->efd_poll);
-	close_handle((uv_handle_t *)&t->pid_poll);
-	close_handle((uv_handle_t *)&t->greeting);
-	close_handle((uv_handle_t *)&t->slowed);
-	t->n_handles--;
-	free_if_closed(t);
+	keep_forget_trainer(t);
+	unlist(t);
+}
+
+void trainer_leave(struct trainer *t)
+{
+	declare_cancel(t);
+	if (t->job)
+		TAILQ_REMOVE(&t->job->trainers, t, of_job);
+	t->job = NULL;
+	t->is_left = true;
+	unlist(t);
 }
 
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
@@ -150,6 +171,7 @@ bool trainer_poll_ring(struct trainer *t)
 			trainer_drop(t, true, err.s);
 			break;
 		}
+		t->kept->sq_head = t->sq_head;
 	}
 	return any;
 }
@@ -190,6 +212,26 @@ void trainer_flush(struct agent *a)
 }
 
 /* ---- socket ---- */
+
+/* A message is looked at where it is, and taken out of the socket when it has been answered: so a
+ * successor of a process that dies in between finds it. It may then have been answered already, or what
+ * it asks for may have been done: the first message that a successor sees is one that may be repeated. */
+void trainer_answered(struct trainer *t)
+{
+	char c;
+
+	if (!t->is_asking || t->state == TRAINER_GONE)
+		return;
+	t->is_asking = t->may_repeat_message = false;
+	if (t->kept)
+		t->kept->handled_seq = t->asked_seq;
+	(void)!recv(t->sock, &c, sizeof(c), MSG_DONTWAIT);
+}
+
+static bool was_answered(const struct trainer *t, const struct local_msg *m)
+{
+	return t->may_repeat_message && t->kept && m->seq && m->seq == t->kept->handled_seq;
+}
 
 /* *mem: of m's strings; set to NULL when it is needed longer. */
 static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
@@ -296,8 +338,6 @@ static int peek(int sock, bool *ret_brings_fds)
 static void on_socket(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;
-	int fds[LOCAL_FDS_ROOM];
-	unsigned n_fds = 0;
 	struct local_msg m;
 	struct err_text err = {0};
 	bool brings_fds = false;
@@ -319,11 +359,16 @@ static void on_socket(uv_poll_t *p, int status, int events)
 		trainer_drop(t, true, "descriptors are not taken");
 		return;
 	}
-	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err); /* what was seen, so none */
+	rc = local_peek(t->sock, &m, &mem, &err);
 	if (rc == -EAGAIN)
 		return;
 	if (rc == 1) {
-		on_message(t, &m, &mem);
+		t->is_asking = true;
+		t->asked_seq = m.seq;
+		if (!was_answered(t, &m))
+			on_message(t, &m, &mem);
+		if (!t->is_held)
+			trainer_answered(t);
 		free(mem);
 		return;
 	}

@@ -505,6 +505,29 @@ static ssize_t recv_one(int sock, struct msghdr *mh, uint32_t timeout_ms)
 	}
 }
 
+int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err)
+{
+	unsigned char *buf = malloc(LOCAL_FRAME_MAX);
+	ssize_t n;
+	int rc;
+
+	if (!buf)
+		return err_set(err, -ENOMEM, "out of memory");
+	n = recv(sock, buf, LOCAL_FRAME_MAX, MSG_PEEK | MSG_DONTWAIT | MSG_TRUNC);
+	if (n < 0)
+		rc = err_set(err, -errno, "cannot receive: %s", strerror(errno));
+	else if (n > LOCAL_FRAME_MAX)
+		rc = err_set(err, BPS_EPROTO, "frame of more than %u bytes", LOCAL_FRAME_MAX);
+	else
+		rc = n ? local_decode(buf, (size_t)n, ret, ret_mem, err) : 0;
+	if (n > 0 && rc == 0)
+		rc = 1;
+	if (rc == 1 && ret->type == LOCAL_HELLO)
+		explicit_bzero(buf, (size_t)n); /* it may hold a token */
+	free(buf);
+	return rc;
+}
+
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err)
 {

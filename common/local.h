@@ -259,6 +259,9 @@ int local_send(
  * LOCAL_FDS_ROOM descriptors: the last close of one can take as long as its sender likes. */
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err);
+/* As local_recv with timeout_ms 0, but the frame stays in the socket: a recv of one byte takes it out. It
+ * brings no descriptors. */
+int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
 /* Decode a frame's bytes (for the fuzz target; local_recv uses it). */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,
 	struct err_text *err);

@@ -13,6 +13,8 @@
 
 #include "common/clock.h"
 
+#define SLOW_MS 200 /* below the watchdogs of whoever calls */
+
 static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen_t *ret_len)
 {
 	size_t n = strlen(path);
@@ -28,28 +30,34 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 	return 0;
 }
 
-static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, int fd)
+/* timeout_ms 0: do not wait. */
+static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, const int *fds,
+	unsigned n_fds, uint32_t timeout_ms)
 {
 	union {
 		struct cmsghdr head;
-		char bytes[CMSG_SPACE(sizeof(int))];
+		char bytes[CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int))];
 	} control = {0};
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines)};
 	struct msghdr msg = {.msg_name = (void *)(uintptr_t)sun,
 		.msg_namelen = len,
 		.msg_iov = &iov,
 		.msg_iovlen = 1};
-	int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+	struct timeval tv = {.tv_usec = (suseconds_t)timeout_ms * 1000};
+	int sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | (timeout_ms ? 0 : SOCK_NONBLOCK), 0);
+	int rc;
 
 	if (sock < 0)
 		return -errno;
-	if (fd >= 0) {
+	if (timeout_ms)
+		setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
+	if (n_fds) {
 		control.head.cmsg_level = SOL_SOCKET;
 		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
+		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
 		msg.msg_control = &control;
-		msg.msg_controllen = sizeof(control);
+		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
 	}
 	rc = sendmsg(sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 	close(sock);
@@ -69,7 +77,7 @@ bool notify_is_heard(void)
 	return socket_path() != NULL;
 }
 
-int notify_send(const char *lines, int fd)
+static int notify(const char *lines, const int *fds, unsigned n_fds, uint32_t timeout_ms)
 {
 	const char *path = socket_path();
 	struct sockaddr_un sun;
@@ -79,7 +87,17 @@ int notify_send(const char *lines, int fd)
 	if (!path)
 		return 0;
 	rc = socket_address(path, &sun, &len);
-	return rc ? rc : send_to(&sun, len, lines, fd);
+	return rc ? rc : send_to(&sun, len, lines, fds, n_fds, timeout_ms);
+}
+
+int notify_send(const char *lines, int fd)
+{
+	return notify(lines, &fd, fd >= 0, 0);
+}
+
+int notify_send_fds(const char *lines, const int *fds, unsigned n_fds)
+{
+	return n_fds > NOTIFY_FDS_MAX ? -EINVAL : notify(lines, fds, n_fds, SLOW_MS);
 }
 
 static int send_status(const char *head, const char *status)

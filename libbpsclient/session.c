@@ -17,9 +17,10 @@
 #include "common/ctlmsg.h"
 #include "common/failpoint.h"
 
-#define NS_PER_MS  1000000u
-#define ARENAS_MAX 65536u
-#define ARENA_MAX  (UINT64_C(1) << 46)
+#define NS_PER_MS    1000000u
+#define ATTACH_TRIES 3 /* of connections that end before WELCOME */
+#define ARENAS_MAX   65536u
+#define ARENA_MAX    (UINT64_C(1) << 46)
 
 struct frame {
 	struct local_msg msg;
@@ -186,8 +187,11 @@ static int add_arena(struct session *s, struct frame *f)
 	void *base;
 	int rc;
 
-	if (f->n_fds != 1 || m->bytes > ARENA_MAX || s->n_arenas == ARENAS_MAX ||
-		find_arena(s, m->id))
+	const struct arena *known = find_arena(s, m->id);
+
+	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
+		return 0; /* an agent's successor does not know what was told last */
+	if (f->n_fds != 1 || m->bytes > ARENA_MAX || s->n_arenas == ARENAS_MAX || known)
 		return BPS_EPROTO;
 	more = realloc(s->arenas, (s->n_arenas + 1) * sizeof(*more));
 	if (!more)
@@ -228,8 +232,10 @@ static int handle_unasked(struct session *s, struct frame *f)
 		rc = add_arena(s, f);
 		return rc < 0 ? session_cut(s, rc, "arena that cannot be mapped") : 0;
 	case LOCAL_WELCOME: /* a refusal that came before it was asked for */
+		if (!f->msg.welcome.code && !s->control)
+			return session_cut(s, BPS_EPROTO, "welcome before it was asked for");
 		if (!f->msg.welcome.code)
-			return session_cut(s, BPS_EPROTO, "second welcome");
+			return 0; /* by an agent's successor, once more */
 		return session_fail(
 			s, code_of(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
 	case LOCAL_DECLARED:
@@ -457,6 +463,27 @@ late:
 		*why.s ? why.s : "the agent does not say who is missing");
 }
 
+/* An agent that dies before it has made our HELLO its own takes the connection along; its successor is at
+ * the same socket, and knows nothing of us. */
+static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; i < ATTACH_TRIES; i++) {
+		rc = connect_agent(s, err);
+		if (rc < 0)
+			break;
+		rc = attach(s, deadline_ns, err);
+		if (rc != BPS_ENOAGENT || s->control)
+			break;
+		close(s->sock);
+		s->sock = -1;
+		s->is_cut = false;
+		atomic_store_explicit(&s->failure, 0, memory_order_relaxed);
+	}
+	return rc;
+}
+
 int session_open(struct session *s, const struct options *options, struct err_text *err)
 {
 	uint64_t deadline_ns = deadline_in(options->open_timeout_ms);
@@ -464,9 +491,7 @@ int session_open(struct session *s, const struct options *options, struct err_te
 
 	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
 	turn_init(s);
-	rc = connect_agent(s, err);
-	if (!rc)
-		rc = attach(s, deadline_ns, err);
+	rc = connect_and_attach(s, deadline_ns, err);
 	if (!rc)
 		rc = await_job(s, deadline_ns, err);
 	if (rc < 0)

@@ -4,6 +4,7 @@ Everything lives in one temporary folder, ports are the system's choice, every w
 function of workers.py, run in a process of its own by worker.py; what it returns (JSON) comes back.
 """
 
+import fcntl
 import json
 import os
 import select
@@ -61,10 +62,11 @@ class Daemon:
             os.close(self.spawn())
 
     def spawn(self):
-        r, w = os.pipe()
-        os.set_inheritable(w, True)
+        r, low = os.pipe()
+        w = fcntl.fcntl(low, fcntl.F_DUPFD, 400)  # above what it is handed
+        os.close(low)
         command = [*self.prefix, str(BUILD / self.program / self.program), *self.args, "--http", self.http_at, "--ready-fd", str(w)]
-        env = dict(self.cluster.env)
+        env = self.environment()
         if self.listen_fds:  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
             moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
@@ -75,6 +77,9 @@ class Daemon:
             )
         os.close(w)
         return r
+
+    def environment(self):
+        return dict(self.cluster.env)
 
     def start(self):
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
@@ -179,8 +184,8 @@ class Cluster:
         path.mkdir(mode=0o700)
         return path
 
-    def add(self, program, name, *args):
-        d = self.daemon_type(self, program, name, [str(a) for a in args])
+    def add(self, program, name, *args, kind=None):
+        d = (kind or self.daemon_type)(self, program, name, [str(a) for a in args])
         self.daemons.append(d)
         return d
 
@@ -200,11 +205,11 @@ class Cluster:
         self.servers.append(d)
         return d
 
-    def add_agent(self, i, *args):
+    def add_agent(self, i, *args, kind=None):
         socket = self.dir / f"agent{i}.sock"
         d = self.add(
             "bps-agent", f"a{i}", "--listen", f"127.0.0.{10 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
-            "--socket", socket, "--name", f"a{i}", "--host", f"agent-host{i}", *args
+            "--socket", socket, "--name", f"a{i}", "--host", f"agent-host{i}", *args, kind=kind
         )
         d.socket = socket
         self.agents.append(d)

@@ -85,7 +85,7 @@ def settings_of(program):
             continue
         text, _, default = text.partition(" (default ")
         limits = re.search(r"; (-?\w+ to \w+)$", text)
-        kind = TYPES.get(form, f"word, {form}")
+        kind = TYPES.get(form or None, f"word, {form}")
         yield name, kind, limits and limits[1], default.rstrip(")") or "empty", re.search(r"; live(;|$)", text)
 
 

@@ -420,3 +420,44 @@ def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None,
         job.abort()
         return {"code": e.code, "text": str(e), "rounds": seen}
     return {"code": 0, "rounds": seen, "people": people, "missing": missing}
+
+
+def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0):
+    """Rounds of int and float tensors of these sizes until the file `stop` is there, or n_rounds: sums are exact, inputs are as they were
+    submitted. With declare_each a tensor is declared anew each so many rounds. Rank 0 writes when each began and ended. Returns how
+    many rounds there were and a digest of all float sums."""
+    n, over, sums = 0, False, hashlib.sha256()
+    rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
+    with bps.open(deterministic=deterministic) as job, open(
+        trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1
+    ) as f:
+        ints = job.declare_group([(f"i{i}", "i64", n) for i, n in enumerate(sizes)])
+        floats = job.declare_group([(f"f{i}", "f32", n) for i, n in enumerate(sizes)])
+        vote = job.declare("vote", "i64", 1)
+        bases = [np.arange(t.input.size, dtype=np.int64) for t in ints]
+        while not over and n != n_rounds:
+            n += 1
+            if declare_each and n % declare_each == 0:
+                more = job.declare_group([(f"m{n}.{i}", "i64", 5000) for i in range(3)])
+                ints += more
+                bases += [np.arange(5000, dtype=np.int64) for _ in more]
+            for i, t in enumerate(ints):
+                t.input[:] = bases[i] * n + job.rank + i
+            for t in floats:
+                t.input[:] = rng.standard_normal(t.input.size, dtype=np.float32)
+            vote.input[:] = job.rank == 0 and n_rounds is None and os.path.exists(stop)
+            before = [t.input.copy() for t in ints + floats]
+            start = time.monotonic()
+            job.push_pull(floats + ints + [vote])
+            job.wait(floats + ints + [vote])
+            f.write(f"{start} {time.monotonic()}\n")
+            for t, was in zip(ints + floats, before):
+                assert t.input.tobytes() == was.tobytes(), f"round {n}: an input has changed"
+                assert t.contributors == job.size
+            for i, t in enumerate(ints):
+                want = job.size * (bases[i] * n + i) + job.size * (job.size - 1) // 2
+                assert np.array_equal(t.output, want), f"round {n} tensor {i}"
+            for t in floats:
+                sums.update(t.output.tobytes())
+            over = vote.output[0] > 0
+    return [n, sums.hexdigest()]

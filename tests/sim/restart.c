@@ -20,14 +20,17 @@ static struct agt_tensor *tensor_again(struct agent *a, unsigned t)
 		.dtype = a->s->o.tensors[t].dtype,
 		.n_elems = a->s->o.tensors[t].n_elems,
 		.part_elems = ts->part_elems};
+	struct member_set members;
+	uint32_t least, most;
 	uint64_t round;
 
 	agent_tensor_attach(a, t);
 	if (ts->is_planned && agt_tensor_plan(ts->t, &plan) < 0)
 		violation(a->s, "%s does not believe what it has kept", a->node.name);
 	round = agt_tensor_round(ts->t);
+	agt_tensor_contributors(ts->t, &members, &least, &most);
 	if (round > ts->round)
-		agent_done(a, ts, round, 0, agt_tensor_workers(ts->t));
+		agent_done(a, ts, round, 0, least);
 	return ts->t;
 }
 

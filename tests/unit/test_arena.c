@@ -25,7 +25,9 @@ static void much_memory_is_made_in_pieces_and_whole(void **state)
 	unsigned n = 1;
 
 	(void)state;
-	assert_int_equal(memory_begin(&m, "test", 40 * MIB, arena_seals(ARENA_INPUT), &err), 0);
+	assert_int_equal(memory_begin(&m, "test", 40 * MIB,
+				 arena_seals(&(struct arena_set){0}, ARENA_INPUT), &err),
+		0);
 	while (memory_step(&m, &err) == 1)
 		n++;
 	assert_int_equal(n, 3); /* 16 + 16 + 8 */
@@ -88,7 +90,7 @@ static void large_arena_is_wanted_made_elsewhere_and_adopted(void **state)
 	assert_int_equal(set.want_bytes, 20 * MIB);
 	assert_int_equal(account.bytes, 21 * MIB);
 	assert_int_equal(
-		memory_make(&m, "test", set.want_bytes, arena_seals(set.want_kind), &err), 0);
+		memory_make(&m, "test", set.want_bytes, arena_seals(&set, set.want_kind), &err), 0);
 	assert_int_equal(arena_adopt(&set, set.want_kind, &m, &a, &err), 0);
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 20 * MIB, &a, &mem, &err), 0);
 	assert_ptr_equal(mem.mem, a->mem);

@@ -59,7 +59,7 @@ static void setup(struct world *w)
 	w->large = w->small = (struct making){.name = "test", .done = done, .user = w};
 	w->large.bytes = 512 * MIB;
 	w->small.bytes = MIB;
-	w->small.more_seals = arena_seals(ARENA_OUTPUT);
+	w->small.more_seals = arena_seals(&(struct arena_set){0}, ARENA_OUTPUT);
 }
 
 static void teardown(struct world *w)

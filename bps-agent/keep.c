@@ -1,0 +1,261 @@
+#include "bps-agent/keep.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "common/log.h"
+
+/* A manager that does not take it: all goes on, but not over a restart. */
+static void put(const struct agent *a, const char *name, int fd)
+{
+	int rc = fd >= 0 && a->cfg.is_kept ? fdstore_put(name, &fd, 1) : 0;
+
+	if (rc < 0)
+		log_rated(LOG_WARN,
+			"the service manager does not take %s, a restart will lose it: %s", name,
+			strerror(-rc));
+}
+
+static void trainer_name(const struct trainer *t, char what, char ret[FDSTORE_NAME_BYTES])
+{
+	snprintf(ret, FDSTORE_NAME_BYTES, "t%" PRIu64 ".%c", t->number, what);
+}
+
+static void put_trainer(const struct trainer *t, char what, int fd)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	trainer_name(t, what, name);
+	put(t->agent, name, fd);
+}
+
+static void job_name(const struct job *job, char what, char ret[FDSTORE_NAME_BYTES])
+{
+	snprintf(ret, FDSTORE_NAME_BYTES, "j%" PRIu64 ".%c", job->number, what);
+}
+
+/* fixed, and a string behind it. */
+static int add_with_text(struct ledger *l, enum keep_type type, const void *fixed, size_t n,
+	const char *text, size_t n_live, void **ret_live)
+{
+	size_t n_text = strlen(text) + 1;
+	char *both = malloc(n + n_text);
+	int rc;
+
+	if (!both)
+		return -ENOMEM;
+	memcpy(both, fixed, n);
+	memcpy(both + n, text, n_text);
+	rc = ledger_add(l, type, both, n + n_text, n_live, ret_live);
+	free(both);
+	return rc;
+}
+
+/* ---- trainers ---- */
+
+void keep_socket(struct trainer *t)
+{
+	t->has_kept_socket = true;
+	put_trainer(t, 's', t->sock);
+	put_trainer(t, 'p', t->pidfd);
+}
+
+int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err)
+{
+	struct keep_trainer k = {.number = t->number,
+		.control_bytes = t->control_bytes,
+		.hello_seq = hello_seq,
+		.asked_rank = t->asked_rank,
+		.part_bytes = t->part_bytes,
+		.join_seq = t->join_seq,
+		.sq_entries = t->sq_entries,
+		.max_tensors = t->max_tensors};
+	void *live;
+	int rc;
+
+	put_trainer(t, 'e', t->efd);
+	put_trainer(t, 'c', control_fd);
+	rc = ledger_add(
+		t->job->ledger, KEEP_TRAINER, &k, sizeof(k), sizeof(struct kept_trainer), &live);
+	if (rc < 0)
+		return err_set(err, rc, "the agent is out of memory");
+	t->kept = live;
+	return 0;
+}
+
+void keep_forget_trainer(const struct trainer *t)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	if (!t->has_kept_socket || !t->agent->cfg.is_kept)
+		return;
+	for (const char *what = t->kept ? "spec" : "sp"; *what; what++) {
+		trainer_name(t, *what, name);
+		fdstore_remove(name);
+	}
+}
+
+/* ---- jobs ---- */
+
+int keep_job(struct job *job, struct err_text *err)
+{
+	struct keep_job k = {.number = job->number,
+		.uid = job->uid,
+		.size = job->size,
+		.flags = job->flags,
+		.has_token = job->has_token};
+	char name[FDSTORE_NAME_BYTES];
+	int rc = ledger_new(&job->ledger, err);
+
+	if (rc < 0)
+		return rc;
+	memcpy(k.token, job->token, sizeof(k.token));
+	memcpy(k.name, job->name, sizeof(k.name));
+	rc = ledger_add(job->ledger, KEEP_JOB, &k, sizeof(k), 0, NULL);
+	if (rc < 0)
+		return err_set(err, rc, "the agent is out of memory");
+	job_name(job, 'l', name);
+	put(job->agent, name, ledger_fd(job->ledger));
+	return 0;
+}
+
+int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member)
+{
+	struct {
+		struct keep_running head;
+		struct keep_rank ranks[];
+	} *k = calloc(1, sizeof(*k) + job->n_workers * sizeof(k->ranks[0]));
+	int rc;
+
+	if (!k)
+		return -ENOMEM;
+	k->head = (struct keep_running){.id = m->job,
+		.n_members = m->n_members,
+		.my_member = my_member,
+		.n_ranks = job->n_workers};
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		k->ranks[w].rank = job->ranks[w];
+		k->ranks[w].trainer = job->by_worker[w] ? job->by_worker[w]->number : 0;
+	}
+	rc = ledger_add(job->ledger, KEEP_RUNNING, k,
+		sizeof(*k) + job->n_workers * sizeof(k->ranks[0]), 0, NULL);
+	free(k);
+	return rc;
+}
+
+int keep_arena(void *ctx, struct arena *arena)
+{
+	struct job *job = ctx;
+	struct keep_arena k = {.bytes = arena->bytes, .id = arena->id, .kind = arena->kind};
+	char name[FDSTORE_NAME_BYTES];
+	struct stat st;
+	void *live;
+	int rc;
+
+	if (fstat(arena->fd, &st) < 0)
+		return -errno;
+	k.inode = st.st_ino;
+	job_name(job, 'm', name);
+	put(job->agent, name, arena->fd);
+	rc = ledger_add(job->ledger, KEEP_ARENA, &k, sizeof(k), sizeof(uint64_t), &live);
+	if (rc == 0)
+		arena->kept_used = live;
+	return rc;
+}
+
+void keep_forget_job(const struct job *job)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	for (const char *what = job->agent->cfg.is_kept ? "lm" : ""; *what; what++) {
+		job_name(job, *what, name);
+		fdstore_remove(name);
+	}
+}
+
+/* ---- tensors ---- */
+
+int keep_tensor(struct tensor *tensor)
+{
+	struct keep_tensor k = {.n_elems = tensor->n_elems,
+		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
+		.out_arena = tensor->out_arena->id,
+		.dtype = tensor->dtype};
+	struct job *job = tensor->job;
+	void *live;
+	int rc;
+
+	if (tensor->idx != CTL_NO_ID)
+		return 0;
+	rc = add_with_text(job->ledger, KEEP_TENSOR, &k, sizeof(k), tensor->name,
+		sizeof(struct kept_tensor), &live);
+	if (rc < 0)
+		return rc;
+	tensor->kept = live;
+	tensor->idx = job->n_kept++;
+	return 0;
+}
+
+void keep_staging(struct tensor *tensor)
+{
+	struct kept_tensor *kept = tensor->kept;
+
+	if (!tensor->staging.mem || kept->staging_arena)
+		return;
+	kept->staging_offset = tensor->staging.offset;
+	kept->staging_arena = tensor->staging_arena->id + 1;
+}
+
+int keep_declared(struct tensor *tensor, uint32_t worker)
+{
+	struct tensor_worker *tw = &tensor->workers[worker];
+	struct keep_declared k = {.in_offset = tw->in.offset,
+		.tensor = tensor->idx,
+		.worker = worker,
+		.index = tw->index,
+		.in_arena = tw->in_arena->id};
+	void *live;
+	int rc = ledger_add(tensor->job->ledger, KEEP_DECLARED, &k, sizeof(k),
+		sizeof(struct kept_worker), &live);
+
+	if (rc == 0)
+		tw->kept = live;
+	return rc;
+}
+
+struct agt_kept_part *keep_parts(
+	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+{
+	struct tensor *tensor = tensor_user;
+	struct keep_parts k = {
+		.tensor = tensor->idx, .id = id, .part_elems = part_elems, .n_parts = n_parts};
+	void *live;
+
+	(void)ctx;
+	if (tensor->parts) /* another plan than that of a former life is none */
+		return tensor->kept_id == id && tensor->part_elems == part_elems &&
+				       tensor->n_parts == n_parts
+			       ? tensor->parts
+			       : NULL;
+	if (ledger_add(tensor->job->ledger, KEEP_PARTS, &k, sizeof(k),
+		    n_parts * sizeof(struct agt_kept_part), &live) < 0)
+		return NULL;
+	tensor->parts = live;
+	tensor->kept_id = id;
+	tensor->part_elems = part_elems;
+	tensor->n_parts = n_parts;
+	return tensor->parts;
+}
+
+void keep_refused(const struct tensor *tensor)
+{
+	struct keep_refused k = {.tensor = tensor->idx, .code = tensor->failed};
+
+	if (tensor->idx != CTL_NO_ID)
+		add_with_text(tensor->job->ledger, KEEP_REFUSED, &k, sizeof(k),
+			tensor->fail_text ? tensor->fail_text : "", 0, NULL);
+}

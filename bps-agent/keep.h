@@ -1,0 +1,121 @@
+#ifndef BPS_AGENT_KEEP_H
+#define BPS_AGENT_KEEP_H
+/* What the agent writes down so that its successor can go on: what a trainer, a job, a tensor is, and
+ * where it lies. restore.c reads it. Rules for partitions: core.h, K1-K4.
+ *
+ * With the service manager (fdstore.h), N a number that no other has:
+ *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
+ *   jN.l  a job's ledger           jN.m  its arenas, told apart by their inode numbers
+ * and the listening socket as "listen" when it is ours. All else is in the job's ledger.
+ *
+ * Order: descriptor, then record, then whoever relies on it is told. So a record without descriptor was
+ * lost by the manager, and ends what it is about; a descriptor without record is of somebody who was
+ * told nothing, and who has not been answered. A trainer's message stays in its socket until it is
+ * answered (trainer.c), so a successor finds it there.
+ *
+ * Thread: the data thread's. All names below fit into FDSTORE_NAME_BYTES. */
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "bps-agent/agent.h"
+#include "bps-agent/ledger.h"
+#include "common/fdstore.h"
+
+enum keep_type {
+	KEEP_JOB = 1,
+	KEEP_TRAINER,
+	KEEP_RUNNING,
+	KEEP_ARENA,
+	KEEP_TENSOR,
+	KEEP_DECLARED,
+	KEEP_PARTS,
+	KEEP_REFUSED,
+};
+
+/* The fixed parts. Numbers are what the names have as N; indices count records of that type. */
+struct keep_job {
+	uint64_t number;
+	uint32_t uid, size, flags, has_token;
+	uint8_t token[CTL_TOKEN_BYTES];
+	char name[CTL_JOB_NAME_MAX + 1];
+};
+struct keep_trainer {
+	uint64_t number, control_bytes;
+	uint32_t hello_seq, asked_rank, part_bytes, join_seq, sq_entries, max_tensors;
+};
+struct keep_running { /* then n_ranks of struct keep_rank */
+	uint32_t id, n_members, my_member, n_ranks;
+};
+struct keep_rank {
+	uint64_t trainer; /* number */
+	uint32_t rank, unused;
+};
+struct keep_arena {
+	uint64_t bytes, inode;
+	uint32_t id, kind;
+};
+struct keep_tensor { /* then its name and a zero byte */
+	uint64_t n_elems, out_offset[2];
+	uint32_t out_arena;
+	uint8_t dtype, unused[3];
+};
+struct keep_declared {
+	uint64_t in_offset;
+	uint32_t tensor, worker, index, in_arena;
+};
+struct keep_parts {
+	uint32_t tensor, id, part_elems, n_parts;
+};
+struct keep_refused { /* then the sentence and a zero byte */
+	uint32_t tensor;
+	int32_t code;
+};
+
+/* The live parts. */
+struct kept_trainer {
+	uint32_t sq_head;     /* what is before it has been taken */
+	uint32_t handled_seq; /* the last message that was answered */
+	uint32_t finish_seq, is_finishing;
+	uint32_t n_told,
+		told_input; /* arenas that it knows: see struct trainer; told_input: id + 1 */
+};
+struct kept_tensor {
+	uint64_t staging_offset;
+	uint32_t staging_arena; /* id + 1, 0: none */
+};
+struct kept_worker { /* of a tensor; submitted is written last */
+	uint16_t priority;
+	uint8_t op;
+	_Atomic uint64_t submitted;
+};
+
+/* A trainer has said HELLO; who has not may do so again on a new connection. */
+void keep_socket(struct trainer *t);
+/* A new job. Errors: -errno with a sentence. */
+int keep_job(struct job *job, struct err_text *err);
+/* The trainer has joined that job, with its control page. Errors: -errno with a sentence. */
+int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
+/* All workers are there. Errors: -errno. */
+int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
+/* The adopted callback of struct arena_set: ctx is the job. */
+int keep_arena(void *ctx, struct arena *arena);
+/* Its outputs lie somewhere; only once. Errors: -errno. */
+int keep_tensor(struct tensor *tensor);
+/* There is memory for the sum of its workers. */
+void keep_staging(struct tensor *tensor);
+/* That worker has declared it. Errors: -errno. */
+int keep_declared(struct tensor *tensor, uint32_t worker);
+/* The core's keep callback. */
+struct agt_kept_part *keep_parts(
+	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
+void keep_refused(const struct tensor *tensor);
+
+/* Gone for good, not with the process. */
+void keep_forget_trainer(const struct trainer *t);
+void keep_forget_job(const struct job *job);
+
+/* ---- restore.c ---- */
+/* What a former life has left, before the thread runs: its jobs and trainers are there again, and wait
+ * for the scheduler. What cannot go on is told so and forgotten. Takes descriptors out of s. */
+void restore_all(struct agent *a, struct fdstore *s);
+#endif

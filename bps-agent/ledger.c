@@ -1,0 +1,215 @@
+#include "bps-agent/ledger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/crc32c.h"
+
+#define MAGIC 0x6c737062u /* "bpsl" */
+/* Addresses for it to grow into; memory is taken in steps. A job with 100 GB of gradients in partitions of
+ * 512 KiB takes 60 MB. */
+#define RANGE ((size_t)1 << 30)
+#define STEP  ((size_t)64 << 10)
+
+struct head {
+	uint32_t magic, version;
+	_Atomic uint64_t used; /* bytes of records */
+	_Alignas(LEDGER_ALIGN) unsigned char records[];
+};
+struct record {
+	uint64_t bytes; /* of all of it, a multiple of LEDGER_ALIGN */
+	uint32_t type, n_fixed;
+	uint64_t n_live;
+	uint32_t crc; /* of what is before, and of the fixed part */
+	uint32_t unused;
+	unsigned char fixed[];
+};
+
+struct ledger {
+	int fd;
+	struct head *head;
+	size_t file_bytes;
+};
+
+static size_t rounded(size_t n, size_t to)
+{
+	return (n + to - 1) / to * to;
+}
+
+static uint32_t crc_of(const struct record *r)
+{
+	uint32_t crc = crc32c(0, r, offsetof(struct record, crc));
+
+	return crc32c(crc, r->fixed, r->n_fixed);
+}
+
+/* Where its live part begins, from its own beginning. */
+static size_t live_at(size_t n_fixed)
+{
+	return rounded(sizeof(struct record) + n_fixed, LEDGER_ALIGN);
+}
+
+/* Pages that are missing later would be a SIGBUS. */
+static int grow(struct ledger *l, size_t bytes)
+{
+	size_t to = rounded(bytes, STEP);
+	int rc;
+
+	if (to <= l->file_bytes)
+		return 0;
+	if (to > RANGE)
+		return -EFBIG;
+	rc = posix_fallocate(l->fd, (off_t)l->file_bytes, (off_t)(to - l->file_bytes));
+	if (rc)
+		return -rc;
+	l->file_bytes = to;
+	return 0;
+}
+
+static int map(struct ledger *l)
+{
+	void *p = mmap(NULL, RANGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, l->fd, 0);
+
+	if (p == MAP_FAILED)
+		return -errno;
+	l->head = p;
+	return 0;
+}
+
+int ledger_new(struct ledger **ret, struct err_text *err)
+{
+	struct ledger *l = calloc(1, sizeof(*l));
+	int rc = -ENOMEM;
+
+	if (!l)
+		return err_set(err, rc, "out of memory");
+	l->fd = memfd_create("bps-ledger", MFD_CLOEXEC);
+	rc = l->fd < 0 ? -errno : grow(l, sizeof(*l->head));
+	if (rc == 0)
+		rc = map(l);
+	if (rc < 0) {
+		ledger_free(l);
+		return err_set(
+			err, rc, "cannot make memory that outlives the process: %s", strerror(-rc));
+	}
+	l->head->magic = MAGIC;
+	l->head->version = LEDGER_VERSION;
+	*ret = l;
+	return 0;
+}
+
+/* The file's size and its head, before any of it is believed. */
+static int check_head(struct ledger *l, struct err_text *err)
+{
+	struct head head;
+	struct stat st;
+	ssize_t n = pread(l->fd, &head, sizeof(head), 0);
+
+	if (fstat(l->fd, &st) < 0 || n < 0)
+		return err_set(err, -errno, "cannot read what was kept: %s", strerror(errno));
+	if ((size_t)n < sizeof(head) || head.magic != MAGIC || st.st_size > (off_t)RANGE)
+		return err_set(err, BPS_EPROTO, "what was kept is no ledger");
+	if (head.version != LEDGER_VERSION)
+		return err_set(err, BPS_EVERSION,
+			"what was kept is of another release: version %u, this one reads %u",
+			head.version, LEDGER_VERSION);
+	l->file_bytes = (size_t)st.st_size;
+	if (head.used > l->file_bytes - sizeof(head))
+		return err_set(err, BPS_EPROTO, "what was kept is cut off");
+	return 0;
+}
+
+int ledger_open(int fd, struct ledger **ret, struct err_text *err)
+{
+	struct ledger *l = calloc(1, sizeof(*l));
+	int rc;
+
+	if (!l) {
+		close(fd);
+		return err_set(err, -ENOMEM, "out of memory");
+	}
+	l->fd = fd;
+	rc = check_head(l, err);
+	if (rc == 0 && (rc = map(l)) < 0)
+		err_set(err, rc, "cannot map what was kept: %s", strerror(-rc));
+	if (rc < 0) {
+		ledger_free(l);
+		return rc;
+	}
+	*ret = l;
+	return 0;
+}
+
+void ledger_free(struct ledger *l)
+{
+	if (!l)
+		return;
+	if (l->head)
+		munmap(l->head, RANGE);
+	if (l->fd >= 0)
+		close(l->fd);
+	free(l);
+}
+
+int ledger_fd(const struct ledger *l)
+{
+	return l->fd;
+}
+
+int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixed, size_t n_live,
+	void **ret_live)
+{
+	uint64_t used = l->head->used;
+	size_t live = live_at(n_fixed), bytes;
+	struct record *r;
+	int rc;
+
+	if (n_fixed > RANGE || n_live > RANGE)
+		return -EFBIG;
+	bytes = live + rounded(n_live, LEDGER_ALIGN);
+	rc = grow(l, sizeof(*l->head) + used + bytes);
+	if (rc < 0)
+		return rc;
+	r = (struct record *)(l->head->records + used);
+	*r = (struct record){
+		.bytes = bytes, .type = type, .n_fixed = (uint32_t)n_fixed, .n_live = n_live};
+	if (n_fixed)
+		memcpy(r->fixed, fixed, n_fixed);
+	memset((unsigned char *)r + live, 0, n_live); /* a life may have died here before */
+	r->crc = crc_of(r);
+	/* Release: partner is a successor, which sees the whole record. */
+	atomic_store_explicit(&l->head->used, used + bytes, memory_order_release);
+	if (ret_live)
+		*ret_live = (unsigned char *)r + live;
+	return 0;
+}
+
+int ledger_next(const struct ledger *l, size_t *at, struct ledger_record *ret, struct err_text *err)
+{
+	uint64_t used = atomic_load_explicit(&l->head->used, memory_order_acquire);
+	struct record *r = (struct record *)(l->head->records + *at);
+	uint64_t left;
+
+	if (*at >= used)
+		return 0;
+	left = used - *at;
+	if (left < sizeof(*r) || r->bytes > left || r->bytes % LEDGER_ALIGN ||
+		r->n_live > r->bytes || r->n_fixed > r->bytes ||
+		live_at(r->n_fixed) + rounded(r->n_live, LEDGER_ALIGN) != r->bytes ||
+		r->crc != crc_of(r))
+		return err_set(err, BPS_EPROTO, "what was kept is damaged at byte %zu of %llu", *at,
+			(unsigned long long)used);
+	*ret = (struct ledger_record){.type = r->type,
+		.fixed = r->fixed,
+		.n_fixed = r->n_fixed,
+		.live = (unsigned char *)r + live_at(r->n_fixed),
+		.n_live = r->n_live};
+	*at += r->bytes;
+	return 1;
+}

@@ -1,0 +1,573 @@
+/* What a former life of this agent has left: descriptors, and ledgers that say what they are (keep.h).
+ * Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit ends that job,
+ * which its trainers and the scheduler are told. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "bps-agent/keep.h"
+#include "bps-agent/tensor_impl.h"
+#include "bps-agent/trainer_impl.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/log.h"
+
+struct restoring {
+	struct agent *a;
+	struct fdstore *store;
+	struct job *job;
+	struct quota_account *user;
+	struct tensor **tensors; /* by index */
+	uint32_t n_tensors, tensors_room;
+	struct keep_running running;
+	struct err_text err;
+};
+
+static int wrong(struct restoring *r, const char *what)
+{
+	return err_set(&r->err, BPS_EPROTO, "%s contradicts itself", what);
+}
+
+static int take(struct fdstore *s, char kind, uint64_t number, char what)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	snprintf(name, sizeof(name), "%c%" PRIu64 ".%c", kind, number, what);
+	return fdstore_take(s, name);
+}
+
+/* A string that ends within the record, behind n bytes. */
+static const char *text_behind(const struct ledger_record *rec, size_t n)
+{
+	const char *text = (const char *)rec->fixed + n;
+
+	return rec->n_fixed > n && memchr(text, 0, rec->n_fixed - n) ? text : NULL;
+}
+
+/* ---- trainers ---- */
+
+static void forget(char kind, uint64_t number, const char *parts)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	for (; *parts; parts++) {
+		snprintf(name, sizeof(name), "%c%" PRIu64 ".%c", kind, number, *parts);
+		fdstore_remove(name);
+	}
+}
+
+/* It was there, with this socket; NULL: it cannot be any more, and has been closed. */
+static struct trainer *trainer_again(struct agent *a, int sock, int pidfd, uint64_t number)
+{
+	struct trainer *t = calloc(1, sizeof(*t));
+	struct quota_account *user = NULL;
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (t && getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0)
+		user = quota_user(a->quota, cred.uid);
+	if (!user) {
+		free(t);
+		close(sock);
+		if (pidfd >= 0)
+			close(pidfd);
+		return NULL;
+	}
+	fcntl(sock, F_SETFL, O_NONBLOCK);
+	trainer_name_user(a, user, cred.uid);
+	quota_charge(user, QUOTA_TRAINERS, 1);
+	quota_charge(user, QUOTA_DESCRIPTORS, TRAINER_FDS);
+	trainer_take(a, user, &cred, sock, pidfd, number, t);
+	t->has_kept_socket = t->may_repeat_message = true;
+	return t;
+}
+
+static int map_control(struct trainer *t, int fd, uint64_t bytes)
+{
+	struct stat st;
+	void *p;
+
+	if (fstat(fd, &st) < 0 || (uint64_t)st.st_size != bytes ||
+		bytes != local_control_bytes(t->sq_entries, t->max_tensors))
+		return BPS_EPROTO;
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	t->control = p;
+	t->control_bytes = bytes;
+	quota_charge(t->user, QUOTA_MEMORY, bytes);
+	return 0;
+}
+
+/* It joins its job again, and learns of it what it may not have heard. */
+static int attach(struct restoring *r, struct trainer *t, const struct keep_trainer *k,
+	struct kept_trainer *live, int control_fd)
+{
+	struct agent *a = r->a;
+
+	t->sq_entries = k->sq_entries;
+	t->max_tensors = k->max_tensors;
+	if (k->sq_entries > LOCAL_SQ_MAX || (k->sq_entries & (k->sq_entries - 1)) ||
+		!k->max_tensors || k->max_tensors > k->sq_entries ||
+		map_control(t, control_fd, k->control_bytes) < 0)
+		return wrong(r, "a trainer's control page");
+	t->tensors = calloc(k->max_tensors, sizeof(struct tensor *));
+	if (!t->tensors)
+		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
+	t->kept = live;
+	t->sq_head = live->sq_head;
+	t->n_told = live->n_told;
+	t->asked_rank = t->rank = k->asked_rank;
+	t->part_bytes = k->part_bytes;
+	t->join_seq = k->join_seq;
+	t->may_repeat_submission = true;
+	if (a->next_seq < k->join_seq)
+		a->next_seq = k->join_seq;
+	uv_timer_stop(&t->greeting);
+	trainer_listen_event(t);
+	t->job = r->job;
+	TAILQ_INSERT_TAIL(&r->job->trainers, t, of_job);
+	trainer_set_state(t, TRAINER_JOINING);
+	if (live->handled_seq == 0) /* nothing was answered */
+		trainer_welcome(t, k->hello_seq, control_fd);
+	return 0;
+}
+
+static int on_trainer(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_trainer *k = rec->fixed;
+	struct trainer *t = NULL;
+	int sock, efd, control_fd, pidfd, rc = 0;
+
+	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct kept_trainer))
+		return wrong(r, "a trainer");
+	sock = take(r->store, 't', k->number, 's');
+	efd = take(r->store, 't', k->number, 'e');
+	control_fd = take(r->store, 't', k->number, 'c');
+	pidfd = take(r->store, 't', k->number, 'p');
+	if (sock >= 0 && efd >= 0 && control_fd >= 0) {
+		t = trainer_again(r->a, sock, pidfd, k->number);
+		sock = pidfd = -1;
+	}
+	if (t) {
+		t->efd = efd;
+		efd = -1;
+		rc = attach(r, t, k, rec->live, control_fd);
+		if (rc < 0 && !t->job)
+			trainer_drop(t, false, r->err.s);
+	}
+	for (int *fd = (int[]){sock, efd, control_fd, pidfd, -2}; *fd != -2; fd++)
+		if (*fd >= 0)
+			close(*fd);
+	if (!t)
+		forget('t', k->number, "spec"); /* it has left, and its job will hear of it */
+	return rc;
+}
+
+/* ---- memory ---- */
+
+static int on_arena(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_arena *k = rec->fixed;
+	struct job *job = r->job;
+	char name[FDSTORE_NAME_BYTES];
+	struct stat st;
+	int rc;
+
+	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(uint64_t) ||
+		k->kind > ARENA_PRIVATE || arena_find(&job->arenas, k->id))
+		return wrong(r, "memory");
+	snprintf(name, sizeof(name), "j%" PRIu64 ".m", job->number);
+	for (size_t i = 0; i < r->store->n; i++) {
+		struct fdstore_fd *f = &r->store->fds[i];
+
+		if (f->fd < 0 || strcmp(f->name, name) != 0 || fstat(f->fd, &st) < 0 ||
+			st.st_ino != k->inode)
+			continue;
+		rc = arena_restore(&job->arenas, (enum arena_kind)k->kind, k->id, f->fd, k->bytes,
+			rec->live, &r->err);
+		if (rc < 0)
+			return rc;
+		f->fd = -1;
+		quota_charge(job->quota, QUOTA_MEMORY, k->bytes);
+		quota_charge(job->quota, QUOTA_DESCRIPTORS, k->kind != ARENA_PRIVATE);
+		if (k->kind == ARENA_OUTPUT)
+			job->output = job->arenas.head;
+		else if (k->kind == ARENA_PRIVATE)
+			job->staging = job->arenas.head;
+		return 0;
+	}
+	return err_set(&r->err, BPS_ENOTFOUND,
+		"the service manager has lost %" PRIu64
+		" bytes of shared memory (see FileDescriptorStoreMax=)",
+		k->bytes);
+}
+
+/* n_bytes at that place of that arena. False: they are not in it. */
+static bool place(const struct job *job, uint32_t id, enum arena_kind kind, uint64_t offset,
+	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret)
+{
+	struct arena *a = arena_find(&job->arenas, id);
+
+	if (!a || a->kind != kind || n_bytes > a->bytes || offset > a->bytes - n_bytes ||
+		offset % LOCAL_ALIGN)
+		return false;
+	*ret_arena = a;
+	*ret = (struct agt_mem){.mem = a->mem + offset, .offset = offset, .segment = a->segment};
+	return true;
+}
+
+/* ---- jobs and tensors ---- */
+
+static int on_job(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_job *k = rec->fixed;
+
+	if (r->job || rec->n_fixed != sizeof(*k) || !memchr(k->name, 0, sizeof(k->name)) ||
+		!k->size || k->size > CTL_WORKERS_MAX)
+		return wrong(r, "a job");
+	r->user = quota_user(r->a->quota, k->uid);
+	r->job = r->user ? job_new(r->a, r->user, k->uid, k->name, k->size, k->flags) : NULL;
+	if (!r->job)
+		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
+	trainer_name_user(r->a, r->user, k->uid);
+	r->job->number = k->number;
+	r->job->has_token = k->has_token;
+	memcpy(r->job->token, k->token, sizeof(k->token));
+	return 0;
+}
+
+static struct trainer *trainer_numbered(const struct job *job, uint64_t number)
+{
+	struct trainer *t;
+
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	if (t->number == number)
+		return t;
+	return NULL;
+}
+
+static int on_running(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_running *k = rec->fixed;
+	const struct keep_rank *ranks = (const struct keep_rank *)(k + 1);
+	struct job *job = r->job;
+
+	if (rec->n_fixed < sizeof(*k) || job->n_workers || !k->n_ranks || k->n_ranks > job->size ||
+		k->my_member >= k->n_members || k->n_members > WIRE_MEMBERS_MAX ||
+		rec->n_fixed != sizeof(*k) + k->n_ranks * sizeof(*ranks))
+		return wrong(r, "a job's members");
+	job->ranks = calloc(k->n_ranks, sizeof(*job->ranks));
+	job->by_worker = calloc(k->n_ranks, sizeof(struct trainer *));
+	if (!job->ranks || !job->by_worker)
+		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
+	job->n_workers = k->n_ranks;
+	for (uint32_t w = 0; w < k->n_ranks; w++) {
+		job->ranks[w] = ranks[w].rank;
+		job->by_worker[w] = trainer_numbered(job, ranks[w].trainer);
+	}
+	r->running = *k;
+	return 0;
+}
+
+static int add_tensor(struct restoring *r, struct tensor *tensor)
+{
+	if (r->n_tensors == r->tensors_room) {
+		uint32_t room = 2 * r->tensors_room + 64;
+		struct tensor **v = realloc(r->tensors, room * sizeof(struct tensor *));
+
+		if (!v)
+			return err_set(&r->err, -ENOMEM, "the agent is out of memory");
+		r->tensors = v;
+		r->tensors_room = room;
+	}
+	tensor->idx = r->n_tensors;
+	r->tensors[r->n_tensors++] = tensor;
+	r->job->n_kept = r->n_tensors;
+	return 0;
+}
+
+static uint64_t bytes_of(const struct tensor *tensor)
+{
+	return tensor->n_elems * dtype_bytes(tensor->dtype);
+}
+
+static int on_tensor(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_tensor *k = rec->fixed;
+	const char *name = text_behind(rec, sizeof(*k));
+	struct local_decl d = {.name = name};
+	struct kept_tensor *live = rec->live;
+	struct tensor *tensor;
+
+	if (!name || rec->n_live != sizeof(*live) || !r->job->n_workers || !dtype_bytes(k->dtype) ||
+		!k->n_elems || k->n_elems > SIZE_MAX / 64 || tensor_find(r->job, name))
+		return wrong(r, "a tensor");
+	d.dtype = k->dtype;
+	d.n_elems = k->n_elems;
+	tensor = tensor_new(r->job, &d);
+	if (!tensor)
+		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
+	quota_charge(r->job->quota, QUOTA_TENSORS, 1);
+	tensor->kept = live;
+	for (unsigned i = 0; i < 2; i++)
+		if (!place(r->job, k->out_arena, ARENA_OUTPUT, k->out_offset[i], bytes_of(tensor),
+			    &tensor->out_arena, &tensor->out[i]))
+			return wrong(r, "a tensor's output");
+	return add_tensor(r, tensor);
+}
+
+static int on_declared(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_declared *k = rec->fixed;
+	struct job *job = r->job;
+	struct tensor_worker *tw;
+	struct tensor *tensor;
+	struct trainer *t;
+
+	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct kept_worker) ||
+		k->tensor >= r->n_tensors || k->worker >= job->n_workers)
+		return wrong(r, "a declaration");
+	tensor = r->tensors[k->tensor];
+	tw = &tensor->workers[k->worker];
+	t = job->by_worker[k->worker];
+	if (tw->is_declared || !place(job, k->in_arena, ARENA_INPUT, k->in_offset, bytes_of(tensor),
+				       &tw->in_arena, &tw->in))
+		return wrong(r, "a tensor's input");
+	if (t && (k->index != t->n_tensors || k->index >= t->max_tensors))
+		return wrong(r, "a trainer's tensors");
+	tw->kept = rec->live;
+	tw->submitted = atomic_load_explicit(&tw->kept->submitted, memory_order_acquire);
+	tw->op = tw->kept->op;
+	if (tw->op >= OP_COUNT)
+		return wrong(r, "a submission");
+	tw->since_ns = clock_now_ns();
+	tw->is_declared = true;
+	tw->index = k->index;
+	tensor->n_declared++;
+	if (!t)
+		return 0;
+	t->tensors[t->n_tensors++] = tensor;
+	t->input = tw->in_arena;
+	t->told_input =
+		t->kept->told_input ? arena_find(&job->arenas, t->kept->told_input - 1) : NULL;
+	return 0;
+}
+
+static int on_parts(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_parts *k = rec->fixed;
+	struct tensor *tensor;
+
+	if (rec->n_fixed != sizeof(*k) || k->tensor >= r->n_tensors || !k->n_parts ||
+		rec->n_live != k->n_parts * sizeof(struct agt_kept_part) ||
+		r->tensors[k->tensor]->parts)
+		return wrong(r, "a plan");
+	tensor = r->tensors[k->tensor];
+	tensor->parts = rec->live;
+	tensor->kept_id = k->id;
+	tensor->part_elems = k->part_elems;
+	tensor->n_parts = k->n_parts;
+	return 0;
+}
+
+static int on_refused(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_refused *k = rec->fixed;
+	const char *text = text_behind(rec, sizeof(*k));
+	struct tensor *tensor;
+
+	if (!text || k->tensor >= r->n_tensors || k->code >= 0)
+		return wrong(r, "a refusal");
+	tensor = r->tensors[k->tensor];
+	tensor->failed = k->code;
+	free(tensor->fail_text);
+	tensor->fail_text = strdup(text);
+	return 0;
+}
+
+static int on_record(struct restoring *r, const struct ledger_record *rec)
+{
+	static int (*const readers[])(struct restoring *, const struct ledger_record *) = {
+		[KEEP_JOB] = on_job,
+		[KEEP_TRAINER] = on_trainer,
+		[KEEP_RUNNING] = on_running,
+		[KEEP_ARENA] = on_arena,
+		[KEEP_TENSOR] = on_tensor,
+		[KEEP_DECLARED] = on_declared,
+		[KEEP_PARTS] = on_parts,
+		[KEEP_REFUSED] = on_refused,
+	};
+
+	if (rec->type < KEEP_JOB || rec->type > KEEP_REFUSED || (!r->job && rec->type != KEEP_JOB))
+		return wrong(r, "a record");
+	return readers[rec->type](r, rec);
+}
+
+/* Staging is made last, behind the tensor's record. */
+static int find_staging(struct restoring *r)
+{
+	for (uint32_t i = 0; i < r->n_tensors; i++) {
+		struct tensor *tensor = r->tensors[i];
+		const struct kept_tensor *kept = tensor->kept;
+
+		if (kept->staging_arena &&
+			!place(r->job, kept->staging_arena - 1, ARENA_PRIVATE, kept->staging_offset,
+				bytes_of(tensor), &tensor->staging_arena, &tensor->staging))
+			return wrong(r, "a tensor's staging");
+	}
+	return 0;
+}
+
+/* It runs again, or forms as before. */
+static int go_on(struct restoring *r)
+{
+	struct ctl_job_member *members;
+	struct job *job = r->job;
+	struct ctl_rank *ranks;
+	struct ctl_job m;
+	int rc = -ENOMEM;
+
+	if (!job->n_workers)
+		return 0;
+	if (find_staging(r) < 0)
+		return BPS_EPROTO;
+	members = calloc(r->running.n_members, sizeof(*members));
+	ranks = calloc(job->n_workers, sizeof(*ranks));
+	if (members && ranks) {
+		for (uint32_t w = 0; w < job->n_workers; w++)
+			ranks[w].rank = job->ranks[w];
+		members[r->running.my_member] =
+			(struct ctl_job_member){.ranks = ranks, .n_ranks = job->n_workers};
+		m = (struct ctl_job){.job = r->running.id,
+			.name = job->name,
+			.size = job->size,
+			.flags = job->flags,
+			.members = members,
+			.n_members = r->running.n_members};
+		rc = job_resume(job, &m, (uint16_t)r->running.my_member);
+	}
+	free(ranks);
+	free(members);
+	if (rc < 0)
+		return err_set(&r->err, rc, "the agent is out of memory");
+	for (uint32_t i = 0; i < r->n_tensors; i++)
+		tensor_resume(r->tensors[i]);
+	return 0;
+}
+
+/* ---- what cannot go on ---- */
+
+static void give_up(struct restoring *r, uint64_t number)
+{
+	struct job *job = r->job;
+	struct err_text text;
+	struct trainer *t;
+
+	err_set(&text, 0, "its bps-agent was restarted and cannot go on with it: %s", r->err.s);
+	log_error("a job of this agent's former life is lost: job=%s why=%s", job ? job->name : "?",
+		r->err.s);
+	forget('j', number, "lm");
+	if (!job)
+		return;
+	while ((t = TAILQ_FIRST(&job->trainers))) {
+		struct local_msg m = {.type = LOCAL_JOB,
+			.job = {.code = (uint32_t)-BPS_EJOB_FAILED, .text = text.s}};
+
+		trainer_send(t, &m, NULL, 0);
+		TAILQ_REMOVE(&job->trainers, t, of_job);
+		t->job = NULL;
+		trainer_drop(t, false, text.s);
+	}
+	if (job->core)
+		agt_job_free(job->core, NULL, NULL);
+	job_leave(job);
+}
+
+static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t number)
+{
+	struct restoring r = {.a = a, .store = s};
+	struct ledger_record rec;
+	struct ledger *l = NULL;
+	size_t at = 0;
+	int rc = ledger_open(fd, &l, &r.err);
+
+	while (rc == 0 && (rc = ledger_next(l, &at, &rec, &r.err)) > 0)
+		rc = on_record(&r, &rec);
+	if (rc == 0 && (!r.job || r.job->number != number))
+		rc = wrong(&r, "a job");
+	if (r.job)
+		r.job->ledger = l;
+	if (rc == 0)
+		rc = go_on(&r);
+	if (rc < 0)
+		give_up(&r, number);
+	else if (TAILQ_EMPTY(&r.job->trainers) && r.job->state == JOB_FORMING)
+		job_free_if_unused(r.job);
+	else
+		log_limited(LOG_AS(LOG_INFO, JOB),
+			"a job of this agent's former life goes on: job=%s id=%u tensors=%u",
+			r.job->name, r.job->id, r.n_tensors);
+	if (!r.job)
+		ledger_free(l);
+	quota_put(r.user);
+	free(r.tensors);
+}
+
+/* Of a name such as t12.s or j3.l. */
+static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char *ret_what)
+{
+	int n = 0;
+
+	return sscanf(name, "%1[tj]%" SCNu64 ".%c%n", ret_kind, ret_number, ret_what, &n) == 3 &&
+	       !name[n] && *ret_number && *ret_number < UINT64_MAX / 2;
+}
+
+/* With the ledgers away what is left of trainers is of those that were not answered yet. */
+static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
+{
+	int sock = f->fd;
+
+	f->fd = -1;
+	if (!trainer_again(a, sock, take(s, 't', number, 'p'), number))
+		forget('t', number, "sp");
+}
+
+void restore_all(struct agent *a, struct fdstore *s)
+{
+	uint64_t number;
+	char kind[2], what;
+
+	for (size_t i = 0; i < s->n; i++)
+		if (parse(s->fds[i].name, kind, &number, &what) && number >= a->next_number)
+			a->next_number = number + 1;
+	for (size_t i = 0; i < s->n; i++) {
+		struct fdstore_fd *f = &s->fds[i];
+		int fd = f->fd;
+
+		if (fd < 0 || !parse(f->name, kind, &number, &what) || *kind != 'j' || what != 'l')
+			continue;
+		f->fd = -1;
+		job_again(a, s, fd, number);
+	}
+	for (size_t i = 0; i < s->n; i++) {
+		struct fdstore_fd *f = &s->fds[i];
+
+		if (f->fd < 0 || !parse(f->name, kind, &number, &what))
+			continue;
+		if (*kind == 't' && what == 's')
+			greet_again(a, s, f, number);
+	}
+	for (size_t i = 0; i < s->n; i++) /* what is left is nobody's; closed with the store */
+		if (s->fds[i].fd >= 0 && parse(s->fds[i].name, kind, &number, &what))
+			fdstore_remove(s->fds[i].name);
+	a->has_dirty = true;
+}

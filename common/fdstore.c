@@ -1,0 +1,97 @@
+#include "common/fdstore.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/notify.h"
+
+/* First descriptor that a manager hands over (sd_listen_fds(3)). */
+#define FIRST   3
+#define FDS_MAX 65536
+
+static size_t inherited(void)
+{
+	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
+	long v;
+
+	if (!pid || !n || atol(pid) != (long)getpid())
+		return 0;
+	v = atol(n);
+	return v > 0 && v <= FDS_MAX ? (size_t)v : 0;
+}
+
+int fdstore_inherit(struct fdstore *ret, struct err_text *err)
+{
+	const char *names = getenv("LISTEN_FDNAMES");
+	size_t n = inherited();
+
+	*ret = (struct fdstore){.n = 0};
+	if (!n)
+		return 0;
+	ret->fds = calloc(n, sizeof(*ret->fds));
+	if (!ret->fds)
+		return err_set(err, -ENOMEM, "out of memory");
+	for (size_t i = 0; i < n; i++) {
+		size_t len = names ? strcspn(names, ":") : 0;
+		struct fdstore_fd *f = &ret->fds[i];
+
+		f->fd = FIRST + (int)i;
+		if (len < sizeof(f->name))
+			memcpy(f->name, names ? names : "", len);
+		if (names)
+			names += names[len] ? len + 1 : len;
+		if (fcntl(f->fd, F_SETFD, FD_CLOEXEC) < 0) {
+			free(ret->fds);
+			*ret = (struct fdstore){.n = 0};
+			return err_set(err, -errno,
+				"LISTEN_FDS names descriptor %d, which is not there: %s",
+				FIRST + (int)i, strerror(errno));
+		}
+	}
+	ret->n = n;
+	return 0;
+}
+
+void fdstore_fini(struct fdstore *s)
+{
+	for (size_t i = 0; s && i < s->n; i++)
+		if (s->fds[i].fd >= 0)
+			close(s->fds[i].fd);
+	if (s)
+		free(s->fds);
+	if (s)
+		*s = (struct fdstore){.n = 0};
+}
+
+int fdstore_take(struct fdstore *s, const char *name)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		int fd = s->fds[i].fd;
+
+		if (fd < 0 || strcmp(s->fds[i].name, name) != 0)
+			continue;
+		s->fds[i].fd = -1;
+		return fd;
+	}
+	return -1;
+}
+
+int fdstore_put(const char *name, const int *fds, unsigned n)
+{
+	char lines[FDSTORE_NAME_BYTES + 64];
+
+	snprintf(lines, sizeof(lines), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+	return notify_send_fds(lines, fds, n);
+}
+
+int fdstore_remove(const char *name)
+{
+	char lines[FDSTORE_NAME_BYTES + 64];
+
+	snprintf(lines, sizeof(lines), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+	return notify_send_fds(lines, NULL, 0);
+}
