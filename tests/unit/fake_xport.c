@@ -127,6 +127,29 @@ static void op_seg_del(struct xport *xp, uint16_t segment)
 	((struct fake_xport *)xp)->own[segment] = (struct fake_segment){0};
 }
 
+static void loan_end(void *impl)
+{
+	unsigned *n_loans = impl;
+
+	must(*n_loans > 0, "a loan ended twice");
+	--*n_loans;
+}
+
+static int op_borrow(
+	struct xconn *xc, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret)
+{
+	struct fake_conn *c = conn_of(xc);
+
+	must(xc->is_same_host, "borrow from another host");
+	if (!c->is_up)
+		return -ENOTCONN;
+	if (segment >= FAKE_SEGMENTS || !lies_in(&c->peer[segment], offset, len))
+		return BPS_EPROTO;
+	*ret = (struct xport_loan){c->peer[segment].mem + offset, loan_end, c->n_loans};
+	++*c->n_loans;
+	return 0;
+}
+
 static uint64_t op_heard_ns(const struct xconn *c)
 {
 	return ((const struct fake_conn *)c)->heard_ns;
@@ -138,6 +161,7 @@ static const struct xport_ops ops = {
 	.close = op_close,
 	.seg_add = op_seg_add,
 	.seg_del = op_seg_del,
+	.borrow = op_borrow,
 	.heard_ns = op_heard_ns,
 };
 
@@ -173,6 +197,7 @@ struct fake_conn *fake_connect(struct fake_xport *x, uint32_t peer_id, void *use
 
 	must(c != NULL, "out of memory");
 	c->base = (struct xconn){.x = &x->base, .user = user, .peer_id = peer_id};
+	c->n_loans = &x->n_loans;
 	c->credit = c->read_limit = SIZE_MAX;
 	TAILQ_INIT(&c->sent);
 	TAILQ_INIT(&c->reads);

@@ -8,6 +8,8 @@
  *   core --send--> conn's queue --fake_take--> test --fake_deliver--> core
  *   core --read--> conn's list --fake_end_read--> read_done
  *
+ * A peer on the same host: set conn's base.is_same_host; then its segments can be borrowed.
+ *
  * A closed connection stays in memory until fake_fini, so that a test can see that it is. One
  * thread. */
 #include <stdbool.h>
@@ -31,6 +33,7 @@ struct fake_conn {
 	TAILQ_HEAD(, fake_read) reads;
 	struct fake_segment peer[FAKE_SEGMENTS]; /* the peer's memory, that reads may name */
 	size_t n_sent, n_reads;
+	unsigned *n_loans; /* of the xport */
 	size_t credit;     /* sends until -EAGAIN */
 	size_t read_limit; /* reads until -EAGAIN */
 	uint64_t heard_ns; /* what the transport says */
@@ -43,6 +46,7 @@ struct fake_xport {
 	TAILQ_HEAD(, fake_conn) conns;
 	struct fake_segment own[FAKE_SEGMENTS];
 	uint16_t n_own;
+	unsigned n_loans;        /* that have not ended */
 	struct fake_sent *taken; /* the message that fake_take lent */
 };
 

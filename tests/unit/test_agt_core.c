@@ -843,6 +843,75 @@ static void offers_wait_for_room_to_read(void **state)
 	world_free(w);
 }
 
+/* ---- servers on the same host ---- */
+
+static void round_within_one_host_takes_no_crc(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		struct world *w = world(.n_elems = k ? LARGE : SMALL);
+
+		w->conn[0]->base.is_same_host = true;
+		for (uint64_t r = 1; r <= 3; r++) {
+			struct wire_msg m;
+
+			submit_all(w, r);
+			m = expect_msg(w, 0, WIRE_CONTRIB, r);
+			assert_int_equal(m.crc, 0);
+			assert_int_equal(m.contrib.crc_prev, 0);
+			m = result_msg(w, r, 0);
+			m.crc = 0;
+			say(w, 0, &m);
+			if (k)
+				end_read(w, 0, 0);
+			expect_delivered(w, r, (unsigned)r);
+		}
+		assert_int_equal(stats(w).crc_errors, 0);
+		world_free(w);
+	}
+}
+
+static void local_sum_is_made_once_also_when_the_network_takes_over(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_workers = 2);
+	const float *staged;
+	struct wire_msg m;
+
+	(void)state;
+	w->conn[0]->base.is_same_host = true;
+	submit_all(w, 1);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	staged = (const float *)w->a->staging;
+	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
+	/* A second sum of other inputs would show in memory that a server may be reading. */
+	memset(w->a->in[0], 0, m.len);
+	cut(w, 0);
+	fake_up(w->conn[0]);
+	work(w);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
+	assert_int_equal(m.crc, crc32c(0, staged, m.len));
+	world_free(w);
+}
+
+static void sum_that_came_without_crc_is_donated_with_one(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg m;
+
+	(void)state;
+	w->conn[0]->base.is_same_host = true;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	m = result_msg(w, 1, 0);
+	m.crc = 0;
+	say(w, 0, &m);
+	end_read(w, 0, 0);
+	say_key(w, 0, WIRE_DONATE_REQ, 1);
+	assert_int_equal(expect_msg(w, 0, WIRE_DONATE, 1).crc, result_msg(w, 1, 0).crc);
+	world_free(w);
+}
+
 /* ---- repetition ---- */
 
 static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
@@ -1800,6 +1869,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_round_goes_and_comes_inline),
 		cmocka_unit_test(large_round_is_offered_and_its_sum_read),
+		cmocka_unit_test(round_within_one_host_takes_no_crc),
+		cmocka_unit_test(local_sum_is_made_once_also_when_the_network_takes_over),
+		cmocka_unit_test(sum_that_came_without_crc_is_donated_with_one),
 		cmocka_unit_test(crc_of_the_delivered_sum_is_echoed),
 		cmocka_unit_test(round_is_done_when_all_its_partitions_are),
 		cmocka_unit_test(next_round_may_be_submitted_inside_done),
