@@ -135,7 +135,7 @@ static void check_round(struct check *c, const struct part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	expect(c, part->summed_round <= part->round && part->crc_round <= part->round,
+	expect(c, part->kept->summed <= part->round && part->crc_round <= part->round,
 		"nothing is prepared ahead");
 	expect(c, part->kept->landed == part->round - (part->state != PART_IDLE),
 		"what is kept is what has landed");

@@ -66,6 +66,7 @@ struct agt_mem {
 /* What is known of a partition and must outlive the process: see K1-K3 above. Zero at first. */
 struct agt_kept_part {
 	_Atomic uint64_t landed;            /* last round whose sum is in its out-slot */
+	_Atomic uint64_t summed;            /* last round whose local sum is in staging: see B6 */
 	uint32_t result_crc[2], workers[2]; /* of the last two sums (round & 1) */
 	struct member_set contributors[2];
 };

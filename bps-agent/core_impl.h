@@ -30,8 +30,7 @@ struct part {
 	struct link *link; /* where it lives now; NULL: nowhere, or a job of one member */
 	uint64_t pgen;
 	uint64_t round;        /* in IDLE: the last complete one, else the one under way */
-	uint64_t summed_round; /* the local sum is of this round's contribution */
-	uint64_t crc_round;    /* and so is crc */
+	uint64_t crc_round; /* crc is of this round's contribution */
 	struct heap_node node; /* READY */
 	/* In core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard. */
 	struct heap_node timer;

@@ -296,11 +296,13 @@ static struct agt_mem contribution(const struct part *part)
 	return m;
 }
 
-/* Local sum and crc, block by block while it is in cache. The sum is made once per round: a server on
- * this host may be reading it since. */
+/* Local sum and crc, block by block while it is in cache. The sum is made once per round, also when
+ * another process made it: a server on this host may be reading it since (B6). */
 static void prepare(struct part *part, bool wants_crc)
 {
-	bool wants_sum = part->tensor->job->n_workers > 1 && part->summed_round != part->round;
+	_Atomic uint64_t *summed = &part->kept->summed;
+	bool wants_sum = part->tensor->job->n_workers > 1 &&
+			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
 	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
 	char *mem = contribution(part).mem;
 	uint32_t crc = 0;
@@ -320,7 +322,8 @@ static void prepare(struct part *part, bool wants_crc)
 	}
 	part->crc = crc;
 	part->crc_round = wants_crc ? part->round : 0;
-	part->summed_round = part->round;
+	if (wants_sum) /* release: for whoever comes after us, should we die now */
+		atomic_store_explicit(summed, part->round, memory_order_release);
 }
 
 static struct wire_msg message(const struct part *part, enum wire_type type, uint64_t round)
@@ -615,7 +618,7 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 	if (part->state != PART_SENT || m->round != part->round || m->crc != part->crc)
 		return; /* of an older offer */
 	core_of(part)->stats.crc_errors++;
-	part->summed_round = 0; /* it was read over a network, and in vain */
+	atomic_store(&part->kept->summed, 0); /* it was read over a network, and in vain */
 	prepare(part, true);
 	if (++part->n_bad_crc > 1 && part->crc != was) {
 		agt_job_error(t->job, BPS_EINPUT_CHANGED,
