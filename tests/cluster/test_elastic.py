@@ -25,7 +25,7 @@ def lost(result):
 
 def test_job_goes_on_without_a_machine_whose_worker_is_killed(cluster):
     c = cluster(agents=3, servers=2)
-    args = {"n_elems": 200000, "n_rounds": 12, "victim": 1, "at": 6, "on_agent_loss": "shrink"}
+    args = {"n_elems": 60000, "n_rounds": 12, "victim": 1, "at": 6, "on_agent_loss": "shrink"}
     started = c.start_job("elastic", 3, args)
     results = c.finish([started[0], started[2]])
     masks = agreed(results)
@@ -41,7 +41,7 @@ def test_job_goes_on_without_a_machine_whose_worker_is_killed(cluster):
 def test_job_goes_on_without_a_machine_that_is_lost_with_its_agent(cluster):
     c = cluster(agents=3, servers=2, scheduler_args=WINDOW)
     progress = c.dir / "progress"
-    args = {"n_elems": 300000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
+    args = {"n_elems": 40000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
     started = c.start_job("elastic", 6, args)
     c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
     for w in started[4:]:
@@ -56,7 +56,7 @@ def test_job_goes_on_without_a_machine_that_is_lost_with_its_agent(cluster):
 def test_machine_that_the_others_went_on_without_is_told(cluster):
     c = cluster(agents=3, servers=1, scheduler_args=WINDOW)
     progress = c.dir / "progress"
-    args = {"n_elems": 100000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
+    args = {"n_elems": 30000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
     started = c.start_job("elastic", 3, args)
     c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
     c.agents[1].kill(signal.SIGSTOP)
@@ -74,7 +74,7 @@ def test_machine_that_the_others_went_on_without_is_told(cluster):
 def test_machine_and_server_are_lost_at_once_and_sums_stay_exact(cluster):
     c = cluster(agents=3, servers=2, scheduler_args=WINDOW)
     progress = c.dir / "progress"
-    args = {"n_elems": 300000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
+    args = {"n_elems": 40000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
     started = c.start_job("elastic", 3, args)
     c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
     c.agents[0].process.kill()
@@ -105,7 +105,7 @@ def test_workers_that_disagree_about_losses_are_refused(cluster):
 def test_without_the_option_a_lost_machine_ends_the_job_and_is_named(cluster):
     c = cluster(agents=2, servers=1, scheduler_args=WINDOW)
     progress = c.dir / "progress"
-    args = {"n_elems": 100000, "n_rounds": 4000, "pause": 0.01, "progress": str(progress)}
+    args = {"n_elems": 40000, "n_rounds": 4000, "pause": 0.01, "progress": str(progress)}
     started = c.start_job("elastic", 2, args)
     c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
     started[1].process.kill()
