@@ -178,6 +178,8 @@ struct job {
 	uint8_t token[CTL_TOKEN_BYTES]; /* its proof, see token.h */
 	struct quota_account *quota;
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
+	uint16_t backup;          /* machines that a round need not wait for */
+	uint32_t grace_ms;        /* for them */
 	bool is_local;            /* no server takes part */
 	uint32_t n_tensors;       /* planned here, when there is only one member */
 	uint32_t n_workers;       /* local; from RUNNING on */

@@ -114,6 +114,7 @@ int agt_job_new(
 	job->member = my_member;
 	job->n_members = (uint16_t)msg->n_members;
 	job->is_local = job_is_local(msg->n_members, msg->flags);
+	job->has_backup = msg->backup > 0;
 	job->n_workers = me->n_ranks;
 	TAILQ_INIT(&job->tensors);
 	job->ranks = calloc(me->n_ranks, sizeof(*job->ranks));
@@ -131,6 +132,7 @@ int agt_job_new(
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 {
 	job->n_members = (uint16_t)msg->n_members;
+	job->has_backup = msg->backup > 0; /* who restarts learns it here */
 }
 
 void agt_job_reads_ended(struct agt_job *job)

@@ -112,7 +112,8 @@ struct agt_job {
 	uint16_t member, n_members;
 	uint32_t n_workers; /* local */
 	int failed;
-	bool is_local; /* no server takes part */
+	bool is_local;   /* no server takes part */
+	bool has_backup; /* rounds may be complete without us, so others must hear what we have */
 	bool is_closing;
 	uint32_t n_reads; /* running; the last one frees a closing job */
 	void (*release)(void *ctx);

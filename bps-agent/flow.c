@@ -241,7 +241,7 @@ void part_move(struct part *part, struct link *link, uint64_t pgen)
 	part_stop(part);
 	link_detach(part);
 	part->pgen = pgen;
-	part->is_unheard = last_round(part) > 0;
+	part->is_unheard = last_round(part) > 0 || part->tensor->job->has_backup;
 	if (link && link_attach(link, part) < 0)
 		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
 	speak(part, "new placement");
@@ -399,6 +399,16 @@ int part_send_contrib(struct part *part)
 	return 0;
 }
 
+/* Is the sum of that round in its out-slot? That of the round before the last one is until the next
+ * one lands; it is asked for where members may be late, which those ahead of them wait for. */
+static bool is_kept(const struct part *part, uint64_t round)
+{
+	uint64_t last = last_round(part);
+
+	return round && (round == last || (part->tensor->job->has_backup && round + 1 == last &&
+						  part->state != PART_FETCHING));
+}
+
 static int send_donate(struct part *part)
 {
 	const struct agt_tensor *t = part->tensor;
@@ -406,7 +416,7 @@ static int send_donate(struct part *part)
 	struct agt_mem mem = t->out[r & 1];
 	struct wire_msg m = message(part, WIRE_DONATE, r);
 
-	if (r != last_round(part))
+	if (!is_kept(part, r))
 		return 0;
 	mem.mem = (char *)mem.mem + part_offset(part);
 	mem.offset += part_offset(part);
@@ -453,10 +463,12 @@ static void deliver(struct part *part, const struct wire_msg *m)
 	kept->workers[i] = m->result.workers;
 	kept->contributors[i] = m->result.contributors;
 	landed(part);
-	part->is_unheard = false;
+	/* Others may be ahead, and wait to hear it. */
+	part->is_unheard = part->tensor->job->has_backup;
 	core_of(part)->stats.pulled_bytes += m->len;
 	uncharge(part);
 	set_state(part, PART_IDLE, "result is in");
+	say_have(part);
 	agt_tensor_part_done(part->tensor);
 }
 
@@ -644,6 +656,8 @@ static void on_again(struct part *part, const struct wire_msg *m)
 {
 	uint64_t span = core_of(part)->cfg.again_ns;
 
+	if (part->tensor->job->has_backup)
+		part->n_tries = 0; /* it may take as long as the slowest worker */
 	if (part->state == PART_SENT && m->round == part->round) {
 		uncharge(part);
 		set_state(part, PART_WAITING, "server asked for a pause");

@@ -194,7 +194,9 @@ static void send_join(struct trainer *t)
 		.size = t->job->size,
 		.flags = t->job->flags,
 		.pid = (uint32_t)t->pid,
-		.part_bytes = t->part_bytes};
+		.part_bytes = t->part_bytes,
+		.backup = t->job->backup,
+		.grace_ms = t->job->grace_ms};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
 	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
@@ -274,6 +276,8 @@ static int job_begin(struct trainer *t, const struct local_hello *h, const uint8
 	if (!job)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	job->number = t->agent->next_number++;
+	job->backup = h->backup;
+	job->grace_ms = h->grace_ms;
 	if (proof) {
 		job->has_token = true;
 		memcpy(job->token, proof, CTL_TOKEN_BYTES);
@@ -309,7 +313,8 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	job = job_forming(a, t->uid, h->job, proof);
 	if (!job && (rc = job_begin(t, h, proof, &job, err)) < 0)
 		return rc;
-	if (job->size != h->size || job->flags != h->flags)
+	if (job->size != h->size || job->flags != h->flags || job->backup != h->backup ||
+		job->grace_ms != h->grace_ms)
 		return err_set(err, BPS_EMISMATCH,
 			"job '%s': pid %d wants %u workers, flags %u, another worker of this "
 			"machine %u, flags %u",

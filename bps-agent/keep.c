@@ -107,6 +107,8 @@ int keep_job(struct job *job, struct err_text *err)
 		.uid = job->uid,
 		.size = job->size,
 		.flags = job->flags,
+		.backup = job->backup,
+		.grace_ms = job->grace_ms,
 		.has_token = job->has_token};
 	char name[FDSTORE_NAME_BYTES];
 	int rc = ledger_new(&job->ledger, err);

@@ -35,7 +35,7 @@ enum keep_type {
 /* The fixed parts. Numbers are what the names have as N; indices count records of that type. */
 struct keep_job {
 	uint64_t number;
-	uint32_t uid, size, flags, has_token;
+	uint32_t uid, size, flags, has_token, backup, grace_ms;
 	uint8_t token[CTL_TOKEN_BYTES];
 	char name[CTL_JOB_NAME_MAX + 1];
 };

@@ -241,6 +241,8 @@ static int on_job(struct restoring *r, const struct ledger_record *rec)
 	trainer_name_user(r->a, r->user, k->uid);
 	r->job->number = k->number;
 	r->job->has_token = k->has_token;
+	r->job->backup = (uint16_t)k->backup;
+	r->job->grace_ms = k->grace_ms;
 	memcpy(r->job->token, k->token, sizeof(k->token));
 	return 0;
 }

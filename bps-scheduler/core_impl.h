@@ -130,6 +130,8 @@ struct job {
 	enum job_state state;
 	char *name;
 	uint32_t size, flags, part_bytes;
+	uint16_t backup; /* machines that a round need not wait for */
+	uint32_t grace_ms;
 	bool has_token;
 	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admit.c */
 	uint64_t view;                  /* of its members */

@@ -281,6 +281,12 @@ static bool join_sound(const struct join *in)
 		join_refuse(in, BPS_EVERSION,
 			"job '%s': options %#x are not known to the scheduler", q->job,
 			q->flags & ~(uint32_t)JOB_FLAGS_KNOWN);
+	else if (q->backup && q->flags & JOB_DETERMINISTIC)
+		join_refuse(in, -EINVAL,
+			"job '%s': deterministic sums wait for everybody, backup machines for "
+			"nobody "
+			"who is late: choose one",
+			q->job);
 	else if (q->token.bytes && q->token.bytes != CTL_TOKEN_BYTES)
 		join_refuse(in, -EINVAL, "job '%s': a token of %u bytes", q->job, q->token.bytes);
 	else if (in->c->is_undurable)
@@ -300,7 +306,8 @@ static bool join_agrees(const struct join *in, const struct job *j)
 	const char *what;
 	uint32_t theirs, ours;
 
-	if (!w || (q->size == j->size && q->flags == j->flags && q->part_bytes == j->part_bytes))
+	if (!w || (q->size == j->size && q->flags == j->flags && q->part_bytes == j->part_bytes &&
+			  q->backup == j->backup && q->grace_ms == j->grace_ms))
 		return true;
 	if (q->size != j->size) {
 		what = "workers";
@@ -310,10 +317,18 @@ static bool join_agrees(const struct join *in, const struct job *j)
 		what = "option flags";
 		theirs = j->flags;
 		ours = q->flags;
-	} else {
+	} else if (q->part_bytes != j->part_bytes) {
 		what = "partition bytes";
 		theirs = j->part_bytes;
 		ours = q->part_bytes;
+	} else if (q->backup != j->backup) {
+		what = "backup machines";
+		theirs = j->backup;
+		ours = q->backup;
+	} else {
+		what = "ms of grace for late ones";
+		theirs = j->grace_ms;
+		ours = q->grace_ms;
 	}
 	join_refuse(in, BPS_EMISMATCH,
 		"job '%s': rank %u (host %s, pid %u) has %u %s, this worker (host %s, pid %u) %u",
@@ -361,6 +376,8 @@ static struct job *job_open(const struct join *in)
 	j = sched_job_new(id, in->msg->uid, in->msg->job, in->msg->size);
 	j->flags = in->msg->flags;
 	j->part_bytes = in->msg->part_bytes;
+	j->backup = in->msg->backup;
+	j->grace_ms = in->msg->grace_ms;
 	j->has_token = in->msg->token.bytes == CTL_TOKEN_BYTES;
 	if (j->has_token)
 		memcpy(j->token, in->msg->token.data, CTL_TOKEN_BYTES);

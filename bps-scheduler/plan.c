@@ -51,7 +51,9 @@ void sched_send_job(struct sched_core *c, const struct member *m, const struct j
 			.flags = j->flags,
 			.members = members,
 			.n_members = j->n_members,
-			.formed = j->formed}};
+			.formed = j->formed,
+			.backup = j->backup,
+			.grace_ms = j->grace_ms}};
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		members[i] = (struct ctl_job_member){j->members[i].agent,

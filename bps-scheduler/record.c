@@ -57,7 +57,9 @@ static void add_job(struct builder *b, const struct job *j)
 		.text = j->end_text ? j->end_text : "",
 		.n_members = j->n_members,
 		.token = {j->has_token ? j->token : NULL, j->has_token ? CTL_TOKEN_BYTES : 0},
-		.formed = j->formed};
+		.formed = j->formed,
+		.backup = j->backup,
+		.grace_ms = j->grace_ms};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		s->members[i].agent = j->members[i].agent;
@@ -288,6 +290,8 @@ static struct job *job_of_record(const struct state_job *s)
 		memcpy(j->token, s->token.data, CTL_TOKEN_BYTES);
 	j->view = s->view;
 	j->formed = s->formed;
+	j->backup = s->backup;
+	j->grace_ms = s->grace_ms;
 	j->state = s->is_ended ? JOB_ENDED : JOB_RUNNING;
 	j->code = s->code;
 	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;

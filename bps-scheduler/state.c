@@ -55,6 +55,8 @@ static const struct field job_fields[] = {
 	FIELD_LIST_(state_job, members, CTL_WORKERS_MAX, &job_member_layout),
 	FIELD_BLOB_(state_job, token, CTL_TOKEN_BYTES),
 	FIELD_U64_(state_job, formed),
+	FIELD_U16_(state_job, backup),
+	FIELD_U32_(state_job, grace_ms),
 };
 static const struct layout job_layout = LAYOUT_(state_job, job_fields);
 

@@ -59,6 +59,8 @@ struct state_job {
 	uint32_t n_members;
 	struct blob token; /* its proof; empty: none */
 	uint64_t formed;   /* view */
+	uint16_t backup;
+	uint32_t grace_ms;
 };
 
 struct state_tensor {

@@ -12,7 +12,7 @@ struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns)
 
 	if (!a)
 		return NULL;
-	a->n_members = n_members;
+	a->n_members = a->n_live = n_members;
 	a->window_ns = now_ns;
 	return a;
 }
@@ -26,13 +26,27 @@ void arrivals_complete(
 	a->bytes += bytes;
 	if (round > a->round)
 		a->round = round;
-	if (r->n != a->n_members || a->n_members < 2)
+	if (r->n != a->n_live || a->n_live < 2)
 		return;
 	histogram_add(&a->wait, r->last_ns - r->first_ns);
 	histogram_add(&a->window_wait[0], r->last_ns - r->first_ns);
 	m->last++;
 	m->window_last[0]++;
 	m->window_lag[0][histogram_bucket(r->last_ns - r->half_ns)]++;
+}
+
+void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
+	bool is_first, uint64_t now_ns)
+{
+	struct arrivals_member *m = &a->members[member];
+
+	if (is_first) {
+		histogram_add(&a->wait, now_ns - r->first_ns);
+		histogram_add(&a->window_wait[0], now_ns - r->first_ns);
+	}
+	m->last++;
+	m->window_last[0]++;
+	m->window_lag[0][histogram_bucket(now_ns - r->half_ns)]++;
 }
 
 void arrivals_roll(struct arrivals *a, uint64_t now_ns)

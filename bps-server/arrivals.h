@@ -13,6 +13,7 @@
  * thread.
  *
  * Nothing here is allocated after the job; a data thread's core owns it. */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/ctlmsg.h"
@@ -41,8 +42,8 @@ struct arrivals {
 	uint64_t round;         /* largest complete one: the job's step */
 	struct histogram wait;
 	struct histogram window_wait[2];
-	uint64_t window_ns; /* start of the younger window */
-	unsigned n_members;
+	uint64_t window_ns;         /* start of the younger window */
+	unsigned n_members, n_live; /* n_live: without those that have left */
 	struct arrivals_member members[];
 };
 
@@ -84,6 +85,9 @@ struct arrivals *arrivals_new(unsigned n_members, uint64_t now_ns);
 /* The round is complete; bytes of all its contributions. */
 void arrivals_complete(
 	struct arrivals *a, const struct arrivals_round *r, uint64_t round, uint64_t bytes);
+/* A round of a job with backup workers did not wait for that member. is_first: of this round. */
+void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t member,
+	bool is_first, uint64_t now_ns);
 /* Begin a new window when it is time. O(members), so not for each message. */
 void arrivals_roll(struct arrivals *a, uint64_t now_ns);
 /* Fill in the figures of a job, but for its number and name. */

@@ -124,8 +124,17 @@ static void check_sum(struct check *c, const struct slot *slot)
 	for (unsigned i = 0; i < slot->part->n_seats; i++)
 		if (member_set_has(&slot->contributors, i))
 			workers += slot->part->job->members[i].workers;
-	expect(c, slot->n_contributed == slot->n_folded + slot->n_staged, "|C| = folded + staged");
-	expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
+	expect(c,
+		set_count(&slot->contributors, NULL, slot->part->n_seats) ==
+			slot->n_folded + slot->n_staged,
+		"|contributors| = folded + staged");
+	if (slot->part->job->backup) /* who is late is in C, too */
+		expect(c,
+			set_count(&slot->contributors, &slot->contributed, slot->part->n_seats) ==
+				slot->n_contributed,
+			"contributors are in C");
+	else
+		expect(c, set_equal(&slot->contributors, &slot->contributed), "contributors = C");
 	expect(c, workers == slot->workers, "workers = those of the contributors");
 }
 
@@ -144,7 +153,9 @@ static void check_donating(struct check *c, const struct slot *slot)
 {
 	unsigned n = slot->part->n_seats, n_live = slot->part->n_live;
 
-	expect(c, slot->n_spoken == n_live && slot->n_has > 0 && slot->n_has < n_live,
+	expect(c,
+		(slot->n_spoken == n_live || slot->part->job->backup) && slot->n_has > 0 &&
+			(slot->n_has < n_live || slot->part->job->backup),
 		"DONATING => all spoke, some lack it");
 	expect(c, slot->donor < n && (!slot->fetch || member_set_has(&slot->has, slot->donor)),
 		"DONATING => the donor has it");
@@ -167,11 +178,17 @@ static void check_slot_state(struct check *c, const struct slot *slot)
 	if (slot->state == SLOT_OPEN)
 		expect(c, slot->n_spoken < n || slot->n_has == n, "OPEN => not complete");
 	if (slot->state == SLOT_SUMMING)
-		expect(c, slot->n_contributed == n, "SUMMING => all contributed");
+		expect(c, slot->n_contributed + slot->part->job->backup >= n,
+			"SUMMING => all contributed, but for those that may be late");
+	expect(c, !slot->is_cutting || (slot->state == SLOT_OPEN && slot->part->job->backup),
+		"cutting => OPEN, may be late");
 	if (slot->state == SLOT_SUMMING && !slot->part->job->has_failed)
 		expect(c, slot->is_queued, "SUMMING => queued");
 	if (slot->state == SLOT_DONE)
-		expect(c, slot->n_spoken == n && slot->result && slot->workers, "DONE => a result");
+		expect(c,
+			(slot->n_spoken == n || slot->part->job->backup) && slot->result &&
+				slot->workers,
+			"DONE => a result");
 	if (slot->state == SLOT_DONATING)
 		check_donating(c, slot);
 	else

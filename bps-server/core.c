@@ -23,6 +23,8 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->work);
 	TAILQ_INIT(&core->donating);
 	TAILQ_INIT(&core->holding);
+	TAILQ_INIT(&core->cutting);
+	core->cut_due_ns = UINT64_MAX;
 	TAILQ_INIT(&core->parked);
 	TAILQ_INIT(&core->ready);
 	TAILQ_INIT(&core->limbo);
@@ -154,6 +156,7 @@ static void job_take_members(struct job *job, const struct ctl_job *msg)
 		member_set_add(&job->live, i);
 		job->n_live++;
 	}
+	job->arrivals->n_live = job->n_live;
 }
 
 int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
@@ -194,6 +197,8 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	job->formed = msg->formed;
 	job->is_told = true;
 	job->flags = msg->flags;
+	job->backup = msg->backup;
+	job->grace_ns = msg->grace_ms * UINT64_C(1000000);
 	job->n_members = (uint16_t)msg->n_members;
 	job_take_members(job, msg);
 	TAILQ_INSERT_TAIL(&core->jobs, job, link);
@@ -505,12 +510,14 @@ const struct xport_events srv_core_events = {
 uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 {
 	struct slot *slot;
+	uint64_t cut_ns;
 
 	core->now_ns = now_ns;
 	/* Slots wait in order of their deadlines: each gets the same span and goes to the tail. */
 	while ((slot = TAILQ_FIRST(&core->donating)) && slot->donor_deadline_ns <= now_ns)
 		slot_ask_donor(core, slot);
-	return slot ? slot->donor_deadline_ns : UINT64_MAX;
+	cut_ns = backup_tick(core);
+	return slot && slot->donor_deadline_ns < cut_ns ? slot->donor_deadline_ns : cut_ns;
 }
 
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent)

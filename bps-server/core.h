@@ -50,6 +50,7 @@ struct srv_env {
 struct srv_stats {
 	uint64_t rounds, contributions, duplicates, fenced_old, fenced_new, donations, crc_errors,
 		protocol_errors, bytes_summed;
+	uint64_t late; /* contributions that their round did not wait for */
 	size_t sums_used, sums_high, staging_used, staging_high;
 	uint32_t parts, limbo;
 	uint64_t sum_ns;        /* from the last contribution to the sum, a mean of the last few */

@@ -6,6 +6,7 @@
  *   slots.c   slots and seats: their states, what is owed to whom, who may still read a result
  *   reads.c   fetching contributions and donations under windows
  *   sums.c    the arithmetic, in slices
+ *   backup.c  rounds that do not wait for everybody
  * and of arrivals.h, who was last. */
 #include <sys/queue.h>
 
@@ -62,6 +63,8 @@ struct seat {
 	uint32_t bad_crc;           /* of OWE_BAD_CRC: what it refuses */
 	uint8_t owes;               /* enum owe */
 	uint8_t offered;            /* bit per slot: our RESULT offer may still be read */
+	bool has_spoken;            /* in this pgen; */
+	uint64_t has_round;         /* and said that it has this one; jobs with backup only */
 	bool is_parked;
 	enum seat_state state;
 	uint16_t member;
@@ -73,7 +76,7 @@ struct slot {
 	struct part *part;
 	enum slot_state state;
 	uint8_t op;
-	bool op_known, crc_prev_known, is_queued, is_holding;
+	bool op_known, crc_prev_known, is_queued, is_holding, is_cutting;
 	uint64_t round;
 	struct member_set contributed, has;      /* C and H */
 	unsigned n_contributed, n_has, n_spoken; /* |C|, |H|, |C u H| */
@@ -102,6 +105,9 @@ struct slot {
 	TAILQ_ENTRY(slot) waiting; /* core->donating when DONATING */
 	/* core->holding when is_holding: OPEN with staged contributions */
 	TAILQ_ENTRY(slot) holding;
+	/* core->cutting when is_cutting: OPEN, and complete at cut_ns without those who are late */
+	TAILQ_ENTRY(slot) cutting;
+	uint64_t cut_ns;
 };
 
 struct part {
@@ -139,6 +145,8 @@ struct job {
 	uint64_t formed; /* view: tells it from another job that got the same number */
 	uint64_t view;   /* of its members */
 	uint16_t n_members, n_live;
+	uint16_t backup; /* contributions that a round need not wait for; 0: waits for all */
+	uint64_t grace_ns;
 	struct member_set live; /* members that are not gone */
 	bool has_failed, is_told;
 	int fail_code; /* when it has failed */
@@ -178,7 +186,8 @@ struct srv_core {
 	TAILQ_HEAD(, job) jobs;
 	TAILQ_HEAD(, peer) peers;
 	TAILQ_HEAD(, peer) ready;
-	struct slot_list work, donating, holding;
+	struct slot_list work, donating, holding, cutting;
+	uint64_t cut_due_ns; /* of the first of cutting, or before */
 	struct seat_list parked;
 	TAILQ_HEAD(, limbo) limbo;
 	TAILQ_HEAD(, fetch) fetches, free_fetches;
@@ -279,6 +288,20 @@ void sums_discard(struct srv_core *core, struct slot *slot);
 bool sums_can_fold(const struct slot *slot);
 /* Queue all that can be folded, to free staging. */
 void sums_relieve(struct srv_core *core);
+
+/* backup.c: of jobs with backup workers */
+/* The seat's member has said that it has the results up to that round (0: none). */
+void backup_heard(struct srv_core *core, struct seat *seat, uint64_t round);
+/* May it say so? Not of a round that is being summed here. */
+bool backup_can_say(const struct seat *seat, uint64_t round);
+/* May a slot be taken for that round? */
+bool backup_can_open(const struct part *part, uint64_t round);
+/* It has been: some may have its result. */
+void backup_opened(struct srv_core *core, struct slot *slot);
+/* Is a round that is OPEN, and whose result nobody has, to be summed now? */
+bool backup_is_complete(struct srv_core *core, struct slot *slot);
+/* Complete the rounds whose time is over; the next deadline. */
+uint64_t backup_tick(struct srv_core *core);
 
 /* The nth (from 0) member of its pgen in their order; n_seats: there are fewer. */
 uint16_t part_nth_member(const struct part *part, unsigned nth);

@@ -191,6 +191,7 @@ static void sum_stats(struct app *app, struct srv_stats *ret, uint64_t *ret_olde
 		ret->fenced_old += s.fenced_old;
 		ret->fenced_new += s.fenced_new;
 		ret->donations += s.donations;
+		ret->late += s.late;
 		ret->crc_errors += s.crc_errors;
 		ret->protocol_errors += s.protocol_errors;
 		ret->bytes_summed += s.bytes_summed;
@@ -437,6 +438,8 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_value(out, "bps_server_fenced_total", (double)s.fenced_old, "dir", "old", NULL);
 	metric_value(out, "bps_server_fenced_total", (double)s.fenced_new, "dir", "new", NULL);
 	counter(out, "bps_server_donations_total", "results donated by agents", s.donations);
+	counter(out, "bps_server_late_total", "contributions that their round did not wait for",
+		s.late);
 	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", s.crc_errors);
 	counter(out, "bps_server_protocol_errors_total", "connections closed for nonsense",
 		s.protocol_errors + f.protocol_errors);

@@ -148,28 +148,71 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 	return true;
 }
 
-static void on_contrib(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+/* The slot of a contribution; NULL: it was answered, or is not needed. */
+static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct part *part = seat->part;
 	enum place here = slot_place(part, m->round);
 	enum place before = m->round > 1 ? slot_place(part, m->round - 1) : PLACE_OVER;
 	struct slot *slot;
 
-	if (!contrib_is_valid(part, seat, m)) {
-		peer_error(core, seat->peer, m, "contribution does not fit its partition");
-		return;
-	}
 	if (here == PLACE_OVER) {
 		core->stats.duplicates++;
-		return;
+		return NULL;
 	}
 	if (here == PLACE_AHEAD || before == PLACE_AHEAD || !can_have(part, seat, m->round - 1)) {
 		peer_error(core, seat->peer, m, "round out of order");
-		return;
+		return NULL;
 	}
 	slot = slot_for(core, part, m->round);
 	if (before == PLACE_HERE)
 		slot_add_has(core, slot_for(core, part, m->round - 1), seat);
+	return slot;
+}
+
+/* The same where members may be late: who is ahead of them waits. */
+static struct slot *contrib_slot_backup(
+	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+{
+	struct part *part = seat->part;
+	struct slot *slot = part_slot(part, m->round);
+
+	if (!backup_can_say(seat, m->round - 1)) {
+		peer_error(core, seat->peer, m, "round out of order");
+		return NULL;
+	}
+	backup_heard(core, seat, m->round - 1);
+	if (slot->state != SLOT_EMPTY && slot->round == m->round)
+		return slot;
+	if (slot->state != SLOT_EMPTY && slot->round > m->round) {
+		core->stats.duplicates++;
+		return NULL;
+	}
+	if (!backup_can_open(part, m->round)) {
+		seat_owe(seat, OWE_AGAIN, m->round);
+		return NULL;
+	}
+	if (slot_place(part, m->round) != PLACE_HERE) {
+		peer_error(core, seat->peer, m, "round out of order");
+		return NULL;
+	}
+	slot = slot_for(core, part, m->round);
+	backup_opened(core, slot);
+	return slot;
+}
+
+static void on_contrib(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
+{
+	struct part *part = seat->part;
+	struct slot *slot;
+
+	if (!contrib_is_valid(part, seat, m)) {
+		peer_error(core, seat->peer, m, "contribution does not fit its partition");
+		return;
+	}
+	slot = part->job->backup ? contrib_slot_backup(core, seat, m) : contrib_slot(core, seat, m);
+	if (!slot)
+		return;
 	if (member_set_has(&slot->contributed, seat->member)) {
 		core->stats.duplicates++;
 		if (slot->state == SLOT_DONE)
@@ -211,6 +254,19 @@ static void on_have(struct srv_core *core, struct seat *seat, const struct wire_
 {
 	enum place here = slot_place(seat->part, m->round);
 
+	if (seat->part->job->backup) {
+		if (backup_can_say(seat, m->round)) {
+			backup_heard(core, seat, m->round);
+			seat_owe(seat, OWE_HAVE_OK, m->round);
+		} else {
+			peer_error(core, seat->peer, m, "round out of order");
+		}
+		return;
+	}
+	if (!m->round) {
+		peer_error(core, seat->peer, m, "round out of order");
+		return;
+	}
 	if (here == PLACE_AHEAD || !can_have(seat->part, seat, m->round)) {
 		peer_error(core, seat->peer, m, "round out of order");
 		return;

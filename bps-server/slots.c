@@ -40,6 +40,9 @@ void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state st
 		TAILQ_REMOVE(&core->donating, slot, waiting);
 	if (state == SLOT_DONATING)
 		TAILQ_INSERT_TAIL(&core->donating, slot, waiting);
+	if (slot->is_cutting)
+		TAILQ_REMOVE(&core->cutting, slot, cutting);
+	slot->is_cutting = false;
 	slot->state = state;
 }
 
@@ -309,6 +312,8 @@ void seat_clear(struct srv_core *core, struct seat *seat)
 	assert(seat->state == SEAT_IDLE);
 	seat->offered = 0;
 	seat->peer = NULL;
+	seat->has_spoken = false;
+	seat->has_round = 0;
 }
 
 void *slot_result(struct srv_core *core, struct slot *slot)
@@ -383,11 +388,21 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 	}
 }
 
+/* S4: everybody; J7: once somebody has the result there is no other, and nobody is waited for. */
+static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
+{
+	const struct part *part = slot->part;
+
+	if (!part->job->backup)
+		return slot->n_spoken == part->n_live;
+	return slot->n_has || backup_is_complete(core, slot);
+}
+
 void slot_check_complete(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
 
-	if (slot->state != SLOT_OPEN || slot->n_spoken < part->n_live)
+	if (slot->state != SLOT_OPEN || !has_spoken_enough(core, slot))
 		return;
 	if (slot->n_has == 0) {
 		FAILPOINT(SERVER_SUM_START);
@@ -399,7 +414,7 @@ void slot_check_complete(struct srv_core *core, struct slot *slot)
 		arrivals_complete(part->job->arrivals, &slot->arrivals, slot->round,
 			(uint64_t)part->n_live * part->bytes);
 		sums_queue(core, slot);
-	} else if (slot->n_has < part->n_live) {
+	} else if (slot->n_has < slot->n_spoken) {
 		core->stats.donations++;
 		slot_set_state(core, slot, SLOT_DONATING);
 		slot_ask_donor(core, slot);

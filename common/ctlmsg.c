@@ -102,6 +102,8 @@ static const struct field join_fields[] = {
 	FIELD_U32_(ctl_join, pid),
 	FIELD_U32_(ctl_join, part_bytes),
 	FIELD_BLOB_(ctl_join, token, CTL_TOKEN_BYTES),
+	FIELD_U16_(ctl_join, backup),
+	FIELD_U32_(ctl_join, grace_ms),
 };
 
 static const struct field joined_fields[] = {
@@ -135,6 +137,8 @@ static const struct field job_fields[] = {
 	FIELD_U32_(ctl_job, flags),
 	FIELD_LIST_(ctl_job, members, WIRE_MEMBERS_MAX, &job_member_layout),
 	FIELD_U64_(ctl_job, formed),
+	FIELD_U16_(ctl_job, backup),
+	FIELD_U32_(ctl_job, grace_ms),
 };
 
 static const struct field job_end_fields[] = {

@@ -193,6 +193,10 @@ struct ctl_join {
 	uint32_t pid;
 	uint32_t part_bytes; /* wanted partition size, 0: the scheduler's choice; must agree */
 	struct blob token;   /* CTL_TOKEN_BYTES, proof of the job's token; empty: it has none */
+	/* Machines that a round need not wait for, and how long it does after the last one that it
+	 * needs; must agree. */
+	uint16_t backup;
+	uint32_t grace_ms;
 };
 struct ctl_joined {
 	uint32_t seq;
@@ -224,6 +228,8 @@ struct ctl_job {
 	struct ctl_job_member *members;
 	uint32_t n_members;
 	uint64_t formed; /* the view in which it formed: this job, and no other of its number */
+	uint16_t backup; /* as in JOIN */
+	uint32_t grace_ms;
 };
 struct ctl_job_end {
 	uint32_t job;

@@ -225,6 +225,8 @@ static const struct field hello_fields[] = {
 	FIELD_U32_(local_hello, flags),
 	FIELD_U32_(local_hello, part_bytes),
 	FIELD_BLOB_(local_hello, token, CTL_TOKEN_BYTES),
+	FIELD_U16_(local_hello, backup),
+	FIELD_U32_(local_hello, grace_ms),
 };
 static const struct field welcome_fields[] = {
 	FIELD_U32_(local_welcome, code),

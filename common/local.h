@@ -153,6 +153,8 @@ struct local_hello {
 	uint32_t flags; /* enum job_flags */
 	uint32_t part_bytes;
 	struct blob token; /* CTL_TOKEN_BYTES; empty: the job has none */
+	uint16_t backup;   /* as in JOIN */
+	uint32_t grace_ms;
 };
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */

@@ -60,7 +60,7 @@ struct wire_msg {
 	uint32_t crc;    /* crc32c of the payload, inline or offered; BAD_CRC: of what it refuses */
 	uint64_t cookie; /* of the connection, set by the transport */
 	uint64_t pgen;   /* view in which the partition got its server and members */
-	uint64_t round;  /* from 1 */
+	uint64_t round;  /* from 1; HAVE and its answers: 0, no result yet */
 	uint32_t job;
 	uint32_t tensor;
 	uint32_t part;

@@ -92,6 +92,10 @@ struct bps_options {
 	/* When a machine is lost, or one of its workers: the job ends, or goes on without them. -1:
 	 * BPS_ON_AGENT_LOSS ("abort" or "shrink"), else abort. */
 	int32_t on_agent_loss;
+	/* A round is complete without this many machines when they are late; -1: BPS_BACKUP, else 0.
+	 * How long it waits for them after the last one that it needs; 0: BPS_BACKUP_GRACE, else 20. */
+	int32_t backup;
+	uint32_t backup_grace_ms;
 };
 enum bps_loss { BPS_LOSS_ABORT = 0, BPS_LOSS_SHRINK = 1 };
 

@@ -14,6 +14,8 @@
 
 #define TIMEOUT_DEFAULT_MS 600000u
 #define SPIN_DEFAULT_US    30u
+#define GRACE_DEFAULT_MS   20u
+#define BACKUP_MAX         1023 /* of 1,024 machines */
 #define SPIN_MAX_US        1000000u
 
 _Static_assert(OPTIONS_JOB_BYTES == CTL_JOB_NAME_MAX + 1, "a job's name and its NUL");
@@ -239,6 +241,7 @@ static uint32_t spin_default_us(void)
 
 static int take_settings(struct options *o)
 {
+	uint32_t backup = 0;
 	int rc;
 
 	if ((rc = env_u32("BPS_TIMEOUT", time_units, UINT32_MAX, &o->timeout_ms)) < 0 ||
@@ -246,12 +249,15 @@ static int take_settings(struct options *o)
 			0 ||
 		(rc = env_bool("BPS_DETERMINISTIC", &o->is_deterministic)) < 0 ||
 		(rc = env_loss(&o->may_shrink)) < 0 ||
+		(rc = env_u32("BPS_BACKUP", no_units, BACKUP_MAX, &backup)) < 0 ||
+		(rc = env_u32("BPS_BACKUP_GRACE", time_units, UINT32_MAX, &o->grace_ms)) < 0 ||
 		(rc = env_bool("BYTEPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
 		(rc = env_bool("BPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
 		(rc = env_u32("BYTEPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) <
 			0 ||
 		(rc = env_u32("BPS_PARTITION_BYTES", size_units, UINT32_MAX, &o->part_bytes)) < 0)
 		return rc;
+	o->backup = (uint16_t)backup;
 	return env_u32("BPS_SPIN_US", no_units, SPIN_MAX_US, &o->spin_us);
 }
 
@@ -315,6 +321,10 @@ static void take_given(const struct bps_options *opt, struct options *o)
 		o->part_bytes = opt->part_bytes;
 	if (opt->on_agent_loss >= 0)
 		o->may_shrink = opt->on_agent_loss == BPS_LOSS_SHRINK;
+	if (opt->backup >= 0)
+		o->backup = opt->backup < BACKUP_MAX ? (uint16_t)opt->backup : BACKUP_MAX;
+	if (opt->backup_grace_ms)
+		o->grace_ms = opt->backup_grace_ms;
 }
 
 static int check_place(const struct options *o)
@@ -367,6 +377,14 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 	rc = check_place(&o);
 	if (rc < 0)
 		return rc;
+	if (o.backup && o.is_deterministic)
+		return text_set(-EINVAL,
+			"deterministic sums wait for every machine, with backup machines they do "
+			"not: choose one");
+	if (!o.backup)
+		o.grace_ms = 0; /* it means nothing, and must agree */
+	else if (!o.grace_ms)
+		o.grace_ms = GRACE_DEFAULT_MS;
 	if (!o.timeout_ms)
 		o.timeout_ms = TIMEOUT_DEFAULT_MS;
 	if (!o.open_timeout_ms)
@@ -383,5 +401,6 @@ void bps_options_init(struct bps_options *opt)
 		.local_rank = -1,
 		.local_size = -1,
 		.deterministic = -1,
-		.on_agent_loss = -1};
+		.on_agent_loss = -1,
+		.backup = -1};
 }

@@ -29,7 +29,9 @@ struct options {
 	bool has_token;
 	bool is_deterministic;
 	bool may_shrink; /* on_agent_loss */
-	bool is_forced;  /* a job of one worker goes through the agent, too */
+	uint16_t backup;
+	uint32_t grace_ms;
+	bool is_forced; /* a job of one worker goes through the agent, too */
 };
 
 /* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the

@@ -415,6 +415,8 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 				 (o->is_forced ? JOB_DISTRIBUTED : 0) |
 				 (o->may_shrink ? JOB_SHRINK : 0),
 			.part_bytes = o->part_bytes,
+			.backup = o->backup,
+			.grace_ms = o->grace_ms,
 			.token = {o->token, o->has_token ? sizeof(o->token) : 0}}};
 	struct frame f = {.mem = NULL};
 	int rc;

@@ -89,6 +89,8 @@ class _Options(ctypes.Structure):
         ("deterministic", ctypes.c_int32),
         ("part_bytes", ctypes.c_uint32),
         ("on_agent_loss", ctypes.c_int32),
+        ("backup", ctypes.c_int32),
+        ("backup_grace_ms", ctypes.c_uint32),
     ]
 
 
@@ -356,6 +358,8 @@ def open(
     deterministic=None,
     part_bytes=0,
     on_agent_loss=None,
+    backup=None,
+    backup_grace=None,
 ):
     """Join a job; what is not given comes from the environment. Times are in seconds."""
     opt = _Options()
@@ -366,6 +370,8 @@ def open(
     opt.deterministic = -1 if deterministic is None else int(deterministic)
     opt.part_bytes = part_bytes
     opt.on_agent_loss = -1 if on_agent_loss is None else ("abort", "shrink").index(on_agent_loss)
+    opt.backup = -1 if backup is None else backup
+    opt.backup_grace_ms = _ms(backup_grace)
     handle = ctypes.c_void_p()
     _check(_lib.bps_open(ctypes.byref(opt), ctypes.byref(handle)))
     return Job(handle)

@@ -1,5 +1,6 @@
 """Jobs whose members change: machines that leave, with exact sums for those that stay."""
 
+import re
 import signal
 
 import bps
@@ -114,3 +115,33 @@ def test_without_the_option_a_lost_machine_ends_the_job_and_is_named(cluster):
     (r,) = c.finish(started[:1])
     assert r["code"] in (bps.EAGENT_LOST, bps.EWORKER_LOST)
     assert "agent-host1" in r["text"], r["text"]
+
+
+def test_backup_machine_is_not_waited_for_and_gets_what_the_others_got(cluster):
+    c = cluster(agents=3, servers=2)
+    slow = {"rank": 2, "first": 4, "last": 4, "seconds": 4}
+    args = {"n_elems": 40000, "n_rounds": 6, "backup": 1, "backup_grace": 0.5, "slow": slow}
+    masks = agreed(c.run("elastic", 3, args))
+    assert masks[3] == [0b011], masks
+    assert all(set(m) <= {0b011, 0b101, 0b110, 0b111} for m in masks), masks
+    metrics = "".join(s.get("/metrics") for s in c.servers)
+    assert sum(int(n) for n in re.findall(r"^bps_server_late_total (\d+)", metrics, re.M)) > 0
+
+
+def test_backup_machine_of_a_slow_server_pair_survives_their_loss(cluster):
+    c = cluster(agents=3, servers=2)
+    progress = c.dir / "progress"
+    slow = {"rank": 1, "first": 3, "last": 25, "seconds": 0.05}
+    args = {"n_elems": 40000, "n_rounds": 30, "backup": 1, "backup_grace": 0.01, "slow": slow, "progress": str(progress)}
+    started = c.start_job("elastic", 3, args)
+    c.wait_for("4 rounds", lambda: rounds_done(progress) > 4)
+    c.servers[0].kill()
+    masks = agreed(c.finish(started))
+    assert all(set(m) <= {0b011, 0b101, 0b110, 0b111} for m in masks), masks
+
+
+def test_deterministic_sums_and_backup_machines_exclude_each_other(cluster):
+    c = cluster(agents=2, servers=1)
+    options = {"backup": 1, "deterministic": 1, "open_timeout": 5}
+    for r in c.run("error", 2, {"what": "nothing", "open": options}):
+        assert r["code"] == -22 and "choose one" in r["text"], r

@@ -151,8 +151,9 @@ static struct node *trainers_of(struct agent *a)
 static void submit_later(struct agent *a, struct tensor_state *ts, unsigned w)
 {
 	struct submit sub = {ts, w};
+	uint64_t late = rnd_chance(a->s, a->s->o.slow_permille) ? rnd_below(a->s, 400 * MS) : 0;
 	struct event *e =
-		post(a->s, trainers_of(a), rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
+		post(a->s, trainers_of(a), late + rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
 
 	e->p = a;
 	e->a = ts->round + 1;
@@ -239,7 +240,9 @@ static void join(struct agent *a, unsigned w)
 			.flags = (a->s->o.is_deterministic ? JOB_DETERMINISTIC : 0) |
 				 (a->s->o.is_shrink ? JOB_SHRINK : 0),
 			.pid = 10 * a->idx + w + 1,
-			.part_bytes = a->s->o.part_bytes}};
+			.part_bytes = a->s->o.part_bytes,
+			.backup = (uint16_t)a->s->o.backup,
+			.grace_ms = a->s->o.grace_ms}};
 
 	a->workers[w].has_joined = false;
 	member_send(&a->m, &msg);

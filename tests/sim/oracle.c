@@ -299,7 +299,7 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	struct oracle *o = &s->oracle;
 	uint64_t *made;
 
-	if (elastic_is(s))
+	if (s->o.is_shrink)
 		return; /* what only the lost have may be made again */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
 		return;

@@ -133,6 +133,9 @@ struct options {
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
 		is_late, has_old_plans;
+	unsigned backup; /* machines that a round need not wait for */
+	uint32_t grace_ms;
+	uint32_t slow_permille; /* of submissions, which come late */
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;

@@ -29,13 +29,15 @@ static const struct ctl_msg beat = {
 static struct ctl_peer one_peer[] = {
 	{1, PEER_UP, 2, "a", "b", "::1", 80, 4, {"0123456789abcdef0123456789abcdef", 32}}};
 static const struct ctl_msg peers = {CTL_PEERS, .peers = {9, one_peer, 1}};
-static const struct ctl_msg join = {CTL_JOIN, .join = {1, 1000, "mnist", CTL_NO_ID, 4, 1, 77, 0,
-						      {"0123456789abcdef0123456789abcdef", 32}}};
+static const struct ctl_msg join = {
+	CTL_JOIN, .join = {1, 1000, "mnist", CTL_NO_ID, 4, 1, 77, 0,
+			  {"0123456789abcdef0123456789abcdef", 32}, 1, 20}};
 static const struct ctl_msg joined = {CTL_JOINED, .joined = {1, 0, "", 3, 2}};
 static struct ctl_rank two_ranks[] = {{0}, {1}};
 static struct ctl_job_member two_members[] = {
 	{4, "h1", two_ranks, 2, 0, ""}, {5, "h2", NULL, 0, 1, "off"}};
-static const struct ctl_msg job = {CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5}};
+static const struct ctl_msg job = {
+	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20}};
 static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x"}};
 static struct ctl_decl one_decl[] = {{0, "w", 7, 1024}};
 static const struct ctl_msg declare = {CTL_DECLARE, .declare = {3, one_decl, 1}};
@@ -81,15 +83,15 @@ static const struct golden {
 	{&peers, "56000000 0900000000000000 01000000"
 		 " 46000000 01000000 01 0200000000000000 01000000 61 01000000 62 03000000 3a3a31"
 		 " 5000 0400" HEX_KEY32},
-	{&join, "49000000 01000000 e8030000 05000000 6d6e697374 ffffffff 04000000 01000000"
-		" 4d000000 00000000" HEX_KEY32},
+	{&join, "4f000000 01000000 e8030000 05000000 6d6e697374 ffffffff 04000000 01000000"
+		" 4d000000 00000000" HEX_KEY32 " 0100 14000000"},
 	{&joined, "14000000 01000000 00000000 00000000 03000000 02000000"},
-	{&job, "6e000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
+	{&job, "74000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
 	       " 02000000"
 	       " 23000000 04000000 02000000 6831 02000000 04000000 00000000 04000000 01000000"
 	       " 00 00000000"
 	       " 16000000 05000000 02000000 6832 00000000 01 03000000 6f6666"
-	       " 0500000000000000"},
+	       " 0500000000000000 0100 14000000"},
 	{&job_end, "0d000000 03000000 18270000 01000000 78"},
 	{&declare, "1e000000 03000000 01000000 12000000 00000000 01000000 77 07 0004000000000000"},
 	{&plan, "54000000 0600000000000000 03000000"
@@ -500,7 +502,7 @@ static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 		{0, "a", ranks, CTL_WORKERS_MAX, 0, ""}, {1, "b", NULL, 0, 0, ""}};
 	const struct ctl_msg big[] = {
 		{CTL_REPORT, .report = {1, 1, "t", workers, CTL_WORKERS_MAX}},
-		{CTL_JOB, .job = {1, 1, 1, "j", CTL_WORKERS_MAX, 0, members, 2, 1}},
+		{CTL_JOB, .job = {1, 1, 1, "j", CTL_WORKERS_MAX, 0, members, 2, 1, 0, 0}},
 	};
 
 	(void)state;
@@ -525,7 +527,7 @@ static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 {
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));
 	struct ctl_job_member members[40];
-	const struct ctl_msg big = {CTL_JOB, .job = {1, 1, 1, "j", 1, 0, members, 40, 1}};
+	const struct ctl_msg big = {CTL_JOB, .job = {1, 1, 1, "j", 1, 0, members, 40, 1, 0, 0}};
 	struct err_text err;
 	struct ctl_msg m;
 	void *mem = NULL;

@@ -24,6 +24,7 @@
 #define SERVER      3
 #define INSTANCE    11
 #define MS          UINT64_C(1000000)
+#define GRACE_MS    20
 
 /* A member's memory that the server reads: contributions (by partition), and results that it has
  * (behind them). */
@@ -40,6 +41,7 @@ struct world {
 	struct member m[MEMBERS_MAX];
 	unsigned n_members;
 	uint32_t n_elems, flags;
+	uint16_t backup;
 	uint8_t dtype;
 	uint64_t view, pgen;
 	void *segments[FAKE_SEGMENTS];
@@ -95,7 +97,9 @@ static void tell_job(struct world *w)
 		.name = "j",
 		.flags = w->flags,
 		.members = members,
-		.n_members = w->n_members};
+		.n_members = w->n_members,
+		.backup = w->backup,
+		.grace_ms = GRACE_MS};
 
 	for (unsigned i = 0; i < w->n_members; i++)
 		members[i] = (struct ctl_job_member){
@@ -139,6 +143,7 @@ struct shape {
 	uint32_t n_elems, n_parts, flags;
 	uint8_t dtype; /* enum dtype + 1, 0: f32 */
 	size_t sums, staging, window;
+	uint16_t backup;
 };
 
 static struct world *world_new(struct shape s)
@@ -158,6 +163,7 @@ static struct world *world_new(struct shape s)
 	w->n_elems = s.n_elems;
 	w->view = 1;
 	w->flags = s.flags;
+	w->backup = s.backup;
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
 	assert_int_equal(srv_core_new(&cfg, &env, &w->core), 0);
 	fake_init(&w->x, &srv_core_events, w->core);
@@ -2057,6 +2063,121 @@ static void random_talk_keeps_the_invariants(void **state)
 	}
 }
 
+/* ---- rounds that do not wait for everybody ---- */
+
+/* Members say that they have the result of round r; 0: none. */
+static void say_have_all(struct world *w, uint64_t r)
+{
+	for (unsigned i = 0; i < w->n_members; i++) {
+		say_key(w, i, WIRE_HAVE, r);
+		expect_msg(w, i, WIRE_HAVE_OK, r);
+	}
+}
+
+/* The sum of round r of members 0 and 1 of three. */
+static void expect_sum_without_third(struct world *w, unsigned i, uint64_t r)
+{
+	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);
+	const float *v = bytes_at(w, &m);
+
+	for (size_t e = 0; e < w->n_elems; e++)
+		assert_true(v[e] == input(0, r, e) + input(1, r, e));
+	assert_int_equal(m.result.workers, w->m[0].workers + w->m[1].workers);
+	assert_int_equal(m.result.contributors.w[0], 3);
+}
+
+static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	tick(w, GRACE_MS - 1);
+	settle(w);
+	expect_nothing(w, 0);
+	tick(w, 1);
+	settle(w);
+	expect_sum_without_third(w, 0, 1);
+	expect_sum_without_third(w, 1, 1);
+	assert_int_equal(stats(w).late, 1);
+	say_contrib(w, 2, 1);
+	settle(w);
+	expect_sum_without_third(w, 2, 1);
+	assert_int_equal(stats(w).contributions, 2);
+	world_free(w);
+}
+
+static void contribution_within_the_grace_is_part_of_the_sum(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	end_reads(w);
+	say_contrib(w, 2, 1); /* it takes longer to read than the grace lasts */
+	tick(w, 2 * GRACE_MS);
+	work(w);
+	expect_nothing(w, 0);
+	settle(w);
+	for (unsigned i = 0; i < 3; i++)
+		expect_sum(w, i, 1);
+	assert_int_equal(stats(w).late, 0);
+	world_free(w);
+}
+
+static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	tick(w, 10 * GRACE_MS);
+	settle(w);
+	expect_nothing(w, 0); /* the third may have the sum, from before */
+	say_key(w, 2, WIRE_HAVE, 0);
+	expect_msg(w, 2, WIRE_HAVE_OK, 0);
+	tick(w, GRACE_MS);
+	settle(w);
+	expect_sum_without_third(w, 0, 1);
+	world_free(w);
+}
+
+static void nobody_is_more_than_two_rounds_ahead_of_who_is_late(void **state)
+{
+	struct world *w =
+		world(.n_members = 3, .n_elems = SMALL, .backup = 1, .dtype = DTYPE_I32 + 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	for (uint64_t r = 1; r <= 2; r++) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = contrib_msg(w, i, r, 0);
+
+			m.contrib.crc_prev =
+				r > 1 ? crc32c(0, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16) : 0;
+			say(w, i, &m);
+		}
+		tick(w, GRACE_MS);
+		settle(w);
+		expect_msg(w, 0, WIRE_RESULT, r);
+		expect_msg(w, 1, WIRE_RESULT, r);
+	}
+	say_contrib(w, 0, 3);
+	expect_msg(w, 0, WIRE_AGAIN, 3); /* the third would never get the first */
+	say_contrib(w, 2, 1);
+	expect_msg(w, 2, WIRE_RESULT, 1);
+	say_key(w, 2, WIRE_HAVE, 1);
+	expect_msg(w, 2, WIRE_HAVE_OK, 1);
+	say_contrib(w, 0, 3);
+	expect_nothing(w, 0);
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -2123,6 +2244,10 @@ int main(void)
 		cmocka_unit_test(half_precision_is_rounded_once),
 		cmocka_unit_test(every_message_in_every_state_keeps_the_invariants),
 		cmocka_unit_test(random_talk_keeps_the_invariants),
+		cmocka_unit_test(round_goes_on_without_who_is_late_and_answers_it_with_the_result),
+		cmocka_unit_test(contribution_within_the_grace_is_part_of_the_sum),
+		cmocka_unit_test(round_waits_for_who_has_said_nothing_under_this_pgen),
+		cmocka_unit_test(nobody_is_more_than_two_rounds_ahead_of_who_is_late),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,150 @@
+/* Rounds that do not wait for everybody (jobs with backup workers; docs/faults.md, J6 to J10).
+ *
+ *   slot OPEN --n - backup contributed, all spoke, nobody has it--> CUTTING --grace over, nothing is
+ *        being read--> SUMMING
+ *
+ * CUTTING is OPEN with a time: whoever contributes meanwhile is part of the sum, and when all have,
+ * it is complete as ever. Later ones are answered with the result.
+ *
+ * Without these jobs nobody can be more than one round ahead, and CONTRIB(r) of one says that all
+ * have r - 2. Here a member may be late, so what each one has is kept with its seat, for as long as
+ * the pgen lasts: a slot is taken for r when everybody has r - 2, and not before. So nobody needs a
+ * result that is older than the two which agents keep. */
+#include "bps-server/core_impl.h"
+
+#include "common/log.h"
+
+/* Contributions that are being read when the time is over: looked at again so much later. */
+#define LOOK_AGAIN_NS UINT64_C(10000000)
+
+void backup_heard(struct srv_core *core, struct seat *seat, uint64_t round)
+{
+	struct part *part = seat->part;
+
+	seat->has_spoken = true;
+	if (round > seat->has_round)
+		seat->has_round = round;
+	for (unsigned i = 0; i < 2; i++) {
+		struct slot *slot = &part->slots[i];
+
+		if (slot->state == SLOT_EMPTY)
+			continue;
+		if (slot->round <= seat->has_round)
+			slot_add_has(core, slot, seat);
+		slot_check_complete(core, slot);
+	}
+}
+
+bool backup_can_say(const struct seat *seat, uint64_t round)
+{
+	for (unsigned i = 0; i < 2; i++) {
+		const struct slot *slot = &seat->part->slots[i];
+
+		if (slot->state == SLOT_SUMMING && slot->round <= round)
+			return false;
+	}
+	return true;
+}
+
+bool backup_can_open(const struct part *part, uint64_t round)
+{
+	for (unsigned i = 0; round > 2 && i < part->n_seats; i++)
+		if (member_set_has(&part->live, i) &&
+			(!part->seats[i].has_spoken || part->seats[i].has_round < round - 2))
+			return false;
+	return true;
+}
+
+void backup_opened(struct srv_core *core, struct slot *slot)
+{
+	struct part *part = slot->part;
+
+	for (unsigned i = 0; i < part->n_seats; i++)
+		if (member_set_has(&part->live, i) && part->seats[i].has_round >= slot->round)
+			slot_add_has(core, slot, &part->seats[i]);
+}
+
+/* Is everybody who did not contribute known to have nothing of this round? */
+static bool all_spoke(const struct slot *slot)
+{
+	const struct part *part = slot->part;
+
+	for (unsigned i = 0; i < part->n_seats; i++)
+		if (member_set_has(&part->live, i) && !part->seats[i].has_spoken)
+			return false;
+	return true;
+}
+
+static bool is_being_read(const struct slot *slot)
+{
+	const struct part *part = slot->part;
+
+	for (unsigned i = 0; i < part->n_seats; i++) {
+		const struct seat *seat = &part->seats[i];
+
+		if ((seat->state == SEAT_WANT_READ || seat->state == SEAT_READING) &&
+			seat->offer.round == slot->round)
+			return true;
+	}
+	return false;
+}
+
+static void look_at(struct srv_core *core, uint64_t at_ns)
+{
+	if (at_ns < core->cut_due_ns)
+		core->cut_due_ns = at_ns;
+}
+
+static void name_late(struct srv_core *core, struct slot *slot)
+{
+	struct part *part = slot->part;
+	bool is_first = true;
+
+	for (uint16_t i = 0; i < part->n_seats; i++) {
+		if (!member_set_has(&part->live, i) || member_set_has(&slot->contributed, i))
+			continue;
+		core->stats.late++;
+		arrivals_late(part->job->arrivals, &slot->arrivals, i, is_first, core->now_ns);
+		is_first = false;
+		log_debug("round %llu goes on without agent %u (host %s): job=%u tensor=%u part=%u",
+			(unsigned long long)slot->round, part->job->members[i].agent,
+			part->job->members[i].host, part->job->id, part->tensor, part->index);
+	}
+}
+
+bool backup_is_complete(struct srv_core *core, struct slot *slot)
+{
+	const struct part *part = slot->part;
+	unsigned spare = part->job->backup < part->n_live ? part->job->backup : part->n_live - 1u;
+
+	if (slot->n_contributed == part->n_live)
+		return true;
+	if (slot->n_contributed < part->n_live - spare || !all_spoke(slot))
+		return false;
+	if (!slot->is_cutting) {
+		slot->is_cutting = true;
+		slot->cut_ns = core->now_ns + part->job->grace_ns;
+		TAILQ_INSERT_TAIL(&core->cutting, slot, cutting);
+	}
+	if (core->now_ns < slot->cut_ns || is_being_read(slot)) {
+		look_at(core,
+			core->now_ns < slot->cut_ns ? slot->cut_ns : core->now_ns + LOOK_AGAIN_NS);
+		return false;
+	}
+	name_late(core, slot);
+	return true;
+}
+
+uint64_t backup_tick(struct srv_core *core)
+{
+	struct slot *slot, *next;
+
+	if (core->now_ns < core->cut_due_ns)
+		return core->cut_due_ns;
+	core->cut_due_ns = UINT64_MAX;
+	for (slot = TAILQ_FIRST(&core->cutting); slot; slot = next) {
+		next = TAILQ_NEXT(slot, cutting);
+		slot_check_complete(core, slot);
+	}
+	return core->cut_due_ns;
+}
