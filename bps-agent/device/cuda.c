@@ -104,7 +104,7 @@ static int cuda_open(const char *job, struct device **ret_dev, struct err_text *
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return err_set(why, DEVICE_NOMEM, "no memory for the table of GPUs");
-	d->base.ops = &device_cuda_ops;
+	d->base.ops = &device_cuda;
 	snprintf(d->job, sizeof(d->job), "%s", job);
 	d->n_gpus = count;
 	for (int i = 0; i < count && !rc; i++)
@@ -189,7 +189,7 @@ int cuda_enter(struct device *dev, int gpu)
 	return cuda_fail(dev, cuCtxSetCurrent(g->ctx), "cannot use the GPU's context");
 }
 
-const struct device_ops device_cuda_ops = {
+const struct device_ops device_cuda = {
 	.name = "cuda",
 	.probe = cuda_probe,
 	.open = cuda_open,

@@ -16,5 +16,5 @@
  * containers, and that mappings of expandable segments are reported one by one. */
 #include "bps-agent/device/device.h"
 
-extern const struct device_ops device_cuda_ops;
+extern const struct device_ops device_cuda;
 #endif

@@ -43,6 +43,8 @@ struct cuda_clique {
 	const struct nccl *nccl;
 	enum clique_state state;
 	int group_depth;
+	LIST_HEAD(, cuda_queue)
+	launching; /* queues of collectives that may not have been launched */
 	struct cuda_member member[];
 };
 
@@ -229,9 +231,35 @@ int cuda_clique_poll(struct device_clique *clique)
 	return rc;
 }
 
+static void release_queues(struct cuda_clique *c)
+{
+	struct cuda_queue *q;
+
+	while ((q = LIST_FIRST(&c->launching))) {
+		LIST_REMOVE(q, entry);
+		q->clique = NULL;
+	}
+}
+
+int cuda_clique_launched(struct cuda_queue *q)
+{
+	struct cuda_clique *c = q->clique;
+	int rc;
+
+	if (!c)
+		return 0;
+	if (c->group_depth)
+		return DEVICE_AGAIN;
+	rc = c->state == READY ? 0 : cuda_clique_poll(&c->base);
+	if (!rc)
+		release_queues(c);
+	return rc;
+}
+
 /* What a collective needs of one piece. */
 struct part {
 	char *at;
+	struct cuda_queue *queue;
 	CUstream stream;
 	ncclComm_t comm;
 	int rank;
@@ -251,6 +279,7 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 		return cuda_refuse(dev, DEVICE_ARG, "a collective outside its memory");
 	*ret = (struct part){
 		.at = (char *)(uintptr_t)addr + p->offset,
+		.queue = (struct cuda_queue *)p->queue,
 		.stream = ((struct cuda_queue *)p->queue)->stream,
 		.comm = m->comm,
 		.rank = m->rank,
@@ -287,6 +316,26 @@ static int group_start(struct cuda_clique *c)
 	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
 }
 
+/* Begin one collective: its queues are closed until it was launched. */
+static int start(struct cuda_clique *c, const struct part *parts)
+{
+	int rc = 0;
+
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		if (parts[i].queue->clique != c)
+			rc = cuda_clique_launched(parts[i].queue);
+	if (!rc)
+		rc = group_start(c);
+	for (int i = 0; i < c->base.n_local && !rc; i++) {
+		struct cuda_queue *q = parts[i].queue;
+
+		if (!q->clique)
+			LIST_INSERT_HEAD(&c->launching, q, entry);
+		q->clique = c;
+	}
+	return rc;
+}
+
 /* The outermost end launches; members that are not done with it then are polled. */
 static int group_launch(struct cuda_clique *c, int rc)
 {
@@ -307,7 +356,7 @@ int cuda_reduce_scatter(struct device_clique *clique, const struct device_piece 
 	int rc = check(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, p);
 
 	if (!rc)
-		rc = group_start(c);
+		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -328,7 +377,7 @@ int cuda_all_gather(struct device_clique *clique, const struct device_piece *pie
 	int rc = check(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, p);
 
 	if (!rc)
-		rc = group_start(c);
+		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -357,7 +406,7 @@ int cuda_reduce(struct device_clique *clique, const struct device_piece *pieces,
 	if (!rc)
 		rc = check_root(c, root);
 	if (!rc)
-		rc = group_start(c);
+		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -379,7 +428,7 @@ int cuda_broadcast(struct device_clique *clique, const struct device_piece *piec
 	if (!rc)
 		rc = check_root(c, root);
 	if (!rc)
-		rc = group_start(c);
+		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -433,6 +482,7 @@ void cuda_clique_abort(struct device_clique *clique)
 			c->nccl->CommAbort(m->comm);
 		m->comm = NULL;
 	}
+	release_queues(c);
 	set_state(c, ABORTED, "as asked");
 }
 
@@ -480,5 +530,6 @@ void cuda_clique_close(struct device_clique *clique)
 	if (c->state != READY || c->group_depth || !leave(c))
 		cuda_clique_abort(clique);
 out:
+	release_queues(c);
 	free(c);
 }

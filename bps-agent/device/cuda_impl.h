@@ -2,6 +2,7 @@
 #define BPS_AGENT_DEVICE_CUDA_IMPL_H
 /* What the files of the CUDA back-end know of each other. */
 #include <cuda.h>
+#include <sys/queue.h>
 
 #include "bps-agent/device/cuda.h"
 
@@ -38,8 +39,12 @@ struct cuda_mem {
 	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
 };
 
+struct cuda_clique;
+
 struct cuda_queue {
 	struct device_queue base;
+	LIST_ENTRY(cuda_queue) entry; /* of clique->launching */
+	struct cuda_clique *clique;   /* that launches here; NULL none */
 	CUstream stream;
 	CUevent event; /* of the last `after` that named this queue */
 	bool is_wrapped;
@@ -93,6 +98,8 @@ int cuda_after(struct device_queue *q, struct device_queue *other);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 int cuda_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
+/* May something be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */
+int cuda_clique_launched(struct cuda_queue *q);
 int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 	const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);

@@ -1,8 +1,17 @@
 /* Queues are streams. Whatever is queued was checked here first: a bad address would be found by
- * the GPU, and that is the end of the process. */
+ * the GPU, and that is the end of the process. While a clique launches on a stream nothing may be queued
+ * there, and that the stream is idle means nothing. */
 #include "bps-agent/device/cuda_impl.h"
 
 #include <stdlib.h>
+
+/* Make the queue's context current; is the queue open for more? */
+static int enter(struct cuda_queue *q)
+{
+	int rc = cuda_enter(q->base.dev, q->base.gpu);
+
+	return rc ? rc : cuda_clique_launched(q);
+}
 
 static int queue_new(struct device *dev, int gpu, struct cuda_queue **ret_queue)
 {
@@ -75,6 +84,8 @@ void cuda_queue_close(struct device_queue *queue)
 
 	if (!q)
 		return;
+	if (q->clique)
+		LIST_REMOVE(q, entry);
 	if (!cuda_enter(queue->dev, queue->gpu)) {
 		cuda_fail(queue->dev, cuEventDestroy(q->event), "cannot destroy an event");
 		if (!q->is_wrapped)
@@ -87,7 +98,7 @@ void cuda_queue_close(struct device_queue *queue)
 int cuda_queue_poll(struct device_queue *queue)
 {
 	struct cuda_queue *q = (struct cuda_queue *)queue;
-	int rc = cuda_enter(queue->dev, queue->gpu);
+	int rc = enter(q);
 
 	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
 }
@@ -105,7 +116,7 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 	char *to_host = ((struct cuda_mem *)dst)->host, *from_host = ((struct cuda_mem *)src)->host;
 	struct device *dev = queue->dev;
 	CUresult r;
-	int rc = cuda_enter(dev, queue->gpu);
+	int rc = enter(q);
 
 	if (rc)
 		return rc;
@@ -127,8 +138,10 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 int cuda_after(struct device_queue *queue, struct device_queue *other)
 {
 	struct cuda_queue *q = (struct cuda_queue *)queue, *o = (struct cuda_queue *)other;
-	int rc = cuda_enter(other->dev, other->gpu);
+	int rc = cuda_clique_launched(q);
 
+	if (!rc)
+		rc = enter(o);
 	if (!rc)
 		rc = cuda_fail(
 			other->dev, cuEventRecord(o->event, o->stream), "cannot record an event");
@@ -147,7 +160,7 @@ static CUdeviceptr counter(
 	struct device *dev = q->dev;
 	uint64_t addr;
 
-	*ret_rc = cuda_enter(dev, q->gpu);
+	*ret_rc = enter((struct cuda_queue *)q);
 	if (*ret_rc)
 		return 0;
 	if (page->gpu != DEVICE_HOST || offset % 8 || !is_inside(page, offset, 8)) {

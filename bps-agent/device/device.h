@@ -210,11 +210,12 @@ struct device_ops {
 	 * Errors: DEVICE_UNSUP no NCCL, too old, or two members on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
-	/* 0 READY; DEVICE_AGAIN opening or launching: queue nothing on the clique and nothing on the
-	 * queues of its last collective; DEVICE_PEER a member failed or left: abort. */
+	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER a member failed or left: abort. */
 	int (*clique_poll)(struct device_clique *c);
-	/* Collectives, queued on the pieces' queues; all members call them in the same order. DEVICE_AGAIN
-	 * from clique_poll can follow. Nothing is divided: op is sum, prod, max or min.
+	/* Collectives, queued on the pieces' queues; all members call them in the same order, each when
+	 * clique_poll says 0. They may take a while to launch: as long as clique_poll says DEVICE_AGAIN, so
+	 * does all that is to be queued on their queues, which are not idle then. Nothing is divided: op
+	 * is sum, prod, max or min.
 	 *
 	 * In place: a piece of reduce_scatter and all_gather has n_ranks blocks of count_per_rank
 	 * elements; rank r's sum arrives in, or leaves from, block r. The other blocks are garbage

@@ -39,6 +39,21 @@ $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
 
+# The program that bps-agent starts beside itself.
+ifneq ($(wildcard bps-agent/device/main.c),)
+$(B)/bps-agent/device/main-cuda.o: ISA += -DBPS_DEVICE_CUDA
+$(B)/bps-agent/device/main-cuda.o: bps-agent/device/main.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
+$(B)/bps-agent/bps-agent-cuda: $(call objs,$(call cores,$(DEVICE)) $(CUDASRC)) $(B)/bps-agent/device/main-cuda.o \
+		$(LIBCOMMON)
+	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
+EXECUTORS += $(B)/bps-agent/bps-agent-cuda
+all: $(B)/bps-agent/bps-agent-cuda
+-include $(B)/bps-agent/device/main-cuda.d
+endif
+
 check-build: $(CUDATESTS)
 else
 all: no-cuda

@@ -19,7 +19,7 @@
 #define OPEN_MS  2000.0 /* what opening may block for */
 #define ABORT_MS 5000.0
 
-static const struct device_ops *const ops = &device_cuda_ops;
+static const struct device_ops *const ops = &device_cuda;
 
 struct rig {
 	struct device *dev;

@@ -6,7 +6,7 @@
 
 int main(void)
 {
-	const struct device_ops *ops = &device_cuda_ops;
+	const struct device_ops *ops = &device_cuda;
 	struct device_gpu gpus[DEVICE_GPUS_MAX];
 	struct err_text why = {""};
 	struct device *dev;

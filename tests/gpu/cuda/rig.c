@@ -14,7 +14,7 @@
 
 #define LIMIT_NS (10 * UINT64_C(1000000000))
 
-static const struct device_ops *const ops = &device_cuda_ops;
+static const struct device_ops *const ops = &device_cuda;
 
 uint64_t rig_deadline_ns(void)
 {

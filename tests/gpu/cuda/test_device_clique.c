@@ -20,7 +20,7 @@
 #define COUNT 256u /* elements per rank */
 #define RANKS 8
 
-static const struct device_ops *const ops = &device_cuda_ops;
+static const struct device_ops *const ops = &device_cuda;
 static const enum dtype dtypes[] = {
 	DTYPE_I8, DTYPE_U8, DTYPE_I32, DTYPE_I64, DTYPE_F16, DTYPE_F32, DTYPE_F64, DTYPE_BF16};
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
@@ -290,7 +290,8 @@ static void collectives_of_a_group_are_one_launch(void **state)
 		b.piece[i].offset += 64 * 1024;
 	set(&b, DTYPE_F64, 4 * COUNT, own_input);
 	assert_int_equal(ops->reduce_scatter(b.clique, b.piece, COUNT, DTYPE_F64, OP_SUM), 0);
-	assert_int_equal(ops->queue_poll(b.piece[0].queue), 0); /* nothing was launched yet */
+	assert_int_equal(ops->queue_poll(b.piece[0].queue), DEVICE_AGAIN);
+	assert_int_equal(ops->post(b.piece[0].queue, NULL, 0, 1), DEVICE_AGAIN);
 	assert_int_equal(ops->group_end(b.clique), 0);
 	assert_int_equal(ops->clique_poll(b.clique), DEVICE_AGAIN);
 	finish(&b);
@@ -299,6 +300,46 @@ static void collectives_of_a_group_are_one_launch(void **state)
 		b.piece[i].offset -= 64 * 1024;
 	expect(&b, 1, DTYPE_I32, COUNT * (unsigned)b.rank[1], COUNT, all_sum);
 	band_close(&b);
+}
+
+/* Until the collective has gone to the GPUs, whatever else were queued would overtake it. */
+static void queues_of_a_collective_that_launches_take_nothing(void **state)
+{
+	struct device_queue *other;
+	struct device_mem *pinned;
+	unsigned char *host;
+	struct band b;
+	int rc;
+
+	(void)state;
+	band_open(&b, 2);
+	host = rig_host_memory(RIG_MIB);
+	assert_int_equal(ops->pin(b.dev, host, RIG_MIB, &pinned), 0);
+	assert_int_equal(ops->queue_open(b.dev, 0, 0, &other), 0);
+	set(&b, DTYPE_I32, 2 * COUNT, own_input);
+	assert_int_equal(ops->reduce_scatter(b.clique, b.piece, COUNT, DTYPE_I32, OP_SUM), 0);
+	assert_int_equal(ops->queue_poll(b.piece[0].queue), DEVICE_AGAIN);
+	assert_int_equal(ops->after(other, b.piece[0].queue), DEVICE_AGAIN);
+	while ((rc = ops->post(b.piece[0].queue, pinned, 0, 1)) == DEVICE_AGAIN)
+		;
+	assert_int_equal(rc, 0);
+	rig_await(host, 1);
+	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
+	/* A queue may go while it is closed for more, and so may the clique. */
+	rig_drain(b.piece[0].queue);
+	rig_drain(b.piece[1].queue);
+	ops->queue_close(b.piece[0].queue);
+	b.piece[0].queue = other;
+	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_I32), 0);
+	ops->clique_abort(b.clique);
+	rig_drain(other);
+	assert_int_equal(ops->post(other, pinned, 0, 2), 0);
+	rig_await(host, 2);
+	rig_drain(other);
+	ops->drop(pinned);
+	munmap(host, RIG_MIB);
+	ops->clique_close(b.clique);
+	band_fini(&b);
 }
 
 static void what_would_hang_the_others_is_refused_before_nccl_hears_of_it(void **state)
@@ -519,6 +560,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(cliques_of_all_sizes_sum_exactly_in_all_types),
 		cmocka_unit_test(other_operations_reduce_too_and_averages_are_refused),
 		cmocka_unit_test(collectives_of_a_group_are_one_launch),
+		cmocka_unit_test(queues_of_a_collective_that_launches_take_nothing),
 		cmocka_unit_test(what_would_hang_the_others_is_refused_before_nccl_hears_of_it),
 		cmocka_unit_test(members_that_make_no_clique_are_refused),
 		cmocka_unit_test(a_clique_whose_member_never_comes_is_aborted_in_time),

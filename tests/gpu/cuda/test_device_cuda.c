@@ -18,7 +18,7 @@
 #include "tests/gpu/cuda/rig.h"
 #include "tests/gpu/cuda/two.h"
 
-static const struct device_ops *const ops = &device_cuda_ops;
+static const struct device_ops *const ops = &device_cuda;
 
 static void probe_and_open_make_no_context(void **state)
 {

@@ -17,7 +17,7 @@
 #define BYTES (3u * RIG_MIB)
 #define CHUNK (2u * RIG_MIB)
 
-static const struct device_ops *const ops = &device_cuda_ops;
+static const struct device_ops *const ops = &device_cuda;
 
 static unsigned char byte(unsigned i, unsigned salt)
 {

@@ -54,6 +54,7 @@ struct call { /* of one rank, queued or waiting for its launch */
 	struct what what;
 	uint64_t seq;
 	CUstream stream;
+	bool is_launched; /* its group has ended */
 	CUdeviceptr addr[2];
 	size_t bytes[2];
 	void *send, *recv;
@@ -210,8 +211,10 @@ static void launch_all(void)
 	for (int i = 0; i < n_calling; i++) {
 		calling[i]->polls_left = POLLS;
 		for (call = TAILQ_FIRST(&calling[i]->launching); call;
-			call = TAILQ_NEXT(call, entry))
+			call = TAILQ_NEXT(call, entry)) {
+			call->is_launched = true;
 			fakecuda_stream_launching(call->stream, true);
+		}
 	}
 	n_calling = 0;
 }
@@ -337,7 +340,7 @@ static void start_launched(ncclComm_t comm)
 {
 	struct call *call;
 
-	while ((call = TAILQ_FIRST(&comm->launching))) {
+	while ((call = TAILQ_FIRST(&comm->launching)) && call->is_launched) {
 		TAILQ_REMOVE(&comm->launching, call, entry);
 		fakecuda_stream_launching(call->stream, false);
 		fakecuda_stream_call(call->stream, collective, call, call->addr, call->bytes);
