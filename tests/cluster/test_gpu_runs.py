@@ -1,8 +1,11 @@
 """The programs that need a GPU, over libraries that only look like CUDA's: that they ask and answer as they should."""
 
+import importlib.util
 import json
 import os
+import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -78,3 +81,12 @@ def test_run_d_sees_one_gpu_without_nccl_and_refusals_handled():
 def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
     p, answers = over_fakes("D", "--only", "two_gpus", FAKE_CUDA_GPUS="2", FAKE_CUDA_FAULTS="ncclReduceScatter:1=2")
     assert p.returncode == 1 and "reduce-scatter" in answers["two_gpus"]["why"], p
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no PyTorch here")
+def test_run_c_trains_the_same_weights_over_plain_memory():
+    p = run("C", "--host", PATH=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", BPS_GPU_BUILD=BUILD.name)
+    answers = {a["item"]: a for a in map(json.loads, (line for line in p.stdout.splitlines() if line.startswith("{")))}
+    assert p.returncode == 0, p
+    for mode in ("arena", "arena-copy"):
+        assert answers[f"weights_{mode}"]["same_at_both"] and answers[f"weights_{mode}"]["worst"] < 1e-4

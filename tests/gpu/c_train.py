@@ -1,0 +1,320 @@
+"""A trainer of run C: python c_train.py JSON. PyTorch, and bps by ctypes alone; the place in the job comes from the
+environment. Prints one line of JSON. Modes:
+
+    reference    one process, the whole batch, no bps: its weights go to a file
+    arena        gradients are views of memory that the executor made
+    arena-copy   gradients are copied there and back
+    import       gradients are views of one buffer of PyTorch's own, which the executor maps
+    speed        1 GiB a step beside matrix products
+"""
+
+import ctypes
+import hashlib
+import json
+import statistics
+import sys
+import time
+
+import numpy as np
+import torch
+
+STEPS = 50
+BATCH = 128
+ALIGN = 256
+GIB = 1 << 30
+
+
+class Cuda:
+    """Tensors on the first GPU."""
+
+    device = "cuda"
+
+    def __init__(self):
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.zeros(1, device="cuda")  # makes the context that bps takes its GPU from
+
+    def view(self, address, n):
+        class Memory:
+            __cuda_array_interface__ = {
+                "shape": (n,), "typestr": "<f4", "data": (address, False), "version": 3, "strides": None
+            }
+
+        return torch.as_tensor(Memory(), device="cuda")
+
+    def stream(self):
+        return torch.cuda.current_stream().cuda_stream
+
+    def other_stream(self):
+        return torch.cuda.Stream()
+
+    def synchronize(self):
+        torch.cuda.synchronize()
+
+    def products(self):
+        """Work of about a millisecond, and how to queue it."""
+        a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        return lambda: torch.matmul(a, a)
+
+
+class Host:
+    """Plain memory in the place of a GPU's, for tests of this file."""
+
+    device = "cpu"
+
+    def __init__(self):
+        torch.set_num_threads(1)
+
+    def view(self, address, n):
+        raw = (ctypes.c_float * n).from_address(address)
+        return torch.from_numpy(np.frombuffer(raw, dtype=np.float32))
+
+    def stream(self):
+        return 0
+
+    def other_stream(self):
+        return None
+
+    def synchronize(self):
+        pass
+
+    def products(self):
+        a = torch.randn(256, 256)
+        return lambda: torch.matmul(a, a)
+
+
+def model_of(place):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(784, 1024), torch.nn.GELU(), torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 512),
+        torch.nn.GELU(), torch.nn.Linear(512, 10)
+    ).to(place.device)
+
+
+def batch_of(step, rank, size, place):
+    g = torch.Generator().manual_seed(step)
+    x = torch.randn(BATCH, 784, generator=g)[rank::size]
+    y = torch.randint(0, 10, (BATCH,), generator=g)[rank::size]
+    return x.to(place.device), y.to(place.device)
+
+
+def optimizer_of(model):
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+class Exchange:
+    """The model's gradients, summed by bps: submitted as they become ready, waited for by the stream."""
+
+    def __init__(self, job, model, mode, place):
+        import bps
+
+        self.bps, self.mode, self.place = bps, mode, place
+        self.params = list(model.parameters())
+        self.submit_us, self.wait_us, self.n_moved = [], [], 0
+        offsets, total = [], 0
+        for p in self.params:
+            offsets.append(total)
+            total += -(-p.numel() * 4 // ALIGN) * ALIGN
+        if mode == "import":
+            # More than the caching allocator puts together with others.
+            self.flat = torch.zeros(max(total // 4, 8 << 20), device=place.device)
+            base = self.flat.data_ptr()
+            job.gpu_import(base, self.flat.numel() * 4)
+            self.views = [self.flat[o // 4 : o // 4 + p.numel()].view(p.shape) for p, o in zip(self.params, offsets)]
+        else:
+            base = job.gpu_alloc(total)
+            self.views = [place.view(base + o, p.numel()).view(p.shape) for p, o in zip(self.params, offsets)]
+        self.tensors = [
+            job.gpu_declare(f"p{i}", "f32", p.numel(), base + o)
+            for i, (p, o) in enumerate(zip(self.params, offsets))
+        ]
+        for i, p in enumerate(self.params):
+            if mode != "arena-copy":
+                p.grad = self.views[i]
+            p.register_post_accumulate_grad_hook(lambda _, i=i: self.ready(i))
+
+    def ready(self, i):
+        p, view = self.params[i], self.views[i]
+        if p.grad.data_ptr() != view.data_ptr():  # also when something has replaced the view
+            view.copy_(p.grad)
+            self.n_moved += 1
+        begin = time.perf_counter_ns()
+        self.tensors[i].push_pull(self.bps.AVG, stream=self.place.stream())
+        self.submit_us.append((time.perf_counter_ns() - begin) / 1e3)
+
+    def wait(self):
+        for i, t in enumerate(self.tensors):
+            begin = time.perf_counter_ns()
+            t.wait_stream(self.place.stream())
+            self.wait_us.append((time.perf_counter_ns() - begin) / 1e3)
+            if self.mode == "arena-copy":
+                self.params[i].grad.copy_(self.views[i])
+
+    def zero(self):
+        for p, view in zip(self.params, self.views):
+            if self.mode == "arena-copy":
+                p.grad = None
+            else:
+                view.zero_()
+                p.grad = view
+
+    def finish(self):
+        self.place.synchronize()
+        for t in self.tensors:
+            t.wait(60)
+
+
+def weights_of(model):
+    return np.concatenate([p.detach().cpu().numpy().ravel() for p in model.parameters()])
+
+
+def loss_of(model, step, rank, size, place):
+    x, y = batch_of(step, rank, size, place)
+    return torch.nn.functional.cross_entropy(model(x), y)
+
+
+def reference(args, place):
+    model = model_of(place)
+    optimizer = optimizer_of(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, step, 0, 1, place)
+        loss.backward()
+        optimizer.step()
+    np.save(args["file"], weights_of(model))
+    return {"loss": float(loss)}
+
+
+def percentile(values, p):
+    values = sorted(values)
+    return values[min(len(values) - 1, int(len(values) * p / 100))]
+
+
+def train(args, place):
+    import bps
+
+    with bps.open() as job:
+        job.gpu_open()
+        model = model_of(place)
+        exchange = Exchange(job, model, args["mode"], place)
+        optimizer = optimizer_of(model)
+        begin = time.perf_counter()
+        for step in range(STEPS):
+            exchange.zero()
+            loss = loss_of(model, step, job.rank, job.size, place)
+            loss.backward()
+            exchange.wait()
+            optimizer.step()
+        exchange.finish()
+        seconds = time.perf_counter() - begin
+        weights, want = weights_of(model), np.load(args["file"])
+        worst = float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2)))
+        calls = len(exchange.tensors) * 5  # the first steps load and map things
+        return {
+            "rank": job.rank, "route": job.gpu_route, "worst": worst, "loss": float(loss),
+            "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16], "step_ms": 1e3 * seconds / STEPS,
+            "moved": exchange.n_moved, "submit_us": percentile(exchange.submit_us[calls:], 50),
+            "submit_p99_us": percentile(exchange.submit_us[calls:], 99),
+            "wait_us": percentile(exchange.wait_us[calls:], 50),
+            "wait_p99_us": percentile(exchange.wait_us[calls:], 99)
+        }
+
+
+class Traffic:
+    """A GiB a step, on a stream of its own."""
+
+    def __init__(self, job, place, n_bytes):
+        self.place, self.other = place, place.other_stream()
+        self.stream = self.other.cuda_stream if self.other else 0
+        n = 16
+        each = n_bytes // n
+        base = job.gpu_alloc(n_bytes)
+        self.tensors = [job.gpu_declare(f"bulk{i}", "f32", each // 4, base + i * each) for i in range(n)]
+
+    def push(self):
+        for t in self.tensors:
+            t.push_pull(stream=self.stream)
+
+    def is_done(self):
+        return all(t.poll() for t in self.tensors)
+
+    def wait(self):
+        for t in self.tensors:
+            t.wait(120)
+
+
+def compute(place, product, until):
+    """Products until that says so; how many a second. A few are queued ahead."""
+    n, begin = 0, time.perf_counter()
+    while not until():
+        for _ in range(16):
+            product()
+        n += 16
+        place.synchronize()
+    return n / (time.perf_counter() - begin)
+
+
+def for_seconds(seconds):
+    end = time.perf_counter() + seconds
+    return lambda: time.perf_counter() > end
+
+
+def speed(args, place):
+    import bps
+
+    with bps.open() as job:
+        job.gpu_open()
+        traffic = Traffic(job, place, args["bytes"])
+        product, is_first = place.products(), job.rank == 0
+        traffic.push()
+        traffic.wait()
+        rounds, alone, seconds = args["rounds"], [], args["seconds"]
+        if is_first:
+            compute(place, product, for_seconds(seconds))  # warm
+            alone.append(compute(place, product, for_seconds(seconds)))
+        job.barrier()
+        begin = time.perf_counter()
+        for _ in range(rounds):
+            traffic.push()
+            traffic.wait()
+        idle_s = (time.perf_counter() - begin) / rounds
+        job.barrier()
+        left = [rounds]
+
+        def until():
+            if traffic.is_done():
+                left[0] -= 1
+                if left[0] > 0:
+                    traffic.push()
+            return left[0] <= 0
+
+        begin = time.perf_counter()
+        traffic.push()
+        if is_first:
+            beside = compute(place, product, until)
+        else:
+            for i in range(rounds):
+                traffic.wait()
+                if i + 1 < rounds:
+                    traffic.push()
+        busy_s = (time.perf_counter() - begin) / rounds
+        job.barrier()
+        if not is_first:
+            return {"rank": job.rank}
+        alone.append(compute(place, product, for_seconds(seconds)))
+        return {
+            "rank": job.rank, "route": job.gpu_route, "slowdown": statistics.mean(alone) / beside - 1,
+            "products_s": beside, "round_s": idle_s, "round_beside_s": busy_s,
+            "gbytes_s": args["bytes"] / busy_s / 1e9
+        }
+
+
+def main():
+    args = json.loads(sys.argv[1])
+    place = Cuda() if args["place"] == "cuda" else Host()
+    do = {"reference": reference, "speed": speed}.get(args["mode"], train)
+    print(json.dumps(do(args, place)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
