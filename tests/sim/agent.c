@@ -607,6 +607,7 @@ void agent_core_make(struct agent *a)
 	if (agt_core_new(&cfg, &env, &a->port.x, &a->core) < 0)
 		abort();
 	port_init(s, &a->port, &a->node, &agt_core_events, a->core, a, agent_enter, agent_leave);
+	a->port.m = &a->m;
 	agt_core_tick(a->core, s->now);
 }
 

@@ -104,7 +104,7 @@ static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
 
 	if (countdown(&s->sched) || c->is_broken || !c->is_open_s)
 		return;
-	oracle_sched_sends(s, msg);
+	oracle_sched_sends(s, c->m, msg);
 	at = at < c->m->cut_to ? c->m->cut_to : at;
 	at = at < c->last_m ? c->last_m : at;
 	c->last_m = at;

@@ -153,6 +153,10 @@ void options_draw(struct sim *s)
 	o->has_drains = s->seed % 16 == 3 || s->seed % 16 == 11 || s->seed % 64 == 32;
 	if (o->has_drains)
 		drains_draw(s);
+	if (s->seed % 8 == 1 || s->seed % 32 == 3 || s->seed % 32 == 16) {
+		o->has_liar = s->seed % 16 == 9 || s->seed % 64 == 3;
+		guests_draw(s);
+	}
 }
 
 /* ---- while it runs ---- */

@@ -92,6 +92,7 @@ static void report(const struct totals *t, double took_s, uint64_t n_bad)
 	       " drains, %" PRIu64 " servers stopped, %" PRIu64 " jobs failed\n",
 		t->messages, t->lost, t->dups, t->reordered, t->corrupted, t->agains, t->reads,
 		t->views, t->lives, t->restarts, t->drains, t->leaves, t->failed_jobs);
+	printf("%" PRIu64 " rounds of other jobs, %" PRIu64 " lies\n", t->guest_rounds, t->lies);
 	printf("slowest end after the last fault: %.1f s (seed %" PRIu64 ")\n",
 		(double)t->slowest_ns / 1e9, t->slowest_seed);
 	for (unsigned i = 0; i < F_COUNT; i++)

@@ -152,6 +152,8 @@ void member_message(struct member *m, const struct ctl_msg *msg)
 	}
 	if (m->role == ROLE_SERVER)
 		server_message(m->s, m->idx, msg);
-	else
+	else if (m->idx < AGENTS_MAX)
 		agent_message(m->s, m->idx, msg);
+	else
+		guest_message(m->s, m->idx - AGENTS_MAX, msg);
 }

@@ -63,3 +63,12 @@ unsigned move_machines_left(const struct sched_core *core, uint32_t job)
 
 	return j ? j->n_members - j->n_left : 0;
 }
+
+uint32_t move_job_of(const struct sched_core *c, uint32_t uid)
+{
+	const struct job *j = c->jobs;
+
+	while (j && j->uid != uid)
+		j = j->next;
+	return j ? j->id : 0;
+}

@@ -13,6 +13,8 @@ void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), v
 
 /* Partitions on the server of that name. */
 uint64_t move_parts_at(const struct sched_core *c, const char *name);
+/* A job that forms or runs, of that user; 0: none. */
+uint32_t move_job_of(const struct sched_core *c, uint32_t uid);
 /* Machines that have not left that job, which may have ended. */
 unsigned move_machines_left(const struct sched_core *core, uint32_t job);
 #endif

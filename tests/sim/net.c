@@ -215,7 +215,7 @@ static void on_message(struct sim *s, struct event *e)
 	s->tot->agains += m.type == WIRE_AGAIN;
 	end->port->enter(end->port->owner);
 	p = (struct peek){m.job, m.tensor, m.part, m.round, m.pgen};
-	had = m.type != WIRE_RESULT || peek_has(end->port->x.ctx, &p);
+	had = m.type != WIRE_RESULT || end != &end->pipe->agent || peek_has(end->port->x.ctx, &p);
 	end->port->x.ev->message(end->port->x.ctx, &end->c, &m);
 	if (!had && peek_has(end->port->x.ctx, &p))
 		oracle_taken(s, &p);
@@ -252,9 +252,8 @@ static struct event *post_message(struct sim *s, struct end *to, const struct wi
 	return e;
 }
 
-static int net_send(struct xconn *c, const struct wire_msg *m)
+static int send_it(struct end *end, const struct wire_msg *m)
 {
-	struct end *end = end_of(c);
 	struct sim *s = end->port->s;
 
 	if (!end->is_open || !end->port->node->is_up)
@@ -278,6 +277,39 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 		s->tot->dups++;
 		post_message(s, end->peer, m)->a = 1;
 	}
+	return 0;
+}
+
+void net_say(struct end *end, const struct wire_msg *m)
+{
+	union {
+		uint64_t align;
+		uint8_t bytes[EVENT_BYTES];
+	} buf;
+	struct wire_msg back;
+	struct err_text err;
+
+	if (!end->is_open)
+		return;
+	wire_encode(m, buf.bytes);
+	if (wire_decode(buf.bytes, wire_size(m), &back, &err) > 0)
+		send_it(end, m);
+	else
+		pipe_break(
+			end->port->s, end->pipe); /* as the transport does with what is not sound */
+}
+
+static int net_send(struct xconn *c, const struct wire_msg *m)
+{
+	struct end *end = end_of(c);
+	struct wire_msg lie = *m;
+
+	if (!end->port->is_liar)
+		return send_it(end, m);
+	if (!end->is_open || !end->port->node->is_up)
+		return -ENOTCONN;
+	liar_twists(end->port->s, &lie);
+	net_say(end, &lie);
 	return 0;
 }
 
@@ -307,7 +339,8 @@ static void on_read_done(struct sim *s, struct event *e)
  * their round has ended elsewhere (B2): then the crc must tell. */
 static void check_torn(struct sim *s, const struct read *rd)
 {
-	if (rd->end == &rd->end->pipe->agent && crc32c(0, source(rd), rd->r->len) != rd->crc)
+	if (rd->end == &rd->end->pipe->agent && !rd->end->port->is_liar &&
+		crc32c(0, source(rd), rd->r->len) != rd->crc)
 		violation(s, "B3: %s reads a sum that %s is writing to", rd->end->port->node->name,
 			rd->end->peer->port->node->name);
 }
@@ -414,10 +447,10 @@ static void on_agent_up(struct sim *s, struct event *e)
 static bool is_welcome(struct sim *s, const struct pipe *p)
 {
 	const struct server *srv = &s->servers[p->server_idx];
-	const struct agent *a = p->agent.port->owner;
+	const struct member *m = p->agent.port->m;
 
 	return srv->node.is_up && srv->has_cores && srv->m.instance == p->instance &&
-	       srv->agents_known[a->idx] == p->agent_instance &&
+	       srv->agents_known[m->idx] == p->agent_instance &&
 	       !rnd_chance(s, s->o.refuse_permille);
 }
 
@@ -425,7 +458,7 @@ static void on_accept(struct sim *s, struct event *e)
 {
 	struct pipe *p = e->p;
 	struct server *srv = &s->servers[p->server_idx];
-	struct agent *a = p->agent.port->owner;
+	const struct member *m = p->agent.port->m;
 
 	if (!p->agent.is_connecting)
 		return;
@@ -443,7 +476,7 @@ static void on_accept(struct sim *s, struct event *e)
 		.peer = &p->agent,
 		.is_open = true};
 	p->server.c = (struct xconn){
-		.x = &p->server.port->x, .peer_id = a->m.id, .peer_instance = p->agent_instance};
+		.x = &p->server.port->x, .peer_id = m->id, .peer_instance = p->agent_instance};
 	post(s, p->agent.port->node, net_delay(s), on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
 	p->server.port->x.ev->up(p->server.port->x.ctx, &p->server.c, p->server.c.peer_id,
@@ -476,7 +509,7 @@ int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned se
 	p->server_idx = server_idx;
 	p->thread = thread;
 	p->instance = instance;
-	p->agent_instance = ((const struct agent *)agent->owner)->m.instance;
+	p->agent_instance = agent->m->instance;
 	p->next = s->pipes;
 	s->pipes = p;
 	post(s, NULL, net_delay(s), on_accept)->p = p;

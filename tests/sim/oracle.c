@@ -280,7 +280,7 @@ void oracle_donated(struct sim *s, const struct peek *p)
 {
 	struct oracle *o = &s->oracle;
 
-	if (o->n_donations < DONATIONS_MAX)
+	if (p->job == o->job && o->n_donations < DONATIONS_MAX)
 		o->donations[o->n_donations++] = (struct donation){
 			p->pgen, (uint8_t)p->tensor, (uint8_t)p->part, (uint8_t)p->round};
 }
@@ -299,6 +299,8 @@ void oracle_taken(struct sim *s, const struct peek *p)
 	struct oracle *o = &s->oracle;
 	uint64_t *made;
 
+	if (p->job != o->job)
+		return;
 	if (s->o.is_shrink)
 		return; /* what only the lost have may be made again */
 	if (p->tensor >= TENSORS_MAX || p->part >= PARTS_MAX || p->round > ROUNDS_MAX)
@@ -318,6 +320,8 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 {
 	struct oracle *o = &s->oracle;
 
+	if (strcmp(job->name, "j") != 0 || job->uid != 1000)
+		return; /* a guests' or a liar's */
 	if (o->job && o->job != job->job) {
 		violation(s, "the job formed twice");
 		return;
@@ -337,16 +341,17 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 }
 
 /* A pgen names one server, instance and thread for ever. */
-static void home_seen(struct sim *s, const struct ctl_run *run, uint32_t part)
+static void home_seen(struct sim *s, uint32_t job, const struct ctl_run *run, uint32_t part)
 {
 	struct oracle *o = &s->oracle;
-	struct home h = {run->pgen, run->instance, run->server, (uint16_t)run->tensor,
+	struct home h = {run->pgen, run->instance, run->server, job, (uint16_t)run->tensor,
 		(uint16_t)part, run->thread};
 
 	for (unsigned i = o->n_homes; i-- > 0;) {
 		const struct home *k = &o->homes[i];
 
-		if (k->tensor != h.tensor || k->part != h.part || k->pgen != h.pgen)
+		if (k->tensor != h.tensor || k->part != h.part || k->pgen != h.pgen ||
+			k->job != h.job)
 			continue;
 		if (k->instance != h.instance || k->server != h.server || k->thread != h.thread)
 			violation(s, "C1: tensor %u part %u has two homes under pgen %llx",
@@ -361,7 +366,7 @@ void oracle_plan(struct sim *s, const struct ctl_plan *plan)
 {
 	for (uint32_t i = 0; i < plan->n_runs; i++)
 		for (uint32_t k = 0; k < plan->runs[i].n; k++)
-			home_seen(s, &plan->runs[i], plan->runs[i].first + k);
+			home_seen(s, plan->job, &plan->runs[i], plan->runs[i].first + k);
 }
 
 static void job_ends(struct sim *s, const struct ctl_job_end *msg)
@@ -381,7 +386,7 @@ static void job_ends(struct sim *s, const struct ctl_job_end *msg)
 	o->end_code = msg->code;
 }
 
-void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg)
+void oracle_sched_sends(struct sim *s, const struct member *to, const struct ctl_msg *msg)
 {
 	uint64_t view = 0;
 
@@ -395,7 +400,7 @@ void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg)
 		view = msg->plan.view;
 	else if (msg->type == CTL_BEAT)
 		view = msg->beat.view;
-	else if (msg->type == CTL_JOB_END)
+	else if (msg->type == CTL_JOB_END && to->idx < AGENTS_MAX) /* a liar may ask about it */
 		job_ends(s, &msg->job_end);
 	if (view > s->sched.durable_view)
 		violation(s, "I10: view %llx is sent, %llx is durable", (unsigned long long)view,

@@ -24,8 +24,13 @@ static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_se
 static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 {
 	struct thread *t = ctx;
+	struct ctl_msg msg = {
+		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
-	(void)job;
+	if (guests_may_fail(t->server->s, job)) {
+		member_send(&t->server->m, &msg);
+		return;
+	}
 	violation(t->server->s, "%s fails the job (%s): %s", t->server->node.name, err_str(code),
 		text);
 }

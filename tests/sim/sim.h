@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_SIM_H
 #define BPS_TESTS_SIM_H
-/* The simulator: scheduler, servers, agents and trainers of one job in one thread on virtual time,
+/* The simulator: scheduler, servers, agents and trainers of a job, or of several, in one thread on virtual time,
  * joined by a network that delays, loses, duplicates, cuts and breaks. One seed is one history,
  * every run of it is the same. What decides are the shipped cores; here are only their shells, the
  * network, the faults and the oracle. docs/simulator.md.
@@ -14,6 +14,8 @@
  *   member.c  what server and agent have in common: HELLO, beats, reconnecting
  *   server.c  the server's shell
  *   agent.c   the agent's shell and its trainers
+ *   jobs.c    more jobs, of simpler agents
+ *   byzantine.c  one of these that lies
  *   drain.c   servers that are drained, end in order, or come late
  *   restart.c an agent's process that dies, and its successor
  *   oracle.c  values of contributions, expected sums, homes of partitions
@@ -34,20 +36,26 @@
 #define MS UINT64_C(1000000)
 #define S  UINT64_C(1000000000)
 
-#define SERVERS_MAX    3
-#define THREADS_MAX    2
-#define AGENTS_MAX     4
-#define WORKERS_MAX    2 /* of one agent */
-#define TENSORS_MAX    3
-#define PARTS_MAX      4
-#define ROUNDS_MAX     12
-#define ELEMS_MAX      512 /* of one tensor */
-#define PART_BYTES_MAX 1024
-#define CONNS_MAX      4096 /* control connections of a history */
-#define SEGS_MAX       256
-#define HOMES_MAX      512
-#define DONATIONS_MAX  512
-#define EVENT_BYTES    544
+#define SERVERS_MAX     3
+#define THREADS_MAX     2
+#define AGENTS_MAX      4
+#define WORKERS_MAX     2 /* of one agent */
+#define TENSORS_MAX     3
+#define PARTS_MAX       4
+#define ROUNDS_MAX      12
+#define ELEMS_MAX       512 /* of one tensor */
+#define PART_BYTES_MAX  1024
+#define GUEST_JOBS      2
+#define GUESTS_OF_JOB   2
+#define GUESTS_MAX      (GUEST_JOBS * GUESTS_OF_JOB)
+#define LIAR_UID        2000 /* of jobs that it opens beside */
+#define GUEST_TENSORS   2
+#define GUEST_ELEMS_MAX 400
+#define CONNS_MAX       4096 /* control connections of a history */
+#define SEGS_MAX        256
+#define HOMES_MAX       512
+#define DONATIONS_MAX   512
+#define EVENT_BYTES     544
 
 struct sim;
 struct event;
@@ -127,12 +135,12 @@ enum fault {
 extern const char *const fault_names[F_COUNT];
 
 struct options {
-	unsigned n_servers, n_threads, n_agents, n_tensors;
+	unsigned n_servers, n_threads, n_agents, n_tensors, n_guests;
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
-		is_late, has_old_plans;
+		has_liar, is_late, has_old_plans;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* of submissions, which come late */
@@ -148,7 +156,7 @@ struct options {
 	unsigned credits, reads_max;
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
-	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns;
+	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;
 };
 
 /* ---- data plane ---- */
@@ -168,6 +176,8 @@ struct port { /* one xport: of an agent, or of a server's thread */
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
+	const struct member *m; /* an agent's: who it is to servers */
+	bool is_liar;           /* byzantine.c has its say in what is sent */
 };
 
 struct end {
@@ -201,6 +211,8 @@ int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned se
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
 /* Break it; both sides learn it at their own times. */
 void pipe_break(struct sim *s, struct pipe *p);
+/* Send m, if there is credit, whatever it says. */
+void net_say(struct end *end, const struct wire_msg *m);
 /* The process of this port is gone: its ends are closed, the others learn it later. */
 void net_kill(struct sim *s, struct port *port, bool is_silent);
 /* Close all ends of this port, as its owner would. */
@@ -286,7 +298,7 @@ struct server {
 	struct member m;
 	struct thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
-	uint64_t agents_known[AGENTS_MAX]; /* their instances, 0: not known */
+	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX]; /* their instances, 0: not known */
 	struct {
 		uint32_t job, code;
 	} fail;            /* to be said until the job ends */
@@ -377,11 +389,63 @@ void restarts_start(struct sim *s);
 bool agent_is_over(const struct agent *a);    /* every worker has its JOB_END */
 bool agent_is_settled(const struct agent *a); /* all is planned and connected */
 
+/* ---- more jobs ---- */
+
+struct guest;
+struct guest_tensor {
+	struct guest *guest;
+	unsigned idx;
+	struct agt_tensor *t;
+	bool is_planned;
+	int failed;
+	uint64_t round; /* last done */
+	uint8_t *in, *out[2];
+};
+struct guest_job {
+	uint32_t id; /* 0: nobody has joined */
+	uint32_t part_bytes, n_elems;
+	unsigned rounds;
+	bool has_liar;
+};
+struct guest {
+	struct node node;
+	struct sim *s;
+	unsigned idx; /* GUESTS_OF_JOB of them in a row are a job */
+	struct member m;
+	struct port port;
+	struct agt_core *core;
+	struct agt_job *job;
+	bool has_joined, has_job_msg, is_finished, has_ended, is_released, is_syncing, is_named,
+		is_liar, is_work_posted;
+	uint32_t job_id, rank;
+	unsigned tensors_left;
+	struct guest_tensor tensors[GUEST_TENSORS];
+	struct guest_server {
+		uint64_t instance;
+		unsigned idx;
+		bool is_up;
+	} servers[64]; /* by member id */
+	uint64_t tick_at;
+};
+void guests_draw(struct sim *s);
+void guests_start(struct sim *s);
+void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
+bool guests_are_over(const struct sim *s);
+void guests_close(struct sim *s);
+void guests_end(struct sim *s);
+/* Who has no end yet. */
+size_t guests_describe(const struct sim *s, char *ret, size_t room);
+/* A job of a liar. */
+bool guests_may_fail(const struct sim *s, uint32_t job);
+void liar_start(struct guest *g);
+/* Its core sends m. */
+void liar_twists(struct sim *s, struct wire_msg *m);
+
 /* ---- oracle ---- */
 
 struct home { /* of a partition under a pgen */
 	uint64_t pgen, instance;
-	uint32_t server;
+	uint32_t server, job;
 	uint16_t tensor, part, thread;
 };
 struct oracle {
@@ -446,14 +510,14 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 	uint32_t members, const void *v);
 
 /* The scheduler sends: nothing that is not durable. */
-void oracle_sched_sends(struct sim *s, const struct ctl_msg *msg);
+void oracle_sched_sends(struct sim *s, const struct member *to, const struct ctl_msg *msg);
 
 /* ---- the world ---- */
 
 struct totals {
 	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, views,
 		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, drains, leaves,
-		slowest_ns, slowest_seed;
+		guest_rounds, lies, slowest_ns, slowest_seed;
 };
 
 struct queue {
@@ -482,6 +546,8 @@ struct sim {
 	struct sched sched;
 	struct server servers[SERVERS_MAX];
 	struct agent agents[AGENTS_MAX];
+	struct guest guests[GUESTS_MAX];
+	struct guest_job guest_jobs[GUEST_JOBS];
 	struct pipe *pipes;
 	struct oracle oracle;
 	uint64_t faults_end, deadline;

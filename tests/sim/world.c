@@ -236,6 +236,7 @@ static void history_start(struct sim *s)
 		s->agents[i].idx = i;
 		post(s, NULL, rnd_below(s, 50 * MS), start_agent)->a = i;
 	}
+	guests_start(s);
 	faults_start(s);
 }
 
@@ -250,7 +251,7 @@ static bool is_finished(const struct sim *s)
 	for (unsigned i = 0; i < s->o.n_servers; i++)
 		if (s->servers[i].node.is_up && server_has_job(&s->servers[i]))
 			return false;
-	return true;
+	return guests_are_over(s);
 }
 
 static void hung(struct sim *s)
@@ -275,6 +276,8 @@ static void hung(struct sim *s)
 	for (unsigned i = 0; i < s->o.n_servers && n < sizeof(text) - 32; i++)
 		if (s->servers[i].node.is_up && server_has_job(&s->servers[i]))
 			n += (size_t)snprintf(text + n, sizeof(text) - n, " server%u", i);
+	if (n < sizeof(text) - 64)
+		guests_describe(s, text + n, sizeof(text) - n);
 	violation(s, "hung:%s", text);
 }
 
@@ -286,6 +289,7 @@ static void check_leaks(struct sim *s)
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		if (s->agents[i].node.is_up)
 			net_close_all(s, &s->agents[i].port);
+	guests_close(s);
 	for (unsigned i = 0; i < s->o.n_servers; i++) {
 		struct server *srv = &s->servers[i];
 
@@ -310,6 +314,7 @@ static void history_end(struct sim *s)
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		if (s->agents[i].node.is_up)
 			agent_lose(s, i);
+	guests_end(s);
 	for (unsigned i = 0; i < s->o.n_servers; i++)
 		if (s->servers[i].node.is_up)
 			server_kill(s, i, true);

@@ -1,0 +1,549 @@
+/* More jobs than one: guests are agents of one worker each, two to a job, on the same scheduler and
+ * servers as the job that the rest of the simulator is about. Their own machines do not fail, so
+ * their jobs have to end well, with exact sums, whatever happens elsewhere. In some histories one
+ * of them lies (byzantine.c): its own job may then come to any end, and only that one. */
+#include "tests/sim/move.h"
+#include "tests/sim/peek.h"
+#include "tests/sim/sim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/crc32c.h"
+
+#define RETRY_NS    (300 * MS)
+#define AGAIN_NS    (10 * MS)
+#define WORK_LIMIT  100000
+#define CHECK_EVERY 16
+#define KILL_NS     (1 * S) /* after the last fault, a job with a liar is ended */
+
+/* ---- around every event ---- */
+
+static void guest_enter(void *owner);
+static void guest_leave(void *owner);
+
+static void on_turn(struct sim *s, struct event *e)
+{
+	struct guest *g = e->p;
+
+	(void)s;
+	if (e->b) {
+		g->is_work_posted = false;
+	} else {
+		if (e->a != g->tick_at)
+			return;
+		g->tick_at = 0;
+	}
+	guest_enter(g);
+	guest_leave(g);
+}
+
+static void work(struct guest *g)
+{
+	struct sim *s = g->s;
+	unsigned n = 0;
+	struct event *e;
+
+	while (!g->is_work_posted && agt_core_work(g->core)) {
+		if (s->o.is_work_slow) {
+			g->is_work_posted = true;
+			e = post(s, &g->node, rnd_below(s, s->o.delay_ns), on_turn);
+			e->p = g;
+			e->b = 1;
+		} else if (++n > WORK_LIMIT) {
+			violation(s, "%s works without end", g->node.name);
+			return;
+		}
+	}
+}
+
+static void guest_enter(void *owner)
+{
+	struct guest *g = owner;
+
+	agt_core_tick(g->core, g->s->now);
+}
+
+static void guest_leave(void *owner)
+{
+	struct guest *g = owner;
+	struct sim *s = g->s;
+	struct err_text err;
+	struct event *e;
+	uint64_t at;
+
+	work(g);
+	if (rnd_below(s, CHECK_EVERY) == 0 && agt_core_check(g->core, &err) < 0)
+		violation(s, "agt_core_check of %s: %s", g->node.name, err.s);
+	at = agt_core_tick(g->core, s->now);
+	if (at == UINT64_MAX || (g->tick_at && g->tick_at <= at))
+		return;
+	g->tick_at = at > s->now ? at : s->now;
+	e = post(s, &g->node, g->tick_at - s->now, on_turn);
+	e->p = g;
+	e->a = g->tick_at;
+}
+
+/* ---- the trainer ---- */
+
+static struct guest_job *job_of(const struct guest *g)
+{
+	return &g->s->guest_jobs[g->idx / GUESTS_OF_JOB];
+}
+
+static uint32_t value(const struct guest *g, unsigned t, uint32_t rank, uint64_t round, uint32_t i)
+{
+	uint64_t seed = mix(g->s->seed << 24 ^ round << 16 ^ (uint64_t)t << 12 ^
+			    (uint64_t)(g->idx / GUESTS_OF_JOB + 1) << 8 ^ rank);
+
+	return (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
+}
+
+static void on_submit(struct sim *s, struct event *e)
+{
+	struct guest_tensor *t = e->p;
+	struct guest *g = t->guest;
+	int rc;
+
+	if (!g->job)
+		return;
+	guest_enter(g);
+	for (uint32_t i = 0; i < job_of(g)->n_elems; i++)
+		((uint32_t *)t->in)[i] = value(g, t->idx, g->rank, t->round + 1, i);
+	rc = agt_submit(t->t, 0, t->round + 1, OP_SUM, 1);
+	if (rc < 0 && !t->failed)
+		violation(s, "%s: submit: %s", g->node.name, err_str(rc));
+	guest_leave(g);
+}
+
+static void submit_later(struct guest_tensor *t)
+{
+	struct sim *s = t->guest->s;
+
+	post(s, &t->guest->node, rnd_below(s, s->o.think_ns + 1), on_submit)->p = t;
+}
+
+static void tell_finished(struct guest *g)
+{
+	struct ctl_msg msg = {
+		.type = CTL_WORKER, .worker = {g->job_id, g->rank, WORKER_FINISHED, ""}};
+
+	g->is_finished = true;
+	member_send(&g->m, &msg);
+}
+
+static bool is_sum(const struct guest_tensor *t, uint64_t round)
+{
+	const struct guest *g = t->guest;
+
+	for (uint32_t i = 0; i < job_of(g)->n_elems; i++) {
+		uint32_t want = 0;
+
+		for (uint32_t r = 0; r < GUESTS_OF_JOB; r++)
+			want += value(g, t->idx, r, round, i);
+		if (((const uint32_t *)t->out[round & 1])[i] != want)
+			return false;
+	}
+	return true;
+}
+
+static void env_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
+{
+	struct guest *g = ctx;
+	struct guest_tensor *t = tensor_user;
+	struct sim *s = g->s;
+
+	if (round != t->round + 1)
+		violation(s, "I1: %s: round %llu is done after round %llu", g->node.name,
+			(unsigned long long)round, (unsigned long long)t->round);
+	t->round = round;
+	if (status < 0) {
+		if (!job_of(g)->has_liar)
+			violation(s, "%s: round %llu ends with: %s", g->node.name,
+				(unsigned long long)round, err_str(status));
+		t->failed = status;
+		return;
+	}
+	s->tot->guest_rounds++;
+	if (!job_of(g)->has_liar && (workers != GUESTS_OF_JOB || !is_sum(t, round)))
+		violation(s, "I3: %s tensor %u round %llu: the sum is wrong", g->node.name, t->idx,
+			(unsigned long long)round);
+	memset(t->in, 0xee, job_of(g)->n_elems * sizeof(uint32_t));
+	if (round < job_of(g)->rounds)
+		submit_later(t);
+	else if (--g->tensors_left == 0)
+		tell_finished(g);
+}
+
+/* ---- joining, declaring ---- */
+
+static void join(struct guest *g)
+{
+	char name[16];
+	struct ctl_msg msg = {.type = CTL_JOIN,
+		.join = {.seq = 1,
+			.uid = 1000,
+			.job = name,
+			.rank = g->idx % GUESTS_OF_JOB,
+			.size = GUESTS_OF_JOB,
+			.pid = 100 + g->idx,
+			.part_bytes = job_of(g)->part_bytes}};
+
+	snprintf(name, sizeof(name), "g%u", g->idx / GUESTS_OF_JOB);
+	g->has_joined = false;
+	member_send(&g->m, &msg);
+}
+
+static void on_join_timer(struct sim *s, struct event *e)
+{
+	struct guest *g = e->p;
+
+	if (g->has_job_msg || g->has_ended)
+		return;
+	if (!g->has_joined)
+		join(g);
+	post(s, &g->node, 500 * MS, on_join_timer)->p = g;
+}
+
+static void declare(struct guest *g)
+{
+	struct ctl_decl decls[GUEST_TENSORS];
+	char names[GUEST_TENSORS][16];
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {g->job_id, decls, 0}};
+
+	for (unsigned t = 0; t < GUEST_TENSORS; t++) {
+		if (g->tensors[t].is_planned)
+			continue;
+		snprintf(names[t], sizeof(names[t]), "t%u", t);
+		decls[msg.declare.n_tensors++] =
+			(struct ctl_decl){g->rank, names[t], DTYPE_I32, job_of(g)->n_elems};
+	}
+	if (msg.declare.n_tensors)
+		member_send(&g->m, &msg);
+}
+
+static void tensor_make(struct guest *g, unsigned i)
+{
+	struct guest_tensor *t = &g->tensors[i];
+	uint32_t bytes = job_of(g)->n_elems * (uint32_t)sizeof(uint32_t);
+	uint8_t *mem;
+	uint16_t segment;
+	struct agt_mem in, out[2];
+
+	if (port_segment(&g->port, 3 * (size_t)bytes, (void **)&mem, &segment) < 0)
+		abort();
+	*t = (struct guest_tensor){
+		.guest = g, .idx = i, .in = mem, .out = {mem + bytes, mem + 2 * bytes}};
+	in = (struct agt_mem){mem, 0, segment};
+	out[0] = (struct agt_mem){mem + bytes, bytes, segment};
+	out[1] = (struct agt_mem){mem + 2 * bytes, 2 * bytes, segment};
+	if (agt_tensor_new(g->job, DTYPE_I32, job_of(g)->n_elems, &in, NULL, out, t, &t->t) < 0)
+		abort();
+}
+
+static void job_start(struct guest *g, const struct ctl_job *msg)
+{
+	uint16_t my = 0;
+
+	while (my < msg->n_members && msg->members[my].agent != g->m.id)
+		my++;
+	if (my == msg->n_members) {
+		violation(g->s, "%s gets a job that is not its", g->node.name);
+		return;
+	}
+	if (agt_job_new(g->core, msg, my, &g->job) < 0)
+		abort();
+	g->has_job_msg = true;
+	g->job_id = job_of(g)->id = msg->job;
+	g->tensors_left = GUEST_TENSORS;
+	for (unsigned t = 0; t < GUEST_TENSORS; t++) {
+		tensor_make(g, t);
+		submit_later(&g->tensors[t]);
+	}
+	declare(g);
+}
+
+/* ---- what the scheduler says ---- */
+
+static void released(void *ctx)
+{
+	struct guest *g = ctx;
+
+	g->is_released = true;
+}
+
+static void job_end(struct guest *g, uint32_t code, const char *text)
+{
+	if (g->has_ended)
+		return;
+	trace(g->s, "%s: its job ends with %u", g->node.name, code);
+	g->has_ended = true;
+	if (code && !job_of(g)->has_liar)
+		violation(g->s, "I12: the job of %s failed: %s", g->node.name, text);
+	if (!code && !g->is_finished && !job_of(g)->has_liar)
+		violation(g->s, "C7: the job of %s ends well before it has finished", g->node.name);
+	if (!g->job)
+		return;
+	agt_job_fail(g->job, code ? -(int)code : BPS_ECLOSED);
+	agt_job_free(g->job, released, g);
+	g->job = NULL;
+}
+
+static void plan(struct guest *g, const struct ctl_plan *msg)
+{
+	if (!g->job || msg->job != g->job_id)
+		return;
+	for (uint32_t i = 0; i < msg->n_tensors; i++) {
+		unsigned t = (unsigned)atoi(msg->tensors[i].name + 1);
+
+		if (t >= GUEST_TENSORS)
+			continue; /* a lie of its liar */
+		if (agt_tensor_plan(g->tensors[t].t, &msg->tensors[i]) < 0)
+			violation(g->s, "%s cannot take the plan of tensor %u", g->node.name, t);
+		g->tensors[t].is_planned = true;
+	}
+	agt_job_runs(g->job, msg->runs, msg->n_runs);
+}
+
+static void peers(struct guest *g, const struct ctl_peers *msg)
+{
+	for (uint32_t i = 0; i < msg->n_peers; i++) {
+		const struct ctl_peer *p = &msg->peers[i];
+		struct guest_server *srv = &g->servers[p->id];
+		bool is_up = p->state == PEER_UP;
+
+		if (srv->instance == p->instance && srv->is_up == is_up)
+			continue;
+		*srv = (struct guest_server){p->instance, p->port - 1000u, is_up};
+		agt_core_server_changed(g->core, p->id);
+	}
+	if (msg->n_peers || !g->is_syncing)
+		return;
+	g->is_syncing = false;
+	if (g->has_job_msg && !g->is_named)
+		job_end(g, (uint32_t)-BPS_EJOB_FAILED, "it was not named");
+}
+
+static void welcome(struct guest *g)
+{
+	g->is_syncing = true;
+	g->is_named = false;
+	if (!g->has_job_msg)
+		join(g);
+	else if (g->is_finished && !g->has_ended)
+		tell_finished(g);
+	if (g->job)
+		declare(g);
+}
+
+static void joined(struct guest *g, const struct ctl_joined *msg)
+{
+	if (msg->seq != 1)
+		return; /* a liar's other jobs */
+	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
+		violation(g->s, "%s is not let in: %s", g->node.name, msg->text);
+	if (msg->code)
+		return;
+	g->has_joined = true;
+	g->rank = msg->rank;
+	job_of(g)->id = msg->job;
+}
+
+void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
+{
+	struct guest *g = &s->guests[idx];
+
+	guest_enter(g);
+	switch (msg->type) {
+	case CTL_WELCOME:
+		welcome(g);
+		break;
+	case CTL_PEERS:
+		peers(g, &msg->peers);
+		break;
+	case CTL_JOINED:
+		joined(g, &msg->joined);
+		break;
+	case CTL_JOB:
+		g->is_named |= msg->job.job == g->job_id;
+		if (!g->has_job_msg && !g->has_ended && g->has_joined &&
+			msg->job.job == job_of(g)->id)
+			job_start(g, &msg->job);
+		break;
+	case CTL_PLAN:
+		plan(g, &msg->plan);
+		break;
+	case CTL_JOB_END:
+		if (msg->job_end.job == (g->has_job_msg ? g->job_id : job_of(g)->id))
+			job_end(g, msg->job_end.code, msg->job_end.text);
+		break;
+	default:
+		if (!job_of(g)->has_liar)
+			violation(s, "%s gets %s", g->node.name, ctl_type_name(msg->type));
+	}
+	guest_leave(g);
+}
+
+/* ---- life ---- */
+
+static int env_connect(
+	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
+{
+	struct guest *g = ctx;
+
+	if (!g->servers[server].is_up)
+		return -ENOTCONN;
+	return net_connect(g->s, &g->port, server, g->servers[server].idx, thread,
+		g->servers[server].instance, link, ret_conn);
+}
+
+static void env_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	struct guest *g = ctx;
+	struct ctl_msg msg = {
+		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
+
+	if (!job_of(g)->has_liar)
+		violation(g->s, "%s fails its job (%s): %s", g->node.name, err_str(code), text);
+	member_send(&g->m, &msg);
+}
+
+static uint64_t env_random(void *ctx)
+{
+	struct guest *g = ctx;
+
+	return rnd(g->s);
+}
+
+static void guest_start(struct sim *s, struct event *e)
+{
+	static const char *const hosts[] = {"g0", "g1", "g2", "g3"};
+	struct guest *g = &s->guests[e->a];
+	struct agt_config cfg = {
+		.window_bytes = s->o.window_bytes, .retry_ns = RETRY_NS, .again_ns = AGAIN_NS};
+	struct agt_env env = {.ctx = g,
+		.connect = env_connect,
+		.done = env_done,
+		.fail = env_fail,
+		.random = env_random};
+
+	g->node.is_up = true;
+	g->node.life++;
+	g->m = (struct member){.s = s,
+		.node = &g->node,
+		.role = ROLE_AGENT,
+		.idx = AGENTS_MAX + g->idx,
+		.host = hosts[g->idx]};
+	if (agt_core_new(&cfg, &env, &g->port.x, &g->core) < 0)
+		abort();
+	port_init(s, &g->port, &g->node, &agt_core_events, g->core, g, guest_enter, guest_leave);
+	g->port.m = &g->m;
+	agt_core_tick(g->core, s->now);
+	trace(s, "%s: started%s", g->node.name, g->is_liar ? ", and lies" : "");
+	member_start(&g->m);
+	post(s, &g->node, 500 * MS, on_join_timer)->p = g;
+	if (g->is_liar)
+		liar_start(g);
+}
+
+/* An operator ends the job of a liar; nothing else is certain to. */
+static void on_kill(struct sim *s, struct event *e)
+{
+	uint32_t id = s->guest_jobs[e->a].id;
+	unsigned n = 0;
+	int rc;
+
+	post(s, NULL, KILL_NS, on_kill)->a = e->a;
+	if (!s->has_faults_begun || s->now < s->faults_end + KILL_NS || !s->sched.node.is_up ||
+		s->sched.node.paused_until > s->now)
+		return;
+	do {
+		rc = sched_job_kill(s->sched.core, id, "it has a liar", s->now);
+		trace(s, "operator: job kill #%u: %s", id, rc ? err_str(rc) : "done");
+		id = move_job_of(s->sched.core, LIAR_UID); /* what it has opened beside */
+	} while (id && (rc == 0 || rc == BPS_ENOTFOUND) && ++n < 64);
+	sched_settle(s);
+}
+
+void guests_draw(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	o->n_guests = GUESTS_OF_JOB * (unsigned)rnd_between(s, 1, GUEST_JOBS);
+	for (unsigned i = 0; i < GUEST_JOBS; i++)
+		s->guest_jobs[i] = (struct guest_job){.part_bytes = 256u << rnd_below(s, 3),
+			.n_elems = (uint32_t)rnd_between(s, 32, GUEST_ELEMS_MAX),
+			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
+	if (o->has_liar)
+		s->guest_jobs[0].has_liar = true;
+}
+
+void guests_start(struct sim *s)
+{
+	for (unsigned i = 0; i < s->o.n_guests; i++) {
+		struct guest *g = &s->guests[i];
+
+		snprintf(g->node.name, sizeof(g->node.name), "guest%u", i);
+		g->s = s;
+		g->idx = i;
+		g->is_liar = s->o.has_liar && i == 0;
+		post(s, NULL, rnd_below(s, 100 * MS), guest_start)->a = i;
+	}
+	if (s->o.has_liar)
+		post(s, NULL, KILL_NS, on_kill)->a = 0;
+}
+
+bool guests_are_over(const struct sim *s)
+{
+	for (unsigned i = 0; i < s->o.n_guests; i++) {
+		const struct guest *g = &s->guests[i];
+
+		if (!g->node.life || !g->has_ended || (g->has_job_msg && !g->is_released))
+			return false;
+	}
+	return true;
+}
+
+void guests_close(struct sim *s)
+{
+	for (unsigned i = 0; i < s->o.n_guests; i++)
+		if (s->guests[i].node.is_up)
+			net_close_all(s, &s->guests[i].port);
+}
+
+void guests_end(struct sim *s)
+{
+	for (unsigned i = 0; i < s->o.n_guests; i++) {
+		struct guest *g = &s->guests[i];
+
+		if (!g->node.is_up)
+			continue;
+		g->node.is_up = false;
+		if (g->m.conn)
+			g->m.conn->is_open_m = false;
+		g->m.conn = NULL;
+		net_kill(s, &g->port, true);
+		agt_core_free(g->core);
+		g->core = NULL;
+	}
+}
+
+size_t guests_describe(const struct sim *s, char *ret, size_t room)
+{
+	size_t n = 0;
+
+	for (unsigned i = 0; i < s->o.n_guests && n + 32 < room; i++)
+		if (!s->guests[i].has_ended ||
+			(s->guests[i].has_job_msg && !s->guests[i].is_released))
+			n += (size_t)snprintf(ret + n, room - n, " guest%u:%llu,%llu", i,
+				(unsigned long long)s->guests[i].tensors[0].round,
+				(unsigned long long)s->guests[i].tensors[1].round);
+	return n;
+}
+
+bool guests_may_fail(const struct sim *s, uint32_t job)
+{
+	return s->o.has_liar && job && job == s->guest_jobs[0].id;
+}
