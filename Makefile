@@ -41,7 +41,7 @@ AGENT	:= $(call src,bps-agent/*.c)
 # What drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call src,bps-agent/device/*.c))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/dtype.c common/failpoint.c \
+CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/local_gpu.c common/dtype.c common/failpoint.c \
 	   common/nearest.c common/span.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
@@ -59,6 +59,7 @@ cores	= $(filter-out %/main.c,$(1))
 LIBCOMMON := $(B)/libcommon.a
 LIBCORES := $(B)/libcores.a
 DAEMONS	:= $(foreach d,bps-scheduler bps-server bps-agent,$(if $(wildcard $(d)/main.c),$(B)/$(d)/$(d)))
+EXECUTORS := $(B)/bps-agent/bps-agent-host
 BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
 LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
 TOOLBINS := $(if $(TOOLS),$(B)/bpsrun)
@@ -67,7 +68,7 @@ UNITBINS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
 BENCHBIN := $(B)/bps-bench
 
-all: $(DAEMONS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
+all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN)
 
 include tests/sim/sim.mk
 include tests/scale/scale.mk
@@ -115,6 +116,8 @@ $(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/device/,top
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))
+$(B)/bps-agent/bps-agent-host: $(call objs,$(DEVICE)) $(LIBCOMMON)
+	$(call link,-lpthread)
 
 $(LIBBPS): $(call objs,$(CLIENT)) libbpsclient/libbpsclient.map
 	$(call say,LD,$@)
@@ -154,7 +157,7 @@ install: all $(CONFS)
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(UNITS) \
 		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/python $(SHARE)/bps/prometheus \
 		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples $(addprefix $(SHARE)/man/man,1 3 5 7 8)
-	$(Q)install -m 755 $(DAEMONS) $(SBIN)
+	$(Q)install -m 755 $(DAEMONS) $(EXECUTORS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
 	$(Q)install -m 644 $(LIBBPS) $(LIB)
 	$(Q)ln -sf libbpsclient.so.0 $(LIB)/libbpsclient.so

@@ -9,6 +9,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "bps-agent/gpu.h"
 #include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/log.h"
@@ -58,6 +59,7 @@ static bool loop_work(void *ctx)
 		next = TAILQ_NEXT(t, link); /* nonsense in a ring drops its trainer */
 		more |= trainer_poll_ring(t);
 	}
+	more |= gpu_work(a);
 	more |= agt_core_work(a->core);
 	trainer_flush(a);
 	return more;
@@ -72,6 +74,7 @@ static bool loop_may_sleep(void *ctx)
 	trainer_flush(a);
 	TAILQ_FOREACH(t, &a->trainers, link)
 	may &= trainer_may_sleep(t);
+	may &= gpu_may_sleep(a);
 	return may;
 }
 
@@ -82,6 +85,7 @@ static void loop_awake(void *ctx)
 
 	TAILQ_FOREACH(t, &a->trainers, link)
 	trainer_awake(t);
+	gpu_awake(a);
 }
 
 static const struct dataloop_ops loop_ops = {
@@ -281,6 +285,8 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 {
 	struct agt_env env = {.connect = core_connect,
 		.done = tensor_core_done,
+		.stage = gpu_core_stage,
+		.unstage = gpu_core_unstage,
 		.fail = job_core_fail,
 		.random = core_random,
 		.keep = keep_parts};
@@ -295,6 +301,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
+	TAILQ_INIT(&a->gpus);
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
 	a->cfg.core.window_bytes = cfg->limits.window_bytes;
@@ -338,6 +345,7 @@ static void drop_all(void *arg)
 	struct agent *a = arg;
 
 	uv_close((uv_handle_t *)&a->listen_poll, NULL);
+	gpu_stop_all(a);
 	while (!TAILQ_EMPTY(&a->trainers))
 		if (a->cfg.is_kept)
 			trainer_leave(TAILQ_FIRST(&a->trainers));

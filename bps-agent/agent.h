@@ -42,6 +42,13 @@ struct agent_limits {
 	size_t window_bytes;  /* see struct agt_config; the job's bytes in flight are a quota */
 };
 
+/* What drives GPUs. */
+struct gpu_config {
+	const char *backend; /* "cuda", "host"; "": nothing does */
+	const char *program; /* its path */
+	const char *route;   /* "auto", or which one */
+};
+
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
 	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
@@ -54,7 +61,11 @@ struct agent_config {
 	/* Does somebody keep what a successor needs? Then trainers are left as they are at the end. */
 	bool is_kept;
 	struct fdstore *inherited; /* what a former life has left; for agent_new alone */
+	struct gpu_config gpu;
 };
+
+struct gpu;
+struct gpu_tensor;
 
 enum trainer_state {
 	TRAINER_GREETING,
@@ -128,6 +139,8 @@ struct trainer {
 	bool is_held;                     /* its socket is not read */
 	bool is_left;                     /* to a successor */
 	uint32_t n_told;                  /* output arenas below this id are known to it */
+	bool wants_device;                /* asks for the executor: */
+	uint32_t device_seq;
 	uint32_t finish_seq;
 	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
 	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */
@@ -161,6 +174,7 @@ struct tensor {
 	char *fail_text;
 	struct agt_tensor *core; /* once all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
+	struct gpu_tensor *gpu; /* it lies in device memory */
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */
 };
@@ -188,6 +202,7 @@ struct job {
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
+	struct gpu *gpu;   /* its executor, when somebody asked for one */
 	bool is_told;      /* since the last resync began */
 	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
 	bool is_busy;      /* the core may still write to its memory */
@@ -229,6 +244,7 @@ struct agent {
 	TAILQ_HEAD(, trainer) trainers;
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;
+	TAILQ_HEAD(, gpu) gpus;
 	uint32_t next_seq;
 	uint64_t next_number;
 	bool has_dirty;
@@ -332,6 +348,8 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
  * once, or when large memory for them was made, until when the trainer is held. Owns: takes *mem,
  * in which d's names lie. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
+/* What some waited for is there, or not: they look again. */
+void declare_wake(struct job *job);
 /* The trainer is going: its DECLARE waits no more. What is being made for it comes all the same. */
 void declare_cancel(struct trainer *t);
 /* With the trainer's memory. */

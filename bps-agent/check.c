@@ -68,7 +68,10 @@ static void check_lists(struct check *c, const struct part *part)
 
 	expect(c, !is_queued || (home && heap_holds(home, &part->node)),
 		"queued => in its own heap");
-	expect(c, is_queued == (is_ready && home), "READY with a home <=> queued");
+	expect(c, !part->is_staging || (is_ready && part->tensor->is_device),
+		"staging => READY, on a device");
+	expect(c, is_queued == (is_ready && home && !part->is_staging),
+		"READY with a home, and staged <=> queued");
 	expect(c, !heap_has(&part->timer) || heap_holds(&c->core->timers, &part->timer),
 		"timer => in the heap");
 	expect(c, !part->owes || part->link, "owes => a link");
@@ -169,7 +172,8 @@ static void check_tensor(struct check *c, const struct agt_tensor *t)
 	if (!t->job->is_closing) {
 		expect(c, n_submitted == t->n_submitted, "n_submitted = workers of round + 1");
 		expect(c, !t->is_running || n_left == t->parts_left, "parts_left = not IDLE");
-		expect(c, !t->is_running || n_left > 0, "running => something is left");
+		expect(c, !t->is_running || (n_left > 0) != t->is_unstaging,
+			"running => something is left, or the sums go to devices");
 	}
 	expect(c, !t->is_running || n_submitted == t->job->n_workers, "running => all submitted");
 	c->n.n_parts += t->n_parts;

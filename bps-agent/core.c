@@ -155,6 +155,7 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 		part_say_got(&t->parts[i]);
 		link_forgive(&t->parts[i]);
 		part_stop(&t->parts[i]);
+		t->parts[i].is_staging = false;
 		if (t->parts[i].state != PART_FETCHING)
 			t->parts[i].state = PART_IDLE;
 	}
@@ -187,7 +188,7 @@ static void tensor_end(struct agt_tensor *t, int status)
 	struct member_set members;
 	uint32_t workers, most;
 
-	t->is_running = false;
+	t->is_running = t->is_unstaging = false;
 	t->n_submitted = 0;
 	t->round++;
 	if (status == 0)
@@ -208,6 +209,7 @@ static void tensor_abandon(struct agt_tensor *t, int code)
 		part_say_got(part);
 		link_forgive(part);
 		part_stop(part);
+		part->is_staging = false;
 		if (part->state != PART_FETCHING)
 			part->state = PART_IDLE;
 	}
@@ -247,11 +249,11 @@ void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	agt_job_fail(job, code);
 }
 
-int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
-	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
-	struct agt_tensor **ret)
+static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
+	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
+	const struct agt_mem out[2], void *user, struct agt_tensor **ret)
 {
-	struct agt_tensor *t = calloc(1, sizeof(*t) + job->n_workers * sizeof(t->in[0]));
+	struct agt_tensor *t = calloc(1, sizeof(*t) + n_in * sizeof(t->in[0]));
 
 	if (!t)
 		return -ENOMEM;
@@ -266,7 +268,8 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 	t->n_elems = n_elems;
 	t->id = CTL_NO_ID;
 	t->seq = job->next_seq++;
-	memcpy(t->in, in, job->n_workers * sizeof(*in));
+	t->n_in = n_in;
+	memcpy(t->in, in, n_in * sizeof(*in));
 	if (staging)
 		t->staging = *staging;
 	t->out[0] = out[0];
@@ -274,6 +277,24 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 	TAILQ_INSERT_TAIL(&job->tensors, t, link);
 	*ret = t;
 	return 0;
+}
+
+int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
+	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
+	struct agt_tensor **ret)
+{
+	return tensor_new(job, dtype, n_elems, in, job->n_workers, staging, out, user, ret);
+}
+
+int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
+	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
+	const struct agt_mem out[2], void *user, struct agt_tensor **ret)
+{
+	int rc = tensor_new(job, dtype, n_elems, in, n_in, staging, out, user, ret);
+
+	if (rc == 0)
+		(*ret)->is_device = true;
+	return rc;
 }
 
 static void tensor_start(struct agt_tensor *t)
@@ -288,6 +309,8 @@ static void tensor_start(struct agt_tensor *t)
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		if (t->parts[i].round < round)
 			part_start(&t->parts[i]);
+	if (t->is_device)
+		t->job->core->env.stage(t->job->core->env.ctx, t->user, round, t->op, t->priority);
 }
 
 /* Start the next round when everybody has submitted and the way is known. */
@@ -304,8 +327,34 @@ static void tensor_try_start(struct agt_tensor *t)
 void agt_tensor_part_done(struct agt_tensor *t)
 {
 	assert(t->is_running && t->parts_left > 0);
-	if (--t->parts_left == 0)
+	if (--t->parts_left > 0)
+		return;
+	if (t->is_device)
+		t->is_unstaging = true;
+	else
 		tensor_end(t, 0);
+}
+
+int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round)
+{
+	if (!t->is_running || round != t->round + 1 || part >= t->n_parts ||
+		!t->parts[part].is_staging)
+		return -EINVAL;
+	part_staged(&t->parts[part]);
+	return 0;
+}
+
+int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round)
+{
+	if (!t->is_unstaging || round != t->round + 1)
+		return -EINVAL;
+	tensor_end(t, 0);
+	return 0;
+}
+
+uint64_t agt_tensor_part_bytes(const struct agt_tensor *t)
+{
+	return (uint64_t)t->part_elems * dtype_bytes(t->dtype);
 }
 
 static int by_id_set(struct agt_job *job, uint32_t id, struct agt_tensor *t)
@@ -347,7 +396,7 @@ static struct agt_kept_part *keep(
 {
 	struct agt_core *core = t->job->core;
 
-	if (core->env.keep)
+	if (core->env.keep && !t->is_device)
 		return core->env.keep(core->env.ctx, t->user, id, part_elems, n_parts);
 	t->own_kept = calloc(n_parts, sizeof(*t->own_kept));
 	return t->own_kept;

@@ -18,6 +18,10 @@
  * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on
  * the network. A job with one member needs no server: READY sums straight into the output.
  *
+ * A tensor may lie on the workers' devices. Then a READY partition first waits until somebody else has
+ * brought its bytes to the inputs (is_staging: it is in no queue), and the round, when all its sums
+ * are in, until they are on the devices. Towards the servers nothing differs.
+ *
  * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their
  * sum), two out-slots (round & 1). The contribution stays untouched until the round is done (A1),
  * result r until result r + 2 lands (A2).
@@ -88,6 +92,11 @@ struct agt_env {
 	/* Round of a tensor is complete (status 0) or failed. workers: how many are behind the
 	 * result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
+	/* Of a device tensor: its next round has begun; have its bytes brought to the inputs, and say
+	 * agt_part_staged for each partition. The callbacks may be NULL when there is none such. */
+	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
+	/* Of a device tensor: the sum of a partition lies in the round's output. */
+	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 	/* The job cannot go on: tell the scheduler. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);
 	/* Random number for reconnect jitter. */
@@ -138,6 +147,20 @@ void agt_job_fail(struct agt_job *job, int code);
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
+/* The same for a tensor that lies on the workers' devices: somebody else brings their values to n_in
+ * inputs, which together are all local workers' contribution, and takes the sum from the outputs.
+ * staging: may be NULL with one input. A round is done when agt_tensor_unstaged was said. */
+int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
+	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
+	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
+/* Of the round that env->stage said: the partition's bytes lie in the inputs. Errors: -EINVAL it was
+ * not waited for (any more). */
+int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
+/* All sums of the round, as env->unstage said, are on the devices: it is done. Errors: -EINVAL they
+ * cannot be. */
+int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
+/* Bytes of its partitions but the last; 0: not planned. */
+uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
 /* The scheduler's answer: id and partitions; a second one is ignored. When what env->keep gives is of
  * a former life, the tensor is where it was then: its last round is complete, all workers have
  * submitted that one, and may submit the next, of which some partitions may have landed.

@@ -30,7 +30,7 @@ struct part {
 	struct link *link; /* where it lives now; NULL: nowhere, or a job of one member */
 	uint64_t pgen;
 	uint64_t round;        /* in IDLE: the last complete one, else the one under way */
-	uint64_t crc_round; /* crc is of this round's contribution */
+	uint64_t crc_round;    /* crc is of this round's contribution */
 	struct heap_node node; /* READY */
 	/* In core->timers: SENT, WAITING, or IDLE and READY with HAVE unheard. */
 	struct heap_node timer;
@@ -40,6 +40,7 @@ struct part {
 	uint8_t owes;              /* enum part_owe */
 	bool is_charged;           /* its bytes count in link->inflight and job->inflight */
 	bool is_parked;            /* READY: in job->parked, not link->ready */
+	bool is_staging;           /* READY: its bytes are not in the inputs yet */
 	bool is_stale;             /* FETCHING for an older pgen: to be discarded */
 	bool is_unheard;           /* the server of this pgen has not acknowledged HAVE */
 	bool is_overdue; /* sent again for want of an answer: the window does not count it */
@@ -89,9 +90,11 @@ struct agt_tensor {
 	void *user;
 	uint8_t dtype, op;
 	bool is_planned;
-	bool is_running; /* round + 1 is under way */
-	bool has_landed; /* not running, but parts of round + 1 landed in a former life */
-	int failed;      /* 0, or the code that its rounds end with */
+	bool is_running;   /* round + 1 is under way */
+	bool is_device;    /* its bytes come to the inputs, and go from the outputs, by others */
+	bool is_unstaging; /* all sums are in, and not all on the devices */
+	bool has_landed;   /* not running, but parts of round + 1 landed in a former life */
+	int failed;        /* 0, or the code that its rounds end with */
 	uint16_t priority;
 	uint32_t id, seq;
 	uint64_t n_elems;
@@ -102,7 +105,8 @@ struct agt_tensor {
 	struct part *parts;
 	struct agt_kept_part *own_kept; /* when nobody else keeps it */
 	uint64_t *submitted;            /* per worker */
-	struct agt_mem in[];            /* per worker */
+	uint32_t n_in;
+	struct agt_mem in[]; /* per worker; of a device tensor, as many as there are */
 };
 
 struct agt_job {
@@ -162,6 +166,8 @@ size_t part_elems(const struct part *part);
 uint32_t part_bytes(const struct part *part);
 /* The tensor's next round begins for this partition. */
 void part_start(struct part *part);
+/* Its bytes are in the inputs. */
+void part_staged(struct part *part);
 /* Tell the server where it lives that it will not read the results offered so far: before it
  * leaves. */
 void part_say_got(struct part *part);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/dtype.h"
@@ -144,12 +145,23 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 		tell_arena(t, tw->in_arena);
 	t->told_input = tw->in_arena;
 	t->kept->told_input = t->told_input->id + 1;
-	*slot = (struct local_slot){.text = "",
-		.tensor = tw->index,
-		.in_arena = tw->in_arena->id,
-		.out_arena = tensor->out_arena->id,
-		.in_offset = tw->in.offset,
-		.out_offset = {tensor->out[0].offset, tensor->out[1].offset}};
+	slot->in_arena = tw->in_arena->id;
+	slot->out_arena = tensor->out_arena->id;
+	slot->in_offset = tw->in.offset;
+	slot->out_offset[0] = tensor->out[0].offset;
+	slot->out_offset[1] = tensor->out[1].offset;
+}
+
+/* For a successor, which can go on with what lies in host memory. */
+static int keep(struct tensor *tensor, uint32_t worker)
+{
+	int rc = keep_tensor(tensor);
+
+	if (rc == 0)
+		rc = keep_declared(tensor, worker);
+	if (rc == 0)
+		keep_staging(tensor);
+	return rc;
 }
 
 static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
@@ -171,27 +183,31 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		return rc;
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared && t->may_repeat_message) {
+		*slot = (struct local_slot){.text = "", .tensor = tw->index};
 		tell_slot(t, tensor, slot);
 		return 0;
 	}
 	if (tw->is_declared)
 		return err_set(
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
-	rc = slots_alloc(t, tensor, bytes, &why);
+	if (tensor->gpu && !d->region)
+		rc = err_set(&why, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
+	else
+		rc = d->region ? gpu_declare(t, tensor, d, bytes, &why)
+			       : slots_alloc(t, tensor, bytes, &why);
 	if (rc == -EINPROGRESS)
 		return rc;
 	if (rc < 0)
 		return refuse_decl(rc, d, &why, err);
 	tw->index = t->n_tensors;
-	rc = keep_tensor(tensor);
-	if (rc == 0)
-		rc = keep_declared(tensor, t->worker);
+	rc = tensor->gpu ? 0 : keep(tensor, t->worker);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
-	keep_staging(tensor);
 	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
-	tell_slot(t, tensor, slot);
+	*slot = (struct local_slot){.text = "", .tensor = tw->index};
+	if (!tensor->gpu)
+		tell_slot(t, tensor, slot);
 	if (++tensor->n_declared == job->n_workers && !tensor->failed)
 		tensor_complete(tensor);
 	return 0;
@@ -325,7 +341,7 @@ static struct arena **newest(struct declaring *x)
 }
 
 /* Outputs were made, or not: whoever waited looks again. */
-static void wake_waiting(struct job *job)
+void declare_wake(struct job *job)
 {
 	TAILQ_HEAD(, declaring) all = TAILQ_HEAD_INITIALIZER(all);
 	struct declaring *x;
@@ -365,7 +381,7 @@ static void made(struct making *m)
 		declare_run(t);
 	}
 	if (was_output)
-		wake_waiting(job);
+		declare_wake(job);
 	job->n_making--;
 	trainer_put(t);
 	job_free_if_unused(job);

@@ -106,6 +106,8 @@ static void enqueue(struct part *part)
 {
 	struct agt_tensor *t = part->tensor;
 
+	if (part->is_staging)
+		return; /* part_staged will */
 	part->node.key = heap_key(t->priority, (uint64_t)t->seq << 24 | (part->index & 0xffffff));
 	if (t->job->is_local) {
 		heap_push(&core_of(part)->local, &part->node);
@@ -207,7 +209,14 @@ void part_start(struct part *part)
 	part->is_overdue = false;
 	part->sent_ns = 0;
 	part->round++;
+	part->is_staging = part->tensor->is_device;
 	make_ready(part, "submitted");
+}
+
+void part_staged(struct part *part)
+{
+	part->is_staging = false;
+	enqueue(part);
 }
 
 /* The server of this pgen, or of this connection, knows nothing of it: say all again. */
@@ -273,11 +282,11 @@ static void sum_block(
 	bool is_half = dtype_acc_bytes(t->dtype) != elem;
 	void *acc = is_half ? (void *)core_of(part)->scratch : dst;
 
-	for (uint32_t w = 0; w < t->job->n_workers; w += REDUCE_MAX_SRC) {
+	for (uint32_t w = 0; w < t->n_in; w += REDUCE_MAX_SRC) {
 		const void *src[REDUCE_MAX_SRC];
 		unsigned n_src = 0;
 
-		while (n_src < REDUCE_MAX_SRC && w + n_src < t->job->n_workers) {
+		while (n_src < REDUCE_MAX_SRC && w + n_src < t->n_in) {
 			src[n_src] = (char *)t->in[w + n_src].mem + offset;
 			n_src++;
 		}
@@ -289,7 +298,7 @@ static void sum_block(
 static struct agt_mem contribution(const struct part *part)
 {
 	const struct agt_tensor *t = part->tensor;
-	struct agt_mem m = t->job->n_workers > 1 ? t->staging : t->in[0];
+	struct agt_mem m = t->n_in > 1 ? t->staging : t->in[0];
 
 	m.mem = (char *)m.mem + part_offset(part);
 	m.offset += part_offset(part);
@@ -301,7 +310,7 @@ static struct agt_mem contribution(const struct part *part)
 static void prepare(struct part *part, bool wants_crc)
 {
 	_Atomic uint64_t *summed = &part->kept->summed;
-	bool wants_sum = part->tensor->job->n_workers > 1 &&
+	bool wants_sum = part->tensor->n_in > 1 &&
 			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
 	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
 	char *mem = contribution(part).mem;
@@ -453,6 +462,17 @@ static void landed(struct part *part)
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }
 
+/* Its sum lies in the output. */
+static void sum_done(struct part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	struct agt_env *env = &core_of(part)->env;
+
+	if (t->is_device)
+		env->unstage(env->ctx, t->user, part->index, part->round);
+	agt_tensor_part_done(part->tensor);
+}
+
 static void deliver(struct part *part, const struct wire_msg *m)
 {
 	struct agt_kept_part *kept = part->kept;
@@ -469,7 +489,7 @@ static void deliver(struct part *part, const struct wire_msg *m)
 	uncharge(part);
 	set_state(part, PART_IDLE, "result is in");
 	say_have(part);
-	agt_tensor_part_done(part->tensor);
+	sum_done(part);
 }
 
 static char *output(const struct part *part)
@@ -586,6 +606,10 @@ static void on_result(struct part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
+	/* What is still being copied from a device must not be overwritten there. The server keeps its
+	 * sum, and offers it again for the contribution. */
+	if (part->is_staging && m->pgen == part->pgen && m->round == part->round)
+		return;
 	/* A4: the waited round, in the current pgen. */
 	if (m->pgen != part->pgen || m->round != part->round || part->state == PART_IDLE ||
 		part->state == PART_OFFERED || part->state == PART_FETCHING) {
@@ -740,5 +764,5 @@ void part_sum_local(struct part *part)
 	part->kept->workers[part->round & 1] = t->job->n_workers;
 	landed(part);
 	set_state(part, PART_IDLE, "summed locally");
-	agt_tensor_part_done(t);
+	sum_done(part);
 }

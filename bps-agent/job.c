@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/token.h"
 #include "common/failpoint.h"
@@ -85,6 +86,7 @@ void job_leave(struct job *job)
 {
 	arena_set_fini(&job->arenas);
 	tensor_free_all(job);
+	gpu_release(job->gpu);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_put(job->quota);
 	people_free(job);
@@ -165,6 +167,7 @@ static void job_end(struct job *job, int code, const char *text)
 		job->is_busy = true;
 		job->core = NULL;
 	}
+	gpu_end(job->gpu, code, text);
 	TAILQ_FOREACH(t, &job->trainers, of_job)
 	tell_end(job, t);
 	hear_trainers(job);

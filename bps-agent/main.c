@@ -5,6 +5,8 @@
 #include <event2/buffer.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,10 +38,16 @@ struct opts {
 	const char *socket, *group, *sysfs;
 	unsigned gpu_strategy; /* enum strategy */
 	bool keeps_trainers;
+	unsigned gpu;
+	const char *gpu_program;
+	char gpu_path[PATH_MAX];
 	int64_t max_trainers, max_tensors, user_trainers, user_tensors, job_tensors;
 	int64_t user_descriptors, user_requests;
 	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
 };
+
+enum { GPU_AUTO, GPU_OFF, GPU_CUDA, GPU_HOST };
+static const char *const gpu_words[] = {"auto", "off", "cuda", "host", NULL};
 
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7304", "127.0.0.1:0",
@@ -52,6 +60,12 @@ static const struct setting rows[] = {
 	{"keep-trainers", SET_BOOL, SETTING_AT(struct opts, keeps_trainers), .def = "yes",
 		.help = "go on with them after a restart, if the service manager keeps "
 			"descriptors"},
+	{"gpu", SET_ENUM, SETTING_AT(struct opts, gpu), .def = "auto", .words = gpu_words,
+		.help = "what drives GPUs; auto: cuda, if it is installed; host: plain memory in "
+			"their place, for development"},
+	{"gpu-program", SET_STRING, SETTING_AT(struct opts, gpu_program), .def = "",
+		.max = PATH_MAX - 1,
+		.help = "program that drives GPUs; empty: bps-agent-cuda (-host) beside bps-agent"},
 	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "0",
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
@@ -139,6 +153,25 @@ static struct agent_limits limits_of(const struct opts *o)
 	return l;
 }
 
+/* By default it lies beside this program. */
+static struct gpu_config gpu_of(struct opts *o)
+{
+	const char *backend = o->gpu == GPU_HOST ? "host" : "cuda";
+	char self[PATH_MAX] = "";
+	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+
+	if (o->gpu == GPU_OFF)
+		return (struct gpu_config){.backend = "", .program = "", .route = ""};
+	if (*o->gpu_program)
+		snprintf(o->gpu_path, sizeof(o->gpu_path), "%s", o->gpu_program);
+	else
+		snprintf(o->gpu_path, sizeof(o->gpu_path), "%.*s/bps-agent-%s", PATH_MAX - 32,
+			n > 0 ? dirname(self) : ".", backend);
+	return (struct gpu_config){.backend = backend,
+		.program = o->gpu_path,
+		.route = strategy_words[o->gpu_strategy]};
+}
+
 static void member_up(void *ctx, uint32_t id)
 {
 	struct app *app = ctx;
@@ -152,6 +185,7 @@ static void member_up(void *ctx, uint32_t id)
 		.scheduler = app->scheduler,
 		.is_kept = app->is_kept,
 		.inherited = &app->inherited,
+		.gpu = gpu_of(&app->opts),
 		.core = {.retry_ns = NODE_RETRY_NS, .again_ns = AGAIN_NS}};
 	struct err_text err;
 	int rc = node_welcome(&app->node, id);

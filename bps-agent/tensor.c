@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/clock.h"
@@ -67,6 +68,17 @@ void tensor_add_declare(
 		(struct ctl_decl){.rank = rank, .name = name, .dtype = dtype, .n_elems = n_elems};
 }
 
+void tensor_tell_done(
+	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers)
+{
+	struct trainer *t = tensor->job->by_worker[w];
+
+	if (t)
+		trainer_done(t, tensor->workers[w].index, round, status, workers);
+	if (status < 0 && tensor->gpu)
+		gpu_poison(tensor, w);
+}
+
 void tensor_refuse(struct tensor *tensor, int code, const char *text)
 {
 	if (tensor->failed)
@@ -81,11 +93,12 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
 
-		if (tw->pending.is_set && tensor->job->by_worker[w])
-			trainer_done(
-				tensor->job->by_worker[w], tw->index, tw->pending.round, code, 0);
+		if (tw->pending.is_set)
+			tensor_tell_done(tensor, w, tw->pending.round, code, 0);
 		tw->pending.is_set = false;
 	}
+	if (tensor->gpu)
+		gpu_fail_pending(tensor, code);
 }
 
 static int core_make(struct tensor *tensor)
@@ -94,6 +107,8 @@ static int core_make(struct tensor *tensor)
 	struct agt_mem *in;
 	int rc;
 
+	if (tensor->gpu)
+		return gpu_give_to_core(tensor);
 	in = calloc(job->n_workers, sizeof(*in));
 	if (!in)
 		return -ENOMEM;
@@ -149,8 +164,7 @@ static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8
 	agt_job_fail(job->core, BPS_EMISMATCH);
 }
 
-/* Errors: BPS_EBUSY. Any other failure is the job's, and the round ends with it. */
-static int submit_one(struct tensor *tensor, uint32_t w, const struct pending *p)
+int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending *p)
 {
 	struct job *job = tensor->job;
 	struct trainer *t = job->by_worker[w];
@@ -164,18 +178,20 @@ static int submit_one(struct tensor *tensor, uint32_t w, const struct pending *p
 	if (rc == BPS_EBUSY)
 		return rc;
 	if (rc < 0 && t)
-		trainer_done(t, tensor->workers[w].index, p->round, rc, 0);
+		tensor_tell_done(tensor, w, p->round, rc, 0);
 	return 0;
 }
 
 static void tensor_submit_pending(struct tensor *tensor)
 {
+	if (tensor->gpu)
+		gpu_pump(tensor);
 	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
 		struct pending p = tensor->workers[w].pending;
 
 		tensor->workers[w].pending.is_set = false;
 		if (p.is_set)
-			submit_one(tensor, w, &p);
+			tensor_to_core(tensor, w, &p);
 	}
 }
 
@@ -266,6 +282,8 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 {
 	tw->submitted = e->round;
 	tw->op = e->op;
+	if (!tw->kept)
+		return;
 	tw->kept->op = e->op;
 	tw->kept->priority = e->priority;
 	/* Release: partner is restore.c in a successor. */
@@ -298,18 +316,19 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 	if (job->state == JOB_ENDED || tensor->failed) {
 		/* The tensor's own reason says more than the end of the job that may follow from
 		 * it. */
-		trainer_done(t, e->tensor, e->round,
+		tensor_tell_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code
 					: BPS_ECLOSED,
 			0);
 		return 0;
 	}
-	if (!tensor->core && job->code == 0) {
+	if (!tensor->core && job->code == 0 && !tensor->gpu) {
 		tw->pending = p;
 		return 0;
 	}
-	rc = submit_one(tensor, t->worker, &p);
+	rc = tensor->gpu ? gpu_submit(tensor, t->worker, &p)
+			 : tensor_to_core(tensor, t->worker, &p);
 	return rc < 0 ? err_set(err, rc,
 				"tensor '%s': round %llu submitted while another is in flight",
 				tensor->name, (unsigned long long)e->round)
@@ -323,14 +342,16 @@ void tensor_fail_pending(struct job *job)
 	struct tensor *tensor;
 
 	TAILQ_FOREACH(tensor, &job->tensors, link)
-	for (uint32_t w = 0; w < job->n_workers; w++) {
-		struct tensor_worker *tw = &tensor->workers[w];
+	{
+		for (uint32_t w = 0; w < job->n_workers; w++) {
+			struct tensor_worker *tw = &tensor->workers[w];
 
-		if (!tw->pending.is_set)
-			continue;
-		tw->pending.is_set = false;
-		if (job->by_worker[w])
-			trainer_done(job->by_worker[w], tw->index, tw->pending.round, job->code, 0);
+			if (tw->pending.is_set)
+				tensor_tell_done(tensor, w, tw->pending.round, job->code, 0);
+			tw->pending.is_set = false;
+		}
+		if (tensor->gpu)
+			gpu_fail_pending(tensor, job->code);
 	}
 }
 
@@ -346,11 +367,12 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct trainer *t = tensor->job->by_worker[w];
 
-		if (!t)
-			continue;
-		local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
-		trainer_done(t, tensor->workers[w].index, round, status, workers);
+		if (t)
+			local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
+		tensor_tell_done(tensor, w, round, status, workers);
 	}
+	if (tensor->gpu)
+		gpu_round_over(tensor, status);
 }
 
 static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
@@ -420,6 +442,7 @@ void tensor_free_all(struct job *job)
 	tdestroy(job->by_name, no_op);
 	while ((tensor = TAILQ_FIRST(&job->tensors))) {
 		TAILQ_REMOVE(&job->tensors, tensor, link);
+		gpu_tensor_free(tensor);
 		free(tensor->fail_text);
 		free(tensor->name);
 		free(tensor);

@@ -15,6 +15,12 @@ void tensor_complete(struct tensor *tensor);
 void tensor_resume(struct tensor *tensor);
 /* Every round of it ends with code. */
 void tensor_refuse(struct tensor *tensor, int code, const char *text);
+/* A worker's next round, of a tensor that the core has. Errors: BPS_EBUSY. Any other failure is the
+ * job's, and the round ends with it. */
+int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending *p);
+/* Tell a worker, if it is there, that a round is over; a failure lets its stream go, too. */
+void tensor_tell_done(
+	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers);
 /* Declarations go to the scheduler together: each message costs it a sync of its disk. Flush before
  * the names' memory goes. */
 void tensor_add_declare(

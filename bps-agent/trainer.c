@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/trainer_impl.h"
 #include "common/clock.h"
@@ -249,6 +250,9 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		break;
 	case LOCAL_WHY:
 		why_ask(t, m->seq, &m->why);
+		break;
+	case LOCAL_DEVICE:
+		gpu_ask(t, m->seq);
 		break;
 	case LOCAL_FINISH:
 		job_finish(t, m->seq);

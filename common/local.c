@@ -244,6 +244,8 @@ static const struct field decl_fields[] = {
 	FIELD_STR_(local_decl, name, CTL_TENSOR_NAME_MAX),
 	FIELD_U8_(local_decl, dtype),
 	FIELD_U64_(local_decl, n_elems),
+	FIELD_U32_(local_decl, region),
+	FIELD_U64_(local_decl, region_offset),
 };
 static const struct layout decl_layout = LAYOUT_(local_decl, decl_fields);
 static const struct field declare_fields[] = {
@@ -301,10 +303,7 @@ static const struct field finished_fields[] = {
 	FIELD_STR_(local_finished, text, CTL_TEXT_MAX),
 };
 
-static const struct local_row {
-	const char *name;
-	struct layout layout;
-} rows[LOCAL_TYPE_END] = {
+static const struct local_row rows[LOCAL_TYPE_END] = {
 	[LOCAL_HELLO] = {"HELLO", LAYOUT_(local_hello, hello_fields)},
 	[LOCAL_WELCOME] = {"WELCOME", LAYOUT_(local_welcome, welcome_fields)},
 	[LOCAL_JOB] = {"JOB", LAYOUT_(local_job, job_fields)},
@@ -317,10 +316,14 @@ static const struct local_row {
 	[LOCAL_FINISHED] = {"FINISHED", LAYOUT_(local_finished, finished_fields)},
 	[LOCAL_ASK] = {"ASK", LAYOUT_(local_ask, ask_fields)},
 	[LOCAL_PEOPLE] = {"PEOPLE", LAYOUT_(local_people, people_fields)},
+	[LOCAL_DEVICE] = {"DEVICE", LAYOUT_(local_none, none_fields)},
+	[LOCAL_DEVICE_AT] = {"DEVICE_AT", LAYOUT_(local_text, text_fields)},
 };
 
 static const struct local_row *row_of(unsigned type)
 {
+	if (type >= GPU_TYPE_FIRST && type < GPU_TYPE_END)
+		return &gpu_rows[type - GPU_TYPE_FIRST];
 	return type < LOCAL_TYPE_END && rows[type].name ? &rows[type] : NULL;
 }
 

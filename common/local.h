@@ -32,6 +32,7 @@
 
 #include "common/codec.h"
 #include "common/error.h"
+#include "common/local_gpu.h"
 
 #define LOCAL_ABI       1
 #define LOCAL_MAGIC     0x31737062u /* "bps1" */
@@ -40,7 +41,7 @@
 /* Tensors per DECLARE: neither it with the longest names nor a DECLARED of nothing but the longest
  * refusals outgrows a frame. */
 #define LOCAL_DECLARE_MAX 100
-#define LOCAL_FDS_MAX     4
+#define LOCAL_FDS_MAX     64  /* memory on a GPU may be many handles */
 #define LOCAL_FDS_ROOM    253 /* most that a message can bring: SCM_MAX_FD of the kernel */
 #define LOCAL_ALIGN       64
 
@@ -138,9 +139,11 @@ enum local_type {
 	LOCAL_WHY,      /* why does it wait, or why did it fail? */
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
-	LOCAL_FINISHED, /* answers FINISH: every worker has finished, or the job failed */
-	LOCAL_ASK,      /* who is in the job, or behind a tensor's last sum? */
-	LOCAL_PEOPLE,   /* answers ASK */
+	LOCAL_FINISHED,  /* answers FINISH: every worker has finished, or the job failed */
+	LOCAL_ASK,       /* who is in the job, or behind a tensor's last sum? */
+	LOCAL_PEOPLE,    /* answers ASK */
+	LOCAL_DEVICE,    /* where is the executor that drives this job's GPUs? */
+	LOCAL_DEVICE_AT, /* answers DEVICE; + a socket to it, or code and text */
 	LOCAL_TYPE_END
 };
 
@@ -172,6 +175,9 @@ struct local_decl {
 	const char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
+	uint32_t
+		region; /* of the trainer's with the executor, where the tensor lies; 0: host memory */
+	uint64_t region_offset;
 };
 struct local_declare {
 	struct local_decl *tensors;
@@ -246,6 +252,18 @@ struct local_msg {
 		struct local_finished finished;
 		struct local_ask ask;
 		struct local_people people;
+		struct local_text device_at;
+		struct gpu_hello gpu_hello;
+		struct gpu_welcome gpu_welcome;
+		struct gpu_alloc gpu_alloc;
+		struct gpu_import gpu_import;
+		struct gpu_region gpu_region;
+		struct gpu_release gpu_release;
+		struct gpu_text gpu_text;
+		struct gpu_start gpu_start;
+		struct gpu_trainer gpu_trainer;
+		struct gpu_route gpu_route;
+		struct gpu_arena gpu_arena;
 	};
 };
 

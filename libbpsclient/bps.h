@@ -195,6 +195,36 @@ BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, u
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
+/* Tensors in the memory of a GPU: see bps_gpu(3). A push_pull of one is ordered by streams: it begins
+ * when `stream` has done what was queued before, and its result, which takes the place of the values,
+ * is there for what is queued behind bps_gpu_wait_stream. No call waits for a GPU. A round may be
+ * submitted while those before are in flight, up to 8; bps_wait and bps_poll are about the last one.
+ * stream: a CUstream or cudaStream_t, NULL is the default stream. The library takes CUDA from the
+ * process, which must have loaded it; it links none.
+ *
+ * Open: all workers of one machine call it, or none. uuid: 16 bytes of the GPU's, NULL: the calling
+ * thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does not work;
+ * BPS_ETIMEDOUT not all workers of this machine have called it. */
+BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
+/* Memory of this worker's GPU that the job's executor has made: n_bytes, zeroed, until bps_close or
+ * bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
+BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
+/* Let tensors lie in memory of the caller's own, which stays his and must outlive the job or its
+ * bps_gpu_release. Errors: -EOPNOTSUPP it cannot be shared (of a pool, managed). */
+BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
+/* Give it back. Errors: -EBUSY a tensor in it is in flight; -EINVAL it is no such memory. */
+BPS_API int bps_gpu_release(struct bps *b, void *ptr);
+/* As bps_declare, with the place of its values: inside of one piece of such memory. */
+BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+	void *ptr, struct bps_tensor **ret);
+/* Errors: BPS_EBUSY 8 rounds are in flight; BPS_EDEVICE; the job's failure. */
+BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
+/* What is queued on the stream from now on runs when the last submitted round is done, or has failed:
+ * then the next call says so. */
+BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
+/* How this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without GPUs. */
+BPS_API const char *bps_gpu_route(const struct bps *b);
+
 BPS_API const char *bps_strerror(int code);
 /* Sentence of this thread's last failed call; "" when there was none. Lives until the thread's next
  * call. */

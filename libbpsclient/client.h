@@ -37,6 +37,8 @@ struct bps_tensor {
 	uint32_t idx;
 	void *in;
 	const void *out[2];
+	uint32_t region; /* it lies in device memory: there, at: */
+	uint64_t region_offset;
 	uint64_t round;
 	void *copy_dst; /* where the result goes when it is found, or NULL */
 
@@ -54,6 +56,8 @@ struct bps {
 	bool is_solo;
 	struct session session;
 
+	struct gpu *gpu; /* of bps_gpu_open */
+
 	pthread_mutex_t declare_mutex;
 	struct bps_tensor *buckets[CLIENT_BUCKETS];
 	uint32_t n_declared;
@@ -69,6 +73,21 @@ int client_check(const struct bps *b);
  * all n succeed.
  * Owns: b has the tensors until it closes. Errors: as bps_declare, with the thread's sentence. */
 int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
+/* Where in the executor's regions a tensor lies. */
+struct tensor_place {
+	uint32_t region;
+	uint64_t offset;
+};
+/* One tensor in device memory. Errors: as bps_declare. */
+int tensor_declare_at(struct bps *b, const struct bps_decl *decl, const struct tensor_place *place,
+	struct bps_tensor **ret);
+/* Is it a declaration that users may make? */
+int tensor_check_decl(const struct bps_decl *d);
+/* May a tensor in device memory be submitted, being so many rounds ahead at most? ring_mutex is
+ * held. Errors: BPS_EBUSY, -EAGAIN, what it failed with; with the thread's sentence. */
+int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);
+/* Put its next round into the ring, which has room. ring_mutex is held. */
+void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* It must be in no bucket and not in flight. */
 void tensor_free(struct bps_tensor *t);
 /* The submission behind bps_push_pull_group: all n, of one b, or none.

@@ -1,5 +1,6 @@
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
+#include "libbpsclient/gpu.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -141,6 +142,8 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 		if (!rc)
 			rc = session_finish(&b->session,
 				timeout_ms ? timeout_ms : b->options.timeout_ms, text_own());
+		gpu_link_close(b->gpu); /* its watcher looks at the session's socket */
+		b->gpu = NULL;
 		session_close(&b->session);
 	}
 	client_free(b);
@@ -151,6 +154,8 @@ void bps_abort(struct bps *b)
 {
 	if (!b || client_check(b) < 0)
 		return;
+	gpu_link_close(b->gpu);
+	b->gpu = NULL;
 	if (!b->is_solo)
 		session_close(&b->session);
 	client_free(b);

@@ -239,6 +239,7 @@ static int handle_unasked(struct session *s, struct frame *f)
 		return session_fail(
 			s, code_of(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
 	case LOCAL_DECLARED:
+	case LOCAL_DEVICE_AT:
 	case LOCAL_TEXT:
 	case LOCAL_FINISHED:
 	case LOCAL_PEOPLE:
@@ -528,8 +529,9 @@ static void *place(
 	return a->base + offset;
 }
 
-static int take_slot(
-	struct session *s, const struct local_slot *m, uint64_t bytes, struct session_slot *ret)
+/* on_device: its bytes lie elsewhere. */
+static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
+	struct session_slot *ret)
 {
 	*ret = (struct session_slot){.code = 0};
 	if (m->code) {
@@ -538,6 +540,8 @@ static int take_slot(
 		return 0;
 	}
 	ret->tensor = m->tensor;
+	if (on_device && m->tensor < s->tensor_entries)
+		return 0;
 	ret->in = place(s, m->in_arena, true, m->in_offset, bytes);
 	ret->out[0] = place(s, m->out_arena, false, m->out_offset[0], bytes);
 	ret->out[1] = place(s, m->out_arena, false, m->out_offset[1], bytes);
@@ -562,9 +566,34 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	if (!rc && f.msg.declared.n_slots != n)
 		rc = session_cut(s, BPS_EPROTO, "DECLARED does not fit to DECLARE");
 	for (uint32_t i = 0; !rc && i < n; i++)
-		rc = take_slot(s, &f.msg.declared.slots[i], bytes[i], &ret[i]);
+		rc = take_slot(
+			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
 	if (rc < 0)
 		rc = explain_request(s, rc, "cannot declare", err);
+	frame_free(&f);
+	turn_give(s);
+	return rc;
+}
+
+int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_DEVICE};
+	uint64_t deadline_ns = deadline_in(timeout_ms);
+	struct frame f = {.mem = NULL};
+	int rc;
+
+	rc = turn_take(s, deadline_ns);
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "the agent is slow");
+	rc = request(s, &m, LOCAL_DEVICE_AT, deadline_ns, &f);
+	if (rc < 0) {
+		rc = explain_request(s, rc, "cannot ask for the executor", err);
+	} else if (f.msg.device_at.code || f.n_fds != 1) {
+		rc = code_of(f.msg.device_at.code, BPS_EDEVICE);
+		err_set(err, rc, "%s", f.msg.device_at.text);
+	} else {
+		*ret_sock = take_fd(&f, 0);
+	}
 	frame_free(&f);
 	turn_give(s);
 	return rc;

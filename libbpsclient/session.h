@@ -71,6 +71,9 @@ void session_close(struct session *s);
  * slots. */
 int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
 	uint32_t n, struct session_slot *ret, struct err_text *err);
+/* Where is the executor of this job's GPUs? *ret_sock leads to it. Owns: the caller, *ret_sock.
+ * Errors: BPS_EDEVICE there is none, BPS_ETIMEDOUT; with a sentence. */
+int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err);
 /* Tell the agent that this worker is done, and wait until all are. */
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
 /* Ask why (tensor, round) waits or has failed; *ret is the agent's sentence. Takes at most

@@ -97,8 +97,14 @@ static int check_decl(const struct bps_decl *d)
 	return 0;
 }
 
-static int check_agrees(const struct bps_tensor *t, const struct bps_decl *d)
+static int check_agrees(
+	const struct bps_tensor *t, const struct bps_decl *d, const struct tensor_place *place)
 {
+	if (t->region != (place ? place->region : 0) ||
+		(place && t->region_offset != place->offset))
+		return text_set(BPS_EMISMATCH,
+			"rank %d declares tensor '%s' in other memory than before", t->b->rank,
+			d->name);
 	if (t->dtype == d->dtype && t->n_elems == d->n_elems)
 		return 0;
 	return text_set(BPS_EMISMATCH,
@@ -107,21 +113,27 @@ static int check_agrees(const struct bps_tensor *t, const struct bps_decl *d)
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
 }
 
-/* Put new tensors into the table and name them in pending; those that exist must agree. */
-static int collect_new(struct bps *b, const struct bps_decl *decls, size_t n,
-	struct bps_tensor **ret, struct bps_tensor **pending, size_t *n_pending)
+/* Put new tensors into the table and name them in pending; those that exist must agree. place: NULL
+ * for host memory. */
+static int collect_new(struct bps *b, const struct bps_decl *decls,
+	const struct tensor_place *place, size_t n, struct bps_tensor **ret,
+	struct bps_tensor **pending, size_t *n_pending)
 {
 	struct bps_tensor *t;
 	int rc;
 
 	for (size_t i = 0; i < n; i++) {
 		t = find_tensor(b, decls[i].name);
-		if (t && (rc = check_agrees(t, &decls[i])) < 0)
+		if (t && (rc = check_agrees(t, &decls[i], place)) < 0)
 			return rc;
 		if (!t) {
 			t = add_tensor(b, &decls[i]);
 			if (!t)
 				return text_set(-ENOMEM, "out of memory");
+			if (place) {
+				t->region = place->region;
+				t->region_offset = place->offset;
+			}
 			pending[(*n_pending)++] = t;
 		}
 		ret[i] = t;
@@ -160,7 +172,9 @@ static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		decls[i] = (struct local_decl){.name = tensors[i]->name,
 			.dtype = (uint8_t)tensors[i]->dtype,
-			.n_elems = tensors[i]->n_elems};
+			.n_elems = tensors[i]->n_elems,
+			.region = tensors[i]->region,
+			.region_offset = tensors[i]->region_offset};
 		bytes[i] = tensors[i]->bytes;
 	}
 	rc = session_declare(&b->session, decls, bytes, n, slots, text_own());
@@ -187,12 +201,13 @@ static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
 	return rc;
 }
 
-int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
+static int declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
+	size_t n, struct bps_tensor **ret)
 {
 	struct bps_tensor **pending = calloc(n ? n : 1, sizeof(struct bps_tensor *));
 	struct bps_tensor **found = calloc(n ? n : 1, sizeof(struct bps_tensor *));
 	size_t n_pending = 0;
-	uint32_t place;
+	uint32_t nth;
 	int rc;
 
 	if (!pending || !found) {
@@ -200,7 +215,7 @@ int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct
 		goto out;
 	}
 	pthread_mutex_lock(&b->declare_mutex);
-	rc = collect_new(b, decls, n, found, pending, &n_pending);
+	rc = collect_new(b, decls, place, n, found, pending, &n_pending);
 	if (!rc)
 		rc = declare_new(b, pending, n_pending);
 	for (size_t i = 0; i < n_pending; i++) {
@@ -208,9 +223,9 @@ int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct
 			remove_tensor(pending[i]);
 			continue;
 		}
-		place = b->n_declared++;
+		nth = b->n_declared++;
 		pending[i]->auto_priority =
-			place < PRIORITY_MAX ? (uint16_t)(PRIORITY_MAX - place) : 1;
+			nth < PRIORITY_MAX ? (uint16_t)(PRIORITY_MAX - nth) : 1;
 	}
 	pthread_mutex_unlock(&b->declare_mutex);
 	if (!rc)
@@ -221,17 +236,34 @@ out:
 	return rc;
 }
 
+int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
+{
+	return declare(b, decls, NULL, n, ret);
+}
+
+int tensor_declare_at(struct bps *b, const struct bps_decl *decl, const struct tensor_place *place,
+	struct bps_tensor **ret)
+{
+	return declare(b, decl, place, 1, ret);
+}
+
+int tensor_check_decl(const struct bps_decl *d)
+{
+	int rc = check_decl(d);
+
+	if (!rc && !strncmp(d->name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
+		rc = text_set(-EINVAL, "tensor '%s': names in '%s' are the library's own", d->name,
+			CLIENT_NAME_PREFIX);
+	return rc;
+}
+
 int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
 {
 	int rc = client_check(b);
 
-	for (size_t i = 0; !rc && i < n; i++) {
-		rc = check_decl(&decls[i]);
-		if (!rc && !strncmp(decls[i].name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
-			rc = text_set(-EINVAL, "tensor '%s': names in '%s' are the library's own",
-				decls[i].name, CLIENT_NAME_PREFIX);
-	}
+	for (size_t i = 0; !rc && i < n; i++)
+		rc = tensor_check_decl(&decls[i]);
 	return rc ? rc : tensor_declare(b, decls, n, ret);
 }
 
@@ -324,6 +356,11 @@ static void submit_one(struct bps *b, struct bps_tensor *t, enum bps_op op, int3
 			b->session.control, &e); /* check_group saw that there is room */
 }
 
+void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
+{
+	submit_one(t->b, t, op, priority);
+}
+
 static int explain_refusal(struct bps_tensor *t, int rc)
 {
 	if (rc == BPS_EBUSY)
@@ -335,6 +372,19 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 	return tensor_explain(t, rc);
 }
 
+int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
+{
+	int rc = entry_status(t);
+
+	if (!rc && t->round - done_round(t) >= max)
+		return text_set(BPS_EBUSY,
+			"tensor '%s': rounds up to %llu are in flight, wait for one of them",
+			t->name, (unsigned long long)t->round);
+	if (!rc && !local_sq_room(t->b->session.control))
+		rc = -EAGAIN;
+	return rc ? explain_refusal(t, rc) : 0;
+}
+
 static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_op op)
 {
 	int rc;
@@ -343,6 +393,11 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 		if (!tensors[i] || tensors[i]->b != tensors[0]->b)
 			return text_set(
 				-EINVAL, "push_pull: tensor %zu is NULL or of another job", i);
+		if (tensors[i]->region)
+			return text_set(-EINVAL,
+				"push_pull: tensor '%s' lies in device memory, "
+				"bps_gpu_push_pull submits it",
+				tensors[i]->name);
 	}
 	rc = client_check(tensors[0]->b);
 	if (rc < 0)
@@ -419,6 +474,8 @@ const void *bps_output(const struct bps_tensor *t)
 {
 	uint64_t done = done_round(t);
 
+	if (t->region)
+		return NULL;
 	/* A failed round leaves the result of the one before it. */
 	if (done && entry_status(t))
 		done--;

@@ -518,6 +518,11 @@ bool engine_is_busy(const struct engine *e)
 	       e->gather.n;
 }
 
+unsigned engine_inputs(const struct engine *e)
+{
+	return e->route.n_groups;
+}
+
 bool engine_is_quiet(const struct engine *e)
 {
 	return !e->n_tickets;

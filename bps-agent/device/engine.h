@@ -112,6 +112,8 @@ bool engine_poll(struct engine *e, uint64_t now_ns);
 bool engine_is_busy(const struct engine *e);
 /* Nothing is queued on any device. */
 bool engine_is_quiet(const struct engine *e);
+/* Inputs in host memory that a tensor needs. */
+unsigned engine_inputs(const struct engine *e);
 /* The first failure's code, or 0. */
 int engine_failure(const struct engine *e);
 /* Which member's stream has not reached the tensor's round? -1: it is not that. */

@@ -142,6 +142,14 @@ def _load():
         ("barrier", int_, [ptr, u32]),
         ("broadcast", int_, [ptr, ptr, size_t, int_, u32]),
         ("allgather", int_, [ptr, ptr, size_t, ptr, u32]),
+        ("gpu_open", int_, [ptr, ptr]),
+        ("gpu_alloc", int_, [ptr, ctypes.c_uint64, ptr]),
+        ("gpu_import", int_, [ptr, ptr, ctypes.c_uint64]),
+        ("gpu_release", int_, [ptr, ptr]),
+        ("gpu_declare", int_, [ptr, str_, int_, ctypes.c_uint64, ptr, ptr]),
+        ("gpu_push_pull", int_, [ptr, int_, i32, ptr]),
+        ("gpu_wait_stream", int_, [ptr, ptr]),
+        ("gpu_route", str_, [ptr]),
         ("strerror", str_, [int_]),
         ("last_error", str_, []),
         ("version", str_, []),
@@ -264,6 +272,39 @@ class Tensor:
         return self.output
 
 
+class GpuTensor:
+    """A tensor in device memory at `address`; its sum replaces its values. Streams are numbers, 0 the default one."""
+
+    def __init__(self, job, handle, name, dtype, n_elems, address):
+        self.job, self.name, self.dtype, self.n_elems, self.address = job, name, dtype, n_elems, address
+        self._handle = handle
+
+    @property
+    def handle(self):
+        if self.job._handle is None:
+            raise Error(_CODES["ECLOSED"], "the job is closed")
+        return self._handle
+
+    @property
+    def contributors(self):
+        return _lib.bps_contributors(self.handle)
+
+    def push_pull(self, op=SUM, priority=PRIORITY_AUTO, stream=0):
+        """Submit what the stream will have written by then."""
+        _check(_lib.bps_gpu_push_pull(self.handle, op, priority, stream))
+
+    def wait_stream(self, stream=0):
+        """What is queued on the stream from now on sees the sum."""
+        _check(_lib.bps_gpu_wait_stream(self.handle, stream))
+
+    def poll(self):
+        return _check(_lib.bps_poll(self.handle)) == 1
+
+    def wait(self, timeout=None):
+        """Wait, with this thread, until the last submitted round is done."""
+        _check(_lib.bps_wait(self.handle, _ms(timeout)))
+
+
 class Job:
     """A worker's place in a job; made by open(). As a context manager it closes, or aborts when an exception passes."""
 
@@ -306,6 +347,34 @@ class Job:
     def workers(self):
         """Who is in the job, by rank, also those that were lost: a list of Worker."""
         return _people(lambda raw, n: _lib.bps_workers(self.handle, raw, n, None))
+
+    def gpu_open(self, uuid=None):
+        """Use a GPU; all workers of a machine do. uuid: 16 bytes, None: of this thread's current device."""
+        _check(_lib.bps_gpu_open(self.handle, uuid))
+
+    gpu_route = property(lambda self: _lib.bps_gpu_route(self.handle).decode())
+
+    def gpu_alloc(self, n_bytes):
+        """The address of device memory, zeroed, which the job's executor has made."""
+        address = ctypes.c_void_p()
+        _check(_lib.bps_gpu_alloc(self.handle, n_bytes, ctypes.byref(address)))
+        return address.value
+
+    def gpu_import(self, address, n_bytes):
+        """Let tensors lie in device memory of this process's own."""
+        _check(_lib.bps_gpu_import(self.handle, address, n_bytes))
+
+    def gpu_release(self, address):
+        _check(_lib.bps_gpu_release(self.handle, address))
+
+    def gpu_declare(self, name, dtype, n_elems, address):
+        handle = ctypes.c_void_p()
+        _check(
+            _lib.bps_gpu_declare(
+                self.handle, _text(name), DTYPES[dtype][0], n_elems, address, ctypes.byref(handle)
+            )
+        )
+        return GpuTensor(self, handle, name, dtype, n_elems, address)
 
     def barrier(self, timeout=None):
         _check(_lib.bps_barrier(self.handle, _ms(timeout)))

@@ -49,6 +49,11 @@ struct world {
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
+	/* Of device tensors: what the core asked for, and which sums it has given out. */
+	bool is_device;
+	uint32_t n_in;
+	uint64_t staged_round;
+	unsigned n_unstaged;
 	struct agt_config cfg;
 	struct agt_kept_part kept[TENSORS_MAX][KEPT_MAX]; /* outlives the core */
 };
@@ -81,6 +86,26 @@ static void round_done(void *ctx, void *user, uint64_t round, int status, uint32
 		w->submits_again = false;
 		assert_int_equal(agt_submit(w->t[0], 0, round + 1, OP_SUM, 0), 0);
 	}
+}
+
+static void do_stage(void *ctx, void *user, uint64_t round, uint8_t op, uint16_t priority)
+{
+	struct world *w = ctx;
+
+	(void)user;
+	(void)op;
+	(void)priority;
+	w->staged_round = round;
+}
+
+static void do_unstage(void *ctx, void *user, uint32_t part, uint64_t round)
+{
+	struct world *w = ctx;
+
+	(void)user;
+	assert_true(part < w->n_parts);
+	assert_int_equal(round, w->staged_round);
+	w->n_unstaged++;
 }
 
 static void job_failed(void *ctx, uint32_t job, int code, const char *text)
@@ -175,15 +200,22 @@ static void add_tensor(struct world *w)
 {
 	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
 
-	for (unsigned i = 0; i < w->n_workers; i++)
+	for (unsigned i = 0; i < WORKERS_MAX; i++)
 		in[i] = (struct agt_mem){w->a->in[i], i * sizeof(w->a->in[0]), SEGMENT};
 	for (unsigned i = 0; i < 2; i++)
 		out[i] = (struct agt_mem){
 			w->a->out[i], (uint64_t)(w->a->out[i] - (unsigned char *)w->a), SEGMENT};
-	assert_int_equal(agt_tensor_new(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts, in,
-				 w->n_workers > 1 ? &staging : NULL, out, &w->t[w->n_tensors],
-				 &w->t[w->n_tensors]),
-		0);
+	if (w->is_device)
+		assert_int_equal(
+			agt_tensor_new_device(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
+				in, w->n_in, w->n_in > 1 ? &staging : NULL, out,
+				&w->t[w->n_tensors], &w->t[w->n_tensors]),
+			0);
+	else
+		assert_int_equal(agt_tensor_new(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
+					 in, w->n_workers > 1 ? &staging : NULL, out,
+					 &w->t[w->n_tensors], &w->t[w->n_tensors]),
+			0);
 	w->n_tensors++;
 	check(w);
 }
@@ -194,6 +226,7 @@ struct shape {
 	uint8_t dtype; /* enum dtype + 1, 0: f32 */
 	size_t window, job_inflight;
 	bool is_unplanned;
+	uint32_t n_in; /* not 0: the tensors lie on devices */
 };
 
 /* A core, the first or a successor, with its job. */
@@ -202,6 +235,8 @@ static void core_make(struct world *w)
 	struct agt_env env = {.ctx = w,
 		.connect = do_connect,
 		.done = round_done,
+		.stage = do_stage,
+		.unstage = do_unstage,
 		.fail = job_failed,
 		.random = no_jitter,
 		.keep = keep};
@@ -242,6 +277,8 @@ static struct world *world_new(struct shape s)
 	assert_non_null(w);
 	w->a = calloc(1, sizeof(*w->a));
 	w->n_workers = s.n_workers ? s.n_workers : 1;
+	w->is_device = s.n_in > 0;
+	w->n_in = s.n_in;
 	w->n_members = s.n_members ? s.n_members : 3;
 	w->n_elems = s.n_elems;
 	w->n_parts = s.n_parts ? s.n_parts : 1;
@@ -1712,6 +1749,162 @@ static void random_server(struct world *w, unsigned s)
 	fake_deliver(c, &m);
 }
 
+/* ---- tensors on devices ---- */
+
+static void stage(struct world *w, uint32_t part, uint64_t r)
+{
+	assert_int_equal(agt_part_staged(w->t[0], part, r), 0);
+	check(w);
+	work(w);
+}
+
+static void one_device_round(struct world *w, uint64_t r)
+{
+	submit_all(w, r);
+	stage(w, 0, r);
+	expect_msg(w, 0, WIRE_CONTRIB, r);
+	say_result(w, 0, r);
+	end_read(w, 0, 0);
+	assert_int_equal(agt_tensor_unstaged(w->t[0], r), 0);
+	check(w);
+}
+
+static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .n_workers = 2, .n_in = 1);
+	struct wire_msg m;
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->staged_round, 1);
+	expect_nothing(w, 0);
+	stage(w, 1, 1);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(m.part, 1);
+	assert_int_equal(m.contrib.workers, 2); /* one input, two workers behind it */
+	expect_nothing(w, 0);
+	assert_int_equal(agt_part_staged(w->t[0], 1, 1), -EINVAL);
+	assert_int_equal(agt_part_staged(w->t[0], 0, 2), -EINVAL);
+	assert_int_equal(agt_part_staged(w->t[0], 3, 1), -EINVAL);
+	stage(w, 0, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	world_free(w);
+}
+
+static void device_round_is_done_when_its_sums_are_on_the_devices(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 2);
+	struct wire_msg m;
+
+	(void)state;
+	for (uint64_t r = 1; r <= 3; r++) {
+		submit_all(w, r);
+		for (uint32_t part = 0; part < 2; part++) {
+			stage(w, part, r);
+			expect_msg(w, 0, WIRE_CONTRIB, r);
+			m = result_msg(w, r, part);
+			say(w, 0, &m);
+			assert_int_equal(w->n_unstaged, 2 * (r - 1) + part + 1);
+		}
+		assert_int_equal(w->n_done, r - 1);
+		assert_int_equal(agt_submit(w->t[0], 0, r + 1, OP_SUM, 0), BPS_EBUSY);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], r + 1), -EINVAL);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], r), 0);
+		check(w);
+		expect_delivered(w, r, (unsigned)r);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], r), -EINVAL);
+	}
+	world_free(w);
+}
+
+static void device_inputs_are_summed_as_workers_are(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_workers = 3, .n_in = 2);
+	const float *sum = (const float *)w->a->staging;
+
+	(void)state;
+	submit_all(w, 1);
+	stage(w, 0, 1);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).contrib.workers, 3);
+	for (size_t e = 0; e < SMALL; e++)
+		assert_true(sum[e] == input(0, 1, e) + input(1, 1, e));
+	world_free(w);
+}
+
+static void result_does_not_overwrite_what_is_being_staged(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_in = 1);
+
+	(void)state;
+	submit_all(w, 1);
+	say_result(w, 0, 1); /* the others went on without us */
+	expect_nothing(w, 0);
+	assert_int_equal(w->n_unstaged, 0);
+	stage(w, 0, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_result(w, 0, 1);
+	end_read(w, 0, 0);
+	assert_int_equal(w->n_unstaged, 1);
+	world_free(w);
+}
+
+static void staging_goes_on_over_a_new_placement(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_in = 1);
+
+	(void)state;
+	one_device_round(w, 1);
+	submit_all(w, 2);
+	tell_runs(w, 1, 6);
+	tick(w, 0);
+	fake_up(w->conn[1]);
+	work(w);
+	expect_msg(w, 1, WIRE_HAVE, 1); /* others may wait for this word */
+	expect_nothing(w, 1);
+	stage(w, 0, 2);
+	expect_msg(w, 1, WIRE_CONTRIB, 2);
+	world_free(w);
+}
+
+static void device_tensor_of_one_machine_needs_no_server(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_workers = 2, .n_members = 1, .n_in = 2);
+	const float *sum = (const float *)w->a->out[1];
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->n_unstaged, 0);
+	stage(w, 0, 1);
+	assert_int_equal(w->n_unstaged, 1);
+	for (size_t e = 0; e < SMALL; e++)
+		assert_true(sum[e] == input(0, 1, e) + input(1, 1, e));
+	assert_int_equal(agt_tensor_unstaged(w->t[0], 1), 0);
+	assert_int_equal(w->done_workers, 2);
+	world_free(w);
+}
+
+static void failed_job_stages_nothing_any_more(void **state)
+{
+	(void)state;
+	for (unsigned when = 0; when < 3; when++) {
+		struct world *w = world(.n_elems = SMALL, .n_in = 1);
+
+		submit_all(w, 1);
+		if (when > 0) {
+			stage(w, 0, 1);
+			expect_msg(w, 0, WIRE_CONTRIB, 1);
+		}
+		if (when > 1)
+			say_result(w, 0, 1);
+		agt_job_fail(w->job, BPS_EWORKER_LOST);
+		check(w);
+		assert_int_equal(w->done_status, BPS_EWORKER_LOST);
+		assert_int_equal(agt_part_staged(w->t[0], 0, 1), -EINVAL);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], 1), -EINVAL);
+		world_free(w);
+	}
+}
+
 static void random_talk_keeps_the_invariants(void **state)
 {
 	unsigned n_done = 0;
@@ -1720,7 +1913,8 @@ static void random_talk_keeps_the_invariants(void **state)
 	for (unsigned seed = 1; seed <= 40; seed++) {
 		struct world *w = world(.n_elems = seed & 1 ? LARGE : SMALL, .n_parts = 3,
 			.window = seed & 2 ? BYTES_MAX : 0,
-			.job_inflight = seed & 8 ? BYTES_MAX : 0, .n_workers = 1 + (seed & 4) / 4);
+			.job_inflight = seed & 8 ? BYTES_MAX : 0, .n_workers = 1 + (seed & 4) / 4,
+			.n_in = seed & 16 ? 1 + (seed & 1) : 0);
 
 		srand(seed);
 		for (unsigned k = 0; k < 4000 && !w->n_fails; k++) {
@@ -1740,6 +1934,10 @@ static void random_talk_keeps_the_invariants(void **state)
 				break;
 			case 3:
 				agt_core_work(w->core);
+				if (!w->is_device)
+					break;
+				agt_part_staged(w->t[0], (uint32_t)rand() % 3, w->staged_round);
+				agt_tensor_unstaged(w->t[0], w->staged_round);
 				break;
 			default:
 				random_server(w, (unsigned)rand() % 3);
@@ -1928,6 +2126,13 @@ int main(void)
 		cmocka_unit_test(read_that_ends_after_the_job_failed_changes_nothing),
 		cmocka_unit_test(freed_job_is_released_once_no_read_runs),
 		cmocka_unit_test(freed_job_is_released_at_once_when_nothing_runs),
+		cmocka_unit_test(device_partition_is_pushed_when_its_own_bytes_are_staged),
+		cmocka_unit_test(device_round_is_done_when_its_sums_are_on_the_devices),
+		cmocka_unit_test(device_inputs_are_summed_as_workers_are),
+		cmocka_unit_test(result_does_not_overwrite_what_is_being_staged),
+		cmocka_unit_test(staging_goes_on_over_a_new_placement),
+		cmocka_unit_test(device_tensor_of_one_machine_needs_no_server),
+		cmocka_unit_test(failed_job_stages_nothing_any_more),
 		cmocka_unit_test(random_talk_keeps_the_invariants),
 	};
 

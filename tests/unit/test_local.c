@@ -329,7 +329,7 @@ static int count_fds(void)
 
 static int send_raw(int sock, const void *bytes, size_t n_bytes, const int *fds, size_t n_fds)
 {
-	char room[CMSG_SPACE(16 * sizeof(int))] __attribute__((aligned(16))) = {0};
+	char room[CMSG_SPACE(LOCAL_FDS_ROOM * sizeof(int))] __attribute__((aligned(16))) = {0};
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n_bytes};
 	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
 	struct cmsghdr *cm;
@@ -479,25 +479,25 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		size_t n_bytes;
 		size_t n_fds;
 	} bad[] = {
-		{{0}, 0, 1},                           /* nothing but a descriptor */
-		{{1}, 1, 0},                           /* no head */
-		{{99, 0, 0, 0, 0, 0, 0, 0}, 8, 2},     /* unknown type */
-		{{0, 0, 0, 0, 0, 0, 0, 0}, 8, 0},      /* type 0 */
-		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},      /* flags */
-		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},      /* no struct */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},  /* struct longer than the frame */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 5},  /* good, with too many descriptors */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 16}, /* and with far too many */
+		{{0}, 0, 1},                            /* nothing but a descriptor */
+		{{1}, 1, 0},                            /* no head */
+		{{99, 0, 0, 0, 0, 0, 0, 0}, 8, 2},      /* unknown type */
+		{{0, 0, 0, 0, 0, 0, 0, 0}, 8, 0},       /* type 0 */
+		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags */
+		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* no struct */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* struct longer than the frame */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 65},  /* good, with too many descriptors */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* and with far too many */
 	};
 	struct pair p = pair_new();
-	int fds[LOCAL_FDS_ROOM], sent[16], before;
+	int fds[LOCAL_FDS_ROOM], sent[LOCAL_FDS_ROOM], before;
 	struct local_msg got;
 	struct err_text err;
 	unsigned n_fds;
 	void *mem;
 
 	(void)state;
-	for (unsigned i = 0; i < 16; i++)
+	for (unsigned i = 0; i < LOCAL_FDS_ROOM; i++)
 		sent[i] = p.a;
 	before = count_fds();
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -548,6 +548,37 @@ static void golden_bytes_of_a_why_frame_do_not_change(void **state)
 	pair_free(&p);
 }
 
+static void golden_bytes_of_device_memory_do_not_change(void **state)
+{
+	static const unsigned char golden[] = {36, 0, 0, 0, 2, 0, 0, 0, /* head */
+		76, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0,
+		0,                       /* code, text, region */
+		56, 0, 0, 0, 1, 0, 3, 0, /* version, kind */
+		4, 0, 0, 0, 'u', 'u', 'i', 'd', 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 5,
+		0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 'h', 'a', 'n', 'd', 'l',
+		'e', 's', '.'};
+	struct gpu_memory memory = {.version = 1,
+		.kind = GPU_MEMORY_HOST,
+		.uuid = {"uuid", 4},
+		.bytes = 2 << 20,
+		.chunk_bytes = 1 << 20,
+		.offset = 5,
+		.buffer_id = 6,
+		.handle = {"handles.", 8}};
+	struct local_msg m = {.type = GPU_REGION,
+		.seq = 2,
+		.gpu_region = {
+			.code = 16, .text = "", .region = 1, .memory = &memory, .n_memory = 1}};
+	struct pair p = pair_new();
+	unsigned char bytes[256];
+
+	(void)state;
+	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
+	assert_int_equal(recv(p.b, bytes, sizeof(bytes), 0), sizeof(golden));
+	assert_memory_equal(bytes, golden, sizeof(golden));
+	pair_free(&p);
+}
+
 static void every_type_has_a_name_and_survives_the_trip_empty(void **state)
 {
 	struct pair p = pair_new();
@@ -558,9 +589,12 @@ static void every_type_has_a_name_and_survives_the_trip_empty(void **state)
 	(void)state;
 	assert_string_equal(local_type_name(0), "?");
 	assert_string_equal(local_type_name(LOCAL_TYPE_END), "?");
-	for (unsigned t = 1; t < LOCAL_TYPE_END; t++) {
+	assert_string_equal(local_type_name(GPU_TYPE_END), "?");
+	for (unsigned t = 1; t < GPU_TYPE_END; t++) {
 		struct local_msg m = {.type = (uint16_t)t, .seq = t}, got;
 
+		if (t >= LOCAL_TYPE_END && t < GPU_TYPE_FIRST)
+			continue;
 		assert_string_not_equal(local_type_name(t), "?");
 		assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
 		assert_int_equal(local_recv(p.b, &got, &mem, fds, &n_fds, WAIT_MS, NULL), 1);
@@ -591,6 +625,7 @@ int main(void)
 		cmocka_unit_test(malformed_frames_are_refused_and_leak_no_descriptor),
 		cmocka_unit_test(frame_longer_than_the_limit_is_refused),
 		cmocka_unit_test(golden_bytes_of_a_why_frame_do_not_change),
+		cmocka_unit_test(golden_bytes_of_device_memory_do_not_change),
 		cmocka_unit_test(every_type_has_a_name_and_survives_the_trip_empty),
 	};
 

@@ -1,0 +1,517 @@
+#include "bps-agent/gpu.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bps-agent/keep.h"
+#include "common/log.h"
+
+/* After the job's end it may finish what its GPUs do. */
+#define KILL_MS 5000
+#define BATCH   1024
+
+static const char *const states[] = {"starting", "meeting", "running", "over"};
+
+static void set_state(struct gpu *g, enum gpu_state state, const char *why)
+{
+	log_debug("executor %s to %s: job=%s pid=%d why=%s", states[g->state], states[state],
+		g->job ? g->job->name : "-", (int)g->pid, why);
+	g->state = state;
+}
+
+/* ---- the end ---- */
+
+static void free_if_unused(struct gpu *g)
+{
+	if (g->job || g->n_handles || g->is_making)
+		return;
+	TAILQ_REMOVE(&g->agent->gpus, g, link);
+	pipe_fini(&g->pipe);
+	memory_drop(&g->page);
+	for (unsigned i = 0; i < 4; i++) {
+		int fd = i == 0 ? g->sock : i == 1 ? g->wake_fd : i == 2 ? g->exec_fd : g->pidfd;
+
+		if (fd >= 0)
+			close(fd);
+	}
+	free(g->tensors);
+	free(g);
+}
+
+static void on_handle_closed(uv_handle_t *h)
+{
+	struct gpu *g = h->data;
+
+	g->n_handles--;
+	free_if_unused(g);
+}
+
+static void close_handles(struct gpu *g)
+{
+	uv_handle_t *all[] = {(uv_handle_t *)&g->sock_poll, (uv_handle_t *)&g->wake_poll,
+		(uv_handle_t *)&g->pid_poll, (uv_handle_t *)&g->killer};
+
+	for (unsigned i = 0; i < 4; i++)
+		if (all[i]->data && !uv_is_closing(all[i]))
+			uv_close(all[i], on_handle_closed);
+}
+
+static void answer(struct trainer *t, int fd, int code, const char *text)
+{
+	struct local_msg m = {.type = LOCAL_DEVICE_AT, .seq = t->device_seq};
+
+	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
+	t->wants_device = false;
+	trainer_send(t, &m, &fd, fd >= 0);
+}
+
+static void answer_all(struct gpu *g, int code, const char *text)
+{
+	struct trainer *t;
+
+	if (!g->job)
+		return;
+	TAILQ_FOREACH(t, &g->job->trainers, of_job)
+	if (t->wants_device)
+		answer(t, -1, code, text);
+}
+
+/* Whatever comes from it from now on is of no interest but its end. */
+static void over(struct gpu *g, int code, const char *text)
+{
+	g->code = code;
+	snprintf(g->text, sizeof(g->text), "%s", text);
+	set_state(g, GPU_OVER, text);
+	answer_all(g, code, g->text);
+}
+
+void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
+{
+	struct job *job = g->job;
+	bool was_used = g->state == GPU_RUNNING;
+	struct err_text text;
+	va_list ap;
+
+	if (g->state == GPU_OVER)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text.s, sizeof(text.s), fmt, ap);
+	va_end(ap);
+	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
+		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
+	over(g, code, text.s);
+	shutdown(g->sock, SHUT_RDWR);
+	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
+		return;
+	job_core_fail(g->agent, job->id, code, g->text);
+	agt_job_fail(job->core, code);
+}
+
+static void on_killer(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+
+	log_warn("executor does not end, killing it: pid=%d", (int)g->pid);
+	kill(g->pid, SIGKILL);
+}
+
+void gpu_end(struct gpu *g, int code, const char *text)
+{
+	struct local_msg m = {.type = GPU_END};
+
+	if (!g || g->state == GPU_OVER)
+		return;
+	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
+	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
+		shutdown(g->sock, SHUT_RDWR);
+	over(g, code < 0 ? code : BPS_ECLOSED, code < 0 ? text : "the job is over");
+	if (g->killer.data)
+		uv_timer_start(&g->killer, on_killer, KILL_MS, 0);
+}
+
+void gpu_release(struct gpu *g)
+{
+	if (!g)
+		return;
+	arena_set_fini(&g->arenas);
+	g->job = NULL;
+	free_if_unused(g);
+}
+
+void gpu_stop_all(struct agent *a)
+{
+	struct gpu *g;
+
+	TAILQ_FOREACH(g, &a->gpus, link)
+	{
+		gpu_end(g, BPS_ENOAGENT, "bps-agent stops");
+		shutdown(g->sock, SHUT_RDWR);
+		close_handles(g);
+	}
+}
+
+/* ---- the child ---- */
+
+static void describe_end(int status, const char *backend, struct err_text *ret)
+{
+	if (WIFSIGNALED(status))
+		err_set(ret, 0, "bps-agent-%s was ended by signal %d (%s)", backend,
+			WTERMSIG(status), strsignal(WTERMSIG(status)));
+	else if (WEXITSTATUS(status) == 127)
+		err_set(ret, 0,
+			"bps-agent-%s cannot be run; is the driver's libcuda.so.1 installed?",
+			backend);
+	else
+		err_set(ret, 0, "bps-agent-%s ended with status %d", backend, WEXITSTATUS(status));
+}
+
+static void on_process_end(uv_poll_t *p, int status, int events)
+{
+	struct gpu *g = p->data;
+	struct err_text text;
+	int wstatus = 0;
+
+	(void)status;
+	(void)events;
+	if (waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
+		return;
+	gpu_read(g); /* its last words say more */
+	describe_end(wstatus, g->agent->cfg.gpu.backend, &text);
+	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
+	gpu_fail(g, BPS_EDEVICE, "%s", text.s);
+	close_handles(g);
+}
+
+extern char **environ;
+
+static int spawn(const struct gpu_config *cfg, int sock, pid_t *ret)
+{
+	char *argv[] = {(char *)(uintptr_t)cfg->program, NULL};
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int rc;
+
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawn_file_actions_init(&files);
+	posix_spawnattr_init(&attr);
+	posix_spawn_file_actions_adddup2(&files, sock, GPU_PIPE_FD);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	rc = posix_spawn(ret, cfg->program, &files, &attr, argv, environ);
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&files);
+	return -rc;
+}
+
+static void on_socket(uv_poll_t *p, int status, int events)
+{
+	(void)status;
+	(void)events;
+	gpu_read(p->data);
+}
+
+static void on_wake(uv_poll_t *p, int status, int events)
+{
+	uint64_t n;
+
+	(void)status;
+	(void)events;
+	(void)!read(((struct gpu *)p->data)->wake_fd, &n, sizeof(n)); /* the loop looks */
+}
+
+static void watch(struct gpu *g)
+{
+	uv_loop_t *uv = dataloop_uv(g->agent->loop);
+
+	uv_timer_init(uv, &g->killer);
+	uv_poll_init(uv, &g->sock_poll, g->sock);
+	uv_poll_init(uv, &g->wake_poll, g->wake_fd);
+	uv_poll_init(uv, &g->pid_poll, g->pidfd);
+	g->killer.data = g->sock_poll.data = g->wake_poll.data = g->pid_poll.data = g;
+	g->n_handles = 4;
+	uv_poll_start(&g->sock_poll, UV_READABLE | UV_DISCONNECT, on_socket);
+	uv_poll_start(&g->wake_poll, UV_READABLE, on_wake);
+	uv_poll_start(&g->pid_poll, UV_READABLE, on_process_end);
+}
+
+/* The child and what it needs. */
+static int start(struct gpu *g, struct err_text *err)
+{
+	const struct gpu_config *cfg = &g->agent->cfg.gpu;
+	struct local_msg m = {.type = GPU_START};
+	int sv[2], rc;
+
+	rc = memory_make(&g->page, "bps-rings", sizeof(struct pipe_page), 0, err);
+	if (rc < 0)
+		return rc;
+	g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	g->exec_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (g->wake_fd < 0 || g->exec_fd < 0 ||
+		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) < 0)
+		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
+	g->sock = sv[0];
+	rc = spawn(cfg, sv[1], &g->pid);
+	close(sv[1]);
+	if (rc < 0)
+		return err_set(err, rc, "cannot run '%s': %s%s", cfg->program, err_str(rc),
+			rc == -ENOENT ? " (is the package bps-agent-cuda installed?)" : "");
+	g->pidfd = (int)syscall(SYS_pidfd_open, g->pid, 0);
+	if (g->pidfd < 0) {
+		rc = -errno;
+		kill(g->pid, SIGKILL);
+		waitpid(g->pid, NULL, 0);
+		return err_set(err, rc, "no descriptor of a process: %s", err_str(rc));
+	}
+	pipe_init(&g->pipe, g->page.mem, g->exec_fd, true);
+	watch(g);
+	m.gpu_start = (struct gpu_start){.abi = LOCAL_ABI,
+		.version = BPS_VERSION,
+		.job = g->job->name,
+		.n_workers = g->job->n_workers,
+		.n_slots = g->agent->cfg.limits.max_tensors,
+		.route = cfg->route};
+	/* A failure shows as its end. */
+	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
+	return 0;
+}
+
+static void take_arenas(struct gpu *g)
+{
+	const struct arena_set *of = &g->job->arenas;
+
+	g->arenas = (struct arena_set){.x = of->x,
+		.defers = of->defers,
+		.drop = of->drop,
+		.admit = of->admit,
+		.release = of->release,
+		.room = of->room,
+		.admit_ctx = of->admit_ctx,
+		.adopted = gpu_arena_adopted};
+}
+
+/* A successor could not go on: what is on the GPUs goes with the executor, and that with us. */
+static void forget(const struct job *job)
+{
+	const struct trainer *t;
+
+	keep_forget_job(job);
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	keep_forget_trainer(t);
+}
+
+static void gpu_new(struct job *job)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+	struct err_text err = {""};
+	int rc;
+
+	if (!g)
+		return;
+	g->agent = job->agent;
+	g->job = job;
+	g->sock = g->wake_fd = g->exec_fd = g->pidfd = g->page.fd = -1;
+	TAILQ_INIT(&g->again);
+	TAILQ_INSERT_TAIL(&g->agent->gpus, g, link);
+	job->gpu = g;
+	take_arenas(g);
+	forget(job);
+	if (!*g->agent->cfg.gpu.backend)
+		rc = err_set(&err, BPS_EDEVICE,
+			"bps-agent on %s drives no GPUs (see its setting --gpu)",
+			g->agent->cfg.host);
+	else
+		rc = start(g, &err);
+	if (rc < 0) {
+		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err.s);
+		over(g, BPS_EDEVICE, err.s);
+	}
+}
+
+/* ---- trainers ---- */
+
+/* Put trainer and executor in touch. */
+static void introduce(struct gpu *g, struct trainer *t)
+{
+	struct local_msg m = {
+		.type = GPU_TRAINER, .gpu_trainer = {.worker = t->worker, .pid = (uint32_t)t->pid}};
+	int sv[2], rc;
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0) {
+		answer(t, -1, -errno, "no descriptor for a socket to the executor");
+		return;
+	}
+	rc = local_send(g->sock, &m, &sv[1], 1, 0);
+	if (rc < 0)
+		answer(t, -1, BPS_EDEVICE, "the executor does not listen");
+	else
+		answer(t, sv[0], 0, "");
+	close(sv[0]);
+	close(sv[1]);
+}
+
+void gpu_ask(struct trainer *t, uint32_t seq)
+{
+	struct job *job = t->job;
+
+	t->device_seq = seq;
+	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
+		answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
+			job && *job->text ? job->text : "the job does not run");
+		return;
+	}
+	if (!job->gpu)
+		gpu_new(job);
+	if (!job->gpu)
+		answer(t, -1, -ENOMEM, "the agent is out of memory");
+	else if (job->gpu->state == GPU_OVER)
+		answer(t, -1, job->gpu->code, job->gpu->text);
+	else if (job->gpu->state == GPU_STARTING)
+		t->wants_device = true;
+	else
+		introduce(job->gpu, t);
+}
+
+/* ---- what it says ---- */
+
+static void on_ready(struct gpu *g, const struct gpu_text *m)
+{
+	struct trainer *t, *next;
+
+	if (m->code) {
+		gpu_fail(g, BPS_EDEVICE, "%s", m->text);
+		return;
+	}
+	set_state(g, GPU_MEETING, "ready");
+	for (t = g->job ? TAILQ_FIRST(&g->job->trainers) : NULL; t; t = next) {
+		next = TAILQ_NEXT(t, of_job);
+		if (t->wants_device)
+			introduce(g, t);
+	}
+}
+
+static void on_route(struct gpu *g, const struct gpu_route *m)
+{
+	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX) {
+		gpu_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
+		return;
+	}
+	snprintf(g->route, sizeof(g->route), "%s", m->route);
+	g->n_inputs = m->n_inputs;
+	set_state(g, GPU_RUNNING, m->route);
+}
+
+static void on_message(struct gpu *g, const struct local_msg *m)
+{
+	if (g->state == GPU_OVER)
+		return;
+	if (m->type == GPU_READY && g->state == GPU_STARTING)
+		on_ready(g, &m->gpu_text);
+	else if (m->type == GPU_ROUTE && g->state == GPU_MEETING)
+		on_route(g, &m->gpu_route);
+	else if (m->type == GPU_FAILED)
+		gpu_fail(g,
+			m->gpu_text.code == (uint32_t)-BPS_EWORKER_LOST ? BPS_EWORKER_LOST
+									: BPS_EDEVICE,
+			"%s", m->gpu_text.text);
+	else
+		gpu_fail(g, BPS_EPROTO, "the executor sent %s", local_type_name(m->type));
+}
+
+void gpu_read(struct gpu *g)
+{
+	int fds[LOCAL_FDS_ROOM], rc = 1;
+
+	while (rc == 1) {
+		struct err_text err = {""};
+		struct local_msg m;
+		unsigned n_fds = 0;
+		void *mem = NULL;
+
+		rc = local_recv(g->sock, &m, &mem, fds, &n_fds, 0, &err);
+		if (rc == 1)
+			on_message(g, &m);
+		else if (rc != -EAGAIN && g->sock_poll.data)
+			uv_poll_stop(&g->sock_poll); /* its end tells why */
+		for (unsigned i = 0; i < n_fds; i++)
+			close(fds[i]);
+		free(mem);
+	}
+}
+
+/* ---- for the loop ---- */
+
+void gpu_say(struct gpu *g, const struct pipe_entry *e)
+{
+	if (g->state == GPU_RUNNING && pipe_push(&g->pipe, e) < 0)
+		gpu_fail(g, -ENOMEM, "the agent is out of memory");
+}
+
+static bool pump_again(struct gpu *g)
+{
+	struct gpu_tensor *d;
+	bool any = false;
+
+	while ((d = TAILQ_FIRST(&g->again))) {
+		TAILQ_REMOVE(&g->again, d, again);
+		d->is_again = false;
+		gpu_pump(d->tensor);
+		any = true;
+	}
+	return any;
+}
+
+bool gpu_work(struct agent *a)
+{
+	struct gpu *g;
+	bool any = false;
+
+	TAILQ_FOREACH(g, &a->gpus, link)
+	{
+		struct pipe_entry e;
+
+		for (unsigned i = 0; g->state == GPU_RUNNING && i < BATCH && pipe_pop(&g->pipe, &e);
+			i++) {
+			gpu_entry(g, &e);
+			any = true;
+		}
+		any |= pump_again(g);
+		if (g->page.mem)
+			any |= pipe_flush(&g->pipe);
+	}
+	return any;
+}
+
+bool gpu_may_sleep(struct agent *a)
+{
+	struct gpu *g;
+	bool may = true;
+
+	TAILQ_FOREACH(g, &a->gpus, link)
+	if (g->state == GPU_RUNNING) {
+		pipe_flush(&g->pipe);
+		may &= TAILQ_EMPTY(&g->again) && pipe_sleep(&g->pipe);
+	}
+	return may;
+}
+
+void gpu_awake(struct agent *a)
+{
+	struct gpu *g;
+
+	TAILQ_FOREACH(g, &a->gpus, link)
+	if (g->state == GPU_RUNNING)
+		pipe_awake(&g->pipe);
+}

@@ -1,0 +1,110 @@
+#ifndef BPS_AGENT_GPU_H
+#define BPS_AGENT_GPU_H
+/* A job's GPUs on this machine: its executor, a child process that drives them (device/exec.h), and
+ * the tensors that lie on them. Towards the core such a tensor is one whose contribution comes ready
+ * in staging memory and whose sum is delivered to staging memory; this brings both about.
+ *
+ *   gpu:  STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or the executor fails or dies--> OVER
+ *                       freed when the job is gone and the child has been waited for
+ *
+ *   gpu.c         the child, its socket and its rings
+ *   gpu_tensor.c  tensors: staging memory, rounds that are submitted ahead, what the rings say
+ *
+ * A trainer's stream may be several rounds ahead of what is done: up to GPU_AHEAD submissions of a
+ * tensor wait here. The data thread's. */
+#include "bps-agent/agent.h"
+#include "common/pipe.h"
+
+#define GPU_AHEAD 8
+
+enum gpu_state { GPU_STARTING, GPU_MEETING, GPU_RUNNING, GPU_OVER };
+
+struct gpu_tensor;
+struct gpu {
+	TAILQ_ENTRY(gpu) link; /* agent->gpus */
+	struct agent *agent;
+	struct job *job; /* NULL: gone */
+	enum gpu_state state;
+	int code; /* of OVER */
+	char text[CTL_TEXT_MAX + 1];
+	pid_t pid;
+	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, our own and the executor's */
+	unsigned n_handles;
+	uv_poll_t sock_poll, wake_poll, pid_poll;
+	uv_timer_t killer;
+	struct pipe pipe;
+	struct memory page;
+	char route[GPU_WORD_MAX + 1];
+	uint32_t n_inputs;
+	struct arena_set arenas; /* staging, mapped by the executor too */
+	struct arena *staging;   /* newest */
+	struct making making;
+	bool is_making;
+	struct gpu_tensor **tensors; /* by id */
+	uint32_t n_tensors;
+	TAILQ_HEAD(, gpu_tensor) again; /* whose next round may be submitted */
+};
+
+struct gpu_worker {
+	uint32_t region;
+	uint64_t offset;
+	struct pending ahead[GPU_AHEAD]; /* submitted, not the core's yet */
+	unsigned n_ahead;
+};
+
+struct gpu_tensor {
+	TAILQ_ENTRY(gpu_tensor) again;
+	struct gpu *gpu;
+	struct tensor *tensor;
+	uint32_t id;
+	bool is_again, is_told, has_staging;
+	struct arena *in_arena[LOCAL_GPUS_MAX], *out_arena;
+	struct agt_mem in[LOCAL_GPUS_MAX];
+	struct gpu_worker workers[]; /* job->n_workers */
+};
+
+/* ---- gpu.c ---- */
+/* The trainer asks for the executor: answered when there is one, or why there is none. */
+void gpu_ask(struct trainer *t, uint32_t seq);
+/* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
+void gpu_end(struct gpu *g, int code, const char *text);
+/* The job is gone. */
+void gpu_release(struct gpu *g);
+/* The agent ends: leave the executors, which see it. */
+void gpu_stop_all(struct agent *a);
+/* For the loop: see what the executors say, tell them what there is to tell; true when something was. */
+bool gpu_work(struct agent *a);
+bool gpu_may_sleep(struct agent *a);
+void gpu_awake(struct agent *a);
+/* Read what its socket holds. */
+void gpu_read(struct gpu *g);
+void gpu_say(struct gpu *g, const struct pipe_entry *e);
+/* It broke, or broke the rules: the job fails. */
+void gpu_fail(struct gpu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- gpu_tensor.c ---- */
+/* A worker declares the tensor in device memory: staging memory for it, as far as it is missing.
+ * Errors: with a sentence; -EINPROGRESS it is being made, declare_wake follows. */
+int gpu_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d, size_t bytes,
+	struct err_text *err);
+/* All workers have: give it to the core. Errors: -ENOMEM. */
+int gpu_give_to_core(struct tensor *tensor);
+/* Submit: now, or when its turn has come. Errors: BPS_EBUSY too far ahead. */
+int gpu_submit(struct tensor *tensor, uint32_t worker, const struct pending *p);
+/* What waits may go to the core. */
+void gpu_pump(struct tensor *tensor);
+/* A round is over: see about the next. */
+void gpu_round_over(struct tensor *tensor, int status);
+/* The rounds that wait here are over with code. */
+void gpu_fail_pending(struct tensor *tensor, int code);
+/* Nothing will come for that worker: let its stream go. */
+void gpu_poison(struct tensor *tensor, uint32_t worker);
+void gpu_tensor_free(struct tensor *tensor);
+/* The core's callbacks. */
+void gpu_core_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
+void gpu_core_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
+/* One entry of the executor's, copied and not checked yet. */
+void gpu_entry(struct gpu *g, const struct pipe_entry *e);
+/* A staging arena is there: the executor maps it, too. */
+int gpu_arena_adopted(void *ctx, struct arena *a);
+#endif

@@ -1,0 +1,322 @@
+/* Tensors that lie on GPUs. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-agent/gpu.h"
+#include "bps-agent/tensor_impl.h"
+#include "common/log.h"
+
+/* ---- declaring ---- */
+
+static int tensor_new_on_gpu(struct trainer *t, struct tensor *tensor, struct err_text *err)
+{
+	struct job *job = t->job;
+	struct gpu *g = job->gpu;
+	struct gpu_tensor **v, *d;
+
+	v = realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct gpu_tensor *));
+	if (v)
+		g->tensors = v;
+	d = calloc(1, sizeof(*d) + job->n_workers * sizeof(d->workers[0]));
+	if (!v || !d) {
+		free(d);
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	}
+	d->gpu = g;
+	d->tensor = tensor;
+	d->id = g->n_tensors++;
+	g->tensors[d->id] = d;
+	tensor->gpu = d;
+	return 0;
+}
+
+/* An arena that was being made is there, or not. */
+static void made(struct making *m)
+{
+	struct gpu *g = m->user;
+	struct job *job = g->job;
+	int rc = m->rc;
+
+	g->is_making = false;
+	if (rc < 0 || g->state != GPU_RUNNING || !job || job->state == JOB_ENDED) {
+		arena_forgo(&g->arenas, ARENA_PRIVATE, m->bytes);
+		if (rc == 0)
+			maker_drop(g->agent->maker, &m->memory);
+	} else {
+		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &g->staging, &m->err);
+	}
+	if (rc < 0 && g->state == GPU_RUNNING)
+		gpu_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
+	if (job) {
+		job->n_making--;
+		declare_wake(job);
+		job_free_if_unused(job);
+	}
+}
+
+/* Staging memory, which another thread makes when it is large. */
+static int alloc(struct gpu *g, size_t bytes, struct arena **ret_arena, struct agt_mem *ret,
+	struct err_text *err)
+{
+	int rc = g->is_making ? -EINPROGRESS
+			      : arena_alloc(&g->arenas, ARENA_PRIVATE, g->staging, bytes,
+					&g->staging, ret, err);
+
+	if (rc == 0)
+		*ret_arena = g->staging;
+	if (rc != -EINPROGRESS)
+		return rc;
+	g->job->arenas.want_bytes = 0; /* who declares waits */
+	if (g->is_making)
+		return rc;
+	g->making = (struct making){.name = "bps-staging",
+		.bytes = g->arenas.want_bytes,
+		.more_seals = 0,
+		.done = made,
+		.user = g};
+	rc = maker_make(g->agent->maker, &g->making);
+	if (rc < 0) {
+		arena_forgo(&g->arenas, ARENA_PRIVATE, g->making.bytes);
+		return err_set(err, rc, "the agent stops");
+	}
+	g->is_making = true;
+	g->job->n_making++;
+	return -EINPROGRESS;
+}
+
+/* What was there before it is found again. */
+static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
+{
+	struct gpu_tensor *d = tensor->gpu;
+	struct gpu *g = d->gpu;
+	size_t each = arena_round(bytes);
+	struct arena *unused;
+	struct agt_mem out;
+	int rc = 0;
+
+	if (!d->out_arena) {
+		rc = alloc(g, 2 * each, &d->out_arena, &out, err);
+		if (rc < 0)
+			return rc;
+		tensor->out[0] = tensor->out[1] = out;
+		tensor->out[1].mem = (char *)out.mem + each;
+		tensor->out[1].offset += each;
+	}
+	for (uint32_t i = 0; i < g->n_inputs && rc == 0; i++)
+		if (!d->in_arena[i])
+			rc = alloc(g, bytes, &d->in_arena[i], &d->in[i], err);
+	if (rc == 0 && g->n_inputs > 1 && !job->is_local && !tensor->staging.mem)
+		rc = alloc(g, bytes, &unused, &tensor->staging, err);
+	return rc;
+}
+
+int gpu_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d, size_t bytes,
+	struct err_text *err)
+{
+	struct job *job = t->job;
+	struct gpu *g = job->gpu;
+	int rc = 0;
+
+	if (g && g->state == GPU_MEETING)
+		gpu_read(g); /* the trainer may have heard of the route first */
+	if (!g || g->state != GPU_RUNNING)
+		return err_set(err, BPS_EDEVICE, "%s",
+			g && *g->text ? g->text : "no executor drives this job's GPUs");
+	if (!tensor->gpu && tensor->n_declared)
+		return err_set(
+			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
+	if (!tensor->gpu)
+		rc = tensor_new_on_gpu(t, tensor, err);
+	if (rc == 0)
+		rc = alloc_staging(job, tensor, bytes, err);
+	if (rc < 0)
+		return rc;
+	tensor->gpu->workers[t->worker].region = d->region;
+	tensor->gpu->workers[t->worker].offset = d->region_offset;
+	return 0;
+}
+
+int gpu_give_to_core(struct tensor *tensor)
+{
+	struct gpu_tensor *d = tensor->gpu;
+
+	return agt_tensor_new_device(tensor->job->core, tensor->dtype, tensor->n_elems, d->in,
+		d->gpu->n_inputs, tensor->staging.mem ? &tensor->staging : NULL, tensor->out,
+		tensor, &tensor->core);
+}
+
+int gpu_arena_adopted(void *ctx, struct arena *a)
+{
+	struct job *job = ctx;
+	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = a->id, .bytes = a->bytes}};
+
+	return local_send(job->gpu->sock, &m, &a->fd, 1, 0);
+}
+
+/* ---- rounds ---- */
+
+static void say(struct gpu_tensor *d, struct pipe_entry e)
+{
+	e.id = d->id;
+	gpu_say(d->gpu, &e);
+}
+
+static void tell_tensor(struct gpu_tensor *d)
+{
+	const struct tensor *tensor = d->tensor;
+
+	d->is_told = true;
+	say(d, (struct pipe_entry){.type = PIPE_TENSOR,
+		       .a = tensor->dtype,
+		       .x = tensor->n_elems,
+		       .y = agt_tensor_part_bytes(tensor->core)});
+	for (uint16_t i = 0; i < 2; i++)
+		say(d, (struct pipe_entry){.type = PIPE_BUFFER,
+			       .a = PIPE_OUT,
+			       .b = i,
+			       .x = d->out_arena->id,
+			       .y = tensor->out[i].offset});
+	for (uint16_t i = 0; i < d->gpu->n_inputs; i++)
+		say(d, (struct pipe_entry){.type = PIPE_BUFFER,
+			       .a = PIPE_IN,
+			       .b = i,
+			       .x = d->in_arena[i]->id,
+			       .y = d->in[i].offset});
+	for (uint16_t w = 0; w < tensor->job->n_workers; w++)
+		say(d, (struct pipe_entry){.type = PIPE_PLACE,
+			       .b = w,
+			       .x = d->workers[w].region,
+			       .y = d->workers[w].offset,
+			       .z = tensor->workers[w].index});
+}
+
+void gpu_core_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority)
+{
+	struct gpu_tensor *d = ((struct tensor *)tensor_user)->gpu;
+
+	(void)ctx;
+	if (!d->is_told)
+		tell_tensor(d);
+	say(d, (struct pipe_entry){.type = PIPE_RUN, .a = op, .b = priority, .x = round});
+}
+
+void gpu_core_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
+{
+	struct gpu_tensor *d = ((struct tensor *)tensor_user)->gpu;
+
+	(void)ctx;
+	say(d, (struct pipe_entry){.type = PIPE_LANDED, .x = round, .y = part});
+}
+
+void gpu_pump(struct tensor *tensor)
+{
+	struct gpu_tensor *d = tensor->gpu;
+
+	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
+		struct gpu_worker *gw = &d->workers[w];
+		struct pending p = gw->ahead[0];
+
+		if (!gw->n_ahead || tensor_to_core(tensor, w, &p) == BPS_EBUSY || !gw->n_ahead)
+			continue;
+		gw->n_ahead--;
+		memmove(gw->ahead, gw->ahead + 1, gw->n_ahead * sizeof(gw->ahead[0]));
+	}
+}
+
+int gpu_submit(struct tensor *tensor, uint32_t worker, const struct pending *p)
+{
+	struct gpu_worker *gw = &tensor->gpu->workers[worker];
+
+	if (gw->n_ahead == GPU_AHEAD)
+		return BPS_EBUSY;
+	gw->ahead[gw->n_ahead++] = *p;
+	gpu_pump(tensor);
+	return 0;
+}
+
+void gpu_round_over(struct tensor *tensor, int status)
+{
+	struct gpu_tensor *d = tensor->gpu;
+
+	if (status < 0 && d->is_told)
+		say(d, (struct pipe_entry){.type = PIPE_CANCEL});
+	/* Not from here: the core is about to return to what it did. */
+	if (!d->is_again)
+		TAILQ_INSERT_TAIL(&d->gpu->again, d, again);
+	d->is_again = true;
+}
+
+void gpu_fail_pending(struct tensor *tensor, int code)
+{
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		struct gpu_worker *gw = &tensor->gpu->workers[w];
+		unsigned n = gw->n_ahead;
+
+		gw->n_ahead = 0;
+		if (n)
+			tensor_tell_done(tensor, w, gw->ahead[n - 1].round, code, 0);
+	}
+}
+
+void gpu_poison(struct tensor *tensor, uint32_t worker)
+{
+	say(tensor->gpu, (struct pipe_entry){.type = PIPE_POISON,
+				 .b = (uint16_t)worker,
+				 .z = tensor->workers[worker].index});
+}
+
+void gpu_tensor_free(struct tensor *tensor)
+{
+	struct gpu_tensor *d = tensor->gpu;
+
+	if (!d)
+		return;
+	if (d->is_again)
+		TAILQ_REMOVE(&d->gpu->again, d, again);
+	d->gpu->tensors[d->id] = NULL;
+	free(d);
+	tensor->gpu = NULL;
+}
+
+/* ---- what the executor says ---- */
+
+static void on_bad(struct gpu_tensor *d, const struct pipe_entry *e)
+{
+	struct tensor *tensor = d->tensor;
+	struct err_text text;
+
+	err_set(&text, -EINVAL,
+		"tensor '%s' of job '%s': the executor cannot drive it (%s); is it inside of the "
+		"device memory that its workers have shared?",
+		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
+	tensor_refuse(tensor, -EINVAL, text.s);
+}
+
+void gpu_entry(struct gpu *g, const struct pipe_entry *e)
+{
+	struct gpu_tensor *d = e->id < g->n_tensors ? g->tensors[e->id] : NULL;
+	struct agt_tensor *core = d ? d->tensor->core : NULL;
+	int rc = 0;
+
+	if (!core)
+		return; /* its job has ended */
+	switch (e->type) {
+	case PIPE_STAGED:
+		/* Of a round that has failed meanwhile it comes in vain. */
+		agt_part_staged(core, (uint32_t)e->y, e->x);
+		break;
+	case PIPE_DONE:
+		rc = agt_tensor_unstaged(core, e->x);
+		break;
+	case PIPE_BAD:
+		on_bad(d, e);
+		break;
+	default:
+		rc = -EINVAL;
+	}
+	if (rc < 0 && !d->tensor->failed && d->tensor->job->code == 0)
+		gpu_fail(g, BPS_EPROTO,
+			"the executor says %u of tensor '%s' round %llu, which cannot be",
+			(unsigned)e->type, d->tensor->name, (unsigned long long)e->x);
+}

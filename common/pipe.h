@@ -1,0 +1,81 @@
+#ifndef BPS_COMMON_PIPE_H
+#define BPS_COMMON_PIPE_H
+/* Two rings of small fixed entries between two processes, one each way, in one piece of shared
+ * memory, with an eventfd each to wake who sleeps. The agent and its executor speak through it
+ * about partitions: no system call while both are awake. What does not fit waits in the sender's
+ * own memory, so that a push never fails for want of room.
+ *
+ * Sender: fill the entry, store tail (seq_cst), then if the reader sleeps: write its eventfd.
+ * Reader: set sleeps (seq_cst), look at tail once more, block. The same order as in local.h.
+ *
+ * Nothing in the page is trusted: positions are kept on one's own side, entries are copied once.
+ * One thread on each side. */
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/error.h"
+
+struct pipe_entry {
+	uint8_t type, a;
+	uint16_t b;
+	uint32_t id;
+	uint64_t x, y, z;
+};
+_Static_assert(sizeof(struct pipe_entry) == 32, "part of the protocol");
+
+#define PIPE_ENTRIES 4096u /* of each ring; a power of two */
+
+struct pipe_ring {
+	_Alignas(64) _Atomic uint32_t tail; /* its sender writes */
+	_Alignas(64) _Atomic uint32_t head; /* its reader writes, as sleeps */
+	_Atomic uint32_t sleeps;
+	_Alignas(64) struct pipe_entry entries[PIPE_ENTRIES];
+};
+
+struct pipe_page {
+	struct pipe_ring rings[2]; /* [0]: agent to executor */
+};
+
+struct pipe {
+	struct pipe_page *page;  /* mapped; the owner unmaps it */
+	int wake_fd;             /* the other side's eventfd; lent */
+	unsigned out;            /* the ring that this side fills */
+	uint32_t tail, head;     /* own positions */
+	struct pipe_entry *late; /* what did not fit, in order */
+	size_t n_late, first_late, cap_late;
+	bool is_dirty; /* pushed since the last flush */
+};
+
+/* is_agent: which side this is. */
+void pipe_init(struct pipe *p, struct pipe_page *page, int wake_fd, bool is_agent);
+void pipe_fini(struct pipe *p);
+/* Errors: -ENOMEM. The other side need not see it before pipe_flush. */
+int pipe_push(struct pipe *p, const struct pipe_entry *e);
+/* Hand on what waits, as far as there is room, and wake the reader. True when some still waits. */
+bool pipe_flush(struct pipe *p);
+bool pipe_pop(struct pipe *p, struct pipe_entry *ret);
+/* About to block: true when this side may; else there is something to pop, or what waits fits now. */
+bool pipe_sleep(struct pipe *p);
+void pipe_awake(struct pipe *p);
+
+/* What the agent says. id is the tensor's, unless it says otherwise. */
+enum pipe_to_executor {
+	PIPE_TENSOR =
+		1,   /* a dtype, x elements, y bytes of a partition; BUFFERs and PLACEs follow */
+	PIPE_BUFFER, /* a enum pipe_buffer, b index; x arena, y offset */
+	PIPE_PLACE,  /* b worker; x region, y offset, z slot */
+	PIPE_RUN,    /* a op, b priority; x round */
+	PIPE_LANDED, /* x round, y partition: its sum lies in the out-buffer of the round */
+	PIPE_CANCEL, /* it has failed */
+	PIPE_POISON, /* b worker, z slot: nothing will come for it, whatever waits may go */
+};
+enum pipe_buffer { PIPE_IN, PIPE_OUT };
+/* What the executor says. */
+enum pipe_to_agent {
+	PIPE_STAGED = 64, /* x round, y partition: its contribution lies in the in-buffers */
+	PIPE_DONE,        /* x round: the sum is in all trainers' tensors */
+	PIPE_BAD,         /* b worker, x code (positive): the tensor makes no sense */
+};
+#endif

@@ -1,0 +1,170 @@
+#include "libbpsclient/gpu.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "libbpsclient/client.h"
+#include "libbpsclient/text.h"
+
+/* Rounds of a tensor that a stream may be ahead; bps-agent keeps as many. */
+#define AHEAD_MAX 8
+
+static int need(struct bps *b, const char *what)
+{
+	int rc = client_check(b);
+
+	if (rc < 0)
+		return rc;
+	if (b->is_solo)
+		return text_set(-EOPNOTSUPP,
+			"%s: a job of one worker has no agent, and nothing to sum "
+			"(BPS_FORCE_DISTRIBUTED "
+			"gives it one)",
+			what);
+	if (!b->gpu)
+		return text_set(-EINVAL, "%s: bps_gpu_open comes first", what);
+	return 0;
+}
+
+/* The sentence of a failure of the executor, with what was tried. */
+static int explain(int rc, const char *what)
+{
+	struct err_text why = *text_own();
+
+	return text_set(rc, "%s: %s", what, why.s);
+}
+
+int bps_gpu_open(struct bps *b, const unsigned char *uuid)
+{
+	uint32_t timeout_ms;
+	int sock, rc = client_check(b);
+
+	if (rc < 0)
+		return rc;
+	if (b->is_solo)
+		return need(b, "bps_gpu_open");
+	if (b->gpu)
+		return text_set(BPS_EDUP, "bps_gpu_open was called already");
+	timeout_ms = b->options.open_timeout_ms;
+	rc = session_device(&b->session, timeout_ms, &sock, text_own());
+	if (rc == 0)
+		rc = gpu_link_open(sock, b->session.sock, uuid, timeout_ms, &b->gpu, text_own());
+	return rc < 0 ? explain(rc, "no GPU for this job") : 0;
+}
+
+int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret)
+{
+	int rc = need(b, "bps_gpu_alloc");
+
+	if (rc < 0)
+		return rc;
+	if (!n_bytes || !ret)
+		return text_set(-EINVAL, "bps_gpu_alloc: no size, or nowhere to put the address");
+	rc = gpu_link_alloc(b->gpu, n_bytes, b->options.timeout_ms, ret, text_own());
+	return rc < 0 ? explain(rc, "bps_gpu_alloc") : 0;
+}
+
+int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
+{
+	int rc = need(b, "bps_gpu_import");
+
+	if (rc < 0)
+		return rc;
+	if (!ptr || !n_bytes)
+		return text_set(-EINVAL, "bps_gpu_import: no memory");
+	rc = gpu_link_import(b->gpu, ptr, n_bytes, b->options.timeout_ms, text_own());
+	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
+}
+
+int bps_gpu_release(struct bps *b, void *ptr)
+{
+	int rc = need(b, "bps_gpu_release");
+
+	if (rc < 0)
+		return rc;
+	rc = gpu_link_release(b->gpu, ptr, b->options.timeout_ms, text_own());
+	return rc < 0 ? explain(rc, "bps_gpu_release") : 0;
+}
+
+int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
+	void *ptr, struct bps_tensor **ret)
+{
+	struct bps_decl d = {name, dtype, n_elems};
+	struct tensor_place place;
+	int rc = need(b, "bps_gpu_declare");
+
+	if (rc == 0)
+		rc = tensor_check_decl(&d);
+	if (rc < 0)
+		return rc;
+	if (!gpu_link_find(b->gpu, ptr, n_elems * dtype_bytes(dtype), &place.region, &place.offset))
+		return text_set(-EINVAL,
+			"tensor '%s': its %llu bytes at %p do not lie in one piece of memory of "
+			"bps_gpu_alloc or bps_gpu_import",
+			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
+	return tensor_declare_at(b, &d, &place, ret);
+}
+
+/* The failure that keeps streams from waiting, or 0. */
+static int failure(struct bps *b)
+{
+	struct err_text err;
+	int rc = session_failure(&b->session, &err);
+
+	if (!rc)
+		rc = gpu_link_failure(b->gpu, &err);
+	return rc ? text_set(rc, "job '%s': %s", b->options.job, err.s) : 0;
+}
+
+static int check(struct bps_tensor *t, const char *what)
+{
+	int rc = t ? need(t->b, what) : text_set(-EINVAL, "%s: no tensor", what);
+
+	if (rc == 0 && !t->region)
+		rc = text_set(-EINVAL, "%s: tensor '%s' lies in host memory", what, t->name);
+	return rc < 0 ? rc : failure(t->b);
+}
+
+int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream)
+{
+	struct gpu *g;
+	int rc = check(t, "bps_gpu_push_pull");
+
+	if (rc < 0)
+		return rc;
+	if ((unsigned)op >= OP_COUNT)
+		return text_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+	g = t->b->gpu;
+	pthread_mutex_lock(&t->b->ring_mutex);
+	rc = tensor_may_run_ahead(t, AHEAD_MAX);
+	if (rc == 0) /* first the counter: a submission without would wait for ever */
+		rc = g->driver->write(g, stream, &g->slots[t->idx].ready, t->round + 1, text_own());
+	if (rc == 0)
+		tensor_push(t, op, priority);
+	pthread_mutex_unlock(&t->b->ring_mutex);
+	if (rc < 0)
+		return rc;
+	session_publish(&t->b->session);
+	return 0;
+}
+
+int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
+{
+	uint64_t deadline_ns;
+	struct gpu *g;
+	int rc = check(t, "bps_gpu_wait_stream");
+
+	if (rc < 0 || !t->round)
+		return rc;
+	g = t->b->gpu;
+	deadline_ns = clock_now_ns() + (uint64_t)t->b->options.timeout_ms * 1000000u;
+	rc = g->driver->wait(g, stream, &g->slots[t->idx].done, t->round, deadline_ns, text_own());
+	return rc < 0 ? explain(rc, "bps_gpu_wait_stream") : 0;
+}
+
+const char *bps_gpu_route(const struct bps *b)
+{
+	return b && b->gpu ? b->gpu->route : "";
+}

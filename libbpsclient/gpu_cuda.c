@@ -1,0 +1,426 @@
+/* The CUDA driver that the training process has loaded itself. The library links none: entry points
+ * are looked up by the versioned names that programs bind to, in the libcuda.so.1 that is already
+ * there. Without cuda.h at build time there is only the answer that says so. */
+#include <errno.h>
+
+#include "libbpsclient/gpu.h"
+
+#if defined(__has_include) && __has_include(<cuda.h>)
+
+#include <cuda.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Entry point, and its name in the library. */
+#define ENTRIES(X)                                                                                 \
+	X(cuCtxGetCurrent, "cuCtxGetCurrent")                                                      \
+	X(cuCtxGetDevice, "cuCtxGetDevice")                                                        \
+	X(cuCtxPushCurrent, "cuCtxPushCurrent_v2")                                                 \
+	X(cuCtxPopCurrent, "cuCtxPopCurrent_v2")                                                   \
+	X(cuDeviceGetUuid, "cuDeviceGetUuid_v2")                                                   \
+	X(cuGetErrorString, "cuGetErrorString")                                                    \
+	X(cuMemHostRegister, "cuMemHostRegister_v2")                                               \
+	X(cuMemHostGetDevicePointer, "cuMemHostGetDevicePointer_v2")                               \
+	X(cuMemHostUnregister, "cuMemHostUnregister")                                              \
+	X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle")                        \
+	X(cuMemAddressReserve, "cuMemAddressReserve")                                              \
+	X(cuMemAddressFree, "cuMemAddressFree")                                                    \
+	X(cuMemMap, "cuMemMap")                                                                    \
+	X(cuMemUnmap, "cuMemUnmap")                                                                \
+	X(cuMemSetAccess, "cuMemSetAccess")                                                        \
+	X(cuMemRelease, "cuMemRelease")                                                            \
+	X(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle")                              \
+	X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle")                            \
+	X(cuPointerGetAttribute, "cuPointerGetAttribute")                                          \
+	X(cuMemGetAddressRange, "cuMemGetAddressRange_v2")                                         \
+	X(cuIpcGetMemHandle, "cuIpcGetMemHandle")                                                  \
+	X(cuStreamWriteValue64, "cuStreamWriteValue64_v2")                                         \
+	X(cuStreamWaitValue64, "cuStreamWaitValue64_v2")
+
+struct entries {
+#define X(f, name) __typeof__(f) *p_##f;
+	ENTRIES(X)
+#undef X
+};
+
+/* Loaded once, and the same ever after. */
+static struct entries cu;
+static struct err_text load_error;
+static int load_code;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void load(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+	if (!lib) {
+		load_code = err_set(&load_error, BPS_EDEVICE,
+			"this process has no CUDA (no libcuda.so.1 is loaded)");
+		return;
+	}
+#define X(f, name)                                                                                 \
+	cu.p_##f = (__typeof__(f) *)(uintptr_t)dlsym(lib, name);                                   \
+	if (!cu.p_##f && !load_code)                                                               \
+		load_code = err_set(                                                               \
+			&load_error, BPS_EDEVICE, "this process's CUDA driver lacks %s", name);
+	ENTRIES(X)
+#undef X
+	/* the process keeps it loaded */
+	dlclose(lib);
+}
+
+static int fail(CUresult rc, const char *what, struct err_text *err)
+{
+	const char *text = NULL;
+
+	if (rc == CUDA_SUCCESS)
+		return 0;
+	cu.p_cuGetErrorString(rc, &text);
+	return err_set(
+		err, BPS_EDEVICE, "%s: %s (CUDA error %d)", what, text ? text : "?", (int)rc);
+}
+
+/* The trainer's context for the calls that follow; the calling thread may have another or none. */
+static int enter(const struct gpu *g, struct err_text *err)
+{
+	return fail(cu.p_cuCtxPushCurrent(g->ctx), "cannot use the CUDA context", err);
+}
+
+static void leave(void)
+{
+	CUcontext ctx;
+
+	cu.p_cuCtxPopCurrent(&ctx);
+}
+
+static int cuda_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+{
+	CUcontext ctx = NULL;
+	CUdevice dev;
+	CUuuid uuid;
+	int rc;
+
+	pthread_once(&once, load);
+	if (load_code)
+		return err_set(err, load_code, "%s", load_error.s);
+	rc = fail(cu.p_cuCtxGetCurrent(&ctx), "no CUDA context", err);
+	if (rc < 0)
+		return rc;
+	if (!ctx)
+		return err_set(err, BPS_EDEVICE,
+			"the calling thread has no current CUDA context: choose a device first");
+	rc = fail(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
+	if (rc == 0)
+		rc = fail(cu.p_cuDeviceGetUuid(&uuid, dev), "the GPU has no name", err);
+	if (rc < 0)
+		return rc;
+	memcpy(ret, uuid.bytes, GPU_UUID_BYTES);
+	g->ctx = ctx;
+	return 0;
+}
+
+static int cuda_pin(struct gpu *g, struct err_text *err)
+{
+	CUdeviceptr addr = 0;
+	int rc = enter(g, err);
+
+	if (rc < 0)
+		return rc;
+	rc = fail(cu.p_cuMemHostRegister(g->slots, g->page_bytes,
+			  CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE),
+		"cannot register the counter page (see LimitMEMLOCK)", err);
+	if (rc == 0) {
+		rc = fail(cu.p_cuMemHostGetDevicePointer(&addr, g->slots, 0),
+			"the GPU does not reach the counter page", err);
+		if (rc < 0)
+			cu.p_cuMemHostUnregister(g->slots);
+	}
+	g->page_addr = addr;
+	leave();
+	return rc;
+}
+
+static void cuda_unpin(struct gpu *g)
+{
+	if (enter(g, NULL) < 0)
+		return;
+	cu.p_cuMemHostUnregister(g->slots);
+	leave();
+}
+
+struct mapping {
+	CUdeviceptr addr;
+	size_t bytes, chunk;
+	unsigned n_mapped;
+};
+
+static void unmap(struct mapping *h)
+{
+	for (unsigned i = 0; i < h->n_mapped; i++)
+		cu.p_cuMemUnmap(h->addr + i * h->chunk, h->chunk);
+	if (h->addr)
+		cu.p_cuMemAddressFree(h->addr, h->bytes);
+	free(h);
+}
+
+static int map_chunk(struct mapping *h, int fd, struct err_text *err)
+{
+	CUmemGenericAllocationHandle handle;
+	int rc = fail(cu.p_cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
+			      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+		"cannot import device memory", err);
+
+	if (rc < 0)
+		return rc;
+	rc = fail(cu.p_cuMemMap(h->addr + h->n_mapped * h->chunk, h->chunk, 0, handle, 0),
+		"cannot map device memory", err);
+	cu.p_cuMemRelease(handle); /* the mapping keeps it */
+	if (rc == 0)
+		h->n_mapped++;
+	return rc;
+}
+
+static int map_all(struct mapping *h, const int *fds, unsigned n_fds, struct err_text *err)
+{
+	CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdevice dev;
+	int rc = fail(cu.p_cuCtxGetDevice(&dev), "no CUDA device", err);
+
+	if (rc == 0)
+		rc = fail(cu.p_cuMemAddressReserve(&h->addr, h->bytes, 0, 0, 0),
+			"no addresses for device memory", err);
+	for (unsigned i = 0; rc == 0 && i < n_fds; i++)
+		rc = map_chunk(h, fds[i], err);
+	access.location.id = dev;
+	if (rc == 0)
+		rc = fail(cu.p_cuMemSetAccess(h->addr, h->bytes, &access, 1),
+			"no access to device memory", err);
+	return rc;
+}
+
+static int cuda_map(struct gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
+	void **ret_ptr, void **ret_handle, struct err_text *err)
+{
+	struct mapping *h;
+	int rc;
+
+	if (m->kind != GPU_MEMORY_FD || !n_fds || !m->chunk_bytes ||
+		m->chunk_bytes > UINT64_MAX / n_fds || m->offset ||
+		m->bytes > m->chunk_bytes * n_fds)
+		return err_set(err, BPS_EPROTO, "the executor sent memory that cannot be mapped");
+	h = calloc(1, sizeof(*h));
+	if (!h)
+		return err_set(err, -ENOMEM, "out of memory");
+	h->chunk = m->chunk_bytes;
+	h->bytes = m->chunk_bytes * n_fds;
+	rc = enter(g, err);
+	if (rc < 0) {
+		free(h);
+		return rc;
+	}
+	rc = map_all(h, fds, n_fds, err);
+	if (rc < 0) {
+		unmap(h);
+	} else {
+		*ret_ptr = (void *)(uintptr_t)h->addr;
+		*ret_handle = h;
+	}
+	leave();
+	return rc;
+}
+
+static void cuda_unmap(struct gpu *g, void *ptr, void *handle)
+{
+	(void)ptr;
+	if (enter(g, NULL) < 0)
+		return;
+	unmap(handle);
+	leave();
+}
+
+/* ---- memory of the trainer's own ---- */
+
+static int share_legacy(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, char *handle,
+	struct err_text *err)
+{
+	CUdeviceptr base = 0;
+	CUipcMemHandle ipc;
+	size_t size = 0;
+	int rc = fail(cu.p_cuMemGetAddressRange(&base, &size, addr), "not device memory", err);
+
+	if (rc == 0 && (addr < base || addr - base > size || bytes > size - (addr - base)))
+		rc = err_set(err, -EINVAL, "it reaches beyond its allocation");
+	if (rc == 0)
+		rc = fail(cu.p_cuIpcGetMemHandle(&ipc, base), "cannot share device memory", err);
+	if (rc < 0)
+		return rc;
+	memcpy(handle, &ipc, sizeof(ipc));
+	ret->kind = GPU_MEMORY_IPC;
+	ret->chunk_bytes = size;
+	ret->offset = addr - base;
+	ret->handle = (struct blob){handle, sizeof(ipc)};
+	return 0;
+}
+
+static int export_mapping(CUdeviceptr base, struct err_text *err)
+{
+	CUmemGenericAllocationHandle handle;
+	int fd = -1;
+	int rc = fail(cu.p_cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)base),
+		"cannot find the memory behind a mapping", err);
+
+	if (rc < 0)
+		return rc;
+	rc = fail(cu.p_cuMemExportToShareableHandle(
+			  &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		"cannot share device memory", err);
+	cu.p_cuMemRelease(handle);
+	if (rc < 0)
+		return rc;
+	fcntl(fd, F_SETFD, FD_CLOEXEC);
+	return fd;
+}
+
+/* Mapping by mapping, which must be of one size. */
+static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, int *fds,
+	unsigned max, struct err_text *err)
+{
+	CUdeviceptr at = addr, end = addr + bytes;
+	unsigned n = 0;
+	int rc = 0;
+
+	while (at < end && rc >= 0) {
+		CUdeviceptr base = 0;
+		size_t size = 0;
+
+		cu.p_cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at);
+		cu.p_cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at);
+		if (!size || base > at || base + size <= at || (n && size != ret->chunk_bytes))
+			rc = err_set(err, -EOPNOTSUPP,
+				"its mappings are of unequal size: copy it instead");
+		else if (n == max)
+			rc = err_set(err, -EOPNOTSUPP,
+				"it lies in more than %u mappings: share it in pieces", max);
+		else
+			rc = export_mapping(base, err);
+		if (rc < 0)
+			break;
+		if (n == 0) {
+			ret->chunk_bytes = size;
+			ret->offset = addr - base;
+		}
+		fds[n++] = rc;
+		at = base + size;
+	}
+	if (rc >= 0) {
+		ret->kind = GPU_MEMORY_FD;
+		return (int)n;
+	}
+	while (n > 0)
+		close(fds[--n]);
+	return rc;
+}
+
+static int cuda_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
+	char *handle, int *fds, unsigned max, struct err_text *err)
+{
+	CUdeviceptr addr = (CUdeviceptr)(uintptr_t)ptr;
+	unsigned long long types = 0, buffer_id = 0;
+	int is_legacy = 0;
+	int rc = enter(g, err);
+
+	if (rc < 0)
+		return rc;
+	cu.p_cuPointerGetAttribute(
+		&is_legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr);
+	cu.p_cuPointerGetAttribute(&types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, addr);
+	cu.p_cuPointerGetAttribute(&buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr);
+	*ret = (struct gpu_memory){.version = GPU_MEMORY_VERSION,
+		.uuid = {g->uuid, GPU_UUID_BYTES},
+		.bytes = bytes,
+		.buffer_id = buffer_id};
+	if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		rc = share_mappings(addr, bytes, ret, fds, max, err);
+	else if (is_legacy)
+		rc = share_legacy(addr, bytes, ret, handle, err);
+	else
+		rc = err_set(err, -EOPNOTSUPP,
+			"this memory cannot be shared (of a pool, managed, or not on the GPU): "
+			"copy "
+			"it into memory of bps_gpu_alloc");
+	leave();
+	return rc;
+}
+
+/* ---- streams ---- */
+
+static CUdeviceptr addr_of(const struct gpu *g, const _Atomic uint64_t *counter)
+{
+	return g->page_addr + (uint64_t)((const char *)counter - (const char *)g->slots);
+}
+
+static int cuda_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+	struct err_text *err)
+{
+	int rc = enter(g, err);
+
+	if (rc < 0)
+		return rc;
+	/* By default it fences what the stream did before. */
+	rc = fail(cu.p_cuStreamWriteValue64(
+			  stream, addr_of(g, counter), value, CU_STREAM_WRITE_VALUE_DEFAULT),
+		"cannot queue on the stream", err);
+	leave();
+	return rc;
+}
+
+static int cuda_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+	uint64_t deadline_ns, struct err_text *err)
+{
+	int rc = enter(g, err);
+
+	(void)deadline_ns; /* only the stream waits */
+	if (rc < 0)
+		return rc;
+	rc = fail(cu.p_cuStreamWaitValue64(
+			  stream, addr_of(g, counter), value, CU_STREAM_WAIT_VALUE_GEQ),
+		"cannot queue on the stream", err);
+	leave();
+	return rc;
+}
+
+#else
+
+static int no_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+{
+	(void)g;
+	(void)ret;
+	return err_set(err, BPS_EDEVICE, "this libbpsclient was built without CUDA's headers");
+}
+
+#define cuda_uuid  no_uuid
+#define cuda_pin   NULL
+#define cuda_unpin NULL
+#define cuda_map   NULL
+#define cuda_unmap NULL
+#define cuda_share NULL
+#define cuda_write NULL
+#define cuda_wait  NULL
+
+#endif
+
+const struct gpu_driver gpu_driver_cuda = {
+	.name = "cuda",
+	.uuid = cuda_uuid,
+	.pin = cuda_pin,
+	.unpin = cuda_unpin,
+	.map = cuda_map,
+	.unmap = cuda_unmap,
+	.share = cuda_share,
+	.write = cuda_write,
+	.wait = cuda_wait,
+};

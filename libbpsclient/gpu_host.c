@@ -1,0 +1,126 @@
+/* Device memory that is plain memory (bps-agent --gpu host): there are no streams, so what would
+ * be queued happens at once, and a wait is the caller's. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "libbpsclient/gpu.h"
+
+#define LOOK_NS 50000 /* the executor writes counters and wakes nobody */
+
+struct mapping {
+	void *map;
+	size_t bytes;
+};
+
+static int host_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+{
+	(void)g;
+	(void)ret;
+	return err_set(err, BPS_EDEVICE, "there are no GPUs of plain memory to name");
+}
+
+static int host_pin(struct gpu *g, struct err_text *err)
+{
+	(void)err;
+	g->page_addr = (uint64_t)(uintptr_t)g->slots;
+	return 0;
+}
+
+static void host_unpin(struct gpu *g)
+{
+	(void)g;
+}
+
+static int host_map(struct gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
+	void **ret_ptr, void **ret_handle, struct err_text *err)
+{
+	struct mapping *h;
+	struct stat st;
+
+	(void)g;
+	if (m->kind != GPU_MEMORY_HOST || n_fds != 1 || fstat(fds[0], &st) < 0 ||
+		(uint64_t)st.st_size < m->bytes || m->offset ||
+		!(fcntl(fds[0], F_GET_SEALS) & F_SEAL_SHRINK))
+		return err_set(err, BPS_EPROTO, "the executor sent memory that cannot be mapped");
+	h = malloc(sizeof(*h));
+	if (!h)
+		return err_set(err, -ENOMEM, "out of memory");
+	h->bytes = m->bytes;
+	h->map = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+	if (h->map == MAP_FAILED) {
+		free(h);
+		return err_set(err, -errno, "cannot map device memory: %s", err_str(-errno));
+	}
+	*ret_ptr = h->map;
+	*ret_handle = h;
+	return 0;
+}
+
+static void host_unmap(struct gpu *g, void *ptr, void *handle)
+{
+	struct mapping *h = handle;
+
+	(void)g;
+	(void)ptr;
+	munmap(h->map, h->bytes);
+	free(h);
+}
+
+static int host_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
+	char *handle, int *fds, unsigned max, struct err_text *err)
+{
+	(void)g;
+	(void)ptr;
+	(void)bytes;
+	(void)ret;
+	(void)handle;
+	(void)fds;
+	(void)max;
+	return err_set(err, -EOPNOTSUPP, "plain memory of a process cannot be shared: copy it");
+}
+
+static int host_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+	struct err_text *err)
+{
+	(void)g;
+	if (stream)
+		return err_set(err, -EINVAL, "there are no streams here: pass NULL");
+	/* Release: partner is the executor's look, which then reads the values. */
+	atomic_store_explicit(counter, value, memory_order_release);
+	return 0;
+}
+
+static int host_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+	uint64_t deadline_ns, struct err_text *err)
+{
+	const struct timespec look = {.tv_nsec = LOOK_NS};
+
+	(void)g;
+	if (stream)
+		return err_set(err, -EINVAL, "there are no streams here: pass NULL");
+	while (!gpuslot_reached(atomic_load_explicit(counter, memory_order_acquire), value)) {
+		if (clock_now_ns() > deadline_ns)
+			return err_set(err, BPS_ETIMEDOUT, "round %llu is not done in time",
+				(unsigned long long)value);
+		nanosleep(&look, NULL);
+	}
+	return 0;
+}
+
+const struct gpu_driver gpu_driver_host = {
+	.name = "host",
+	.uuid = host_uuid,
+	.pin = host_pin,
+	.unpin = host_unpin,
+	.map = host_map,
+	.unmap = host_unmap,
+	.share = host_share,
+	.write = host_write,
+	.wait = host_wait,
+};

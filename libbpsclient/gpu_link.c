@@ -1,0 +1,433 @@
+/* The trainer's connection to its job's executor. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "libbpsclient/gpu.h"
+
+#define WATCH_MS 10000 /* it is woken; a bound all the same */
+
+struct answer {
+	struct local_msg m;
+	void *mem;
+	int fds[LOCAL_FDS_ROOM];
+	unsigned n_fds;
+};
+
+static void answer_free(struct answer *a)
+{
+	for (unsigned i = 0; i < a->n_fds; i++)
+		close(a->fds[i]);
+	free(a->mem);
+}
+
+/* The first one stays. Caller has the lock, or is the watcher with it. */
+static void set_failure(struct gpu *g, int code, const char *text)
+{
+	if (atomic_load_explicit(&g->failure, memory_order_relaxed))
+		return;
+	err_set(&g->failure_text, code, "%s", text);
+	atomic_store_explicit(&g->failure, code, memory_order_release);
+}
+
+int gpu_link_failure(struct gpu *g, struct err_text *ret)
+{
+	int code = atomic_load_explicit(&g->failure, memory_order_acquire);
+
+	if (code)
+		*ret = g->failure_text; /* written once, before the code */
+	return code;
+}
+
+static int code_of(uint32_t wire)
+{
+	int code = wire <= INT32_MAX ? -(int)wire : BPS_EPROTO;
+
+	return code > -4096 || err_name(code) ? code : BPS_EDEVICE;
+}
+
+/* One frame. 1, or an error with a sentence. */
+static int receive(struct gpu *g, struct answer *a, uint32_t timeout_ms, struct err_text *err)
+{
+	int rc;
+
+	*a = (struct answer){.mem = NULL};
+	rc = local_recv(g->sock, &a->m, &a->mem, a->fds, &a->n_fds, timeout_ms, err);
+	if (rc == -ETIMEDOUT || rc == -EAGAIN)
+		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
+	if (rc <= 0)
+		return err_set(err, BPS_EDEVICE, "the executor is gone");
+	if (a->m.type == GPU_FAILED)
+		set_failure(g, code_of(a->m.gpu_text.code), a->m.gpu_text.text);
+	return 1;
+}
+
+/* Send m, receive what answers it. Caller has the lock; the answer is the caller's to free. */
+static int request(struct gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
+	uint16_t type, uint32_t timeout_ms, struct answer *a, struct err_text *err)
+{
+	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
+	int rc;
+
+	m->seq = ++g->seq;
+	rc = local_send(g->sock, m, fds, n_fds, timeout_ms);
+	while (rc == 0 || rc == 1) {
+		uint64_t now = clock_now_ns();
+
+		rc = receive(g, a,
+			now < deadline_ns ? (uint32_t)((deadline_ns - now) / 1000000) + 1 : 1, err);
+		if (rc < 0)
+			break;
+		if (a->m.type == type && a->m.seq == m->seq)
+			return 0;
+		answer_free(a);
+	}
+	if (gpu_link_failure(g, err))
+		return atomic_load_explicit(&g->failure, memory_order_relaxed);
+	return rc == -EPIPE || rc == -ECONNRESET ? err_set(err, BPS_EDEVICE, "the executor is gone")
+						 : rc;
+}
+
+/* ---- watcher ---- */
+
+/* What it said last tells why it is gone. */
+static void read_last_words(struct gpu *g)
+{
+	struct err_text err;
+	struct answer a;
+
+	pthread_mutex_lock(&g->lock);
+	while (receive(g, &a, 0, &err) > 0)
+		answer_free(&a);
+	set_failure(g, BPS_EDEVICE,
+		"the executor of this job's GPUs is gone (was bps-agent or its child killed?)");
+	pthread_mutex_unlock(&g->lock);
+}
+
+static void *watch(void *arg)
+{
+	struct gpu *g = arg;
+	struct pollfd p[] = {{.fd = g->sock, .events = POLLRDHUP},
+		{.fd = g->agent_sock, .events = POLLRDHUP}, {.fd = g->stop_fd, .events = POLLIN}};
+
+	do {
+		if (poll(p, 3, WATCH_MS) < 0)
+			p[0].revents = p[1].revents = p[2].revents = 0;
+		if (p[2].revents)
+			return NULL;
+	} while (!p[0].revents && !p[1].revents);
+	/* First the streams, which somebody may be waiting for with a lock of ours. */
+	for (uint32_t i = 0; i < g->n_slots; i++)
+		gpuslot_poison(&g->slots[i]);
+	read_last_words(g);
+	return NULL;
+}
+
+static int start_watcher(struct gpu *g, struct err_text *err)
+{
+	sigset_t all, old;
+	int rc;
+
+	g->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (g->stop_fd < 0)
+		return err_set(err, -errno, "no descriptor: %s", err_str(-errno));
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&g->watcher, NULL, watch, g);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	g->has_watcher = rc == 0;
+	return rc ? err_set(err, -rc, "cannot start a thread: %s", err_str(-rc)) : 0;
+}
+
+static void stop_watcher(struct gpu *g)
+{
+	uint64_t one = 1;
+
+	if (!g->has_watcher)
+		return;
+	(void)!write(g->stop_fd, &one, sizeof(one));
+	pthread_join(g->watcher, NULL);
+	g->has_watcher = false;
+}
+
+/* ---- open ---- */
+
+static int map_page(struct gpu *g, const struct answer *a, struct err_text *err)
+{
+	const struct gpu_welcome *w = &a->m.gpu_welcome;
+	struct stat st;
+	void *p;
+
+	if (a->n_fds != 1 || fstat(a->fds[0], &st) < 0 || !w->bytes ||
+		(uint64_t)st.st_size < w->bytes || w->n_slots > w->bytes / GPUSLOT_BYTES ||
+		w->uuid.bytes != GPU_UUID_BYTES || !(fcntl(a->fds[0], F_GET_SEALS) & F_SEAL_SHRINK))
+		return err_set(err, BPS_EPROTO, "the executor's counter page makes no sense");
+	p = mmap(NULL, w->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fds[0], 0);
+	if (p == MAP_FAILED)
+		return err_set(err, -errno, "cannot map the counter page: %s", err_str(-errno));
+	g->slots = p;
+	g->page_bytes = w->bytes;
+	g->n_slots = w->n_slots;
+	memcpy(g->uuid, w->uuid.data, GPU_UUID_BYTES);
+	snprintf(g->route, sizeof(g->route), "%s", w->route);
+	return 0;
+}
+
+/* The driver that goes with the executor's back-end. */
+static int choose_driver(struct gpu *g, const char *backend, bool has_cuda,
+	const struct err_text *why_not, struct err_text *err)
+{
+	if (!strcmp(backend, gpu_driver_host.name))
+		g->driver = &gpu_driver_host;
+	else if (has_cuda)
+		g->driver = &gpu_driver_cuda;
+	else
+		return err_set(err, BPS_EDEVICE, "%s", why_not->s);
+	return 0;
+}
+
+static int say_hello(struct gpu *g, const uint8_t *uuid, uint32_t timeout_ms, struct err_text *err)
+{
+	struct local_msg m = {.type = GPU_HELLO};
+	struct err_text why_not = {""};
+	uint8_t own[GPU_UUID_BYTES];
+	bool has_cuda = gpu_driver_cuda.uuid(g, own, &why_not) == 0;
+	struct answer a;
+	int rc;
+
+	if (!uuid && has_cuda)
+		uuid = own;
+	m.gpu_hello = (struct gpu_hello){.abi = LOCAL_ABI,
+		.version = BPS_VERSION,
+		.uuid = {uuid, uuid ? GPU_UUID_BYTES : 0}};
+	rc = request(g, &m, NULL, 0, GPU_WELCOME, timeout_ms, &a, err);
+	if (rc == BPS_ETIMEDOUT)
+		return err_set(err, rc,
+			"not all workers of this machine have called bps_gpu_open within %u ms",
+			timeout_ms);
+	if (rc < 0)
+		return rc;
+	if (a.m.gpu_welcome.code)
+		rc = err_set(err, code_of(a.m.gpu_welcome.code), "%s", a.m.gpu_welcome.text);
+	if (rc == 0)
+		rc = choose_driver(g, a.m.gpu_welcome.backend, has_cuda, &why_not, err);
+	if (rc == 0)
+		rc = map_page(g, &a, err);
+	answer_free(&a);
+	return rc;
+}
+
+int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeout_ms,
+	struct gpu **ret, struct err_text *err)
+{
+	struct gpu *g = calloc(1, sizeof(*g));
+	int rc;
+
+	if (!g) {
+		close(sock);
+		return err_set(err, -ENOMEM, "out of memory");
+	}
+	g->sock = sock;
+	g->agent_sock = agent_sock;
+	g->stop_fd = -1;
+	pthread_mutex_init(&g->lock, NULL);
+	rc = say_hello(g, uuid, timeout_ms, err);
+	if (rc == 0) {
+		rc = g->driver->pin(g, err);
+		if (rc < 0)
+			g->driver = NULL;
+	}
+	if (rc == 0)
+		rc = start_watcher(g, err);
+	if (rc < 0) {
+		gpu_link_close(g);
+		return rc;
+	}
+	*ret = g;
+	return 0;
+}
+
+static void region_free(struct gpu *g, struct gpu_piece *r)
+{
+	if (!r->is_import)
+		g->driver->unmap(g, r->ptr, r->handle);
+	free(r);
+}
+
+void gpu_link_close(struct gpu *g)
+{
+	struct gpu_piece *r;
+
+	if (!g)
+		return;
+	stop_watcher(g);
+	while ((r = g->regions)) {
+		g->regions = r->next;
+		region_free(g, r);
+	}
+	if (g->driver && g->slots)
+		g->driver->unpin(g);
+	if (g->slots)
+		munmap(g->slots, g->page_bytes);
+	if (g->stop_fd >= 0)
+		close(g->stop_fd);
+	close(g->sock);
+	pthread_mutex_destroy(&g->lock);
+	free(g);
+}
+
+/* ---- regions ---- */
+
+static int add_region(struct gpu *g, uint32_t id, void *ptr, uint64_t bytes, bool is_import,
+	void *handle, struct err_text *err)
+{
+	struct gpu_piece *r = malloc(sizeof(*r));
+
+	if (!r)
+		return err_set(err, -ENOMEM, "out of memory");
+	*r = (struct gpu_piece){g->regions, id, ptr, bytes, is_import, handle};
+	g->regions = r;
+	return 0;
+}
+
+static int take_memory(
+	struct gpu *g, const struct answer *a, uint64_t bytes, void **ret, struct err_text *err)
+{
+	const struct gpu_region *m = &a->m.gpu_region;
+	void *ptr = NULL, *handle = NULL;
+	int rc;
+
+	if (m->code)
+		return err_set(err, code_of(m->code), "no device memory of %llu bytes: %s",
+			(unsigned long long)bytes, m->text);
+	if (m->n_memory != 1 || m->memory->bytes < bytes)
+		return err_set(err, BPS_EPROTO, "the executor sent no memory");
+	rc = g->driver->map(g, m->memory, a->fds, a->n_fds, &ptr, &handle, err);
+	if (rc < 0)
+		return rc;
+	rc = add_region(g, m->region, ptr, m->memory->bytes, false, handle, err);
+	if (rc < 0)
+		g->driver->unmap(g, ptr, handle);
+	else
+		*ret = ptr;
+	return rc;
+}
+
+int gpu_link_alloc(
+	struct gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret, struct err_text *err)
+{
+	struct local_msg m = {.type = GPU_ALLOC, .gpu_alloc = {.bytes = bytes}};
+	struct answer a;
+	int rc;
+
+	pthread_mutex_lock(&g->lock);
+	rc = request(g, &m, NULL, 0, GPU_REGION, timeout_ms, &a, err);
+	if (rc == 0) {
+		rc = take_memory(g, &a, bytes, ret, err);
+		answer_free(&a);
+	}
+	pthread_mutex_unlock(&g->lock);
+	return rc;
+}
+
+static int import(
+	struct gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
+{
+	struct local_msg m = {.type = GPU_IMPORT};
+	char handle[GPU_HANDLE_BYTES];
+	struct gpu_memory memory;
+	struct answer a;
+	int fds[LOCAL_FDS_MAX], n, rc;
+
+	n = g->driver->share(g, ptr, bytes, &memory, handle, fds, LOCAL_FDS_MAX, err);
+	if (n < 0)
+		return n;
+	m.gpu_import = (struct gpu_import){&memory, 1};
+	rc = request(g, &m, fds, (unsigned)n, GPU_REGION, timeout_ms, &a, err);
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	if (rc < 0)
+		return rc;
+	if (a.m.gpu_region.code)
+		rc = err_set(err, code_of(a.m.gpu_region.code),
+			"the executor cannot use this memory: %s", a.m.gpu_region.text);
+	else
+		rc = add_region(g, a.m.gpu_region.region, ptr, bytes, true, NULL, err);
+	answer_free(&a);
+	return rc;
+}
+
+int gpu_link_import(
+	struct gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
+{
+	int rc;
+
+	pthread_mutex_lock(&g->lock);
+	rc = import(g, ptr, bytes, timeout_ms, err);
+	pthread_mutex_unlock(&g->lock);
+	return rc;
+}
+
+static int release(struct gpu *g, struct gpu_piece **at, uint32_t timeout_ms, struct err_text *err)
+{
+	struct gpu_piece *r = *at;
+	struct local_msg m = {.type = GPU_RELEASE, .gpu_release = {.region = r->id}};
+	struct answer a;
+	int rc = request(g, &m, NULL, 0, GPU_RELEASED, timeout_ms, &a, err);
+
+	if (rc < 0)
+		return rc;
+	if (a.m.gpu_release.code)
+		rc = err_set(err, code_of(a.m.gpu_release.code), "memory cannot be released: %s",
+			a.m.gpu_release.text);
+	answer_free(&a);
+	if (rc < 0)
+		return rc;
+	*at = r->next;
+	region_free(g, r);
+	return 0;
+}
+
+int gpu_link_release(struct gpu *g, void *ptr, uint32_t timeout_ms, struct err_text *err)
+{
+	struct gpu_piece **at;
+	int rc;
+
+	pthread_mutex_lock(&g->lock);
+	for (at = &g->regions; *at && (*at)->ptr != ptr;)
+		at = &(*at)->next;
+	rc = *at ? release(g, at, timeout_ms, err)
+		 : err_set(err, -EINVAL, "%p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
+	pthread_mutex_unlock(&g->lock);
+	return rc;
+}
+
+bool gpu_link_find(
+	struct gpu *g, const void *ptr, uint64_t bytes, uint32_t *ret_region, uint64_t *ret_offset)
+{
+	const struct gpu_piece *r;
+	uintptr_t at = (uintptr_t)ptr;
+
+	pthread_mutex_lock(&g->lock);
+	for (r = g->regions; r; r = r->next) {
+		uintptr_t base = (uintptr_t)r->ptr;
+
+		if (at < base || at - base > r->bytes || bytes > r->bytes - (at - base))
+			continue;
+		*ret_region = r->id;
+		*ret_offset = at - base;
+		break;
+	}
+	pthread_mutex_unlock(&g->lock);
+	return r != NULL;
+}
