@@ -88,10 +88,11 @@ static void report(const struct totals *t, double took_s, uint64_t n_bad)
 		(double)t->virtual_ns / 3.6e12);
 	printf("%" PRIu64 " messages (%" PRIu64 " lost, %" PRIu64 " duplicated, %" PRIu64
 	       " reordered, %" PRIu64 " corrupted, %" PRIu64 " AGAIN), %" PRIu64 " reads, %" PRIu64
-	       " views, %" PRIu64 " scheduler lives, %" PRIu64 " agent restarts, %" PRIu64
-	       " drains, %" PRIu64 " servers stopped, %" PRIu64 " jobs failed\n",
+	       " loans, %" PRIu64 " views, %" PRIu64 " scheduler lives, %" PRIu64
+	       " agent restarts, %" PRIu64 " drains, %" PRIu64 " servers stopped, %" PRIu64
+	       " jobs failed\n",
 		t->messages, t->lost, t->dups, t->reordered, t->corrupted, t->agains, t->reads,
-		t->views, t->lives, t->restarts, t->drains, t->leaves, t->failed_jobs);
+		t->loans, t->views, t->lives, t->restarts, t->drains, t->leaves, t->failed_jobs);
 	printf("%" PRIu64 " rounds of other jobs, %" PRIu64 " lies\n", t->guest_rounds, t->lies);
 	printf("slowest end after the last fault: %.1f s (seed %" PRIu64 ")\n",
 		(double)t->slowest_ns / 1e9, t->slowest_seed);

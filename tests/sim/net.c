@@ -223,9 +223,9 @@ static void on_message(struct sim *s, struct event *e)
 }
 
 /* What no checksum of the transport has seen. */
-static void corrupt(struct sim *s, void *payload, size_t n_bytes)
+static void corrupt(struct sim *s, const struct pipe *p, void *payload, size_t n_bytes)
 {
-	if (!rnd_chance(s, s->o.corrupt_permille))
+	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille))
 		return;
 	((uint8_t *)payload)[rnd_below(s, n_bytes)] ^= (uint8_t)(1u << rnd_below(s, 8));
 	s->tot->corrupted++;
@@ -248,7 +248,7 @@ static struct event *post_message(struct sim *s, struct end *to, const struct wi
 	e->p = to;
 	wire_encode(m, event_room(e, (uint32_t)wire_size(m)));
 	if (m->flags & WIRE_INLINE)
-		corrupt(s, e->bytes + e->n - ((m->len + 7) & ~7u), m->len);
+		corrupt(s, to->pipe, e->bytes + e->n - ((m->len + 7) & ~7u), m->len);
 	return e;
 }
 
@@ -362,7 +362,9 @@ static void on_piece(struct sim *s, struct event *e)
 	if (rd->is_over || rd->end->pipe->is_broken || !rd->end->peer->is_open)
 		return;
 	far = rd->end->peer->port->node;
-	if (!s->o.is_nic_alone) { /* tcp: the process itself has to move the bytes */
+	if (rd->end->pipe->is_near)
+		at = near->paused_until > at ? near->paused_until : at;
+	else if (!s->o.is_nic_alone) { /* tcp: the process itself has to move the bytes */
 		at = near->paused_until > at ? near->paused_until : at;
 		at = far->paused_until > at ? far->paused_until : at;
 	}
@@ -378,7 +380,7 @@ static void on_piece(struct sim *s, struct event *e)
 		post(s, NULL, read_delay(s), on_piece)->p = rd;
 		return;
 	}
-	corrupt(s, rd->r->dst, rd->r->len);
+	corrupt(s, rd->end->pipe, rd->r->dst, rd->r->len);
 	check_torn(s, rd);
 	post(s, rd->end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
 }
@@ -425,6 +427,38 @@ static int net_read(struct xport_read *r)
 	s->tot->reads++;
 	post(s, NULL, read_delay(s), on_piece)->p = rd;
 	return 0;
+}
+
+/* Memory lives until the history's end, so a loan needs nobody. Whether its bytes held still, the
+ * oracle sees in the sums. */
+static void loan_end(void *impl)
+{
+	--*(uint64_t *)impl;
+}
+
+static int net_borrow(
+	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret)
+{
+	struct end *end = end_of(c);
+	const struct port *far = end->peer->port;
+
+	if (!end->is_open || end->pipe->is_broken)
+		return -ENOTCONN;
+	if (segment >= far->n_segs || offset + len > far->segs[segment].bytes)
+		return BPS_EPROTO;
+	end->port->s->n_loans++;
+	end->port->s->tot->loans++;
+	*ret = (struct xport_loan){
+		far->segs[segment].mem + offset, loan_end, &end->port->s->n_loans};
+	return 0;
+}
+
+/* Some pairs are of one host, in some histories; even they go through the network now and then. */
+static bool is_near(const struct sim *s, const struct pipe *p, unsigned agent_idx)
+{
+	uint64_t pair = mix(s->seed ^ (uint64_t)agent_idx << 40 ^ (uint64_t)p->server_idx << 48);
+
+	return s->o.has_near && pair % 10 < 7 && mix(p->agent_instance ^ s->now) % 8;
 }
 
 /* ---- connecting ---- */
@@ -475,8 +509,10 @@ static void on_accept(struct sim *s, struct event *e)
 		.port = &srv->threads[p->thread].port,
 		.peer = &p->agent,
 		.is_open = true};
-	p->server.c = (struct xconn){
-		.x = &p->server.port->x, .peer_id = m->id, .peer_instance = p->agent_instance};
+	p->server.c = (struct xconn){.x = &p->server.port->x,
+		.peer_id = m->id,
+		.peer_instance = p->agent_instance,
+		.is_same_host = p->is_near};
 	post(s, p->agent.port->node, net_delay(s), on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
 	p->server.port->x.ev->up(p->server.port->x.ctx, &p->server.c, p->server.c.peer_id,
@@ -510,6 +546,8 @@ int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned se
 	p->thread = thread;
 	p->instance = instance;
 	p->agent_instance = agent->m->instance;
+	p->is_near = is_near(s, p, agent->m->idx);
+	p->agent.c.is_same_host = p->is_near;
 	p->next = s->pipes;
 	s->pipes = p;
 	post(s, NULL, net_delay(s), on_accept)->p = p;
@@ -567,5 +605,6 @@ const struct xport_ops sim_xport_ops = {
 	.close = net_close,
 	.seg_add = net_seg_add,
 	.seg_del = net_seg_del,
+	.borrow = net_borrow,
 	.heard_ns = net_heard_ns,
 };

@@ -144,6 +144,7 @@ struct options {
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* of submissions, which come late */
+	bool has_near;          /* some agents and servers share a host */
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -197,6 +198,7 @@ struct pipe {
 	struct pipe *next;
 	struct end agent, server;
 	bool is_broken, has_lost; /* broken: and what was under way is lost */
+	bool is_near;             /* within one host: offers are borrowed, nothing has a crc */
 	unsigned server_idx, thread;
 	uint64_t instance, agent_instance;
 };
@@ -515,9 +517,9 @@ void oracle_sched_sends(struct sim *s, const struct member *to, const struct ctl
 /* ---- the world ---- */
 
 struct totals {
-	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, views,
-		rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, drains, leaves,
-		guest_rounds, lies, slowest_ns, slowest_seed;
+	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, loans,
+		views, rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, drains,
+		leaves, guest_rounds, lies, slowest_ns, slowest_seed;
 };
 
 struct queue {
@@ -553,6 +555,7 @@ struct sim {
 	uint64_t faults_end, deadline;
 	uint64_t agent_fault_ns; /* what the control plane of agents has suffered in all */
 	unsigned n_faults;
+	uint64_t n_loans; /* that servers hold */
 	struct totals *tot;
 };
 

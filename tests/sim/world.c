@@ -2,6 +2,7 @@
 #include "tests/sim/sim.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,6 +304,8 @@ static void check_leaks(struct sim *s)
 					i, k, st.sums_used, st.staging_used, st.limbo, st.parts);
 		}
 	}
+	if (s->n_loans)
+		violation(s, "%" PRIu64 " loans were not given back", s->n_loans);
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		if (s->agents[i].node.is_up && s->agents[i].has_job_msg &&
 			!s->agents[i].is_released)
