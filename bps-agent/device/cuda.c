@@ -94,11 +94,21 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	return 0;
 }
 
+/* What the driver reads once, at its start: as many hardware queues as there are, so that one stream
+ * does not hold up another, and modules loaded at once rather than by a collective under way. */
+static void prepare_environment(void)
+{
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
 static int cuda_open(const char *job, struct device **ret_dev, struct err_text *why)
 {
 	struct cuda_device *d;
-	int count = 0, rc = init(why, &count);
+	int count = 0, rc;
 
+	prepare_environment();
+	rc = init(why, &count);
 	if (rc)
 		return rc;
 	d = calloc(1, sizeof(*d));

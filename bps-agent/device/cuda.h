@@ -5,7 +5,7 @@
  * clique needs it, so one GPU works without. Not compiled where the toolkit's headers are missing.
  *
  * It works in primary contexts, retained by the first call that needs a GPU, and changes the
- * calling thread's current context. Memory is VMM memory with POSIX descriptors; queues are
+ * calling thread's current context; open sets what the driver reads from the environment. Memory is VMM memory with POSIX descriptors; queues are
  * streams that do not synchronize with the default stream; counters are 64-bit stream memory
  * operations.
  *

@@ -43,6 +43,7 @@ struct cuda_clique {
 	const struct nccl *nccl;
 	enum clique_state state;
 	int group_depth;
+	char name[72]; /* NCCL may keep the pointer */
 	LIST_HEAD(, cuda_queue)
 	launching; /* queues of collectives that may not have been launched */
 	struct cuda_member member[];
@@ -84,10 +85,11 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	const struct nccl *nccl;
 	ncclUniqueId id;
 	ncclResult_t r;
-	int rc = cuda_enter(dev, 0);
+	int rc;
 
-	if (!rc)
-		rc = cuda_nccl(cuda_device(dev), &nccl);
+	if (cuda_device(dev)->is_lost)
+		return DEVICE_LOST;
+	rc = cuda_nccl(cuda_device(dev), &nccl);
 	if (rc)
 		return rc;
 	r = nccl->GetUniqueId(&id);
@@ -127,14 +129,13 @@ static int join(struct cuda_clique *c, const uint8_t *id_bytes)
 {
 	struct cuda_device *d = cuda_device(c->base.dev);
 	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-	char name[sizeof(d->job) + 4];
 	ncclUniqueId id;
 	int rc = 0, failed;
 
-	snprintf(name, sizeof(name), "bps.%s", d->job);
+	snprintf(c->name, sizeof(c->name), "bps.%s", d->job);
 	config.blocking = 0;
 	config.maxCTAs = MAX_CTAS;
-	config.commName = name;
+	config.commName = c->name;
 	memcpy(id.internal, id_bytes, DEVICE_ID_BYTES);
 	rc = nccl_fail(c, c->nccl->GroupStart(), "cannot open a clique");
 	if (rc)
@@ -159,10 +160,11 @@ int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int 
 	struct cuda_device *d = cuda_device(dev);
 	const struct nccl *nccl;
 	struct cuda_clique *c;
-	int rc = cuda_enter(dev, 0);
+	int rc;
 
-	if (!rc)
-		rc = cuda_nccl(d, &nccl);
+	if (d->is_lost)
+		return DEVICE_LOST;
+	rc = cuda_nccl(d, &nccl);
 	if (!rc)
 		rc = check_members(d, nccl, n_ranks, gpu, rank, n_local);
 	if (rc)

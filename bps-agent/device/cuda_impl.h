@@ -35,7 +35,9 @@ struct cuda_mem {
 	uint64_t mapped_bytes;               /* of it, from its start, that are mapped */
 	CUmemGenericAllocationHandle handle; /* of alloc; 0 none */
 	uint64_t buffer_id;
-	char *host; /* pinned */
+	char *host;     /* pinned, or to be */
+	bool is_pinned; /* in the context of pin_gpu */
+	int pin_gpu;
 	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
 };
 

@@ -148,29 +148,47 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 }
 
 /* Portable: pinned for the contexts of all GPUs, those of later too. */
+static int pin(struct cuda_mem *m, int gpu)
+{
+	struct device *dev = m->base.dev;
+	int rc = cuda_enter(dev, gpu);
+
+	if (rc || m->is_pinned)
+		return rc;
+	rc = cuda_fail(dev,
+		cuMemHostRegister(m->host, m->base.bytes,
+			CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+		"cannot pin host memory (LimitMEMLOCK?)");
+	m->is_pinned = !rc;
+	m->pin_gpu = gpu;
+	return rc;
+}
+
+/* Any context will do, but a GPU that the job does not use shall get none: without one, the memory is
+ * pinned by the first GPU that wants its address. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct cuda_device *d = cuda_device(dev);
 	struct cuda_mem *m;
-	int rc = cuda_enter(dev, 0);
+	int gpu = 0, rc;
 
-	if (rc)
-		return rc;
+	if (d->is_lost)
+		return DEVICE_LOST;
 	if (!host || !bytes || (uintptr_t)host % page || bytes % page)
 		return cuda_refuse(dev, DEVICE_ARG, "only whole pages of host memory are pinned");
 	m = cuda_mem_new(dev, DEVICE_HOST, CUDA_MEM_PIN);
 	if (!m)
 		return DEVICE_NOMEM;
-	rc = cuda_fail(dev,
-		cuMemHostRegister(
-			host, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
-		"cannot pin host memory (LimitMEMLOCK?)");
+	m->host = host;
+	m->base.bytes = bytes;
+	while (gpu < d->n_gpus && !d->gpu[gpu].ctx)
+		gpu++;
+	rc = gpu < d->n_gpus ? pin(m, gpu) : 0;
 	if (rc) {
 		free(m);
 		return rc;
 	}
-	m->host = host;
-	m->base.bytes = bytes;
 	*ret_mem = &m->base;
 	return 0;
 }
@@ -180,7 +198,7 @@ static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 {
 	if (m->reach >> gpu & 1)
 		return m->pin_addr[gpu];
-	if (cuda_enter(m->base.dev, gpu) ||
+	if (pin(m, gpu) ||
 		cuda_fail(m->base.dev, cuMemHostGetDevicePointer(&m->pin_addr[gpu], m->host, 0),
 			"cannot get the device address of pinned memory"))
 		return 0;
@@ -209,7 +227,9 @@ void cuda_drop(struct device_mem *mem)
 
 	if (!m)
 		return;
-	if (cuda_enter(mem->dev, mem->gpu == DEVICE_HOST ? 0 : mem->gpu))
+	if (m->kind == CUDA_MEM_PIN && !m->is_pinned)
+		goto out;
+	if (cuda_enter(mem->dev, mem->gpu == DEVICE_HOST ? m->pin_gpu : mem->gpu))
 		goto out;
 	if (m->kind == CUDA_MEM_PIN) {
 		cuda_fail(mem->dev, cuMemHostUnregister(m->host), "cannot unpin host memory");

@@ -38,6 +38,38 @@ static void probe_and_open_make_no_context(void **state)
 	assert_int_equal(fakecuda_calls("cuDevicePrimaryCtxRetain"), 0);
 }
 
+static void only_gpus_that_are_used_get_a_context(void **state)
+{
+	unsigned char *host = rig_host_memory(RIG_MIB);
+	struct device_mem *early, *late;
+	struct device_queue *q;
+	struct fakecuda_live live;
+	struct device *dev;
+
+	(void)state;
+	assert_int_equal(ops->open("job", &dev, NULL), 0);
+	assert_int_equal(ops->pin(dev, host, RIG_PAGE, &early), 0);
+	fakecuda_live(&live);
+	assert_int_equal(live.contexts, 0);
+	assert_int_equal(ops->queue_open(dev, 3, 0, &q), 0);
+	assert_int_equal(ops->pin(dev, host + RIG_PAGE, RIG_PAGE, &late), 0);
+	assert_int_equal(ops->post(q, early, 8, 1), 0);
+	assert_int_equal(ops->post(q, late, 8, 2), 0);
+	rig_drain(q);
+	assert_int_equal(rig_counter(host + 8), 1);
+	assert_int_equal(rig_counter(host + RIG_PAGE + 8), 2);
+	fakecuda_live(&live);
+	assert_int_equal(live.contexts, 1);
+	assert_int_equal(live.pinned, 2);
+	ops->queue_close(q);
+	ops->drop(early);
+	ops->drop(late);
+	ops->close(dev);
+	munmap(host, RIG_MIB);
+	rig_nothing_lives();
+	assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+}
+
 static void gpus_are_described_and_found_by_uuid(void **state)
 {
 	uint8_t uuid[DEVICE_UUID_BYTES] = "fake-gpu-uuid--C";
@@ -405,6 +437,7 @@ int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(probe_and_open_make_no_context),
+		cmocka_unit_test(only_gpus_that_are_used_get_a_context),
 		cmocka_unit_test(gpus_are_described_and_found_by_uuid),
 		cmocka_unit_test(memory_begins_as_zeros_and_is_rounded_up),
 		cmocka_unit_test(bytes_survive_a_journey_over_two_gpus),
