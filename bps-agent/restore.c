@@ -468,6 +468,15 @@ static int go_on(struct restoring *r)
 
 /* ---- what cannot go on ---- */
 
+static void turn_out(struct trainer *t, const char *text)
+{
+	struct local_msg m = {
+		.type = LOCAL_JOB, .job = {.code = (uint32_t)-BPS_EJOB_FAILED, .text = text}};
+
+	trainer_send(t, &m, NULL, 0);
+	trainer_drop(t, false, text);
+}
+
 static void give_up(struct restoring *r, uint64_t number)
 {
 	struct job *job = r->job;
@@ -481,13 +490,9 @@ static void give_up(struct restoring *r, uint64_t number)
 	if (!job)
 		return;
 	while ((t = TAILQ_FIRST(&job->trainers))) {
-		struct local_msg m = {.type = LOCAL_JOB,
-			.job = {.code = (uint32_t)-BPS_EJOB_FAILED, .text = text.s}};
-
-		trainer_send(t, &m, NULL, 0);
 		TAILQ_REMOVE(&job->trainers, t, of_job);
 		t->job = NULL;
-		trainer_drop(t, false, text.s);
+		turn_out(t, text.s);
 	}
 	if (job->core)
 		agt_job_free(job->core, NULL, NULL);
@@ -533,14 +538,31 @@ static bool parse(const char *name, char ret_kind[2], uint64_t *ret_number, char
 	       !name[n] && *ret_number && *ret_number < UINT64_MAX / 2;
 }
 
-/* With the ledgers away what is left of trainers is of those that were not answered yet. */
+/* Has it said HELLO without an answer? */
+static bool is_greeting(const struct trainer *t)
+{
+	struct local_msg m;
+	struct err_text err;
+	void *mem = NULL;
+	bool is = local_peek(t->sock, &m, &mem, &err) == 1 && m.type == LOCAL_HELLO;
+
+	free(mem);
+	return is;
+}
+
+/* With the ledgers away what is left of trainers is of those that were not answered yet, or of a ledger
+ * that is not to be believed. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
-	int sock = f->fd;
+	struct trainer *t = trainer_again(a, f->fd, take(s, 't', number, 'p'), number);
 
 	f->fd = -1;
-	if (!trainer_again(a, sock, take(s, 't', number, 'p'), number))
+	if (!t)
 		forget('t', number, "sp");
+	else if (!is_greeting(t))
+		turn_out(t,
+			"its bps-agent was restarted and cannot go on with it: what was kept of "
+			"it is lost");
 }
 
 void restore_all(struct agent *a, struct fdstore *s)

@@ -91,6 +91,10 @@ class KeptDaemon(Daemon):
             select.select([], [], [], 0.005)
         return time.monotonic() - begun
 
+    def lose(self, name):
+        """As a manager that has no room."""
+        self.store = [(n, fd) for n, fd in self.store if n != name]
+
     def names(self):
         return sorted(name for name, _ in self.store)
 

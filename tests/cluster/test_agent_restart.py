@@ -1,5 +1,6 @@
 """An agent's process dies or is replaced while its trainers live: they see a pause, and nothing else."""
 
+import os
 import re
 import signal
 import statistics
@@ -66,6 +67,20 @@ def check_pauses(pauses):
         assert pause < max(1.0, back + 0.5)
 
 
+def two_jobs(c):
+    """One after the other, so that the first has the smaller numbers."""
+    jobs = []
+    for workers in (4, 2):
+        jobs.append(Job(c, workers))
+        jobs[-1].goes_on()
+    return jobs
+
+
+def must_fail(c, job):
+    c.wait_for("all its workers have ended", lambda: all(w.process.poll() is not None for w in job.workers))
+    assert all(w.process.returncode != 0 for w in job.workers)
+
+
 def losses(agents):
     return [line for a in agents for line in a.log.read_text().splitlines() if line.startswith(("<3>", "<4>"))]
 
@@ -100,3 +115,142 @@ def test_all_agents_die_at_once_and_two_jobs_go_on(cluster):
     for job in jobs:
         job.finish()
     assert not losses(c.agents)
+
+
+def test_deterministic_sums_are_those_of_an_undisturbed_run(cluster):
+    c = make(cluster)
+    args = {"n_rounds": 60, "deterministic": True}
+    quiet = Job(c, 4, args=args)
+    want = c.finish(quiet.workers)
+    job = Job(c, 4, args=args)
+    job.goes_on()
+    for a in (0, 1, 0, 1):
+        c.agents[a].die()
+        if job.rounds() > 50:
+            break
+        job.goes_on(1)
+    assert c.finish(job.workers) == want
+
+
+def test_restarts_while_tensors_are_declared(cluster):
+    c = make(cluster)
+    job = Job(c, 4, sizes=[1000], args={"declare_each": 1, "n_rounds": 100})
+    job.goes_on()
+    kills = 0
+    while job.rounds() < 95 and kills < 8:
+        c.agents[kills % 2].die()
+        kills += 1
+    c.finish(job.workers)
+    assert kills > 1
+
+
+def test_jobs_begin_and_end_while_their_agents_die(cluster):
+    c = make(cluster)
+    jobs, kills = [], 0
+    while kills < 7:
+        jobs.append(Job(c, 4, sizes=[500], args={"n_rounds": 3}))
+        c.agents[kills % 2].die()
+        kills += 1
+    for job in jobs:
+        c.finish(job.workers)
+    c.wait_for("nothing is kept for long", lambda: all(a.names() == ["listen"] for a in c.agents))
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["two machines", "one machine"])
+def test_trainer_that_comes_while_the_agent_is_away_waits(cluster, local):
+    c = make(cluster, agents=1 if local else 2)
+    a = c.agents[0]
+    a.restart_s = 2
+    n = a.restarts
+    a.process.send_signal(signal.SIGKILL)
+    a.process.wait(20)
+    job = Job(c, 2, args={"n_rounds": 5})
+    assert a.restarts == n
+    c.finish(job.workers)
+    assert a.restarts == n + 1
+
+
+def test_trainer_that_dies_while_the_agent_is_away_ends_its_job_and_no_other(cluster):
+    c = make(cluster)
+    jobs = [Job(c, 4), Job(c, 2)]
+    for job in jobs:
+        job.goes_on()
+    a = c.agents[0]
+    a.restart_s = 1
+    n = a.restarts
+    a.process.send_signal(signal.SIGKILL)
+    a.process.wait(20)
+    jobs[0].workers[0].process.kill()
+    jobs[0].workers[0].process.wait()
+    assert a.restarts == n
+    for w in jobs[0].workers[1:]:
+        w.process.wait(20)
+        assert "BPS_EWORKER_LOST" in w.text() or "rank 0" in w.text(), w.text()
+    jobs[1].goes_on()
+    jobs[1].finish()
+
+
+def test_scheduler_and_server_that_die_with_the_agent_cost_no_more(cluster):
+    c = make(cluster, servers=3)
+    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+    job = Job(c, 4)
+    job.goes_on()
+    for other in (c.servers[0], c.scheduler):
+        other.kill()
+        c.agents[0].process.send_signal(signal.SIGKILL)
+        n = c.agents[0].restarts
+        other.start()
+        c.wait_for("it is back", lambda n=n: c.agents[0].restarts > n)
+        c.agents[1].die()
+        c.agents[1].die()  # and once more before anything has settled
+        job.goes_on()
+    job.finish()
+
+
+def test_agent_that_stays_away_for_too_long_is_lost(cluster):
+    c = make(cluster, scheduler_args=["--agent-window", "1s", "--agent-dead", "2s"])
+    job = Job(c, 4)
+    job.goes_on()
+    c.agents[0].restart_s = 4
+    c.agents[0].die()
+    for w in job.workers:
+        w.process.wait(20)
+        assert w.process.returncode != 0
+        assert re.search("agent 'a0'.*is lost", w.text()), w.text()
+
+
+def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
+    c = make(cluster)
+    jobs = two_jobs(c)
+    a = c.agents[0]
+    ledger = min((name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2]))
+    a.lose(ledger.replace(".l", ".m"))
+    a.die()
+    must_fail(c, jobs[0])
+    assert "cannot go on with it: the service manager has lost" in jobs[0].workers[0].text()
+    jobs[1].goes_on()
+    jobs[1].finish()
+
+
+def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
+    c = make(cluster)
+    jobs = two_jobs(c)
+    a = c.agents[0]
+    ledger = min((name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2]))
+    os.pwrite(dict(a.store)[ledger], b"\xff", 64 + 32 + 5)
+    a.die()
+    must_fail(c, jobs[0])
+    assert "what was kept is damaged" in a.log.read_text()
+    jobs[1].goes_on()
+    jobs[1].finish()
+
+
+def test_nothing_is_kept_when_it_shall_not_be(cluster):
+    c = make(cluster, args=["--keep-trainers=no"])
+    job = Job(c, 4)
+    job.goes_on()
+    assert c.agents[0].most_kept == 0
+    c.agents[0].kill()
+    for w in job.workers:
+        w.process.wait(20)
+        assert w.process.returncode != 0

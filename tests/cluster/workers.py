@@ -438,9 +438,9 @@ def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_e
         while not over and n != n_rounds:
             n += 1
             if declare_each and n % declare_each == 0:
-                more = job.declare_group([(f"m{n}.{i}", "i64", 5000) for i in range(3)])
+                more = job.declare_group([(f"m{n}.{i}", "i64", 700) for i in range(3)])
                 ints += more
-                bases += [np.arange(5000, dtype=np.int64) for _ in more]
+                bases += [np.arange(700, dtype=np.int64) for _ in more]
             for i, t in enumerate(ints):
                 t.input[:] = bases[i] * n + job.rank + i
             for t in floats:
