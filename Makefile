@@ -171,6 +171,9 @@ install: all $(CONFS)
 	$(Q)for u in $(notdir $(wildcard systemd/*.service systemd/*.socket)); do \
 		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/$$u >$(UNITS)/$$u && \
 		chmod 644 $(UNITS)/$$u || exit; done
+	$(Q)$(if $(filter %-cuda,$(EXECUTORS)),install -d $(UNITS)/bps-agent.service.d && \
+		sed 's|/usr/sbin/|$(PREFIX)/sbin/|g' systemd/bps-agent-cuda.conf >$(UNITS)/bps-agent.service.d/bps-agent-cuda.conf && \
+		chmod 644 $(UNITS)/bps-agent.service.d/bps-agent-cuda.conf)
 	$(Q)install -m 644 systemd/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/bps.conf
 	$(Q)install -m 644 systemd/tmpfiles.conf $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/bps.conf
 	$(Q)install -m 644 systemd/completion/bpsctl $(SHARE)/bash-completion/completions

@@ -7,6 +7,8 @@ DEB_SRC	:= $(DEB)/bps-$(VERSION)
 DEB_TAR	:= $(DEB)/bps_$(VERSION).orig.tar.xz
 # Nothing is uploaded to Debian, so no request there is closed; the project has no home page yet.
 DEB_UNTAGGED := --suppress-tags initial-upload-closes-no-bugs,no-homepage-field
+# bps-agent-cuda is a package where the toolkit is.
+DEB_CUDA := $(if $(filter yes,$(CUDA)),-Ppkg.bps.cuda)
 DEB_TIME = $$(dpkg-parsechangelog -l systemd/debian/changelog -S Timestamp)
 
 deb:
@@ -18,7 +20,7 @@ deb:
 		-cJf $(DEB_TAR) bps-$(VERSION)
 	$(Q)cp -a systemd/debian $(DEB_SRC)/debian
 	$(call say,DEB,$(DEB))
-	$(Q)cd $(DEB_SRC) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -us -uc -jauto >../build.log 2>&1 || \
+	$(Q)cd $(DEB_SRC) && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL dpkg-buildpackage -us -uc -jauto $(DEB_CUDA) >../build.log 2>&1 || \
 		{ grep -nE -m5 'error:|undefined reference|FAIL' ../build.log; tail -20 ../build.log; \
 		echo 'make deb: failed; all of it is in $(DEB)/build.log'; exit 1; } >&2
 	$(Q)lintian --allow-root --fail-on error,warning --pedantic --info $(DEB_UNTAGGED) $(DEB)/*.changes
@@ -29,7 +31,7 @@ deb-again: deb
 	$(Q)again=$$(mktemp -d) && trap 'rm -rf "$$again"' EXIT && \
 		dpkg-source --require-strong-checksums -x $(DEB)/*.dsc $$again/bps >/dev/null && cd $$again/bps && umask 027 && \
 		TZ=Asia/Tokyo DEB_BUILD_OPTIONS="nocheck parallel=1" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
-			dpkg-buildpackage -us -uc -b >../build.log 2>&1 && cd .. && sha256sum *.deb >sums && \
+			dpkg-buildpackage -us -uc -b $(DEB_CUDA) >../build.log 2>&1 && cd .. && sha256sum *.deb >sums && \
 		cd $(CURDIR)/$(DEB) && sha256sum --quiet -c $$again/sums && echo 'the packages are the same'
 
 # The packages on five machines with a systemd of their own; as root.
