@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bps-agent/device/choose.h"
 #include "common/clock.h"
 #include "common/log.h"
 
@@ -88,19 +89,37 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
+/* By where the members' GPUs are. Memory in the place of GPUs is nowhere: it takes what is wanted. */
+static int find_route(struct exec *x, const struct engine_member *members, const char *want,
+	struct route *ret, struct err_text *err)
+{
+	int gpus[DEVICE_GPUS_MAX], rc;
+	char why[PLAN_WHY_BYTES];
+
+	if (strcmp(x->ops->name, "cuda") != 0)
+		return route_make(want, x->n_workers, NULL, ret, err);
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		gpus[w] = members[w].gpu;
+	rc = choose_route(TOPO_SYSFS, x->dev, gpus, x->n_workers, want, ret, why, err);
+	if (rc == 0)
+		log_info("route: job=%s route=%s: %s", x->job, ret->name, why);
+	return rc;
+}
+
 static int make_engine(struct exec *x, const char *want, struct route *ret, struct err_text *err)
 {
 	struct engine_env env = {
 		.ctx = x, .staged = on_staged, .done = on_done, .failed = on_failed};
 	struct engine_member members[DEVICE_GPUS_MAX];
 	struct engine_config cfg = {.members = members};
-	int rc = route_make(want, x->n_workers, NULL, &cfg.route, err);
+	int rc;
 
-	if (rc < 0)
-		return rc;
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		members[w] = (struct engine_member){
 			x->trainers[w].gpu, x->trainers[w].slots, x->n_slots};
+	rc = find_route(x, members, want, &cfg.route, err);
+	if (rc < 0)
+		return rc;
 	*ret = cfg.route;
 	return engine_new(x->dev, &cfg, &env, &x->engine, err);
 }
