@@ -206,6 +206,21 @@ static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
 	return m->pin_addr[gpu];
 }
 
+/* Imported memory belongs to a tensor whose other GPUs are not known when it comes: access is given
+ * when one of them first asks. */
+static bool reach_now(struct cuda_mem *m, int gpu)
+{
+	uint64_t bit = UINT64_C(1) << gpu;
+
+	if (m->kind != CUDA_MEM_FDS || !cuda_reaches(cuda_device(m->base.dev), gpu, m->base.gpu))
+		return false;
+	m->reach |= bit;
+	if (!set_access(m))
+		return true;
+	m->reach &= ~bit;
+	return false;
+}
+
 uint64_t cuda_addr(struct device_mem *mem, int gpu)
 {
 	struct cuda_mem *m = (struct cuda_mem *)mem;
@@ -216,7 +231,7 @@ uint64_t cuda_addr(struct device_mem *mem, int gpu)
 		return 0;
 	if (m->kind == CUDA_MEM_PIN)
 		return pinned_addr(m, gpu);
-	return m->reach >> gpu & 1 ? m->addr : 0;
+	return m->reach >> gpu & 1 || reach_now(m, gpu) ? m->addr : 0;
 }
 
 /* Order: a mapping holds the memory, so the handle may go at any time; addresses go last. After a

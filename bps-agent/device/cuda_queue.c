@@ -108,6 +108,27 @@ static bool is_inside(const struct device_mem *m, uint64_t offset, uint64_t byte
 	return offset <= m->bytes && bytes <= m->bytes - offset;
 }
 
+/* A legacy handle is open in one context; what copies to and from it knows that context. */
+static bool is_foreign(const struct device_mem *mem, int gpu)
+{
+	return ((const struct cuda_mem *)mem)->kind == CUDA_MEM_IPC && mem->gpu != gpu;
+}
+
+static int copy_peer(struct cuda_queue *q, struct device_mem *dst, uint64_t dst_offset,
+	struct device_mem *src, uint64_t src_offset, uint64_t bytes)
+{
+	struct cuda_gpu *gpus = cuda_device(dst->dev)->gpu;
+	CUdeviceptr to = ((struct cuda_mem *)dst)->addr, from = ((struct cuda_mem *)src)->addr;
+
+	if (dst->gpu == DEVICE_HOST || src->gpu == DEVICE_HOST)
+		return cuda_refuse(dst->dev, DEVICE_UNSUP,
+			"another GPU's legacy memory is not copied to host memory");
+	return cuda_fail(dst->dev,
+		cuMemcpyPeerAsync(to + dst_offset, gpus[dst->gpu].ctx, from + src_offset,
+			gpus[src->gpu].ctx, bytes, q->stream),
+		"cannot queue a copy between GPUs");
+}
+
 int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes)
 {
@@ -122,6 +143,8 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 		return rc;
 	if (!bytes || !is_inside(dst, dst_offset, bytes) || !is_inside(src, src_offset, bytes))
 		return cuda_refuse(dev, DEVICE_ARG, "a copy outside its memory");
+	if (is_foreign(dst, queue->gpu) || is_foreign(src, queue->gpu))
+		return copy_peer(q, dst, dst_offset, src, src_offset, bytes);
 	if (!to || !from || (to_host && from_host))
 		return cuda_refuse(
 			dev, DEVICE_UNSUP, "GPU %d does not reach both ends of a copy", queue->gpu);

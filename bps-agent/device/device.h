@@ -154,7 +154,8 @@ struct device_ops {
 	 * or managed memory, mappings of unequal size): copy instead. */
 	int (*share_ptr)(struct device *dev, uint64_t addr, uint64_t bytes,
 		struct device_desc *ret_desc, int *fds, int max);
-	/* Map memory that another process shared, for use by `gpu`. desc was checked. mem->bytes is
+	/* Map memory that another process shared, for use by `gpu`, and in copies between GPUs by
+	 * others that reach it. desc was checked. mem->bytes is
 	 * desc->bytes, offset 0 is the first usable byte. Owns: fds stay the caller's; they can be
 	 * closed at once.
 	 * Errors: DEVICE_ARG not such a handle, DEVICE_UNSUP another user's legacy handle, the own

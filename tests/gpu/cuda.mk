@@ -20,6 +20,9 @@ ifeq ($(CUDA),yes)
 ALLSRC	+= $(CUDAALL)
 $(call objs,$(CUDAALL)): ISA += $(CUDA_CFLAGS)
 
+# The library takes the driver from its process; the types are the toolkit's.
+$(B)/libbpsclient/gpu_cuda.o: ISA += $(CUDA_CFLAGS)
+
 # The names under which programs find the driver and NCCL.
 $(B)/fake/libcuda.so.1: $(call objs,$(FAKECUDA))
 $(B)/fake/libnccl.so.2: $(call objs,$(FAKENCCL)) $(B)/fake/libcuda.so.1

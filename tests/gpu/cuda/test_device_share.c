@@ -84,6 +84,24 @@ static uint64_t hear(int fd)
 	return m.word;
 }
 
+/* Another GPU's queue copies the bytes away, clears them and copies them back. */
+static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
+{
+	struct device_mem *far, *zeros;
+	struct device_queue *q;
+
+	assert_int_equal(ops->queue_open(dev, gpu, 0, &q), 0);
+	assert_int_equal(ops->alloc(dev, gpu, BYTES, NULL, 0, &far), 0);
+	assert_int_equal(ops->alloc(dev, gpu, BYTES, NULL, 0, &zeros), 0);
+	assert_int_equal(ops->copy(q, far, 0, mem, 0, BYTES), 0);
+	assert_int_equal(ops->copy(q, mem, 0, zeros, 0, BYTES), 0);
+	assert_int_equal(ops->copy(q, mem, 0, far, 0, BYTES), 0);
+	rig_drain(q);
+	ops->queue_close(q);
+	ops->drop(far);
+	ops->drop(zeros);
+}
+
 /* Child: import what comes to GPU `gpu`, check its bytes by a copy of the GPU's, write others back. */
 static int importer(int gpu)
 {
@@ -106,6 +124,7 @@ static int importer(int gpu)
 	fill_host(host, BYTES, 2);
 	assert_int_equal(ops->copy(q, mem, 0, pinned, 0, BYTES), 0);
 	rig_drain(q);
+	copy_over(dev, gpu == 3 ? 2 : 3, mem);
 	say(TWO_FD, 1);
 	hear(TWO_FD); /* the other one has looked */
 	ops->queue_close(q);

@@ -32,7 +32,10 @@ static struct {
 	uint64_t seen;
 } faults[FAULTS_MAX];
 
+#define STACK_MAX 16
 static _Thread_local struct fake_ctx *current;
+static _Thread_local struct fake_ctx *stack[STACK_MAX]; /* what was current below it */
+static _Thread_local int stack_depth;
 
 void fake_misuse(const char *fmt, ...)
 {
@@ -569,6 +572,34 @@ FAKE_EXPORT CUresult CUDAAPI cuCtxGetCurrent(CUcontext *ret)
 	if (r)
 		return r;
 	*ret = (CUcontext)(void *)current;
+	return fake_leave(CUDA_SUCCESS);
+}
+
+FAKE_EXPORT CUresult CUDAAPI cuCtxPushCurrent(CUcontext ctx)
+{
+	CUresult r = fake_enter(__func__, "%p", (void *)ctx);
+
+	if (r)
+		return r;
+	if (stack_depth == STACK_MAX)
+		fake_misuse("contexts are pushed and not popped");
+	stack[stack_depth++] = current;
+	current = (struct fake_ctx *)(void *)ctx;
+	fake_current();
+	return fake_leave(CUDA_SUCCESS);
+}
+
+FAKE_EXPORT CUresult CUDAAPI cuCtxPopCurrent(CUcontext *ret)
+{
+	CUresult r = fake_enter(__func__, "%s", "");
+
+	if (r)
+		return r;
+	if (!stack_depth)
+		fake_misuse("a context is popped that was not pushed");
+	if (ret)
+		*ret = (CUcontext)(void *)current;
+	current = stack[--stack_depth];
 	return fake_leave(CUDA_SUCCESS);
 }
 

@@ -191,7 +191,7 @@ struct fake_area *fake_device(CUdeviceptr addr, size_t bytes, int dev)
 		fake_misuse("%zu bytes at %#llx reach beyond their mapping", bytes, addr);
 	if (a->kind == AREA_RESERVED)
 		check_maps(a, addr, bytes, dev);
-	else if (a->kind == AREA_ALLOC && a->ctx->dev != dev)
+	else if (a->kind != AREA_PINNED && a->ctx->dev != dev)
 		fake_misuse("GPU %d has no access to address %#llx", dev, addr);
 	return a;
 }

@@ -426,9 +426,9 @@ struct end {
 	char *at;
 };
 
-static struct end device_end(CUdeviceptr addr, size_t bytes, CUstream s)
+static struct end device_end(CUdeviceptr addr, size_t bytes, int dev)
 {
-	struct end e = {.area = fake_device(addr, bytes, s->ctx->dev)};
+	struct end e = {.area = fake_device(addr, bytes, dev)};
 
 	if (e.area->kind == AREA_PINNED)
 		fake_misuse("pinned memory is copied as device memory");
@@ -468,7 +468,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyHtoDAsync(
 	if (r)
 		return r;
 	s = fake_stream(stream);
-	return queue_copy(s, device_end(dst, bytes, s), host_end(src, bytes), bytes);
+	return queue_copy(s, device_end(dst, bytes, s->ctx->dev), host_end(src, bytes), bytes);
 }
 
 FAKE_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(
@@ -480,7 +480,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyDtoHAsync(
 	if (r)
 		return r;
 	s = fake_stream(stream);
-	return queue_copy(s, host_end(dst, bytes), device_end(src, bytes, s), bytes);
+	return queue_copy(s, host_end(dst, bytes), device_end(src, bytes, s->ctx->dev), bytes);
 }
 
 FAKE_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(
@@ -492,7 +492,31 @@ FAKE_EXPORT CUresult CUDAAPI cuMemcpyDtoDAsync(
 	if (r)
 		return r;
 	s = fake_stream(stream);
-	return queue_copy(s, device_end(dst, bytes, s), device_end(src, bytes, s), bytes);
+	return queue_copy(
+		s, device_end(dst, bytes, s->ctx->dev), device_end(src, bytes, s->ctx->dev), bytes);
+}
+
+static int context_dev(CUcontext ctx)
+{
+	struct fake_ctx *c = (struct fake_ctx *)(void *)ctx;
+
+	if (c < fake.ctx || c >= fake.ctx + fake.n_gpus || !c->refs)
+		fake_misuse("a copy names context %p, which does not live", (void *)ctx);
+	return c->dev;
+}
+
+/* Each end as its own context's GPU knows it. */
+FAKE_EXPORT CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src,
+	CUcontext src_ctx, size_t bytes, CUstream stream)
+{
+	CUresult r = fake_enter(__func__, "%#llx %#llx %zu", dst, src, bytes);
+	CUstream s;
+
+	if (r)
+		return r;
+	s = fake_stream(stream);
+	return queue_copy(s, device_end(dst, bytes, context_dev(dst_ctx)),
+		device_end(src, bytes, context_dev(src_ctx)), bytes);
 }
 
 /* The blocking ones take any host memory and come behind the default stream. */
@@ -538,7 +562,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemsetD8Async(
 	if (r)
 		return r;
 	s = fake_stream(stream);
-	e = device_end(dst, bytes, s);
+	e = device_end(dst, bytes, s->ctx->dev);
 	w = fake_work_new(WORK_SET);
 	w->area[0] = e.area;
 	w->dst = e.at;
