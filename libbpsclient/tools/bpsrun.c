@@ -119,6 +119,7 @@ static int run_job(struct run *r)
 		trainers_stop(r, SIGTERM);
 	}
 	trainers_run(r);
+	daemons_let_go(r);
 	if (r->o.wants_status && !rc)
 		show_status(r);
 	return rc;

@@ -6,6 +6,7 @@
  *   daemons.c   a private cluster, or the agent that is there
  *   trainers.c  the workers and the loop over all children
  *   child.c     processes
+ *   keeper.c    what agents want to outlive them
  *   output.c    what children say, and bpsrun itself
  *
  * One thread. Whatever fails says so itself, once, on stderr; callers only pass the code on. */
@@ -40,6 +41,8 @@ struct stream {
 	char buf[16384];
 };
 
+struct keeper;
+
 struct child {
 	char name[32];
 	bool is_daemon;
@@ -47,7 +50,9 @@ struct child {
 	pid_t pid; /* 0: not started or reaped */
 	int pidfd;
 	char log[PATH_MAX];
-	int ready_fd; /* where a daemon says that it serves, -1: it has */
+	int ready_fd;          /* where a daemon says that it serves, -1: it has */
+	struct keeper *keeper; /* of an agent */
+	unsigned n_lives;
 	struct stream out, err;
 };
 
@@ -85,12 +90,17 @@ void out_close(const struct child *c, struct stream *s);
 void out_tail(const struct child *c, int least);
 
 /* ---- child.c ---- */
-#define ARG(s) ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
+#define ARG(s)    ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
+#define CHILD_FDS 32 /* descriptors below this and those handed over are the child's */
 struct spawn {
 	char *const *argv;
 	const char *const *env; /* name, value, ..., NULL */
 	int out, err;           /* -1: as they are */
 	int keep;               /* descriptor to inherit, -1: none */
+	/* To be handed over as by a service manager, from 3 on; keep is above. names: by ':'. */
+	const int *fds;
+	unsigned n_fds;
+	const char *fd_names;
 };
 /* Start a process in a group of its own, which the kernel kills when bpsrun dies. Errors:
  * -errno. */
@@ -110,13 +120,31 @@ const char *daemons_choose(const struct options *o);
 /* Start them and wait until they serve, READY_MS each at most. Errors: negative; daemons_stop all
  * the same. */
 int daemons_start(struct run *r);
+/* No trainer is left: what agents say is not heard any more, and nothing is kept. */
+void daemons_let_go(struct run *r);
 /* In the reverse order of starting: agents, servers, the scheduler last; and remove their
  * folder. */
 void daemons_stop(struct run *r);
+/* An agent has ended by itself: start another in its place, with what it had kept. False: it is no agent,
+ * or ends all the time. */
+bool daemons_revive(struct run *r, struct child *c, int code);
 /* Where bpsrun's own programs are: beside it (build tree and installed tree), else left to PATH. */
 void daemons_program(const struct run *r, const char *name, char *ret, size_t room);
 /* The socket of the i-th agent. */
 void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room);
+
+/* ---- keeper.c ---- */
+/* path: of the socket, for $NOTIFY_SOCKET. Errors: -ENOMEM, -errno. */
+int keeper_open(const char *path, struct keeper **ret);
+/* NULL is allowed. */
+void keeper_close(struct keeper *k);
+/* For poll(2); -1: there is none. */
+int keeper_fd(const struct keeper *k);
+/* Do what has come; does not wait. */
+void keeper_take(struct keeper *k);
+/* What is kept: as many descriptors, lent in an array, and their names with ':' between; both the caller's
+ * to free, unless it is 0. */
+unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names);
 
 /* ---- trainers.c ---- */
 int trainers_start(struct run *r, unsigned i);

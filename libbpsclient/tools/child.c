@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -22,6 +23,27 @@ int child_left_ms(uint64_t deadline_ms)
 		return -1;
 	return deadline_ms > now ? (int)(deadline_ms - now > INT_MAX ? INT_MAX : deadline_ms - now)
 				 : 0;
+}
+
+/* As sd_listen_fds(3) has them. Twice moved: one may lie where another belongs. */
+static void hand_over(const struct spawn *sp)
+{
+	char text[16];
+
+	for (unsigned i = 0; i < sp->n_fds; i++) {
+		int high = fcntl(sp->fds[i], F_DUPFD_CLOEXEC, CHILD_FDS + sp->n_fds);
+
+		if (high < 0)
+			_exit(EXIT_OWN);
+		((int *)(uintptr_t)sp->fds)[i] = high; /* this process has its own copy */
+	}
+	for (unsigned i = 0; i < sp->n_fds; i++)
+		dup2(sp->fds[i], 3 + (int)i);
+	snprintf(text, sizeof(text), "%u", sp->n_fds);
+	setenv("LISTEN_FDS", text, 1);
+	snprintf(text, sizeof(text), "%d", (int)getpid());
+	setenv("LISTEN_PID", text, 1);
+	setenv("LISTEN_FDNAMES", sp->fd_names, 1);
 }
 
 static void run_child(const struct spawn *sp, pid_t parent)
@@ -43,6 +65,8 @@ static void run_child(const struct spawn *sp, pid_t parent)
 		dup2(sp->err, STDERR_FILENO);
 	if (sp->keep >= 0)
 		fcntl(sp->keep, F_SETFD, 0);
+	if (sp->n_fds)
+		hand_over(sp);
 	for (const char *const *e = sp->env; e && *e; e += 2)
 		setenv(e[0], e[1], 1);
 	execvp(sp->argv[0], sp->argv);

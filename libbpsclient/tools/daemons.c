@@ -12,13 +12,15 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "common/clock.h"
 #include "common/local.h"
 #include "common/log.h"
 
-#define READY_MS 20000 /* for a daemon to serve */
+#define READY_MS  20000 /* for a daemon to serve */
+#define LIVES_MAX 20    /* of an agent: more is no chance */
 
 static bool is_program(const char *path)
 {
@@ -78,10 +80,41 @@ static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsig
 	return -ECHILD;
 }
 
-/* Start the daemon that name_daemon has named, without waiting for it. */
-static int start_daemon(struct run *r, const char *program, char *const *args)
+/* Where an agent says what is to be kept. */
+static void daemons_notify(const struct run *r, const struct child *c, char *ret, size_t room)
 {
-	struct child *c = &r->daemons[r->n_daemons++];
+	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
+}
+
+/* Its end for the child is above what that is handed over. */
+static int ready_pipe(const struct child *c, int ret[2])
+{
+	int *fds, fd;
+	char *names;
+	unsigned n = keeper_fds(c->keeper, &fds, &names);
+
+	if (n) {
+		free(fds);
+		free(names);
+	}
+	if (pipe2(ret, O_CLOEXEC) < 0)
+		return -errno;
+	fd = fcntl(ret[1], F_DUPFD_CLOEXEC, CHILD_FDS / 2 + (int)n);
+	close(ret[1]);
+	ret[1] = fd;
+	if (fd >= 0)
+		return 0;
+	close(ret[0]);
+	return -errno;
+}
+
+/* Start the daemon, without waiting for it. */
+static int start_daemon(struct run *r, struct child *c, const char *program, char *const *args)
+{
+	char notify[160];
+	const char *env[] = {"NOTIFY_SOCKET", notify, NULL};
+	char *names = NULL;
+	int *fds = NULL;
 	char path[PATH_MAX + 64], fd_text[16], *argv[24];
 	struct spawn sp = {.argv = argv};
 	int ready[2], log_fd, rc;
@@ -90,7 +123,7 @@ static int start_daemon(struct run *r, const char *program, char *const *args)
 	daemons_program(r, program, path, sizeof(path));
 	snprintf(c->log, sizeof(c->log), "%s/%s.log", r->dir, c->name);
 	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-	if (log_fd < 0 || pipe2(ready, O_CLOEXEC) < 0) {
+	if (log_fd < 0 || ready_pipe(c, ready) < 0) {
 		rc = -errno;
 		out_say("cannot start %s: %s", c->name, strerror(errno));
 		if (log_fd >= 0)
@@ -106,23 +139,36 @@ static int start_daemon(struct run *r, const char *program, char *const *args)
 	argv[n] = NULL;
 	sp.out = sp.err = log_fd;
 	sp.keep = ready[1];
+	if (c->keeper) {
+		daemons_notify(r, c, notify, sizeof(notify));
+		sp.env = env;
+		sp.n_fds = keeper_fds(c->keeper, &fds, &names);
+		sp.fds = fds;
+		sp.fd_names = names;
+	}
 	rc = child_spawn(c, &sp);
+	if (sp.n_fds) {
+		free(fds);
+		free(names);
+	}
 	close(log_fd);
 	close(ready[1]);
 	c->ready_fd = ready[0];
 	return rc;
 }
 
-static void name_daemon(struct run *r, const char *kind, unsigned i)
+static struct child *name_daemon(struct run *r, const char *kind, unsigned i)
 {
-	struct child *c = &r->daemons[r->n_daemons];
+	struct child *c = &r->daemons[r->n_daemons++];
 
+	c->rank = i;
 	c->is_daemon = true;
 	c->pidfd = c->ready_fd = c->out.fd = c->err.fd = -1;
 	if (strcmp(kind, "scheduler") != 0)
 		snprintf(c->name, sizeof(c->name), "%s-%u", kind, i);
 	else
 		snprintf(c->name, sizeof(c->name), "%s", kind);
+	return c;
 }
 
 static int start_scheduler(struct run *r)
@@ -130,14 +176,14 @@ static int start_scheduler(struct run *r)
 	char state[128];
 	char *args[] = {ARG("--listen"), ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"),
 		ARG("--state-dir"), state, NULL};
+	struct child *c = name_daemon(r, "scheduler", 0);
 	unsigned port = 0, http = 0;
 	int rc;
 
-	name_daemon(r, "scheduler", 0);
 	snprintf(state, sizeof(state), "%s/state", r->dir);
 	if (mkdir(state, 0700) < 0)
 		return -errno;
-	rc = start_daemon(r, "bps-scheduler", args);
+	rc = start_daemon(r, c, "bps-scheduler", args);
 	if (!rc)
 		rc = await_ready(r, &r->daemons[0], &port, &http);
 	if (rc < 0)
@@ -153,9 +199,10 @@ static int start_server(struct run *r, unsigned i)
 		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), ARG("--same-host-dir"),
 		r->dir, NULL};
 
-	name_daemon(r, "server", i);
-	args[1] = r->daemons[r->n_daemons].name;
-	return start_daemon(r, "bps-server", args);
+	struct child *c = name_daemon(r, "server", i);
+
+	args[1] = c->name;
+	return start_daemon(r, c, "bps-server", args);
 }
 
 void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room)
@@ -166,18 +213,40 @@ void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room)
 		snprintf(ret, room, "%s", r->o.agent);
 }
 
-static int start_agent(struct run *r, unsigned i)
+static int run_agent(struct run *r, struct child *c)
 {
 	char listen[32], path[128];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		listen, ARG("--http"), ARG("127.0.0.1:0"), ARG("--socket"), path,
 		ARG("--same-host-dir"), r->dir, NULL};
 
-	name_daemon(r, "agent", i);
-	args[1] = r->daemons[r->n_daemons].name;
-	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + i); /* as if on a machine of its own */
-	daemons_socket(r, i, path, sizeof(path));
-	return start_daemon(r, "bps-agent", args);
+	args[1] = c->name;
+	/* as if on a machine of its own */
+	snprintf(listen, sizeof(listen), "127.0.0.%u:0", 1 + c->rank);
+	daemons_socket(r, c->rank, path, sizeof(path));
+	return start_daemon(r, c, "bps-agent", args);
+}
+
+static int start_agent(struct run *r, unsigned i)
+{
+	struct child *c = name_daemon(r, "agent", i);
+	char notify[160];
+	int rc;
+
+	daemons_notify(r, c, notify, sizeof(notify));
+	rc = keeper_open(notify, &c->keeper);
+	return rc < 0 ? rc : run_agent(r, c);
+}
+
+bool daemons_revive(struct run *r, struct child *c, int code)
+{
+	if (!c->keeper || ++c->n_lives >= LIVES_MAX || code == EX_USAGE || code == EX_CONFIG)
+		return false;
+	if (c->ready_fd >= 0)
+		close(c->ready_fd);
+	c->ready_fd = -1;
+	keeper_take(c->keeper); /* what it said last */
+	return run_agent(r, c) == 0;
 }
 
 static int make_dir(struct run *r)
@@ -221,8 +290,17 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
 	return remove(path);
 }
 
+void daemons_let_go(struct run *r)
+{
+	for (unsigned i = 0; i < r->n_daemons; i++) {
+		keeper_close(r->daemons[i].keeper);
+		r->daemons[i].keeper = NULL;
+	}
+}
+
 void daemons_stop(struct run *r)
 {
+	daemons_let_go(r);
 	for (unsigned i = r->n_daemons; r->result && i > 0; i--)
 		out_tail(&r->daemons[i - 1], LOG_WARN);
 	if (r->n_daemons > 1)

@@ -76,7 +76,10 @@ static void check_child(struct run *r, struct child *c)
 		return;
 	if (c->is_daemon) {
 		describe_exit(c->name, code);
-		out_tail(c, LOG_TRACE);
+		if (!r->is_stopping && daemons_revive(r, c, code))
+			out_say("%s was started anew, the job goes on", c->name);
+		else
+			out_tail(c, LOG_TRACE);
 		return;
 	}
 	if (!code)
@@ -121,6 +124,8 @@ static unsigned fill_poll(const struct run *r, struct pollfd *p)
 	p[n++] = (struct pollfd){.fd = r->signal_fd, .events = POLLIN};
 	for (unsigned i = 0; i < r->n_daemons; i++)
 		p[n++] = (struct pollfd){.fd = r->daemons[i].pidfd, .events = POLLIN};
+	for (unsigned i = 0; i < r->n_daemons; i++)
+		p[n++] = (struct pollfd){.fd = keeper_fd(r->daemons[i].keeper), .events = POLLIN};
 	for (unsigned i = 0; i < r->o.n; i++) {
 		p[n++] = (struct pollfd){.fd = r->trainers[i].pidfd, .events = POLLIN};
 		p[n++] = (struct pollfd){.fd = r->trainers[i].out.fd, .events = POLLIN};
@@ -139,7 +144,7 @@ static bool has_trainers(const struct run *r)
 
 int trainers_run(struct run *r)
 {
-	struct pollfd *p = calloc(1 + DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
+	struct pollfd *p = calloc(1 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
 	uint64_t due;
 
 	if (!p)
@@ -156,8 +161,11 @@ int trainers_run(struct run *r)
 			out_read(&r->trainers[i], &r->trainers[i].err);
 			check_child(r, &r->trainers[i]);
 		}
-		for (unsigned i = 0; i < r->n_daemons; i++)
+		for (unsigned i = 0; i < r->n_daemons; i++) {
+			if (r->daemons[i].keeper)
+				keeper_take(r->daemons[i].keeper);
 			check_child(r, &r->daemons[i]);
+		}
 		check_deadlines(r);
 	}
 	for (unsigned i = 0; i < r->o.n; i++) {

@@ -203,3 +203,50 @@ def test_daemons_warnings_are_shown_when_a_worker_fails(tmp_path):
     assert r.returncode == 3
     assert "starting:" not in r.stderr
     assert not list(tmp_path.glob("bpsrun-*"))
+
+
+def children_named(pid, name):
+    found = []
+    for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            if pathlib.Path(f"/proc/{p}/comm").read_text().strip() == name:
+                found.append(int(p))
+        except OSError:
+            pass
+    return found
+
+
+ROUNDS = """
+import os, sys, bps
+with bps.open() as job:
+    t = job.declare("w", "i64", 40000)
+    for r in range(int(sys.argv[1])):
+        t.input[:] = job.rank + r
+        t.push_pull()
+        out = t.wait()
+        assert (out == job.size * r + job.size * (job.size - 1) // 2).all()
+        if job.rank == 0 and r % 10 == 0:
+            print("round", r, flush=True)
+print("all sums are right", flush=True)
+"""
+
+
+@needs_daemons
+def test_agent_that_is_killed_is_started_anew_and_the_job_goes_on(tmp_path):
+    script = tmp_path / "rounds.py"
+    script.write_text(ROUNDS)
+    env = dict(environment(tmp_path), PYTHONPATH=str(ROOT / "libbpsclient" / "python"),
+               BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"), OPENBLAS_NUM_THREADS="1")
+    command = [BPSRUN, "-n", "4", "--agents", "2", "--servers", "1", "--", "/usr/bin/python3", script, "600"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+        out, kills = [], 0
+        for line in p.stdout:
+            out.append(line)
+            if "round" in line and kills < 3:
+                agents = children_named(p.pid, "bps-agent")
+                os.kill(agents[kills % len(agents)], signal.SIGKILL)
+                kills += 1
+        assert p.wait(LIMIT_S) == 0, "".join(out)
+    text = "".join(out)
+    assert text.count("all sums are right") == 4, text
+    assert kills == 3 and text.count("was started anew, the job goes on") == 3, text

@@ -1,0 +1,180 @@
+/* What an agent wants to be kept: descriptors under names, over a socket in the form of sd_notify(3) with
+ * FDSTORE=1, as systemd does it. So an agent that dies does not end the job. */
+#include "libbpsclient/tools/bpsrun.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define NAME_BYTES 64
+#define KEPT_MAX   4096
+#define LINES_MAX  1024
+#define FDS_MAX    253 /* SCM_MAX_FD of the kernel */
+
+struct keeper {
+	int sock;
+	struct kept {
+		int fd;
+		char name[NAME_BYTES];
+	} * kept;
+	unsigned n, room;
+};
+
+int keeper_open(const char *path, struct keeper **ret)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct keeper *k = calloc(1, sizeof(*k));
+	int rc;
+
+	if (!k)
+		return -ENOMEM;
+	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
+	k->sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (k->sock < 0 || bind(k->sock, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		rc = -errno;
+		out_say("cannot listen on '%s': %s", path, strerror(errno));
+		keeper_close(k);
+		return rc;
+	}
+	*ret = k;
+	return 0;
+}
+
+void keeper_close(struct keeper *k)
+{
+	if (!k)
+		return;
+	for (unsigned i = 0; i < k->n; i++)
+		close(k->kept[i].fd);
+	if (k->sock >= 0)
+		close(k->sock);
+	free(k->kept);
+	free(k);
+}
+
+int keeper_fd(const struct keeper *k)
+{
+	return k ? k->sock : -1;
+}
+
+/* Owns: takes fd. */
+static void keep(struct keeper *k, const char *name, int fd)
+{
+	if (k->n == k->room && k->n < KEPT_MAX) {
+		unsigned room = 2 * k->room + 32;
+		struct kept *v = realloc(k->kept, room * sizeof(*v));
+
+		if (v) {
+			k->kept = v;
+			k->room = room;
+		}
+	}
+	if (k->n == k->room) {
+		close(fd);
+		return;
+	}
+	k->kept[k->n].fd = fd;
+	snprintf(k->kept[k->n++].name, NAME_BYTES, "%s", name);
+}
+
+static void forget(struct keeper *k, const char *name)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < k->n; i++) {
+		if (strcmp(k->kept[i].name, name) == 0)
+			close(k->kept[i].fd);
+		else
+			k->kept[n++] = k->kept[i];
+	}
+	k->n = n;
+}
+
+/* The value of a line such as FDNAME=x; false: there is none. */
+static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
+{
+	size_t n = strlen(key), len;
+
+	while (strncmp(lines, key, n) != 0) {
+		lines = strchr(lines, '\n');
+		if (!lines++)
+			return false;
+	}
+	len = strcspn(lines + n, "\n");
+	if (len >= NAME_BYTES || memchr(lines + n, ':', len))
+		return false;
+	memcpy(ret, lines + n, len);
+	ret[len] = 0;
+	return true;
+}
+
+static unsigned take_fds(struct msghdr *mh, int *fds)
+{
+	unsigned n = 0;
+
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c))
+		for (size_t at = CMSG_LEN(0);
+			c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+			at + sizeof(int) <= c->cmsg_len && n < FDS_MAX;
+			at += sizeof(int))
+			memcpy(&fds[n++], (char *)c + at, sizeof(int));
+	return n;
+}
+
+void keeper_take(struct keeper *k)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+	} control;
+	char lines[LINES_MAX], name[NAME_BYTES], yes[NAME_BYTES];
+	int fds[FDS_MAX];
+
+	for (;;) {
+		struct iovec iov = {lines, sizeof(lines) - 1};
+		struct msghdr mh = {.msg_iov = &iov,
+			.msg_iovlen = 1,
+			.msg_control = control.bytes,
+			.msg_controllen = sizeof(control)};
+		ssize_t n = recvmsg(k->sock, &mh, MSG_CMSG_CLOEXEC);
+		unsigned n_fds;
+
+		if (n < 0)
+			return;
+		lines[n] = 0;
+		n_fds = take_fds(&mh, fds);
+		if (!value_of(lines, "FDNAME=", name))
+			*name = 0;
+		if (*name && value_of(lines, "FDSTOREREMOVE=", yes))
+			forget(k, name);
+		for (unsigned i = 0; i < n_fds; i++)
+			if (*name && value_of(lines, "FDSTORE=", yes))
+				keep(k, name, fds[i]);
+			else
+				close(fds[i]);
+	}
+}
+
+unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names)
+{
+	int *fds = k && k->n ? calloc(k->n, sizeof(*fds)) : NULL;
+	char *names = fds ? calloc(k->n, NAME_BYTES) : NULL;
+
+	if (!names) {
+		free(fds);
+		return 0;
+	}
+	for (unsigned i = 0; i < k->n; i++) {
+		fds[i] = k->kept[i].fd;
+		if (i)
+			strcat(names, ":");
+		strcat(names, k->kept[i].name);
+	}
+	*ret_fds = fds;
+	*ret_names = names;
+	return k->n;
+}
