@@ -43,10 +43,13 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 {
 	struct agent *a = ctx;
+	uint64_t why_due_ns, core_due_ns;
 
 	FAILPOINT(AGENT_THREAD_TICK);
 	publish_stats(a, now_ns);
-	return agt_core_tick(a->core, now_ns);
+	why_due_ns = why_tick(a, now_ns);
+	core_due_ns = agt_core_tick(a->core, now_ns);
+	return why_due_ns < core_due_ns ? why_due_ns : core_due_ns;
 }
 
 static bool loop_work(void *ctx)

@@ -143,6 +143,7 @@ struct trainer {
 	uint32_t device_seq;
 	uint32_t finish_seq;
 	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
+	uint64_t why_due_ns;             /* until then the scheduler may answer it */
 	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */
 	uint64_t calls, completed, quiet_since_ns;
 };
@@ -247,6 +248,7 @@ struct agent {
 	TAILQ_HEAD(, gpu) gpus;
 	uint32_t next_seq;
 	uint64_t next_number;
+	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */
 	bool has_dirty;
 	struct known_server *servers; /* to see what has changed */
 	uint32_t n_servers;
@@ -385,6 +387,9 @@ void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
  * why_on_text. */
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_on_text(struct agent *a, const struct ctl_why_text *m);
+/* What the scheduler has not answered in time is answered with what is known here. Returns when to be
+ * called again. */
+uint64_t why_tick(struct agent *a, uint64_t now_ns);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */
 void why_on_probe(struct agent *a, const struct ctl_probe *m);
 #endif

@@ -193,6 +193,23 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server);
  * it wait". */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
+/* Where the partition is that is not summed for the longest. Returns false when all are, or the job
+ * needs no server. O(partitions). */
+enum agt_stall_kind {
+	AGT_STALL_NOWHERE, /* it has no server */
+	AGT_STALL_LINK,    /* its server is not connected */
+	AGT_STALL_QUEUE,   /* it waits for its turn or for window */
+	AGT_STALL_SENT,    /* it was sent, and there is no answer */
+	AGT_STALL_READ,    /* its sum is being read */
+};
+struct agt_stall {
+	enum agt_stall_kind kind;
+	uint32_t part, n_parts, n_open; /* open: not summed */
+	uint32_t server;                /* 0: none */
+	uint64_t ns;                    /* for so long; 0: not known */
+};
+bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
+
 /* Push, sum locally: about one partition per call; true when there is more to do. */
 bool agt_core_work(struct agt_core *core);
 /* The time, before each batch of events; also runs what is due. Returns the next deadline. */

@@ -7,6 +7,12 @@
 #include "bps-agent/agent.h"
 #include "common/clock.h"
 
+/* Time that the scheduler has for its answer: it asks all agents, for half a second, and the trainer
+ * waits a little longer (SESSION_WHY_MS). */
+#define WHY_NS UINT64_C(700000000)
+/* A sum that is waited for that long is worth a word in a report that nobody asked about it. */
+#define OLD_NS UINT64_C(1000000000)
+
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
 {
 	struct local_msg m = {
@@ -76,6 +82,9 @@ static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint
 		.seq = ++a->next_seq, .job = t->job->id, .tensor = tensor, .round = round};
 	t->why_seq = m.why.seq;
 	t->why_local_seq = seq;
+	t->why_due_ns = clock_now_ns() + WHY_NS;
+	if (!a->why_due_ns || t->why_due_ns < a->why_due_ns)
+		a->why_due_ns = t->why_due_ns;
 	if (t->job->id != CTL_NO_ID && member_send(a->member, &m) == 0)
 		return;
 	t->why_seq = 0;
@@ -84,8 +93,62 @@ static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint
 	answer(t, seq, 0, text);
 }
 
+uint64_t why_tick(struct agent *a, uint64_t now_ns)
+{
+	char text[CTL_TEXT_MAX + 1];
+	struct trainer *t;
+
+	if (!a->why_due_ns)
+		return UINT64_MAX;
+	if (now_ns < a->why_due_ns)
+		return a->why_due_ns;
+	a->why_due_ns = 0;
+	TAILQ_FOREACH(t, &a->trainers, link)
+	{
+		if (!t->why_seq)
+			continue;
+		if (now_ns < t->why_due_ns) {
+			if (!a->why_due_ns || t->why_due_ns < a->why_due_ns)
+				a->why_due_ns = t->why_due_ns;
+			continue;
+		}
+		t->why_seq = 0;
+		snprintf(text, sizeof(text), "the scheduler at %s does not answer",
+			a->cfg.scheduler);
+		append(text, sizeof(text), t->why_text);
+		answer(t, t->why_local_seq, 0, text);
+	}
+	return a->why_due_ns ? a->why_due_ns : UINT64_MAX;
+}
+
+/* Which partition has waited for the longest, and for whom. Appends to buf. */
+static void say_stall(const struct agent *a, const struct agt_tensor *t, char *buf, size_t room)
+{
+	static const char *const what[] = {[AGT_STALL_NOWHERE] = "has no server",
+		[AGT_STALL_LINK] = "waits for a connection to",
+		[AGT_STALL_QUEUE] = "waits for its turn to be sent to",
+		[AGT_STALL_SENT] = "was sent and is not summed yet by",
+		[AGT_STALL_READ] = "is summed and still read from"};
+	char where[2 * CTL_NAME_MAX + 32] = "", span[32] = "", text[CTL_TEXT_MAX + 1];
+	struct member_peer peer;
+	struct agt_stall s;
+
+	if (!agt_tensor_stall(t, &s))
+		return;
+	if (s.server && member_peer(a->member, s.server, &peer) == 0)
+		snprintf(where, sizeof(where), " server %s (host %s)", peer.name, peer.host);
+	else if (s.server)
+		snprintf(where, sizeof(where), " server %u", s.server);
+	if (s.ns)
+		snprintf(span, sizeof(span), ", for %.1f s", (double)s.ns / 1e9);
+	snprintf(text, sizeof(text), "%u of %u partitions are open, partition %u %s%s%s", s.n_open,
+		s.n_parts, s.part, what[s.kind], where, span);
+	append(buf, room, text);
+}
+
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 {
+	char network[CTL_TEXT_MAX + 1];
 	struct job *job = t->job;
 	struct tensor *tensor;
 
@@ -114,16 +177,21 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		answer(t, seq, 0, t->why_text);
 		return;
 	}
-	if (job->core && !*t->why_text)
-		agt_job_network(job->core, t->why_text, sizeof(t->why_text));
+	if (job->core && !*t->why_text) {
+		agt_job_network(job->core, network, sizeof(network));
+		if (tensor->core)
+			say_stall(t->agent, tensor->core, t->why_text, sizeof(t->why_text));
+		append(t->why_text, sizeof(t->why_text), network);
+	}
 	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID, w->round);
 }
 
 void why_on_text(struct agent *a, const struct ctl_why_text *m)
 {
-	char text[CTL_TEXT_MAX + 1] = "";
+	char text[CTL_TEXT_MAX + 1] = "", ours[CTL_NAME_MAX + 16];
 	struct trainer *t;
 
+	snprintf(ours, sizeof(ours), "host %s: ", a->cfg.host);
 	TAILQ_FOREACH(t, &a->trainers, link)
 	if (t->why_seq == m->seq && m->seq)
 		break;
@@ -131,7 +199,8 @@ void why_on_text(struct agent *a, const struct ctl_why_text *m)
 		return;
 	t->why_seq = 0;
 	append(text, sizeof(text), m->text);
-	append(text, sizeof(text), t->why_text);
+	if (!strstr(m->text, ours)) /* else our own report is in it */
+		append(text, sizeof(text), t->why_text);
 	answer(t, t->why_local_seq, 0, text);
 }
 
@@ -167,10 +236,48 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 	}
 }
 
+/* Since when a worker waits for the tensor's sum; UINT64_MAX: nobody does. */
+static uint64_t waited_since_ns(const struct tensor *tensor)
+{
+	uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0, since_ns = UINT64_MAX;
+
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		const struct tensor_worker *tw = &tensor->workers[w];
+
+		if (tw->submitted > done && tw->since_ns < since_ns)
+			since_ns = tw->since_ns;
+	}
+	return since_ns;
+}
+
+/* Where the asked tensor's partitions are; of a question about none, those of the tensor that is
+ * waited for the longest. */
+static void say_tensor(const struct agent *a, const struct job *job, uint32_t asked, uint64_t now,
+	char *buf, size_t room)
+{
+	const struct tensor *tensor, *oldest = NULL;
+	uint64_t since_ns = now - OLD_NS, ns;
+
+	TAILQ_FOREACH(tensor, &job->tensors, link)
+	{
+		if (!tensor->core)
+			continue;
+		ns = asked == CTL_NO_ID                     ? waited_since_ns(tensor)
+		     : agt_tensor_id(tensor->core) == asked ? 0
+							    : UINT64_MAX;
+		if (ns >= since_ns)
+			continue;
+		since_ns = ns;
+		oldest = tensor;
+	}
+	if (oldest)
+		say_stall(a, oldest->core, buf, room);
+}
+
 void why_on_probe(struct agent *a, const struct ctl_probe *p)
 {
 	struct job *job = agent_job(a, p->job);
-	char text[CTL_TEXT_MAX + 1] = "";
+	char text[CTL_TEXT_MAX + 1] = "", network[CTL_TEXT_MAX + 1];
 	struct ctl_msg m = {
 		.type = CTL_REPORT, .report = {.seq = p->seq, .job = p->job, .text = text}};
 	uint64_t now = clock_now_ns();
@@ -179,8 +286,11 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 
 	if (!job)
 		goto send;
-	if (job->core)
-		agt_job_network(job->core, text, sizeof(text));
+	if (job->core) {
+		agt_job_network(job->core, network, sizeof(network));
+		say_tensor(a, job, p->tensor, now, text, sizeof(text));
+		append(text, sizeof(text), network);
+	}
 	TAILQ_FOREACH(t, &job->trainers, of_job)
 	n++;
 	if (job->n_workers > n)

@@ -329,6 +329,7 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	}
 	if (c->is_undurable)
 		return;
+	sched_alone_tick(c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_check(c, c->members[i]);
 	balance_tick(c);

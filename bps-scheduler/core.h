@@ -187,6 +187,7 @@ struct sched_probe {
 	uint32_t asker_seq;
 	uint64_t token;
 	uint64_t deadline_ns;
+	uint32_t bound_ms;  /* from the question to then */
 	uint32_t n_members; /* of the job */
 	uint32_t n_open;    /* asked and not answered yet */
 	bool *has_answered; /* [n_members] */

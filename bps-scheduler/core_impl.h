@@ -183,6 +183,8 @@ struct sched_core {
 	uint64_t view;    /* durable */
 	uint64_t tx_view; /* 0, or the view of the open transaction */
 	bool is_undurable;
+	bool is_alone;     /* no member is heard: alone.c */
+	uint64_t alone_ns; /* when that was so last, 0: never; silence counts from then */
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* of the present event */
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
@@ -247,6 +249,8 @@ void sched_seen(struct sched_core *c, const struct ctl_sight *s);
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct member *m);
 /* Is it dead by now? Else arm for when it will be. */
 void sched_member_check(struct sched_core *c, struct member *m);
+/* ---- alone.c: before the members are checked ---- */
+void sched_alone_tick(struct sched_core *c);
 /* NULL is allowed. */
 void sched_member_free(struct member *m);
 static inline bool sched_is_usable(const struct member *m)

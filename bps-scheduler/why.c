@@ -201,7 +201,7 @@ static void say_agents(const struct sched_core *c, const struct job *j, const st
 		add_clause(t);
 		if (m->conn)
 			add(t, "agent %s (host %s) did not answer within %.1f s", m->name, m->host,
-				c->cfg.probe_ms / 1e3);
+				p->bound_ms / 1e3);
 		else
 			add(t, "agent %s (host %s) is not connected since %.1f s", m->name, m->host,
 				seconds(c->now_ns - m->since_ns));
@@ -296,6 +296,7 @@ static struct sched_probe *probe_new(
 	p->seq = ++c->probe_seq;
 	p->job = j->id;
 	p->tensor = tensor;
+	p->bound_ms = bound_ms;
 	p->deadline_ns = c->now_ns + bound_ms * NS_PER_MS;
 	p->n_members = j->n_members;
 	p->has_answered = sched_alloc(j->n_members, sizeof(bool));
@@ -343,13 +344,13 @@ static const struct ctl_report_worker *next_wait(
 	return best;
 }
 
-/* The last round of a tensor that calls wait for. */
+/* The first round of a tensor that calls wait for: who waits for a later one has what it needs. */
 static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 {
-	uint64_t round = 0;
+	uint64_t round = UINT64_MAX;
 
 	for (uint32_t i = 0; i < p->n_workers; i++)
-		if (p->workers[i].w.oldest_tensor == tensor && p->workers[i].w.oldest_round > round)
+		if (p->workers[i].w.oldest_tensor == tensor && p->workers[i].w.oldest_round < round)
 			round = p->workers[i].w.oldest_round;
 	return round;
 }
@@ -469,7 +470,7 @@ void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg
 		answer(c, m->id, msg->seq, "too many questions at once, ask again");
 		return;
 	}
-	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms);
+	p = probe_new(c, j, msg->tensor, c->cfg.probe_ms / 2); /* a call ends with the answer */
 	p->round = msg->round;
 	p->asker = m->id;
 	p->asker_seq = msg->seq;

@@ -286,6 +286,13 @@ static void dispatch(struct member *m, struct member_msg *in)
 		on_welcome(m, &msg->welcome);
 		return;
 	case CTL_REFUSE:
+		if (m->has_cluster_id && msg->refuse.code == (uint32_t)-BPS_EMISMATCH) {
+			/* C8: that one does not rule us, and what we run is not its to end. */
+			log_rated(LOG_WARN, "another scheduler answered, trying on: %s",
+				msg->refuse.text);
+			ctlclient_drop(m->client, "not the scheduler of this cluster");
+			return;
+		}
 		log_write(LOG_AS(LOG_ERROR, REFUSED), "the scheduler refuses us: %s",
 			msg->refuse.text);
 		m->ops->refused(m->ctx, -(int)msg->refuse.code, msg->refuse.text);

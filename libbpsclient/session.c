@@ -284,6 +284,8 @@ static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadl
 {
 	int rc = local_send(s->sock, m, NULL, 0, left_ms(deadline_ns));
 
+	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
+		return 0; /* refused before it could be said: its WELCOME says why */
 	if (rc == -EPIPE || rc == -ECONNRESET) {
 		drain(s); /* a last word may explain it */
 		return session_cut(s, BPS_ENOAGENT, err_str(rc));

@@ -78,7 +78,7 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err);
 /* Ask why (tensor, round) waits or has failed; *ret is the agent's sentence. Takes at most
  * SESSION_WHY_MS. tensor UINT32_MAX: the job. Errors: no answer came. */
-#define SESSION_WHY_MS 1500
+#define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
 /* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th on;
  * fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a sentence. */

@@ -13,6 +13,8 @@ help:
 	@echo 'make sim         100,000 simulated histories; make sim-mutants: what the simulator catches'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
 	@echo 'make matrix      every cell of the fault matrix REPEAT times (20), SHARD=i/n; writes docs/results'
+	@echo 'make chaos       three jobs under random faults for SECONDS (1800); SEED=n'
+	@echo 'make crashes     CRASHES (1000) trainers are killed; make noticed: how soon KILLS (300) crashes are seen'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
 	@echo 'make lint        formatting, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
@@ -76,7 +78,24 @@ matrix:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
 	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) --table docs/results/fault-matrix.md
-.PHONY: matrix
+# Three jobs under random faults for SECONDS s; 1,000 deaths of trainers; how soon a crash is noticed.
+SECONDS ?= 1800
+SEED	?= 1
+CRASHES	?= 1000
+KILLS	?= 300
+chaos:
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=release all
+	$(Q)$(PYTHON) tests/faults/chaos.py build/release --seconds $(SECONDS) --seed $(SEED)
+crashes:
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=release all
+	$(Q)$(PYTHON) tests/faults/crashes.py build/release --crashes $(CRASHES) --seed $(SEED)
+noticed:
+	$(Q)tests/install-deps.sh test
+	$(STEP) BUILD=release all
+	$(Q)$(PYTHON) tests/faults/noticed.py build/release --kills $(KILLS)
+.PHONY: matrix chaos crashes noticed
 
 # Static analysis in a build of its own, so that only what changed is looked at again: gcc's analyser makes the objects,
 # and a .tidy file says that clang-tidy found its source clean. Tests of units are left out of the analysers that follow

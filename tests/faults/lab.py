@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 from cluster import BUILD, DEADLINE_S, ROOT, Cluster, Daemon
+from keeper import KeptDaemon
 
 CLONE_NEWNET = 0x40000000
 NETLAB = str(ROOT / "tests" / "netlab.sh")
@@ -165,15 +166,20 @@ class FaultyDaemon(Daemon):
         return float(found[1]) if found else 0.0
 
 
+class KeptFaultyDaemon(FaultyDaemon, KeptDaemon):
+    """One whose descriptors are kept, and that is started anew when it has ended."""
+
+
 class LabCluster(Cluster):
-    """Hosts of the lab: 1 the scheduler, then the servers, then the agents. Without a lab all are on loopback."""
+    """Hosts of the lab: 1 the scheduler, then the servers, then the agents. Without a lab all are on loopback. is_kept: agents
+    have a service manager that keeps their descriptors and starts them anew."""
 
     daemon_type = FaultyDaemon
 
     def __init__(self, agents=2, servers=2, lab=None, server_args=(), agent_args=(), scheduler_args=(), daemon_env=None,
-                 state_bytes=0):  # fmt: skip
+                 state_bytes=0, is_kept=False):  # fmt: skip
         self.lab, self.n_servers, self.key_file = lab, servers, None
-        self.daemon_env, self.state_bytes = daemon_env, state_bytes
+        self.daemon_env, self.state_bytes, self.is_kept = daemon_env, state_bytes, is_kept
         self.jobs = []
         if lab:
             assert 1 + servers + agents <= lab.n
@@ -199,7 +205,7 @@ class LabCluster(Cluster):
             return 1
         return 2 + int(name[1:]) + (self.n_servers if name[0] == "a" else 0)
 
-    def add(self, program, name, *args):
+    def add(self, program, name, *args, kind=None):
         args = [str(a) for a in args]
         if self.daemon_env is not None:
             self.env.update(self.daemon_env)
@@ -208,7 +214,9 @@ class LabCluster(Cluster):
             args[at] = f"{self.lab.addr(self.host_of(name))}:0"
             if "--scheduler" in args:
                 args[args.index("--scheduler") + 1] = f"{self.lab.addr(1)}:{self.scheduler.port}"
-        return super().add(program, name, *args)
+        if self.is_kept and program == "bps-agent":
+            kind = KeptFaultyDaemon
+        return super().add(program, name, *args, kind=kind)
 
     def bpsctl(self, *args):
         if not self.lab:

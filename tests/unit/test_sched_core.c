@@ -622,6 +622,25 @@ static void silent_server_is_declared_dead_after_its_time(void **state)
 	world_fini(&w);
 }
 
+static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass(&w, 10 * w.cfg.agent_dead_ms, NULL);
+	NOT_SAID(&w, "DROP");
+	NOT_SAID(&w, "JOB_END");
+	/* The first that is heard has not come back sooner than others could. */
+	pass(&w, w.cfg.server_dead_ms - 200, (const uint32_t[]){12, 21, 0});
+	NOT_SAID(&w, "DROP");
+	pass(&w, w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 0});
+	SAID(&w, "21 PEERS s1:down:i101\n");
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b' (host b) of job 'x' is lost: silent for ");
+	world_fini(&w);
+}
+
 static void late_tick_extends_the_deadlines(void **state)
 {
 	struct world w;
@@ -2003,7 +2022,7 @@ static void why_of_a_round_names_who_is_late(void **state)
 	world_fini(&w);
 }
 
-static void why_ends_in_a_second_and_names_the_mute(void **state)
+static void why_ends_in_half_a_second_and_names_the_mute(void **state)
 {
 	struct world w;
 	struct ctl_report_worker a = {.rank = 0, .pid = 10, .submitted = 7, .is_attached = 1};
@@ -2016,9 +2035,9 @@ static void why_ends_in_a_second_and_names_the_mute(void **state)
 	why(&w, 21, 0, 7);
 	report(&w, 21, 1, &a, 1, "");
 	pass(&w, w.cfg.probe_ms + 10, (const uint32_t[]){11, 21, 22, 0});
-	SAID(&w, "21 WHY_TEXT seq=5 agent b (host b) did not answer within 1.0 s; server s2 (host "
+	SAID(&w, "21 WHY_TEXT seq=5 agent b (host b) did not answer within 0.5 s; server s2 (host "
 		 "s2)"
-		 " is down since 1.1 s\n");
+		 " is down since 0.6 s\n");
 	world_fini(&w);
 }
 
@@ -2461,6 +2480,7 @@ int main(void)
 		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
 		cmocka_unit_test(half_open_connection_gives_way_to_the_new_one),
 		cmocka_unit_test(silent_server_is_declared_dead_after_its_time),
+		cmocka_unit_test(scheduler_that_hears_nobody_gives_nobody_up),
 		cmocka_unit_test(late_tick_extends_the_deadlines),
 		cmocka_unit_test(evicted_instance_that_returns_relearns_what_it_has),
 		cmocka_unit_test(job_forms_when_all_ranks_are_there),
@@ -2523,7 +2543,7 @@ int main(void)
 		cmocka_unit_test(why_of_what_is_not_durable_names_the_disk),
 		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
 		cmocka_unit_test(why_of_a_round_names_who_is_late),
-		cmocka_unit_test(why_ends_in_a_second_and_names_the_mute),
+		cmocka_unit_test(why_ends_in_half_a_second_and_names_the_mute),
 		cmocka_unit_test(why_names_a_tensor_that_not_all_declare),
 		cmocka_unit_test(probe_for_the_status_gathers_what_answers),
 		cmocka_unit_test(probe_for_the_status_asks_on_for_who_has_not_submitted),

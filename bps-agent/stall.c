@@ -1,0 +1,44 @@
+/* Where the partitions of a round are that are not summed yet. */
+#include "bps-agent/core_impl.h"
+
+/* The one that is where it is for the longest goes into ret. */
+static void look_at(const struct part *part, struct agt_stall *ret)
+{
+	const struct agt_core *core = part->tensor->job->core;
+	uint64_t since_ns = part->sent_ns, ns;
+	enum agt_stall_kind kind;
+
+	if (part->state == PART_IDLE)
+		return;
+	ret->n_open++;
+	if (part->state == PART_OFFERED || part->state == PART_FETCHING) {
+		kind = AGT_STALL_READ;
+		since_ns = part->offered_ns;
+	} else if (!part->link) {
+		kind = AGT_STALL_NOWHERE;
+	} else if (part->link->state != LINK_UP) {
+		kind = AGT_STALL_LINK;
+		since_ns = part->link->down_since_ns;
+	} else if (part->state == PART_READY && !part->sent_ns) {
+		kind = AGT_STALL_QUEUE;
+	} else {
+		kind = AGT_STALL_SENT;
+	}
+	ns = since_ns && core->now_ns > since_ns ? core->now_ns - since_ns : 0;
+	if (ret->n_open > 1 && ns <= ret->ns)
+		return;
+	ret->kind = kind;
+	ret->part = part->index;
+	ret->server = part->link ? part->link->server : 0;
+	ret->ns = ns;
+}
+
+bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret)
+{
+	*ret = (struct agt_stall){.n_parts = t->n_parts};
+	if (t->job->is_local)
+		return false;
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		look_at(&t->parts[i], ret);
+	return ret->n_open > 0;
+}

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""How long until a crash is noticed: 300 times kill -9, a third each to servers, agents and trainers; p99 against 100 ms.
+
+    tests/faults/noticed.py BUILD --kills 300
+
+Noticed is: of a server, when the scheduler and both agents have logged that its connections are down; of an agent, when the
+scheduler has; of a trainer, when the call of another trainer of its job has ended with its name. Exit status 1: p99 is longer.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
+
+BOUND_S = 0.1
+LINE = re.compile(r"^<\d>(\S+Z) (.*)$", re.M)
+
+
+def logged(daemon, pattern, skip):
+    """Unix time of the first line behind the first `skip` bytes of its log that matches; None: there is none yet."""
+    for when, text in LINE.findall(daemon.log.read_text()[skip:]):
+        if re.search(pattern, text):
+            return datetime.datetime.fromisoformat(when.replace("Z", "+00:00")).timestamp()
+    return None
+
+
+class Kills:
+    def __init__(self, c, rng):
+        self.c, self.rng = c, rng
+        self.job = None
+
+    def is_whole(self):
+        members = self.c.scheduler.status()["members"]
+        return sum(m["state"] == "up" for m in members) == len(self.c.servers) + len(self.c.agents)
+
+    def kill_daemon(self, d, seen_at):
+        """seen_at: {daemon: pattern of the line by which it notices}."""
+        sizes = {w: len(w.log.read_text()) for w in seen_at}
+        at = time.time()
+        d.process.send_signal(signal.SIGKILL)
+        self.c.wait_for("all notice", lambda: all(logged(w, p, sizes[w]) for w, p in seen_at.items()))
+        seconds = max(logged(w, p, sizes[w]) for w, p in seen_at.items()) - at
+        d.process.wait()
+        d.start_again()
+        self.c.wait_for("all are back", self.is_whole)
+        return max(seconds, 0.0)  # the log has milliseconds, cut off
+
+    def server(self):
+        if self.job is None or self.job.has_failed():
+            self.job = self.c.steady(2)
+        self.job.wait_rounds(5)
+        i = self.rng.randrange(len(self.c.servers))
+        agents = {a: "connection to a server is down" for a in self.c.agents}
+        return self.kill_daemon(self.c.servers[i], {self.c.scheduler: rf"server s{i}: up -> suspect", **agents})
+
+    def agent(self):
+        if self.job:
+            self.job.stop()
+            self.job = None
+        i = self.rng.randrange(len(self.c.agents))
+        return self.kill_daemon(self.c.agents[i], {self.c.scheduler: rf"agent a{i}: up -> suspect"})
+
+    def trainer(self):
+        job = self.c.steady(2).wait_rounds(2)
+        at = time.monotonic()
+        job.workers[1].process.kill()
+        (r,) = job.errors([0])
+        return r["failed_at"] - at
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    os.environ["BPS_BUILD"] = str(args.build.resolve())
+    from lab import LabCluster
+
+    times = {"server": [], "agent": [], "trainer": []}
+    with LabCluster() as c:
+        kills = Kills(c, random.Random(args.seed))
+        for what, seen in times.items():
+            for _ in range(args.kills // 3):
+                seen.append(getattr(kills, what)())
+    every = sorted(t for seen in times.values() for t in seen)
+    p99 = every[min(len(every) - 1, int(0.99 * len(every)))]
+    print(json.dumps({"kills": len(every), "p50_ms": round(1e3 * every[len(every) // 2], 1), "p99_ms": round(1e3 * p99, 1),
+                      "worst_ms": round(1e3 * every[-1], 1), "bound_ms": 1e3 * BOUND_S,
+                      "worst_ms_by_process": {k: round(1e3 * max(v), 1) for k, v in times.items()}}))  # fmt: skip
+    return 1 if p99 > BOUND_S else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
