@@ -296,7 +296,7 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 		shm_doom(c, "the peer could not prove who it is");
 		return;
 	}
-	area = shm_map_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE);
+	area = shm_map_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_POPULATE);
 	if (area)
 		come_up(c, area);
 	else
@@ -367,7 +367,8 @@ static int make_area(int *ret_fd, void **ret_area)
 		return rc;
 	rc = -posix_fallocate(fd, 0, SHM_AREA_BYTES);
 	area = rc ? MAP_FAILED
-		  : mmap(NULL, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		  : mmap(NULL, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+			    fd, 0);
 	if (area == MAP_FAILED) {
 		rc = rc ? rc : -errno;
 		close(fd);

@@ -178,6 +178,7 @@ int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
-/* Map a memfd that a peer sent. Owns: takes fd. NULL: it is not sealed, or too small. */
-void *shm_map_fd(int fd, size_t bytes, int prot);
+/* Map a memfd that a peer sent. flags: of mmap(2), beside MAP_SHARED. Owns: takes fd. NULL: it is not
+ * sealed, or too small. */
+void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
 #endif

@@ -37,7 +37,7 @@ int shm_memfd(const char *name, size_t bytes, int *ret_fd)
 	return 0;
 }
 
-void *shm_map_fd(int fd, size_t bytes, int prot)
+void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
 {
 	int seals = fcntl(fd, F_GET_SEALS);
 	void *mem = MAP_FAILED;
@@ -48,7 +48,7 @@ void *shm_map_fd(int fd, size_t bytes, int prot)
 	if (seals >= 0 && (seals & NEEDED_SEALS) == NEEDED_SEALS && fstat(fd, &st) == 0 &&
 		st.st_size >= 0 && (uint64_t)st.st_size >= bytes && fstatfs(fd, &fs) == 0 &&
 		fs.f_type == TMPFS_MAGIC)
-		mem = mmap(NULL, bytes, prot, MAP_SHARED, fd, 0);
+		mem = mmap(NULL, bytes, prot, MAP_SHARED | flags, fd, 0);
 	close(fd);
 	return mem == MAP_FAILED ? NULL : mem;
 }
@@ -286,7 +286,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	}
 	map = calloc(1, sizeof(*map));
 	if (map)
-		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ); /* takes fd */
+		map->mem = shm_map_fd(fd, m->seg.bytes, PROT_READ, 0); /* takes fd */
 	else
 		close(fd);
 	if (!map || !map->mem) {

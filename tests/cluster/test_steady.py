@@ -1,0 +1,95 @@
+"""The steady state of a running job: its data threads allocate nothing, map nothing and fault on nothing, round after round."""
+
+import ctypes
+import mmap
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster import IS_ASAN, Cluster
+from test_faults import rounds_done
+from test_same_host import OFF, at, meeting  # noqa: F401
+
+HERE = Path(__file__).resolve().parent
+ROUNDS, WINDOWS = 100, 12
+
+pytestmark = pytest.mark.skipif(IS_ASAN, reason="the sanitizer has an allocator of its own")
+
+
+class Counts:
+    """Of a daemon's data threads: calls of the allocator, mappings, page faults."""
+
+    def __init__(self, daemon, path):
+        with open(path, "r+b") as f:
+            self.map = mmap.mmap(f.fileno(), 16)
+        self.pair = (ctypes.c_uint64 * 2).from_buffer(self.map)
+        self.name = daemon.name
+        self.tasks = [
+            t for t in Path(f"/proc/{daemon.process.pid}/task").iterdir() if (t / "comm").read_text().startswith("data")
+        ]
+
+    def read(self):
+        faults = sum(int((t / "stat").read_text().rsplit(")", 1)[1].split()[7]) for t in self.tasks)
+        return {"allocations": self.pair[0], "mappings": self.pair[1], "page faults": faults}
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """Cluster(...) whose daemons count, and the file of each by its name."""
+    library = tmp_path / "count_allocs.so"
+    subprocess.run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", library, HERE / "count_allocs.c"], check=True
+    )
+    made, files = [], {}
+
+    class Counted(Cluster):
+        def add(self, program, name, *args, **kw):
+            files[name] = tmp_path / name
+            files[name].write_bytes(bytes(16))
+            self.env.update(LD_PRELOAD=str(library), COUNT_FILE=str(files[name]))
+            try:
+                return super().add(program, name, *args, **kw)
+            finally:
+                del self.env["LD_PRELOAD"], self.env["COUNT_FILE"]
+
+    def make(**kw):
+        made.append(Counted(**kw))
+        return made[-1], files
+
+    yield make
+    problems = [p for c in made for p in c.close()]
+    assert not problems, "\n".join(problems)
+
+
+def is_quiet(window, most):
+    return all(window[k] <= most[k] for k in most)
+
+
+@pytest.mark.parametrize("path", ["network", "same host"])
+@pytest.mark.parametrize("n_elems", [1000, 300000])
+def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meeting, path, n_elems):  # noqa: F811
+    args = at(meeting) if path == "same host" else OFF
+    c, files = counted(agents=2, servers=2, agent_args=args, server_args=args)
+    progress, stop = c.dir / "progress", c.dir / "stop"
+    started = c.start_job(
+        "rounds_until", 2, {"n_elems": n_elems, "stop": str(stop), "progress": str(progress), "seconds": 60}
+    )
+    c.wait_for("it runs", lambda: rounds_done(progress) > 100)  # the first ones fill pools
+    counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
+    assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
+    # Buffers are touched for the first time one by one, so the first windows may see faults: each daemon must have a
+    # window of many rounds without any. libfabric's queue of 16384 completions takes too long for that.
+    most = {"allocations": 0, "mappings": 0, "page faults": ROUNDS // 2 if path == "network" else 0}
+    seen = {x.name: [] for x in counts}
+    for _ in range(WINDOWS):
+        before, first = [x.read() for x in counts], rounds_done(progress)
+        c.wait_for("many rounds more", lambda first=first: rounds_done(progress) > first + ROUNDS)
+        for x, b in zip(counts, before):
+            seen[x.name].append({k: v - b[k] for k, v in x.read().items()})
+        if all(any(is_quiet(w, most) for w in windows) for windows in seen.values()):
+            break
+    stop.touch()
+    c.finish(started)
+    for name, windows in seen.items():
+        assert any(is_quiet(w, most) for w in windows), f"{name}: {windows}"
