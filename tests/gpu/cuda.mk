@@ -36,7 +36,8 @@ $(CUDATESTS): $(B)/tests/%: $(B)/tests/gpu/cuda/%.o $(call objs,$(CUDAHELP) $(CU
 		$(FAKELIBS) $(B)/tests/gpu-probe
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -Wl,--disable-new-dtags -Wl,-rpath,'$$ORIGIN/../fake' -o $@ $(filter %.o,$^) \
-		$(LIBCORES) $(LIBCOMMON) $(B)/fake/libcuda.so.1 -lcmocka -Wl,--as-needed $(LIBS) -ldl
+		$(LIBCORES) $(LIBCOMMON) $(B)/fake/libcuda.so.1 $(NCCLLIB) -lcmocka -Wl,--as-needed $(LIBS) -ldl
+$(B)/tests/test_fake_cuda: NCCLLIB := $(B)/fake/libnccl.so.2
 # As bps-agent-cuda is linked: it finds what the machine has.
 $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES) $(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
