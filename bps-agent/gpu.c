@@ -14,11 +14,15 @@
 #include <unistd.h>
 
 #include "bps-agent/keep.h"
+#include "common/clock.h"
 #include "common/log.h"
 
 /* After the job's end it may finish what its GPUs do. */
 #define KILL_MS 5000
 #define BATCH   1024
+/* Its loop turns each second; pinning much memory can hold it up for some. */
+#define WATCH_MS 1000
+#define HANG_NS  UINT64_C(20000000000)
 
 static const char *const states[] = {"starting", "meeting", "running", "over"};
 
@@ -59,7 +63,7 @@ static void on_handle_closed(uv_handle_t *h)
 static void close_handles(struct gpu *g)
 {
 	uv_handle_t *all[] = {(uv_handle_t *)&g->sock_poll, (uv_handle_t *)&g->wake_poll,
-		(uv_handle_t *)&g->pid_poll, (uv_handle_t *)&g->killer};
+		(uv_handle_t *)&g->pid_poll, (uv_handle_t *)&g->watchdog};
 
 	for (unsigned i = 0; i < 4; i++)
 		if (all[i]->data && !uv_is_closing(all[i]))
@@ -95,6 +99,14 @@ static void over(struct gpu *g, int code, const char *text)
 	answer_all(g, code, g->text);
 }
 
+static void on_late(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+
+	log_warn("executor does not end, killing it: pid=%d", (int)g->pid);
+	kill(g->pid, SIGKILL);
+}
+
 void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 {
 	struct job *job = g->job;
@@ -111,18 +123,12 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	over(g, code, text.s);
 	shutdown(g->sock, SHUT_RDWR);
+	if (g->watchdog.data)
+		uv_timer_start(&g->watchdog, on_late, KILL_MS, 0);
 	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
 		return;
 	job_core_fail(g->agent, job->id, code, g->text);
 	agt_job_fail(job->core, code);
-}
-
-static void on_killer(uv_timer_t *timer)
-{
-	struct gpu *g = timer->data;
-
-	log_warn("executor does not end, killing it: pid=%d", (int)g->pid);
-	kill(g->pid, SIGKILL);
 }
 
 void gpu_end(struct gpu *g, int code, const char *text)
@@ -135,8 +141,8 @@ void gpu_end(struct gpu *g, int code, const char *text)
 	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
 		shutdown(g->sock, SHUT_RDWR);
 	over(g, code < 0 ? code : BPS_ECLOSED, code < 0 ? text : "the job is over");
-	if (g->killer.data)
-		uv_timer_start(&g->killer, on_killer, KILL_MS, 0);
+	if (g->watchdog.data)
+		uv_timer_start(&g->watchdog, on_late, KILL_MS, 0);
 }
 
 void gpu_release(struct gpu *g)
@@ -232,16 +238,37 @@ static void on_wake(uv_poll_t *p, int status, int events)
 	(void)!read(((struct gpu *)p->data)->wake_fd, &n, sizeof(n)); /* the loop looks */
 }
 
+/* Does its loop turn? */
+static void on_watch(uv_timer_t *timer)
+{
+	struct gpu *g = timer->data;
+	const struct pipe_page *page = g->page.mem;
+	/* Relaxed: only whether it moves counts. */
+	uint64_t beat = atomic_load_explicit(&page->beat, memory_order_relaxed);
+	uint64_t now_ns = clock_now_ns();
+
+	if (beat != g->beat) {
+		g->beat = beat;
+		g->beat_at_ns = now_ns;
+	} else if (now_ns - g->beat_at_ns > HANG_NS) {
+		gpu_fail(g, BPS_EDEVICE, "bps-agent-%s hangs: its loop has not turned for %.0f s",
+			g->agent->cfg.gpu.backend, (double)HANG_NS / 1e9);
+		kill(g->pid, SIGKILL);
+	}
+}
+
 static void watch(struct gpu *g)
 {
 	uv_loop_t *uv = dataloop_uv(g->agent->loop);
 
-	uv_timer_init(uv, &g->killer);
+	uv_timer_init(uv, &g->watchdog);
 	uv_poll_init(uv, &g->sock_poll, g->sock);
 	uv_poll_init(uv, &g->wake_poll, g->wake_fd);
 	uv_poll_init(uv, &g->pid_poll, g->pidfd);
-	g->killer.data = g->sock_poll.data = g->wake_poll.data = g->pid_poll.data = g;
+	g->watchdog.data = g->sock_poll.data = g->wake_poll.data = g->pid_poll.data = g;
 	g->n_handles = 4;
+	g->beat_at_ns = clock_now_ns();
+	uv_timer_start(&g->watchdog, on_watch, WATCH_MS, WATCH_MS);
 	uv_poll_start(&g->sock_poll, UV_READABLE | UV_DISCONNECT, on_socket);
 	uv_poll_start(&g->wake_poll, UV_READABLE, on_wake);
 	uv_poll_start(&g->pid_poll, UV_READABLE, on_process_end);

@@ -31,7 +31,8 @@ struct gpu {
 	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, our own and the executor's */
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
-	uv_timer_t killer;
+	uv_timer_t watchdog; /* OVER: when it is due the child is killed */
+	uint64_t beat, beat_at_ns;
 	struct pipe pipe;
 	struct memory page;
 	char route[GPU_WORD_MAX + 1];

@@ -36,6 +36,7 @@ struct pipe_ring {
 
 struct pipe_page {
 	struct pipe_ring rings[2]; /* [0]: agent to executor */
+	_Atomic uint64_t beat;     /* the executor's loop turns, at least each second */
 };
 
 struct pipe {

@@ -18,8 +18,7 @@
 #define ENTRIES(X)                                                                                 \
 	X(cuCtxGetCurrent, "cuCtxGetCurrent")                                                      \
 	X(cuCtxGetDevice, "cuCtxGetDevice")                                                        \
-	X(cuCtxPushCurrent, "cuCtxPushCurrent_v2")                                                 \
-	X(cuCtxPopCurrent, "cuCtxPopCurrent_v2")                                                   \
+	X(cuCtxSetCurrent, "cuCtxSetCurrent")                                                      \
 	X(cuDeviceGetUuid, "cuDeviceGetUuid_v2")                                                   \
 	X(cuGetErrorString, "cuGetErrorString")                                                    \
 	X(cuMemHostRegister, "cuMemHostRegister_v2")                                               \
@@ -83,17 +82,21 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 		err, BPS_EDEVICE, "%s: %s (CUDA error %d)", what, text ? text : "?", (int)rc);
 }
 
-/* The trainer's context for the calls that follow; the calling thread may have another or none. */
-static int enter(const struct gpu *g, struct err_text *err)
+/* The trainer's context for the calls that follow; the calling thread may have another or none, which
+ * leave gives back. */
+static int enter(const struct gpu *g, CUcontext *ret_old, struct err_text *err)
 {
-	return fail(cu.p_cuCtxPushCurrent(g->ctx), "cannot use the CUDA context", err);
+	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
+
+	if (rc == 0 && *ret_old != g->ctx)
+		rc = fail(cu.p_cuCtxSetCurrent(g->ctx), "cannot use the CUDA context", err);
+	return rc;
 }
 
-static void leave(void)
+static void leave(const struct gpu *g, CUcontext old)
 {
-	CUcontext ctx;
-
-	cu.p_cuCtxPopCurrent(&ctx);
+	if (old != g->ctx)
+		cu.p_cuCtxSetCurrent(old);
 }
 
 static int cuda_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
@@ -124,8 +127,9 @@ static int cuda_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text
 
 static int cuda_pin(struct gpu *g, struct err_text *err)
 {
+	CUcontext old;
 	CUdeviceptr addr = 0;
-	int rc = enter(g, err);
+	int rc = enter(g, &old, err);
 
 	if (rc < 0)
 		return rc;
@@ -139,16 +143,17 @@ static int cuda_pin(struct gpu *g, struct err_text *err)
 			cu.p_cuMemHostUnregister(g->slots);
 	}
 	g->page_addr = addr;
-	leave();
+	leave(g, old);
 	return rc;
 }
 
 static void cuda_unpin(struct gpu *g)
 {
-	if (enter(g, NULL) < 0)
+	CUcontext old;
+	if (enter(g, &old, NULL) < 0)
 		return;
 	cu.p_cuMemHostUnregister(g->slots);
-	leave();
+	leave(g, old);
 }
 
 struct mapping {
@@ -205,6 +210,7 @@ static int map_all(struct mapping *h, const int *fds, unsigned n_fds, struct err
 static int cuda_map(struct gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
 	void **ret_ptr, void **ret_handle, struct err_text *err)
 {
+	CUcontext old;
 	struct mapping *h;
 	int rc;
 
@@ -217,7 +223,7 @@ static int cuda_map(struct gpu *g, const struct gpu_memory *m, const int *fds, u
 		return err_set(err, -ENOMEM, "out of memory");
 	h->chunk = m->chunk_bytes;
 	h->bytes = m->chunk_bytes * n_fds;
-	rc = enter(g, err);
+	rc = enter(g, &old, err);
 	if (rc < 0) {
 		free(h);
 		return rc;
@@ -229,17 +235,18 @@ static int cuda_map(struct gpu *g, const struct gpu_memory *m, const int *fds, u
 		*ret_ptr = (void *)(uintptr_t)h->addr;
 		*ret_handle = h;
 	}
-	leave();
+	leave(g, old);
 	return rc;
 }
 
 static void cuda_unmap(struct gpu *g, void *ptr, void *handle)
 {
+	CUcontext old;
 	(void)ptr;
-	if (enter(g, NULL) < 0)
+	if (enter(g, &old, NULL) < 0)
 		return;
 	unmap(handle);
-	leave();
+	leave(g, old);
 }
 
 /* ---- memory of the trainer's own ---- */
@@ -328,10 +335,11 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 static int cuda_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 	char *handle, int *fds, unsigned max, struct err_text *err)
 {
+	CUcontext old;
 	CUdeviceptr addr = (CUdeviceptr)(uintptr_t)ptr;
 	unsigned long long types = 0, buffer_id = 0;
 	int is_legacy = 0;
-	int rc = enter(g, err);
+	int rc = enter(g, &old, err);
 
 	if (rc < 0)
 		return rc;
@@ -352,7 +360,7 @@ static int cuda_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu
 			"this memory cannot be shared (of a pool, managed, or not on the GPU): "
 			"copy "
 			"it into memory of bps_gpu_alloc");
-	leave();
+	leave(g, old);
 	return rc;
 }
 
@@ -366,7 +374,8 @@ static CUdeviceptr addr_of(const struct gpu *g, const _Atomic uint64_t *counter)
 static int cuda_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	struct err_text *err)
 {
-	int rc = enter(g, err);
+	CUcontext old;
+	int rc = enter(g, &old, err);
 
 	if (rc < 0)
 		return rc;
@@ -374,14 +383,15 @@ static int cuda_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, ui
 	rc = fail(cu.p_cuStreamWriteValue64(
 			  stream, addr_of(g, counter), value, CU_STREAM_WRITE_VALUE_DEFAULT),
 		"cannot queue on the stream", err);
-	leave();
+	leave(g, old);
 	return rc;
 }
 
 static int cuda_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	uint64_t deadline_ns, struct err_text *err)
 {
-	int rc = enter(g, err);
+	CUcontext old;
+	int rc = enter(g, &old, err);
 
 	(void)deadline_ns; /* only the stream waits */
 	if (rc < 0)
@@ -389,7 +399,7 @@ static int cuda_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uin
 	rc = fail(cu.p_cuStreamWaitValue64(
 			  stream, addr_of(g, counter), value, CU_STREAM_WAIT_VALUE_GEQ),
 		"cannot queue on the stream", err);
-	leave();
+	leave(g, old);
 	return rc;
 }
 

@@ -342,7 +342,7 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 	struct tensor *t = find(e, id);
 
 	if (!t || t->state != TENSOR_IDLE || round != t->round + 1)
-		return t && t->state == TENSOR_DEAD ? 0 : -EINVAL;
+		return -EINVAL;
 	t->round = round;
 	t->op = op;
 	t->priority = priority;

@@ -89,39 +89,46 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
-/* By where the members' GPUs are. Memory in the place of GPUs is nowhere: it takes what is wanted. */
-static int find_route(struct exec *x, const struct engine_member *members, const char *want,
-	struct route *ret, struct err_text *err)
+/* By where the GPUs are, or as the agent's setting says. */
+static int choose(
+	struct exec *x, const char *want, struct route *ret, char *why, struct err_text *err)
 {
-	int gpus[DEVICE_GPUS_MAX], rc;
-	char why[PLAN_WHY_BYTES];
+	int gpus[DEVICE_GPUS_MAX];
 
-	if (strcmp(x->ops->name, "cuda") != 0)
-		return route_make(want, x->n_workers, NULL, ret, err);
 	for (uint32_t w = 0; w < x->n_workers; w++)
-		gpus[w] = members[w].gpu;
-	rc = choose_route(TOPO_SYSFS, x->dev, gpus, x->n_workers, want, ret, why, err);
-	if (rc == 0)
-		log_info("route: job=%s route=%s: %s", x->job, ret->name, why);
-	return rc;
+		gpus[w] = x->trainers[w].gpu;
+	return choose_route(TOPO_SYSFS, x->dev, gpus, x->n_workers, want, ret, why, err);
 }
 
-static int make_engine(struct exec *x, const char *want, struct route *ret, struct err_text *err)
+static int open_engine(struct exec *x, const struct route *route, struct err_text *err)
 {
 	struct engine_env env = {
 		.ctx = x, .staged = on_staged, .done = on_done, .failed = on_failed};
 	struct engine_member members[DEVICE_GPUS_MAX];
-	struct engine_config cfg = {.members = members};
-	int rc;
+	struct engine_config cfg = {.route = *route, .members = members};
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		members[w] = (struct engine_member){
 			x->trainers[w].gpu, x->trainers[w].slots, x->n_slots};
-	rc = find_route(x, members, want, &cfg.route, err);
-	if (rc < 0)
-		return rc;
-	*ret = cfg.route;
 	return engine_new(x->dev, &cfg, &env, &x->engine, err);
+}
+
+/* Where the rule has chosen collectives and there are none (no NCCL), the processor sums. */
+static int make_engine(struct exec *x, struct route *ret, char *why, struct err_text *err)
+{
+	bool is_free = !*x->want || !strcmp(x->want, "auto");
+	int rc = choose(x, x->want, ret, why, err);
+
+	if (rc == 0)
+		rc = open_engine(x, ret, err);
+	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(ret))
+		return rc;
+	log_warn("the GPUs cannot sum among themselves, the processor does: job=%s why=%s", x->job,
+		err->s);
+	rc = choose(x, "ce", ret, why, err);
+	if (rc < 0)
+		rc = choose(x, "copy", ret, why, err);
+	return rc < 0 ? rc : open_engine(x, ret, err);
 }
 
 /* All trainers are here: choose a route, and let them begin. */
@@ -129,20 +136,21 @@ static void meet(struct exec *x)
 {
 	struct local_msg m = {.type = GPU_ROUTE};
 	struct err_text err = {""};
+	char why[PLAN_WHY_BYTES] = "";
 	struct route route;
 	int rc;
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		if (!x->trainers[w].has_hello)
 			return;
-	rc = make_engine(x, x->want, &route, &err);
+	rc = make_engine(x, &route, why, &err);
 	if (rc < 0) {
 		exec_fail(x, BPS_EDEVICE, err.s);
 		return;
 	}
 	x->state = EXEC_RUNNING;
-	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s", x->job, x->ops->name,
-		x->n_workers, route.name);
+	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s why=%s", x->job, x->ops->name,
+		x->n_workers, route.name, why);
 	m.gpu_route = (struct gpu_route){.route = route.name, .n_inputs = route.n_groups};
 	if (local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
 		end(x, 1);
@@ -375,8 +383,10 @@ static void turn(struct exec *x, struct pace *p)
 		poll_sockets(x, wait_ns);
 		p->looked_ns = now_ns;
 	}
-	if (x->page)
+	if (x->page) {
 		pipe_awake(&x->pipe);
+		atomic_fetch_add_explicit(&x->page->beat, 1, memory_order_relaxed);
+	}
 }
 
 static bool is_over(const struct exec *x)

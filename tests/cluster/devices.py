@@ -1,4 +1,5 @@
-"""What worker processes with device memory do. On back-end host an address is plain memory, and the stream is 0."""
+"""What worker processes with device memory do: on back-end host, where an address is plain memory and the only stream is 0,
+or on CUDA, of which the fake driver is loaded before the library looks for one."""
 
 import ctypes
 import os
@@ -9,65 +10,263 @@ import numpy as np
 
 import bps
 
-
-def view(address, n_elems, dtype):
-    kind = np.dtype(bps.DTYPES[dtype][1])
-    raw = (ctypes.c_char * (n_elems * kind.itemsize)).from_address(address)
-    return np.frombuffer(raw, dtype=kind)
+OPS = {"sum": bps.SUM, "max": bps.MAX, "min": bps.MIN, "avg": bps.AVG}
 
 
-def device_rounds(sizes, n_rounds, dtype="i64", op="sum", ahead=1, route=None):
-    """Rounds of several tensors in one piece of memory; every sum is compared, at every worker."""
-    ops = {"sum": bps.SUM, "max": bps.MAX, "min": bps.MIN, "avg": bps.AVG}
-    with bps.open() as job:
+PINNED = 64 << 20
+
+
+class Plain:
+    """Back-end host: reads and writes happen at once."""
+
+    stream = 0
+
+    def write(self, address, array):
+        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+
+    def read(self, address, n_elems, dtype):
+        out = np.empty(n_elems, dtype)
+        ctypes.memmove(out.ctypes.data, address, out.nbytes)
+        return out
+
+
+class Cuda:
+    """The driver that LD_LIBRARY_PATH leads to; everything is queued on a stream of our own."""
+
+    def __init__(self, ordinal):
+        self.lib = ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)
+        self.call("cuInit", 0)
+        ctx, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(ctx), ordinal)
+        self.call("cuCtxSetCurrent", ctx)
+        self.call("cuStreamCreate", ctypes.byref(stream), 1)
+        self.stream = stream.value
+        host = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(PINNED), 0)
+        self.host, self.used = host.value, 0
+
+    def call(self, name, *args):
+        rc = getattr(self.lib, name)(*args)
+        assert rc == 0, f"{name} says {rc}"
+
+    def pinned(self, n_bytes):
+        """Host memory that the stream may use; what was handed out before is reused when the stream is done with all of it."""
+        if self.used + n_bytes > PINNED:
+            self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+            self.used = 0
+        at = self.host + self.used
+        self.used += -(-n_bytes // 64) * 64
+        return at
+
+    def write(self, address, array):
+        at = self.pinned(array.nbytes)
+        ctypes.memmove(at, array.ctypes.data, array.nbytes)
+        self.call("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(address), ctypes.c_void_p(at), ctypes.c_size_t(array.nbytes),
+                  ctypes.c_void_p(self.stream))  # fmt: skip
+
+    def read(self, address, n_elems, dtype):
+        out = np.empty(n_elems, dtype)
+        at = self.pinned(out.nbytes)
+        self.call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(at), ctypes.c_uint64(address), ctypes.c_size_t(out.nbytes),
+                  ctypes.c_void_p(self.stream))  # fmt: skip
+        self.call("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        ctypes.memmove(out.ctypes.data, at, out.nbytes)
+        return out
+
+    def alloc(self, n_bytes):
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(n_bytes))
+        return address.value
+
+
+def open_device(job):
+    if os.environ.get("TEST_DEVICE") != "cuda":
         job.gpu_open()
+        return Plain()
+    device = Cuda(job.local_rank)
+    job.gpu_open()
+    return device
+
+
+def expected(op, base, size, dtype):
+    ranks = np.arange(size)
+    want = {"sum": size * base + ranks.sum(), "max": base + size - 1, "min": base,
+            "avg": (size * base + ranks.sum()) / size}[op]  # fmt: skip
+    return (np.floor(want) if dtype.startswith("i") and op == "avg" else want).astype(bps.DTYPES[dtype][1])
+
+
+def device_rounds(sizes, n_rounds, kinds=(("i64", "sum"),), route=None, imported=False):
+    """Rounds of several tensors of each kind in one piece of memory; every sum is compared, at every worker. Odd rounds are
+    ordered by the stream alone."""
+    with bps.open() as job:
+        device = open_device(job)
         assert route in (None, job.gpu_route), job.gpu_route
-        item = np.dtype(bps.DTYPES[dtype][1]).itemsize
-        base = job.gpu_alloc(sum(-(-n * item // 256) * 256 for n in sizes))
-        tensors, at = [], base
-        for i, n in enumerate(sizes):
-            tensors.append((job.gpu_declare(f"t{i}", dtype, n, at), view(at, n, dtype)))
-            at += -(-n * item // 256) * 256
+        n_bytes = 8 * sum(-(-n // 32) * 32 for n in sizes) * len(kinds)
+        at = device.alloc(n_bytes) if imported else job.gpu_alloc(n_bytes)
+        if imported:
+            job.gpu_import(at, n_bytes)
+        tensors = []
+        for dtype, op in kinds:
+            for n in sizes:
+                tensors.append((job.gpu_declare(f"{dtype}.{op}.{n}", dtype, n, at), dtype, op, n, at))
+                at += -(-n // 32) * 32 * 8
         for r in range(1, n_rounds + 1):
-            for i, (t, v) in enumerate(tensors):
-                v[:] = np.arange(len(v)) % 100 * r + job.rank + i
-                t.push_pull(ops[op])
-            for i, (t, v) in enumerate(tensors):
+            for i, (t, dtype, op, n, address) in enumerate(tensors):
+                base = np.arange(n) % 50 * (r % 5) + i
+                device.write(address, (base + job.rank).astype(bps.DTYPES[dtype][1]))
+                t.push_pull(OPS[op], stream=device.stream)
                 if r % 2:
-                    t.wait_stream()
-                else:
+                    t.wait_stream(device.stream)
+            for i, (t, dtype, op, n, address) in enumerate(tensors):
+                if r % 2 == 0:
                     t.wait(20)
-                base_v = np.arange(len(v)) % 100 * r + i
-                ranks = np.arange(job.size)
-                want = {
-                    "sum": job.size * base_v + ranks.sum(),
-                    "max": base_v + job.size - 1,
-                    "min": base_v,
-                    "avg": (job.size * base_v + ranks.sum()) / job.size,
-                }[op]
-                if dtype.startswith("i") and op == "avg":
-                    want = np.floor(want)
-                assert np.array_equal(v, want.astype(v.dtype)), (r, i, v[:5], want[:5])
-            for t, _ in tensors:
-                t.wait(20)
-                assert t.contributors == job.size
+                got = device.read(address, n, bps.DTYPES[dtype][1])
+                want = expected(op, np.arange(n) % 50 * (r % 5) + i, job.size, dtype)
+                assert np.array_equal(got, want), (r, dtype, op, n, got[:5], want[:5])
+        for t, *_ in tensors:
+            t.wait(20)
+            assert t.contributors == job.size
         return job.gpu_route
+
+
+def device_ahead(n_elems, n_rounds):
+    """The program runs ahead of the stream, as training does: it waits for nothing but when 8 rounds are in flight."""
+    with bps.open() as job:
+        device = open_device(job)
+        address = job.gpu_alloc(8 * n_elems)
+        t = job.gpu_declare("t", "i64", n_elems, address)
+        device.write(address, np.full(n_elems, 1, np.int64))
+        for _ in range(n_rounds):
+            try:
+                t.push_pull(stream=device.stream)
+            except bps.Error as e:
+                assert e.code == bps.EBUSY, e
+                t.wait(20)
+                t.push_pull(stream=device.stream)
+            t.wait_stream(device.stream)  # the sum is the next round's gradient
+        t.wait(20)
+        return int(device.read(address, n_elems, np.int64).min())
 
 
 def device_and_host_tensors(n_elems, n_rounds):
     """A job may have tensors of both kinds."""
     with bps.open() as job:
-        job.gpu_open()
+        device = open_device(job)
         address = job.gpu_alloc(n_elems * 4)
-        on_gpu, v = job.gpu_declare("gpu", "f32", n_elems, address), view(address, n_elems, "f32")
-        on_host = job.declare("host", "f32", n_elems)
+        on_gpu, on_host = job.gpu_declare("gpu", "f32", n_elems, address), job.declare("host", "f32", n_elems)
         for r in range(n_rounds):
-            v[:] = job.rank + r
+            device.write(address, np.full(n_elems, job.rank + r, np.float32))
             on_host.input[:] = job.rank + 2 * r
-            on_gpu.push_pull()
+            on_gpu.push_pull(stream=device.stream)
             on_host.push_pull()
-            on_gpu.wait_stream()
+            on_gpu.wait_stream(device.stream)
             total = job.size * (job.size - 1) // 2
-            assert np.all(v == total + job.size * r)
+            assert np.all(device.read(address, n_elems, np.float32) == total + job.size * r)
             assert np.all(on_host.wait() == total + 2 * job.size * r)
     return True
+
+
+def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_rank=None):
+    """Rounds until something breaks; the worker die_rank kills itself, absent_rank stops to submit. Returns the error's code,
+    its sentence, how long the last wait took, and that no stream was left waiting."""
+    job = bps.open(timeout=60)
+    device = open_device(job)
+    address = job.gpu_alloc(8 * n_elems)
+    t = job.gpu_declare("t", "i64", n_elems, address)
+    start = time.monotonic()
+    try:
+        for r in range(1, 1 << 20):
+            start = time.monotonic()
+            if r > after and job.rank == die_rank:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if r > after and job.rank == absent_rank:
+                while True:
+                    t.poll()
+                    time.sleep(0.01)
+            device.write(address, np.full(n_elems, r, np.int64))
+            t.push_pull(stream=device.stream)
+            t.wait_stream(device.stream)
+            got = device.read(address, n_elems, np.int64)  # behind the wait: a stuck stream would hang here
+            t.wait()
+            assert np.all(got == r * job.size)
+            if started and r == after:
+                with open(f"{started}.{job.rank}", "w", encoding="ascii"):
+                    pass
+    except bps.Error as e:
+        took = time.monotonic() - start
+        device.read(address, n_elems, np.int64)  # the stream runs
+        try:
+            t.push_pull(stream=device.stream)
+            again = 0
+        except bps.Error as e2:
+            again = e2.code
+        job.abort()
+        return [e.code, str(e), took, again]
+
+
+def no_device(n_elems):
+    """Device memory is refused with the reason, and host tensors are summed all the same."""
+    with bps.open() as job:
+        try:
+            job.gpu_open()
+            text = None
+        except bps.Error as e:
+            assert e.code == bps.EDEVICE, e
+            text = str(e)
+        t = job.declare("t", "f32", n_elems)
+        t.input[:] = job.rank
+        t.push_pull()
+        assert np.all(t.wait() == job.size * (job.size - 1) // 2)
+        return text
+
+
+def device_nonsense():
+    """Addresses and numbers that make no sense are refused; a good tensor goes on."""
+    with bps.open() as job:
+        device = open_device(job)
+        address = job.gpu_alloc(1 << 20)
+        codes = []
+        for what in (
+            lambda: job.gpu_declare("a", "f32", 1 << 20, address),
+            lambda: job.gpu_declare("b", "f32", 16, address - 64),
+            lambda: job.gpu_declare("c", "f32", 16, 4096),
+            lambda: job.gpu_release(address + 64),
+            lambda: job.gpu_open(),
+            lambda: job.gpu_alloc(1 << 60),
+        ):
+            try:
+                what()
+                codes.append(0)
+            except bps.Error as e:
+                codes.append(e.code)
+        t = job.gpu_declare("good", "f32", 16, address)
+        device.write(address, np.ones(16, np.float32))
+        t.push_pull(stream=device.stream)
+        t.wait(20)
+        job.gpu_release(address)
+        try:
+            t.push_pull(stream=device.stream)
+            t.wait(20)
+            codes.append(0)
+        except bps.Error as e:
+            codes.append(e.code)
+        assert np.all(codes) and codes[-1] == -22, codes
+        job.abort()
+    return codes
+
+
+def device_cycles(n_cycles):
+    """Descriptors and mappings of this process, job after job."""
+    seen = []
+    for i in range(n_cycles):
+        with bps.open(job=f"cycle{i}") as job:
+            device = open_device(job)
+            address = job.gpu_alloc(4 << 20)
+            t = job.gpu_declare("t", "i32", 1 << 20, address)
+            device.write(address, np.full(1 << 20, job.rank, np.int32))
+            t.push_pull(stream=device.stream)
+            t.wait(20)
+        with open("/proc/self/maps", encoding="ascii") as f:
+            maps = sum("memfd" in line for line in f)
+        seen.append([len(os.listdir("/proc/self/fd")), maps])
+    return seen

@@ -1,25 +1,208 @@
-"""Tensors in device memory, on back-end host: plain memory in the place of GPUs, everything else as it is with them."""
+"""Tensors in device memory: on back-end host, plain memory in the place of GPUs, and on the CUDA back-end over libraries that
+take the place of the driver and NCCL. Trainers, agents, executors, servers and scheduler are real processes."""
+
+import os
+import signal
+import time
+from pathlib import Path
 
 import pytest
 
+from cluster import BUILD, IS_ASAN
+
+FAKE = BUILD / "fake"
+HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
+needs_cuda = pytest.mark.skipif(not HAS_CUDA or IS_ASAN, reason="built without CUDA, or with a sanitizer")
 HOST = ["--gpu", "host"]
+KINDS = [("i64", "sum"), ("f32", "sum"), ("f32", "avg"), ("i32", "max"), ("f64", "min"), ("i32", "avg")]
 
 
-@pytest.mark.parametrize("workers,agents", [(2, 2), (4, 2), (2, 1), (4, 1), (8, 2)])
-def test_sums_in_device_memory_are_exact(cluster, workers, agents):
-    c = cluster(agents=agents, servers=2, agent_args=HOST)
-    args = {"sizes": [1, 1000, 300001, 4096], "n_rounds": 6}
-    routes = c.run("device_rounds", workers, args)
-    assert routes == ["copy" if workers == agents else "ce"] * workers
+class Rig:
+    """A cluster whose agents drive GPUs of one kind."""
+
+    def __init__(self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None):
+        self.kind = kind
+        cuda = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_GPUS": str(gpus)} if kind == "cuda" else {}
+        old = {k: os.environ.get(k) for k in {**cuda, **(agent_env or {})}}
+        os.environ.update({**cuda, **(agent_env or {})})
+        try:
+            self.c = cluster(agents=agents, servers=servers, agent_args=[*args, "--gpu", kind])
+        finally:
+            for k, v in old.items():
+                os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
+        self.env = {**cuda, "TEST_DEVICE": kind}
+
+    def run(self, function, workers, args=None, **kw):
+        return self.c.run(function, workers, args, env=self.env, **kw)
+
+    def start(self, function, workers, args=None, **kw):
+        return self.c.start_job(function, workers, args, env=self.env, **kw)
+
+    def executors(self, agent=0):
+        """Its children that are no zombies."""
+        pid = self.c.agents[agent].process.pid
+        children = []
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += (task / "children").read_text().split()
+        return [int(c) for c in children]
+
+
+@pytest.fixture(params=["host", pytest.param("cuda", marks=needs_cuda)])
+def rig(request, cluster):
+    return lambda **kw: Rig(cluster, request.param, **kw)
+
+
+@pytest.mark.parametrize("workers,agents", [(2, 2), (4, 2), (4, 1), (8, 2), (8, 1)])
+def test_sums_in_device_memory_are_exact(rig, workers, agents):
+    r = rig(agents=agents, gpus=8)
+    routes = r.run("device_rounds", workers, {"sizes": [1, 1000, 300001], "n_rounds": 4})
+    assert set(routes) == {"copy" if workers == agents else "rs_ag"}
 
 
 @pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "switch_sum", "roots"])
-def test_every_route_gives_the_same_sums(cluster, route):
-    c = cluster(agents=2, servers=2, agent_args=[*HOST, "--gpu-strategy", route])
-    for dtype, op in [("i64", "sum"), ("f32", "sum"), ("f32", "avg"), ("i32", "max"), ("f64", "min"), ("i32", "avg")]:
-        c.run("device_rounds", 6, {"sizes": [3, 70001, 512], "n_rounds": 3, "dtype": dtype, "op": op, "route": route})
+def test_every_route_gives_the_same_sums(rig, route):
+    r = rig(args=["--gpu-strategy", route])
+    r.run("device_rounds", 6, {"sizes": [3, 70001], "n_rounds": 3, "kinds": KINDS, "route": route})
 
 
-def test_a_job_has_tensors_in_host_and_in_device_memory(cluster):
-    c = cluster(agents=2, servers=1, agent_args=HOST)
-    c.run("device_and_host_tensors", 4, {"n_elems": 100003, "n_rounds": 5})
+def test_a_stream_may_be_rounds_ahead(rig):
+    r = rig(agents=2)
+    assert r.run("device_ahead", 2, {"n_elems": 1000, "n_rounds": 20}) == [1 << 20] * 2
+
+
+def test_a_job_has_tensors_in_host_and_in_device_memory(rig):
+    rig().run("device_and_host_tensors", 4, {"n_elems": 100003, "n_rounds": 5})
+
+
+@needs_cuda
+def test_tensors_may_lie_in_memory_of_the_trainers_own(cluster):
+    Rig(cluster, "cuda").run("device_rounds", 4, {"sizes": [1000, 70001], "n_rounds": 3, "imported": True})
+
+
+# ---- faults ----
+
+
+def check_ended(results, codes, bound_s=10):
+    for code, text, took, again in results:
+        assert code in codes, text
+        assert text and took < bound_s, (text, took)
+        assert again < 0
+
+
+def gone(r, agent):
+    """Its executors end with their job."""
+    r.c.wait_for("no executor is left", lambda: not r.executors(agent))
+
+
+@pytest.mark.parametrize("workers,agents", [(4, 2), (2, 2)])
+def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
+    r = rig(agents=agents)
+    job = r.start("device_until_failure", workers, {"n_elems": 5000, "die_rank": 1})
+    results = r.c.finish([w for w in job if w.rank != 1])
+    job[1].process.wait(20)
+    check_ended(results, {-10007, -10021, -10024})
+    for agent in range(agents):
+        gone(r, agent)
+    r.run("device_rounds", workers, {"sizes": [1000], "n_rounds": 2})  # the next job has an executor of its own
+
+
+def start_and_wait(r, workers, args):
+    started = r.c.dir / f"started{time.monotonic_ns()}"
+    job = r.start("device_until_failure", workers, {"n_elems": 5000, "started": str(started), **args})
+    r.c.wait_for("the job runs", lambda: all(Path(f"{started}.{w}").exists() for w in range(workers)))
+    return job
+
+
+def test_an_executor_that_is_killed_fails_its_job_only(rig):
+    r = rig()
+    job = start_and_wait(r, 4, {})
+    (pid,) = r.executors(0)
+    os.kill(pid, signal.SIGKILL)
+    results = r.c.finish(job)
+    check_ended(results, {-10024, -10021, -10007})
+    assert any("signal 9" in text or "executor" in text for _, text, _, _ in results), results
+    r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
+    gone(r, 0)
+
+
+def test_an_executor_that_hangs_is_killed(cluster):
+    r = Rig(cluster, "host")
+    job = start_and_wait(r, 2, {})
+    (pid,) = r.executors(0)
+    os.kill(pid, signal.SIGSTOP)
+    results = r.c.finish(job)
+    check_ended(results, {-10024, -10021, -10007}, bound_s=40)
+    assert any("hangs" in text for _, text, _, _ in results), results
+    gone(r, 0)
+
+
+def test_an_agent_that_is_killed_leaves_no_stream_waiting(rig):
+    r = rig()
+    job = start_and_wait(r, 4, {})
+    r.c.agents[1].kill()
+    check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=20)
+
+
+def test_a_member_that_never_arrives_is_no_hang(rig):
+    """The others wait for its stream; killed, they are told."""
+    r = rig(agents=1)
+    job = start_and_wait(r, 3, {"absent_rank": 2})
+    time.sleep(0.3)
+    assert all(w.process.poll() is None for w in job)
+    job[2].process.kill()
+    check_ended(r.c.finish(job[:2]), {-10007, -10021, -10024})
+
+
+@needs_cuda
+@pytest.mark.parametrize("fault", ["cuMemcpyDtoHAsync:9=700", "cuMemcpyHtoDAsync:5=719", "ncclReduceScatter:3=1"])
+def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault):
+    r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
+    results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}))
+    check_ended(results, {-10024})
+    gone(r, 0)
+
+
+def test_nonsense_about_device_memory_is_refused(rig):
+    rig(agents=1).run("device_nonsense", 2)
+
+
+def test_nothing_leaks_job_after_job(rig):
+    r = rig(agents=1)
+    before = len(os.listdir(f"/proc/{r.c.agents[0].process.pid}/fd"))
+    for seen in r.run("device_cycles", 2, {"n_cycles": 6}):
+        assert seen[2] == seen[-1], seen
+    gone(r, 0)
+    r.c.wait_for(
+        "the agent has closed what the jobs had",
+        lambda: len(os.listdir(f"/proc/{r.c.agents[0].process.pid}/fd")) <= before,
+    )
+
+
+# ---- no GPU ----
+
+
+def test_without_a_driver_the_reason_is_told_and_host_tensors_are_served(cluster):
+    c = cluster(agents=2, servers=1, agent_args=["--gpu", "cuda"])
+    for text in c.run("no_device", 2, {"n_elems": 1000}):
+        assert "libcuda.so.1" in text or "bps-agent-cuda" in text, text
+
+
+@needs_cuda
+def test_without_a_device_the_drivers_reason_is_told(cluster):
+    r = Rig(cluster, "cuda", agents=2, gpus=0)
+    for text in r.run("no_device", 2, {"n_elems": 1000}):
+        assert "GPU" in text or "device" in text, text
+
+
+def test_an_agent_may_be_told_to_leave_gpus_alone(cluster):
+    c = cluster(agents=2, servers=1, agent_args=["--gpu", "off"])
+    for text in c.run("no_device", 2, {"n_elems": 1000}):
+        assert "--gpu" in text
+
+
+@needs_cuda
+def test_a_trainer_without_cuda_is_told_so(cluster):
+    r = Rig(cluster, "cuda", agents=2)
+    r.env = {}
+    for text in r.run("no_device", 2, {"n_elems": 1000}):
+        assert "no CUDA" in text, text
