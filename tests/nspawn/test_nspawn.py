@@ -222,6 +222,22 @@ def test_restart_and_upgrade_of_a_server_fail_no_round(site):
     finish(job)
 
 
+def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
+    job = site.start_load("rolling", seconds=30)
+    for m, role in [(site.scheduler, "scheduler"), *((m, "server") for m in site.servers),
+                    *((m, "agent") for m in site.agents)]:  # fmt: skip
+        before = m.show(f"bps-{role}", "MainPID")
+        m.run("systemctl", "restart", f"bps-{role}")
+        site.wait_healthy()
+        assert m.show(f"bps-{role}", "MainPID") != before
+        if role == "server":
+            assert "ending: nothing is here any more" in m.journal("bps-server"), m.journal("bps-server")[-2000:]
+        made = site.rounds("rolling")
+        wait_for("rounds go on", lambda made=made: site.rounds("rolling") > made, explain=site.explain)
+    assert all(part.is_running() for part in job)
+    finish(job)
+
+
 def test_reload_takes_new_settings_and_refuses_wrong_ones(site):
     m = site.servers[1]
     pid = m.show("bps-server", "MainPID")

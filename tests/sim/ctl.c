@@ -12,13 +12,23 @@
 #define ATTEMPT_NS      (2 * S)
 #define CTL_CHECK_EVERY 8
 
+/* Most messages are beats without lists: these go as they are, but for a few. */
+#define RAW         0x100
+#define CODED_BEATS 16
+
 static void encode(struct event *e, const struct ctl_msg *msg)
 {
 	const struct layout *l = ctl_layout(msg->type);
-	size_t n = codec_size(l, &msg->hello);
+	size_t n;
 
-	codec_encode(l, &msg->hello, event_room(e, (uint32_t)n));
 	e->a = msg->type;
+	if (msg->type == CTL_BEAT && !msg->beat.n_jobs && e->seq % CODED_BEATS) {
+		memcpy(event_room(e, sizeof(msg->beat)), &msg->beat, sizeof(msg->beat));
+		e->a |= RAW;
+		return;
+	}
+	n = codec_size(l, &msg->hello);
+	codec_encode(l, &msg->hello, event_room(e, (uint32_t)n));
 }
 
 static bool decode(struct sim *s, struct event *e, struct ctl_msg *ret, void **ret_mem)
@@ -26,6 +36,11 @@ static bool decode(struct sim *s, struct event *e, struct ctl_msg *ret, void **r
 	struct err_text err;
 
 	*ret_mem = NULL;
+	if (e->a & RAW) {
+		ret->type = (uint16_t)(e->a & ~(uint64_t)RAW);
+		memcpy(&ret->beat, event_bytes(e), sizeof(ret->beat));
+		return true;
+	}
 	if (ctl_decode((unsigned)e->a, event_bytes(e), e->n, ret, ret_mem, &err) == 0)
 		return true;
 	violation(s, "a control message does not decode: %s", err.s);

@@ -1,4 +1,5 @@
 /* The simulator's command: see usage. */
+#include "tests/sim/fleet.h"
 #include "tests/sim/sim.h"
 
 #include <errno.h>
@@ -14,20 +15,23 @@
 
 #define LOG_NONE ((enum log_level)0)
 #define HANG_S   20 /* real time for one history */
+#define JOBS_MAX 1024
 
 static const char usage[] =
 	"usage: sim [--seed N | --seeds A..B | --file FILE] [--trace] [--report] [--keep-going]\n"
-	"           [--mutant NAME]\n"
+	"           [--jobs N] [--mutant NAME]\n"
 	"  --seed N        one history\n"
 	"  --seeds A..B    all of them (default 1..1000)\n"
 	"  --file FILE     the seeds that are the first words of its lines\n"
 	"  --trace         every event on stderr\n"
 	"  --report        figures at the end\n"
 	"  --keep-going    do not stop at the first violation\n"
+	"  --jobs N        seeds A..B in N processes\n"
 	"  --mutant NAME   run the program with that defect (make sim-mutants builds them)\n";
 
 struct args {
 	uint64_t first, last;
+	unsigned n_jobs;
 	const char *file;
 	bool is_traced, has_report, keeps_going;
 };
@@ -126,11 +130,38 @@ static uint64_t run_range(struct sim *s, const struct args *a)
 	uint64_t n_bad = 0;
 
 	for (uint64_t seed = a->first; seed <= a->last && (!n_bad || a->keeps_going); seed++) {
-		if (seed % 64 == 0)
+		if (seed % 64 == 0 || seed == a->first)
 			alarm(HANG_S);
 		n_bad += !run_seed(s, seed);
 	}
 	return n_bad;
+}
+
+struct crew {
+	struct sim *s;
+	struct args args;
+};
+
+static uint64_t run_block(void *ctx, uint64_t first, uint64_t last, struct totals *tot)
+{
+	struct crew *c = ctx;
+
+	c->args.first = first;
+	c->args.last = last;
+	c->s->tot = tot;
+	return run_range(c->s, &c->args);
+}
+
+static uint64_t run_all(struct sim *s, const struct args *a, struct totals *tot)
+{
+	struct crew crew = {s, *a};
+
+	if (a->file)
+		return run_file(s, a->file, a->keeps_going);
+	if (a->n_jobs < 2)
+		return run_range(s, a);
+	alarm(0); /* each process has its own */
+	return fleet_run(a->n_jobs, a->first, a->last, a->keeps_going, run_block, &crew, tot);
 }
 
 /* Mutants are programs beside this one. */
@@ -163,6 +194,10 @@ static bool parse(int argc, char **argv, struct args *a)
 			a->first = a->last = strtoull(argv[++i], NULL, 10);
 		} else if (strcmp(argv[i], "--seeds") == 0 && next) {
 			if (sscanf(argv[++i], "%" SCNu64 "..%" SCNu64, &a->first, &a->last) != 2)
+				return false;
+		} else if (strcmp(argv[i], "--jobs") == 0 && next) {
+			a->n_jobs = (unsigned)strtoul(argv[++i], NULL, 10);
+			if (!a->n_jobs || a->n_jobs > JOBS_MAX)
 				return false;
 		} else if (strcmp(argv[i], "--file") == 0 && next) {
 			a->file = argv[++i];
@@ -198,7 +233,7 @@ int main(int argc, char **argv)
 	alarm(HANG_S);
 	s->is_traced = a.is_traced;
 	s->tot = &totals;
-	n_bad = a.file ? run_file(s, a.file, a.keeps_going) : run_range(s, &a);
+	n_bad = run_all(s, &a, &totals);
 	if (a.has_report)
 		report(&totals, now_s() - begin, n_bad);
 	sim_free(s);

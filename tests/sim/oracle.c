@@ -13,9 +13,18 @@ uint32_t tensor_bytes(const struct sim *s, unsigned t)
 	return s->o.tensors[t].n_elems * (uint32_t)dtype_bytes(s->o.tensors[t].dtype);
 }
 
+#define RANKS_MAX (AGENTS_MAX * WORKERS_MAX)
+
 static uint64_t seed_of(const struct sim *s, unsigned t, uint32_t rank, uint64_t round)
 {
 	return mix(s->seed << 24 ^ round << 16 ^ (uint64_t)t << 8 ^ rank);
+}
+
+/* Of all ranks. */
+static void seeds_of(const struct sim *s, unsigned t, uint64_t round, uint64_t ret[RANKS_MAX])
+{
+	for (uint32_t r = 0; r < RANKS_MAX; r++)
+		ret[r] = seed_of(s, t, r, round);
 }
 
 /* i32: any bits, but small for an average, whose sum must not wrap. */
@@ -30,8 +39,11 @@ static uint32_t int_at(uint64_t seed, uint8_t op, uint32_t i)
 static float float_at(uint64_t seed, uint32_t i)
 {
 	uint32_t v = (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
+	uint32_t bits = (127 - (v & 15)) << 23; /* 2 to the power of minus that */
+	float scale;
 
-	return (float)((int32_t)v >> 8) / (float)(1u << (v & 15));
+	memcpy(&scale, &bits, sizeof(scale));
+	return (float)((int32_t)v >> 8) * scale;
 }
 
 /* bf16: small integers, exact in every order. */
@@ -64,7 +76,7 @@ void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void 
 	}
 }
 
-static bool int_is_right(const struct sim *s, unsigned t, uint64_t round, const uint32_t *v)
+static bool int_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
 {
 	uint8_t op = s->o.tensors[t].op;
 
@@ -74,7 +86,7 @@ static bool int_is_right(const struct sim *s, unsigned t, uint64_t round, const 
 		int32_t most = INT32_MIN;
 
 		for (uint32_t r = 0; r < s->o.size; r++) {
-			uint32_t x = int_at(seed_of(s, t, r, round), op, i);
+			uint32_t x = int_at(seeds[r], op, i);
 
 			sum += x;
 			wide += (int32_t)x;
@@ -94,12 +106,13 @@ static bool int_is_right(const struct sim *s, unsigned t, uint64_t round, const 
 }
 
 /* The plain sum is by far the most frequent: without a loop over the ranks. */
-static bool int_sum_is_right(const struct sim *s, unsigned t, uint64_t round, const uint32_t *v)
+static bool int_sum_is_right(
+	const struct sim *s, unsigned t, const uint64_t *seeds, const uint32_t *v)
 {
 	uint32_t base = 0, step = 0, bad = 0;
 
 	for (uint32_t r = 0; r < s->o.size; r++) {
-		uint64_t seed = seed_of(s, t, r, round);
+		uint64_t seed = seeds[r];
 
 		base += (uint32_t)seed;
 		step += (uint32_t)(seed >> 32) | 1;
@@ -109,33 +122,35 @@ static bool int_sum_is_right(const struct sim *s, unsigned t, uint64_t round, co
 	return !bad;
 }
 
-static bool float_is_right(const struct sim *s, unsigned t, uint64_t round, const float *v)
+/* Rank by rank over all elements, which compilers do several at a time. */
+static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const float *v)
 {
 	const struct oracle *o = &s->oracle;
+	uint32_t n = s->o.tensors[t].n_elems, bad = 0;
+	float sum[ELEMS_MAX], weight[ELEMS_MAX] = {0}, part[ELEMS_MAX];
 
-	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
-		float sum = 0, weight = 0;
+	for (unsigned m = 0; m < o->n_members; m++) {
+		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
+			uint64_t seed = seeds[o->ranks[m][k]];
 
-		for (unsigned m = 0; m < o->n_members; m++) {
-			float part = 0;
+			for (uint32_t i = 0; i < n; i++) {
+				float x = float_at(seed, i);
 
-			for (unsigned k = 0; k < o->n_ranks[m]; k++) {
-				float x = float_at(seed_of(s, t, o->ranks[m][k], round), i);
-
-				part = k ? part + x : x;
-				weight += x < 0 ? -x : x;
+				part[i] = k ? part[i] + x : x;
+				weight[i] += x < 0 ? -x : x;
 			}
-			sum = m ? sum + part : part;
 		}
-		if (s->o.is_deterministic && memcmp(&sum, &v[i], sizeof(sum)) != 0)
-			return false;
-		if (!(v[i] - sum <= weight * 1e-5f && sum - v[i] <= weight * 1e-5f))
-			return false;
+		for (uint32_t i = 0; i < n; i++)
+			sum[i] = m ? sum[i] + part[i] : part[i];
 	}
-	return true;
+	if (s->o.is_deterministic && memcmp(sum, v, n * sizeof(float)) != 0)
+		return false;
+	for (uint32_t i = 0; i < n; i++)
+		bad |= !(v[i] - sum[i] <= weight[i] * 1e-5f && sum[i] - v[i] <= weight[i] * 1e-5f);
+	return !bad;
 }
 
-static bool half_is_right(const struct sim *s, unsigned t, uint64_t round, const uint16_t *v)
+static bool half_is_right(const struct sim *s, unsigned t, const uint64_t *seeds, const uint16_t *v)
 {
 	for (uint32_t i = 0; i < s->o.tensors[t].n_elems; i++) {
 		uint32_t bits = (uint32_t)v[i] << 16;
@@ -143,7 +158,7 @@ static bool half_is_right(const struct sim *s, unsigned t, uint64_t round, const
 		int sum = 0;
 
 		for (uint32_t r = 0; r < s->o.size; r++)
-			sum += (int)((seed_of(s, t, r, round) + i) % 15) - 7;
+			sum += (int)((seeds[r] + i) % 15) - 7;
 		memcpy(&got, &bits, sizeof(got));
 		if (got != (float)sum)
 			return false;
@@ -151,8 +166,8 @@ static bool half_is_right(const struct sim *s, unsigned t, uint64_t round, const
 	return true;
 }
 
-static bool int_part_is_sum(
-	const struct sim *s, unsigned t, uint64_t round, uint32_t i, uint32_t members, uint32_t got)
+static bool int_part_is_sum(const struct sim *s, unsigned t, const uint64_t *seeds, uint32_t i,
+	uint32_t members, uint32_t got)
 {
 	const struct oracle *o = &s->oracle;
 	uint8_t op = s->o.tensors[t].op;
@@ -161,7 +176,7 @@ static bool int_part_is_sum(
 
 	for (unsigned m = 0; m < o->n_members; m++) {
 		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++) {
-			uint32_t x = int_at(seed_of(s, t, o->ranks[m][k], round), op, i);
+			uint32_t x = int_at(seeds[o->ranks[m][k]], op, i);
 
 			sum += x;
 			wide += (int32_t)x;
@@ -177,7 +192,7 @@ static bool int_part_is_sum(
 }
 
 static bool float_part_is_sum(
-	const struct sim *s, unsigned t, uint64_t round, uint32_t i, uint32_t members, float got)
+	const struct sim *s, const uint64_t *seeds, uint32_t i, uint32_t members, float got)
 {
 	const struct oracle *o = &s->oracle;
 	float sum = 0, weight = 0;
@@ -189,7 +204,7 @@ static bool float_part_is_sum(
 		if (!(members >> m & 1))
 			continue;
 		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
-			float x = float_at(seed_of(s, t, o->ranks[m][k], round), i);
+			float x = float_at(seeds[o->ranks[m][k]], i);
 
 			part = k ? part + x : x;
 			weight += x < 0 ? -x : x;
@@ -202,8 +217,8 @@ static bool float_part_is_sum(
 	return got - sum <= weight * 1e-5f && sum - got <= weight * 1e-5f;
 }
 
-static bool half_part_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t i,
-	uint32_t members, uint16_t half)
+static bool half_part_is_sum(
+	const struct sim *s, const uint64_t *seeds, uint32_t i, uint32_t members, uint16_t half)
 {
 	const struct oracle *o = &s->oracle;
 	uint32_t bits = (uint32_t)half << 16;
@@ -212,7 +227,7 @@ static bool half_part_is_sum(const struct sim *s, unsigned t, uint64_t round, ui
 
 	for (unsigned m = 0; m < o->n_members; m++)
 		for (unsigned k = 0; members >> m & 1 && k < o->n_ranks[m]; k++)
-			sum += (int)((seed_of(s, t, o->ranks[m][k], round) + i) % 15) - 7;
+			sum += (int)((seeds[o->ranks[m][k]] + i) % 15) - 7;
 	memcpy(&got, &bits, sizeof(got));
 	return got == (float)sum;
 }
@@ -220,19 +235,20 @@ static bool half_part_is_sum(const struct sim *s, unsigned t, uint64_t round, ui
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v)
 {
+	uint64_t seeds[RANKS_MAX];
 	bool is_sum = true;
 
+	seeds_of(s, t, round, seeds);
 	for (uint32_t i = first; is_sum && i < first + n; i++) {
 		switch (s->o.tensors[t].dtype) {
 		case DTYPE_I32:
-			is_sum = int_part_is_sum(s, t, round, i, members, ((const uint32_t *)v)[i]);
+			is_sum = int_part_is_sum(s, t, seeds, i, members, ((const uint32_t *)v)[i]);
 			break;
 		case DTYPE_F32:
-			is_sum = float_part_is_sum(s, t, round, i, members, ((const float *)v)[i]);
+			is_sum = float_part_is_sum(s, seeds, i, members, ((const float *)v)[i]);
 			break;
 		default:
-			is_sum =
-				half_part_is_sum(s, t, round, i, members, ((const uint16_t *)v)[i]);
+			is_sum = half_part_is_sum(s, seeds, i, members, ((const uint16_t *)v)[i]);
 		}
 	}
 	return is_sum;
@@ -240,14 +256,17 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 
 static bool is_right(const struct sim *s, unsigned t, uint64_t round, const void *v)
 {
+	uint64_t seeds[RANKS_MAX];
+
+	seeds_of(s, t, round, seeds);
 	switch (s->o.tensors[t].dtype) {
 	case DTYPE_I32:
-		return s->o.tensors[t].op == OP_SUM ? int_sum_is_right(s, t, round, v)
-						    : int_is_right(s, t, round, v);
+		return s->o.tensors[t].op == OP_SUM ? int_sum_is_right(s, t, seeds, v)
+						    : int_is_right(s, t, seeds, v);
 	case DTYPE_F32:
-		return float_is_right(s, t, round, v);
+		return float_is_right(s, t, seeds, v);
 	default:
-		return half_is_right(s, t, round, v);
+		return half_is_right(s, t, seeds, v);
 	}
 }
 

@@ -18,6 +18,7 @@
  *   byzantine.c  one of these that lies
  *   drain.c   servers that are drained, end in order, or come late
  *   restart.c an agent's process that dies, and its successor
+ *   fleet.c   many seeds in several processes
  *   oracle.c  values of contributions, expected sums, homes of partitions
  *   elastic.c the same for jobs whose members change, with the draws that make them so */
 #include <stdbool.h>

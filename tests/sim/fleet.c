@@ -1,0 +1,95 @@
+#include "tests/sim/fleet.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/sim/sim.h"
+
+#define BLOCK 1000 /* seeds */
+
+struct share {
+	struct totals tot;
+	uint64_t n_bad;
+};
+struct board {
+	_Atomic bool is_over; /* set by who finds something, read by all between two blocks */
+	struct share shares[];
+};
+
+/* All are counters but the slowest. */
+static void add(struct totals *to, const struct totals *from)
+{
+	uint64_t *t = (uint64_t *)to;
+	const uint64_t *f = (const uint64_t *)from;
+	uint64_t ns = to->slowest_ns, seed = to->slowest_seed;
+
+	for (size_t i = 0; i < sizeof(*to) / sizeof(*t); i++)
+		t[i] += f[i];
+	to->slowest_ns = from->slowest_ns > ns ? from->slowest_ns : ns;
+	to->slowest_seed = from->slowest_ns > ns ? from->slowest_seed : seed;
+}
+_Static_assert(sizeof(struct totals) % sizeof(uint64_t) == 0, "totals are numbers");
+
+static void work(struct board *b, unsigned me, unsigned n_jobs, uint64_t first, uint64_t last,
+	bool keeps_going, fleet_run_fn *fn, void *ctx)
+{
+	struct share *mine = &b->shares[me];
+
+	for (uint64_t at = first + (uint64_t)me * BLOCK; at <= last && !atomic_load(&b->is_over);
+		at += (uint64_t)n_jobs * BLOCK) {
+		uint64_t end = last - at < BLOCK ? last : at + BLOCK - 1;
+
+		mine->n_bad += fn(ctx, at, end, &mine->tot);
+		if (mine->n_bad && !keeps_going)
+			atomic_store(&b->is_over, true);
+	}
+}
+
+/* 0, or 1 when it died. */
+static unsigned reap(struct board *b, bool keeps_going)
+{
+	int status = 0;
+
+	if (wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	if (!keeps_going)
+		atomic_store(&b->is_over, true);
+	return 1;
+}
+
+uint64_t fleet_run(unsigned n_jobs, uint64_t first, uint64_t last, bool keeps_going,
+	fleet_run_fn *fn, void *ctx, struct totals *ret_tot)
+{
+	size_t bytes = sizeof(struct board) + n_jobs * sizeof(struct share);
+	struct board *b =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t n_bad = 0;
+	unsigned n_started = 0;
+
+	if (b == MAP_FAILED)
+		abort();
+	fflush(NULL);
+	for (unsigned i = 0; i < n_jobs; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			work(b, i, n_jobs, first, last, keeps_going, fn, ctx);
+			fflush(NULL);
+			_exit(0);
+		}
+		n_started += pid > 0;
+		n_bad += pid < 0;
+	}
+	while (n_started--)
+		n_bad += reap(b, keeps_going);
+	for (unsigned i = 0; i < n_jobs; i++) {
+		add(ret_tot, &b->shares[i].tot);
+		n_bad += b->shares[i].n_bad;
+	}
+	munmap(b, bytes);
+	return n_bad;
+}
