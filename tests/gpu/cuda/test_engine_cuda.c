@@ -277,6 +277,8 @@ static int lose(char *route_fault)
 {
 	char *fault = strchr(route_fault, ',');
 
+	if (!fault)
+		return 2;
 	*fault++ = 0;
 	fail_with(route_fault, fault, "(LOST)");
 	return 1;

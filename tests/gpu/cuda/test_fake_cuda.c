@@ -384,6 +384,8 @@ static void every_misuse_ends_the_process_with_its_name(void **state)
 
 static int misuse(const char *name)
 {
+	if (!name)
+		return 1;
 	for (size_t i = 0; i < N_MISUSES; i++)
 		if (!strcmp(misuses[i].name, name))
 			misuses[i].fn();
@@ -438,12 +440,13 @@ static void the_trace_tells_the_order(void **state)
 	snprintf(setting, sizeof(setting), "FAKE_CUDA_TRACE=/proc/%d/fd/%d", (int)getpid(), fd);
 	assert_int_equal(two_run("/proc/self/exe", env, out, sizeof(out)), 0);
 	text = calloc(1, RIG_MIB);
-	assert_non_null(text);
+	if (!text)
+		abort();
 	n = pread(fd, text, RIG_MIB - 1, 0);
 	assert_true(n > 0);
 	close(fd);
 	at = text;
-	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+	for (size_t i = 0; at && i < sizeof(order) / sizeof(order[0]); i++) {
 		at = strstr(at, order[i]);
 		if (!at)
 			fail_msg("no %s in its place", order[i]);
