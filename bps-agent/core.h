@@ -201,6 +201,7 @@ enum agt_stall_kind {
 	AGT_STALL_QUEUE,   /* it waits for its turn or for window */
 	AGT_STALL_SENT,    /* it was sent, and there is no answer */
 	AGT_STALL_READ,    /* its sum is being read */
+	AGT_STALL_DEVICE,  /* its bytes are not in the inputs yet */
 };
 struct agt_stall {
 	enum agt_stall_kind kind;

@@ -58,7 +58,8 @@ struct gpu_tensor {
 	struct gpu *gpu;
 	struct tensor *tensor;
 	uint32_t id;
-	bool is_again, is_told, has_staging;
+	bool is_again, is_told;
+	uint32_t late; /* worker + 1 whose stream the round waits for */
 	struct arena *in_arena[LOCAL_GPUS_MAX], *out_arena;
 	struct agt_mem in[LOCAL_GPUS_MAX];
 	struct gpu_worker workers[]; /* job->n_workers */
@@ -101,6 +102,8 @@ void gpu_fail_pending(struct tensor *tensor, int code);
 /* Nothing will come for that worker: let its stream go. */
 void gpu_poison(struct tensor *tensor, uint32_t worker);
 void gpu_tensor_free(struct tensor *tensor);
+/* Which worker's stream does the round under way wait for? False: it is not that. */
+bool gpu_late(const struct tensor *tensor, uint32_t *ret_worker);
 /* The core's callbacks. */
 void gpu_core_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 void gpu_core_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);

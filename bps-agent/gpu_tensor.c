@@ -198,6 +198,7 @@ void gpu_core_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, ui
 	(void)ctx;
 	if (!d->is_told)
 		tell_tensor(d);
+	d->late = 0;
 	say(d, (struct pipe_entry){.type = PIPE_RUN, .a = op, .b = priority, .x = round});
 }
 
@@ -279,6 +280,14 @@ void gpu_tensor_free(struct tensor *tensor)
 	tensor->gpu = NULL;
 }
 
+bool gpu_late(const struct tensor *tensor, uint32_t *ret_worker)
+{
+	if (!tensor->gpu || !tensor->gpu->late)
+		return false;
+	*ret_worker = tensor->gpu->late - 1;
+	return true;
+}
+
 /* ---- what the executor says ---- */
 
 static void on_bad(struct gpu_tensor *d, const struct pipe_entry *e)
@@ -303,11 +312,15 @@ void gpu_entry(struct gpu *g, const struct pipe_entry *e)
 		return; /* its job has ended */
 	switch (e->type) {
 	case PIPE_STAGED:
+		d->late = 0;
 		/* Of a round that has failed meanwhile it comes in vain. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
 	case PIPE_DONE:
 		rc = agt_tensor_unstaged(core, e->x);
+		break;
+	case PIPE_LATE:
+		d->late = e->b < d->tensor->job->n_workers ? e->b + 1u : 0;
 		break;
 	case PIPE_BAD:
 		on_bad(d, e);

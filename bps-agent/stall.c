@@ -14,6 +14,8 @@ static void look_at(const struct part *part, struct agt_stall *ret)
 	if (part->state == PART_OFFERED || part->state == PART_FETCHING) {
 		kind = AGT_STALL_READ;
 		since_ns = part->offered_ns;
+	} else if (part->is_staging) {
+		kind = AGT_STALL_DEVICE;
 	} else if (!part->link) {
 		kind = AGT_STALL_NOWHERE;
 	} else if (part->link->state != LINK_UP) {
@@ -29,7 +31,7 @@ static void look_at(const struct part *part, struct agt_stall *ret)
 		return;
 	ret->kind = kind;
 	ret->part = part->index;
-	ret->server = part->link ? part->link->server : 0;
+	ret->server = part->link && !part->is_staging ? part->link->server : 0;
 	ret->ns = ns;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/gpu.h"
 #include "common/clock.h"
 
 /* Time that the scheduler has for its answer: it asks all agents, for half a second, and the trainer
@@ -28,6 +29,21 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
+/* How the worker keeps the round waiting; NULL: it does not. */
+static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
+{
+	const struct tensor_worker *tw = &tensor->workers[w];
+	uint32_t late;
+
+	if (!tw->is_declared)
+		return "has not declared it";
+	if (tw->submitted < round)
+		return "has not submitted it";
+	return gpu_late(tensor, &late) && late == w
+		       ? "has submitted it, but its GPU's stream has not come to it"
+		       : NULL;
+}
+
 /* Local ranks that keep a round waiting, up to what fits; returns their number. */
 static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char *buf, size_t room)
 {
@@ -36,12 +52,10 @@ static unsigned local_culprits(const struct tensor *tensor, uint64_t round, char
 	size_t used = 0;
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
-		const struct tensor_worker *tw = &tensor->workers[w];
-		const char *what =
-			!tw->is_declared ? "has not declared it" : "has not submitted it";
+		const char *what = culprit(tensor, w, round);
 		int len;
 
-		if (tw->is_declared && tw->submitted >= round)
+		if (!what)
 			continue;
 		n++;
 		if (used >= room)
@@ -128,7 +142,8 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 		[AGT_STALL_LINK] = "waits for a connection to",
 		[AGT_STALL_QUEUE] = "waits for its turn to be sent to",
 		[AGT_STALL_SENT] = "was sent and is not summed yet by",
-		[AGT_STALL_READ] = "is summed and still read from"};
+		[AGT_STALL_READ] = "is summed and still read from",
+		[AGT_STALL_DEVICE] = "has not come from the GPUs yet"};
 	char where[2 * CTL_NAME_MAX + 32] = "", span[32] = "", text[CTL_TEXT_MAX + 1];
 	struct member_peer peer;
 	struct agt_stall s;
@@ -270,6 +285,8 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		since_ns = ns;
 		oldest = tensor;
 	}
+	if (oldest && oldest->gpu)
+		local_culprits(oldest, agt_tensor_round(oldest->core) + 1, buf, room);
 	if (oldest)
 		say_stall(a, oldest->core, buf, room);
 }

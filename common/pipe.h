@@ -78,5 +78,6 @@ enum pipe_to_agent {
 	PIPE_STAGED = 64, /* x round, y partition: its contribution lies in the in-buffers */
 	PIPE_DONE,        /* x round: the sum is in all trainers' tensors */
 	PIPE_BAD,         /* b worker, x code (positive): the tensor makes no sense */
+	PIPE_LATE,        /* b worker: its stream has not come to the round, for a while now */
 };
 #endif

@@ -11,6 +11,8 @@
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
+/* A stream that has not come after so long is worth a word. */
+#define LATE_NS UINT64_C(1000000000)
 /* Without an end of anything for so long the queues are asked how they are. */
 #define LOOK_NS    UINT64_C(5000000)
 #define PAGE_BYTES 4096u
@@ -347,6 +349,8 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 	t->op = op;
 	t->priority = priority;
 	t->state = TENSOR_WAITING;
+	t->run_ns = 0;
+	t->told_late = -1;
 	TAILQ_INSERT_TAIL(&e->waiting, t, link);
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		if (e->members[i].is_gone)
@@ -448,15 +452,32 @@ int engine_missing(const struct engine *e, uint32_t id)
 	return -1;
 }
 
+/* It waits for that member. */
+static void note_late(struct tensor *t, int member)
+{
+	struct engine *e = t->e;
+
+	if (!t->run_ns)
+		t->run_ns = e->now_ns;
+	if (e->now_ns - t->run_ns < LATE_NS || member == t->told_late)
+		return;
+	t->told_late = member;
+	e->env.late(e->env.ctx, t->id, (unsigned)member);
+}
+
 static bool begin_ready(struct engine *e)
 {
 	struct tensor *t, *next;
 	bool any = false;
 
 	for (t = TAILQ_FIRST(&e->waiting); t; t = next) {
+		int missing = engine_missing(e, t->id);
+
 		next = TAILQ_NEXT(t, link);
-		if (engine_missing(e, t->id) >= 0)
+		if (missing >= 0) {
+			note_late(t, missing);
 			continue;
+		}
 		TAILQ_REMOVE(&e->waiting, t, link);
 		t->state = TENSOR_RUNNING;
 		e->n_running++;

@@ -43,6 +43,8 @@ struct engine_env {
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
 	/* The sum of that round is in all members' tensors, and they know. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
+	/* The round waits for that member's stream, and has for a while. Said again of another member. */
+	void (*late)(void *ctx, uint32_t tensor, unsigned member);
 	/* Nothing goes on. At most once. */
 	void (*failed)(void *ctx, int code, const char *text);
 };

@@ -62,7 +62,9 @@ struct tensor {
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	uint64_t round; /* last done, or the one under way */
+	uint64_t round;  /* last done, or the one under way */
+	uint64_t run_ns; /* since when it is WAITING, 0: before the next poll */
+	int told_late;   /* the member that env->late was about, -1: none */
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
 	uint32_t n_tickets; /* all of its chunks' and parts' */

@@ -89,6 +89,15 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
+static void on_late(void *ctx, uint32_t tensor, unsigned member)
+{
+	struct exec *x = ctx;
+
+	/* It is for people only: without memory it is left unsaid. */
+	(void)pipe_push(&x->pipe,
+		&(struct pipe_entry){.type = PIPE_LATE, .b = (uint16_t)member, .id = tensor});
+}
+
 /* By where the GPUs are, or as the agent's setting says. */
 static int choose(
 	struct exec *x, const char *want, struct route *ret, char *why, struct err_text *err)
@@ -102,8 +111,11 @@ static int choose(
 
 static int open_engine(struct exec *x, const struct route *route, struct err_text *err)
 {
-	struct engine_env env = {
-		.ctx = x, .staged = on_staged, .done = on_done, .failed = on_failed};
+	struct engine_env env = {.ctx = x,
+		.staged = on_staged,
+		.done = on_done,
+		.late = on_late,
+		.failed = on_failed};
 	struct engine_member members[DEVICE_GPUS_MAX];
 	struct engine_config cfg = {.route = *route, .members = members};
 

@@ -73,6 +73,17 @@ class Cuda:
         ctypes.memmove(out.ctypes.data, at, out.nbytes)
         return out
 
+    def gate(self):
+        """A counter that a stream can wait on until open_gate."""
+        address = ctypes.c_uint64()
+        self.gate_at = self.pinned(64)
+        ctypes.memset(self.gate_at, 0, 64)
+        self.call("cuMemHostGetDevicePointer_v2", ctypes.byref(address), ctypes.c_void_p(self.gate_at), 0)
+        return address.value
+
+    def open_gate(self):
+        ctypes.c_uint64.from_address(self.gate_at).value = 1
+
     def alloc(self, n_bytes):
         address = ctypes.c_uint64()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(n_bytes))
@@ -202,6 +213,29 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             again = e2.code
         job.abort()
         return [e.code, str(e), took, again]
+
+
+def device_late(late_rank):
+    """The stream of one worker never comes to its gradient: the sentence of the time-out names it."""
+    job = bps.open(timeout=60)
+    device = open_device(job)
+    address = job.gpu_alloc(4096)
+    t = job.gpu_declare("t", "i64", 512, address)
+    if job.rank == late_rank:
+        device.call("cuStreamWaitValue64_v2", ctypes.c_void_p(device.stream), ctypes.c_uint64(device.gate()),
+                    ctypes.c_uint64(1), 0)  # fmt: skip
+    t.push_pull(stream=device.stream)
+    try:
+        t.wait(3)
+        text = None
+    except bps.Timeout as e:
+        text = str(e)
+    job.barrier(20)
+    if job.rank == late_rank:
+        device.open_gate()
+    t.wait(20)
+    job.close()
+    return text
 
 
 def no_device(n_elems):

@@ -178,6 +178,14 @@ def test_nothing_leaks_job_after_job(rig):
     )
 
 
+@needs_cuda
+@pytest.mark.parametrize("agents", [1, 2])
+def test_a_stream_that_does_not_come_is_named(cluster, agents):
+    r = Rig(cluster, "cuda", agents=agents)
+    for text in r.run("device_late", 2, {"late_rank": 1}):
+        assert "rank 1" in text and "stream has not come" in text, text
+
+
 # ---- no GPU ----
 
 

@@ -29,6 +29,7 @@ struct rig {
 	unsigned n_staged, n_done[TENSORS];
 	uint32_t last_done, first_staged;
 	int failed;
+	unsigned n_late, late_member;
 	bool lands_at_once;
 	uint64_t now_ns;
 	unsigned seed;
@@ -87,6 +88,15 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 	r->last_done = tensor;
 }
 
+static void on_late(void *ctx, uint32_t tensor, unsigned member)
+{
+	struct rig *r = ctx;
+
+	(void)tensor;
+	r->n_late++;
+	r->late_member = member;
+}
+
 static void on_failed(void *ctx, int code, const char *text)
 {
 	struct rig *r = ctx;
@@ -122,8 +132,11 @@ static int make(struct rig *r, const struct device_ops *ops, const char *name, u
 {
 	static const int switches[MEMBERS] = {0, 0, 0, 1, 1, 1, 2, 2};
 	struct engine_member members[MEMBERS];
-	struct engine_env env = {
-		.ctx = r, .staged = on_staged, .done = on_done, .failed = on_failed};
+	struct engine_env env = {.ctx = r,
+		.staged = on_staged,
+		.done = on_done,
+		.late = on_late,
+		.failed = on_failed};
 	struct engine_config cfg = {.members = members, .stall_ns = 1000000000};
 	struct err_text err;
 	uint64_t host_bytes;
@@ -319,6 +332,31 @@ static void nothing_begins_before_every_stream_has_come(void **state)
 		atomic_store(&r.slots[m][0].ready, 1);
 	}
 	assert_true(engine_is_busy(r.e));
+	run_fake(&r, 0);
+	expect_sum(&r, 0, 1);
+	unmake(&r);
+}
+
+static void a_stream_that_is_late_is_named_once(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	assert_int_equal(make(&r, &device_fake, "ce", 3, 1000, 1024, 0), 0);
+	fill(&r, 0, 1);
+	assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), 0);
+	poll_engine(&r);
+	r.now_ns += 900000000;
+	poll_engine(&r);
+	assert_int_equal(r.n_late, 0);
+	for (unsigned m = 0; m < 3; m++) {
+		r.now_ns += 200000000;
+		poll_engine(&r);
+		poll_engine(&r);
+		assert_int_equal(r.n_late, m + 1);
+		assert_int_equal(r.late_member, m);
+		atomic_store(&r.slots[m][0].ready, 1);
+	}
 	run_fake(&r, 0);
 	expect_sum(&r, 0, 1);
 	unmake(&r);
@@ -655,6 +693,7 @@ int main(void)
 		cmocka_unit_test(every_route_sums_exactly_in_any_order_of_completions),
 		cmocka_unit_test(every_route_sums_exactly_on_host_threads),
 		cmocka_unit_test(nothing_begins_before_every_stream_has_come),
+		cmocka_unit_test(a_stream_that_is_late_is_named_once),
 		cmocka_unit_test(a_higher_priority_overtakes_what_is_not_queued_yet),
 		cmocka_unit_test(a_partition_is_pushed_while_others_are_copied),
 		cmocka_unit_test(small_collectives_travel_together),
