@@ -5,12 +5,13 @@ CHECKFLAGS ?=
 
 help:
 	@echo 'make             build everything into build/$$BUILD (BUILD=release|debug|asan|tsan|cov)'
+	@echo '                 CUDA=no leaves the program for GPUs out, CUDA_HOME=DIR names the toolkit'
 	@echo 'make demo        install what is missing, build, train the example on a private cluster'
 	@echo 'make test        install what is missing, build for debugging, pass the tests'
 	@echo 'make check       build and run the tests of this BUILD; CHECKFLAGS="--only WORD --no-cluster"'
 	@echo 'make check-asan  all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
-	@echo 'make sim         100,000 simulated histories, sim-10m 10,000,000 on all processors; sim-mutants: what the simulator catches'
+	@echo 'make sim         100,000 simulated histories, sim-10m ten million; sim-mutants: what they catch'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
 	@echo 'make matrix      every cell of the fault matrix REPEAT times (20), SHARD=i/n; writes docs/results'
 	@echo 'make chaos       three jobs under random faults for SECONDS (1800); SEED=n'
