@@ -19,9 +19,6 @@
 
 /* ---- around every event ---- */
 
-static void agent_enter(void *owner);
-static void agent_leave(void *owner);
-
 static void on_tick(struct sim *s, struct event *e)
 {
 	struct agent *a = e->p;
@@ -64,14 +61,14 @@ static void work(struct agent *a)
 	}
 }
 
-static void agent_enter(void *owner)
+void agent_enter(void *owner)
 {
 	struct agent *a = owner;
 
 	agt_core_tick(a->core, a->s->now);
 }
 
-static void agent_leave(void *owner)
+void agent_leave(void *owner)
 {
 	struct agent *a = owner;
 	struct sim *s = a->s;
@@ -131,7 +128,7 @@ static void on_submit(struct sim *s, struct event *e)
 	if (!a->has_job_msg || a->has_ended)
 		return;
 	oracle_fill(s, sub.ts->idx, a->workers[sub.worker].rank, round,
-		sub.ts->in[a->workers[sub.worker].slot]);
+		sub.ts->dev[a->workers[sub.worker].slot]);
 	trace(s, "%s: rank %u submits round %llu of tensor %u", a->node.name,
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
 	sub.ts->ring[sub.worker] = round;
@@ -218,8 +215,10 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 			ts->idx, (unsigned long long)round - 1);
 	ts->crc[round & 1] = crc32c(0, ts->out[round & 1], tensor_bytes(s, ts->idx));
 	oracle_result(s, a, ts->idx, round, ts->out[round & 1], workers);
+	device_done(ts, round);
 	for (unsigned w = 0; w < a->n_workers; w++) {
 		memset(ts->in[w], SCRIBBLE, tensor_bytes(s, ts->idx));
+		memset(ts->dev[w], SCRIBBLE, tensor_bytes(s, ts->idx));
 		if (round < s->o.rounds)
 			submit_later(a, ts, w);
 		else
@@ -281,9 +280,12 @@ void agent_tensor_attach(struct agent *a, unsigned t)
 {
 	struct tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
-	struct agt_mem in[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}}, *all[WORKERS_MAX + 3];
+	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};
+	struct agt_mem *all[2 * WORKERS_MAX + 3];
+	bool is_device = device_is(a->s);
 	unsigned n = 0;
 	uint8_t *mem = ts->mem;
+	int rc;
 	uint16_t segment;
 
 	for (unsigned w = 0; w < a->n_workers; w++)
@@ -291,6 +293,8 @@ void agent_tensor_attach(struct agent *a, unsigned t)
 	all[n++] = &staging;
 	all[n++] = &out[0];
 	all[n++] = &out[1];
+	for (unsigned w = 0; is_device && w < a->n_workers; w++)
+		all[n++] = &dev[w];
 	if (mem ? port_segment_again(&a->port, mem, ts->mem_bytes, &segment)
 		: port_segment(&a->port, (size_t)n * bytes, (void **)&mem, &segment))
 		abort();
@@ -298,12 +302,20 @@ void agent_tensor_attach(struct agent *a, unsigned t)
 	ts->mem_bytes = n * bytes;
 	for (unsigned i = 0; i < n; i++)
 		*all[i] = (struct agt_mem){mem + (size_t)i * bytes, (uint64_t)i * bytes, segment};
-	for (unsigned w = 0; w < a->n_workers; w++)
+	for (unsigned w = 0; w < a->n_workers; w++) {
 		ts->in[w] = in[w].mem;
+		ts->dev[w] = is_device ? dev[w].mem : ts->in[w];
+	}
 	ts->out[0] = out[0].mem;
 	ts->out[1] = out[1].mem;
-	if (agt_tensor_new(a->job, a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems, in,
-		    a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t) < 0)
+	if (is_device)
+		rc = agt_tensor_new_device(a->job, a->s->o.tensors[t].dtype,
+			a->s->o.tensors[t].n_elems, in, a->n_workers,
+			a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t);
+	else
+		rc = agt_tensor_new(a->job, a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems,
+			in, a->n_workers > 1 ? &staging : NULL, out, ts, &ts->t);
+	if (rc < 0)
 		abort();
 }
 
@@ -598,6 +610,8 @@ void agent_core_make(struct agent *a)
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = agent_done,
+		.stage = device_stage,
+		.unstage = device_unstage,
 		.fail = env_fail,
 		.random = env_random,
 		.keep = env_keep};

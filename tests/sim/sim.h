@@ -18,6 +18,7 @@
  *   byzantine.c  one of these that lies
  *   drain.c   servers that are drained, end in order, or come late
  *   restart.c an agent's process that dies, and its successor
+ *   device.c  tensors on devices
  *   fleet.c   many seeds in several processes
  *   oracle.c  values of contributions, expected sums, homes of partitions
  *   elastic.c the same for jobs whose members change, with the draws that make them so */
@@ -335,7 +336,9 @@ struct tensor_state {
 	uint64_t round; /* last done, as the trainers see it */
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
-	uint32_t crc[2]; /* of the results in out */
+	uint8_t *dev[WORKERS_MAX]; /* where trainers write: in, or a device */
+	uint32_t n_unstaged;       /* partitions of the round under way */
+	uint32_t crc[2];           /* of the results in out */
 	/* What outlives the agent's process: its memory, the trainers' rings and what the agent has
 	 * taken of them, by worker, and the plan. */
 	uint8_t *mem;
@@ -391,6 +394,18 @@ void agent_released(void *ctx);
 void restarts_start(struct sim *s);
 bool agent_is_over(const struct agent *a);    /* every worker has its JOB_END */
 bool agent_is_settled(const struct agent *a); /* all is planned and connected */
+
+void agent_enter(void *owner);
+void agent_leave(void *owner);
+
+/* ---- tensors on devices (device.c) ---- */
+
+bool device_is(const struct sim *s);
+/* The core's callbacks. */
+void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
+void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
+/* A round is done: are all its sums on the devices? */
+void device_done(struct tensor_state *ts, uint64_t round);
 
 /* ---- more jobs ---- */
 
