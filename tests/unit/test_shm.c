@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -551,6 +552,19 @@ static void silent_listener_times_out(void **state)
 	remove_fake(&r);
 }
 
+/* Until both have heard of the other's. */
+static void know_segments(struct rig *r)
+{
+	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
+
+	while (!((struct shm_conn *)r->server.conn)->maps[r->client.seg] ||
+		!((struct shm_conn *)r->client.conn)->maps[r->server.seg]) {
+		turn(&r->client);
+		turn(&r->server);
+		assert_true(clock_now_ns() < end);
+	}
+}
+
 /* ---- messages ---- */
 
 static void check_message(struct node *n, struct xconn *c, const struct wire_msg *m)
@@ -587,6 +601,103 @@ static void messages_of_all_sizes_arrive_intact_and_in_order(void **state)
 	rig_close(&r);
 }
 
+#define PINGS 3000
+
+static void send_back(struct node *n, struct xconn *c, const struct wire_msg *m)
+{
+	struct wire_msg back = contrib(m->round + 1, 100000, NULL);
+
+	if (n->n_messages < PINGS || n->peer_id == CLIENT_ID) /* the client gets the last word */
+		n->is_wrong |= xport_send(c, &back) != 0;
+}
+
+/* Sleeps whenever it may, so that each message has to wake it. */
+static void *turn_and_sleep(void *arg)
+{
+	struct node *n = arg;
+
+	while (n->n_messages < PINGS && !n->is_wrong) {
+		struct pollfd p = {.fd = n->x->ops->fd(n->x), .events = POLLIN};
+
+		if (turn(n) || !n->x->ops->may_sleep(n->x))
+			continue;
+		n->is_wrong |= poll(&p, 1, DEADLINE_MS) == 0; /* nobody woke it */
+	}
+	return NULL;
+}
+
+static void sleeping_threads_wake_each_other(void **state)
+{
+	struct wire_msg first = contrib(1, 100000, NULL);
+	struct rig r;
+	pthread_t th;
+
+	(void)state;
+	rig_connect(&r);
+	know_segments(&r);
+	r.server.on_message = r.client.on_message = send_back;
+	assert_int_equal(pthread_create(&th, NULL, turn_and_sleep, &r.server), 0);
+	xport_send(r.client.conn, &first);
+	turn_and_sleep(&r.client);
+	pthread_join(th, NULL);
+	assert_false(r.client.is_wrong || r.server.is_wrong);
+	rig_close(&r);
+}
+
+#define FLOOD 20000
+
+static void count_to_flood(struct node *n, struct xconn *c, const struct wire_msg *m)
+{
+	(void)c;
+	n->is_wrong |= m->round != ++n->next_round;
+}
+
+/* Takes messages slowly enough to let the ring fill up, and sleeps in between. */
+static void *take_flood(void *arg)
+{
+	struct node *n = arg;
+
+	while (n->n_messages < FLOOD && !n->is_wrong) {
+		struct pollfd p = {.fd = n->x->ops->fd(n->x), .events = POLLIN};
+
+		if (!turn(n) && n->x->ops->may_sleep(n->x))
+			n->is_wrong |= poll(&p, 1, DEADLINE_MS) == 0;
+	}
+	return NULL;
+}
+
+static void sender_without_room_sleeps_until_there_is_some(void **state)
+{
+	struct rig r;
+	pthread_t th;
+	uint64_t round = 1;
+
+	(void)state;
+	rig_connect(&r);
+	know_segments(&r);
+	r.server.on_message = count_to_flood;
+	while (round <= FLOOD && !r.client.is_wrong) {
+		struct pollfd p = {.fd = r.client.x->ops->fd(r.client.x), .events = POLLIN};
+		struct wire_msg m = contrib(round, 100000, NULL);
+		unsigned n_writable = r.client.n_writable;
+
+		if (xport_send(r.client.conn, &m) == 0) {
+			round++;
+			continue;
+		}
+		if (!n_writable) /* it has found the ring full */
+			assert_int_equal(pthread_create(&th, NULL, take_flood, &r.server), 0);
+		while (r.client.n_writable == n_writable && !r.client.is_wrong)
+			if (!turn(&r.client) && r.client.n_writable == n_writable &&
+				r.client.x->ops->may_sleep(r.client.x))
+				r.client.is_wrong |= poll(&p, 1, DEADLINE_MS) == 0;
+	}
+	pthread_join(th, NULL);
+	assert_false(r.client.is_wrong || r.server.is_wrong);
+	assert_true(r.client.n_writable > 0);
+	rig_close(&r);
+}
+
 static void malformed_message_closes_its_connection(void **state)
 {
 	uint64_t junk[16] = {0x1122334455667788};
@@ -620,19 +731,6 @@ static void ring_of_a_hostile_peer_closes_its_connection(void **state)
 }
 
 /* ---- memory ---- */
-
-/* Until both have heard of the other's. */
-static void know_segments(struct rig *r)
-{
-	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
-
-	while (!((struct shm_conn *)r->server.conn)->maps[r->client.seg] ||
-		!((struct shm_conn *)r->client.conn)->maps[r->server.seg]) {
-		turn(&r->client);
-		turn(&r->server);
-		assert_true(clock_now_ns() < end);
-	}
-}
 
 static void reads_of_all_sizes_are_exact_both_ways(void **state)
 {
@@ -930,6 +1028,8 @@ int main(void)
 		cmocka_unit_test(strangers_take_nobody_elses_place),
 		cmocka_unit_test(silent_listener_times_out),
 		cmocka_unit_test(messages_of_all_sizes_arrive_intact_and_in_order),
+		cmocka_unit_test(sleeping_threads_wake_each_other),
+		cmocka_unit_test(sender_without_room_sleeps_until_there_is_some),
 		cmocka_unit_test(malformed_message_closes_its_connection),
 		cmocka_unit_test(ring_of_a_hostile_peer_closes_its_connection),
 		cmocka_unit_test(reads_of_all_sizes_are_exact_both_ways),
