@@ -112,7 +112,7 @@ endef
 
 $(B)/bps-scheduler/bps-scheduler: $(call objs,$(SCHED)) $(LIBCOMMON)
 $(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
-$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/device/,topology.c strategy.c)) $(LIBCOMMON)
+$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/device/,topology.c strategy.c report.c)) $(LIBCOMMON)
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
+#include "bps-agent/gpuprobe.h"
 #include "bps-agent/quota_report.h"
 #include "bps-agent/topology_report.h"
 #include "common/failpoint.h"
@@ -112,7 +113,8 @@ static const struct settings_spec spec = {.program = "bps-agent",
 struct app {
 	struct opts opts;
 	struct node node;
-	struct agent *agent; /* once the scheduler has told our id */
+	struct gpuprobe *gpuprobe; /* NULL: nobody is asked */
+	struct agent *agent;       /* once the scheduler has told our id */
 	struct fdstore inherited;
 	int listen_fd;
 	bool owns_socket_file;
@@ -170,6 +172,20 @@ static struct gpu_config gpu_of(struct opts *o)
 	return (struct gpu_config){.backend = backend,
 		.program = o->gpu_path,
 		.route = strategy_words[o->gpu_strategy]};
+}
+
+/* What it finds is for people; jobs ask for themselves. */
+static void ask_for_gpus(struct app *app)
+{
+	struct gpu_config cfg = gpu_of(&app->opts);
+	struct err_text err = {""};
+
+	if (strcmp(cfg.backend, "cuda") != 0)
+		return;
+	if (access(cfg.program, X_OK) < 0 && app->opts.gpu == GPU_AUTO)
+		return; /* this machine needs none */
+	if (gpuprobe_start(loop_base(app->node.daemon.loop), cfg.program, &app->gpuprobe, &err) < 0)
+		log_warn("%s", err.s);
 }
 
 static void member_up(void *ctx, uint32_t id)
@@ -341,8 +357,9 @@ static void http_metrics(void *arg, struct evbuffer *out)
 static void http_status(void *arg, struct httpd_request *req)
 {
 	struct app *app = arg;
-	const struct strategy_ask ask = {
-		.want = (enum strategy)app->opts.gpu_strategy, .has_collectives = true};
+	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
+	const struct topo_report *reports;
+	unsigned n_reports = gpuprobe_reports(app->gpuprobe, &reports, &ask.has_collectives);
 	json_t *root = node_status(&app->node, "agent");
 	struct agent_figures f = {0};
 	struct quota_view quotas;
@@ -358,8 +375,11 @@ static void http_status(void *arg, struct httpd_request *req)
 			"shared_bytes", (json_int_t)f.shared_bytes));
 	quotas_of(app, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
+	ask.has_collectives |= n_reports == 0; /* not known yet */
 	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
-		json_object_set_new(root, "topology", topology_report(app->opts.sysfs, &ask));
+		json_object_set_new(root, "topology",
+			topology_report(app->opts.sysfs, &ask, reports, n_reports,
+				gpuprobe_why(app->gpuprobe)));
 	httpd_answer(req, 200, root);
 }
 
@@ -538,8 +558,11 @@ int main(int argc, char **argv)
 		rc = daemon_tell(&app.node.daemon, say, &app, &err);
 	if (rc < 0)
 		log_error("%s", err.s);
+	else
+		ask_for_gpus(&app);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	agent_free(app.agent);
+	gpuprobe_free(app.gpuprobe);
 	node_close(&app.node);
 	if (app.listen_fd >= 0)
 		close(app.listen_fd);

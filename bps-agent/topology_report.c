@@ -153,18 +153,25 @@ json_t *topology_json(const struct topology *t, const struct strategy_ask *ask)
 	return root;
 }
 
-json_t *topology_report(const char *sysfs, const struct strategy_ask *ask)
+json_t *topology_report(const char *sysfs, const struct strategy_ask *ask,
+	const struct topo_report *reports, unsigned n, const char *why)
 {
 	struct topology *t = malloc(sizeof(*t));
 	struct err_text err = {""};
 	json_t *root;
+	int rc;
 
 	if (!t)
 		return NULL;
-	if (topology_read(sysfs, t, &err) == 0)
+	rc = topology_read(sysfs, t, &err);
+	if (rc == 0 && n)
+		rc = topology_refine(t, reports, n, &err);
+	if (rc == 0)
 		root = topology_json(t, ask);
 	else
 		root = json_pack("{s:s}", "error", err.s);
+	if (*why)
+		json_object_set_new(root, "executor", json_string(why));
 	free(t);
 	return root;
 }

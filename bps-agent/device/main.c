@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <sysexits.h>
 
+#include "bps-agent/device/choose.h"
 #include "bps-agent/device/exec.h"
+#include "bps-agent/device/report.h"
 #ifdef BPS_DEVICE_CUDA
 #include "bps-agent/device/cuda.h"
 #define BACKEND (&device_cuda)
@@ -31,6 +33,32 @@ static int probe(void)
 	return 0;
 }
 
+/* A line for each GPU (report.h), for the agent. */
+static int tell_gpus(void)
+{
+	struct topo_report reports[TOPO_GPUS_MAX];
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	char line[REPORT_LINE_BYTES];
+	struct err_text why = {""};
+	struct device *dev = NULL;
+	int n = BACKEND->open("gpus", &dev, &why);
+
+	if (n == 0)
+		n = choose_reports(dev, reports, &why);
+	if (n > 0 && BACKEND->gpus(dev, gpus, DEVICE_GPUS_MAX) != n)
+		n = err_set(&why, DEVICE_NODEV, "the number of GPUs changes");
+	for (int i = 0; i < n; i++) {
+		report_write(&reports[i], gpus[i].caps & DEVICE_CAP_CLIQUE, line);
+		puts(line);
+	}
+	if (dev)
+		BACKEND->close(dev);
+	if (n > 0)
+		return 0;
+	printf("%s\n", why.s);
+	return EX_UNAVAILABLE;
+}
+
 int main(int argc, char **argv)
 {
 	int type;
@@ -42,11 +70,13 @@ int main(int argc, char **argv)
 	}
 	if (argc == 2 && !strcmp(argv[1], "--probe"))
 		return probe();
+	if (argc == 2 && !strcmp(argv[1], "--gpus"))
+		return tell_gpus();
 	if (argc > 1 || getsockopt(GPU_PIPE_FD, SOL_SOCKET, SO_TYPE, &type, &len) < 0 ||
 		type != SOCK_SEQPACKET) {
 		fprintf(stderr,
 			"bps-agent-%s is started by bps-agent. By hand: --probe says how many GPUs "
-			"it finds, --version which release it is\n",
+			"it finds, --gpus which, --version which release it is\n",
 			BACKEND->name);
 		return EX_USAGE;
 	}

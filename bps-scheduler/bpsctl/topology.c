@@ -278,6 +278,7 @@ int screen_topology(FILE *out, json_t *root)
 		fprintf(out,
 			"  ! %" PRIu64 " devices or attributes make no sense and are left out\n",
 			odd);
+	cell_wrapped_key(out, "  executor: ", topology, "executor");
 	if (error)
 		cell_wrapped(out, "  ! ", error);
 	return error ? 1 : 0;

@@ -3,7 +3,9 @@
 import json
 import os
 
-from cluster import ROOT
+import pytest
+
+from cluster import BUILD, ROOT
 from test_schema import validate
 
 LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "tests" / "topologies").glob("*.topo")}
@@ -78,3 +80,25 @@ def test_this_machine_is_told_as_it_is(cluster):
     assert p.returncode == 0 and "(from sysfs)" in p.stdout, p
     p = c.bpsctl("agent", f"127.0.0.1:{c.servers[0].http}", "--topology")
     assert p.returncode != 0 and "not an agent" in p.stderr, p
+
+
+FAKE = BUILD / "fake"
+
+
+@pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or BUILD.name != "debug", reason="built without the CUDA toolkit")
+def test_the_executor_tells_what_only_the_driver_knows(cluster, tmp_path):
+    c = cluster(agents=0, servers=1)
+    make(tmp_path / "m", "two-switches-both")  # its first four GPUs have the addresses of the driver's
+    c.env.update(LD_LIBRARY_PATH=str(FAKE), FAKE_CUDA_GPUS="4", FAKE_CUDA_LINKS="nvlink")
+    c.add_agent(0, "--sysfs", tmp_path / "m")
+    c.wait_for("the executor has answered", lambda: "from executor" in ask(c, 0).stdout)
+    text = ask(c, 0).stdout
+    assert "4 GPUs, 2 cards" in text and "Fake GPU 3" in text and "NVLink: all GPUs\n" in text, text
+    assert "strategy: rs_ag, since NVLink joins the 4 GPUs" in text, text
+    d = json.loads(ask(c, 0, "--json").stdout)
+    validate(d, "agent")
+    assert d["topology"]["gpus"][0]["uuid"].startswith("GPU-66616b65-")
+    c.env.update(FAKE_CUDA_FAULTS="cuInit:1=100")
+    c.add_agent(1, "--sysfs", tmp_path / "m")
+    c.wait_for("it has said why", lambda: "executor: " in ask(c, 1).stdout)
+    assert "(from sysfs)" in ask(c, 1).stdout

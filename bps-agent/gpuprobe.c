@@ -1,0 +1,190 @@
+#include "bps-agent/gpuprobe.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bps-agent/device/report.h"
+#include "common/log.h"
+
+#define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and what libraries may say besides */
+#define LIMIT_S    20    /* the driver takes seconds where nobody holds it open */
+
+extern char **environ;
+
+struct gpuprobe {
+	pid_t pid; /* 0: it has ended */
+	int fd;    /* its output, -1: closed */
+	struct event *readable;
+	char text[TEXT_BYTES];
+	size_t n_text;
+	unsigned n_reports;
+	bool has_cliques;
+	struct topo_report reports[TOPO_GPUS_MAX];
+	char why[256];
+};
+
+static void stop_reading(struct gpuprobe *p)
+{
+	if (p->readable)
+		event_free(p->readable);
+	p->readable = NULL;
+	if (p->fd >= 0)
+		close(p->fd);
+	p->fd = -1;
+}
+
+/* Its status. It has closed its output, or is of no more use: it does not last. */
+static int end_child(struct gpuprobe *p)
+{
+	int status = 0;
+
+	if (!p->pid)
+		return 0;
+	kill(p->pid, SIGKILL); /* no harm to one that has ended: it is still ours */
+	while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	p->pid = 0;
+	return status;
+}
+
+/* The lines that are no GPU are what went wrong; the last one says it best. */
+static void take_line(struct gpuprobe *p, const char *line)
+{
+	bool has_cliques;
+
+	if (p->n_reports < TOPO_GPUS_MAX &&
+		report_parse(line, &p->reports[p->n_reports], &has_cliques)) {
+		p->has_cliques = has_cliques && (p->n_reports == 0 || p->has_cliques);
+		p->n_reports++;
+	} else if (*line) {
+		snprintf(p->why, sizeof(p->why), "%s", line);
+	}
+}
+
+static void finish(struct gpuprobe *p, const char *why)
+{
+	char *save = NULL;
+
+	stop_reading(p);
+	end_child(p);
+	p->text[p->n_text] = '\0';
+	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))
+		take_line(p, s);
+	if (why || (p->n_reports == 0 && !*p->why))
+		snprintf(p->why, sizeof(p->why), "%s", why ? why : "it says nothing");
+	if (why)
+		p->n_reports = 0;
+	if (p->n_reports) {
+		p->why[0] = '\0';
+		log_info("executor finds %u GPUs", p->n_reports);
+	} else {
+		log_info("executor finds no GPU, tensors in host memory work: %s", p->why);
+	}
+}
+
+static void on_readable(evutil_socket_t fd, short what, void *arg)
+{
+	struct gpuprobe *p = arg;
+	ssize_t n;
+
+	if (what & EV_TIMEOUT) {
+		finish(p, "it does not answer");
+		return;
+	}
+	n = read(fd, p->text + p->n_text, sizeof(p->text) - 1 - p->n_text);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n > 0)
+		p->n_text += (size_t)n;
+	if (p->n_text == sizeof(p->text) - 1)
+		finish(p, "it says too much");
+	else if (n <= 0)
+		finish(p, NULL);
+}
+
+static int spawn(struct gpuprobe *p, const char *program, int out)
+{
+	char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--gpus", NULL};
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int rc;
+
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawn_file_actions_init(&files);
+	posix_spawnattr_init(&attr);
+	posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+	posix_spawn_file_actions_adddup2(&files, out, STDERR_FILENO);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	rc = posix_spawn(&p->pid, program, &files, &attr, argv, environ);
+	if (rc)
+		p->pid = 0;
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&files);
+	return -rc;
+}
+
+int gpuprobe_start(
+	struct event_base *base, const char *program, struct gpuprobe **ret, struct err_text *err)
+{
+	struct gpuprobe *p = calloc(1, sizeof(*p));
+	const struct timeval limit = {.tv_sec = LIMIT_S};
+	int fds[2] = {-1, -1}, rc = -ENOMEM;
+
+	if (!p)
+		return err_set(err, -ENOMEM, "out of memory");
+	p->fd = -1;
+	if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0) {
+		rc = -errno;
+		goto fail;
+	}
+	p->fd = fds[0];
+	rc = spawn(p, program, fds[1]);
+	close(fds[1]);
+	if (rc < 0)
+		goto fail;
+	rc = -ENOMEM;
+	p->readable = event_new(base, p->fd, EV_READ | EV_PERSIST, on_readable, p);
+	if (!p->readable || event_add(p->readable, &limit) < 0)
+		goto fail;
+	*ret = p;
+	return 0;
+fail:
+	err_set(err, rc, "cannot ask '%s' for GPUs: %s", program, err_str(rc));
+	gpuprobe_free(p);
+	return rc;
+}
+
+void gpuprobe_free(struct gpuprobe *p)
+{
+	if (!p)
+		return;
+	stop_reading(p);
+	end_child(p);
+	free(p);
+}
+
+unsigned gpuprobe_reports(
+	const struct gpuprobe *p, const struct topo_report **ret, bool *ret_has_cliques)
+{
+	*ret = p ? p->reports : NULL;
+	*ret_has_cliques = p && p->has_cliques;
+	return p ? p->n_reports : 0;
+}
+
+const char *gpuprobe_why(const struct gpuprobe *p)
+{
+	return p ? p->why : "";
+}
