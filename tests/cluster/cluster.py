@@ -70,6 +70,7 @@ class Daemon:
         if self.listen_fds:  # LISTEN_PID must be the daemon's: a shell sets it and becomes the daemon
             env["LISTEN_FDS"] = str(len(self.listen_fds))
             moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(self.listen_fds))
+            moves += "".join(f" {fd}<&-" for fd in self.listen_fds if fd >= 3 + len(self.listen_fds))
             command = ["/bin/bash", "-c", f'export LISTEN_PID=$$; exec "$@" {moves}', "bash", *command]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(

@@ -45,6 +45,18 @@ FAILPOINTS = {
 }  # fmt: skip
 
 
+def kinds_of(pid):
+    """Descriptors by what they are."""
+    kinds = Counter()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            name = os.readlink(f"/proc/{pid}/fd/{fd}")
+            kinds[name if name.startswith(("/memfd", "anon")) else name.split(":")[0]] += 1
+        except OSError:
+            pass
+    return dict(kinds)
+
+
 def held_by(pid):
     """Resident memory in MiB, descriptors, threads."""
     text = Path(f"/proc/{pid}/status").read_text()
@@ -64,6 +76,7 @@ class Chaos:
         self.may_end = set()  # names of jobs that a fault may have ended
         self.samples = {}  # daemon: [(s since the start, its pid, (MiB, descriptors, threads))]
         self.starts = Counter()
+        self.kinds = {}
         self.begin = time.monotonic()
 
     def problem(self, text):
@@ -235,6 +248,7 @@ class Chaos:
             self.finish(name, steady, is_told=True)
         self.c.wait_for("nothing is held", lambda: not any(a.status()["shared_bytes"] for a in self.c.agents), 30)
         self.sample(is_last=True)
+        self.kinds = {d.name: kinds_of(d.pid) for d in self.c.agents}
 
     @staticmethod
     def quietly(condition):
@@ -288,7 +302,7 @@ def main():
         "n_faults": sum(chaos.faults.values()), "job_starts": dict(chaos.starts), "rounds": chaos.rounds,
         "wrong_sums": sum("WRONG SUM" in p for p in chaos.problems),
         "hung_calls": sum("hangs" in p or "a call took" in p for p in chaos.problems),
-        "longest_stall_s": round(chaos.longest, 2), "errors_by_code": dict(chaos.ends), "held (MiB, fds, threads)": chaos.growth(),
+        "longest_stall_s": round(chaos.longest, 2), "errors_by_code": dict(chaos.ends), "held (MiB, fds, threads)": chaos.growth(), "descriptors of agents at the end": chaos.kinds,
         "problems": chaos.problems,
     }  # fmt: skip
     text = json.dumps(report, indent=1)

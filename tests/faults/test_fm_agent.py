@@ -221,6 +221,28 @@ def test_second_agent_of_a_name_is_refused(faulty, cell):
     cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
 
 
+@pytest.mark.parametrize("how", ["kill9", "stop"])
+def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
+    """FM-A-shrink: agent and trainer of one machine are gone, or stand still; the others go on when its time is over."""
+    c = faulty(agents=3)
+    job = c.steady(3, lost_rank=2, options={"on_agent_loss": "shrink"}).wait_rounds()
+    at = time.monotonic()
+    sig = signal.SIGKILL if how == "kill9" else signal.SIGSTOP
+    job.workers[2].process.send_signal(sig)
+    c.agents[2].kill(sig)
+    c.wait_for("it is left behind", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
+    job.wait_rounds(STAY)
+    job.stop_file.touch()
+    results = c.finish(job.workers[:2])
+    assert [r["code"] for r in results] == [0, 0], results
+    cell.within("stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), MUST_SEE_S)
+    if how == "stop":
+        c.agents[2].kill(signal.SIGCONT)
+        job.workers[2].process.send_signal(signal.SIGCONT)
+        (r,) = job.errors([2])
+        assert r["code"] == bps.EEVICTED, r
+
+
 def proto_of(c):
     from cluster import ROOT
     import re

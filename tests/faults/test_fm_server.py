@@ -11,6 +11,7 @@ import bps
 from lab import clock_env, memory_cgroup, wait_until
 from test_fm_agent import proto_of
 from test_start import frame, hello
+from test_steer import bpsctl
 
 DEAD_S, WINDOW_S = 3, 1  # --server-dead, --server-window
 STAY = 20
@@ -39,6 +40,22 @@ def test_restarted_server_costs_no_round(faulty, cell, by, servers):
     c.servers[0].start_again()
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), 1)
+
+
+@pytest.mark.quick
+def test_drained_server_costs_no_round(faulty, cell):
+    """FM-S-drain: its partitions move between two rounds, it is stopped for good and comes back."""
+    c = faulty()
+    job = c.steady(2, n_tensors=8).wait_rounds()
+    at = time.monotonic()
+    p = bpsctl(c, "drain", "s0", "--wait")
+    assert p.returncode == 0, p
+    assert not next(m for m in c.scheduler.status()["members"] if m["name"] == "s0")["partitions"]
+    assert c.servers[0].stop() == 0
+    job.wait_rounds(STAY)
+    c.servers[0].start_again()
+    assert bpsctl(c, "undrain", "s0").returncode == 0
+    cell.within("stall", job.wait_rounds(STAY).stall(at), 0.5)
 
 
 def test_stopped_server_is_replaced_and_fenced(faulty, cell):
