@@ -79,6 +79,8 @@ struct fake {
 	bool is_unsealed;     /* control page can shrink */
 	bool misplaces_slots; /* outside of the arena */
 	bool refuses_finish;
+	bool repeats;              /* says all twice, as a successor of an agent that died */
+	unsigned n_deaths;         /* connections that end at HELLO */
 	const char *refused_name;  /* slot code EQUOTA */
 	const char *mismatch_name; /* first round ends in EMISMATCH */
 	const char *why;
@@ -122,6 +124,14 @@ static void fake_send(struct fake_trainer *t, struct local_msg *m, const int *fd
 		(void)local_send(t->sock, m, fds, n_fds, 1000);
 }
 
+static void fake_say(
+	struct fake *f, struct fake_trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
+{
+	fake_send(t, m, fds, n_fds);
+	if (f->repeats)
+		fake_send(t, m, fds, n_fds);
+}
+
 static void fake_welcome(struct fake *f, struct fake_trainer *t, struct local_msg *in)
 {
 	struct local_msg m = {.type = LOCAL_WELCOME,
@@ -143,7 +153,7 @@ static void fake_welcome(struct fake *f, struct fake_trainer *t, struct local_ms
 	local_control_init(t->c, SQ_ENTRIES, TENSORS_MAX);
 	if (f->spoils_control)
 		t->c->magic++;
-	fake_send(t, &m, fds, 2);
+	fake_say(f, t, &m, fds, 2);
 	close(fds[0]);
 	f->n_welcome++;
 	for (uint32_t i = 0; f->n_welcome == f->size && !f->holds_job && i < f->size; i++) {
@@ -155,7 +165,7 @@ static void fake_welcome(struct fake *f, struct fake_trainer *t, struct local_ms
 				.local_size = f->size,
 				.text = ""}};
 
-		fake_send(o, &job, NULL, 0);
+		fake_say(f, o, &job, NULL, 0);
 	}
 }
 
@@ -195,7 +205,7 @@ static void fake_declare(struct fake *f, struct fake_trainer *t, struct local_ms
 	base = fake_map(fd, bytes);
 	arena = (struct local_msg){
 		.type = LOCAL_ARENA, .arena = {.id = in_arena, .is_writable = 1, .bytes = bytes}};
-	fake_send(t, &arena, &fd, 1);
+	fake_say(f, t, &arena, &fd, 1);
 	close(fd);
 	bytes = 0;
 	for (uint32_t i = 0; i < in->declare.n_tensors; i++) {
@@ -209,7 +219,7 @@ static void fake_declare(struct fake *f, struct fake_trainer *t, struct local_ms
 		if (!t->slots[idx].has_out) {
 			arena = (struct local_msg){.type = LOCAL_ARENA,
 				.arena = {.id = 1000 + idx, .bytes = 2 * ft->slot_bytes}};
-			fake_send(t, &arena, &ft->out_fd, 1);
+			fake_say(f, t, &arena, &ft->out_fd, 1);
 			t->slots[idx].has_out = true;
 		}
 		t->slots[idx].in = base + bytes;
@@ -223,7 +233,7 @@ static void fake_declare(struct fake *f, struct fake_trainer *t, struct local_ms
 			slots[i].in_offset += 64;
 		bytes += ft->slot_bytes;
 	}
-	fake_send(t, &m, NULL, 0);
+	fake_say(f, t, &m, NULL, 0);
 }
 
 static void fake_why(struct fake *f, struct fake_trainer *t, struct local_msg *in)
@@ -246,7 +256,7 @@ static void fake_finish(struct fake *f, struct fake_trainer *t, struct local_msg
 		return;
 	for (uint32_t i = 0; i < f->n_trainers; i++) {
 		m.seq = f->finish_seq[i];
-		fake_send(&f->trainers[i], &m, NULL, 0);
+		fake_say(f, &f->trainers[i], &m, NULL, 0);
 	}
 }
 
@@ -271,7 +281,11 @@ static void fake_read(struct fake *f, struct fake_trainer *t)
 		fake_close(t);
 		return;
 	}
-	if (m.type == LOCAL_HELLO)
+	if (m.type == LOCAL_HELLO && f->n_deaths > 0) {
+		f->n_deaths--;
+		f->n_trainers--; /* it was the newest */
+		fake_close(t);
+	} else if (m.type == LOCAL_HELLO)
 		fake_welcome(f, t, &m);
 	else if (m.type == LOCAL_DECLARE)
 		fake_declare(f, t, &m);
@@ -787,6 +801,47 @@ static void open_without_an_agent_says_where_it_looked(void **state)
 	assert_string_equal(bps_last_error(),
 		"cannot connect to '/nonexistent/agent.sock': No such file "
 		"or directory (is bps-agent running?)");
+}
+
+static void agent_that_dies_before_its_welcome_is_connected_anew(void **state)
+{
+	struct fake *f = fake_new();
+	struct bps_options o;
+	struct bps *b;
+
+	(void)state;
+	f->n_deaths = 2;
+	fake_start(f);
+	b = open_one(f);
+	assert_int_equal(bps_close(b, WAIT_MS), 0);
+	fake_free(f);
+
+	f = fake_new();
+	f->n_deaths = 3;
+	fake_start(f);
+	o = options_of(f, 0, 1);
+	assert_int_equal(bps_open(&o, &b), BPS_ENOAGENT);
+	fake_free(f);
+}
+
+static void what_a_successor_of_the_agent_says_again_changes_nothing(void **state)
+{
+	struct fake *f = fake_new();
+	struct bps_tensor *t, *u;
+	struct bps *b;
+
+	(void)state;
+	f->repeats = true;
+	fake_start(f);
+	b = open_one(f);
+	assert_int_equal(bps_declare(b, "a", BPS_F32, 100, &t), 0);
+	((float *)bps_input(t))[7] = 3;
+	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+	assert_int_equal(bps_declare(b, "b", BPS_F32, 100, &u), 0);
+	assert_int_equal(bps_wait(t, WAIT_MS), 0);
+	assert_true(((const float *)bps_output(t))[7] == 3);
+	assert_int_equal(bps_close(b, WAIT_MS), 0);
+	fake_free(f);
 }
 
 static void open_is_refused_with_the_agents_reason(void **state)
@@ -1423,6 +1478,8 @@ int main(void)
 		T(barrier_broadcast_and_allgather_reach_all),
 		T(many_threads_share_one_job),
 		T(open_without_an_agent_says_where_it_looked),
+		T(agent_that_dies_before_its_welcome_is_connected_anew),
+		T(what_a_successor_of_the_agent_says_again_changes_nothing),
 		T(open_is_refused_with_the_agents_reason),
 		T(open_that_waits_in_vain_names_who_is_missing),
 		T(control_page_that_is_bad_or_can_shrink_is_refused),
