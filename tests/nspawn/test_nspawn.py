@@ -238,6 +238,41 @@ def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
     finish(job)
 
 
+def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_round(site):
+    job = site.start_load("agents", seconds=24)
+    a, b = site.agents
+
+    def goes_on():
+        before = site.rounds("agents")
+        wait_for("the job makes rounds", lambda: site.rounds("agents") > before + 5, explain=site.explain)
+
+    def back(m, command):
+        """What it does to the agent, and until the next one is there; how long rounds stood still at the most is not seen from here."""
+        pid = m.show("bps-agent", "MainPID")
+        m.sh(command)
+        wait_for("another agent is there", lambda: m.show("bps-agent", "MainPID") not in ("0", pid), explain=site.explain)
+        m.wait_active("bps-agent")
+        goes_on()
+
+    for m in (a, b, a):
+        back(m, "systemctl kill --signal=KILL --kill-who=main bps-agent")
+    back(b, "systemctl restart bps-agent")
+    back(a, "systemctl kill --signal=STOP --kill-who=main bps-agent")  # the watchdog ends it
+    b.run("apt-get", "install", "-y", "--reinstall", *b.files("bps-agent"))
+    back(b, "systemctl restart bps-agent")
+    for m in site.agents:
+        m.sh("systemctl kill --signal=KILL --kill-who=main bps-agent")
+    for m in site.agents:
+        m.wait_active("bps-agent")
+    goes_on()
+    assert all(part.is_running() for part in job)
+    finish(job)
+    for m in site.agents:
+        assert "goes on" in m.journal("bps-agent")
+        wait_for("nothing is kept for long", lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 0)
+    site.wait_healthy()
+
+
 def test_reload_takes_new_settings_and_refuses_wrong_ones(site):
     m = site.servers[1]
     pid = m.show("bps-server", "MainPID")
