@@ -22,7 +22,8 @@ class Rig:
 
     def __init__(self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None):
         self.kind = kind
-        cuda = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_GPUS": str(gpus)} if kind == "cuda" else {}
+        cuda = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_GPUS": str(gpus), "FAKE_CUDA_DELAY_US": "100"}
+        cuda = cuda if kind == "cuda" else {}
         old = {k: os.environ.get(k) for k in {**cuda, **(agent_env or {})}}
         os.environ.update({**cuda, **(agent_env or {})})
         try:
