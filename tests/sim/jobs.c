@@ -348,7 +348,7 @@ static void joined(struct guest *g, const struct ctl_joined *msg)
 		return;
 	g->has_joined = true;
 	g->rank = msg->rank;
-	job_of(g)->id = msg->job;
+	g->joined_id = job_of(g)->id = msg->job;
 }
 
 void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
@@ -369,14 +369,14 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 	case CTL_JOB:
 		g->is_named |= msg->job.job == g->job_id;
 		if (!g->has_job_msg && !g->has_ended && g->has_joined &&
-			msg->job.job == job_of(g)->id)
+			msg->job.job == g->joined_id)
 			job_start(g, &msg->job);
 		break;
 	case CTL_PLAN:
 		plan(g, &msg->plan);
 		break;
 	case CTL_JOB_END:
-		if (msg->job_end.job == (g->has_job_msg ? g->job_id : job_of(g)->id))
+		if (msg->job_end.job == (g->has_job_msg ? g->job_id : g->joined_id))
 			job_end(g, msg->job_end.code, msg->job_end.text);
 		break;
 	default:

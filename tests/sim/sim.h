@@ -435,7 +435,7 @@ struct guest {
 	struct agt_job *job;
 	bool has_joined, has_job_msg, is_finished, has_ended, is_released, is_syncing, is_named,
 		is_liar, is_work_posted;
-	uint32_t job_id, rank;
+	uint32_t job_id, joined_id, rank; /* joined: that may still form */
 	unsigned tensors_left;
 	struct guest_tensor tensors[GUEST_TENSORS];
 	struct guest_server {
