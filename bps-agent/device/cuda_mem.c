@@ -71,8 +71,12 @@ static int create(struct cuda_mem *m, uint64_t bytes)
 			.id = cuda_device(dev)->gpu[m->base.gpu].dev},
 	};
 	size_t grain = 0;
-	int rc;
+	int rdma = 0, rc;
 
+	/* Only such memory can be given to a NIC, where the GPU has it at all. */
+	if (cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+		    prop.location.id) == CUDA_SUCCESS)
+		prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
 	/* NCCL registers only what is aligned to the recommended granularity. */
 	rc = cuda_fail(dev,
 		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),

@@ -257,7 +257,8 @@ static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const 
 	return rc;
 }
 
-/* The size is the exporter's word; the driver knows better. */
+/* The size is the exporter's word; the driver knows better. Should it not tell, that word has to do:
+ * who lies loses his own job. */
 static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 {
 	struct device *dev = m->base.dev;
@@ -273,10 +274,13 @@ static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 		return rc;
 	rc = cuda_fail(dev, cuMemGetAddressRange(&base, &size, m->map),
 		"cannot find the size of another process's device memory");
-	if (!rc && (base != m->map || size < desc->offset || size - desc->offset < desc->bytes))
-		rc = cuda_refuse(
+	if (rc)
+		return rc == DEVICE_LOST ? rc : 0;
+	size -= m->map - base;
+	if (size < desc->offset || size - desc->offset < desc->bytes)
+		return cuda_refuse(
 			dev, DEVICE_ARG, "another process's device memory is smaller than it said");
-	return rc;
+	return 0;
 }
 
 int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
