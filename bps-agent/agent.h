@@ -12,6 +12,7 @@
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
  *   declare.c  what they declare                   maker.c  makes their memory
  *   tensor.c   what they submit                    people.c  who else is in the job
+ *   barrier.c  where they wait for all of it
  *   why.c      what it waits for, in words         quota.c  who may use how much
  *   keep.c     what is written down for a successor, restore.c reads it, in a ledger.c
  *
@@ -125,7 +126,8 @@ struct trainer {
 	uint32_t asked_rank;   /* CTL_NO_ID: any */
 	bool has_rank;         /* rank is that of the last JOIN's answer */
 	uint32_t rank, worker; /* worker: index among the job's local ranks, when RUNNING */
-	uint32_t join_seq, part_bytes;
+	uint32_t join_seq, part_bytes, machine_size;
+	bool is_waiting; /* JOINING: to be let into a running job */
 	struct local_control *control;
 	size_t control_bytes;
 	uint32_t sq_head;
@@ -195,6 +197,8 @@ struct job {
 	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
 	uint16_t backup;          /* machines that a round need not wait for */
 	uint32_t grace_ms;        /* for them */
+	uint32_t max_size;        /* of an elastic one */
+	uint64_t barrier;         /* the last one that was passed */
 	bool is_local;            /* no server takes part */
 	uint32_t n_tensors;       /* planned here, when there is only one member */
 	uint32_t n_workers;       /* local; from RUNNING on */
@@ -379,8 +383,22 @@ void tensor_free_all(struct job *job);
 int people_note(struct job *job, const struct ctl_job *m);
 /* With the job. */
 void people_free(struct job *job);
+/* Who was let in at that barrier, and the lowest rank that was there before; CTL_NO_ID: nobody was. */
+void people_news(const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
+/* Is that rank one of those who were let in last? */
+bool people_is_new(const struct job *job, uint32_t rank);
 /* The trainer asks who is there. */
 void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
+
+/* ---- barrier.c ---- */
+/* The trainer's BARRIER. */
+void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number);
+/* A JOB has come: whoever waits is told, or says again that it does. */
+void barrier_look(struct job *job);
+/* Say it again to a scheduler that may have forgotten. */
+void barrier_again(struct trainer *t);
+/* The job is over: if it waits, it waits no more. */
+void barrier_over(struct trainer *t, int code, const char *text);
 
 /* ---- why.c ---- */
 /* The trainer asks what a tensor waits for; answered from here, or by the scheduler in

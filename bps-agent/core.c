@@ -115,6 +115,7 @@ int agt_job_new(
 	job->n_members = (uint16_t)msg->n_members;
 	job->is_local = job_is_local(msg->n_members, msg->flags);
 	job->has_backup = msg->backup > 0;
+	job->border = msg->border;
 	job->n_workers = me->n_ranks;
 	TAILQ_INIT(&job->tensors);
 	job->ranks = calloc(me->n_ranks, sizeof(*job->ranks));
@@ -131,8 +132,24 @@ int agt_job_new(
 
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 {
+	struct agt_tensor *t;
+
 	job->n_members = (uint16_t)msg->n_members;
+	job->size = msg->size;
 	job->has_backup = msg->backup > 0; /* who restarts learns it here */
+	if (msg->border <= job->border)
+		return;
+	/* What is submitted from now on is of the new members, whose places follow. */
+	job->border = msg->border;
+	TAILQ_FOREACH(t, &job->tensors, link)
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		if (t->parts[i].pgen < job->border)
+			part_move(&t->parts[i], NULL, t->parts[i].pgen);
+}
+
+uint64_t agt_tensor_base(const struct agt_tensor *t)
+{
+	return t->n_parts ? t->parts[0].kept->base : 0;
 }
 
 void agt_job_reads_ended(struct agt_job *job)

@@ -26,6 +26,10 @@
  * sum), two out-slots (round & 1). The contribution stays untouched until the round is done (A1),
  * result r until result r + 2 lands (A2).
  *
+ * Rounds are numbered by the trainers here; on the wire they count from 1 anew since the job's last
+ * border, when workers joined who have done none. All members cross it between the same two rounds,
+ * each partition with the pgen of the border.
+ *
  * Restart. A process may end at any instruction; its successor has the same memory (buffers and
  * struct agt_kept_part), knows from its shell what each worker has submitted, and makes a core that
  * goes on. What it needs to know of a partition, of which round r may be under way:
@@ -72,6 +76,9 @@ struct agt_kept_part {
 	_Atomic uint64_t landed;            /* last round whose sum is in its out-slot */
 	_Atomic uint64_t summed;            /* last round whose local sum is in staging: see B6 */
 	uint32_t result_crc[2], workers[2]; /* of the last two sums (round & 1) */
+	/* Rounds up to base are over for all members since the border (a view), from which on the wire
+	 * counts from 1 anew. border is written last. */
+	uint64_t base, border;
 	struct member_set contributors[2];
 };
 
@@ -182,6 +189,8 @@ int agt_submit(
  * behind the partition that has the fewest and the one that has the most. */
 void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_members,
 	uint32_t *ret_least, uint32_t *ret_most);
+/* Local rounds that the wire does not count: see struct agt_kept_part. */
+uint64_t agt_tensor_base(const struct agt_tensor *t);
 /* Last round that a local worker submitted, and the last complete one. */
 uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker);
 uint64_t agt_tensor_round(const struct agt_tensor *t);

@@ -182,6 +182,12 @@ static uint64_t last_round(const struct part *part)
 	return part->state == PART_IDLE ? part->round : part->round - 1;
 }
 
+/* As the wire numbers it. */
+static uint64_t wire_round(const struct part *part, uint64_t round)
+{
+	return round - part->kept->base;
+}
+
 /* HAVE of the last round is still to be said, or to be heard. */
 static bool can_have(const struct part *part)
 {
@@ -250,7 +256,11 @@ void part_move(struct part *part, struct link *link, uint64_t pgen)
 	part_stop(part);
 	link_detach(part);
 	part->pgen = pgen;
-	part->is_unheard = last_round(part) > 0 || part->tensor->job->has_backup;
+	if (pgen >= part->tensor->job->border && part->kept->border < part->tensor->job->border) {
+		part->kept->base = last_round(part);
+		part->kept->border = part->tensor->job->border;
+	}
+	part->is_unheard = wire_round(part, last_round(part)) > 0 || part->tensor->job->has_backup;
 	if (link && link_attach(link, part) < 0)
 		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
 	speak(part, "new placement");
@@ -341,7 +351,7 @@ static struct wire_msg message(const struct part *part, enum wire_type type, uin
 
 	return (struct wire_msg){.type = (uint8_t)type,
 		.pgen = part->pgen,
-		.round = round,
+		.round = wire_round(part, round),
 		.job = t->job->id,
 		.tensor = t->id,
 		.part = part->index,
@@ -391,7 +401,7 @@ int part_send_contrib(struct part *part)
 	m.priority = t->priority;
 	m.contrib.op = t->op;
 	m.contrib.workers = t->job->n_workers;
-	m.contrib.crc_prev = part->round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
+	m.contrib.crc_prev = m.round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
 	describe(&m, &mem, part_bytes(part), is_same_host ? 0 : part->crc);
 	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc < 0)
@@ -414,8 +424,9 @@ static bool is_kept(const struct part *part, uint64_t round)
 {
 	uint64_t last = last_round(part);
 
-	return round && (round == last || (part->tensor->job->has_backup && round + 1 == last &&
-						  part->state != PART_FETCHING));
+	return round > part->kept->base &&
+	       (round == last || (part->tensor->job->has_backup && round + 1 == last &&
+					 part->state != PART_FETCHING));
 }
 
 static int send_donate(struct part *part)
@@ -611,8 +622,9 @@ static void on_result(struct part *part, const struct wire_msg *m)
 	if (part->is_staging && m->pgen == part->pgen && m->round == part->round)
 		return;
 	/* A4: the waited round, in the current pgen. */
-	if (m->pgen != part->pgen || m->round != part->round || part->state == PART_IDLE ||
-		part->state == PART_OFFERED || part->state == PART_FETCHING) {
+	if (m->pgen != part->pgen || m->round != wire_round(part, part->round) ||
+		part->state == PART_IDLE || part->state == PART_OFFERED ||
+		part->state == PART_FETCHING) {
 		decline(part, m);
 		return;
 	}
@@ -651,7 +663,8 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 	struct agt_tensor *t = part->tensor;
 	uint32_t was = part->crc;
 
-	if (part->state != PART_SENT || m->round != part->round || m->crc != part->crc)
+	if (part->state != PART_SENT || m->round != wire_round(part, part->round) ||
+		m->crc != part->crc)
 		return; /* of an older offer */
 	core_of(part)->stats.crc_errors++;
 	atomic_store(&part->kept->summed, 0); /* it was read over a network, and in vain */
@@ -682,18 +695,18 @@ static void on_again(struct part *part, const struct wire_msg *m)
 
 	if (part->tensor->job->has_backup)
 		part->n_tries = 0; /* it may take as long as the slowest worker */
-	if (part->state == PART_SENT && m->round == part->round) {
+	if (part->state == PART_SENT && m->round == wire_round(part, part->round)) {
 		uncharge(part);
 		set_state(part, PART_WAITING, "server asked for a pause");
 		timer_start(part, span);
-	} else if (can_have(part) && m->round == last_round(part)) {
+	} else if (can_have(part) && m->round == wire_round(part, last_round(part))) {
 		timer_start(part, span);
 	}
 }
 
 static void on_have_ok(struct part *part, const struct wire_msg *m)
 {
-	if (!can_have(part) || m->round != last_round(part))
+	if (!can_have(part) || m->round != wire_round(part, last_round(part)))
 		return;
 	part->is_unheard = false;
 	timer_stop(part);
@@ -727,7 +740,7 @@ void part_message(struct link *link, const struct wire_msg *m)
 			on_result(part, m);
 		break;
 	case WIRE_DONATE_REQ:
-		part->donate_round = m->round;
+		part->donate_round = m->round + part->kept->base;
 		link_owe(part, OWE_DONATE);
 		break;
 	case WIRE_HAVE_OK:

@@ -122,6 +122,7 @@ static void tell_end(struct job *job, struct trainer *t)
 
 	if (t->state == TRAINER_OVER)
 		return; /* it was refused */
+	barrier_over(t, job->code, job->text);
 	if (t->state == TRAINER_FINISHING) {
 		m.type = LOCAL_FINISHED;
 		m.seq = t->finish_seq;
@@ -199,7 +200,9 @@ static void send_join(struct trainer *t)
 		.pid = (uint32_t)t->pid,
 		.part_bytes = t->part_bytes,
 		.backup = t->job->backup,
-		.grace_ms = t->job->grace_ms};
+		.grace_ms = t->job->grace_ms,
+		.max_size = t->job->max_size,
+		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
 	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
@@ -281,6 +284,7 @@ static int job_begin(struct trainer *t, const struct local_hello *h, const uint8
 	job->number = t->agent->next_number++;
 	job->backup = h->backup;
 	job->grace_ms = h->grace_ms;
+	job->max_size = h->flags & JOB_ELASTIC ? h->max_size : 0;
 	if (proof) {
 		job->has_token = true;
 		memcpy(job->token, proof, CTL_TOKEN_BYTES);
@@ -303,7 +307,8 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	int rc;
 
 	if (!*h->job || h->size == 0 || h->size > CTL_WORKERS_MAX ||
-		(h->rank != CTL_NO_ID && h->rank >= h->size) ||
+		(h->rank != CTL_NO_ID && h->rank >= h->size &&
+			(!(h->flags & JOB_ELASTIC) || h->rank >= h->max_size)) ||
 		(h->flags & ~(uint32_t)JOB_FLAGS_KNOWN))
 		return err_set(err, -EINVAL,
 			"a job needs a name, a size of 1 to %u and ranks below it; got job '%s', "
@@ -325,6 +330,7 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	t->job = job;
 	t->asked_rank = t->rank = h->rank;
 	t->part_bytes = h->part_bytes;
+	t->machine_size = h->machine_size;
 	t->join_seq = ++a->next_seq;
 	TAILQ_INSERT_TAIL(&job->trainers, t, of_job);
 	trainer_set_state(t, TRAINER_JOINING);
@@ -354,9 +360,13 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	TAILQ_FOREACH(t, &a->trainers, link)
 	if (t->join_seq == m->seq)
 		break;
-	if (!t && m->code == 0) /* it has left meanwhile: only now it is known as which rank */
+	if (!t && m->code == 0 &&
+		m->job != CTL_NO_ID) /* it has left meanwhile: only now it is known as which rank */
 		send_worker(a, m->job, m->rank, WORKER_LOST, "it left before it had joined");
 	if (!t || t->state != TRAINER_JOINING)
+		return;
+	t->is_waiting = m->code == 0 && m->job == CTL_NO_ID;
+	if (t->is_waiting)
 		return;
 	if (m->code == 0) {
 		t->rank = m->rank;
@@ -421,6 +431,8 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 	if (rc < 0)
 		return rc;
 	job->view = m->view;
+	job->barrier = m->barrier;
+	job->size = m->size;
 	job->n_workers = me->n_ranks;
 	job->is_local = job_is_local(m->n_members, m->flags);
 	return 0;
@@ -430,6 +442,7 @@ static void welcome_worker(struct job *job, uint32_t w)
 {
 	struct trainer *t = job->by_worker[w];
 	struct local_msg m = {.type = LOCAL_JOB};
+	uint32_t n_new;
 
 	t->worker = w;
 	trainer_set_state(t, TRAINER_ATTACHED);
@@ -437,7 +450,10 @@ static void welcome_worker(struct job *job, uint32_t w)
 		.size = job->size,
 		.local_rank = w,
 		.local_size = job->n_workers,
-		.text = ""};
+		.text = "",
+		.barrier = job->barrier,
+		.is_new = people_is_new(job, t->rank)};
+	people_news(job, job->barrier, &n_new, &m.job.root);
 	trainer_send(t, &m, NULL, 0);
 }
 
@@ -482,7 +498,7 @@ static void disown(struct agent *a, const struct ctl_job *m, const struct ctl_jo
 	}
 }
 
-/* Others have left it. */
+/* Others have left it or joined, or all have passed a barrier. */
 static void job_change(struct job *job, const struct ctl_job *m)
 {
 	if (m->view <= job->view || !job->core)
@@ -492,6 +508,7 @@ static void job_change(struct job *job, const struct ctl_job *m)
 	if (people_note(job, m) < 0)
 		log_rated(LOG_WARN, "out of memory: trainers of job %s see who was there before",
 			job->name);
+	job->barrier = m->barrier;
 }
 
 void job_on_job(struct agent *a, const struct ctl_job *m)
@@ -508,6 +525,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		return;
 	if (job && job->state == JOB_RUNNING) {
 		job_change(job, m);
+		barrier_look(job);
 		hear_trainers(job);
 		return;
 	}
@@ -607,6 +625,7 @@ void job_resync_begin(struct agent *a)
 			send_join(t);
 		else if (t->state == TRAINER_FINISHING)
 			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
+		barrier_again(t);
 	}
 	TAILQ_FOREACH(job, &a->jobs, link)
 	{

@@ -73,7 +73,8 @@ int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct e
 		.part_bytes = t->part_bytes,
 		.join_seq = t->join_seq,
 		.sq_entries = t->sq_entries,
-		.max_tensors = t->max_tensors};
+		.max_tensors = t->max_tensors,
+		.machine_size = t->machine_size};
 	void *live;
 	int rc;
 
@@ -109,6 +110,7 @@ int keep_job(struct job *job, struct err_text *err)
 		.flags = job->flags,
 		.backup = job->backup,
 		.grace_ms = job->grace_ms,
+		.max_size = job->max_size,
 		.has_token = job->has_token};
 	char name[FDSTORE_NAME_BYTES];
 	int rc = ledger_new(&job->ledger, err);

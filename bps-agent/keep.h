@@ -35,13 +35,14 @@ enum keep_type {
 /* The fixed parts. Numbers are what the names have as N; indices count records of that type. */
 struct keep_job {
 	uint64_t number;
-	uint32_t uid, size, flags, has_token, backup, grace_ms;
+	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;
 	uint8_t token[CTL_TOKEN_BYTES];
 	char name[CTL_JOB_NAME_MAX + 1];
 };
 struct keep_trainer {
 	uint64_t number, control_bytes;
-	uint32_t hello_seq, asked_rank, part_bytes, join_seq, sq_entries, max_tensors;
+	uint32_t hello_seq, asked_rank, part_bytes, join_seq, sq_entries, max_tensors, machine_size,
+		unused;
 };
 struct keep_running { /* then n_ranks of struct keep_rank */
 	uint32_t id, n_members, my_member, n_ranks;
@@ -78,6 +79,8 @@ struct kept_trainer {
 	uint32_t finish_seq, is_finishing;
 	uint32_t n_told,
 		told_input; /* arenas that it knows: see struct trainer; told_input: id + 1 */
+	uint64_t barrier;   /* at which it waits; */
+	uint32_t barrier_seq, unused; /* to be answered so, 0: it does not wait */
 };
 struct kept_tensor {
 	uint64_t staging_offset;

@@ -9,14 +9,14 @@
 struct machine {
 	char host[CTL_NAME_MAX + 1];
 	char why[CTL_WHY_GONE_MAX + 1];
-	bool is_gone;
+	bool is_gone, is_new;
 };
 struct person {
 	uint32_t rank;
 	uint16_t member;
 };
 struct people {
-	uint64_t view;
+	uint64_t view, border_barrier;
 	struct machine *machines; /* by member number */
 	uint32_t n_persons;
 	struct person persons[]; /* by rank */
@@ -62,6 +62,7 @@ int people_note(struct job *job, const struct ctl_job *m)
 		return -ENOMEM;
 	}
 	p->view = m->view;
+	p->border_barrier = m->border_barrier;
 	p->n_persons = n;
 	for (uint32_t i = 0; i < m->n_members; i++) {
 		const struct ctl_job_member *cm = &m->members[i];
@@ -69,6 +70,7 @@ int people_note(struct job *job, const struct ctl_job *m)
 		copy(p->machines[i].host, sizeof(p->machines[i].host), cm->host);
 		copy(p->machines[i].why, sizeof(p->machines[i].why), cm->why);
 		p->machines[i].is_gone = cm->is_gone;
+		p->machines[i].is_new = m->border && cm->since == m->border && !cm->is_gone;
 		for (uint32_t r = 0; r < cm->n_ranks; r++)
 			p->persons[at++] = (struct person){cm->ranks[r].rank, (uint16_t)i};
 	}
@@ -76,6 +78,31 @@ int people_note(struct job *job, const struct ctl_job *m)
 	people_free(job);
 	job->people = p;
 	return 0;
+}
+
+void people_news(const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root)
+{
+	const struct people *p = job->people;
+
+	*ret_n_new = 0;
+	*ret_root = CTL_NO_ID;
+	for (uint32_t i = 0; p && i < p->n_persons; i++) {
+		const struct machine *m = &p->machines[p->persons[i].member];
+
+		*ret_n_new += m->is_new && barrier == p->border_barrier;
+		if (*ret_root == CTL_NO_ID && !m->is_new && !m->is_gone)
+			*ret_root = p->persons[i].rank;
+	}
+}
+
+bool people_is_new(const struct job *job, uint32_t rank)
+{
+	const struct people *p = job->people;
+
+	for (uint32_t i = 0; p && i < p->n_persons; i++)
+		if (p->persons[i].rank == rank)
+			return p->machines[p->persons[i].member].is_new;
+	return false;
 }
 
 void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
@@ -101,6 +128,7 @@ void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
 
 		page[m.people.n_people++] = (struct local_person){.rank = who->rank,
 			.is_lost = machine->is_gone,
+			.is_new = machine->is_new,
 			.is_missing = !member_set_has(&behind, who->member),
 			.host = machine->host,
 			.why = machine->why};

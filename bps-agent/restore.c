@@ -243,6 +243,7 @@ static int on_job(struct restoring *r, const struct ledger_record *rec)
 	r->job->has_token = k->has_token;
 	r->job->backup = (uint16_t)k->backup;
 	r->job->grace_ms = k->grace_ms;
+	r->job->max_size = k->max_size;
 	memcpy(r->job->token, k->token, sizeof(k->token));
 	return 0;
 }
@@ -263,7 +264,8 @@ static int on_running(struct restoring *r, const struct ledger_record *rec)
 	const struct keep_rank *ranks = (const struct keep_rank *)(k + 1);
 	struct job *job = r->job;
 
-	if (rec->n_fixed < sizeof(*k) || job->n_workers || !k->n_ranks || k->n_ranks > job->size ||
+	if (rec->n_fixed < sizeof(*k) || job->n_workers || !k->n_ranks ||
+		(k->n_ranks > job->size && k->n_ranks > job->max_size) ||
 		k->my_member >= k->n_members || k->n_members > WIRE_MEMBERS_MAX ||
 		rec->n_fixed != sizeof(*k) + k->n_ranks * sizeof(*ranks))
 		return wrong(r, "a job's members");

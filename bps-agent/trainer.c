@@ -257,6 +257,9 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 	case LOCAL_FINISH:
 		job_finish(t, m->seq);
 		break;
+	case LOCAL_BARRIER:
+		barrier_ask(t, m->seq, m->barrier.number);
+		break;
 	case LOCAL_ASK:
 		people_ask(t, m->seq, &m->ask);
 		break;

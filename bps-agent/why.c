@@ -183,6 +183,12 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		answer(t, seq, job->code, job->text);
 		return;
 	}
+	if (!tensor && t->is_waiting) {
+		answer(t, seq, 0,
+			"the job runs already, and its workers let others in when all of them "
+			"are in bps_checkpoint_barrier");
+		return;
+	}
 	if (!tensor) {
 		ask_scheduler(t, seq, CTL_NO_ID, 0);
 		return;
@@ -198,7 +204,8 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 			say_stall(t->agent, tensor->core, t->why_text, sizeof(t->why_text));
 		append(t->why_text, sizeof(t->why_text), network);
 	}
-	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID, w->round);
+	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID,
+		tensor->core ? w->round - agt_tensor_base(tensor->core) : w->round);
 }
 
 void why_on_text(struct agent *a, const struct ctl_why_text *m)
@@ -241,7 +248,8 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0;
 
 		if (p->tensor != CTL_NO_ID && id == p->tensor)
-			r->submitted = tw->submitted;
+			r->submitted =
+				tw->submitted - (tensor->core ? agt_tensor_base(tensor->core) : 0);
 		if (tw->submitted > done && tw->since_ns < oldest_ns) {
 			oldest_ns = tw->since_ns;
 			r->oldest_tensor = id;

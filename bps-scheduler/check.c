@@ -51,14 +51,16 @@ static int check_conns(const struct sched_core *c, struct err_text *err)
 
 static int check_workers(const struct sched_core *c, const struct job *j, struct err_text *err)
 {
-	uint32_t joined = 0, done = 0, gone = 0, left = 0, ranks = 0, low = 0;
+	uint32_t joined = 0, done = 0, gone = 0, left = 0, ranks = 0, low = 0, waiting = 0;
 
 	for (uint32_t r = 0; r < j->n_room; r++) {
 		const struct worker *w = &j->workers[r];
 
 		if (w->state == WORKER_ABSENT)
 			continue;
-		EXPECT(r < j->size, "rank %u of job %u", r, j->id);
+		EXPECT(r < sched_rank_bound(j), "rank %u of job %u", r, j->id);
+		waiting += w->state != WORKER_GONE && w->barrier == j->barrier + 1;
+		EXPECT(!w->is_fresh || j->is_dirty, "rank %u of job %u is not told", r, j->id);
 		EXPECT((w->state == WORKER_GONE) == (sched_job_member(j, w->agent) == CTL_NO_ID) &&
 				sched_job_member_ever(j, w->agent) != CTL_NO_ID,
 			"agent of rank %u of job %u", r, j->id);
@@ -68,8 +70,8 @@ static int check_workers(const struct sched_core *c, const struct job *j, struct
 	}
 	EXPECT(joined == j->n_joined && gone == j->n_gone && done == j->n_done,
 		"counts of workers of job %u", j->id);
-	EXPECT(j->state == JOB_FORMING ? joined && joined < j->size && !gone
-				       : joined + gone == j->size,
+	EXPECT(j->state == JOB_FORMING ? joined && (joined < j->size || j->max_size) && !gone
+				       : joined + gone == j->size || (j->max_size && joined),
 		"job %u is %s with %u of %u workers", j->id, sched_job_state_name(j->state), joined,
 		j->size);
 	EXPECT(j->state != JOB_RUNNING || done < joined, "job %u is done and runs", j->id);
@@ -80,11 +82,13 @@ static int check_workers(const struct sched_core *c, const struct job *j, struct
 		left += j->members[i].is_gone;
 		EXPECT(j->state == JOB_ENDED || m->state != MEMBER_DOWN || j->members[i].is_gone,
 			"job %u goes on without its dead agent %s", j->id, m->name);
-		EXPECT(j->state == JOB_FORMING || !i || j->members[i].low_rank > low,
+		EXPECT(j->state == JOB_FORMING || !i || j->members[i].low_rank > low || j->max_size,
 			"order of members of job %u", j->id);
 		low = j->members[i].low_rank;
 		ranks += j->members[i].n_ranks;
 	}
+	EXPECT(j->state != JOB_RUNNING || (waiting == j->n_at_barrier && waiting < joined),
+		"workers of job %u at its barrier", j->id);
 	EXPECT(left == j->n_left, "gone members of job %u", j->id);
 	EXPECT(ranks == joined + gone, "ranks of members of job %u", j->id);
 	return 0;

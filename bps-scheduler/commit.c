@@ -159,6 +159,8 @@ static void job_tell(struct sched_core *c, struct job *j)
 				tell_evicted(c, m, j);
 				continue;
 			}
+			if (j->is_changed && order[r] == ROLE_AGENT)
+				sched_send_joined(c, m, j);
 			if (j->is_changed)
 				sched_send_job(c, m, j);
 			if (j->fresh || j->has_moved)
@@ -179,6 +181,8 @@ static void job_settle(struct job *j)
 	}
 	for (uint32_t i = 0; i < j->n_members; i++)
 		j->members[i].is_untold = false;
+	for (uint32_t i = 0; i < j->n_room; i++)
+		j->workers[i].is_fresh = false;
 	j->fresh_tail = &j->fresh;
 	j->is_dirty = j->is_changed = j->has_moved = false;
 	j->next_dirty = NULL;
@@ -279,6 +283,11 @@ static void note_job_view(struct sched_core *c, const struct job *j)
 		sched_note(c, EVENT_VIEW, "job '%s' has ended", j->name);
 	else if (j->is_changed && j->formed == c->view)
 		sched_note(c, EVENT_VIEW, "job '%s' has formed", j->name);
+	else if (j->is_changed && j->border == c->view)
+		sched_note(c, EVENT_VIEW, "job '%s' has new workers", j->name);
+	else if (j->is_changed && !j->has_moved)
+		sched_note(c, EVENT_VIEW, "job '%s' has passed barrier %llu", j->name,
+			(unsigned long long)j->barrier);
 	else if (j->is_changed)
 		sched_note(c, EVENT_VIEW, "job '%s' goes on with %u of %u machines", j->name,
 			j->n_members - j->n_left, j->n_members);

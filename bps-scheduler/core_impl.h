@@ -6,7 +6,7 @@
  *   members.c  members: how they come, are missed and go
  *   commit.c   the end of an event: what changed is made durable and told
  *   job.c      jobs and their workers
- *   elastic.c  machines that leave a running job
+ *   elastic.c  machines that leave a running job, or join it, and barriers
  *   tensor.c   tensors: declared, compared, numbered
  *   placing.c  which server has which partition
  *   drain.c    members that are to get nothing new
@@ -91,6 +91,8 @@ enum worker_state { WORKER_ABSENT, WORKER_ATTACHED, WORKER_DONE, WORKER_GONE };
 struct worker {
 	enum worker_state state;
 	uint32_t agent, pid, seq;
+	bool is_fresh;    /* let in with this transaction: JOINED is to be sent */
+	uint64_t barrier; /* at which it waits, or the last one at which it did */
 };
 
 struct part {
@@ -121,9 +123,15 @@ enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED, JOB_STATES };
 /* Keeps its number when it is gone: results of before name it. */
 struct job_member {
 	uint32_t agent, n_ranks, low_rank;
+	uint32_t local_size; /* that it will have in an elastic job */
 	bool is_gone;
 	bool is_untold; /* it is gone, and does not know yet */
 	char *why;      /* it is gone */
+	uint64_t since; /* view */
+};
+/* A worker that waits to be let into a running job. */
+struct newcomer {
+	uint32_t agent, pid, seq, asked_rank, local_size;
 };
 struct job {
 	uint32_t id, uid;
@@ -132,6 +140,13 @@ struct job {
 	uint32_t size, flags, part_bytes;
 	uint16_t backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
+	uint32_t max_size; /* 0: not elastic, and size holds */
+	uint64_t barrier;  /* last one that all have passed */
+	uint64_t border,
+		border_barrier; /* of the last one at which workers were let in: its view */
+	uint32_t n_at_barrier;  /* workers that wait at the next one */
+	struct newcomer *newcomers;
+	uint32_t n_newcomers, newcomers_room;
 	bool has_token;
 	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admit.c */
 	uint64_t view;                  /* of its members */
@@ -306,7 +321,9 @@ void sched_kill(struct sched_core *c, struct job *j, const char *text);
 void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead);
 /* Room for that rank is made. Lent until the next call. */
 struct worker *sched_worker_at(struct job *j, uint32_t rank);
-/* That rank of a forming job is at this agent now. seq: of its JOIN. */
+/* The entry of an agent, which has none. */
+struct job_member *sched_job_member_add(struct job *j, uint32_t agent);
+/* That rank, which nobody has, is at this agent now. seq: of its JOIN. */
 void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq);
 
 /* It is over; every member is told when that is durable. fmt: why, "" when all have finished. */
@@ -323,6 +340,24 @@ void sched_member_lost(struct sched_core *c, struct job *j, uint32_t i, int code
 /* m speaks of a job that it has been put out of: say so, unless that is not durable yet. False: it
  * has not been. */
 bool sched_send_evicted(struct sched_core *c, const struct member *m, const struct job *j);
+/* Rank `rank` of m, which is its, waits at barrier n. */
+void sched_at_barrier(
+	struct sched_core *c, const struct member *m, struct job *j, uint32_t rank, uint64_t n);
+/* A worker wants to join j, which runs; it is let in at the next barrier. Errors: BPS_EDUP with a
+ * sentence. */
+int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
+	const struct ctl_join *q, struct err_text *err);
+/* Nobody of that agent waits any more; agent CTL_NO_ID: of any, and they are told that it is over. */
+void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent);
+/* Tell m the ranks of its workers that this transaction lets in. */
+void sched_send_joined(struct sched_core *c, const struct member *m, const struct job *j);
+/* Load of j's partitions when it has n_members instead of `was`. */
+void sched_job_rescale(struct sched_core *c, const struct job *j, uint32_t was);
+/* Ranks of j are below it. */
+static inline uint32_t sched_rank_bound(const struct job *j)
+{
+	return j->max_size > j->size ? j->max_size : j->size;
+}
 /* Put member i out of j; also when records are read. */
 void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const char *why);
 

@@ -1,6 +1,10 @@
-/* Machines that leave a running job (docs/faults.md, jobs that change).
+/* Machines that leave a running job or join it (docs/faults.md, jobs that change).
  *
  *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
+ *                       ^                                                       |
+ *                       `------ its workers join again, at a barrier -----------'
+ *
+ *   newcomer: JOIN --> waits --all of its machine are there, the job passes a barrier--> LIVE
  *
  * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its name
  * stays with the job. One transaction has the members without it and a new pgen for every partition,
@@ -33,6 +37,15 @@ void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const ch
 	sched_tensors_undeclare(c, j, i);
 }
 
+/* A barrier is passed in one view: who waits there says so again when it knows this one. */
+static void barrier_again(struct job *j)
+{
+	for (uint32_t r = 0; r < j->n_room; r++)
+		if (j->workers[r].barrier == j->barrier + 1)
+			j->workers[r].barrier = 0;
+	j->n_at_barrier = 0;
+}
+
 /* Nobody who is told of the job has to be asked about it: the record, the log, the event and JOB
  * carry who it was. */
 static void shrink(struct sched_core *c, struct job *j, uint32_t i, const char *text)
@@ -46,6 +59,7 @@ static void shrink(struct sched_core *c, struct job *j, uint32_t i, const char *
 	m->is_untold = true;
 	j->view = sched_change(c);
 	j->is_changed = true;
+	barrier_again(j);
 	sched_job_refence(c, j);
 	log_limited(LOG_AS(LOG_WARN, JOB),
 		"job goes on without agent %s: %s job='%s' id=%u host=%s ranks=%u machines=%u/%u",
@@ -80,4 +94,227 @@ bool sched_send_evicted(struct sched_core *c, const struct member *m, const stru
 	if (!j->members[i].is_untold)
 		sched_send_job_end(c, m, j);
 	return true;
+}
+
+/* ---- machines that join ---- */
+
+int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
+	const struct ctl_join *q, struct err_text *err)
+{
+	for (uint32_t i = 0; i < j->n_newcomers; i++) {
+		const struct newcomer *n = &j->newcomers[i];
+
+		if (n->agent == m->id && n->pid == q->pid && n->seq == q->seq)
+			return 0;
+	}
+	if (sched_job_member(j, m->id) != CTL_NO_ID)
+		return err_set(err, BPS_EDUP,
+			"host %s takes part in job '%s' already: a machine joins it with all its "
+			"workers at once",
+			m->host, j->name);
+	if (j->n_joined + j->n_newcomers >= j->max_size)
+		return err_set(err, BPS_EDUP, "job '%s' has all its %u workers already", j->name,
+			j->max_size);
+	if (q->rank != CTL_NO_ID && q->rank < j->n_room &&
+		(j->workers[q->rank].state == WORKER_ATTACHED ||
+			j->workers[q->rank].state == WORKER_DONE))
+		return err_set(err, BPS_EDUP, "rank %u of job '%s' is held by pid %u on host %s",
+			q->rank, j->name, j->workers[q->rank].pid,
+			sched_host_of(c, j->workers[q->rank].agent));
+	if (j->n_members >= WIRE_MEMBERS_MAX && sched_job_member_ever(j, m->id) == CTL_NO_ID)
+		return err_set(err, BPS_EQUOTA, "job '%s' has had %u machines, the limit", j->name,
+			WIRE_MEMBERS_MAX);
+	j->newcomers = sched_grow(
+		j->newcomers, &j->newcomers_room, j->n_newcomers + 1, sizeof(*j->newcomers));
+	j->newcomers[j->n_newcomers++] =
+		(struct newcomer){m->id, q->pid, q->seq, q->rank, q->local_size};
+	sched_note(
+		c, EVENT_JOB, "job '%s': a worker on host %s waits to be let in", j->name, m->host);
+	return 0;
+}
+
+void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent)
+{
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < j->n_newcomers; i++) {
+		const struct newcomer *n = &j->newcomers[i];
+		const struct member *m = sched_member(c, n->agent);
+		struct ctl_msg msg = {.type = CTL_JOINED,
+			.joined = {n->seq, (uint32_t)-BPS_ECLOSED,
+				"the job has ended while this worker waited to be let in",
+				CTL_NO_ID, CTL_NO_ID}};
+
+		if (agent == CTL_NO_ID && m)
+			sched_send(c, m, &msg);
+		else if (n->agent != agent)
+			j->newcomers[kept++] = *n;
+	}
+	j->n_newcomers = kept;
+}
+
+void sched_send_joined(struct sched_core *c, const struct member *m, const struct job *j)
+{
+	struct ctl_msg msg = {.type = CTL_JOINED, .joined = {.text = "", .job = j->id}};
+
+	for (uint32_t r = 0; r < j->n_room; r++) {
+		if (!j->workers[r].is_fresh || j->workers[r].agent != m->id)
+			continue;
+		msg.joined.seq = j->workers[r].seq;
+		msg.joined.rank = r;
+		sched_send(c, m, &msg);
+	}
+}
+
+void sched_job_rescale(struct sched_core *c, const struct job *j, uint32_t was)
+{
+	for (uint32_t i = 1; i < j->n_loads && i <= c->n_members; i++) {
+		c->members[i]->scaled_bytes -= j->loads[i] * was;
+		c->members[i]->scaled_bytes += j->loads[i] * j->n_members;
+	}
+}
+
+/* The rank of one that is gone is free again. */
+static void rank_forget(struct job *j, uint32_t rank)
+{
+	struct worker *w = &j->workers[rank];
+
+	if (w->state != WORKER_GONE)
+		return;
+	j->members[sched_job_member_ever(j, w->agent)].n_ranks--;
+	j->n_gone--;
+	*w = (struct worker){.state = WORKER_ABSENT};
+}
+
+/* It left, and has come again. */
+static void member_revive(struct job *j, struct job_member *jm)
+{
+	for (uint32_t r = 0; r < j->n_room; r++)
+		if (j->workers[r].agent == jm->agent)
+			rank_forget(j, r);
+	free(jm->why);
+	*jm = (struct job_member){.agent = jm->agent, .low_rank = CTL_NO_ID};
+	j->n_left--;
+}
+
+static bool is_live(const struct job *j, uint32_t rank)
+{
+	return rank < j->n_room &&
+	       (j->workers[rank].state == WORKER_ATTACHED || j->workers[rank].state == WORKER_DONE);
+}
+
+static void let_in(struct sched_core *c, struct job *j, const struct newcomer *n)
+{
+	uint32_t i = sched_job_member_ever(j, n->agent), rank = n->asked_rank;
+
+	if (rank == CTL_NO_ID || is_live(j, rank))
+		for (rank = 0; is_live(j, rank);)
+			rank++;
+	if (i != CTL_NO_ID && j->members[i].is_gone)
+		member_revive(j, &j->members[i]);
+	sched_worker_at(j, rank);
+	rank_forget(j, rank);
+	sched_job_attach(j, rank, n->agent, n->pid, n->seq);
+	j->workers[rank].is_fresh = true;
+	j->members[sched_job_member(j, n->agent)].since = sched_change(c);
+	log_limited(LOG_AS(LOG_INFO, JOB), "job lets in rank %u: job='%s' id=%u host=%s pid=%u",
+		rank, j->name, j->id, sched_host_of(c, n->agent), n->pid);
+}
+
+/* All workers of that machine are there, and it can be told. */
+static bool is_ready(const struct sched_core *c, const struct job *j, const struct newcomer *n)
+{
+	uint32_t beside = 0;
+
+	for (uint32_t i = 0; i < j->n_newcomers; i++)
+		beside += j->newcomers[i].agent == n->agent;
+	return beside >= n->local_size && sched_member(c, n->agent)->conn;
+}
+
+/* Room for the declarations of more members. */
+static void widen_declared(struct job *j, uint32_t was)
+{
+	uint32_t n = (j->n_members + 63) / 64, n_was = (was + 63) / 64;
+
+	for (uint32_t b = 0; n > n_was && b < j->n_buckets; b++) {
+		for (struct tensor *t = j->buckets[b]; t; t = t->next_hash) {
+			uint64_t *to = t->declared ? sched_alloc(n, sizeof(*to)) : NULL;
+
+			for (uint32_t i = 0; to && i < n_was; i++)
+				to[i] = t->declared[i];
+			free(t->declared);
+			t->declared = to;
+		}
+	}
+}
+
+/* Everybody waits with nothing under way, so that nobody needs a result of before: rounds count from
+ * 1 again, for all alike. */
+static void let_all_in(struct sched_core *c, struct job *j)
+{
+	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;
+	struct newcomer *all = sched_alloc(n, sizeof(*all));
+	bool *ready = sched_alloc(n, sizeof(*ready));
+
+	for (uint32_t i = 0; i < n; i++) {
+		all[i] = j->newcomers[i];
+		ready[i] = is_ready(c, j, &all[i]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		if (ready[i]) {
+			let_in(c, j, &all[i]);
+			let++;
+		} else {
+			j->newcomers[kept++] = all[i];
+		}
+	}
+	j->n_newcomers = kept;
+	free(all);
+	free(ready);
+	if (!let)
+		return;
+	widen_declared(j, was);
+	sched_job_rescale(c, j, was);
+	j->border = sched_change(c);
+	j->border_barrier = j->barrier;
+	sched_job_refence(c, j);
+	sched_note(c, EVENT_JOB, "job '%s' goes on with %u more workers, %u in all", j->name, let,
+		j->n_joined);
+}
+
+/* ---- barriers ---- */
+
+static void pass_barrier(struct sched_core *c, struct job *j)
+{
+	j->barrier++;
+	j->n_at_barrier = 0;
+	j->view = sched_change(c);
+	j->is_changed = true;
+	sched_job_dirty(c, j);
+	log_debug("barrier %llu is passed: job='%s' id=%u", (unsigned long long)j->barrier, j->name,
+		j->id);
+	let_all_in(c, j);
+}
+
+void sched_at_barrier(
+	struct sched_core *c, const struct member *m, struct job *j, uint32_t rank, uint64_t n)
+{
+	struct worker *w = &j->workers[rank];
+
+	if (n <= j->barrier) {
+		if (!j->is_dirty) /* else it is told when that is durable */
+			sched_send_job(c, m, j);
+		return;
+	}
+	if (n != j->barrier + 1) {
+		log_rated(LOG_WARN, "agent %s speaks of barrier %llu of job '%s', the next is %llu",
+			m->name, (unsigned long long)n, j->name,
+			(unsigned long long)j->barrier + 1);
+		return;
+	}
+	if (w->barrier == n)
+		return;
+	w->barrier = n;
+	if (++j->n_at_barrier == j->n_joined)
+		pass_barrier(c, j);
 }

@@ -97,6 +97,7 @@ void sched_job_free(struct sched_core *c, struct job *j)
 	free(j->workers);
 	for (uint32_t i = 0; i < j->n_members; i++)
 		free(j->members[i].why);
+	free(j->newcomers);
 	free(j->members);
 	free(j->end_text);
 	free(j->name);
@@ -133,6 +134,7 @@ void sched_job_over(struct sched_core *c, struct job *j, int code, const char *f
 	va_end(ap);
 	job_set_state(c, j, JOB_ENDED, text[0] ? text : "all workers have finished");
 	sched_job_drop_tensors(c, j);
+	sched_newcomers_drop(c, j, CTL_NO_ID);
 	j->code = (uint32_t)-code;
 	j->end_text = sched_dup(text);
 	j->is_changed = true;
@@ -156,20 +158,24 @@ static const struct worker *worker_get(const struct job *j, uint32_t rank)
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
+struct job_member *sched_job_member_add(struct job *j, uint32_t agent)
+{
+	j->members =
+		sched_grow(j->members, &j->members_room, j->n_members + 1, sizeof(*j->members));
+	j->members[j->n_members] =
+		(struct job_member){.agent = agent, .low_rank = CTL_NO_ID, .since = j->formed};
+	return &j->members[j->n_members++];
+}
+
 void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq)
 {
 	uint32_t i = sched_job_member(j, agent);
 	struct job_member *m;
 
-	*sched_worker_at(j, rank) = (struct worker){WORKER_ATTACHED, agent, pid, seq};
+	*sched_worker_at(j, rank) =
+		(struct worker){.state = WORKER_ATTACHED, .agent = agent, .pid = pid, .seq = seq};
 	j->n_joined++;
-	if (i == CTL_NO_ID) {
-		j->members = sched_grow(
-			j->members, &j->members_room, j->n_members + 1, sizeof(*j->members));
-		i = j->n_members++;
-		j->members[i] = (struct job_member){.agent = agent, .low_rank = rank};
-	}
-	m = &j->members[i];
+	m = i == CTL_NO_ID ? sched_job_member_add(j, agent) : &j->members[i];
 	m->n_ranks++;
 	if (rank < m->low_rank)
 		m->low_rank = rank;
@@ -274,7 +280,14 @@ static bool join_sound(const struct join *in)
 	else if (!q->size || q->size > CTL_WORKERS_MAX)
 		join_refuse(in, -EINVAL, "job '%s': %u workers asked for, 1 to %u are possible",
 			q->job, q->size, CTL_WORKERS_MAX);
-	else if (q->rank != CTL_NO_ID && q->rank >= q->size)
+	else if (q->flags & JOB_ELASTIC && (!(q->flags & JOB_SHRINK) || q->max_size < q->size ||
+						   q->max_size > CTL_WORKERS_MAX))
+		join_refuse(in, -EINVAL,
+			"job '%s': %u to %u workers of an elastic job, which must be able to "
+			"shrink",
+			q->job, q->size, q->max_size);
+	else if (q->rank != CTL_NO_ID &&
+		 q->rank >= (q->flags & JOB_ELASTIC ? q->max_size : q->size))
 		join_refuse(
 			in, -EINVAL, "job '%s': rank %u of %u workers", q->job, q->rank, q->size);
 	else if (q->flags & ~(uint32_t)JOB_FLAGS_KNOWN)
@@ -307,7 +320,8 @@ static bool join_agrees(const struct join *in, const struct job *j)
 	uint32_t theirs, ours;
 
 	if (!w || (q->size == j->size && q->flags == j->flags && q->part_bytes == j->part_bytes &&
-			  q->backup == j->backup && q->grace_ms == j->grace_ms))
+			  q->backup == j->backup && q->grace_ms == j->grace_ms &&
+			  (q->max_size == j->max_size || !(q->flags & JOB_ELASTIC))))
 		return true;
 	if (q->size != j->size) {
 		what = "workers";
@@ -325,6 +339,10 @@ static bool join_agrees(const struct join *in, const struct job *j)
 		what = "backup machines";
 		theirs = j->backup;
 		ours = q->backup;
+	} else if (q->max_size != j->max_size && q->flags & JOB_ELASTIC) {
+		what = "workers at most";
+		theirs = j->max_size;
+		ours = q->max_size;
 	} else {
 		what = "ms of grace for late ones";
 		theirs = j->grace_ms;
@@ -341,9 +359,9 @@ static bool join_has_room(const struct join *in, const struct job *j, uint32_t r
 {
 	const struct worker *w = worker_get(j, rank);
 
-	if (rank >= j->size)
-		join_refuse(
-			in, BPS_EDUP, "job '%s' has all its %u workers already", j->name, j->size);
+	if (rank >= sched_rank_bound(j))
+		join_refuse(in, BPS_EDUP, "job '%s' has all its %u workers already", j->name,
+			sched_rank_bound(j));
 	else if (w && w->state != WORKER_ABSENT)
 		join_refuse(in, BPS_EDUP, "rank %u of job '%s' is held by pid %u on host %s", rank,
 			j->name, w->pid, sched_host_of(in->c, w->agent));
@@ -378,6 +396,7 @@ static struct job *job_open(const struct join *in)
 	j->part_bytes = in->msg->part_bytes;
 	j->backup = in->msg->backup;
 	j->grace_ms = in->msg->grace_ms;
+	j->max_size = in->msg->flags & JOB_ELASTIC ? in->msg->max_size : 0;
 	j->has_token = in->msg->token.bytes == CTL_TOKEN_BYTES;
 	if (j->has_token)
 		memcpy(j->token, in->msg->token.data, CTL_TOKEN_BYTES);
@@ -403,8 +422,9 @@ static void number_members(struct job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
 		j->members[i].low_rank = CTL_NO_ID;
-	for (uint32_t r = j->size; r-- > 0;)
-		j->members[sched_job_member(j, j->workers[r].agent)].low_rank = r;
+	for (uint32_t r = j->n_room; r-- > 0;)
+		if (j->workers[r].state != WORKER_ABSENT)
+			j->members[sched_job_member(j, j->workers[r].agent)].low_rank = r;
 	qsort(j->members, j->n_members, sizeof(*j->members), by_low_rank);
 }
 
@@ -413,8 +433,21 @@ static void job_start(struct sched_core *c, struct job *j)
 	number_members(j);
 	job_set_state(c, j, JOB_RUNNING, "all workers have joined");
 	j->view = j->formed = sched_change(c);
+	for (uint32_t i = 0; i < j->n_members; i++)
+		j->members[i].since = j->formed;
 	j->is_changed = true;
 	sched_job_dirty(c, j);
+}
+
+/* An elastic one begins with enough workers, and whole machines. */
+static bool can_start(const struct job *j)
+{
+	if (!j->max_size)
+		return j->n_joined == j->size;
+	for (uint32_t i = 0; i < j->n_members; i++)
+		if (j->members[i].n_ranks < j->members[i].local_size)
+			return false;
+	return j->n_joined >= j->size;
 }
 
 /* An agent cannot read JOB before it knows its ranks, so it gets it once more. */
@@ -465,12 +498,21 @@ void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *m
 		return;
 	if (!join_agrees(&in, j))
 		return;
+	if (j->state == JOB_RUNNING && j->flags & JOB_ELASTIC) {
+		rc = sched_newcomer(c, m, j, msg, &err);
+		if (rc < 0)
+			join_refuse(&in, rc, "%s", err.s);
+		else
+			joined(&in, CTL_NO_ID, CTL_NO_ID);
+		return;
+	}
 	rank = msg->rank == CTL_NO_ID ? take_free_rank(j) : msg->rank;
 	if (!join_has_room(&in, j, rank))
 		return;
 	sched_job_attach(j, rank, m->id, msg->pid, msg->seq);
 	joined(&in, j->id, rank);
-	if (j->n_joined == j->size)
+	j->members[sched_job_member(j, m->id)].local_size = msg->local_size;
+	if (can_start(j))
 		job_start(c, j);
 }
 
@@ -536,13 +578,15 @@ void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worke
 	if (sched_send_evicted(c, m, j))
 		return;
 	w = msg->rank < j->n_room ? &j->workers[msg->rank] : NULL;
-	if (msg->event != WORKER_FINISHED && msg->event != WORKER_LOST) {
+	if (msg->event < WORKER_FINISHED || msg->event > WORKER_AT_BARRIER) {
 		sched_kick(c, m, "an unknown event of a worker");
 	} else if (!w || w->state == WORKER_ABSENT || w->agent != m->id) {
 		log_rated(LOG_WARN, "agent %s speaks of rank %u of job '%s', which is not its",
 			m->name, msg->rank, j->name);
 	} else if (j->state == JOB_FORMING) {
 		forming_lost(c, j, msg->rank);
+	} else if (msg->event == WORKER_AT_BARRIER) {
+		sched_at_barrier(c, m, j, msg->rank, msg->barrier);
 	} else if (msg->event == WORKER_FINISHED) {
 		worker_finished(c, j, w);
 	} else if (w->state != WORKER_DONE) {
@@ -609,6 +653,7 @@ void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead)
 
 	for (struct job *j = c->jobs; j; j = next) {
 		next = j->next;
+		sched_newcomers_drop(c, j, m->id);
 		if (sched_job_member(j, m->id) == CTL_NO_ID)
 			continue;
 		if (j->state == JOB_FORMING)

@@ -40,31 +40,36 @@ bool sched_run_next(
 void sched_send_job(struct sched_core *c, const struct member *m, const struct job *j)
 {
 	struct ctl_job_member *members = sched_alloc(j->n_members, sizeof(*members));
-	struct ctl_rank *ranks = sched_alloc(j->size, sizeof(*ranks)), *next = ranks;
+	struct ctl_rank *ranks = sched_alloc(j->n_room, sizeof(*ranks)), *next = ranks;
 	uint32_t *number = sched_alloc(c->n_members + 1, sizeof(*number)); /* by agent id */
 	struct ctl_msg msg = {.type = CTL_JOB,
 		.job = {.view = j->view,
 			.job = j->id,
 			.uid = j->uid,
 			.name = j->name,
-			.size = j->size,
+			.size = sched_rank_bound(j),
 			.flags = j->flags,
 			.members = members,
 			.n_members = j->n_members,
 			.formed = j->formed,
 			.backup = j->backup,
-			.grace_ms = j->grace_ms}};
+			.grace_ms = j->grace_ms,
+			.barrier = j->barrier,
+			.border = j->border,
+			.border_barrier = j->border_barrier}};
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		members[i] = (struct ctl_job_member){j->members[i].agent,
 			sched_host_of(c, j->members[i].agent), next, 0, j->members[i].is_gone,
-			j->members[i].why ? j->members[i].why : ""};
+			j->members[i].why ? j->members[i].why : "", j->members[i].since};
 		next += j->members[i].n_ranks;
 		number[j->members[i].agent] = i;
 	}
-	for (uint32_t r = 0; r < j->size; r++) {
+	for (uint32_t r = 0; r < j->n_room; r++) {
 		struct ctl_job_member *to = &members[number[j->workers[r].agent]];
 
+		if (j->workers[r].state == WORKER_ABSENT)
+			continue;
 		to->ranks[to->n_ranks++].rank = r;
 	}
 	sched_send(c, m, &msg);

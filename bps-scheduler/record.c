@@ -59,12 +59,17 @@ static void add_job(struct builder *b, const struct job *j)
 		.token = {j->has_token ? j->token : NULL, j->has_token ? CTL_TOKEN_BYTES : 0},
 		.formed = j->formed,
 		.backup = j->backup,
-		.grace_ms = j->grace_ms};
+		.grace_ms = j->grace_ms,
+		.max_size = j->max_size,
+		.barrier = j->barrier,
+		.border = j->border,
+		.border_barrier = j->border_barrier};
 	s->members = sched_alloc(j->n_members, sizeof(*s->members));
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		s->members[i].agent = j->members[i].agent;
 		s->members[i].is_gone = j->members[i].is_gone;
 		s->members[i].why = j->members[i].why ? j->members[i].why : "";
+		s->members[i].since = j->members[i].since;
 		s->members[i].workers =
 			sched_alloc(j->members[i].n_ranks, sizeof(struct state_worker));
 	}
@@ -262,16 +267,18 @@ static int restore_workers(struct sched_core *c, struct job *j, const struct sta
 
 		if (!m || m->role != ROLE_AGENT || sched_job_member_ever(j, sm->agent) != CTL_NO_ID)
 			return -EINVAL;
+		sched_job_member_add(j, sm->agent)->since = sm->since;
 		for (uint32_t k = 0; k < sm->n_workers; k++) {
 			uint32_t rank = sm->workers[k].rank;
 
-			if (rank >= j->size || sched_worker_at(j, rank)->state != WORKER_ABSENT)
+			if (rank >= sched_rank_bound(j) ||
+				sched_worker_at(j, rank)->state != WORKER_ABSENT)
 				return -EINVAL;
 			sched_job_attach(
 				j, rank, sm->agent, sm->workers[k].pid, sm->workers[k].seq);
 		}
 	}
-	if (j->n_joined != j->size || j->n_members != s->n_members)
+	if (!j->max_size && j->n_joined != j->size)
 		return -EINVAL;
 	for (uint32_t i = 0; i < s->n_members; i++)
 		if (s->members[i].is_gone)
@@ -292,31 +299,38 @@ static struct job *job_of_record(const struct state_job *s)
 	j->formed = s->formed;
 	j->backup = s->backup;
 	j->grace_ms = s->grace_ms;
+	j->max_size = s->max_size;
+	j->barrier = s->barrier;
+	j->border = s->border;
+	j->border_barrier = s->border_barrier;
 	j->state = s->is_ended ? JOB_ENDED : JOB_RUNNING;
 	j->code = s->code;
 	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
 	return j;
 }
 
-/* A running job that appears again: some of its machines are gone since. */
+/* A running job that appears again: its machines, or the barriers that it has passed, have changed. */
 static int restore_members(
 	struct sched_core *c, struct job *j, const struct state_job *s, struct err_text *err)
 {
-	bool fits = j->n_members == s->n_members && j->formed == s->formed;
+	uint32_t was = j->n_members;
 
-	for (uint32_t i = 0; fits && i < j->n_members; i++) {
-		fits = j->members[i].agent == s->members[i].agent &&
-		       s->members[i].is_gone >= j->members[i].is_gone;
-		if (fits && s->members[i].is_gone && !j->members[i].is_gone)
-			sched_member_drop(c, j, i, s->members[i].why);
-	}
+	for (uint32_t i = 0; i < j->n_members; i++)
+		free(j->members[i].why);
+	memset(j->workers, 0, j->n_room * sizeof(*j->workers));
+	j->n_members = j->n_left = j->n_joined = j->n_gone = j->n_done = 0;
+	if (j->formed != s->formed || restore_workers(c, j, s) < 0)
+		return err_set(err, -EINVAL, "machines of job %u '%s' do not fit", s->id, s->name);
+	sched_job_rescale(c, j, was);
 	j->view = s->view;
-	return fits && j->n_joined ? 0
-				   : err_set(err, -EINVAL, "machines of job %u '%s' do not fit",
-					     s->id, s->name);
+	j->barrier = s->barrier;
+	j->border = s->border;
+	j->border_barrier = s->border_barrier;
+	return 0;
 }
 
-/* Jobs appear when they have formed, when machines leave them, and when they have ended. */
+/* Jobs appear when they have formed, when their machines change or they pass a barrier, and when they
+ * have ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
 	struct job *j = s->is_ended ? NULL : sched_job(c, s->id);

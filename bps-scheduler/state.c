@@ -38,6 +38,7 @@ static const struct field job_member_fields[] = {
 	FIELD_LIST_(state_job_member, workers, CTL_WORKERS_MAX, &worker_layout),
 	FIELD_U8_(state_job_member, is_gone),
 	FIELD_STR_(state_job_member, why, CTL_WHY_GONE_MAX),
+	FIELD_U64_(state_job_member, since),
 };
 static const struct layout job_member_layout = LAYOUT_(state_job_member, job_member_fields);
 
@@ -57,6 +58,10 @@ static const struct field job_fields[] = {
 	FIELD_U64_(state_job, formed),
 	FIELD_U16_(state_job, backup),
 	FIELD_U32_(state_job, grace_ms),
+	FIELD_U32_(state_job, max_size),
+	FIELD_U64_(state_job, barrier),
+	FIELD_U64_(state_job, border),
+	FIELD_U64_(state_job, border_barrier),
 };
 static const struct layout job_layout = LAYOUT_(state_job, job_fields);
 

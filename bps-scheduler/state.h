@@ -43,6 +43,7 @@ struct state_job_member {
 	uint32_t n_workers;
 	uint8_t is_gone;
 	const char *why; /* it is gone */
+	uint64_t since;  /* view */
 };
 struct state_job {
 	uint32_t id;
@@ -61,6 +62,8 @@ struct state_job {
 	uint64_t formed;   /* view */
 	uint16_t backup;
 	uint32_t grace_ms;
+	uint32_t max_size;
+	uint64_t barrier, border, border_barrier;
 };
 
 struct state_tensor {

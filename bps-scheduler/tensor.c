@@ -277,7 +277,7 @@ static bool is_decl_sound(const struct declare *in, const struct ctl_decl *d)
 	struct sched_core *c = in->c;
 	size_t bytes = dtype_bytes(d->dtype);
 
-	if (!d->name[0] || d->rank >= in->j->size || in->j->workers[d->rank].agent != in->m->id)
+	if (!d->name[0] || d->rank >= in->j->n_room || in->j->workers[d->rank].agent != in->m->id)
 		sched_kick(c, in->m, "a declaration that is not sound");
 	else if (!bytes || !d->n_elems)
 		tensor_fail_send(c, in->m, in->j, d->name, -EINVAL, "unknown type or no elements");

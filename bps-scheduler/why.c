@@ -224,6 +224,30 @@ static void say_networks(const struct sched_core *c, const struct job *j,
 	}
 }
 
+/* Who keeps others waiting at a barrier, or in bps_close. */
+static void say_unfinished(const struct sched_core *c, const struct job *j, struct text *t)
+{
+	bool is_barrier = j->n_at_barrier > 0;
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; (is_barrier || j->n_done) && r < j->n_room; r++) {
+		const struct worker *w = &j->workers[r];
+
+		if (w->state == WORKER_ABSENT || w->state == WORKER_GONE ||
+			(is_barrier ? w->barrier == j->barrier + 1 : w->state == WORKER_DONE) ||
+			n++ >= NAMES_MAX)
+			continue;
+		if (n == 1)
+			add_clause(t);
+		add(t, "%srank %u (host %s, pid %u)", n > 1 ? ", " : "waiting for ", r,
+			sched_host_of(c, w->agent), w->pid);
+	}
+	if (n > NAMES_MAX)
+		add(t, " and %u more", n - NAMES_MAX);
+	if (n)
+		add(t, " to %s", is_barrier ? "reach the barrier" : "finish");
+}
+
 static void say_round(
 	const struct sched_core *c, const struct job *j, struct sched_probe *p, struct text *t)
 {
@@ -234,6 +258,8 @@ static void say_round(
 	late = say_late_workers(c, p, t);
 	if (p->tensor == CTL_NO_ID)
 		say_undeclared(c, j, t);
+	if (p->tensor == CTL_NO_ID)
+		say_unfinished(c, j, t);
 	say_agents(c, j, p, t);
 	say_servers(c, j, t);
 	if (!late)
@@ -502,7 +528,7 @@ static void take_workers(
 	for (uint32_t i = 0; i < msg->n_workers; i++) {
 		uint32_t rank = msg->workers[i].rank;
 
-		if (rank < j->size && j->workers[rank].agent == agent)
+		if (rank < j->n_room && j->workers[rank].agent == agent)
 			p->workers[p->n_workers++] =
 				(struct sched_probe_worker){msg->workers[i], agent};
 	}

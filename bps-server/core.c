@@ -136,7 +136,7 @@ void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *
 static bool is_same_job(const struct job *job, const struct ctl_job *msg)
 {
 	return job->view == msg->view ||
-	       (msg->formed && job->formed == msg->formed && job->n_members == msg->n_members);
+	       (msg->formed && job->formed == msg->formed && job->n_members <= msg->n_members);
 }
 
 static void job_take_members(struct job *job, const struct ctl_job *msg)
@@ -159,6 +159,24 @@ static void job_take_members(struct job *job, const struct ctl_job *msg)
 	job->arrivals->n_live = job->n_live;
 }
 
+/* Room for more members; partitions get seats for them with their new pgen. */
+static int job_widen(struct srv_core *core, struct job *job, uint32_t n_members)
+{
+	struct arrivals *a = arrivals_new(n_members, core->now_ns);
+	struct job_member *m = a ? realloc(job->members, n_members * sizeof(*m)) : NULL;
+
+	if (!m) {
+		free(a);
+		return -ENOMEM;
+	}
+	memset(m + job->n_members, 0, (n_members - job->n_members) * sizeof(*m));
+	job->members = m;
+	free(job->arrivals);
+	job->arrivals = a;
+	job->n_members = (uint16_t)n_members;
+	return 0;
+}
+
 int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 {
 	struct job *job = srv_job_find(core, msg->job);
@@ -171,6 +189,8 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	if (job && is_same_job(job, msg)) {
 		/* Told again after a reconnect, or some are gone since. */
 		job->is_told = true;
+		if (msg->n_members > job->n_members && job_widen(core, job, msg->n_members) < 0)
+			return -ENOMEM;
 		if (msg->view > job->view)
 			job_take_members(job, msg);
 		if (job->has_failed) /* nobody may have heard of it */
@@ -336,15 +356,14 @@ static int run_apply(struct srv_core *core, struct job *job, const struct ctl_ru
 		part->is_told = true;
 	if (part && run->pgen <= part->pgen)
 		return 0;
-	if (part && is_mine) {
+	if (part && is_mine && part->n_seats == job->n_members) {
 		part_fence(core, part, run->pgen);
 	} else if (part) {
 		tensor->parts[i] = NULL;
 		part_free(core, part);
-	} else if (is_mine) {
-		return part_add(core, job, run->tensor, i, run->pgen);
+		part = NULL;
 	}
-	return 0;
+	return is_mine && !part ? part_add(core, job, run->tensor, i, run->pgen) : 0;
 }
 
 static void plan_failed(struct srv_core *core, struct job *job, int rc)

@@ -104,6 +104,8 @@ static const struct field join_fields[] = {
 	FIELD_BLOB_(ctl_join, token, CTL_TOKEN_BYTES),
 	FIELD_U16_(ctl_join, backup),
 	FIELD_U32_(ctl_join, grace_ms),
+	FIELD_U32_(ctl_join, max_size),
+	FIELD_U32_(ctl_join, local_size),
 };
 
 static const struct field joined_fields[] = {
@@ -125,6 +127,7 @@ static const struct field job_member_fields[] = {
 	FIELD_LIST_(ctl_job_member, ranks, CTL_WORKERS_MAX, &rank_layout),
 	FIELD_U8_(ctl_job_member, is_gone),
 	FIELD_STR_(ctl_job_member, why, CTL_WHY_GONE_MAX),
+	FIELD_U64_(ctl_job_member, since),
 };
 static const struct layout job_member_layout = LAYOUT_(ctl_job_member, job_member_fields);
 
@@ -139,6 +142,9 @@ static const struct field job_fields[] = {
 	FIELD_U64_(ctl_job, formed),
 	FIELD_U16_(ctl_job, backup),
 	FIELD_U32_(ctl_job, grace_ms),
+	FIELD_U64_(ctl_job, barrier),
+	FIELD_U64_(ctl_job, border),
+	FIELD_U64_(ctl_job, border_barrier),
 };
 
 static const struct field job_end_fields[] = {
@@ -199,6 +205,7 @@ static const struct field worker_fields[] = {
 	FIELD_U32_(ctl_worker, rank),
 	FIELD_U8_(ctl_worker, event),
 	FIELD_STR_(ctl_worker, text, CTL_TEXT_MAX),
+	FIELD_U64_(ctl_worker, barrier),
 };
 
 static const struct field fail_fields[] = {

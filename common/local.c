@@ -227,6 +227,8 @@ static const struct field hello_fields[] = {
 	FIELD_BLOB_(local_hello, token, CTL_TOKEN_BYTES),
 	FIELD_U16_(local_hello, backup),
 	FIELD_U32_(local_hello, grace_ms),
+	FIELD_U32_(local_hello, max_size),
+	FIELD_U32_(local_hello, machine_size),
 };
 static const struct field welcome_fields[] = {
 	FIELD_U32_(local_welcome, code),
@@ -239,6 +241,9 @@ static const struct field job_fields[] = {
 	FIELD_U32_(local_job, size),
 	FIELD_U32_(local_job, local_rank),
 	FIELD_U32_(local_job, local_size),
+	FIELD_U64_(local_job, barrier),
+	FIELD_U8_(local_job, is_new),
+	FIELD_U32_(local_job, root),
 };
 static const struct field decl_fields[] = {
 	FIELD_STR_(local_decl, name, CTL_TENSOR_NAME_MAX),
@@ -288,12 +293,23 @@ static const struct field person_fields[] = {
 	FIELD_U8_(local_person, is_missing),
 	FIELD_STR_(local_person, host, CTL_NAME_MAX),
 	FIELD_STR_(local_person, why, CTL_WHY_GONE_MAX),
+	FIELD_U8_(local_person, is_new),
 };
 static const struct layout person_layout = LAYOUT_(local_person, person_fields);
 static const struct field people_fields[] = {
 	FIELD_U64_(local_people, view),
 	FIELD_U32_(local_people, n_all),
 	FIELD_LIST_(local_people, people, LOCAL_PEOPLE_MAX, &person_layout),
+};
+static const struct field barrier_fields[] = {
+	FIELD_U64_(local_barrier, number),
+};
+static const struct field passed_fields[] = {
+	FIELD_U32_(local_passed, code),
+	FIELD_STR_(local_passed, text, CTL_TEXT_MAX),
+	FIELD_U64_(local_passed, barrier),
+	FIELD_U32_(local_passed, n_new),
+	FIELD_U32_(local_passed, root),
 };
 static const struct field none_fields[] = {
 	FIELD_U8_(local_none, unused),
@@ -318,6 +334,8 @@ static const struct local_row rows[LOCAL_TYPE_END] = {
 	[LOCAL_PEOPLE] = {"PEOPLE", LAYOUT_(local_people, people_fields)},
 	[LOCAL_DEVICE] = {"DEVICE", LAYOUT_(local_none, none_fields)},
 	[LOCAL_DEVICE_AT] = {"DEVICE_AT", LAYOUT_(local_text, text_fields)},
+	[LOCAL_BARRIER] = {"BARRIER", LAYOUT_(local_barrier, barrier_fields)},
+	[LOCAL_PASSED] = {"PASSED", LAYOUT_(local_passed, passed_fields)},
 };
 
 static const struct local_row *row_of(unsigned type)

@@ -126,7 +126,7 @@ void local_done_wake(struct local_control *c);
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK. Agent to trainer: WELCOME JOB DECLARED
+/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB DECLARED
  * ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the
  * struct by common/codec.h. */
 enum local_type {
@@ -144,6 +144,8 @@ enum local_type {
 	LOCAL_PEOPLE,    /* answers ASK */
 	LOCAL_DEVICE,    /* where is the executor that drives this job's GPUs? */
 	LOCAL_DEVICE_AT, /* answers DEVICE; + a socket to it, or code and text */
+	LOCAL_BARRIER,   /* nothing is in flight here: wait for all others */
+	LOCAL_PASSED,    /* answers BARRIER: so it is with all of them, or the job failed */
 	LOCAL_TYPE_END
 };
 
@@ -158,6 +160,8 @@ struct local_hello {
 	struct blob token; /* CTL_TOKEN_BYTES; empty: the job has none */
 	uint16_t backup;   /* as in JOIN */
 	uint32_t grace_ms;
+	uint32_t max_size;
+	uint32_t machine_size; /* JOIN's local_size */
 };
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
@@ -170,6 +174,9 @@ struct local_job {
 	uint32_t size;
 	uint32_t local_rank; /* order of ranks on this machine */
 	uint32_t local_size;
+	uint64_t barrier; /* the last one that was passed */
+	uint8_t is_new;   /* it has joined while the job ran: as PASSED says to the others */
+	uint32_t root;    /* the lowest rank that has not */
 };
 struct local_decl {
 	const char *name;
@@ -225,6 +232,7 @@ struct local_ask {
 struct local_person {
 	uint32_t rank;
 	uint8_t is_lost;
+	uint8_t is_new;     /* it has joined last */
 	uint8_t is_missing; /* asked of a tensor: not behind every partition of its last sum */
 	const char *host;
 	const char *why; /* it was lost */
@@ -234,6 +242,17 @@ struct local_people {
 	uint32_t n_all;
 	struct local_person *people; /* by rank */
 	uint32_t n_people;
+};
+
+struct local_barrier {
+	uint64_t number; /* the last one that it passed, and 1 */
+};
+struct local_passed {
+	uint32_t code;
+	const char *text;
+	uint64_t barrier;
+	uint32_t n_new; /* workers that were let in at it */
+	uint32_t root;  /* the lowest rank that was not */
 };
 
 struct local_msg {
@@ -264,6 +283,8 @@ struct local_msg {
 		struct gpu_trainer gpu_trainer;
 		struct gpu_route gpu_route;
 		struct gpu_arena gpu_arena;
+		struct local_barrier barrier;
+		struct local_passed passed;
 	};
 };
 

@@ -96,6 +96,10 @@ struct bps_options {
 	 * How long it waits for them after the last one that it needs; 0: BPS_BACKUP_GRACE, else 20. */
 	int32_t backup;
 	uint32_t backup_grace_ms;
+	/* 1: further machines may join while the job runs, up to max_size workers in all (size: with how
+	 * many it begins); it can shrink, too. -1: BPS_ELASTIC and BPS_MAX_SIZE, else 0 and size. */
+	int32_t elastic;
+	int32_t max_size;
 };
 enum bps_loss { BPS_LOSS_ABORT = 0, BPS_LOSS_SHRINK = 1 };
 
@@ -176,6 +180,7 @@ BPS_API int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret);
 struct bps_worker {
 	int32_t rank;
 	int32_t is_lost;
+	int32_t is_new;     /* it joined last, while the job ran */
 	int32_t is_missing; /* bps_contributor_list: not behind the whole of the tensor's last round */
 	char host[64];
 	char why[128]; /* it was lost; "" when it was not */
@@ -194,6 +199,17 @@ BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, u
 /* dst: size * n_bytes, worker r's src at r * n_bytes. */
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
+
+/* Wait until every worker is here with nothing in flight; what all of them have then is the same, so a
+ * checkpoint is valid only behind it. Workers that wait to join an elastic job are let in at it.
+ * Returns how many were, which is the same at all: then all, also the new ones, make the same calls to
+ * give them what they need (bps_broadcast from bps_root). After BPS_ETIMEDOUT it is to be called again.
+ * Errors: BPS_EBUSY something is in flight, and those of a wait. */
+BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
+/* 1: this worker has joined while the job ran, and has to get what the others have. */
+BPS_API int bps_is_new(const struct bps *b);
+/* The lowest rank that was there before the last others joined. */
+BPS_API int bps_root(const struct bps *b);
 
 /* Tensors in the memory of a GPU: see bps_gpu(3). A push_pull of one is ordered by streams: it begins
  * when `stream` has done what was queued before, and its result, which takes the place of the values,

@@ -55,6 +55,10 @@ struct bps {
 	pid_t pid; /* looked at instead where the kernel cannot do that; else 0 */
 	bool is_solo;
 	struct session session;
+	uint64_t barrier; /* the last one that it passed */
+	bool is_new;
+	bool is_at_barrier; /* under ring_mutex: nothing may be submitted */
+	int32_t root;
 
 	struct gpu *gpu; /* of bps_gpu_open */
 

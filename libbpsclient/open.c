@@ -41,7 +41,7 @@ static int join(struct bps *b)
 	const struct options *o = &b->options;
 	int rc;
 
-	b->is_solo = o->size == 1 && !o->is_forced;
+	b->is_solo = o->size == 1 && !o->is_forced && !o->is_elastic;
 	if (b->is_solo) {
 		b->size = b->local_size = 1;
 		return 0;
@@ -52,6 +52,9 @@ static int join(struct bps *b)
 	FAILPOINT(CLIENT_JOINED);
 	b->rank = (int32_t)b->session.rank;
 	b->size = (int32_t)b->session.size;
+	b->barrier = b->session.barrier;
+	b->is_new = b->session.is_new;
+	b->root = (int32_t)b->session.root;
 	b->local_rank = o->local_rank >= 0 ? o->local_rank : (int32_t)b->session.local_rank;
 	b->local_size = o->local_size >= 0 ? o->local_size : (int32_t)b->session.local_size;
 	return 0;

@@ -211,7 +211,7 @@ static int take_place(const struct launcher *l, struct options *o)
 	if (o->size < 1)
 		return text_set(
 			-EINVAL, "%s='%s' is not a number of workers", l->size, env(l->size));
-	if (o->rank >= o->size)
+	if (o->rank >= o->size && !o->is_elastic)
 		return text_set(-EINVAL, "rank %d (%s='%s') is not below the size %d (%s='%s')",
 			o->rank, l->rank, env(l->rank), o->size, l->size, env(l->size));
 	return 0;
@@ -249,6 +249,7 @@ static int take_settings(struct options *o)
 			0 ||
 		(rc = env_bool("BPS_DETERMINISTIC", &o->is_deterministic)) < 0 ||
 		(rc = env_loss(&o->may_shrink)) < 0 ||
+		(rc = env_count("BPS_MAX_SIZE", &o->max_size)) < 0 ||
 		(rc = env_u32("BPS_BACKUP", no_units, BACKUP_MAX, &backup)) < 0 ||
 		(rc = env_u32("BPS_BACKUP_GRACE", time_units, UINT32_MAX, &o->grace_ms)) < 0 ||
 		(rc = env_bool("BYTEPS_FORCE_DISTRIBUTED", &o->is_forced)) < 0 ||
@@ -321,6 +322,10 @@ static void take_given(const struct bps_options *opt, struct options *o)
 		o->part_bytes = opt->part_bytes;
 	if (opt->on_agent_loss >= 0)
 		o->may_shrink = opt->on_agent_loss == BPS_LOSS_SHRINK;
+	if (opt->elastic >= 0)
+		o->is_elastic = opt->elastic != 0;
+	if (opt->max_size >= 0)
+		o->max_size = opt->max_size;
 	if (opt->backup >= 0)
 		o->backup = opt->backup < BACKUP_MAX ? (uint16_t)opt->backup : BACKUP_MAX;
 	if (opt->backup_grace_ms)
@@ -331,8 +336,8 @@ static int check_place(const struct options *o)
 {
 	if (o->size < 1 || o->size > CTL_WORKERS_MAX)
 		return text_set(-EINVAL, "size %d is not 1 to %d", o->size, CTL_WORKERS_MAX);
-	if (o->rank >= o->size)
-		return text_set(-EINVAL, "rank %d is not below the size %d", o->rank, o->size);
+	if (o->rank >= o->max_size)
+		return text_set(-EINVAL, "rank %d is not below the size %d", o->rank, o->max_size);
 	if (o->local_size > o->size)
 		return text_set(
 			-EINVAL, "local size %d is above the size %d", o->local_size, o->size);
@@ -342,12 +347,24 @@ static int check_place(const struct options *o)
 	return 0;
 }
 
+static int settle_elastic(struct options *o)
+{
+	if (!o->is_elastic || o->max_size <= 0)
+		o->max_size = o->size;
+	if (o->max_size < o->size || o->max_size > CTL_WORKERS_MAX)
+		return text_set(-EINVAL, "at most %d workers of a job that begins with %d",
+			o->max_size, o->size);
+	o->may_shrink |= o->is_elastic;
+	return 0;
+}
+
 int options_resolve(const struct bps_options *opt, struct options *ret)
 {
 	struct options o = {.job = "default",
 		.socket = LOCAL_SOCKET,
 		.rank = -1,
 		.size = 1,
+		.max_size = -1,
 		.local_rank = -1,
 		.local_size = -1,
 		.timeout_ms = TIMEOUT_DEFAULT_MS,
@@ -363,7 +380,10 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 		return text_set(-EINVAL,
 			"options have ABI %u, the library %u (was bps_options_init called?)",
 			opt->abi, BPS_ABI);
-	if ((rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
+	if (opt->elastic > 0)
+		o.is_elastic = true; /* a rank may be above the size */
+	if ((rc = env_bool("BPS_ELASTIC", &o.is_elastic)) < 0 ||
+		(rc = take_launcher(opt->rank >= 0 && opt->size >= 0, &o)) < 0 ||
 		(rc = take_settings(&o)) < 0 || (rc = take_token(&o)) < 0 ||
 		(rc = copy_text(o.job, sizeof(o.job), env("BPS_JOB"), "BPS_JOB")) < 0 ||
 		(rc = copy_text(o.job, sizeof(o.job), opt->job, "job name")) < 0 ||
@@ -374,6 +394,9 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 	take_given(opt, &o);
 	if (opt->on_agent_loss > BPS_LOSS_SHRINK)
 		return text_set(-EINVAL, "on_agent_loss %d is not known", opt->on_agent_loss);
+	rc = settle_elastic(&o);
+	if (rc < 0)
+		return rc;
 	rc = check_place(&o);
 	if (rc < 0)
 		return rc;
@@ -402,5 +425,7 @@ void bps_options_init(struct bps_options *opt)
 		.local_size = -1,
 		.deterministic = -1,
 		.on_agent_loss = -1,
-		.backup = -1};
+		.backup = -1,
+		.elastic = -1,
+		.max_size = -1};
 }

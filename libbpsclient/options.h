@@ -29,6 +29,8 @@ struct options {
 	bool has_token;
 	bool is_deterministic;
 	bool may_shrink; /* on_agent_loss */
+	bool is_elastic;
+	int32_t max_size; /* when it is */
 	uint16_t backup;
 	uint32_t grace_ms;
 	bool is_forced; /* a job of one worker goes through the agent, too */

@@ -216,6 +216,9 @@ static void note_job(struct session *s, const struct local_job *m)
 	s->size = m->size;
 	s->local_rank = m->local_rank;
 	s->local_size = m->local_size;
+	s->barrier = m->barrier;
+	s->is_new = m->is_new;
+	s->root = m->root;
 	s->is_complete = true;
 }
 
@@ -243,6 +246,7 @@ static int handle_unasked(struct session *s, struct frame *f)
 	case LOCAL_TEXT:
 	case LOCAL_FINISHED:
 	case LOCAL_PEOPLE:
+	case LOCAL_PASSED:
 		return 0;
 	default:
 		return session_cut(s, BPS_EPROTO, local_type_name(f->msg.type));
@@ -416,10 +420,13 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.size = (uint32_t)o->size,
 			.flags = (o->is_deterministic ? JOB_DETERMINISTIC : 0) |
 				 (o->is_forced ? JOB_DISTRIBUTED : 0) |
-				 (o->may_shrink ? JOB_SHRINK : 0),
+				 (o->may_shrink ? JOB_SHRINK : 0) |
+				 (o->is_elastic ? JOB_ELASTIC : 0),
 			.part_bytes = o->part_bytes,
 			.backup = o->backup,
 			.grace_ms = o->grace_ms,
+			.max_size = (uint32_t)o->max_size,
+			.machine_size = o->local_size > 0 ? (uint32_t)o->local_size : 1,
 			.token = {o->token, o->has_token ? sizeof(o->token) : 0}}};
 	struct frame f = {.mem = NULL};
 	int rc;
@@ -646,6 +653,38 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 	frame_free(&f);
 	turn_give(s);
 	return rc;
+}
+
+int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
+	struct session_passed *ret, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_BARRIER, .barrier = {.number = number}};
+	uint64_t deadline_ns = deadline_in(timeout_ms);
+	struct frame f = {.mem = NULL};
+	struct err_text why = {""};
+	int rc;
+
+	rc = turn_take(s, deadline_ns);
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "barrier: the agent is slow");
+	rc = request(s, &m, LOCAL_PASSED, deadline_ns, &f);
+	if (!rc && f.msg.passed.code) {
+		rc = code_of(f.msg.passed.code, BPS_EJOB_FAILED);
+		err_set(err, rc, "job '%s': %s", s->options->job,
+			*f.msg.passed.text ? f.msg.passed.text : err_str(rc));
+	} else if (!rc) {
+		*ret = (struct session_passed){f.msg.passed.n_new, f.msg.passed.root};
+	} else if (rc != -ETIMEDOUT) {
+		rc = explain_request(s, rc, "barrier", err);
+	}
+	frame_free(&f);
+	turn_give(s);
+	if (rc != -ETIMEDOUT)
+		return rc;
+	session_why(s, UINT32_MAX, 0, &why);
+	return err_set(err, BPS_ETIMEDOUT,
+		"not all workers of job '%s' reached the barrier in %u ms: %s", s->options->job,
+		timeout_ms, *why.s ? why.s : "the agent does not say who is missing");
 }
 
 int session_people(struct session *s, uint32_t tensor, uint32_t first,

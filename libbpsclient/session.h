@@ -33,6 +33,9 @@ struct session {
 	uint32_t tensor_entries;
 	uint32_t rank, size, local_rank, local_size; /* told by JOB */
 	bool is_complete;                            /* JOB has come */
+	uint64_t barrier;                            /* that was the last one then, */
+	bool is_new;                                 /* and we joined at it; */
+	uint32_t root;                               /* the lowest rank that did not */
 
 	/* The turn: a lock that can be waited for until a point on the monotonic clock. */
 	pthread_mutex_t mutex; /* of is_taken */
@@ -80,6 +83,13 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
  * SESSION_WHY_MS. tensor UINT32_MAX: the job. Errors: no answer came. */
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
+/* Wait for the others at that barrier; ret: what is told of it. Errors: BPS_ETIMEDOUT, the session's or
+ * the job's failure, with a sentence. */
+struct session_passed {
+	uint32_t n_new, root;
+};
+int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
+	struct session_passed *ret, struct err_text *err);
 /* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th on;
  * fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a sentence. */
 int session_people(struct session *s, uint32_t tensor, uint32_t first,

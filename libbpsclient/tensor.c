@@ -337,6 +337,8 @@ static int check_group(
 		rc = atomic_load_explicit(&b->session.failure, memory_order_acquire);
 		if (!rc && local_sq_room(b->session.control) < n)
 			rc = -EAGAIN;
+		if (!rc && b->is_at_barrier)
+			rc = BPS_EBUSY;
 	}
 	return rc;
 }
@@ -363,6 +365,12 @@ void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 
 static int explain_refusal(struct bps_tensor *t, int rc)
 {
+	if (rc == BPS_EBUSY && t->b->is_at_barrier)
+		return text_set(rc,
+			"tensor '%s': the job is at a barrier: call bps_checkpoint_barrier until "
+			"it "
+			"is passed",
+			t->name);
 	if (rc == BPS_EBUSY)
 		return text_set(rc, "tensor '%s': round %llu is in flight, wait for it first",
 			t->name, (unsigned long long)t->round);

@@ -30,6 +30,7 @@ static void take_page(void *ctx, const struct local_people *page)
 			continue;
 		*w = (struct bps_worker){.rank = (int32_t)p->rank,
 			.is_lost = p->is_lost,
+			.is_new = p->is_new,
 			.is_missing = p->is_missing};
 		snprintf(w->host, sizeof(w->host), "%s", p->host);
 		snprintf(w->why, sizeof(w->why), "%s", p->why);

@@ -91,6 +91,8 @@ class _Options(ctypes.Structure):
         ("on_agent_loss", ctypes.c_int32),
         ("backup", ctypes.c_int32),
         ("backup_grace_ms", ctypes.c_uint32),
+        ("elastic", ctypes.c_int32),
+        ("max_size", ctypes.c_int32),
     ]
 
 
@@ -98,13 +100,14 @@ class _Worker(ctypes.Structure):
     _fields_ = [
         ("rank", ctypes.c_int32),
         ("is_lost", ctypes.c_int32),
+        ("is_new", ctypes.c_int32),
         ("is_missing", ctypes.c_int32),
         ("host", ctypes.c_char * 64),
         ("why", ctypes.c_char * 128),
     ]
 
 
-class Worker(collections.namedtuple("Worker", "rank is_lost is_missing host why")):
+class Worker(collections.namedtuple("Worker", "rank is_lost is_new is_missing host why")):
     """A worker of the job, also one that was lost. is_missing: not behind the whole of the tensor's last round."""
 
 
@@ -140,6 +143,9 @@ def _load():
         ("workers", int_, [ptr, ptr, size_t, ptr]),
         ("contributor_list", int_, [ptr, ptr, size_t]),
         ("barrier", int_, [ptr, u32]),
+        ("checkpoint_barrier", int_, [ptr, u32]),
+        ("is_new", int_, [ptr]),
+        ("root", int_, [ptr]),
         ("broadcast", int_, [ptr, ptr, size_t, int_, u32]),
         ("allgather", int_, [ptr, ptr, size_t, ptr, u32]),
         ("gpu_open", int_, [ptr, ptr]),
@@ -199,7 +205,7 @@ def _people(call):
         had, n = n, _check(call(raw, n))
         if n <= had:
             return [
-                Worker(w.rank, bool(w.is_lost), bool(w.is_missing), w.host.decode(), w.why.decode()) for w in raw[:n]
+                Worker(w.rank, bool(w.is_lost), bool(w.is_new), bool(w.is_missing), w.host.decode(), w.why.decode()) for w in raw[:n]
             ]
 
 
@@ -379,6 +385,20 @@ class Job:
     def barrier(self, timeout=None):
         _check(_lib.bps_barrier(self.handle, _ms(timeout)))
 
+    def checkpoint_barrier(self, timeout=None):
+        """Wait for all with nothing in flight; returns how many workers were let in at it."""
+        return _check(_lib.bps_checkpoint_barrier(self.handle, _ms(timeout)))
+
+    @property
+    def is_new(self):
+        """This worker has joined while the job ran, and has to get what the others have."""
+        return bool(_lib.bps_is_new(self.handle))
+
+    @property
+    def root(self):
+        """The lowest rank that was there before the last others joined."""
+        return _lib.bps_root(self.handle)
+
     def broadcast(self, array, root=0, timeout=None):
         """Overwrite a contiguous array with root's, in place."""
         if not array.flags.c_contiguous or not array.flags.writeable:
@@ -429,6 +449,8 @@ def open(
     on_agent_loss=None,
     backup=None,
     backup_grace=None,
+    elastic=None,
+    max_size=-1,
 ):
     """Join a job; what is not given comes from the environment. Times are in seconds."""
     opt = _Options()
@@ -441,6 +463,8 @@ def open(
     opt.on_agent_loss = -1 if on_agent_loss is None else ("abort", "shrink").index(on_agent_loss)
     opt.backup = -1 if backup is None else backup
     opt.backup_grace_ms = _ms(backup_grace)
+    opt.elastic = -1 if elastic is None else int(elastic)
+    opt.max_size = max_size
     handle = ctypes.c_void_p()
     _check(_lib.bps_open(ctypes.byref(opt), ctypes.byref(handle)))
     return Job(handle)

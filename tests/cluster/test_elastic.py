@@ -4,6 +4,7 @@ import re
 import signal
 
 import bps
+from cluster import Worker
 
 WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
 
@@ -145,3 +146,88 @@ def test_deterministic_sums_and_backup_machines_exclude_each_other(cluster):
     options = {"backup": 1, "deterministic": 1, "open_timeout": 5}
     for r in c.run("error", 2, {"what": "nothing", "open": options}):
         assert r["code"] == -22 and "choose one" in r["text"], r
+
+
+def add_worker(c, agent, function, args, rank, size, job):
+    w = Worker(c, c.agents[agent], function, args, rank, size, job, {})
+    c.workers.append(w)
+    return w
+
+
+def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
+    c = cluster(agents=3, servers=2)
+    progress, go = c.dir / "progress", c.dir / "go"
+    args = {"n_elems": 20000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="grow", placement=[0, 1])
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    c.wait_for("it is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+    n = rounds_done(progress)
+    c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 5)
+    go.touch()
+    results = c.finish([*started, new])
+    assert len({r["weights"] for r in results}) == 1
+    first = results[2]["first"]
+    assert first > 0 and results[0]["first"] == 0
+    for step, masks in results[0]["masks"].items():
+        assert masks == ([0b011] if int(step) <= first else [0b111]), (step, masks, first)
+    assert results[2]["masks"] == {s: m for s, m in results[0]["masks"].items() if int(s) > first}
+    assert [w["is_new"] for w in results[0]["people"]] == [False, False, True]
+
+
+def test_lost_machine_is_replaced_by_another_that_joins(cluster):
+    c = cluster(agents=3, servers=2)
+    progress, go = c.dir / "progress", c.dir / "go"
+    args = {"n_elems": 20000, "n_rounds": 20, "every": 3, "elastic": 1, "max_size": 2, "pause": 0.02, "go": str(go)}
+    old = dict(args, progress=str(progress), victim=1, at=4)
+    started = c.start_job("growing", 2, old, job="heal", placement=[0, 1])
+    c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    new = add_worker(c, 2, "growing", args, 1, 2, "heal")
+    c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
+    (r,) = c.finish([add_worker(c, 1, "growing", args, 0, 2, "heal")])
+    assert r["code"] == bps.EDUP and "has all its 2 workers" in r["text"], r
+    go.touch()
+    results = c.finish([started[0], new])
+    assert results[0]["weights"] == results[1]["weights"]
+    assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b11]
+
+
+def test_machine_that_was_put_out_joins_again(cluster):
+    c = cluster(agents=2, servers=1)
+    progress, go = c.dir / "progress", c.dir / "go"
+    args = {"n_elems": 5000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 2, "pause": 0.02, "go": str(go)}
+    old = dict(args, progress=str(progress), victim=1, at=4)
+    started = c.start_job("growing", 2, old, job="back", placement=[0, 1])
+    c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    new = add_worker(c, 1, "growing", args, 1, 2, "back")
+    c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
+    n = rounds_done(progress)
+    c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 3)
+    c.servers[0].kill()
+    c.servers[0].start()
+    go.touch()
+    results = c.finish([started[0], new])
+    assert results[0]["weights"] == results[1]["weights"]
+    assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b11]
+
+
+def test_barrier_names_who_is_missing_and_is_passed_when_it_comes(cluster):
+    c = cluster(agents=3, servers=1)
+    results = c.run("barrier_late", 3, {"late_rank": 1, "timeout": 1.0})
+    for r in (results[0], results[2]):
+        assert "waiting for rank 1 (host agent-host1" in r["text"] and "barrier" in r["text"], r
+        assert "is at a barrier" in r["busy"], r
+
+
+def test_nobody_joins_a_running_job_that_is_not_elastic(cluster):
+    c = cluster(agents=2, servers=1)
+    progress = c.dir / "progress"
+    args = {"n_elems": 100, "n_rounds": 300, "pause": 0.01, "progress": str(progress)}
+    started = c.start_job("elastic", 1, args, job="closed", placement=[0], env={"BPS_FORCE_DISTRIBUTED": "1"})
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    env = {"BPS_FORCE_DISTRIBUTED": "1"}
+    late = c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 5}}, job="closed", placement=[1], env=env)
+    (r,) = c.finish(late)
+    assert r["code"] == bps.EDUP, r
+    for w in started:
+        w.process.kill()

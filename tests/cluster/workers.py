@@ -465,3 +465,67 @@ def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_e
                 sums.update(t.output.tobytes())
             over = vote.output[0] > 0
     return [n, sums.hexdigest()]
+
+
+def growing(n_elems, n_rounds, every, progress=None, pause=0.0, victim=None, at=None, go=None, **options):
+    """Steps of a job that others may join: sums are added to weights, which newcomers get by a broadcast. It goes on until
+    n_rounds, or the file `go` is there, which rank 0 tells all. Returns the weights' digest and the ranks behind each step."""
+    job, first, seen = None, 0, {}
+    state = np.zeros(n_elems + 2, np.int64)  # step, over, weights
+    try:
+        job = bps.open(**options)
+        if job.is_new:
+            job.broadcast(state, root=job.root)
+            first = int(state[0])
+        t = job.declare("g", "i64", n_elems)
+        over = job.declare("over", "i64", 1)
+        while not state[1]:
+            r = int(state[0]) + 1
+            t.input[:] = (1 << job.rank) + (r << 16)
+            over.input[:] = r >= n_rounds and (go is None or os.path.exists(go))
+            job.push_pull([t, over])
+            if job.rank == victim and r == at:
+                os.kill(os.getpid(), 9)
+            job.wait([t, over])
+            masks = members_behind(t.output, r)
+            seen[r] = sorted({int(x) for x in masks})
+            state[2:] += t.output
+            state[0] = r
+            state[1] = over.output[0] > 0
+            if progress and job.rank == 0:
+                with open(progress, "w", encoding="ascii") as f:
+                    f.write(str(r))
+            if r % every == 0 and not state[1] and job.checkpoint_barrier():
+                job.broadcast(state, root=job.root)
+            time.sleep(pause)
+        people = [w._asdict() for w in job.workers()]
+        job.close()
+    except bps.Error as e:
+        if job:
+            job.abort()
+        return {"code": e.code, "text": str(e)}
+    return {"code": 0, "first": first, "weights": digest(state), "masks": seen, "people": people}
+
+
+def barrier_late(late_rank, timeout):
+    """One rank does not come to the barrier in time; the others are told who, and pass it when it comes."""
+    with bps.open() as job:
+        t = job.declare("w", "i64", 10)
+        t.push_pull()
+        text = busy = ""
+        t.wait()
+        if job.rank == late_rank:
+            time.sleep(3 * timeout)
+        else:
+            try:
+                job.checkpoint_barrier(timeout)
+            except bps.Timeout as e:
+                text = str(e)
+            try:
+                t.push_pull()
+            except bps.Error as e:
+                busy = str(e)
+        job.checkpoint_barrier(30)
+        t.push_pull()
+        t.wait()
+        return {"text": text, "busy": busy}

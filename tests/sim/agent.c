@@ -127,7 +127,7 @@ static void on_submit(struct sim *s, struct event *e)
 	memcpy(&sub, e->bytes, sizeof(sub));
 	if (!a->has_job_msg || a->has_ended)
 		return;
-	oracle_fill(s, sub.ts->idx, a->workers[sub.worker].rank, round,
+	oracle_fill(s, sub.ts->idx, a->workers[sub.worker].rank, a->skipped + round,
 		sub.ts->dev[a->workers[sub.worker].slot]);
 	trace(s, "%s: rank %u submits round %llu of tensor %u", a->node.name,
 		a->workers[sub.worker].rank, (unsigned long long)round, sub.ts->idx);
@@ -163,6 +163,39 @@ static void tell_finished(struct agent *a, const struct worker *w)
 		.type = CTL_WORKER, .worker = {a->job_id, w->rank, WORKER_FINISHED, ""}};
 
 	member_send(&a->m, &msg);
+}
+
+static void tell_barrier(struct agent *a)
+{
+	for (unsigned w = 0; w < a->n_workers; w++) {
+		struct ctl_msg msg = {.type = CTL_WORKER,
+			.worker = {a->job_id, a->workers[w].rank, WORKER_AT_BARRIER, "",
+				a->barrier + 1}};
+
+		member_send(&a->m, &msg);
+	}
+}
+
+static bool is_at_barrier(const struct agent *a)
+{
+	return a->s->o.barrier_every && a->n_at_barrier == a->s->o.n_tensors;
+}
+
+/* JOB has come. */
+static void look_at_barrier(struct agent *a, uint64_t passed)
+{
+	if (!is_at_barrier(a))
+		return;
+	if (passed <= a->barrier) {
+		tell_barrier(a);
+		return;
+	}
+	trace(a->s, "%s: barrier %llu is passed", a->node.name, (unsigned long long)passed);
+	a->barrier = passed;
+	a->n_at_barrier = 0;
+	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
+		for (unsigned w = 0; w < a->n_workers; w++)
+			submit_later(a, &a->tensors[t], w);
 }
 
 static void on_finished(struct sim *s, struct event *e)
@@ -214,21 +247,25 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 		violation(s, "A2: %s tensor %u: the sum of round %llu has changed", a->node.name,
 			ts->idx, (unsigned long long)round - 1);
 	ts->crc[round & 1] = crc32c(0, ts->out[round & 1], tensor_bytes(s, ts->idx));
-	oracle_result(s, a, ts->idx, round, ts->out[round & 1], workers);
+	oracle_result(s, a, ts->idx, a->skipped + round, ts->out[round & 1], workers);
 	device_done(ts, round);
 	for (unsigned w = 0; w < a->n_workers; w++) {
 		memset(ts->in[w], SCRIBBLE, tensor_bytes(s, ts->idx));
 		memset(ts->dev[w], SCRIBBLE, tensor_bytes(s, ts->idx));
-		if (round < s->o.rounds)
+		if (elastic_waits(s, a->skipped + round))
+			continue;
+		if (a->skipped + round < s->o.rounds)
 			submit_later(a, ts, w);
 		else
 			worker_tensor_done(a, w);
 	}
+	if (elastic_waits(s, a->skipped + round) && ++a->n_at_barrier == s->o.n_tensors)
+		tell_barrier(a);
 }
 
 /* ---- joining, declaring ---- */
 
-static void join(struct agent *a, unsigned w)
+static void join_now(struct agent *a, unsigned w)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = w + 1,
@@ -237,14 +274,24 @@ static void join(struct agent *a, unsigned w)
 			.rank = a->workers[w].asked_rank,
 			.size = a->s->o.size,
 			.flags = (a->s->o.is_deterministic ? JOB_DETERMINISTIC : 0) |
-				 (a->s->o.is_shrink ? JOB_SHRINK : 0),
+				 (a->s->o.is_shrink ? JOB_SHRINK : 0) |
+				 (a->s->o.is_elastic ? JOB_ELASTIC : 0),
 			.pid = 10 * a->idx + w + 1,
 			.part_bytes = a->s->o.part_bytes,
 			.backup = (uint16_t)a->s->o.backup,
-			.grace_ms = a->s->o.grace_ms}};
+			.grace_ms = a->s->o.grace_ms,
+			.max_size = AGENTS_MAX * WORKERS_MAX,
+			.local_size = a->n_workers}};
 
 	a->workers[w].has_joined = false;
 	member_send(&a->m, &msg);
+}
+
+static void join(struct agent *a, unsigned w)
+{
+	if (a->s->o.is_elastic && a->s->oracle.has_end)
+		return;
+	join_now(a, w);
 }
 
 static void declare(struct agent *a)
@@ -352,6 +399,8 @@ static void job_start(struct agent *a, const struct ctl_job *msg)
 	a->has_job_msg = true;
 	a->job_id = msg->job;
 	a->job_view = msg->view;
+	a->barrier = msg->barrier;
+	a->skipped = msg->barrier * s->o.barrier_every;
 	for (unsigned t = 0; t < s->o.n_tensors; t++)
 		tensor_make(a, t);
 	declare(a);
@@ -375,6 +424,8 @@ static void job_told(struct agent *a, const struct ctl_msg *msg)
 		a->job_view = msg->job.view;
 		agt_job_members(a->job, &msg->job);
 	}
+	if (a->job)
+		look_at_barrier(a, msg->job.barrier);
 	if (!a->has_job_msg && all_joined(a)) /* else it comes again behind JOINED */
 		job_start(a, &msg->job);
 }
@@ -387,6 +438,21 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 		return; /* the next beat tries again */
 	if (msg->code == (uint32_t)-BPS_EEVICTED) {
 		a->has_ended = a->is_evicted = true;
+		return;
+	}
+	if (msg->code == (uint32_t)-BPS_ECLOSED && a->s->o.is_elastic) {
+		a->has_ended = true;
+		return;
+	}
+	if (!msg->code && msg->job == CTL_NO_ID)
+		return; /* it waits */
+	if (!msg->code && a->s->o.is_elastic && a->s->oracle.job && msg->job != a->s->oracle.job) {
+		const struct ctl_msg lost = {.type = CTL_WORKER,
+			.worker = {msg->job, msg->rank, WORKER_LOST, "it came too late"}};
+
+		/* Another one, of those who came too late. */
+		a->has_ended = true;
+		member_send(&a->m, &lost);
 		return;
 	}
 	if (msg->code) {
@@ -484,6 +550,8 @@ static void repeat(struct agent *a)
 			join(a, w);
 		else if (a->workers[w].is_finished && !a->has_ended)
 			tell_finished(a, &a->workers[w]);
+	if (a->job && is_at_barrier(a))
+		tell_barrier(a);
 	if (a->job)
 		declare(a);
 }
@@ -531,7 +599,9 @@ static void on_join_timer(struct sim *s, struct event *e)
 
 	if (a->has_job_msg || a->has_ended)
 		return;
-	if (s->o.may_fail && s->now > s->faults_end + JOIN_TIMEOUT_NS) {
+	if (s->o.is_elastic ? s->oracle.has_end ||
+				      (!s->oracle.job && s->now > s->faults_end + JOIN_TIMEOUT_NS)
+			    : s->o.may_fail && s->now > s->faults_end + JOIN_TIMEOUT_NS) {
 		trace(s, "%s: gives up joining", a->node.name);
 		a->has_ended = true;
 		return;

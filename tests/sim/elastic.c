@@ -12,7 +12,12 @@
 
 bool elastic_is(const struct sim *s)
 {
-	return s->o.is_shrink || s->o.backup;
+	return s->o.is_shrink || s->o.backup || s->o.is_elastic;
+}
+
+bool elastic_waits(const struct sim *s, uint64_t round)
+{
+	return s->o.barrier_every && round % s->o.barrier_every == 0 && round < s->o.rounds;
 }
 
 static void draw_shrink(struct sim *s)
@@ -39,6 +44,24 @@ static void draw_backup(struct sim *s)
 		draw_shrink(s);
 }
 
+static void draw_join(struct sim *s)
+{
+	struct options *o = &s->o;
+
+	draw_shrink(s);
+	if (s->seed / 20 % 2)
+		o->faults &= ~(1u << F_AGT_LOSS | 1u << F_AGT_LONG);
+	if (s->seed / 40 % 4 == 0)
+		draw_backup(s);
+	o->is_elastic = true;
+	o->has_ranks = false;
+	o->n_first = (unsigned)rnd_between(s, 1, o->n_agents);
+	o->barrier_every = (unsigned)rnd_between(s, 1, 3);
+	o->size = 0;
+	for (unsigned i = 0; i < o->n_first; i++)
+		o->size += o->n_workers[i];
+}
+
 void elastic_draw(struct sim *s)
 {
 	struct options *o = &s->o;
@@ -50,6 +73,8 @@ void elastic_draw(struct sim *s)
 		draw_shrink(s);
 	if (s->seed % 10 == 8)
 		draw_backup(s);
+	if (s->seed % 10 == 9)
+		draw_join(s);
 }
 
 static unsigned agent_of(const struct sim *s, uint32_t member_id)
@@ -66,10 +91,19 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	struct oracle *o = &s->oracle;
 	uint32_t gone = 0;
 
-	if (job->view < o->view)
+	if (job->view < o->view || job->n_members > AGENTS_MAX)
 		return;
+	if (job->barrier < o->barrier)
+		violation(s, "barrier %llu is passed again", (unsigned long long)job->barrier);
+	o->barrier = job->barrier;
+	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
+		/* The ranks of who is gone may go to others; it goes on with them until it hears. */
+		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
+			o->ranks[i][k] = job->members[i].ranks[k].rank;
+		if (!o->n_ranks[i])
+			o->n_ranks[i] = job->members[i].n_ranks;
 		gone |= job->members[i].is_gone ? 1u << i : 0;
 	}
 	if (o->gone & ~gone)
@@ -105,6 +139,19 @@ void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, 
 	}
 }
 
+/* The members of the end that were there in that round. */
+static uint32_t members_then(const struct sim *s, unsigned round, uint32_t all)
+{
+	for (unsigned i = 0; i < s->oracle.n_members; i++) {
+		unsigned a = agent_of(s, s->oracle.agents[i]);
+
+		if (a < s->o.n_agents &&
+			(!s->agents[a].has_job_msg || round <= s->agents[a].skipped))
+			all &= ~(1u << i);
+	}
+	return all;
+}
+
 static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
 {
 	for (unsigned t = 0; t < s->o.n_tensors; t++) {
@@ -120,7 +167,8 @@ static void compare(struct sim *s, unsigned a, unsigned b, uint32_t all)
 						"I2: agent%u and agent%u were given different "
 						"results: tensor %u part %u round %u",
 						a, b, t, p, r);
-				if ((unsigned)__builtin_popcount(all & ~x->members) > s->o.backup)
+				if ((unsigned)__builtin_popcount(
+					    members_then(s, r, all) & ~x->members) > s->o.backup)
 					violation(s,
 						"I4: tensor %u part %u round %u is the sum of %x, "
 						"not of all that stayed (%x)",

@@ -14,7 +14,8 @@ bool peek_has(const struct agt_core *core, const struct peek *p)
 			p->part >= job->by_id[p->tensor]->n_parts)
 			continue;
 		part = &job->by_id[p->tensor]->parts[p->part];
-		return part->state == PART_IDLE ? part->round >= p->round : part->round > p->round;
+		return part->state == PART_IDLE ? part->round - part->kept->base >= p->round
+						: part->round - part->kept->base > p->round;
 	}
 	return false;
 }

@@ -147,6 +147,9 @@ struct options {
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* of submissions, which come late */
 	bool has_near;          /* some agents and servers share a host */
+	bool is_elastic;
+	unsigned n_first;       /* agents that begin; the others come later */
+	unsigned barrier_every; /* rounds; 0: there are none */
 	uint32_t part_bytes;
 	struct {
 		uint8_t dtype, op;
@@ -365,6 +368,9 @@ struct agent {
 	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted;
 	uint32_t job_id, named_job;
 	uint64_t job_view;
+	uint64_t barrier;      /* the last one that it knows to be passed */
+	uint64_t skipped;      /* rounds of the job before it joined */
+	unsigned n_at_barrier; /* tensors */
 	unsigned n_workers;
 	struct worker workers[WORKERS_MAX];
 	struct tensor_state tensors[TENSORS_MAX];
@@ -490,6 +496,7 @@ struct oracle {
 	/* Of jobs whose members change: who is gone (bit per member), and what each agent was given. */
 	uint32_t gone;
 	uint32_t agents[AGENTS_MAX]; /* id of each member */
+	uint64_t barrier;            /* the last one that was passed */
 	uint64_t view;
 	struct taken {
 		bool is_known;
@@ -516,6 +523,8 @@ bool elastic_is(const struct sim *s);
 void elastic_draw(struct sim *s);
 /* JOB as anybody is told it. */
 void elastic_job(struct sim *s, const struct ctl_job *job);
+/* All tensors of a round are done here, and a barrier follows it: wait there. */
+bool elastic_waits(const struct sim *s, uint64_t round);
 /* May the job end with that code? */
 bool elastic_may_end(const struct sim *s, uint32_t code);
 /* A delivered round: each partition is the sum of those that it names. */

@@ -218,11 +218,16 @@ static void start_server(struct sim *s, struct event *e)
 
 static void start_agent(struct sim *s, struct event *e)
 {
-	agent_start(s, (unsigned)e->a);
+	if (s->o.is_elastic && s->oracle.has_end)
+		s->agents[e->a].node.life = 1; /* too late: it need not come */
+	else
+		agent_start(s, (unsigned)e->a);
 }
 
 static void history_start(struct sim *s)
 {
+	unsigned first = s->o.is_elastic ? s->o.n_first : s->o.n_agents;
+
 	s->sched.tail = &s->sched.records;
 	snprintf(s->sched.node.name, sizeof(s->sched.node.name), "sched");
 	sched_node_start(s);
@@ -235,7 +240,7 @@ static void history_start(struct sim *s)
 		snprintf(s->agents[i].node.name, sizeof(s->agents[i].node.name), "agent%u", i);
 		s->agents[i].s = s;
 		s->agents[i].idx = i;
-		post(s, NULL, rnd_below(s, 50 * MS), start_agent)->a = i;
+		post(s, NULL, rnd_below(s, i < first ? 50 * MS : 3 * S), start_agent)->a = i;
 	}
 	guests_start(s);
 	faults_start(s);

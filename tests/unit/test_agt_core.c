@@ -741,8 +741,8 @@ static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **stat
 	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
 	struct agt_job *mine = w->job, *other;
 	struct ctl_rank ranks[1] = {{0}};
-	struct ctl_job_member members[] = {
-		{0, "h", ranks, 1, 0, ""}, {1, "h", ranks, 1, 0, ""}, {2, "h", ranks, 1, 0, ""}};
+	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
+		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
 	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
 
 	(void)state;

@@ -31,13 +31,13 @@ static struct ctl_peer one_peer[] = {
 static const struct ctl_msg peers = {CTL_PEERS, .peers = {9, one_peer, 1}};
 static const struct ctl_msg join = {
 	CTL_JOIN, .join = {1, 1000, "mnist", CTL_NO_ID, 4, 1, 77, 0,
-			  {"0123456789abcdef0123456789abcdef", 32}, 1, 20}};
+			  {"0123456789abcdef0123456789abcdef", 32}, 1, 20, 6, 2}};
 static const struct ctl_msg joined = {CTL_JOINED, .joined = {1, 0, "", 3, 2}};
 static struct ctl_rank two_ranks[] = {{0}, {1}};
 static struct ctl_job_member two_members[] = {
-	{4, "h1", two_ranks, 2, 0, ""}, {5, "h2", NULL, 0, 1, "off"}};
+	{4, "h1", two_ranks, 2, 0, "", 5}, {5, "h2", NULL, 0, 1, "off", 5}};
 static const struct ctl_msg job = {
-	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20}};
+	CTL_JOB, .job = {6, 3, 1000, "mnist", 4, 1, two_members, 2, 5, 1, 20, 2, 3, 1}};
 static const struct ctl_msg job_end = {CTL_JOB_END, .job_end = {3, 10008, "x"}};
 static struct ctl_decl one_decl[] = {{0, "w", 7, 1024}};
 static const struct ctl_msg declare = {CTL_DECLARE, .declare = {3, one_decl, 1}};
@@ -45,7 +45,7 @@ static struct ctl_tensor one_tensor[] = {{8, "w", 7, 1024, 512}};
 static struct ctl_run one_run[] = {{8, 0, 2, 1, 9, 1, 6}};
 static const struct ctl_msg plan = {CTL_PLAN, .plan = {6, 3, one_tensor, 1, one_run, 1}};
 static const struct ctl_msg tensor_fail = {CTL_TENSOR_FAIL, .tensor_fail = {3, "w", 10003, "no"}};
-static const struct ctl_msg worker = {CTL_WORKER, .worker = {3, 2, WORKER_LOST, "gone"}};
+static const struct ctl_msg worker = {CTL_WORKER, .worker = {3, 2, WORKER_LOST, "gone", 4}};
 static const struct ctl_msg fail_ = {CTL_FAIL, .fail = {3, 10010, "w"}};
 static const struct ctl_msg why = {CTL_WHY, .why = {1, 3, CTL_NO_ID, 12}};
 static const struct ctl_msg why_text = {CTL_WHY_TEXT, .why_text = {1, "rank 3"}};
@@ -83,15 +83,17 @@ static const struct golden {
 	{&peers, "56000000 0900000000000000 01000000"
 		 " 46000000 01000000 01 0200000000000000 01000000 61 01000000 62 03000000 3a3a31"
 		 " 5000 0400" HEX_KEY32},
-	{&join, "4f000000 01000000 e8030000 05000000 6d6e697374 ffffffff 04000000 01000000"
-		" 4d000000 00000000" HEX_KEY32 " 0100 14000000"},
+	{&join, "57000000 01000000 e8030000 05000000 6d6e697374 ffffffff 04000000 01000000"
+		" 4d000000 00000000" HEX_KEY32 " 0100 14000000"
+		" 06000000 02000000"},
 	{&joined, "14000000 01000000 00000000 00000000 03000000 02000000"},
-	{&job, "74000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
+	{&job, "9c000000 0600000000000000 03000000 e8030000 05000000 6d6e697374 04000000 01000000"
 	       " 02000000"
-	       " 23000000 04000000 02000000 6831 02000000 04000000 00000000 04000000 01000000"
-	       " 00 00000000"
-	       " 16000000 05000000 02000000 6832 00000000 01 03000000 6f6666"
-	       " 0500000000000000 0100 14000000"},
+	       " 2b000000 04000000 02000000 6831 02000000 04000000 00000000 04000000 01000000"
+	       " 00 00000000 0500000000000000"
+	       " 1e000000 05000000 02000000 6832 00000000 01 03000000 6f6666 0500000000000000"
+	       " 0500000000000000 0100 14000000 0200000000000000 0300000000000000 "
+	       "0100000000000000"},
 	{&job_end, "0d000000 03000000 18270000 01000000 78"},
 	{&declare, "1e000000 03000000 01000000 12000000 00000000 01000000 77 07 0004000000000000"},
 	{&plan, "54000000 0600000000000000 03000000"
@@ -99,7 +101,7 @@ static const struct golden {
 		" 01000000 22000000 08000000 00000000 02000000 01000000 0900000000000000 0100"
 		" 0600000000000000"},
 	{&tensor_fail, "13000000 03000000 01000000 77 13270000 02000000 6e6f"},
-	{&worker, "11000000 03000000 02000000 02 04000000 676f6e65"},
+	{&worker, "19000000 03000000 02000000 02 04000000 676f6e65 0400000000000000"},
 	{&fail_, "0d000000 03000000 1a270000 01000000 77"},
 	{&why, "14000000 01000000 03000000 ffffffff 0c00000000000000"},
 	{&why_text, "0e000000 01000000 06000000 72616e6b2033"},
@@ -499,10 +501,10 @@ static void the_largest_report_and_job_fit_in_the_memory_limit(void **state)
 	struct ctl_report_worker *workers = calloc(CTL_WORKERS_MAX, sizeof(*workers));
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));
 	struct ctl_job_member members[2] = {
-		{0, "a", ranks, CTL_WORKERS_MAX, 0, ""}, {1, "b", NULL, 0, 0, ""}};
+		{0, "a", ranks, CTL_WORKERS_MAX, 0, "", 1}, {1, "b", NULL, 0, 0, "", 1}};
 	const struct ctl_msg big[] = {
 		{CTL_REPORT, .report = {1, 1, "t", workers, CTL_WORKERS_MAX}},
-		{CTL_JOB, .job = {1, 1, 1, "j", CTL_WORKERS_MAX, 0, members, 2, 1, 0, 0}},
+		{CTL_JOB, .job = {1, 1, 1, "j", CTL_WORKERS_MAX, 0, members, 2, 1, 0, 0, 0, 0, 0}},
 	};
 
 	(void)state;
@@ -527,7 +529,8 @@ static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 {
 	struct ctl_rank *ranks = calloc(CTL_WORKERS_MAX, sizeof(*ranks));
 	struct ctl_job_member members[40];
-	const struct ctl_msg big = {CTL_JOB, .job = {1, 1, 1, "j", 1, 0, members, 40, 1, 0, 0}};
+	const struct ctl_msg big = {
+		CTL_JOB, .job = {1, 1, 1, "j", 1, 0, members, 40, 1, 0, 0, 0, 0, 0}};
 	struct err_text err;
 	struct ctl_msg m;
 	void *mem = NULL;
@@ -537,7 +540,7 @@ static void a_job_of_too_many_ranks_in_all_is_refused(void **state)
 	(void)state;
 	assert_non_null(ranks);
 	for (size_t i = 0; i < 40; i++)
-		members[i] = (struct ctl_job_member){1, "h", ranks, CTL_WORKERS_MAX, 0, ""};
+		members[i] = (struct ctl_job_member){1, "h", ranks, CTL_WORKERS_MAX, 0, "", 1};
 	bytes = encode(&big, &n);
 	assert_int_equal(decode(CTL_JOB, bytes, n, &m, &mem, &err), -E2BIG);
 	assert_string_equal(err.s, "decoding takes more than 8388608 bytes");

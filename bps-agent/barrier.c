@@ -1,0 +1,95 @@
+/* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them; a
+ * barrier is passed when JOB says so, which carries who was let in. Said again after each WELCOME and
+ * each JOB that does not say so: that is all there is to lose. */
+#include "bps-agent/agent.h"
+#include "bps-agent/keep.h"
+
+static void say(struct trainer *t)
+{
+	struct ctl_msg m = {.type = CTL_WORKER,
+		.worker = {.job = t->job->id,
+			.rank = t->rank,
+			.event = WORKER_AT_BARRIER,
+			.text = "",
+			.barrier = t->kept->barrier}};
+
+	member_send(t->agent->member, &m);
+}
+
+static void answer(struct trainer *t, int code, const char *text)
+{
+	struct local_msg m = {.type = LOCAL_PASSED, .seq = t->kept->barrier_seq};
+
+	m.passed = (struct local_passed){
+		.code = (uint32_t)-code, .text = text, .barrier = t->kept->barrier};
+	people_news(t->job, t->kept->barrier, &m.passed.n_new, &m.passed.root);
+	t->kept->barrier_seq = 0;
+	trainer_send(t, &m, NULL, 0);
+}
+
+void barrier_again(struct trainer *t)
+{
+	if (t->state == TRAINER_ATTACHED && t->kept && t->kept->barrier_seq)
+		say(t);
+}
+
+void barrier_look(struct job *job)
+{
+	struct trainer *t;
+
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	{
+		if (t->state != TRAINER_ATTACHED || !t->kept || !t->kept->barrier_seq)
+			continue;
+		if (job->barrier >= t->kept->barrier)
+			answer(t, 0, "");
+		else
+			say(t);
+	}
+}
+
+void barrier_over(struct trainer *t, int code, const char *text)
+{
+	if (t->kept && t->kept->barrier_seq)
+		answer(t, code < 0 ? code : BPS_ECLOSED, text);
+}
+
+/* Has it nothing under way? What it has not submitted nobody of its job can have. */
+static bool is_quiet(const struct trainer *t)
+{
+	for (uint32_t i = 0; i < t->n_tensors; i++) {
+		const struct tensor *tensor = t->tensors[i];
+		const struct tensor_worker *tw = &tensor->workers[t->worker];
+
+		if (!tensor->failed &&
+			(tw->pending.is_set ||
+				(tensor->core && tw->submitted > agt_tensor_round(tensor->core))))
+			return false;
+	}
+	return true;
+}
+
+void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
+{
+	struct job *job = t->job;
+
+	if (t->state == TRAINER_OVER) {
+		struct local_msg m = {.type = LOCAL_PASSED,
+			.seq = seq,
+			.passed = {.code = (uint32_t) - (job->code < 0 ? job->code : BPS_ECLOSED),
+				.text = job->text}};
+
+		trainer_send(t, &m, NULL, 0);
+		return;
+	}
+	if (t->state != TRAINER_ATTACHED || !seq || number > job->barrier + 1 || !is_quiet(t)) {
+		trainer_drop(t, true, "a barrier out of turn");
+		return;
+	}
+	t->kept->barrier = number;
+	t->kept->barrier_seq = seq; /* of the last call, when one has timed out */
+	if (job->barrier >= number)
+		answer(t, 0, "");
+	else
+		say(t);
+}

@@ -1,0 +1,64 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include "libbpsclient/text.h"
+
+/* Under way: the first tensor that is; NULL: none. */
+static const struct bps_tensor *any_in_flight(struct bps *b)
+{
+	const struct bps_tensor *found = NULL;
+
+	pthread_mutex_lock(&b->declare_mutex);
+	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++)
+		for (const struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next)
+			if (t->entry && !tensor_is_done(t))
+				found = t;
+	pthread_mutex_unlock(&b->declare_mutex);
+	return found;
+}
+
+static void set_at_barrier(struct bps *b, bool is_at_barrier)
+{
+	pthread_mutex_lock(&b->ring_mutex);
+	b->is_at_barrier = is_at_barrier;
+	pthread_mutex_unlock(&b->ring_mutex);
+}
+
+int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
+{
+	const struct bps_tensor *t;
+	struct session_passed passed;
+	int rc = client_check(b);
+
+	if (rc < 0)
+		return rc;
+	if (b->is_solo)
+		return 0;
+	set_at_barrier(b, true);
+	t = any_in_flight(b);
+	if (t) {
+		set_at_barrier(b, false);
+		return text_set(BPS_EBUSY,
+			"tensor '%s': round %llu is in flight, wait for it first", t->name,
+			(unsigned long long)t->round);
+	}
+	rc = session_barrier(&b->session, b->barrier + 1,
+		timeout_ms ? timeout_ms : b->options.timeout_ms, &passed, text_own());
+	if (rc < 0)
+		return rc; /* still at it, or the job is over */
+	b->barrier++;
+	b->is_new = false;
+	b->root = (int32_t)passed.root;
+	set_at_barrier(b, false);
+	return (int)passed.n_new;
+}
+
+int bps_is_new(const struct bps *b)
+{
+	return b->is_new;
+}
+
+int bps_root(const struct bps *b)
+{
+	return b->root;
+}
