@@ -1,0 +1,47 @@
+/* What an agent finds of a former life (bps-agent/ledger.h): nothing that lies in the memory may be taken
+ * for more than there is. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bps-agent/ledger.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+/* Every byte of it is there. */
+static void look_at(const struct ledger_record *r)
+{
+	volatile unsigned char sum = 0;
+
+	for (size_t i = 0; i < r->n_fixed; i++)
+		sum ^= ((const unsigned char *)r->fixed)[i];
+	for (size_t i = 0; i < r->n_live; i++)
+		sum ^= ((const unsigned char *)r->live)[i];
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+	int fd = memfd_create("fuzz", MFD_CLOEXEC);
+	struct ledger_record r;
+	struct ledger *l;
+	struct err_text err;
+	size_t at = 0, was = 0;
+
+	if (fd < 0)
+		return 0;
+	if (write(fd, data, n_bytes) != (ssize_t)n_bytes || ledger_open(dup(fd), &l, &err) < 0) {
+		close(fd);
+		return 0;
+	}
+	while (ledger_next(l, &at, &r, &err) > 0) {
+		if (at <= was || at > n_bytes)
+			abort();
+		was = at;
+		look_at(&r);
+	}
+	ledger_free(l);
+	close(fd);
+	return 0;
+}
