@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/log.h"
 
 #include "common/failpoint.h"
 
@@ -50,6 +53,20 @@ int memory_begin(
 	return rc;
 }
 
+void memory_prefer(struct memory *m, uint32_t node)
+{
+	unsigned long mask[1024 / (8 * sizeof(unsigned long))] = {0};
+	unsigned bits = 8 * sizeof(mask[0]);
+
+	if (!node || node > 1024)
+		return;
+	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
+	/* A wish: where it cannot be granted memory lies elsewhere. Of shared memory it holds for the
+	 * file, whoever touches it first. */
+	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
+		log_debug("memory of node %u: %s", node - 1, strerror(errno));
+}
+
 int memory_step(struct memory *m, struct err_text *err)
 {
 	size_t n = m->bytes - m->n_made < PIECE ? m->bytes - m->n_made : PIECE;
@@ -79,18 +96,24 @@ void memory_drop(struct memory *m)
 	*m = (struct memory){.fd = -1};
 }
 
-int memory_make(
-	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
+static int fill(struct memory *m, uint32_t node, struct err_text *err)
 {
-	int rc = memory_begin(m, name, bytes, more_seals, err);
+	int rc;
 
-	if (rc < 0)
-		return rc;
+	memory_prefer(m, node);
 	while ((rc = memory_step(m, err)) > 0)
 		;
 	if (rc < 0)
 		memory_drop(m);
 	return rc;
+}
+
+int memory_make(
+	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
+{
+	int rc = memory_begin(m, name, bytes, more_seals, err);
+
+	return rc < 0 ? rc : fill(m, 0, err);
 }
 
 size_t arena_round(size_t n_bytes)
@@ -270,7 +293,9 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 		set->want_bytes = bytes;
 		return -EINPROGRESS;
 	}
-	rc = memory_make(&m, "bps-arena", bytes, arena_seals(set, kind), err);
+	rc = memory_begin(&m, "bps-arena", bytes, arena_seals(set, kind), err);
+	if (rc == 0)
+		rc = fill(&m, set->node, err);
 	if (rc < 0) {
 		arena_forgo(set, kind, bytes);
 		return rc;

@@ -63,6 +63,7 @@ struct arena_set {
 	 * descriptor that can only be read, of a file that they may only read. */
 	bool is_kept;
 	void *admit_ctx;
+	uint32_t node; /* for memory_prefer */
 	struct arena *head;
 	uint32_t next_id;
 	size_t bytes; /* of all */
@@ -103,6 +104,8 @@ int memory_begin(
  * seals its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a
  * sentence; memory_drop it. */
 int memory_step(struct memory *m, struct err_text *err);
+/* Its pages are to lie on that NUMA node + 1, when there is room; 0: anywhere. Before the first step. */
+void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close. */
 void memory_drop(struct memory *m);
 /* All of that at once. */

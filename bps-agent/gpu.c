@@ -200,23 +200,57 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 
 extern char **environ;
 
+/* What is the agent's own business: its service manager, credentials and settings. */
+static bool is_private(const char *variable)
+{
+	static const char *const ours[] = {
+		"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY=", "BPS_"};
+
+	if (!strncmp(variable, "BPS_DEVICE_", 11))
+		return false;
+	for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (!strncmp(variable, ours[i], strlen(ours[i])))
+			return true;
+	return false;
+}
+
+/* The environment of the child; the strings are the agent's. NULL: out of memory. */
+static char **environment(void)
+{
+	size_t n = 0, k = 0;
+	char **v;
+
+	while (environ[n])
+		n++;
+	v = calloc(n + 1, sizeof(char *));
+	for (size_t i = 0; v && i < n; i++)
+		if (!is_private(environ[i]))
+			v[k++] = environ[i];
+	return v;
+}
+
 static int spawn(const struct gpu_config *cfg, int sock, pid_t *ret)
 {
 	char *argv[] = {(char *)(uintptr_t)cfg->program, NULL};
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
+	char **env = environment();
 	sigset_t none, all;
 	int rc;
 
+	if (!env)
+		return -ENOMEM;
 	sigemptyset(&none);
 	sigfillset(&all);
 	posix_spawn_file_actions_init(&files);
 	posix_spawnattr_init(&attr);
 	posix_spawn_file_actions_adddup2(&files, sock, GPU_PIPE_FD);
+	posix_spawn_file_actions_addclosefrom_np(&files, GPU_PIPE_FD + 1);
 	posix_spawnattr_setsigmask(&attr, &none);
 	posix_spawnattr_setsigdefault(&attr, &all);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	rc = posix_spawn(ret, cfg->program, &files, &attr, argv, environ);
+	rc = posix_spawn(ret, cfg->program, &files, &attr, argv, env);
+	free(env);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&files);
 	return -rc;
@@ -437,6 +471,7 @@ static void on_route(struct gpu *g, const struct gpu_route *m)
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
 	g->n_inputs = m->n_inputs;
+	g->arenas.node = m->node;
 	set_state(g, GPU_RUNNING, m->route);
 }
 

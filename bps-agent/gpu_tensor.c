@@ -73,6 +73,7 @@ static int alloc(struct gpu *g, size_t bytes, struct arena **ret_arena, struct a
 	g->making = (struct making){.name = "bps-staging",
 		.bytes = g->arenas.want_bytes,
 		.more_seals = 0,
+		.node = g->arenas.node,
 		.done = made,
 		.user = g};
 	rc = maker_make(g->agent->maker, &g->making);

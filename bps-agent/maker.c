@@ -56,6 +56,8 @@ static bool advance(struct making *r)
 
 	if (!r->memory.mem)
 		rc = memory_begin(&r->memory, r->name, r->bytes, r->more_seals, &r->err);
+	if (rc == 0 && !r->memory.n_made)
+		memory_prefer(&r->memory, r->node);
 	if (rc == 0)
 		rc = memory_step(&r->memory, &r->err);
 	if (rc > 0)

@@ -22,7 +22,8 @@ struct making {
 	const char *name;
 	size_t bytes;
 	int more_seals;
-	int rc; /* 0, or negative with err; -ECANCELED: the maker stops */
+	uint32_t node; /* see memory_prefer */
+	int rc;        /* 0, or negative with err; -ECANCELED: the maker stops */
 	struct err_text err;
 	void (*done)(struct making *m); /* on the loop's thread, exactly once */
 	void *user;

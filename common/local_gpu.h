@@ -103,6 +103,7 @@ struct gpu_trainer {
 struct gpu_route {
 	const char *route;
 	uint32_t n_inputs;
+	uint32_t node; /* of host memory near the GPUs, plus 1; 0: no such */
 };
 struct gpu_arena {
 	uint32_t id;

@@ -143,6 +143,18 @@ static int make_engine(struct exec *x, struct route *ret, char *why, struct err_
 	return rc < 0 ? rc : open_engine(x, ret, err);
 }
 
+/* The NUMA node of all members' GPUs, plus 1; 0: they have none in common. */
+static uint32_t common_node(const struct exec *x)
+{
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	int n = x->ops->gpus(x->dev, gpus, DEVICE_GPUS_MAX), first = x->trainers[0].gpu;
+
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		if (x->trainers[w].gpu >= n || gpus[x->trainers[w].gpu].numa != gpus[first].numa)
+			return 0;
+	return gpus[first].numa >= 0 ? (uint32_t)gpus[first].numa + 1 : 0;
+}
+
 /* All trainers are here: choose a route, and let them begin. */
 static void meet(struct exec *x)
 {
@@ -163,7 +175,8 @@ static void meet(struct exec *x)
 	x->state = EXEC_RUNNING;
 	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s why=%s", x->job, x->ops->name,
 		x->n_workers, route.name, why);
-	m.gpu_route = (struct gpu_route){.route = route.name, .n_inputs = route.n_groups};
+	m.gpu_route = (struct gpu_route){
+		.route = route.name, .n_inputs = route.n_groups, .node = common_node(x)};
 	if (local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
 		end(x, 1);
 	else /* behind it, so that the agent knows the route when a trainer declares */
