@@ -3,8 +3,7 @@
 
 #include "libbpsclient/text.h"
 
-/* Under way: the first tensor that is; NULL: none. */
-static const struct bps_tensor *any_in_flight(struct bps *b)
+const struct bps_tensor *client_in_flight(struct bps *b)
 {
 	const struct bps_tensor *found = NULL;
 
@@ -35,7 +34,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	if (b->is_solo)
 		return 0;
 	set_at_barrier(b, true);
-	t = any_in_flight(b);
+	t = client_in_flight(b);
 	if (t) {
 		set_at_barrier(b, false);
 		return text_set(BPS_EBUSY,

@@ -118,6 +118,14 @@ BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 /* Leave without waiting; the others' job fails unless all were done. */
 BPS_API void bps_abort(struct bps *b);
 
+/* Leave the job as bps_close does, but keep the handle and what was declared; then, as worker `rank`
+ * (-1: assigned) of `size`, join a job of the same name and have everything declared again. Tensors'
+ * handles stay, their buffers are others and their rounds count from 1. In between servers may come
+ * and go, and workers stay away (bps_close) or be new (bps_open).
+ * Errors: BPS_EBUSY something is in flight; BPS_ETIMEDOUT of bps_suspend: call it again; as bps_open. */
+BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
+BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
+
 BPS_API int bps_rank(const struct bps *b);
 BPS_API int bps_size(const struct bps *b);
 BPS_API int bps_local_rank(const struct bps *b);

@@ -21,6 +21,7 @@
 #include "libbpsclient/session.h"
 
 #define CLIENT_BUCKETS     1024
+#define CLIENT_WORKERS_MAX 65536
 #define CLIENT_NAME_PREFIX "__bps." /* of the library's own tensors */
 
 struct bps_tensor {
@@ -57,6 +58,7 @@ struct bps {
 	struct session session;
 	uint64_t barrier; /* the last one that it passed */
 	bool is_new;
+	bool is_suspended;
 	bool is_at_barrier; /* under ring_mutex: nothing may be submitted */
 	int32_t root;
 
@@ -70,8 +72,16 @@ struct bps {
 	pthread_mutex_t collect_mutex;
 };
 
-/* 0, -EINVAL for NULL, or BPS_EFORKED; the first thing that every call does. */
+/* 0, -EINVAL for NULL, BPS_EFORKED, or BPS_ECLOSED when it is suspended; the first thing that every
+ * call does. client_check_own: also for a suspended job. */
 int client_check(const struct bps *b);
+int client_check_own(const struct bps *b);
+/* Join the job of b->options, which nobody else has. Errors: as bps_open. */
+int client_join(struct bps *b);
+/* A tensor that is in flight, or NULL. */
+const struct bps_tensor *client_in_flight(struct bps *b);
+/* Declare n tensors of b again in its new job. Errors: as bps_declare. */
+int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n);
 
 /* The declaration behind bps_declare, for names of any prefix; ret: room for n, written only when
  * all n succeed.

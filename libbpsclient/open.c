@@ -11,7 +11,7 @@
 
 #include "common/failpoint.h"
 
-int client_check(const struct bps *b)
+int client_check_own(const struct bps *b)
 {
 	if (!b)
 		return text_set(-EINVAL, "no job: the handle is NULL");
@@ -20,6 +20,16 @@ int client_check(const struct bps *b)
 			"this process was forked from rank %d of job '%s': open the job anew",
 			b->rank, b->options.job);
 	return 0;
+}
+
+int client_check(const struct bps *b)
+{
+	int rc = client_check_own(b);
+
+	if (!rc && b->is_suspended)
+		return text_set(
+			BPS_ECLOSED, "job '%s' is suspended: bps_resume it first", b->options.job);
+	return rc;
 }
 
 static int make_fork_guard(struct bps *b)
@@ -36,11 +46,12 @@ static int make_fork_guard(struct bps *b)
 	return 0;
 }
 
-static int join(struct bps *b)
+int client_join(struct bps *b)
 {
 	const struct options *o = &b->options;
 	int rc;
 
+	b->rank = 0;
 	b->is_solo = o->size == 1 && !o->is_forced && !o->is_elastic;
 	if (b->is_solo) {
 		b->size = b->local_size = 1;
@@ -121,7 +132,7 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 	if (!rc)
 		rc = make_fork_guard(b);
 	if (!rc)
-		rc = join(b);
+		rc = client_join(b);
 	if (rc < 0) {
 		client_free(b);
 		return rc;
@@ -136,11 +147,11 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 
 	if (!b)
 		return 0;
-	rc = client_check(b);
+	rc = client_check_own(b);
 	if (rc < 0)
 		return rc; /* a forked child has nothing of its own to free */
 	FAILPOINT(CLIENT_CLOSE);
-	if (!b->is_solo) {
+	if (!b->is_solo && !b->is_suspended) {
 		rc = session_failure(&b->session, text_own());
 		if (!rc)
 			rc = session_finish(&b->session,
@@ -155,11 +166,11 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 
 void bps_abort(struct bps *b)
 {
-	if (!b || client_check(b) < 0)
+	if (!b || client_check_own(b) < 0)
 		return;
 	gpu_link_close(b->gpu);
 	b->gpu = NULL;
-	if (!b->is_solo)
+	if (!b->is_solo && !b->is_suspended)
 		session_close(&b->session);
 	client_free(b);
 }

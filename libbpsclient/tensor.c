@@ -224,8 +224,7 @@ static int declare(struct bps *b, const struct bps_decl *decls, const struct ten
 			continue;
 		}
 		nth = b->n_declared++;
-		pending[i]->auto_priority =
-			nth < PRIORITY_MAX ? (uint16_t)(PRIORITY_MAX - nth) : 1;
+		pending[i]->auto_priority = nth < PRIORITY_MAX ? (uint16_t)(PRIORITY_MAX - nth) : 1;
 	}
 	pthread_mutex_unlock(&b->declare_mutex);
 	if (!rc)
@@ -233,6 +232,16 @@ static int declare(struct bps *b, const struct bps_decl *decls, const struct ten
 out:
 	free(found);
 	free(pending);
+	return rc;
+}
+
+int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n)
+{
+	int rc;
+
+	pthread_mutex_lock(&b->declare_mutex);
+	rc = declare_new(b, tensors, n);
+	pthread_mutex_unlock(&b->declare_mutex);
 	return rc;
 }
 

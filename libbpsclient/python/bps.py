@@ -15,6 +15,7 @@ wait release the interpreter lock.
 import collections
 import ctypes
 import os
+import weakref
 
 import numpy as np
 
@@ -126,6 +127,8 @@ def _load():
         ("open", int_, [ptr, ptr]),
         ("close", int_, [ptr, u32]),
         ("abort", None, [ptr]),
+        ("suspend", int_, [ptr, u32]),
+        ("resume", int_, [ptr, i32, i32]),
         ("rank", int_, [ptr]),
         ("size", int_, [ptr]),
         ("local_rank", int_, [ptr]),
@@ -216,7 +219,11 @@ class Tensor:
         self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
         self._handle = handle
         self._copied = None
-        self.input = self._view(_lib.bps_input(handle))
+        self._attach()
+        job._tensors.add(self)
+
+    def _attach(self):
+        self.input = self._view(_lib.bps_input(self._handle))
 
     def _view(self, address):
         kind = np.dtype(DTYPES[self.dtype][1])
@@ -316,6 +323,7 @@ class Job:
 
     def __init__(self, handle):
         self._handle = handle
+        self._tensors = weakref.WeakSet()
 
     @property
     def handle(self):
@@ -418,6 +426,18 @@ class Job:
         if self._handle is not None:
             handle, self._handle = self._handle, None
             _check(_lib.bps_close(handle, _ms(timeout)))
+
+    def suspend(self, timeout=None):
+        """Leave the job when all do, and keep what was declared. Inputs and outputs are gone until resume()."""
+        _check(_lib.bps_suspend(self.handle, _ms(timeout)))
+        for t in self._tensors:
+            t.input = None
+
+    def resume(self, size, rank=-1):
+        """Join the job again with another number of workers; inputs are zero, and there is no output yet."""
+        _check(_lib.bps_resume(self.handle, rank, size))
+        for t in self._tensors:
+            t._attach()
 
     def abort(self):
         """Leave without waiting."""

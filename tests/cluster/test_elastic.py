@@ -231,3 +231,19 @@ def test_nobody_joins_a_running_job_that_is_not_elastic(cluster):
     assert r["code"] == bps.EDUP, r
     for w in started:
         w.process.kill()
+
+
+def test_job_is_resumed_with_more_and_with_fewer_workers_and_other_servers(cluster):
+    c = cluster(agents=3, servers=2)
+    ready, wait = c.dir / "ready", c.dir / "wait"
+    args = {"sizes": [2, 3, 1], "n_elems": 200000, "ready": str(ready), "wait": str(wait)}
+    started = [add_worker(c, a, "resized", args, a, 2, "resize") for a in (0, 1)]
+    c.wait_for("the first phase", (c.dir / "ready.0").exists)
+    c.add_server(2)
+    late = add_worker(c, 2, "resized", dict(args, first_phase=1), 2, 3, "resize")
+    (c.dir / "wait.0").touch()
+    c.wait_for("the second phase", (c.dir / "ready.1").exists)
+    c.servers[0].kill()
+    (c.dir / "wait.1").touch()
+    results = c.finish([*started, late])
+    assert [len(r) for r in results] == [3, 2, 1], results

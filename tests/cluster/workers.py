@@ -529,3 +529,42 @@ def barrier_late(late_rank, timeout):
         t.push_pull()
         t.wait()
         return {"text": text, "busy": busy}
+
+
+def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
+    """A job that is suspended and resumed with other numbers of workers: sizes[i] of phase i. A worker whose rank is not below the
+    next size leaves; one that begins at a later phase opens it then. Between phases rank 0 writes `ready`.PHASE and waits for `wait`.PHASE."""
+    seen, job, tensors = [], None, None
+    for phase, size in list(enumerate(sizes))[first_phase:]:
+        if job is None:
+            job = bps.open(size=size, rank=int(os.environ["BPS_RANK"]))
+            tensors = job.declare_group([("a", "i64", n_elems), ("b", "i64", 7)])
+        elif job.rank >= size:
+            job.close()
+            return seen
+        else:
+            job.resume(size, rank=job.rank)
+        assert job.size == size
+        for r in range(1, 4):
+            for t in tensors:
+                t.input[:] = (1 << job.rank) + (r << 16)
+            job.push_pull(tensors)
+            job.wait(tensors)
+            for t in tensors:
+                assert np.all(members_behind(t.output, r) == (1 << size) - 1)
+        if phase + 1 == len(sizes):
+            job.close()
+        else:
+            rank = job.rank
+            job.suspend()
+            try:
+                tensors[0].push_pull()
+                raise AssertionError("a suspended job takes submissions")
+            except bps.Error as e:
+                assert e.code == bps.ECLOSED, str(e)
+            if ready and rank == 0:
+                open(f"{ready}.{phase}", "w", encoding="ascii").close()
+            while wait and not os.path.exists(f"{wait}.{phase}"):
+                time.sleep(0.02)
+        seen.append([size, job.rank if phase + 1 < len(sizes) else -1])
+    return seen

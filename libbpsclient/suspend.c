@@ -1,0 +1,127 @@
+#include "libbpsclient/bps.h"
+#include "libbpsclient/client.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "libbpsclient/text.h"
+
+/* A suspended job is over for everybody else; what stays is what was declared: names, types, counts,
+ * and the callers' handles. Resuming joins a new job of the same name and declares all of it again.
+ *
+ *   OPEN --bps_suspend: all have finished--> SUSPENDED --bps_resume--> OPEN
+ *
+ * While it is SUSPENDED a tensor has no buffers, and its entry is one of its own in which no round is
+ * complete and none is in flight. */
+
+static void tensor_detach(struct bps_tensor *t)
+{
+	free(t->solo_slots);
+	t->solo_slots = NULL;
+	atomic_store_explicit(&t->solo_entry.done_round, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->solo_entry.status, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->solo_entry.workers, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->solo_entry.workers_most, 0, memory_order_relaxed);
+	t->entry = &t->solo_entry;
+	t->in = NULL;
+	t->out[0] = t->out[1] = NULL;
+	t->round = 0;
+	t->copy_dst = NULL;
+}
+
+static void detach_all(struct bps *b)
+{
+	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
+		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
+			tensor_detach(t);
+}
+
+int bps_suspend(struct bps *b, uint32_t timeout_ms)
+{
+	const struct bps_tensor *t;
+	int rc = client_check(b);
+
+	if (rc < 0)
+		return rc;
+	if (b->gpu)
+		return text_set(-EOPNOTSUPP,
+			"suspend: job '%s' has tensors in the memory of GPUs: close and open it",
+			b->options.job);
+	t = client_in_flight(b);
+	if (t)
+		return text_set(BPS_EBUSY,
+			"tensor '%s': round %llu is in flight, wait for it first", t->name,
+			(unsigned long long)t->round);
+	if (!b->is_solo) {
+		rc = session_failure(&b->session, text_own());
+		if (!rc)
+			rc = session_finish(&b->session,
+				timeout_ms ? timeout_ms : b->options.timeout_ms, text_own());
+		if (rc == BPS_ETIMEDOUT)
+			return rc; /* to be called again */
+		session_close(&b->session);
+	}
+	b->is_suspended = true;
+	detach_all(b);
+	return rc;
+}
+
+static int by_order(const void *a, const void *b)
+{
+	const struct bps_tensor *x = *(struct bps_tensor *const *)a;
+	const struct bps_tensor *y = *(struct bps_tensor *const *)b;
+
+	return (x->auto_priority < y->auto_priority) - (x->auto_priority > y->auto_priority);
+}
+
+/* As they were declared, in that order. */
+static int declare_all(struct bps *b)
+{
+	struct bps_tensor **all = calloc(b->n_declared + 1u, sizeof(struct bps_tensor *));
+	size_t n = 0;
+	int rc;
+
+	if (!all)
+		return text_set(-ENOMEM, "out of memory");
+	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
+		for (struct bps_tensor *t = b->buckets[i]; t && n < b->n_declared; t = t->next)
+			all[n++] = t;
+	qsort(all, n, sizeof(struct bps_tensor *), by_order);
+	rc = tensor_redeclare(b, all, n);
+	free(all);
+	return rc;
+}
+
+int bps_resume(struct bps *b, int32_t rank, int32_t size)
+{
+	struct options was;
+	int rc = client_check_own(b);
+
+	if (rc < 0)
+		return rc;
+	if (!b->is_suspended)
+		return text_set(-EINVAL, "resume: job '%s' is not suspended", b->options.job);
+	if (size < 1 || size > CLIENT_WORKERS_MAX || rank >= size)
+		return text_set(-EINVAL, "resume: rank %d of %d workers", rank, size);
+	was = b->options;
+	b->options.rank = rank < 0 ? -1 : rank;
+	b->options.size = size;
+	if (b->options.max_size < size || !b->options.is_elastic)
+		b->options.max_size = size;
+	b->options.local_rank = b->options.local_size = -1; /* of the launcher's ranks */
+	rc = client_join(b);
+	if (rc < 0) {
+		b->options = was;
+		return rc;
+	}
+	b->is_suspended = false;
+	rc = declare_all(b);
+	if (rc < 0) { /* some have no buffers: it is not the job that it was */
+		if (!b->is_solo)
+			session_close(&b->session);
+		detach_all(b);
+		b->is_suspended = true;
+	}
+	return rc;
+}
