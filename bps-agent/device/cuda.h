@@ -5,9 +5,9 @@
  * clique needs it, so one GPU works without. Not compiled where the toolkit's headers are missing.
  *
  * It works in primary contexts, retained by the first call that needs a GPU, and changes the
- * calling thread's current context; open sets what the driver reads from the environment. Memory is VMM memory with POSIX descriptors; queues are
- * streams that do not synchronize with the default stream; counters are 64-bit stream memory
- * operations.
+ * calling thread's current context; open sets what the driver reads from the environment. Memory is
+ * VMM memory with POSIX descriptors; queues are streams that do not synchronize with the default
+ * stream; counters are 64-bit stream memory operations.
  *
  * Tested over the libraries of tests/gpu/fake/, which check every call's arguments, contexts and
  * lifetimes. What they cannot show, and no machine with several GPUs has shown either: links of
