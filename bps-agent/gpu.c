@@ -149,6 +149,7 @@ void gpu_release(struct gpu *g)
 {
 	if (!g)
 		return;
+	g->arenas.x = g->job->arenas.x; /* at the agent's end there is none any more */
 	arena_set_fini(&g->arenas);
 	g->job = NULL;
 	free_if_unused(g);

@@ -5,7 +5,13 @@
 
 #include "libbpsclient/gpu.h"
 
-#if defined(__has_include) && __has_include(<cuda.h>)
+#if !defined(BPS_NO_CUDA) && defined(__has_include)
+#if __has_include(<cuda.h>)
+#define HAS_CUDA_H
+#endif
+#endif
+
+#ifdef HAS_CUDA_H
 
 #include <cuda.h>
 #include <dlfcn.h>

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster import BUILD, IS_ASAN
+from keeper import KeptDaemon
 
 FAKE = BUILD / "fake"
 HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
@@ -137,11 +138,27 @@ def test_an_executor_that_hangs_is_killed(cluster):
     gone(r, 0)
 
 
-def test_an_agent_that_is_killed_leaves_no_stream_waiting(rig):
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_an_agent_that_ends_leaves_no_stream_waiting(rig, sig):
     r = rig()
     job = start_and_wait(r, 4, {})
-    r.c.agents[1].kill()
+    r.c.agents[1].kill(sig)
     check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=20)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_a_restarted_agent_does_not_go_on_with_device_memory(cluster, sig):
+    """Host memory it does; what was on the GPUs went with the executor. Streams go on, the trainers are told, and the next job
+    is served."""
+    r = Rig.__new__(Rig)
+    r.kind, r.env = "host", {"TEST_DEVICE": "host"}
+    r.c = cluster(agents=0, servers=1)
+    for i in range(2):
+        r.c.add_agent(i, *HOST, kind=KeptDaemon)
+    job = start_and_wait(r, 4, {})
+    r.c.agents[1].die(sig)
+    check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=20)
+    r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
 
 
 def test_a_member_that_never_arrives_is_no_hang(rig):

@@ -60,6 +60,8 @@ endif
 
 check-build: $(CUDATESTS)
 else
+# Also where cuda.h lies in the way of the compiler all the same.
+$(call objs,libbpsclient/gpu_cuda.c): ISA += -DBPS_NO_CUDA
 all: no-cuda
 no-cuda:
 	@echo 'bps-agent-cuda is not built: $(if $(filter command environment,$(origin CUDA)),CUDA=$(CUDA),no CUDA toolkit with NCCL in $(CUDA_HOME) (CUDA_HOME))'
