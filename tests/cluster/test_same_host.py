@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from test_agent_restart import Job
+from test_agent_restart import make as make_kept
 from test_exactness import same_everywhere
 from test_faults import rounds_done, start_rounds
 
@@ -161,6 +163,17 @@ def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meetin
         assert "wrong" not in w.text() and "Assertion" not in w.text(), w.text()
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     assert sums(c.servers[0])[1] == 0
+
+
+def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
+    c = make_kept(cluster, args=at(meeting), server_args=at(meeting))
+    job = Job(c, 6)  # three on each machine: servers borrow the local sum
+    for _ in range(4):
+        job.goes_on(5)
+        c.agents[0].die(signal.SIGKILL)
+    job.goes_on(5)
+    job.finish()
+    assert all(sums(s)[0] > 0 and sums(s)[1] == 0 for s in c.servers)
 
 
 @pytest.mark.parametrize("sock,threads,why", [("no", 0, "no agent on this host"), ("yes", 0, "beside an agent"), ("yes", 3, "as set")])
