@@ -2,6 +2,7 @@
 they run, in memory cgroups, and with jobs that run until they are told to stop.
 """
 
+import atexit
 import contextlib
 import ctypes
 import http.client
@@ -303,7 +304,7 @@ def memory_cgroup(name, limit_bytes):
     """A context in which `put(pid)` puts a process under that limit; None where this machine cannot."""
     v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     for root, limit in ((v2, "memory.max"), (v1, "memory.limit_in_bytes")):
-        path = root / name
+        path = root / f"{name}-{time.monotonic_ns()}"
         try:
             path.mkdir()
         except OSError:
@@ -325,12 +326,12 @@ def _cgroup(path, limit, limit_bytes):
     try:
         yield put, squeeze
     finally:
-        for _ in range(200):
-            try:
-                path.rmdir()
-                break
-            except OSError:
-                select.select([], [], [], 0.02)
+        atexit.register(_remove, path)  # when whoever is in it has been waited for
+
+
+def _remove(path):
+    with contextlib.suppress(OSError):
+        path.rmdir()
 
 
 def status_of(c):

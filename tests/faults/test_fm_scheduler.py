@@ -73,7 +73,7 @@ def test_scheduler_without_memory_is_not_noticed(faulty, cell):
         for i in range(40):  # whatever it has to remember
             if c.scheduler.process.poll() is not None:
                 break
-            w = c.start_job("many", 1, {"n_tensors": 2000, "chunk": 500}, job=f"many{i}")
+            w = c.start_job("many", 1, {"n_tensors": 2000, "chunk": 500}, job=f"many{i}", env={"BPS_FORCE_DISTRIBUTED": "1"})
             try:
                 c.wait_for("it ends", lambda w=w: w[0].process.poll() is not None or c.scheduler.process.poll() is not None, 20)
             finally:

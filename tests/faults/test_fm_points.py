@@ -1,0 +1,60 @@
+"""Every failpoint of every daemon with every action that it takes, while a job runs and another begins."""
+
+import subprocess
+import time
+
+import pytest
+
+from cluster import BUILD
+
+STAY = 5
+ENDS_S = 60  # whatever becomes of the second job, it does not hang
+BUSY = ("daemon.stop",)  # passed by no job
+
+
+def points():
+    """(role, point, its actions)"""
+    for role in ("server", "agent", "scheduler"):
+        program = BUILD / f"bps-{role}" / f"bps-{role}"
+        if not program.exists():
+            continue
+        out = subprocess.run([str(program), "--failpoints"], capture_output=True, text=True, timeout=10, check=True).stdout
+        for line in out.splitlines():
+            name, actions = line.split()[0], line.rsplit(";", 1)[1].split()
+            if name not in BUSY:
+                yield pytest.param(role, name, actions, id=f"{role}-{name}")
+
+
+def arm(d, point, action):
+    more = {"sleep": "sleep:300ms", "error": "error:EIO"}.get(action, action)
+    count = 5 if action in ("error", "drop") else 1
+    n = d.log.read_text().count("faults will be injected")
+    d.faults(f"{point}={more},count={count}", is_confirmed=False)
+    d.cluster.wait_for("it has its faults", lambda: d.log.read_text().count("faults will be injected") > n)
+    d.conf.write_text("")  # once is enough: whoever starts it again must not find them
+
+
+@pytest.mark.parametrize("role, point, actions", list(points()))
+def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, point, actions):
+    """FM-P: crash, sleep, error or drop at this point of one daemon; a running job goes on with exact sums, and one that
+    begins meanwhile works or ends with an error."""
+    c = faulty(is_kept=True)
+    job = c.steady(2, n_tensors=3).wait_rounds()
+    d = {"server": c.servers, "agent": c.agents, "scheduler": [c.scheduler]}[role][-1]
+    at = time.monotonic()
+    for action in actions:
+        if action == "hang":
+            continue  # FM-S-thread, FM-A-thread; of the control thread: FM-H-stop
+        arm(d, point, action)
+        second = c.start_job("error", 2, {"what": "nothing", "open": {"open_timeout": 10}})
+        pushed = c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 10}, "open": {"open_timeout": 10}})
+        for w in (*second, *pushed):
+            w.process.wait(ENDS_S)
+            assert w.process.returncode == 0, w.text()
+        if role != "agent" and d.process.poll() is not None:
+            d.start_again()
+        elif d.process.poll() is None:
+            d.faults("", is_confirmed=False)
+        job.wait_rounds(STAY)
+    cell.within("stall", job.stall(at), 5)
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
