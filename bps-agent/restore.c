@@ -360,6 +360,7 @@ static int on_declared(struct restoring *r, const struct ledger_record *rec)
 	if (!t)
 		return 0;
 	t->tensors[t->n_tensors++] = tensor;
+	t->calls += tw->submitted;
 	t->input = tw->in_arena;
 	t->told_input =
 		t->kept->told_input ? arena_find(&job->arenas, t->kept->told_input - 1) : NULL;

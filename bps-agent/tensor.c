@@ -238,6 +238,7 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
 		trainer_done(t, tw->index, complete, 0, least);
+		t->completed += complete - 1; /* those of former lives */
 	}
 	if (tw->submitted > complete)
 		tw->pending = (struct pending){true, tw->op, tw->kept->priority, tw->submitted};
@@ -259,9 +260,10 @@ void tensor_resume(struct tensor *tensor)
 		struct tensor_worker *tw = &tensor->workers[w];
 		struct trainer *t = tensor->job->by_worker[w];
 
-		if (tensor->failed && t && tw->submitted)
+		if (tensor->failed && t && tw->submitted) {
 			trainer_done(t, tw->index, tw->submitted, tensor->failed, 0);
-		else if (!tensor->failed && tw->is_declared)
+			t->completed += tw->submitted - 1;
+		} else if (!tensor->failed && tw->is_declared)
 			submit_again(tensor, w, complete);
 	}
 	tensor_submit_pending(tensor);

@@ -77,6 +77,11 @@ def two_jobs(c):
     return jobs
 
 
+def rounds_shown(c):
+    found = re.search(r"^job\d+ .*$", c.bpsctl("jobs").stdout, re.M)
+    return max((int(n.replace(",", "")) for n in re.findall(r"\s([\d,]+)(?=\s)", found[0])), default=0) if found else 0
+
+
 def must_fail(c, job):
     c.wait_for("all its workers have ended", lambda: all(w.process.poll() is not None for w in job.workers))
     assert all(w.process.returncode != 0 for w in job.workers)
@@ -92,6 +97,7 @@ def test_one_agent_that_dies_again_and_again_costs_pauses(cluster, sig):
     job = Job(c, 4)
     job.goes_on()
     pauses = wound([job], c.agents[:1], sig, 6)
+    c.wait_for("the status has the rounds of all its lives", lambda: rounds_shown(c) >= job.rounds() - 10)
     job.finish()
     check_pauses(pauses)
     assert not losses(c.agents)
