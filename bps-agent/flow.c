@@ -402,6 +402,8 @@ int part_send_contrib(struct part *part)
 	m.contrib.op = t->op;
 	m.contrib.workers = t->job->n_workers;
 	m.contrib.crc_prev = m.round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
+	if (FAILPOINT(AGENT_CONTRIB_ECHO))
+		m.contrib.crc_prev = ~m.contrib.crc_prev;
 	describe(&m, &mem, part_bytes(part), is_same_host ? 0 : part->crc);
 	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc < 0)

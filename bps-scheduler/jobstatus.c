@@ -98,8 +98,11 @@ static json_t *agents_json(const struct sched_core *c, const struct job *j,
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 		bool has_answered = p && i < p->n_members && p->has_answered[i];
-		json_t *o = json_object();
+		json_t *o;
 
+		if (j->members[i].is_gone)
+			continue;
+		o = json_object();
 		status_put_str(o, "name", m->name);
 		status_put_str(o, "host", m->host);
 		json_object_set_new(o, "has_answered", json_boolean(has_answered));

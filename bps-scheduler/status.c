@@ -184,16 +184,33 @@ static json_t *pace_json(const struct sched_core *c, const struct job *j)
 	return o;
 }
 
+/* A machine that has left a running job. */
+static json_t *lost_json(const struct member *m, const struct job_member *jm)
+{
+	json_t *o = json_object();
+
+	status_put_str(o, "agent", m->name);
+	status_put_str(o, "host", m->host);
+	status_put_num(o, "workers", jm->n_ranks);
+	status_put_str(o, "why", jm->why);
+	return o;
+}
+
 json_t *status_job_brief(
 	const struct sched_core *c, const struct status_info *info, const struct job *j)
 {
 	json_t *o = json_object(), *agents = json_array(), *missing = json_array();
+	json_t *lost = json_array();
 	uint32_t ranks[STATUS_MISSING_MAX], n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX);
 	uint64_t parts = 0, agents_up = 0;
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct member *m = sched_member(c, j->members[i].agent);
 
+		if (j->members[i].is_gone) {
+			json_array_append_new(lost, lost_json(m, &j->members[i]));
+			continue;
+		}
 		json_array_append_new(agents, jsontext(m->name));
 		agents_up += m->state == MEMBER_UP;
 	}
@@ -211,6 +228,12 @@ json_t *status_job_brief(
 	status_put_num(o, "done", j->n_done);
 	json_object_set_new(o, "agents", agents);
 	json_object_set_new(o, "missing_ranks", missing);
+	json_object_set_new(o, "lost", lost);
+	status_put_num(o, "max_size", sched_rank_bound(j));
+	status_put_num(o, "newcomers", j->n_newcomers);
+	status_put_num(o, "at_barrier", j->n_at_barrier);
+	status_put_num(o, "barrier", j->barrier);
+	status_put_num(o, "backup", j->backup);
 	status_put_num(o, "tensors", j->n_placed);
 	status_put_num(o, "undeclared", j->n_tensors - j->n_placed);
 	status_put_num(o, "bytes", j->bytes);

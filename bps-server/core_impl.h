@@ -90,8 +90,9 @@ struct slot {
 	unsigned pass_n;     /* staged seats that the pass in hand takes */
 	bool has_pass, is_last_pass;
 	uint32_t crc, workers;
-	bool has_crc;      /* else nobody has needed it yet */
-	uint32_t crc_prev; /* echoed for round - 1 */
+	bool has_crc;           /* else nobody has needed it yet */
+	uint32_t crc_prev;      /* echoed for round - 1 */
+	uint16_t crc_prev_from; /* by that member */
 	struct member_set contributors;
 	struct arrivals_round arrivals;
 	uint64_t complete_ns; /* when SUMMING began */

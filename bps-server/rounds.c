@@ -67,7 +67,8 @@ static bool echo_agrees(
 {
 	struct part *part = slot->part;
 	const struct slot *prev = part_slot(part, m->round - 1);
-	uint32_t echo = m->contrib.crc_prev, want = echo, host;
+	uint32_t echo = m->contrib.crc_prev, want = echo;
+	const struct job_member *me, *other;
 
 	if (m->round == 1 || !echo) /* 0: it came without, within one host */
 		return true;
@@ -77,17 +78,22 @@ static bool echo_agrees(
 		want = slot->crc_prev;
 	if (!want)
 		want = echo;
+	if (!slot->crc_prev_known)
+		slot->crc_prev_from = seat->member;
 	slot->crc_prev_known = true;
 	slot->crc_prev = want;
 	if (want == echo)
 		return true;
-	host = part->job->members[seat->member].agent;
+	me = &part->job->members[seat->member];
+	other = &part->job->members[slot->crc_prev_from];
 	srv_job_fail(core, part->job, BPS_EDIVERGED,
-		"tensor %u partition %u: member %u (agent %u) holds another result of round %llu "
-		"than the others (crc %08x against %08x); memory corruption or a bug, restart "
+		"tensor %u partition %u: member %u (agent %u, host %s) holds another result of "
+		"round %llu than %s%s (crc %08x against %08x); memory corruption or a bug, restart "
 		"from a checkpoint",
-		part->tensor, part->index, seat->member, host, (unsigned long long)m->round - 1,
-		echo, want);
+		part->tensor, part->index, seat->member, me->agent, me->host,
+		(unsigned long long)m->round - 1,
+		me == other ? "what was summed" : "the one on host ",
+		me == other ? "" : other->host, echo, want);
 	return false;
 }
 

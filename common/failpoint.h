@@ -73,6 +73,8 @@ enum failpoint_takes { FP_ANY, FP_ERROR = 1, FP_DROP = 2, FP_BOTH = 3 };
 		"before the local sum and its crc")                                                \
 	X(AGENT_CONTRIB_BEFORE_SEND, "agent.contrib.before-send", FP_AGENT, FP_DROP,               \
 		"before a contribution is sent")                                                   \
+	X(AGENT_CONTRIB_ECHO, "agent.contrib.echo", FP_AGENT, FP_DROP,                             \
+		"drop: it echoes the crc of another result than it was given")                     \
 	X(AGENT_HAVE_BEFORE_SEND, "agent.have.before-send", FP_AGENT, FP_DROP,                     \
 		"before it says that it has a result")                                             \
 	X(AGENT_DONATE_BEFORE_SEND, "agent.donate.before-send", FP_AGENT, FP_DROP,                 \

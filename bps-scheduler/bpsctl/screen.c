@@ -48,6 +48,26 @@ static void job_pace(FILE *out, json_t *pace)
 			cell_str(slowest, "host").s, cell_lag(slowest).s);
 }
 
+/* Members that have left, want to join, or are not waited for. */
+static void job_changes(FILE *out, json_t *job)
+{
+	json_t *m;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "lost"), i, m)
+		fprintf(out, "! went on without %.40s (%" PRIu64 " workers): %.200s\n",
+			cell_str(m, "host").s, cell_num(m, "workers"), cell_str(m, "why").s);
+	if (cell_num(job, "newcomers"))
+		fprintf(out, "  %" PRIu64 " workers wait to be let in at its next barrier\n",
+			cell_num(job, "newcomers"));
+	if (cell_num(job, "at_barrier"))
+		fprintf(out, "  %" PRIu64 " workers wait at barrier %" PRIu64 "\n",
+			cell_num(job, "at_barrier"), cell_num(job, "barrier") + 1);
+	if (cell_num(job, "backup"))
+		fprintf(out, "  rounds do not wait for %" PRIu64 " machines that are late\n",
+			cell_num(job, "backup"));
+}
+
 static void job_head(FILE *out, json_t *job)
 {
 	fprintf(out, "job %.40s (%" PRIu64 ")   user %" PRIu64 "   %s for %s\n",
@@ -60,6 +80,7 @@ static void job_head(FILE *out, json_t *job)
 		json_array_size(json_object_get(job, "agents")), cell_num(job, "tensors"),
 		cell_size(cell_num(job, "bytes")).s, cell_num(job, "partitions"));
 	job_pace(out, json_object_get(job, "pace"));
+	job_changes(out, job);
 	if (cell_num(job, "undeclared"))
 		fprintf(out, "! %" PRIu64 " tensors are not declared by all workers yet\n",
 			cell_num(job, "undeclared"));

@@ -247,3 +247,31 @@ def test_job_is_resumed_with_more_and_with_fewer_workers_and_other_servers(clust
     (c.dir / "wait.1").touch()
     results = c.finish([*started, late])
     assert [len(r) for r in results] == [3, 2, 1], results
+
+
+def test_workers_whose_results_differ_end_the_job_and_are_named(cluster):
+    c = cluster(agents=2, servers=1)
+    c.add_agent(2, "--faults", "agent.contrib.echo=drop,after=20")
+    args = {"n_elems": 20000, "n_rounds": 200, "n_tensors": 1}
+    for r in c.run("elastic", 3, args):
+        assert r["code"] == bps.EDIVERGED, r
+        assert "agent-host2" in r["text"] and "another result" in r["text"], r["text"]
+
+
+def test_screens_tell_who_left_and_who_waits(cluster):
+    c = cluster(agents=3, servers=1)
+    progress, go = c.dir / "progress", c.dir / "go"
+    args = {"n_elems": 100, "n_rounds": 5, "every": 1000, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    old = dict(args, progress=str(progress), victim=1, at=4)
+    started = c.start_job("growing", 2, old, job="screen", placement=[0, 1])
+    c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    new = add_worker(c, 2, "growing", args, 2, 2, "screen")
+    c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
+    text = c.bpsctl("job", "screen").stdout
+    assert "went on without agent-host1 (1 workers)" in text and "1 workers wait to be let in" in text, text
+    (job,) = c.scheduler.status()["jobs"]
+    assert job["lost"][0]["agent"] == "a1" and job["agents"] == ["a0"] and job["max_size"] == 3
+    go.touch()
+    c.finish(started[:1])
+    (r,) = c.finish([new])
+    assert r["code"] == bps.ECLOSED, r

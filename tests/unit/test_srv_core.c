@@ -1475,7 +1475,7 @@ static void different_results_of_the_round_before_are_found(void **state)
 		say(w, 1, &m);
 		assert_int_equal(w->n_fails, 1);
 		assert_int_equal(w->fail_code, BPS_EDIVERGED);
-		assert_non_null(strstr(w->fail_text, "member 1 (agent 101)"));
+		assert_non_null(strstr(w->fail_text, "member 1 (agent 101, host h)"));
 		world_free(w);
 	}
 }
