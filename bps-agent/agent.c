@@ -36,6 +36,8 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	agt_core_stats(a->core, &a->figures.core);
 	a->figures.trainers = a->n_trainers;
 	a->figures.jobs = jobs;
+	a->figures.executors = gpu_count(a);
+	a->figures.executor_failures = a->gpu_failures;
 	a->figures.shared_bytes = a->quota_view.rows[0].used[QUOTA_MEMORY];
 	pthread_mutex_unlock(&a->lock);
 }

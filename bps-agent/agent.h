@@ -234,8 +234,8 @@ struct known_server {
 /* For the status screen and the metrics. */
 struct agent_figures {
 	struct agt_stats core;
-	uint32_t trainers, jobs;
-	uint64_t shared_bytes, beat_ns;
+	uint32_t trainers, jobs, executors;
+	uint64_t shared_bytes, beat_ns, executor_failures;
 };
 
 struct agent {
@@ -250,6 +250,7 @@ struct agent {
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;
 	TAILQ_HEAD(, gpu) gpus;
+	uint64_t gpu_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
 	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */

@@ -121,6 +121,7 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 	va_end(ap);
 	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
+	g->agent->gpu_failures++;
 	over(g, code, text.s);
 	shutdown(g->sock, SHUT_RDWR);
 	if (g->watchdog.data)
@@ -398,6 +399,7 @@ static void gpu_new(struct job *job)
 		rc = start(g, &err);
 	if (rc < 0) {
 		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err.s);
+		g->agent->gpu_failures += *g->agent->cfg.gpu.backend != 0;
 		over(g, BPS_EDEVICE, err.s);
 	}
 }
@@ -515,6 +517,16 @@ void gpu_read(struct gpu *g)
 }
 
 /* ---- for the loop ---- */
+
+uint32_t gpu_count(const struct agent *a)
+{
+	const struct gpu *g;
+	uint32_t n = 0;
+
+	TAILQ_FOREACH(g, &a->gpus, link)
+	n += g->n_handles > 0;
+	return n;
+}
 
 void gpu_say(struct gpu *g, const struct pipe_entry *e)
 {

@@ -78,6 +78,8 @@ void gpu_stop_all(struct agent *a);
 bool gpu_work(struct agent *a);
 bool gpu_may_sleep(struct agent *a);
 void gpu_awake(struct agent *a);
+/* Executors whose processes live. */
+uint32_t gpu_count(const struct agent *a);
 /* Read what its socket holds. */
 void gpu_read(struct gpu *g);
 void gpu_say(struct gpu *g, const struct pipe_entry *e);

@@ -348,6 +348,10 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_histogram(out, "bps_agent_pull_seconds", &f.core.pull, NULL);
 	metric_one(out, "bps_agent_jobs", "gauge", "jobs that have trainers here", f.jobs);
 	metric_one(out, "bps_agent_trainers", "gauge", "trainers connected", f.trainers);
+	metric_one(out, "bps_agent_executors", "gauge", "processes that drive jobs' GPUs",
+		f.executors);
+	metric_one(out, "bps_agent_executor_failures_total", "counter",
+		"of them, ended before their job, or not started", (double)f.executor_failures);
 	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);
 	quotas_of(app, &quotas);
@@ -368,11 +372,11 @@ static void http_status(void *arg, struct httpd_request *req)
 	if (app->agent)
 		agent_figures(app->agent, &f);
 	json_object_update_new(root,
-		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
-			"trainers", (json_int_t)f.trainers, "jobs", (json_int_t)f.jobs, "rounds",
-			(json_int_t)f.core.rounds, "inflight_bytes",
-			(json_int_t)f.core.inflight_bytes, "repushes", (json_int_t)f.core.repushes,
-			"shared_bytes", (json_int_t)f.shared_bytes));
+		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
+			"executors", (json_int_t)f.executors, "trainers", (json_int_t)f.trainers,
+			"jobs", (json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds,
+			"inflight_bytes", (json_int_t)f.core.inflight_bytes, "repushes",
+			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
 	quotas_of(app, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
 	ask.has_collectives |= n_reports == 0; /* not known yet */

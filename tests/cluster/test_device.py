@@ -119,10 +119,12 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
     r = rig()
     job = start_and_wait(r, 4, {})
     (pid,) = r.executors(0)
+    r.c.wait_for("the status has it", lambda: r.c.agents[0].status()["executors"] == 1)
     os.kill(pid, signal.SIGKILL)
     results = r.c.finish(job)
     check_ended(results, {-10024, -10021, -10007})
     assert any("signal 9" in text or "executor" in text for _, text, _, _ in results), results
+    r.c.wait_for("it is counted", lambda: "bps_agent_executor_failures_total 1\n" in r.c.agents[0].get("/metrics"))
     r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
     gone(r, 0)
 
