@@ -384,7 +384,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 	const struct shm_xport *x = shm_of(c);
 	struct proof p = {
 		.instance = x->cfg.my_instance, .peer_id = x->cfg.my_id, .credits = FABRIC_CREDITS};
-	struct shm_welcome w;
+	struct shm_welcome w = {{0}};
 	void *area = NULL;
 	int fd = -1, rc = make_area(&fd, &area);
 
@@ -405,7 +405,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 
 static void accepting_socket(struct shm_conn *c)
 {
-	struct shm_hello hello;
+	struct shm_hello hello = {{0}};
 	struct ticket t = {0};
 	uint8_t key[TICKET_KEY_BYTES];
 	const char *why;
