@@ -34,7 +34,7 @@ struct world {
 	int persist_error;
 	uint64_t kept_view; /* largest in any record */
 	uint32_t last_job;
-	uint32_t flags; /* of jobs that are joined */
+	uint32_t flags, max_size; /* of jobs that are joined */
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
 	json_t *status; /* of the job, with what the probe told */
@@ -106,6 +106,10 @@ static void note_body(struct world *w, const struct ctl_msg *m)
 				note(w, "%s%u", r ? "," : "", m->job.members[i].ranks[r].rank);
 			note(w, ")%s", m->job.members[i].is_gone ? " gone" : "");
 		}
+		if (m->job.barrier)
+			note(w, " barrier=%llu", (unsigned long long)m->job.barrier);
+		if (m->job.border)
+			note(w, " border");
 		break;
 	case CTL_JOB_END:
 		note(w, " job=%u code=%u %s", m->job_end.job, m->job_end.code, m->job_end.text);
@@ -365,6 +369,7 @@ static void join(struct world *w, uint32_t conn, uint32_t rank, uint32_t size, u
 			.rank = rank,
 			.size = size,
 			.flags = w->flags,
+			.max_size = w->max_size,
 			.pid = pid}};
 
 	send_msg(w, conn, &msg);
@@ -1293,6 +1298,125 @@ static void who_has_left_a_job_is_known_after_a_restart(void **state)
 	worker(&w, 21, 0, WORKER_FINISHED);
 	worker(&w, 22, 1, WORKER_FINISHED);
 	SAID(&w, "22 JOB_END job=1 code=0");
+	world_fini(&w);
+}
+
+static void at_barrier(struct world *w, uint32_t conn, uint32_t rank, uint64_t n)
+{
+	const struct ctl_msg msg = {
+		.type = CTL_WORKER, .worker = {w->last_job, rank, WORKER_AT_BARRIER, "", n}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	at_barrier(&w, 21, 0, 1);
+	at_barrier(&w, 22, 1, 1);
+	at_barrier(&w, 22, 1, 1);
+	NOT_SAID(&w, "JOB job=1");
+	worker(&w, 23, 2, WORKER_LOST);
+	clear(&w);
+	at_barrier(&w, 21, 0, 1);
+	NOT_SAID(&w, "21 JOB "); /* the other has not said so since */
+	at_barrier(&w, 22, 1, 1);
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
+	NOT_SAID(&w, "PLAN");
+	kill_scheduler(&w);
+	server(&w, 11, "s1", 101);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	clear(&w);
+	at_barrier(&w, 22, 1, 1); /* it had not heard */
+	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
+	world_fini(&w);
+}
+
+/* Agents a and b have the workers of an elastic job that may have three; c comes later. */
+static void elastic_job(struct world *w)
+{
+	world_init(w);
+	w->flags = JOB_SHRINK | JOB_ELASTIC;
+	w->max_size = 3;
+	server(w, 11, "s1", 101);
+	for (uint32_t i = 0; i < 3; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(w, 21 + i, name, 201 + i);
+	}
+	join(w, 21, 0, 2, 10);
+	join(w, 22, 1, 2, 11);
+	declare(w, 21, 0, "w", DTYPE_F32, 400000);
+	declare(w, 22, 1, "w", DTYPE_F32, 400000);
+	clear(w);
+}
+
+static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	SAID(&w, "23 JOINED code=0 job=4294967295");
+	w.last_job = 1;
+	at_barrier(&w, 21, 0, 1);
+	NOT_SAID(&w, "23 JOB ");
+	at_barrier(&w, 22, 1, 1);
+	SAID(&w, "23 JOINED code=0 job=1 rank=2 \n23 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) "
+		 "barrier=1 "
+		 "border\n23 PLAN job=1 0=w [0:0+");
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) barrier=1 border\n11 PLAN job=1 "
+		 "0=w [");
+	clear(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12); /* it has not heard */
+	SAID(&w, "23 JOINED code=0 job=1 rank=2");
+	join(&w, 23, CTL_NO_ID, 2, 13);
+	SAID(&w, "23 JOINED code=10017"); /* a second worker of a machine that is in */
+	kill_scheduler(&w);
+	clear(&w);
+	server(&w, 11, "s1", 101);
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) barrier=1 border");
+	world_fini(&w);
+}
+
+static void lost_machines_rank_and_number_go_to_who_joins(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	worker(&w, 22, 1, WORKER_LOST);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	w.last_job = 1;
+	clear(&w);
+	at_barrier(&w, 21, 0, 1);
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:) gone m2(4:1) barrier=1 border");
+	join(&w, 22, CTL_NO_ID, 2, 20); /* back */
+	SAID(&w, "22 JOINED code=0 job=4294967295");
+	w.last_job = 1;
+	at_barrier(&w, 21, 0, 2);
+	clear(&w);
+	at_barrier(&w, 23, 1, 2);
+	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:2) m2(4:1) barrier=2 border");
+	world_fini(&w);
+}
+
+static void newcomers_hear_that_the_job_has_ended(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	w.last_job = 1;
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	SAID(&w, "23 JOINED code=10018");
 	world_fini(&w);
 }
 
@@ -2556,6 +2680,10 @@ int main(void)
 		cmocka_unit_test(last_machine_of_a_job_that_may_shrink_ends_it),
 		cmocka_unit_test(tensor_that_only_the_lost_has_not_declared_is_placed),
 		cmocka_unit_test(who_has_left_a_job_is_known_after_a_restart),
+		cmocka_unit_test(barrier_is_passed_when_all_that_are_left_are_there_in_one_view),
+		cmocka_unit_test(newcomers_are_let_in_at_a_barrier_and_told_of_everything),
+		cmocka_unit_test(lost_machines_rank_and_number_go_to_who_joins),
+		cmocka_unit_test(newcomers_hear_that_the_job_has_ended),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
 		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
 		cmocka_unit_test(every_member_state_takes_every_event),
