@@ -405,7 +405,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 
 static void accepting_socket(struct shm_conn *c)
 {
-	struct shm_hello hello = {{0}};
+	struct shm_hello hello = {.nonce = 0};
 	struct ticket t = {0};
 	uint8_t key[TICKET_KEY_BYTES];
 	const char *why;
