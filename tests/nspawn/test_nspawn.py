@@ -223,7 +223,7 @@ def test_restart_and_upgrade_of_a_server_fail_no_round(site):
 
 
 def test_rolling_restart_of_all_daemons_under_load_fails_no_round(site):
-    job = site.start_load("rolling", seconds=30)
+    job = site.start_load("rolling", seconds=45)
     for m, role in [(site.scheduler, "scheduler"), *((m, "server") for m in site.servers),
                     *((m, "agent") for m in site.agents)]:  # fmt: skip
         before = m.show(f"bps-{role}", "MainPID")
