@@ -29,6 +29,7 @@ struct options {
 	unsigned nnodes, node_rank;
 	bool has_servers, has_agents;
 	bool wants_status, has_no_prefix;
+	const char *on_agent_loss; /* "abort", "shrink"; NULL: of the environment */
 	const char *job, *agent;
 	uint32_t timeout_ms; /* 0: none */
 	char **command;
@@ -66,7 +67,10 @@ struct run {
 	int signal_fd;
 	struct child *daemons, *trainers;
 	unsigned n_daemons;
-	int result; /* exit code so far */
+	int result;      /* exit code so far */
+	bool may_shrink; /* the job goes on when trainers fail */
+	unsigned n_well; /* trainers that ended well */
+	int failed;      /* exit code of one that did not, in a job that goes on */
 	bool is_stopping;
 	uint64_t kill_ms;    /* when what is left gets KILL; 0: not stopping */
 	uint64_t timeout_at; /* 0: never */

@@ -12,6 +12,7 @@
 static const char usage[] =
 	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"
 	"              [--nnodes K --node-rank R] [--timeout TIME] [--status] [--no-prefix]\n"
+	"              [--on-agent-loss abort|shrink]\n"
 	"              -- COMMAND [ARG...]\n";
 
 static int parse_count(
@@ -52,6 +53,7 @@ enum {
 	OPT_NNODES,
 	OPT_NODE_RANK,
 	OPT_NO_PREFIX,
+	OPT_ON_AGENT_LOSS,
 	OPT_VERSION
 };
 static const struct option long_options[] = {
@@ -64,6 +66,7 @@ static const struct option long_options[] = {
 	{"nnodes", required_argument, NULL, OPT_NNODES},
 	{"node-rank", required_argument, NULL, OPT_NODE_RANK},
 	{"no-prefix", no_argument, NULL, OPT_NO_PREFIX},
+	{"on-agent-loss", required_argument, NULL, OPT_ON_AGENT_LOSS},
 	{"version", no_argument, NULL, OPT_VERSION},
 	{"help", no_argument, NULL, 'h'},
 	{NULL, 0, NULL, 0},
@@ -99,6 +102,9 @@ static int parse_option(int c, struct options *o)
 	case OPT_NO_PREFIX:
 		o->has_no_prefix = true;
 		return 0;
+	case OPT_ON_AGENT_LOSS:
+		o->on_agent_loss = optarg;
+		return 0;
 	case OPT_VERSION:
 		printf("bpsrun " BPS_VERSION "\n");
 		return 1;
@@ -128,6 +134,11 @@ static int check_options(struct options *o)
 	}
 	if (o->job && (!*o->job || strlen(o->job) > CTL_JOB_NAME_MAX)) {
 		out_say("--job has 1 to %d bytes", CTL_JOB_NAME_MAX);
+		return -EINVAL;
+	}
+	if (o->on_agent_loss && strcmp(o->on_agent_loss, "abort") != 0 &&
+		strcmp(o->on_agent_loss, "shrink") != 0) {
+		out_say("--on-agent-loss '%s' is neither abort nor shrink", o->on_agent_loss);
 		return -EINVAL;
 	}
 	if (o->agents > o->n) {

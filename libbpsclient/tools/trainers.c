@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -24,8 +25,10 @@ int trainers_start(struct run *r, unsigned i)
 	struct child *c = &r->trainers[i];
 	struct spawn sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
 	char rank[16], size[16], local_rank[16], local_size[16], path[128];
-	const char *env[] = {"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank,
-		"BPS_LOCAL_SIZE", local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path,
+	const char *loss = r->o.on_agent_loss;
+	const char *env[] = {loss ? "BPS_ON_AGENT_LOSS" : "BPS_RANK", loss ? loss : rank,
+		"BPS_RANK", rank, "BPS_SIZE", size, "BPS_LOCAL_RANK", local_rank, "BPS_LOCAL_SIZE",
+		local_size, "BPS_JOB", r->job, "BPS_AGENT_SOCKET", path,
 		r->token[0] ? "BPS_JOB_TOKEN" : NULL, r->token,
 		r->dir[0] ? "BPS_SCHEDULER_HTTP" : NULL, r->scheduler_http, NULL};
 	int rc = 0;
@@ -82,10 +85,16 @@ static void check_child(struct run *r, struct child *c)
 			out_tail(c, LOG_TRACE);
 		return;
 	}
-	if (!code)
+	if (!code) {
+		r->n_well++;
 		return;
+	}
 	if (!r->is_stopping) {
 		describe_exit(c->name, code);
+		if (r->may_shrink) {
+			r->failed = code;
+			return;
+		}
 		r->result = code;
 		trainers_stop(r, SIGTERM);
 	}
@@ -142,6 +151,17 @@ static bool has_trainers(const struct run *r)
 	return false;
 }
 
+/* Does the job go on when a machine is lost? The trainers may ask for that themselves, too; then the
+ * first that fails stops all of this node. */
+static bool may_shrink(const struct run *r)
+{
+	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
+
+	if (r->o.on_agent_loss)
+		return strcmp(r->o.on_agent_loss, "shrink") == 0;
+	return (env && strcasecmp(env, "shrink") == 0) || (elastic && strcmp(elastic, "1") == 0);
+}
+
 int trainers_run(struct run *r)
 {
 	struct pollfd *p = calloc(1 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
@@ -149,6 +169,7 @@ int trainers_run(struct run *r)
 
 	if (!p)
 		return -ENOMEM;
+	r->may_shrink = may_shrink(r);
 	while (has_trainers(r)) {
 		due = r->kill_ms       ? r->kill_ms
 		      : r->is_stopping ? clock_now_ms() + 1000
@@ -168,6 +189,8 @@ int trainers_run(struct run *r)
 		}
 		check_deadlines(r);
 	}
+	if (!r->result && !r->n_well)
+		r->result = r->failed;
 	for (unsigned i = 0; i < r->o.n; i++) {
 		while (out_read(&r->trainers[i], &r->trainers[i].out))
 			;

@@ -1,10 +1,13 @@
 """Jobs whose members change: machines that leave, with exact sums for those that stay."""
 
+import os
 import re
 import signal
+import subprocess
+import sys
 
 import bps
-from cluster import Worker
+from cluster import BUILD, ROOT, Worker
 
 WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
 
@@ -275,3 +278,26 @@ def test_screens_tell_who_left_and_who_waits(cluster):
     c.finish(started[:1])
     (r,) = c.finish([new])
     assert r["code"] == bps.ECLOSED, r
+
+
+def test_bpsrun_goes_on_without_a_worker_when_the_job_may_shrink():
+    code = (
+        "import bps, os\n"
+        "with bps.open() as job:\n"
+        "    t = job.declare('w', 'i64', 100)\n"
+        "    for r in range(20):\n"
+        "        t.input[:] = 1\n"
+        "        t.push_pull()\n"
+        "        if job.rank == 1 and r == 5: os.kill(os.getpid(), 9)\n"
+        "        t.wait(30)\n"
+        "    print('behind', t.output[0])\n"
+    )
+    env = dict(os.environ, PYTHONPATH=str(ROOT / "libbpsclient" / "python"), BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"))
+    command = [str(BUILD / "bpsrun"), "-n", "3", "--agents", "3", "--timeout", "60s"]
+    for how, want in (("shrink", 0), ("abort", 137)):
+        r = subprocess.run(
+            [*command, "--on-agent-loss", how, "--", sys.executable, "-c", code],
+            capture_output=True, text=True, timeout=90, env=env, check=False
+        )
+        assert r.returncode == want, (how, r.returncode, r.stdout, r.stderr)
+        assert (r.stdout.count("behind 2") == 2) == (how == "shrink"), r.stdout
