@@ -494,10 +494,8 @@ void shm_down(struct shm_conn *c, const char *why)
 		return; /* closed again from a callback of its close */
 	set_state(c, SHM_GONE, why);
 	if (c->page) {
-		/* The fence: what we offered may be overwritten from here on, and a peer that sees
-		 * any byte of that after its copy sees this first. */
-		atomic_store_explicit(&c->page->is_over[c->side], 1, memory_order_relaxed);
-		atomic_thread_fence(memory_order_seq_cst);
+		/* The fence: what we offered may be overwritten from here on. See is_intact. */
+		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
 		atomic_fetch_sub_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
 	}
 	close(c->sock);

@@ -31,8 +31,8 @@ static void copy_out(const struct ring_end *r, uint64_t at, void *dst, size_t n)
 /* Look at the consumer's index. False: it is nonsense. */
 static bool see_head(struct ring_end *r)
 {
-	/* Acquire, with the release in ring_took: its bytes are copied before they are overwritten. */
-	uint64_t head = atomic_load_explicit(&r->s->head, memory_order_acquire);
+	/* With the store in ring_took: its bytes are copied before they are overwritten. */
+	uint64_t head = atomic_load(&r->s->head);
 
 	if (head < r->theirs || head > r->mine)
 		return false;
@@ -61,17 +61,16 @@ int ring_put(struct ring_end *r, const void *entry, size_t n)
 	copy_in(r, r->mine, &len, RING_LEN_BYTES);
 	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
 	r->mine += RING_LEN_BYTES + n;
-	/* Release, with the acquire in see_tail: the bytes are there before the index says so. */
-	atomic_store_explicit(&r->s->tail, r->mine, memory_order_release);
+	/* With the acquire in see_tail: the bytes are there before the index says so. In one order with the
+	 * sleeper's words: see the header. */
+	atomic_store(&r->s->tail, r->mine);
 	return 0;
 }
 
 /* The flag of a sleeper, taken back: it is woken once. */
 static bool take_flag(_Atomic uint32_t *flag)
 {
-	atomic_thread_fence(memory_order_seq_cst); /* see the header */
-	return atomic_load_explicit(flag, memory_order_acquire) &&
-	       atomic_exchange_explicit(flag, 0, memory_order_acquire);
+	return atomic_load(flag) && atomic_exchange(flag, 0);
 }
 
 bool ring_must_wake(struct ring_end *r)
@@ -81,9 +80,7 @@ bool ring_must_wake(struct ring_end *r)
 
 bool ring_want_room(struct ring_end *r)
 {
-	/* Release, with the acquire in take_flag: who sees it sees that we sleep, if we do. */
-	atomic_store_explicit(&r->s->wants, 1, memory_order_release);
-	atomic_thread_fence(memory_order_seq_cst);
+	atomic_store(&r->s->wants, 1); /* who sees it sees that we sleep, if we do */
 	return !see_head(r) || has_room(r, RING_BYTES / 2); /* nonsense: the next put says so */
 }
 
@@ -116,15 +113,14 @@ int ring_get(struct ring_end *r, void *entry, size_t room)
 
 bool ring_took(struct ring_end *r)
 {
-	atomic_store_explicit(&r->s->head, r->mine, memory_order_release);
+	atomic_store(&r->s->head, r->mine);
 	return take_flag(&r->s->wants);
 }
 
 bool ring_may_sleep(struct ring_end *r)
 {
-	atomic_store_explicit(&r->s->sleeps, 1, memory_order_relaxed);
-	atomic_thread_fence(memory_order_seq_cst);
-	return atomic_load_explicit(&r->s->tail, memory_order_relaxed) == r->mine;
+	atomic_store(&r->s->sleeps, 1);
+	return atomic_load(&r->s->tail) == r->mine;
 }
 
 void ring_awake(struct ring_end *r)

@@ -11,8 +11,8 @@
  *
  * Sleeping: a consumer sets `sleeps`, looks once more, and blocks; a producer publishes, then looks
  * at `sleeps` and wakes it. A producer that found no room sets `wants`, looks once more, and its
- * consumer, which has made room, wakes it. In both pairs the fence between the store and the look
- * makes at least one of the two see the other's store (Dekker). Pure; no system call. */
+ * consumer, which has made room, wakes it. In both pairs each side stores its own word and then loads
+ * the other's, all sequentially consistent, so that at least one sees the other's store (Dekker). Pure; no system call. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
