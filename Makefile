@@ -73,9 +73,9 @@ all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BE
 include tests/sim/sim.mk
 include tests/scale/scale.mk
 include tests/gpu/cuda.mk
+include tests/gpu/gpu.mk
 include tests/tests.mk
 include systemd/deb.mk
-include tests/gpu/gpu.mk
 
 $(B)/%.o: %.c
 	@mkdir -p $(@D)

@@ -154,7 +154,7 @@ struct place {
  * else leads to it. false: that is no such path. path is written to. */
 static bool place_parse(char *path, uint64_t device, struct place *ret)
 {
-	uint64_t above[DEPTH_MAX];
+	uint64_t above[DEPTH_MAX] = {0};
 	unsigned n = 0;
 	bool is_below = false;
 	char *save = NULL;
@@ -363,8 +363,8 @@ static void count_uplinks(struct topology *t)
 /* In the order of their addresses, as the GPUs are. */
 static void sort_uplinks(struct topology *t)
 {
-	uint32_t place[TOPO_PORTS_MAX];
-	struct topo_uplink sorted[TOPO_PORTS_MAX];
+	uint32_t place[TOPO_PORTS_MAX] = {0};
+	struct topo_uplink sorted[TOPO_PORTS_MAX] = {{0}};
 
 	for (unsigned i = 0; i < t->n_uplinks; i++) {
 		place[i] = 0;

@@ -153,7 +153,7 @@ static bool vmm_taker(struct side *s)
 static bool vmm_pieces(struct side *s)
 {
 	enum { N = 64 };
-	uint64_t begin_ns = now_ns();
+	uint64_t begin_ns;
 	struct gpu_vmm m[N];
 	int fds[N];
 	CUdevice dev;

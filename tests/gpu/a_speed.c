@@ -295,7 +295,7 @@ static bool bandwidth_right(struct side *s)
 	if (!gpu_pin(host, 2 * BULK_BYTES, NULL))
 		return false;
 	answer("pin_memfd", true, "\"ms_per_gib\":%.0f",
-		(double)(now_ns() - begin_ns) / 1e6 * 1024 / (double)(2 * BULK_BYTES / MIB));
+		(double)(now_ns() - begin_ns) / 1e6 / (2.0 * (double)BULK_BYTES / (1 << 30)));
 	for (unsigned i = 0; i < 2; i++) {
 		shared[i].host = host + i * BULK_BYTES;
 		shared[i].device = m.at;

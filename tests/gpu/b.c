@@ -200,7 +200,7 @@ static bool second_work(struct side *s, struct second *w, enum kind kind)
 
 static bool second_side(struct side *s)
 {
-	struct second w = {0};
+	static struct second w; /* as long as the process */
 	uint64_t word;
 
 	if (!second_open(&w) || !side_tell(s, READY))
@@ -283,7 +283,7 @@ static bool trainer_side(struct side *s)
 {
 	double seconds = seconds_of_stretch(), flops;
 	struct report idle, trainer, alone, beside;
-	struct trainer t = {0};
+	static struct trainer t; /* the same */
 
 	if (!trainer_open(&t) || !side_await(s, READY) || !trainer_work(&t, seconds / 2)) /* warm */
 		return false;

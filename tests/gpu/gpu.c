@@ -29,7 +29,7 @@ extern const char gpu_ptx[];
 static const char gpu_ptx[] = "";
 #endif
 
-bool gpu_fail_as(int code, const char *fmt, ...)
+void gpu_say_why(int code, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -37,18 +37,15 @@ bool gpu_fail_as(int code, const char *fmt, ...)
 	vsnprintf(why.text, sizeof(why.text), fmt, ap);
 	va_end(ap);
 	why.code = code;
-	return false;
 }
 
-bool gpu_ok(CUresult rc, const char *call)
+void gpu_refused(CUresult rc, const char *call)
 {
 	const char *name = NULL;
 
-	if (rc == CUDA_SUCCESS)
-		return true;
 	if (cu.cuGetErrorName)
 		cu.cuGetErrorName(rc, &name);
-	return gpu_fail_as((int)rc, "%s: %s (%d)", call, name ? name : "error", (int)rc);
+	gpu_say_why((int)rc, "%s: %s (%d)", call, name ? name : "error", (int)rc);
 }
 
 const char *gpu_why(void)

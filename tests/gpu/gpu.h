@@ -69,13 +69,24 @@ extern struct gpu_driver cu;
 #define GPU_NAME(call)  GPU_NAME_(call)
 /* Call the driver: true when it succeeded, else gpu_why has the sentence. */
 #define CU(call, ...) gpu_ok(cu.call ? cu.call(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND, GPU_NAME(call))
-bool gpu_ok(CUresult rc, const char *call);
+void gpu_refused(CUresult rc, const char *call);
+static inline bool gpu_ok(CUresult rc, const char *call)
+{
+	if (rc != CUDA_SUCCESS)
+		gpu_refused(rc, call);
+	return rc == CUDA_SUCCESS;
+}
 /* Of the last failure in this process. */
 const char *gpu_why(void);
 int gpu_last(void); /* its CUresult, or what gpu_fail_as said */
-/* Say why oneself; returns false. code: for gpu_last, below 0; gpu_fail says -1. */
-bool gpu_fail_as(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-#define gpu_fail(...) gpu_fail_as(-1, __VA_ARGS__)
+/* Say why oneself; it is false. code: for gpu_last, below 0; gpu_fail says -1. */
+void gpu_say_why(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static inline bool gpu_false(void)
+{
+	return false;
+}
+#define gpu_fail_as(code, ...) (gpu_say_why(code, __VA_ARGS__), gpu_false())
+#define gpu_fail(...)          gpu_fail_as(-1, __VA_ARGS__)
 
 /* Find the driver and initialise it. Not before a fork. */
 bool gpu_load(void);

@@ -28,10 +28,10 @@ $(B)/tests/gpu/gpu.o: $(GPU_PTX)
 endif
 
 ifeq ($(CUDA),yes)
+ALLSRC	+= $(GPU_A) $(GPU_B) tests/gpu/d.c $(GPU_COMMON)
 check-build: $(GPUBINS) $(FAKELIBS)
 endif
 gpu-tests: $(GPUBINS)
 	@$(if $(GPUBINS),,echo 'make gpu-tests: no CUDA toolkit with NCCL in $(CUDA_HOME) (CUDA_HOME)' >&2; exit 1)
 
 .PHONY: gpu-tests
--include $(patsubst %.c,$(B)/%.d,$(call src,tests/gpu/*.c))
