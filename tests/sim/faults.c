@@ -148,7 +148,7 @@ void options_draw(struct sim *s)
 	o->has_restarts = s->seed % 16 == 7 || s->seed % 16 == 13;
 	if (o->has_restarts)
 		draw_restarts(s);
-	else if (s->seed % 32)
+	if (s->seed % 32)
 		elastic_draw(s);
 	o->has_near = UINT32_C(0x92082302) >> (s->seed % 32) & 1; /* 1 8 9 13 19 25 28 31 */
 	o->has_drains = s->seed % 16 == 3 || s->seed % 16 == 11 || s->seed % 64 == 32;

@@ -102,6 +102,7 @@ static void on_kill(struct sim *s, struct event *e)
 	agt_core_free(a->core);
 	a->core = NULL;
 	a->job = NULL;
+	a->job_view = 0;
 	a->tick_at = 0;
 	a->is_work_posted = a->is_syncing = a->dies_at_done = false;
 	memset(a->servers, 0, sizeof(a->servers));
