@@ -180,7 +180,8 @@ static int path_seg_share(struct xport *x, uint16_t segment, int fd)
 
 static void path_seg_del(struct xport *x, uint16_t segment)
 {
-	of(x)->shm->ops->seg_del(of(x)->shm, segment);
+	if (of(x)->shm) /* else it is being freed, see path_free */
+		of(x)->shm->ops->seg_del(of(x)->shm, segment);
 	of(x)->net->ops->seg_del(of(x)->net, segment);
 }
 
@@ -216,7 +217,8 @@ static void path_free(struct xport *x)
 	struct datapath *d = of(x);
 
 	xport_free(d->shm);
-	xport_free(d->net);
+	d->shm = NULL;
+	xport_free(d->net); /* reads end, and with the last one of a job its segments go */
 	if (d->epoll_fd >= 0)
 		close(d->epoll_fd);
 	free(d);
