@@ -317,7 +317,8 @@ void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *m
 void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg);
 void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *msg);
 void sched_kill(struct sched_core *c, struct job *j, const char *text);
-/* An agent is dead, which ends its jobs, or restarted: then it joins its waiting workers again. */
+/* An agent is dead, which ends its jobs or takes it out of them (sched_member_lost), or restarted:
+ * then it joins its waiting workers again. */
 void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead);
 /* Room for that rank is made. Lent until the next call. */
 struct worker *sched_worker_at(struct job *j, uint32_t rank);
