@@ -251,14 +251,12 @@ static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *r
 	struct msghdr m = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
 	ssize_t n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	struct cmsghdr *h;
 
 	*ret_fd = -1;
 	if (n < 0 && errno == EAGAIN)
 		return 0;
-	h = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-	if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
-		memcpy(ret_fd, CMSG_DATA(h), sizeof(int));
+	if (n >= 0) /* one without bytes may bring some, too */
+		*ret_fd = shm_take_fd(&m);
 	if (n > 0 && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
 		return n;
 	if (*ret_fd >= 0)
@@ -315,14 +313,16 @@ static void connecting_socket(struct shm_conn *c)
 
 	while (c->state == SHM_CONNECTING && (n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
 		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC &&
-			u.ch.version == SHM_VERSION)
+			u.ch.version == SHM_VERSION && !c->is_challenged) {
+			c->is_challenged = true; /* once: it cannot keep this thread busy */
 			send_hello(c, u.ch.nonce);
-		else if (n == sizeof(u.w) && fd >= 0)
+		} else if (n == sizeof(u.w) && fd >= 0) {
 			take_welcome(c, &u.w, fd); /* takes fd */
-		else if (fd >= 0)
-			close(fd);
-		else
+		} else {
+			if (fd >= 0)
+				close(fd);
 			shm_doom(c, "malformed handshake");
+		}
 	}
 }
 

@@ -12,6 +12,7 @@
  *
  * Everything belongs to the data thread. */
 #include <sys/queue.h>
+#include <sys/socket.h>
 
 #include "common/fabric_impl.h"
 #include "common/shm.h"
@@ -90,7 +91,7 @@ struct shm_conn {
 	uint8_t key[TICKET_KEY_BYTES]; /* CONNECTING */
 	struct shm_page *page;         /* UP: SHM_AREA_BYTES mapped */
 	struct ring_end tx, rx;
-	bool has_want, has_pong, is_pinged, is_sock_full;
+	bool is_challenged, has_want, has_pong, is_pinged, is_sock_full;
 	uint64_t deadline_ns, last_rx_ns, ping_ns, sock_retry_ns;
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
@@ -178,6 +179,9 @@ int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
+/* The descriptor that came with a message, the caller's; -1: none. Of several none is taken: the room for one
+ * takes two on 64 bits, as it is rounded up. */
+int shm_take_fd(struct msghdr *m);
 /* Map a memfd that a peer sent. flags: of mmap(2), beside MAP_SHARED. Owns: takes fd. NULL: it is not
  * sealed, or too small. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);

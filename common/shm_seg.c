@@ -231,6 +231,28 @@ void shm_maps_drop(struct shm_conn *c)
 		withdraw(c, (uint16_t)i);
 }
 
+int shm_take_fd(struct msghdr *m)
+{
+	int fd, n = 0, ret = -1;
+
+	for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h))
+		for (size_t at = CMSG_LEN(0);
+			h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS &&
+			at + sizeof(int) <= h->cmsg_len;
+			at += sizeof(int)) {
+			memcpy(&fd, (char *)h + at, sizeof(int));
+			if (n++)
+				close(fd);
+			else
+				ret = fd;
+		}
+	if (n > 1) {
+		close(ret);
+		ret = -1;
+	}
+	return ret;
+}
+
 /* The memfd that the ring speaks of, past wake-ups. -1: it is not there. */
 static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 {
@@ -240,7 +262,7 @@ static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 	} u;
 	struct shm_note note;
 	struct iovec iov = {&note, sizeof(note)};
-	struct cmsghdr *h;
+	ssize_t n;
 	int fd;
 
 	for (;;) {
@@ -249,18 +271,16 @@ static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 			.msg_control = &u,
 			.msg_controllen = sizeof(u)};
 
-		fd = -1;
-		if (recvmsg(c->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != sizeof(note))
+		n = recvmsg(c->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		if (n < 0)
 			return -1;
-		h = CMSG_FIRSTHDR(&msg);
-		if (h && h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS)
-			memcpy(&fd, CMSG_DATA(h), sizeof(int));
-		if (note.type == SHM_SEGMENT && fd >= 0 && note.segment == m->segment &&
-			note.bytes == m->seg.bytes)
+		fd = shm_take_fd(&msg);
+		if (n == sizeof(note) && note.type == SHM_SEGMENT && fd >= 0 &&
+			note.segment == m->segment && note.bytes == m->seg.bytes)
 			return fd;
 		if (fd >= 0)
 			close(fd);
-		if (note.type != SHM_WAKE || fd >= 0)
+		if (n != sizeof(note) || note.type != SHM_WAKE || fd >= 0)
 			return -1;
 	}
 }

@@ -535,6 +535,103 @@ static void strangers_take_nobody_elses_place(void **state)
 	rig_close(&r);
 }
 
+static unsigned open_descriptors(void)
+{
+	unsigned n = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* n bytes with two descriptors: the room for one takes two, since it is rounded up. */
+static void send_with_two(int sock, void *bytes, size_t n, int fd)
+{
+	union {
+		struct cmsghdr h;
+		char room[CMSG_SPACE(2 * sizeof(int))];
+	} u = {.h = {.cmsg_level = SOL_SOCKET,
+		       .cmsg_type = SCM_RIGHTS,
+		       .cmsg_len = CMSG_LEN(2 * sizeof(int))}};
+	struct iovec iov = {bytes, n};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+
+	memcpy(CMSG_DATA(&u.h), (int[]){fd, fd}, 2 * sizeof(int));
+	assert_int_equal(sendmsg(sock, &m, 0), n);
+}
+
+static void descriptors_of_a_stranger_are_closed(void **state)
+{
+	struct shm_hello hello = {.nonce = 1};
+	struct rig r;
+	unsigned before;
+	int fd;
+
+	(void)state;
+	rig_open(&r);
+	before = open_descriptors();
+	for (unsigned i = 0; i < 5; i++) {
+		fd = raw_socket(&r, false);
+		turn(&r.server);
+		r.server.x->ops->may_sleep(r.server.x);
+		turn(&r.server);
+		send_with_two(fd, &hello, i % 2 ? 0 : sizeof(hello), fd);
+		r.server.x->ops->may_sleep(r.server.x);
+		turn(&r.server);
+		close(fd);
+	}
+	assert_int_equal(r.server.counters.refused, 3);
+	assert_int_equal(open_descriptors(), before);
+	rig_close(&r);
+}
+
+static void listener_that_sends_descriptors_for_a_challenge_is_left(void **state)
+{
+	uint8_t junk[SHM_PAGE] = {0};
+	struct rig r;
+	unsigned before;
+	int lfd, fd;
+
+	(void)state;
+	rig_open(&r);
+	node_close(&r.server);
+	lfd = raw_socket(&r, true);
+	before = open_descriptors();
+	assert_int_equal(dial(&r, the_key), 0);
+	fd = accept(lfd, NULL, NULL);
+	send_with_two(fd, junk, 8, fd);
+	drive(&r, &r.client.n_down, 1);
+	assert_non_null(strstr(r.client.why, "malformed handshake"));
+	close(fd);
+	turn(&r.client);
+	assert_int_equal(open_descriptors(), before);
+	close(lfd);
+	node_close(&r.client);
+	remove_fake(&r);
+}
+
+static void two_descriptors_for_a_segment_close_the_connection_and_both(void **state)
+{
+	struct shm_note note = {.type = SHM_SEGMENT, .segment = 9, .bytes = 65536};
+	const struct wire_msg add = {.type = WIRE_SEG_ADD, .segment = 9, .seg.bytes = 65536};
+	struct rig r;
+	unsigned before;
+	int fd;
+
+	(void)state;
+	rig_connect(&r);
+	assert_int_equal(shm_memfd("seg", 65536, &fd), 0);
+	before = open_descriptors();
+	send_with_two(((struct shm_conn *)r.client.conn)->sock, &note, sizeof(note), fd);
+	assert_int_equal(shm_put((struct shm_conn *)r.client.conn, &add), 0);
+	drive(&r, &r.server.n_down, 1);
+	drive(&r, &r.client.n_down, 1);
+	assert_int_equal(open_descriptors(), before - 2); /* the connection's own two ends */
+	close(fd);
+	rig_close(&r);
+}
+
 static void silent_listener_times_out(void **state)
 {
 	struct rig r;
@@ -1026,6 +1123,9 @@ int main(void)
 		cmocka_unit_test(server_without_the_key_is_not_believed),
 		cmocka_unit_test(ticket_of_another_challenge_is_refused),
 		cmocka_unit_test(strangers_take_nobody_elses_place),
+		cmocka_unit_test(descriptors_of_a_stranger_are_closed),
+		cmocka_unit_test(listener_that_sends_descriptors_for_a_challenge_is_left),
+		cmocka_unit_test(two_descriptors_for_a_segment_close_the_connection_and_both),
 		cmocka_unit_test(silent_listener_times_out),
 		cmocka_unit_test(messages_of_all_sizes_arrive_intact_and_in_order),
 		cmocka_unit_test(sleeping_threads_wake_each_other),
