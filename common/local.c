@@ -1,6 +1,7 @@
 #include "common/local.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -337,6 +338,13 @@ static const struct local_row rows[LOCAL_TYPE_END] = {
 	[LOCAL_BARRIER] = {"BARRIER", LAYOUT_(local_barrier, barrier_fields)},
 	[LOCAL_PASSED] = {"PASSED", LAYOUT_(local_passed, passed_fields)},
 };
+
+bool local_is_sealed(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	return seals >= 0 && seals & F_SEAL_SHRINK; /* another kind of file has none: -1 */
+}
 
 static const struct local_row *row_of(unsigned type)
 {

@@ -288,6 +288,8 @@ struct local_msg {
 	};
 };
 
+/* A memfd that cannot become smaller, so that what is mapped of it stays there. */
+bool local_is_sealed(int fd);
 const char *local_type_name(unsigned type);
 /* Encode and send one frame with n_fds (<= LOCAL_FDS_MAX) descriptors; never blocks longer than
  * timeout_ms (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */

@@ -45,8 +45,7 @@ static int host_map(struct gpu *g, const struct gpu_memory *m, const int *fds, u
 
 	(void)g;
 	if (m->kind != GPU_MEMORY_HOST || n_fds != 1 || fstat(fds[0], &st) < 0 ||
-		(uint64_t)st.st_size < m->bytes || m->offset ||
-		!(fcntl(fds[0], F_GET_SEALS) & F_SEAL_SHRINK))
+		(uint64_t)st.st_size < m->bytes || m->offset || !local_is_sealed(fds[0]))
 		return err_set(err, BPS_EPROTO, "the executor sent memory that cannot be mapped");
 	h = malloc(sizeof(*h));
 	if (!h)

@@ -170,7 +170,7 @@ static int map_page(struct gpu *g, const struct answer *a, struct err_text *err)
 
 	if (a->n_fds != 1 || fstat(a->fds[0], &st) < 0 || !w->bytes ||
 		(uint64_t)st.st_size < w->bytes || w->n_slots > w->bytes / GPUSLOT_BYTES ||
-		w->uuid.bytes != GPU_UUID_BYTES || !(fcntl(a->fds[0], F_GET_SEALS) & F_SEAL_SHRINK))
+		w->uuid.bytes != GPU_UUID_BYTES || !local_is_sealed(a->fds[0]))
 		return err_set(err, BPS_EPROTO, "the executor's counter page makes no sense");
 	p = mmap(NULL, w->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fds[0], 0);
 	if (p == MAP_FAILED)

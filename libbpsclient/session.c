@@ -159,7 +159,7 @@ static int map_memfd(int fd, uint64_t bytes, bool is_writable, void **ret)
 
 	if (rc < 0)
 		return rc;
-	if (fcntl(fd, F_GET_SEALS) < 0 || !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
+	if (!local_is_sealed(fd))
 		return BPS_EPROTO;
 	if (fstat(fd, &st) < 0)
 		return -errno;

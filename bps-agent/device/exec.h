@@ -106,4 +106,6 @@ void exec_trainer_free(struct exec *x, uint32_t worker);
 /* exec_tensor.c */
 /* One entry of the agent's ring, copied and not checked yet. */
 void exec_entry(struct exec *x, const struct pipe_entry *e);
+/* That memory is about to go: a tensor that is being described will not lie in it. */
+void exec_entry_forget(struct exec *x, const struct device_mem *mem);
 #endif

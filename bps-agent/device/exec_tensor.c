@@ -89,6 +89,13 @@ static void describe(struct exec *x, const struct pipe_entry *e)
 		finish(x);
 }
 
+void exec_entry_forget(struct exec *x, const struct device_mem *mem)
+{
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		if (x->making.places[w].at.mem == mem)
+			x->making.places[w].at.mem = NULL; /* which the engine refuses */
+}
+
 static void poison(struct exec *x, const struct pipe_entry *e)
 {
 	if (e->b < x->n_workers && x->trainers[e->b].slots && e->z < x->n_slots)

@@ -318,6 +318,7 @@ static void on_release(struct exec *x, uint32_t worker, const struct local_msg *
 		.text = rc == -EBUSY ? "a tensor in it is under way" : "",
 		.region = in->gpu_release.region};
 	if (rc == 0) {
+		exec_entry_forget(x, r->mem);
 		TAILQ_REMOVE(&t->regions, r, link);
 		t->n_regions--;
 		x->ops->drop(r->mem);

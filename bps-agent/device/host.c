@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bps-agent/device/host_impl.h"
+#include "common/local.h"
 
 #define GPUS_ENV     "BPS_DEVICE_HOST_GPUS"
 #define GPUS_DEFAULT 8
@@ -191,7 +192,7 @@ static int host_import(struct device *dev, int gpu, const struct device_desc *de
 	if (desc->kind != DEVICE_DESC_HOST || n_fds != 1)
 		return err_set(&dev->why, DEVICE_ARG, "not host memory");
 	if (fstat(fds[0], &st) < 0 || (uint64_t)st.st_size < desc->chunk_bytes ||
-		!(fcntl(fds[0], F_GET_SEALS) & F_SEAL_SHRINK))
+		!local_is_sealed(fds[0]))
 		return err_set(&dev->why, DEVICE_ARG, "not a sealed memfd of that size");
 	rc = mem_new(dev, gpu, desc->bytes, &m);
 	if (rc < 0)

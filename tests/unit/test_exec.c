@@ -1,0 +1,295 @@
+/* The executor against a trainer that lies, on the host back-end. The test plays the agent, and the trainers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bps-agent/device/exec.h"
+#include "bps-agent/device/host.h"
+#include "common/clock.h"
+#include "common/dtype.h"
+#include "common/shm.h"
+
+#define WORKERS 2
+#define SLOTS   16
+#define MS      UINT64_C(1000000)
+#define WAIT_MS 5000
+
+struct rig {
+	int agent, of_executor, trainers[WORKERS];
+	int page_fd, wake_fd, my_fd;
+	struct pipe pipe;
+	struct pipe_page *page;
+	pthread_t thread;
+	int status;
+};
+
+static void *executor(void *arg)
+{
+	struct rig *r = arg;
+
+	r->status = exec_main(&device_host, r->of_executor);
+	return NULL;
+}
+
+/* The next message of that type; others are passed over. */
+static struct local_msg expect(int sock, uint16_t type, void **ret_mem)
+{
+	uint64_t end_ns = clock_now_ns() + WAIT_MS * MS;
+	int fds[LOCAL_FDS_ROOM];
+
+	while (clock_now_ns() < end_ns) {
+		struct err_text err = {""};
+		struct local_msg m = {0};
+		unsigned n = 0;
+		void *mem = NULL;
+		int rc = local_recv(sock, &m, &mem, fds, &n, WAIT_MS, &err);
+
+		for (unsigned i = 0; i < n; i++)
+			close(fds[i]);
+		if (rc == 1 && m.type == type) {
+			*ret_mem = mem;
+			return m;
+		}
+		free(mem);
+		if (rc != 1)
+			fail_msg("no %s: %s", local_type_name(type), err.s);
+	}
+	fail_msg("no %s in time", local_type_name(type));
+	return (struct local_msg){0};
+}
+
+static void say(int sock, const struct local_msg *m, const int *fds, unsigned n)
+{
+	assert_int_equal(local_send(sock, m, fds, n, WAIT_MS), 0);
+}
+
+static void add_trainer(struct rig *r, uint32_t worker)
+{
+	struct local_msg m = {.type = GPU_TRAINER, .gpu_trainer = {.worker = worker, .pid = 1}};
+	struct local_msg hello = {.type = GPU_HELLO,
+		.seq = 1,
+		.gpu_hello = {.abi = LOCAL_ABI, .version = BPS_VERSION}};
+	int sv[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+	say(r->agent, &m, &sv[1], 1);
+	close(sv[1]);
+	r->trainers[worker] = sv[0];
+	say(sv[0], &hello, NULL, 0);
+}
+
+static void rig_open(struct rig *r)
+{
+	struct local_msg m = {.type = GPU_START,
+		.gpu_start = {.abi = LOCAL_ABI,
+			.version = BPS_VERSION,
+			.job = "job",
+			.n_workers = WORKERS,
+			.n_slots = SLOTS,
+			.route = "copy"}};
+	void *mem = NULL;
+	int sv[2];
+
+	memset(r, 0, sizeof(*r));
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+	r->agent = sv[0];
+	r->of_executor = sv[1];
+	assert_int_equal(shm_memfd("pipe", sizeof(*r->page), &r->page_fd), 0);
+	r->page = mmap(NULL, sizeof(*r->page), PROT_READ | PROT_WRITE, MAP_SHARED, r->page_fd, 0);
+	assert_true(r->page != MAP_FAILED);
+	r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r->my_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	pipe_init(&r->pipe, r->page, r->wake_fd, true);
+	assert_int_equal(pthread_create(&r->thread, NULL, executor, r), 0);
+	say(r->agent, &m, (int[]){r->page_fd, r->wake_fd, r->my_fd}, 3);
+	m = expect(r->agent, GPU_READY, &mem);
+	assert_int_equal(m.gpu_text.code, 0);
+	free(mem);
+	for (uint32_t w = 0; w < WORKERS; w++)
+		add_trainer(r, w);
+	expect(r->agent, GPU_ROUTE, &mem);
+	free(mem);
+	for (uint32_t w = 0; w < WORKERS; w++) {
+		expect(r->trainers[w], GPU_WELCOME, &mem);
+		free(mem);
+	}
+}
+
+static void rig_close(struct rig *r)
+{
+	struct local_msg m = {.type = GPU_END, .gpu_text = {.text = ""}};
+
+	local_send(r->agent, &m, NULL, 0, WAIT_MS);
+	pthread_join(r->thread, NULL);
+	for (uint32_t w = 0; w < WORKERS; w++)
+		close(r->trainers[w]);
+	pipe_fini(&r->pipe);
+	munmap(r->page, sizeof(*r->page));
+	close(r->agent);
+	close(r->page_fd);
+	close(r->wake_fd);
+	close(r->my_fd);
+}
+
+static uint32_t alloc(struct rig *r, uint32_t worker, uint64_t bytes)
+{
+	struct local_msg m = {.type = GPU_ALLOC, .seq = 5, .gpu_alloc = {.bytes = bytes}};
+	void *mem = NULL;
+
+	say(r->trainers[worker], &m, NULL, 0);
+	m = expect(r->trainers[worker], GPU_REGION, &mem);
+	free(mem);
+	assert_int_equal(m.gpu_region.code, 0);
+	return m.gpu_region.region;
+}
+
+/* What the executor says to it. */
+static uint32_t import(struct rig *r, uint64_t bytes, uint64_t offset, int fd)
+{
+	uint8_t uuid[GPU_UUID_BYTES] = {0}, blob[1] = {0};
+	struct gpu_memory memory = {.version = GPU_MEMORY_VERSION,
+		.kind = GPU_MEMORY_HOST,
+		.uuid = {uuid, sizeof(uuid)},
+		.bytes = bytes,
+		.chunk_bytes = bytes,
+		.offset = offset,
+		.handle = {blob, 0}};
+	struct local_msg m = {
+		.type = GPU_IMPORT, .seq = 6, .gpu_import = {.memory = &memory, .n_memory = 1}};
+	void *mem = NULL;
+
+	say(r->trainers[0], &m, &fd, 1);
+	m = expect(r->trainers[0], GPU_REGION, &mem);
+	free(mem);
+	return m.gpu_region.code;
+}
+
+static void memory_that_could_shrink_is_not_taken(void **state)
+{
+	char path[] = "/tmp/bps-exec-XXXXXX";
+	int file = mkstemp(path), open_fd = memfd_create("open", MFD_ALLOW_SEALING), pipes[2], fd;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(unlink(path) | ftruncate(file, 65536) | ftruncate(open_fd, 65536), 0);
+	assert_int_equal(pipe(pipes), 0);
+	assert_int_not_equal(import(&r, 65536, 0, open_fd), 0);
+	assert_int_not_equal(import(&r, 65536, 0, pipes[0]), 0);
+	assert_int_not_equal(import(&r, 65536, 0, file), 0);
+	fd = open("/", O_RDONLY | O_DIRECTORY);
+	assert_int_not_equal(import(&r, 1, 0, fd), 0);
+	close(fd);
+	assert_int_equal(shm_memfd("good", 65536, &fd), 0);
+	assert_int_not_equal(import(&r, 131072, 0, fd), 0);
+	assert_int_not_equal(import(&r, UINT64_MAX, 1, fd), 0);
+	assert_int_equal(import(&r, 65536, 0, fd), 0);
+	close(fd);
+	close(file);
+	close(open_fd);
+	close(pipes[0]);
+	close(pipes[1]);
+	rig_close(&r);
+}
+
+static void push(struct rig *r, struct pipe_entry e)
+{
+	assert_int_equal(pipe_push(&r->pipe, &e), 0);
+	pipe_flush(&r->pipe);
+}
+
+static struct pipe_entry answer(struct rig *r)
+{
+	uint64_t end_ns = clock_now_ns() + WAIT_MS * MS;
+	struct pipe_entry e = {0};
+
+	while (!pipe_pop(&r->pipe, &e) && clock_now_ns() < end_ns)
+		poll(NULL, 0, 1);
+	return e;
+}
+
+static void memory_released_while_a_tensor_is_described_is_not_used(void **state)
+{
+	struct local_msg m = {.type = GPU_RELEASE, .seq = 7, .gpu_release = {.text = ""}};
+	struct local_msg arena = {.type = GPU_ARENA, .gpu_arena = {.id = 1, .bytes = 1 << 20}};
+	uint32_t region[WORKERS];
+	void *mem = NULL;
+	struct rig r;
+	int fd;
+
+	(void)state;
+	rig_open(&r);
+	assert_int_equal(shm_memfd("arena", 1 << 20, &fd), 0);
+	say(r.agent, &arena, &fd, 1);
+	close(fd);
+	for (uint32_t w = 0; w < WORKERS; w++)
+		region[w] = alloc(&r, w, 1 << 20);
+	push(&r, (struct pipe_entry){.type = PIPE_TENSOR, .a = DTYPE_I32, .x = 1000, .y = 4096});
+	for (uint16_t w = 0; w < WORKERS; w++)
+		push(&r, (struct pipe_entry){.type = PIPE_PLACE, .b = w, .x = region[w], .z = w});
+	/* Each entry is read before what a trainer says behind it: see turn. */
+	poll(NULL, 0, 50);
+	m.gpu_release.region = region[1];
+	say(r.trainers[1], &m, NULL, 0);
+	m = expect(r.trainers[1], GPU_RELEASED, &mem);
+	free(mem);
+	assert_int_equal(m.gpu_release.code, 0);
+	for (uint16_t i = 0; i < WORKERS; i++)
+		push(&r,
+			(struct pipe_entry){
+				.type = PIPE_BUFFER, .a = PIPE_IN, .b = i, .x = 1, .y = 8192u * i});
+	for (uint16_t i = 0; i < 2; i++)
+		push(&r, (struct pipe_entry){.type = PIPE_BUFFER,
+				 .a = PIPE_OUT,
+				 .b = i,
+				 .x = 1,
+				 .y = 65536u * (i + 1u)});
+	assert_int_equal(answer(&r).type, PIPE_BAD);
+	rig_close(&r);
+}
+
+static void noise_of_a_trainer_ends_its_connection_only(void **state)
+{
+	unsigned char noise[512];
+	unsigned seed = 1;
+	struct rig r;
+	char byte;
+
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		rig_open(&r);
+		for (size_t k = 0; k < sizeof(noise); k++)
+			noise[k] = (unsigned char)rand_r(&seed);
+		noise[0] = (unsigned char)(30 + i); /* one of each type */
+		noise[1] = noise[2] = noise[3] = 0;
+		assert_true(send(r.trainers[0], noise, i % 3 ? sizeof(noise) : 8 + i, 0) > 0);
+		assert_int_equal(recv(r.trainers[0], &byte, 1, 0), 0);
+		alloc(&r, 1, 4096); /* the other one is served */
+		rig_close(&r);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(memory_that_could_shrink_is_not_taken),
+		cmocka_unit_test(memory_released_while_a_tensor_is_described_is_not_used),
+		cmocka_unit_test(noise_of_a_trainer_ends_its_connection_only),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
