@@ -77,10 +77,10 @@ struct kept_trainer {
 	uint32_t sq_head;     /* what is before it has been taken */
 	uint32_t handled_seq; /* the last message that was answered */
 	uint32_t finish_seq, is_finishing;
-	uint32_t n_told,
-		told_input; /* arenas that it knows: see struct trainer; told_input: id + 1 */
-	uint64_t barrier;   /* at which it waits; */
-	uint32_t barrier_seq, unused; /* to be answered so, 0: it does not wait */
+	uint32_t n_told, told_input; /* as in struct trainer; told_input: the arena's id + 1 */
+	uint64_t barrier;            /* at which it waits */
+	uint32_t barrier_seq;        /* of the answer that it waits for, 0: it is at none */
+	uint32_t unused;
 };
 struct kept_tensor {
 	uint64_t staging_offset;

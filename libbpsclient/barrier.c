@@ -1,3 +1,6 @@
+/* Barriers, bps_checkpoint_barrier(3). While the worker is at one nothing can be submitted
+ * (is_at_barrier, which submissions look at under ring_mutex), also after a time-out: the agent has
+ * been told, and all others may pass it meanwhile. The same thread or another may ask again. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 

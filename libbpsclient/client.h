@@ -2,6 +2,10 @@
 #define BPSCLIENT_CLIENT_H
 /* Inside of the library: a worker's place in a job, and its tensors.
  *
+ *   open.c     joins and leaves            tensor.c   declares and submits, wait.c waits
+ *   barrier.c  where all have nothing      workers.c  who is there
+ *              in flight                   suspend.c  leaves for a while
+ *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
  * held for moments only), the session's turn. collect_mutex keeps a second collective out.
  *

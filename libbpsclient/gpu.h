@@ -83,6 +83,10 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeou
 	struct gpu **ret, struct err_text *err);
 /* No stream uses its memory or counters any more. NULL is allowed. */
 void gpu_link_close(struct gpu *g);
+/* Memory on the GPU: the executor's, mapped here; memory of the caller's, mapped there; the end of
+ * either. Owns: *ret is the caller's until gpu_link_release; imported memory stays the caller's and
+ * where it is until then.
+ * Errors: those of bps_gpu(3), with a sentence. Thread: any. */
 int gpu_link_alloc(
 	struct gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret, struct err_text *err);
 int gpu_link_import(

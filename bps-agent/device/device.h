@@ -41,8 +41,8 @@
 enum device_error {
 	DEVICE_AGAIN = -EAGAIN, /* not yet; ask again, nothing is wrong */
 	DEVICE_NODEV = -ENODEV, /* no driver, no such GPU, GPU not usable now */
-	DEVICE_UNSUP =
-		-EOPNOTSUPP,    /* this GPU, driver or back-end cannot do it: take another way */
+	/* this GPU, driver or back-end cannot do it: take another way */
+	DEVICE_UNSUP = -EOPNOTSUPP,
 	DEVICE_NOMEM = -ENOMEM, /* no device memory, address space or pinned memory; may pass */
 	DEVICE_ARG = -EINVAL,   /* the caller's arguments; nothing happened */
 	DEVICE_PEER = -ECONNABORTED,    /* a member of the clique failed: abort the clique */
@@ -67,9 +67,8 @@ enum device_link {
 #define DEVICE_UUID_BYTES 16
 #define DEVICE_ID_BYTES   128 /* of a clique */
 #define DEVICE_GPUS_MAX   64
-#define DEVICE_FDS_MAX                                                                             \
-	253 /* file descriptors of one description: what one SCM_RIGHTS message takes */
-#define DEVICE_HOST (-1) /* the "gpu" of pinned host memory */
+#define DEVICE_FDS_MAX    253  /* of one description: what one SCM_RIGHTS message takes */
+#define DEVICE_HOST       (-1) /* the "gpu" of pinned host memory */
 
 /* One GPU (or MIG instance). Its index in gpus() is the `gpu` of all calls, for the life of the
  * device; between processes only the uuid names it. */
