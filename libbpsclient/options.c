@@ -352,8 +352,10 @@ static int settle_elastic(struct options *o)
 	if (!o->is_elastic || o->max_size <= 0)
 		o->max_size = o->size;
 	if (o->max_size < o->size || o->max_size > CTL_WORKERS_MAX)
-		return text_set(-EINVAL, "at most %d workers of a job that begins with %d",
-			o->max_size, o->size);
+		return text_set(-EINVAL,
+			"max_size %d (BPS_MAX_SIZE) has to be from %d, the size with which the job "
+			"begins, to %d",
+			o->max_size, o->size, CTL_WORKERS_MAX);
 	o->may_shrink |= o->is_elastic;
 	return 0;
 }
@@ -403,7 +405,7 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 	if (o.backup && o.is_deterministic)
 		return text_set(-EINVAL,
 			"deterministic sums wait for every machine, with backup machines they do "
-			"not: choose one");
+			"not: choose one (BPS_DETERMINISTIC, BPS_BACKUP)");
 	if (!o.backup)
 		o.grace_ms = 0; /* it means nothing, and must agree */
 	else if (!o.grace_ms)

@@ -21,7 +21,7 @@ import numpy as np
 
 SUM, PROD, MAX, MIN, AVG = range(5)
 PRIORITY_AUTO = -(2**31)
-ABI = 1
+ABI = 2  # of the structures below: BPS_ABI of bps.h
 
 # Name: (number, NumPy type). bf16 has none there: its raw 16 bits are seen as uint16.
 DTYPES = {
@@ -112,6 +112,18 @@ class Worker(collections.namedtuple("Worker", "rank is_lost is_new is_missing ho
     """A worker of the job, also one that was lost. is_missing: not behind the whole of the tensor's last round."""
 
 
+class _Info(ctypes.Structure):
+    _fields_ = [
+        ("round", ctypes.c_uint64),
+        ("contributors", ctypes.c_uint32),
+        ("contributors_most", ctypes.c_uint32),
+    ]
+
+
+class Info(collections.namedtuple("Info", "round contributors contributors_most")):
+    """The last completed round, and how many workers are behind its partitions: the fewest, the most."""
+
+
 class _Decl(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("n_elems", ctypes.c_uint64)]
 
@@ -145,6 +157,7 @@ def _load():
         ("contributors", int_, [ptr]),
         ("workers", int_, [ptr, ptr, size_t, ptr]),
         ("contributor_list", int_, [ptr, ptr, size_t]),
+        ("tensor_info", int_, [ptr, ptr]),
         ("barrier", int_, [ptr, u32]),
         ("checkpoint_barrier", int_, [ptr, u32]),
         ("is_new", int_, [ptr]),
@@ -250,6 +263,13 @@ class Tensor:
     @property
     def contributors(self):
         return _lib.bps_contributors(self.handle)
+
+    @property
+    def info(self):
+        """The last completed round and who is behind it: an Info."""
+        raw = _Info()
+        _check(_lib.bps_tensor_info(self.handle, ctypes.byref(raw)))
+        return Info(raw.round, raw.contributors, raw.contributors_most)
 
     def contributor_list(self):
         """All workers of the job, with is_missing: not behind the whole of the last round."""
@@ -475,6 +495,8 @@ def open(
     """Join a job; what is not given comes from the environment. Times are in seconds."""
     opt = _Options()
     _lib.bps_options_init(ctypes.byref(opt))
+    if opt.abi != ABI:
+        raise Error(_CODES["EVERSION"], f"bps.py is for ABI {ABI}, libbpsclient has {opt.abi}: install both of one release")
     opt.job, opt.agent_socket = _text(job), _text(agent_socket)
     opt.rank, opt.size, opt.local_rank, opt.local_size = rank, size, local_rank, local_size
     opt.timeout_ms, opt.open_timeout_ms = _ms(timeout), _ms(open_timeout)

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def test_tensor_of_each_type_comes_back(dtype):
         t.input[:] = np.arange(6).reshape(2, 3)
         t.push_pull(bps.AVG)
         assert (t.wait() == np.arange(6).reshape(2, 3)).all()
-        assert t.contributors == 1
+        assert t.contributors == 1 and t.info == (1, 1, 1)
         with pytest.raises(ValueError):
             t.output[0] = 1
 
@@ -85,7 +86,8 @@ def test_closed_job_is_refused():
 
 def test_every_name_of_the_map_is_exported():
     names = [line.strip(" \t;\n") for line in open(ROOT / "libbpsclient" / "libbpsclient.map") if "bps_" in line]
-    assert len(names) == 28
+    header = (ROOT / "libbpsclient" / "bps.h").read_text()
+    assert set(names) == set(re.findall(r"^BPS_API[^;(]*?\b(bps_\w+)\(", header, re.M))
     lib = ctypes.CDLL(os.environ["BPS_LIBRARY"])
     assert all(hasattr(lib, name) for name in names)
 
@@ -94,6 +96,14 @@ def test_codes_are_those_of_the_header():
     header = (ROOT / "libbpsclient" / "bps.h").read_text()
     for name, code in bps._CODES.items():
         assert f"BPS_{name} = {code}" in header
+    assert f"#define BPS_ABI {bps.ABI}\n" in header
+
+
+def test_library_of_another_abi_is_refused(monkeypatch):
+    monkeypatch.setattr(bps, "ABI", bps.ABI + 1)
+    with pytest.raises(bps.Error, match="one release") as e:
+        bps.open()
+    assert e.value.code == bps.EVERSION
 
 
 @pytest.mark.parametrize("compiler", ["gcc -std=c99 -x c", "g++ -std=c++11 -x c++"])

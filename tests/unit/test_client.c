@@ -1426,7 +1426,7 @@ static void units_of_the_settings_are_understood(void **state)
 static void bad_variables_are_errors_that_name_them(void **state)
 {
 	static const struct {
-		const char *pairs[5];
+		const char *pairs[7];
 		const char *text;
 	} cases[] = {
 		{{"BPS_SIZE", "two"}, "BPS_SIZE='two' is not a number"},
@@ -1439,6 +1439,8 @@ static void bad_variables_are_errors_that_name_them(void **state)
 		{{"BPS_TIMEOUT", "30x"}, "unknown unit 'x'"},
 		{{"BPS_DETERMINISTIC", "maybe"}, "BPS_DETERMINISTIC='maybe' is neither"},
 		{{"BPS_PARTITION_BYTES", "9999999999GiB"}, "is too large"},
+		{{"BPS_SIZE", "2", "BPS_ELASTIC", "1", "BPS_MAX_SIZE", "1"}, "BPS_MAX_SIZE"},
+		{{"BPS_DETERMINISTIC", "1", "BPS_BACKUP", "1"}, "BPS_BACKUP"},
 	};
 	struct bps *b;
 
