@@ -85,7 +85,7 @@ static void http_job(struct app *app, struct httpd_request *req, const char *nam
 	int rc;
 
 	if (!job) {
-		answer_error(req, 404, "no such job");
+		answer_error(req, 404, "no such job: `bpsctl jobs` lists those that are known");
 		return;
 	}
 	while (token < STATUS_WAIT_MAX && app->waiting[token].req)

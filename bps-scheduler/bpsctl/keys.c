@@ -60,7 +60,11 @@ static int load_keys(const struct opts *o, struct keyring *ret_ring)
 	int rc = steer_keys(&o->steer, ret_ring, &err);
 
 	if (rc <= 0)
-		complain(rc < 0 ? err.s : "there is no --key-file", EXIT_ERR);
+		complain(
+			rc < 0 ? err.s
+			       : "there is no --key-file: name the cluster's key file, or make one "
+				 "with `bpsctl key new`",
+			EXIT_ERR);
 	return rc;
 }
 

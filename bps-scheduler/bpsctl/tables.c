@@ -77,14 +77,15 @@ static void same_host_note(FILE *out, json_t *m)
 static void member_notes(FILE *out, json_t *m)
 {
 	char text[600];
+	bool has_reason;
 
 	cell_wrapped_key(out, "    down: ", m, "why");
 	same_host_note(out, m);
 	if (!is_drained(m))
 		return;
-	snprintf(text, sizeof(text), "%s%sby %s", cell_str(m, "drain_reason").s,
-		json_string_length(json_object_get(m, "drain_reason")) ? ", " : "",
-		cell_str(m, "drain_who").s);
+	has_reason = json_string_length(json_object_get(m, "drain_reason")) > 0;
+	snprintf(text, sizeof(text), "%s%sby %s", has_reason ? cell_str(m, "drain_reason").s : "",
+		has_reason ? ", " : "", cell_str(m, "drain_who").s);
 	cell_wrapped(out, "    drained: ", text);
 }
 

@@ -39,6 +39,14 @@ def members(c):
     return [m["name"] for m in c.scheduler.status()["members"]]
 
 
+def test_host_key_without_the_cluster_key_is_told_what_to_do(tmp_path):
+    p = subprocess.run(
+        [str(BUILD / "bpsctl"), "key", "derive", "server:s0"], capture_output=True, text=True, check=False,
+        timeout=DEADLINE_S, env={**os.environ, "BPS_KEY_FILE": ""}
+    )  # fmt: skip
+    assert p.returncode == 2 and "bpsctl key new" in p.stderr, p
+
+
 def test_cluster_with_a_key_sums(cluster, master):
     key = ["--key-file", master]
     c = cluster(agents=2, servers=2, server_args=key, agent_args=key, scheduler_args=key)
