@@ -142,6 +142,7 @@ int drain_set(struct sched_core *c, const char *target, const char *reason, cons
 {
 	struct member *m = NULL;
 	uint64_t n;
+	bool is_again;
 	int rc = drain_find(c, target, &m, ret_text);
 
 	c->now_ns = now_ns;
@@ -149,8 +150,10 @@ int drain_set(struct sched_core *c, const char *target, const char *reason, cons
 		rc = may_drain(c, m, ret_text);
 	if (rc < 0)
 		return rc;
+	is_again = m->is_drained;
 	m->is_drained = true;
-	set_words(m, reason, who);
+	if (!is_again || *reason) /* drain --wait after drain --reason */
+		set_words(m, reason, who);
 	balance_soon(c);
 	rc = commit(c, m, ret_text);
 	if (rc < 0)

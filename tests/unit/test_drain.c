@@ -534,6 +534,25 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
+static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
+{
+	struct world w;
+	struct err_text text = {""};
+	struct member *m;
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(drain(&w, "s1"), 0);
+	assert_int_equal(drain_set(w.core, "s1", "", "bob", w.now, &text), 0);
+	assert_int_equal(drain_find(w.core, "s1", &m, &text), 0);
+	assert_string_equal(m->drain_reason, "disk");
+	assert_string_equal(m->drain_who, "alice");
+	assert_int_equal(drain_set(w.core, "s1", "fan", "bob", w.now, &text), 0);
+	assert_string_equal(m->drain_reason, "fan");
+	assert_string_equal(m->drain_who, "bob");
+	world_fini(&w);
+}
+
 static void one_name_of_two_roles_has_to_be_told(void **state)
 {
 	struct world w;
@@ -563,6 +582,7 @@ int main(void)
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
 		cmocka_unit_test(drained_server_is_better_than_none),
 		cmocka_unit_test(drained_agent_gets_no_new_job_and_keeps_those_it_has),
+		cmocka_unit_test(second_drain_without_a_reason_keeps_the_first_ones),
 		cmocka_unit_test(one_name_of_two_roles_has_to_be_told),
 	};
 
