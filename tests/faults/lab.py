@@ -92,6 +92,28 @@ class Lab:
         match = {w: f"ip {'saddr' if w == 'in' else 'daddr'} {self.addr(other)} " if other else "" for w in ways}
         self.rules(host, *[f"{w} {match[w]}drop" for w in ways])
 
+    def cut_off(self, host, how):
+        """down: its link; both, in, out: packets vanish."""
+        if how == "down":
+            self.link(host, False)
+        else:
+            self.cut(host, ("in", "out") if how == "both" else (how,))
+
+    def blink(self, host, seconds):
+        """It is cut off for that long."""
+        until = time.monotonic() + seconds
+        self.cut(host)
+        wait_until(until)
+        self.mend(host)
+
+    def half_open(self, host):
+        """Its sockets vanish without a word to the other side."""
+        until = time.monotonic() + 0.5
+        self.cut(host)
+        self.kill_connections(host)
+        wait_until(until)
+        self.mend(host)
+
     def reset(self, host, port):
         """A firewall between answers for that port of the host with RST, and eats the rest."""
         self.rules(host, f"in tcp dport {port} reject with tcp reset")

@@ -112,10 +112,7 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
     job, beside = c.steady(2).wait_rounds(), c.steady(1, placement=[0])
     host = c.agents[1].host
     at = time.monotonic()
-    if how == "down":
-        lab.link(host, False)
-    else:
-        lab.cut(host, ("in", "out") if how == "both" else (how,))
+    lab.cut_off(host, how)
     lost_agent_is_named(cell, job, at, MUST_SEE_S + 0.5)
     beside.wait_rounds(STAY).stop()
     at = time.monotonic()
@@ -131,9 +128,7 @@ def test_short_cut_costs_no_round(faulty, cell, lab):
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
-    lab.cut(c.agents[1].host)
-    wait_until(at + 1)
-    lab.mend(c.agents[1].host)
+    lab.blink(c.agents[1].host, 1)
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), 1 + 2)
 
@@ -154,12 +149,8 @@ def test_half_open_connections_are_noticed(faulty, cell, lab):
     """FM-A-halfopen: the agent's sockets vanish without a word to the other side."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
-    host = c.agents[1].host
     at = time.monotonic()
-    lab.cut(host)
-    lab.kill_connections(host)
-    wait_until(at + 0.5)
-    lab.mend(host)
+    lab.half_open(c.agents[1].host)
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), 3.5)
 

@@ -107,10 +107,7 @@ def test_scheduler_that_is_cut_off_is_not_noticed(faulty, cell, lab, how):
     job = c.steady(2).wait_rounds()
     host = c.scheduler.host
     at = time.monotonic()
-    if how == "down":
-        lab.link(host, False)
-    else:
-        lab.cut(host, ("in", "out") if how == "both" else (how,))
+    lab.cut_off(host, how)
     wait_until(at + 10)
     job.wait_rounds(STAY)
     mended = time.monotonic()
@@ -141,10 +138,7 @@ def test_half_open_control_connections_are_noticed(faulty, cell, lab):
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
-    lab.cut(c.scheduler.host)
-    lab.kill_connections(c.scheduler.host)
-    wait_until(at + 0.5)
-    lab.mend(c.scheduler.host)
+    lab.half_open(c.scheduler.host)
     c.wait_for("all are back", lambda: all_are_back(c))
     cell.within("members are back", time.monotonic() - at, 6)
     cell.within("stall", job.wait_rounds(STAY).stall(at), UNNOTICED_S)

@@ -136,10 +136,7 @@ def test_server_that_is_cut_off_is_replaced(faulty, cell, lab, how):
     job = c.steady(2).wait_rounds()
     host = c.servers[0].host
     at = time.monotonic()
-    if how == "down":
-        lab.link(host, False)
-    else:
-        lab.cut(host, ("in", "out") if how == "both" else (how,))
+    lab.cut_off(host, how)
     c.wait_for("it is given up", lambda: "-> down" in c.scheduler.log.read_text())
     job.wait_rounds(STAY)
     lab.mend(host)
@@ -153,9 +150,7 @@ def test_short_cut_of_a_server_costs_no_round(faulty, cell, lab):
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
     at = time.monotonic()
-    lab.cut(c.servers[0].host)
-    wait_until(at + 1)
-    lab.mend(c.servers[0].host)
+    lab.blink(c.servers[0].host, 1)
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), 1 + 2)
 
@@ -189,12 +184,8 @@ def test_half_open_connections_to_a_server_are_noticed(faulty, cell, lab):
     """FM-S-halfopen: the server's sockets vanish without a word to the agents."""
     c = faulty(lab=lab)
     job = c.steady(2).wait_rounds()
-    host = c.servers[0].host
     at = time.monotonic()
-    lab.cut(host)
-    lab.kill_connections(host)
-    wait_until(at + 0.5)
-    lab.mend(host)
+    lab.half_open(c.servers[0].host)
     job.wait_rounds(STAY)
     cell.within("stall", job.stall(at), 3.5)
 
