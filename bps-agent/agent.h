@@ -59,7 +59,8 @@ struct agent_config {
 	const char *host;       /* this machine, for messages */
 	struct agt_config core; /* its window is that of the limits */
 	const char *scheduler;  /* its address, for messages */
-	/* Does somebody keep what a successor needs? Then trainers are left as they are at the end. */
+	/* Does somebody keep what a successor needs? Then trainers are left as they are at the
+	 * end. */
 	bool is_kept;
 	struct fdstore *inherited; /* what a former life has left; for agent_new alone */
 	struct gpu_config gpu;
@@ -384,7 +385,8 @@ void tensor_free_all(struct job *job);
 int people_note(struct job *job, const struct ctl_job *m);
 /* With the job. */
 void people_free(struct job *job);
-/* Who was let in at that barrier, and the lowest rank that was there before; CTL_NO_ID: nobody was. */
+/* Who was let in at that barrier, and the lowest rank that was there before; CTL_NO_ID: nobody
+ * was. */
 void people_news(const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
 /* Is that rank one of those who were let in last? */
 bool people_is_new(const struct job *job, uint32_t rank);
@@ -406,8 +408,8 @@ void barrier_over(struct trainer *t, int code, const char *text);
  * why_on_text. */
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_on_text(struct agent *a, const struct ctl_why_text *m);
-/* What the scheduler has not answered in time is answered with what is known here. Returns when to be
- * called again. */
+/* What the scheduler has not answered in time is answered with what is known here. Returns when to
+ * be called again. */
 uint64_t why_tick(struct agent *a, uint64_t now_ns);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */
 void why_on_probe(struct agent *a, const struct ctl_probe *m);

@@ -60,8 +60,8 @@ void memory_prefer(struct memory *m, uint32_t node)
 	if (!node || node > 1024)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
-	/* A wish: where it cannot be granted memory lies elsewhere. Of shared memory it holds for the
-	 * file, whoever touches it first. */
+	/* A wish: where it cannot be granted memory lies elsewhere. Of shared memory it holds for
+	 * the file, whoever touches it first. */
 	if (mbind(m->mem, m->bytes, MPOL_PREFERRED, mask, 1024, 0) < 0)
 		log_debug("memory of node %u: %s", node - 1, strerror(errno));
 }

@@ -59,8 +59,8 @@ struct arena_set {
 	/* A new one is there, its descriptor still writable: for a successor. May set kept_used.
 	 * Errors: it is given up. NULL: nobody wants to know. */
 	int (*adopted)(void *ctx, struct arena *a);
-	/* Another process will map outputs for writing: no seal can keep trainers from that, they get a
-	 * descriptor that can only be read, of a file that they may only read. */
+	/* Another process will map outputs for writing: no seal can keep trainers from that, they
+	 * get a descriptor that can only be read, of a file that they may only read. */
 	bool is_kept;
 	void *admit_ctx;
 	uint32_t node; /* for memory_prefer */
@@ -104,7 +104,8 @@ int memory_begin(
  * seals its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a
  * sentence; memory_drop it. */
 int memory_step(struct memory *m, struct err_text *err);
-/* Its pages are to lie on that NUMA node + 1, when there is room; 0: anywhere. Before the first step. */
+/* Its pages are to lie on that NUMA node + 1, when there is room; 0: anywhere. Before the first
+ * step. */
 void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close. */
 void memory_drop(struct memory *m);

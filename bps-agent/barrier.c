@@ -1,6 +1,6 @@
-/* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them; a
- * barrier is passed when JOB says so, which carries who was let in. Said again after each WELCOME and
- * each JOB that does not say so: that is all there is to lose. */
+/* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them;
+ * a barrier is passed when JOB says so, which carries who was let in. Said again after each WELCOME
+ * and each JOB that does not say so: that is all there is to lose. */
 #include "bps-agent/agent.h"
 #include "bps-agent/keep.h"
 

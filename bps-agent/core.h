@@ -18,9 +18,9 @@
  * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on
  * the network. A job with one member needs no server: READY sums straight into the output.
  *
- * A tensor may lie on the workers' devices. Then a READY partition first waits until somebody else has
- * brought its bytes to the inputs (is_staging: it is in no queue), and the round, when all its sums
- * are in, until they are on the devices. Towards the servers nothing differs.
+ * A tensor may lie on the workers' devices. Then a READY partition first waits until somebody else
+ * has brought its bytes to the inputs (is_staging: it is in no queue), and the round, when all its
+ * sums are in, until they are on the devices. Towards the servers nothing differs.
  *
  * Buffers of a tensor: an in-slot per local worker, a staging buffer when there are several (their
  * sum), two out-slots (round & 1). The contribution stays untouched until the round is done (A1),
@@ -76,8 +76,8 @@ struct agt_kept_part {
 	_Atomic uint64_t landed;            /* last round whose sum is in its out-slot */
 	_Atomic uint64_t summed;            /* last round whose local sum is in staging: see B6 */
 	uint32_t result_crc[2], workers[2]; /* of the last two sums (round & 1) */
-	/* Rounds up to base are over for all members since the border (a view), from which on the wire
-	 * counts from 1 anew. border is written last. */
+	/* Rounds up to base are over for all members since the border (a view), from which on the
+	 * wire counts from 1 anew. border is written last. */
 	uint64_t base, border;
 	struct member_set contributors[2];
 };
@@ -99,8 +99,9 @@ struct agt_env {
 	/* Round of a tensor is complete (status 0) or failed. workers: how many are behind the
 	 * result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-	/* Of a device tensor: its next round has begun; have its bytes brought to the inputs, and say
-	 * agt_part_staged for each partition. The callbacks may be NULL when there is none such. */
+	/* Of a device tensor: its next round has begun; have its bytes brought to the inputs, and
+	 * say agt_part_staged for each partition. The callbacks may be NULL when there is none
+	 * such. */
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 	/* Of a device tensor: the sum of a partition lies in the round's output. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
@@ -109,8 +110,9 @@ struct agt_env {
 	/* Random number for reconnect jitter. */
 	uint64_t (*random)(void *ctx);
 	/* Where to keep what is known of a tensor's n_parts partitions, of which id and part_elems
-	 * have just become known: zeroed memory, or that of the process before; valid until release of
-	 * agt_job_free. NULL: out of memory. The callback may be NULL: nothing outlives the core. */
+	 * have just become known: zeroed memory, or that of the process before; valid until release
+	 * of agt_job_free. NULL: out of memory. The callback may be NULL: nothing outlives the
+	 * core. */
 	struct agt_kept_part *(*keep)(
 		void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
 };
@@ -139,7 +141,8 @@ extern const struct xport_events agt_core_events; /* ctx: the core */
  * Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
-/* The members have changed: msg is of a larger view. Their partitions' new pgens come by agt_job_runs. */
+/* The members have changed: msg is of a larger view. Their partitions' new pgens come by
+ * agt_job_runs. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Forget a job and its tensors; nothing is reported for rounds in flight. Reads that still run keep
  * their target: release(release_ctx) is called once none does (maybe at once). */
@@ -154,25 +157,26 @@ void agt_job_fail(struct agt_job *job, int code);
 int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const struct agt_mem *in,
 	const struct agt_mem *staging, const struct agt_mem out[2], void *user,
 	struct agt_tensor **ret);
-/* The same for a tensor that lies on the workers' devices: somebody else brings their values to n_in
- * inputs, which together are all local workers' contribution, and takes the sum from the outputs.
+/* The same for a tensor that lies on the workers' devices: somebody else brings their values to
+ * n_in inputs, which together are all local workers' contribution, and takes the sum from the
+ * outputs.
  * staging: may be NULL with one input. A round is done when agt_tensor_unstaged was said. */
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
 	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
-/* Of the round that env->stage said: the partition's bytes lie in the inputs. Errors: -EINVAL it was
- * not waited for (any more). */
+/* Of the round that env->stage said: the partition's bytes lie in the inputs. Errors: -EINVAL it
+ * was not waited for (any more). */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
 /* All sums of the round, as env->unstage said, are on the devices: it is done. Errors: -EINVAL they
  * cannot be. */
 int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
 /* Bytes of its partitions but the last; 0: not planned. */
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
-/* The scheduler's answer: id and partitions; a second one is ignored. When what env->keep gives is of
- * a former life, the tensor is where it was then: its last round is complete, all workers have
+/* The scheduler's answer: id and partitions; a second one is ignored. When what env->keep gives is
+ * of a former life, the tensor is where it was then: its last round is complete, all workers have
  * submitted that one, and may submit the next, of which some partitions may have landed.
- * Errors: BPS_EPROTO it is not about such a tensor, or contradicts what is kept; BPS_EQUOTA one partition is more than a job may
- * have under way; -ENOMEM. */
+ * Errors: BPS_EPROTO it is not about such a tensor, or contradicts what is kept; BPS_EQUOTA one
+ * partition is more than a job may have under way; -ENOMEM. */
 int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan);
 /* This tensor alone is refused: its rounds end with code. */
 void agt_tensor_fail(struct agt_tensor *t, int code);

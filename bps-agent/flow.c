@@ -619,8 +619,8 @@ static void on_result(struct part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
-	/* What is still being copied from a device must not be overwritten there. The server keeps its
-	 * sum, and offers it again for the contribution. */
+	/* What is still being copied from a device must not be overwritten there. The server keeps
+	 * its sum, and offers it again for the contribution. */
 	if (part->is_staging && m->pgen == part->pgen && m->round == part->round)
 		return;
 	/* A4: the waited round, in the current pgen. */

@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_GPU_H
 #define BPS_AGENT_GPU_H
 /* A job's GPUs on this machine: its executor, a child process that drives them (device/exec.h), and
- * the tensors that lie on them. Towards the core such a tensor is one whose contribution comes ready
- * in staging memory and whose sum is delivered to staging memory; this brings both about.
+ * the tensors that lie on them. Towards the core such a tensor is one whose contribution comes
+ * ready in staging memory and whose sum is delivered to staging memory; this brings both about.
  *
  *   gpu:  STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or the executor fails or dies--> OVER
  *                       freed when the job is gone and the child has been waited for
@@ -74,7 +74,8 @@ void gpu_end(struct gpu *g, int code, const char *text);
 void gpu_release(struct gpu *g);
 /* The agent ends: leave the executors, which see it. */
 void gpu_stop_all(struct agent *a);
-/* For the loop: see what the executors say, tell them what there is to tell; true when something was. */
+/* For the loop: see what the executors say, tell them what there is to tell; true when something
+ * was. */
 bool gpu_work(struct agent *a);
 bool gpu_may_sleep(struct agent *a);
 void gpu_awake(struct agent *a);

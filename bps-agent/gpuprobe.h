@@ -1,7 +1,8 @@
 #ifndef BPS_AGENT_GPUPROBE_H
 #define BPS_AGENT_GPUPROBE_H
-/* What the executor finds of GPUs, asked once when the agent starts, since the agent itself never loads CUDA: a child
- * (`bps-agent-cuda --gpus`) whose output is read by the control loop. It only informs: jobs ask for themselves.
+/* What the executor finds of GPUs, asked once when the agent starts, since the agent itself never
+ * loads CUDA: a child (`bps-agent-cuda --gpus`) whose output is read by the control loop. It only
+ * informs: jobs ask for themselves.
  *
  *   ASKING --its output ends--> KNOWN, or NONE with the reason       ASKING --20 s--> NONE
  *
@@ -12,14 +13,15 @@
 struct event_base;
 struct gpuprobe;
 
-/* program is copied. Errors: -ENOENT there is no such program, and other negative ones, with a sentence. */
+/* program is copied. Errors: -ENOENT there is no such program, and other negative ones, with a
+ * sentence. */
 int gpuprobe_start(
 	struct event_base *base, const char *program, struct gpuprobe **ret, struct err_text *err);
 /* Ends the child. NULL is allowed. */
 void gpuprobe_free(struct gpuprobe *p);
 
-/* How many GPUs it has told of, 0 while that is not known; lent. ret_has_cliques: NCCL can be used on all of
- * them. p may be NULL. */
+/* How many GPUs it has told of, 0 while that is not known; lent. ret_has_cliques: NCCL can be used
+ * on all of them. p may be NULL. */
 unsigned gpuprobe_reports(
 	const struct gpuprobe *p, const struct topo_report **ret, bool *ret_has_cliques);
 /* Why there are none; "" otherwise. */

@@ -1,17 +1,17 @@
 #ifndef BPS_AGENT_KEEP_H
 #define BPS_AGENT_KEEP_H
-/* What the agent writes down so that its successor can go on: what a trainer, a job, a tensor is, and
- * where it lies. restore.c reads it. Rules for partitions: core.h, K1-K4.
+/* What the agent writes down so that its successor can go on: what a trainer, a job, a tensor is,
+ * and where it lies. restore.c reads it. Rules for partitions: core.h, K1-K4.
  *
  * With the service manager (fdstore.h), N a number that no other has:
  *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
  *   jN.l  a job's ledger           jN.m  its arenas, told apart by their inode numbers
  * and the listening socket as "listen" when it is ours. All else is in the job's ledger.
  *
- * Order: descriptor, then record, then whoever relies on it is told. So a record without descriptor was
- * lost by the manager, and ends what it is about; a descriptor without record is of somebody who was
- * told nothing, and who has not been answered. A trainer's message stays in its socket until it is
- * answered (trainer.c), so a successor finds it there.
+ * Order: descriptor, then record, then whoever relies on it is told. So a record without descriptor
+ * was lost by the manager, and ends what it is about; a descriptor without record is of somebody
+ * who was told nothing, and who has not been answered. A trainer's message stays in its socket
+ * until it is answered (trainer.c), so a successor finds it there.
  *
  * Thread: the data thread's. All names below fit into FDSTORE_NAME_BYTES. */
 #include <stdatomic.h>
@@ -118,7 +118,8 @@ void keep_forget_trainer(const struct trainer *t);
 void keep_forget_job(const struct job *job);
 
 /* ---- restore.c ---- */
-/* What a former life has left, before the thread runs: its jobs and trainers are there again, and wait
- * for the scheduler. What cannot go on is told so and forgotten. Takes descriptors out of s. */
+/* What a former life has left, before the thread runs: its jobs and trainers are there again, and
+ * wait for the scheduler. What cannot go on is told so and forgotten. Takes descriptors out of
+ * s. */
 void restore_all(struct agent *a, struct fdstore *s);
 #endif

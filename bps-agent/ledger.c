@@ -12,8 +12,8 @@
 #include "common/crc32c.h"
 
 #define MAGIC 0x6c737062u /* "bpsl" */
-/* Addresses for it to grow into; memory is taken in steps. A job with 100 GB of gradients in partitions of
- * 512 KiB takes 60 MB. */
+/* Addresses for it to grow into; memory is taken in steps. A job with 100 GB of gradients in
+ * partitions of 512 KiB takes 60 MB. */
 #define RANGE ((size_t)1 << 30)
 #define STEP  ((size_t)64 << 10)
 

@@ -1,5 +1,5 @@
-/* Who is in a job, for trainers that ask: workers by rank, with their machine's name, and those that
- * are lost with the reason. A copy of what JOB said last; the data thread's. */
+/* Who is in a job, for trainers that ask: workers by rank, with their machine's name, and those
+ * that are lost with the reason. A copy of what JOB said last; the data thread's. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

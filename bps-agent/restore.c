@@ -1,6 +1,6 @@
-/* What a former life of this agent has left: descriptors, and ledgers that say what they are (keep.h).
- * Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit ends that job,
- * which its trainers and the scheduler are told. */
+/* What a former life of this agent has left: descriptors, and ledgers that say what they are
+ * (keep.h). Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit
+ * ends that job, which its trainers and the scheduler are told. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -553,8 +553,8 @@ static bool is_greeting(const struct trainer *t)
 	return is;
 }
 
-/* With the ledgers away what is left of trainers is of those that were not answered yet, or of a ledger
- * that is not to be believed. */
+/* With the ledgers away what is left of trainers is of those that were not answered yet, or of a
+ * ledger that is not to be believed. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
 	struct trainer *t = trainer_again(a, f->fd, take(s, 't', number, 'p'), number);

@@ -10,8 +10,8 @@ struct tensor *tensor_new(struct job *job, const struct local_decl *d);
 /* All local workers have declared it, and its memory is there: from here on it is the core's, and
  * the scheduler hears of it. If that fails it is refused. */
 void tensor_complete(struct tensor *tensor);
-/* Of a former life, with all that is kept of it: the core goes on with it, and its trainers are told
- * what they may have missed. */
+/* Of a former life, with all that is kept of it: the core goes on with it, and its trainers are
+ * told what they may have missed. */
 void tensor_resume(struct tensor *tensor);
 /* Every round of it ends with code. */
 void tensor_refuse(struct tensor *tensor, int code, const char *text);

@@ -6,8 +6,9 @@
 
 #include "bps-agent/device/strategy.h"
 
-/* A new object. sysfs: where it is mounted; it is read now (milliseconds). ask: for all GPUs, has its
- * gpus NULL. What cannot be read or had is said in the document ("error"). NULL: out of memory. */
+/* A new object. sysfs: where it is mounted; it is read now (milliseconds). ask: for all GPUs, has
+ * its gpus NULL. What cannot be read or had is said in the document ("error"). NULL: out of
+ * memory. */
 /* reports: n of the executor's, or none; why: it finds no GPU, or "". */
 json_t *topology_report(const char *sysfs, const struct strategy_ask *ask,
 	const struct topo_report *reports, unsigned n, const char *why);

@@ -215,8 +215,9 @@ void trainer_flush(struct agent *a)
 /* ---- socket ---- */
 
 /* A message is looked at where it is, and taken out of the socket when it has been answered: so a
- * successor of a process that dies in between finds it. It may then have been answered already, or what
- * it asks for may have been done: the first message that a successor sees is one that may be repeated. */
+ * successor of a process that dies in between finds it. It may then have been answered already, or
+ * what it asks for may have been done: the first message that a successor sees is one that may be
+ * repeated. */
 void trainer_answered(struct trainer *t)
 {
 	char c;

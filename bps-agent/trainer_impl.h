@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_TRAINER_IMPL_H
 #define BPS_AGENT_TRAINER_IMPL_H
-/* What the files of a trainer's connection share: accept.c lets it in, hello.c makes its control page,
- * trainer.c has it from then on, closing.c closes its socket. The data thread's. */
+/* What the files of a trainer's connection share: accept.c lets it in, hello.c makes its control
+ * page, trainer.c has it from then on, closing.c closes its socket. The data thread's. */
 #include <sys/socket.h>
 
 #include "bps-agent/agent.h"
@@ -23,8 +23,8 @@ void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd);
 void trainer_listen_event(struct trainer *t);
 
 /* ---- accept.c ---- */
-/* A connection of that user becomes a trainer of the agent. Takes all descriptors; pidfd -1: there is
- * none. */
+/* A connection of that user becomes a trainer of the agent. Takes all descriptors; pidfd -1: there
+ * is none. */
 void trainer_take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
 	int pidfd, uint64_t number, struct trainer *t);
 /* Its user's name is looked up, once. */

@@ -8,8 +8,8 @@
 #include "bps-agent/gpu.h"
 #include "common/clock.h"
 
-/* Time that the scheduler has for its answer: it asks all agents, for half a second, and the trainer
- * waits a little longer (SESSION_WHY_MS). */
+/* Time that the scheduler has for its answer: it asks all agents, for half a second, and the
+ * trainer waits a little longer (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
 /* A sum that is waited for that long is worth a word in a report that nobody asked about it. */
 #define OLD_NS UINT64_C(1000000000)

@@ -9,17 +9,17 @@
  * way at that moment, so few of them move at a time:
  *
  *   - a BALANCE_BATCHES-th of those that will move, and at least BALANCE_BATCH_MIN;
- *   - the next ones when every agent of the job has been heard since and has applied the view of the
- *     last ones. An agent that the scheduler does not hear stops them: it would hold up its job
+ *   - the next ones when every agent of the job has been heard since and has applied the view of
+ *     the last ones. An agent that the scheduler does not hear stops them: it would hold up its job
  *     without knowing (C4). Only a server that is about to end does not wait for that: its
  *     partitions will move in any case. All servers that would take something must be heard;
  *   - each batch is durable before it is told, as any change of places.
  *
  * Nothing flaps: a job is evened out only after servers have come (and stayed for
  * BALANCE_SETTLE_NS), when that lowers the fill of its fullest server, compared to the shares of
- * place.h, by BALANCE_GAIN; then until no more than BALANCE_REST is to be gained. Each move lowers the
- * fill of the fuller of the two servers, so it ends. Only partitions whose sums fit into the memory
- * of the new server move.
+ * place.h, by BALANCE_GAIN; then until no more than BALANCE_REST is to be gained. Each move lowers
+ * the fill of the fuller of the two servers, so it ends. Only partitions whose sums fit into the
+ * memory of the new server move.
  *
  * Part of the core: its thread, no clock. */
 #include <stdint.h>

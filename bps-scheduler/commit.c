@@ -122,7 +122,8 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 	sched_send(c, m, &end);
 }
 
-/* Whom a job concerns: its agents, also those that are gone, and every server; not those that will be told everything. */
+/* Whom a job concerns: its agents, also those that are gone, and every server; not those that will
+ * be told everything. */
 static bool is_audience(const struct job *j, const struct member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&

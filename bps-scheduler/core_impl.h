@@ -334,8 +334,8 @@ void sched_job_over(struct sched_core *c, struct job *j, int code, const char *f
 void sched_job_check_done(struct sched_core *c, struct job *j);
 
 /* elastic.c */
-/* Member i of a running job is lost, and cannot come back to it. The job is over, or goes on without
- * when it may. code: what is over ends with; fmt: why. */
+/* Member i of a running job is lost, and cannot come back to it. The job is over, or goes on
+ * without when it may. code: what is over ends with; fmt: why. */
 void sched_member_lost(struct sched_core *c, struct job *j, uint32_t i, int code, const char *fmt,
 	...) __attribute__((format(printf, 5, 6)));
 /* m speaks of a job that it has been put out of: say so, unless that is not durable yet. False: it
@@ -348,7 +348,8 @@ void sched_at_barrier(
  * sentence. */
 int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
 	const struct ctl_join *q, struct err_text *err);
-/* Nobody of that agent waits any more; agent CTL_NO_ID: of any, and they are told that it is over. */
+/* Nobody of that agent waits any more; agent CTL_NO_ID: of any, and they are told that it is
+ * over. */
 void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent);
 /* Tell m the ranks of its workers that this transaction lets in. */
 void sched_send_joined(struct sched_core *c, const struct member *m, const struct job *j);

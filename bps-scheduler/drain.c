@@ -71,7 +71,8 @@ static uint32_t others_open(const struct sched_core *c, const struct member *m)
 	return n;
 }
 
-/* Would the sums of m's partitions fit into the memory of the others? Yes, when one does not tell. */
+/* Would the sums of m's partitions fit into the memory of the others? Yes, when one does not
+ * tell. */
 static bool has_room_elsewhere(const struct sched_core *c, const struct member *m)
 {
 	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;

@@ -29,10 +29,10 @@ struct state_member;
  * Errors: BPS_ENOTFOUND, -EINVAL it is not clear which; with a sentence. */
 int drain_find(struct sched_core *c, const char *target, struct member **ret, struct err_text *err);
 
-/* Durable when it returns 0; again: with the new reason, if it is one. ret_text says what follows from
- * it, or why not. Errors: as drain_find; -EBUSY it is the last server, or the others have no memory for its
- * sums; BPS_ENOTDURABLE, or what persist returned: it is drained, and the record is offered
- * again. */
+/* Durable when it returns 0; again: with the new reason, if it is one. ret_text says what follows
+ * from it, or why not. Errors: as drain_find; -EBUSY it is the last server, or the others have no
+ * memory for its sums; BPS_ENOTDURABLE, or what persist returned: it is drained, and the record is
+ * offered again. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text);
 /* Errors: as drain_set, but for -EBUSY; -EALREADY it is not drained. */

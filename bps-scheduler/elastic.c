@@ -6,10 +6,10 @@
  *
  *   newcomer: JOIN --> waits --all of its machine are there, the job passes a barrier--> LIVE
  *
- * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its name
- * stays with the job. One transaction has the members without it and a new pgen for every partition,
- * so that nobody can complete a round under the old one, and the rest is the rule for a replaced
- * server: those that are left say what they have, and what one of them has is donated. */
+ * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its
+ * name stays with the job. One transaction has the members without it and a new pgen for every
+ * partition, so that nobody can complete a round under the old one, and the rest is the rule for a
+ * replaced server: those that are left say what they have, and what one of them has is donated. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -248,8 +248,8 @@ static void widen_declared(struct job *j, uint32_t was)
 	}
 }
 
-/* Everybody waits with nothing under way, so that nobody needs a result of before: rounds count from
- * 1 again, for all alike. */
+/* Everybody waits with nothing under way, so that nobody needs a result of before: rounds count
+ * from 1 again, for all alike. */
 static void let_all_in(struct sched_core *c, struct job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;

@@ -11,7 +11,8 @@
 /* Of the fullest server's fill: a move that gains less is none. */
 #define STEP_MIN 0.005
 
-/* A server and its partitions: parts[at] to parts[end - 1], largest first; what moved is skipped. */
+/* A server and its partitions: parts[at] to parts[end - 1], largest first; what moved is
+ * skipped. */
 struct side {
 	double share;
 	uint64_t bytes;

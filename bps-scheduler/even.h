@@ -25,7 +25,8 @@ struct even_gain {
 	uint32_t n_moves;
 };
 
-/* Plan all moves. p: with loads; its shares are set. rooms: bytes that each server's memory has left;
+/* Plan all moves. p: with loads; its shares are set. rooms: bytes that each server's memory has
+ * left;
  * they are used up. parts: sorted anew. */
 struct even_gain even_plan(
 	struct place *p, uint64_t *rooms, struct even_part *parts, size_t n_parts);

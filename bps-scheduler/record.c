@@ -309,7 +309,8 @@ static struct job *job_of_record(const struct state_job *s)
 	return j;
 }
 
-/* A running job that appears again: its machines, or the barriers that it has passed, have changed. */
+/* A running job that appears again: its machines, or the barriers that it has passed, have
+ * changed. */
 static int restore_members(
 	struct sched_core *c, struct job *j, const struct state_job *s, struct err_text *err)
 {
@@ -329,8 +330,8 @@ static int restore_members(
 	return 0;
 }
 
-/* Jobs appear when they have formed, when their machines change or they pass a barrier, and when they
- * have ended. */
+/* Jobs appear when they have formed, when their machines change or they pass a barrier, and when
+ * they have ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
 	struct job *j = s->is_ended ? NULL : sched_job(c, s->id);

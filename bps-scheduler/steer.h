@@ -6,8 +6,8 @@
  *
  * A verb is a row of the table in steer.c and a function that acts at once: it may change the core,
  * and must not wait. To add one:
- *   - `int my_verb(struct steer *s, const struct steer_call *call, struct steer_reply *reply)`, here or in
- *     a file of its own, with what it needs as a member of struct steer, set in main.c;
+ *   - `int my_verb(struct steer *s, const struct steer_call *call, struct steer_reply *reply)`,
+ *     here or in a file of its own, with what it needs as a member of struct steer, set in main.c;
  *   - its row: name, whether it wants a target, the arguments that it knows, whether it changes
  *     anything (then an event "who did what" is kept, whatever came of it);
  *   - a row in docs/protocol.md, a word of bpsctl that calls steer_call, bpsctl(8), a test.

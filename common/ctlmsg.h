@@ -198,12 +198,13 @@ struct ctl_join {
 	 * needs; must agree. */
 	uint16_t backup;
 	uint32_t grace_ms;
-	/* Of an elastic job: how many workers it may have (size: with how many it begins), which must
-	 * agree, and how many of them join on this machine. */
+	/* Of an elastic job: how many workers it may have (size: with how many it begins), which
+	 * must agree, and how many of them join on this machine. */
 	uint32_t max_size;
 	uint32_t local_size;
 };
-/* job CTL_NO_ID: the worker waits to be let in at the job's next barrier; another JOINED follows. */
+/* job CTL_NO_ID: the worker waits to be let in at the job's next barrier; another JOINED
+ * follows. */
 struct ctl_joined {
 	uint32_t seq;
 	uint32_t code; /* 0, or the positive value of the error code */
@@ -238,8 +239,8 @@ struct ctl_job {
 	uint16_t backup; /* as in JOIN */
 	uint32_t grace_ms;
 	uint64_t barrier; /* the last one that all have passed, from 1 */
-	/* When workers joined last: the view, from which on rounds count from 1 anew, and the number of
-	 * the barrier; 0: never. */
+	/* When workers joined last: the view, from which on rounds count from 1 anew, and the
+	 * number of the barrier; 0: never. */
 	uint64_t border, border_barrier;
 };
 struct ctl_job_end {
@@ -294,8 +295,8 @@ struct ctl_tensor_fail {
 	const char *text;
 };
 
-/* FINISHED: the worker called bps_close and waits for JOB_END. LOST: it went without. AT_BARRIER: it
- * waits for JOB to have that barrier; to be said again after each JOB that does not. */
+/* FINISHED: the worker called bps_close and waits for JOB_END. LOST: it went without. AT_BARRIER:
+ * it waits for JOB to have that barrier; to be said again after each JOB that does not. */
 enum worker_event { WORKER_FINISHED = 1, WORKER_LOST = 2, WORKER_AT_BARRIER = 3 };
 struct ctl_worker {
 	uint32_t job;
@@ -378,8 +379,8 @@ struct ctl_sight {
 	uint32_t quiet_ms; /* SEEN: since the agent was heard; SIGHT: 0 */
 };
 
-/* A server is about to end; its partitions should be elsewhere before. LEFT: they are (code 0), or it
- * need not wait for that. */
+/* A server is about to end; its partitions should be elsewhere before. LEFT: they are (code 0), or
+ * it need not wait for that. */
 struct ctl_leave {
 	uint32_t bound_ms; /* it ends after that in any case */
 };

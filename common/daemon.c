@@ -62,8 +62,8 @@ static int load_auth(const struct daemon *d, const struct auth_opts *o, struct t
 	return !auth_equal(ret, &d->auth);
 }
 
-/* Errors: with a sentence, the former one stays: files of certificates may not fit each other, which
- * only their use shows. */
+/* Errors: with a sentence, the former one stays: files of certificates may not fit each other,
+ * which only their use shows. */
 static int take_auth(
 	struct daemon *d, const struct tls_conf *auth, const char *key_file, struct err_text *err)
 {

@@ -3,10 +3,11 @@
 /* What every daemon's main does alike: log level, cluster key, the control loop on the main thread
  * with its signals, the HTTP server, the service manager, the word "ready".
  *
- * SIGTERM and SIGINT end daemon_run, or ask the program to (daemon_on_stop). SIGHUP reads the settings' files and the key again: whatever
- * is wrong there is logged and nothing changes; else what can change at run time does. The three
- * are blocked from before main on (daemon_begin.c) and read from a descriptor, so that none is
- * lost, none ends a start half-way, and no library's handler runs.
+ * SIGTERM and SIGINT end daemon_run, or ask the program to (daemon_on_stop). SIGHUP reads the
+ * settings' files and the key again: whatever is wrong there is logged and nothing changes; else
+ * what can change at run time does. The three are blocked from before main on (daemon_begin.c) and
+ * read from a descriptor, so that none is lost, none ends a start half-way, and no library's
+ * handler runs.
  *
  * --ready-fd N gets "PORT=<port>\nHTTP=<port>\n" once the daemon serves.
  *
@@ -96,8 +97,8 @@ int daemon_init(struct daemon *d, const char *program, const struct daemon_opts 
  * daemon_opts of daemon_init. s must outlive d. */
 void daemon_on_reload(
 	struct daemon *d, struct settings *s, const struct daemon_reload_ops *ops, void *ctx);
-/* The first SIGTERM or SIGINT calls fn instead of ending daemon_run: the program has something to put
- * in order, and calls daemon_quit in bounded time. The second one ends it at once. */
+/* The first SIGTERM or SIGINT calls fn instead of ending daemon_run: the program has something to
+ * put in order, and calls daemon_quit in bounded time. The second one ends it at once. */
 void daemon_on_stop(struct daemon *d, void (*fn)(void *ctx), void *ctx);
 /* Read the key file again, as SIGHUP does with all. Returns 1 when it has changed, else 0.
  * Errors: with a sentence, nothing has changed. */

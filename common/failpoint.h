@@ -18,9 +18,9 @@
  *   error:NAME   the step fails with an errno or code of ours (ENOSPC, BPS_EPROTO), where it can fail
  *   drop         the step is skipped, where what it does is done again or may get lost
  *   after=N      not the first N times; count=N at most N times; prob=P each time by chance
- * seed=N makes chance repeatable: whether a point acts depends on the seed, its name and how often it
- * was passed. A name that is not one is refused with the nearest that is; an action that the point
- * does not take, too.
+ * seed=N makes chance repeatable: whether a point acts depends on the seed, its name and how often
+ * it was passed. A name that is not one is refused with the nearest that is; an action that the
+ * point does not take, too.
  *
  * Thread: any may pass a point; failpoint_set is the main thread's, or the library's first open. */
 #include <stdatomic.h>
@@ -176,7 +176,8 @@ extern _Atomic unsigned char failpoint_armed[FAILPOINT_COUNT];
 
 #define FAILPOINT_DROPPED 1
 /* What an armed point does: it may not return, or return late. Returns 0: go on; FAILPOINT_DROPPED:
- * skip the step (only where the table says so); negative: fail with this (only where it says so). */
+ * skip the step (only where the table says so); negative: fail with this (only where it says
+ * so). */
 int failpoint_pass(enum failpoint point);
 #define FAILPOINT(id)                                                                              \
 	(__builtin_expect(                                                                         \

@@ -1,13 +1,13 @@
 #ifndef BPS_COMMON_FDSTORE_H
 #define BPS_COMMON_FDSTORE_H
-/* Descriptors that outlive the process: the service manager keeps them under names and hands them to the
- * next process of the service (systemd's file descriptor store, sd_pid_notify_with_fds(3); bpsrun speaks
- * the same). Without a manager, or with one that keeps none, putting does nothing, and nothing is
- * inherited.
+/* Descriptors that outlive the process: the service manager keeps them under names and hands them
+ * to the next process of the service (systemd's file descriptor store, sd_pid_notify_with_fds(3);
+ * bpsrun speaks the same). Without a manager, or with one that keeps none, putting does nothing,
+ * and nothing is inherited.
  *
- * A manager takes what it was sent before the process died also when it looks only afterwards, and does
- * not answer: what it had no room for is missed at the next start. It watches nothing (FDPOLL=0): the end
- * of a kept socket is for the next process to see.
+ * A manager takes what it was sent before the process died also when it looks only afterwards, and
+ * does not answer: what it had no room for is missed at the next start. It watches nothing
+ * (FDPOLL=0): the end of a kept socket is for the next process to see.
  *
  * Thread: any for put and remove. */
 #include <stdbool.h>
@@ -36,8 +36,9 @@ void fdstore_fini(struct fdstore *s);
 /* Take one of that name: the caller's. -1: there is none (left). */
 int fdstore_take(struct fdstore *s, const char *name);
 
-/* Keep n <= FDSTORE_AT_ONCE descriptors under that name, beside what is there under it; it has neither
- * ':' nor blanks. Waits up to 200 ms for a manager that is slow. Errors: -errno; they are not kept. */
+/* Keep n <= FDSTORE_AT_ONCE descriptors under that name, beside what is there under it; it has
+ * neither ':' nor blanks. Waits up to 200 ms for a manager that is slow. Errors: -errno; they are
+ * not kept. */
 int fdstore_put(const char *name, const int *fds, unsigned n);
 /* Forget all under that name. Errors: -errno: it keeps them for longer. */
 int fdstore_remove(const char *name);

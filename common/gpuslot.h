@@ -9,7 +9,8 @@
  *
  * Both only grow and are compared as a cyclic signed difference, as the GPU does it. A poisoned
  * done is ahead of every round that can be waited for: who gives up adds GPUSLOT_POISON once. The
- * trainer's library does so itself when agent or executor is gone, which is why it can write there. */
+ * trainer's library does so itself when agent or executor is gone, which is why it can write
+ * there. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>

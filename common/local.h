@@ -126,9 +126,9 @@ void local_done_wake(struct local_control *c);
  * Usage: seen = done_seq; if not complete: local_done_wait(c, seen, ...); repeat. */
 int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, uint64_t timeout_ns);
 
-/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB DECLARED
- * ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq (0, or echoed in the answer), then the
- * struct by common/codec.h. */
+/* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB
+ * DECLARED ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq (0, or echoed in the
+ * answer), then the struct by common/codec.h. */
 enum local_type {
 	LOCAL_HELLO = 1,
 	LOCAL_WELCOME, /* + fds: control memfd, eventfd; or code and text, then the agent closes */
@@ -302,8 +302,8 @@ int local_send(
  * LOCAL_FDS_ROOM descriptors: the last close of one can take as long as its sender likes. */
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err);
-/* As local_recv with timeout_ms 0, but the frame stays in the socket: a recv of one byte takes it out. It
- * brings no descriptors. */
+/* As local_recv with timeout_ms 0, but the frame stays in the socket: a recv of one byte takes it
+ * out. It brings no descriptors. */
 int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text *err);
 /* Decode a frame's bytes (for the fuzz target; local_recv uses it). */
 int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **ret_mem,

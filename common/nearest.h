@@ -1,6 +1,7 @@
 #ifndef BPS_COMMON_NEAREST_H
 #define BPS_COMMON_NEAREST_H
-/* The right name that is nearest to a wrong one, for refusals: " (did you mean 'x'?)". Any thread. */
+/* The right name that is nearest to a wrong one, for refusals: " (did you mean 'x'?)". Any
+ * thread. */
 #include <stddef.h>
 
 #define NEAREST_NAME_BYTES 64

@@ -2,7 +2,8 @@
 #define BPS_COMMON_NOTIFY_H
 /* Messages to the service manager over $NOTIFY_SOCKET (sd_notify(3), without its library): a path
  * or an abstract socket. Without the variable all calls do nothing and return 0. Any thread; none
- * blocks, but notify_send_fds for a moment. Errors: -errno; nothing in the daemon depends on them. */
+ * blocks, but notify_send_fds for a moment. Errors: -errno; nothing in the daemon depends on
+ * them. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,8 +13,8 @@ bool notify_is_heard(void);
 /* One or more lines such as "READY=1\nSTATUS=..."; fd >= 0 goes along (FDSTORE=1), else -1. */
 int notify_send(const char *lines, int fd);
 
-/* For what must not get lost: with n_fds <= NOTIFY_FDS_MAX descriptors (FDSTORE=1, fdstore.h), waiting up
- * to 200 ms for a manager that is slow. */
+/* For what must not get lost: with n_fds <= NOTIFY_FDS_MAX descriptors (FDSTORE=1, fdstore.h),
+ * waiting up to 200 ms for a manager that is slow. */
 #define NOTIFY_FDS_MAX 64
 int notify_send_fds(const char *lines, const int *fds, unsigned n_fds);
 

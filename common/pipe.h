@@ -57,7 +57,8 @@ int pipe_push(struct pipe *p, const struct pipe_entry *e);
 /* Hand on what waits, as far as there is room, and wake the reader. True when some still waits. */
 bool pipe_flush(struct pipe *p);
 bool pipe_pop(struct pipe *p, struct pipe_entry *ret);
-/* About to block: true when this side may; else there is something to pop, or what waits fits now. */
+/* About to block: true when this side may; else there is something to pop, or what waits fits
+ * now. */
 bool pipe_sleep(struct pipe *p);
 void pipe_awake(struct pipe *p);
 

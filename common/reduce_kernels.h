@@ -10,8 +10,8 @@
  * Such a file is compiled for CPUs that this process may not be running on: it must define nothing
  * but its table and static functions, and reduce.c calls into it only after it has asked the CPU.
  *
- * The vectors are the compiler's own (gcc and clang), not intrinsics, so that the arithmetic has one
- * text; only few helpers differ. A kernel works on whole groups; reduce.c pads the rest. */
+ * The vectors are the compiler's own (gcc and clang), not intrinsics, so that the arithmetic has
+ * one text; only few helpers differ. A kernel works on whole groups; reduce.c pads the rest. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -10,8 +10,8 @@
  * it stands, what is allowed, and the nearest right name.
  *
  * Five flags come by themselves: --help, --version, --check-config, --print-config, and --config
- * FILE (BPS_CONFIG; else the table's file, where that one may be missing); a sixth, --failpoints, where
- * the table says so. --print-config writes an
+ * FILE (BPS_CONFIG; else the table's file, where that one may be missing); a sixth, --failpoints,
+ * where the table says so. --print-config writes an
  * INI file with the source of each value behind ';'.
  *
  * Files can be read again while the program runs; flags and environment stay as they were at its

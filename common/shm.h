@@ -22,7 +22,8 @@
  * it had offered; a read counts only when that word is still zero after the last byte was copied.
  * A killed process changes nothing any more. Loans outlive the connection: see docs/faults.md.
  *
- * A peer that passed is trusted as far as common/fabric.h trusts it; here it cannot even crash us. */
+ * A peer that passed is trusted as far as common/fabric.h trusts it; here it cannot even crash
+ * us. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,7 +63,8 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
  * Returns 0, or -1 with errno. */
 int shm_sweep(const char *dir);
 
-/* Is there a socket of this server here? xport_ops.connect says more; this costs one system call. */
+/* Is there a socket of this server here? xport_ops.connect says more; this costs one system
+ * call. */
 bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t thread);
 
 /* Take the segment number that another transport of this thread has given: mem as in

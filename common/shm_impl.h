@@ -179,10 +179,10 @@ int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
-/* The descriptor that came with a message, the caller's; -1: none. Of several none is taken: the room for one
- * takes two on 64 bits, as it is rounded up. */
+/* The descriptor that came with a message, the caller's; -1: none. Of several none is taken: the
+ * room for one takes two on 64 bits, as it is rounded up. */
 int shm_take_fd(struct msghdr *m);
-/* Map a memfd that a peer sent. flags: of mmap(2), beside MAP_SHARED. Owns: takes fd. NULL: it is not
- * sealed, or too small. */
+/* Map a memfd that a peer sent. flags: of mmap(2), beside MAP_SHARED. Owns: takes fd. NULL: it is
+ * not sealed, or too small. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);
 #endif

@@ -160,9 +160,9 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 {
 	enum shm_side peer = c->side == SHM_AGENT ? SHM_SERVER : SHM_AGENT;
 
-	/* A read-modify-write, as the exchange in shm_down: either comes first. If this one does, what we
-	 * have copied happened before whatever the peer writes then (release to acquire); else we see
-	 * its 1. */
+	/* A read-modify-write, as the exchange in shm_down: either comes first. If this one does,
+	 * what we have copied happened before whatever the peer writes then (release to acquire);
+	 * else we see its 1. */
 	return !map->is_withdrawn &&
 	       !atomic_fetch_or_explicit(&c->page->is_over[peer], 0, memory_order_acq_rel);
 }

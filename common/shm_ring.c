@@ -61,8 +61,8 @@ int ring_put(struct ring_end *r, const void *entry, size_t n)
 	copy_in(r, r->mine, &len, RING_LEN_BYTES);
 	copy_in(r, r->mine + RING_LEN_BYTES, entry, n);
 	r->mine += RING_LEN_BYTES + n;
-	/* With the acquire in see_tail: the bytes are there before the index says so. In one order with the
-	 * sleeper's words: see the header. */
+	/* With the acquire in see_tail: the bytes are there before the index says so. In one order
+	 * with the sleeper's words: see the header. */
 	atomic_store(&r->s->tail, r->mine);
 	return 0;
 }

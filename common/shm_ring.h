@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_SHM_RING_H
 #define BPS_COMMON_SHM_RING_H
 /* One direction of a connection through shared memory: a ring of bytes with one producer and one
- * consumer in different processes, which do not trust each other. An entry is its length (u64), then
- * that many bytes, a multiple of 8; it may go round the end.
+ * consumer in different processes, which do not trust each other. An entry is its length (u64),
+ * then that many bytes, a multiple of 8; it may go round the end.
  *
  * What this process decides by lies in its own memory (struct ring_end): its own index is only
  * published, never read back; the other side's is read once and checked; an entry is copied once,
@@ -11,8 +11,9 @@
  *
  * Sleeping: a consumer sets `sleeps`, looks once more, and blocks; a producer publishes, then looks
  * at `sleeps` and wakes it. A producer that found no room sets `wants`, looks once more, and its
- * consumer, which has made room, wakes it. In both pairs each side stores its own word and then loads
- * the other's, all sequentially consistent, so that at least one sees the other's store (Dekker). Pure; no system call. */
+ * consumer, which has made room, wakes it. In both pairs each side stores its own word and then
+ * loads the other's, all sequentially consistent, so that at least one sees the other's store
+ * (Dekker). Pure; no system call. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

@@ -10,13 +10,13 @@
  *                CONNECTING --down--> ...
  *
  * Promises the cores stand on:
- *   - every xport_read that returned 0 has its read_done exactly once, also when the connection goes down
- *     (before its down callback) and on close; after it nothing writes to dst any more;
+ *   - every xport_read that returned 0 has its read_done exactly once, also when the connection
+ *     goes down (before its down callback) and on close; after it nothing writes to dst any more;
  *   - messages of one connection arrive in the order they were sent, or the connection goes down;
  *   - after down no callback names that connection again;
  *   - memory of a segment is only ever read by peers, never written;
- *   - once close has returned, or down has run, no read of the peer's that began before counts: what
- *     it was offered may change. */
+ *   - once close has returned, or down has run, no read of the peer's that began before counts:
+ *     what it was offered may change. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

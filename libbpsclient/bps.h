@@ -92,12 +92,14 @@ struct bps_options {
 	/* When a machine is lost, or one of its workers: the job ends, or goes on without them. -1:
 	 * BPS_ON_AGENT_LOSS ("abort" or "shrink"), else abort. */
 	int32_t on_agent_loss;
-	/* A round is complete without this many machines when they are late; -1: BPS_BACKUP, else 0.
-	 * How long it waits for them after the last one that it needs; 0: BPS_BACKUP_GRACE, else 20. */
+	/* A round is complete without this many machines when they are late; -1: BPS_BACKUP, else
+	 * 0. How long it waits for them after the last one that it needs; 0: BPS_BACKUP_GRACE, else
+	 * 20. */
 	int32_t backup;
 	uint32_t backup_grace_ms;
-	/* 1: further machines may join while the job runs, up to max_size workers in all (size: with how
-	 * many it begins); it can shrink, too. -1: BPS_ELASTIC and BPS_MAX_SIZE, else 0 and size. */
+	/* 1: further machines may join while the job runs, up to max_size workers in all (size:
+	 * with how many it begins); it can shrink, too. -1: BPS_ELASTIC and BPS_MAX_SIZE, else 0
+	 * and size. */
 	int32_t elastic;
 	int32_t max_size;
 };
@@ -118,11 +120,12 @@ BPS_API int bps_close(struct bps *b, uint32_t timeout_ms);
 /* Leave without waiting; the others' job fails unless all were done. */
 BPS_API void bps_abort(struct bps *b);
 
-/* Leave the job as bps_close does, but keep the handle and what was declared; then, as worker `rank`
- * (-1: assigned) of `size`, join a job of the same name and have everything declared again. Tensors'
- * handles stay, their buffers are others and their rounds count from 1. In between servers may come
- * and go, and workers stay away (bps_close) or be new (bps_open).
- * Errors: BPS_EBUSY something is in flight; BPS_ETIMEDOUT of bps_suspend: call it again; as bps_open. */
+/* Leave the job as bps_close does, but keep the handle and what was declared; then, as worker
+ * `rank` (-1: assigned) of `size`, join a job of the same name and have everything declared again.
+ * Tensors' handles stay, their buffers are others and their rounds count from 1. In between servers
+ * may come and go, and workers stay away (bps_close) or be new (bps_open).
+ * Errors: BPS_EBUSY something is in flight; BPS_ETIMEDOUT of bps_suspend: call it again; as
+ * bps_open. */
 BPS_API int bps_suspend(struct bps *b, uint32_t timeout_ms);
 BPS_API int bps_resume(struct bps *b, int32_t rank, int32_t size);
 
@@ -173,10 +176,11 @@ BPS_API int bps_poll(struct bps_tensor *t);
  * may be waited for again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
-/* Number of workers behind the last completed round; of its partitions, the one that has the fewest. */
+/* Number of workers behind the last completed round; of its partitions, the one that has the
+ * fewest. */
 BPS_API int bps_contributors(const struct bps_tensor *t);
-/* The same and more: partitions of one round differ when a machine was lost meanwhile. An average is
- * over the workers behind its partition. */
+/* The same and more: partitions of one round differ when a machine was lost meanwhile. An average
+ * is over the workers behind its partition. */
 struct bps_info {
 	uint64_t round;             /* last completed one, 0: none */
 	uint32_t contributors;      /* workers behind the partition that has the fewest */
@@ -193,8 +197,8 @@ struct bps_worker {
 	char host[64];
 	char why[128]; /* it was lost; "" when it was not */
 };
-/* Writes up to n of them to ret and returns how many there are; *ret_view (or NULL) grows with every
- * change. Errors: as a wait. */
+/* Writes up to n of them to ret and returns how many there are; *ret_view (or NULL) grows with
+ * every change. Errors: as a wait. */
 BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view);
 /* The same, with is_missing, of a tensor that nobody operates on and that is not in flight. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
@@ -208,10 +212,11 @@ BPS_API int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, u
 BPS_API int bps_allgather(
 	struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms);
 
-/* Wait until every worker is here with nothing in flight; what all of them have then is the same, so a
- * checkpoint is valid only behind it. Workers that wait to join an elastic job are let in at it.
- * Returns how many were, which is the same at all: then all, also the new ones, make the same calls to
- * give them what they need (bps_broadcast from bps_root). After BPS_ETIMEDOUT it is to be called again.
+/* Wait until every worker is here with nothing in flight; what all of them have then is the same,
+ * so a checkpoint is valid only behind it. Workers that wait to join an elastic job are let in at
+ * it. Returns how many were, which is the same at all: then all, also the new ones, make the same
+ * calls to give them what they need (bps_broadcast from bps_root). After BPS_ETIMEDOUT it is to be
+ * called again.
  * Errors: BPS_EBUSY something is in flight, and those of a wait. */
 BPS_API int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms);
 /* 1: this worker has joined while the job ran, and has to get what the others have. */
@@ -219,16 +224,17 @@ BPS_API int bps_is_new(const struct bps *b);
 /* The lowest rank that was there before the last others joined. */
 BPS_API int bps_root(const struct bps *b);
 
-/* Tensors in the memory of a GPU: see bps_gpu(3). A push_pull of one is ordered by streams: it begins
- * when `stream` has done what was queued before, and its result, which takes the place of the values,
- * is there for what is queued behind bps_gpu_wait_stream. No call waits for a GPU. A round may be
- * submitted while those before are in flight, up to 8; bps_wait and bps_poll are about the last one.
+/* Tensors in the memory of a GPU: see bps_gpu(3). A push_pull of one is ordered by streams: it
+ * begins when `stream` has done what was queued before, and its result, which takes the place of
+ * the values, is there for what is queued behind bps_gpu_wait_stream. No call waits for a GPU. A
+ * round may be submitted while those before are in flight, up to 8; bps_wait and bps_poll are about
+ * the last one.
  * stream: a CUstream or cudaStream_t, NULL is the default stream. The library takes CUDA from the
  * process, which must have loaded it; it links none.
  *
  * Open: all workers of one machine call it, or none. uuid: 16 bytes of the GPU's, NULL: the calling
- * thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does not work;
- * BPS_ETIMEDOUT not all workers of this machine have called it. */
+ * thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does not
+ * work; BPS_ETIMEDOUT not all workers of this machine have called it. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 /* Memory of this worker's GPU that the job's executor has made: n_bytes, zeroed, until bps_close or
  * bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
@@ -243,8 +249,8 @@ BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtyp
 	void *ptr, struct bps_tensor **ret);
 /* Errors: BPS_EBUSY 8 rounds are in flight; BPS_EDEVICE; the job's failure. */
 BPS_API int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream);
-/* What is queued on the stream from now on runs when the last submitted round is done, or has failed:
- * then the next call says so. */
+/* What is queued on the stream from now on runs when the last submitted round is done, or has
+ * failed: then the next call says so. */
 BPS_API int bps_gpu_wait_stream(struct bps_tensor *t, void *stream);
 /* How this machine's GPUs are summed ("copy", "ce", "rs_ag", ...); "" without GPUs. */
 BPS_API const char *bps_gpu_route(const struct bps *b);

@@ -1,14 +1,14 @@
 #ifndef BPSCLIENT_GPU_H
 #define BPSCLIENT_GPU_H
 /* Inside of the library: device memory that trainer and executor share, and the counters that order
- * their work (common/gpuslot.h). A tensor in it goes through the agent like any other; only its bytes
- * do not.
+ * their work (common/gpuslot.h). A tensor in it goes through the agent like any other; only its
+ * bytes do not.
  *
  *   gpu.c        bps_gpu_...        gpu_cuda.c   the process's own CUDA driver
  *   gpu_link.c   the socket, requests, regions, the watcher     gpu_host.c   plain memory
  *
- * The watcher is a thread that waits for agent or executor to go away, and then lets go every stream
- * that waits for a sum. It calls nothing of CUDA and nothing of the caller's.
+ * The watcher is a thread that waits for agent or executor to go away, and then lets go every
+ * stream that waits for a sum. It calls nothing of CUDA and nothing of the caller's.
  *
  * Locks: `lock` serialises requests and the list of regions; after the locks in client.h. */
 #include <pthread.h>
@@ -25,7 +25,8 @@ struct gpu;
  * what it loads once. */
 struct gpu_driver {
 	const char *name; /* of the executor's back-end that it goes with */
-	/* The GPU that the calling thread uses. Errors: BPS_EDEVICE with a sentence: no CUDA here. */
+	/* The GPU that the calling thread uses. Errors: BPS_EDEVICE with a sentence: no CUDA
+	 * here. */
 	int (*uuid)(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err);
 	/* The counter page: let streams reach it. unpin is the end of it. */
 	int (*pin)(struct gpu *g, struct err_text *err);
@@ -34,8 +35,8 @@ struct gpu_driver {
 	int (*map)(struct gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
 		void **ret_ptr, void **ret_handle, struct err_text *err);
 	void (*unmap)(struct gpu *g, void *ptr, void *handle);
-	/* Describe memory of the trainer's own for the executor; handle: room for 64 bytes, to which
-	 * ret->handle may point. Returns the number of descriptors, the caller's. */
+	/* Describe memory of the trainer's own for the executor; handle: room for 64 bytes, to
+	 * which ret->handle may point. Returns the number of descriptors, the caller's. */
 	int (*share)(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 		char *handle, int *fds, unsigned max, struct err_text *err);
 	/* Queue on stream: counter := value, behind all before it; wait until counter >= value. */

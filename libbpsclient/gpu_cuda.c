@@ -88,8 +88,8 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 		err, BPS_EDEVICE, "%s: %s (CUDA error %d)", what, text ? text : "?", (int)rc);
 }
 
-/* The trainer's context for the calls that follow; the calling thread may have another or none, which
- * leave gives back. */
+/* The trainer's context for the calls that follow; the calling thread may have another or none,
+ * which leave gives back. */
 static int enter(const struct gpu *g, CUcontext *ret_old, struct err_text *err)
 {
 	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);

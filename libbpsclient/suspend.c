@@ -7,13 +7,14 @@
 
 #include "libbpsclient/text.h"
 
-/* A suspended job is over for everybody else; what stays is what was declared: names, types, counts,
- * and the callers' handles. Resuming joins a new job of the same name and declares all of it again.
+/* A suspended job is over for everybody else; what stays is what was declared: names, types,
+ * counts, and the callers' handles. Resuming joins a new job of the same name and declares all of
+ * it again.
  *
  *   OPEN --bps_suspend: all have finished--> SUSPENDED --bps_resume--> OPEN
  *
- * While it is SUSPENDED a tensor has no buffers, and its entry is one of its own in which no round is
- * complete and none is in flight. */
+ * While it is SUSPENDED a tensor has no buffers, and its entry is one of its own in which no round
+ * is complete and none is in flight. */
 
 static void tensor_detach(struct bps_tensor *t)
 {

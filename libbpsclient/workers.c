@@ -1,4 +1,5 @@
-/* Who is in the job, bps_workers(3). The agent answers in pages; nothing is kept here. Thread: any. */
+/* Who is in the job, bps_workers(3). The agent answers in pages; nothing is kept here. Thread:
+ * any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 

@@ -1,5 +1,6 @@
-/* For the static analysers only (-include): they look into one file at a time, and so cannot know that the
- * functions that write an error's text return the code they were given, which is negative. */
+/* For the static analysers only (-include): they look into one file at a time, and so cannot know
+ * that the functions that write an error's text return the code they were given, which is
+ * negative. */
 #include "libbpsclient/bps.h"
 #include "common/error.h"
 #include "libbpsclient/text.h"

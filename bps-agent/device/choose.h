@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_DEVICE_CHOOSE_H
 #define BPS_AGENT_DEVICE_CHOOSE_H
-/* The route (route.h) of a job's members by where their GPUs are: sysfs and the open device are asked
- * (topology.h), the rule decides (strategy.h). In the executor, once per job. */
+/* The route (route.h) of a job's members by where their GPUs are: sysfs and the open device are
+ * asked (topology.h), the rule decides (strategy.h). In the executor, once per job. */
 #include "bps-agent/device/device.h"
 #include "bps-agent/device/route.h"
 #include "bps-agent/device/strategy.h"
@@ -15,8 +15,8 @@ void choose_route_of(const struct plan *plan, struct route *ret);
 
 /* sysfs: where it is mounted; without it the GPUs have no place. gpus: per member, an index of the
  * device's. want: a word of strategy_words. why: at least PLAN_WHY_BYTES, may be NULL.
- * Errors: as strategy_plan, -EINVAL no such word, or two members on one GPU when something else than
- * copy is wanted; with a sentence. */
+ * Errors: as strategy_plan, -EINVAL no such word, or two members on one GPU when something else
+ * than copy is wanted; with a sentence. */
 int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
 	const char *want, struct route *ret, char *why, struct err_text *err);
 #endif

@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 64-bit memory operations without a switch of the module, and the attributes that tell of mappings. */
+/* 64-bit memory operations without a switch of the module, and the attributes that tell of
+ * mappings. */
 #define DRIVER_MIN 12000
 
-/* cuInit loads the driver and makes no context. Its failures all mean that there is no GPU for us. */
+/* cuInit loads the driver and makes no context. Its failures all mean that there is no GPU for
+ * us. */
 static int init(struct err_text *why, int *ret_count)
 {
 	int version = 0, count = 0, rc;
@@ -94,8 +96,9 @@ static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text
 	return 0;
 }
 
-/* What the driver reads once, at its start: as many hardware queues as there are, so that one stream
- * does not hold up another, and modules loaded at once rather than by a collective under way. */
+/* What the driver reads once, at its start: as many hardware queues as there are, so that one
+ * stream does not hold up another, and modules loaded at once rather than by a collective under
+ * way. */
 static void prepare_environment(void)
 {
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

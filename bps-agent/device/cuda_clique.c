@@ -15,8 +15,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 
-/* Channels, and so multiprocessors, that a communicator takes at most: the trainer's kernels come first.
- * NCCL_MAX_CTAS in the environment overrides. */
+/* Channels, and so multiprocessors, that a communicator takes at most: the trainer's kernels come
+ * first. NCCL_MAX_CTAS in the environment overrides. */
 #define MAX_CTAS 8
 /* How long leaving in order may take before the clique is aborted instead. */
 #define LEAVE_NS (2 * UINT64_C(1000000000))
@@ -289,7 +289,8 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 	return 0;
 }
 
-/* All that can be refused is refused before NCCL hears of it: half a collective hangs the others. */
+/* All that can be refused is refused before NCCL hears of it: half a collective hangs the
+ * others. */
 static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, struct part *ret)
 {

@@ -3,9 +3,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* What each of the driver's codes means for us, and what a person can do about it. 35 is no code of the
- * driver's but of the runtime, which says so for an old driver. A code that is not here leaves the
- * process in an unknown state. */
+/* What each of the driver's codes means for us, and what a person can do about it. 35 is no code of
+ * the driver's but of the runtime, which says so for an old driver. A code that is not here leaves
+ * the process in an unknown state. */
 static const struct {
 	int code, error;
 	const char *hint;

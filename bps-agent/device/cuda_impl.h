@@ -61,12 +61,13 @@ static inline struct cuda_device *cuda_device(struct device *dev)
  * one marks the device (which may be NULL) as lost. */
 int cuda_error(CUresult r, struct err_text *why, const char *what);
 int cuda_fail(struct device *dev, CUresult r, const char *what);
-/* A failure of ours rather than the driver's: the sentence is kept, and code is the value, which analysers
- * of one file can see. */
+/* A failure of ours rather than the driver's: the sentence is kept, and code is the value, which
+ * analysers of one file can see. */
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* cuda.c: make a GPU's context current, retaining it first if need be. DEVICE_LOST when the device is. */
+/* cuda.c: make a GPU's context current, retaining it first if need be. DEVICE_LOST when the device
+ * is. */
 int cuda_enter(struct device *dev, int gpu);
 /* Can GPU a use GPU b's memory? */
 bool cuda_reaches(struct cuda_device *d, int a, int b);
@@ -79,8 +80,8 @@ uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
 int cuda_dmabuf(struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
-/* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. On failure what
- * was done is undone by cuda_drop. */
+/* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. On failure
+ * what was done is undone by cuda_drop. */
 int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
 	uint64_t chunk);
 

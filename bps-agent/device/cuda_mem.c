@@ -1,5 +1,6 @@
-/* Device memory of our own and pinned host memory. An allocation is one handle, mapped once, so that
- * it travels as one descriptor; a handle or a mapping that another process has keeps the memory. */
+/* Device memory of our own and pinned host memory. An allocation is one handle, mapped once, so
+ * that it travels as one descriptor; a handle or a mapping that another process has keeps the
+ * memory. */
 #include "bps-agent/device/cuda_impl.h"
 
 #include <stdlib.h>
@@ -168,8 +169,8 @@ static int pin(struct cuda_mem *m, int gpu)
 	return rc;
 }
 
-/* Any context will do, but a GPU that the job does not use shall get none: without one, the memory is
- * pinned by the first GPU that wants its address. */
+/* Any context will do, but a GPU that the job does not use shall get none: without one, the memory
+ * is pinned by the first GPU that wants its address. */
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);

@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_DEVICE_CUDA_NCCL_H
 #define BPS_AGENT_DEVICE_CUDA_NCCL_H
-/* NCCL, loaded when the first clique needs it: one GPU works on machines that have none, and its 200 MB
- * stay out of processes that do not use it. Its header gives the types; its symbols carry no versions.
- * Once loaded it stays, since it has threads and exit handlers. */
+/* NCCL, loaded when the first clique needs it: one GPU works on machines that have none, and its
+ * 200 MB stay out of processes that do not use it. Its header gives the types; its symbols carry no
+ * versions. Once loaded it stays, since it has threads and exit handlers. */
 #include <nccl.h>
 
 #include "bps-agent/device/cuda_impl.h"

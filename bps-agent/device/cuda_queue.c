@@ -1,6 +1,6 @@
 /* Queues are streams. Whatever is queued was checked here first: a bad address would be found by
- * the GPU, and that is the end of the process. While a clique launches on a stream nothing may be queued
- * there, and that the stream is idle means nothing. */
+ * the GPU, and that is the end of the process. While a clique launches on a stream nothing may be
+ * queued there, and that the stream is idle means nothing. */
 #include "bps-agent/device/cuda_impl.h"
 
 #include <stdlib.h>

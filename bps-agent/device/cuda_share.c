@@ -257,8 +257,8 @@ static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const 
 	return rc;
 }
 
-/* The size is the exporter's word; the driver knows better. Should it not tell, that word has to do:
- * who lies loses his own job. */
+/* The size is the exporter's word; the driver knows better. Should it not tell, that word has to
+ * do: who lies loses his own job. */
 static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
 {
 	struct device *dev = m->base.dev;

@@ -147,10 +147,10 @@ struct device_ops {
 	 * Returns their number. Owns: the caller, the descriptors (they keep the memory alive too).
 	 * Errors: DEVICE_ARG more than max, DEVICE_UNSUP imported or pinned memory. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-	/* The same for `bytes` from any device address of this process, made by whichever allocator:
-	 * a legacy handle where it can be, else descriptors mapping by mapping.
-	 * The memory must outlive all importers' use. Errors: DEVICE_UNSUP it cannot be shared (pool
-	 * or managed memory, mappings of unequal size): copy instead. */
+	/* The same for `bytes` from any device address of this process, made by whichever
+	 * allocator: a legacy handle where it can be, else descriptors mapping by mapping.
+	 * The memory must outlive all importers' use. Errors: DEVICE_UNSUP it cannot be shared
+	 * (pool or managed memory, mappings of unequal size): copy instead. */
 	int (*share_ptr)(struct device *dev, uint64_t addr, uint64_t bytes,
 		struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`, and in copies between GPUs by
@@ -170,52 +170,58 @@ struct device_ops {
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
 	/* Unmap and free. No queued work may use it any more. NULL is fine. */
 	void (*drop)(struct device_mem *mem);
-	/* A dma-buf of a range of alloc's memory for registration with a NIC. Returns the descriptor,
-	 * the caller's; ret_offset is where the range starts in it. offset and bytes are multiples
-	 * of the page size. */
+	/* A dma-buf of a range of alloc's memory for registration with a NIC. Returns the
+	 * descriptor, the caller's; ret_offset is where the range starts in it. offset and bytes
+	 * are multiples of the page size. */
 	int (*dmabuf)(
 		struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset);
 
 	/* A queue on a GPU. priority > 0 runs before 0 where the GPU can choose, < 0 after. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* A queue that is a stream of somebody else (a framework's, as a number); close leaves it. */
+	/* A queue that is a stream of somebody else (a framework's, as a number); close leaves
+	 * it. */
 	int (*queue_wrap)(
 		struct device *dev, int gpu, uint64_t stream, struct device_queue **ret_queue);
-	/* Free. What is queued still runs, but nobody can see it end: poll it idle first. NULL is fine. */
+	/* Free. What is queued still runs, but nobody can see it end: poll it idle first. NULL is
+	 * fine. */
 	void (*queue_close)(struct device_queue *q);
-	/* 0 when all that was queued has run, DEVICE_AGAIN before, DEVICE_LOST when some of it failed. */
+	/* 0 when all that was queued has run, DEVICE_AGAIN before, DEVICE_LOST when some of it
+	 * failed. */
 	int (*queue_poll)(struct device_queue *q);
 
-	/* Queue a copy of bytes (> 0) between two memories that the queue's GPU reaches, at most one
-	 * of them pinned. Errors: DEVICE_ARG out of bounds, DEVICE_UNSUP out of the GPU's reach. */
+	/* Queue a copy of bytes (> 0) between two memories that the queue's GPU reaches, at most
+	 * one of them pinned. Errors: DEVICE_ARG out of bounds, DEVICE_UNSUP out of the GPU's
+	 * reach. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 	/* What is queued on q from now on runs after what is queued on other so far (any GPUs). */
 	int (*after)(struct device_queue *q, struct device_queue *other);
-	/* Queue: write value to the 64-bit counter at offset (a multiple of 8) of pinned memory, behind
-	 * all before it. Partner: an acquire load by the host, or hold. */
+	/* Queue: write value to the 64-bit counter at offset (a multiple of 8) of pinned memory,
+	 * behind all before it. Partner: an acquire load by the host, or hold. */
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
-	/* Queue: run nothing of q until the counter >= value (compared as a cyclic signed difference).
-	 * Only for trainers, whose agent always completes or poisons; the executor polls instead. */
+	/* Queue: run nothing of q until the counter >= value (compared as a cyclic signed
+	 * difference). Only for trainers, whose agent always completes or poisons; the executor
+	 * polls instead. */
 	int (*hold)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
 	/* The number by which n_ranks members find each other; one makes it, all open with it. */
 	int (*clique_id)(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
 	/* Begin to join n_local members, on the GPUs gpu[i] with rank[i], into a clique of n_ranks
-	 * (>= 2; one GPU needs none). Returns at once; clique_poll says when it can be used, however
-	 * long another process takes to join.
+	 * (>= 2; one GPU needs none). Returns at once; clique_poll says when it can be used,
+	 * however long another process takes to join.
 	 * Errors: DEVICE_UNSUP no NCCL, too old, or two members on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
-	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER a member failed or left: abort. */
+	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER a member failed or left:
+	 * abort. */
 	int (*clique_poll)(struct device_clique *c);
-	/* Collectives, queued on the pieces' queues; all members call them in the same order, each when
-	 * clique_poll says 0. They may take a while to launch: as long as clique_poll says DEVICE_AGAIN, so
-	 * does all that is to be queued on their queues, which are not idle then. Nothing is divided: op
-	 * is sum, prod, max or min.
+	/* Collectives, queued on the pieces' queues; all members call them in the same order, each
+	 * when clique_poll says 0. They may take a while to launch: as long as clique_poll says
+	 * DEVICE_AGAIN, so does all that is to be queued on their queues, which are not idle then.
+	 * Nothing is divided: op is sum, prod, max or min.
 	 *
 	 * In place: a piece of reduce_scatter and all_gather has n_ranks blocks of count_per_rank
 	 * elements; rank r's sum arrives in, or leaves from, block r. The other blocks are garbage
@@ -234,11 +240,12 @@ struct device_ops {
 	 * and only collectives of this clique come between them. */
 	int (*group_begin)(struct device_clique *c);
 	int (*group_end)(struct device_clique *c);
-	/* Give up what runs or waits in it, on all local members, in bounded time even if a member never
-	 * comes. Its queues get idle. Only clique_close may follow. */
+	/* Give up what runs or waits in it, on all local members, in bounded time even if a member
+	 * never comes. Its queues get idle. Only clique_close may follow. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave in order: nothing of it is queued any more. Waits up to 2 s for the other members to
-	 * leave too, then aborts, as it does at once with a clique that is not READY. NULL is fine. */
+	/* Leave in order: nothing of it is queued any more. Waits up to 2 s for the other members
+	 * to leave too, then aborts, as it does at once with a clique that is not READY. NULL is
+	 * fine. */
 	void (*clique_close)(struct device_clique *c);
 };
 

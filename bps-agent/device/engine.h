@@ -16,8 +16,8 @@
  *                                  engine_landed
  *
  * Rules, and why:
- *   - Ready counters are polled here, never waited for in a queue: a collective that is queued early
- *     would spin on the GPUs until the slowest rank comes, and priority would mean nothing.
+ *   - Ready counters are polled here, never waited for in a queue: a collective that is queued
+ *     early would spin on the GPUs until the slowest rank comes, and priority would mean nothing.
  *   - Every stage begins on an event that the host has seen. A copy from host memory is queued when
  *     its sum has arrived, never before: two machines with other orders would wait for each other.
  *   - Copies out and in have queues of their own, as much under way as keeps them busy
@@ -43,7 +43,8 @@ struct engine_env {
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
 	/* The sum of that round is in all members' tensors, and they know. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
-	/* The round waits for that member's stream, and has for a while. Said again of another member. */
+	/* The round waits for that member's stream, and has for a while. Said again of another
+	 * member. */
 	void (*late)(void *ctx, uint32_t tensor, unsigned member);
 	/* Nothing goes on. At most once. */
 	void (*failed)(void *ctx, int code, const char *text);
@@ -84,7 +85,8 @@ struct engine_tensor {
 };
 #define ENGINE_TENSORS_MAX (1u << 24)
 
-/* Open queues and cliques on the members' GPUs. Errors: of the device or -ENOMEM, with a sentence. */
+/* Open queues and cliques on the members' GPUs. Errors: of the device or -ENOMEM, with a
+ * sentence. */
 int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
 	struct engine **ret, struct err_text *err);
 /* Nothing of it may be queued any more (engine_is_quiet), or the process ends with it. NULL is

@@ -2,9 +2,9 @@
 #define BPS_AGENT_DEVICE_ROUTE_H
 /* How the sum over one machine's GPUs gets into host memory, and the sum over all machines back, in
  * the form that the engine follows; which one it is has been chosen elsewhere. Members
- * (local ranks, each with a GPU) fall into groups. A group sums among its members, or has one member
- * only, and brings that sum to host memory once; several groups' sums are added by the CPU when the
- * partition is pushed (so a tensor has n_groups inputs in host memory).
+ * (local ranks, each with a GPU) fall into groups. A group sums among its members, or has one
+ * member only, and brings that sum to host memory once; several groups' sums are added by the CPU
+ * when the partition is pushed (so a tensor has n_groups inputs in host memory).
  *
  *   name         groups           up                       down
  *   copy         n of 1           copy                     everybody copies all
@@ -20,8 +20,8 @@
 #include "bps-agent/device/device.h"
 
 #define ROUTE_NAME_BYTES 16
-/* Collectives of less than this are not worth a launch in a second process, which waits for its time
- * slice: partitions travel through the GPUs' stages together up to it. */
+/* Collectives of less than this are not worth a launch in a second process, which waits for its
+ * time slice: partitions travel through the GPUs' stages together up to it. */
 #define ROUTE_CHUNK_BYTES (UINT64_C(64) << 20)
 
 enum route_up {
@@ -52,9 +52,9 @@ struct route {
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
 
-/* The one of that name for n members. switches: the PCI switch (any number) of each member's GPU, for
- * switch_sum and roots; NULL: all under one. "" or "auto": copy for one member, else ce. One member
- * has nothing to sum, whatever was asked for: copy.
+/* The one of that name for n members. switches: the PCI switch (any number) of each member's GPU,
+ * for switch_sum and roots; NULL: all under one. "" or "auto": copy for one member, else ce. One
+ * member has nothing to sum, whatever was asked for: copy.
  * Errors: -EINVAL with a sentence: no such name, or too many members. */
 int route_make(const char *name, unsigned n_members, const int *switches, struct route *ret,
 	struct err_text *err);
@@ -62,8 +62,8 @@ int route_make(const char *name, unsigned n_members, const int *switches, struct
 bool route_has_cliques(const struct route *s);
 
 /* Bytes [*ret_first, *ret_first + *ret_bytes) of a chunk of that many are member i's of n in a
- * scatter or gather: equal blocks of a multiple of 256 bytes (*ret_block), and the last member has what
- * is left too. */
+ * scatter or gather: equal blocks of a multiple of 256 bytes (*ret_block), and the last member has
+ * what is left too. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);

@@ -58,8 +58,8 @@ static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 
 /* ---- groups ---- */
 
-/* Label the GPUs that reach each other by a path of NVLinks, or of shared uplinks too, with the least
- * index among them. Returns how many labels there are. */
+/* Label the GPUs that reach each other by a path of NVLinks, or of shared uplinks too, with the
+ * least index among them. Returns how many labels there are. */
 static unsigned label(
 	const struct topology *t, const struct plan *p, bool by_uplink, uint8_t ret[TOPO_GPUS_MAX])
 {

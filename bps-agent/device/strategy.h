@@ -9,9 +9,9 @@
  *   roots       reduce to GPUs whose switch has no network card, they copy; broadcast
  *   ce          each GPU copies all of it, the processor sums; a share each comes back, copies among GPUs
  *
- * The rule, after "A Unified Architecture for Accelerating Distributed DNN Training in Heterogeneous
- * GPU/CPU Clusters" (OSDI'20, section 4.2): no direct copies across PCI switches, and as little as
- * possible on an uplink that the network card uses, too.
+ * The rule, after "A Unified Architecture for Accelerating Distributed DNN Training in
+ * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2): no direct copies across PCI switches, and
+ * as little as possible on an uplink that the network card uses, too.
  *
  *   one GPU -> copy. Parts of GPUs (MIG), or no PCI tree and no NVLink -> copy.
  *   NVLink between all: some switches with GPUs have a card and some have none -> roots, under the
@@ -21,9 +21,9 @@
  *   no collectives (NCCL is missing): ce where GPUs reach each other, else copy, in place of all that
  *                       needs them.
  *
- * A tensor is cut into n_units equal units (padded by its owner); steps name ranges of them. Staging
- * memory holds n_sources times the tensor; the processor sums the sources. Steps of one turn
- * concern every n_turns-th tensor only: so the roots share the work.
+ * A tensor is cut into n_units equal units (padded by its owner); steps name ranges of them.
+ * Staging memory holds n_sources times the tensor; the processor sums the sources. Steps of one
+ * turn concern every n_turns-th tensor only: so the roots share the work.
  *
  * Pure: no I/O, no state. Thread: any. */
 #include <stdbool.h>
@@ -56,8 +56,8 @@ enum plan_op {
 /* "reduce-scatter" and so on. */
 const char *plan_op_name(enum plan_op op);
 
-/* All of an op's steps can run beside each other; an op begins where those before it in the list, of
- * its units, have ended. */
+/* All of an op's steps can run beside each other; an op begins where those before it in the list,
+ * of its units, have ended. */
 struct plan_step {
 	enum plan_op op;
 	uint8_t group, gpu, turn, source; /* gpu: index in the plan's own list */
@@ -93,8 +93,8 @@ struct strategy_ask {
 };
 
 /* Make the plan.
- * Errors: -EINVAL a GPU that is not there, or twice; -ENODEV no GPU; -EOPNOTSUPP the strategy that is
- * wanted cannot be had on these GPUs; with a sentence. */
+ * Errors: -EINVAL a GPU that is not there, or twice; -ENODEV no GPU; -EOPNOTSUPP the strategy that
+ * is wanted cannot be had on these GPUs; with a sentence. */
 int strategy_plan(const struct topology *t, const struct strategy_ask *ask, struct plan *ret,
 	struct err_text *err);
 #endif

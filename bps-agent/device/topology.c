@@ -128,8 +128,8 @@ static int read_number(int dir, const char *path, long long least, long long mos
 	return 0;
 }
 
-/* As read_number of device/attr; otherwise is the value when there is none, and counted when there is
- * nonsense. */
+/* As read_number of device/attr; otherwise is the value when there is none, and counted when there
+ * is nonsense. */
 static long long attr(struct topology *t, int devices, const char *device, const char *name,
 	long long least, long long most, long long otherwise)
 {

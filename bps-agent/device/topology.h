@@ -12,8 +12,8 @@
  * it competes for its bandwidth. A device on a host bridge itself has none, as have all devices of
  * many virtual machines, which show no tree.
  *
- * The first reading is of sysfs, without any driver. What the CUDA executor reports refines it: only the
- * driver knows UUIDs, NVLink, and MIG instances.
+ * The first reading is of sysfs, without any driver. What the CUDA executor reports refines it:
+ * only the driver knows UUIDs, NVLink, and MIG instances.
  *
  * Pure but for reading files below a given root. Nothing read there is trusted: everything is
  * bounded, and what makes no sense is left out and counted. Thread: any, no state of its own. */
@@ -81,8 +81,8 @@ struct topo_report {
 	uint64_t links, peers;      /* bits are indexes of reports */
 };
 
-/* Read what sysfs, mounted at root, says. GPUs and cards are in the order of their addresses. With NVSwitches in
- * the machine its GPUs are taken for linked. No devices are no error.
+/* Read what sysfs, mounted at root, says. GPUs and cards are in the order of their addresses. With
+ * NVSwitches in the machine its GPUs are taken for linked. No devices are no error.
  * Errors: -ENOENT and its like, with a sentence: there is no list of PCI devices. */
 int topology_read(const char *root, struct topology *ret, struct err_text *err);
 

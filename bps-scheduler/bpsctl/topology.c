@@ -1,5 +1,5 @@
-/* bpsctl agent: one agent's own figures, or the GPUs of its machine, what they share on the way to the
- * processor, and how their gradients travel. */
+/* bpsctl agent: one agent's own figures, or the GPUs of its machine, what they share on the way to
+ * the processor, and how their gradients travel. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,15 +1,17 @@
-/* bps-digits: softmax regression on 8x8 digits, data-parallel. Every worker holds all samples, takes its share of each
- * global batch, and sums its gradients with the others' by push_pull; so all hold the same weights all the time.
+/* bps-digits: softmax regression on 8x8 digits, data-parallel. Every worker holds all samples,
+ * takes its share of each global batch, and sums its gradients with the others' by push_pull; so
+ * all hold the same weights all the time.
  *
- * With the same global batch the weights must not depend on the number of workers W but for the rounding of f32
- * (u = 2^-24). Each worker adds its samples' gradients in double and rounds each sum once; W rounded values then
- * take W - 1 additions in f32, in whatever order. So an element of the gradient's sum is off by at most
+ * With the same global batch the weights must not depend on the number of workers W but for the
+ * rounding of f32 (u = 2^-24). Each worker adds its samples' gradients in double and rounds each
+ * sum once; W rounded values then take W - 1 additions in f32, in whatever order. So an element of
+ * the gradient's sum is off by at most
  * W u sum_s |g_s|, and between W workers and one by (W + 1) u sum_s |g_s|. A sample's gradient is (p - y) x^T
  * with |p - y| <= sqrt 2 and |x| <= X, so in the 2-norm the mean gradient is off by (W + 1) u sqrt(2) X. A step
  * w - lr g is computed in double and rounded to f32 in both runs: another 2 u |w|. The loss is convex and
- * L-smooth with L <= X^2 / 2 (the softmax's Hessian has a norm of at most 1/2), and a gradient step with
- * lr <= 2 / L does not drive two points apart (Nesterov, Introductory Lectures on Convex Optimization, theorem
- * 2.1.5). Errors therefore only add up, over T steps to
+ * L-smooth with L <= X^2 / 2 (the softmax's Hessian has a norm of at most 1/2), and a gradient step
+ * with lr <= 2 / L does not drive two points apart (Nesterov, Introductory Lectures on Convex
+ * Optimization, theorem 2.1.5). Errors therefore only add up, over T steps to
  *
  *	T u (lr (W + 1) sqrt(2) X + 2 max |w|)
  *

@@ -77,7 +77,8 @@ struct run {
 };
 
 /* ---- options.c ---- */
-/* Returns 1 when there is nothing more to do (--help). o->command is lent from argv. Errors: -EINVAL. */
+/* Returns 1 when there is nothing more to do (--help). o->command is lent from argv. Errors:
+ * -EINVAL. */
 int options_parse(int argc, char **argv, struct options *o);
 
 /* ---- output.c ---- */
@@ -129,8 +130,8 @@ void daemons_let_go(struct run *r);
 /* In the reverse order of starting: agents, servers, the scheduler last; and remove their
  * folder. */
 void daemons_stop(struct run *r);
-/* An agent has ended by itself: start another in its place, with what it had kept. False: it is no agent,
- * or ends all the time. */
+/* An agent has ended by itself: start another in its place, with what it had kept. False: it is no
+ * agent, or ends all the time. */
 bool daemons_revive(struct run *r, struct child *c, int code);
 /* Where bpsrun's own programs are: beside it (build tree and installed tree), else left to PATH. */
 void daemons_program(const struct run *r, const char *name, char *ret, size_t room);
@@ -146,8 +147,8 @@ void keeper_close(struct keeper *k);
 int keeper_fd(const struct keeper *k);
 /* Do what has come; does not wait. */
 void keeper_take(struct keeper *k);
-/* What is kept: as many descriptors, lent in an array, and their names with ':' between; both the caller's
- * to free, unless it is 0. */
+/* What is kept: as many descriptors, lent in an array, and their names with ':' between; both the
+ * caller's to free, unless it is 0. */
 unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names);
 
 /* ---- trainers.c ---- */

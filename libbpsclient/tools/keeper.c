@@ -1,5 +1,5 @@
-/* What an agent wants to be kept: descriptors under names, over a socket in the form of sd_notify(3) with
- * FDSTORE=1, as systemd does it. So an agent that dies does not end the job. */
+/* What an agent wants to be kept: descriptors under names, over a socket in the form of
+ * sd_notify(3) with FDSTORE=1, as systemd does it. So an agent that dies does not end the job. */
 #include "libbpsclient/tools/bpsrun.h"
 
 #include <errno.h>

@@ -151,8 +151,8 @@ static bool has_trainers(const struct run *r)
 	return false;
 }
 
-/* Does the job go on when a machine is lost? The trainers may ask for that themselves, too; then the
- * first that fails stops all of this node. */
+/* Does the job go on when a machine is lost? The trainers may ask for that themselves, too; then
+ * the first that fails stops all of this node. */
 static bool may_shrink(const struct run *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");

@@ -1,8 +1,8 @@
 #ifndef BPS_BENCH_H
 #define BPS_BENCH_H
-/* bps-bench measures push_pull from inside a trainer: the sweep over sizes (sweep.c) and the replay of a model's
- * gradients against simulated computing (replay.c). Every rank runs the same rounds; what depends on time is
- * decided by rank 0 and broadcast. Rank 0 reports. One thread. */
+/* bps-bench measures push_pull from inside a trainer: the sweep over sizes (sweep.c) and the replay
+ * of a model's gradients against simulated computing (replay.c). Every rank runs the same rounds;
+ * what depends on time is decided by rank 0 and broadcast. Rank 0 reports. One thread. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* Element i of rank k's input in round r is base + share, base = (i + r) mod 7 and share = k mod 4; the reduction over the
- * ranks is again an integer that depends on i only by (i + r) mod 7. So one period is computed, and the rest is
- * compared with the period before it. */
+/* Element i of rank k's input in round r is base + share, base = (i + r) mod 7 and share = k mod 4;
+ * the reduction over the ranks is again an integer that depends on i only by (i + r) mod 7. So one
+ * period is computed, and the rest is compared with the period before it. */
 #include "tests/bench/bench.h"
 
 #include <string.h>
@@ -77,14 +77,16 @@ static uint64_t output_value(enum bps_op op, unsigned base, int size)
 
 bool pattern_is_exact(enum bps_dtype dtype, enum bps_op op, int size)
 {
-	/* An average is exact when its division is: with 1, 2, 4 workers or any multiple of 4 of floats the
-	 * shares' mean is a multiple of one half. Integers are rounded to the floor, which is checked too. */
+	/* An average is exact when its division is: with 1, 2, 4 workers or any multiple of 4 of
+	 * floats the shares' mean is a multiple of one half. Integers are rounded to the floor,
+	 * which is checked too. */
 	if (op == BPS_AVG && size > 2 && size % SHARES != 0)
 		return false;
 	return output_value(op, PATTERN_PERIOD - 1, size) <= exact_max(dtype);
 }
 
-/* Bits of v as a binary float with that many fraction bits, v a whole number of halves that it can hold. */
+/* Bits of v as a binary float with that many fraction bits, v a whole number of halves that it can
+ * hold. */
 static uint16_t half_bits(double v, unsigned fraction_bits, unsigned bias)
 {
 	uint32_t twice = (uint32_t)(2 * v);

@@ -1,12 +1,13 @@
-/* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer is a row with
- * macs and the rows without that follow it; rows without macs before the first such row are a layer without computing.
- * Computing is slept through, as if an accelerator did it:
+/* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer
+ * is a row with macs and the rows without that follow it; rows without macs before the first such
+ * row are a layer without computing. Computing is slept through, as if an accelerator did it:
  *
  *   step:  for each layer, first to last: wait for its sums of the step before; forward
  *          for each layer, last to first: backward; submit its tensors
  *
- * Forward takes a third of --compute, backward two thirds, spread over the layers by their macs. With --barrier the step
- * ends when all sums are there; without it (as the cross-barrier front-ends do) a sum is waited for where it is used.
+ * Forward takes a third of --compute, backward two thirds, spread over the layers by their macs.
+ * With --barrier the step ends when all sums are there; without it (as the cross-barrier front-ends
+ * do) a sum is waited for where it is used.
  *
  *   step time   median span from one step's first forward to the next one's
  *   efficiency  compute time / step time: what share of the speed without communication is kept

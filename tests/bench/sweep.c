@@ -1,5 +1,6 @@
-/* One size after the other: `tensors` tensors are submitted in turn, at most `depth` at a time, and waited for in the same
- * order. A push_pull's time runs from its submission until it was found complete. */
+/* One size after the other: `tensors` tensors are submitted in turn, at most `depth` at a time, and
+ * waited for in the same order. A push_pull's time runs from its submission until it was found
+ * complete. */
 #include "tests/bench/bench.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Run A, first half: what the GPU and its driver can do, what a context costs, and whether memory can
- * be shared between processes, also of other users, and after its maker's death. */
+/* Run A, first half: what the GPU and its driver can do, what a context costs, and whether memory
+ * can be shared between processes, also of other users, and after its maker's death. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>

@@ -21,7 +21,8 @@
 /* Where the left's word to the right's stream lies, and who writes it. */
 enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
-/* In the page that both map: the left's word, and the right's answer, on cache lines of their own. */
+/* In the page that both map: the left's word, and the right's answer, on cache lines of their
+ * own. */
 struct page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;

@@ -1,6 +1,7 @@
-/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, which must not even be loaded;
- * NCCL refuses two ranks on one GPU, or takes them when it is new and told to (for tests only, but then
- * its collectives can be checked); a member that never comes can be given up in bounded time. */
+/* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, which must not even be
+ * loaded; NCCL refuses two ranks on one GPU, or takes them when it is new and told to (for tests
+ * only, but then its collectives can be checked); a member that never comes can be given up in
+ * bounded time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -241,8 +242,8 @@ static int move(struct rig *r, const struct device_piece *pieces, int n_local, b
 	return rc;
 }
 
-/* In place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere. first: the rank of the
- * first of n_local members here. */
+/* In place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere. first: the rank of
+ * the first of n_local members here. */
 static bool collectives(struct rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {
@@ -300,8 +301,8 @@ static bool tell_outcome(struct side *s, struct rig *r, struct device_clique *c,
 	return true;
 }
 
-/* Both processes join on the same GPU. It is refused by an error that the poll tells, or, where NCCL is
- * new enough and told to, it works. */
+/* Both processes join on the same GPU. It is refused by an error that the poll tells, or, where
+ * NCCL is new enough and told to, it works. */
 static bool two_ranks(struct side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct rig *r)
 {
 	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL; /* an experiment of NCCL's */

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_GPU_GPU_H
 #define BPS_TESTS_GPU_GPU_H
-/* What the programs of tests/gpu share: the CUDA driver, taken at run time so that a program can say
- * that there is none; answers as lines of JSON; a clock.
+/* What the programs of tests/gpu share: the CUDA driver, taken at run time so that a program can
+ * say that there is none; answers as lines of JSON; a clock.
  *
  * One thread per process. cu is filled by gpu_load and read only afterwards. */
 #include <stdbool.h>
@@ -57,7 +57,8 @@
 	X(cuModuleGetFunction)                                                                     \
 	X(cuLaunchKernel)
 
-/* Fields have the names that cuda.h gives the calls, such as cuMemAlloc_v2; cu.cuMemAlloc is right. */
+/* Fields have the names that cuda.h gives the calls, such as cuMemAlloc_v2; cu.cuMemAlloc is
+ * right. */
 struct gpu_driver {
 #define X(call) __typeof__(call) *call;
 	GPU_CALLS(X)
@@ -126,8 +127,8 @@ struct gpu_figures {
 } gpu_figures(double *v, size_t n);
 
 /* ---- answers: one line of JSON each, in one write ---- */
-/* is_ok: false when a bar is missed or the thing does not work. fmt: what follows in the object, "" or
- * `"a":1`. */
+/* is_ok: false when a bar is missed or the thing does not work. fmt: what follows in the object, ""
+ * or `"a":1`. */
 void answer(const char *item, bool is_ok, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* It could not be done, for gpu_why; is_skip: not this machine's fault, it only lacks something. */

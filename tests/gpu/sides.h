@@ -1,11 +1,11 @@
 #ifndef BPS_TESTS_GPU_SIDES_H
 #define BPS_TESTS_GPU_SIDES_H
-/* A test of two processes: each side is a child of its own, which loads the driver itself, and the two
- * have a socket between them, for words and descriptors. The parent never touches the driver: a
+/* A test of two processes: each side is a child of its own, which loads the driver itself, and the
+ * two have a socket between them, for words and descriptors. The parent never touches the driver: a
  * process that did must not fork.
  *
- * A side that fails says why (answer_why) and returns false; then, or when its time is over, both are
- * killed. */
+ * A side that fails says why (answer_why) and returns false; then, or when its time is over, both
+ * are killed. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,7 @@
-/* Tensors on devices: trainers write elsewhere, and what an executor would do happens after a while, a
- * partition at a time and in any order: their bytes come to the inputs, the sums are taken from the
- * outputs. By the seed, and never where agents are restarted: such a job is not gone on with. */
+/* Tensors on devices: trainers write elsewhere, and what an executor would do happens after a
+ * while, a partition at a time and in any order: their bytes come to the inputs, the sums are taken
+ * from the outputs. By the seed, and never where agents are restarted: such a job is not gone on
+ * with. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>

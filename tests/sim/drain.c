@@ -181,8 +181,8 @@ void drains_draw(struct sim *s)
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;
-	/* A server that ends does not wait for agents that are not heard: in histories that are only
-	 * about those it would be what ends the job. */
+	/* A server that ends does not wait for agents that are not heard: in histories that are
+	 * only about those it would be what ends the job. */
 	if (o->has_deaf)
 		return;
 	o->is_forming_calm = rnd_chance(s, 800);

@@ -1,6 +1,6 @@
 /* Jobs whose members change. What differs from other histories: a round's partitions may have
- * different contributors, so each is compared with the sum of those that it names; and machines that
- * are put out may hold results that the others do not have, so that results are compared among
+ * different contributors, so each is compared with the sum of those that it names; and machines
+ * that are put out may hold results that the others do not have, so that results are compared among
  * those that were in the job to its end. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
@@ -99,7 +99,8 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 	o->n_members = job->n_members;
 	for (unsigned i = 0; i < job->n_members; i++) {
 		o->agents[i] = job->members[i].agent;
-		/* The ranks of who is gone may go to others; it goes on with them until it hears. */
+		/* The ranks of who is gone may go to others; it goes on with them until it
+		 * hears. */
 		for (unsigned k = 0; !o->n_ranks[i] && k < job->members[i].n_ranks; k++)
 			o->ranks[i][k] = job->members[i].ranks[k].rank;
 		if (!o->n_ranks[i])

@@ -19,8 +19,8 @@ struct peek {
 bool peek_has(const struct agt_core *core, const struct peek *p);
 /* Has every partition of a job with servers its connection? n_tensors: that it will have. */
 bool peek_is_settled(const struct agt_job *job, unsigned n_tensors);
-/* What came with the last result of a partition of t: its first element, their number, and a bit for
- * each of its contributors. False: there is no such partition. */
+/* What came with the last result of a partition of t: its first element, their number, and a bit
+ * for each of its contributors. False: there is no such partition. */
 struct agt_tensor;
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members);

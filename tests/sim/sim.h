@@ -1,9 +1,9 @@
 #ifndef BPS_TESTS_SIM_H
 #define BPS_TESTS_SIM_H
-/* The simulator: scheduler, servers, agents and trainers of a job, or of several, in one thread on virtual time,
- * joined by a network that delays, loses, duplicates, cuts and breaks. One seed is one history,
- * every run of it is the same. What decides are the shipped cores; here are only their shells, the
- * network, the faults and the oracle. docs/simulator.md.
+/* The simulator: scheduler, servers, agents and trainers of a job, or of several, in one thread on
+ * virtual time, joined by a network that delays, loses, duplicates, cuts and breaks. One seed is
+ * one history, every run of it is the same. What decides are the shipped cores; here are only their
+ * shells, the network, the faults and the oracle. docs/simulator.md.
  *
  *   world.c   events, virtual time, the life of one history, what must hold at its end
  *   faults.c  what is drawn from the seed, and the faults while it runs
@@ -493,7 +493,8 @@ struct oracle {
 	unsigned n_donations;
 	bool has_end;
 	uint32_t end_code;
-	/* Of jobs whose members change: who is gone (bit per member), and what each agent was given. */
+	/* Of jobs whose members change: who is gone (bit per member), and what each agent was
+	 * given. */
 	uint32_t gone;
 	uint32_t agents[AGENTS_MAX]; /* id of each member */
 	uint64_t barrier;            /* the last one that was passed */
@@ -531,8 +532,8 @@ bool elastic_may_end(const struct sim *s, uint32_t code);
 void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes);
 /* Those that were in the job to its end were given the same. */
 void elastic_end(struct sim *s);
-/* Values of contributions, of oracle.c. Of elements [first, first + n): is v their reduction over the
- * members in the set? */
+/* Values of contributions, of oracle.c. Of elements [first, first + n): is v their reduction over
+ * the members in the set? */
 bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t first, uint32_t n,
 	uint32_t members, const void *v);
 

@@ -257,7 +257,8 @@ static int undrain(struct world *w, const char *name)
 	return rc;
 }
 
-/* Servers s1, s2 (conns 1, 2), agents a, b, c (21 to 23); a job over all three, of 96 partitions. */
+/* Servers s1, s2 (conns 1, 2), agents a, b, c (21 to 23); a job over all three, of 96
+ * partitions. */
 static void running_job(struct world *w)
 {
 	world_init(w);

@@ -1,4 +1,5 @@
-/* The executor against a trainer that lies, on the host back-end. The test plays the agent, and the trainers. */
+/* The executor against a trainer that lies, on the host back-end. The test plays the agent, and the
+ * trainers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

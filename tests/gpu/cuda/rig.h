@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_GPU_CUDA_RIG_H
 #define BPS_TESTS_GPU_CUDA_RIG_H
-/* What most tests of the CUDA back-end start from: a device with a queue on GPU 0, memory there, and pinned
- * host memory. All waits end by a deadline; a failed one fails the test. */
+/* What most tests of the CUDA back-end start from: a device with a queue on GPU 0, memory there,
+ * and pinned host memory. All waits end by a deadline; a failed one fails the test. */
 #include <stdint.h>
 
 #include "bps-agent/device/cuda.h"

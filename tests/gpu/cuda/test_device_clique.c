@@ -25,7 +25,8 @@ static const enum dtype dtypes[] = {
 	DTYPE_I8, DTYPE_U8, DTYPE_I32, DTYPE_I64, DTYPE_F16, DTYPE_F32, DTYPE_F64, DTYPE_BF16};
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
-/* n members on GPUs 0 to n-1, in an order of ranks that is not theirs, each with a queue and memory. */
+/* n members on GPUs 0 to n-1, in an order of ranks that is not theirs, each with a queue and
+ * memory. */
 struct band {
 	struct device *dev;
 	struct device_clique *clique;

@@ -1,5 +1,5 @@
-/* What a program that is linked with the driver says on machines without one, or with one that cannot be
- * used: the reason, and an exit status. */
+/* What a program that is linked with the driver says on machines without one, or with one that
+ * cannot be used: the reason, and an exit status. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* Device memory between two processes over the fake driver: exact bytes both ways, lifetimes that end by
- * SIGKILL, and what a process of another make may send. The child plays the other process. */
+/* Device memory between two processes over the fake driver: exact bytes both ways, lifetimes that
+ * end by SIGKILL, and what a process of another make may send. The child plays the other
+ * process. */
 #include <cuda.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -102,7 +103,8 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 	ops->drop(zeros);
 }
 
-/* Child: import what comes to GPU `gpu`, check its bytes by a copy of the GPU's, write others back. */
+/* Child: import what comes to GPU `gpu`, check its bytes by a copy of the GPU's, write others
+ * back. */
 static int importer(int gpu)
 {
 	unsigned char *host = rig_host_memory(RIG_BYTES);

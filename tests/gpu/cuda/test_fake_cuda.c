@@ -1,5 +1,5 @@
-/* That the fake driver and the fake NCCL catch what a GPU would punish: each misuse ends a process of its own
- * with a line that names it. And that their trace tells the order of things. */
+/* That the fake driver and the fake NCCL catch what a GPU would punish: each misuse ends a process
+ * of its own with a line that names it. And that their trace tells the order of things. */
 #include <cuda.h>
 #include <nccl.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_GPU_CUDA_TWO_H
 #define BPS_TESTS_GPU_CUDA_TWO_H
-/* Tests of two processes: the program starts itself again in a role, and both talk through a socket that
- * also carries the descriptors of device memory. Every wait ends by a deadline. */
+/* Tests of two processes: the program starts itself again in a role, and both talk through a socket
+ * that also carries the descriptors of device memory. Every wait ends by a deadline. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -33,8 +33,8 @@ int two_end(struct two *t);
 /* Kill it as the kernel does when memory is short, and wait until it is gone. */
 void two_kill(struct two *t);
 
-/* Run a program with environment settings ("NAME=value", NULL at the end) in addition; its exit status,
- * and what it wrote to stdout and stderr. */
+/* Run a program with environment settings ("NAME=value", NULL at the end) in addition; its exit
+ * status, and what it wrote to stdout and stderr. */
 int two_run(const char *path, const char *const *env, char *ret_out, size_t out_bytes);
 
 /* Open descriptors of this process. */

@@ -1,7 +1,8 @@
 #ifndef BPS_TESTS_GPU_FAKE_CONTROL_H
 #define BPS_TESTS_GPU_FAKE_CONTROL_H
-/* What a test asks of the fake libcuda.so.1 (tests/gpu/fake/fake.h says what that is) beyond the driver's
- * functions. A program that is linked with the fake calls these; others use the environment:
+/* What a test asks of the fake libcuda.so.1 (tests/gpu/fake/fake.h says what that is) beyond the
+ * driver's functions. A program that is linked with the fake calls these; others use the
+ * environment:
  *
  *   FAKE_CUDA_GPUS=n       GPUs of this machine (1)
  *   FAKE_CUDA_VISIBLE=...  as CUDA_VISIBLE_DEVICES, ordinals only
@@ -13,11 +14,11 @@
  *   FAKE_NCCL_VERSION=n    what ncclGetVersion says (22809) */
 #include <stdint.h>
 
-/* Faults from now on, instead of those there were: "NAME:N=CODE,...". The N-th call (from 1, counted from
- * now) of function NAME (without _v2) returns CODE; "NAME:N+=CODE" each from the N-th. NAME `work` is
- * the N-th piece of queued work: CODE is then what everything answers from there on. CODE `hang` never
- * returns, or never completes. Codes that are sticky with the driver are sticky here. NULL or "" ends
- * all faults and forgets a sticky error. */
+/* Faults from now on, instead of those there were: "NAME:N=CODE,...". The N-th call (from 1,
+ * counted from now) of function NAME (without _v2) returns CODE; "NAME:N+=CODE" each from the N-th.
+ * NAME `work` is the N-th piece of queued work: CODE is then what everything answers from there on.
+ * CODE `hang` never returns, or never completes. Codes that are sticky with the driver are sticky
+ * here. NULL or "" ends all faults and forgets a sticky error. */
 void fakecuda_faults(const char *spec);
 
 /* What lives: a program that closed all it opened sees zeros. */

@@ -1,5 +1,5 @@
-/* What the runs of tests/gpu call beyond the product: enough that the programs themselves can be tested.
- * Kernels compute nothing, they only take a while; memory has no end. */
+/* What the runs of tests/gpu call beyond the product: enough that the programs themselves can be
+ * tested. Kernels compute nothing, they only take a while; memory has no end. */
 #include "tests/gpu/fake/fake.h"
 
 #include <sys/mman.h>

@@ -1,17 +1,17 @@
 #ifndef BPS_TESTS_GPU_FAKE_FAKE_H
 #define BPS_TESTS_GPU_FAKE_FAKE_H
-/* A libcuda.so.1 without GPUs, for tests of what calls the driver. It does what is called, truly: device
- * memory is a memfd whose descriptor another process can map, each stream is a thread that runs its work
- * in order, and value waits wait. It is stricter than a GPU: whatever is wrong (an address that is not
- * mapped or that the GPU has no access to, another context's stream, memory freed while work uses it, a
- * second free) ends the process with one line on stderr that begins "fake cuda:". What a correct program
- * meets at run time is a code instead, as from the driver.
+/* A libcuda.so.1 without GPUs, for tests of what calls the driver. It does what is called, truly:
+ * device memory is a memfd whose descriptor another process can map, each stream is a thread that
+ * runs its work in order, and value waits wait. It is stricter than a GPU: whatever is wrong (an
+ * address that is not mapped or that the GPU has no access to, another context's stream, memory
+ * freed while work uses it, a second free) ends the process with one line on stderr that begins
+ * "fake cuda:". What a correct program meets at run time is a code instead, as from the driver.
  *
- * Device addresses are reserved and not accessible: a host access faults, as with a GPU. The bytes lie
- * elsewhere (struct area).
+ * Device addresses are reserved and not accessible: a host access faults, as with a GPU. The bytes
+ * lie elsewhere (struct area).
  *
- * One lock guards all tables; bytes are copied and rendezvous waited for outside it, held in place by the
- * areas' counts of queued work. */
+ * One lock guards all tables; bytes are copied and rendezvous waited for outside it, held in place
+ * by the areas' counts of queued work. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -138,7 +138,8 @@ static inline void *fake_alloc(size_t bytes)
 		abort();
 	return p;
 }
-/* A call begins: count, trace, faults. Takes the lock. Nonzero: the code to return (lock not held). */
+/* A call begins: count, trace, faults. Takes the lock. Nonzero: the code to return (lock not
+ * held). */
 CUresult fake_enter(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* It ends: gives the lock back; returns r. */
 CUresult fake_leave(CUresult r);

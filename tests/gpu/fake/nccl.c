@@ -1,8 +1,8 @@
-/* A libnccl.so.2 for the communicators of one process, on top of the fake driver: collectives are work of
- * its streams that meets the other ranks' and then truly reduces. Communicators are nonblocking ones
- * only. What real NCCL answers by a hang or by damage ends the process here with a line: a communicator
- * or stream that is used before it is ready, ranks that do not call the same thing, a communicator that
- * is used after its end, a destruction without finalization.
+/* A libnccl.so.2 for the communicators of one process, on top of the fake driver: collectives are
+ * work of its streams that meets the other ranks' and then truly reduces. Communicators are
+ * nonblocking ones only. What real NCCL answers by a hang or by damage ends the process here with a
+ * line: a communicator or stream that is used before it is ready, ranks that do not call the same
+ * thing, a communicator that is used after its end, a destruction without finalization.
  *
  * One lock; it is never held while the driver's is wanted by a stream thread, which runs its work
  * without the driver's. */
@@ -85,7 +85,8 @@ static _Thread_local int n_opening;
 static _Thread_local struct ncclComm *calling[FAKE_GPUS_MAX * 64];
 static _Thread_local int n_calling;
 
-/* Polls that answer InProgress before something is ready, so that a program that does not poll is found. */
+/* Polls that answer InProgress before something is ready, so that a program that does not poll is
+ * found. */
 #define POLLS 3
 
 static ncclResult_t enter(const char *name)

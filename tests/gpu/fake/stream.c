@@ -1,5 +1,5 @@
-/* Streams, events and what is queued on them. A stream is a thread that takes its work in order; it ends
- * when the stream was destroyed and its work is done. */
+/* Streams, events and what is queued on them. A stream is a thread that takes its work in order; it
+ * ends when the stream was destroyed and its work is done. */
 #include "tests/gpu/fake/fake.h"
 
 #include <stdatomic.h>
