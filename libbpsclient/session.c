@@ -88,10 +88,27 @@ static void turn_give(struct session *s)
 
 /* ---- failure ---- */
 
+/* What is written into inputs from now on is seen by nobody else. Without address space for it they stay as
+ * they are. */
+static void freeze_inputs(struct session *s)
+{
+	for (uint32_t i = 0; i < s->n_arenas; i++) {
+		struct arena *a = &s->arenas[i];
+
+		if (a->fd < 0)
+			continue;
+		(void)mmap(a->base, a->bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, a->fd, 0);
+		close(a->fd);
+		a->fd = -1;
+	}
+}
+
 /* Record the first failure. Caller has the turn. */
 static int session_fail(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
+		freeze_inputs(s);
 		err_set(&s->failure_text, code, "%s", text);
 		atomic_store_explicit(&s->failure, code, memory_order_release);
 	}
@@ -200,8 +217,11 @@ static int add_arena(struct session *s, struct frame *f)
 	rc = map_memfd(f->fds[0], m->bytes, m->is_writable, &base);
 	if (rc < 0)
 		return rc;
-	s->arenas[s->n_arenas++] = (struct arena){
-		.id = m->id, .is_writable = m->is_writable, .base = base, .bytes = m->bytes};
+	s->arenas[s->n_arenas++] = (struct arena){.id = m->id,
+		.is_writable = m->is_writable,
+		.base = base,
+		.bytes = m->bytes,
+		.fd = m->is_writable ? take_fd(f, 0) : -1};
 	return 0;
 }
 
@@ -513,8 +533,11 @@ int session_open(struct session *s, const struct options *options, struct err_te
 
 void session_close(struct session *s)
 {
-	for (uint32_t i = 0; i < s->n_arenas; i++)
+	for (uint32_t i = 0; i < s->n_arenas; i++) {
 		munmap(s->arenas[i].base, s->arenas[i].bytes);
+		if (s->arenas[i].fd >= 0)
+			close(s->arenas[i].fd);
+	}
 	free(s->arenas);
 	if (s->control)
 		munmap(s->control, s->control_bytes);

@@ -8,7 +8,11 @@
  * Threads: any thread may call anything but open and close. The turn serialises the socket: the one
  * thread that has it sends a request and reads until its answer, handling what comes in between.
  * Completions do not pass here: they are read from the control page. A failure is final, and seen
- * by all threads through `failure`. */
+ * by all threads through `failure`.
+ *
+ * A server on this host sums inputs where they lie (docs/faults.md, B6), also when the agent is gone. So before
+ * anybody is told of a failure, after which inputs may be written, they become private copies of what they
+ * were: nobody else sees what is written then. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -22,6 +26,7 @@ struct arena {
 	bool is_writable;
 	char *base;
 	uint64_t bytes;
+	int fd; /* of one that is writable, until it is frozen; else -1 */
 };
 
 struct session {

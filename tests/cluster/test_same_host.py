@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import bps
 import pytest
 
 from test_agent_restart import Job
@@ -163,6 +164,17 @@ def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meetin
         assert "wrong" not in w.text() and "Assertion" not in w.text(), w.text()
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     assert sums(c.servers[0])[1] == 0
+
+
+def test_input_that_is_written_after_the_agents_loss_is_in_no_sum(cluster, meeting):
+    c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
+    n = 300000
+    args = {"n_elems": n, "lost": str(c.dir / "lost"), "victim": 1, "n_rounds": 3}
+    started = c.start_job("orphan", 2, args)
+    c.wait_for("its last one is at the server", lambda: sums(c.servers[0])[0] == 5 * n * 8)
+    c.agents[1].kill()
+    results = c.finish(started)
+    assert results[0][1] is not False and results[1][0] == bps.ENOAGENT, results
 
 
 def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):

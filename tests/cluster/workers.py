@@ -568,3 +568,51 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
                 time.sleep(0.02)
         seen.append([size, job.rank if phase + 1 < len(sizes) else -1])
     return seen
+
+
+def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
+    """Rounds of whole numbers in these types until the file `stop` is there; every sum is what it must be. Rank 0 writes when each began
+    and ended. Returns how many there were."""
+    n, over = 0, False
+    with bps.open(deterministic=deterministic) as job, open(
+        trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1
+    ) as f:
+        tensors = [job.declare(f"{d}.{i}", d, n_elems) for d in dtypes for i, n_elems in enumerate(sizes)]
+        vote = job.declare("vote", "i64", 1)
+        bases = [np.arange(t.input.size) % 61 for t in tensors]
+        while not over:
+            n += 1
+            for t, base in zip(tensors, bases):
+                t.input[:] = (base + n % 37) * (job.rank + 1)  # a sum is below 2048, which f16 has exactly
+            vote.input[:] = job.rank == 0 and os.path.exists(stop)
+            start = time.monotonic()
+            job.push_pull([*tensors, vote])
+            job.wait([*tensors, vote], 60)
+            f.write(f"{start} {time.monotonic()}\n")
+            for t, base in zip(tensors, bases):
+                want = (base + n % 37) * (job.size * (job.size + 1) // 2)
+                assert np.array_equal(t.output, want.astype(t.output.dtype)), f"wrong sum: round {n} {t.input.dtype}"
+                assert t.contributors == job.size
+            over = vote.output[0] > 0
+    return n
+
+
+def orphan(n_elems, lost, victim, n_rounds):
+    """The victim loses its agent in round n_rounds, and writes into its input, as it may after the error; the others submit that round
+    then. Returns the code of its end, and whether the sum was the right one."""
+    job = bps.open()
+    t = job.declare("t", "i64", n_elems)
+    try:
+        for r in range(1, n_rounds + 1):
+            while r == n_rounds and job.rank != victim and not os.path.exists(lost):
+                time.sleep(0.005)
+            t.input[:] = r
+            t.push_pull()
+            t.wait(60)
+        end = [0, bool((t.output == job.size * n_rounds).all())]
+    except bps.Error as e:
+        t.input[:] = 1000
+        with open(lost, "w", encoding="ascii"):
+            end = [e.code, None]
+    job.abort()
+    return end
