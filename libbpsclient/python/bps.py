@@ -131,7 +131,10 @@ class _Decl(ctypes.Structure):
 def _load():
     beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libbpsclient.so.0")
     path = os.environ.get("BPS_LIBRARY") or (beside if os.path.exists(beside) else "libbpsclient.so.0")
-    lib = ctypes.CDLL(path)
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as e:
+        raise OSError(f"{e} (LD_LIBRARY_PATH names the library's folder, or BPS_LIBRARY the file)") from None
     ptr, u32, i32, size_t = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_size_t
     int_, str_ = ctypes.c_int, ctypes.c_char_p
     for name, result, args in [

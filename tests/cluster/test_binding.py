@@ -99,6 +99,12 @@ def test_codes_are_those_of_the_header():
     assert f"#define BPS_ABI {bps.ABI}\n" in header
 
 
+def test_library_that_is_not_found_says_how_to_name_it(monkeypatch):
+    monkeypatch.setenv("BPS_LIBRARY", "/nonexistent/libbpsclient.so.0")
+    with pytest.raises(OSError, match="/nonexistent.*BPS_LIBRARY"):
+        bps._load()
+
+
 def test_library_of_another_abi_is_refused(monkeypatch):
     monkeypatch.setattr(bps, "ABI", bps.ABI + 1)
     with pytest.raises(bps.Error, match="one release") as e:
