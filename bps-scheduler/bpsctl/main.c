@@ -8,6 +8,7 @@
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "common/ctlmsg.h"
+#include "common/nearest.h"
 #include "common/settings.h"
 
 static const struct setting rows[] = {
@@ -150,6 +151,17 @@ static size_t matches(const struct command *c, char *const *args, size_t n)
 	return n > 1 && strcmp(args[1], space + 1) == 0 ? 2 : 0;
 }
 
+static void complain_of(const char *word)
+{
+	struct nearest best = NEAREST_NONE;
+	char hint[NEAREST_HINT_BYTES];
+
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		nearest_try(&best, word, commands[i].words);
+	fprintf(stderr, "bpsctl: no such command: %s%s; `bpsctl help` lists the commands\n", word,
+		nearest_hint(&best, "", hint));
+}
+
 static int unknown(char *const *args, size_t n)
 {
 	size_t first = n ? strlen(args[0]) : 0;
@@ -164,9 +176,10 @@ static int unknown(char *const *args, size_t n)
 			c->argument ? c->argument : "");
 		is_half = true;
 	}
-	if (!is_half)
-		fprintf(stderr, "bpsctl: %s%s; `bpsctl help` lists the commands\n",
-			n ? "no such command: " : "a command is missing", n ? args[0] : "");
+	if (!n)
+		fputs("bpsctl: a command is missing; `bpsctl help` lists the commands\n", stderr);
+	else if (!is_half)
+		complain_of(args[0]);
 	return EX_USAGE;
 }
 

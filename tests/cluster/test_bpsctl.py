@@ -49,7 +49,7 @@ def words():
 def test_wrong_words_are_answered_with_what_is_missing():
     for args, status, text in (
         ([], 64, "a command is missing; `bpsctl help`"),
-        (["statu"], 64, "no such command: statu;"),
+        (["statu"], 64, "no such command: statu (did you mean 'status'?);"),
         (["key"], 64, "usage: bpsctl key new"),
         (["key", "make"], 64, "usage: bpsctl key derive ROLE:NAME"),
         (["--jso", "status"], 64, "unknown flag '--jso' (did you mean '--json'?)"),
