@@ -28,7 +28,7 @@ struct datapath {
 	struct xport *net, *shm;
 	struct shm_config cfg;
 	int epoll_fd;
-	struct attempt attempts[SHM_CONNECTS_MAX];
+	struct attempt attempts[SHM_CONNS_MAX];
 	struct trouble troubles[TROUBLES_MAX];
 	unsigned next_trouble;
 };
@@ -72,7 +72,7 @@ static void forget_trouble(struct datapath *d, uint64_t instance, uint16_t threa
 
 static struct attempt *attempt_of(struct datapath *d, const struct xconn *c)
 {
-	for (unsigned i = 0; i < SHM_CONNECTS_MAX; i++)
+	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
 		if (d->attempts[i].conn == c)
 			return &d->attempts[i];
 	return NULL;

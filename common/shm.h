@@ -32,8 +32,8 @@
 #include "common/fabric.h"
 #include "common/xport.h"
 
-#define SHM_DIR_MAX      80 /* a socket's name and this fit into an address */
-#define SHM_CONNECTS_MAX 64 /* connections of a data thread, handshakes too */
+#define SHM_DIR_MAX   80 /* a socket's name and this fit into an address */
+#define SHM_CONNS_MAX 64 /* connections of a data thread, handshakes too */
 
 /* Of all data threads of a process; written by them, read by any. */
 struct shm_counters {

@@ -243,21 +243,11 @@ static void come_up(struct shm_conn *c, void *area)
  * there is none yet, negative when the connection is doomed. */
 static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *ret_fd)
 {
-	union {
-		struct cmsghdr h;
-		char room[CMSG_SPACE(sizeof(int))];
-	} u;
-	struct iovec iov = {buf, room};
-	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
-	ssize_t n = recvmsg(c->sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	ssize_t n = shm_recv_fd(c->sock, buf, room, ret_fd);
 
-	*ret_fd = -1;
-	if (n < 0 && errno == EAGAIN)
+	if (n == -EAGAIN)
 		return 0;
-	if (n >= 0) /* one without bytes may bring some, too */
-		*ret_fd = shm_take_fd(&m);
-	if (n > 0 && !(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+	if (n > 0)
 		return n;
 	if (*ret_fd >= 0)
 		close(*ret_fd);
@@ -341,22 +331,6 @@ static const char *check_hello(
 	return ticket_verify(hello->ticket, ret_key) ? "wrong key" : NULL;
 }
 
-static int send_welcome(struct shm_conn *c, const struct shm_welcome *w, int area_fd)
-{
-	union {
-		struct cmsghdr h;
-		char room[CMSG_SPACE(sizeof(int))];
-	} u = {.h = {.cmsg_level = SOL_SOCKET,
-		       .cmsg_type = SCM_RIGHTS,
-		       .cmsg_len = CMSG_LEN(sizeof(int))}};
-	struct iovec iov = {(void *)w, sizeof(*w)};
-	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
-
-	memcpy(CMSG_DATA(&u.h), &area_fd, sizeof(int));
-	return sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(*w) ? 0 : -errno;
-}
-
 /* The rings' memory, with all its pages. Errors: -errno. */
 static int make_area(int *ret_fd, void **ret_area)
 {
@@ -393,7 +367,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 		return;
 	}
 	proof_seal(&p, hello->nonce, key, w.proof);
-	rc = send_welcome(c, &w, fd);
+	rc = shm_send_fd(c->sock, &w, sizeof(w), fd);
 	close(fd);
 	if (rc < 0) {
 		munmap(area, SHM_AREA_BYTES);

@@ -12,14 +12,13 @@
  *
  * Everything belongs to the data thread. */
 #include <sys/queue.h>
-#include <sys/socket.h>
+#include <sys/types.h>
 
 #include "common/fabric_impl.h"
 #include "common/shm.h"
 #include "common/shm_ring.h"
 
 #define SHM_PATH_BYTES   108 /* of a UNIX socket's address */
-#define SHM_CONNS_MAX    64  /* handshakes too */
 #define SHM_STRANGERS    16  /* of them that have shown no ticket */
 #define SHM_PER_USER     8   /* of these */
 #define SHM_LOOK_NS      UINT64_C(1000000)
@@ -165,6 +164,12 @@ void shm_reads_cancel(struct shm_conn *c);
 void shm_wake(struct shm_conn *c);
 
 /* shm_seg.c */
+/* One message of n bytes with a descriptor. Owns: fd stays the caller's. Errors: -errno. */
+int shm_send_fd(int sock, const void *buf, size_t n, int fd);
+/* One message and the descriptor that came with it, the caller's; -1: none, or several, which are
+ * closed (there is room for two on 64 bits, as it is rounded up). Returns its length, 0 also at the
+ * end. Errors: -EAGAIN, -errno; -EMSGSIZE there was more. */
+ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd);
 int shm_seg_share(struct xport *x, uint16_t segment, int fd);
 int shm_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void shm_seg_del(struct xport *x, uint16_t segment);
@@ -179,9 +184,6 @@ int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret);
 void shm_map_put(void *map);
 void shm_maps_drop(struct shm_conn *c);
-/* The descriptor that came with a message, the caller's; -1: none. Of several none is taken: the
- * room for one takes two on 64 bits, as it is rounded up. */
-int shm_take_fd(struct msghdr *m);
 /* Map a memfd that a peer sent. flags: of mmap(2), beside MAP_SHARED. Owns: takes fd. NULL: it is
  * not sealed, or too small. */
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags);

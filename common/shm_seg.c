@@ -53,6 +53,70 @@ void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
 	return mem == MAP_FAILED ? NULL : mem;
 }
 
+/* ---- descriptors ---- */
+
+union fd_room {
+	struct cmsghdr h;
+	char room[CMSG_SPACE(sizeof(int))];
+};
+
+int shm_send_fd(int sock, const void *buf, size_t n, int fd)
+{
+	union fd_room u = {.h = {.cmsg_level = SOL_SOCKET,
+				   .cmsg_type = SCM_RIGHTS,
+				   .cmsg_len = CMSG_LEN(sizeof(int))}};
+	struct iovec iov = {(void *)(uintptr_t)buf, n};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+
+	memcpy(CMSG_DATA(&u.h), &fd, sizeof(int));
+	/* A packet goes as a whole or not at all. */
+	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+/* The only descriptor that came with a message, or -1. */
+static int take_fd(struct msghdr *m)
+{
+	int fd, n = 0, ret = -1;
+
+	for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h))
+		for (size_t at = CMSG_LEN(0);
+			h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS &&
+			at + sizeof(int) <= h->cmsg_len;
+			at += sizeof(int)) {
+			memcpy(&fd, (char *)h + at, sizeof(int));
+			if (n++)
+				close(fd);
+			else
+				ret = fd;
+		}
+	if (n > 1) {
+		close(ret);
+		ret = -1;
+	}
+	return ret;
+}
+
+ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
+{
+	union fd_room u;
+	struct iovec iov = {buf, room};
+	struct msghdr m = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+	ssize_t n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+	*ret_fd = -1;
+	if (n < 0)
+		return -errno;
+	*ret_fd = take_fd(&m); /* a message without bytes may bring some, too */
+	if (!(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
+		return n;
+	if (*ret_fd >= 0)
+		close(*ret_fd);
+	*ret_fd = -1;
+	return -EMSGSIZE;
+}
+
 /* ---- own segments ---- */
 
 static void mark(struct shm_xport *x, uint16_t id)
@@ -144,26 +208,17 @@ static int send_memfd(struct shm_conn *c, uint16_t id)
 {
 	const struct shm_seg *s = &shm_of(c)->segs[id];
 	struct shm_note note = {.type = SHM_SEGMENT, .segment = id, .bytes = s->bytes};
-	union {
-		struct cmsghdr h;
-		char room[CMSG_SPACE(sizeof(int))];
-	} u = {.h = {.cmsg_level = SOL_SOCKET,
-		       .cmsg_type = SCM_RIGHTS,
-		       .cmsg_len = CMSG_LEN(sizeof(int))}};
-	struct iovec iov = {&note, sizeof(note)};
-	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+	int rc = shm_send_fd(c->sock, &note, sizeof(note), s->fd);
 
-	memcpy(CMSG_DATA(&u.h), &s->fd, sizeof(int));
-	if (sendmsg(c->sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(note))
+	if (rc == 0)
 		return 0;
-	if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) {
+	if (rc == -EAGAIN || rc == -ENOBUFS || rc == -ETOOMANYREFS) {
 		c->is_sock_full = true;
 		c->sock_retry_ns = shm_of(c)->now_ns + SHM_SOCK_FULL_NS;
 		shm_deadline(shm_of(c), c->sock_retry_ns);
 		return -EAGAIN;
 	}
-	shm_doom(c, "cannot share a segment: %s", strerror(errno));
+	shm_doom(c, "cannot share a segment: %s", strerror(-rc));
 	return -ENOTCONN;
 }
 
@@ -231,50 +286,15 @@ void shm_maps_drop(struct shm_conn *c)
 		withdraw(c, (uint16_t)i);
 }
 
-int shm_take_fd(struct msghdr *m)
-{
-	int fd, n = 0, ret = -1;
-
-	for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h))
-		for (size_t at = CMSG_LEN(0);
-			h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS &&
-			at + sizeof(int) <= h->cmsg_len;
-			at += sizeof(int)) {
-			memcpy(&fd, (char *)h + at, sizeof(int));
-			if (n++)
-				close(fd);
-			else
-				ret = fd;
-		}
-	if (n > 1) {
-		close(ret);
-		ret = -1;
-	}
-	return ret;
-}
-
 /* The memfd that the ring speaks of, past wake-ups. -1: it is not there. */
 static int recv_memfd(struct shm_conn *c, const struct wire_msg *m)
 {
-	union {
-		struct cmsghdr h;
-		char room[CMSG_SPACE(sizeof(int))];
-	} u;
 	struct shm_note note;
-	struct iovec iov = {&note, sizeof(note)};
 	ssize_t n;
 	int fd;
 
 	for (;;) {
-		struct msghdr msg = {.msg_iov = &iov,
-			.msg_iovlen = 1,
-			.msg_control = &u,
-			.msg_controllen = sizeof(u)};
-
-		n = recvmsg(c->sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-		if (n < 0)
-			return -1;
-		fd = shm_take_fd(&msg);
+		n = shm_recv_fd(c->sock, &note, sizeof(note), &fd);
 		if (n == sizeof(note) && note.type == SHM_SEGMENT && fd >= 0 &&
 			note.segment == m->segment && note.bytes == m->seg.bytes)
 			return fd;

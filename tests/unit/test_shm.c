@@ -439,15 +439,6 @@ static void server_without_the_key_is_not_believed(void **state)
 	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION, .nonce = 5};
 	struct shm_hello hello;
 	struct shm_welcome w = {{0}};
-	union {
-		struct cmsghdr h;
-		char room[CMSG_SPACE(sizeof(int))];
-	} u = {.h = {.cmsg_level = SOL_SOCKET,
-		       .cmsg_type = SCM_RIGHTS,
-		       .cmsg_len = CMSG_LEN(sizeof(int))}};
-	struct iovec iov = {&w, sizeof(w)};
-	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
 	struct rig r;
 	int lfd, fd, area;
 
@@ -463,8 +454,7 @@ static void server_without_the_key_is_not_believed(void **state)
 	turn(&r.client);
 	assert_int_equal(recv(fd, &hello, sizeof(hello), 0), sizeof(hello));
 	assert_int_equal(shm_memfd("fake", SHM_AREA_BYTES, &area), 0);
-	memcpy(CMSG_DATA(&u.h), &area, sizeof(int));
-	assert_int_equal(sendmsg(fd, &m, 0), sizeof(w));
+	assert_int_equal(shm_send_fd(fd, &w, sizeof(w), area), 0);
 	drive(&r, &r.client.n_down, 1);
 	assert_int_equal(r.client.n_up, 0);
 	assert_non_null(strstr(r.client.why, "could not prove"));
