@@ -339,6 +339,25 @@ static int start(struct cuda_clique *c, const struct part *parts)
 	return rc;
 }
 
+static int check_root(struct cuda_clique *c, int root)
+{
+	if (root >= 0 && root < c->base.n_ranks)
+		return 0;
+	return cuda_refuse(
+		c->base.dev, DEVICE_ARG, "no root %d of %d ranks", root, c->base.n_ranks);
+}
+
+/* Check it all, root too (0 where there is none), and begin it. */
+static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
+	uint64_t count, enum dtype dtype, enum op op, int root, struct part *ret)
+{
+	int rc = check(c, pieces, blocks, count, dtype, op, ret);
+
+	if (!rc)
+		rc = check_root(c, root);
+	return rc ? rc : start(c, ret);
+}
+
 /* The outermost end launches; members that are not done with it then are polled. */
 static int group_launch(struct cuda_clique *c, int rc)
 {
@@ -356,10 +375,8 @@ int cuda_reduce_scatter(struct device_clique *clique, const struct device_piece 
 	struct cuda_clique *c = cuda_clique(clique);
 	uint64_t block = count_per_rank * dtype_bytes(dtype);
 	struct part p[DEVICE_GPUS_MAX];
-	int rc = check(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, p);
+	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, 0, p);
 
-	if (!rc)
-		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -377,10 +394,8 @@ int cuda_all_gather(struct device_clique *clique, const struct device_piece *pie
 	struct cuda_clique *c = cuda_clique(clique);
 	uint64_t block = count_per_rank * dtype_bytes(dtype);
 	struct part p[DEVICE_GPUS_MAX];
-	int rc = check(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, p);
+	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, 0, p);
 
-	if (!rc)
-		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -391,25 +406,13 @@ int cuda_all_gather(struct device_clique *clique, const struct device_piece *pie
 	return group_launch(c, rc);
 }
 
-static int check_root(struct cuda_clique *c, int root)
-{
-	if (root >= 0 && root < c->base.n_ranks)
-		return 0;
-	return cuda_refuse(
-		c->base.dev, DEVICE_ARG, "no root %d of %d ranks", root, c->base.n_ranks);
-}
-
 int cuda_reduce(struct device_clique *clique, const struct device_piece *pieces, uint64_t count,
 	enum dtype dtype, enum op op, int root)
 {
 	struct cuda_clique *c = cuda_clique(clique);
 	struct part p[DEVICE_GPUS_MAX];
-	int rc = check(c, pieces, 1, count, dtype, op, p);
+	int rc = begin(c, pieces, 1, count, dtype, op, root, p);
 
-	if (!rc)
-		rc = check_root(c, root);
-	if (!rc)
-		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
@@ -426,12 +429,8 @@ int cuda_broadcast(struct device_clique *clique, const struct device_piece *piec
 {
 	struct cuda_clique *c = cuda_clique(clique);
 	struct part p[DEVICE_GPUS_MAX];
-	int rc = check(c, pieces, 1, count, dtype, OP_SUM, p);
+	int rc = begin(c, pieces, 1, count, dtype, OP_SUM, root, p);
 
-	if (!rc)
-		rc = check_root(c, root);
-	if (!rc)
-		rc = start(c, p);
 	if (rc)
 		return rc;
 	for (int i = 0; i < c->base.n_local && !rc; i++)
