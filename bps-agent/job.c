@@ -600,6 +600,19 @@ void job_finish(struct trainer *t, uint32_t seq)
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
 }
 
+/* Before any of its tensors is seen to have failed: with the job's failure their library keeps inputs from
+ * being changed under servers of this host (libbpsclient/session.h). */
+static void warn_trainers(struct job *job)
+{
+	struct local_msg m = {
+		.type = LOCAL_JOB, .job = {.code = (uint32_t)-job->code, .text = job->text}};
+	struct trainer *t;
+
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	if (t->state == TRAINER_ATTACHED)
+		trainer_send(t, &m, NULL, 0);
+}
+
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 {
 	struct agent *a = ctx;
@@ -610,6 +623,7 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 	if (j && !*j->text) {
 		j->code = code;
 		snprintf(j->text, sizeof(j->text), "%s", text);
+		warn_trainers(j);
 	}
 	member_send(a->member, &m);
 }

@@ -132,7 +132,7 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 enum local_type {
 	LOCAL_HELLO = 1,
 	LOCAL_WELCOME, /* + fds: control memfd, eventfd; or code and text, then the agent closes */
-	LOCAL_JOB,     /* the job is complete (code 0) or has failed; unasked, at most once each */
+	LOCAL_JOB, /* the job is complete (code 0) or has failed; unasked; the first failure counts */
 	LOCAL_DECLARE,
 	LOCAL_DECLARED, /* answers DECLARE; the ARENA messages it names came before */
 	LOCAL_ARENA,    /* + fd */

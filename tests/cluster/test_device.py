@@ -3,6 +3,7 @@ take the place of the driver and NCCL. Trainers, agents, executors, servers and 
 
 import os
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -127,6 +128,26 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
     r.c.wait_for("it is counted", lambda: "bps_agent_executor_failures_total 1\n" in r.c.agents[0].get("/metrics"))
     r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
     gone(r, 0)
+
+
+def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
+    """The scheduler is slow, so that the others do not know of the job's end. A server of the same host has borrowed the input."""
+    with tempfile.TemporaryDirectory(prefix="bps-") as d:
+        at = ["--same-host-dir", d]
+        c = cluster(agents=2, servers=1, agent_args=[*HOST, *at], server_args=at)
+        r = Rig.__new__(Rig)
+        r.kind, r.c = "host", c
+        n = 300000
+        args = {"n_elems": n, "lost": str(c.dir / "lost"), "victim": 1, "n_rounds": 3, "has_gpu": True}
+        started = c.start_job("orphan", 2, args, env={"TEST_DEVICE": "host"})
+        c.wait_for("its last one is at the server", lambda: c.servers[0].status()["same_host"]["received_bytes"] == 5 * n * 8)
+        c.scheduler.process.send_signal(signal.SIGSTOP)
+        os.kill(r.executors(1)[0], signal.SIGKILL)
+        c.wait_for("it is told", (c.dir / "lost").exists)
+        c.wait_for("the others have got their sum", lambda: started[0].process.poll() is not None)
+        c.scheduler.process.send_signal(signal.SIGCONT)
+        results = c.finish(started)
+        assert results[0][1] is True and results[1][0] == -10024, results
 
 
 def test_an_executor_that_hangs_is_killed(cluster):

@@ -597,10 +597,12 @@ def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
     return n
 
 
-def orphan(n_elems, lost, victim, n_rounds):
-    """The victim loses its agent in round n_rounds, and writes into its input, as it may after the error; the others submit that round
+def orphan(n_elems, lost, victim, n_rounds, has_gpu=False):
+    """The victim loses its agent, or executor, in round n_rounds, and writes into its input, as it may after the error; the others submit that round
     then. Returns the code of its end, and whether the sum was the right one."""
     job = bps.open()
+    if has_gpu:
+        job.gpu_open()
     t = job.declare("t", "i64", n_elems)
     try:
         for r in range(1, n_rounds + 1):
