@@ -156,6 +156,16 @@ static int next_frame(
 	return bytes ? ctlframe_parse(bytes, *ret_bytes, max, ret_frame, ret_bytes) : -ENOMEM;
 }
 
+/* A listener with a key takes the first frame of a peer without one for a broken handshake, and
+ * can say nothing that such a peer would understand. */
+static const char *keyless_hint(const struct ctlchan *c)
+{
+	bool is_turned_away = !c->listener && !c->tls && !c->has_heard;
+
+	return is_turned_away ? " (before it said anything: does it want a key? see --key-file)"
+			      : "";
+}
+
 static void on_read(struct bufferevent *bev, void *arg)
 {
 	struct ctlchan *c = arg;
@@ -169,6 +179,7 @@ static void on_read(struct bufferevent *bev, void *arg)
 			rc = -EMSGSIZE;
 			break;
 		}
+		c->has_heard = true;
 		c->ops->frame(c->arg, c, frame.type, frame.body, frame.n_body);
 		evbuffer_drain(in, n_bytes);
 	}
@@ -177,7 +188,8 @@ static void on_read(struct bufferevent *bev, void *arg)
 	} else if (rc < 0) {
 		if (c->listener)
 			c->listener->stats.protocol_errors++;
-		chan_fail(c, "%s sent an impossible frame: %s", c->peer, err_str(rc));
+		chan_fail(c, "%s sent an impossible frame: %s%s", c->peer, err_str(rc),
+			keyless_hint(c));
 	}
 }
 
@@ -236,12 +248,12 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 	} else if (c->tls && !c->has_opened && ssl_error) {
 		handshake_failed(c, tls_failure(ssl, ssl_error));
 	} else if (what & BEV_EVENT_EOF) {
-		chan_fail(c, "%s closed the connection", c->peer);
+		chan_fail(c, "%s closed the connection%s", c->peer, keyless_hint(c));
 	} else if (ssl_error) {
 		chan_fail(c, "TLS with %s failed: %s", c->peer, tls_failure(ssl, ssl_error));
 	} else {
-		chan_fail(
-			c, "connection to %s lost: %s", c->peer, strerror(sys ? sys : ECONNRESET));
+		chan_fail(c, "connection to %s lost: %s%s", c->peer,
+			strerror(sys ? sys : ECONNRESET), keyless_hint(c));
 	}
 }
 

@@ -28,6 +28,7 @@ struct ctlchan {
 	void *data;
 	enum chan_state state;
 	bool has_opened, is_expelled;
+	bool has_heard; /* a frame came */
 	struct tls_peer who;
 	char peer[ADDR_TEXT_BYTES];
 	struct sockaddr_storage peer_sa;

@@ -510,6 +510,7 @@ static void peer_without_key_is_refused_by_one_with(void **state)
 	assert_int_equal(ctlclient_send(f->client, SAY, "hello", 5), 0);
 	run_until(f, &f->n_down, 1);
 	assert_int_equal(f->n_opened, 0);
+	assert_non_null(strstr(f->down_reason, "does it want a key? see --key-file"));
 	fixture_free(f);
 }
 
