@@ -122,7 +122,7 @@ static void open_same_host(struct node *n, bool is_server, const struct node_opt
 		return;
 	if (is_server && shm_sweep(o->same_host_dir) < 0) {
 		log_info("no memory is shared with agents of this host: cannot make a socket in "
-			 "'%s': %s",
+			 "'%s': %s (make it for this user, or choose another --same-host-dir)",
 			o->same_host_dir, strerror(errno));
 		return;
 	}

@@ -407,7 +407,11 @@ static int parse_options(int argc, char **argv, struct options *o)
 		else
 			return -1;
 	}
-	return optind == argc && o->epochs && o->batch && o->lr > 0 ? 0 : -1;
+	if (!o->epochs || !o->batch || !(o->lr > 0)) {
+		fputs("bps-digits: epochs, batch and lr have to be numbers above 0\n", stderr);
+		return -1;
+	}
+	return optind == argc ? 0 : -1;
 }
 
 int main(int argc, char **argv)

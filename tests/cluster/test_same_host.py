@@ -97,6 +97,7 @@ def test_server_that_cannot_make_its_socket_says_so_and_goes_through_the_network
     c = cluster(agents=2, servers=1, agent_args=at(meeting / "no"), server_args=at(meeting / "no"))
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     assert "no memory is shared with agents of this host" in c.servers[0].log.read_text()
+    assert "choose another --same-host-dir" in c.servers[0].log.read_text()
     assert same_host(c.servers[0])["state"] == "no place"
 
 
