@@ -70,12 +70,29 @@ static void set_state(struct cuda_clique *c, enum clique_state to, const char *w
 	c->state = to;
 }
 
+/* NCCL has one code for whatever the driver said. A sticky error is the end of this process, not of
+ * the clique alone. */
+static int driver_says(struct cuda_clique *c, const char *what)
+{
+	for (int i = 0; i < c->base.n_local; i++) {
+		int rc = cuda_enter(c->base.dev, c->member[i].gpu);
+
+		if (!rc)
+			rc = cuda_fail(c->base.dev, cuStreamQuery(NULL), what);
+		if (rc == DEVICE_LOST)
+			return rc;
+	}
+	return 0;
+}
+
 /* NCCL's code as ours. Our own arguments were checked before, so every failure is the clique's. */
 static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
 {
 	if (r == ncclSuccess || r == ncclInProgress)
 		return 0;
 	set_state(c, FAILED, what);
+	if (r == ncclUnhandledCudaError && driver_says(c, what) == DEVICE_LOST)
+		return DEVICE_LOST;
 	return cuda_refuse(c->base.dev, DEVICE_PEER, "%s: %s: %s", what, c->nccl->GetErrorString(r),
 		c->nccl->GetLastError(NULL));
 }
