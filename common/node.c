@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -114,8 +115,21 @@ static int claim_our_name(
 
 const char *const node_same_host_words[] = {"auto", "off", NULL};
 
+/* The sockets of all threads, before the scheduler hears of us. What cannot be made here is tried
+ * again, and told, by its thread. */
+static void listen_same_host(struct node *n, unsigned n_threads)
+{
+	struct err_text unused;
+
+	n->same_host.listen_fds = calloc(n_threads, sizeof(int));
+	n->n_listen_fds = n->same_host.listen_fds ? n_threads : 0;
+	for (unsigned i = 0; i < n->n_listen_fds; i++)
+		n->same_host.listen_fds[i] = shm_listen(&n->same_host, i, &unused);
+}
+
 /* Agents look for servers' sockets whenever they connect; a server must be able to make one. */
-static void open_same_host(struct node *n, bool is_server, const struct node_opts *o)
+static void open_same_host(
+	struct node *n, bool is_server, unsigned n_threads, const struct node_opts *o)
 {
 	n->same_host_state = o->same_host ? SAME_HOST_OFF : SAME_HOST_NO_PLACE;
 	if (o->same_host)
@@ -138,6 +152,8 @@ static void open_same_host(struct node *n, bool is_server, const struct node_opt
 		.counters = &n->same_host_counters};
 	if (n->same_host.dead_ms < 2 * n->same_host.ping_ms)
 		n->same_host.dead_ms = 2 * n->same_host.ping_ms;
+	if (is_server)
+		listen_same_host(n, n_threads);
 }
 
 const struct shm_config *node_same_host(const struct node *n)
@@ -242,7 +258,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		rc = claim_our_name(n, program, o, err);
 	if (rc < 0)
 		return rc;
-	open_same_host(n, role == ROLE_SERVER, o);
+	open_same_host(n, role == ROLE_SERVER, n_threads, o);
 	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
 	rc = fabric_open(&fc, member_peer_key, &n->member, &n->fabric, err);
 	if (rc < 0)
@@ -263,6 +279,8 @@ void node_close(struct node *n)
 {
 	fabric_close(n->fabric); /* its thread asks the member for keys */
 	member_free(n->member);
+	shm_unlisten(&n->same_host, n->n_listen_fds);
+	free(n->same_host.listen_fds);
 	if (n->look)
 		event_free(n->look);
 	if (n->instance && n->claim_fd >= 0)

@@ -73,6 +73,7 @@ struct node {
 	struct daemon daemon;
 	struct fabric *fabric;
 	struct shm_config same_host; /* dir NULL: off */
+	unsigned n_listen_fds;       /* of same_host */
 	enum same_host_state same_host_state;
 	struct shm_counters same_host_counters;
 	struct member *_Atomic member; /* read by the transport's connection-management thread */

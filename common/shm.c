@@ -181,27 +181,58 @@ static const struct xport_ops shm_ops = {
 	.free = shm_free,
 };
 
+int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
+
+	if (fd < 0)
+		return err_set(err, -errno, "cannot make a socket: %s", strerror(errno));
+	shm_socket_path(cfg, cfg->my_instance, thread, sun.sun_path, sizeof(sun.sun_path));
+	if (bind(fd, (struct sockaddr *)&sun, sizeof(sun)) < 0) {
+		rc = err_set(
+			err, -errno, "cannot make a socket in '%s': %s", cfg->dir, strerror(errno));
+		close(fd);
+		return rc;
+	}
+	if (chmod(sun.sun_path, SOCK_MODE) < 0 || listen(fd, BACKLOG) < 0) {
+		rc = err_set(
+			err, -errno, "cannot listen on '%s': %s", sun.sun_path, strerror(errno));
+		close(fd);
+		unlink(sun.sun_path);
+		return rc;
+	}
+	return fd;
+}
+
+void shm_unlisten(const struct shm_config *cfg, unsigned n)
+{
+	char path[SHM_PATH_BYTES];
+
+	for (unsigned i = 0; cfg->listen_fds && i < n; i++) {
+		if (cfg->listen_fds[i] < 0)
+			continue;
+		close(cfg->listen_fds[i]);
+		cfg->listen_fds[i] = -1;
+		shm_socket_path(cfg, cfg->my_instance, i, path, sizeof(path));
+		unlink(path);
+	}
+}
+
 static int start_listening(struct shm_xport *x, struct err_text *err)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = LISTENER};
-	struct sockaddr_un sun = {.sun_family = AF_UNIX};
-	int rc;
+	int *made = x->cfg.listen_fds ? &x->cfg.listen_fds[x->thread] : NULL;
+	int fd = made && *made >= 0 ? *made : shm_listen(&x->cfg, x->thread, err);
 
+	if (fd < 0)
+		return fd;
+	if (made)
+		*made = -1;
+	x->listen_fd = fd;
 	shm_socket_path(&x->cfg, x->cfg.my_instance, x->thread, x->path, sizeof(x->path));
-	memcpy(sun.sun_path, x->path, sizeof(x->path));
-	x->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (x->listen_fd < 0)
-		return err_set(err, -errno, "cannot make a socket: %s", strerror(errno));
-	if (bind(x->listen_fd, (struct sockaddr *)&sun, sizeof(sun)) < 0) {
-		rc = err_set(err, -errno, "cannot make a socket in '%s': %s", x->cfg.dir,
-			strerror(errno));
-		close(x->listen_fd);
-		x->listen_fd = -1;
-		return rc;
-	}
-	if (chmod(x->path, SOCK_MODE) < 0 || listen(x->listen_fd, BACKLOG) < 0 ||
-		epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->listen_fd, &ev) < 0)
-		return err_set(err, -errno, "cannot listen on '%s': %s", x->path, strerror(errno));
+	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) < 0)
+		return err_set(err, -errno, "cannot watch '%s': %s", x->path, strerror(errno));
 	return 0;
 }
 

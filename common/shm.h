@@ -44,6 +44,7 @@ struct shm_counters {
 struct shm_config {
 	const char *dir; /* where servers' sockets lie; at most SHM_DIR_MAX bytes */
 	bool is_listener;
+	int *listen_fds; /* listener: of each thread, from shm_listen; NULL: each makes its own */
 	uint32_t my_id;
 	uint64_t my_instance;
 	uint32_t connect_timeout_ms; /* of the handshake */
@@ -53,7 +54,15 @@ struct shm_config {
 	struct shm_counters *counters; /* outlive the xports */
 };
 
-/* The xport of data thread `thread`; cfg is copied. A listener makes the directory's socket.
+/* The listening socket of data thread `thread`: to be made before anybody hears of this instance,
+ * since who does not find it goes through the network. Owns: the caller, until an xport takes it out
+ * of listen_fds (-1 then); shm_unlisten ends it.
+ * Returns it. Errors: -errno, with a sentence. */
+int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err);
+/* Close and remove those of n threads that no xport has taken. */
+void shm_unlisten(const struct shm_config *cfg, unsigned n);
+
+/* The xport of data thread `thread`; cfg is copied.
  * Thread: any, before that thread starts using it.
  * Errors: -errno, with a sentence. */
 int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xport_events *ev,

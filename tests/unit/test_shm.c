@@ -55,6 +55,7 @@ struct node {
 
 struct rig {
 	char dir[32];
+	int *listen_fds; /* as in struct shm_config */
 	struct node server, client;
 };
 
@@ -127,6 +128,7 @@ static void node_open(struct rig *r, struct node *n, uint32_t ping_ms, uint32_t 
 	bool is_server = n == &r->server;
 	struct shm_config cfg = {.dir = r->dir,
 		.is_listener = is_server,
+		.listen_fds = is_server ? r->listen_fds : NULL,
 		.my_id = is_server ? SERVER_ID : CLIENT_ID,
 		.my_instance = is_server ? SERVER_INSTANCE : CLIENT_INSTANCE,
 		.connect_timeout_ms = 200,
@@ -373,6 +375,26 @@ static void right_key_brings_both_sides_up_with_identities(void **state)
 	drive(&r, &r.server.n_down, 1);
 	assert_int_equal(r.client.n_down, 1);
 	assert_int_equal(r.client.counters.connections, 0);
+	rig_close(&r);
+}
+
+static void server_is_found_before_its_thread_runs(void **state)
+{
+	struct rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
+	int fds[THREAD + 1] = {-1, -1};
+	struct shm_config cfg = {.dir = r.dir, .my_instance = SERVER_INSTANCE, .listen_fds = fds};
+	struct err_text err;
+
+	(void)state;
+	assert_non_null(mkdtemp(r.dir));
+	fds[THREAD] = shm_listen(&cfg, THREAD, &err);
+	assert_true(fds[THREAD] >= 0);
+	node_open(&r, &r.client, 1000, 4000);
+	assert_int_equal(dial(&r, the_key), 0);
+	r.listen_fds = fds;
+	node_open(&r, &r.server, 1000, 4000);
+	assert_int_equal(fds[THREAD], -1);
+	drive(&r, &r.client.n_up, 1);
 	rig_close(&r);
 }
 
@@ -1108,6 +1130,7 @@ int main(void)
 		cmocka_unit_test(consumer_sleeps_only_when_nothing_has_come_in),
 		cmocka_unit_test(nonsense_in_a_ring_is_refused),
 		cmocka_unit_test(right_key_brings_both_sides_up_with_identities),
+		cmocka_unit_test(server_is_found_before_its_thread_runs),
 		cmocka_unit_test(wrong_key_is_refused),
 		cmocka_unit_test(forgotten_instance_is_refused),
 		cmocka_unit_test(server_without_the_key_is_not_believed),
