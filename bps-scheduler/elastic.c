@@ -231,6 +231,19 @@ static bool is_ready(const struct sched_core *c, const struct job *j, const stru
 	return beside >= n->local_size && sched_member(c, n->agent)->conn;
 }
 
+/* Others that waited with it may have been the last ones that there are numbers for. */
+static bool has_number(
+	struct sched_core *c, const struct job *j, const struct newcomer *n, const char *text)
+{
+	struct ctl_msg msg = {.type = CTL_JOINED,
+		.joined = {n->seq, (uint32_t)-BPS_EQUOTA, text, CTL_NO_ID, CTL_NO_ID}};
+
+	if (j->n_members < WIRE_MEMBERS_MAX || sched_job_member_ever(j, n->agent) != CTL_NO_ID)
+		return true;
+	sched_send(c, sched_member(c, n->agent), &msg);
+	return false;
+}
+
 /* Room for the declarations of more members. */
 static void widen_declared(struct job *j, uint32_t was)
 {
@@ -261,6 +274,9 @@ static void let_all_in(struct sched_core *c, struct job *j)
 		ready[i] = is_ready(c, j, &all[i]);
 	}
 	for (uint32_t i = 0; i < n; i++) {
+		if (ready[i] && !has_number(c, j, &all[i],
+					"the job has had as many machines as there may be"))
+			continue;
 		if (ready[i]) {
 			let_in(c, j, &all[i]);
 			let++;

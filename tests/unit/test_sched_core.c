@@ -13,9 +13,10 @@
 #include "bps-scheduler/status.h"
 #include "common/dtype.h"
 #include "common/log.h"
+#include "common/wire.h"
 
 #define MS        UINT64_C(1000000)
-#define RECORDS   512
+#define RECORDS   16384
 #define LOG_BYTES (4u << 20)
 #define FRAME_MAX ((1u << 20) - 2) /* of the control channel */
 
@@ -1406,6 +1407,41 @@ static void lost_machines_rank_and_number_go_to_who_joins(void **state)
 	world_fini(&w);
 }
 
+static void machines_that_wait_count_for_the_limit_of_machines(void **state)
+{
+	struct world w;
+	char name[16];
+
+	(void)state;
+	elastic_job(&w);
+	for (uint32_t n = 2; n < WIRE_MEMBERS_MAX - 1; n++) { /* one leaves, one comes */
+		uint32_t conn = n == 2 ? 22 : 998 + n;
+
+		worker(&w, conn, 1, WORKER_LOST);
+		snprintf(name, sizeof(name), "m%u", n);
+		agent(&w, 999 + n, name, 1000 + n);
+		join(&w, 999 + n, 1, 2, n);
+		w.last_job = 1;
+		at_barrier(&w, 21, 0, n - 1);
+		clear(&w);
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		snprintf(name, sizeof(name), "new%u", i);
+		agent(&w, 5001 + i, name, 7001 + i);
+	}
+	worker(&w, 998 + WIRE_MEMBERS_MAX - 1, 1, WORKER_LOST);
+	join(&w, 5001, CTL_NO_ID, 2, 7001);
+	SAID(&w, "5001 JOINED code=0");
+	join(&w, 5002, CTL_NO_ID, 2, 7002);
+	w.last_job = 1;
+	clear(&w);
+	at_barrier(&w, 21, 0, WIRE_MEMBERS_MAX - 2);
+	SAID(&w, "5001 JOINED code=0 job=1 rank=1");
+	SAID(&w, "5002 JOINED code=10012");
+	NOT_SAID(&w, "m1024(");
+	world_fini(&w);
+}
+
 static void newcomers_hear_that_the_job_has_ended(void **state)
 {
 	struct world w;
@@ -2683,6 +2719,7 @@ int main(void)
 		cmocka_unit_test(barrier_is_passed_when_all_that_are_left_are_there_in_one_view),
 		cmocka_unit_test(newcomers_are_let_in_at_a_barrier_and_told_of_everything),
 		cmocka_unit_test(lost_machines_rank_and_number_go_to_who_joins),
+		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
 		cmocka_unit_test(newcomers_hear_that_the_job_has_ended),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
 		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
