@@ -600,8 +600,8 @@ void job_finish(struct trainer *t, uint32_t seq)
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
 }
 
-/* Before any of its tensors is seen to have failed: with the job's failure their library keeps inputs from
- * being changed under servers of this host (libbpsclient/session.h). */
+/* Before any of its tensors is seen to have failed: with the job's failure their library keeps
+ * inputs from being changed under servers of this host (libbpsclient/session.h). */
 static void warn_trainers(struct job *job)
 {
 	struct local_msg m = {

@@ -55,8 +55,8 @@ struct shm_config {
 };
 
 /* The listening socket of data thread `thread`: to be made before anybody hears of this instance,
- * since who does not find it goes through the network. Owns: the caller, until an xport takes it out
- * of listen_fds (-1 then); shm_unlisten ends it.
+ * since who does not find it goes through the network. Owns: the caller, until an xport takes it
+ * out of listen_fds (-1 then); shm_unlisten ends it.
  * Returns it. Errors: -errno, with a sentence. */
 int shm_listen(const struct shm_config *cfg, unsigned thread, struct err_text *err);
 /* Close and remove those of n threads that no xport has taken. */

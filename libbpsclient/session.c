@@ -88,8 +88,8 @@ static void turn_give(struct session *s)
 
 /* ---- failure ---- */
 
-/* What is written into inputs from now on is seen by nobody else. Without address space for it they stay as
- * they are. */
+/* What is written into inputs from now on is seen by nobody else. Without address space for it they
+ * stay as they are. */
 static void freeze_inputs(struct session *s)
 {
 	for (uint32_t i = 0; i < s->n_arenas; i++) {
@@ -495,8 +495,8 @@ late:
 		*why.s ? why.s : "the agent does not say who is missing");
 }
 
-/* An agent that dies before it has made our HELLO its own takes the connection along; its successor is at
- * the same socket, and knows nothing of us. */
+/* An agent that dies before it has made our HELLO its own takes the connection along; its successor
+ * is at the same socket, and knows nothing of us. */
 static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
 	int rc = 0;

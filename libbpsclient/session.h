@@ -10,9 +10,9 @@
  * Completions do not pass here: they are read from the control page. A failure is final, and seen
  * by all threads through `failure`.
  *
- * A server on this host sums inputs where they lie (docs/faults.md, B6), also when the agent is gone. So before
- * anybody is told of a failure, after which inputs may be written, they become private copies of what they
- * were: nobody else sees what is written then. */
+ * A server on this host sums inputs where they lie (docs/faults.md, B6), also when the agent is
+ * gone. So before anybody is told of a failure, after which inputs may be written, they become
+ * private copies of what they were: nobody else sees what is written then. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -88,15 +88,16 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
  * SESSION_WHY_MS. tensor UINT32_MAX: the job. Errors: no answer came. */
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
-/* Wait for the others at that barrier; ret: what is told of it. Errors: BPS_ETIMEDOUT, the session's or
- * the job's failure, with a sentence. */
+/* Wait for the others at that barrier; ret: what is told of it. Errors: BPS_ETIMEDOUT, the
+ * session's or the job's failure, with a sentence. */
 struct session_passed {
 	uint32_t n_new, root;
 };
 int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err);
-/* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th on;
- * fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a sentence. */
+/* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th
+ * on; fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a
+ * sentence. */
 int session_people(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
