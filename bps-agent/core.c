@@ -437,7 +437,7 @@ static int last_complete(const struct agt_kept_part *kept, uint32_t n_parts, uin
 /* Its partitions, as they are kept. Errors: -ENOMEM, BPS_EPROTO. */
 static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
-	struct agt_kept_part *kept = keep(t, id, part_elems, n_parts);
+	struct agt_kept_part *kept = n_parts ? keep(t, id, part_elems, n_parts) : NULL;
 	uint64_t round;
 
 	if (!kept)

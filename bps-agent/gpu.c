@@ -225,7 +225,9 @@ static char **environment(void)
 	while (environ[n])
 		n++;
 	v = calloc(n + 1, sizeof(char *));
-	for (size_t i = 0; v && i < n; i++)
+	if (!v)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
 		if (!is_private(environ[i]))
 			v[k++] = environ[i];
 	return v;

@@ -16,13 +16,12 @@ static int tensor_new_on_gpu(struct trainer *t, struct tensor *tensor, struct er
 	struct gpu_tensor **v, *d;
 
 	v = realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct gpu_tensor *));
-	if (v)
-		g->tensors = v;
-	d = calloc(1, sizeof(*d) + job->n_workers * sizeof(d->workers[0]));
-	if (!v || !d) {
-		free(d);
+	if (!v)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
-	}
+	g->tensors = v;
+	d = calloc(1, sizeof(*d) + job->n_workers * sizeof(d->workers[0]));
+	if (!d)
+		return err_set(err, -ENOMEM, "the agent is out of memory");
 	d->gpu = g;
 	d->tensor = tensor;
 	d->id = g->n_tensors++;

@@ -93,7 +93,7 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 	rc = l->fd < 0 ? -errno : grow(l, sizeof(*l->head));
 	if (rc == 0)
 		rc = map(l);
-	if (rc < 0) {
+	if (rc < 0 || !l->head) {
 		ledger_free(l);
 		return err_set(
 			err, rc, "cannot make memory that outlives the process: %s", strerror(-rc));

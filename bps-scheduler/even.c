@@ -135,12 +135,14 @@ struct even_gain even_plan(
 	struct even_gain gain = {0};
 	uint64_t total = 0;
 
+	if (!sides)
+		return gain;
 	qsort(parts, n_parts, sizeof(*parts), by_server_and_size);
 	for (size_t i = 0; i < n_parts; i++) {
 		parts[i].to = parts[i].server;
 		total += parts[i].bytes;
 	}
-	if (!sides || !total) {
+	if (!total) {
 		free(sides);
 		return gain;
 	}

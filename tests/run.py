@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,7 +106,9 @@ def run_pytest(build, counts, only, name, **more):
     if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", f"tests/{name}"]
+    # They wait most of their time, so a few run at once. Cells of the matrix are timed: one after the other.
+    beside = ["-n", str((os.cpu_count() or 1) + 1)] if name == "cluster" and find_spec("xdist") else []
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *beside, "--durations=5", f"tests/{name}"]
     start = time.monotonic()
     status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500)
     last = out.strip().splitlines()[-1] if out.strip() else ""

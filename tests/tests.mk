@@ -1,5 +1,5 @@
 # Targets that install what is missing, test, lint and demonstrate. Included by the Makefile.
-PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c 'import numpy, pytest' 2>/dev/null && \
+PYTHON	?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $(p) -c 'import numpy, pytest, xdist' 2>/dev/null && \
 	   command -v $(p))) python3)
 CHECKFLAGS ?=
 

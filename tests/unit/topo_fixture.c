@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-const char *const topo_fixture_names[] = {"one-gpu", "dgx", "two-switches-both",
-	"two-switches-one", "two-switches-nvlink", "two-switches-roots", "card-down", "one-switch",
-	"one-root", "nvlink-pairs", "unequal", "vm", "vm-nvlink", "mig", "broken", NULL};
+const char *const topo_fixture_names[] = {"one-gpu", "dgx", "two-switches-both", "two-switches-one",
+	"two-switches-nvlink", "two-switches-roots", "card-down", "one-switch", "one-root",
+	"nvlink-pairs", "unequal", "vm", "vm-nvlink", "mig", "broken", NULL};
 
 /* All folders of a path, but for what is behind its last slash. */
 static void make_folders(char *path)
