@@ -259,7 +259,7 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeou
 
 static void region_free(struct gpu *g, struct gpu_piece *r)
 {
-	if (!r->is_import)
+	if (!r->is_import && g->driver)
 		g->driver->unmap(g, r->ptr, r->handle);
 	free(r);
 }
@@ -382,7 +382,7 @@ static int release(struct gpu *g, struct gpu_piece **at, uint32_t timeout_ms, st
 {
 	struct gpu_piece *r = *at;
 	struct local_msg m = {.type = GPU_RELEASE, .gpu_release = {.region = r->id}};
-	struct answer a;
+	struct answer a = {0};
 	int rc = request(g, &m, NULL, 0, GPU_RELEASED, timeout_ms, &a, err);
 
 	if (rc < 0)

@@ -20,9 +20,10 @@ BEGIN {
 	printf "# --check-config` checks this file, `%s --print-config` shows the values in force.\n", program
 	printf "#\n# The unit passes the key in /etc/bps/%s.key, if there; it needs no setting.\n", key
 }
-/^  --[a-z-]+=/ {
+# Those that are yes or no stand without a value.
+/^  --[a-z-]+(=|$)/ {
 	emit()
-	split(substr($1, 3), part, "=")
+	split(substr($1, 3) "=yes|no", part, "=")
 	name = part[1]
 	form = part[2]
 	help = ""

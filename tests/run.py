@@ -4,8 +4,8 @@
     tests/run.py build/debug [--only WORD] [--no-cluster]
 
 Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, the simulator runs a quick
-set of histories, and pytest runs the cluster tests and the quick cells of the fault matrix. Each program has a time limit. The last line is
-"N passed, N failed, N skipped"; the exit status is 1 when anything failed or nothing ran.
+set of histories, and pytest runs the cluster tests and the quick cells of the fault matrix. Each program has a time
+limit. The last line is "N passed, N failed, N skipped"; the exit status is 1 when anything failed or nothing ran.
 """
 
 import argparse
@@ -107,8 +107,9 @@ def run_pytest(build, counts, only, name, **more):
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
     # They wait most of their time, so a few run at once. Cells of the matrix are timed: one after the other.
-    beside = ["-n", str((os.cpu_count() or 1) + 1)] if name == "cluster" and find_spec("xdist") else []
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *beside, "--durations=5", f"tests/{name}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", f"tests/{name}"]
+    if name == "cluster" and find_spec("xdist"):
+        command += ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadgroup"]
     start = time.monotonic()
     status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500)
     last = out.strip().splitlines()[-1] if out.strip() else ""

@@ -13,6 +13,7 @@
 #include "bps-scheduler/bpsctl/child.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "common/daemon.h"
+#include "common/log.h"
 #include "common/keyring.h"
 #include "common/version.h"
 
@@ -32,10 +33,10 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	json_array_append_new(
-		list, json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", level_names[level],
-			      "what", json_string(cell_text(what).s), "action",
-			      json_string(cell_text(action).s)));
+	log_blank(what);
+	json_array_append_new(list,
+		json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", level_names[level], "what",
+			json_string(what), "action", json_string(cell_text(action).s)));
 }
 
 /* ---- our daemons on this host ---- */

@@ -162,7 +162,7 @@ void keeper_take(struct keeper *k)
 unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names)
 {
 	int *fds = k && k->n ? calloc(k->n, sizeof(*fds)) : NULL;
-	char *names = fds ? calloc(k->n, NAME_BYTES) : NULL;
+	char *names = fds ? calloc(k->n, NAME_BYTES) : NULL, *end = names;
 
 	if (!names) {
 		free(fds);
@@ -171,8 +171,8 @@ unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names)
 	for (unsigned i = 0; i < k->n; i++) {
 		fds[i] = k->kept[i].fd;
 		if (i)
-			strcat(names, ":");
-		strcat(names, k->kept[i].name);
+			*end++ = ':';
+		end = stpcpy(end, k->kept[i].name);
 	}
 	*ret_fds = fds;
 	*ret_names = names;

@@ -37,7 +37,7 @@ def test_hostile_user_slows_nobody_down_and_leaves_nothing_behind(cluster, kind,
         attacker.say("go")
         c.wait_for("a thousand jobs were opened", lambda: opened(c) >= 1000)
     n = attacker.end()
-    assert n >= 100, n
+    assert n >= 40, n
     assert factor <= SLOWER_MAX, f"{kind}: rounds take {factor:.2f} times as long, {n} attacks\n{c.logs()}"
     assert len(set(honest.end())) == 1
     settled(c, before)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cluster import BUILD, ROOT
 
+pytestmark = pytest.mark.xdist_group("install")  # one `make install` at a time
+
 PREFIX = "/opt/bps"
 DAEMONS = ("scheduler", "server", "agent")
 EXPOSURE = {"scheduler": 13, "server": 20, "agent": 23}  # tenths; 100 is the worst
