@@ -19,6 +19,7 @@ static void look_at(const struct ledger_record *r)
 		sum ^= ((const unsigned char *)r->fixed)[i];
 	for (size_t i = 0; i < r->n_live; i++)
 		sum ^= ((const unsigned char *)r->live)[i];
+	(void)sum;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
