@@ -342,7 +342,12 @@ static int collective(struct device_clique *c, struct host_coll *proto, char let
 	j.coll->refs = (unsigned)c->n_local;
 	for (int i = 0; i < c->n_local; i++)
 		j.coll->piece[i] = at(pieces[i].mem, pieces[i].offset);
-	for (int i = 0; i < c->n_local && rc == 0; i++)
+	rc = push(pieces[0].queue, &j);
+	if (rc < 0) {
+		free(j.coll);
+		return rc;
+	}
+	for (int i = 1; i < c->n_local && rc == 0; i++)
 		rc = push(pieces[i].queue, &j);
 	return rc;
 }

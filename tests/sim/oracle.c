@@ -127,7 +127,7 @@ static bool float_is_right(const struct sim *s, unsigned t, const uint64_t *seed
 {
 	const struct oracle *o = &s->oracle;
 	uint32_t n = s->o.tensors[t].n_elems, bad = 0;
-	float sum[ELEMS_MAX] = {0}, weight[ELEMS_MAX] = {0}, part[ELEMS_MAX];
+	float sum[ELEMS_MAX] = {0}, weight[ELEMS_MAX] = {0}, part[ELEMS_MAX] = {0};
 
 	for (unsigned m = 0; m < o->n_members; m++) {
 		for (unsigned k = 0; k < o->n_ranks[m]; k++) {
