@@ -123,7 +123,7 @@ def test_bad_arguments_are_refused_with_a_reason(tmp_path, args):
 def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
     p = subprocess.Popen(
         [str(BPSRUN), "-n", "2", "--agent", "/nonexistent", "--", "sh", "-c",
-         "trap 'echo got it; exit 0' INT; echo ready; while :; do sleep 0.01; done"],
+         "trap 'echo got it; exit 0' INT; sleep 60 & echo ready; wait"],
         env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
     lines = [p.stdout.readline() for _ in range(2)]
     assert all("ready" in line for line in lines)

@@ -26,9 +26,11 @@ def frozen_thread(daemon, name):
     """One thread of the daemon does not run any more; the others do."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    pid = daemon.process.pid
-    tid = next(int(t) for t in os.listdir(f"/proc/{pid}/task")
-               if open(f"/proc/{pid}/task/{t}/comm", encoding="ascii").read().strip() == name)  # fmt: skip
+    pid, deadline, tid = daemon.process.pid, time.monotonic() + DEADLINE_S, None
+    while tid is None and time.monotonic() < deadline:  # a thread names itself when it first runs
+        tid = next((int(t) for t in os.listdir(f"/proc/{pid}/task")
+                    if open(f"/proc/{pid}/task/{t}/comm", encoding="ascii").read().strip() == name), None)  # fmt: skip
+    assert tid is not None, f"no thread {name}"
     if libc.ptrace(PTRACE_SEIZE, tid, None, None) < 0:
         pytest.skip(f"ptrace is not allowed here: {os.strerror(ctypes.get_errno())}")
     assert libc.ptrace(PTRACE_INTERRUPT, tid, None, None) == 0
