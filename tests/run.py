@@ -98,18 +98,20 @@ def run_fuzz(build, counts, only):
             run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
 
 
-def run_pytest(build, counts, only, name, **more):
-    """The tests in tests/NAME, which start real daemons."""
+def run_pytest(build, counts, only, name, beside=False, **more):
+    """The tests in tests/NAME, which start real daemons; some at a time with beside, but those that measure."""
     if only and only not in name:
         return
     env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", **more)
     if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
-    # They wait most of their time, so a few run at once. Cells of the matrix are timed: one after the other.
+    # They wait most of their time, so a few run at once. What is timed goes one after the other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", f"tests/{name}"]
-    if name == "cluster" and find_spec("xdist"):
+    if beside and find_spec("xdist"):
         command += ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadgroup"]
+    if name == "cluster":
+        command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
     status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500)
     last = out.strip().splitlines()[-1] if out.strip() else ""
@@ -137,6 +139,7 @@ def main():
     run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
     run_program("sim-scale, small cases", [str(build / "tests" / "sim-scale"), "--check"], counts, args.only, 4000)
     if not args.no_cluster:
+        run_pytest(build, counts, args.only, "cluster", beside=True)
         run_pytest(build, counts, args.only, "cluster")
         run_pytest(build, counts, args.only, "faults", BPS_CELLS="quick", BPS_BOUND_SLACK="6" if build.name == "asan" else "3")
         if build.name != "asan":  # what a fork of a sanitized Python holds is not what is counted

@@ -9,6 +9,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "libbpsclient" / "python")]
 from cluster import Cluster  # noqa: E402
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: it measures, and nothing may run beside it")
+    config.addinivalue_line("markers", "xdist_group: those of one group run one after the other")
+
+
 @pytest.fixture
 def cluster():
     """Cluster(...) whose daemons must all end well."""

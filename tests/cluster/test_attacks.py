@@ -8,6 +8,8 @@ import pytest
 
 from attack import ALICE, BOB, Attacker, Honest, footprint, log_lines, measure, SLOWER_MAX
 
+pytestmark = pytest.mark.alone
+
 LOG_LINES_MAX = 3000  # a few hundred a minute of each kind; what attackers do is thousands of times
 
 

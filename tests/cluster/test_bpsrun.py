@@ -124,6 +124,7 @@ def test_signal_reaches_the_workers_and_is_the_result(tmp_path):
     p = subprocess.Popen(
         [str(BPSRUN), "-n", "2", "--agent", "/nonexistent", "--", "sh", "-c",
          "trap 'echo got it; exit 0' INT; sleep 60 & echo ready; wait"],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell cannot trap what it was told to ignore
         env=environment(tmp_path), stdout=subprocess.PIPE, text=True)
     lines = [p.stdout.readline() for _ in range(2)]
     assert all("ready" in line for line in lines)

@@ -6,6 +6,8 @@ import time
 import cluster as cl
 import pytest
 
+pytestmark = pytest.mark.alone
+
 
 def cpu_seconds(pid):
     fields = open(f"/proc/{pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()
