@@ -109,7 +109,7 @@ def run_pytest(build, counts, only, name, beside=False, **more):
     # They wait most of their time, so a few run at once. What is timed goes one after the other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", f"tests/{name}"]
     if beside and find_spec("xdist"):
-        command += ["-n", str((os.cpu_count() or 1) + 1), "--dist", "loadgroup"]
+        command += ["-n", str(os.cpu_count() or 1), "--dist", "loadgroup"]
     if name == "cluster":
         command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
