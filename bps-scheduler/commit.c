@@ -100,7 +100,9 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 			.beat_ms = c->cfg.beat_ms,
 			.dead_ms = m->role == ROLE_SERVER ? c->cfg.server_dead_ms
 							  : c->cfg.agent_dead_ms,
-			.restarts = m->restart_count}};
+			.restarts = m->restart_count,
+			.window_ms = m->role == ROLE_SERVER ? c->cfg.server_window_ms
+							    : c->cfg.agent_window_ms}};
 	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
 
 	m->needs_sync = m->is_behind = false;

@@ -19,6 +19,7 @@
 #define BACKOFF_MAX_MS     2000
 #define SETTLE_MS          500
 #define N_TLS              2
+#define WINDOW_SHARE       4    /* of a window, at most, between two attempts in it */
 #define STABLE_MS          1000 /* a peer that takes and drops at once must not be hammered */
 
 enum state { WAITING, RESOLVING, DIALING, UP };
@@ -42,26 +43,48 @@ struct ctlclient {
 	struct ctlchan *chan;    /* in DIALING and UP */
 	enum state state;
 	uint64_t up_since_ms;
+	bool is_accepted; /* on this connection */
+	uint32_t window_ms;
+	uint64_t lost_ms;  /* when the last one that was accepted was lost; 0: none was */
 	unsigned n_failed; /* attempts since it was up for STABLE_MS */
 	size_t next_addr;
 	size_t next_number; /* of the name's numbers */
 };
 
-/* Attempts at 0, about 100 and 300 ms, then 0.4 to 2 s after the last, spread evenly. */
-static uint32_t backoff_ms(unsigned n_failed)
+/* The longest pause: there is a hurry while we are waited for. */
+static uint32_t longest_ms(const struct ctlclient *c)
+{
+	uint32_t share = c->window_ms / WINDOW_SHARE;
+
+	if (!c->lost_ms || clock_now_ms() - c->lost_ms >= c->window_ms)
+		return BACKOFF_MAX_MS;
+	return share < BACKOFF_MAX_MS ? share : BACKOFF_MAX_MS;
+}
+
+/* Attempts at 0, about 100 and 300 ms, then 0.4 to 2 s after the last, spread evenly, or sooner. */
+static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
 {
 	static const uint32_t first[] = {0, 100, 200};
-	uint32_t random;
+	uint32_t random, least, most;
 
 	evutil_secure_rng_get_bytes(&random, sizeof(random));
-	if (n_failed < sizeof(first) / sizeof(first[0]))
-		return first[n_failed] / 2 + random % (first[n_failed] + 1);
-	return BACKOFF_MIN_MS + random % (BACKOFF_MAX_MS - BACKOFF_MIN_MS + 1);
+	if (n_failed < sizeof(first) / sizeof(first[0])) {
+		least = first[n_failed] / 2;
+		most = least + first[n_failed];
+	} else {
+		least = BACKOFF_MIN_MS;
+		most = BACKOFF_MAX_MS;
+	}
+	if (most > longest)
+		most = longest;
+	if (least > most / 2)
+		least = most / 2;
+	return least + random % (most - least + 1);
 }
 
 static void wait_for_retry(struct ctlclient *c)
 {
-	uint32_t ms = backoff_ms(c->n_failed++);
+	uint32_t ms = backoff_ms(c->n_failed++, longest_ms(c));
 	struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
 
 	c->state = WAITING;
@@ -97,6 +120,7 @@ static void replace_chan(struct ctlclient *c)
 	c->trial = NULL;
 	c->used = c->tls[0];
 	c->state = DIALING;
+	c->is_accepted = false;
 	c->ops->down(c->arg, c, "a connection with the new key takes its place", true);
 	c->state = UP;
 	c->up_since_ms = clock_now_ms();
@@ -168,6 +192,9 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	}
 	if (clock_now_ms() - c->up_since_ms >= STABLE_MS)
 		c->n_failed = 0;
+	if (c->is_accepted)
+		c->lost_ms = clock_now_ms();
+	c->is_accepted = false;
 	wait_for_retry(c);
 	c->ops->down(c->arg, c, reason, true);
 }
@@ -303,6 +330,12 @@ int ctlclient_new(struct ctlclient **ret_client, struct event_base *base,
 	wait_for_retry(c);
 	*ret_client = c;
 	return 0;
+}
+
+void ctlclient_accepted(struct ctlclient *c, uint32_t window_ms)
+{
+	c->is_accepted = true;
+	c->window_ms = window_ms;
 }
 
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body)

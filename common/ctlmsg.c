@@ -30,6 +30,7 @@ static const struct field welcome_fields[] = {
 	FIELD_U32_(ctl_welcome, beat_ms),
 	FIELD_U32_(ctl_welcome, dead_ms),
 	FIELD_U32_(ctl_welcome, restarts),
+	FIELD_U32_(ctl_welcome, window_ms),
 };
 
 static const struct field refuse_fields[] = {

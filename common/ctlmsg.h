@@ -97,6 +97,7 @@ struct ctl_welcome {
 	uint32_t beat_ms;   /* send a BEAT this often */
 	uint32_t dead_ms;   /* silence after which the scheduler is taken for lost */
 	uint32_t restarts;  /* how often this name has come back with another instance */
+	uint32_t window_ms; /* to come back after the connection closed, before it counts as dead */
 };
 
 struct ctl_refuse {

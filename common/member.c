@@ -236,6 +236,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	m->beat_ms = w->beat_ms ? w->beat_ms : 500;
 	m->dead_ms = w->dead_ms ? w->dead_ms : 5000;
 	m->last_heard_ns = clock_now_ns();
+	ctlclient_accepted(m->client, w->window_ms);
 	start_timer(m, m->beat_ms);
 	atomic_store(&m->is_up, true);
 	log_write(LOG_AS(LOG_INFO, JOINED), "joined the cluster: id=%u term=%u view=%llu",

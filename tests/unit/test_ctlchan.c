@@ -21,6 +21,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include "common/clock.h"
 #include "common/ctlchan.h"
 #include "common/ctlclient.h"
 
@@ -1105,6 +1106,27 @@ static void dropped_connection_is_made_again(void **state)
 	fixture_free(f);
 }
 
+/* What the scheduler does not see within its window it takes for dead. */
+static void client_that_is_waited_for_comes_back_in_time(void **state)
+{
+	const uint32_t window_ms = 1000;
+	struct fixture *f = fixture_new();
+
+	(void)state;
+	start_listen(f, no_key(), 0);
+	start_client(f, NULL, "server:x");
+	run_until(f, &f->n_up, 1);
+	for (unsigned i = 1; i <= 8; i++) {
+		uint64_t at = clock_now_ms();
+
+		ctlclient_accepted(f->client, window_ms);
+		ctlclient_drop(f->client, "reset");
+		run_until(f, &f->n_up, i + 1);
+		assert_true(clock_now_ms() - at < window_ms / 2);
+	}
+	fixture_free(f);
+}
+
 static void name_that_cannot_be_an_identity_is_refused(void **state)
 {
 	static const char *const bad[] = {"", "server:a b", "server:a#b", "server:\n"};
@@ -1160,6 +1182,7 @@ int main(void)
 		cmocka_unit_test(client_tries_its_addresses_in_turn),
 		cmocka_unit_test(unknown_name_is_a_failed_attempt_with_the_name),
 		cmocka_unit_test(dropped_connection_is_made_again),
+		cmocka_unit_test(client_that_is_waited_for_comes_back_in_time),
 		cmocka_unit_test(name_that_cannot_be_an_identity_is_refused),
 	};
 
