@@ -59,9 +59,11 @@ static int add_with_text(struct ledger *l, enum keep_type type, const void *fixe
 
 void keep_socket(struct trainer *t)
 {
+	if (t->has_kept_socket)
+		return;
 	t->has_kept_socket = true;
+	put_trainer(t, 'p', t->pidfd); /* first: who finds the socket is done */
 	put_trainer(t, 's', t->sock);
-	put_trainer(t, 'p', t->pidfd);
 }
 
 int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err)

@@ -92,7 +92,8 @@ struct kept_worker { /* of a tensor; submitted is written last */
 	_Atomic uint64_t submitted;
 };
 
-/* A trainer has said HELLO; who has not may do so again on a new connection. */
+/* A trainer has said HELLO; who has not may do so again on a new connection. Only once in all lives:
+ * a manager may keep two under one name, and a successor would take the second for another one. */
 void keep_socket(struct trainer *t);
 /* A new job. Errors: -errno with a sentence. */
 int keep_job(struct job *job, struct err_text *err);
