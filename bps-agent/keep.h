@@ -6,7 +6,8 @@
  * With the service manager (fdstore.h), N a number that no other has:
  *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
  *   jN.l  a job's ledger           jN.m  its arenas, told apart by their inode numbers
- * and the listening socket as "listen" when it is ours. All else is in the job's ledger.
+ * and the listening socket as "listen" when it is ours, and "cluster" (past.h). All else is in the
+ * job's ledger.
  *
  * Order: descriptor, then record, then whoever relies on it is told. So a record without descriptor
  * was lost by the manager, and ends what it is about; a descriptor without record is of somebody

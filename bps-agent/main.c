@@ -18,6 +18,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/gpuprobe.h"
+#include "bps-agent/past.h"
 #include "bps-agent/quota_report.h"
 #include "bps-agent/topology_report.h"
 #include "common/failpoint.h"
@@ -114,8 +115,9 @@ struct app {
 	struct opts opts;
 	struct node node;
 	struct gpuprobe *gpuprobe; /* NULL: nobody is asked */
-	struct agent *agent;       /* once the scheduler has told our id */
+	struct agent *agent;       /* once our id is known */
 	struct fdstore inherited;
+	struct past past;
 	int listen_fd;
 	bool owns_socket_file;
 	bool is_kept; /* somebody keeps what a successor needs */
@@ -188,9 +190,9 @@ static void ask_for_gpus(struct app *app)
 		log_warn("%s", err.s);
 }
 
-static void member_up(void *ctx, uint32_t id)
+/* The data thread, as the member with that id. Errors: negative, logged. */
+static int start_agent(struct app *app, uint32_t id)
 {
-	struct app *app = ctx;
 	const struct opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
 		.listen_fd = app->listen_fd,
@@ -204,23 +206,55 @@ static void member_up(void *ctx, uint32_t id)
 		.gpu = gpu_of(&app->opts),
 		.core = {.retry_ns = NODE_RETRY_NS, .again_ns = AGAIN_NS}};
 	struct err_text err;
-	int rc = node_welcome(&app->node, id);
+	int rc = agent_new(app->node.fabric, app->node.member, &cfg, &app->agent, &err);
 
-	if (rc == 0)
-		post(app, AGENT_RESYNC_BEGIN, NULL);
-	if (rc < 0)
-		post(app, AGENT_FORGOTTEN, NULL);
-	if (rc <= 0)
-		return;
-	if (agent_new(app->node.fabric, app->node.member, &cfg, &app->agent, &err) < 0) {
+	if (rc < 0) {
 		log_error("%s", err.s);
-		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
-		return;
+		return rc;
 	}
 	fdstore_fini(&app->inherited);
-	post(app, AGENT_RESYNC_BEGIN, NULL); /* for those of a former life */
 	daemon_ready(&app->node.daemon, 0, "taking trainers");
 	daemon_tell_now(&app->node.daemon);
+	return 0;
+}
+
+/* What a successor has to know. */
+static void note_past(struct app *app)
+{
+	struct member_past now;
+
+	if (app->is_kept && member_now(app->node.member, &now))
+		past_note(&app->past, &now);
+}
+
+static void member_up(void *ctx, uint32_t id)
+{
+	struct app *app = ctx;
+	int rc = node_welcome(&app->node, id);
+
+	if (rc < 0) {
+		past_forget(&app->past);
+		post(app, AGENT_FORGOTTEN, NULL);
+		return;
+	}
+	note_past(app);
+	if (rc > 0 && start_agent(app, id) < 0)
+		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
+	else
+		post(app, AGENT_RESYNC_BEGIN, NULL);
+}
+
+/* Go on with the jobs of a former life before the scheduler answers. */
+static int go_on(struct app *app, struct err_text *err)
+{
+	uint32_t id = app->past.known.member_id;
+	int rc;
+
+	if (!id)
+		return 0;
+	node_welcome(&app->node, id);
+	rc = start_agent(app, id);
+	return rc < 0 ? err_set(err, rc, "cannot go on with the jobs that were here") : 0;
 }
 
 static void member_down(void *ctx, const char *why)
@@ -233,6 +267,7 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
+	note_past(ctx);
 	post(ctx, AGENT_MESSAGE, m);
 }
 
@@ -510,6 +545,8 @@ static int open_socket(struct app *app, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	app->is_kept = notify_is_heard() && app->opts.keeps_trainers;
+	past_take(&app->past, &app->inherited);
+	app->node.past = app->past.known.member_id ? &app->past.known : NULL;
 	if (take_activation(app) || take_kept_socket(app)) {
 		if (fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
 			return err_set(
@@ -560,12 +597,15 @@ int main(int argc, char **argv)
 			&member_ops, &http_ops, &app, &err);
 	if (rc == 0)
 		rc = daemon_tell(&app.node.daemon, say, &app, &err);
+	if (rc == 0)
+		rc = go_on(&app, &err);
 	if (rc < 0)
 		log_error("%s", err.s);
 	else
 		ask_for_gpus(&app);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	agent_free(app.agent);
+	past_fini(&app.past);
 	gpuprobe_free(app.gpuprobe);
 	node_close(&app.node);
 	if (app.listen_fd >= 0)

@@ -352,8 +352,9 @@ static bool hello_refused(
 			SCHED_MEMBERS_MAX);
 	} else if (!adopt_cluster(c, h)) {
 		refuse(c, conn, BPS_EMISMATCH,
-			"%s '%s' on %s belongs to another cluster: point it to its own scheduler or"
-			" restart it",
+			"%s '%s' on %s belongs to another cluster: point it to its own scheduler, "
+			"or"
+			" stop it and start it anew",
 			sched_role_name(h->role), h->name, h->host);
 	} else {
 		return false;

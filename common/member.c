@@ -27,6 +27,7 @@ struct member {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1], data_addr[64];
 	uint8_t cluster_id[16];
 	bool has_cluster_id;
+	uint32_t id;
 	_Atomic uint32_t term;       /* written by the loop, read by anybody, alone */
 	_Atomic uint32_t restarts;   /* as term */
 	_Atomic uint64_t view;       /* largest seen */
@@ -229,6 +230,7 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 		ctlclient_drop(m->client, "not the scheduler of this cluster");
 		return;
 	}
+	m->id = w->member_id;
 	m->term = w->term;
 	m->restarts = w->restarts;
 	memcpy(m->cluster_id, w->cluster_id.data, sizeof(m->cluster_id));
@@ -387,6 +389,14 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	m->ops = ops;
 	m->ctx = ctx;
 	m->cfg = *cfg;
+	m->cfg.past = NULL;
+	if (cfg->past) {
+		m->has_cluster_id = true;
+		m->id = cfg->past->member_id;
+		m->term = cfg->past->term;
+		m->view = cfg->past->view;
+		memcpy(m->cluster_id, cfg->past->cluster_id, sizeof(m->cluster_id));
+	}
 	if (!m->cfg.welcome_ms)
 		m->cfg.welcome_ms = WELCOME_MS;
 	copy_text(m->name, sizeof(m->name), cfg->name);
@@ -446,6 +456,15 @@ uint32_t member_term(const struct member *m)
 uint32_t member_restarts(const struct member *m)
 {
 	return m->restarts;
+}
+
+bool member_now(const struct member *m, struct member_past *ret)
+{
+	if (!m->has_cluster_id)
+		return false;
+	*ret = (struct member_past){.member_id = m->id, .term = m->term, .view = m->view};
+	memcpy(ret->cluster_id, m->cluster_id, sizeof(ret->cluster_id));
+	return true;
 }
 
 const char *member_down_why(const struct member *m)

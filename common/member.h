@@ -20,6 +20,13 @@
 struct loop;
 struct member;
 
+/* What outlives a process of its membership. */
+struct member_past {
+	uint8_t cluster_id[16];
+	uint32_t member_id, term;
+	uint64_t view; /* the largest seen */
+};
+
 struct member_config {
 	enum role role;
 	const char *name; /* unique in its role */
@@ -34,6 +41,8 @@ struct member_config {
 	uint64_t quota_bytes;
 	/* For the scheduler to answer HELLO before it is tried again; 0: 3000. */
 	uint32_t welcome_ms;
+	/* Of a former life, whose scheduler rules this one too (C8). NULL: there was none. */
+	const struct member_past *past;
 };
 
 /* A message shared by threads: whoever gets one holds a reference. */
@@ -84,6 +93,8 @@ bool member_is_up(const struct member *m);
 uint64_t member_view(const struct member *m);
 uint32_t member_term(const struct member *m);
 uint32_t member_restarts(const struct member *m);
+/* As a successor has to know it; false before the first WELCOME of all lives. Thread: the loop's. */
+bool member_now(const struct member *m, struct member_past *ret);
 /* Milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
 uint64_t member_down_ms(const struct member *m);
 /* Why the last connection or attempt ended; "" at first. Lent; thread: the loop's. */

@@ -183,7 +183,8 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 		.instance = n->instance,
 		.threads = (uint16_t)n_threads,
 		.nic_mbps = (uint64_t)o->nic_mbps,
-		.quota_bytes = quota_bytes};
+		.quota_bytes = quota_bytes,
+		.past = n->past};
 	struct member *member;
 	int rc = member_new(&member, n->daemon.loop, &mc, ops, ctx, err);
 

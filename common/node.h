@@ -83,11 +83,12 @@ struct node {
 	uint32_t n_looks_dead, n_hung;
 	const struct httpd_ops *http_ops;
 	void *ctx;
-	uint32_t id; /* 0 until the scheduler has told it */
+	uint32_t id;                    /* 0 until the scheduler has told it */
+	const struct member_past *past; /* what is kept of a former life, for node_open; or NULL */
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open all but the data threads, which wait for the id. n: zeroed. role ROLE_SERVER listens for
+/* Open all but the data threads, which wait for the id. n: zeroed, but for past. role ROLE_SERVER listens for
  * agents. quota_bytes: what the scheduler is told. On an error call node_close all the same.
  * Errors: negative, with a sentence. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,

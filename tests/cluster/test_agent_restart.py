@@ -101,7 +101,7 @@ def test_one_agent_that_dies_again_and_again_costs_pauses(cluster, sig):
     job.finish()
     check_pauses(pauses)
     assert not losses(c.agents)
-    c.wait_for("nothing is kept for long", lambda: c.agents[0].names() == ["listen"])
+    c.wait_for("nothing is kept for long", lambda: c.agents[0].names() == ["cluster", "listen"])
 
 
 def test_all_agents_die_at_once_and_two_jobs_go_on(cluster):
@@ -160,7 +160,7 @@ def test_jobs_begin_and_end_while_their_agents_die(cluster):
         kills += 1
     for job in jobs:
         c.finish(job.workers)
-    c.wait_for("nothing is kept for long", lambda: all(a.names() == ["listen"] for a in c.agents))
+    c.wait_for("nothing is kept for long", lambda: all(a.names() == ["cluster", "listen"] for a in c.agents))
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["two machines", "one machine"])
@@ -211,6 +211,49 @@ def test_scheduler_and_server_that_die_with_the_agent_cost_no_more(cluster):
         c.agents[1].die()
         c.agents[1].die()  # and once more before anything has settled
         job.goes_on()
+    job.finish()
+
+
+def scheduler_stays(c):
+    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+
+
+def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
+    """What needs no server runs on; the others' servers hear of the new process from the scheduler only."""
+    c = make(cluster)
+    scheduler_stays(c)
+    here, both = Job(c, 2, placement=[0, 0]), Job(c, 4)
+    for job in (here, both):
+        job.goes_on()
+    c.scheduler.kill()
+    for sig in (signal.SIGKILL, signal.SIGTERM):
+        c.agents[0].die(sig)
+        here.goes_on()
+    c.scheduler.start()
+    both.goes_on()
+    both.finish()
+    here.finish()
+    c.agents[0].die()  # with nothing to go on with
+
+
+def test_restarted_agent_takes_no_other_scheduler(cluster):
+    """C8 holds for its successor too, for as long as it has jobs."""
+    other = make(cluster, agents=0, servers=1)
+    c = make(cluster)
+    scheduler_stays(c)
+    job = Job(c, 4)
+    job.goes_on()
+    other.scheduler.kill()
+    at = other.scheduler.args.index("--listen") + 1
+    other.scheduler.args[at] = f"127.0.0.1:{c.scheduler.port}"
+    c.scheduler.kill()
+    other.scheduler.start()
+    c.agents[0].die()
+    lives = c.agents[0].log.read_text().count("another scheduler answered")
+    c.wait_for("it refuses", lambda: c.agents[0].log.read_text().count("another scheduler answered") > lives)
+    other.scheduler.kill()
+    c.scheduler.start()
+    job.goes_on()
     job.finish()
 
 

@@ -1,0 +1,117 @@
+#include "bps-agent/past.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bps-agent/ledger.h"
+#include "common/log.h"
+
+#define NAME      "cluster"
+#define KEEP_PAST 1 /* the only type of record in this ledger */
+
+struct past_fixed {
+	uint8_t cluster_id[16];
+	uint32_t member_id, unused;
+};
+struct past_live {
+	_Atomic uint64_t view; /* the largest; its upper half is the term, or below it */
+	_Atomic uint32_t term, unused;
+};
+
+static bool has_jobs(const struct fdstore *s)
+{
+	unsigned long long number;
+	char what;
+
+	for (size_t i = 0; i < s->n; i++)
+		if (s->fds[i].fd >= 0 && sscanf(s->fds[i].name, "j%llu.%c", &number, &what) == 2 &&
+			what == 'l')
+			return true;
+	return false;
+}
+
+static int read_back(struct past *p, int fd, struct err_text *err)
+{
+	const struct past_fixed *fixed;
+	struct ledger_record r;
+	size_t at = 0;
+	int rc = ledger_open(fd, &p->ledger, err);
+
+	if (rc == 0)
+		rc = ledger_next(p->ledger, &at, &r, err);
+	if (rc < 0)
+		return rc;
+	fixed = r.fixed;
+	if (rc == 0 || r.type != KEEP_PAST || r.n_fixed != sizeof(*fixed) ||
+		r.n_live != sizeof(*p->live) || !fixed->member_id)
+		return err_set(err, BPS_EPROTO, "what was kept is no cluster");
+	p->live = r.live;
+	p->known.member_id = fixed->member_id;
+	memcpy(p->known.cluster_id, fixed->cluster_id, sizeof(fixed->cluster_id));
+	p->known.term = atomic_load_explicit(&p->live->term, memory_order_relaxed);
+	p->known.view = atomic_load_explicit(&p->live->view, memory_order_relaxed);
+	return 0;
+}
+
+void past_take(struct past *p, struct fdstore *s)
+{
+	int fd = fdstore_take(s, NAME);
+	struct err_text err = {""};
+
+	if (fd < 0)
+		return;
+	if (read_back(p, fd, &err) < 0)
+		log_warn("the cluster of this agent's former life is not known, waiting for the "
+			 "scheduler: %s",
+			err.s);
+	if (!p->live || !has_jobs(s))
+		past_forget(p);
+}
+
+static int begin(struct past *p, const struct member_past *now)
+{
+	struct past_fixed fixed = {.member_id = now->member_id};
+	struct err_text err;
+	int rc = ledger_new(&p->ledger, &err), fd;
+	void *live;
+
+	if (rc < 0)
+		return rc;
+	memcpy(fixed.cluster_id, now->cluster_id, sizeof(fixed.cluster_id));
+	rc = ledger_add(p->ledger, KEEP_PAST, &fixed, sizeof(fixed), sizeof(*p->live), &live);
+	if (rc < 0)
+		return rc;
+	p->live = live;
+	fd = ledger_fd(p->ledger);
+	return fdstore_put(NAME, &fd, 1);
+}
+
+void past_note(struct past *p, const struct member_past *now)
+{
+	int rc = p->ledger ? 0 : begin(p, now);
+
+	if (rc < 0)
+		log_rated(LOG_WARN,
+			"the service manager does not take the cluster's number, after a restart "
+			"the scheduler is waited for: %s",
+			err_str(rc));
+	if (!p->live)
+		return;
+	atomic_store_explicit(&p->live->view, now->view, memory_order_relaxed);
+	atomic_store_explicit(&p->live->term, now->term, memory_order_relaxed);
+}
+
+void past_forget(struct past *p)
+{
+	past_fini(p);
+	*p = (struct past){0};
+	fdstore_remove(NAME);
+}
+
+void past_fini(struct past *p)
+{
+	ledger_free(p->ledger);
+	p->ledger = NULL;
+	p->live = NULL;
+}

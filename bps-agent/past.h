@@ -1,0 +1,33 @@
+#ifndef BPS_AGENT_PAST_H
+#define BPS_AGENT_PAST_H
+/* To which cluster this agent belongs, kept for its successor in a ledger of its own ("cluster" with
+ * the service manager, keep.h has the other names). A successor that finds jobs goes on at once,
+ * under the number that its predecessor had, and takes no other scheduler for its own (C8); one that
+ * finds none has nothing that another cluster could end, and starts as new.
+ *
+ * Thread: the control loop's, all of it. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/fdstore.h"
+#include "common/member.h"
+
+struct ledger;
+struct past_live;
+
+struct past {
+	struct member_past known; /* of the former life; member_id 0: nothing */
+	struct ledger *ledger;
+	struct past_live *live;
+};
+
+/* What a former life has left, out of s. p: zeroed. */
+void past_take(struct past *p, struct fdstore *s);
+/* The scheduler has welcomed us, or has told a larger view. What cannot be kept is missed by the
+ * successor alone, which then waits for the scheduler. */
+void past_note(struct past *p, const struct member_past *now);
+/* Nothing of it holds any more. */
+void past_forget(struct past *p);
+/* The process ends; the service manager has what is kept. */
+void past_fini(struct past *p);
+#endif
