@@ -14,7 +14,8 @@ help:
 	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
 	@echo 'make sim         100,000 simulated histories, sim-10m ten million; sim-mutants: what they catch'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
-	@echo 'make matrix      every cell of the fault matrix REPEAT times (20), SHARD=i/n; writes docs/results'
+	@echo 'make matrix      every cell of the fault matrix REPEAT times (20), as many as MINUTES (55) allow;'
+	@echo '                 again for the rest; SHARD=i/n, AT_ONCE=n; writes docs/results'
 	@echo 'make chaos       three jobs under random faults for SECONDS (1800); SEED=n'
 	@echo 'make crashes     CRASHES (1000) trainers are killed; make noticed: how soon KILLS (300) crashes are seen'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
@@ -76,10 +77,13 @@ latency:
 # Faults of every kind to every kind of process, with real ones (root, network namespaces).
 REPEAT	?= 20
 SHARD	?= 1/1
+MINUTES	?= 55
+AT_ONCE	?= $(shell echo $$((2 * $$(nproc))))
 matrix:
 	$(Q)tests/install-deps.sh test
 	$(STEP) BUILD=release all
-	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) --table docs/results/fault-matrix.md
+	$(Q)$(PYTHON) tests/faults/matrix.py build/release --repeat $(REPEAT) --shard $(SHARD) --minutes $(MINUTES) \
+		--at-once $(AT_ONCE) --table docs/results/fault-matrix.md
 # Three jobs under random faults for SECONDS s; 1,000 deaths of trainers; how soon a crash is noticed.
 SECONDS ?= 1800
 SEED	?= 1

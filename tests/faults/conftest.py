@@ -1,5 +1,8 @@
+import json
 import os
+import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -8,44 +11,76 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
 
 import cells  # noqa: E402
+from cluster import BUILD  # noqa: E402
 from lab import Lab, LabCluster  # noqa: E402
+
+CELL = pytest.StashKey()
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "quick: a cell that every `make test` passes once")
+    config.addinivalue_line("markers", "alone: a cell beside which no other runs, since it measures what others would disturb")
 
 
 def pytest_collection_modifyitems(config, items):
-    """BPS_CELLS=quick leaves the slow cells out; BPS_SHARD=i/n takes every n-th."""
-    keep = items
+    """BPS_CELLS=quick leaves the slow cells out. BPS_MATRIX_LIST names a file for what there is."""
     if os.environ.get("BPS_CELLS") == "quick":
-        keep = [i for i in keep if i.get_closest_marker("quick")]
-    if os.environ.get("BPS_SHARD"):
-        at, of = map(int, os.environ["BPS_SHARD"].split("/"))
-        keep = [x for i, x in enumerate(keep) if i % of == at - 1]
-    dropped = [i for i in items if i not in keep]
-    if dropped:
+        dropped = [i for i in items if not i.get_closest_marker("quick")]
         config.hook.pytest_deselected(items=dropped)
-        items[:] = keep
+        items[:] = [i for i in items if i not in dropped]
+    if os.environ.get("BPS_MATRIX_LIST"):
+        what = [{"cell": cells.name_of(i), "test": i.nodeid, "is_alone": bool(i.get_closest_marker("alone"))} for i in items]
+        Path(os.environ["BPS_MATRIX_LIST"]).write_text(json.dumps(what))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    item.stash[CELL] = cells.Cell(item)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    cell = item.stash[CELL]
+    why = ""
+    if report.outcome != "passed":
+        why = str(report.longrepr[2] if report.skipped else report.longrepr.reprcrash.message if hasattr(
+            report.longrepr, "reprcrash") else report.longrepr)  # fmt: skip
+    cell.ended(report.outcome, why[:300])
+    if cell.logs and report.failed:
+        report.sections.append(("Logs", cell.logs))
+    if call.when == "teardown":
+        cell.write()
 
 
 @pytest.fixture
 def cell(request):
-    return cells.Cell(request.node)
+    return request.node.stash[CELL]
 
 
 @pytest.fixture
-def faulty():
-    """LabCluster(...) on loopback, or with lab= in namespaces, whose daemons end well unless the cell says otherwise."""
+def faulty(request):
+    """LabCluster(...) on loopback, or with lab= in namespaces, whose daemons end well unless the cell says otherwise. When a
+    cell fails, what its daemons and workers said is kept beside the build."""
     made = []
+    cell = request.node.stash[CELL]
 
     def make(**kw):
         made.append(LabCluster(**kw))
         return made[-1]
 
     yield make
+    said = [c.said() for c in made]
     problems = [p for c in made for p in c.close()]
-    assert not problems, "\n".join(problems)
+    if problems or cell.outcome == "failed":
+        folder = Path(os.environ.get("BPS_MATRIX_LOGS", BUILD / "faults-failed")) / (
+            re.sub(r"[^\w.-]+", "-", cell.name) + time.strftime("-%Y%m%d-%H%M%S"))  # fmt: skip
+        for i, texts in enumerate(said):
+            texts.write(folder / str(i))
+        cell.logs = str(folder)
+    for texts in said:
+        texts.close()
+    assert not problems, "\n".join([*problems, f"logs: {cell.logs}"])
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +94,3 @@ def lab(namespaces):
     """A network of six hosts, whole again afterwards."""
     yield namespaces
     namespaces.heal()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    """How each cell ended goes to BPS_MATRIX_OUT too."""
-    report = (yield).get_result()
-    if os.environ.get("BPS_MATRIX_OUT") and (call.when == "call" or report.outcome != "passed"):
-        cells.note({"cell": cells.name_of(item), "outcome": "xfailed" if hasattr(report, "wasxfail") else report.outcome,
-                    "test": item.nodeid})  # fmt: skip

@@ -249,9 +249,13 @@ class LabCluster(Cluster):
         return subprocess.run(command, capture_output=True, text=True, timeout=10, env=self.env, check=False)
 
     def steady(self, workers=2, placement=None, **args):
-        """A job that runs until it is told to stop."""
-        self.jobs.append(Steady(self, workers, placement, args))
+        """A job that runs until it is told to stop. It leaves the processors to what runs beside it."""
+        self.jobs.append(Steady(self, workers, placement, {"pause": 0.01, **args}))
         return self.jobs[-1]
+
+    def said(self):
+        """What its daemons and workers say, to be written down if the cell turns out to have failed."""
+        return Said(self)
 
     def close(self):
         for d in self.daemons:  # a cell that failed may have left it so; a hung thread ends no other way
@@ -264,6 +268,25 @@ class LabCluster(Cluster):
             self.forget_key()
         return [p for p in problems if not any(p.startswith(f"{d.name} ended with {d.process.returncode}:")
                                                and d.process.returncode in d.may_end_with for d in self.daemons)]  # fmt: skip
+
+
+class Said:
+    """The logs of a cluster, held open: its folder is gone when it has been closed."""
+
+    def __init__(self, cluster):
+        self.files = [(d.name, open(d.log, "rb")) for d in cluster.daemons]  # pylint: disable=consider-using-with
+        self.workers = [(f"worker-{i}-rank-{w.rank}", w.text()) for i, w in enumerate(cluster.workers)]
+
+    def write(self, folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, f in self.files:
+            (folder / f"{name}.log").write_bytes(f.read())
+        for name, text in self.workers:
+            (folder / f"{name}.log").write_text(text)
+
+    def close(self):
+        for _, f in self.files:
+            f.close()
 
 
 class Steady:

@@ -1,23 +1,37 @@
 #!/usr/bin/env python3
 """Pass every cell of the fault matrix many times and write the worst of each beside its bound.
 
-    tests/faults/matrix.py BUILD --repeat 20 --shard 2/6 [--only WORD] [--table docs/results/fault-matrix.md]
+    tests/faults/matrix.py BUILD --repeat 20 [--minutes 55] [--at-once 4] [--shard 1/2] [--only WORD] [--table FILE]
+    tests/faults/matrix.py BUILD --mended CELL --why "what it was"
 
-A shard is every n-th cell and takes under an hour at 20 repetitions on two cores. What the shards measured is kept in
-BUILD/matrix, and the table is made of all that lies there and is of the same commit. Exit status 1: a cell failed.
+Cells wait most of their time, so some run at once, each with daemons of its own and, where the network is the fault, in a lab of
+its own; those marked `alone` run when no other does. Every pass is a line in the file of records (--records), which outlives
+the run: whoever stops it, or lets it end after --minutes, goes on later with what is missing, also with a later commit. A
+shard is every n-th cell, for several machines, whose records may be put together in one file.
+
+The table is made of all records. A cell that failed has failed until somebody says with --mended what it was: it is passed
+anew then, and the table names the failure, its commit and the reason. What the daemons of a failed cell said lies beside the
+records. Exit status 1: a cell has failed, 3: passes are still missing.
 """
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import platform
+import queue
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+BATCH_S = 60  # a process of pytest takes cells for about so long
+GUESS_S = 6  # of a cell that never ran
+LIMIT_S = 300  # for one cell; its own waits are shorter
 
 
 def commit():
@@ -25,81 +39,251 @@ def commit():
     return p.stdout.strip() or "unknown"
 
 
-def run_once(build, out, shard, only):
-    env = dict(os.environ, BPS_BUILD=str(build), BPS_MATRIX_OUT=str(out), BPS_SHARD=shard, PYTHONDONTWRITEBYTECODE="1")
-    env.setdefault("BPS_BOUND_SLACK", "1")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/faults"] + (["-k", only] if only else [])
-    p = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    print(p.stdout[-6000:] if p.returncode else p.stdout.strip().splitlines()[-1], flush=True)
-    return p.returncode in (0, 5)
+class Passes:
+    """What is known of a cell."""
+
+    def __init__(self):
+        self.records, self.mended = [], []
+
+    def n(self, outcome):
+        return sum(r["outcome"] == outcome for r in self.records)
+
+    def seconds(self):
+        return sum(r["wall_s"] for r in self.records) / len(self.records) if self.records else GUESS_S
+
+    def times(self):
+        by_what = {}
+        for r in self.records:
+            for what, seconds, bound in r["times"]:
+                by_what.setdefault((what, bound), []).append(seconds)
+        return by_what
 
 
-def read(folder, of_commit):
-    """{cell: {"passed": n, "failed": n, ..., "times": {what: [(seconds, bound)]}}} of all shards of this commit."""
-    cells = {}
-    for path in sorted(folder.glob("*.jsonl")):
-        lines = path.read_text().splitlines()
-        if not lines or json.loads(lines[0]).get("commit") != of_commit:
-            continue
-        for record in map(json.loads, lines[1:]):
-            c = cells.setdefault(record["cell"], {"outcomes": collections.Counter(), "times": {}})
-            if "outcome" in record:
-                c["outcomes"][record["outcome"]] += 1
-            else:
-                c["times"].setdefault((record["what"], record["bound"]), []).append(record["seconds"])
+def read(records):
+    cells = collections.defaultdict(Passes)
+    for line in records.read_text().splitlines() if records.exists() else []:
+        r = json.loads(line)
+        passes = cells[r["cell"]]
+        if "mended" in r:
+            failed = [x for x in passes.records if x["outcome"] == "failed"]
+            passes.mended += [dict(r, of=x["commit"], n=len(passes.records)) for x in failed[:1]]
+            passes.records = []
+        else:
+            passes.records.append(r)
     return cells
 
 
-def table(cells, of_commit):
+class Run:
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+        self.end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
+        self.env = dict(os.environ, BPS_BUILD=str(args.build), BPS_MATRIX_LOGS=str(folder / "failed"),
+                        BPS_MATRIX_COMMIT=commit(), PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+        self.env.setdefault("BPS_BOUND_SLACK", "1")
+        self.lock = threading.Lock()
+        self.n_done, self.n_todo, self.is_stopped, self.processes = 0, 0, False, set()
+
+    def pytest(self, *args):
+        return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *args]
+
+    def cells(self):
+        """Those of this shard, as pytest finds them."""
+        found = self.folder / f"cells-{os.getpid()}.json"
+        command = self.pytest("--collect-only", "tests/faults", *(["-k", self.args.only] if self.args.only else []))
+        p = subprocess.run(command, cwd=ROOT, env=dict(self.env, BPS_MATRIX_LIST=str(found)), capture_output=True, text=True,
+                           check=False)  # fmt: skip
+        if p.returncode:
+            sys.exit(p.stdout + p.stderr)
+        cells = json.loads(found.read_text())
+        found.unlink()
+        at, of = map(int, self.args.shard.split("/"))
+        return [c for i, c in enumerate(cells) if i % of == at - 1]
+
+    def batch(self, cells):
+        """One process for some cells, each of which leaves a record. One without has ended the process, or had to be ended."""
+        name = self.folder / f"batch-{os.getpid()}-{threading.get_ident()}"
+        log, records = name.with_suffix(".log"), name.with_suffix(".jsonl")
+        records.write_text("")
+        with open(log, "wb") as f:
+            p = subprocess.Popen(self.pytest(*(c["test"] for c in cells)), cwd=ROOT, stdout=f, stderr=f, start_new_session=True,
+                                 env=dict(self.env, BPS_MATRIX_RECORDS=str(records)))  # fmt: skip
+            self.processes.add(p)
+            try:
+                p.wait(LIMIT_S * len(cells))
+            except subprocess.TimeoutExpired:
+                os.killpg(p.pid, signal.SIGKILL)
+                p.wait()
+            self.processes.discard(p)
+        lines = records.read_text().splitlines(keepends=True)
+        if len(lines) < len(cells) and not self.is_stopped:
+            lines.append(json.dumps(failure(cells[len(lines)], f"pytest ended with {p.returncode} in it", log)) + "\n")
+        with self.lock:
+            with open(self.args.records, "a", encoding="ascii") as f:
+                f.write("".join(lines))
+            self.n_done += len(lines)
+            if p.returncode and not self.is_stopped:
+                print(log.read_text(errors="replace")[-6000:], flush=True)
+            print(f"{time.strftime('%H:%M:%S')} {self.n_done} of {self.n_todo} passes", flush=True)
+        records.unlink()
+        if p.returncode in (0, 1):
+            log.unlink()
+
+    def all(self, batches, at_once):
+        todo = queue.SimpleQueue()
+        for b in batches:
+            todo.put(b)
+
+        def work():
+            while not self.is_stopped and time.monotonic() < self.end:
+                try:
+                    cells = todo.get_nowait()
+                except queue.Empty:
+                    return
+                self.batch(cells)
+
+        threads = [threading.Thread(target=work) for _ in range(at_once)]
+        for t in threads:
+            t.start()
+        try:
+            for t in threads:
+                t.join()
+        except KeyboardInterrupt:
+            self.is_stopped = True
+            for p in self.processes.copy():
+                p.send_signal(signal.SIGINT)  # it takes its lab down
+            for t in threads:
+                t.join()
+            raise
+
+
+def failure(cell, why, log):
+    return {"cell": cell["cell"], "test": cell["test"], "outcome": "failed", "why": why, "times": [], "wall_s": LIMIT_S,
+            "cpu_s": 0, "commit": commit(), "at": int(time.time()), "logs": str(log)}  # fmt: skip
+
+
+def in_batches(cells, known, repeat, batch_s):
+    """Lists of cells, a repetition of all after the other; of each, the longest first."""
+    batches = []
+    missing = {c["test"]: max(0, repeat - len(known[c["cell"]].records)) for c in cells}
+    for i in range(max(missing.values(), default=0)):
+        batch, seconds = [], 0
+        for c in sorted(cells, key=lambda c: -known[c["cell"]].seconds()):
+            if missing[c["test"]] > i:
+                batch.append(c)
+                seconds += known[c["cell"]].seconds()
+            if seconds >= batch_s:
+                batches.append(batch)
+                batch, seconds = [], 0
+        batches += [batch] if batch else []
+    return batches
+
+
+def letters(cells):
+    """Commits by their first pass, each with a letter for the table."""
+    first = {}
+    for p in cells.values():
+        for r in p.records:
+            first[r["commit"]] = min(first.get(r["commit"], r["at"]), r["at"])
+    names = sorted(first, key=first.get)
+    return {c: chr(ord("A") + i) if i < 26 else f"A{i}" for i, c in enumerate(names)}, first
+
+
+def row_score(passes, letter):
+    score = f"{passes.n('passed')}/{len(passes.records) - passes.n('skipped')}"
+    score += f", {passes.n('skipped')} skipped" if passes.n("skipped") else ""
+    of = collections.Counter(letter[r["commit"]] for r in passes.records)
+    return score, " ".join(f"{c}{n}" for c, n in sorted(of.items()))
+
+
+def table(cells):
     uname = platform.uname()
-    passed = sum(c["outcomes"]["passed"] for c in cells.values())
-    failed = sum(c["outcomes"]["failed"] for c in cells.values())
+    letter, first = letters(cells)
+    total = {o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped")}
     lines = [
         "# The fault matrix, measured",
         "",
-        f"{len(cells)} cells, {passed} passes, {failed} failures; commit {of_commit}, {time.strftime('%Y-%m-%d', time.gmtime())}, "
-        f"{uname.system} {uname.release}, {os.cpu_count()} processors. Written by `make matrix`. Each row is the worst and the median",
-        "of all passes of a cell, in seconds, beside the bound of docs/faults.md.",
+        f"{len(cells)} cells, {total['passed']} passes, {total['failed']} failures, {total['skipped']} skipped; {uname.system} "
+        f"{uname.release}, {os.cpu_count()} processors. Written by `make matrix`.",
+        "Each row is the worst and the median of all passes of a cell, in seconds, beside the bound of docs/faults.md. The",
+        "letters say at which commits a cell was passed how often:",
         "",
-        "| cell | passed | what | worst | median | bound |",
-        "|---|---|---|---|---|---|",
+        *(f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC" for c in letter),
+        "",
+        "| cell | passed | at | what | worst | median | bound |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name, c in sorted(cells.items()):
-        o = c["outcomes"]
-        score = f"{o['passed']}/{sum(o.values())}" + (f", {o['xfailed']} expected failures" if o["xfailed"] else "")
-        score += f", {o['skipped']} skipped" if o["skipped"] else ""
-        for (what, bound), times in c["times"].items() or [(("", ""), [])]:
+    for name, p in sorted(cells.items()):
+        score, at = row_score(p, letter)
+        for (what, bound), times in p.times().items() or [(("", ""), [])]:
             times.sort()
             worst = f"{times[-1]:.3f} | {times[len(times) // 2]:.3f}" if times else " | "
             mark = " **over**" if times and times[-1] > bound else ""
-            lines.append(f"| {name} | {score} | {what} | {worst}{mark} | {bound} |")
-    return "\n".join(lines) + "\n", failed
+            lines.append(f"| {name} | {score} | {at} | {what} | {worst}{mark} | {bound} |")
+    for title, rows in (
+        ("Failures", [(n, r["commit"], r["why"].splitlines()[0] if r["why"] else "") for n, p in sorted(cells.items())
+                      for r in p.records if r["outcome"] == "failed"]),
+        ("Failures that were mended", [(n, m["of"], m["mended"]) for n, p in sorted(cells.items()) for m in p.mended]),
+        ("Skipped", sorted({(n, "", r["why"]) for n, p in cells.items() for r in p.records if r["outcome"] == "skipped"})),
+    ):  # fmt: skip
+        if rows:
+            lines += ["", f"## {title}", "", "| cell | commit | what it was |", "|---|---|---|"]
+            lines += [f"| {n} | {c} | {why.replace('|', '/')} |" for n, c, why in rows]
+    return "\n".join(lines) + "\n", total["failed"]
+
+
+def say_mended(args):
+    if not read(args.records)[args.mended].n("failed"):
+        sys.exit(f"{args.records} has no failure of {args.mended}")
+    with open(args.records, "a", encoding="ascii") as f:
+        f.write(json.dumps({"cell": args.mended, "mended": args.why, "commit": commit(), "at": int(time.time())}) + "\n")
+
+
+def run(args):
+    """Whether passes are missing still."""
+    args.records.parent.mkdir(parents=True, exist_ok=True)
+    r = Run(args, args.records.parent)
+    cells = r.cells()
+    known = read(args.records)
+    beside = in_batches([c for c in cells if not c["is_alone"]], known, args.repeat, BATCH_S)
+    alone = in_batches([c for c in cells if c["is_alone"]], known, args.repeat, BATCH_S)
+    r.n_todo = sum(map(len, beside + alone))
+    print(f"{len(cells)} cells, {r.n_todo} passes to do, {args.at_once} at once", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        r.all(beside, args.at_once)
+        r.all(alone, 1)
+    return r.n_done < r.n_todo
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("--repeat", type=int, default=20)
+    parser.add_argument("--minutes", type=float, help="no cell begins after that; go on with the same command")
+    parser.add_argument("--at-once", type=int, default=2 * (os.cpu_count() or 1))
     parser.add_argument("--shard", default="1/1")
     parser.add_argument("--only", help="cells whose test has this in its name")
+    parser.add_argument("--records", type=Path, help="default: beside the build, matrix/records.jsonl")
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--mended", metavar="CELL", help="its failures are explained by --why, and it is to be passed anew")
+    parser.add_argument("--why")
     args = parser.parse_args()
-    build = args.build.resolve()
-    folder, of_commit = build / "matrix", commit()
-    folder.mkdir(parents=True, exist_ok=True)
-    out = folder / f"shard-{args.shard.replace('/', '-of-')}.jsonl"
-    out.write_text(json.dumps({"commit": of_commit}) + "\n")
-    ok = True
-    for i in range(args.repeat):
-        print(f"pass {i + 1} of {args.repeat}, shard {args.shard}:", end=" ", flush=True)
-        ok &= run_once(build, out, args.shard, args.only)
-    text, failed = table(read(folder, of_commit), of_commit)
+    args.build = args.build.resolve()
+    args.records = (args.records or args.build.parent / "matrix" / "records.jsonl").resolve()
+    if args.mended and not args.why:
+        parser.error("--mended needs --why")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    is_missing = False
+    if args.mended:
+        say_mended(args)
+    else:
+        is_missing = run(args)
+    text, failed = table(read(args.records))
     if args.table:
         args.table.parent.mkdir(parents=True, exist_ok=True)
         args.table.write_text(text)
-    else:
+    elif not args.mended:
         print(text)
-    return 0 if ok and not failed else 1
+    return 1 if failed else 3 if is_missing else 0
 
 
 if __name__ == "__main__":
