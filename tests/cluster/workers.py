@@ -359,6 +359,14 @@ def many(n_tensors, chunk):
     return n_tensors
 
 
+def hold(n, what):
+    """n small tensors, declared; the job stays until somebody ends it."""
+    with bps.open() as job:
+        job.declare_group([(f"{what}{i}", "i32", 5) for i in range(n)])
+        while True:
+            time.sleep(1)
+
+
 def many_tensors(n):
     """n small tensors, declared, submitted and waited for in one call each."""
     start = time.monotonic()
@@ -395,19 +403,24 @@ def members_behind(out, r):
 
 def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None, pause=0.0, slow=None, **options):
     """Rounds of a job whose members may change. In round `at` rank `victim` kills itself with its submissions under way. Returns what
-    each round was: the digest of its sums and the ranks behind them, one mask per set of ranks that some partition has."""
-    seen, job = [], bps.open(**options)
+    each round was: the digest of its sums and the ranks behind them, one mask per set of ranks that some partition has; and how long each
+    took from its submission."""
+    seen, times, job = [], [], bps.open(**options)
     try:
         tensors = job.declare_group([(f"t{i}", "i64", n_elems) for i in range(n_tensors)])
         for r in range(1, n_rounds + 1):
             for t in tensors:
                 t.input[:] = (1 << job.rank) + (r << 16)
             if slow and slow["rank"] == job.rank and slow["first"] <= r <= slow["last"]:
-                time.sleep(slow["seconds"])
+                time.sleep(slow.get("seconds", 0))
+                while "until" in slow and not os.path.exists(slow["until"]):
+                    time.sleep(0.005)
+            start = time.monotonic()
             job.push_pull(tensors)
             if job.rank == victim and r == at:
                 os.kill(os.getpid(), 9)
             job.wait(tensors)
+            times.append(time.monotonic() - start)
             masks = [members_behind(t.output, r) for t in tensors]
             for t, m in zip(tensors, masks):
                 fewest = min(int(x).bit_count() for x in np.unique(m))
@@ -423,7 +436,7 @@ def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None,
     except bps.Error as e:
         job.abort()
         return {"code": e.code, "text": str(e), "rounds": seen}
-    return {"code": 0, "rounds": seen, "people": people, "missing": missing}
+    return {"code": 0, "rounds": seen, "people": people, "missing": missing, "times": times}
 
 
 def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0):
@@ -529,6 +542,30 @@ def barrier_late(late_rank, timeout):
         t.push_pull()
         t.wait()
         return {"text": text, "busy": busy}
+
+
+def at_barrier(n_elems, late_rank, go):
+    """Rounds of exact sums with a barrier between, to which late_rank comes once the file go is there. Returns when it was passed
+    and the longest time that a round behind it took."""
+    longest = passed_at = 0.0
+    with bps.open() as job:
+        tensors = job.declare_group([("a", "i64", n_elems), ("b", "i64", 7)])
+        for r in range(1, 21):
+            if r == 6:
+                while job.rank == late_rank and not os.path.exists(go):
+                    time.sleep(0.005)
+                job.checkpoint_barrier(60)
+                passed_at = time.monotonic()
+            for t in tensors:
+                t.input[:] = (1 << job.rank) + (r << 16)
+            start = time.monotonic()
+            job.push_pull(tensors)
+            job.wait(tensors)
+            if passed_at:
+                longest = max(longest, time.monotonic() - start)
+            for t in tensors:
+                assert np.all(members_behind(t.output, r) == (1 << job.size) - 1), f"round {r}"
+    return {"passed_at": passed_at, "longest": longest}
 
 
 def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):

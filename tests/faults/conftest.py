@@ -70,7 +70,7 @@ def faulty(request):
         return made[-1]
 
     yield make
-    said = [c.said() for c in made]
+    said = [c.said(cell.outcome == "failed") for c in made]
     problems = [p for c in made for p in c.close()]
     if problems or cell.outcome == "failed":
         folder = Path(os.environ.get("BPS_MATRIX_LOGS", BUILD / "faults-failed")) / (

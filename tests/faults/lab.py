@@ -253,9 +253,9 @@ class LabCluster(Cluster):
         self.jobs.append(Steady(self, workers, placement, {"pause": 0.01, **args}))
         return self.jobs[-1]
 
-    def said(self):
-        """What its daemons and workers say, to be written down if the cell turns out to have failed."""
-        return Said(self)
+    def said(self, has_failed):
+        """What its daemons, workers and screens say, to be written down if the cell has failed, or turns out to."""
+        return Said(self, has_failed)
 
     def close(self):
         for d in self.daemons:  # a cell that failed may have left it so; a hung thread ends no other way
@@ -273,20 +273,29 @@ class LabCluster(Cluster):
 class Said:
     """The logs of a cluster, held open: its folder is gone when it has been closed."""
 
-    def __init__(self, cluster):
+    def __init__(self, cluster, has_failed):
         self.files = [(d.name, open(d.log, "rb")) for d in cluster.daemons]  # pylint: disable=consider-using-with
         self.workers = [(f"worker-{i}-rank-{w.rank}", w.text()) for i, w in enumerate(cluster.workers)]
+        self.screens = [(word, bpsctl_says(cluster, word)) for word in ("status", "why-stuck", "events") if has_failed]
 
     def write(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, f in self.files:
             (folder / f"{name}.log").write_bytes(f.read())
-        for name, text in self.workers:
+        for name, text in self.workers + self.screens:
             (folder / f"{name}.log").write_text(text)
 
     def close(self):
         for _, f in self.files:
             f.close()
+
+
+def bpsctl_says(cluster, word):
+    try:
+        p = cluster.bpsctl(word)
+        return p.stdout + p.stderr
+    except (subprocess.TimeoutExpired, AttributeError) as e:  # no answer; no scheduler yet
+        return f"{e}\n"
 
 
 class Steady:

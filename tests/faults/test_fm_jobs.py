@@ -1,0 +1,170 @@
+"""The fault matrix, column E: jobs whose members change, and what happens to them meanwhile."""
+
+import time
+
+import pytest
+
+import bps
+from test_elastic import WINDOW, add_worker, agreed, lost, rounds_done
+from test_steer import bpsctl
+
+STAY = 10
+GRACE_S = 0.5
+
+
+def job_of(c):
+    return next(iter(c.scheduler.status()["jobs"]), {})
+
+
+def hurt(c, what, kept=0):
+    """One loss that costs a job no round. Agents of these cells are kept; the scheduler and servers come back at once."""
+    if what == "agent":
+        c.agents[kept].die()
+    elif what in ("server", "scheduler"):
+        d = c.servers[0] if what == "server" else c.scheduler
+        d.kill()
+        d.start_again()
+
+
+@pytest.mark.parametrize("what", ["nothing", "server", "agent", "scheduler"])
+def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
+    """FM-E-backup: with backup=1 the round for which one comes only when the others have it goes on without it after the grace, names
+    it, and is the same for it, also when something is lost while it is late."""
+    c = faulty(agents=3, is_kept=True)
+    progress, until = c.dir / "progress", c.dir / "until"
+    slow = {"rank": 2, "first": 6, "last": 6, "until": str(until)}
+    args = {"n_elems": 40000, "n_rounds": 6, "backup": 1, "backup_grace": GRACE_S, "slow": slow, "progress": str(progress)}
+    started = c.start_job("elastic", 3, args)
+    c.wait_for("the round before", lambda: rounds_done(progress) >= 5)
+    hurt(c, what, kept=2)
+    c.wait_for("the round without it", lambda: rounds_done(progress) == 6)
+    until.touch()
+    results = c.finish(started)
+    masks = agreed(results)
+    assert masks[5] == [0b011], masks
+    for r in results:
+        assert r["missing"] == [2] and not lost(r), r
+    cell.within("round of the others", max(r["times"][5] for r in results[:2]), GRACE_S + (0.5 if what == "nothing" else 1.5))
+
+
+GROW = {"n_elems": 20000, "n_rounds": 20, "elastic": 1, "max_size": 3, "pause": 0.02}
+
+
+def growing(c, every=2):
+    """Two of a job that three may be in; returns them, the rounds of the first, and what a newcomer's arguments are."""
+    progress, args = c.dir / "progress", dict(GROW, every=every, go=str(c.dir / "go"))
+    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="grow", placement=[0, 1])
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    return started, progress, args
+
+
+def goes_on(c, progress, n=STAY):
+    at = rounds_done(progress)
+    c.wait_for(f"{n} more rounds", lambda: rounds_done(progress) > at + n)
+
+
+def all_have_the_same(c, workers):
+    (c.dir / "go").touch()
+    results = c.finish(workers)
+    assert all(r["code"] == 0 for r in results), results
+    assert len({r["weights"] for r in results}) == 1, results
+    return results
+
+
+@pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
+def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
+    """FM-E-join: it dies while it waits for the barrier, or as it is let in, there also with its machine: the others go on, and
+    another joins in its place."""
+    c = faulty(agents=3, scheduler_args=WINDOW)
+    started, progress, args = growing(c, every=60 if when == "waiting" else 2)
+    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    if when == "waiting":
+        c.wait_for("it waits", lambda: job_of(c).get("newcomers") == 1)
+    else:
+        c.wait_for("it is let in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+    if when == "let-in-machine":
+        c.agents[2].process.kill()
+    new.process.kill()
+    at = time.monotonic()
+    c.wait_for("the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
+    goes_on(c, progress, 3)
+    if when != "waiting":
+        cell.within("three rounds without it", time.monotonic() - at, 2.5)
+    if when == "let-in-machine":
+        c.agents[2].start_again()
+    again = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    c.wait_for("another is let in", lambda: c.scheduler.log.read_text().count("lets in rank 2") == 2)
+    goes_on(c, progress)
+    results = all_have_the_same(c, [*started, again])
+    assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]
+
+
+def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
+    """FM-E-join-loss: one of those that the newcomer joins dies as it is let in: the rest and the newcomer go on."""
+    c = faulty(agents=3)
+    started, progress, args = growing(c)
+    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    c.wait_for("it waits or is in", lambda: job_of(c).get("newcomers") == 1 or "lets in rank 2" in c.scheduler.log.read_text())
+    at = time.monotonic()
+    started[1].process.kill()
+    c.wait_for("it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
+    c.wait_for("the newcomer is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+    goes_on(c, progress, 3)
+    cell.within("rounds of the two", time.monotonic() - at, 2.5)
+    results = all_have_the_same(c, [started[0], new])
+    assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b101]
+
+
+@pytest.mark.parametrize("what", ["agent", "server", "scheduler"])
+def test_barrier_outlives_what_is_lost_while_some_wait_at_it(faulty, cell, what):
+    """FM-E-barrier: two of three wait at a barrier while an agent of theirs, a server or the scheduler is killed and comes back; it
+    is passed when the third comes, and rounds go on."""
+    c = faulty(agents=3, is_kept=True)
+    go = c.dir / "go"
+    started = c.start_job("at_barrier", 3, {"n_elems": 20000, "late_rank": 1, "go": str(go)})
+    c.wait_for("two wait", lambda: job_of(c).get("at_barrier") == 2)
+    hurt(c, what)
+    c.wait_for("two wait again", lambda: job_of(c).get("at_barrier") == 2)
+    at = time.monotonic()
+    go.touch()
+    for r in c.finish(started):
+        cell.within("the barrier", r["passed_at"] - at, 1)
+        cell.within("a round behind it", r["longest"], 1)
+
+
+@pytest.mark.parametrize("what", ["nothing", "server", "scheduler", "agent", "drain"])
+def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
+    """FM-E-resume: between suspend and resume, with other numbers of workers, a server comes and another is killed or drained, the
+    scheduler or an agent is killed and comes back; all sums are exact."""
+    c = faulty(agents=3, is_kept=True)
+    ready, wait = c.dir / "ready", c.dir / "wait"
+    args = {"sizes": [2, 3, 1], "n_elems": 200000, "ready": str(ready), "wait": str(wait)}
+    started = [add_worker(c, a, "resized", args, a, 2, "resize") for a in (0, 1)]
+    c.wait_for("the first phase", (c.dir / "ready.0").exists)
+    c.add_server(2)
+    if what == "drain":
+        assert bpsctl(c, "drain", "s0", "--wait").returncode == 0
+        assert c.servers[0].stop() == 0
+    hurt(c, what)
+    late = add_worker(c, 2, "resized", dict(args, first_phase=1), 2, 3, "resize")
+    at = time.monotonic()
+    (c.dir / "wait.0").touch()
+    c.wait_for("the second phase", (c.dir / "ready.1").exists)
+    cell.within("resume and three rounds, Python's start included", time.monotonic() - at, 3)
+    c.servers[1].kill()
+    (c.dir / "wait.1").touch()
+    results = c.finish([*started, late])
+    assert [len(r) for r in results] == [3, 2, 1], results
+
+
+def test_machine_whose_results_differ_ends_the_job_and_is_named(faulty, cell):
+    """FM-A-diverged: what it says that it was given differs from what the others were given: an error at all, with its name."""
+    c = faulty(agents=3)
+    job = c.steady(3).wait_rounds()
+    at = time.monotonic()
+    c.agents[2].faults("agent.contrib.echo=drop,count=1")
+    for r in job.errors():
+        assert r["code"] == bps.EDIVERGED, r
+        assert "agent-host2" in r["text"] and "another result" in r["text"], r["text"]
+        cell.within("error", r["failed_at"] - at, 1)
+    c.run("rounds", 3, {"n_elems": 1000, "n_rounds": 3})

@@ -1,0 +1,53 @@
+"""The fault matrix, column D: two losses at once. All sums are exact, or every worker has one error that names a cause; nothing hangs."""
+
+import time
+
+import pytest
+
+from lab import wait_until
+
+STAY = 20
+ENDS_S = 40
+GRACE_S = 10  # of a scheduler that has come back, in which nobody is given up
+
+
+def lose(c, what):
+    """The first half of a loss, and what brings it back or None."""
+    kind, _, more = what.partition("-")
+    d = {"agent": c.agents[1], "server": c.servers[0], "other": c.servers[1], "scheduler": c.scheduler}[kind]
+    if kind == "agent":  # its manager brings it back
+        d.process.kill()
+    else:
+        d.kill()
+        if more != "gone":
+            return d.start_again
+    return lambda: None
+
+
+@pytest.mark.parametrize("gap_s", [0, 0.15, 0.6])
+@pytest.mark.parametrize("first, second", [
+    ("agent", "server"), ("agent", "server-gone"), ("server", "agent"), ("agent", "scheduler"), ("scheduler", "server-gone"),
+    ("scheduler", "agent"), ("server-gone", "other"), ("server-gone", "scheduler"),
+])  # fmt: skip
+def test_two_losses_at_once_end_in_exact_sums_or_one_error(faulty, cell, first, second, gap_s):
+    """FM-D: a process is killed, and another at once, 0.15 s or 0.6 s later, while the first comes back, or is not back yet."""
+    c = faulty(is_kept=True)
+    job = c.steady(2, n_tensors=3).wait_rounds()
+    at = time.monotonic()
+    again = lose(c, first)
+    if gap_s > 0.3:
+        again()
+    wait_until(at + gap_s)
+    back = lose(c, second)
+    if gap_s <= 0.3:
+        again()
+    back()
+    job.wait_rounds(STAY, ENDS_S)
+    took = time.monotonic() - at
+    if job.has_failed():
+        texts = [r["text"] for r in job.errors()]
+        assert all(any(w in t for w in ("agent", "server", "rank")) for t in texts), texts
+        cell.within("error", took, ENDS_S)
+    else:
+        cell.within("stall", job.stall(at), GRACE_S + 2 if {first, second} == {"scheduler", "server-gone"} else 5)
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
