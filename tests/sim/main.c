@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,13 +19,14 @@
 #define JOBS_MAX 1024
 
 static const char usage[] =
-	"usage: sim [--seed N | --seeds A..B | --file FILE] [--trace] [--report] [--keep-going]\n"
-	"           [--jobs N] [--mutant NAME]\n"
+	"usage: sim [--seed N | --seeds A..B | --file FILE] [--trace] [--report | --json]\n"
+	"           [--keep-going] [--jobs N] [--mutant NAME]\n"
 	"  --seed N        one history\n"
 	"  --seeds A..B    all of them (default 1..1000)\n"
 	"  --file FILE     the seeds that are the first words of its lines\n"
 	"  --trace         every event on stderr\n"
 	"  --report        figures at the end\n"
+	"  --json          the same for programs, as the last line\n"
 	"  --keep-going    do not stop at the first violation\n"
 	"  --jobs N        seeds A..B in N processes\n"
 	"  --mutant NAME   run the program with that defect (make sim-mutants builds them)\n";
@@ -33,7 +35,7 @@ struct args {
 	uint64_t first, last;
 	unsigned n_jobs;
 	const char *file;
-	bool is_traced, has_report, keeps_going;
+	bool is_traced, has_report, has_json, keeps_going;
 };
 
 /* For the signal handlers only: which seed is running. */
@@ -102,6 +104,41 @@ static void report(const struct totals *t, double took_s, uint64_t n_bad)
 		(double)t->slowest_ns / 1e9, t->slowest_seed);
 	for (unsigned i = 0; i < F_COUNT; i++)
 		printf("  %-32s %" PRIu64 "\n", fault_names[i], t->faults[i]);
+}
+
+#define FIGURE(name)                                                                               \
+	{                                                                                          \
+#name, offsetof(struct totals, name)                                               \
+	}
+static const struct {
+	const char *name;
+	size_t at;
+} figures[] = {FIGURE(seeds), FIGURE(events), FIGURE(messages), FIGURE(lost), FIGURE(dups),
+	FIGURE(reordered), FIGURE(corrupted), FIGURE(agains), FIGURE(reads), FIGURE(loans),
+	FIGURE(views), FIGURE(rounds), FIGURE(failed_jobs), FIGURE(virtual_ns), FIGURE(lives),
+	FIGURE(restarts), FIGURE(drains), FIGURE(leaves), FIGURE(guest_rounds), FIGURE(lies),
+	FIGURE(slowest_ns), FIGURE(slowest_seed)};
+
+static double cpu_s(int who)
+{
+	struct rusage u;
+
+	getrusage(who, &u);
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+static void report_json(const struct totals *t, double took_s, uint64_t n_bad)
+{
+	printf("{\"violations\": %" PRIu64 ", \"took_s\": %.1f, \"cpu_s\": %.1f", n_bad, took_s,
+		cpu_s(RUSAGE_SELF) + cpu_s(RUSAGE_CHILDREN));
+	for (size_t i = 0; i < sizeof(figures) / sizeof(*figures); i++)
+		printf(", \"%s\": %" PRIu64, figures[i].name,
+			*(const uint64_t *)((const char *)t + figures[i].at));
+	printf(", \"faults\": {");
+	for (unsigned i = 0; i < F_COUNT; i++)
+		printf("%s\"%s\": %" PRIu64, i ? ", " : "", fault_names[i], t->faults[i]);
+	printf("}}\n");
 }
 
 static uint64_t run_file(struct sim *s, const char *path, bool keeps_going)
@@ -188,6 +225,8 @@ static bool parse(int argc, char **argv, struct args *a)
 			a->is_traced = true;
 		} else if (strcmp(argv[i], "--report") == 0) {
 			a->has_report = true;
+		} else if (strcmp(argv[i], "--json") == 0) {
+			a->has_json = true;
 		} else if (strcmp(argv[i], "--keep-going") == 0) {
 			a->keeps_going = true;
 		} else if (strcmp(argv[i], "--seed") == 0 && next) {
@@ -236,6 +275,8 @@ int main(int argc, char **argv)
 	n_bad = run_all(s, &a, &totals);
 	if (a.has_report)
 		report(&totals, now_s() - begin, n_bad);
+	if (a.has_json)
+		report_json(&totals, now_s() - begin, n_bad);
 	sim_free(s);
 	return n_bad ? 1 : 0;
 }

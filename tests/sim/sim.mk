@@ -34,9 +34,10 @@ sim: $(SIMBIN)
 	$(SIMBIN) --seeds $(SIM_SEEDS) --report
 sim-long: $(SIMBIN)
 	$(SIMBIN) --seeds 1..1000000 --report
-# As many processes as processors, or SIM_JOBS; one report.
+# As many processes as processors, or SIM_JOBS; goes on where it was stopped, or where SIM_MINUTES were over.
 sim-10m: $(SIMBIN)
-	$(SIMBIN) --seeds $(SIM_10M_SEEDS) --jobs $(SIM_JOBS) --report
+	$(PYTHON) tests/sim/long.py $(SIMBIN) --seeds $(SIM_10M_SEEDS) --jobs $(SIM_JOBS) \
+		$(if $(SIM_MINUTES),--minutes $(SIM_MINUTES)) --report docs/results/simulator.md
 sim-check: $(SIMBIN)
 	$(SIMBIN) --file tests/sim/seeds.txt --report
 	$(SIMBIN) --seeds 1..3000 --report
