@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item, call):
     if cell.logs and report.failed:
         report.sections.append(("Logs", cell.logs))
     if call.when == "teardown":
-        cell.write()
+        cell.close()
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ the run: whoever stops it, or lets it end after --minutes, goes on later with wh
 shard is every n-th cell, for several machines, whose records may be put together in one file.
 
 The table is made of all records. A cell that failed has failed until somebody says with --mended what it was: it is passed
-anew then, and the table names the failure, its commit and the reason. What the daemons of a failed cell said lies beside the
+anew then, and the table names the failure, its commit and the reason. A cell that the machine kept from the processors counts for
+nothing and is passed anew (cells.py). What the daemons of a failed cell said lies beside the
 records. Exit status 1: a cell has failed, 3: passes are still missing.
 """
 
@@ -45,6 +46,9 @@ class Passes:
     def __init__(self):
         self.records, self.mended = [], []
 
+    def n_done(self):
+        return len(self.records) - self.n("disturbed")
+
     def n(self, outcome):
         return sum(r["outcome"] == outcome for r in self.records)
 
@@ -54,7 +58,7 @@ class Passes:
     def times(self):
         by_what = {}
         for r in self.records:
-            for what, seconds, bound in r["times"]:
+            for what, seconds, bound in r["times"] if r["outcome"] != "disturbed" else ():
                 by_what.setdefault((what, bound), []).append(seconds)
         return by_what
 
@@ -120,7 +124,7 @@ class Run:
         with self.lock:
             with open(self.args.records, "a", encoding="ascii") as f:
                 f.write("".join(lines))
-            self.n_done += len(lines)
+            self.n_done += sum(json.loads(line)["outcome"] != "disturbed" for line in lines)
             if p.returncode and not self.is_stopped:
                 print(log.read_text(errors="replace")[-6000:], flush=True)
             print(f"{time.strftime('%H:%M:%S')} {self.n_done} of {self.n_todo} passes", flush=True)
@@ -164,7 +168,7 @@ def failure(cell, why, log):
 def in_batches(cells, known, repeat, batch_s):
     """Lists of cells, a repetition of all after the other; of each, the longest first."""
     batches = []
-    missing = {c["test"]: max(0, repeat - len(known[c["cell"]].records)) for c in cells}
+    missing = {c["test"]: max(0, repeat - known[c["cell"]].n_done()) for c in cells}
     for i in range(max(missing.values(), default=0)):
         batch, seconds = [], 0
         for c in sorted(cells, key=lambda c: -known[c["cell"]].seconds()):
@@ -189,23 +193,24 @@ def letters(cells):
 
 
 def row_score(passes, letter):
-    score = f"{passes.n('passed')}/{len(passes.records) - passes.n('skipped')}"
+    score = f"{passes.n('passed')}/{passes.n_done() - passes.n('skipped')}"
     score += f", {passes.n('skipped')} skipped" if passes.n("skipped") else ""
-    of = collections.Counter(letter[r["commit"]] for r in passes.records)
+    of = collections.Counter(letter[r["commit"]] for r in passes.records if r["outcome"] != "disturbed")
     return score, " ".join(f"{c}{n}" for c, n in sorted(of.items()))
 
 
 def table(cells):
     uname = platform.uname()
     letter, first = letters(cells)
-    total = {o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped")}
+    total = {o: sum(p.n(o) for p in cells.values()) for o in ("passed", "failed", "skipped", "disturbed")}
     lines = [
         "# The fault matrix, measured",
         "",
         f"{len(cells)} cells, {total['passed']} passes, {total['failed']} failures, {total['skipped']} skipped; {uname.system} "
         f"{uname.release}, {os.cpu_count()} processors. Written by `make matrix`.",
         "Each row is the worst and the median of all passes of a cell, in seconds, beside the bound of docs/faults.md. The",
-        "letters say at which commits a cell was passed how often:",
+        "letters say at which commits a cell was passed how often. Not counted: "
+        f"{total['disturbed']} passes whose time the machine itself exceeded, being busy with other things.",
         "",
         *(f"- {letter[c]}: {c}, from {time.strftime('%Y-%m-%d %H:%M', time.gmtime(first[c]))} UTC" for c in letter),
         "",
