@@ -38,6 +38,7 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	a->figures.jobs = jobs;
 	a->figures.executors = gpu_count(a);
 	a->figures.executor_failures = a->gpu_failures;
+	a->figures.stranded = a->stranded;
 	a->figures.shared_bytes = a->quota_view.rows[0].used[QUOTA_MEMORY];
 	pthread_mutex_unlock(&a->lock);
 }
@@ -45,13 +46,15 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 {
 	struct agent *a = ctx;
-	uint64_t why_due_ns, core_due_ns;
+	uint64_t due_ns, next_ns;
 
 	FAILPOINT(AGENT_THREAD_TICK);
 	publish_stats(a, now_ns);
-	why_due_ns = why_tick(a, now_ns);
-	core_due_ns = agt_core_tick(a->core, now_ns);
-	return why_due_ns < core_due_ns ? why_due_ns : core_due_ns;
+	due_ns = why_tick(a, now_ns);
+	next_ns = stranded_tick(a, now_ns);
+	due_ns = next_ns < due_ns ? next_ns : due_ns;
+	next_ns = agt_core_tick(a->core, now_ns);
+	return next_ns < due_ns ? next_ns : due_ns;
 }
 
 static bool loop_work(void *ctx)

@@ -14,6 +14,7 @@
  *   tensor.c   what they submit                    people.c  who else is in the job
  *   barrier.c  where they wait for all of it
  *   why.c      what it waits for, in words         quota.c  who may use how much
+ *   stranded.c when nobody can sum, or nobody is heard
  *   keep.c     what is written down for a successor, restore.c reads it, in a ledger.c
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
@@ -41,6 +42,7 @@ struct agent_limits {
 	struct quota_limits quotas;
 	uint32_t max_tensors; /* per trainer that connects from now on */
 	size_t window_bytes;  /* see struct agt_config; the job's bytes in flight are a quota */
+	uint64_t stranded_ns; /* without servers, before trainers are told; 0: never */
 };
 
 /* What drives GPUs. */
@@ -208,8 +210,9 @@ struct job {
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
-	struct gpu *gpu;   /* its executor, when somebody asked for one */
-	bool is_told;      /* since the last resync began */
+	struct gpu *gpu;           /* its executor, when somebody asked for one */
+	uint64_t running_since_ns; /* from RUNNING on, in this life */
+	bool is_told;              /* since the last resync began */
 	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the maker */
@@ -237,6 +240,7 @@ struct agent_figures {
 	struct agt_stats core;
 	uint32_t trainers, jobs, executors;
 	uint64_t shared_bytes, beat_ns, executor_failures;
+	int stranded; /* code: what trainers are told, 0: nothing */
 };
 
 struct agent {
@@ -259,6 +263,9 @@ struct agent {
 	struct known_server *servers; /* to see what has changed */
 	uint32_t n_servers;
 	uint64_t stats_at_ns;
+	/* When anybody was last heard, and when there last was a server. */
+	uint64_t heard_ns, server_ns;
+	int stranded; /* as in the figures */
 	struct quota *quota;
 	struct maker *maker;
 	pthread_mutex_t lock; /* of figures and quota_view, which the control thread reads */
@@ -413,4 +420,9 @@ void why_on_text(struct agent *a, const struct ctl_why_text *m);
 uint64_t why_tick(struct agent *a, uint64_t now_ns);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */
 void why_on_probe(struct agent *a, const struct ctl_probe *m);
+
+/* ---- stranded.c ---- */
+/* See whether anybody can sum; trainers of jobs that need it are told when nobody has been able to
+ * for too long. Returns when to be called again. */
+uint64_t stranded_tick(struct agent *a, uint64_t now_ns);
 #endif

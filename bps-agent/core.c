@@ -632,6 +632,16 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	return used == 0;
 }
 
+bool agt_core_is_connected(const struct agt_core *core)
+{
+	const struct link *link;
+
+	TAILQ_FOREACH(link, &core->links, link)
+	if (link->state == LINK_UP)
+		return true;
+	return false;
+}
+
 void agt_core_set_window(struct agt_core *core, size_t window_bytes)
 {
 	core->cfg.window_bytes = window_bytes;

@@ -206,6 +206,9 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server);
  * it wait". */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
+/* Is there a connection to any server? */
+bool agt_core_is_connected(const struct agt_core *core);
+
 /* Where the partition is that is not summed for the longest. Returns false when all are, or the job
  * needs no server. O(partitions). */
 enum agt_stall_kind {

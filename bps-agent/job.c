@@ -9,6 +9,7 @@
 #include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/token.h"
+#include "common/clock.h"
 #include "common/failpoint.h"
 #include "common/key.h"
 #include "common/log.h"
@@ -28,6 +29,8 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 	log_limited(LOG_AS(LOG_INFO, JOB), "job %s to %s: job=%s id=%u why=%s",
 		job_states[job->state].name, job_states[state].name, job->name, job->id, why);
 	job->state = state;
+	if (state == JOB_RUNNING)
+		job->running_since_ns = clock_now_ns();
 }
 
 struct job *agent_job(struct agent *a, uint32_t id)

@@ -45,6 +45,7 @@ struct opts {
 	char gpu_path[PATH_MAX];
 	int64_t max_trainers, max_tensors, user_trainers, user_tensors, job_tensors;
 	int64_t user_descriptors, user_requests;
+	uint64_t stranded_us;
 	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
 };
 
@@ -98,6 +99,10 @@ static const struct setting rows[] = {
 		.max = 1 << 20, .is_live = true,
 		.help = "descriptors kept open for one user; 0: a quarter of what the system "
 			"allows"},
+	{"stranded-after", SET_DURATION, SETTING_AT(struct opts, stranded_us), .is_live = true,
+		.def = "10s", .min = 0, .max = 3600 * SETTING_S,
+		.help = "time without any server after which waiting calls end and say so; 0: "
+			"never"},
 	{"gpu-strategy", SET_ENUM, SETTING_AT(struct opts, gpu_strategy), .def = "auto",
 		.words = strategy_words,
 		.help = "how the gradients of several GPUs are gathered; auto: by where they are"},
@@ -143,6 +148,7 @@ static struct agent_limits limits_of(const struct opts *o)
 	struct quota_limits *q = &l.quotas;
 
 	l.max_tensors = (uint32_t)o->max_tensors;
+	l.stranded_ns = o->stranded_us * 1000;
 	q->requests_per_s = (uint32_t)o->user_requests;
 	q->of[QUOTA_MACHINE][QUOTA_TRAINERS] = (uint64_t)o->max_trainers;
 	q->of[QUOTA_USER][QUOTA_TRAINERS] = (uint64_t)o->user_trainers;
@@ -357,6 +363,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		agent_figures(app->agent, &f);
 	fabric_stats(app->node.fabric, &net);
 	node_metrics(&app->node, f.beat_ns, out);
+	metric_value(out, "bps_health", f.stranded == BPS_EISOLATED, "code", "ISOLATED", NULL);
 	metric_one(out, "bps_agent_restarts_total", "counter",
 		"times that an agent of this name came back, as the scheduler has counted",
 		member_restarts(app->node.member));

@@ -32,7 +32,8 @@
 	X(BPS_EJOB_FAILED, 10021, "the job has failed")                                            \
 	X(BPS_EROUND_LOST, 10022, "a round was lost with its server")                              \
 	X(BPS_EDRAINED, 10023, "this machine takes no new jobs")                                   \
-	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")
+	X(BPS_EDEVICE, 10024, "a GPU or its executor failed")                                      \
+	X(BPS_EISOLATED, 10025, "this machine hears neither the scheduler nor a server")
 
 #ifdef BPS_H /* included behind libbpsclient/bps.h, which has these names for users: check its numbers */
 #define X(name, num, text) _Static_assert((name) == -(num), #name);

@@ -72,6 +72,9 @@ struct local_control { /* start of the control memfd */
 	_Alignas(64) _Atomic uint32_t sq_tail; /* trainer writes */
 	_Alignas(64) _Atomic uint32_t sq_head; /* agent writes */
 	_Atomic uint32_t agent_sleeps;
+	/* Agent writes: the code of why no round that needs a server can complete at present, 0:
+	 * nothing is known. Alone; the trainer looks while it waits. */
+	_Atomic int32_t trouble;
 	_Alignas(64) _Atomic uint32_t done_seq;      /* agent adds; the trainer's futex word */
 	_Alignas(64) _Atomic uint32_t trainer_waits; /* number of waiting threads */
 };

@@ -43,7 +43,9 @@ enum log_level { LOG_ERROR = 3, LOG_WARN = 4, LOG_INFO = 6, LOG_DEBUG = 7, LOG_T
 	X(STATE_BACK, "d45b08a337d74ebc9703a356028aa977")                                          \
 	X(STATE_CUT, "aa7e1390175d4644b8501335cfe89ed6")                                           \
 	X(STRANGER, "405b3204a9e043f0a342cc01db47e69b")                                            \
-	X(PEER_BROKEN, "e37c95f2badc488d8b8fc2107e06edeb")
+	X(PEER_BROKEN, "e37c95f2badc488d8b8fc2107e06edeb")                                         \
+	X(STRANDED, "eed003621d41466b8f77d7bf364e3c45")                                            \
+	X(TRAINER_STALLED, "6bbf0755d44f4bd284b9cb7ea702a09a")
 
 enum log_id {
 	LOG_ID_NONE,

@@ -37,8 +37,9 @@ struct member {
 	char down_why[200];
 	struct event *beat_timer;
 	uint32_t beat_ms, dead_ms;
-	uint64_t seq, last_seq, last_heard_ns;
-	pthread_mutex_t lock; /* of the peers */
+	uint64_t seq, last_seq;
+	_Atomic uint64_t last_heard_ns; /* written by the loop, read by anybody, alone */
+	pthread_mutex_t lock;           /* of the peers */
 	struct member_peer *peers;
 	size_t n_peers;
 };
@@ -404,6 +405,7 @@ int member_new(struct member **ret, struct loop *loop, const struct member_confi
 	copy_text(m->data_addr, sizeof(m->data_addr), cfg->data_addr);
 	pthread_mutex_init(&m->lock, NULL);
 	atomic_store(&m->down_since, clock_now_ns());
+	m->last_heard_ns = clock_now_ns();
 	m->beat_timer = event_new(loop_base(loop), -1, EV_PERSIST, on_beat_timer, m);
 	conf.addrs[0] = cfg->scheduler;
 	snprintf(identity, sizeof(identity), "%s:%s", cfg->role == ROLE_SERVER ? "server" : "agent",
@@ -477,4 +479,11 @@ uint64_t member_down_ms(const struct member *m)
 	if (atomic_load(&m->is_up))
 		return 0;
 	return (clock_now_ns() - atomic_load(&m->down_since)) / 1000000;
+}
+
+uint64_t member_quiet_ms(const struct member *m)
+{
+	uint64_t now = clock_now_ns(), heard = m->last_heard_ns;
+
+	return now > heard ? (now - heard) / 1000000 : 0;
 }

@@ -97,6 +97,8 @@ uint32_t member_restarts(const struct member *m);
 bool member_now(const struct member *m, struct member_past *ret);
 /* Milliseconds since the control connection was lost, 0 when it is up. Thread: any. */
 uint64_t member_down_ms(const struct member *m);
+/* Milliseconds since the scheduler was heard, or since the member was made. Thread: any. */
+uint64_t member_quiet_ms(const struct member *m);
 /* Why the last connection or attempt ended; "" at first. Lent; thread: the loop's. */
 const char *member_down_why(const struct member *m);
 

@@ -36,6 +36,26 @@ static int explain_timeout(const struct bps_tensor *t, uint32_t timeout_ms)
 		*why.s ? why.s : "the agent does not say why");
 }
 
+/* No server sums it at present. It stays in flight: whoever waits again may get it. */
+static int explain_trouble(const struct bps_tensor *t, int code)
+{
+	struct err_text why = {""};
+
+	session_why(&t->b->session, t->idx, t->round, &why);
+	return text_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s", t->name,
+		t->b->options.job, (unsigned long long)t->round, err_str(code), *why.s ? ": " : "",
+		why.s);
+}
+
+/* What the agent says of all rounds: 0, or a code that lets them wait. */
+static int trouble_of(const struct bps_tensor *t)
+{
+	/* Relaxed: it stands for itself. */
+	int code = atomic_load_explicit(&t->b->session.control->trouble, memory_order_relaxed);
+
+	return code == BPS_ENOSERVER || code == BPS_EISOLATED ? code : 0;
+}
+
 int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	struct session *s = &t->b->session;
@@ -51,6 +71,9 @@ int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 		code = session_look(s);
 		if (code && !tensor_is_done(t))
 			return tensor_explain(t, code);
+		code = trouble_of(t);
+		if (code && !tensor_is_done(t))
+			return explain_trouble(t, code);
 		now = clock_now_ns();
 		if (now >= deadline_ns)
 			return explain_timeout(t, timeout_ms);
@@ -103,8 +126,11 @@ int bps_poll(struct bps_tensor *t)
 		return rc;
 	if (!tensor_is_done(t)) {
 		rc = session_look(&t->b->session);
+		if (rc && !tensor_is_done(t))
+			return tensor_explain(t, rc);
+		rc = trouble_of(t);
 		if (!tensor_is_done(t))
-			return rc ? tensor_explain(t, rc) : 0;
+			return rc ? explain_trouble(t, rc) : 0;
 	}
 	rc = settle(t);
 	return rc < 0 ? rc : 1;

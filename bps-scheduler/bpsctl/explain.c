@@ -21,8 +21,9 @@ static const struct row rows[] = {
 		"running jobs go on; no new jobs or members, and nothing moves when a server is "
 		"lost",
 		"see the scheduler's log; free or repair the disk of its --state-dir"},
-	{"NO_SERVER", 0, "partitions wait for a server, and none has ever joined",
-		"rounds of the jobs that need one do not complete",
+	{"NO_SERVER", 0, "partitions wait for a server, and there is none",
+		"rounds of the jobs that need one do not complete; calls that wait for ten "
+		"seconds end with BPS_ENOSERVER",
 		"start bps-server on some machine, with --scheduler pointing here"},
 	{"SERVER_DOWN", 0, "a server is dead",
 		"its partitions are with other servers and no round was lost; with none left, an "
@@ -48,6 +49,17 @@ static const struct row rows[] = {
 		"each step takes as long as the slowest of them",
 		"look at the named process and its machine; `bpsctl job JOB` shows how far each "
 		"is"},
+	{"TRAINER_STALLED", 0,
+		"a worker has not submitted what others have waited for since ten seconds",
+		"their calls wait, until their time-outs",
+		"look at the named process on its host: it may hang, be stopped, or wait for "
+		"something else"},
+	{"SERVER_SLOW", 0,
+		"a server takes longer than the scheduler's --server-slow from the last "
+		"contribution to the sum, for three beats",
+		"rounds of its partitions take as much longer",
+		"look at the load of its machine; `bpsctl drain SERVER` gives its partitions to "
+		"others"},
 	{"NO_ANSWER", 0,
 		"an agent of a running job did not say in a second how far its workers are",
 		"what its workers wait for is not known; if it hangs, rounds of its jobs wait",
@@ -67,7 +79,8 @@ static const struct row rows[] = {
 		"settings",
 		"the tensor, or the job, is refused for all of them",
 		"the sentence names two workers and what each said: run the same program on both"},
-	{ERROR_ROW(BPS_ENOSERVER), "no server can be reached", "rounds wait for one",
+	{ERROR_ROW(BPS_ENOSERVER), "there has been no server for the agent's --stranded-after",
+		"calls that wait say so; the round is in flight and may be waited for again",
 		"start bps-server; `bpsctl servers` shows those that are known"},
 	{ERROR_ROW(BPS_ENOSCHED), "the scheduler cannot be reached",
 		"running jobs go on; new ones and the replacement of servers wait",
@@ -115,6 +128,10 @@ static const struct row rows[] = {
 		"not reported by this version, whose agents keep what a new server needs"},
 	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
 		"the job ends", "read what the driver said; look for Xid in the kernel's log"},
+	{ERROR_ROW(BPS_EISOLATED),
+		"an agent has heard neither the scheduler nor any server for its --stranded-after",
+		"calls that wait say so; the round is in flight and may be waited for again",
+		"look at the network of that machine"},
 	{ERROR_ROW(BPS_EDRAINED), "an operator has drained the agent of this machine",
 		"it takes no new jobs; those that are there go on",
 		"use other machines; `bpsctl agents` says who drained it and why"},

@@ -60,6 +60,7 @@ _CODES = {
     "EROUND_LOST": -10022,
     "EDRAINED": -10023,
     "EDEVICE": -10024,
+    "EISOLATED": -10025,
 }
 globals().update(_CODES)
 

@@ -89,6 +89,23 @@ def test_server_that_comes_late_is_used(cluster):
     assert [r["code"] for r in c.finish(started)] == [0, 0]
 
 
+def test_waiting_ends_without_servers_and_may_be_repeated(cluster):
+    """The round stays in flight, and is exact when a server is there again."""
+    c = cluster(agents=2, servers=1, agent_args=["--stranded-after", "4s"])
+    c.servers[0].args[c.servers[0].args.index("--listen") + 1] = f"127.0.0.100:{c.servers[0].port}"
+    go, told = c.dir / "go", c.dir / "told"
+    started = c.start_job("stranded", 2, {"go": str(go), "told": str(told)})
+    c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
+    c.wait_for("a round is done", lambda: c.agents[0].status()["rounds"] and c.agents[1].status()["rounds"])
+    c.servers[0].kill()
+    go.touch()
+    c.wait_for("both are told", lambda: all((c.dir / f"told-{r}").exists() for r in (0, 1)))
+    assert "calls that wait are told: no server" in c.agents[0].log.read_text()
+    c.servers[0].start()
+    for text in c.finish(started):
+        assert "round 2: no server can be reached" in text and "no server is left" in text, text
+
+
 def test_missing_scheduler_is_named(cluster):
     c = cluster(agents=1, servers=0)
     c.scheduler.kill()

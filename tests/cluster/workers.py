@@ -110,6 +110,30 @@ def rounds_while(n_elems, n_tensors, stop, progress):
     return {"rounds": len(times), "longest": max(times), "median": sorted(times)[len(times) // 2]}
 
 
+def stranded(go, told, n_elems=1000):
+    """A round without servers: its wait ends with an error, and may be repeated until the sum is there. Returns the error's text."""
+    text = ""
+    with bps.open() as job:
+        t = job.declare("x", "i64", n_elems)
+        for r in (1, 2):
+            while r == 2 and not os.path.exists(go):
+                time.sleep(0.01)
+            t.input[:] = r * (job.rank + 1)
+            job.push_pull([t])
+            for _ in range(1000):
+                try:
+                    job.wait([t], 60)
+                    break
+                except bps.Error as e:
+                    assert e.code == bps.ENOSERVER, e
+                    text = text or str(e)
+                    with open(f"{told}-{job.rank}", "w", encoding="ascii"):
+                        pass
+                    time.sleep(0.05)
+            assert np.array_equal(t.output, np.full(n_elems, r * job.size * (job.size + 1) // 2)), r
+    return text
+
+
 def steady(stop, progress, n_elems=50000, n_tensors=2, seconds=300, timeout=30, pause=0.002, options=None, seed=0,
            faults=None, slow_rank=None, hungry_rank=None, lost_rank=None):
     """Rounds whose every sum is compared, until the file `stop` is there, or the job fails; all ranks leave in the same round.

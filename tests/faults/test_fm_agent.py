@@ -13,6 +13,7 @@ from test_start import frame, hello
 
 DEAD_S, WINDOW_S = 5, 5  # --agent-dead, --agent-window
 MUST_SEE_S = DEAD_S + 0.5
+STRANDED_S = 10  # --stranded-after
 STAY = 20
 
 
@@ -120,6 +121,20 @@ def test_agent_that_is_cut_off_is_given_up(faulty, cell, lab, how):
     (r,) = job.errors([1])
     assert r["code"] in (bps.EAGENT_LOST, bps.EEVICTED, bps.EJOB_FAILED), r
     cell.within("error at its own trainer", r["failed_at"] - at, 10)
+
+
+def test_agent_that_hears_nobody_tells_its_trainers(faulty, cell, lab):
+    """FM-A-isolated: cut from everybody, and not given up yet: after 10 s its trainers' calls say so; nothing is lost by it."""
+    c = faulty(lab=lab, scheduler_args=["--agent-dead", "60s"])
+    job = c.steady(2, timeout=60).wait_rounds()
+    at = time.monotonic()
+    lab.cut_off(c.agents[1].host, "both")
+    (r,) = job.errors([1])
+    assert r["code"] == bps.EISOLATED and "neither the scheduler nor a server" in r["text"], r
+    cell.within("error at its trainer", r["failed_at"] - at, STRANDED_S + 3.5)
+    assert "calls that wait are told: this machine hears neither" in c.agents[1].log.read_text()
+    lab.mend(c.agents[1].host)
+    job.errors([0])
 
 
 @pytest.mark.quick

@@ -1,0 +1,69 @@
+/* Rounds that need servers while there are none: trainers are told after a while, in a word of their
+ * control page that the library sees while it waits. Their rounds stay in flight, and complete when
+ * a server comes. */
+#include "bps-agent/agent.h"
+#include "common/log.h"
+
+#define LOOK_NS UINT64_C(250000000)
+
+static bool has_server(const struct agent *a)
+{
+	for (uint32_t i = 0; i < a->n_servers; i++)
+		if (a->servers[i].state == PEER_UP)
+			return true;
+	return false;
+}
+
+/* What the scheduler tells of servers counts while it is heard. */
+static int judge(struct agent *a, uint64_t now_ns)
+{
+	uint64_t limit_ns = a->cfg.limits.stranded_ns;
+	uint64_t quiet_ns = member_quiet_ms(a->member) * 1000000;
+
+	if (!a->heard_ns || agt_core_is_connected(a->core))
+		a->heard_ns = now_ns;
+	else if (now_ns > quiet_ns && now_ns - quiet_ns > a->heard_ns)
+		a->heard_ns = now_ns - quiet_ns;
+	if (!a->server_ns || has_server(a))
+		a->server_ns = now_ns;
+	if (!limit_ns)
+		return 0;
+	if (now_ns - a->heard_ns > limit_ns)
+		return BPS_EISOLATED;
+	return now_ns - a->server_ns > limit_ns ? BPS_ENOSERVER : 0;
+}
+
+static void tell(struct job *job, int code)
+{
+	struct trainer *t;
+
+	TAILQ_FOREACH(t, &job->trainers, of_job)
+	if (t->control &&
+		atomic_load_explicit(&t->control->trouble, memory_order_relaxed) != code) {
+		/* Relaxed: it stands for itself; the wake-up makes the library look. */
+		atomic_store_explicit(&t->control->trouble, code, memory_order_relaxed);
+		local_done_wake(t->control);
+	}
+}
+
+uint64_t stranded_tick(struct agent *a, uint64_t now_ns)
+{
+	struct job *job;
+	bool is_needed = false;
+	int code = judge(a, now_ns);
+
+	TAILQ_FOREACH(job, &a->jobs, link)
+	{
+		if (job->state != JOB_RUNNING || job->is_local)
+			continue;
+		is_needed = true;
+		tell(job, now_ns - job->running_since_ns > a->cfg.limits.stranded_ns ? code : 0);
+	}
+	if (code && code != a->stranded && is_needed)
+		log_write(LOG_AS(LOG_WARN, STRANDED), "calls that wait are told: %s, for %.1f s",
+			err_str(code), (double)a->cfg.limits.stranded_ns / 1e9);
+	else if (!code && a->stranded)
+		log_info("servers can be reached again, calls wait as before");
+	a->stranded = is_needed ? code : 0;
+	return is_needed ? now_ns + LOOK_NS : UINT64_MAX;
+}
