@@ -7,12 +7,15 @@
 #include "bps-agent/agent.h"
 #include "bps-agent/gpu.h"
 #include "common/clock.h"
+#include "common/log.h"
 
 /* Time that the scheduler has for its answer: it asks all agents, for half a second, and the
  * trainer waits a little longer (SESSION_WHY_MS). */
 #define WHY_NS UINT64_C(700000000)
 /* A sum that is waited for that long is worth a word in a report that nobody asked about it. */
 #define OLD_NS UINT64_C(1000000000)
+/* A worker that others ask about and that has been quiet for so long stands still. */
+#define STALLED_MS 10000
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
 {
@@ -299,6 +302,20 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		say_stall(a, oldest->core, buf, room);
 }
 
+/* Somebody waits for that tensor, and asks why. */
+static void log_stalled(const struct job *job, const struct ctl_probe *p,
+	const struct ctl_report_worker *r, uint32_t n)
+{
+	for (uint32_t i = 0; i < n && p->tensor != CTL_NO_ID; i++)
+		if (r[i].is_attached && r[i].oldest_tensor == CTL_NO_ID &&
+			r[i].quiet_ms >= STALLED_MS)
+			log_rated(LOG_AS(LOG_WARN, TRAINER_STALLED),
+				"a trainer stands still while others wait for it: job=%s rank=%u "
+				"pid=%u tensor=%u submitted=%llu quiet=%.1fs",
+				job->name, r[i].rank, r[i].pid, p->tensor,
+				(unsigned long long)r[i].submitted, r[i].quiet_ms / 1e3);
+}
+
 void why_on_probe(struct agent *a, const struct ctl_probe *p)
 {
 	struct job *job = agent_job(a, p->job);
@@ -325,6 +342,7 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 		goto send;
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		describe_worker(job, w, p, &m.report.workers[m.report.n_workers++], now);
+	log_stalled(job, p, m.report.workers, m.report.n_workers);
 	if (job->state == JOB_FORMING)
 		TAILQ_FOREACH(t, &job->trainers, of_job)
 	m.report.workers[m.report.n_workers++] = (struct ctl_report_worker){.rank = t->rank,

@@ -22,7 +22,8 @@ struct opts {
 	struct daemon_opts daemon;
 	struct addr listen;
 	const char *state_dir, *name;
-	uint64_t server_dead_us, agent_dead_us, server_window_us, agent_window_us, beat_us;
+	uint64_t server_dead_us, agent_dead_us, server_window_us, agent_window_us, beat_us,
+		server_slow_us;
 	int64_t user_jobs, job_tensors, user_share, job_share;
 };
 

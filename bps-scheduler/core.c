@@ -346,6 +346,7 @@ void sched_config_default(struct sched_config *cfg)
 		.server_dead_ms = 3000,
 		.agent_dead_ms = 5000,
 		.server_window_ms = 1000,
+		.server_slow_ms = 500,
 		.agent_window_ms = 5000,
 		.probe_ms = 1000,
 		.hello_ms = 5000};
@@ -405,6 +406,7 @@ void sched_set_times(struct sched_core *c, const struct sched_config *cfg, uint6
 	c->cfg.agent_dead_ms = cfg->agent_dead_ms;
 	c->cfg.server_window_ms = cfg->server_window_ms;
 	c->cfg.agent_window_ms = cfg->agent_window_ms;
+	c->cfg.server_slow_ms = cfg->server_slow_ms;
 	sched_arm(c, now_ns); /* a tick works the deadlines out anew */
 }
 

@@ -57,6 +57,8 @@ struct sched_config {
 	uint32_t server_dead_ms; /* silence after which a server is declared dead */
 	uint32_t agent_dead_ms;
 	uint32_t server_window_ms; /* for a server to come back after its connection closed */
+	/* A server is slow that takes longer from the last contribution to the sum; 0: none is. */
+	uint32_t server_slow_ms;
 	uint32_t agent_window_ms; /* longer: its loss ends jobs, a server's only moves partitions */
 	uint32_t probe_ms;        /* agents' time to answer a PROBE */
 	uint32_t hello_ms;        /* a connection's time to say HELLO */

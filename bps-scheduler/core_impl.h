@@ -79,6 +79,8 @@ struct member {
 	struct pace_report *reports; /* what it told of jobs then; room for CTL_BEAT_JOBS_MAX */
 	uint32_t n_reports;
 	struct pace_rate rate;
+	struct pace_sums sums; /* server */
+	uint64_t last_rounds;  /* of the beat before */
 	uint64_t tx_seq;
 	uint64_t *thread_bytes; /* server: [threads], all jobs */
 	uint64_t scaled_bytes;  /* server: sum over jobs of members x bytes */
@@ -169,6 +171,8 @@ struct job {
 	uint32_t n_loads;
 	uint32_t n_orphans; /* parts without server */
 	struct pace pace;
+	uint32_t stalled_tensor; /* of the last event about a trainer that has stalled */
+	uint64_t stalled_round;  /* 0: there was none */
 	uint32_t code;
 	char *end_text;
 	bool is_dirty;   /* in c->dirty_jobs */

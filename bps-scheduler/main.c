@@ -40,6 +40,10 @@ static const struct setting rows[] = {
 	{"beat", SET_DURATION, SETTING_AT(struct opts, beat_us), .def = "500ms",
 		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
 		.help = "time between two heartbeats, both ways"},
+	{"server-slow", SET_DURATION, SETTING_AT(struct opts, server_slow_us), .is_live = true,
+		.def = "500ms", .min = 0, .max = 3600 * SETTING_S,
+		.help = "a server that takes longer from the last contribution to the sum is "
+			"reported; 0: never"},
 	{"user-jobs", SET_INT, SETTING_AT(struct opts, user_jobs), .is_live = true, .def = "64",
 		.min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
 	{"job-tensors", SET_INT, SETTING_AT(struct opts, job_tensors), .is_live = true,
@@ -173,6 +177,7 @@ static struct sched_config core_config(const struct opts *o)
 	cfg.server_dead_ms = (uint32_t)(o->server_dead_us / 1000);
 	cfg.agent_dead_ms = (uint32_t)(o->agent_dead_us / 1000);
 	cfg.server_window_ms = (uint32_t)(o->server_window_us / 1000);
+	cfg.server_slow_ms = (uint32_t)(o->server_slow_us / 1000);
 	cfg.agent_window_ms = (uint32_t)(o->agent_window_us / 1000);
 	cfg.user_jobs = (uint32_t)o->user_jobs;
 	cfg.job_tensors = (uint32_t)o->job_tensors;

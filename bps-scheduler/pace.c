@@ -30,8 +30,35 @@ static void rate_sample(struct pace_rate *r, const struct ctl_beat *b, uint64_t 
 	r->tx_bytes = b->tx_bytes;
 }
 
+/* Before m->beat is overwritten. */
+static void judge_sums(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+{
+	struct pace_sums *s = &m->sums;
+	uint32_t limit_us = c->cfg.server_slow_ms * 1000;
+	bool has_summed = b->rounds != m->last_rounds;
+
+	m->last_rounds = b->rounds;
+	if (limit_us && has_summed && b->sum_us > limit_us)
+		s->score += s->score < PACE_SURE;
+	else if (!limit_us || !has_summed || b->sum_us < PACE_CLEAR_FACTOR * limit_us)
+		s->score -= s->score > 0;
+	if (!s->is_slow && s->score == PACE_SURE) {
+		s->is_slow = true;
+		sched_note(c, EVENT_MEMBER,
+			"server %s (host %s) is slow: %.0f ms from the last "
+			"contribution to the sum",
+			m->name, m->host, b->sum_us / 1e3);
+	} else if (s->is_slow && s->score == 0) {
+		s->is_slow = false;
+		sched_note(c, EVENT_MEMBER, "server %s (host %s) is not slow any more", m->name,
+			m->host);
+	}
+}
+
 void pace_reset(struct member *m)
 {
+	m->sums = (struct pace_sums){0};
+	m->last_rounds = 0;
 	free(m->reports);
 	m->reports = NULL;
 	m->n_reports = 0;
@@ -250,6 +277,7 @@ void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
 	rate_sample(&m->rate, b, c->now_ns);
 	if (m->role != ROLE_SERVER)
 		return;
+	judge_sums(c, m, b);
 	take_reports(m, b);
 	if (c->now_ns - c->pace_ns < PACE_EVERY_NS)
 		return;

@@ -53,6 +53,13 @@ struct pace {
 	bool is_straggling; /* the slowest one, above */
 };
 
+/* A server that takes long from the last contribution to the sum. score and is_slow have the
+ * hysteresis of a straggler, per beat in which it has summed; without sums it recovers. */
+struct pace_sums {
+	unsigned score;
+	bool is_slow;
+};
+
 /* A server's or agent's heartbeat; the core's time is that of the beat. */
 void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b);
 /* The process behind m is another one now: what is known of the former one is forgotten. */

@@ -124,6 +124,20 @@ static void stuck_problem(
 	problem(p, "MEMBER_STUCK", false, &l);
 }
 
+static void slow_problem(const struct sched_core *c, const struct member *m, struct problems *p)
+{
+	struct lines l;
+
+	snprintf(l.what, sizeof(l.what),
+		"server %s on %s: %.0f ms from the last contribution to the sum, more than %u ms",
+		m->name, m->host, m->beat.sum_us / 1e3, c->cfg.server_slow_ms);
+	snprintf(l.effect, sizeof(l.effect), "rounds of its partitions take as much longer");
+	snprintf(l.action, sizeof(l.action),
+		"look at the load of %s; `bpsctl drain %s` gives its partitions to others", m->host,
+		m->name);
+	problem(p, "SERVER_SLOW", false, &l);
+}
+
 static void member_problems(
 	const struct sched_core *c, const struct status_info *info, struct problems *p)
 {
@@ -137,6 +151,8 @@ static void member_problems(
 			silent_problem(c, info, m, p);
 		else if (m->beat.progress && info->now_ns > m->moved_ns + STUCK_NS)
 			stuck_problem(info, m, p);
+		if (m->state == MEMBER_UP && m->sums.is_slow)
+			slow_problem(c, m, p);
 	}
 }
 
@@ -186,7 +202,7 @@ static void job_problems(
 	const struct sched_core *c, const struct status_info *info, struct problems *p)
 {
 	struct lines l;
-	bool has_server = false;
+	bool has_server = false, is_usable = false;
 
 	for (const struct job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_FORMING && info->now_ns > j->since_ns + FORMING_NS)
@@ -194,10 +210,14 @@ static void job_problems(
 		else if (j->state == JOB_RUNNING && j->pace.is_straggling)
 			straggler_problem(c, j, p);
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		has_server |= c->members[i]->role == ROLE_SERVER;
-	if (has_server || !status_orphans(c)) /* else SERVER_DOWN tells it */
+		if (c->members[i]->role == ROLE_SERVER) {
+			has_server = true;
+			is_usable |= sched_is_usable(c->members[i]);
+		}
+	if (is_usable || !status_orphans(c))
 		return;
-	snprintf(l.what, sizeof(l.what), "no server has ever joined");
+	snprintf(l.what, sizeof(l.what),
+		has_server ? "no server is left" : "no server has ever joined");
 	snprintf(l.effect, sizeof(l.effect), "%llu partitions wait for one",
 		(unsigned long long)status_orphans(c));
 	snprintf(l.action, sizeof(l.action), "start bps-server on some machine");

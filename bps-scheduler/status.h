@@ -33,7 +33,7 @@
  *          missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
  *          servers[{name host state quiet_s}] n_servers}]              sum: who has the tensor
  *   condition                                            of servers, agents and the scheduler; "" nothing
- *   problems[as above]                                   STRAGGLER, NO_ANSWER
+ *   problems[as above]                                   STRAGGLER, TRAINER_STALLED, NO_ANSWER
  *
  * /status?events=SEQ: events.h */
 #include <stdint.h>
@@ -53,8 +53,11 @@ struct evbuffer;
 	X(CONTROL_SILENT)                                                                          \
 	X(MEMBER_STUCK)                                                                            \
 	X(JOB_FORMING_LONG)                                                                        \
-	X(STRAGGLER)
-#define STATUS_JOB_CODES(X) X(NO_ANSWER)
+	X(STRAGGLER)                                                                               \
+	X(SERVER_SLOW)
+#define STATUS_JOB_CODES(X)                                                                        \
+	X(NO_ANSWER)                                                                               \
+	X(TRAINER_STALLED)
 
 /* What the core does not know. */
 struct status_info {

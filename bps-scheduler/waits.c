@@ -9,6 +9,7 @@
 #define NAMED_MAX      16 /* of a list of workers or servers; the rest is counted */
 #define UNDECLARED_MAX 8
 #define STRAGGLER_S    0.5
+#define STALLED_S      10.0 /* however many do: it is no matter of pace any more */
 
 struct people {
 	json_t *list;
@@ -239,7 +240,7 @@ static uint64_t num(json_t *o, const char *key)
 	return (uint64_t)json_integer_value(json_object_get(o, key));
 }
 
-static void straggler(json_t *list, const struct job *j, json_t *wait)
+static void straggler(json_t *list, const struct job *j, json_t *wait, bool is_stalled)
 {
 	json_t *late = json_array_get(json_object_get(wait, "missing"), 0);
 	uint64_t more = num(wait, "n_missing") - 1;
@@ -257,7 +258,8 @@ static void straggler(json_t *list, const struct job *j, json_t *wait)
 		1e3 * json_number_value(json_object_get(wait, "s")));
 	snprintf(action, sizeof(action), "look at that process on %.40s; `bpsctl job %.60s`", host,
 		j->name);
-	status_problem(list, "STRAGGLER", false, what, effect, action);
+	status_problem(
+		list, is_stalled ? "TRAINER_STALLED" : "STRAGGLER", false, what, effect, action);
 }
 
 static void mute_agents(
@@ -288,15 +290,17 @@ json_t *status_job_problems(
 	if (j->state == JOB_RUNNING)
 		mute_agents(c, j, p, list);
 
-	/* Few are waited for by many. */
+	/* Few are waited for by many; or anybody, for too long. */
 	json_array_foreach(waits, i, wait)
 	{
 		const char *why = json_string_value(json_object_get(wait, "why"));
 		uint64_t late = num(wait, "n_missing");
+		double s = json_number_value(json_object_get(wait, "s"));
 
-		if (*why == 's' && late && late * 4 <= j->size + 2 &&
-			json_number_value(json_object_get(wait, "s")) >= STRAGGLER_S)
-			straggler(list, j, wait);
+		if (*why != 's' || !late)
+			continue;
+		if (s >= STALLED_S || (s >= STRAGGLER_S && late * 4 <= j->size + 2))
+			straggler(list, j, wait, s >= STALLED_S);
 	}
 	return list;
 }

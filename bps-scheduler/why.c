@@ -9,6 +9,7 @@
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16
+#define STALLED_MS       1000 /* less: the call ended by something else */
 #define DOWN_RECENT_NS   (60 * NS_PER_S)
 
 /* ---- sentences ---- */
@@ -420,13 +421,38 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 	c->n_probes--;
 }
 
+/* A call has ended because of somebody: once for each round. */
+static void note_stalled(struct sched_core *c, struct job *j, const struct sched_probe *p)
+{
+	const struct tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
+
+	if (!tensor || (j->stalled_tensor == p->tensor && j->stalled_round == p->round))
+		return;
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		const struct sched_probe_worker *w = &p->workers[i];
+
+		if (w->w.submitted >= p->round || !w->w.is_attached || w->w.quiet_ms < STALLED_MS)
+			continue;
+		j->stalled_tensor = p->tensor;
+		j->stalled_round = p->round;
+		sched_note(c, EVENT_JOB,
+			"job '%s': rank %u (host %s, pid %u) has stalled: it has not submitted "
+			"'%.100s', round %llu, for %.1f s",
+			j->name, w->w.rank, sched_host_of(c, w->agent), w->w.pid, tensor->name,
+			(unsigned long long)p->round, w->w.quiet_ms / 1e3);
+		return;
+	}
+}
+
 static void probe_answer(struct sched_core *c, struct sched_probe *p)
 {
-	const struct job *j = sched_job(c, p->job);
+	struct job *j = sched_job(c, p->job);
 	struct text t = {.n = 0};
 
 	if (j)
-		say_round(c, j, p, &t);
+		say_round(c, j, p, &t); /* sorts the workers */
+	if (j)
+		note_stalled(c, j, p);
 	else
 		add(&t, "the job has ended");
 	answer(c, p->asker, p->asker_seq, t.s);

@@ -144,16 +144,34 @@ static json_t *pace_of(json_t *root)
 	return json_object_get(json_array_get(json_object_get(root, "jobs"), 0), "pace");
 }
 
-static bool is_straggling(struct world *w)
+static bool has_problem(struct world *w, const char *code)
 {
 	json_t *root = status(w), *p;
 	bool is_there = false;
 	size_t i;
 
 	json_array_foreach(json_object_get(root, "problems"), i, p) is_there |=
-		strcmp(json_string_value(json_object_get(p, "code")), "STRAGGLER") == 0;
+		strcmp(json_string_value(json_object_get(p, "code")), code) == 0;
 	json_decref(root);
 	return is_there;
+}
+
+static bool is_straggling(struct world *w)
+{
+	return has_problem(w, "STRAGGLER");
+}
+
+/* A second in which the first server did so many rounds, and took so long for their sums. */
+static void sums(struct world *w, uint64_t rounds, uint32_t sum_us)
+{
+	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};
+
+	w->now += 1000 * MS;
+	beat_agents(w);
+	sched_message(w->core, 11, &msg, w->now);
+	msg.beat = (struct ctl_beat){.rounds = rounds};
+	sched_message(w->core, 12, &msg, w->now);
+	sched_tick(w->core, w->now);
 }
 
 static void rates_and_waits_are_added_up_over_the_servers(void **state)
@@ -182,6 +200,30 @@ static void rates_and_waits_are_added_up_over_the_servers(void **state)
 				 json_array_get(json_object_get(root, "members"), 0), "id")),
 		1);
 	json_decref(root);
+	sched_free(w.core);
+}
+
+static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
+{
+	struct world w;
+	uint64_t rounds = 0;
+
+	(void)state;
+	world_init(&w);
+	for (unsigned i = 1; i <= PACE_SURE; i++) {
+		assert_false(has_problem(&w, "SERVER_SLOW"));
+		sums(&w, ++rounds, 600000);
+	}
+	assert_true(has_problem(&w, "SERVER_SLOW"));
+	for (unsigned i = 0; i < 10; i++) /* a little less is not yet good */
+		sums(&w, ++rounds, 450000);
+	assert_true(has_problem(&w, "SERVER_SLOW"));
+	for (unsigned i = 0; i < PACE_SURE; i++)
+		sums(&w, ++rounds, 1000);
+	assert_false(has_problem(&w, "SERVER_SLOW"));
+	for (unsigned i = 0; i < 10; i++) /* what it took once, without sums since */
+		sums(&w, rounds, 600000);
+	assert_false(has_problem(&w, "SERVER_SLOW"));
 	sched_free(w.core);
 }
 
@@ -276,6 +318,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rates_and_waits_are_added_up_over_the_servers),
+		cmocka_unit_test(server_whose_sums_take_long_is_named_until_it_recovers),
 		cmocka_unit_test(straggler_is_raised_after_seconds_and_cleared_after_seconds),
 		cmocka_unit_test(chance_and_noise_make_no_straggler),
 		cmocka_unit_test(another_straggler_has_to_earn_its_name),
