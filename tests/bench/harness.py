@@ -1,0 +1,396 @@
+"""What the programs of this folder share: hosts with shaped network cards, processes that measure, our daemons on those
+hosts, and the others that are measured beside them. Everything here is started, timed and ended by its caller; no state is
+kept between runs.
+"""
+
+import json
+import os
+import re
+import select
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+NETLAB = HERE.parent / "netlab.sh"
+TICK = os.sysconf("SC_CLK_TCK")
+DEADLINE_S = 600
+TCP_PAYLOAD = 1448 / 1514  # of the rate: MTU 1500, timestamps
+
+
+def size_bytes(text):
+    number, unit = re.fullmatch(r"(\d+)\s*(B|KiB|MiB|GiB|)", text).groups()
+    return int(number) << {"B": 0, "": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
+
+
+def size_text(n):
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if n % (1 << shift) == 0:
+            return f"{n >> shift} {unit}"
+    return f"{n} B"
+
+
+class Host:
+    def __init__(self, address, enter):
+        self.address, self.enter = address, enter
+
+
+class Lab:
+    """Hosts 0 .. count-1: each with a card of that rate, or addresses of the loopback when rate is None."""
+
+    def __init__(self, count, rate=None, queue=None, cc=None, prefix=None):
+        self.prefix, self.rate, self.queue, self.cc = None, rate, queue, cc
+        if not rate:
+            self.hosts = [Host(f"127.0.{i // 200}.{10 + i % 200}", []) for i in range(count)]
+            return
+        self.prefix = prefix or f"b{os.getpid() % 1000000}"
+        options = []
+        for name, value in (("queue", queue), ("cc", cc)):
+            if value:
+                options += [f"--{name}", str(value)]
+        self.netlab("up", self.prefix, str(count), rate, *options)
+        self.hosts = [
+            Host(self.netlab("addr", self.prefix, str(i + 1)).strip(), [NETLAB, "exec", self.prefix, str(i + 1)])
+            for i in range(count)
+        ]
+
+    def netlab(self, *words):
+        return subprocess.run([NETLAB, *words], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+    def slow_down(self, i, mbps):
+        """The card of host i has that rate from now on, both ways; a queue and a burst as the lab's others by time."""
+        burst, queue = max(mbps * 1000 // 16, 80000), max(mbps * 2000, 2000000)
+        for ns, device in ((f"{self.prefix}-{i + 1}", "eth0"), (f"{self.prefix}-sw", f"p{i + 1}")):
+            subprocess.run(
+                ["tc", "-n", ns, "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbps}mbit", "burst", str(burst),
+                 "limit", str(self.queue or queue)], check=True, timeout=60
+            )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def drops(self):
+        """Packets dropped at the shapers so far."""
+        if not self.prefix:
+            return 0
+        return sum(sum(map(int, line.split()[-2:])) for line in self.netlab("stat", self.prefix).splitlines()[1:])
+
+    def close(self):
+        if self.prefix:
+            self.netlab("down", self.prefix, "--kill")
+
+
+def cpu_s(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICK
+
+
+def busy_s():
+    """CPU seconds that all programs of this machine have used, of all processors together."""
+    fields = [int(x) for x in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / TICK  # but for idle and waiting
+
+
+class Processes:
+    """Programs on hosts that measure and end; returns rank 0's output and the CPU seconds of all.
+
+    priority: "rt" runs all of them, daemons too, before other programs; "nice" gives them nearly all of the processors
+    under the scheduler that everybody has; None is none of that. With more busy threads than processors "rt" measures
+    something else: who spins there, as Gloo's do, keeps the others from running.
+    """
+
+    PRIORITIES = {"rt": ["chrt", "-f", "10"], "nice": ["nice", "-n", "-20"], None: []}
+
+    def __init__(self, priority):
+        self.priority = self.PRIORITIES[priority]
+        self.daemons = []
+        self.ended_cpu_s = 0.0
+
+    def cpu_s(self):
+        """Of all that was started here so far."""
+        return self.ended_cpu_s + sum(cpu_s(p.pid) for p in self.daemons)
+
+    def spawn(self, host, command, env=None, **kw):
+        full = dict(os.environ, **(env or {}))
+        return subprocess.Popen([*self.priority, *host.enter, *map(str, command)], env=full, stdin=subprocess.DEVNULL, **kw)
+
+    def run(self, started):
+        """started: list of (host, command, env); the first one's output counts."""
+        ps, cpu, failed = [], 0.0, []
+        with tempfile.TemporaryFile("w+") as out:
+            for i, (host, command, env) in enumerate(started):
+                ps.append(self.spawn(host, command, env, stdout=out if i == 0 else subprocess.DEVNULL))
+            end = time.monotonic() + DEADLINE_S
+            for p in ps:
+                pidfd = os.pidfd_open(p.pid)
+                if failed or not select.select([pidfd], [], [], max(0, end - time.monotonic()))[0]:
+                    p.kill()
+                os.close(pidfd)
+                _, status, usage = os.wait4(p.pid, 0)
+                p.returncode = os.waitstatus_to_exitcode(status)
+                cpu += usage.ru_utime + usage.ru_stime
+                self.ended_cpu_s += usage.ru_utime + usage.ru_stime
+                if p.returncode:
+                    failed.append((p.args, p.returncode))
+            if failed:
+                raise RuntimeError(f"failed: {failed[0]}")
+            out.seek(0)
+            return out.read(), cpu
+
+
+class Suite:
+    """Our daemons, idle while others measure. Host 0 of the lab has the scheduler, then come the agents', then the servers'.
+
+    beside: so many servers are beside agents (server i beside agent i, around); alone: so many have hosts of their own.
+    meet: "all" addresses of the loopback are one host, for the same-host path, or each is a "host" of its own. Shaped hosts
+    always are hosts of their own.
+    """
+
+    def __init__(self, build, lab, processes, folder, agents, beside=0, alone=0, same_host="auto", meet="all", server_arg="",
+                 agent_arg="", nic_mbps=None):  # fmt: skip
+        folder = Path(tempfile.mkdtemp(dir=folder))
+        self.build, self.lab, self.processes, self.folder = build.resolve(), lab, processes, folder
+        self.same_host, self.meet = same_host, meet
+        self.daemons, self.n_jobs, self.n_metrics = [], 0, 0
+        self.agent_hosts = lab.hosts[1 : 1 + agents]
+        self.server_hosts = [self.agent_hosts[i % agents] for i in range(beside)] + lab.hosts[1 + agents : 1 + agents + alone]
+        key = folder / "cluster.key"
+        key.write_text(subprocess.run([self.build / "bpsctl", "key", "new"], check=True, stdout=subprocess.PIPE, text=True).stdout)
+        key.chmod(0o600)
+        self.key = ["--key-file", key]
+        try:
+            self.start_all(agents, beside, shlex.split(server_arg), shlex.split(agent_arg), nic_mbps or {})
+        except BaseException:
+            self.close()
+            raise
+
+    def start_all(self, agents, beside, server_arg, agent_arg, nic_mbps):
+        first = self.lab.hosts[0]
+        port, self.scheduler_http = self.start(first, "bps-scheduler", "scheduler", ["--listen", f"{first.address}:0"])
+        to = ["--scheduler", f"{first.address}:{port}"]
+        self.server_http, self.agent_http, self.sockets = [], [], []
+
+        def card(host):
+            return ["--nic-speed", str(nic_mbps[host])] if host in nic_mbps else []
+
+        for i, host in enumerate(self.server_hosts):
+            name = f"agent{i % agents}" if i < beside else f"server{i}"
+            _, http = self.start(
+                host, "bps-server", f"s{i}",
+                ["--listen", f"{host.address}:0", *to, "--name", f"s{i}", "--host", name, *self.where(host), *card(host), *server_arg]
+            )  # fmt: skip
+            self.server_http.append((host, http))
+        for i, host in enumerate(self.agent_hosts):
+            self.sockets.append(self.folder / f"a{i}.sock")
+            _, http = self.start(
+                host, "bps-agent", f"a{i}",
+                ["--listen", f"{host.address}:0", *to, "--socket", self.sockets[i], "--name", f"a{i}", "--host", f"agent{i}",
+                 *self.where(host), *card(host), *agent_arg]
+            )  # fmt: skip
+            self.agent_http.append((host, http))
+
+    def where(self, host):
+        one = self.meet == "all" and not self.lab.prefix
+        folder = self.folder / ("loopback" if one else host.address)
+        folder.mkdir(exist_ok=True)
+        return ["--same-host", self.same_host, "--same-host-dir", folder]
+
+    def start(self, host, program, name, options):
+        r, w = os.pipe()
+        with open(self.folder / f"{name}.log", "wb") as log:
+            p = self.processes.spawn(
+                host, [self.build / program / program, *options, *self.key, "--http", "127.0.0.1:0", "--ready-fd", str(w)],
+                stdout=log, stderr=log, pass_fds=[w]
+            )
+        os.close(w)
+        self.daemons.append(p)
+        self.processes.daemons.append(p)
+        data, end = b"", time.monotonic() + 30
+        with os.fdopen(r, "rb", buffering=0) as f:
+            while b"HTTP=" not in data or not data.endswith(b"\n"):
+                left = end - time.monotonic()
+                chunk = f.read(4096) if left > 0 and select.select([f], [], [], left)[0] else b""
+                if not chunk:
+                    raise RuntimeError(f"{name} does not start:\n{(self.folder / f'{name}.log').read_text()}")
+                data += chunk
+        pairs = dict(line.split("=", 1) for line in data.decode().split())
+        return int(pairs["PORT"]), pairs["HTTP"].rsplit(":", 1)[-1]
+
+    def cpu(self):
+        return sum(cpu_s(p.pid) for p in self.daemons)
+
+    def metrics(self, daemons):
+        """Sums of counters over daemons of one kind."""
+        total = {}
+        for host, port in daemons:
+            text = subprocess.run(
+                [*host.enter, "curl", "-s", "--max-time", "5", f"http://127.0.0.1:{port}/metrics"],
+                stdout=subprocess.PIPE, text=True, check=True
+            ).stdout  # fmt: skip
+            for line in text.splitlines():
+                if not line.startswith("#") and len(line.split()) == 2:
+                    name, value = line.split()
+                    total[name] = total.get(name, 0) + float(value)
+        return total
+
+    def trainers(self, options):
+        """One bps-bench per agent; rank 0's report, with the CPU seconds of all and what the agents counted."""
+        self.n_jobs += 1
+        n, started = len(self.agent_hosts), []
+        for i, host in enumerate(self.agent_hosts):
+            env = {"BPS_JOB": f"bench{self.n_jobs}", "BPS_RANK": str(i), "BPS_SIZE": str(n), "BPS_LOCAL_RANK": "0",
+                   "BPS_LOCAL_SIZE": "1", "BPS_AGENT_SOCKET": str(self.sockets[i]), "BPS_TIMEOUT": "120s"}  # fmt: skip
+            started.append((host, [self.build / "bps-bench", "--json", *map(str, options)], env))
+        before, counters = self.cpu(), self.metrics(self.agent_http)
+        out, cpu = self.processes.run(started)
+        cpu += self.cpu() - before
+        after = self.metrics(self.agent_http)
+        result = json.loads(out)
+        figures = result["results"][0]
+        figures["cpu_s_per_gb"] = cpu / (result["bytes_moved"] / 1e9)
+        for name in ("bps_agent_repush_total", "bps_agent_reconnects_total"):
+            figures[name] = after.get(name, 0) - counters.get(name, 0)
+        return figures
+
+    def bench(self, bytes_, depth, seconds, check=False):
+        options = ["--bytes", bytes_, "--depth", depth, "--seconds", seconds]
+        return self.trainers([*options, "--check"] if check else options)
+
+    def replay(self, trace, compute_s, fifo, steps):
+        options = ["--replay", trace, "--compute", compute_s, "--dtype", "f16", "--rounds", steps]
+        return self.trainers([*options, "--fifo"] if fifo else options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        for p in reversed(self.daemons):
+            p.terminate()
+        for p in self.daemons:
+            try:
+                p.wait(15)
+            except subprocess.TimeoutExpired:
+                p.kill()
+                p.wait()
+            self.processes.daemons.remove(p)
+
+
+def make_others(build, gloo_wanted=True, mpi_wanted=False):
+    """Compile the peers' programs."""
+    if gloo_wanted:
+        subprocess.run(["g++", "-O2", "-o", build / "gloo-bench", HERE / "gloo-bench.cc", "-lgloo"], check=True)
+    if mpi_wanted:
+        subprocess.run(["mpicxx", "-O2", "-o", build / "mpi-bench", HERE / "mpi-bench.cc"], check=True)
+
+
+def gloo(build, processes, hosts, algorithm, bytes_, seconds):
+    with tempfile.TemporaryDirectory() as store:
+        out, cpu = processes.run([
+            (h, [build.resolve() / "gloo-bench", i, len(hosts), store, h.address, algorithm, seconds, bytes_], None)
+            for i, h in enumerate(hosts)
+        ])  # fmt: skip
+    figures = json.loads(out)
+    figures["cpu_s_per_gb"] = cpu / (figures["bytes_moved"] / 1e9)
+    return figures
+
+
+# Both rings: the default at large sizes, and with segments.
+MPI = {
+    "sm": ["--mca", "btl", "self,vader"],
+    "sm-segmented": ["--mca", "btl", "self,vader", "--mca", "coll_tuned_use_dynamic_rules", "1",
+                     "--mca", "coll_tuned_allreduce_algorithm", "5"],
+    "tcp": ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"],
+}  # fmt: skip
+
+
+def mpi(build, processes, host, n, how, bytes_, seconds):
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", n, "--mca", "pml", "ob1",
+               *MPI[how], build.resolve() / "mpi-bench", seconds, bytes_]  # fmt: skip
+    out, cpu = processes.run([(host, command, None)])
+    figures = json.loads(out)
+    figures["cpu_s_per_gb"] = cpu / (figures["bytes_moved"] / 1e9)
+    return figures
+
+
+# ---- plain TCP ----
+
+
+def tcp_receive(address, seconds):
+    """Rate of one stream between two moments; run on the receiving host."""
+    with socket.create_server((address, 0)) as s:
+        print(s.getsockname()[1], flush=True)
+        s.settimeout(30)
+        c, _ = s.accept()
+    buf = bytearray(1 << 20)
+    c.settimeout(30)
+    start = time.monotonic()
+    begin, total = None, 0
+    while True:
+        n = c.recv_into(buf)
+        now = time.monotonic()
+        if begin is None and now - start > seconds / 3:
+            begin, total = now, 0
+        elif n:
+            total += n
+        if not n or now - start > seconds:
+            break
+    print(json.dumps({"goodput_mbps": total / (now - begin) / 1e6}), flush=True)
+
+
+def tcp_send(address, port, seconds):
+    buf = bytes(1 << 20)
+    end = time.monotonic() + seconds + 5
+    with socket.create_connection((address, int(port)), 30) as c:
+        try:
+            while time.monotonic() < end:
+                c.sendall(buf)
+        except OSError:
+            pass  # the receiver has seen enough
+
+
+def tcp(processes, sender, receiver, seconds):
+    me = [sys.executable, Path(__file__).resolve()]
+    r = processes.spawn(receiver, [*me, "tcp-receive", receiver.address, seconds], stdout=subprocess.PIPE, text=True)
+    port = r.stdout.readline().strip()
+    s = processes.spawn(sender, [*me, "tcp-send", receiver.address, port, seconds])
+    processes.daemons += [r, s]
+    try:
+        line = r.stdout.readline()
+        spent = cpu_s(r.pid)  # they are still there
+        spent += cpu_s(s.pid)
+    finally:
+        for p in (r, s):
+            processes.daemons.remove(p)
+    processes.ended_cpu_s += spent
+    r.wait(60)
+    s.wait(60)
+    return json.loads(line)
+
+
+
+def probe(build, processes, host, *words):
+    """A part of the work, measured alone (tests/bench/probe)."""
+    out, _ = processes.run([(host, [build.resolve() / "tests" / "bps-probe", *words], None)])
+    return json.loads(out)
+
+
+def main():
+    """The two ends of a TCP stream, started by tcp() on their hosts."""
+    if sys.argv[1:2] == ["tcp-receive"]:
+        tcp_receive(sys.argv[2], float(sys.argv[3]))
+    elif sys.argv[1:2] == ["tcp-send"]:
+        tcp_send(sys.argv[2], sys.argv[3], float(sys.argv[4]))
+
+
+if __name__ == "__main__":
+    main()
