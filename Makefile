@@ -53,7 +53,7 @@ LOAD	:= $(call src,tests/load/*.c)
 FUZZ	:= $(call src,tests/fuzz/fuzz_*.c)
 BENCH	:= $(call src,tests/bench/*.c)
 ALLSRC	:= $(COMMON) $(SCHED) $(SERVER) $(AGENT) $(DEVICE) $(CTL) $(CLIENT) $(TOOLS) $(EXAMPLES) $(UNIT) \
-	   $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH)
+	   $(UNITLIB) $(SIM) $(SCALE) $(LOAD) $(FUZZ) tests/fuzz/replay.c $(BENCH) $(call src,tests/bench/probe/*.c)
 
 cores	= $(filter-out %/main.c,$(1))
 LIBCOMMON := $(B)/libcommon.a
@@ -72,6 +72,7 @@ all: $(DAEMONS) $(EXECUTORS) $(BPSCTL) $(LIBBPS) $(TOOLBINS) $(EXAMPLEBINS) $(BE
 
 include tests/sim/sim.mk
 include tests/scale/scale.mk
+include tests/bench/bench.mk
 include tests/gpu/cuda.mk
 include tests/gpu/gpu.mk
 include tests/tests.mk
