@@ -24,6 +24,7 @@ help:
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
+	@echo 'make bench-bars  every bar of the data path, into docs/performance; BARS="--only a --repeat 3" (root; an hour)'
 	@echo 'make install     into $$DESTDIR$$PREFIX (/usr/local); make uninstall'
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice; they must be the same'
@@ -44,7 +45,7 @@ test:
 
 check: all check-build
 	$(Q)$(PYTHON) tests/run.py $(B) $(CHECKFLAGS)
-check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN)
+check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
 check-asan:
 	$(STEP) BUILD=asan check
@@ -73,7 +74,12 @@ latency:
 	$(Q)tests/install-deps.sh bench
 	$(STEP) BUILD=release all
 	$(Q)tests/bench/latency.py build/release --min-ratio 1.5
-.PHONY: huge latency
+bench-build: all $(PROBEBIN) $(SCALEBIN)
+bench-bars:
+	$(Q)tests/install-deps.sh bench
+	$(STEP) BUILD=release bench-build
+	$(Q)tests/bench/bars build/release --out docs/performance $(BARS)
+.PHONY: huge latency bench-build bench-bars
 
 # Faults of every kind to every kind of process, with real ones (root, network namespaces).
 REPEAT	?= 20

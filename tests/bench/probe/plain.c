@@ -8,11 +8,13 @@
 #include <immintrin.h>
 #endif
 
+#include "tests/unit/half.h"
+
 #define PLAIN(name, type)                                                                          \
 	static void name(type *restrict dst, const void *const *src, unsigned n, size_t n_elems)   \
 	{                                                                                          \
-		const type *a = src[0], *b = src[1], *c = n > 2 ? src[2] : NULL,                   \
-			   *d = n > 3 ? src[3] : NULL;                                             \
+		const type *a = src[0], *b = src[1], *c = src[n > 2 ? 2 : 0],                      \
+			   *d = src[n > 3 ? 3 : 0];                                                \
                                                                                                    \
 		if (n == 2)                                                                        \
 			for (size_t i = 0; i < n_elems; i++)                                       \
@@ -56,23 +58,18 @@ static inline void f16_store(uint16_t *p, wide v)
 {
 	_mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
-#else
+#else /* slow, and only for machines without such instructions */
 #define WIDE 1
 typedef float wide;
 
 static inline wide f16_load(const uint16_t *p)
 {
-	_Float16 h;
-
-	memcpy(&h, p, sizeof(h));
-	return (float)h;
+	return (float)half_value(*p);
 }
 
 static inline void f16_store(uint16_t *p, wide v)
 {
-	_Float16 h = (_Float16)v;
-
-	memcpy(p, &h, sizeof(h));
+	*p = half_round((double)v);
 }
 #endif
 
