@@ -16,7 +16,7 @@
 
 #define ATTEMPT_TIMEOUT_MS 2000
 #define BACKOFF_MIN_MS     400
-#define BACKOFF_MAX_MS     2000
+#define BACKOFF_MAX_MS     1500 /* members are back 2 s after their scheduler is */
 #define SETTLE_MS          500
 #define N_TLS              2
 #define WINDOW_SHARE       4    /* of a window, at most, between two attempts in it */
@@ -61,7 +61,7 @@ static uint32_t longest_ms(const struct ctlclient *c)
 	return share < BACKOFF_MAX_MS ? share : BACKOFF_MAX_MS;
 }
 
-/* Attempts at 0, about 100 and 300 ms, then 0.4 to 2 s after the last, spread evenly, or sooner. */
+/* Attempts at 0, about 100 and 300 ms, then 0.4 to 1.5 s after the last, or sooner. */
 static uint32_t backoff_ms(unsigned n_failed, uint32_t longest)
 {
 	static const uint32_t first[] = {0, 100, 200};

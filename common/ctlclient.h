@@ -2,9 +2,9 @@
 #define BPS_COMMON_CTLCLIENT_H
 /* The end of the control channel that connects, and comes back by itself: at 0, about 100 and about
  * 300 ms after a loss (100 and 300 when it had stood for less than a second), then at random times
- * of up to 2 s, so that a thousand agents do not return at once. Who has been told a window to come
- * back (ctlclient_accepted) waits no longer than a quarter of it while it lasts: whoever lives gets
- * its chances, however often its connections are reset. Each attempt takes the next of the
+ * of up to 1.5 s, so that a thousand agents do not return at once. Who has been told a window to
+ * come back (ctlclient_accepted) waits no longer than a quarter of it while it lasts: whoever lives
+ * gets its chances, however often its connections are reset. Each attempt takes the next of the
  * given addresses, and the next of the numbers that a name stands for. There is no end to the
  * attempts; the owner gives up by freeing. With two keys (a rotation) attempts take them in turn,
  * the current one first.

@@ -8,6 +8,7 @@ import pytest
 from cluster import BUILD
 
 STAY = 5
+PATIENCE = {"BPS_TIMEOUT": "20s"}  # in bps_close, without a scheduler to say that all have finished
 ENDS_S = 60  # whatever becomes of the second job, it does not hang
 UNMET = ("daemon.stop",)  # passed by no job
 FATAL = {"agent.contrib.echo": "drop"}  # ends the job as it should: FM-A-diverged
@@ -56,8 +57,9 @@ def test_fault_at_any_point_costs_the_running_job_no_round(faulty, cell, role, p
         if action == "hang":
             continue  # FM-S-thread, FM-A-thread; of the control thread: FM-H-stop
         arm(d, point, action)
-        second = c.start_job("error", 2, {"what": "nothing", "open": {"open_timeout": 10}})
-        pushed = c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 10}, "open": {"open_timeout": 10}})
+        second = c.start_job("error", 2, {"what": "nothing", "open": {"open_timeout": 10}}, env=PATIENCE)
+        pushed = c.start_job("error", 2, {"what": "wait_for_servers", "args": {"timeout": 10}, "open": {"open_timeout": 10}},
+                             env=PATIENCE)  # fmt: skip
         for w in (*second, *pushed):
             w.process.wait(ENDS_S)
             assert w.process.returncode == 0, w.text()
