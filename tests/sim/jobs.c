@@ -1,7 +1,10 @@
 /* More jobs than one: guests are agents of one worker each, two to a job, on the same scheduler and
  * servers as the job that the rest of the simulator is about. Their own machines do not fail, so
  * their jobs have to end well, with exact sums, whatever happens elsewhere. In some histories one
- * of them lies (byzantine.c): its own job may then come to any end, and only that one. */
+ * of them lies (byzantine.c): its own job may then come to any end, and only that one. In others
+ * the second job has no agents of its own: it runs in those of the first, so that a core has two
+ * jobs with one window, and the same connections to servers. A guest then is a job's part in an
+ * agent, and guest.agent the one in whose process it is. */
 #include "tests/sim/move.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
@@ -17,7 +20,8 @@
 #define AGAIN_NS    (10 * MS)
 #define WORK_LIMIT  100000
 #define CHECK_EVERY 16
-#define KILL_NS     (1 * S) /* after the last fault, a job with a liar is ended */
+#define TENANTS     0x7e4a47 /* a draw of its own, which changes no other */
+#define KILL_NS     (1 * S)  /* after the last fault, a job with a liar is ended */
 
 /* ---- around every event ---- */
 
@@ -101,6 +105,18 @@ static uint32_t value(const struct guest *g, unsigned t, uint32_t rank, uint64_t
 	return (uint32_t)seed + i * ((uint32_t)(seed >> 32) | 1);
 }
 
+/* The next that is in the process of agent a, behind g; the first is a itself. */
+static struct guest *next_in(struct guest *a, const struct guest *g)
+{
+	struct sim *s = a->s;
+
+	for (unsigned i = g->idx + 1; i < s->o.n_guests; i++)
+		if (s->guests[i].agent == a)
+			return &s->guests[i];
+	return NULL;
+}
+#define FOREACH_IN(g, a) for (g = (a); g; g = next_in(a, g))
+
 static void on_submit(struct sim *s, struct event *e)
 {
 	struct guest_tensor *t = e->p;
@@ -109,20 +125,20 @@ static void on_submit(struct sim *s, struct event *e)
 
 	if (!g->job)
 		return;
-	guest_enter(g);
+	guest_enter(g->agent);
 	for (uint32_t i = 0; i < job_of(g)->n_elems; i++)
 		((uint32_t *)t->in)[i] = value(g, t->idx, g->rank, t->round + 1, i);
 	rc = agt_submit(t->t, 0, t->round + 1, OP_SUM, 1);
 	if (rc < 0 && !t->failed)
 		violation(s, "%s: submit: %s", g->node.name, err_str(rc));
-	guest_leave(g);
+	guest_leave(g->agent);
 }
 
 static void submit_later(struct guest_tensor *t)
 {
 	struct sim *s = t->guest->s;
 
-	post(s, &t->guest->node, rnd_below(s, s->o.think_ns + 1), on_submit)->p = t;
+	post(s, &t->guest->agent->node, rnd_below(s, s->o.think_ns + 1), on_submit)->p = t;
 }
 
 static void tell_finished(struct guest *g)
@@ -131,7 +147,7 @@ static void tell_finished(struct guest *g)
 		.type = CTL_WORKER, .worker = {g->job_id, g->rank, WORKER_FINISHED, ""}};
 
 	g->is_finished = true;
-	member_send(&g->m, &msg);
+	member_send(&g->agent->m, &msg);
 }
 
 static bool is_sum(const struct guest_tensor *t, uint64_t round)
@@ -151,10 +167,11 @@ static bool is_sum(const struct guest_tensor *t, uint64_t round)
 
 static void env_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
 {
-	struct guest *g = ctx;
 	struct guest_tensor *t = tensor_user;
+	struct guest *g = t->guest;
 	struct sim *s = g->s;
 
+	(void)ctx;
 	if (round != t->round + 1)
 		violation(s, "I1: %s: round %llu is done after round %llu", g->node.name,
 			(unsigned long long)round, (unsigned long long)t->round);
@@ -179,11 +196,16 @@ static void env_done(void *ctx, void *tensor_user, uint64_t round, int status, u
 
 /* ---- joining, declaring ---- */
 
+static uint32_t join_seq(const struct guest *g)
+{
+	return 1 + g->idx / GUESTS_OF_JOB;
+}
+
 static void join(struct guest *g)
 {
 	char name[16];
 	struct ctl_msg msg = {.type = CTL_JOIN,
-		.join = {.seq = 1,
+		.join = {.seq = join_seq(g),
 			.uid = 1000,
 			.job = name,
 			.rank = g->idx % GUESTS_OF_JOB,
@@ -193,7 +215,7 @@ static void join(struct guest *g)
 
 	snprintf(name, sizeof(name), "g%u", g->idx / GUESTS_OF_JOB);
 	g->has_joined = false;
-	member_send(&g->m, &msg);
+	member_send(&g->agent->m, &msg);
 }
 
 static void on_join_timer(struct sim *s, struct event *e)
@@ -204,7 +226,7 @@ static void on_join_timer(struct sim *s, struct event *e)
 		return;
 	if (!g->has_joined)
 		join(g);
-	post(s, &g->node, 500 * MS, on_join_timer)->p = g;
+	post(s, &g->agent->node, 500 * MS, on_join_timer)->p = g;
 }
 
 static void declare(struct guest *g)
@@ -221,7 +243,7 @@ static void declare(struct guest *g)
 			(struct ctl_decl){g->rank, names[t], DTYPE_I32, job_of(g)->n_elems};
 	}
 	if (msg.declare.n_tensors)
-		member_send(&g->m, &msg);
+		member_send(&g->agent->m, &msg);
 }
 
 static void tensor_make(struct guest *g, unsigned i)
@@ -232,7 +254,7 @@ static void tensor_make(struct guest *g, unsigned i)
 	uint16_t segment;
 	struct agt_mem in, out[2];
 
-	if (port_segment(&g->port, 3 * (size_t)bytes, (void **)&mem, &segment) < 0)
+	if (port_segment(&g->agent->port, 3 * (size_t)bytes, (void **)&mem, &segment) < 0)
 		abort();
 	*t = (struct guest_tensor){
 		.guest = g, .idx = i, .in = mem, .out = {mem + bytes, mem + 2 * bytes}};
@@ -247,13 +269,13 @@ static void job_start(struct guest *g, const struct ctl_job *msg)
 {
 	uint16_t my = 0;
 
-	while (my < msg->n_members && msg->members[my].agent != g->m.id)
+	while (my < msg->n_members && msg->members[my].agent != g->agent->m.id)
 		my++;
 	if (my == msg->n_members) {
 		violation(g->s, "%s gets a job that is not its", g->node.name);
 		return;
 	}
-	if (agt_job_new(g->core, msg, my, &g->job) < 0)
+	if (agt_job_new(g->agent->core, msg, my, &g->job) < 0)
 		abort();
 	g->has_job_msg = true;
 	g->job_id = job_of(g)->id = msg->job;
@@ -307,41 +329,48 @@ static void plan(struct guest *g, const struct ctl_plan *msg)
 	agt_job_runs(g->job, msg->runs, msg->n_runs);
 }
 
-static void peers(struct guest *g, const struct ctl_peers *msg)
+static void peers(struct guest *a, const struct ctl_peers *msg)
 {
+	struct guest *g;
+
 	for (uint32_t i = 0; i < msg->n_peers; i++) {
 		const struct ctl_peer *p = &msg->peers[i];
-		struct guest_server *srv = &g->servers[p->id];
+		struct guest_server *srv = &a->servers[p->id];
 		bool is_up = p->state == PEER_UP;
 
 		if (srv->instance == p->instance && srv->is_up == is_up)
 			continue;
 		*srv = (struct guest_server){p->instance, p->port - 1000u, is_up};
-		agt_core_server_changed(g->core, p->id);
+		agt_core_server_changed(a->core, p->id);
 	}
-	if (msg->n_peers || !g->is_syncing)
+	if (msg->n_peers || !a->is_syncing)
 		return;
-	g->is_syncing = false;
-	if (g->has_job_msg && !g->is_named)
-		job_end(g, (uint32_t)-BPS_EJOB_FAILED, "it was not named");
+	a->is_syncing = false;
+	FOREACH_IN (g, a)
+		if (g->has_job_msg && !g->is_named)
+			job_end(g, (uint32_t)-BPS_EJOB_FAILED, "it was not named");
 }
 
-static void welcome(struct guest *g)
+static void welcome(struct guest *a)
 {
-	g->is_syncing = true;
-	g->is_named = false;
-	if (!g->has_job_msg)
-		join(g);
-	else if (g->is_finished && !g->has_ended)
-		tell_finished(g);
-	if (g->job)
-		declare(g);
+	struct guest *g;
+
+	a->is_syncing = true;
+	FOREACH_IN (g, a) {
+		g->is_named = false;
+		if (!g->has_job_msg)
+			join(g);
+		else if (g->is_finished && !g->has_ended)
+			tell_finished(g);
+		if (g->job)
+			declare(g);
+	}
 }
 
 static void joined(struct guest *g, const struct ctl_joined *msg)
 {
-	if (msg->seq != 1)
-		return; /* a liar's other jobs */
+	if (msg->seq != join_seq(g))
+		return; /* of another here, or a liar's other jobs */
 	if (msg->code && msg->code != (uint32_t)-BPS_ENOTDURABLE && !job_of(g)->has_liar)
 		violation(g->s, "%s is not let in: %s", g->node.name, msg->text);
 	if (msg->code)
@@ -351,18 +380,9 @@ static void joined(struct guest *g, const struct ctl_joined *msg)
 	g->joined_id = job_of(g)->id = msg->job;
 }
 
-void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
+static void job_message(struct guest *g, const struct ctl_msg *msg)
 {
-	struct guest *g = &s->guests[idx];
-
-	guest_enter(g);
 	switch (msg->type) {
-	case CTL_WELCOME:
-		welcome(g);
-		break;
-	case CTL_PEERS:
-		peers(g, &msg->peers);
-		break;
 	case CTL_JOINED:
 		joined(g, &msg->joined);
 		break;
@@ -381,9 +401,27 @@ void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 		break;
 	default:
 		if (!job_of(g)->has_liar)
-			violation(s, "%s gets %s", g->node.name, ctl_type_name(msg->type));
+			violation(g->s, "%s gets %s", g->node.name, ctl_type_name(msg->type));
 	}
-	guest_leave(g);
+}
+
+void guest_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
+{
+	struct guest *a = &s->guests[idx], *g;
+
+	guest_enter(a);
+	switch (msg->type) {
+	case CTL_WELCOME:
+		welcome(a);
+		break;
+	case CTL_PEERS:
+		peers(a, &msg->peers);
+		break;
+	default:
+		FOREACH_IN (g, a)
+			job_message(g, msg);
+	}
+	guest_leave(a);
 }
 
 /* ---- life ---- */
@@ -417,7 +455,7 @@ static uint64_t env_random(void *ctx)
 	return rnd(g->s);
 }
 
-static void guest_start(struct sim *s, struct event *e)
+static void agent_of_guest_start(struct sim *s, struct event *e)
 {
 	static const char *const hosts[] = {"g0", "g1", "g2", "g3"};
 	struct guest *g = &s->guests[e->a];
@@ -443,9 +481,21 @@ static void guest_start(struct sim *s, struct event *e)
 	agt_core_tick(g->core, s->now);
 	trace(s, "%s: started%s", g->node.name, g->is_liar ? ", and lies" : "");
 	member_start(&g->m);
-	post(s, &g->node, 500 * MS, on_join_timer)->p = g;
 	if (g->is_liar)
 		liar_start(g);
+}
+
+static void guest_start(struct sim *s, struct event *e)
+{
+	struct guest *g = &s->guests[e->a];
+
+	if (g->agent == g)
+		agent_of_guest_start(s, e);
+	if (g->agent->node.is_up) {
+		post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
+		return;
+	}
+	post(s, NULL, 10 * MS, guest_start)->a = e->a; /* its agent has not started */
 }
 
 /* An operator ends the job of a liar; nothing else is certain to. */
@@ -478,6 +528,7 @@ void guests_draw(struct sim *s)
 			.rounds = (unsigned)rnd_between(s, 4, ROUNDS_MAX)};
 	if (o->has_liar)
 		s->guest_jobs[0].has_liar = true;
+	o->has_tenants = o->n_guests > GUESTS_OF_JOB && !o->has_liar && mix(s->seed ^ TENANTS) % 4;
 }
 
 void guests_start(struct sim *s)
@@ -489,6 +540,7 @@ void guests_start(struct sim *s)
 		g->s = s;
 		g->idx = i;
 		g->is_liar = s->o.has_liar && i == 0;
+		g->agent = s->o.has_tenants ? &s->guests[i % GUESTS_OF_JOB] : g;
 		post(s, NULL, rnd_below(s, 100 * MS), guest_start)->a = i;
 	}
 	if (s->o.has_liar)
@@ -500,7 +552,7 @@ bool guests_are_over(const struct sim *s)
 	for (unsigned i = 0; i < s->o.n_guests; i++) {
 		const struct guest *g = &s->guests[i];
 
-		if (!g->node.life || !g->has_ended || (g->has_job_msg && !g->is_released))
+		if (!g->agent->node.life || !g->has_ended || (g->has_job_msg && !g->is_released))
 			return false;
 	}
 	return true;

@@ -142,7 +142,7 @@ struct options {
 	unsigned rounds, size;
 	bool is_deterministic, has_ranks, is_work_slow, is_nic_alone, may_fail, is_forming_calm,
 		is_priority_mixed, has_deaf, has_restarts, is_shrink, has_drains, has_stops,
-		has_liar, is_late, has_old_plans;
+		has_liar, is_late, has_old_plans, has_tenants;
 	unsigned backup; /* machines that a round need not wait for */
 	uint32_t grace_ms;
 	uint32_t slow_permille; /* of submissions, which come late */
@@ -432,6 +432,7 @@ struct guest_job {
 	bool has_liar;
 };
 struct guest {
+	struct guest *agent; /* in whose process it is; mostly itself */
 	struct node node;
 	struct sim *s;
 	unsigned idx; /* GUESTS_OF_JOB of them in a row are a job */
