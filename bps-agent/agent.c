@@ -288,7 +288,7 @@ void agent_quotas(struct agent *a, struct quota_view *ret)
 
 /* ---- life ---- */
 
-int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
+int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err)
 {
 	struct agt_env env = {.connect = core_connect,
@@ -320,7 +320,7 @@ int agent_new(struct fabric *fabric, struct member *member, const struct agent_c
 		err_set(err, rc, "out of memory");
 		goto failed;
 	}
-	rc = datapath_new(fabric, cfg->same_host, 0, &agt_core_events, a->core, &a->x, err);
+	rc = datapath_new(net, cfg->same_host, 0, &agt_core_events, a->core, &a->x, err);
 	if (rc < 0)
 		goto failed;
 	agt_core_set_xport(a->core, a->x);

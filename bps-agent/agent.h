@@ -274,9 +274,9 @@ struct agent {
 };
 
 /* ---- agent.c: for the control thread ---- */
-/* Make it and start its thread. fabric and member must outlive it; cfg is copied.
+/* Make it and start its thread. net and member must outlive it; cfg is copied.
  * Errors: negative, with a sentence. */
-int agent_new(struct fabric *fabric, struct member *member, const struct agent_config *cfg,
+int agent_new(struct net *net, struct member *member, const struct agent_config *cfg,
 	struct agent **ret, struct err_text *err);
 /* Drops all trainers, or leaves them to a successor, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);

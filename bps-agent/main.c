@@ -212,7 +212,7 @@ static int start_agent(struct app *app, uint32_t id)
 		.gpu = gpu_of(&app->opts),
 		.core = {.retry_ns = NODE_RETRY_NS, .again_ns = AGAIN_NS}};
 	struct err_text err;
-	int rc = agent_new(app->node.fabric, app->node.member, &cfg, &app->agent, &err);
+	int rc = agent_new(app->node.net, app->node.member, &cfg, &app->agent, &err);
 
 	if (rc < 0) {
 		log_error("%s", err.s);
@@ -286,12 +286,12 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 {
 	struct app *app = ctx;
 	struct agent_figures f;
-	struct fabric_stats net;
+	struct net_stats net;
 
 	if (!app->agent)
 		return;
 	agent_figures(app->agent, &f);
-	fabric_stats(app->node.fabric, &net);
+	net_stats(app->node.net, &net);
 	node_beat(&app->node, b);
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
@@ -357,11 +357,11 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	struct app *app = arg;
 	struct agent_figures f = {0};
 	struct quota_view quotas;
-	struct fabric_stats net;
+	struct net_stats net;
 
 	if (app->agent)
 		agent_figures(app->agent, &f);
-	fabric_stats(app->node.fabric, &net);
+	net_stats(app->node.net, &net);
 	node_metrics(&app->node, f.beat_ns, out);
 	metric_value(out, "bps_health", f.stranded == BPS_EISOLATED, "code", "ISOLATED", NULL);
 	metric_one(out, "bps_agent_restarts_total", "counter",

@@ -111,7 +111,7 @@ static int start_threads(struct app *app, struct err_text *err)
 		cfg.core.staging_bytes = cfg.core.segment_bytes;
 	for (unsigned i = 0; i < app->n_threads; i++) {
 		cfg.core.thread = (uint16_t)i;
-		rc = thread_new(app->node.fabric, &cfg, &app->threads[i], err);
+		rc = thread_new(app->node.net, &cfg, &app->threads[i], err);
 		if (rc < 0)
 			return rc;
 		app->n_started++;
@@ -149,7 +149,7 @@ static void member_up(void *ctx, uint32_t id)
 		return;
 	}
 	log_info("data threads: %u, %s", app->n_threads, app->threads_why);
-	daemon_ready(&app->node.daemon, fabric_port(app->node.fabric), "summing");
+	daemon_ready(&app->node.daemon, net_port(app->node.net), "summing");
 	daemon_tell_now(&app->node.daemon);
 }
 
@@ -220,12 +220,12 @@ static void read_arrivals(struct app *app)
 static void member_beat(void *ctx, struct ctl_beat *b)
 {
 	struct app *app = ctx;
-	struct fabric_stats f;
+	struct net_stats f;
 	struct srv_stats s;
 	uint64_t beat;
 
 	sum_stats(app, &s, &beat);
-	fabric_stats(app->node.fabric, &f);
+	net_stats(app->node.net, &f);
 	node_beat(&app->node, b);
 	b->progress = beat;
 	b->rounds = s.rounds;
@@ -291,14 +291,14 @@ static void stop(void *ctx)
 static void say(void *ctx, char *ret, size_t room)
 {
 	struct app *app = ctx;
-	struct fabric_stats f;
+	struct net_stats f;
 	struct srv_stats s;
 	uint64_t beat;
 
 	if (!node_line(&app->node, ret, room))
 		return;
 	sum_stats(app, &s, &beat);
-	fabric_stats(app->node.fabric, &f);
+	net_stats(app->node.net, &f);
 	if (leave_is_begun(&app->leave)) {
 		snprintf(ret, room, "about to end: %llu partitions move to other servers",
 			(unsigned long long)s.parts);
@@ -421,12 +421,12 @@ static json_t *arrivals_json(struct app *app)
 static void http_metrics(void *arg, struct evbuffer *out)
 {
 	struct app *app = arg;
-	struct fabric_stats f;
+	struct net_stats f;
 	struct srv_stats s;
 	uint64_t beat;
 
 	sum_stats(app, &s, &beat);
-	fabric_stats(app->node.fabric, &f);
+	net_stats(app->node.net, &f);
 	node_metrics(&app->node, app->n_started ? beat : 0, out);
 	counter(out, "bps_server_received_bytes_total", "bytes received from agents", f.rx_bytes);
 	counter(out, "bps_server_sent_bytes_total",

@@ -136,8 +136,8 @@ static bool work(void *ctx)
 
 static const struct dataloop_ops loop_ops = {.tick = tick, .work = work};
 
-int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct thread **ret,
-	struct err_text *err)
+int thread_new(
+	struct net *net, const struct thread_config *cfg, struct thread **ret, struct err_text *err)
 {
 	struct srv_env env = {.segment = new_segment, .fail = core_fail};
 	struct thread *t = calloc(1, sizeof(*t));
@@ -155,7 +155,7 @@ int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct th
 		goto failed;
 	}
 	rc = datapath_new(
-		fabric, cfg->same_host, cfg->core.thread, &srv_core_events, t->core, &t->x, err);
+		net, cfg->same_host, cfg->core.thread, &srv_core_events, t->core, &t->x, err);
 	if (rc < 0)
 		goto failed;
 	snprintf(name, sizeof(name), "data%u", cfg->core.thread);

@@ -19,10 +19,10 @@ struct thread_config {
 	void *ctx;
 };
 
-/* Make and start it. fabric must outlive it; cfg is copied. Thread: control, as for all that
+/* Make and start it. net must outlive it; cfg is copied. Thread: control, as for all that
  * follows.
  * Errors: negative, with a sentence. */
-int thread_new(struct fabric *fabric, const struct thread_config *cfg, struct thread **ret,
+int thread_new(struct net *net, const struct thread_config *cfg, struct thread **ret,
 	struct err_text *err);
 /* Closes all connections, joins, frees. NULL is allowed. */
 void thread_free(struct thread *t);

@@ -243,7 +243,7 @@ static int watch(struct datapath *d, struct xport *x)
 	return epoll_ctl(d->epoll_fd, EPOLL_CTL_ADD, x->ops->fd(x), &ev) ? -errno : 0;
 }
 
-int datapath_new(struct fabric *f, const struct shm_config *same_host, unsigned thread,
+int datapath_new(struct net *net, const struct shm_config *same_host, unsigned thread,
 	const struct xport_events *ev, void *ctx, struct xport **ret, struct err_text *err)
 {
 	struct datapath *d;
@@ -251,13 +251,13 @@ int datapath_new(struct fabric *f, const struct shm_config *same_host, unsigned 
 	int rc;
 
 	if (!same_host)
-		return fabric_xport_new(f, thread, ev, ctx, ret, err);
+		return net_xport_new(net, thread, ev, ctx, ret, err);
 	d = calloc(1, sizeof(*d));
 	if (!d)
 		return err_set(err, -ENOMEM, "out of memory");
 	d->pub = (struct xport){.ops = &path_ops, .ev = ev, .ctx = ctx};
 	d->cfg = *same_host;
-	rc = fabric_xport_new(f, thread, ev, ctx, &d->net, err);
+	rc = net_xport_new(net, thread, ev, ctx, &d->net, err);
 	if (rc < 0) {
 		free(d);
 		return rc;

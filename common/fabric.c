@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -28,16 +27,6 @@
 #define LISTEN_KEEPINTVL_S 1
 #define LISTEN_KEEPCNT     5
 
-uint64_t fabric_random64(void)
-{
-	uint64_t v;
-
-	/* 8 bytes come whole and without blocking once the system is up. */
-	while (getrandom(&v, sizeof(v), 0) != sizeof(v))
-		;
-	return v;
-}
-
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
 {
@@ -47,11 +36,11 @@ int fabric_mr_reg(
 		return rc;
 	rc = -FI_ENOKEY;
 	for (int tries = 0; rc == -FI_ENOKEY && tries < 8; tries++)
-		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, fabric_random64(), 0, ret, NULL);
+		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, ticket_random64(), 0, ret, NULL);
 	return rc;
 }
 
-static struct fi_info *make_hints(const struct fabric_config *cfg, int mr_mode)
+static struct fi_info *make_hints(const struct net_config *cfg, int mr_mode)
 {
 	struct fi_info *h = fi_allocinfo();
 
@@ -207,12 +196,12 @@ static int start_thread(struct fabric *f)
 	return -pthread_create(&f->thread, NULL, cm_main, f);
 }
 
-static void set_defaults(struct fabric_config *cfg)
+static void set_defaults(struct net_config *cfg)
 {
 	if (!cfg->credits)
 		cfg->credits = FABRIC_CREDITS;
-	if (cfg->credits < FABRIC_CREDITS_MIN)
-		cfg->credits = FABRIC_CREDITS_MIN;
+	if (cfg->credits < TICKET_CREDITS_MIN)
+		cfg->credits = TICKET_CREDITS_MIN;
 	if (!cfg->connect_timeout_ms)
 		cfg->connect_timeout_ms = FABRIC_CONNECT_MS;
 	if (cfg->ping_ms && cfg->dead_ms < 2 * cfg->ping_ms)
@@ -239,8 +228,41 @@ static void fabric_free(struct fabric *f)
 	free(f);
 }
 
-int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn key_fn,
-	void *key_ctx, struct fabric **ret, struct err_text *err)
+static void close_all(struct net *n)
+{
+	struct fabric *f = (struct fabric *)n;
+	uint64_t one = 1;
+
+	if (write(f->stop_fd, &one, sizeof(one)) != sizeof(one))
+		log_error("cannot stop the connection thread: %s", strerror(errno));
+	pthread_join(f->thread, NULL);
+	fabric_free(f);
+}
+
+static uint16_t port(const struct net *n)
+{
+	return ((const struct fabric *)n)->port;
+}
+
+static void set_id(struct net *n, uint32_t my_id)
+{
+	atomic_store(&((struct fabric *)n)->my_id, my_id);
+}
+
+static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err);
+static void get_stats(struct net *n, struct net_stats *ret);
+
+static const struct net_ops net_ops = {
+	.close = close_all,
+	.port = port,
+	.set_id = set_id,
+	.xport_new = xport_new,
+	.stats = get_stats,
+};
+
+int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
+	struct net **ret, struct err_text *err)
 {
 	struct fabric *f;
 	int rc;
@@ -252,6 +274,7 @@ int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn k
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		return err_set(err, -ENOMEM, "out of memory");
+	f->pub.ops = &net_ops;
 	f->cfg = *cfg;
 	f->cfg.provider = strdup(cfg->provider);
 	f->cfg.bind_addr = strdup(cfg->bind_addr);
@@ -259,7 +282,7 @@ int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn k
 	f->key_fn = key_fn;
 	f->key_ctx = key_ctx;
 	f->my_id = cfg->my_id;
-	f->tag = (uint16_t)fabric_random64();
+	f->tag = (uint16_t)ticket_random64();
 	pthread_mutex_init(&f->lock, NULL);
 	LIST_INIT(&f->xports);
 	f->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -287,40 +310,18 @@ int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn k
 		err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
 		goto fail;
 	}
-	*ret = f;
+	*ret = &f->pub;
 	return 0;
 fail:
 	fabric_free(f);
 	return rc;
 }
 
-int fabric_open(const struct fabric_config *cfg, fabric_key_fn key_fn, void *key_ctx,
-	struct fabric **ret, struct err_text *err)
+int fabric_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
+	struct err_text *err)
 {
 	return fabric_open_mr(cfg, FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY,
 		key_fn, key_ctx, ret, err);
-}
-
-void fabric_close(struct fabric *f)
-{
-	uint64_t one = 1;
-
-	if (!f)
-		return;
-	if (write(f->stop_fd, &one, sizeof(one)) != sizeof(one))
-		log_error("cannot stop the connection thread: %s", strerror(errno));
-	pthread_join(f->thread, NULL);
-	fabric_free(f);
-}
-
-uint16_t fabric_port(const struct fabric *f)
-{
-	return f->port;
-}
-
-void fabric_set_id(struct fabric *f, uint32_t my_id)
-{
-	atomic_store(&f->my_id, my_id);
 }
 
 /* ---- data threads ---- */
@@ -430,7 +431,7 @@ static void drop_requests(struct fabric_xport *x)
 
 static void keep_counts(struct fabric_xport *x)
 {
-	struct fabric_stats *p = &x->f->past;
+	struct net_stats *p = &x->f->past;
 
 	p->rx_bytes += x->count.rx_bytes;
 	p->tx_bytes += x->count.tx_bytes;
@@ -464,9 +465,10 @@ static void xport_destroy(struct fabric_xport *x)
 	free(x);
 }
 
-int fabric_xport_new(struct fabric *f, unsigned thread, const struct xport_events *ev, void *ctx,
+static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err)
 {
+	struct fabric *f = (struct fabric *)n;
 	struct fabric_xport *x = calloc(1, sizeof(*x));
 	int rc = -ENOMEM;
 
@@ -534,7 +536,7 @@ int fabric_fd(struct xport *x)
 	return ((struct fabric_xport *)x)->epoll_fd;
 }
 
-static void add_counts(struct fabric_stats *s, const struct fabric_xport *x)
+static void add_counts(struct net_stats *s, const struct fabric_xport *x)
 {
 	s->rx_bytes += atomic_load_explicit(&x->count.rx_bytes, memory_order_relaxed);
 	s->tx_bytes += atomic_load_explicit(&x->count.tx_bytes, memory_order_relaxed);
@@ -545,8 +547,9 @@ static void add_counts(struct fabric_stats *s, const struct fabric_xport *x)
 	s->connections += atomic_load_explicit(&x->count.connections, memory_order_relaxed);
 }
 
-void fabric_stats(struct fabric *f, struct fabric_stats *ret)
+static void get_stats(struct net *n, struct net_stats *ret)
 {
+	struct fabric *f = (struct fabric *)n;
 	const struct fabric_xport *x;
 
 	pthread_mutex_lock(&f->lock);

@@ -160,7 +160,7 @@ static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *re
 
 static uint64_t channel_nonce(const struct fabric_conn *c, enum channel channel)
 {
-	return c->nonce + ((uint64_t)channel << 32);
+	return ticket_channel_nonce(c->nonce, channel);
 }
 
 static void take_nonces(struct fabric_conn *c)
@@ -300,7 +300,7 @@ void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 	c->pub.peer_id = ev->ticket.peer_id;
 	c->pub.peer_instance = ev->ticket.instance;
 	c->credits = ev->ticket.credits;
-	c->rx_cookie = (fabric_random64() & ~UINT64_C(0xffff)) | c->slot;
+	c->rx_cookie = (ticket_random64() & ~UINT64_C(0xffff)) | c->slot;
 	c->tx_cookie = ticket_cookie(ev->ticket.nonce, ev->key);
 	c->nonce = ev->ticket.nonce;
 	rc = accept_channel(c, ev);
@@ -500,7 +500,7 @@ void conn_deadline(struct fabric_xport *x, uint64_t at_ns)
 
 /* Silence is only held against a peer that had a ping to answer: we may have been stopped
  * ourselves. */
-static uint64_t dead_at(const struct fabric_conn *c, const struct fabric_config *cfg)
+static uint64_t dead_at(const struct fabric_conn *c, const struct net_config *cfg)
 {
 	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;
 	uint64_t by_ping = c->ping_ns + (cfg->dead_ms - cfg->ping_ms) * NS_PER_MS;
@@ -508,7 +508,7 @@ static uint64_t dead_at(const struct fabric_conn *c, const struct fabric_config 
 	return by_rx > by_ping ? by_rx : by_ping;
 }
 
-static uint64_t tick_up(struct fabric_conn *c, const struct fabric_config *cfg, uint64_t now_ns)
+static uint64_t tick_up(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)
 {
 	struct wire_msg ping = {.type = WIRE_PING};
 
@@ -528,7 +528,7 @@ static uint64_t tick_up(struct fabric_conn *c, const struct fabric_config *cfg, 
 	return UINT64_MAX;
 }
 
-static uint64_t tick_one(struct fabric_conn *c, const struct fabric_config *cfg, uint64_t now_ns)
+static uint64_t tick_one(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)
 {
 	if (c->state == CONN_UP)
 		return tick_up(c, cfg, now_ns);

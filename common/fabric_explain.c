@@ -26,7 +26,7 @@ static void list_providers(char *list, size_t room)
 	fi_freeinfo(all);
 }
 
-int fabric_explain(const struct fabric_config *cfg, int rc, struct err_text *err)
+int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err)
 {
 	char list[256];
 

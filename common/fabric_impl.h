@@ -3,7 +3,6 @@
 /* Inside of common/fabric.h, shared by its files and its unit test only.
  *
  *   fabric.c         process-wide object, data-thread object, listener, statistics
- *   fabric_ticket.c  tickets and proofs; pure
  *   fabric_cm.c      connection-management thread: event queues, ticket check, refusals
  *   fabric_conn.c    life of a connection: connect, accept, up, down, pings, segments
  *   fabric_io.c      buffers, messages under credit, reads
@@ -42,6 +41,7 @@
 #include "common/error.h"
 #include "common/fabric.h"
 #include "common/readwindow.h"
+#include "common/ticket.h"
 
 #define FABRIC_CONNS_MAX 256 /* libfabric 1.17 polls every endpoint of a queue */
 #define FABRIC_SEGS_MAX  4096
@@ -51,62 +51,12 @@
  * full. */
 #define FABRIC_TX_DEPTH       (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS        64
-#define FABRIC_CREDITS_MIN    4 /* with fewer, two CREDIT messages would answer each other for ever */
 #define FABRIC_BUF_BYTES      (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 #define FABRIC_CONNECT_MS     3000
 #define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH       16384
 #define FABRIC_CM_QUEUE       512
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
-
-/* Tickets: 32 bytes of fields, 16 of MAC; verbs takes 55 bytes at most. */
-#define TICKET_BYTES       48
-#define PROOF_BYTES        40
-#define TICKET_KEY_BYTES   32
-#define REPLAY_SETS        512
-#define REPLAY_WAYS        8
-#define REPLAY_WINDOW_BITS 64
-
-struct ticket {
-	uint16_t version;
-	uint16_t thread;
-	uint32_t peer_id;
-	uint16_t credits; /* receives that the connecting side grants at first */
-	uint16_t channel;
-	uint64_t instance;
-	uint64_t nonce; /* count of its fabric's tickets << 32 | tag of that fabric << 16 | slot */
-};
-struct proof {
-	uint64_t instance;
-	uint32_t peer_id;
-	uint16_t credits;
-	uint64_t cookie; /* for messages to the accepting side */
-};
-
-/* Connects seen per fabric of a peer instance, as a sliding window over its count: bounded, and no
- * clock. The tag keeps the fabrics of one instance (a rail each) apart. */
-struct replay_peer {
-	uint64_t instance, window, used_at;
-	uint32_t peer_id, last;
-	uint16_t tag;
-};
-struct replay {
-	uint64_t clock;
-	struct replay_peer peers[REPLAY_SETS][REPLAY_WAYS];
-};
-
-void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
-/* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved
- * bytes). */
-int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
-int ticket_verify(const void *buf, const void *key);
-/* Note a verified ticket's nonce: 0, or BPS_EAUTH when it was seen or is too old to tell. */
-int replay_check(struct replay *r, const struct ticket *t);
-/* The proof covers the ticket's nonce, so that it answers this connect only. */
-void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
-int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key, struct proof *ret);
-/* Cookie for messages to the connecting side; both ends derive it. */
-uint64_t ticket_cookie(uint64_t nonce, const void *key);
 
 enum op_kind { OP_RECV, OP_SEND, OP_READ };
 
@@ -165,13 +115,9 @@ struct peer_seg {
 	uint64_t base, key, bytes;
 };
 
-/* A connection has two endpoints, and each side posts its messages and reads on its own: what one
- * side asks for never waits behind the bytes that it sends, since those answer the other side's
- * reads, on the other channel. */
-enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
-/* In tickets of common/shm.h, which are worth nothing here. */
-#define TICKET_SAME_HOST N_CHANNELS
-
+/* A connection has two endpoints (enum channel), and each side posts its messages and reads on its
+ * own: what one side asks for never waits behind the bytes that it sends, since those answer the
+ * other side's reads, on the other channel. */
 enum conn_state {
 	CONN_FREE,
 	CONN_CONNECTING,
@@ -279,8 +225,9 @@ struct fabric_xport {
 };
 
 struct fabric {
-	struct fabric_config cfg;
-	fabric_key_fn key_fn;
+	struct net pub; /* first */
+	struct net_config cfg;
+	net_key_fn key_fn;
 	void *key_ctx;
 	struct fi_info *info;
 	uint64_t mr_mode;
@@ -294,7 +241,7 @@ struct fabric {
 
 	pthread_mutex_t lock; /* xports, past; held while event queues are read */
 	LIST_HEAD(xport_list, fabric_xport) xports;
-	struct fabric_stats past; /* of freed data threads */
+	struct net_stats past; /* of freed data threads */
 	_Atomic uint64_t refused, silent;
 	uint64_t swept_ns;    /* connection-management thread only, as replay */
 	struct replay replay; /* connection-management thread only */
@@ -309,15 +256,25 @@ static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
 
 /* fabric_open with another memory-registration hint: FI_MR_BASIC makes provider tcp use addresses
  * and keys as verbs does. */
-int fabric_open_mr(const struct fabric_config *cfg, int mr_mode, fabric_key_fn key_fn,
-	void *key_ctx, struct fabric **ret, struct err_text *err);
+int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
+	struct net **ret, struct err_text *err);
+
+/* Its part of struct xport_ops. At most 256 connections are taken per data thread. */
+int fabric_poll(struct xport *x, uint64_t now_ns);
+/* Flush queued sends; true when it is safe to block on fabric_fd (fi_trywait), false: poll
+ * again. */
+int fabric_may_sleep(struct xport *x);
+/* An epoll set: completion queue and the queue from the connection-management thread. */
+int fabric_fd(struct xport *x);
+uint64_t fabric_next_deadline(struct xport *x);
+/* Close its connections (their read_done and down run now), then free it. */
+void fabric_xport_free(struct xport *x);
 
 /* fabric_strangers.c: end connections that brought no byte; now and then. On the
  * connection-management thread. */
 void strangers_sweep(struct fabric *f);
 
 /* fabric.c */
-uint64_t fabric_random64(void);
 /* Register memory with a key that nobody can guess (where the choice is ours). */
 /* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its
  * endpoint closes or fails twice (its issue 8656, mended in 1.17.1); its pool then hands the same
@@ -360,7 +317,7 @@ const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment);
 
 /* fabric_explain.c */
 /* fi_getinfo has said rc about cfg: what that means. Returns rc. */
-int fabric_explain(const struct fabric_config *cfg, int rc, struct err_text *err);
+int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
 
 /* fabric_io.c */
 int io_send(struct xconn *c, const struct wire_msg *m);

@@ -112,6 +112,6 @@ struct member_peer {
 };
 /* Thread: any. Errors: BPS_ENOTFOUND. */
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret);
-/* A fabric_key_fn; ctx points to the owner's `struct member *_Atomic`, which may still be NULL. */
+/* A net_key_fn; ctx points to the owner's `struct member *_Atomic`, which may still be NULL. */
 int member_peer_key(void *ctx, uint32_t id, uint64_t instance, void *ret_key);
 #endif

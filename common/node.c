@@ -179,7 +179,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 		.scheduler = o->scheduler,
 		.auth = n->daemon.auth,
 		.data_addr = is_server ? o->listen.host : "",
-		.data_port = is_server ? fabric_port(n->fabric) : 0,
+		.data_port = is_server ? net_port(n->net) : 0,
 		.instance = n->instance,
 		.threads = (uint16_t)n_threads,
 		.nic_mbps = (uint64_t)o->nic_mbps,
@@ -236,7 +236,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err)
 {
-	struct fabric_config fc = {.provider = o->provider,
+	struct net_config fc = {.provider = o->provider,
 		.bind_addr = o->listen.host,
 		.port = role == ROLE_SERVER ? o->listen.port : 0,
 		.is_listener = role == ROLE_SERVER,
@@ -261,7 +261,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		return rc;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
 	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
-	rc = fabric_open(&fc, member_peer_key, &n->member, &n->fabric, err);
+	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
 	if (rc < 0)
 		return rc;
 	rc = open_member(n, role, o, n_threads, quota_bytes, ops, ctx, err);
@@ -278,7 +278,7 @@ int node_auth_changed(struct node *n, struct err_text *err)
 
 void node_close(struct node *n)
 {
-	fabric_close(n->fabric); /* its thread asks the member for keys */
+	net_close(n->net); /* its thread asks the member for keys */
 	member_free(n->member);
 	shm_unlisten(&n->same_host, n->n_listen_fds);
 	free(n->same_host.listen_fds);
@@ -300,7 +300,7 @@ int node_welcome(struct node *n, uint32_t id)
 	if (n->id)
 		return 0;
 	n->id = n->same_host.my_id = id;
-	fabric_set_id(n->fabric, id);
+	net_set_id(n->net, id);
 	return 1;
 }
 
@@ -373,10 +373,10 @@ void node_metrics(const struct node *n, uint64_t beat_ns, struct evbuffer *out)
 
 json_t *node_status(const struct node *n, const char *role)
 {
-	struct fabric_stats f;
+	struct net_stats f;
 	json_t *root;
 
-	fabric_stats(n->fabric, &f);
+	net_stats(n->net, &f);
 	root = json_pack("{s:i, s:s, s:i, s:s, s:s, s:s, s:s, s:I, s:b, s:I, s:I, s:I}", "schema",
 		1, "role", role, "pid", (int)getpid(), "commit", bps_commit(), "name", n->name,
 		"host", n->host, "version", BPS_VERSION, "id", (json_int_t)n->id, "scheduler_up",

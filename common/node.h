@@ -2,7 +2,7 @@
 #define BPS_COMMON_NODE_H
 /* What bps-server and bps-agent have in common around their data threads: a daemon
  * (common/daemon.h) that is a member of the cluster (common/member.h) and has a data plane
- * (common/fabric.h), with the settings of the three.
+ * (common/net.h), with the settings of the three.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>
@@ -42,7 +42,7 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.help = "this machine, as its other daemons call it; empty: the host's "   \
 				"name"},                                                           \
 		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
-			.max = 31, .help = "libfabric provider: tcp or verbs"},                    \
+			.max = 31, .help = "transport: tcp; of libfabric verbs, or ofi-tcp"},      \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000, .help = "Mbit/s of the network card; 0: as the others"},  \
 		{"spin", SET_DURATION, SETTING_AT(struct node_opts, spin_us), .def = "50us",       \
@@ -71,7 +71,7 @@ extern const char *const node_same_host_words[]; /* auto, off */
 
 struct node {
 	struct daemon daemon;
-	struct fabric *fabric;
+	struct net *net;
 	struct shm_config same_host; /* dir NULL: off */
 	unsigned n_listen_fds;       /* of same_host */
 	enum same_host_state same_host_state;

@@ -165,7 +165,7 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	c->pub.peer_id = peer_id;
 	c->pub.peer_instance = peer_instance;
 	c->peer_thread = thread;
-	c->nonce = fabric_random64();
+	c->nonce = ticket_random64();
 	memcpy(c->key, key, sizeof(c->key));
 	*ret_conn = &c->pub;
 	return 0;
@@ -201,7 +201,7 @@ static void accept_one(struct shm_xport *x, int fd)
 		shm_down(c, "too many");
 		return;
 	}
-	c->nonce = ch.nonce = fabric_random64();
+	c->nonce = ch.nonce = ticket_random64();
 	if (send(c->sock, &ch, sizeof(ch), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(ch))
 		shm_down(c, "cannot send the challenge");
 }

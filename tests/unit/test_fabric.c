@@ -36,7 +36,7 @@
 static const uint8_t the_key[32] = "the key of exactly this pair....";
 
 struct node {
-	struct fabric *f;
+	struct net *f;
 	struct xport *x;
 	struct xconn *conn; /* the last that came up, or was connected */
 	unsigned n_up, n_down, n_messages, n_writable, n_read_done, n_read_failed;
@@ -115,6 +115,11 @@ static const struct xport_events events = {
 	.writable = on_writable,
 };
 
+static struct fabric *fabric_of(const struct node *n)
+{
+	return (struct fabric *)n->f;
+}
+
 static int key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key)
 {
 	const struct node *n = ctx;
@@ -125,16 +130,16 @@ static int key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret
 	return 0;
 }
 
-static struct fabric_config config_of(bool is_server)
+static struct net_config config_of(bool is_server)
 {
-	return (struct fabric_config){.provider = "tcp",
+	return (struct net_config){.provider = "tcp",
 		.bind_addr = "127.0.0.1",
 		.is_listener = is_server,
 		.my_id = is_server ? SERVER_ID : CLIENT_ID,
 		.my_instance = is_server ? SERVER_INSTANCE : CLIENT_INSTANCE};
 }
 
-static void node_open(struct node *n, const struct fabric_config *cfg, int hint)
+static void node_open(struct node *n, const struct net_config *cfg, int hint)
 {
 	struct err_text err = {""};
 	int rc;
@@ -143,7 +148,7 @@ static void node_open(struct node *n, const struct fabric_config *cfg, int hint)
 	n->is_known = true;
 	rc = fabric_open_mr(cfg, hint == BASIC_HINT ? FI_MR_BASIC : hint, key_of, n, &n->f, &err);
 	if (!rc)
-		rc = fabric_xport_new(n->f, 0, &events, n, &n->x, &err);
+		rc = net_xport_new(n->f, 0, &events, n, &n->x, &err);
 	if (rc)
 		fail_msg("%s", err.s);
 }
@@ -151,12 +156,12 @@ static void node_open(struct node *n, const struct fabric_config *cfg, int hint)
 static void node_close(struct node *n)
 {
 	fabric_xport_free(n->x);
-	fabric_close(n->f);
+	net_close(n->f);
 }
 
 static void rig_open_hint(struct rig *r, int hint)
 {
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 
 	r->third = NULL;
 	node_open(&r->server, &cfg, hint);
@@ -231,23 +236,23 @@ static int dial(struct node *n, uint16_t port, const uint8_t *key)
 
 static void rig_connect(struct rig *r)
 {
-	assert_int_equal(dial(&r->client, fabric_port(r->server.f), the_key), 0);
+	assert_int_equal(dial(&r->client, net_port(r->server.f), the_key), 0);
 	RUN(r, r->client.n_up == 1 && r->server.n_up == 1);
 }
 
 static uint64_t protocol_errors(const struct node *n)
 {
-	struct fabric_stats s;
+	struct net_stats s;
 
-	fabric_stats(n->f, &s);
+	net_stats(n->f, &s);
 	return s.protocol_errors;
 }
 
 static uint64_t refused(const struct node *n)
 {
-	struct fabric_stats s;
+	struct net_stats s;
 
-	fabric_stats(n->f, &s);
+	net_stats(n->f, &s);
 	return s.refused_tickets;
 }
 
@@ -306,7 +311,7 @@ static void wrong_key_is_refused(void **state)
 	rig_open(&r);
 	memcpy(key, the_key, 32);
 	key[31] ^= 1;
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), key), 0);
 	RUN(&r, r.client.n_down == 1);
 	assert_non_null(strstr(r.client.why, "ticket"));
 	assert_int_equal(r.client.n_up + r.server.n_up, 0);
@@ -323,7 +328,7 @@ static void ticket_of_a_forgotten_instance_is_refused(void **state)
 	rig_connect(&r);
 	xport_close(r.client.conn, "test");
 	r.server.is_known = false;
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_down == 2);
 	assert_int_equal(r.server.n_up, 1);
 	assert_int_equal(refused(&r.server), 1);
@@ -338,7 +343,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 
 	(void)state;
 	rig_open(&r);
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	c = (struct fabric_conn *)r.client.conn;
 	ev.fid = &c->ep->fid;
 	ev.data_bytes = PROOF_BYTES;
@@ -352,7 +357,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 
 static void another_instance_of_the_peer_is_not_taken_for_it(void **state)
 {
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 	struct rig r = {.third = NULL};
 
 	(void)state;
@@ -360,7 +365,7 @@ static void another_instance_of_the_peer_is_not_taken_for_it(void **state)
 	node_open(&r.server, &cfg, USUAL_HINT);
 	cfg = config_of(false);
 	node_open(&r.client, &cfg, USUAL_HINT);
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_down == 1);
 	assert_non_null(strstr(r.client.why, "prove"));
 	assert_int_equal(r.client.n_up + r.server.n_up, 0);
@@ -382,8 +387,8 @@ static int raw_connect(struct node *from, uint16_t port, const void *param, size
 	uint32_t event;
 	int rc = 0;
 
-	assert_int_equal(fi_eq_open(from->f->fabric, &attr, &eq, NULL), 0);
-	assert_int_equal(fi_endpoint(x->domain, from->f->info, &ep, NULL), 0);
+	assert_int_equal(fi_eq_open(fabric_of(from)->fabric, &attr, &eq, NULL), 0);
+	assert_int_equal(fi_endpoint(x->domain, fabric_of(from)->info, &ep, NULL), 0);
 	assert_int_equal(fi_ep_bind(ep, &eq->fid, 0), 0);
 	assert_int_equal(fi_ep_bind(ep, &x->cq->fid, FI_TRANSMIT | FI_RECV), 0);
 	assert_int_equal(fi_ep_bind(ep, &x->srx->fid, 0), 0);
@@ -428,7 +433,7 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 
 	(void)state;
 	rig_open(&r);
-	port = fabric_port(r.server.f);
+	port = net_port(r.server.f);
 	pthread_create(&th, NULL, serve, &r.server);
 	memset(b, 0, sizeof(b));
 	ticket_seal(&t, the_key, b);
@@ -476,7 +481,7 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 
 	(void)state;
 	rig_open(&r);
-	port = fabric_port(r.server.f);
+	port = net_port(r.server.f);
 	pthread_create(&th, NULL, serve, &r.server);
 	ticket_seal(&t, the_key, b);
 	for (size_t i = 0; i < TICKET_BYTES; i++, n_tried += 2) {
@@ -553,7 +558,7 @@ static void connection_ends_with_either_channel(void **state)
 static void connect_to_a_silent_listener_times_out(void **state)
 {
 	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	struct fabric_config cfg = config_of(false);
+	struct net_config cfg = config_of(false);
 	socklen_t len = sizeof(sa);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	struct node n;
@@ -576,7 +581,7 @@ static void connect_to_a_silent_listener_times_out(void **state)
 
 static void connections_beyond_the_limit_are_refused(void **state)
 {
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 	struct err_text err;
 	struct node second = {0};
 	struct rig r = {.third = NULL};
@@ -587,15 +592,15 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	cfg = config_of(false);
 	cfg.credits = 4;
 	node_open(&r.client, &cfg, USUAL_HINT);
-	assert_int_equal(fabric_xport_new(r.client.f, 1, &events, &second, &second.x, &err), 0);
+	assert_int_equal(net_xport_new(r.client.f, 1, &events, &second, &second.x, &err), 0);
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
-		assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 		if (i % 32 == 31)
 			RUN(&r, r.server.n_up == i + 1);
 	}
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), -EMFILE);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), -EMFILE);
 	r.third = &second;
-	assert_int_equal(dial(&second, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
 	RUN(&r, second.n_down == 1);
 	assert_non_null(strstr(second.why, "no room"));
 	fabric_xport_free(second.x);
@@ -604,12 +609,12 @@ static void connections_beyond_the_limit_are_refused(void **state)
 
 static void open_with_least_credit(struct rig *r)
 {
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 
-	cfg.credits = FABRIC_CREDITS_MIN;
+	cfg.credits = TICKET_CREDITS_MIN;
 	node_open(&r->server, &cfg, USUAL_HINT);
 	cfg = config_of(false);
-	cfg.credits = FABRIC_CREDITS_MIN;
+	cfg.credits = TICKET_CREDITS_MIN;
 	node_open(&r->client, &cfg, USUAL_HINT);
 }
 
@@ -622,7 +627,7 @@ static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 	(void)state;
 	open_with_least_credit(&r);
 	for (unsigned i = 0; i < 100; i++)
-		assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up + r.client.n_down == 100 && r.server.n_up == r.client.n_up);
 	assert_int_equal(r.client.n_down, 0);
 	assert_int_equal(refused(&r.server), 0);
@@ -664,7 +669,7 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	rig_open(&r);
 	before = count_fds();
 	for (unsigned i = 0; i < 20; i++)
-		fds[i] = stranger(fabric_port(r.server.f), NULL, 0);
+		fds[i] = stranger(net_port(r.server.f), NULL, 0);
 	/* A connect behind them in the queue has been dealt with. */
 	rig_connect(&r);
 	assert_in_range(count_fds(), before + 20, before + 20 + 2 * N_CHANNELS);
@@ -691,11 +696,11 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 	rig_connect(&r);
 	before = count_fds();
 	for (unsigned i = 0; i < 40; i++)
-		fds[i] = stranger(fabric_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
+		fds[i] = stranger(net_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
 	for (unsigned i = 0; i < 40; i++)
 		close(fds[i]);
 	/* Behind them in the queue, so that all were accepted. */
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
 	rig_close(&r);
@@ -738,7 +743,7 @@ static void connection_may_be_closed_from_its_own_callback(void **state)
 	rig_open(&r);
 	rig_connect(&r);
 	r.client.on_message = close_and_redial;
-	r.client.next_round = fabric_port(r.server.f);
+	r.client.next_round = net_port(r.server.f);
 	for (unsigned i = 1; i <= 10; i++) {
 		assert_int_equal(send_round(r.server.conn, i), 0);
 		if (i > 5) /* flush, so that receives are waiting besides messages of one */
@@ -767,7 +772,7 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
 	/* Nobody is there for this thread number now. */
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 2, DEADLINE_MS));
 	assert_int_equal(refused(&r.server), 1);
 	rig_close(&r);
@@ -1023,8 +1028,8 @@ static void reads_work_with_addresses_and_keys_of_the_provider(void **state)
 
 	(void)state;
 	rig_open_hint(&r, BASIC_HINT);
-	assert_true(r.client.f->mr_mode & FI_MR_VIRT_ADDR);
-	assert_true(r.client.f->mr_mode & FI_MR_PROV_KEY);
+	assert_true(fabric_of(&r.client)->mr_mode & FI_MR_VIRT_ADDR);
+	assert_true(fabric_of(&r.client)->mr_mode & FI_MR_PROV_KEY);
 	read_both_ways(&r);
 }
 
@@ -1145,7 +1150,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 		if (to.p[i] != 0xee)
 			fail_msg("byte %zu was written after close", i);
 	/* And the next connection is not confused by late completions. */
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, has_segment(&r.server, from.seg));
 	reads[0].conn = r.server.conn;
@@ -1188,7 +1193,7 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 
 static pid_t fork_server(uint16_t *ret_port)
 {
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 	struct node n;
 	int fds[2];
 	pid_t pid;
@@ -1202,7 +1207,7 @@ static pid_t fork_server(uint16_t *ret_port)
 		alarm(20);
 		node_open(&n, &cfg, USUAL_HINT);
 		n.on_message = echo;
-		port = fabric_port(n.f);
+		port = net_port(n.f);
 		if (write(fds[1], &port, sizeof(port)) != sizeof(port))
 			_exit(1);
 		serve(&n);
@@ -1225,7 +1230,7 @@ static void join_server(struct node *n, uint16_t port)
 
 static void killed_peer_is_noticed_within_100_ms(void **state)
 {
-	struct fabric_config cfg = config_of(false);
+	struct net_config cfg = config_of(false);
 	uint64_t killed_ns;
 	uint16_t port;
 	pid_t pid = fork_server(&port);
@@ -1244,7 +1249,7 @@ static void killed_peer_is_noticed_within_100_ms(void **state)
 
 static void stopped_peer_is_noticed_by_its_silence(void **state)
 {
-	struct fabric_config cfg = config_of(false);
+	struct net_config cfg = config_of(false);
 	uint64_t stopped_ns;
 	uint16_t port;
 	pid_t pid = fork_server(&port);
@@ -1270,7 +1275,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 /* As after a stop of this process: the peer had nothing to answer meanwhile. */
 static void own_standstill_is_not_held_against_the_peer(void **state)
 {
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 	uint64_t later_ns = clock_now_ns() + 60000 * MS, until_ns;
 	struct rig r = {.third = NULL};
 	const struct fabric_conn *c;
@@ -1298,7 +1303,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
 	/* A handshake of the provider that announces 200 bytes and sends none. */
 	uint8_t half[32] = {2, 1, 0, 200}, noise[4096];
-	struct fabric_config cfg = config_of(true);
+	struct net_config cfg = config_of(true);
 	uint64_t slowest_ns = 0;
 	int fds[40];
 	struct rig r = {.third = NULL};
@@ -1311,7 +1316,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	r.server.on_message = echo;
 	r.client.on_message = check_crc;
 	for (unsigned i = 0; i < 40; i++) {
-		uint16_t port = fabric_port(r.server.f);
+		uint16_t port = net_port(r.server.f);
 
 		fill(noise, sizeof(noise), i);
 		if (i % 4 == 0)
@@ -1335,7 +1340,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	/* A stall of the handshakes would be 20 ms each, in its own thread. */
 	assert_in_range(slowest_ns, 0, 500 * MS);
 	assert_false(r.client.is_wrong || r.server.is_wrong);
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
 	for (unsigned i = 0; i < 40; i++)
@@ -1345,7 +1350,7 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 
 static void peer_that_does_not_read_slows_nobody_else(void **state)
 {
-	struct fabric_config cfg = config_of(false);
+	struct net_config cfg = config_of(false);
 	struct xconn *lazy;
 	struct node idle;
 	struct rig r;
@@ -1353,12 +1358,12 @@ static void peer_that_does_not_read_slows_nobody_else(void **state)
 	(void)state;
 	rig_open(&r);
 	node_open(&idle, &cfg, USUAL_HINT);
-	assert_int_equal(dial(&idle, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&idle, net_port(r.server.f), the_key), 0);
 	r.third = &idle;
 	RUN(&r, idle.n_up == 1 && r.server.n_up == 1);
 	r.third = NULL;
 	lazy = r.server.conn;
-	assert_int_equal(dial(&r.client, fabric_port(r.server.f), the_key), 0);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 1 && r.server.n_up == 2);
 	while (send_round(lazy, 1) == 0)
 		;
@@ -1411,8 +1416,8 @@ static void sleeping_threads_wake_each_other(void **state)
 
 static void opening_says_what_is_wrong(void **state)
 {
-	struct fabric_config cfg = config_of(true);
-	struct fabric *f = NULL;
+	struct net_config cfg = config_of(true);
+	struct net *f = NULL;
 	struct err_text err;
 	struct node n;
 
@@ -1426,7 +1431,7 @@ static void opening_says_what_is_wrong(void **state)
 	assert_non_null(strstr(err.s, "nosuch"));
 	cfg = config_of(true);
 	node_open(&n, &cfg, USUAL_HINT);
-	cfg.port = fabric_port(n.f);
+	cfg.port = net_port(n.f);
 	assert_true(fabric_open(&cfg, key_of, NULL, &f, &err) < 0);
 	assert_non_null(strstr(err.s, "in use"));
 	node_close(&n);

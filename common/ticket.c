@@ -1,11 +1,14 @@
-#include "common/fabric_impl.h"
+#include "common/ticket.h"
 
 #include <endian.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
+
+#include "common/error.h"
 
 #define TICKET_MAGIC   UINT32_C(0x54535042) /* "BPST" */
 #define TICKET_VERSION 1
@@ -30,6 +33,16 @@ struct proof_wire {
 _Static_assert(sizeof(struct ticket_wire) == TICKET_BYTES, "ticket layout");
 _Static_assert(sizeof(struct proof_wire) == PROOF_BYTES, "proof layout");
 
+uint64_t ticket_random64(void)
+{
+	uint64_t v;
+
+	/* 8 bytes come whole and without blocking once the system is up. */
+	while (getrandom(&v, sizeof(v), 0) != sizeof(v))
+		;
+	return v;
+}
+
 /* HMAC-SHA256 of label, nonce and data, cut to n_out bytes. The labels keep the directions
  * apart. */
 static void mac(const void *key, const char *label, uint64_t nonce, const void *data,
@@ -45,7 +58,7 @@ static void mac(const void *key, const char *label, uint64_t nonce, const void *
 	/* A failing HMAC must not leave a MAC that somebody could foresee. */
 	if (!HMAC(EVP_sha256(), key, TICKET_KEY_BYTES, in, 12 + n_bytes, out, &n)) {
 		for (size_t i = 0; i < sizeof(out); i += 8)
-			memcpy(out + i, &(uint64_t){fabric_random64()}, 8);
+			memcpy(out + i, &(uint64_t){ticket_random64()}, 8);
 	}
 	memcpy(ret, out, n_out);
 	OPENSSL_cleanse(out, sizeof(out));
@@ -85,7 +98,7 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	ret->channel = le16toh(w.channel);
 	ret->instance = le64toh(w.instance);
 	ret->nonce = le64toh(w.nonce);
-	return ret->credits >= FABRIC_CREDITS_MIN ? 0 : BPS_EPROTO;
+	return ret->credits >= TICKET_CREDITS_MIN ? 0 : BPS_EPROTO;
 }
 
 int ticket_verify(const void *buf, const void *key)
@@ -164,7 +177,7 @@ int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key,
 	ret->peer_id = le32toh(w.peer_id);
 	ret->credits = le16toh(w.credits);
 	ret->cookie = le64toh(w.cookie);
-	return ret->credits >= FABRIC_CREDITS_MIN && !w.zero ? 0 : BPS_EPROTO;
+	return ret->credits >= TICKET_CREDITS_MIN && !w.zero ? 0 : BPS_EPROTO;
 }
 
 uint64_t ticket_cookie(uint64_t nonce, const void *key)

@@ -1,0 +1,402 @@
+#include "common/tcp_impl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <openssl/crypto.h>
+
+#include "common/addr.h"
+#include "common/failpoint.h"
+#include "common/log.h"
+
+#define EVENTS_MAX 64
+#define WAKE_UP    UINT64_MAX /* in epoll data */
+
+/* ---- the poll loop ---- */
+
+static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
+{
+	struct tcp_conn *c = x->conns[ev->data.u64 >> 8];
+	struct tcp_lane *l;
+
+	if (!c) /* went down since; its place has no new owner before all of these are noted */
+		return;
+	l = &c->lanes[ev->data.u64 & 0xff];
+	l->can_recv |= !!(ev->events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR));
+	l->can_send |= !!(ev->events & (EPOLLOUT | EPOLLHUP | EPOLLERR));
+	l->is_ended |= !!(ev->events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR));
+	tcp_touch(c);
+}
+
+static void take_guests(struct tcp_xport *x)
+{
+	struct tcp_guest g;
+	uint64_t count;
+
+	if (read(x->queue.wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		log_rated(LOG_ERROR, "cannot read the wake-up: %s", strerror(errno));
+	while (tcp_queue_pop(&x->queue, &g))
+		tcp_accept(x, &g);
+	OPENSSL_cleanse(&g, sizeof(g));
+}
+
+/* Returns how many there were. */
+static int note_events(struct tcp_xport *x)
+{
+	struct epoll_event ev[EVENTS_MAX];
+	bool has_guests = false;
+	int n = epoll_wait(x->epoll_fd, ev, EVENTS_MAX, 0);
+
+	for (int i = 0; i < n; i++) {
+		if (ev[i].data.u64 == WAKE_UP)
+			has_guests = true;
+		else
+			note_event(x, &ev[i]);
+	}
+	if (has_guests)
+		take_guests(x);
+	return n > 0 ? n : 0;
+}
+
+static void receive(struct tcp_conn *c)
+{
+	for (unsigned i = 0; i < N_LANES; i++)
+		if (c->lanes[i].hs != HS_DONE && c->lanes[i].fd >= 0 && c->state == TCP_CONNECTING)
+			tcp_handshake(c, (enum lane)i);
+	if (c->lanes[LANE_MESSAGES].can_recv && c->lanes[LANE_MESSAGES].hs == HS_DONE &&
+		(c->state == TCP_UP || c->state == TCP_ACCEPTING))
+		tcp_take_messages(c);
+	if (c->lanes[LANE_BULK].can_recv && c->state == TCP_UP)
+		tcp_take_bulk(c);
+}
+
+static void transmit(struct tcp_conn *c)
+{
+	const struct wire_msg pong = {.type = WIRE_PONG};
+
+	if (c->has_pong && !tcp_put(c, &pong, 0))
+		c->has_pong = false;
+	if (c->n_queued)
+		tcp_issue_reads(c);
+	tcp_flush(c);
+	if (c->state == TCP_UP && c->n_answers && c->lanes[LANE_BULK].can_send)
+		tcp_send_bulk(c);
+	if (c->state == TCP_UP && c->has_want &&
+		TCP_TX_BYTES - (c->tx_tail - c->tx_head) >= TCP_FRAME_MAX + TCP_TX_RESERVE) {
+		c->has_want = false;
+		c->pub.x->ev->writable(c->pub.x->ctx, &c->pub);
+	}
+}
+
+/* Is there anything to do before the next event? */
+static bool has_work(const struct tcp_conn *c)
+{
+	const struct tcp_lane *msg = &c->lanes[LANE_MESSAGES], *bulk = &c->lanes[LANE_BULK];
+
+	if (c->state == TCP_UP)
+		return msg->can_recv || bulk->can_recv ||
+		       (msg->can_send && c->tx_head < c->tx_tail) ||
+		       (bulk->can_send && c->n_answers);
+	return c->state == TCP_ACCEPTING && msg->can_recv;
+}
+
+/* One turn of every connection that has something to do. Returns how many had. */
+static int serve(struct tcp_xport *x)
+{
+	struct tcp_conn *c;
+	int n = 0;
+
+	for (unsigned left = x->n_conns; left && (c = TAILQ_FIRST(&x->busy)); left--) {
+		TAILQ_REMOVE(&x->busy, c, link);
+		c->is_busy = false;
+		n++;
+		if (c->state != TCP_DOOMED)
+			receive(c);
+		if (c->state == TCP_UP)
+			transmit(c);
+		if (c->state == TCP_DOOMED)
+			tcp_down(c, c->why);
+		else if (has_work(c))
+			tcp_touch(c);
+	}
+	return n;
+}
+
+static int tcp_poll(struct xport *xp, uint64_t now_ns)
+{
+	struct tcp_xport *x = (struct tcp_xport *)xp;
+	int n;
+
+	x->now_ns = now_ns;
+	tcp_free_gone(x);
+	n = note_events(x);
+	if (now_ns >= x->next_deadline_ns)
+		tcp_tick(x);
+	return n + serve(x);
+}
+
+static int tcp_may_sleep(struct xport *xp)
+{
+	struct tcp_xport *x = (struct tcp_xport *)xp;
+
+	serve(x); /* what was queued since the poll leaves now */
+	return TAILQ_EMPTY(&x->busy);
+}
+
+static int tcp_fd(struct xport *xp)
+{
+	return ((struct tcp_xport *)xp)->epoll_fd;
+}
+
+static uint64_t tcp_next_deadline(struct xport *xp)
+{
+	return ((struct tcp_xport *)xp)->next_deadline_ns;
+}
+
+/* ---- segments ---- */
+
+static int tcp_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
+{
+	struct tcp_xport *x = (struct tcp_xport *)xp;
+	int rc = FAILPOINT(FABRIC_REGISTER);
+
+	if (rc < 0)
+		return rc;
+	if (!mem || !bytes)
+		return -EINVAL;
+	/* Going round, a number rests as long as possible before it means other memory. */
+	for (unsigned i = 0; i < TCP_SEGS_MAX; i++) {
+		uint16_t id = (uint16_t)((x->seg_next + i) % TCP_SEGS_MAX);
+
+		if (x->segs[id].mem)
+			continue;
+		x->segs[id] = (struct tcp_seg){mem, bytes};
+		x->seg_next = (uint16_t)((id + 1) % TCP_SEGS_MAX);
+		*ret_segment = id;
+		return 0;
+	}
+	return -ENOSPC;
+}
+
+static void tcp_seg_del(struct xport *xp, uint16_t id)
+{
+	struct tcp_xport *x = (struct tcp_xport *)xp;
+
+	if (id >= TCP_SEGS_MAX || !x->segs[id].mem)
+		return;
+	x->segs[id] = (struct tcp_seg){0};
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
+		if (x->conns[i])
+			tcp_refuse_segment(x->conns[i], id);
+}
+
+/* ---- the data thread's object ---- */
+
+static void close_now(struct xconn *c, const char *why)
+{
+	tcp_down((struct tcp_conn *)c, why);
+}
+
+static uint64_t heard_ns(const struct xconn *c)
+{
+	return ((const struct tcp_conn *)c)->last_rx_ns;
+}
+
+static void keep_counts(struct tcp_xport *x)
+{
+	struct net_stats *p = &x->net->past;
+
+	p->rx_bytes += x->count.rx_bytes;
+	p->tx_bytes += x->count.tx_bytes;
+	p->messages_in += x->count.messages_in;
+	p->messages_out += x->count.messages_out;
+	p->reads += x->count.reads;
+	p->protocol_errors += x->count.protocol_errors;
+}
+
+static void destroy(struct tcp_xport *x)
+{
+	struct tcp_guest g;
+
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
+		if (x->conns[i])
+			tcp_down(x->conns[i], "this side shuts down");
+	tcp_free_gone(x);
+	while (tcp_queue_pop(&x->queue, &g))
+		tcp_turn_away(g.fd, "NO");
+	OPENSSL_cleanse(&g, sizeof(g));
+	if (x->epoll_fd >= 0)
+		close(x->epoll_fd);
+	if (x->queue.wake_fd >= 0)
+		close(x->queue.wake_fd);
+	pthread_mutex_destroy(&x->queue.lock);
+	free(x);
+}
+
+static void tcp_xport_free(struct xport *xp)
+{
+	struct tcp_xport *x = (struct tcp_xport *)xp;
+
+	pthread_mutex_lock(&x->net->lock);
+	LIST_REMOVE(x, link);
+	keep_counts(x);
+	pthread_mutex_unlock(&x->net->lock);
+	destroy(x);
+}
+
+static const struct xport_ops xport_ops = {
+	.connect = tcp_connect,
+	.send = tcp_send,
+	.read = tcp_read,
+	.close = close_now,
+	.seg_add = tcp_seg_add,
+	.seg_del = tcp_seg_del,
+	.heard_ns = heard_ns,
+	.poll = tcp_poll,
+	.may_sleep = tcp_may_sleep,
+	.fd = tcp_fd,
+	.next_deadline = tcp_next_deadline,
+	.free = tcp_xport_free,
+};
+
+static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err)
+{
+	struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE_UP};
+	struct tcp_net *net = (struct tcp_net *)n;
+	struct tcp_xport *x = calloc(1, sizeof(*x));
+
+	if (!x)
+		return err_set(err, -ENOMEM, "out of memory");
+	x->pub = (struct xport){.ops = &xport_ops, .ev = ev, .ctx = ctx};
+	x->net = net;
+	x->thread = thread;
+	x->now_ns = clock_now_ns();
+	x->next_deadline_ns = UINT64_MAX;
+	TAILQ_INIT(&x->busy);
+	TAILQ_INIT(&x->gone);
+	pthread_mutex_init(&x->queue.lock, NULL);
+	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	x->queue.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (x->epoll_fd < 0 || x->queue.wake_fd < 0 ||
+		epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->queue.wake_fd, &wake)) {
+		int rc = -errno;
+
+		destroy(x);
+		return err_set(err, rc, "cannot open a data thread: %s", strerror(-rc));
+	}
+	pthread_mutex_lock(&net->lock);
+	LIST_INSERT_HEAD(&net->xports, x, link);
+	pthread_mutex_unlock(&net->lock);
+	*ret = &x->pub;
+	return 0;
+}
+
+/* ---- the process's object ---- */
+
+static void net_free(struct tcp_net *net)
+{
+	door_close(net);
+	pthread_mutex_destroy(&net->lock);
+	free((char *)net->cfg.bind_addr);
+	free(net);
+}
+
+static void tcp_close(struct net *n)
+{
+	net_free((struct tcp_net *)n);
+}
+
+static uint16_t tcp_port(const struct net *n)
+{
+	return ((const struct tcp_net *)n)->port;
+}
+
+static void tcp_set_id(struct net *n, uint32_t my_id)
+{
+	atomic_store(&((struct tcp_net *)n)->my_id, my_id);
+}
+
+static void add_counts(struct net_stats *s, const struct tcp_xport *x)
+{
+	s->rx_bytes += atomic_load_explicit(&x->count.rx_bytes, memory_order_relaxed);
+	s->tx_bytes += atomic_load_explicit(&x->count.tx_bytes, memory_order_relaxed);
+	s->messages_in += atomic_load_explicit(&x->count.messages_in, memory_order_relaxed);
+	s->messages_out += atomic_load_explicit(&x->count.messages_out, memory_order_relaxed);
+	s->reads += atomic_load_explicit(&x->count.reads, memory_order_relaxed);
+	s->protocol_errors += atomic_load_explicit(&x->count.protocol_errors, memory_order_relaxed);
+	s->connections += atomic_load_explicit(&x->count.connections, memory_order_relaxed);
+}
+
+static void tcp_stats(struct net *n, struct net_stats *ret)
+{
+	struct tcp_net *net = (struct tcp_net *)n;
+	const struct tcp_xport *x;
+
+	pthread_mutex_lock(&net->lock);
+	*ret = net->past;
+	LIST_FOREACH (x, &net->xports, link)
+		add_counts(ret, x);
+	pthread_mutex_unlock(&net->lock);
+	ret->refused_tickets = atomic_load_explicit(&net->refused, memory_order_relaxed);
+	ret->silent_strangers = atomic_load_explicit(&net->silent, memory_order_relaxed);
+}
+
+static const struct net_ops net_ops = {
+	.close = tcp_close,
+	.port = tcp_port,
+	.set_id = tcp_set_id,
+	.xport_new = tcp_xport_new,
+	.stats = tcp_stats,
+};
+
+static int parse_bind_addr(struct tcp_net *net, struct err_text *err)
+{
+	struct addr a = {.port = net->cfg.is_listener ? net->cfg.port : 0};
+
+	strncpy(a.host, net->cfg.bind_addr, sizeof(a.host) - 1);
+	if (addr_number(&a, &net->bind_addr, &net->bind_len))
+		return err_set(err, -EINVAL, "'%s' is not the number of an address of this machine",
+			a.host);
+	return 0;
+}
+
+int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
+	struct err_text *err)
+{
+	struct tcp_net *net = calloc(1, sizeof(*net));
+	int rc;
+
+	if (!net)
+		return err_set(err, -ENOMEM, "out of memory");
+	net->pub.ops = &net_ops;
+	net->cfg = *cfg;
+	net->cfg.bind_addr = strdup(cfg->bind_addr);
+	if (!net->cfg.connect_timeout_ms)
+		net->cfg.connect_timeout_ms = TCP_CONNECT_MS;
+	if (net->cfg.ping_ms && net->cfg.dead_ms < 2 * net->cfg.ping_ms)
+		net->cfg.dead_ms = 2 * net->cfg.ping_ms;
+	net->key_fn = key_fn;
+	net->key_ctx = key_ctx;
+	net->my_id = cfg->my_id;
+	net->tag = (uint16_t)ticket_random64();
+	pthread_mutex_init(&net->lock, NULL);
+	LIST_INIT(&net->xports);
+	net->door.listen_fd = net->door.epoll_fd = net->door.stop_fd = -1;
+	for (unsigned i = 0; i < TCP_STRANGERS; i++)
+		net->door.strangers[i].fd = -1;
+	rc = net->cfg.bind_addr ? parse_bind_addr(net, err)
+				: err_set(err, -ENOMEM, "out of memory");
+	if (!rc && cfg->is_listener)
+		rc = door_open(net, err);
+	if (rc) {
+		net_free(net);
+		return rc;
+	}
+	*ret = &net->pub;
+	return 0;
+}

@@ -1,0 +1,300 @@
+#ifndef BPS_COMMON_TCP_IMPL_H
+#define BPS_COMMON_TCP_IMPL_H
+/* Inside of common/tcp.h, shared by its files and its unit test only.
+ *
+ *   tcp.c       process-wide object, data-thread object, the poll loop
+ *   tcp_door.c  connection thread: accepts, checks tickets, hands sockets over
+ *   tcp_conn.c  life of a connection: connect, accept, up, down, pings
+ *   tcp_msg.c   its socket for messages and requests to read
+ *   tcp_bulk.c  its socket for the bytes that are read
+ *
+ *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --same poll--> GONE (freed at the next)
+ *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to GONE)
+ *
+ * A connection has two sockets. Messages and requests to read go over the first (LANE_MESSAGES), what
+ * was asked for over the second (LANE_BULK): so nothing small waits behind megabytes, not even for
+ * the retransmission of one of them. Requests are answered in their order, so the bytes need no
+ * header: the reader knows which read comes next, and how long it is. Each answer ends with a
+ * trailer, which says whether the bytes are what was asked for.
+ *
+ * All descriptors are watched edge-triggered, once. can_recv and can_send say what a socket still
+ * has; whatever has something to do is on x->busy, and nothing is when the thread may sleep. While
+ * a read is under way the kernel wakes us only when a good part of it is here (SO_RCVLOWAT).
+ *
+ * Everything belongs to the data thread but struct door, which is the connection thread's, and the
+ * queue between the two. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/queue.h>
+#include <sys/socket.h>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/readwindow.h"
+#include "common/tcp.h"
+#include "common/ticket.h"
+
+#define TCP_SEGS_MAX   4096
+#define TCP_CONNECT_MS 3000
+#define TCP_CREDITS    64 /* in tickets, which other transports need them in; without meaning here */
+#define TCP_QUEUE_MAX  512 /* sockets on their way to a data thread */
+/* Answers that a peer may have asked for at a time, and those that it asked for in a row. */
+#define TCP_PIECES READS_MAX
+
+/* Starts every frame of LANE_MESSAGES; little-endian, as all that goes over the wire. Frames are
+ * multiples of 8 bytes. */
+enum frame_type {
+	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
+	FRAME_READ,        /* answer with len bytes at offset of the segment */
+	FRAME_BYTES,       /* LANE_BULK: trailer of an answer of len bytes */
+};
+struct frame {
+	uint8_t type;
+	uint8_t status; /* FRAME_BYTES: 0, or 1: there is no such segment, the bytes are zeros */
+	uint16_t segment;
+	uint32_t len;
+	uint64_t offset;
+};
+_Static_assert(sizeof(struct frame) == 16, "frame layout");
+
+#define TCP_FRAME_MAX (sizeof(struct frame) + ((WIRE_SEND_MAX + 7) & ~7))
+#define TCP_RX_BYTES  ((size_t)64 << 10)
+#define TCP_TX_BYTES  ((size_t)256 << 10)
+/* Room that only requests to read, pings and their answers may use. */
+#define TCP_TX_RESERVE 2048
+_Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it begins");
+
+enum lane { LANE_MESSAGES, LANE_BULK, N_LANES };
+_Static_assert((int)N_LANES == (int)N_CHANNELS, "a socket per channel of the tickets");
+
+/* Part of a read, asked for by one frame. */
+struct piece {
+	struct tcp_read *rd;
+	uint32_t at, len; /* of the read */
+	uint64_t asked_ns;
+};
+/* Part of a segment that the peer asked for. */
+struct answer {
+	uint16_t segment;
+	bool is_refused; /* zeros go instead of the bytes, or of the rest of them */
+	uint32_t len;
+	uint64_t offset;
+};
+
+struct tcp_read {
+	struct xport_read *r;
+	uint32_t issued, done;
+	int status;
+	TAILQ_ENTRY(tcp_read) link; /* on c->queue until it is issued whole */
+};
+TAILQ_HEAD(tcp_read_list, tcp_read);
+
+struct tcp_seg {
+	const uint8_t *mem; /* NULL: none */
+	size_t bytes;
+};
+
+enum tcp_state { TCP_CONNECTING, TCP_ACCEPTING, TCP_UP, TCP_DOOMED, TCP_GONE };
+
+/* What comes before the first frame on a socket. */
+enum handshake { HS_CONNECT, HS_PROOF, HS_DONE };
+
+struct tcp_lane {
+	int fd; /* -1: none yet */
+	enum handshake hs;
+	bool can_recv, can_send;
+	bool is_ended; /* the peer sends no more: receive until that shows */
+	int lowat;     /* SO_RCVLOWAT as it stands */
+	unsigned n_hs; /* bytes of the proof that are here */
+	uint8_t hs_buf[PROOF_BYTES];
+};
+
+struct tcp_conn {
+	struct xconn pub; /* first */
+	enum tcp_state state;
+	uint16_t slot;
+	bool is_told; /* the owner knows it: connected by him, or up was called */
+	bool is_busy, has_want, has_pong, is_pinged;
+	struct tcp_lane lanes[N_LANES];
+	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
+	TAILQ_ENTRY(tcp_conn) gone;
+
+	/* LANE_MESSAGES */
+	uint8_t *rx, *tx;
+	uint32_t rx_used, tx_head, tx_tail;
+
+	/* LANE_BULK in: what we asked for, in order; the first is arriving. */
+	struct piece pieces[TCP_PIECES];
+	unsigned piece_first, n_pieces;
+	uint32_t piece_got;                /* bytes of the first, trailer too */
+	struct frame trailers[TCP_PIECES]; /* by place in pieces */
+	/* LANE_BULK out: what the peer asked for, in order; the first is leaving. */
+	struct answer answers[TCP_PIECES];
+	unsigned answer_first, n_answers;
+	uint32_t answer_sent; /* bytes of the first, trailer too */
+
+	uint32_t n_reads, n_queued;
+	struct read_window read_window;
+	struct tcp_read_list queue;
+	uint32_t reads_used; /* bit per element of reads */
+	struct tcp_read reads[READS_MAX];
+
+	uint64_t deadline_ns; /* of the handshake */
+	uint64_t last_rx_ns, ping_ns;
+	uint64_t nonce; /* of the first channel's ticket */
+	struct sockaddr_storage addr;
+	socklen_t addr_len;
+	uint16_t peer_thread;
+	uint8_t key[TICKET_KEY_BYTES]; /* until both proofs are checked */
+	char why[192];
+};
+TAILQ_HEAD(tcp_conn_list, tcp_conn);
+
+/* A socket whose ticket was good. */
+struct tcp_guest {
+	int fd;
+	struct ticket ticket;
+	uint8_t key[TICKET_KEY_BYTES];
+};
+/* From the connection thread to a data thread. n is read without the lock: a late look only delays,
+ * and the wake-up comes by the eventfd. */
+struct tcp_queue {
+	pthread_mutex_t lock;
+	atomic_uint n;
+	unsigned head;
+	int wake_fd;
+	struct tcp_guest guests[TCP_QUEUE_MAX];
+};
+
+/* Written by one thread, read by any. */
+struct tcp_counters {
+	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors;
+	_Atomic uint32_t connections;
+};
+static inline void tcp_count(_Atomic uint64_t *c, uint64_t n)
+{
+	atomic_store_explicit(
+		c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
+}
+
+struct tcp_xport {
+	struct xport pub; /* first */
+	struct tcp_net *net;
+	unsigned thread;
+	int epoll_fd;
+	uint64_t now_ns, next_deadline_ns;
+
+	struct tcp_conn_list busy, gone;
+	uint32_t n_conns, n_doomed;
+	struct tcp_conn *conns[TCP_CONNS_MAX];
+
+	uint16_t seg_next;
+	struct tcp_seg segs[TCP_SEGS_MAX];
+	struct tcp_counters count;
+	struct tcp_queue queue;
+	LIST_ENTRY(tcp_xport) link; /* under net->lock */
+};
+
+/* A connection that has shown no ticket yet. */
+struct stranger {
+	int fd; /* -1: free */
+	uint64_t since_ns;
+	unsigned n;
+	uint8_t ticket[TICKET_BYTES];
+};
+#define TCP_STRANGERS 64
+
+struct door {
+	int listen_fd, epoll_fd, stop_fd;
+	pthread_t thread;
+	struct replay replay;
+	struct stranger strangers[TCP_STRANGERS];
+};
+
+struct tcp_net {
+	struct net pub; /* first */
+	struct net_config cfg;
+	net_key_fn key_fn;
+	void *key_ctx;
+	uint16_t port;
+	_Atomic uint32_t my_id, nonces;
+	uint16_t tag; /* random, in our tickets */
+	struct sockaddr_storage bind_addr;
+	socklen_t bind_len;
+
+	pthread_mutex_t lock; /* xports, past */
+	LIST_HEAD(tcp_xport_list, tcp_xport) xports;
+	struct net_stats past; /* of freed data threads */
+	_Atomic uint64_t refused, silent;
+	struct door door;
+};
+
+static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
+{
+	return (struct tcp_xport *)c->pub.x;
+}
+
+/* tcp_door.c */
+/* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
+int door_open(struct tcp_net *net, struct err_text *err);
+/* Stop and close; also after a door_open that failed. */
+void door_close(struct tcp_net *net);
+/* The data thread's side: the next socket; false: none. */
+bool tcp_queue_pop(struct tcp_queue *q, struct tcp_guest *ret);
+/* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
+void tcp_turn_away(int fd, const char *word);
+/* Options of every data socket; lane as far as it is known. Errors: -errno. */
+int tcp_tune(int fd);
+
+/* tcp_conn.c */
+int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
+	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
+/* Takes guest->fd. */
+void tcp_accept(struct tcp_xport *x, const struct tcp_guest *guest);
+/* The handshake of a lane goes on. */
+void tcp_handshake(struct tcp_conn *c, enum lane lane);
+/* The first message of the connecting side is here. */
+void tcp_come_up(struct tcp_conn *c);
+/* Have the connection looked at before the thread sleeps. */
+void tcp_touch(struct tcp_conn *c);
+/* Mark as failed; this poll, or the next, takes it down. Keeps the first reason. */
+void tcp_doom(struct tcp_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same, for a peer that does not keep to the protocol. */
+void tcp_protocol_error(struct tcp_conn *c, const char *what);
+/* A socket failed (err, an errno) or ended (0). */
+void tcp_lost(struct tcp_conn *c, int err);
+/* Take down at once: read_done of all reads, down. */
+void tcp_down(struct tcp_conn *c, const char *why);
+void tcp_tick(struct tcp_xport *x);
+void tcp_deadline(struct tcp_xport *x, uint64_t at_ns);
+/* Something was received. */
+void tcp_heard(struct tcp_conn *c);
+/* Memory of connections that went down since the last poll. */
+void tcp_free_gone(struct tcp_xport *x);
+
+/* tcp_msg.c */
+int tcp_send(struct xconn *c, const struct wire_msg *m);
+/* Append a message: 0, or -EAGAIN. reserve: bytes of room that must remain. */
+int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
+/* Append a request to read; there is always room for TCP_PIECES of them. */
+void tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
+/* Send what is queued, as far as the socket takes it. */
+void tcp_flush(struct tcp_conn *c);
+/* Receive and handle what is there, in one go. True: there may be more. */
+bool tcp_take_messages(struct tcp_conn *c);
+
+/* tcp_bulk.c */
+int tcp_read(struct xport_read *r);
+/* Ask for what the window takes of the reads that have not been asked for whole. */
+void tcp_issue_reads(struct tcp_conn *c);
+/* The peer asks for a piece. */
+void tcp_asked(struct tcp_conn *c, const struct frame *f);
+/* Send answers, as far as the socket takes them. True: there may be more to send at once. */
+bool tcp_send_bulk(struct tcp_conn *c);
+/* Receive what is there of our reads. True: there may be more. */
+bool tcp_take_bulk(struct tcp_conn *c);
+void tcp_cancel_reads(struct tcp_conn *c);
+/* The memory of a segment goes away: nothing of it is sent any more. */
+void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);
+#endif

@@ -1,0 +1,180 @@
+#include "common/tcp_impl.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "common/failpoint.h"
+#include "common/log.h"
+
+/* ---- sending ---- */
+
+static bool has_room(struct tcp_conn *c, size_t n)
+{
+	if (TCP_TX_BYTES - c->tx_tail >= n)
+		return true;
+	if (TCP_TX_BYTES - (c->tx_tail - c->tx_head) < n)
+		return false;
+	memmove(c->tx, c->tx + c->tx_head, c->tx_tail - c->tx_head);
+	c->tx_tail -= c->tx_head;
+	c->tx_head = 0;
+	return true;
+}
+
+int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
+{
+	size_t size = wire_size(m);
+	struct frame f = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)size)};
+	struct wire_msg out;
+
+	if (!has_room(c, sizeof(f) + size + reserve))
+		return -EAGAIN;
+	out = *m;
+	out.cookie = 0;
+	out.credits = 0;
+	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
+	wire_encode(&out, c->tx + c->tx_tail + sizeof(f));
+	c->tx_tail += (uint32_t)(sizeof(f) + size);
+	tcp_count(&tcp_of(c)->count.messages_out, 1);
+	tcp_touch(c);
+	return 0;
+}
+
+void tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len)
+{
+	struct frame f = {.type = FRAME_READ,
+		.segment = htole16(segment),
+		.len = htole32(len),
+		.offset = htole64(offset)};
+	bool ok = has_room(c, sizeof(f));
+
+	assert(ok); /* TCP_TX_RESERVE is for these, and there are TCP_PIECES at most */
+	(void)ok;
+	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
+	c->tx_tail += sizeof(f);
+	tcp_touch(c);
+}
+
+int tcp_send(struct xconn *xc, const struct wire_msg *m)
+{
+	struct tcp_conn *c = (struct tcp_conn *)xc;
+	int rc;
+
+	FAILPOINT(FABRIC_SEND);
+	if (c->state != TCP_UP)
+		return -ENOTCONN;
+	rc = tcp_put(c, m, TCP_TX_RESERVE);
+	if (rc == -EAGAIN)
+		c->has_want = true;
+	return rc;
+}
+
+void tcp_flush(struct tcp_conn *c)
+{
+	struct tcp_lane *l = &c->lanes[LANE_MESSAGES];
+
+	while (l->can_send && c->tx_head < c->tx_tail) {
+		size_t want = c->tx_tail - c->tx_head;
+		ssize_t n = send(l->fd, c->tx + c->tx_head, want, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+			tcp_lost(c, errno);
+			return;
+		}
+		l->can_send = n == (ssize_t)want;
+		if (n < 0)
+			return;
+		c->tx_head += (uint32_t)n;
+		tcp_count(&tcp_of(c)->count.tx_bytes, (uint64_t)n);
+	}
+	if (c->tx_head == c->tx_tail)
+		c->tx_head = c->tx_tail = 0;
+}
+
+/* ---- receiving ---- */
+
+static void message(struct tcp_conn *c, const struct wire_msg *m)
+{
+	struct tcp_xport *x = tcp_of(c);
+
+	tcp_count(&x->count.messages_in, 1);
+	switch (m->type) {
+	case WIRE_PONG:
+		return;
+	case WIRE_PING:
+		c->has_pong = true;
+		tcp_touch(c);
+		return;
+	case WIRE_CREDIT:
+	case WIRE_SEG_ADD:
+	case WIRE_SEG_DEL:
+		tcp_protocol_error(c, "a message of another transport");
+		return;
+	default:
+		x->pub.ev->message(x->pub.ctx, &c->pub, m);
+	}
+}
+
+/* Handle the frame at the start of `data`. Returns its bytes, 0: it is not whole yet, or the
+ * connection is done for. */
+static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes)
+{
+	struct err_text err;
+	struct wire_msg m;
+	struct frame f;
+	size_t len;
+
+	if (n_bytes < sizeof(f))
+		return 0;
+	memcpy(&f, data, sizeof(f));
+	if (f.type == FRAME_READ) {
+		tcp_asked(c, &f);
+		return sizeof(f);
+	}
+	len = le32toh(f.len);
+	if (f.type != FRAME_MESSAGE || f.status || f.segment || f.offset || len % 8 ||
+		len > TCP_FRAME_MAX - sizeof(f)) {
+		tcp_protocol_error(c, "a malformed frame");
+		return 0;
+	}
+	if (n_bytes < sizeof(f) + len)
+		return 0;
+	if (wire_decode(data + sizeof(f), len, &m, &err) != (int)len) {
+		tcp_protocol_error(c, "a malformed message");
+		return 0;
+	}
+	if (c->state == TCP_ACCEPTING)
+		tcp_come_up(c);
+	if (c->state == TCP_UP)
+		message(c, &m);
+	return sizeof(f) + len;
+}
+
+bool tcp_take_messages(struct tcp_conn *c)
+{
+	struct tcp_lane *l = &c->lanes[LANE_MESSAGES];
+	size_t room = TCP_RX_BYTES - c->rx_used, at = 0, n_bytes;
+	ssize_t n = recv(l->fd, c->rx + c->rx_used, room, MSG_DONTWAIT);
+
+	if (n < 0 && errno == EINTR)
+		return true;
+	if (n <= 0) {
+		l->can_recv = false;
+		if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+			tcp_lost(c, n == 0 ? 0 : errno);
+		return false;
+	}
+	l->can_recv = l->is_ended || (size_t)n == room;
+	tcp_heard(c);
+	tcp_count(&tcp_of(c)->count.rx_bytes, (uint64_t)n);
+	c->rx_used += (uint32_t)n;
+	while ((c->state == TCP_UP || c->state == TCP_ACCEPTING) &&
+		(n_bytes = take_frame(c, c->rx + at, c->rx_used - at)))
+		at += n_bytes;
+	c->rx_used -= (uint32_t)at;
+	memmove(c->rx, c->rx + at, c->rx_used);
+	return l->can_recv;
+}

@@ -1,0 +1,70 @@
+#ifndef BPS_COMMON_TICKET_H
+#define BPS_COMMON_TICKET_H
+/* Tickets and proofs: how the two ends of a data connection show each other that they hold the key
+ * that the scheduler gave to exactly these two instances. Pure; shared by all transports.
+ *
+ * A ticket is the first thing that the connecting side says; the proof is the answer, and covers
+ * the ticket's nonce, so that it answers this connect only. */
+#include <stddef.h>
+#include <stdint.h>
+
+/* 32 bytes of fields, 16 of MAC; verbs takes 55 bytes at most. */
+#define TICKET_BYTES       48
+#define PROOF_BYTES        40
+#define TICKET_KEY_BYTES   32
+#define TICKET_CREDITS_MIN 4 /* with fewer, two CREDIT messages would answer each other for ever */
+#define REPLAY_SETS        512
+#define REPLAY_WAYS        8
+#define REPLAY_WINDOW_BITS 64
+
+/* A connection over the network has two channels; that of the same host has one. */
+enum channel { CHANNEL_OF_CONNECTING, CHANNEL_OF_ACCEPTING, N_CHANNELS };
+#define TICKET_SAME_HOST N_CHANNELS
+
+struct ticket {
+	uint16_t version;
+	uint16_t thread;
+	uint32_t peer_id;
+	uint16_t credits; /* receives that the connecting side grants at first */
+	uint16_t channel;
+	uint64_t instance;
+	uint64_t nonce; /* count of its sender's tickets << 32 | tag of that sender << 16 | slot */
+};
+struct proof {
+	uint64_t instance;
+	uint32_t peer_id;
+	uint16_t credits;
+	uint64_t cookie; /* for messages to the accepting side, where a transport needs one */
+};
+
+/* Connects seen per sender of a peer instance, as a sliding window over its count: bounded, and no
+ * clock. The tag keeps the senders of one instance (a rail each) apart. */
+struct replay_peer {
+	uint64_t instance, window, used_at;
+	uint32_t peer_id, last;
+	uint16_t tag;
+};
+struct replay {
+	uint64_t clock;
+	struct replay_peer peers[REPLAY_SETS][REPLAY_WAYS];
+};
+
+void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
+/* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved
+ * bytes). */
+int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
+int ticket_verify(const void *buf, const void *key);
+/* Note a verified ticket's nonce: 0, or BPS_EAUTH when it was seen or is too old to tell. */
+int replay_check(struct replay *r, const struct ticket *t);
+void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
+int proof_open(const void *buf, size_t n_bytes, uint64_t nonce, const void *key, struct proof *ret);
+/* Cookie for messages to the connecting side; both ends derive it. */
+uint64_t ticket_cookie(uint64_t nonce, const void *key);
+/* The nonce of a connection's channel, from that of its first one. */
+static inline uint64_t ticket_channel_nonce(uint64_t nonce, enum channel channel)
+{
+	return nonce + ((uint64_t)channel << 32);
+}
+/* Eight bytes that nobody can foresee. Never fails. */
+uint64_t ticket_random64(void);
+#endif
