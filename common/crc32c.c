@@ -94,6 +94,68 @@ TARGET static inline uint64_t three_lanes(
 	return _mm_crc32_u64(c2, load64(p + 2 * lane) ^ merge);
 }
 
+#define TARGET_WIDE __attribute__((target("avx512f,vpclmulqdq,sse4.2,pclmul")))
+/* Below this the narrow way is as quick. */
+#define WIDE_MIN 1024
+
+/* x^(d + 32) and x^(d - 32) mod P, bits reflected and times x: what the two halves of 128 bits are
+ * multiplied with to move them on by d bits. */
+static const uint64_t move_2048[2] = {0xdcb17aa4, 0xb9e02b86};
+static const uint64_t move_1536[2] = {0xa87ab8a8, 0xab7aff2a};
+static const uint64_t move_1024[2] = {0x6992cea2, 0x0d3b6092};
+static const uint64_t move_512[2] = {0x740eef02, 0x9e4addf8};
+static const uint64_t move_384[2] = {0x1c291d04, 0x1d82c63da};
+static const uint64_t move_256[2] = {0x1384aa63a, 0xba4fc28e};
+static const uint64_t move_128[2] = {0xf20c0dfe, 0x14cd00bd6};
+
+/* Four 128-bit parts each, moved on, with `onto` added. */
+TARGET_WIDE static inline __m512i move_wide(__m512i v, const uint64_t by[2], __m512i onto)
+{
+	__m512i k = _mm512_broadcast_i32x4(_mm_set_epi64x((int64_t)by[1], (int64_t)by[0]));
+
+	return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(v, k, 0x00),
+		_mm512_clmulepi64_epi128(v, k, 0x11), onto, 0x96);
+}
+
+TARGET_WIDE static inline __m128i move_narrow(__m128i v, const uint64_t by[2])
+{
+	__m128i k = _mm_set_epi64x((int64_t)by[1], (int64_t)by[0]);
+
+	return _mm_xor_si128(_mm_clmulepi64_si128(v, k, 0x00), _mm_clmulepi64_si128(v, k, 0x11));
+}
+
+/* Fold 256 bytes at a time onto the next ones, down to 16 bytes of the same crc (Gopal et al., Fast
+ * CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel 323102, 2009). Takes a
+ * multiple of 64 bytes, at least 256. */
+TARGET_WIDE static uint32_t crc32c_wide(uint32_t crc, const unsigned char *p, size_t n_bytes)
+{
+	const unsigned char *end = p + n_bytes;
+	__m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64),
+		c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+	uint64_t r;
+	__m128i v;
+
+	a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
+	for (p += 256; end - p >= 256; p += 256) {
+		a = move_wide(a, move_2048, _mm512_loadu_si512(p));
+		b = move_wide(b, move_2048, _mm512_loadu_si512(p + 64));
+		c = move_wide(c, move_2048, _mm512_loadu_si512(p + 128));
+		d = move_wide(d, move_2048, _mm512_loadu_si512(p + 192));
+	}
+	d = move_wide(c, move_512, d);
+	d = move_wide(b, move_1024, d);
+	d = move_wide(a, move_1536, d);
+	for (; p < end; p += 64)
+		d = move_wide(d, move_512, _mm512_loadu_si512(p));
+	v = _mm512_extracti32x4_epi32(d, 3);
+	v = _mm_xor_si128(v, move_narrow(_mm512_extracti32x4_epi32(d, 0), move_384));
+	v = _mm_xor_si128(v, move_narrow(_mm512_extracti32x4_epi32(d, 1), move_256));
+	v = _mm_xor_si128(v, move_narrow(_mm512_extracti32x4_epi32(d, 2), move_128));
+	r = _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(v));
+	r = _mm_crc32_u64(r, (uint64_t)_mm_extract_epi64(v, 1));
+	return ~(uint32_t)r;
+}
+
 TARGET static uint32_t crc32c_sse42(uint32_t crc, const unsigned char *p, size_t n_bytes)
 {
 	uint64_t c = ~crc;
@@ -115,6 +177,14 @@ TARGET static uint32_t crc32c_sse42(uint32_t crc, const unsigned char *p, size_t
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes)
 {
 #ifdef __x86_64__
+	if (n_bytes >= WIDE_MIN && __builtin_cpu_supports("vpclmulqdq") &&
+		__builtin_cpu_supports("avx512f")) {
+		size_t n_wide = n_bytes & ~(size_t)63;
+
+		crc = crc32c_wide(crc, data, n_wide);
+		data = (const unsigned char *)data + n_wide;
+		n_bytes -= n_wide;
+	}
 	if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
 		return crc32c_sse42(crc, data, n_bytes);
 #endif
