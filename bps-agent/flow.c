@@ -569,7 +569,7 @@ void part_read_done(struct part *part, int status)
 	}
 	if (status == 0 && !is_stale) {
 		if (part->read.conn->is_same_host ||
-			crc32c(0, part->read.dst, part->read.len) == part->offer.crc) {
+			xport_read_crc(&part->read) == part->offer.crc) {
 			histogram_add(&core_of(part)->stats.pull,
 				core_of(part)->now_ns - part->offered_ns);
 			deliver(part, &part->offer);

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/crc32c.h"
 #include "common/failpoint.h"
 
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
@@ -266,7 +265,7 @@ static void seat_read_done(struct srv_core *core, struct fetch *f, int status)
 
 	seat->fetch = NULL;
 	status = rc < 0 ? rc : status;
-	if (status == 0 && crc32c(0, f->buf->mem, f->rd.len) == f->crc) {
+	if (status == 0 && xport_read_crc(&f->rd) == f->crc) {
 		seat->buf = f->buf;
 		f->buf = NULL;
 		seat_staged(core, seat);
@@ -287,7 +286,7 @@ static void donation_read_done(struct srv_core *core, struct fetch *f, int statu
 	struct slot *slot = f->slot;
 
 	slot->fetch = NULL;
-	if (status == 0 && crc32c(0, f->buf->mem, f->rd.len) == f->crc && slot_result(core, slot)) {
+	if (status == 0 && xport_read_crc(&f->rd) == f->crc && slot_result(core, slot)) {
 		memcpy(slot->result->mem, f->buf->mem, f->rd.len);
 		slot->crc = f->crc;
 		slot->has_crc = true;

@@ -8,9 +8,10 @@
 
 #include "common/failpoint.h"
 
-/* Bytes of one call, so that the other connections get their turn. */
+/* Bytes of one call, so that the other connections get their turn, and what was received is still in
+ * the cache for its crc. */
 #define SEND_SLICE (UINT32_C(512) << 10)
-#define RECV_SLICE (UINT32_C(1) << 20)
+#define RECV_SLICE (UINT32_C(256) << 10)
 /* The kernel wakes us when this much of a piece is here, or all of it: a compromise between
  * wake-ups, which cost, and bytes that lie in the kernel when they could be copied. */
 #define LOWAT_MAX (128 << 10)
@@ -95,6 +96,8 @@ static void read_end(struct tcp_conn *c, struct tcp_read *rd, int status)
 	c->n_reads--;
 	if (!status)
 		tcp_count(&tcp_of(c)->count.reads, 1);
+	rd->r->has_crc = true;
+	rd->r->crc = rd->crc;
 	x->ev->read_done(x->ctx, rd->r, status);
 }
 
@@ -131,6 +134,11 @@ static void piece_end(struct tcp_conn *c)
 		read_end(c, rd, rd->status);
 }
 
+static size_t min_size(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
 /* Where the next bytes go, over as many pieces as a call may fill. Returns the bytes wanted. */
 static size_t recv_plan(struct tcp_conn *c, struct iovec iov[N_IOV], unsigned *ret_n)
 {
@@ -143,22 +151,38 @@ static size_t recv_plan(struct tcp_conn *c, struct iovec iov[N_IOV], unsigned *r
 		uint8_t *trailer = (uint8_t *)&c->trailers[p - c->pieces];
 		uint32_t in_trailer = got > p->len ? got - p->len : 0;
 
-		if (got < p->len)
-			iov[n++] = (struct iovec){
-				(uint8_t *)p->rd->r->dst + p->at + got, p->len - got};
+		if (got < p->len) {
+			size_t len = min_size(p->len - got, RECV_SLICE - want);
+
+			iov[n++] = (struct iovec){(uint8_t *)p->rd->r->dst + p->at + got, len};
+			want += len;
+			if (got + len < p->len)
+				break;
+		}
 		iov[n++] = (struct iovec){trailer + in_trailer, sizeof(struct frame) - in_trailer};
-		want += p->len + sizeof(struct frame) - got;
+		want += sizeof(struct frame) - in_trailer;
 		got = 0;
 	}
 	*ret_n = n;
 	return want;
 }
 
+/* That many bytes more of the first piece, still in the processor's cache. */
+static void add_crc(const struct piece *p, uint32_t got, size_t n)
+{
+	size_t payload = got < p->len ? p->len - got : 0;
+
+	p->rd->crc = crc32c(
+		p->rd->crc, (const uint8_t *)p->rd->r->dst + p->at + got, min_size(n, payload));
+}
+
 static void take(struct tcp_conn *c, size_t n)
 {
 	while (n && c->state == TCP_UP) {
 		size_t left = piece_at(c, 0)->len + sizeof(struct frame) - c->piece_got;
-		size_t part = n < left ? n : left;
+		size_t part = min_size(n, left);
+
+		add_crc(piece_at(c, 0), c->piece_got, part);
 
 		c->piece_got += (uint32_t)part;
 		n -= part;
@@ -176,7 +200,7 @@ static void set_lowat(struct tcp_conn *c)
 	if (c->n_pieces) {
 		size_t left = piece_at(c, 0)->len + sizeof(struct frame) - c->piece_got;
 
-		want = left < LOWAT_MAX ? (int)left : LOWAT_MAX;
+		want = (int)min_size(left, LOWAT_MAX);
 	}
 	if (want == l->lowat)
 		return;
@@ -278,18 +302,17 @@ static size_t send_plan(struct tcp_conn *c, struct iovec iov[N_IOV],
 		const struct answer *a = answer_at(c, i);
 		uint32_t in_trailer = sent > a->len ? sent - a->len : 0;
 		size_t left = sent < a->len ? a->len - sent : 0;
+		size_t len = min_size(left, a->is_refused ? ZEROS : SEND_SLICE - want);
 
-		if (left && a->is_refused) {
-			left = left < ZEROS ? left : ZEROS;
-			iov[n++] = (struct iovec){(void *)zeros, left};
-			want += left;
-			if (sent + left < a->len)
-				break;
-		} else if (left) {
+		if (len)
 			iov[n++] = (struct iovec){
-				(void *)(tcp_of(c)->segs[a->segment].mem + a->offset + sent), left};
-			want += left;
-		}
+				a->is_refused ? (void *)zeros
+					      : (void *)(tcp_of(c)->segs[a->segment].mem +
+							 a->offset + sent),
+				len};
+		want += len;
+		if (len < left)
+			break;
 		trailers[i] = (struct frame){.type = FRAME_BYTES,
 			.status = a->is_refused,
 			.len = htole32(a->len),
@@ -326,7 +349,7 @@ bool tcp_send_bulk(struct tcp_conn *c)
 	l->can_send = (size_t)n == want;
 	while (n) {
 		size_t left = answer_bytes(answer_at(c, 0)) - c->answer_sent;
-		size_t part = (size_t)n < left ? (size_t)n : left;
+		size_t part = min_size((size_t)n, left);
 
 		c->answer_sent += (uint32_t)part;
 		n -= (ssize_t)part;

@@ -85,6 +85,7 @@ struct answer {
 struct tcp_read {
 	struct xport_read *r;
 	uint32_t issued, done;
+	uint32_t crc; /* of what is here */
 	int status;
 	TAILQ_ENTRY(tcp_read) link; /* on c->queue until it is issued whole */
 };

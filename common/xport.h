@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/crc32c.h"
 #include "common/wire.h"
 
 struct xport;
@@ -34,6 +35,8 @@ struct xport_read {
 	uint16_t own_segment;
 	uint16_t segment;
 	uint32_t len;
+	bool has_crc; /* set with status 0: crc is that of the bytes in dst, taken as they came */
+	uint32_t crc;
 	uint64_t offset;
 	void *impl; /* the transport's */
 };
@@ -133,6 +136,11 @@ static inline void xport_free(struct xport *x)
 {
 	if (x)
 		x->ops->free(x);
+}
+/* Of the bytes of a read that has ended with status 0. */
+static inline uint32_t xport_read_crc(const struct xport_read *r)
+{
+	return r->has_crc ? r->crc : crc32c(0, r->dst, r->len);
 }
 /* An empty loan is allowed; it is empty afterwards. */
 static inline void xport_loan_end(struct xport_loan *l)
