@@ -124,12 +124,21 @@ class Lab:
     def link(self, host, is_up):
         sh("ip", "-n", f"{self.prefix}-sw", "link", "set", f"p{host}", "up" if is_up else "down")
 
+    def rate(self, host, rate):
+        """Its network card has that many bits per second each way, as tc writes it; None: no limit."""
+        for ns, card in ((self.ns(host), "eth0"), (f"{self.prefix}-sw", f"p{host}")):
+            if rate:
+                sh("tc", "-n", ns, "qdisc", "replace", "dev", card, "root", "tbf", "rate", rate, "burst", "80000", "limit", "2000000")
+            else:
+                subprocess.run(["tc", "-n", ns, "qdisc", "del", "dev", card, "root"], capture_output=True, timeout=30, check=False)
+
     def mend(self, host):
         subprocess.run(
             ["ip", "netns", "exec", self.ns(host), "nft", "delete", "table", "inet", "fault"],
             capture_output=True, timeout=30, check=False,
         )
         self.link(host, True)
+        self.rate(host, None)
 
     def heal(self):
         for h in range(1, self.n + 1):
@@ -367,6 +376,39 @@ def memory_cgroup(name, limit_bytes):
             return _cgroup(path, limit, limit_bytes)
         path.rmdir()
     return None
+
+
+def cpu_cgroup(name, share):
+    """A context in which `put(pid)` gives a process that share of one processor; None where this machine cannot."""
+    period_us = 100000
+    quota_us = int(share * period_us)
+    for root, limits in ((Path("/sys/fs/cgroup"), {"cpu.max": f"{quota_us} {period_us}"}),
+                         (Path("/sys/fs/cgroup/cpu"), {"cpu.cfs_period_us": period_us, "cpu.cfs_quota_us": quota_us})):  # fmt: skip
+        path = root / f"{name}-{time.monotonic_ns()}"
+        try:
+            path.mkdir()
+            if all((path / limit).exists() for limit in limits):
+                return _cpu_cgroup(path, limits)
+            path.rmdir()
+        except OSError:
+            continue
+    return None
+
+
+@contextlib.contextmanager
+def _cpu_cgroup(path, limits):
+    def put(pid):
+        os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))  # others are not limited
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setscheduler(int(task.name), os.SCHED_OTHER, os.sched_param(0))
+        (path / "cgroup.procs").write_text(str(pid))
+
+    for limit, value in limits.items():
+        (path / limit).write_text(str(value))
+    try:
+        yield put
+    finally:
+        atexit.register(_remove, path)
 
 
 @contextlib.contextmanager
