@@ -151,6 +151,18 @@ def test_restarts_while_tensors_are_declared(cluster):
     assert kills > 1
 
 
+def test_restarts_at_barriers_pass_each_once(cluster):
+    """Wherever an agent dies on the way to a barrier and back, its successor says what was left to say."""
+    c = make(cluster)
+    job = Job(c, 4, sizes=[100], args={"barrier_each": 1})
+    job.goes_on()
+    for kill in range(8):
+        c.agents[kill % 2].die(signal.SIGKILL if kill % 3 else signal.SIGTERM)
+        job.goes_on(1 + kill % 3)
+    job.finish()
+    assert not losses(c.agents)
+
+
 def test_jobs_begin_and_end_while_their_agents_die(cluster):
     c = make(cluster)
     jobs, kills = [], 0

@@ -463,9 +463,9 @@ def elastic(n_elems, n_rounds, n_tensors=2, victim=None, at=None, progress=None,
     return {"code": 0, "rounds": seen, "people": people, "missing": missing, "times": times}
 
 
-def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0):
+def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_each=0, barrier_each=0):
     """Rounds of int and float tensors of these sizes until the file `stop` is there, or n_rounds: sums are exact, inputs are as they were
-    submitted. With declare_each a tensor is declared anew each so many rounds. Rank 0 writes when each began and ended. Returns how
+    submitted. With declare_each a tensor is declared anew each so many rounds, with barrier_each all meet at a barrier. Rank 0 writes when each began and ended. Returns how
     many rounds there were and a digest of all float sums."""
     n, over, sums = 0, False, hashlib.sha256()
     rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
@@ -501,6 +501,8 @@ def kept_rounds(sizes, stop, trace, n_rounds=None, deterministic=None, declare_e
             for t in floats:
                 sums.update(t.output.tobytes())
             over = vote.output[0] > 0
+            if barrier_each and n % barrier_each == 0:
+                job.checkpoint_barrier(60)
     return [n, sums.hexdigest()]
 
 
