@@ -8,6 +8,7 @@ import time
 
 import pytest
 from keeper import KeptDaemon
+from test_elastic import add_worker, rounds_done
 
 SIZES = [200_000, 100, 70_000]  # offered, inline, one that is not a whole number of partitions
 
@@ -161,6 +162,27 @@ def test_restarts_at_barriers_pass_each_once(cluster):
         job.goes_on(1 + kill % 3)
     job.finish()
     assert not losses(c.agents)
+
+
+def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
+    """Agents die while a newcomer waits to be let in, as it is, and right behind it: of the newcomer's machine and of the others."""
+    c = make(cluster, agents=3)
+    progress, go = c.dir / "progress", c.dir / "go"
+    args = {"n_elems": 5000, "n_rounds": 20, "every": 25, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="grow", placement=[0, 1])
+    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    for a in (2, 0, 2, 1, 2):
+        c.agents[a].die()
+    c.wait_for("it is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+    c.agents[2].die()
+    n = rounds_done(progress)
+    c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 5)
+    go.touch()
+    results = c.finish([*started, new])
+    assert [r["code"] for r in results] == [0, 0, 0], results
+    assert len({r["weights"] for r in results}) == 1
+    assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]
 
 
 def test_jobs_begin_and_end_while_their_agents_die(cluster):
