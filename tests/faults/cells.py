@@ -6,7 +6,7 @@ one line of JSON in the file that BPS_MATRIX_RECORDS names.
 
 Bounds are those of docs/faults.md. They are for a machine that has a processor to spare: BPS_BOUND_SLACK multiplies them
 (make test: 3, since there the outcome counts; make matrix: 1). A witness sleeps beside each cell and notes how late it is woken.
-A bound that make matrix finds exceeded by no more than ten times that says something about the machine, not about the cell: it
+A bound that make matrix finds exceeded by no more than five times that says something about the machine, not about the cell: it
 has been disturbed, and is passed anew.
 """
 
@@ -20,7 +20,7 @@ import time
 import pytest
 
 RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
-LATE_S, HOPS = 0.05, 10  # from when on a cell is disturbed, and how often what it measures may have been held up so
+LATE_S, HOPS = 0.05, 5  # from when on a cell is disturbed, and how often what it measures may have been held up so
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
 

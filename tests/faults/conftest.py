@@ -70,9 +70,9 @@ def faulty(request):
         return made[-1]
 
     yield make
-    said = [c.said(cell.outcome == "failed") for c in made]
+    said = [c.said(cell.outcome in ("failed", "disturbed")) for c in made]
     problems = [p for c in made for p in c.close()]
-    if problems or cell.outcome == "failed":
+    if problems or cell.outcome in ("failed", "disturbed"):
         folder = Path(os.environ.get("BPS_MATRIX_LOGS", BUILD / "faults-failed")) / (
             re.sub(r"[^\w.-]+", "-", cell.name) + time.strftime("-%Y%m%d-%H%M%S"))  # fmt: skip
         for i, texts in enumerate(said):
