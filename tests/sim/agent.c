@@ -289,7 +289,7 @@ static void join_now(struct agent *a, unsigned w)
 
 static void join(struct agent *a, unsigned w)
 {
-	if (a->s->o.is_elastic && a->s->oracle.has_end)
+	if (a->has_ended || (a->s->o.is_elastic && a->s->oracle.has_end))
 		return;
 	join_now(a, w);
 }
@@ -417,8 +417,31 @@ static bool all_joined(const struct agent *a)
 	return true;
 }
 
+static void say_lost(struct agent *a, uint32_t job, uint32_t rank)
+{
+	const struct ctl_msg lost = {
+		.type = CTL_WORKER, .worker = {job, rank, WORKER_LOST, "it came too late"}};
+
+	member_send(&a->m, &lost);
+}
+
+/* Its trainers had given up when it was told, as the daemon's disown(). */
+static void disown(struct agent *a, const struct ctl_job *msg)
+{
+	for (uint32_t i = 0; i < msg->n_members; i++)
+		for (uint32_t r = 0;
+			msg->members[i].agent == a->m.id && r < msg->members[i].n_ranks; r++)
+			say_lost(a, msg->job, msg->members[i].ranks[r].rank);
+}
+
 static void job_told(struct agent *a, const struct ctl_msg *msg)
 {
+	if (a->s->o.is_elastic && a->s->oracle.has_end && !a->has_job_msg && !all_joined(a))
+		a->has_ended = true; /* nobody asks for it again */
+	if (a->has_ended && !a->has_job_msg) {
+		disown(a, &msg->job);
+		return;
+	}
 	a->named_job = msg->job.job;
 	if (a->job && msg->job.view > a->job_view) {
 		a->job_view = msg->job.view;
@@ -446,13 +469,14 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 	}
 	if (!msg->code && msg->job == CTL_NO_ID)
 		return; /* it waits */
+	if (!msg->code && a->has_ended && !a->has_job_msg) {
+		say_lost(a, msg->job, msg->rank);
+		return;
+	}
 	if (!msg->code && a->s->o.is_elastic && a->s->oracle.job && msg->job != a->s->oracle.job) {
-		const struct ctl_msg lost = {.type = CTL_WORKER,
-			.worker = {msg->job, msg->rank, WORKER_LOST, "it came too late"}};
-
 		/* Another one, of those who came too late. */
 		a->has_ended = true;
-		member_send(&a->m, &lost);
+		say_lost(a, msg->job, msg->rank);
 		return;
 	}
 	if (msg->code) {
