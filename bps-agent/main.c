@@ -3,6 +3,7 @@
  * connection management and the making of shared memory (maker.h) have threads of their own. */
 #include <errno.h>
 #include <event2/buffer.h>
+#include <event2/event.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <libgen.h>
@@ -32,6 +33,7 @@
 /* It owns trainers, rings and all partitions; copying a sum is all that it does per byte. */
 #define AGENT_THREADS 1
 #define AGAIN_NS      UINT64_C(2000000)
+#define LEAVE_US      200000 /* for the scheduler's answer to LEAVE */
 /* Our listening socket, when the service manager keeps it. */
 #define LISTEN_NAME "listen"
 
@@ -123,6 +125,7 @@ struct app {
 	struct agent *agent;       /* once our id is known */
 	struct fdstore inherited;
 	struct past past;
+	struct event *stop; /* armed: LEAVE was said, and its answer has this time */
 	int listen_fd;
 	bool owns_socket_file;
 	bool is_kept; /* somebody keeps what a successor needs */
@@ -263,16 +266,50 @@ static int go_on(struct app *app, struct err_text *err)
 	return rc < 0 ? err_set(err, rc, "cannot go on with the jobs that were here") : 0;
 }
 
+/* A drained agent that stops does not come back, and nobody need wait for it: only the scheduler knows
+ * which one is. Without its answer we end all the same. */
+static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct app *app = arg;
+
+	(void)fd;
+	(void)what;
+	daemon_quit(&app->node.daemon, EX_OK);
+}
+
+static bool is_stopping(const struct app *app)
+{
+	return app->stop && event_pending(app->stop, EV_TIMEOUT, NULL);
+}
+
+static void on_stop(void *ctx)
+{
+	const struct timeval tv = {.tv_usec = LEAVE_US};
+	const struct ctl_msg m = {.type = CTL_LEAVE};
+	struct app *app = ctx;
+
+	if (!app->is_kept || member_send(app->node.member, &m) < 0 || event_add(app->stop, &tv) < 0)
+		daemon_quit(&app->node.daemon, EX_OK);
+}
+
 static void member_down(void *ctx, const char *why)
 {
 	struct app *app = ctx;
 
 	(void)why;
+	if (is_stopping(app))
+		daemon_quit(&app->node.daemon, EX_OK);
 	daemon_tell_now(&app->node.daemon);
 }
 
 static void member_message(void *ctx, struct member_msg *m)
 {
+	struct app *app = ctx;
+
+	if (m->msg.type == CTL_LEFT && is_stopping(app)) {
+		daemon_quit(&app->node.daemon, EX_OK);
+		return;
+	}
 	note_past(ctx);
 	post(ctx, AGENT_MESSAGE, m);
 }
@@ -604,8 +641,14 @@ int main(int argc, char **argv)
 			&member_ops, &http_ops, &app, &err);
 	if (rc == 0)
 		rc = daemon_tell(&app.node.daemon, say, &app, &err);
-	if (rc == 0)
+	if (rc == 0) {
+		app.stop = evtimer_new(loop_base(app.node.daemon.loop), on_stop_timer, &app);
+		rc = app.stop ? 0 : err_set(&err, -ENOMEM, "out of memory");
+	}
+	if (rc == 0) {
+		daemon_on_stop(&app.node.daemon, on_stop, &app);
 		rc = go_on(&app, &err);
+	}
 	if (rc < 0)
 		log_error("%s", err.s);
 	else
@@ -613,6 +656,8 @@ int main(int argc, char **argv)
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	agent_free(app.agent);
 	past_fini(&app.past);
+	if (app.stop)
+		event_free(app.stop);
 	gpuprobe_free(app.gpuprobe);
 	node_close(&app.node);
 	if (app.listen_fd >= 0)

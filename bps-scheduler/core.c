@@ -145,7 +145,7 @@ static void dispatch(struct sched_core *c, struct member *m, const struct ctl_ms
 		sched_seen(c, &msg->sight);
 		return;
 	}
-	if (msg->type == CTL_LEAVE && m->role == ROLE_SERVER) {
+	if (msg->type == CTL_LEAVE) {
 		drain_leave(c, m);
 		return;
 	}
@@ -229,8 +229,11 @@ void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 
 	c->now_ns = now_ns;
 	conn_forget(c, id);
-	if (m && m->state == MEMBER_UP)
-		sched_member_suspect(c, m, "its connection closed");
+	if (!m || m->state != MEMBER_UP)
+		return;
+	sched_member_suspect(c, m, "its connection closed");
+	if (drain_has_stopped(m))
+		sched_arm(c, m->deadline_ns = now_ns);
 }
 
 void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_t now_ns)

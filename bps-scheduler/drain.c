@@ -207,9 +207,19 @@ static void tell_left(struct sched_core *c, const struct member *m, int code, co
 	sched_send(c, m, &msg);
 }
 
+bool drain_has_stopped(const struct member *m)
+{
+	return m->role == ROLE_AGENT && m->is_drained && m->is_leaving;
+}
+
 void drain_leave(struct sched_core *c, struct member *m)
 {
 	m->has_left = false;
+	if (m->role == ROLE_AGENT) {
+		m->is_leaving = m->is_drained;
+		tell_left(c, m, 0, "");
+		return;
+	}
 	if (c->is_undurable) {
 		tell_left(c, m, BPS_ENOTDURABLE, "the scheduler cannot write its state");
 	} else if (!others_open(c, m)) {
@@ -229,7 +239,7 @@ void drain_settle(struct sched_core *c)
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct member *m = c->members[i];
 
-		if (!m->is_leaving || m->has_left || drain_parts(c, m))
+		if (m->role != ROLE_SERVER || !m->is_leaving || m->has_left || drain_parts(c, m))
 			continue;
 		m->has_left = true;
 		tell_left(c, m, 0, "");

@@ -42,7 +42,10 @@ int drain_clear(
 /* How many partitions of all jobs are on a server. */
 uint64_t drain_parts(const struct sched_core *c, const struct member *m);
 
-/* LEAVE of a server. */
+/* An agent that was drained has said LEAVE: when its connection closes it is gone, without a window. */
+bool drain_has_stopped(const struct member *m);
+/* LEAVE of a server, or of an agent, for which a restart and an end are the same unless it is
+ * drained. */
 void drain_leave(struct sched_core *c, struct member *m);
 /* What has changed is durable and told: LEFT to those who are empty by now. */
 void drain_settle(struct sched_core *c);

@@ -7,6 +7,7 @@
 
 #include "bps-scheduler/balance.h"
 #include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/drain.h"
 #include "bps-scheduler/record.h"
 #include "common/failpoint.h"
 #include "common/log.h"
@@ -473,6 +474,8 @@ void sched_member_check(struct sched_core *c, struct member *m)
 	if (m->state == MEMBER_UP)
 		snprintf(why, sizeof(why), "silent for %.1f s",
 			(double)(c->now_ns - m->heard_ns) / 1e9);
+	else if (m->state == MEMBER_SUSPECT && drain_has_stopped(m))
+		snprintf(why, sizeof(why), "it was drained, and has stopped");
 	else if (m->state == MEMBER_SUSPECT && m->seen_ns)
 		snprintf(why, sizeof(why), "silent for %.1f s, at the servers too",
 			(double)(c->now_ns - m->seen_ns) / 1e9);

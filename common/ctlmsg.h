@@ -12,7 +12,7 @@
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
- *   LEAVE (server)               LEFT, when its partitions are elsewhere
+ *   LEAVE                        LEFT: a server, when its partitions are elsewhere
  *   WHY (agent)                  WHY_TEXT
  *   REPORT (agent)               PROBE
  *

@@ -252,6 +252,25 @@ def scheduler_stays(c):
     c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
 
 
+def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
+    c = make(cluster)
+    job = Job(c, 4)
+    job.goes_on()
+    a = c.agents[0]
+    a.restart_s = 60  # nobody starts it anew
+    p = c.bpsctl("--scheduler", f"127.0.0.1:{c.scheduler.port}", "drain", "a0")
+    assert p.returncode == 0, p
+    job.goes_on()
+    at = time.monotonic()
+    a.is_stopping = True
+    a.process.send_signal(signal.SIGTERM)
+    c.wait_for("it is told", lambda: "a0: suspect -> down, it was drained, and has stopped" in c.scheduler.log.read_text())
+    assert time.monotonic() - at < 10  # its window is 30 s
+    for w in job.workers[2:]:
+        w.process.wait(20)
+        assert re.search("agent 'a0'.*is lost", w.text()), w.text()
+
+
 def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
     """What needs no server runs on; the others' servers hear of the new process from the scheduler only."""
     c = make(cluster)

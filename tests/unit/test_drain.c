@@ -535,6 +535,28 @@ static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 	world_fini(&w);
 }
 
+/* A restart looks the same, so only somebody who drained it has said that it does not come back. */
+static void drained_agent_that_stops_is_gone_at_once_and_no_other(void **state)
+{
+	(void)state;
+	for (int is_drained = 0; is_drained < 2; is_drained++) {
+		struct world w;
+
+		running_job(&w);
+		if (is_drained)
+			assert_int_equal(drain(&w, "agent:a"), 0);
+		send_msg(&w, 21, &leave);
+		assert_true(w.conns[21].has_left);
+		pass(&w, 500);
+		assert_non_null(sched_job(w.core, w.job));
+		w.conns[21].is_open = false;
+		sched_conn_closed(w.core, 21, w.now);
+		tick(&w);
+		assert_true((sched_job(w.core, w.job) == NULL) == is_drained);
+		world_fini(&w);
+	}
+}
+
 static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 {
 	struct world w;
@@ -582,6 +604,7 @@ int main(void)
 		cmocka_unit_test(leaving_server_is_told_when_it_is_empty),
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
 		cmocka_unit_test(drained_server_is_better_than_none),
+		cmocka_unit_test(drained_agent_that_stops_is_gone_at_once_and_no_other),
 		cmocka_unit_test(drained_agent_gets_no_new_job_and_keeps_those_it_has),
 		cmocka_unit_test(second_drain_without_a_reason_keeps_the_first_ones),
 		cmocka_unit_test(one_name_of_two_roles_has_to_be_told),
