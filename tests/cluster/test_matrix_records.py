@@ -69,3 +69,29 @@ def test_table_says_at_which_commits_and_marks_what_is_over(records):
     text, _ = matrix.table(known)
     assert "- A: c1" in text and "- B: c2" in text
     assert "| FM-S-one | 2/2 | A1 B1 | stall | 1.500 | 1.500 **over** | 1 |" in text, text
+
+
+class Node:
+    """Of pytest, as far as a cell looks at it."""
+
+    nodeid = "t::x"
+
+    @staticmethod
+    def function():
+        """FM-X-y: it does."""
+
+
+@pytest.mark.parametrize("why, late_s, want", [
+    ("AssertionError: not within 30 s: it is back", 3.0, "disturbed"),
+    ("AssertionError: not within 30 s: it is back", 2.0, "failed"),
+    ("AssertionError: rank 0 ended with 1: AssertionError: round 7", 9.0, "failed"),
+])  # fmt: skip
+def test_only_what_ran_out_of_patience_is_put_down_to_the_machine(why, late_s, want, monkeypatch):
+    import cells
+
+    monkeypatch.setattr(cells, "RECORDS", "somewhere")
+    cell = cells.Cell(Node)
+    cell.witness.stop()
+    cell.witness.late_s = late_s
+    cell.ended("failed", why)
+    assert cell.outcome == want and cell.name == "FM-X-y"

@@ -7,7 +7,8 @@ one line of JSON in the file that BPS_MATRIX_RECORDS names.
 Bounds are those of docs/faults.md. They are for a machine that has a processor to spare: BPS_BOUND_SLACK multiplies them
 (make test: 3, since there the outcome counts; make matrix: 1). A witness sleeps beside each cell and notes how late it is woken.
 A bound that make matrix finds exceeded by no more than five times that says something about the machine, not about the cell: it
-has been disturbed, and is passed anew.
+has been disturbed, and is passed anew. So has one in which patience came to its end, of the cell or of a watchdog, while the machine
+stood still for almost as long as a daemon is patient.
 """
 
 import json
@@ -20,6 +21,8 @@ import time
 import pytest
 
 RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
+STILL_S = 2.5  # the least patience is a server's: 3 s
+PATIENCE = r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did not come back"
 LATE_S, HOPS = 0.05, 5  # from when on a cell is disturbed, and how often what it measures may have been held up so
 SLACK = float(os.environ.get("BPS_BOUND_SLACK", "3"))
 
@@ -80,8 +83,11 @@ class Cell:
 
     def ended(self, outcome, why):
         """The worst of set-up, call and teardown counts, and the first reason."""
+        late_s, is_patience = self.witness.late_s, re.search(PATIENCE, why[:300])
         if outcome == "failed" and self.outcome != "failed":
-            self.outcome, self.why = outcome, why
+            self.outcome, self.why = outcome, why[:300]
+            if RECORDS and late_s > STILL_S and is_patience:
+                self.outcome, self.why = "disturbed", f"the machine stood still for {late_s:.1f} s: {why[:300]}"
         elif outcome != "passed" and self.outcome == "passed":
             self.outcome, self.why = outcome, why
 

@@ -46,7 +46,7 @@ def pytest_runtest_makereport(item, call):
     if report.outcome != "passed":
         why = str(report.longrepr[2] if report.skipped else report.longrepr.reprcrash.message if hasattr(
             report.longrepr, "reprcrash") else report.longrepr)  # fmt: skip
-    cell.ended(report.outcome, why[:300])
+    cell.ended(report.outcome, why)
     if cell.logs and report.failed:
         report.sections.append(("Logs", cell.logs))
     if call.when == "teardown":
