@@ -29,7 +29,7 @@ def bars_module():
 
 @pytest.fixture
 def bars(bars_module, tmp_path):
-    args = argparse.Namespace(build=tmp_path, repeat=3, seconds=1, priority="none")
+    args = argparse.Namespace(build=tmp_path, repeat=3, seconds=1, again=2, priority="none")
     return bars_module.Bars(args, tmp_path)
 
 
