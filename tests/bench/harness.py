@@ -275,6 +275,7 @@ class Suite:
 
     def close(self):
         for p in reversed(self.daemons):
+            self.processes.ended_cpu_s += cpu_s(p.pid)
             p.terminate()
         for p in self.daemons:
             try:
