@@ -27,6 +27,8 @@
 #define LISTEN_KEEPINTVL_S 1
 #define LISTEN_KEEPCNT     5
 
+#define LOCK_HINT "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit"
+
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
 {
@@ -37,6 +39,12 @@ int fabric_mr_reg(
 	rc = -FI_ENOKEY;
 	for (int tries = 0; rc == -FI_ENOKEY && tries < 8; tries++)
 		rc = fi_mr_reg(x->domain, mem, bytes, access, 0, ticket_random64(), 0, ret, NULL);
+	if (rc)
+		log_rated(LOG_ERROR, "cannot register %zu bytes with libfabric: %s%s", bytes,
+			fi_strerror(-rc),
+			x->is_verbs && rc == -FI_ENOMEM && fabric_lockable_bytes() != UINT64_MAX
+				? " (verbs locks them: " LOCK_HINT ")"
+				: "");
 	return rc;
 }
 
@@ -63,17 +71,46 @@ static struct fi_info *make_hints(const struct net_config *cfg, int mr_mode)
 	return h;
 }
 
+static int ask(struct fabric *f, const struct fi_info *hints, uint16_t port)
+{
+	char service[8];
+
+	snprintf(service, sizeof(service), "%u", port);
+	return fi_getinfo(FI_VERSION(1, 17), f->cfg.bind_addr, service, FI_SOURCE, hints, &f->info);
+}
+
+static bool is_verbs(const struct fabric *f)
+{
+	return strcmp(f->cfg.provider, "verbs") == 0;
+}
+
+static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
+{
+	bool is_other = rc == -EADDRINUSE && is_verbs(f);
+
+	return err_set(err, rc, "cannot listen for data on %s port %u: %s%s", f->cfg.bind_addr,
+		f->cfg.port, fi_strerror(-rc),
+		is_other ? " (another program listens there, `rdma resource show cm_id` shows "
+			   "which: stop it, or choose another port)"
+			 : addr_bind_hint(rc));
+}
+
 static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 {
 	struct fi_info *hints = make_hints(&f->cfg, mr_mode);
-	char port[8];
+	uint16_t port = f->cfg.is_listener ? f->cfg.port : 0;
+	bool is_taken = false;
 	int rc;
 
 	if (!hints)
 		return err_set(err, -ENOMEM, "out of memory");
-	snprintf(port, sizeof(port), "%u", f->cfg.is_listener ? f->cfg.port : 0u);
-	rc = fi_getinfo(FI_VERSION(1, 17), f->cfg.bind_addr, port, FI_SOURCE, hints, &f->info);
+	rc = ask(f, hints, port);
+	/* Provider verbs tries the port out and has nothing for one that is taken. */
+	if (rc == -FI_ENODATA && port)
+		is_taken = ask(f, hints, 0) == 0;
 	fi_freeinfo(hints);
+	if (is_taken)
+		return listen_failed(f, -EADDRINUSE, err);
 	if (rc)
 		return fabric_explain(&f->cfg, rc, err);
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
@@ -85,6 +122,11 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (!f->tx_max)
 		return err_set(err, -EINVAL, "libfabric provider '%s' has too small a send queue",
 			f->cfg.provider);
+	if (is_verbs(f) && fabric_lockable_bytes() < FABRIC_LOCKED_MIN)
+		return err_set(err, -EPERM,
+			"libfabric provider 'verbs' locks the memory that it uses, and this "
+			"process may lock only %llu KiB: " LOCK_HINT,
+			(unsigned long long)fabric_lockable_bytes() >> 10);
 	return 0;
 }
 
@@ -179,8 +221,7 @@ static int start_listening(struct fabric *f, struct err_text *err)
 	if (!rc)
 		rc = fi_getname(&f->pep->fid, &ss, &len);
 	if (rc)
-		return err_set(err, rc, "cannot listen for data on %s port %u: %s%s",
-			f->cfg.bind_addr, f->cfg.port, fi_strerror(-rc), addr_bind_hint(rc));
+		return listen_failed(f, rc, err);
 	f->port = sockaddr_port((struct sockaddr *)&ss);
 	if (strcmp(f->cfg.provider, "tcp") == 0)
 		harden_listener(&ss, len);

@@ -1,9 +1,14 @@
-/* Why libfabric has nothing for a provider and an address: it only says "no data available". */
+/* Why libfabric has nothing for a provider and an address: it only says "no data available". And
+ * how much memory it may lock: it only says "cannot allocate memory". */
 #include "common/fabric_impl.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_errno.h>
@@ -46,4 +51,22 @@ int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err)
 		"libfabric provider '%s' cannot be used on address %s: %s (here are %s; choose "
 		"another --provider: tcp or verbs)",
 		cfg->provider, cfg->bind_addr, fi_strerror(-rc), *list ? list : "none");
+}
+
+static bool may_lock_any(void)
+{
+	struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	return syscall(SYS_capget, &head, data) == 0 &&
+	       data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK);
+}
+
+uint64_t fabric_lockable_bytes(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY || may_lock_any())
+		return UINT64_MAX;
+	return limit.rlim_cur;
 }

@@ -56,6 +56,7 @@
 #define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH       16384
 #define FABRIC_CM_QUEUE       512
+#define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20) /* no job of any size works with less */
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
 
 enum op_kind { OP_RECV, OP_SEND, OP_READ };
@@ -318,6 +319,8 @@ const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment);
 /* fabric_explain.c */
 /* fi_getinfo has said rc about cfg: what that means. Returns rc. */
 int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
+/* Bytes that this process may lock, as provider verbs does with what it registers; UINT64_MAX: any. */
+uint64_t fabric_lockable_bytes(void);
 
 /* fabric_io.c */
 int io_send(struct xconn *c, const struct wire_msg *m);
