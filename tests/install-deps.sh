@@ -1,6 +1,6 @@
 #!/bin/sh
 # Install the Debian packages that a purpose needs and that are missing:
-#   install-deps.sh build|test|lint|fuzz|bench|deb|nspawn
+#   install-deps.sh build|test|lint|fuzz|bench|deb|nspawn|qemu
 # As root or with sudo; where neither is available, say what would be installed and fail. On other systems say what the
 # packages are called on Debian, and leave the verdict to the build.
 set -eu
@@ -13,6 +13,7 @@ bench="$test g++ libgloo-dev openmpi-bin libopenmpi-dev"
 lint="$test clang clang-format clang-tidy cppcheck shellcheck mandoc systemd prometheus"
 deb="$test debhelper dh-python dpkg-dev lintian xz-utils"
 nspawn="$deb mmdebstrap systemd-container"
+qemu="$test qemu-system-x86 busybox-static cpio kmod rdma-core ibverbs-providers"
 
 case "${1-}" in
 build) want=$build ;;
@@ -22,8 +23,9 @@ fuzz) want=$fuzz ;;
 bench) want=$bench ;;
 deb) want=$deb ;;
 nspawn) want=$nspawn ;;
+qemu) want=$qemu ;;
 *)
-	echo "usage: $0 build|test|lint|fuzz|bench|deb|nspawn" >&2
+	echo "usage: $0 build|test|lint|fuzz|bench|deb|nspawn|qemu" >&2
 	exit 2
 	;;
 esac

@@ -29,6 +29,7 @@ help:
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice; they must be the same'
 	@echo 'make nspawn      the packages on 5 systemd machines in containers (root; minutes)'
+	@echo 'make qemu        daemons over libfabric verbs, on an emulated machine with soft-RoCE; QEMU_ONLY=WORD'
 
 # Each step in a make of its own: what is found by pkg-config changes when packages are installed.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -109,6 +110,14 @@ noticed:
 	$(STEP) BUILD=release all
 	$(Q)$(PYTHON) tests/faults/noticed.py build/release --kills $(KILLS)
 .PHONY: matrix chaos crashes noticed
+
+# Provider verbs, in the kernel of an emulated machine.
+QEMU_ONLY ?=
+qemu:
+	$(Q)tests/install-deps.sh qemu
+	$(STEP) BUILD=debug all build/debug/tests/test_fabric
+	$(Q)tests/qemu/run.sh build/debug build/qemu $(QEMU_ONLY)
+.PHONY: qemu
 
 # Static analysis in a build of its own, so that only what changed is looked at again: gcc's analyser makes the objects,
 # and a .tidy file says that clang-tidy found its source clean. Tests of units are left out of the analysers that follow

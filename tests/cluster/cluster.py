@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
 IS_ASAN = BUILD.name == "asan"
-DEADLINE_S = 60 if IS_ASAN else 30
+DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN else 30))
 
 
 def read_ready(fd, process, name, log):
@@ -155,9 +155,10 @@ class Worker:
 
 
 class Cluster:
-    """scheduler, servers and agents; agent i and server i have addresses of their own (127.0.0.x)."""
+    """scheduler, servers and agents; agent i and server i have addresses of their own in data_net."""
 
     daemon_type = Daemon
+    data_net = "127.0.0"
 
     def __init__(self, agents=1, servers=1, server_args=(), agent_args=(), scheduler_args=(), wait_servers=True):
         self.tmp = tempfile.TemporaryDirectory(prefix="bps-test-")
@@ -199,7 +200,7 @@ class Cluster:
 
     def add_server(self, i, *args):
         d = self.add(
-            "bps-server", f"s{i}", "--listen", f"127.0.0.{100 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
+            "bps-server", f"s{i}", "--listen", f"{self.data_net}.{100 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
             "--name", f"s{i}", "--host", f"server-host{i}", "--threads", 2, "--sums-memory", "512MiB",
             "--staging-memory", "64MiB", *args
         )
@@ -209,7 +210,7 @@ class Cluster:
     def add_agent(self, i, *args, kind=None):
         socket = self.dir / f"agent{i}.sock"
         d = self.add(
-            "bps-agent", f"a{i}", "--listen", f"127.0.0.{10 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
+            "bps-agent", f"a{i}", "--listen", f"{self.data_net}.{10 + i}:0", "--scheduler", f"127.0.0.1:{self.scheduler.port}",
             "--socket", socket, "--name", f"a{i}", "--host", f"agent-host{i}", *args, kind=kind
         )
         d.socket = socket

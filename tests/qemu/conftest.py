@@ -1,0 +1,56 @@
+"""In the guest. How each test ended goes to the console, where tests/qemu/run.sh reads it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
+
+from cluster import BUILD, Cluster  # noqa: E402
+
+
+class VerbsCluster(Cluster):
+    """Its data goes through the RDMA device, and nothing through shared memory. Beyond loopback daemons have a key."""
+
+    data_net = "10.9.9"
+
+    def __init__(self, folder, **kw):
+        key = folder / "cluster.key"
+        made = subprocess.run([str(BUILD / "bpsctl"), "key", "new"], capture_output=True, text=True, check=True)
+        key.touch(mode=0o600)
+        key.write_text(made.stdout)
+        # An emulated processor, which others use too, takes its time.
+        self.member = ["--key-file", key, "--provider", "verbs", "--same-host", "off", "--ping-dead", "20s", "--thread-dead", "60s"]
+        super().__init__(scheduler_args=["--key-file", key, "--server-dead", "30s", "--agent-dead", "60s", "--agent-window", "60s"], **kw)
+
+    def add_server(self, i, *args):
+        return super().add_server(i, *self.member, "--threads", 1, *args)
+
+    def add_agent(self, i, *args, kind=None):
+        return super().add_agent(i, *self.member, *args, kind=kind)
+
+
+@pytest.fixture
+def verbs(tmp_path):
+    made = []
+
+    def make(**kw):
+        made.append(VerbsCluster(tmp_path, **kw))
+        return made[-1]
+
+    yield make
+    problems = [p for c in made for p in c.close()]
+    assert not problems, "\n".join(problems)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if report.when == "call" or report.outcome != "passed":
+        word = "passed" if report.passed else "skipped" if report.skipped else "FAILED"
+        with open(os.environ["BPS_QEMU_CONSOLE"], "w", encoding="utf-8") as f:
+            f.write(f"\n@@ {word} {report.duration:.1f} {item.name}\n")
