@@ -53,13 +53,14 @@ $(B)/mutants/$(1)/mutant.c: tests/sim/mutants/$(1).patch $(call mutant_src,$(1))
 	$(Q)patch -s -F0 -o $$@ $(call mutant_src,$(1)) $$<
 $(B)/mutants/$(1)/mutant.o: $(B)/mutants/$(1)/mutant.c
 	$(call say,CC,$$@)
-	$(Q)$(CC) $(CFLAGS_ALL) -Wno-unused $(SIM_DEFS) -c -o $$@ $$<
+	$(Q)$(CC) $(CFLAGS_ALL) -Wno-unused $(SIM_DEFS) -MMD -MP -c -o $$@ $$<
 $(B)/tests/mutants/$(1): $(B)/mutants/$(1)/mutant.o $(SIM_OBJS)
 	@mkdir -p $$(@D)
 	$(Q)$(CC) $(LDFLAGS_ALL) -o $$@ $$< \
 		$(filter-out $(B)/sim-obj/$(patsubst %.c,%.o,$(call mutant_src,$(1))),$(SIM_OBJS)) $(SIM_LIBS)
 endef
 $(foreach m,$(MUTANTS),$(eval $(call mutant,$(m))))
+-include $(MUTANTS:%=$(B)/mutants/%/mutant.d)
 sim-mutants: $(MUTANTBINS)
 	tests/sim/mutants.sh $(B)/tests/mutants
 .PHONY: sim-mutants
