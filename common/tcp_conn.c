@@ -386,19 +386,23 @@ void tcp_handshake(struct tcp_conn *c, enum lane lane)
 		on_connected(c, lane);
 	if (l->hs != HS_PROOF || !l->can_recv || c->state != TCP_CONNECTING)
 		return;
-	n = recv(l->fd, l->hs_buf + l->n_hs, sizeof(l->hs_buf) - l->n_hs, MSG_DONTWAIT);
-	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) {
-		l->can_recv = errno == EINTR;
-		return;
+	/* A word, and the end right behind it, are one event. */
+	while (l->n_hs < sizeof(l->hs_buf)) {
+		n = recv(l->fd, l->hs_buf + l->n_hs, sizeof(l->hs_buf) - l->n_hs, MSG_DONTWAIT);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+			l->can_recv = false;
+			return;
+		}
+		if (n <= 0) {
+			on_refused(c, l, n < 0 ? errno : 0);
+			return;
+		}
+		tcp_heard(c);
+		l->n_hs += (unsigned)n;
 	}
-	if (n <= 0) {
-		on_refused(c, l, n < 0 ? errno : 0);
-		return;
-	}
-	tcp_heard(c);
-	l->n_hs += (unsigned)n;
-	if (l->n_hs == sizeof(l->hs_buf))
-		on_proof(c, lane);
+	on_proof(c, lane);
 }
 
 /* ---- down ---- */
