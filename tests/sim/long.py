@@ -37,12 +37,12 @@ def read(records):
     return [json.loads(line) for line in lines]
 
 
-def run(args, first, last):
+def run(args, first, last, of_commit):
     """The block's record. What it found is in "bad"; a program that dies has found something too."""
     command = [str(args.sim), "--seeds", f"{first}..{last}", "--jobs", str(args.jobs), "--keep-going", "--json"]
     p = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     lines = p.stdout.splitlines()
-    record = {"first": first, "last": last, "commit": commit(), "at": int(time.time())}
+    record = {"first": first, "last": last, "commit": of_commit, "at": int(time.time())}
     record["bad"] = [line for line in lines if line.startswith("seed ")]
     if lines and lines[-1].startswith("{"):
         record.update(json.loads(lines[-1]))
@@ -116,8 +116,9 @@ def main():
     done = {(r["first"], r["last"]) for r in read(args.records)}
     todo = [b for b in blocks(args.seeds) if b not in done]
     end = time.monotonic() + args.minutes * 60 if args.minutes else float("inf")
+    of_commit = commit()  # of the program, whatever is checked out meanwhile
     while todo and time.monotonic() < end:
-        record = run(args, *todo.pop(0))
+        record = run(args, *todo.pop(0), of_commit)
         with open(args.records, "a", encoding="ascii") as f:
             f.write(json.dumps(record) + "\n")
         print(f"{time.strftime('%H:%M:%S')} {record['first']}..{record['last']}: {len(record['bad'])} violations, "
