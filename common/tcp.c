@@ -76,17 +76,20 @@ static void receive(struct tcp_conn *c)
 
 static void transmit(struct tcp_conn *c)
 {
-	const struct wire_msg pong = {.type = WIRE_PONG};
+	const struct wire_msg ping = {.type = WIRE_PING}, pong = {.type = WIRE_PONG};
 
-	if (c->has_pong && !tcp_put(c, &pong, 0))
+	if (tcp_tx_room(c) < TCP_TX_RESERVE)
+		tcp_flush(c); /* or what follows would wait for room, and nothing wake it */
+	if (c->has_pong && !tcp_put(c, &pong, TCP_READS_RESERVE))
 		c->has_pong = false;
+	if (c->has_ping && !tcp_put(c, &ping, TCP_READS_RESERVE))
+		c->has_ping = false;
 	if (c->n_queued)
 		tcp_issue_reads(c);
 	tcp_flush(c);
 	if (c->state == TCP_UP && c->n_answers && c->lanes[LANE_BULK].can_send)
 		tcp_send_bulk(c);
-	if (c->state == TCP_UP && c->has_want &&
-		TCP_TX_BYTES - (c->tx_tail - c->tx_head) >= TCP_FRAME_MAX + TCP_TX_RESERVE) {
+	if (c->state == TCP_UP && c->has_want && tcp_tx_room(c) >= TCP_FRAME_MAX + TCP_TX_RESERVE) {
 		c->has_want = false;
 		c->pub.x->ev->writable(c->pub.x->ctx, &c->pub);
 	}
@@ -126,6 +129,15 @@ static int serve(struct tcp_xport *x)
 	return n;
 }
 
+/* Hear everybody before their silence is judged: this process may have stood still itself. */
+static void hear_all(struct tcp_xport *x)
+{
+	for (unsigned i = 0; i < N_LANES * TCP_CONNS_MAX / EVENTS_MAX; i++)
+		if (note_events(x) < EVENTS_MAX)
+			break;
+	serve(x);
+}
+
 static int tcp_poll(struct xport *xp, uint64_t now_ns)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
@@ -134,17 +146,22 @@ static int tcp_poll(struct xport *xp, uint64_t now_ns)
 	x->now_ns = now_ns;
 	tcp_free_gone(x);
 	n = note_events(x);
-	if (now_ns >= x->next_deadline_ns)
+	n += serve(x);
+	if (now_ns >= x->next_deadline_ns) {
+		hear_all(x);
 		tcp_tick(x);
-	return n + serve(x);
+		n += serve(x);
+	}
+	return n;
 }
 
 static int tcp_may_sleep(struct xport *xp)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
 
-	serve(x); /* what was queued since the poll leaves now */
-	return TAILQ_EMPTY(&x->busy);
+	/* What was queued since the poll leaves now. That may have called back, and the owner have
+	 * something to do. */
+	return !serve(x) && TAILQ_EMPTY(&x->busy);
 }
 
 static int tcp_fd(struct xport *xp)

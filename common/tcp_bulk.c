@@ -27,16 +27,19 @@ static struct piece *piece_at(struct tcp_conn *c, unsigned i)
 	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
 }
 
-static void ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
+/* False: there is no room for the request. */
+static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
 {
 	const struct xport_read *r = rd->r;
 
-	tcp_put_read(c, r->segment, r->offset + rd->issued, len);
+	if (tcp_put_read(c, r->segment, r->offset + rd->issued, len))
+		return false;
 	*piece_at(c, c->n_pieces) = (struct piece){
 		.rd = rd, .at = rd->issued, .len = len, .asked_ns = tcp_of(c)->now_ns};
 	c->n_pieces++;
 	c->read_window.bytes += len;
 	rd->issued += len;
+	return true;
 }
 
 void tcp_issue_reads(struct tcp_conn *c)
@@ -46,9 +49,8 @@ void tcp_issue_reads(struct tcp_conn *c)
 	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_pieces < TCP_PIECES) {
 		uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
 
-		if (!read_window_takes(&c->read_window, len))
+		if (!read_window_takes(&c->read_window, len) || !ask(c, rd, len))
 			return;
-		ask(c, rd, len);
 		if (rd->issued < rd->r->len)
 			continue;
 		TAILQ_REMOVE(&c->queue, rd, link);

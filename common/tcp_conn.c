@@ -34,13 +34,9 @@ static const struct {
 
 static void set_state(struct tcp_conn *c, enum tcp_state to, const char *why)
 {
-	struct tcp_xport *x = tcp_of(c);
-
 	assert(states[c->state].next >> to & 1);
 	log_debug("connection peer=%u slot=%u %s -> %s: %s", c->pub.peer_id, c->slot,
 		states[c->state].name, states[to].name, why);
-	x->n_doomed += to == TCP_DOOMED;
-	x->n_doomed -= c->state == TCP_DOOMED;
 	c->state = to;
 }
 
@@ -486,14 +482,13 @@ static uint64_t dead_at(const struct tcp_conn *c, const struct net_config *cfg)
 
 static uint64_t tick_up(struct tcp_conn *c, const struct net_config *cfg, uint64_t now_ns)
 {
-	const struct wire_msg ping = {.type = WIRE_PING};
-
 	if (!cfg->ping_ms)
 		return UINT64_MAX;
 	if (!c->is_pinged && now_ns >= c->last_rx_ns + cfg->ping_ms * NS_PER_MS) {
 		c->is_pinged = true;
 		c->ping_ns = now_ns;
-		tcp_put(c, &ping, 0); /* a full buffer speaks for itself */
+		c->has_ping = true;
+		tcp_touch(c);
 	}
 	if (!c->is_pinged)
 		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;

@@ -311,6 +311,7 @@ int door_open(struct tcp_net *net, struct err_text *err)
 		rc = watch(d, d->stop_fd, THE_STOP);
 	if (!rc)
 		rc = -pthread_create(&d->thread, NULL, door_main, net);
+	d->has_thread = !rc;
 	if (rc)
 		return err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
 	return 0;
@@ -321,7 +322,7 @@ void door_close(struct tcp_net *net)
 	struct door *d = &net->door;
 	uint64_t one = 1;
 
-	if (d->thread) {
+	if (d->has_thread) {
 		if (write(d->stop_fd, &one, sizeof(one)) != sizeof(one))
 			log_error("cannot stop the connection thread: %s", strerror(errno));
 		pthread_join(d->thread, NULL);

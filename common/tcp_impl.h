@@ -63,6 +63,9 @@ _Static_assert(sizeof(struct frame) == 16, "frame layout");
 #define TCP_TX_BYTES  ((size_t)256 << 10)
 /* Room that only requests to read, pings and their answers may use. */
 #define TCP_TX_RESERVE 2048
+/* Of this, what only requests to read may use: else a peer that pings and does not read would leave
+ * none. */
+#define TCP_READS_RESERVE (TCP_PIECES * sizeof(struct frame))
 _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it begins");
 
 enum lane { LANE_MESSAGES, LANE_BULK, N_LANES };
@@ -116,7 +119,7 @@ struct tcp_conn {
 	enum tcp_state state;
 	uint16_t slot;
 	bool is_told; /* the owner knows it: connected by him, or up was called */
-	bool is_busy, has_want, has_pong, is_pinged;
+	bool is_busy, has_want, has_ping, has_pong, is_pinged;
 	struct tcp_lane lanes[N_LANES];
 	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
 	TAILQ_ENTRY(tcp_conn) gone;
@@ -187,7 +190,7 @@ struct tcp_xport {
 	uint64_t now_ns, next_deadline_ns;
 
 	struct tcp_conn_list busy, gone;
-	uint32_t n_conns, n_doomed;
+	uint32_t n_conns;
 	struct tcp_conn *conns[TCP_CONNS_MAX];
 
 	uint16_t seg_next;
@@ -208,6 +211,7 @@ struct stranger {
 
 struct door {
 	int listen_fd, epoll_fd, stop_fd;
+	bool has_thread;
 	pthread_t thread;
 	struct replay replay;
 	struct stranger strangers[TCP_STRANGERS];
@@ -230,6 +234,11 @@ struct tcp_net {
 	_Atomic uint64_t refused, silent;
 	struct door door;
 };
+
+static inline size_t tcp_tx_room(const struct tcp_conn *c)
+{
+	return TCP_TX_BYTES - (c->tx_tail - c->tx_head);
+}
 
 static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 {
@@ -278,8 +287,8 @@ void tcp_free_gone(struct tcp_xport *x);
 int tcp_send(struct xconn *c, const struct wire_msg *m);
 /* Append a message: 0, or -EAGAIN. reserve: bytes of room that must remain. */
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
-/* Append a request to read; there is always room for TCP_PIECES of them. */
-void tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
+/* Append a request to read: 0, or -EAGAIN. */
+int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
 /* Send what is queued, as far as the socket takes it. */
 void tcp_flush(struct tcp_conn *c);
 /* Receive and handle what is there, in one go. True: there may be more. */

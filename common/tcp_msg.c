@@ -1,6 +1,5 @@
 #include "common/tcp_impl.h"
 
-#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <string.h>
@@ -14,7 +13,7 @@ static bool has_room(struct tcp_conn *c, size_t n)
 {
 	if (TCP_TX_BYTES - c->tx_tail >= n)
 		return true;
-	if (TCP_TX_BYTES - (c->tx_tail - c->tx_head) < n)
+	if (tcp_tx_room(c) < n)
 		return false;
 	memmove(c->tx, c->tx + c->tx_head, c->tx_tail - c->tx_head);
 	c->tx_tail -= c->tx_head;
@@ -41,19 +40,20 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 	return 0;
 }
 
-void tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len)
+int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	struct frame f = {.type = FRAME_READ,
 		.segment = htole16(segment),
 		.len = htole32(len),
 		.offset = htole64(offset)};
-	bool ok = has_room(c, sizeof(f));
 
-	assert(ok); /* TCP_TX_RESERVE is for these, and there are TCP_PIECES at most */
-	(void)ok;
+	/* A peer may have answered what has not left yet. */
+	if (!has_room(c, sizeof(f)))
+		return -EAGAIN;
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	c->tx_tail += sizeof(f);
 	tcp_touch(c);
+	return 0;
 }
 
 int tcp_send(struct xconn *xc, const struct wire_msg *m)

@@ -115,7 +115,7 @@ noticed:
 QEMU_ONLY ?=
 qemu:
 	$(Q)tests/install-deps.sh qemu
-	$(STEP) BUILD=debug all build/debug/tests/test_fabric
+	$(STEP) BUILD=debug all build/debug/tests/test_fabric build/debug/tests/test_net
 	$(Q)tests/qemu/run.sh build/debug build/qemu $(QEMU_ONLY)
 .PHONY: qemu
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from cluster import BUILD, DEADLINE_S
 from keeper import KeptDaemon
 
@@ -13,12 +14,13 @@ SIZES = [1, 4096, 50_000, 200_000]  # inline up to 16 KiB; the largest in many p
 PART_BYTES = 64 << 10
 
 
-def test_fabric_keeps_its_promises_on_verbs():
-    """The unit test of the transport; what is about TCP alone is skipped."""
+@pytest.mark.parametrize("program, n_tests", [("test_net", 18), ("test_fabric", 10)])
+def test_transport_keeps_its_promises_on_verbs(program, n_tests):
+    """The unit tests of the transport; what is about TCP alone is skipped."""
     env = dict(os.environ, BPS_TEST_PROVIDER="verbs", BPS_TEST_ADDRESS="10.9.9.1", CMOCKA_MESSAGE_OUTPUT="TAP")
-    p = subprocess.run([str(BUILD / "tests" / "test_fabric")], capture_output=True, text=True, env=env, check=False)
+    p = subprocess.run([str(BUILD / "tests" / program)], capture_output=True, text=True, env=env, check=False)
     passed = re.findall(r"^ok \d+(?!.*# SKIP)", p.stdout, re.M)
-    assert p.returncode == 0 and len(passed) >= 30, p.stdout[-6000:] + p.stderr[-2000:]
+    assert p.returncode == 0 and len(passed) >= n_tests, p.stdout[-6000:] + p.stderr[-2000:]
 
 
 def rdma(*words):

@@ -1,0 +1,136 @@
+#ifndef BPS_TESTS_NET_RIG_H
+#define BPS_TESTS_NET_RIG_H
+/* Two ends of a transport over the network (common/net.h) in one process, on the loopback and any
+ * port (BPS_TEST_PROVIDER and BPS_TEST_ADDRESS name others: tests/qemu): a server and a client, which count what they are told. A test drives both from one thread,
+ * asleep whenever both may be; some use threads or forked peers. A forked peer is started before
+ * this process opens its side. */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <setjmp.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/net.h"
+#include "common/ticket.h"
+
+#define SERVER_ID       7
+#define SERVER_INSTANCE 0x5e5e5e01u
+#define CLIENT_ID       3
+#define CLIENT_INSTANCE 0xc1c1c101u
+#define MS              UINT64_C(1000000)
+#define DEADLINE_MS     (rig_is_tcp() ? 5000 : 60000) /* elsewhere on an emulated machine */
+#define READ_MAX        (8u << 20)
+
+extern const uint8_t the_key[32];
+extern const char *rig_provider; /* of the group of tests that runs */
+extern int rig_watched_fd;       /* a socket of the test itself that wakes turn, -1: none */
+
+/* What is about TCP itself, and what no other provider can be made to do. */
+bool rig_is_tcp(void);
+/* That of the environment, else this one. */
+void rig_use(const char *provider);
+const char *rig_address(void);
+
+struct node {
+	struct net *f;
+	struct xport *x;
+	struct xconn *conn; /* the last that came up, or was connected */
+	unsigned n_up, n_down, n_messages, n_writable, n_read_done, n_read_failed;
+	uint32_t peer_id;
+	uint64_t peer_instance;
+	char why[200];
+	uint64_t down_ns;
+	_Atomic bool is_known; /* what its key function answers */
+	void (*on_message)(struct node *n, struct xconn *c, const struct wire_msg *m);
+	void (*on_writable)(struct node *n, struct xconn *c);
+	void (*on_read_done)(struct node *n, struct xport_read *r, int status);
+	uint64_t next_round;
+	bool is_wrong;
+	unsigned downs_at_read; /* n_down seen by the last read_done */
+	int read_status;        /* of the last read_done */
+	atomic_bool stop;
+};
+
+struct rig {
+	struct node server, client;
+	struct node *third; /* when there is one */
+};
+
+extern const struct xport_events rig_events;
+
+int rig_key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
+struct net_config config_of(bool is_server);
+/* Start n with the net that open has made, or made none. */
+void node_begin(struct node *n);
+void node_attach(struct node *n);
+void node_open(struct node *n, const struct net_config *cfg);
+void node_close(struct node *n);
+void rig_open(struct rig *r);
+/* Both ends with pings this often. */
+void rig_open_pinging(struct rig *r, uint32_t ping_ms, uint32_t dead_ms);
+/* Both ends with the fewest credits that there may be. */
+void rig_open_least_credit(struct rig *r);
+void rig_close(struct rig *r);
+int dial(struct node *n, uint16_t port, const uint8_t *key);
+void rig_connect(struct rig *r);
+
+/* One turn of all nodes; sleeps, until then, when nothing is there and all may. */
+void turn(struct node **n, unsigned n_nodes, uint64_t until_ns);
+/* Run both ends until cond; false after ms. */
+#define RUN_MS(r, cond, ms)                                                                        \
+	({                                                                                         \
+		struct node *all_[] = {&(r)->server, &(r)->client, (r)->third};                    \
+		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                              \
+		while (!(cond) && clock_now_ns() < until_)                                         \
+			turn(all_, all_[2] ? 3 : 2, until_);                                       \
+		(cond);                                                                            \
+	})
+#define RUN(r, cond) assert_true(RUN_MS(r, cond, DEADLINE_MS))
+#define RUN_ONE(n, cond, ms)                                                                       \
+	({                                                                                         \
+		struct node *one_[] = {n};                                                         \
+		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                              \
+		while (!(cond) && clock_now_ns() < until_)                                         \
+			turn(one_, 1, until_);                                                     \
+		(cond);                                                                            \
+	})
+/* A thread that turns one node until its stop. */
+void *serve(void *node);
+
+uint64_t protocol_errors(const struct node *n);
+uint64_t refused(const struct node *n);
+
+struct wire_msg inline_message(uint64_t round, const void *payload, uint32_t len);
+int send_round(struct xconn *c, uint64_t round);
+void fill(uint8_t *p, size_t n, uint32_t seed);
+struct ticket a_ticket(uint64_t count);
+unsigned count_fds(void);
+/* A socket that is connected to port and has sent data. */
+int stranger(uint16_t port, const void *data, size_t n_bytes);
+
+/* For on_message. */
+void echo(struct node *n, struct xconn *c, const struct wire_msg *m);
+/* The messages' rounds count from 1. */
+void check_crc(struct node *n, struct xconn *c, const struct wire_msg *m);
+
+struct mem {
+	uint8_t *p;
+	size_t bytes;
+	uint16_t seg;
+};
+/* Memory that n offers; seed 0: zeros. */
+struct mem mem_new(struct node *n, size_t bytes, uint32_t seed);
+void mem_free(struct mem *m);
+/* The same bytes of `from` into `to`. */
+struct xport_read read_of(const struct node *n, const struct mem *to, const struct mem *from,
+	uint64_t offset, uint32_t len);
+/* Start a read as soon as the transport knows the peer's segment. */
+void begin_read(struct rig *r, struct xport_read *rd);
+void read_both_ways(struct rig *r);
+#endif

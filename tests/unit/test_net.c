@@ -1,0 +1,759 @@
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/crc32c.h"
+#include "common/readwindow.h"
+#include "tests/unit/net_rig.h"
+
+/* What every transport over the network does, with each that needs no special hardware. */
+
+/* ---- connecting ---- */
+
+static void right_key_brings_both_sides_up_with_identities(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	assert_int_equal(r.server.peer_id, CLIENT_ID);
+	assert_int_equal(r.server.peer_instance, CLIENT_INSTANCE);
+	assert_null(r.server.conn->user);
+	assert_int_equal(r.client.peer_id, SERVER_ID);
+	assert_int_equal(r.client.peer_instance, SERVER_INSTANCE);
+	assert_ptr_equal(r.client.conn->user, &r.client);
+	xport_close(r.client.conn, "test");
+	assert_int_equal(r.client.n_down, 1);
+	RUN(&r, r.server.n_down == 1);
+	assert_int_equal(r.server.n_messages, 0);
+	rig_close(&r);
+}
+
+static void wrong_key_is_refused(void **state)
+{
+	uint8_t key[32];
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	memcpy(key, the_key, 32);
+	key[31] ^= 1;
+	assert_int_equal(dial(&r.client, net_port(r.server.f), key), 0);
+	RUN(&r, r.client.n_down == 1);
+	assert_non_null(strstr(r.client.why, "ticket"));
+	assert_int_equal(r.client.n_up + r.server.n_up, 0);
+	assert_int_equal(refused(&r.server), 1);
+	rig_close(&r);
+}
+
+static void ticket_of_a_forgotten_instance_is_refused(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	xport_close(r.client.conn, "test");
+	r.server.is_known = false;
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_down == 2);
+	assert_int_equal(r.server.n_up, 1);
+	assert_int_equal(refused(&r.server), 1);
+	rig_close(&r);
+}
+
+static void another_instance_of_the_peer_is_not_taken_for_it(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+
+	(void)state;
+	cfg.my_instance++;
+	node_open(&r.server, &cfg);
+	cfg = config_of(false);
+	node_open(&r.client, &cfg);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_down == 1);
+	assert_non_null(strstr(r.client.why, "prove"));
+	assert_int_equal(r.client.n_up + r.server.n_up, 0);
+	rig_close(&r);
+}
+
+static void each_connect_count_passes_once_within_the_window(void **state)
+{
+	struct replay *p = calloc(1, sizeof(*p));
+	struct ticket t;
+
+	(void)state;
+	for (uint64_t i = 100; i < 140; i += 2) {
+		t = a_ticket(i);
+		assert_int_equal(replay_check(p, &t), 0);
+	}
+	for (uint64_t i = 100; i < 140; i++) {
+		t = a_ticket(i);
+		assert_int_equal(replay_check(p, &t), i % 2 ? 0 : BPS_EAUTH);
+		assert_int_equal(replay_check(p, &t), BPS_EAUTH);
+	}
+	t = a_ticket(500);
+	assert_int_equal(replay_check(p, &t), 0);
+	t = a_ticket(500 - REPLAY_WINDOW_BITS);
+	assert_int_equal(replay_check(p, &t), BPS_EAUTH);
+	t = a_ticket(500 - REPLAY_WINDOW_BITS + 1);
+	assert_int_equal(replay_check(p, &t), 0);
+	t.instance++;
+	assert_int_equal(replay_check(p, &t), 0);
+	t = a_ticket(500);
+	t.nonce |= 0x70000; /* another rail of that instance */
+	assert_int_equal(replay_check(p, &t), 0);
+	assert_int_equal(replay_check(p, &t), BPS_EAUTH);
+	free(p);
+}
+
+static void connect_to_a_silent_listener_times_out(void **state)
+{
+	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct net_config cfg = config_of(false);
+	socklen_t len = sizeof(sa);
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	struct node n;
+
+	(void)state;
+	if (!rig_is_tcp())
+		skip();
+	assert_int_equal(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+	assert_int_equal(listen(fd, 4), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
+	cfg.connect_timeout_ms = 60;
+	node_open(&n, &cfg);
+	assert_int_equal(dial(&n, ntohs(sa.sin_port), the_key), 0);
+	assert_true(RUN_ONE(&n, n.n_down == 1, 1000));
+	assert_non_null(strstr(n.why, "60 ms"));
+	close(fd);
+	assert_int_equal(dial(&n, ntohs(sa.sin_port), the_key), 0);
+	assert_true(RUN_ONE(&n, n.n_down == 2, 1000));
+	assert_non_null(strstr(n.why, "refused"));
+	node_close(&n);
+}
+
+/* Counts of tickets are a process's, so between those of one connection lie all that it began
+ * meanwhile. */
+static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
+{
+	struct rig r = {.third = NULL};
+
+	(void)state;
+	rig_open_least_credit(&r);
+	for (unsigned i = 0; i < 100; i++)
+		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up + r.client.n_down == 100 && r.server.n_up == r.client.n_up);
+	assert_int_equal(r.client.n_down, 0);
+	assert_int_equal(refused(&r.server), 0);
+	rig_close(&r);
+}
+
+static void strangers_that_hang_up_leave_no_descriptor(void **state)
+{
+	/* Nothing, a part of a handshake's head, a head that announces more than comes,
+	 * nonsense. */
+	static const uint8_t half[32] = {2, 1, 0, 200}, noise[64] = {0xff, 0xff};
+	static const struct {
+		const void *data;
+		size_t n_bytes;
+	} kinds[] = {{NULL, 0}, {half, 3}, {half, sizeof(half)}, {noise, sizeof(noise)}};
+	struct rig r;
+	unsigned before;
+	int fds[40];
+
+	(void)state;
+	if (!rig_is_tcp())
+		skip();
+	rig_open(&r);
+	rig_connect(&r);
+	before = count_fds();
+	for (unsigned i = 0; i < 40; i++)
+		fds[i] = stranger(net_port(r.server.f), kinds[i % 4].data, kinds[i % 4].n_bytes);
+	for (unsigned i = 0; i < 40; i++)
+		close(fds[i]);
+	/* Behind them in the queue, so that all were accepted. */
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
+	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
+	rig_close(&r);
+}
+
+static void idle_connection_wakes_nobody(void **state)
+{
+	struct pollfd p[2] = {{.events = POLLIN}, {.events = POLLIN}};
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	assert_false(RUN_MS(&r, r.client.n_down, 20));
+	p[0].fd = r.server.x->ops->fd(r.server.x);
+	p[1].fd = r.client.x->ops->fd(r.client.x);
+	assert_int_equal(poll(p, 2, 100), 0);
+	/* Only the handshake's deadline may still be there, to find nothing to do. */
+	assert_true(r.server.x->ops->next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
+	assert_true(r.client.x->ops->next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
+	rig_close(&r);
+}
+
+static void close_and_redial(struct node *n, struct xconn *c, const struct wire_msg *m)
+{
+	(void)m;
+	n->on_message = NULL;
+	xport_close(c, "from its callback");
+	xport_close(c, "twice");
+	n->is_wrong |= xport_send(c, m) != -ENOTCONN;
+	n->is_wrong |= dial(n, (uint16_t)n->next_round, the_key) != 0;
+}
+
+/* The new connection takes the slot of the one whose receive is being worked on. */
+static void connection_may_be_closed_from_its_own_callback(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	r.client.on_message = close_and_redial;
+	r.client.next_round = net_port(r.server.f);
+	for (unsigned i = 1; i <= 10; i++) {
+		assert_int_equal(send_round(r.server.conn, i), 0);
+		if (i > 5) /* flush, so that receives are waiting besides messages of one */
+			r.server.x->ops->may_sleep(r.server.x);
+	}
+	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2 && r.server.n_down == 1);
+	assert_int_equal(r.client.n_messages, 1);
+	assert_int_equal(r.client.n_down, 1);
+	assert_string_equal(r.client.why, "from its callback");
+	assert_false(r.client.is_wrong);
+	assert_int_equal(send_round(r.server.conn, 1), 0);
+	RUN(&r, r.client.n_messages == 2);
+	assert_int_equal(protocol_errors(&r.client) + protocol_errors(&r.server), 0);
+	rig_close(&r);
+}
+
+static void freeing_a_data_thread_takes_its_connections_down(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	xport_free(r.server.x);
+	assert_int_equal(r.server.n_down, 1);
+	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
+	r.server.x = NULL;
+	/* Nobody is there for this thread number now. */
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	assert_true(RUN_ONE(&r.client, r.client.n_down == 2, DEADLINE_MS));
+	assert_int_equal(refused(&r.server), 1);
+	rig_close(&r);
+}
+
+/* ---- messages ---- */
+
+static void thousand_messages_of_all_sizes_come_back_intact(void **state)
+{
+	static uint8_t data[WIRE_INLINE_MAX];
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	fill(data, sizeof(data), 1);
+	r.server.on_message = echo;
+	r.client.on_message = check_crc;
+	for (uint32_t i = 1; i <= 1000; i++) {
+		struct wire_msg m = inline_message(i, data, 1 + (i * 7919u) % WIRE_INLINE_MAX);
+
+		if (i == 1000)
+			m = inline_message(i, data, WIRE_INLINE_MAX);
+		assert_int_equal(xport_send(r.client.conn, &m), 0);
+		RUN(&r, r.client.n_messages == i);
+	}
+	assert_false(r.server.is_wrong || r.client.is_wrong);
+	rig_close(&r);
+}
+
+static void check_order(struct node *n, struct xconn *c, const struct wire_msg *m)
+{
+	(void)c;
+	n->is_wrong |= m->round != ++n->next_round;
+}
+
+static void small_messages_share_sends_and_stay_in_order(void **state)
+{
+	struct rig r;
+	uint64_t sent = 0, want = 100000;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	r.server.on_message = check_order;
+	while (sent < want) {
+		unsigned writable = r.client.n_writable;
+
+		while (send_round(r.client.conn, sent + 1) == 0)
+			sent++;
+		RUN(&r, r.client.n_writable > writable);
+	}
+	RUN(&r, r.server.n_messages == sent);
+	assert_false(r.server.is_wrong);
+	rig_close(&r);
+}
+
+static void refused_send_becomes_writable_when_the_peer_works(void **state)
+{
+	struct rig r;
+	unsigned sent = 0, writable;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	/* The server does not run: in the end no more leaves. */
+	do {
+		writable = r.client.n_writable;
+		while (send_round(r.client.conn, sent + 1) == 0)
+			sent++;
+	} while (RUN_ONE(&r.client, r.client.n_writable > writable, 50));
+	assert_int_equal(send_round(r.client.conn, sent + 1), -EAGAIN);
+	RUN(&r, r.client.n_writable == writable + 1);
+	assert_int_equal(send_round(r.client.conn, sent + 1), 0);
+	RUN(&r, r.server.n_messages == sent + 1);
+	rig_close(&r);
+}
+
+static void flood(struct node *n, struct xconn *c)
+{
+	while (n->next_round < 20000 && send_round(c, n->next_round + 1) == 0)
+		n->next_round++;
+}
+
+static void count_order(struct node *n, struct xconn *c, const struct wire_msg *m)
+{
+	n->is_wrong |= m->round != n->n_messages;
+	if (n->next_round < 20000)
+		flood(n, c);
+}
+
+/* Four credits, both sides sending all they can, no slack anywhere: nobody may starve. */
+static void both_directions_flow_with_the_least_credit(void **state)
+{
+	struct rig r = {.third = NULL};
+
+	(void)state;
+	rig_open_least_credit(&r);
+	rig_connect(&r);
+	r.server.on_message = r.client.on_message = count_order;
+	r.server.on_writable = r.client.on_writable = flood;
+	flood(&r.server, r.server.conn);
+	flood(&r.client, r.client.conn);
+	RUN(&r, r.server.n_messages == 20000 && r.client.n_messages == 20000);
+	assert_false(r.server.is_wrong || r.client.is_wrong);
+	assert_int_equal(protocol_errors(&r.server) + protocol_errors(&r.client), 0);
+	rig_close(&r);
+}
+
+/* ---- reads ---- */
+
+static void reads_of_all_sizes_are_exact_both_ways_at_once(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	read_both_ways(&r);
+}
+
+static void close_completes_reads_once_and_nothing_writes_later(void **state)
+{
+	struct xport_read reads[READ_WINDOW_QUEUE + 1];
+	const unsigned n = READ_WINDOW_QUEUE;
+	struct mem from, to;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	from = mem_new(&r.client, (n + 1) * (size_t)READ_MAX, 9);
+	to = mem_new(&r.server, (n + 1) * (size_t)READ_MAX, 0);
+	rig_connect(&r);
+	/* Each is longer than the window, so all are still queued. */
+	for (unsigned i = 0; i <= n; i++) {
+		reads[i] = read_of(&r.server, &to, &from, i * (uint64_t)READ_MAX, READ_MAX);
+		if (i < n)
+			begin_read(&r, &reads[i]);
+		else
+			assert_int_equal(xport_read(&reads[i]), -EAGAIN);
+	}
+	/* Data is on its way, and the first read is not complete. */
+	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
+	assert_int_equal(r.server.n_read_done, 0);
+	xport_close(r.server.conn, "test");
+	assert_int_equal(r.server.n_read_done, n);
+	assert_int_equal(r.server.n_read_failed, n);
+	assert_int_equal(r.server.downs_at_read, 0);
+	assert_int_equal(r.server.n_down, 1);
+	memset(to.p, 0xee, to.bytes);
+	RUN(&r, r.client.n_down == 1);
+	assert_false(RUN_MS(&r, r.server.n_read_done > n, 20));
+	for (size_t i = 0; i < to.bytes; i++)
+		if (to.p[i] != 0xee)
+			fail_msg("byte %zu was written after close", i);
+	/* And the next connection is not confused by late completions. */
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
+	reads[0].conn = r.server.conn;
+	begin_read(&r, &reads[0]);
+	RUN(&r, r.server.n_read_done == n + 1);
+	assert_int_equal(r.server.n_read_failed, n);
+	assert_memory_equal(to.p, from.p, reads[0].len);
+	rig_close(&r);
+	mem_free(&from);
+	mem_free(&to);
+}
+
+/* ---- peers that die, hang or disturb ---- */
+
+static pid_t fork_server(uint16_t *ret_port)
+{
+	struct net_config cfg = config_of(true);
+	struct node n;
+	int fds[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(fds), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		uint16_t port;
+
+		alarm(20);
+		node_open(&n, &cfg);
+		n.on_message = echo;
+		port = net_port(n.f);
+		if (write(fds[1], &port, sizeof(port)) != sizeof(port))
+			_exit(1);
+		serve(&n);
+		_exit(0);
+	}
+	assert_int_equal(read(fds[0], ret_port, sizeof(*ret_port)), sizeof(*ret_port));
+	close(fds[0]);
+	close(fds[1]);
+	return pid;
+}
+
+static void join_server(struct node *n, uint16_t port)
+{
+	assert_int_equal(dial(n, port, the_key), 0);
+	assert_true(RUN_ONE(n, n->n_up == 1, DEADLINE_MS));
+	n->on_message = check_crc;
+	assert_int_equal(send_round(n->conn, 1), 0);
+	assert_true(RUN_ONE(n, n->n_messages == 1, DEADLINE_MS));
+}
+
+static void killed_peer_is_noticed_within_100_ms(void **state)
+{
+	struct net_config cfg = config_of(false);
+	uint64_t killed_ns;
+	uint16_t port;
+	pid_t pid;
+	struct node n;
+
+	(void)state;
+	if (!rig_is_tcp()) /* a forked process cannot use what verbs has opened in its parent */
+		skip();
+	pid = fork_server(&port);
+	node_open(&n, &cfg);
+	join_server(&n, port);
+	killed_ns = clock_now_ns();
+	kill(pid, SIGKILL);
+	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
+	assert_in_range(n.down_ns - killed_ns, 0, 100 * MS);
+	waitpid(pid, NULL, 0);
+	node_close(&n);
+}
+
+static void stopped_peer_is_noticed_by_its_silence(void **state)
+{
+	struct net_config cfg = config_of(false);
+	uint64_t stopped_ns;
+	uint16_t port;
+	pid_t pid;
+	struct node n;
+
+	(void)state;
+	if (!rig_is_tcp()) /* a forked process cannot use what verbs has opened in its parent */
+		skip();
+	pid = fork_server(&port);
+	cfg.ping_ms = 50;
+	cfg.dead_ms = 200;
+	node_open(&n, &cfg);
+	join_server(&n, port);
+	/* Quiet but alive: pings are answered. */
+	assert_false(RUN_ONE(&n, n.n_down, 300));
+	kill(pid, SIGSTOP);
+	stopped_ns = clock_now_ns();
+	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
+	assert_in_range(n.down_ns - stopped_ns, 100 * MS, 300 * MS);
+	assert_non_null(strstr(n.why, "no sign of life"));
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	node_close(&n);
+}
+
+/* Turn both, the client in another time, until it has heard the server then. */
+static void hear_at(struct rig *r, uint64_t client_ns)
+{
+	uint64_t until_ns = clock_now_ns() + DEADLINE_MS * MS;
+
+	while (r->client.conn && r->client.x->ops->heard_ns(r->client.conn) < client_ns &&
+		clock_now_ns() < until_ns) {
+		r->client.x->ops->poll(r->client.x, client_ns);
+		r->server.x->ops->poll(r->server.x, clock_now_ns());
+	}
+	assert_string_equal(r->client.why, "");
+	assert_int_equal(r->client.x->ops->heard_ns(r->client.conn), client_ns);
+}
+
+/* As after a stop of this process: the peer had nothing to answer meanwhile. */
+static void own_standstill_is_not_held_against_the_peer(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	rig_open_pinging(&r, 50, 200);
+	rig_connect(&r);
+	hear_at(&r, clock_now_ns() + 60000 * MS);
+	rig_close(&r);
+}
+
+/* The same, and the peer's answer is here, unheard. */
+static void answer_that_waited_out_a_standstill_counts(void **state)
+{
+	struct rig r;
+	struct pollfd p;
+	uint64_t now_ns;
+
+	(void)state;
+	rig_open_pinging(&r, 1000, 3000);
+	rig_connect(&r);
+	now_ns = clock_now_ns() + 1500 * MS;
+	while (r.client.x->ops->poll(r.client.x, now_ns) || !r.client.x->ops->may_sleep(r.client.x))
+		;
+	p = (struct pollfd){.fd = r.client.x->ops->fd(r.client.x), .events = POLLIN};
+	assert_true(RUN_ONE(&r.server, poll(&p, 1, 0) == 1, DEADLINE_MS));
+	hear_at(&r, now_ns + 60000 * MS);
+	rig_close(&r);
+}
+
+static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
+{
+	static const char http[] = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+	/* A handshake of the provider that announces 200 bytes and sends none. */
+	uint8_t half[32] = {2, 1, 0, 200}, noise[4096];
+	struct net_config cfg = config_of(true);
+	uint64_t slowest_ns = 0;
+	int fds[40];
+	struct rig r = {.third = NULL};
+
+	(void)state;
+	if (!rig_is_tcp())
+		skip();
+	node_open(&r.server, &cfg);
+	cfg = config_of(false);
+	node_open(&r.client, &cfg);
+	rig_connect(&r);
+	r.server.on_message = echo;
+	r.client.on_message = check_crc;
+	for (unsigned i = 0; i < 40; i++) {
+		uint16_t port = net_port(r.server.f);
+
+		fill(noise, sizeof(noise), i);
+		if (i % 4 == 0)
+			fds[i] = stranger(port, NULL, 0);
+		else if (i % 4 == 1)
+			fds[i] = stranger(port, http, sizeof(http) - 1);
+		else if (i % 4 == 2)
+			fds[i] = stranger(port, noise, sizeof(noise));
+		else
+			fds[i] = stranger(port, half, sizeof(half));
+		for (unsigned k = 0; k < 10; k++) {
+			uint64_t start_ns = clock_now_ns(), took_ns;
+			unsigned next = r.client.n_messages + 1;
+
+			assert_int_equal(send_round(r.client.conn, next), 0);
+			RUN(&r, r.client.n_messages == next);
+			took_ns = clock_now_ns() - start_ns;
+			slowest_ns = took_ns > slowest_ns ? took_ns : slowest_ns;
+		}
+	}
+	/* A stall of the handshakes would be 20 ms each, in its own thread. */
+	assert_in_range(slowest_ns, 0, 500 * MS);
+	assert_false(r.client.is_wrong || r.server.is_wrong);
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
+	assert_int_equal(r.server.n_down + r.client.n_down, 0);
+	for (unsigned i = 0; i < 40; i++)
+		close(fds[i]);
+	rig_close(&r);
+}
+
+/* Send until nothing more leaves. */
+static void fill_up(struct node *n, struct xconn *c)
+{
+	unsigned writable;
+
+	do {
+		writable = n->n_writable;
+		while (send_round(c, 1) == 0)
+			;
+	} while (RUN_ONE(n, n->n_writable > writable, 50));
+}
+
+static void peer_that_does_not_read_slows_nobody_else(void **state)
+{
+	struct net_config cfg = config_of(false);
+	struct xconn *lazy;
+	struct node idle;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	node_open(&idle, &cfg);
+	assert_int_equal(dial(&idle, net_port(r.server.f), the_key), 0);
+	r.third = &idle;
+	RUN(&r, idle.n_up == 1 && r.server.n_up == 1);
+	r.third = NULL;
+	lazy = r.server.conn;
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+	RUN(&r, r.client.n_up == 1 && r.server.n_up == 2);
+	fill_up(&r.server, lazy);
+	r.server.on_message = echo;
+	r.client.on_message = check_crc;
+	for (unsigned i = 1; i <= 500; i++) {
+		assert_int_equal(send_round(r.client.conn, i), 0);
+		RUN(&r, r.client.n_messages == i);
+	}
+	assert_int_equal(send_round(lazy, 1), -EAGAIN);
+	assert_false(r.server.is_wrong || r.client.is_wrong);
+	rig_close(&r);
+	node_close(&idle);
+}
+
+static void *pingpong(void *arg)
+{
+	struct node *n = arg, *one[] = {n};
+
+	for (unsigned i = 1; i <= 500 && !n->is_wrong; i++) {
+		uint64_t until_ns = clock_now_ns() + 2000 * MS;
+
+		n->is_wrong |= send_round(n->conn, i) != 0;
+		while (n->n_messages < i && clock_now_ns() < until_ns)
+			turn(one, 1, until_ns);
+		n->is_wrong |= n->n_messages < i;
+	}
+	return NULL;
+}
+
+static void sleeping_threads_wake_each_other(void **state)
+{
+	pthread_t server, client;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	r.server.on_message = echo;
+	r.client.on_message = check_crc;
+	pthread_create(&server, NULL, serve, &r.server);
+	pthread_create(&client, NULL, pingpong, &r.client);
+	pthread_join(client, NULL);
+	atomic_store(&r.server.stop, true);
+	pthread_join(server, NULL);
+	assert_int_equal(r.client.n_messages, 500);
+	assert_false(r.client.is_wrong || r.server.is_wrong);
+	rig_close(&r);
+}
+
+static void opening_says_what_is_wrong(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct net *f = NULL;
+	struct err_text err;
+	struct node n;
+
+	(void)state;
+	cfg.bind_addr = "203.0.113.9";
+	assert_true(net_open(&cfg, rig_key_of, NULL, &f, &err) < 0);
+	assert_non_null(strstr(err.s, "203.0.113.9"));
+	cfg = config_of(true);
+	cfg.provider = "nosuch";
+	assert_true(net_open(&cfg, rig_key_of, NULL, &f, &err) < 0);
+	assert_non_null(strstr(err.s, "nosuch"));
+	cfg = config_of(true);
+	node_open(&n, &cfg);
+	cfg.port = net_port(n.f);
+	assert_true(net_open(&cfg, rig_key_of, NULL, &f, &err) < 0);
+	assert_non_null(strstr(err.s, "in use"));
+	node_close(&n);
+}
+
+static int use_tcp(void **state)
+{
+	(void)state;
+	rig_provider = "tcp";
+	return 0;
+}
+
+static int use_libfabric(void **state)
+{
+	(void)state;
+	rig_use("ofi-tcp");
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(right_key_brings_both_sides_up_with_identities),
+		cmocka_unit_test(wrong_key_is_refused),
+		cmocka_unit_test(ticket_of_a_forgotten_instance_is_refused),
+		cmocka_unit_test(another_instance_of_the_peer_is_not_taken_for_it),
+		cmocka_unit_test(each_connect_count_passes_once_within_the_window),
+		cmocka_unit_test(connect_to_a_silent_listener_times_out),
+		cmocka_unit_test(crowd_of_connections_that_begin_at_once_all_come_up),
+		cmocka_unit_test(strangers_that_hang_up_leave_no_descriptor),
+		cmocka_unit_test(idle_connection_wakes_nobody),
+		cmocka_unit_test(connection_may_be_closed_from_its_own_callback),
+		cmocka_unit_test(freeing_a_data_thread_takes_its_connections_down),
+		cmocka_unit_test(thousand_messages_of_all_sizes_come_back_intact),
+		cmocka_unit_test(small_messages_share_sends_and_stay_in_order),
+		cmocka_unit_test(refused_send_becomes_writable_when_the_peer_works),
+		cmocka_unit_test(both_directions_flow_with_the_least_credit),
+		cmocka_unit_test(reads_of_all_sizes_are_exact_both_ways_at_once),
+		cmocka_unit_test(close_completes_reads_once_and_nothing_writes_later),
+		cmocka_unit_test(killed_peer_is_noticed_within_100_ms),
+		cmocka_unit_test(stopped_peer_is_noticed_by_its_silence),
+		cmocka_unit_test(own_standstill_is_not_held_against_the_peer),
+		cmocka_unit_test(answer_that_waited_out_a_standstill_counts),
+		cmocka_unit_test(strangers_on_the_port_do_not_disturb_a_stream),
+		cmocka_unit_test(peer_that_does_not_read_slows_nobody_else),
+		cmocka_unit_test(sleeping_threads_wake_each_other),
+		cmocka_unit_test(opening_says_what_is_wrong),
+	};
+	int n_failed = 0;
+
+	if (!getenv("BPS_TEST_PROVIDER"))
+		n_failed = cmocka_run_group_tests_name("tcp", tests, use_tcp, NULL);
+	return n_failed + cmocka_run_group_tests_name("libfabric", tests, use_libfabric, NULL);
+}

@@ -1,0 +1,1240 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/crc32c.h"
+#include "common/tcp_impl.h"
+#include "tests/unit/net_rig.h"
+
+/* What only our own TCP has: its handshake byte by byte, its frames, and peers that passed the ticket
+ * check and then misbehave, written here with bare sockets. What any transport over the network does
+ * is in test_net.c. */
+
+static struct tcp_conn *tcp_conn_of(const struct node *n)
+{
+	return (struct tcp_conn *)n->conn;
+}
+
+/* ---- a peer made of bare sockets ---- */
+
+struct raw {
+	struct rig *rig;
+	int fds[N_LANES];
+};
+
+static bool has_come(int fd, uint8_t *buf, size_t *at, size_t n_bytes)
+{
+	ssize_t n = recv(fd, buf + *at, n_bytes - *at, MSG_DONTWAIT);
+
+	if (n > 0)
+		*at += (size_t)n;
+	rig_watched_fd = *at == n_bytes || n == 0 ? -1 : fd;
+	return *at == n_bytes;
+}
+
+static void raw_recv(struct raw *p, enum lane lane, void *buf, size_t n_bytes)
+{
+	size_t at = 0;
+
+	RUN(p->rig, has_come(p->fds[lane], buf, &at, n_bytes));
+}
+
+static void raw_send(const struct raw *p, enum lane lane, const void *data, size_t n_bytes)
+{
+	assert_int_equal(send(p->fds[lane], data, n_bytes, MSG_NOSIGNAL), n_bytes);
+}
+
+static void raw_close(struct raw *p)
+{
+	for (unsigned i = 0; i < N_LANES; i++)
+		if (p->fds[i] >= 0)
+			close(p->fds[i]);
+}
+
+static bool is_at_end(int fd)
+{
+	uint8_t byte;
+	ssize_t n = recv(fd, &byte, 1, MSG_DONTWAIT);
+
+	bool is_end = n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK);
+
+	assert_true(n <= 0);
+	rig_watched_fd = is_end ? -1 : fd;
+	return is_end;
+}
+
+/* The ticket of one channel of the connection that began with count. */
+static void seal_channel(uint64_t count, enum channel channel, uint8_t ret[TICKET_BYTES])
+{
+	struct ticket t = a_ticket(count);
+
+	t.nonce = ticket_channel_nonce(t.nonce, channel);
+	t.channel = (uint16_t)channel;
+	ticket_seal(&t, the_key, ret);
+}
+
+static void raw_join(struct raw *p, uint64_t count, enum lane lane)
+{
+	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES];
+	struct proof pr;
+
+	seal_channel(count, (enum channel)lane, ticket);
+	p->fds[lane] = stranger(net_port(p->rig->server.f), ticket, sizeof(ticket));
+	raw_recv(p, lane, proof, sizeof(proof));
+	assert_int_equal(proof_open(proof, sizeof(proof),
+				 ticket_channel_nonce(a_ticket(count).nonce, (enum channel)lane),
+				 the_key, &pr),
+		0);
+	assert_int_equal(pr.peer_id, SERVER_ID);
+	assert_int_equal(pr.instance, SERVER_INSTANCE);
+}
+
+static size_t put_message(uint8_t *to, const struct wire_msg *m)
+{
+	struct frame f = {.type = FRAME_MESSAGE, .len = (uint32_t)wire_size(m)};
+
+	memcpy(to, &f, sizeof(f));
+	return sizeof(f) + wire_encode(m, to + sizeof(f));
+}
+
+static size_t put_kind(uint8_t *to, enum wire_type type)
+{
+	const struct wire_msg m = {.type = (uint8_t)type};
+
+	return put_message(to, &m);
+}
+
+/* A peer whose connection is up at the server. */
+static struct raw raw_up(struct rig *r)
+{
+	static uint64_t count = 1000;
+	struct raw p = {.rig = r, .fds = {-1, -1}};
+	unsigned n_up = r->server.n_up;
+	uint8_t ping[256];
+
+	count += N_CHANNELS;
+	raw_join(&p, count, LANE_MESSAGES);
+	raw_join(&p, count, LANE_BULK);
+	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
+	RUN(r, r->server.n_up == n_up + 1);
+	/* Its answer is the first frame. */
+	raw_recv(&p, LANE_MESSAGES, ping, sizeof(struct frame) + WIRE_HDR_BYTES);
+	return p;
+}
+
+/* ---- the handshake, as the listener sees it ---- */
+
+static void ticket_and_message_may_come_byte_by_byte(void **state)
+{
+	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES], message[256];
+	const struct wire_msg m = inline_message(1, "12345678", 8);
+	struct raw p = {.fds = {-1, -1}};
+	struct rig r;
+	size_t n;
+
+	(void)state;
+	rig_open(&r);
+	p.rig = &r;
+	for (unsigned lane = 0; lane < N_LANES; lane++) {
+		seal_channel(50, (enum channel)lane, ticket);
+		p.fds[lane] = stranger(net_port(r.server.f), NULL, 0);
+		for (unsigned i = 0; i < TICKET_BYTES; i++) {
+			raw_send(&p, (enum lane)lane, ticket + i, 1);
+			RUN_MS(&r, false, 1);
+		}
+		raw_recv(&p, (enum lane)lane, proof, sizeof(proof));
+	}
+	n = put_message(message, &m);
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(r.server.n_messages, 0);
+		raw_send(&p, LANE_MESSAGES, message + i, 1);
+		RUN_MS(&r, false, 1);
+	}
+	RUN(&r, r.server.n_up == 1 && r.server.n_messages == 1);
+	raw_close(&p);
+	RUN(&r, r.server.n_down == 1);
+	rig_close(&r);
+}
+
+static void no_byte_of_a_ticket_may_be_wrong(void **state)
+{
+	uint8_t b[TICKET_BYTES];
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+
+	(void)state;
+	rig_open(&r);
+	for (unsigned i = 0; i < TICKET_BYTES; i++) {
+		uint8_t word[9] = {0};
+
+		seal_channel(9, CHANNEL_OF_CONNECTING, b);
+		b[i] ^= 0x10;
+		p.fds[0] = stranger(net_port(r.server.f), b, sizeof(b));
+		raw_recv(&p, LANE_MESSAGES, word, 8);
+		assert_string_equal((char *)word, "NO");
+		RUN(&r, is_at_end(p.fds[0]));
+		close(p.fds[0]);
+	}
+	assert_int_equal(refused(&r.server), TICKET_BYTES);
+	raw_join(&p, 9, LANE_MESSAGES); /* none of these tries spoilt the good one */
+	close(p.fds[0]);
+	assert_int_equal(r.server.n_up, 0);
+	rig_close(&r);
+}
+
+static void expect_turned_away(struct rig *r, const uint8_t ticket[TICKET_BYTES])
+{
+	struct raw p = {.rig = r, .fds = {-1, -1}};
+	uint8_t word[9] = {0};
+
+	p.fds[0] = stranger(net_port(r->server.f), ticket, TICKET_BYTES);
+	raw_recv(&p, LANE_MESSAGES, word, 8);
+	assert_string_equal((char *)word, "NO");
+	raw_close(&p);
+}
+
+static void each_channel_comes_once_and_in_order(void **state)
+{
+	uint8_t b[TICKET_BYTES];
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct ticket t;
+
+	(void)state;
+	rig_open(&r);
+	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
+	expect_turned_away(&r, b); /* nobody began that connection */
+	raw_join(&p, 20, LANE_MESSAGES);
+	seal_channel(20, CHANNEL_OF_CONNECTING, b);
+	expect_turned_away(&r, b); /* replayed */
+	seal_channel(22, CHANNEL_OF_ACCEPTING, b);
+	expect_turned_away(&r, b); /* of another connection */
+	raw_join(&p, 20, LANE_BULK);
+	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
+	expect_turned_away(&r, b); /* it has one */
+	t = a_ticket(30);
+	t.channel = TICKET_SAME_HOST;
+	ticket_seal(&t, the_key, b);
+	expect_turned_away(&r, b);
+	t = a_ticket(31);
+	t.thread = 5;
+	ticket_seal(&t, the_key, b);
+	expect_turned_away(&r, b);
+	assert_int_equal(r.server.n_up, 0);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+static void message_before_the_second_channel_is_refused(void **state)
+{
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	uint8_t ping[256];
+
+	(void)state;
+	rig_open(&r);
+	raw_join(&p, 20, LANE_MESSAGES);
+	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
+	RUN(&r, is_at_end(p.fds[0]));
+	assert_int_equal(protocol_errors(&r.server), 1);
+	assert_int_equal(r.server.n_up + r.server.n_down, 0);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+static void connection_that_does_not_go_on_is_dropped(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_stats s;
+
+	(void)state;
+	cfg.connect_timeout_ms = 60;
+	node_open(&r.server, &cfg);
+	cfg = config_of(false);
+	node_open(&r.client, &cfg);
+	raw_join(&p, 20, LANE_MESSAGES);
+	raw_join(&p, 20, LANE_BULK);
+	RUN(&r, is_at_end(p.fds[0]) && is_at_end(p.fds[1]));
+	net_stats(r.server.f, &s);
+	assert_int_equal(s.connections, 0);
+	assert_int_equal(r.server.n_up + r.server.n_down, 0);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+/* ---- the handshake, as the connecting side sees it ---- */
+
+static int listen_raw(uint16_t *ret_port)
+{
+	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(sa);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
+	*ret_port = ntohs(sa.sin_port);
+	return fd;
+}
+
+/* The next connection with its ticket. */
+static int take_ticket(int listen_fd, struct node *client, struct ticket *ret)
+{
+	struct pollfd p = {.fd = listen_fd, .events = POLLIN};
+	uint8_t b[TICKET_BYTES];
+	size_t at = 0;
+	int fd;
+
+	rig_watched_fd = listen_fd;
+	assert_true(RUN_ONE(client, poll(&p, 1, 0) == 1, DEADLINE_MS));
+	fd = accept(listen_fd, NULL, NULL);
+	assert_true(fd >= 0);
+	assert_true(RUN_ONE(client, has_come(fd, b, &at, sizeof(b)), DEADLINE_MS));
+	assert_int_equal(ticket_parse(b, sizeof(b), ret), 0);
+	assert_int_equal(ticket_verify(b, the_key), 0);
+	return fd;
+}
+
+static void seal_proof(const struct ticket *t, uint8_t ret[PROOF_BYTES])
+{
+	const struct proof p = {
+		.instance = SERVER_INSTANCE, .peer_id = SERVER_ID, .credits = TCP_CREDITS};
+
+	proof_seal(&p, t->nonce, the_key, ret);
+}
+
+static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
+{
+	static const struct {
+		const char *word, *why;
+	} words[] = {{"NO", "does not accept our ticket"}, {"FULL", "no room"},
+		{"BUSY", "short of resources"}, {"", "no proof"}};
+	struct net_config cfg = config_of(false);
+	uint16_t port;
+	int listen_fd = listen_raw(&port);
+	struct ticket t;
+	struct node n;
+
+	(void)state;
+	cfg.connect_timeout_ms = 60000;
+	node_open(&n, &cfg);
+	for (unsigned i = 0; i < 4; i++) {
+		uint8_t word[8] = {0};
+		int fd;
+
+		assert_int_equal(dial(&n, port, the_key), 0);
+		fd = take_ticket(listen_fd, &n, &t);
+		memcpy(word, words[i].word, strlen(words[i].word));
+		if (word[0])
+			assert_int_equal(send(fd, word, sizeof(word), 0), sizeof(word));
+		close(fd); /* before the client looks */
+		assert_true(RUN_ONE(&n, n.n_down == i + 1, DEADLINE_MS));
+		assert_non_null(strstr(n.why, words[i].why));
+	}
+	close(listen_fd);
+	node_close(&n);
+}
+
+static void proof_may_come_byte_by_byte(void **state)
+{
+	struct net_config cfg = config_of(false);
+	uint8_t proof[PROOF_BYTES], hello[sizeof(struct frame) + WIRE_HDR_BYTES];
+	uint16_t port;
+	int listen_fd = listen_raw(&port), fds[N_LANES];
+	size_t at = 0;
+	struct node n;
+
+	(void)state;
+	node_open(&n, &cfg);
+	assert_int_equal(dial(&n, port, the_key), 0);
+	for (unsigned lane = 0; lane < N_LANES; lane++) {
+		struct ticket t;
+
+		fds[lane] = take_ticket(listen_fd, &n, &t);
+		assert_int_equal(t.channel, lane);
+		seal_proof(&t, proof);
+		for (unsigned i = 0; i < sizeof(proof); i++) {
+			assert_int_equal(n.n_up, 0);
+			assert_int_equal(send(fds[lane], proof + i, 1, 0), 1);
+			RUN_ONE(&n, false, 1);
+		}
+	}
+	assert_true(RUN_ONE(&n, n.n_up == 1, DEADLINE_MS));
+	assert_true(RUN_ONE(&n, has_come(fds[0], hello, &at, sizeof(hello)), DEADLINE_MS));
+	close(fds[LANE_BULK]);
+	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
+	close(fds[LANE_MESSAGES]);
+	close(listen_fd);
+	node_close(&n);
+}
+
+static void peer_without_the_key_is_not_believed(void **state)
+{
+	struct net_config cfg = config_of(false);
+	uint8_t proof[PROOF_BYTES];
+	uint16_t port;
+	int listen_fd = listen_raw(&port);
+	struct node n;
+
+	(void)state;
+	node_open(&n, &cfg);
+	for (unsigned i = 0; i < PROOF_BYTES; i += 13) {
+		unsigned n_down = n.n_down;
+		struct ticket t;
+		int fd;
+
+		assert_int_equal(dial(&n, port, the_key), 0);
+		fd = take_ticket(listen_fd, &n, &t);
+		seal_proof(&t, proof);
+		proof[i] ^= 1;
+		assert_int_equal(send(fd, proof, sizeof(proof), 0), sizeof(proof));
+		assert_true(RUN_ONE(&n, n.n_down == n_down + 1, DEADLINE_MS));
+		assert_non_null(strstr(n.why, "prove"));
+		close(fd);
+	}
+	assert_int_equal(n.n_up, 0);
+	close(listen_fd);
+	node_close(&n);
+}
+
+/* ---- strangers ---- */
+
+static void flood_of_strangers_keeps_nobody_out(void **state)
+{
+	uint8_t ticket[TICKET_BYTES];
+	struct net_stats s;
+	struct rig r;
+	unsigned before;
+	int fds[3 * TCP_STRANGERS];
+
+	(void)state;
+	rig_open(&r);
+	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
+	before = count_fds();
+	/* All but the last byte of a good ticket, and then nothing. */
+	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
+		fds[i] = stranger(net_port(r.server.f), ticket, TICKET_BYTES - 1);
+	rig_connect(&r);
+	assert_in_range(
+		count_fds(), before, before + 3 * TCP_STRANGERS + TCP_STRANGERS + 2 * N_CHANNELS);
+	/* In time all of them are shown out. */
+	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_STRANGERS);
+	assert_int_equal(count_fds(), before + 3 * TCP_STRANGERS + 2 * N_CHANNELS);
+	assert_int_equal(r.server.n_down + r.client.n_down, 0);
+	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
+		close(fds[i]);
+	rig_close(&r);
+}
+
+static void listener_recovers_from_too_many_open_files(void **state)
+{
+	struct rlimit before, few;
+	int fillers[64], n = 0, fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES];
+	size_t at = 0;
+
+	(void)state;
+	rig_open(&r);
+	p.fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	few = before;
+	few.rlim_cur = count_fds() + 8;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	while (n < 64 && (fillers[n] = dup(fd)) >= 0)
+		n++;
+	assert_in_range(n, 1, 63);
+	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
+	sa.sin_port = htons(net_port(r.server.f));
+	assert_int_equal(connect(p.fds[0], (struct sockaddr *)&sa, sizeof(sa)), 0);
+	raw_send(&p, LANE_MESSAGES, ticket, sizeof(ticket));
+	assert_false(RUN_MS(&r, has_come(p.fds[0], proof, &at, sizeof(proof)), 50));
+	while (n)
+		close(fillers[--n]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	RUN(&r, has_come(p.fds[0], proof, &at, sizeof(proof)));
+	raw_close(&p);
+	close(fd);
+	rig_close(&r);
+}
+
+static void refused_and_ended_connections_leave_no_descriptor(void **state)
+{
+	uint8_t wrong[TICKET_KEY_BYTES] = {1};
+	struct net_stats s;
+	struct rig r;
+	unsigned before;
+
+	(void)state;
+	rig_open(&r);
+	before = count_fds();
+	for (unsigned i = 1; i <= 20; i++) {
+		assert_int_equal(dial(&r.client, net_port(r.server.f), i % 2 ? the_key : wrong), 0);
+		RUN(&r, r.client.n_up + r.client.n_down == i);
+		if (i % 2)
+			xport_close(r.client.conn, "test");
+		RUN(&r, r.client.n_down == i && r.server.n_up == r.server.n_down);
+	}
+	RUN(&r, (net_stats(r.server.f, &s), s.connections == 0));
+	assert_int_equal(count_fds(), before);
+	rig_close(&r);
+}
+
+/* ---- frames ---- */
+
+static void malformed_frame_closes_its_connection(void **state)
+{
+	static const struct frame frames[] = {
+		{.type = 0},
+		{.type = FRAME_BYTES, .len = 8},
+		{.type = 200, .len = 64},
+		{.type = FRAME_MESSAGE, .len = 0},
+		{.type = FRAME_MESSAGE, .len = 63},
+		{.type = FRAME_MESSAGE, .len = TCP_FRAME_MAX},
+		{.type = FRAME_MESSAGE, .len = UINT32_MAX & ~7u},
+		{.type = FRAME_MESSAGE, .len = 64, .status = 1},
+		{.type = FRAME_MESSAGE, .len = 64, .segment = 1},
+		{.type = FRAME_MESSAGE, .len = 64, .offset = 1},
+		{.type = FRAME_READ, .len = 0},
+		{.type = FRAME_READ, .len = READ_WINDOW_MAX + 1},
+		{.type = FRAME_READ, .len = UINT32_MAX, .offset = UINT64_MAX},
+		{.type = FRAME_READ, .len = 8, .status = 1},
+		{.type = FRAME_READ, .len = 8, .segment = TCP_SEGS_MAX},
+		{.type = FRAME_READ, .len = 8, .segment = UINT16_MAX},
+	};
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
+		struct raw p = raw_up(&r);
+
+		raw_send(&p, LANE_MESSAGES, &frames[i], sizeof(frames[i]));
+		RUN(&r, r.server.n_down == i + 1);
+		assert_non_null(strstr(r.server.why, "protocol"));
+		assert_int_equal(protocol_errors(&r.server), i + 1);
+		raw_close(&p);
+	}
+	assert_int_equal(r.server.n_messages, 0);
+	rig_close(&r);
+}
+
+static void malformed_or_foreign_message_closes_its_connection(void **state)
+{
+	static const enum wire_type foreign[] = {WIRE_CREDIT, WIRE_SEG_ADD, WIRE_SEG_DEL};
+	uint8_t b[256];
+	struct rig r;
+	size_t n;
+
+	(void)state;
+	rig_open(&r);
+	for (unsigned i = 0; i < 5; i++) {
+		struct raw p = raw_up(&r);
+
+		n = put_kind(b, i < 3 ? foreign[i] : WIRE_PING);
+		if (i == 3)
+			b[sizeof(struct frame) + 1] ^= 0x40; /* version */
+		if (i == 4)                                  /* two messages in a frame */
+			((struct frame *)b)->len *= 2;
+		raw_send(&p, LANE_MESSAGES, b, n);
+		if (i == 4)
+			raw_send(&p, LANE_MESSAGES, b + sizeof(struct frame),
+				n - sizeof(struct frame));
+		RUN(&r, r.server.n_down == i + 1);
+		assert_int_equal(protocol_errors(&r.server), i + 1);
+		raw_close(&p);
+	}
+	assert_int_equal(r.server.n_messages, 0);
+	rig_close(&r);
+}
+
+static void frame_that_ends_in_the_middle_is_not_heard(void **state)
+{
+	const struct wire_msg m = inline_message(1, "12345678", 8);
+	uint8_t b[256];
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	for (size_t cut = 1; cut < put_message(b, &m); cut += 9) {
+		struct raw p = raw_up(&r);
+		unsigned n_down = r.server.n_down;
+
+		raw_send(&p, LANE_MESSAGES, b, cut);
+		raw_close(&p);
+		RUN(&r, r.server.n_down == n_down + 1);
+		assert_int_equal(r.server.n_messages, 0);
+	}
+	rig_close(&r);
+}
+
+static void bytes_that_nobody_asked_for_close_the_connection(void **state)
+{
+	struct rig r;
+	struct raw p;
+
+	(void)state;
+	rig_open(&r);
+	p = raw_up(&r);
+	raw_send(&p, LANE_BULK, "surprise", 8);
+	RUN(&r, r.server.n_down == 1);
+	assert_int_equal(protocol_errors(&r.server), 1);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+static void more_requests_than_anybody_has_close_the_connection(void **state)
+{
+	struct frame f = {.type = FRAME_READ, .len = READ_WINDOW_MAX};
+	struct mem from;
+	struct rig r;
+	struct raw p;
+
+	(void)state;
+	rig_open(&r);
+	from = mem_new(&r.server, READ_WINDOW_MAX, 1);
+	f.segment = from.seg;
+	p = raw_up(&r);
+	for (unsigned i = 0; i < TCP_PIECES; i++)
+		raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
+	/* Nothing is received: more than a few megabytes do not leave. */
+	assert_false(RUN_MS(&r, r.server.n_down, 50));
+	raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
+	raw_send(&p, LANE_MESSAGES, &f, sizeof(f));
+	RUN(&r, r.server.n_down == 1);
+	assert_int_equal(protocol_errors(&r.server), 1);
+	raw_close(&p);
+	rig_close(&r);
+	mem_free(&from);
+}
+
+/* Neither messages nor pongs leave, and no more of them can be queued. */
+static void fill_with_pongs(struct rig *r, const struct raw *p)
+{
+	struct tcp_conn *c = tcp_conn_of(&r->server);
+	uint8_t ping[256];
+	size_t n_ping = put_kind(ping, WIRE_PING);
+
+	do {
+		while (send_round(r->server.conn, 1) == 0)
+			;
+		r->server.x->ops->poll(r->server.x, clock_now_ns());
+	} while (c->lanes[LANE_MESSAGES].can_send || send_round(r->server.conn, 1) == 0);
+	while (tcp_tx_room(c) >= TCP_READS_RESERVE + n_ping) {
+		uint32_t used = c->tx_tail - c->tx_head;
+
+		raw_send(p, LANE_MESSAGES, ping, n_ping);
+		RUN(r, c->tx_tail - c->tx_head != used);
+	}
+	/* One more, that only TCP_READS_RESERVE would have room for. */
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t n_heard =
+			atomic_load(&((struct tcp_xport *)r->server.x)->count.messages_in);
+
+		raw_send(p, LANE_MESSAGES, ping, n_ping);
+		RUN(r, atomic_load(&((struct tcp_xport *)r->server.x)->count.messages_in) >
+				n_heard);
+	}
+}
+
+/* Its pongs take all room there is; what the server asks of it must wait, and not be written
+ * somewhere else. */
+static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
+{
+	const struct frame t = {.type = FRAME_BYTES, .len = 1};
+	struct xport_read reads[TCP_PIECES];
+	const struct tcp_conn *c;
+	unsigned n_begun = 0;
+	struct mem to;
+	struct rig r;
+	struct raw p;
+
+	(void)state;
+	rig_open(&r);
+	to = mem_new(&r.server, 4096, 0);
+	p = raw_up(&r);
+	c = tcp_conn_of(&r.server);
+	fill_with_pongs(&r, &p);
+	while (n_begun < TCP_PIECES) {
+		reads[n_begun] = (struct xport_read){.conn = r.server.conn,
+			.dst = to.p + n_begun,
+			.own_segment = to.seg,
+			.segment = 1,
+			.len = 1};
+		if (xport_read(&reads[n_begun]))
+			break;
+		n_begun++;
+	}
+	/* Answered before they were asked for, so that more is asked for while nothing leaves. */
+	for (unsigned i = 0; c->n_pieces; i++) {
+		assert_true(i < 4 * TCP_PIECES);
+		raw_send(&p, LANE_BULK, "x", 1);
+		raw_send(&p, LANE_BULK, &t, sizeof(t));
+		RUN(&r, r.server.n_read_done == i + 1);
+		xport_read(&reads[i % n_begun]);
+	}
+	assert_true(c->n_queued > 0);
+	assert_true(c->tx_tail <= TCP_TX_BYTES);
+	assert_int_equal(r.server.n_down, 0);
+	xport_close(r.server.conn, "test");
+	assert_int_equal(r.server.n_down, 1);
+	raw_close(&p);
+	rig_close(&r);
+	mem_free(&to);
+}
+
+/* Read all frames that come until one message of that type. */
+static bool has_message(struct raw *p, uint8_t *buf, size_t *used, enum wire_type type)
+{
+	ssize_t n = recv(p->fds[LANE_MESSAGES], buf + *used, TCP_RX_BYTES - *used, MSG_DONTWAIT);
+	size_t at = 0;
+	bool is_found = false;
+
+	rig_watched_fd = p->fds[LANE_MESSAGES];
+	if (n > 0)
+		*used += (size_t)n;
+	while (!is_found && *used - at >= sizeof(struct frame)) {
+		const struct frame *f = (const struct frame *)(buf + at);
+		struct err_text err;
+		struct wire_msg m;
+
+		if (*used - at < sizeof(*f) + f->len)
+			break;
+		assert_int_equal(f->type, FRAME_MESSAGE);
+		assert_int_equal(wire_decode(f + 1, f->len, &m, &err), f->len);
+		is_found = m.type == type;
+		at += sizeof(*f) + f->len;
+	}
+	*used -= at;
+	memmove(buf, buf + at, *used);
+	if (is_found)
+		rig_watched_fd = -1;
+	return is_found;
+}
+
+/* The ping was due when nothing more could be queued; the peer has to hear it all the same, or it
+ * would be taken for dead. */
+static void ping_that_found_no_room_is_sent_when_there_is(void **state)
+{
+	uint8_t *buf = malloc(TCP_RX_BYTES);
+	bool is_found = false;
+	size_t used = 0;
+	struct tcp_conn *c;
+	struct rig r;
+	struct raw p;
+	uint64_t now_ns;
+
+	(void)state;
+	rig_open_pinging(&r, 10000, 60000);
+	p = raw_up(&r);
+	c = tcp_conn_of(&r.server);
+	fill_with_pongs(&r, &p);
+	assert_int_equal(r.server.n_down, 0);
+	now_ns = c->last_rx_ns + 11000 * MS;
+	r.server.x->ops->poll(r.server.x, now_ns);
+	assert_true(c->is_pinged);
+	RUN(&r, is_found || (is_found = has_message(&p, buf, &used, WIRE_PING)));
+	raw_close(&p);
+	rig_close(&r);
+	free(buf);
+}
+
+/* The owner may have got something to do: who says that it may sleep would make it sleep over it. */
+static void thread_does_not_sleep_after_a_callback(void **state)
+{
+	const struct linger at_once = {.l_onoff = 1};
+	struct rig r;
+	struct raw p;
+
+	(void)state;
+	rig_open(&r);
+	p = raw_up(&r);
+	while (r.server.x->ops->poll(r.server.x, clock_now_ns()) ||
+		!r.server.x->ops->may_sleep(r.server.x))
+		;
+	assert_int_equal(setsockopt(p.fds[0], SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+	raw_close(&p); /* a reset: sending fails */
+	assert_int_equal(send_round(r.server.conn, 1), 0);
+	assert_false(r.server.x->ops->may_sleep(r.server.x));
+	RUN(&r, r.server.n_down == 1);
+	rig_close(&r);
+}
+
+/* ---- reads ---- */
+
+static struct xport_read raw_read(const struct node *n, const struct mem *to, uint32_t len)
+{
+	return (struct xport_read){.conn = n->conn,
+		.dst = to->p,
+		.own_segment = to->seg,
+		.segment = 3,
+		.offset = 4096,
+		.len = len};
+}
+
+static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **state)
+{
+	static const struct frame wrong[] = {
+		{.type = FRAME_READ, .len = 1000, .offset = 4096},
+		{.type = FRAME_BYTES, .len = 1000, .offset = 4096, .status = 2},
+		{.type = FRAME_BYTES, .len = 1000, .offset = 4096, .segment = 3},
+		{.type = FRAME_BYTES, .len = 999, .offset = 4096},
+		{.type = FRAME_BYTES, .len = 1000, .offset = 4097},
+	};
+	uint8_t bytes[1000] = {1};
+	struct mem to;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	to = mem_new(&r.server, 4096, 0);
+	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		struct raw p = raw_up(&r);
+		struct xport_read rd = raw_read(&r.server, &to, sizeof(bytes));
+		struct frame asked;
+
+		assert_int_equal(xport_read(&rd), 0);
+		raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
+		assert_int_equal(asked.type, FRAME_READ);
+		assert_int_equal(asked.segment, 3);
+		assert_int_equal(asked.len, sizeof(bytes));
+		assert_int_equal(asked.offset, 4096);
+		raw_send(&p, LANE_BULK, bytes, sizeof(bytes));
+		raw_send(&p, LANE_BULK, &wrong[i], sizeof(wrong[i]));
+		RUN(&r, r.server.n_down == i + 1);
+		assert_int_equal(r.server.n_read_done, i + 1);
+		assert_int_equal(r.server.n_read_failed, i + 1);
+		assert_int_equal(r.server.downs_at_read, i);
+		assert_int_equal(protocol_errors(&r.server), i + 1);
+		raw_close(&p);
+	}
+	rig_close(&r);
+	mem_free(&to);
+}
+
+static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
+{
+	const struct frame t = {.type = FRAME_BYTES, .len = 1000, .offset = 4096};
+	uint8_t answer[1000 + sizeof(t)] = {1};
+	struct mem to;
+	struct rig r;
+	unsigned n = 0;
+
+	(void)state;
+	rig_open(&r);
+	to = mem_new(&r.server, 4096, 0);
+	memcpy(answer + 1000, &t, sizeof(t));
+	for (size_t cut = 0; cut < sizeof(answer); cut += 127, n++) {
+		struct raw p = raw_up(&r);
+		struct xport_read rd = raw_read(&r.server, &to, 1000);
+		struct frame asked;
+
+		assert_int_equal(xport_read(&rd), 0);
+		raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
+		raw_send(&p, LANE_BULK, answer, cut);
+		if (n % 2)
+			RUN_MS(&r, false, 2);
+		shutdown(p.fds[LANE_BULK], SHUT_WR); /* the other goes on */
+		RUN(&r, r.server.n_down == n + 1);
+		assert_int_equal(r.server.n_read_failed, n + 1);
+		assert_int_equal(r.server.n_read_done, n + 1);
+		raw_close(&p);
+	}
+	assert_int_equal(protocol_errors(&r.server), 0);
+	rig_close(&r);
+	mem_free(&to);
+}
+
+static void answer_may_come_byte_by_byte(void **state)
+{
+	const struct frame t = {.type = FRAME_BYTES, .len = 300, .offset = 4096};
+	uint8_t answer[300 + sizeof(t)];
+	struct xport_read rd;
+	struct frame asked;
+	struct mem to;
+	struct rig r;
+	struct raw p;
+
+	(void)state;
+	rig_open(&r);
+	to = mem_new(&r.server, 4096, 0);
+	p = raw_up(&r);
+	fill(answer, 300, 4);
+	memcpy(answer + 300, &t, sizeof(t));
+	rd = raw_read(&r.server, &to, 300);
+	assert_int_equal(xport_read(&rd), 0);
+	raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
+	for (size_t i = 0; i < sizeof(answer); i++) {
+		assert_int_equal(r.server.n_read_done, 0);
+		raw_send(&p, LANE_BULK, answer + i, 1);
+		r.server.x->ops->poll(r.server.x, clock_now_ns());
+	}
+	RUN(&r, r.server.n_read_done == 1);
+	assert_int_equal(r.server.n_read_failed, 0);
+	assert_memory_equal(to.p, answer, 300);
+	assert_int_equal(xport_read_crc(&rd), crc32c(0, answer, 300));
+	raw_close(&p);
+	rig_close(&r);
+	mem_free(&to);
+}
+
+static void reads_beyond_the_window_are_refused(void **state)
+{
+	struct xport_read reads[READS_MAX + 1], bad;
+	struct mem from, to;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	from = mem_new(&r.client, 1 << 20, 5);
+	to = mem_new(&r.server, 1 << 20, 0);
+	rig_connect(&r);
+	for (unsigned i = 0; i <= READS_MAX; i++) {
+		reads[i] = read_of(&r.server, &to, &from, i * 60000, 60000);
+		assert_int_equal(xport_read(&reads[i]), i < READS_MAX ? 0 : -EAGAIN);
+	}
+	bad = read_of(&r.server, &to, &from, 0, 10);
+	bad.offset = UINT64_MAX - 4;
+	assert_int_equal(xport_read(&bad), BPS_EPROTO);
+	bad = read_of(&r.server, &to, &from, 0, 10);
+	bad.segment = TCP_SEGS_MAX;
+	assert_int_equal(xport_read(&bad), BPS_EPROTO);
+	bad = read_of(&r.server, &to, &from, (1 << 20) - 10, 10);
+	bad.dst = to.p + (1 << 20) - 9;
+	assert_int_equal(xport_read(&bad), -EINVAL);
+	RUN(&r, r.server.n_read_done == READS_MAX);
+	assert_int_equal(xport_read(&reads[READS_MAX]), 0);
+	RUN(&r, r.server.n_read_done == READS_MAX + 1);
+	assert_int_equal(r.server.n_read_failed, 0);
+	assert_memory_equal(to.p, from.p, 60000u * (READS_MAX + 1));
+	rig_close(&r);
+	mem_free(&from);
+	mem_free(&to);
+}
+
+static void reads_outside_of_what_is_offered_fail_and_others_go_on(void **state)
+{
+	struct xport_read rd;
+	struct mem from, to;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	from = mem_new(&r.client, 65536, 5);
+	to = mem_new(&r.server, 65536, 0);
+	rig_connect(&r);
+	for (unsigned i = 0; i < 4; i++) {
+		rd = read_of(&r.server, &to, &from, 0, 4096);
+		if (i == 0)
+			rd.offset = 65536 - 4095; /* one too far */
+		if (i == 1)
+			rd.segment++; /* nobody's */
+		if (i == 2)
+			rd.offset = UINT64_MAX - 4096;
+		assert_int_equal(xport_read(&rd), 0);
+		RUN(&r, r.server.n_read_done == i + 1);
+		assert_int_equal(r.server.read_status, i < 3 ? BPS_ENOTFOUND : 0);
+	}
+	assert_memory_equal(to.p, from.p, 4096);
+	assert_int_equal(r.server.n_down + r.client.n_down, 0);
+	rig_close(&r);
+	mem_free(&from);
+	mem_free(&to);
+}
+
+static void note_refusal(struct node *n, struct xport_read *rd, int status)
+{
+	(void)rd;
+	n->is_wrong |= status != (n->n_read_done == 1 ? BPS_ENOTFOUND : 0);
+}
+
+/* Withdrawn while its answers wait, and while one is half gone: the memory may vanish at once. */
+static void withdrawn_segment_is_not_read_any_more(void **state)
+{
+	struct mem gone, stays, to;
+	struct xport_read a, b;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	gone = mem_new(&r.client, READ_MAX, 5);
+	stays = mem_new(&r.client, READ_MAX, 6);
+	to = mem_new(&r.server, 2 * (size_t)READ_MAX, 0);
+	rig_connect(&r);
+	a = read_of(&r.server, &to, &gone, 0, READ_MAX);
+	b = read_of(&r.server, &to, &stays, 0, 100000);
+	b.dst = to.p + READ_MAX;
+	assert_int_equal(xport_read(&a), 0);
+	assert_int_equal(xport_read(&b), 0);
+	RUN(&r, to.p[0] == gone.p[0] && to.p[1] == gone.p[1]);
+	assert_int_equal(r.server.n_read_done, 0);
+	r.client.x->ops->seg_del(r.client.x, gone.seg);
+	mem_free(&gone);
+	r.server.on_read_done = note_refusal;
+	RUN(&r, r.server.n_read_done == 2);
+	assert_int_equal(r.server.n_read_failed, 1);
+	assert_false(r.server.is_wrong);
+	assert_memory_equal(b.dst, stays.p, 100000);
+	assert_int_equal(r.server.n_down + r.client.n_down, 0);
+	rig_close(&r);
+	mem_free(&stays);
+	mem_free(&to);
+}
+
+static void close_in_read_done(struct node *n, struct xport_read *rd, int status)
+{
+	n->is_wrong |= status && n->n_read_done == 1;
+	xport_close(rd->conn, "from its callback");
+	n->is_wrong |= xport_read(rd) != -ENOTCONN;
+}
+
+/* Several reads have arrived in one go; only the first had its turn. */
+static void connection_may_be_closed_from_the_end_of_a_read(void **state)
+{
+	struct xport_read reads[8];
+	struct mem from, to;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	from = mem_new(&r.client, 1 << 16, 5);
+	to = mem_new(&r.server, 1 << 16, 0);
+	rig_connect(&r);
+	r.server.on_read_done = close_in_read_done;
+	for (unsigned i = 0; i < 8; i++) {
+		reads[i] = read_of(&r.server, &to, &from, i * 4096, 4096);
+		assert_int_equal(xport_read(&reads[i]), 0);
+	}
+	RUN(&r, r.server.n_down == 1 && r.client.n_down == 1);
+	assert_int_equal(r.server.n_read_done, 8);
+	assert_int_equal(r.server.n_read_failed, 7);
+	assert_int_equal(r.server.downs_at_read, 0);
+	assert_false(r.server.is_wrong);
+	rig_close(&r);
+	mem_free(&from);
+	mem_free(&to);
+}
+
+static void read_again(struct node *n, struct xport_read *rd, int status)
+{
+	n->is_wrong |= status != 0;
+	if (n->n_read_done < 1000)
+		n->is_wrong |= xport_read(rd) != 0;
+}
+
+static void reads_may_be_started_from_the_end_of_another(void **state)
+{
+	struct xport_read reads[READS_MAX];
+	struct mem from, to;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	from = mem_new(&r.client, 1 << 16, 5);
+	to = mem_new(&r.server, 1 << 16, 0);
+	rig_connect(&r);
+	r.server.on_read_done = read_again;
+	for (unsigned i = 0; i < READS_MAX; i++) {
+		reads[i] = read_of(&r.server, &to, &from, i * 4096, 1 + i * 273);
+		assert_int_equal(xport_read(&reads[i]), 0);
+	}
+	RUN(&r, r.server.n_read_done == 1000 + READS_MAX - 1);
+	assert_false(r.server.is_wrong);
+	for (unsigned i = 0; i < READS_MAX; i++)
+		assert_memory_equal(to.p + i * 4096, from.p + i * 4096, 1 + i * 273);
+	rig_close(&r);
+	mem_free(&from);
+	mem_free(&to);
+}
+
+/* ---- sockets that take little ---- */
+
+static void shrink(const struct node *n)
+{
+	for (unsigned i = 0; i < N_LANES; i++) {
+		int fd = tcp_conn_of(n)->lanes[i].fd, size = 16384;
+
+		assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)), 0);
+		assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)), 0);
+	}
+}
+
+static void flood(struct node *n, struct xconn *c)
+{
+	static uint8_t data[WIRE_INLINE_MAX];
+
+	while (n->next_round < 300) {
+		struct wire_msg m = inline_message(n->next_round + 1, data,
+			(uint32_t)(n->next_round * 7919 % WIRE_INLINE_MAX + 1));
+
+		if (xport_send(c, &m))
+			return;
+		n->next_round++;
+	}
+}
+
+static void little_room_in_the_sockets_only_costs_time(void **state)
+{
+	const uint32_t len = 300000;
+	struct mem from_s, from_c, to_s, to_c;
+	struct xport_read a, b;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	shrink(&r.server);
+	shrink(&r.client);
+	from_s = mem_new(&r.server, len, 1);
+	from_c = mem_new(&r.client, len, 2);
+	to_s = mem_new(&r.server, len, 0);
+	to_c = mem_new(&r.client, len, 0);
+	r.server.on_writable = r.client.on_writable = flood;
+	r.server.on_message = r.client.on_message = check_crc;
+	a = read_of(&r.server, &to_s, &from_c, 0, len);
+	b = read_of(&r.client, &to_c, &from_s, 0, len);
+	assert_int_equal(xport_read(&a), 0);
+	assert_int_equal(xport_read(&b), 0);
+	flood(&r.server, r.server.conn);
+	flood(&r.client, r.client.conn);
+	assert_true(RUN_MS(&r,
+		r.server.n_read_done && r.client.n_read_done && r.server.n_messages == 300 &&
+			r.client.n_messages == 300,
+		60000));
+	assert_memory_equal(to_s.p, from_c.p, len);
+	assert_memory_equal(to_c.p, from_s.p, len);
+	assert_false(r.server.is_wrong || r.client.is_wrong);
+	assert_int_equal(r.server.n_down + r.client.n_down, 0);
+	rig_close(&r);
+	mem_free(&from_s);
+	mem_free(&from_c);
+	mem_free(&to_s);
+	mem_free(&to_c);
+}
+
+/* ---- many ---- */
+
+static void connection_ends_with_either_channel(void **state)
+{
+	(void)state;
+	for (unsigned lane = 0; lane < N_LANES; lane++) {
+		struct rig r;
+
+		rig_open(&r);
+		rig_connect(&r);
+		assert_int_equal(shutdown(tcp_conn_of(&r.client)->lanes[lane].fd, SHUT_RDWR), 0);
+		RUN(&r, r.client.n_down == 1 && r.server.n_down == 1);
+		rig_close(&r);
+	}
+}
+
+static void connections_beyond_the_limit_are_refused(void **state)
+{
+	/* Both ends of each channel are ours. */
+	const rlim_t need = 2 * N_CHANNELS * TCP_CONNS_MAX + 100;
+	struct err_text err;
+	struct node second = {0};
+	struct rlimit few, many;
+	struct rig r;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &few), 0);
+	many = few;
+	many.rlim_cur = need;
+	if (few.rlim_max < need)
+		skip();
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &many), 0);
+	rig_open(&r);
+	assert_int_equal(net_xport_new(r.client.f, 1, &rig_events, &second, &second.x, &err), 0);
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
+		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+		if (i % 32 == 31)
+			RUN(&r, r.server.n_up == i + 1);
+	}
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), -EMFILE);
+	r.third = &second;
+	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
+	RUN(&r, second.n_down == 1);
+	assert_non_null(strstr(second.why, "no room"));
+	/* And all that there are work. */
+	r.server.on_message = echo;
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
+		assert_int_equal(
+			send_round(&((struct tcp_xport *)r.client.x)->conns[i]->pub, i + 1), 0);
+	RUN(&r, r.client.n_messages == TCP_CONNS_MAX);
+	assert_int_equal(r.client.n_down + r.server.n_down, 0);
+	xport_free(second.x);
+	rig_close(&r);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+}
+
+static void version_6_of_ip_works_too(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+	struct err_text err;
+
+	(void)state;
+	cfg.bind_addr = "::1";
+	node_begin(&r.server);
+	if (net_open(&cfg, rig_key_of, &r.server, &r.server.f, &err))
+		skip();
+	node_attach(&r.server);
+	cfg = config_of(false);
+	cfg.bind_addr = "::1";
+	node_open(&r.client, &cfg);
+	assert_int_equal(r.client.x->ops->connect(r.client.x, "::1", net_port(r.server.f), 0,
+				 SERVER_ID, SERVER_INSTANCE, the_key, NULL, &r.client.conn),
+		0);
+	RUN(&r, r.client.n_up == 1 && r.server.n_up == 1);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(ticket_and_message_may_come_byte_by_byte),
+		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong),
+		cmocka_unit_test(each_channel_comes_once_and_in_order),
+		cmocka_unit_test(message_before_the_second_channel_is_refused),
+		cmocka_unit_test(connection_that_does_not_go_on_is_dropped),
+		cmocka_unit_test(word_of_refusal_and_end_are_heard_in_one_go),
+		cmocka_unit_test(proof_may_come_byte_by_byte),
+		cmocka_unit_test(peer_without_the_key_is_not_believed),
+		cmocka_unit_test(flood_of_strangers_keeps_nobody_out),
+		cmocka_unit_test(listener_recovers_from_too_many_open_files),
+		cmocka_unit_test(refused_and_ended_connections_leave_no_descriptor),
+		cmocka_unit_test(malformed_frame_closes_its_connection),
+		cmocka_unit_test(malformed_or_foreign_message_closes_its_connection),
+		cmocka_unit_test(frame_that_ends_in_the_middle_is_not_heard),
+		cmocka_unit_test(bytes_that_nobody_asked_for_close_the_connection),
+		cmocka_unit_test(more_requests_than_anybody_has_close_the_connection),
+		cmocka_unit_test(peer_that_pings_and_does_not_read_leaves_room_for_requests),
+		cmocka_unit_test(ping_that_found_no_room_is_sent_when_there_is),
+		cmocka_unit_test(thread_does_not_sleep_after_a_callback),
+		cmocka_unit_test(answer_that_is_not_what_was_asked_for_closes_the_connection),
+		cmocka_unit_test(peer_that_ends_in_the_middle_of_an_answer_is_noticed),
+		cmocka_unit_test(answer_may_come_byte_by_byte),
+		cmocka_unit_test(reads_beyond_the_window_are_refused),
+		cmocka_unit_test(reads_outside_of_what_is_offered_fail_and_others_go_on),
+		cmocka_unit_test(withdrawn_segment_is_not_read_any_more),
+		cmocka_unit_test(connection_may_be_closed_from_the_end_of_a_read),
+		cmocka_unit_test(reads_may_be_started_from_the_end_of_another),
+		cmocka_unit_test(little_room_in_the_sockets_only_costs_time),
+		cmocka_unit_test(connection_ends_with_either_channel),
+		cmocka_unit_test(connections_beyond_the_limit_are_refused),
+		cmocka_unit_test(version_6_of_ip_works_too),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
