@@ -1,0 +1,294 @@
+/* A connection over TCP (common/tcp.h), whatever a peer sends that has passed the ticket check. The
+ * input is a list of steps, two bytes each (what, how much) and then what belongs to them; some send
+ * bytes as they are, others what a good peer would, so that the states behind it are reached. Rings
+ * and buffers keep their bounds, and every read ends once. */
+#include <endian.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/tcp_impl.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
+
+enum step {
+	RAW_MESSAGES, /* that many bytes */
+	RAW_BULK,
+	READ,   /* we ask */
+	PING,   /* in a good frame */
+	ASK,    /* the peer asks, for what there is or not */
+	ANSWER, /* to our first piece; the high bits spoil a byte of the trailer */
+	SEND,   /* what waits leaves, and is received */
+	SEGMENT /* is withdrawn, or added */
+};
+#define OFFERED 65536
+#define WANTED  (256 << 10)
+
+struct fuzzed {
+	struct tcp_xport *x;
+	struct tcp_conn *c;
+	int peer[N_LANES];
+	uint8_t *offered, *wanted;
+	struct xport_read reads[READS_MAX];
+	bool is_reading[READS_MAX];
+};
+
+static void must(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static void on_read_done(void *ctx, struct xport_read *r, int status)
+{
+	struct fuzzed *f = ctx;
+	size_t i = (size_t)(r - f->reads);
+
+	(void)status;
+	must(i < READS_MAX && f->is_reading[i]);
+	f->is_reading[i] = false;
+}
+
+static void on_up(void *ctx, struct xconn *c, uint32_t id, uint64_t instance)
+{
+	(void)ctx;
+	(void)c;
+	(void)id;
+	(void)instance;
+}
+
+static void on_down(void *ctx, struct xconn *c, const char *why)
+{
+	const struct fuzzed *f = ctx;
+
+	(void)c;
+	must(why[0]);
+	for (unsigned i = 0; i < READS_MAX; i++)
+		must(!f->is_reading[i]);
+}
+
+static void on_message(void *ctx, struct xconn *c, const struct wire_msg *m)
+{
+	(void)ctx;
+	(void)c;
+	must(m->type > 0 && m->type < WIRE_TYPE_END);
+}
+
+static void on_writable(void *ctx, struct xconn *c)
+{
+	(void)ctx;
+	(void)c;
+}
+
+static const struct xport_events events = {on_up, on_down, on_message, on_read_done, on_writable};
+
+static void begin(struct fuzzed *f, struct tcp_net *net)
+{
+	struct tcp_xport *x = f->x;
+	struct tcp_conn *c = calloc(1, sizeof(*c));
+
+	must(c);
+	x->pub = (struct xport){.ev = &events, .ctx = f};
+	x->net = net;
+	TAILQ_INIT(&x->busy);
+	TAILQ_INIT(&x->gone);
+	x->n_conns = 1;
+	x->conns[0] = c;
+	x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
+	x->segs[1] = (struct tcp_seg){f->wanted, WANTED};
+	c->pub.x = &x->pub;
+	c->state = TCP_UP;
+	c->is_told = true;
+	c->rx = malloc(TCP_RX_BYTES);
+	c->tx = malloc(TCP_TX_BYTES);
+	must(c->rx && c->tx);
+	TAILQ_INIT(&c->queue);
+	c->read_window.limit = READ_WINDOW_FIRST;
+	for (unsigned i = 0; i < N_LANES; i++) {
+		int fds[2];
+
+		must(!socketpair(AF_UNIX, SOCK_STREAM, 0, fds));
+		c->lanes[i] = (struct tcp_lane){
+			.fd = fds[0], .hs = HS_DONE, .lowat = 1, .can_send = true};
+		f->peer[i] = fds[1];
+	}
+	f->c = c;
+}
+
+static void check(const struct tcp_conn *c)
+{
+	unsigned n = 0;
+
+	must(c->rx_used <= TCP_RX_BYTES);
+	must(c->tx_head <= c->tx_tail && c->tx_tail <= TCP_TX_BYTES);
+	must(c->n_pieces <= TCP_PIECES && c->n_answers <= TCP_PIECES);
+	must(c->n_queued <= c->n_reads && c->n_reads <= READS_MAX);
+	for (unsigned i = 0; i < READS_MAX; i++)
+		n += c->reads_used >> i & 1;
+	must(n == c->n_reads);
+}
+
+/* As serve in common/tcp.c does. */
+static void hear(struct fuzzed *f, enum lane lane)
+{
+	struct tcp_lane *l = &f->c->lanes[lane];
+
+	l->can_recv = true;
+	while (l->can_recv && f->c->state == TCP_UP) {
+		if (lane == LANE_MESSAGES)
+			tcp_take_messages(f->c);
+		else
+			tcp_take_bulk(f->c);
+		check(f->c);
+	}
+}
+
+static void say(struct fuzzed *f, enum lane lane, const void *data, size_t n_bytes)
+{
+	while (n_bytes && f->c->state == TCP_UP) {
+		size_t part = n_bytes < 65536 ? n_bytes : 65536;
+
+		must(send(f->peer[lane], data, part, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)part);
+		hear(f, lane);
+		data = (const uint8_t *)data + part;
+		n_bytes -= part;
+	}
+}
+
+static void drain(int fd)
+{
+	static uint8_t away[65536];
+
+	while (recv(fd, away, sizeof(away), MSG_DONTWAIT) > 0)
+		;
+}
+
+static void begin_read(struct fuzzed *f, uint8_t n)
+{
+	unsigned i = 0;
+
+	while (i < READS_MAX && f->is_reading[i])
+		i++;
+	if (i == READS_MAX)
+		return;
+	f->reads[i] = (struct xport_read){.conn = &f->c->pub,
+		.dst = f->wanted,
+		.own_segment = 1,
+		.segment = n,
+		.len = (n + 1) * 997u,
+		.offset = n * UINT64_C(4096)};
+	f->is_reading[i] = true;
+	if (tcp_read(&f->reads[i]))
+		f->is_reading[i] = false;
+}
+
+static void ping(struct fuzzed *f)
+{
+	const struct wire_msg m = {.type = WIRE_PING};
+	struct frame fr = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)wire_size(&m))};
+	uint8_t b[sizeof(fr) + WIRE_HDR_BYTES];
+
+	memcpy(b, &fr, sizeof(fr));
+	wire_encode(&m, b + sizeof(fr));
+	say(f, LANE_MESSAGES, b, sizeof(b));
+}
+
+static void answer(struct fuzzed *f, uint8_t n)
+{
+	const struct tcp_conn *c = f->c;
+	const struct piece *p = &c->pieces[c->piece_first];
+	struct frame t = {.type = FRAME_BYTES};
+	static const uint8_t payload[WANTED];
+
+	if (!c->n_pieces)
+		return;
+	t.len = htole32(p->len);
+	t.offset = htole64(p->rd->r->offset + p->at);
+	((uint8_t *)&t)[n % sizeof(t)] ^= n >> 4;
+	if (c->piece_got < p->len)
+		say(f, LANE_BULK, payload, p->len - c->piece_got);
+	say(f, LANE_BULK, &t, sizeof(t));
+}
+
+static void leave(struct fuzzed *f)
+{
+	struct tcp_conn *c = f->c;
+
+	for (unsigned i = 0; i < N_LANES; i++) {
+		drain(f->peer[i]);
+		c->lanes[i].can_send = true;
+	}
+	tcp_issue_reads(c);
+	tcp_flush(c);
+	if (c->state == TCP_UP && c->n_answers)
+		tcp_send_bulk(c);
+}
+
+static void segment(struct fuzzed *f, uint8_t n)
+{
+	f->x->segs[0] = (struct tcp_seg){0};
+	tcp_refuse_segment(f->c, 0);
+	if (n % 2)
+		f->x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
+}
+
+/* Returns the bytes of the input that it took beyond its own two. */
+static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *data, size_t left)
+{
+	struct frame ask = {.type = FRAME_READ, .len = htole32(n * 512u), .offset = n % 64 * 1024u};
+	size_t len = n < left ? n : left;
+
+	switch (what) {
+	case RAW_MESSAGES:
+		say(f, LANE_MESSAGES, data, len);
+		return len;
+	case RAW_BULK:
+		say(f, LANE_BULK, data, len);
+		return len;
+	case READ:
+		begin_read(f, n);
+		break;
+	case PING:
+		ping(f);
+		break;
+	case ASK:
+		ask.offset = htole64(ask.offset);
+		say(f, LANE_MESSAGES, &ask, sizeof(ask));
+		break;
+	case ANSWER:
+		answer(f, n);
+		break;
+	case SEND:
+		leave(f);
+		break;
+	case SEGMENT:
+		segment(f, n);
+		break;
+	}
+	return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
+{
+	static uint8_t offered[OFFERED], wanted[WANTED];
+	static struct tcp_xport x;
+	static struct tcp_net net;
+	struct fuzzed f = {.x = &x, .offered = offered, .wanted = wanted};
+
+	begin(&f, &net);
+	while (n_bytes >= 2 && f.c->state == TCP_UP) {
+		size_t took = 2 + step(&f, data[0] % (SEGMENT + 1), data[1], data + 2, n_bytes - 2);
+
+		check(f.c);
+		data += took;
+		n_bytes -= took;
+	}
+	tcp_down(f.c, "the input ends");
+	for (unsigned i = 0; i < N_LANES; i++)
+		close(f.peer[i]);
+	tcp_free_gone(&x);
+	must(TAILQ_EMPTY(&x.busy) && x.n_conns == 0);
+	return 0;
+}
