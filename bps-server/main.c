@@ -445,7 +445,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		s.protocol_errors + f.protocol_errors);
 	counter(out, "bps_server_refused_tickets_total", "strangers refused", f.refused_tickets);
 	counter(out, "bps_server_silent_strangers_total",
-		"connections that brought no byte, closed", f.silent_strangers);
+		"connections that showed no ticket, closed", f.silent_strangers);
 	metric_begin(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
 	metric_value(out, "bps_server_memory_bytes", (double)s.sums_used, "kind", "sums", NULL);
 	metric_value(
