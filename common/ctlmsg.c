@@ -73,6 +73,8 @@ static const struct field beat_fields[] = {
 	FIELD_U8_(ctl_beat, same_host),
 	FIELD_U32_(ctl_beat, same_host_connections),
 	FIELD_U64_(ctl_beat, same_host_bytes),
+	FIELD_U8_(ctl_beat, nic_source),
+	FIELD_U64_(ctl_beat, measured_mbps),
 };
 
 static const struct field peer_fields[] = {

@@ -83,7 +83,7 @@ struct ctl_hello {
 	const char *addr; /* data plane: numeric address and port of the server's listener */
 	uint16_t port;
 	uint16_t threads;       /* data threads */
-	uint64_t nic_mbps;      /* 0: not known */
+	uint64_t nic_mbps;      /* set, or its driver's; 0: not known */
 	struct blob cluster_id; /* 16 bytes, empty when none is known */
 	uint64_t view;          /* largest view seen */
 	uint64_t quota_bytes;   /* memory that sums may take, 0: not told */
@@ -129,6 +129,9 @@ struct ctl_beat_job {
 enum same_host_state { SAME_HOST_UNTOLD, SAME_HOST_OFF, SAME_HOST_NO_PLACE, SAME_HOST_ON };
 const char *ctl_same_host_name(unsigned state);
 
+/* Where the nic_mbps of a HELLO is from. */
+enum nic_source { NIC_UNTOLD, NIC_SET, NIC_DRIVER };
+
 struct ctl_beat {
 	uint64_t seq;
 	uint64_t echo; /* last seq received from the other side */
@@ -149,6 +152,8 @@ struct ctl_beat {
 	uint8_t same_host; /* enum same_host_state */
 	uint32_t same_host_connections;
 	uint64_t same_host_bytes; /* taken */
+	uint8_t nic_source;       /* enum nic_source */
+	uint64_t measured_mbps;   /* that passed its card, where nothing tells; 0: not known yet */
 };
 
 /* State of a peer as its counterparts must know it; GONE removes it. */

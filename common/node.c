@@ -18,6 +18,8 @@
 #define STUCK_NS           UINT64_C(1500000000)
 #define LOOK_US            250000
 #define CONNECT_TIMEOUT_MS 3000
+/* Windows without load, after which the card is measured no more until a heartbeat sees some. */
+#define IDLE_SAMPLES 50
 
 static void fill_names(struct node *n, const struct node_opts *o)
 {
@@ -161,8 +163,56 @@ const struct shm_config *node_same_host(const struct node *n)
 	return n->same_host.dir ? &n->same_host : NULL;
 }
 
-void node_beat(const struct node *n, struct ctl_beat *b)
+/* ---- the card's speed ---- */
+
+static void on_sample(evutil_socket_t fd, short what, void *arg)
 {
+	struct node *n = arg;
+
+	(void)fd;
+	(void)what;
+	if (nic_sample(&n->nic, clock_now_ns()))
+		n->n_idle_samples = 0;
+	else if (++n->n_idle_samples >= IDLE_SAMPLES)
+		event_del(n->sample);
+}
+
+/* A timer that runs while the daemon is idle would be all that it does then, so it is the heartbeats
+ * that see whether there is load. */
+static void look_for_load(struct node *n)
+{
+	const struct timeval tv = {.tv_usec = NIC_WINDOW_NS / 1000};
+
+	if (!n->sample || !nic_has_load(&n->nic) || event_pending(n->sample, EV_TIMEOUT, NULL))
+		return;
+	n->n_idle_samples = 0;
+	if (event_add(n->sample, &tv) < 0)
+		log_rated(LOG_WARN, "cannot measure the network card: out of memory");
+}
+
+static int open_nic(struct node *n, const struct node_opts *o, struct err_text *err)
+{
+	n->nic_source = NIC_SET;
+	n->nic_mbps = (uint64_t)o->nic_mbps;
+	if (o->nic_mbps)
+		return 0;
+	nic_open(&n->nic, NIC_SYSFS, o->listen.host);
+	n->nic_mbps = n->nic.driver_mbps;
+	n->nic_source = n->nic_mbps ? NIC_DRIVER : NIC_UNTOLD;
+	if (n->nic_mbps)
+		log_info("the driver of %s says %llu Mbit/s", n->nic.name,
+			(unsigned long long)n->nic.driver_mbps);
+	if (!nic_is_measured(&n->nic))
+		return 0;
+	n->sample = event_new(loop_base(n->daemon.loop), -1, EV_PERSIST, on_sample, n);
+	return n->sample ? 0 : err_set(err, -ENOMEM, "cannot measure the card: out of memory");
+}
+
+void node_beat(struct node *n, struct ctl_beat *b)
+{
+	look_for_load(n);
+	b->nic_source = n->nic_source;
+	b->measured_mbps = nic_meter_mbps(&n->nic.meter);
 	b->same_host = (uint8_t)n->same_host_state;
 	b->same_host_connections = n->same_host_counters.connections;
 	b->same_host_bytes = n->same_host_counters.received_bytes;
@@ -182,7 +232,7 @@ static int open_member(struct node *n, enum role role, const struct node_opts *o
 		.data_port = is_server ? net_port(n->net) : 0,
 		.instance = n->instance,
 		.threads = (uint16_t)n_threads,
-		.nic_mbps = (uint64_t)o->nic_mbps,
+		.nic_mbps = n->nic_mbps,
 		.quota_bytes = quota_bytes,
 		.past = n->past};
 	struct member *member;
@@ -259,6 +309,9 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 		rc = claim_our_name(n, program, o, err);
 	if (rc < 0)
 		return rc;
+	rc = open_nic(n, o, err);
+	if (rc < 0)
+		return rc;
 	open_same_host(n, role == ROLE_SERVER, n_threads, o);
 	/* The listener asks the member for peers' keys; nobody has a key before that exists. */
 	rc = net_open(&fc, member_peer_key, &n->member, &n->net, err);
@@ -284,6 +337,9 @@ void node_close(struct node *n)
 	free(n->same_host.listen_fds);
 	if (n->look)
 		event_free(n->look);
+	if (n->sample)
+		event_free(n->sample);
+	nic_close(&n->nic);
 	if (n->instance && n->claim_fd >= 0)
 		close(n->claim_fd);
 	daemon_fini(&n->daemon);

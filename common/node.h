@@ -12,6 +12,7 @@
 #include "common/daemon.h"
 #include "common/datapath.h"
 #include "common/member.h"
+#include "common/nicspeed.h"
 
 /* Settings that both have; the program's options start with this. */
 struct node_opts {
@@ -44,7 +45,9 @@ extern const char *const node_same_host_words[]; /* auto, off */
 		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
 			.max = 31, .help = "transport: tcp; of libfabric verbs, or ofi-tcp"},      \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
-			.max = 10000000, .help = "Mbit/s of the network card; 0: as the others"},  \
+			.max = 10000000,                                                           \
+			.help = "Mbit/s of the network card; 0: as its driver "                    \
+				"says, else as measured"},                                         \
 		{"spin", SET_DURATION, SETTING_AT(struct node_opts, spin_us), .def = "50us",       \
 			.max = 10 * SETTING_MS,                                                    \
 			.help = "how long an idle data thread looks for work before it sleeps"},   \
@@ -81,6 +84,11 @@ struct node {
 	uint64_t instance;
 	struct event *look; /* at the data threads, NULL: nobody does */
 	uint32_t n_looks_dead, n_hung;
+	uint64_t nic_mbps;    /* set, or the driver's; 0: not told */
+	uint8_t nic_source;   /* of nic_mbps, enum nic_source */
+	struct nic nic;       /* of the data's address; zeroed when the speed is set */
+	struct event *sample; /* of its counters, while there is load */
+	uint32_t n_idle_samples;
 	const struct httpd_ops *http_ops;
 	void *ctx;
 	uint32_t id;                    /* 0 until the scheduler has told it */
@@ -109,8 +117,9 @@ void node_refused(struct node *n, int code);
  * lives as long as the node. */
 const struct shm_config *node_same_host(const struct node *n);
 
-/* What it shares memory with, into a heartbeat. */
-void node_beat(const struct node *n, struct ctl_beat *b);
+/* What it shares memory with and how fast its card is, into a heartbeat; every one calls it, for that
+ * is also when it sees that there is load to measure. */
+void node_beat(struct node *n, struct ctl_beat *b);
 
 /* Half of the machine's memory, for settings whose default it is. */
 uint64_t node_half_memory_bytes(void);

@@ -1,0 +1,227 @@
+#include "common/nicspeed.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/addr.h"
+
+#define BYTES_PER_MBIT 125000.0
+#define STACK_MAX      4 /* a VLAN on a bond on cards, and one more */
+/* A timer that comes so late has not measured a window. */
+#define LATE_NS (10 * NIC_WINDOW_NS)
+/* The part of the way to a lower plateau that one of them goes: half a minute of load until most of
+ * it is gone. */
+#define SINK (NIC_WINDOW_NS / 30e9)
+
+/* ---- what passes ---- */
+
+/* The least of the last windows, when they agree. */
+static double plateau(const struct nic_way *w)
+{
+	double least = w->rates[0], most = w->rates[0];
+
+	if (w->n_rates < NIC_PLATEAU)
+		return 0;
+	for (unsigned i = 1; i < NIC_PLATEAU; i++) {
+		least = w->rates[i] < least ? w->rates[i] : least;
+		most = w->rates[i] > most ? w->rates[i] : most;
+	}
+	return most <= least * NIC_SPREAD && least >= NIC_MIN_MBPS * BYTES_PER_MBIT ? least : 0;
+}
+
+static double way_add(struct nic_way *w, double span_s, uint64_t bytes)
+{
+	double rate = (double)(bytes - w->bytes) / span_s;
+
+	w->bytes = bytes;
+	w->rates[w->next_rate] = rate;
+	w->next_rate = (w->next_rate + 1) % NIC_PLATEAU;
+	if (w->n_rates < NIC_PLATEAU)
+		w->n_rates++;
+	return rate;
+}
+
+bool nic_meter_add(struct nic_meter *m, uint64_t now_ns, uint64_t rx_bytes, uint64_t tx_bytes)
+{
+	struct nic_way *rx = &m->ways[0], *tx = &m->ways[1];
+	uint64_t span_ns = now_ns - m->at_ns;
+	double span_s = (double)span_ns / 1e9, rate, flat;
+
+	if (!m->at_ns || !span_ns || span_ns > LATE_NS || rx_bytes < rx->bytes ||
+		tx_bytes < tx->bytes) {
+		m->at_ns = now_ns;
+		*rx = (struct nic_way){.bytes = rx_bytes};
+		*tx = (struct nic_way){.bytes = tx_bytes};
+		return false;
+	}
+	m->at_ns = now_ns;
+	rate = way_add(rx, span_s, rx_bytes);
+	rate += way_add(tx, span_s, tx_bytes);
+	flat = plateau(rx);
+	flat = plateau(tx) > flat ? plateau(tx) : flat;
+	if (flat > m->rate)
+		m->rate = flat;
+	else if (flat > 0)
+		m->rate -= (m->rate - flat) * SINK;
+	return rate >= NIC_MIN_MBPS * BYTES_PER_MBIT;
+}
+
+uint64_t nic_meter_mbps(const struct nic_meter *m)
+{
+	double mbps = m->rate / BYTES_PER_MBIT + 0.5;
+
+	return mbps < NIC_MAX_MBPS ? (uint64_t)mbps : NIC_MAX_MBPS;
+}
+
+/* ---- what the driver tells ---- */
+
+static bool has_device(const char *sysfs, const char *name)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/class/net/%s/device", sysfs, name);
+	return access(path, F_OK) == 0;
+}
+
+static bool stands_on_cards(const char *sysfs, const char *name, unsigned depth)
+{
+	char path[PATH_MAX];
+	unsigned n = 0, n_cards = 0;
+	struct dirent *e;
+	DIR *dir;
+
+	if (has_device(sysfs, name))
+		return true;
+	snprintf(path, sizeof(path), "%s/class/net/%s", sysfs, name);
+	dir = depth < STACK_MAX ? opendir(path) : NULL;
+	if (!dir)
+		return false;
+	while ((e = readdir(dir))) {
+		if (strncmp(e->d_name, "lower_", 6) != 0)
+			continue;
+		n++;
+		n_cards += stands_on_cards(sysfs, e->d_name + 6, depth + 1);
+	}
+	closedir(dir);
+	return n && n == n_cards;
+}
+
+uint64_t nic_driver_mbps(const char *sysfs, const char *name)
+{
+	char path[PATH_MAX], text[32] = "";
+	ssize_t n = -1;
+	long mbps;
+	int fd;
+
+	if (!stands_on_cards(sysfs, name, 0))
+		return 0;
+	snprintf(path, sizeof(path), "%s/class/net/%s/speed", sysfs, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = read(fd, text, sizeof(text) - 1);
+		close(fd);
+	}
+	mbps = n > 0 ? strtol(text, NULL, 10) : 0; /* -1, as a u32 too: not known */
+	return mbps > 0 && mbps <= NIC_MAX_MBPS ? (uint64_t)mbps : 0;
+}
+
+/* ---- the card ---- */
+
+static int open_counter(const char *sysfs, const char *name, const char *counter)
+{
+	char path[PATH_MAX];
+
+	snprintf(path, sizeof(path), "%s/class/net/%s/statistics/%s", sysfs, name, counter);
+	return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+void nic_open_name(struct nic *nic, const char *sysfs, const char *name)
+{
+	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
+	snprintf(nic->name, sizeof(nic->name), "%s", name);
+	nic->driver_mbps = nic_driver_mbps(sysfs, name);
+	if (nic->driver_mbps)
+		return;
+	nic->rx_fd = open_counter(sysfs, name, "rx_bytes");
+	nic->tx_fd = open_counter(sysfs, name, "tx_bytes");
+	if (nic->rx_fd < 0 || nic->tx_fd < 0)
+		nic_close(nic);
+}
+
+void nic_open(struct nic *nic, const char *sysfs, const char *host)
+{
+	struct addr addr = {.port = 0};
+	struct sockaddr_storage sa;
+	struct ifaddrs *all = NULL;
+	socklen_t len;
+
+	*nic = (struct nic){.rx_fd = -1, .tx_fd = -1};
+	snprintf(addr.host, sizeof(addr.host), "%s", host);
+	if (addr_number(&addr, &sa, &len) < 0 || getifaddrs(&all) < 0)
+		return;
+	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+		if ((i->ifa_flags & IFF_LOOPBACK) || !i->ifa_addr ||
+			!sockaddr_same_host(i->ifa_addr, (struct sockaddr *)&sa))
+			continue;
+		nic_open_name(nic, sysfs, i->ifa_name);
+		break;
+	}
+	freeifaddrs(all);
+}
+
+void nic_close(struct nic *nic)
+{
+	if (!nic->name[0])
+		return;
+	if (nic->rx_fd >= 0)
+		close(nic->rx_fd);
+	if (nic->tx_fd >= 0)
+		close(nic->tx_fd);
+	nic->rx_fd = nic->tx_fd = -1;
+}
+
+static bool read_counter(int fd, uint64_t *ret)
+{
+	char text[32];
+	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+
+	if (n <= 0)
+		return false;
+	text[n] = '\0';
+	*ret = strtoull(text, NULL, 10);
+	return true;
+}
+
+static bool read_counters(struct nic *nic, uint64_t *ret_rx, uint64_t *ret_tx)
+{
+	if (!nic_is_measured(nic))
+		return false;
+	if (read_counter(nic->rx_fd, ret_rx) && read_counter(nic->tx_fd, ret_tx))
+		return true;
+	nic_close(nic); /* the interface is gone */
+	return false;
+}
+
+bool nic_sample(struct nic *nic, uint64_t now_ns)
+{
+	uint64_t rx, tx;
+
+	return read_counters(nic, &rx, &tx) && nic_meter_add(&nic->meter, now_ns, rx, tx);
+}
+
+bool nic_has_load(struct nic *nic)
+{
+	const double least = NIC_MIN_MBPS * BYTES_PER_MBIT * NIC_PLATEAU * NIC_WINDOW_NS / 1e9;
+	uint64_t rx, tx, before = nic->looked_bytes;
+
+	if (!read_counters(nic, &rx, &tx))
+		return false;
+	nic->looked_bytes = rx + tx;
+	return (double)(rx + tx - before) >= least;
+}

@@ -1,0 +1,282 @@
+/* The speed of a network card: what its driver tells, and what is seen to pass. */
+#include "common/nicspeed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MS   UINT64_C(1000000)
+#define MBIT 125000 /* bytes/s */
+
+/* ---- the driver ---- */
+
+/* A folder that looks like /sys, of which the test names files below class/net. */
+static char root[PATH_MAX / 2];
+
+static void path_of(const char *at, char ret[PATH_MAX])
+{
+	snprintf(ret, PATH_MAX, "%s/class/net/%s", root, at);
+}
+
+static void make_dir(const char *at)
+{
+	char path[PATH_MAX];
+
+	path_of(at, path);
+	assert_int_equal(mkdir(path, 0700), 0);
+}
+
+static void make_file(const char *at, const char *text)
+{
+	char path[PATH_MAX];
+	FILE *f;
+
+	path_of(at, path);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* lower: "" or the name of an interface below. */
+static void make_card(const char *name, bool has_device, const char *speed, const char *lower)
+{
+	char at[128];
+
+	make_dir(name);
+	snprintf(at, sizeof(at), "%s/speed", name);
+	make_file(at, speed);
+	snprintf(at, sizeof(at), "%s/device", name);
+	if (has_device)
+		make_dir(at);
+	snprintf(at, sizeof(at), "%s/lower_%s", name, lower);
+	if (*lower)
+		make_dir(at);
+}
+
+static int make_root(void **state)
+{
+	char path[PATH_MAX];
+
+	(void)state;
+	snprintf(root, sizeof(root), "/tmp/bps-nic-XXXXXX");
+	assert_non_null(mkdtemp(root));
+	snprintf(path, sizeof(path), "%s/class", root);
+	assert_int_equal(mkdir(path, 0700), 0);
+	make_dir("");
+	return 0;
+}
+
+static int drop_root(void **state)
+{
+	char command[PATH_MAX];
+
+	(void)state;
+	snprintf(command, sizeof(command), "rm -r '%s'", root);
+	return system(command);
+}
+
+static void driver_tells_the_speed_of_a_card(void **state)
+{
+	(void)state;
+	make_card("eth0", true, "25000\n", "");
+	assert_int_equal(nic_driver_mbps(root, "eth0"), 25000);
+}
+
+static void made_up_and_unknown_speeds_count_for_nothing(void **state)
+{
+	(void)state;
+	make_card("veth0", false, "10000\n", "");
+	make_card("virt0", true, "-1\n", "");
+	make_card("virt1", true, "4294967295\n", "");
+	make_card("down0", true, "", "");
+	assert_int_equal(nic_driver_mbps(root, "veth0"), 0);
+	assert_int_equal(nic_driver_mbps(root, "virt0"), 0);
+	assert_int_equal(nic_driver_mbps(root, "virt1"), 0);
+	assert_int_equal(nic_driver_mbps(root, "down0"), 0);
+	assert_int_equal(nic_driver_mbps(root, "none0"), 0);
+}
+
+static void bond_and_vlan_stand_on_cards_and_a_bridge_does_not(void **state)
+{
+	(void)state;
+	make_card("card0", true, "10000\n", "");
+	make_card("card1", true, "10000\n", "");
+	make_card("tap0", false, "10\n", "");
+	make_card("bond0", false, "20000\n", "card0");
+	make_dir("bond0/lower_card1");
+	make_card("vlan0", false, "20000\n", "bond0");
+	make_card("br0", false, "10000\n", "card0");
+	make_dir("br0/lower_tap0");
+	make_card("knot0", false, "10000\n", "knot0"); /* on itself: an end is found */
+	assert_int_equal(nic_driver_mbps(root, "bond0"), 20000);
+	assert_int_equal(nic_driver_mbps(root, "vlan0"), 20000);
+	assert_int_equal(nic_driver_mbps(root, "br0"), 0);
+	assert_int_equal(nic_driver_mbps(root, "knot0"), 0);
+}
+
+static void counters_are_read_only_where_the_driver_is_silent(void **state)
+{
+	struct nic nic;
+
+	(void)state;
+	make_card("told0", true, "1000\n", "");
+	nic_open_name(&nic, root, "told0");
+	assert_int_equal(nic.driver_mbps, 1000);
+	assert_false(nic_is_measured(&nic));
+	nic_close(&nic);
+	make_card("mute0", false, "10000\n", "");
+	make_dir("mute0/statistics");
+	make_file("mute0/statistics/rx_bytes", "0\n");
+	make_file("mute0/statistics/tx_bytes", "0\n");
+	nic_open_name(&nic, root, "mute0");
+	assert_true(nic_is_measured(&nic));
+	assert_false(nic_has_load(&nic));
+	for (unsigned i = 0; i <= NIC_PLATEAU; i++) {
+		char text[32];
+
+		snprintf(text, sizeof(text), "%u\n", i * 20 * 1000 * (MBIT / 1000));
+		make_file("mute0/statistics/tx_bytes", text);
+		nic_sample(&nic, 1 + i * NIC_WINDOW_NS);
+	}
+	assert_true(nic_has_load(&nic));
+	assert_false(nic_has_load(&nic));
+	assert_int_equal(nic_meter_mbps(&nic.meter), 1000);
+	nic_close(&nic);
+	nic_open(&nic, root, "127.0.0.1");
+	assert_false(nic_is_measured(&nic));
+	assert_int_equal(nic.driver_mbps, 0);
+	nic_close(&nic);
+}
+
+/* ---- the meter ---- */
+
+struct link {
+	struct nic_meter meter;
+	uint64_t now_ns, rx, tx;
+};
+
+/* n windows of that load each way. */
+static void load(struct link *l, unsigned n, uint64_t rx_mbps, uint64_t tx_mbps)
+{
+	for (unsigned i = 0; i < n; i++) {
+		l->now_ns += NIC_WINDOW_NS;
+		l->rx += rx_mbps * MBIT / 1000 * (NIC_WINDOW_NS / MS);
+		l->tx += tx_mbps * MBIT / 1000 * (NIC_WINDOW_NS / MS);
+		nic_meter_add(&l->meter, l->now_ns, l->rx, l->tx);
+	}
+}
+
+static void plateau_of_either_way_is_the_speed(void **state)
+{
+	struct link a = {.now_ns = 1}, b = {.now_ns = 1};
+
+	(void)state;
+	load(&a, NIC_PLATEAU, 900, 100); /* the first sample only begins a window */
+	assert_int_equal(nic_meter_mbps(&a.meter), 0);
+	load(&a, 1, 900, 100);
+	assert_int_equal(nic_meter_mbps(&a.meter), 900);
+	load(&b, 10, 100, 700);
+	assert_int_equal(nic_meter_mbps(&b.meter), 700);
+}
+
+static void bursts_and_seldom_updated_counters_are_no_speed(void **state)
+{
+	struct link l = {.now_ns = 1};
+
+	(void)state;
+	for (unsigned i = 0; i < 100; i++) {
+		load(&l, 2, 10000, 10000);
+		load(&l, 3, 0, 0);
+	}
+	assert_int_equal(nic_meter_mbps(&l.meter), 0);
+	load(&l, 10, 500, 500);
+	load(&l, 2, 10000, 500);
+	assert_int_equal(nic_meter_mbps(&l.meter), 500);
+}
+
+static void light_load_is_no_speed(void **state)
+{
+	struct link l = {.now_ns = 1};
+
+	(void)state;
+	load(&l, 100, NIC_MIN_MBPS - 1, 1);
+	assert_int_equal(nic_meter_mbps(&l.meter), 0);
+}
+
+/* Half the load in each round is carried as fast, in half of the time. */
+static void less_load_per_round_does_not_look_slower(void **state)
+{
+	struct link a = {.now_ns = 1}, b = {.now_ns = 1};
+
+	(void)state;
+	for (unsigned round = 0; round < 200; round++) {
+		load(&a, 10, 1000, 0);
+		load(&a, 10, 0, 0);
+		load(&b, 5, 1000, 0);
+		load(&b, 15, 0, 0);
+	}
+	assert_int_equal(nic_meter_mbps(&a.meter), 1000);
+	assert_int_equal(nic_meter_mbps(&b.meter), 1000);
+}
+
+static void speed_rises_at_once_and_sinks_slowly(void **state)
+{
+	struct link l = {.now_ns = 1};
+	uint64_t mbps;
+
+	(void)state;
+	load(&l, 10, 1000, 0);
+	load(&l, 50, 500, 0); /* a second */
+	mbps = nic_meter_mbps(&l.meter);
+	assert_true(mbps > 950 && mbps < 1000);
+	load(&l, 100 * 50, 500, 0);
+	mbps = nic_meter_mbps(&l.meter);
+	assert_true(mbps >= 500 && mbps < 550);
+	load(&l, 10 * 60 * 50, 0, 0); /* no load says nothing */
+	assert_int_equal(nic_meter_mbps(&l.meter), mbps);
+	load(&l, 4, 2000, 0);
+	assert_int_equal(nic_meter_mbps(&l.meter), 2000);
+}
+
+static void pauses_of_the_timer_and_counters_that_begin_anew_are_no_window(void **state)
+{
+	struct link l = {.now_ns = 1};
+
+	(void)state;
+	load(&l, 10, 100, 0);
+	l.now_ns += 10000 * MS; /* nobody looked, and much has passed */
+	l.rx += UINT64_C(1) << 40;
+	load(&l, 10, 100, 0);
+	l.rx = 0;
+	load(&l, 10, 100, 0);
+	assert_int_equal(nic_meter_mbps(&l.meter), 100);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(driver_tells_the_speed_of_a_card),
+		cmocka_unit_test(made_up_and_unknown_speeds_count_for_nothing),
+		cmocka_unit_test(bond_and_vlan_stand_on_cards_and_a_bridge_does_not),
+		cmocka_unit_test(counters_are_read_only_where_the_driver_is_silent),
+		cmocka_unit_test(plateau_of_either_way_is_the_speed),
+		cmocka_unit_test(bursts_and_seldom_updated_counters_are_no_speed),
+		cmocka_unit_test(light_load_is_no_speed),
+		cmocka_unit_test(less_load_per_round_does_not_look_slower),
+		cmocka_unit_test(speed_rises_at_once_and_sinks_slowly),
+		cmocka_unit_test(pauses_of_the_timer_and_counters_that_begin_anew_are_no_window),
+	};
+
+	return cmocka_run_group_tests(tests, make_root, drop_root);
+}
