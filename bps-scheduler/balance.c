@@ -284,17 +284,23 @@ static void even_out(struct sched_core *c, struct job *j)
 	evening_fini(&e);
 }
 
+static uint64_t later(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static void balance_job(struct sched_core *c, struct job *j)
 {
 	bool is_hurried, is_leaving = has_to_leave(c, j, &is_hurried);
+	uint64_t from_ns = later(c->gathered_ns + BALANCE_SETTLE_NS, speed_settles_ns(c));
 
 	if (!is_leaving && !j->wants_balance) {
 		j->batch = 0;
 		return;
 	}
-	if (!is_leaving && c->now_ns < c->gathered_ns + BALANCE_SETTLE_NS) {
+	if (!is_leaving && c->now_ns < from_ns) {
 		j->batch = 0;
-		again(c, c->gathered_ns + BALANCE_SETTLE_NS);
+		again(c, from_ns);
 		return;
 	}
 	if (c->now_ns < j->moved_ns + GAP_NS || !servers_live(c) ||

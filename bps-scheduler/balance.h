@@ -1,7 +1,8 @@
 #ifndef BPS_SCHEDULER_BALANCE_H
 #define BPS_SCHEDULER_BALANCE_H
 /* Partitions that move although their server lives: away from servers that are drained or leave,
- * and towards servers that came or came back while a job runs.
+ * and towards servers that came or came back while a job runs, or whose cards have turned out to be
+ * faster than others' (speed.h).
  *
  * A move is a new pgen for the partition at another server. Rule S4 makes it take effect between
  * two rounds for everybody: a round that somebody has the result of is donated, one that nobody has
@@ -16,7 +17,7 @@
  *   - each batch is durable before it is told, as any change of places.
  *
  * Nothing flaps: a job is evened out only after servers have come (and stayed for
- * BALANCE_SETTLE_NS), when that lowers the fill of its fullest server, compared to the shares of
+ * BALANCE_SETTLE_NS) or other speeds are used, when that lowers the fill of its fullest server, compared to the shares of
  * place.h, by BALANCE_GAIN; then until no more than BALANCE_REST is to be gained. Each move lowers
  * the fill of the fuller of the two servers, so it ends. Only partitions whose sums fit into the
  * memory of the new server move.

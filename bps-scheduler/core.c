@@ -129,6 +129,7 @@ static void beat(struct sched_core *c, struct member *m, const struct ctl_beat *
 	m->beat.jobs = NULL; /* lent */
 	m->beat.n_jobs = 0;
 	pace_beat(c, m, b);
+	speed_beat(c, m, b);
 }
 
 static void dispatch(struct sched_core *c, struct member *m, const struct ctl_msg *msg)
@@ -335,6 +336,7 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	sched_alone_tick(c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_check(c, c->members[i]);
+	speed_tick(c);
 	balance_tick(c);
 	if (sched_commit(c, false) == 0)
 		drain_settle(c);

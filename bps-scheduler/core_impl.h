@@ -15,6 +15,7 @@
  *   admit.c    who may join a job, and quotas
  *   why.c      probes
  *   pace.c     how fast it all goes
+ *   speed.c    how fast the members' network cards are
  *   mute.c     problems that nobody wants to see
  *   record.c   the state as records, and back
  *   check.c    invariants
@@ -27,6 +28,7 @@
 #include "bps-scheduler/mute.h"
 #include "bps-scheduler/pace.h"
 #include "bps-scheduler/place.h"
+#include "bps-scheduler/speed.h"
 #include "common/wire.h"
 
 #define NS_PER_MS    UINT64_C(1000000)
@@ -79,6 +81,7 @@ struct member {
 	struct pace_report *reports; /* what it told of jobs then; room for CTL_BEAT_JOBS_MAX */
 	uint32_t n_reports;
 	struct pace_rate rate;
+	struct speed speed;
 	struct pace_sums sums; /* server */
 	uint64_t last_rounds;  /* of the beat before */
 	uint64_t tx_seq;
@@ -207,6 +210,7 @@ struct sched_core {
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* of the present event */
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
+	struct speeds speeds;
 	uint64_t pace_ns;     /* when the jobs' pace was last looked at */
 	uint64_t balance_ns;  /* when planned moves are due; 0: none */
 	uint64_t gathered_ns; /* when a server came or came back last */

@@ -395,6 +395,7 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 		m->instance = h->instance;
 		m->beat = (struct ctl_beat){0};
 		pace_reset(m);
+		speed_reset(m, strcmp(m->host, h->host) != 0);
 		m->moved_ns = c->now_ns;
 	}
 	if (m->role == ROLE_AGENT && is_new)

@@ -29,7 +29,7 @@
 #define PLACE_PARTS_MAX      32768 /* of one tensor */
 
 struct place_machine {
-	uint64_t nic_mbps; /* 0: not known, taken as the median of the known ones */
+	uint64_t nic_mbps; /* 0: not known (speed.h), taken as the median of the known ones */
 	bool has_agent;    /* of this job */
 	bool has_server;
 	uint64_t other_bytes; /* per round and direction, of other jobs' partitions */

@@ -43,8 +43,10 @@ static uint32_t taking_servers(const struct sched_core *c, bool *ret_any)
 
 static void note_nic(struct place_machine *machine, const struct member *m)
 {
-	if (m->nic_mbps > machine->nic_mbps)
-		machine->nic_mbps = m->nic_mbps;
+	uint64_t mbps = speed_mbps(m);
+
+	if (mbps > machine->nic_mbps)
+		machine->nic_mbps = mbps;
 }
 
 /* Hosts are the machines; those without a usable server stay idle and only need not be chosen. */

@@ -134,7 +134,9 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 	status_put_str(o, "drain_reason", m->is_drained ? m->drain_reason : "");
 	status_put_str(o, "drain_who", m->is_drained ? m->drain_who : "");
 	status_put_num(o, "threads", m->threads);
-	status_put_num(o, "nic_mbps", m->nic_mbps);
+	status_put_num(o, "nic_mbps", speed_mbps(m));
+	status_put_str(o, "nic_source", speed_source(m));
+	status_put_num(o, "measured_mbps", m->beat.measured_mbps);
 	status_put_num(o, "partitions_bytes", placed_bytes(m));
 	status_put_num(o, "restarts", m->restart_count);
 	status_put_num(o, "view", m->beat.view);

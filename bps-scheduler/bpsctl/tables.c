@@ -52,6 +52,20 @@ static struct cell last_heard(json_t *m)
 		cell_is(m, "state", "up") ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s"));
 }
 
+/* Gbit/s of the network card, and where that is from. */
+static struct cell nic_cell(json_t *m)
+{
+	double gbps = (double)cell_num(m, "nic_mbps") / 1e3;
+	const char *from = cell_is(m, "nic_source", "measured") ? "meas."
+			   : cell_is(m, "nic_source", "driver") ? "drv."
+								: "set";
+	struct cell c = {"-"};
+
+	if (gbps > 0)
+		snprintf(c.s, sizeof(c.s), gbps < 9.995 ? "%.2f %s" : "%.0f %s", gbps, from);
+	return c;
+}
+
 static bool is_drained(json_t *m)
 {
 	return json_is_true(json_object_get(m, "is_drained"));
@@ -95,8 +109,8 @@ int screen_servers(FILE *out, json_t *root)
 	size_t i;
 	int status = 0;
 
-	fprintf(out, "%-14s %-14s %-8s %7s %10s %21s %9s %9s\n", "SERVER", "HOST", "STATE",
-		"THREADS", "PLACED", "MEMORY/LIMIT", "RECEIVED", "LAST");
+	fprintf(out, "%-12s %-12s %-8s %7s %9s %17s %8s %10s %8s\n", "SERVER", "HOST", "STATE",
+		"THREADS", "PLACED", "MEMORY/LIMIT", "RECEIVED", "NIC GBIT/S", "LAST");
 	json_array_foreach(json_object_get(root, "members"), i, m)
 	{
 		char memory[48];
@@ -104,10 +118,11 @@ int screen_servers(FILE *out, json_t *root)
 		snprintf(memory, sizeof(memory), "%.12s/%.12s",
 			cell_size(cell_num(m, "mem_bytes")).s,
 			cell_size(cell_num(m, "quota_bytes")).s);
-		fprintf(out, "%-14.14s %-14.14s %-8.8s %7.7s %10.10s %21.21s %9.9s %9.9s\n",
+		fprintf(out, "%-12.12s %-12.12s %-8.8s %7.7s %9.9s %17.17s %8.8s %10.10s %8.8s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "threads").s, cell_size(cell_num(m, "partitions_bytes")).s,
-			memory, cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
+			memory, cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s,
+			last_heard(m).s);
 		member_notes(out, m);
 		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}
@@ -122,15 +137,16 @@ int screen_agents(FILE *out, json_t *root)
 	size_t i;
 	int status = 0;
 
-	fprintf(out, "%-15s %-15s %-8s %7s %8s %8s %9s %9s %9s\n", "AGENT", "HOST", "STATE", "PID",
-		"TRAINERS", "RESTARTS", "SENT", "RECEIVED", "LAST");
+	fprintf(out, "%-12s %-13s %-8s %7s %8s %8s %8s %8s %10s %8s\n", "AGENT", "HOST", "STATE",
+		"PID", "TRAINERS", "RESTARTS", "SENT", "RECEIVED", "NIC GBIT/S", "LAST");
 	json_array_foreach(json_object_get(root, "members"), i, m)
 	{
-		fprintf(out, "%-15.15s %-15.15s %-8.8s %7.7s %8.8s %8.8s %9.9s %9.9s %9.9s\n",
+		fprintf(out,
+			"%-12.12s %-13.13s %-8.8s %7.7s %8.8s %8.8s %8.8s %8.8s %10.10s %8.8s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "pid").s, cell_digits(m, "trainers").s,
 			cell_digits(m, "restarts").s, cell_size(cell_num(m, "tx_bytes")).s,
-			cell_size(cell_num(m, "rx_bytes")).s, last_heard(m).s);
+			cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s, last_heard(m).s);
 		member_notes(out, m);
 		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}

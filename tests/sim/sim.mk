@@ -1,7 +1,7 @@
 # The simulator: the cores once more, with limits so small that a history is short and meets every edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
 SIM_CORES := $(addprefix bps-scheduler/,alone.c core.c admit.c members.c commit.c job.c elastic.c tensor.c placing.c plan.c \
-	place.c even.c balance.c drain.c record.c state.c why.c pace.c mute.c check.c) \
+	place.c even.c balance.c drain.c record.c state.c why.c pace.c speed.c mute.c check.c) \
 	$(addprefix bps-server/,core.c rounds.c slots.c reads.c sums.c backup.c arrivals.c check.c) \
 	$(addprefix bps-agent/,core.c flow.c link.c check.c)
 SIM_COMMON := $(addprefix common/,failpoint.c nearest.c span.c wire.c codec.c ctlmsg.c pool.c heap.c histogram.c crc32c.c dtype.c error.c key.c log.c \

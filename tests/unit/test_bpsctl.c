@@ -82,12 +82,14 @@ static void servers_show_each_with_its_state_and_why_it_is_down(void **state)
 	struct page p = render(screen_servers,
 		"{'members': [{'name': 's0', 'host': 'node1', 'state': 'up', 'threads': 4,"
 		" 'partitions_bytes': 1048576, 'mem_bytes': 2048, 'quota_bytes': 536870912,"
-		" 'rx_bytes': 10, 'quiet_s': 0.1}, {'name': 's1', 'host': 'node2', 'state': 'down',"
+		" 'rx_bytes': 10, 'nic_mbps': 957, 'nic_source': 'measured', 'quiet_s': 0.1},"
+		" {'name': 's1', 'host': 'node2', 'state': 'down',"
 		" 'state_s': 41.0, 'why': 'silent for 3.0 s'}]}");
 
 	(void)state;
 	assert_int_equal(p.status, 1);
-	assert_has(&p, "s0             node1          up             4    1.0 MiB");
+	assert_has(&p, "s0           node1        up             4   1.0 MiB");
+	assert_has(&p, "0.96 meas.");
 	assert_has(&p, "2.0 KiB/512 MiB");
 	assert_has(&p, "down: silent for 3.0 s");
 	free(p.text);
@@ -97,11 +99,12 @@ static void agents_that_are_all_up_are_well(void **state)
 {
 	struct page p = render(screen_agents,
 		"{'members': [{'name': 'a0', 'host': 'node1', 'state': 'up', 'pid': 4711,"
-		" 'trainers': 8, 'restarts': 2}]}");
+		" 'trainers': 8, 'restarts': 2, 'nic_mbps': 100000, 'nic_source': 'driver'}]}");
 
 	(void)state;
 	assert_int_equal(p.status, 0);
-	assert_has(&p, "a0              node1           up          4711        8        2");
+	assert_has(&p, "a0           node1         up          4711        8        2");
+	assert_has(&p, "100 drv.");
 	free(p.text);
 }
 

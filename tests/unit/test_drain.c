@@ -1,4 +1,5 @@
-/* Drained and leaving servers, and servers that come: who gets which partitions, and when. */
+/* Drained and leaving servers, servers that come, and cards that turn out to be slow: who gets which
+ * partitions, and when. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,9 +36,12 @@ struct world {
 	struct {
 		bool is_open, is_deaf;
 		uint64_t view; /* told */
+		uint64_t mbps; /* measured */
 		uint32_t plans, left_code;
 		bool has_left;
 	} conns[CONNS];
+	uint64_t set_mbps;       /* of those that say HELLO */
+	uint32_t noise, n_beats; /* noise: of what is measured, +- percent */
 	uint32_t joined_code, job;
 	char text[CTL_TEXT_MAX + 1];
 	struct {
@@ -164,10 +168,12 @@ static void hello(struct world *w, uint32_t conn, enum role role, const char *na
 			.addr = role == ROLE_SERVER ? "10.0.0.1" : "",
 			.port = role == ROLE_SERVER ? 7400 : 0,
 			.threads = 2,
+			.nic_mbps = w->set_mbps,
 			.quota_bytes = quota}};
 
 	w->conns[conn].is_open = true;
 	w->conns[conn].view = 0;
+	w->conns[conn].mbps = 0;
 	w->conns[conn].has_left = false;
 	sched_conn_open(w->core, conn, w->now);
 	send_msg(w, conn, &msg);
@@ -200,14 +206,24 @@ static void declare(struct world *w, uint32_t conn, uint32_t rank, uint64_t byte
 	send_msg(w, conn, &msg);
 }
 
+/* Noise of another phase and period for each, and the same in every run. */
+static uint64_t noisy(struct world *w, uint32_t i)
+{
+	double wave = ((w->n_beats * 7919u + i * 104729u) % (101 + i)) / (50.0 + i / 2.0) - 1;
+
+	return (uint64_t)((double)w->conns[i].mbps * (1 + wave * w->noise / 100));
+}
+
 static void tick(struct world *w)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
 	if (w->now >= w->next_beat) {
 		w->next_beat = w->now + BEAT_MS * MS;
+		w->n_beats++;
 		for (uint32_t i = 0; i < CONNS; i++) {
 			msg.beat.view = w->conns[i].view;
+			msg.beat.measured_mbps = noisy(w, i);
 			if (w->conns[i].is_open && !w->conns[i].is_deaf)
 				send_msg(w, i, &msg);
 		}
@@ -453,6 +469,154 @@ static void nothing_moves_for_a_small_gain(void **state)
 	world_fini(&w);
 }
 
+/* ---- cards ---- */
+
+/* All measure 1000, but for s2. */
+static void measure(struct world *w, uint64_t s2_mbps)
+{
+	for (uint32_t i = 0; i < CONNS; i++)
+		w->conns[i].mbps = i == 2 ? s2_mbps : 1000;
+}
+
+/* With two servers beside no agent they have the partitions by their cards' speeds. */
+static void assert_third_is_on_s2(struct world *w)
+{
+	uint64_t n = parts(w, "s2");
+
+	assert_int_equal(parts(w, "s1") + n, N_PARTS);
+	assert_in_range(n, N_PARTS / 3 - 1, N_PARTS / 3 + 1);
+}
+
+static void server_with_a_slow_card_gets_less_when_that_is_measured(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, 500);
+	pass(&w, SPEED_SETTLE_NS / MS - 200);
+	assert_int_equal(parts(&w, "s2"), N_PARTS / 2);
+	pass(&w, WAIT_MS);
+	assert_third_is_on_s2(&w);
+	assert_int_equal(w.core->speeds.count, 1);
+	world_fini(&w);
+}
+
+static void speed_that_is_set_is_not_measured(void **state)
+{
+	struct world w;
+	uint32_t plans;
+
+	(void)state;
+	world_init(&w);
+	w.set_mbps = 1000;
+	sched_free(w.core);
+	core_start(&w);
+	server(&w, 1, "s1", 101);
+	server(&w, 2, "s2", 102);
+	hello(&w, 21, ROLE_AGENT, "a", 201, 0);
+	hello(&w, 22, ROLE_AGENT, "b", 202, 0);
+	join(&w, 21, "x", 0, 2);
+	join(&w, 22, "x", 1, 2);
+	declare(&w, 21, 0, N_PARTS * PART);
+	declare(&w, 22, 1, N_PARTS * PART);
+	pass(&w, WAIT_MS);
+	plans = w.conns[21].plans;
+	measure(&w, 500);
+	pass(&w, 2 * WAIT_MS);
+	assert_int_equal(parts(&w, "s2"), N_PARTS / 2);
+	assert_int_equal(w.conns[21].plans, plans);
+	assert_string_equal(speed_source(sched_member(w.core, 1)), "set");
+	world_fini(&w);
+}
+
+static void noise_moves_nothing(void **state)
+{
+	static const uint64_t s2_mbps[] = {1000, 500, 850};
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		struct world w;
+		uint64_t count;
+		uint32_t plans;
+
+		running_job(&w);
+		w.noise = 10;
+		measure(&w, s2_mbps[i]);
+		pass(&w, 3 * WAIT_MS);
+		plans = w.conns[21].plans;
+		count = w.core->speeds.count;
+		w.n_beats = 0;
+		while (w.n_beats < 1000)
+			pass(&w, BEAT_MS);
+		assert_int_equal(w.conns[21].plans, plans);
+		assert_int_equal(w.core->speeds.count, count);
+		if (s2_mbps[i] == 500)
+			assert_third_is_on_s2(&w);
+		else
+			assert_in_range(parts(&w, "s2"), N_PARTS / 2 - 1, N_PARTS / 2);
+		world_fini(&w);
+	}
+}
+
+static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured_anew(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, 500);
+	pass(&w, WAIT_MS);
+	assert_third_is_on_s2(&w);
+	server(&w, 4, "s2", 112); /* measures nothing yet */
+	pass(&w, 3 * WAIT_MS);
+	assert_third_is_on_s2(&w);
+	w.conns[4].mbps = 1000; /* another card, or no other load on it */
+	pass(&w, 2 * WAIT_MS);
+	assert_in_range(parts(&w, "s2"), N_PARTS / 2 - 1, N_PARTS / 2);
+	w.conns[4].mbps = 500;
+	pass(&w, 3 * WAIT_MS);
+	assert_third_is_on_s2(&w);
+	world_fini(&w);
+}
+
+static void restart_of_the_scheduler_moves_nothing_back(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, 500);
+	pass(&w, WAIT_MS);
+	assert_third_is_on_s2(&w);
+	sched_free(w.core);
+	core_start(&w);
+	server(&w, 1, "s1", 101);
+	server(&w, 2, "s2", 102);
+	for (uint32_t i = 0; i < 3; i++)
+		hello(&w, 21 + i, ROLE_AGENT, (const char *[]){"a", "b", "c"}[i], 201 + i, 0);
+	measure(&w, 500);
+	for (unsigned i = 0; i < 2 * WAIT_MS / 10; i++) {
+		pass(&w, 10);
+		assert_third_is_on_s2(&w);
+	}
+	world_fini(&w);
+}
+
+static void speeds_are_used_seldom_however_they_change(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	for (unsigned i = 0; i < 60; i++) { /* two minutes, a change every 2 s */
+		measure(&w, i % 2 ? 1000 : 100);
+		pass(&w, 2000);
+	}
+	assert_true(w.core->speeds.count <= 1 + 120000 * MS / SPEED_GAP_NS);
+	world_fini(&w);
+}
+
 static const struct ctl_msg leave = {CTL_LEAVE, .leave = {20000}};
 
 static void leaving_server_is_told_when_it_is_empty(void **state)
@@ -601,6 +765,13 @@ int main(void)
 		cmocka_unit_test(interrupted_drain_goes_on_after_a_restart_of_the_scheduler),
 		cmocka_unit_test(server_that_comes_gets_its_share_and_then_all_is_quiet),
 		cmocka_unit_test(nothing_moves_for_a_small_gain),
+		cmocka_unit_test(server_with_a_slow_card_gets_less_when_that_is_measured),
+		cmocka_unit_test(speed_that_is_set_is_not_measured),
+		cmocka_unit_test(noise_moves_nothing),
+		cmocka_unit_test(
+			card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured_anew),
+		cmocka_unit_test(restart_of_the_scheduler_moves_nothing_back),
+		cmocka_unit_test(speeds_are_used_seldom_however_they_change),
 		cmocka_unit_test(leaving_server_is_told_when_it_is_empty),
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
 		cmocka_unit_test(drained_server_is_better_than_none),

@@ -1,0 +1,135 @@
+#include "bps-scheduler/speed.h"
+
+#include <stdlib.h>
+
+#include "bps-scheduler/balance.h"
+#include "bps-scheduler/core_impl.h"
+
+static uint64_t measured(const struct member *m)
+{
+	const struct speed *s = &m->speed;
+
+	return m->nic_mbps ? 0 : s->best > s->past ? s->best : s->past;
+}
+
+static bool is_above(uint64_t a, uint64_t b, double factor)
+{
+	return (double)a >= (double)b * factor;
+}
+
+static bool has_changed(const struct member *m)
+{
+	uint64_t now = measured(m), then = m->speed.then_mbps;
+
+	return now && (is_above(now, then, SPEED_STEP) || is_above(then, now, SPEED_STEP));
+}
+
+static uint64_t due_ns(const struct sched_core *c)
+{
+	const struct speeds *s = &c->speeds;
+	uint64_t settled = s->first_ns + SPEED_SETTLE_NS, gap = s->taken_ns + SPEED_GAP_NS;
+
+	return s->taken_ns && gap > settled ? gap : settled;
+}
+
+void speed_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+{
+	struct speed *s = &m->speed;
+
+	if (b->measured_mbps && !s->best && !s->past)
+		c->speeds.first_ns = c->now_ns;
+	if (c->now_ns >= s->span_ns + SPEED_SPAN_NS) {
+		s->past = s->best;
+		s->best = 0;
+		s->span_ns = c->now_ns;
+	}
+	if (b->measured_mbps > s->best)
+		s->best = b->measured_mbps;
+	if (has_changed(m)) {
+		c->speeds.is_due = true;
+		sched_arm(c, due_ns(c));
+	}
+}
+
+void speed_reset(struct member *m, bool is_moved)
+{
+	if (is_moved)
+		m->speed = (struct speed){0};
+	m->speed.best = m->speed.past = 0;
+}
+
+static int faster_first(const void *a, const void *b)
+{
+	const struct member *x = *(struct member *const *)a, *y = *(struct member *const *)b;
+	uint64_t sx = measured(x), sy = measured(y);
+
+	if (sx != sy)
+		return sx < sy ? 1 : -1;
+	return (x->id > y->id) - (x->id < y->id);
+}
+
+static void take_over(struct sched_core *c)
+{
+	struct member **by_speed = sched_alloc(c->n_members, sizeof(struct member *));
+	uint64_t group = 0;
+	uint32_t n = 0;
+
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		if (measured(c->members[i]))
+			by_speed[n++] = c->members[i];
+	qsort(by_speed, n, sizeof(struct member *), faster_first);
+	for (uint32_t i = 0; i < n; i++) {
+		struct speed *s = &by_speed[i]->speed;
+
+		s->then_mbps = measured(by_speed[i]);
+		if (!group || is_above(group, s->then_mbps, SPEED_EQUAL))
+			group = s->then_mbps;
+		s->used_mbps = group;
+	}
+	if (n)
+		sched_note(c, EVENT_MEMBER,
+			"the measured speeds of %u network cards are used: %llu to %llu Mbit/s", n,
+			(unsigned long long)by_speed[n - 1]->speed.used_mbps,
+			(unsigned long long)by_speed[0]->speed.used_mbps);
+	free(by_speed);
+}
+
+void speed_tick(struct sched_core *c)
+{
+	bool is_due = false;
+
+	if (!c->speeds.is_due)
+		return;
+	if (c->now_ns < due_ns(c)) {
+		sched_arm(c, due_ns(c));
+		return;
+	}
+	c->speeds.is_due = false;
+	for (uint32_t i = 1; i <= c->n_members; i++)
+		is_due |= has_changed(c->members[i]);
+	if (!is_due)
+		return;
+	take_over(c);
+	c->speeds.taken_ns = c->now_ns;
+	c->speeds.count++;
+	for (struct job *j = c->jobs; j; j = j->next)
+		j->wants_balance = true;
+	balance_soon(c);
+}
+
+uint64_t speed_settles_ns(const struct sched_core *c)
+{
+	return c->speeds.is_due && !c->speeds.taken_ns ? due_ns(c) : 0;
+}
+
+uint64_t speed_mbps(const struct member *m)
+{
+	return m->nic_mbps ? m->nic_mbps : m->speed.used_mbps;
+}
+
+const char *speed_source(const struct member *m)
+{
+	if (m->nic_mbps)
+		return m->beat.nic_source == NIC_DRIVER ? "driver" : "set";
+	return m->speed.used_mbps ? "measured" : "unknown";
+}

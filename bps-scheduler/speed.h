@@ -1,0 +1,68 @@
+#ifndef BPS_SCHEDULER_SPEED_H
+#define BPS_SCHEDULER_SPEED_H
+/* How fast the members' network cards are taken to be: what is set, else what the driver tells (both
+ * in HELLO), else what a member measures (in its heartbeats; common/nicspeed.h), else nothing, which
+ * place.h takes as the median of the others.
+ *
+ * Measured speeds are lower bounds with some noise, so they are not followed but taken over, all at
+ * once: when one of them, as the best of the last SPEED_SPAN_NS to twice that, is SPEED_STEP away
+ * from what it was the last time. Then those that are less than SPEED_EQUAL below another one count as
+ * that one, so that equal cards have equal shares; and all jobs are looked at for planned moves
+ * (balance.h).
+ *
+ * Nothing is taken over within SPEED_SETTLE_NS of a member's first measure, for the others' come
+ * then, nor within SPEED_GAP_NS of the last time; until the first has settled no job is evened out,
+ * else a restart of the scheduler would undo what it did. A member that has restarted measures anew;
+ * its card is taken to be as fast as before until then.
+ *
+ * Why it does not oscillate, nor make a job slower. A measure is no less than the mean rate of its
+ * card while the network was busy, and no more than what the card can do. By the first, the present
+ * placement takes no longer at the measured speeds than it took; the one that is best at those takes
+ * no longer than that; and by the second the cards do it in no more time. Giving a card less does not
+ * make its measure less (nicspeed.h), and a job moves only when that lowers the fill of its fullest
+ * server by BALANCE_GAIN. So with speeds that do not change by SPEED_STEP, speed_count stays what it
+ * is, and no partition moves.
+ *
+ * Part of the core: its thread, no clock. */
+#include <stdbool.h>
+#include <stdint.h>
+
+struct sched_core;
+struct member;
+struct ctl_beat;
+
+#define SPEED_STEP      1.15
+#define SPEED_EQUAL     1.2
+#define SPEED_SPAN_NS   UINT64_C(5000000000)
+#define SPEED_SETTLE_NS UINT64_C(3000000000)
+#define SPEED_GAP_NS    UINT64_C(10000000000)
+
+/* Of a member. Zeroed: nothing is measured. */
+struct speed {
+	uint64_t span_ns;    /* when the present span began */
+	uint64_t best, past; /* Mbit/s, in the present span and the one before */
+	uint64_t then_mbps;  /* measured when speeds were taken over last; 0: nothing was */
+	uint64_t used_mbps;  /* that it was taken for */
+};
+
+/* Of the core. */
+struct speeds {
+	uint64_t first_ns; /* when some member had its first measure last; 0: none has */
+	uint64_t taken_ns; /* when they were taken over last */
+	uint64_t count;    /* how often */
+	bool is_due;       /* some measure is a step away */
+};
+
+/* A member's heartbeat. */
+void speed_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b);
+/* The process behind m is another one. is_moved: on another machine too. */
+void speed_reset(struct member *m, bool is_moved);
+/* Take over what is due; before balance_tick. */
+void speed_tick(struct sched_core *c);
+/* Until when no job is to be evened out, since measures are only coming in; 0: they are not. */
+uint64_t speed_settles_ns(const struct sched_core *c);
+/* In Mbit/s; 0: not known. */
+uint64_t speed_mbps(const struct member *m);
+/* Where that is from: "set", "driver", "measured" or "unknown". */
+const char *speed_source(const struct member *m);
+#endif
