@@ -53,6 +53,8 @@ static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 	due_ns = why_tick(a, now_ns);
 	next_ns = stranded_tick(a, now_ns);
 	due_ns = next_ns < due_ns ? next_ns : due_ns;
+	next_ns = keep_tick(a, now_ns);
+	due_ns = next_ns < due_ns ? next_ns : due_ns;
 	next_ns = agt_core_tick(a->core, now_ns);
 	return next_ns < due_ns ? next_ns : due_ns;
 }
@@ -310,6 +312,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
 	TAILQ_INIT(&a->gpus);
+	STAILQ_INIT(&a->late);
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
 	a->cfg.core.window_bytes = cfg->limits.window_bytes;
@@ -386,6 +389,7 @@ void agent_free(struct agent *a)
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);
 	leave_jobs(a);
+	keep_end(a);
 	maker_free(a->maker);
 	quota_free(a->quota);
 	if (a->spare_fd >= 0)

@@ -258,6 +258,8 @@ struct agent {
 	uint64_t gpu_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
+	STAILQ_HEAD(, late) late; /* what the service manager has not taken yet (keep.c) */
+	uint64_t late_since_ns, late_due_ns;
 	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */
 	bool has_dirty;
 	struct known_server *servers; /* to see what has changed */

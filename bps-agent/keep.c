@@ -1,23 +1,148 @@
 #include "bps-agent/keep.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 
-/* A manager that does not take it: all goes on, but not over a restart. */
-static void put(const struct agent *a, const char *name, int fd)
-{
-	int rc = fd >= 0 && a->cfg.is_kept ? fdstore_put(name, &fd, 1) : 0;
+#define LATE_EVERY_NS UINT64_C(50000000)
+#define LATE_WARN_NS  UINT64_C(5000000000)
 
+/* ---- a manager that is slow ---- */
+
+/* What it has not taken yet; they go in this order. */
+struct late {
+	STAILQ_ENTRY(late) next;
+	int fd; /* ours; -1: what is under that name is to be forgotten */
+	char name[FDSTORE_NAME_BYTES];
+};
+
+static void late_free(struct late *l)
+{
+	if (l && l->fd >= 0)
+		close(l->fd);
+	free(l);
+}
+
+static int later(struct agent *a, const char *name, int fd)
+{
+	struct late *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return -ENOMEM;
+	l->fd = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+	if (fd >= 0 && l->fd < 0) {
+		int rc = -errno;
+
+		free(l);
+		return rc;
+	}
+	snprintf(l->name, sizeof(l->name), "%s", name);
+	if (STAILQ_EMPTY(&a->late)) {
+		a->late_since_ns = clock_now_ns();
+		a->late_due_ns = a->late_since_ns + LATE_EVERY_NS;
+		log_info("the service manager is slow, offering %s again", name);
+	}
+	STAILQ_INSERT_TAIL(&a->late, l, next);
+	return 0;
+}
+
+static void warn_lost(const char *name, int rc)
+{
+	log_rated(LOG_WARN, "the service manager does not take %s, a restart will lose it: %s",
+		name, strerror(-rc));
+}
+
+/* A manager that does not take it: all goes on, but not over a restart. */
+static void put(struct agent *a, const char *name, int fd)
+{
+	int rc;
+
+	if (fd < 0 || !a->cfg.is_kept)
+		return;
+	rc = STAILQ_EMPTY(&a->late) ? fdstore_put(name, &fd, 1) : -EAGAIN;
+	if (rc == -EAGAIN)
+		rc = later(a, name, fd);
 	if (rc < 0)
+		warn_lost(name, rc);
+}
+
+/* True: some of that name had not been sent. */
+static bool drop_late(struct agent *a, const char *name)
+{
+	struct late *l, *next;
+	bool had_some = false;
+
+	for (l = STAILQ_FIRST(&a->late); l; l = next) {
+		next = STAILQ_NEXT(l, next);
+		if (strcmp(l->name, name) != 0)
+			continue;
+		STAILQ_REMOVE(&a->late, l, late, next);
+		late_free(l);
+		had_some = true;
+	}
+	return had_some;
+}
+
+/* Under the name of arenas some may be there already, and it would keep their memory. */
+static void take_back(struct agent *a, const char *name, bool is_of_many)
+{
+	if (drop_late(a, name) && !is_of_many)
+		return;
+	if (!STAILQ_EMPTY(&a->late) || fdstore_remove(name) == -EAGAIN)
+		later(a, name, -1);
+}
+
+uint64_t keep_tick(struct agent *a, uint64_t now_ns)
+{
+	struct late *l;
+
+	if (STAILQ_EMPTY(&a->late))
+		return UINT64_MAX;
+	if (now_ns < a->late_due_ns)
+		return a->late_due_ns;
+	while ((l = STAILQ_FIRST(&a->late))) {
+		int rc = fdstore_offer(l->name, l->fd);
+
+		if (rc == -EAGAIN)
+			break;
+		if (rc < 0)
+			warn_lost(l->name, rc);
+		STAILQ_REMOVE_HEAD(&a->late, next);
+		late_free(l);
+	}
+	if (!l) {
+		log_info("the service manager has taken what it was slow to take");
+		return UINT64_MAX;
+	}
+	if (now_ns - a->late_since_ns > LATE_WARN_NS)
 		log_rated(LOG_WARN,
-			"the service manager does not take %s, a restart will lose it: %s", name,
-			strerror(-rc));
+			"the service manager takes no descriptors for %.0f s, a restart would lose "
+			"what it has not: first=%s",
+			(double)(now_ns - a->late_since_ns) / 1e9, l->name);
+	return a->late_due_ns = now_ns + LATE_EVERY_NS;
+}
+
+void keep_end(struct agent *a)
+{
+	struct late *l;
+	int rc = 0;
+
+	while ((l = STAILQ_FIRST(&a->late))) {
+		if (rc == 0)
+			rc = l->fd >= 0 ? fdstore_put(l->name, &l->fd, 1) : fdstore_remove(l->name);
+		if (rc < 0)
+			warn_lost(l->name, rc);
+		STAILQ_REMOVE_HEAD(&a->late, next);
+		late_free(l);
+	}
 }
 
 static void trainer_name(const struct trainer *t, char what, char ret[FDSTORE_NAME_BYTES])
@@ -98,7 +223,7 @@ void keep_forget_trainer(const struct trainer *t)
 		return;
 	for (const char *what = t->kept ? "spec" : "sp"; *what; what++) {
 		trainer_name(t, *what, name);
-		fdstore_remove(name);
+		take_back(t->agent, name, false);
 	}
 }
 
@@ -179,7 +304,7 @@ void keep_forget_job(const struct job *job)
 
 	for (const char *what = job->agent->cfg.is_kept ? "lm" : ""; *what; what++) {
 		job_name(job, *what, name);
-		fdstore_remove(name);
+		take_back(job->agent, name, *what == 'm');
 	}
 }
 

@@ -9,6 +9,9 @@
  * and the listening socket as "listen" when it is ours, and "cluster" (past.h). All else is in the
  * job's ledger.
  *
+ * A manager that stands still for a while, as systemd does when it reloads, gets what is kept later,
+ * in the same order: until then a restart loses it.
+ *
  * Order: descriptor, then record, then whoever relies on it is told. So a record without descriptor
  * was lost by the manager, and ends what it is about; a descriptor without record is of somebody
  * who was told nothing, and who has not been answered. A trainer's message stays in its socket
@@ -118,6 +121,11 @@ void keep_refused(const struct tensor *tensor);
 /* Gone for good, not with the process. */
 void keep_forget_trainer(const struct trainer *t);
 void keep_forget_job(const struct job *job);
+
+/* Offer again what a slow manager has not taken; returns when to be called next. */
+uint64_t keep_tick(struct agent *a, uint64_t now_ns);
+/* A last offer of it, for which a successor may be grateful; from then on nothing is kept. */
+void keep_end(struct agent *a);
 
 /* ---- restore.c ---- */
 /* What a former life has left, before the thread runs: its jobs and trainers are there again, and

@@ -1,5 +1,6 @@
 #include "bps-agent/past.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static int begin(struct past *p, const struct member_past *now)
 {
 	struct past_fixed fixed = {.member_id = now->member_id};
 	struct err_text err;
-	int rc = ledger_new(&p->ledger, &err), fd;
+	int rc = ledger_new(&p->ledger, &err);
 	void *live;
 
 	if (rc < 0)
@@ -83,19 +84,20 @@ static int begin(struct past *p, const struct member_past *now)
 	if (rc < 0)
 		return rc;
 	p->live = live;
-	fd = ledger_fd(p->ledger);
-	return fdstore_put(NAME, &fd, 1);
+	return fdstore_offer(NAME, ledger_fd(p->ledger));
 }
 
 void past_note(struct past *p, const struct member_past *now)
 {
 	int rc = p->ledger ? 0 : begin(p, now);
 
-	if (rc < 0)
-		log_rated(LOG_WARN,
-			"the service manager does not take the cluster's number, after a restart "
-			"the scheduler is waited for: %s",
+	if (rc < 0) {
+		log_rated(rc == -EAGAIN ? LOG_INFO : LOG_WARN,
+			"the service manager does not take the cluster's number, until it does "
+			"the scheduler is waited for after a restart: %s",
 			err_str(rc));
+		past_fini(p);
+	}
 	if (!p->live)
 		return;
 	atomic_store_explicit(&p->live->view, now->view, memory_order_relaxed);

@@ -23,8 +23,8 @@ struct past {
 
 /* What a former life has left, out of s. p: zeroed. */
 void past_take(struct past *p, struct fdstore *s);
-/* The scheduler has welcomed us, or has told a larger view. What cannot be kept is missed by the
- * successor alone, which then waits for the scheduler. */
+/* The scheduler has welcomed us, or has told a larger view. What cannot be kept, with
+ * the next one perhaps; it is missed by the successor alone, which waits for the scheduler. */
 void past_note(struct past *p, const struct member_past *now);
 /* Nothing of it holds any more. */
 void past_forget(struct past *p);

@@ -80,18 +80,30 @@ int fdstore_take(struct fdstore *s, const char *name)
 	return -1;
 }
 
+struct lines {
+	char s[FDSTORE_NAME_BYTES + 64];
+};
+
+static struct lines lines_of(const char *name, bool is_put)
+{
+	struct lines l;
+
+	snprintf(l.s, sizeof(l.s), "%s\nFDNAME=%s",
+		is_put ? "FDSTORE=1\nFDPOLL=0" : "FDSTOREREMOVE=1", name);
+	return l;
+}
+
 int fdstore_put(const char *name, const int *fds, unsigned n)
 {
-	char lines[FDSTORE_NAME_BYTES + 64];
+	return notify_send_fds(lines_of(name, true).s, fds, n);
+}
 
-	snprintf(lines, sizeof(lines), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
-	return notify_send_fds(lines, fds, n);
+int fdstore_offer(const char *name, int fd)
+{
+	return notify_send(lines_of(name, fd >= 0).s, fd);
 }
 
 int fdstore_remove(const char *name)
 {
-	char lines[FDSTORE_NAME_BYTES + 64];
-
-	snprintf(lines, sizeof(lines), "FDSTOREREMOVE=1\nFDNAME=%s", name);
-	return notify_send_fds(lines, NULL, 0);
+	return notify_send_fds(lines_of(name, false).s, NULL, 0);
 }

@@ -40,6 +40,9 @@ int fdstore_take(struct fdstore *s, const char *name);
  * neither ':' nor blanks. Waits up to 200 ms for a manager that is slow. Errors: -errno; they are
  * not kept. */
 int fdstore_put(const char *name, const int *fds, unsigned n);
+/* As fdstore_put of one, or as fdstore_remove with fd -1, now or not at all.
+ * Errors: -EAGAIN the manager has not read what came before; -errno. */
+int fdstore_offer(const char *name, int fd);
 /* Forget all under that name. Errors: -errno: it keeps them for longer. */
 int fdstore_remove(const char *name);
 #endif

@@ -23,7 +23,8 @@ class KeptDaemon(Daemon):
         self.notify.bind(str(path))
         self.path, self.store = path, []  # (name, descriptor)
         self.restarts, self.is_stopping, self.has_failed, self.restart_s = 0, False, None, RESTART_S
-        self.most_kept = 0
+        self.most_kept, self.is_still = 0, False
+        self.wake = os.eventfd(0)
         super().__init__(cluster, program, name, args, is_awaited)
         self.thread = threading.Thread(target=self.supervise, daemon=True)
         self.thread.start()
@@ -62,11 +63,19 @@ class KeptDaemon(Daemon):
         for fd in fds:
             os.close(fd)
 
+    def stand_still(self, is_still):
+        """It reads nothing, as systemd while it reloads."""
+        self.is_still = is_still
+        if not is_still:
+            os.eventfd_write(self.wake, 1)
+
     def supervise(self):
         try:
             while not self.is_stopping:
                 pidfd = os.pidfd_open(self.process.pid)
-                readable = select.select([self.notify, pidfd], [], [], 1)[0]
+                readable = select.select([self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1)[0]
+                if self.wake in readable:
+                    os.eventfd_read(self.wake)
                 if self.notify in readable:
                     self.take()
                 os.close(pidfd)
@@ -107,4 +116,5 @@ class KeptDaemon(Daemon):
             os.close(fd)
         self.store = []
         self.notify.close()
+        os.close(self.wake)
         return status

@@ -322,6 +322,24 @@ def test_agent_that_stays_away_for_too_long_is_lost(cluster):
         assert re.search("agent 'a0'.*is lost", w.text()), w.text()
 
 
+def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
+    c = make(cluster)
+    a = c.agents[0]
+    a.stand_still(True)
+    jobs = [Job(c, 4, sizes=[50_000, 3]), Job(c, 2)]
+    c.wait_for("it is slow", lambda: "the service manager is slow" in a.log.read_text())
+    for job in jobs:
+        job.goes_on(10)
+    assert "has taken what it was slow to take" not in a.log.read_text()
+    jobs[1].finish()  # what was to be kept of it is to be forgotten
+    a.stand_still(False)
+    c.wait_for("all is kept", lambda: "has taken what it was slow to take" in a.log.read_text())
+    a.die()
+    jobs[0].goes_on(10)
+    jobs[0].finish()
+    c.wait_for("nothing is kept for long", lambda: a.names() == ["cluster", "listen"])
+
+
 def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
     c = make(cluster)
     jobs = two_jobs(c)
