@@ -22,6 +22,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone: a cell beside which no other runs, since it measures what others would disturb")
 
 
+@pytest.hookimpl(trylast=True)  # behind -k
 def pytest_collection_modifyitems(config, items):
     """BPS_CELLS=quick leaves the slow cells out. BPS_MATRIX_LIST names a file for what there is."""
     if os.environ.get("BPS_CELLS") == "quick":
