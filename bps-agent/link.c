@@ -1,6 +1,6 @@
 /* Connections to servers' data threads: what waits to be sent on each, the window of bytes under
- * way, and connecting again after a loss (at once, then 100 ms, 300 ms, then up to 2 s with
- * jitter). */
+ * way, and connecting again after a loss (at once, then 100 ms, 300 ms, then up to 1 s with
+ * jitter: a server that is away for longer loses its partitions). */
 #include "bps-agent/core_impl.h"
 
 #include <assert.h>
@@ -97,7 +97,7 @@ static void schedule(struct link *link)
 	if (link->n_tries < sizeof(delays_ms) / sizeof(delays_ms[0]))
 		delay = delays_ms[link->n_tries] * MS;
 	else
-		delay = 600 * MS + core->env.random(core->env.ctx) % (1400 * MS);
+		delay = 400 * MS + core->env.random(core->env.ctx) % (600 * MS);
 	link->timer.key = core->now_ns + delay;
 	heap_push(&core->link_timers, &link->timer);
 }

@@ -45,7 +45,7 @@ struct world {
 	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
 	uint32_t n_elems, n_parts, done_workers;
 	uint8_t dtype;
-	uint64_t pgen, now_ns, done_round;
+	uint64_t pgen, now_ns, done_round, jitter;
 	int connect_rc, done_status, fail_code;
 	char fail_text[512];
 	bool submits_again;
@@ -128,10 +128,11 @@ static struct agt_kept_part *keep(
 	return w->kept[(struct agt_tensor **)user - w->t];
 }
 
-static uint64_t no_jitter(void *ctx)
+static uint64_t jitter(void *ctx)
 {
-	(void)ctx;
-	return 0;
+	const struct world *w = ctx;
+
+	return w->jitter;
 }
 
 static void released(void *ctx)
@@ -238,7 +239,7 @@ static void core_make(struct world *w)
 		.stage = do_stage,
 		.unstage = do_unstage,
 		.fail = job_failed,
-		.random = no_jitter,
+		.random = jitter,
 		.keep = keep};
 	struct ctl_rank ranks[WORKERS_MAX] = {{0}};
 	struct ctl_job_member members[3];
@@ -1068,7 +1069,7 @@ static void reconnect_says_all_again(void **state)
 
 static void reconnects_come_at_once_then_ever_later(void **state)
 {
-	static const uint64_t delays_ms[] = {100, 300, 600, 600};
+	static const uint64_t delays_ms[] = {100, 300, 400, 400};
 	struct world *w = world(.n_elems = SMALL);
 	char text[200];
 
@@ -1088,6 +1089,22 @@ static void reconnects_come_at_once_then_ever_later(void **state)
 	check(w);
 	assert_true(agt_job_network(w->job, text, sizeof(text)));
 	assert_string_equal(text, "");
+	world_free(w);
+}
+
+/* FM-S-reject: a server that can be reached again is found within that time. */
+static void reconnects_are_never_more_than_a_second_apart(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	cut(w, 0);
+	w->jitter = UINT64_C(599999999);
+	for (unsigned k = 0; k < 6; k++) {
+		fake_down(w->conn[0], "refused");
+		tick(w, 1000);
+		assert_int_equal(w->n_connects, k + 3);
+	}
 	world_free(w);
 }
 
@@ -2099,6 +2116,7 @@ int main(void)
 		cmocka_unit_test(result_that_comes_while_waiting_or_before_a_repetition_counts),
 		cmocka_unit_test(reconnect_says_all_again),
 		cmocka_unit_test(reconnects_come_at_once_then_ever_later),
+		cmocka_unit_test(reconnects_are_never_more_than_a_second_apart),
 		cmocka_unit_test(server_that_has_changed_is_connected_at_once),
 		cmocka_unit_test(result_of_another_round_or_pgen_is_declined),
 		cmocka_unit_test(result_is_delivered_once),
