@@ -555,6 +555,14 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		welcome_worker(job, w);
 }
 
+/* If it waits to be let in, nobody need wait for it. */
+static void send_unjoin(const struct trainer *t)
+{
+	const struct ctl_msg m = {.type = CTL_UNJOIN, .unjoin = {t->join_seq}};
+
+	member_send(t->agent->member, &m);
+}
+
 void job_detach(struct trainer *t, const char *why)
 {
 	struct job *job = t->job;
@@ -571,6 +579,8 @@ void job_detach(struct trainer *t, const char *why)
 		err_set(&text, 0, "pid %d: %s", (int)t->pid, why);
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
+	if (t->state == TRAINER_JOINING && !t->has_rank)
+		send_unjoin(t);
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST,
 			"all workers of this machine have left"); /* frees it */

@@ -158,6 +158,9 @@ static void dispatch(struct sched_core *c, struct member *m, const struct ctl_ms
 	case CTL_JOIN:
 		sched_join(c, m, &msg->join);
 		break;
+	case CTL_UNJOIN:
+		sched_unjoin(c, m, msg->unjoin.seq);
+		break;
 	case CTL_DECLARE:
 		sched_declare(c, m, &msg->declare);
 		break;

@@ -356,6 +356,9 @@ void sched_at_barrier(
  * sentence. */
 int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
 	const struct ctl_join *q, struct err_text *err);
+/* The worker of m's JOIN seq has left. No effect when it does not wait: it has been let in, and is
+ * lost as any other, or was never heard of. */
+void sched_unjoin(struct sched_core *c, const struct member *m, uint32_t seq);
 /* Nobody of that agent waits any more; agent CTL_NO_ID: of any, and they are told that it is
  * over. */
 void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent);

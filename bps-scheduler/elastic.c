@@ -5,6 +5,7 @@
  *                       `------ its workers join again, at a barrier -----------'
  *
  *   newcomer: JOIN --> waits --all of its machine are there, the job passes a barrier--> LIVE
+ *                        `--UNJOIN--> it has left
  *
  * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its
  * name stays with the job. One transaction has the members without it and a new pgen for every
@@ -13,6 +14,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bps-scheduler/core_impl.h"
 #include "common/log.h"
@@ -131,6 +133,23 @@ int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
 	sched_note(
 		c, EVENT_JOB, "job '%s': a worker on host %s waits to be let in", j->name, m->host);
 	return 0;
+}
+
+void sched_unjoin(struct sched_core *c, const struct member *m, uint32_t seq)
+{
+	for (struct job *j = c->jobs; j; j = j->next) {
+		for (uint32_t i = 0; i < j->n_newcomers; i++) {
+			struct newcomer *n = &j->newcomers[i];
+
+			if (n->agent != m->id || n->seq != seq)
+				continue;
+			memmove(n, n + 1, (--j->n_newcomers - i) * sizeof(*n));
+			sched_note(c, EVENT_JOB,
+				"job '%s': a worker on host %s has left before it was let in",
+				j->name, m->host);
+			return;
+		}
+	}
 }
 
 void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent)

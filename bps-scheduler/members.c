@@ -372,6 +372,9 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 			"%s %s takes the place of one that is still connected: host=%s pid=%u "
 			"old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
+	/* Who still waits joins again behind WELCOME; the UNJOIN of who does not may be lost. */
+	for (struct job *j = c->jobs; j; j = j->next)
+		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)
 		sched_conn_drop(
 			c, m->conn->id, is_new ? "replaced by a new instance" : "reconnected");

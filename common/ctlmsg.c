@@ -292,6 +292,10 @@ static const struct field left_fields[] = {
 	FIELD_STR_(ctl_left, text, CTL_TEXT_MAX),
 };
 
+static const struct field unjoin_fields[] = {
+	FIELD_U32_(ctl_unjoin, seq),
+};
+
 static const struct ctl_row {
 	const char *name;
 	struct layout layout;
@@ -320,6 +324,7 @@ static const struct ctl_row {
 	[CTL_SEEN] = {"SEEN", LAYOUT_(ctl_sight, sight_fields)},
 	[CTL_LEAVE] = {"LEAVE", LAYOUT_(ctl_leave, leave_fields)},
 	[CTL_LEFT] = {"LEFT", LAYOUT_(ctl_left, left_fields)},
+	[CTL_UNJOIN] = {"UNJOIN", LAYOUT_(ctl_unjoin, unjoin_fields)},
 };
 
 static const struct ctl_row *row_find(unsigned type)

@@ -9,6 +9,7 @@
  *   BEAT                         BEAT
  *                                PEERS    who the other side of the data plane is
  *   JOIN (agent)                 JOINED, then JOB when the job is complete
+ *   UNJOIN (agent)
  *   DECLARE (agent)              PLAN (tensors, partitions' servers) | TENSOR_FAIL
  *   WORKER (agent)               JOB_END
  *   FAIL (any)                   JOB_END
@@ -67,6 +68,7 @@ enum ctl_type {
 	CTL_SEEN,
 	CTL_LEAVE,
 	CTL_LEFT,
+	CTL_UNJOIN,
 	CTL_TYPE_END
 };
 
@@ -208,6 +210,10 @@ struct ctl_join {
 	 * must agree, and how many of them join on this machine. */
 	uint32_t max_size;
 	uint32_t local_size;
+};
+/* The worker of that JOIN is gone, and had no JOINED with a rank: its place is free again. */
+struct ctl_unjoin {
+	uint32_t seq;
 };
 /* job CTL_NO_ID: the worker waits to be let in at the job's next barrier; another JOINED
  * follows. */
@@ -421,6 +427,7 @@ struct ctl_msg {
 		struct ctl_sight sight; /* SIGHT and SEEN */
 		struct ctl_leave leave;
 		struct ctl_left left;
+		struct ctl_unjoin unjoin;
 	};
 };
 

@@ -73,27 +73,33 @@ def all_have_the_same(c, workers):
 
 @pytest.mark.parametrize("when", ["waiting", "let-in", "let-in-machine"])
 def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
-    """FM-E-join: it dies while it waits for the barrier, or as it is let in, there also with its machine: the others go on, and
-    another joins in its place."""
+    """FM-E-join: it dies while it waits for the barrier, which frees its place at once, or as it is let in, there also with its
+    machine: the others go on, and another joins in its place."""
     c = faulty(agents=3, scheduler_args=WINDOW)
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
+    let_in = lambda: c.scheduler.log.read_text().count("lets in rank 2")  # noqa: E731
     new = add_worker(c, 2, "growing", args, 2, 2, "grow")
     if when == "waiting":
         c.wait_for("it waits", lambda: job_of(c).get("newcomers") == 1)
     else:
-        c.wait_for("it is let in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
+        c.wait_for("it is let in", let_in)
     if when == "let-in-machine":
         c.agents[2].process.kill()
     new.process.kill()
     at = time.monotonic()
-    c.wait_for("the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
+    if when == "waiting":
+        c.wait_for("its place is free", lambda: job_of(c).get("newcomers") == 0)
+        cell.within("its place is free", time.monotonic() - at, 1)
+    n = let_in()  # the barrier may just have come
+    if n:
+        c.wait_for("the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
     goes_on(c, progress, 3)
     if when != "waiting":
         cell.within("three rounds without it", time.monotonic() - at, 2.5)
     if when == "let-in-machine":
         c.agents[2].start_again()
     again = add_worker(c, 2, "growing", args, 2, 2, "grow")
-    c.wait_for("another is let in", lambda: c.scheduler.log.read_text().count("lets in rank 2") == 2)
+    c.wait_for("another is let in", lambda: let_in() == n + 1)
     goes_on(c, progress)
     results = all_have_the_same(c, [*started, again])
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]

@@ -294,6 +294,17 @@ static void join(struct agent *a, unsigned w)
 	join_now(a, w);
 }
 
+/* Trainers that leave while they wait to be let in. Others come in their place, with the next JOIN. */
+static void unjoin(struct agent *a)
+{
+	for (unsigned w = 0; w < a->n_workers; w++) {
+		const struct ctl_msg msg = {.type = CTL_UNJOIN, .unjoin = {w + 1}};
+
+		if (!a->workers[w].has_joined)
+			member_send(&a->m, &msg);
+	}
+}
+
 static void declare(struct agent *a)
 {
 	struct ctl_decl decls[TENSORS_MAX];
@@ -630,9 +641,12 @@ static void on_join_timer(struct sim *s, struct event *e)
 		a->has_ended = true;
 		return;
 	}
-	for (unsigned w = 0; w < a->n_workers; w++)
-		if (!a->workers[w].has_joined)
-			join(a, w);
+	if (s->o.has_unjoins && rnd_chance(s, 300))
+		unjoin(a);
+	else
+		for (unsigned w = 0; w < a->n_workers; w++)
+			if (!a->workers[w].has_joined)
+				join(a, w);
 	agent_join_timer(a);
 }
 

@@ -148,6 +148,7 @@ struct options {
 	uint32_t slow_permille; /* of submissions, which come late */
 	bool has_near;          /* some agents and servers share a host */
 	bool is_elastic;
+	bool has_unjoins;       /* who waits to be let in leaves, and others come in its place */
 	unsigned n_first;       /* agents that begin; the others come later */
 	unsigned barrier_every; /* rounds; 0: there are none */
 	uint32_t part_bytes;

@@ -60,6 +60,7 @@ static const struct ctl_msg sight = {CTL_SIGHT, .sight = {5, 9, 0}};
 static const struct ctl_msg seen = {CTL_SEEN, .sight = {5, 9, 120}};
 static const struct ctl_msg leave = {CTL_LEAVE, .leave = {20000}};
 static const struct ctl_msg left = {CTL_LEFT, .left = {10004, "no"}};
+static const struct ctl_msg unjoin = {CTL_UNJOIN, .unjoin = {7}};
 static const struct ctl_msg steered = {CTL_STEERED, .steered = {10016, "no", "{}"}};
 
 #define HEX_ID16  " 10000000 30313233343536373839616263646566"
@@ -117,6 +118,7 @@ static const struct golden {
 	{&seen, "10000000 05000000 0900000000000000 78000000"},
 	{&leave, "04000000 204e0000"},
 	{&left, "0a000000 14270000 02000000 6e6f"},
+	{&unjoin, "04000000 07000000"},
 };
 #define N_GOLDEN (sizeof(goldens) / sizeof(goldens[0]))
 

@@ -1442,6 +1442,60 @@ static void machines_that_wait_count_for_the_limit_of_machines(void **state)
 	world_fini(&w);
 }
 
+static void unjoin(struct world *w, uint32_t conn, uint32_t seq)
+{
+	const struct ctl_msg msg = {CTL_UNJOIN, .unjoin = {seq}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	agent(&w, 24, "d", 204);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=10017"); /* three at most */
+	unjoin(&w, 24, 12);               /* not its own */
+	unjoin(&w, 23, 14);
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=10017");
+	unjoin(&w, 23, 12);
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=0 job=4294967295");
+	w.last_job = 1;
+	at_barrier(&w, 21, 0, 1);
+	clear(&w);
+	at_barrier(&w, 22, 1, 1);
+	SAID(&w, "24 JOINED code=0 job=1 rank=2");
+	NOT_SAID(&w, "23 JOINED");
+	clear(&w);
+	unjoin(&w, 24, 14); /* it had not heard that it is in */
+	NOT_SAID(&w, "JOB");
+	world_fini(&w);
+}
+
+static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	w.last_job = 1;
+	agent(&w, 33, "c", 203); /* meanwhile its worker has left */
+	agent(&w, 24, "d", 204);
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=0 job=4294967295");
+	world_fini(&w);
+}
+
 static void newcomers_hear_that_the_job_has_ended(void **state)
 {
 	struct world w;
@@ -2720,6 +2774,8 @@ int main(void)
 		cmocka_unit_test(newcomers_are_let_in_at_a_barrier_and_told_of_everything),
 		cmocka_unit_test(lost_machines_rank_and_number_go_to_who_joins),
 		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
+		cmocka_unit_test(place_of_a_newcomer_that_has_left_is_free_at_once),
+		cmocka_unit_test(newcomers_of_an_agent_that_reconnects_join_again),
 		cmocka_unit_test(newcomers_hear_that_the_job_has_ended),
 		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
 		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
