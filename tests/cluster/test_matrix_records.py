@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+import threading
 
 import pytest
 
@@ -92,6 +93,25 @@ def test_only_what_ran_out_of_patience_is_put_down_to_the_machine(why, late_s, w
     monkeypatch.setattr(cells, "RECORDS", "somewhere")
     cell = cells.Cell(Node)
     cell.witness.stop()
-    cell.witness.late_s = late_s
+    cell.witness.woken_s, cell.witness.synced_s = late_s, 0
     cell.ended("failed", why)
     assert cell.outcome == want and cell.name == "FM-X-y"
+
+
+def test_disk_that_holds_a_cell_up_is_seen(monkeypatch):
+    import cells
+
+    is_synced = threading.Event()
+
+    def fsync(_):
+        threading.Event().wait(0.6)
+        is_synced.set()
+
+    monkeypatch.setattr(cells, "RECORDS", "somewhere")
+    monkeypatch.setattr(cells.os, "fsync", fsync)
+    cell = cells.Cell(Node)
+    assert is_synced.wait(10)
+    cell.witness.stop()
+    with pytest.raises(pytest.skip.Exception):
+        cell.within("rounds go on", 3.5, 3)
+    assert cell.outcome == "disturbed"

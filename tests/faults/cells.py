@@ -5,7 +5,8 @@ clear error that names the culprit), and a time against its bound. Each measurem
 one line of JSON in the file that BPS_MATRIX_RECORDS names.
 
 Bounds are those of docs/faults.md. They are for a machine that has a processor to spare: BPS_BOUND_SLACK multiplies them
-(make test: 3, since there the outcome counts; make matrix: 1). A witness sleeps beside each cell and notes how late it is woken.
+(make test: 3, since there the outcome counts; make matrix: 1). A witness sleeps beside each cell and notes how late it is woken,
+and how long the disk takes to sync a byte.
 A bound that make matrix finds exceeded by no more than five times that says something about the machine, not about the cell: it
 has been disturbed, and is passed anew. So has one in which patience came to its end, of the cell or of a watchdog, while the machine
 stood still for almost as long as a daemon is patient.
@@ -15,6 +16,7 @@ import json
 import os
 import re
 import resource
+import tempfile
 import threading
 import time
 
@@ -42,22 +44,37 @@ def cpu_s():
 
 
 class Witness:
-    """The longest that a process of this priority waited for a processor."""
+    """The longest that a process of this priority waited for a processor, or for the disk when it synced a byte, as a scheduler
+    does with each view."""
 
     def __init__(self):
-        self.late_s, self.is_over = 0.0, threading.Event()
-        self.thread = threading.Thread(target=self.watch, daemon=True)
-        self.thread.start()
+        self.woken_s, self.synced_s, self.is_over = 0.0, 0.0, threading.Event()
+        self.threads = [threading.Thread(target=f, daemon=True) for f in ((self.watch, self.sync) if RECORDS else (self.watch,))]
+        for t in self.threads:
+            t.start()
+
+    @property
+    def late_s(self):
+        return max(self.woken_s, self.synced_s)
 
     def watch(self):
         at = time.monotonic()
         while not self.is_over.wait(0.02):
-            self.late_s = max(self.late_s, time.monotonic() - at - 0.02)
+            self.woken_s = max(self.woken_s, time.monotonic() - at - 0.02)
             at = time.monotonic()
+
+    def sync(self):
+        with tempfile.TemporaryFile(buffering=0) as f:
+            while not self.is_over.wait(0.1):
+                f.write(b"x")
+                at = time.monotonic()
+                os.fsync(f.fileno())
+                self.synced_s = max(self.synced_s, time.monotonic() - at)
 
     def stop(self):
         self.is_over.set()
-        self.thread.join()
+        for t in self.threads:
+            t.join()
 
 
 class Cell:
