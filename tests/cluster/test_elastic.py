@@ -281,6 +281,26 @@ def test_screens_tell_who_left_and_who_waits(cluster):
     assert r["code"] == bps.ECLOSED, r
 
 
+def test_newcomer_that_dies_while_it_waits_leaves_its_place_to_another(cluster):
+    c = cluster(agents=3, servers=1)
+    progress, go = c.dir / "progress", c.dir / "go"
+    args = {"n_elems": 100, "n_rounds": 5, "every": 1000, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
+    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="wait", placement=[0, 1])
+    c.wait_for("it runs", lambda: rounds_done(progress) > 1)
+    for _ in range(2):
+        new = add_worker(c, 2, "growing", args, 2, 2, "wait")
+        c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
+        new.process.kill()
+        c.wait_for("its place is free", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 0)
+    assert "has left before it was let in" in " ".join(c.bpsctl("events").stdout.split())
+    new = add_worker(c, 2, "growing", args, 2, 2, "wait")
+    c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
+    go.touch()
+    c.finish(started)
+    (r,) = c.finish([new])
+    assert r["code"] == bps.ECLOSED, r
+
+
 def test_bpsrun_goes_on_without_a_worker_when_the_job_may_shrink():
     code = (
         "import bps, os\n"
