@@ -442,5 +442,9 @@ json_t *node_status(const struct node *n, const char *role)
 		json_pack("{s:s, s:I, s:I}", "state", ctl_same_host_name(n->same_host_state),
 			"connections", (json_int_t)n->same_host_counters.connections,
 			"received_bytes", (json_int_t)n->same_host_counters.received_bytes));
+	json_object_set_new(root, "nic",
+		json_pack("{s:s, s:I, s:I}", "name", n->nic.name, "told_mbps",
+			(json_int_t)n->nic_mbps, "measured_mbps",
+			(json_int_t)nic_meter_mbps(&n->nic.meter)));
 	return root;
 }
