@@ -108,25 +108,22 @@ void server_say_leave(struct server *srv)
 		member_send(&srv->m, &msg);
 }
 
-/* Behind the plans that came before LEFT: they took everything away. */
-static void on_left_everywhere(struct sim *s, struct event *e)
+/* At each thread behind the plans that came before LEFT, which took everything away, and before those
+ * that come after it: when no other server is left, one that is about to end gets partitions again. */
+static void on_left_thread(struct sim *s, struct event *e)
 {
-	const struct server *srv = e->p;
+	const struct thread *t = e->p;
 	struct srv_stats st;
 
-	/* A plan that comes twice, which no connection does to it, gives it back what it had. */
-	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
-		srv_core_stats(srv->threads[k].core, &st);
-		if (st.parts)
-			violation(s, "%s was told that it is empty and has %u partitions",
-				srv->node.name, st.parts);
-	}
+	srv_core_stats(t->core, &st);
+	if (st.parts)
+		violation(s, "%s was told that it is empty and has %u partitions",
+			t->server->node.name, st.parts);
 }
 
 void server_left(struct server *srv, const struct ctl_left *msg)
 {
 	struct sim *s = srv->s;
-	uint64_t at = s->now;
 
 	if (!srv->leave_ns)
 		return;
@@ -137,9 +134,13 @@ void server_left(struct server *srv, const struct ctl_left *msg)
 	srv->has_left = true;
 	if (srv->leave_ns > s->now + LAST_NS)
 		srv->leave_ns = s->now + LAST_NS;
-	for (unsigned k = 0; k < s->o.n_threads; k++)
-		at = srv->threads[k].last_ctl > at ? srv->threads[k].last_ctl : at;
-	post(s, &srv->node, at - s->now, on_left_everywhere)->p = srv;
+	/* A plan that comes twice, which no connection does to it, gives it back what it had. */
+	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
+		struct thread *t = &srv->threads[k];
+
+		post(s, &srv->node, t->last_ctl > s->now ? t->last_ctl - s->now : 0, on_left_thread)
+			->p = t;
+	}
 }
 
 static void stop(struct server *srv)

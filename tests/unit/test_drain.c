@@ -675,6 +675,29 @@ static void drained_server_is_better_than_none(void **state)
 	world_fini(&w);
 }
 
+/* It was told LEFT, and has not ended yet. */
+static void server_that_has_left_is_better_than_none(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	send_msg(&w, 1, &leave);
+	pass(&w, WAIT_MS);
+	assert_true(w.conns[1].has_left);
+	assert_int_equal(w.conns[1].left_code, 0);
+	assert_int_equal(parts(&w, "s1"), 0);
+	sched_conn_closed(w.core, 2, w.now);
+	w.conns[2].is_open = false;
+	pass(&w, 2000);
+	assert_int_equal(parts(&w, "s1"), N_PARTS);
+	server(&w, 3, "s3", 103);
+	pass(&w, WAIT_MS);
+	assert_int_equal(parts(&w, "s1"), 0);
+	assert_int_equal(parts(&w, "s3"), N_PARTS);
+	world_fini(&w);
+}
+
 static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 {
 	struct world w;
@@ -774,6 +797,7 @@ int main(void)
 		cmocka_unit_test(speeds_are_used_seldom_however_they_change),
 		cmocka_unit_test(leaving_server_is_told_when_it_is_empty),
 		cmocka_unit_test(last_server_that_leaves_need_not_wait),
+		cmocka_unit_test(server_that_has_left_is_better_than_none),
 		cmocka_unit_test(drained_server_is_better_than_none),
 		cmocka_unit_test(drained_agent_that_stops_is_gone_at_once_and_no_other),
 		cmocka_unit_test(drained_agent_gets_no_new_job_and_keeps_those_it_has),
