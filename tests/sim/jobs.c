@@ -547,12 +547,19 @@ void guests_start(struct sim *s)
 		post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
+/* A liar may have said that its own worker has left, while the job formed: then nobody tells it of
+ * an end. */
+static bool has_its_end(const struct guest *g)
+{
+	return g->has_job_msg ? g->has_ended && g->is_released : g->has_ended || g->is_liar;
+}
+
 bool guests_are_over(const struct sim *s)
 {
 	for (unsigned i = 0; i < s->o.n_guests; i++) {
 		const struct guest *g = &s->guests[i];
 
-		if (!g->agent->node.life || !g->has_ended || (g->has_job_msg && !g->is_released))
+		if (!g->agent->node.life || !has_its_end(g))
 			return false;
 	}
 	return true;
@@ -587,8 +594,7 @@ size_t guests_describe(const struct sim *s, char *ret, size_t room)
 	size_t n = 0;
 
 	for (unsigned i = 0; i < s->o.n_guests && n + 32 < room; i++)
-		if (!s->guests[i].has_ended ||
-			(s->guests[i].has_job_msg && !s->guests[i].is_released))
+		if (!has_its_end(&s->guests[i]))
 			n += (size_t)snprintf(ret + n, room - n, " guest%u:%llu,%llu", i,
 				(unsigned long long)s->guests[i].tensors[0].round,
 				(unsigned long long)s->guests[i].tensors[1].round);
