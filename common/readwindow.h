@@ -2,14 +2,14 @@
 #define BPS_COMMON_READWINDOW_H
 /* Bytes being read on one connection. What both sides ask for waits behind what both sides send, in
  * the same stream: too much under way, and no result is asked for before the last contribution is
- * gone. So the window follows the time from asking to arrival, between bounds (the lower one is two
- * milliseconds of 1 Gbit/s), and reads are split into quarters of it. Reads that the window does
+ * gone. So the window follows the time from asking to arrival, between bounds (the lower one is a
+ * millisecond of 1 Gbit/s), and reads are split into halves of it. Reads that the window does
  * not take yet are queued, no more than keep it filled. Pure; the transport and the simulator of
  * bandwidth (tests/scale) share it. */
 #include <stdbool.h>
 #include <stdint.h>
 
-#define READ_WINDOW_MIN   (UINT32_C(256) << 10)
+#define READ_WINDOW_MIN   (UINT32_C(128) << 10)
 #define READ_WINDOW_FIRST (UINT32_C(1) << 20)
 #define READ_WINDOW_MAX   (UINT32_C(8) << 20)
 #define READ_WINDOW_QUEUE 2 /* reads that wait for it */
@@ -25,7 +25,7 @@ struct read_window {
 /* Length of the next piece of a read of which `left` bytes have not been asked for. */
 static inline uint32_t read_window_piece(const struct read_window *w, uint32_t left)
 {
-	return left < w->limit / 4 ? left : w->limit / 4;
+	return left < w->limit / 2 ? left : w->limit / 2;
 }
 
 /* One piece is always allowed. */

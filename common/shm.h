@@ -49,7 +49,7 @@ struct shm_config {
 	uint64_t my_instance;
 	uint32_t connect_timeout_ms; /* of the handshake */
 	uint32_t ping_ms, dead_ms;   /* as in struct net_config */
-	net_key_fn key_fn;        /* listener: called on the data thread */
+	net_key_fn key_fn;           /* listener: called on the data thread */
 	void *key_ctx;
 	struct shm_counters *counters; /* outlive the xports */
 };

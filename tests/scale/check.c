@@ -150,13 +150,13 @@ static void fast_network(struct scale_options *o)
 static const struct check checks[] = {
 	{"formula_and_bisection_agree", half_the_servers, formula_over_bisection, 0.999, 1.001},
 	{"same_run_twice_is_the_same", half_the_servers, runs_differ_by, 0, 0},
-	{"servers_beside_agents_alone_are_no_slower_than_a_ring", nothing, over_ring, 0.99, 1.1},
-	{"as_many_servers_as_agents_are_near_the_optimum", as_many_servers, over_optimum, 1, 1.4},
+	{"servers_beside_agents_alone_are_no_slower_than_a_ring", nothing, over_ring, 0.99, 1.15},
+	{"as_many_servers_as_agents_are_near_the_optimum", as_many_servers, over_optimum, 1, 1.45},
 	{"machines_with_a_server_only_get_their_share_of_bytes", half_the_servers, server_share,
 		0.94, 1.06},
-	{"first_tensors_travel_over_all_cards", one_server_of_its_own, over_bound, 1, 1.3},
+	{"first_tensors_travel_over_all_cards", one_server_of_its_own, over_bound, 1, 1.45},
 	{"one_slow_card_costs_little_more_than_it_must", one_slow_card, over_optimum, 1, 1.25},
-	{"steps_are_near_the_bound_on_a_slow_network", slow_network, over_bound, 1, 1.3},
+	{"steps_are_near_the_bound_on_a_slow_network", slow_network, over_bound, 1, 1.15},
 	{"priority_shortens_steps_on_a_slow_network", slow_network, gain_of_priority, 1.02, 2},
 	{"fast_network_hides_the_communication", fast_network, efficiency, 0.95, 1},
 };
