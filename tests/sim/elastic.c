@@ -54,7 +54,7 @@ static void draw_join(struct sim *s)
 	if (s->seed / 40 % 4 == 0)
 		draw_backup(s);
 	o->is_elastic = true;
-	o->has_unjoins = s->seed / 160 % 4 == 3;
+	o->has_unjoins = s->seed / 160 % 4 == 2;
 	o->has_ranks = false;
 	o->n_first = (unsigned)rnd_between(s, 1, o->n_agents);
 	o->barrier_every = (unsigned)rnd_between(s, 1, 3);
