@@ -253,9 +253,12 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 	assert_int_equal(r.server.n_down, 1);
 	assert_true(RUN_ONE(&r.client, r.client.n_down == 1, DEADLINE_MS));
 	r.server.x = NULL;
-	/* Nobody is there for this thread number now. */
-	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
-	assert_true(RUN_ONE(&r.client, r.client.n_down == 2, DEADLINE_MS));
+	/* Nobody is there for this thread number now. libfabric's news of the first connection's end
+	 * may hit the next one, which has its address (conn_cm_event): then once more. */
+	for (unsigned n = 2; n == 2 || (n == 3 && !refused(&r.server)); n++) {
+		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
+	}
 	assert_int_equal(refused(&r.server), 1);
 	rig_close(&r);
 }
