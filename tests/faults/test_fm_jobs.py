@@ -77,7 +77,10 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
     machine: the others go on, and another joins in its place."""
     c = faulty(agents=3, scheduler_args=WINDOW)
     started, progress, args = growing(c, every=60 if when == "waiting" else 2)
-    let_in = lambda: c.scheduler.log.read_text().count("lets in rank 2")  # noqa: E731
+
+    def let_in():
+        return c.scheduler.log.read_text().count("lets in rank 2")
+
     new = add_worker(c, 2, "growing", args, 2, 2, "grow")
     if when == "waiting":
         c.wait_for("it waits", lambda: job_of(c).get("newcomers") == 1)
