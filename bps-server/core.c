@@ -32,7 +32,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->free_fetches);
 	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
 	core->staging = pool_new(cfg->segment_bytes, cfg->staging_bytes, env->segment, env->ctx);
-	core->scratch = malloc(SRV_BLOCK_ELEMS * sizeof(float));
+	core->scratch = malloc(SRV_ALONE_ELEMS * sizeof(float));
 	if (!core->sums || !core->staging || !core->scratch) {
 		srv_core_free(core);
 		return -ENOMEM;

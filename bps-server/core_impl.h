@@ -204,6 +204,8 @@ struct srv_core {
 #ifndef SRV_BLOCK_ELEMS      /* smaller in the simulator */
 #define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
 #endif
+/* The same for f16 and bf16 whose accumulator is not kept. */
+#define SRV_ALONE_ELEMS (SRV_BLOCK_ELEMS / 4)
 
 /* core.c */
 /* NULL: not known here. */

@@ -104,18 +104,20 @@ static size_t pass_block(struct srv_core *core, struct slot *slot)
 {
 	struct part *part = slot->part;
 	size_t elem = dtype_bytes(part->dtype), acc_elem = dtype_acc_bytes(part->dtype);
-	size_t n = part->n_elems - slot->pos < SRV_BLOCK_ELEMS ? part->n_elems - slot->pos
-							       : SRV_BLOCK_ELEMS;
-	char *dst = (char *)slot->result->mem + slot->pos * elem;
 	bool is_first = slot->n_folded == 0;
+	/* One pass alone needs no more accumulator than a block, and one that leaves room for the
+	 * operands in the first cache level. */
+	bool is_alone = part->acc && is_first && slot->is_last_pass;
+	size_t most = is_alone ? SRV_ALONE_ELEMS : SRV_BLOCK_ELEMS;
+	size_t n = part->n_elems - slot->pos < most ? part->n_elems - slot->pos : most;
+	char *dst = (char *)slot->result->mem + slot->pos * elem;
 	const void *src[REDUCE_MAX_SRC];
 	struct seat *seat = TAILQ_FIRST(&slot->staged);
 	char *acc = dst;
 
-	if (part->acc) /* one pass alone needs no more accumulator than a block */
-		acc = is_first && slot->is_last_pass
-			      ? (char *)core->scratch
-			      : (char *)part->acc->mem + slot->pos * acc_elem;
+	if (part->acc)
+		acc = is_alone ? (char *)core->scratch
+			       : (char *)part->acc->mem + slot->pos * acc_elem;
 	for (unsigned i = 0; i < slot->pass_n; i++, seat = TAILQ_NEXT(seat, staged))
 		src[i] = (const char *)(seat->buf ? seat->buf->mem : seat->loan.mem) +
 			 slot->pos * elem;
