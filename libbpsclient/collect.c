@@ -90,6 +90,11 @@ static int exchange(
 		rc = piece_tensor(c->b, n_bytes - first, &t);
 		if (rc < 0)
 			return rc;
+		if (!tensor_is_done(t)) /* others may still sum its bytes */
+			return text_set(BPS_EBUSY,
+				"a collective of job '%s' that ended with an error is still in "
+				"flight",
+				c->b->options.job);
 		n = n_bytes - first < t->bytes ? n_bytes - first : t->bytes;
 		fill(t->in, first, n, src, at, n_src);
 		rc = run(c, t);

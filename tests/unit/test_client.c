@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -728,6 +729,43 @@ static void barrier_broadcast_and_allgather_reach_all(void **state)
 	fake_start(f);
 	run_workers(f, 4, collect_all);
 	fake_free(f);
+}
+
+static sem_t has_given_up;
+
+static void expect_rc(struct worker *w, int is, int want)
+{
+	if (!w->rc && is != want)
+		w->rc = is ? is : -ERANGE;
+}
+
+static void collect_in_vain(struct worker *w, struct bps *b)
+{
+	char byte = 'a';
+
+	if (w->rank == 0) {
+		expect_rc(w, bps_broadcast(b, &byte, 1, 0, 1), BPS_ETIMEDOUT);
+		byte = 'b';
+		expect_rc(w, bps_broadcast(b, &byte, 1, 0, 1), BPS_EBUSY);
+		sem_post(&has_given_up);
+	} else {
+		sem_wait(&has_given_up);
+		expect_rc(w, bps_broadcast(b, &byte, 1, 0, 0), 0);
+		expect_rc(w, byte, 'a');
+	}
+	expect_rc(w, bps_barrier(b, 0), 0);
+}
+
+static void collective_behind_one_in_flight_does_not_touch_its_bytes(void **state)
+{
+	struct fake *f = fake_new();
+
+	(void)state;
+	sem_init(&has_given_up, 0, 0);
+	fake_start(f);
+	run_workers(f, 2, collect_in_vain);
+	fake_free(f);
+	sem_destroy(&has_given_up);
 }
 
 /* Four threads of each worker, each with tensors of its own. */
@@ -1483,6 +1521,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(four_workers_sum_over_many_rounds),
 		T(barrier_broadcast_and_allgather_reach_all),
+		T(collective_behind_one_in_flight_does_not_touch_its_bytes),
 		T(many_threads_share_one_job),
 		T(open_without_an_agent_says_where_it_looked),
 		T(agent_that_dies_before_its_welcome_is_connected_anew),
