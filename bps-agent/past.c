@@ -39,12 +39,13 @@ static int read_back(struct past *p, int fd, struct err_text *err)
 	size_t at = 0;
 	int rc = ledger_open(fd, &p->ledger, err);
 
-	if (rc == 0)
-		rc = ledger_next(p->ledger, &at, &r, err);
 	if (rc < 0)
 		return rc;
-	fixed = r.fixed;
-	if (rc == 0 || r.type != KEEP_PAST || r.n_fixed != sizeof(*fixed) ||
+	rc = ledger_next(p->ledger, &at, &r, err);
+	if (rc < 0)
+		return rc;
+	fixed = rc ? r.fixed : NULL;
+	if (!fixed || r.type != KEEP_PAST || r.n_fixed != sizeof(*fixed) ||
 		r.n_live != sizeof(*p->live) || !fixed->member_id)
 		return err_set(err, BPS_EPROTO, "what was kept is no cluster");
 	p->live = r.live;

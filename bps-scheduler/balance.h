@@ -17,10 +17,10 @@
  *   - each batch is durable before it is told, as any change of places.
  *
  * Nothing flaps: a job is evened out only after servers have come (and stayed for
- * BALANCE_SETTLE_NS) or other speeds are used, when that lowers the fill of its fullest server, compared to the shares of
- * place.h, by BALANCE_GAIN; then until no more than BALANCE_REST is to be gained. Each move lowers
- * the fill of the fuller of the two servers, so it ends. Only partitions whose sums fit into the
- * memory of the new server move.
+ * BALANCE_SETTLE_NS) or other speeds are used, when that lowers the fill of its fullest server,
+ * compared to the shares of place.h, by BALANCE_GAIN; then until no more than BALANCE_REST is to be
+ * gained. Each move lowers the fill of the fuller of the two servers, so it ends. Only partitions
+ * whose sums fit into the memory of the new server move.
  *
  * Part of the core: its thread, no clock. */
 #include <stdint.h>

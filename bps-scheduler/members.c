@@ -354,8 +354,7 @@ static bool hello_refused(
 	} else if (!adopt_cluster(c, h)) {
 		refuse(c, conn, BPS_EMISMATCH,
 			"%s '%s' on %s belongs to another cluster: point it to its own scheduler, "
-			"or"
-			" stop it and start it anew",
+			"or stop it and start it anew",
 			sched_role_name(h->role), h->name, h->host);
 	} else {
 		return false;

@@ -449,12 +449,12 @@ static void probe_answer(struct sched_core *c, struct sched_probe *p)
 	struct job *j = sched_job(c, p->job);
 	struct text t = {.n = 0};
 
-	if (j)
+	if (j) {
 		say_round(c, j, p, &t); /* sorts the workers */
-	if (j)
 		note_stalled(c, j, p);
-	else
+	} else {
 		add(&t, "the job has ended");
+	}
 	answer(c, p->asker, p->asker_seq, t.s);
 }
 

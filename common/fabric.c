@@ -148,10 +148,10 @@ static bool is_listener_on(int fd, const struct sockaddr_storage *addr, socklen_
 	       memcmp(&ss, addr, len) == 0;
 }
 
-/* Provider tcp hides its listening socket, and reads a stranger's handshake from it with a blocking
- * receive. The options set here are inherited by what it accepts: silent connections are not even
- * accepted, half-sent handshakes end after LISTEN_RECV_US, and dead peers are noticed by the kernel
- * as well. */
+/* Provider tcp (our ofi-tcp) hides its listening socket, and reads a stranger's handshake from it
+ * with a blocking receive. The options set here are inherited by what it accepts: silent connections
+ * are not even accepted, half-sent handshakes end after LISTEN_RECV_US, and dead peers are noticed
+ * by the kernel as well. */
 static void harden_listener(const struct sockaddr_storage *addr, size_t addr_len)
 {
 	DIR *d = opendir("/proc/self/fd");

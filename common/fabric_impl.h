@@ -276,7 +276,6 @@ void fabric_xport_free(struct xport *x);
 void strangers_sweep(struct fabric *f);
 
 /* fabric.c */
-/* Register memory with a key that nobody can guess (where the choice is ours). */
 /* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its
  * endpoint closes or fails twice (its issue 8656, mended in 1.17.1); its pool then hands the same
  * entry to two operations, whose bytes go anywhere. So nothing is posted any more until
@@ -285,6 +284,7 @@ void strangers_sweep(struct fabric *f);
 void xport_spoil(struct fabric_xport *x);
 void xport_renew(struct fabric_xport *x);
 
+/* Register memory with a key that nobody can guess (where the choice is ours). */
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 

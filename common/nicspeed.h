@@ -62,8 +62,8 @@ struct nic {
 	uint64_t looked_bytes; /* by nic_has_load, both ways */
 };
 
-/* Find the interface that has this numeric address (host of struct addr); open its counters unless its driver tells the
- * speed. Never fails: what cannot be found is not known. */
+/* Find the interface that has this numeric address (host of struct addr); open its counters unless
+ * its driver tells the speed. Never fails: what cannot be found is not known. */
 void nic_open(struct nic *nic, const char *sysfs, const char *host);
 /* As nic_open, by name. */
 void nic_open_name(struct nic *nic, const char *sysfs, const char *name);

@@ -96,9 +96,9 @@ struct node {
 	char name[CTL_NAME_MAX + 1], host[CTL_NAME_MAX + 1];
 };
 
-/* Open all but the data threads, which wait for the id. n: zeroed, but for past. role ROLE_SERVER listens for
- * agents. quota_bytes: what the scheduler is told. On an error call node_close all the same.
- * Errors: negative, with a sentence. */
+/* Open all but the data threads, which wait for the id. n: zeroed, but for past. role ROLE_SERVER
+ * listens for agents. quota_bytes: what the scheduler is told. On an error call node_close all the
+ * same. Errors: negative, with a sentence. */
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);

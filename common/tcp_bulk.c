@@ -185,7 +185,6 @@ static void take(struct tcp_conn *c, size_t n)
 		size_t part = min_size(n, left);
 
 		add_crc(piece_at(c, 0), c->piece_got, part);
-
 		c->piece_got += (uint32_t)part;
 		n -= part;
 		if (part == left)
@@ -210,7 +209,7 @@ static void set_lowat(struct tcp_conn *c)
 		l->lowat = want;
 }
 
-bool tcp_take_bulk(struct tcp_conn *c)
+void tcp_take_bulk(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
 	struct iovec iov[N_IOV];
@@ -227,27 +226,26 @@ bool tcp_take_bulk(struct tcp_conn *c)
 	mh.msg_iovlen = n_iov;
 	n = recvmsg(l->fd, &mh, MSG_DONTWAIT);
 	if (n < 0 && errno == EINTR)
-		return true;
+		return;
 	if (n <= 0) {
 		l->can_recv = false;
 		if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
 			tcp_lost(c, n == 0 ? 0 : errno);
 		else
 			set_lowat(c);
-		return false;
+		return;
 	}
 	if (!want) {
 		tcp_protocol_error(c, "bytes that nobody asked for");
-		return false;
+		return;
 	}
 	tcp_heard(c);
 	take(c, (size_t)n);
 	if (l->is_ended || ((size_t)n == want && c->n_pieces))
-		return true;
+		return;
 	l->can_recv = false; /* what comes from now on is an event of its own */
 	if (c->state == TCP_UP)
 		set_lowat(c);
-	return false;
 }
 
 /* ---- what the peer reads ---- */
@@ -328,7 +326,7 @@ static size_t send_plan(struct tcp_conn *c, struct iovec iov[N_IOV],
 	return want;
 }
 
-bool tcp_send_bulk(struct tcp_conn *c)
+void tcp_send_bulk(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
 	struct frame trailers[TCP_PIECES];
@@ -341,12 +339,12 @@ bool tcp_send_bulk(struct tcp_conn *c)
 	mh.msg_iovlen = n_iov;
 	n = sendmsg(l->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL);
 	if (n < 0 && errno == EINTR)
-		return true;
+		return;
 	if (n < 0) {
 		l->can_send = false;
 		if (errno != EAGAIN && errno != EWOULDBLOCK)
 			tcp_lost(c, errno);
-		return false;
+		return;
 	}
 	l->can_send = (size_t)n == want;
 	while (n) {
@@ -361,5 +359,4 @@ bool tcp_send_bulk(struct tcp_conn *c)
 		c->n_answers--;
 		c->answer_sent = 0;
 	}
-	return l->can_send && c->n_answers;
 }

@@ -438,8 +438,9 @@ void tcp_down(struct tcp_conn *c, const char *why)
 	char text[sizeof(c->why)];
 
 	if (c->state == TCP_GONE)
-		return;                          /* closed again from a callback of its close */
-	snprintf(text, sizeof(text), "%s", why); /* may be c's own */
+		return; /* closed again from a callback of its close */
+	/* It may be c's own. */
+	snprintf(text, sizeof(text), "%s", why);
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;

@@ -21,6 +21,7 @@
 /* What the kernel gave us and does not show a ticket within this time is closed. */
 #define STRANGER_NS     UINT64_C(2000000000)
 #define LOOK_MS         500
+#define NO_FD_US        5000
 #define USER_TIMEOUT_MS 10000
 #define ACCEPT_BATCH    64
 
@@ -218,7 +219,7 @@ static void answer_door(struct tcp_net *net)
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
 			log_rated(LOG_ERROR, "cannot take data connections: %s; raise LimitNOFILE",
 				strerror(errno));
-			usleep(LOOK_MS * 10); /* the listener stays readable: do not spin on it */
+			usleep(NO_FD_US); /* the listener stays readable: do not spin on it */
 		}
 		return;
 	}

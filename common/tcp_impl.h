@@ -254,7 +254,7 @@ void door_close(struct tcp_net *net);
 bool tcp_queue_pop(struct tcp_queue *q, struct tcp_guest *ret);
 /* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
 void tcp_turn_away(int fd, const char *word);
-/* Options of every data socket; lane as far as it is known. Errors: -errno. */
+/* Options of every data socket. Errors: -errno. */
 int tcp_tune(int fd);
 
 /* tcp_conn.c */
@@ -291,8 +291,8 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
 int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len);
 /* Send what is queued, as far as the socket takes it. */
 void tcp_flush(struct tcp_conn *c);
-/* Receive and handle what is there, in one go. True: there may be more. */
-bool tcp_take_messages(struct tcp_conn *c);
+/* Receive and handle what is there, in one go; can_recv says whether there may be more. */
+void tcp_take_messages(struct tcp_conn *c);
 
 /* tcp_bulk.c */
 int tcp_read(struct xport_read *r);
@@ -300,10 +300,10 @@ int tcp_read(struct xport_read *r);
 void tcp_issue_reads(struct tcp_conn *c);
 /* The peer asks for a piece. */
 void tcp_asked(struct tcp_conn *c, const struct frame *f);
-/* Send answers, as far as the socket takes them. True: there may be more to send at once. */
-bool tcp_send_bulk(struct tcp_conn *c);
-/* Receive what is there of our reads. True: there may be more. */
-bool tcp_take_bulk(struct tcp_conn *c);
+/* Send answers, as far as the socket takes them; can_send says whether it may take more. */
+void tcp_send_bulk(struct tcp_conn *c);
+/* Receive what is there of our reads; can_recv says whether there may be more. */
+void tcp_take_bulk(struct tcp_conn *c);
 void tcp_cancel_reads(struct tcp_conn *c);
 /* The memory of a segment goes away: nothing of it is sent any more. */
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "common/failpoint.h"
-#include "common/log.h"
 
 /* ---- sending ---- */
 
@@ -153,19 +152,19 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 	return sizeof(f) + len;
 }
 
-bool tcp_take_messages(struct tcp_conn *c)
+void tcp_take_messages(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_MESSAGES];
 	size_t room = TCP_RX_BYTES - c->rx_used, at = 0, n_bytes;
 	ssize_t n = recv(l->fd, c->rx + c->rx_used, room, MSG_DONTWAIT);
 
 	if (n < 0 && errno == EINTR)
-		return true;
+		return;
 	if (n <= 0) {
 		l->can_recv = false;
 		if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
 			tcp_lost(c, n == 0 ? 0 : errno);
-		return false;
+		return;
 	}
 	l->can_recv = l->is_ended || (size_t)n == room;
 	tcp_heard(c);
@@ -176,5 +175,4 @@ bool tcp_take_messages(struct tcp_conn *c)
 		at += n_bytes;
 	c->rx_used -= (uint32_t)at;
 	memmove(c->rx, c->rx + at, c->rx_used);
-	return l->can_recv;
 }

@@ -2,9 +2,10 @@
 #define BPS_COMMON_XPORT_H
 /* The transport of the data plane, as seen by a data thread: connections that carry wire messages
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
- * callbacks run on that thread. The implementation is a table (struct xport_ops): common/fabric.c
- * is libfabric FI_EP_MSG (tcp, verbs), common/shm.c the memory of a peer on the same host,
- * common/datapath.c chooses between the two; the simulator's network is another.
+ * callbacks run on that thread. The implementation is a table (struct xport_ops): common/tcp.c is
+ * our own sockets, common/fabric.c libfabric FI_EP_MSG (verbs), common/shm.c the memory of a peer
+ * on the same host, common/datapath.c chooses between that and the network; the simulator's network
+ * is another.
  *
  *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)
  *                CONNECTING --down--> ...
