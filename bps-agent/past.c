@@ -71,13 +71,24 @@ void past_take(struct past *p, struct fdstore *s)
 		past_forget(p);
 }
 
+/* Of two under that name a successor would take the older one. */
+static int say_forgotten(struct past *p)
+{
+	int rc = fdstore_remove(NAME);
+
+	p->is_unsaid = rc == -EAGAIN;
+	return p->is_unsaid ? rc : 0;
+}
+
 static int begin(struct past *p, const struct member_past *now)
 {
 	struct past_fixed fixed = {.member_id = now->member_id};
 	struct err_text err;
-	int rc = ledger_new(&p->ledger, &err);
+	int rc = p->is_unsaid ? say_forgotten(p) : 0;
 	void *live;
 
+	if (rc == 0)
+		rc = ledger_new(&p->ledger, &err);
 	if (rc < 0)
 		return rc;
 	memcpy(fixed.cluster_id, now->cluster_id, sizeof(fixed.cluster_id));
@@ -109,7 +120,7 @@ void past_forget(struct past *p)
 {
 	past_fini(p);
 	*p = (struct past){0};
-	fdstore_remove(NAME);
+	say_forgotten(p);
 }
 
 void past_fini(struct past *p)

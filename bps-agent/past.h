@@ -19,6 +19,7 @@ struct past {
 	struct member_past known; /* of the former life; member_id 0: nothing */
 	struct ledger *ledger;
 	struct past_live *live;
+	bool is_unsaid; /* the manager was too slow to hear that the last one is forgotten */
 };
 
 /* What a former life has left, out of s. p: zeroed. */

@@ -1,0 +1,233 @@
+/* Which cluster an agent belonged to, between it, a service manager and its successor. */
+#include "bps-agent/past.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "bps-agent/ledger.h"
+#include "common/notify.h"
+
+#define FDS_MAX 8
+
+/* A service manager that keeps descriptors, as long as it reads. */
+struct manager {
+	int sock, fds[FDS_MAX];
+	size_t n;
+};
+
+static void manager_start(struct manager *m)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	char path[64];
+	int n = snprintf(path, sizeof(path), "@bps-past-%d", (int)getpid());
+
+	*m = (struct manager){.sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0)};
+	assert_true(m->sock >= 0);
+	memcpy(sun.sun_path + 1, path + 1, (size_t)n - 1);
+	assert_int_equal(bind(m->sock, (struct sockaddr *)&sun,
+				 (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)n)),
+		0);
+	setenv("NOTIFY_SOCKET", path, 1);
+}
+
+static void forget_all(struct manager *m)
+{
+	while (m->n)
+		close(m->fds[--m->n]);
+}
+
+static void manager_stop(struct manager *m)
+{
+	forget_all(m);
+	close(m->sock);
+	unsetenv("NOTIFY_SOCKET");
+}
+
+/* It does not read: until its socket takes no more. */
+static void stand_still(void)
+{
+	while (notify_status("x") == 0)
+		;
+}
+
+static void read_all(struct manager *m)
+{
+	union {
+		struct cmsghdr head;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	char lines[600];
+	ssize_t n;
+
+	for (;;) {
+		struct iovec iov = {lines, sizeof(lines) - 1};
+		struct msghdr msg = {.msg_iov = &iov,
+			.msg_iovlen = 1,
+			.msg_control = &control,
+			.msg_controllen = sizeof(control)};
+		const struct cmsghdr *c;
+
+		n = recvmsg(m->sock, &msg, 0);
+		if (n < 0)
+			break;
+		lines[n] = '\0';
+		if (strstr(lines, "FDSTOREREMOVE=1"))
+			forget_all(m);
+		for (c = CMSG_FIRSTHDR(&msg); c; c = NULL) {
+			assert_true(m->n < FDS_MAX);
+			memcpy(&m->fds[m->n++], CMSG_DATA(c), sizeof(int));
+		}
+	}
+	assert_int_equal(errno, EAGAIN);
+}
+
+/* What the next process finds: all that is kept, and the ledger of a job. */
+static struct fdstore successor(const struct manager *m, bool has_job)
+{
+	struct fdstore s = {.fds = calloc(m->n + 1, sizeof(*s.fds)), .n = m->n + has_job};
+
+	assert_non_null(s.fds);
+	for (size_t i = 0; i < m->n; i++) {
+		s.fds[i].fd = fcntl(m->fds[i], F_DUPFD_CLOEXEC, 0);
+		snprintf(s.fds[i].name, sizeof(s.fds[i].name), "cluster");
+	}
+	if (!has_job)
+		return s;
+	s.fds[m->n].fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	snprintf(s.fds[m->n].name, sizeof(s.fds[m->n].name), "j1.l");
+	return s;
+}
+
+static struct member_past of_cluster(char id)
+{
+	struct member_past p = {
+		.member_id = (uint32_t)id, .term = 1, .view = UINT64_C(1) << 32 | 7};
+
+	memset(p.cluster_id, id, sizeof(p.cluster_id));
+	return p;
+}
+
+static void note(struct past *p, char id)
+{
+	struct member_past now = of_cluster(id);
+
+	past_note(p, &now);
+}
+
+static void take(struct past *p, const struct manager *m, bool has_job)
+{
+	struct fdstore s = successor(m, has_job);
+
+	*p = (struct past){0};
+	past_take(p, &s);
+	fdstore_fini(&s);
+}
+
+static void successor_with_jobs_is_of_the_same_cluster(void **state)
+{
+	struct member_past want = of_cluster('a');
+	struct manager m;
+	struct past p = {0};
+
+	(void)state;
+	manager_start(&m);
+	note(&p, 'a');
+	past_fini(&p);
+	read_all(&m);
+	take(&p, &m, true);
+	assert_int_equal(p.known.member_id, 'a');
+	assert_int_equal(p.known.view, want.view);
+	assert_memory_equal(p.known.cluster_id, want.cluster_id, sizeof(want.cluster_id));
+	past_fini(&p);
+	manager_stop(&m);
+}
+
+static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void **state)
+{
+	struct manager m;
+	struct past p = {0};
+
+	(void)state;
+	manager_start(&m);
+	note(&p, 'a');
+	past_fini(&p);
+	read_all(&m);
+	assert_int_equal(m.n, 1);
+	stand_still();
+	take(&p, &m, false);
+	assert_int_equal(p.known.member_id, 0);
+	note(&p, 'b');
+	read_all(&m);
+	note(&p, 'b');
+	past_fini(&p);
+	read_all(&m);
+	assert_int_equal(m.n, 1);
+	take(&p, &m, true);
+	assert_int_equal(p.known.member_id, 'b');
+	past_fini(&p);
+	manager_stop(&m);
+}
+
+/* Of a ledger that is not one, or of something else. */
+static void what_is_no_cluster_is_not_believed(void **state)
+{
+	static const struct {
+		unsigned type;
+		size_t n_fixed, n_live;
+		uint32_t member_id;
+	} bad[] = {{2, 24, 16, 1}, {1, 20, 16, 1}, {1, 24, 8, 1}, {1, 24, 16, 0}};
+	struct manager m;
+
+	(void)state;
+	manager_start(&m);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		uint32_t fixed[6] = {[4] = bad[i].member_id};
+		struct ledger *l;
+		struct err_text err;
+		struct past p;
+		void *live;
+
+		assert_int_equal(ledger_new(&l, &err), 0);
+		assert_int_equal(
+			ledger_add(l, bad[i].type, fixed, bad[i].n_fixed, bad[i].n_live, &live), 0);
+		m.fds[m.n++] = fcntl(ledger_fd(l), F_DUPFD_CLOEXEC, 0);
+		ledger_free(l);
+		take(&p, &m, true);
+		assert_int_equal(p.known.member_id, 0);
+		assert_null(p.ledger);
+		read_all(&m);
+		assert_int_equal(m.n, 0);
+	}
+	m.fds[m.n++] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	{
+		struct past p;
+
+		take(&p, &m, true);
+		assert_int_equal(p.known.member_id, 0);
+	}
+	manager_stop(&m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(successor_with_jobs_is_of_the_same_cluster),
+		cmocka_unit_test(cluster_that_a_slow_manager_was_to_forget_is_not_the_successors),
+		cmocka_unit_test(what_is_no_cluster_is_not_believed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
