@@ -243,10 +243,7 @@ static void set_defaults(struct net_config *cfg)
 		cfg->credits = FABRIC_CREDITS;
 	if (cfg->credits < TICKET_CREDITS_MIN)
 		cfg->credits = TICKET_CREDITS_MIN;
-	if (!cfg->connect_timeout_ms)
-		cfg->connect_timeout_ms = FABRIC_CONNECT_MS;
-	if (cfg->ping_ms && cfg->dead_ms < 2 * cfg->ping_ms)
-		cfg->dead_ms = 2 * cfg->ping_ms;
+	net_default_times(cfg);
 }
 
 static void fabric_free(struct fabric *f)
@@ -470,18 +467,6 @@ static void drop_requests(struct fabric_xport *x)
 			cm_reject(x->f, ev.info, "NO");
 }
 
-static void keep_counts(struct fabric_xport *x)
-{
-	struct net_stats *p = &x->f->past;
-
-	p->rx_bytes += x->count.rx_bytes;
-	p->tx_bytes += x->count.tx_bytes;
-	p->messages_in += x->count.messages_in;
-	p->messages_out += x->count.messages_out;
-	p->reads += x->count.reads;
-	p->protocol_errors += x->count.protocol_errors;
-}
-
 static void xport_destroy(struct fabric_xport *x)
 {
 	close_conns(x, "this side shuts down");
@@ -565,7 +550,7 @@ void fabric_xport_free(struct xport *xp)
 		return;
 	pthread_mutex_lock(&x->f->lock);
 	LIST_REMOVE(x, link);
-	keep_counts(x);
+	net_stats_keep(&x->f->past, &x->count);
 	if (!fi_control(&x->eq->fid, FI_GETWAIT, &fd))
 		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 	pthread_mutex_unlock(&x->f->lock);
@@ -577,17 +562,6 @@ int fabric_fd(struct xport *x)
 	return ((struct fabric_xport *)x)->epoll_fd;
 }
 
-static void add_counts(struct net_stats *s, const struct fabric_xport *x)
-{
-	s->rx_bytes += atomic_load_explicit(&x->count.rx_bytes, memory_order_relaxed);
-	s->tx_bytes += atomic_load_explicit(&x->count.tx_bytes, memory_order_relaxed);
-	s->messages_in += atomic_load_explicit(&x->count.messages_in, memory_order_relaxed);
-	s->messages_out += atomic_load_explicit(&x->count.messages_out, memory_order_relaxed);
-	s->reads += atomic_load_explicit(&x->count.reads, memory_order_relaxed);
-	s->protocol_errors += atomic_load_explicit(&x->count.protocol_errors, memory_order_relaxed);
-	s->connections += atomic_load_explicit(&x->count.connections, memory_order_relaxed);
-}
-
 static void get_stats(struct net *n, struct net_stats *ret)
 {
 	struct fabric *f = (struct fabric *)n;
@@ -596,7 +570,7 @@ static void get_stats(struct net *n, struct net_stats *ret)
 	pthread_mutex_lock(&f->lock);
 	*ret = f->past;
 	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
-		add_counts(ret, x);
+		net_stats_add(ret, &x->count);
 	pthread_mutex_unlock(&f->lock);
 	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);
 	ret->silent_strangers = atomic_load_explicit(&f->silent, memory_order_relaxed);

@@ -350,7 +350,7 @@ static void on_accepted(struct fabric_conn *c, enum channel channel, const struc
 			   (channel == CHANNEL_OF_ACCEPTING && p.cookie != c->tx_cookie)))
 		rc = BPS_EAUTH;
 	if (rc) {
-		counter_add(&xport_of(c)->count.protocol_errors, 1);
+		net_count(&xport_of(c)->count.protocol_errors, 1);
 		conn_doom(c, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
@@ -498,14 +498,9 @@ void conn_deadline(struct fabric_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-/* Silence is only held against a peer that had a ping to answer: we may have been stopped
- * ourselves. */
 static uint64_t dead_at(const struct fabric_conn *c, const struct net_config *cfg)
 {
-	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;
-	uint64_t by_ping = c->ping_ns + (cfg->dead_ms - cfg->ping_ms) * NS_PER_MS;
-
-	return by_rx > by_ping ? by_rx : by_ping;
+	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
 }
 
 static uint64_t tick_up(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)
@@ -650,7 +645,7 @@ void seg_note(struct fabric_conn *c, const struct wire_msg *m)
 	struct peer_seg **chunk, *s;
 
 	if (m->segment >= FABRIC_SEGS_MAX) {
-		counter_add(&xport_of(c)->count.protocol_errors, 1);
+		net_count(&xport_of(c)->count.protocol_errors, 1);
 		conn_doom(c, "protocol: segment %u is beyond the table", m->segment);
 		return;
 	}

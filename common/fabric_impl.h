@@ -40,6 +40,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/fabric.h"
+#include "common/net_impl.h"
 #include "common/readwindow.h"
 #include "common/ticket.h"
 
@@ -52,7 +53,6 @@
 #define FABRIC_TX_DEPTH       (FABRIC_TX_MAX + READS_MAX + 16)
 #define FABRIC_CREDITS        64
 #define FABRIC_BUF_BYTES      (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
-#define FABRIC_CONNECT_MS     3000
 #define FABRIC_ORPHAN_NS      UINT64_C(5000000000)
 #define FABRIC_CQ_DEPTH       16384
 #define FABRIC_CM_QUEUE       512
@@ -187,17 +187,6 @@ struct cm_queue {
 	struct cm_event ev[FABRIC_CM_QUEUE];
 };
 
-/* Written by one thread, read by any. */
-struct fabric_counters {
-	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors;
-	_Atomic uint32_t connections;
-};
-static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
-{
-	atomic_store_explicit(
-		c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
-}
-
 struct fabric_xport {
 	struct xport pub; /* first */
 	struct fabric *f;
@@ -220,7 +209,7 @@ struct fabric_xport {
 
 	uint16_t seg_next;
 	struct own_seg *segs; /* FABRIC_SEGS_MAX */
-	struct fabric_counters count;
+	struct net_counters count;
 	struct cm_queue queue;
 	LIST_ENTRY(fabric_xport) link; /* under f->lock */
 };

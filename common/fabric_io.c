@@ -214,7 +214,7 @@ int io_flush(struct fabric_conn *c)
 	b->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &b->op, link);
 	c->open = NULL;
-	counter_add(&x->count.tx_bytes, b->used);
+	net_count(&x->count.tx_bytes, b->used);
 	return 0;
 }
 
@@ -252,7 +252,7 @@ int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
 	c->rx_allow += c->owed;
 	c->owed = 0;
 	c->open->used += (uint32_t)wire_encode(&out, c->open->data + c->open->used);
-	counter_add(&xport_of(c)->count.messages_out, 1);
+	net_count(&xport_of(c)->count.messages_out, 1);
 	return 0;
 }
 

@@ -23,7 +23,7 @@ static void heard_from(struct fabric_conn *c)
 
 static void protocol_error(struct fabric_conn *c, const char *what)
 {
-	counter_add(&xport_of(c)->count.protocol_errors, 1);
+	net_count(&xport_of(c)->count.protocol_errors, 1);
 	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
 		"peer %u broke the protocol, closing its connection: %s", c->pub.peer_id, what);
 	conn_doom(c, "protocol: %s", what);
@@ -33,7 +33,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 {
 	struct fabric_xport *x = xport_of(c);
 
-	counter_add(&x->count.messages_in, 1);
+	net_count(&x->count.messages_in, 1);
 	if (m->credits) {
 		c->credits += m->credits;
 		if (c->credits > UINT16_MAX) {
@@ -102,7 +102,7 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 	if (c && c->last_cookie == cookie)
 		return NULL; /* late, of the slot's former connection */
 unknown:
-	counter_add(&x->count.protocol_errors, 1);
+	net_count(&x->count.protocol_errors, 1);
 	log_rated(LOG_WARN, "message of %zu bytes for no connection of ours, dropped", n_bytes);
 	return NULL;
 }
@@ -113,7 +113,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 	uint64_t cookie = 0;
 	int rc;
 
-	counter_add(&x->count.rx_bytes, n_bytes);
+	net_count(&x->count.rx_bytes, n_bytes);
 	if (c && c->state == CONN_CONNECTING)
 		protocol_error(c, "a message before ours");
 	if (c && c->state == CONN_ACCEPTING)
@@ -142,7 +142,7 @@ static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
 
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
-	counter_add(&xport_of(c)->count.reads, 1);
+	net_count(&xport_of(c)->count.reads, 1);
 	c->pub.x->ev->read_done(c->pub.x->ctx, r, 0);
 }
 
@@ -168,7 +168,7 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 		return;
 	}
 	io_read_arrived(c, len, x->now_ns - asked_ns);
-	counter_add(&x->count.rx_bytes, len);
+	net_count(&x->count.rx_bytes, len);
 	/* On verbs the adapter serves reads of a process that hangs. */
 	if (!x->is_verbs)
 		heard_from(c);

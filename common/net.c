@@ -1,9 +1,12 @@
-#include "common/net.h"
+#include "common/net_impl.h"
 
 #include <string.h>
 
 #include "common/fabric.h"
 #include "common/tcp.h"
+
+#define CONNECT_TIMEOUT_MS 3000
+#define NS_PER_MS          UINT64_C(1000000)
 
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
 	struct err_text *err)
@@ -15,4 +18,41 @@ int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	if (strcmp(cfg->provider, "ofi-tcp") == 0)
 		ofi.provider = "tcp";
 	return fabric_open(&ofi, key_fn, key_ctx, ret, err);
+}
+
+static uint64_t look(const _Atomic uint64_t *c)
+{
+	return atomic_load_explicit(c, memory_order_relaxed);
+}
+
+void net_stats_keep(struct net_stats *past, const struct net_counters *c)
+{
+	past->rx_bytes += look(&c->rx_bytes);
+	past->tx_bytes += look(&c->tx_bytes);
+	past->messages_in += look(&c->messages_in);
+	past->messages_out += look(&c->messages_out);
+	past->reads += look(&c->reads);
+	past->protocol_errors += look(&c->protocol_errors);
+}
+
+void net_stats_add(struct net_stats *s, const struct net_counters *c)
+{
+	net_stats_keep(s, c);
+	s->connections += atomic_load_explicit(&c->connections, memory_order_relaxed);
+}
+
+void net_default_times(struct net_config *cfg)
+{
+	if (!cfg->connect_timeout_ms)
+		cfg->connect_timeout_ms = CONNECT_TIMEOUT_MS;
+	if (cfg->ping_ms && cfg->dead_ms < 2 * cfg->ping_ms)
+		cfg->dead_ms = 2 * cfg->ping_ms;
+}
+
+uint64_t net_dead_ns(uint64_t rx_ns, uint64_t ping_ns, uint32_t ping_ms, uint32_t dead_ms)
+{
+	uint64_t by_rx = rx_ns + dead_ms * NS_PER_MS;
+	uint64_t by_ping = ping_ns + (dead_ms - ping_ms) * NS_PER_MS;
+
+	return by_rx > by_ping ? by_rx : by_ping;
 }

@@ -252,12 +252,12 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 	x->now_ns = clock_now_ns();
 	TAILQ_INIT(&x->gone);
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
+	x->segs = calloc(SHM_SEGS_MAX, sizeof(*x->segs));
 	if (x->epoll_fd < 0 || !x->segs) {
 		err_set(err, rc, "no memory or descriptors left");
 		goto fail;
 	}
-	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++)
+	for (unsigned i = 0; i < SHM_SEGS_MAX; i++)
 		x->segs[i].fd = -1;
 	if (cfg->is_listener && (rc = start_listening(x, err)) < 0)
 		goto fail;

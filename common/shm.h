@@ -22,14 +22,13 @@
  * it had offered; a read counts only when that word is still zero after the last byte was copied.
  * A killed process changes nothing any more. Loans outlive the connection: see docs/faults.md.
  *
- * A peer that passed is trusted as far as common/fabric.h trusts it; here it cannot even crash
- * us. */
+ * A peer that passed cannot crash us. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"
-#include "common/fabric.h"
+#include "common/net.h"
 #include "common/xport.h"
 
 #define SHM_DIR_MAX   80 /* a socket's name and this fit into an address */

@@ -262,7 +262,7 @@ static void send_hello(struct shm_conn *c, uint64_t challenge)
 	struct ticket t = {.thread = c->peer_thread,
 		.channel = TICKET_SAME_HOST,
 		.peer_id = x->cfg.my_id,
-		.credits = FABRIC_CREDITS,
+		.credits = TICKET_NO_CREDITS,
 		.instance = x->cfg.my_instance,
 		.nonce = challenge};
 	struct shm_hello hello = {.nonce = c->nonce};
@@ -356,8 +356,9 @@ static int make_area(int *ret_fd, void **ret_area)
 static void welcome(struct shm_conn *c, const struct shm_hello *hello, const void *key)
 {
 	const struct shm_xport *x = shm_of(c);
-	struct proof p = {
-		.instance = x->cfg.my_instance, .peer_id = x->cfg.my_id, .credits = FABRIC_CREDITS};
+	struct proof p = {.instance = x->cfg.my_instance,
+		.peer_id = x->cfg.my_id,
+		.credits = TICKET_NO_CREDITS};
 	struct shm_welcome w = {{0}};
 	void *area = NULL;
 	int fd = -1, rc = make_area(&fd, &area);
@@ -492,14 +493,9 @@ void shm_deadline(struct shm_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-/* Silence is only held against a peer that had a ping to answer: we may have been stopped
- * ourselves. */
 static uint64_t dead_at(const struct shm_conn *c, const struct shm_config *cfg)
 {
-	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;
-	uint64_t by_ping = c->ping_ns + (cfg->dead_ms - cfg->ping_ms) * NS_PER_MS;
-
-	return by_rx > by_ping ? by_rx : by_ping;
+	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
 }
 
 static uint64_t tick_up(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)

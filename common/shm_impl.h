@@ -14,9 +14,12 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "common/fabric_impl.h"
+#include "common/clock.h"
+#include "common/net_impl.h"
+#include "common/readwindow.h"
 #include "common/shm.h"
 #include "common/shm_ring.h"
+#include "common/ticket.h"
 
 #define SHM_PATH_BYTES   108 /* of a UNIX socket's address */
 #define SHM_STRANGERS    16  /* of them that have shown no ticket */
@@ -30,6 +33,8 @@
 #define SHM_RX_BATCH     64
 #define SHM_NOTE_ROOM    128 /* of a message about a segment */
 #define SHM_SOCK_FULL_NS UINT64_C(1000000)
+#define SHM_SEGS_MAX     4096
+#define SHM_BUF_BYTES    (((size_t)WIRE_SEND_MAX + 63) & ~(size_t)63)
 
 enum shm_side { SHM_AGENT, SHM_SERVER }; /* which ring it produces */
 
@@ -95,8 +100,8 @@ struct shm_conn {
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
 	uint32_t n_dirty;
-	uint64_t dirty[FABRIC_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
-	struct shm_map *maps[FABRIC_SEGS_MAX];
+	uint64_t dirty[SHM_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
+	struct shm_map *maps[SHM_SEGS_MAX];
 	TAILQ_ENTRY(shm_conn) gone;
 	char why[192];
 };
@@ -118,9 +123,9 @@ struct shm_xport {
 	unsigned n_conns, n_doomed;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
-	struct shm_seg *segs; /* FABRIC_SEGS_MAX */
-	_Alignas(8) uint8_t rx_buf[FABRIC_BUF_BYTES];
-	_Alignas(8) uint8_t tx_buf[FABRIC_BUF_BYTES];
+	struct shm_seg *segs; /* SHM_SEGS_MAX */
+	_Alignas(8) uint8_t rx_buf[SHM_BUF_BYTES];
+	_Alignas(8) uint8_t tx_buf[SHM_BUF_BYTES];
 };
 
 static inline struct shm_xport *shm_of(const struct shm_conn *c)

@@ -137,7 +137,7 @@ void shm_mark_all(struct shm_conn *c)
 {
 	const struct shm_xport *x = shm_of(c);
 
-	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++) {
+	for (unsigned i = 0; i < SHM_SEGS_MAX; i++) {
 		if (x->segs[i].fd < 0)
 			continue;
 		c->dirty[i / 64] |= UINT64_C(1) << (i % 64);
@@ -158,7 +158,7 @@ int shm_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment
 
 	if (!mem || !bytes)
 		return -EINVAL;
-	for (uint16_t i = 0; i < FABRIC_SEGS_MAX; i++) {
+	for (uint16_t i = 0; i < SHM_SEGS_MAX; i++) {
 		if (x->segs[i].mem)
 			continue;
 		shm_seg_set(xp, i, mem, bytes);
@@ -172,7 +172,7 @@ int shm_seg_share(struct xport *xp, uint16_t id, int fd)
 {
 	struct shm_xport *x = (struct shm_xport *)xp;
 
-	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem || x->segs[id].fd >= 0)
+	if (id >= SHM_SEGS_MAX || !x->segs[id].mem || x->segs[id].fd >= 0)
 		return -EINVAL;
 	x->segs[id].fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (x->segs[id].fd < 0)
@@ -185,7 +185,7 @@ void shm_seg_del(struct xport *xp, uint16_t id)
 {
 	struct shm_xport *x = (struct shm_xport *)xp;
 
-	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem)
+	if (id >= SHM_SEGS_MAX || !x->segs[id].mem)
 		return;
 	if (x->segs[id].fd >= 0) {
 		close(x->segs[id].fd);
@@ -196,7 +196,7 @@ void shm_seg_del(struct xport *xp, uint16_t id)
 
 void shm_segs_free(struct shm_xport *x)
 {
-	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
+	for (unsigned i = 0; x->segs && i < SHM_SEGS_MAX; i++)
 		if (x->segs[i].fd >= 0)
 			close(x->segs[i].fd);
 	free(x->segs);
@@ -243,7 +243,7 @@ int shm_announce(struct shm_conn *c)
 	if (c->is_sock_full && shm_of(c)->now_ns < c->sock_retry_ns)
 		return -EAGAIN;
 	c->is_sock_full = false;
-	for (unsigned w = 0; c->n_dirty && w < FABRIC_SEGS_MAX / 64; w++) {
+	for (unsigned w = 0; c->n_dirty && w < SHM_SEGS_MAX / 64; w++) {
 		while (c->dirty[w]) {
 			uint16_t id = (uint16_t)(w * 64 + (unsigned)__builtin_ctzll(c->dirty[w]));
 			int rc = announce_one(c, id);
@@ -282,7 +282,7 @@ static void withdraw(struct shm_conn *c, uint16_t id)
 
 void shm_maps_drop(struct shm_conn *c)
 {
-	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++)
+	for (unsigned i = 0; i < SHM_SEGS_MAX; i++)
 		withdraw(c, (uint16_t)i);
 }
 
@@ -310,7 +310,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 	struct shm_map *map;
 	int fd;
 
-	if (m->segment >= FABRIC_SEGS_MAX) {
+	if (m->segment >= SHM_SEGS_MAX) {
 		shm_protocol_error(c, "a segment beyond the table");
 		return;
 	}
@@ -342,7 +342,7 @@ void shm_note_seg(struct shm_conn *c, const struct wire_msg *m)
 int shm_map_get(
 	struct shm_conn *c, uint16_t segment, uint64_t offset, uint32_t len, struct shm_map **ret)
 {
-	struct shm_map *map = segment < FABRIC_SEGS_MAX ? c->maps[segment] : NULL;
+	struct shm_map *map = segment < SHM_SEGS_MAX ? c->maps[segment] : NULL;
 
 	if (!map || !len || offset > map->bytes || len > map->bytes - offset)
 		return BPS_EPROTO;

@@ -223,18 +223,6 @@ static uint64_t heard_ns(const struct xconn *c)
 	return ((const struct tcp_conn *)c)->last_rx_ns;
 }
 
-static void keep_counts(struct tcp_xport *x)
-{
-	struct net_stats *p = &x->net->past;
-
-	p->rx_bytes += x->count.rx_bytes;
-	p->tx_bytes += x->count.tx_bytes;
-	p->messages_in += x->count.messages_in;
-	p->messages_out += x->count.messages_out;
-	p->reads += x->count.reads;
-	p->protocol_errors += x->count.protocol_errors;
-}
-
 static void destroy(struct tcp_xport *x)
 {
 	struct tcp_guest g;
@@ -260,7 +248,7 @@ static void tcp_xport_free(struct xport *xp)
 
 	pthread_mutex_lock(&x->net->lock);
 	LIST_REMOVE(x, link);
-	keep_counts(x);
+	net_stats_keep(&x->net->past, &x->count);
 	pthread_mutex_unlock(&x->net->lock);
 	destroy(x);
 }
@@ -338,17 +326,6 @@ static void tcp_set_id(struct net *n, uint32_t my_id)
 	atomic_store(&((struct tcp_net *)n)->my_id, my_id);
 }
 
-static void add_counts(struct net_stats *s, const struct tcp_xport *x)
-{
-	s->rx_bytes += atomic_load_explicit(&x->count.rx_bytes, memory_order_relaxed);
-	s->tx_bytes += atomic_load_explicit(&x->count.tx_bytes, memory_order_relaxed);
-	s->messages_in += atomic_load_explicit(&x->count.messages_in, memory_order_relaxed);
-	s->messages_out += atomic_load_explicit(&x->count.messages_out, memory_order_relaxed);
-	s->reads += atomic_load_explicit(&x->count.reads, memory_order_relaxed);
-	s->protocol_errors += atomic_load_explicit(&x->count.protocol_errors, memory_order_relaxed);
-	s->connections += atomic_load_explicit(&x->count.connections, memory_order_relaxed);
-}
-
 static void tcp_stats(struct net *n, struct net_stats *ret)
 {
 	struct tcp_net *net = (struct tcp_net *)n;
@@ -357,7 +334,7 @@ static void tcp_stats(struct net *n, struct net_stats *ret)
 	pthread_mutex_lock(&net->lock);
 	*ret = net->past;
 	LIST_FOREACH (x, &net->xports, link)
-		add_counts(ret, x);
+		net_stats_add(ret, &x->count);
 	pthread_mutex_unlock(&net->lock);
 	ret->refused_tickets = atomic_load_explicit(&net->refused, memory_order_relaxed);
 	ret->silent_strangers = atomic_load_explicit(&net->silent, memory_order_relaxed);
@@ -393,10 +370,7 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	net->pub.ops = &net_ops;
 	net->cfg = *cfg;
 	net->cfg.bind_addr = strdup(cfg->bind_addr);
-	if (!net->cfg.connect_timeout_ms)
-		net->cfg.connect_timeout_ms = TCP_CONNECT_MS;
-	if (net->cfg.ping_ms && net->cfg.dead_ms < 2 * net->cfg.ping_ms)
-		net->cfg.dead_ms = 2 * net->cfg.ping_ms;
+	net_default_times(&net->cfg);
 	net->key_fn = key_fn;
 	net->key_ctx = key_ctx;
 	net->my_id = cfg->my_id;

@@ -97,7 +97,7 @@ static void read_end(struct tcp_conn *c, struct tcp_read *rd, int status)
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
 	if (!status)
-		tcp_count(&tcp_of(c)->count.reads, 1);
+		net_count(&tcp_of(c)->count.reads, 1);
 	rd->r->has_crc = true;
 	rd->r->crc = rd->crc;
 	x->ev->read_done(x->ctx, rd->r, status);
@@ -126,7 +126,7 @@ static void piece_end(struct tcp_conn *c)
 	c->piece_got = 0;
 	read_window_arrived(
 		&c->read_window, p.len, tcp_of(c)->now_ns - p.asked_ns, c->n_queued > 0);
-	tcp_count(&tcp_of(c)->count.rx_bytes, p.len);
+	net_count(&tcp_of(c)->count.rx_bytes, p.len);
 	if (t->status)
 		rd->status = BPS_ENOTFOUND;
 	rd->done += p.len;

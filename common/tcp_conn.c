@@ -220,7 +220,7 @@ static int send_proof(struct tcp_conn *c, enum lane lane, const struct tcp_guest
 	struct tcp_net *net = tcp_of(c)->net;
 	struct proof p = {.instance = net->cfg.my_instance,
 		.peer_id = atomic_load(&net->my_id),
-		.credits = TCP_CREDITS};
+		.credits = TICKET_NO_CREDITS};
 	uint8_t sealed[PROOF_BYTES];
 
 	proof_seal(&p, g->ticket.nonce, g->key, sealed);
@@ -303,7 +303,7 @@ static void send_ticket(struct tcp_conn *c, enum lane lane)
 	struct ticket t = {.thread = c->peer_thread,
 		.channel = (uint16_t)channel,
 		.peer_id = atomic_load(&net->my_id),
-		.credits = TCP_CREDITS,
+		.credits = TICKET_NO_CREDITS,
 		.instance = net->cfg.my_instance,
 		.nonce = ticket_channel_nonce(c->nonce, channel)};
 	uint8_t sealed[TICKET_BYTES];
@@ -356,7 +356,7 @@ static void on_proof(struct tcp_conn *c, enum lane lane)
 	if (!rc && (p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id))
 		rc = BPS_EAUTH;
 	if (rc) {
-		tcp_count(&tcp_of(c)->count.protocol_errors, 1);
+		net_count(&tcp_of(c)->count.protocol_errors, 1);
 		tcp_doom(c, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
@@ -418,7 +418,7 @@ void tcp_doom(struct tcp_conn *c, const char *fmt, ...)
 
 void tcp_protocol_error(struct tcp_conn *c, const char *what)
 {
-	tcp_count(&tcp_of(c)->count.protocol_errors, 1);
+	net_count(&tcp_of(c)->count.protocol_errors, 1);
 	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
 		"peer %u broke the protocol, closing its connection: %s", c->pub.peer_id, what);
 	tcp_doom(c, "protocol: %s", what);
@@ -471,14 +471,9 @@ void tcp_deadline(struct tcp_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-/* Silence is only held against a peer that had a ping to answer: we may have been stopped
- * ourselves. */
 static uint64_t dead_at(const struct tcp_conn *c, const struct net_config *cfg)
 {
-	uint64_t by_rx = c->last_rx_ns + cfg->dead_ms * NS_PER_MS;
-	uint64_t by_ping = c->ping_ns + (cfg->dead_ms - cfg->ping_ms) * NS_PER_MS;
-
-	return by_rx > by_ping ? by_rx : by_ping;
+	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
 }
 
 static uint64_t tick_up(struct tcp_conn *c, const struct net_config *cfg, uint64_t now_ns)

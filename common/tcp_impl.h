@@ -31,14 +31,13 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/net_impl.h"
 #include "common/readwindow.h"
 #include "common/tcp.h"
 #include "common/ticket.h"
 
-#define TCP_SEGS_MAX   4096
-#define TCP_CONNECT_MS 3000
-#define TCP_CREDITS    64 /* in tickets, which other transports need them in; without meaning here */
-#define TCP_QUEUE_MAX  512 /* sockets on their way to a data thread */
+#define TCP_SEGS_MAX  4096
+#define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
 /* Answers that a peer may have asked for at a time, and those that it asked for in a row. */
 #define TCP_PIECES READS_MAX
 
@@ -171,17 +170,6 @@ struct tcp_queue {
 	struct tcp_guest guests[TCP_QUEUE_MAX];
 };
 
-/* Written by one thread, read by any. */
-struct tcp_counters {
-	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors;
-	_Atomic uint32_t connections;
-};
-static inline void tcp_count(_Atomic uint64_t *c, uint64_t n)
-{
-	atomic_store_explicit(
-		c, atomic_load_explicit(c, memory_order_relaxed) + n, memory_order_relaxed);
-}
-
 struct tcp_xport {
 	struct xport pub; /* first */
 	struct tcp_net *net;
@@ -195,7 +183,7 @@ struct tcp_xport {
 
 	uint16_t seg_next;
 	struct tcp_seg segs[TCP_SEGS_MAX];
-	struct tcp_counters count;
+	struct net_counters count;
 	struct tcp_queue queue;
 	LIST_ENTRY(tcp_xport) link; /* under net->lock */
 };

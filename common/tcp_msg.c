@@ -34,7 +34,7 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	wire_encode(&out, c->tx + c->tx_tail + sizeof(f));
 	c->tx_tail += (uint32_t)(sizeof(f) + size);
-	tcp_count(&tcp_of(c)->count.messages_out, 1);
+	net_count(&tcp_of(c)->count.messages_out, 1);
 	tcp_touch(c);
 	return 0;
 }
@@ -87,7 +87,7 @@ void tcp_flush(struct tcp_conn *c)
 		if (n < 0)
 			return;
 		c->tx_head += (uint32_t)n;
-		tcp_count(&tcp_of(c)->count.tx_bytes, (uint64_t)n);
+		net_count(&tcp_of(c)->count.tx_bytes, (uint64_t)n);
 	}
 	if (c->tx_head == c->tx_tail)
 		c->tx_head = c->tx_tail = 0;
@@ -99,7 +99,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 {
 	struct tcp_xport *x = tcp_of(c);
 
-	tcp_count(&x->count.messages_in, 1);
+	net_count(&x->count.messages_in, 1);
 	switch (m->type) {
 	case WIRE_PONG:
 		return;
@@ -168,7 +168,7 @@ void tcp_take_messages(struct tcp_conn *c)
 	}
 	l->can_recv = l->is_ended || (size_t)n == room;
 	tcp_heard(c);
-	tcp_count(&tcp_of(c)->count.rx_bytes, (uint64_t)n);
+	net_count(&tcp_of(c)->count.rx_bytes, (uint64_t)n);
 	c->rx_used += (uint32_t)n;
 	while ((c->state == TCP_UP || c->state == TCP_ACCEPTING) &&
 		(n_bytes = take_frame(c, c->rx + at, c->rx_used - at)))

@@ -12,7 +12,8 @@
 #define TICKET_BYTES       48
 #define PROOF_BYTES        40
 #define TICKET_KEY_BYTES   32
-#define TICKET_CREDITS_MIN 4 /* with fewer, two CREDIT messages would answer each other for ever */
+#define TICKET_CREDITS_MIN 4  /* with fewer, two CREDIT messages would answer each other for ever */
+#define TICKET_NO_CREDITS  64 /* of a transport without credits: as good as any */
 #define REPLAY_SETS        512
 #define REPLAY_WAYS        8
 #define REPLAY_WINDOW_BITS 64

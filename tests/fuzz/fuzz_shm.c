@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/fabric_impl.h"
+#include "common/shm_impl.h"
 #include "common/shm_ring.h"
 #include "common/wire.h"
 
@@ -20,7 +20,7 @@ static void put_bytes(uint8_t *ring, uint64_t at, const uint8_t *data, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
-	static uint64_t entry[FABRIC_BUF_BYTES / 8];
+	static uint64_t entry[SHM_BUF_BYTES / 8];
 	struct ring_shared shared = {0};
 	struct ring_end r;
 	struct err_text err;

@@ -306,7 +306,7 @@ static int take_ticket(int listen_fd, struct node *client, struct ticket *ret)
 static void seal_proof(const struct ticket *t, uint8_t ret[PROOF_BYTES])
 {
 	const struct proof p = {
-		.instance = SERVER_INSTANCE, .peer_id = SERVER_ID, .credits = TCP_CREDITS};
+		.instance = SERVER_INSTANCE, .peer_id = SERVER_ID, .credits = TICKET_NO_CREDITS};
 
 	proof_seal(&p, t->nonce, the_key, ret);
 }
