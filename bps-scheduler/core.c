@@ -10,6 +10,7 @@
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/drain.h"
 #include "common/log.h"
+#include "common/nicspeed.h"
 
 #define LATE_NS (100 * NS_PER_MS)
 
@@ -128,8 +129,10 @@ static void beat(struct sched_core *c, struct member *m, const struct ctl_beat *
 	m->beat = *b;
 	m->beat.jobs = NULL; /* lent */
 	m->beat.n_jobs = 0;
+	if (m->beat.measured_mbps > NIC_MAX_MBPS)
+		m->beat.measured_mbps = NIC_MAX_MBPS;
 	pace_beat(c, m, b);
-	speed_beat(c, m, b);
+	speed_beat(c, m, &m->beat);
 }
 
 static void dispatch(struct sched_core *c, struct member *m, const struct ctl_msg *msg)

@@ -29,6 +29,8 @@ static uint64_t due_ns(const struct sched_core *c)
 	const struct speeds *s = &c->speeds;
 	uint64_t settled = s->first_ns + SPEED_SETTLE_NS, gap = s->taken_ns + SPEED_GAP_NS;
 
+	if (settled > s->since_ns + SPEED_WAIT_NS)
+		settled = s->since_ns + SPEED_WAIT_NS;
 	return s->taken_ns && gap > settled ? gap : settled;
 }
 
@@ -46,6 +48,8 @@ void speed_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b
 	if (b->measured_mbps > s->best)
 		s->best = b->measured_mbps;
 	if (has_changed(m)) {
+		if (!c->speeds.is_due)
+			c->speeds.since_ns = c->now_ns;
 		c->speeds.is_due = true;
 		sched_arm(c, due_ns(c));
 	}

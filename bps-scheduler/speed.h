@@ -11,7 +11,8 @@
  * (balance.h).
  *
  * Nothing is taken over within SPEED_SETTLE_NS of a member's first measure, for the others' come
- * then, nor within SPEED_GAP_NS of the last time; until the first has settled no job is evened out,
+ * then (but one that restarts again and again holds up nobody for longer than SPEED_WAIT_NS), nor
+ * within SPEED_GAP_NS of the last time; until the first has settled no job is evened out,
  * else a restart of the scheduler would undo what it did. A member that has restarted measures anew;
  * its card is taken to be as fast as before until then.
  *
@@ -35,6 +36,7 @@ struct ctl_beat;
 #define SPEED_EQUAL     1.2
 #define SPEED_SPAN_NS   UINT64_C(5000000000)
 #define SPEED_SETTLE_NS UINT64_C(3000000000)
+#define SPEED_WAIT_NS   UINT64_C(10000000000)
 #define SPEED_GAP_NS    UINT64_C(10000000000)
 
 /* Of a member. Zeroed: nothing is measured. */
@@ -50,7 +52,8 @@ struct speeds {
 	uint64_t first_ns; /* when some member had its first measure last; 0: none has */
 	uint64_t taken_ns; /* when they were taken over last */
 	uint64_t count;    /* how often */
-	bool is_due;       /* some measure is a step away */
+	bool is_due;       /* some measure is a step away, */
+	uint64_t since_ns; /* since then */
 };
 
 /* A member's heartbeat. */

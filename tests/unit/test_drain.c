@@ -15,6 +15,7 @@
 #include "bps-scheduler/drain.h"
 #include "common/dtype.h"
 #include "common/log.h"
+#include "common/nicspeed.h"
 #include "tests/unit/fake_sched.h"
 
 #define MS        UINT64_C(1000000)
@@ -580,6 +581,36 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 	world_fini(&w);
 }
 
+static void member_that_restarts_again_and_again_holds_up_no_measures(void **state)
+{
+	const uint32_t n_most = 2 * SPEED_WAIT_NS / MS / 2000;
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, 500);
+	for (uint32_t i = 0; i < n_most && !w.core->speeds.count; i++) {
+		hello(&w, 24 + i, ROLE_AGENT, "d", 300 + i, 0);
+		w.conns[24 + i].mbps = 1000;
+		pass(&w, 2000);
+	}
+	assert_int_equal(w.core->speeds.count, 1);
+	world_fini(&w);
+}
+
+static void measure_that_no_card_has_is_cut(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	measure(&w, UINT64_C(1) << 62);
+	pass(&w, WAIT_MS);
+	assert_int_equal(sched_member(w.core, 2)->beat.measured_mbps, NIC_MAX_MBPS);
+	assert_int_equal(speed_mbps(sched_member(w.core, 2)), NIC_MAX_MBPS);
+	world_fini(&w);
+}
+
 static void restart_of_the_scheduler_moves_nothing_back(void **state)
 {
 	struct world w;
@@ -790,6 +821,8 @@ int main(void)
 		cmocka_unit_test(nothing_moves_for_a_small_gain),
 		cmocka_unit_test(server_with_a_slow_card_gets_less_when_that_is_measured),
 		cmocka_unit_test(speed_that_is_set_is_not_measured),
+		cmocka_unit_test(member_that_restarts_again_and_again_holds_up_no_measures),
+		cmocka_unit_test(measure_that_no_card_has_is_cut),
 		cmocka_unit_test(noise_moves_nothing),
 		cmocka_unit_test(
 			card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured_anew),
