@@ -287,9 +287,22 @@ static void set_id(struct net *n, uint32_t my_id)
 	atomic_store(&((struct fabric *)n)->my_id, my_id);
 }
 
+static void get_stats(struct net *n, struct net_stats *ret)
+{
+	struct fabric *f = (struct fabric *)n;
+	const struct fabric_xport *x;
+
+	pthread_mutex_lock(&f->lock);
+	*ret = f->past;
+	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
+		net_stats_add(ret, &x->count);
+	pthread_mutex_unlock(&f->lock);
+	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);
+	ret->silent_strangers = atomic_load_explicit(&f->silent, memory_order_relaxed);
+}
+
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
-static void get_stats(struct net *n, struct net_stats *ret);
 
 static const struct net_ops net_ops = {
 	.close = close_all,
@@ -443,21 +456,6 @@ static uint64_t heard_ns(const struct xconn *c)
 	return ((const struct fabric_conn *)c)->last_rx_ns;
 }
 
-static const struct xport_ops fabric_ops = {
-	.connect = conn_connect,
-	.send = io_send,
-	.read = io_read,
-	.close = close_now,
-	.seg_add = seg_add,
-	.seg_del = seg_del,
-	.heard_ns = heard_ns,
-	.poll = fabric_poll,
-	.may_sleep = fabric_may_sleep,
-	.fd = fabric_fd,
-	.next_deadline = fabric_next_deadline,
-	.free = fabric_xport_free,
-};
-
 static void drop_requests(struct fabric_xport *x)
 {
 	struct cm_event ev;
@@ -490,6 +488,40 @@ static void xport_destroy(struct fabric_xport *x)
 	free(x->segs);
 	free(x);
 }
+
+static void free_xport(struct xport *xp)
+{
+	struct fabric_xport *x = (struct fabric_xport *)xp;
+	int fd;
+
+	pthread_mutex_lock(&x->f->lock);
+	LIST_REMOVE(x, link);
+	net_stats_keep(&x->f->past, &x->count);
+	if (!fi_control(&x->eq->fid, FI_GETWAIT, &fd))
+		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+	pthread_mutex_unlock(&x->f->lock);
+	xport_destroy(x);
+}
+
+static int xport_fd(struct xport *x)
+{
+	return ((struct fabric_xport *)x)->epoll_fd;
+}
+
+static const struct xport_ops fabric_ops = {
+	.connect = conn_connect,
+	.send = io_send,
+	.read = io_read,
+	.close = close_now,
+	.seg_add = seg_add,
+	.seg_del = seg_del,
+	.heard_ns = heard_ns,
+	.poll = fabric_poll,
+	.may_sleep = fabric_may_sleep,
+	.fd = xport_fd,
+	.next_deadline = fabric_next_deadline,
+	.free = free_xport,
+};
 
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err)
@@ -539,39 +571,4 @@ fail:
 		fi_strerror(-rc));
 	xport_destroy(x);
 	return rc;
-}
-
-void fabric_xport_free(struct xport *xp)
-{
-	struct fabric_xport *x = (struct fabric_xport *)xp;
-	int fd;
-
-	if (!x)
-		return;
-	pthread_mutex_lock(&x->f->lock);
-	LIST_REMOVE(x, link);
-	net_stats_keep(&x->f->past, &x->count);
-	if (!fi_control(&x->eq->fid, FI_GETWAIT, &fd))
-		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-	pthread_mutex_unlock(&x->f->lock);
-	xport_destroy(x);
-}
-
-int fabric_fd(struct xport *x)
-{
-	return ((struct fabric_xport *)x)->epoll_fd;
-}
-
-static void get_stats(struct net *n, struct net_stats *ret)
-{
-	struct fabric *f = (struct fabric *)n;
-	const struct fabric_xport *x;
-
-	pthread_mutex_lock(&f->lock);
-	*ret = f->past;
-	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
-		net_stats_add(ret, &x->count);
-	pthread_mutex_unlock(&f->lock);
-	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);
-	ret->silent_strangers = atomic_load_explicit(&f->silent, memory_order_relaxed);
 }

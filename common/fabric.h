@@ -4,8 +4,8 @@
  *
  * A process has one struct fabric (provider, address, connection-management thread with the event
  * queue and, for a server, the listener with its ticket check) and one struct fabric_xport per data
- * thread (domain, completion queue, shared receive context). Manual progress: the owner calls
- * fabric_poll from its loop and may block only after fabric_may_sleep said so, watching fabric_fd.
+ * thread (domain, completion queue, shared receive context; 256 connections at most). Progress is
+ * manual: poll makes it, and may_sleep asks libfabric whether the thread may block.
  *
  * A peer that passed is trusted code: provider tcp can be crashed by one. */
 #include "common/net.h"

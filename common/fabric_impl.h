@@ -249,16 +249,12 @@ static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
 	struct net **ret, struct err_text *err);
 
-/* Its part of struct xport_ops. At most 256 connections are taken per data thread. */
+/* Its part of struct xport_ops. */
 int fabric_poll(struct xport *x, uint64_t now_ns);
-/* Flush queued sends; true when it is safe to block on fabric_fd (fi_trywait), false: poll
+/* Flush queued sends; true when it is safe to block on its descriptor (fi_trywait), false: poll
  * again. */
 int fabric_may_sleep(struct xport *x);
-/* An epoll set: completion queue and the queue from the connection-management thread. */
-int fabric_fd(struct xport *x);
 uint64_t fabric_next_deadline(struct xport *x);
-/* Close its connections (their read_done and down run now), then free it. */
-void fabric_xport_free(struct xport *x);
 
 /* fabric_strangers.c: end connections that brought no byte; now and then. On the
  * connection-management thread. */

@@ -48,6 +48,26 @@ void tcp_touch(struct tcp_conn *c)
 	TAILQ_INSERT_TAIL(&tcp_of(c)->busy, c, link);
 }
 
+/* Mark as failed; this poll, or the next, takes it down. Keeps the first reason. */
+__attribute__((format(printf, 2, 3))) static void doom(struct tcp_conn *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (c->state == TCP_DOOMED || c->state == TCP_GONE)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(c->why, sizeof(c->why), fmt, ap);
+	va_end(ap);
+	set_state(c, TCP_DOOMED, c->why);
+	tcp_touch(c);
+}
+
+static void due_at(struct tcp_xport *x, uint64_t at_ns)
+{
+	if (at_ns < x->next_deadline_ns)
+		x->next_deadline_ns = at_ns;
+}
+
 void tcp_heard(struct tcp_conn *c)
 {
 	const struct tcp_xport *x = tcp_of(c);
@@ -56,7 +76,7 @@ void tcp_heard(struct tcp_conn *c)
 	if (!c->is_pinged)
 		return;
 	c->is_pinged = false;
-	tcp_deadline(tcp_of(c), x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
+	due_at(tcp_of(c), x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
 }
 
 /* ---- up ---- */
@@ -90,7 +110,7 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum tcp_state state)
 	c->read_window.limit = READ_WINDOW_FIRST;
 	c->last_rx_ns = clock_now_ns();
 	c->deadline_ns = c->last_rx_ns + x->net->cfg.connect_timeout_ms * NS_PER_MS;
-	tcp_deadline(x, c->deadline_ns);
+	due_at(x, c->deadline_ns);
 	x->conns[slot] = c;
 	atomic_store_explicit(&x->count.connections, ++x->n_conns, memory_order_relaxed);
 	return c;
@@ -238,7 +258,7 @@ static void accept_lane(struct tcp_conn *c, enum lane lane, const struct tcp_gue
 	if (!rc)
 		rc = send_proof(c, lane, g);
 	if (rc)
-		tcp_doom(c, "cannot accept: %s", strerror(-rc));
+		doom(c, "cannot accept: %s", strerror(-rc));
 }
 
 /* The connection whose second channel this is. */
@@ -282,7 +302,7 @@ static void go_up(struct tcp_conn *c)
 	c->is_told = true;
 	c->last_rx_ns = x->now_ns;
 	if (x->net->cfg.ping_ms)
-		tcp_deadline(x, x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
+		due_at(x, x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
 	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
 }
 
@@ -311,7 +331,7 @@ static void send_ticket(struct tcp_conn *c, enum lane lane)
 	ticket_seal(&t, c->key, sealed);
 	if (send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) !=
 		sizeof(sealed))
-		tcp_doom(c, "cannot send the ticket: %s", strerror(errno));
+		doom(c, "cannot send the ticket: %s", strerror(errno));
 	c->lanes[lane].hs = HS_PROOF;
 }
 
@@ -323,7 +343,7 @@ static void on_connected(struct tcp_conn *c, enum lane lane)
 	if (getsockopt(c->lanes[lane].fd, SOL_SOCKET, SO_ERROR, &err, &len))
 		err = errno;
 	if (err)
-		tcp_doom(c, "cannot connect: %s", strerror(err));
+		doom(c, "cannot connect: %s", strerror(err));
 	else
 		send_ticket(c, lane);
 }
@@ -335,13 +355,13 @@ static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 
 	memcpy(word, l->hs_buf, l->n_hs < 8 ? l->n_hs : 8);
 	if (strcmp(word, "NO") == 0)
-		tcp_doom(c, "refused: the peer does not accept our ticket");
+		doom(c, "refused: the peer does not accept our ticket");
 	else if (strcmp(word, "FULL") == 0)
-		tcp_doom(c, "refused: the peer's data thread has no room for more connections");
+		doom(c, "refused: the peer's data thread has no room for more connections");
 	else if (strcmp(word, "BUSY") == 0)
-		tcp_doom(c, "refused: the peer is short of resources");
+		doom(c, "refused: the peer is short of resources");
 	else
-		tcp_doom(c, "no proof from the peer: %s",
+		doom(c, "no proof from the peer: %s",
 			err ? strerror(err) : "it closed the connection");
 }
 
@@ -357,14 +377,14 @@ static void on_proof(struct tcp_conn *c, enum lane lane)
 		rc = BPS_EAUTH;
 	if (rc) {
 		net_count(&tcp_of(c)->count.protocol_errors, 1);
-		tcp_doom(c, "the peer could not prove who it is: %s", err_str(rc));
+		doom(c, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
 	l->hs = HS_DONE;
 	if (lane == LANE_MESSAGES) {
 		rc = dial_lane(c, LANE_BULK);
 		if (rc)
-			tcp_doom(c, "cannot open the second channel: %s", strerror(-rc));
+			doom(c, "cannot open the second channel: %s", strerror(-rc));
 		return;
 	}
 	OPENSSL_cleanse(c->key, sizeof(c->key));
@@ -403,33 +423,20 @@ void tcp_handshake(struct tcp_conn *c, enum lane lane)
 
 /* ---- down ---- */
 
-void tcp_doom(struct tcp_conn *c, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (c->state == TCP_DOOMED || c->state == TCP_GONE)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(c->why, sizeof(c->why), fmt, ap);
-	va_end(ap);
-	set_state(c, TCP_DOOMED, c->why);
-	tcp_touch(c);
-}
-
 void tcp_protocol_error(struct tcp_conn *c, const char *what)
 {
 	net_count(&tcp_of(c)->count.protocol_errors, 1);
 	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
 		"peer %u broke the protocol, closing its connection: %s", c->pub.peer_id, what);
-	tcp_doom(c, "protocol: %s", what);
+	doom(c, "protocol: %s", what);
 }
 
 void tcp_lost(struct tcp_conn *c, int err)
 {
 	if (err)
-		tcp_doom(c, "connection lost: %s", strerror(err));
+		doom(c, "connection lost: %s", strerror(err));
 	else
-		tcp_doom(c, "closed by the peer");
+		doom(c, "closed by the peer");
 }
 
 void tcp_down(struct tcp_conn *c, const char *why)
@@ -465,12 +472,6 @@ void tcp_free_gone(struct tcp_xport *x)
 
 /* ---- time ---- */
 
-void tcp_deadline(struct tcp_xport *x, uint64_t at_ns)
-{
-	if (at_ns < x->next_deadline_ns)
-		x->next_deadline_ns = at_ns;
-}
-
 static uint64_t dead_at(const struct tcp_conn *c, const struct net_config *cfg)
 {
 	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
@@ -490,7 +491,7 @@ static uint64_t tick_up(struct tcp_conn *c, const struct net_config *cfg, uint64
 		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;
 	if (now_ns < dead_at(c, cfg))
 		return dead_at(c, cfg);
-	tcp_doom(c, "no sign of life for %lu ms",
+	doom(c, "no sign of life for %lu ms",
 		(unsigned long)((now_ns - c->last_rx_ns) / NS_PER_MS));
 	return UINT64_MAX;
 }
@@ -503,7 +504,7 @@ static uint64_t tick_one(struct tcp_conn *c, const struct net_config *cfg, uint6
 		return UINT64_MAX;
 	if (now_ns < c->deadline_ns)
 		return c->deadline_ns;
-	tcp_doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
+	doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
 	return UINT64_MAX;
 }
 
@@ -512,5 +513,5 @@ void tcp_tick(struct tcp_xport *x)
 	x->next_deadline_ns = UINT64_MAX;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		if (x->conns[i])
-			tcp_deadline(x, tick_one(x->conns[i], &x->net->cfg, x->now_ns));
+			due_at(x, tick_one(x->conns[i], &x->net->cfg, x->now_ns));
 }

@@ -256,16 +256,13 @@ void tcp_handshake(struct tcp_conn *c, enum lane lane);
 void tcp_come_up(struct tcp_conn *c);
 /* Have the connection looked at before the thread sleeps. */
 void tcp_touch(struct tcp_conn *c);
-/* Mark as failed; this poll, or the next, takes it down. Keeps the first reason. */
-void tcp_doom(struct tcp_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* The same, for a peer that does not keep to the protocol. */
+/* A peer does not keep to the protocol: this poll, or the next, takes the connection down. */
 void tcp_protocol_error(struct tcp_conn *c, const char *what);
-/* A socket failed (err, an errno) or ended (0). */
+/* The same, for a socket that failed (err, an errno) or ended (0). */
 void tcp_lost(struct tcp_conn *c, int err);
 /* Take down at once: read_done of all reads, down. */
 void tcp_down(struct tcp_conn *c, const char *why);
 void tcp_tick(struct tcp_xport *x);
-void tcp_deadline(struct tcp_xport *x, uint64_t at_ns);
 /* Something was received. */
 void tcp_heard(struct tcp_conn *c);
 /* Memory of connections that went down since the last poll. */
