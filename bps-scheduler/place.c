@@ -5,6 +5,8 @@
 
 #define BISECTIONS     100 /* more than a double has bits */
 #define BYTES_PER_MBIT 125000.0
+/* Down to this a partition costs no more than its bytes. */
+#define PART_BYTES_QUICK (UINT64_C(128) << 10)
 
 static int by_value(const void *a, const void *b)
 {
@@ -204,13 +206,11 @@ double place_optimum_s(const struct place *p)
 	return least_time_s(p, false, default_mbps(p));
 }
 
-#define PART_BYTES_QUICK (UINT64_C(128) << 10)
-
 /* 512 KiB leaves LPT within a few percent while a server has 8 or more partitions of the job;
  * halved until that holds for small models on many servers. What is summed last has to be fetched
- * when all has been pushed: so down to 128 KiB, which still costs no more than its bytes, a
- * partition is at most a 32nd of what its server has. With 32 MiB and more per server a large tensor
- * takes 1 MiB: half the messages at the same balance. */
+ * when all has been pushed: so down to PART_BYTES_QUICK a partition is at most a 32nd of what its
+ * server has. With 32 MiB and more per server a large tensor takes 1 MiB: half the messages at the
+ * same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

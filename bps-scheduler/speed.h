@@ -21,7 +21,7 @@
  * placement takes no longer at the measured speeds than it took; the one that is best at those takes
  * no longer than that; and by the second the cards do it in no more time. Giving a card less does not
  * make its measure less (nicspeed.h), and a job moves only when that lowers the fill of its fullest
- * server by BALANCE_GAIN. So with speeds that do not change by SPEED_STEP, speed_count stays what it
+ * server by BALANCE_GAIN. So with speeds that do not change by SPEED_STEP, speeds.count stays what it
  * is, and no partition moves.
  *
  * Part of the core: its thread, no clock. */

@@ -43,7 +43,8 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.help = "this machine, as its other daemons call it; empty: the host's "   \
 				"name"},                                                           \
 		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
-			.max = 31, .help = "transport: tcp; of libfabric verbs, or ofi-tcp"},      \
+			.max = 31,                                                                 \
+			.help = "what data connections go over: tcp, verbs (RDMA) or ofi-tcp"},    \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \
 			.help = "Mbit/s of the network card; 0: as its driver "                    \
