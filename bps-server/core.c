@@ -32,8 +32,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	TAILQ_INIT(&core->free_fetches);
 	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
 	core->staging = pool_new(cfg->segment_bytes, cfg->staging_bytes, env->segment, env->ctx);
-	core->scratch = malloc(SRV_ALONE_ELEMS * sizeof(float));
-	if (!core->sums || !core->staging || !core->scratch) {
+	if (!core->sums || !core->staging) {
 		srv_core_free(core);
 		return -ENOMEM;
 	}
@@ -93,7 +92,6 @@ void srv_core_free(struct srv_core *core)
 	}
 	pool_free(core->sums);
 	pool_free(core->staging);
-	free(core->scratch);
 	free(core);
 }
 

@@ -195,7 +195,6 @@ struct srv_core {
 	uint64_t now_ns, read_seq;
 	struct job *last_job; /* of the last look-up */
 	struct srv_stats stats;
-	float *scratch; /* one block of f16 or bf16 accumulated */
 	bool is_pumping;
 	bool is_starved;   /* somebody found no staging, and more will be free */
 	bool is_scattered; /* some are parked who found no staging in one piece */
@@ -204,8 +203,6 @@ struct srv_core {
 #ifndef SRV_BLOCK_ELEMS      /* smaller in the simulator */
 #define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
 #endif
-/* The same for f16 and bf16 whose accumulator is not kept. */
-#define SRV_ALONE_ELEMS (SRV_BLOCK_ELEMS / 4)
 
 /* core.c */
 /* NULL: not known here. */

@@ -100,34 +100,31 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 	return true;
 }
 
-static size_t pass_block(struct srv_core *core, struct slot *slot)
+static size_t pass_block(struct slot *slot)
 {
 	struct part *part = slot->part;
 	size_t elem = dtype_bytes(part->dtype), acc_elem = dtype_acc_bytes(part->dtype);
-	bool is_first = slot->n_folded == 0;
-	/* One pass alone needs no more accumulator than a block, and one that leaves room for the
-	 * operands in the first cache level. */
-	bool is_alone = part->acc && is_first && slot->is_last_pass;
-	size_t most = is_alone ? SRV_ALONE_ELEMS : SRV_BLOCK_ELEMS;
-	size_t n = part->n_elems - slot->pos < most ? part->n_elems - slot->pos : most;
+	size_t n = part->n_elems - slot->pos < SRV_BLOCK_ELEMS ? part->n_elems - slot->pos
+							       : SRV_BLOCK_ELEMS;
 	char *dst = (char *)slot->result->mem + slot->pos * elem;
 	const void *src[REDUCE_MAX_SRC];
 	struct seat *seat = TAILQ_FIRST(&slot->staged);
-	char *acc = dst;
+	bool is_first = slot->n_folded == 0;
+	char *acc = part->acc ? (char *)part->acc->mem + slot->pos * acc_elem : dst;
 
-	if (part->acc)
-		acc = is_alone ? (char *)core->scratch
-			       : (char *)part->acc->mem + slot->pos * acc_elem;
 	for (unsigned i = 0; i < slot->pass_n; i++, seat = TAILQ_NEXT(seat, staged))
 		src[i] = (const char *)(seat->buf ? seat->buf->mem : seat->loan.mem) +
 			 slot->pos * elem;
-	if (slot->pass_n)
-		reduce_fold(acc, src, slot->pass_n, n, part->dtype, slot->op, is_first);
-	if (slot->is_last_pass) {
-		reduce_finish(dst, acc, n, part->dtype, slot->op, slot->workers);
-		if (slot->has_crc)
-			slot->crc = crc32c(slot->crc, dst, n * elem);
+	if (is_first && slot->is_last_pass && slot->pass_n) {
+		reduce_all(dst, src, slot->pass_n, n, part->dtype, slot->op, slot->workers);
+	} else {
+		if (slot->pass_n)
+			reduce_fold(acc, src, slot->pass_n, n, part->dtype, slot->op, is_first);
+		if (slot->is_last_pass)
+			reduce_finish(dst, acc, n, part->dtype, slot->op, slot->workers);
 	}
+	if (slot->has_crc)
+		slot->crc = crc32c(slot->crc, dst, n * elem);
 	slot->pos += n;
 	return n * elem * (slot->pass_n + 1);
 }
@@ -159,7 +156,7 @@ bool srv_core_work(struct srv_core *core)
 			unqueue(core, slot);
 			continue;
 		}
-		done += pass_block(core, slot);
+		done += pass_block(slot);
 		if (slot->pos == slot->part->n_elems)
 			pass_end(core, slot);
 	}

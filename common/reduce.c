@@ -188,3 +188,38 @@ void reduce_finish(
 		finish_integers(dst, acc, n_elems, dtype, divisor);
 	}
 }
+
+/* As fold_rest. */
+static void whole_rest(reduce_whole_fn *fn, unsigned char *dst, const void *const *src,
+	unsigned n_src, size_t begin, size_t n_elems, enum dtype dtype, uint32_t divisor)
+{
+	unsigned char pad[REDUCE_MAX_SRC][REDUCE_GROUP_BYTES] = {{0}}, out[REDUCE_GROUP_BYTES];
+	const void *pad_src[REDUCE_MAX_SRC];
+	size_t size = dtype_bytes(dtype);
+
+	for (unsigned i = 0; i < n_src; i++) {
+		memcpy(pad[i], (const unsigned char *)src[i] + begin * size, n_elems * size);
+		pad_src[i] = pad[i];
+	}
+	fn(out, pad_src, n_src, REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype), divisor);
+	memcpy(dst + begin * size, out, n_elems * size);
+}
+
+void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
+	enum op op, uint32_t divisor)
+{
+	reduce_whole_fn *fn = table_get()->whole[dtype][op == OP_AVG ? OP_SUM : op];
+	size_t n_rest = n_elems % (REDUCE_GROUP_BYTES / dtype_acc_bytes(dtype));
+
+	if (!fn) {
+		reduce_fold(dst, src, n_src, n_elems, dtype, op, true);
+		reduce_finish(dst, dst, n_elems, dtype, op, divisor);
+		return;
+	}
+	if (op != OP_AVG)
+		divisor = 1;
+	if (n_elems > n_rest)
+		fn(dst, src, n_src, n_elems - n_rest, divisor);
+	if (n_rest)
+		whole_rest(fn, dst, src, n_src, n_elems - n_rest, n_rest, dtype, divisor);
+}

@@ -36,6 +36,12 @@ void reduce_fold(void *acc, const void *const *src, unsigned n_src, size_t n_ele
 void reduce_finish(
 	void *dst, const void *acc, size_t n_elems, enum dtype dtype, enum op op, uint32_t divisor);
 
+/* dst = fold of op over src[0] ... src[n_src - 1], finished: the same bits as reduce_fold (is_first)
+ * and reduce_finish one after the other, without the accumulator's way through memory. dst: n_elems
+ * of dtype; it may not overlap a source. */
+void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
+	enum op op, uint32_t divisor);
+
 /* Name of the instruction set in use: "avx512", "avx2" or "portable". */
 const char *reduce_isa(void);
 

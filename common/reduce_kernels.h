@@ -27,13 +27,17 @@ typedef void reduce_fold_fn(
 	void *acc, const void *const *src, unsigned n_src, size_t n_elems, bool is_first);
 /* Divide by divisor (1: do not) and round to the element type; n_elems as above. */
 typedef void reduce_finish_fn(void *dst, const void *acc, size_t n_elems, uint32_t divisor);
+/* Both at once, of all sources. */
+typedef void reduce_whole_fn(
+	void *dst, const void *const *src, unsigned n_src, size_t n_elems, uint32_t divisor);
 
 #define REDUCE_DTYPES 10
 
 struct reduce_table {
 	const char *name;
-	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG]; /* avg folds as sum */
-	reduce_finish_fn *finish[REDUCE_DTYPES];     /* floats only */
+	reduce_fold_fn *fold[REDUCE_DTYPES][OP_AVG];   /* avg folds as sum */
+	reduce_finish_fn *finish[REDUCE_DTYPES];       /* floats only */
+	reduce_whole_fn *whole[REDUCE_DTYPES][OP_AVG]; /* f16 and bf16 only */
 };
 
 extern const struct reduce_table reduce_portable, reduce_avx2, reduce_avx512;
@@ -344,12 +348,34 @@ INLINE bool is_half(enum dtype dtype)
 	return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-/* One pass: four registers of accumulator take all sources in order, then are stored. Four, because
- * one would spend the time on the loop over the sources. acc may be src[0]: loads come first.
- * n_more: sources beside the first operand, again, as a constant where the loop is to be
+INLINE void finish_vec(enum dtype dtype, unsigned char *dst, vec v, bool divide, uint32_t divisor)
+{
+	if (divide)
+		v = dtype == DTYPE_F64 ? (vec)((v_f64)v / (double)divisor)
+				       : (vec)((v_f32)v / (float)divisor);
+	if (dtype == DTYPE_F16)
+		f16_store(dst, (v_f32)v);
+	else if (dtype == DTYPE_BF16)
+		bf16_store(dst, (v_f32)v);
+	else
+		memcpy(dst, &v, sizeof(v));
+}
+
+/* Keep a register of accumulator: as it is (divisor 0, a constant then), or divided and rounded. */
+INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
+{
+	if (divisor)
+		finish_vec(dtype, to + at / (is_half(dtype) ? 2 : 1), v, divisor != 1, divisor);
+	else
+		memcpy(to + at, &v, sizeof(v));
+}
+
+/* One pass: four registers of accumulator take all sources in order, then are stored (put). Four,
+ * because one would spend the time on the loop over the sources. acc may be src[0]: loads come
+ * first. n_more: sources beside the first operand, again, as a constant where the loop is to be
  * unrolled. */
 INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void *const *src,
-	size_t acc_bytes, bool is_first, unsigned n_more)
+	size_t acc_bytes, bool is_first, unsigned n_more, uint32_t divisor)
 {
 	enum { STEP = REDUCE_VEC_BYTES };
 	const unsigned shrink = is_half(dtype) ? 2 : 1;
@@ -386,10 +412,10 @@ INLINE void fold_n(enum dtype dtype, enum op op, unsigned char *acc, const void 
 			v2 = settle(dtype, v2);
 			v3 = settle(dtype, v3);
 		}
-		memcpy(a, &v0, STEP);
-		memcpy(a + 1 * STEP, &v1, STEP);
-		memcpy(a + 2 * STEP, &v2, STEP);
-		memcpy(a + 3 * STEP, &v3, STEP);
+		put(dtype, acc, at, v0, divisor);
+		put(dtype, acc, at + 1 * STEP, v1, divisor);
+		put(dtype, acc, at + 2 * STEP, v2, divisor);
+		put(dtype, acc, at + 3 * STEP, v3, divisor);
 	}
 }
 
@@ -397,24 +423,23 @@ INLINE void fold(enum dtype dtype, enum op op, void *acc, const void *const *src
 	size_t acc_bytes, bool is_first)
 {
 	if (n_src == 1 && !is_first)
-		fold_n(dtype, op, acc, src, acc_bytes, false, 1);
+		fold_n(dtype, op, acc, src, acc_bytes, false, 1, 0);
 	else if (n_src == 2 && !is_first)
-		fold_n(dtype, op, acc, src, acc_bytes, false, 2);
+		fold_n(dtype, op, acc, src, acc_bytes, false, 2, 0);
 	else
-		fold_n(dtype, op, acc, src, acc_bytes, is_first, n_src - is_first);
+		fold_n(dtype, op, acc, src, acc_bytes, is_first, n_src - is_first, 0);
 }
 
-INLINE void finish_vec(enum dtype dtype, unsigned char *dst, vec v, bool divide, uint32_t divisor)
+/* Fold and finish without an accumulator in memory. */
+INLINE void whole(enum dtype dtype, enum op op, void *dst, const void *const *src, unsigned n_src,
+	size_t acc_bytes, uint32_t divisor)
 {
-	if (divide)
-		v = dtype == DTYPE_F64 ? (vec)((v_f64)v / (double)divisor)
-				       : (vec)((v_f32)v / (float)divisor);
-	if (dtype == DTYPE_F16)
-		f16_store(dst, (v_f32)v);
-	else if (dtype == DTYPE_BF16)
-		bf16_store(dst, (v_f32)v);
+	if (divisor != 1)
+		fold_n(dtype, op, dst, src, acc_bytes, true, n_src - 1, divisor);
+	else if (n_src == 2)
+		fold_n(dtype, op, dst, src, acc_bytes, true, 1, 1);
 	else
-		memcpy(dst, &v, sizeof(v));
+		fold_n(dtype, op, dst, src, acc_bytes, true, n_src - 1, 1);
 }
 
 INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *acc, size_t acc_bytes,
@@ -446,6 +471,20 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 	{                                                                                          \
 		finish(DTYPE_##dtype, dst, acc, n_elems *(acc_size), divisor);                     \
 	}
+#define DEFINE_WHOLE(dtype, op, acc_size)                                                          \
+	static void whole_##dtype##_##op(void *dst, const void *const *src, unsigned n_src,        \
+		size_t n_elems, uint32_t divisor)                                                  \
+	{                                                                                          \
+		whole(DTYPE_##dtype, OP_##op, dst, src, n_src, n_elems *(acc_size), divisor);      \
+	}
+#define DEFINE_WHOLES(dtype, acc_size)                                                             \
+	DEFINE_WHOLE(dtype, SUM, acc_size)                                                         \
+	DEFINE_WHOLE(dtype, PROD, acc_size)                                                        \
+	DEFINE_WHOLE(dtype, MAX, acc_size)                                                         \
+	DEFINE_WHOLE(dtype, MIN, acc_size)
+#define WHOLE_OF(dtype, op) .whole[DTYPE_##dtype][OP_##op] = whole_##dtype##_##op
+#define WHOLES_OF(dtype)                                                                           \
+	WHOLE_OF(dtype, SUM), WHOLE_OF(dtype, PROD), WHOLE_OF(dtype, MAX), WHOLE_OF(dtype, MIN)
 #define FOLD_OF(dtype, op) .fold[DTYPE_##dtype][OP_##op] = fold_##dtype##_##op
 #define FOLDS_OF(dtype)                                                                            \
 	FOLD_OF(dtype, SUM), FOLD_OF(dtype, PROD), FOLD_OF(dtype, MAX), FOLD_OF(dtype, MIN)
@@ -462,6 +501,8 @@ DEFINE_FINISH(F16, 4)
 DEFINE_FINISH(BF16, 4)
 DEFINE_FINISH(F32, 4)
 DEFINE_FINISH(F64, 8)
+DEFINE_WHOLES(F16, 4)
+DEFINE_WHOLES(BF16, 4)
 
 const struct reduce_table REDUCE_TABLE = {
 	.name = REDUCE_NAME,
@@ -477,6 +518,8 @@ const struct reduce_table REDUCE_TABLE = {
 	.finish[DTYPE_BF16] = finish_BF16,
 	.finish[DTYPE_F32] = finish_F32,
 	.finish[DTYPE_F64] = finish_F64,
+	WHOLES_OF(F16),
+	WHOLES_OF(BF16),
 };
 #endif
 #endif

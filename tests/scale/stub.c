@@ -28,6 +28,12 @@ void reduce_finish(
 	(void)dst, (void)acc, (void)n_elems, (void)dtype, (void)op, (void)divisor;
 }
 
+void reduce_all(void *dst, const void *const *src, unsigned n_src, size_t n_elems, enum dtype dtype,
+	enum op op, uint32_t divisor)
+{
+	(void)dst, (void)src, (void)n_src, (void)n_elems, (void)dtype, (void)op, (void)divisor;
+}
+
 const char *reduce_isa(void)
 {
 	return "none";

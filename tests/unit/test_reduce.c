@@ -250,6 +250,13 @@ static void run(const struct bufs *b, size_t n_elems, enum dtype dtype, enum op 
 {
 	reduce_fold(b->acc, (const void *const *)b->src, N_SRC, n_elems, dtype, op, true);
 	reduce_finish(b->dst, b->acc, n_elems, dtype, op, DIVISOR);
+	for (unsigned n_src = 1; n_src <= N_SRC; n_src++) {
+		reduce_fold(b->acc, (const void *const *)b->src, n_src, n_elems, dtype, op, true);
+		reduce_finish(b->dst, b->acc, n_elems, dtype, op, DIVISOR);
+		reduce_all(b->other_dst, (const void *const *)b->src, n_src, n_elems, dtype, op,
+			DIVISOR);
+		assert_memory_equal(b->other_dst, b->dst, n_elems * dtype_bytes(dtype));
+	}
 }
 
 /* A large array is looked at where kernels begin and end, and at every 61st element between. */
