@@ -115,6 +115,7 @@ int agt_job_new(
 	job->n_members = (uint16_t)msg->n_members;
 	job->is_local = job_is_local(msg->n_members, msg->flags);
 	job->has_backup = msg->backup > 0;
+	job->may_shrink = msg->flags & JOB_SHRINK;
 	job->border = msg->border;
 	job->n_workers = me->n_ranks;
 	TAILQ_INIT(&job->tensors);
@@ -137,6 +138,7 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 	job->n_members = (uint16_t)msg->n_members;
 	job->size = msg->size;
 	job->has_backup = msg->backup > 0; /* who restarts learns it here */
+	job->may_shrink = msg->flags & JOB_SHRINK;
 	if (msg->border <= job->border)
 		return;
 	/* What is submitted from now on is of the new members, whose places follow. */

@@ -118,6 +118,7 @@ struct agt_job {
 	int failed;
 	bool is_local;   /* no server takes part */
 	uint64_t border; /* view; a partition with an older pgen waits for its new place */
+	bool may_shrink; /* then servers on this host check what they take from us, too (B6) */
 	bool has_backup; /* rounds may be complete without us, so others must hear what we have */
 	bool is_closing;
 	uint32_t n_reads; /* running; the last one frees a closing job */

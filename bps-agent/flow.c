@@ -392,11 +392,12 @@ int part_send_contrib(struct part *part)
 	struct agt_core *core = core_of(part);
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
+	bool has_crc = !is_same_host || t->job->may_shrink;
 	struct agt_mem mem = contribution(part);
 	struct wire_msg m;
 	int rc;
 
-	prepare(part, !is_same_host && part->crc_round != part->round);
+	prepare(part, has_crc && part->crc_round != part->round);
 	m = message(part, WIRE_CONTRIB, part->round);
 	m.priority = t->priority;
 	m.contrib.op = t->op;
@@ -404,7 +405,7 @@ int part_send_contrib(struct part *part)
 	m.contrib.crc_prev = m.round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
 	if (FAILPOINT(AGENT_CONTRIB_ECHO))
 		m.contrib.crc_prev = ~m.contrib.crc_prev;
-	describe(&m, &mem, part_bytes(part), is_same_host ? 0 : part->crc);
+	describe(&m, &mem, part_bytes(part), has_crc ? part->crc : 0);
 	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;

@@ -143,12 +143,14 @@ static void contrib_inline(
 }
 
 /* Of a peer on this host nothing is read: it is summed from where it lies, which nobody changes
- * before this round's result (B6). False: it has to be read. */
+ * before this round's result (B6). False: it has to be read, and checked: also when the job may
+ * shrink, since then a round may have ended without whoever still waits for us. */
 static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
 	struct xconn *c = seat->peer->conn;
 
-	if (!c->is_same_host || c->x->ops->borrow(c, m->segment, m->offset, m->len, &seat->loan))
+	if (!c->is_same_host || seat->part->job->flags & JOB_SHRINK ||
+		c->x->ops->borrow(c, m->segment, m->offset, m->len, &seat->loan))
 		return false;
 	seat_staged(core, seat);
 	return true;

@@ -43,7 +43,7 @@ struct world {
 	struct arena *a;
 	struct fake_conn *conn[3]; /* newest to server 0, 1, 2 */
 	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
-	uint32_t n_elems, n_parts, done_workers;
+	uint32_t n_elems, n_parts, done_workers, flags;
 	uint8_t dtype;
 	uint64_t pgen, now_ns, done_round, jitter;
 	int connect_rc, done_status, fail_code;
@@ -222,7 +222,7 @@ static void add_tensor(struct world *w)
 }
 
 struct shape {
-	uint32_t n_elems, n_parts;
+	uint32_t n_elems, n_parts, flags;
 	unsigned n_workers, n_members, n_tensors;
 	uint8_t dtype; /* enum dtype + 1, 0: f32 */
 	size_t window, job_inflight;
@@ -243,7 +243,7 @@ static void core_make(struct world *w)
 		.keep = keep};
 	struct ctl_rank ranks[WORKERS_MAX] = {{0}};
 	struct ctl_job_member members[3];
-	struct ctl_job job = {.job = JOB, .members = members};
+	struct ctl_job job = {.job = JOB, .flags = w->flags, .members = members};
 	uint16_t seg;
 
 	for (unsigned i = 0; i < WORKERS_MAX; i++)
@@ -282,6 +282,7 @@ static struct world *world_new(struct shape s)
 	w->n_in = s.n_in;
 	w->n_members = s.n_members ? s.n_members : 3;
 	w->n_elems = s.n_elems;
+	w->flags = s.flags;
 	w->n_parts = s.n_parts ? s.n_parts : 1;
 	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
 	w->cfg = (struct agt_config){.window_bytes = s.window ? s.window : 1u << 20,
@@ -907,6 +908,19 @@ static void round_within_one_host_takes_no_crc(void **state)
 		assert_int_equal(stats(w).crc_errors, 0);
 		world_free(w);
 	}
+}
+
+static void job_that_may_shrink_takes_a_crc_within_one_host_too(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .flags = JOB_SHRINK);
+	struct wire_msg m;
+
+	(void)state;
+	w->conn[0]->base.is_same_host = true;
+	submit_all(w, 1);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(m.crc, crc32c(0, w->a->in[0], m.len));
+	world_free(w);
 }
 
 static void local_sum_is_made_once_also_when_the_network_takes_over(void **state)
@@ -2085,6 +2099,7 @@ int main(void)
 		cmocka_unit_test(small_round_goes_and_comes_inline),
 		cmocka_unit_test(large_round_is_offered_and_its_sum_read),
 		cmocka_unit_test(round_within_one_host_takes_no_crc),
+		cmocka_unit_test(job_that_may_shrink_takes_a_crc_within_one_host_too),
 		cmocka_unit_test(local_sum_is_made_once_also_when_the_network_takes_over),
 		cmocka_unit_test(sum_that_came_without_crc_is_donated_with_one),
 		cmocka_unit_test(crc_of_the_delivered_sum_is_echoed),

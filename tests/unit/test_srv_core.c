@@ -1527,6 +1527,28 @@ static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
 	world_free(w);
 }
 
+/* Whoever was put out and does not know may still be given sums of a round that the others have left
+ * behind, with their inputs written. */
+static void offer_within_one_host_is_read_and_checked_when_the_job_may_shrink(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE, .flags = JOB_SHRINK);
+
+	(void)state;
+	bring_near(w, 0);
+	say_contrib(w, 0, 1);
+	assert_int_equal(w->x.n_loans, 0);
+	assert_true(is_reading(w));
+	memset(w->m[0].contrib[0], 0xee, BYTES_MAX);
+	end_read(w, 0, 0, 0);
+	expect_msg(w, 0, WIRE_BAD_CRC, 1);
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	settle(w);
+	expect_near_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	world_free(w);
+}
+
 static void small_contribution_within_one_host_needs_no_crc(void **state)
 {
 	struct world *w = world(.n_members = 2, .n_elems = SMALL);
@@ -2231,6 +2253,7 @@ int main(void)
 		cmocka_unit_test(contribution_to_a_donated_round_gets_the_donation),
 		cmocka_unit_test(different_results_of_the_round_before_are_found),
 		cmocka_unit_test(offer_of_a_peer_on_this_host_is_summed_where_it_lies),
+		cmocka_unit_test(offer_within_one_host_is_read_and_checked_when_the_job_may_shrink),
 		cmocka_unit_test(small_contribution_within_one_host_needs_no_crc),
 		cmocka_unit_test(loan_outlives_its_connection_and_still_counts),
 		cmocka_unit_test(loan_ends_when_its_slot_is_cleared),
