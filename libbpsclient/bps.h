@@ -51,7 +51,7 @@ enum bps_code {
 	BPS_ETIMEDOUT = -10001,      /* the time-out passed; the sentence names who is missing */
 	BPS_EBUSY = -10002,          /* a push_pull of this tensor is in flight */
 	BPS_EMISMATCH = -10003,      /* workers disagree about a tensor, an operation or the job */
-	BPS_ENOSERVER = -10004,      /* no server can be reached */
+	BPS_ENOSERVER = -10004,      /* no server can be reached; wait again */
 	BPS_ENOSCHED = -10005,       /* the scheduler cannot be reached */
 	BPS_ENOAGENT = -10006,       /* this machine's agent cannot be reached */
 	BPS_EWORKER_LOST = -10007,   /* another worker died */
@@ -172,10 +172,12 @@ BPS_API int bps_push_pull_copy(
 BPS_API int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
-/* 1 complete (or nothing in flight), 0 still in flight, negative: it failed. */
+/* 1 complete (or nothing in flight), 0 still in flight, negative: it failed, or is still in flight
+ * too (BPS_ENOSERVER, BPS_EISOLATED). */
 BPS_API int bps_poll(struct bps_tensor *t);
-/* Wait for it, at most timeout_ms (0: the default). After BPS_ETIMEDOUT it is still in flight and
- * may be waited for again. */
+/* Wait for it, at most timeout_ms (0: the default). After BPS_ETIMEDOUT, BPS_ENOSERVER and
+ * BPS_EISOLATED it is still in flight, so its input is not to be written to, and may be waited for
+ * again. */
 BPS_API int bps_wait(struct bps_tensor *t, uint32_t timeout_ms);
 BPS_API int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms);
 /* Number of workers behind the last completed round; of its partitions, the one that has the
