@@ -123,6 +123,23 @@ static void both_ways_agree_with_bits_at_every_length_and_alignment(void **state
 	free(buf);
 }
 
+/* The wide way begins at 1024 and leaves what is beyond a multiple of 64 to the narrow one. */
+static void wide_way_agrees_around_its_shortest_lengths(void **state)
+{
+	unsigned char buf[1344 + 64];
+
+	(void)state;
+	fill(buf, sizeof(buf));
+	for (size_t n = 960; n <= 1344; n++) {
+		for (size_t align = 0; align < 64; align++) {
+			uint32_t before = (uint32_t)(n * align * 2654435761u);
+
+			assert_int_equal(crc32c(before, buf + align, n),
+				crc32c_portable(before, buf + align, n));
+		}
+	}
+}
+
 static void pieces_give_the_crc_of_the_whole(void **state)
 {
 	unsigned char buf[13000];
@@ -161,6 +178,7 @@ int main(void)
 		cmocka_unit_test(published_values_come_out),
 		cmocka_unit_test(nothing_appended_changes_nothing),
 		cmocka_unit_test(both_ways_agree_with_bits_at_every_length_and_alignment),
+		cmocka_unit_test(wide_way_agrees_around_its_shortest_lengths),
 		cmocka_unit_test(pieces_give_the_crc_of_the_whole),
 		cmocka_unit_test(one_flipped_bit_is_seen),
 	};
