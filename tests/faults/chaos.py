@@ -21,6 +21,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
+try:
+    import numpy  # noqa: F401
+except ImportError:
+    sys.exit(f"chaos.py: {sys.executable} has no numpy, which the trainers need: take one that has, or install python3-numpy")
+
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
 
