@@ -70,10 +70,9 @@ enum bps_code {
 	BPS_ENOTDURABLE = -10020,
 	BPS_EJOB_FAILED = -10021,
 	BPS_EROUND_LOST = -10022,
-	BPS_EDRAINED = -10023, /* this machine takes no new jobs (bpsctl drain) */
-	BPS_EDEVICE = -10024,  /* a GPU, or the process that drives it for the job, failed */
-	BPS_EISOLATED =
-		-10025 /* this machine hears neither the scheduler nor a server; wait again */
+	BPS_EDRAINED = -10023,  /* this machine takes no new jobs (bpsctl drain) */
+	BPS_EDEVICE = -10024,   /* a GPU, or the process that drives it for the job, failed */
+	BPS_EISOLATED = -10025, /* neither scheduler nor server is heard here; wait again */
 };
 
 /* Options of bps_open; zero everything (bps_options_init) and set what differs. A zero or NULL
