@@ -44,6 +44,8 @@ struct gpu_driver {
 		struct err_text *err);
 	int (*wait)(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 		uint64_t deadline_ns, struct err_text *err);
+	/* Wait until the GPU has done what its streams hold. */
+	void (*settle)(struct gpu *g);
 };
 
 struct gpu_piece {
@@ -82,7 +84,8 @@ extern const struct gpu_driver gpu_driver_host, gpu_driver_cuda;
  * Errors: with a sentence; nothing is left. */
 int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeout_ms,
 	struct gpu **ret, struct err_text *err);
-/* No stream uses its memory or counters any more. NULL is allowed. */
+/* Streams that wait for a sum are let go, and what the GPU's streams hold is done before memory and
+ * counters go. NULL is allowed. */
 void gpu_link_close(struct gpu *g);
 /* Memory on the GPU: the executor's, mapped here; memory of the caller's, mapped there; the end of
  * either. Owns: *ret is the caller's until gpu_link_release; imported memory stays the caller's and

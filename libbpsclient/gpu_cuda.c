@@ -25,6 +25,7 @@
 	X(cuCtxGetCurrent, "cuCtxGetCurrent")                                                      \
 	X(cuCtxGetDevice, "cuCtxGetDevice")                                                        \
 	X(cuCtxSetCurrent, "cuCtxSetCurrent")                                                      \
+	X(cuCtxSynchronize, "cuCtxSynchronize")                                                    \
 	X(cuDeviceGetUuid, "cuDeviceGetUuid_v2")                                                   \
 	X(cuGetErrorString, "cuGetErrorString")                                                    \
 	X(cuMemHostRegister, "cuMemHostRegister_v2")                                               \
@@ -409,6 +410,15 @@ static int cuda_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uin
 	return rc;
 }
 
+static void cuda_settle(struct gpu *g)
+{
+	CUcontext old;
+	if (enter(g, &old, NULL) < 0)
+		return;
+	cu.p_cuCtxSynchronize(); /* of a GPU that has failed, nothing runs */
+	leave(g, old);
+}
+
 #else
 
 static int no_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
@@ -418,14 +428,15 @@ static int no_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *
 	return err_set(err, BPS_EDEVICE, "this libbpsclient was built without CUDA's headers");
 }
 
-#define cuda_uuid  no_uuid
-#define cuda_pin   NULL
-#define cuda_unpin NULL
-#define cuda_map   NULL
-#define cuda_unmap NULL
-#define cuda_share NULL
-#define cuda_write NULL
-#define cuda_wait  NULL
+#define cuda_uuid   no_uuid
+#define cuda_pin    NULL
+#define cuda_unpin  NULL
+#define cuda_map    NULL
+#define cuda_unmap  NULL
+#define cuda_share  NULL
+#define cuda_write  NULL
+#define cuda_wait   NULL
+#define cuda_settle NULL
 
 #endif
 
@@ -439,4 +450,5 @@ const struct gpu_driver gpu_driver_cuda = {
 	.share = cuda_share,
 	.write = cuda_write,
 	.wait = cuda_wait,
+	.settle = cuda_settle,
 };

@@ -112,6 +112,11 @@ static int host_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uin
 	return 0;
 }
 
+static void host_settle(struct gpu *g)
+{
+	(void)g; /* nothing is ever queued */
+}
+
 const struct gpu_driver gpu_driver_host = {
 	.name = "host",
 	.uuid = host_uuid,
@@ -122,4 +127,5 @@ const struct gpu_driver gpu_driver_host = {
 	.share = host_share,
 	.write = host_write,
 	.wait = host_wait,
+	.settle = host_settle,
 };

@@ -100,6 +100,12 @@ static int request(struct gpu *g, struct local_msg *m, const int *fds, unsigned 
 
 /* ---- watcher ---- */
 
+static void poison(struct gpu *g)
+{
+	for (uint32_t i = 0; i < g->n_slots; i++)
+		gpuslot_poison(&g->slots[i]);
+}
+
 /* What it said last tells why it is gone. */
 static void read_last_words(struct gpu *g)
 {
@@ -127,8 +133,7 @@ static void *watch(void *arg)
 			return NULL;
 	} while (!p[0].revents && !p[1].revents);
 	/* First the streams, which somebody may be waiting for with a lock of ours. */
-	for (uint32_t i = 0; i < g->n_slots; i++)
-		gpuslot_poison(&g->slots[i]);
+	poison(g);
 	read_last_words(g);
 	return NULL;
 }
@@ -271,6 +276,12 @@ void gpu_link_close(struct gpu *g)
 	if (!g)
 		return;
 	stop_watcher(g);
+	if (g->driver && g->slots) {
+		/* The executor lets go what it stores over, once it sees the end of the socket. */
+		shutdown(g->sock, SHUT_RDWR);
+		poison(g);
+		g->driver->settle(g);
+	}
 	while ((r = g->regions)) {
 		g->regions = r->next;
 		region_free(g, r);
@@ -394,6 +405,8 @@ static int release(struct gpu *g, struct gpu_piece **at, uint32_t timeout_ms, st
 	if (rc < 0)
 		return rc;
 	*at = r->next;
+	if (!r->is_import)
+		g->driver->settle(g);
 	region_free(g, r);
 	return 0;
 }

@@ -289,6 +289,30 @@ def device_nonsense():
     return codes
 
 
+def device_leave_behind(way):
+    """The job ends with a gradient, its submission and a wait for the sum still queued on the stream."""
+    job = bps.open()
+    device = open_device(job)
+    address = job.gpu_alloc(1 << 20)
+    t = job.gpu_declare("t", "f32", 1024, address)
+    t.push_pull(stream=device.stream)
+    t.wait(20)
+    job.barrier(20)
+    for _ in range(3 if job.rank == 0 else 0):
+        device.write(address, np.ones(1024, np.float32))
+        t.push_pull(stream=device.stream)
+        t.wait_stream(device.stream)
+    if way == "abort":
+        job.abort()
+    else:
+        try:
+            job.close(2)
+        except bps.Error as e:
+            assert e.code < 0
+    device.call("cuStreamSynchronize", ctypes.c_void_p(device.stream))
+    return True
+
+
 def device_cycles(n_cycles):
     """Descriptors and mappings of this process, job after job."""
     seen = []

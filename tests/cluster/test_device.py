@@ -22,7 +22,7 @@ KINDS = [("i64", "sum"), ("f32", "sum"), ("f32", "avg"), ("i32", "max"), ("f64",
 class Rig:
     """A cluster whose agents drive GPUs of one kind."""
 
-    def __init__(self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None):
+    def __init__(self, cluster, kind, agents=2, servers=2, gpus=4, args=(), agent_env=None, delay_us=None):
         self.kind = kind
         cuda = {"LD_LIBRARY_PATH": str(FAKE), "FAKE_CUDA_GPUS": str(gpus), "FAKE_CUDA_DELAY_US": "100"}
         cuda = cuda if kind == "cuda" else {}
@@ -33,7 +33,8 @@ class Rig:
         finally:
             for k, v in old.items():
                 os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
-        self.env = {**cuda, "TEST_DEVICE": kind}
+        slow = {"FAKE_CUDA_DELAY_US": str(delay_us)} if delay_us else {}
+        self.env = {**cuda, **slow, "TEST_DEVICE": kind}
 
     def run(self, function, workers, args=None, **kw):
         return self.c.run(function, workers, args, env=self.env, **kw)
@@ -205,6 +206,13 @@ def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault)
 
 def test_nonsense_about_device_memory_is_refused(rig):
     rig(agents=1).run("device_nonsense", 2)
+
+
+@needs_cuda
+@pytest.mark.parametrize("way", ["abort", "close"])
+def test_streams_that_lag_are_done_before_a_job_takes_its_memory_and_counters_away(cluster, way):
+    r = Rig(cluster, "cuda", agents=1, delay_us=100_000)
+    assert r.run("device_leave_behind", 2, {"way": way}) == [True, True]
 
 
 def test_nothing_leaks_job_after_job(rig):

@@ -94,7 +94,7 @@ struct CUstream_st {
 	struct fake_ctx *ctx;
 	unsigned number;
 	bool is_closed, is_launching;
-	uint64_t queued, done;
+	uint64_t queued, done, settle_at;
 	STAILQ_HEAD(, fake_work) work;
 	pthread_cond_t wake;
 };

@@ -289,6 +289,34 @@ FAKE_EXPORT CUresult CUDAAPI cuStreamSynchronize(CUstream stream)
 	return fake_leave((CUresult)fake.sticky);
 }
 
+static bool is_settled(const struct fake_ctx *c)
+{
+	CUstream s;
+
+	LIST_FOREACH (s, &fake.streams, entry)
+		if (s->ctx == c && s->done < s->settle_at)
+			return false;
+	return true;
+}
+
+/* What the streams of the context held when it was called. */
+FAKE_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
+{
+	CUresult r = fake_enter(__func__, "%s", "");
+	struct fake_ctx *c;
+	CUstream s;
+
+	if (r)
+		return r;
+	c = fake_current();
+	LIST_FOREACH (s, &fake.streams, entry)
+		if (s->ctx == c)
+			s->settle_at = s->queued;
+	while (!is_settled(c) && !fake.sticky)
+		pthread_cond_wait(&fake.progress, &fake.lock);
+	return fake_leave((CUresult)fake.sticky);
+}
+
 FAKE_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *ret, unsigned flags)
 {
 	CUresult r = fake_enter(__func__, "%u", flags);
