@@ -13,9 +13,10 @@ B	:= build/$(BUILD)
 Q	:= $(if $(V),,@)
 say	= $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
 
-PKGS	:= libfabric libuv libevent libevent_openssl jansson openssl
-PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-LIBS	:= $(shell pkg-config --libs $(PKGS) 2>/dev/null) -linih -lnuma -lm -lpthread
+PKGS	:= libuv libevent libevent_openssl jansson openssl
+PKG_CFLAGS := $(shell pkg-config --cflags libfabric $(PKGS) 2>/dev/null)
+# libfabric is opened when it is used (common/libfabric.h).
+LIBS	:= $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -linih -lnuma -lm -lpthread
 
 WARN	:= -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 \
 	   -Wvla -Wundef -Wwrite-strings -Wpointer-arith -Werror

@@ -26,8 +26,7 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	if (now_ns - a->stats_at_ns < STATS_EVERY_NS)
 		return;
 	a->stats_at_ns = now_ns;
-	TAILQ_FOREACH(job, &a->jobs, link)
-	{
+	TAILQ_FOREACH (job, &a->jobs, link) {
 		jobs++;
 		quota_note(job->quota, QUOTA_INFLIGHT, job->core ? agt_job_inflight(job->core) : 0);
 	}
@@ -82,8 +81,8 @@ static bool loop_may_sleep(void *ctx)
 	bool may = true;
 
 	trainer_flush(a);
-	TAILQ_FOREACH(t, &a->trainers, link)
-	may &= trainer_may_sleep(t);
+	TAILQ_FOREACH (t, &a->trainers, link)
+		may &= trainer_may_sleep(t);
 	may &= gpu_may_sleep(a);
 	return may;
 }
@@ -93,8 +92,8 @@ static void loop_awake(void *ctx)
 	struct agent *a = ctx;
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &a->trainers, link)
-	trainer_awake(t);
+	TAILQ_FOREACH (t, &a->trainers, link)
+		trainer_awake(t);
 	gpu_awake(a);
 }
 

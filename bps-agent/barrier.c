@@ -37,8 +37,7 @@ void barrier_look(struct job *job)
 {
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	{
+	TAILQ_FOREACH (t, &job->trainers, of_job) {
 		if (t->state != TRAINER_ATTACHED || !t->kept || !t->kept->barrier_seq)
 			continue;
 		if (job->barrier >= t->kept->barrier)

@@ -186,19 +186,16 @@ static void check_homes(struct check *c, const struct link *link)
 	size_t n_homes = 0, n_offered = 0, n_owing = 0, inflight = 0;
 	const struct part *part;
 
-	TAILQ_FOREACH(part, &link->parts, home)
-	{
+	TAILQ_FOREACH (part, &link->parts, home) {
 		expect(c, part->link == link, "home => its link");
 		inflight += part->is_charged ? part_bytes(part) : 0;
 		n_homes++;
 	}
-	TAILQ_FOREACH(part, &link->offered, offered)
-	{
+	TAILQ_FOREACH (part, &link->offered, offered) {
 		expect(c, part->link == link && part->state == PART_OFFERED, "offered => OFFERED");
 		n_offered++;
 	}
-	TAILQ_FOREACH(part, &link->owing, owing)
-	{
+	TAILQ_FOREACH (part, &link->owing, owing) {
 		expect(c, part->link == link && part->owes, "owing => owes");
 		n_owing++;
 	}
@@ -247,15 +244,14 @@ static void check_links(struct check *c)
 	size_t n_links = 0, n_active = 0, n_is_active = 0, n_timers = 0;
 	const struct link *link;
 
-	TAILQ_FOREACH(link, &core->links, link)
-	{
+	TAILQ_FOREACH (link, &core->links, link) {
 		check_link(c, link);
 		n_links++;
 		n_is_active += link->is_active;
 		n_timers += heap_has(&link->timer);
 	}
-	TAILQ_FOREACH(link, &core->active, active)
-	n_active++;
+	TAILQ_FOREACH (link, &core->active, active)
+		n_active++;
 	expect(c, n_links == core->n_links, "n_links = |links|");
 	expect(c, n_active == n_is_active, "is_active <=> on the list");
 	expect(c, n_timers == core->link_timers.n, "link timers = those of links");
@@ -267,13 +263,12 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 	const struct agt_job *job;
 	const struct agt_tensor *t;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	{
+	TAILQ_FOREACH (job, &core->jobs, link) {
 		c.n.n_fetching = 0;
 		c.n.n_parked = 0;
 		c.n.job_bytes = 0;
-		TAILQ_FOREACH(t, &job->tensors, link)
-		check_tensor(&c, t);
+		TAILQ_FOREACH (t, &job->tensors, link)
+			check_tensor(&c, t);
 		expect(&c, c.n.n_fetching == job->n_reads, "n_reads = FETCHING");
 		expect(&c, c.n.n_parked == job->parked.n, "parked = those that say so");
 		expect(&c, c.n.job_bytes == job->inflight, "a job's inflight = bytes charged");

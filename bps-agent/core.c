@@ -94,9 +94,9 @@ struct agt_job *agt_job_find(struct agt_core *core, uint32_t id)
 {
 	struct agt_job *job;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	if (job->id == id && !job->is_closing)
-		return job;
+	TAILQ_FOREACH (job, &core->jobs, link)
+		if (job->id == id && !job->is_closing)
+			return job;
 	return NULL;
 }
 
@@ -143,10 +143,10 @@ void agt_job_members(struct agt_job *job, const struct ctl_job *msg)
 		return;
 	/* What is submitted from now on is of the new members, whose places follow. */
 	job->border = msg->border;
-	TAILQ_FOREACH(t, &job->tensors, link)
-	for (uint32_t i = 0; i < t->n_parts; i++)
-		if (t->parts[i].pgen < job->border)
-			part_move(&t->parts[i], NULL, t->parts[i].pgen);
+	TAILQ_FOREACH (t, &job->tensors, link)
+		for (uint32_t i = 0; i < t->n_parts; i++)
+			if (t->parts[i].pgen < job->border)
+				part_move(&t->parts[i], NULL, t->parts[i].pgen);
 }
 
 uint64_t agt_tensor_base(const struct agt_tensor *t)
@@ -169,15 +169,15 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->is_closing = true;
 	job->release = release;
 	job->release_ctx = release_ctx;
-	TAILQ_FOREACH(t, &job->tensors, link)
-	for (uint32_t i = 0; i < t->n_parts; i++) {
-		part_say_got(&t->parts[i]);
-		link_forgive(&t->parts[i]);
-		part_stop(&t->parts[i]);
-		t->parts[i].is_staging = false;
-		if (t->parts[i].state != PART_FETCHING)
-			t->parts[i].state = PART_IDLE;
-	}
+	TAILQ_FOREACH (t, &job->tensors, link)
+		for (uint32_t i = 0; i < t->n_parts; i++) {
+			part_say_got(&t->parts[i]);
+			link_forgive(&t->parts[i]);
+			part_stop(&t->parts[i]);
+			t->parts[i].is_staging = false;
+			if (t->parts[i].state != PART_FETCHING)
+				t->parts[i].state = PART_IDLE;
+		}
 	agt_job_reads_ended(job);
 }
 
@@ -248,8 +248,8 @@ void agt_job_fail(struct agt_job *job, int code)
 	if (job->failed)
 		return;
 	job->failed = code;
-	TAILQ_FOREACH(t, &job->tensors, link)
-	tensor_abandon(t, code);
+	TAILQ_FOREACH (t, &job->tensors, link)
+		tensor_abandon(t, code);
 }
 
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
@@ -558,11 +558,6 @@ int agt_submit(struct agt_tensor *t, uint32_t worker, uint64_t round, uint8_t op
 	return 0;
 }
 
-uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker)
-{
-	return t->submitted[worker];
-}
-
 uint64_t agt_tensor_round(const struct agt_tensor *t)
 {
 	return t->round;
@@ -613,8 +608,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 	*ret_text = '\0';
 	if (job->is_local)
 		return true;
-	TAILQ_FOREACH(link, &core->links, link)
-	{
+	TAILQ_FOREACH (link, &core->links, link) {
 		int n;
 
 		if (link->state == LINK_UP || !link->n_parts || used >= text_bytes)
@@ -638,9 +632,9 @@ bool agt_core_is_connected(const struct agt_core *core)
 {
 	const struct link *link;
 
-	TAILQ_FOREACH(link, &core->links, link)
-	if (link->state == LINK_UP)
-		return true;
+	TAILQ_FOREACH (link, &core->links, link)
+		if (link->state == LINK_UP)
+			return true;
 	return false;
 }
 
@@ -654,8 +648,8 @@ void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes)
 	struct agt_job *job;
 
 	core->cfg.job_inflight_bytes = bytes;
-	TAILQ_FOREACH(job, &core->jobs, link)
-	job_unpark(job);
+	TAILQ_FOREACH (job, &core->jobs, link)
+		job_unpark(job);
 }
 
 uint64_t agt_job_inflight(const struct agt_job *job)

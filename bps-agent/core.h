@@ -195,8 +195,7 @@ void agt_tensor_contributors(const struct agt_tensor *t, struct member_set *ret_
 	uint32_t *ret_least, uint32_t *ret_most);
 /* Local rounds that the wire does not count: see struct agt_kept_part. */
 uint64_t agt_tensor_base(const struct agt_tensor *t);
-/* Last round that a local worker submitted, and the last complete one. */
-uint64_t agt_tensor_submitted(const struct agt_tensor *t, uint32_t worker);
+/* The last complete round. */
 uint64_t agt_tensor_round(const struct agt_tensor *t);
 uint32_t agt_tensor_id(const struct agt_tensor *t);
 
@@ -234,10 +233,12 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
 
 /* Change the window; what is under way stays so. */
 void agt_core_set_window(struct agt_core *core, size_t window_bytes);
+/* Change how many bytes a job may have under way, 0: any number; what waited for less goes. */
 void agt_core_set_job_inflight(struct agt_core *core, uint64_t bytes);
 /* Bytes that the job has pushed and whose sums are not in. */
 uint64_t agt_job_inflight(const struct agt_job *job);
 
+/* Figures of now, for the core's own thread. */
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
 /* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in
  * err. */

@@ -85,9 +85,9 @@ static void answer_all(struct gpu *g, int code, const char *text)
 
 	if (!g->job)
 		return;
-	TAILQ_FOREACH(t, &g->job->trainers, of_job)
-	if (t->wants_device)
-		answer(t, -1, code, text);
+	TAILQ_FOREACH (t, &g->job->trainers, of_job)
+		if (t->wants_device)
+			answer(t, -1, code, text);
 }
 
 /* Whatever comes from it from now on is of no interest but its end. */
@@ -160,8 +160,7 @@ void gpu_stop_all(struct agent *a)
 {
 	struct gpu *g;
 
-	TAILQ_FOREACH(g, &a->gpus, link)
-	{
+	TAILQ_FOREACH (g, &a->gpus, link) {
 		gpu_end(g, BPS_ENOAGENT, "bps-agent stops");
 		shutdown(g->sock, SHUT_RDWR);
 		close_handles(g);
@@ -373,8 +372,8 @@ static void forget(const struct job *job)
 	const struct trainer *t;
 
 	keep_forget_job(job);
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	keep_forget_trainer(t);
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		keep_forget_trainer(t);
 }
 
 static void gpu_new(struct job *job)
@@ -525,8 +524,8 @@ uint32_t gpu_count(const struct agent *a)
 	const struct gpu *g;
 	uint32_t n = 0;
 
-	TAILQ_FOREACH(g, &a->gpus, link)
-	n += g->n_handles > 0;
+	TAILQ_FOREACH (g, &a->gpus, link)
+		n += g->n_handles > 0;
 	return n;
 }
 
@@ -555,8 +554,7 @@ bool gpu_work(struct agent *a)
 	struct gpu *g;
 	bool any = false;
 
-	TAILQ_FOREACH(g, &a->gpus, link)
-	{
+	TAILQ_FOREACH (g, &a->gpus, link) {
 		struct pipe_entry e;
 
 		for (unsigned i = 0; g->state == GPU_RUNNING && i < BATCH && pipe_pop(&g->pipe, &e);
@@ -576,11 +574,11 @@ bool gpu_may_sleep(struct agent *a)
 	struct gpu *g;
 	bool may = true;
 
-	TAILQ_FOREACH(g, &a->gpus, link)
-	if (g->state == GPU_RUNNING) {
-		pipe_flush(&g->pipe);
-		may &= TAILQ_EMPTY(&g->again) && pipe_sleep(&g->pipe);
-	}
+	TAILQ_FOREACH (g, &a->gpus, link)
+		if (g->state == GPU_RUNNING) {
+			pipe_flush(&g->pipe);
+			may &= TAILQ_EMPTY(&g->again) && pipe_sleep(&g->pipe);
+		}
 	return may;
 }
 
@@ -588,7 +586,7 @@ void gpu_awake(struct agent *a)
 {
 	struct gpu *g;
 
-	TAILQ_FOREACH(g, &a->gpus, link)
-	if (g->state == GPU_RUNNING)
-		pipe_awake(&g->pipe);
+	TAILQ_FOREACH (g, &a->gpus, link)
+		if (g->state == GPU_RUNNING)
+			pipe_awake(&g->pipe);
 }

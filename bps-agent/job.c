@@ -37,9 +37,9 @@ struct job *agent_job(struct agent *a, uint32_t id)
 {
 	struct job *job;
 
-	TAILQ_FOREACH(job, &a->jobs, link)
-	if (job->id == id && job->state != JOB_ENDED)
-		return job;
+	TAILQ_FOREACH (job, &a->jobs, link)
+		if (job->id == id && job->state != JOB_ENDED)
+			return job;
 	return NULL;
 }
 
@@ -48,8 +48,7 @@ static struct job *job_forming(struct agent *a, uid_t uid, const char *name, con
 {
 	struct job *job;
 
-	TAILQ_FOREACH(job, &a->jobs, link)
-	{
+	TAILQ_FOREACH (job, &a->jobs, link) {
 		if (job->state != JOB_FORMING || strcmp(job->name, name) != 0 ||
 			job->has_token != (proof != NULL))
 			continue;
@@ -64,9 +63,9 @@ static bool is_numbered(const struct job *job)
 {
 	const struct trainer *t;
 
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->has_rank)
-		return true;
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->has_rank)
+			return true;
 	return false;
 }
 
@@ -76,10 +75,10 @@ static struct job *job_unnumbered(struct agent *a, uid_t uid, const char *name)
 {
 	struct job *job;
 
-	TAILQ_FOREACH(job, &a->jobs, link)
-	if (job->state == JOB_FORMING && strcmp(job->name, name) == 0 &&
-		(job->has_token || job->uid == uid) && !is_numbered(job))
-		return job;
+	TAILQ_FOREACH (job, &a->jobs, link)
+		if (job->state == JOB_FORMING && strcmp(job->name, name) == 0 &&
+			(job->has_token || job->uid == uid) && !is_numbered(job))
+			return job;
 	return NULL;
 }
 
@@ -147,8 +146,8 @@ static void hear_trainers(struct job *job)
 	if (!job->is_resumed)
 		return;
 	job->is_resumed = false;
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	trainer_hold(t, false);
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		trainer_hold(t, false);
 }
 
 static void job_end(struct job *job, int code, const char *text)
@@ -165,15 +164,15 @@ static void job_end(struct job *job, int code, const char *text)
 	job_set_state(job, JOB_ENDED, code < 0 ? text : "all have finished");
 	if (core) {
 		agt_job_fail(core, code < 0 ? code : BPS_ECLOSED);
-		TAILQ_FOREACH(tensor, &job->tensors, link)
-		tensor->core = NULL;
+		TAILQ_FOREACH (tensor, &job->tensors, link)
+			tensor->core = NULL;
 		tensor_fail_pending(job);
 		job->is_busy = true;
 		job->core = NULL;
 	}
 	gpu_end(job->gpu, code, text);
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	tell_end(job, t);
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		tell_end(job, t);
 	hear_trainers(job);
 	if (core)
 		agt_job_free(core, job_released, job); /* may free the job */
@@ -208,7 +207,7 @@ static void send_join(struct trainer *t)
 		.local_size = t->machine_size};
 	if (t->job->has_token)
 		m.join.token = (struct blob){t->job->token, CTL_TOKEN_BYTES};
-	member_send(t->agent->member, &m); /* not up: job_resend_all says it again */
+	member_send(t->agent->member, &m); /* not up: job_resync_begin says it again */
 }
 
 static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
@@ -360,9 +359,9 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 	struct local_msg reply = {.type = LOCAL_JOB};
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &a->trainers, link)
-	if (t->join_seq == m->seq)
-		break;
+	TAILQ_FOREACH (t, &a->trainers, link)
+		if (t->join_seq == m->seq)
+			break;
 	if (!t && m->code == 0 &&
 		m->job != CTL_NO_ID) /* it has left meanwhile: only now it is known as which rank */
 		send_worker(a, m->job, m->rank, WORKER_LOST, "it left before it had joined");
@@ -386,9 +385,9 @@ static struct trainer *job_trainer(const struct job *job, uint32_t rank)
 {
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->rank == rank && t->has_rank && t->state == TRAINER_JOINING)
-		return t;
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->rank == rank && t->has_rank && t->state == TRAINER_JOINING)
+			return t;
 	return NULL;
 }
 
@@ -404,9 +403,9 @@ static bool has_all_ranks(struct job *job, const struct ctl_job *m, const struct
 		n_missing += !job_trainer(job, me->ranks[i].rank);
 	if (!n_missing)
 		return true;
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->state == TRAINER_JOINING && !t->has_rank)
-		return false;
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->state == TRAINER_JOINING && !t->has_rank)
+			return false;
 	for (uint32_t i = 0; i < me->n_ranks; i++)
 		if (!job_trainer(job, me->ranks[i].rank))
 			send_worker(job->agent, m->job, me->ranks[i].rank, WORKER_LOST,
@@ -601,8 +600,10 @@ void job_finish(struct trainer *t, uint32_t seq)
 		trainer_send(t, &m, NULL, 0);
 		return;
 	}
-	if (t->state == TRAINER_FINISHING && t->may_repeat_message && t->finish_seq == seq)
+	if (t->state == TRAINER_FINISHING) { /* once more after a time-out, or by a former life */
+		t->finish_seq = t->kept->finish_seq = seq;
 		return;
+	}
 	if (t->state != TRAINER_ATTACHED) {
 		trainer_drop(t, true, "FINISH without a running job");
 		return;
@@ -621,9 +622,9 @@ static void warn_trainers(struct job *job)
 		.type = LOCAL_JOB, .job = {.code = (uint32_t)-job->code, .text = job->text}};
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->state == TRAINER_ATTACHED)
-		trainer_send(t, &m, NULL, 0);
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->state == TRAINER_ATTACHED)
+			trainer_send(t, &m, NULL, 0);
 }
 
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
@@ -646,16 +647,14 @@ void job_resync_begin(struct agent *a)
 	struct trainer *t;
 	struct job *job;
 
-	TAILQ_FOREACH(t, &a->trainers, link)
-	{
+	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (t->state == TRAINER_JOINING)
 			send_join(t);
 		else if (t->state == TRAINER_FINISHING)
 			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
 		barrier_again(t);
 	}
-	TAILQ_FOREACH(job, &a->jobs, link)
-	{
+	TAILQ_FOREACH (job, &a->jobs, link) {
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)
 			continue;
@@ -685,7 +684,7 @@ void job_forget_all(struct agent *a)
 {
 	struct job *job;
 
-	TAILQ_FOREACH(job, &a->jobs, link)
-	job->is_told = false;
+	TAILQ_FOREACH (job, &a->jobs, link)
+		job->is_told = false;
 	job_resync_end(a);
 }

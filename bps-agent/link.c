@@ -32,9 +32,9 @@ struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
 {
 	struct link *link;
 
-	TAILQ_FOREACH(link, &core->links, link)
-	if (link->server == server && link->thread == thread)
-		return link;
+	TAILQ_FOREACH (link, &core->links, link)
+		if (link->server == server && link->thread == thread)
+			return link;
 	link = calloc(1, sizeof(*link));
 	if (!link)
 		return NULL;
@@ -278,8 +278,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	link->n_tries = 0;
 	link->is_stuck = false;
 	link_set_state(link, LINK_UP, "connected");
-	TAILQ_FOREACH(part, &link->parts, home)
-	part_restart(part);
+	TAILQ_FOREACH (part, &link->parts, home)
+		part_restart(part);
 	link_activate(link);
 }
 
@@ -300,8 +300,8 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	deactivate(link);
 	forget_gots(link);
 	link_set_state(link, LINK_DOWN, why);
-	TAILQ_FOREACH(part, &link->parts, home)
-	part_restart(part);
+	TAILQ_FOREACH (part, &link->parts, home)
+		part_restart(part);
 	schedule(link);
 }
 
@@ -348,8 +348,7 @@ void agt_core_server_changed(struct agt_core *core, uint32_t server)
 {
 	struct link *link;
 
-	TAILQ_FOREACH(link, &core->links, link)
-	{
+	TAILQ_FOREACH (link, &core->links, link) {
 		if (link->server != server)
 			continue;
 		if (link->conn)

@@ -9,7 +9,8 @@
 struct machine {
 	char host[CTL_NAME_MAX + 1];
 	char why[CTL_WHY_GONE_MAX + 1];
-	bool is_gone, is_new;
+	bool is_gone;
+	bool is_new; /* let in last, also when it is gone since: all are told the same (J13) */
 };
 struct person {
 	uint32_t rank;
@@ -70,7 +71,7 @@ int people_note(struct job *job, const struct ctl_job *m)
 		copy(p->machines[i].host, sizeof(p->machines[i].host), cm->host);
 		copy(p->machines[i].why, sizeof(p->machines[i].why), cm->why);
 		p->machines[i].is_gone = cm->is_gone;
-		p->machines[i].is_new = m->border && cm->since == m->border && !cm->is_gone;
+		p->machines[i].is_new = m->border && cm->since == m->border;
 		for (uint32_t r = 0; r < cm->n_ranks; r++)
 			p->persons[at++] = (struct person){cm->ranks[r].rank, (uint16_t)i};
 	}

@@ -138,8 +138,7 @@ struct quota_account *quota_user(struct quota *q, uid_t uid)
 {
 	struct quota_account *a;
 
-	TAILQ_FOREACH(a, &q->accounts, link)
-	{
+	TAILQ_FOREACH (a, &q->accounts, link) {
 		if (a->scope == QUOTA_USER && a->uid == uid) {
 			q->n_idle -= a->n_refs == 0;
 			a->n_refs++;
@@ -158,9 +157,9 @@ static void drop_oldest_idle(struct quota *q)
 {
 	struct quota_account *a;
 
-	TAILQ_FOREACH(a, &q->accounts, link)
-	if (a->n_refs == 0)
-		break;
+	TAILQ_FOREACH (a, &q->accounts, link)
+		if (a->n_refs == 0)
+			break;
 	TAILQ_REMOVE(&q->accounts, a, link);
 	q->n_idle--;
 	free(a);
@@ -391,7 +390,7 @@ void quota_view(const struct quota *q, struct quota_view *ret)
 	ret->slowed = q->slowed;
 	ret->hopeless = q->hopeless;
 	view_row(&q->machine, ret);
-	TAILQ_FOREACH(a, &q->accounts, link)
-	if (a->n_refs > 0)
-		view_row(a, ret);
+	TAILQ_FOREACH (a, &q->accounts, link)
+		if (a->n_refs > 0)
+			view_row(a, ret);
 }

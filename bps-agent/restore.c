@@ -252,9 +252,9 @@ static struct trainer *trainer_numbered(const struct job *job, uint64_t number)
 {
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->number == number)
-		return t;
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->number == number)
+			return t;
 	return NULL;
 }
 

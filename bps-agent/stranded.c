@@ -37,13 +37,13 @@ static void tell(struct job *job, int code)
 {
 	struct trainer *t;
 
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	if (t->control &&
-		atomic_load_explicit(&t->control->trouble, memory_order_relaxed) != code) {
-		/* Relaxed: it stands for itself; the wake-up makes the library look. */
-		atomic_store_explicit(&t->control->trouble, code, memory_order_relaxed);
-		local_done_wake(t->control);
-	}
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->control &&
+			atomic_load_explicit(&t->control->trouble, memory_order_relaxed) != code) {
+			/* Relaxed: it stands for itself; the wake-up makes the library look. */
+			atomic_store_explicit(&t->control->trouble, code, memory_order_relaxed);
+			local_done_wake(t->control);
+		}
 }
 
 uint64_t stranded_tick(struct agent *a, uint64_t now_ns)
@@ -52,8 +52,7 @@ uint64_t stranded_tick(struct agent *a, uint64_t now_ns)
 	bool is_needed = false;
 	int code = judge(a, now_ns);
 
-	TAILQ_FOREACH(job, &a->jobs, link)
-	{
+	TAILQ_FOREACH (job, &a->jobs, link) {
 		if (job->state != JOB_RUNNING || job->is_local)
 			continue;
 		is_needed = true;

@@ -343,8 +343,7 @@ void tensor_fail_pending(struct job *job)
 {
 	struct tensor *tensor;
 
-	TAILQ_FOREACH(tensor, &job->tensors, link)
-	{
+	TAILQ_FOREACH (tensor, &job->tensors, link) {
 		for (uint32_t w = 0; w < job->n_workers; w++) {
 			struct tensor_worker *tw = &tensor->workers[w];
 
@@ -425,10 +424,10 @@ void tensor_declare_unplanned(struct job *job)
 {
 	struct tensor *tensor;
 
-	TAILQ_FOREACH(tensor, &job->tensors, link)
-	if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
-		tensor_add_declare(
-			job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		if (tensor->core && !job->is_local && agt_tensor_id(tensor->core) == CTL_NO_ID)
+			tensor_add_declare(
+				job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 	tensor_flush_declares(job);
 }
 

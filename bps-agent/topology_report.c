@@ -131,7 +131,7 @@ static json_t *plan_json(const struct plan *p)
 		groups_json(p), "steps", steps_json(p));
 }
 
-json_t *topology_json(const struct topology *t, const struct strategy_ask *ask)
+static json_t *topology_json(const struct topology *t, const struct strategy_ask *ask)
 {
 	struct plan *p = malloc(sizeof(*p));
 	struct err_text err = {""};

@@ -7,11 +7,8 @@
 #include "bps-agent/device/strategy.h"
 
 /* A new object. sysfs: where it is mounted; it is read now (milliseconds). ask: for all GPUs, has
- * its gpus NULL. What cannot be read or had is said in the document ("error"). NULL: out of
- * memory. */
-/* reports: n of the executor's, or none; why: it finds no GPU, or "". */
+ * its gpus NULL. reports: n of the executor's, or none. why: it finds no GPU, or "". What cannot be
+ * read or had is said in the document ("error"). NULL: out of memory. */
 json_t *topology_report(const char *sysfs, const struct strategy_ask *ask,
 	const struct topo_report *reports, unsigned n, const char *why);
-/* The same of what is known already. */
-json_t *topology_json(const struct topology *t, const struct strategy_ask *ask);
 #endif

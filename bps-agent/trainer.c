@@ -203,8 +203,7 @@ void trainer_flush(struct agent *a)
 	if (!a->has_dirty)
 		return;
 	a->has_dirty = false;
-	TAILQ_FOREACH(t, &a->trainers, link)
-	{
+	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (!t->is_dirty)
 			continue;
 		t->is_dirty = false;

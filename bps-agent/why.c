@@ -120,8 +120,7 @@ uint64_t why_tick(struct agent *a, uint64_t now_ns)
 	if (now_ns < a->why_due_ns)
 		return a->why_due_ns;
 	a->why_due_ns = 0;
-	TAILQ_FOREACH(t, &a->trainers, link)
-	{
+	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (!t->why_seq)
 			continue;
 		if (now_ns < t->why_due_ns) {
@@ -217,9 +216,9 @@ void why_on_text(struct agent *a, const struct ctl_why_text *m)
 	struct trainer *t;
 
 	snprintf(ours, sizeof(ours), "host %s: ", a->cfg.host);
-	TAILQ_FOREACH(t, &a->trainers, link)
-	if (t->why_seq == m->seq && m->seq)
-		break;
+	TAILQ_FOREACH (t, &a->trainers, link)
+		if (t->why_seq == m->seq && m->seq)
+			break;
 	if (!t)
 		return;
 	t->why_seq = 0;
@@ -244,8 +243,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		r->completed = t->completed;
 		r->quiet_ms = ms_since(t->quiet_since_ns, now);
 	}
-	TAILQ_FOREACH(tensor, &job->tensors, link)
-	{
+	TAILQ_FOREACH (tensor, &job->tensors, link) {
 		const struct tensor_worker *tw = &tensor->workers[w];
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
 		uint64_t done = tensor->core ? agt_tensor_round(tensor->core) : 0;
@@ -284,8 +282,7 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 	const struct tensor *tensor, *oldest = NULL;
 	uint64_t since_ns = now - OLD_NS, ns;
 
-	TAILQ_FOREACH(tensor, &job->tensors, link)
-	{
+	TAILQ_FOREACH (tensor, &job->tensors, link) {
 		if (!tensor->core)
 			continue;
 		ns = asked == CTL_NO_ID                     ? waited_since_ns(tensor)
@@ -333,8 +330,8 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 		say_tensor(a, job, p->tensor, now, text, sizeof(text));
 		append(text, sizeof(text), network);
 	}
-	TAILQ_FOREACH(t, &job->trainers, of_job)
-	n++;
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		n++;
 	if (job->n_workers > n)
 		n = job->n_workers;
 	m.report.workers = calloc(n ? n : 1, sizeof(*m.report.workers));
@@ -344,11 +341,12 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 		describe_worker(job, w, p, &m.report.workers[m.report.n_workers++], now);
 	log_stalled(job, p, m.report.workers, m.report.n_workers);
 	if (job->state == JOB_FORMING)
-		TAILQ_FOREACH(t, &job->trainers, of_job)
-	m.report.workers[m.report.n_workers++] = (struct ctl_report_worker){.rank = t->rank,
-		.pid = (uint32_t)t->pid,
-		.is_attached = 1,
-		.oldest_tensor = CTL_NO_ID};
+		TAILQ_FOREACH (t, &job->trainers, of_job)
+			m.report.workers[m.report.n_workers++] =
+				(struct ctl_report_worker){.rank = t->rank,
+					.pid = (uint32_t)t->pid,
+					.is_attached = 1,
+					.oldest_tensor = CTL_NO_ID};
 send:
 	member_send(a->member, &m);
 	free(m.report.workers);

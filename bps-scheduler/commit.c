@@ -172,6 +172,19 @@ static void job_tell(struct sched_core *c, struct job *j)
 	}
 }
 
+/* The changes of a transaction are told to all; what was there before only those lack who asked. */
+static void tell_owed(struct sched_core *c, struct job *j)
+{
+	for (uint32_t i = 0; j->owes_plans && i < j->n_members; i++) {
+		struct job_member *jm = &j->members[i];
+
+		if (jm->is_owed_plan && !jm->is_gone)
+			sched_send_plan(c, sched_member(c, jm->agent), j, true);
+		jm->is_owed_plan = false;
+	}
+	j->owes_plans = false;
+}
+
 static void job_settle(struct job *j)
 {
 	while (j->fresh) {
@@ -212,6 +225,8 @@ static void flush(struct sched_core *c)
 	tell_members(c, ROLE_AGENT);
 	for (struct job *j = c->dirty_jobs; j; j = j->next_dirty)
 		job_tell(c, j);
+	for (struct job *j = c->jobs; j; j = j->next)
+		tell_owed(c, j);
 	while (c->dirty_jobs) {
 		struct job *j = c->dirty_jobs;
 

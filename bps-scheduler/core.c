@@ -124,8 +124,6 @@ static void beat(struct sched_core *c, struct member *m, const struct ctl_beat *
 {
 	if (b->progress != m->beat.progress)
 		m->moved_ns = c->now_ns;
-	if (b->echo != m->beat.echo)
-		m->echoed_ns = c->now_ns;
 	m->beat = *b;
 	m->beat.jobs = NULL; /* lent */
 	m->beat.n_jobs = 0;

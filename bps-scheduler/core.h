@@ -156,9 +156,11 @@ void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_
 uint64_t sched_next_deadline(const struct sched_core *c);
 void sched_tick(struct sched_core *c, uint64_t now_ns);
 
+/* Number of this start; before sched_start that of the last one. */
 uint32_t sched_term(const struct sched_core *c);
 /* The last durable view. */
 uint64_t sched_view(const struct sched_core *c);
+/* False: the state cannot be written, and nothing changes until it can be. */
 bool sched_is_durable(const struct sched_core *c);
 
 /* Everything as one record, valid during fn. */

@@ -68,7 +68,6 @@ struct member {
 	uint64_t deadline_ns; /* EXPECTED, SUSPECT: dead then */
 	uint64_t since_ns;    /* of the state */
 	uint64_t moved_ns;    /* progress changed */
-	uint64_t echoed_ns;   /* a beat of ours came back */
 	/* Agent, rule C4: when a server last heard it, and when they were last asked; 0: never. */
 	uint64_t seen_ns, asked_ns;
 	bool is_drained;                /* durable: gets nothing new, see drain.h */
@@ -130,9 +129,10 @@ struct job_member {
 	uint32_t agent, n_ranks, low_rank;
 	uint32_t local_size; /* that it will have in an elastic job */
 	bool is_gone;
-	bool is_untold; /* it is gone, and does not know yet */
-	char *why;      /* it is gone */
-	uint64_t since; /* view */
+	bool is_untold;    /* it is gone, and does not know yet */
+	bool is_owed_plan; /* it asked for one that is not durable yet */
+	char *why;         /* it is gone */
+	uint64_t since;    /* view */
 };
 /* A worker that waits to be let into a running job. */
 struct newcomer {
@@ -181,6 +181,7 @@ struct job {
 	bool is_dirty;   /* in c->dirty_jobs */
 	bool is_changed; /* JOB or JOB_END is to be sent */
 	bool has_moved;  /* parts of tensors that are not fresh */
+	bool owes_plans; /* to some of its members */
 	/* Planned moves (balance.h): */
 	bool wants_balance;            /* servers have come since its partitions were placed */
 	uint32_t batch;                /* partitions that move at a time; 0: none are moving */

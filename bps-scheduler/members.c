@@ -432,7 +432,7 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 	conn->member = m;
 	m->conn = conn;
 	m->seen_ns = m->asked_ns = 0;
-	m->heard_ns = m->echoed_ns = c->now_ns;
+	m->heard_ns = c->now_ns;
 	m->needs_sync = true;
 	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
 	if (sched_commit(c, false) < 0) {

@@ -7,12 +7,6 @@
 
 #define CANDIDATES_MAX 64
 
-double pace_share_min(uint32_t n_agents)
-{
-	/* By chance each is last in 1/n of the rounds. */
-	return n_agents ? 0.5 + 0.5 / n_agents : 1;
-}
-
 /* ---- members ---- */
 
 static void rate_sample(struct pace_rate *r, const struct ctl_beat *b, uint64_t now_ns)
@@ -186,11 +180,18 @@ static void set_slowest(struct pace *p, const struct total *t)
 	p->slowest_lag_us = (uint32_t)(t->late[worst].lag / (double)t->late[worst].rounds);
 }
 
+/* Share of the rounds from which on the slowest of n agents counts as a straggler. */
+static double straggler_share(uint32_t n_agents)
+{
+	/* By chance each is last in 1/n of the rounds. */
+	return n_agents ? 0.5 + 0.5 / n_agents : 1;
+}
+
 /* 1: it looks like a straggler, -1: it does not, 0: between. */
 static int judge(const struct pace *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;
-	double share_min = pace_share_min(n_agents);
+	double share_min = straggler_share(n_agents);
 	double of_step = p->steps_s * p->slowest_lag_us / 1e6;
 
 	if (!p->slowest || p->rounds < PACE_ROUNDS_MIN || n_agents < 2)

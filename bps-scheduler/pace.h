@@ -64,6 +64,4 @@ struct pace_sums {
 void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b);
 /* The process behind m is another one now: what is known of the former one is forgotten. */
 void pace_reset(struct member *m);
-/* Share of the rounds from which on the slowest of n agents counts as a straggler. */
-double pace_share_min(uint32_t n_agents);
 #endif

@@ -231,8 +231,7 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 	size_t i;
 
 	*ret_is_error = *ret_is_any = false;
-	json_array_foreach(list, i, p)
-	{
+	json_array_foreach (list, i, p) {
 		const char *code = json_string_value(json_object_get(p, "code"));
 		const char *severity = json_string_value(json_object_get(p, "severity"));
 		bool is_muted = mute_find(c, code, info->now_ns) != NULL;

@@ -84,6 +84,7 @@ uint32_t status_find_job(const struct sched_core *c, const char *name);
 json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p);
 
+/* Append the core's figures as Prometheus text. */
 void status_metrics(
 	const struct sched_core *c, const struct status_info *info, struct evbuffer *out);
 #endif

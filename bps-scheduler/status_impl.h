@@ -14,14 +14,17 @@
 #define STATUS_SCHEMA      1
 #define STATUS_MISSING_MAX 8 /* ranks that are named */
 
+/* Add one value; what cannot be added for want of memory is left out. */
 void status_put_str(json_t *o, const char *key, const char *s);
 void status_put_num(json_t *o, const char *key, uint64_t v);
 void status_put_sec(json_t *o, const char *key, double v);
+/* Seconds since then, 0 when it is in the future. */
 double status_span_s(const struct status_info *info, uint64_t since_ns);
 /* Append a problem with its code and three lines. */
 void status_problem(json_t *list, const char *code, bool is_error, const char *what,
 	const char *effect, const char *action);
 
+/* The core's view, as a number and as people write it. */
 void status_put_view(json_t *o, const struct sched_core *c);
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
 /* Partitions of all jobs that wait for a server. */

@@ -15,7 +15,8 @@
 
 typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 
-const char *steer_arg(const struct steer_call *call, const char *name)
+/* An argument's value, "" when it is not there. Lent. */
+static const char *arg_of(const struct steer_call *call, const char *name)
 {
 	for (uint32_t i = 0; i < call->msg->n_args; i++)
 		if (strcmp(call->msg->args[i].name, name) == 0)
@@ -50,7 +51,7 @@ static int find_job(
 
 static int job_kill(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	const char *reason = steer_arg(call, "reason");
+	const char *reason = arg_of(call, "reason");
 	struct err_text text;
 	uint32_t job = 0;
 	int rc = find_job(s->core, call->target, &job, &reply->text);
@@ -79,7 +80,7 @@ static bool is_code(const char *name)
 
 static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	const char *span = steer_arg(call, "duration");
+	const char *span = arg_of(call, "duration");
 	uint64_t ms = *span ? span_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
@@ -89,8 +90,7 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
 			"'%s' is no duration from 1ms to 90d, such as 30min, 4h or 2d", span);
-	rc = mute_set(
-		s->core, call->target, ms, steer_arg(call, "reason"), call->who, call->now_ns);
+	rc = mute_set(s->core, call->target, ms, arg_of(call, "reason"), call->who, call->now_ns);
 	if (rc == BPS_EQUOTA)
 		return err_set(&reply->text, rc, "%u codes are muted already", MUTES_MAX);
 	if (rc < 0)
@@ -115,7 +115,7 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 
 static int drain(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	return drain_set(s->core, call->target, steer_arg(call, "reason"), call->who, call->now_ns,
+	return drain_set(s->core, call->target, arg_of(call, "reason"), call->who, call->now_ns,
 		&reply->text);
 }
 

@@ -51,9 +51,6 @@ struct steer_reply {
 	json_t *json;         /* NULL: none; a verb's new reference */
 };
 
-/* An argument's value, "" when it is not there. Lent. */
-const char *steer_arg(const struct steer_call *call, const char *name);
-
 /* keys.c */
 int keys_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 int keys_reload(struct steer *s, const struct steer_call *call, struct steer_reply *reply);

@@ -295,8 +295,10 @@ static void resend_plan(const struct declare *in, struct tensor *t)
 	struct ctl_tensor def = {t->id, t->name, t->dtype, t->n_elems, t->part_elems};
 	uint32_t at = 0;
 
-	if (in->c->tx_view) /* what is not durable yet is sent when it is */
+	if (in->c->tx_view) { /* what it has by then may not be durable yet */
+		in->j->owes_plans = in->j->members[in->member].is_owed_plan = true;
 		return;
+	}
 	msg.plan.tensors = &def;
 	msg.plan.n_tensors = 1;
 	msg.plan.runs = sched_alloc(CTL_LIST_MAX, sizeof(struct ctl_run));

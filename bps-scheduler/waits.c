@@ -291,8 +291,7 @@ json_t *status_job_problems(
 		mute_agents(c, j, p, list);
 
 	/* Few are waited for by many; or anybody, for too long. */
-	json_array_foreach(waits, i, wait)
-	{
+	json_array_foreach (waits, i, wait) {
 		const char *why = json_string_value(json_object_get(wait, "why"));
 		uint64_t late = num(wait, "n_missing");
 		double s = json_number_value(json_object_get(wait, "s"));

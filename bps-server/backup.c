@@ -6,6 +6,9 @@
  * CUTTING is OPEN with a time: whoever contributes meanwhile is part of the sum, and when all have,
  * it is complete as ever. Later ones are answered with the result.
  *
+ * Collectives are made of sums in which all but one worker's bytes are zero: without that one nobody
+ * would have them. Their tensors wait for everybody.
+ *
  * Without these jobs nobody can be more than one round ahead, and CONTRIB(r) of one says that all
  * have r - 2. Here a member may be late, so what each one has is kept with its seat, for as long as
  * the pgen lasts: a slot is taken for r when everybody has r - 2, and not before. So nobody needs a
@@ -115,7 +118,9 @@ static void name_late(struct srv_core *core, struct slot *slot)
 bool backup_is_complete(struct srv_core *core, struct slot *slot)
 {
 	const struct part *part = slot->part;
-	unsigned spare = part->job->backup < part->n_live ? part->job->backup : part->n_live - 1u;
+	unsigned spare = part->waits_for_all                ? 0
+			 : part->job->backup < part->n_live ? part->job->backup
+							    : part->n_live - 1u;
 
 	if (slot->n_contributed == part->n_live)
 		return true;

@@ -69,8 +69,7 @@ static void check_staged(struct check *c, const struct slot *slot)
 	unsigned n = 0;
 	int last = -1;
 
-	TAILQ_FOREACH(seat, &slot->staged, staged)
-	{
+	TAILQ_FOREACH (seat, &slot->staged, staged) {
 		expect(c, seat->part == part && seat->state == SEAT_STAGED, "staged => STAGED");
 		expect(c, seat->offer.round == slot->round, "staged => of the slot's round");
 		expect(c, member_set_has(&slot->contributed, seat->member), "staged => in C");
@@ -317,11 +316,9 @@ static void check_peers(struct check *c)
 	const struct peer *peer;
 	const struct seat *seat;
 
-	TAILQ_FOREACH(peer, &core->peers, link)
-	{
+	TAILQ_FOREACH (peer, &core->peers, link) {
 		expect(c, peer->conn->user == peer, "a peer is its connection's");
-		TAILQ_FOREACH(seat, &peer->owing, owing)
-		{
+		TAILQ_FOREACH (seat, &peer->owing, owing) {
 			expect(c, seat->peer == peer && seat->owes, "owing => owes");
 			n_owing++;
 		}
@@ -332,8 +329,8 @@ static void check_peers(struct check *c)
 		expect(c, !peer->want.n || peer->is_ready || peer->reading_bytes,
 			"who wants to be read will be woken");
 	}
-	TAILQ_FOREACH(peer, &core->ready, ready)
-	n_ready++;
+	TAILQ_FOREACH (peer, &core->ready, ready)
+		n_ready++;
 	expect(c, n_ready == n_is_ready, "is_ready <=> on the list");
 	expect(c, n_owing == c->n.n_owing, "owes <=> on a list");
 	expect(c, n_want == c->n.n_want, "wants <=> in a heap");
@@ -346,8 +343,7 @@ static void check_fetches(struct check *c)
 	const struct peer *peer;
 	size_t n_attached = 0, fetch_bytes = 0, peer_bytes = 0;
 
-	TAILQ_FOREACH(f, &core->fetches, link)
-	{
+	TAILQ_FOREACH (f, &core->fetches, link) {
 		expect(c, f->buf && f->buf->bytes >= f->rd.len, "a fetch has room");
 		expect(c, !f->seat || !f->slot, "a fetch is for one thing");
 		expect(c, !f->seat || f->seat->fetch == f, "a fetch is its seat's");
@@ -356,8 +352,8 @@ static void check_fetches(struct check *c)
 		fetch_bytes += f->rd.len;
 		c->n.staging_bytes += f->buf ? f->buf->bytes : 0;
 	}
-	TAILQ_FOREACH(peer, &core->peers, link)
-	peer_bytes += peer->reading_bytes;
+	TAILQ_FOREACH (peer, &core->peers, link)
+		peer_bytes += peer->reading_bytes;
 	expect(c, peer_bytes == fetch_bytes, "reading_bytes = those of the fetches");
 	expect(c, n_attached == c->n.n_fetches, "READING and DONATING <=> fetch");
 }
@@ -366,9 +362,9 @@ static bool is_peer(const struct srv_core *core, const struct peer *who)
 {
 	const struct peer *peer;
 
-	TAILQ_FOREACH(peer, &core->peers, link)
-	if (peer == who)
-		return true;
+	TAILQ_FOREACH (peer, &core->peers, link)
+		if (peer == who)
+			return true;
 	return false;
 }
 
@@ -378,8 +374,7 @@ static void check_limbo(struct check *c)
 	const struct limbo *l;
 	size_t n = 0;
 
-	TAILQ_FOREACH(l, &core->limbo, link)
-	{
+	TAILQ_FOREACH (l, &core->limbo, link) {
 		expect(c, l->buf && l->n_peers > 0, "limbo => somebody may read it");
 		for (unsigned i = 0; i < l->n_peers; i++)
 			expect(c, is_peer(core, l->peers[i]), "limbo => its readers are connected");
@@ -397,14 +392,13 @@ static void check_lists(struct check *c)
 	const struct seat *seat;
 	uint64_t last = 0;
 
-	TAILQ_FOREACH(slot, &core->work, work)
-	n_work++;
-	TAILQ_FOREACH(slot, &core->holding, holding)
-	n_holding++;
-	TAILQ_FOREACH(seat, &core->parked, parked)
-	n_parked++;
-	TAILQ_FOREACH(slot, &core->donating, waiting)
-	{
+	TAILQ_FOREACH (slot, &core->work, work)
+		n_work++;
+	TAILQ_FOREACH (slot, &core->holding, holding)
+		n_holding++;
+	TAILQ_FOREACH (seat, &core->parked, parked)
+		n_parked++;
+	TAILQ_FOREACH (slot, &core->donating, waiting) {
 		expect(c, slot->donor_deadline_ns >= last, "donating is ordered by deadline");
 		last = slot->donor_deadline_ns;
 		n_donating++;
@@ -438,8 +432,7 @@ int srv_core_check(const struct srv_core *core, struct err_text *err)
 	struct check c = {.core = core, .err = err, .slot = -1, .seat = -1};
 	const struct job *job;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	{
+	TAILQ_FOREACH (job, &core->jobs, link) {
 		c.n.has_failed_job |= job->has_failed;
 		for (uint32_t t = 0; t < job->n_tensors; t++)
 			for (uint32_t i = 0; i < job->tensors[t].n_parts; i++)

@@ -101,9 +101,9 @@ struct job *srv_job_find(struct srv_core *core, uint32_t id)
 
 	if (core->last_job && core->last_job->id == id)
 		return core->last_job;
-	TAILQ_FOREACH(job, &core->jobs, link)
-	if (job->id == id)
-		return core->last_job = job;
+	TAILQ_FOREACH (job, &core->jobs, link)
+		if (job->id == id)
+			return core->last_job = job;
 	return NULL;
 }
 
@@ -263,6 +263,7 @@ static int tensor_add(struct job *job, const struct ctl_tensor *t)
 	tensor->part_elems = t->part_elems;
 	tensor->n_elems = t->n_elems;
 	tensor->dtype = t->dtype;
+	tensor->is_of_library = strncmp(t->name, CTL_OWN_TENSORS, strlen(CTL_OWN_TENSORS)) == 0;
 	return 0;
 }
 
@@ -297,6 +298,7 @@ static int part_add(
 	part->tensor = t;
 	part->index = index;
 	part->dtype = tensor->dtype;
+	part->waits_for_all = tensor->is_of_library;
 	part->pgen = pgen;
 	part->is_told = true;
 	part->n_elems = tensor->n_elems - first < tensor->part_elems ? tensor->n_elems - first
@@ -314,9 +316,9 @@ static int part_add(
 		part->seats[i].member = i;
 	}
 	core->stats.parts++;
-	TAILQ_FOREACH(peer, &core->peers, link)
-	if ((rc = reads_peer_up(core, peer)) < 0)
-		break;
+	TAILQ_FOREACH (peer, &core->peers, link)
+		if ((rc = reads_peer_up(core, peer)) < 0)
+			break;
 	if (rc == 0)
 		rc = part->bytes > core->cfg.staging_bytes / 4 ? BPS_EQUOTA
 							       : part_buffers(core, part);
@@ -428,8 +430,7 @@ void srv_core_resync_begin(struct srv_core *core)
 {
 	struct job *job;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	{
+	TAILQ_FOREACH (job, &core->jobs, link) {
 		job->is_told = false;
 		job_resync(core, job, true);
 	}
@@ -453,9 +454,9 @@ uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t
 {
 	const struct peer *peer;
 
-	TAILQ_FOREACH(peer, &core->peers, link)
-	if (peer->conn->peer_id == agent && peer->conn->peer_instance == instance)
-		return peer->conn->x->ops->heard_ns(peer->conn);
+	TAILQ_FOREACH (peer, &core->peers, link)
+		if (peer->conn->peer_id == agent && peer->conn->peer_instance == instance)
+			return peer->conn->x->ops->heard_ns(peer->conn);
 	return 0;
 }
 
@@ -567,8 +568,7 @@ void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 	struct job *job;
 
 	ret->n_jobs = 0;
-	TAILQ_FOREACH(job, &core->jobs, link)
-	{
+	TAILQ_FOREACH (job, &core->jobs, link) {
 		struct arrivals_job *j = &ret->jobs[ret->n_jobs];
 
 		if (ret->n_jobs == ARRIVALS_JOBS_MAX)

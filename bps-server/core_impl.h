@@ -118,7 +118,8 @@ struct part {
 	uint32_t bytes;
 	uint8_t dtype;
 	uint64_t pgen;
-	bool is_told;    /* since the last resync began */
+	bool is_told;       /* since the last resync began */
+	bool waits_for_all; /* also with backup machines */
 	struct buf *acc; /* f32 accumulator of f16 and bf16; of the one slot that is being summed */
 	struct slot slots[2];
 	/* The members of its pgen: only they speak, and all of them must. */
@@ -132,6 +133,7 @@ struct tensor {
 	uint32_t n_parts, part_elems;
 	uint64_t n_elems;
 	uint8_t dtype;
+	bool is_of_library;  /* see CTL_OWN_TENSORS */
 	struct part **parts; /* NULL: not on this thread */
 };
 

@@ -242,8 +242,8 @@ void reads_pump(struct srv_core *core)
 	if (core->is_pumping)
 		return;
 	core->is_pumping = true;
-	TAILQ_FOREACH(slot, &core->donating, waiting)
-	donation_start(core, slot);
+	TAILQ_FOREACH (slot, &core->donating, waiting)
+		donation_start(core, slot);
 	while (!is_waiting_for_staging(core) && (peer = TAILQ_FIRST(&core->ready))) {
 		core->is_starved = false;
 		TAILQ_REMOVE(&core->ready, peer, ready);

@@ -356,9 +356,9 @@ static struct peer *peer_of(struct srv_core *core, uint32_t agent)
 {
 	struct peer *peer;
 
-	TAILQ_FOREACH(peer, &core->peers, link)
-	if (peer->conn->peer_id == agent)
-		return peer;
+	TAILQ_FOREACH (peer, &core->peers, link)
+		if (peer->conn->peer_id == agent)
+			return peer;
 	return NULL;
 }
 
@@ -502,9 +502,9 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 	assert(slot->round == seat->offer.round && slot->state == SLOT_OPEN && slot->n_has == 0);
 	seat_set_state(seat, SEAT_STAGED);
 	if (part_is_ordered(seat->part)) {
-		TAILQ_FOREACH_REVERSE(after, &slot->staged, seat_list, staged)
-		if (after->member < seat->member)
-			break;
+		TAILQ_FOREACH_REVERSE (after, &slot->staged, seat_list, staged)
+			if (after->member < seat->member)
+				break;
 	}
 	if (after)
 		TAILQ_INSERT_AFTER(&slot->staged, after, seat, staged);
@@ -559,11 +559,11 @@ void slots_peer_down(struct srv_core *core, struct peer *peer)
 	struct limbo *l, *next;
 	struct job *job;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	for (uint32_t t = 0; t < job->n_tensors; t++)
-		for (uint32_t i = 0; i < job->tensors[t].n_parts; i++)
-			if (job->tensors[t].parts && job->tensors[t].parts[i])
-				part_peer_down(core, job->tensors[t].parts[i], peer);
+	TAILQ_FOREACH (job, &core->jobs, link)
+		for (uint32_t t = 0; t < job->n_tensors; t++)
+			for (uint32_t i = 0; i < job->tensors[t].n_parts; i++)
+				if (job->tensors[t].parts && job->tensors[t].parts[i])
+					part_peer_down(core, job->tensors[t].parts[i], peer);
 	for (l = TAILQ_FIRST(&core->limbo); l; l = next) {
 		next = TAILQ_NEXT(l, link);
 		limbo_release(core, l, peer);

@@ -33,9 +33,9 @@ void sums_relieve(struct srv_core *core)
 {
 	struct slot *slot;
 
-	TAILQ_FOREACH(slot, &core->holding, holding)
-	if (sums_can_fold(slot))
-		sums_queue(core, slot);
+	TAILQ_FOREACH (slot, &core->holding, holding)
+		if (sums_can_fold(slot))
+			sums_queue(core, slot);
 }
 
 static void unhold(struct srv_core *core, struct slot *slot)

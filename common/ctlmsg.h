@@ -273,6 +273,8 @@ struct ctl_declare {
 	uint32_t n_tensors;
 };
 
+/* Tensors whose names begin so are the library's own, behind its collectives. */
+#define CTL_OWN_TENSORS "__bps."
 struct ctl_tensor {
 	uint32_t tensor;
 	const char *name;

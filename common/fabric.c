@@ -16,6 +16,7 @@
 #include "common/addr.h"
 #include "common/fabric_impl.h"
 #include "common/failpoint.h"
+#include "common/libfabric.h"
 #include "common/log.h"
 
 #define LISTEN_BACKLOG 1024
@@ -32,7 +33,7 @@
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret)
 {
-	int rc = FAILPOINT(FABRIC_REGISTER);
+	int rc = FAILPOINT(NET_REGISTER);
 
 	if (rc < 0)
 		return rc;
@@ -318,9 +319,13 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	struct fabric *f;
 	int rc;
 
-	/* With its cache, closing a registration on verbs would not revoke the peer's key. */
+	/* With its cache, closing a registration on verbs would not revoke the peer's key. And what
+	 * it links to would handle our SIGSEGV and SIGABRT. */
 	setenv("FI_MR_CACHE_MAX_COUNT", "0", 1);
 	setenv("IPATH_NO_BACKTRACE", "1", 1);
+	rc = libfabric_load(err);
+	if (rc)
+		return rc;
 
 	f = calloc(1, sizeof(*f));
 	if (!f)
@@ -453,7 +458,7 @@ static void close_now(struct xconn *c, const char *why)
 
 static uint64_t heard_ns(const struct xconn *c)
 {
-	return ((const struct fabric_conn *)c)->last_rx_ns;
+	return ((const struct fabric_conn *)c)->silence.rx_ns;
 }
 
 static void drop_requests(struct fabric_xport *x)

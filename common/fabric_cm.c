@@ -98,7 +98,7 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 	struct fabric_xport *x;
 	const char *why = check_ticket(f, e->data, n_bytes, &ev, &x);
 
-	if (!why && FAILPOINT(FABRIC_ACCEPT))
+	if (!why && FAILPOINT(NET_ACCEPT))
 		why = "a failpoint says so";
 	if (!why && !cm_queue_push(&x->queue, &ev)) {
 		log_rated(LOG_WARN, "data thread is behind, connect refused thread=%u", x->thread);

@@ -130,7 +130,7 @@ static void conn_begin(struct fabric_conn *c, enum conn_state state, const char 
 	uint64_t now_ns = clock_now_ns();
 
 	c->rx_allow = x->f->cfg.credits;
-	c->last_rx_ns = now_ns;
+	c->silence.rx_ns = now_ns;
 	c->deadline_ns = now_ns + x->f->cfg.connect_timeout_ms * NS_PER_MS;
 	conn_deadline(x, c->deadline_ns);
 	atomic_store_explicit(&x->count.connections, ++x->n_conns, memory_order_relaxed);
@@ -330,7 +330,7 @@ void conn_up(struct fabric_conn *c)
 
 	set_state(c, CONN_UP, "handshake done");
 	c->is_told = true;
-	c->last_rx_ns = x->now_ns;
+	c->silence.rx_ns = x->now_ns;
 	if (x->f->cfg.ping_ms)
 		conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * NS_PER_MS);
 	mark_all_segs(c);
@@ -498,29 +498,23 @@ void conn_deadline(struct fabric_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-static uint64_t dead_at(const struct fabric_conn *c, const struct net_config *cfg)
-{
-	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
-}
-
 static uint64_t tick_up(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)
 {
 	struct wire_msg ping = {.type = WIRE_PING};
+	uint64_t at_ns;
 
-	if (!cfg->ping_ms)
-		return UINT64_MAX;
-	if (!c->is_pinged && now_ns >= c->last_rx_ns + cfg->ping_ms * NS_PER_MS) {
-		c->is_pinged = true;
-		c->ping_ns = now_ns;
+	switch (net_silence_due(&c->silence, cfg->ping_ms, cfg->dead_ms, now_ns, &at_ns)) {
+	case NET_DUE_NOTHING:
+		break;
+	case NET_DUE_PING:
 		io_put(c, &ping, 1); /* without credit it is the peer's turn anyway */
+		break;
+	case NET_DUE_END:
+		conn_doom(c, "no sign of life for %lu ms",
+			(unsigned long)((now_ns - c->silence.rx_ns) / NS_PER_MS));
+		break;
 	}
-	if (!c->is_pinged)
-		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;
-	if (now_ns < dead_at(c, cfg))
-		return dead_at(c, cfg);
-	conn_doom(c, "no sign of life for %lu ms",
-		(unsigned long)((now_ns - c->last_rx_ns) / NS_PER_MS));
-	return UINT64_MAX;
+	return at_ns;
 }
 
 static uint64_t tick_one(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)

@@ -132,7 +132,7 @@ struct fabric_conn {
 	struct xconn pub; /* first */
 	enum conn_state state;
 	bool is_told; /* the owner knows it: connected by him, or up was called */
-	bool has_want, has_pong, is_pinged, is_busy, is_stuck;
+	bool has_want, has_pong, is_busy, is_stuck;
 	bool is_linked; /* our channel stands: posting may begin */
 	uint16_t slot;
 	uint32_t credits; /* sends that the peer still takes */
@@ -154,7 +154,7 @@ struct fabric_conn {
 	struct fabric_read reads[READS_MAX];
 
 	uint64_t deadline_ns; /* of the handshake */
-	uint64_t last_rx_ns, ping_ns;
+	struct net_silence silence;
 	uint64_t nonce;       /* of the first channel's ticket; the second's has the next count */
 	struct fi_info *info; /* where to, until both channels stand */
 	uint16_t peer_thread;

@@ -88,8 +88,7 @@ void io_abandon(struct fabric_conn *c)
 	struct fabric_xport *x = xport_of(c);
 	struct fabric_op *op;
 
-	TAILQ_FOREACH(op, &c->ops, link)
-	{
+	TAILQ_FOREACH (op, &c->ops, link) {
 		op->conn = NULL;
 		op->orphan_ns = x->now_ns;
 	}
@@ -261,7 +260,7 @@ int io_send(struct xconn *xc, const struct wire_msg *m)
 	struct fabric_conn *c = (struct fabric_conn *)xc;
 	int rc = 0;
 
-	FAILPOINT(FABRIC_SEND);
+	FAILPOINT(NET_SEND);
 	if (c->state != CONN_UP)
 		return -ENOTCONN;
 	if (c->n_dirty) /* the message may speak of a new segment */
@@ -361,7 +360,7 @@ int io_read(struct xport_read *r)
 	struct fabric_conn *c = (struct fabric_conn *)r->conn;
 	const struct peer_seg *s;
 	struct fabric_read *rd;
-	int rc = FAILPOINT(FABRIC_READ);
+	int rc = FAILPOINT(NET_READ);
 
 	if (rc < 0)
 		return rc;

@@ -14,11 +14,8 @@ static void heard_from(struct fabric_conn *c)
 {
 	struct fabric_xport *x = xport_of(c);
 
-	c->last_rx_ns = x->now_ns;
-	if (!c->is_pinged)
-		return;
-	c->is_pinged = false;
-	conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * UINT64_C(1000000));
+	if (net_silence_end(&c->silence, x->now_ns))
+		conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * UINT64_C(1000000));
 }
 
 static void protocol_error(struct fabric_conn *c, const char *what)

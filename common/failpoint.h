@@ -136,12 +136,12 @@ enum failpoint_takes { FP_ANY, FP_ERROR = 1, FP_DROP = 2, FP_BOTH = 3 };
 		"before it connects to the scheduler")                                             \
 	X(CONTROL_SEND, "control.send", FP_DAEMONS, FP_ERROR,                                      \
 		"before a message is sent on a control connection")                                \
-	X(FABRIC_SEND, "fabric.send", FP_MEMBERS, FP_ANY,                                          \
+	X(NET_SEND, "net.send", FP_MEMBERS, FP_ANY,                                                \
 		"before a message is put on a data connection")                                    \
-	X(FABRIC_READ, "fabric.read", FP_MEMBERS, FP_ERROR,                                        \
+	X(NET_READ, "net.read", FP_MEMBERS, FP_ERROR,                                              \
 		"before a read of the other's memory is begun")                                    \
-	X(FABRIC_ACCEPT, "fabric.accept", FP_MEMBERS, FP_DROP, "a data connection is asked for")   \
-	X(FABRIC_REGISTER, "fabric.register", FP_MEMBERS, FP_ERROR,                                \
+	X(NET_ACCEPT, "net.accept", FP_MEMBERS, FP_DROP, "a data connection is asked for")         \
+	X(NET_REGISTER, "net.register", FP_MEMBERS, FP_ERROR,                                      \
 		"before memory is registered for the network")                                     \
 	X(DAEMON_HTTP, "daemon.http", FP_DAEMONS, FP_ANY, "a page is asked for")                   \
 	X(DAEMON_READY, "daemon.ready", FP_DAEMONS, FP_ANY, "before it says that it serves")       \

@@ -16,7 +16,6 @@
 #include "common/error.h"
 
 #define FDSTORE_NAME_BYTES 64
-#define FDSTORE_AT_ONCE    64 /* descriptors of one call */
 
 struct fdstore_fd {
 	int fd; /* -1: somebody has taken it */
@@ -36,7 +35,7 @@ void fdstore_fini(struct fdstore *s);
 /* Take one of that name: the caller's. -1: there is none (left). */
 int fdstore_take(struct fdstore *s, const char *name);
 
-/* Keep n <= FDSTORE_AT_ONCE descriptors under that name, beside what is there under it; it has
+/* Keep n <= NOTIFY_FDS_MAX descriptors under that name, beside what is there under it; it has
  * neither ':' nor blanks. Waits up to 200 ms for a manager that is slow. Errors: -errno; they are
  * not kept. */
 int fdstore_put(const char *name, const int *fds, unsigned n);

@@ -18,6 +18,11 @@
 /* Enough for a state log on a slow disk; the attempts behind it have their own pauses. */
 #define WELCOME_MS 3000
 
+struct peer {
+	struct member_peer pub;
+	bool is_told; /* since the last WELCOME */
+};
+
 struct member {
 	struct loop *loop;
 	struct ctlclient *client;
@@ -40,7 +45,7 @@ struct member {
 	uint64_t seq, last_seq;
 	_Atomic uint64_t last_heard_ns; /* written by the loop, read by anybody, alone */
 	pthread_mutex_t lock;           /* of the peers */
-	struct member_peer *peers;
+	struct peer *peers;
 	size_t n_peers;
 };
 
@@ -127,9 +132,10 @@ static void copy_text(char *dst, size_t room, const char *src)
 
 static void peer_set(struct member *m, const struct ctl_peer *p)
 {
+	struct member_peer *to;
 	size_t i = 0;
 
-	while (i < m->n_peers && m->peers[i].id != p->id)
+	while (i < m->n_peers && m->peers[i].pub.id != p->id)
 		i++;
 	if (p->state == PEER_GONE) {
 		if (i < m->n_peers)
@@ -137,7 +143,7 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		return;
 	}
 	if (i == m->n_peers) {
-		struct member_peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
+		struct peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
 
 		if (!v) {
 			log_error("out of memory for peer %u", p->id);
@@ -146,16 +152,52 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		m->peers = v;
 		m->n_peers++;
 	}
-	m->peers[i] = (struct member_peer){.id = p->id,
+	to = &m->peers[i].pub;
+	*to = (struct member_peer){.id = p->id,
 		.state = p->state,
 		.instance = p->instance,
 		.port = p->port,
 		.threads = p->threads};
-	copy_text(m->peers[i].name, sizeof(m->peers[i].name), p->name);
-	copy_text(m->peers[i].host, sizeof(m->peers[i].host), p->host);
-	copy_text(m->peers[i].addr, sizeof(m->peers[i].addr), p->addr);
+	copy_text(to->name, sizeof(to->name), p->name);
+	copy_text(to->host, sizeof(to->host), p->host);
+	copy_text(to->addr, sizeof(to->addr), p->addr);
 	if (p->key.bytes == CTL_KEY_BYTES)
-		memcpy(m->peers[i].key, p->key.data, CTL_KEY_BYTES);
+		memcpy(to->key, p->key.data, CTL_KEY_BYTES);
+	m->peers[i].is_told = true;
+}
+
+/* The scheduler tells all that are there: whom it has not named went while it was not heard. The
+ * caller unrefs *ret, which says so; NULL: nobody, or out of memory. */
+static struct member_msg *peers_forget(struct member *m)
+{
+	struct member_msg *ret = calloc(1, sizeof(*ret));
+	struct ctl_peer *gone = calloc(m->n_peers + 1, sizeof(*gone));
+	uint32_t n = 0;
+
+	for (size_t i = m->n_peers; i-- > 0;) {
+		struct ctl_peer p = {.id = m->peers[i].pub.id,
+			.state = PEER_GONE,
+			.instance = m->peers[i].pub.instance,
+			.name = "",
+			.host = "",
+			.addr = ""};
+
+		if (m->peers[i].is_told)
+			continue;
+		peer_set(m, &p);
+		if (gone)
+			gone[n++] = p;
+	}
+	if (!ret || !n) {
+		free(gone);
+		free(ret);
+		return NULL;
+	}
+	ret->refs = 1;
+	ret->mem = gone;
+	ret->msg = (struct ctl_msg){.type = CTL_PEERS,
+		.peers = {.view = atomic_load(&m->view), .peers = gone, .n_peers = n}};
+	return ret;
 }
 
 int member_peer(struct member *m, uint32_t id, struct member_peer *ret)
@@ -164,8 +206,8 @@ int member_peer(struct member *m, uint32_t id, struct member_peer *ret)
 
 	pthread_mutex_lock(&m->lock);
 	for (size_t i = 0; i < m->n_peers && rc; i++) {
-		if (m->peers[i].id == id) {
-			*ret = m->peers[i];
+		if (m->peers[i].pub.id == id) {
+			*ret = m->peers[i].pub;
 			rc = 0;
 		}
 	}
@@ -239,6 +281,8 @@ static void on_welcome(struct member *m, const struct ctl_welcome *w)
 	m->beat_ms = w->beat_ms ? w->beat_ms : 500;
 	m->dead_ms = w->dead_ms ? w->dead_ms : 5000;
 	m->last_heard_ns = clock_now_ns();
+	for (size_t i = 0; i < m->n_peers; i++)
+		m->peers[i].is_told = false;
 	ctlclient_accepted(m->client, w->window_ms);
 	start_timer(m, m->beat_ms);
 	atomic_store(&m->is_up, true);
@@ -278,6 +322,19 @@ static void note_view(struct member *m, uint64_t view)
 {
 	if (view > atomic_load(&m->view))
 		atomic_store(&m->view, view);
+}
+
+static void all_told(struct member *m)
+{
+	struct member_msg *gone;
+
+	pthread_mutex_lock(&m->lock);
+	gone = peers_forget(m);
+	pthread_mutex_unlock(&m->lock);
+	if (gone)
+		m->ops->message(m->ctx, gone);
+	member_msg_unref(gone);
+	m->ops->told(m->ctx);
 }
 
 static void dispatch(struct member *m, struct member_msg *in)
@@ -321,7 +378,7 @@ static void dispatch(struct member *m, struct member_msg *in)
 		break;
 	}
 	if (msg->type == CTL_PEERS && msg->peers.n_peers == 0) {
-		m->ops->told(m->ctx);
+		all_told(m);
 		return;
 	}
 	if (atomic_load(&m->is_up))

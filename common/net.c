@@ -49,10 +49,28 @@ void net_default_times(struct net_config *cfg)
 		cfg->dead_ms = 2 * cfg->ping_ms;
 }
 
-uint64_t net_dead_ns(uint64_t rx_ns, uint64_t ping_ns, uint32_t ping_ms, uint32_t dead_ms)
+static uint64_t dead_at(const struct net_silence *s, uint32_t ping_ms, uint32_t dead_ms)
 {
-	uint64_t by_rx = rx_ns + dead_ms * NS_PER_MS;
-	uint64_t by_ping = ping_ns + (dead_ms - ping_ms) * NS_PER_MS;
+	uint64_t by_rx = s->rx_ns + dead_ms * NS_PER_MS;
+	uint64_t by_ping = s->ping_ns + (dead_ms - ping_ms) * NS_PER_MS;
 
 	return by_rx > by_ping ? by_rx : by_ping;
+}
+
+enum net_due net_silence_due(struct net_silence *s, uint32_t ping_ms, uint32_t dead_ms,
+	uint64_t now_ns, uint64_t *ret_at_ns)
+{
+	uint64_t ping_at_ns = ping_ms ? s->rx_ns + ping_ms * NS_PER_MS : UINT64_MAX;
+	bool is_new = !s->is_pinged && now_ns >= ping_at_ns;
+
+	if (is_new) {
+		s->is_pinged = true;
+		s->ping_ns = now_ns;
+	}
+	*ret_at_ns = s->is_pinged ? dead_at(s, ping_ms, dead_ms) : ping_at_ns;
+	if (s->is_pinged && now_ns >= *ret_at_ns) {
+		*ret_at_ns = UINT64_MAX;
+		return NET_DUE_END;
+	}
+	return is_new ? NET_DUE_PING : NET_DUE_NOTHING;
 }

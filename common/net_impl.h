@@ -3,6 +3,7 @@
 /* What the implementations of common/net.h have in common, and common/shm.h, which listens for
  * silence as they do. */
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "common/net.h"
 
@@ -24,7 +25,27 @@ void net_stats_keep(struct net_stats *past, const struct net_counters *c);
 /* The times that cfg leaves open. */
 void net_default_times(struct net_config *cfg);
 
-/* When a connection is dead that was last heard at rx_ns, and pinged at ping_ns: silence is only held
- * against a peer that had a ping to answer, since we may have been stopped ourselves. */
-uint64_t net_dead_ns(uint64_t rx_ns, uint64_t ping_ns, uint32_t ping_ms, uint32_t dead_ms);
+/* Silence of a peer: after ping_ms of it a ping is due, once, and after dead_ms the connection is
+ * dead. It is only held against a peer that had a ping to answer, since we may have been stopped
+ * ourselves. */
+struct net_silence {
+	uint64_t rx_ns;   /* the peer was heard last */
+	uint64_t ping_ns; /* it was pinged last */
+	bool is_pinged;   /* and not heard since */
+};
+/* It is heard at now_ns. Returns whether a ping waited for that. */
+static inline bool net_silence_end(struct net_silence *s, uint64_t now_ns)
+{
+	bool was_pinged = s->is_pinged;
+
+	s->rx_ns = now_ns;
+	s->is_pinged = false;
+	return was_pinged;
+}
+
+enum net_due { NET_DUE_NOTHING, NET_DUE_PING, NET_DUE_END };
+/* What is due at now_ns on a connection that is up; a ping counts as sent. ping_ms of 0: nothing
+ * ever is. *ret_at_ns: when to ask again; UINT64_MAX: never. */
+enum net_due net_silence_due(struct net_silence *s, uint32_t ping_ms, uint32_t dead_ms,
+	uint64_t now_ns, uint64_t *ret_at_ns);
 #endif

@@ -30,7 +30,8 @@ static int check(int fd, const char *path, const char *what, mode_t forbidden, s
 	return 0;
 }
 
-int secret_open(const char *path, const char *what, bool is_credential, struct err_text *err)
+/* Returns the descriptor. Errors: as secret_read. */
+static int open_secret(const char *path, const char *what, bool is_credential, struct err_text *err)
 {
 	int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC), rc;
 
@@ -49,7 +50,7 @@ int secret_open(const char *path, const char *what, bool is_credential, struct e
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err)
 {
-	int fd = secret_open(path, what, is_credential, err);
+	int fd = open_secret(path, what, is_credential, err);
 	uint8_t *buf = ret_buf;
 	size_t used = 0;
 	ssize_t n = 1;
@@ -80,7 +81,7 @@ int secret_check(const char *path, const char *what, struct err_text *err)
 {
 	const char *dir = getenv("CREDENTIALS_DIRECTORY");
 	size_t n = dir ? strlen(dir) : 0;
-	int fd = secret_open(path, what, n && strncmp(path, dir, n) == 0 && path[n] == '/', err);
+	int fd = open_secret(path, what, n && strncmp(path, dir, n) == 0 && path[n] == '/', err);
 
 	if (fd < 0)
 		return fd;

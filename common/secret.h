@@ -7,19 +7,16 @@
 
 #include "common/error.h"
 
-/* Open for reading. Refused when it is no plain file, a symbolic link, owned by somebody else than
+/* Read all of it. Refused when it is no plain file, a symbolic link, owned by somebody else than
  * this process's user or root, or open to the group or others.
  * what: "key file", for the sentence. is_credential: the service manager made the file for this
  * process; where it can, it lets us in by an access list, which shows as permission of the group.
- * Returns the descriptor. Errors: -errno, -EPERM or -EINVAL, with a sentence. */
-int secret_open(const char *path, const char *what, bool is_credential, struct err_text *err);
-
-/* As secret_open, and read all of it.
- * Returns the number of bytes, of a larger file room. Errors: as secret_open. */
+ * Returns the number of bytes, of a larger file room. Errors: -errno, -EPERM or -EINVAL, with a
+ * sentence. */
 int secret_read(const char *path, const char *what, bool is_credential, void *ret_buf, size_t room,
 	struct err_text *err);
 
-/* Would secret_open take the file? One below $CREDENTIALS_DIRECTORY is a credential. Errors: as
+/* Would secret_read take the file? One below $CREDENTIALS_DIRECTORY is a credential. Errors: as
  * it. */
 int secret_check(const char *path, const char *what, struct err_text *err);
 

@@ -141,7 +141,7 @@ static void close_now(struct xconn *c, const char *why)
 
 static uint64_t heard_ns(const struct xconn *c)
 {
-	return ((const struct shm_conn *)c)->last_rx_ns;
+	return ((const struct shm_conn *)c)->silence.rx_ns;
 }
 
 /* ---- life ---- */

@@ -231,7 +231,7 @@ static void come_up(struct shm_conn *c, void *area)
 	ring_init(&c->rx, &c->page->dir[peer], rings + peer * (size_t)RING_BYTES);
 	OPENSSL_cleanse(c->key, sizeof(c->key));
 	set_state(c, SHM_UP, "handshake done");
-	c->last_rx_ns = x->now_ns;
+	c->silence.rx_ns = x->now_ns;
 	if (x->cfg.ping_ms)
 		shm_deadline(x, x->now_ns + x->cfg.ping_ms * NS_PER_MS);
 	shm_mark_all(c);
@@ -493,29 +493,24 @@ void shm_deadline(struct shm_xport *x, uint64_t at_ns)
 		x->next_deadline_ns = at_ns;
 }
 
-static uint64_t dead_at(const struct shm_conn *c, const struct shm_config *cfg)
-{
-	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
-}
-
 static uint64_t tick_up(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)
 {
 	const struct wire_msg ping = {.type = WIRE_PING};
+	uint64_t at_ns;
 
-	if (!cfg->ping_ms)
-		return UINT64_MAX;
-	if (!c->is_pinged && now_ns >= c->last_rx_ns + cfg->ping_ms * NS_PER_MS) {
-		c->is_pinged = true;
-		c->ping_ns = now_ns;
+	switch (net_silence_due(&c->silence, cfg->ping_ms, cfg->dead_ms, now_ns, &at_ns)) {
+	case NET_DUE_NOTHING:
+		break;
+	case NET_DUE_PING:
 		shm_put(c, &ping); /* without room it is the peer's turn anyway */
+		break;
+	case NET_DUE_END:
+		shm_doom(c, "no sign of life for %lu ms",
+			(unsigned long)((now_ns - c->silence.rx_ns) / NS_PER_MS));
+		at_ns = now_ns;
+		break;
 	}
-	if (!c->is_pinged)
-		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;
-	if (now_ns < dead_at(c, cfg))
-		return dead_at(c, cfg);
-	shm_doom(c, "no sign of life for %lu ms",
-		(unsigned long)((now_ns - c->last_rx_ns) / NS_PER_MS));
-	return now_ns;
+	return at_ns;
 }
 
 static uint64_t tick_one(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)

@@ -95,8 +95,9 @@ struct shm_conn {
 	uint8_t key[TICKET_KEY_BYTES]; /* CONNECTING */
 	struct shm_page *page;         /* UP: SHM_AREA_BYTES mapped */
 	struct ring_end tx, rx;
-	bool is_challenged, has_want, has_pong, is_pinged, is_sock_full;
-	uint64_t deadline_ns, last_rx_ns, ping_ns, sock_retry_ns;
+	bool is_challenged, has_want, has_pong, is_sock_full;
+	struct net_silence silence;
+	uint64_t deadline_ns, sock_retry_ns;
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
 	uint32_t n_dirty;

@@ -91,8 +91,7 @@ static int receive(struct shm_conn *c)
 			shm_protocol_error(c, "a malformed message");
 			break;
 		}
-		c->last_rx_ns = x->now_ns;
-		c->is_pinged = false;
+		net_silence_end(&c->silence, x->now_ns);
 		message(c, &m);
 	}
 	if (n < 0)

@@ -38,6 +38,7 @@ struct ring_end {
 	uint64_t theirs;
 };
 
+/* One end of an empty ring: bytes has RING_BYTES, both outlive it. */
 void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes);
 
 /* Producer: append an entry of n bytes (a multiple of 8, at most RING_BYTES / 2).

@@ -179,7 +179,7 @@ static uint64_t tcp_next_deadline(struct xport *xp)
 static int tcp_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
-	int rc = FAILPOINT(FABRIC_REGISTER);
+	int rc = FAILPOINT(NET_REGISTER);
 
 	if (rc < 0)
 		return rc;
@@ -220,7 +220,7 @@ static void close_now(struct xconn *c, const char *why)
 
 static uint64_t heard_ns(const struct xconn *c)
 {
-	return ((const struct tcp_conn *)c)->last_rx_ns;
+	return ((const struct tcp_conn *)c)->silence.rx_ns;
 }
 
 static void destroy(struct tcp_xport *x)

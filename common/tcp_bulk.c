@@ -65,7 +65,7 @@ int tcp_read(struct xport_read *r)
 	const struct tcp_seg *own = &x->segs[r->own_segment % TCP_SEGS_MAX];
 	uintptr_t at = (uintptr_t)r->dst - (uintptr_t)own->mem;
 	struct tcp_read *rd;
-	int rc = FAILPOINT(FABRIC_READ);
+	int rc = FAILPOINT(NET_READ);
 
 	if (rc < 0)
 		return rc;

@@ -70,13 +70,10 @@ static void due_at(struct tcp_xport *x, uint64_t at_ns)
 
 void tcp_heard(struct tcp_conn *c)
 {
-	const struct tcp_xport *x = tcp_of(c);
+	struct tcp_xport *x = tcp_of(c);
 
-	c->last_rx_ns = x->now_ns;
-	if (!c->is_pinged)
-		return;
-	c->is_pinged = false;
-	due_at(tcp_of(c), x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
+	if (net_silence_end(&c->silence, x->now_ns))
+		due_at(x, x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
 }
 
 /* ---- up ---- */
@@ -108,8 +105,8 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum tcp_state state)
 		c->lanes[i] = (struct tcp_lane){.fd = -1, .lowat = 1};
 	TAILQ_INIT(&c->queue);
 	c->read_window.limit = READ_WINDOW_FIRST;
-	c->last_rx_ns = clock_now_ns();
-	c->deadline_ns = c->last_rx_ns + x->net->cfg.connect_timeout_ms * NS_PER_MS;
+	c->silence.rx_ns = clock_now_ns();
+	c->deadline_ns = c->silence.rx_ns + x->net->cfg.connect_timeout_ms * NS_PER_MS;
 	due_at(x, c->deadline_ns);
 	x->conns[slot] = c;
 	atomic_store_explicit(&x->count.connections, ++x->n_conns, memory_order_relaxed);
@@ -300,7 +297,7 @@ static void go_up(struct tcp_conn *c)
 
 	set_state(c, TCP_UP, "handshake done");
 	c->is_told = true;
-	c->last_rx_ns = x->now_ns;
+	c->silence.rx_ns = x->now_ns;
 	if (x->net->cfg.ping_ms)
 		due_at(x, x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
 	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
@@ -472,28 +469,23 @@ void tcp_free_gone(struct tcp_xport *x)
 
 /* ---- time ---- */
 
-static uint64_t dead_at(const struct tcp_conn *c, const struct net_config *cfg)
-{
-	return net_dead_ns(c->last_rx_ns, c->ping_ns, cfg->ping_ms, cfg->dead_ms);
-}
-
 static uint64_t tick_up(struct tcp_conn *c, const struct net_config *cfg, uint64_t now_ns)
 {
-	if (!cfg->ping_ms)
-		return UINT64_MAX;
-	if (!c->is_pinged && now_ns >= c->last_rx_ns + cfg->ping_ms * NS_PER_MS) {
-		c->is_pinged = true;
-		c->ping_ns = now_ns;
+	uint64_t at_ns;
+
+	switch (net_silence_due(&c->silence, cfg->ping_ms, cfg->dead_ms, now_ns, &at_ns)) {
+	case NET_DUE_NOTHING:
+		break;
+	case NET_DUE_PING:
 		c->has_ping = true;
 		tcp_touch(c);
+		break;
+	case NET_DUE_END:
+		doom(c, "no sign of life for %lu ms",
+			(unsigned long)((now_ns - c->silence.rx_ns) / NS_PER_MS));
+		break;
 	}
-	if (!c->is_pinged)
-		return c->last_rx_ns + cfg->ping_ms * NS_PER_MS;
-	if (now_ns < dead_at(c, cfg))
-		return dead_at(c, cfg);
-	doom(c, "no sign of life for %lu ms",
-		(unsigned long)((now_ns - c->last_rx_ns) / NS_PER_MS));
-	return UINT64_MAX;
+	return at_ns;
 }
 
 static uint64_t tick_one(struct tcp_conn *c, const struct net_config *cfg, uint64_t now_ns)

@@ -104,7 +104,7 @@ static const char *check_ticket(
 	if (g->ticket.channel == CHANNEL_OF_CONNECTING &&
 		replay_check(&net->door.replay, &g->ticket))
 		return "replayed ticket";
-	return FAILPOINT(FABRIC_ACCEPT) ? "a failpoint says so" : NULL;
+	return FAILPOINT(NET_ACCEPT) ? "a failpoint says so" : NULL;
 }
 
 /* To the data thread, which may go away only while nobody holds the lock. */

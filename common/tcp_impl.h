@@ -118,7 +118,7 @@ struct tcp_conn {
 	enum tcp_state state;
 	uint16_t slot;
 	bool is_told; /* the owner knows it: connected by him, or up was called */
-	bool is_busy, has_want, has_ping, has_pong, is_pinged;
+	bool is_busy, has_want, has_ping, has_pong;
 	struct tcp_lane lanes[N_LANES];
 	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
 	TAILQ_ENTRY(tcp_conn) gone;
@@ -144,7 +144,7 @@ struct tcp_conn {
 	struct tcp_read reads[READS_MAX];
 
 	uint64_t deadline_ns; /* of the handshake */
-	uint64_t last_rx_ns, ping_ns;
+	struct net_silence silence;
 	uint64_t nonce; /* of the first channel's ticket */
 	struct sockaddr_storage addr;
 	socklen_t addr_len;

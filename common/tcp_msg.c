@@ -60,7 +60,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	struct tcp_conn *c = (struct tcp_conn *)xc;
 	int rc;
 
-	FAILPOINT(FABRIC_SEND);
+	FAILPOINT(NET_SEND);
 	if (c->state != TCP_UP)
 		return -ENOTCONN;
 	rc = tcp_put(c, m, TCP_TX_RESERVE);

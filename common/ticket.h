@@ -50,6 +50,7 @@ struct replay {
 	struct replay_peer peers[REPLAY_SETS][REPLAY_WAYS];
 };
 
+/* Write it with its HMAC under key, of TICKET_KEY_BYTES. */
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
 /* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved
  * bytes). */

@@ -33,7 +33,7 @@ static inline bool tls_conf_is_empty(const struct tls_conf *conf)
 	return !conf->keys.n_keys && !conf->cert;
 }
 
-/* Who a listener's peer is; proven only when tls_is_proven says so. */
+/* Who a listener's peer is; proven only when tls_unproven says NULL. */
 struct tls_peer {
 	char identity[TLS_IDENTITY_BYTES]; /* "role:name" */
 	char print[KEY_PRINT_BYTES];       /* fingerprint of its key or certificate */

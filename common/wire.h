@@ -45,7 +45,6 @@ enum wire_type {
 
 enum wire_flags {
 	WIRE_INLINE = 1 << 0, /* len bytes of payload follow the tail */
-	WIRE_FLAGS_KNOWN = WIRE_INLINE,
 };
 
 /* A set of a job's members. */
@@ -109,6 +108,7 @@ int wire_decode(const void *buf, size_t n_bytes, struct wire_msg *ret, struct er
 /* A message without tail or payload, about the partition, placement, round and member of m. */
 struct wire_msg wire_answer(const struct wire_msg *m, enum wire_type type);
 
+/* "CONTRIB", ...; "?" for what is none. */
 const char *wire_type_name(unsigned type);
 
 static inline bool member_set_has(const struct member_set *s, unsigned i)

@@ -20,13 +20,14 @@
 
 #include "libbpsclient/bps.h"
 
+#include "common/ctlmsg.h"
 #include "common/local.h"
 #include "libbpsclient/options.h"
 #include "libbpsclient/session.h"
 
 #define CLIENT_BUCKETS     1024
 #define CLIENT_WORKERS_MAX 65536
-#define CLIENT_NAME_PREFIX "__bps." /* of the library's own tensors */
+#define CLIENT_NAME_PREFIX CTL_OWN_TENSORS
 
 struct bps_tensor {
 	struct bps *b;
@@ -101,6 +102,10 @@ int tensor_declare_at(struct bps *b, const struct bps_decl *decl, const struct t
 	struct bps_tensor **ret);
 /* Is it a declaration that users may make? */
 int tensor_check_decl(const struct bps_decl *d);
+/* May its input be written? Not while its round is in flight; nor when it has failed, since others may
+ * not have heard of that and still sum it (session.h). Errors: BPS_EBUSY, what it failed with; with
+ * the thread's sentence. */
+int tensor_may_fill(struct bps_tensor *t);
 /* May a tensor in device memory be submitted, being so many rounds ahead at most? ring_mutex is
  * held. Errors: BPS_EBUSY, -EAGAIN, what it failed with; with the thread's sentence. */
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "libbpsclient/text.h"
@@ -77,10 +78,35 @@ static void fill(char *piece, size_t first, size_t n, const char *src, size_t at
 		memcpy(piece + (from - first), src + (from - at), to - from);
 }
 
+/* In a job that may shrink a sum is complete without a machine that is lost, and what that was to
+ * bring is zeros. The same contributors are told to all, so that all end here or none. */
+static int check_root(const struct collect *c, struct bps_tensor *t, int root)
+{
+	size_t size = (size_t)c->b->size;
+	struct bps_worker *all;
+	bool is_behind = false;
+	int n;
+
+	if (bps_contributors(t) == c->b->size)
+		return 0;
+	all = calloc(size, sizeof(*all));
+	if (!all)
+		return text_set(-ENOMEM, "out of memory");
+	n = bps_contributor_list(t, all, size);
+	for (int i = 0; i < n && i < c->b->size; i++)
+		is_behind |= all[i].rank == root && !all[i].is_missing;
+	free(all);
+	if (n < 0 || is_behind)
+		return n < 0 ? n : 0;
+	return text_set(BPS_EWORKER_LOST,
+		"broadcast: rank %d of job '%s' is lost, or has not joined: nobody has its bytes",
+		root, c->b->options.job);
+}
+
 /* Every worker's src of n_src bytes stands at `at` of the whole of n_bytes, which ends up in
- * dst. */
-static int exchange(
-	struct collect *c, const char *src, size_t at, size_t n_src, char *dst, size_t n_bytes)
+ * dst. root: the only one who has some; -1: all have. */
+static int exchange(struct collect *c, const char *src, size_t at, size_t n_src, char *dst,
+	size_t n_bytes, int root)
 {
 	struct bps_tensor *t;
 	size_t n;
@@ -95,9 +121,14 @@ static int exchange(
 				"a collective of job '%s' that ended with an error is still in "
 				"flight",
 				c->b->options.job);
+		rc = tensor_may_fill(t);
+		if (rc < 0)
+			return rc;
 		n = n_bytes - first < t->bytes ? n_bytes - first : t->bytes;
 		fill(t->in, first, n, src, at, n_src);
 		rc = run(c, t);
+		if (!rc && root >= 0)
+			rc = check_root(c, t, root);
 		if (rc < 0)
 			return rc;
 		memcpy(dst + first, bps_output(t), n);
@@ -131,7 +162,7 @@ int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t 
 		rc = text_set(-EINVAL, "broadcast: root %d is not a rank of job '%s' of %d", root,
 			b->options.job, b->size);
 	else
-		rc = exchange(&c, data, 0, b->rank == root ? n_bytes : 0, data, n_bytes);
+		rc = exchange(&c, data, 0, b->rank == root ? n_bytes : 0, data, n_bytes, root);
 	return end(&c, rc);
 }
 
@@ -146,6 +177,6 @@ int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uin
 	if (__builtin_mul_overflow(n_bytes, (size_t)b->size, &whole))
 		rc = text_set(-EINVAL, "allgather: %zu bytes of %d workers", n_bytes, b->size);
 	else
-		rc = exchange(&c, src, (size_t)b->rank * n_bytes, n_bytes, dst, whole);
+		rc = exchange(&c, src, (size_t)b->rank * n_bytes, n_bytes, dst, whole, -1);
 	return end(&c, rc);
 }

@@ -2,7 +2,6 @@
 #include "libbpsclient/session.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -10,7 +9,6 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -19,8 +17,6 @@
 
 #define NS_PER_MS    1000000u
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
-#define ARENAS_MAX   65536u
-#define ARENA_MAX    (UINT64_C(1) << 46)
 
 struct frame {
 	struct local_msg msg;
@@ -43,72 +39,13 @@ static uint32_t left_ms(uint64_t deadline_ns)
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }
 
-/* ---- turn ---- */
-
-static void turn_init(struct session *s)
-{
-	pthread_condattr_t attr;
-
-	pthread_mutex_init(&s->mutex, NULL);
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&s->is_free, &attr);
-	pthread_condattr_destroy(&attr);
-}
-
-static void turn_fini(struct session *s)
-{
-	pthread_cond_destroy(&s->is_free);
-	pthread_mutex_destroy(&s->mutex);
-}
-
-/* Take the turn, waiting until deadline_ns at most (0: not at all). 0 or -ETIMEDOUT. */
-static int turn_take(struct session *s, uint64_t deadline_ns)
-{
-	struct timespec ts = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
-		.tv_nsec = (long)(deadline_ns % 1000000000u)};
-	int rc = deadline_ns ? 0 : ETIMEDOUT;
-
-	pthread_mutex_lock(&s->mutex);
-	while (s->is_taken && !rc)
-		rc = pthread_cond_timedwait(&s->is_free, &s->mutex, &ts);
-	rc = s->is_taken ? -ETIMEDOUT : 0;
-	s->is_taken = true;
-	pthread_mutex_unlock(&s->mutex);
-	return rc;
-}
-
-static void turn_give(struct session *s)
-{
-	pthread_mutex_lock(&s->mutex);
-	s->is_taken = false;
-	pthread_cond_signal(&s->is_free);
-	pthread_mutex_unlock(&s->mutex);
-}
-
 /* ---- failure ---- */
-
-/* What is written into inputs from now on is seen by nobody else. Without address space for it they
- * stay as they are. */
-static void freeze_inputs(struct session *s)
-{
-	for (uint32_t i = 0; i < s->n_arenas; i++) {
-		struct arena *a = &s->arenas[i];
-
-		if (a->fd < 0)
-			continue;
-		(void)mmap(a->base, a->bytes, PROT_READ | PROT_WRITE,
-			MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, a->fd, 0);
-		close(a->fd);
-		a->fd = -1;
-	}
-}
 
 /* Record the first failure. Caller has the turn. */
 static int session_fail(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
-		freeze_inputs(s);
+		arenas_freeze(&s->arenas);
 		err_set(&s->failure_text, code, "%s", text);
 		atomic_store_explicit(&s->failure, code, memory_order_release);
 	}
@@ -166,63 +103,14 @@ static int take_fd(struct frame *f, unsigned i)
 	return fd;
 }
 
-/* Map shared memory that the agent made. It must be sealed against shrinking, or an access could
- * raise SIGBUS. */
-static int map_memfd(int fd, uint64_t bytes, bool is_writable, void **ret)
-{
-	struct stat st;
-	void *p;
-	int rc = FAILPOINT(CLIENT_MAP);
-
-	if (rc < 0)
-		return rc;
-	if (!local_is_sealed(fd))
-		return BPS_EPROTO;
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!bytes || (uint64_t)st.st_size < bytes)
-		return BPS_EPROTO;
-	p = mmap(NULL, bytes, PROT_READ | (is_writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
-	if (p == MAP_FAILED)
-		return -errno;
-	*ret = p;
-	return 0;
-}
-
-static struct arena *find_arena(struct session *s, uint32_t id)
-{
-	for (uint32_t i = s->n_arenas; i > 0; i--) /* the newest is asked for most */
-		if (s->arenas[i - 1].id == id)
-			return &s->arenas[i - 1];
-	return NULL;
-}
-
 static int add_arena(struct session *s, struct frame *f)
 {
-	const struct local_arena *m = &f->msg.arena;
-	struct arena *more;
-	void *base;
-	int rc;
+	int fd = f->n_fds == 1 ? f->fds[0] : -1;
+	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
 
-	const struct arena *known = find_arena(s, m->id);
-
-	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
-		return 0; /* an agent's successor does not know what was told last */
-	if (f->n_fds != 1 || m->bytes > ARENA_MAX || s->n_arenas == ARENAS_MAX || known)
-		return BPS_EPROTO;
-	more = realloc(s->arenas, (s->n_arenas + 1) * sizeof(*more));
-	if (!more)
-		return -ENOMEM;
-	s->arenas = more;
-	rc = map_memfd(f->fds[0], m->bytes, m->is_writable, &base);
-	if (rc < 0)
-		return rc;
-	s->arenas[s->n_arenas++] = (struct arena){.id = m->id,
-		.is_writable = m->is_writable,
-		.base = base,
-		.bytes = m->bytes,
-		.fd = m->is_writable ? take_fd(f, 0) : -1};
-	return 0;
+	if (f->n_fds == 1 && fd < 0)
+		f->n_fds = 0; /* it was kept */
+	return rc;
 }
 
 static void note_job(struct session *s, const struct local_job *m)
@@ -412,10 +300,10 @@ static int map_control(struct session *s, struct frame *f, struct err_text *err)
 
 	if (f->n_fds != 2)
 		return err_set(err, BPS_EPROTO, "welcome with %u descriptors, not 2", f->n_fds);
-	if (fstat(f->fds[0], &st) < 0 || st.st_size <= 0 || (uint64_t)st.st_size > ARENA_MAX)
+	if (fstat(f->fds[0], &st) < 0 || st.st_size <= 0 || (uint64_t)st.st_size > ARENA_MAX_BYTES)
 		return err_set(err, BPS_EPROTO, "control page of no size");
 	s->event_fd = take_fd(f, 1);
-	rc = map_memfd(f->fds[0], (uint64_t)st.st_size, true, &page);
+	rc = arenas_map(f->fds[0], (uint64_t)st.st_size, true, &page);
 	if (rc)
 		return err_set(err, rc, "control page cannot be mapped: %s", err_str(rc));
 	s->control = page;
@@ -522,7 +410,7 @@ int session_open(struct session *s, const struct options *options, struct err_te
 	int rc;
 
 	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
-	turn_init(s);
+	turn_init(&s->turn);
 	rc = connect_and_attach(s, deadline_ns, err);
 	if (!rc)
 		rc = await_job(s, deadline_ns, err);
@@ -533,33 +421,17 @@ int session_open(struct session *s, const struct options *options, struct err_te
 
 void session_close(struct session *s)
 {
-	for (uint32_t i = 0; i < s->n_arenas; i++) {
-		munmap(s->arenas[i].base, s->arenas[i].bytes);
-		if (s->arenas[i].fd >= 0)
-			close(s->arenas[i].fd);
-	}
-	free(s->arenas);
+	arenas_fini(&s->arenas);
 	if (s->control)
 		munmap(s->control, s->control_bytes);
 	if (s->event_fd >= 0)
 		close(s->event_fd);
 	if (s->sock >= 0)
 		close(s->sock);
-	turn_fini(s);
+	turn_fini(&s->turn);
 }
 
 /* ---- requests ---- */
-
-static void *place(
-	struct session *s, uint32_t arena_id, bool is_writable, uint64_t offset, uint64_t bytes)
-{
-	const struct arena *a = find_arena(s, arena_id);
-
-	if (!a || a->is_writable != is_writable || bytes > a->bytes || offset > a->bytes - bytes ||
-		offset % LOCAL_ALIGN)
-		return NULL;
-	return a->base + offset;
-}
 
 /* on_device: its bytes lie elsewhere. */
 static int take_slot(struct session *s, const struct local_slot *m, uint64_t bytes, bool on_device,
@@ -574,9 +446,9 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	ret->tensor = m->tensor;
 	if (on_device && m->tensor < s->tensor_entries)
 		return 0;
-	ret->in = place(s, m->in_arena, true, m->in_offset, bytes);
-	ret->out[0] = place(s, m->out_arena, false, m->out_offset[0], bytes);
-	ret->out[1] = place(s, m->out_arena, false, m->out_offset[1], bytes);
+	ret->in = arenas_place(&s->arenas, m->in_arena, true, m->in_offset, bytes);
+	ret->out[0] = arenas_place(&s->arenas, m->out_arena, false, m->out_offset[0], bytes);
+	ret->out[1] = arenas_place(&s->arenas, m->out_arena, false, m->out_offset[1], bytes);
 	if (!ret->in || !ret->out[0] || !ret->out[1] || m->tensor >= s->tensor_entries)
 		return session_cut(s, BPS_EPROTO, "tensor outside of its arena");
 	return 0;
@@ -590,7 +462,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	struct frame f = {.mem = NULL};
 	int rc;
 
-	rc = turn_take(s, deadline_ns);
+	rc = turn_take(&s->turn, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot declare: the agent is slow");
 	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
@@ -603,7 +475,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	if (rc < 0)
 		rc = explain_request(s, rc, "cannot declare", err);
 	frame_free(&f);
-	turn_give(s);
+	turn_give(&s->turn);
 	return rc;
 }
 
@@ -614,7 +486,7 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	struct frame f = {.mem = NULL};
 	int rc;
 
-	rc = turn_take(s, deadline_ns);
+	rc = turn_take(&s->turn, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "the agent is slow");
 	rc = request(s, &m, LOCAL_DEVICE_AT, deadline_ns, &f);
@@ -627,7 +499,7 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 		*ret_sock = take_fd(&f, 0);
 	}
 	frame_free(&f);
-	turn_give(s);
+	turn_give(&s->turn);
 	return rc;
 }
 
@@ -639,7 +511,7 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 	struct err_text why = {""};
 	int rc;
 
-	rc = turn_take(s, deadline_ns);
+	rc = turn_take(&s->turn, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot finish: the agent is slow");
 	rc = request(s, &m, LOCAL_FINISHED, deadline_ns, &f);
@@ -651,7 +523,7 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 		rc = explain_request(s, rc, "cannot finish", err);
 	}
 	frame_free(&f);
-	turn_give(s);
+	turn_give(&s->turn);
 	if (rc != -ETIMEDOUT)
 		return rc;
 	session_why(s, UINT32_MAX, 0, &why);
@@ -667,14 +539,14 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 	struct frame f = {.mem = NULL};
 	int rc;
 
-	rc = turn_take(s, deadline_ns);
+	rc = turn_take(&s->turn, deadline_ns);
 	if (rc < 0)
 		return rc;
 	rc = request(s, &m, LOCAL_TEXT, deadline_ns, &f);
 	if (!rc)
 		err_set(ret, 0, "%s", f.msg.text.text);
 	frame_free(&f);
-	turn_give(s);
+	turn_give(&s->turn);
 	return rc;
 }
 
@@ -687,7 +559,7 @@ int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
 	struct err_text why = {""};
 	int rc;
 
-	rc = turn_take(s, deadline_ns);
+	rc = turn_take(&s->turn, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "barrier: the agent is slow");
 	rc = request(s, &m, LOCAL_PASSED, deadline_ns, &f);
@@ -701,7 +573,7 @@ int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
 		rc = explain_request(s, rc, "barrier", err);
 	}
 	frame_free(&f);
-	turn_give(s);
+	turn_give(&s->turn);
 	if (rc != -ETIMEDOUT)
 		return rc;
 	session_why(s, UINT32_MAX, 0, &why);
@@ -718,7 +590,7 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 	struct frame f = {.mem = NULL};
 	int rc;
 
-	rc = turn_take(s, deadline_ns);
+	rc = turn_take(&s->turn, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot ask who is there: the agent is slow");
 	rc = request(s, &m, LOCAL_PEOPLE, deadline_ns, &f);
@@ -727,7 +599,7 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 	else
 		rc = explain_request(s, rc, "cannot ask who is there", err);
 	frame_free(&f);
-	turn_give(s);
+	turn_give(&s->turn);
 	return rc;
 }
 
@@ -752,9 +624,9 @@ int session_look(struct session *s)
 		atomic_compare_exchange_strong_explicit(&s->look_due_ns, &due,
 			now + (uint64_t)SESSION_LOOK_MS * NS_PER_MS, memory_order_relaxed,
 			memory_order_relaxed) &&
-		!turn_take(s, 0)) {
+		!turn_take(&s->turn, 0)) {
 		drain(s);
-		turn_give(s);
+		turn_give(&s->turn);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);
 }

@@ -13,21 +13,14 @@
  * A server on this host sums inputs where they lie (docs/faults.md, B6), also when the agent is
  * gone. So before anybody is told of a failure, after which inputs may be written, they become
  * private copies of what they were: nobody else sees what is written then. */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/local.h"
+#include "libbpsclient/arenas.h"
 #include "libbpsclient/options.h"
-
-struct arena {
-	uint32_t id;
-	bool is_writable;
-	char *base;
-	uint64_t bytes;
-	int fd; /* of one that is writable, until it is frozen; else -1 */
-};
+#include "libbpsclient/turn.h"
 
 struct session {
 	const struct options *options; /* the caller's, outlives the session */
@@ -42,15 +35,11 @@ struct session {
 	bool is_new;                                 /* and we joined at it; */
 	uint32_t root;                               /* the lowest rank that did not */
 
-	/* The turn: a lock that can be waited for until a point on the monotonic clock. */
-	pthread_mutex_t mutex; /* of is_taken */
-	pthread_cond_t is_free;
-	bool is_taken;
+	struct turn turn;
 
 	/* Of the thread that has the turn. */
 	uint32_t seq;
-	struct arena *arenas;
-	uint32_t n_arenas;
+	struct arenas arenas;
 	bool is_cut; /* the socket is of no more use */
 	struct err_text failure_text;
 

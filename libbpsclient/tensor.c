@@ -389,6 +389,13 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 	return tensor_explain(t, rc);
 }
 
+int tensor_may_fill(struct bps_tensor *t)
+{
+	int rc = tensor_is_done(t) ? entry_status(t) : BPS_EBUSY;
+
+	return rc ? explain_refusal(t, rc) : 0;
+}
+
 int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 {
 	int rc = entry_status(t);
@@ -471,8 +478,9 @@ int bps_push_pull_copy(
 	rc = check_tensors(&t, 1, op);
 	if (rc < 0)
 		return rc;
-	if (!tensor_is_done(t)) /* before the input is touched */
-		return explain_refusal(t, BPS_EBUSY);
+	rc = tensor_may_fill(t);
+	if (rc < 0)
+		return rc;
 	memcpy(t->in, src, t->bytes);
 	rc = tensor_submit(&t, 1, op, priority);
 	if (!rc)

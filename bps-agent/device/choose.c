@@ -65,7 +65,8 @@ static void roots_of_plan(const struct plan *p, struct route *r)
 			r->roots[r->n_roots++] = p->steps[i].gpu;
 }
 
-void choose_route_of(const struct plan *p, struct route *ret)
+/* The plan as the engine follows it. */
+static void route_of_plan(const struct plan *p, struct route *ret)
 {
 	struct route r = {.n_members = (uint8_t)p->n_gpus};
 
@@ -174,7 +175,7 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 		return err_set(err, -ENOMEM, "out of memory");
 	rc = choose(w, sysfs, dev, gpus, n_members, strategy, err);
 	if (rc == 0) {
-		choose_route_of(&w->plan, ret);
+		route_of_plan(&w->plan, ret);
 		if (why)
 			snprintf(why, PLAN_WHY_BYTES, "%s", w->plan.why);
 	}

@@ -10,9 +10,6 @@
  * device's error, with a sentence. */
 int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], struct err_text *err);
 
-/* The plan as the engine follows it. */
-void choose_route_of(const struct plan *plan, struct route *ret);
-
 /* sysfs: where it is mounted; without it the GPUs have no place. gpus: per member, an index of the
  * device's. want: a word of strategy_words. why: at least PLAN_WHY_BYTES, may be NULL.
  * Errors: as strategy_plan, -EINVAL no such word, or two members on one GPU when something else

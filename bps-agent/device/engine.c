@@ -65,11 +65,6 @@ void engine_device_error(struct engine *e, int rc, const char *what)
 	engine_fail(e, BPS_EDEVICE, "%s: %s (%s)", what, e->dev->why.s, device_error_name(rc));
 }
 
-int engine_failure(const struct engine *e)
-{
-	return e->failed;
-}
-
 /* ---- life ---- */
 
 static int open_lanes(struct engine *e)

@@ -118,8 +118,6 @@ bool engine_is_busy(const struct engine *e);
 bool engine_is_quiet(const struct engine *e);
 /* Inputs in host memory that a tensor needs. */
 unsigned engine_inputs(const struct engine *e);
-/* The first failure's code, or 0. */
-int engine_failure(const struct engine *e);
 /* Which member's stream has not reached the tensor's round? -1: it is not that. */
 int engine_missing(const struct engine *e, uint32_t tensor);
 

@@ -83,8 +83,8 @@ int engine_check(const struct engine *e, struct err_text *err)
 	for (uint32_t i = 0; i < e->n_tensors; i++)
 		if (e->tensors[i])
 			check_tensor(&c, e->tensors[i]);
-	TAILQ_FOREACH(t, &e->waiting, link)
-	n_waiting++;
+	TAILQ_FOREACH (t, &e->waiting, link)
+		n_waiting++;
 	expect(&c, n_waiting == c.n.n_waiting, "waiting = the list");
 	expect(&c, c.n.n_running == e->n_running, "n_running = those that run");
 	expect(&c, c.n.n_up == e->up.n && c.n.n_down == e->down.n, "heaps of partitions");

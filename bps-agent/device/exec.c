@@ -262,9 +262,9 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id)
 {
 	const struct exec_arena *a;
 
-	TAILQ_FOREACH(a, &x->arenas, link)
-	if (a->id == id)
-		return a->mem;
+	TAILQ_FOREACH (a, &x->arenas, link)
+		if (a->id == id)
+			return a->mem;
 	return NULL;
 }
 

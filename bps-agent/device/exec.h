@@ -98,10 +98,6 @@ void exec_trainer_read(struct exec *x, uint32_t worker);
 void exec_welcome(struct exec *x, const char *route);
 /* A region of a trainer's, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
-/* A message to it; who takes none is closed. */
-void exec_trainer_tell(struct exec *x, uint32_t worker, struct local_msg *m);
-/* No more of its messages. What it had stays: it may be queued (exec_trainer_free). */
-void exec_trainer_close(struct exec *x, uint32_t worker);
 /* Give back what a trainer had. Nothing of it is queued any more. */
 void exec_trainer_free(struct exec *x, uint32_t worker);
 

@@ -16,6 +16,21 @@ _Static_assert(GPU_MEMORY_VERSION == DEVICE_DESC_VERSION && GPU_MEMORY_FD == (in
 		       GPU_UUID_BYTES == DEVICE_UUID_BYTES,
 	"one description of memory");
 
+/* No more of its messages. What it had stays: it may be queued (exec_trainer_free). */
+static void close_trainer(struct exec *x, uint32_t worker)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+
+	if (t->sock < 0)
+		return;
+	close(t->sock);
+	t->sock = -1;
+	if (x->engine)
+		engine_member_gone(x->engine, worker);
+	else if (x->state == EXEC_MEETING)
+		exec_fail(x, BPS_EWORKER_LOST, "a trainer left before all had come");
+}
+
 static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int *fds, unsigned n)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -24,13 +39,8 @@ static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int
 	if (rc < 0) {
 		log_rated(LOG_WARN, "trainer does not take a message: pid=%u type=%s err=%s",
 			t->pid, local_type_name(m->type), err_str(rc));
-		exec_trainer_close(x, worker);
+		close_trainer(x, worker);
 	}
-}
-
-void exec_trainer_tell(struct exec *x, uint32_t worker, struct local_msg *m)
-{
-	tell(x, worker, m, NULL, 0);
 }
 
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
@@ -43,20 +53,6 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 	}
 	t->sock = sock;
 	t->pid = pid;
-}
-
-void exec_trainer_close(struct exec *x, uint32_t worker)
-{
-	struct exec_trainer *t = &x->trainers[worker];
-
-	if (t->sock < 0)
-		return;
-	close(t->sock);
-	t->sock = -1;
-	if (x->engine)
-		engine_member_gone(x->engine, worker);
-	else if (x->state == EXEC_MEETING)
-		exec_fail(x, BPS_EWORKER_LOST, "a trainer left before all had come");
 }
 
 /* ---- counter page ---- */
@@ -111,7 +107,7 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 	int rc;
 
 	if (t->has_hello) {
-		exec_trainer_close(x, worker);
+		close_trainer(x, worker);
 		return;
 	}
 	if (m->gpu_hello.abi != LOCAL_ABI)
@@ -153,9 +149,9 @@ static struct exec_region *find_region(const struct exec_trainer *t, uint32_t id
 {
 	struct exec_region *r;
 
-	TAILQ_FOREACH(r, &t->regions, link)
-	if (r->id == id)
-		return r;
+	TAILQ_FOREACH (r, &t->regions, link)
+		if (r->id == id)
+			return r;
 	return NULL;
 }
 
@@ -343,7 +339,7 @@ static void on_message(
 	else if (m->type == GPU_RELEASE && is_running)
 		on_release(x, worker, m);
 	else if (x->state != EXEC_ENDING)
-		exec_trainer_close(x, worker);
+		close_trainer(x, worker);
 }
 
 void exec_trainer_read(struct exec *x, uint32_t worker)
@@ -359,7 +355,7 @@ void exec_trainer_read(struct exec *x, uint32_t worker)
 	if (rc == 1)
 		on_message(x, worker, &m, fds, n_fds);
 	else if (rc != -EAGAIN)
-		exec_trainer_close(x, worker);
+		close_trainer(x, worker);
 	if (rc == BPS_EPROTO)
 		log_rated(LOG_WARN, "trainer broke the rules: pid=%u why=%s", t->pid, err.s);
 	for (unsigned i = 0; i < n_fds; i++)

@@ -401,15 +401,15 @@ static void fake_clique_abort(struct device_clique *c)
 	struct fake_job *j, *next;
 
 	f->was_aborted = true;
-	TAILQ_FOREACH(q, &f->queues, link)
-	for (j = TAILQ_FIRST(&q->jobs); j; j = next) {
-		next = TAILQ_NEXT(j, link);
-		if (j->kind != HOST_COLL)
-			continue;
-		TAILQ_REMOVE(&q->jobs, j, link);
-		drop_coll(j->coll);
-		free(j);
-	}
+	TAILQ_FOREACH (q, &f->queues, link)
+		for (j = TAILQ_FIRST(&q->jobs); j; j = next) {
+			next = TAILQ_NEXT(j, link);
+			if (j->kind != HOST_COLL)
+				continue;
+			TAILQ_REMOVE(&q->jobs, j, link);
+			drop_coll(j->coll);
+			free(j);
+		}
 }
 
 static void fake_clique_close(struct device_clique *c)
@@ -433,8 +433,7 @@ static bool have_all_come(const struct fake_device *f, const struct host_coll *c
 	const struct fake_queue *q;
 	int n = 0;
 
-	TAILQ_FOREACH(q, &f->queues, link)
-	{
+	TAILQ_FOREACH (q, &f->queues, link) {
 		const struct fake_job *j = TAILQ_FIRST(&q->jobs);
 
 		n += j && j->coll == coll;
@@ -451,8 +450,7 @@ static bool do_collective(struct fake_device *f, const struct fake_job *job)
 	if (!have_all_come(f, coll))
 		return false;
 	host_coll_perform(coll);
-	TAILQ_FOREACH(q, &f->queues, link)
-	{
+	TAILQ_FOREACH (q, &f->queues, link) {
 		struct fake_job *j = TAILQ_FIRST(&q->jobs);
 
 		if (!j || j->coll != coll)
@@ -490,8 +488,8 @@ unsigned fake_queues(const struct device *dev)
 	const struct fake_queue *q;
 	unsigned n = 0;
 
-	TAILQ_FOREACH(q, &of(dev)->queues, link)
-	n++;
+	TAILQ_FOREACH (q, &of(dev)->queues, link)
+		n++;
 	return n;
 }
 

@@ -62,9 +62,9 @@ int route_make(const char *name, unsigned n_members, const int *switches, struct
 bool route_has_cliques(const struct route *s);
 
 /* Bytes [*ret_first, *ret_first + *ret_bytes) of a chunk of that many are member i's of n in a
- * scatter or gather: equal blocks of a multiple of 256 bytes (*ret_block), and the last member has
- * what is left too. */
+ * scatter or gather: equal blocks, and the last member has what is left too. */
 void route_piece(
 	uint64_t chunk_bytes, unsigned n, unsigned i, uint64_t *ret_first, uint64_t *ret_bytes);
+/* Bytes of such a block, a multiple of 256. */
 uint64_t route_block(uint64_t chunk_bytes, unsigned n);
 #endif

@@ -68,9 +68,6 @@ int run_events(const struct opts *o, const char *arg);
 int ask_scheduler(const struct opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);
-/* Ask the scheduler for this verb (steer.h) and print what it says it has done. */
-int order(const struct opts *o, const char *verb, const char *target, const struct steer_arg *args,
-	size_t n_args);
 int run_drain(const struct opts *o, const char *arg);
 int run_undrain(const struct opts *o, const char *arg);
 int run_job_kill(const struct opts *o, const char *arg);

@@ -246,8 +246,7 @@ void cell_problems(FILE *out, json_t *root)
 	json_t *list = json_object_get(root, "problems"), *p;
 	size_t i, shown = 0;
 
-	json_array_foreach(list, i, p)
-	{
+	json_array_foreach (list, i, p) {
 		size_t n = same_before(list, i);
 
 		if (json_is_true(json_object_get(p, "muted")))
@@ -268,8 +267,8 @@ size_t cell_count_problems(json_t *root)
 	json_t *p;
 	size_t i, n = 0;
 
-	json_array_foreach(json_object_get(root, "problems"), i, p) n +=
-		!json_is_true(json_object_get(p, "muted"));
+	json_array_foreach (json_object_get(root, "problems"), i, p)
+		n += !json_is_true(json_object_get(p, "muted"));
 	return n;
 }
 
@@ -278,8 +277,8 @@ size_t cell_count_code(json_t *root, const char *code)
 	json_t *p;
 	size_t i, n = 0;
 
-	json_array_foreach(json_object_get(root, "problems"), i, p) n +=
-		strcmp(cell_code(p), code) == 0;
+	json_array_foreach (json_object_get(root, "problems"), i, p)
+		n += strcmp(cell_code(p), code) == 0;
 	return n;
 }
 

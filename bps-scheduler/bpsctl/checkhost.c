@@ -12,12 +12,12 @@
 
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/checks.h"
+#include "common/libfabric.h"
 
 #define FILES_MIN    4096
 #define MEMLOCK_MIN  (UINT64_C(1) << 30)
 #define KERNEL_MAJOR 5 /* pidfd_open(2): 5.3 */
 #define KERNEL_MINOR 3
-#define FABRIC_MIN   FI_VERSION(1, 17)
 #define IB_CLASS     "/sys/class/infiniband"
 
 static void check_kernel(json_t *list)
@@ -36,16 +36,9 @@ static void check_kernel(json_t *list)
 
 static void check_libraries(json_t *list)
 {
-	uint32_t v = fi_version();
-
-	if (FI_VERSION_LT(v, FABRIC_MIN))
-		check_add(list, CHECK_BAD, "libraries", "install libfabric 1.17 or newer",
-			"libfabric %u.%u is too old", FI_MAJOR(v), FI_MINOR(v));
-	else
-		check_add(list, CHECK_OK, "libraries", "",
-			"libfabric %u.%u, OpenSSL %.24s, libevent %.24s, jansson %.24s",
-			FI_MAJOR(v), FI_MINOR(v), OpenSSL_version(OPENSSL_VERSION_STRING),
-			event_get_version(), jansson_version_str());
+	check_add(list, CHECK_OK, "libraries", "", "OpenSSL %.24s, libevent %.24s, jansson %.24s",
+		OpenSSL_version(OPENSSL_VERSION_STRING), event_get_version(),
+		jansson_version_str());
 }
 
 /* The soft limit of a process by its name in /proc/PID/limits; false: not to be read. */
@@ -164,6 +157,21 @@ static unsigned ports_up(const char *device, char *ret, size_t room)
 	return n;
 }
 
+/* Only RDMA needs it, so it is looked at where there is some. */
+static void check_libfabric(json_t *list, const struct host_needs *needs)
+{
+	struct err_text err = {0};
+	uint32_t v;
+
+	if (libfabric_load(&err) < 0) {
+		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_WARN, "libfabric",
+			"install libfabric " LIBFABRIC_OLDEST_TEXT " or newer", "%s", err.s);
+		return;
+	}
+	v = fi_version();
+	check_add(list, CHECK_OK, "libfabric", "", "%u.%u", FI_MAJOR(v), FI_MINOR(v));
+}
+
 static void check_rdma(json_t *list, const struct host_needs *needs)
 {
 	DIR *dir = opendir(IB_CLASS);
@@ -179,6 +187,8 @@ static void check_rdma(json_t *list, const struct host_needs *needs)
 	}
 	if (dir)
 		closedir(dir);
+	if (n_devices || needs->has_verbs)
+		check_libfabric(list, needs);
 	if (!n_devices)
 		check_add(list, needs->has_verbs ? CHECK_BAD : CHECK_OK, "RDMA",
 			needs->has_verbs ? "load its driver, or set provider = tcp" : "",

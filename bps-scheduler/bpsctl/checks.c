@@ -276,8 +276,7 @@ static void check_versions(json_t *list, json_t *root)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		size_t used = strlen(others);
 
 		if (!cell_is(m, "state", "up") || cell_is(m, "version", BPS_VERSION))
@@ -414,8 +413,8 @@ static void count(json_t *root)
 	for (size_t k = 0; k < 3; k++) {
 		json_int_t n = 0;
 
-		json_array_foreach(json_object_get(root, "checks"), i, c) n +=
-			cell_is(c, "state", level_names[k]);
+		json_array_foreach (json_object_get(root, "checks"), i, c)
+			n += cell_is(c, "state", level_names[k]);
 		json_object_set_new(root, level_names[k], json_integer(n));
 	}
 }
@@ -450,8 +449,7 @@ int screen_check(FILE *out, json_t *root)
 	json_t *c;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "checks"), i, c)
-	{
+	json_array_foreach (json_object_get(root, "checks"), i, c) {
 		bool is_ok = cell_is(c, "state", "ok");
 		char head[64];
 

@@ -180,8 +180,7 @@ int screen_explain(FILE *out, json_t *root)
 	json_t *o;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "codes"), i, o)
-	{
+	json_array_foreach (json_object_get(root, "codes"), i, o) {
 		char head[32];
 
 		snprintf(head, sizeof(head), "%-21.21s  ", cell_str(o, "code").s);

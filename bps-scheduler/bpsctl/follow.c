@@ -71,8 +71,7 @@ static void print_events(const struct opts *o, json_t *root)
 	json_t *e;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "events"), i, e)
-	{
+	json_array_foreach (json_object_get(root, "events"), i, e) {
 		if (!o->json)
 			break;
 		json_object_set_new(e, "schema", json_integer(1));

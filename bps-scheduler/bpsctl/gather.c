@@ -83,8 +83,7 @@ static void details_get(struct details *d, const struct addr *addr, json_t *clus
 	json_t *j;
 	size_t i;
 
-	json_array_foreach(json_object_get(cluster, "jobs"), i, j)
-	{
+	json_array_foreach (json_object_get(cluster, "jobs"), i, j) {
 		if (!has_forming && !cell_is(j, "state", "running"))
 			continue;
 		if (d->n == JOBS_MAX) {
@@ -110,7 +109,9 @@ static bool is_in(json_t *list, const char *s)
 	json_t *v;
 	size_t i;
 
-	json_array_foreach(list, i, v) if (strcmp(json_string_value(v), s) == 0) return true;
+	json_array_foreach (list, i, v)
+		if (strcmp(json_string_value(v), s) == 0)
+			return true;
 	return false;
 }
 
@@ -119,8 +120,7 @@ static void add_missing(json_t *missing, json_t *names)
 	json_t *v;
 	size_t i;
 
-	json_array_foreach(names, i, v)
-	{
+	json_array_foreach (names, i, v) {
 		const char *s = json_string_value(v);
 
 		if (s && !is_in(missing, s))
@@ -135,8 +135,8 @@ static json_t *member_label(json_t *root, json_t *m)
 	size_t i, n = 0;
 	json_t *other;
 
-	json_array_foreach(json_object_get(root, "members"), i, other) n +=
-		name && cell_is(other, "name", name);
+	json_array_foreach (json_object_get(root, "members"), i, other)
+		n += name && cell_is(other, "name", name);
 	return n < 2 ? json_string(name ? name : "-")
 		     : json_sprintf("%s %s", cell_str(m, "role").s, name);
 }
@@ -150,8 +150,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 	json_t *m;
 
 	*ret_daemons = 0;
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		const char *name = json_string_value(json_object_get(m, "name"));
 		bool is_agent = cell_is(m, "role", "agent");
 		bool is_silent = is_agent && name && is_in(silent, name);
@@ -190,8 +189,7 @@ static void put_collected(json_t *root, const struct details *d, uint64_t start_
 		}
 		if (!cell_is(d->jobs[i], "state", "running"))
 			continue;
-		json_array_foreach(agents, k, a)
-		{
+		json_array_foreach (agents, k, a) {
 			asked++;
 			answered += json_is_true(json_object_get(a, "has_answered"));
 		}
@@ -259,11 +257,11 @@ static void add_problems(json_t *problems, json_t *of_job)
 	size_t i, k;
 	json_t *p, *q;
 
-	json_array_foreach(of_job, i, p)
-	{
+	json_array_foreach (of_job, i, p) {
 		bool is_known = false;
 
-		json_array_foreach(problems, k, q) is_known |= json_equal(p, q);
+		json_array_foreach (problems, k, q)
+			is_known |= json_equal(p, q);
 		if (!is_known)
 			json_array_append(problems, p);
 	}
@@ -277,8 +275,7 @@ static void add_figures(json_t *job, json_t *detail)
 	json_t *w;
 	size_t i;
 
-	json_array_foreach(json_object_get(detail, "workers"), i, w)
-	{
+	json_array_foreach (json_object_get(detail, "workers"), i, w) {
 		json_t *oldest = json_object_get(w, "oldest");
 
 		if (cell_num(w, "completed") > rounds)
@@ -330,8 +327,9 @@ int gather_members(const struct addr *addr, const char *role, json_t **ret, stru
 		json_decref(list);
 		return rc;
 	}
-	json_array_foreach(json_object_get(root, "members"), i, m) if (cell_is(m, "role", role))
-		json_array_append(list, m);
+	json_array_foreach (json_object_get(root, "members"), i, m)
+		if (cell_is(m, "role", role))
+			json_array_append(list, m);
 	*ret = document(root);
 	json_object_set_new(*ret, "members", list);
 	json_decref(root);

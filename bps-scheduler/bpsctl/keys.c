@@ -222,8 +222,7 @@ static bool is_previous_unused(const struct opts *o)
 		fprintf(stderr, "bpsctl: cannot tell who uses the previous key: %s\n", err.s);
 		return false;
 	}
-	json_array_foreach(json_object_get(root, "keys"), i, k)
-	{
+	json_array_foreach (json_object_get(root, "keys"), i, k) {
 		if (cell_is(k, "key", "previous"))
 			n += cell_num(k, "members");
 	}
@@ -289,10 +288,10 @@ static int screen_keys(FILE *out, json_t *root)
 		fprintf(out, "the cluster has no key, or uses certificates\n");
 	else
 		fprintf(out, "%-9s %-12s %s\n", "KEY", "FINGERPRINT", "MEMBERS");
-	json_array_foreach(keys, i, o) fprintf(out, "%-9s %-12s %llu\n", cell_str(o, "key").s,
-		cell_str(o, "fingerprint").s, (unsigned long long)cell_num(o, "members"));
-	json_array_foreach(json_object_get(root, "members"), i, o)
-	{
+	json_array_foreach (keys, i, o)
+		fprintf(out, "%-9s %-12s %llu\n", cell_str(o, "key").s,
+			cell_str(o, "fingerprint").s, (unsigned long long)cell_num(o, "members"));
+	json_array_foreach (json_object_get(root, "members"), i, o) {
 		if (cell_is(o, "key", "current") || cell_is(o, "key", "none") ||
 			cell_is(o, "key", "certificate"))
 			continue;
@@ -304,7 +303,7 @@ static int screen_keys(FILE *out, json_t *root)
 	}
 	if (n_shown > SCREEN_MISSING_MAX)
 		fprintf(out, "(%zu more: --json)\n", n_shown - SCREEN_MISSING_MAX);
-	json_array_foreach(json_object_get(root, "revoked"), i, o)
+	json_array_foreach (json_object_get(root, "revoked"), i, o)
 		fprintf(out, "%srevoked %s\n", i ? "" : "\n", cell_text(json_string_value(o)).s);
 	return 0;
 }

@@ -12,41 +12,58 @@
 #include "common/clock.h"
 #include "common/ctlmsg.h"
 
-#define LOOK_MS 500
 #define WAIT_MS 200 /* between two looks of --wait */
 
-/* Where the scheduler on this host says that it listens, when nothing is at the port that is asked
- * by default: its own setting names it already, and nobody should have to say it twice. */
-static struct addr control_port(const struct opts *o)
+/* All addresses of this host. */
+static bool is_any(const struct addr *a)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+
+	return addr_number(a, &ss, &len) == 0 && sockaddr_is_any((struct sockaddr *)&ss);
+}
+
+/* Where the scheduler on this host says that it listens, when it is not at the port that is asked by
+ * default: its own setting names it already, and nobody should have to say it twice. False: nowhere
+ * else. */
+static bool find_scheduler(const struct opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;
 	char text[ADDR_TEXT_BYTES];
 	struct err_text err;
 	json_t *root = NULL;
+	bool is_found;
 
 	if (strcmp(addr_format(&asked, text), STEER_SCHEDULER) != 0 ||
-		http_can_connect(&asked, LOOK_MS, &err) == 0 ||
 		gather_path(&o->scheduler_http, "/status", &root, &err) < 0)
-		return asked;
-	if (cell_is(root, "role", "scheduler") &&
-		addr_parse(&found, cell_str(root, "listen").s, asked.port, &err) == 0 && found.port)
-		asked = found;
+		return false;
+	is_found = cell_is(root, "role", "scheduler") &&
+		   addr_parse(&found, cell_str(root, "listen").s, asked.port, &err) == 0 &&
+		   found.port &&
+		   (found.port != asked.port ||
+			   (!is_any(&found) && strcmp(found.host, asked.host) != 0));
 	json_decref(root);
-	return asked;
+	if (is_found)
+		*ret_addr = found;
+	return is_found;
 }
 
+/* The port is not tried out before: the scheduler would take that for a stranger's connection. */
 int ask_scheduler(const struct opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
 {
 	struct steer_conf conf = o->steer;
+	int rc = steer_call(&conf, verb, target, args, n_args, ret_text, ret_json, err);
 
-	conf.scheduler = control_port(o);
-	return steer_call(&conf, verb, target, args, n_args, ret_text, ret_json, err);
+	if (rc == BPS_ENOSCHED && find_scheduler(o, &conf.scheduler))
+		rc = steer_call(&conf, verb, target, args, n_args, ret_text, ret_json, err);
+	return rc;
 }
 
-int order(const struct opts *o, const char *verb, const char *target, const struct steer_arg *args,
-	size_t n_args)
+/* Ask the scheduler for this verb (steer.h) and print what it says it has done. */
+static int order(const struct opts *o, const char *verb, const char *target,
+	const struct steer_arg *args, size_t n_args)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *line;

@@ -24,8 +24,7 @@ static struct members count_members(json_t *root, const char *role)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		if (!cell_is(m, "role", role))
 			continue;
 		n.all++;
@@ -40,7 +39,9 @@ static unsigned count_jobs(json_t *root, const char *state)
 	json_t *j;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "jobs"), i, j) if (cell_is(j, "state", state)) n++;
+	json_array_foreach (json_object_get(root, "jobs"), i, j)
+		if (cell_is(j, "state", state))
+			n++;
 	return n;
 }
 
@@ -89,8 +90,7 @@ static void muted(FILE *out, json_t *root)
 	char text[1024];
 	size_t i, at = 0;
 
-	json_array_foreach(list, i, m)
-	{
+	json_array_foreach (list, i, m) {
 		if (at < sizeof(text) - 200)
 			at += (size_t)snprintf(text + at, sizeof(text) - at,
 				"%s%.40s (%zu now, for %s more%s%.60s)", i ? ", " : "",
@@ -172,7 +172,9 @@ static void job_rows(FILE *out, json_t *root, bool *has_gap)
 	gap(out, has_gap);
 	fprintf(out, "%-12s %-7s %7s %7s %7s %9s %15s  %-19s %s\n", "JOB", "USER", "AGENTS",
 		"ROUNDS", "STEPS/s", "PUSH GB/s", "WAIT p50/p99 ms", "SLOWEST", "STATE");
-	json_array_foreach(jobs, i, j) if (i < JOBS_MAX) job_row(out, root, j);
+	json_array_foreach (jobs, i, j)
+		if (i < JOBS_MAX)
+			job_row(out, root, j);
 	if (i > JOBS_MAX)
 		fprintf(out, "(%zu more: bpsctl jobs)\n", i - JOBS_MAX);
 }
@@ -182,8 +184,7 @@ static void failed_rows(FILE *out, json_t *root, bool *has_gap)
 	json_t *j;
 	size_t i, shown = 0;
 
-	json_array_foreach(json_object_get(root, "ended"), i, j)
-	{
+	json_array_foreach (json_object_get(root, "ended"), i, j) {
 		char head[64];
 
 		if (!cell_num(j, "code") || cell_sec(j, "state_s") > FAILED_LATE_S ||
@@ -242,8 +243,7 @@ static void server_rows(FILE *out, json_t *root, bool *has_gap)
 	size_t i, n = 0, shown = 0;
 	json_t *m;
 
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		if (!cell_is(m, "role", "server"))
 			continue;
 		if (!n)
@@ -267,8 +267,7 @@ static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 	size_t i, n = 0, shown = 0;
 	json_t *m;
 
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		if (!cell_is(m, "role", "agent"))
 			continue;
 		n++;

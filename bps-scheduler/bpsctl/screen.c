@@ -26,8 +26,9 @@ static int job_code(json_t *root)
 	if (cell_is(job, "state", "forming") || cell_num(job, "waiting_partitions") ||
 		json_array_size(json_object_get(root, "missing")) || cell_count_problems(root))
 		return 1;
-	json_array_foreach(json_object_get(root, "workers"), i,
-		w) if (is_culprit(w) && cell_sec(w, "quiet_s") > QUIET_LONG_S) return 1;
+	json_array_foreach (json_object_get(root, "workers"), i, w)
+		if (is_culprit(w) && cell_sec(w, "quiet_s") > QUIET_LONG_S)
+			return 1;
 	return 0;
 }
 
@@ -54,7 +55,7 @@ static void job_changes(FILE *out, json_t *job)
 	json_t *m;
 	size_t i;
 
-	json_array_foreach(json_object_get(job, "lost"), i, m)
+	json_array_foreach (json_object_get(job, "lost"), i, m)
 		fprintf(out, "! went on without %.40s (%" PRIu64 " workers): %.200s\n",
 			cell_str(m, "host").s, cell_num(m, "workers"), cell_str(m, "why").s);
 	if (cell_num(job, "newcomers"))
@@ -99,7 +100,7 @@ static void missing_ranks(FILE *out, json_t *job)
 	if (!cell_is(job, "state", "forming"))
 		return;
 	fprintf(out, "! missing rank");
-	json_array_foreach(list, i, r)
+	json_array_foreach (list, i, r)
 		fprintf(out, "%s %" JSON_INTEGER_FORMAT, i ? "," : "", json_integer_value(r));
 	if (more)
 		fprintf(out, " and %" PRIu64 " more", more);
@@ -112,8 +113,7 @@ static void culprits(FILE *out, json_t *workers)
 	size_t i, n = 0;
 	json_t *w;
 
-	json_array_foreach(workers, i, w)
-	{
+	json_array_foreach (workers, i, w) {
 		if (!is_culprit(w) || n++ >= 8)
 			continue;
 		if (json_is_false(json_object_get(w, "attached")))
@@ -153,8 +153,7 @@ static void worker_rows(FILE *out, json_t *workers)
 		return;
 	fprintf(out, "\n%6s %-16s %8s %10s %10s %6s %8s  %s\n", "RANK", "HOST", "PID", "SUBMITTED",
 		"COMPLETED", "BEHIND", "QUIET", "OLDEST WAIT");
-	json_array_foreach(workers, i, w)
-	{
+	json_array_foreach (workers, i, w) {
 		if (i >= WORKER_ROWS_MAX)
 			break;
 		worker_row(out, w);
@@ -169,15 +168,13 @@ static void agents_say(FILE *out, json_t *root)
 	json_t *a;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "agents"), i, a)
-	{
+	json_array_foreach (json_object_get(root, "agents"), i, a) {
 		char head[64];
 
 		snprintf(head, sizeof(head), "  %.32s: ", cell_str(a, "host").s);
 		cell_wrapped_key(out, head, a, "text");
 	}
-	json_array_foreach(json_object_get(root, "missing"), i, a)
-	{
+	json_array_foreach (json_object_get(root, "missing"), i, a) {
 		const char *name = json_string_value(a);
 
 		cell_wrapped(out, "! no answer from agent ", name ? name : "-");

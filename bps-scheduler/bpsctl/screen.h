@@ -30,6 +30,7 @@ int screen_jobs(FILE *out, json_t *root);
 /* What every call that has waited for long waits for. 1 when there is one. */
 int screen_stuck(FILE *out, json_t *root);
 
+/* One line for each. Returns 0. */
 int screen_events(FILE *out, json_t *root);
 
 /* Who was asked and did not answer. */

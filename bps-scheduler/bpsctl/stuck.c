@@ -76,8 +76,7 @@ static void missing_rows(FILE *out, json_t *wait)
 	json_t *w;
 	size_t i;
 
-	json_array_foreach(json_object_get(wait, "missing"), i, w)
-	{
+	json_array_foreach (json_object_get(wait, "missing"), i, w) {
 		if (i == NAMED_MAX)
 			break;
 		missing_row(out, w, cell_is(wait, "why", "submit"));
@@ -91,8 +90,7 @@ static void server_rows(FILE *out, json_t *wait)
 	json_t *s;
 	size_t i;
 
-	json_array_foreach(json_object_get(wait, "servers"), i, s)
-	{
+	json_array_foreach (json_object_get(wait, "servers"), i, s) {
 		if (i == NAMED_MAX)
 			break;
 		snprintf(text, sizeof(text), "server %.64s (host %.64s), %.10s, heard %s ago",
@@ -124,8 +122,7 @@ static void networks(FILE *out, json_t *job)
 	json_t *a;
 	size_t i;
 
-	json_array_foreach(json_object_get(job, "agents"), i, a)
-	{
+	json_array_foreach (json_object_get(job, "agents"), i, a) {
 		char head[64];
 
 		snprintf(head, sizeof(head), "    agent %.16s on %.16s: ", cell_str(a, "name").s,
@@ -141,8 +138,7 @@ static bool show_job(FILE *out, json_t *doc)
 	size_t i, n_stuck = 0, n_quick = 0;
 	bool is_summing = false, is_mute = json_array_size(json_object_get(doc, "missing")) > 0;
 
-	json_array_foreach(json_object_get(doc, "waits"), i, wait)
-	{
+	json_array_foreach (json_object_get(doc, "waits"), i, wait) {
 		if (is_stuck(wait))
 			n_stuck++;
 		else
@@ -157,8 +153,7 @@ static bool show_job(FILE *out, json_t *doc)
 		fprintf(out, "calls are in flight, none is old\n");
 	else
 		fprintf(out, "%s\n", is_mute ? "nothing is known to wait" : "nothing waits");
-	json_array_foreach(json_object_get(doc, "waits"), i, wait)
-	{
+	json_array_foreach (json_object_get(doc, "waits"), i, wait) {
 		if (!is_stuck(wait))
 			continue;
 		wait_head(out, wait);
@@ -180,7 +175,8 @@ int screen_stuck(FILE *out, json_t *root)
 	bool is_any = json_array_size(json_object_get(root, "missing")) > 0;
 	size_t i;
 
-	json_array_foreach(jobs, i, doc) is_any |= show_job(out, doc);
+	json_array_foreach (jobs, i, doc)
+		is_any |= show_job(out, doc);
 	if (!i)
 		fprintf(out, "nothing waits: no job forms or runs\n");
 	screen_missing(out, root);

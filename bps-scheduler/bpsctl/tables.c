@@ -71,7 +71,6 @@ static bool is_drained(json_t *m)
 	return json_is_true(json_object_get(m, "is_drained"));
 }
 
-/* Prints what only some members have below their row. */
 /* What goes through memory is in no column. */
 static void same_host_note(FILE *out, json_t *m)
 {
@@ -88,6 +87,7 @@ static void same_host_note(FILE *out, json_t *m)
 			cell_num(s, "connections"), cell_size(cell_num(s, "received_bytes")).s);
 }
 
+/* Prints what only some members have below their row. */
 static void member_notes(FILE *out, json_t *m)
 {
 	char text[600];
@@ -111,8 +111,7 @@ int screen_servers(FILE *out, json_t *root)
 
 	fprintf(out, "%-12s %-12s %-8s %7s %9s %17s %8s %10s %8s\n", "SERVER", "HOST", "STATE",
 		"THREADS", "PLACED", "MEMORY/LIMIT", "RECEIVED", "NIC GBIT/S", "LAST");
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		char memory[48];
 
 		snprintf(memory, sizeof(memory), "%.12s/%.12s",
@@ -139,8 +138,7 @@ int screen_agents(FILE *out, json_t *root)
 
 	fprintf(out, "%-12s %-13s %-8s %7s %8s %8s %8s %8s %10s %8s\n", "AGENT", "HOST", "STATE",
 		"PID", "TRAINERS", "RESTARTS", "SENT", "RECEIVED", "NIC GBIT/S", "LAST");
-	json_array_foreach(json_object_get(root, "members"), i, m)
-	{
+	json_array_foreach (json_object_get(root, "members"), i, m) {
 		fprintf(out,
 			"%-12.12s %-13.13s %-8.8s %7.7s %8.8s %8.8s %8.8s %8.8s %10.10s %8.8s\n",
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
@@ -184,8 +182,7 @@ int screen_jobs(FILE *out, json_t *root)
 
 	fprintf(out, "%-18s %-10s %6s %11s %7s %10s %12s  %s\n", "JOB", "USER", "AGENTS", "WORKERS",
 		"TENSORS", "ROUNDS", "WAITING", "STATE");
-	json_array_foreach(json_object_get(root, "jobs"), i, j)
-	{
+	json_array_foreach (json_object_get(root, "jobs"), i, j) {
 		job_row(out, j);
 		status |= !cell_is(j, "state", "running") ||
 			  cell_num(j, "waiting_partitions") > 0 ||
@@ -213,8 +210,7 @@ int screen_daemon(FILE *out, json_t *root)
 	if (!is_up)
 		fprintf(out, "! the scheduler cannot be reached: running jobs go on, new ones "
 			     "wait\n");
-	json_object_foreach(root, key, v)
-	{
+	json_object_foreach (root, key, v) {
 		size_t n = strlen(key);
 
 		if (!json_is_integer(v) || strcmp(key, "schema") == 0 || strcmp(key, "id") == 0)
@@ -239,8 +235,7 @@ int screen_events(FILE *out, json_t *root)
 	if (cell_num(root, "lost"))
 		fprintf(out, "(%" PRIu64 " older events are not kept any more)\n",
 			cell_num(root, "lost"));
-	json_array_foreach(json_object_get(root, "events"), i, e)
-	{
+	json_array_foreach (json_object_get(root, "events"), i, e) {
 		time_t t = (time_t)cell_sec(e, "time");
 		char when[32] = "-", head[96];
 		struct tm tm;

@@ -93,8 +93,12 @@ static void below(FILE *out, json_t *root, size_t uplink)
 	json_t *v;
 	size_t i;
 
-	json_array_foreach(part(root, "gpus"), i, v) if (is_below(v, uplink)) gpu_line(out, v, i);
-	json_array_foreach(part(root, "nics"), i, v) if (is_below(v, uplink)) nic_line(out, v);
+	json_array_foreach (part(root, "gpus"), i, v)
+		if (is_below(v, uplink))
+			gpu_line(out, v, i);
+	json_array_foreach (part(root, "nics"), i, v)
+		if (is_below(v, uplink))
+			nic_line(out, v);
 }
 
 static bool has_any_below(json_t *root, size_t uplink)
@@ -104,7 +108,9 @@ static bool has_any_below(json_t *root, size_t uplink)
 	size_t i;
 
 	for (size_t k = 0; k < 2; k++)
-		json_array_foreach(part(root, kinds[k]), i, v) if (is_below(v, uplink)) return true;
+		json_array_foreach (part(root, kinds[k]), i, v)
+			if (is_below(v, uplink))
+				return true;
 	return false;
 }
 
@@ -113,8 +119,7 @@ static void tree(FILE *out, json_t *root)
 	json_t *v;
 	size_t i;
 
-	json_array_foreach(part(root, "uplinks"), i, v)
-	{
+	json_array_foreach (part(root, "uplinks"), i, v) {
 		fprintf(out, "  uplink %.19s of %.19s%s\n", cell_str(v, "pci").s,
 			cell_str(v, "bridge").s,
 			json_is_true(json_object_get(v, "has_switch")) ? ", a switch" : "");
@@ -153,8 +158,7 @@ static bool links_all(json_t *root)
 	size_t n = json_array_size(part(root, "gpus")), i;
 	json_t *gpu;
 
-	json_array_foreach(part(root, "gpus"), i, gpu)
-	{
+	json_array_foreach (part(root, "gpus"), i, gpu) {
 		if (json_array_size(json_object_get(gpu, "links")) + 1 != n)
 			return false;
 	}
@@ -178,8 +182,7 @@ static void links(FILE *out, json_t *root)
 			out, "  NVLink: ", "none is assumed, as only the CUDA driver could tell");
 	if (links_all(root) || !is_asked)
 		return;
-	json_array_foreach(part(root, "gpus"), i, gpu)
-	{
+	json_array_foreach (part(root, "gpus"), i, gpu) {
 		list_gpus(json_object_get(gpu, "links"), to, sizeof(to));
 		snprintf(text, sizeof(text), "GPU %zu to %s", i, to);
 		if (*to)
@@ -197,8 +200,7 @@ static void list_groups(json_t *strategy, char *ret, size_t room)
 	char text[300];
 
 	ret[0] = '\0';
-	json_array_foreach(json_object_get(strategy, "groups"), i, group)
-	{
+	json_array_foreach (json_object_get(strategy, "groups"), i, group) {
 		list_gpus(group, text, sizeof(text));
 		if (used < room)
 			used += (size_t)snprintf(
@@ -216,8 +218,7 @@ static void steps(FILE *out, json_t *strategy)
 	size_t i;
 
 	list_groups(strategy, groups, sizeof(groups));
-	json_array_foreach(all, i, s)
-	{
+	json_array_foreach (all, i, s) {
 		const char *op = json_string_value(json_object_get(s, "op"));
 
 		if (!op || strcmp(op, last) == 0)

@@ -281,7 +281,6 @@ struct world {
 	struct agent *agents;
 	struct server *servers;
 	struct sched_core *sched;
-	uint32_t job_size;
 	uint8_t *memory; /* that all tensors and sums share: nobody looks at it */
 	size_t memory_bytes;
 	struct mark *marks; /* by host, when the measured steps began */

@@ -160,7 +160,7 @@ static void submit_later(struct agent *a, struct tensor_state *ts, unsigned w)
 static void tell_finished(struct agent *a, const struct worker *w)
 {
 	struct ctl_msg msg = {
-		.type = CTL_WORKER, .worker = {a->job_id, w->rank, WORKER_FINISHED, ""}};
+		.type = CTL_WORKER, .worker = {a->job_id, w->rank, WORKER_FINISHED, .text = ""}};
 
 	member_send(&a->m, &msg);
 }
@@ -431,7 +431,7 @@ static bool all_joined(const struct agent *a)
 static void say_lost(struct agent *a, uint32_t job, uint32_t rank)
 {
 	const struct ctl_msg lost = {
-		.type = CTL_WORKER, .worker = {job, rank, WORKER_LOST, "it came too late"}};
+		.type = CTL_WORKER, .worker = {job, rank, WORKER_LOST, .text = "it came too late"}};
 
 	member_send(&a->m, &lost);
 }
@@ -500,7 +500,7 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 
 /* ---- what the scheduler says ---- */
 
-void agent_released(void *ctx)
+static void released(void *ctx)
 {
 	struct agent *a = ctx;
 
@@ -523,7 +523,7 @@ static void job_end(struct agent *a, uint32_t code)
 	if (!a->job)
 		return;
 	agt_job_fail(a->job, code ? -(int)code : BPS_ECLOSED);
-	agt_job_free(a->job, agent_released, a);
+	agt_job_free(a->job, released, a);
 	a->job = NULL;
 }
 

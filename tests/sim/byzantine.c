@@ -167,10 +167,12 @@ static void lie_to_scheduler(struct guest *g)
 
 	switch (rnd_below(s, 7)) {
 	case 0:
-		msg = (struct ctl_msg){CTL_WORKER, .worker = {job, rank, WORKER_FINISHED, ""}};
+		msg = (struct ctl_msg){
+			CTL_WORKER, .worker = {job, rank, WORKER_FINISHED, .text = ""}};
 		break;
 	case 1:
-		msg = (struct ctl_msg){CTL_WORKER, .worker = {job, rank, WORKER_LOST, "lie"}};
+		msg = (struct ctl_msg){
+			CTL_WORKER, .worker = {job, rank, WORKER_LOST, .text = "lie"}};
 		break;
 	case 2:
 		msg = (struct ctl_msg){

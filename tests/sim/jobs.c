@@ -144,7 +144,7 @@ static void submit_later(struct guest_tensor *t)
 static void tell_finished(struct guest *g)
 {
 	struct ctl_msg msg = {
-		.type = CTL_WORKER, .worker = {g->job_id, g->rank, WORKER_FINISHED, ""}};
+		.type = CTL_WORKER, .worker = {g->job_id, g->rank, WORKER_FINISHED, .text = ""}};
 
 	g->is_finished = true;
 	member_send(&g->agent->m, &msg);

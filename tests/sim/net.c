@@ -8,6 +8,10 @@
 
 #include "common/crc32c.h"
 
+#define CORRUPTED_MAX 4
+
+static const struct xport_ops ops;
+
 struct read {
 	struct read *next, **prev;
 	struct xport_read *r;
@@ -29,10 +33,8 @@ static const uint8_t *source(const struct read *rd)
 void port_init(struct sim *s, struct port *p, struct node *node, const struct xport_events *ev,
 	void *core, void *owner, void (*enter)(void *), void (*leave)(void *))
 {
-	extern const struct xport_ops sim_xport_ops;
-
 	memset(p, 0, sizeof(*p));
-	p->x = (struct xport){.ops = &sim_xport_ops, .ev = ev, .ctx = core};
+	p->x = (struct xport){.ops = &ops, .ev = ev, .ctx = core};
 	p->s = s;
 	p->node = node;
 	p->owner = owner;
@@ -222,11 +224,13 @@ static void on_message(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
-/* What no checksum of the transport has seen. */
+/* What no checksum of the transport has seen. Not so often that it may be the same partition's
+ * bytes each time: then the daemons say that it is no chance, and end the job. */
 static void corrupt(struct sim *s, const struct pipe *p, void *payload, size_t n_bytes)
 {
-	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille))
+	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille) || s->n_corrupted == CORRUPTED_MAX)
 		return;
+	s->n_corrupted++;
 	((uint8_t *)payload)[rnd_below(s, n_bytes)] ^= (uint8_t)(1u << rnd_below(s, 8));
 	s->tot->corrupted++;
 }
@@ -597,8 +601,7 @@ static uint64_t net_heard_ns(const struct xconn *c)
 	return s->now;
 }
 
-extern const struct xport_ops sim_xport_ops;
-const struct xport_ops sim_xport_ops = {
+static const struct xport_ops ops = {
 	.connect = no_connect,
 	.send = net_send,
 	.read = net_read,

@@ -335,6 +335,15 @@ void oracle_taken(struct sim *s, const struct peek *p)
 			(unsigned long long)p->pgen);
 }
 
+static bool has_results(const struct oracle *o)
+{
+	for (unsigned t = 0; t < TENSORS_MAX; t++)
+		for (unsigned r = 0; r <= ROUNDS_MAX; r++)
+			if (o->results[t][r].is_known)
+				return true;
+	return false;
+}
+
 void oracle_job(struct sim *s, const struct ctl_job *job)
 {
 	struct oracle *o = &s->oracle;
@@ -344,8 +353,13 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 	if (o->job && o->job != job->job && s->o.is_elastic)
 		return; /* of those who came when it was over */
 	if (o->job && o->job != job->job) {
-		violation(s, "the job formed twice");
-		return;
+		if (has_results(o)) {
+			violation(s, "the job formed twice");
+			return;
+		}
+		/* It ended before its workers, all of whom were at agents that died again and
+		 * again, had heard that it had begun. They join again, and find another one. */
+		*o = (struct oracle){0};
 	}
 	if (elastic_is(s))
 		elastic_job(s, job);

@@ -7,8 +7,7 @@ bool peek_has(const struct agt_core *core, const struct peek *p)
 	const struct agt_job *job;
 	const struct part *part;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	{
+	TAILQ_FOREACH (job, &core->jobs, link) {
 		if (job->id != p->job || job->is_closing || job->failed ||
 			p->tensor >= job->n_by_id || !job->by_id[p->tensor] ||
 			p->part >= job->by_id[p->tensor]->n_parts)
@@ -27,8 +26,7 @@ bool peek_is_settled(const struct agt_job *job, unsigned n_tensors)
 
 	if (job->is_local || job->is_closing || job->failed)
 		return false;
-	TAILQ_FOREACH(t, &job->tensors, link)
-	{
+	TAILQ_FOREACH (t, &job->tensors, link) {
 		n += t->is_planned;
 		for (uint32_t i = 0; i < t->n_parts; i++)
 			if (!t->parts[i].link || t->parts[i].link->state != LINK_UP)

@@ -6,7 +6,7 @@ unsigned peek_server_jobs(const struct srv_core *core)
 	const struct job *job;
 	unsigned n = 0;
 
-	TAILQ_FOREACH(job, &core->jobs, link)
-	n++;
+	TAILQ_FOREACH (job, &core->jobs, link)
+		n++;
 	return n;
 }

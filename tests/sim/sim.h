@@ -46,7 +46,6 @@
 #define PARTS_MAX       4
 #define ROUNDS_MAX      12
 #define ELEMS_MAX       512 /* of one tensor */
-#define PART_BYTES_MAX  1024
 #define GUEST_JOBS      2
 #define GUESTS_OF_JOB   2
 #define GUESTS_MAX      (GUEST_JOBS * GUESTS_OF_JOB)
@@ -396,7 +395,6 @@ void agent_tensor_attach(struct agent *a, unsigned t);
 void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct agent *a);
-void agent_released(void *ctx);
 /* Agents' processes die from now on, as the options say. */
 void restarts_start(struct sim *s);
 bool agent_is_over(const struct agent *a);    /* every worker has its JOB_END */
@@ -583,6 +581,7 @@ struct sim {
 	uint64_t faults_end, deadline;
 	uint64_t agent_fault_ns; /* what the control plane of agents has suffered in all */
 	unsigned n_faults;
+	unsigned n_corrupted; /* payloads */
 	uint64_t n_loans; /* that servers hold */
 	struct totals *tot;
 };

@@ -176,9 +176,9 @@ void fake_fini(struct fake_xport *x)
 	struct fake_conn *c;
 	struct fake_sent *s;
 
-	TAILQ_FOREACH(c, &x->conns, link)
-	if (!c->is_closed)
-		op_close(&c->base, "the test is over");
+	TAILQ_FOREACH (c, &x->conns, link)
+		if (!c->is_closed)
+			op_close(&c->base, "the test is over");
 	while ((c = TAILQ_FIRST(&x->conns))) {
 		TAILQ_REMOVE(&x->conns, c, link);
 		while ((s = TAILQ_FIRST(&c->sent))) {

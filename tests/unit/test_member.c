@@ -24,7 +24,13 @@ struct fixture {
 	struct ctllisten *listen;
 	struct member *member;
 	unsigned n_up, n_lost, n_fails, wanted_up, n_mute; /* HELLOs that get no answer */
+	unsigned n_named; /* WELCOMEs behind which the server is named */
+	unsigned n_came, n_went;
+	int peer_rc; /* of its look-up when all was told */
 };
+
+#define SERVER_ID       7
+#define SERVER_INSTANCE 70
 
 /* ---- the scheduler ---- */
 
@@ -54,6 +60,16 @@ static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t 
 			.member_id = 1,
 			.beat_ms = 10,
 			.dead_ms = 5000}};
+	struct ctl_peer server = {.id = SERVER_ID,
+		.state = PEER_UP,
+		.instance = SERVER_INSTANCE,
+		.name = "s",
+		.host = "h",
+		.addr = "127.0.0.1",
+		.port = 1,
+		.threads = 1};
+	struct ctl_msg peers = {
+		.type = CTL_PEERS, .peers = {.view = 1, .peers = &server, .n_peers = 1}};
 	struct fixture *f = arg;
 
 	(void)body;
@@ -63,6 +79,8 @@ static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t 
 		return;
 	ctlchan_set_trusted(c);
 	say(c, &welcome);
+	if (f->n_named && f->n_named--)
+		say(c, &peers);
 	say(c, &(struct ctl_msg){.type = CTL_PEERS});
 }
 
@@ -87,7 +105,9 @@ static void stop_at_deadline(evutil_socket_t fd, short what, void *arg)
 static void on_told(void *ctx)
 {
 	struct fixture *f = ctx;
+	struct member_peer p;
 
+	f->peer_rc = member_peer(f->member, SERVER_ID, &p);
 	if (f->n_up >= f->wanted_up)
 		loop_quit(f->loop);
 }
@@ -100,8 +120,16 @@ static void on_down(void *ctx, const char *why)
 
 static void on_message(void *ctx, struct member_msg *m)
 {
-	(void)ctx;
-	(void)m;
+	const struct ctl_peers *peers = &m->msg.peers;
+	struct fixture *f = ctx;
+
+	assert_int_equal(m->msg.type, CTL_PEERS);
+	for (uint32_t i = 0; i < peers->n_peers; i++) {
+		assert_int_equal(peers->peers[i].id, SERVER_ID);
+		assert_int_equal(peers->peers[i].instance, SERVER_INSTANCE);
+		f->n_came += peers->peers[i].state == PEER_UP;
+		f->n_went += peers->peers[i].state != PEER_UP;
+	}
 }
 
 static void on_beat(void *ctx, struct ctl_beat *b)
@@ -190,11 +218,38 @@ static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 	assert_int_equal(f.n_up, 2);
 }
 
+/* Else it would be waited for, and its key accepted, for ever. */
+static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
+{
+	struct member_config cfg = usual;
+	struct fixture f = {.wanted_up = 2, .n_named = 1};
+
+	(void)state;
+	run(&f, &cfg);
+	assert_int_equal(f.n_came, 1);
+	assert_int_equal(f.n_went, 1);
+	assert_int_equal(f.peer_rc, BPS_ENOTFOUND);
+}
+
+static void peer_that_is_named_again_stays(void **state)
+{
+	struct member_config cfg = usual;
+	struct fixture f = {.wanted_up = 2, .n_named = 2};
+
+	(void)state;
+	run(&f, &cfg);
+	assert_int_equal(f.n_came, 2);
+	assert_int_equal(f.n_went, 0);
+	assert_int_equal(f.peer_rc, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(scheduler_that_does_not_answer_is_tried_again),
 		cmocka_unit_test(message_that_finds_the_queue_full_has_all_said_anew),
+		cmocka_unit_test(peer_that_is_not_named_behind_a_welcome_is_gone),
+		cmocka_unit_test(peer_that_is_named_again_stays),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,8 +150,8 @@ static bool has_problem(struct world *w, const char *code)
 	bool is_there = false;
 	size_t i;
 
-	json_array_foreach(json_object_get(root, "problems"), i, p) is_there |=
-		strcmp(json_string_value(json_object_get(p, "code")), code) == 0;
+	json_array_foreach (json_object_get(root, "problems"), i, p)
+		is_there |= strcmp(json_string_value(json_object_get(p, "code")), code) == 0;
 	json_decref(root);
 	return is_there;
 }

@@ -1,0 +1,100 @@
+#include "common/libfabric.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_errno.h>
+
+#define LIBRARY "libfabric.so.1"
+#define OLDEST  FI_VERSION(1, 17)
+
+/* Its functions that are no inline ones over tables in its objects, and that we call. */
+static struct {
+	void *handle;
+	uint32_t (*version)(void);
+	int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags,
+		const struct fi_info *hints, struct fi_info **info);
+	void (*freeinfo)(struct fi_info *info);
+	struct fi_info *(*dupinfo)(const struct fi_info *info);
+	int (*fabric)(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context);
+	const char *(*strerror)(int errnum);
+} lib;
+
+/* A pointer to a function, from dlsym's void pointer as POSIX means it. */
+static int find(void *handle, const char *name, void *ret_fn, struct err_text *err)
+{
+	void *sym = dlsym(handle, name);
+
+	memcpy(ret_fn, &sym, sizeof(sym));
+	return sym ? 0 : err_set(err, -ENOSYS, "%s has no function %s", LIBRARY, name);
+}
+
+int libfabric_load(struct err_text *err)
+{
+	void *handle;
+	uint32_t v;
+	int rc;
+
+	if (lib.handle)
+		return 0;
+	handle = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	if (!handle)
+		return err_set(err, -ENOENT, "libfabric cannot be opened: %s (package libfabric1)",
+			dlerror());
+	rc = find(handle, "fi_version", &lib.version, err);
+	if (rc == 0)
+		rc = find(handle, "fi_getinfo", &lib.getinfo, err);
+	if (rc == 0)
+		rc = find(handle, "fi_freeinfo", &lib.freeinfo, err);
+	if (rc == 0)
+		rc = find(handle, "fi_dupinfo", &lib.dupinfo, err);
+	if (rc == 0)
+		rc = find(handle, "fi_fabric", &lib.fabric, err);
+	if (rc == 0)
+		rc = find(handle, "fi_strerror", &lib.strerror, err);
+	v = rc ? 0 : lib.version();
+	if (rc == 0 && FI_VERSION_LT(v, OLDEST))
+		rc = err_set(err, -ENOSYS,
+			"libfabric %u.%u is too old: " LIBFABRIC_OLDEST_TEXT " is needed",
+			FI_MAJOR(v), FI_MINOR(v));
+	if (rc)
+		dlclose(handle);
+	else
+		lib.handle = handle;
+	return rc;
+}
+
+/* What the headers declare. They are this program's own, hidden from other libraries. */
+
+uint32_t fi_version(void)
+{
+	return lib.version();
+}
+
+int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
+	const struct fi_info *hints, struct fi_info **info)
+{
+	return lib.getinfo(version, node, service, flags, hints, info);
+}
+
+void fi_freeinfo(struct fi_info *info)
+{
+	lib.freeinfo(info);
+}
+
+struct fi_info *fi_dupinfo(const struct fi_info *info)
+{
+	return lib.dupinfo(info);
+}
+
+int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context)
+{
+	return lib.fabric(attr, fabric, context);
+}
+
+const char *fi_strerror(int errnum)
+{
+	return lib.strerror(errnum);
+}

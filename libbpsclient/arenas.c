@@ -1,0 +1,103 @@
+#include "libbpsclient/arenas.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/failpoint.h"
+
+#define ARENAS_MAX 65536u
+
+int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
+{
+	struct stat st;
+	void *p;
+	int rc = FAILPOINT(CLIENT_MAP);
+
+	if (rc < 0)
+		return rc;
+	if (!local_is_sealed(fd))
+		return BPS_EPROTO;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!bytes || (uint64_t)st.st_size < bytes)
+		return BPS_EPROTO;
+	p = mmap(NULL, bytes, PROT_READ | (is_writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	return 0;
+}
+
+static const struct arena *find(const struct arenas *as, uint32_t id)
+{
+	for (uint32_t i = as->n; i > 0; i--) /* the newest is asked for most */
+		if (as->all[i - 1].id == id)
+			return &as->all[i - 1];
+	return NULL;
+}
+
+int arenas_add(struct arenas *as, const struct local_arena *m, int *fd)
+{
+	const struct arena *known = find(as, m->id);
+	struct arena *more;
+	void *base;
+	int rc;
+
+	if (known && known->bytes == m->bytes && known->is_writable == m->is_writable)
+		return 0; /* an agent's successor does not know what was told last */
+	if (*fd < 0 || m->bytes > ARENA_MAX_BYTES || as->n == ARENAS_MAX || known)
+		return BPS_EPROTO;
+	more = realloc(as->all, (as->n + 1) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	as->all = more;
+	rc = arenas_map(*fd, m->bytes, m->is_writable, &base);
+	if (rc < 0)
+		return rc;
+	as->all[as->n++] = (struct arena){.id = m->id,
+		.is_writable = m->is_writable,
+		.base = base,
+		.bytes = m->bytes,
+		.fd = m->is_writable ? *fd : -1};
+	if (m->is_writable)
+		*fd = -1;
+	return 0;
+}
+
+void *arenas_place(
+	const struct arenas *as, uint32_t id, bool is_writable, uint64_t offset, uint64_t bytes)
+{
+	const struct arena *a = find(as, id);
+
+	if (!a || a->is_writable != is_writable || bytes > a->bytes || offset > a->bytes - bytes ||
+		offset % LOCAL_ALIGN)
+		return NULL;
+	return a->base + offset;
+}
+
+void arenas_freeze(struct arenas *as)
+{
+	for (uint32_t i = 0; i < as->n; i++) {
+		struct arena *a = &as->all[i];
+
+		if (a->fd < 0)
+			continue;
+		(void)mmap(a->base, a->bytes, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, a->fd, 0);
+		close(a->fd);
+		a->fd = -1;
+	}
+}
+
+void arenas_fini(struct arenas *as)
+{
+	for (uint32_t i = 0; i < as->n; i++) {
+		munmap(as->all[i].base, as->all[i].bytes);
+		if (as->all[i].fd >= 0)
+			close(as->all[i].fd);
+	}
+	free(as->all);
+}

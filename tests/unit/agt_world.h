@@ -1,0 +1,508 @@
+#ifndef BPS_TESTS_AGT_WORLD_H
+#define BPS_TESTS_AGT_WORLD_H
+/* One agent's core (bps-agent/core.h) with a job, alone in a world that a test makes up: trainers
+ * submit, the scheduler places, and up to three servers say what the test lets them say over
+ * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
+ * time is the test's. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "bps-agent/core.h"
+#include "bps-agent/core_impl.h"
+#include "common/crc32c.h"
+#include "tests/unit/fake_xport.h"
+
+#define SMALL       4u
+#define LARGE       8192u
+#define BYTES_MAX   (32u << 10)
+#define PARTS_MAX   8
+#define KEPT_MAX    64
+#define WORKERS_MAX 12
+#define TENSORS_MAX 4
+#define JOB         7
+#define MEMBER      1
+#define SEGMENT     0
+#define MS          UINT64_C(1000000)
+#define RETRY_MS    1000
+#define AGAIN_MS    50
+
+struct arena {
+	unsigned char in[WORKERS_MAX][PARTS_MAX * BYTES_MAX];
+	unsigned char staging[PARTS_MAX * BYTES_MAX];
+	unsigned char out[2][PARTS_MAX * BYTES_MAX];
+	unsigned char sum[PARTS_MAX * BYTES_MAX]; /* the server's, segment 1 there */
+};
+
+struct world {
+	struct agt_core *core;
+	struct fake_xport x;
+	struct agt_job *job;
+	struct agt_tensor *t[TENSORS_MAX];
+	struct arena *a;
+	struct fake_conn *conn[3]; /* newest to server 0, 1, 2 */
+	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
+	uint32_t n_elems, n_parts, done_workers, flags;
+	uint8_t dtype;
+	uint64_t pgen, now_ns, done_round, jitter;
+	int connect_rc, done_status, fail_code;
+	char fail_text[512];
+	bool submits_again;
+	/* Of device tensors: what the core asked for, and which sums it has given out. */
+	bool is_device;
+	uint32_t n_in;
+	uint64_t staged_round;
+	unsigned n_unstaged;
+	struct agt_config cfg;
+	struct agt_kept_part kept[TENSORS_MAX][KEPT_MAX]; /* outlives the core */
+};
+
+static inline int do_connect(
+	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
+{
+	struct world *w = ctx;
+
+	(void)thread;
+	w->n_connects++;
+	if (w->connect_rc < 0)
+		return w->connect_rc;
+	w->conn[server] = fake_connect(&w->x, server, link);
+	w->conn[server]->peer[1] = (struct fake_segment){w->a->sum, sizeof(w->a->sum)};
+	*ret_conn = &w->conn[server]->base;
+	return 0;
+}
+
+static inline void round_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
+{
+	struct world *w = ctx;
+
+	assert_true(user >= (void *)w->t && user < (void *)(w->t + TENSORS_MAX));
+	w->n_done++;
+	w->done_round = round;
+	w->done_status = status;
+	w->done_workers = workers;
+	if (w->submits_again) {
+		w->submits_again = false;
+		assert_int_equal(agt_submit(w->t[0], 0, round + 1, OP_SUM, 0), 0);
+	}
+}
+
+static inline void do_stage(void *ctx, void *user, uint64_t round, uint8_t op, uint16_t priority)
+{
+	struct world *w = ctx;
+
+	(void)user;
+	(void)op;
+	(void)priority;
+	w->staged_round = round;
+}
+
+static inline void do_unstage(void *ctx, void *user, uint32_t part, uint64_t round)
+{
+	struct world *w = ctx;
+
+	(void)user;
+	assert_true(part < w->n_parts);
+	assert_int_equal(round, w->staged_round);
+	w->n_unstaged++;
+}
+
+static inline void job_failed(void *ctx, uint32_t job, int code, const char *text)
+{
+	struct world *w = ctx;
+
+	assert_int_equal(job, JOB);
+	w->n_fails++;
+	w->fail_code = code;
+	snprintf(w->fail_text, sizeof(w->fail_text), "%s", text);
+}
+
+static inline struct agt_kept_part *keep(
+	void *ctx, void *user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
+{
+	struct world *w = ctx;
+
+	(void)id;
+	assert_true(part_elems > 0 && n_parts <= KEPT_MAX);
+	return w->kept[(struct agt_tensor **)user - w->t];
+}
+
+static inline uint64_t jitter(void *ctx)
+{
+	const struct world *w = ctx;
+
+	return w->jitter;
+}
+
+static inline void released(void *ctx)
+{
+	((struct world *)ctx)->n_releases++;
+}
+
+static inline void check(struct world *w)
+{
+	struct err_text err = {""};
+
+	if (agt_core_check(w->core, &err) < 0)
+		fail_msg("%s", err.s);
+}
+
+static inline void work(struct world *w)
+{
+	while (agt_core_work(w->core))
+		check(w);
+	check(w);
+}
+
+static inline void tick(struct world *w, uint64_t ms)
+{
+	w->now_ns += ms * MS;
+	agt_core_tick(w->core, w->now_ns);
+	check(w);
+	work(w);
+}
+
+static inline struct agt_stats stats(struct world *w)
+{
+	struct agt_stats s;
+
+	agt_core_stats(w->core, &s);
+	return s;
+}
+
+/* ---- the scheduler's words ---- */
+
+static inline void tell_runs(struct world *w, uint32_t server, uint64_t pgen)
+{
+	for (unsigned t = 0; t < w->n_tensors; t++) {
+		struct ctl_run run = {
+			.tensor = 10 + t, .n = w->n_parts, .server = server, .pgen = pgen};
+
+		agt_job_runs(w->job, &run, 1);
+	}
+	w->pgen = pgen > w->pgen ? pgen : w->pgen;
+	check(w);
+}
+
+static inline void tell_plan(struct world *w, unsigned t)
+{
+	struct ctl_tensor plan = {.tensor = 10 + t,
+		.name = "t",
+		.dtype = w->dtype,
+		.n_elems = (uint64_t)w->n_elems * w->n_parts,
+		.part_elems = w->n_elems};
+
+	assert_int_equal(agt_tensor_plan(w->t[t], &plan), 0);
+	check(w);
+}
+
+static inline void add_tensor(struct world *w)
+{
+	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
+
+	for (unsigned i = 0; i < WORKERS_MAX; i++)
+		in[i] = (struct agt_mem){w->a->in[i], i * sizeof(w->a->in[0]), SEGMENT};
+	for (unsigned i = 0; i < 2; i++)
+		out[i] = (struct agt_mem){
+			w->a->out[i], (uint64_t)(w->a->out[i] - (unsigned char *)w->a), SEGMENT};
+	if (w->is_device)
+		assert_int_equal(
+			agt_tensor_new_device(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
+				in, w->n_in, w->n_in > 1 ? &staging : NULL, out,
+				&w->t[w->n_tensors], &w->t[w->n_tensors]),
+			0);
+	else
+		assert_int_equal(agt_tensor_new(w->job, w->dtype, (uint64_t)w->n_elems * w->n_parts,
+					 in, w->n_workers > 1 ? &staging : NULL, out,
+					 &w->t[w->n_tensors], &w->t[w->n_tensors]),
+			0);
+	w->n_tensors++;
+	check(w);
+}
+
+struct shape {
+	uint32_t n_elems, n_parts, flags;
+	unsigned n_workers, n_members, n_tensors;
+	uint8_t dtype; /* enum dtype + 1, 0: f32 */
+	size_t window, job_inflight;
+	bool is_unplanned;
+	uint32_t n_in; /* not 0: the tensors lie on devices */
+};
+
+/* A core, the first or a successor, with its job. */
+static inline void core_make(struct world *w)
+{
+	struct agt_env env = {.ctx = w,
+		.connect = do_connect,
+		.done = round_done,
+		.stage = do_stage,
+		.unstage = do_unstage,
+		.fail = job_failed,
+		.random = jitter,
+		.keep = keep};
+	struct ctl_rank ranks[WORKERS_MAX] = {{0}};
+	struct ctl_job_member members[3];
+	struct ctl_job job = {.job = JOB, .flags = w->flags, .members = members};
+	uint16_t seg;
+
+	for (unsigned i = 0; i < WORKERS_MAX; i++)
+		ranks[i].rank = 20 + i;
+	for (unsigned i = 0; i < 3; i++)
+		members[i] = (struct ctl_job_member){
+			.agent = i, .host = "h", .ranks = ranks, .n_ranks = w->n_workers};
+	job.n_members = w->n_members;
+	job.size = w->n_members * w->n_workers;
+	assert_int_equal(agt_core_new(&w->cfg, &env, NULL, &w->core), 0);
+	fake_init(&w->x, &agt_core_events, w->core);
+	agt_core_set_xport(w->core, &w->x.base);
+	assert_int_equal(w->x.base.ops->seg_add(&w->x.base, w->a, sizeof(*w->a), &seg), 0);
+	assert_int_equal(agt_job_new(w->core, &job, w->n_members > 1 ? MEMBER : 0, &w->job), 0);
+}
+
+/* The process dies, and a successor has its memory. */
+static inline void restart(struct world *w)
+{
+	fake_fini(&w->x);
+	agt_core_free(w->core);
+	core_make(w);
+	w->n_tensors = 0;
+	add_tensor(w);
+	tell_plan(w, 0); /* as it has kept it */
+}
+
+static inline struct world *world_new(struct shape s)
+{
+	struct world *w = calloc(1, sizeof(*w));
+
+	assert_non_null(w);
+	w->a = calloc(1, sizeof(*w->a));
+	w->n_workers = s.n_workers ? s.n_workers : 1;
+	w->is_device = s.n_in > 0;
+	w->n_in = s.n_in;
+	w->n_members = s.n_members ? s.n_members : 3;
+	w->n_elems = s.n_elems;
+	w->flags = s.flags;
+	w->n_parts = s.n_parts ? s.n_parts : 1;
+	w->dtype = s.dtype ? (uint8_t)(s.dtype - 1) : DTYPE_F32;
+	w->cfg = (struct agt_config){.window_bytes = s.window ? s.window : 1u << 20,
+		.job_inflight_bytes = s.job_inflight,
+		.retry_ns = RETRY_MS * MS,
+		.again_ns = AGAIN_MS * MS};
+	core_make(w);
+	for (unsigned t = 0; t < (s.n_tensors ? s.n_tensors : 1); t++) {
+		add_tensor(w);
+		if (!s.is_unplanned)
+			tell_plan(w, t);
+	}
+	if (!s.is_unplanned && w->n_members > 1) {
+		tell_runs(w, 0, 5);
+		tick(w, 0);
+		fake_up(w->conn[0]);
+		work(w);
+	}
+	return w;
+}
+
+#define world(...) world_new((struct shape){__VA_ARGS__})
+
+static inline void world_free(struct world *w)
+{
+	check(w);
+	fake_fini(&w->x);
+	check(w);
+	agt_job_free(w->job, released, w);
+	check(w);
+	assert_true(w->n_releases <= 1);
+	assert_int_equal(stats(w).inflight_bytes, 0);
+	agt_core_free(w->core);
+	free(w->a);
+	free(w);
+}
+
+/* ---- trainers and servers ---- */
+
+static inline float input(unsigned worker, uint64_t r, size_t e)
+{
+	return (float)((worker + 1) * 100 + r * 10 + e % 7);
+}
+
+static inline void submit(
+	struct world *w, unsigned t, unsigned worker, uint64_t r, uint16_t priority)
+{
+	float *v = (float *)w->a->in[worker];
+
+	for (size_t e = 0; w->dtype == DTYPE_F32 && e < (size_t)w->n_elems * w->n_parts; e++)
+		v[e] = input(worker, r, e);
+	assert_int_equal(agt_submit(w->t[t], worker, r, OP_SUM, priority), 0);
+	check(w);
+}
+
+static inline void submit_all(struct world *w, uint64_t r)
+{
+	for (unsigned i = 0; i < w->n_workers; i++)
+		submit(w, 0, i, r, 0);
+	work(w);
+}
+
+static inline struct wire_msg expect_msg(
+	struct world *w, unsigned s, enum wire_type type, uint64_t r)
+{
+	const struct wire_msg *m = fake_take(w->conn[s]);
+
+	if (!m)
+		fail_msg("server %u got nothing, not %s", s, wire_type_name(type));
+	if (m->type != type)
+		fail_msg("server %u got %s, not %s", s, wire_type_name(m->type),
+			wire_type_name(type));
+	assert_int_equal(m->round, r);
+	assert_int_equal(m->member, MEMBER);
+	assert_int_equal(m->job, JOB);
+	return *m;
+}
+
+static inline void expect_nothing(struct world *w, unsigned s)
+{
+	const struct wire_msg *m = fake_take(w->conn[s]);
+
+	if (m)
+		fail_msg("server %u got %s", s, wire_type_name(m->type));
+}
+
+static inline struct wire_msg key_msg(struct world *w, enum wire_type type, uint64_t r)
+{
+	return (struct wire_msg){.type = (uint8_t)type,
+		.pgen = w->pgen,
+		.round = r,
+		.job = JOB,
+		.tensor = 10,
+		.member = MEMBER};
+}
+
+static inline uint32_t bytes_of(const struct world *w)
+{
+	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
+}
+
+/* The sum that the server made up for round r: bytes that tell the round. */
+static inline struct wire_msg result_msg(struct world *w, uint64_t r, uint32_t part)
+{
+	struct wire_msg m = key_msg(w, WIRE_RESULT, r);
+	unsigned char *sum = w->a->sum + part * BYTES_MAX;
+
+	m.part = part;
+	m.len = bytes_of(w);
+	for (uint32_t i = 0; i < m.len; i++)
+		sum[i] = (unsigned char)(r * 31 + part * 7 + i);
+	m.crc = crc32c(0, sum, m.len);
+	if (m.len <= WIRE_INLINE_MAX) {
+		m.flags = WIRE_INLINE;
+		m.payload = sum;
+	} else {
+		m.segment = 1;
+		m.offset = part * BYTES_MAX;
+	}
+	m.result.n_members = (uint16_t)w->n_members;
+	m.result.workers = w->n_members * w->n_workers;
+	for (unsigned i = 0; i < w->n_members; i++)
+		member_set_add(&m.result.contributors, i);
+	return m;
+}
+
+static inline void say(struct world *w, unsigned s, const struct wire_msg *m)
+{
+	fake_deliver(w->conn[s], m);
+	check(w);
+	work(w);
+}
+
+static inline void say_key(struct world *w, unsigned s, enum wire_type type, uint64_t r)
+{
+	struct wire_msg m = key_msg(w, type, r);
+
+	say(w, s, &m);
+}
+
+static inline void say_result(struct world *w, unsigned s, uint64_t r)
+{
+	struct wire_msg m = result_msg(w, r, 0);
+
+	say(w, s, &m);
+}
+
+static inline void end_read(struct world *w, unsigned s, int status)
+{
+	fake_end_read(w->conn[s], 0, status);
+	check(w);
+	work(w);
+}
+
+static inline void expect_delivered(struct world *w, uint64_t r, unsigned n_done)
+{
+	const unsigned char *out = w->a->out[r & 1];
+
+	assert_int_equal(w->n_done, n_done);
+	assert_int_equal(w->done_round, r);
+	assert_int_equal(w->done_status, 0);
+	assert_int_equal(w->done_workers, w->n_members * w->n_workers);
+	for (uint32_t i = 0; i < bytes_of(w); i++)
+		assert_int_equal(out[i], (unsigned char)(r * 31 + i));
+}
+
+static inline void one_round(struct world *w, unsigned s, uint64_t r)
+{
+	submit_all(w, r);
+	expect_msg(w, s, WIRE_CONTRIB, r);
+	say_result(w, s, r);
+	if (w->conn[s]->n_reads)
+		end_read(w, s, 0);
+}
+
+static inline void cut(struct world *w, unsigned s)
+{
+	fake_down(w->conn[s], "cut");
+	check(w);
+	tick(w, 0);
+}
+
+/* ---- repetition ---- */
+
+/* Two partitions, of which 0 is in the given state. */
+enum scene { SCENE_READY, SCENE_SENT, SCENE_WAITING, SCENE_OFFERED, SCENE_FETCHING, SCENE_COUNT };
+
+static inline struct world *make_scene(enum scene scene)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 2);
+	struct wire_msg m = result_msg(w, 1, 1);
+
+	if (scene == SCENE_READY)
+		w->conn[0]->credit = 0;
+	w->conn[0]->read_limit = 1;
+	submit_all(w, 1);
+	if (scene == SCENE_WAITING)
+		say_key(w, 0, WIRE_AGAIN, 1);
+	if (scene == SCENE_OFFERED) /* the other is read first */
+		say(w, 0, &m);
+	if (scene >= SCENE_OFFERED)
+		say_result(w, 0, 1);
+	while (fake_take(w->conn[0]))
+		;
+	return w;
+}
+
+static inline void finish_scene(struct world *w, unsigned s)
+{
+	struct wire_msg m = result_msg(w, 1, 1);
+
+	say_result(w, s, 1);
+	end_read(w, s, 0);
+	say(w, s, &m);
+	end_read(w, s, 0);
+	expect_delivered(w, 1, 1);
+	world_free(w);
+}
+#endif

@@ -1,0 +1,88 @@
+#ifndef BPS_TESTS_FAKE_AGENT_H
+#define BPS_TESTS_FAKE_AGENT_H
+/* An agent for unit tests of the client library: a thread that speaks common/local.h at a socket of
+ * its own, sums f32, f64, i32 and u8 of the trainers of one job, and can be told to misbehave. What
+ * a test may look at while it runs is atomic. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/local.h"
+
+#define TENSORS_MAX  512
+#define TRAINERS_MAX 4
+#define WAIT_MS      20000
+
+enum fake_cmd {
+	FAKE_NONE,
+	FAKE_STOP,
+	FAKE_DIE,
+	FAKE_FAIL_JOB,
+	FAKE_GARBAGE,
+	FAKE_STRAY_ARENA,
+	FAKE_SPEAK
+};
+
+struct fake_tensor {
+	char name[256];
+	uint8_t dtype;
+	uint64_t n_elems;
+	int out_fd;
+	size_t slot_bytes;
+	char *out;
+	uint8_t op;
+};
+
+struct fake_slot {
+	char *in;
+	uint64_t submitted, done;
+	bool has_out;
+};
+
+struct fake_trainer {
+	int sock, event_fd;
+	struct local_control *_Atomic c;
+	uint32_t head, rank, next_arena;
+	_Atomic uint16_t last_priority[TENSORS_MAX];
+	struct fake_slot slots[TENSORS_MAX];
+};
+
+struct fake_agent {
+	/* How to behave, set before fake_agent_start. */
+	uint32_t refuse_code; /* of WELCOME */
+	bool holds_job;       /* never says that the job is complete */
+	bool is_mute;         /* completes nothing until FAKE_SPEAK */
+	bool keeps_quiet;     /* does not answer WHY */
+	bool spoils_control;  /* wrong magic */
+	bool is_unsealed;     /* control page can shrink */
+	bool misplaces_slots; /* outside of the arena */
+	bool refuses_finish;
+	bool repeats;              /* says all twice, as a successor of an agent that died */
+	unsigned n_deaths;         /* connections that end at HELLO */
+	const char *refused_name;  /* slot code EQUOTA */
+	const char *mismatch_name; /* first round ends in EMISMATCH */
+	const char *why;
+
+	char dir[64], path[96];
+	int listener, cmd_fd, ack_fd;
+	_Atomic int cmd;
+	pthread_t thread;
+	struct fake_trainer trainers[TRAINERS_MAX];
+	uint32_t n_trainers, n_welcome, n_finished;
+	_Atomic uint32_t size;
+	uint32_t finish_seq[TRAINERS_MAX];
+	struct fake_tensor tensors[TENSORS_MAX];
+	uint32_t n_tensors;
+	_Atomic uint32_t whys, submissions;
+};
+
+struct fake_agent *fake_agent_new(void);
+/* Listens at f->path from here on. */
+void fake_agent_start(struct fake_agent *f);
+/* Returns when it has obeyed. */
+void fake_agent_order(struct fake_agent *f, enum fake_cmd cmd);
+/* After fake_agent_start only. */
+void fake_agent_free(struct fake_agent *f);
+#endif

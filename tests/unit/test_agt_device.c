@@ -1,0 +1,172 @@
+#include "tests/unit/agt_world.h"
+
+/* Tensors on devices in the agent's core, which asks for their bytes and gives them back. */
+
+static void stage(struct world *w, uint32_t part, uint64_t r)
+{
+	assert_int_equal(agt_part_staged(w->t[0], part, r), 0);
+	check(w);
+	work(w);
+}
+
+static void one_device_round(struct world *w, uint64_t r)
+{
+	submit_all(w, r);
+	stage(w, 0, r);
+	expect_msg(w, 0, WIRE_CONTRIB, r);
+	say_result(w, 0, r);
+	end_read(w, 0, 0);
+	assert_int_equal(agt_tensor_unstaged(w->t[0], r), 0);
+	check(w);
+}
+
+static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .n_workers = 2, .n_in = 1);
+	struct wire_msg m;
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->staged_round, 1);
+	expect_nothing(w, 0);
+	stage(w, 1, 1);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(m.part, 1);
+	assert_int_equal(m.contrib.workers, 2); /* one input, two workers behind it */
+	expect_nothing(w, 0);
+	assert_int_equal(agt_part_staged(w->t[0], 1, 1), -EINVAL);
+	assert_int_equal(agt_part_staged(w->t[0], 0, 2), -EINVAL);
+	assert_int_equal(agt_part_staged(w->t[0], 3, 1), -EINVAL);
+	stage(w, 0, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	world_free(w);
+}
+
+static void device_round_is_done_when_its_sums_are_on_the_devices(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 2);
+	struct wire_msg m;
+
+	(void)state;
+	for (uint64_t r = 1; r <= 3; r++) {
+		submit_all(w, r);
+		for (uint32_t part = 0; part < 2; part++) {
+			stage(w, part, r);
+			expect_msg(w, 0, WIRE_CONTRIB, r);
+			m = result_msg(w, r, part);
+			say(w, 0, &m);
+			assert_int_equal(w->n_unstaged, 2 * (r - 1) + part + 1);
+		}
+		assert_int_equal(w->n_done, r - 1);
+		assert_int_equal(agt_submit(w->t[0], 0, r + 1, OP_SUM, 0), BPS_EBUSY);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], r + 1), -EINVAL);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], r), 0);
+		check(w);
+		expect_delivered(w, r, (unsigned)r);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], r), -EINVAL);
+	}
+	world_free(w);
+}
+
+static void device_inputs_are_summed_as_workers_are(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_workers = 3, .n_in = 2);
+	const float *sum = (const float *)w->a->staging;
+
+	(void)state;
+	submit_all(w, 1);
+	stage(w, 0, 1);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).contrib.workers, 3);
+	for (size_t e = 0; e < SMALL; e++)
+		assert_true(sum[e] == input(0, 1, e) + input(1, 1, e));
+	world_free(w);
+}
+
+static void result_does_not_overwrite_what_is_being_staged(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_in = 1);
+
+	(void)state;
+	submit_all(w, 1);
+	say_result(w, 0, 1); /* the others went on without us */
+	expect_nothing(w, 0);
+	assert_int_equal(w->n_unstaged, 0);
+	stage(w, 0, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_result(w, 0, 1);
+	end_read(w, 0, 0);
+	assert_int_equal(w->n_unstaged, 1);
+	world_free(w);
+}
+
+static void staging_goes_on_over_a_new_placement(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_in = 1);
+
+	(void)state;
+	one_device_round(w, 1);
+	submit_all(w, 2);
+	tell_runs(w, 1, 6);
+	tick(w, 0);
+	fake_up(w->conn[1]);
+	work(w);
+	expect_msg(w, 1, WIRE_HAVE, 1); /* others may wait for this word */
+	expect_nothing(w, 1);
+	stage(w, 0, 2);
+	expect_msg(w, 1, WIRE_CONTRIB, 2);
+	world_free(w);
+}
+
+static void device_tensor_of_one_machine_needs_no_server(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_workers = 2, .n_members = 1, .n_in = 2);
+	const float *sum = (const float *)w->a->out[1];
+
+	(void)state;
+	submit_all(w, 1);
+	assert_int_equal(w->n_unstaged, 0);
+	stage(w, 0, 1);
+	assert_int_equal(w->n_unstaged, 1);
+	for (size_t e = 0; e < SMALL; e++)
+		assert_true(sum[e] == input(0, 1, e) + input(1, 1, e));
+	assert_int_equal(agt_tensor_unstaged(w->t[0], 1), 0);
+	assert_int_equal(w->done_workers, 2);
+	world_free(w);
+}
+
+static void failed_job_stages_nothing_any_more(void **state)
+{
+	(void)state;
+	for (unsigned when = 0; when < 3; when++) {
+		struct world *w = world(.n_elems = SMALL, .n_in = 1);
+
+		submit_all(w, 1);
+		if (when > 0) {
+			stage(w, 0, 1);
+			expect_msg(w, 0, WIRE_CONTRIB, 1);
+		}
+		if (when > 1)
+			say_result(w, 0, 1);
+		agt_job_fail(w->job, BPS_EWORKER_LOST);
+		check(w);
+		assert_int_equal(w->done_status, BPS_EWORKER_LOST);
+		assert_int_equal(agt_part_staged(w->t[0], 0, 1), -EINVAL);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], 1), -EINVAL);
+		world_free(w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(device_partition_is_pushed_when_its_own_bytes_are_staged),
+		cmocka_unit_test(device_round_is_done_when_its_sums_are_on_the_devices),
+		cmocka_unit_test(device_inputs_are_summed_as_workers_are),
+		cmocka_unit_test(result_does_not_overwrite_what_is_being_staged),
+		cmocka_unit_test(staging_goes_on_over_a_new_placement),
+		cmocka_unit_test(device_tensor_of_one_machine_needs_no_server),
+		cmocka_unit_test(failed_job_stages_nothing_any_more),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

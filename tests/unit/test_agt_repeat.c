@@ -1,0 +1,161 @@
+#include "tests/unit/agt_world.h"
+
+/* What the agent's core says again: to a server that does not answer, is not ready or was away. */
+
+static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg first, again;
+
+	(void)state;
+	submit_all(w, 1);
+	first = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	tick(w, RETRY_MS - 1);
+	expect_nothing(w, 0);
+	tick(w, 1);
+	again = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(again.crc, first.crc);
+	assert_int_equal(again.offset, first.offset);
+	tick(w, 2 * RETRY_MS - 1); /* more slowly */
+	expect_nothing(w, 0);
+	tick(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(stats(w).repushes, 2);
+	world_free(w);
+}
+
+static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_key(w, 0, WIRE_AGAIN, 1);
+	assert_int_equal(stats(w).inflight_bytes, 0);
+	tick(w, 2 * AGAIN_MS - 1);
+	expect_nothing(w, 0);
+	tick(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_key(w, 0, WIRE_AGAIN, 2); /* of another round: nothing */
+	say_result(w, 0, 1);
+	expect_delivered(w, 1, 1);
+	world_free(w);
+}
+
+static void result_that_comes_while_waiting_or_before_a_repetition_counts(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 4; k++) {
+		struct world *w = world(.n_elems = k & 1 ? LARGE : SMALL);
+
+		submit_all(w, 1);
+		if (k & 2) {
+			say_key(w, 0, WIRE_AGAIN, 1);
+		} else {
+			w->conn[0]->credit = 0;
+			tick(w, RETRY_MS); /* READY again */
+		}
+		say_result(w, 0, 1);
+		if (k & 1)
+			end_read(w, 0, 0);
+		expect_delivered(w, 1, 1);
+		world_free(w);
+	}
+}
+
+static void reconnect_says_all_again(void **state)
+{
+	(void)state;
+	for (unsigned scene = 0; scene < SCENE_COUNT; scene++) {
+		struct world *w = make_scene(scene);
+
+		cut(w, 0);
+		assert_int_equal(stats(w).inflight_bytes, 0);
+		assert_int_equal(w->n_connects, 2);
+		fake_up(w->conn[0]);
+		work(w);
+		expect_msg(w, 0, WIRE_CONTRIB, 1);
+		expect_msg(w, 0, WIRE_CONTRIB, 1);
+		expect_nothing(w, 0);
+		finish_scene(w, 0);
+	}
+}
+
+static void reconnects_come_at_once_then_ever_later(void **state)
+{
+	static const uint64_t delays_ms[] = {100, 300, 400, 400};
+	struct world *w = world(.n_elems = SMALL);
+	char text[200];
+
+	(void)state;
+	cut(w, 0);
+	assert_int_equal(w->n_connects, 2);
+	assert_false(agt_job_network(w->job, text, sizeof(text)));
+	assert_non_null(strstr(text, "server 0 thread 0"));
+	for (unsigned k = 0; k < 4; k++) {
+		fake_down(w->conn[0], "refused");
+		tick(w, delays_ms[k] - 1);
+		assert_int_equal(w->n_connects, k + 2);
+		tick(w, 1);
+		assert_int_equal(w->n_connects, k + 3);
+	}
+	fake_up(w->conn[0]);
+	check(w);
+	assert_true(agt_job_network(w->job, text, sizeof(text)));
+	assert_string_equal(text, "");
+	world_free(w);
+}
+
+/* FM-S-reject: a server that can be reached again is found within that time. */
+static void reconnects_are_never_more_than_a_second_apart(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	cut(w, 0);
+	w->jitter = UINT64_C(599999999);
+	for (unsigned k = 0; k < 6; k++) {
+		fake_down(w->conn[0], "refused");
+		tick(w, 1000);
+		assert_int_equal(w->n_connects, k + 3);
+	}
+	world_free(w);
+}
+
+static void server_that_has_changed_is_connected_at_once(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	w->connect_rc = -ENOTCONN; /* its address is not known */
+	cut(w, 0);
+	tick(w, 100);
+	assert_int_equal(w->n_connects, 3);
+	w->connect_rc = 0;
+	agt_core_server_changed(w->core, 0);
+	check(w);
+	tick(w, 0);
+	assert_int_equal(w->n_connects, 4);
+	fake_up(w->conn[0]);
+	agt_core_server_changed(w->core, 0);
+	assert_int_equal(w->conn[0]->is_closed, true);
+	tick(w, 0);
+	assert_int_equal(w->n_connects, 5);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(unanswered_push_is_repeated_with_the_same_bytes),
+		cmocka_unit_test(server_that_is_not_ready_is_asked_after_a_pause),
+		cmocka_unit_test(result_that_comes_while_waiting_or_before_a_repetition_counts),
+		cmocka_unit_test(reconnect_says_all_again),
+		cmocka_unit_test(reconnects_come_at_once_then_ever_later),
+		cmocka_unit_test(reconnects_are_never_more_than_a_second_apart),
+		cmocka_unit_test(server_that_has_changed_is_connected_at_once),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

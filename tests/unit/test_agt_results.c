@@ -1,0 +1,315 @@
+#include "tests/unit/agt_world.h"
+
+/* Which results the agent's core takes, and what it does about damaged bytes or without a crc. */
+
+/* ---- servers on the same host ---- */
+
+static void round_within_one_host_takes_no_crc(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		struct world *w = world(.n_elems = k ? LARGE : SMALL);
+
+		w->conn[0]->base.is_same_host = true;
+		for (uint64_t r = 1; r <= 3; r++) {
+			struct wire_msg m;
+
+			submit_all(w, r);
+			m = expect_msg(w, 0, WIRE_CONTRIB, r);
+			assert_int_equal(m.crc, 0);
+			assert_int_equal(m.contrib.crc_prev, 0);
+			m = result_msg(w, r, 0);
+			m.crc = 0;
+			say(w, 0, &m);
+			if (k)
+				end_read(w, 0, 0);
+			expect_delivered(w, r, (unsigned)r);
+		}
+		assert_int_equal(stats(w).crc_errors, 0);
+		world_free(w);
+	}
+}
+
+static void job_that_may_shrink_takes_a_crc_within_one_host_too(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .flags = JOB_SHRINK);
+	struct wire_msg m;
+
+	(void)state;
+	w->conn[0]->base.is_same_host = true;
+	submit_all(w, 1);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_int_equal(m.crc, crc32c(0, w->a->in[0], m.len));
+	world_free(w);
+}
+
+static void local_sum_is_made_once_also_when_the_network_takes_over(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_workers = 2);
+	const float *staged;
+	struct wire_msg m;
+
+	(void)state;
+	w->conn[0]->base.is_same_host = true;
+	submit_all(w, 1);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	staged = (const float *)w->a->staging;
+	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
+	/* A second sum of other inputs would show in memory that a server may be reading. */
+	memset(w->a->in[0], 0, m.len);
+	cut(w, 0);
+	fake_up(w->conn[0]);
+	work(w);
+	m = expect_msg(w, 0, WIRE_CONTRIB, 1);
+	assert_float_equal(staged[0], input(0, 1, 0) + input(1, 1, 0), 0);
+	assert_int_equal(m.crc, crc32c(0, staged, m.len));
+	world_free(w);
+}
+
+static void sum_that_came_without_crc_is_donated_with_one(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg m;
+
+	(void)state;
+	w->conn[0]->base.is_same_host = true;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	m = result_msg(w, 1, 0);
+	m.crc = 0;
+	say(w, 0, &m);
+	end_read(w, 0, 0);
+	say_key(w, 0, WIRE_DONATE_REQ, 1);
+	assert_int_equal(expect_msg(w, 0, WIRE_DONATE, 1).crc, result_msg(w, 1, 0).crc);
+	world_free(w);
+}
+
+/* ---- A4, B4: which results count ---- */
+
+static void result_of_another_round_or_pgen_is_declined(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg m;
+
+	(void)state;
+	one_round(w, 0, 1);
+	submit_all(w, 2);
+	expect_msg(w, 0, WIRE_CONTRIB, 2);
+	say_result(w, 0, 1);
+	expect_msg(w, 0, WIRE_GOT, 1);
+	m = result_msg(w, 2, 0);
+	m.pgen--;
+	say(w, 0, &m);
+	assert_int_equal(expect_msg(w, 0, WIRE_GOT, 2).pgen, m.pgen);
+	assert_int_equal(w->conn[0]->n_reads, 0);
+	assert_int_equal(w->n_done, 1);
+	assert_int_equal(stats(w).stale, 2);
+	say_result(w, 0, 2);
+	end_read(w, 0, 0);
+	expect_delivered(w, 2, 2);
+	world_free(w);
+}
+
+static void result_is_delivered_once(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+
+	(void)state;
+	submit_all(w, 1);
+	say_result(w, 0, 1);
+	say_result(w, 0, 1); /* while it is read: one read, no GOT */
+	assert_int_equal(w->conn[0]->n_reads, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	expect_nothing(w, 0);
+	end_read(w, 0, 0);
+	say_result(w, 0, 1);
+	expect_msg(w, 0, WIRE_GOT, 1);
+	assert_int_equal(w->n_done, 1);
+	world_free(w);
+}
+
+static void result_read_across_a_new_pgen_is_thrown_away(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+
+	(void)state;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say_result(w, 0, 1);
+	tell_runs(w, 0, 6);
+	work(w);
+	expect_nothing(w, 0); /* not before the read has ended */
+	end_read(w, 0, 0);
+	assert_int_equal(expect_msg(w, 0, WIRE_GOT, 1).pgen, 5);
+	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).pgen, 6);
+	assert_int_equal(w->n_done, 0);
+	say_result(w, 0, 1);
+	end_read(w, 0, 0);
+	expect_delivered(w, 1, 1);
+	world_free(w);
+}
+
+static void damaged_result_is_asked_for_again_and_then_fails(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		struct world *w = world(.n_elems = k ? LARGE : SMALL);
+		struct wire_msg m;
+
+		submit_all(w, 1);
+		for (unsigned n = 0; n < 5; n++) {
+			assert_int_equal(w->n_fails, 0);
+			m = result_msg(w, 1, 0);
+			m.crc ^= 1;
+			say(w, 0, &m);
+			if (k)
+				end_read(w, 0, 0);
+			tick(w, 20 * RETRY_MS);
+			assert_true(n == 4 || w->conn[0]->n_sent >= n + 2);
+		}
+		assert_int_equal(w->n_fails, 1);
+		assert_int_equal(w->fail_code, BPS_EPROTO);
+		assert_int_equal(w->n_done, 1);
+		assert_int_equal(w->done_status, BPS_EPROTO);
+		world_free(w);
+	}
+}
+
+static void offer_from_no_segment_is_asked_for_again(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg m = result_msg(w, 1, 0);
+
+	(void)state;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	m.segment = 9;
+	say(w, 0, &m);
+	assert_int_equal(w->conn[0]->n_reads, 0);
+	tick(w, 4 * RETRY_MS);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	world_free(w);
+}
+
+static void result_that_does_not_fit_closes_the_connection(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 5; k++) {
+		struct world *w = world(.n_elems = SMALL);
+		struct fake_conn *c = w->conn[0];
+		struct wire_msg m = result_msg(w, 1, 0);
+
+		submit_all(w, 1);
+		if (k == 0)
+			m.len--;
+		if (k == 1)
+			m.result.n_members++;
+		if (k == 2)
+			m.result.workers = 0;
+		if (k == 3)
+			m.result.workers = 4;
+		if (k == 4)
+			m = key_msg(w, WIRE_HAVE, 1);
+		fake_deliver(c, &m);
+		check(w);
+		assert_true(c->is_closed);
+		assert_int_equal(w->n_done, 0);
+		tick(w, 0);
+		fake_up(w->conn[0]);
+		work(w);
+		expect_msg(w, 0, WIRE_CONTRIB, 1);
+		world_free(w);
+	}
+}
+
+static void message_for_another_is_counted_and_dropped(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	submit_all(w, 1);
+	for (unsigned k = 0; k < 4; k++) {
+		struct wire_msg m = result_msg(w, 1, 0);
+
+		m.job += k == 0;
+		m.tensor += k == 1;
+		m.part += k == 2;
+		m.member = (uint16_t)(m.member + (k == 3));
+		say(w, 0, &m);
+		assert_int_equal(stats(w).stale, k + 1);
+	}
+	assert_int_equal(w->n_done, 0);
+	world_free(w);
+}
+
+/* ---- BAD_CRC ---- */
+
+static void say_bad_crc(struct world *w, uint32_t crc)
+{
+	struct wire_msg m = key_msg(w, WIRE_BAD_CRC, 1);
+
+	m.crc = crc;
+	say(w, 0, &m);
+}
+
+static void input_that_changes_in_flight_ends_the_job(void **state)
+{
+	(void)state;
+	for (unsigned n_workers = 1; n_workers <= 2; n_workers++) {
+		struct world *w = world(.n_elems = LARGE, .n_workers = n_workers);
+		uint32_t crc, was;
+
+		submit_all(w, 1);
+		was = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
+		((float *)w->a->in[0])[3] = 9999;
+		say_bad_crc(w, was);
+		crc = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
+		assert_int_not_equal(crc, was);
+		assert_int_equal(w->n_fails, 0);
+		say_bad_crc(w, was); /* of the older offer */
+		expect_nothing(w, 0);
+		((float *)w->a->in[0])[3] = 8888;
+		say_bad_crc(w, crc);
+		assert_int_equal(w->fail_code, BPS_EINPUT_CHANGED);
+		assert_non_null(strstr(w->fail_text, "rank 20"));
+		assert_int_equal(w->done_status, BPS_EINPUT_CHANGED);
+		world_free(w);
+	}
+}
+
+static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	uint32_t crc = 0;
+
+	(void)state;
+	submit_all(w, 1);
+	for (unsigned n = 0; n < 5; n++) {
+		assert_int_equal(w->n_fails, 0);
+		crc = expect_msg(w, 0, WIRE_CONTRIB, 1).crc;
+		say_bad_crc(w, crc);
+	}
+	assert_int_equal(w->fail_code, BPS_EPROTO);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(round_within_one_host_takes_no_crc),
+		cmocka_unit_test(job_that_may_shrink_takes_a_crc_within_one_host_too),
+		cmocka_unit_test(local_sum_is_made_once_also_when_the_network_takes_over),
+		cmocka_unit_test(sum_that_came_without_crc_is_donated_with_one),
+		cmocka_unit_test(result_of_another_round_or_pgen_is_declined),
+		cmocka_unit_test(result_is_delivered_once),
+		cmocka_unit_test(result_read_across_a_new_pgen_is_thrown_away),
+		cmocka_unit_test(damaged_result_is_asked_for_again_and_then_fails),
+		cmocka_unit_test(offer_from_no_segment_is_asked_for_again),
+		cmocka_unit_test(result_that_does_not_fit_closes_the_connection),
+		cmocka_unit_test(message_for_another_is_counted_and_dropped),
+		cmocka_unit_test(input_that_changes_in_flight_ends_the_job),
+		cmocka_unit_test(push_damaged_on_its_way_is_repeated_a_few_times),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,76 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "bps-agent/agent.h"
+
+/* What trainers are told at a barrier of who was let in (bps-agent/people.c). */
+
+#define BARRIER 3
+#define FORMED  10
+#define BORDER  20
+
+/* Nobody asks in this test; the agent's own would bring along all of it, which has names in common with
+ * the library. */
+void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds)
+{
+	(void)t;
+	(void)m;
+	(void)fds;
+	(void)n_fds;
+	fail_msg("a trainer is told something");
+}
+
+/* Machines with ranks 0, 1 and 2, of which the last was let in. */
+static void note(struct job *job, uint64_t view, int gone)
+{
+	struct ctl_rank ranks[3] = {{.rank = 0}, {.rank = 1}, {.rank = 2}};
+	struct ctl_job_member members[3];
+	struct ctl_job m = {.view = view,
+		.members = members,
+		.n_members = 3,
+		.formed = FORMED,
+		.barrier = BARRIER,
+		.border = BORDER,
+		.border_barrier = BARRIER};
+
+	for (int i = 0; i < 3; i++)
+		members[i] = (struct ctl_job_member){.host = "h",
+			.why = "",
+			.ranks = &ranks[i],
+			.n_ranks = 1,
+			.since = i == 2 ? BORDER : FORMED,
+			.is_gone = i == gone};
+	assert_int_equal(people_note(job, &m), 0);
+}
+
+static void newcomer_that_is_lost_again_was_let_in_all_the_same(void **state)
+{
+	struct job job = {.people = NULL};
+	uint32_t n_new, root;
+
+	(void)state;
+	note(&job, BORDER, -1);
+	people_news(&job, BARRIER, &n_new, &root);
+	assert_int_equal(n_new, 1);
+	assert_int_equal(root, 0);
+	/* An agent that was away for a moment hears of both at once (J13). */
+	note(&job, BORDER + 1, 2);
+	people_news(&job, BARRIER, &n_new, &root);
+	assert_int_equal(n_new, 1);
+	assert_int_equal(root, 0);
+	people_news(&job, BARRIER + 1, &n_new, &root);
+	assert_int_equal(n_new, 0);
+	people_free(&job);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(newcomer_that_is_lost_again_was_let_in_all_the_same),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,420 @@
+#include "tests/unit/sched_world.h"
+
+/* Members of the scheduler's core: how they come, are recognised and are given up. */
+
+static void hello_is_welcomed_and_told_of_the_other_side(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	SAID(&w, "11 WELCOME id=1 term=1\n11 PEERS\n");
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	SAID(&w, "11 PEERS a:up:i201\n");
+	SAID(&w, "21 WELCOME id=2 term=1\n21 PEERS s1:up:i101\n21 PEERS\n");
+	world_fini(&w);
+}
+
+static void wrong_hello_is_refused_with_a_sentence(void **state)
+{
+	struct world w;
+	struct ctl_msg msg;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	msg = hello_of(ROLE_SERVER, "s2", "h", 5);
+	msg.hello.proto = 9;
+	sched_conn_open(w.core, 31, w.now);
+	send_msg(&w, 31, &msg);
+	SAID(&w, "31 REFUSE code=10014 's2' on h");
+	SAID(&w, "31 DROP");
+	msg = hello_of(ROLE_SERVER, "s2", "h", 5);
+	msg.hello.cluster_id = (struct blob){"another cluster.", 16};
+	sched_conn_open(w.core, 32, w.now);
+	send_msg(&w, 32, &msg);
+	SAID(&w, "32 REFUSE code=10003 server 's2' on h belongs to another cluster");
+	msg = hello_of(ROLE_SERVER, "s2", "h", 5);
+	msg.hello.port = 0;
+	sched_conn_open(w.core, 33, w.now);
+	send_msg(&w, 33, &msg);
+	SAID(&w, "33 REFUSE code=10013");
+	world_fini(&w);
+}
+
+static void first_message_must_be_hello_and_must_come(void **state)
+{
+	struct world w;
+	struct ctl_msg msg = {.type = CTL_BEAT};
+
+	(void)state;
+	world_init(&w);
+	sched_conn_open(w.core, 31, w.now);
+	send_msg(&w, 31, &msg);
+	SAID(&w, "31 DROP its first message is not HELLO");
+	sched_conn_open(w.core, 32, w.now);
+	pass(&w, w.cfg.hello_ms + 10, NULL);
+	SAID(&w, "32 DROP no HELLO in time");
+	world_fini(&w);
+}
+
+static void same_name_on_another_host_is_refused_while_the_holder_lives(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	hello(&w, 11, ROLE_SERVER, "s1", "h1", 101);
+	hello(&w, 12, ROLE_SERVER, "s1", "h2", 102);
+	SAID(&w, "12 REFUSE code=10017 the name 's1' is held by a live server on h1 (pid 101,"
+		 " 10.0.0.1:7400)");
+	close_conn(&w, 11);
+	pass(&w, w.cfg.server_window_ms + 10, NULL);
+	clear(&w);
+	hello(&w, 13, ROLE_SERVER, "s1", "h2", 102);
+	SAID(&w, "13 WELCOME id=1");
+	world_fini(&w);
+}
+
+static void shorter_dead_time_counts_from_now_on(void **state)
+{
+	struct world w;
+	struct sched_config cfg;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	cfg = w.cfg;
+	pass(&w, 1000, NULL); /* silent, and not dead for long yet */
+	NOT_SAID(&w, "11 DROP");
+	cfg.server_dead_ms = 800;
+	sched_set_times(w.core, &cfg, w.now);
+	pass(&w, 10, NULL);
+	SAID(&w, "11 DROP silent for 1.0 s");
+	world_fini(&w);
+}
+
+static void longer_window_is_for_the_losses_to_come(void **state)
+{
+	struct world w;
+	struct sched_config cfg;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s2", 102);
+	close_conn(&w, 11);
+	cfg = w.cfg;
+	cfg.server_window_ms = 2 * w.cfg.server_window_ms;
+	sched_set_times(w.core, &cfg, w.now);
+	close_conn(&w, 12);
+	clear(&w);
+	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){21, 0});
+	SAID(&w, "21 PEERS s1:down");
+	NOT_SAID(&w, "s2:down");
+	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){21, 0});
+	SAID(&w, "s2:down");
+	world_fini(&w);
+}
+
+static void new_instance_on_the_same_host_replaces_the_old_at_once(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	server(&w, 11, "s1", 101);
+	clear(&w);
+	server(&w, 12, "s1", 102);
+	SAID(&w, "11 DROP replaced");
+	SAID(&w, "21 PEERS s1:up:i102\n");
+	SAID(&w, "12 WELCOME id=2");
+	world_fini(&w);
+}
+
+static void replaced_instance_does_not_take_its_name_back(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s1", 102);
+	clear(&w);
+	server(&w, 13, "s1", 101);
+	SAID(&w, "13 REFUSE code=10017 the name 's1' is held by a live server on s1 (pid 102");
+	NOT_SAID(&w, "12 DROP");
+	close_conn(&w, 12);
+	pass(&w, w.cfg.server_window_ms + 10, NULL);
+	clear(&w);
+	server(&w, 14, "s1", 101);
+	SAID(&w, "14 WELCOME id=1");
+	world_fini(&w);
+}
+
+static void reconnect_of_the_same_instance_changes_no_view(void **state)
+{
+	struct world w;
+	uint64_t view;
+
+	(void)state;
+	running_job(&w);
+	view = sched_view(w.core);
+	close_conn(&w, 11);
+	close_conn(&w, 21);
+	pass(&w, 300, (const uint32_t[]){12, 22, 0});
+	clear(&w);
+	server(&w, 31, "s1", 101);
+	agent(&w, 41, "a", 201);
+	SAID(&w, "31 WELCOME id=1");
+	SAID(&w, "31 JOB job=1");
+	SAID(&w, "31 PLAN job=1 0=w");
+	SAID(&w, "41 WELCOME id=3");
+	SAID(&w, "41 PLAN job=1 0=w");
+	NOT_SAID(&w, "22 ");
+	assert_true(sched_view(w.core) == view);
+	world_fini(&w);
+}
+
+static void half_open_connection_gives_way_to_the_new_one(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "a", 201);
+	SAID(&w, "21 DROP reconnected");
+	SAID(&w, "22 WELCOME id=1");
+	world_fini(&w);
+}
+
+static void silent_server_is_declared_dead_after_its_time(void **state)
+{
+	struct world w;
+	const uint32_t others[] = {12, 21, 22, 0};
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass(&w, w.cfg.server_dead_ms - 50, others);
+	NOT_SAID(&w, "down");
+	pass(&w, 100, others);
+	SAID(&w, "21 PEERS s1:down:i101\n");
+	SAID(&w, "11 DROP silent for 3.0 s");
+	world_fini(&w);
+}
+
+static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass(&w, 10 * w.cfg.agent_dead_ms, NULL);
+	NOT_SAID(&w, "DROP");
+	NOT_SAID(&w, "JOB_END");
+	/* The first that is heard has not come back sooner than others could. */
+	pass(&w, w.cfg.server_dead_ms - 200, (const uint32_t[]){12, 21, 0});
+	NOT_SAID(&w, "DROP");
+	pass(&w, w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 0});
+	SAID(&w, "21 PEERS s1:down:i101\n");
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b' (host b) of job 'x' is lost: silent for ");
+	world_fini(&w);
+}
+
+static void late_tick_extends_the_deadlines(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	pass(&w, 1000, everybody);
+	clear(&w);
+	w.now += 10000 * MS; /* this process was stopped */
+	sched_tick(w.core, w.now);
+	check(&w);
+	NOT_SAID(&w, "DROP");
+	pass(&w, 4000, everybody);
+	NOT_SAID(&w, "DROP");
+	world_fini(&w);
+}
+
+static void evicted_instance_that_returns_relearns_what_it_has(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	pass(&w, 4000, (const uint32_t[]){12, 21, 22, 0});
+	clear(&w);
+	server(&w, 31, "s1", 101); /* the stopped process goes on */
+	SAID(&w, "31 WELCOME id=1");
+	SAID(&w, "31 JOB job=1");
+	NOT_SAID(&w, "31 PLAN");
+	SAID(&w, "21 PEERS s1:up:i101\n");
+	world_fini(&w);
+}
+
+/* A server answers every question about agent 4, 'b', which it has not heard for quiet_ms. */
+static void pass_seen(struct world *w, uint32_t ms, uint32_t quiet_ms)
+{
+	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};
+	const uint32_t others[] = {11, 12, 21, 0};
+
+	for (uint32_t at = 0; at < ms; at += 100) {
+		char *asked;
+
+		pass(w, 100, others);
+		asked = strstr(w->log, "11 SIGHT");
+		if (!asked)
+			continue;
+		asked[0] = '-';
+		send_msg(w, 11, &seen);
+	}
+}
+
+static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass_seen(&w, 4 * w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	SAID(&w, "22 DROP silent, but servers hear it");
+	agent(&w, 32, "b", 202);
+	clear(&w);
+	pass(&w, 1000, (const uint32_t[]){11, 12, 21, 32, 0});
+	NOT_SAID(&w, "DROP");
+	pass_seen(&w, w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	pass(&w, 2 * w.cfg.agent_dead_ms,
+		(const uint32_t[]){11, 12, 21, 0}); /* no server hears it */
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	world_fini(&w);
+}
+
+static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **state)
+{
+	struct world w;
+	const struct ctl_msg unasked = {CTL_SEEN, .sight = {4, 202, 0}};
+	const struct ctl_msg other_instance = {CTL_SEEN, .sight = {4, 201, 0}};
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	send_msg(&w, 11, &unasked);
+	pass_seen(&w, w.cfg.agent_dead_ms - 400,
+		4500); /* heard by the server when it was last heard here */
+	send_msg(&w, 11, &other_instance);
+	NOT_SAID(&w, "JOB_END");
+	pass_seen(&w, 600, 4800);
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	world_fini(&w);
+}
+
+static void agent_whose_job_changed_behind_its_back_is_not_kept(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	server(&w, 13, "s2", 112); /* a new process: its partitions move */
+	pass_seen(&w, 800, 100);
+	SAID(&w, "21 JOB_END job=1 code=10008 agent 'b'");
+	world_fini(&w);
+}
+
+static void agent_that_restarts_within_its_window_keeps_its_job(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	close_conn(&w, 22);
+	pass(&w, 900, (const uint32_t[]){11, 12, 21, 0});
+	clear(&w);
+	agent(&w, 32, "b", 203);
+	SAID(&w, "11 PEERS b:up:i203\n");
+	SAID(&w, "32 JOB job=1");
+	SAID(&w, "32 PLAN job=1 0=w");
+	NOT_SAID(&w, "JOB_END");
+	NOT_SAID(&w, "21 PLAN"); /* no pgen changed */
+	world_fini(&w);
+}
+
+static void expelled_agent_is_dead_at_once_unless_it_is_connected(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	sched_expel(w.core, ROLE_AGENT, "b", w.now);
+	sched_expel(w.core, ROLE_AGENT, "nobody", w.now);
+	sched_expel(w.core, ROLE_SERVER, "b", w.now);
+	NOT_SAID(&w, "JOB_END");
+	close_conn(&w, 22);
+	sched_expel(w.core, ROLE_AGENT, "b", w.now);
+	SAID(&w, "21 JOB_END job=1 code=10008");
+	SAID(&w, "11 PEERS b:down:");
+	world_fini(&w);
+}
+
+static void expelled_agent_dies_when_the_state_can_be_written_again(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -ENOSPC;
+	agent(&w, 23, "c", 203);
+	assert_false(sched_is_durable(w.core));
+	close_conn(&w, 22);
+	sched_expel(w.core, ROLE_AGENT, "b", w.now);
+	clear(&w);
+	pass_seen(&w, 2 * w.cfg.agent_dead_ms, 100);
+	NOT_SAID(&w, "JOB_END");
+	w.persist_error = 0;
+	pass_seen(&w, 4 * w.cfg.agent_dead_ms, 100);
+	SAID(&w, "21 JOB_END job=1 code=10008");
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(hello_is_welcomed_and_told_of_the_other_side),
+		cmocka_unit_test(wrong_hello_is_refused_with_a_sentence),
+		cmocka_unit_test(first_message_must_be_hello_and_must_come),
+		cmocka_unit_test(same_name_on_another_host_is_refused_while_the_holder_lives),
+		cmocka_unit_test(shorter_dead_time_counts_from_now_on),
+		cmocka_unit_test(longer_window_is_for_the_losses_to_come),
+		cmocka_unit_test(new_instance_on_the_same_host_replaces_the_old_at_once),
+		cmocka_unit_test(replaced_instance_does_not_take_its_name_back),
+		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
+		cmocka_unit_test(half_open_connection_gives_way_to_the_new_one),
+		cmocka_unit_test(silent_server_is_declared_dead_after_its_time),
+		cmocka_unit_test(scheduler_that_hears_nobody_gives_nobody_up),
+		cmocka_unit_test(late_tick_extends_the_deadlines),
+		cmocka_unit_test(evicted_instance_that_returns_relearns_what_it_has),
+		cmocka_unit_test(agent_that_only_the_scheduler_does_not_hear_lives),
+		cmocka_unit_test(agent_that_nobody_hears_is_dead_in_time_whatever_servers_say),
+		cmocka_unit_test(agent_whose_job_changed_behind_its_back_is_not_kept),
+		cmocka_unit_test(agent_that_restarts_within_its_window_keeps_its_job),
+		cmocka_unit_test(expelled_agent_is_dead_at_once_unless_it_is_connected),
+		cmocka_unit_test(expelled_agent_dies_when_the_state_can_be_written_again),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,345 @@
+#include "tests/unit/sched_world.h"
+
+/* Jobs of the scheduler's core that go on without a machine, and let others in. */
+
+/* As running_job, of three workers on as many agents (21, 22, 23). */
+static void shrinking_job(struct world *w)
+{
+	world_init(w);
+	w->flags = JOB_SHRINK;
+	server(w, 11, "s1", 101);
+	for (uint32_t i = 0; i < 3; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(w, 21 + i, name, 201 + i);
+		join(w, 21 + i, i, 3, 10 + i);
+	}
+	for (uint32_t i = 0; i < 3; i++)
+		declare(w, 21 + i, i, "w", DTYPE_F32, 400000);
+	clear(w);
+}
+
+static void lost_machine_leaves_a_job_that_may_shrink(void **state)
+{
+	const uint32_t others[] = {11, 21, 23, 0};
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	pass(&w, w.cfg.agent_dead_ms + 50, others);
+	NOT_SAID(&w, "JOB_END");
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) gone m2(4:2)\n11 PLAN job=1 0=w [0:0+");
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) gone m2(4:2)\n21 PLAN job=1 0=w [0:0+");
+	clear(&w);
+	agent(&w, 32, "b", 202);
+	SAID(&w, "32 JOB_END job=1 code=10009 agent 'b' (host b) is no longer part of job 'x', "
+		 "which "
+		 "went on without it: agent 'b' (host b) of job 'x' is lost: silent for 5.0 s");
+	NOT_SAID(&w, "32 JOB ");
+	declare(&w, 32, 1, "v", DTYPE_F32, 10);
+	NOT_SAID(&w, "DROP");
+	worker(&w, 21, 0, WORKER_FINISHED);
+	NOT_SAID(&w, "JOB_END job=1 code=0");
+	worker(&w, 23, 2, WORKER_FINISHED);
+	SAID(&w, "21 JOB_END job=1 code=0");
+	NOT_SAID(&w, "32 JOB_END job=1 code=0");
+	world_fini(&w);
+}
+
+static void lost_worker_takes_its_machine_out_of_a_job_that_may_shrink(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
+	SAID(&w, "23 JOB_END job=1 code=10009");
+	NOT_SAID(&w, "23 JOB ");
+	clear(&w);
+	join(&w, 23, 2, 3, 12);
+	SAID(&w, "23 JOINED code=10009");
+	world_fini(&w);
+}
+
+static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_LOST);
+	SAID(&w, "21 JOB_END job=1 code=0"); /* whoever is left had finished */
+	world_fini(&w);
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	worker(&w, 21, 0, WORKER_LOST);
+	worker(&w, 22, 1, WORKER_LOST);
+	SAID(&w, "22 JOB_END job=1 code=10007 rank 1");
+	world_fini(&w);
+}
+
+static void tensor_that_only_the_lost_has_not_declared_is_placed(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 10);
+	declare(&w, 22, 1, "v", DTYPE_F32, 10);
+	NOT_SAID(&w, "1=v");
+	worker(&w, 23, 2, WORKER_LOST);
+	SAID(&w, "21 PLAN job=1 0=w 1=v");
+	world_fini(&w);
+}
+
+static void who_has_left_a_job_is_known_after_a_restart(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	kill_scheduler(&w);
+	clear(&w);
+	server(&w, 11, "s1", 101);
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
+	agent(&w, 23, "c", 203);
+	SAID(&w, "23 JOB_END job=1 code=10009");
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	SAID(&w, "22 JOB_END job=1 code=0");
+	world_fini(&w);
+}
+
+static void at_barrier(struct world *w, uint32_t conn, uint32_t rank, uint64_t n)
+{
+	const struct ctl_msg msg = {
+		.type = CTL_WORKER, .worker = {w->last_job, rank, WORKER_AT_BARRIER, "", n}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	at_barrier(&w, 21, 0, 1);
+	at_barrier(&w, 22, 1, 1);
+	at_barrier(&w, 22, 1, 1);
+	NOT_SAID(&w, "JOB job=1");
+	worker(&w, 23, 2, WORKER_LOST);
+	clear(&w);
+	at_barrier(&w, 21, 0, 1);
+	NOT_SAID(&w, "21 JOB "); /* the other has not said so since */
+	at_barrier(&w, 22, 1, 1);
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
+	NOT_SAID(&w, "PLAN");
+	kill_scheduler(&w);
+	server(&w, 11, "s1", 101);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	clear(&w);
+	at_barrier(&w, 22, 1, 1); /* it had not heard */
+	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone barrier=1");
+	world_fini(&w);
+}
+
+/* Agents a and b have the workers of an elastic job that may have three; c comes later. */
+static void elastic_job(struct world *w)
+{
+	world_init(w);
+	w->flags = JOB_SHRINK | JOB_ELASTIC;
+	w->max_size = 3;
+	server(w, 11, "s1", 101);
+	for (uint32_t i = 0; i < 3; i++) {
+		const char name[] = {(char)('a' + i), 0};
+
+		agent(w, 21 + i, name, 201 + i);
+	}
+	join(w, 21, 0, 2, 10);
+	join(w, 22, 1, 2, 11);
+	declare(w, 21, 0, "w", DTYPE_F32, 400000);
+	declare(w, 22, 1, "w", DTYPE_F32, 400000);
+	clear(w);
+}
+
+static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	SAID(&w, "23 JOINED code=0 job=4294967295");
+	w.last_job = 1;
+	at_barrier(&w, 21, 0, 1);
+	NOT_SAID(&w, "23 JOB ");
+	at_barrier(&w, 22, 1, 1);
+	SAID(&w, "23 JOINED code=0 job=1 rank=2 \n23 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) "
+		 "barrier=1 "
+		 "border\n23 PLAN job=1 0=w [0:0+");
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) barrier=1 border\n11 PLAN job=1 "
+		 "0=w [");
+	clear(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12); /* it has not heard */
+	SAID(&w, "23 JOINED code=0 job=1 rank=2");
+	join(&w, 23, CTL_NO_ID, 2, 13);
+	SAID(&w, "23 JOINED code=10017"); /* a second worker of a machine that is in */
+	kill_scheduler(&w);
+	clear(&w);
+	server(&w, 11, "s1", 101);
+	SAID(&w, "11 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) barrier=1 border");
+	world_fini(&w);
+}
+
+static void lost_machines_rank_and_number_go_to_who_joins(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	worker(&w, 22, 1, WORKER_LOST);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	w.last_job = 1;
+	clear(&w);
+	at_barrier(&w, 21, 0, 1);
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:) gone m2(4:1) barrier=1 border");
+	join(&w, 22, CTL_NO_ID, 2, 20); /* back */
+	SAID(&w, "22 JOINED code=0 job=4294967295");
+	w.last_job = 1;
+	at_barrier(&w, 21, 0, 2);
+	clear(&w);
+	at_barrier(&w, 23, 1, 2);
+	SAID(&w, "22 JOB job=1 x size=3 m0(2:0) m1(3:2) m2(4:1) barrier=2 border");
+	world_fini(&w);
+}
+
+static void machines_that_wait_count_for_the_limit_of_machines(void **state)
+{
+	struct world w;
+	char name[16];
+
+	(void)state;
+	elastic_job(&w);
+	for (uint32_t n = 2; n < WIRE_MEMBERS_MAX - 1; n++) { /* one leaves, one comes */
+		uint32_t conn = n == 2 ? 22 : 998 + n;
+
+		worker(&w, conn, 1, WORKER_LOST);
+		snprintf(name, sizeof(name), "m%u", n);
+		agent(&w, 999 + n, name, 1000 + n);
+		join(&w, 999 + n, 1, 2, n);
+		w.last_job = 1;
+		at_barrier(&w, 21, 0, n - 1);
+		clear(&w);
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		snprintf(name, sizeof(name), "new%u", i);
+		agent(&w, 5001 + i, name, 7001 + i);
+	}
+	worker(&w, 998 + WIRE_MEMBERS_MAX - 1, 1, WORKER_LOST);
+	join(&w, 5001, CTL_NO_ID, 2, 7001);
+	SAID(&w, "5001 JOINED code=0");
+	join(&w, 5002, CTL_NO_ID, 2, 7002);
+	w.last_job = 1;
+	clear(&w);
+	at_barrier(&w, 21, 0, WIRE_MEMBERS_MAX - 2);
+	SAID(&w, "5001 JOINED code=0 job=1 rank=1");
+	SAID(&w, "5002 JOINED code=10012");
+	NOT_SAID(&w, "m1024(");
+	world_fini(&w);
+}
+
+static void unjoin(struct world *w, uint32_t conn, uint32_t seq)
+{
+	const struct ctl_msg msg = {CTL_UNJOIN, .unjoin = {seq}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	agent(&w, 24, "d", 204);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=10017"); /* three at most */
+	unjoin(&w, 24, 12);               /* not its own */
+	unjoin(&w, 23, 14);
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=10017");
+	unjoin(&w, 23, 12);
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=0 job=4294967295");
+	w.last_job = 1;
+	at_barrier(&w, 21, 0, 1);
+	clear(&w);
+	at_barrier(&w, 22, 1, 1);
+	SAID(&w, "24 JOINED code=0 job=1 rank=2");
+	NOT_SAID(&w, "23 JOINED");
+	clear(&w);
+	unjoin(&w, 24, 14); /* it had not heard that it is in */
+	NOT_SAID(&w, "JOB");
+	world_fini(&w);
+}
+
+static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	w.last_job = 1;
+	agent(&w, 33, "c", 203); /* meanwhile its worker has left */
+	agent(&w, 24, "d", 204);
+	clear(&w);
+	join(&w, 24, CTL_NO_ID, 2, 14);
+	SAID(&w, "24 JOINED code=0 job=4294967295");
+	world_fini(&w);
+}
+
+static void newcomers_hear_that_the_job_has_ended(void **state)
+{
+	struct world w;
+
+	(void)state;
+	elastic_job(&w);
+	join(&w, 23, CTL_NO_ID, 2, 12);
+	w.last_job = 1;
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	SAID(&w, "23 JOINED code=10018");
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(lost_machine_leaves_a_job_that_may_shrink),
+		cmocka_unit_test(lost_worker_takes_its_machine_out_of_a_job_that_may_shrink),
+		cmocka_unit_test(last_machine_of_a_job_that_may_shrink_ends_it),
+		cmocka_unit_test(tensor_that_only_the_lost_has_not_declared_is_placed),
+		cmocka_unit_test(who_has_left_a_job_is_known_after_a_restart),
+		cmocka_unit_test(barrier_is_passed_when_all_that_are_left_are_there_in_one_view),
+		cmocka_unit_test(newcomers_are_let_in_at_a_barrier_and_told_of_everything),
+		cmocka_unit_test(lost_machines_rank_and_number_go_to_who_joins),
+		cmocka_unit_test(machines_that_wait_count_for_the_limit_of_machines),
+		cmocka_unit_test(place_of_a_newcomer_that_has_left_is_free_at_once),
+		cmocka_unit_test(newcomers_of_an_agent_that_reconnects_join_again),
+		cmocka_unit_test(newcomers_hear_that_the_job_has_ended),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,277 @@
+#include "tests/unit/sched_world.h"
+
+/* What the scheduler's core keeps, and what it is after a restart. */
+
+static void restarted_scheduler_knows_its_members_and_jobs(void **state)
+{
+	struct world w;
+	uint64_t view;
+
+	(void)state;
+	running_job(&w);
+	server(&w, 31, "s1", 111); /* a pgen that is newer than the tensor */
+	view = sched_view(w.core);
+	kill_scheduler(&w);
+	assert_int_equal(sched_term(w.core), 2);
+	assert_true(sched_view(w.core) > view);
+	clear(&w);
+	server(&w, 11, "s1", 111);
+	SAID(&w, "11 WELCOME id=1 term=2");
+	SAID(&w, "11 PLAN job=1 0=w");
+	agent(&w, 21, "a", 201);
+	SAID(&w, "21 JOB job=1 x size=2 m0(3:0) m1(4:1)");
+	SAID(&w, "21 PLAN job=1 0=w");
+	SAID(&w, "i111]");
+	SAID(&w, "i102]");
+	join(&w, 21, 0, 2, 10);
+	SAID(&w, "21 JOINED code=0 job=1 rank=0");
+	world_fini(&w);
+}
+
+static void nobody_dies_in_the_grace_after_a_restart(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	kill_scheduler(&w);
+	clear(&w);
+	pass(&w, 2 * w.cfg.agent_dead_ms - 10, NULL);
+	agent(&w, 21, "a", 201);
+	NOT_SAID(&w, "down");
+	NOT_SAID(&w, "JOB_END");
+	pass(&w, 20, (const uint32_t[]){21, 0});
+	SAID(&w, "21 JOB_END job=1 code=10008");
+	world_fini(&w);
+}
+
+static void grace_also_covers_members_that_leave_again(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	kill_scheduler(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 12, "s2", 102);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	clear(&w);
+	close_conn(&w, 11);
+	pass(&w, 2 * w.cfg.agent_dead_ms - 10, (const uint32_t[]){21, 22, 0}); /* s2 is silent */
+	NOT_SAID(&w, "down");
+	pass(&w, 20, (const uint32_t[]){21, 22, 0});
+	SAID(&w, "s1:down:i101");
+	SAID(&w, "12 DROP silent");
+	world_fini(&w);
+}
+
+static void server_that_restarted_meanwhile_gets_a_new_pgen(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	clear(&w);
+	server(&w, 11, "s1", 111);
+	SAID(&w, "21 PLAN job=1");
+	SAID(&w, "i111]");
+	world_fini(&w);
+}
+
+static void forming_job_can_be_joined_again_after_a_restart(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, 1, 2, 10);
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	NOT_SAID(&w, "JOB");
+	join(&w, 21, 1, 2, 10);
+	SAID(&w, "21 JOINED code=0 job=1025 rank=1"); /* the number 1 was given out */
+	world_fini(&w);
+}
+
+static void ended_job_is_told_to_members_that_missed_it(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	close_conn(&w, 21);
+	worker(&w, 22, 1, WORKER_LOST);
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	SAID(&w, "21 JOB_END job=1 code=10007 rank 1");
+	world_fini(&w);
+}
+
+static void scheduler_without_state_goes_above_its_members(void **state)
+{
+	struct world w;
+	struct ctl_msg msg = hello_of(ROLE_AGENT, "a", "a", 201);
+
+	(void)state;
+	world_init(&w);
+	msg.hello.cluster_id = (struct blob){"the old cluster.", 16};
+	msg.hello.view = UINT64_C(7) << 32 | 55;
+	sched_conn_open(w.core, 21, w.now);
+	send_msg(&w, 21, &msg);
+	SAID(&w, "21 WELCOME id=1 term=8");
+	assert_true(sched_view(w.core) > msg.hello.view);
+	world_fini(&w);
+}
+
+static void nothing_is_told_that_is_not_durable(void **state)
+{
+	struct world w;
+	uint64_t view;
+
+	(void)state;
+	running_job(&w);
+	view = sched_view(w.core);
+	w.persist_error = -ENOSPC;
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 100);
+	declare(&w, 22, 1, "v", DTYPE_F32, 100);
+	join(&w, 21, CTL_NO_ID, 2, 99);
+	SAID(&w, "21 JOINED code=10020");
+	agent(&w, 23, "c", 203);
+	SAID(&w, "23 REFUSE code=10020");
+	close_conn(&w, 11);
+	pass(&w, 8000, (const uint32_t[]){21, 22, 0}); /* s2 is silent, too */
+	NOT_SAID(&w, "PLAN");
+	NOT_SAID(&w, "down");
+	assert_true(sched_view(w.core) == view);
+	assert_false(sched_is_durable(w.core));
+	w.persist_error = 0;
+	clear(&w);
+	pass(&w, 600, (const uint32_t[]){12, 21, 22, 0});
+	SAID(&w, "21 PLAN job=1 1=v [1:");
+	NOT_SAID(&w, "down");
+	assert_true(sched_is_durable(w.core));
+	pass(&w, 2 * w.cfg.agent_dead_ms, (const uint32_t[]){12, 21, 22, 0});
+	SAID(&w, "21 PEERS s1:down");
+	world_fini(&w);
+}
+
+static void member_that_cannot_be_kept_is_refused(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -EIO;
+	clear(&w);
+	agent(&w, 23, "c", 203);
+	SAID(&w, "23 REFUSE code=10020");
+	NOT_SAID(&w, "WELCOME");
+	w.persist_error = 0;
+	pass(&w, 600, everybody);
+	agent(&w, 24, "c", 203);
+	SAID(&w, "24 WELCOME id=5");
+	world_fini(&w);
+}
+
+static void known_member_is_not_refused_while_the_state_cannot_be_written(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -EIO;
+	clear(&w);
+	server(&w, 31, "s1", 111); /* restarted: would change the view */
+	SAID(&w, "31 DROP the state cannot be written");
+	agent(&w, 41, "a", 201);
+	SAID(&w, "41 DROP the state cannot be written");
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* would be answered by the new place */
+	NOT_SAID(&w, "REFUSE");
+	NOT_SAID(&w, "PLAN");
+	w.persist_error = 0;
+	pass(&w, 600, (const uint32_t[]){12, 22, 0});
+	SAID(&w, "22 PLAN job=1 0=w [0:");
+	SAID(&w, "i111]");
+	server(&w, 32, "s1", 111);
+	SAID(&w, "32 PLAN job=1 0=w [0:");
+	world_fini(&w);
+}
+
+static int keep_snapshot(void *ctx, const struct state_record *rec)
+{
+	struct world *w = ctx;
+	size_t n = codec_size(state_layout(), rec);
+
+	for (size_t i = 0; i < w->n_records; i++)
+		free(w->records[i].bytes);
+	w->records[0].bytes = malloc(n);
+	w->records[0].n = codec_encode(state_layout(), rec, w->records[0].bytes);
+	w->n_records = 1;
+	return 0;
+}
+
+static void snapshot_holds_everything(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_snapshot(w.core, keep_snapshot, &w), 0);
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	SAID(&w, "21 WELCOME id=3 term=2");
+	SAID(&w, "21 PLAN job=1 0=w [0:");
+	world_fini(&w);
+}
+
+static void contradicting_record_is_refused(void **state)
+{
+	struct world w;
+	struct state_member m = {
+		.id = 7, .role = ROLE_AGENT, .name = "n", .host = "h", .addr = "", .version = ""};
+	struct state_record rec = {.cluster_id = {"0123456789abcdef", 16},
+		.secret = {"0123456789abcdef0123456789abcdef", 32},
+		.term = 1,
+		.view = 1,
+		.job_id_limit = 1,
+		.members = &m,
+		.n_members = 1};
+	struct err_text err = {""};
+
+	(void)state;
+	memset(&w, 0, sizeof(w));
+	sched_config_default(&w.cfg);
+	core_new(&w);
+	assert_int_equal(sched_restore(w.core, &rec, &err), -EINVAL);
+	assert_non_null(strstr(err.s, "member 7"));
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(restarted_scheduler_knows_its_members_and_jobs),
+		cmocka_unit_test(nobody_dies_in_the_grace_after_a_restart),
+		cmocka_unit_test(grace_also_covers_members_that_leave_again),
+		cmocka_unit_test(server_that_restarted_meanwhile_gets_a_new_pgen),
+		cmocka_unit_test(forming_job_can_be_joined_again_after_a_restart),
+		cmocka_unit_test(ended_job_is_told_to_members_that_missed_it),
+		cmocka_unit_test(scheduler_without_state_goes_above_its_members),
+		cmocka_unit_test(nothing_is_told_that_is_not_durable),
+		cmocka_unit_test(member_that_cannot_be_kept_is_refused),
+		cmocka_unit_test(known_member_is_not_refused_while_the_state_cannot_be_written),
+		cmocka_unit_test(snapshot_holds_everything),
+		cmocka_unit_test(contradicting_record_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

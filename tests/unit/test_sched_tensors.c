@@ -1,0 +1,256 @@
+#include "tests/unit/sched_world.h"
+
+/* Tensors of the scheduler's core: who has to agree, and where their partitions go. */
+
+static void tensor_is_planned_when_all_agents_agree(void **state)
+{
+	struct world w;
+	const char *server_plan, *agent_plan;
+
+	(void)state;
+	running_job(&w);
+	server_plan = strstr(w.log, "11 PLAN job=1 0=w");
+	agent_plan = strstr(w.log, "21 PLAN job=1 0=w");
+	assert_non_null(server_plan);
+	assert_non_null(agent_plan);
+	assert_true(server_plan < agent_plan);
+	SAID(&w, "12 PLAN job=1 0=w");
+	SAID(&w, "22 PLAN job=1 0=w");
+	clear(&w);
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000); /* again, after a lost answer */
+	SAID(&w, "22 PLAN job=1 0=w [0:");
+	NOT_SAID(&w, "21 ");
+	world_fini(&w);
+}
+
+static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
+{
+	struct world w;
+	struct ctl_decl d[2] = {{0, "v1", DTYPE_F16, 100}, {0, "v2", DTYPE_F16, 200}};
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
+	uint64_t view;
+
+	(void)state;
+	running_job(&w);
+	send_msg(&w, 21, &msg);
+	view = sched_view(w.core);
+	clear(&w);
+	d[0].rank = d[1].rank = 1;
+	send_msg(&w, 22, &msg);
+	SAID(&w, "21 PLAN job=1 1=v1 2=v2 [1:0+1");
+	assert_true(sched_view(w.core) == view + 1);
+	world_fini(&w);
+}
+
+/* As a machine does that was let in: nothing but DECLARE tells it of what was placed before. */
+static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
+{
+	struct world w;
+	struct ctl_decl d[2] = {{1, "v", DTYPE_F16, 100}, {1, "w", DTYPE_F32, 400000}};
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
+
+	(void)state;
+	running_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F16, 100);
+	clear(&w);
+	send_msg(&w, 22, &msg);
+	SAID(&w, "21 PLAN job=1 1=v [1:0+1");
+	SAID(&w, "22 PLAN job=1 1=v [1:0+1");
+	SAID(&w, "22 PLAN job=1 0=w 1=v [0:0+");
+	NOT_SAID(&w, "21 PLAN job=1 0=w");
+	clear(&w);
+	declare(&w, 22, 1, "v", DTYPE_F16, 100); /* it is owed once */
+	NOT_SAID(&w, "0=w");
+	world_fini(&w);
+}
+
+static void tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F16, 100);
+	w.persist_error = -ENOSPC;
+	declare(&w, 22, 1, "v", DTYPE_F16, 100);
+	clear(&w);
+	declare(&w, 22, 1, "w", DTYPE_F32, 400000);
+	NOT_SAID(&w, "PLAN");
+	w.persist_error = 0;
+	pass(&w, 1000, everybody);
+	SAID(&w, "22 PLAN job=1 0=w 1=v [0:0+");
+	world_fini(&w);
+}
+
+static void mismatched_declaration_fails_that_tensor_for_all(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
+	declare(&w, 22, 1, "v", DTYPE_F32, 1001);
+	SAID(&w, "21 TENSOR_FAIL v code=10003 tensor 'v' of job 'x': rank 0 (host a) declares f32 x"
+		 " 1000, rank 1 (host b) f32 x 1001\n");
+	SAID(&w, "22 TENSOR_FAIL v code=10003");
+	clear(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 1000);
+	SAID(&w, "21 TENSOR_FAIL v code=10003");
+	declare(&w, 21, 0, "w", DTYPE_F16, 400000); /* against a placed one */
+	SAID(&w, "21 TENSOR_FAIL w code=10003");
+	NOT_SAID(&w, "JOB_END");
+	world_fini(&w);
+}
+
+static void impossible_declarations_are_refused(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	declare(&w, 21, 0, "v", 99, 10);
+	SAID(&w, "21 TENSOR_FAIL v code=22");
+	declare(&w, 21, 0, "v", DTYPE_F64, UINT64_MAX / 4);
+	SAID(&w, "21 TENSOR_FAIL v code=10012");
+	declare(&w, 21, 1, "v", DTYPE_F32, 10); /* not its rank */
+	SAID(&w, "21 DROP");
+	world_fini(&w);
+}
+
+static void job_of_one_member_needs_no_server(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, 0, 2, 10);
+	join(&w, 21, 1, 2, 11);
+	clear(&w);
+	declare(&w, 21, 0, "w", DTYPE_F32, 1 << 20);
+	SAID(&w, "21 PLAN job=1 0=w\n");
+	world_fini(&w);
+}
+
+static void long_plans_are_sent_in_frames(void **state)
+{
+	struct world w;
+	struct ctl_decl *d = calloc(CTL_LIST_MAX, sizeof(*d));
+	char(*names)[CTL_TENSOR_NAME_MAX + 1] = calloc(CTL_LIST_MAX, sizeof(*names));
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, CTL_LIST_MAX}};
+
+	(void)state;
+	running_job(&w);
+	for (uint32_t i = 0; i < CTL_LIST_MAX; i++) {
+		memset(names[i], 'n', CTL_TENSOR_NAME_MAX);
+		snprintf(names[i], sizeof(names[i]), "%0200u", i);
+		d[i] = (struct ctl_decl){0, names[i], DTYPE_F32, 5000};
+	}
+	send_msg(&w, 21, &msg);
+	for (uint32_t i = 0; i < CTL_LIST_MAX; i++)
+		d[i].rank = 1;
+	clear(&w);
+	send_msg(&w, 22, &msg);
+	SAID(&w, "[4096:0+1 s"); /* "w" was tensor 0 */
+	kill_scheduler(&w);
+	clear(&w);
+	agent(&w, 21, "a", 201);
+	SAID(&w, "[4096:0+1 s");
+	free(names);
+	free(d);
+	world_fini(&w);
+}
+
+static void partitions_of_a_dead_server_move_to_the_others(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	close_conn(&w, 11);
+	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){12, 21, 22, 0});
+	SAID(&w, "12 PLAN job=1 0=w [0:");
+	SAID(&w, "21 PLAN job=1 0=w [0:");
+	NOT_SAID(&w, " s1 ");
+	SAID(&w, " s2 ");
+	world_fini(&w);
+}
+
+static void restarted_server_keeps_its_partitions_under_a_new_pgen(void **state)
+{
+	struct world w;
+	uint64_t view;
+
+	(void)state;
+	running_job(&w);
+	view = sched_view(w.core);
+	clear(&w);
+	server(&w, 31, "s1", 111);
+	assert_true(sched_view(w.core) == view + 1);
+	SAID(&w, "31 PLAN job=1 0=w [0:");
+	SAID(&w, "s1 i111]");
+	SAID(&w, "21 PLAN job=1 0=w [0:");
+	NOT_SAID(&w, "s2");
+	world_fini(&w);
+}
+
+static void restarted_server_may_have_fewer_threads(void **state)
+{
+	struct world w;
+	struct ctl_msg msg = hello_of(ROLE_SERVER, "s1", "s1", 111);
+
+	(void)state;
+	running_job(&w);
+	msg.hello.threads = 1;
+	sched_conn_open(w.core, 31, w.now);
+	send_msg(&w, 31, &msg);
+	kill_scheduler(&w);
+	world_fini(&w);
+}
+
+static void partitions_wait_while_there_is_no_server(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	close_conn(&w, 11);
+	close_conn(&w, 12);
+	clear(&w);
+	pass(&w, w.cfg.server_window_ms + 10, (const uint32_t[]){21, 22, 0});
+	SAID(&w, "none]");
+	clear(&w);
+	declare(&w, 21, 0, "late", DTYPE_F32, 100);
+	declare(&w, 22, 1, "late", DTYPE_F32, 100);
+	SAID(&w, "21 PLAN job=1 1=late [1:0+1 none]");
+	clear(&w);
+	server(&w, 31, "s3", 301);
+	SAID(&w, "s5 i301]");
+	NOT_SAID(&w, "none]");
+	SAID(&w, "31 PLAN job=1 0=w 1=late");
+	world_fini(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(tensor_is_planned_when_all_agents_agree),
+		cmocka_unit_test(tensors_of_one_message_share_a_plan_and_a_view),
+		cmocka_unit_test(placed_tensor_that_is_declared_beside_a_new_one_is_planned_too),
+		cmocka_unit_test(
+			tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then),
+		cmocka_unit_test(mismatched_declaration_fails_that_tensor_for_all),
+		cmocka_unit_test(impossible_declarations_are_refused),
+		cmocka_unit_test(job_of_one_member_needs_no_server),
+		cmocka_unit_test(long_plans_are_sent_in_frames),
+		cmocka_unit_test(partitions_of_a_dead_server_move_to_the_others),
+		cmocka_unit_test(restarted_server_keeps_its_partitions_under_a_new_pgen),
+		cmocka_unit_test(restarted_server_may_have_fewer_threads),
+		cmocka_unit_test(partitions_wait_while_there_is_no_server),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,383 @@
+#include "tests/unit/sched_world.h"
+
+/* What the scheduler's core answers who asks why, and what it tells of itself. */
+
+/* ---- questions ---- */
+
+static void why(struct world *w, uint32_t conn, uint32_t tensor, uint64_t round)
+{
+	struct ctl_msg msg = {.type = CTL_WHY, .why = {5, w->last_job, tensor, round}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void report(struct world *w, uint32_t conn, uint32_t seq, struct ctl_report_worker *workers,
+	uint32_t n, const char *text)
+{
+	struct ctl_msg msg = {.type = CTL_REPORT, .report = {seq, w->last_job, text, workers, n}};
+
+	send_msg(w, conn, &msg);
+}
+
+static void end_that_is_not_durable_is_told_to_nobody(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	w.persist_error = -ENOSPC;
+	clear(&w);
+	worker(&w, 21, 0, WORKER_FINISHED);
+	worker(&w, 22, 1, WORKER_FINISHED);
+	why(&w, 21, CTL_NO_ID, 0);
+	NOT_SAID(&w, "JOB_END");
+	w.persist_error = 0;
+	pass(&w, 600, (const uint32_t[]){11, 12, 21, 22, 0});
+	SAID(&w, "21 JOB_END job=1 code=0");
+	SAID(&w, "22 JOB_END job=1 code=0");
+	world_fini(&w);
+}
+
+static void why_of_a_forming_job_names_the_missing(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, 0, 4, 10);
+	join(&w, 21, 1, 4, 11);
+	join(&w, 21, 3, 4, 12);
+	pass(&w, 5000, (const uint32_t[]){21, 0});
+	why(&w, 21, CTL_NO_ID, 0);
+	SAID(&w, "21 WHY_TEXT seq=5 job 'x': 3 of 4 workers have joined, missing rank 2; waiting "
+		 "5.0 s\n");
+	world_fini(&w);
+}
+
+static void why_of_what_is_not_durable_names_the_disk(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	w.persist_error = -ENOSPC;
+	join(&w, 21, 0, 1, 10);
+	NOT_SAID(&w, "21 JOB");
+	clear(&w);
+	why(&w, 21, CTL_NO_ID, 0);
+	SAID(&w, "21 WHY_TEXT seq=5 the scheduler cannot write its state");
+	world_fini(&w);
+}
+
+static void why_of_a_large_forming_job_names_eight_ranks(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	join(&w, 21, 0, 100, 10);
+	why(&w, 21, CTL_NO_ID, 0);
+	SAID(&w, "missing ranks 1, 2, 3, 4, 5, 6, 7, 8 and 91 more;");
+	world_fini(&w);
+}
+
+static void why_of_a_round_names_who_is_late(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = {.rank = 0, .pid = 10, .submitted = 7, .is_attached = 1};
+	struct ctl_report_worker b = {
+		.rank = 1, .pid = 20, .submitted = 6, .quiet_ms = 5200, .is_attached = 1};
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	why(&w, 21, 0, 7);
+	SAID(&w, "21 PROBE seq=1 job=1");
+	SAID(&w, "22 PROBE seq=1 job=1");
+	report(&w, 21, 1, &a, 1, "");
+	report(&w, 21, 1, &a, 1, ""); /* a second answer does not count */
+	NOT_SAID(&w, "WHY_TEXT");
+	report(&w, 22, 1, &b, 1, "");
+	SAID(&w,
+		"21 WHY_TEXT seq=5 waiting for rank 1 (host b, pid 20), which submitted up to round"
+		" 6, quiet for 5.2 s\n");
+	world_fini(&w);
+}
+
+static void why_ends_in_half_a_second_and_names_the_mute(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = {.rank = 0, .pid = 10, .submitted = 7, .is_attached = 1};
+
+	(void)state;
+	running_job(&w);
+	close_conn(&w, 12);
+	pass(&w, w.cfg.server_window_ms + 100, (const uint32_t[]){11, 21, 22, 0});
+	clear(&w);
+	why(&w, 21, 0, 7);
+	report(&w, 21, 1, &a, 1, "");
+	pass(&w, w.cfg.probe_ms + 10, (const uint32_t[]){11, 21, 22, 0});
+	SAID(&w, "21 WHY_TEXT seq=5 agent b (host b) did not answer within 0.5 s; server s2 (host "
+		 "s2)"
+		 " is down since 0.6 s\n");
+	world_fini(&w);
+}
+
+static void why_names_a_tensor_that_not_all_declare(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	declare(&w, 21, 0, "v", DTYPE_F32, 10);
+	clear(&w);
+	why(&w, 21, CTL_NO_ID, 0);
+	report(&w, 21, 1, NULL, 0, "");
+	report(&w, 22, 1, NULL, 0, "");
+	SAID(&w, "WHY_TEXT seq=5 tensor 'v' not declared yet by rank 1 (host b)\n");
+	world_fini(&w);
+}
+
+static void probe_for_the_status_gathers_what_answers(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = {.rank = 0, .pid = 10, .oldest_tensor = CTL_NO_ID};
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 99, 77, w.now), BPS_ENOTFOUND);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	assert_false(w.is_probe_done);
+	pass(&w, w.cfg.probe_ms + 10, everybody);
+	assert_true(w.is_probe_done);
+	assert_int_equal(w.probe_workers, 1);
+	assert_int_equal(w.probe_answers, 1);
+	world_fini(&w);
+}
+
+/* A worker that waits for round 3 of tensor 0 since 2 s. */
+#define WAITS(r, p)                                                                                \
+	(struct ctl_report_worker)                                                                 \
+	{                                                                                          \
+		.rank = (r), .pid = (p), .submitted = 3, .calls = 3, .oldest_round = 3,            \
+		.oldest_ms = 2000, .is_attached = 1                                                \
+	}
+
+static json_t *first_wait(const struct world *w)
+{
+	assert_non_null(w->status);
+	return json_array_get(json_object_get(w->status, "waits"), 0);
+}
+
+static const char *text_of(json_t *o, const char *list, const char *key)
+{
+	json_t *v = list ? json_object_get(json_array_get(json_object_get(o, list), 0), key)
+			 : json_object_get(o, key);
+
+	return json_is_string(v) ? json_string_value(v) : "";
+}
+
+static void probe_for_the_status_asks_on_for_who_has_not_submitted(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10);
+	struct ctl_report_worker b = {.rank = 1,
+		.pid = 20,
+		.calls = 2,
+		.submitted = 2,
+		.quiet_ms = 2500,
+		.oldest_tensor = CTL_NO_ID,
+		.is_attached = 1};
+
+	(void)state;
+	running_job(&w);
+	clear(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	report(&w, 22, 1, &b, 1, "");
+	assert_false(w.is_probe_done);
+	SAID(&w, "21 PROBE seq=2 job=1");
+	report(&w, 21, 2, &a, 1, "");
+	report(&w, 22, 2, &b, 1, "");
+	assert_true(w.is_probe_done);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "submit");
+	assert_string_equal(text_of(first_wait(&w), NULL, "tensor"), "w");
+	assert_string_equal(text_of(first_wait(&w), "missing", "host"), "b");
+	assert_string_equal(text_of(first_wait(&w), "waiting", "host"), "a");
+	assert_string_equal(text_of(w.status, "problems", "code"), "STRAGGLER");
+	assert_non_null(strstr(text_of(w.status, "problems", "what"), "rank 1 (host b, pid 20)"));
+	world_fini(&w);
+}
+
+static void probe_for_the_status_names_the_servers_of_a_complete_round(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10), b = WAITS(1, 20);
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	report(&w, 22, 1, &b, 1, "");
+	report(&w, 21, 2, &a, 1, "");
+	report(&w, 22, 2, &b, 1, "");
+	assert_true(w.is_probe_done);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "sum");
+	assert_string_equal(text_of(first_wait(&w), "servers", "state"), "up");
+	assert_int_equal(json_array_size(json_object_get(w.status, "problems")), 0);
+	world_fini(&w);
+}
+
+static void probe_for_the_status_ends_in_its_bound_and_names_the_mute(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10);
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	pass(&w, w.cfg.probe_ms + 10, everybody);
+	assert_false(w.is_probe_done);
+	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
+	assert_true(w.is_probe_done);
+	assert_non_null(strstr(text_of(w.status, NULL, "condition"), "agent b (host b) did not"));
+	assert_string_equal(text_of(w.status, "problems", "code"), "NO_ANSWER");
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "unknown");
+	world_fini(&w);
+}
+
+static void probe_for_the_status_outlives_its_job(void **state)
+{
+	struct world w;
+	struct ctl_report_worker a = WAITS(0, 10);
+
+	(void)state;
+	running_job(&w);
+	assert_int_equal(sched_probe_start(w.core, 1, 77, w.now), 0);
+	report(&w, 21, 1, &a, 1, "");
+	pass(&w, w.cfg.probe_ms + 10, everybody);
+	report(&w, 22, 1, &a, 1, ""); /* late, the second question is out */
+	worker(&w, 21, 0, WORKER_LOST);
+	pass(&w, w.cfg.probe_ms / 4 + 10, everybody);
+	assert_true(w.is_probe_done);
+	assert_int_equal(json_array_size(json_object_get(w.status, "waits")), 0);
+	world_fini(&w);
+}
+
+static void status_names_who_has_to_join_or_declare(void **state)
+{
+	struct status_info info = {0};
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	agent(&w, 21, "a", 201);
+	agent(&w, 22, "b", 202);
+	join(&w, 21, 0, 2, 10);
+	w.status = status_job(w.core, &info, w.last_job, NULL);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "join");
+	assert_string_equal(text_of(first_wait(&w), "waiting", "host"), "a");
+	json_decref(w.status);
+	join(&w, 22, 1, 2, 20);
+	declare(&w, 21, 0, "v", DTYPE_F32, 10);
+	w.status = status_job(w.core, &info, w.last_job, NULL);
+	assert_string_equal(text_of(first_wait(&w), NULL, "why"), "declare");
+	assert_string_equal(text_of(first_wait(&w), NULL, "tensor"), "v");
+	assert_string_equal(text_of(first_wait(&w), "missing", "host"), "b");
+	world_fini(&w);
+}
+
+/* ---- events ---- */
+
+static bool has_event(const struct world *w, const char *kind, const char *text)
+{
+	json_t *root = events_json(w->events, 1, 0), *e;
+	bool is_there = false;
+	size_t i;
+
+	json_array_foreach (json_object_get(root, "events"), i, e)
+		if (strcmp(text_of(e, NULL, "kind"), kind) == 0 &&
+			strstr(text_of(e, NULL, "text"), text))
+			is_there = true;
+	json_decref(root);
+	return is_there;
+}
+
+static void events_tell_of_members_jobs_partitions_and_views(void **state)
+{
+	struct world w;
+
+	(void)state;
+	running_job(&w);
+	assert_true(has_event(&w, "scheduler", "has started, term 1"));
+	assert_true(has_event(&w, "member", "server s1 (host s1) is up: it is new"));
+	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) begins to form"));
+	assert_true(has_event(&w, "job", "'x' (2 workers, uid 1000) runs"));
+	assert_true(has_event(&w, "view", "1 tensor of job 'x' placed"));
+	close_conn(&w, 12);
+	assert_true(has_event(&w, "member", "s2 (host s2) is suspect: its connection closed"));
+	pass(&w, w.cfg.server_window_ms + 100, (const uint32_t[]){11, 21, 22, 0});
+	assert_true(has_event(&w, "member", "s2 (host s2) is down: gone for 1.0 s"));
+	assert_true(has_event(&w, "partitions", "of job 'x' moved from server s2 to others"));
+	assert_true(has_event(&w, "view", "server s2 is gone"));
+	server(&w, 13, "s1", 111);
+	assert_true(has_event(&w, "member", "server s1 (host s1) has restarted"));
+	assert_true(has_event(&w, "partitions", "begin anew on the restarted server s1"));
+	worker(&w, 21, 0, WORKER_LOST);
+	assert_true(has_event(&w, "job", "has ended: rank 0 (host a, pid 10)"));
+	world_fini(&w);
+}
+
+static void events_are_kept_and_answered_within_their_bounds(void **state)
+{
+	struct events *ev = events_new();
+	struct sched_event e = {EVENT_VIEW, 7, "x"};
+	json_t *root;
+
+	(void)state;
+	assert_non_null(ev);
+	for (int i = 0; i < EVENTS_KEPT + 10; i++)
+		events_add(ev, &e, i);
+	root = events_json(ev, 1, 3);
+	assert_int_equal(json_integer_value(json_object_get(root, "first")), 11);
+	assert_int_equal(json_integer_value(json_object_get(root, "lost")), 7);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), EVENTS_ANSWER_MAX);
+	assert_int_equal(json_integer_value(json_object_get(root, "next")), 10 + EVENTS_ANSWER_MAX);
+	json_decref(root);
+	root = events_json(ev, 1, UINT64_MAX);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), 0);
+	assert_int_equal(json_integer_value(json_object_get(root, "next")), EVENTS_KEPT + 10);
+	json_decref(root);
+	root = events_json(ev, 1, EVENTS_KEPT + 9);
+	assert_int_equal(json_array_size(json_object_get(root, "events")), 1);
+	json_decref(root);
+	events_free(ev);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(end_that_is_not_durable_is_told_to_nobody),
+		cmocka_unit_test(why_of_a_forming_job_names_the_missing),
+		cmocka_unit_test(why_of_what_is_not_durable_names_the_disk),
+		cmocka_unit_test(why_of_a_large_forming_job_names_eight_ranks),
+		cmocka_unit_test(why_of_a_round_names_who_is_late),
+		cmocka_unit_test(why_ends_in_half_a_second_and_names_the_mute),
+		cmocka_unit_test(why_names_a_tensor_that_not_all_declare),
+		cmocka_unit_test(probe_for_the_status_gathers_what_answers),
+		cmocka_unit_test(probe_for_the_status_asks_on_for_who_has_not_submitted),
+		cmocka_unit_test(probe_for_the_status_names_the_servers_of_a_complete_round),
+		cmocka_unit_test(probe_for_the_status_ends_in_its_bound_and_names_the_mute),
+		cmocka_unit_test(probe_for_the_status_outlives_its_job),
+		cmocka_unit_test(status_names_who_has_to_join_or_declare),
+		cmocka_unit_test(events_tell_of_members_jobs_partitions_and_views),
+		cmocka_unit_test(events_are_kept_and_answered_within_their_bounds),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

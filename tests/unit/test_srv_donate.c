@@ -1,0 +1,227 @@
+#include "tests/unit/srv_world.h"
+
+/* A server's core that takes over: a sum that somebody has is donated to the rest. */
+
+static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		struct world *w = world(.n_members = 3, .n_elems = k ? LARGE : SMALL);
+		struct wire_msg d;
+
+		say_contrib(w, 0, 4); /* C(4), H(3) */
+		say_key(w, 1, WIRE_HAVE, 4);
+		expect_msg(w, 1, WIRE_HAVE_OK, 4);
+		expect_nothing(w, 1);
+		say_contrib(w, 2, 4);
+		expect_msg(w, 1, WIRE_DONATE_REQ, 4);
+		d = donate_msg(w, 1, 4);
+		say(w, 1, &d);
+		settle(w);
+		expect_sum(w, 0, 4);
+		expect_sum(w, 2, 4);
+		expect_nothing(w, 1);
+		assert_int_equal(stats(w).donations, 1);
+		assert_int_equal(stats(w).staging_used, 0);
+		world_free(w);
+	}
+}
+
+static void nothing_is_asked_for_when_all_have_the_sum(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		say_key(w, i, WIRE_HAVE, 4);
+		expect_msg(w, i, WIRE_HAVE_OK, 4);
+		expect_nothing(w, i);
+	}
+	contribute_all(w, 5);
+	contribute_all(w, 6); /* takes the slot of round 4 */
+	expect_sum(w, 0, 5);
+	expect_sum(w, 0, 6);
+	world_free(w);
+}
+
+static void have_that_comes_late_throws_the_sum_away(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = LARGE);
+	struct wire_msg d;
+
+	(void)state;
+	say_contrib(w, 0, 4);
+	end_read(w, 0, 0, 0);
+	say_contrib(w, 1, 4); /* its read runs on in vain */
+	say_contrib(w, 2, 5); /* implies H(4) */
+	assert_int_equal(w->m[1].conn->n_reads, 1);
+	expect_msg(w, 2, WIRE_DONATE_REQ, 4);
+	end_read(w, 1, 0, 0);
+	d = donate_msg(w, 2, 4);
+	say(w, 2, &d);
+	settle(w);
+	expect_sum(w, 0, 4);
+	expect_sum(w, 1, 4);
+	assert_int_equal(stats(w).contributions, 2); /* rounds 4 of member 0 and 5 of member 2 */
+	world_free(w);
+}
+
+static void next_donor_is_asked_when_one_is_lost(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 3; k++) { /* before its answer; while it is read; by silence */
+		struct world *w = world(.n_members = 3, .n_elems = LARGE);
+		unsigned first, second;
+		struct wire_msg d;
+
+		say_key(w, 0, WIRE_HAVE, 4);
+		say_key(w, 1, WIRE_HAVE, 4);
+		say_contrib(w, 2, 4);
+		expect_msg(w, 0, WIRE_HAVE_OK, 4);
+		expect_msg(w, 1, WIRE_HAVE_OK, 4);
+		first = w->m[0].conn->n_sent ? 0 : 1;
+		second = 1 - first;
+		expect_msg(w, first, WIRE_DONATE_REQ, 4);
+		if (k == 1) {
+			d = donate_msg(w, first, 4);
+			say(w, first, &d);
+			assert_int_equal(w->m[first].conn->n_reads, 1);
+		}
+		if (k == 2) {
+			tick(w, 99);
+			expect_nothing(w, second);
+			tick(w, 1);
+		} else {
+			fake_down(w->m[first].conn, "cut");
+			w->m[first].conn = NULL;
+			check(w);
+		}
+		expect_msg(w, second, WIRE_DONATE_REQ, 4);
+		d = donate_msg(w, second, 4);
+		say(w, second, &d);
+		settle(w);
+		expect_sum(w, 2, 4);
+		world_free(w);
+	}
+}
+
+static void idle_donor_is_asked_again_on_its_next_connection(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct wire_msg d;
+
+	(void)state;
+	say_key(w, 0, WIRE_HAVE, 4);
+	fake_down(w->m[0].conn, "cut");
+	say_contrib(w, 1, 4);
+	connect_member(w, 0); /* HAVE was heard: it says nothing */
+	tick(w, 100);
+	expect_msg(w, 0, WIRE_DONATE_REQ, 4);
+	d = donate_msg(w, 0, 4);
+	say(w, 0, &d);
+	settle(w);
+	expect_sum(w, 1, 4);
+	world_free(w);
+}
+
+static void damaged_donation_is_asked_for_again(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 2; k++) {
+		struct world *w = world(.n_members = 2, .n_elems = k ? LARGE : SMALL);
+		struct wire_msg d;
+
+		say_key(w, 0, WIRE_HAVE, 4);
+		expect_msg(w, 0, WIRE_HAVE_OK, 4);
+		say_contrib(w, 1, 4);
+		expect_msg(w, 0, WIRE_DONATE_REQ, 4);
+		d = donate_msg(w, 0, 4);
+		d.crc ^= 1;
+		say(w, 0, &d);
+		end_reads(w);
+		expect_nothing(w, 1);
+		tick(w, 100);
+		expect_msg(w, 0, WIRE_DONATE_REQ, 4);
+		d.crc ^= 1;
+		say(w, 0, &d);
+		settle(w);
+		expect_sum(w, 1, 4);
+		assert_int_equal(stats(w).crc_errors, 1);
+		world_free(w);
+	}
+}
+
+static void donation_waits_for_staging(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .staging = SEGMENT);
+	struct wire_msg m;
+
+	(void)state;
+	for (unsigned p = 1; p < 8; p++) {
+		m = contrib_msg(w, 0, 1, p);
+		say(w, 0, &m);
+	}
+	assert_int_equal(w->m[0].conn->n_reads, 4);
+	say_key(w, 0, WIRE_HAVE, 4);
+	say_contrib(w, 1, 4);
+	m = donate_msg(w, 0, 4);
+	say(w, 0, &m);
+	assert_int_equal(w->m[0].conn->n_reads, 4);
+	settle(w);
+	while (w->m[1].conn->n_sent > 1)
+		fake_take(w->m[1].conn);
+	expect_sum(w, 1, 4);
+	world_free(w);
+}
+
+static void donation_that_nobody_asked_for_is_dropped(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct wire_msg d = donate_msg(w, 0, 1);
+
+	(void)state;
+	say(w, 0, &d);
+	say_contrib(w, 1, 1);
+	say(w, 0, &d);
+	say_contrib(w, 0, 1);
+	work(w);
+	expect_sum(w, 1, 1);
+	say(w, 0, &d);
+	assert_int_equal(stats(w).duplicates, 3);
+	world_free(w);
+}
+
+static void contribution_to_a_donated_round_gets_the_donation(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct wire_msg d;
+
+	(void)state;
+	say_key(w, 0, WIRE_HAVE, 4);
+	say_contrib(w, 1, 4);
+	assert_int_equal(w->m[1].conn->n_reads, 0); /* the bytes are not needed */
+	d = donate_msg(w, 0, 4);
+	say(w, 0, &d);
+	settle(w);
+	expect_sum(w, 1, 4);
+	say_contrib(w, 1, 4);
+	expect_sum(w, 1, 4);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(sum_that_somebody_has_is_donated_to_the_rest),
+		cmocka_unit_test(nothing_is_asked_for_when_all_have_the_sum),
+		cmocka_unit_test(have_that_comes_late_throws_the_sum_away),
+		cmocka_unit_test(next_donor_is_asked_when_one_is_lost),
+		cmocka_unit_test(idle_donor_is_asked_again_on_its_next_connection),
+		cmocka_unit_test(damaged_donation_is_asked_for_again),
+		cmocka_unit_test(donation_waits_for_staging),
+		cmocka_unit_test(donation_that_nobody_asked_for_is_dropped),
+		cmocka_unit_test(contribution_to_a_donated_round_gets_the_donation),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

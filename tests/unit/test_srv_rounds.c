@@ -1,0 +1,525 @@
+#include "tests/unit/srv_world.h"
+
+/* Rounds in a server's core, from the first contribution to the sum, and whom they wait for. */
+
+/* ---- rounds ---- */
+
+static void small_round_completes_when_all_have_contributed(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	work(w);
+	for (unsigned i = 0; i < 3; i++)
+		expect_nothing(w, i);
+	say_contrib(w, 2, 1);
+	work(w);
+	for (unsigned i = 0; i < 3; i++) {
+		struct wire_msg m = expect_sum(w, i, 1);
+
+		assert_true(m.flags & WIRE_INLINE);
+	}
+	assert_int_equal(stats(w).rounds, 1);
+	assert_int_equal(stats(w).contributions, 3);
+	world_free(w);
+}
+
+static void large_round_is_read_and_its_sum_offered(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	for (uint64_t r = 1; r <= 5; r++) {
+		contribute_all(w, r);
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = expect_sum(w, i, r);
+
+			assert_false(m.flags & WIRE_INLINE);
+		}
+	}
+	assert_int_equal(stats(w).limbo, 0);
+	world_free(w);
+}
+
+static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	say_contrib(w, 0, 1);
+	expect_nothing(w, 0);
+	say_contrib(w, 1, 1);
+	say_contrib(w, 0, 1); /* SUMMING */
+	work(w);
+	expect_sum(w, 0, 1);
+	expect_nothing(w, 0);
+	say_contrib(w, 0, 1);
+	expect_sum(w, 0, 1);
+	assert_int_equal(stats(w).duplicates, 3);
+	assert_int_equal(stats(w).contributions, 2);
+	world_free(w);
+}
+
+static void second_offer_while_the_first_is_read_is_ignored(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	say_contrib(w, 0, 1);
+	assert_int_equal(w->m[0].conn->n_reads, 1);
+	end_read(w, 0, 0, 0);
+	say_contrib(w, 0, 1);
+	assert_int_equal(w->m[0].conn->n_reads, 0);
+	say_contrib(w, 1, 1);
+	settle(w);
+	expect_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	world_free(w);
+}
+
+static void message_of_an_older_pgen_is_dropped_and_counted(void **state)
+{
+	static const enum wire_type types[] = {
+		WIRE_CONTRIB, WIRE_HAVE, WIRE_DONATE, WIRE_GOT, WIRE_BAD_CRC};
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+
+	(void)state;
+	for (unsigned k = 0; k < 5; k++) {
+		struct wire_msg m = types[k] == WIRE_CONTRIB  ? contrib_msg(w, 0, 1, 0)
+				    : types[k] == WIRE_DONATE ? donate_msg(w, 0, 1)
+							      : key_msg(w, 0, types[k], 1);
+
+		m.pgen--;
+		say(w, 0, &m);
+		expect_nothing(w, 0);
+		assert_int_equal(stats(w).fenced_old, k + 1);
+	}
+	contribute_all(w, 1);
+	expect_sum(w, 0, 1);
+	world_free(w);
+}
+
+static void message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct wire_msg m = contrib_msg(w, 0, 1, 0);
+	const struct wire_msg *a;
+
+	(void)state;
+	for (unsigned k = 0; k < 4; k++) {
+		m = k == 0 ? contrib_msg(w, 0, 1, 0) : key_msg(w, 0, WIRE_HAVE, 1);
+		if (k < 2)
+			m.pgen++;
+		if (k == 2)
+			m.part = 99;
+		if (k == 3)
+			m.job = 99;
+		say(w, 0, &m);
+		a = fake_take(w->m[0].conn);
+		assert_non_null(a);
+		assert_int_equal(a->type, WIRE_AGAIN);
+		assert_int_equal(a->pgen, m.pgen);
+		assert_int_equal(a->job, m.job);
+		assert_int_equal(a->part, m.part);
+		assert_int_equal(a->round, 1);
+	}
+	m = key_msg(w, 0, WIRE_GOT, 1);
+	m.pgen++;
+	say(w, 0, &m);
+	expect_nothing(w, 0);
+	assert_int_equal(stats(w).fenced_new, 5);
+	world_free(w);
+}
+
+static void contribution_says_that_the_round_before_is_here(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	contribute_all(w, 1);
+	assert_int_equal(w->core->jobs.tqh_first->tensors[0].parts[0]->slots[1].n_offered, 2);
+	say_contrib(w, 0, 2);
+	assert_int_equal(w->core->jobs.tqh_first->tensors[0].parts[0]->slots[1].n_offered, 1);
+	say_contrib(w, 1, 2);
+	assert_int_equal(w->core->jobs.tqh_first->tensors[0].parts[0]->slots[1].n_offered, 0);
+	world_free(w);
+}
+
+static void round_ahead_of_the_others_closes_the_peer(void **state)
+{
+	static const struct {
+		uint64_t before, jump;
+		enum wire_type type;
+	} cases[] = {{0, 3, WIRE_CONTRIB}, {0, 3, WIRE_HAVE}, {1, 4, WIRE_CONTRIB},
+		{1, 5, WIRE_HAVE}, {2, 5, WIRE_CONTRIB}, {2, 6, WIRE_HAVE}};
+
+	(void)state;
+	for (unsigned k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+		struct world *w = world(.n_members = 3, .n_elems = SMALL);
+
+		for (uint64_t r = 1; r <= cases[k].before; r++)
+			contribute_all(w, r);
+		say_contrib(w, 1, cases[k].before + 1); /* under way */
+		if (cases[k].type == WIRE_CONTRIB)
+			say_contrib(w, 0, cases[k].jump);
+		else
+			say_key(w, 0, WIRE_HAVE, cases[k].jump);
+		expect_closed(w, 0);
+		world_free(w);
+	}
+}
+
+static void nobody_has_a_sum_that_is_being_made(void **state)
+{
+	(void)state;
+	for (unsigned k = 0; k < 4; k++) {
+		struct world *w = world(.n_members = 2, .n_elems = SMALL);
+
+		say_contrib(w, 0, 1);
+		if (k < 2)
+			say_contrib(w, 1, 1); /* SUMMING */
+		else
+			say_key(w, 1, WIRE_HAVE, 1); /* DONATING */
+		if (k % 2)
+			say_contrib(w, 0, 2);
+		else
+			say_key(w, 0, WIRE_HAVE, 1);
+		expect_closed(w, 0);
+		world_free(w);
+	}
+}
+
+static void slot_is_empty_again_for_a_new_pgen(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	tell_plan(w, 1, SERVER, 6);
+	say_contrib(w, 1, 1);
+	work(w);
+	expect_nothing(w, 1);
+	say_contrib(w, 0, 1);
+	work(w);
+	expect_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	world_free(w);
+}
+
+static void plan_told_twice_changes_nothing(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	tell_job(w);
+	tell_plan(w, 1, SERVER, 5);
+	tell_plan(w, 1, SERVER, 4); /* older: never */
+	w->pgen = 5;
+	say_contrib(w, 1, 1);
+	work(w);
+	expect_sum(w, 0, 1);
+	assert_int_equal(stats(w).parts, 1);
+	world_free(w);
+}
+
+static void partition_moves_away_and_back(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	tell_plan(w, 1, SERVER + 1, 6);
+	assert_int_equal(stats(w).parts, 0);
+	end_read(w, 0, 0, 0); /* of the old time: only given back */
+	assert_int_equal(stats(w).staging_used, 0);
+	say_contrib(w, 0, 1);
+	expect_msg(w, 0, WIRE_AGAIN, 1);
+	tell_plan(w, 1, SERVER, 7);
+	contribute_all(w, 1);
+	expect_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	world_free(w);
+}
+
+static void another_instance_of_this_server_is_another_server(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct ctl_run run = {.n = 1, .server = SERVER, .instance = INSTANCE + 1, .pgen = 9};
+	struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
+
+	(void)state;
+	srv_core_plan(w->core, &plan);
+	assert_int_equal(stats(w).parts, 0);
+	world_free(w);
+}
+
+static void plan_that_does_not_fit_fails_the_job(void **state)
+{
+	static const struct ctl_run bad[] = {
+		{.tensor = 0, .first = 0, .n = 2, .server = SERVER, .pgen = 9},
+		{.tensor = 0, .first = 1, .n = 1, .server = SERVER, .pgen = 9},
+		{.tensor = 4096, .first = 0, .n = 1, .server = SERVER, .pgen = 9},
+	};
+
+	(void)state;
+	for (unsigned k = 0; k < 3; k++) {
+		struct world *w = world(.n_members = 2, .n_elems = SMALL);
+		struct ctl_run run = bad[k];
+		struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
+
+		srv_core_plan(w->core, &plan);
+		assert_int_equal(w->fail_code, BPS_EPROTO);
+		world_free(w);
+	}
+}
+
+static void job_that_needs_too_much_memory_fails_with_quota(void **state)
+{
+	struct world *w =
+		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .sums = 2 * SEGMENT);
+
+	(void)state;
+	assert_int_equal(w->n_fails, 1);
+	assert_int_equal(w->fail_code, BPS_EQUOTA);
+	assert_non_null(strstr(w->fail_text, "memory for sums"));
+	world_free(w);
+}
+
+static void failure_is_told_again_with_the_job(void **state)
+{
+	struct world *w =
+		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .sums = 2 * SEGMENT);
+
+	(void)state;
+	w->fail_code = 0;
+	w->fail_text[0] = '\0';
+	srv_core_resync_begin(w->core);
+	tell_job(w);
+	assert_int_equal(w->n_fails, 2);
+	assert_int_equal(w->fail_code, BPS_EQUOTA);
+	assert_non_null(strstr(w->fail_text, "memory for sums"));
+	world_free(w);
+}
+
+/* After a scheduler lost its state: nothing of the former job of that number may be left, be it of
+ * the same size. */
+static void job_that_gets_a_number_again_starts_anew(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct wire_msg m;
+	int32_t sum[SMALL];
+
+	(void)state;
+	contribute_all(w, 1);
+	expect_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	srv_core_resync_begin(w->core);
+	w->view = 9;
+	w->dtype = DTYPE_I32;
+	w->m[0].workers = 5;
+	tell_job(w);
+	tell_plan(w, 1, SERVER, 10);
+	srv_core_resync_end(w->core);
+	for (unsigned i = 0; i < 2; i++) {
+		memcpy(w->m[i].contrib[0], (int32_t[SMALL]){1, 2, 3 + (int32_t)i, INT32_MAX},
+			sizeof(sum));
+		m = contrib_msg(w, i, 1, 0);
+		say(w, i, &m);
+	}
+	work(w);
+	for (unsigned i = 0; i < 2; i++) {
+		m = expect_msg(w, i, WIRE_RESULT, 1);
+		memcpy(sum, bytes_at(w, &m), sizeof(sum));
+		assert_int_equal(m.result.workers, 7);
+		assert_int_equal(sum[0], 2);
+		assert_int_equal(sum[2], 7);
+		assert_int_equal(sum[3], -2);
+	}
+	world_free(w);
+}
+
+static void job_end_waits_for_running_reads_only_with_their_memory(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	srv_core_job_end(w->core, JOB);
+	check(w);
+	assert_true(stats(w).staging_used > 0);
+	end_read(w, 0, 0, 0);
+	assert_int_equal(stats(w).staging_used, 0);
+	world_free(w);
+}
+
+/* ---- rounds that do not wait for everybody ---- */
+
+/* Members say that they have the result of round r; 0: none. */
+static void say_have_all(struct world *w, uint64_t r)
+{
+	for (unsigned i = 0; i < w->n_members; i++) {
+		say_key(w, i, WIRE_HAVE, r);
+		expect_msg(w, i, WIRE_HAVE_OK, r);
+	}
+}
+
+/* The sum of round r of members 0 and 1 of three. */
+static void expect_sum_without_third(struct world *w, unsigned i, uint64_t r)
+{
+	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);
+	const float *v = bytes_at(w, &m);
+
+	for (size_t e = 0; e < w->n_elems; e++)
+		assert_true(v[e] == input(0, r, e) + input(1, r, e));
+	assert_int_equal(m.result.workers, w->m[0].workers + w->m[1].workers);
+	assert_int_equal(m.result.contributors.w[0], 3);
+}
+
+static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	tick(w, GRACE_MS - 1);
+	settle(w);
+	expect_nothing(w, 0);
+	tick(w, 1);
+	settle(w);
+	expect_sum_without_third(w, 0, 1);
+	expect_sum_without_third(w, 1, 1);
+	assert_int_equal(stats(w).late, 1);
+	say_contrib(w, 2, 1);
+	settle(w);
+	expect_sum_without_third(w, 2, 1);
+	assert_int_equal(stats(w).contributions, 2);
+	world_free(w);
+}
+
+static void collective_waits_for_everybody_also_with_backup_machines(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1,
+		.tensor = CTL_OWN_TENSORS "bytes");
+
+	(void)state;
+	say_have_all(w, 0);
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	tick(w, 10 * GRACE_MS);
+	settle(w);
+	expect_nothing(w, 0);
+	say_contrib(w, 2, 1);
+	settle(w);
+	for (unsigned i = 0; i < 3; i++)
+		expect_sum(w, i, 1);
+	assert_int_equal(stats(w).late, 0);
+	world_free(w);
+}
+
+static void contribution_within_the_grace_is_part_of_the_sum(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	end_reads(w);
+	say_contrib(w, 2, 1); /* it takes longer to read than the grace lasts */
+	tick(w, 2 * GRACE_MS);
+	work(w);
+	expect_nothing(w, 0);
+	settle(w);
+	for (unsigned i = 0; i < 3; i++)
+		expect_sum(w, i, 1);
+	assert_int_equal(stats(w).late, 0);
+	world_free(w);
+}
+
+static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+
+	(void)state;
+	say_contrib(w, 0, 1);
+	say_contrib(w, 1, 1);
+	tick(w, 10 * GRACE_MS);
+	settle(w);
+	expect_nothing(w, 0); /* the third may have the sum, from before */
+	say_key(w, 2, WIRE_HAVE, 0);
+	expect_msg(w, 2, WIRE_HAVE_OK, 0);
+	tick(w, GRACE_MS);
+	settle(w);
+	expect_sum_without_third(w, 0, 1);
+	world_free(w);
+}
+
+static void nobody_is_more_than_two_rounds_ahead_of_who_is_late(void **state)
+{
+	struct world *w =
+		world(.n_members = 3, .n_elems = SMALL, .backup = 1, .dtype = DTYPE_I32 + 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	for (uint64_t r = 1; r <= 2; r++) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = contrib_msg(w, i, r, 0);
+
+			m.contrib.crc_prev =
+				r > 1 ? crc32c(0, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16) : 0;
+			say(w, i, &m);
+		}
+		tick(w, GRACE_MS);
+		settle(w);
+		expect_msg(w, 0, WIRE_RESULT, r);
+		expect_msg(w, 1, WIRE_RESULT, r);
+	}
+	say_contrib(w, 0, 3);
+	expect_msg(w, 0, WIRE_AGAIN, 3); /* the third would never get the first */
+	say_contrib(w, 2, 1);
+	expect_msg(w, 2, WIRE_RESULT, 1);
+	say_key(w, 2, WIRE_HAVE, 1);
+	expect_msg(w, 2, WIRE_HAVE_OK, 1);
+	say_contrib(w, 0, 3);
+	expect_nothing(w, 0);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(small_round_completes_when_all_have_contributed),
+		cmocka_unit_test(large_round_is_read_and_its_sum_offered),
+		cmocka_unit_test(duplicate_before_the_sum_is_ignored_and_after_it_answered_again),
+		cmocka_unit_test(second_offer_while_the_first_is_read_is_ignored),
+		cmocka_unit_test(message_of_an_older_pgen_is_dropped_and_counted),
+		cmocka_unit_test(
+			message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again),
+		cmocka_unit_test(contribution_says_that_the_round_before_is_here),
+		cmocka_unit_test(round_ahead_of_the_others_closes_the_peer),
+		cmocka_unit_test(nobody_has_a_sum_that_is_being_made),
+		cmocka_unit_test(slot_is_empty_again_for_a_new_pgen),
+		cmocka_unit_test(plan_told_twice_changes_nothing),
+		cmocka_unit_test(partition_moves_away_and_back),
+		cmocka_unit_test(another_instance_of_this_server_is_another_server),
+		cmocka_unit_test(plan_that_does_not_fit_fails_the_job),
+		cmocka_unit_test(job_that_needs_too_much_memory_fails_with_quota),
+		cmocka_unit_test(failure_is_told_again_with_the_job),
+		cmocka_unit_test(job_that_gets_a_number_again_starts_anew),
+		cmocka_unit_test(job_end_waits_for_running_reads_only_with_their_memory),
+		cmocka_unit_test(round_goes_on_without_who_is_late_and_answers_it_with_the_result),
+		cmocka_unit_test(collective_waits_for_everybody_also_with_backup_machines),
+		cmocka_unit_test(contribution_within_the_grace_is_part_of_the_sum),
+		cmocka_unit_test(round_waits_for_who_has_said_nothing_under_this_pgen),
+		cmocka_unit_test(nobody_is_more_than_two_rounds_ahead_of_who_is_late),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

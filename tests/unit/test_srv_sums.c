@@ -1,0 +1,147 @@
+#include "tests/unit/half.h"
+#include "tests/unit/srv_world.h"
+
+/* What a server's core sums, bit by bit. */
+
+static void average_divides_by_workers(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = SMALL);
+	struct wire_msg r;
+	const float *v;
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		struct wire_msg m = contrib_msg(w, i, 1, 0);
+
+		m.contrib.op = OP_AVG;
+		say(w, i, &m);
+	}
+	work(w);
+	r = expect_msg(w, 0, WIRE_RESULT, 1);
+	v = r.payload;
+	assert_int_equal(r.result.workers, 6); /* 1 + 2 + 3 */
+	for (size_t e = 0; e < SMALL; e++)
+		assert_true(v[e] == (input(0, 1, e) + input(1, 1, e) + input(2, 1, e)) / 6);
+	world_free(w);
+}
+
+/* Inputs of wild size, so that another order gives other bits. */
+static void fill_wild(struct world *w, unsigned seed)
+{
+	srand(seed);
+	for (unsigned i = 0; i < w->n_members; i++)
+		for (size_t e = 0; e < w->n_elems; e++) {
+			float f = (float)(rand() % 2000 - 1000) * (rand() % 3 ? 1.0f : 1e-4f);
+			uint16_t h = half_round(f);
+
+			if (w->dtype == DTYPE_F16)
+				memcpy(w->m[i].contrib[0] + 2 * e, &h, 2);
+			else
+				memcpy(w->m[i].contrib[0] + 4 * e, &f, 4);
+		}
+}
+
+/* The same by the plainest loop, in order of the members. */
+static uint32_t ordered_crc(struct world *w)
+{
+	unsigned char out[BYTES_MAX];
+	size_t elem = dtype_bytes(w->dtype);
+
+	for (size_t e = 0; e < w->n_elems; e++) {
+		float acc = 0;
+		uint16_t h;
+
+		for (unsigned i = 0; i < w->n_members; i++) {
+			float f;
+
+			memcpy(&h, w->m[i].contrib[0] + 2 * e, 2);
+			if (w->dtype == DTYPE_F16)
+				f = (float)half_value(h);
+			else
+				memcpy(&f, w->m[i].contrib[0] + 4 * e, 4);
+			acc = i == 0 ? f : acc + f;
+		}
+		h = half_round(acc);
+		if (w->dtype == DTYPE_F16)
+			memcpy(out + 2 * e, &h, 2);
+		else
+			memcpy(out + 4 * e, &acc, 4);
+	}
+	return crc32c(0, out, w->n_elems * elem);
+}
+
+static void ordered_sum_has_the_same_bits_in_every_order(void **state)
+{
+	(void)state;
+	for (unsigned n = 3; n <= MEMBERS_MAX; n++)
+		for (unsigned k = 0; k < 8; k++) {
+			struct world *w = world(.n_members = n, .n_elems = k & 2 ? LARGE : 100,
+				.dtype = 1 + (k & 1 ? DTYPE_F16 : DTYPE_F32),
+				.flags = JOB_DETERMINISTIC, .staging = k & 4 ? 2 * SEGMENT : 0);
+			unsigned order[MEMBERS_MAX];
+			uint32_t want;
+
+			fill_wild(w, n * 10 + k);
+			want = ordered_crc(w);
+			for (unsigned i = 0; i < n; i++)
+				order[i] = i;
+			for (unsigned i = n - 1; i > 0; i--) {
+				unsigned j = (unsigned)rand() % (i + 1), t = order[i];
+
+				order[i] = order[j];
+				order[j] = t;
+			}
+			for (unsigned i = 0; i < n; i++) {
+				struct wire_msg m = payload_msg(w, order[i], WIRE_CONTRIB, 1, 1, 0);
+
+				m.contrib.workers = w->m[order[i]].workers;
+				say(w, order[i], &m);
+				if (rand() % 2)
+					end_reads(w);
+				if (rand() % 3 == 0) {
+					sums_relieve(w->core);
+					work(w);
+				}
+			}
+			settle(w);
+			assert_int_equal(expect_msg(w, 0, WIRE_RESULT, 1).crc, want);
+			world_free(w);
+		}
+}
+
+static void half_precision_is_rounded_once(void **state)
+{
+	struct world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
+	const uint16_t one = half_round(1);
+	const uint16_t tiny = half_round(0.0004); /* vanishes beside 1 when added alone */
+	struct wire_msg r;
+	uint16_t got;
+
+	(void)state;
+	for (unsigned i = 0; i < MEMBERS_MAX; i++) {
+		struct wire_msg m;
+
+		memcpy(w->m[i].contrib[0], i ? &tiny : &one, 2);
+		m = payload_msg(w, i, WIRE_CONTRIB, 1, 1, 0);
+		m.contrib.workers = w->m[i].workers;
+		say(w, i, &m);
+		sums_relieve(w->core); /* many passes, each into the f32 accumulator */
+		work(w);
+	}
+	r = expect_msg(w, 0, WIRE_RESULT, 1);
+	memcpy(&got, r.payload, 2);
+	assert_int_equal(got, half_round(1 + 11 * half_value(tiny)));
+	assert_int_not_equal(got, one);
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(average_divides_by_workers),
+		cmocka_unit_test(ordered_sum_has_the_same_bits_in_every_order),
+		cmocka_unit_test(half_precision_is_rounded_once),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,457 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+
+#include "tests/unit/tcp_peer.h"
+
+/* How a connection of our own TCP begins: its handshake byte by byte, who is turned away, how many
+ * there may be. */
+
+/* ---- the handshake, as the listener sees it ---- */
+
+static void ticket_and_message_may_come_byte_by_byte(void **state)
+{
+	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES], message[256];
+	const struct wire_msg m = inline_message(1, "12345678", 8);
+	struct raw p = {.fds = {-1, -1}};
+	struct rig r;
+	size_t n;
+
+	(void)state;
+	rig_open(&r);
+	p.rig = &r;
+	for (unsigned lane = 0; lane < N_LANES; lane++) {
+		seal_channel(50, (enum channel)lane, ticket);
+		p.fds[lane] = stranger(net_port(r.server.f), NULL, 0);
+		for (unsigned i = 0; i < TICKET_BYTES; i++) {
+			raw_send(&p, (enum lane)lane, ticket + i, 1);
+			RUN_MS(&r, false, 1);
+		}
+		raw_recv(&p, (enum lane)lane, proof, sizeof(proof));
+	}
+	n = put_message(message, &m);
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(r.server.n_messages, 0);
+		raw_send(&p, LANE_MESSAGES, message + i, 1);
+		RUN_MS(&r, false, 1);
+	}
+	RUN(&r, r.server.n_up == 1 && r.server.n_messages == 1);
+	raw_close(&p);
+	RUN(&r, r.server.n_down == 1);
+	rig_close(&r);
+}
+
+static void no_byte_of_a_ticket_may_be_wrong(void **state)
+{
+	uint8_t b[TICKET_BYTES];
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+
+	(void)state;
+	rig_open(&r);
+	for (unsigned i = 0; i < TICKET_BYTES; i++) {
+		uint8_t word[9] = {0};
+
+		seal_channel(9, CHANNEL_OF_CONNECTING, b);
+		b[i] ^= 0x10;
+		p.fds[0] = stranger(net_port(r.server.f), b, sizeof(b));
+		raw_recv(&p, LANE_MESSAGES, word, 8);
+		assert_string_equal((char *)word, "NO");
+		RUN(&r, is_at_end(p.fds[0]));
+		close(p.fds[0]);
+	}
+	assert_int_equal(refused(&r.server), TICKET_BYTES);
+	raw_join(&p, 9, LANE_MESSAGES); /* none of these tries spoilt the good one */
+	close(p.fds[0]);
+	assert_int_equal(r.server.n_up, 0);
+	rig_close(&r);
+}
+
+static void expect_turned_away(struct rig *r, const uint8_t ticket[TICKET_BYTES])
+{
+	struct raw p = {.rig = r, .fds = {-1, -1}};
+	uint8_t word[9] = {0};
+
+	p.fds[0] = stranger(net_port(r->server.f), ticket, TICKET_BYTES);
+	raw_recv(&p, LANE_MESSAGES, word, 8);
+	assert_string_equal((char *)word, "NO");
+	raw_close(&p);
+}
+
+static void each_channel_comes_once_and_in_order(void **state)
+{
+	uint8_t b[TICKET_BYTES];
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct ticket t;
+
+	(void)state;
+	rig_open(&r);
+	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
+	expect_turned_away(&r, b); /* nobody began that connection */
+	raw_join(&p, 20, LANE_MESSAGES);
+	seal_channel(20, CHANNEL_OF_CONNECTING, b);
+	expect_turned_away(&r, b); /* replayed */
+	seal_channel(22, CHANNEL_OF_ACCEPTING, b);
+	expect_turned_away(&r, b); /* of another connection */
+	raw_join(&p, 20, LANE_BULK);
+	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
+	expect_turned_away(&r, b); /* it has one */
+	t = a_ticket(30);
+	t.channel = TICKET_SAME_HOST;
+	ticket_seal(&t, the_key, b);
+	expect_turned_away(&r, b);
+	t = a_ticket(31);
+	t.thread = 5;
+	ticket_seal(&t, the_key, b);
+	expect_turned_away(&r, b);
+	assert_int_equal(r.server.n_up, 0);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+static void message_before_the_second_channel_is_refused(void **state)
+{
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	uint8_t ping[256];
+
+	(void)state;
+	rig_open(&r);
+	raw_join(&p, 20, LANE_MESSAGES);
+	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
+	RUN(&r, is_at_end(p.fds[0]));
+	assert_int_equal(protocol_errors(&r.server), 1);
+	assert_int_equal(r.server.n_up + r.server.n_down, 0);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+static void connection_that_does_not_go_on_is_dropped(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_stats s;
+
+	(void)state;
+	cfg.connect_timeout_ms = 60;
+	node_open(&r.server, &cfg);
+	cfg = config_of(false);
+	node_open(&r.client, &cfg);
+	raw_join(&p, 20, LANE_MESSAGES);
+	raw_join(&p, 20, LANE_BULK);
+	RUN(&r, is_at_end(p.fds[0]) && is_at_end(p.fds[1]));
+	net_stats(r.server.f, &s);
+	assert_int_equal(s.connections, 0);
+	assert_int_equal(r.server.n_up + r.server.n_down, 0);
+	raw_close(&p);
+	rig_close(&r);
+}
+
+/* ---- the handshake, as the connecting side sees it ---- */
+
+static int listen_raw(uint16_t *ret_port)
+{
+	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t len = sizeof(sa);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(fd, (struct sockaddr *)&sa, sizeof(sa)), 0);
+	assert_int_equal(listen(fd, 8), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
+	*ret_port = ntohs(sa.sin_port);
+	return fd;
+}
+
+/* The next connection with its ticket. */
+static int take_ticket(int listen_fd, struct node *client, struct ticket *ret)
+{
+	struct pollfd p = {.fd = listen_fd, .events = POLLIN};
+	uint8_t b[TICKET_BYTES];
+	size_t at = 0;
+	int fd;
+
+	rig_watched_fd = listen_fd;
+	assert_true(RUN_ONE(client, poll(&p, 1, 0) == 1, DEADLINE_MS));
+	fd = accept(listen_fd, NULL, NULL);
+	assert_true(fd >= 0);
+	assert_true(RUN_ONE(client, has_come(fd, b, &at, sizeof(b)), DEADLINE_MS));
+	assert_int_equal(ticket_parse(b, sizeof(b), ret), 0);
+	assert_int_equal(ticket_verify(b, the_key), 0);
+	return fd;
+}
+
+static void seal_proof(const struct ticket *t, uint8_t ret[PROOF_BYTES])
+{
+	const struct proof p = {
+		.instance = SERVER_INSTANCE, .peer_id = SERVER_ID, .credits = TICKET_NO_CREDITS};
+
+	proof_seal(&p, t->nonce, the_key, ret);
+}
+
+static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
+{
+	static const struct {
+		const char *word, *why;
+	} words[] = {{"NO", "does not accept our ticket"}, {"FULL", "no room"},
+		{"BUSY", "short of resources"}, {"", "no proof"}};
+	struct net_config cfg = config_of(false);
+	uint16_t port;
+	int listen_fd = listen_raw(&port);
+	struct ticket t;
+	struct node n;
+
+	(void)state;
+	cfg.connect_timeout_ms = 60000;
+	node_open(&n, &cfg);
+	for (unsigned i = 0; i < 4; i++) {
+		uint8_t word[8] = {0};
+		int fd;
+
+		assert_int_equal(dial(&n, port, the_key), 0);
+		fd = take_ticket(listen_fd, &n, &t);
+		memcpy(word, words[i].word, strlen(words[i].word));
+		if (word[0])
+			assert_int_equal(send(fd, word, sizeof(word), 0), sizeof(word));
+		close(fd); /* before the client looks */
+		assert_true(RUN_ONE(&n, n.n_down == i + 1, DEADLINE_MS));
+		assert_non_null(strstr(n.why, words[i].why));
+	}
+	close(listen_fd);
+	node_close(&n);
+}
+
+static void proof_may_come_byte_by_byte(void **state)
+{
+	struct net_config cfg = config_of(false);
+	uint8_t proof[PROOF_BYTES], hello[sizeof(struct frame) + WIRE_HDR_BYTES];
+	uint16_t port;
+	int listen_fd = listen_raw(&port), fds[N_LANES];
+	size_t at = 0;
+	struct node n;
+
+	(void)state;
+	node_open(&n, &cfg);
+	assert_int_equal(dial(&n, port, the_key), 0);
+	for (unsigned lane = 0; lane < N_LANES; lane++) {
+		struct ticket t;
+
+		fds[lane] = take_ticket(listen_fd, &n, &t);
+		assert_int_equal(t.channel, lane);
+		seal_proof(&t, proof);
+		for (unsigned i = 0; i < sizeof(proof); i++) {
+			assert_int_equal(n.n_up, 0);
+			assert_int_equal(send(fds[lane], proof + i, 1, 0), 1);
+			RUN_ONE(&n, false, 1);
+		}
+	}
+	assert_true(RUN_ONE(&n, n.n_up == 1, DEADLINE_MS));
+	assert_true(RUN_ONE(&n, has_come(fds[0], hello, &at, sizeof(hello)), DEADLINE_MS));
+	close(fds[LANE_BULK]);
+	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
+	close(fds[LANE_MESSAGES]);
+	close(listen_fd);
+	node_close(&n);
+}
+
+static void peer_without_the_key_is_not_believed(void **state)
+{
+	struct net_config cfg = config_of(false);
+	uint8_t proof[PROOF_BYTES];
+	uint16_t port;
+	int listen_fd = listen_raw(&port);
+	struct node n;
+
+	(void)state;
+	node_open(&n, &cfg);
+	for (unsigned i = 0; i < PROOF_BYTES; i += 13) {
+		unsigned n_down = n.n_down;
+		struct ticket t;
+		int fd;
+
+		assert_int_equal(dial(&n, port, the_key), 0);
+		fd = take_ticket(listen_fd, &n, &t);
+		seal_proof(&t, proof);
+		proof[i] ^= 1;
+		assert_int_equal(send(fd, proof, sizeof(proof), 0), sizeof(proof));
+		assert_true(RUN_ONE(&n, n.n_down == n_down + 1, DEADLINE_MS));
+		assert_non_null(strstr(n.why, "prove"));
+		close(fd);
+	}
+	assert_int_equal(n.n_up, 0);
+	close(listen_fd);
+	node_close(&n);
+}
+
+/* ---- strangers ---- */
+
+static void flood_of_strangers_keeps_nobody_out(void **state)
+{
+	uint8_t ticket[TICKET_BYTES];
+	struct net_stats s;
+	struct rig r;
+	unsigned before;
+	int fds[3 * TCP_STRANGERS];
+
+	(void)state;
+	rig_open(&r);
+	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
+	before = count_fds();
+	/* All but the last byte of a good ticket, and then nothing. */
+	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
+		fds[i] = stranger(net_port(r.server.f), ticket, TICKET_BYTES - 1);
+	rig_connect(&r);
+	assert_in_range(
+		count_fds(), before, before + 3 * TCP_STRANGERS + TCP_STRANGERS + 2 * N_CHANNELS);
+	/* In time all of them are shown out. */
+	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_STRANGERS);
+	assert_int_equal(count_fds(), before + 3 * TCP_STRANGERS + 2 * N_CHANNELS);
+	assert_int_equal(r.server.n_down + r.client.n_down, 0);
+	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
+		close(fds[i]);
+	rig_close(&r);
+}
+
+static void listener_recovers_from_too_many_open_files(void **state)
+{
+	struct rlimit before, few;
+	int fillers[64], n = 0, fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct rig r;
+	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES];
+	size_t at = 0;
+
+	(void)state;
+	rig_open(&r);
+	p.fds[0] = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	few = before;
+	few.rlim_cur = count_fds() + 8;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+	while (n < 64 && (fillers[n] = dup(fd)) >= 0)
+		n++;
+	assert_in_range(n, 1, 63);
+	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
+	sa.sin_port = htons(net_port(r.server.f));
+	assert_int_equal(connect(p.fds[0], (struct sockaddr *)&sa, sizeof(sa)), 0);
+	raw_send(&p, LANE_MESSAGES, ticket, sizeof(ticket));
+	assert_false(RUN_MS(&r, has_come(p.fds[0], proof, &at, sizeof(proof)), 50));
+	while (n)
+		close(fillers[--n]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+	RUN(&r, has_come(p.fds[0], proof, &at, sizeof(proof)));
+	raw_close(&p);
+	close(fd);
+	rig_close(&r);
+}
+
+static void refused_and_ended_connections_leave_no_descriptor(void **state)
+{
+	uint8_t wrong[TICKET_KEY_BYTES] = {1};
+	struct net_stats s;
+	struct rig r;
+	unsigned before;
+
+	(void)state;
+	rig_open(&r);
+	before = count_fds();
+	for (unsigned i = 1; i <= 20; i++) {
+		assert_int_equal(dial(&r.client, net_port(r.server.f), i % 2 ? the_key : wrong), 0);
+		RUN(&r, r.client.n_up + r.client.n_down == i);
+		if (i % 2)
+			xport_close(r.client.conn, "test");
+		RUN(&r, r.client.n_down == i && r.server.n_up == r.server.n_down);
+	}
+	RUN(&r, (net_stats(r.server.f, &s), s.connections == 0));
+	assert_int_equal(count_fds(), before);
+	rig_close(&r);
+}
+
+/* ---- many ---- */
+
+static void connections_beyond_the_limit_are_refused(void **state)
+{
+	/* Both ends of each channel are ours. */
+	const rlim_t need = 2 * N_CHANNELS * TCP_CONNS_MAX + 100;
+	struct err_text err;
+	struct node second = {0};
+	struct rlimit few, many;
+	struct rig r;
+
+	(void)state;
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &few), 0);
+	many = few;
+	many.rlim_cur = need;
+	if (few.rlim_max < need)
+		skip();
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &many), 0);
+	rig_open(&r);
+	assert_int_equal(net_xport_new(r.client.f, 1, &rig_events, &second, &second.x, &err), 0);
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
+		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
+		if (i % 32 == 31)
+			RUN(&r, r.server.n_up == i + 1);
+	}
+	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), -EMFILE);
+	r.third = &second;
+	assert_int_equal(dial(&second, net_port(r.server.f), the_key), 0);
+	RUN(&r, second.n_down == 1);
+	assert_non_null(strstr(second.why, "no room"));
+	/* And all that there are work. */
+	r.server.on_message = echo;
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
+		assert_int_equal(
+			send_round(&((struct tcp_xport *)r.client.x)->conns[i]->pub, i + 1), 0);
+	RUN(&r, r.client.n_messages == TCP_CONNS_MAX);
+	assert_int_equal(r.client.n_down + r.server.n_down, 0);
+	xport_free(second.x);
+	rig_close(&r);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+}
+
+static void version_6_of_ip_works_too(void **state)
+{
+	struct net_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+	struct err_text err;
+
+	(void)state;
+	cfg.bind_addr = "::1";
+	node_begin(&r.server);
+	if (net_open(&cfg, rig_key_of, &r.server, &r.server.f, &err))
+		skip();
+	node_attach(&r.server);
+	cfg = config_of(false);
+	cfg.bind_addr = "::1";
+	node_open(&r.client, &cfg);
+	assert_int_equal(r.client.x->ops->connect(r.client.x, "::1", net_port(r.server.f), 0,
+				 SERVER_ID, SERVER_INSTANCE, the_key, NULL, &r.client.conn),
+		0);
+	RUN(&r, r.client.n_up == 1 && r.server.n_up == 1);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(ticket_and_message_may_come_byte_by_byte),
+		cmocka_unit_test(no_byte_of_a_ticket_may_be_wrong),
+		cmocka_unit_test(each_channel_comes_once_and_in_order),
+		cmocka_unit_test(message_before_the_second_channel_is_refused),
+		cmocka_unit_test(connection_that_does_not_go_on_is_dropped),
+		cmocka_unit_test(word_of_refusal_and_end_are_heard_in_one_go),
+		cmocka_unit_test(proof_may_come_byte_by_byte),
+		cmocka_unit_test(peer_without_the_key_is_not_believed),
+		cmocka_unit_test(flood_of_strangers_keeps_nobody_out),
+		cmocka_unit_test(listener_recovers_from_too_many_open_files),
+		cmocka_unit_test(refused_and_ended_connections_leave_no_descriptor),
+		cmocka_unit_test(connections_beyond_the_limit_are_refused),
+		cmocka_unit_test(version_6_of_ip_works_too),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
