@@ -82,6 +82,12 @@ class Daemon:
     def environment(self):
         return dict(self.cluster.env)
 
+    def pin(self):
+        """Its next process is where this one is."""
+        self.http_at = f"127.0.0.1:{self.http}"
+        at = self.args.index("--listen") + 1
+        self.args[at] = f"{self.args[at].rsplit(':', 1)[0]}:{self.port}"
+
     def start(self):
         self.port, self.http = read_ready(self.spawn(), self.process, self.name, self.log)
 
@@ -152,6 +158,28 @@ class Worker:
         if self.process.returncode != 0:
             raise AssertionError(f"rank {self.rank} ended with {self.process.returncode}:\n{self.text()[-4000:]}")
         return json.loads(self.result_file.read_text())
+
+
+class Progress:
+    """How many rounds a job has done: its rank 0 writes it into a file."""
+
+    def __init__(self, cluster, name="progress"):
+        self.c, self.path = cluster, cluster.dir / name
+
+    def __str__(self):
+        return str(self.path)
+
+    def rounds(self):
+        text = self.path.read_text() if self.path.exists() else ""
+        return int(text or 0)
+
+    def wait(self, n):
+        """It has done more than n."""
+        self.c.wait_for(f"more than {n} rounds", lambda: self.rounds() > n)
+
+    def goes_on(self, n=5):
+        """More than n from now on."""
+        self.wait(self.rounds() + n)
 
 
 class Cluster:
@@ -236,6 +264,18 @@ class Cluster:
         self.workers += started
         return started
 
+    def start_running(self, function, workers, args, after=5, progress="progress", **kw):
+        """As start_job; returns them and their Progress, which is more than `after` rounds."""
+        rounds = Progress(self, progress)
+        started = self.start_job(function, workers, dict(args, progress=str(rounds)), **kw)
+        rounds.wait(after)
+        return started, rounds
+
+    def add_worker(self, agent, function, args, rank, size, job):
+        """One worker, which joins that job."""
+        self.workers.append(Worker(self, self.agents[agent], function, args, rank, size, job, {}))
+        return self.workers[-1]
+
     def finish(self, workers, deadline_s=None):
         end = time.monotonic() + (deadline_s or 4 * DEADLINE_S)
         try:
@@ -251,6 +291,27 @@ class Cluster:
             [str(BUILD / "bpsctl"), "--scheduler-http", f"127.0.0.1:{self.scheduler.http}", *args],
             capture_output=True, text=True, timeout=10, env=self.env, check=False
         )
+
+    def steer(self, *args, **env):
+        """bpsctl towards the control port."""
+        begun = time.monotonic()
+        p = subprocess.run(
+            [str(BUILD / "bpsctl"), "--scheduler", f"127.0.0.1:{self.scheduler.port}", *map(str, args)],
+            capture_output=True, text=True, timeout=10, env=dict(self.env, **env), check=False
+        )
+        assert time.monotonic() - begun < 4, f"{args} took too long"  # 2 s, and a loaded machine
+        return p
+
+    def events(self):
+        """(kind, text) of what the scheduler tells of itself."""
+        return [(e["kind"], e["text"]) for e in json.loads(self.scheduler.get("/status?events=0"))["events"]]
+
+    def daemon(self, name):
+        return next(d for d in self.daemons if d.name == name)
+
+    def member(self, name):
+        """What the scheduler says of it."""
+        return next(m for m in self.scheduler.status()["members"] if m["name"] == name)
 
     def wait_for(self, what, condition, deadline_s=DEADLINE_S):
         end = time.monotonic() + deadline_s

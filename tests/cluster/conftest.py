@@ -1,4 +1,5 @@
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,25 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "libbpsclient" / "python")]
 
 from cluster import Cluster  # noqa: E402
+from keys import new_key  # noqa: E402
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: it measures, and nothing may run beside it")
     config.addinivalue_line("markers", "xdist_group: those of one group run one after the other")
+
+
+@pytest.fixture
+def master(tmp_path):
+    """The cluster key."""
+    return new_key(tmp_path / "master.key", "key", "new")
+
+
+@pytest.fixture
+def meeting():
+    """A folder for servers' sockets (--same-host-dir), with a short name."""
+    with tempfile.TemporaryDirectory(prefix="bps-") as d:
+        yield Path(d)
 
 
 @pytest.fixture

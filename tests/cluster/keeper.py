@@ -1,5 +1,5 @@
-"""A service manager for one daemon: it keeps descriptors (FDSTORE=1 of sd_notify(3)), starts the daemon anew when it has ended, and
-hands them to it, as systemd does."""
+"""Service managers: one that keeps a daemon's descriptors (FDSTORE=1 of sd_notify(3)), starts the daemon anew when it has ended, and
+hands them to it, as systemd does, with jobs for such daemons; and one that only listens."""
 
 import array
 import fcntl
@@ -69,17 +69,24 @@ class KeptDaemon(Daemon):
         if not is_still:
             os.eventfd_write(self.wake, 1)
 
+    def has_ended(self):
+        """Take what comes, for a second or until the process ends."""
+        try:
+            pidfd = os.pidfd_open(self.process.pid)
+        except ProcessLookupError:  # somebody has waited for it
+            return True
+        readable = select.select([self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1)[0]
+        os.close(pidfd)
+        if self.wake in readable:
+            os.eventfd_read(self.wake)
+        if self.notify in readable:
+            self.take()
+        return pidfd in readable
+
     def supervise(self):
         try:
             while not self.is_stopping:
-                pidfd = os.pidfd_open(self.process.pid)
-                readable = select.select([self.wake, pidfd, *([] if self.is_still else [self.notify])], [], [], 1)[0]
-                if self.wake in readable:
-                    os.eventfd_read(self.wake)
-                if self.notify in readable:
-                    self.take()
-                os.close(pidfd)
-                if pidfd in readable and not self.is_stopping:
+                if self.has_ended() and not self.is_stopping:
                     self.process.wait()
                     time.sleep(self.restart_s)
                     self.start()
@@ -118,3 +125,60 @@ class KeptDaemon(Daemon):
         self.notify.close()
         os.close(self.wake)
         return status
+
+
+SIZES = [200_000, 100, 70_000]  # offered, inline, one that is not a whole number of partitions
+
+
+def kept_cluster(cluster, agents=2, servers=2, args=(), **kw):
+    """A cluster whose agents have a service manager that keeps their descriptors."""
+    kw.setdefault("scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"])  # a busy machine starts no process in time
+    c = cluster(agents=0, servers=servers, **kw)
+    for i in range(agents):
+        c.add_agent(i, *args, kind=KeptDaemon)
+    return c
+
+
+class Job:
+    """Rounds that go on until they are told to stop."""
+
+    def __init__(self, c, workers, sizes=None, function="kept_rounds", **kw):
+        self.c, n = c, len(c.workers)
+        self.trace, self.stop = c.dir / f"trace{n}", c.dir / f"stop{n}"
+        args = {"sizes": sizes or SIZES, "stop": str(self.stop), "trace": str(self.trace)}
+        args.update(kw.pop("args", {}))
+        self.workers = c.start_job(function, workers, args, **kw)
+
+    def rounds(self):
+        return self.trace.read_text().count("\n") if self.trace.exists() else 0
+
+    def goes_on(self, n=3):
+        before = self.rounds()
+        self.c.wait_for(f"{n} more rounds", lambda: self.rounds() >= before + n)
+
+    def longest_since(self, when):
+        rows = [tuple(map(float, line.split())) for line in self.trace.read_text().splitlines()]
+        return max(end - start for start, end in rows if end > when)
+
+    def finish(self):
+        self.stop.touch()
+        results = self.c.finish(self.workers)
+        assert all(r == results[0] for r in results)
+        return results[0]
+
+
+class Manager:
+    """The receiving end of sd_notify(3)."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
+        self.lines = []
+
+    def wait_for(self, word, deadline_s=20):
+        while not any(line.startswith(word) for line in self.lines):
+            assert select.select([self.socket], [], [], deadline_s)[0], f"no {word} in {self.lines}"
+            self.lines += self.socket.recv(4096).decode().splitlines()
+        seen, self.lines = self.lines, []
+        return seen

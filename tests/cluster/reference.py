@@ -79,3 +79,8 @@ def check(out, dtype, op, n, size, seed, what):
     error = np.abs(got - want)
     bad = np.flatnonzero(~(error <= bound))
     assert bad.size == 0, f"{what}: element {bad[0]} is {got[bad[0]]}, not {want[bad[0]]}"
+
+
+def same_everywhere(results):
+    for other in results[1:]:
+        assert other == results[0], "workers hold different bytes"

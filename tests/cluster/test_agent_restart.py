@@ -7,46 +7,7 @@ import statistics
 import time
 
 import pytest
-from keeper import KeptDaemon
-from test_elastic import add_worker, rounds_done
-
-SIZES = [200_000, 100, 70_000]  # offered, inline, one that is not a whole number of partitions
-
-
-def make(cluster, agents=2, servers=2, args=(), **kw):
-    kw.setdefault("scheduler_args", ["--agent-window", "30s", "--agent-dead", "30s"])  # a busy machine starts no process in time
-    c = cluster(agents=0, servers=servers, **kw)
-    for i in range(agents):
-        c.add_agent(i, *args, kind=KeptDaemon)
-    return c
-
-
-class Job:
-    """Rounds that go on until they are told to stop."""
-
-    def __init__(self, c, workers, sizes=None, **kw):
-        self.c, n = c, len(c.workers)
-        self.trace, self.stop = c.dir / f"trace{n}", c.dir / f"stop{n}"
-        args = {"sizes": sizes or SIZES, "stop": str(self.stop), "trace": str(self.trace)}
-        args.update(kw.pop("args", {}))
-        self.workers = c.start_job("kept_rounds", workers, args, **kw)
-
-    def rounds(self):
-        return self.trace.read_text().count("\n") if self.trace.exists() else 0
-
-    def goes_on(self, n=3):
-        before = self.rounds()
-        self.c.wait_for(f"{n} more rounds", lambda: self.rounds() >= before + n)
-
-    def longest_since(self, when):
-        rows = [tuple(map(float, line.split())) for line in self.trace.read_text().splitlines()]
-        return max(end - start for start, end in rows if end > when)
-
-    def finish(self):
-        self.stop.touch()
-        results = self.c.finish(self.workers)
-        assert all(r == results[0] for r in results)
-        return results[0]
+from keeper import Job, kept_cluster
 
 
 def wound(jobs, agents, sig, times):
@@ -94,7 +55,7 @@ def losses(agents):
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
 def test_one_agent_that_dies_again_and_again_costs_pauses(cluster, sig):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     job = Job(c, 4)
     job.goes_on()
     pauses = wound([job], c.agents[:1], sig, 6)
@@ -106,7 +67,7 @@ def test_one_agent_that_dies_again_and_again_costs_pauses(cluster, sig):
 
 
 def test_all_agents_die_at_once_and_two_jobs_go_on(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     jobs = [Job(c, 2), Job(c, 4, sizes=[50_000, 3])]
     for job in jobs:
         job.goes_on()
@@ -126,7 +87,7 @@ def test_all_agents_die_at_once_and_two_jobs_go_on(cluster):
 
 
 def test_deterministic_sums_are_those_of_an_undisturbed_run(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     args = {"n_rounds": 60, "deterministic": True}
     quiet = Job(c, 4, args=args)
     want = c.finish(quiet.workers)
@@ -141,7 +102,7 @@ def test_deterministic_sums_are_those_of_an_undisturbed_run(cluster):
 
 
 def test_restarts_while_tensors_are_declared(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     job = Job(c, 4, sizes=[1000], args={"declare_each": 1, "n_rounds": 100})
     job.goes_on()
     kills = 0
@@ -154,7 +115,7 @@ def test_restarts_while_tensors_are_declared(cluster):
 
 def test_restarts_at_barriers_pass_each_once(cluster):
     """Wherever an agent dies on the way to a barrier and back, its successor says what was left to say."""
-    c = make(cluster)
+    c = kept_cluster(cluster)
     job = Job(c, 4, sizes=[100], args={"barrier_each": 1})
     job.goes_on()
     for kill in range(8):
@@ -166,18 +127,16 @@ def test_restarts_at_barriers_pass_each_once(cluster):
 
 def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
     """Agents die while a newcomer waits to be let in, as it is, and right behind it: of the newcomer's machine and of the others."""
-    c = make(cluster, agents=3)
-    progress, go = c.dir / "progress", c.dir / "go"
+    c = kept_cluster(cluster, agents=3)
+    go = c.dir / "go"
     args = {"n_elems": 5000, "n_rounds": 20, "every": 25, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
-    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="grow", placement=[0, 1])
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
-    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
+    new = c.add_worker(2, "growing", args, 2, 2, "grow")
     for a in (2, 0, 2, 1, 2):
         c.agents[a].die()
     c.wait_for("it is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
     c.agents[2].die()
-    n = rounds_done(progress)
-    c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 5)
+    progress.goes_on()
     go.touch()
     results = c.finish([*started, new])
     assert [r["code"] for r in results] == [0, 0, 0], results
@@ -186,7 +145,7 @@ def test_restarts_while_a_machine_joins_cost_no_worker(cluster):
 
 
 def test_jobs_begin_and_end_while_their_agents_die(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     jobs, kills = [], 0
     while kills < 7:
         jobs.append(Job(c, 4, sizes=[500], args={"n_rounds": 3}))
@@ -199,7 +158,7 @@ def test_jobs_begin_and_end_while_their_agents_die(cluster):
 
 @pytest.mark.parametrize("local", [False, True], ids=["two machines", "one machine"])
 def test_trainer_that_comes_while_the_agent_is_away_waits(cluster, local):
-    c = make(cluster, agents=1 if local else 2)
+    c = kept_cluster(cluster, agents=1 if local else 2)
     a = c.agents[0]
     a.restart_s = 2
     n = a.restarts
@@ -212,7 +171,7 @@ def test_trainer_that_comes_while_the_agent_is_away_waits(cluster, local):
 
 
 def test_trainer_that_dies_while_the_agent_is_away_ends_its_job_and_no_other(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     jobs = [Job(c, 4), Job(c, 2)]
     for job in jobs:
         job.goes_on()
@@ -232,7 +191,7 @@ def test_trainer_that_dies_while_the_agent_is_away_ends_its_job_and_no_other(clu
 
 
 def test_scheduler_and_server_that_die_with_the_agent_cost_no_more(cluster):
-    c = make(cluster, servers=3)
+    c = kept_cluster(cluster, servers=3)
     c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
     job = Job(c, 4)
     job.goes_on()
@@ -253,7 +212,7 @@ def scheduler_stays(c):
 
 
 def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     job = Job(c, 4)
     job.goes_on()
     a = c.agents[0]
@@ -273,7 +232,7 @@ def test_drained_agent_that_is_stopped_is_not_waited_for(cluster):
 
 def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
     """What needs no server runs on; the others' servers hear of the new process from the scheduler only."""
-    c = make(cluster)
+    c = kept_cluster(cluster)
     scheduler_stays(c)
     here, both = Job(c, 2, placement=[0, 0]), Job(c, 4)
     for job in (here, both):
@@ -291,8 +250,8 @@ def test_agent_that_starts_without_scheduler_goes_on_where_it_can(cluster):
 
 def test_restarted_agent_takes_no_other_scheduler(cluster):
     """C8 holds for its successor too, for as long as it has jobs."""
-    other = make(cluster, agents=0, servers=1)
-    c = make(cluster)
+    other = kept_cluster(cluster, agents=0, servers=1)
+    c = kept_cluster(cluster)
     scheduler_stays(c)
     job = Job(c, 4)
     job.goes_on()
@@ -311,7 +270,7 @@ def test_restarted_agent_takes_no_other_scheduler(cluster):
 
 
 def test_agent_that_stays_away_for_too_long_is_lost(cluster):
-    c = make(cluster, scheduler_args=["--agent-window", "1s", "--agent-dead", "2s"])
+    c = kept_cluster(cluster, scheduler_args=["--agent-window", "1s", "--agent-dead", "2s"])
     job = Job(c, 4)
     job.goes_on()
     c.agents[0].restart_s = 4
@@ -323,7 +282,7 @@ def test_agent_that_stays_away_for_too_long_is_lost(cluster):
 
 
 def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     a = c.agents[0]
     a.stand_still(True)
     jobs = [Job(c, 4, sizes=[50_000, 3]), Job(c, 2)]
@@ -341,7 +300,7 @@ def test_manager_that_stands_still_gets_what_is_kept_later(cluster):
 
 
 def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     jobs = two_jobs(c)
     a = c.agents[0]
     ledger = min((name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2]))
@@ -354,7 +313,7 @@ def test_what_the_manager_lost_ends_its_job_with_a_clear_error(cluster):
 
 
 def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
-    c = make(cluster)
+    c = kept_cluster(cluster)
     jobs = two_jobs(c)
     a = c.agents[0]
     ledger = min((name for name in a.names() if name.endswith(".l")), key=lambda name: int(name[1:-2]))
@@ -367,7 +326,7 @@ def test_damaged_ledger_ends_its_job_with_a_clear_error(cluster):
 
 
 def test_nothing_is_kept_when_it_shall_not_be(cluster):
-    c = make(cluster, args=["--keep-trainers=no"])
+    c = kept_cluster(cluster, args=["--keep-trainers=no"])
     job = Job(c, 4)
     job.goes_on()
     assert c.agents[0].most_kept == 0

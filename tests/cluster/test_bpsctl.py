@@ -12,38 +12,9 @@ import time
 import pytest
 
 from cluster import BUILD, DEADLINE_S, ROOT
+from screens import document, show, waiting_job, words
 
-WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
 COMPLETION = ROOT / "systemd" / "completion" / "bpsctl"
-
-
-def show(c, *args, status=None):
-    """The screen of these words, which takes at most two seconds and 100 columns."""
-    start = time.monotonic()
-    p = c.bpsctl(*args)
-    assert time.monotonic() - start < 4, f"{args} took too long"  # 2 s, and a loaded machine
-    assert max(map(len, p.stdout.splitlines()), default=0) < 100, p.stdout
-    if status is not None:
-        assert p.returncode == status, p
-    return p.stdout
-
-
-def document(c, *args):
-    d = json.loads(c.bpsctl("--json", *args).stdout)
-    assert d["schema"] == 1
-    return d
-
-
-def waiting_job(c, name="digits"):
-    """Rank 1 does not submit the second round of 'w'."""
-    started = c.start_job("error", 2, WAITS, job=name)
-    c.wait_for("rank 0 waits", lambda: "have not submitted" in c.bpsctl("why-stuck", name).stdout)
-    return started
-
-
-def words():
-    text = subprocess.run([str(BUILD / "bpsctl"), "help"], capture_output=True, text=True, check=True, timeout=10).stdout
-    return re.findall(r"(?m)^  ([a-z-]+(?: [a-z]+)?)", text)
 
 
 def test_wrong_words_are_answered_with_what_is_missing():
@@ -199,7 +170,7 @@ def test_followed_events_go_on_with_the_next_scheduler(cluster):
     p = follow(c, "events", "--follow", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     read_until(p.stdout.fileno(), "started, term 1")
     c.scheduler.kill()
-    c.scheduler.http_at = f"127.0.0.1:{c.scheduler.http}"
+    c.scheduler.pin()
     c.scheduler.start()
     read_until(p.stdout.fileno(), "started, term 2")
     p.send_signal(signal.SIGINT)

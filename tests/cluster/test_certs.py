@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from cluster import BUILD, DEADLINE_S
-from test_steer import bpsctl
+from control import PROTO, SERVER, STEER, frame, hello, text
 
 pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="needs the openssl command")
 
@@ -102,7 +102,7 @@ def test_cluster_with_certificates_sums_and_is_steered(certified, site):
         c.add_server(i, *site.sign(f"server:s{i}"))
         c.add_agent(i, *site.sign(f"agent:a{i}"))
     c.run("rounds", 4, {"n_elems": 100000, "n_rounds": 5})
-    p = bpsctl(c, *site.sign("ctl:alice"), "--json", "key", "status")
+    p = c.steer(*site.sign("ctl:alice"), "--json", "key", "status")
     assert p.returncode == 0, p
     assert {m["key"] for m in json.loads(p.stdout)["members"]} == {"certificate"}
 
@@ -142,19 +142,8 @@ def test_certificate_of_somebody_else_does_not_start(certified, site, who):
 
 
 def test_no_operator_with_a_members_certificate(certified, site):
-    p = bpsctl(certified, *site.sign("server:s0"), "key", "status")
+    p = certified.steer(*site.sign("server:s0"), "key", "status")
     assert p.returncode == 2 and "the CN has to be ctl:NAME" in p.stderr, p
-
-
-def frame(kind, *fields):
-    """A control message (docs/protocol.md); str and list fields are given as bytes."""
-    body = b"".join(fields)
-    body = len(body).to_bytes(4, "little") + body
-    return (len(body) + 2).to_bytes(4, "little") + kind.to_bytes(2, "little") + body
-
-
-def text(s):
-    return len(s).to_bytes(4, "little") + s.encode()
 
 
 def answer_to(c, site, who, message):
@@ -179,13 +168,11 @@ def answer_to(c, site, who, message):
 def test_scheduler_itself_checks_names_and_roles(certified, site):
     c = certified
     zero = (0).to_bytes(4, "little")
-    steer = frame(19, text("key status"), text(""), zero, zero, text("u"), text("h"))
+    steer = frame(STEER, text("key status"), text(""), zero, zero, text("u"), text("h"))
     assert answer_to(c, site, "ctl:u", steer)[10:14] == zero
     assert answer_to(c, site, "server:s1", steer)[10:14] == (10015).to_bytes(4, "little")
-    hello = (1).to_bytes(2, "little") + b"\x01" + (7).to_bytes(8, "little") + text("s0") + text("h") + text("0")
-    hello += zero + text("127.0.0.1") + (99).to_bytes(2, "little") + (1).to_bytes(2, "little")
     for who in ("server:s1", "agent:s0", "ctl:s0", "scheduler:s0"):
-        assert answer_to(c, site, who, frame(1, hello)) == b"", who
+        assert answer_to(c, site, who, hello(PROTO, "0", name="s0", role=SERVER)) == b"", who
     assert not members(c)
 
 
@@ -250,7 +237,7 @@ def test_revocation_list_that_cannot_be_used_is_no_success(cluster, site, tmp_pa
     site.sign("scheduler:x")
     c = cluster(agents=0, servers=0, scheduler_args=site.settings(site.dir / "scheduler-x", ca=ca))
     zero = (0).to_bytes(4, "little")
-    key_reload = frame(19, text("key reload"), text(""), zero, zero, text("u"), text("h"))
+    key_reload = frame(STEER, text("key reload"), text(""), zero, zero, text("u"), text("h"))
     good = ca.read_text()
     ca.write_text("-----BEGIN X509 CRL-----\nhalf of it")
     for _ in range(2):  # it is no success the second time either
@@ -289,7 +276,7 @@ def test_certificate_revoked_in_the_middle_of_its_handshake_is_refused(cluster, 
         site.revoke("ctl:u", ca)
         c.scheduler.kill(signal.SIGHUP)
         says(c, c.scheduler, "the certificates have changed")
-        tls.write(frame(19, text("key status"), text(""), zero, zero, text("u"), text("h")))
+        tls.write(frame(STEER, text("key status"), text(""), zero, zero, text("u"), text("h")))
         raw.sendall(wire_out.read())
         got = b""
         try:
@@ -311,7 +298,7 @@ def test_renewed_certificate_is_taken_at_a_reload_without_a_lost_round(certified
     ctl = site.sign("ctl:alice")
 
     def prints():
-        d = json.loads(bpsctl(c, *ctl, "--json", "key", "status").stdout)
+        d = json.loads(c.steer(*ctl, "--json", "key", "status").stdout)
         return {m["name"]: m["fingerprint"] for m in d["members"]}
 
     before = prints()

@@ -1,57 +1,46 @@
 """Two faults at once: no sum is wrong, and the job goes on."""
 
 import signal
-import tempfile
 
 import pytest
 
-from test_agent_restart import Job, make
-from test_drain import bpsctl, member
-from test_elastic import add_worker, agreed, rounds_done
+from elastic import agreed
+from keeper import Job, kept_cluster
 
 WINDOW = ["--agent-window", "5s", "--agent-dead", "6s"]
 
 
-class ExactJob(Job):
-    def __init__(self, c, workers, det):
-        self.c = c
-        n = len(c.workers)
-        self.trace, self.stop = c.dir / f"trace{n}", c.dir / f"stop{n}"
-        args = {"sizes": [200_000, 100, 70_000], "dtypes": ["i64", "f32", "f16"], "deterministic": det,
-                "stop": str(self.stop), "trace": str(self.trace)}  # fmt: skip
-        self.workers = c.start_job("exact_rounds", workers, args)
+def exact_job(c, workers, det):
+    return Job(c, workers, function="exact_rounds", args={"dtypes": ["i64", "f32", "f16"], "deterministic": det})
 
 
 @pytest.mark.parametrize("det", [False, True])
-def test_agent_and_server_of_one_host_are_killed_at_once(cluster, det):
-    with tempfile.TemporaryDirectory(prefix="bps-") as d:
-        at = ["--same-host-dir", d]
-        c = make(cluster, args=at, server_args=at)
-        job = ExactJob(c, 4, det)
+def test_agent_and_server_of_one_host_are_killed_at_once(cluster, meeting, det):
+    at = ["--same-host-dir", str(meeting)]
+    c = kept_cluster(cluster, args=at, server_args=at)
+    job = exact_job(c, 4, det)
+    job.goes_on()
+    for i in range(4):
+        agent, server = c.agents[i % 2], c.servers[i // 2 % 2]
+        n = agent.restarts
+        if i % 3:
+            server.process.kill()
+            agent.process.kill()
+        else:
+            agent.process.kill()
+            server.process.kill()
+        server.process.wait(30)
+        server.start()
+        c.wait_for("the agent is back", lambda: agent.restarts > n)
         job.goes_on()
-        for i in range(4):
-            agent, server = c.agents[i % 2], c.servers[i // 2 % 2]
-            n = agent.restarts
-            if i % 3:
-                server.process.kill()
-                agent.process.kill()
-            else:
-                agent.process.kill()
-                server.process.kill()
-            server.process.wait(30)
-            server.start()
-            c.wait_for("the agent is back", lambda: agent.restarts > n)
-            job.goes_on()
-        job.finish()
+    job.finish()
 
 
 def test_job_shrinks_while_another_agent_restarts(cluster):
-    c = make(cluster, agents=3, scheduler_args=WINDOW)
+    c = kept_cluster(cluster, agents=3, scheduler_args=WINDOW)
     for i in range(2):
-        progress = c.dir / f"progress{i}"
-        args = {"n_elems": 40000, "n_rounds": 120, "n_tensors": 3, "on_agent_loss": "shrink", "pause": 0.01, "progress": str(progress)}
-        started = c.start_job("elastic", 6, args)
-        c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+        args = {"n_elems": 40000, "n_rounds": 120, "n_tensors": 3, "on_agent_loss": "shrink", "pause": 0.01}
+        started, _ = c.start_running("elastic", 6, args, progress=f"progress{i}")
         n = c.agents[1].restarts
         order = [lambda: c.agents[1].process.kill(), lambda: started[4].process.kill()]
         for step in order if i % 2 else order[::-1]:
@@ -66,37 +55,34 @@ def test_job_shrinks_while_another_agent_restarts(cluster):
 
 
 def test_machine_joins_while_a_server_is_drained_and_an_agent_restarts(cluster):
-    c = make(cluster, agents=3, servers=2, scheduler_args=WINDOW)
+    c = kept_cluster(cluster, agents=3, servers=2, scheduler_args=WINDOW)
     for i in range(2):
         job = f"grow{i}"
-        progress, go = c.dir / f"progress{i}", c.dir / f"go{i}"
+        go = c.dir / f"go{i}"
         args = {"n_elems": 60000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 3, "pause": 0.01, "go": str(go)}
-        started = c.start_job("growing", 2, dict(args, progress=str(progress)), job=job, placement=[0, 1])
-        c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
-        new = add_worker(c, 2, "growing", args, 2, 2, job)
-        assert bpsctl(c, "drain", f"s{i % 2}").returncode == 0
+        started, progress = c.start_running("growing", 2, args, progress=f"progress{i}", job=job, placement=[0, 1])
+        new = c.add_worker(2, "growing", args, 2, 2, job)
+        assert c.steer("drain", f"s{i % 2}").returncode == 0
         if i:
             c.agents[0].die(signal.SIGKILL)
         c.wait_for("it is in", lambda: c.scheduler.log.read_text().count("lets in rank 2") > i)
         if i:
             c.agents[2].die(signal.SIGKILL)
-        c.wait_for("s is empty", lambda: not member(c, f"s{i % 2}")["partitions"])
-        n = rounds_done(progress)
-        c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 5)
-        assert bpsctl(c, "undrain", f"s{i % 2}").returncode == 0
+        c.wait_for("s is empty", lambda: not c.member(f"s{i % 2}")["partitions"])
+        progress.goes_on()
+        assert c.steer("undrain", f"s{i % 2}").returncode == 0
         go.touch()
         results = c.finish([*started, new])
         assert len({r["weights"] for r in results}) == 1
 
 
 def test_late_backup_agent_restarts(cluster):
-    c = make(cluster, agents=3, scheduler_args=WINDOW)
-    progress = c.dir / "progress"
-    args = {"n_elems": 60000, "n_rounds": 100, "n_tensors": 3, "pause": 0.01, "progress": str(progress), "backup": 1, "backup_grace": 0.02,
+    c = kept_cluster(cluster, agents=3, scheduler_args=WINDOW)
+    args = {"n_elems": 60000, "n_rounds": 100, "n_tensors": 3, "pause": 0.01, "backup": 1, "backup_grace": 0.02,
             "slow": {"rank": 2, "first": 10, "last": 60, "seconds": 0.05}}  # fmt: skip
-    started = c.start_job("elastic", 3, args)
+    started, progress = c.start_running("elastic", 3, args)
     for at in (12, 20, 35, 50):
-        c.wait_for(f"round {at}", lambda: rounds_done(progress) > at)
+        progress.wait(at)
         c.agents[2].die(signal.SIGKILL)
     results = c.finish(started)
     assert all(r["code"] == 0 for r in results), [(r["code"], r.get("text")) for r in results]

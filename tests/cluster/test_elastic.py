@@ -7,25 +7,8 @@ import subprocess
 import sys
 
 import bps
-from cluster import BUILD, ROOT, Worker
-
-WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
-
-
-def rounds_done(progress):
-    text = progress.read_text() if progress.exists() else ""
-    return int(text or 0)
-
-
-def agreed(results):
-    """All were given the same in every round; returns the masks of the ranks behind each."""
-    for r in results[1:]:
-        assert r["rounds"] == results[0]["rounds"]
-    return [masks for _, masks in results[0]["rounds"]]
-
-
-def lost(result):
-    return {w["rank"]: w["why"] for w in result["people"] if w["is_lost"]}
+from cluster import BUILD, ROOT
+from elastic import WINDOW, agreed, lost
 
 
 def test_job_goes_on_without_a_machine_whose_worker_is_killed(cluster):
@@ -45,10 +28,8 @@ def test_job_goes_on_without_a_machine_whose_worker_is_killed(cluster):
 
 def test_job_goes_on_without_a_machine_that_is_lost_with_its_agent(cluster):
     c = cluster(agents=3, servers=2, scheduler_args=WINDOW)
-    progress = c.dir / "progress"
-    args = {"n_elems": 40000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
-    started = c.start_job("elastic", 6, args)
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    args = {"n_elems": 40000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02}
+    started, _ = c.start_running("elastic", 6, args)
     for w in started[4:]:
         w.process.kill()
     c.agents[2].kill()
@@ -60,10 +41,8 @@ def test_job_goes_on_without_a_machine_that_is_lost_with_its_agent(cluster):
 
 def test_machine_that_the_others_went_on_without_is_told(cluster):
     c = cluster(agents=3, servers=1, scheduler_args=WINDOW)
-    progress = c.dir / "progress"
-    args = {"n_elems": 30000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
-    started = c.start_job("elastic", 3, args)
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    args = {"n_elems": 30000, "n_rounds": 150, "on_agent_loss": "shrink", "pause": 0.02}
+    started, _ = c.start_running("elastic", 3, args)
     c.agents[1].kill(signal.SIGSTOP)
     c.wait_for("it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     c.agents[1].kill(signal.SIGCONT)
@@ -78,10 +57,8 @@ def test_machine_that_the_others_went_on_without_is_told(cluster):
 
 def test_machine_and_server_are_lost_at_once_and_sums_stay_exact(cluster):
     c = cluster(agents=3, servers=2, scheduler_args=WINDOW)
-    progress = c.dir / "progress"
-    args = {"n_elems": 40000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02, "progress": str(progress)}
-    started = c.start_job("elastic", 3, args)
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    args = {"n_elems": 40000, "n_rounds": 40, "on_agent_loss": "shrink", "pause": 0.02}
+    started, _ = c.start_running("elastic", 3, args)
     c.agents[0].process.kill()
     started[0].process.kill()
     c.servers[1].kill()
@@ -110,10 +87,8 @@ def test_workers_that_disagree_about_losses_are_refused(cluster):
 
 def test_without_the_option_a_lost_machine_ends_the_job_and_is_named(cluster):
     c = cluster(agents=2, servers=1, scheduler_args=WINDOW)
-    progress = c.dir / "progress"
-    args = {"n_elems": 40000, "n_rounds": 4000, "pause": 0.01, "progress": str(progress)}
-    started = c.start_job("elastic", 2, args)
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    args = {"n_elems": 40000, "n_rounds": 4000, "pause": 0.01}
+    started, _ = c.start_running("elastic", 2, args)
     started[1].process.kill()
     c.agents[1].process.kill()
     c.agents[1].process.wait(30)
@@ -135,14 +110,23 @@ def test_backup_machine_is_not_waited_for_and_gets_what_the_others_got(cluster):
 
 def test_backup_machine_of_a_slow_server_pair_survives_their_loss(cluster):
     c = cluster(agents=3, servers=2)
-    progress = c.dir / "progress"
     slow = {"rank": 1, "first": 3, "last": 25, "seconds": 0.05}
-    args = {"n_elems": 40000, "n_rounds": 30, "backup": 1, "backup_grace": 0.01, "slow": slow, "progress": str(progress)}
-    started = c.start_job("elastic", 3, args)
-    c.wait_for("4 rounds", lambda: rounds_done(progress) > 4)
+    args = {"n_elems": 40000, "n_rounds": 30, "backup": 1, "backup_grace": 0.01, "slow": slow}
+    started, _ = c.start_running("elastic", 3, args, after=4)
     c.servers[0].kill()
     masks = agreed(c.finish(started))
     assert all(set(m) <= {0b011, 0b101, 0b110, 0b111} for m in masks), masks
+
+
+def test_broadcast_waits_for_its_root_also_when_it_is_late(cluster):
+    c = cluster(agents=3, servers=1)
+    assert c.run("late_root", 3, {"backup": 1, "late_s": 0.5}) == [[10]] * 3
+
+
+def test_broadcast_of_a_root_that_is_lost_is_an_error_and_no_zeros(cluster):
+    c = cluster(agents=3, servers=1)
+    started = c.start_job("root_lost", 3, {"n_bytes": 300_000})
+    assert c.finish(started[1:]) == [[bps.EWORKER_LOST, [11]]] * 2
 
 
 def test_deterministic_sums_and_backup_machines_exclude_each_other(cluster):
@@ -152,22 +136,14 @@ def test_deterministic_sums_and_backup_machines_exclude_each_other(cluster):
         assert r["code"] == -22 and "choose one" in r["text"], r
 
 
-def add_worker(c, agent, function, args, rank, size, job):
-    w = Worker(c, c.agents[agent], function, args, rank, size, job, {})
-    c.workers.append(w)
-    return w
-
-
 def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
     c = cluster(agents=3, servers=2)
-    progress, go = c.dir / "progress", c.dir / "go"
+    go = c.dir / "go"
     args = {"n_elems": 20000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
-    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="grow", placement=[0, 1])
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
-    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    started, progress = c.start_running("growing", 2, args, job="grow", placement=[0, 1])
+    new = c.add_worker(2, "growing", args, 2, 2, "grow")
     c.wait_for("it is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
-    n = rounds_done(progress)
-    c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 5)
+    progress.goes_on()
     go.touch()
     results = c.finish([*started, new])
     assert len({r["weights"] for r in results}) == 1
@@ -181,14 +157,13 @@ def test_machine_joins_a_running_job_and_has_the_weights_of_the_others(cluster):
 
 def test_lost_machine_is_replaced_by_another_that_joins(cluster):
     c = cluster(agents=3, servers=2)
-    progress, go = c.dir / "progress", c.dir / "go"
+    go = c.dir / "go"
     args = {"n_elems": 20000, "n_rounds": 20, "every": 3, "elastic": 1, "max_size": 2, "pause": 0.02, "go": str(go)}
-    old = dict(args, progress=str(progress), victim=1, at=4)
-    started = c.start_job("growing", 2, old, job="heal", placement=[0, 1])
+    started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="heal", placement=[0, 1])
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
-    new = add_worker(c, 2, "growing", args, 1, 2, "heal")
+    new = c.add_worker(2, "growing", args, 1, 2, "heal")
     c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
-    (r,) = c.finish([add_worker(c, 1, "growing", args, 0, 2, "heal")])
+    (r,) = c.finish([c.add_worker(1, "growing", args, 0, 2, "heal")])
     assert r["code"] == bps.EDUP and "has all its 2 workers" in r["text"], r
     go.touch()
     results = c.finish([started[0], new])
@@ -198,15 +173,13 @@ def test_lost_machine_is_replaced_by_another_that_joins(cluster):
 
 def test_machine_that_was_put_out_joins_again(cluster):
     c = cluster(agents=2, servers=1)
-    progress, go = c.dir / "progress", c.dir / "go"
+    go = c.dir / "go"
     args = {"n_elems": 5000, "n_rounds": 20, "every": 2, "elastic": 1, "max_size": 2, "pause": 0.02, "go": str(go)}
-    old = dict(args, progress=str(progress), victim=1, at=4)
-    started = c.start_job("growing", 2, old, job="back", placement=[0, 1])
+    started, progress = c.start_running("growing", 2, dict(args, victim=1, at=4), after=0, job="back", placement=[0, 1])
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
-    new = add_worker(c, 1, "growing", args, 1, 2, "back")
+    new = c.add_worker(1, "growing", args, 1, 2, "back")
     c.wait_for("it is in", lambda: "lets in rank 1" in c.scheduler.log.read_text())
-    n = rounds_done(progress)
-    c.wait_for("rounds with it", lambda: rounds_done(progress) > n + 3)
+    progress.goes_on(3)
     c.servers[0].kill()
     c.servers[0].start()
     go.touch()
@@ -225,10 +198,8 @@ def test_barrier_names_who_is_missing_and_is_passed_when_it_comes(cluster):
 
 def test_nobody_joins_a_running_job_that_is_not_elastic(cluster):
     c = cluster(agents=2, servers=1)
-    progress = c.dir / "progress"
-    args = {"n_elems": 100, "n_rounds": 300, "pause": 0.01, "progress": str(progress)}
-    started = c.start_job("elastic", 1, args, job="closed", placement=[0], env={"BPS_FORCE_DISTRIBUTED": "1"})
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+    args = {"n_elems": 100, "n_rounds": 300, "pause": 0.01}
+    started, _ = c.start_running("elastic", 1, args, job="closed", placement=[0], env={"BPS_FORCE_DISTRIBUTED": "1"})
     env = {"BPS_FORCE_DISTRIBUTED": "1"}
     late = c.start_job("error", 1, {"what": "nothing", "open": {"open_timeout": 5}}, job="closed", placement=[1], env=env)
     (r,) = c.finish(late)
@@ -241,16 +212,21 @@ def test_job_is_resumed_with_more_and_with_fewer_workers_and_other_servers(clust
     c = cluster(agents=3, servers=2)
     ready, wait = c.dir / "ready", c.dir / "wait"
     args = {"sizes": [2, 3, 1], "n_elems": 200000, "ready": str(ready), "wait": str(wait)}
-    started = [add_worker(c, a, "resized", args, a, 2, "resize") for a in (0, 1)]
+    started = [c.add_worker(a, "resized", args, a, 2, "resize") for a in (0, 1)]
     c.wait_for("the first phase", (c.dir / "ready.0").exists)
     c.add_server(2)
-    late = add_worker(c, 2, "resized", dict(args, first_phase=1), 2, 3, "resize")
+    late = c.add_worker(2, "resized", dict(args, first_phase=1), 2, 3, "resize")
     (c.dir / "wait.0").touch()
     c.wait_for("the second phase", (c.dir / "ready.1").exists)
     c.servers[0].kill()
     (c.dir / "wait.1").touch()
     results = c.finish([*started, late])
     assert [len(r) for r in results] == [3, 2, 1], results
+
+
+def test_suspend_that_timed_out_is_called_again(cluster):
+    c = cluster(agents=2, servers=1)
+    assert c.run("suspended_in_vain", 2, {"late": str(c.dir / "late")}) == [3, 3]
 
 
 def test_workers_whose_results_differ_end_the_job_and_are_named(cluster):
@@ -264,12 +240,11 @@ def test_workers_whose_results_differ_end_the_job_and_are_named(cluster):
 
 def test_screens_tell_who_left_and_who_waits(cluster):
     c = cluster(agents=3, servers=1)
-    progress, go = c.dir / "progress", c.dir / "go"
+    go = c.dir / "go"
     args = {"n_elems": 100, "n_rounds": 5, "every": 1000, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
-    old = dict(args, progress=str(progress), victim=1, at=4)
-    started = c.start_job("growing", 2, old, job="screen", placement=[0, 1])
+    started = c.start_job("growing", 2, dict(args, victim=1, at=4), job="screen", placement=[0, 1])
     c.wait_for("it is left", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
-    new = add_worker(c, 2, "growing", args, 2, 2, "screen")
+    new = c.add_worker(2, "growing", args, 2, 2, "screen")
     c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     text = c.bpsctl("job", "screen").stdout
     assert "went on without agent-host1 (1 workers)" in text and "1 workers wait to be let in" in text, text
@@ -283,17 +258,16 @@ def test_screens_tell_who_left_and_who_waits(cluster):
 
 def test_newcomer_that_dies_while_it_waits_leaves_its_place_to_another(cluster):
     c = cluster(agents=3, servers=1)
-    progress, go = c.dir / "progress", c.dir / "go"
+    go = c.dir / "go"
     args = {"n_elems": 100, "n_rounds": 5, "every": 1000, "elastic": 1, "max_size": 3, "pause": 0.02, "go": str(go)}
-    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="wait", placement=[0, 1])
-    c.wait_for("it runs", lambda: rounds_done(progress) > 1)
+    started, _ = c.start_running("growing", 2, args, after=1, job="wait", placement=[0, 1])
     for _ in range(2):
-        new = add_worker(c, 2, "growing", args, 2, 2, "wait")
+        new = c.add_worker(2, "growing", args, 2, 2, "wait")
         c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
         new.process.kill()
         c.wait_for("its place is free", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 0)
     assert "has left before it was let in" in " ".join(c.bpsctl("events").stdout.split())
-    new = add_worker(c, 2, "growing", args, 2, 2, "wait")
+    new = c.add_worker(2, "growing", args, 2, 2, "wait")
     c.wait_for("it waits", lambda: c.scheduler.status()["jobs"][0]["newcomers"] == 1)
     go.touch()
     c.finish(started)

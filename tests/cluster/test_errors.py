@@ -136,11 +136,7 @@ def test_death_of_an_agent_ends_its_jobs_and_names_the_host(cluster):
 
 def test_hung_server_is_left_behind_without_a_failed_round(cluster):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1500ms"])
-    progress = c.dir / "progress"
-    started = c.start_job(
-        "rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4, "progress": str(progress)}
-    )
-    c.wait_for("20 rounds", lambda: progress.exists() and int(progress.read_text() or 0) > 20)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 200000, "n_rounds": 400, "n_tensors": 4}, after=20)
     c.servers[0].kill(signal.SIGSTOP)
     for r in c.finish(started):
         assert r["longest"] > 0.5
@@ -151,22 +147,14 @@ def test_hung_server_is_left_behind_without_a_failed_round(cluster):
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_server_costs_no_round(cluster, victim):
     c = cluster(agents=3, servers=2)
-    progress = c.dir / "progress"
-    started = c.start_job(
-        "rounds", 3, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4, "progress": str(progress)}
-    )
-    c.wait_for("20 rounds", lambda: progress.exists() and int(progress.read_text() or 0) > 20)
+    started, _ = c.start_running("rounds", 3, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20)
     c.servers[victim].kill()
     c.finish(started)
 
 
 def test_restarted_server_takes_up_its_partitions(cluster):
     c = cluster(agents=2, servers=1)
-    progress = c.dir / "progress"
-    started = c.start_job(
-        "rounds", 2, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4, "progress": str(progress)}
-    )
-    c.wait_for("20 rounds", lambda: progress.exists() and int(progress.read_text() or 0) > 20)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 200000, "n_rounds": 300, "n_tensors": 4}, after=20)
     c.servers[0].kill()
     c.servers[0].start()
     c.finish(started)
@@ -174,16 +162,10 @@ def test_restarted_server_takes_up_its_partitions(cluster):
 
 def test_killed_scheduler_is_not_noticed_by_running_jobs(cluster):
     c = cluster(agents=2, servers=2)
-    progress = c.dir / "progress"
-    started = c.start_job(
-        "rounds", 2, {"n_elems": 100000, "n_rounds": 400, "n_tensors": 2, "progress": str(progress)}
-    )
-    c.wait_for("20 rounds", lambda: progress.exists() and int(progress.read_text() or 0) > 20)
-    port = c.scheduler.port
+    started, progress = c.start_running("rounds", 2, {"n_elems": 100000, "n_rounds": 400, "n_tensors": 2}, after=20)
     c.scheduler.kill()
-    at = int(progress.read_text() or 0)
-    c.wait_for("40 more rounds without it", lambda: int(progress.read_text() or 0) > min(at + 40, 380))
-    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{port}"
+    progress.wait(min(progress.rounds() + 40, 380))
+    c.scheduler.pin()
     c.scheduler.start()
     c.finish(started)
 
@@ -199,11 +181,7 @@ def test_writing_into_a_submitted_buffer_is_found_out(cluster, workers):
 
 def test_strangers_and_garbage_disturb_nobody(cluster):
     c = cluster(agents=2, servers=1)
-    progress = c.dir / "progress"
-    started = c.start_job(
-        "rounds", 2, {"n_elems": 100000, "n_rounds": 200, "n_tensors": 2, "progress": str(progress)}
-    )
-    c.wait_for("5 rounds", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 100000, "n_rounds": 200, "n_tensors": 2})
     held = []
     targets = [("127.0.0.1", c.scheduler.port), ("127.0.0.100", c.servers[0].port)]
     targets += [("127.0.0.1", d.http) for d in c.daemons]

@@ -3,14 +3,11 @@ worker."""
 
 import pytest
 
+from reference import same_everywhere
+
 DTYPES = ["f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8"]
 OPS = ["sum", "avg", "min", "max", "prod"]
 SIZES = [1, 2, 3, 17, 4095, (1 << 20) + 3]
-
-
-def same_everywhere(results):
-    for other in results[1:]:
-        assert other == results[0], "workers hold different bytes"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

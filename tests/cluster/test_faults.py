@@ -15,18 +15,6 @@ import bps
 from cluster import DEADLINE_S
 
 
-def rounds_done(progress):
-    text = progress.read_text() if progress.exists() else ""
-    return int(text or 0)
-
-
-def start_rounds(c, workers, **args):
-    progress = c.dir / "progress"
-    started = c.start_job("rounds", workers, dict(args, progress=str(progress)))
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
-    return started, progress
-
-
 def test_thousands_of_tensors_are_all_declared(cluster):
     c = cluster(agents=2, servers=1)
     assert c.run("many", 2, {"n_tensors": 5000, "chunk": 500}) == [5000, 5000]
@@ -35,8 +23,8 @@ def test_thousands_of_tensors_are_all_declared(cluster):
 @pytest.mark.parametrize("victim", ["scheduler", "s0", "a0"])
 def test_stopped_daemon_that_goes_on_costs_no_round(cluster, victim):
     c = cluster(agents=2, servers=2, scheduler_args=["--server-dead", "1500ms"])
-    started, _ = start_rounds(c, 2, n_elems=100000, n_rounds=120, n_tensors=3)
-    d = next(d for d in c.daemons if d.name == victim)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 100000, "n_rounds": 120, "n_tensors": 3})
+    d = c.daemon(victim)
     n_connections = c.servers[0].status()["connections"]
     d.kill(signal.SIGSTOP)
     noticed = {
@@ -91,16 +79,13 @@ def test_agent_that_only_the_scheduler_does_not_hear_keeps_its_job(cluster):
     relay = Relay(c.scheduler.port)
     try:
         a = c.add_agent(1, "--scheduler", f"127.0.0.1:{relay.port}")
-        progress, stop = c.dir / "progress", c.dir / "stop"
-        started = c.start_job(
-            "rounds_until", 2, {"n_elems": 200000, "stop": str(stop), "progress": str(progress), "seconds": 60}
-        )
-        c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
+        stop = c.dir / "stop"
+        started, progress = c.start_running("rounds_until", 2, {"n_elems": 200000, "stop": str(stop), "seconds": 60})
         relay.is_open.clear()
         c.wait_for("it is missed", lambda: "silent here, but servers hear it" in c.scheduler.log.read_text())
-        at = rounds_done(progress)
+        at = progress.rounds()
         until = time.monotonic() + 5  # more than three times its patience
-        c.wait_for("time has passed, and rounds", lambda: time.monotonic() > until and rounds_done(progress) > at + 20)
+        c.wait_for("time has passed, and rounds", lambda: time.monotonic() > until and progress.rounds() > at + 20)
         p = c.bpsctl("status")
         assert p.returncode == 1 and "CONTROL_SILENT" in p.stdout and "but by servers" in p.stdout, p.stdout
         relay.is_open.set()
@@ -121,13 +106,12 @@ def test_lost_state_of_the_scheduler_ends_jobs_with_that_reason(cluster):
     args = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
     started = c.start_job("error", 2, args)
     c.wait_for("the job runs", lambda: any(j["state"] == "running" for j in c.scheduler.status()["jobs"]))
-    port = c.scheduler.port
     late = [c.servers[0], c.agents[0]]
     for d in late:
         d.kill(signal.SIGSTOP)
     c.scheduler.kill()
     shutil.rmtree(c.dir / "state")
-    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{port}"
+    c.scheduler.pin()
     c.scheduler.start()
     for i, d in enumerate(late):
         c.wait_for("the one before has come", lambda n=i + 1: len(c.scheduler.status()["members"]) == n)
@@ -163,16 +147,14 @@ def test_many_jobs_leave_nothing_behind(cluster):
 def test_connections_cut_in_the_middle_of_reads_cost_no_round(cluster):
     """libfabric 1.17.0 frees a half-arrived read twice: later operations shared an entry, and the job hung."""
     c = cluster(agents=2, servers=1)
-    progress = c.dir / "progress"
-    job = c.start_job("rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3, "progress": str(progress)})
-    c.wait_for("the first round", lambda: rounds_done(progress) > 0)
+    job, progress = c.start_running("rounds", 2, {"n_elems": 1 << 20, "n_rounds": 60, "n_tensors": 3}, after=0)
     cut = ["ss", "-K", "-t", "dst", "127.0.0.100", "dport", "=", str(c.servers[0].port)]
     for _ in range(25):
-        at = rounds_done(progress)
+        at = progress.rounds()
         p = subprocess.run(cut, capture_output=True, text=True, check=False)
         if p.returncode:
             pytest.skip(f"connections cannot be cut here: {p.stderr}")
-        c.wait_for("another round", lambda at=at: rounds_done(progress) > at or job[0].process.poll() is not None)
+        c.wait_for("another round", lambda at=at: progress.rounds() > at or job[0].process.poll() is not None)
     reconnects = [re.search(r"^bps_agent_reconnects_total (\d+)", a.get("/metrics"), re.M) for a in c.agents]
     c.finish(job)
     assert all(int(m[1]) > 10 for m in reconnects)

@@ -15,7 +15,7 @@ import urllib.request
 import pytest
 
 from cluster import BUILD, DEADLINE_S
-from test_bpsctl import document, show
+from screens import document, show
 
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 LONG = ["--server-dead", "60s", "--agent-dead", "60s"]

@@ -1,30 +1,14 @@
 """A cluster with a key: who has none, another one or somebody else's gets nowhere."""
 
 import os
+import re
 import socket
 import subprocess
 
 import pytest
 
 from cluster import BUILD, DEADLINE_S
-
-
-def new_key(path, *words):
-    key = subprocess.run(
-        [str(BUILD / "bpsctl"), *words], capture_output=True, text=True, check=True, timeout=DEADLINE_S
-    ).stdout
-    path.write_text(key)
-    os.chmod(path, 0o600)
-    return path
-
-
-@pytest.fixture
-def master(tmp_path):
-    return new_key(tmp_path / "master.key", "key", "new")
-
-
-def derived(master, who):
-    return new_key(master.with_name(who.replace(":", "-")), "--key-file", str(master), "key", "derive", who)
+from keys import derived, new_key
 
 
 def output(c, program, *args):
@@ -37,6 +21,32 @@ def output(c, program, *args):
 
 def members(c):
     return [m["name"] for m in c.scheduler.status()["members"]]
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:7300", "0.0.0.0:7300", "127.0.0.1:7400"])
+def test_order_is_no_strangers_connection(master, listen):
+    """bpsctl without flags, beside a scheduler at the default port or another: in a network of their own, so the port is free."""
+    if os.geteuid() != 0:
+        pytest.skip("a network namespace needs root")
+    script = """
+        ip link set lo up
+        "$1/bps-scheduler/bps-scheduler" --listen "$3" --key-file "$2" --ready-fd 3 3>"$2.ready" 2>"$2.log" &
+        trap 'kill $!; wait $!' EXIT
+        until grep -q HTTP= "$2.ready"; do kill -0 $! || exit 9; done
+        for i in 1 2 3; do "$1/bpsctl" --key-file "$2" key status >&2 || exit 8; done
+        exec 4<>/dev/tcp/127.0.0.1/7301
+        printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&4
+        cat <&4
+    """
+    p = subprocess.run(
+        ["unshare", "-n", "bash", "-c", script, "bash", BUILD, master, listen], capture_output=True, text=True, check=False,
+        timeout=DEADLINE_S
+    )  # fmt: skip
+    log = master.with_name(f"{master.name}.log").read_text()
+    assert p.returncode == 0, (p, log)
+    counts = dict(re.findall(r'^bps_auth_failures_total{reason="(\w+)"} (\d+)$', p.stdout, re.M))
+    assert counts and set(counts.values()) == {"0"}, counts
+    assert "refused a connection" not in log and "closed the connection" not in log, log
 
 
 def test_host_key_without_the_cluster_key_is_told_what_to_do(tmp_path):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from test_service import Manager
+from keeper import Manager
 
 
 def conf(c, name, text):
@@ -106,9 +106,7 @@ def test_more_tensors_are_for_trainers_that_connect_then(cluster):
     c = cluster(agents=0, servers=0)
     path = conf(c, "agent", "max-tensors = 16\n")
     c.add_agent(0, "--config", path)
-    progress = c.dir / "progress"
-    early = c.start_job("rounds", 2, {"n_elems": 100, "n_rounds": 2000, "n_tensors": 16, "progress": str(progress)})
-    c.wait_for("it runs", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
+    early, _ = c.start_running("rounds", 2, {"n_elems": 100, "n_rounds": 2000, "n_tensors": 16})
     path.write_text("max-tensors = 300\n")
     assert "max-tensors: 16 -> 300" in reload(c, c.agents[0])
     c.run("rounds", 2, {"n_elems": 100, "n_rounds": 20, "n_tensors": 300})
@@ -156,7 +154,7 @@ def test_key_file_is_read_again(cluster):
 @pytest.mark.parametrize("which", ["scheduler", "s0", "a0"])
 def test_service_manager_is_told_of_a_reload(cluster, tmp_path, which):
     c = cluster(agents=1, servers=1)
-    d = next(d for d in c.daemons if d.name == which)
+    d = c.daemon(which)
     d.stop()
     manager = Manager(tmp_path / "notify")
     c.env.update(manager.env)

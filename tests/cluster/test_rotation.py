@@ -6,14 +6,13 @@ import signal
 
 import pytest
 
-from test_keys import derived, master, new_key  # noqa: F401
-from test_steer import bpsctl, events
+from keys import derived, new_key
 
 MEMBERS = ("server:s0", "server:s1", "agent:a0", "agent:a1")
 
 
 @pytest.fixture
-def keyed(cluster, master):  # noqa: F811
+def keyed(cluster, master):
     """Two servers and two agents, each with the key of its own."""
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     c.master = master
@@ -25,19 +24,19 @@ def keyed(cluster, master):  # noqa: F811
 
 
 def key(c, *words, status=0):
-    p = bpsctl(c, "--key-file", c.master, "key", *words)
+    p = c.steer("--key-file", c.master, "key", *words)
     assert p.returncode == status, p
     return p.stdout + p.stderr
 
 
 def key_users(c):
     """How many members are connected with the current and with the previous key."""
-    d = json.loads(bpsctl(c, "--key-file", c.master, "--json", "key", "status").stdout)
+    d = json.loads(c.steer("--key-file", c.master, "--json", "key", "status").stdout)
     return {k["key"]: k["members"] for k in d["keys"]}
 
 
 def daemon(c, who):
-    return next(d for d in c.daemons if d.name == who.split(":")[1])
+    return c.daemon(who.split(":")[1])
 
 
 def give_new_key(c, who):
@@ -47,39 +46,28 @@ def give_new_key(c, who):
 
 def long_job(c, seconds=30):
     """A job that checks every sum, until its stop file appears."""
-    stop, progress = c.dir / "stop", c.dir / "progress"
-    workers = c.start_job("rounds_until", 4, {"n_elems": 50000, "stop": str(stop), "progress": str(progress), "seconds": seconds})
-    c.wait_for("the job sums", lambda: rounds_done(c) > 3)
-    return workers, stop
-
-
-def rounds_done(c):
-    progress = c.dir / "progress"
-    return int(progress.read_text() or 0) if progress.exists() else 0
-
-
-def wait_rounds(c, more=5):
-    start = rounds_done(c)
-    c.wait_for("the job goes on", lambda: rounds_done(c) >= start + more)
+    stop = c.dir / "stop"
+    args = {"n_elems": 50000, "stop": str(stop), "seconds": seconds}
+    return *c.start_running("rounds_until", 4, args, after=3), stop
 
 
 def test_job_runs_over_a_whole_rotation_with_exact_sums(keyed):
     c = keyed
-    workers, stop = long_job(c)
+    workers, progress, stop = long_job(c)
     key(c, "rotate")
     assert key_users(c) == {"current": 0, "previous": 4}
-    wait_rounds(c)
+    progress.goes_on()
     assert "4 members use the previous key" in key(c, "retire", status=2)
     for who in MEMBERS:
         give_new_key(c, who)
-        wait_rounds(c)
+        progress.goes_on()
     c.wait_for("all have the new key", lambda: key_users(c) == {"current": 4, "previous": 0})
     key(c, "retire")
-    wait_rounds(c)
+    progress.goes_on()
     assert key_users(c) == {"current": 4}
     stop.touch()
     c.finish(workers)
-    assert not [text for _, text in events(c) if "down" in text or "restarted" in text], events(c)
+    assert not [text for _, text in c.events() if "down" in text or "restarted" in text], c.events()
 
 
 def test_scheduler_that_restarts_in_a_rotation_takes_both_keys(keyed):
@@ -88,7 +76,7 @@ def test_scheduler_that_restarts_in_a_rotation_takes_both_keys(keyed):
     give_new_key(c, "server:s0")
     c.wait_for("s0 has the new key", lambda: key_users(c) == {"current": 1, "previous": 3})
     c.scheduler.kill()
-    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+    c.scheduler.pin()
     c.scheduler.start()
     c.wait_for("all are back", lambda: key_users(c) == {"current": 1, "previous": 3})
     c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
@@ -96,13 +84,13 @@ def test_scheduler_that_restarts_in_a_rotation_takes_both_keys(keyed):
 
 def test_new_key_that_the_scheduler_does_not_know_yet_harms_nobody(keyed, tmp_path):
     c = keyed
-    workers, stop = long_job(c)
+    workers, progress, stop = long_job(c)
     other = new_key(tmp_path / "other.key", "key", "new")
     for who in MEMBERS:
         derived(other, who)  # beside the master key: in place of the right one
         daemon(c, who).kill(signal.SIGHUP)
         c.wait_for("the key is refused", lambda: "the new key is of no use yet" in daemon(c, who).log.read_text())  # noqa: B023
-    wait_rounds(c)
+    progress.goes_on()
     assert key_users(c) == {"current": 4}
     stop.touch()
     c.finish(workers)
@@ -124,11 +112,10 @@ def test_retired_by_force_those_left_behind_come_back_with_the_new_key(keyed):
 
 def test_revoked_server_is_out_and_the_job_goes_on(keyed):
     c = keyed
-    workers, stop = long_job(c)
+    workers, progress, stop = long_job(c)
     assert "1 connections closed" in key(c, "revoke", "server:s1")
-    c.wait_for("s1 is dead", lambda: any(m["name"] == "s1" and m["state"] == "down"
-                                        for m in c.scheduler.status()["members"]))  # fmt: skip
-    wait_rounds(c)
+    c.wait_for("s1 is dead", lambda: c.member("s1")["state"] == "down")
+    progress.goes_on()
     assert "server:s1#" in key(c, "status")
     assert "is revoked" in key(c, "derive", "server:s1", status=2)
     # With the next key it may come back.
@@ -158,7 +145,7 @@ def test_revocation_outlives_the_scheduler(keyed):
     c = keyed
     key(c, "revoke", "agent:a1")
     c.scheduler.kill()
-    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+    c.scheduler.pin()
     c.scheduler.start()
     c.wait_for("the others are back", lambda: key_users(c) == {"current": 3})
     log = daemon(c, "agent:a1").log
@@ -168,7 +155,7 @@ def test_revocation_outlives_the_scheduler(keyed):
     assert key_users(c) == {"current": 3}
 
 
-def test_scheduler_with_a_copy_of_the_file_is_to_be_restarted(cluster, master, tmp_path):  # noqa: F811
+def test_scheduler_with_a_copy_of_the_file_is_to_be_restarted(cluster, master, tmp_path):
     copy = tmp_path / "credential"
     shutil.copy(master, copy)
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", copy])

@@ -4,26 +4,15 @@ import os
 import re
 import signal
 import socket
-import tempfile
 import time
-from pathlib import Path
 
 import bps
 import pytest
 
-from test_agent_restart import Job
-from test_agent_restart import make as make_kept
-from test_exactness import same_everywhere
-from test_faults import rounds_done, start_rounds
+from keeper import Job, kept_cluster
+from reference import same_everywhere
 
 OFF = ["--same-host", "off"]
-
-
-@pytest.fixture
-def meeting():
-    """A folder for servers' sockets, with a short name."""
-    with tempfile.TemporaryDirectory(prefix="bps-") as d:
-        yield Path(d)
 
 
 def at(meeting):
@@ -86,8 +75,8 @@ def test_setting_off_on_either_side_goes_through_the_network(cluster, meeting, s
     c.run("rounds", 2, {"n_elems": 100000, "n_rounds": 5})
     d = c.agents[0] if side == "agent" else c.servers[0]
     assert same_host(d)["state"] == "off"
-    p = c.bpsctl("agents" if side == "agent" else "servers")
-    assert "same-host=off" in p.stdout, p.stdout
+    word = "agents" if side == "agent" else "servers"
+    c.wait_for("bpsctl shows it", lambda: "same-host=off" in c.bpsctl(word).stdout)
     for d in [*c.agents, *c.servers]:
         assert sums(d)[0] == 0 and sums(d)[1] > 0, d.name
     assert not list(meeting.iterdir()) or side == "agent"
@@ -125,8 +114,8 @@ def test_stopped_daemon_costs_no_round_and_comes_back_to_shared_memory(cluster, 
         agents=2, servers=2, agent_args=at(meeting) + quick, server_args=at(meeting) + quick,
         scheduler_args=["--server-dead", "1500ms"]
     )  # fmt: skip
-    started, progress = start_rounds(c, 2, n_elems=300000, n_rounds=150, n_tensors=3)
-    d = next(d for d in c.daemons if d.name == victim)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 300000, "n_rounds": 150, "n_tensors": 3})
+    d = c.daemon(victim)
     other = c.agents[0] if victim == "s0" else c.servers[0]
     n = same_host(other)["connections"]
     d.kill(signal.SIGSTOP)
@@ -140,12 +129,12 @@ def test_stopped_daemon_costs_no_round_and_comes_back_to_shared_memory(cluster, 
 
 def test_killed_server_costs_no_round(cluster, meeting):
     c = cluster(agents=2, servers=2, agent_args=at(meeting), server_args=at(meeting))
-    started, progress = start_rounds(c, 4, n_elems=300000, n_rounds=200, n_tensors=3)
+    started, progress = c.start_running("rounds", 4, {"n_elems": 300000, "n_rounds": 200, "n_tensors": 3})
     for _ in range(4):
-        victim, n = c.servers[0], rounds_done(progress)
-        victim.kill()
-        victim.start()
-        c.wait_for("rounds go on", lambda n=n: rounds_done(progress) > n + 10)
+        n = progress.rounds()
+        c.servers[0].kill()
+        c.servers[0].start()
+        progress.wait(n + 10)
     c.finish(started)
     left = {p.name.split(".")[0] for p in meeting.iterdir()}
     assert len(left) == 2, "dead processes' sockets are left"
@@ -154,7 +143,7 @@ def test_killed_server_costs_no_round(cluster, meeting):
 
 def test_killed_agent_leaves_no_wrong_sum_and_the_server_goes_on(cluster, meeting):
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
-    started, _ = start_rounds(c, 2, n_elems=2000000, n_rounds=20000)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 2000000, "n_rounds": 20000})
     c.agents[1].kill()  # while the server reads its memory
     c.wait_for("it is noticed", lambda: same_host(c.servers[0])["connections"] == 2)
     c.agents[1].start()
@@ -179,7 +168,7 @@ def test_input_that_is_written_after_the_agents_loss_is_in_no_sum(cluster, meeti
 
 
 def test_agent_that_dies_and_comes_back_costs_no_round(cluster, meeting):
-    c = make_kept(cluster, args=at(meeting), server_args=at(meeting))
+    c = kept_cluster(cluster, args=at(meeting), server_args=at(meeting))
     job = Job(c, 6)  # three on each machine: servers borrow the local sum
     for _ in range(4):
         job.goes_on(5)
@@ -204,7 +193,7 @@ def test_server_says_how_many_threads_it_has_chosen_and_why(cluster, meeting, so
 
 def test_strangers_at_the_socket_get_nothing_and_hold_up_nobody(cluster, meeting):
     c = cluster(agents=2, servers=1, agent_args=at(meeting), server_args=at(meeting))
-    started, progress = start_rounds(c, 2, n_elems=200000, n_rounds=100)
+    started, _ = c.start_running("rounds", 2, {"n_elems": 200000, "n_rounds": 100})
     held = []
     for path in meeting.iterdir():
         for junk in (b"", b"x", b"\0" * 56, os.urandom(56), os.urandom(4000)):

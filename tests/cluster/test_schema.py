@@ -1,6 +1,5 @@
 """What bpsctl --json prints is what docs/status.schema.json says."""
 
-import copy
 import json
 import select
 import signal
@@ -11,31 +10,9 @@ import pytest
 
 jsonschema = pytest.importorskip("jsonschema")
 
-from cluster import BUILD, DEADLINE_S, ROOT  # noqa: E402
-from test_bpsctl import WAITS, words  # noqa: E402
-
-SCHEMA = json.loads((ROOT / "docs" / "status.schema.json").read_text())
-
-
-def closed(x):
-    """The same schema without room for fields that it does not name: what is printed must be documented."""
-    if isinstance(x, list):
-        return [closed(v) for v in x]
-    if not isinstance(x, dict):
-        return x
-    x = {k: closed(v) for k, v in x.items()}
-    if x.get("type") == "object" and "properties" in x:
-        x["additionalProperties"] = False
-    return x
-
-
-STRICT = closed(copy.deepcopy(SCHEMA))
-
-
-def validate(document, name):
-    schema = dict(STRICT, **{"$ref": f"#/$defs/{name}"})
-    del schema["anyOf"]
-    jsonschema.Draft202012Validator(schema).validate(document)
+from cluster import BUILD, DEADLINE_S  # noqa: E402
+from schema import SCHEMA, validate  # noqa: E402
+from screens import WAITS, words  # noqa: E402
 
 
 def printed(c, *args):

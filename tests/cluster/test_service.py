@@ -1,34 +1,17 @@
 """What the service manager sees."""
 
 import os
-import select
 import socket
 
 import pytest
 from cluster import read_ready
-
-
-class Manager:
-    """The receiving end of sd_notify(3)."""
-
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(str(path))
-        self.env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
-        self.lines = []
-
-    def wait_for(self, word, deadline_s=20):
-        while not any(line.startswith(word) for line in self.lines):
-            assert select.select([self.socket], [], [], deadline_s)[0], f"no {word} in {self.lines}"
-            self.lines += self.socket.recv(4096).decode().splitlines()
-        seen, self.lines = self.lines, []
-        return seen
+from keeper import Manager
 
 
 @pytest.mark.parametrize("which", ["scheduler", "s0", "a0"])
 def test_daemon_says_ready_feeds_its_watchdog_and_says_stopping(cluster, tmp_path, which):
     c = cluster(agents=1, servers=1)
-    d = next(d for d in c.daemons if d.name == which)
+    d = c.daemon(which)
     d.stop()
     manager = Manager(tmp_path / "notify")
     c.env.update(manager.env)
@@ -43,7 +26,7 @@ def test_daemon_says_ready_feeds_its_watchdog_and_says_stopping(cluster, tmp_pat
 @pytest.mark.parametrize("which", ["s0", "a0"])
 def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(cluster, tmp_path, which):
     c = cluster(agents=1, servers=1)
-    d = next(d for d in c.daemons if d.name == which)
+    d = c.daemon(which)
     d.stop()
     c.scheduler.stop()
     manager = Manager(tmp_path / "notify")
@@ -51,7 +34,7 @@ def test_member_is_up_while_it_waits_for_the_scheduler_and_says_what_it_does(clu
     ready = d.spawn()
     assert "READY=1" in manager.wait_for("STATUS=waiting for the scheduler for ")
     del c.env["NOTIFY_SOCKET"]
-    c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+    c.scheduler.pin()
     c.scheduler.start()
     read_ready(ready, d.process, d.name, d.log)
     manager.wait_for("STATUS=summing: " if which == "s0" else "STATUS=taking trainers: ")

@@ -13,6 +13,7 @@ import subprocess
 
 import pytest
 
+import control
 from cluster import BUILD, DEADLINE_S, IS_ASAN
 
 CANNOT_MOUNT = 111  # exit status of a child that never got to its program
@@ -50,9 +51,9 @@ class Place:
         for word in words:
             assert word in last, (word, last)
 
-    def start(self, program, *more):
+    def start(self, program, *more, **kw):
         return subprocess.Popen(
-            self.args(program, *more), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=self.env
+            self.args(program, *more), stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=self.env, **kw
         )
 
 
@@ -348,13 +349,32 @@ def test_full_disk_at_the_start_ends_with_75_and_names_the_file(place):
     assert re.search(rf"<3>cannot write '{state}[^']*': No space left on device \(free some space there\)", p.stderr), p.stderr
 
 
+def libfabric():
+    """Where the dynamic linker finds it; None: nowhere."""
+    lines = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return next((line.rsplit(" => ", 1)[1] for line in lines if line.split()[0] == "libfabric.so.1"), None)
+
+
+@pytest.mark.parametrize("program", ["bps-server", "bps-agent"])
+def test_only_who_uses_libfabric_misses_it(place, program):
+    if os.geteuid() != 0 or not libfabric():
+        pytest.skip("hides the library by a mount")
+    hide = own_mounts(lambda mount: mount(b"/dev/null", os.path.realpath(libfabric()), None, 0x1000, None))  # MS_BIND
+    words = ["libfabric cannot be opened", "package libfabric1"]
+    place.refuses(78, words, program, "--provider", "verbs", preexec_fn=hide)
+    with place.start(program, "--scheduler", "127.0.0.1:1", preexec_fn=hide) as d:
+        said = next((line for line in d.stderr if "cannot reach the scheduler" in line), None)
+        d.kill()
+    assert said, "it did not get so far as to ask the scheduler"
+
+
 # ---- two of a name ----
 
 
 @pytest.mark.parametrize("program, which", [("bps-server", "s0"), ("bps-agent", "a0")])
 def test_second_daemon_of_a_name_on_a_host_ends_with_75_and_disturbs_nobody(cluster, place, program, which):
     c = cluster(agents=1, servers=1)
-    first = next(d for d in c.daemons if d.name == which)
+    first = c.daemon(which)
     p = place.start(program, "--name", which, "--scheduler", f"127.0.0.1:{c.scheduler.port}")
     _, text = p.communicate(timeout=DEADLINE_S)
     assert p.returncode == 75, text
@@ -403,33 +423,10 @@ def test_crash_shows_as_one(place, program):
 # ---- the other end ----
 
 
-def struct_(*fields):
-    data = b"".join(fields)
-    return struct.pack("<I", len(data)) + data
-
-
-def text_(s):
-    return struct.pack("<I", len(s.encode())) + s.encode()
-
-
-def frame(kind, body):
-    return struct.pack("<IH", 2 + len(body), kind) + body
-
-
-def hello(proto, version, name="old", host="host", role=2):
-    addr = text_("127.0.0.1") + struct.pack("<HH", 1, 1)
-    return struct_(struct.pack("<HBQ", proto, role, 1), text_(name), text_(host), text_(version),
-                   struct.pack("<I", 1), addr)  # fmt: skip
-
-
 def test_member_of_another_protocol_is_told_both_versions(cluster):
     c = cluster(agents=0, servers=0)
-    with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=DEADLINE_S) as s:
-        s.sendall(frame(1, hello(77, "0.0.9")))
-        answer = b""
-        while chunk := s.recv(4096):
-            answer += chunk
-    assert struct.unpack_from("<H", answer, 4)[0] == 3, answer  # REFUSE
+    answer = control.answer_to(c.scheduler.port, control.hello(77, "0.0.9"))
+    assert struct.unpack_from("<H", answer, 4)[0] == control.REFUSE, answer
     for word in (b"'old' on host (release 0.0.9) speaks control protocol 77", b"the scheduler (release ", b"install the same"):
         assert word in answer, answer
 
@@ -439,7 +436,7 @@ def test_names_of_strangers_write_no_lines_of_their_own(cluster):
     evil = "x'\n<0>the disk is gone job=7\r\x1b[2J\u202e"
     for proto in (1, 77):
         with socket.create_connection(("127.0.0.1", c.scheduler.port), timeout=DEADLINE_S) as s:
-            s.sendall(frame(1, hello(proto, "1", name=evil, host=evil)))
+            s.sendall(control.hello(proto, "1", name=evil, host=evil))
             s.recv(4096)
     c.wait_for("it is refused", lambda: "control protocol 77" in c.scheduler.log.read_text())
     log = c.scheduler.log.read_text()
@@ -460,7 +457,7 @@ def test_refused_member_ends_with_the_reason_of_the_scheduler(place, program, co
     s, _ = listener_.accept()
     s.settimeout(DEADLINE_S)
     assert s.recv(4096)
-    s.sendall(frame(3, struct_(struct.pack("<I", code), text_("speaks protocol 1, the scheduler 2\nx"))))
+    s.sendall(control.frame(control.REFUSE, struct.pack("<I", code), control.text("speaks protocol 1, the scheduler 2\nx")))
     _, text = p.communicate(timeout=DEADLINE_S)
     s.close()
     listener_.close()

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from cluster import IS_ASAN, Cluster
-from test_faults import rounds_done
-from test_same_host import OFF, at, meeting  # noqa: F401
 
 HERE = Path(__file__).resolve().parent
 ROUNDS, WINDOWS = 100, 12
@@ -68,14 +66,12 @@ def is_quiet(window, most):
 
 @pytest.mark.parametrize("path", ["network", "same host"])
 @pytest.mark.parametrize("n_elems", [1000, 300000])
-def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meeting, path, n_elems):  # noqa: F811
-    args = at(meeting) if path == "same host" else OFF
+def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meeting, path, n_elems):
+    args = ["--same-host-dir", str(meeting)] if path == "same host" else ["--same-host", "off"]
     c, files = counted(agents=2, servers=2, agent_args=args, server_args=args)
-    progress, stop = c.dir / "progress", c.dir / "stop"
-    started = c.start_job(
-        "rounds_until", 2, {"n_elems": n_elems, "stop": str(stop), "progress": str(progress), "seconds": 60}
-    )
-    c.wait_for("it runs", lambda: rounds_done(progress) > 100)  # the first ones fill pools
+    stop = c.dir / "stop"
+    args = {"n_elems": n_elems, "stop": str(stop), "seconds": 60}
+    started, progress = c.start_running("rounds_until", 2, args, after=100)  # the first ones fill pools
     counts = [Counts(d, files[d.name]) for d in [*c.agents, *c.servers]]
     assert all(x.read()["allocations"] > 0 for x in counts), "the counters do not count"
     # Buffers are touched for the first time one by one, so the first windows may see faults: each daemon must have a
@@ -83,8 +79,8 @@ def test_data_threads_allocate_map_and_fault_on_nothing_in_a_round(counted, meet
     most = {"allocations": 0, "mappings": 0, "page faults": ROUNDS // 2 if path == "network" else 0}
     seen = {x.name: [] for x in counts}
     for _ in range(WINDOWS):
-        before, first = [x.read() for x in counts], rounds_done(progress)
-        c.wait_for("many rounds more", lambda first=first: rounds_done(progress) > first + ROUNDS)
+        before = [x.read() for x in counts]
+        progress.goes_on(ROUNDS)
         for x, b in zip(counts, before):
             seen[x.name].append({k: v - b[k] for k, v in x.read().items()})
         if all(any(is_quiet(w, most) for w in windows) for windows in seen.values()):

@@ -5,40 +5,24 @@ import json
 import os
 import socket
 import subprocess
-import time
 
 import pytest
 
 from cluster import BUILD
-from test_bpsctl import waiting_job
-from test_keys import derived, master, new_key  # noqa: F401
-
-
-def bpsctl(c, *args, **env):
-    """bpsctl towards the control port."""
-    start = time.monotonic()
-    p = subprocess.run(
-        [str(BUILD / "bpsctl"), "--scheduler", f"127.0.0.1:{c.scheduler.port}", *map(str, args)],
-        capture_output=True, text=True, timeout=10, env=dict(c.env, **env), check=False
-    )
-    assert time.monotonic() - start < 4, f"{args} took too long"  # 2 s, and a loaded machine
-    return p
-
-
-def events(c):
-    return [(e["kind"], e["text"]) for e in json.loads(c.scheduler.get("/status?events=0"))["events"]]
+from keys import derived, new_key
+from screens import waiting_job
 
 
 def test_killed_job_tells_its_workers_who_and_why(cluster):
     c = cluster(agents=2, servers=1)
     workers = waiting_job(c)
-    p = bpsctl(c, "job", "kill", "digits", "--reason", "wrong data")
+    p = c.steer("job", "kill", "digits", "--reason", "wrong data")
     assert p.returncode == 0 and "wrong data" in p.stdout, p
     told = c.finish(workers)[0]
     assert told["code"] == -10021, told
     for part in ("killed by", getpass.getuser(), f"uid {os.getuid()}", socket.gethostname(), "wrong data"):
         assert part in told["text"], told
-    steered = [text for kind, text in events(c) if kind == "steer"]
+    steered = [text for kind, text in c.events() if kind == "steer"]
     assert len(steered) == 1 and getpass.getuser() in steered[0] and "job kill digits" in steered[0], steered
 
 
@@ -47,7 +31,7 @@ def test_forming_job_can_be_killed(cluster):
     worker = c.start_job("error", 2, {"what": "nothing"}, job="lonely", placement=[0])
     c.wait_for("it forms", lambda: "lonely" in c.bpsctl("jobs").stdout)
     number = c.scheduler.status()["jobs"][0]["id"]
-    assert bpsctl(c, "job", "kill", f"#{number}").returncode == 0
+    assert c.steer("job", "kill", f"#{number}").returncode == 0
     told = c.finish(worker)[0]
     assert told["code"] == -10021 and "killed by" in told["text"], told
     assert "lonely" not in c.bpsctl("jobs").stdout
@@ -55,40 +39,40 @@ def test_forming_job_can_be_killed(cluster):
 
 def test_what_cannot_be_killed_is_said(cluster):
     c = cluster(agents=0, servers=0)
-    p = bpsctl(c, "job", "kill", "nothing")
+    p = c.steer("job", "kill", "nothing")
     assert p.returncode == 2 and "no job 'nothing'" in p.stderr, p
-    assert any("refused: no job" in text for kind, text in events(c) if kind == "steer")
+    assert any("refused: no job" in text for kind, text in c.events() if kind == "steer")
 
 
 def test_scheduler_that_is_not_there_or_hangs_is_no_hung_bpsctl(cluster):
     c = cluster(agents=0, servers=0)
-    p = bpsctl(c, "--scheduler", "127.0.0.1:1", "key", "status")
+    p = c.steer("--scheduler", "127.0.0.1:1", "key", "status")
     assert p.returncode == 3 and "control port 127.0.0.1:1" in p.stderr, p
     c.scheduler.kill(19)
-    p = bpsctl(c, "key", "status")
+    p = c.steer("key", "status")
     assert p.returncode == 3 and p.stderr, p
     c.scheduler.kill(18)
 
 
-def test_master_key_and_operators_key_steer(cluster, master):  # noqa: F811
+def test_master_key_and_operators_key_steer(cluster, master):
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     key = derived(master, "ctl:alice")
-    assert bpsctl(c, "--key-file", master, "key", "status").returncode == 0
-    assert bpsctl(c, "--key-file", key, "--as", "alice", "key", "status").returncode == 0
-    p = bpsctl(c, "--key-file", key, "--as", "bob", "key", "status")
+    assert c.steer("--key-file", master, "key", "status").returncode == 0
+    assert c.steer("--key-file", key, "--as", "alice", "key", "status").returncode == 0
+    p = c.steer("--key-file", key, "--as", "bob", "key", "status")
     assert p.returncode == 3 and "keys do not match" in p.stderr, p
 
 
-def test_without_the_key_nobody_steers_a_cluster_that_has_one(cluster, master, tmp_path):  # noqa: F811
+def test_without_the_key_nobody_steers_a_cluster_that_has_one(cluster, master, tmp_path):
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     other = new_key(tmp_path / "other", "key", "new")
-    assert bpsctl(c, "key", "status").returncode == 3
-    assert bpsctl(c, "--key-file", other, "key", "status").returncode == 3
-    p = bpsctl(c, "--key-file", tmp_path / "absent", "key", "status")
+    assert c.steer("key", "status").returncode == 3
+    assert c.steer("--key-file", other, "key", "status").returncode == 3
+    p = c.steer("--key-file", tmp_path / "absent", "key", "status")
     assert p.returncode == 2 and "cannot open key file" in p.stderr, p
 
 
-def test_operators_key_is_no_members_key(cluster, master):  # noqa: F811
+def test_operators_key_is_no_members_key(cluster, master):
     c = cluster(agents=0, servers=0, scheduler_args=["--key-file", master])
     key = derived(master, "ctl:s0")
     d = c.spawn("bps-server", "s0", "--listen", "127.0.0.100:0", "--scheduler", f"127.0.0.1:{c.scheduler.port}",
@@ -97,10 +81,10 @@ def test_operators_key_is_no_members_key(cluster, master):  # noqa: F811
     assert not c.scheduler.status()["members"]
 
 
-def test_key_status_names_the_members(cluster, master):  # noqa: F811
+def test_key_status_names_the_members(cluster, master):
     key = ["--key-file", master]
     c = cluster(agents=1, servers=1, server_args=key, agent_args=key, scheduler_args=key)
-    p = bpsctl(c, *key, "--json", "key", "status")
+    p = c.steer(*key, "--json", "key", "status")
     d = json.loads(p.stdout)
     assert [(k["key"], k["members"]) for k in d["keys"]] == [("current", 2)], d
     assert {(m["role"], m["name"], m["key"]) for m in d["members"]} == {
@@ -118,7 +102,7 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
     c.servers[1].kill()
     c.wait_for("s1 is down", lambda: "SERVER_DOWN" in c.bpsctl("status").stdout)
     assert c.bpsctl("status").returncode == 1
-    p = bpsctl(c, "mute", "server_down", "2h", "--reason", "node is being repaired")
+    p = c.steer("mute", "server_down", "2h", "--reason", "node is being repaired")
     assert p.returncode == 0 and "SERVER_DOWN is muted for 2.0 h" in p.stdout, p
     for _ in range(2):  # before and after a restart of the scheduler
         p = c.bpsctl("status")
@@ -131,15 +115,14 @@ def test_muted_problem_leaves_health_and_exit_code_and_comes_back(cluster):
         assert getpass.getuser() in d["muted"][0]["who"]
         assert 'bps_health{code="SERVER_DOWN"} 1' in c.scheduler.get("/metrics")
         c.scheduler.kill()
-        c.scheduler.http_at = f"127.0.0.1:{c.scheduler.http}"
-        c.scheduler.args[c.scheduler.args.index("--listen") + 1] = f"127.0.0.1:{c.scheduler.port}"
+        c.scheduler.pin()
         c.scheduler.start()
         c.wait_for("all are back", lambda: [m["state"] for m in c.scheduler.status()["members"]] == ["up", "down", "up"])
-    p = bpsctl(c, "unmute", "SERVER_DOWN")
+    p = c.steer("unmute", "SERVER_DOWN")
     assert p.returncode == 0 and "muted no more" in p.stdout, p
     p = c.bpsctl("status")
     assert p.returncode == 1 and "! SERVER_DOWN" in p.stdout, p.stdout
-    assert sum("mute SERVER_DOWN" in text for kind, text in events(c) if kind == "steer") == 1  # of the last start
+    assert sum("mute SERVER_DOWN" in text for kind, text in c.events() if kind == "steer") == 1  # of the last start
 
 
 def test_what_cannot_be_muted_is_refused(cluster):
@@ -150,7 +133,7 @@ def test_what_cannot_be_muted_is_refused(cluster):
         (("mute", "STRAGGLER", "0s"), "'0s' is no duration"),
         (("unmute", "STRAGGLER"), "'STRAGGLER' is not muted"),
     ):
-        p = bpsctl(c, *args)
+        p = c.steer(*args)
         assert p.returncode == 2 and text in p.stderr, p
     for args in (("mute",), ("unmute",), ("mute", "STRAGGLER", "1h", "more")):
-        assert bpsctl(c, *args).returncode == 64
+        assert c.steer(*args).returncode == 64

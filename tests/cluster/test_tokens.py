@@ -106,7 +106,6 @@ def test_token_of_another_length_on_the_socket_is_refused(cluster):
     assert t.is_dropped()
 
 
-
 def test_worker_is_not_put_into_the_job_of_another_user_who_has_left(cluster):
     c = two_agents(cluster)
     token = bytes.fromhex(TOKEN)

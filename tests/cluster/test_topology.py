@@ -6,7 +6,7 @@ import os
 import pytest
 
 from cluster import BUILD, ROOT
-from test_schema import validate
+from schema import validate
 
 LINES = {p.stem: p.read_text().splitlines() for p in (ROOT / "tests" / "topologies").glob("*.topo")}
 

@@ -633,6 +633,55 @@ def resized(sizes, n_elems, ready=None, wait=None, first_phase=0):
     return seen
 
 
+def suspended_in_vain(late):
+    """Rank 1 suspends when rank 0 has done so in vain and left the file `late`. Returns a sum of the resumed job."""
+    with bps.open() as job:
+        t, rank, size = job.declare("a", "i64", 7), job.rank, job.size
+        if rank == 0:
+            try:
+                job.suspend(0.1)
+                raise AssertionError("it did not wait for the others")
+            except bps.Error as e:
+                assert e.code == bps.ETIMEDOUT, str(e)
+            open(late, "w", encoding="ascii").close()
+        while not os.path.exists(late):
+            time.sleep(0.005)
+        job.suspend()
+        job.resume(size, rank=rank)
+        t.input[:] = rank + 1
+        t.push_pull()
+        t.wait(60)
+        return int(t.output[6])
+
+
+def root_lost(n_bytes):
+    """Rank 0, whose bytes the others wait for, kills itself in a job that goes on. Returns the code of that, and what rank 1 sends then."""
+    job = bps.open(on_agent_loss="shrink")
+    data = np.full(n_bytes, 10 + job.rank, np.uint8)
+    job.barrier()
+    if job.rank == 0:
+        os.kill(os.getpid(), 9)
+    code = 0
+    try:
+        job.broadcast(data, root=0)
+    except bps.Error as e:
+        code = e.code
+    job.broadcast(data, root=1)
+    job.close()
+    return [code, sorted({int(x) for x in data})]
+
+
+def late_root(backup, late_s):
+    """A broadcast whose root comes when all others have waited for longer than they would for a gradient of its. Returns what there is then."""
+    with bps.open(backup=backup, backup_grace=0.001) as job:
+        job.broadcast(np.zeros(100_000, np.uint8), root=1)  # all have its tensors from here on
+        data = np.full(100_000, 10 + job.rank, np.uint8)
+        if job.rank == 0:
+            time.sleep(late_s)
+        job.broadcast(data, root=0)
+        return sorted({int(x) for x in data})
+
+
 def exact_rounds(sizes, stop, trace, dtypes, deterministic=None):
     """Rounds of whole numbers in these types until the file `stop` is there; every sum is what it must be. Rank 0 writes when each began
     and ended. Returns how many there were."""

@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
 
 CALL_TIMEOUT_S = 30
+NOT_DURABLE = -10020  # what a new job is told while the scheduler cannot write its state
 QUIET_S = (0.5, 4.0)  # between two faults
 SAMPLE_S = 10
 JOBS = [
@@ -41,7 +42,7 @@ JOBS = [
 FAILPOINTS = {
     "server": ["server.result.before-send=drop,prob=0.05", "server.contrib.received=drop,prob=0.05",
                "server.sum.start=sleep:20ms,prob=0.2", "server.read.done=error:EIO,prob=0.05",
-               "fabric.read=error:EIO,prob=0.02", "server.result.done=crash,count=1"],
+               "net.read=error:EIO,prob=0.02", "server.result.done=crash,count=1"],
     "agent": ["agent.contrib.before-send=drop,prob=0.05", "agent.result.received=drop,prob=0.05",
               "agent.read.done=error:EIO,prob=0.05", "agent.have.before-send=drop,prob=0.3",
               "agent.contrib.prepare=sleep:20ms,prob=0.2", "agent.link.connect=error:ECONNREFUSED,prob=0.3"],
@@ -134,7 +135,8 @@ class Chaos:
                 self.ends[f"{r['code']}"] += 1
             if r["code"] and r["call_s"] > CALL_TIMEOUT_S + 1:
                 self.problem(f"job {name} rank {w.rank}: a call took {r['call_s']:.1f} s: {r['text']}")
-            if r["code"] and name not in self.may_end:
+            is_refused = r["code"] == NOT_DURABLE and not r["rounds"]
+            if r["code"] and name not in self.may_end and not is_refused:
                 self.problem(f"job {name} rank {w.rank} ended without a reason: {r['text']}")
         self.c.workers = [w for w in self.c.workers if w not in steady.workers]
         self.c.jobs.remove(steady) if is_told else None

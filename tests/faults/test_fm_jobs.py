@@ -5,8 +5,7 @@ import time
 import pytest
 
 import bps
-from test_elastic import WINDOW, add_worker, agreed, lost, rounds_done
-from test_steer import bpsctl
+from elastic import WINDOW, agreed, lost
 
 STAY = 10
 GRACE_S = 0.5
@@ -31,13 +30,12 @@ def test_late_machine_is_left_out_of_a_round_and_named(faulty, cell, what):
     """FM-E-backup: with backup=1 the round for which one comes only when the others have it goes on without it after the grace, names
     it, and is the same for it, also when something is lost while it is late."""
     c = faulty(agents=3, is_kept=True)
-    progress, until = c.dir / "progress", c.dir / "until"
+    until = c.dir / "until"
     slow = {"rank": 2, "first": 6, "last": 6, "until": str(until)}
-    args = {"n_elems": 40000, "n_rounds": 6, "backup": 1, "backup_grace": GRACE_S, "slow": slow, "progress": str(progress)}
-    started = c.start_job("elastic", 3, args)
-    c.wait_for("the round before", lambda: rounds_done(progress) >= 5)
+    args = {"n_elems": 40000, "n_rounds": 6, "backup": 1, "backup_grace": GRACE_S, "slow": slow}
+    started, progress = c.start_running("elastic", 3, args, after=4)
     hurt(c, what, kept=2)
-    c.wait_for("the round without it", lambda: rounds_done(progress) == 6)
+    progress.wait(5)
     until.touch()
     results = c.finish(started)
     masks = agreed(results)
@@ -52,15 +50,8 @@ GROW = {"n_elems": 20000, "n_rounds": 20, "elastic": 1, "max_size": 3, "pause": 
 
 def growing(c, every=2):
     """Two of a job that three may be in; returns them, the rounds of the first, and what a newcomer's arguments are."""
-    progress, args = c.dir / "progress", dict(GROW, every=every, go=str(c.dir / "go"))
-    started = c.start_job("growing", 2, dict(args, progress=str(progress)), job="grow", placement=[0, 1])
-    c.wait_for("5 rounds", lambda: rounds_done(progress) > 5)
-    return started, progress, args
-
-
-def goes_on(c, progress, n=STAY):
-    at = rounds_done(progress)
-    c.wait_for(f"{n} more rounds", lambda: rounds_done(progress) > at + n)
+    args = dict(GROW, every=every, go=str(c.dir / "go"))
+    return *c.start_running("growing", 2, args, job="grow", placement=[0, 1]), args
 
 
 def all_have_the_same(c, workers):
@@ -81,7 +72,7 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
     def let_in():
         return c.scheduler.log.read_text().count("lets in rank 2")
 
-    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    new = c.add_worker(2, "growing", args, 2, 2, "grow")
     if when == "waiting":
         c.wait_for("it waits", lambda: job_of(c).get("newcomers") == 1)
     else:
@@ -96,14 +87,14 @@ def test_newcomer_that_is_lost_holds_nobody_up(faulty, cell, when):
     n = let_in()  # the barrier may just have come
     if n:
         c.wait_for("the others go on", lambda: "goes on without agent a2" in c.scheduler.log.read_text())
-    goes_on(c, progress, 3)
+    progress.goes_on(3)
     if when != "waiting":
         cell.within("three rounds without it", time.monotonic() - at, 2.5)
     if when == "let-in-machine":
         c.agents[2].start_again()
-    again = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    again = c.add_worker(2, "growing", args, 2, 2, "grow")
     c.wait_for("another is let in", lambda: let_in() == n + 1)
-    goes_on(c, progress)
+    progress.goes_on(STAY)
     results = all_have_the_same(c, [*started, again])
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b111]
 
@@ -112,13 +103,13 @@ def test_member_that_is_lost_while_another_joins_is_left_behind(faulty, cell):
     """FM-E-join-loss: one of those that the newcomer joins dies as it is let in: the rest and the newcomer go on."""
     c = faulty(agents=3)
     started, progress, args = growing(c)
-    new = add_worker(c, 2, "growing", args, 2, 2, "grow")
+    new = c.add_worker(2, "growing", args, 2, 2, "grow")
     c.wait_for("it waits or is in", lambda: job_of(c).get("newcomers") == 1 or "lets in rank 2" in c.scheduler.log.read_text())
     at = time.monotonic()
     started[1].process.kill()
     c.wait_for("it is left behind", lambda: "goes on without agent a1" in c.scheduler.log.read_text())
     c.wait_for("the newcomer is in", lambda: "lets in rank 2" in c.scheduler.log.read_text())
-    goes_on(c, progress, 3)
+    progress.goes_on(3)
     cell.within("rounds of the two", time.monotonic() - at, 2.5)
     results = all_have_the_same(c, [started[0], new])
     assert results[0]["masks"][list(results[0]["masks"])[-1]] == [0b101]
@@ -148,14 +139,14 @@ def test_job_is_resumed_with_other_servers_after_a_loss(faulty, cell, what):
     c = faulty(agents=3, is_kept=True)
     ready, wait = c.dir / "ready", c.dir / "wait"
     args = {"sizes": [2, 3, 1], "n_elems": 200000, "ready": str(ready), "wait": str(wait)}
-    started = [add_worker(c, a, "resized", args, a, 2, "resize") for a in (0, 1)]
+    started = [c.add_worker(a, "resized", args, a, 2, "resize") for a in (0, 1)]
     c.wait_for("the first phase", (c.dir / "ready.0").exists)
     c.add_server(2)
     if what == "drain":
-        assert bpsctl(c, "drain", "s0", "--wait").returncode == 0
+        assert c.steer("drain", "s0", "--wait").returncode == 0
         assert c.servers[0].stop() == 0
     hurt(c, what)
-    late = add_worker(c, 2, "resized", dict(args, first_phase=1), 2, 3, "resize")
+    late = c.add_worker(2, "resized", dict(args, first_phase=1), 2, 3, "resize")
     at = time.monotonic()
     (c.dir / "wait.0").touch()
     c.wait_for("the second phase", (c.dir / "ready.1").exists)

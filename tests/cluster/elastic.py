@@ -1,0 +1,14 @@
+"""What tests of jobs whose members change have in common."""
+
+WINDOW = ["--agent-window", "500ms", "--agent-dead", "1500ms"]
+
+
+def agreed(results):
+    """All were given the same in every round; returns the masks of the ranks behind each."""
+    for r in results[1:]:
+        assert r["rounds"] == results[0]["rounds"]
+    return [masks for _, masks in results[0]["rounds"]]
+
+
+def lost(result):
+    return {w["rank"]: w["why"] for w in result["people"] if w["is_lost"]}

@@ -1,0 +1,33 @@
+"""docs/status.schema.json, and what is printed held against it."""
+
+import copy
+import json
+
+import pytest
+
+from cluster import ROOT
+
+jsonschema = pytest.importorskip("jsonschema")
+
+SCHEMA = json.loads((ROOT / "docs" / "status.schema.json").read_text())
+
+
+def closed(x):
+    """The same schema without room for fields that it does not name: what is printed must be documented."""
+    if isinstance(x, list):
+        return [closed(v) for v in x]
+    if not isinstance(x, dict):
+        return x
+    x = {k: closed(v) for k, v in x.items()}
+    if x.get("type") == "object" and "properties" in x:
+        x["additionalProperties"] = False
+    return x
+
+
+STRICT = closed(copy.deepcopy(SCHEMA))
+
+
+def validate(document, name):
+    schema = dict(STRICT, **{"$ref": f"#/$defs/{name}"})
+    del schema["anyOf"]
+    jsonschema.Draft202012Validator(schema).validate(document)

@@ -1,0 +1,39 @@
+"""What bpsctl shows, with bounds on how long it takes and how wide it is."""
+
+import json
+import re
+import subprocess
+import time
+
+from cluster import BUILD
+
+WAITS = {"what": "one_is_missing", "args": {"missing_rank": 1, "timeout": 20}}
+
+
+def show(c, *args, status=None):
+    """The screen of these words, which takes at most two seconds and 100 columns."""
+    start = time.monotonic()
+    p = c.bpsctl(*args)
+    assert time.monotonic() - start < 4, f"{args} took too long"  # 2 s, and a loaded machine
+    assert max(map(len, p.stdout.splitlines()), default=0) < 100, p.stdout
+    if status is not None:
+        assert p.returncode == status, p
+    return p.stdout
+
+
+def document(c, *args):
+    d = json.loads(c.bpsctl("--json", *args).stdout)
+    assert d["schema"] == 1
+    return d
+
+
+def waiting_job(c, name="digits"):
+    """Rank 1 does not submit the second round of 'w'."""
+    started = c.start_job("error", 2, WAITS, job=name)
+    c.wait_for("rank 0 waits", lambda: "have not submitted" in c.bpsctl("why-stuck", name).stdout)
+    return started
+
+
+def words():
+    text = subprocess.run([str(BUILD / "bpsctl"), "help"], capture_output=True, text=True, check=True, timeout=10).stdout
+    return re.findall(r"(?m)^  ([a-z-]+(?: [a-z]+)?)", text)

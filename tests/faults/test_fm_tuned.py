@@ -1,0 +1,47 @@
+"""The fault matrix, columns S and A with a scheduler that is told to be quick: who hangs or is cut off is noticed within 2.2 s."""
+
+import re
+import signal
+import time
+
+import pytest
+
+QUICK = ["--beat", "200ms", "--server-dead", "1400ms", "--agent-dead", "1400ms"]
+NOTICED_S = 2.2
+HOW = ["stop", "down", "both", "in", "out"]
+
+
+def notice(c, cell, daemon, lab, how):
+    """Stop the daemon or cut its host off, until the scheduler gives it up; then mend it, and be its member again."""
+    at = time.monotonic()
+    if how == "stop":
+        daemon.kill(signal.SIGSTOP)
+    else:
+        lab.cut_off(daemon.host, how)
+    given_up = re.compile(rf" {daemon.name}: \w+ -> down")
+    c.wait_for("it is given up", lambda: given_up.search(c.scheduler.log.read_text()))
+    cell.within("noticed", time.monotonic() - at, NOTICED_S)
+    if how == "stop":
+        daemon.kill(signal.SIGCONT)
+    else:
+        lab.mend(daemon.host)
+    c.wait_for("it is back", lambda: f"{daemon.name}: down -> up" in c.scheduler.log.read_text())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_server_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
+    """FM-S-tuned: hung, link down, cut both ways or one way; its partitions move, no round is lost."""
+    c = faulty(lab=lab, scheduler_args=QUICK)
+    job = c.steady(2).wait_rounds()
+    notice(c, cell, c.servers[0], lab, how)
+    job.wait_rounds(20).stop()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_agent_is_given_up_as_soon_as_is_set(faulty, cell, lab, how):
+    """FM-A-tuned: hung, link down, cut both ways or one way; a job of the others runs on, new ones may use it again."""
+    c = faulty(lab=lab, scheduler_args=QUICK)
+    job = c.steady(1, placement=[0]).wait_rounds()
+    notice(c, cell, c.agents[1], lab, how)
+    job.wait_rounds(20).stop()
+    c.run("rounds", 2, {"n_elems": 1000, "n_rounds": 3})
