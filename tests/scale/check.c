@@ -156,7 +156,8 @@ static const struct check checks[] = {
 		0.94, 1.06},
 	{"first_tensors_travel_over_all_cards", one_server_of_its_own, over_bound, 1, 1.45},
 	{"one_slow_card_costs_little_more_than_it_must", one_slow_card, over_optimum, 1, 1.25},
-	{"steps_are_near_the_bound_on_a_slow_network", slow_network, over_bound, 1, 1.15},
+	/* The model asks for all bytes, which costs more than those that come unasked (tests/scale/net.c). */
+	{"steps_are_near_the_bound_on_a_slow_network", slow_network, over_bound, 1, 1.18},
 	{"priority_shortens_steps_on_a_slow_network", slow_network, gain_of_priority, 1.02, 2},
 	{"fast_network_hides_the_communication", fast_network, efficiency, 0.95, 1},
 };

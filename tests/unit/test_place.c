@@ -264,7 +264,8 @@ static void part_size_is_aligned_and_bounded(void **state)
 			}
 		}
 	}
-	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 0), PLACE_PART_BYTES / 4);
+	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 0), (128u << 10) / 4);
+	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 28, 0), PLACE_PART_BYTES / 4);
 	assert_int_equal(place_part_elems(1 << 25, 4, 4, 1u << 30, 0), PLACE_PART_BYTES / 2);
 	assert_int_equal(place_part_elems(1 << 24, 4, 4, 1 << 26, 1 << 16), 1 << 14);
 }
