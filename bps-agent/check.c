@@ -230,7 +230,7 @@ static void check_link(struct check *c, const struct link *link)
 	if (is_up && !link->is_active) {
 		expect(c, link->is_stuck || TAILQ_EMPTY(&link->owing), "what is owed will be sent");
 		expect(c, link->is_stuck || TAILQ_EMPTY(&link->gots), "a GOT will be sent");
-		expect(c, link->is_stuck || !link->ready.n || link->inflight,
+		expect(c, link->is_stuck || link->is_full || !link->ready.n || link->inflight,
 			"what is ready will be sent");
 		expect(c, TAILQ_EMPTY(&link->offered) || c->n.n_reads,
 			"what is offered will be read");

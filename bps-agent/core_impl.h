@@ -72,6 +72,7 @@ struct link {
 	uint16_t thread;
 	bool is_active; /* may have something to send */
 	bool is_stuck;  /* no credit: writable follows */
+	bool is_full;   /* enough bytes are on their way: writable follows */
 	enum link_state state;
 	struct xconn *conn;     /* CONNECTING and UP */
 	struct heap_node timer; /* in core->link_timers when DOWN and needed */

@@ -393,6 +393,8 @@ int part_send_contrib(struct part *part)
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
 	bool has_crc = !is_same_host || t->job->may_shrink;
+	/* Sent again, it may well be there; and who is overdue waits for nothing. */
+	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = contribution(part);
 	struct wire_msg m;
 	int rc;
@@ -406,7 +408,12 @@ int part_send_contrib(struct part *part)
 	if (FAILPOINT(AGENT_CONTRIB_ECHO))
 		m.contrib.crc_prev = ~m.contrib.crc_prev;
 	describe(&m, &mem, part_bytes(part), has_crc ? part->crc : 0);
-	rc = FAILPOINT(AGENT_CONTRIB_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
+	if (FAILPOINT(AGENT_CONTRIB_BEFORE_SEND))
+		rc = 0;
+	else if (is_eager)
+		rc = xport_send_eager(part->link->conn, &m, true);
+	else
+		rc = xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;
 	heap_remove(&part->link->ready, &part->node);

@@ -258,8 +258,12 @@ bool link_pump(struct link *link)
 	if (!part->is_overdue && link->inflight &&
 		link->inflight + part_bytes(part) > core->cfg.window_bytes)
 		return false; /* again when a result is in */
+	if (link->is_full && !part->sent_ns)
+		return false;
 	if (part_send_contrib(part) < 0) {
-		link->is_stuck = true; /* until writable, or until it is connected anew */
+		/* Until writable, or until it is connected anew; others than contributions may go
+		 * meanwhile, and find out whether they can. */
+		link->is_full = true;
 		return false;
 	}
 	link_activate(link);
@@ -276,7 +280,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	(void)peer_instance;
 	FAILPOINT(AGENT_LINK_UP);
 	link->n_tries = 0;
-	link->is_stuck = false;
+	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
 	TAILQ_FOREACH (part, &link->parts, home)
 		part_restart(part);
@@ -325,7 +329,7 @@ static void event_writable(void *ctx, struct xconn *c)
 	struct link *link = c->user;
 
 	(void)ctx;
-	link->is_stuck = false;
+	link->is_stuck = link->is_full = false;
 	link_activate(link);
 }
 

@@ -147,7 +147,7 @@ static int send_result(struct seat *seat)
 	}
 	m.segment = slot->result->segment;
 	m.offset = slot->result->offset;
-	rc = xport_send(seat->peer->conn, &m);
+	rc = xport_send_eager(seat->peer->conn, &m, false);
 	if (rc == 0 && !(seat->offered >> (slot - seat->part->slots) & 1)) {
 		seat->offered |= (uint8_t)(1u << (slot - seat->part->slots));
 		slot->n_offered++;

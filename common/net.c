@@ -32,6 +32,7 @@ void net_stats_keep(struct net_stats *past, const struct net_counters *c)
 	past->messages_in += look(&c->messages_in);
 	past->messages_out += look(&c->messages_out);
 	past->reads += look(&c->reads);
+	past->discarded_bytes += look(&c->discarded_bytes);
 	past->protocol_errors += look(&c->protocol_errors);
 }
 

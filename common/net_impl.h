@@ -9,7 +9,8 @@
 
 /* What a data thread counts: written by it, read by any. */
 struct net_counters {
-	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors;
+	_Atomic uint64_t rx_bytes, tx_bytes, messages_in, messages_out, reads, protocol_errors,
+		discarded_bytes;
 	_Atomic uint32_t connections;
 };
 static inline void net_count(_Atomic uint64_t *c, uint64_t n)

@@ -70,8 +70,15 @@ static void receive(struct tcp_conn *c)
 	if (c->lanes[LANE_MESSAGES].can_recv && c->lanes[LANE_MESSAGES].hs == HS_DONE &&
 		(c->state == TCP_UP || c->state == TCP_ACCEPTING))
 		tcp_take_messages(c);
-	if (c->lanes[LANE_BULK].can_recv && c->state == TCP_UP)
+	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->state == TCP_UP)
 		tcp_take_bulk(c);
+}
+
+/* Has what was refused room now? */
+static bool is_writable(const struct tcp_conn *c)
+{
+	return (c->has_want && tcp_tx_room(c) >= TCP_FRAME_MAX + TCP_TX_RESERVE) ||
+	       (c->wants_eager && tcp_takes_eager(c, true));
 }
 
 static void transmit(struct tcp_conn *c)
@@ -89,8 +96,8 @@ static void transmit(struct tcp_conn *c)
 	tcp_flush(c);
 	if (c->state == TCP_UP && c->n_answers && c->lanes[LANE_BULK].can_send)
 		tcp_send_bulk(c);
-	if (c->state == TCP_UP && c->has_want && tcp_tx_room(c) >= TCP_FRAME_MAX + TCP_TX_RESERVE) {
-		c->has_want = false;
+	if (c->state == TCP_UP && is_writable(c)) {
+		c->has_want = c->wants_eager = false;
 		c->pub.x->ev->writable(c->pub.x->ctx, &c->pub);
 	}
 }
@@ -101,7 +108,7 @@ static bool has_work(const struct tcp_conn *c)
 	const struct tcp_lane *msg = &c->lanes[LANE_MESSAGES], *bulk = &c->lanes[LANE_BULK];
 
 	if (c->state == TCP_UP)
-		return msg->can_recv || bulk->can_recv ||
+		return msg->can_recv || (bulk->can_recv && !c->is_held) ||
 		       (msg->can_send && c->tx_head < c->tx_tail) ||
 		       (bulk->can_send && c->n_answers);
 	return c->state == TCP_ACCEPTING && msg->can_recv;
@@ -144,6 +151,7 @@ static int tcp_poll(struct xport *xp, uint64_t now_ns)
 	int n;
 
 	x->now_ns = now_ns;
+	x->turn++;
 	tcp_free_gone(x);
 	n = note_events(x);
 	n += serve(x);
@@ -256,6 +264,7 @@ static void tcp_xport_free(struct xport *xp)
 static const struct xport_ops xport_ops = {
 	.connect = tcp_connect,
 	.send = tcp_send,
+	.send_eager = tcp_send_eager,
 	.read = tcp_read,
 	.close = close_now,
 	.seg_add = tcp_seg_add,
@@ -282,6 +291,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	x->thread = thread;
 	x->now_ns = clock_now_ns();
 	x->next_deadline_ns = UINT64_MAX;
+	x->window = TCP_WINDOW;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);
 	pthread_mutex_init(&x->queue.lock, NULL);

@@ -119,13 +119,17 @@ static int lane_open(struct tcp_conn *c, enum lane lane, int fd, enum handshake 
 	struct tcp_xport *x = tcp_of(c);
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
 		.data.u64 = (uint64_t)c->slot << 8 | lane};
-	int lowat = NOTSENT_LOWAT;
+	int lowat = NOTSENT_LOWAT, rc = 0;
 
 	c->lanes[lane].fd = fd;
 	c->lanes[lane].hs = hs;
 	if (lane == LANE_BULK &&
 		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat)))
-		return -errno;
+		rc = -errno;
+	if (lane == LANE_BULK && !rc && x->window)
+		rc = tcp_set_window(x, fd);
+	if (rc)
+		return rc;
 	return epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;
 }
 

@@ -6,16 +6,23 @@
  *   tcp_door.c  connection thread: accepts, checks tickets, hands sockets over
  *   tcp_conn.c  life of a connection: connect, accept, up, down, pings
  *   tcp_msg.c   its socket for messages and requests to read
- *   tcp_bulk.c  its socket for the bytes that are read
+ *   tcp_in.c    its socket for bytes: those that come
+ *   tcp_out.c   those that go
  *
  *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --same poll--> GONE (freed at the next)
  *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to GONE)
  *
- * A connection has two sockets. Messages and requests to read go over the first (LANE_MESSAGES), what
- * was asked for over the second (LANE_BULK): so nothing small waits behind megabytes, not even for
- * the retransmission of one of them. Requests are answered in their order, so the bytes need no
- * header: the reader knows which read comes next, and how long it is. Each answer ends with a
- * trailer, which says whether the bytes are what was asked for.
+ * A connection has two sockets. Messages and requests to read go over the first (LANE_MESSAGES),
+ * bytes over the second (LANE_BULK): so nothing small waits behind megabytes, not even for the
+ * retransmission of one of them. There bytes lie between a head, which says what they are, and a
+ * trailer, which says whether they are that:
+ *
+ *   - answers to requests, in the order of these;
+ *   - eager bytes, which go with an offer (xport_send_eager): announced in front of its message,
+ *     so that a read of the offer asks for nothing, and in the order of the announcements. When
+ *     they are here and the message was heard, but nobody reads the offer, they are thrown away:
+ *     so they never keep others waiting, and the offer can still be read by asking. So are those
+ *     of an offer that ended before they came, when its memory is offered again.
  *
  * All descriptors are watched edge-triggered, once. can_recv and can_send say what a socket still
  * has; whatever has something to do is on x->busy, and nothing is when the thread may sleep. While
@@ -40,13 +47,24 @@
 #define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
 /* Answers that a peer may have asked for at a time, and those that it asked for in a row. */
 #define TCP_PIECES READS_MAX
+/* Offers whose bytes are leaving, and those of the peer whose bytes are on their way: of more, the
+ * bytes are thrown away. */
+#define TCP_EAGER_OUT 32
+#define TCP_EAGER_IN  128
+#define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
+/* SO_RCVBUF of LANE_BULK where the window is limited: 128 KiB may be on the way. */
+#define TCP_WINDOW     (96 << 10)
+#define TCP_WINDOW_MIN (TCP_WINDOW / 4)
 
 /* Starts every frame of LANE_MESSAGES; little-endian, as all that goes over the wire. Frames are
  * multiples of 8 bytes. */
 enum frame_type {
 	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
 	FRAME_READ,        /* answer with len bytes at offset of the segment */
-	FRAME_BYTES,       /* LANE_BULK: trailer of an answer of len bytes */
+	FRAME_BYTES,       /* LANE_BULK: trailer of what came, as its head */
+	FRAME_ANSWER,      /* LANE_BULK: head of an answer, as its request */
+	FRAME_EAGER,       /* the offer in the next message has its bytes come unasked; LANE_BULK:
+	                      head of them, offset is the number of such offers before it */
 };
 struct frame {
 	uint8_t type;
@@ -76,12 +94,35 @@ struct piece {
 	uint32_t at, len; /* of the read */
 	uint64_t asked_ns;
 };
-/* Part of a segment that the peer asked for. */
+/* Part of a segment that the peer asked for, or that goes unasked. */
 struct answer {
 	uint16_t segment;
 	bool is_refused; /* zeros go instead of the bytes, or of the rest of them */
+	bool is_eager;
 	uint32_t len;
 	uint64_t offset;
+	uint64_t count; /* is_eager: offers of that kind before it */
+};
+/* An offer of the peer's whose bytes come unasked. */
+struct eager {
+	uint16_t segment;
+	bool is_heard; /* the message that makes it */
+	bool is_old;   /* the same memory was offered anew: this may be what was there before */
+	uint32_t len;
+	uint64_t offset, count;
+	uint64_t turn;       /* of x in which it was heard */
+	struct tcp_read *rd; /* that takes them */
+};
+/* What is coming on LANE_BULK. */
+struct arrival {
+	bool is_open; /* its head is here, and where the bytes go is known */
+	bool is_eager;
+	uint32_t len;
+	uint64_t got;        /* bytes of it, head and trailer too */
+	uint64_t offset;     /* as its head says */
+	struct tcp_read *rd; /* NULL: thrown away */
+	uint8_t *dst;
+	struct frame trailer;
 };
 
 struct tcp_read {
@@ -127,15 +168,22 @@ struct tcp_conn {
 	uint8_t *rx, *tx;
 	uint32_t rx_used, tx_head, tx_tail;
 
-	/* LANE_BULK in: what we asked for, in order; the first is arriving. */
+	/* LANE_BULK in: what we asked for, in order; what comes unasked, in order. */
 	struct piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
-	uint32_t piece_got;                /* bytes of the first, trailer too */
-	struct frame trailers[TCP_PIECES]; /* by place in pieces */
-	/* LANE_BULK out: what the peer asked for, in order; the first is leaving. */
-	struct answer answers[TCP_PIECES];
-	unsigned answer_first, n_answers;
-	uint32_t answer_sent; /* bytes of the first, trailer too */
+	struct eager eager[TCP_EAGER_IN];
+	unsigned eager_first, n_eager;
+	uint64_t eager_count, eager_done; /* announced and arrived so far */
+	struct arrival in;
+	struct frame head; /* of what comes next */
+	bool is_held;      /* nothing is received until a message has been heard */
+	/* LANE_BULK out: what the peer asked for and what goes unasked; the first is leaving. */
+	struct answer answers[TCP_ANSWERS];
+	unsigned answer_first, n_answers, n_asked;
+	uint32_t answer_sent; /* bytes of the first, head and trailer too */
+	uint32_t eager_bytes; /* of those not gone whole */
+	uint64_t eager_sent;  /* offers announced so far */
+	bool wants_eager;     /* writable follows when there is room */
 
 	uint32_t n_reads, n_queued;
 	struct read_window read_window;
@@ -176,6 +224,11 @@ struct tcp_xport {
 	unsigned thread;
 	int epoll_fd;
 	uint64_t now_ns, next_deadline_ns;
+	uint64_t turn; /* polls so far */
+
+	int window; /* SO_RCVBUF of every LANE_BULK; 0: the kernel chooses. See tune_window. */
+	size_t unmeasured;
+	uint32_t n_fast, n_long, n_limited;
 
 	struct tcp_conn_list busy, gone;
 	uint32_t n_conns;
@@ -185,6 +238,7 @@ struct tcp_xport {
 	struct tcp_seg segs[TCP_SEGS_MAX];
 	struct net_counters count;
 	struct tcp_queue queue;
+	uint8_t nowhere[64 << 10];  /* what is thrown away */
 	LIST_ENTRY(tcp_xport) link; /* under net->lock */
 };
 
@@ -270,6 +324,7 @@ void tcp_free_gone(struct tcp_xport *x);
 
 /* tcp_msg.c */
 int tcp_send(struct xconn *c, const struct wire_msg *m);
+int tcp_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
 /* Append a message: 0, or -EAGAIN. reserve: bytes of room that must remain. */
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
 /* Append a request to read: 0, or -EAGAIN. */
@@ -279,17 +334,27 @@ void tcp_flush(struct tcp_conn *c);
 /* Receive and handle what is there, in one go; can_recv says whether there may be more. */
 void tcp_take_messages(struct tcp_conn *c);
 
-/* tcp_bulk.c */
+/* tcp_in.c */
 int tcp_read(struct xport_read *r);
 /* Ask for what the window takes of the reads that have not been asked for whole. */
 void tcp_issue_reads(struct tcp_conn *c);
-/* The peer asks for a piece. */
-void tcp_asked(struct tcp_conn *c, const struct frame *f);
-/* Send answers, as far as the socket takes them; can_send says whether it may take more. */
-void tcp_send_bulk(struct tcp_conn *c);
-/* Receive what is there of our reads; can_recv says whether there may be more. */
+/* Receive what is there for our reads; can_recv says whether there may be more. */
 void tcp_take_bulk(struct tcp_conn *c);
 void tcp_cancel_reads(struct tcp_conn *c);
+/* Give a socket for bytes the window of x. Errors: -errno. */
+int tcp_set_window(const struct tcp_xport *x, int fd);
+/* Eager bytes are announced; the message that offers them, or another, is here. */
+void tcp_announced(struct tcp_conn *c, const struct frame *f);
+void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
+
+/* tcp_out.c */
+/* The peer asks for a piece. */
+void tcp_asked(struct tcp_conn *c, const struct frame *f);
+/* Does the queue take the bytes of another offer? patient: only when little waits in it. */
+bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
+void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);
+/* Send bytes, as far as the socket takes them; can_send says whether it may take more. */
+void tcp_send_bulk(struct tcp_conn *c);
 /* The memory of a segment goes away: nothing of it is sent any more. */
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment);
 #endif

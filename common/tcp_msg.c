@@ -69,6 +69,31 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	return rc;
 }
 
+int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
+{
+	struct tcp_conn *c = (struct tcp_conn *)xc;
+	struct frame f = {.type = FRAME_EAGER,
+		.segment = htole16(m->segment),
+		.len = htole32(m->len),
+		.offset = htole64(m->offset)};
+
+	if (c->state != TCP_UP)
+		return -ENOTCONN;
+	if (!tcp_takes_eager(c, is_patient)) {
+		c->wants_eager |= is_patient;
+		return is_patient ? -EAGAIN : tcp_send(xc, m);
+	}
+	FAILPOINT(NET_SEND);
+	if (!has_room(c, 2 * sizeof(f) + wire_size(m) + TCP_TX_RESERVE)) {
+		c->has_want = true;
+		return -EAGAIN;
+	}
+	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
+	c->tx_tail += sizeof(f);
+	tcp_push_eager(c, m);
+	return tcp_put(c, m, TCP_TX_RESERVE);
+}
+
 void tcp_flush(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_MESSAGES];
@@ -133,6 +158,10 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 		tcp_asked(c, &f);
 		return sizeof(f);
 	}
+	if (f.type == FRAME_EAGER) {
+		tcp_announced(c, &f);
+		return sizeof(f);
+	}
 	len = le32toh(f.len);
 	if (f.type != FRAME_MESSAGE || f.status || f.segment || f.offset || len % 8 ||
 		len > TCP_FRAME_MAX - sizeof(f)) {
@@ -147,8 +176,10 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 	}
 	if (c->state == TCP_ACCEPTING)
 		tcp_come_up(c);
-	if (c->state == TCP_UP)
+	if (c->state == TCP_UP) {
+		tcp_offer_heard(c, &m);
 		message(c, &m);
+	}
 	return sizeof(f) + len;
 }
 

@@ -11,7 +11,7 @@
 #include "common/error.h"
 
 #define TICKET_MAGIC   UINT32_C(0x54535042) /* "BPST" */
-#define TICKET_VERSION 1
+#define TICKET_VERSION 2
 #define MAC_BYTES      16
 
 /* On the wire, little-endian. */

@@ -73,6 +73,12 @@ struct xport_ops {
 	 * together. Copies m and its payload. Errors: -EAGAIN no credit (writable follows),
 	 * -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
+	/* NULL, or send a message that offers bytes, and the bytes behind it without being asked: a
+	 * read of just these that its receiver starts because of it takes them as they come. Is there
+	 * none by then, or no room for more here, the offer is like any other. The memory is read until
+	 * the offer ends, as for a read. is_patient: rather wait until little is on its way to the peer.
+	 * Errors: of send; -EAGAIN with is_patient: too much is waiting. */
+	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read. Errors: -EAGAIN too many in flight on this connection (try after one of its
 	 * read_done), -ENOTCONN, BPS_EPROTO no such segment of the peer or out of its bounds. */
 	int (*read)(struct xport_read *r);
@@ -123,6 +129,11 @@ struct xconn {
 static inline int xport_send(struct xconn *c, const struct wire_msg *m)
 {
 	return c->x->ops->send(c, m);
+}
+static inline int xport_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
+{
+	return c->x->ops->send_eager ? c->x->ops->send_eager(c, m, is_patient)
+				     : c->x->ops->send(c, m);
 }
 static inline int xport_read(struct xport_read *r)
 {

@@ -3,6 +3,7 @@
  * bytes as they are, others what a good peer would, so that the states behind it are reached. Rings
  * and buffers keep their bounds, and every read ends once. */
 #include <endian.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 enum step {
 	RAW_MESSAGES, /* that many bytes */
 	RAW_BULK,
-	READ,   /* we ask */
-	PING,   /* in a good frame */
-	ASK,    /* the peer asks, for what there is or not */
-	ANSWER, /* to our first piece; the high bits spoil a byte of the trailer */
-	SEND,   /* what waits leaves, and is received */
-	SEGMENT /* is withdrawn, or added */
+	READ,     /* we ask, or take what comes unasked */
+	PING,     /* in a good frame: the offers before it are heard */
+	ASK,      /* the peer asks, for what there is or not */
+	ANSWER,   /* to our first piece; the high bits spoil a byte of the head or the trailer */
+	SEND,     /* what waits leaves, and is received */
+	SEGMENT,  /* is withdrawn, or added */
+	ANNOUNCE, /* offers whose bytes come unasked, and that READ can read; one in 16 is odd */
+	EAGER,    /* the bytes of the next, spoilt as ANSWER's */
+	OFFER,    /* we send one, patiently or not */
+	TURN,     /* the time passes that an offer is kept for */
+	N_STEPS
 };
 #define OFFERED 65536
 #define WANTED  (256 << 10)
@@ -117,17 +123,75 @@ static void begin(struct fuzzed *f, struct tcp_net *net)
 	f->c = c;
 }
 
+static bool is_used(const struct tcp_conn *c, const struct tcp_read *rd)
+{
+	return rd >= c->reads && rd < c->reads + READS_MAX && c->reads_used >> (rd - c->reads) & 1;
+}
+
+/* Announced and not arrived, in order; each read is of one of them. */
+static void check_eager(const struct tcp_conn *c)
+{
+	const struct arrival *in = &c->in;
+	uint64_t next = c->eager_done;
+	uint32_t taken = 0;
+
+	must(c->n_eager <= TCP_EAGER_IN && c->eager_first < TCP_EAGER_IN);
+	must(c->eager_done + c->n_eager <= c->eager_count);
+	for (unsigned i = 0; i < c->n_eager; i++) {
+		const struct eager *e = &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
+		uint32_t bit = e->rd ? UINT32_C(1) << (e->rd - c->reads) : 0;
+
+		must(e->count >= next && e->count < c->eager_count && e->len);
+		must(!e->rd || (is_used(c, e->rd) && e->rd->r->len == e->len));
+		must(!(taken & bit));
+		taken |= bit;
+		next = e->count + 1;
+	}
+	must(in->got <= (uint64_t)in->len + 2 * sizeof(struct frame));
+	must(!in->is_open || c->state != TCP_UP || (in->got >= sizeof(struct frame) && in->len));
+	must(!in->rd || c->state != TCP_UP || is_used(c, in->rd));
+}
+
+static void check_answers(const struct tcp_conn *c)
+{
+	unsigned n_asked = 0;
+	uint64_t bytes = 0;
+
+	must(c->n_answers <= TCP_ANSWERS && c->answer_first < TCP_ANSWERS);
+	for (unsigned i = 0; i < c->n_answers; i++) {
+		const struct answer *a = &c->answers[(c->answer_first + i) % TCP_ANSWERS];
+
+		n_asked += !a->is_eager;
+		bytes += a->is_eager ? a->len : 0;
+		must(i || c->answer_sent < a->len + 2 * sizeof(struct frame));
+	}
+	must(n_asked == c->n_asked && n_asked <= TCP_PIECES);
+	must(c->n_answers - n_asked <= TCP_EAGER_OUT);
+	must(bytes == c->eager_bytes && (c->n_answers || !c->answer_sent));
+}
+
 static void check(const struct tcp_conn *c)
 {
 	unsigned n = 0;
 
 	must(c->rx_used <= TCP_RX_BYTES);
 	must(c->tx_head <= c->tx_tail && c->tx_tail <= TCP_TX_BYTES);
-	must(c->n_pieces <= TCP_PIECES && c->n_answers <= TCP_PIECES);
+	must(c->n_pieces <= TCP_PIECES && c->piece_first < TCP_PIECES);
+	check_eager(c);
+	check_answers(c);
 	must(c->n_queued <= c->n_reads && c->n_reads <= READS_MAX);
 	for (unsigned i = 0; i < READS_MAX; i++)
 		n += c->reads_used >> i & 1;
 	must(n == c->n_reads);
+}
+
+/* Does what came wait for the turn after the one in which its offer was heard? */
+static bool is_early(const struct tcp_conn *c)
+{
+	const struct eager *e = &c->eager[c->eager_first];
+
+	return !c->in.is_open && c->in.got == sizeof(struct frame) && c->n_eager && !e->rd &&
+	       e->is_heard && e->turn == ((struct tcp_xport *)c->pub.x)->turn;
 }
 
 /* As serve in common/tcp.c does. */
@@ -139,21 +203,27 @@ static void hear(struct fuzzed *f, enum lane lane)
 	while (l->can_recv && f->c->state == TCP_UP) {
 		if (lane == LANE_MESSAGES)
 			tcp_take_messages(f->c);
+		else if (f->c->is_held || is_early(f->c))
+			break;
 		else
 			tcp_take_bulk(f->c);
 		check(f->c);
 	}
 }
 
+/* What finds no room, since nothing is received just now, is not said. */
 static void say(struct fuzzed *f, enum lane lane, const void *data, size_t n_bytes)
 {
 	while (n_bytes && f->c->state == TCP_UP) {
 		size_t part = n_bytes < 65536 ? n_bytes : 65536;
+		ssize_t n = send(f->peer[lane], data, part, MSG_DONTWAIT | MSG_NOSIGNAL);
 
-		must(send(f->peer[lane], data, part, MSG_DONTWAIT | MSG_NOSIGNAL) == (ssize_t)part);
+		if (n <= 0)
+			return;
 		hear(f, lane);
-		data = (const uint8_t *)data + part;
-		n_bytes -= part;
+		hear(f, LANE_BULK); /* it may have waited for a message */
+		data = (const uint8_t *)data + n;
+		n_bytes -= (size_t)n;
 	}
 }
 
@@ -195,21 +265,89 @@ static void ping(struct fuzzed *f)
 	say(f, LANE_MESSAGES, b, sizeof(b));
 }
 
+/* An item with this head, or the rest of the one that has begun. n spoils a byte. */
+static void say_item(struct fuzzed *f, struct frame h, uint8_t n)
+{
+	static const uint8_t payload[WANTED];
+	const struct arrival *in = &f->c->in;
+	uint8_t *at = (uint8_t *)&h + n % sizeof(h), wrong = (n >> 4) & 7;
+	uint64_t left = le32toh(h.len);
+
+	if (in->is_open) {
+		uint64_t end = sizeof(h) + (uint64_t)in->len;
+
+		h.len = htole32(in->len);
+		h.offset = htole64(in->offset);
+		left = in->got < end ? end - in->got : 0;
+	} else {
+		*at ^= n & 0x80 ? wrong : 0;
+		say(f, LANE_BULK, &h, sizeof(h));
+		*at ^= n & 0x80 ? wrong : 0;
+	}
+	if (left > WANTED)
+		return;
+	say(f, LANE_BULK, payload, left);
+	h.type = FRAME_BYTES;
+	*at ^= n & 0x80 ? 0 : wrong;
+	say(f, LANE_BULK, &h, sizeof(h));
+}
+
 static void answer(struct fuzzed *f, uint8_t n)
 {
 	const struct tcp_conn *c = f->c;
 	const struct piece *p = &c->pieces[c->piece_first];
-	struct frame t = {.type = FRAME_BYTES};
-	static const uint8_t payload[WANTED];
 
-	if (!c->n_pieces)
-		return;
-	t.len = htole32(p->len);
-	t.offset = htole64(p->rd->r->offset + p->at);
-	((uint8_t *)&t)[n % sizeof(t)] ^= n >> 4;
-	if (c->piece_got < p->len)
-		say(f, LANE_BULK, payload, p->len - c->piece_got);
-	say(f, LANE_BULK, &t, sizeof(t));
+	if (c->n_pieces)
+		say_item(f,
+			(struct frame){.type = FRAME_ANSWER,
+				.len = htole32(p->len),
+				.offset = htole64(p->rd->r->offset + p->at)},
+			n);
+}
+
+/* What begin_read(n) reads. */
+static void announce(struct fuzzed *f, uint8_t n)
+{
+	struct frame h = {.type = FRAME_EAGER,
+		.segment = htole16(n),
+		.len = htole32((n + 1) * 997u),
+		.offset = htole64(n * UINT64_C(4096))};
+
+	if (n % 16 == 15)
+		((uint8_t *)&h)[1 + n / 16 % 15] ^= n;
+	say(f, LANE_MESSAGES, &h, sizeof(h));
+}
+
+/* The next that was announced, or one that was not. */
+static void eager(struct fuzzed *f, uint8_t n)
+{
+	const struct tcp_conn *c = f->c;
+	const struct eager *e = &c->eager[c->eager_first];
+
+	say_item(f,
+		(struct frame){.type = FRAME_EAGER,
+			.len = htole32(c->n_eager ? e->len : 997),
+			.offset = htole64(c->eager_done)},
+		n);
+}
+
+static void offer(struct fuzzed *f, uint8_t n)
+{
+	const struct wire_msg m = {.type = WIRE_CONTRIB,
+		.segment = n % 3 ? 0 : 9,
+		.len = (n + 1) * 512u,
+		.offset = n % 64 * 1024u,
+		.contrib.workers = 1};
+	struct tcp_conn *c = f->c;
+	int rc = tcp_send_eager(&c->pub, &m, n % 2);
+
+	must(rc == 0 || (rc == -EAGAIN && (c->wants_eager || c->has_want)));
+}
+
+static void pass_turn(struct fuzzed *f)
+{
+	f->x->turn++;
+	hear(f, LANE_BULK);
 }
 
 static void leave(struct fuzzed *f)
@@ -266,6 +404,20 @@ static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *d
 	case SEGMENT:
 		segment(f, n);
 		break;
+	case ANNOUNCE:
+		announce(f, n);
+		break;
+	case EAGER:
+		eager(f, n);
+		break;
+	case OFFER:
+		offer(f, n);
+		break;
+	case TURN:
+		pass_turn(f);
+		break;
+	case N_STEPS:
+		break;
 	}
 	return 0;
 }
@@ -279,7 +431,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 
 	begin(&f, &net);
 	while (n_bytes >= 2 && f.c->state == TCP_UP) {
-		size_t took = 2 + step(&f, data[0] % (SEGMENT + 1), data[1], data + 2, n_bytes - 2);
+		size_t took = 2 + step(&f, data[0] % N_STEPS, data[1], data + 2, n_bytes - 2);
 
 		check(f.c);
 		data += took;

@@ -42,6 +42,19 @@ static inline void raw_send(const struct raw *p, enum lane lane, const void *dat
 	assert_int_equal(send(p->fds[lane], data, n_bytes, MSG_NOSIGNAL), n_bytes);
 }
 
+/* An item of LANE_BULK: its head, the bytes, and the trailer that says what the head does. */
+static inline size_t put_item(
+	uint8_t *to, enum frame_type type, uint64_t offset, const void *bytes, uint32_t len)
+{
+	struct frame f = {.type = (uint8_t)type, .len = len, .offset = offset};
+
+	memcpy(to, &f, sizeof(f));
+	memcpy(to + sizeof(f), bytes, len);
+	f.type = FRAME_BYTES;
+	memcpy(to + sizeof(f) + len, &f, sizeof(f));
+	return 2 * sizeof(f) + len;
+}
+
 static inline void raw_close(struct raw *p)
 {
 	for (unsigned i = 0; i < N_LANES; i++)

@@ -97,16 +97,29 @@ static void frame_that_ends_in_the_middle_is_not_heard(void **state)
 
 static void bytes_that_nobody_asked_for_close_the_connection(void **state)
 {
+	static const struct frame heads[] = {
+		{.type = FRAME_ANSWER, .len = 8},
+		{.type = FRAME_ANSWER, .len = 0},
+		{.type = FRAME_ANSWER, .len = 8, .status = 1},
+		{.type = FRAME_ANSWER, .len = 8, .segment = 1},
+		{.type = FRAME_BYTES, .len = 8},
+		{.type = FRAME_MESSAGE, .len = 64},
+		{.type = FRAME_READ, .len = 8},
+		{.type = 0, .len = 8},
+		{.type = 200, .len = 8},
+	};
 	struct rig r;
-	struct raw p;
 
 	(void)state;
 	rig_open(&r);
-	p = raw_up(&r);
-	raw_send(&p, LANE_BULK, "surprise", 8);
-	RUN(&r, r.server.n_down == 1);
-	assert_int_equal(protocol_errors(&r.server), 1);
-	raw_close(&p);
+	for (unsigned i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+		struct raw p = raw_up(&r);
+
+		raw_send(&p, LANE_BULK, &heads[i], sizeof(heads[i]));
+		RUN(&r, r.server.n_down == i + 1);
+		assert_int_equal(protocol_errors(&r.server), i + 1);
+		raw_close(&p);
+	}
 	rig_close(&r);
 }
 
@@ -168,7 +181,8 @@ static void fill_with_pongs(struct rig *r, const struct raw *p)
  * somewhere else. */
 static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
 {
-	const struct frame t = {.type = FRAME_BYTES, .len = 1};
+	uint8_t answer[1 + 2 * sizeof(struct frame)];
+	size_t n_answer = put_item(answer, FRAME_ANSWER, 0, "x", 1);
 	struct xport_read reads[TCP_PIECES];
 	const struct tcp_conn *c;
 	unsigned n_begun = 0;
@@ -195,8 +209,7 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	/* Answered before they were asked for, so that more is asked for while nothing leaves. */
 	for (unsigned i = 0; c->n_pieces; i++) {
 		assert_true(i < 4 * TCP_PIECES);
-		raw_send(&p, LANE_BULK, "x", 1);
-		raw_send(&p, LANE_BULK, &t, sizeof(t));
+		raw_send(&p, LANE_BULK, answer, n_answer);
 		RUN(&r, r.server.n_read_done == i + 1);
 		xport_read(&reads[i % n_begun]);
 	}
@@ -315,21 +328,29 @@ static struct xport_read raw_read(const struct node *n, const struct mem *to, ui
 
 static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **state)
 {
-	static const struct frame wrong[] = {
+	static const struct frame heads[] = {
+		{.type = FRAME_ANSWER, .len = 999, .offset = 4096},
+		{.type = FRAME_ANSWER, .len = 1001, .offset = 4096},
+		{.type = FRAME_ANSWER, .len = 1000, .offset = 4097},
+	};
+	static const struct frame trailers[] = {
 		{.type = FRAME_READ, .len = 1000, .offset = 4096},
+		{.type = FRAME_ANSWER, .len = 1000, .offset = 4096},
 		{.type = FRAME_BYTES, .len = 1000, .offset = 4096, .status = 2},
 		{.type = FRAME_BYTES, .len = 1000, .offset = 4096, .segment = 3},
 		{.type = FRAME_BYTES, .len = 999, .offset = 4096},
 		{.type = FRAME_BYTES, .len = 1000, .offset = 4097},
 	};
-	uint8_t bytes[1000] = {1};
+	const unsigned n_heads = sizeof(heads) / sizeof(heads[0]);
+	const unsigned n_trailers = sizeof(trailers) / sizeof(trailers[0]);
+	uint8_t bytes[1000] = {1}, item[sizeof(bytes) + 2 * sizeof(struct frame)];
 	struct mem to;
 	struct rig r;
 
 	(void)state;
 	rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
-	for (unsigned i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+	for (unsigned i = 0; i < n_heads + n_trailers; i++) {
 		struct raw p = raw_up(&r);
 		struct xport_read rd = raw_read(&r.server, &to, sizeof(bytes));
 		struct frame asked;
@@ -340,8 +361,13 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 		assert_int_equal(asked.segment, 3);
 		assert_int_equal(asked.len, sizeof(bytes));
 		assert_int_equal(asked.offset, 4096);
-		raw_send(&p, LANE_BULK, bytes, sizeof(bytes));
-		raw_send(&p, LANE_BULK, &wrong[i], sizeof(wrong[i]));
+		put_item(item, FRAME_ANSWER, 4096, bytes, sizeof(bytes));
+		if (i < n_heads)
+			memcpy(item, &heads[i], sizeof(heads[i]));
+		else
+			memcpy(item + sizeof(item) - sizeof(struct frame), &trailers[i - n_heads],
+				sizeof(struct frame));
+		raw_send(&p, LANE_BULK, item, sizeof(item));
 		RUN(&r, r.server.n_down == i + 1);
 		assert_int_equal(r.server.n_read_done, i + 1);
 		assert_int_equal(r.server.n_read_failed, i + 1);
@@ -355,8 +381,8 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 
 static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 {
-	const struct frame t = {.type = FRAME_BYTES, .len = 1000, .offset = 4096};
-	uint8_t answer[1000 + sizeof(t)] = {1};
+	const uint8_t bytes[1000] = {1};
+	uint8_t answer[sizeof(bytes) + 2 * sizeof(struct frame)];
 	struct mem to;
 	struct rig r;
 	unsigned n = 0;
@@ -364,7 +390,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 	(void)state;
 	rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
-	memcpy(answer + 1000, &t, sizeof(t));
+	put_item(answer, FRAME_ANSWER, 4096, bytes, sizeof(bytes));
 	for (size_t cut = 0; cut < sizeof(answer); cut += 127, n++) {
 		struct raw p = raw_up(&r);
 		struct xport_read rd = raw_read(&r.server, &to, 1000);
@@ -388,8 +414,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 
 static void answer_may_come_byte_by_byte(void **state)
 {
-	const struct frame t = {.type = FRAME_BYTES, .len = 300, .offset = 4096};
-	uint8_t answer[300 + sizeof(t)];
+	uint8_t bytes[300], answer[sizeof(bytes) + 2 * sizeof(struct frame)];
 	struct xport_read rd;
 	struct frame asked;
 	struct mem to;
@@ -400,8 +425,8 @@ static void answer_may_come_byte_by_byte(void **state)
 	rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
 	p = raw_up(&r);
-	fill(answer, 300, 4);
-	memcpy(answer + 300, &t, sizeof(t));
+	fill(bytes, 300, 4);
+	put_item(answer, FRAME_ANSWER, 4096, bytes, sizeof(bytes));
 	rd = raw_read(&r.server, &to, 300);
 	assert_int_equal(xport_read(&rd), 0);
 	raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
@@ -412,8 +437,8 @@ static void answer_may_come_byte_by_byte(void **state)
 	}
 	RUN(&r, r.server.n_read_done == 1);
 	assert_int_equal(r.server.n_read_failed, 0);
-	assert_memory_equal(to.p, answer, 300);
-	assert_int_equal(xport_read_crc(&rd), crc32c(0, answer, 300));
+	assert_memory_equal(to.p, bytes, 300);
+	assert_int_equal(xport_read_crc(&rd), crc32c(0, bytes, 300));
 	raw_close(&p);
 	rig_close(&r);
 	mem_free(&to);

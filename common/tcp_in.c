@@ -1,0 +1,524 @@
+#include "common/tcp_impl.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "common/failpoint.h"
+
+/* Bytes of one call, so that the other connections get their turn, and what was received is still in
+ * the cache for its crc. */
+#define RECV_SLICE (UINT32_C(256) << 10)
+/* The kernel wakes us when this much of what comes is here, or all of it: a compromise between
+ * wake-ups, which cost, and bytes that lie in the kernel when they could be copied. */
+#define LOWAT_MAX (128 << 10)
+#define HEAD      sizeof(struct frame)
+/* The window is looked at once in so many bytes. */
+#define MEASURE_BYTES (UINT32_C(1) << 20)
+/* The time from window to window, which the kernel knows in milliseconds. */
+#define RTT_FAST_US 1000
+#define RTT_LONG_US 9000
+/* So often in a row it was fast before windows grow (before the kernel chooses them, twice as often
+ * each time), and long before they shrink. */
+#define FAST_TIMES  32u
+#define LIMITED_MAX 10
+#define LONG_TIMES  8
+#define PLAN_ITEMS  4
+
+/* ---- what we read ---- */
+
+static struct piece *piece_at(struct tcp_conn *c, unsigned i)
+{
+	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
+}
+
+/* False: there is no room for the request. */
+static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
+{
+	const struct xport_read *r = rd->r;
+
+	if (tcp_put_read(c, r->segment, r->offset + rd->issued, len))
+		return false;
+	*piece_at(c, c->n_pieces) = (struct piece){
+		.rd = rd, .at = rd->issued, .len = len, .asked_ns = tcp_of(c)->now_ns};
+	c->n_pieces++;
+	c->read_window.bytes += len;
+	rd->issued += len;
+	return true;
+}
+
+void tcp_issue_reads(struct tcp_conn *c)
+{
+	struct tcp_read *rd;
+
+	while ((rd = TAILQ_FIRST(&c->queue)) && c->n_pieces < TCP_PIECES) {
+		uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
+
+		if (!read_window_takes(&c->read_window, len) || !ask(c, rd, len))
+			return;
+		if (rd->issued < rd->r->len)
+			continue;
+		TAILQ_REMOVE(&c->queue, rd, link);
+		c->n_queued--;
+	}
+}
+
+static struct eager *eager_at(struct tcp_conn *c, unsigned i)
+{
+	return &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
+}
+
+static bool is_same_memory(const struct eager *e, uint16_t segment, uint64_t offset, uint32_t len)
+{
+	return e->segment == segment && e->offset == offset && e->len == len;
+}
+
+/* The offer that r reads, when its bytes come unasked and are not being thrown away; or NULL. */
+static struct eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
+{
+	for (unsigned i = c->in.is_open && c->in.is_eager; i < c->n_eager; i++) {
+		struct eager *e = eager_at(c, i);
+
+		if (!e->rd && !e->is_old && is_same_memory(e, r->segment, r->offset, r->len))
+			return e;
+	}
+	return NULL;
+}
+
+int tcp_read(struct xport_read *r)
+{
+	struct tcp_conn *c = (struct tcp_conn *)r->conn;
+	const struct tcp_xport *x = tcp_of(c);
+	const struct tcp_seg *own = &x->segs[r->own_segment % TCP_SEGS_MAX];
+	uintptr_t at = (uintptr_t)r->dst - (uintptr_t)own->mem;
+	struct tcp_read *rd;
+	struct eager *e;
+	int rc = FAILPOINT(NET_READ);
+
+	if (rc < 0)
+		return rc;
+	if (c->state != TCP_UP)
+		return -ENOTCONN;
+	if (!r->len || r->segment >= TCP_SEGS_MAX || r->offset > UINT64_MAX - r->len)
+		return BPS_EPROTO;
+	if (r->own_segment >= TCP_SEGS_MAX || !own->mem || at > own->bytes ||
+		r->len > own->bytes - at)
+		return -EINVAL;
+	e = eager_of(c, r);
+	if (c->n_reads == READS_MAX || (!e && c->n_queued == READ_WINDOW_QUEUE))
+		return -EAGAIN;
+	rd = &c->reads[__builtin_ctz(~c->reads_used)];
+	*rd = (struct tcp_read){.r = r};
+	r->impl = rd;
+	c->reads_used |= UINT32_C(1) << (rd - c->reads);
+	c->n_reads++;
+	tcp_touch(c);
+	if (e) {
+		e->rd = rd;
+		return 0;
+	}
+	TAILQ_INSERT_TAIL(&c->queue, rd, link);
+	c->n_queued++;
+	tcp_issue_reads(c);
+	return 0;
+}
+
+static void read_end(struct tcp_conn *c, struct tcp_read *rd, int status)
+{
+	const struct xport *x = c->pub.x;
+
+	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
+	c->n_reads--;
+	if (!status)
+		net_count(&tcp_of(c)->count.reads, 1);
+	rd->r->has_crc = true;
+	rd->r->crc = rd->crc;
+	x->ev->read_done(x->ctx, rd->r, status);
+}
+
+void tcp_cancel_reads(struct tcp_conn *c)
+{
+	while (c->reads_used)
+		read_end(c, &c->reads[__builtin_ctz(c->reads_used)], -ECANCELED);
+}
+
+/* ---- what comes unasked ---- */
+
+void tcp_announced(struct tcp_conn *c, const struct frame *f)
+{
+	struct eager e = {.segment = le16toh(f->segment),
+		.len = le32toh(f->len),
+		.offset = le64toh(f->offset),
+		.count = c->eager_count};
+
+	if (f->status || !e.len || e.segment >= TCP_SEGS_MAX) {
+		tcp_protocol_error(c, "a malformed offer");
+		return;
+	}
+	c->eager_count++;
+	if (c->n_eager < TCP_EAGER_IN)
+		*eager_at(c, c->n_eager++) = e;
+}
+
+/* Before its owner hears it, who may read at once. */
+void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
+{
+	for (unsigned i = 0; i < c->n_eager; i++) {
+		struct eager *e = eager_at(c, i);
+
+		if (e->is_heard) {
+			e->is_old |= is_same_memory(e, m->segment, m->offset, m->len);
+			continue;
+		}
+		e->is_heard = true;
+		e->turn = tcp_of(c)->turn;
+	}
+	if (c->is_held)
+		tcp_touch(c);
+	c->is_held = false;
+}
+
+/* The head of an answer is here. */
+static void open_answer(struct tcp_conn *c)
+{
+	const struct piece *p = piece_at(c, 0);
+
+	if (!c->n_pieces) {
+		tcp_protocol_error(c, "bytes that nobody asked for");
+		return;
+	}
+	if (le32toh(c->head.len) != p->len || le64toh(c->head.offset) != p->rd->r->offset + p->at) {
+		tcp_protocol_error(c, "an answer to another request");
+		return;
+	}
+	c->in.rd = p->rd;
+	c->in.dst = (uint8_t *)p->rd->r->dst + p->at;
+	c->in.is_open = true;
+}
+
+/* The head of eager bytes is here. They wait for the message that offers them, and a turn more,
+ * since who hears it may not read at once. */
+static void open_eager(struct tcp_conn *c)
+{
+	uint64_t count = le64toh(c->head.offset);
+	struct eager *e = c->n_eager ? eager_at(c, 0) : NULL;
+
+	if (count != c->eager_done) {
+		tcp_protocol_error(c, "unasked bytes out of turn");
+		return;
+	}
+	c->in.is_eager = true;
+	c->is_held = count == c->eager_count;
+	if (c->is_held)
+		return;
+	if (!e || e->count > count) { /* there was no room to note it */
+		c->in.is_open = true;
+		return;
+	}
+	if (e->len != le32toh(c->head.len)) {
+		tcp_protocol_error(c, "other bytes than those that were announced");
+		return;
+	}
+	c->is_held = !e->rd && !e->is_heard;
+	c->in.is_open = e->rd || (e->is_heard && e->turn < tcp_of(c)->turn);
+	c->in.rd = e->rd;
+	c->in.dst = e->rd ? e->rd->r->dst : NULL;
+}
+
+/* Where do the bytes behind the head go? */
+static void open_arrival(struct tcp_conn *c)
+{
+	const struct frame *h = &c->head;
+
+	c->in.len = le32toh(h->len);
+	c->in.offset = le64toh(h->offset);
+	if (h->status || h->segment || !c->in.len)
+		tcp_protocol_error(c, "a malformed head");
+	else if (h->type == FRAME_ANSWER)
+		open_answer(c);
+	else if (h->type == FRAME_EAGER)
+		open_eager(c);
+	else
+		tcp_protocol_error(c, "bytes that nobody asked for");
+}
+
+/* ---- receiving ---- */
+
+static void answer_end(struct tcp_conn *c, uint32_t len)
+{
+	struct piece p = *piece_at(c, 0);
+	struct tcp_read *rd = p.rd;
+
+	c->piece_first = (c->piece_first + 1) % TCP_PIECES;
+	c->n_pieces--;
+	read_window_arrived(&c->read_window, len, tcp_of(c)->now_ns - p.asked_ns, c->n_queued > 0);
+	if (c->n_queued)
+		tcp_touch(c);
+	rd->done += len;
+	if (rd->done == rd->r->len)
+		read_end(c, rd, rd->status);
+}
+
+static void eager_end(struct tcp_conn *c, const struct arrival *in)
+{
+	if (c->n_eager && eager_at(c, 0)->count == in->offset) {
+		c->eager_first = (c->eager_first + 1) % TCP_EAGER_IN;
+		c->n_eager--;
+	}
+	c->eager_done = in->offset + 1;
+	if (in->rd)
+		read_end(c, in->rd, in->rd->status);
+	else
+		net_count(&tcp_of(c)->count.discarded_bytes, in->len);
+}
+
+/* All of it is here, with its trailer. */
+static void arrival_end(struct tcp_conn *c)
+{
+	const struct arrival in = c->in;
+	const struct frame *t = &in.trailer;
+
+	if (t->type != FRAME_BYTES || t->status > 1 || t->segment != 0 ||
+		le32toh(t->len) != in.len || le64toh(t->offset) != in.offset) {
+		tcp_protocol_error(c, "a trailer of something else");
+		return;
+	}
+	net_count(&tcp_of(c)->count.rx_bytes, in.len);
+	if (in.rd && t->status)
+		in.rd->status = BPS_ENOTFOUND;
+	c->in = (struct arrival){0}; /* first: the ends below call back */
+	if (in.is_eager)
+		eager_end(c, &in);
+	else
+		answer_end(c, in.len);
+}
+
+static size_t min_size(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Where the next bytes go. Heads and trailers come to frames of its own. */
+struct plan {
+	struct iovec iov[3 * PLAN_ITEMS];
+	unsigned n;
+	size_t bytes;
+	struct frame frames[2 * PLAN_ITEMS];
+	unsigned n_frames;
+};
+
+static void add(struct plan *p, void *mem, size_t len)
+{
+	p->iov[p->n++] = (struct iovec){mem, len};
+	p->bytes += len;
+}
+
+static void add_frame(struct plan *p, size_t got)
+{
+	add(p, &p->frames[p->n_frames++], HEAD - got);
+}
+
+/* Bytes, and the trailer behind them. False: not all of it. */
+static bool add_item(struct plan *p, uint8_t *dst, size_t len, size_t got)
+{
+	size_t left = got < len ? len - got : 0, part = min_size(left, RECV_SLICE);
+
+	if (part)
+		add(p, dst + got, part);
+	if (part < left)
+		return false;
+	add_frame(p, got > len ? got - len : 0);
+	return true;
+}
+
+/* What comes behind the i-th of the eager offers, as far as that is certain: no answer may come in
+ * between, and somebody takes it. */
+static const struct eager *next_eager(struct tcp_conn *c, unsigned i)
+{
+	const struct eager *e = eager_at(c, i);
+
+	return !c->n_pieces && i < c->n_eager && e->rd && e->count == c->eager_done + i ? e : NULL;
+}
+
+static void make_plan(struct tcp_conn *c, struct plan *p)
+{
+	const struct arrival *in = &c->in;
+	const struct eager *e;
+	unsigned i = in->is_open && in->is_eager;
+
+	p->n = p->n_frames = 0;
+	p->bytes = 0;
+	if (in->is_open && !in->rd) {
+		size_t left = HEAD + in->len - in->got;
+
+		if (in->got < HEAD + in->len)
+			add(p, tcp_of(c)->nowhere, min_size(left, sizeof(tcp_of(c)->nowhere)));
+		else
+			add_frame(p, in->got - HEAD - in->len);
+		return;
+	}
+	if (in->is_open && !add_item(p, in->dst, in->len, in->got - HEAD))
+		return;
+	add_frame(p, in->is_open ? 0 : in->got);
+	while (p->n_frames + 2 <= 2 * PLAN_ITEMS && p->bytes < RECV_SLICE &&
+		(e = next_eager(c, i++))) {
+		if (!add_item(p, e->rd->r->dst, e->len, 0))
+			return;
+		add_frame(p, 0);
+	}
+}
+
+/* len bytes more are at mem. Returns how many of them belong to what is coming, and are where that
+ * wants them. */
+static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
+{
+	struct arrival *in = &c->in;
+	size_t at = in->got - HEAD, n;
+
+	if (!in->is_open) {
+		n = min_size(len, HEAD - in->got);
+		memcpy((uint8_t *)&c->head + in->got, mem, n);
+	} else if (at < in->len) {
+		if (in->rd && mem != in->dst + at)
+			return 0;
+		n = min_size(len, in->len - at);
+		if (in->rd)
+			in->rd->crc = crc32c(in->rd->crc, mem, n);
+	} else {
+		n = min_size(len, in->len + HEAD - at);
+		memcpy((uint8_t *)&in->trailer + (at - in->len), mem, n);
+	}
+	in->got += n;
+	return n;
+}
+
+/* n bytes more are where the plan said. */
+static void take(struct tcp_conn *c, const struct plan *p, size_t n)
+{
+	for (unsigned i = 0; n && c->state == TCP_UP; i++) {
+		size_t len = min_size(n, p->iov[i].iov_len);
+
+		if (take_part(c, p->iov[i].iov_base, len) != len) {
+			tcp_protocol_error(c, "bytes that nobody asked for");
+			return;
+		}
+		n -= len;
+		if (!c->in.is_open && c->in.got == HEAD)
+			open_arrival(c);
+		else if (c->in.is_open && c->in.got == HEAD + c->in.len + HEAD)
+			arrival_end(c);
+	}
+}
+
+/* Nothing more is there: how much has to come before we are woken? */
+static void set_lowat(struct tcp_conn *c)
+{
+	struct tcp_lane *l = &c->lanes[LANE_BULK];
+	const struct arrival *in = &c->in;
+	const struct eager *e = in->is_open || in->got ? NULL : next_eager(c, 0);
+	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
+	size_t left = HEAD + len - in->got;
+	int want =
+		(int)min_size(left, tcp_of(c)->window ? (size_t)tcp_of(c)->window / 2 : LOWAT_MAX);
+
+	if (want == l->lowat)
+		return;
+	if (setsockopt(l->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof(want)) == 0)
+		l->lowat = want;
+}
+
+int tcp_set_window(const struct tcp_xport *x, int fd)
+{
+	int locks = 0;
+
+	if (x->window)
+		return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &x->window, sizeof(x->window)) ? -errno
+											    : 0;
+	return setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks)) ? -errno : 0;
+}
+
+/* What all peers send waits in one queue before our link, and of the link each gets the share that
+ * its window has of all windows: so windows are equal, and small. They are smaller where that queue
+ * is long all the same. Where the link is fast for them, and was for a while, the kernel chooses (it
+ * grows them, each for itself), until the queue is long. */
+static void set_window(struct tcp_xport *x, int window)
+{
+	x->window = window;
+	x->n_fast = x->n_long = 0;
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
+		if (x->conns[i] && x->conns[i]->lanes[LANE_BULK].fd >= 0)
+			tcp_set_window(x, x->conns[i]->lanes[LANE_BULK].fd);
+}
+
+/* rtt_us: the time from window to window, of one connection. */
+static void tune_window(struct tcp_xport *x, uint32_t rtt_us)
+{
+	x->n_fast = rtt_us > RTT_FAST_US ? 0 : x->n_fast + 1;
+	x->n_long = rtt_us > RTT_LONG_US ? x->n_long + 1 : 0;
+	if (!x->window && x->n_long >= LONG_TIMES) {
+		x->n_limited += x->n_limited < LIMITED_MAX;
+		set_window(x, TCP_WINDOW);
+	} else if (x->window == TCP_WINDOW && x->n_fast >= FAST_TIMES << x->n_limited) {
+		set_window(x, 0);
+	} else if (x->window > TCP_WINDOW_MIN && x->n_long >= LONG_TIMES) {
+		set_window(x, x->window / 2);
+	} else if (x->window && x->window < TCP_WINDOW && x->n_fast >= FAST_TIMES) {
+		set_window(x, x->window * 2);
+	}
+}
+
+/* n bytes were received. */
+static void measure(struct tcp_conn *c, size_t n)
+{
+	struct tcp_xport *x = tcp_of(c);
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	x->unmeasured += n;
+	if (x->unmeasured < MEASURE_BYTES)
+		return;
+	x->unmeasured = 0;
+	if (!getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
+		info.tcpi_rcv_rtt)
+		tune_window(x, info.tcpi_rcv_rtt);
+}
+
+void tcp_take_bulk(struct tcp_conn *c)
+{
+	struct tcp_lane *l = &c->lanes[LANE_BULK];
+	struct plan p;
+	struct msghdr mh = {.msg_iov = p.iov};
+	ssize_t n;
+
+	if (c->in.got == HEAD && !c->in.is_open) {
+		open_arrival(c);
+		if (!c->in.is_open)
+			return;
+	}
+	make_plan(c, &p);
+	mh.msg_iovlen = p.n;
+	n = recvmsg(l->fd, &mh, MSG_DONTWAIT);
+	if (n < 0 && errno == EINTR)
+		return;
+	if (n <= 0) {
+		l->can_recv = false;
+		if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+			tcp_lost(c, n == 0 ? 0 : errno);
+		else
+			set_lowat(c);
+		return;
+	}
+	tcp_heard(c);
+	take(c, &p, (size_t)n);
+	if (c->state != TCP_UP)
+		return;
+	measure(c, (size_t)n);
+	if (l->is_ended || (size_t)n == p.bytes)
+		return;
+	l->can_recv = false; /* what comes from now on is an event of its own */
+	set_lowat(c);
+}

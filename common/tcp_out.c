@@ -1,0 +1,179 @@
+#include "common/tcp_impl.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <sys/uio.h>
+
+/* Bytes of one call, so that the other connections get their turn. */
+#define SEND_SLICE (UINT32_C(512) << 10)
+/* Who is patient has no more than this waiting here, beside what the kernel has (NOTSENT_LOWAT):
+ * what is offered meanwhile may be more urgent. */
+#define EAGER_AHEAD (UINT32_C(256) << 10)
+#define ZEROS       (64 << 10)
+#define HEAD        sizeof(struct frame)
+#define IOV_ROOM    64
+
+static const uint8_t zeros[ZEROS];
+
+static struct answer *answer_at(struct tcp_conn *c, unsigned i)
+{
+	return &c->answers[(c->answer_first + i) % TCP_ANSWERS];
+}
+
+static void push(struct tcp_conn *c, const struct answer *a)
+{
+	*answer_at(c, c->n_answers++) = *a;
+	tcp_touch(c);
+}
+
+void tcp_asked(struct tcp_conn *c, const struct frame *f)
+{
+	const struct tcp_xport *x = tcp_of(c);
+	struct answer a = {.segment = le16toh(f->segment),
+		.len = le32toh(f->len),
+		.offset = le64toh(f->offset)};
+	const struct tcp_seg *s = &x->segs[a.segment % TCP_SEGS_MAX];
+
+	if (f->status || !a.len || a.len > READ_WINDOW_MAX || a.segment >= TCP_SEGS_MAX) {
+		tcp_protocol_error(c, "a malformed request to read");
+		return;
+	}
+	if (c->n_asked == TCP_PIECES) {
+		tcp_protocol_error(c, "more requests to read than anybody has");
+		return;
+	}
+	a.is_refused = a.offset > s->bytes || a.len > s->bytes - a.offset;
+	c->n_asked++;
+	push(c, &a);
+}
+
+bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient)
+{
+	return c->n_answers - c->n_asked < TCP_EAGER_OUT &&
+	       (!is_patient || c->eager_bytes < EAGER_AHEAD);
+}
+
+void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m)
+{
+	const struct tcp_seg *s = &tcp_of(c)->segs[m->segment % TCP_SEGS_MAX];
+
+	push(c, &(struct answer){.segment = m->segment,
+			.is_refused = m->offset > s->bytes || m->len > s->bytes - m->offset,
+			.is_eager = true,
+			.len = m->len,
+			.offset = m->offset,
+			.count = c->eager_sent++});
+	c->eager_bytes += m->len;
+}
+
+void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
+{
+	for (unsigned i = 0; i < c->n_answers; i++) {
+		struct answer *a = answer_at(c, i);
+
+		a->is_refused |= a->segment == segment;
+	}
+}
+
+/* What is sent in one call: frames of this function's, bytes of the segments. */
+struct plan {
+	struct iovec iov[IOV_ROOM];
+	unsigned n;
+	size_t bytes;
+	struct frame frames[IOV_ROOM];
+	unsigned n_frames;
+};
+
+static void add(struct plan *p, const void *mem, size_t len)
+{
+	if (!len)
+		return;
+	p->iov[p->n++] = (struct iovec){(void *)mem, len};
+	p->bytes += len;
+}
+
+static void add_frame(
+	struct plan *p, const struct answer *a, enum frame_type type, uint8_t status, size_t sent)
+{
+	struct frame *f = &p->frames[p->n_frames++];
+
+	*f = (struct frame){.type = (uint8_t)type,
+		.status = status,
+		.len = htole32(a->len),
+		.offset = htole64(a->is_eager ? a->count : a->offset)};
+	add(p, (const uint8_t *)f + sent, HEAD - sent);
+}
+
+/* What is left of an answer, behind `sent` bytes of it. False: not all of it. */
+static bool add_answer(
+	struct plan *p, const struct tcp_conn *c, const struct answer *a, size_t sent)
+{
+	const uint8_t *mem = tcp_of(c)->segs[a->segment].mem;
+	size_t at = sent > HEAD ? sent - HEAD : 0, left = at < a->len ? a->len - at : 0, len;
+
+	if (sent < HEAD)
+		add_frame(p, a, a->is_eager ? FRAME_EAGER : FRAME_ANSWER, 0, sent);
+	len = a->is_refused ? ZEROS : SEND_SLICE;
+	len = left < len ? left : len;
+	add(p, a->is_refused ? zeros : mem + a->offset + at, len);
+	if (len < left)
+		return false;
+	add_frame(p, a, FRAME_BYTES, a->is_refused, at > a->len ? at - a->len : 0);
+	return true;
+}
+
+static size_t answer_bytes(const struct answer *a)
+{
+	return HEAD + a->len + HEAD;
+}
+
+/* The first answer is gone whole. */
+static void answer_end(struct tcp_conn *c)
+{
+	const struct answer *a = answer_at(c, 0);
+
+	if (a->is_eager)
+		c->eager_bytes -= a->len;
+	else
+		c->n_asked--;
+	c->answer_first = (c->answer_first + 1) % TCP_ANSWERS;
+	c->n_answers--;
+	c->answer_sent = 0;
+}
+
+void tcp_send_bulk(struct tcp_conn *c)
+{
+	struct tcp_lane *l = &c->lanes[LANE_BULK];
+	struct plan p;
+	struct msghdr mh = {.msg_iov = p.iov};
+	size_t sent = c->answer_sent;
+	ssize_t n;
+
+	p.n = p.n_frames = 0;
+	p.bytes = 0;
+	for (unsigned i = 0; i < c->n_answers && p.bytes < SEND_SLICE && p.n + 3 <= IOV_ROOM; i++) {
+		if (!add_answer(&p, c, answer_at(c, i), sent))
+			break;
+		sent = 0;
+	}
+	mh.msg_iovlen = p.n;
+	n = sendmsg(l->fd, &mh, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (n < 0 && errno == EINTR)
+		return;
+	if (n < 0) {
+		l->can_send = false;
+		if (errno != EAGAIN && errno != EWOULDBLOCK)
+			tcp_lost(c, errno);
+		return;
+	}
+	l->can_send = (size_t)n == p.bytes;
+	while (n) {
+		size_t left = answer_bytes(answer_at(c, 0)) - c->answer_sent;
+		size_t part = (size_t)n < left ? (size_t)n : left;
+
+		c->answer_sent += (uint32_t)part;
+		n -= (ssize_t)part;
+		if (part == left)
+			answer_end(c);
+	}
+}

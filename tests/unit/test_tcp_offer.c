@@ -1,0 +1,124 @@
+#include "common/crc32c.h"
+#include "tests/unit/tcp_peer.h"
+
+/* Offers whose bytes come unasked (xport_send_eager): memory that is offered anew while bytes of its
+ * former offer are still on their way, and senders that have to wait. */
+
+#define LEN 20000
+
+static const struct wire_msg offer = {
+	.type = WIRE_CONTRIB, .round = 1, .segment = 3, .offset = 4096, .len = LEN};
+
+static void say(const struct raw *p, bool is_eager)
+{
+	const struct frame f = {.type = FRAME_EAGER, .segment = 3, .len = LEN, .offset = 4096};
+	uint8_t bytes[sizeof(f) + 256];
+	size_t n = 0;
+
+	if (is_eager) {
+		memcpy(bytes, &f, sizeof(f));
+		n = sizeof(f);
+	}
+	n += put_message(bytes + n, &offer);
+	raw_send(p, LANE_MESSAGES, bytes, n);
+}
+
+static void send_bytes(const struct raw *p, enum frame_type type, uint64_t offset, uint32_t seed)
+{
+	const struct frame head = {.type = (uint8_t)type, .len = LEN, .offset = offset},
+			   trailer = {.type = FRAME_BYTES, .len = LEN, .offset = offset};
+	uint8_t bytes[sizeof(head) + LEN + sizeof(trailer)];
+
+	memcpy(bytes, &head, sizeof(head));
+	fill(bytes + sizeof(head), LEN, seed);
+	memcpy(bytes + sizeof(head) + LEN, &trailer, sizeof(trailer));
+	raw_send(p, LANE_BULK, bytes, sizeof(bytes));
+}
+
+/* The first offer is not read; its bytes come when the second one is. */
+static void offer_twice(bool is_eager)
+{
+	uint8_t want[LEN];
+	struct xport_read rd;
+	struct frame asked;
+	struct mem to;
+	struct rig r;
+	struct raw p;
+
+	rig_open(&r);
+	to = mem_new(&r.server, LEN, 0);
+	p = raw_up(&r);
+	say(&p, true);
+	say(&p, is_eager);
+	RUN(&r, r.server.n_messages == 2);
+	rd = (struct xport_read){.conn = r.server.conn,
+		.dst = to.p,
+		.own_segment = to.seg,
+		.segment = 3,
+		.offset = 4096,
+		.len = LEN};
+	assert_int_equal(xport_read(&rd), 0);
+	send_bytes(&p, FRAME_EAGER, 0, 1);
+	if (is_eager) {
+		send_bytes(&p, FRAME_EAGER, 1, 2);
+	} else {
+		raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
+		assert_int_equal(asked.type, FRAME_READ);
+		send_bytes(&p, FRAME_ANSWER, 4096, 2);
+	}
+	RUN(&r, r.server.n_read_done == 1);
+	assert_int_equal(r.server.n_read_failed, 0);
+	fill(want, LEN, 2);
+	assert_memory_equal(to.p, want, LEN);
+	assert_int_equal(xport_read_crc(&rd), crc32c(0, want, LEN));
+	raw_close(&p);
+	rig_close(&r);
+	mem_free(&to);
+}
+
+static void read_of_an_offer_does_not_take_bytes_of_one_before(void **state)
+{
+	(void)state;
+	offer_twice(true);
+}
+
+static void read_of_an_offer_that_must_be_asked_for_is_asked_for(void **state)
+{
+	(void)state;
+	offer_twice(false);
+}
+
+static void who_is_patient_hears_of_room_whatever_was_sent_meanwhile(void **state)
+{
+	struct wire_msg m = offer;
+	struct xconn *c;
+	struct mem from;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	c = r.client.conn;
+	from = mem_new(&r.client, LEN, 1);
+	m.segment = from.seg;
+	m.offset = 0;
+	for (unsigned i = 0; i < TCP_EAGER_OUT; i++)
+		assert_int_equal(xport_send_eager(c, &m, false), 0);
+	assert_int_equal(xport_send_eager(c, &m, true), -EAGAIN);
+	assert_int_equal(xport_send_eager(c, &m, false), 0); /* without its bytes */
+	RUN(&r, r.client.n_writable == 1 && r.server.n_messages == TCP_EAGER_OUT + 1);
+	assert_int_equal(xport_send_eager(c, &m, true), 0);
+	rig_close(&r);
+	mem_free(&from);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(read_of_an_offer_does_not_take_bytes_of_one_before),
+		cmocka_unit_test(who_is_patient_hears_of_room_whatever_was_sent_meanwhile),
+		cmocka_unit_test(read_of_an_offer_that_must_be_asked_for_is_asked_for),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
