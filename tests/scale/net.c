@@ -368,6 +368,7 @@ static void net_close(struct xconn *c, const char *why)
 	fatal("peer %u is closed: %s", c->peer_id, why);
 }
 
+/* Nothing comes unasked: the model is of reads, which the receiver's window bounds. */
 const struct xport_ops scale_xport_ops = {
 	.send = net_send,
 	.read = net_read,

@@ -1,5 +1,6 @@
 /* What a seed draws: the shape of the job, the manners of the network, and which faults happen
  * (swarm testing: a seed that leaves most kinds out reaches states that a mix of all hides). */
+#include "tests/sim/eager.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 
@@ -76,6 +77,7 @@ static void draw_net(struct sim *s)
 	o->staging_bytes = (size_t)(8u << 10) << rnd_below(s, 3);
 	o->peer_window_bytes = (size_t)512 << rnd_below(s, 5);
 	o->window_bytes = (size_t)512 << rnd_below(s, 6);
+	eager_draw(s);
 	/* Not drawn, so that the histories of older seeds stay what they are. */
 	o->job_inflight_bytes = s->seed % 4 ? 0 : (size_t)1024 << (s->seed / 4 % 3);
 }

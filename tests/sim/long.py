@@ -80,6 +80,7 @@ def report(records):
         ("messages", f"{total['messages']:.3g}: {total['lost']:,} lost, {total['dups']:,} doubled, {total['reordered']:,} overtaken, "
                      f"{total['corrupted']:,} with a flipped bit, {total['lies']:,} lies"),
         ("reads, loans", f"{total['reads']:,}, {total['loans']:,}"),
+        ("eager offers, read as they came, thrown away", f"{total['eager']:,}, {total['eager_reads']:,}, {total['thrown']:,}"),
         ("views", f"{total['views']:,}"),
         ("lives of the scheduler", f"{total['lives']:,}"),
         ("restarts of agents", f"{total['restarts']:,}"),

@@ -93,12 +93,13 @@ static void report(const struct totals *t, double took_s, uint64_t n_bad)
 		t->events, (double)t->events / took_s, n_faults, t->rounds,
 		(double)t->virtual_ns / 3.6e12);
 	printf("%" PRIu64 " messages (%" PRIu64 " lost, %" PRIu64 " duplicated, %" PRIu64
-	       " reordered, %" PRIu64 " corrupted, %" PRIu64 " AGAIN), %" PRIu64 " reads, %" PRIu64
-	       " loans, %" PRIu64 " views, %" PRIu64 " scheduler lives, %" PRIu64
-	       " agent restarts, %" PRIu64 " drains, %" PRIu64 " servers stopped, %" PRIu64
-	       " jobs failed\n",
+	       " reordered, %" PRIu64 " corrupted, %" PRIu64 " AGAIN), %" PRIu64 " reads (%" PRIu64
+	       " of %" PRIu64 " eager offers, %" PRIu64 " in vain), %" PRIu64 " loans, %" PRIu64
+	       " views, %" PRIu64 " scheduler lives, %" PRIu64 " agent restarts, %" PRIu64
+	       " drains, %" PRIu64 " servers stopped, %" PRIu64 " jobs failed\n",
 		t->messages, t->lost, t->dups, t->reordered, t->corrupted, t->agains, t->reads,
-		t->loans, t->views, t->lives, t->restarts, t->drains, t->leaves, t->failed_jobs);
+		t->eager_reads, t->eager, t->thrown, t->loans, t->views, t->lives, t->restarts,
+		t->drains, t->leaves, t->failed_jobs);
 	printf("%" PRIu64 " rounds of other jobs, %" PRIu64 " lies\n", t->guest_rounds, t->lies);
 	printf("slowest end after the last fault: %.1f s (seed %" PRIu64 ")\n",
 		(double)t->slowest_ns / 1e9, t->slowest_seed);
@@ -114,10 +115,11 @@ static const struct {
 	const char *name;
 	size_t at;
 } figures[] = {FIGURE(seeds), FIGURE(events), FIGURE(messages), FIGURE(lost), FIGURE(dups),
-	FIGURE(reordered), FIGURE(corrupted), FIGURE(agains), FIGURE(reads), FIGURE(loans),
-	FIGURE(views), FIGURE(rounds), FIGURE(failed_jobs), FIGURE(virtual_ns), FIGURE(lives),
-	FIGURE(restarts), FIGURE(drains), FIGURE(leaves), FIGURE(guest_rounds), FIGURE(lies),
-	FIGURE(slowest_ns), FIGURE(slowest_seed)};
+	FIGURE(reordered), FIGURE(corrupted), FIGURE(agains), FIGURE(reads), FIGURE(eager),
+	FIGURE(eager_reads), FIGURE(thrown), FIGURE(loans), FIGURE(views), FIGURE(rounds),
+	FIGURE(failed_jobs), FIGURE(virtual_ns), FIGURE(lives), FIGURE(restarts), FIGURE(drains),
+	FIGURE(leaves), FIGURE(guest_rounds), FIGURE(lies), FIGURE(slowest_ns),
+	FIGURE(slowest_seed)};
 
 static double cpu_s(int who)
 {

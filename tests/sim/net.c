@@ -1,5 +1,6 @@
 /* The data plane: connections that keep the order or break (unless the seed's options say
  * otherwise), reads that copy piece by piece at several moments. */
+#include "tests/sim/eager.h"
 #include "tests/sim/peek.h"
 #include "tests/sim/sim.h"
 
@@ -11,14 +12,6 @@
 #define CORRUPTED_MAX 4
 
 static const struct xport_ops ops;
-
-struct read {
-	struct read *next, **prev;
-	struct xport_read *r;
-	struct end *end;
-	uint32_t done, piece, crc; /* crc: of the source when the read began */
-	bool is_over;
-};
 
 static struct end *end_of(struct xconn *c)
 {
@@ -60,6 +53,8 @@ static void read_end(struct read *rd, int status)
 	struct end *end = rd->end;
 
 	rd->is_over = true;
+	if (rd->eager)
+		eager_forget(rd->eager);
 	*rd->prev = rd->next;
 	if (rd->next)
 		rd->next->prev = rd->prev;
@@ -183,11 +178,12 @@ static void on_writable(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
-static void credit_back(struct sim *s, struct end *sender)
+void net_room(struct end *from)
 {
-	sender->in_flight--;
-	if (sender->is_refused && sender->is_open)
-		post(s, sender->port->node, net_delay(s), on_writable)->p = sender;
+	struct sim *s = from->port->s;
+
+	if (from->is_refused && from->is_open)
+		post(s, from->port->node, net_delay(s), on_writable)->p = from;
 }
 
 static void on_message(struct sim *s, struct event *e)
@@ -198,8 +194,10 @@ static void on_message(struct sim *s, struct event *e)
 	bool is_copy = e->a == 1, is_lost = e->a == 2, had;
 	struct peek p;
 
-	if (!is_copy)
-		credit_back(s, end->peer);
+	if (!is_copy) {
+		end->peer->in_flight--;
+		net_room(end->peer);
+	}
 	if (is_lost || !end->is_open || (end->pipe->is_broken && end->pipe->has_lost))
 		return;
 	if (wire_decode(e->bytes, e->n, &m, &err) != (int)e->n) {
@@ -215,6 +213,7 @@ static void on_message(struct sim *s, struct event *e)
 	if (m.type == WIRE_DONATE)
 		oracle_donated(s, &(struct peek){m.job, m.tensor, m.part, m.round, m.pgen});
 	s->tot->agains += m.type == WIRE_AGAIN;
+	eager_heard(end, &m, e->b);
 	end->port->enter(end->port->owner);
 	p = (struct peek){m.job, m.tensor, m.part, m.round, m.pgen};
 	had = m.type != WIRE_RESULT || end != &end->pipe->agent || peek_has(end->port->x.ctx, &p);
@@ -225,12 +224,13 @@ static void on_message(struct sim *s, struct event *e)
 }
 
 /* What no checksum of the transport has seen. Not so often that it may be the same partition's
- * bytes each time: then the daemons say that it is no chance, and end the job. */
+ * bytes each time: then the daemons say that it is no chance, and end the job. Where messages are
+ * doubled, so is the word about it. */
 static void corrupt(struct sim *s, const struct pipe *p, void *payload, size_t n_bytes)
 {
 	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille) || s->n_corrupted == CORRUPTED_MAX)
 		return;
-	s->n_corrupted++;
+	s->n_corrupted += s->o.dup_permille ? 2 : 1;
 	((uint8_t *)payload)[rnd_below(s, n_bytes)] ^= (uint8_t)(1u << rnd_below(s, 8));
 	s->tot->corrupted++;
 }
@@ -250,13 +250,14 @@ static struct event *post_message(struct sim *s, struct end *to, const struct wi
 		to->last_at = at;
 	e = post(s, to->port->node, at - s->now, on_message);
 	e->p = to;
+	e->b = to->peer->n_sent;
 	wire_encode(m, event_room(e, (uint32_t)wire_size(m)));
 	if (m->flags & WIRE_INLINE)
 		corrupt(s, to->pipe, e->bytes + e->n - ((m->len + 7) & ~7u), m->len);
 	return e;
 }
 
-static int send_it(struct end *end, const struct wire_msg *m)
+static int send_it(struct end *end, const struct wire_msg *m, bool is_eager)
 {
 	struct sim *s = end->port->s;
 
@@ -271,6 +272,7 @@ static int send_it(struct end *end, const struct wire_msg *m)
 	if (end->pipe->is_broken)
 		return 0;
 	end->in_flight++;
+	end->n_sent++;
 	if (rnd_chance(s, s->o.loss_permille)) {
 		s->tot->lost++;
 		post_message(s, end->peer, m)->a = 2;
@@ -281,6 +283,8 @@ static int send_it(struct end *end, const struct wire_msg *m)
 		s->tot->dups++;
 		post_message(s, end->peer, m)->a = 1;
 	}
+	if (is_eager)
+		eager_send(end, m, end->n_sent);
 	return 0;
 }
 
@@ -297,24 +301,45 @@ void net_say(struct end *end, const struct wire_msg *m)
 		return;
 	wire_encode(m, buf.bytes);
 	if (wire_decode(buf.bytes, wire_size(m), &back, &err) > 0)
-		send_it(end, m);
+		send_it(end, m, eager_takes(end, false));
 	else
 		pipe_break(
 			end->port->s, end->pipe); /* as the transport does with what is not sound */
 }
 
-static int net_send(struct xconn *c, const struct wire_msg *m)
+static int say(struct end *end, const struct wire_msg *m, bool is_eager)
 {
-	struct end *end = end_of(c);
 	struct wire_msg lie = *m;
 
 	if (!end->port->is_liar)
-		return send_it(end, m);
+		return send_it(end, m, is_eager);
 	if (!end->is_open || !end->port->node->is_up)
 		return -ENOTCONN;
 	liar_twists(end->port->s, &lie);
 	net_say(end, &lie);
 	return 0;
+}
+
+static int net_send(struct xconn *c, const struct wire_msg *m)
+{
+	return say(end_of(c), m, false);
+}
+
+/* As our own sockets do it; within one host there is nothing to send. */
+static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
+{
+	struct end *end = end_of(c);
+	struct sim *s = end->port->s;
+	bool is_eager = !end->pipe->is_near && s->o.eager_max;
+
+	if (!is_eager || !end->is_open || eager_takes(end, is_patient))
+		return say(end, m, is_eager);
+	if (!is_patient)
+		return say(end, m, false);
+	end->is_refused = true;
+	if (!end->n_eager)
+		post(s, end->port->node, net_delay(s), on_writable)->p = end;
+	return -EAGAIN;
 }
 
 /* ---- reads ---- */
@@ -333,23 +358,40 @@ static void on_read_done(struct sim *s, struct event *e)
 		p = peek_read(rd->r);
 		had = peek_has(end->port->x.ctx, &p);
 	}
-	read_end(rd, 0);
+	read_end(rd, rd->status);
 	if (!had && peek_has(end->port->x.ctx, &p))
 		oracle_taken(s, &p);
 	end->port->leave(end->port->owner);
 }
 
-/* A sum that was offered may not change while its reader is connected (B3). Contributions may, when
- * their round has ended elsewhere (B2): then the crc must tell. */
+/* A sum that was offered may not change while its reader is connected (B3), but for one that has said
+ * that it does not read it. Bytes that come unasked lie here before the read does, so for them it holds
+ * from the offer on; they may come when the server has closed, and writes there again. Contributions
+ * may change, when their round has ended elsewhere (B2): then the crc must tell. */
 static void check_torn(struct sim *s, const struct read *rd)
 {
-	if (rd->end == &rd->end->pipe->agent && !rd->end->port->is_liar &&
-		crc32c(0, source(rd), rd->r->len) != rd->crc)
+	const struct end *far = rd->end->peer;
+
+	if (rd->end != &rd->end->pipe->agent || rd->end->port->is_liar || rd->status)
+		return;
+	if ((far->is_open && crc32c(0, source(rd), rd->r->len) != rd->crc) ||
+		crc32c(0, rd->r->dst, rd->r->len) != rd->crc)
 		violation(s, "B3: %s reads a sum that %s is writing to", rd->end->port->node->name,
-			rd->end->peer->port->node->name);
+			far->port->node->name);
 }
 
-static uint64_t read_delay(struct sim *s)
+void read_arrived(struct read *rd, int status)
+{
+	struct end *end = rd->end;
+	struct sim *s = end->port->s;
+
+	rd->status = status;
+	check_torn(s, rd);
+	corrupt(s, end->pipe, rd->r->dst, rd->r->len);
+	post(s, end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
+}
+
+uint64_t read_delay(struct sim *s)
 {
 	uint64_t d = rnd_below(s, 2 * s->o.read_delay_ns);
 
@@ -384,9 +426,7 @@ static void on_piece(struct sim *s, struct event *e)
 		post(s, NULL, read_delay(s), on_piece)->p = rd;
 		return;
 	}
-	corrupt(s, rd->end->pipe, rd->r->dst, rd->r->len);
-	check_torn(s, rd);
-	post(s, rd->end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
+	read_arrived(rd, 0);
 }
 
 static bool lies_in(const struct port *p, uint16_t segment, const void *mem, uint32_t len)
@@ -429,7 +469,8 @@ static int net_read(struct xport_read *r)
 	end->reads = rd;
 	end->n_reads++;
 	s->tot->reads++;
-	post(s, NULL, read_delay(s), on_piece)->p = rd;
+	if (!eager_takes_read(rd))
+		post(s, NULL, read_delay(s), on_piece)->p = rd;
 	return 0;
 }
 
@@ -604,6 +645,7 @@ static uint64_t net_heard_ns(const struct xconn *c)
 static const struct xport_ops ops = {
 	.connect = no_connect,
 	.send = net_send,
+	.send_eager = net_send_eager,
 	.read = net_read,
 	.close = net_close,
 	.seg_add = net_seg_add,

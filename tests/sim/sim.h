@@ -10,6 +10,7 @@
  *   move.c    one of them, inside the scheduler's core
  *   peek.c    a look into the agent's core
  *   net.c     the data plane: struct xport_ops over a network of connections
+ *   eager.c   what comes over it unasked
  *   ctl.c     the control plane's connections, and the scheduler's shell
  *   member.c  what server and agent have in common: HELLO, beats, reconnecting
  *   server.c  the server's shell
@@ -159,7 +160,7 @@ struct options {
 	uint32_t tail_permille, loss_permille, dup_permille, reorder_permille, eagain_permille,
 		refuse_permille, ctl_again_permille, corrupt_permille, read_tail_permille,
 		ctl_tail_permille;
-	unsigned credits, reads_max;
+	unsigned credits, reads_max, eager_max;
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
 	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;
@@ -168,7 +169,19 @@ struct options {
 /* ---- data plane ---- */
 
 struct pipe;
-struct read;
+struct end;
+struct eager;
+
+struct read {
+	struct read *next, **prev;
+	struct xport_read *r;
+	struct end *end;
+	struct eager *eager; /* whose bytes it takes; NULL: it asks */
+	uint32_t done, piece;
+	uint32_t crc; /* of the source when the read began, or the eager offer was sent */
+	int status;
+	bool is_over;
+};
 
 struct port { /* one xport: of an agent, or of a server's thread */
 	struct xport x;
@@ -197,6 +210,9 @@ struct end {
 	uint64_t cut_until; /* nothing arrives here before */
 	struct read *reads;
 	unsigned n_reads;
+	uint64_t n_sent;     /* messages */
+	struct eager *eager; /* sent from here, the newest first */
+	unsigned n_eager;    /* of those not gone whole */
 };
 
 struct pipe {
@@ -220,6 +236,11 @@ int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned se
 void pipe_break(struct sim *s, struct pipe *p);
 /* Send m, if there is credit, whatever it says. */
 void net_say(struct end *end, const struct wire_msg *m);
+/* For eager.c. All bytes of a read are in its dst, or status says why not. Something has left this
+ * end, so that what was refused may be sent. How long a piece needs. */
+void read_arrived(struct read *rd, int status);
+void net_room(struct end *from);
+uint64_t read_delay(struct sim *s);
 /* The process of this port is gone: its ends are closed, the others learn it later. */
 void net_kill(struct sim *s, struct port *port, bool is_silent);
 /* Close all ends of this port, as its owner would. */
@@ -543,9 +564,9 @@ void oracle_sched_sends(struct sim *s, const struct member *to, const struct ctl
 /* ---- the world ---- */
 
 struct totals {
-	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, loans,
-		views, rounds, faults[F_COUNT], failed_jobs, virtual_ns, lives, restarts, drains,
-		leaves, guest_rounds, lies, slowest_ns, slowest_seed;
+	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, eager,
+		eager_reads, thrown, loans, views, rounds, faults[F_COUNT], failed_jobs, virtual_ns,
+		lives, restarts, drains, leaves, guest_rounds, lies, slowest_ns, slowest_seed;
 };
 
 struct queue {
@@ -581,8 +602,8 @@ struct sim {
 	uint64_t faults_end, deadline;
 	uint64_t agent_fault_ns; /* what the control plane of agents has suffered in all */
 	unsigned n_faults;
-	unsigned n_corrupted; /* payloads */
-	uint64_t n_loans; /* that servers hold */
+	unsigned n_corrupted; /* payloads; twice where the word about them may be doubled */
+	uint64_t n_loans;     /* that servers hold */
 	struct totals *tot;
 };
 
