@@ -122,7 +122,7 @@ struct trainer {
 	bool is_asking;
 	uint32_t asked_seq; /* of that message */
 	/* Of a former life: what it did last may have been done, but not been noted. */
-	bool may_repeat_message, may_repeat_submission;
+	bool may_repeat_message, may_repeat_submission, may_have_passed;
 	pid_t pid;
 	uid_t uid;
 	struct quota_account *user;
@@ -405,6 +405,8 @@ void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
 /* ---- barrier.c ---- */
 /* The trainer's BARRIER. */
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number);
+/* Before a submission: does it wait at none? */
+bool barrier_is_over(struct trainer *t);
 /* A JOB has come: whoever waits is told, or says again that it does. */
 void barrier_look(struct job *job);
 /* Say it again to a scheduler that may have forgotten. */

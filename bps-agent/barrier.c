@@ -27,6 +27,22 @@ static void answer(struct trainer *t, int code, const char *text)
 	t->kept->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
+/* A life that ended between the answer and noting it: what the trainer does now says that it came. */
+static bool has_passed(struct trainer *t)
+{
+	bool may = t->may_have_passed;
+
+	t->may_have_passed = false;
+	return may && t->kept->barrier_seq;
+}
+
+bool barrier_is_over(struct trainer *t)
+{
+	if (t->kept && has_passed(t))
+		t->kept->barrier_seq = 0;
+	return !t->kept || !t->kept->barrier_seq;
+}
+
 void barrier_again(struct trainer *t)
 {
 	if (t->state == TRAINER_ATTACHED && t->kept && t->kept->barrier_seq)
@@ -71,6 +87,7 @@ static bool is_quiet(const struct trainer *t)
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 {
 	struct job *job = t->job;
+	uint64_t passed = job->barrier;
 
 	if (t->state == TRAINER_OVER) {
 		struct local_msg m = {.type = LOCAL_PASSED,
@@ -81,7 +98,9 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		trainer_send(t, &m, NULL, 0);
 		return;
 	}
-	if (t->state != TRAINER_ATTACHED || !seq || number > job->barrier + 1 || !is_quiet(t)) {
+	if (t->kept && has_passed(t) && passed < t->kept->barrier)
+		passed = t->kept->barrier; /* JOB will say so */
+	if (t->state != TRAINER_ATTACHED || !seq || number > passed + 1 || !is_quiet(t)) {
 		trainer_drop(t, true, "a barrier out of turn");
 		return;
 	}

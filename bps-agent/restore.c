@@ -129,6 +129,7 @@ static int attach(struct restoring *r, struct trainer *t, const struct keep_trai
 	t->part_bytes = k->part_bytes;
 	t->join_seq = k->join_seq;
 	t->may_repeat_submission = true;
+	t->may_have_passed = true;
 	if (a->next_seq < k->join_seq)
 		a->next_seq = k->join_seq;
 	uv_timer_stop(&t->greeting);

@@ -301,7 +301,7 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 	int rc;
 
 	if (!tensor || e->op >= OP_COUNT || e->flags || t->state == TRAINER_FINISHING ||
-		(t->kept && t->kept->barrier_seq) || t->state == TRAINER_JOINING)
+		t->state == TRAINER_JOINING || !barrier_is_over(t))
 		return err_set(err, BPS_EPROTO,
 			"a submission of tensor %u, op %u, flags %u makes no sense", e->tensor,
 			e->op, e->flags);
