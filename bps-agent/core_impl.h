@@ -71,8 +71,8 @@ struct link {
 	uint32_t server;
 	uint16_t thread;
 	bool is_active; /* may have something to send */
-	bool is_stuck;  /* no credit: writable follows */
-	bool is_full;   /* enough bytes are on their way: writable follows */
+	bool is_stuck;  /* a GOT, or what is owed, found no credit: nothing goes until writable */
+	bool is_full;   /* a contribution was refused: no new one goes until writable */
 	enum link_state state;
 	struct xconn *conn;     /* CONNECTING and UP */
 	struct heap_node timer; /* in core->link_timers when DOWN and needed */

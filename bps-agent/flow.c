@@ -393,7 +393,7 @@ int part_send_contrib(struct part *part)
 	const struct agt_tensor *t = part->tensor;
 	bool is_same_host = part->link->conn->is_same_host;
 	bool has_crc = !is_same_host || t->job->may_shrink;
-	/* Sent again, it may well be there; and who is overdue waits for nothing. */
+	/* Sent before in this round, it may well be there; and repeats do not wait for room. */
 	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
 	struct agt_mem mem = contribution(part);
 	struct wire_msg m;

@@ -261,8 +261,8 @@ bool link_pump(struct link *link)
 	if (link->is_full && !part->sent_ns)
 		return false;
 	if (part_send_contrib(part) < 0) {
-		/* Until writable, or until it is connected anew; others than contributions may go
-		 * meanwhile, and find out whether they can. */
+		/* Until writable, or until it is connected anew; GOTs and what is owed still go, and
+		 * find out themselves whether they can. */
 		link->is_full = true;
 		return false;
 	}

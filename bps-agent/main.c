@@ -407,7 +407,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 	metric_one(out, "bps_agent_received_bytes_total", "counter", "bytes received from servers",
 		(double)net.rx_bytes);
 	metric_one(out, "bps_agent_discarded_bytes_total", "counter",
-		"of those received, came with an offer that nobody read then",
+		"bytes that came with an offer and were thrown away, since nobody read it then",
 		(double)net.discarded_bytes);
 	metric_one(out, "bps_agent_sent_bytes_total", "counter",
 		"bytes sent to servers, or offered to them for reading",

@@ -208,9 +208,9 @@ double place_optimum_s(const struct place *p)
 
 /* 512 KiB leaves LPT within a few percent while a server has 8 or more partitions of the job;
  * halved until that holds for small models on many servers. What is summed last has to be fetched
- * when all has been pushed, by as many agents as push it: so down to PART_BYTES_QUICK a partition is
- * at most a 128th of what its server has. With 32 MiB and more per server a large tensor takes 1 MiB: half the messages at the
- * same balance. */
+ * when all has been pushed, by as many agents as push it: so down to PART_BYTES_QUICK a partition
+ * is at most a 128th of what its server has. With 32 MiB and more per server a large tensor takes
+ * 1 MiB: half the messages at the same balance. */
 static uint64_t part_bytes_wanted(uint64_t tensor_bytes, uint32_t n_servers, uint64_t job_bytes)
 {
 	uint64_t per_server = job_bytes / (n_servers ? n_servers : 1), bytes = PLACE_PART_BYTES;

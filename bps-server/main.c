@@ -433,7 +433,8 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		"bytes sent to agents, or offered to them for reading",
 		f.tx_bytes + s.offered_bytes);
 	counter(out, "bps_server_discarded_bytes_total",
-		"of those received, came with an offer that nobody read then", f.discarded_bytes);
+		"bytes that came with an offer and were thrown away, since nobody read it then",
+		f.discarded_bytes);
 	counter(out, "bps_server_contributions_total", "contributions taken", s.contributions);
 	counter(out, "bps_server_duplicates_total", "messages that said nothing new", s.duplicates);
 	metric_begin(out, "bps_server_fenced_total", "counter", "messages of another placement");

@@ -39,7 +39,7 @@ typedef int (*net_key_fn)(void *ctx, uint32_t peer_id, uint64_t peer_instance, v
 struct net_stats {
 	/* Messages and what was read; what peers read from us is counted by them. */
 	uint64_t rx_bytes, tx_bytes;
-	uint64_t discarded_bytes; /* of rx_bytes, came with an offer that nobody read then */
+	uint64_t discarded_bytes; /* of rx_bytes: came with an offer, and were thrown away */
 	uint64_t messages_in, messages_out, reads, protocol_errors, refused_tickets,
 		silent_strangers;
 	uint32_t connections;

@@ -70,6 +70,9 @@ static void receive(struct tcp_conn *c)
 	if (c->lanes[LANE_MESSAGES].can_recv && c->lanes[LANE_MESSAGES].hs == HS_DONE &&
 		(c->state == TCP_UP || c->state == TCP_ACCEPTING))
 		tcp_take_messages(c);
+	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
+		c->state == TCP_UP)
+		tcp_lost(c, 0); /* what it waits for can only come too late */
 	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->state == TCP_UP)
 		tcp_take_bulk(c);
 }

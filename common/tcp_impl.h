@@ -47,16 +47,16 @@
 #define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
 /* Answers that a peer may have asked for at a time, and those that it asked for in a row. */
 #define TCP_PIECES READS_MAX
-/* Offers whose bytes are leaving, and those of the peer whose bytes are on their way: of more, the
- * bytes are thrown away. */
+/* Offers whose bytes may wait to leave, of more only the offer goes; offers of the peer's that are
+ * noted until their bytes are here, of more these are thrown away. */
 #define TCP_EAGER_OUT 32
 #define TCP_EAGER_IN  128
 #define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
-/* SO_RCVBUF of LANE_BULK where the window is limited: 128 KiB may be on the way. */
+/* SO_RCVBUF of LANE_BULK where the kernel does not choose: 128 KiB may be on the way. */
 #define TCP_WINDOW     (96 << 10)
 #define TCP_WINDOW_MIN (TCP_WINDOW / 4)
 
-/* Starts every frame of LANE_MESSAGES; little-endian, as all that goes over the wire. Frames are
+/* Starts everything on LANE_MESSAGES, and is head and trailer on LANE_BULK; little-endian, as all that goes over the wire. Frames are
  * multiples of 8 bytes. */
 enum frame_type {
 	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
@@ -226,7 +226,7 @@ struct tcp_xport {
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t turn; /* polls so far */
 
-	int window; /* SO_RCVBUF of every LANE_BULK; 0: the kernel chooses. See tune_window. */
+	int window; /* SO_RCVBUF of its LANE_BULKs; 0: the kernel chooses. See tune_window. */
 	size_t unmeasured;
 	uint32_t n_fast, n_long, n_limited;
 
@@ -324,6 +324,7 @@ void tcp_free_gone(struct tcp_xport *x);
 
 /* tcp_msg.c */
 int tcp_send(struct xconn *c, const struct wire_msg *m);
+/* As send_eager of common/xport.h. */
 int tcp_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
 /* Append a message: 0, or -EAGAIN. reserve: bytes of room that must remain. */
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);
@@ -338,7 +339,7 @@ void tcp_take_messages(struct tcp_conn *c);
 int tcp_read(struct xport_read *r);
 /* Ask for what the window takes of the reads that have not been asked for whole. */
 void tcp_issue_reads(struct tcp_conn *c);
-/* Receive what is there for our reads; can_recv says whether there may be more. */
+/* Receive bytes that are there, asked for or not; can_recv says whether there may be more. */
 void tcp_take_bulk(struct tcp_conn *c);
 void tcp_cancel_reads(struct tcp_conn *c);
 /* Give a socket for bytes the window of x. Errors: -errno. */
@@ -350,8 +351,9 @@ void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 /* tcp_out.c */
 /* The peer asks for a piece. */
 void tcp_asked(struct tcp_conn *c, const struct frame *f);
-/* Does the queue take the bytes of another offer? patient: only when little waits in it. */
+/* Does the queue take the bytes of another offer? is_patient: only when little waits in it. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
+/* Queue the bytes that m offers, which was announced just now. */
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m);
 /* Send bytes, as far as the socket takes them; can_send says whether it may take more. */
 void tcp_send_bulk(struct tcp_conn *c);

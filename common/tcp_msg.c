@@ -1,5 +1,6 @@
 #include "common/tcp_impl.h"
 
+#include <assert.h>
 #include <endian.h>
 #include <errno.h>
 #include <string.h>
@@ -77,6 +78,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 		.len = htole32(m->len),
 		.offset = htole64(m->offset)};
 
+	assert(m->segment < TCP_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->state != TCP_UP)
 		return -ENOTCONN;
 	if (!tcp_takes_eager(c, is_patient)) {

@@ -113,7 +113,7 @@ static bool add_answer(
 
 	if (sent < HEAD)
 		add_frame(p, a, a->is_eager ? FRAME_EAGER : FRAME_ANSWER, 0, sent);
-	len = a->is_refused ? ZEROS : SEND_SLICE;
+	len = a->is_refused ? ZEROS : p->bytes < SEND_SLICE ? SEND_SLICE - p->bytes : 0;
 	len = left < len ? left : len;
 	add(p, a->is_refused ? zeros : mem + a->offset + at, len);
 	if (len < left)

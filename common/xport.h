@@ -60,7 +60,7 @@ struct xport_events {
 	void (*message)(void *ctx, struct xconn *c, const struct wire_msg *m);
 	/* status 0, or negative: dst holds garbage. */
 	void (*read_done)(void *ctx, struct xport_read *r, int status);
-	/* A send was refused with -EAGAIN before; now there is credit. */
+	/* A send was refused with -EAGAIN before; now there may be room for it. */
 	void (*writable)(void *ctx, struct xconn *c);
 };
 
@@ -73,11 +73,14 @@ struct xport_ops {
 	 * together. Copies m and its payload. Errors: -EAGAIN no credit (writable follows),
 	 * -ENOTCONN. */
 	int (*send)(struct xconn *c, const struct wire_msg *m);
-	/* NULL, or send a message that offers bytes, and the bytes behind it without being asked: a
-	 * read of just these that its receiver starts because of it takes them as they come. Is there
-	 * none by then, or no room for more here, the offer is like any other. The memory is read until
-	 * the offer ends, as for a read. is_patient: rather wait until little is on its way to the peer.
-	 * Errors: of send; -EAGAIN with is_patient: too much is waiting. */
+	/* Send a message that offers bytes, and the bytes behind it without being asked. A read of
+	 * just these bytes that the receiver starts when it hears the offer takes them as they come.
+	 * Without such a read they are thrown away, and without room for them here they are not
+	 * sent; then the offer is like any other. is_patient: rather refuse than offer without bytes,
+	 * or behind many others. NULL: send does instead.
+	 * Owns: the memory stays as it is until the offer ends, as for a read.
+	 * Errors: -EAGAIN no credit, or is_patient and too much waits (writable follows),
+	 * -ENOTCONN. */
 	int (*send_eager)(struct xconn *c, const struct wire_msg *m, bool is_patient);
 	/* Start a read. Errors: -EAGAIN too many in flight on this connection (try after one of its
 	 * read_done), -ENOTCONN, BPS_EPROTO no such segment of the peer or out of its bounds. */
