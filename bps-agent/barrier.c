@@ -84,10 +84,19 @@ static bool is_quiet(const struct trainer *t)
 	return true;
 }
 
+/* Not beyond the one behind the last that it has passed. */
+static bool is_next(struct trainer *t, uint64_t number)
+{
+	uint64_t passed = t->job->barrier;
+
+	if (has_passed(t) && passed < t->kept->barrier)
+		passed = t->kept->barrier; /* JOB will say so */
+	return number <= passed + 1;
+}
+
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 {
 	struct job *job = t->job;
-	uint64_t passed = job->barrier;
 
 	if (t->state == TRAINER_OVER) {
 		struct local_msg m = {.type = LOCAL_PASSED,
@@ -98,9 +107,8 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		trainer_send(t, &m, NULL, 0);
 		return;
 	}
-	if (t->kept && has_passed(t) && passed < t->kept->barrier)
-		passed = t->kept->barrier; /* JOB will say so */
-	if (t->state != TRAINER_ATTACHED || !seq || number > passed + 1 || !is_quiet(t)) {
+	if (t->state != TRAINER_ATTACHED || !t->kept || !seq || !is_next(t, number) ||
+		!is_quiet(t)) {
 		trainer_drop(t, true, "a barrier out of turn");
 		return;
 	}
