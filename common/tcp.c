@@ -294,7 +294,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	x->thread = thread;
 	x->now_ns = clock_now_ns();
 	x->next_deadline_ns = UINT64_MAX;
-	x->window = TCP_WINDOW;
+	recv_window_init(&x->window);
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);
 	pthread_mutex_init(&x->queue.lock, NULL);

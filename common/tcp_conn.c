@@ -126,7 +126,7 @@ static int lane_open(struct tcp_conn *c, enum lane lane, int fd, enum handshake 
 	if (lane == LANE_BULK &&
 		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat)))
 		rc = -errno;
-	if (lane == LANE_BULK && !rc && x->window)
+	if (lane == LANE_BULK && !rc && x->window.bytes)
 		rc = tcp_set_window(x, fd);
 	if (rc)
 		return rc;

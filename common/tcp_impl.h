@@ -40,6 +40,7 @@
 #include "common/error.h"
 #include "common/net_impl.h"
 #include "common/readwindow.h"
+#include "common/recvwindow.h"
 #include "common/tcp.h"
 #include "common/ticket.h"
 
@@ -52,9 +53,6 @@
 #define TCP_EAGER_OUT 32
 #define TCP_EAGER_IN  128
 #define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
-/* SO_RCVBUF of LANE_BULK where the kernel does not choose: 128 KiB may be on the way. */
-#define TCP_WINDOW     (96 << 10)
-#define TCP_WINDOW_MIN (TCP_WINDOW / 4)
 
 /* Starts everything on LANE_MESSAGES, and is head and trailer on LANE_BULK; little-endian, as all that goes over the wire. Frames are
  * multiples of 8 bytes. */
@@ -226,9 +224,8 @@ struct tcp_xport {
 	uint64_t now_ns, next_deadline_ns;
 	uint64_t turn; /* polls so far */
 
-	int window; /* SO_RCVBUF of its LANE_BULKs; 0: the kernel chooses. See tune_window. */
+	struct recv_window window; /* of all its LANE_BULKs */
 	size_t unmeasured;
-	uint32_t n_fast, n_long, n_limited;
 
 	struct tcp_conn_list busy, gone;
 	uint32_t n_conns;

@@ -19,17 +19,7 @@
 #define HEAD      sizeof(struct frame)
 /* The window is looked at once in so many bytes. */
 #define MEASURE_BYTES (UINT32_C(1) << 20)
-/* The time from window to window, in microseconds, but the kernel takes it from timestamps that count
- * milliseconds: 1000 is "at once". Four peers' windows take 4 ms at 1 Gbit/s; at 300 Mbit/s (14 ms)
- * and below halves of them were better. */
-#define RTT_FAST_US 1000
-#define RTT_LONG_US 9000
-/* Samples in a row: FAST_TIMES short ones double a small window, LONG_TIMES long ones halve it. The
- * kernel chooses after FAST_TIMES << n_limited: twice as many each time that went wrong. */
-#define FAST_TIMES  32u
-#define LIMITED_MAX 10
-#define LONG_TIMES  8
-#define PLAN_ITEMS  4
+#define PLAN_ITEMS    4
 
 /* ---- what we read ---- */
 
@@ -434,8 +424,8 @@ static void set_lowat(struct tcp_conn *c)
 	const struct eager *e = in->is_open || in->got ? NULL : next_eager(c, 0);
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
-	int want =
-		(int)min_size(left, tcp_of(c)->window ? (size_t)tcp_of(c)->window / 2 : LOWAT_MAX);
+	int window = tcp_of(c)->window.bytes;
+	int want = (int)min_size(left, window ? (size_t)window / 2 : LOWAT_MAX);
 
 	if (want == l->lowat)
 		return;
@@ -445,7 +435,9 @@ static void set_lowat(struct tcp_conn *c)
 
 int tcp_set_window(const struct tcp_xport *x, int fd)
 {
-	return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &x->window, sizeof(x->window)) ? -errno : 0;
+	return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &x->window.bytes, sizeof(x->window.bytes))
+		       ? -errno
+		       : 0;
 }
 
 /* Let the kernel tune it. */
@@ -461,41 +453,19 @@ static int free_window(int fd)
 #endif
 }
 
-/* What all peers send waits in one queue before our link, and of the link each gets the share that
- * its window has of all windows: so windows are equal, and small. They are smaller where that queue
- * is long all the same. Where the link is fast for them, and was for a while, the kernel chooses (it
- * grows them, each for itself), until the queue is long. Kernels before 5.14 never do. */
-static void set_window(struct tcp_xport *x, int window)
+/* Give all of them the window of x. */
+static void set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
-	x->n_fast = x->n_long = 0;
-	x->window = window;
 	for (unsigned i = 0; i < TCP_CONNS_MAX && !rc; i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
 		if (fd >= 0)
-			rc = window ? tcp_set_window(x, fd) : free_window(fd);
+			rc = x->window.bytes ? tcp_set_window(x, fd) : free_window(fd);
 	}
-	if (rc && !window)
-		x->window = TCP_WINDOW; /* the first of them refused: nothing has changed */
-}
-
-/* rtt_us: the time from window to window, of one connection. */
-static void tune_window(struct tcp_xport *x, uint32_t rtt_us)
-{
-	x->n_fast = rtt_us > RTT_FAST_US ? 0 : x->n_fast + 1;
-	x->n_long = rtt_us > RTT_LONG_US ? x->n_long + 1 : 0;
-	if (!x->window && x->n_long >= LONG_TIMES) {
-		x->n_limited += x->n_limited < LIMITED_MAX;
-		set_window(x, TCP_WINDOW);
-	} else if (x->window == TCP_WINDOW && x->n_fast >= FAST_TIMES << x->n_limited) {
-		set_window(x, 0);
-	} else if (x->window > TCP_WINDOW_MIN && x->n_long >= LONG_TIMES) {
-		set_window(x, x->window / 2);
-	} else if (x->window && x->window < TCP_WINDOW && x->n_fast >= FAST_TIMES) {
-		set_window(x, x->window * 2);
-	}
+	if (rc && !x->window.bytes)
+		recv_window_refused(&x->window); /* the first of them: nothing has changed */
 }
 
 /* n bytes were received. */
@@ -510,8 +480,8 @@ static void measure(struct tcp_conn *c, size_t n)
 		return;
 	x->unmeasured = 0;
 	if (!getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
-		info.tcpi_rcv_rtt)
-		tune_window(x, info.tcpi_rcv_rtt);
+		info.tcpi_rcv_rtt && recv_window_measured(&x->window, info.tcpi_rcv_rtt))
+		set_windows(x);
 }
 
 void tcp_take_bulk(struct tcp_conn *c)

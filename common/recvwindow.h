@@ -1,0 +1,26 @@
+#ifndef BPS_COMMON_RECVWINDOW_H
+#define BPS_COMMON_RECVWINDOW_H
+/* The receive window of a data thread's sockets for bytes, one for all of them.
+ *
+ * What all peers send waits in one queue before our link, and of the link each gets the share that
+ * its window has of all windows: so windows are equal, and small. They are smaller where that queue
+ * is long all the same. Where the link is fast for them, and was for a while, the kernel chooses (it
+ * grows them, each for itself), until the queue is long. Pure. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RECV_WINDOW_MAX (96 << 10) /* the kernel doubles it, and lets 128 KiB be on the way */
+#define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 4)
+
+struct recv_window {
+	int bytes; /* SO_RCVBUF; 0: the kernel chooses */
+	unsigned n_fast, n_long, n_limited;
+};
+
+void recv_window_init(struct recv_window *w);
+/* rtt_us: the time from window to window of one connection, in microseconds, as tcpi_rcv_rtt tells
+ * it. True: w->bytes has changed. */
+bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
+/* It was to choose, and cannot (kernels before 5.14). */
+void recv_window_refused(struct recv_window *w);
+#endif
