@@ -187,12 +187,15 @@ INLINE v_f32 bf16_load(const void *p)
 	return (v_f32)(u16_load(p) << 16);
 }
 
-INLINE void bf16_store(void *p, v_f32 v)
+/* is_settled: a NaN among them is the one of settle, which rounds to itself. */
+INLINE void bf16_store(void *p, v_f32 v, bool is_settled)
 {
 	v_u32 u = (v_u32)v;
 	v_u32 rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
 
-	u16_store(p, select_u32(v == v, rounded, u >> 16 | 0x40));
+	if (!is_settled)
+		rounded = select_u32(v == v, rounded, u >> 16 | 0x40);
+	u16_store(p, rounded);
 }
 
 /* Operations on integers; sum and product in the unsigned type, where wrapping is defined. */
@@ -348,7 +351,8 @@ INLINE bool is_half(enum dtype dtype)
 	return dtype == DTYPE_F16 || dtype == DTYPE_BF16;
 }
 
-INLINE void finish_vec(enum dtype dtype, unsigned char *dst, vec v, bool divide, uint32_t divisor)
+INLINE void finish_vec(
+	enum dtype dtype, unsigned char *dst, vec v, bool divide, uint32_t divisor, bool is_settled)
 {
 	if (divide)
 		v = dtype == DTYPE_F64 ? (vec)((v_f64)v / (double)divisor)
@@ -356,16 +360,17 @@ INLINE void finish_vec(enum dtype dtype, unsigned char *dst, vec v, bool divide,
 	if (dtype == DTYPE_F16)
 		f16_store(dst, (v_f32)v);
 	else if (dtype == DTYPE_BF16)
-		bf16_store(dst, (v_f32)v);
+		bf16_store(dst, (v_f32)v, is_settled);
 	else
 		memcpy(dst, &v, sizeof(v));
 }
 
-/* Keep a register of accumulator: as it is (divisor 0, a constant then), or divided and rounded. */
+/* Keep a settled register of accumulator: as it is (divisor 0, a constant then), or divided and rounded. */
 INLINE void put(enum dtype dtype, unsigned char *to, size_t at, vec v, uint32_t divisor)
 {
 	if (divisor)
-		finish_vec(dtype, to + at / (is_half(dtype) ? 2 : 1), v, divisor != 1, divisor);
+		finish_vec(
+			dtype, to + at / (is_half(dtype) ? 2 : 1), v, divisor != 1, divisor, true);
 	else
 		memcpy(to + at, &v, sizeof(v));
 }
@@ -449,10 +454,11 @@ INLINE void finish(enum dtype dtype, unsigned char *dst, const unsigned char *ac
 
 	if (divisor == 1)
 		for (size_t at = 0; at < acc_bytes; at += REDUCE_VEC_BYTES)
-			finish_vec(dtype, dst + at / shrink, vec_load(acc + at), false, 1);
+			finish_vec(dtype, dst + at / shrink, vec_load(acc + at), false, 1, false);
 	else
 		for (size_t at = 0; at < acc_bytes; at += REDUCE_VEC_BYTES)
-			finish_vec(dtype, dst + at / shrink, vec_load(acc + at), true, divisor);
+			finish_vec(
+				dtype, dst + at / shrink, vec_load(acc + at), true, divisor, false);
 }
 
 #define DEFINE_FOLD(dtype, op, acc_size)                                                           \

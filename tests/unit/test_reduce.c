@@ -478,6 +478,48 @@ static void one_nan_in_any_place_becomes_the_nan_without_payload(void **state)
 	}
 }
 
+struct half_bits {
+	enum dtype dtype;
+	uint16_t nan, inf, minus_inf, want;
+};
+
+static void nans_of(const struct half_bits *h, unsigned n_src, enum op op)
+{
+	uint16_t a[131] = {0}, b[131] = {0}, c[131] = {0}, got[131];
+	const void *src[] = {a, b, c};
+
+	for (size_t at = 0; at < COUNT(a); at++) {
+		size_t other = (at + 1) % COUNT(a);
+
+		a[at] = h->nan;
+		a[other] = h->inf;
+		b[other] = h->minus_inf;
+		reduce_all(got, src, n_src, COUNT(got), h->dtype, op, 3);
+		for (size_t i = 0; i < COUNT(got); i++)
+			assert_int_equal(got[i], i == at || i == other ? h->want : 0);
+		a[at] = a[other] = b[other] = 0;
+	}
+}
+
+/* Rounded in one pass, a NaN of any source is the half of the one NaN; so is infinity less itself. */
+static void nans_of_halves_become_one_in_a_single_pass(void **state)
+{
+	const struct half_bits f16 = {DTYPE_F16, 0xfd23, 0x7c00, 0xfc00, 0x7e00};
+	const struct half_bits bf16 = {DTYPE_BF16, 0xffa3, 0x7f80, 0xff80, 0x7fc0};
+
+	(void)state;
+	for (unsigned isa = 0; isa < COUNT(isas); isa++) {
+		if (reduce_select(isas[isa]) < 0)
+			continue;
+		for (unsigned n_src = 2; n_src <= 3; n_src++) {
+			nans_of(&f16, n_src, OP_SUM);
+			nans_of(&f16, n_src, OP_AVG);
+			nans_of(&bf16, n_src, OP_SUM);
+			nans_of(&bf16, n_src, OP_AVG);
+		}
+	}
+}
+
 static void the_accumulator_may_be_the_first_source_and_the_destination(void **state)
 {
 	struct bufs *b = *state;
@@ -682,6 +724,7 @@ int main(void)
 		cmocka_unit_test(all_instruction_sets_give_the_same_bits_for_any_bits),
 		cmocka_unit_test(min_and_max_propagate_nan_and_order_the_zeros),
 		cmocka_unit_test(one_nan_in_any_place_becomes_the_nan_without_payload),
+		cmocka_unit_test(nans_of_halves_become_one_in_a_single_pass),
 		cmocka_unit_test(the_accumulator_may_be_the_first_source_and_the_destination),
 		cmocka_unit_test(folds_of_any_number_of_sources_add_in_order),
 		cmocka_unit_test(every_half_survives_the_way_to_f32_and_back),
