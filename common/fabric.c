@@ -467,7 +467,7 @@ static void drop_requests(struct fabric_xport *x)
 
 	while (cm_queue_pop(&x->queue, &ev))
 		if (ev.kind == CM_REQUEST)
-			cm_reject(x->f, ev.info, "NO");
+			cm_reject(x->f, ev.info, REFUSED_TICKET);
 }
 
 static void xport_destroy(struct fabric_xport *x)

@@ -69,6 +69,8 @@ static struct fabric_xport *find_xport(struct fabric *f, unsigned thread)
 	return NULL;
 }
 
+static const char other_version[] = "another version of the data protocol";
+
 /* The whole check of a ticket. Fills ev and the data thread; otherwise returns why not. */
 static const char *check_ticket(struct fabric *f, const void *data, size_t n_bytes,
 	struct cm_event *ev, struct fabric_xport **ret_x)
@@ -76,7 +78,7 @@ static const char *check_ticket(struct fabric *f, const void *data, size_t n_byt
 	int rc = ticket_parse(data, n_bytes, &ev->ticket);
 
 	if (rc)
-		return rc == BPS_EVERSION ? "unknown version" : "malformed ticket";
+		return rc == BPS_EVERSION ? other_version : "malformed ticket";
 	if (ev->ticket.channel >= N_CHANNELS)
 		return "ticket of the same-host path";
 	if (f->key_fn(f->key_ctx, ev->ticket.peer_id, ev->ticket.instance, ev->key))
@@ -102,12 +104,12 @@ static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t 
 		why = "a failpoint says so";
 	if (!why && !cm_queue_push(&x->queue, &ev)) {
 		log_rated(LOG_WARN, "data thread is behind, connect refused thread=%u", x->thread);
-		cm_reject(f, e->info, "BUSY");
+		cm_reject(f, e->info, REFUSED_BUSY);
 	} else if (why) {
 		atomic_fetch_add_explicit(&f->refused, 1, memory_order_relaxed);
 		log_rated(LOG_WARN, "connect refused: %s peer=%u instance=%016lx", why,
 			ev.ticket.peer_id, (unsigned long)ev.ticket.instance);
-		cm_reject(f, e->info, "NO");
+		cm_reject(f, e->info, why == other_version ? REFUSED_VERSION : REFUSED_TICKET);
 	}
 	OPENSSL_cleanse(&ev, sizeof(ev));
 }

@@ -246,7 +246,7 @@ static int accept_channel(struct fabric_conn *c, struct cm_event *ev)
 	int rc = open_ep(c, channel, ev->info);
 
 	if (rc && !c->eps[channel]) {
-		cm_reject(f, ev->info, "BUSY");
+		cm_reject(f, ev->info, REFUSED_BUSY);
 		return rc;
 	}
 	/* From here the endpoint owns the request. */
@@ -272,7 +272,7 @@ static void accept_second(struct fabric_xport *x, struct cm_event *ev)
 			c = k;
 	}
 	if (!c) {
-		cm_reject(x->f, ev->info, "NO");
+		cm_reject(x->f, ev->info, REFUSED_TICKET);
 		return;
 	}
 	rc = accept_channel(c, ev);
@@ -387,17 +387,12 @@ static void on_connected(struct fabric_conn *c, enum channel channel, const stru
 
 static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
 {
-	char code[9] = {0};
+	const char *why = ticket_refusal(ev->data, ev->data_bytes);
 
-	memcpy(code, ev->data, ev->data_bytes < 8 ? ev->data_bytes : 8);
 	if (c->state == CONN_UP || c->state == CONN_ACCEPTING)
 		conn_doom(c, "connection lost: %s", fi_strerror(ev->err));
-	else if (strcmp(code, "NO") == 0)
-		conn_doom(c, "refused: the peer does not accept our ticket");
-	else if (strcmp(code, "FULL") == 0)
-		conn_doom(c, "refused: the peer's data thread has no room for more connections");
-	else if (strcmp(code, "BUSY") == 0)
-		conn_doom(c, "refused: the peer is short of resources");
+	else if (why)
+		conn_doom(c, "%s", why);
 	else
 		conn_doom(c, "cannot connect: %s", fi_strerror(ev->err));
 }

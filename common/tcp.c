@@ -243,7 +243,7 @@ static void destroy(struct tcp_xport *x)
 			tcp_down(x->conns[i], "this side shuts down");
 	tcp_free_gone(x);
 	while (tcp_queue_pop(&x->queue, &g))
-		tcp_turn_away(g.fd, "NO");
+		tcp_turn_away(g.fd, REFUSED_TICKET);
 	OPENSSL_cleanse(&g, sizeof(g));
 	if (x->epoll_fd >= 0)
 		close(x->epoll_fd);

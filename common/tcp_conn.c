@@ -284,7 +284,7 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_guest *g)
 	if (!c) {
 		log_rated(LOG_WARN, "refused a connection of peer=%u: %s", g->ticket.peer_id,
 			is_first ? "no room" : "its first channel is gone");
-		tcp_turn_away(g->fd, is_first ? "FULL" : "NO");
+		tcp_turn_away(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;
 	}
 	if (is_first) {
@@ -352,15 +352,10 @@ static void on_connected(struct tcp_conn *c, enum lane lane)
 /* The peer hung up instead of proving who it is; it may have left a word. */
 static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 {
-	char word[9] = {0};
+	const char *why = ticket_refusal(l->hs_buf, l->n_hs);
 
-	memcpy(word, l->hs_buf, l->n_hs < 8 ? l->n_hs : 8);
-	if (strcmp(word, "NO") == 0)
-		doom(c, "refused: the peer does not accept our ticket");
-	else if (strcmp(word, "FULL") == 0)
-		doom(c, "refused: the peer's data thread has no room for more connections");
-	else if (strcmp(word, "BUSY") == 0)
-		doom(c, "refused: the peer is short of resources");
+	if (why)
+		doom(c, "%s", why);
 	else
 		doom(c, "no proof from the peer: %s",
 			err ? strerror(err) : "it closed the connection");

@@ -40,7 +40,7 @@ int tcp_tune(int fd)
 
 void tcp_turn_away(int fd, const char *word)
 {
-	char out[8] = {0};
+	char out[REFUSED_BYTES] = {0};
 
 	memcpy(out, word, strlen(word));
 	if (send(fd, out, sizeof(out), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
@@ -84,6 +84,8 @@ bool tcp_queue_pop(struct tcp_queue *q, struct tcp_guest *ret)
 	return n;
 }
 
+static const char other_version[] = "another version of the data protocol";
+
 /* Why not, or NULL: then guest has the pair's key. */
 static const char *check_ticket(
 	struct tcp_net *net, const uint8_t ticket[TICKET_BYTES], struct tcp_guest *g)
@@ -91,7 +93,7 @@ static const char *check_ticket(
 	int rc = ticket_parse(ticket, TICKET_BYTES, &g->ticket);
 
 	if (rc)
-		return rc == BPS_EVERSION ? "unknown version" : "malformed ticket";
+		return rc == BPS_EVERSION ? other_version : "malformed ticket";
 	if (g->ticket.channel >= N_CHANNELS)
 		return "ticket of the same-host path";
 	if (net->key_fn(net->key_ctx, g->ticket.peer_id, g->ticket.instance, g->key))
@@ -110,7 +112,7 @@ static const char *check_ticket(
 /* To the data thread, which may go away only while nobody holds the lock. */
 static const char *hand_over(struct tcp_net *net, const struct tcp_guest *g)
 {
-	const char *word = "NO";
+	const char *word = REFUSED_TICKET;
 	struct tcp_xport *x;
 
 	pthread_mutex_lock(&net->lock);
@@ -118,7 +120,7 @@ static const char *hand_over(struct tcp_net *net, const struct tcp_guest *g)
 		if (x->thread == g->ticket.thread)
 			break;
 	if (x)
-		word = queue_push(&x->queue, g) ? NULL : "BUSY";
+		word = queue_push(&x->queue, g) ? NULL : REFUSED_BUSY;
 	pthread_mutex_unlock(&net->lock);
 	return word;
 }
@@ -126,7 +128,8 @@ static const char *hand_over(struct tcp_net *net, const struct tcp_guest *g)
 static void decide(struct tcp_net *net, const struct stranger *s)
 {
 	struct tcp_guest g = {.fd = s->fd};
-	const char *why = check_ticket(net, s->ticket, &g), *word = "NO";
+	const char *why = check_ticket(net, s->ticket, &g),
+		   *word = why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
 
 	if (!why) {
 		word = hand_over(net, &g);

@@ -101,6 +101,27 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	return ret->credits >= TICKET_CREDITS_MIN ? 0 : BPS_EPROTO;
 }
 
+const char *ticket_refusal(const void *word, size_t n_bytes)
+{
+	static const struct {
+		const char *word, *text;
+	} refusals[] = {
+		{REFUSED_TICKET, "refused: the peer does not accept our ticket"},
+		{REFUSED_VERSION, "refused: the peer speaks another version of the data protocol; "
+				  "install the "
+				  "same release at both ends"},
+		{REFUSED_FULL, "refused: the peer's data thread has no room for more connections"},
+		{REFUSED_BUSY, "refused: the peer is short of resources"},
+	};
+	char text[REFUSED_BYTES + 1] = {0};
+
+	memcpy(text, word, n_bytes < REFUSED_BYTES ? n_bytes : REFUSED_BYTES);
+	for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++)
+		if (strcmp(text, refusals[i].word) == 0)
+			return refusals[i].text;
+	return NULL;
+}
+
 int ticket_verify(const void *buf, const void *key)
 {
 	uint8_t want[MAC_BYTES];

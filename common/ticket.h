@@ -14,6 +14,13 @@
 #define TICKET_KEY_BYTES   32
 #define TICKET_CREDITS_MIN 4  /* with fewer, two CREDIT messages would answer each other for ever */
 #define TICKET_NO_CREDITS  64 /* of a transport without credits: as good as any */
+/* Why a connect is turned away, as the peer is told: 8 bytes at most. */
+#define REFUSED_TICKET  "NO"
+#define REFUSED_VERSION "VERSION"
+#define REFUSED_FULL    "FULL"
+#define REFUSED_BUSY    "BUSY"
+#define REFUSED_BYTES   8
+
 #define REPLAY_SETS        512
 #define REPLAY_WAYS        8
 #define REPLAY_WINDOW_BITS 64
@@ -52,10 +59,12 @@ struct replay {
 
 /* Write it with its HMAC under key, of TICKET_KEY_BYTES. */
 void ticket_seal(const struct ticket *t, const void *key, uint8_t ret[TICKET_BYTES]);
-/* Read the fields without trusting them. Returns 0 or BPS_EPROTO (length, magic, reserved
- * bytes). */
+/* Read the fields without trusting them. Returns 0, BPS_EVERSION, or BPS_EPROTO (length, magic,
+ * reserved bytes). */
 int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret);
 int ticket_verify(const void *buf, const void *key);
+/* What a word of refusal means, for people; NULL: it is none. n_bytes: how much came of it. */
+const char *ticket_refusal(const void *word, size_t n_bytes);
 /* Note a verified ticket's nonce: 0, or BPS_EAUTH when it was seen or is too old to tell. */
 int replay_check(struct replay *r, const struct ticket *t);
 void proof_seal(const struct proof *p, uint64_t nonce, const void *key, uint8_t ret[PROOF_BYTES]);
