@@ -115,7 +115,7 @@ int keys_status(struct steer *s, const struct steer_call *call, struct steer_rep
 	reply->json = keys_json(s);
 	if (s->auth->cert)
 		return err_set(&reply->text, 0, "certificates");
-	return err_set(&reply->text, 0, s->auth->keys.n_keys ? "%u keys" : "the cluster has no key",
+	return err_set(&reply->text, 0, s->auth->keys.n_keys ? "keys: %u" : "the cluster has no key",
 		s->auth->keys.n_keys);
 }
 
@@ -131,10 +131,10 @@ int keys_reload(struct steer *s, const struct steer_call *call, struct steer_rep
 		return rc;
 	reply->json = keys_json(s);
 	if (s->auth->cert)
-		return err_set(&reply->text, 0, "the certificates %s, %u connections closed",
+		return err_set(&reply->text, 0, "the certificates %s; connections closed: %u",
 			rc ? "have changed" : "are as before", n_closed);
 	return err_set(&reply->text, 0,
-		"the key file %s: %u keys, %u revoked, %u connections closed",
+		"the key file %s; keys: %u, revoked: %u, connections closed: %u",
 		rc ? "has changed" : "is as before", s->auth->keys.n_keys, s->auth->keys.n_revoked,
 		n_closed);
 }

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,18 +45,44 @@ def environment(**more):
     return env
 
 
-def run(command, env=None, limit_s=LIMIT_S):
-    """Run to the end or the limit; returns (exit status, output)."""
-    env = env or environment()
+def run(command, env=None, limit_s=LIMIT_S, on_line=None):
+    """Run to the end or the limit; returns (exit status, output). on_line hears each line as it comes."""
+    lines = []
     try:
-        p = subprocess.run(
-            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit_s, check=False
-        )
-        return p.returncode, p.stdout.decode(errors="replace")
+        p = subprocess.Popen(command, cwd=ROOT, env=env or environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except FileNotFoundError as e:
         return 127, f"{e}\n"
-    except subprocess.TimeoutExpired as e:
-        return 124, (e.stdout or b"").decode(errors="replace") + f"\nno end within {limit_s} s\n"
+
+    def read():
+        for raw in p.stdout:
+            lines.append(raw.decode(errors="replace"))
+            if on_line:
+                on_line(lines[-1])
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        status = p.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        p.kill()
+        p.wait()
+        lines.append(f"\nno end within {limit_s} s\n")
+        status = 124
+    reader.join(10)  # what it leaves behind may hold the pipe for ever
+    return status, "".join(lines)
+
+
+class Progress:
+    """Of pytest's lines, those that end another fifth of the tests."""
+
+    def __init__(self, name):
+        self.name, self.start, self.percent = name, time.monotonic(), 0
+
+    def __call__(self, line):
+        found = re.search(r"\[ *(\d+)%\]$", line.rstrip())
+        if found and self.percent // 20 < int(found.group(1)) // 20 < 5:
+            self.percent = int(found.group(1))
+            print(f"     {self.name}: {self.percent} % after {time.monotonic() - self.start:.0f} s", flush=True)
 
 
 def report(name, seconds, ok, text):
@@ -102,7 +129,7 @@ def run_pytest(build, counts, only, name, beside=False, **more):
     """The tests in tests/NAME, which start real daemons; some at a time with beside, but those that measure."""
     if only and only not in name:
         return
-    env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", **more)
+    env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more)
     if build.name == "asan":  # this Python loads the sanitized library, and leaks by itself
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
@@ -113,7 +140,8 @@ def run_pytest(build, counts, only, name, beside=False, **more):
     if name == "cluster":
         command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
-    status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500)
+    print(f"     {name}{', what is timed' if name == 'cluster' and not beside else ''}: begins", flush=True)
+    status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500, on_line=Progress(name))
     last = out.strip().splitlines()[-1] if out.strip() else ""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     failed = found.get("failed", 0) + found.get("error", 0)

@@ -102,7 +102,7 @@ def test_retired_by_force_those_left_behind_come_back_with_the_new_key(keyed):
     for who in MEMBERS[:2]:
         give_new_key(c, who)
     c.wait_for("the servers have the new key", lambda: key_users(c) == {"current": 2, "previous": 2})
-    assert "2 connections closed" in key(c, "--force", "retire")
+    assert "connections closed: 2" in key(c, "--force", "retire")
     c.wait_for("they are turned away", lambda: "keys do not match" in daemon(c, "agent:a0").log.read_text())
     for who in MEMBERS[2:]:
         give_new_key(c, who)
@@ -113,7 +113,7 @@ def test_retired_by_force_those_left_behind_come_back_with_the_new_key(keyed):
 def test_revoked_server_is_out_and_the_job_goes_on(keyed):
     c = keyed
     workers, progress, stop = long_job(c)
-    assert "1 connections closed" in key(c, "revoke", "server:s1")
+    assert "connections closed: 1" in key(c, "revoke", "server:s1")
     c.wait_for("s1 is dead", lambda: c.member("s1")["state"] == "down")
     progress.goes_on()
     assert "server:s1#" in key(c, "status")

@@ -182,6 +182,7 @@ def main():
     crashes.problems += c.close()
     print(json.dumps({"crashes": crashes.n_crashes, "jobs": crashes.n_lives, "seconds": round(time.monotonic() - begin), "before": before,
                       "by point": dict(crashes.points), "problems": crashes.problems[:20]}, indent=1))  # fmt: skip
+    print(f"{crashes.n_crashes} crashes in {crashes.n_lives} jobs, {len(crashes.problems)} problems")
     return 1 if crashes.problems else 0
 
 
