@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "bps-scheduler/place.h"
+
 double probe_cpu_s(void)
 {
 	struct rusage u;
@@ -70,12 +72,21 @@ static size_t number(const char *text, size_t most)
 	return (size_t)v;
 }
 
+static void part(size_t bytes, unsigned n_servers)
+{
+	uint32_t elems =
+		place_part_elems(bytes / sizeof(float), sizeof(float), n_servers, bytes, 0);
+
+	printf("{\"what\": \"part\", \"bytes\": %zu}\n", elems * sizeof(float));
+}
+
 static int usage(void)
 {
 	fputs("usage: bps-probe raw AGENTS SERVERS BYTES PART SECONDS\n"
 	      "       bps-probe crc BYTES PART SECONDS\n"
 	      "       bps-probe cores PROCESSES SECONDS\n"
-	      "       bps-probe sum BYTES PART MEMBERS SECONDS\n",
+	      "       bps-probe sum BYTES PART MEMBERS SECONDS\n"
+	      "       bps-probe part BYTES SERVERS\n",
 		stderr);
 	return EX_USAGE;
 }
@@ -96,6 +107,8 @@ int main(int argc, char **argv)
 	else if (argc == 6 && !strcmp(argv[1], "sum"))
 		probe_sum(number(argv[2], mem), number(argv[3], mem),
 			(unsigned)number(argv[4], PROBE_MEMBERS_MAX), seconds);
+	else if (argc == 4 && !strcmp(argv[1], "part"))
+		part(number(argv[2], mem), (unsigned)number(argv[3], 1024));
 	else
 		return usage();
 	return 0;

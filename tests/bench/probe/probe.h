@@ -7,6 +7,7 @@
  *   cpu.c    crc32c of the bytes of a partition; how much of the processors one gets
  *   sum.c    the server core's sums, beside
  *   plain.c  a plain loop over the same operands
+ *   main.c   part, of a tensor of f32: the scheduler's choice, of its own code
  *
  * One thread; raw and cores start processes. */
 #include <stddef.h>
