@@ -433,11 +433,22 @@ static void set_lowat(struct tcp_conn *c)
 		l->lowat = want;
 }
 
+/* A window that holds fewer than two of the peer's segments is filled whenever a timer of its kernel's
+ * expires, after 200 ms: those of a loopback device are 64 KiB long. */
+static bool is_too_small(int fd, int window)
+{
+	struct tcp_info info;
+	socklen_t len = sizeof(info);
+
+	return window < RECV_WINDOW_MAX && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
+	       info.tcpi_advmss > (uint32_t)window / 2;
+}
+
 int tcp_set_window(const struct tcp_xport *x, int fd)
 {
-	return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &x->window.bytes, sizeof(x->window.bytes))
-		       ? -errno
-		       : 0;
+	int window = is_too_small(fd, x->window.bytes) ? RECV_WINDOW_MAX : x->window.bytes;
+
+	return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)) ? -errno : 0;
 }
 
 /* Let the kernel tune it. */

@@ -334,6 +334,27 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 	pair_close(&p);
 }
 
+/* Segments of the loopback are larger than the smallest window. */
+static void smallest_window_does_not_wait_for_timers(void **state)
+{
+	struct tcp_xport *x;
+	struct pair p;
+
+	(void)state;
+	pair_open(&p, READ_MAX);
+	p.r.client.on_message = hear_and_take;
+	assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, READ_MAX / 4), 0);
+	RUN(&p.r, p.r.client.n_read_done == 1);
+	x = tcp_of(tcp_conn_of(&p.r.client));
+	x->window.bytes = RECV_WINDOW_MIN;
+	assert_int_equal(tcp_set_window(x, tcp_conn_of(&p.r.client)->lanes[LANE_BULK].fd), 0);
+	assert_int_equal(send_offer(&p.r.server, &p.from, 2, READ_MAX / 4, READ_MAX / 2), 0);
+	RUN(&p.r, p.r.client.n_read_done == 2);
+	check_bytes(p.t, 0, &p.from);
+	check_bytes(p.t, 1, &p.from);
+	pair_close(&p);
+}
+
 /* It is withdrawn while one offer of it is half gone, and another waits. */
 static void withdrawn_segment_is_not_sent_any_more(void **state)
 {
@@ -1125,6 +1146,7 @@ int main(void)
 		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
 		cmocka_unit_test(who_is_patient_is_told_when_there_is_room),
 		cmocka_unit_test(who_is_impatient_has_the_offer_sent_like_any_other),
+		cmocka_unit_test(smallest_window_does_not_wait_for_timers),
 		cmocka_unit_test(withdrawn_segment_is_not_sent_any_more),
 		cmocka_unit_test(answers_and_unasked_bytes_come_in_any_order),
 		cmocka_unit_test(bytes_wait_for_their_announcement_and_its_message),
