@@ -657,6 +657,31 @@ static void memory_offered_again_is_read_as_it_is_then(void **state)
 	lone_close(&l);
 }
 
+static void offer_that_is_being_thrown_away_is_read_by_asking(void **state)
+{
+	uint8_t b[ITEM + 2 * HEAD];
+	struct lone l;
+	struct frame f;
+
+	(void)state;
+	lone_open(&l);
+	l.r.server.on_message = hear;
+	announce(&l.p, 0);
+	put_eager(b, 0, 0);
+	raw_send(&l.p, LANE_BULK, b, sizeof(b) / 2);
+	RUN(&l.r, tcp_conn_of(&l.r.server)->in.got > HEAD);
+	assert_int_equal(take(&l.r.server, 0), 0);
+	raw_recv(&l.p, LANE_MESSAGES, &f, sizeof(f));
+	assert_int_equal(f.type, FRAME_READ);
+	raw_send(&l.p, LANE_BULK, b + sizeof(b) / 2, sizeof(b) - sizeof(b) / 2);
+	RUN(&l.r, discarded(&l.r.server) == ITEM);
+	assert_int_equal(l.r.server.n_read_done, 0);
+	raw_send(&l.p, LANE_BULK, b, put_item(b, FRAME_ANSWER, 0, pattern(), ITEM));
+	RUN(&l.r, l.r.server.n_read_done == 1);
+	check_item(&l, 0);
+	lone_close(&l);
+}
+
 static void bytes_that_the_peer_does_not_have_any_more_end_their_read(void **state)
 {
 	uint8_t b[ITEM + 2 * HEAD];
@@ -1153,6 +1178,7 @@ int main(void)
 		cmocka_unit_test(announcement_without_an_offer_costs_nothing),
 		cmocka_unit_test(more_offers_than_are_noted_go_by_asking),
 		cmocka_unit_test(memory_offered_again_is_read_as_it_is_then),
+		cmocka_unit_test(offer_that_is_being_thrown_away_is_read_by_asking),
 		cmocka_unit_test(bytes_that_the_peer_does_not_have_any_more_end_their_read),
 		cmocka_unit_test(peer_that_ends_in_the_middle_is_noticed),
 		cmocka_unit_test(connection_may_be_closed_from_the_end_of_a_read),
