@@ -9,6 +9,8 @@
 #define FAST_TIMES  32u
 #define LONG_TIMES  8u
 #define LIMITED_MAX 10u
+/* Of a sample, what goes into the kernel's average. */
+#define PAUSE_SHARE 8
 
 void recv_window_init(struct recv_window *w)
 {
@@ -47,4 +49,30 @@ void recv_window_refused(struct recv_window *w)
 {
 	w->n_limited = LIMITED_MAX; /* do not ask for it again soon */
 	set(w, RECV_WINDOW_MAX);
+}
+
+void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
+{
+	uint64_t gap_us = r->heard_ns ? (now_ns - r->heard_ns) / 1000 : 0;
+
+	r->heard_ns = now_ns;
+	/* While there is something to send, some of it comes within that time. */
+	if (gap_us <= r->us || gap_us <= FAST_US)
+		return;
+	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
+	r->pause_us = gap_us < UINT32_MAX ? (uint32_t)gap_us : UINT32_MAX;
+	r->worn_ns = now_ns;
+}
+
+bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
+{
+	uint64_t half_ns = (us > FAST_US ? us : FAST_US) * UINT64_C(500);
+
+	r->us = us;
+	/* If half of it were pauses, this many samples would have come. */
+	for (; r->pause_us && now_ns - r->worn_ns >= half_ns; r->worn_ns += half_ns)
+		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
+	if (!r->pause_us)
+		r->worn_ns = now_ns;
+	return r->pause_us <= us / 2;
 }

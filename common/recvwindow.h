@@ -17,10 +17,22 @@ struct recv_window {
 	unsigned n_fast, n_long, n_limited;
 };
 
+/* The kernel's average of one connection: a pause of the sender is in it for an eighth, as long as
+ * the next samples, one from window to window, have not worn it away. */
+struct recv_rtt {
+	uint64_t heard_ns, worn_ns; /* last bytes; until when pause_us is worn away */
+	uint32_t us, pause_us;      /* the average; how much of it may be pauses */
+};
+
 void recv_window_init(struct recv_window *w);
-/* rtt_us: the time from window to window of one connection, in microseconds, as tcpi_rcv_rtt tells
- * it. True: w->bytes has changed. */
+/* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
+ * found it good. True: w->bytes has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* It was to choose, and cannot (kernels before 5.14). */
 void recv_window_refused(struct recv_window *w);
+
+/* Bytes are here. */
+void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns);
+/* us: tcpi_rcv_rtt. False: half of it or more may be pauses, so that it says nothing. */
+bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns);
 #endif

@@ -486,12 +486,14 @@ static void measure(struct tcp_conn *c, size_t n)
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
+	recv_rtt_heard(&c->rtt, x->now_ns);
 	x->unmeasured += n;
 	if (x->unmeasured < MEASURE_BYTES)
 		return;
 	x->unmeasured = 0;
 	if (!getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
-		info.tcpi_rcv_rtt && recv_window_measured(&x->window, info.tcpi_rcv_rtt))
+		info.tcpi_rcv_rtt && recv_rtt_measured(&c->rtt, info.tcpi_rcv_rtt, x->now_ns) &&
+		recv_window_measured(&x->window, info.tcpi_rcv_rtt))
 		set_windows(x);
 }
 

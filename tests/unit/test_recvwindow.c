@@ -109,6 +109,104 @@ static void kernel_that_refuses_is_not_asked_again_soon(void **state)
 	assert_int_equal(until_change(&w, FAST, 1), 1);
 }
 
+/* ---- what the kernel's average says ---- */
+
+#define MS UINT64_C(1000000)
+
+/* As the kernel does it: a sample every rtt_us while bytes come, which they do twice as often. The
+ * connection pauses for pause_us first. */
+struct source {
+	struct recv_rtt rtt;
+	uint64_t now_ns;
+	double average_us;
+};
+
+static void sample(struct source *s, double us)
+{
+	s->average_us += (us - s->average_us) / 8;
+}
+
+static void wait_for_more(struct source *s, uint64_t pause_us)
+{
+	s->now_ns += pause_us * 1000;
+	recv_rtt_heard(&s->rtt, s->now_ns);
+	sample(s, (double)pause_us);
+}
+
+/* Windows of bytes that take us each; returns the longest average that was found good. */
+static uint32_t stream(struct source *s, uint32_t us, unsigned n_windows)
+{
+	uint32_t longest = 0;
+
+	for (unsigned i = 0; i < n_windows; i++) {
+		for (unsigned k = 0; k < 2; k++) {
+			uint32_t average = (uint32_t)s->average_us;
+
+			s->now_ns += us * UINT64_C(500);
+			recv_rtt_heard(&s->rtt, s->now_ns);
+			if (recv_rtt_measured(&s->rtt, average, s->now_ns) && average > longest)
+				longest = average;
+		}
+		sample(s, us);
+	}
+	return longest;
+}
+
+static struct source source_of(uint32_t us)
+{
+	struct source s = {.now_ns = MS, .average_us = us};
+
+	stream(&s, us, 100);
+	return s;
+}
+
+static void pauses_are_not_taken_for_a_long_queue(void **state)
+{
+	static const uint32_t pauses_us[] = {5000, 20000, 100000, 1000000, 10000000, 4000000000};
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(pauses_us) / sizeof(pauses_us[0]); i++) {
+		struct source s = source_of(200);
+
+		for (unsigned step = 0; step < 20; step++) {
+			wait_for_more(&s, pauses_us[i]);
+			assert_true(stream(&s, 200, 5 + step * 20) <= 2 * FAST);
+		}
+	}
+}
+
+static void many_short_pauses_are_not_taken_for_a_long_queue(void **state)
+{
+	struct source s = source_of(200);
+
+	(void)state;
+	for (unsigned i = 0; i < 1000; i++) {
+		wait_for_more(&s, 15000);
+		assert_true(stream(&s, 200, 1) < LONG / 2);
+	}
+}
+
+static void long_queue_is_seen_in_spite_of_pauses(void **state)
+{
+	struct source s = source_of(LONG);
+	uint32_t seen = 0;
+
+	(void)state;
+	for (unsigned step = 0; step < 10; step++) {
+		wait_for_more(&s, 1000000);
+		seen = stream(&s, LONG, 40); /* half a second */
+		assert_true(seen >= LONG);
+	}
+}
+
+static void queue_that_grows_long_is_seen(void **state)
+{
+	struct source s = source_of(1000);
+
+	(void)state;
+	assert_in_range(stream(&s, LONG, 40), LONG * 9 / 10, LONG);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -118,6 +216,10 @@ int main(void)
 		cmocka_unit_test(fast_link_gives_back_what_was_taken),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),
+		cmocka_unit_test(pauses_are_not_taken_for_a_long_queue),
+		cmocka_unit_test(many_short_pauses_are_not_taken_for_a_long_queue),
+		cmocka_unit_test(long_queue_is_seen_in_spite_of_pauses),
+		cmocka_unit_test(queue_that_grows_long_is_seen),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
