@@ -43,7 +43,7 @@ static void flush(struct node *n)
 	n->outbox_tail = &n->outbox;
 	for (; it; it = next) {
 		next = it->next;
-		net_transmit(n, it);
+		card_transmit(n, it);
 	}
 }
 

@@ -9,7 +9,8 @@
  *   main.c     options and what is printed
  *   check.c    the cases that `make test` runs
  *   world.c    events, virtual time, one run from set-up to its figures
- *   net.c      hosts, cards, connections: struct xport_ops
+ *   card.c     hosts and their network cards
+ *   net.c      connections: struct xport_ops
  *   node.c     a data thread: one thing at a time, each at its cost
  *   cluster.c  scheduler, servers, agents
  *   train.c    trainers: forward, backward, reduction inside the machine
@@ -228,8 +229,8 @@ struct xconn *net_connect(
 	struct node *agent, struct node *server, uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections: their reads end, and their nodes are told. */
 void net_end(struct world *w);
-/* The item leaves its node, for it->end. */
-void net_transmit(struct node *from, struct item *it);
+/* card.c: the item leaves its node, for it->end. */
+void card_transmit(struct node *from, struct item *it);
 
 /* ---- cluster and trainers ---- */
 
