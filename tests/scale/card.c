@@ -1,8 +1,16 @@
 /* Hosts and their network cards. What leaves a host waits for its card, which serves its
  * connections in turn, a quantum each; it reaches the other card one latency later and waits there
  * for those that came before. So each card is always busy while it has something to do, connections
- * share it as TCP's do, and the switch between them blocks nobody. */
+ * share it as TCP's do, and the switch between them blocks nobody. A lane with a window has no more
+ * than that on its way, until the thread it goes to has had time for it. */
 #include "tests/scale/scale.h"
+
+#define KERNEL_BYTES (UINT32_C(256) << 10) /* NOTSENT_LOWAT of common/tcp_conn.c */
+
+static struct lane *lane_of(const struct item *it)
+{
+	return it->is_answer ? &it->end->peer->answer : &it->end->peer->say;
+}
 
 static void on_arrived(struct world *w, void *p, uint64_t a)
 {
@@ -12,26 +20,57 @@ static void on_arrived(struct world *w, void *p, uint64_t a)
 	node_post(it->end->node, it);
 }
 
+static void card_send(struct world *w, struct host *h);
+static void take_turn(struct world *w, struct lane *l);
+
+/* The sender hears that bytes were received. */
+static void on_ack(struct world *w, void *p, uint64_t a)
+{
+	struct lane *l = p;
+
+	l->on_way -= (uint32_t)a;
+	if (!l->has_turn)
+		take_turn(w, l);
+	card_send(w, l->host);
+}
+
+static uint64_t latency_ns(const struct world *w)
+{
+	return (uint64_t)(w->o.latency_us * 1e3);
+}
+
 /* A quantum begins to reach its host's card. a: its bytes, and whether it is the last. */
 static void on_quantum(struct world *w, void *p, uint64_t a)
 {
 	struct item *it = p;
 	struct host *from = it->end->peer->node->host, *to = it->end->node->host;
-	uint64_t bytes = a >> 1, sent, got;
+	uint64_t bytes = a >> 1, busy = it->end->node->busy_until, sent, got;
 
+	if (it->offer)
+		net_begun(it->offer);
 	sent = w->now + (uint64_t)((double)bytes * from->tx_ns);
 	got = (w->now > to->rx_free ? w->now : to->rx_free) + (uint64_t)((double)bytes * to->rx_ns);
 	to->rx_free = got > sent ? got : sent;
 	to->rx_bytes += bytes;
+	if (lane_of(it)->window)
+		post(w, (busy > to->rx_free ? busy : to->rx_free) + latency_ns(w), on_ack,
+			lane_of(it), bytes);
 	if (a & 1)
 		post(w, to->rx_free, on_arrived, it, 0);
 }
 
-static void card_send(struct world *w, struct host *h);
-
-static void take_turn(struct lane *l)
+static uint32_t next_bytes(const struct world *w, const struct lane *l)
 {
-	l->has_turn = true;
+	return l->out->left < w->o.quantum ? l->out->left : w->o.quantum;
+}
+
+/* If it has something to send, and may. */
+static void take_turn(struct world *w, struct lane *l)
+{
+	l->has_turn =
+		l->out && (!l->window || !l->on_way || l->on_way + next_bytes(w, l) <= l->window);
+	if (!l->has_turn)
+		return;
 	l->next_turn = NULL;
 	*l->host->turn_tail = l;
 	l->host->turn_tail = &l->next_turn;
@@ -43,11 +82,24 @@ static void on_sent(struct world *w, void *p, uint64_t a)
 
 	(void)a;
 	l->host->is_sending = false;
-	if (l->out)
-		take_turn(l);
-	else
-		l->has_turn = false;
+	take_turn(w, l);
 	card_send(w, l->host);
+}
+
+/* The kernel takes what it has room for. */
+static void fill(struct world *w, struct lane *l, struct end *from)
+{
+	struct item *it;
+
+	while ((it = l->outside) && l->inside_bytes + it->left <= KERNEL_BYTES) {
+		l->inside_bytes += it->left;
+		l->outside = it->next;
+		if (!it->offer)
+			continue;
+		l->n_eager--;
+		l->eager_bytes -= it->len;
+	}
+	net_room(w, from);
 }
 
 static void card_send(struct world *w, struct host *h)
@@ -62,8 +114,13 @@ static void card_send(struct world *w, struct host *h)
 	if (!h->turn)
 		h->turn_tail = &h->turn;
 	it = l->out;
-	bytes = it->left < w->o.quantum ? it->left : w->o.quantum;
+	bytes = next_bytes(w, l);
 	it->left -= bytes;
+	if (l->window)
+		l->on_way += bytes;
+	if (it != l->outside)
+		l->inside_bytes -= bytes;
+	fill(w, l, it->end->peer);
 	if (!it->left) {
 		l->out = it->next;
 		if (!l->out)
@@ -71,8 +128,7 @@ static void card_send(struct world *w, struct host *h)
 	}
 	h->is_sending = true;
 	h->tx_bytes += bytes;
-	post(w, w->now + (uint64_t)(w->o.latency_us * 1e3), on_quantum, it,
-		(uint64_t)bytes << 1 | !it->left);
+	post(w, w->now + latency_ns(w), on_quantum, it, (uint64_t)bytes << 1 | !it->left);
 	post(w, w->now + (uint64_t)((double)bytes * h->tx_ns), on_sent, l, 0);
 }
 
@@ -80,7 +136,7 @@ void card_transmit(struct node *from, struct item *it)
 {
 	struct world *w = from->w;
 	struct host *h = from->host;
-	struct lane *l = it->is_answer ? &it->end->peer->answer : &it->end->peer->say;
+	struct lane *l = lane_of(it);
 
 	if (h == it->end->node->host) {
 		double ns = w->o.local_gbps > 0 ? (double)it->left * 8 / w->o.local_gbps : 0;
@@ -92,7 +148,10 @@ void card_transmit(struct node *from, struct item *it)
 	it->next = NULL;
 	*l->out_tail = it;
 	l->out_tail = &it->next;
+	if (!l->outside)
+		l->outside = it;
+	fill(w, l, it->end->peer);
 	if (!l->has_turn)
-		take_turn(l);
+		take_turn(w, l);
 	card_send(w, h);
 }

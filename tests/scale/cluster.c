@@ -42,7 +42,7 @@ static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_se
 	if (bytes > n->w->memory_bytes)
 		return -1;
 	*ret_mem = n->w->memory;
-	*ret_segment = 0;
+	*ret_segment = (uint16_t)n->n_segments++;
 	return 0;
 }
 
@@ -144,6 +144,7 @@ static void agent_job(struct agent *a, const struct ctl_job *msg)
 		fatal("out of memory");
 	for (uint32_t i = 0; i < trace->n_tensors; i++) {
 		a->tensors[i] = (struct agent_tensor){.agent = a, .idx = i};
+		mem.segment = (uint16_t)i; /* what is offered is told from other offers */
 		if (agt_tensor_new(a->job, a->w->o.dtype, trace->tensors[i].elems, &mem, NULL, out,
 			    &a->tensors[i], &a->tensors[i].t) < 0)
 			fatal("out of memory");
@@ -247,6 +248,11 @@ static void sched_key(void *ctx, const uint8_t secret[STATE_SECRET_BYTES], uint6
 
 /* ---- set-up ---- */
 
+static const struct xport_ops *xport_ops(const struct world *w)
+{
+	return w->o.is_asking ? &scale_asking_ops : &scale_eager_ops;
+}
+
 static void agent_new(struct world *w, uint32_t i)
 {
 	struct agent *a = &w->agents[i];
@@ -271,7 +277,7 @@ static void agent_new(struct world *w, uint32_t i)
 	a->node.work = agent_work;
 	a->node.tick = agent_tick;
 	a->node.cost = agent_cost;
-	a->node.x = (struct xport){&scale_xport_ops, &agt_core_events, core};
+	a->node.x = (struct xport){xport_ops(w), &agt_core_events, core};
 	agt_core_tick(core, 0);
 }
 
@@ -304,7 +310,7 @@ static void server_new(struct world *w, uint32_t i, struct host *host)
 		n->work = server_work;
 		n->tick = server_tick;
 		n->cost = server_cost;
-		n->x = (struct xport){&scale_xport_ops, &srv_core_events, core};
+		n->x = (struct xport){xport_ops(w), &srv_core_events, core};
 		srv_core_tick(core, 0);
 	}
 }

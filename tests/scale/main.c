@@ -50,6 +50,10 @@ static const struct option_def {
 	{"peer-window", KIND_BYTES, AT(peer_window), "servers' window of reads from one agent"},
 	{"read-window", KIND_BYTES32, AT(read_window),
 		"a connection's; 0: follows the time, as shipped"},
+	{"asking", KIND_FLAG, AT(is_asking),
+		"all bytes are asked for, as over libfabric; else they go unasked, as over TCP"},
+	{"socket-window", KIND_BYTES32, AT(socket_window),
+		"bytes on the way of a connection over TCP; 0: no bound"},
 	{"sum-gbs", KIND_NUMBER, AT(sum_gbs), "GB/s of operands that a thread sums; 0: no cost"},
 	{"crc-gbs", KIND_NUMBER, AT(crc_gbs), "GB/s that a thread checks; 0: no cost"},
 	{"compute-ms", KIND_NUMBER, AT(compute_ms), "forward and backward of a step; 0: none"},
@@ -76,6 +80,7 @@ void scale_options_default(struct scale_options *o)
 		.header_bytes = 64,
 		.quantum = 64u << 10,
 		.peer_window = 8u << 20,
+		.socket_window = 128u << 10,
 		.sum_gbs = 46,
 		.crc_gbs = 20,
 		.compute_ms = 373.1,
@@ -218,6 +223,8 @@ static void print_text(const struct scale_options *o, const struct scale_result 
 	printf("busiest card, MB a step: trains %.1f out, %.1f in; sums only %.1f out, %.1f in\n",
 		(double)r->agent.tx / 1e6, (double)r->agent.rx / 1e6, (double)r->server.tx / 1e6,
 		(double)r->server.rx / 1e6);
+	printf("%.1f MB unasked, %.1f of it thrown away\n", (double)r->unasked / 1e6,
+		(double)r->thrown / 1e6);
 	printf("%llu partitions, %.2e events in %.1f s\n", (unsigned long long)r->n_parts,
 		(double)r->events, r->wall_s);
 }
@@ -237,9 +244,11 @@ static void print_json(const struct scale_options *o, const struct scale_result 
 		r->comm_s * 1e3, r->optimum_s * 1e3, r->ring_s * 1e3, r->ring_step_s * 1e3,
 		r->ring_efficiency);
 	printf("\"agent_tx_bytes\": %llu, \"agent_rx_bytes\": %llu, \"server_tx_bytes\": %llu, "
-	       "\"server_rx_bytes\": %llu, \"partitions\": %llu, \"events\": %llu}\n",
+	       "\"server_rx_bytes\": %llu, \"unasked_bytes\": %llu, \"thrown_bytes\": %llu, "
+	       "\"partitions\": %llu, \"events\": %llu}\n",
 		(unsigned long long)r->agent.tx, (unsigned long long)r->agent.rx,
 		(unsigned long long)r->server.tx, (unsigned long long)r->server.rx,
+		(unsigned long long)r->unasked, (unsigned long long)r->thrown,
 		(unsigned long long)r->n_parts, (unsigned long long)r->events);
 }
 

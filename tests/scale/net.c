@@ -1,4 +1,6 @@
-/* Connections: messages under credit, and reads in pieces. */
+/* Connections: messages under credit, and the bytes that they offer. These are asked for, in pieces;
+ * or they go behind the offer, unasked, to whoever reads it when they begin to come, and past who
+ * does not (docs/protocol.md, "Over TCP"). */
 #include "tests/scale/scale.h"
 
 #include <errno.h>
@@ -7,6 +9,9 @@
 
 #define CREDITS    64
 #define READ_BYTES 64 /* of a request to read */
+/* As TCP_EAGER_OUT and EAGER_AHEAD of common/. */
+#define EAGER_OUT   32
+#define EAGER_AHEAD (UINT32_C(256) << 10)
 
 struct item *item_new(struct world *w, item_fn *fn, struct end *end)
 {
@@ -20,6 +25,8 @@ struct item *item_new(struct world *w, item_fn *fn, struct end *end)
 	it->fn = fn;
 	it->end = end;
 	it->read = NULL;
+	it->eager = NULL;
+	it->offer = NULL;
 	it->is_answer = false;
 	return it;
 }
@@ -51,6 +58,121 @@ static void read_free(struct world *w, struct pending_read *rd)
 	w->free_reads = rd;
 }
 
+static void read_end(struct node *n, struct pending_read *rd)
+{
+	struct xport_read *r = rd->r;
+
+	((struct end *)r->conn)->n_reads--;
+	read_free(n->w, rd);
+	n->x.ev->read_done(n->x.ctx, r, 0);
+}
+
+/* ---- bytes that come unasked ---- */
+
+static void eager_free(struct end *e, struct eager *eager)
+{
+	struct world *w = e->node->w;
+	struct eager **at = &e->eager;
+
+	while (*at != eager)
+		at = &(*at)->next;
+	*at = eager->next;
+	if (!*at)
+		e->eager_tail = at;
+	item_free(w, eager->bytes);
+	eager->next = w->free_eager;
+	w->free_eager = eager;
+}
+
+/* All of them are here. */
+static void item_eager(struct node *n, struct item *it)
+{
+	struct eager *eager = it->offer;
+	struct pending_read *rd = eager->read;
+	uint32_t len = it->len;
+
+	eager->is_here = !eager->is_heard;
+	if (eager->is_here)
+		return;
+	eager_free(it->end, eager);
+	if (!rd) {
+		n->w->thrown += len;
+		return;
+	}
+	n->read_bytes += len;
+	read_end(n, rd);
+}
+
+/* The bytes that m offers, behind it. */
+static struct item *eager_new(struct end *from, const struct wire_msg *m)
+{
+	struct world *w = from->node->w;
+	struct end *to = from->peer;
+	struct eager *e = w->free_eager;
+	struct item *it = item_new(w, item_eager, to);
+
+	if (e)
+		w->free_eager = e->next;
+	else
+		e = world_alloc(w, sizeof(*e));
+	*e = (struct eager){.bytes = it, .segment = m->segment, .offset = m->offset};
+	*to->eager_tail = e;
+	to->eager_tail = &e->next;
+	it->is_answer = true;
+	it->offer = e;
+	it->len = m->len;
+	it->left = m->len + w->o.header_bytes;
+	from->answer.n_eager++;
+	from->answer.eager_bytes += m->len;
+	w->unasked += m->len;
+	return it;
+}
+
+static bool takes_eager(const struct end *from, bool is_patient)
+{
+	const struct lane *l = &from->answer;
+
+	return l->n_eager < EAGER_OUT && (!is_patient || l->eager_bytes < EAGER_AHEAD);
+}
+
+static bool is_same_memory(const struct eager *e, uint16_t segment, uint64_t offset, uint32_t len)
+{
+	return e->segment == segment && e->offset == offset && e->bytes->len == len;
+}
+
+/* Before its node hears it, which may read at once. */
+static void offer_heard(struct end *e, const struct item *it)
+{
+	for (struct eager *i = e->eager; i && i->is_heard; i = i->next)
+		i->is_old |= is_same_memory(i, it->m.segment, it->m.offset, it->m.len);
+	if (it->eager)
+		it->eager->offer->is_heard = true;
+}
+
+/* Its node has heard it. */
+static void offer_told(struct node *n, struct eager *e)
+{
+	e->is_thrown |= e->is_begun && !e->read;
+	if (e->is_here)
+		node_post(n, e->bytes);
+}
+
+void net_begun(struct eager *e)
+{
+	e->is_begun = true;
+	e->is_thrown |= e->is_heard && !e->read;
+}
+
+/* The offer that r reads, if its bytes are coming and do not go past. */
+static struct eager *eager_of(const struct end *e, const struct xport_read *r)
+{
+	for (struct eager *i = e->eager; i && i->is_heard; i = i->next)
+		if (!i->is_old && !i->is_thrown && !i->read &&
+			is_same_memory(i, r->segment, r->offset, r->len))
+			return i;
+	return NULL;
+}
+
 /* ---- messages ---- */
 
 static void item_writable(struct node *n, struct item *it)
@@ -62,7 +184,7 @@ static void item_writable(struct node *n, struct item *it)
 	n->x.ev->writable(n->x.ctx, &e->c);
 }
 
-static void on_credit(struct world *w, void *p, uint64_t a)
+static void on_room(struct world *w, void *p, uint64_t a)
 {
 	struct end *e = p;
 
@@ -74,16 +196,26 @@ static void item_message(struct node *n, struct item *it)
 {
 	struct end *e = it->end, *from = e->peer;
 
+	offer_heard(e, it);
 	n->x.ev->message(n->x.ctx, &e->c, &it->m);
+	if (it->eager)
+		offer_told(n, it->eager->offer);
 	item_free(n->w, it);
 	from->in_flight--;
 	if (from->is_refused && from->in_flight == CREDITS / 2)
-		post(n->w, n->w->now + (uint64_t)(n->w->o.latency_us * 1e3), on_credit, from, 0);
+		post(n->w, n->w->now + (uint64_t)(n->w->o.latency_us * 1e3), on_room, from, 0);
 }
 
-static int net_send(struct xconn *c, const struct wire_msg *m)
+void net_room(struct world *w, struct end *from)
 {
-	struct end *e = (struct end *)c;
+	if (!from->wants_eager || !takes_eager(from, true))
+		return;
+	from->wants_eager = false;
+	post(w, w->now, on_room, from, 0);
+}
+
+static int send_it(struct end *e, const struct wire_msg *m, bool is_eager)
+{
 	struct world *w = e->node->w;
 	struct item *it;
 
@@ -100,7 +232,29 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 		it->m.payload = w->memory;
 	it->left = (uint32_t)wire_size(m) + w->o.header_bytes;
 	node_send(e->node, it);
+	if (!is_eager)
+		return 0;
+	it->eager = eager_new(e, m);
+	node_send(e->node, it->eager);
 	return 0;
+}
+
+static int net_send(struct xconn *c, const struct wire_msg *m)
+{
+	return send_it((struct end *)c, m, false);
+}
+
+/* Within one host there is nothing to send. */
+static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
+{
+	struct end *e = (struct end *)c;
+	bool is_near = e->node->host == e->peer->node->host;
+	bool is_eager = !is_near && takes_eager(e, is_patient);
+
+	if (is_eager || is_near || !is_patient)
+		return send_it(e, m, is_eager);
+	e->wants_eager = true;
+	return -EAGAIN;
 }
 
 /* ---- reads ---- */
@@ -112,7 +266,6 @@ static void item_data(struct node *n, struct item *it)
 {
 	struct end *e = it->end;
 	struct pending_read *rd = it->read;
-	struct xport_read *r = rd->r;
 
 	e->n_pieces--;
 	if (n->w->o.read_window)
@@ -123,11 +276,8 @@ static void item_data(struct node *n, struct item *it)
 	rd->arrived += it->len;
 	item_free(n->w, it);
 	issue_reads(e);
-	if (rd->arrived < r->len)
-		return;
-	e->n_reads--;
-	read_free(n->w, rd);
-	n->x.ev->read_done(n->x.ctx, r, 0);
+	if (rd->arrived == rd->r->len)
+		read_end(n, rd);
 }
 
 /* A request is here: answer it. */
@@ -177,11 +327,12 @@ static void issue_reads(struct end *e)
 static int net_read(struct xport_read *r)
 {
 	struct end *e = (struct end *)r->conn;
+	struct eager *eager = eager_of(e, r);
 	struct pending_read *rd;
 
 	if (!e->is_open)
 		return -ENOTCONN;
-	if (e->n_reads == READS_MAX || e->n_queued == READ_WINDOW_QUEUE)
+	if (e->n_reads == READS_MAX || (!eager && e->n_queued == READ_WINDOW_QUEUE))
 		return -EAGAIN;
 	rd = read_new(e->node->w);
 	rd->r = r;
@@ -191,6 +342,10 @@ static int net_read(struct xport_read *r)
 		e->reads->prev_read = &rd->next_read;
 	e->reads = rd;
 	e->n_reads++;
+	if (eager) {
+		eager->read = rd;
+		return 0;
+	}
 	*e->queue_tail = rd;
 	e->queue_tail = &rd->next;
 	e->n_queued++;
@@ -228,6 +383,8 @@ static struct end *end_new(struct node *n, uint32_t peer_id, void *user)
 	e->say.out_tail = &e->say.out;
 	e->answer.out_tail = &e->answer.out;
 	e->queue_tail = &e->queue;
+	e->eager_tail = &e->eager;
+	e->answer.window = n->w->o.is_asking ? 0 : n->w->o.socket_window;
 	e->window.limit = n->w->o.read_window ? n->w->o.read_window : READ_WINDOW_FIRST;
 	e->next_all = n->w->ends;
 	n->w->ends = e;
@@ -270,8 +427,16 @@ static void net_close(struct xconn *c, const char *why)
 	fatal("peer %u is closed: %s", c->peer_id, why);
 }
 
-/* Nothing comes unasked: the model is of reads, which the receiver's window bounds. */
-const struct xport_ops scale_xport_ops = {
+/* As our own sockets do it. */
+const struct xport_ops scale_eager_ops = {
+	.send = net_send,
+	.send_eager = net_send_eager,
+	.read = net_read,
+	.close = net_close,
+};
+
+/* As libfabric does it. */
+const struct xport_ops scale_asking_ops = {
 	.send = net_send,
 	.read = net_read,
 	.close = net_close,

@@ -53,6 +53,8 @@ struct scale_options {
 	uint32_t part_bytes;          /* 0: the scheduler's choice */
 	uint64_t window, peer_window; /* of agents (0: none), of servers */
 	uint32_t read_window;         /* fixed; 0: as the transport does */
+	bool is_asking;               /* no bytes go unasked: libfabric's way, not TCP's */
+	uint32_t socket_window;       /* bytes on the way of a connection, TCP's way; 0: no bound */
 	double sum_gbs, crc_gbs;      /* of one thread: operands summed, bytes checked */
 	double compute_ms;            /* forward and backward of a step on one accelerator */
 	uint32_t gpus;                /* on each machine */
@@ -104,6 +106,7 @@ struct scale_result {
 	double ring_step_s; /* of step_s, by a ring over buckets */
 	double efficiency, overlap, ring_efficiency;
 	struct card_bytes agent, server; /* machines that train; that only sum */
+	uint64_t unasked, thrown; /* bytes that went unasked; those of them that nobody took */
 	uint64_t n_parts, events;
 	double wall_s;
 };
@@ -166,6 +169,8 @@ struct item {
 	uint32_t len;
 	struct pending_read *read;
 	uint64_t asked_ns, a;
+	struct item *eager;  /* of an offer: its bytes, which go unasked */
+	struct eager *offer; /* of those bytes */
 	void *p;
 	struct wire_msg m;
 };
@@ -185,6 +190,7 @@ struct node {
 	bool is_running, has_work;
 	uint64_t busy_until, tick_at;
 	uint64_t read_bytes, charged_a, charged_b;
+	uint32_t n_segments;
 };
 void node_init(struct world *w, struct node *n, struct host *host);
 /* Hand it over; it is dealt with when the node has time. */
@@ -202,11 +208,29 @@ struct pending_read {
 	struct xport_read *r;
 	uint32_t issued, arrived;
 };
+/* An offer whose bytes come unasked, at who hears it. */
+struct eager {
+	struct eager *next;
+	struct item *bytes;
+	uint16_t segment;
+	bool is_heard; /* the message that makes it */
+	bool is_old;   /* the same memory was offered anew */
+	bool is_begun; /* its bytes are coming */
+	bool is_here;  /* all of them wait to be looked at until it is heard */
+	bool is_thrown;
+	uint64_t offset;
+	struct pending_read *read; /* that takes them */
+};
 /* One direction of one channel, of which a connection has two: what a side says and asks for never
- * waits behind what it answers. */
+ * waits behind what it answers. Bytes wait in the process until the kernel has room for the last of
+ * them, and there until the card and the window of the receiver's socket let them go. */
 struct lane {
 	struct host *host;
 	struct item *out, **out_tail;
+	struct item *outside;          /* the first that the kernel does not have whole */
+	uint32_t inside_bytes;         /* of those before it, not sent yet */
+	uint32_t window, on_way;       /* bytes; window 0: no bound */
+	uint32_t n_eager, eager_bytes; /* unasked, that the kernel does not have whole */
 	struct lane *next_turn;
 	bool has_turn;
 };
@@ -216,12 +240,14 @@ struct end {
 	struct end *peer, *next_all;
 	struct lane say, answer;
 	bool is_open, is_refused;
+	bool wants_eager;   /* writable follows when what waits is little */
 	uint32_t in_flight; /* messages */
+	struct eager *eager, **eager_tail;
 	struct read_window window;
 	uint32_t n_reads, n_pieces, n_queued;
 	struct pending_read *queue, **queue_tail, *reads;
 };
-extern const struct xport_ops scale_xport_ops;
+extern const struct xport_ops scale_eager_ops, scale_asking_ops;
 struct item *item_new(struct world *w, item_fn *fn, struct end *end);
 void item_free(struct world *w, struct item *it);
 /* Connect an agent's node to a server's thread; both are told. */
@@ -229,6 +255,10 @@ struct xconn *net_connect(
 	struct node *agent, struct node *server, uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections: their reads end, and their nodes are told. */
 void net_end(struct world *w);
+/* The kernel may have taken bytes of this side: is there room for more? */
+void net_room(struct world *w, struct end *from);
+/* Unasked bytes begin to arrive: if their offer was heard and nobody reads it, nobody will. */
+void net_begun(struct eager *e);
 /* card.c: the item leaves its node, for it->end. */
 void card_transmit(struct node *from, struct item *it);
 
@@ -274,11 +304,12 @@ struct world {
 	size_t n_heap, heap_room;
 	struct item *free_items;
 	struct pending_read *free_reads;
+	struct eager *free_eager;
 	struct slab *slabs;
 	struct end *ends;
 	struct host *hosts;
 	uint32_t n_hosts, n_servers, n_done;
-	uint64_t n_parts;
+	uint64_t n_parts, unasked, thrown;
 	struct agent *agents;
 	struct server *servers;
 	struct sched_core *sched;

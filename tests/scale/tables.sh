@@ -1,5 +1,6 @@
 #!/bin/sh
 # The tables of docs/performance/scaling.md, on stdout: tests/scale/tables.sh build/release/tests/sim-scale
+# Bytes go unasked, as over TCP, but where a row says reads: there they are asked for, as over libfabric.
 # shellcheck disable=SC2086 # variables hold lists of flags
 set -eu
 sim=$1
@@ -23,6 +24,7 @@ done
 for k in 32 16 0; do
 	row "no priority" --servers $k $big --fifo --step-only
 done
+row "reads" --servers 32 $big --asking
 row "25 Gbit/s" --rate 25 $big --step-only
 row "25 Gbit/s, no priority" --rate 25 $big --fifo --step-only
 row "crc at 40 GB/s" --crc-gbs 40 $big
@@ -32,7 +34,9 @@ small="--compute-ms 0 --gpus 1 --agents 4 --rate 10 --steps 2"
 row "k = 2" $small --servers 2 $big
 row "k = 2, equal threads" $small --servers 2
 row "k = 4" $small --servers 4 $big
+row "k = 4, reads" $small --servers 4 $big --asking
 row "k = 0" $small --servers 0
+row "k = 0, reads" $small --servers 0 --asking
 row "k = 0, one card at half speed" $small --servers 0 --slow-agents 1 --slow-rate 5
 row "k = 4, one server's card at half speed" $small --servers 4 --slow-servers 1 --slow-rate 5 $big
 row "8 machines, k = 4" $small --agents 8 --servers 4 $big
@@ -43,6 +47,8 @@ slow="--gpus 1 --agents 4 --servers 4 --rate 10 --compute-ms 200 --steps 2"
 for trace in vgg16 resnet50 bert-large gpt2-xl; do
 	row "$trace, by priority" --trace tests/traces/$trace.tsv $slow
 	row "$trace, none" --trace tests/traces/$trace.tsv $slow --fifo
+	row "$trace, by priority, reads" --trace tests/traces/$trace.tsv $slow --asking
+	row "$trace, none, reads" --trace tests/traces/$trace.tsv $slow --fifo --asking
 done
 
 table "Partition size: VGG-16 as above"
@@ -50,9 +56,14 @@ for size in 64KiB 128KiB 256KiB 512KiB 1MiB 2MiB 4MiB; do
 	row "$size" --trace tests/traces/vgg16.tsv $slow --part-bytes $size
 done
 
-table "Window of reads of a connection: VGG-16 as above"
+table "Window of a connection's socket: VGG-16 as above"
+for size in 64KiB 128KiB 1MiB 0; do
+	row "$size" --trace tests/traces/vgg16.tsv $slow --socket-window $size
+done
+
+table "Window of reads of a connection: VGG-16 as above, reads"
 for size in 64KiB 256KiB 1MiB 4MiB 8MiB 0; do
-	row "$size" --trace tests/traces/vgg16.tsv $slow --read-window $size
+	row "$size" --trace tests/traces/vgg16.tsv $slow --read-window $size --asking
 done
 
 table "Window of an agent towards one data thread: VGG-16 as above"

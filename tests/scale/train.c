@@ -24,7 +24,8 @@ static void item_submit(struct node *n, struct item *it)
 {
 	struct agent_tensor *t = it->p;
 	const struct scale_options *o = &n->w->o;
-	uint16_t priority = (uint16_t)(o->is_fifo ? 0 : PRIORITY_FIRST - t->idx);
+	/* What is submitted first is what was declared last. */
+	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
 
 	if (agt_submit(t->t, 0, it->a, OP_AVG, priority) < 0)
 		fatal("tensor %u cannot be submitted", t->idx);

@@ -213,6 +213,8 @@ static double run(const struct scale_options *o, const struct trace *t, struct s
 	ret->server = busiest(&w, o->agents, o->servers);
 	ret->n_parts = w.n_parts;
 	ret->events += w.n_events;
+	ret->unasked += w.unasked;
+	ret->thrown += w.thrown;
 	world_free(&w);
 	return s;
 }
