@@ -74,5 +74,7 @@ done
 table "Size: BERT-large at 100 Gbit/s, k = n, one data thread, partitions of 1 MiB"
 for n in 8 32 128 256; do
 	row "$n" --step-only --agents $n --servers $n --threads 1 --part-bytes 1MiB --quantum 256KiB --steps 2
+	row "$n, reads" --asking --step-only --agents $n --servers $n --threads 1 --part-bytes 1MiB --quantum 256KiB --steps 2
 done
 row 512 --step-only --agents 512 --servers 512 --threads 1 --part-bytes 1MiB --quantum 1MiB --steps 1
+row "512, reads" --asking --step-only --agents 512 --servers 512 --threads 1 --part-bytes 1MiB --quantum 1MiB --steps 1
