@@ -43,6 +43,7 @@
 #include "common/recvwindow.h"
 #include "common/tcp.h"
 #include "common/ticket.h"
+#include "common/unasked.h"
 
 #define TCP_SEGS_MAX  4096
 #define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
@@ -183,6 +184,7 @@ struct tcp_conn {
 	uint32_t eager_bytes; /* of those not gone whole */
 	uint64_t eager_sent;  /* offers announced so far */
 	bool wants_eager;     /* writable follows when there is room */
+	struct unasked unasked;
 
 	uint32_t n_reads, n_queued;
 	struct read_window read_window;

@@ -70,6 +70,16 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	return rc;
 }
 
+/* An offer, without its bytes. */
+static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
+{
+	int rc = tcp_send(&c->pub, m);
+
+	if (!rc)
+		unasked_held(&c->unasked, m->segment, m->offset);
+	return rc;
+}
+
 int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 {
 	struct tcp_conn *c = (struct tcp_conn *)xc;
@@ -81,9 +91,11 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	assert(m->segment < TCP_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->state != TCP_UP)
 		return -ENOTCONN;
+	if (!unasked_is_wanted(&c->unasked))
+		return send_alone(c, m);
 	if (!tcp_takes_eager(c, is_patient)) {
 		c->wants_eager |= is_patient;
-		return is_patient ? -EAGAIN : tcp_send(xc, m);
+		return is_patient ? -EAGAIN : send_alone(c, m);
 	}
 	FAILPOINT(NET_SEND);
 	if (!has_room(c, 2 * sizeof(f) + wire_size(m) + TCP_TX_RESERVE)) {
@@ -93,6 +105,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	c->tx_tail += sizeof(f);
 	tcp_push_eager(c, m);
+	unasked_sent(&c->unasked, m->segment, m->offset, m->len);
 	return tcp_put(c, m, TCP_TX_RESERVE);
 }
 

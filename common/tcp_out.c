@@ -44,6 +44,7 @@ void tcp_asked(struct tcp_conn *c, const struct frame *f)
 	}
 	a.is_refused = a.offset > s->bytes || a.len > s->bytes - a.offset;
 	c->n_asked++;
+	unasked_asked(&c->unasked, a.segment, a.offset);
 	push(c, &a);
 }
 

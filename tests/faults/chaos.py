@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
 
 CALL_TIMEOUT_S = 30
+OPEN_TIMEOUT_S = 25  # a trainer may be killed before it has joined, and the others wait for it
 NOT_DURABLE = -10020  # what a new job is told while the scheduler cannot write its state
 QUIET_S = (0.5, 4.0)  # between two faults
 SAMPLE_S = 10
@@ -86,7 +87,7 @@ class Chaos:
         self.begin = time.monotonic()
 
     def problem(self, text):
-        self.problems.append(f"at {time.monotonic() - self.begin:.1f} s: {text}; before: {self.events[-5:]}")
+        self.problems.append(f"at {time.monotonic() - self.begin:.1f} s: {text}; before: {self.events[-30:]}")
 
     def note(self, what):
         self.faults[what.split(":")[0]] += 1
@@ -96,8 +97,9 @@ class Chaos:
 
     def start_job(self, job):
         self.starts[job["name"]] += 1
+        args = dict(job["args"], options={"open_timeout": OPEN_TIMEOUT_S, **job["args"].get("options", {})})
         self.jobs[job["name"]] = self.c.steady(
-            len(job["placement"]), placement=job["placement"], timeout=CALL_TIMEOUT_S, seconds=1e6, pause=0.005, **job["args"]
+            len(job["placement"]), placement=job["placement"], timeout=CALL_TIMEOUT_S, seconds=1e6, pause=0.005, **args
         )
 
     def look_at(self, job):
@@ -123,7 +125,8 @@ class Chaos:
                 text = str(e)
                 if w.process.poll() == -signal.SIGKILL:
                     continue  # a fault of ours
-                self.problem(f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}")
+                stuck = "" if is_told else self.c.bpsctl("why-stuck", name).stdout
+                self.problem(f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:] + stuck}")
                 w.process.kill()
                 w.process.wait()
                 continue

@@ -232,9 +232,12 @@ static int send_it(struct end *e, const struct wire_msg *m, bool is_eager)
 		it->m.payload = w->memory;
 	it->left = (uint32_t)wire_size(m) + w->o.header_bytes;
 	node_send(e->node, it);
-	if (!is_eager)
+	if (!is_eager) {
+		unasked_held(&e->unasked, m->segment, m->offset);
 		return 0;
+	}
 	it->eager = eager_new(e, m);
+	unasked_sent(&e->unasked, m->segment, m->offset, m->len);
 	node_send(e->node, it->eager);
 	return 0;
 }
@@ -249,9 +252,10 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 {
 	struct end *e = (struct end *)c;
 	bool is_near = e->node->host == e->peer->node->host;
-	bool is_eager = !is_near && takes_eager(e, is_patient);
+	bool is_wanted = unasked_is_wanted(&e->unasked);
+	bool is_eager = !is_near && is_wanted && takes_eager(e, is_patient);
 
-	if (is_eager || is_near || !is_patient)
+	if (is_eager || is_near || !is_patient || !is_wanted)
 		return send_it(e, m, is_eager);
 	e->wants_eager = true;
 	return -EAGAIN;
@@ -283,6 +287,9 @@ static void item_data(struct node *n, struct item *it)
 /* A request is here: answer it. */
 static void item_request(struct node *n, struct item *it)
 {
+	const struct xport_read *r = it->read->r;
+
+	unasked_asked(&it->end->unasked, r->segment, r->offset);
 	it->end = it->end->peer;
 	it->fn = item_data;
 	it->is_answer = true;

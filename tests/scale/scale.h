@@ -25,6 +25,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
 #include "common/readwindow.h"
+#include "common/unasked.h"
 #include "common/xport.h"
 
 #define US          UINT64_C(1000)
@@ -241,6 +242,7 @@ struct end {
 	struct lane say, answer;
 	bool is_open, is_refused;
 	bool wants_eager;   /* writable follows when what waits is little */
+	struct unasked unasked;
 	uint32_t in_flight; /* messages */
 	struct eager *eager, **eager_tail;
 	struct read_window window;

@@ -1,0 +1,96 @@
+#ifndef BPS_COMMON_UNASKED_H
+#define BPS_COMMON_UNASKED_H
+/* Shall the bytes of the next offer go with it? Of one connection, for who offers.
+ *
+ * A peer that has no room for what comes unasked lets it pass and asks for it later: then it went
+ * twice. So when it asks for what was sent, offers go without their bytes for a while, but for a
+ * few at a time that find out how it is now: twice as long when one of these was asked for, too,
+ * else half as long, until none is held back any more. Pure; the transport and the simulator of
+ * bandwidth (tests/scale) share it. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define UNASKED_NOTED    64 /* offers that are remembered to be sent with their bytes */
+#define UNASKED_REST_MIN 8
+#define UNASKED_REST_MAX 512
+#define UNASKED_TRIES    4
+
+struct unasked_offer {
+	uint64_t offset;
+	uint32_t len; /* 0: none */
+	uint16_t segment;
+};
+struct unasked {
+	struct unasked_offer noted[UNASKED_NOTED];
+	unsigned next;
+	uint32_t rest; /* offers between two tries; 0: all go with their bytes */
+	uint32_t n_left, n_tries;
+	bool is_refused; /* something was asked for since the last tries began */
+};
+
+static inline bool unasked_is_wanted(const struct unasked *u)
+{
+	return !u->n_left;
+}
+
+/* The last offer of these bytes that is remembered, or NULL. */
+static inline struct unasked_offer *unasked_find(
+	struct unasked *u, uint16_t segment, uint64_t offset)
+{
+	for (unsigned i = 0; i < UNASKED_NOTED; i++) {
+		struct unasked_offer *o = &u->noted[i];
+
+		if (o->segment == segment && offset - o->offset < o->len)
+			return o;
+	}
+	return NULL;
+}
+
+static inline void unasked_forget(struct unasked *u, uint16_t segment, uint64_t offset)
+{
+	struct unasked_offer *o = unasked_find(u, segment, offset);
+
+	if (o)
+		o->len = 0;
+}
+
+/* An offer went with its bytes. */
+static inline void unasked_sent(struct unasked *u, uint16_t segment, uint64_t offset, uint32_t len)
+{
+	unasked_forget(u, segment, offset);
+	u->noted[u->next] = (struct unasked_offer){offset, len, segment};
+	u->next = (u->next + 1) % UNASKED_NOTED;
+	if (u->rest && --u->n_tries == 0)
+		u->n_left = u->rest;
+}
+
+/* One went without them, and will be asked for. */
+static inline void unasked_held(struct unasked *u, uint16_t segment, uint64_t offset)
+{
+	unasked_forget(u, segment, offset);
+	if (!u->n_left || --u->n_left)
+		return;
+	if (!u->is_refused)
+		u->rest = u->rest / 2 < UNASKED_REST_MIN ? 0 : u->rest / 2;
+	else if (u->rest < UNASKED_REST_MAX)
+		u->rest *= 2;
+	u->is_refused = false;
+	u->n_tries = UNASKED_TRIES;
+}
+
+/* The peer asks for bytes: had they gone with their offer? */
+static inline void unasked_asked(struct unasked *u, uint16_t segment, uint64_t offset)
+{
+	struct unasked_offer *o = unasked_find(u, segment, offset);
+
+	if (!o)
+		return;
+	o->len = 0; /* its other pieces say the same */
+	u->is_refused = true;
+	if (u->rest)
+		return;
+	u->n_left = UNASKED_REST_MIN;
+	u->rest = UNASKED_REST_MIN / 2; /* before the first tries */
+}
+#endif

@@ -1,0 +1,150 @@
+/* Whether the bytes of an offer go with it. */
+#include "common/unasked.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define LEN 1000
+
+/* A connection, and whether its peer has room. Offers go round in `places` places. */
+struct side {
+	struct unasked u;
+	unsigned n_offers, n_sent, places;
+};
+
+static uint64_t place(const struct side *s)
+{
+	return (uint64_t)(s->n_offers % s->places) * LEN;
+}
+
+/* One offer; it is asked for, in two pieces, when its bytes did not go with it or found no room. */
+static bool offer(struct side *s, bool has_room)
+{
+	bool is_sent = unasked_is_wanted(&s->u);
+	uint64_t at = place(s);
+
+	s->n_offers++;
+	s->n_sent += is_sent;
+	if (is_sent)
+		unasked_sent(&s->u, 3, at, LEN);
+	else
+		unasked_held(&s->u, 3, at);
+	if (is_sent && has_room)
+		return true;
+	unasked_asked(&s->u, 3, at);
+	unasked_asked(&s->u, 3, at + LEN / 2);
+	return is_sent;
+}
+
+/* Offers until one goes with its bytes again. */
+static unsigned rest(struct side *s, bool has_room)
+{
+	unsigned n = 0;
+
+	while (!offer(s, has_room))
+		n++;
+	return n;
+}
+
+static void peer_with_room_has_all_sent_along(void **state)
+{
+	struct side s = {.places = 7};
+
+	(void)state;
+	for (unsigned i = 0; i < 10000; i++)
+		assert_true(offer(&s, true));
+}
+
+static void one_that_is_asked_for_costs_a_few(void **state)
+{
+	struct side s = {.places = 7};
+
+	(void)state;
+	assert_true(offer(&s, false));
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(rest(&s, true), UNASKED_REST_MIN);
+		for (unsigned k = 1; k < UNASKED_TRIES; k++)
+			assert_true(offer(&s, true));
+	}
+	for (unsigned i = 0; i < 1000; i++)
+		assert_true(offer(&s, true));
+}
+
+static void peer_without_room_is_tried_ever_more_seldom(void **state)
+{
+	struct side s = {.places = 7};
+	unsigned want = UNASKED_REST_MIN;
+
+	(void)state;
+	assert_true(offer(&s, false));
+	assert_int_equal(rest(&s, false), want);
+	for (unsigned i = 0; i < 12; i++) {
+		for (unsigned k = 1; k < UNASKED_TRIES; k++)
+			assert_true(offer(&s, false));
+		assert_int_equal(rest(&s, false), want);
+		if (want < UNASKED_REST_MAX)
+			want *= 2;
+	}
+	assert_int_equal(want, UNASKED_REST_MAX);
+	s.n_offers = s.n_sent = 0;
+	for (unsigned i = 0; i < 100000; i++)
+		offer(&s, false);
+	assert_in_range(s.n_sent, 1, s.n_offers / 100);
+}
+
+static void room_is_found_again(void **state)
+{
+	struct side s = {.places = 7};
+	unsigned n_held = 0;
+
+	(void)state;
+	for (unsigned i = 0; i < 10000; i++)
+		offer(&s, false);
+	for (unsigned i = 0; i < 10000; i++)
+		n_held += !offer(&s, true);
+	assert_in_range(n_held, 1, 3 * UNASKED_REST_MAX);
+	for (unsigned i = 0; i < 1000; i++)
+		assert_true(offer(&s, true));
+}
+
+/* Only what went along can have gone twice. */
+static void request_for_what_did_not_go_along_says_nothing(void **state)
+{
+	struct side s = {.places = 1};
+
+	(void)state;
+	assert_true(offer(&s, true));
+	unasked_asked(&s.u, 4, 0);
+	unasked_asked(&s.u, 3, LEN);
+	unasked_asked(&s.u, 3, UINT64_MAX);
+	assert_true(unasked_is_wanted(&s.u));
+	/* There was no room for its bytes: this one is not what is remembered of the same place. */
+	unasked_held(&s.u, 3, 0);
+	unasked_asked(&s.u, 3, 0);
+	assert_true(unasked_is_wanted(&s.u));
+	/* Nor is one of long ago. */
+	s.places = UNASKED_NOTED + 1;
+	for (unsigned i = 0; i < 2 * s.places; i++)
+		offer(&s, true);
+	unasked_asked(&s.u, 3, place(&s));
+	assert_true(unasked_is_wanted(&s.u));
+	unasked_asked(&s.u, 3, (place(&s) + LEN) % (s.places * LEN));
+	assert_false(unasked_is_wanted(&s.u));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(peer_with_room_has_all_sent_along),
+		cmocka_unit_test(one_that_is_asked_for_costs_a_few),
+		cmocka_unit_test(peer_without_room_is_tried_ever_more_seldom),
+		cmocka_unit_test(room_is_found_again),
+		cmocka_unit_test(request_for_what_did_not_go_along_says_nothing),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
