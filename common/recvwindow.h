@@ -9,11 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RECV_WINDOW_MAX (96 << 10) /* the kernel doubles it, and lets 128 KiB be on the way */
+#define RECV_ROOM       (96 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
+#define RECV_WINDOW_MAX (128 << 10)
 #define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 4)
 
 struct recv_window {
-	int bytes; /* SO_RCVBUF; 0: the kernel chooses */
+	int bytes; /* that may be on the way; 0: the kernel chooses */
 	unsigned n_fast, n_long, n_limited;
 };
 

@@ -126,8 +126,8 @@ static int lane_open(struct tcp_conn *c, enum lane lane, int fd, enum handshake 
 	if (lane == LANE_BULK &&
 		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat)))
 		rc = -errno;
-	if (lane == LANE_BULK && !rc && x->window.bytes)
-		rc = tcp_set_window(x, fd);
+	if (lane == LANE_BULK && !rc)
+		rc = tcp_begin_window(x, fd);
 	if (rc)
 		return rc;
 	return epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) ? -errno : 0;

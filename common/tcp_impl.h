@@ -342,9 +342,11 @@ void tcp_issue_reads(struct tcp_conn *c);
 /* Receive bytes that are there, asked for or not; can_recv says whether there may be more. */
 void tcp_take_bulk(struct tcp_conn *c);
 void tcp_cancel_reads(struct tcp_conn *c);
-/* Give a socket for bytes, at least connecting, the window of x, or a larger one when its segments
- * would not fit. Errors: -errno. */
-int tcp_set_window(const struct tcp_xport *x, int fd);
+/* A new socket for bytes gets the window of x, or a larger one when its segments would not fit.
+ * Errors: -errno. */
+int tcp_begin_window(const struct tcp_xport *x, int fd);
+/* Give all of them the window of x. */
+void tcp_set_windows(struct tcp_xport *x);
 /* Eager bytes are announced; the message that offers them, or another, is here. */
 void tcp_announced(struct tcp_conn *c, const struct frame *f);
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);

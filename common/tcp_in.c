@@ -2,6 +2,8 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <limits.h>
+#include <linux/socket.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdint.h>
@@ -425,7 +427,7 @@ static void set_lowat(struct tcp_conn *c)
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
 	int window = tcp_of(c)->window.bytes;
-	int want = (int)min_size(left, window ? (size_t)window / 2 : LOWAT_MAX);
+	int want = (int)min_size(left, window ? (size_t)window / 8 * 3 : LOWAT_MAX);
 
 	if (want == l->lowat)
 		return;
@@ -440,32 +442,55 @@ static bool is_too_small(int fd, int window)
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	return window < RECV_WINDOW_MAX && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
+	return window && window < RECV_WINDOW_MAX &&
+	       !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
 	       info.tcpi_advmss > (uint32_t)window / 2;
 }
 
-int tcp_set_window(const struct tcp_xport *x, int fd)
+/* Room is never taken away, since what is in it would be dropped: but the window does not open
+ * further than this. */
+static int clamp(int fd, int bytes)
 {
-	int window = is_too_small(fd, x->window.bytes) ? RECV_WINDOW_MAX : x->window.bytes;
-
-	return setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &window, sizeof(window)) ? -errno : 0;
+	return setsockopt(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes, sizeof(bytes)) ? -errno : 0;
 }
 
-/* Let the kernel tune it. */
-static int free_window(int fd)
+/* May the kernel choose how much room there is? Where it cannot be asked to, before 5.14, it does not
+ * since tcp_begin_window. */
+static int lock_room(int fd, bool is_locked)
 {
 #ifdef SO_BUF_LOCK
-	int locks = 0;
+	int locks = is_locked ? SOCK_RCVBUF_LOCK : 0;
 
 	return setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks)) ? -errno : 0;
 #else
-	(void)fd;
+	(void)fd, (void)is_locked;
 	return -ENOPROTOOPT;
 #endif
 }
 
-/* Give all of them the window of x. */
-static void set_windows(struct tcp_xport *x)
+static int set_window(int fd, int window)
+{
+	int rc = lock_room(fd, window);
+
+	if (rc && !window)
+		return rc;
+	if (is_too_small(fd, window))
+		window = RECV_WINDOW_MAX;
+	return clamp(fd, window ? window : INT_MAX);
+}
+
+int tcp_begin_window(const struct tcp_xport *x, int fd)
+{
+	int room = RECV_ROOM;
+
+	if (!x->window.bytes)
+		return 0;
+	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)))
+		return -errno;
+	return clamp(fd, is_too_small(fd, x->window.bytes) ? RECV_WINDOW_MAX : x->window.bytes);
+}
+
+void tcp_set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
@@ -473,7 +498,7 @@ static void set_windows(struct tcp_xport *x)
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
 		if (fd >= 0)
-			rc = x->window.bytes ? tcp_set_window(x, fd) : free_window(fd);
+			rc = set_window(fd, x->window.bytes);
 	}
 	if (rc && !x->window.bytes)
 		recv_window_refused(&x->window); /* the first of them: nothing has changed */
@@ -494,7 +519,7 @@ static void measure(struct tcp_conn *c, size_t n)
 	if (!getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
 		info.tcpi_rcv_rtt && recv_rtt_measured(&c->rtt, info.tcpi_rcv_rtt, x->now_ns) &&
 		recv_window_measured(&x->window, info.tcpi_rcv_rtt))
-		set_windows(x);
+		tcp_set_windows(x);
 }
 
 void tcp_take_bulk(struct tcp_conn *c)

@@ -351,7 +351,7 @@ static void smallest_window_does_not_wait_for_timers(void **state)
 	RUN(&p.r, p.r.client.n_read_done == 1);
 	x = tcp_of(tcp_conn_of(&p.r.client));
 	x->window.bytes = RECV_WINDOW_MIN;
-	assert_int_equal(tcp_set_window(x, tcp_conn_of(&p.r.client)->lanes[LANE_BULK].fd), 0);
+	tcp_set_windows(x);
 	assert_int_equal(send_offer(&p.r.server, &p.from, 2, READ_MAX / 4, READ_MAX / 2), 0);
 	RUN(&p.r, p.r.client.n_read_done == 2);
 	check_bytes(p.t, 0, &p.from);

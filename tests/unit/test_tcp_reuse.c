@@ -201,7 +201,7 @@ static void change_window(struct end *e)
 	struct tcp_xport *x = tcp_of(tcp_conn_of(e->n));
 
 	x->window.bytes = RECV_WINDOW_MIN << draw(e, 3);
-	assert_int_equal(tcp_set_window(x, tcp_conn_of(e->n)->lanes[LANE_BULK].fd), 0);
+	tcp_set_windows(x);
 }
 
 /* ---- both ---- */
