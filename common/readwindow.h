@@ -4,7 +4,7 @@
  * the same stream: too much under way, and no result is asked for before the last contribution is
  * gone. So the window follows the time from asking to arrival, between bounds (the lower one is a
  * millisecond of 1 Gbit/s), and reads are split into halves of it. Reads that the window does
- * not take yet are queued, no more than keep it filled. Pure; the transport and the simulator of
+ * not take yet are queued, where all bytes are asked for no more than keep it filled. Pure; the transport and the simulator of
  * bandwidth (tests/scale) share it. */
 #include <stdbool.h>
 #include <stdint.h>

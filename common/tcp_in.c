@@ -112,7 +112,9 @@ int tcp_read(struct xport_read *r)
 		r->len > own->bytes - at)
 		return -EINVAL;
 	e = eager_of(c, r);
-	if (c->n_reads == READS_MAX || (!e && c->n_queued == READ_WINDOW_QUEUE))
+	/* Others are queued, all that come: who were told to wait would not read either what comes
+	 * unasked behind it, and that would have to be asked for, too. */
+	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
 	*rd = (struct tcp_read){.r = r};

@@ -232,7 +232,8 @@ def test_job_that_may_shrink_goes_on_without_a_lost_machine(faulty, cell, how):
     job.stop_file.touch()
     results = c.finish(job.workers[:2])
     assert [r["code"] for r in results] == [0, 0], results
-    cell.within("stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), MUST_SEE_S)
+    bound = WINDOW_S + 0.5 if how == "kill9" else MUST_SEE_S  # a killed one may come back in its window
+    cell.within("stall", max(r["longest"] for r in results if r["longest_at"] + r["longest"] > at), bound)
     if how == "stop":
         c.agents[2].kill(signal.SIGCONT)
         job.workers[2].process.send_signal(signal.SIGCONT)

@@ -339,7 +339,7 @@ static int net_read(struct xport_read *r)
 
 	if (!e->is_open)
 		return -ENOTCONN;
-	if (e->n_reads == READS_MAX || (!eager && e->n_queued == READ_WINDOW_QUEUE))
+	if (e->n_reads == READS_MAX || (e->node->w->o.is_asking && e->n_queued == READ_WINDOW_QUEUE))
 		return -EAGAIN;
 	rd = read_new(e->node->w);
 	rd->r = r;
