@@ -115,8 +115,8 @@ int keys_status(struct steer *s, const struct steer_call *call, struct steer_rep
 	reply->json = keys_json(s);
 	if (s->auth->cert)
 		return err_set(&reply->text, 0, "certificates");
-	return err_set(&reply->text, 0, s->auth->keys.n_keys ? "keys: %u" : "the cluster has no key",
-		s->auth->keys.n_keys);
+	return err_set(&reply->text, 0,
+		s->auth->keys.n_keys ? "keys: %u" : "the cluster has no key", s->auth->keys.n_keys);
 }
 
 int keys_reload(struct steer *s, const struct steer_call *call, struct steer_reply *reply)

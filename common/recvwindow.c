@@ -61,7 +61,7 @@ void recv_rtt_heard(struct recv_rtt *r, uint64_t now_ns)
 		return;
 	gap_us = r->pause_us + gap_us / PAUSE_SHARE;
 	r->pause_us = gap_us < UINT32_MAX ? (uint32_t)gap_us : UINT32_MAX;
-	r->worn_ns = now_ns;
+	r->decayed_ns = now_ns;
 }
 
 bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
@@ -70,9 +70,9 @@ bool recv_rtt_measured(struct recv_rtt *r, uint32_t us, uint64_t now_ns)
 
 	r->us = us;
 	/* If half of it were pauses, this many samples would have come. */
-	for (; r->pause_us && now_ns - r->worn_ns >= half_ns; r->worn_ns += half_ns)
+	for (; r->pause_us && now_ns - r->decayed_ns >= half_ns; r->decayed_ns += half_ns)
 		r->pause_us -= (r->pause_us + PAUSE_SHARE - 1) / PAUSE_SHARE;
 	if (!r->pause_us)
-		r->worn_ns = now_ns;
+		r->decayed_ns = now_ns;
 	return r->pause_us <= us / 2;
 }

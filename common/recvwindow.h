@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RECV_ROOM       (96 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
-#define RECV_WINDOW_MAX (128 << 10)
+#define RECV_ROOM       (96 << 10)  /* SO_RCVBUF, which the kernel doubles, for its own needs */
+#define RECV_WINDOW_MAX (176 << 10) /* what it then lets be on the way */
 #define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 4)
 
 struct recv_window {
@@ -18,11 +18,12 @@ struct recv_window {
 	unsigned n_fast, n_long, n_limited;
 };
 
-/* The kernel's average of one connection: a pause of the sender is in it for an eighth, as long as
- * the next samples, one from window to window, have not worn it away. */
+/* The kernel's average of one connection, of a sample per window with a weight of an eighth: so a
+ * pause of the sender is in it for an eighth of its length, which later samples decay. */
 struct recv_rtt {
-	uint64_t heard_ns, worn_ns; /* last bytes; until when pause_us is worn away */
-	uint32_t us, pause_us;      /* the average; how much of it may be pauses */
+	uint64_t heard_ns, decayed_ns; /* last bytes; until when pause_us has decayed */
+	uint32_t us;                   /* the average, from window to window */
+	uint32_t pause_us;             /* how much of it may be pauses */
 };
 
 void recv_window_init(struct recv_window *w);

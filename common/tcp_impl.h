@@ -177,6 +177,7 @@ struct tcp_conn {
 	struct frame head; /* of what comes next */
 	bool is_held;      /* nothing is received until a message has been heard */
 	struct recv_rtt rtt;
+	size_t unclamped; /* bytes since its window was set */
 	/* LANE_BULK out: what the peer asked for and what goes unasked; the first is leaving. */
 	struct answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;

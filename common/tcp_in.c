@@ -15,8 +15,9 @@
 /* Bytes of one call, so that the other connections get their turn, and what was received is still in
  * the cache for its crc. */
 #define RECV_SLICE (UINT32_C(256) << 10)
-/* The kernel wakes us when this much of what comes is here, or all of it: a compromise between
- * wake-ups, which cost, and bytes that lie in the kernel when they could be copied. */
+/* The kernel wakes us when this much of what comes is here, or a quarter of the window, or all of it:
+ * a compromise between wake-ups, which cost, and bytes that lie in the kernel when they could be
+ * copied. */
 #define LOWAT_MAX (128 << 10)
 #define HEAD      sizeof(struct frame)
 /* The window is looked at once in so many bytes. */
@@ -112,8 +113,8 @@ int tcp_read(struct xport_read *r)
 		r->len > own->bytes - at)
 		return -EINVAL;
 	e = eager_of(c, r);
-	/* Others are queued, all that come: who were told to wait would not read either what comes
-	 * unasked behind it, and that would have to be asked for, too. */
+	/* All others are queued: who gets -EAGAIN stops reading, and then misses bytes that come
+	 * unasked, which would have to be asked for, too. */
 	if (c->n_reads == READS_MAX)
 		return -EAGAIN;
 	rd = &c->reads[__builtin_ctz(~c->reads_used)];
@@ -429,7 +430,7 @@ static void set_lowat(struct tcp_conn *c)
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
 	int window = tcp_of(c)->window.bytes;
-	int want = (int)min_size(left, window ? (size_t)window / 8 * 3 : LOWAT_MAX);
+	int want = (int)min_size(left, window ? (size_t)window / 4 : LOWAT_MAX);
 
 	if (want == l->lowat)
 		return;
@@ -472,7 +473,7 @@ static int lock_room(int fd, bool is_locked)
 
 static int set_window(int fd, int window)
 {
-	int rc = lock_room(fd, window);
+	int rc = lock_room(fd, window != 0);
 
 	if (rc && !window)
 		return rc;
@@ -485,11 +486,9 @@ int tcp_begin_window(const struct tcp_xport *x, int fd)
 {
 	int room = RECV_ROOM;
 
-	if (!x->window.bytes)
-		return 0;
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)))
 		return -errno;
-	return clamp(fd, is_too_small(fd, x->window.bytes) ? RECV_WINDOW_MAX : x->window.bytes);
+	return set_window(fd, x->window.bytes);
 }
 
 void tcp_set_windows(struct tcp_xport *x)
@@ -514,6 +513,13 @@ static void measure(struct tcp_conn *c, size_t n)
 	socklen_t len = sizeof(info);
 
 	recv_rtt_heard(&c->rtt, x->now_ns);
+	c->unclamped += n;
+	if (c->unclamped >= MEASURE_BYTES) {
+		/* The kernel forgets it when it learns how much room segments take. */
+		c->unclamped = 0;
+		if (x->window.bytes)
+			set_window(c->lanes[LANE_BULK].fd, x->window.bytes);
+	}
 	x->unmeasured += n;
 	if (x->unmeasured < MEASURE_BYTES)
 		return;

@@ -67,6 +67,8 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
 		c->has_want = true;
+	else if (m->len && !(m->flags & WIRE_INLINE)) /* it will be asked for */
+		unasked_forget(&c->unasked, m->segment, m->offset);
 	return rc;
 }
 
@@ -76,7 +78,7 @@ static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
 	int rc = tcp_send(&c->pub, m);
 
 	if (!rc)
-		unasked_held(&c->unasked, m->segment, m->offset);
+		unasked_held_back(&c->unasked, m->segment, m->offset);
 	return rc;
 }
 
@@ -91,7 +93,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	assert(m->segment < TCP_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->state != TCP_UP)
 		return -ENOTCONN;
-	if (!unasked_is_wanted(&c->unasked))
+	if (!unasked_may_go(&c->unasked))
 		return send_alone(c, m);
 	if (!tcp_takes_eager(c, is_patient)) {
 		c->wants_eager |= is_patient;

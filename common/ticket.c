@@ -87,10 +87,12 @@ int ticket_parse(const void *buf, size_t n_bytes, struct ticket *ret)
 	if (n_bytes < sizeof(w))
 		return BPS_EPROTO;
 	memcpy(&w, buf, sizeof(w));
-	if (le32toh(w.magic) != TICKET_MAGIC || le16toh(w.channel) > TICKET_SAME_HOST)
+	if (le32toh(w.magic) != TICKET_MAGIC)
 		return BPS_EPROTO;
 	if (le16toh(w.version) != TICKET_VERSION)
 		return BPS_EVERSION;
+	if (le16toh(w.channel) > TICKET_SAME_HOST)
+		return BPS_EPROTO;
 	ret->version = le16toh(w.version);
 	ret->thread = le16toh(w.thread);
 	ret->peer_id = le32toh(w.peer_id);
@@ -108,8 +110,7 @@ const char *ticket_refusal(const void *word, size_t n_bytes)
 	} refusals[] = {
 		{REFUSED_TICKET, "refused: the peer does not accept our ticket"},
 		{REFUSED_VERSION, "refused: the peer speaks another version of the data protocol; "
-				  "install the "
-				  "same release at both ends"},
+				  "install the same release at both ends"},
 		{REFUSED_FULL, "refused: the peer's data thread has no room for more connections"},
 		{REFUSED_BUSY, "refused: the peer is short of resources"},
 	};

@@ -11,7 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNASKED_NOTED    64 /* offers that are remembered to be sent with their bytes */
+/* Offers that went with their bytes are remembered: at 128 KiB each, what a server reads of one agent
+ * at a time by default (8 MiB). One that is asked for still later goes unnoticed. */
+#define UNASKED_NOTED    64
 #define UNASKED_REST_MIN 8
 #define UNASKED_REST_MAX 512
 #define UNASKED_TRIES    4
@@ -24,17 +26,18 @@ struct unasked_offer {
 struct unasked {
 	struct unasked_offer noted[UNASKED_NOTED];
 	unsigned next;
-	uint32_t rest; /* offers between two tries; 0: all go with their bytes */
-	uint32_t n_left, n_tries;
+	uint32_t
+		rest; /* offers without their bytes before the next UNASKED_TRIES; 0: all go with them */
+	uint32_t rest_left, tries_left;
 	bool is_refused; /* something was asked for since the last tries began */
 };
 
-static inline bool unasked_is_wanted(const struct unasked *u)
+static inline bool unasked_may_go(const struct unasked *u)
 {
-	return !u->n_left;
+	return !u->rest_left;
 }
 
-/* The last offer of these bytes that is remembered, or NULL. */
+/* A remembered offer of this byte, or NULL. */
 static inline struct unasked_offer *unasked_find(
 	struct unasked *u, uint16_t segment, uint64_t offset)
 {
@@ -61,22 +64,22 @@ static inline void unasked_sent(struct unasked *u, uint16_t segment, uint64_t of
 	unasked_forget(u, segment, offset);
 	u->noted[u->next] = (struct unasked_offer){offset, len, segment};
 	u->next = (u->next + 1) % UNASKED_NOTED;
-	if (u->rest && --u->n_tries == 0)
-		u->n_left = u->rest;
+	if (u->rest && --u->tries_left == 0)
+		u->rest_left = u->rest;
 }
 
 /* One went without them, and will be asked for. */
-static inline void unasked_held(struct unasked *u, uint16_t segment, uint64_t offset)
+static inline void unasked_held_back(struct unasked *u, uint16_t segment, uint64_t offset)
 {
 	unasked_forget(u, segment, offset);
-	if (!u->n_left || --u->n_left)
+	if (!u->rest_left || --u->rest_left)
 		return;
 	if (!u->is_refused)
 		u->rest = u->rest / 2 < UNASKED_REST_MIN ? 0 : u->rest / 2;
 	else if (u->rest < UNASKED_REST_MAX)
 		u->rest *= 2;
 	u->is_refused = false;
-	u->n_tries = UNASKED_TRIES;
+	u->tries_left = UNASKED_TRIES;
 }
 
 /* The peer asks for bytes: had they gone with their offer? */
@@ -90,7 +93,7 @@ static inline void unasked_asked(struct unasked *u, uint16_t segment, uint64_t o
 	u->is_refused = true;
 	if (u->rest)
 		return;
-	u->n_left = UNASKED_REST_MIN;
+	u->rest_left = UNASKED_REST_MIN;
 	u->rest = UNASKED_REST_MIN / 2; /* before the first tries */
 }
 #endif

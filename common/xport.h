@@ -77,7 +77,8 @@ struct xport_ops {
 	 * just these bytes that the receiver starts when it hears the offer takes them as they come.
 	 * Without such a read they are thrown away, and without room for them here they are not
 	 * sent; then the offer is like any other. is_patient: rather refuse than offer without bytes,
-	 * or behind many others. NULL: send does instead.
+	 * or behind many others. To a receiver that threw some away, offers go without their
+	 * bytes for a while. NULL: send does instead.
 	 * Owns: the memory stays as it is until the offer ends, as for a read.
 	 * Errors: -EAGAIN no credit, or is_patient and too much waits (writable follows),
 	 * -ENOTCONN. */

@@ -62,14 +62,13 @@ def run(command, env=None, limit_s=LIMIT_S, on_line=None):
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        status = p.wait(limit_s)
+        status, end = p.wait(limit_s), ""
     except subprocess.TimeoutExpired:
         p.kill()
         p.wait()
-        lines.append(f"\nno end within {limit_s} s\n")
-        status = 124
+        status, end = 124, f"\nno end within {limit_s} s\n"
     reader.join(10)  # what it leaves behind may hold the pipe for ever
-    return status, "".join(lines)
+    return status, "".join(lines) + end
 
 
 class Progress:

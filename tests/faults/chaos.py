@@ -125,8 +125,7 @@ class Chaos:
                 text = str(e)
                 if w.process.poll() == -signal.SIGKILL:
                     continue  # a fault of ours
-                stuck = "" if is_told else self.c.bpsctl("why-stuck", name).stdout
-                self.problem(f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:] + stuck}")
+                self.problem(f"job {name} rank {w.rank}: {'WRONG SUM' if 'WRONG SUM' in text else text[-800:]}")
                 w.process.kill()
                 w.process.wait()
                 continue

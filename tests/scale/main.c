@@ -61,7 +61,8 @@ static const struct option_def {
 	{"gpu-gbs", KIND_NUMBER, AT(gpu_gbs), "GB/s of the ring inside a machine; 0: no cost"},
 	{"batch", KIND_U32, AT(batch), "samples a step and accelerator"},
 	{"dtype", KIND_DTYPE, AT(dtype), "f16, f32, ..."},
-	{"fifo", KIND_FLAG, AT(is_fifo), "all tensors have the same priority"},
+	{"fifo", KIND_FLAG, AT(is_fifo),
+		"what was submitted first goes first, whatever layer it is of"},
 	{"steps", KIND_U32, AT(steps), "to be measured"},
 	{"bucket", KIND_BYTES, AT(bucket_bytes), "of the all-reduce to compare with"},
 };

@@ -232,10 +232,8 @@ static int send_it(struct end *e, const struct wire_msg *m, bool is_eager)
 		it->m.payload = w->memory;
 	it->left = (uint32_t)wire_size(m) + w->o.header_bytes;
 	node_send(e->node, it);
-	if (!is_eager) {
-		unasked_held(&e->unasked, m->segment, m->offset);
+	if (!is_eager)
 		return 0;
-	}
 	it->eager = eager_new(e, m);
 	unasked_sent(&e->unasked, m->segment, m->offset, m->len);
 	node_send(e->node, it->eager);
@@ -252,13 +250,18 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 {
 	struct end *e = (struct end *)c;
 	bool is_near = e->node->host == e->peer->node->host;
-	bool is_wanted = unasked_is_wanted(&e->unasked);
-	bool is_eager = !is_near && is_wanted && takes_eager(e, is_patient);
+	bool may_go = unasked_may_go(&e->unasked);
+	bool is_eager = !is_near && may_go && takes_eager(e, is_patient);
+	int rc;
 
-	if (is_eager || is_near || !is_patient || !is_wanted)
-		return send_it(e, m, is_eager);
-	e->wants_eager = true;
-	return -EAGAIN;
+	if (!is_eager && !is_near && is_patient && may_go) {
+		e->wants_eager = true;
+		return -EAGAIN;
+	}
+	rc = send_it(e, m, is_eager);
+	if (!rc && !is_eager && !is_near)
+		unasked_held_back(&e->unasked, m->segment, m->offset);
+	return rc;
 }
 
 /* ---- reads ---- */
@@ -339,7 +342,8 @@ static int net_read(struct xport_read *r)
 
 	if (!e->is_open)
 		return -ENOTCONN;
-	if (e->n_reads == READS_MAX || (e->node->w->o.is_asking && e->n_queued == READ_WINDOW_QUEUE))
+	if (e->n_reads == READS_MAX ||
+		(e->node->w->o.is_asking && e->n_queued == READ_WINDOW_QUEUE))
 		return -EAGAIN;
 	rd = read_new(e->node->w);
 	rd->r = r;

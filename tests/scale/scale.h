@@ -62,7 +62,7 @@ struct scale_options {
 	double gpu_gbs;               /* that an accelerator reduces or copies to its neighbours */
 	uint32_t batch;               /* samples of an accelerator, for samples/s */
 	uint8_t dtype;
-	bool is_fifo;          /* all tensors have the same priority */
+	bool is_fifo;          /* what was submitted first goes first */
 	uint32_t steps;        /* measured, after STEP_WARMUP others */
 	uint64_t bucket_bytes; /* of the all-reduce to compare with */
 };
@@ -241,7 +241,7 @@ struct end {
 	struct end *peer, *next_all;
 	struct lane say, answer;
 	bool is_open, is_refused;
-	bool wants_eager;   /* writable follows when what waits is little */
+	bool wants_eager; /* writable follows when what waits is little */
 	struct unasked unasked;
 	uint32_t in_flight; /* messages */
 	struct eager *eager, **eager_tail;

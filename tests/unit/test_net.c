@@ -391,15 +391,14 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	to = mem_new(&r.server, (READS_MAX + 1) * (size_t)READ_MAX, 0);
 	rig_connect(&r);
 	/* Each is longer than the window, so all are still queued. */
-	for (int rc = 0; rc == 0; n += rc == 0) {
-		assert_in_range(n, 0, READS_MAX);
+	reads[0] = read_of(&r.server, &to, &from, 0, READ_MAX);
+	begin_read(&r, &reads[0]);
+	for (n = 1; n <= READS_MAX; n++) {
 		reads[n] = read_of(&r.server, &to, &from, n * (uint64_t)READ_MAX, READ_MAX);
-		if (n == 0)
-			begin_read(&r, &reads[n]);
-		else if ((rc = xport_read(&reads[n])) != 0)
-			assert_int_equal(rc, -EAGAIN);
+		if (xport_read(&reads[n]) == -EAGAIN)
+			break;
 	}
-	assert_in_range(n, READ_WINDOW_QUEUE, READS_MAX);
+	assert_int_equal(n, strcmp(rig_provider, "tcp") == 0 ? READS_MAX : READ_WINDOW_QUEUE);
 	/* Data is on its way, and the first read is not complete. */
 	RUN(&r, to.p[100] == from.p[100] && to.p[101] == from.p[101]);
 	assert_int_equal(r.server.n_read_done, 0);

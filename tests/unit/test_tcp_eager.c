@@ -1,4 +1,6 @@
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 
 #include "common/crc32c.h"
@@ -335,6 +337,35 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	}
 	assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT + 1);
+	pair_close(&p);
+}
+
+static int clamp_of(const struct node *n)
+{
+	int bytes = 0;
+	socklen_t len = sizeof(bytes);
+
+	assert_int_equal(getsockopt(tcp_conn_of(n)->lanes[LANE_BULK].fd, IPPROTO_TCP,
+				 TCP_WINDOW_CLAMP, &bytes, &len),
+		0);
+	return bytes;
+}
+
+/* The kernel sets another when it has seen the first segments. */
+static void window_stays_what_was_chosen(void **state)
+{
+	const uint32_t len = READ_MAX / 4;
+	struct pair p;
+
+	(void)state;
+	pair_open(&p, READ_MAX);
+	p.r.client.on_message = hear_and_take;
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, i * len, len), 0);
+		RUN(&p.r, p.r.client.n_read_done == i + 1);
+		check_bytes(p.t, i, &p.from);
+		assert_int_equal(clamp_of(&p.r.client), RECV_WINDOW_MAX);
+	}
 	pair_close(&p);
 }
 
@@ -1175,6 +1206,7 @@ int main(void)
 		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
 		cmocka_unit_test(who_is_patient_is_told_when_there_is_room),
 		cmocka_unit_test(who_is_impatient_has_the_offer_sent_like_any_other),
+		cmocka_unit_test(window_stays_what_was_chosen),
 		cmocka_unit_test(smallest_window_does_not_wait_for_timers),
 		cmocka_unit_test(withdrawn_segment_is_not_sent_any_more),
 		cmocka_unit_test(answers_and_unasked_bytes_come_in_any_order),

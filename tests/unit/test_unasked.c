@@ -24,7 +24,7 @@ static uint64_t place(const struct side *s)
 /* One offer; it is asked for, in two pieces, when its bytes did not go with it or found no room. */
 static bool offer(struct side *s, bool has_room)
 {
-	bool is_sent = unasked_is_wanted(&s->u);
+	bool is_sent = unasked_may_go(&s->u);
 	uint64_t at = place(s);
 
 	s->n_offers++;
@@ -32,7 +32,7 @@ static bool offer(struct side *s, bool has_room)
 	if (is_sent)
 		unasked_sent(&s->u, 3, at, LEN);
 	else
-		unasked_held(&s->u, 3, at);
+		unasked_held_back(&s->u, 3, at);
 	if (is_sent && has_room)
 		return true;
 	unasked_asked(&s->u, 3, at);
@@ -121,19 +121,19 @@ static void request_for_what_did_not_go_along_says_nothing(void **state)
 	unasked_asked(&s.u, 4, 0);
 	unasked_asked(&s.u, 3, LEN);
 	unasked_asked(&s.u, 3, UINT64_MAX);
-	assert_true(unasked_is_wanted(&s.u));
+	assert_true(unasked_may_go(&s.u));
 	/* There was no room for its bytes: this one is not what is remembered of the same place. */
-	unasked_held(&s.u, 3, 0);
+	unasked_held_back(&s.u, 3, 0);
 	unasked_asked(&s.u, 3, 0);
-	assert_true(unasked_is_wanted(&s.u));
+	assert_true(unasked_may_go(&s.u));
 	/* Nor is one of long ago. */
 	s.places = UNASKED_NOTED + 1;
 	for (unsigned i = 0; i < 2 * s.places; i++)
 		offer(&s, true);
 	unasked_asked(&s.u, 3, place(&s));
-	assert_true(unasked_is_wanted(&s.u));
+	assert_true(unasked_may_go(&s.u));
 	unasked_asked(&s.u, 3, (place(&s) + LEN) % (s.places * LEN));
-	assert_false(unasked_is_wanted(&s.u));
+	assert_false(unasked_may_go(&s.u));
 }
 
 int main(void)
