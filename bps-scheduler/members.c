@@ -311,11 +311,13 @@ static void go_above(struct sched_core *c, uint64_t view)
 }
 
 /* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one
- * that was replaced is not, or two processes of one name would take it from each other for ever. */
+ * that was replaced is not, or two processes of one name would take it from each other for ever. Of
+ * a holder without a connection nobody can take it: that may be a dead process, whose HELLO was on
+ * its way for longer than that of the one that it seemed to replace. */
 static bool is_name_free(const struct member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
-	       (strcmp(m->host, h->host) == 0 && m->former_instance != h->instance);
+	       (strcmp(m->host, h->host) == 0 && (!m->conn || m->former_instance != h->instance));
 }
 
 /* A known member must not end for this, as members do when they are refused: it tries again. */

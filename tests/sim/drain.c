@@ -62,20 +62,12 @@ static void order(struct sim *s, unsigned idx)
 
 /* ---- processes that are told to stop ---- */
 
-static void on_come_back(struct sim *s, struct event *e)
-{
-	if (!s->servers[e->a].node.is_up && !s->servers[e->a].is_gone)
-		server_start(s, (unsigned)e->a);
-}
-
 static void end(struct server *srv)
 {
 	struct sim *s = srv->s;
-	unsigned idx = srv->m.idx;
 
 	trace(s, "%s: ends", srv->node.name);
-	server_kill(s, idx, false);
-	post(s, NULL, rnd_between(s, 50 * MS, 2 * S), on_come_back)->a = idx;
+	server_restart(s, srv->m.idx, rnd_between(s, 50 * MS, 2 * S));
 }
 
 static uint64_t busy(const struct server *srv)

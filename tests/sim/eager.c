@@ -97,6 +97,10 @@ static void on_open(struct sim *s, struct event *e)
 	struct eager *eager = e->p;
 	struct end *to = eager->from->peer;
 
+	if (to->is_connecting) { /* it does not know yet that the sender has taken it */
+		post(s, to->port->node, net_delay(s), on_open)->p = eager;
+		return;
+	}
 	if (!to->is_open || (to->pipe->is_broken && to->pipe->has_lost))
 		return;
 	if (to->cut_until > s->now) {

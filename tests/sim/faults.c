@@ -164,12 +164,6 @@ void options_draw(struct sim *s)
 
 /* ---- while it runs ---- */
 
-static void on_server_start(struct sim *s, struct event *e)
-{
-	if (!s->servers[e->a].node.is_up)
-		server_start(s, (unsigned)e->a);
-}
-
 static unsigned servers_left(const struct sim *s)
 {
 	unsigned n = 0;
@@ -233,10 +227,8 @@ static void fault_server(struct sim *s, enum fault f)
 		server_kill(s, i, rnd_chance(s, 500));
 		return;
 	}
-	server_kill(s, i, false);
-	post(s, NULL, rnd_chance(s, 300) ? rnd_between(s, 1 * S, 4 * S) : rnd_below(s, 500 * MS),
-		on_server_start)
-		->a = i;
+	server_restart(
+		s, i, rnd_chance(s, 300) ? rnd_between(s, 1 * S, 4 * S) : rnd_below(s, 500 * MS));
 }
 
 static void fault_agent(struct sim *s, enum fault f)

@@ -165,7 +165,9 @@ void member_message(struct member *m, const struct ctl_msg *msg)
 	} else if (msg->type == CTL_REFUSE) {
 		/* The connection will be closed. The daemon ends, too, and its manager starts
 		 * another: a late HELLO of its predecessor may have taken its place. */
-		if (m->role == ROLE_AGENT && m->s->o.has_restarts)
+		if (m->role == ROLE_SERVER)
+			server_restart(m->s, m->idx, REFUSED_NS);
+		else if (m->s->o.has_restarts)
 			agent_restart(m->s, m->idx, REFUSED_NS);
 		return;
 	}

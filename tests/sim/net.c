@@ -558,7 +558,9 @@ static void on_accept(struct sim *s, struct event *e)
 		.peer_id = m->id,
 		.peer_instance = p->agent_instance,
 		.is_same_host = p->is_near};
-	post(s, p->agent.port->node, net_delay(s), on_agent_up)->p = &p->agent;
+	/* What the server says at once comes behind it. */
+	p->agent.last_at = s->now + net_delay(s);
+	post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
 	p->server.port->x.ev->up(p->server.port->x.ctx, &p->server.c, p->server.c.peer_id,
 		p->server.c.peer_instance);

@@ -288,3 +288,17 @@ void server_kill(struct sim *s, unsigned idx, bool is_silent)
 	}
 	srv->has_cores = false;
 }
+
+static void on_come_back(struct sim *s, struct event *e)
+{
+	const struct server *srv = &s->servers[e->a];
+
+	if (!srv->node.is_up && !srv->is_gone)
+		server_start(s, (unsigned)e->a);
+}
+
+void server_restart(struct sim *s, unsigned idx, uint64_t span_ns)
+{
+	server_kill(s, idx, false);
+	post(s, NULL, span_ns, on_come_back)->a = idx;
+}

@@ -148,11 +148,26 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 	server(&w, 13, "s1", 101);
 	SAID(&w, "13 REFUSE code=10017 the name 's1' is held by a live server on s1 (pid 102");
 	NOT_SAID(&w, "12 DROP");
+	world_fini(&w);
+}
+
+/* The HELLO of 102, which was killed, came behind that of its successor 103. */
+static void late_hello_of_a_dead_instance_locks_nobody_out(void **state)
+{
+	struct world w;
+
+	(void)state;
+	world_init(&w);
+	server(&w, 11, "s1", 101);
+	server(&w, 13, "s1", 103);
+	server(&w, 12, "s1", 102);
 	close_conn(&w, 12);
-	pass(&w, w.cfg.server_window_ms + 10, NULL);
 	clear(&w);
-	server(&w, 14, "s1", 101);
+	server(&w, 14, "s1", 103);
 	SAID(&w, "14 WELCOME id=1");
+	server(&w, 15, "s1", 102);
+	SAID(&w, "15 REFUSE code=10017");
+	NOT_SAID(&w, "14 DROP");
 	world_fini(&w);
 }
 
@@ -402,6 +417,7 @@ int main(void)
 		cmocka_unit_test(longer_window_is_for_the_losses_to_come),
 		cmocka_unit_test(new_instance_on_the_same_host_replaces_the_old_at_once),
 		cmocka_unit_test(replaced_instance_does_not_take_its_name_back),
+		cmocka_unit_test(late_hello_of_a_dead_instance_locks_nobody_out),
 		cmocka_unit_test(reconnect_of_the_same_instance_changes_no_view),
 		cmocka_unit_test(half_open_connection_gives_way_to_the_new_one),
 		cmocka_unit_test(silent_server_is_declared_dead_after_its_time),
