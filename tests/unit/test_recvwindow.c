@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #define FAST   1000
-#define MIDDLE 4000
-#define LONG   14000
+#define MIDDLE 23000
+#define LONG   42000
 
 /* Samples of rtt_us until the window changes, at most `most`; 0: it did not. */
 static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned most)
