@@ -23,6 +23,7 @@ import time
 import pytest
 
 RECORDS = os.environ.get("BPS_MATRIX_RECORDS")
+WHY_MAX = 2000
 STILL_S = 2  # the least patience is a server's: 2.4 s
 PATIENCE = r"not within \d+ s|is not ready|ended with 70|timed out after|hangs:|did not stop|did not come back"
 LATE_S, HOPS = 0.05, 5  # from when on a cell is disturbed, and how often what it measures may have been held up so
@@ -102,9 +103,9 @@ class Cell:
         """The worst of set-up, call and teardown counts, and the first reason."""
         late_s, is_patience = self.witness.late_s, re.search(PATIENCE, why[:300])
         if outcome == "failed" and self.outcome != "failed":
-            self.outcome, self.why = outcome, why[:300]
+            self.outcome, self.why = outcome, why[:WHY_MAX]
             if RECORDS and late_s > STILL_S and is_patience:
-                self.outcome, self.why = "disturbed", f"the machine stood still for {late_s:.1f} s: {why[:300]}"
+                self.outcome, self.why = "disturbed", f"the machine stood still for {late_s:.1f} s: {why[:WHY_MAX]}"
         elif outcome != "passed" and self.outcome == "passed":
             self.outcome, self.why = outcome, why
 
