@@ -7,7 +7,8 @@
 
 /* Sums over all partitions, to be compared with the lists and counters of core and links. */
 struct tally {
-	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes;
+	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
+		n_lagging, n_held;
 	size_t charged_bytes;
 	uint32_t n_fetching; /* of the job in hand, as the next two */
 	size_t n_parked;
@@ -63,7 +64,7 @@ static void check_lists(struct check *c, const struct part *part)
 	bool is_ready = part->state == PART_READY, is_queued = heap_has(&part->node);
 	const struct heap *home = part->is_parked ? &part->tensor->job->parked
 				  : is_local      ? &c->core->local
-				  : part->link    ? &part->link->ready
+				  : part->share   ? &part->share->ready
 						  : NULL;
 
 	expect(c, !is_queued || (home && heap_holds(home, &part->node)),
@@ -76,6 +77,11 @@ static void check_lists(struct check *c, const struct part *part)
 		"timer => in the heap");
 	expect(c, !part->owes || part->link, "owes => a link");
 	expect(c, !part->is_charged || part->link, "charged => a link");
+	expect(c,
+		part->link ? part->share && part->share->link == part->link &&
+				     part->share->job == part->tensor->job
+			   : !part->share,
+		"a share of its job <=> a link");
 	c->n.n_local += is_queued && is_local;
 	expect(c, !part->is_parked || (is_ready && part->link), "parked => READY, a link");
 	c->n.n_ready += is_queued && !is_local && !part->is_parked;
@@ -204,8 +210,59 @@ static void check_homes(struct check *c, const struct link *link)
 	c->n.n_homes -= n_homes;
 	c->n.n_offered -= n_offered;
 	c->n.n_owing -= n_owing;
-	c->n.n_ready -= link->ready.n;
 	c->n.charged_bytes -= inflight;
+}
+
+/* There is something that is not held, or that nobody will wake it for. */
+static bool can_send(const struct link *link)
+{
+	const struct share *s;
+
+	TAILQ_FOREACH (s, &link->shares, of_link)
+		if (s->ready.n && (!share_is_held(s) || !heap_has(&s->wait)))
+			return true;
+	return false;
+}
+
+static void check_shares(struct check *c, const struct link *link)
+{
+	const struct share *s;
+	const struct part *part;
+
+	TAILQ_FOREACH (s, &link->shares, of_link) {
+		size_t n_parts = 0;
+		uint64_t ready_bytes = 0;
+
+		TAILQ_FOREACH (part, &link->parts, home) {
+			if (part->share != s)
+				continue;
+			n_parts++;
+			ready_bytes += heap_holds(&s->ready, &part->node) && !part->sent_ns
+					       ? part_bytes(part)
+					       : 0;
+		}
+		check_heap(c, &s->ready);
+		expect(c, s->link == link && n_parts && n_parts == s->n_parts,
+			"a share has partitions, on its link");
+		expect(c, ready_bytes == s->ready_bytes,
+			"a share's bytes are those that are ready");
+		expect(c, heap_has(&s->lag) == share_counts(s), "who is waited for is in the heap");
+		expect(c, !heap_has(&s->lag) || heap_holds(&s->job->lagging, &s->lag),
+			"lagging => in its job's heap");
+		expect(c, !heap_has(&s->wait) || heap_holds(&s->job->held, &s->wait),
+			"held => in its job's heap");
+		expect(c, !heap_has(&s->wait) || share_is_held(s) || link->is_active,
+			"who is held no more is woken");
+		c->n.n_ready -= s->ready.n;
+		c->n.n_shares++;
+		c->n.n_lagging += heap_has(&s->lag);
+		c->n.n_held += heap_has(&s->wait);
+	}
+}
+
+static bool is_window_full(const struct check *c, const struct link *link)
+{
+	return link->inflight && c->core->cfg.window_bytes != SIZE_MAX;
 }
 
 static void check_link(struct check *c, const struct link *link)
@@ -225,12 +282,14 @@ static void check_link(struct check *c, const struct link *link)
 		is_up || (TAILQ_EMPTY(&link->gots) && !link->is_active && !link->inflight &&
 				 TAILQ_EMPTY(&link->offered)),
 		"not up => nothing under way");
-	check_heap(c, &link->ready);
 	check_homes(c, link);
+	check_shares(c, link);
 	if (is_up && !link->is_active) {
 		expect(c, link->is_stuck || TAILQ_EMPTY(&link->owing), "what is owed will be sent");
 		expect(c, link->is_stuck || TAILQ_EMPTY(&link->gots), "a GOT will be sent");
-		expect(c, link->is_stuck || link->is_full || !link->ready.n || link->inflight,
+		expect(c,
+			link->is_stuck || link->is_full || is_window_full(c, link) ||
+				!can_send(link),
 			"what is ready will be sent");
 		expect(c, TAILQ_EMPTY(&link->offered) || c->n.n_reads,
 			"what is offered will be read");
@@ -274,11 +333,18 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 		expect(&c, c.n.job_bytes == job->inflight, "a job's inflight = bytes charged");
 		expect(&c, !job->parked.n || job->inflight, "parked => something will come in");
 		check_heap(&c, &job->parked);
+		check_heap(&c, &job->lagging);
+		check_heap(&c, &job->held);
+		c.n.n_shares -= job->n_shares;
+		c.n.n_lagging -= job->lagging.n;
+		c.n.n_held -= job->held.n;
 		expect(&c, !job->is_closing || job->n_reads, "closing => a read is running");
 		c.n.n_reads += job->n_reads;
 	}
 	expect(&c, c.n.charged_bytes == core->stats.inflight_bytes, "inflight_bytes = charged");
 	check_links(&c);
+	expect(&c, !c.n.n_shares && !c.n.n_lagging && !c.n.n_held,
+		"shares of jobs = those of links");
 	check_heap(&c, &core->local);
 	check_heap(&c, &core->timers);
 	check_heap(&c, &core->link_timers);

@@ -62,6 +62,9 @@ static void job_destroy(struct agt_job *job)
 		tensor_free(TAILQ_FIRST(&job->tensors));
 	TAILQ_REMOVE(&job->core->jobs, job, link);
 	heap_fini(&job->parked);
+	heap_fini(&job->lagging);
+	heap_fini(&job->held);
+	free(job->homes);
 	free(job->by_id);
 	free(job->ranks);
 	free(job);
@@ -582,6 +585,7 @@ bool agt_core_work(struct agt_core *core)
 
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 {
+	struct agt_job *job;
 	struct heap_node *n;
 	uint64_t next = UINT64_MAX;
 
@@ -596,7 +600,14 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 			break; /* it failed at once and is due again: after the events between */
 	}
 	n = heap_min(&core->link_timers);
-	return n && n->key < next ? n->key : next;
+	if (n && n->key < next)
+		next = n->key;
+	TAILQ_FOREACH (job, &core->jobs, link) {
+		uint64_t late_ns = shares_tick(job);
+
+		next = late_ns < next ? late_ns : next;
+	}
+	return next;
 }
 
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes)

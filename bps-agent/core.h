@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_CORE_H
 #define BPS_AGENT_CORE_H
 /* The agent's core: the way of every partition of every tensor of the jobs on this machine. A state
- * machine without clock, threads or sockets; the simulator runs this same code. Rules A1-A6, B2,
+ * machine without clock, threads or sockets; the simulator runs this same code. Rules A1-A8, B2,
  * B4: docs/faults.md. One thread: that of the xport.
  *
  * A tensor goes round by round. A round starts when all local workers have submitted it; each
@@ -13,7 +13,8 @@
  *     |                          time-out, bad crc       `--RESULT inline--> IDLE
  *     `--- all partitions IDLE: the round is done
  *
- * READY waits in the queue of its connection, or parked with its job while that has as much under
+ * READY waits in the queue of its connection, which may be held while others are behind it (share.c),
+ * or parked with its job while that has as much under
  * way as it may (job_inflight_bytes): then partitions of other jobs go on, and what comes in
  * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on
  * the network. A job with one member needs no server: READY sums straight into the output.

@@ -3,7 +3,8 @@
 /* Objects of the agent's core, shared by its files:
  *   core.c   jobs, tensors, plans: what the scheduler and the trainers say
  *   flow.c   partitions: their states, messages, reads
- *   link.c   connections to servers' data threads: windows, reconnecting */
+ *   link.c   connections to servers' data threads: windows, reconnecting
+ *   share.c  what a job has on each of them; keeping them in step */
 #include <sys/queue.h>
 
 #include "bps-agent/core.h"
@@ -12,11 +13,11 @@
 #include "common/reduce.h"
 
 enum part_state {
-	PART_IDLE,     /* round complete (or 0) */
-	PART_READY,    /* to be sent: in link->ready, job->parked, core->local, or without a home */
-	PART_SENT,     /* its timer runs */
-	PART_WAITING,  /* the server asked for a pause: its timer runs */
-	PART_OFFERED,  /* on link->offered: the read could not start yet */
+	PART_IDLE,    /* round complete (or 0) */
+	PART_READY,   /* to be sent: in share->ready, job->parked, core->local, or without a home */
+	PART_SENT,    /* its timer runs */
+	PART_WAITING, /* the server asked for a pause: its timer runs */
+	PART_OFFERED, /* on link->offered: the read could not start yet */
 	PART_FETCHING, /* the read is running */
 };
 
@@ -27,7 +28,8 @@ struct part {
 	struct agt_tensor *tensor;
 	uint32_t index;
 	enum part_state state;
-	struct link *link; /* where it lives now; NULL: nowhere, or a job of one member */
+	struct link *link;   /* where it lives now; NULL: nowhere, or a job of one member */
+	struct share *share; /* its job's on that link */
 	uint64_t pgen;
 	uint64_t round;        /* in IDLE: the last complete one, else the one under way */
 	uint64_t crc_round;    /* crc is of this round's contribution */
@@ -39,12 +41,13 @@ struct part {
 	TAILQ_ENTRY(part) home;    /* link->parts */
 	uint8_t owes;              /* enum part_owe */
 	bool is_charged;           /* its bytes count in link->inflight and job->inflight */
-	bool is_parked;            /* READY: in job->parked, not link->ready */
+	bool is_parked;            /* READY: in job->parked, not share->ready */
 	bool is_staging;           /* READY: its bytes are not in the inputs yet */
 	bool is_stale;             /* FETCHING for an older pgen: to be discarded */
 	bool is_unheard;           /* the server of this pgen has not acknowledged HAVE */
 	bool is_overdue; /* sent again for want of an answer: the window does not count it */
-	uint8_t n_tries, n_bad_crc;
+	uint8_t n_tries, n_agains; /* how often it was said without an answer; pauses asked for */
+	uint8_t n_bad_crc;
 	uint32_t crc;                 /* of the contribution */
 	uint64_t sent_ns, offered_ns; /* of this round: the first CONTRIB, 0: none yet; the offer */
 	uint64_t donate_round;
@@ -79,10 +82,32 @@ struct link {
 	unsigned n_tries;
 	uint64_t down_since_ns;
 	size_t inflight; /* bytes */
-	struct heap ready;
 	size_t n_parts;
 	struct part_list parts, offered, owing;
+	TAILQ_HEAD(, share) shares;
 	TAILQ_HEAD(, got) gots;
+};
+
+/* What a job has on a server. */
+struct home {
+	uint32_t server;
+	uint64_t bytes;
+};
+
+/* What a job has on a link; on link->shares while it has partitions there. */
+struct share {
+	TAILQ_ENTRY(share) of_link;
+	struct link *link;
+	struct agt_job *job;
+	struct heap ready;     /* READY partitions, but for those that are parked */
+	struct heap_node lag;  /* in job->lagging while share_counts; key: progress */
+	struct heap_node wait; /* in job->held; key: the progress that it waits for */
+	size_t n_parts;
+	uint64_t burst;                   /* the job's that it took part in last */
+	uint64_t sent_bytes, ready_bytes; /* in that burst; of ready */
+	/* When it sent a contribution last, or could have begun to; the mean gap between two. */
+	uint64_t moved_ns, gap_ns;
+	bool is_late; /* it has sent nothing for too long: nobody waits for it until it does */
 };
 
 struct agt_tensor {
@@ -133,6 +158,15 @@ struct agt_job {
 	uint64_t inflight; /* bytes */
 	size_t n_parts;
 	struct heap parked; /* READY partitions that wait for inflight to become less */
+	/* Shares that others are held for, the one furthest behind first; and those that are held. */
+	struct heap lagging, held;
+	size_t n_shares;
+	struct home *homes; /* how many bytes live on which server */
+	size_t n_homes, homes_room;
+	bool is_in_step; /* in this burst: some server has more to carry than we have */
+	uint64_t burst;  /* how often lagging has begun to fill */
+	uint64_t
+		behind_urgency; /* of the first one's next contribution, when others were released last */
 };
 
 struct agt_core {
@@ -199,19 +233,42 @@ static inline struct part *part_of(struct heap_node *node)
 }
 /* May it be sent, as far as its job's bytes under way go? */
 bool part_fits_job(const struct part *part);
-/* Out of link->ready until its job has less under way. */
+/* Out of share->ready until its job has less under way. */
 void part_park(struct part *part);
 /* Back to their links with those that fit now. */
 void job_unpark(struct agt_job *job);
 /* Sum a partition of a job of one member into the output. */
 void part_sum_local(struct part *part);
 
+/* share.c */
+/* The job's share of the link, made when there is none. NULL: out of memory. */
+struct share *share_get(struct link *link, struct agt_job *job);
+/* Free it if it has no partitions. */
+void share_put(struct share *s);
+/* A partition lives on its link now, or does no more. */
+void share_add(struct share *s, const struct part *part);
+void share_drop(struct share *s, const struct part *part);
+/* Its link has changed. */
+void share_changed(struct share *s);
+/* A partition can be sent; it can not any more; it has been. */
+void share_push(struct part *part);
+void share_remove(struct part *part);
+void share_sent(struct part *part);
+/* It has something to send, and waits for the one furthest behind. */
+bool share_is_held(const struct share *s);
+/* Activate its link when it is not held any more. */
+void share_hold(struct share *s);
+/* Others wait for it, and it for others. */
+bool share_counts(const struct share *s);
+/* Wait no longer for who is late. Returns when the next one will be, UINT64_MAX: never. */
+uint64_t shares_tick(struct agt_job *job);
+
 /* link.c */
 /* The link to that thread, made when there is none. NULL: out of memory. */
 struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
 /* The partition, which has none, lives on this link; connect if need be. Errors: -ENOMEM. */
 int link_attach(struct link *link, struct part *part);
-/* It lives nowhere, and must not be in link->ready or link->offered any more. */
+/* It lives nowhere, and must not be in share->ready or link->offered any more. */
 void link_detach(struct part *part);
 /* Send part_send_owed(part, what) when there is credit; nothing without a link. */
 void link_owe(struct part *part, enum part_owe what);

@@ -69,15 +69,20 @@ static void timer_stop(struct part *part)
 		heap_remove(&core_of(part)->timers, &part->timer);
 }
 
-static void timer_start(struct part *part, uint64_t span_ns)
+/* Longer each time, by its own count: who has asked for pauses has answered. */
+static void timer_start(struct part *part, uint64_t span_ns, uint8_t *count)
 {
-	unsigned shift = part->n_tries < MAX_BACKOFF_LOG2 ? part->n_tries : MAX_BACKOFF_LOG2;
-
 	timer_stop(part);
-	if (part->n_tries < UINT8_MAX)
-		part->n_tries++;
-	part->timer.key = core_of(part)->now_ns + (span_ns << shift);
+	part->timer.key = core_of(part)->now_ns + (span_ns << *count);
 	heap_push(&core_of(part)->timers, &part->timer);
+	if (*count < MAX_BACKOFF_LOG2)
+		++*count;
+}
+
+/* For an answer to what was just sent. */
+static void answer_timer(struct part *part)
+{
+	timer_start(part, core_of(part)->cfg.retry_ns, &part->n_tries);
 }
 
 static void uncharge(struct part *part)
@@ -109,12 +114,10 @@ static void enqueue(struct part *part)
 	if (part->is_staging)
 		return; /* part_staged will */
 	part->node.key = heap_key(t->priority, (uint64_t)t->seq << 24 | (part->index & 0xffffff));
-	if (t->job->is_local) {
+	if (t->job->is_local)
 		heap_push(&core_of(part)->local, &part->node);
-	} else if (part->link) {
-		heap_push(&part->link->ready, &part->node);
-		link_activate(part->link);
-	}
+	else if (part->link)
+		share_push(part);
 }
 
 static void dequeue(struct part *part)
@@ -123,10 +126,10 @@ static void dequeue(struct part *part)
 
 	if (!heap_has(&part->node))
 		return;
-	heap_remove(part->is_parked ? &job->parked
-		    : job->is_local ? &core_of(part)->local
-				    : &part->link->ready,
-		&part->node);
+	if (!part->is_parked && !job->is_local)
+		share_remove(part);
+	else
+		heap_remove(job->is_local ? &core_of(part)->local : &job->parked, &part->node);
 	part->is_parked = false;
 }
 
@@ -211,7 +214,7 @@ static void make_ready(struct part *part, const char *why)
 
 void part_start(struct part *part)
 {
-	part->n_tries = part->n_bad_crc = 0;
+	part->n_tries = part->n_agains = part->n_bad_crc = 0;
 	part->is_overdue = false;
 	part->sent_ns = 0;
 	part->round++;
@@ -228,7 +231,7 @@ void part_staged(struct part *part)
 /* The server of this pgen, or of this connection, knows nothing of it: say all again. */
 static void speak(struct part *part, const char *why)
 {
-	part->n_tries = 0;
+	part->n_tries = part->n_agains = 0;
 	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
 		return; /* when the stale read has ended */
@@ -416,14 +419,14 @@ int part_send_contrib(struct part *part)
 		rc = xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;
-	heap_remove(&part->link->ready, &part->node);
+	share_sent(part);
 	set_state(part, PART_SENT, "pushed");
 	if (!part->sent_ns && m.len > WIRE_INLINE_MAX && !is_same_host)
 		core->stats.offered_bytes += m.len;
 	if (!part->sent_ns)
 		part->sent_ns = core->now_ns;
 	charge(part);
-	timer_start(part, core->cfg.retry_ns);
+	answer_timer(part);
 	core->stats.pushed_bytes += m.len;
 	return 0;
 }
@@ -471,7 +474,7 @@ int part_send_owed(struct part *part, enum part_owe what)
 	m = message(part, WIRE_HAVE, last_round(part));
 	rc = FAILPOINT(AGENT_HAVE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 	if (rc == 0)
-		timer_start(part, core_of(part)->cfg.retry_ns);
+		answer_timer(part);
 	return rc;
 }
 
@@ -536,7 +539,7 @@ bool part_fetch(struct part *part)
 	TAILQ_REMOVE(&link->offered, part, offered);
 	if (rc < 0) { /* a nonsense offer, or the connection is going down: ask again */
 		set_state(part, PART_SENT, "offer cannot be read");
-		timer_start(part, core_of(part)->cfg.retry_ns);
+		answer_timer(part);
 		return true;
 	}
 	set_state(part, PART_FETCHING, "offer");
@@ -701,17 +704,16 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 
 static void on_again(struct part *part, const struct wire_msg *m)
 {
-	uint64_t span = core_of(part)->cfg.again_ns;
-
-	if (part->tensor->job->has_backup)
-		part->n_tries = 0; /* it may take as long as the slowest worker */
 	if (part->state == PART_SENT && m->round == wire_round(part, part->round)) {
 		uncharge(part);
 		set_state(part, PART_WAITING, "server asked for a pause");
-		timer_start(part, span);
-	} else if (can_have(part) && m->round == wire_round(part, last_round(part))) {
-		timer_start(part, span);
+	} else if (!can_have(part) || m->round != wire_round(part, last_round(part))) {
+		return;
 	}
+	part->n_tries = 0;
+	if (part->tensor->job->has_backup)
+		part->n_agains = 0; /* it may take as long as the slowest worker */
+	timer_start(part, core_of(part)->cfg.again_ns, &part->n_agains);
 }
 
 static void on_have_ok(struct part *part, const struct wire_msg *m)

@@ -50,6 +50,7 @@ struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
 	TAILQ_INIT(&link->parts);
 	TAILQ_INIT(&link->offered);
 	TAILQ_INIT(&link->owing);
+	TAILQ_INIT(&link->shares);
 	TAILQ_INIT(&link->gots);
 	TAILQ_INSERT_TAIL(&core->links, link, link);
 	return link;
@@ -59,14 +60,14 @@ void link_free(struct link *link)
 {
 	struct agt_core *core = link->core;
 
-	assert(!link->conn && !link->n_parts && TAILQ_EMPTY(&link->gots));
+	assert(!link->conn && !link->n_parts && TAILQ_EMPTY(&link->shares) &&
+		TAILQ_EMPTY(&link->gots));
 	if (heap_has(&link->timer))
 		heap_remove(&core->link_timers, &link->timer);
 	if (link->is_active)
 		TAILQ_REMOVE(&core->active, link, active);
 	TAILQ_REMOVE(&core->links, link, link);
 	core->n_links--;
-	heap_fini(&link->ready);
 	free(link);
 }
 
@@ -122,12 +123,18 @@ static void connect_now(struct link *link)
 
 int link_attach(struct link *link, struct part *part)
 {
-	int rc = heap_reserve(&link->ready, link->n_parts + 1);
+	struct share *s = share_get(link, part->tensor->job);
+	int rc = s ? heap_reserve(&s->ready, s->n_parts + 1) : -ENOMEM;
 
-	if (rc < 0)
+	if (rc < 0) {
+		if (s)
+			share_put(s);
 		return rc;
+	}
 	part->link = link;
+	part->share = s;
 	link->n_parts++;
+	share_add(s, part);
 	TAILQ_INSERT_TAIL(&link->parts, part, home);
 	schedule(link);
 	return 0;
@@ -142,6 +149,9 @@ void link_detach(struct part *part)
 	link_forgive(part);
 	TAILQ_REMOVE(&link->parts, part, home);
 	link->n_parts--;
+	share_drop(part->share, part);
+	share_put(part->share);
+	part->share = NULL;
 	part->link = NULL;
 }
 
@@ -230,10 +240,28 @@ static void pump_offered(struct link *link)
 			return;
 }
 
+/* The most urgent one that is not held; who is held will be woken. */
+static struct part *next_part(struct link *link)
+{
+	struct part *best = NULL;
+	struct share *s;
+
+	TAILQ_FOREACH (s, &link->shares, of_link) {
+		struct part *part = s->ready.n ? part_of(heap_min(&s->ready)) : NULL;
+
+		if (!part || (best && best->node.key <= part->node.key))
+			continue;
+		if (part->sent_ns || !share_is_held(s))
+			best = part;
+		else
+			share_hold(s);
+	}
+	return best;
+}
+
 bool link_pump(struct link *link)
 {
 	struct agt_core *core = link->core;
-	struct heap_node *node;
 	struct part *part;
 
 	deactivate(link);
@@ -246,10 +274,9 @@ bool link_pump(struct link *link)
 		link->is_stuck = true;
 		return false;
 	}
-	node = heap_min(&link->ready);
-	if (!node)
+	part = next_part(link);
+	if (!part)
 		return false;
-	part = part_of(node);
 	if (!part_fits_job(part)) {
 		part_park(part); /* others may go on */
 		link_activate(link);
@@ -270,6 +297,14 @@ bool link_pump(struct link *link)
 	return true;
 }
 
+static void link_shares_changed(struct link *link)
+{
+	struct share *s;
+
+	TAILQ_FOREACH (s, &link->shares, of_link)
+		share_changed(s);
+}
+
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct link *link = c->user;
@@ -282,6 +317,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	link->n_tries = 0;
 	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
+	link_shares_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
 		part_restart(part);
 	link_activate(link);
@@ -304,6 +340,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	deactivate(link);
 	forget_gots(link);
 	link_set_state(link, LINK_DOWN, why);
+	link_shares_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
 		part_restart(part);
 	schedule(link);

@@ -311,9 +311,9 @@ static void go_above(struct sched_core *c, uint64_t view)
 }
 
 /* C6: a live holder keeps its name, unless the newcomer is its successor on the same host; the one
- * that was replaced is not, or two processes of one name would take it from each other for ever. Of
- * a holder without a connection nobody can take it: that may be a dead process, whose HELLO was on
- * its way for longer than that of the one that it seemed to replace. */
+ * that was replaced is not, or two processes of one name would take it from each other for ever. A
+ * holder without a connection loses it to that one, too: it may be a dead process, whose HELLO came
+ * behind its successor's. */
 static bool is_name_free(const struct member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||

@@ -16,10 +16,18 @@ struct heap {
 	size_t n, cap;
 };
 
-/* Key that puts larger priorities first and equal ones in order of seq (of which 48 bits count). */
+#define HEAP_KEY_SEQ_BITS 48
+/* Key that puts larger priorities first and equal ones in order of seq (of which
+ * HEAP_KEY_SEQ_BITS count). */
 static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 {
-	return (uint64_t)(UINT16_MAX - priority) << 48 | (seq & ((UINT64_C(1) << 48) - 1));
+	return (uint64_t)(UINT16_MAX - priority) << HEAP_KEY_SEQ_BITS |
+	       (seq & ((UINT64_C(1) << HEAP_KEY_SEQ_BITS) - 1));
+}
+/* Of such a key: smaller is more urgent. */
+static inline uint64_t heap_key_urgency(uint64_t key)
+{
+	return key >> HEAP_KEY_SEQ_BITS;
 }
 /* Make room for cap nodes in all. Errors: -ENOMEM. */
 int heap_reserve(struct heap *h, size_t cap);

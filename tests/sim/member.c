@@ -164,10 +164,11 @@ void member_message(struct member *m, const struct ctl_msg *msg)
 		oracle_plan(m->s, &msg->plan);
 	} else if (msg->type == CTL_REFUSE) {
 		/* The connection will be closed. The daemon ends, too, and its manager starts
-		 * another: a late HELLO of its predecessor may have taken its place. */
+		 * another (an agent's only where its memory outlives it): a late HELLO of its
+		 * predecessor may have taken its place. */
 		if (m->role == ROLE_SERVER)
 			server_restart(m->s, m->idx, REFUSED_NS);
-		else if (m->s->o.has_restarts)
+		else if (m->s->o.has_restarts && m->idx < AGENTS_MAX)
 			agent_restart(m->s, m->idx, REFUSED_NS);
 		return;
 	}

@@ -336,6 +336,7 @@ struct server {
 };
 void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
+/* At once: none of its cores is on the stack when it hears the scheduler. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 bool server_has_job(const struct server *srv);
 /* drain.c: of a server whose process is to end. */

@@ -3,7 +3,7 @@ SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DS
 SIM_CORES := $(addprefix bps-scheduler/,alone.c core.c admit.c members.c commit.c job.c elastic.c tensor.c placing.c plan.c \
 	place.c even.c balance.c drain.c record.c state.c why.c pace.c speed.c mute.c check.c) \
 	$(addprefix bps-server/,core.c rounds.c slots.c reads.c sums.c backup.c arrivals.c check.c) \
-	$(addprefix bps-agent/,core.c flow.c link.c check.c)
+	$(addprefix bps-agent/,core.c flow.c link.c share.c check.c)
 SIM_COMMON := $(addprefix common/,failpoint.c nearest.c span.c wire.c codec.c ctlmsg.c pool.c heap.c histogram.c crc32c.c dtype.c error.c key.c log.c \
 	log_journal.c reduce.c reduce_avx2.c reduce_avx512.c)
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))

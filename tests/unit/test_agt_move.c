@@ -77,7 +77,7 @@ static void idle_partition_says_what_it_has_until_it_is_heard(void **state)
 	work(w);
 	expect_msg(w, 1, WIRE_HAVE, 1);
 	say_key(w, 1, WIRE_AGAIN, 1);
-	tick(w, 2 * AGAIN_MS);
+	tick(w, AGAIN_MS);
 	expect_msg(w, 1, WIRE_HAVE, 1);
 	say_key(w, 1, WIRE_HAVE_OK, 1);
 	tick(w, 100 * RETRY_MS);

@@ -33,13 +33,38 @@ static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	say_key(w, 0, WIRE_AGAIN, 1);
 	assert_int_equal(stats(w).inflight_bytes, 0);
-	tick(w, 2 * AGAIN_MS - 1);
+	tick(w, AGAIN_MS - 1);
 	expect_nothing(w, 0);
 	tick(w, 1);
 	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	say_key(w, 0, WIRE_AGAIN, 2); /* of another round: nothing */
 	say_result(w, 0, 1);
 	expect_delivered(w, 1, 1);
+	world_free(w);
+}
+
+/* A server that was not ready for long has answered all the time: what it does not answer then is
+ * said again as soon as ever. */
+static void pauses_that_were_asked_for_make_no_repetition_later(void **state)
+{
+	struct world *w = world(.n_elems = SMALL);
+
+	(void)state;
+	submit_all(w, 1);
+	for (unsigned i = 0; i < 6; i++) {
+		unsigned pause = AGAIN_MS << (i < 4 ? i : 4);
+
+		expect_msg(w, 0, WIRE_CONTRIB, 1);
+		say_key(w, 0, WIRE_AGAIN, 1);
+		tick(w, pause - 1);
+		expect_nothing(w, 0);
+		tick(w, 1);
+	}
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	tick(w, RETRY_MS - 1);
+	expect_nothing(w, 0);
+	tick(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
 	world_free(w);
 }
 
@@ -150,6 +175,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(unanswered_push_is_repeated_with_the_same_bytes),
 		cmocka_unit_test(server_that_is_not_ready_is_asked_after_a_pause),
+		cmocka_unit_test(pauses_that_were_asked_for_make_no_repetition_later),
 		cmocka_unit_test(result_that_comes_while_waiting_or_before_a_repetition_counts),
 		cmocka_unit_test(reconnect_says_all_again),
 		cmocka_unit_test(reconnects_come_at_once_then_ever_later),

@@ -1,0 +1,392 @@
+#include "tests/unit/agt_world.h"
+
+/* A job's connections are kept in step (bps-agent/share.c). Server 0 has three partitions of four,
+ * server 1 one: of 32 of 32 KiB in all. Credit stands for the room of a connection. */
+
+#define PARTS   8
+#define TENSORS 4
+#define TO_0    24
+#define TO_1    8
+/* 64 KiB are a quarter of what server 1 has: it goes on until it has sent more than that. */
+#define LEAD 3
+
+static struct world *two_servers(size_t credit_0, size_t credit_1)
+{
+	struct world *w =
+		world(.n_elems = LARGE, .n_parts = PARTS, .n_tensors = TENSORS, .window = SIZE_MAX);
+
+	for (unsigned t = 0; t < TENSORS; t++) {
+		struct ctl_run runs[2] = {{.tensor = 10 + t, .n = 6, .server = 0, .pgen = 6},
+			{.tensor = 10 + t, .first = 6, .n = 2, .server = 1, .pgen = 6}};
+
+		agt_job_runs(w->job, runs, 2);
+	}
+	tick(w, 0);
+	fake_up(w->conn[1]);
+	w->conn[0]->credit = credit_0;
+	w->conn[1]->credit = credit_1;
+	return w;
+}
+
+static void submit_tensors(struct world *w)
+{
+	for (unsigned t = 0; t < TENSORS; t++)
+		submit(w, t, 0, 1, 0);
+	work(w);
+}
+
+static void nobody_runs_ahead_of_who_has_no_room(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+
+	(void)state;
+	submit_tensors(w);
+	assert_int_equal(w->conn[0]->n_sent, 0);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	for (unsigned n = 1; n <= TO_0; n++) {
+		fake_grant(w->conn[0], 1);
+		work(w);
+		assert_int_equal(w->conn[0]->n_sent, n);
+		/* Of eight parts of server 1, one for each three of server 0. */
+		assert_int_equal(w->conn[1]->n_sent, LEAD + n / 3 > TO_1 ? TO_1 : LEAD + n / 3);
+	}
+	world_free(w);
+}
+
+static void large_share_waits_for_a_small_one_too(void **state)
+{
+	struct world *w = two_servers(SIZE_MAX, 0);
+
+	(void)state;
+	submit_tensors(w);
+	assert_int_equal(w->conn[1]->n_sent, 0);
+	assert_int_equal(w->conn[0]->n_sent, LEAD); /* 64 KiB, and what is begun */
+	fake_grant(w->conn[1], TO_1);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, TO_0);
+	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+static void urgent_ones_are_not_held_by_others(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
+	size_t n_before;
+
+	(void)state;
+	agt_job_runs(w->job, &run, 1);
+	tick(w, 0);
+	for (unsigned t = 0; t < 3; t++)
+		submit(w, t, 0, 1, 0);
+	work(w);
+	n_before = w->conn[1]->n_sent;
+	assert_int_equal(n_before, LEAD); /* of six */
+	for (size_t i = 0; i < n_before; i++)
+		assert_int_not_equal(expect_msg(w, 1, WIRE_CONTRIB, 1).tensor, 13);
+	submit(w, 3, 0, 1, 9);
+	work(w);
+	for (unsigned i = 0; i < PARTS; i++)
+		assert_int_equal(expect_msg(w, 1, WIRE_CONTRIB, 1).tensor, 13);
+	expect_nothing(w, 1);
+	fake_grant(w->conn[0], TO_0);
+	work(w);
+	assert_int_equal(w->conn[1]->n_sent, 6 - n_before);
+	world_free(w);
+}
+
+/* Who was held by somebody as urgent goes when that one has only less urgent ones left. */
+static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
+
+	(void)state;
+	agt_job_runs(w->job, &run, 1);
+	tick(w, 0);
+	for (unsigned t = 0; t < TENSORS; t++)
+		submit(w, t, 0, 1, t >= 2 ? 9 : 0);
+	work(w);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	fake_grant(w->conn[0], 6);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, 6);
+	assert_int_equal(w->conn[1]->n_sent, 2 + PARTS);
+	world_free(w);
+}
+
+static void who_is_late_holds_nobody(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+
+	(void)state;
+	submit_tensors(w);
+	tick(w, 19);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	tick(w, 2);
+	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+/* It is waited for again once it sends, and longer when it sends seldom. */
+static void late_one_counts_when_it_is_back(void **state)
+{
+	struct world *w = two_servers(0, 0);
+
+	(void)state;
+	submit_tensors(w);
+	tick(w, 40);
+	fake_grant(w->conn[0], 3);
+	fake_grant(w->conn[1], SIZE_MAX / 2);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, 3);
+	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
+	tick(w, 21); /* 40 ms once, of which an eighth is in the mean, twice decayed */
+	assert_int_equal(w->conn[1]->n_sent, LEAD + 1);
+	tick(w, 20);
+	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+static void lost_connection_holds_nobody(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+
+	(void)state;
+	submit_tensors(w);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	fake_down(w->conn[0], "lost");
+	check(w);
+	work(w);
+	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+static void same_host_neither_waits_nor_is_waited_for(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+
+	(void)state;
+	fake_down(w->conn[1], "moved");
+	tick(w, 1);
+	w->conn[1]->base.is_same_host = true;
+	fake_up(w->conn[1]);
+	submit_tensors(w);
+	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+	w = two_servers(SIZE_MAX, 0);
+	fake_down(w->conn[1], "moved");
+	tick(w, 1);
+	w->conn[1]->base.is_same_host = true;
+	fake_up(w->conn[1]);
+	w->conn[1]->credit = 0;
+	submit_tensors(w);
+	assert_int_equal(w->conn[0]->n_sent, TO_0);
+	world_free(w);
+}
+
+/* Also those of the one that is held: its share goes, too. */
+static void partitions_move_between_shares(void **state)
+{
+	(void)state;
+	for (uint32_t to = 0; to < 2; to++) {
+		struct world *w = two_servers(0, SIZE_MAX);
+
+		submit_tensors(w);
+		assert_int_equal(w->conn[1]->n_sent, LEAD);
+		tell_runs(w, to, 7);
+		tick(w, 0);
+		fake_grant(w->conn[0], TO_0 + TO_1);
+		work(w);
+		assert_int_equal(w->conn[to]->n_sent, TO_0 + TO_1 + (to ? LEAD : 0));
+		world_free(w);
+	}
+}
+
+/* What comes for one when the others are half through: as if it had been there from the beginning. */
+static void who_begins_later_begins_where_others_are(void **state)
+{
+	struct world *w = two_servers(0, 0);
+	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
+	unsigned ms = 0;
+
+	(void)state;
+	agt_job_runs(w->job, &run, 1);
+	tick(w, 0);
+	for (unsigned t = 0; t < 2; t++)
+		submit(w, t, 0, 1, 0);
+	for (unsigned n = 0; n < 8; n++) {
+		fake_grant(w->conn[0], 1);
+		fake_grant(w->conn[1], 1);
+		tick(w, 1);
+	}
+	assert_int_equal(w->conn[0]->n_sent, 8);
+	submit(w, 3, 0, 1, 0);
+	for (; w->conn[0]->n_sent < 12 || w->conn[1]->n_sent < 4 + PARTS; ms++) {
+		fake_grant(w->conn[0], 1);
+		fake_grant(w->conn[1], 1);
+		tick(w, 1);
+		assert_true(ms < 100);
+	}
+	assert_in_range(ms, 4, 5); /* as many as server 0 has left */
+	world_free(w);
+}
+
+/* Of what was sent before a connection was lost only the offers go again: that is no progress. */
+static void repeats_are_no_progress(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+	unsigned n = 6;
+
+	(void)state;
+	tick(w, 1);
+	submit_tensors(w);
+	fake_grant(w->conn[0], n);
+	work(w);
+	assert_int_equal(w->conn[1]->n_sent, LEAD + 2);
+	cut(w, 1);
+	fake_up(w->conn[1]);
+	work(w);
+	assert_in_range(w->conn[1]->n_sent, LEAD + 2, TO_1 - 1);
+	for (; n < TO_0 && w->conn[1]->n_sent < TO_1; n++) {
+		fake_grant(w->conn[0], 1);
+		work(w);
+	}
+	assert_in_range(n, 7, 12);
+	world_free(w);
+}
+
+static void time_without_a_connection_makes_nobody_patient(void **state)
+{
+	struct world *w = two_servers(0, 0);
+
+	(void)state;
+	submit_tensors(w);
+	fake_down(w->conn[0], "lost");
+	w->connect_rc = -ENOTCONN;
+	for (unsigned i = 0; i < 20; i++)
+		tick(w, 50);
+	w->connect_rc = 0;
+	tick(w, 1000);
+	w->conn[0]->credit = 1;
+	fake_up(w->conn[0]);
+	work(w);
+	fake_grant(w->conn[1], SIZE_MAX / 2);
+	work(w);
+	assert_in_range(w->conn[1]->n_sent, 1, TO_1 - 1);
+	tick(w, 25);
+	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+static void being_held_makes_nobody_late(void **state)
+{
+	struct world *w = two_servers(0, 1);
+
+	(void)state;
+	submit_tensors(w);
+	assert_int_equal(w->conn[1]->n_sent, 1);
+	fake_grant(w->conn[1], LEAD - 1);
+	work(w);
+	tick(w, 19);
+	assert_int_equal(w->conn[1]->n_sent, LEAD); /* held, and has no room */
+	fake_grant(w->conn[0], TO_0 - 1);
+	tick(w, 1);
+	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2); /* it waits for the other now */
+	tick(w, 18);
+	assert_in_range(w->conn[0]->n_sent, LEAD * 3, TO_0 - 2);
+	tick(w, 3);
+	assert_int_equal(w->conn[0]->n_sent, TO_0 - 1);
+	world_free(w);
+}
+
+static void answer(struct world *w, unsigned server)
+{
+	const struct wire_msg *sent;
+
+	while ((sent = fake_take(w->conn[server]))) {
+		struct wire_msg m;
+
+		if (sent->type != WIRE_CONTRIB)
+			continue;
+		w->pgen = sent->pgen;
+		m = result_msg(w, sent->round, sent->part);
+		m.tensor = sent->tensor;
+		say(w, server, &m);
+		end_read(w, server, 0);
+	}
+}
+
+/* What was sent in the round before counts no more. */
+static void each_burst_begins_anew(void **state)
+{
+	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
+
+	(void)state;
+	submit_tensors(w);
+	answer(w, 0);
+	answer(w, 1);
+	assert_int_equal(w->n_done, TENSORS);
+	w->conn[0]->credit = 0;
+	for (unsigned t = 0; t < TENSORS; t++)
+		submit(w, t, 0, 2, 0);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent, 0);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	world_free(w);
+}
+
+/* Of two jobs on the same connections each is kept in step for itself. */
+static void jobs_do_not_wait_for_each_other(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_job *mine = w->job, *other;
+	struct ctl_rank ranks[1] = {{0}};
+	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
+		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
+	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
+	struct agt_tensor *t = w->t[TENSORS - 1];
+
+	(void)state;
+	submit_tensors(w);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &other), 0);
+	w->job = other;
+	w->n_tensors--;
+	add_tensor(w);
+	tell_plan(w, TENSORS - 1);
+	agt_job_runs(other,
+		&(struct ctl_run){.tensor = 10 + TENSORS - 1, .n = PARTS, .server = 1, .pgen = 8},
+		1);
+	submit(w, TENSORS - 1, 0, 1, 0);
+	work(w);
+	assert_int_equal(w->conn[1]->n_sent, LEAD + PARTS);
+	w->job = mine;
+	w->t[TENSORS - 1] = t;
+	agt_job_free(other, released, w);
+	w->n_releases = 0;
+	world_free(w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nobody_runs_ahead_of_who_has_no_room),
+		cmocka_unit_test(large_share_waits_for_a_small_one_too),
+		cmocka_unit_test(urgent_ones_are_not_held_by_others),
+		cmocka_unit_test(urgent_ones_go_when_the_one_behind_has_none_left),
+		cmocka_unit_test(who_is_late_holds_nobody),
+		cmocka_unit_test(late_one_counts_when_it_is_back),
+		cmocka_unit_test(lost_connection_holds_nobody),
+		cmocka_unit_test(same_host_neither_waits_nor_is_waited_for),
+		cmocka_unit_test(partitions_move_between_shares),
+		cmocka_unit_test(who_begins_later_begins_where_others_are),
+		cmocka_unit_test(repeats_are_no_progress),
+		cmocka_unit_test(time_without_a_connection_makes_nobody_patient),
+		cmocka_unit_test(being_held_makes_nobody_late),
+		cmocka_unit_test(each_burst_begins_anew),
+		cmocka_unit_test(jobs_do_not_wait_for_each_other),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
