@@ -31,14 +31,10 @@
 /* Late: longer than GAPS times the usual gap between two contributions, which is some milliseconds
  * where a card carries several connections, and longer than a thread may have to wait for its
  * processor. The mean has a GAP_WEIGHT-th of the last gap, of which a long stop counts as GAP_MAX_NS. */
-#define PATIENCE_NS (20 * MS)
-#define GAPS        4
-#define GAP_WEIGHT  8
-#define GAP_MAX_NS  (1000 * MS)
-/* How far a connection may be ahead of the one furthest behind. Of some tensors a server has one
- * partition, of others none: without any lead that alone makes connections wait (3 % of a round of
- * ResNet-50), with more the small shares are through too early. */
-#define LEAD_BYTES   (64u << 10)
+#define PATIENCE_NS  (20 * MS)
+#define GAPS         4
+#define GAP_WEIGHT   8
+#define GAP_MAX_NS   (1000 * MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
 /* Shares differ by some partitions even where they should be equal. */
 #define EQUAL 1.02
@@ -160,7 +156,9 @@ static uint64_t progress(const struct share *s, uint64_t sent_bytes)
 /* Of the one furthest behind, for this one to go. */
 static uint64_t wanted_progress(const struct share *s)
 {
-	return progress(s, s->sent_bytes > LEAD_BYTES ? s->sent_bytes - LEAD_BYTES : 0);
+	uint64_t lead = s->job->core->cfg.lead_bytes;
+
+	return progress(s, s->sent_bytes > lead ? s->sent_bytes - lead : 0);
 }
 
 bool share_counts(const struct share *s)

@@ -258,7 +258,8 @@ static void agent_new(struct world *w, uint32_t i)
 	struct agent *a = &w->agents[i];
 	struct agt_config cfg = {.window_bytes = w->o.window ? w->o.window : SIZE_MAX,
 		.retry_ns = RETRY_NS,
-		.again_ns = AGAIN_NS};
+		.again_ns = AGAIN_NS,
+		.lead_bytes = AGT_LEAD_BYTES};
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = env_done,

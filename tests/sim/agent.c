@@ -714,7 +714,8 @@ void agent_core_make(struct agent *a)
 	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
 		.job_inflight_bytes = s->o.job_inflight_bytes,
 		.retry_ns = RETRY_NS,
-		.again_ns = AGAIN_NS};
+		.again_ns = AGAIN_NS,
+		.lead_bytes = s->o.lead_bytes};
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = agent_done,

@@ -147,6 +147,7 @@ void options_draw(struct sim *s)
 	if (s->seed % 32 == 0)
 		draw_deaf(o);
 	/* By the seed, so that the histories of all others stay what they are. */
+	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->has_restarts = s->seed % 16 == 7 || s->seed % 16 == 13;
 	if (o->has_restarts)
 		draw_restarts(s);

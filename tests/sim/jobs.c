@@ -459,8 +459,10 @@ static void agent_of_guest_start(struct sim *s, struct event *e)
 {
 	static const char *const hosts[] = {"g0", "g1", "g2", "g3"};
 	struct guest *g = &s->guests[e->a];
-	struct agt_config cfg = {
-		.window_bytes = s->o.window_bytes, .retry_ns = RETRY_NS, .again_ns = AGAIN_NS};
+	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
+		.retry_ns = RETRY_NS,
+		.again_ns = AGAIN_NS,
+		.lead_bytes = s->o.lead_bytes};
 	struct agt_env env = {.ctx = g,
 		.connect = env_connect,
 		.done = env_done,

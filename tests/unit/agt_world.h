@@ -292,7 +292,8 @@ static inline struct world *world_new(struct shape s)
 	w->cfg = (struct agt_config){.window_bytes = s.window ? s.window : 1u << 20,
 		.job_inflight_bytes = s.job_inflight,
 		.retry_ns = RETRY_MS * MS,
-		.again_ns = AGAIN_MS * MS};
+		.again_ns = AGAIN_MS * MS,
+		.lead_bytes = AGT_LEAD_BYTES};
 	core_make(w);
 	for (unsigned t = 0; t < (s.n_tensors ? s.n_tensors : 1); t++) {
 		add_tensor(w);
