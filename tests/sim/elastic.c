@@ -87,13 +87,14 @@ static unsigned agent_of(const struct sim *s, uint32_t member_id)
 	return i;
 }
 
-/* Its trainers had joined a second time before they were told of the first end: it is let in, and
- * leaves when it hears of that. */
-static bool has_given_up(const struct sim *s, uint32_t agent)
+/* It never heard that it was in the job: its trainers had joined a second time before they were told of
+ * the first end, or others had come in the place of those that gave up waiting. It is let in (and
+ * leaves when it hears of that end): no sum of the job is known to it. */
+static bool does_not_know(const struct sim *s, uint32_t agent)
 {
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		if (s->agents[i].m.id == agent)
-			return s->agents[i].has_ended && !s->agents[i].has_job_msg;
+			return !s->agents[i].has_job_msg;
 	return false;
 }
 
@@ -117,7 +118,7 @@ void elastic_job(struct sim *s, const struct ctl_job *job)
 		if (!o->n_ranks[i])
 			o->n_ranks[i] = job->members[i].n_ranks;
 		gone |= job->members[i].is_gone ? 1u << i : 0;
-		if (o->gone & ~gone & 1u << i && !has_given_up(s, o->agents[i]))
+		if (o->gone & ~gone & 1u << i && !does_not_know(s, o->agents[i]))
 			violation(s, "who was put out of the job is in it again");
 	}
 	o->view = job->view;
