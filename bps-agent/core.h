@@ -92,8 +92,8 @@ struct agt_config {
 	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
 	uint64_t retry_ns;           /* what is not answered is sent again */
 	uint64_t again_ns;           /* pause after AGAIN */
-	uint64_t
-		lead_bytes; /* that a connection may be ahead of the one furthest behind (share.c) */
+	/* That a connection may be ahead of the one furthest behind (share.c). */
+	uint64_t lead_bytes;
 };
 
 struct agt_env {

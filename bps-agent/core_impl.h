@@ -165,8 +165,8 @@ struct agt_job {
 	size_t n_homes, homes_room;
 	bool is_in_step; /* in this burst: some server has more to carry than we have */
 	uint64_t burst;  /* how often lagging has begun to fill */
-	uint64_t
-		behind_urgency; /* of the first one's next contribution, when others were released last */
+	/* Of the first one's next contribution, when others were released last. */
+	uint64_t behind_urgency;
 };
 
 struct agt_core {
