@@ -289,7 +289,6 @@ static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	t->dtype = dtype;
 	t->n_elems = n_elems;
 	t->id = CTL_NO_ID;
-	t->seq = job->next_seq++;
 	t->n_in = n_in;
 	memcpy(t->in, in, n_in * sizeof(*in));
 	if (staging)
@@ -324,6 +323,7 @@ static void tensor_start(struct agt_tensor *t)
 	uint64_t round = t->round + 1;
 
 	t->is_running = true;
+	t->begun_seq = t->job->n_begun++;
 	t->has_landed = false;
 	t->parts_left = 0;
 	for (uint32_t i = 0; i < t->n_parts; i++) /* but those that landed in a former life */

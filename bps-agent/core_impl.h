@@ -122,10 +122,11 @@ struct agt_tensor {
 	bool has_landed;   /* not running, but parts of round + 1 landed in a former life */
 	int failed;        /* 0, or the code that its rounds end with */
 	uint16_t priority;
-	uint32_t id, seq;
+	uint32_t id;
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
 	uint64_t round;       /* last complete */
+	uint64_t begun_seq;   /* of round + 1, among all rounds of the job */
 	uint32_t n_submitted; /* local workers that submitted round + 1 */
 	struct agt_mem staging, out[2];
 	struct part *parts;
@@ -153,7 +154,7 @@ struct agt_job {
 	TAILQ_HEAD(, agt_tensor) tensors;
 	struct agt_tensor **by_id;
 	uint32_t n_by_id;
-	uint32_t next_seq;
+	uint64_t n_begun; /* rounds of its tensors */
 	uint32_t *ranks;   /* per local worker */
 	uint64_t inflight; /* bytes */
 	size_t n_parts;

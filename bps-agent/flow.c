@@ -12,6 +12,9 @@
 
 /* Retries double up to this factor. */
 #define MAX_BACKOFF_LOG2 4
+/* Equals go in the order in which their rounds began, then from the first partition to the last. */
+#define INDEX_BITS 20
+#define INDEX_MASK ((1u << INDEX_BITS) - 1)
 /* The same partition's bytes were wrong this often: not chance. */
 #define MAX_BAD_CRC 4
 
@@ -113,7 +116,8 @@ static void enqueue(struct part *part)
 
 	if (part->is_staging)
 		return; /* part_staged will */
-	part->node.key = heap_key(t->priority, (uint64_t)t->seq << 24 | (part->index & 0xffffff));
+	part->node.key =
+		heap_key(t->priority, t->begun_seq << INDEX_BITS | (part->index & INDEX_MASK));
 	if (t->job->is_local)
 		heap_push(&core_of(part)->local, &part->node);
 	else if (part->link)

@@ -17,11 +17,12 @@
 struct net;
 
 struct net_config {
-	const char *provider;  /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
-	const char *bind_addr; /* numeric address of the interface to use */
-	uint16_t port;         /* of the listener; 0: any */
-	uint32_t is_listener;  /* servers listen, agents connect */
-	uint32_t my_id;        /* member id */
+	const char *provider;   /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
+	const char *bind_addr;  /* numeric address of the interface to use */
+	const char *congestion; /* of "tcp": as in common/congestion.h; NULL: "auto" */
+	uint16_t port;          /* of the listener; 0: any */
+	uint32_t is_listener;   /* servers listen, agents connect */
+	uint32_t my_id;         /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* data threads = xports */
 	uint32_t

@@ -288,6 +288,7 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 {
 	struct net_config fc = {.provider = o->provider,
 		.bind_addr = o->listen.host,
+		.congestion = o->congestion,
 		.port = role == ROLE_SERVER ? o->listen.port : 0,
 		.is_listener = role == ROLE_SERVER,
 		.n_threads = n_threads,

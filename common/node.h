@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/congestion.h"
 #include "common/daemon.h"
 #include "common/datapath.h"
 #include "common/member.h"
@@ -18,7 +19,7 @@
 struct node_opts {
 	struct daemon_opts daemon;
 	struct addr listen, scheduler;
-	const char *name, *host, *provider;
+	const char *name, *host, *provider, *congestion;
 	int64_t nic_mbps;
 	uint64_t spin_us, ping_us, ping_dead_us, thread_dead_us;
 	unsigned same_host; /* index into node_same_host_words */
@@ -45,6 +46,10 @@ extern const char *const node_same_host_words[]; /* auto, off */
 		{"provider", SET_STRING, SETTING_AT(struct node_opts, provider), .def = "tcp",     \
 			.max = 31,                                                                 \
 			.help = "what data connections go over: tcp, verbs (RDMA) or ofi-tcp"},    \
+		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
+			.def = "auto", .max = CONGESTION_NAME_MAX,                                 \
+			.help = "of data connections (provider tcp); auto: the system's, but no "  \
+				"BBR; system; or a name that the kernel knows"},                   \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \
 			.max = 10000000,                                                           \
 			.help = "Mbit/s of the network card; 0: as its driver "                    \

@@ -5,7 +5,10 @@
  * What all peers send waits in one queue before our link, and of the link each gets the share that
  * its window has of all windows: so windows are equal, and small. They are smaller where that queue
  * is long all the same. Where the link is fast for them, and was for a while, the kernel chooses (it
- * grows them, each for itself), until the queue is long. Pure. */
+ * grows them, each for itself), until the queue is long.
+ *
+ * Where the link is slow what we send is paced as well: a peer that gets bursts has now a long queue
+ * and now none. It is not elsewhere, where pacing's timers cost more than that. Pure. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,8 +17,9 @@
 #define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 4)
 
 struct recv_window {
-	int bytes; /* that may be on the way; 0: the kernel chooses */
-	unsigned n_fast, n_long, n_limited;
+	int bytes;     /* that may be on the way; 0: the kernel chooses */
+	bool is_paced; /* by the kernel: what we send goes in even steps */
+	unsigned n_fast, n_slow, n_long, n_limited;
 };
 
 /* The kernel's average of one connection, of a sample per window with a weight of an eighth: so a
@@ -28,7 +32,7 @@ struct recv_rtt {
 
 void recv_window_init(struct recv_window *w);
 /* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
- * found it good. True: w->bytes has changed. */
+ * found it good. True: w->bytes or w->is_paced has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* It was to choose, and cannot (kernels before 5.14). */
 void recv_window_refused(struct recv_window *w);

@@ -395,6 +395,9 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 		net->door.strangers[i].fd = -1;
 	rc = net->cfg.bind_addr ? parse_bind_addr(net, err)
 				: err_set(err, -ENOMEM, "out of memory");
+	if (!rc)
+		rc = congestion_find(
+			cfg->congestion ? cfg->congestion : "auto", net->congestion, err);
 	if (!rc && cfg->is_listener)
 		rc = door_open(net, err);
 	if (rc) {

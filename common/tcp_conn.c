@@ -19,7 +19,7 @@
 #define NS_PER_MS UINT64_C(1000000)
 /* Bytes of answers that may wait unsent in the kernel: enough to keep a link busy until we are
  * woken, and no more, since what is asked for meanwhile may be more urgent. */
-#define NOTSENT_LOWAT (256 << 10)
+#define NOTSENT_LOWAT (64 << 10)
 
 static const struct {
 	const char *name;
@@ -146,7 +146,7 @@ static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd
 	if (setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one)))
 		rc = -errno;
 	if (!rc)
-		rc = tcp_tune(fd);
+		rc = tcp_tune(net, fd);
 	if (!rc && from.ss_family == c->addr.ss_family &&
 		!sockaddr_is_any((struct sockaddr *)&from) &&
 		bind(fd, (struct sockaddr *)&from, net->bind_len))

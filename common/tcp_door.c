@@ -30,10 +30,12 @@ static int set_int(int fd, int level, int name, int value)
 	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
 }
 
-int tcp_tune(int fd)
+int tcp_tune(const struct tcp_net *net, int fd)
 {
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 
+	if (!rc)
+		rc = congestion_set(fd, net->congestion);
 	/* Pings notice a dead peer long before; this ends what the kernel still tries to deliver. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
@@ -202,7 +204,7 @@ static void greet(struct tcp_net *net, int fd)
 		.events = EPOLLIN, .data.u32 = (uint32_t)(s - net->door.strangers)};
 
 	*s = (struct stranger){.fd = fd, .since_ns = clock_now_ns()};
-	if (tcp_tune(fd) || epoll_ctl(net->door.epoll_fd, EPOLL_CTL_ADD, fd, &ev)) {
+	if (tcp_tune(net, fd) || epoll_ctl(net->door.epoll_fd, EPOLL_CTL_ADD, fd, &ev)) {
 		close(fd);
 		forget(s);
 		return;

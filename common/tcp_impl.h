@@ -37,6 +37,7 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
+#include "common/congestion.h"
 #include "common/error.h"
 #include "common/net_impl.h"
 #include "common/readwindow.h"
@@ -270,6 +271,7 @@ struct tcp_net {
 	uint16_t tag; /* random, in our tickets */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
+	char congestion[CONGESTION_NAME_MAX + 1]; /* of data sockets; empty: the system's */
 
 	pthread_mutex_t lock; /* xports, past */
 	LIST_HEAD(tcp_xport_list, tcp_xport) xports;
@@ -298,7 +300,7 @@ bool tcp_queue_pop(struct tcp_queue *q, struct tcp_guest *ret);
 /* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
 void tcp_turn_away(int fd, const char *word);
 /* Options of every data socket. Errors: -errno. */
-int tcp_tune(int fd);
+int tcp_tune(const struct tcp_net *net, int fd);
 
 /* tcp_conn.c */
 int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,

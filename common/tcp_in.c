@@ -471,6 +471,16 @@ static int lock_room(int fd, bool is_locked)
 #endif
 }
 
+/* Once paced, a socket stays so: the kernel has no way back. */
+static int set_pace(int fd, bool is_paced)
+{
+	uint64_t most = UINT64_MAX - 1; /* bytes in a second: what the congestion control says */
+
+	return is_paced && setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &most, sizeof(most))
+		       ? -errno
+		       : 0;
+}
+
 static int set_window(int fd, int window)
 {
 	int rc = lock_room(fd, window != 0);
@@ -486,9 +496,12 @@ int tcp_begin_window(const struct tcp_xport *x, int fd)
 {
 	int room = RECV_ROOM;
 
+	int rc;
+
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)))
 		return -errno;
-	return set_window(fd, x->window.bytes);
+	rc = set_window(fd, x->window.bytes);
+	return rc ? rc : set_pace(fd, x->window.is_paced);
 }
 
 void tcp_set_windows(struct tcp_xport *x)
@@ -500,6 +513,8 @@ void tcp_set_windows(struct tcp_xport *x)
 
 		if (fd >= 0)
 			rc = set_window(fd, x->window.bytes);
+		if (fd >= 0 && !rc)
+			rc = set_pace(fd, x->window.is_paced);
 	}
 	if (rc && !x->window.bytes)
 		recv_window_refused(&x->window); /* the first of them: nothing has changed */

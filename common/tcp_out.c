@@ -8,7 +8,7 @@
 #define SEND_SLICE (UINT32_C(512) << 10)
 /* Who is patient has no more than this waiting here, beside what the kernel has (NOTSENT_LOWAT):
  * what is offered meanwhile may be more urgent. */
-#define EAGER_AHEAD (UINT32_C(256) << 10)
+#define EAGER_AHEAD (UINT32_C(64) << 10)
 #define ZEROS       (64 << 10)
 #define HEAD        sizeof(struct frame)
 #define IOV_ROOM    64

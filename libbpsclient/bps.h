@@ -159,8 +159,9 @@ BPS_API uint64_t bps_count(const struct bps_tensor *t);
 BPS_API enum bps_dtype bps_dtype(const struct bps_tensor *t);
 BPS_API const char *bps_name(const struct bps_tensor *t);
 
-/* Submit bps_input(t); returns at once. priority: larger goes first; by default (BPS_PRIORITY_AUTO)
- * the tensor declared first goes first. Errors: BPS_EBUSY, BPS_ECLOSED, or the job's failure. */
+/* Submit bps_input(t); returns at once. priority: larger goes first, of equals what was submitted
+ * first; by default (BPS_PRIORITY_AUTO) the tensor declared first goes first. Errors: BPS_EBUSY,
+ * BPS_ECLOSED, or the job's failure. */
 #define BPS_PRIORITY_AUTO INT32_MIN
 BPS_API int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority);
 /* The same from and to memory of the caller's: src is copied before it returns, dst (may be src or

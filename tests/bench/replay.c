@@ -170,9 +170,7 @@ static int submit(struct replay *r, const struct layer *layer)
 	for (size_t i = 0; i < layer->n && o->is_checking; i++)
 		pattern_fill(t[i], o->op, r->step, r->bench->rank);
 	if (o->is_fifo) {
-		/* The agent puts equals in the order in which they were declared, the first layer first: by
-		 * this what was submitted first goes first. */
-		rc = bps_push_pull_group(t, layer->n, o->op, (int32_t)layer->first);
+		rc = bps_push_pull_group(t, layer->n, o->op, 0);
 		return rc < 0 ? bench_fail(rc, "cannot submit") : 0;
 	}
 	for (size_t i = 0; i < layer->n; i++) {

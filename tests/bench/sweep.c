@@ -46,7 +46,7 @@ static int submit(struct sweep *s, unsigned i, uint64_t round)
 	if (o->is_checking)
 		pattern_fill(s->tensors[i], o->op, round, s->bench->rank);
 	s->submitted_s[i] = bench_now_s();
-	rc = bps_push_pull(s->tensors[i], o->op, BPS_PRIORITY_AUTO);
+	rc = bps_push_pull(s->tensors[i], o->op, 0);
 	s->bench->bytes_moved += s->bytes;
 	return rc < 0 ? bench_fail(rc, "cannot submit") : 0;
 }

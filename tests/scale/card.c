@@ -5,7 +5,7 @@
  * than that on its way, until the thread it goes to has had time for it. */
 #include "tests/scale/scale.h"
 
-#define KERNEL_BYTES (UINT32_C(256) << 10) /* NOTSENT_LOWAT of common/tcp_conn.c */
+#define KERNEL_BYTES (UINT32_C(64) << 10) /* NOTSENT_LOWAT of common/tcp_conn.c */
 
 static struct lane *lane_of(const struct item *it)
 {

@@ -11,7 +11,7 @@
 #define READ_BYTES 64 /* of a request to read */
 /* As TCP_EAGER_OUT and EAGER_AHEAD of common/. */
 #define EAGER_OUT   32
-#define EAGER_AHEAD (UINT32_C(256) << 10)
+#define EAGER_AHEAD (UINT32_C(64) << 10)
 
 struct item *item_new(struct world *w, item_fn *fn, struct end *end)
 {

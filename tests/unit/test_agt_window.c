@@ -135,16 +135,15 @@ static void partition_that_never_fits_is_refused(void **state)
 	world_free(w);
 }
 
-static void urgent_tensor_overtakes_what_is_not_pushed_yet(void **state)
+/* The first of the two that are pushed is 10 + first; want: of which tensor each contribution is. */
+static void check_order(unsigned first, const uint16_t priority[2], const unsigned want[6])
 {
 	struct world *w =
 		world(.n_elems = LARGE, .n_parts = 3, .n_tensors = 2, .window = BYTES_MAX);
-	static const unsigned want[] = {10, 11, 11, 11, 10, 10};
 
-	(void)state;
-	submit(w, 0, 0, 1, 1);
+	submit(w, first, 0, 1, priority[first]);
 	work(w); /* one partition is out */
-	submit(w, 1, 0, 1, 2);
+	submit(w, !first, 0, 1, priority[!first]);
 	for (unsigned k = 0; k < 6; k++) {
 		const struct wire_msg *c;
 		struct wire_msg m;
@@ -153,7 +152,7 @@ static void urgent_tensor_overtakes_what_is_not_pushed_yet(void **state)
 		c = fake_take(w->conn[0]);
 		assert_non_null(c);
 		assert_int_equal(c->tensor, want[k]);
-		assert_int_equal(c->priority, want[k] - 9);
+		assert_int_equal(c->priority, priority[want[k] - 10]);
 		m = result_msg(w, 1, c->part);
 		m.tensor = c->tensor;
 		say(w, 0, &m);
@@ -161,6 +160,19 @@ static void urgent_tensor_overtakes_what_is_not_pushed_yet(void **state)
 	}
 	assert_int_equal(w->n_done, 2);
 	world_free(w);
+}
+
+static void urgent_tensor_overtakes_what_is_not_pushed_yet(void **state)
+{
+	(void)state;
+	check_order(0, (uint16_t[]){1, 2}, (unsigned[]){10, 11, 11, 11, 10, 10});
+}
+
+static void equals_go_in_the_order_in_which_their_rounds_began(void **state)
+{
+	(void)state;
+	check_order(0, (uint16_t[]){1, 1}, (unsigned[]){10, 10, 10, 11, 11, 11});
+	check_order(1, (uint16_t[]){1, 1}, (unsigned[]){11, 11, 11, 10, 10, 10});
 }
 
 static void pushes_wait_for_credit(void **state)
@@ -218,6 +230,7 @@ int main(void)
 		cmocka_unit_test(larger_limit_lets_waiting_pushes_go),
 		cmocka_unit_test(partition_that_never_fits_is_refused),
 		cmocka_unit_test(urgent_tensor_overtakes_what_is_not_pushed_yet),
+		cmocka_unit_test(equals_go_in_the_order_in_which_their_rounds_began),
 		cmocka_unit_test(pushes_wait_for_credit),
 		cmocka_unit_test(offers_wait_for_room_to_read),
 		cmocka_unit_test(push_that_stays_unanswered_leaves_the_window_to_others),

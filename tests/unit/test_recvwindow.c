@@ -9,6 +9,8 @@
 #include <cmocka.h>
 
 #define FAST   1000
+#define BUSY   1900
+#define SLOW   2100
 #define MIDDLE 23000
 #define LONG   42000
 
@@ -18,11 +20,12 @@ static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned mo
 	int before = w->bytes;
 
 	for (unsigned i = 1; i <= most; i++) {
-		if (recv_window_measured(w, rtt_us)) {
-			assert_int_not_equal(w->bytes, before);
+		bool was_paced = w->is_paced;
+		bool has_changed = recv_window_measured(w, rtt_us);
+
+		assert_int_equal(has_changed, w->bytes != before || w->is_paced != was_paced);
+		if (w->bytes != before)
 			return i;
-		}
-		assert_int_equal(w->bytes, before);
 	}
 	return 0;
 }
@@ -94,6 +97,32 @@ static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 			want *= 2;
 	}
 	assert_int_equal(want, 32 << 10);
+}
+
+static void slow_link_is_paced_until_it_is_fast(void **state)
+{
+	struct recv_window w;
+
+	(void)state;
+	recv_window_init(&w);
+	for (unsigned i = 0; i < 100; i++) {
+		for (unsigned k = 0; k < 31; k++)
+			assert_false(recv_window_measured(&w, SLOW));
+		assert_false(recv_window_measured(&w, BUSY));
+	}
+	for (unsigned k = 0; k < 31; k++)
+		assert_false(recv_window_measured(&w, SLOW));
+	assert_false(w.is_paced);
+	assert_true(recv_window_measured(&w, SLOW));
+	assert_true(w.is_paced);
+	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
+	for (unsigned k = 0; k < 100; k++)
+		assert_false(recv_window_measured(&w, SLOW));
+	assert_int_equal(until_change(&w, FAST, 1000), 32);
+	assert_int_equal(w.bytes, 0);
+	assert_false(w.is_paced);
+	for (unsigned k = 0; k < 1000; k++) /* the kernel's own windows make queues */
+		assert_false(recv_window_measured(&w, SLOW));
 }
 
 static void kernel_that_refuses_is_not_asked_again_soon(void **state)
@@ -215,6 +244,7 @@ int main(void)
 		cmocka_unit_test(one_short_sample_starts_the_count_of_long_ones_anew),
 		cmocka_unit_test(fast_link_gives_back_what_was_taken),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
+		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),
 		cmocka_unit_test(pauses_are_not_taken_for_a_long_queue),
 		cmocka_unit_test(many_short_pauses_are_not_taken_for_a_long_queue),

@@ -1115,7 +1115,7 @@ static void play_send(struct node *n)
 	while (p->n_sent < MANY && !p->is_stuck && draw(p, 4)) {
 		uint32_t len = 1 + draw(p, draw(p, 2) ? p->largest : 40);
 		struct wire_msg m = offer_of(&p->from, p->n_sent + 1, draw(p, AREA - LARGE), len);
-		int rc = xport_send_eager(n->conn, &m, draw(p, 2));
+		int rc = xport_send_eager(n->conn, &m, draw(p, 4));
 
 		n->is_wrong |= rc && rc != -EAGAIN;
 		p->is_stuck = rc != 0;
@@ -1186,7 +1186,8 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 				players[0].n_wanted, players[1].n_wanted);
 		assert_false(r.server.is_wrong || r.client.is_wrong);
 		assert_int_equal(r.server.n_down + r.client.n_down, 0);
-		assert_true(tcp_conn_of(&r.server)->eager_done > TCP_EAGER_IN);
+		assert_true(tcp_conn_of(&r.server)->eager_done > TCP_EAGER_IN ||
+			    tcp_conn_of(&r.client)->eager_done > TCP_EAGER_IN);
 		assert_true(discarded(&r.server) > 0 && discarded(&r.client) > 0);
 		rig_close(&r);
 		for (unsigned i = 0; i < 2; i++) {

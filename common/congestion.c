@@ -1,0 +1,101 @@
+#include "common/congestion.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/log.h"
+
+#define AUTO   "auto"
+#define SYSTEM "system"
+#define BBR    "bbr" /* and bbr2, bbr3 of patched kernels */
+
+static const char *const instead[] = {"cubic", "reno"};
+
+const char *congestion_choose(const char *wanted, const char *system,
+	int (*may_use)(void *ctx, const char *name), void *ctx, struct err_text *err)
+{
+	int rc;
+
+	if (strcmp(wanted, SYSTEM) == 0)
+		return "";
+	if (strcmp(wanted, AUTO) == 0) {
+		if (strncmp(system, BBR, strlen(BBR)) != 0)
+			return "";
+		for (size_t i = 0; i < sizeof(instead) / sizeof(instead[0]); i++)
+			if (may_use(ctx, instead[i]) == 0)
+				return instead[i];
+		return "";
+	}
+	rc = may_use(ctx, wanted);
+	if (rc == 0)
+		return wanted;
+	if (rc == -EPERM)
+		err_set(err, -EINVAL,
+			"congestion-control '%s' is not allowed to this user: add it to sysctl "
+			"net.ipv4.tcp_allowed_congestion_control, or choose auto",
+			wanted);
+	else
+		err_set(err, -EINVAL,
+			"this kernel has no congestion-control '%s': sysctl "
+			"net.ipv4.tcp_available_congestion_control lists those that it has, beside "
+			"auto and system",
+			wanted);
+	return NULL;
+}
+
+int congestion_set(int fd, const char *name)
+{
+	if (!*name)
+		return 0;
+	return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) ? -errno
+											  : 0;
+}
+
+static int may_use(void *ctx, const char *name)
+{
+	return congestion_set(*(const int *)ctx, name);
+}
+
+static void tell(const char *wanted, const char *system, const char *name)
+{
+	if (strcmp(wanted, AUTO) != 0 || strncmp(system, BBR, strlen(BBR)) != 0)
+		return;
+	if (*name)
+		log_info("data connections use %s, not the system's %s (congestion-control = auto)",
+			name, system);
+	if (strcmp(name, instead[0]) != 0)
+		log_info("%s would be faster: add it to sysctl "
+			 "net.ipv4.tcp_allowed_congestion_control",
+			instead[0]);
+}
+
+int congestion_find(const char *wanted, char *ret, struct err_text *err)
+{
+	char system[CONGESTION_NAME_MAX + 2] = "";
+	socklen_t len = CONGESTION_NAME_MAX + 1;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP), rc = 0;
+	const char *name;
+
+	if (fd < 0) /* no IPv4 here */
+		fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (fd < 0)
+		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));
+	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len))
+		rc = err_set(
+			err, -errno, "cannot ask for the congestion control: %s", strerror(errno));
+	name = rc ? NULL : congestion_choose(wanted, system, may_use, &fd, err);
+	if (name) {
+		snprintf(ret, CONGESTION_NAME_MAX + 1, "%s", name);
+		tell(wanted, system, name);
+	} else if (!rc) {
+		rc = -EINVAL;
+	}
+	close(fd);
+	return rc;
+}
