@@ -3,8 +3,10 @@
 /* The receive window of a data thread's sockets for bytes, one for all of them.
  *
  * What all peers send waits in one queue before our link, and of the link each gets the share that
- * its window has of all windows: so windows are equal, and small. They are smaller where that queue
- * is long all the same. Where the link is fast for them, and was for a while, the kernel chooses (it
+ * its window has of all windows: so windows are equal, and small, all of them together as one queue of
+ * RECV_WINDOW_ALL where there are more than a few. How small depends on nothing that hosts see
+ * differently: windows that each host halved for its own long queue were unequal for a sender, and
+ * its connections with the small ones fell behind. Where the link is fast for them, and was for a while, the kernel chooses (it
  * grows them, each for itself), until the queue is long.
  *
  * Where the link is slow what we send is paced as well: a peer that gets bursts has now a long queue
@@ -14,10 +16,12 @@
 
 #define RECV_ROOM       (96 << 10)  /* SO_RCVBUF, which the kernel doubles, for its own needs */
 #define RECV_WINDOW_MAX (176 << 10) /* what it then lets be on the way */
+#define RECV_WINDOW_ALL (4 * RECV_WINDOW_MAX)
 #define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 4)
 
 struct recv_window {
 	int bytes;     /* that may be on the way; 0: the kernel chooses */
+	int share;     /* of RECV_WINDOW_ALL, between the least and the most */
 	bool is_paced; /* by the kernel: what we send goes in even steps */
 	unsigned n_fast, n_slow, n_long, n_limited;
 };
@@ -31,6 +35,8 @@ struct recv_rtt {
 };
 
 void recv_window_init(struct recv_window *w);
+/* So many connections share them, 0 as 1. True: w->bytes has changed. */
+bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
  * found it good. True: w->bytes or w->is_paced has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);

@@ -78,6 +78,14 @@ void tcp_heard(struct tcp_conn *c)
 
 /* ---- up ---- */
 
+static void set_count(struct tcp_xport *x, uint32_t n)
+{
+	x->n_conns = n;
+	atomic_store_explicit(&x->count.connections, n, memory_order_relaxed);
+	if (recv_window_shared(&x->window, n))
+		tcp_set_windows(x);
+}
+
 /* NULL: no slot or no memory is left. */
 static struct tcp_conn *conn_new(struct tcp_xport *x, enum tcp_state state)
 {
@@ -109,7 +117,7 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum tcp_state state)
 	c->deadline_ns = c->silence.rx_ns + x->net->cfg.connect_timeout_ms * NS_PER_MS;
 	due_at(x, c->deadline_ns);
 	x->conns[slot] = c;
-	atomic_store_explicit(&x->count.connections, ++x->n_conns, memory_order_relaxed);
+	set_count(x, x->n_conns + 1);
 	return c;
 }
 
@@ -186,7 +194,7 @@ static void conn_put(struct tcp_conn *c)
 			close(c->lanes[i].fd);
 	OPENSSL_cleanse(c->key, sizeof(c->key));
 	x->conns[c->slot] = NULL;
-	atomic_store_explicit(&x->count.connections, --x->n_conns, memory_order_relaxed);
+	set_count(x, x->n_conns - 1);
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 

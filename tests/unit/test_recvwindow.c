@@ -40,17 +40,43 @@ static void queue_of_middle_length_changes_nothing(void **state)
 	assert_int_equal(until_change(&w, MIDDLE, 100000), 0);
 }
 
-static void long_queue_halves_it_down_to_the_least(void **state)
+static void connections_share_alike(void **state)
+{
+	static const struct {
+		unsigned n;
+		int want;
+	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {4, RECV_WINDOW_MAX},
+		{5, RECV_WINDOW_ALL / 5}, {8, RECV_WINDOW_ALL / 8}, {16, RECV_WINDOW_MIN},
+		{17, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN}, {UINT32_MAX, RECV_WINDOW_MIN},
+		{3, RECV_WINDOW_MAX}};
+	struct recv_window w;
+	int before = RECV_WINDOW_MAX;
+
+	(void)state;
+	recv_window_init(&w);
+	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		bool has_changed = recv_window_shared(&w, cases[i].n);
+
+		assert_int_equal(w.bytes, cases[i].want);
+		assert_int_equal(has_changed, w.bytes != before);
+		before = w.bytes;
+		assert_int_equal(until_change(&w, LONG, 100), 0);
+	}
+}
+
+static void share_counts_once_the_kernel_does_not_choose(void **state)
 {
 	struct recv_window w;
 
 	(void)state;
 	recv_window_init(&w);
+	recv_window_shared(&w, 8);
+	assert_int_equal(until_change(&w, FAST, 1000), 32);
+	assert_int_equal(w.bytes, 0);
+	assert_false(recv_window_shared(&w, 5));
+	assert_int_equal(w.bytes, 0);
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
-	assert_int_equal(w.bytes, RECV_WINDOW_MAX / 2);
-	assert_int_equal(until_change(&w, LONG, 1000), 8);
-	assert_int_equal(w.bytes, RECV_WINDOW_MIN);
-	assert_int_equal(until_change(&w, LONG, 100000), 0);
+	assert_int_equal(w.bytes, RECV_WINDOW_ALL / 5);
 }
 
 static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
@@ -59,24 +85,11 @@ static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
 
 	(void)state;
 	recv_window_init(&w);
+	until_change(&w, FAST, 1000);
 	for (unsigned i = 0; i < 100; i++) {
 		assert_int_equal(until_change(&w, LONG, 7), 0);
 		assert_int_equal(until_change(&w, MIDDLE, 1), 0);
 	}
-}
-
-static void fast_link_gives_back_what_was_taken(void **state)
-{
-	struct recv_window w;
-
-	(void)state;
-	recv_window_init(&w);
-	until_change(&w, LONG, 8);
-	until_change(&w, LONG, 8);
-	assert_int_equal(until_change(&w, FAST, 1000), 32);
-	assert_int_equal(w.bytes, RECV_WINDOW_MAX / 2);
-	assert_int_equal(until_change(&w, FAST, 1000), 32);
-	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
 }
 
 /* And takes it back, and waits twice as long each time. */
@@ -240,9 +253,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(queue_of_middle_length_changes_nothing),
-		cmocka_unit_test(long_queue_halves_it_down_to_the_least),
+		cmocka_unit_test(connections_share_alike),
+		cmocka_unit_test(share_counts_once_the_kernel_does_not_choose),
 		cmocka_unit_test(one_short_sample_starts_the_count_of_long_ones_anew),
-		cmocka_unit_test(fast_link_gives_back_what_was_taken),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
 		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),
