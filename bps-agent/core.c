@@ -323,7 +323,7 @@ static void tensor_start(struct agt_tensor *t)
 	uint64_t round = t->round + 1;
 
 	t->is_running = true;
-	t->begun_seq = t->job->n_begun++;
+	t->begun_seq = t->job->core->n_begun++;
 	t->has_landed = false;
 	t->parts_left = 0;
 	for (uint32_t i = 0; i < t->n_parts; i++) /* but those that landed in a former life */

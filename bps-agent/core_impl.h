@@ -126,7 +126,7 @@ struct agt_tensor {
 	uint64_t n_elems;
 	uint32_t part_elems, n_parts, parts_left;
 	uint64_t round;       /* last complete */
-	uint64_t begun_seq;   /* of round + 1, among all rounds of the job */
+	uint64_t begun_seq;   /* of round + 1, among those of all jobs */
 	uint32_t n_submitted; /* local workers that submitted round + 1 */
 	struct agt_mem staging, out[2];
 	struct part *parts;
@@ -154,7 +154,6 @@ struct agt_job {
 	TAILQ_HEAD(, agt_tensor) tensors;
 	struct agt_tensor **by_id;
 	uint32_t n_by_id;
-	uint64_t n_begun; /* rounds of its tensors */
 	uint32_t *ranks;   /* per local worker */
 	uint64_t inflight; /* bytes */
 	size_t n_parts;
@@ -173,6 +172,7 @@ struct agt_job {
 struct agt_core {
 	struct agt_config cfg;
 	struct agt_env env;
+	uint64_t n_begun; /* rounds of tensors so far */
 	struct xport *x;
 	TAILQ_HEAD(, agt_job) jobs;
 	TAILQ_HEAD(, link) links, active;

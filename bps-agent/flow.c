@@ -13,7 +13,7 @@
 /* Retries double up to this factor. */
 #define MAX_BACKOFF_LOG2 4
 /* Equals go in the order in which their rounds began, then from the first partition to the last. */
-#define INDEX_BITS 20
+#define INDEX_BITS 16 /* no tensor has as many (PLACE_PARTS_MAX) */
 #define INDEX_MASK ((1u << INDEX_BITS) - 1)
 /* The same partition's bytes were wrong this often: not chance. */
 #define MAX_BAD_CRC 4

@@ -79,21 +79,24 @@ int congestion_find(const char *wanted, char *ret, struct err_text *err)
 {
 	char system[CONGESTION_NAME_MAX + 2] = "";
 	socklen_t len = CONGESTION_NAME_MAX + 1;
-	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP), rc = 0;
 	const char *name;
+	int fd, rc = 0;
 
+	*ret = '\0';
+	if (strcmp(wanted, SYSTEM) == 0)
+		return 0;
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0) /* no IPv4 here */
 		fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (fd < 0)
 		return err_set(err, -errno, "cannot open a TCP socket: %s", strerror(errno));
 	if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len))
-		rc = err_set(
-			err, -errno, "cannot ask for the congestion control: %s", strerror(errno));
-	name = rc ? NULL : congestion_choose(wanted, system, may_use, &fd, err);
+		*system = '\0'; /* a kernel without: none to be replaced */
+	name = congestion_choose(wanted, system, may_use, &fd, err);
 	if (name) {
 		snprintf(ret, CONGESTION_NAME_MAX + 1, "%s", name);
 		tell(wanted, system, name);
-	} else if (!rc) {
+	} else {
 		rc = -EINVAL;
 	}
 	close(fd);

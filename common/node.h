@@ -47,7 +47,7 @@ extern const char *const node_same_host_words[]; /* auto, off */
 			.max = 31,                                                                 \
 			.help = "what data connections go over: tcp, verbs (RDMA) or ofi-tcp"},    \
 		{"congestion-control", SET_STRING, SETTING_AT(struct node_opts, congestion),       \
-			.def = "auto", .max = CONGESTION_NAME_MAX,                                 \
+			.def = "auto", .min = 1, .max = CONGESTION_NAME_MAX,                       \
 			.help = "of data connections (provider tcp); auto: the system's, but no "  \
 				"BBR; system; or a name that the kernel knows"},                   \
 		{"nic-speed", SET_INT, SETTING_AT(struct node_opts, nic_mbps), .def = "0",         \

@@ -3,26 +3,28 @@
 /* The receive window of a data thread's sockets for bytes, one for all of them.
  *
  * What all peers send waits in one queue before our link, and of the link each gets the share that
- * its window has of all windows: so windows are equal, and small, all of them together as one queue of
- * RECV_WINDOW_ALL where there are more than a few. How small depends on nothing that hosts see
- * differently: windows that each host halved for its own long queue were unequal for a sender, and
- * its connections with the small ones fell behind. Where the link is fast for them, and was for a while, the kernel chooses (it
- * grows them, each for itself), until the queue is long.
+ * its window has of all windows: so windows are equal, and no larger than keeps the link busy. With
+ * more connections they are smaller, in steps, so that hosts whose numbers differ by one have the
+ * same: windows that each host chose by its own queue were unequal for a sender, and its connections
+ * with small ones fell behind. Where the link is fast for them, and was for a while, the kernel
+ * chooses (it grows them, each for itself), until the queue is long.
  *
- * Where the link is slow what we send is paced as well: a peer that gets bursts has now a long queue
- * and now none. It is not elsewhere, where pacing's timers cost more than that. Pure. */
+ * Where the link is slow what we send is paced as well: bursts make a queue now long, now empty. It
+ * is not elsewhere, where pacing's timers cost more than that. Pure. */
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RECV_ROOM       (96 << 10)  /* SO_RCVBUF, which the kernel doubles, for its own needs */
-#define RECV_WINDOW_MAX (176 << 10) /* what it then lets be on the way */
-#define RECV_WINDOW_ALL (4 * RECV_WINDOW_MAX)
-#define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 4)
+/* Measured with 4 to 8 hosts at 100 Mbit/s to 1 Gbit/s (docs/performance/README.md, points 1 and 7). */
+#define RECV_ROOM       (208 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
+#define RECV_WINDOW_MAX (384 << 10) /* what it then lets be on the way */
+#define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 8)
+#define RECV_WINDOW_ALL                                                                            \
+	(6 * RECV_WINDOW_MAX) /* where no more than so many of the least are in it */
 
 struct recv_window {
 	int bytes;     /* that may be on the way; 0: the kernel chooses */
 	int share;     /* of RECV_WINDOW_ALL, between the least and the most */
-	bool is_paced; /* by the kernel: what we send goes in even steps */
+	bool is_paced; /* new sockets, and those that were there when it became true */
 	unsigned n_fast, n_slow, n_long, n_limited;
 };
 
@@ -35,7 +37,7 @@ struct recv_rtt {
 };
 
 void recv_window_init(struct recv_window *w);
-/* So many connections share them, 0 as 1. True: w->bytes has changed. */
+/* There are so many connections. True: w->bytes has changed. */
 bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
  * found it good. True: w->bytes or w->is_paced has changed. */

@@ -33,9 +33,12 @@ static int set_int(int fd, int level, int name, int value)
 int tcp_tune(const struct tcp_net *net, int fd)
 {
 	int rc = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	int not_set = congestion_set(fd, net->congestion);
 
-	if (!rc)
-		rc = congestion_set(fd, net->congestion);
+	if (not_set) /* it was allowed when we began */
+		log_rated(LOG_WARN,
+			"a data connection keeps the system's congestion control: '%s': %s",
+			net->congestion, strerror(-not_set));
 	/* Pings notice a dead peer long before; this ends what the kernel still tries to deliver. */
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
@@ -291,6 +294,8 @@ static int listen_on(struct tcp_net *net)
 	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
+	/* Those that are accepted have it from the start: a BBR would leave them paced. */
+	congestion_set(fd, net->congestion);
 	if (!rc && bind(fd, (struct sockaddr *)&net->bind_addr, net->bind_len))
 		rc = -errno;
 	if (!rc && listen(fd, LISTEN_BACKLOG))

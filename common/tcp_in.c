@@ -508,7 +508,7 @@ void tcp_set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
-	for (unsigned i = 0; i < TCP_CONNS_MAX && !rc; i++) {
+	for (unsigned i = 0; i < TCP_CONNS_MAX && !(rc && !x->window.bytes); i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
 		if (fd >= 0)

@@ -45,10 +45,10 @@ static void connections_share_alike(void **state)
 	static const struct {
 		unsigned n;
 		int want;
-	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {4, RECV_WINDOW_MAX},
-		{5, RECV_WINDOW_ALL / 5}, {8, RECV_WINDOW_ALL / 8}, {16, RECV_WINDOW_MIN},
-		{17, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN}, {UINT32_MAX, RECV_WINDOW_MIN},
-		{3, RECV_WINDOW_MAX}};
+	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {6, RECV_WINDOW_MAX},
+		{7, RECV_WINDOW_MAX / 2}, {12, RECV_WINDOW_MAX / 2}, {13, RECV_WINDOW_MAX / 4},
+		{24, RECV_WINDOW_MAX / 4}, {25, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN},
+		{UINT32_MAX, RECV_WINDOW_MIN}, {3, RECV_WINDOW_MAX}};
 	struct recv_window w;
 	int before = RECV_WINDOW_MAX;
 
@@ -73,10 +73,10 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 	recv_window_shared(&w, 8);
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
-	assert_false(recv_window_shared(&w, 5));
+	assert_false(recv_window_shared(&w, 7));
 	assert_int_equal(w.bytes, 0);
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
-	assert_int_equal(w.bytes, RECV_WINDOW_ALL / 5);
+	assert_int_equal(w.bytes, RECV_WINDOW_MAX / 2);
 }
 
 static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
@@ -119,11 +119,11 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	(void)state;
 	recv_window_init(&w);
 	for (unsigned i = 0; i < 100; i++) {
-		for (unsigned k = 0; k < 31; k++)
+		for (unsigned k = 0; k < 63; k++)
 			assert_false(recv_window_measured(&w, SLOW));
 		assert_false(recv_window_measured(&w, BUSY));
 	}
-	for (unsigned k = 0; k < 31; k++)
+	for (unsigned k = 0; k < 63; k++)
 		assert_false(recv_window_measured(&w, SLOW));
 	assert_false(w.is_paced);
 	assert_true(recv_window_measured(&w, SLOW));
@@ -136,6 +136,10 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	assert_false(w.is_paced);
 	for (unsigned k = 0; k < 1000; k++) /* the kernel's own windows make queues */
 		assert_false(recv_window_measured(&w, SLOW));
+	assert_int_equal(until_change(&w, LONG, 1000), 8);
+	for (unsigned k = 0; k < 63; k++)
+		assert_false(recv_window_measured(&w, SLOW));
+	assert_true(recv_window_measured(&w, SLOW));
 }
 
 static void kernel_that_refuses_is_not_asked_again_soon(void **state)
