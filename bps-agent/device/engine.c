@@ -343,6 +343,7 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 	t->round = round;
 	t->op = op;
 	t->priority = priority;
+	t->run_seq = e->n_runs++;
 	t->state = TENSOR_WAITING;
 	t->run_ns = 0;
 	t->told_late = -1;

@@ -62,9 +62,10 @@ struct tensor {
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	uint64_t round;  /* last done, or the one under way */
-	uint64_t run_ns; /* since when it is WAITING, 0: before the next poll */
-	int told_late;   /* the member that env->late was about, -1: none */
+	uint64_t round;   /* last done, or the one under way */
+	uint64_t run_ns;  /* since when it is WAITING, 0: before the next poll */
+	uint64_t run_seq; /* of that round, among those of all tensors */
+	int told_late;    /* the member that env->late was about, -1: none */
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
 	uint32_t n_tickets; /* all of its chunks' and parts' */
@@ -113,6 +114,7 @@ struct engine {
 	struct device_mem *counters;
 	struct tensor **tensors; /* by id */
 	uint32_t n_tensors;
+	uint64_t n_runs; /* rounds of tensors so far */
 	TAILQ_HEAD(, tensor) waiting;
 	uint32_t n_running; /* tensors in RUNNING */
 	struct heap reduce, gather, up, down;

@@ -4,6 +4,9 @@
 #include "bps-agent/device/engine_impl.h"
 #include "common/log.h"
 
+#define INDEX_BITS 16
+#define INDEX_MASK ((1u << INDEX_BITS) - 1)
+
 /* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
 #define COLLECTIVES_MAX 4
 
@@ -75,9 +78,10 @@ uint64_t chunk_bytes(const struct chunk *c)
 	return left < n ? left : n;
 }
 
+/* Equals go in the order in which their rounds began, as they are pushed (bps-agent/flow.c). */
 static uint64_t key_of(const struct tensor *t, uint32_t index)
 {
-	return heap_key(t->priority, (uint64_t)t->id << 24 | (index & 0xffffff));
+	return heap_key(t->priority, t->run_seq << INDEX_BITS | (index & INDEX_MASK));
 }
 
 /* ---- which bytes are whose ---- */

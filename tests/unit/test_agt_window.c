@@ -175,6 +175,55 @@ static void equals_go_in_the_order_in_which_their_rounds_began(void **state)
 	check_order(1, (uint16_t[]){1, 1}, (unsigned[]){11, 11, 11, 10, 10, 10});
 }
 
+/* Partition `part` of the first job's round is next. */
+static void answer_next(struct world *w, uint64_t round, uint32_t part)
+{
+	const struct wire_msg *c;
+	struct wire_msg m;
+
+	work(w);
+	c = fake_take(w->conn[0]);
+	assert_non_null(c);
+	assert_int_equal(c->job, JOB);
+	assert_int_equal(c->round, round);
+	assert_int_equal(c->part, part);
+	m = result_msg(w, round, part);
+	say(w, 0, &m);
+	end_read(w, 0, 0);
+}
+
+static void job_that_begins_later_does_not_overtake(void **state)
+{
+	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .window = BYTES_MAX);
+	struct agt_job *mine = w->job, *other;
+	struct ctl_rank ranks[1] = {{0}};
+	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
+		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
+	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
+
+	(void)state;
+	for (uint64_t round = 1; round <= 3; round++) {
+		submit(w, 0, 0, round, 1);
+		for (uint32_t p = 0; p < 3; p++)
+			answer_next(w, round, p);
+	}
+	submit(w, 0, 0, 4, 1);
+	work(w);
+	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &other), 0);
+	w->job = other;
+	add_tensor(w);
+	tell_plan(w, 1);
+	agt_job_runs(other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
+	submit(w, 1, 0, 1, 1);
+	w->job = mine;
+	for (uint32_t p = 0; p < 3; p++)
+		answer_next(w, 4, p);
+	work(w);
+	assert_int_equal(fake_take(w->conn[0])->job, JOB + 1);
+	agt_job_free(other, NULL, NULL);
+	world_free(w);
+}
+
 static void pushes_wait_for_credit(void **state)
 {
 	struct world *w = world(.n_elems = SMALL, .n_parts = 3);
@@ -231,6 +280,7 @@ int main(void)
 		cmocka_unit_test(partition_that_never_fits_is_refused),
 		cmocka_unit_test(urgent_tensor_overtakes_what_is_not_pushed_yet),
 		cmocka_unit_test(equals_go_in_the_order_in_which_their_rounds_began),
+		cmocka_unit_test(job_that_begins_later_does_not_overtake),
 		cmocka_unit_test(pushes_wait_for_credit),
 		cmocka_unit_test(offers_wait_for_room_to_read),
 		cmocka_unit_test(push_that_stays_unanswered_leaves_the_window_to_others),

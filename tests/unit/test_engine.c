@@ -362,16 +362,16 @@ static void a_stream_that_is_late_is_named_once(void **state)
 	unmake(&r);
 }
 
-static void a_higher_priority_overtakes_what_is_not_queued_yet(void **state)
+/* Of two tensors of 64 MiB. next: whose second 32 MiB are staged. */
+static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
 	struct rig r;
 
-	(void)state;
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 64 << 20 >> 2, 1 << 20, 0), 0);
 	r.lands_at_once = false;
-	submit(&r, 0, 1, 1);
+	submit(&r, first, 1, priority);
 	poll_engine(&r); /* its first 32 MiB are under way */
-	submit(&r, 1, 1, 9);
+	submit(&r, !first, 1, of_other);
 	fake_run(r.dev);
 	assert_int_equal(r.n_staged, 0);
 	poll_engine(&r);
@@ -379,8 +379,21 @@ static void a_higher_priority_overtakes_what_is_not_queued_yet(void **state)
 	r.n_staged = 0;
 	fake_run(r.dev);
 	poll_engine(&r);
-	assert_int_equal(r.first_staged, 1);
+	assert_int_equal(r.first_staged, next);
 	unmake(&r);
+}
+
+static void a_higher_priority_overtakes_what_is_not_queued_yet(void **state)
+{
+	(void)state;
+	check_next(0, 1, 9, 1);
+}
+
+static void equals_are_staged_in_the_order_of_their_rounds(void **state)
+{
+	(void)state;
+	check_next(0, 1, 1, 0);
+	check_next(1, 1, 1, 1);
 }
 
 static void a_partition_is_pushed_while_others_are_copied(void **state)
@@ -695,6 +708,7 @@ int main(void)
 		cmocka_unit_test(nothing_begins_before_every_stream_has_come),
 		cmocka_unit_test(a_stream_that_is_late_is_named_once),
 		cmocka_unit_test(a_higher_priority_overtakes_what_is_not_queued_yet),
+		cmocka_unit_test(equals_are_staged_in_the_order_of_their_rounds),
 		cmocka_unit_test(a_partition_is_pushed_while_others_are_copied),
 		cmocka_unit_test(small_collectives_travel_together),
 		cmocka_unit_test(a_landed_partition_must_have_been_staged),
