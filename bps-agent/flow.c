@@ -12,9 +12,6 @@
 
 /* Retries double up to this factor. */
 #define MAX_BACKOFF_LOG2 4
-/* Equals go in the order in which their rounds began, then from the first partition to the last. */
-#define INDEX_BITS 16 /* no tensor has as many (PLACE_PARTS_MAX) */
-#define INDEX_MASK ((1u << INDEX_BITS) - 1)
 /* The same partition's bytes were wrong this often: not chance. */
 #define MAX_BAD_CRC 4
 
@@ -116,8 +113,7 @@ static void enqueue(struct part *part)
 
 	if (part->is_staging)
 		return; /* part_staged will */
-	part->node.key =
-		heap_key(t->priority, t->begun_seq << INDEX_BITS | (part->index & INDEX_MASK));
+	part->node.key = heap_key_part(t->priority, t->begun_seq, part->index);
 	if (t->job->is_local)
 		heap_push(&core_of(part)->local, &part->node);
 	else if (part->link)

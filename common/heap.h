@@ -24,6 +24,12 @@ static inline uint64_t heap_key(uint16_t priority, uint64_t seq)
 	return (uint64_t)(UINT16_MAX - priority) << HEAP_KEY_SEQ_BITS |
 	       (seq & ((UINT64_C(1) << HEAP_KEY_SEQ_BITS) - 1));
 }
+/* The same for a partition: equals in order of seq, which numbers rounds as they begin, then from the
+ * first partition to the last (index < 2^16: PLACE_PARTS_MAX). */
+static inline uint64_t heap_key_part(uint16_t priority, uint64_t seq, uint32_t index)
+{
+	return heap_key(priority, seq << 16 | (index & 0xffff));
+}
 /* Of such a key: smaller is more urgent. */
 static inline uint64_t heap_key_urgency(uint64_t key)
 {

@@ -4,9 +4,6 @@
 #include "bps-agent/device/engine_impl.h"
 #include "common/log.h"
 
-#define INDEX_BITS 16
-#define INDEX_MASK ((1u << INDEX_BITS) - 1)
-
 /* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
 #define COLLECTIVES_MAX 4
 
@@ -81,7 +78,7 @@ uint64_t chunk_bytes(const struct chunk *c)
 /* Equals go in the order in which their rounds began, as they are pushed (bps-agent/flow.c). */
 static uint64_t key_of(const struct tensor *t, uint32_t index)
 {
-	return heap_key(t->priority, t->run_seq << INDEX_BITS | (index & INDEX_MASK));
+	return heap_key_part(t->priority, t->run_seq, index);
 }
 
 /* ---- which bytes are whose ---- */

@@ -38,6 +38,9 @@ static void larger_priority_goes_first_and_equal_ones_in_order(void **state)
 	assert_true(heap_key(1, 7) < heap_key(0, 0));
 	assert_true(heap_key(3, 7) < heap_key(3, 8));
 	assert_int_equal(heap_key(UINT16_MAX, UINT64_C(1) << 48), 0); /* 48 bits count */
+	assert_true(heap_key_part(3, 7, UINT16_MAX) < heap_key_part(3, 8, 0));
+	assert_true(heap_key_part(3, 7, 1) < heap_key_part(3, 7, 2));
+	assert_true(heap_key_part(4, 8, 1) < heap_key_part(3, 7, 0));
 }
 
 static void reserve_keeps_what_is_there_and_never_shrinks(void **state)
