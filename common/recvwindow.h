@@ -18,7 +18,7 @@
 #define RECV_ROOM       (208 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
 #define RECV_WINDOW_MAX (384 << 10) /* what it then lets be on the way */
 #define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 8)
-#define RECV_WINDOW_ALL (6 * RECV_WINDOW_MAX) /* of all together, but the least where there are many */
+#define RECV_WINDOW_ALL (6 * RECV_WINDOW_MAX) /* of all, if none has less than the least */
 
 struct recv_window {
 	int bytes;     /* that may be on the way; 0: the kernel chooses */
