@@ -398,6 +398,7 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 	if (!rc)
 		rc = congestion_find(
 			cfg->congestion ? cfg->congestion : "auto", net->congestion, err);
+	net->cfg.congestion = NULL; /* the caller's; net->congestion is ours */
 	if (!rc && cfg->is_listener)
 		rc = door_open(net, err);
 	if (rc) {

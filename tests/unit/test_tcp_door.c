@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -436,6 +437,78 @@ static void version_6_of_ip_works_too(void **state)
 	rig_close(&r);
 }
 
+/* ---- what the sockets are set to ---- */
+
+static void expect_congestion(const struct node *n, const char *name)
+{
+	for (unsigned i = 0; i < N_LANES; i++) {
+		char now[CONGESTION_NAME_MAX + 1] = "";
+		socklen_t len = sizeof(now) - 1;
+
+		assert_int_equal(getsockopt(tcp_conn_of(n)->lanes[i].fd, IPPROTO_TCP,
+					 TCP_CONGESTION, now, &len),
+			0);
+		assert_string_equal(now, name);
+	}
+}
+
+static void sockets_of_both_ends_have_the_congestion_control_that_is_set(void **state)
+{
+	char system[CONGESTION_NAME_MAX + 1] = "", other[CONGESTION_NAME_MAX + 1];
+	socklen_t len = sizeof(system) - 1;
+	struct net_config cfg = config_of(true);
+	struct rig r = {.third = NULL};
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct err_text err;
+
+	(void)state;
+	assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, system, &len), 0);
+	close(fd);
+	cfg.congestion = strcmp(system, "reno") == 0 ? "cubic" : "reno";
+	if (congestion_find(cfg.congestion, other, &err))
+		skip(); /* a kernel with reno alone */
+	node_open(&r.server, &cfg);
+	cfg = config_of(false);
+	cfg.congestion = other;
+	node_open(&r.client, &cfg);
+	rig_connect(&r);
+	expect_congestion(&r.client, other);
+	expect_congestion(&r.server, other);
+	rig_close(&r);
+}
+
+static uint64_t pace_of(const struct tcp_conn *c)
+{
+	uint64_t rate = 0;
+	socklen_t len = sizeof(rate);
+
+	assert_int_equal(
+		getsockopt(c->lanes[LANE_BULK].fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &len), 0);
+	return rate;
+}
+
+static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(void **state)
+{
+	struct rig r;
+	struct tcp_xport *x;
+
+	(void)state;
+	rig_open(&r);
+	rig_connect(&r);
+	x = tcp_of(tcp_conn_of(&r.client));
+	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX);
+	x->window.is_paced = true;
+	tcp_set_windows(x);
+	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
+	xport_close(r.client.conn, "once more");
+	RUN(&r, r.server.n_down == 1);
+	r.client.n_up = r.server.n_up = 0;
+	rig_connect(&r);
+	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
+	assert_true(pace_of(tcp_conn_of(&r.server)) == UINT64_MAX);
+	rig_close(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -452,6 +525,9 @@ int main(void)
 		cmocka_unit_test(refused_and_ended_connections_leave_no_descriptor),
 		cmocka_unit_test(connections_beyond_the_limit_are_refused),
 		cmocka_unit_test(version_6_of_ip_works_too),
+		cmocka_unit_test(sockets_of_both_ends_have_the_congestion_control_that_is_set),
+		cmocka_unit_test(
+			sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
