@@ -10,14 +10,18 @@
 /* 64 KiB are a quarter of what server 1 has: it goes on until it has sent more than that. */
 #define LEAD 3
 
-static struct world *two_servers(size_t credit_0, size_t credit_1)
+static struct world *divided(unsigned of_0, size_t credit_0, size_t credit_1)
 {
 	struct world *w =
 		world(.n_elems = LARGE, .n_parts = PARTS, .n_tensors = TENSORS, .window = SIZE_MAX);
 
 	for (unsigned t = 0; t < TENSORS; t++) {
-		struct ctl_run runs[2] = {{.tensor = 10 + t, .n = 6, .server = 0, .pgen = 6},
-			{.tensor = 10 + t, .first = 6, .n = 2, .server = 1, .pgen = 6}};
+		struct ctl_run runs[2] = {{.tensor = 10 + t, .n = of_0, .server = 0, .pgen = 6},
+			{.tensor = 10 + t,
+				.first = of_0,
+				.n = PARTS - of_0,
+				.server = 1,
+				.pgen = 6}};
 
 		agt_job_runs(w->job, runs, 2);
 	}
@@ -26,6 +30,11 @@ static struct world *two_servers(size_t credit_0, size_t credit_1)
 	w->conn[0]->credit = credit_0;
 	w->conn[1]->credit = credit_1;
 	return w;
+}
+
+static struct world *two_servers(size_t credit_0, size_t credit_1)
+{
+	return divided(TO_0 / TENSORS, credit_0, credit_1);
 }
 
 static void submit_tensors(struct world *w)
@@ -65,6 +74,26 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, TO_0);
 	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+/* Else each agent would be ahead with another server, and no sum complete before the end. */
+static void equal_shares_are_kept_in_step_too(void **state)
+{
+	struct world *w = divided(PARTS / 2, 0, SIZE_MAX);
+
+	(void)state;
+	submit_tensors(w);
+	assert_int_equal(w->conn[1]->n_sent, LEAD);
+	for (unsigned n = 1; n <= TENSORS * PARTS / 2; n++) {
+		unsigned then = LEAD + n;
+
+		fake_grant(w->conn[0], 1);
+		work(w);
+		assert_int_equal(w->conn[0]->n_sent, n);
+		assert_int_equal(w->conn[1]->n_sent,
+			then < TENSORS * PARTS / 2 ? then : TENSORS * PARTS / 2);
+	}
 	world_free(w);
 }
 
@@ -373,6 +402,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nobody_runs_ahead_of_who_has_no_room),
 		cmocka_unit_test(large_share_waits_for_a_small_one_too),
+		cmocka_unit_test(equal_shares_are_kept_in_step_too),
 		cmocka_unit_test(urgent_ones_are_not_held_by_others),
 		cmocka_unit_test(urgent_ones_go_when_the_one_behind_has_none_left),
 		cmocka_unit_test(who_is_late_holds_nobody),
