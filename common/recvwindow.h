@@ -4,8 +4,8 @@
  *
  * What all peers send waits in one queue before our link, and of the link each gets the share that
  * its window has of all windows: so windows are equal, and no larger than keeps the link busy. With
- * more connections they are smaller, in steps, so that hosts whose numbers differ by one have the
- * same: windows that each host chose by its own queue were unequal for a sender, and its connections
+ * more connections they are smaller, in few steps, so that hosts whose numbers differ by one mostly
+ * have the same: windows that each host chose by its own queue were unequal for a sender, and its connections
  * with small ones fell behind. Where the link is fast for them, and was for a while, the kernel
  * chooses (it grows them, each for itself), until the queue is long.
  *
@@ -17,12 +17,11 @@
 /* Measured with 4 to 8 hosts at 100 Mbit/s to 1 Gbit/s (docs/performance/README.md, points 1 and 7). */
 #define RECV_ROOM       (208 << 10) /* SO_RCVBUF, which the kernel doubles, for its own needs */
 #define RECV_WINDOW_MAX (384 << 10) /* what it then lets be on the way */
-#define RECV_WINDOW_MIN (RECV_WINDOW_MAX / 8)
-#define RECV_WINDOW_ALL (6 * RECV_WINDOW_MAX) /* of all, if none has less than the least */
+#define RECV_WINDOW_MIN (48 << 10)
 
 struct recv_window {
 	int bytes;     /* that may be on the way; 0: the kernel chooses */
-	int share;     /* of RECV_WINDOW_ALL, between the least and the most */
+	int share;     /* what it is for that many connections, if it is not the kernel's */
 	bool is_paced; /* new sockets, and those that were there when it became true */
 	unsigned n_fast, n_slow, n_long, n_limited;
 };

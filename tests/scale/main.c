@@ -81,7 +81,7 @@ void scale_options_default(struct scale_options *o)
 		.header_bytes = 64,
 		.quantum = 64u << 10,
 		.peer_window = 8u << 20,
-		.socket_window = 128u << 10,
+		.socket_window = 384u << 10,
 		.sum_gbs = 46,
 		.crc_gbs = 20,
 		.compute_ms = 373.1,

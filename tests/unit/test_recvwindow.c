@@ -45,10 +45,10 @@ static void connections_share_alike(void **state)
 	static const struct {
 		unsigned n;
 		int want;
-	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {6, RECV_WINDOW_MAX},
-		{7, RECV_WINDOW_MAX / 2}, {12, RECV_WINDOW_MAX / 2}, {13, RECV_WINDOW_MAX / 4},
-		{24, RECV_WINDOW_MAX / 4}, {25, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN},
-		{UINT32_MAX, RECV_WINDOW_MIN}, {3, RECV_WINDOW_MAX}};
+	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {8, RECV_WINDOW_MAX},
+		{9, 224 << 10}, {16, 224 << 10}, {17, 96 << 10}, {32, 96 << 10},
+		{33, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN}, {UINT32_MAX, RECV_WINDOW_MIN},
+		{3, RECV_WINDOW_MAX}};
 	struct recv_window w;
 	int before = RECV_WINDOW_MAX;
 
@@ -70,13 +70,13 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 
 	(void)state;
 	recv_window_init(&w);
-	recv_window_shared(&w, 8);
+	recv_window_shared(&w, 16);
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
-	assert_false(recv_window_shared(&w, 7));
+	assert_false(recv_window_shared(&w, 15));
 	assert_int_equal(w.bytes, 0);
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
-	assert_int_equal(w.bytes, RECV_WINDOW_MAX / 2);
+	assert_int_equal(w.bytes, 224 << 10);
 }
 
 static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)

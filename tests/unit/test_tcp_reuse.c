@@ -198,9 +198,10 @@ static void withdraw(struct end *e)
 
 static void change_window(struct end *e)
 {
+	static const unsigned conns[] = {1, 9, 17, 33};
 	struct tcp_xport *x = tcp_of(tcp_conn_of(e->n));
 
-	x->window.bytes = RECV_WINDOW_MIN << draw(e, 3);
+	recv_window_shared(&x->window, conns[draw(e, 4)]);
 	tcp_set_windows(x);
 }
 
