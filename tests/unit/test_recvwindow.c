@@ -45,10 +45,10 @@ static void connections_share_alike(void **state)
 	static const struct {
 		unsigned n;
 		int want;
-	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {8, RECV_WINDOW_MAX},
-		{9, 224 << 10}, {16, 224 << 10}, {17, 96 << 10}, {32, 96 << 10},
-		{33, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN}, {UINT32_MAX, RECV_WINDOW_MIN},
-		{3, RECV_WINDOW_MAX}};
+	} cases[] = {{0, 96 << 10}, {1, 96 << 10}, {2, 96 << 10}, {3, RECV_WINDOW_MAX},
+		{8, RECV_WINDOW_MAX}, {9, 224 << 10}, {16, 224 << 10}, {17, 96 << 10},
+		{32, 96 << 10}, {33, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN},
+		{UINT32_MAX, RECV_WINDOW_MIN}, {3, RECV_WINDOW_MAX}};
 	struct recv_window w;
 	int before = RECV_WINDOW_MAX;
 

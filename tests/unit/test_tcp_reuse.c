@@ -198,7 +198,7 @@ static void withdraw(struct end *e)
 
 static void change_window(struct end *e)
 {
-	static const unsigned conns[] = {1, 9, 17, 33};
+	static const unsigned conns[] = {4, 9, 17, 33};
 	struct tcp_xport *x = tcp_of(tcp_conn_of(e->n));
 
 	recv_window_shared(&x->window, conns[draw(e, 4)]);
