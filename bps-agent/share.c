@@ -42,8 +42,13 @@
 #define GAP_WEIGHT   8
 #define GAP_MAX_NS   (1000 * MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
-/* Shares differ by some partitions even where they should be equal. */
-#define EQUAL 1.02
+/* Shares differ by some partitions even where they should be equal; small ones by one of eight. */
+#define FULLER 1.02
+#define ALIKE  1.15
+/* In one round of so many equal shares are not kept in step: then each card carries what it can, by
+ * which fast ones are told from slow ones (common/nicspeed.h). */
+#define LOOSE_EVERY 32
+#define LOOSE_AT    2
 /* What comes when others are nearly through begins with no more than so many times its bytes. */
 #define BEHIND_MAX 64
 
@@ -74,8 +79,9 @@ static struct home *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Does a server take more contributions than an agent sends, or each as many as all others? */
-static bool wants_step(const struct agt_job *job)
+/* Is it worth to hold those ahead: because a server takes more contributions than an agent sends, or
+ * because all take as many? Servers on this host count, so that all agents find the same. */
+static bool wants_step(const struct agt_job *job, uint64_t round)
 {
 	uint64_t all = 0, most = 0;
 
@@ -83,8 +89,10 @@ static bool wants_step(const struct agt_job *job)
 		all += job->homes[i].bytes;
 		most = job->homes[i].bytes > most ? job->homes[i].bytes : most;
 	}
-	return (double)most * job->n_members > (double)all * EQUAL ||
-	       (double)most * (double)job->n_homes <= (double)all * EQUAL;
+	if ((double)most * job->n_members > (double)all * FULLER)
+		return true;
+	return (double)most * (double)job->n_homes <= (double)all * ALIKE &&
+	       round % LOOSE_EVERY != LOOSE_AT;
 }
 
 void share_add(struct share *s, const struct part *part)
@@ -264,7 +272,7 @@ void share_push(struct part *part)
 
 	if (!job->lagging.n) {
 		job->burst++;
-		job->is_in_step = wants_step(job);
+		job->is_in_step = wants_step(job, part->round);
 	}
 	if (s->burst != job->burst)
 		s->sent_bytes = 0;

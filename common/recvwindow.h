@@ -5,9 +5,9 @@
  * What all peers send waits in one queue before our link, and of the link each gets the share that
  * its window has of all windows: so windows are equal, and no larger than keeps the link busy. With
  * more connections they are smaller, in few steps, so that hosts whose numbers differ by one mostly
- * have the same: windows that each host chose by its own queue were unequal for a sender, and its connections
- * with small ones fell behind. Where the link is fast for them, and was for a while, the kernel
- * chooses (it grows them, each for itself), until the queue is long.
+ * have the same: windows that each host chose by its own queue were unequal for a sender, and its
+ * connections with small ones fell behind. Where the link is fast for them, and was for a while, the
+ * kernel chooses (it grows them, each for itself), until the queue is long.
  *
  * Where the link is slow what we send is paced as well: bursts make a queue now long, now empty. It
  * is not elsewhere, where pacing's timers cost more than that. Pure. */

@@ -10,7 +10,7 @@
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;
 	struct wire_msg m;
-	uint64_t bytes[]; /* as many as it takes: what measures the core counts this in */
+	uint64_t bytes[]; /* no more than it takes: a probe of the core's speed counts this, too */
 };
 
 struct fake_read {

@@ -10,10 +10,10 @@
 /* 64 KiB are a quarter of what server 1 has: it goes on until it has sent more than that. */
 #define LEAD 3
 
-static struct world *divided(unsigned of_0, size_t credit_0, size_t credit_1)
+static struct world *divided(unsigned n_members, unsigned of_0, size_t credit_0, size_t credit_1)
 {
-	struct world *w =
-		world(.n_elems = LARGE, .n_parts = PARTS, .n_tensors = TENSORS, .window = SIZE_MAX);
+	struct world *w = world(.n_elems = LARGE, .n_parts = PARTS, .n_tensors = TENSORS,
+		.n_members = n_members, .window = SIZE_MAX);
 
 	for (unsigned t = 0; t < TENSORS; t++) {
 		struct ctl_run runs[2] = {{.tensor = 10 + t, .n = of_0, .server = 0, .pgen = 6},
@@ -34,7 +34,7 @@ static struct world *divided(unsigned of_0, size_t credit_0, size_t credit_1)
 
 static struct world *two_servers(size_t credit_0, size_t credit_1)
 {
-	return divided(TO_0 / TENSORS, credit_0, credit_1);
+	return divided(3, TO_0 / TENSORS, credit_0, credit_1);
 }
 
 static void submit_tensors(struct world *w)
@@ -77,22 +77,20 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	world_free(w);
 }
 
-/* Else each agent would be ahead with another server, and no sum complete before the end. */
+/* Two agents with equal shares: no server takes more than one agent sends. */
 static void equal_shares_are_kept_in_step_too(void **state)
 {
-	struct world *w = divided(PARTS / 2, 0, SIZE_MAX);
+	const unsigned half = TENSORS * PARTS / 2;
+	struct world *w = divided(2, PARTS / 2, 0, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
 	assert_int_equal(w->conn[1]->n_sent, LEAD);
-	for (unsigned n = 1; n <= TENSORS * PARTS / 2; n++) {
-		unsigned then = LEAD + n;
-
+	for (unsigned n = 1; n <= half; n++) {
 		fake_grant(w->conn[0], 1);
 		work(w);
 		assert_int_equal(w->conn[0]->n_sent, n);
-		assert_int_equal(w->conn[1]->n_sent,
-			then < TENSORS * PARTS / 2 ? then : TENSORS * PARTS / 2);
+		assert_int_equal(w->conn[1]->n_sent, LEAD + n < half ? LEAD + n : half);
 	}
 	world_free(w);
 }
@@ -346,6 +344,29 @@ static void answer(struct world *w, unsigned server)
 	}
 }
 
+/* Cards show what they can carry in one round of some, the second first. */
+static void equal_shares_are_free_in_some_rounds(void **state)
+{
+	const unsigned half = TENSORS * PARTS / 2;
+	struct world *w = divided(2, PARTS / 2, SIZE_MAX, SIZE_MAX);
+
+	(void)state;
+	submit_tensors(w);
+	for (uint64_t round = 2; round <= 3; round++) {
+		answer(w, 0);
+		answer(w, 1);
+		w->conn[0]->credit = 0;
+		for (unsigned t = 0; t < TENSORS; t++)
+			submit(w, t, 0, round, 0);
+		work(w);
+		assert_int_equal(w->conn[0]->n_sent, 0);
+		assert_int_equal(w->conn[1]->n_sent, round == 2 ? half : LEAD);
+		fake_grant(w->conn[0], SIZE_MAX / 2);
+		work(w);
+	}
+	world_free(w);
+}
+
 /* What was sent in the round before counts no more. */
 static void each_burst_begins_anew(void **state)
 {
@@ -403,6 +424,7 @@ int main(void)
 		cmocka_unit_test(nobody_runs_ahead_of_who_has_no_room),
 		cmocka_unit_test(large_share_waits_for_a_small_one_too),
 		cmocka_unit_test(equal_shares_are_kept_in_step_too),
+		cmocka_unit_test(equal_shares_are_free_in_some_rounds),
 		cmocka_unit_test(urgent_ones_are_not_held_by_others),
 		cmocka_unit_test(urgent_ones_go_when_the_one_behind_has_none_left),
 		cmocka_unit_test(who_is_late_holds_nobody),

@@ -45,10 +45,10 @@ static void connections_share_alike(void **state)
 	static const struct {
 		unsigned n;
 		int want;
-	} cases[] = {{0, 96 << 10}, {1, 96 << 10}, {2, 96 << 10}, {3, RECV_WINDOW_MAX},
-		{8, RECV_WINDOW_MAX}, {9, 224 << 10}, {16, 224 << 10}, {17, 96 << 10},
-		{32, 96 << 10}, {33, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN},
-		{UINT32_MAX, RECV_WINDOW_MIN}, {3, RECV_WINDOW_MAX}};
+	} cases[] = {{0, RECV_WINDOW_MAX}, {1, RECV_WINDOW_MAX}, {8, RECV_WINDOW_MAX},
+		{9, 224 << 10}, {16, 224 << 10}, {17, 96 << 10}, {32, 96 << 10},
+		{33, RECV_WINDOW_MIN}, {1024, RECV_WINDOW_MIN}, {UINT32_MAX, RECV_WINDOW_MIN},
+		{3, RECV_WINDOW_MAX}};
 	struct recv_window w;
 	int before = RECV_WINDOW_MAX;
 
@@ -73,10 +73,25 @@ static void share_counts_once_the_kernel_does_not_choose(void **state)
 	recv_window_shared(&w, 16);
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
-	assert_false(recv_window_shared(&w, 15));
+	assert_false(recv_window_shared(&w, 4));
 	assert_int_equal(w.bytes, 0);
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
-	assert_int_equal(w.bytes, 224 << 10);
+	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
+}
+
+/* A peer that is gone is dialled again and again. */
+static void who_comes_and_goes_does_not_end_the_count(void **state)
+{
+	struct recv_window w;
+
+	(void)state;
+	recv_window_init(&w);
+	for (unsigned i = 0; i < 31; i++) {
+		assert_false(recv_window_measured(&w, FAST));
+		assert_true(recv_window_shared(&w, i & 1 ? 8 : 9));
+	}
+	assert_true(recv_window_measured(&w, FAST));
+	assert_int_equal(w.bytes, 0);
 }
 
 static void one_short_sample_starts_the_count_of_long_ones_anew(void **state)
@@ -259,6 +274,7 @@ int main(void)
 		cmocka_unit_test(queue_of_middle_length_changes_nothing),
 		cmocka_unit_test(connections_share_alike),
 		cmocka_unit_test(share_counts_once_the_kernel_does_not_choose),
+		cmocka_unit_test(who_comes_and_goes_does_not_end_the_count),
 		cmocka_unit_test(one_short_sample_starts_the_count_of_long_ones_anew),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
 		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
