@@ -89,10 +89,9 @@ static bool wants_step(const struct agt_job *job, uint64_t round)
 		all += job->homes[i].bytes;
 		most = job->homes[i].bytes > most ? job->homes[i].bytes : most;
 	}
-	if ((double)most * job->n_members > (double)all * FULLER)
-		return true;
-	return (double)most * (double)job->n_homes <= (double)all * ALIKE &&
-	       round % LOOSE_EVERY != LOOSE_AT;
+	if ((double)most * (double)job->n_homes <= (double)all * ALIKE)
+		return round % LOOSE_EVERY != LOOSE_AT;
+	return (double)most * job->n_members > (double)all * FULLER;
 }
 
 void share_add(struct share *s, const struct part *part)

@@ -48,8 +48,8 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns)
 	w->share = steps[i].bytes;
 	if (!w->bytes || w->bytes == w->share)
 		return false;
-	w->bytes =
-		w->share; /* what was counted goes on to count: peers that are gone are redialled often */
+	/* What was counted goes on to count: peers that are gone are dialled again often. */
+	w->bytes = w->share;
 	return true;
 }
 

@@ -348,7 +348,7 @@ static void answer(struct world *w, unsigned server)
 static void equal_shares_are_free_in_some_rounds(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
-	struct world *w = divided(2, PARTS / 2, SIZE_MAX, SIZE_MAX);
+	struct world *w = divided(3, PARTS / 2, SIZE_MAX, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
