@@ -332,6 +332,19 @@ static inline float input(unsigned worker, uint64_t r, size_t e)
 	return (float)((worker + 1) * 100 + r * 10 + e % 7);
 }
 
+/* Another job of one worker on each of three machines; the caller ends it. */
+static inline struct agt_job *second_job(struct world *w)
+{
+	struct ctl_rank ranks[1] = {{0}};
+	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
+		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
+	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
+	struct agt_job *job;
+
+	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &job), 0);
+	return job;
+}
+
 static inline void submit(
 	struct world *w, unsigned t, unsigned worker, uint64_t r, uint16_t priority)
 {

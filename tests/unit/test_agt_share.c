@@ -391,17 +391,12 @@ static void jobs_do_not_wait_for_each_other(void **state)
 {
 	struct world *w = two_servers(0, SIZE_MAX);
 	struct agt_job *mine = w->job, *other;
-	struct ctl_rank ranks[1] = {{0}};
-	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
-		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
-	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
 	struct agt_tensor *t = w->t[TENSORS - 1];
 
 	(void)state;
 	submit_tensors(w);
 	assert_int_equal(w->conn[1]->n_sent, LEAD);
-	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &other), 0);
-	w->job = other;
+	other = w->job = second_job(w);
 	w->n_tensors--;
 	add_tensor(w);
 	tell_plan(w, TENSORS - 1);

@@ -59,16 +59,11 @@ static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **stat
 {
 	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
 	struct agt_job *mine = w->job, *other;
-	struct ctl_rank ranks[1] = {{0}};
-	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
-		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
-	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
 
 	(void)state;
 	submit_all(w, 1);
 	assert_int_equal(w->conn[0]->n_sent, 1);
-	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &other), 0);
-	w->job = other;
+	other = w->job = second_job(w);
 	add_tensor(w);
 	tell_plan(w, 1);
 	agt_job_runs(other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
@@ -196,10 +191,6 @@ static void job_that_begins_later_does_not_overtake(void **state)
 {
 	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .window = BYTES_MAX);
 	struct agt_job *mine = w->job, *other;
-	struct ctl_rank ranks[1] = {{0}};
-	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
-		{1, "h", ranks, 1, 0, "", 1}, {2, "h", ranks, 1, 0, "", 1}};
-	struct ctl_job msg = {.job = JOB + 1, .size = 3, .members = members, .n_members = 3};
 
 	(void)state;
 	for (uint64_t round = 1; round <= 3; round++) {
@@ -209,8 +200,7 @@ static void job_that_begins_later_does_not_overtake(void **state)
 	}
 	submit(w, 0, 0, 4, 1);
 	work(w);
-	assert_int_equal(agt_job_new(w->core, &msg, MEMBER, &other), 0);
-	w->job = other;
+	other = w->job = second_job(w);
 	add_tensor(w);
 	tell_plan(w, 1);
 	agt_job_runs(other, &(struct ctl_run){.tensor = 11, .n = 3, .server = 0, .pgen = 5}, 1);
