@@ -79,7 +79,7 @@ static struct home *home_of(struct agt_job *job, uint32_t server)
 	return &job->homes[job->n_homes++];
 }
 
-/* Is it worth to hold those ahead: because a server takes more contributions than an agent sends, or
+/* Is it worth holding those ahead: because a server takes more contributions than an agent sends, or
  * because all take as many? Servers on this host count, so that all agents find the same. */
 static bool wants_step(const struct agt_job *job, uint64_t round)
 {
