@@ -12,6 +12,8 @@
 
 /* Partition size of jobs whose sums never leave the machine. */
 #define LOCAL_PART_BYTES (256u << 10)
+/* At most, however small they are. */
+#define TURN_CONTRIBS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
 	struct agt_core **ret)
@@ -571,13 +573,26 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 	return t->id;
 }
 
-bool agt_core_work(struct agt_core *core)
+/* Several of one connection, before it is the next one's turn. */
+static void offer_some(struct agt_core *core)
 {
-	struct heap_node *node = heap_min(&core->local);
+	uint64_t before = core->stats.pushed_bytes;
 	struct link *link = TAILQ_FIRST(&core->active);
 
-	if (link)
-		link_pump(link);
+	for (unsigned i = 0; link && i < TURN_CONTRIBS; i++) {
+		if (!link_pump(link))
+			link = TAILQ_FIRST(&core->active);
+		if (core->stats.pushed_bytes - before >= core->cfg.turn_bytes)
+			return;
+	}
+}
+
+bool agt_core_work(struct agt_core *core)
+{
+	struct heap_node *node;
+
+	offer_some(core);
+	node = heap_min(&core->local);
 	if (node)
 		part_sum_local(part_of(node));
 	return core->local.n > 0 || !TAILQ_EMPTY(&core->active);

@@ -86,14 +86,19 @@ struct agt_kept_part {
 /* Of some tensors a server has one partition, of others none: without any lead that alone makes
  * connections wait (3 % of a round of ResNet-50), with more the small shares are through too early. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
+/* One call of the kernel carries several contributions, and their bytes are in the cache from the CRC
+ * on. With all that is there the first one would leave late. */
+#define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
 struct agt_config {
 	size_t window_bytes; /* contributions under way to one server thread; SIZE_MAX: no limit */
 	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
 	uint64_t retry_ns;           /* what is not answered is sent again */
 	uint64_t again_ns;           /* pause after AGAIN */
-	/* That a connection may be ahead of the one furthest behind (share.c). */
+	/* That a connection may be ahead of the one furthest behind (share.c), or what it has waiting
+	 * (struct xport) if that is more. */
 	uint64_t lead_bytes;
+	uint64_t turn_bytes; /* of contributions, offered by one agt_core_work; 0: one */
 };
 
 struct agt_env {

@@ -215,7 +215,8 @@ static int start_agent(struct app *app, uint32_t id)
 		.gpu = gpu_of(&app->opts),
 		.core = {.retry_ns = NODE_RETRY_NS,
 			.again_ns = AGAIN_NS,
-			.lead_bytes = AGT_LEAD_BYTES}};
+			.lead_bytes = AGT_LEAD_BYTES,
+			.turn_bytes = AGT_TURN_BYTES}};
 	struct err_text err;
 	int rc = agent_new(app->node.net, app->node.member, &cfg, &app->agent, &err);
 

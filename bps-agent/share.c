@@ -170,8 +170,9 @@ static uint64_t progress(const struct share *s, uint64_t sent_bytes)
 /* Of the one furthest behind, for this one to go. */
 static uint64_t wanted_progress(const struct share *s)
 {
-	uint64_t lead = s->job->core->cfg.lead_bytes;
+	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
 
+	lead = lead > ahead ? lead : ahead;
 	return progress(s, s->sent_bytes > lead ? s->sent_bytes - lead : 0);
 }
 

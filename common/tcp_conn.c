@@ -17,9 +17,6 @@
 #include "common/log.h"
 
 #define NS_PER_MS UINT64_C(1000000)
-/* Bytes of answers that may wait unsent in the kernel: enough to keep a link busy until we are
- * woken, and no more, since what is asked for meanwhile may be more urgent. */
-#define NOTSENT_LOWAT (64 << 10)
 
 static const struct {
 	const char *name;
@@ -127,14 +124,11 @@ static int lane_open(struct tcp_conn *c, enum lane lane, int fd, enum handshake 
 	struct tcp_xport *x = tcp_of(c);
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
 		.data.u64 = (uint64_t)c->slot << 8 | lane};
-	int lowat = NOTSENT_LOWAT, rc = 0;
+	int rc = 0;
 
 	c->lanes[lane].fd = fd;
 	c->lanes[lane].hs = hs;
-	if (lane == LANE_BULK &&
-		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof(lowat)))
-		rc = -errno;
-	if (lane == LANE_BULK && !rc)
+	if (lane == LANE_BULK)
 		rc = tcp_begin_window(x, fd);
 	if (rc)
 		return rc;

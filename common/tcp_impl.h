@@ -290,6 +290,12 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 	return (struct tcp_xport *)c->pub.x;
 }
 
+/* x->pub.ahead_bytes, and as many unsent in the kernel: enough to keep the link busy until we are woken.
+ * What is offered meanwhile may be more urgent, so it is no more where the link is slow; elsewhere
+ * several go with one call. */
+#define TCP_AHEAD_SLOW (64 << 10)
+#define TCP_AHEAD      (512 << 10)
+
 /* tcp_door.c */
 /* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
 int door_open(struct tcp_net *net, struct err_text *err);

@@ -14,7 +14,7 @@
 
 /* Bytes of one call, so that the other connections get their turn, and what was received is still in
  * the cache for its crc. */
-#define RECV_SLICE (UINT32_C(256) << 10)
+#define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes us when this much of what comes is here, or a quarter of the window, or all of it:
  * a compromise between wake-ups, which cost, and bytes that lie in the kernel when they could be
  * copied. */
@@ -22,7 +22,7 @@
 #define HEAD      sizeof(struct frame)
 /* The window is looked at once in so many bytes. */
 #define MEASURE_BYTES (UINT32_C(1) << 20)
-#define PLAN_ITEMS    4
+#define PLAN_ITEMS    6
 
 /* ---- what we read ---- */
 
@@ -471,14 +471,17 @@ static int lock_room(int fd, bool is_locked)
 #endif
 }
 
-/* Once paced, a socket stays so: the kernel has no way back. */
-static int set_pace(int fd, bool is_paced)
+/* What it sends: paced or not, and how much waits in the kernel. Once paced, a socket stays so: the
+ * kernel has no way back. */
+static int set_pace(const struct tcp_xport *x, int fd)
 {
 	uint64_t most = UINT64_MAX - 1; /* bytes in a second: what the congestion control says */
+	int ahead = (int)x->pub.ahead_bytes;
 
-	return is_paced && setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &most, sizeof(most))
-		       ? -errno
-		       : 0;
+	if (x->window.is_paced &&
+		setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &most, sizeof(most)))
+		return -errno;
+	return setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &ahead, sizeof(ahead)) ? -errno : 0;
 }
 
 static int set_window(int fd, int window)
@@ -501,20 +504,21 @@ int tcp_begin_window(const struct tcp_xport *x, int fd)
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)))
 		return -errno;
 	rc = set_window(fd, x->window.bytes);
-	return rc ? rc : set_pace(fd, x->window.is_paced);
+	return rc ? rc : set_pace(x, fd);
 }
 
 void tcp_set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
+	x->pub.ahead_bytes = x->window.is_paced ? TCP_AHEAD_SLOW : TCP_AHEAD;
 	for (unsigned i = 0; i < TCP_CONNS_MAX && !(rc && !x->window.bytes); i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
 		if (fd >= 0)
 			rc = set_window(fd, x->window.bytes);
 		if (fd >= 0 && !rc)
-			rc = set_pace(fd, x->window.is_paced);
+			rc = set_pace(x, fd);
 	}
 	if (rc && !x->window.bytes)
 		recv_window_refused(&x->window); /* the first of them: nothing has changed */

@@ -5,13 +5,10 @@
 #include <sys/uio.h>
 
 /* Bytes of one call, so that the other connections get their turn. */
-#define SEND_SLICE (UINT32_C(512) << 10)
-/* Who is patient has no more than this waiting here, beside what the kernel has (NOTSENT_LOWAT):
- * what is offered meanwhile may be more urgent. */
-#define EAGER_AHEAD (UINT32_C(64) << 10)
-#define ZEROS       (64 << 10)
-#define HEAD        sizeof(struct frame)
-#define IOV_ROOM    64
+#define SEND_SLICE (UINT32_C(1) << 20)
+#define ZEROS      (64 << 10)
+#define HEAD       sizeof(struct frame)
+#define IOV_ROOM   64
 
 static const uint8_t zeros[ZEROS];
 
@@ -51,7 +48,7 @@ void tcp_asked(struct tcp_conn *c, const struct frame *f)
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient)
 {
 	return c->n_answers - c->n_asked < TCP_EAGER_OUT &&
-	       (!is_patient || c->eager_bytes < EAGER_AHEAD);
+	       (!is_patient || c->eager_bytes < c->pub.x->ahead_bytes);
 }
 
 void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m)

@@ -121,6 +121,7 @@ struct xport {
 	const struct xport_ops *ops;
 	const struct xport_events *ev;
 	void *ctx;
+	uint32_t ahead_bytes; /* of patient offers, that a connection has waiting; 0: not known */
 };
 struct xconn {
 	struct xport *x;

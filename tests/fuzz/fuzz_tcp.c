@@ -96,7 +96,7 @@ static void begin(struct fuzzed *f, struct tcp_net *net)
 	struct tcp_conn *c = calloc(1, sizeof(*c));
 
 	must(c);
-	x->pub = (struct xport){.ev = &events, .ctx = f};
+	x->pub = (struct xport){.ev = &events, .ctx = f, .ahead_bytes = TCP_AHEAD};
 	x->net = net;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);

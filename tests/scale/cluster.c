@@ -259,7 +259,8 @@ static void agent_new(struct world *w, uint32_t i)
 	struct agt_config cfg = {.window_bytes = w->o.window ? w->o.window : SIZE_MAX,
 		.retry_ns = RETRY_NS,
 		.again_ns = AGAIN_NS,
-		.lead_bytes = AGT_LEAD_BYTES};
+		.lead_bytes = AGT_LEAD_BYTES,
+		.turn_bytes = AGT_TURN_BYTES};
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = env_done,
@@ -278,7 +279,7 @@ static void agent_new(struct world *w, uint32_t i)
 	a->node.work = agent_work;
 	a->node.tick = agent_tick;
 	a->node.cost = agent_cost;
-	a->node.x = (struct xport){xport_ops(w), &agt_core_events, core};
+	a->node.x = (struct xport){.ops = xport_ops(w), .ev = &agt_core_events, .ctx = core};
 	agt_core_tick(core, 0);
 }
 
@@ -311,7 +312,7 @@ static void server_new(struct world *w, uint32_t i, struct host *host)
 		n->work = server_work;
 		n->tick = server_tick;
 		n->cost = server_cost;
-		n->x = (struct xport){xport_ops(w), &srv_core_events, core};
+		n->x = (struct xport){.ops = xport_ops(w), .ev = &srv_core_events, .ctx = core};
 		srv_core_tick(core, 0);
 	}
 }

@@ -9,7 +9,7 @@
 
 #define CREDITS    64
 #define READ_BYTES 64 /* of a request to read */
-/* As TCP_EAGER_OUT and EAGER_AHEAD of common/. */
+/* As TCP_EAGER_OUT and TCP_AHEAD_SLOW of common/. */
 #define EAGER_OUT   32
 #define EAGER_AHEAD (UINT32_C(64) << 10)
 

@@ -715,7 +715,8 @@ void agent_core_make(struct agent *a)
 		.job_inflight_bytes = s->o.job_inflight_bytes,
 		.retry_ns = RETRY_NS,
 		.again_ns = AGAIN_NS,
-		.lead_bytes = s->o.lead_bytes};
+		.lead_bytes = s->o.lead_bytes,
+		.turn_bytes = s->o.turn_bytes};
 	struct agt_env env = {.ctx = a,
 		.connect = env_connect,
 		.done = agent_done,

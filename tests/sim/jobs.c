@@ -462,7 +462,8 @@ static void agent_of_guest_start(struct sim *s, struct event *e)
 	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
 		.retry_ns = RETRY_NS,
 		.again_ns = AGAIN_NS,
-		.lead_bytes = s->o.lead_bytes};
+		.lead_bytes = s->o.lead_bytes,
+		.turn_bytes = s->o.turn_bytes};
 	struct agt_env env = {.ctx = g,
 		.connect = env_connect,
 		.done = env_done,

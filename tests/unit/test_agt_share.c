@@ -8,7 +8,8 @@
 #define TO_0    24
 #define TO_1    8
 /* 64 KiB are a quarter of what server 1 has: it goes on until it has sent more than that. */
-#define LEAD 3
+#define LEAD       3
+#define PART_BYTES (LARGE * sizeof(float))
 
 static struct world *divided(unsigned n_members, unsigned of_0, size_t credit_0, size_t credit_1)
 {
@@ -74,6 +75,36 @@ static void large_share_waits_for_a_small_one_too(void **state)
 	work(w);
 	assert_int_equal(w->conn[0]->n_sent, TO_0);
 	assert_int_equal(w->conn[1]->n_sent, TO_1);
+	world_free(w);
+}
+
+/* Of eight parts of server 1: what it takes at a time are four. */
+static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
+{
+	struct world *w = two_servers(0, SIZE_MAX);
+
+	(void)state;
+	w->x.base.ahead_bytes = (LEAD + 1) * PART_BYTES;
+	submit_tensors(w);
+	assert_int_equal(w->conn[0]->n_sent, 0);
+	assert_int_equal(w->conn[1]->n_sent, LEAD + 2);
+	world_free(w);
+}
+
+/* One turn: server 0 has three, of what it takes; what is left goes in the next. */
+static void several_of_a_connection_go_in_one_turn(void **state)
+{
+	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
+
+	(void)state;
+	for (unsigned t = 0; t < TENSORS; t++)
+		submit(w, t, 0, 1, 0);
+	agt_core_work(w->core);
+	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, 1);
+	w->core->cfg.turn_bytes = 3 * PART_BYTES;
+	agt_core_work(w->core);
+	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, 4);
+	assert_true(w->conn[0]->n_sent >= LEAD || w->conn[1]->n_sent >= LEAD);
 	world_free(w);
 }
 
@@ -418,6 +449,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(nobody_runs_ahead_of_who_has_no_room),
 		cmocka_unit_test(large_share_waits_for_a_small_one_too),
+		cmocka_unit_test(who_takes_more_at_a_time_may_be_ahead_by_that),
+		cmocka_unit_test(several_of_a_connection_go_in_one_turn),
 		cmocka_unit_test(equal_shares_are_kept_in_step_too),
 		cmocka_unit_test(equal_shares_are_free_in_some_rounds),
 		cmocka_unit_test(urgent_ones_are_not_held_by_others),

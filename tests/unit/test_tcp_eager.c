@@ -276,16 +276,19 @@ static void offers_ahead_may_be_read_in_another_order(void **state)
 	pair_close(&p);
 }
 
-static void who_is_patient_is_told_when_there_is_room(void **state)
+static void check_patience(bool is_slow, uint32_t ahead)
 {
 	const uint32_t len = 100000;
 	unsigned n_sent = 0, n_first;
+	struct tcp_xport *x;
 	struct wire_msg m;
 	struct pair p;
 	int rc;
 
-	(void)state;
 	pair_open(&p, len);
+	x = (struct tcp_xport *)p.r.server.x;
+	x->window.is_paced = is_slow;
+	tcp_set_windows(x);
 	p.r.client.on_message = hear;
 	m = offer_of(&p.from, 1, 0, len);
 	for (unsigned k = 0; k < 3; k++) {
@@ -295,7 +298,7 @@ static void who_is_patient_is_told_when_there_is_room(void **state)
 			!p.r.server.x->ops->may_sleep(p.r.server.x))
 			n_sent += rc == 0;
 		assert_int_equal(rc, -EAGAIN);
-		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, 1, 4 * len);
+		assert_in_range(tcp_conn_of(&p.r.server)->eager_bytes, ahead, ahead + len - 1);
 		assert_true(n_sent < MANY - 10);
 		n_first = p.r.server.n_writable;
 		/* Others are not held up, and do not take its turn away. */
@@ -310,6 +313,18 @@ static void who_is_patient_is_told_when_there_is_room(void **state)
 		assert_int_equal(p.r.server.n_writable, n_first + 1);
 	}
 	pair_close(&p);
+}
+
+static void who_is_patient_is_told_when_there_is_room(void **state)
+{
+	(void)state;
+	check_patience(false, TCP_AHEAD);
+}
+
+static void who_is_patient_has_less_waiting_on_a_slow_link(void **state)
+{
+	(void)state;
+	check_patience(true, TCP_AHEAD_SLOW);
 }
 
 static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
@@ -1210,6 +1225,7 @@ int main(void)
 		cmocka_unit_test(read_of_other_bytes_goes_by_asking),
 		cmocka_unit_test(offers_ahead_may_be_read_in_another_order),
 		cmocka_unit_test(who_is_patient_is_told_when_there_is_room),
+		cmocka_unit_test(who_is_patient_has_less_waiting_on_a_slow_link),
 		cmocka_unit_test(who_is_impatient_has_the_offer_sent_like_any_other),
 		cmocka_unit_test(window_stays_what_was_chosen),
 		cmocka_unit_test(smallest_window_does_not_wait_for_timers),
