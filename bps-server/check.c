@@ -9,7 +9,7 @@
 struct tally {
 	size_t sums_bytes, staging_bytes; /* as the pools count */
 	size_t n_parts, n_work, n_holding, n_donating;
-	size_t n_owing, n_parked, n_want, n_fetches;
+	size_t n_owing, n_results, n_parked, n_want, n_fetches;
 	bool has_failed_job;
 };
 
@@ -245,6 +245,8 @@ static void check_seat_lists(struct check *c, const struct seat *seat)
 				seat->fetch->round == seat->offer.round,
 			"READING => the fetch is its own");
 	expect(c, !seat->owes || seat->peer, "owed => connected");
+	expect(c, !heap_has(&seat->result) || heap_holds(&seat->peer->results, &seat->result),
+		"a result is owed on its own connection");
 	expect(c, !seat->offered || seat->peer, "offered => connected");
 	expect(c, seat->peer || is_staged || seat->state == SEAT_IDLE,
 		"no peer => nothing to read");
@@ -271,6 +273,7 @@ static void check_seat(struct check *c, const struct seat *seat)
 		expect(c, seat->peer->conn->peer_id == seat->part->job->members[seat->member].agent,
 			"a seat's peer is its agent");
 	c->n.n_owing += seat->owes != 0;
+	c->n.n_results += heap_has(&seat->result);
 	c->n.n_parked += seat->is_parked;
 	c->n.n_want += heap_has(&seat->read_node);
 	c->n.n_fetches += seat->state == SEAT_READING;
@@ -312,7 +315,7 @@ static void check_heap(struct check *c, const struct heap *h)
 static void check_peers(struct check *c)
 {
 	const struct srv_core *core = c->core;
-	size_t n_ready = 0, n_is_ready = 0, n_owing = 0, n_want = 0;
+	size_t n_ready = 0, n_is_ready = 0, n_owing = 0, n_results = 0, n_want = 0;
 	const struct peer *peer;
 	const struct seat *seat;
 
@@ -323,9 +326,13 @@ static void check_peers(struct check *c)
 			n_owing++;
 		}
 		check_heap(c, &peer->want);
+		check_heap(c, &peer->results);
 		n_want += peer->want.n;
+		n_results += peer->results.n;
 		n_is_ready += peer->is_ready;
 		expect(c, TAILQ_EMPTY(&peer->owing) || peer->is_stuck, "owing => no credit");
+		expect(c, !peer->results.n || peer->is_stuck || peer->is_full,
+			"results are owed => they were refused");
 		expect(c, !peer->want.n || peer->is_ready || peer->reading_bytes,
 			"who wants to be read will be woken");
 	}
@@ -333,6 +340,7 @@ static void check_peers(struct check *c)
 		n_ready++;
 	expect(c, n_ready == n_is_ready, "is_ready <=> on the list");
 	expect(c, n_owing == c->n.n_owing, "owes <=> on a list");
+	expect(c, n_results == c->n.n_results, "owed results <=> in a heap");
 	expect(c, n_want == c->n.n_want, "wants <=> in a heap");
 }
 

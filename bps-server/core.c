@@ -282,6 +282,14 @@ static int part_buffers(struct srv_core *core, struct part *part)
 	return 0;
 }
 
+/* Room in the peer's queues for all partitions that are here; also after there are more. */
+static int peer_reserve(const struct srv_core *core, struct peer *peer)
+{
+	int rc = heap_reserve(&peer->want, core->stats.parts);
+
+	return rc < 0 ? rc : heap_reserve(&peer->results, core->stats.parts);
+}
+
 static int part_add(
 	struct srv_core *core, struct job *job, uint32_t t, uint32_t index, uint64_t pgen)
 {
@@ -317,7 +325,7 @@ static int part_add(
 	}
 	core->stats.parts++;
 	TAILQ_FOREACH (peer, &core->peers, link)
-		if ((rc = reads_peer_up(core, peer)) < 0)
+		if ((rc = peer_reserve(core, peer)) < 0)
 			break;
 	if (rc == 0)
 		rc = part->bytes > core->cfg.staging_bytes / 4 ? BPS_EQUOTA
@@ -479,7 +487,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 		return; /* messages on it are dropped; the agent will time out and try again */
 	peer->conn = c;
 	TAILQ_INIT(&peer->owing);
-	if (reads_peer_up(core, peer) < 0) {
+	if (peer_reserve(core, peer) < 0) {
+		heap_fini(&peer->want);
 		free(peer);
 		c->user = NULL;
 		return;
@@ -502,6 +511,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	if (peer->is_ready)
 		TAILQ_REMOVE(&core->ready, peer, ready);
 	heap_fini(&peer->want);
+	heap_fini(&peer->results);
 	free(peer);
 	reads_pump(core);
 }
@@ -513,7 +523,7 @@ static void event_writable(void *ctx, struct xconn *c)
 	(void)ctx;
 	if (!peer)
 		return;
-	peer->is_stuck = false;
+	peer->is_stuck = peer->is_full = false;
 	peer_send_owed(peer);
 }
 

@@ -58,6 +58,7 @@ struct seat {
 	TAILQ_ENTRY(seat) parked;   /* when WANT_READ and is_parked: in core->parked */
 	TAILQ_ENTRY(seat) staged;   /* slot->staged, in the order of addition */
 	TAILQ_ENTRY(seat) owing;    /* peer->owing, when owes != 0 */
+	struct heap_node result;    /* peer->results: it is owed a result that is offered */
 	uint64_t have_round;        /* of OWE_HAVE_OK */
 	uint64_t retry_round;       /* of OWE_BAD_CRC and OWE_AGAIN */
 	uint32_t bad_crc;           /* of OWE_BAD_CRC: what it refuses */
@@ -165,11 +166,14 @@ struct peer { /* xconn->user */
 	TAILQ_ENTRY(peer) link;
 	struct xconn *conn;
 	struct seat_list owing;
-	struct heap want;        /* seats that WANT_READ, but for the parked ones */
+	struct heap results; /* seats that are owed one that is offered, the most urgent first */
+	uint64_t n_results;  /* so far */
+	struct heap want;    /* seats that WANT_READ, but for the parked ones */
 	TAILQ_ENTRY(peer) ready; /* core->ready when is_ready: wants reads and may have them */
 	bool is_ready;
 	size_t reading_bytes;
 	bool is_stuck; /* send said -EAGAIN, writable follows */
+	bool is_full;  /* a result was refused: much waits to leave; writable follows */
 };
 
 /* A result that was offered under an older pgen: kept until nobody can be reading it (B3). */
@@ -268,9 +272,6 @@ void reads_forget(struct srv_core *core, struct seat *seat);
 void reads_unpark(struct srv_core *core, struct seat *seat);
 /* Start the reads that windows and staging allow. */
 void reads_pump(struct srv_core *core);
-/* Room in the peer's queue for all partitions that are here; also after there are more. Errors:
- * -ENOMEM. */
-int reads_peer_up(struct srv_core *core, struct peer *peer);
 /* xport_events.read_done; ctx is the core. */
 void reads_done(void *ctx, struct xport_read *rd, int status);
 /* Nobody waits for this read any more. */

@@ -11,11 +11,6 @@
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
 #define fetch_of_read(r) ((struct fetch *)((char *)(r)-offsetof(struct fetch, rd)))
 
-int reads_peer_up(struct srv_core *core, struct peer *peer)
-{
-	return heap_reserve(&peer->want, core->stats.parts);
-}
-
 static void peer_ready(struct srv_core *core, struct peer *peer)
 {
 	if (peer->is_ready || !peer->want.n)

@@ -61,6 +61,17 @@ void seat_set_state(struct seat *seat, enum seat_state state)
 
 /* ---- what is owed ---- */
 
+/* Results take their time to leave: the most urgent one first. */
+static void owe_offer(struct seat *seat)
+{
+	struct peer *peer = seat->peer;
+
+	if (heap_has(&seat->result))
+		return;
+	seat->result.key = heap_key(seat->offer.priority, peer->n_results++);
+	heap_push(&peer->results, &seat->result);
+}
+
 void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 {
 	struct peer *peer = seat->peer;
@@ -71,9 +82,13 @@ void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 		seat->have_round = round;
 	if (what == OWE_BAD_CRC || what == OWE_AGAIN)
 		seat->retry_round = round;
-	if (!seat->owes)
-		TAILQ_INSERT_TAIL(&peer->owing, seat, owing);
-	seat->owes |= (uint8_t)what;
+	if (what == OWE_RESULT && seat->part->bytes > WIRE_INLINE_MAX) {
+		owe_offer(seat);
+	} else {
+		if (!seat->owes)
+			TAILQ_INSERT_TAIL(&peer->owing, seat, owing);
+		seat->owes |= (uint8_t)what;
+	}
 	peer_send_owed(peer);
 }
 
@@ -82,6 +97,8 @@ static void seat_forgive(struct seat *seat)
 	if (seat->owes)
 		TAILQ_REMOVE(&seat->peer->owing, seat, owing);
 	seat->owes = 0;
+	if (heap_has(&seat->result))
+		heap_remove(&seat->peer->results, &seat->result);
 }
 
 static struct wire_msg message_to(const struct seat *seat, enum wire_type type, uint64_t round)
@@ -147,7 +164,7 @@ static int send_result(struct seat *seat)
 	}
 	m.segment = slot->result->segment;
 	m.offset = slot->result->offset;
-	rc = xport_send_eager(seat->peer->conn, &m, false);
+	rc = xport_send_eager(seat->peer->conn, &m, true);
 	if (rc == 0 && !(seat->offered >> (slot - seat->part->slots) & 1)) {
 		seat->offered |= (uint8_t)(1u << (slot - seat->part->slots));
 		slot->n_offered++;
@@ -190,8 +207,14 @@ static int send_owed(struct seat *seat, enum owe what)
 	return xport_send(seat->peer->conn, &m);
 }
 
+static struct seat *seat_of_result(struct heap_node *result)
+{
+	return (struct seat *)((char *)result - offsetof(struct seat, result));
+}
+
 void peer_send_owed(struct peer *peer)
 {
+	struct heap_node *result;
 	struct seat *seat;
 
 	while (!peer->is_stuck && (seat = TAILQ_FIRST(&peer->owing))) {
@@ -205,6 +228,11 @@ void peer_send_owed(struct peer *peer)
 			seat->owes &= (uint8_t)~what;
 		}
 		TAILQ_REMOVE(&peer->owing, seat, owing);
+	}
+	while (!peer->is_stuck && !peer->is_full && (result = heap_min(&peer->results))) {
+		peer->is_full = send_result(seat_of_result(result)) == -EAGAIN;
+		if (!peer->is_full)
+			heap_remove(&peer->results, result);
 	}
 }
 

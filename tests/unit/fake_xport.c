@@ -67,6 +67,19 @@ static int op_send(struct xconn *xc, const struct wire_msg *m)
 	return 0;
 }
 
+static int op_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
+{
+	struct fake_conn *c = conn_of(xc);
+
+	if (is_patient && c->is_up && c->room == 0) {
+		c->was_refused = true;
+		return -EAGAIN;
+	}
+	if (is_patient)
+		c->room--;
+	return op_send(xc, m);
+}
+
 static bool lies_in(const struct fake_segment *s, uint64_t offset, size_t bytes)
 {
 	return s->mem && offset <= s->bytes && bytes <= s->bytes - offset;
@@ -158,6 +171,7 @@ static uint64_t op_heard_ns(const struct xconn *c)
 
 static const struct xport_ops ops = {
 	.send = op_send,
+	.send_eager = op_send_eager,
 	.read = op_read,
 	.close = op_close,
 	.seg_add = op_seg_add,
@@ -199,7 +213,7 @@ struct fake_conn *fake_connect(struct fake_xport *x, uint32_t peer_id, void *use
 	must(c != NULL, "out of memory");
 	c->base = (struct xconn){.x = &x->base, .user = user, .peer_id = peer_id};
 	c->n_loans = &x->n_loans;
-	c->credit = c->read_limit = SIZE_MAX;
+	c->credit = c->room = c->read_limit = SIZE_MAX;
 	TAILQ_INIT(&c->sent);
 	TAILQ_INIT(&c->reads);
 	TAILQ_INSERT_TAIL(&x->conns, c, link);
@@ -249,13 +263,24 @@ const struct wire_msg *fake_take(struct fake_conn *c)
 	return &x->taken->m;
 }
 
-void fake_grant(struct fake_conn *c, size_t n)
+static void writable(struct fake_conn *c)
 {
-	c->credit += n;
 	if (!c->was_refused || !c->is_up)
 		return;
 	c->was_refused = false;
 	c->base.x->ev->writable(c->base.x->ctx, &c->base);
+}
+
+void fake_grant(struct fake_conn *c, size_t n)
+{
+	c->credit += n;
+	writable(c);
+}
+
+void fake_make_room(struct fake_conn *c, size_t n)
+{
+	c->room += n;
+	writable(c);
 }
 
 static struct fake_read *read_at(const struct fake_conn *c, unsigned i)

@@ -35,6 +35,7 @@ struct fake_conn {
 	size_t n_sent, n_reads;
 	unsigned *n_loans; /* of the xport */
 	size_t credit;     /* sends until -EAGAIN */
+	size_t room;       /* patient offers until -EAGAIN */
 	size_t read_limit; /* reads until -EAGAIN */
 	uint64_t heard_ns; /* what the transport says */
 	bool is_up, is_closed, was_refused;
@@ -68,6 +69,8 @@ void fake_deliver(struct fake_conn *c, const struct wire_msg *m);
 const struct wire_msg *fake_take(struct fake_conn *c);
 /* Grant n more sends; writable runs if one was refused. */
 void fake_grant(struct fake_conn *c, size_t n);
+/* The same for patient offers. */
+void fake_make_room(struct fake_conn *c, size_t n);
 
 /* The i-th oldest running read; NULL: none. */
 const struct xport_read *fake_read_at(const struct fake_conn *c, unsigned i);

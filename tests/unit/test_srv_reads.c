@@ -319,6 +319,76 @@ static void answers_wait_for_credit(void **state)
 	world_free(w);
 }
 
+/* Partitions 0, 1 and 2 are summed in that order, with priorities 1, 3 and 2. */
+static struct world *three_results_wait(void)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 4);
+
+	w->m[0].conn->room = 0;
+	for (unsigned p = 0; p < 3; p++)
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = contrib_msg(w, i, 1, p);
+
+			m.priority = (uint16_t)(p == 0 ? 1 : 4 - p);
+			say(w, i, &m);
+			settle(w);
+		}
+	assert_int_equal(stats(w).rounds, 3);
+	assert_int_equal(w->m[0].conn->n_sent, 0);
+	return w;
+}
+
+static void most_urgent_result_leaves_first(void **state)
+{
+	static const uint32_t order[] = {1, 2, 0};
+	struct world *w = three_results_wait();
+
+	(void)state;
+	for (unsigned k = 0; k < 3; k++) {
+		fake_make_room(w->m[0].conn, 1);
+		check(w);
+		assert_int_equal(w->m[0].conn->n_sent, 1);
+		assert_int_equal(fake_take(w->m[0].conn)->part, order[k]);
+	}
+	world_free(w);
+}
+
+static void small_answers_pass_results_that_wait(void **state)
+{
+	struct world *w = three_results_wait();
+	struct wire_msg m = key_msg(w, 0, WIRE_HAVE, 1);
+
+	(void)state;
+	m.part = 3;
+	say(w, 0, &m);
+	assert_int_equal(w->m[0].conn->n_sent, 1);
+	assert_int_equal(fake_take(w->m[0].conn)->type, WIRE_HAVE_OK);
+	world_free(w);
+}
+
+/* A repeated contribution does not have its result offered twice; a new connection asks itself. */
+static void results_that_wait_are_offered_once(void **state)
+{
+	struct world *w = three_results_wait();
+	struct wire_msg m = contrib_msg(w, 0, 1, 1);
+
+	(void)state;
+	say(w, 0, &m);
+	fake_make_room(w->m[0].conn, SIZE_MAX);
+	check(w);
+	assert_int_equal(w->m[0].conn->n_sent, 3);
+	world_free(w);
+
+	w = three_results_wait();
+	fake_down(w->m[0].conn, "lost");
+	connect_member(w, 0);
+	check(w);
+	assert_int_equal(w->m[0].conn->n_sent, 0);
+	say(w, 0, &m);
+	assert_int_equal(w->m[0].conn->n_sent, 1);
+	world_free(w);
+}
+
 /* ---- staging ---- */
 
 /* Members offer all partitions in random order, reads end in random order, AGAIN is answered by
@@ -488,6 +558,9 @@ int main(void)
 		cmocka_unit_test(reads_of_one_peer_stay_within_its_window),
 		cmocka_unit_test(transport_that_takes_few_reads_is_asked_again),
 		cmocka_unit_test(answers_wait_for_credit),
+		cmocka_unit_test(most_urgent_result_leaves_first),
+		cmocka_unit_test(small_answers_pass_results_that_wait),
+		cmocka_unit_test(results_that_wait_are_offered_once),
 		cmocka_unit_test(little_staging_is_enough_in_any_order),
 		cmocka_unit_test(scattered_staging_does_not_stop_ordered_sums),
 		cmocka_unit_test(reads_that_end_after_staging_ran_out_are_added_up),
