@@ -1,9 +1,11 @@
 /* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer
  * is a row with macs and the rows without that follow it; rows without macs before the first such
- * row are a layer without computing. Computing is slept through, as if an accelerator did it:
+ * row are a layer without computing. An accelerator that computes is a clock, which says when it will
+ * be free. What is handed to it is only begun, as with CUDA: so in forward the trainer is ahead of it,
+ * and a layer begins when the one before has ended and its sums are there.
  *
- *   step:  for each layer, first to last: wait for its sums of the step before; forward
- *          for each layer, last to first: backward; submit its tensors
+ *   step:  for each layer, first to last: wait for its sums of the step before; begin forward
+ *          for each layer, last to first: begin backward; sleep until it ends; submit its tensors
  *
  * Forward takes a third of --compute, backward two thirds, spread over the layers by their macs.
  * With --barrier the step ends when all sums are there; without it (as the cross-barrier front-ends
@@ -144,18 +146,18 @@ static int declare(struct replay *r)
 
 /* ---- steps ---- */
 
-/* The accelerator is busy for span_s from when it is free, or from now if it waited for us. */
-static void compute(struct replay *r, double span_s)
+/* The accelerator can go on now, not before. */
+static void accelerator_has(struct replay *r)
 {
 	double now = bench_now_s();
-	struct timespec until;
 
-	if (r->clock_s < now - 1e-4) /* it stood still; less is the lateness of our own sleep */
-		r->clock_s = now;
-	r->clock_s += span_s;
-	if (r->clock_s <= now)
-		return;
-	until.tv_sec = (time_t)r->clock_s;
+	r->clock_s = r->clock_s > now ? r->clock_s : now;
+}
+
+static void wait_for_accelerator(const struct replay *r)
+{
+	struct timespec until = {.tv_sec = (time_t)r->clock_s};
+
 	until.tv_nsec = (long)((r->clock_s - (double)until.tv_sec) * 1e9);
 	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
 		;
@@ -219,13 +221,15 @@ static int step(struct replay *r, double *ret_start_s)
 	for (size_t i = 0; i < r->n_layers && rc == 0; i++) {
 		if (r->step > 0)
 			rc = finish(r, &r->layers[i], r->step);
+		accelerator_has(r);
 		if (i == 0)
-			*ret_start_s = bench_now_s();
-		compute(r, r->layers[i].forward_s);
+			*ret_start_s = r->clock_s;
+		r->clock_s += r->layers[i].forward_s;
 	}
 	r->step++;
 	for (size_t i = r->n_layers; i-- > 0 && rc == 0;) {
-		compute(r, 2 * r->layers[i].forward_s);
+		r->clock_s += 2 * r->layers[i].forward_s;
+		wait_for_accelerator(r);
 		rc = submit(r, &r->layers[i]);
 	}
 	r->bench->bytes_moved += r->step_bytes;
@@ -285,7 +289,8 @@ static int measure(struct replay *r, struct replay_result *ret)
 	/* The next step would begin when the first layer's sums are there. */
 	if (rc == 0)
 		rc = finish(r, &r->layers[0], r->step);
-	starts[ret->steps + WARMUP_STEPS] = bench_now_s();
+	accelerator_has(r);
+	starts[ret->steps + WARMUP_STEPS] = r->clock_s;
 	if (rc == 0)
 		rc = finish_all(r);
 	ret->elapsed_s = starts[ret->steps + WARMUP_STEPS] - starts[WARMUP_STEPS];
