@@ -14,8 +14,10 @@
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000
 /* A yield that takes longer found somebody else who needs the processor; then no spinning for a
- * while, doubling. */
+ * while: twice as long as before if it is again so within RESPITE times that, since a machine at
+ * rest has something to do now and then, too. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
+#define RESPITE           8
 #define NO_SPIN_MIN_NS    UINT64_C(10000000)
 #define NO_SPIN_MAX_NS    UINT64_C(1000000000)
 /* Turns without a look at the descriptors, while it spins or something always comes in between. */
@@ -163,7 +165,7 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	after = clock_now_ns();
 	if (after - now_ns < YIELD_TOO_LONG_NS)
 		return;
-	if (after - l->no_spin_until_ns > 2 * NO_SPIN_MAX_NS)
+	if (after - l->no_spin_until_ns > RESPITE * l->no_spin_ns)
 		l->no_spin_ns = NO_SPIN_MIN_NS;
 	else if (l->no_spin_ns < NO_SPIN_MAX_NS)
 		l->no_spin_ns *= 2;
