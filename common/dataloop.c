@@ -14,12 +14,9 @@
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000
 /* A yield that takes longer found somebody else who needs the processor; then no spinning for a
- * while: twice as long as before if it is again so within RESPITE times that, since a machine at
- * rest has something to do now and then, too. */
+ * while. */
 #define YIELD_TOO_LONG_NS UINT64_C(100000)
-#define RESPITE           8
-#define NO_SPIN_MIN_NS    UINT64_C(10000000)
-#define NO_SPIN_MAX_NS    UINT64_C(1000000000)
+#define RESPITE           8 /* measured: docs/performance/README.md, point 12 */
 /* Turns without a look at the descriptors, while it spins or something always comes in between. */
 #define TURNS 8
 
@@ -154,6 +151,13 @@ static bool can_spin(const struct dataloop *l, uint64_t now_ns)
 	return now_ns - l->idle_since_ns < l->spin_ns && now_ns >= l->no_spin_until_ns;
 }
 
+uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns)
+{
+	if (quiet_ns > RESPITE * last_ns || quiet_ns > 2 * DATALOOP_REST_MAX_NS)
+		return DATALOOP_REST_MIN_NS;
+	return last_ns < DATALOOP_REST_MAX_NS / 2 ? 2 * last_ns : DATALOOP_REST_MAX_NS;
+}
+
 /* Look again soon instead of sleeping, which costs a wake-up; but let others run meanwhile. Whoever
  * runs for long then is no part of our message's way: the processor is wanted, and a sleeper is
  * woken sooner than one who yields. */
@@ -165,10 +169,7 @@ static void spin(struct dataloop *l, uint64_t now_ns)
 	after = clock_now_ns();
 	if (after - now_ns < YIELD_TOO_LONG_NS)
 		return;
-	if (after - l->no_spin_until_ns > RESPITE * l->no_spin_ns)
-		l->no_spin_ns = NO_SPIN_MIN_NS;
-	else if (l->no_spin_ns < NO_SPIN_MAX_NS)
-		l->no_spin_ns *= 2;
+	l->no_spin_ns = dataloop_rest_ns(l->no_spin_ns, after - l->no_spin_until_ns);
 	l->no_spin_until_ns = after + l->no_spin_ns;
 }
 

@@ -30,6 +30,13 @@ struct dataloop_ops {
 	void (*awake)(void *ctx);
 };
 
+#define DATALOOP_REST_MIN_NS UINT64_C(10000000)
+#define DATALOOP_REST_MAX_NS UINT64_C(1000000000)
+/* How long not to spin, since somebody else needs the processor: twice as long as the last time if
+ * that is not long ago. A machine at rest has something to do now and then, too. last_ns: 0, none
+ * yet; quiet_ns: since that was over. Pure. */
+uint64_t dataloop_rest_ns(uint64_t last_ns, uint64_t quiet_ns);
+
 /* spin_us: how long to look for work before blocking. queue_count: posts that may wait. ops must
  * outlive it.
  * Errors: negative, with a sentence. */

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/dataloop.h"
 #include "common/loop.h"
 #include "common/notify.h"
 
@@ -149,6 +150,26 @@ static void loop_in_the_callers_thread_ends_on_quit(void **state)
 	loop_free(l);
 }
 
+static void rest_from_spinning_doubles_only_where_it_is_soon_wanted_again(void **state)
+{
+	const uint64_t ms = 1000000, min = DATALOOP_REST_MIN_NS, max = DATALOOP_REST_MAX_NS;
+	uint64_t rest = dataloop_rest_ns(0, 5 * ms);
+
+	(void)state;
+	assert_true(rest == min);
+	/* A machine at rest: five times a second. */
+	for (unsigned i = 0; i < 50; i++)
+		assert_true((rest = dataloop_rest_ns(rest, 200 * ms)) == min);
+	/* A busy one: at once again. */
+	for (uint64_t want = 2 * min; want < max; want *= 2)
+		assert_true((rest = dataloop_rest_ns(rest, ms)) == want);
+	for (unsigned i = 0; i < 5; i++)
+		assert_true((rest = dataloop_rest_ns(rest, ms)) == max);
+	/* That is over. */
+	assert_true(dataloop_rest_ns(max, 2 * max) == max);
+	assert_true(dataloop_rest_ns(max, 2 * max + 1) == min);
+}
+
 static void free_of_a_loop_that_never_ran_is_fine(void **state)
 {
 	struct err_text err;
@@ -268,6 +289,7 @@ int main(void)
 		cmocka_unit_test(posts_run_in_order_and_all_before_the_stop),
 		cmocka_unit_test(full_queue_refuses_and_recovers),
 		cmocka_unit_test(loop_in_the_callers_thread_ends_on_quit),
+		cmocka_unit_test(rest_from_spinning_doubles_only_where_it_is_soon_wanted_again),
 		cmocka_unit_test(free_of_a_loop_that_never_ran_is_fine),
 		cmocka_unit_test(manager_is_told_over_path_and_abstract_socket),
 		cmocka_unit_test(descriptor_goes_along),
