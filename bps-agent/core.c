@@ -12,8 +12,8 @@
 
 /* Partition size of jobs whose sums never leave the machine. */
 #define LOCAL_PART_BYTES (256u << 10)
-/* At most, however small they are. */
-#define TURN_CONTRIBS 16
+/* However little they bring. */
+#define TURN_PUMPS 16
 
 int agt_core_new(const struct agt_config *cfg, const struct agt_env *env, struct xport *x,
 	struct agt_core **ret)
@@ -573,13 +573,13 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 	return t->id;
 }
 
-/* Several of one connection, before it is the next one's turn. */
+/* Several of one connection go before the next one's. */
 static void offer_some(struct agt_core *core)
 {
 	uint64_t before = core->stats.pushed_bytes;
 	struct link *link = TAILQ_FIRST(&core->active);
 
-	for (unsigned i = 0; link && i < TURN_CONTRIBS; i++) {
+	for (unsigned i = 0; link && i < TURN_PUMPS; i++) {
 		if (!link_pump(link))
 			link = TAILQ_FIRST(&core->active);
 		if (core->stats.pushed_bytes - before >= core->cfg.turn_bytes)

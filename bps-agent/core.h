@@ -84,10 +84,11 @@ struct agt_kept_part {
 };
 
 /* Of some tensors a server has one partition, of others none: without any lead that alone makes
- * connections wait (3 % of a round of ResNet-50), with more the small shares are through too early. */
+ * connections wait (3 % of a round of ResNet-50), with more the small shares are through too early.
+ * On a fast link what it takes at a time passes in less. */
 #define AGT_LEAD_BYTES (UINT64_C(64) << 10)
-/* One call of the kernel carries several contributions, and their bytes are in the cache from the CRC
- * on. With all that is there the first one would leave late. */
+/* One call of the kernel carries several contributions, and their bytes are in the cache from the
+ * CRC on. With all that is there the first one would leave late. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
 struct agt_config {
@@ -95,8 +96,8 @@ struct agt_config {
 	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
 	uint64_t retry_ns;           /* what is not answered is sent again */
 	uint64_t again_ns;           /* pause after AGAIN */
-	/* That a connection may be ahead of the one furthest behind (share.c), or what it has waiting
-	 * (struct xport) if that is more. */
+	/* That a connection may be ahead of the one furthest behind (share.c), or ahead_bytes of its
+	 * transport if that is more. */
 	uint64_t lead_bytes;
 	uint64_t turn_bytes; /* of contributions, offered by one agt_core_work; 0: one */
 };
@@ -238,7 +239,8 @@ struct agt_stall {
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
-/* Push, sum locally: about one partition per call; true when there is more to do. */
+/* Push, up to cfg.turn_bytes or the one that exceeds them; sum one partition locally. True when
+ * there is more to do. */
 bool agt_core_work(struct agt_core *core);
 /* The time, before each batch of events; also runs what is due. Returns the next deadline. */
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);

@@ -36,7 +36,8 @@ struct fetch {
 
 enum seat_state { SEAT_IDLE, SEAT_WANT_READ, SEAT_READING, SEAT_STAGED };
 
-/* What a member is owed; sent as soon as there is credit. */
+/* What a member is owed; sent as soon as there is credit. A result that is offered, and not inside
+ * the message, is in peer->results instead. */
 enum owe { OWE_RESULT = 1, OWE_HAVE_OK = 2, OWE_DONATE_REQ = 4, OWE_BAD_CRC = 8, OWE_AGAIN = 16 };
 
 /* Where a contribution or donation can be read. */
@@ -167,13 +168,13 @@ struct peer { /* xconn->user */
 	struct xconn *conn;
 	struct seat_list owing;
 	struct heap results; /* seats that are owed one that is offered, the most urgent first */
-	uint64_t n_results;  /* so far */
+	uint64_t result_seq; /* of keys in results */
 	struct heap want;    /* seats that WANT_READ, but for the parked ones */
 	TAILQ_ENTRY(peer) ready; /* core->ready when is_ready: wants reads and may have them */
 	bool is_ready;
 	size_t reading_bytes;
 	bool is_stuck; /* send said -EAGAIN, writable follows */
-	bool is_full;  /* a result was refused: much waits to leave; writable follows */
+	bool is_full; /* the same, to a result that is offered: much waits to leave, or no credit */
 };
 
 /* A result that was offered under an older pgen: kept until nobody can be reading it (B3). */

@@ -229,6 +229,7 @@ static void on_contrib(struct srv_core *core, struct seat *seat, const struct wi
 	}
 	if (!op_agrees(core, slot, m) || !echo_agrees(core, slot, seat, m))
 		return;
+	seat->offer.priority = m->priority; /* of what it is owed, too */
 	if (slot->n_has || slot->state != SLOT_OPEN) {
 		/* It will be donated, or is there already: the bytes are not needed. */
 		slot_add_contributed(slot, seat->member);

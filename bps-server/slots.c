@@ -1,5 +1,5 @@
 /* Slots and seats: their states, what is owed to whom, and who may still read a result (S4-S6, B3).
- * Nothing here waits: what cannot be sent now stays owed and is sent when there is credit. */
+ * Nothing here waits: what cannot be sent now stays owed and is sent when the transport is writable. */
 #include "bps-server/core_impl.h"
 
 #include <assert.h>
@@ -68,7 +68,7 @@ static void owe_offer(struct seat *seat)
 
 	if (heap_has(&seat->result))
 		return;
-	seat->result.key = heap_key(seat->offer.priority, peer->n_results++);
+	seat->result.key = heap_key(seat->offer.priority, peer->result_seq++);
 	heap_push(&peer->results, &seat->result);
 }
 

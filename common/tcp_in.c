@@ -13,7 +13,8 @@
 #include "common/failpoint.h"
 
 /* Bytes of one call, so that the other connections get their turn, and what was received is still in
- * the cache for its crc. */
+ * the cache for its crc: half of 1 MiB. With half as many a call costs more than that gains
+ * (docs/performance/README.md, point 10). */
 #define RECV_SLICE (UINT32_C(512) << 10)
 /* The kernel wakes us when this much of what comes is here, or a quarter of the window, or all of it:
  * a compromise between wake-ups, which cost, and bytes that lie in the kernel when they could be
@@ -473,7 +474,7 @@ static int lock_room(int fd, bool is_locked)
 
 /* What it sends: paced or not, and how much waits in the kernel. Once paced, a socket stays so: the
  * kernel has no way back. */
-static int set_pace(const struct tcp_xport *x, int fd)
+static int set_sending(const struct tcp_xport *x, int fd)
 {
 	uint64_t most = UINT64_MAX - 1; /* bytes in a second: what the congestion control says */
 	int ahead = (int)x->pub.ahead_bytes;
@@ -497,14 +498,12 @@ static int set_window(int fd, int window)
 
 int tcp_begin_window(const struct tcp_xport *x, int fd)
 {
-	int room = RECV_ROOM;
-
-	int rc;
+	int room = RECV_ROOM, rc;
 
 	if (setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room)))
 		return -errno;
 	rc = set_window(fd, x->window.bytes);
-	return rc ? rc : set_pace(x, fd);
+	return rc ? rc : set_sending(x, fd);
 }
 
 void tcp_set_windows(struct tcp_xport *x)
@@ -512,16 +511,17 @@ void tcp_set_windows(struct tcp_xport *x)
 	int rc = 0;
 
 	x->pub.ahead_bytes = x->window.is_paced ? TCP_AHEAD_SLOW : TCP_AHEAD;
-	for (unsigned i = 0; i < TCP_CONNS_MAX && !(rc && !x->window.bytes); i++) {
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
-		if (fd >= 0)
+		if (fd < 0)
+			continue;
+		if (!rc)
 			rc = set_window(fd, x->window.bytes);
-		if (fd >= 0 && !rc)
-			rc = set_pace(x, fd);
+		set_sending(x, fd); /* if it fails, what waits there stays what it was */
 	}
 	if (rc && !x->window.bytes)
-		recv_window_refused(&x->window); /* the first of them: nothing has changed */
+		recv_window_refused(&x->window); /* by the first of them: no window has changed */
 }
 
 /* n bytes were received. */

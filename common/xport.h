@@ -121,7 +121,9 @@ struct xport {
 	const struct xport_ops *ops;
 	const struct xport_events *ev;
 	void *ctx;
-	uint32_t ahead_bytes; /* of patient offers, that a connection has waiting; 0: not known */
+	/* Of patient offers a connection takes no more while so many bytes wait to leave; may change.
+	 * 0: not known. */
+	uint32_t ahead_bytes;
 };
 struct xconn {
 	struct xport *x;

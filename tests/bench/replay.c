@@ -1,8 +1,10 @@
 /* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer
  * is a row with macs and the rows without that follow it; rows without macs before the first such
  * row are a layer without computing. An accelerator that computes is a clock, which says when it will
- * be free. What is handed to it is only begun, as with CUDA: so in forward the trainer is ahead of it,
- * and a layer begins when the one before has ended and its sums are there.
+ * be free. What is handed to it is only begun, as with CUDA. In forward a layer begins when the one
+ * before has ended and its sums are there. Backward, which waits for nothing, was handed over whole, and
+ * the trainer hears when a layer's gradients are there: what it needs to submit them does not keep the
+ * accelerator from the next layer.
  *
  *   step:  for each layer, first to last: wait for its sums of the step before; begin forward
  *          for each layer, last to first: begin backward; sleep until it ends; submit its tensors

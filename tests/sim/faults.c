@@ -149,6 +149,7 @@ void options_draw(struct sim *s)
 	/* By the seed, so that the histories of all others stay what they are. */
 	o->lead_bytes = mix(s->seed ^ 0x1ead) % 3 ? mix(s->seed ^ 0x1eada) % 2048 : SIZE_MAX;
 	o->turn_bytes = mix(s->seed ^ 0x70b1) % 2 ? mix(s->seed ^ 0x70b2) % 8192 : 0;
+	o->ahead_bytes = mix(s->seed ^ 0xa4ead) % 2 ? (uint32_t)(mix(s->seed ^ 0xa4eae) % 4096) : 0;
 	o->has_restarts = s->seed % 16 == 7 || s->seed % 16 == 13;
 	if (o->has_restarts)
 		draw_restarts(s);

@@ -27,7 +27,7 @@ void port_init(struct sim *s, struct port *p, struct node *node, const struct xp
 	void *core, void *owner, void (*enter)(void *), void (*leave)(void *))
 {
 	memset(p, 0, sizeof(*p));
-	p->x = (struct xport){.ops = &ops, .ev = ev, .ctx = core};
+	p->x = (struct xport){.ops = &ops, .ev = ev, .ctx = core, .ahead_bytes = s->o.ahead_bytes};
 	p->s = s;
 	p->node = node;
 	p->owner = owner;

@@ -163,6 +163,7 @@ struct options {
 	unsigned credits, reads_max, eager_max;
 	uint64_t lead_bytes; /* of agents' connections */
 	uint64_t turn_bytes;
+	uint32_t ahead_bytes; /* what transports say */
 	size_t staging_bytes, peer_window_bytes, window_bytes, job_inflight_bytes;
 	uint32_t faults; /* bit per enum fault */
 	uint64_t faults_ns, fault_gap_ns, restart_gap_ns, drain_gap_ns, lie_gap_ns;

@@ -70,14 +70,15 @@ static int op_send(struct xconn *xc, const struct wire_msg *m)
 static int op_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 {
 	struct fake_conn *c = conn_of(xc);
+	int rc;
 
 	if (is_patient && c->is_up && c->room == 0) {
 		c->was_refused = true;
 		return -EAGAIN;
 	}
-	if (is_patient)
-		c->room--;
-	return op_send(xc, m);
+	rc = op_send(xc, m);
+	c->room -= is_patient && rc == 0 && c->room != SIZE_MAX;
+	return rc;
 }
 
 static bool lies_in(const struct fake_segment *s, uint64_t offset, size_t bytes)
@@ -279,7 +280,7 @@ void fake_grant(struct fake_conn *c, size_t n)
 
 void fake_make_room(struct fake_conn *c, size_t n)
 {
-	c->room += n;
+	c->room = n < SIZE_MAX - c->room ? c->room + n : SIZE_MAX;
 	writable(c);
 }
 

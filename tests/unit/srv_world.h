@@ -22,7 +22,7 @@
 #define SMALL       4u    /* elements: inline */
 #define LARGE       8192u /* elements: offered, 32 KiB of f32 */
 #define BYTES_MAX   (32u << 10)
-#define PARTS_MAX   16
+#define PARTS_MAX   20
 #define SEGMENT     (128u << 10)
 #define JOB         7
 #define SERVER      3

@@ -91,7 +91,7 @@ static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 	world_free(w);
 }
 
-/* One turn: server 0 has three, of what it takes; what is left goes in the next. */
+/* One, then as many as make three, of one connection or begun with it. */
 static void several_of_a_connection_go_in_one_turn(void **state)
 {
 	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
@@ -105,6 +105,21 @@ static void several_of_a_connection_go_in_one_turn(void **state)
 	agt_core_work(w->core);
 	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, 4);
 	assert_true(w->conn[0]->n_sent >= LEAD || w->conn[1]->n_sent >= LEAD);
+	world_free(w);
+}
+
+static void turn_ends_however_much_it_may_offer(void **state)
+{
+	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
+
+	(void)state;
+	w->core->cfg.turn_bytes = UINT64_MAX;
+	for (unsigned t = 0; t < TENSORS; t++)
+		submit(w, t, 0, 1, 0);
+	assert_true(agt_core_work(w->core));
+	assert_in_range(w->conn[0]->n_sent + w->conn[1]->n_sent, 2, 16);
+	work(w);
+	assert_int_equal(w->conn[0]->n_sent + w->conn[1]->n_sent, TO_0 + TO_1);
 	world_free(w);
 }
 
@@ -451,6 +466,7 @@ int main(void)
 		cmocka_unit_test(large_share_waits_for_a_small_one_too),
 		cmocka_unit_test(who_takes_more_at_a_time_may_be_ahead_by_that),
 		cmocka_unit_test(several_of_a_connection_go_in_one_turn),
+		cmocka_unit_test(turn_ends_however_much_it_may_offer),
 		cmocka_unit_test(equal_shares_are_kept_in_step_too),
 		cmocka_unit_test(equal_shares_are_free_in_some_rounds),
 		cmocka_unit_test(urgent_ones_are_not_held_by_others),

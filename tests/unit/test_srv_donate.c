@@ -209,9 +209,39 @@ static void contribution_to_a_donated_round_gets_the_donation(void **state)
 	world_free(w);
 }
 
+static void donated_sum_waits_by_the_priority_it_was_asked_with(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 2);
+	struct wire_msg m;
+
+	(void)state;
+	w->m[1].conn->room = 0;
+	/* Partition 1: an ordinary sum, priority 1. */
+	for (unsigned i = 0; i < 2; i++) {
+		m = contrib_msg(w, i, 1, 1);
+		m.priority = 1;
+		say(w, i, &m);
+		settle(w);
+	}
+	/* Partition 0: member 0 has it, member 1 asks with priority 9. */
+	say_key(w, 0, WIRE_HAVE, 1);
+	m = contrib_msg(w, 1, 1, 0);
+	m.priority = 9;
+	say(w, 1, &m);
+	m = donate_msg(w, 0, 1);
+	say(w, 0, &m);
+	settle(w);
+	assert_int_equal(w->m[1].conn->n_sent, 0);
+	fake_make_room(w->m[1].conn, 1);
+	assert_int_equal(w->m[1].conn->n_sent, 1);
+	assert_int_equal(fake_take(w->m[1].conn)->part, 0);
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(donated_sum_waits_by_the_priority_it_was_asked_with),
 		cmocka_unit_test(sum_that_somebody_has_is_donated_to_the_rest),
 		cmocka_unit_test(nothing_is_asked_for_when_all_have_the_sum),
 		cmocka_unit_test(have_that_comes_late_throws_the_sum_away),

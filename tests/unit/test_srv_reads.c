@@ -366,6 +366,26 @@ static void small_answers_pass_results_that_wait(void **state)
 	world_free(w);
 }
 
+static void results_of_all_partitions_may_wait(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = PARTS_MAX);
+
+	(void)state;
+	w->m[0].conn->room = 0;
+	for (unsigned p = 0; p < PARTS_MAX; p++)
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = contrib_msg(w, i, 1, p);
+
+			say(w, i, &m);
+			settle(w);
+		}
+	assert_int_equal(stats(w).rounds, PARTS_MAX);
+	assert_int_equal(w->m[0].conn->n_sent, 0);
+	fake_make_room(w->m[0].conn, PARTS_MAX);
+	assert_int_equal(w->m[0].conn->n_sent, PARTS_MAX);
+	world_free(w);
+}
+
 /* A repeated contribution does not have its result offered twice; a new connection asks itself. */
 static void results_that_wait_are_offered_once(void **state)
 {
@@ -560,6 +580,7 @@ int main(void)
 		cmocka_unit_test(answers_wait_for_credit),
 		cmocka_unit_test(most_urgent_result_leaves_first),
 		cmocka_unit_test(small_answers_pass_results_that_wait),
+		cmocka_unit_test(results_of_all_partitions_may_wait),
 		cmocka_unit_test(results_that_wait_are_offered_once),
 		cmocka_unit_test(little_staging_is_enough_in_any_order),
 		cmocka_unit_test(scattered_staging_does_not_stop_ordered_sums),

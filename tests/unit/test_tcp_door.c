@@ -487,6 +487,18 @@ static uint64_t pace_of(const struct tcp_conn *c)
 	return rate;
 }
 
+/* How much may wait unsent in its kernel. */
+static int unsent_of(const struct tcp_conn *c)
+{
+	int bytes;
+	socklen_t len = sizeof(bytes);
+
+	assert_int_equal(
+		getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bytes, &len),
+		0);
+	return bytes;
+}
+
 static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(void **state)
 {
 	struct rig r;
@@ -497,15 +509,20 @@ static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(
 	rig_connect(&r);
 	x = tcp_of(tcp_conn_of(&r.client));
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD);
 	x->window.is_paced = true;
 	tcp_set_windows(x);
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD_SLOW);
+	assert_int_equal(x->pub.ahead_bytes, TCP_AHEAD_SLOW);
 	xport_close(r.client.conn, "once more");
 	RUN(&r, r.server.n_down == 1);
 	r.client.n_up = r.server.n_up = 0;
 	rig_connect(&r);
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD_SLOW);
 	assert_true(pace_of(tcp_conn_of(&r.server)) == UINT64_MAX);
+	assert_int_equal(unsent_of(tcp_conn_of(&r.server)), TCP_AHEAD);
 	rig_close(&r);
 }
 
