@@ -24,7 +24,8 @@ struct recv_window {
 	int bytes;     /* that may be on the way; 0: the kernel chooses */
 	int share;     /* what it is for that many connections, if it is not the kernel's */
 	bool is_paced; /* new sockets, and those that were there when it became true */
-	unsigned n_fast, n_slow, n_long, n_limited;
+	bool is_quick; /* round trips are short: what waits to leave does so soon */
+	unsigned n_fast, n_quick, n_tardy, n_slow, n_long, n_limited;
 };
 
 /* The kernel's average of one connection, of a sample per window with a weight of an eighth: so a
@@ -39,7 +40,7 @@ void recv_window_init(struct recv_window *w);
 /* There are so many connections. True: w->bytes has changed. */
 bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
- * found it good. True: w->bytes or w->is_paced has changed. */
+ * found it good. True: w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
 /* It was to choose, and cannot (kernels before 5.14). */
 void recv_window_refused(struct recv_window *w);

@@ -289,7 +289,8 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 
 	if (!x)
 		return err_set(err, -ENOMEM, "out of memory");
-	x->pub = (struct xport){.ops = &xport_ops, .ev = ev, .ctx = ctx, .ahead_bytes = TCP_AHEAD};
+	x->pub = (struct xport){
+		.ops = &xport_ops, .ev = ev, .ctx = ctx, .ahead_bytes = TCP_AHEAD_SLOW};
 	x->net = net;
 	x->thread = thread;
 	x->now_ns = clock_now_ns();

@@ -291,9 +291,8 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 }
 
 /* x->pub.ahead_bytes, and as many unsent in the kernel: enough to keep the link busy until we are
- * woken. What is offered meanwhile may be more urgent, so it is no more where the link is slow;
- * elsewhere several go with one call. Slow is what recvwindow.h paces. Before that is known, after
- * some 64 MiB, it is TCP_AHEAD: where processors are the limit a link is never found fast. */
+ * woken. What is offered meanwhile may be more urgent, and connections get out of step by as much;
+ * where round trips are short (recvwindow.h) both pass soon, and several go with one call. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 

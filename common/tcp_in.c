@@ -510,7 +510,7 @@ void tcp_set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
-	x->pub.ahead_bytes = x->window.is_paced ? TCP_AHEAD_SLOW : TCP_AHEAD;
+	x->pub.ahead_bytes = x->window.is_quick ? TCP_AHEAD : TCP_AHEAD_SLOW;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 

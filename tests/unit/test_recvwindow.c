@@ -11,6 +11,7 @@
 #define FAST   1000
 #define BUSY   1900
 #define SLOW   2100
+#define TARDY  5100
 #define MIDDLE 23000
 #define LONG   42000
 
@@ -20,14 +21,24 @@ static unsigned until_change(struct recv_window *w, uint32_t rtt_us, unsigned mo
 	int before = w->bytes;
 
 	for (unsigned i = 1; i <= most; i++) {
-		bool was_paced = w->is_paced;
+		bool was_paced = w->is_paced, was_quick = w->is_quick;
 		bool has_changed = recv_window_measured(w, rtt_us);
 
-		assert_int_equal(has_changed, w->bytes != before || w->is_paced != was_paced);
+		assert_int_equal(has_changed,
+			w->bytes != before || w->is_paced != was_paced || w->is_quick != was_quick);
 		if (w->bytes != before)
 			return i;
 	}
 	return 0;
+}
+
+/* A sample changes neither the window nor the pacing. */
+static bool stays(struct recv_window *w, uint32_t rtt_us)
+{
+	struct recv_window before = *w;
+
+	recv_window_measured(w, rtt_us);
+	return w->bytes == before.bytes && w->is_paced == before.is_paced;
 }
 
 static void queue_of_middle_length_changes_nothing(void **state)
@@ -87,7 +98,7 @@ static void who_comes_and_goes_does_not_end_the_count(void **state)
 	(void)state;
 	recv_window_init(&w);
 	for (unsigned i = 0; i < 31; i++) {
-		assert_false(recv_window_measured(&w, FAST));
+		assert_true(stays(&w, FAST));
 		assert_true(recv_window_shared(&w, i & 1 ? 8 : 9));
 	}
 	assert_true(recv_window_measured(&w, FAST));
@@ -127,6 +138,41 @@ static void kernel_chooses_on_a_fast_link_until_its_queue_is_long(void **state)
 	assert_int_equal(want, 32 << 10);
 }
 
+static void what_waits_to_leave_may_be_more_while_round_trips_are_short(void **state)
+{
+	struct recv_window w;
+
+	(void)state;
+	recv_window_init(&w);
+	assert_false(w.is_quick);
+	for (unsigned round = 0; round < 3; round++) {
+		for (unsigned k = 0; k < 31; k++)
+			assert_false(recv_window_measured(&w, BUSY));
+		assert_false(recv_window_measured(&w, TARDY));
+		for (unsigned k = 0; k < 31; k++)
+			assert_false(recv_window_measured(&w, BUSY));
+		assert_true(recv_window_measured(&w, BUSY));
+		assert_true(w.is_quick);
+		for (unsigned k = 0; k < 3; k++)
+			assert_false(recv_window_measured(&w, TARDY));
+		assert_true(w.is_quick);
+		assert_true(recv_window_measured(&w, TARDY));
+		assert_false(w.is_quick);
+	}
+	/* Short, but long enough to be paced. */
+	for (unsigned k = 0; k < 32; k++)
+		recv_window_measured(&w, SLOW);
+	assert_true(w.is_quick);
+	for (unsigned k = 32; k < 64; k++)
+		recv_window_measured(&w, SLOW);
+	assert_true(w.is_paced);
+	assert_false(w.is_quick);
+	for (unsigned k = 0; k < 100; k++)
+		assert_false(recv_window_measured(&w, BUSY));
+	assert_int_equal(until_change(&w, FAST, 1000), 32);
+	assert_true(w.is_quick);
+}
+
 static void slow_link_is_paced_until_it_is_fast(void **state)
 {
 	struct recv_window w;
@@ -135,25 +181,25 @@ static void slow_link_is_paced_until_it_is_fast(void **state)
 	recv_window_init(&w);
 	for (unsigned i = 0; i < 100; i++) {
 		for (unsigned k = 0; k < 63; k++)
-			assert_false(recv_window_measured(&w, SLOW));
-		assert_false(recv_window_measured(&w, BUSY));
+			assert_true(stays(&w, SLOW));
+		assert_true(stays(&w, BUSY));
 	}
 	for (unsigned k = 0; k < 63; k++)
-		assert_false(recv_window_measured(&w, SLOW));
+		assert_true(stays(&w, SLOW));
 	assert_false(w.is_paced);
 	assert_true(recv_window_measured(&w, SLOW));
 	assert_true(w.is_paced);
 	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
 	for (unsigned k = 0; k < 100; k++)
-		assert_false(recv_window_measured(&w, SLOW));
+		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, FAST, 1000), 32);
 	assert_int_equal(w.bytes, 0);
 	assert_false(w.is_paced);
 	for (unsigned k = 0; k < 1000; k++) /* the kernel's own windows make queues */
-		assert_false(recv_window_measured(&w, SLOW));
+		assert_true(stays(&w, SLOW));
 	assert_int_equal(until_change(&w, LONG, 1000), 8);
 	for (unsigned k = 0; k < 63; k++)
-		assert_false(recv_window_measured(&w, SLOW));
+		assert_true(stays(&w, SLOW));
 	assert_true(recv_window_measured(&w, SLOW));
 }
 
@@ -277,6 +323,7 @@ int main(void)
 		cmocka_unit_test(who_comes_and_goes_does_not_end_the_count),
 		cmocka_unit_test(one_short_sample_starts_the_count_of_long_ones_anew),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
+		cmocka_unit_test(what_waits_to_leave_may_be_more_while_round_trips_are_short),
 		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),
 		cmocka_unit_test(pauses_are_not_taken_for_a_long_queue),

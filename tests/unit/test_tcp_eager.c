@@ -287,7 +287,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 
 	pair_open(&p, len);
 	x = (struct tcp_xport *)p.r.server.x;
-	x->window.is_paced = is_slow;
+	x->window.is_quick = !is_slow;
 	tcp_set_windows(x);
 	p.r.client.on_message = hear;
 	m = offer_of(&p.from, 1, 0, len);
