@@ -21,6 +21,9 @@
 #define SLOW_TIMES  64u
 #define LONG_TIMES  8u
 #define LIMITED_MAX 10u
+/* So much of what is only bounded in so short a time: 200 MB/s. */
+#define BOUNDED_TIMES 8u
+#define BOUNDED_NS    (BOUNDED_TIMES * QUICK_US * UINT64_C(1000))
 /* Of a sample, what goes into the kernel's average. */
 #define PAUSE_SHARE 8
 
@@ -101,6 +104,28 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 	if (w->bytes && !w->is_paced && w->n_slow >= SLOW_TIMES)
 		return pace(w);
 	return has_changed;
+}
+
+bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns)
+{
+	bool is_first = !w->n_bounded, came_soon;
+
+	if (most_us > QUICK_US) {
+		w->n_bounded = 0;
+		return false;
+	}
+	if (!is_first && w->n_bounded < BOUNDED_TIMES) {
+		w->n_bounded++;
+		return false;
+	}
+	came_soon = !is_first && now_ns - w->bounded_ns <= BOUNDED_NS;
+	w->n_bounded = 1;
+	w->bounded_ns = now_ns;
+	if (!came_soon)
+		return false;
+	w->n_quick += BOUNDED_TIMES;
+	w->n_tardy = 0;
+	return judge_quickness(w);
 }
 
 void recv_window_refused(struct recv_window *w)

@@ -25,7 +25,8 @@ struct recv_window {
 	int share;     /* what it is for that many connections, if it is not the kernel's */
 	bool is_paced; /* new sockets, and those that were there when it became true */
 	bool is_quick; /* round trips are short: what waits to leave does so soon */
-	unsigned n_fast, n_quick, n_tardy, n_slow, n_long, n_limited;
+	unsigned n_fast, n_quick, n_tardy, n_slow, n_long, n_limited, n_bounded;
+	uint64_t bounded_ns; /* when the first of the n_bounded was */
 };
 
 /* The kernel's average of one connection, of a sample per window with a weight of an eighth: so a
@@ -42,6 +43,10 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
  * found it good. True: w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
+/* It found that much of it may be pauses: the time is at most that, in microseconds, which is all that
+ * processes of a busy machine ever tell. That is no news of a slow link, unless as much comes as would
+ * not over one: a sample is for 1 MiB of all connections. True: w->is_quick has changed. */
+bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* It was to choose, and cannot (kernels before 5.14). */
 void recv_window_refused(struct recv_window *w);
 

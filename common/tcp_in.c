@@ -523,6 +523,16 @@ void tcp_set_windows(struct tcp_xport *x)
 		recv_window_refused(&x->window); /* by the first of them: no window has changed */
 }
 
+/* The kernel's average of the time from window to window. True: x->window has changed. */
+static bool judge(struct tcp_conn *c, uint32_t rtt_us)
+{
+	struct tcp_xport *x = tcp_of(c);
+
+	if (recv_rtt_measured(&c->rtt, rtt_us, x->now_ns))
+		return recv_window_measured(&x->window, rtt_us);
+	return recv_window_bounded(&x->window, rtt_us, x->now_ns);
+}
+
 /* n bytes were received. */
 static void measure(struct tcp_conn *c, size_t n)
 {
@@ -543,8 +553,7 @@ static void measure(struct tcp_conn *c, size_t n)
 		return;
 	x->unmeasured = 0;
 	if (!getsockopt(c->lanes[LANE_BULK].fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
-		info.tcpi_rcv_rtt && recv_rtt_measured(&c->rtt, info.tcpi_rcv_rtt, x->now_ns) &&
-		recv_window_measured(&x->window, info.tcpi_rcv_rtt))
+		info.tcpi_rcv_rtt && judge(c, info.tcpi_rcv_rtt))
 		tcp_set_windows(x);
 }
 

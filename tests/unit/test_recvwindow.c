@@ -173,6 +173,40 @@ static void what_waits_to_leave_may_be_more_while_round_trips_are_short(void **s
 	assert_true(w.is_quick);
 }
 
+static void pauses_do_not_hide_that_round_trips_are_short(void **state)
+{
+	struct recv_window w;
+	uint64_t now_ns = 1;
+
+	(void)state;
+	recv_window_init(&w);
+	/* As much as at 1 Gbit/s: short round trips may be of a link that is not full. */
+	for (unsigned k = 0; k < 1000; k++)
+		assert_false(recv_window_bounded(&w, FAST, now_ns += 8400000));
+	/* Four times as much, but for one pause in seven. */
+	for (unsigned k = 0; k < 1000; k++)
+		assert_false(recv_window_bounded(&w, FAST, now_ns += k % 7 ? 2100000 : 40000000));
+	/* Short ones in a row are asked for. */
+	for (unsigned k = 0; k < 1000; k++)
+		assert_false(recv_window_bounded(&w, k % 7 ? FAST : TARDY, now_ns += 2100000));
+	recv_window_bounded(&w, TARDY, now_ns);
+	for (unsigned k = 0; k < 32; k++)
+		assert_false(
+			recv_window_bounded(&w, TARDY - 200, now_ns += k % 8 ? 2100000 : 25000000));
+	assert_true(recv_window_bounded(&w, TARDY - 200, now_ns += 2100000));
+	assert_true(w.is_quick);
+	assert_int_equal(w.bytes, RECV_WINDOW_MAX);
+	/* They start the count of long ones anew, and do not end it. */
+	for (unsigned k = 0; k < 3; k++)
+		assert_false(recv_window_measured(&w, TARDY));
+	for (unsigned k = 0; k < 8; k++)
+		assert_false(recv_window_bounded(&w, FAST, now_ns));
+	for (unsigned k = 0; k < 3; k++)
+		assert_false(recv_window_measured(&w, TARDY));
+	assert_true(recv_window_measured(&w, TARDY));
+	assert_false(w.is_quick);
+}
+
 static void slow_link_is_paced_until_it_is_fast(void **state)
 {
 	struct recv_window w;
@@ -324,6 +358,7 @@ int main(void)
 		cmocka_unit_test(one_short_sample_starts_the_count_of_long_ones_anew),
 		cmocka_unit_test(kernel_chooses_on_a_fast_link_until_its_queue_is_long),
 		cmocka_unit_test(what_waits_to_leave_may_be_more_while_round_trips_are_short),
+		cmocka_unit_test(pauses_do_not_hide_that_round_trips_are_short),
 		cmocka_unit_test(slow_link_is_paced_until_it_is_fast),
 		cmocka_unit_test(kernel_that_refuses_is_not_asked_again_soon),
 		cmocka_unit_test(pauses_are_not_taken_for_a_long_queue),
