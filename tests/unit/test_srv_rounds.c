@@ -149,6 +149,27 @@ static void contribution_says_that_the_round_before_is_here(void **state)
 	world_free(w);
 }
 
+static void sum_takes_the_memory_of_the_one_before_that_everybody_has(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct wire_msg first;
+
+	(void)state;
+	contribute_all(w, 1);
+	first = expect_sum(w, 0, 1);
+	expect_sum(w, 1, 1);
+	for (uint64_t r = 2; r <= 6; r++) {
+		contribute_all(w, r);
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = expect_sum(w, i, r);
+
+			assert_int_equal(m.segment, first.segment);
+			assert_int_equal(m.offset, first.offset);
+		}
+	}
+	world_free(w);
+}
+
 static void round_ahead_of_the_others_closes_the_peer(void **state)
 {
 	static const struct {
@@ -403,6 +424,31 @@ static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(voi
 	world_free(w);
 }
 
+static void sum_leaves_alone_what_one_who_is_late_has_not_got(void **state)
+{
+	struct world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
+
+	(void)state;
+	say_have_all(w, 0);
+	for (uint64_t r = 1; r <= 2; r++) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct wire_msg m = contrib_msg(w, i, r, 0);
+
+			m.contrib.crc_prev = 0; /* of all three it would be another */
+			say(w, i, &m);
+		}
+		settle(w);
+		tick(w, GRACE_MS);
+		settle(w);
+		for (unsigned i = 0; i < 2; i++)
+			expect_sum_without_third(w, i, r);
+	}
+	say_contrib(w, 2, 1);
+	settle(w);
+	expect_sum_without_third(w, 2, 1);
+	world_free(w);
+}
+
 static void collective_waits_for_everybody_also_with_backup_machines(void **state)
 {
 	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1,
@@ -503,6 +549,7 @@ int main(void)
 		cmocka_unit_test(
 			message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again),
 		cmocka_unit_test(contribution_says_that_the_round_before_is_here),
+		cmocka_unit_test(sum_takes_the_memory_of_the_one_before_that_everybody_has),
 		cmocka_unit_test(round_ahead_of_the_others_closes_the_peer),
 		cmocka_unit_test(nobody_has_a_sum_that_is_being_made),
 		cmocka_unit_test(slot_is_empty_again_for_a_new_pgen),
@@ -515,6 +562,7 @@ int main(void)
 		cmocka_unit_test(job_that_gets_a_number_again_starts_anew),
 		cmocka_unit_test(job_end_waits_for_running_reads_only_with_their_memory),
 		cmocka_unit_test(round_goes_on_without_who_is_late_and_answers_it_with_the_result),
+		cmocka_unit_test(sum_leaves_alone_what_one_who_is_late_has_not_got),
 		cmocka_unit_test(collective_waits_for_everybody_also_with_backup_machines),
 		cmocka_unit_test(contribution_within_the_grace_is_part_of_the_sum),
 		cmocka_unit_test(round_waits_for_who_has_said_nothing_under_this_pgen),
