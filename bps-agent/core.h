@@ -91,6 +91,11 @@ struct agt_kept_part {
  * CRC on. With all that is there the first one would leave late. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
+/* A job with that many bytes of tensors has read the last of a step's sums when the first is in no cache
+ * any more; a partition from that many on is copied past the caches then (shared memory only). */
+#define AGT_MUCH         (UINT64_C(8) << 20)
+#define AGT_MUCH_OF_PART (UINT32_C(32) << 10)
+
 struct agt_config {
 	size_t window_bytes; /* contributions under way to one server thread; SIZE_MAX: no limit */
 	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */

@@ -532,7 +532,9 @@ bool part_fetch(struct part *part)
 		.own_segment = part->tensor->out[part->round & 1].segment,
 		.segment = part->offer.segment,
 		.len = part->offer.len,
-		.offset = part->offer.offset};
+		.offset = part->offer.offset,
+		.is_much = part->offer.len >= AGT_MUCH_OF_PART &&
+			   part->tensor->job->bytes >= AGT_MUCH};
 	rc = xport_read(&part->read);
 	if (rc == -EAGAIN)
 		return false;

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "common/copy.h"
+
 /* ---- messages ---- */
 
 void shm_wake(struct shm_conn *c)
@@ -170,14 +172,21 @@ static bool is_intact(const struct shm_conn *c, const struct shm_map *map)
 static int copy(struct shm_conn *c)
 {
 	size_t left = SHM_COPY_SLICE;
+	const uint8_t *from;
 	struct shm_read *rd;
+	uint8_t *to;
 	int n = 0;
 
 	while (left && c->state == SHM_UP && (rd = TAILQ_FIRST(&c->reads))) {
 		const struct xport_read *r = rd->r;
 		size_t len = r->len - rd->done < left ? r->len - rd->done : left;
 
-		memcpy((uint8_t *)r->dst + rd->done, rd->map->mem + r->offset + rd->done, len);
+		to = (uint8_t *)r->dst + rd->done;
+		from = rd->map->mem + r->offset + rd->done;
+		if (r->is_much)
+			copy_past_caches(to, from, len);
+		else
+			memcpy(to, from, len);
 		rd->done += (uint32_t)len;
 		left -= len;
 		n++;

@@ -1,0 +1,10 @@
+#ifndef BPS_COMMON_COPY_H
+#define BPS_COMMON_COPY_H
+/* Copies. Pure. */
+#include <stddef.h>
+
+/* As memcpy, past the caches where the processor can: for what is used only when the caches hold
+ * other things again. Memory is not read before it is written, and what is in the caches stays.
+ * Seen by other threads as what memcpy writes. */
+void copy_past_caches(void *dst, const void *src, size_t n_bytes);
+#endif
