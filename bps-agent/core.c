@@ -298,7 +298,7 @@ static int tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	t->out[0] = out[0];
 	t->out[1] = out[1];
 	TAILQ_INSERT_TAIL(&job->tensors, t, link);
-	job->bytes += n_elems * dtype_bytes(dtype);
+	job->tensor_bytes += n_elems * dtype_bytes(dtype);
 	*ret = t;
 	return 0;
 }

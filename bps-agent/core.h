@@ -91,10 +91,11 @@ struct agt_kept_part {
  * CRC on. With all that is there the first one would leave late. */
 #define AGT_TURN_BYTES (UINT64_C(512) << 10)
 
-/* A job with that many bytes of tensors has read the last of a step's sums when the first is in no cache
- * any more; a partition from that many on is copied past the caches then (shared memory only). */
-#define AGT_MUCH         (UINT64_C(8) << 20)
-#define AGT_MUCH_OF_PART (UINT32_C(32) << 10)
+/* In a job with so many bytes of tensors, partitions of so many bytes are copied past the caches,
+ * where they come from a server on this host: a step's first sums would be out of them at its end.
+ * 16 and 64 MiB were measured (docs/performance/README.md, point 15), less was not. */
+#define AGT_MUCH_BYTES      (UINT64_C(16) << 20)
+#define AGT_MUCH_PART_BYTES (UINT32_C(32) << 10)
 
 struct agt_config {
 	size_t window_bytes; /* contributions under way to one server thread; SIZE_MAX: no limit */

@@ -142,7 +142,7 @@ struct agt_job {
 	uint32_t id, size;
 	uint16_t member, n_members;
 	uint32_t n_workers; /* local */
-	uint64_t bytes;     /* of its tensors */
+	uint64_t tensor_bytes;
 	int failed;
 	bool is_local;   /* no server takes part */
 	uint64_t border; /* view; a partition with an older pgen waits for its new place */

@@ -533,8 +533,9 @@ bool part_fetch(struct part *part)
 		.segment = part->offer.segment,
 		.len = part->offer.len,
 		.offset = part->offer.offset,
-		.is_much = part->offer.len >= AGT_MUCH_OF_PART &&
-			   part->tensor->job->bytes >= AGT_MUCH};
+		.is_past_caches = !part->tensor->is_device &&
+				  part->offer.len >= AGT_MUCH_PART_BYTES &&
+				  part->tensor->job->tensor_bytes >= AGT_MUCH_BYTES};
 	rc = xport_read(&part->read);
 	if (rc == -EAGAIN)
 		return false;

@@ -260,9 +260,9 @@ void slot_unoffer(struct slot *slot, struct seat *seat);
 void slot_ask_donor(struct srv_core *core, struct slot *slot);
 /* Its memory for the result. NULL: there is none left, and the job has failed. */
 void *slot_result(struct srv_core *core, struct slot *slot);
-/* Before the first addition: if everybody has the other slot's result, its memory is used again, since
- * more of it is in the cache. Else partitions take turns in twice as much. */
-void slot_take_spent(struct slot *slot);
+/* Before the first addition: if everybody has the other slot's result, the two swap their memory,
+ * so that one of them mostly does: more of it is in the cache. */
+void slot_swap_spent(struct slot *slot);
 /* A message may say that its sender reads a result of an older placement no more. */
 void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg *m);
 

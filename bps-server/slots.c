@@ -356,15 +356,15 @@ void *slot_result(struct srv_core *core, struct slot *slot)
 	return slot->result ? slot->result->mem : NULL;
 }
 
-void slot_take_spent(struct slot *slot)
+void slot_swap_spent(struct slot *slot)
 {
 	struct part *part = slot->part;
 	struct slot *other = &part->slots[slot == part->slots];
 	struct buf *spent = other->result;
 
-	if (other->state != SLOT_DONE || other->n_has != part->n_live || other->n_offered ||
-		!slot->result)
+	if (other->n_has != part->n_live || !spent || !slot->result)
 		return;
+	assert(!other->n_offered);
 	other->result = slot->result;
 	slot->result = spent;
 }

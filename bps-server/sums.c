@@ -90,9 +90,11 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 	if (n > REDUCE_MAX_SRC)
 		n = REDUCE_MAX_SRC;
 	slot->is_last_pass = slot->state == SLOT_SUMMING && n == slot->n_staged;
+	if (n == 0 && !slot->is_last_pass)
+		return false;
 	if (!slot->n_folded)
-		slot_take_spent(slot);
-	if ((n == 0 && !slot->is_last_pass) || !slot_result(core, slot))
+		slot_swap_spent(slot);
+	if (!slot_result(core, slot))
 		return false;
 	slot->pass_n = n;
 	slot->pos = 0;

@@ -87,6 +87,7 @@ bool recv_window_measured(struct recv_window *w, uint32_t rtt_us)
 
 	w->n_quick = rtt_us > QUICK_US ? 0 : w->n_quick + 1;
 	w->n_tardy = rtt_us > QUICK_US ? w->n_tardy + 1 : 0;
+	w->n_bounded = rtt_us > QUICK_US ? 0 : w->n_bounded;
 	w->n_fast = rtt_us > FAST_US ? 0 : w->n_fast + 1;
 	w->n_slow = rtt_us > SLOW_US ? w->n_slow + 1 : 0;
 	w->n_long = rtt_us > LONG_US ? w->n_long + 1 : 0;
@@ -111,7 +112,7 @@ bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_n
 	bool is_first = !w->n_bounded, came_soon;
 
 	if (most_us > QUICK_US) {
-		w->n_bounded = 0;
+		w->n_bounded = w->n_quick = 0;
 		return false;
 	}
 	if (!is_first && w->n_bounded < BOUNDED_TIMES) {

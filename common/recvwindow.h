@@ -43,9 +43,10 @@ bool recv_window_shared(struct recv_window *w, unsigned n_conns);
 /* rtt_us: the time from window to window of one connection, in microseconds, as recv_rtt_measured
  * found it good. True: w->bytes, w->is_paced or w->is_quick has changed. */
 bool recv_window_measured(struct recv_window *w, uint32_t rtt_us);
-/* It found that much of it may be pauses: the time is at most that, in microseconds, which is all that
- * processes of a busy machine ever tell. That is no news of a slow link, unless as much comes as would
- * not over one: a sample is for 1 MiB of all connections. True: w->is_quick has changed. */
+/* It found that much of it may be pauses: the time is at most that, in microseconds, which is all
+ * that processes of a busy machine ever tell. That is no news of a slow link; but short ones in a
+ * row make w->is_quick true while more comes than would over one. A sample is for 1 MiB of all
+ * connections. True: w->is_quick has changed. */
 bool recv_window_bounded(struct recv_window *w, uint32_t most_us, uint64_t now_ns);
 /* It was to choose, and cannot (kernels before 5.14). */
 void recv_window_refused(struct recv_window *w);

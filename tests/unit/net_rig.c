@@ -340,7 +340,7 @@ struct xport_read read_of(const struct node *n, const struct mem *to, const stru
 		.own_segment = to->seg,
 		.segment = from->seg,
 		.offset = offset,
-		.is_much = len > 4096, /* both ways to copy */
+		.is_past_caches = len > 4096, /* both ways to copy */
 		.len = len};
 }
 

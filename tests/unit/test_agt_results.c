@@ -30,6 +30,32 @@ static void round_within_one_host_takes_no_crc(void **state)
 	}
 }
 
+static void much_is_read_past_the_caches(void **state)
+{
+	static const struct {
+		uint64_t job_bytes;
+		uint32_t n_elems, n_in;
+		bool want;
+	} cases[] = {{AGT_MUCH_BYTES, LARGE, 0, true}, {AGT_MUCH_BYTES - 1, LARGE, 0, false},
+		{AGT_MUCH_BYTES, LARGE - 1, 0, false}, {AGT_MUCH_BYTES, LARGE, 1, false}};
+
+	(void)state;
+	assert_int_equal(LARGE * sizeof(float), AGT_MUCH_PART_BYTES);
+	for (unsigned k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+		struct world *w = world(.n_elems = cases[k].n_elems, .n_in = cases[k].n_in);
+
+		assert_int_equal(w->job->tensor_bytes, cases[k].n_elems * sizeof(float));
+		w->job->tensor_bytes = cases[k].job_bytes;
+		submit_all(w, 1);
+		if (cases[k].n_in)
+			assert_int_equal(agt_part_staged(w->t[0], 0, 1), 0);
+		say_result(w, 0, 1);
+		assert_int_equal(fake_read_at(w->conn[0], 0)->is_past_caches, cases[k].want);
+		end_read(w, 0, 0);
+		world_free(w);
+	}
+}
+
 static void job_that_may_shrink_takes_a_crc_within_one_host_too(void **state)
 {
 	struct world *w = world(.n_elems = LARGE, .flags = JOB_SHRINK);
@@ -297,6 +323,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(round_within_one_host_takes_no_crc),
+		cmocka_unit_test(much_is_read_past_the_caches),
 		cmocka_unit_test(job_that_may_shrink_takes_a_crc_within_one_host_too),
 		cmocka_unit_test(local_sum_is_made_once_also_when_the_network_takes_over),
 		cmocka_unit_test(sum_that_came_without_crc_is_donated_with_one),

@@ -170,6 +170,36 @@ static void sum_takes_the_memory_of_the_one_before_that_everybody_has(void **sta
 	world_free(w);
 }
 
+/* More members than one pass takes. */
+static void sum_of_many_passes_stays_where_it_began(void **state)
+{
+	struct world *w = world(.n_members = MEMBERS_MAX, .n_elems = LARGE);
+
+	(void)state;
+	assert_true(MEMBERS_MAX > REDUCE_MAX_SRC);
+	for (uint64_t r = 1; r <= 4; r++) {
+		contribute_all(w, r);
+		for (unsigned i = 0; i < MEMBERS_MAX; i++)
+			expect_sum(w, i, r);
+	}
+	world_free(w);
+}
+
+static void sum_is_made_when_the_memory_of_one_is_in_limbo(void **state)
+{
+	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+
+	(void)state;
+	for (uint64_t r = 1; r <= 6; r++) {
+		if (r == 3)
+			tell_plan(w, 1, SERVER, 6); /* that of round 2 may still be read */
+		contribute_all(w, r);
+		for (unsigned i = 0; i < 2; i++)
+			expect_sum(w, i, r);
+	}
+	world_free(w);
+}
+
 static void round_ahead_of_the_others_closes_the_peer(void **state)
 {
 	static const struct {
@@ -550,6 +580,8 @@ int main(void)
 			message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again),
 		cmocka_unit_test(contribution_says_that_the_round_before_is_here),
 		cmocka_unit_test(sum_takes_the_memory_of_the_one_before_that_everybody_has),
+		cmocka_unit_test(sum_of_many_passes_stays_where_it_began),
+		cmocka_unit_test(sum_is_made_when_the_memory_of_one_is_in_limbo),
 		cmocka_unit_test(round_ahead_of_the_others_closes_the_peer),
 		cmocka_unit_test(nobody_has_a_sum_that_is_being_made),
 		cmocka_unit_test(slot_is_empty_again_for_a_new_pgen),
