@@ -3,11 +3,13 @@ hosts, and the others that are measured beside them. Everything here is started,
 kept between runs.
 """
 
+import argparse
 import json
 import os
 import re
 import select
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,7 +25,10 @@ TCP_PAYLOAD = 1448 / 1514  # of the rate: MTU 1500, timestamps
 
 
 def size_bytes(text):
-    number, unit = re.fullmatch(r"(\d+)\s*(B|KiB|MiB|GiB|)", text).groups()
+    found = re.fullmatch(r"(\d+)\s*(B|KiB|MiB|GiB|)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size: use a whole number of B, KiB, MiB or GiB, such as 16MiB")
+    number, unit = found.groups()
     return int(number) << {"B": 0, "": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
 
 
@@ -286,8 +291,14 @@ class Suite:
             self.processes.daemons.remove(p)
 
 
-def make_others(build, gloo_wanted=True, mpi_wanted=False):
-    """Compile the peers' programs."""
+def make_others(build, gloo_wanted=True, mpi_wanted=False, ours=("bps-bench",)):
+    """Compile the peers' programs, when ours are there."""
+    missing = [str(build / name) for name in ours if not (build / name).exists()]
+    if missing:
+        sys.exit(f"{', '.join(missing)}: not built; make BUILD={build.name} bench-build")
+    missing = [name for name, wanted in (("g++", gloo_wanted), ("mpicxx", mpi_wanted)) if wanted and not shutil.which(name)]
+    if missing:
+        sys.exit(f"{', '.join(missing)}: not installed; tests/install-deps.sh bench installs all that this needs")
     if gloo_wanted:
         subprocess.run(["g++", "-O2", "-o", build / "gloo-bench", HERE / "gloo-bench.cc", "-lgloo"], check=True)
     if mpi_wanted:

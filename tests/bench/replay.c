@@ -238,13 +238,14 @@ static int step(struct replay *r, double *ret_start_s)
 	return rc == 0 && r->bench->o.has_barrier ? finish_all(r) : rc;
 }
 
-/* Median time from the first submission to the last sum when nothing is computed. */
+/* Median time from the first submission to the last sum when nothing is computed, once all memory has
+ * been touched. */
 static int communicate(struct replay *r, double *ret_s)
 {
 	double times[COMM_STEPS], start;
 	int rc = 0;
 
-	for (int k = 0; k < COMM_STEPS && rc == 0; k++) {
+	for (int k = -WARMUP_STEPS; k < COMM_STEPS && rc == 0; k++) {
 		rc = bps_barrier(r->bench->b, 0);
 		if (rc < 0)
 			return bench_fail(rc, "barrier");
@@ -254,7 +255,8 @@ static int communicate(struct replay *r, double *ret_s)
 			rc = submit(r, &r->layers[i]);
 		if (rc == 0)
 			rc = finish_all(r);
-		times[k] = bench_now_s() - start;
+		if (k >= 0)
+			times[k] = bench_now_s() - start;
 		r->bench->bytes_moved += r->step_bytes;
 	}
 	if (rc == 0)
@@ -309,7 +311,8 @@ static void report(struct replay *r, const struct replay_result *m)
 	const struct bench_options *o = &r->bench->o;
 	double compute_s = o->compute_s, comm_s = m->communication_s,
 	       least = compute_s < comm_s ? compute_s : comm_s,
-	       overlap = least > 0 ? (compute_s + comm_s - m->step_s) / least : 0,
+	       hidden_s = compute_s + comm_s - m->step_s,
+	       overlap = least > 0 && hidden_s > 0 ? hidden_s / least : 0,
 	       samples = (double)o->batch * r->bench->size / m->step_s;
 
 	bench_progress(r->bench, NULL, 0, 0);
