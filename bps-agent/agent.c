@@ -305,6 +305,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	if (!a)
 		return err_set(err, -ENOMEM, "out of memory");
 	a->cfg = *cfg;
+	a->net = net;
 	a->member = member;
 	a->next_number = 1; /* 0: nobody */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -247,6 +247,7 @@ struct agent {
 	struct agent_config cfg;
 	int spare_fd; /* given up to refuse a trainer when there is no other */
 	struct dataloop *loop;
+	struct net *net;
 	struct xport *x;
 	struct agt_core *core;
 	struct member *member;
@@ -293,6 +294,12 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
 int agent_set_limits(struct agent *a, const struct agent_limits *limits);
 /* Figures of a moment ago. Thread: any. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
+/* Bytes over the network since it began, both ways: messages, contributions offered for the first
+ * time, sums. core, net: of now, or of a moment ago. */
+static inline uint64_t agent_sent_bytes(const struct agt_stats *core, const struct net_stats *net)
+{
+	return net->tx_bytes + core->offered_bytes;
+}
 /* Who uses how much, of a moment ago. Thread: any. */
 void agent_quotas(struct agent *a, struct quota_view *ret);
 

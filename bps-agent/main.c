@@ -336,7 +336,7 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->progress = f.beat_ns;
 	b->rounds = f.core.rounds;
 	b->rx_bytes = net.rx_bytes;
-	b->tx_bytes = net.tx_bytes + f.core.offered_bytes;
+	b->tx_bytes = agent_sent_bytes(&f.core, &net);
 	b->mem_bytes = f.shared_bytes;
 	b->connections = net.connections;
 	b->trainers = f.trainers;
@@ -414,7 +414,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		(double)net.discarded_bytes);
 	metric_one(out, "bps_agent_sent_bytes_total", "counter",
 		"bytes sent to servers, or offered to them for reading",
-		(double)(net.tx_bytes + f.core.offered_bytes));
+		(double)agent_sent_bytes(&f.core, &net));
 	metric_one(out, "bps_agent_inflight_bytes", "gauge", "bytes pushed whose sum is not in yet",
 		(double)f.core.inflight_bytes);
 	metric_one(out, "bps_agent_repush_total", "counter", "contributions sent again",

@@ -234,6 +234,19 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 	return t->may_repeat_message && t->kept && m->seq && m->seq == t->kept->handled_seq;
 }
 
+static void tell_traffic(struct trainer *t, uint32_t seq)
+{
+	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};
+	struct agt_stats core;
+	struct net_stats net;
+
+	agt_core_stats(t->agent->core, &core);
+	net_stats(t->agent->net, &net);
+	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
+	m.traffic.received_bytes = net.rx_bytes;
+	trainer_send(t, &m, NULL, 0);
+}
+
 /* *mem: of m's strings; set to NULL when it is needed longer. */
 static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 {
@@ -262,6 +275,9 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		break;
 	case LOCAL_ASK:
 		people_ask(t, m->seq, &m->ask);
+		break;
+	case LOCAL_ASK_TRAFFIC:
+		tell_traffic(t, m->seq);
 		break;
 	default:
 		trainer_drop(t, true, "not a message for an agent");

@@ -312,6 +312,10 @@ static const struct field passed_fields[] = {
 	FIELD_U32_(local_passed, n_new),
 	FIELD_U32_(local_passed, root),
 };
+static const struct field traffic_fields[] = {
+	FIELD_U64_(local_traffic, sent_bytes),
+	FIELD_U64_(local_traffic, received_bytes),
+};
 static const struct field none_fields[] = {
 	FIELD_U8_(local_none, unused),
 };
@@ -337,6 +341,8 @@ static const struct local_row rows[LOCAL_TYPE_END] = {
 	[LOCAL_DEVICE_AT] = {"DEVICE_AT", LAYOUT_(local_text, text_fields)},
 	[LOCAL_BARRIER] = {"BARRIER", LAYOUT_(local_barrier, barrier_fields)},
 	[LOCAL_PASSED] = {"PASSED", LAYOUT_(local_passed, passed_fields)},
+	[LOCAL_ASK_TRAFFIC] = {"ASK_TRAFFIC", LAYOUT_(local_none, none_fields)},
+	[LOCAL_TRAFFIC] = {"TRAFFIC", LAYOUT_(local_traffic, traffic_fields)},
 };
 
 bool local_is_sealed(int fd)

@@ -142,13 +142,15 @@ enum local_type {
 	LOCAL_WHY,      /* why does it wait, or why did it fail? */
 	LOCAL_TEXT,     /* answers WHY */
 	LOCAL_FINISH,
-	LOCAL_FINISHED,  /* answers FINISH: every worker has finished, or the job failed */
-	LOCAL_ASK,       /* who is in the job, or behind a tensor's last sum? */
-	LOCAL_PEOPLE,    /* answers ASK */
-	LOCAL_DEVICE,    /* where is the executor that drives this job's GPUs? */
-	LOCAL_DEVICE_AT, /* answers DEVICE; + a socket to it, or code and text */
-	LOCAL_BARRIER,   /* nothing is in flight here: wait for all others */
-	LOCAL_PASSED,    /* answers BARRIER: so it is with all of them, or the job failed */
+	LOCAL_FINISHED,    /* answers FINISH: every worker has finished, or the job failed */
+	LOCAL_ASK,         /* who is in the job, or behind a tensor's last sum? */
+	LOCAL_PEOPLE,      /* answers ASK */
+	LOCAL_DEVICE,      /* where is the executor that drives this job's GPUs? */
+	LOCAL_DEVICE_AT,   /* answers DEVICE; + a socket to it, or code and text */
+	LOCAL_BARRIER,     /* nothing is in flight here: wait for all others */
+	LOCAL_PASSED,      /* answers BARRIER: so it is with all of them, or the job failed */
+	LOCAL_ASK_TRAFFIC, /* what has the agent moved? */
+	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
 };
 
@@ -218,7 +220,7 @@ struct local_text {
 	uint32_t code; /* of the failure, 0 when it only waits */
 	const char *text;
 };
-struct local_none { /* FINISH */
+struct local_none { /* FINISH, DEVICE, ASK_TRAFFIC */
 	uint8_t unused;
 };
 struct local_finished {
@@ -245,6 +247,10 @@ struct local_people {
 	uint32_t n_all;
 	struct local_person *people; /* by rank */
 	uint32_t n_people;
+};
+
+struct local_traffic { /* over the network, since the agent began, of all its jobs */
+	uint64_t sent_bytes, received_bytes;
 };
 
 struct local_barrier {
@@ -288,6 +294,7 @@ struct local_msg {
 		struct gpu_arena gpu_arena;
 		struct local_barrier barrier;
 		struct local_passed passed;
+		struct local_traffic traffic;
 	};
 };
 

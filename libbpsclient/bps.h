@@ -207,6 +207,15 @@ BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_
 /* The same, with is_missing, of a tensor that nobody operates on and that is not in flight. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
+/* What this machine's agent has moved over the network since it began, with its messages, for all
+ * of its jobs: nothing of what it shares in memory with servers of this machine, no headers of TCP
+ * and below. Errors: as a wait. */
+struct bps_traffic {
+	uint64_t sent_bytes;     /* contributions, also before a server has read them */
+	uint64_t received_bytes; /* sums */
+};
+BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
+
 /* Collectives on small host data, built on push_pull; every worker calls them in the same order.
  * They block, at most timeout_ms (0: the default). */
 BPS_API int bps_barrier(struct bps *b, uint32_t timeout_ms);

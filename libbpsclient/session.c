@@ -155,6 +155,7 @@ static int handle_unasked(struct session *s, struct frame *f)
 	case LOCAL_FINISHED:
 	case LOCAL_PEOPLE:
 	case LOCAL_PASSED:
+	case LOCAL_TRAFFIC:
 		return 0;
 	default:
 		return session_cut(s, BPS_EPROTO, local_type_name(f->msg.type));
@@ -598,6 +599,26 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 		fn(ctx, &f.msg.people);
 	else
 		rc = explain_request(s, rc, "cannot ask who is there", err);
+	frame_free(&f);
+	turn_give(&s->turn);
+	return rc;
+}
+
+int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_ASK_TRAFFIC};
+	uint64_t deadline_ns = deadline_in(s->options->timeout_ms);
+	struct frame f = {.mem = NULL};
+	int rc;
+
+	rc = turn_take(&s->turn, deadline_ns);
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "cannot ask what was moved: the agent is slow");
+	rc = request(s, &m, LOCAL_TRAFFIC, deadline_ns, &f);
+	if (!rc)
+		*ret = f.msg.traffic;
+	else
+		rc = explain_request(s, rc, "cannot ask what was moved", err);
 	frame_free(&f);
 	turn_give(&s->turn);
 	return rc;

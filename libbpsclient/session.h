@@ -89,6 +89,8 @@ int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
  * sentence. */
 int session_people(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
+/* Ask what the agent has moved over the network. Errors: as session_people. */
+int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);
 /* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads

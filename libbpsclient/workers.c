@@ -1,5 +1,5 @@
-/* Who is in the job, bps_workers(3). The agent answers in pages; nothing is kept here. Thread:
- * any. */
+/* What the agent tells: who is in the job, bps_workers(3), in pages; what it has moved,
+ * bps_traffic(3). Nothing is kept here. Thread: any. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
 
@@ -77,6 +77,22 @@ int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_v
 	if (rc >= 0 && ret_view)
 		*ret_view = f.view;
 	return rc;
+}
+
+int bps_traffic(struct bps *b, struct bps_traffic *ret)
+{
+	struct local_traffic traffic = {0};
+	int rc = client_check(b);
+
+	if (rc == 0 && !ret)
+		rc = text_set(-EINVAL, "traffic: nowhere to write it");
+	if (rc == 0 && !b->is_solo)
+		rc = session_traffic(&b->session, &traffic, text_own());
+	if (rc < 0)
+		return rc;
+	ret->sent_bytes = traffic.sent_bytes;
+	ret->received_bytes = traffic.received_bytes;
+	return 0;
 }
 
 int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)

@@ -192,6 +192,9 @@ static void check_port(json_t *list, const struct role *r, const char *setting, 
 	else if (rc < 0)
 		check_add(list, CHECK_BAD, name, "name an address of this host", "%s: %s", text,
 			strerror(-rc));
+	else if (r->is_running)
+		check_add(list, CHECK_WARN, name, "restart it, so that it takes its settings",
+			"%s is free: the running bps-%s listens elsewhere", text, r->name);
 	else
 		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s does not run there", text,
 			r->name);
@@ -392,8 +395,10 @@ static void check_role(
 	if (!r->is_valid)
 		return;
 	ask_daemon(list, r);
-	if (!r->is_running && !r->has_file)
-		return; /* it is not meant to run here */
+	if (r->pid)
+		needs->pid = r->pid;
+	if (!r->has_file)
+		return; /* not meant to run here, or started with settings of its own */
 	check_key(list, r, config_dir);
 	if (r->port)
 		check_port(list, r, "listen", r->port);
@@ -401,8 +406,6 @@ static void check_role(
 	check_control(list, r);
 	conf_get(r, "provider", provider, sizeof(provider));
 	needs->has_verbs |= strcmp(provider, "verbs") == 0;
-	if (r->pid)
-		needs->pid = r->pid;
 }
 
 static void count(json_t *root)

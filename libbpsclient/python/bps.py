@@ -125,6 +125,14 @@ class Info(collections.namedtuple("Info", "round contributors contributors_most"
     """The last completed round, and how many workers are behind its partitions: the fewest, the most."""
 
 
+class _Traffic(ctypes.Structure):
+    _fields_ = [("sent_bytes", ctypes.c_uint64), ("received_bytes", ctypes.c_uint64)]
+
+
+class Traffic(collections.namedtuple("Traffic", "sent_bytes received_bytes")):
+    """What this machine's agent has moved over the network since it began, for all of its jobs: see bps_traffic(3)."""
+
+
 class _Decl(ctypes.Structure):
     _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("n_elems", ctypes.c_uint64)]
 
@@ -162,6 +170,7 @@ def _load():
         ("workers", int_, [ptr, ptr, size_t, ptr]),
         ("contributor_list", int_, [ptr, ptr, size_t]),
         ("tensor_info", int_, [ptr, ptr]),
+        ("traffic", int_, [ptr, ptr]),
         ("barrier", int_, [ptr, u32]),
         ("checkpoint_barrier", int_, [ptr, u32]),
         ("is_new", int_, [ptr]),
@@ -385,6 +394,12 @@ class Job:
     def workers(self):
         """Who is in the job, by rank, also those that were lost: a list of Worker."""
         return _people(lambda raw, n: _lib.bps_workers(self.handle, raw, n, None))
+
+    def traffic(self):
+        """Bytes that this machine's agent has sent and received, of all its jobs: a Traffic."""
+        raw = _Traffic()
+        _check(_lib.bps_traffic(self.handle, ctypes.byref(raw)))
+        return Traffic(raw.sent_bytes, raw.received_bytes)
 
     def gpu_open(self, uuid=None):
         """Use a GPU; all workers of a machine do. uuid: 16 bytes, None: of this thread's current device."""

@@ -337,8 +337,8 @@ const char *daemons_choose(const struct options *o)
 	if (env && *env)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
-	if (rc == -EACCES || rc == -EPERM) /* whoever has an agent expects to train with it */
-		out_say("%s: %s (are you in its group?); the job gets a cluster of its own",
-			LOCAL_SOCKET, strerror(-rc));
+	if (rc < 0) /* whoever has an agent expects to train with it */
+		out_say("%s: %s%s; the job gets a cluster of its own", LOCAL_SOCKET, strerror(-rc),
+			rc == -EACCES || rc == -EPERM ? " (are you in its group?)" : "");
 	return rc == 0 ? LOCAL_SOCKET : NULL;
 }

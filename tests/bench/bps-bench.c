@@ -220,6 +220,7 @@ enum {
 	OPT_VERSION
 };
 
+/* In the order of their numbers. */
 static const struct option longopts[] = {{"bytes", 1, NULL, OPT_BYTES},
 	{"dtype", 1, NULL, OPT_DTYPE}, {"op", 1, NULL, OPT_OP}, {"tensors", 1, NULL, OPT_TENSORS},
 	{"depth", 1, NULL, OPT_DEPTH}, {"rounds", 1, NULL, OPT_ROUNDS},
@@ -280,21 +281,42 @@ static int parse_option(int c, const char *arg, struct bench_options *o)
 	}
 }
 
+/* Options of the other mode would change nothing. */
+static int check_mode(const bool *given, bool is_replay)
+{
+	static const int of_sweep[] = {OPT_BYTES, OPT_TENSORS, OPT_DEPTH, 0};
+	static const int of_replay[] = {
+		OPT_COMPUTE, OPT_BATCH, OPT_SHRINK, OPT_BARRIER, OPT_FIFO, 0};
+
+	for (const int *other = is_replay ? of_sweep : of_replay; *other; other++)
+		if (given[*other - OPT_BYTES]) {
+			fprintf(stderr, "bps-bench: --%s has no effect %s --replay\n",
+				longopts[*other - OPT_BYTES].name, is_replay ? "with" : "without");
+			return -1;
+		}
+	return 0;
+}
+
 static int parse_options(int argc, char **argv, struct bench_options *o)
 {
+	bool given[OPT_VERSION - OPT_BYTES + 1] = {0};
 	int c;
 
 	parse_sizes("4KiB,64KiB,1MiB,16MiB,64MiB", o);
 	o->dtype = BPS_F32;
 	o->seconds = 2;
 	o->batch = o->shrink = 1;
-	while ((c = getopt_long(argc, argv, "", longopts, NULL)) != -1)
+	while ((c = getopt_long(argc, argv, "", longopts, NULL)) != -1) {
 		if (parse_option(c, optarg, o) < 0)
 			return -1;
+		given[c - OPT_BYTES] = true;
+	}
 	if (optind < argc) {
 		fputs(usage, stderr);
 		return -1;
 	}
+	if (check_mode(given, o->replay) < 0)
+		return -1;
 	if (!o->depth)
 		o->depth = o->tensors ? o->tensors : 1;
 	if (!o->tensors)

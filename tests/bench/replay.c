@@ -15,7 +15,9 @@
  *
  *   step time   median span from one step's first forward to the next one's
  *   efficiency  compute time / step time: what share of the speed without communication is kept
- *   overlap     share of the smaller of compute and communication time that the other one hides */
+ *   overlap     share of the smaller of compute and communication time that the other one hides
+ *   on the wire what the agent of rank 0's machine sent and received a step, as bps_traffic(3) has it;
+ *               of other jobs too */
 #include "tests/bench/bench.h"
 
 #include <errno.h>
@@ -269,11 +271,27 @@ static int communicate(struct replay *r, double *ret_s)
 struct replay_result {
 	uint64_t steps;
 	double communication_s, step_s, p99_s, elapsed_s;
+	double sent_bytes, received_bytes; /* by rank 0's machine, a step */
 };
+
+/* Since before, of the steps' bytes. Nothing of this machine is in flight. */
+static int count_traffic(struct replay *r, const struct bps_traffic *before, double n_steps,
+	struct replay_result *ret)
+{
+	struct bps_traffic now;
+	int rc = bps_traffic(r->bench->b, &now);
+
+	if (rc < 0)
+		return bench_fail(rc, "cannot ask what was sent");
+	ret->sent_bytes = (double)(now.sent_bytes - before->sent_bytes) / n_steps;
+	ret->received_bytes = (double)(now.received_bytes - before->received_bytes) / n_steps;
+	return 0;
+}
 
 static int measure(struct replay *r, struct replay_result *ret)
 {
 	const struct bench_options *o = &r->bench->o;
+	struct bps_traffic before;
 	double *starts, expected;
 	int rc = communicate(r, &ret->communication_s);
 
@@ -283,6 +301,9 @@ static int measure(struct replay *r, struct replay_result *ret)
 		rc = bench_agree(r->bench, &ret->steps);
 	if (rc < 0)
 		return rc;
+	rc = bps_traffic(r->bench->b, &before);
+	if (rc < 0)
+		return bench_fail(rc, "cannot ask what was sent");
 	starts = calloc(ret->steps + WARMUP_STEPS + 1, sizeof(*starts));
 	if (!starts)
 		return -1;
@@ -297,6 +318,8 @@ static int measure(struct replay *r, struct replay_result *ret)
 	starts[ret->steps + WARMUP_STEPS] = r->clock_s;
 	if (rc == 0)
 		rc = finish_all(r);
+	if (rc == 0)
+		rc = count_traffic(r, &before, (double)(ret->steps + WARMUP_STEPS), ret);
 	ret->elapsed_s = starts[ret->steps + WARMUP_STEPS] - starts[WARMUP_STEPS];
 	for (uint64_t k = 0; k < ret->steps; k++)
 		starts[k] = starts[k + WARMUP_STEPS + 1] - starts[k + WARMUP_STEPS];
@@ -323,11 +346,12 @@ static void report(struct replay *r, const struct replay_result *m)
 		printf("{\"tensors\": %zu, \"layers\": %zu, \"step_bytes\": %llu, \"steps\": %llu, "
 		       "\"step_ms\": %.3f, \"p99_ms\": %.3f, \"compute_ms\": %.3f, "
 		       "\"communication_ms\": %.3f, \"overlap\": %.4f, \"efficiency\": %.4f, "
-		       "\"samples_per_s\": %.3f, \"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
+		       "\"samples_per_s\": %.3f, \"sent_bytes\": %.0f, \"received_bytes\": %.0f, "
+		       "\"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
 			r->n_rows, r->n_layers, (unsigned long long)r->step_bytes,
 			(unsigned long long)m->steps, m->step_s * 1e3, m->p99_s * 1e3,
 			compute_s * 1e3, comm_s * 1e3, overlap, compute_s / m->step_s, samples,
-			m->elapsed_s,
+			m->sent_bytes, m->received_bytes, m->elapsed_s,
 			(double)r->step_bytes * (double)m->steps / m->elapsed_s / 1e6);
 		return;
 	}
@@ -339,6 +363,8 @@ static void report(struct replay *r, const struct replay_result *m)
 		(double)r->step_bytes / comm_s / 1e6);
 	printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n", overlap * 100,
 		compute_s / m->step_s * 100, samples);
+	printf("on the wire %.1f MB out and %.1f MB in, a step and machine\n", m->sent_bytes / 1e6,
+		m->received_bytes / 1e6);
 }
 
 int replay_run(struct bench *bench)

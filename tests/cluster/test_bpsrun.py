@@ -199,6 +199,16 @@ def test_deterministic_training_gives_the_same_bits_run_after_run(tmp_path, args
 
 
 @needs_daemons
+def test_job_without_an_agent_is_told_so(tmp_path):
+    if os.path.exists("/run/bps/agent.sock"):
+        pytest.skip("this machine has an agent")
+    r = bpsrun(tmp_path, "-n", 1, "--", "true")
+    assert r.returncode == 0
+    assert r.stderr == "bpsrun: /run/bps/agent.sock: No such file or directory; the job gets a cluster of its own\n"
+    assert bpsrun(tmp_path, "-n", 1, "--servers", 1, "--", "true").stderr == "", "it was asked for"
+
+
+@needs_daemons
 def test_daemons_warnings_are_shown_when_a_worker_fails(tmp_path):
     r = bpsrun(tmp_path, "-n", 2, "--servers", 1, "--", "sh", "-c", "exit 3")
     assert r.returncode == 3

@@ -76,6 +76,17 @@ def test_port_of_somebody_else_is_told_from_ours(host):
     assert d["server http"] == ("ok", d["server http"][1]) and "is free" in d["server http"][1], d
 
 
+def test_daemon_that_runs_with_other_settings_is_told(host):
+    put(host.conf, "server.conf", f"listen = 127.0.0.1:{free_port()}\nhttp = 127.0.0.1:{host.servers[0].http}\n")
+    state, what = check(host.conf)["server listen"]
+    assert state == "warn" and "the running bps-server listens elsewhere" in what
+
+
+def test_roles_without_settings_are_none_of_this_host(host):
+    (host.conf / "server.conf").unlink()
+    assert not [name for name in check(host.conf) if name in ("server key", "server listen", "server http")]
+
+
 def test_address_of_another_host_is_refused(host):
     put(host.conf, "server.conf", "listen = 192.0.2.1:7302\nkey-file = nothing\n")
     assert check(host.conf)["server listen"][0] == "bad"

@@ -1,0 +1,26 @@
+/* Preloaded into a trainer whose tensors are f32: the WRONG_SUM_AT-th result (from 1) that it looks at has a bit that is not
+ * as it was summed. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct bps_tensor;
+extern uint64_t bps_count(const struct bps_tensor *t);
+
+const void *bps_output(const struct bps_tensor *t)
+{
+	static const void *(*real)(const struct bps_tensor *t);
+	static long n_looks;
+	size_t n_bytes = bps_count(t) * sizeof(float);
+	uint8_t *copy;
+
+	if (!real)
+		real = (const void *(*)(const struct bps_tensor *))dlsym(RTLD_NEXT, "bps_output");
+	if (++n_looks != atol(getenv("WRONG_SUM_AT")))
+		return real(t);
+	copy = malloc(n_bytes); /* what the agent gives is read-only */
+	memcpy(copy, real(t), n_bytes);
+	copy[n_bytes - 1] ^= 1;
+	return copy;
+}
