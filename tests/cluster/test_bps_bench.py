@@ -115,6 +115,21 @@ def test_replay_tells_of_steps_and_of_what_they_send(bench, mode):
         assert step_bytes <= r[way] < 1.2 * step_bytes, way
 
 
+def test_trainer_is_told_what_its_agent_moves(bench):
+    n_elems, n_rounds = 100000, 5
+    for ways in bench.cluster.run("traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}):
+        assert all(4 * n_elems * n_rounds <= n < 4.4 * n_elems * n_rounds for n in ways), ways
+    for sent, received in bench.cluster.run("traffic", 2, {"n_elems": n_elems, "n_rounds": n_rounds}, placement=[0, 0]):
+        assert sent < 10000 and received < 10000, "the machine sums alone, and pings"
+
+
+def test_what_hosts_share_is_not_sent(meeting):
+    at = ("--same-host-dir", str(meeting))
+    with Cluster(agents=2, servers=1, server_args=at, agent_args=at) as c:
+        for sent, received in c.run("traffic", 2, {"n_elems": 100000, "n_rounds": 5}):
+            assert sent < 10000 and received < 10000
+
+
 def test_worker_alone_sends_nothing():
     p = subprocess.run([BUILD / "bps-bench", "--replay", RESNET, "--shrink", "500", "--rounds", "2", "--json"], timeout=LIMIT_S,
                        env={k: v for k, v in os.environ.items() if not k.startswith("BPS_")}, capture_output=True, text=True,

@@ -243,6 +243,20 @@ def collectives():
         return [job.rank, job.size, job.local_rank, job.local_size, digest(data)]
 
 
+def traffic(n_elems, n_rounds):
+    """Bytes that the agent has sent and received for n_rounds of an f32 tensor."""
+    with bps.open() as job:
+        t = job.declare("w", "f32", n_elems)
+        t.push_pull()
+        t.wait()
+        before = job.traffic()
+        for _ in range(n_rounds):
+            t.push_pull()
+            t.wait()
+        after = job.traffic()
+    return [b - a for a, b in zip(before, after)]
+
+
 def error(what, linger=0.0, **kw):
     """Do something that must fail; returns the code and the sentence. linger: stay for so long before leaving, which ends
     the job for the others."""
