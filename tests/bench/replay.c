@@ -16,6 +16,7 @@
  *   step time   median span from one step's first forward to the next one's
  *   efficiency  compute time / step time: what share of the speed without communication is kept
  *   overlap     share of the smaller of compute and communication time that the other one hides
+ *   first layer median time from the submission of its gradients to its sums
  *   on the wire what the agent of rank 0's machine sent and received a step, as bps_traffic(3) has it;
  *               of other jobs too */
 #include "tests/bench/bench.h"
@@ -47,6 +48,10 @@ struct replay {
 	size_t n_rows, n_layers;
 	uint64_t step, step_bytes;
 	double clock_s; /* when the simulated accelerator is free */
+	/* Of the first layer, whose gradients come last and whose sums are wanted first: when it was
+	 * submitted, 0 when its sums have been seen; and how long they took, of each step. */
+	double first_submitted_s, *firsts_s;
+	size_t n_firsts;
 };
 
 /* ---- trace ---- */
@@ -175,6 +180,8 @@ static int submit(struct replay *r, const struct layer *layer)
 
 	for (size_t i = 0; i < layer->n && o->is_checking; i++)
 		pattern_fill(t[i], o->op, r->step, r->bench->rank);
+	if (layer == r->layers)
+		r->first_submitted_s = bench_now_s();
 	if (o->is_fifo) {
 		rc = bps_push_pull_group(t, layer->n, o->op, 0);
 		return rc < 0 ? bench_fail(rc, "cannot submit") : 0;
@@ -187,6 +194,13 @@ static int submit(struct replay *r, const struct layer *layer)
 	return 0;
 }
 
+static void note_first(struct replay *r)
+{
+	if (r->firsts_s && r->first_submitted_s > 0)
+		r->firsts_s[r->n_firsts++] = bench_now_s() - r->first_submitted_s;
+	r->first_submitted_s = 0;
+}
+
 /* The sums of that step are there, and right. */
 static int finish(struct replay *r, const struct layer *layer, uint64_t step)
 {
@@ -197,6 +211,8 @@ static int finish(struct replay *r, const struct layer *layer, uint64_t step)
 
 	if (rc < 0)
 		return bench_fail(rc, "push_pull failed");
+	if (layer == r->layers)
+		note_first(r);
 	for (size_t i = 0; i < layer->n && bench->o.is_checking; i++) {
 		wrong = pattern_check(t[i], bench->o.op, step, bench->size);
 		if (wrong < 0)
@@ -271,6 +287,7 @@ static int communicate(struct replay *r, double *ret_s)
 struct replay_result {
 	uint64_t steps;
 	double communication_s, step_s, p99_s, elapsed_s;
+	double first_s;                    /* from the first layer's submission to its sums */
 	double sent_bytes, received_bytes; /* by rank 0's machine, a step */
 };
 
@@ -305,8 +322,11 @@ static int measure(struct replay *r, struct replay_result *ret)
 	if (rc < 0)
 		return bench_fail(rc, "cannot ask what was sent");
 	starts = calloc(ret->steps + WARMUP_STEPS + 1, sizeof(*starts));
-	if (!starts)
+	r->firsts_s = calloc(ret->steps + WARMUP_STEPS, sizeof(*r->firsts_s));
+	if (!starts || !r->firsts_s) {
+		free(starts);
 		return -1;
+	}
 	for (uint64_t k = 0; k < ret->steps + WARMUP_STEPS && rc == 0; k++) {
 		rc = step(r, &starts[k]);
 		bench_progress(r->bench, "step", (double)k, (double)(ret->steps + WARMUP_STEPS));
@@ -325,6 +345,7 @@ static int measure(struct replay *r, struct replay_result *ret)
 		starts[k] = starts[k + WARMUP_STEPS + 1] - starts[k + WARMUP_STEPS];
 	ret->step_s = bench_quantile(starts, ret->steps, 0.5);
 	ret->p99_s = bench_quantile(starts, ret->steps, 0.99);
+	ret->first_s = bench_quantile(r->firsts_s + WARMUP_STEPS, ret->steps, 0.5);
 	free(starts);
 	return rc;
 }
@@ -346,12 +367,13 @@ static void report(struct replay *r, const struct replay_result *m)
 		printf("{\"tensors\": %zu, \"layers\": %zu, \"step_bytes\": %llu, \"steps\": %llu, "
 		       "\"step_ms\": %.3f, \"p99_ms\": %.3f, \"compute_ms\": %.3f, "
 		       "\"communication_ms\": %.3f, \"overlap\": %.4f, \"efficiency\": %.4f, "
+		       "\"first_ms\": %.3f, "
 		       "\"samples_per_s\": %.3f, \"sent_bytes\": %.0f, \"received_bytes\": %.0f, "
 		       "\"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
 			r->n_rows, r->n_layers, (unsigned long long)r->step_bytes,
 			(unsigned long long)m->steps, m->step_s * 1e3, m->p99_s * 1e3,
-			compute_s * 1e3, comm_s * 1e3, overlap, compute_s / m->step_s, samples,
-			m->sent_bytes, m->received_bytes, m->elapsed_s,
+			compute_s * 1e3, comm_s * 1e3, overlap, compute_s / m->step_s,
+			m->first_s * 1e3, samples, m->sent_bytes, m->received_bytes, m->elapsed_s,
 			(double)r->step_bytes * (double)m->steps / m->elapsed_s / 1e6);
 		return;
 	}
@@ -361,6 +383,7 @@ static void report(struct replay *r, const struct replay_result *m)
 	       "MB/s)\n",
 		m->step_s * 1e3, m->p99_s * 1e3, compute_s * 1e3, comm_s * 1e3,
 		(double)r->step_bytes / comm_s / 1e6);
+	printf("first layer's sums %.1f ms after its gradients\n", m->first_s * 1e3);
 	printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n", overlap * 100,
 		compute_s / m->step_s * 100, samples);
 	printf("on the wire %.1f MB out and %.1f MB in, a step and machine\n", m->sent_bytes / 1e6,
@@ -383,6 +406,7 @@ int replay_run(struct bench *bench)
 		report(&r, &result);
 	free(r.rows);
 	free(r.layers);
+	free(r.firsts_s);
 	free(r.tensors);
 	return rc;
 }

@@ -1,4 +1,4 @@
-"""What tests/bench/bars makes of figures, and the probes that it takes them from."""
+"""What tests/bench/bars and run make of figures, and the probes that bars takes them from."""
 
 import argparse
 import importlib.machinery
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,25 @@ BENCH = Path(__file__).resolve().parents[1] / "bench"
 
 
 @pytest.fixture(scope="module")
-def bars_module():
+def script():
+    """Loads a program of that folder as a module."""
+
+    def load(name):
+        loader = importlib.machinery.SourceFileLoader(name, str(BENCH / name))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+        loader.exec_module(module)
+        sys.dont_write_bytecode = before
+        return module
+
     sys.path.insert(0, str(BENCH))
-    loader = importlib.machinery.SourceFileLoader("bars", str(BENCH / "bars"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bars", loader))
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    yield module
+    yield load
     sys.path.remove(str(BENCH))
+
+
+@pytest.fixture(scope="module")
+def bars_module(script):
+    return script("bars")
 
 
 @pytest.fixture
@@ -57,6 +68,18 @@ def test_a_bar_is_the_median_of_the_rounds_ratios(bars):
     bars.ratio("best of both", (">=", 0.9), seen, "ours", ["x", "y"])
     row = bars.rows[0]
     assert (row["measured"], row["least"], row["most"], row["holds"]) == (0.9, 0.8, 1.5, True)
+
+
+def test_run_draws_what_each_reached_of_a_stream(script):
+    def figures(*goodput):
+        return [{"goodput_mbps": g, "median_us": 1, "p99_us": 1, "cpu_s_per_gb": 1, "drops": 0} for g in goodput]
+
+    run = script("run")
+    rows = run.summarise({("tcp", 0): figures(100), ("push_pull depth 1", 4096): figures(80, 90, 70), ("gloo <x>", 4096): figures(300)})
+    text = run.drawing(argparse.Namespace(bytes=[4096]), rows)
+    bars = xml.etree.ElementTree.fromstring(text).findall("{*}rect")
+    assert [float(b.get("width")) for b in bars] == [0.8 * 160, 2 * 160], "of the stream, and no longer than twice of it"
+    assert "gloo &lt;x&gt;" in text and "300.0 MB/s" in text
 
 
 @pytest.mark.parametrize("wanted, holds", [((">=", 1.0), False), (("<=", 1.0), True), (None, None)])

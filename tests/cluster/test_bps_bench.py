@@ -110,6 +110,7 @@ def test_replay_tells_of_steps_and_of_what_they_send(bench, mode):
     assert r["layers"] <= r["tensors"] and 60 == r["compute_ms"] <= r["step_ms"] * 1.001 <= r["p99_ms"] * 1.002
     assert r["communication_ms"] > 0 and 0 <= r["overlap"] <= 1.001
     assert r["efficiency"] == pytest.approx(r["compute_ms"] / r["step_ms"], abs=1e-3)
+    assert 0 < r["first_ms"] < r["step_ms"]
     assert r["samples_per_s"] == pytest.approx(8 * 2 / (r["step_ms"] / 1e3), rel=1e-3)
     for way in ("sent_bytes", "received_bytes"):  # each byte once, and messages
         assert step_bytes <= r[way] < 1.2 * step_bytes, way
