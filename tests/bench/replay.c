@@ -291,7 +291,13 @@ struct replay_result {
 	double sent_bytes, received_bytes; /* by rank 0's machine, a step */
 };
 
-/* Since before, of the steps' bytes. Nothing of this machine is in flight. */
+/* The count begins anew with an agent's successor. */
+static double added(uint64_t before, uint64_t now)
+{
+	return (double)(now < before ? now : now - before);
+}
+
+/* What a step has moved since before. Nothing of this machine is in flight. */
 static int count_traffic(struct replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {
@@ -300,8 +306,8 @@ static int count_traffic(struct replay *r, const struct bps_traffic *before, dou
 
 	if (rc < 0)
 		return bench_fail(rc, "cannot ask what was sent");
-	ret->sent_bytes = (double)(now.sent_bytes - before->sent_bytes) / n_steps;
-	ret->received_bytes = (double)(now.received_bytes - before->received_bytes) / n_steps;
+	ret->sent_bytes = added(before->sent_bytes, now.sent_bytes) / n_steps;
+	ret->received_bytes = added(before->received_bytes, now.received_bytes) / n_steps;
 	return 0;
 }
 

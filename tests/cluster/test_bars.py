@@ -70,6 +70,12 @@ def test_a_bar_is_the_median_of_the_rounds_ratios(bars):
     assert (row["measured"], row["least"], row["most"], row["holds"]) == (0.9, 0.8, 1.5, True)
 
 
+def test_program_that_fails_is_told_when_others_have_ended(bars):
+    host = sys.modules["harness"].Host("127.0.0.1", [])
+    with pytest.raises(RuntimeError, match="exit 3"):
+        bars.processes.run([(host, ["sh", "-c", "sleep 0.3; exit 3"], None), (host, ["true"], None)])
+
+
 def test_run_draws_what_each_reached_of_a_stream(script):
     def figures(*goodput):
         return [{"goodput_mbps": g, "median_us": 1, "p99_us": 1, "cpu_s_per_gb": 1, "drops": 0} for g in goodput]

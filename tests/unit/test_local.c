@@ -531,6 +531,17 @@ static void frame_longer_than_the_limit_is_refused(void **state)
 	pair_free(&p);
 }
 
+static void check_golden(const struct local_msg *m, const unsigned char *golden, size_t n_bytes)
+{
+	struct pair p = pair_new();
+	unsigned char bytes[256];
+
+	assert_int_equal(local_send(p.a, m, NULL, 0, 0), 0);
+	assert_int_equal(recv(p.b, bytes, sizeof(bytes), 0), n_bytes);
+	assert_memory_equal(bytes, golden, n_bytes);
+	pair_free(&p);
+}
+
 static void golden_bytes_of_a_why_frame_do_not_change(void **state)
 {
 	static const unsigned char golden[] = {
@@ -538,14 +549,21 @@ static void golden_bytes_of_a_why_frame_do_not_change(void **state)
 	struct local_msg m = {.type = LOCAL_WHY,
 		.seq = 0x01020304,
 		.why = {.tensor = 2, .round = (1ull << 56) + 9}};
-	struct pair p = pair_new();
-	unsigned char bytes[64];
 
 	(void)state;
-	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
-	assert_int_equal(recv(p.b, bytes, sizeof(bytes), 0), sizeof(golden));
-	assert_memory_equal(bytes, golden, sizeof(golden));
-	pair_free(&p);
+	check_golden(&m, golden, sizeof(golden));
+}
+
+static void golden_bytes_of_traffic_do_not_change(void **state)
+{
+	static const unsigned char golden[] = {18, 0, 0, 0, 3, 0, 0, 0, 16, 0, 0, 0, /* head */
+		7, 0, 0, 0, 0, 0, 0, 1, 8, 0, 0, 0, 0, 2, 0, 0};
+	struct local_msg m = {.type = LOCAL_TRAFFIC,
+		.seq = 3,
+		.traffic = {.sent_bytes = (1ull << 56) + 7, .received_bytes = (2ull << 40) + 8}};
+
+	(void)state;
+	check_golden(&m, golden, sizeof(golden));
 }
 
 static void golden_bytes_of_device_memory_do_not_change(void **state)
@@ -569,14 +587,9 @@ static void golden_bytes_of_device_memory_do_not_change(void **state)
 		.seq = 2,
 		.gpu_region = {
 			.code = 16, .text = "", .region = 1, .memory = &memory, .n_memory = 1}};
-	struct pair p = pair_new();
-	unsigned char bytes[256];
 
 	(void)state;
-	assert_int_equal(local_send(p.a, &m, NULL, 0, 0), 0);
-	assert_int_equal(recv(p.b, bytes, sizeof(bytes), 0), sizeof(golden));
-	assert_memory_equal(bytes, golden, sizeof(golden));
-	pair_free(&p);
+	check_golden(&m, golden, sizeof(golden));
 }
 
 static void every_type_has_a_name_and_survives_the_trip_empty(void **state)
@@ -625,6 +638,7 @@ int main(void)
 		cmocka_unit_test(malformed_frames_are_refused_and_leak_no_descriptor),
 		cmocka_unit_test(frame_longer_than_the_limit_is_refused),
 		cmocka_unit_test(golden_bytes_of_a_why_frame_do_not_change),
+		cmocka_unit_test(golden_bytes_of_traffic_do_not_change),
 		cmocka_unit_test(golden_bytes_of_device_memory_do_not_change),
 		cmocka_unit_test(every_type_has_a_name_and_survives_the_trip_empty),
 	};
