@@ -82,7 +82,7 @@ def test_run_draws_what_each_reached_of_a_stream(script):
 
     run = script("run")
     rows = run.summarise({("tcp", 0): figures(100), ("push_pull depth 1", 4096): figures(80, 90, 70), ("gloo <x>", 4096): figures(300)})
-    text = run.drawing(argparse.Namespace(bytes=[4096]), rows)
+    text = run.drawing(argparse.Namespace(bytes=[4096], loopback=False), rows)
     bars = xml.etree.ElementTree.fromstring(text).findall("{*}rect")
     assert [float(b.get("width")) for b in bars] == [0.8 * 160, 2 * 160], "of the stream, and no longer than twice of it"
     assert "gloo &lt;x&gt;" in text and "300.0 MB/s" in text
