@@ -480,27 +480,48 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	return rc;
 }
 
+/* Take the turn, send m and get its answer. 0: the caller looks at it and calls answered(). Errors: as a
+ * request's, with a sentence that begins with what failed. */
+static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
+	const char *what, struct frame *f, struct err_text *err)
+{
+	uint64_t deadline_ns = deadline_in(timeout_ms);
+	int rc = turn_take(&s->turn, deadline_ns);
+
+	*f = (struct frame){.mem = NULL};
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "%s: the agent is slow", what);
+	rc = request(s, m, answer_type, deadline_ns, f);
+	if (!rc)
+		return 0;
+	rc = explain_request(s, rc, what, err);
+	frame_free(f);
+	turn_give(&s->turn);
+	return rc;
+}
+
+static void answered(struct session *s, struct frame *f)
+{
+	frame_free(f);
+	turn_give(&s->turn);
+}
+
 int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_DEVICE};
-	uint64_t deadline_ns = deadline_in(timeout_ms);
-	struct frame f = {.mem = NULL};
+	struct frame f;
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot ask for the executor", &f, err);
 	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "the agent is slow");
-	rc = request(s, &m, LOCAL_DEVICE_AT, deadline_ns, &f);
-	if (rc < 0) {
-		rc = explain_request(s, rc, "cannot ask for the executor", err);
-	} else if (f.msg.device_at.code || f.n_fds != 1) {
+		return rc;
+	if (f.msg.device_at.code || f.n_fds != 1) {
 		rc = code_of(f.msg.device_at.code, BPS_EDEVICE);
 		err_set(err, rc, "%s", f.msg.device_at.text);
 	} else {
 		*ret_sock = take_fd(&f, 0);
 	}
-	frame_free(&f);
-	turn_give(&s->turn);
+	answered(s, &f);
 	return rc;
 }
 
@@ -587,41 +608,30 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_ASK, .ask = {.tensor = tensor, .first = first}};
-	uint64_t deadline_ns = deadline_in(s->options->timeout_ms);
-	struct frame f = {.mem = NULL};
+	struct frame f;
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot ask who is there", &f, err);
 	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "cannot ask who is there: the agent is slow");
-	rc = request(s, &m, LOCAL_PEOPLE, deadline_ns, &f);
-	if (!rc)
-		fn(ctx, &f.msg.people);
-	else
-		rc = explain_request(s, rc, "cannot ask who is there", err);
-	frame_free(&f);
-	turn_give(&s->turn);
-	return rc;
+		return rc;
+	fn(ctx, &f.msg.people);
+	answered(s, &f);
+	return 0;
 }
 
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_ASK_TRAFFIC};
-	uint64_t deadline_ns = deadline_in(s->options->timeout_ms);
-	struct frame f = {.mem = NULL};
+	struct frame f;
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = ask(
+		s, &m, LOCAL_TRAFFIC, s->options->timeout_ms, "cannot ask what was moved", &f, err);
 	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "cannot ask what was moved: the agent is slow");
-	rc = request(s, &m, LOCAL_TRAFFIC, deadline_ns, &f);
-	if (!rc)
-		*ret = f.msg.traffic;
-	else
-		rc = explain_request(s, rc, "cannot ask what was moved", err);
-	frame_free(&f);
-	turn_give(&s->turn);
-	return rc;
+		return rc;
+	*ret = f.msg.traffic;
+	answered(s, &f);
+	return 0;
 }
 
 /* ---- hot path ---- */
