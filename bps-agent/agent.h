@@ -54,6 +54,7 @@ struct gpu_config {
 
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
+	uint64_t instance;
 	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
 	uint32_t spin_us;
 	const struct shm_config *same_host; /* NULL: off; outlives the agent */
@@ -247,7 +248,7 @@ struct agent {
 	struct agent_config cfg;
 	int spare_fd; /* given up to refuse a trainer when there is no other */
 	struct dataloop *loop;
-	struct net *net;
+	struct net *net; /* the node's, outlives us */
 	struct xport *x;
 	struct agt_core *core;
 	struct member *member;
@@ -294,8 +295,8 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
 int agent_set_limits(struct agent *a, const struct agent_limits *limits);
 /* Figures of a moment ago. Thread: any. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
-/* Bytes over the network since it began, both ways: messages, contributions offered for the first
- * time, sums. core, net: of now, or of a moment ago. */
+/* Bytes sent over the network since it began: messages, and contributions when they are first
+ * offered. core, net: of now, or of a moment ago. */
 static inline uint64_t agent_sent_bytes(const struct agt_stats *core, const struct net_stats *net)
 {
 	return net->tx_bytes + core->offered_bytes;

@@ -36,7 +36,9 @@ struct greeting {
 /* Its HELLO is answered, perhaps by a successor. */
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd)
 {
-	struct local_msg reply = {.type = LOCAL_WELCOME, .seq = seq, .welcome.text = ""};
+	struct local_msg reply = {.type = LOCAL_WELCOME,
+		.seq = seq,
+		.welcome = {.text = "", .n_types = LOCAL_TYPE_END}};
 
 	trainer_send(t, &reply, (int[]){control_fd, t->efd}, 2);
 }

@@ -204,6 +204,7 @@ static int start_agent(struct app *app, uint32_t id)
 {
 	const struct opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
+		.instance = app->node.instance,
 		.listen_fd = app->listen_fd,
 		.spin_us = (uint32_t)o->node.spin_us,
 		.same_host = node_same_host(&app->node),

@@ -234,6 +234,7 @@ static bool was_answered(const struct trainer *t, const struct local_msg *m)
 	return t->may_repeat_message && t->kept && m->seq && m->seq == t->kept->handled_seq;
 }
 
+/* The transport's lock is held for a few instructions, or by a thread that waits for nobody. */
 static void tell_traffic(struct trainer *t, uint32_t seq)
 {
 	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};
@@ -242,6 +243,7 @@ static void tell_traffic(struct trainer *t, uint32_t seq)
 
 	agt_core_stats(t->agent->core, &core);
 	net_stats(t->agent->net, &net);
+	m.traffic.instance = t->agent->cfg.instance;
 	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
 	m.traffic.received_bytes = net.rx_bytes;
 	trainer_send(t, &m, NULL, 0);

@@ -234,6 +234,7 @@ static const struct field hello_fields[] = {
 static const struct field welcome_fields[] = {
 	FIELD_U32_(local_welcome, code),
 	FIELD_STR_(local_welcome, text, CTL_TEXT_MAX),
+	FIELD_U16_(local_welcome, n_types),
 };
 static const struct field job_fields[] = {
 	FIELD_U32_(local_job, code),
@@ -313,6 +314,7 @@ static const struct field passed_fields[] = {
 	FIELD_U32_(local_passed, root),
 };
 static const struct field traffic_fields[] = {
+	FIELD_U64_(local_traffic, instance),
 	FIELD_U64_(local_traffic, sent_bytes),
 	FIELD_U64_(local_traffic, received_bytes),
 };

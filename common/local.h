@@ -153,6 +153,7 @@ enum local_type {
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
 };
+#define LOCAL_TYPES_OLD LOCAL_ASK_TRAFFIC
 
 struct local_hello {
 	uint16_t abi;
@@ -171,6 +172,7 @@ struct local_hello {
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
 	const char *text;
+	uint16_t n_types; /* the agent's LOCAL_TYPE_END; 0: an older one, LOCAL_TYPES_OLD */
 };
 struct local_job {
 	uint32_t code;
@@ -220,7 +222,7 @@ struct local_text {
 	uint32_t code; /* of the failure, 0 when it only waits */
 	const char *text;
 };
-struct local_none { /* FINISH, DEVICE, ASK_TRAFFIC */
+struct local_none { /* of types without fields */
 	uint8_t unused;
 };
 struct local_finished {
@@ -249,7 +251,8 @@ struct local_people {
 	uint32_t n_people;
 };
 
-struct local_traffic { /* over the network, since the agent began, of all its jobs */
+struct local_traffic {     /* over the network, of all the agent's jobs */
+	uint64_t instance; /* of the agent: each counts from 0 */
 	uint64_t sent_bytes, received_bytes;
 };
 

@@ -207,12 +207,14 @@ BPS_API int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_
 /* The same, with is_missing, of a tensor that nobody operates on and that is not in flight. */
 BPS_API int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n);
 
-/* What this machine's agent has moved over the network since it began, with its messages, for all
- * of its jobs: nothing of what it shares in memory with servers of this machine, no headers of TCP
- * and below. Errors: as a wait. */
+/* What this machine's agent has moved over the network, for all of its jobs: nothing of what it
+ * shares in memory with servers of this machine, no headers of TCP and below. Errors: BPS_ENOAGENT,
+ * BPS_ETIMEDOUT, BPS_ECLOSED while suspended, -EOPNOTSUPP an agent of an older release; a job that
+ * has failed still answers. */
 struct bps_traffic {
-	uint64_t sent_bytes;     /* contributions, also before a server has read them */
-	uint64_t received_bytes; /* sums */
+	uint64_t instance;       /* of the agent's process: another one counts from 0 */
+	uint64_t sent_bytes;     /* contributions, from when they are offered, and messages */
+	uint64_t received_bytes; /* sums and messages */
 };
 BPS_API int bps_traffic(struct bps *b, struct bps_traffic *ret);
 

@@ -130,6 +130,11 @@ static void note_job(struct session *s, const struct local_job *m)
 	s->is_complete = true;
 }
 
+static void note_welcome(struct session *s, const struct local_welcome *m)
+{
+	s->n_types = m->n_types ? m->n_types : LOCAL_TYPES_OLD;
+}
+
 /* What may come at any time. Answers to requests that were given up are dropped. */
 static int handle_unasked(struct session *s, struct frame *f)
 {
@@ -145,8 +150,10 @@ static int handle_unasked(struct session *s, struct frame *f)
 	case LOCAL_WELCOME: /* a refusal that came before it was asked for */
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "welcome before it was asked for");
-		if (!f->msg.welcome.code)
-			return 0; /* by an agent's successor, once more */
+		if (!f->msg.welcome.code) { /* by an agent's successor, once more */
+			note_welcome(s, &f->msg.welcome);
+			return 0;
+		}
 		return session_fail(
 			s, code_of(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
 	case LOCAL_DECLARED:
@@ -245,6 +252,8 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 
 	if (s->is_cut)
 		return atomic_load_explicit(&s->failure, memory_order_relaxed);
+	if (m->type != LOCAL_HELLO && m->type >= s->n_types)
+		return -EOPNOTSUPP;
 	m->seq = ++s->seq;
 	rc = send_msg(s, m, deadline_ns);
 	if (rc < 0)
@@ -263,6 +272,8 @@ static int explain_request(struct session *s, int rc, const char *what, struct e
 	if (rc == -ETIMEDOUT)
 		return err_set(err, BPS_ETIMEDOUT, "%s: the agent at '%s' did not answer in time",
 			what, s->options->socket);
+	if (rc == -EOPNOTSUPP)
+		return err_set(err, rc, "%s: the agent is of an older release", what);
 	return err_set(err, rc, "%s: %s", what, err_str(rc));
 }
 
@@ -348,6 +359,7 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 		err_set(err, rc, "the agent refused rank %d of job '%s': %s", o->rank, o->job,
 			*f.msg.welcome.text ? f.msg.welcome.text : err_str(rc));
 	} else {
+		note_welcome(s, &f.msg.welcome);
 		rc = map_control(s, &f, err);
 	}
 	frame_free(&f);

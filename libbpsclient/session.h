@@ -40,7 +40,8 @@ struct session {
 	/* Of the thread that has the turn. */
 	uint32_t seq;
 	struct arenas arenas;
-	bool is_cut; /* the socket is of no more use */
+	bool is_cut;      /* the socket is of no more use */
+	uint16_t n_types; /* the agent knows smaller types of messages than this */
 	struct err_text failure_text;
 
 	_Atomic int failure; /* 0 or why nothing goes on; partner: session_fail stores it last */
@@ -89,7 +90,8 @@ int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
  * sentence. */
 int session_people(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
-/* Ask what the agent has moved over the network. Errors: as session_people. */
+/* Ask what the agent has moved over the network. Errors: as session_people; -EOPNOTSUPP the agent
+ * is of a release that does not tell. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);

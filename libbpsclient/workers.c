@@ -90,6 +90,7 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 		rc = session_traffic(&b->session, &traffic, text_own());
 	if (rc < 0)
 		return rc;
+	ret->instance = traffic.instance;
 	ret->sent_bytes = traffic.sent_bytes;
 	ret->received_bytes = traffic.received_bytes;
 	return 0;

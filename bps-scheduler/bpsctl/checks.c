@@ -193,7 +193,8 @@ static void check_port(json_t *list, const struct role *r, const char *setting, 
 		check_add(list, CHECK_BAD, name, "name an address of this host", "%s: %s", text,
 			strerror(-rc));
 	else if (r->is_running)
-		check_add(list, CHECK_WARN, name, "restart it, so that it takes its settings",
+		check_add(list, CHECK_WARN, name,
+			"restart it, or write here what it was started with",
 			"%s is free: the running bps-%s listens elsewhere", text, r->name);
 	else
 		check_add(list, CHECK_OK, name, "", "%s is free: bps-%s does not run there", text,
@@ -391,6 +392,7 @@ static void check_role(
 	json_t *list, struct role *r, const char *config_dir, struct host_needs *needs)
 {
 	char provider[32];
+	bool is_rdma;
 
 	if (!r->is_valid)
 		return;
@@ -400,12 +402,13 @@ static void check_role(
 	if (!r->has_file)
 		return; /* not meant to run here, or started with settings of its own */
 	check_key(list, r, config_dir);
-	if (r->port)
+	conf_get(r, "provider", provider, sizeof(provider));
+	is_rdma = strcmp(provider, "verbs") == 0; /* its ports are not TCP's */
+	if (r->port && !is_rdma)
 		check_port(list, r, "listen", r->port);
 	check_port(list, r, "http", r->http_port);
 	check_control(list, r);
-	conf_get(r, "provider", provider, sizeof(provider));
-	needs->has_verbs |= strcmp(provider, "verbs") == 0;
+	needs->has_verbs |= is_rdma;
 }
 
 static void count(json_t *root)

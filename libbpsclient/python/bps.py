@@ -126,11 +126,11 @@ class Info(collections.namedtuple("Info", "round contributors contributors_most"
 
 
 class _Traffic(ctypes.Structure):
-    _fields_ = [("sent_bytes", ctypes.c_uint64), ("received_bytes", ctypes.c_uint64)]
+    _fields_ = [("instance", ctypes.c_uint64), ("sent_bytes", ctypes.c_uint64), ("received_bytes", ctypes.c_uint64)]
 
 
-class Traffic(collections.namedtuple("Traffic", "sent_bytes received_bytes")):
-    """What this machine's agent has moved over the network since it began, for all of its jobs: see bps_traffic(3)."""
+class Traffic(collections.namedtuple("Traffic", "instance sent_bytes received_bytes")):
+    """What this machine's agent (its process of this instance) has moved over the network, for all of its jobs."""
 
 
 class _Decl(ctypes.Structure):
@@ -396,10 +396,10 @@ class Job:
         return _people(lambda raw, n: _lib.bps_workers(self.handle, raw, n, None))
 
     def traffic(self):
-        """Bytes that this machine's agent has sent and received, of all its jobs: a Traffic."""
+        """Bytes that this machine's agent has sent and received, of all its jobs: a Traffic, see bps_traffic(3)."""
         raw = _Traffic()
         _check(_lib.bps_traffic(self.handle, ctypes.byref(raw)))
-        return Traffic(raw.sent_bytes, raw.received_bytes)
+        return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
 
     def gpu_open(self, uuid=None):
         """Use a GPU; all workers of a machine do. uuid: 16 bytes, None: of this thread's current device."""

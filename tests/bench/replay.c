@@ -1,10 +1,10 @@
 /* Training steps of a model whose tensors a trace lists in forward order (tests/traces/). A layer
  * is a row with macs and the rows without that follow it; rows without macs before the first such
- * row are a layer without computing. An accelerator that computes is a clock, which says when it will
- * be free. What is handed to it is only begun, as with CUDA. In forward a layer begins when the one
- * before has ended and its sums are there. Backward, which waits for nothing, was handed over whole, and
- * the trainer hears when a layer's gradients are there: what it needs to submit them does not keep the
- * accelerator from the next layer.
+ * row are a layer without computing. An accelerator that computes is a clock, which says when it
+ * will be free. What is handed to it is only begun, as with CUDA. In forward a layer begins when
+ * the one before has ended and its sums are there. Backward, which waits for nothing, was handed
+ * over whole, and the trainer hears when a layer's gradients are there: what it needs to submit
+ * them does not keep the accelerator from the next layer.
  *
  *   step:  for each layer, first to last: wait for its sums of the step before; begin forward
  *          for each layer, last to first: begin backward; sleep until it ends; submit its tensors
@@ -17,11 +17,12 @@
  *   efficiency  compute time / step time: what share of the speed without communication is kept
  *   overlap     share of the smaller of compute and communication time that the other one hides
  *   first layer median time from the submission of its gradients to its sums
- *   on the wire what the agent of rank 0's machine sent and received a step, as bps_traffic(3) has it;
- *               of other jobs too */
+ *   on the wire what the agent of rank 0's machine sent and received a step, of other jobs too, as
+ *               bps_traffic(3) has it */
 #include "tests/bench/bench.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -50,8 +51,8 @@ struct replay {
 	double clock_s; /* when the simulated accelerator is free */
 	/* Of the first layer, whose gradients come last and whose sums are wanted first: when it was
 	 * submitted, 0 when its sums have been seen; and how long they took, of each step. */
-	double first_submitted_s, *firsts_s;
-	size_t n_firsts;
+	double first_submitted_s, *first_waits_s;
+	size_t n_first_waits;
 };
 
 /* ---- trace ---- */
@@ -196,8 +197,8 @@ static int submit(struct replay *r, const struct layer *layer)
 
 static void note_first(struct replay *r)
 {
-	if (r->firsts_s && r->first_submitted_s > 0)
-		r->firsts_s[r->n_firsts++] = bench_now_s() - r->first_submitted_s;
+	if (r->first_waits_s && r->first_submitted_s > 0)
+		r->first_waits_s[r->n_first_waits++] = bench_now_s() - r->first_submitted_s;
 	r->first_submitted_s = 0;
 }
 
@@ -256,8 +257,8 @@ static int step(struct replay *r, double *ret_start_s)
 	return rc == 0 && r->bench->o.has_barrier ? finish_all(r) : rc;
 }
 
-/* Median time from the first submission to the last sum when nothing is computed, once all memory has
- * been touched. */
+/* Median time from the first submission to the last sum when nothing is computed, once all memory
+ * has been touched. */
 static int communicate(struct replay *r, double *ret_s)
 {
 	double times[COMM_STEPS], start;
@@ -287,34 +288,32 @@ static int communicate(struct replay *r, double *ret_s)
 struct replay_result {
 	uint64_t steps;
 	double communication_s, step_s, p99_s, elapsed_s;
-	double first_s;                    /* from the first layer's submission to its sums */
-	double sent_bytes, received_bytes; /* by rank 0's machine, a step */
+	double first_wait_s; /* from the first layer's submission to its sums */
+	bool has_traffic;
+	double sent_bytes, received_bytes; /* of this worker's machine, a step */
 };
 
-/* The count begins anew with an agent's successor. */
-static double added(uint64_t before, uint64_t now)
-{
-	return (double)(now < before ? now : now - before);
-}
-
-/* What a step has moved since before. Nothing of this machine is in flight. */
+/* What a step has moved since before; not known of an older agent, and when another process of it
+ * went on. Nothing of this machine is in flight. */
 static int count_traffic(struct replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {
 	struct bps_traffic now;
 	int rc = bps_traffic(r->bench->b, &now);
 
-	if (rc < 0)
-		return bench_fail(rc, "cannot ask what was sent");
-	ret->sent_bytes = added(before->sent_bytes, now.sent_bytes) / n_steps;
-	ret->received_bytes = added(before->received_bytes, now.received_bytes) / n_steps;
-	return 0;
+	ret->has_traffic = rc == 0 && now.instance == before->instance;
+	if (ret->has_traffic) {
+		ret->sent_bytes = (double)(now.sent_bytes - before->sent_bytes) / n_steps;
+		ret->received_bytes =
+			(double)(now.received_bytes - before->received_bytes) / n_steps;
+	}
+	return rc < 0 && rc != -EOPNOTSUPP ? bench_fail(rc, "cannot ask what was sent") : 0;
 }
 
 static int measure(struct replay *r, struct replay_result *ret)
 {
 	const struct bench_options *o = &r->bench->o;
-	struct bps_traffic before;
+	struct bps_traffic before = {.instance = 0};
 	double *starts, expected;
 	int rc = communicate(r, &ret->communication_s);
 
@@ -325,11 +324,11 @@ static int measure(struct replay *r, struct replay_result *ret)
 	if (rc < 0)
 		return rc;
 	rc = bps_traffic(r->bench->b, &before);
-	if (rc < 0)
+	if (rc < 0 && rc != -EOPNOTSUPP)
 		return bench_fail(rc, "cannot ask what was sent");
 	starts = calloc(ret->steps + WARMUP_STEPS + 1, sizeof(*starts));
-	r->firsts_s = calloc(ret->steps + WARMUP_STEPS, sizeof(*r->firsts_s));
-	if (!starts || !r->firsts_s) {
+	r->first_waits_s = calloc(ret->steps + WARMUP_STEPS, sizeof(*r->first_waits_s));
+	if (!starts || !r->first_waits_s) {
 		free(starts);
 		return -1;
 	}
@@ -351,7 +350,7 @@ static int measure(struct replay *r, struct replay_result *ret)
 		starts[k] = starts[k + WARMUP_STEPS + 1] - starts[k + WARMUP_STEPS];
 	ret->step_s = bench_quantile(starts, ret->steps, 0.5);
 	ret->p99_s = bench_quantile(starts, ret->steps, 0.99);
-	ret->first_s = bench_quantile(r->firsts_s + WARMUP_STEPS, ret->steps, 0.5);
+	ret->first_wait_s = bench_quantile(r->first_waits_s + WARMUP_STEPS, ret->steps, 0.5);
 	free(starts);
 	return rc;
 }
@@ -362,7 +361,7 @@ static void report(struct replay *r, const struct replay_result *m)
 	double compute_s = o->compute_s, comm_s = m->communication_s,
 	       least = compute_s < comm_s ? compute_s : comm_s,
 	       hidden_s = compute_s + comm_s - m->step_s,
-	       overlap = least > 0 && hidden_s > 0 ? hidden_s / least : 0,
+	       overlap = least > 0 && hidden_s > 0 ? fmin(hidden_s / least, 1) : 0,
 	       samples = (double)o->batch * r->bench->size / m->step_s;
 
 	bench_progress(r->bench, NULL, 0, 0);
@@ -373,14 +372,18 @@ static void report(struct replay *r, const struct replay_result *m)
 		printf("{\"tensors\": %zu, \"layers\": %zu, \"step_bytes\": %llu, \"steps\": %llu, "
 		       "\"step_ms\": %.3f, \"p99_ms\": %.3f, \"compute_ms\": %.3f, "
 		       "\"communication_ms\": %.3f, \"overlap\": %.4f, \"efficiency\": %.4f, "
-		       "\"first_ms\": %.3f, "
-		       "\"samples_per_s\": %.3f, \"sent_bytes\": %.0f, \"received_bytes\": %.0f, "
-		       "\"elapsed_s\": %.6f, \"goodput_mbps\": %.3f}",
+		       "\"first_layer_ms\": %.3f, \"samples_per_s\": %.3f, \"elapsed_s\": %.6f, "
+		       "\"goodput_mbps\": %.3f, ",
 			r->n_rows, r->n_layers, (unsigned long long)r->step_bytes,
 			(unsigned long long)m->steps, m->step_s * 1e3, m->p99_s * 1e3,
 			compute_s * 1e3, comm_s * 1e3, overlap, compute_s / m->step_s,
-			m->first_s * 1e3, samples, m->sent_bytes, m->received_bytes, m->elapsed_s,
+			m->first_wait_s * 1e3, samples, m->elapsed_s,
 			(double)r->step_bytes * (double)m->steps / m->elapsed_s / 1e6);
+		if (m->has_traffic)
+			printf("\"sent_bytes\": %.0f, \"received_bytes\": %.0f}", m->sent_bytes,
+				m->received_bytes);
+		else
+			printf("\"sent_bytes\": null, \"received_bytes\": null}");
 		return;
 	}
 	printf("%zu tensors in %zu layers, %.1f MB a step and worker, %llu steps\n", r->n_rows,
@@ -389,11 +392,14 @@ static void report(struct replay *r, const struct replay_result *m)
 	       "MB/s)\n",
 		m->step_s * 1e3, m->p99_s * 1e3, compute_s * 1e3, comm_s * 1e3,
 		(double)r->step_bytes / comm_s / 1e6);
-	printf("first layer's sums %.1f ms after its gradients\n", m->first_s * 1e3);
+	printf("first layer's sums %.1f ms after its gradients\n", m->first_wait_s * 1e3);
 	printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n", overlap * 100,
 		compute_s / m->step_s * 100, samples);
-	printf("on the wire %.1f MB out and %.1f MB in, a step and machine\n", m->sent_bytes / 1e6,
-		m->received_bytes / 1e6);
+	if (m->has_traffic)
+		printf("on the wire %.1f MB out and %.1f MB in, a step, of rank 0's machine\n",
+			m->sent_bytes / 1e6, m->received_bytes / 1e6);
+	else
+		printf("on the wire: not known, its agent is older or was started anew\n");
 }
 
 int replay_run(struct bench *bench)
@@ -412,7 +418,7 @@ int replay_run(struct bench *bench)
 		report(&r, &result);
 	free(r.rows);
 	free(r.layers);
-	free(r.firsts_s);
+	free(r.first_waits_s);
 	free(r.tensors);
 	return rc;
 }

@@ -83,8 +83,10 @@ def test_daemon_that_runs_with_other_settings_is_told(host):
 
 
 def test_roles_without_settings_are_none_of_this_host(host):
+    names = {"server key", "server listen", "server http"}
+    assert names <= set(check(host.conf))
     (host.conf / "server.conf").unlink()
-    assert not [name for name in check(host.conf) if name in ("server key", "server listen", "server http")]
+    assert not names & set(check(host.conf))
 
 
 def test_address_of_another_host_is_refused(host):
@@ -107,9 +109,10 @@ def test_rdma_that_is_asked_for_and_not_there_is_bad(host):
     if os.path.isdir("/sys/class/infiniband") and os.listdir("/sys/class/infiniband"):
         pytest.skip("this machine has RDMA")
     assert check(host.conf)["RDMA"][0] == "ok"
-    put(host.conf, "server.conf", "provider = verbs\n")
+    put(host.conf, "server.conf", f"provider = verbs\nhttp = 127.0.0.1:{host.servers[0].http}\n")
     d = check(host.conf)
     assert d["RDMA"][0] == "bad", d
+    assert "server listen" not in d and d["server http"][0] == "ok", "an RDMA port cannot be looked at with TCP's calls"
 
 
 def test_scheduler_that_is_away_or_hangs_is_bad_within_the_bound(host):

@@ -452,7 +452,7 @@ def test_nonsense_on_the_socket_harms_its_author_only(cluster):
         t = Raw(c.agents[0])
         if i % 2:
             t.open(f"j{i}", 0, 2)
-        data = frame(rng.randrange(12), rng.randbytes(rng.randrange(300)))
+        data = frame(rng.randrange(20), rng.randbytes(rng.randrange(300)))
         for _ in range(rng.randrange(4)):
             at = rng.randrange(len(data))
             data = data[:at] + rng.randbytes(1) + data[at + 1 :]

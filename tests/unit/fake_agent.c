@@ -58,7 +58,9 @@ static void fake_welcome(struct fake_agent *f, struct fake_trainer *t, struct lo
 {
 	struct local_msg m = {.type = LOCAL_WELCOME,
 		.seq = in->seq,
-		.welcome = {.code = f->refuse_code, .text = "no room for you"}};
+		.welcome = {.code = f->refuse_code,
+			.text = "no room for you",
+			.n_types = f->is_old ? 0 : LOCAL_TYPE_END}};
 	size_t bytes = local_control_bytes(SQ_ENTRIES, TENSORS_MAX);
 	int fds[2];
 
@@ -167,6 +169,25 @@ static void fake_why(struct fake_agent *f, struct fake_trainer *t, struct local_
 		fake_send(t, &m, NULL, 0);
 }
 
+static void fake_close(struct fake_trainer *t)
+{
+	if (t->sock >= 0)
+		close(t->sock);
+	t->sock = -1;
+}
+
+static void fake_traffic(struct fake_agent *f, struct fake_trainer *t, struct local_msg *in)
+{
+	struct local_msg m = {.type = LOCAL_TRAFFIC,
+		.seq = in->seq,
+		.traffic = {.instance = 7, .sent_bytes = 1, .received_bytes = 2}};
+
+	if (f->is_old)
+		fake_close(t); /* as with all that an agent does not know */
+	else
+		fake_say(f, t, &m, NULL, 0);
+}
+
 static void fake_finish(struct fake_agent *f, struct fake_trainer *t, struct local_msg *in)
 {
 	struct local_msg m = {.type = LOCAL_FINISHED, .finished = {.text = ""}};
@@ -180,13 +201,6 @@ static void fake_finish(struct fake_agent *f, struct fake_trainer *t, struct loc
 		m.seq = f->finish_seq[i];
 		fake_say(f, &f->trainers[i], &m, NULL, 0);
 	}
-}
-
-static void fake_close(struct fake_trainer *t)
-{
-	if (t->sock >= 0)
-		close(t->sock);
-	t->sock = -1;
 }
 
 static void fake_read(struct fake_agent *f, struct fake_trainer *t)
@@ -213,6 +227,8 @@ static void fake_read(struct fake_agent *f, struct fake_trainer *t)
 		fake_declare(f, t, &m);
 	else if (m.type == LOCAL_WHY)
 		fake_why(f, t, &m);
+	else if (m.type == LOCAL_ASK_TRAFFIC)
+		fake_traffic(f, t, &m);
 	else if (m.type == LOCAL_FINISH)
 		fake_finish(f, t, &m);
 	free(mem);

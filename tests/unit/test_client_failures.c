@@ -53,6 +53,26 @@ static void agent_that_does_not_explain_delays_the_time_out_by_its_bound_only(vo
 	fake_agent_free(f);
 }
 
+static void agent_of_an_older_release_is_not_asked_for_traffic(void **state)
+{
+	struct fake_agent *f = fake_agent_new();
+	struct bps_traffic traffic;
+	struct bps_tensor *t;
+	struct bps *b;
+
+	(void)state;
+	f->is_old = true;
+	fake_agent_start(f);
+	b = open_one(f);
+	assert_int_equal(bps_traffic(b, &traffic), -EOPNOTSUPP);
+	assert_error_has("the agent is of an older release");
+	t = declare(b, "w", 1);
+	assert_int_equal(bps_push_pull(t, BPS_SUM, 0), 0);
+	assert_int_equal(bps_wait(t, 0), 0);
+	assert_int_equal(bps_close(b, 0), 0);
+	fake_agent_free(f);
+}
+
 static void *wait_main(void *arg)
 {
 	return (void *)(intptr_t)bps_wait(arg, 0);
@@ -247,6 +267,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(wait_that_times_out_says_who_is_missing_and_may_go_on),
 		T(agent_that_does_not_explain_delays_the_time_out_by_its_bound_only),
+		T(agent_of_an_older_release_is_not_asked_for_traffic),
 		T(death_of_the_agent_ends_a_wait_within_a_second),
 		T(malformed_frame_from_the_agent_ends_a_wait),
 		T(arena_without_memory_ends_a_wait),

@@ -49,6 +49,7 @@ static void agent_that_dies_before_its_welcome_is_connected_anew(void **state)
 static void what_a_successor_of_the_agent_says_again_changes_nothing(void **state)
 {
 	struct fake_agent *f = fake_agent_new();
+	struct bps_traffic traffic;
 	struct bps_tensor *t, *u;
 	struct bps *b;
 
@@ -62,6 +63,11 @@ static void what_a_successor_of_the_agent_says_again_changes_nothing(void **stat
 	assert_int_equal(bps_declare(b, "b", BPS_F32, 100, &u), 0);
 	assert_int_equal(bps_wait(t, WAIT_MS), 0);
 	assert_true(((const float *)bps_output(t))[7] == 3);
+	assert_int_equal(bps_traffic(b, NULL), -EINVAL);
+	assert_int_equal(bps_traffic(b, &traffic), 0);
+	assert_true(traffic.instance == 7 && traffic.sent_bytes == 1);
+	assert_int_equal(traffic.received_bytes, 2);
+	assert_int_equal(bps_barrier(b, WAIT_MS), 0); /* behind the answer that came twice */
 	assert_int_equal(bps_close(b, WAIT_MS), 0);
 	fake_agent_free(f);
 }

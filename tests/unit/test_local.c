@@ -556,11 +556,14 @@ static void golden_bytes_of_a_why_frame_do_not_change(void **state)
 
 static void golden_bytes_of_traffic_do_not_change(void **state)
 {
-	static const unsigned char golden[] = {18, 0, 0, 0, 3, 0, 0, 0, 16, 0, 0, 0, /* head */
+	static const unsigned char golden[] = {18, 0, 0, 0, 3, 0, 0, 0, 24, 0, 0, 0, /* head */
+		9, 0, 0, 0, 0, 3, 0, 0,                                              /* instance */
 		7, 0, 0, 0, 0, 0, 0, 1, 8, 0, 0, 0, 0, 2, 0, 0};
 	struct local_msg m = {.type = LOCAL_TRAFFIC,
 		.seq = 3,
-		.traffic = {.sent_bytes = (1ull << 56) + 7, .received_bytes = (2ull << 40) + 8}};
+		.traffic = {.instance = (3ull << 40) + 9,
+			.sent_bytes = (1ull << 56) + 7,
+			.received_bytes = (2ull << 40) + 8}};
 
 	(void)state;
 	check_golden(&m, golden, sizeof(golden));
