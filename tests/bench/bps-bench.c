@@ -148,12 +148,12 @@ static int parse_sizes(const char *text, struct bench_options *o)
 	o->n_bytes = 0;
 	for (;;) {
 		if (o->n_bytes == BENCH_SIZES_MAX || parse_size(p, &end, &o->bytes[o->n_bytes]) < 0)
-			return bad("bytes", text, "sizes such as 4KiB,1MiB");
+			return bad("bytes", text, "sizes such as 4KiB,1MiB (B, KiB, MiB, GiB)");
 		o->n_bytes++;
 		if (!*end)
 			return 0;
 		if (*end != ',')
-			return bad("bytes", text, "sizes such as 4KiB,1MiB");
+			return bad("bytes", text, "sizes such as 4KiB,1MiB (B, KiB, MiB, GiB)");
 		p = end + 1;
 	}
 }
@@ -317,6 +317,10 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 	}
 	if (check_mode(given, o->replay) < 0)
 		return -1;
+	if (given[OPT_ROUNDS - OPT_BYTES] && given[OPT_SECONDS - OPT_BYTES]) {
+		fprintf(stderr, "bps-bench: --rounds and --seconds: one of them says how long\n");
+		return -1;
+	}
 	if (!o->depth)
 		o->depth = o->tensors ? o->tensors : 1;
 	if (!o->tensors)
@@ -340,14 +344,18 @@ static int parse_options(int argc, char **argv, struct bench_options *o)
 
 /* ---- job ---- */
 
-static void json_begin(const struct bench *bench)
+static void text_begin(const struct bench *bench, const char *dtype)
+{
+	if (bench->size > 1)
+		printf("%d workers, %s, %s\n", bench->size, dtype, ops[bench->o.op]);
+	else
+		printf("1 worker, %s: nothing is summed, what is measured is copying\n", dtype);
+}
+
+static void json_begin(const struct bench *bench, const char *dtype)
 {
 	const struct bench_options *o = &bench->o;
-	const char *dtype = "";
 
-	for (unsigned i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++)
-		if (dtypes[i].dtype == o->dtype)
-			dtype = dtypes[i].name;
 	printf("{\"program\": \"bps-bench\", \"version\": \"%s\", \"workers\": %d, \"dtype\": "
 	       "\"%s\", "
 	       "\"op\": \"%s\", \"mode\": \"%s\",\n  \"results\": [",
@@ -358,6 +366,7 @@ static int run(struct bench *bench)
 {
 	const struct bench_options *o = &bench->o;
 	bool says_json = o->is_json && bench->rank == 0;
+	const char *dtype = "";
 	int rc;
 
 	if (o->is_checking && !pattern_is_exact(o->dtype, o->op, bench->size)) {
@@ -366,8 +375,13 @@ static int run(struct bench *bench)
 			bench->size);
 		return -1;
 	}
+	for (unsigned i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++)
+		if (dtypes[i].dtype == o->dtype)
+			dtype = dtypes[i].name;
 	if (says_json)
-		json_begin(bench);
+		json_begin(bench, dtype);
+	else if (bench->rank == 0)
+		text_begin(bench, dtype);
 	rc = o->replay ? replay_run(bench) : sweep_run(bench);
 	if (says_json)
 		printf("],\n  \"bytes_moved\": %llu, \"is_complete\": %s}\n",

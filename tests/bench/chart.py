@@ -13,22 +13,23 @@ escape = functools.partial(html.escape, quote=False)
 
 
 def svg(bars, title):
-    """bars: of Bar, None for a gap. A bar longer than MOST is cut."""
-    width, bottom = LEFT + int(MOST * SCALE) + 80, 30 + ROW * len(bars)
+    """bars: of Bar, None for a gap. A bar longer than MOST is cut, and its note says how long it is."""
+    width, bottom = LEFT + int(MOST * SCALE) + 160, 30 + ROW * len(bars)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bottom + 10}" font-family="sans-serif" font-size="10">',
            f'<text x="{LEFT + SCALE}" y="14" text-anchor="middle">{escape(title)}</text>']  # fmt: skip
     for i, bar in enumerate(bars):
         if bar is None:
             continue
         y, length = 24 + i * ROW, min(bar.share, MOST) * SCALE
+        note = f"{bar.note} (cut: {bar.share:.2f})" if bar.share > MOST else bar.note
         end = length
         out.append(f'<text x="{LEFT - 6}" y="{y + 10}" text-anchor="end">{escape(bar.label)}</text>')
         out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{ROW - 4}" fill="{bar.colour}"/>')
-        if bar.least is not None:
-            a, end = (min(x, MOST) * SCALE for x in (bar.least, bar.most))
+        if bar.least is not None and bar.most < MOST:
+            a, end = bar.least * SCALE, bar.most * SCALE
             out.append(f'<path d="M{LEFT + a:.1f} {y + 6}H{LEFT + end:.1f}M{LEFT + a:.1f} {y + 3}v6M{LEFT + end:.1f} {y + 3}v6" '
                        'stroke="black"/>')  # fmt: skip
-        out.append(f'<text x="{LEFT + max(length, end) + 4:.1f}" y="{y + 10}">{escape(bar.note)}</text>')
+        out.append(f'<text x="{LEFT + max(length, end) + 4:.1f}" y="{y + 10}">{escape(note)}</text>')
     x = LEFT + SCALE
     out.append(f'<line x1="{x}" y1="18" x2="{x}" y2="{bottom}" stroke="black"/></svg>')
     return "\n".join(out) + "\n"

@@ -130,6 +130,11 @@ int main(int argc, char **argv)
 	run.rank = atoi(argv[1]);
 	run.size = atoi(argv[2]);
 	run.algorithm = argv[5];
+	if (run.algorithm != "ring" && run.algorithm != "ring-chunked" && run.algorithm != "bcube" &&
+		run.algorithm != "halving-doubling") {
+		fprintf(stderr, "gloo-bench: no such algorithm: %s\n", argv[5]);
+		return 64;
+	}
 	run.seconds = atof(argv[6]);
 
 	gloo::transport::tcp::attr attr;

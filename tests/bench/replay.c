@@ -393,11 +393,15 @@ static void report(struct replay *r, const struct replay_result *m)
 		m->step_s * 1e3, m->p99_s * 1e3, compute_s * 1e3, comm_s * 1e3,
 		(double)r->step_bytes / comm_s / 1e6);
 	printf("first layer's sums %.1f ms after its gradients\n", m->first_wait_s * 1e3);
-	printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n", overlap * 100,
-		compute_s / m->step_s * 100, samples);
+	if (compute_s > 0)
+		printf("overlap %.1f %%, scaling efficiency %.1f %%, %.1f samples/s\n",
+			overlap * 100, compute_s / m->step_s * 100, samples);
 	if (m->has_traffic)
-		printf("on the wire %.1f MB out and %.1f MB in, a step, of rank 0's machine\n",
-			m->sent_bytes / 1e6, m->received_bytes / 1e6);
+		printf("on the wire %.1f MB out and %.1f MB in, a step, of rank 0's machine%s\n",
+			m->sent_bytes / 1e6, m->received_bytes / 1e6,
+			m->sent_bytes < 0.01 * (double)r->step_bytes
+				? ", which shares memory with its servers or sums alone"
+				: "");
 	else
 		printf("on the wire: not known, its agent is older or was started anew\n");
 }

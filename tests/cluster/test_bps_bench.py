@@ -85,7 +85,8 @@ def test_seconds_say_how_long(bench):
 def test_text_is_a_table(bench):
     codes, out, err = bench.run("--bytes", "4KiB,64KiB", "--rounds", 2)
     assert codes == [0, 0] and not err
-    head, *rows = out.splitlines()
+    what, head, *rows = out.splitlines()
+    assert what == "2 workers, f32, sum"
     assert head.split()[:3] == ["size", "depth", "rounds"] and [re.split(r"\s{2,}", r.strip())[0] for r in rows] == ["4 KiB", "64 KiB"]
 
 
@@ -168,6 +169,7 @@ def test_worker_alone_sends_nothing():
     (("--fifo",), "--fifo has no effect without --replay"),
     (("--replay", "x.tsv", "--bytes", "4KiB"), "--bytes has no effect with --replay"),
     (("--replay", "x.tsv", "--depth", "2"), "--depth has no effect with --replay"),
+    (("--rounds", "3", "--seconds", "3"), "--rounds and --seconds: one of them"),
     (("more",), "usage: bps-bench"),
 ])  # fmt: skip
 def test_wrong_options_are_refused_with_the_reason(options, what):
