@@ -492,8 +492,8 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	return rc;
 }
 
-/* Take the turn, send m and get its answer. 0: the caller looks at it and calls answered(). Errors: as a
- * request's, with a sentence that begins with what failed. */
+/* Take the turn, send m and get its answer. 0: the caller looks at it and calls answered().
+ * Errors: as a request's, with a sentence that begins with what failed. */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct frame *f, struct err_text *err)
 {
