@@ -153,7 +153,6 @@ enum local_type {
 	LOCAL_TRAFFIC,     /* answers ASK_TRAFFIC */
 	LOCAL_TYPE_END
 };
-#define LOCAL_TYPES_OLD LOCAL_ASK_TRAFFIC
 
 struct local_hello {
 	uint16_t abi;
@@ -172,7 +171,7 @@ struct local_hello {
 struct local_welcome {
 	uint32_t code; /* 0 or the positive value of an error code */
 	const char *text;
-	uint16_t n_types; /* the agent's LOCAL_TYPE_END; 0: an older one, LOCAL_TYPES_OLD */
+	uint16_t n_types; /* the agent's LOCAL_TYPE_END: it knows smaller ones */
 };
 struct local_job {
 	uint32_t code;

@@ -130,11 +130,6 @@ static void note_job(struct session *s, const struct local_job *m)
 	s->is_complete = true;
 }
 
-static void note_welcome(struct session *s, const struct local_welcome *m)
-{
-	s->n_types = m->n_types ? m->n_types : LOCAL_TYPES_OLD;
-}
-
 /* What may come at any time. Answers to requests that were given up are dropped. */
 static int handle_unasked(struct session *s, struct frame *f)
 {
@@ -151,7 +146,7 @@ static int handle_unasked(struct session *s, struct frame *f)
 		if (!f->msg.welcome.code && !s->control)
 			return session_cut(s, BPS_EPROTO, "welcome before it was asked for");
 		if (!f->msg.welcome.code) { /* by an agent's successor, once more */
-			note_welcome(s, &f->msg.welcome);
+			s->n_types = f->msg.welcome.n_types;
 			return 0;
 		}
 		return session_fail(
@@ -359,7 +354,7 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 		err_set(err, rc, "the agent refused rank %d of job '%s': %s", o->rank, o->job,
 			*f.msg.welcome.text ? f.msg.welcome.text : err_str(rc));
 	} else {
-		note_welcome(s, &f.msg.welcome);
+		s->n_types = f.msg.welcome.n_types;
 		rc = map_control(s, &f, err);
 	}
 	frame_free(&f);

@@ -60,7 +60,7 @@ static void fake_welcome(struct fake_agent *f, struct fake_trainer *t, struct lo
 		.seq = in->seq,
 		.welcome = {.code = f->refuse_code,
 			.text = "no room for you",
-			.n_types = f->is_old ? 0 : LOCAL_TYPE_END}};
+			.n_types = f->is_old ? LOCAL_ASK_TRAFFIC : LOCAL_TYPE_END}};
 	size_t bytes = local_control_bytes(SQ_ENTRIES, TENSORS_MAX);
 	int fds[2];
 

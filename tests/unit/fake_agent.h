@@ -59,7 +59,7 @@ struct fake_agent {
 	bool is_unsealed;     /* control page can shrink */
 	bool misplaces_slots; /* outside of the arena */
 	bool refuses_finish;
-	bool is_old;               /* knows no more than LOCAL_TYPES_OLD */
+	bool is_old;               /* of before LOCAL_ASK_TRAFFIC */
 	bool repeats;              /* says all twice, as a successor of an agent that died */
 	unsigned n_deaths;         /* connections that end at HELLO */
 	const char *refused_name;  /* slot code EQUOTA */
