@@ -334,12 +334,54 @@ int engine_add(struct engine *e, const struct engine_tensor *d, struct err_text 
 	return 0;
 }
 
+int engine_find(const struct engine *e, const struct engine_tensor *d)
+{
+	const struct tensor *t = find(e, d->id);
+
+	if (!t)
+		return -ENOENT;
+	return t->dtype == d->dtype && t->bytes == d->n_elems * dtype_bytes(d->dtype) &&
+			       t->part_bytes == d->part_bytes
+		       ? 0
+		       : -EINVAL;
+}
+
+void engine_mute(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->n_tensors; i++)
+		if (e->tensors[i])
+			e->tensors[i]->is_mute = true;
+}
+
+/* Of a round that has been run: say what has been said of it, to who did not hear it. */
+static int tell_again(struct tensor *t, uint64_t round)
+{
+	struct engine *e = t->e;
+
+	if (round < t->round || t->is_done) {
+		t->is_mute = round < t->round;
+		e->env.done(e->env.ctx, t->id, round);
+		return 0;
+	}
+	if (t->state == TENSOR_DEAD)
+		return -EINVAL;
+	t->is_mute = false;
+	t->told_late = -1;
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		if (t->parts[i].state == PART_STAGED)
+			e->env.staged(e->env.ctx, t->id, i, round);
+	return 0;
+}
+
 int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16_t priority)
 {
 	struct tensor *t = find(e, id);
 
+	if (t && t->is_mute && round && round <= t->round)
+		return tell_again(t, round);
 	if (!t || t->state != TENSOR_IDLE || round != t->round + 1)
 		return -EINVAL;
+	t->is_mute = t->is_done = false;
 	t->round = round;
 	t->op = op;
 	t->priority = priority;
@@ -360,8 +402,11 @@ int engine_landed(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
 
 	if (t && t->state == TENSOR_DEAD)
 		return 0;
-	if (!t || t->state != TENSOR_RUNNING || round != t->round || part >= t->n_parts ||
-		t->parts[part].state != PART_STAGED)
+	if (!t || part >= t->n_parts || round > t->round)
+		return -EINVAL;
+	if (round < t->round || t->is_done || part_has_landed(&t->parts[part]))
+		return 0;
+	if (t->parts[part].state != PART_STAGED)
 		return -EINVAL;
 	part_landed(&t->parts[part]);
 	return 0;
@@ -377,6 +422,7 @@ void tensor_done(struct tensor *t)
 	struct engine *e = t->e;
 
 	t->state = TENSOR_IDLE;
+	t->is_done = true;
 	e->n_running--;
 	for (unsigned i = 0; i < e->route.n_members; i++) {
 		struct gpuslot *s = slot_of(t, i);
@@ -386,7 +432,8 @@ void tensor_done(struct tensor *t)
 		if (!gpuslot_is_poisoned(atomic_load_explicit(&s->done, memory_order_relaxed)))
 			atomic_store_explicit(&s->done, t->round, memory_order_release);
 	}
-	e->env.done(e->env.ctx, t->id, t->round);
+	if (!t->is_mute)
+		e->env.done(e->env.ctx, t->id, t->round);
 }
 
 void engine_cancel(struct engine *e, uint32_t id)
@@ -455,7 +502,7 @@ static void note_late(struct tensor *t, int member)
 
 	if (!t->run_ns)
 		t->run_ns = e->now_ns;
-	if (e->now_ns - t->run_ns < LATE_NS || member == t->told_late)
+	if (e->now_ns - t->run_ns < LATE_NS || member == t->told_late || t->is_mute)
 		return;
 	t->told_late = member;
 	e->env.late(e->env.ctx, t->id, (unsigned)member);

@@ -95,10 +95,17 @@ void engine_free(struct engine *e);
 
 /* Errors: -EINVAL it makes no sense or is there already, -ENOMEM; with a sentence. */
 int engine_add(struct engine *e, const struct engine_tensor *t, struct err_text *err);
-/* Its next round may begin. Errors: -EINVAL no such tensor, or not its next round. */
+/* Is the tensor there, and the same? Errors: -ENOENT it is not there, -EINVAL it is another one. */
+int engine_find(const struct engine *e, const struct engine_tensor *t);
+/* Its next round may begin. One that has been run is told about again: what of it is staged, or
+ * that it is done. Errors: -EINVAL no such tensor, or not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
-/* The sum of a staged partition lies in out[round & 1]. Errors: -EINVAL it is not staged. */
+/* The sum of a staged partition lies in out[round & 1]. Once more is no error. Errors: -EINVAL it is
+ * not staged. */
 int engine_landed(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
+/* Who listens is another one now, who knows nothing: nothing is said of a tensor until its round is
+ * run again. */
+void engine_mute(struct engine *e);
 /* The tensor has failed: its round is over, and its waiters are let go. */
 void engine_cancel(struct engine *e, uint32_t tensor);
 /* The memory goes away: tensors in it can run no more. Errors: -EBUSY one of them is running, or

@@ -62,6 +62,8 @@ struct tensor {
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
+	bool is_mute;     /* who listens has not run the round yet: see engine_mute */
+	bool is_done;     /* its round */
 	uint64_t round;   /* last done, or the one under way */
 	uint64_t run_ns;  /* since when it is WAITING, 0: before the next poll */
 	uint64_t run_seq; /* of that round, among those of all tensors */
@@ -140,6 +142,8 @@ bool engine_issue(struct engine *e);
 void part_ticket_done(struct part *p);
 void chunk_ticket_done(struct chunk *c);
 void part_landed(struct part *p);
+/* Of the tensor's round, which is under way: has part_landed been called? */
+bool part_has_landed(const struct part *p);
 uint64_t part_bytes(const struct part *p);
 uint64_t chunk_bytes(const struct chunk *c);
 

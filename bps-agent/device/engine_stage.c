@@ -249,7 +249,8 @@ void part_ticket_done(struct part *p)
 	if (p->state == PART_UP) {
 		uncharge(p);
 		part_set(p, PART_STAGED);
-		t->e->env.staged(t->e->env.ctx, t->id, p->index, t->round);
+		if (!t->is_mute)
+			t->e->env.staged(t->e->env.ctx, t->id, p->index, t->round);
 	} else if (p->state == PART_DOWN) {
 		part_down_done(p);
 	}
@@ -263,6 +264,15 @@ void part_landed(struct part *p)
 	part_set(p, PART_DOWN_WAIT);
 	p->node.key = key_of(t, p->index);
 	heap_push(&t->e->down, &p->node);
+}
+
+bool part_has_landed(const struct part *p)
+{
+	/* Of a chunk that is done its partitions are back where they began. */
+	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
+
+	return p->chunk->tensor->state == TENSOR_RUNNING &&
+	       (p->state > PART_STAGED || is_chunk_done);
 }
 
 /* ---- chunks ---- */

@@ -155,10 +155,18 @@ static uint32_t common_node(const struct exec *x)
 	return gpus[first].numa >= 0 ? (uint32_t)gpus[first].numa + 1 : 0;
 }
 
+static int tell_route(struct exec *x)
+{
+	struct local_msg m = {.type = GPU_ROUTE};
+
+	m.gpu_route =
+		(struct gpu_route){.route = x->route, .n_inputs = x->n_inputs, .node = x->node};
+	return local_send(x->agent_sock, &m, NULL, 0, 0);
+}
+
 /* All trainers are here: choose a route, and let them begin. */
 static void meet(struct exec *x)
 {
-	struct local_msg m = {.type = GPU_ROUTE};
 	struct err_text err = {""};
 	char why[PLAN_WHY_BYTES] = "";
 	struct route route;
@@ -175,12 +183,13 @@ static void meet(struct exec *x)
 	x->state = EXEC_RUNNING;
 	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s why=%s", x->job, x->ops->name,
 		x->n_workers, route.name, why);
-	m.gpu_route = (struct gpu_route){
-		.route = route.name, .n_inputs = route.n_groups, .node = common_node(x)};
-	if (local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
+	snprintf(x->route, sizeof(x->route), "%s", route.name);
+	x->n_inputs = route.n_groups;
+	x->node = common_node(x);
+	if (tell_route(x) < 0)
 		end(x, 1);
 	else /* behind it, so that the agent knows the route when a trainer declares */
-		exec_welcome(x, route.name);
+		exec_welcome(x, x->route);
 }
 
 /* ---- the agent ---- */
@@ -199,12 +208,9 @@ static int map_sealed(int fd, uint64_t bytes, void **ret)
 	return 0;
 }
 
-static int on_start(
-	struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds, struct err_text *err)
+static int check_start(
+	struct exec *x, const struct gpu_start *m, unsigned n_fds, struct err_text *err)
 {
-	void *page = NULL;
-	int rc;
-
 	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
 		return err_set(err, BPS_EPROTO, "a START for %u workers with %u descriptors",
 			m->n_workers, n_fds);
@@ -212,13 +218,15 @@ static int on_start(
 		return err_set(err, BPS_EVERSION,
 			"bps-agent %s and its bps-agent-%s %s are of different releases",
 			m->version, x->ops->name, BPS_VERSION);
-	snprintf(x->job, sizeof(x->job), "%s", m->job);
-	snprintf(x->want, sizeof(x->want), "%s", m->route);
-	x->n_slots = m->n_slots;
-	rc = x->ops->open(x->job, &x->dev, err);
-	if (rc < 0)
-		return rc;
-	rc = map_sealed(fds[0], sizeof(*x->page), &page);
+	return 0;
+}
+
+/* The rings, and the eventfds beside them, which are taken out of fds. */
+static int take_rings(struct exec *x, int *fds, struct err_text *err)
+{
+	void *page = NULL;
+	int rc = map_sealed(fds[0], sizeof(*x->page), &page);
+
 	if (rc < 0)
 		return err_set(err, rc, "cannot map the rings: %s", err_str(rc));
 	x->page = page;
@@ -226,16 +234,88 @@ static int on_start(
 	x->agent_fd = fds[2];
 	fds[1] = fds[2] = -1;
 	pipe_init(&x->pipe, x->page, x->agent_fd, false);
+	return 0;
+}
+
+static void drop_rings(struct exec *x)
+{
+	if (x->page) {
+		pipe_fini(&x->pipe);
+		munmap(x->page, sizeof(*x->page));
+	}
+	if (x->wake_fd >= 0)
+		close(x->wake_fd);
+	if (x->agent_fd >= 0)
+		close(x->agent_fd);
+	x->wake_fd = x->agent_fd = -1;
+	x->page = NULL;
+}
+
+static int on_start(
+	struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds, struct err_text *err)
+{
+	int rc = check_start(x, m, n_fds, err);
+
+	if (rc < 0)
+		return rc;
+	snprintf(x->job, sizeof(x->job), "%s", m->job);
+	snprintf(x->want, sizeof(x->want), "%s", m->route);
+	x->n_slots = m->n_slots;
+	rc = x->ops->open(x->job, &x->dev, err);
+	if (rc < 0)
+		return rc;
+	rc = take_rings(x, fds, err);
+	if (rc < 0)
+		return rc;
 	x->trainers = calloc(m->n_workers, sizeof(*x->trainers));
 	if (!x->trainers)
 		return err_set(err, -ENOMEM, "out of memory");
 	x->n_workers = m->n_workers;
 	for (uint32_t w = 0; w < m->n_workers; w++) {
-		x->trainers[w].sock = x->trainers[w].page_fd = x->trainers[w].gpu = -1;
+		x->trainers[w].sock = x->trainers[w].second = x->trainers[w].page_fd =
+			x->trainers[w].gpu = -1;
 		TAILQ_INIT(&x->trainers[w].regions);
 	}
 	x->state = EXEC_MEETING;
 	return 0;
+}
+
+static bool pop_all(struct exec *x)
+{
+	struct pipe_entry e;
+	bool any = false;
+
+	for (unsigned i = 0; x->page && i < PIPE_ENTRIES && pipe_pop(&x->pipe, &e); i++) {
+		exec_entry(x, &e);
+		any = true;
+	}
+	return any;
+}
+
+/* Of the agent's successor, who knows nothing of us. */
+static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
+{
+	struct err_text err = {""};
+	int rc = check_start(x, m, n_fds, &err);
+
+	if (rc == 0 && (strcmp(m->job, x->job) != 0 || m->n_workers != x->n_workers))
+		rc = err_set(&err, BPS_EPROTO, "the START of another job");
+	if (rc == 0) {
+		pop_all(x);
+		exec_entries_end(x);
+		drop_rings(x);
+		rc = take_rings(x, fds, &err);
+	}
+	if (rc < 0) {
+		exec_fail(x, rc, err.s);
+		return;
+	}
+	log_info("the agent is another one: job=%s", x->job);
+	tell_text(x, GPU_READY, 0, x->ops->name);
+	if (x->engine)
+		engine_mute(x->engine);
+	if (x->state == EXEC_RUNNING && tell_route(x) < 0)
+		end(x, 1);
 }
 
 static void on_arena(struct exec *x, const struct gpu_arena *m, int fd)
@@ -278,11 +358,15 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 		tell_text(x, GPU_READY, rc, rc < 0 ? err.s : x->ops->name);
 		if (rc < 0)
 			end(x, 2);
-	} else if (m->type == GPU_TRAINER && n_fds == 1 && x->state == EXEC_MEETING) {
+	} else if (m->type == GPU_START && x->state != EXEC_ENDING) {
+		on_successor(x, &m->gpu_start, fds, n_fds);
+	} else if (m->type == GPU_TRAINER && n_fds == 1 &&
+		   (x->state == EXEC_MEETING || x->state == EXEC_RUNNING)) {
 		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
 		fds[0] = -1;
 	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
-		on_arena(x, &m->gpu_arena, fds[0]);
+		if (!exec_arena(x, m->gpu_arena.id)) /* a successor says it once more */
+			on_arena(x, &m->gpu_arena, fds[0]);
 	} else if (m->type == GPU_END) {
 		end(x, m->gpu_text.code ? 3 : 0);
 		if (x->engine)
@@ -332,40 +416,35 @@ void exec_read_agent(struct exec *x)
 
 /* ---- the loop ---- */
 
-static bool pop_all(struct exec *x)
-{
-	struct pipe_entry e;
-	bool any = false;
-
-	for (unsigned i = 0; x->page && i < PIPE_ENTRIES && pipe_pop(&x->pipe, &e); i++) {
-		exec_entry(x, &e);
-		any = true;
-	}
-	return any;
-}
-
 /* Wait for descriptors, at most that long, and handle them. */
 static void poll_sockets(struct exec *x, uint64_t wait_ns)
 {
 	struct timespec ts = {
 		.tv_sec = (time_t)(wait_ns / 1000000000), .tv_nsec = (long)(wait_ns % 1000000000)};
-	struct pollfd p[2 + DEVICE_GPUS_MAX];
+	struct pollfd p[2 + 2 * DEVICE_GPUS_MAX];
+	uint32_t n_workers = x->n_workers;
 	nfds_t n = 0;
 	uint64_t count;
 
 	p[n++] = (struct pollfd){.fd = x->agent_sock, .events = POLLIN};
 	p[n++] = (struct pollfd){.fd = x->wake_fd, .events = POLLIN};
-	for (uint32_t w = 0; w < x->n_workers; w++)
+	for (uint32_t w = 0; w < n_workers; w++) {
 		p[n++] = (struct pollfd){.fd = x->trainers[w].sock, .events = POLLIN};
+		p[n++] = (struct pollfd){.fd = x->trainers[w].second, .events = POLLIN};
+	}
 	if (ppoll(p, n, &ts, NULL) <= 0)
 		return;
 	if (p[1].revents)
 		(void)!read(x->wake_fd, &count, sizeof(count));
 	if (p[0].revents)
 		exec_read_agent(x);
-	for (uint32_t w = 0; w + 2 < n; w++)
-		if (p[w + 2].revents && x->trainers[w].sock == p[w + 2].fd)
-			exec_trainer_read(x, w);
+	for (uint32_t i = 0; i < 2 * n_workers; i++) {
+		const struct exec_trainer *t = &x->trainers[i / 2];
+		int fd = p[2 + i].fd;
+
+		if (fd >= 0 && p[2 + i].revents && (fd == t->sock || fd == t->second))
+			exec_trainer_read(x, i / 2, fd);
+	}
 	if (x->state == EXEC_MEETING)
 		meet(x);
 }
@@ -438,18 +517,11 @@ static void release(struct exec *x)
 		munmap(a->map, a->bytes);
 		free(a);
 	}
-	if (x->page) {
-		pipe_fini(&x->pipe);
-		munmap(x->page, sizeof(*x->page));
-	}
+	drop_rings(x);
 	if (x->dev)
 		x->ops->close(x->dev);
-	for (unsigned i = 0; i < 3; i++) {
-		int fd = i == 0 ? x->wake_fd : i == 1 ? x->agent_fd : x->agent_sock;
-
-		if (fd >= 0)
-			close(fd);
-	}
+	if (x->agent_sock >= 0)
+		close(x->agent_sock);
 }
 
 int exec_main(const struct device_ops *ops, int agent_sock)

@@ -7,6 +7,11 @@
  *
  *   exec: STARTING --START--> MEETING --all trainers have said HELLO--> RUNNING --END, error, EOF--> ENDING
  *
+ * An agent may end and have a successor, who finds this socket as it was left: then nothing is seen
+ * of that here but a second START, with new rings. What the first agent has said is still done; then
+ * the second is told all anew, and asks for what it needs to know by saying once more which memory
+ * and tensors there are, and which rounds run (engine_mute).
+ *
  *   exec.c          the loop, the agent's socket and rings, the end
  *   exec_trainer.c  trainers' sockets, their memory and counter pages
  *   exec_tensor.c   tensors, as the agent describes them entry by entry
@@ -33,7 +38,8 @@ struct exec_region {
 };
 
 struct exec_trainer {
-	int sock; /* -1: not here (any more) */
+	int sock;   /* -1: not here (any more) */
+	int second; /* before HELLO: another one that it may have been given instead; or -1 */
 	uint32_t pid;
 	bool has_hello;
 	int gpu;
@@ -72,6 +78,8 @@ struct exec {
 	struct pipe_page *page;
 	char job[256], want[GPU_WORD_MAX + 1];
 	uint32_t n_workers, n_slots;
+	char route[GPU_WORD_MAX + 1]; /* RUNNING: what was chosen, for how many inputs and where */
+	uint32_t n_inputs, node;
 	struct exec_trainer *trainers; /* n_workers */
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
@@ -92,8 +100,8 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 /* exec_trainer.c */
 /* The agent's TRAINER. Owns: takes sock. */
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
-/* Something is to be read from it, or it is gone. */
-void exec_trainer_read(struct exec *x, uint32_t worker);
+/* Something is to be read from one of its sockets, or it is gone. */
+void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
 /* All have said HELLO: tell them what they get. */
 void exec_welcome(struct exec *x, const char *route);
 /* A region of a trainer's, or NULL. */
@@ -104,6 +112,8 @@ void exec_trainer_free(struct exec *x, uint32_t worker);
 /* exec_tensor.c */
 /* One entry of the agent's ring, copied and not checked yet. */
 void exec_entry(struct exec *x, const struct pipe_entry *e);
+/* No more entries of that agent. */
+void exec_entries_end(struct exec *x);
 /* That memory is about to go: a tensor that is being described will not lie in it. */
 void exec_entry_forget(struct exec *x, const struct device_mem *mem);
 #endif

@@ -1,3 +1,4 @@
+#include <errno.h>
 #include <string.h>
 
 #include "bps-agent/device/exec.h"
@@ -59,13 +60,15 @@ static void add_place(struct exec *x, const struct pipe_entry *e)
 	m->n_places++;
 }
 
-/* All of it has come: the engine checks the ranges. */
+/* All of it has come: the engine checks the ranges. An agent's successor describes what is there. */
 static void finish(struct exec *x)
 {
 	struct exec_making *m = &x->making;
 	struct err_text err = {"its description makes no sense"};
-	int rc = m->is_bad ? -EINVAL : engine_add(x->engine, &m->t, &err);
+	int rc = m->is_bad ? -EINVAL : engine_find(x->engine, &m->t);
 
+	if (rc == -ENOENT)
+		rc = engine_add(x->engine, &m->t, &err);
 	m->is_open = false;
 	if (rc < 0)
 		tell_bad(x, m->t.id, rc, err.s);
@@ -85,8 +88,15 @@ static void describe(struct exec *x, const struct pipe_entry *e)
 		add_buffer(x, e);
 	else
 		add_place(x, e);
+	if (!m->is_open) /* the agent had a successor meanwhile, who will begin anew */
+		return;
 	if (m->n_places == x->n_workers && m->n_out == 2 && m->n_in == engine_inputs(x->engine))
 		finish(x);
+}
+
+void exec_entries_end(struct exec *x)
+{
+	x->making.is_open = false;
 }
 
 void exec_entry_forget(struct exec *x, const struct device_mem *mem)

@@ -16,6 +16,13 @@ _Static_assert(GPU_MEMORY_VERSION == DEVICE_DESC_VERSION && GPU_MEMORY_FD == (in
 		       GPU_UUID_BYTES == DEVICE_UUID_BYTES,
 	"one description of memory");
 
+static void close_second(struct exec_trainer *t)
+{
+	if (t->second >= 0)
+		close(t->second);
+	t->second = -1;
+}
+
 /* No more of its messages. What it had stays: it may be queued (exec_trainer_free). */
 static void close_trainer(struct exec *x, uint32_t worker)
 {
@@ -23,6 +30,7 @@ static void close_trainer(struct exec *x, uint32_t worker)
 
 	if (t->sock < 0)
 		return;
+	close_second(t);
 	close(t->sock);
 	t->sock = -1;
 	if (x->engine)
@@ -47,12 +55,37 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	if (!t || t->has_hello || t->sock >= 0) {
+	if (!t || t->has_hello || (t->sock >= 0 && t->second >= 0)) {
 		close(sock);
 		return;
 	}
-	t->sock = sock;
+	/* An agent that ended may have handed out one, and its successor, who cannot know, another:
+	 * the trainer takes the first that it sees. */
+	if (t->sock >= 0)
+		t->second = sock;
+	else
+		t->sock = sock;
 	t->pid = pid;
+}
+
+/* The trainer has said HELLO on that socket; the other one it has not taken. */
+static void take_socket(struct exec_trainer *t, int sock)
+{
+	if (sock == t->second) {
+		t->second = t->sock;
+		t->sock = sock;
+	}
+	close_second(t);
+}
+
+/* One of its two sockets is closed at the other end. */
+static void lose_socket(struct exec_trainer *t, int sock)
+{
+	if (sock == t->sock) {
+		t->sock = t->second;
+		t->second = sock;
+	}
+	close_second(t);
 }
 
 /* ---- counter page ---- */
@@ -325,11 +358,12 @@ static void on_release(struct exec *x, uint32_t worker, const struct local_msg *
 
 /* ---- socket ---- */
 
-static void on_message(
-	struct exec *x, uint32_t worker, const struct local_msg *m, const int *fds, unsigned n_fds)
+static void on_message(struct exec *x, uint32_t worker, int sock, const struct local_msg *m,
+	const int *fds, unsigned n_fds)
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
+	take_socket(&x->trainers[worker], sock);
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
 		on_hello(x, worker, m);
 	else if (m->type == GPU_ALLOC && is_running)
@@ -342,7 +376,7 @@ static void on_message(
 		close_trainer(x, worker);
 }
 
-void exec_trainer_read(struct exec *x, uint32_t worker)
+void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 {
 	struct exec_trainer *t = &x->trainers[worker];
 	int fds[LOCAL_FDS_ROOM], rc;
@@ -351,9 +385,11 @@ void exec_trainer_read(struct exec *x, uint32_t worker)
 	void *mem = NULL;
 	unsigned n_fds = 0;
 
-	rc = local_recv(t->sock, &m, &mem, fds, &n_fds, 0, &err);
+	rc = local_recv(sock, &m, &mem, fds, &n_fds, 0, &err);
 	if (rc == 1)
-		on_message(x, worker, &m, fds, n_fds);
+		on_message(x, worker, sock, &m, fds, n_fds);
+	else if (rc != -EAGAIN && t->second >= 0)
+		lose_socket(t, sock);
 	else if (rc != -EAGAIN)
 		close_trainer(x, worker);
 	if (rc == BPS_EPROTO)
@@ -375,6 +411,7 @@ void exec_trainer_free(struct exec *x, uint32_t worker)
 	}
 	if (t->slots)
 		munmap(t->slots, t->page_bytes);
+	close_second(t);
 	if (t->page_fd >= 0)
 		close(t->page_fd);
 	if (t->sock >= 0)

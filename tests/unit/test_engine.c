@@ -14,9 +14,10 @@
 #include "bps-agent/device/host.h"
 #include "common/clock.h"
 
-#define MEMBERS 8
-#define SLOTS   4
-#define TENSORS 3
+#define MEMBERS   8
+#define SLOTS     4
+#define TENSORS   3
+#define PARTS_MAX 8
 
 struct rig {
 	struct device *dev;
@@ -31,6 +32,7 @@ struct rig {
 	int failed;
 	unsigned n_late, late_member;
 	bool lands_at_once;
+	bool (*landed)[PARTS_MAX]; /* what has, when somebody wants to know */
 	uint64_t now_ns;
 	unsigned seed;
 };
@@ -67,6 +69,8 @@ static void land(struct rig *r, uint32_t t, uint32_t part, uint64_t round)
 		((int32_t *)(void *)(r->host + out_offset(r, t, round & 1)))[i] = 10 * sum;
 	}
 	assert_int_equal(engine_landed(r->e, t, part, round), 0);
+	if (r->landed)
+		r->landed[t][part] = true;
 }
 
 static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
@@ -447,6 +451,90 @@ static void a_landed_partition_must_have_been_staged(void **state)
 	unmake(&r);
 }
 
+/* Another agent listens, who knows which sums have arrived, and nothing else: it runs the last round
+ * of each tensor once more, and says once more what has landed. */
+static void have_successor(
+	struct rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
+{
+	unsigned before = r->n_staged, n_done[TENSORS];
+
+	memcpy(n_done, r->n_done, sizeof(n_done));
+	engine_mute(r->e);
+	for (unsigned i = 0; i < 40; i++) {
+		poll_engine(r);
+		fake_step(r->dev, i % fake_queues(r->dev));
+	}
+	assert_int_equal(r->n_staged, before);
+	for (uint32_t t = 0; t < TENSORS; t++) {
+		assert_int_equal(r->n_done[t], n_done[t]);
+		assert_int_equal(engine_run(r->e, t, rounds[t], OP_SUM, 0), 0);
+		for (uint32_t i = 0; i < PARTS_MAX; i++)
+			if (has_landed[t][i])
+				assert_int_equal(engine_landed(r->e, t, i, rounds[t]), 0);
+	}
+	check(r);
+}
+
+static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
+{
+	(void)state;
+	for (unsigned w = 0; w < N_WAYS; w++)
+		for (unsigned steps = 0; steps < 160; steps += 3) {
+			const uint64_t first[TENSORS] = {1, 1, 1};
+			bool landed[TENSORS][PARTS_MAX] = {{0}};
+			struct rig r;
+
+			assert_int_equal(
+				make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192),
+				0);
+			r.landed = landed;
+			for (uint32_t t = 0; t < TENSORS; t++)
+				submit(&r, t, 1, (uint16_t)t);
+			for (unsigned i = 0; i < steps; i++) {
+				poll_engine(&r);
+				fake_step(r.dev, i % fake_queues(r.dev));
+			}
+			have_successor(&r, first, landed);
+			assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL); /* but once */
+			for (uint32_t t = 0; t < TENSORS; t++)
+				if (atomic_load(&r.slots[0][t].done) < 1)
+					run_fake(&r, t);
+			for (uint32_t t = 0; t < TENSORS; t++) {
+				expect_sum(&r, t, 1);
+				submit(&r, t, 2, 0);
+				run_fake(&r, t);
+				expect_sum(&r, t, 2);
+			}
+			unmake(&r);
+		}
+}
+
+static void a_successor_asks_for_rounds_that_are_over(void **state)
+{
+	const uint64_t last[TENSORS] = {2, 2, 1};
+	bool none[TENSORS][PARTS_MAX] = {{0}};
+	struct rig r;
+
+	(void)state;
+	assert_int_equal(make(&r, &device_fake, "rs_ag", 2, 1000, 1024, 0), 0);
+	for (uint32_t t = 0; t < TENSORS; t++)
+		for (uint64_t round = 1; round <= last[t]; round++) {
+			submit(&r, t, round, 0);
+			run_fake(&r, t);
+		}
+	submit(&r, 0, 3, 0);
+	have_successor(
+		&r, (const uint64_t[]){2, 2, 1}, none); /* of tensor 0 not the one that runs */
+	assert_int_equal(r.n_done[0], 3);
+	assert_int_equal(r.n_done[1], 3);
+	assert_int_equal(r.n_done[2], 2);
+	engine_landed(r.e, 0, 0, 2); /* long over */
+	assert_int_equal(engine_run(r.e, 0, 3, OP_SUM, 0), 0);
+	run_fake(&r, 0);
+	expect_sum(&r, 0, 3);
+	unmake(&r);
+}
+
 static void a_tensor_outside_of_its_memory_is_refused(void **state)
 {
 	struct engine_place place = {{0}, 3};
@@ -712,6 +800,8 @@ int main(void)
 		cmocka_unit_test(a_partition_is_pushed_while_others_are_copied),
 		cmocka_unit_test(small_collectives_travel_together),
 		cmocka_unit_test(a_landed_partition_must_have_been_staged),
+		cmocka_unit_test(a_successor_of_the_agent_hears_what_it_has_missed),
+		cmocka_unit_test(a_successor_asks_for_rounds_that_are_over),
 		cmocka_unit_test(a_tensor_outside_of_its_memory_is_refused),
 		cmocka_unit_test(a_full_queue_only_delays),
 		cmocka_unit_test(any_call_that_fails_ends_all_rounds_and_lets_all_streams_go),

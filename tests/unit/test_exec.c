@@ -78,30 +78,63 @@ static void say(int sock, const struct local_msg *m, const int *fds, unsigned n)
 	assert_int_equal(local_send(sock, m, fds, n, WAIT_MS), 0);
 }
 
-static void add_trainer(struct rig *r, uint32_t worker)
+/* The agent introduces it: returns its end. */
+static int introduce(struct rig *r, uint32_t worker)
 {
 	struct local_msg m = {.type = GPU_TRAINER, .gpu_trainer = {.worker = worker, .pid = 1}};
-	struct local_msg hello = {.type = GPU_HELLO,
-		.seq = 1,
-		.gpu_hello = {.abi = LOCAL_ABI, .version = BPS_VERSION}};
 	int sv[2];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
 	say(r->agent, &m, &sv[1], 1);
 	close(sv[1]);
-	r->trainers[worker] = sv[0];
-	say(sv[0], &hello, NULL, 0);
+	return sv[0];
 }
 
-static void rig_open(struct rig *r)
+static void say_hello(struct rig *r, uint32_t worker, int sock)
+{
+	struct local_msg hello = {.type = GPU_HELLO,
+		.seq = 1,
+		.gpu_hello = {.abi = LOCAL_ABI, .version = BPS_VERSION}};
+
+	r->trainers[worker] = sock;
+	say(sock, &hello, NULL, 0);
+}
+
+static void make_rings(struct rig *r)
+{
+	assert_int_equal(shm_memfd("pipe", sizeof(*r->page), &r->page_fd), 0);
+	r->page = mmap(NULL, sizeof(*r->page), PROT_READ | PROT_WRITE, MAP_SHARED, r->page_fd, 0);
+	assert_true(r->page != MAP_FAILED);
+	r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	r->my_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	pipe_init(&r->pipe, r->page, r->wake_fd, true);
+}
+
+static void drop_rings(struct rig *r)
+{
+	pipe_fini(&r->pipe);
+	munmap(r->page, sizeof(*r->page));
+	close(r->page_fd);
+	close(r->wake_fd);
+	close(r->my_fd);
+}
+
+static void say_start(struct rig *r, const char *job)
 {
 	struct local_msg m = {.type = GPU_START,
 		.gpu_start = {.abi = LOCAL_ABI,
 			.version = BPS_VERSION,
-			.job = "job",
+			.job = job,
 			.n_workers = WORKERS,
 			.n_slots = SLOTS,
 			.route = "copy"}};
+
+	say(r->agent, &m, (int[]){r->page_fd, r->wake_fd, r->my_fd}, 3);
+}
+
+static void start(struct rig *r)
+{
+	struct local_msg m;
 	void *mem = NULL;
 	int sv[2];
 
@@ -109,19 +142,21 @@ static void rig_open(struct rig *r)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
 	r->agent = sv[0];
 	r->of_executor = sv[1];
-	assert_int_equal(shm_memfd("pipe", sizeof(*r->page), &r->page_fd), 0);
-	r->page = mmap(NULL, sizeof(*r->page), PROT_READ | PROT_WRITE, MAP_SHARED, r->page_fd, 0);
-	assert_true(r->page != MAP_FAILED);
-	r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	r->my_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	pipe_init(&r->pipe, r->page, r->wake_fd, true);
+	make_rings(r);
 	assert_int_equal(pthread_create(&r->thread, NULL, executor, r), 0);
-	say(r->agent, &m, (int[]){r->page_fd, r->wake_fd, r->my_fd}, 3);
+	say_start(r, "job");
 	m = expect(r->agent, GPU_READY, &mem);
 	assert_int_equal(m.gpu_text.code, 0);
 	free(mem);
+}
+
+static void rig_open(struct rig *r)
+{
+	void *mem = NULL;
+
+	start(r);
 	for (uint32_t w = 0; w < WORKERS; w++)
-		add_trainer(r, w);
+		say_hello(r, w, introduce(r, w));
 	expect(r->agent, GPU_ROUTE, &mem);
 	free(mem);
 	for (uint32_t w = 0; w < WORKERS; w++) {
@@ -138,12 +173,8 @@ static void rig_close(struct rig *r)
 	pthread_join(r->thread, NULL);
 	for (uint32_t w = 0; w < WORKERS; w++)
 		close(r->trainers[w]);
-	pipe_fini(&r->pipe);
-	munmap(r->page, sizeof(*r->page));
+	drop_rings(r);
 	close(r->agent);
-	close(r->page_fd);
-	close(r->wake_fd);
-	close(r->my_fd);
 }
 
 static uint32_t alloc(struct rig *r, uint32_t worker, uint64_t bytes)
@@ -223,20 +254,26 @@ static struct pipe_entry answer(struct rig *r)
 	return e;
 }
 
+static void give_arena(struct rig *r)
+{
+	struct local_msg arena = {.type = GPU_ARENA, .gpu_arena = {.id = 1, .bytes = 1 << 20}};
+	int fd;
+
+	assert_int_equal(shm_memfd("arena", 1 << 20, &fd), 0);
+	say(r->agent, &arena, &fd, 1);
+	close(fd);
+}
+
 static void memory_released_while_a_tensor_is_described_is_not_used(void **state)
 {
 	struct local_msg m = {.type = GPU_RELEASE, .seq = 7, .gpu_release = {.text = ""}};
-	struct local_msg arena = {.type = GPU_ARENA, .gpu_arena = {.id = 1, .bytes = 1 << 20}};
 	uint32_t region[WORKERS];
 	void *mem = NULL;
 	struct rig r;
-	int fd;
 
 	(void)state;
 	rig_open(&r);
-	assert_int_equal(shm_memfd("arena", 1 << 20, &fd), 0);
-	say(r.agent, &arena, &fd, 1);
-	close(fd);
+	give_arena(&r);
 	for (uint32_t w = 0; w < WORKERS; w++)
 		region[w] = alloc(&r, w, 1 << 20);
 	push(&r, (struct pipe_entry){.type = PIPE_TENSOR, .a = DTYPE_I32, .x = 1000, .y = 4096});
@@ -261,6 +298,97 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 				 .y = 65536u * (i + 1u)});
 	assert_int_equal(answer(&r).type, PIPE_BAD);
 	rig_close(&r);
+}
+
+static void describe(struct rig *r, const uint32_t region[WORKERS], uint64_t n_elems)
+{
+	push(r, (struct pipe_entry){.type = PIPE_TENSOR, .a = DTYPE_I32, .x = n_elems, .y = 4096});
+	for (uint16_t w = 0; w < WORKERS; w++)
+		push(r, (struct pipe_entry){.type = PIPE_PLACE, .b = w, .x = region[w], .z = w});
+	for (uint16_t i = 0; i < WORKERS; i++)
+		push(r, (struct pipe_entry){
+				.type = PIPE_BUFFER, .a = PIPE_IN, .b = i, .x = 1, .y = 8192u * i});
+	for (uint16_t i = 0; i < 2; i++)
+		push(r, (struct pipe_entry){.type = PIPE_BUFFER,
+				.a = PIPE_OUT,
+				.b = i,
+				.x = 1,
+				.y = 65536u * (i + 1u)});
+}
+
+static void run(struct rig *r, uint64_t round)
+{
+	push(r, (struct pipe_entry){.type = PIPE_RUN, .a = OP_SUM, .x = round});
+}
+
+static void a_second_start_is_of_the_agents_successor(void **state)
+{
+	uint32_t region[WORKERS];
+	struct local_msg m;
+	void *mem = NULL;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	for (uint32_t w = 0; w < WORKERS; w++)
+		region[w] = alloc(&r, w, 1 << 20);
+	give_arena(&r);
+	describe(&r, region, 1000);
+	run(&r, 1); /* for which no stream is ready */
+	drop_rings(&r);
+	make_rings(&r);
+	say_start(&r, "job");
+	m = expect(r.agent, GPU_READY, &mem);
+	assert_int_equal(m.gpu_text.code, 0);
+	free(mem);
+	m = expect(r.agent, GPU_ROUTE, &mem);
+	assert_string_equal(m.gpu_route.route, "copy");
+	assert_int_equal(m.gpu_route.n_inputs, WORKERS);
+	free(mem);
+	give_arena(&r); /* all of it is there already */
+	describe(&r, region, 1000);
+	run(&r, 1);
+	describe(&r, region, 1001); /* this is another one: the first word since */
+	assert_int_equal(answer(&r).type, PIPE_BAD);
+	run(&r, 1); /* once is enough */
+	assert_int_equal(answer(&r).type, PIPE_BAD);
+	say_start(&r, "another");
+	m = expect(r.agent, GPU_FAILED, &mem);
+	free(mem);
+	rig_close(&r);
+}
+
+/* An agent that ended has handed out a socket, and its successor another one. */
+static void a_trainer_takes_one_of_two_sockets(void **state)
+{
+	(void)state;
+	for (unsigned way = 0; way < 3; way++) {
+		void *mem = NULL;
+		int a, b;
+		struct rig r;
+		char c;
+
+		start(&r);
+		say_hello(&r, 0, introduce(&r, 0));
+		a = introduce(&r, 1);
+		b = introduce(&r, 1);
+		if (way == 2)
+			close(a); /* it never got it */
+		say_hello(&r, 1, way ? b : a);
+		expect(r.agent, GPU_ROUTE, &mem);
+		free(mem);
+		expect(r.trainers[1], GPU_WELCOME, &mem);
+		free(mem);
+		if (way < 2) {
+			assert_int_equal(recv(way ? a : b, &c, 1, 0), 0); /* closed */
+			close(way ? a : b);
+		}
+		alloc(&r, 1, 4096);
+		a = introduce(&r, 1); /* long after */
+		assert_int_equal(recv(a, &c, 1, 0), 0);
+		close(a);
+		rig_close(&r);
+	}
 }
 
 static void noise_of_a_trainer_ends_its_connection_only(void **state)
@@ -289,6 +417,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(memory_that_could_shrink_is_not_taken),
 		cmocka_unit_test(memory_released_while_a_tensor_is_described_is_not_used),
+		cmocka_unit_test(a_second_start_is_of_the_agents_successor),
+		cmocka_unit_test(a_trainer_takes_one_of_two_sockets),
 		cmocka_unit_test(noise_of_a_trainer_ends_its_connection_only),
 	};
 
