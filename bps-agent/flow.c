@@ -635,7 +635,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 
 	/* What is still being copied from a device must not be overwritten there. The server keeps
 	 * its sum, and offers it again for the contribution. */
-	if (part->is_staging && m->pgen == part->pgen && m->round == part->round)
+	if (part->is_staging && m->pgen == part->pgen && m->round == wire_round(part, part->round))
 		return;
 	/* A4: the waited round, in the current pgen. */
 	if (m->pgen != part->pgen || m->round != wire_round(part, part->round) ||
