@@ -144,7 +144,10 @@ static void check_round(struct check *c, const struct part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	expect(c, part->kept->summed <= part->round && part->crc_round <= part->round,
+	/* But by a former life, for the round behind one that is begun once more (K5). */
+	expect(c,
+		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
+			part->crc_round <= part->round,
 		"nothing is prepared ahead");
 	expect(c, part->kept->landed == part->round - (part->state != PART_IDLE),
 		"what is kept is what has landed");

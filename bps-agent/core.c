@@ -321,6 +321,18 @@ int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	return rc;
 }
 
+/* Sums that landed in a former life may have been said in vain. */
+static void device_start(struct agt_tensor *t, uint64_t round)
+{
+	struct agt_env *env = &t->job->core->env;
+
+	env->stage(env->ctx, t->user, round, t->op, t->priority);
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		if (t->parts[i].state == PART_IDLE)
+			env->unstage(env->ctx, t->user, i, round);
+	t->is_unstaging = t->parts_left == 0;
+}
+
 static void tensor_start(struct agt_tensor *t)
 {
 	uint64_t round = t->round + 1;
@@ -335,7 +347,7 @@ static void tensor_start(struct agt_tensor *t)
 		if (t->parts[i].round < round)
 			part_start(&t->parts[i]);
 	if (t->is_device)
-		t->job->core->env.stage(t->job->core->env.ctx, t->user, round, t->op, t->priority);
+		device_start(t, round);
 }
 
 /* Start the next round when everybody has submitted and the way is known. */
@@ -421,14 +433,15 @@ static struct agt_kept_part *keep(
 {
 	struct agt_core *core = t->job->core;
 
-	if (core->env.keep && !t->is_device)
+	if (core->env.keep)
 		return core->env.keep(core->env.ctx, t->user, id, part_elems, n_parts);
 	t->own_kept = calloc(n_parts, sizeof(*t->own_kept));
 	return t->own_kept;
 }
 
-/* K3; 0 when nothing of it was kept. Errors: BPS_EPROTO. */
-static int last_complete(const struct agt_kept_part *kept, uint32_t n_parts, uint64_t *ret)
+/* K3, K5; 0 when nothing of it was kept. Errors: BPS_EPROTO. */
+static int last_complete(
+	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {
 	uint64_t least = UINT64_MAX, most = 0;
 
@@ -438,7 +451,7 @@ static int last_complete(const struct agt_kept_part *kept, uint32_t n_parts, uin
 		least = landed < least ? landed : least;
 		most = landed > most ? landed : most;
 	}
-	*ret = least;
+	*ret = is_device && least == most && least ? least - 1 : least;
 	return most - least > 1 || most == UINT64_MAX ? BPS_EPROTO : 0;
 }
 
@@ -450,7 +463,7 @@ static int parts_make(struct agt_tensor *t, uint32_t id, uint32_t part_elems, ui
 
 	if (!kept)
 		return -ENOMEM;
-	if (last_complete(kept, n_parts, &round) < 0)
+	if (last_complete(kept, n_parts, t->is_device, &round) < 0)
 		return BPS_EPROTO;
 	t->parts = calloc(n_parts, sizeof(t->parts[0]));
 	if (!t->parts)

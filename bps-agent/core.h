@@ -48,6 +48,9 @@
  *     r - 1: what donation of r - 1 and the echo in CONTRIB(r) need is in the other slot.
  * K3  The tensor's last complete round is the least landed of its partitions, and each of them has
  *     that one or the next: the next only while all workers have submitted it.
+ *     Of a device tensor whose partitions all have one round, that one may not be on the devices yet:
+ *     K5  it is begun once more, and is complete when agt_tensor_unstaged is said, again or for the
+ *         first time. Nothing of it goes over the network.
  * K4  Placement (pgen) is not kept: the scheduler tells it anew, and the servers take a partition's
  *     messages under the pgen that they have. A new instance has new connections, so nothing that
  *     its predecessor was sent reaches it (A4). */
@@ -119,8 +122,9 @@ struct agt_env {
 	 * result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 	/* Of a device tensor: its next round has begun; have its bytes brought to the inputs, and
-	 * say agt_part_staged for each partition. The callbacks may be NULL when there is none
-	 * such. */
+	 * say agt_part_staged for each partition. After a restart it may have begun in a former
+	 * life, and be over on the devices: then unstage follows for what has landed. The callbacks
+	 * may be NULL when there is none such. */
 	void (*stage)(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 	/* Of a device tensor: the sum of a partition lies in the round's output. */
 	void (*unstage)(void *ctx, void *tensor_user, uint32_t part, uint64_t round);

@@ -152,11 +152,13 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* For a successor, which can go on with what lies in host memory. */
+/* For a successor. */
 static int keep(struct tensor *tensor, uint32_t worker)
 {
 	int rc = keep_tensor(tensor);
 
+	if (rc == 0 && tensor->gpu)
+		rc = keep_inputs(tensor);
 	if (rc == 0)
 		rc = keep_declared(tensor, worker);
 	if (rc == 0)
@@ -184,7 +186,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared && t->may_repeat_message) {
 		*slot = (struct local_slot){.text = "", .tensor = tw->index};
-		tell_slot(t, tensor, slot);
+		if (!tensor->gpu)
+			tell_slot(t, tensor, slot);
 		return 0;
 	}
 	if (tw->is_declared)
@@ -200,7 +203,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (rc < 0)
 		return refuse_decl(rc, d, &why, err);
 	tw->index = t->n_tensors;
-	rc = tensor->gpu ? 0 : keep(tensor, t->worker);
+	rc = keep(tensor, t->worker);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
 	tw->is_declared = true;

@@ -77,6 +77,7 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
 	trainer_send(t, &m, &fd, fd >= 0);
+	t->kept->device_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
 static void answer_all(struct gpu *g, int code, const char *text)
@@ -96,7 +97,14 @@ static void over(struct gpu *g, int code, const char *text)
 	g->code = code;
 	snprintf(g->text, sizeof(g->text), "%s", text);
 	set_state(g, GPU_OVER, text);
+	keep_forget_gpu(g);
 	answer_all(g, code, g->text);
+}
+
+/* By its pidfd: an adopted one may have ended, and its number be somebody else's. */
+static void end_process(const struct gpu *g)
+{
+	(void)syscall(SYS_pidfd_send_signal, g->pidfd, SIGKILL, NULL, 0);
 }
 
 static void on_late(uv_timer_t *timer)
@@ -104,7 +112,7 @@ static void on_late(uv_timer_t *timer)
 	struct gpu *g = timer->data;
 
 	log_warn("executor does not end, killing it: pid=%d", (int)g->pid);
-	kill(g->pid, SIGKILL);
+	end_process(g);
 }
 
 void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
@@ -161,8 +169,10 @@ void gpu_stop_all(struct agent *a)
 	struct gpu *g;
 
 	TAILQ_FOREACH (g, &a->gpus, link) {
-		gpu_end(g, BPS_ENOAGENT, "bps-agent stops");
-		shutdown(g->sock, SHUT_RDWR);
+		if (!g->is_kept) { /* else for a successor; without one its socket closes */
+			gpu_end(g, BPS_ENOAGENT, "bps-agent stops");
+			shutdown(g->sock, SHUT_RDWR);
+		}
 		close_handles(g);
 	}
 }
@@ -190,10 +200,13 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 
 	(void)status;
 	(void)events;
-	if (waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
+	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
 	gpu_read(g); /* its last words say more */
-	describe_end(wstatus, g->agent->cfg.gpu.backend, &text);
+	if (g->is_adopted)
+		err_set(&text, 0, "the executor of GPUs has ended");
+	else
+		describe_end(wstatus, g->agent->cfg.gpu.backend, &text);
 	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
 	gpu_fail(g, BPS_EDEVICE, "%s", text.s);
 	close_handles(g);
@@ -290,7 +303,7 @@ static void on_watch(uv_timer_t *timer)
 	} else if (now_ns - g->beat_at_ns > HANG_NS) {
 		gpu_fail(g, BPS_EDEVICE, "bps-agent-%s hangs: its loop has not turned for %.0f s",
 			g->agent->cfg.gpu.backend, (double)HANG_NS / 1e9);
-		kill(g->pid, SIGKILL);
+		end_process(g);
 	}
 }
 
@@ -311,20 +324,43 @@ static void watch(struct gpu *g)
 	uv_poll_start(&g->pid_poll, UV_READABLE, on_process_end);
 }
 
-/* The child and what it needs. */
-static int start(struct gpu *g, struct err_text *err)
+static int make_rings(struct gpu *g, struct err_text *err)
 {
-	const struct gpu_config *cfg = &g->agent->cfg.gpu;
-	struct local_msg m = {.type = GPU_START};
-	int sv[2], rc;
+	int rc = memory_make(&g->page, "bps-rings", sizeof(struct pipe_page), 0, err);
 
-	rc = memory_make(&g->page, "bps-rings", sizeof(struct pipe_page), 0, err);
 	if (rc < 0)
 		return rc;
 	g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	g->exec_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (g->wake_fd < 0 || g->exec_fd < 0 ||
-		socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) < 0)
+	if (g->wake_fd < 0 || g->exec_fd < 0)
+		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
+	pipe_init(&g->pipe, g->page.mem, g->exec_fd, true);
+	return 0;
+}
+
+/* A failure shows as its end. */
+static void say_start(struct gpu *g)
+{
+	struct local_msg m = {.type = GPU_START};
+
+	m.gpu_start = (struct gpu_start){.abi = LOCAL_ABI,
+		.version = BPS_VERSION,
+		.job = g->job->name,
+		.n_workers = g->job->n_workers,
+		.n_slots = g->agent->cfg.limits.max_tensors,
+		.route = g->agent->cfg.gpu.route};
+	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
+}
+
+/* The child and what it needs. */
+static int start(struct gpu *g, struct err_text *err)
+{
+	const struct gpu_config *cfg = &g->agent->cfg.gpu;
+	int sv[2], rc = make_rings(g, err);
+
+	if (rc < 0)
+		return rc;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) < 0)
 		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
 	g->sock = sv[0];
 	rc = spawn(cfg, sv[1], &g->pid);
@@ -333,22 +369,14 @@ static int start(struct gpu *g, struct err_text *err)
 		return err_set(err, rc, "cannot run '%s': %s%s", cfg->program, err_str(rc),
 			rc == -ENOENT ? " (is the package bps-agent-cuda installed?)" : "");
 	g->pidfd = (int)syscall(SYS_pidfd_open, g->pid, 0);
-	if (g->pidfd < 0) {
-		rc = -errno;
+	rc = g->pidfd < 0 ? -errno : keep_gpu(g);
+	if (rc < 0) {
 		kill(g->pid, SIGKILL);
 		waitpid(g->pid, NULL, 0);
 		return err_set(err, rc, "no descriptor of a process: %s", err_str(rc));
 	}
-	pipe_init(&g->pipe, g->page.mem, g->exec_fd, true);
 	watch(g);
-	m.gpu_start = (struct gpu_start){.abi = LOCAL_ABI,
-		.version = BPS_VERSION,
-		.job = g->job->name,
-		.n_workers = g->job->n_workers,
-		.n_slots = g->agent->cfg.limits.max_tensors,
-		.route = cfg->route};
-	/* A failure shows as its end. */
-	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
+	say_start(g);
 	return 0;
 }
 
@@ -366,24 +394,12 @@ static void take_arenas(struct gpu *g)
 		.adopted = gpu_arena_adopted};
 }
 
-/* A successor could not go on: what is on the GPUs goes with the executor, and that with us. */
-static void forget(const struct job *job)
-{
-	const struct trainer *t;
-
-	keep_forget_job(job);
-	TAILQ_FOREACH (t, &job->trainers, of_job)
-		keep_forget_trainer(t);
-}
-
-static void gpu_new(struct job *job)
+static struct gpu *make(struct job *job)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
-	struct err_text err = {""};
-	int rc;
 
 	if (!g)
-		return;
+		return NULL;
 	g->agent = job->agent;
 	g->job = job;
 	g->sock = g->wake_fd = g->exec_fd = g->pidfd = g->page.fd = -1;
@@ -391,7 +407,17 @@ static void gpu_new(struct job *job)
 	TAILQ_INSERT_TAIL(&g->agent->gpus, g, link);
 	job->gpu = g;
 	take_arenas(g);
-	forget(job);
+	return g;
+}
+
+static void gpu_new(struct job *job)
+{
+	struct gpu *g = make(job);
+	struct err_text err = {""};
+	int rc;
+
+	if (!g)
+		return;
 	if (!*g->agent->cfg.gpu.backend)
 		rc = err_set(&err, BPS_EDEVICE,
 			"bps-agent on %s drives no GPUs (see its setting --gpu)",
@@ -403,6 +429,46 @@ static void gpu_new(struct job *job)
 		g->agent->gpu_failures += *g->agent->cfg.gpu.backend != 0;
 		over(g, BPS_EDEVICE, err.s);
 	}
+}
+
+int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err)
+{
+	struct gpu *g = make(job);
+	int rc;
+
+	if (!g) {
+		if (sock >= 0)
+			close(sock);
+		if (pidfd >= 0)
+			close(pidfd);
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	}
+	g->sock = sock;
+	g->pidfd = pidfd;
+	g->pid = pid;
+	g->is_kept = g->is_adopted = true;
+	rc = sock >= 0 && pidfd >= 0 ? make_rings(g, err) : BPS_EDEVICE;
+	if (rc == 0) {
+		watch(g);
+		say_start(g);
+		return 0;
+	}
+	if (rc == BPS_EDEVICE)
+		err_set(err, rc, "the executor of its GPUs is gone");
+	over(g, rc, err->s);
+	return rc == BPS_EDEVICE ? 0 : rc;
+}
+
+int gpu_restore_route(struct gpu *g, uint32_t n_inputs, uint32_t node, const char *route)
+{
+	if (!n_inputs || n_inputs > LOCAL_GPUS_MAX)
+		return BPS_EPROTO;
+	snprintf(g->route, sizeof(g->route), "%s", route);
+	g->n_inputs = n_inputs;
+	g->arenas.node = node;
+	if (g->state != GPU_OVER)
+		set_state(g, GPU_RUNNING, "it was");
+	return 0;
 }
 
 /* ---- trainers ---- */
@@ -431,7 +497,7 @@ void gpu_ask(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
 
-	t->device_seq = seq;
+	t->device_seq = t->kept->device_seq = seq;
 	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
 		answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
 			job && *job->text ? job->text : "the job does not run");
@@ -459,7 +525,8 @@ static void on_ready(struct gpu *g, const struct gpu_text *m)
 		gpu_fail(g, BPS_EDEVICE, "%s", m->text);
 		return;
 	}
-	set_state(g, GPU_MEETING, "ready");
+	if (g->state == GPU_STARTING)
+		set_state(g, GPU_MEETING, "ready");
 	for (t = g->job ? TAILQ_FIRST(&g->job->trainers) : NULL; t; t = next) {
 		next = TAILQ_NEXT(t, of_job);
 		if (t->wants_device)
@@ -473,19 +540,28 @@ static void on_route(struct gpu *g, const struct gpu_route *m)
 		gpu_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
 		return;
 	}
+	if (g->state == GPU_RUNNING) {
+		if (m->n_inputs != g->n_inputs)
+			gpu_fail(g, BPS_EPROTO, "the executor has another route than before");
+		return;
+	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
 	g->n_inputs = m->n_inputs;
 	g->arenas.node = m->node;
-	set_state(g, GPU_RUNNING, m->route);
+	if (keep_route(g) < 0)
+		gpu_fail(g, -ENOMEM, "the agent is out of memory");
+	else
+		set_state(g, GPU_RUNNING, m->route);
 }
 
 static void on_message(struct gpu *g, const struct local_msg *m)
 {
 	if (g->state == GPU_OVER)
 		return;
-	if (m->type == GPU_READY && g->state == GPU_STARTING)
+	/* An adopted one has told a former life, perhaps in vain, and tells us again. */
+	if (m->type == GPU_READY && (g->state == GPU_STARTING || g->is_adopted))
 		on_ready(g, &m->gpu_text);
-	else if (m->type == GPU_ROUTE && g->state == GPU_MEETING)
+	else if (m->type == GPU_ROUTE && (g->state == GPU_MEETING || g->is_adopted))
 		on_route(g, &m->gpu_route);
 	else if (m->type == GPU_FAILED)
 		gpu_fail(g,

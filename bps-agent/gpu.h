@@ -7,6 +7,9 @@
  *   gpu:  STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or the executor fails or dies--> OVER
  *                       freed when the job is gone and the child has been waited for
  *
+ * A successor of this process finds the executor as it was (keep.h), is heard by it as its agent from
+ * its own START on, and learns where rounds are by beginning them once more (K5, core.h).
+ *
  *   gpu.c         the child, its socket and its rings
  *   gpu_tensor.c  tensors: staging memory, rounds that are submitted ahead, what the rings say
  *
@@ -28,6 +31,8 @@ struct gpu {
 	int code; /* of OVER */
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
+	bool is_kept; /* a successor would have it */
+	bool is_adopted; /* of a former life of this agent: no child of this one, and it may tell twice */
 	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, our own and the executor's */
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
@@ -49,7 +54,9 @@ struct gpu {
 struct gpu_worker {
 	uint32_t region;
 	uint64_t offset;
-	struct pending ahead[GPU_AHEAD]; /* submitted, not the core's yet */
+	/* Submitted, not the core's yet: one more is under way, and one more in a successor's
+	 * first moments, over. */
+	struct pending ahead[GPU_AHEAD + 2];
 	unsigned n_ahead;
 };
 
@@ -58,7 +65,7 @@ struct gpu_tensor {
 	struct gpu *gpu;
 	struct tensor *tensor;
 	uint32_t id;
-	bool is_again, is_told;
+	bool is_again, is_told, has_kept_inputs;
 	uint32_t late; /* worker + 1 whose stream the round waits for */
 	struct arena *in_arena[LOCAL_GPUS_MAX], *out_arena;
 	struct agt_mem in[LOCAL_GPUS_MAX];
@@ -66,6 +73,11 @@ struct gpu_tensor {
 };
 
 /* ---- gpu.c ---- */
+/* The executor that a job of a former life had; sock -1: it is gone. Owns: the descriptors. Errors:
+ * -errno with a sentence. */
+int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
+/* It has had this route. Errors: BPS_EPROTO. */
+int gpu_restore_route(struct gpu *g, uint32_t n_inputs, uint32_t node, const char *route);
 /* The trainer asks for the executor: answered when there is one, or why there is none. */
 void gpu_ask(struct trainer *t, uint32_t seq);
 /* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
@@ -94,6 +106,10 @@ int gpu_declare(struct trainer *t, struct tensor *tensor, const struct local_dec
 	struct err_text *err);
 /* All workers have: give it to the core. Errors: -ENOMEM. */
 int gpu_give_to_core(struct tensor *tensor);
+/* A tensor of a former life, with the executor's number of it. Errors: -ENOMEM, BPS_EPROTO. */
+int gpu_tensor_restore(struct gpu *g, struct tensor *tensor, uint32_t id);
+/* What that worker has submitted since round complete. */
+void gpu_submit_again(struct tensor *tensor, uint32_t worker, uint64_t complete);
 /* Submit: now, or when its turn has come. Errors: BPS_EBUSY too far ahead. */
 int gpu_submit(struct tensor *tensor, uint32_t worker, const struct pending *p);
 /* What waits may go to the core. */
@@ -114,4 +130,6 @@ void gpu_core_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t roun
 void gpu_entry(struct gpu *g, const struct pipe_entry *e);
 /* A staging arena is there: the executor maps it, too. */
 int gpu_arena_adopted(void *ctx, struct arena *a);
+/* One of a former life: it may not have heard of it. Errors: of local_send. */
+int gpu_tell_arena(struct gpu *g, uint32_t id, uint64_t bytes, int fd);
 #endif

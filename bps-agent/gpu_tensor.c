@@ -3,31 +3,48 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/gpu.h"
+#include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/log.h"
 
 /* ---- declaring ---- */
 
-static int tensor_new_on_gpu(struct trainer *t, struct tensor *tensor, struct err_text *err)
+static int new_on_gpu(struct gpu *g, struct tensor *tensor)
 {
-	struct job *job = t->job;
-	struct gpu *g = job->gpu;
 	struct gpu_tensor **v, *d;
 
 	v = realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct gpu_tensor *));
 	if (!v)
-		return err_set(err, -ENOMEM, "the agent is out of memory");
+		return -ENOMEM;
 	g->tensors = v;
-	d = calloc(1, sizeof(*d) + job->n_workers * sizeof(d->workers[0]));
+	d = calloc(1, sizeof(*d) + g->job->n_workers * sizeof(d->workers[0]));
 	if (!d)
-		return err_set(err, -ENOMEM, "the agent is out of memory");
+		return -ENOMEM;
 	d->gpu = g;
 	d->tensor = tensor;
 	d->id = g->n_tensors++;
 	g->tensors[d->id] = d;
 	tensor->gpu = d;
 	return 0;
+}
+
+int gpu_tensor_restore(struct gpu *g, struct tensor *tensor, uint32_t id)
+{
+	int rc = 0;
+
+	if (id < g->n_tensors || id >= LOCAL_TENSORS_MAX)
+		return BPS_EPROTO; /* they were numbered in this order */
+	/* One that was refused before its record was written has left a gap. */
+	while (rc == 0 && g->n_tensors < id) {
+		struct gpu_tensor **v =
+			realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct gpu_tensor *));
+
+		rc = v ? 0 : -ENOMEM;
+		g->tensors = v ? v : g->tensors;
+		if (v)
+			g->tensors[g->n_tensors++] = NULL;
+	}
+	return rc < 0 ? rc : new_on_gpu(g, tensor);
 }
 
 /* An arena that was being made is there, or not. */
@@ -91,7 +108,6 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	struct gpu_tensor *d = tensor->gpu;
 	struct gpu *g = d->gpu;
 	size_t each = arena_round(bytes);
-	struct arena *unused;
 	struct agt_mem out;
 	int rc = 0;
 
@@ -102,12 +118,13 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 		tensor->out[0] = tensor->out[1] = out;
 		tensor->out[1].mem = (char *)out.mem + each;
 		tensor->out[1].offset += each;
+		tensor->out_arena = d->out_arena;
 	}
 	for (uint32_t i = 0; i < g->n_inputs && rc == 0; i++)
 		if (!d->in_arena[i])
 			rc = alloc(g, bytes, &d->in_arena[i], &d->in[i], err);
 	if (rc == 0 && g->n_inputs > 1 && !job->is_local && !tensor->staging.mem)
-		rc = alloc(g, bytes, &unused, &tensor->staging, err);
+		rc = alloc(g, bytes, &tensor->staging_arena, &tensor->staging, err);
 	return rc;
 }
 
@@ -126,8 +143,8 @@ int gpu_declare(struct trainer *t, struct tensor *tensor, const struct local_dec
 	if (!tensor->gpu && tensor->n_declared)
 		return err_set(
 			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
-	if (!tensor->gpu)
-		rc = tensor_new_on_gpu(t, tensor, err);
+	if (!tensor->gpu && new_on_gpu(g, tensor) < 0)
+		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
 		rc = alloc_staging(job, tensor, bytes, err);
 	if (rc < 0)
@@ -146,12 +163,19 @@ int gpu_give_to_core(struct tensor *tensor)
 		tensor, &tensor->core);
 }
 
+int gpu_tell_arena(struct gpu *g, uint32_t id, uint64_t bytes, int fd)
+{
+	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = id, .bytes = bytes}};
+
+	return local_send(g->sock, &m, &fd, 1, 0);
+}
+
 int gpu_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;
-	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = a->id, .bytes = a->bytes}};
+	int rc = keep_gpu_arena(job, a);
 
-	return local_send(job->gpu->sock, &m, &a->fd, 1, 0);
+	return rc < 0 ? rc : gpu_tell_arena(job->gpu, a->id, a->bytes, a->fd);
 }
 
 /* ---- rounds ---- */
@@ -225,11 +249,27 @@ void gpu_pump(struct tensor *tensor)
 	}
 }
 
+void gpu_submit_again(struct tensor *tensor, uint32_t worker, uint64_t complete)
+{
+	struct tensor_worker *tw = &tensor->workers[worker];
+	struct gpu_worker *gw = &tensor->gpu->workers[worker];
+	struct trainer *t = tensor->job->by_worker[worker];
+	unsigned room = sizeof(gw->ahead) / sizeof(gw->ahead[0]);
+
+	if (t)
+		t->completed += complete;
+	for (uint64_t r = complete + 1; r <= tw->submitted && gw->n_ahead < room; r++) {
+		const struct kept_submission *s = kept_submission(tw->kept, r);
+
+		gw->ahead[gw->n_ahead++] = (struct pending){true, s->op, s->priority, r};
+	}
+}
+
 int gpu_submit(struct tensor *tensor, uint32_t worker, const struct pending *p)
 {
 	struct gpu_worker *gw = &tensor->gpu->workers[worker];
 
-	if (gw->n_ahead == GPU_AHEAD)
+	if (gw->n_ahead >= GPU_AHEAD)
 		return BPS_EBUSY;
 	gw->ahead[gw->n_ahead++] = *p;
 	gpu_pump(tensor);
@@ -290,7 +330,7 @@ bool gpu_late(const struct tensor *tensor, uint32_t *ret_worker)
 
 /* ---- what the executor says ---- */
 
-static void on_bad(struct gpu_tensor *d, const struct pipe_entry *e)
+static void on_bad(struct gpu *g, struct gpu_tensor *d, const struct pipe_entry *e)
 {
 	struct tensor *tensor = d->tensor;
 	struct err_text text;
@@ -300,6 +340,8 @@ static void on_bad(struct gpu_tensor *d, const struct pipe_entry *e)
 		"device memory that its workers have shared?",
 		tensor->name, tensor->job->name, err_str(-(int)(e->x & 0xfff)));
 	tensor_refuse(tensor, -EINVAL, text.s);
+	/* Other machines would wait for it, in streams that no time-out ends. */
+	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);
 }
 
 void gpu_entry(struct gpu *g, const struct pipe_entry *e)
@@ -323,7 +365,7 @@ void gpu_entry(struct gpu *g, const struct pipe_entry *e)
 		d->late = e->b < d->tensor->job->n_workers ? e->b + 1u : 0;
 		break;
 	case PIPE_BAD:
-		on_bad(d, e);
+		on_bad(g, d, e);
 		break;
 	default:
 		rc = -EINVAL;

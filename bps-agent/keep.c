@@ -278,10 +278,12 @@ int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member)
 	return rc;
 }
 
-int keep_arena(void *ctx, struct arena *arena)
+static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 {
-	struct job *job = ctx;
-	struct keep_arena k = {.bytes = arena->bytes, .id = arena->id, .kind = arena->kind};
+	struct keep_arena k = {.bytes = arena->bytes,
+		.id = arena->id,
+		.kind = (uint16_t)arena->kind,
+		.is_gpu = is_gpu};
 	char name[FDSTORE_NAME_BYTES];
 	struct stat st;
 	void *live;
@@ -296,6 +298,48 @@ int keep_arena(void *ctx, struct arena *arena)
 	if (rc == 0)
 		arena->kept_used = live;
 	return rc;
+}
+
+int keep_arena(void *ctx, struct arena *arena)
+{
+	return add_arena(ctx, arena, false);
+}
+
+int keep_gpu_arena(struct job *job, struct arena *arena)
+{
+	return add_arena(job, arena, true);
+}
+
+int keep_gpu(struct gpu *g)
+{
+	struct keep_gpu k = {.pid = (uint32_t)g->pid};
+	char name[FDSTORE_NAME_BYTES];
+
+	job_name(g->job, 'p', name);
+	put(g->agent, name, g->pidfd);
+	job_name(g->job, 'x', name);
+	put(g->agent, name, g->sock);
+	g->is_kept = g->agent->cfg.is_kept;
+	return ledger_add(g->job->ledger, KEEP_GPU, &k, sizeof(k), 0, NULL);
+}
+
+int keep_route(const struct gpu *g)
+{
+	struct keep_route k = {.n_inputs = g->n_inputs, .node = g->arenas.node};
+
+	memcpy(k.route, g->route, sizeof(k.route));
+	return ledger_add(g->job->ledger, KEEP_ROUTE, &k, sizeof(k), 0, NULL);
+}
+
+void keep_forget_gpu(struct gpu *g)
+{
+	char name[FDSTORE_NAME_BYTES];
+
+	for (const char *what = g->is_kept && g->job ? "xp" : ""; *what; what++) {
+		job_name(g->job, *what, name);
+		take_back(g->agent, name, false);
+	}
+	g->is_kept = false;
 }
 
 void keep_forget_job(const struct job *job)
@@ -315,7 +359,9 @@ int keep_tensor(struct tensor *tensor)
 	struct keep_tensor k = {.n_elems = tensor->n_elems,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
 		.out_arena = tensor->out_arena->id,
-		.dtype = tensor->dtype};
+		.gpu_id = tensor->gpu ? tensor->gpu->id : 0,
+		.dtype = tensor->dtype,
+		.is_gpu = tensor->gpu != NULL};
 	struct job *job = tensor->job;
 	void *live;
 	int rc;
@@ -331,6 +377,25 @@ int keep_tensor(struct tensor *tensor)
 	return 0;
 }
 
+int keep_inputs(struct tensor *tensor)
+{
+	struct {
+		struct keep_inputs head;
+		struct keep_range ranges[LOCAL_GPUS_MAX];
+	} k = {{tensor->idx, tensor->gpu->gpu->n_inputs}, {{0}}};
+	struct gpu_tensor *d = tensor->gpu;
+	int rc;
+
+	if (d->has_kept_inputs)
+		return 0;
+	for (uint32_t i = 0; i < k.head.n; i++)
+		k.ranges[i] = (struct keep_range){d->in[i].offset, d->in_arena[i]->id, 0};
+	rc = ledger_add(tensor->job->ledger, KEEP_INPUTS, &k,
+		sizeof(k.head) + k.head.n * sizeof(k.ranges[0]), 0, NULL);
+	d->has_kept_inputs = rc == 0;
+	return rc;
+}
+
 void keep_staging(struct tensor *tensor)
 {
 	struct kept_tensor *kept = tensor->kept;
@@ -344,15 +409,19 @@ void keep_staging(struct tensor *tensor)
 int keep_declared(struct tensor *tensor, uint32_t worker)
 {
 	struct tensor_worker *tw = &tensor->workers[worker];
-	struct keep_declared k = {.in_offset = tw->in.offset,
-		.tensor = tensor->idx,
-		.worker = worker,
-		.index = tw->index,
-		.in_arena = tw->in_arena->id};
+	struct keep_declared k = {.tensor = tensor->idx, .worker = worker, .index = tw->index};
 	void *live;
-	int rc = ledger_add(tensor->job->ledger, KEEP_DECLARED, &k, sizeof(k),
-		sizeof(struct kept_worker), &live);
+	int rc;
 
+	if (tensor->gpu) {
+		k.in_offset = tensor->gpu->workers[worker].offset;
+		k.in_arena = tensor->gpu->workers[worker].region;
+	} else {
+		k.in_offset = tw->in.offset;
+		k.in_arena = tw->in_arena->id;
+	}
+	rc = ledger_add(tensor->job->ledger, KEEP_DECLARED, &k, sizeof(k),
+		sizeof(struct kept_worker), &live);
 	if (rc == 0)
 		tw->kept = live;
 	return rc;

@@ -6,6 +6,7 @@
  * With the service manager (fdstore.h), N a number that no other has:
  *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
  *   jN.l  a job's ledger           jN.m  its arenas, told apart by their inode numbers
+ *   jN.x  its executor's socket    jN.p  the executor's pidfd
  * and the listening socket as "listen" when it is ours, and "cluster" (past.h). All else is in the
  * job's ledger.
  *
@@ -17,11 +18,14 @@
  * who was told nothing, and who has not been answered. A trainer's message stays in its socket
  * until it is answered (trainer.c), so a successor finds it there.
  *
+ * An executor lives on: it is no child of the successor, and what of it went through rings is said
+ * once more (device/exec.h). It ends when nobody has its socket any more.
+ *
  * Thread: the data thread's. All names below fit into FDSTORE_NAME_BYTES. */
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "bps-agent/agent.h"
+#include "bps-agent/gpu.h"
 #include "bps-agent/ledger.h"
 #include "common/fdstore.h"
 
@@ -34,6 +38,10 @@ enum keep_type {
 	KEEP_DECLARED,
 	KEEP_PARTS,
 	KEEP_REFUSED,
+	KEEP_GPU,
+	KEEP_ROUTE,
+	KEEP_INPUTS,
+	KEEP_TYPES
 };
 
 /* The fixed parts. Numbers are what the names have as N; indices count records of that type. */
@@ -57,16 +65,31 @@ struct keep_rank {
 };
 struct keep_arena {
 	uint64_t bytes, inode;
-	uint32_t id, kind;
+	uint32_t id;
+	uint16_t kind, is_gpu; /* staging memory of the executor: its numbers are of their own */
 };
 struct keep_tensor { /* then its name and a zero byte */
 	uint64_t n_elems, out_offset[2];
-	uint32_t out_arena;
-	uint8_t dtype, unused[3];
+	uint32_t out_arena, gpu_id; /* of a tensor in device memory: the executor's number */
+	uint8_t dtype, is_gpu, unused[6];
 };
 struct keep_declared {
-	uint64_t in_offset;
+	uint64_t in_offset; /* is_gpu: in the region that in_arena is then */
 	uint32_t tensor, worker, index, in_arena;
+};
+struct keep_gpu {
+	uint32_t pid, unused;
+};
+struct keep_route {
+	uint32_t n_inputs, node;
+	char route[GPU_WORD_MAX + 1];
+};
+struct keep_inputs { /* then n of struct keep_range */
+	uint32_t tensor, n;
+};
+struct keep_range {
+	uint64_t offset;
+	uint32_t arena, unused;
 };
 struct keep_parts {
 	uint32_t tensor, id, part_elems, n_parts;
@@ -84,17 +107,26 @@ struct kept_trainer {
 	uint32_t n_told, told_input; /* as in struct trainer; told_input: the arena's id + 1 */
 	uint64_t barrier;            /* at which it waits */
 	uint32_t barrier_seq;        /* of the answer that it waits for, 0: it is at none */
-	uint32_t unused;
+	uint32_t device_seq;         /* the same of its question for the executor */
 };
 struct kept_tensor {
 	uint64_t staging_offset;
 	uint32_t staging_arena; /* id + 1, 0: none */
 };
-struct kept_worker { /* of a tensor; submitted is written last */
+/* More than a stream may be ahead (GPU_AHEAD), with the round under way and one that is over. */
+#define KEEP_SUBMISSIONS 16
+struct kept_submission {
 	uint16_t priority;
-	uint8_t op;
+	uint8_t op, unused;
+};
+struct kept_worker {                                 /* of a tensor; submitted is written last */
+	struct kept_submission of[KEEP_SUBMISSIONS]; /* by round */
 	_Atomic uint64_t submitted;
 };
+static inline struct kept_submission *kept_submission(struct kept_worker *k, uint64_t round)
+{
+	return &k->of[round % KEEP_SUBMISSIONS];
+}
 
 /* A trainer has said HELLO; who has not may do so again on a new connection. Only once in all lives:
  * a manager may keep two under one name, and a successor would take the second for another one. */
@@ -107,8 +139,17 @@ int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct e
 int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The adopted callback of struct arena_set: ctx is the job. */
 int keep_arena(void *ctx, struct arena *arena);
+/* The same for staging memory of the job's executor. */
+int keep_gpu_arena(struct job *job, struct arena *arena);
+/* The job has an executor; it has a route. Errors: -errno. */
+int keep_gpu(struct gpu *g);
+int keep_route(const struct gpu *g);
+/* It is of no more use. */
+void keep_forget_gpu(struct gpu *g);
 /* Its outputs lie somewhere; only once. Errors: -errno. */
 int keep_tensor(struct tensor *tensor);
+/* Of a tensor in device memory: its inputs lie somewhere; only once. Errors: -errno. */
+int keep_inputs(struct tensor *tensor);
 /* There is memory for the sum of its workers. */
 void keep_staging(struct tensor *tensor);
 /* That worker has declared it. Errors: -errno. */

@@ -179,12 +179,14 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 {
 	const struct keep_arena *k = rec->fixed;
 	struct job *job = r->job;
+	struct arena_set *set;
 	char name[FDSTORE_NAME_BYTES];
 	struct stat st;
-	int rc;
+	int rc = 0;
 
+	set = k->is_gpu && job->gpu ? &job->gpu->arenas : &job->arenas;
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(uint64_t) ||
-		k->kind > ARENA_PRIVATE || arena_find(&job->arenas, k->id))
+		k->kind > ARENA_PRIVATE || (k->is_gpu && !job->gpu) || arena_find(set, k->id))
 		return wrong(r, "memory");
 	snprintf(name, sizeof(name), "j%" PRIu64 ".m", job->number);
 	for (size_t i = 0; i < r->store->n; i++) {
@@ -193,14 +195,20 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 		if (f->fd < 0 || strcmp(f->name, name) != 0 || fstat(f->fd, &st) < 0 ||
 			st.st_ino != k->inode)
 			continue;
-		rc = arena_restore(&job->arenas, (enum arena_kind)k->kind, k->id, f->fd, k->bytes,
-			rec->live, &r->err);
+		if (k->is_gpu && job->gpu->state != GPU_OVER)
+			rc = gpu_tell_arena(job->gpu, k->id, k->bytes, f->fd);
+		if (rc < 0)
+			return err_set(&r->err, BPS_EDEVICE, "the executor of its GPUs is gone");
+		rc = arena_restore(
+			set, (enum arena_kind)k->kind, k->id, f->fd, k->bytes, rec->live, &r->err);
 		if (rc < 0)
 			return rc;
 		f->fd = -1;
 		quota_charge(job->quota, QUOTA_MEMORY, k->bytes);
 		quota_charge(job->quota, QUOTA_DESCRIPTORS, k->kind != ARENA_PRIVATE);
-		if (k->kind == ARENA_OUTPUT)
+		if (k->is_gpu)
+			job->gpu->staging = set->head;
+		else if (k->kind == ARENA_OUTPUT)
 			job->output = job->arenas.head;
 		else if (k->kind == ARENA_PRIVATE)
 			job->staging = job->arenas.head;
@@ -213,10 +221,10 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 }
 
 /* n_bytes at that place of that arena. False: they are not in it. */
-static bool place(const struct job *job, uint32_t id, enum arena_kind kind, uint64_t offset,
+static bool place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret)
 {
-	struct arena *a = arena_find(&job->arenas, id);
+	struct arena *a = arena_find(set, id);
 
 	if (!a || a->kind != kind || n_bytes > a->bytes || offset > a->bytes - n_bytes ||
 		offset % LOCAL_ALIGN)
@@ -305,6 +313,12 @@ static uint64_t bytes_of(const struct tensor *tensor)
 	return tensor->n_elems * dtype_bytes(tensor->dtype);
 }
 
+/* Where its memory on this side lies. */
+static const struct arena_set *arenas_of(const struct tensor *tensor)
+{
+	return tensor->gpu ? &tensor->gpu->gpu->arenas : &tensor->job->arenas;
+}
+
 static int on_tensor(struct restoring *r, const struct ledger_record *rec)
 {
 	const struct keep_tensor *k = rec->fixed;
@@ -323,11 +337,28 @@ static int on_tensor(struct restoring *r, const struct ledger_record *rec)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	quota_charge(r->job->quota, QUOTA_TENSORS, 1);
 	tensor->kept = live;
+	if (k->is_gpu && (!r->job->gpu || gpu_tensor_restore(r->job->gpu, tensor, k->gpu_id) < 0))
+		return wrong(r, "a tensor on GPUs");
 	for (unsigned i = 0; i < 2; i++)
-		if (!place(r->job, k->out_arena, ARENA_OUTPUT, k->out_offset[i], bytes_of(tensor),
-			    &tensor->out_arena, &tensor->out[i]))
+		if (!place(arenas_of(tensor), k->out_arena,
+			    k->is_gpu ? ARENA_PRIVATE : ARENA_OUTPUT, k->out_offset[i],
+			    bytes_of(tensor), &tensor->out_arena, &tensor->out[i]))
 			return wrong(r, "a tensor's output");
+	if (k->is_gpu)
+		tensor->gpu->out_arena = tensor->out_arena;
 	return add_tensor(r, tensor);
+}
+
+static bool declared_at(struct tensor *tensor, const struct keep_declared *k)
+{
+	struct tensor_worker *tw = &tensor->workers[k->worker];
+
+	if (!tensor->gpu)
+		return place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
+			bytes_of(tensor), &tw->in_arena, &tw->in);
+	tensor->gpu->workers[k->worker].region = k->in_arena; /* the executor knows it */
+	tensor->gpu->workers[k->worker].offset = k->in_offset;
+	return tensor->gpu->has_kept_inputs;
 }
 
 static int on_declared(struct restoring *r, const struct ledger_record *rec)
@@ -344,14 +375,13 @@ static int on_declared(struct restoring *r, const struct ledger_record *rec)
 	tensor = r->tensors[k->tensor];
 	tw = &tensor->workers[k->worker];
 	t = job->by_worker[k->worker];
-	if (tw->is_declared || !place(job, k->in_arena, ARENA_INPUT, k->in_offset, bytes_of(tensor),
-				       &tw->in_arena, &tw->in))
+	if (tw->is_declared || !declared_at(tensor, k))
 		return wrong(r, "a tensor's input");
 	if (t && (k->index != t->n_tensors || k->index >= t->max_tensors))
 		return wrong(r, "a trainer's tensors");
 	tw->kept = rec->live;
 	tw->submitted = atomic_load_explicit(&tw->kept->submitted, memory_order_acquire);
-	tw->op = tw->kept->op;
+	tw->op = kept_submission(tw->kept, tw->submitted)->op;
 	if (tw->op >= OP_COUNT)
 		return wrong(r, "a submission");
 	tw->since_ns = clock_now_ns();
@@ -362,6 +392,8 @@ static int on_declared(struct restoring *r, const struct ledger_record *rec)
 		return 0;
 	t->tensors[t->n_tensors++] = tensor;
 	t->calls += tw->submitted;
+	if (tensor->gpu)
+		return 0;
 	t->input = tw->in_arena;
 	t->told_input =
 		t->kept->told_input ? arena_find(&job->arenas, t->kept->told_input - 1) : NULL;
@@ -400,6 +432,69 @@ static int on_refused(struct restoring *r, const struct ledger_record *rec)
 	return 0;
 }
 
+/* ---- device memory ---- */
+
+static int on_gpu(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_gpu *k = rec->fixed;
+	struct job *job = r->job;
+
+	if (rec->n_fixed != sizeof(*k) || !job->n_workers || job->gpu)
+		return wrong(r, "an executor");
+	return gpu_restore(job, take(r->store, 'j', job->number, 'x'),
+		take(r->store, 'j', job->number, 'p'), (pid_t)k->pid, &r->err);
+}
+
+static int on_route(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_route *k = rec->fixed;
+
+	if (rec->n_fixed != sizeof(*k) || !r->job->gpu || !memchr(k->route, 0, sizeof(k->route)) ||
+		gpu_restore_route(r->job->gpu, k->n_inputs, k->node, k->route) < 0)
+		return wrong(r, "a route");
+	return 0;
+}
+
+static int on_inputs(struct restoring *r, const struct ledger_record *rec)
+{
+	const struct keep_inputs *k = rec->fixed;
+	const struct keep_range *ranges = (const struct keep_range *)(k + 1);
+	struct gpu_tensor *d;
+
+	if (rec->n_fixed < sizeof(*k) || k->tensor >= r->n_tensors || !r->tensors[k->tensor]->gpu)
+		return wrong(r, "inputs");
+	d = r->tensors[k->tensor]->gpu;
+	if (k->n != d->gpu->n_inputs || rec->n_fixed != sizeof(*k) + k->n * sizeof(*ranges))
+		return wrong(r, "inputs");
+	for (uint32_t i = 0; i < k->n; i++)
+		if (!place(&d->gpu->arenas, ranges[i].arena, ARENA_PRIVATE, ranges[i].offset,
+			    bytes_of(d->tensor), &d->in_arena[i], &d->in[i]))
+			return wrong(r, "inputs");
+	d->has_kept_inputs = true;
+	return 0;
+}
+
+/* Its tensors there cannot go on without it. */
+static int check_executor(struct restoring *r)
+{
+	const struct gpu *g = r->job->gpu;
+
+	for (uint32_t i = 0; g && g->state == GPU_OVER && i < r->n_tensors; i++)
+		if (r->tensors[i]->gpu)
+			return err_set(&r->err, g->code, "%s", g->text);
+	return 0;
+}
+
+/* Who asks for it and has no answer. */
+static void ask_again(struct job *job)
+{
+	struct trainer *t;
+
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->kept->device_seq)
+			gpu_ask(t, t->kept->device_seq);
+}
+
 static int on_record(struct restoring *r, const struct ledger_record *rec)
 {
 	static int (*const readers[])(struct restoring *, const struct ledger_record *) = {
@@ -411,9 +506,12 @@ static int on_record(struct restoring *r, const struct ledger_record *rec)
 		[KEEP_DECLARED] = on_declared,
 		[KEEP_PARTS] = on_parts,
 		[KEEP_REFUSED] = on_refused,
+		[KEEP_GPU] = on_gpu,
+		[KEEP_ROUTE] = on_route,
+		[KEEP_INPUTS] = on_inputs,
 	};
 
-	if (rec->type < KEEP_JOB || rec->type > KEEP_REFUSED || (!r->job && rec->type != KEEP_JOB))
+	if (rec->type < KEEP_JOB || rec->type >= KEEP_TYPES || (!r->job && rec->type != KEEP_JOB))
 		return wrong(r, "a record");
 	return readers[rec->type](r, rec);
 }
@@ -426,8 +524,9 @@ static int find_staging(struct restoring *r)
 		const struct kept_tensor *kept = tensor->kept;
 
 		if (kept->staging_arena &&
-			!place(r->job, kept->staging_arena - 1, ARENA_PRIVATE, kept->staging_offset,
-				bytes_of(tensor), &tensor->staging_arena, &tensor->staging))
+			!place(arenas_of(tensor), kept->staging_arena - 1, ARENA_PRIVATE,
+				kept->staging_offset, bytes_of(tensor), &tensor->staging_arena,
+				&tensor->staging))
 			return wrong(r, "a tensor's staging");
 	}
 	return 0;
@@ -446,6 +545,10 @@ static int go_on(struct restoring *r)
 		return 0;
 	if (find_staging(r) < 0)
 		return BPS_EPROTO;
+	rc = check_executor(r);
+	if (rc < 0)
+		return rc;
+	rc = -ENOMEM;
 	members = calloc(r->running.n_members, sizeof(*members));
 	ranks = calloc(job->n_workers, sizeof(*ranks));
 	if (members && ranks) {
@@ -467,6 +570,7 @@ static int go_on(struct restoring *r)
 		return err_set(&r->err, rc, "the agent is out of memory");
 	for (uint32_t i = 0; i < r->n_tensors; i++)
 		tensor_resume(r->tensors[i]);
+	ask_again(job);
 	return 0;
 }
 
@@ -490,9 +594,10 @@ static void give_up(struct restoring *r, uint64_t number)
 	err_set(&text, 0, "its bps-agent was restarted and cannot go on with it: %s", r->err.s);
 	log_error("a job of this agent's former life is lost: job=%s why=%s", job ? job->name : "?",
 		r->err.s);
-	forget('j', number, "lm");
+	forget('j', number, "lmxp");
 	if (!job)
 		return;
+	gpu_end(job->gpu, BPS_ENOAGENT, text.s);
 	while ((t = TAILQ_FIRST(&job->trainers))) {
 		TAILQ_REMOVE(&job->trainers, t, of_job);
 		t->job = NULL;

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/clock.h"
@@ -230,10 +229,14 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[w];
 	struct trainer *t = tensor->job->by_worker[w];
-
+	const struct kept_submission *last = kept_submission(tw->kept, tw->submitted);
 	struct member_set members;
 	uint32_t least, most;
 
+	if (tensor->gpu) {
+		gpu_submit_again(tensor, w, complete);
+		return;
+	}
 	if (complete && t) {
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
@@ -241,7 +244,7 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 		t->completed += complete - 1; /* those of former lives */
 	}
 	if (tw->submitted > complete)
-		tw->pending = (struct pending){true, tw->op, tw->kept->priority, tw->submitted};
+		tw->pending = (struct pending){true, last->op, last->priority, tw->submitted};
 }
 
 void tensor_resume(struct tensor *tensor)
@@ -261,7 +264,7 @@ void tensor_resume(struct tensor *tensor)
 		struct trainer *t = tensor->job->by_worker[w];
 
 		if (tensor->failed && t && tw->submitted) {
-			trainer_done(t, tw->index, tw->submitted, tensor->failed, 0);
+			tensor_tell_done(tensor, w, tw->submitted, tensor->failed, 0);
 			t->completed += tw->submitted - 1;
 		} else if (!tensor->failed && tw->is_declared)
 			submit_again(tensor, w, complete);
@@ -284,10 +287,8 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 {
 	tw->submitted = e->round;
 	tw->op = e->op;
-	if (!tw->kept)
-		return;
-	tw->kept->op = e->op;
-	tw->kept->priority = e->priority;
+	*kept_submission(tw->kept, e->round) =
+		(struct kept_submission){.priority = e->priority, .op = e->op};
 	/* Release: partner is restore.c in a successor. */
 	atomic_store_explicit(&tw->kept->submitted, e->round, memory_order_release);
 }

@@ -2,6 +2,7 @@
 or on CUDA, of which the fake driver is loaded before the library looks for one."""
 
 import ctypes
+import hashlib
 import os
 import signal
 import time
@@ -213,6 +214,123 @@ def device_until_failure(n_elems, die_rank=None, after=3, started=None, absent_r
             again = e2.code
         job.abort()
         return [e.code, str(e), took, again]
+
+
+def device_kept_rounds(sizes, stop, trace, declare_each=0):
+    """As workers.kept_rounds, in device memory; the vote is in host memory. Of one tensor the sum is the next round's gradient, and no
+    program waits for it, so that submissions are ahead of what is done."""
+    n, over, links, sums = 0, False, 0, hashlib.sha256()
+    rng = np.random.default_rng(7 + int(os.environ["BPS_RANK"]))
+    with bps.open() as job, open(trace if job.rank == 0 else os.devnull, "w", encoding="ascii", buffering=1) as f:
+        device = open_device(job)
+        vote = job.declare("vote", "i64", 1)
+        tensors = []
+
+        def declare(name, dtype, n_elems):
+            address = job.gpu_alloc(8 * n_elems)
+            return job.gpu_declare(name, dtype, n_elems, address), dtype, n_elems, address
+
+        chain, _, n_chain, chain_at = declare("chain", "i64", 3000)
+        device.write(chain_at, np.ones(n_chain, np.int64))
+        for i, size in enumerate(sizes):
+            tensors += [declare(f"i{i}", "i64", size), declare(f"f{i}", "f32", size)]
+        while not over:
+            n += 1
+            if declare_each and n % declare_each == 0:
+                tensors.append(declare(f"m{n}", "i64", 700))
+            vote.input[:] = job.rank == 0 and os.path.exists(stop)
+            start = time.monotonic()
+            try:
+                chain.push_pull(stream=device.stream)
+            except bps.Error as e:
+                assert e.code == bps.EBUSY, e
+                chain.wait(60)
+                chain.push_pull(stream=device.stream)
+            chain.wait_stream(device.stream)
+            links += 1
+            for i, (t, dtype, size, at) in enumerate(tensors):
+                values = np.arange(size) * n + job.rank + i if dtype == "i64" else rng.standard_normal(size, dtype=np.float32)
+                device.write(at, values.astype(bps.DTYPES[dtype][1]))
+                t.push_pull(stream=device.stream)
+                if n % 2:
+                    t.wait_stream(device.stream)
+            vote.push_pull()
+            for i, (t, dtype, size, at) in enumerate(tensors):
+                if n % 2 == 0:
+                    t.wait(60)
+                got = device.read(at, size, bps.DTYPES[dtype][1])
+                if dtype == "f32":
+                    sums.update(got.tobytes())
+                    continue
+                want = job.size * (np.arange(size) * n + i) + job.size * (job.size - 1) // 2
+                assert np.array_equal(got, want), (n, i, got[:4], want[:4])
+            over = vote.wait(60)[0] > 0
+            f.write(f"{start} {time.monotonic()}\n")
+        chain.wait(60)
+        got, want = device.read(chain_at, n_chain, np.int64), pow(job.size, links, 1 << 64)
+        assert np.all(got.view(np.uint64) == want), (links, got[:4], want)
+    return [n, sums.hexdigest()]
+
+
+def device_released(n_elems):
+    """One worker has released a tensor's memory and submits it all the same. Returns the error's code, its sentence, how long it
+    took, and that no stream was left waiting."""
+    job = bps.open(timeout=60)
+    device = open_device(job)
+    address = job.gpu_alloc(8 * n_elems)
+    t = job.gpu_declare("t", "i64", n_elems, address)
+    if job.rank == 3:
+        job.gpu_release(address)
+    start = time.monotonic()
+    try:
+        t.push_pull(stream=device.stream)
+        t.wait_stream(device.stream)
+        t.wait()
+    except bps.Error as e:
+        took = time.monotonic() - start
+        if job.rank != 3:
+            device.read(address, n_elems, np.int64)  # the stream runs
+        job.abort()
+        return [e.code, str(e), took, -1]
+
+
+def device_refused_tensor(go, seen):
+    """A tensor that workers declare differently fails by itself. It stays so, and another one goes on."""
+    with bps.open() as job:
+        device = open_device(job)
+        at = job.gpu_alloc(8192)
+        good = job.gpu_declare("good", "i64", 512, at)
+        bad = None
+        try:
+            bad = job.gpu_declare("bad", "i64", 512 if job.rank < 3 else 256, at + 4096)
+        except bps.Error as e:
+            assert e.code == -10003, e
+
+        def must_fail():
+            try:
+                if bad:
+                    bad.push_pull(stream=device.stream)
+                    bad.wait(20)
+                    raise AssertionError("it has a sum")
+            except bps.Error as e:
+                assert e.code == -10003, e
+
+        def sum_good(value):
+            device.write(at, np.full(512, value, np.int64))
+            good.push_pull(stream=device.stream)
+            good.wait(20)
+            assert np.all(device.read(at, 512, np.int64) == value * job.size)
+
+        sum_good(1)
+        must_fail()
+        with open(f"{seen}.{job.rank}", "w", encoding="ascii"):
+            pass
+        while not os.path.exists(go):
+            time.sleep(0.01)
+        sum_good(2)
+        must_fail()
+        sum_good(3)
+    return True
 
 
 def device_late(late_rank):

@@ -111,6 +111,13 @@ class KeptDaemon(Daemon):
         """As a manager that has no room."""
         self.store = [(n, fd) for n, fd in self.store if n != name]
 
+    def close_kept(self, name):
+        """As a manager whose unit has stopped."""
+        for n, fd in self.store:
+            if n == name:
+                os.close(fd)
+        self.lose(name)
+
     def names(self):
         return sorted(name for name, _ in self.store)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cluster import BUILD, IS_ASAN
-from keeper import KeptDaemon
 
 FAKE = BUILD / "fake"
 HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
@@ -170,21 +169,6 @@ def test_an_agent_that_ends_leaves_no_stream_waiting(rig, sig):
     check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=20)
 
 
-@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_a_restarted_agent_does_not_go_on_with_device_memory(cluster, sig):
-    """Host memory it does; what was on the GPUs went with the executor. Streams go on, the trainers are told, and the next job
-    is served."""
-    r = Rig.__new__(Rig)
-    r.kind, r.env = "host", {"TEST_DEVICE": "host"}
-    r.c = cluster(agents=0, servers=1)
-    for i in range(2):
-        r.c.add_agent(i, *HOST, kind=KeptDaemon)
-    job = start_and_wait(r, 4, {})
-    r.c.agents[1].die(sig)
-    check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=20)
-    r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
-
-
 def test_a_member_that_never_arrives_is_no_hang(rig):
     """The others wait for its stream; killed, they are told."""
     r = rig(agents=1)
@@ -202,6 +186,13 @@ def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault)
     results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}))
     check_ended(results, {-10024})
     gone(r, 0)
+
+
+def test_memory_that_one_worker_has_released_is_an_error_for_all(rig):
+    """Also on the other machine, whose streams no time-out would end."""
+    results = rig().run("device_released", 4, {"n_elems": 1000})
+    check_ended(results, {-22, -10007, -10021}, bound_s=10)
+    assert all("inside of the device memory" in text for _, text, _, _ in results), results
 
 
 def test_nonsense_about_device_memory_is_refused(rig):

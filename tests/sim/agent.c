@@ -103,19 +103,37 @@ static uint16_t priority_of(const struct agent *a, unsigned t)
 	return (uint16_t)(a->s->o.is_priority_mixed ? (t + a->idx) % n : n - t);
 }
 
+void agent_submit(struct agent *a, struct tensor_state *ts, unsigned w, uint64_t round)
+{
+	int rc = agt_submit(ts->t, a->workers[w].slot, round, a->s->o.tensors[ts->idx].op,
+		priority_of(a, ts->idx));
+
+	if (rc < 0 && !ts->failed)
+		violation(a->s, "%s: submit of round %llu: %s", a->node.name,
+			(unsigned long long)round, err_str(rc));
+}
+
 /* What a worker has put into its ring, and nobody has taken. */
 void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w)
 {
-	int rc;
-
-	if (ts->taken[w] == ts->ring[w])
+	if (ts->taken[w] == ts->ring[w] || ts->again)
 		return;
 	ts->taken[w] = ts->ring[w];
-	rc = agt_submit(ts->t, a->workers[w].slot, ts->taken[w], a->s->o.tensors[ts->idx].op,
-		priority_of(a, ts->idx));
-	if (rc < 0 && !ts->failed)
-		violation(a->s, "%s: submit of round %llu: %s", a->node.name,
-			(unsigned long long)ts->taken[w], err_str(rc));
+	agent_submit(a, ts, w, ts->taken[w]);
+}
+
+static void on_rings(struct sim *s, struct event *e)
+{
+	struct tensor_state *ts = e->p;
+	struct agent *a = ts->agent;
+
+	(void)s;
+	if (!a->job || a->has_ended)
+		return;
+	agent_enter(a);
+	for (unsigned w = 0; w < a->n_workers; w++)
+		agent_take_ring(a, ts, w);
+	agent_leave(a);
 }
 
 static void on_submit(struct sim *s, struct event *e)
@@ -139,8 +157,7 @@ static void on_submit(struct sim *s, struct event *e)
 	agent_leave(a);
 }
 
-/* Where the trainers' own events happen: with their agent when that is never restarted alone. */
-static struct node *trainers_of(struct agent *a)
+struct node *trainers_of(struct agent *a)
 {
 	return a->s->o.has_restarts ? &a->trainers : &a->node;
 }
@@ -232,6 +249,13 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 	}
 	if (a->is_restarting)
 		return;
+	if (ts->again && round == ts->again) { /* K5: what came meanwhile goes on */
+		ts->again = 0;
+		if (status == 0)
+			post(s, &a->node, 0, on_rings)->p = ts;
+		ts->failed = status; /* the job is over */
+		return;
+	}
 	if (round != ts->round + 1)
 		violation(s, "I1: %s tensor %u: round %llu is done after round %llu", a->node.name,
 			ts->idx, (unsigned long long)round, (unsigned long long)ts->round);

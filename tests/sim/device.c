@@ -1,11 +1,14 @@
-/* Tensors on devices: trainers write elsewhere, and what an executor would do happens after a
- * while, a partition at a time and in any order: their bytes come to the inputs, the sums are taken
- * from the outputs. By the seed, and never where agents are restarted: such a job is not gone on
- * with. */
+/* Tensors on devices: trainers write elsewhere, and what an executor does (bps-agent/device/engine.h)
+ * happens after a while, a partition at a time and in any order: their bytes come to the inputs, the
+ * sums are taken from the outputs. It lives on when its agent dies: what it was told last may be
+ * lost then, and what it does meanwhile nobody hears; the successor begins rounds once more, and is
+ * told again what it has missed. By the seed. */
 #include "tests/sim/sim.h"
 
 #include <errno.h>
 #include <string.h>
+
+enum { AWAY, STAGED, LANDING, LANDED };
 
 struct step { /* in an event's bytes */
 	struct tensor_state *ts;
@@ -14,28 +17,49 @@ struct step { /* in an event's bytes */
 
 bool device_is(const struct sim *s)
 {
-	return !s->o.has_restarts && (s->seed % 16 == 5 || s->seed % 16 == 14);
+	return s->o.has_restarts ? s->seed / 16 % 2 : s->seed % 16 == 5 || s->seed % 16 == 14;
 }
 
-static uint32_t n_parts(const struct tensor_state *ts, uint32_t *ret_bytes)
+static uint32_t part_bytes(const struct tensor_state *ts, uint32_t part, uint32_t *ret_first)
 {
 	uint32_t bytes = tensor_bytes(ts->agent->s, ts->idx);
-	uint64_t each = agt_tensor_part_bytes(ts->t);
+	uint32_t each = ts->exec.part_bytes;
 
-	*ret_bytes = each < bytes ? (uint32_t)each : bytes;
-	return (bytes - 1) / *ret_bytes + 1;
+	*ret_first = part * each;
+	return part + 1 == ts->exec.n_parts ? bytes - *ret_first : each;
 }
 
-static void later(struct tensor_state *ts, uint32_t part, uint64_t round,
-	void (*fn)(struct sim *, struct event *))
+static void post_step(struct tensor_state *ts, struct node *node, uint64_t delay_ns, uint32_t part,
+	uint64_t round, event_fn *fn)
 {
-	struct sim *s = ts->agent->s;
 	struct step step = {ts, part};
-	struct event *e = post(s, &ts->agent->node, rnd_below(s, 2 * s->o.delay_ns), fn);
+	struct event *e = post(ts->agent->s, node, delay_ns, fn);
 
-	e->p = ts->agent;
 	e->a = round;
 	memcpy(event_room(e, sizeof(step)), &step, sizeof(step));
+}
+
+/* Something that the executor does. */
+static void later(struct tensor_state *ts, uint32_t part, uint64_t round, event_fn *fn)
+{
+	struct sim *s = ts->agent->s;
+
+	post_step(ts, trainers_of(ts->agent), rnd_below(s, 2 * s->o.delay_ns), part, round, fn);
+}
+
+/* Something that is said to the agent, by the executor or, before it gets there, by the agent: lost
+ * when it dies. In order, since the delay is always the same. */
+static void say(struct tensor_state *ts, uint32_t part, uint64_t round, event_fn *fn)
+{
+	post_step(ts, &ts->agent->node, ts->agent->s->o.delay_ns / 4, part, round, fn);
+}
+
+static struct step step_of(const struct event *e)
+{
+	struct step step;
+
+	memcpy(&step, e->bytes, sizeof(step));
+	return step;
 }
 
 static bool is_over(const struct tensor_state *ts)
@@ -43,70 +67,173 @@ static bool is_over(const struct tensor_state *ts)
 	return ts->agent->has_ended || !ts->agent->job || ts->failed;
 }
 
+/* ---- to the agent ---- */
+
+static void on_say_staged(struct sim *s, struct event *e)
+{
+	struct step step = step_of(e);
+	struct agent *a = step.ts->agent;
+
+	if (is_over(step.ts))
+		return;
+	agent_enter(a);
+	/* A successor that was told anew may have found its sum in what is kept. */
+	if (agt_part_staged(step.ts->t, step.part, e->a) < 0 &&
+		atomic_load(&step.ts->kept[step.part].landed) < e->a)
+		violation(s, "%s tensor %u: partition %u of round %llu is not waited for",
+			a->node.name, step.ts->idx, step.part, (unsigned long long)e->a);
+	agent_leave(a);
+}
+
+static void on_say_done(struct sim *s, struct event *e)
+{
+	struct step step = step_of(e);
+	struct agent *a = step.ts->agent;
+
+	if (is_over(step.ts))
+		return;
+	agent_enter(a);
+	if (agt_tensor_unstaged(step.ts->t, e->a) < 0)
+		violation(s, "%s tensor %u: round %llu is not waited for", a->node.name,
+			step.ts->idx, (unsigned long long)e->a);
+	agent_leave(a);
+}
+
+/* ---- the executor ---- */
+
 static void on_staged(struct sim *s, struct event *e)
 {
-	struct step step;
-	struct tensor_state *ts;
-	uint32_t each, n, first, bytes;
+	struct step step = step_of(e);
+	struct tensor_state *ts = step.ts;
+	uint32_t first, bytes = part_bytes(ts, step.part, &first);
 
-	memcpy(&step, e->bytes, sizeof(step));
-	ts = step.ts;
-	if (is_over(ts))
+	if (ts->agent->has_ended || ts->failed)
 		return;
-	n = n_parts(ts, &each);
-	first = step.part * each;
-	bytes = step.part + 1 == n ? tensor_bytes(s, ts->idx) - first : each;
 	for (unsigned w = 0; w < ts->agent->n_workers; w++)
 		memcpy(ts->in[w] + first, ts->dev[w] + first, bytes);
-	agent_enter(ts->agent);
-	if (agt_part_staged(ts->t, step.part, e->a) < 0)
-		violation(s, "%s tensor %u: partition %u of round %llu is not waited for",
-			ts->agent->node.name, ts->idx, step.part, (unsigned long long)e->a);
-	agent_leave(ts->agent);
+	ts->exec.part[step.part] = STAGED;
+	trace(s, "%s: tensor %u partition %u of round %llu is staged", ts->agent->node.name,
+		ts->idx, step.part, (unsigned long long)e->a);
+	if (!ts->exec.is_mute)
+		say(ts, step.part, e->a, on_say_staged);
 }
+
+static void on_landed(struct sim *s, struct event *e)
+{
+	struct step step = step_of(e);
+	struct tensor_state *ts = step.ts;
+	uint32_t first, bytes = part_bytes(ts, step.part, &first);
+
+	if (ts->agent->has_ended || ts->failed)
+		return;
+	for (unsigned w = 0; w < ts->agent->n_workers; w++)
+		memcpy(ts->dev[w] + first, ts->out[e->a & 1] + first, bytes);
+	ts->exec.part[step.part] = LANDED;
+	if (++ts->exec.n_landed < ts->exec.n_parts)
+		return;
+	ts->exec.is_done = true;
+	trace(s, "%s: tensor %u round %llu is on the devices", ts->agent->node.name, ts->idx,
+		(unsigned long long)e->a);
+	if (!ts->exec.is_mute)
+		say(ts, 0, e->a, on_say_done);
+}
+
+static void tell_again(struct tensor_state *ts, uint64_t round)
+{
+	struct executor *x = &ts->exec;
+
+	if (round < x->round || x->is_done) {
+		x->is_mute = round < x->round;
+		say(ts, 0, round, on_say_done);
+		return;
+	}
+	x->is_mute = false;
+	for (uint32_t i = 0; i < x->n_parts; i++)
+		if (x->part[i] == STAGED)
+			say(ts, i, round, on_say_staged);
+}
+
+static void on_run(struct sim *s, struct event *e)
+{
+	struct tensor_state *ts = step_of(e).ts;
+	struct executor *x = &ts->exec;
+
+	if (x->is_mute && e->a <= x->round) {
+		tell_again(ts, e->a);
+		return;
+	}
+	if (e->a != x->round + 1 || (x->round && !x->is_done))
+		violation(s, "%s tensor %u: round %llu runs on devices after round %llu",
+			ts->agent->node.name, ts->idx, (unsigned long long)e->a,
+			(unsigned long long)x->round);
+	x->round = e->a;
+	x->is_done = x->is_mute = false;
+	x->n_landed = 0;
+	memset(x->part, AWAY, sizeof(x->part));
+	for (uint32_t i = 0; i < x->n_parts; i++)
+		later(ts, i, e->a, on_staged);
+}
+
+static void on_land(struct sim *s, struct event *e)
+{
+	struct step step = step_of(e);
+	struct executor *x = &step.ts->exec;
+
+	if (e->a < x->round || x->is_done || x->part[step.part] > STAGED)
+		return; /* said once more */
+	if (e->a != x->round || x->part[step.part] != STAGED)
+		violation(s, "%s tensor %u: partition %u of round %llu has landed unstaged",
+			step.ts->agent->node.name, step.ts->idx, step.part,
+			(unsigned long long)e->a);
+	x->part[step.part] = LANDING;
+	later(step.ts, step.part, e->a, on_landed);
+}
+
+/* ---- the agent's ---- */
 
 void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority)
 {
 	struct tensor_state *ts = tensor_user;
-	uint32_t each, n = n_parts(ts, &each);
+	uint32_t bytes = tensor_bytes(ts->agent->s, ts->idx);
+	uint64_t each = agt_tensor_part_bytes(ts->t);
 
 	(void)ctx;
 	(void)op;
 	(void)priority;
-	ts->n_unstaged = 0;
-	for (uint32_t i = 0; i < n; i++)
-		later(ts, i, round, on_staged);
-}
-
-static void on_unstaged(struct sim *s, struct event *e)
-{
-	struct step step;
-	struct tensor_state *ts;
-	uint32_t each;
-
-	memcpy(&step, e->bytes, sizeof(step));
-	ts = step.ts;
-	if (is_over(ts) || ++ts->n_unstaged < n_parts(ts, &each))
-		return;
-	agent_enter(ts->agent);
-	if (agt_tensor_unstaged(ts->t, e->a) < 0)
-		violation(s, "%s tensor %u: round %llu is not waited for", ts->agent->node.name,
-			ts->idx, (unsigned long long)e->a);
-	agent_leave(ts->agent);
+	ts->exec.part_bytes = each < bytes ? (uint32_t)each : bytes;
+	ts->exec.n_parts = (bytes - 1) / ts->exec.part_bytes + 1;
+	say(ts, 0, round, on_run);
 }
 
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
 {
 	(void)ctx;
-	later(tensor_user, part, round, on_unstaged);
+	say(tensor_user, part, round, on_land);
 }
 
 void device_done(struct tensor_state *ts, uint64_t round)
 {
-	uint32_t each;
+	uint32_t bytes = tensor_bytes(ts->agent->s, ts->idx);
 
-	if (device_is(ts->agent->s) && ts->n_unstaged != n_parts(ts, &each))
-		violation(ts->agent->s,
-			"%s tensor %u: round %llu is done with %u partitions on devices",
-			ts->agent->node.name, ts->idx, (unsigned long long)round, ts->n_unstaged);
+	if (!device_is(ts->agent->s))
+		return;
+	for (unsigned w = 0; w < ts->agent->n_workers; w++)
+		if (memcmp(ts->dev[w], ts->out[round & 1], bytes) != 0)
+			violation(ts->agent->s,
+				"%s tensor %u: round %llu is done, and its sum is not on device %u",
+				ts->agent->node.name, ts->idx, (unsigned long long)round, w);
+}
+
+uint64_t device_restart(struct tensor_state *ts)
+{
+	uint64_t complete = agt_tensor_round(ts->t);
+
+	ts->exec.is_mute = true;
+	if (!device_is(ts->agent->s) || complete >= ts->round)
+		return 0;
+	if (complete + 1 < ts->round)
+		violation(ts->agent->s, "K5: %s tensor %u: after round %llu it is at round %llu",
+			ts->agent->node.name, ts->idx, (unsigned long long)ts->round,
+			(unsigned long long)complete);
+	return ts->round;
 }

@@ -1,6 +1,6 @@
 /* An agent's process that dies at any moment, and its successor: trainers, their rings and all
  * shared memory are still there, and the shipped core goes on from what it keeps (bps-agent/core.h,
- * K1-K4). The rest of a shell's part is here as in the daemon: what was taken of a ring is
+ * K1-K5). The rest of a shell's part is here as in the daemon: what was taken of a ring is
  * remembered before the core hears of it, and a round that is complete by what is kept is told
  * again. */
 #include "tests/sim/sim.h"
@@ -47,8 +47,12 @@ static void submit_again(struct agent *a, unsigned t)
 		ts->taken[w] = taken - 1;
 		ts->ring[w] = taken;
 	}
+	ts->again = device_restart(ts);
 	for (unsigned w = 0; w < a->n_workers; w++)
-		agent_take_ring(a, ts, w);
+		if (ts->again)
+			agent_submit(a, ts, w, ts->again);
+		else
+			agent_take_ring(a, ts, w);
 }
 
 static void job_again(struct agent *a)

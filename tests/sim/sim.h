@@ -357,6 +357,12 @@ struct worker {
 	int code;
 	unsigned tensors_left;
 };
+struct executor {              /* of a tensor on devices */
+	uint64_t round;        /* last done, or the one under way */
+	bool is_done, is_mute; /* is_mute: the agent has a successor, who has not begun it again */
+	uint32_t n_parts, part_bytes, n_landed;
+	uint8_t part[PARTS_MAX];
+};
 struct tensor_state {
 	struct agent *agent;
 	unsigned idx;
@@ -366,7 +372,7 @@ struct tensor_state {
 	int failed;
 	uint8_t *in[WORKERS_MAX], *out[2];
 	uint8_t *dev[WORKERS_MAX]; /* where trainers write: in, or a device */
-	uint32_t n_unstaged;       /* partitions of the round under way */
+	uint64_t again;            /* a round that is begun once more, and was told before; or 0 */
 	uint32_t crc[2];           /* of the results in out */
 	/* What outlives the agent's process: its memory, the trainers' rings and what the agent has
 	 * taken of them, by worker, and the plan. */
@@ -375,6 +381,7 @@ struct tensor_state {
 	uint64_t ring[WORKERS_MAX], taken[WORKERS_MAX];
 	uint32_t id, part_elems;
 	struct agt_kept_part kept[PARTS_MAX];
+	struct executor exec;
 };
 struct agent {
 	struct node node;
@@ -419,6 +426,10 @@ void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 void agent_core_make(struct agent *a);
 void agent_tensor_attach(struct agent *a, unsigned t);
 void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w);
+/* Submit for that worker. */
+void agent_submit(struct agent *a, struct tensor_state *ts, unsigned w, uint64_t round);
+/* Where the trainers' own events happen: with their agent when that is never restarted alone. */
+struct node *trainers_of(struct agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 void agent_join_timer(struct agent *a);
 /* Agents' processes die from now on, as the options say. */
@@ -437,6 +448,9 @@ void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 /* A round is done: are all its sums on the devices? */
 void device_done(struct tensor_state *ts, uint64_t round);
+/* The tensor of a successor, with its plan. Returns the round that it has to begin once more though
+ * the trainers know it to be done (K5), or 0. */
+uint64_t device_restart(struct tensor_state *ts);
 
 /* ---- more jobs ---- */
 

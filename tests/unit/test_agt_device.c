@@ -20,6 +20,31 @@ static void one_device_round(struct world *w, uint64_t r)
 	check(w);
 }
 
+static void one_round_of_two_parts(struct world *w, uint64_t r)
+{
+	struct wire_msg m;
+
+	submit_all(w, r);
+	for (uint32_t part = 0; part < 2; part++) {
+		stage(w, part, r);
+		expect_msg(w, 0, WIRE_CONTRIB, r);
+		m = result_msg(w, r, part);
+		say(w, 0, &m);
+	}
+}
+
+/* The process dies; its successor has a connection. */
+static void connect_again(struct world *w)
+{
+	restart(w);
+	tell_runs(w, 0, w->pgen);
+	tick(w, 0);
+	fake_up(w->conn[0]);
+	work(w);
+	while (fake_take(w->conn[0]))
+		; /* HAVE of what it has */
+}
+
 static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **state)
 {
 	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .n_workers = 2, .n_in = 1);
@@ -134,6 +159,65 @@ static void device_tensor_of_one_machine_needs_no_server(void **state)
 	world_free(w);
 }
 
+/* K5: the sum may not be on the devices. */
+static void successor_begins_the_last_round_once_more(void **state)
+{
+	(void)state;
+	for (unsigned was_told = 0; was_told < 2; was_told++) {
+		struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
+		struct wire_msg m;
+
+		one_round_of_two_parts(w, 1);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], 1), 0);
+		one_round_of_two_parts(w, 2);
+		if (was_told)
+			assert_int_equal(agt_tensor_unstaged(w->t[0], 2), 0);
+		connect_again(w);
+		assert_int_equal(agt_tensor_round(w->t[0]), 1);
+		w->n_unstaged = w->n_done = 0;
+		submit_all(w, 2);
+		assert_int_equal(w->staged_round, 2);
+		assert_int_equal(w->n_unstaged, 2);
+		expect_nothing(w, 0);
+		assert_int_equal(agt_part_staged(w->t[0], 0, 2), -EINVAL);
+		assert_int_equal(agt_tensor_unstaged(w->t[0], 2), 0);
+		assert_int_equal(w->n_done, 1);
+		submit_all(w, 3);
+		stage(w, 0, 3);
+		expect_msg(w, 0, WIRE_CONTRIB, 3);
+		m = result_msg(w, 3, 0);
+		say(w, 0, &m);
+		world_free(w);
+	}
+}
+
+static void successor_waits_for_what_has_not_landed(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
+	struct wire_msg m;
+
+	(void)state;
+	one_round_of_two_parts(w, 1);
+	assert_int_equal(agt_tensor_unstaged(w->t[0], 1), 0);
+	submit_all(w, 2);
+	stage(w, 1, 2);
+	expect_msg(w, 0, WIRE_CONTRIB, 2);
+	m = result_msg(w, 2, 1);
+	say(w, 0, &m);
+	connect_again(w);
+	assert_int_equal(agt_tensor_round(w->t[0]), 1);
+	w->n_unstaged = 0;
+	submit_all(w, 2);
+	assert_int_equal(w->n_unstaged, 1); /* the one that has */
+	assert_int_equal(agt_tensor_unstaged(w->t[0], 2), -EINVAL);
+	stage(w, 0, 2);
+	expect_msg(w, 0, WIRE_CONTRIB, 2);
+	m = result_msg(w, 2, 0);
+	say(w, 0, &m);
+	assert_int_equal(agt_tensor_unstaged(w->t[0], 2), 0);
+	world_free(w);
+}
+
 static void failed_job_stages_nothing_any_more(void **state)
 {
 	(void)state;
@@ -165,6 +249,8 @@ int main(void)
 		cmocka_unit_test(result_does_not_overwrite_what_is_being_staged),
 		cmocka_unit_test(staging_goes_on_over_a_new_placement),
 		cmocka_unit_test(device_tensor_of_one_machine_needs_no_server),
+		cmocka_unit_test(successor_begins_the_last_round_once_more),
+		cmocka_unit_test(successor_waits_for_what_has_not_landed),
 		cmocka_unit_test(failed_job_stages_nothing_any_more),
 	};
 

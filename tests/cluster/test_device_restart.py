@@ -1,0 +1,154 @@
+"""An agent's process dies or is replaced while its trainers' tensors are in device memory: executor and trainers live, and see a pause."""
+
+import os
+import signal
+
+import pytest
+
+from cluster import BUILD
+from keeper import Job, kept_cluster
+from test_device import Rig, check_ended, needs_cuda, start_and_wait
+
+SIZES = [50_000, 100, 70_001]
+
+
+@pytest.fixture(params=["host", pytest.param("cuda", marks=needs_cuda)])
+def kept(request, cluster):
+    """A cluster whose agents have a service manager, and what drives devices of one kind."""
+
+    def make(agents=2, kind=request.param, args=(), **kw):
+        def kept_by_manager(agents, servers, agent_args):
+            return kept_cluster(cluster, agents, servers, agent_args, **kw)
+
+        return Rig(kept_by_manager, kind, agents=agents, args=args)
+
+    return make
+
+
+def device_job(r, workers, **kw):
+    return Job(r.c, workers, kw.pop("sizes", SIZES), function="device_kept_rounds", env=r.env, **kw)
+
+
+def nothing_kept(r):
+    for a in r.c.agents:
+        r.c.wait_for("nothing is kept for long", lambda a=a: a.names() == ["cluster", "listen"])
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_agents_that_die_again_and_again_cost_pauses(kept, sig):
+    r = kept()
+    job = device_job(r, 4)
+    job.goes_on()
+    for i in range(6):
+        r.c.agents[i % 2].die(sig)
+        job.goes_on(2)
+    job.finish()
+    nothing_kept(r)
+
+
+@pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "switch_sum", "roots"])
+def test_every_route_goes_on_when_all_agents_die_at_once(kept, route):
+    """Also while tensors are declared."""
+    r = kept(args=["--gpu-strategy", route])
+    job = device_job(r, 8, args={"declare_each": 2})
+    job.goes_on()
+    for _ in range(3):
+        n = [a.restarts for a in r.c.agents]
+        for a in r.c.agents:
+            a.process.send_signal(signal.SIGKILL)
+        for a, before in zip(r.c.agents, n):
+            r.c.wait_for("it is back", lambda a=a, before=before: a.restarts > before)
+        job.goes_on(2)
+    job.finish()
+    nothing_kept(r)
+
+
+def lives(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as f:
+            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def away(r, what):
+    """Something that happens while an agent is away. Returns its executor, which was no child of any other process."""
+    agent = r.c.agents[1]
+    (pid,) = r.executors(1)
+    agent.restart_s, n = 1.0, agent.restarts
+    agent.process.kill()
+    agent.process.wait()
+    what(pid)
+    r.c.wait_for("it is back", lambda: agent.restarts > n)
+    return pid
+
+
+def test_an_executor_that_dies_while_its_agent_is_away_fails_its_job(kept):
+    r = kept()
+    job = start_and_wait(r, 4, {})
+    away(r, lambda pid: os.kill(pid, signal.SIGKILL))
+    results = r.c.finish(job)
+    check_ended(results, {-10007, -10021, -10024}, bound_s=20)
+    assert any("executor" in text for _, text, _, _ in results), results
+    nothing_kept(r)
+    r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
+
+
+def test_a_trainer_that_dies_while_its_agent_is_away_ends_its_job(kept):
+    r = kept()
+    job = start_and_wait(r, 4, {})
+    pid = away(r, lambda pid: job[3].process.kill())
+    check_ended(r.c.finish(job[:3]), {-10007, -10021, -10024}, bound_s=20)
+    r.c.wait_for("the executor has ended", lambda: not lives(pid))
+    nothing_kept(r)
+
+
+def test_an_agent_that_stops_for_good_leaves_no_stream_waiting(kept):
+    """Its service manager closes what it has kept."""
+    r = kept(scheduler_args=["--agent-window", "2s", "--agent-dead", "2s"])
+    job = start_and_wait(r, 4, {})
+    (pid,) = r.executors(1)
+    agent = r.c.agents[1]
+    agent.is_stopping = True
+    agent.process.terminate()
+    assert agent.process.wait(20) == 0
+    agent.drain()
+    for name in agent.names():
+        agent.close_kept(name)
+    check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=60)
+    r.c.wait_for("the executor has ended", lambda: not lives(pid))
+
+
+@pytest.mark.parametrize("what", ["x", "p"])
+def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(kept, what):
+    r = kept(kind="host")
+    job = start_and_wait(r, 4, {})
+    away(r, lambda _: [r.c.agents[1].lose(n) for n in r.c.agents[1].names() if n.startswith("j") and n.endswith(what)])
+    results = r.c.finish(job)
+    check_ended(results, {-10007, -10021, -10024}, bound_s=20)
+    assert any("the executor of its GPUs is gone" in text for _, text, _, _ in results), results
+
+
+def test_an_agent_that_dies_while_executors_start_costs_a_pause(kept, tmp_path):
+    """Twice: before the executor has read anything, and when it knows its first agent."""
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\nsleep 1\nexec {BUILD}/bps-agent/bps-agent-host \"$@\"\n")
+    slow.chmod(0o755)
+    r = kept(kind="host", args=["--gpu-program", str(slow)])
+    job = device_job(r, 4)
+    for _ in range(4):
+        r.c.wait_for("an executor starts", lambda: any(n.endswith(".x") for n in r.c.agents[1].names()))
+        r.c.agents[1].die()
+    job.goes_on()
+    job.finish()
+    nothing_kept(r)
+
+
+def test_a_tensor_that_was_refused_stays_refused(kept):
+    r = kept()
+    job = r.start("device_refused_tensor", 4, {"go": str(r.c.dir / "go"), "seen": str(r.c.dir / "seen")})
+    r.c.wait_for("all have seen it fail", lambda: all((r.c.dir / f"seen.{w}").exists() for w in range(4)))
+    for a in r.c.agents:
+        a.die()
+    (r.c.dir / "go").touch()
+    assert r.c.finish(job) == [True] * 4
