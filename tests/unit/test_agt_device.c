@@ -124,6 +124,32 @@ static void result_does_not_overwrite_what_is_being_staged(void **state)
 	world_free(w);
 }
 
+/* The wire counts anew since others joined. */
+static void result_of_a_grown_job_does_not_overwrite_it_either(void **state)
+{
+	struct world *w = world(.n_elems = SMALL, .n_in = 1, .is_unplanned = true);
+	struct wire_msg m;
+
+	(void)state;
+	w->kept[0][0].landed = w->kept[0][0].base = 1;
+	tell_plan(w, 0);
+	tell_runs(w, 0, 5);
+	tick(w, 0);
+	fake_up(w->conn[0]);
+	submit_all(w, 1);
+	assert_int_equal(agt_tensor_unstaged(w->t[0], 1), 0);
+	w->n_unstaged = 0;
+	submit_all(w, 2);
+	m = result_msg(w, 1, 0);
+	say(w, 0, &m);
+	assert_int_equal(w->n_unstaged, 0);
+	stage(w, 0, 2);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say(w, 0, &m);
+	assert_int_equal(w->n_unstaged, 1);
+	world_free(w);
+}
+
 static void staging_goes_on_over_a_new_placement(void **state)
 {
 	struct world *w = world(.n_elems = LARGE, .n_in = 1);
@@ -247,6 +273,7 @@ int main(void)
 		cmocka_unit_test(device_round_is_done_when_its_sums_are_on_the_devices),
 		cmocka_unit_test(device_inputs_are_summed_as_workers_are),
 		cmocka_unit_test(result_does_not_overwrite_what_is_being_staged),
+		cmocka_unit_test(result_of_a_grown_job_does_not_overwrite_it_either),
 		cmocka_unit_test(staging_goes_on_over_a_new_placement),
 		cmocka_unit_test(device_tensor_of_one_machine_needs_no_server),
 		cmocka_unit_test(successor_begins_the_last_round_once_more),
