@@ -144,7 +144,7 @@ static void check_round(struct check *c, const struct part *part)
 		part->round == t->round + is_running ||
 			(t->has_landed && part->round == t->round + 1),
 		"a partition is in its tensor's round");
-	/* But by a former life, for the round behind one that is begun once more (K5). */
+	/* But by a former life, for the round behind one that is begun once more (K6). */
 	expect(c,
 		part->kept->summed <= part->round + (t->is_device && part->state == PART_IDLE) &&
 			part->crc_round <= part->round,

@@ -439,7 +439,7 @@ static struct agt_kept_part *keep(
 	return t->own_kept;
 }
 
-/* K3, K5; 0 when nothing of it was kept. Errors: BPS_EPROTO. */
+/* K3, K6; 0 when nothing of it was kept. Errors: BPS_EPROTO. */
 static int last_complete(
 	const struct agt_kept_part *kept, uint32_t n_parts, bool is_device, uint64_t *ret)
 {

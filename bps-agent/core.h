@@ -48,12 +48,12 @@
  *     r - 1: what donation of r - 1 and the echo in CONTRIB(r) need is in the other slot.
  * K3  The tensor's last complete round is the least landed of its partitions, and each of them has
  *     that one or the next: the next only while all workers have submitted it.
- *     Of a device tensor whose partitions all have one round, that one may not be on the devices yet:
- *     K5  it is begun once more, and is complete when agt_tensor_unstaged is said, again or for the
- *         first time. Nothing of it goes over the network.
  * K4  Placement (pgen) is not kept: the scheduler tells it anew, and the servers take a partition's
  *     messages under the pgen that they have. A new instance has new connections, so nothing that
- *     its predecessor was sent reaches it (A4). */
+ *     its predecessor was sent reaches it (A4).
+ * K6  Of a device tensor whose partitions all landed in one round, that one may not be on the
+ *     devices yet: it is begun once more, and is complete when agt_tensor_unstaged is said, again or
+ *     for the first time. Nothing of it goes over the network. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>

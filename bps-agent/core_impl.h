@@ -47,7 +47,7 @@ struct part {
 	bool is_unheard;           /* the server of this pgen has not acknowledged HAVE */
 	bool is_overdue; /* sent again for want of an answer: the window does not count it */
 	uint8_t n_tries, n_agains; /* how often it was said without an answer; pauses asked for */
-	uint8_t n_bad_crc;
+	uint8_t n_bad_crc, n_misfits;
 	uint32_t crc;                 /* of the contribution */
 	uint64_t sent_ns, offered_ns; /* of this round: the first CONTRIB, 0: none yet; the offer */
 	uint64_t donate_round;

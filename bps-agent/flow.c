@@ -214,7 +214,7 @@ static void make_ready(struct part *part, const char *why)
 
 void part_start(struct part *part)
 {
-	part->n_tries = part->n_agains = part->n_bad_crc = 0;
+	part->n_tries = part->n_agains = part->n_bad_crc = part->n_misfits = 0;
 	part->is_overdue = false;
 	part->sent_ns = 0;
 	part->round++;
@@ -629,6 +629,25 @@ static void sum_is_there(struct part *part)
 		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
 }
 
+/* A new connection may help, once: a sum that another member donated stays what it is, and other jobs
+ * use this connection too. */
+static void on_misfit(struct part *part, const struct wire_msg *m)
+{
+	log_rated(LOG_WARN,
+		"result does not fit its partition: server=%u job=%u tensor=%u part=%u len=%u "
+		"members=%u workers=%u",
+		part->link->server, m->job, m->tensor, m->part, m->len, m->result.n_members,
+		m->result.workers);
+	if (part->n_misfits++ == 0)
+		xport_close(part->link->conn, "result does not fit its partition");
+	else
+		agt_job_error(part->tensor->job, BPS_EPROTO,
+			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes by "
+			"%u workers, which cannot be; does another machine run another release?",
+			part->tensor->id, part->index, (unsigned long long)part->round,
+			part->link->server, m->len, m->result.workers);
+}
+
 static void on_result(struct part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
@@ -646,10 +665,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 	}
 	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
 		m->result.workers == 0 || m->result.workers > job->size) {
-		log_rated(LOG_WARN,
-			"result does not fit its partition: server=%u job=%u tensor=%u part=%u",
-			part->link->server, m->job, m->tensor, m->part);
-		xport_close(part->link->conn, "result does not fit its partition");
+		on_misfit(part, m);
 		return;
 	}
 	if (m->flags & WIRE_INLINE) {

@@ -8,7 +8,7 @@
  *                       freed when the job is gone and the child has been waited for
  *
  * A successor of this process finds the executor as it was (keep.h), is heard by it as its agent from
- * its own START on, and learns where rounds are by beginning them once more (K5, core.h).
+ * its own START on, and learns where rounds are by beginning them once more (K6, core.h).
  *
  *   gpu.c         the child, its socket and its rings
  *   gpu_tensor.c  tensors: staging memory, rounds that are submitted ahead, what the rings say

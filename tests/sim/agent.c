@@ -249,7 +249,7 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 	}
 	if (a->is_restarting)
 		return;
-	if (ts->again && round == ts->again) { /* K5: what came meanwhile goes on */
+	if (ts->again && round == ts->again) { /* K6: what came meanwhile goes on */
 		ts->again = 0;
 		if (status == 0)
 			post(s, &a->node, 0, on_rings)->p = ts;

@@ -232,7 +232,7 @@ uint64_t device_restart(struct tensor_state *ts)
 	if (!device_is(ts->agent->s) || complete >= ts->round)
 		return 0;
 	if (complete + 1 < ts->round)
-		violation(ts->agent->s, "K5: %s tensor %u: after round %llu it is at round %llu",
+		violation(ts->agent->s, "K6: %s tensor %u: after round %llu it is at round %llu",
 			ts->agent->node.name, ts->idx, (unsigned long long)ts->round,
 			(unsigned long long)complete);
 	return ts->round;

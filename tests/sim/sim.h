@@ -449,7 +449,7 @@ void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
 /* A round is done: are all its sums on the devices? */
 void device_done(struct tensor_state *ts, uint64_t round);
 /* The tensor of a successor, with its plan. Returns the round that it has to begin once more though
- * the trainers know it to be done (K5), or 0. */
+ * the trainers know it to be done (K6), or 0. */
 uint64_t device_restart(struct tensor_state *ts);
 
 /* ---- more jobs ---- */

@@ -185,7 +185,7 @@ static void device_tensor_of_one_machine_needs_no_server(void **state)
 	world_free(w);
 }
 
-/* K5: the sum may not be on the devices. */
+/* K6: the sum may not be on the devices. */
 static void successor_begins_the_last_round_once_more(void **state)
 {
 	(void)state;

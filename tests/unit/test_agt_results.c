@@ -319,6 +319,32 @@ static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
 	world_free(w);
 }
 
+/* Of another member's making: a new connection brings the same again, and breaks those of other jobs. */
+static void sum_that_cannot_be_ends_the_job_when_it_comes_again(void **state)
+{
+	struct world *w = world(.n_elems = LARGE);
+	struct wire_msg m;
+
+	(void)state;
+	submit_all(w, 1);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	m = result_msg(w, 1, 0);
+	m.result.workers = 99;
+	say(w, 0, &m);
+	assert_int_equal(w->n_fails, 0);
+	assert_true(w->conn[0]->is_closed);
+	fake_down(w->conn[0], "closed");
+	tick(w, 5000);
+	fake_up(w->conn[0]);
+	work(w);
+	expect_msg(w, 0, WIRE_CONTRIB, 1);
+	say(w, 0, &m);
+	assert_int_equal(w->n_fails, 1);
+	assert_int_equal(w->fail_code, BPS_EPROTO);
+	assert_non_null(strstr(w->fail_text, "99 workers"));
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -334,6 +360,7 @@ int main(void)
 		cmocka_unit_test(offer_from_no_segment_is_asked_for_again),
 		cmocka_unit_test(result_that_does_not_fit_closes_the_connection),
 		cmocka_unit_test(message_for_another_is_counted_and_dropped),
+		cmocka_unit_test(sum_that_cannot_be_ends_the_job_when_it_comes_again),
 		cmocka_unit_test(input_that_changes_in_flight_ends_the_job),
 		cmocka_unit_test(push_damaged_on_its_way_is_repeated_a_few_times),
 	};
