@@ -76,6 +76,8 @@ static void finish(struct gpuprobe *p, const char *why)
 	stop_reading(p);
 	end_child(p);
 	p->text[p->n_text] = '\0';
+	if (strstr(p->text, "loading shared libraries: libcuda.so.1")) /* the loader's words */
+		why = "there is no CUDA driver (libcuda.so.1 is not there)";
 	for (char *s = strtok_r(p->text, "\n", &save); s; s = strtok_r(NULL, "\n", &save))
 		take_line(p, s);
 	if (why || (p->n_reports == 0 && !*p->why))
@@ -125,6 +127,7 @@ static int spawn(struct gpuprobe *p, const char *program, int out)
 	posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&files, out, STDERR_FILENO);
+	posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
 	posix_spawnattr_setsigmask(&attr, &none);
 	posix_spawnattr_setsigdefault(&attr, &all);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);

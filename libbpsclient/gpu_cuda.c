@@ -299,6 +299,24 @@ static int export_mapping(CUdeviceptr base, struct err_text *err)
 	return fd;
 }
 
+static int find_mapping(
+	CUdeviceptr at, CUdeviceptr *ret_base, size_t *ret_size, struct err_text *err)
+{
+	int rc = fail(
+		cu.p_cuPointerGetAttribute(ret_base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at),
+		"cannot find a mapping's base", err);
+
+	if (rc == 0)
+		rc = fail(
+			cu.p_cuPointerGetAttribute(ret_size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at),
+			"cannot find a mapping's size", err);
+	if (rc == 0 && (*ret_base > at || at - *ret_base >= *ret_size))
+		rc = err_set(err, BPS_EDEVICE,
+			"the driver says that 0x%llx is mapped by %zu bytes at 0x%llx",
+			(unsigned long long)at, *ret_size, (unsigned long long)*ret_base);
+	return rc;
+}
+
 /* Mapping by mapping, which must be of one size. */
 static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *ret, int *fds,
 	unsigned max, struct err_text *err)
@@ -311,11 +329,14 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 		CUdeviceptr base = 0;
 		size_t size = 0;
 
-		cu.p_cuPointerGetAttribute(&base, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, at);
-		cu.p_cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, at);
-		if (!size || base > at || base + size <= at || (n && size != ret->chunk_bytes))
+		rc = find_mapping(at, &base, &size, err);
+		if (rc < 0)
+			break;
+		if (n && size != ret->chunk_bytes)
 			rc = err_set(err, -EOPNOTSUPP,
-				"its mappings are of unequal size: copy it instead");
+				"its mappings are of unequal size (%zu bytes, then %llu): copy it "
+				"instead",
+				size, (unsigned long long)ret->chunk_bytes);
 		else if (n == max)
 			rc = err_set(err, -EOPNOTSUPP,
 				"it lies in more than %u mappings: share it in pieces", max);
@@ -358,15 +379,17 @@ static int cuda_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu
 		.uuid = {g->uuid, GPU_UUID_BYTES},
 		.bytes = bytes,
 		.buffer_id = buffer_id};
-	if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		rc = share_mappings(addr, bytes, ret, fds, max, err);
-	else if (is_legacy)
+	/* In this order: a driver may allow descriptors for memory of cuMemAlloc, which has no
+	 * handle to export. */
+	if (is_legacy)
 		rc = share_legacy(addr, bytes, ret, handle, err);
+	else if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		rc = share_mappings(addr, bytes, ret, fds, max, err);
 	else
 		rc = err_set(err, -EOPNOTSUPP,
-			"this memory cannot be shared (of a pool, managed, or not on the GPU): "
-			"copy "
-			"it into memory of bps_gpu_alloc");
+			"this memory cannot be shared (of a pool, managed, or not on the GPU; "
+			"handle types 0x%llx): copy it into memory of bps_gpu_alloc",
+			types);
 	leave(g, old);
 	return rc;
 }

@@ -322,17 +322,22 @@ static void on_arena(struct exec *x, const struct gpu_arena *m, int fd)
 {
 	struct exec_arena *a = calloc(1, sizeof(*a));
 	int rc = a ? map_sealed(fd, m->bytes, &a->map) : -ENOMEM;
+	struct err_text err;
 
+	err_set(&err, rc, "%llu bytes of staging memory cannot be mapped: %s",
+		(unsigned long long)m->bytes, err_str(rc));
 	if (rc == 0) {
 		a->id = m->id;
 		a->bytes = m->bytes;
 		rc = x->ops->pin(x->dev, a->map, a->bytes, &a->mem);
+		err_set(&err, rc, "%llu bytes of staging memory cannot be pinned: %s",
+			(unsigned long long)m->bytes, x->dev->why.s);
 		if (rc < 0)
 			munmap(a->map, a->bytes);
 	}
 	if (rc < 0) {
 		free(a);
-		exec_fail(x, rc, "staging memory cannot be pinned (see LimitMEMLOCK)");
+		exec_fail(x, rc, err.s);
 		return;
 	}
 	TAILQ_INSERT_HEAD(&x->arenas, a, link);

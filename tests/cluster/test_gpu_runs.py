@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -19,6 +20,13 @@ needs_toolkit = pytest.mark.skipif(
     not (PROGRAMS / "a").exists() or not (FAKE / "libcuda.so.1").exists() or BUILD.name in ("asan", "tsan"),
     reason="built without the CUDA toolkit, or with a sanitizer",
 )
+
+
+def wait_for(what, condition):
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
 
 
 def run(*args, **env):
@@ -81,6 +89,46 @@ def test_run_d_sees_one_gpu_without_nccl_and_refusals_handled():
 def test_run_d_tells_when_a_clique_on_two_gpus_does_not_work():
     p, answers = over_fakes("D", "--only", "two_gpus", FAKE_CUDA_GPUS="2", FAKE_CUDA_FAULTS="ncclReduceScatter:1=2")
     assert p.returncode == 1 and "reduce-scatter" in answers["two_gpus"]["why"], p
+
+
+def pretend(tmp_path, text):
+    """A run D of one's own, in the place of the program."""
+    program = tmp_path / "d"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    env = dict(os.environ, BPS_GPU_FAKE="1", LD_LIBRARY_PATH=str(FAKE))
+    command = [str(RUN), "D", "--programs", str(tmp_path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+
+
+GOOD = """echo '{"item": "good", "ok": true}'"""
+
+
+@needs_toolkit
+@pytest.mark.parametrize("text,item,why", [
+    (f"{GOOD}; exit 1", "end", "ended with 1"),
+    (f"{GOOD}; kill -SEGV $$", "end", "ended with -11"),
+    (f"""echo '{{"expect": ["good", "more"]}}'; {GOOD}""", "more", "was not reached"),
+    ("exit 0", None, None),
+])  # fmt: skip
+def test_a_run_that_breaks_off_is_no_success(tmp_path, text, item, why):
+    p = pretend(tmp_path, text)
+    out, err = p.communicate(timeout=60)
+    answers = {a["item"]: a for a in map(json.loads, (line for line in out.splitlines() if line.startswith("{")))}
+    assert p.returncode == 1, (out, err)
+    assert item is None or (not answers[item]["ok"] and why in answers[item]["why"]), out
+
+
+@needs_toolkit
+def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
+    p = pretend(tmp_path, f"{GOOD}; sleep 1000 & echo $! >{tmp_path}/child; wait")
+    child = tmp_path / "child"
+    wait_for("it runs", lambda: child.exists() and child.read_text().strip())
+    p.terminate()
+    out, _ = p.communicate(timeout=60)
+    assert p.returncode == 1 and "good" in out and "ended by SIGTERM" in out, out
+    pid = int(child.read_text())
+    wait_for("its child has ended", lambda: not os.path.exists(f"/proc/{pid}") or " Z " in pathlib.Path(f"/proc/{pid}/stat").read_text())
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no PyTorch here")

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 STEPS = 50
+WARM = 10
 BATCH = 128
 ALIGN = 256
 GIB = 1 << 30
@@ -40,7 +41,24 @@ class Cuda:
                 "shape": (n,), "typestr": "<f4", "data": (address, False), "version": 3, "strides": None
             }
 
-        return torch.as_tensor(Memory(), device="cuda")
+        view = torch.as_tensor(Memory(), device="cuda")
+        assert view.data_ptr() == address, "PyTorch has copied memory that it was to look at"
+        return view
+
+    def has_segments(self):
+        """Does the allocator map memory piece by piece?"""
+        return any(s.get("is_expandable") for s in torch.cuda.memory_snapshot())
+
+    def mark(self):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def ms_between(self, first, second):
+        return first.elapsed_time(second)
+
+    def wait_for(self, mark):
+        mark.synchronize()
 
     def stream(self):
         return torch.cuda.current_stream().cuda_stream
@@ -76,6 +94,18 @@ class Host:
         return None
 
     def synchronize(self):
+        pass
+
+    def has_segments(self):
+        return False
+
+    def mark(self):
+        return time.perf_counter()
+
+    def ms_between(self, first, second):
+        return 1e3 * (second - first)
+
+    def wait_for(self, mark):
         pass
 
     def products(self):
@@ -173,21 +203,35 @@ def loss_of(model, step, rank, size, place):
     return torch.nn.functional.cross_entropy(model(x), y)
 
 
-def reference(args, place):
-    model = model_of(place)
-    optimizer = optimizer_of(model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(model, step, 0, 1, place)
-        loss.backward()
-        optimizer.step()
-    np.save(args["file"], weights_of(model))
-    return {"loss": float(loss)}
-
-
 def percentile(values, p):
     values = sorted(values)
     return values[min(len(values) - 1, int(len(values) * p / 100))]
+
+
+def step_times(place, marks):
+    """Milliseconds of each step; the first ones load and map things."""
+    place.synchronize()
+    return [place.ms_between(a, b) for a, b in zip(marks[WARM:], marks[WARM + 1 :])]
+
+
+def train_alone(model, size, place):
+    """All steps with 1 of size parts of each batch: the last loss, and the steps' times."""
+    optimizer, marks = optimizer_of(model), []
+    for step in range(STEPS):
+        marks.append(place.mark())
+        optimizer.zero_grad()
+        loss = loss_of(model, step, 0, size, place)
+        loss.backward()
+        optimizer.step()
+    return float(loss), step_times(place, marks)
+
+
+def reference(args, place):
+    model = model_of(place)
+    loss, times = train_alone(model, 1, place)
+    np.save(args["file"], weights_of(model))
+    _, half = train_alone(model_of(place), 2, place)
+    return {"loss": loss, "step_ms": percentile(times, 50), "half_ms": percentile(half, 50)}
 
 
 def train(args, place):
@@ -197,22 +241,23 @@ def train(args, place):
         job.gpu_open()
         model = model_of(place)
         exchange = Exchange(job, model, args["mode"], place)
-        optimizer = optimizer_of(model)
-        begin = time.perf_counter()
+        optimizer, marks = optimizer_of(model), []
+        assert not args["has_segments"] or place.has_segments(), "PyTorch makes no expandable segments"
         for step in range(STEPS):
+            marks.append(place.mark())
             exchange.zero()
             loss = loss_of(model, step, job.rank, job.size, place)
             loss.backward()
             exchange.wait()
             optimizer.step()
         exchange.finish()
-        seconds = time.perf_counter() - begin
+        times = step_times(place, marks)
         weights, want = weights_of(model), np.load(args["file"])
         worst = float(np.max(np.abs(weights - want) / (np.abs(want) + 1e-2)))
         calls = len(exchange.tensors) * 5  # the first steps load and map things
         return {
             "rank": job.rank, "route": job.gpu_route, "worst": worst, "loss": float(loss),
-            "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16], "step_ms": 1e3 * seconds / STEPS,
+            "hash": hashlib.sha256(weights.tobytes()).hexdigest()[:16], "step_ms": percentile(times, 50), "step_p99_ms": percentile(times, 99),
             "moved": exchange.n_moved, "submit_us": percentile(exchange.submit_us[calls:], 50),
             "submit_p99_us": percentile(exchange.submit_us[calls:], 99),
             "wait_us": percentile(exchange.wait_us[calls:], 50),
@@ -242,21 +287,39 @@ class Traffic:
         for t in self.tensors:
             t.wait(120)
 
+    def round_s(self):
+        begin = time.perf_counter()
+        self.push()
+        self.wait()
+        return time.perf_counter() - begin
+
 
 def compute(place, product, until):
-    """Products until that says so; how many a second. A few are queued ahead."""
-    n, begin = 0, time.perf_counter()
+    """Products until that says so; how many a second. Two batches are queued ahead."""
+    n, begin, ahead = 0, time.perf_counter(), []
     while not until():
         for _ in range(16):
             product()
         n += 16
-        place.synchronize()
+        ahead.append(place.mark())
+        if len(ahead) > 2:
+            place.wait_for(ahead.pop(0))
+    place.synchronize()
     return n / (time.perf_counter() - begin)
 
 
-def for_seconds(seconds):
+def for_seconds(seconds, traffic):
+    """Asks as often as it is asked while there is traffic."""
     end = time.perf_counter() + seconds
-    return lambda: time.perf_counter() > end
+    return lambda: traffic.is_done() and time.perf_counter() > end
+
+
+def rounds_of(job, args, round_s):
+    """As many as take about ten seconds, at most so many as told; all workers take the same."""
+    vote = job.declare("rounds", "i64", 1)
+    vote.input[:] = max(2, min(args["rounds"], int(10 / round_s))) if job.rank == 0 else 0
+    vote.push_pull()
+    return int(vote.wait(120)[0])
 
 
 def speed(args, place):
@@ -266,19 +329,18 @@ def speed(args, place):
         job.gpu_open()
         traffic = Traffic(job, place, args["bytes"])
         product, is_first = place.products(), job.rank == 0
-        traffic.push()
-        traffic.wait()
-        rounds, alone, seconds = args["rounds"], [], args["seconds"]
+        first_s = traffic.round_s()  # it makes and pins memory
+        rounds, alone, seconds = rounds_of(job, args, traffic.round_s()), [], args["seconds"]
         if is_first:
-            compute(place, product, for_seconds(seconds))  # warm
-            alone.append(compute(place, product, for_seconds(seconds)))
-        job.barrier()
+            compute(place, product, for_seconds(seconds, traffic))  # warm
+            alone.append(compute(place, product, for_seconds(seconds, traffic)))
+        job.barrier(120)
         begin = time.perf_counter()
         for _ in range(rounds):
             traffic.push()
             traffic.wait()
         idle_s = (time.perf_counter() - begin) / rounds
-        job.barrier()
+        job.barrier(120)
         left = [rounds]
 
         def until():
@@ -298,13 +360,13 @@ def speed(args, place):
                 if i + 1 < rounds:
                     traffic.push()
         busy_s = (time.perf_counter() - begin) / rounds
-        job.barrier()
+        job.barrier(120)
         if not is_first:
             return {"rank": job.rank}
-        alone.append(compute(place, product, for_seconds(seconds)))
+        alone.append(compute(place, product, for_seconds(seconds, traffic)))
         return {
             "rank": job.rank, "route": job.gpu_route, "slowdown": statistics.mean(alone) / beside - 1,
-            "products_s": beside, "round_s": idle_s, "round_beside_s": busy_s,
+            "alone": alone, "rounds": rounds, "first_s": first_s, "products_s": beside, "round_s": idle_s, "round_beside_s": busy_s,
             "gbytes_s": args["bytes"] / busy_s / 1e9
         }
 
