@@ -70,9 +70,25 @@ def test_run_a_tells_what_fails():
 @needs_toolkit
 def test_run_b_compares_every_kind_of_work():
     p, answers = over_fakes("B")
-    kinds = {"copy_out", "copy_in", "copy_both", "small_kernels", "1GiB_kernels", "trainer_alone"}
-    assert p.returncode == 0 and set(answers) == kinds, p
-    assert answers["copy_both"]["wait_p50_us"] > 0
+    tiny = {f"tiny_copies_{way}_{size}" for way in ("out", "in") for size in ("64B", "4KiB")}
+    kinds = {"copy_out", "copy_in", "copy_both", "parts_out", "parts_in", "post_only", "small_kernels", "1GiB_kernels"} | tiny
+    assert p.returncode == 0 and set(answers) == kinds | {"trainer_alone"}, p
+    assert all(answers[kind]["wait_p50_us"] > 0 and answers[kind]["alone_p99_us"] > 0 for kind in kinds)
+    assert {kind for kind in kinds if "bar_keeps" in answers[kind]} == {k for k in kinds if k[:5] in ("copy_", "parts")}
+
+
+@needs_toolkit
+@pytest.mark.parametrize("only, n", [("post_only", 1), ("tiny_copies", 4)])
+def test_run_b_measures_only_what_is_asked_for(only, n):
+    p, answers = over_fakes("B", "--only", only)
+    assert p.returncode == 0 and len(answers) == n + 1, p
+    assert all(item.startswith(only) for item in answers if item != "trainer_alone")
+
+
+@needs_toolkit
+def test_run_b_tells_what_fails():
+    p, answers = over_fakes("B", "--only", "post_only", FAKE_CUDA_FAULTS="cuStreamWriteValue64:9=700")
+    assert p.returncode == 1 and "cuStreamWriteValue64" in answers["post_only"]["why"], p
 
 
 @needs_toolkit
