@@ -117,6 +117,15 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	return 0;
 }
 
+/* One GPU needs no clique. Only run D of tests/gpu makes one, to try NCCL where there is no second
+ * GPU. */
+static int least_ranks(void)
+{
+	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
+
+	return one && !strcmp(one, "1") ? 1 : 2;
+}
+
 /* NCCL before 2.30 refuses two ranks on one GPU, later too unless told otherwise (for tests). */
 static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
 	const int *gpu, const int *rank, int n_local)
@@ -124,7 +133,8 @@ static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_r
 	const char *multi = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
 	bool may_share = nccl->version >= NCCL_VERSION(2, 30, 0) && multi && !strcmp(multi, "1");
 
-	if (n_ranks < 2 || n_local < 1 || n_local > n_ranks || n_local > DEVICE_GPUS_MAX)
+	if (n_ranks < least_ranks() || n_local < 1 || n_local > n_ranks ||
+		n_local > DEVICE_GPUS_MAX)
 		return cuda_refuse(
 			&d->base, DEVICE_ARG, "no clique of %d ranks, %d here", n_ranks, n_local);
 	for (int i = 0; i < n_local; i++) {

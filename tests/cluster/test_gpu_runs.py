@@ -96,6 +96,7 @@ def test_run_d_sees_one_gpu_without_nccl_and_refusals_handled():
     p, answers = over_fakes("D", FAKE_CUDA_GPUS="2")
     assert p.returncode == 0 and all(a["ok"] for a in answers.values()), p
     assert answers["one_gpu"]["nccl_loaded"] is False
+    assert "abort_ms" in answers["one_rank"] and "first_abort_ms" in answers["nobody_comes"]
     assert "one GPU" in answers["two_members"]["says"]
     assert answers["two_gpus"]["outcome"] == "works"
     assert "skip" in answers["two_ranks"]
@@ -145,6 +146,22 @@ def test_a_run_that_is_ended_leaves_nothing_and_has_its_table(tmp_path):
     assert p.returncode == 1 and "good" in out and "ended by SIGTERM" in out, out
     pid = int(child.read_text())
     wait_for("its child has ended", lambda: not os.path.exists(f"/proc/{pid}") or " Z " in pathlib.Path(f"/proc/{pid}/stat").read_text())
+
+
+@needs_toolkit
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        ("ncclReduceScatter", "reduce-scatter"),
+        ("ncclAllGather", "all-gather"),
+        ("ncclReduce", "reduction"),
+        ("ncclBroadcast", "broadcast"),
+        ("ncclCommInitRankConfig", "does not open"),
+    ],
+)
+def test_run_d_tells_when_a_clique_of_one_does_not_work(call, says):
+    p, answers = over_fakes("D", "--only", "one_rank", FAKE_CUDA_FAULTS=f"{call}:1=2")
+    assert p.returncode == 1 and says in answers["one_rank"]["why"], p
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="no PyTorch here")

@@ -1,7 +1,8 @@
 /* Run D: the product's own CUDA back-end on one GPU. One GPU needs no NCCL, which must not even be
  * loaded; NCCL refuses two ranks on one GPU, or takes them when it is new and told to (for tests
- * only, but then its collectives can be checked); a member that never comes can be given up in
- * bounded time. */
+ * only, but then its collectives can be checked); a clique of one rank, which needs no second GPU,
+ * takes the product's whole way through NCCL; a member that never comes can be given up in bounded
+ * time. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #define WAIT_NS  UINT64_C(20000000000)
 #define OPEN_MS  2000.0 /* what opening may block for */
 #define ABORT_MS 5000.0
+#define LEAVE_MS 2000.0 /* clique_close gives up leaving in order then */
 
 static const struct device_ops *const ops = &device_cuda;
 
@@ -184,44 +186,200 @@ static bool same_process(struct side *s)
 	return true;
 }
 
-/* The other rank never comes: opening does not block, and giving up ends soon. */
-static bool nobody_comes(struct side *s)
+/* ---- a member that never comes ---- */
+
+struct waits {
+	double open_ms, abort_ms;
+};
+
+static bool stay_alone(struct device_clique *c)
+{
+	for (uint64_t begin_ns = now_ns(); ms_since(begin_ns) < 3000;) {
+		int rc = ops->clique_poll(c);
+
+		if (rc != DEVICE_AGAIN)
+			return gpu_fail("alone in it, it says %s", device_error_name(rc));
+		usleep(1000);
+	}
+	return true;
+}
+
+/* Join, wait in vain, and give up. */
+static bool give_up(struct rig *r, const uint8_t id[DEVICE_ID_BYTES], struct waits *ret)
 {
 	const int gpu = 0, rank = 0;
 	struct device_clique *c = NULL;
+	uint64_t begin_ns = now_ns();
+	int rc = ops->clique_open(r->dev, id, 2, &gpu, &rank, 1, &c);
+
+	ret->open_ms = ms_since(begin_ns);
+	if (rc)
+		return fail_with(rc, r, "cannot begin to join");
+	if (!stay_alone(c))
+		return false;
+	begin_ns = now_ns();
+	ops->clique_abort(c);
+	ret->abort_ms = ms_since(begin_ns);
+	ops->clique_close(c);
+	return true;
+}
+
+/* Opening does not block, and giving up ends soon. The first time, modules are loaded, perhaps from
+ * a cold disk: it is told, and not judged. */
+static bool nobody_comes(struct side *s)
+{
 	uint8_t id[DEVICE_ID_BYTES];
-	double open_ms, abort_ms;
+	struct waits first, second;
 	struct rig r = {0};
-	uint64_t begin_ns;
 	bool is_skip;
-	int rc;
 
 	if (!rig_open(&r) || !make_id(s, &r, id, &is_skip))
 		return false;
 	if (is_skip)
 		return true;
-	begin_ns = now_ns();
-	rc = ops->clique_open(r.dev, id, 2, &gpu, &rank, 1, &c);
-	open_ms = ms_since(begin_ns);
-	if (rc)
-		return fail_with(rc, &r, "cannot begin to join");
-	for (begin_ns = now_ns(); ms_since(begin_ns) < 3000;) {
-		rc = ops->clique_poll(c);
-		if (rc != DEVICE_AGAIN)
-			return gpu_fail("alone in it, it says %s", device_error_name(rc));
-		usleep(1000);
-	}
-	begin_ns = now_ns();
-	ops->clique_abort(c);
-	abort_ms = ms_since(begin_ns);
-	ops->clique_close(c);
-	if (!there_and_back(&r))
+	if (!give_up(&r, id, &first) || !make_id(s, &r, id, &is_skip) ||
+		!give_up(&r, id, &second) || !there_and_back(&r))
 		return false;
-	answer(s->item, open_ms < OPEN_MS && abort_ms < ABORT_MS,
-		"\"open_ms\":%.0f,\"abort_ms\":%.0f,\"bar_open_ms\":%.0f,\"bar_abort_ms\":%.0f",
-		open_ms, abort_ms, OPEN_MS, ABORT_MS);
+	answer(s->item, second.open_ms < OPEN_MS && second.abort_ms < ABORT_MS,
+		"\"first_open_ms\":%.0f,\"first_abort_ms\":%.0f,\"open_ms\":%.0f,"
+		"\"abort_ms\":%.0f,\"bar_open_ms\":%.0f,\"bar_abort_ms\":%.0f",
+		first.open_ms, first.abort_ms, second.open_ms, second.abort_ms, OPEN_MS, ABORT_MS);
 	return true;
 }
+
+/* ---- a clique of one rank ---- */
+
+#define ROUNDS 10
+
+static int settle(struct device_clique *c, int rc)
+{
+	return rc ? rc : wait_clique(c);
+}
+
+/* Two collectives in one launch. */
+static int group_of_one(struct device_clique *c, const struct device_piece p[2])
+{
+	int rc = ops->group_begin(c), ended;
+
+	if (rc)
+		return rc;
+	rc = ops->reduce_scatter(c, &p[0], COUNT, DTYPE_F32, OP_SUM);
+	if (!rc)
+		rc = ops->all_gather(c, &p[1], COUNT, DTYPE_F32);
+	ended = ops->group_end(c);
+	return settle(c, rc ? rc : ended);
+}
+
+/* Every collective that the product uses. */
+static int all_of_one(struct device_clique *c, const struct device_piece p[2])
+{
+	int rc = settle(c, ops->reduce_scatter(c, &p[0], COUNT, DTYPE_F32, OP_SUM));
+
+	if (!rc)
+		rc = settle(c, ops->all_gather(c, &p[0], COUNT, DTYPE_F32));
+	if (!rc)
+		rc = settle(c, ops->reduce(c, &p[1], COUNT, DTYPE_F32, OP_SUM, 0));
+	if (!rc)
+		rc = settle(c, ops->broadcast(c, &p[1], COUNT, DTYPE_F32, 0));
+	return rc ? rc : group_of_one(c, p);
+}
+
+/* In place, a sum of one is itself: nothing may change. */
+static bool sums_of_one(struct rig *r, struct device_clique *c)
+{
+	const uint64_t bytes = 2 * COUNT * sizeof(float);
+	const struct device_piece p[] = {{.mem = r->mem, .queue = r->out},
+		{.mem = r->mem, .offset = bytes / 2, .queue = r->out}};
+	float *from = r->at, *to = (void *)((char *)r->at + BYTES);
+	int rc;
+
+	for (size_t i = 0; i < 2 * COUNT; i++)
+		from[i] = (float)(i % 4093) + 0.25f;
+	memset(to, 0, bytes);
+	rc = ops->copy(r->out, r->mem, 0, r->host, 0, bytes);
+	for (int i = 0; i < ROUNDS && !rc; i++)
+		rc = all_of_one(c, p);
+	if (!rc)
+		rc = ops->copy(r->out, r->host, BYTES, r->mem, 0, bytes);
+	if (rc)
+		return fail_with(rc, r, "a collective of one failed");
+	return wait_queue(r, r->out) &&
+	       (memcmp(from, to, bytes) == 0 || gpu_fail("a sum of one is not itself"));
+}
+
+/* A clique of one that can be used, and how long that took. */
+static bool one_open(
+	struct side *s, struct rig *r, struct device_clique **ret, bool *ret_skip, double *ret_ms)
+{
+	const int gpu = 0, rank = 0;
+	uint8_t id[DEVICE_ID_BYTES];
+	uint64_t begin_ns;
+	int rc;
+
+	*ret = NULL;
+	if (!make_id(s, r, id, ret_skip))
+		return false;
+	if (*ret_skip)
+		return true;
+	begin_ns = now_ns();
+	rc = ops->clique_open(r->dev, id, 1, &gpu, &rank, 1, ret);
+	if (!rc)
+		rc = wait_clique(*ret);
+	*ret_ms = ms_since(begin_ns);
+	return rc == 0 || fail_with(rc, r, "a clique of one does not open");
+}
+
+/* Aborted with a collective behind copies that still run. */
+static bool abort_of_one(struct rig *r, struct device_clique *c, double *ret_ms)
+{
+	const struct device_piece p = {.mem = r->mem, .queue = r->out};
+	uint64_t begin_ns;
+	int rc = 0;
+
+	for (int i = 0; i < 16 && !rc; i++)
+		rc = ops->copy(r->out, r->host, BYTES, r->mem, 0, BYTES);
+	if (!rc)
+		rc = ops->reduce_scatter(c, &p, COUNT, DTYPE_F32, OP_SUM);
+	if (rc)
+		return fail_with(rc, r, "cannot queue work");
+	begin_ns = now_ns();
+	ops->clique_abort(c);
+	*ret_ms = ms_since(begin_ns);
+	ops->clique_close(c);
+	return wait_queue(r, r->out) && there_and_back(r);
+}
+
+/* The product's way through NCCL, as far as it goes with one GPU: join, sums, leave; then once more
+ * with an abort. */
+static bool one_rank(struct side *s)
+{
+	double open_ms[2] = {0}, close_ms, abort_ms = 0;
+	struct device_clique *c;
+	struct rig r = {0};
+	uint64_t begin_ns;
+	bool is_skip;
+
+	setenv("BPS_TEST_CLIQUE_OF_ONE", "1", 1);
+	if (!rig_open(&r) || !one_open(s, &r, &c, &is_skip, &open_ms[0]))
+		return false;
+	if (is_skip)
+		return true;
+	if (!sums_of_one(&r, c))
+		return false;
+	begin_ns = now_ns();
+	ops->clique_close(c);
+	close_ms = ms_since(begin_ns);
+	if (!there_and_back(&r) || !one_open(s, &r, &c, &is_skip, &open_ms[1]) ||
+		!abort_of_one(&r, c, &abort_ms))
+		return false;
+	answer(s->item, close_ms < LEAVE_MS && abort_ms < ABORT_MS,
+		"\"first_open_ms\":%.0f,\"open_ms\":%.0f,\"close_ms\":%.0f,\"abort_ms\":%.0f,"
+		"\"bar_close_ms\":%.0f,\"bar_abort_ms\":%.0f",
+		open_ms[0], open_ms[1], close_ms, abort_ms, LEAVE_MS, ABORT_MS);
+	return true;
+}
+
+/* ---- sums of two ---- */
 
 static bool is_about(float is, double should)
 {
@@ -417,10 +575,11 @@ static bool many_right(struct side *s)
 
 static const struct pair pairs[] = {
 	{"one_gpu", one_gpu, nothing, 60, SIDE_NONE, false},
+	{"one_rank", one_rank, nothing, 90, SIDE_NONE, false},
 	{"two_members", same_process, nothing, 60, SIDE_NONE, false},
 	{"two_members_allowed", same_process_allowed, nothing, 90, SIDE_NONE, false},
 	{"two_gpus", two_gpus, nothing, 90, SIDE_NONE, false},
-	{"nobody_comes", nobody_comes, nothing, 60, SIDE_NONE, false},
+	{"nobody_comes", nobody_comes, nothing, 90, SIDE_NONE, false},
 	{"two_ranks", two_left, two_right, 90, SIDE_NONE, false},
 	{"two_ranks_allowed", many_left, many_right, 90, SIDE_NONE, false},
 };
