@@ -68,6 +68,15 @@ def test_run_a_tells_what_fails():
 
 
 @needs_toolkit
+def test_run_a_compares_imported_memory_and_each_of_its_factors():
+    p, answers = over_fakes("A", "--only", "importer")
+    sizes = {f"importer_{way}_{size}" for way in ("d2h", "h2d", "both") for size in ("4MiB", "128MiB")}
+    assert p.returncode == 0 and set(answers) == sizes | {"pin_memfd"}, p
+    for item in sizes:
+        assert answers[item]["own_memfd_gbytes_s"] > 0 and answers[item]["imported_alloc_gbytes_s"] > 0
+
+
+@needs_toolkit
 def test_run_b_compares_every_kind_of_work():
     p, answers = over_fakes("B")
     tiny = {f"tiny_copies_{way}_{size}" for way in ("out", "in") for size in ("64B", "4KiB")}

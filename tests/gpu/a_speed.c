@@ -208,58 +208,80 @@ static bool poison_right(struct side *s)
 
 /* ---- bandwidth ---- */
 
-#define REPEATS 9
+#define BULK_BYTES  (256 * MIB)
+#define BURST_BYTES (32 * MIB) /* small copies are queued until they are as many bytes */
+#define REPEATS     31
 
 /* One direction between device memory and host memory. */
 struct lane {
 	CUdeviceptr device;
-	void *host;
+	char *host;
 	CUstream stream;
 	bool is_out;
 };
 
-static bool lane_queue(const struct lane *l, size_t bytes)
+/* The same lanes with each of the factors: whose device memory, which host memory. */
+enum mix { SHARED, PLAIN, OWN_MEMFD, IMPORTED_ALLOC, N_MIXES };
+struct lanes {
+	struct lane mix[N_MIXES][2];
+};
+
+static bool lane_queue(const struct lane *l, size_t bytes, size_t at)
 {
-	return l->is_out ? CU(cuMemcpyDtoHAsync, l->host, l->device, bytes, l->stream)
-			 : CU(cuMemcpyHtoDAsync, l->device, l->host, bytes, l->stream);
+	return l->is_out ? CU(cuMemcpyDtoHAsync, l->host + at, l->device + at, bytes, l->stream)
+			 : CU(cuMemcpyHtoDAsync, l->device + at, l->host + at, bytes, l->stream);
 }
 
-/* GB/s of n lanes together. */
+/* GB/s of n lanes together, over copies of these bytes, several queued if they are small. */
 static bool lanes_time(const struct lane *lanes, unsigned n, size_t bytes, double *ret)
 {
+	size_t total = bytes > BURST_BYTES ? bytes : BURST_BYTES;
 	uint64_t begin_ns = now_ns();
 
-	for (unsigned i = 0; i < n; i++)
-		if (!lane_queue(&lanes[i], bytes))
-			return false;
+	for (size_t at = 0; at < total; at += bytes)
+		for (unsigned i = 0; i < n; i++)
+			if (!lane_queue(&lanes[i], bytes, at))
+				return false;
 	for (unsigned i = 0; i < n; i++)
 		if (!CU(cuStreamSynchronize, lanes[i].stream))
 			return false;
-	*ret = (double)bytes * n / (double)(now_ns() - begin_ns);
+	*ret = (double)total * n / (double)(now_ns() - begin_ns);
 	return true;
 }
 
-/* The shared pair of lanes beside the plain one, in turns: medians of both. */
-static bool compare(struct side *s, const char *what, const struct lane *shared,
-	const struct lane *plain, unsigned n, size_t bytes)
+/* Medians of all mixes, in turns. first: the lane to begin with. */
+static bool medians(
+	const struct lanes *l, unsigned first, unsigned n, size_t bytes, double ret[N_MIXES])
 {
-	double v[2][REPEATS + 1] = {{0}}, is, base;
+	unsigned repeats = getenv("BPS_GPU_FAKE") ? 3 : REPEATS;
+	double v[N_MIXES][REPEATS + 1] = {{0}};
+
+	for (unsigned i = 0; i <= repeats; i++) /* the first ones only warm up */
+		for (unsigned k = 0; k < N_MIXES; k++)
+			if (!lanes_time(&l->mix[k][first], n, bytes, &v[k][i]))
+				return false;
+	for (unsigned k = 0; k < N_MIXES; k++)
+		ret[k] = gpu_figures(v[k] + 1, repeats).p50;
+	return true;
+}
+
+/* Shared memory beside plain memory; and with one of both plain, so that a miss says which it is. */
+static bool compare(struct side *s, const char *what, const struct lanes *l, unsigned first,
+	unsigned n, size_t bytes)
+{
+	double v[N_MIXES];
 	char item[64];
 
-	for (unsigned i = 0; i <= REPEATS; i++) /* the first ones only warm up */
-		if (!lanes_time(shared, n, bytes, &v[0][i]) ||
-			!lanes_time(plain, n, bytes, &v[1][i]))
-			return false;
-	is = gpu_figures(v[0] + 1, REPEATS).p50;
-	base = gpu_figures(v[1] + 1, REPEATS).p50;
+	if (!medians(l, first, n, bytes, v))
+		return false;
 	snprintf(item, sizeof(item), "%s_%s_%zuMiB", s->item, what, bytes / MIB);
-	answer(item, is >= BAR_OF_PLAIN * base,
-		"\"gbytes_s\":%.1f,\"plain_gbytes_s\":%.1f,\"of_plain\":%.2f,\"bar\":%.2f", is,
-		base, is / base, BAR_OF_PLAIN);
+	answer(item, v[SHARED] >= BAR_OF_PLAIN * v[PLAIN],
+		"\"gbytes_s\":%.1f,\"plain_gbytes_s\":%.1f,\"of_plain\":%.2f,"
+		"\"own_memfd_gbytes_s\":%.1f,\"imported_alloc_gbytes_s\":%.1f,\"bar\":%.2f",
+		v[SHARED], v[PLAIN], v[SHARED] / v[PLAIN], v[OWN_MEMFD], v[IMPORTED_ALLOC],
+		BAR_OF_PLAIN);
 	return true;
 }
-
-#define BULK_BYTES (256 * MIB)
 
 static bool bandwidth_left(struct side *s)
 {
@@ -276,41 +298,59 @@ static bool bandwidth_left(struct side *s)
 	       side_await(s, 3);
 }
 
-/* Memory that another process made, of the GPU and of the host, against one's own. */
-static bool bandwidth_right(struct side *s)
+/* Memory that another process made, of the GPU and of the host. */
+static bool bandwidth_take(struct side *s, struct gpu_vmm *ret, char **ret_host)
 {
-	struct lane shared[2] = {{.is_out = true}}, plain[2] = {{.is_out = true}};
 	uint64_t word, bytes, begin_ns;
-	struct gpu_vmm m;
 	CUdevice dev;
-	char *host;
 	int fd, host_fd;
 
 	if (!gpu_context(&dev) || !side_recv(s, &word, &bytes, sizeof(bytes), &fd) ||
-		!side_recv(s, &word, NULL, 0, &host_fd) || !gpu_vmm_import(dev, fd, bytes, &m))
+		!side_recv(s, &word, NULL, 0, &host_fd) || !gpu_vmm_import(dev, fd, bytes, ret))
 		return false;
-	host = gpu_map(host_fd, 2 * BULK_BYTES);
-	if (!host)
+	*ret_host = gpu_map(host_fd, 2 * BULK_BYTES);
+	if (!*ret_host)
 		return false;
 	begin_ns = now_ns();
-	if (!gpu_pin(host, 2 * BULK_BYTES, NULL))
+	if (!gpu_pin(*ret_host, 2 * BULK_BYTES, NULL))
 		return false;
 	answer("pin_memfd", true, "\"ms_per_gib\":%.0f",
 		(double)(now_ns() - begin_ns) / 1e6 / (2.0 * (double)BULK_BYTES / (1 << 30)));
+	return true;
+}
+
+/* One lane out and one in. Both at once use halves of the shared memory, so that they do not
+ * overlap. */
+static bool lanes_open(struct lanes *l, const struct gpu_vmm *m, char *host)
+{
 	for (unsigned i = 0; i < 2; i++) {
-		shared[i].host = host + i * BULK_BYTES;
-		shared[i].device = m.at;
-		if (!gpu_stream(&shared[i].stream) || !gpu_stream(&plain[i].stream) ||
-			!CU(cuMemAlloc, &plain[i].device, BULK_BYTES) ||
-			!CU(cuMemHostAlloc, &plain[i].host, BULK_BYTES, 0))
+		CUdeviceptr imported = m->at + i * (m->bytes / 2), own;
+		char *memfd = host + i * BULK_BYTES;
+		CUstream stream;
+		void *alloc;
+
+		if (!gpu_stream(&stream) || !CU(cuMemAlloc, &own, BULK_BYTES) ||
+			!CU(cuMemHostAlloc, &alloc, BULK_BYTES, 0))
 			return false;
+		l->mix[SHARED][i] = (struct lane){imported, memfd, stream, i == 0};
+		l->mix[PLAIN][i] = (struct lane){own, alloc, stream, i == 0};
+		l->mix[OWN_MEMFD][i] = (struct lane){own, memfd, stream, i == 0};
+		l->mix[IMPORTED_ALLOC][i] = (struct lane){imported, alloc, stream, i == 0};
 	}
-	/* Both at once use halves of the shared memory, so that they do not overlap. */
-	shared[1].device = m.at + m.bytes / 2;
+	return true;
+}
+
+static bool bandwidth_right(struct side *s)
+{
+	struct gpu_vmm m;
+	struct lanes l;
+	char *host;
+
+	if (!bandwidth_take(s, &m, &host) || !lanes_open(&l, &m, host))
+		return false;
 	for (size_t n = 4 * MIB; n <= BULK_BYTES / 2; n *= 32)
-		if (!compare(s, "d2h", shared, plain, 1, n) ||
-			!compare(s, "h2d", shared + 1, plain + 1, 1, n) ||
-			!compare(s, "both", shared, plain, 2, n))
+		if (!compare(s, "d2h", &l, 0, 1, n) || !compare(s, "h2d", &l, 1, 1, n) ||
+			!compare(s, "both", &l, 0, 2, n))
 			return false;
 	return side_tell(s, 3);
 }
