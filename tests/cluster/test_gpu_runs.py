@@ -53,11 +53,37 @@ def test_a_machine_without_a_driver_is_told_in_one_sentence(which):
     assert p.stderr == "tests/gpu/run: this machine has no CUDA driver (libcuda.so.1 is not there)\n" and not p.stdout
 
 
+A_ITEMS = ["attributes", "vmm", "legacy_ipc", "maker_killed", "importer_killed", "two_mappings", "null_stream"]
+
+
 @needs_toolkit
-@pytest.mark.parametrize("item", ["vmm", "legacy_ipc", "maker_killed", "importer_killed", "host_store", "poison"])
+@pytest.mark.parametrize("item", [*A_ITEMS, "host_store", "poison"])
 def test_run_a_finds_out_what_it_asks(item):
     p, answers = over_fakes("A", "--only", item)
     assert p.returncode == 0 and answers[item]["ok"], p
+
+
+@needs_toolkit
+@pytest.mark.parametrize("attribute, name", [(102, "vmm"), (103, "posix_fd"), (122, "memops64")])
+def test_run_a_tells_of_a_gpu_that_lacks_what_the_product_needs(attribute, name):
+    p, answers = over_fakes("A", "--only", "attributes", FAKE_CUDA_LACKS=str(attribute))
+    assert p.returncode == 1 and answers["attributes"]["why"] == f"{name} is not 1", p
+
+
+@needs_toolkit
+def test_run_a_tells_what_the_driver_says_about_addresses():
+    p, answers = over_fakes("A", "--only", "pointer_attributes")
+    kinds = {f"pointer_attributes_{kind}" for kind in ("alloc", "vmm", "first", "second", "imported")}
+    assert p.returncode == 0 and set(answers) == kinds, p
+    second = answers["pointer_attributes_second"]
+    assert (second["mapping_base"], second["mapping_size"], second["handle_types"]) == (0, 4 << 20, 1)
+
+
+@needs_toolkit
+def test_run_a_tells_when_the_driver_does_not_know_mappings():
+    p, answers = over_fakes("A", "--only", "pointer_attributes", FAKE_CUDA_FAULTS="cuPointerGetAttribute:18=801")
+    assert p.returncode == 1 and answers["pointer_attributes_vmm"]["mapping_base"] == "error 801", p
+    assert not answers["pointer_attributes_vmm"]["ok"] and answers["pointer_attributes_alloc"]["ok"]
 
 
 @needs_toolkit

@@ -18,7 +18,9 @@ static bool run(const struct pair *pairs, size_t n, const char *only)
 int main(int argc, char **argv)
 {
 	const char *only = argc > 1 ? argv[1] : NULL;
-	bool shared = run(a_share, a_share_count, only), fast = run(a_speed, a_speed_count, only);
+	bool is_ok = run(a_share, a_share_count, only);
 
-	return shared && fast ? 0 : 1;
+	is_ok &= run(a_rely, a_rely_count, only);
+	is_ok &= run(a_speed, a_speed_count, only);
+	return is_ok ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-/* Run A, first half: what the GPU and its driver can do, what a context costs, and whether memory
+/* Run A, first part: what the GPU and its driver can do, what a context costs, and whether memory
  * can be shared between processes, also of other users, and after its maker's death. */
 #include <signal.h>
 #include <stdio.h>
@@ -11,33 +11,51 @@
 
 /* ---- what there is ---- */
 
+#define ANY (-2)
+
 static const struct {
 	const char *name;
 	CUdevice_attribute attr;
+	int must; /* be this; ANY: it is only told */
 } attrs[] = {
-	{"vmm", CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED},
-	{"posix_fd", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED},
-	{"fabric", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED},
-	{"memops64", CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS},
-	{"wait_value_nor", CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR},
-	{"host_register", CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED},
-	{"same_host_pointer", CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM},
-	{"gpudirect_rdma", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED},
-	{"gpudirect_flush", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS},
-	{"gpudirect_order", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING},
-	{"dma_buf", CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED},
-	{"ipc_event", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED},
-	{"numa", CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID},
-	{"copy_engines", CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT},
-	{"sms", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
-	{"compute_mode", CU_DEVICE_ATTRIBUTE_COMPUTE_MODE},
-	{"major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
-	{"minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
+	{"vmm", CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
+	{"posix_fd", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
+	{"fabric", CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, ANY},
+	{"memops64", CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
+	{"wait_value_nor", CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, ANY},
+	{"host_register", CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, ANY},
+	{"same_host_pointer", CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, ANY},
+	{"gpudirect_rdma", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED, ANY},
+	{"gpudirect_flush", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, ANY},
+	{"gpudirect_order", CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING, ANY},
+	{"dma_buf", CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, ANY},
+	{"ipc_event", CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, ANY},
+	{"numa", CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, ANY},
+	{"copy_engines", CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, ANY},
+	{"sms", CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ANY},
+	{"compute_mode", CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, CU_COMPUTEMODE_DEFAULT},
+	{"major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ANY},
+	{"minor", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, ANY},
 };
+
+/* All as `,"name":value`. ret_wrong: those that are not as they must be, "" when all are. */
+static void read_attrs(CUdevice dev, char *list, size_t size, char *ret_wrong, size_t wrong_size)
+{
+	*list = *ret_wrong = '\0';
+	for (size_t i = 0; i < sizeof(attrs) / sizeof(attrs[0]); i++) {
+		size_t used = strlen(list), wrong = strlen(ret_wrong);
+		int v = gpu_attr(dev, attrs[i].attr);
+
+		snprintf(list + used, size - used, ",\"%s\":%d", attrs[i].name, v);
+		if (attrs[i].must != ANY && v != attrs[i].must)
+			snprintf(ret_wrong + wrong, wrong_size - wrong, "%s%s is not %d",
+				wrong ? ", " : "", attrs[i].name, attrs[i].must);
+	}
+}
 
 static bool attributes_left(struct side *s)
 {
-	char list[768] = "", name[128] = "", pci[32] = "", safe[128];
+	char list[768], wrong[256], name[128] = "", pci[32] = "", safe[128];
 	int driver = 0, count = 0;
 	size_t bytes = 0;
 	CUdevice dev;
@@ -47,16 +65,12 @@ static bool attributes_left(struct side *s)
 		!CU(cuDeviceGetPCIBusId, pci, sizeof(pci) - 1, dev) ||
 		!CU(cuDeviceTotalMem, &bytes, dev))
 		return false;
-	for (size_t i = 0; i < sizeof(attrs) / sizeof(attrs[0]); i++) {
-		size_t used = strlen(list);
-
-		snprintf(list + used, sizeof(list) - used, ",\"%s\":%d", attrs[i].name,
-			gpu_attr(dev, attrs[i].attr));
-	}
+	read_attrs(dev, list, sizeof(list), wrong, sizeof(wrong));
 	snprintf(safe, sizeof(safe), "%s", json_safe(name));
-	answer(s->item, true,
-		"\"gpus\":%d,\"name\":\"%s\",\"pci\":\"%s\",\"driver\":%d,\"gib\":%.1f%s", count,
-		safe, json_safe(pci), driver, (double)bytes / (1 << 30), list);
+	answer(s->item, !*wrong,
+		"\"gpus\":%d,\"name\":\"%s\",\"pci\":\"%s\",\"driver\":%d,\"gib\":%.1f%s%s%s%s",
+		count, safe, json_safe(pci), driver, (double)bytes / (1 << 30), list,
+		*wrong ? ",\"why\":\"" : "", wrong, *wrong ? "\"" : "");
 	return true;
 }
 

@@ -1,4 +1,4 @@
-/* Run A, second half: how fast a process is told by counters, and how fast the importer of device
+/* Run A, last part: how fast a process is told by counters, and how fast the importer of device
  * memory copies it to host memory and back, beside a plain pinned copy in the same run. */
 #include <signal.h>
 #include <stdatomic.h>

@@ -109,17 +109,23 @@ static CUmemAllocationProp vmm_prop(CUdevice dev)
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev}};
 }
 
-static bool vmm_map(CUdevice dev, struct gpu_vmm *m)
+bool gpu_vmm_map(CUdevice dev, const CUmemGenericAllocationHandle *handles, unsigned n,
+	size_t bytes_each, CUdeviceptr *ret_at)
 {
 	CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = dev},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUdeviceptr at = 0;
 
-	return CU(cuMemAddressReserve, &m->at, m->bytes, 0, 0, 0) &&
-	       CU(cuMemMap, m->at, m->bytes, 0, m->handle, 0) &&
-	       CU(cuMemSetAccess, m->at, m->bytes, &access, 1);
+	if (!CU(cuMemAddressReserve, &at, n * bytes_each, 0, 0, 0))
+		return false;
+	for (unsigned i = 0; i < n; i++)
+		if (!CU(cuMemMap, at + i * bytes_each, bytes_each, 0, handles[i], 0))
+			return false;
+	*ret_at = at;
+	return CU(cuMemSetAccess, at, n * bytes_each, &access, 1);
 }
 
-bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret)
+bool gpu_vmm_create(CUdevice dev, size_t bytes, struct gpu_vmm *ret)
 {
 	CUmemAllocationProp prop = vmm_prop(dev);
 	size_t grain = 0;
@@ -129,7 +135,13 @@ bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret)
 	if (grain == 0)
 		return gpu_fail("the granularity of memory is 0");
 	ret->bytes = (bytes + grain - 1) / grain * grain;
-	return CU(cuMemCreate, &ret->handle, ret->bytes, &prop, 0) && vmm_map(dev, ret);
+	return CU(cuMemCreate, &ret->handle, ret->bytes, &prop, 0);
+}
+
+bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret)
+{
+	return gpu_vmm_create(dev, bytes, ret) &&
+	       gpu_vmm_map(dev, &ret->handle, 1, ret->bytes, &ret->at);
 }
 
 bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd)
@@ -138,12 +150,16 @@ bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd)
 		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
+bool gpu_vmm_take(int fd, CUmemGenericAllocationHandle *ret)
+{
+	return CU(cuMemImportFromShareableHandle, ret, (void *)(uintptr_t)fd,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
 bool gpu_vmm_import(CUdevice dev, int fd, size_t bytes, struct gpu_vmm *ret)
 {
 	ret->bytes = bytes;
-	return CU(cuMemImportFromShareableHandle, &ret->handle, (void *)(uintptr_t)fd,
-		       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
-	       vmm_map(dev, ret);
+	return gpu_vmm_take(fd, &ret->handle) && gpu_vmm_map(dev, &ret->handle, 1, bytes, &ret->at);
 }
 
 void *gpu_map(int fd, size_t bytes)

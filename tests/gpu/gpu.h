@@ -3,7 +3,7 @@
 /* What the programs of tests/gpu share: the CUDA driver, taken at run time so that a program can
  * say that there is none; answers as lines of JSON; a clock.
  *
- * One thread per process. cu is filled by gpu_load and read only afterwards. */
+ * One thread per process at a time. cu is filled by gpu_load and read only afterwards. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,9 +24,12 @@
 	X(cuDevicePrimaryCtxRetain)                                                                \
 	X(cuDevicePrimaryCtxSetFlags)                                                              \
 	X(cuCtxSetCurrent)                                                                         \
+	X(cuCtxGetCurrent)                                                                         \
+	X(cuPointerGetAttribute)                                                                   \
 	X(cuMemGetInfo)                                                                            \
 	X(cuMemAlloc)                                                                              \
 	X(cuMemFree)                                                                               \
+	X(cuMemGetAddressRange)                                                                    \
 	X(cuMemHostAlloc)                                                                          \
 	X(cuMemHostUnregister)                                                                     \
 	X(cuMemHostRegister)                                                                       \
@@ -34,8 +37,11 @@
 	X(cuMemGetAllocationGranularity)                                                           \
 	X(cuMemCreate)                                                                             \
 	X(cuMemRelease)                                                                            \
+	X(cuMemRetainAllocationHandle)                                                             \
 	X(cuMemAddressReserve)                                                                     \
+	X(cuMemAddressFree)                                                                        \
 	X(cuMemMap)                                                                                \
+	X(cuMemUnmap)                                                                              \
 	X(cuMemSetAccess)                                                                          \
 	X(cuMemExportToShareableHandle)                                                            \
 	X(cuMemImportFromShareableHandle)                                                          \
@@ -107,8 +113,14 @@ struct gpu_vmm {
 };
 /* bytes is rounded up to the granularity. */
 bool gpu_vmm_new(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
+/* The handle alone, not mapped. */
+bool gpu_vmm_create(CUdevice dev, size_t bytes, struct gpu_vmm *ret);
+/* n handles of one size side by side in one reservation. */
+bool gpu_vmm_map(CUdevice dev, const CUmemGenericAllocationHandle *handles, unsigned n,
+	size_t bytes_each, CUdeviceptr *ret_at);
 bool gpu_vmm_export(const struct gpu_vmm *m, int *ret_fd);
 /* fd stays the caller's. */
+bool gpu_vmm_take(int fd, CUmemGenericAllocationHandle *ret);
 bool gpu_vmm_import(CUdevice dev, int fd, size_t bytes, struct gpu_vmm *ret);
 /* A memfd of bytes, mapped; NULL with a sentence. */
 void *gpu_memfd(size_t bytes, int *ret_fd);

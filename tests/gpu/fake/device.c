@@ -94,6 +94,8 @@ FAKE_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int *ret, CUdevice_attribute a
 		*ret = fake.gpu[fake_dev(dev)] % 2;
 	else if (attr == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 		*ret = 8;
+	else if (attr == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
+		*ret = CU_COMPUTEMODE_DEFAULT;
 	else
 		*ret = attr != CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM &&
 		       !is_lacking((int)attr);

@@ -168,6 +168,9 @@ static CUresult tell(void *ret, CUpointer_attribute attr, struct fake_area *a, s
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		*(int *)ret = a->kind == AREA_ALLOC;
 		return CUDA_SUCCESS;
+	case CU_POINTER_ATTRIBUTE_MAPPED:
+		*(int *)ret = 1;
+		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
 		*(CUmemoryPool *)ret = NULL;
 		return CUDA_SUCCESS;
