@@ -57,7 +57,7 @@ A_ITEMS = ["attributes", "vmm", "legacy_ipc", "maker_killed", "importer_killed",
 
 
 @needs_toolkit
-@pytest.mark.parametrize("item", [*A_ITEMS, "host_store", "poison"])
+@pytest.mark.parametrize("item", [*A_ITEMS, "vmm_other_user", "host_store", "poison"])
 def test_run_a_finds_out_what_it_asks(item):
     p, answers = over_fakes("A", "--only", item)
     assert p.returncode == 0 and answers[item]["ok"], p
@@ -91,6 +91,15 @@ def test_run_a_tells_what_fails():
     p, answers = over_fakes("A", "--only", "vmm", FAKE_CUDA_FAULTS="cuMemExportToShareableHandle:1=801")
     assert p.returncode == 1 and "cuMemExportToShareableHandle" in answers["vmm"]["why"], p
     assert "FAILS" in p.stdout
+
+
+@needs_toolkit
+@pytest.mark.parametrize("item", ["host_store", "stream_to_host"])
+def test_run_a_does_not_wait_for_a_process_that_is_gone(item):
+    begin = time.monotonic()
+    p, answers = over_fakes("A", "--only", item, FAKE_CUDA_FAULTS="cuStreamWaitValue64:1000=700")
+    assert p.returncode == 1 and "cuStreamWaitValue64" in answers[item]["why"], p
+    assert time.monotonic() - begin < 30  # the item has 60 s
 
 
 @needs_toolkit

@@ -82,15 +82,26 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 		0);
 }
 
-/* Until the right's stream has answered. */
-static bool hear(struct side *s, struct counters *c, uint64_t v)
+#define LOOK_CLOCK  4096      /* turns of the loop below */
+#define LOOK_SOCKET (1 << 20) /* about a millisecond: seldom enough not to be measured */
+
+static bool has_answered(struct counters *c, uint64_t v)
+{
+	/* Pairs with the write in the stream. */
+	return atomic_load_explicit(&c->page->done, memory_order_acquire) >= v;
+}
+
+/* Until a stream has answered. must_live: the other process has to be there for that. */
+static bool hear(struct side *s, struct counters *c, uint64_t v, bool must_live)
 {
 	uint64_t n = 0;
 
-	/* Pairs with the write in the right's stream. */
-	while (atomic_load_explicit(&c->page->done, memory_order_acquire) < v)
-		if (++n % 4096 == 0 && now_ns() > s->deadline_ns)
+	while (!has_answered(c, v)) {
+		if (++n % LOOK_CLOCK == 0 && now_ns() > s->deadline_ns)
 			return gpu_fail("a counter stays at %llu", (unsigned long long)(v - 1));
+		if (must_live && n % LOOK_SOCKET == 0 && !side_is_there(s))
+			return has_answered(c, v); /* it may have been the last word */
+	}
 	return true;
 }
 
@@ -108,7 +119,7 @@ static bool latency_left(struct side *s, enum way way)
 		if (!say(&c, way, i + 1))
 			return false;
 		said_ns = now_ns();
-		if (!hear(s, &c, i + 1))
+		if (!hear(s, &c, i + 1, true))
 			return false;
 		if (i >= WARM) {
 			round_us[i - WARM] = (double)(now_ns() - begin_ns) / 1e3;
@@ -138,7 +149,7 @@ static bool latency_right(struct side *s, enum way way)
 			return false;
 		if (i == 16 && !side_tell(s, 3))
 			return false;
-		if (i >= 16 && !hear(s, &c, i - 15))
+		if (i >= 16 && !hear(s, &c, i - 15, true))
 			return false;
 	}
 	return CU(cuStreamSynchronize, c.stream) && side_tell(s, 4);
@@ -200,7 +211,7 @@ static bool poison_right(struct side *s)
 		return gpu_fail("the stream did not wait");
 	begin_ns = now_ns();
 	atomic_store_explicit(&c.page->ask, 7 + (UINT64_C(1) << 62), memory_order_release);
-	if (!hear(s, &c, 1) || !CU(cuStreamSynchronize, c.stream))
+	if (!hear(s, &c, 1, false) || !CU(cuStreamSynchronize, c.stream))
 		return false;
 	answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
 	return true;

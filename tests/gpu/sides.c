@@ -20,6 +20,10 @@ struct message {
 	uint8_t data[DATA_MAX];
 };
 
+#define DIE_NS UINT64_C(5000000000) /* a killed process has so long to die */
+
+enum end { END_OK, END_LATE, END_NEVER };
+
 #define TOLD       1    /* exit code of a side that has said why */
 #define LEFT_ALONE 2    /* of one whose other side is gone */
 #define SIDE_GONE  (-2) /* for gpu_last */
@@ -27,6 +31,13 @@ struct message {
 static bool fail_gone(void)
 {
 	return gpu_fail_as(SIDE_GONE, "the other process is gone");
+}
+
+bool side_is_there(struct side *s)
+{
+	struct pollfd p = {.fd = s->sock};
+
+	return poll(&p, 1, 0) <= 0 || !(p.revents & (POLLHUP | POLLERR)) || fail_gone();
 }
 
 static bool wait_for(struct side *s, short what)
@@ -133,43 +144,61 @@ bool side_kill(struct side *s, pid_t pid)
 
 /* ---- the parent ---- */
 
+/* A side dies with its parent, which a change of user forgets. */
+static bool die_with_parent(pid_t parent)
+{
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+		return gpu_fail("cannot be bound to the parent's life: %s", strerror(errno));
+	return getppid() == parent || gpu_fail("the parent is gone");
+}
+
+static bool become_stranger(pid_t parent)
+{
+	if (setresgid(STRANGER_ID, STRANGER_ID, STRANGER_ID) < 0 ||
+		setresuid(STRANGER_ID, STRANGER_ID, STRANGER_ID) < 0)
+		return gpu_fail("cannot become user %d: %s", STRANGER_ID, strerror(errno));
+	return die_with_parent(parent);
+}
+
 static pid_t start(const struct pair *p, int sock, int other, bool is_right)
 {
 	struct side s = {.sock = sock,
 		.item = p->item,
 		.deadline_ns = now_ns() + p->limit_s * UINT64_C(1000000000)};
-	pid_t pid = fork();
+	pid_t parent = getpid(), pid = fork();
 	bool is_ok;
 
 	if (pid != 0)
 		return pid;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	close(other);
-	if (is_right && p->is_stranger &&
-		(setresgid(STRANGER_ID, STRANGER_ID, STRANGER_ID) < 0 ||
-			setresuid(STRANGER_ID, STRANGER_ID, STRANGER_ID) < 0))
-		_exit(1);
-	is_ok = is_right ? p->right(&s) : p->left(&s);
+	is_ok = die_with_parent(parent) &&
+		(!is_right || !p->is_stranger || become_stranger(parent)) &&
+		(is_right ? p->right(&s) : p->left(&s));
 	if (!is_ok && gpu_last() != SIDE_GONE)
 		answer_why(p->item, false);
 	_exit(is_ok ? 0 : gpu_last() == SIDE_GONE ? LEFT_ALONE : TOLD);
 }
 
-/* Wait for a child until the deadline, then kill it. Returns its status. */
-static int reap(pid_t pid, uint64_t deadline_ns, bool *ret_late)
+/* Has it ended by then? */
+static bool ends_until(pid_t pid, uint64_t deadline_ns, int *ret_status)
 {
-	int status = 0;
-
-	while (waitpid(pid, &status, WNOHANG) == 0) {
-		if (now_ns() > deadline_ns) {
-			*ret_late = true;
-			kill(pid, SIGKILL);
-			waitpid(pid, &status, 0);
-			break;
-		}
+	while (waitpid(pid, ret_status, WNOHANG) == 0) {
+		if (now_ns() > deadline_ns)
+			return false;
 		poll(NULL, 0, 5);
 	}
-	return status;
+	return true;
+}
+
+/* Wait for a child until the deadline, then kill it. One that the kernel holds in a driver does not
+ * even die then, and is left behind. */
+static enum end reap(pid_t pid, uint64_t deadline_ns, int *ret_status)
+{
+	*ret_status = 0;
+	if (ends_until(pid, deadline_ns, ret_status))
+		return END_OK;
+	kill(pid, SIGKILL);
+	return ends_until(pid, now_ns() + DIE_NS, ret_status) ? END_LATE : END_NEVER;
 }
 
 static bool is_fine(int status, bool dies)
@@ -179,40 +208,62 @@ static bool is_fine(int status, bool dies)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+static bool pair_start(const struct pair *p, pid_t pid[2])
+{
+	int sock[2];
+
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock) < 0)
+		return gpu_fail("no socket: %s", strerror(errno));
+	pid[0] = start(p, sock[0], sock[1], false);
+	pid[1] = pid[0] < 0 ? -1 : start(p, sock[1], sock[0], true);
+	close(sock[0]);
+	close(sock[1]);
+	if (pid[1] >= 0)
+		return true;
+	if (pid[0] > 0)
+		kill(pid[0], SIGKILL);
+	return gpu_fail("cannot fork: %s", strerror(errno));
+}
+
+/* A sentence, unless a side has said one. */
+static void tell_end(const struct pair *p, enum end worst, const int status[2])
+{
+	const int told = W_EXITCODE(TOLD, 0);
+
+	if (worst == END_NEVER)
+		gpu_fail("not ready after %u s, and it does not even die", p->limit_s);
+	else if (worst == END_LATE)
+		gpu_fail("not ready after %u s", p->limit_s);
+	else if (status[0] == told || status[1] == told)
+		return;
+	else
+		gpu_fail("ended with status 0x%x and 0x%x", (unsigned)status[0],
+			(unsigned)status[1]);
+	answer_why(p->item, false);
+}
+
 bool pair_run(const struct pair *p)
 {
 	uint64_t deadline_ns = now_ns() + (p->limit_s + 2) * UINT64_C(1000000000);
-	bool is_late = false, is_ok;
-	int sock[2], status[2];
-	pid_t left, right;
+	enum end end[2], worst;
+	int status[2];
+	pid_t pid[2];
 
 	if (p->is_stranger && geteuid() != 0) {
 		gpu_fail("only root can start a process of another user");
 		answer_why(p->item, true);
 		return true;
 	}
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sock) < 0)
-		return gpu_fail("no socket: %s", strerror(errno));
-	left = start(p, sock[0], sock[1], false);
-	right = left < 0 ? -1 : start(p, sock[1], sock[0], true);
-	close(sock[0]);
-	close(sock[1]);
-	if (right < 0) {
-		if (left > 0)
-			kill(left, SIGKILL);
-		return gpu_fail("cannot fork: %s", strerror(errno));
-	}
-	status[0] = reap(left, deadline_ns, &is_late);
-	status[1] = reap(right, deadline_ns, &is_late);
-	is_ok = !is_late && is_fine(status[0], p->dies == SIDE_LEFT) &&
-		is_fine(status[1], p->dies == SIDE_RIGHT);
-	if (is_late)
-		gpu_fail("not ready after %u s", p->limit_s);
-	else if (!is_ok)
-		gpu_fail("ended with status 0x%x and 0x%x", (unsigned)status[0],
-			(unsigned)status[1]);
-	if (!is_ok &&
-		(is_late || (status[0] != W_EXITCODE(TOLD, 0) && status[1] != W_EXITCODE(TOLD, 0))))
+	if (!pair_start(p, pid)) {
 		answer_why(p->item, false);
-	return is_ok;
+		return false;
+	}
+	for (int i = 0; i < 2; i++)
+		end[i] = reap(pid[i], deadline_ns, &status[i]);
+	worst = end[0] > end[1] ? end[0] : end[1];
+	if (worst == END_OK && is_fine(status[0], p->dies == SIDE_LEFT) &&
+		is_fine(status[1], p->dies == SIDE_RIGHT))
+		return true;
+	tell_end(p, worst, status);
+	return false;
 }

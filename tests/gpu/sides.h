@@ -4,8 +4,8 @@
  * two have a socket between them, for words and descriptors. The parent never touches the driver: a
  * process that did must not fork.
  *
- * A side that fails says why (answer_why) and returns false; then, or when its time is over, both
- * are killed. */
+ * A side that fails says why (gpu_fail) and returns false, and the other finds it gone; when their
+ * time is over both are killed. What even that does not end is left behind. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,6 +38,8 @@ bool side_recv(struct side *s, uint64_t *ret_word, void *data, size_t n, int *re
 /* Nothing but a word, which must be this one. */
 bool side_tell(struct side *s, uint64_t word);
 bool side_await(struct side *s, uint64_t word);
+/* Is the other still there? For who waits for something else than its words; at once. */
+bool side_is_there(struct side *s);
 /* Kill the other and wait until it is gone. pid: as it said. */
 bool side_kill(struct side *s, pid_t pid);
 /* Is the other gone? Waits for it. */
