@@ -50,6 +50,7 @@ struct gpu_config {
 	const char *backend; /* "cuda", "host"; "": nothing does */
 	const char *program; /* its path */
 	const char *route;   /* "auto", or which one */
+	const char *sysfs;
 };
 
 struct agent_config {

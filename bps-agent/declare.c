@@ -97,7 +97,11 @@ static int declare_again(
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
-	if (other != t->rank) { /* all workers of the job must hear of it */
+	/* All workers of the job must hear of it, unless it is one who has declared it before. Both go in
+	 * one message: see check_named in bps-scheduler/tensor.c. */
+	if (!tensor->workers[t->worker].is_declared) {
+		if (t->job->n_batch > JOB_BATCH - 2)
+			tensor_flush_declares(t->job);
 		tensor_refuse(tensor, BPS_EMISMATCH, err->s);
 		tensor_add_declare(t->job, other, tensor->name, tensor->dtype, tensor->n_elems);
 		tensor_add_declare(t->job, t->rank, d->name, d->dtype, d->n_elems);
@@ -166,6 +170,18 @@ static int keep(struct tensor *tensor, uint32_t worker)
 	return rc;
 }
 
+/* One worker of this machine has it in host memory, another on a GPU: no round of it can be, and the
+ * other machines would wait. */
+static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
+{
+	struct err_text text;
+
+	err_set(&text, 0, "tensor '%s' of job '%s', rank %u: %s", tensor->name, t->job->name,
+		t->rank, why->s);
+	tensor_refuse(tensor, BPS_EMISMATCH, text.s);
+	job_core_fail(t->agent, t->job->id, BPS_EMISMATCH, text.s);
+}
+
 static int declare_one(struct trainer *t, const struct local_decl *d, struct local_slot *slot,
 	struct err_text *err)
 {
@@ -200,6 +216,8 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 			       : slots_alloc(t, tensor, bytes, &why);
 	if (rc == -EINPROGRESS)
 		return rc;
+	if (rc == BPS_EMISMATCH)
+		disagree(t, tensor, &why);
 	if (rc < 0)
 		return refuse_decl(rc, d, &why, err);
 	tw->index = t->n_tensors;

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bps-agent/childenv.h"
 #include "bps-agent/keep.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -119,6 +120,7 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 {
 	struct job *job = g->job;
 	bool was_used = g->state == GPU_RUNNING;
+	struct local_msg m = {.type = GPU_END};
 	struct err_text text;
 	va_list ap;
 
@@ -130,8 +132,10 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->gpu_failures++;
+	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text.s};
+	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
+		shutdown(g->sock, SHUT_RDWR);
 	over(g, code, text.s);
-	shutdown(g->sock, SHUT_RDWR);
 	if (g->watchdog.data)
 		uv_timer_start(&g->watchdog, on_late, KILL_MS, 0);
 	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
@@ -212,45 +216,12 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	close_handles(g);
 }
 
-extern char **environ;
-
-/* What is the agent's own business: its service manager, credentials and settings. */
-static bool is_private(const char *variable)
-{
-	static const char *const ours[] = {
-		"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY=", "BPS_"};
-
-	if (!strncmp(variable, "BPS_DEVICE_", 11))
-		return false;
-	for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
-		if (!strncmp(variable, ours[i], strlen(ours[i])))
-			return true;
-	return false;
-}
-
-/* The environment of the child; the strings are the agent's. NULL: out of memory. */
-static char **environment(void)
-{
-	size_t n = 0, k = 0;
-	char **v;
-
-	while (environ[n])
-		n++;
-	v = calloc(n + 1, sizeof(char *));
-	if (!v)
-		return NULL;
-	for (size_t i = 0; i < n; i++)
-		if (!is_private(environ[i]))
-			v[k++] = environ[i];
-	return v;
-}
-
 static int spawn(const struct gpu_config *cfg, int sock, pid_t *ret)
 {
 	char *argv[] = {(char *)(uintptr_t)cfg->program, NULL};
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
-	char **env = environment();
+	char **env = child_environment();
 	sigset_t none, all;
 	int rc;
 
@@ -348,7 +319,8 @@ static void say_start(struct gpu *g)
 		.job = g->job->name,
 		.n_workers = g->job->n_workers,
 		.n_slots = g->agent->cfg.limits.max_tensors,
-		.route = g->agent->cfg.gpu.route};
+		.route = g->agent->cfg.gpu.route,
+		.sysfs = g->agent->cfg.gpu.sysfs};
 	local_send(g->sock, &m, (int[]){g->page.fd, g->exec_fd, g->wake_fd}, 3, 0);
 }
 

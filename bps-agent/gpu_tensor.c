@@ -5,6 +5,7 @@
 
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
+#include "common/dtype.h"
 #include "common/log.h"
 
 /* ---- declaring ---- */
@@ -143,6 +144,8 @@ int gpu_declare(struct trainer *t, struct tensor *tensor, const struct local_dec
 	if (!tensor->gpu && tensor->n_declared)
 		return err_set(
 			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
+	if (d->region_offset % dtype_bytes(d->dtype))
+		return err_set(err, -EINVAL, "it lies askew of its elements");
 	if (!tensor->gpu && new_on_gpu(g, tensor) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
@@ -175,7 +178,9 @@ int gpu_arena_adopted(void *ctx, struct arena *a)
 	struct job *job = ctx;
 	int rc = keep_gpu_arena(job, a);
 
-	return rc < 0 ? rc : gpu_tell_arena(job->gpu, a->id, a->bytes, a->fd);
+	if (rc == 0 && gpu_tell_arena(job->gpu, a->id, a->bytes, a->fd) < 0)
+		rc = BPS_EDEVICE; /* it is about to be known why */
+	return rc;
 }
 
 /* ---- rounds ---- */

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -11,13 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "bps-agent/childenv.h"
 #include "bps-agent/device/report.h"
 #include "common/log.h"
 
 #define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and what libraries may say besides */
+#define END_TRIES  200   /* a millisecond each */
 #define LIMIT_S    20    /* the driver takes seconds where nobody holds it open */
-
-extern char **environ;
 
 struct gpuprobe {
 	pid_t pid; /* 0: it has ended */
@@ -41,18 +42,16 @@ static void stop_reading(struct gpuprobe *p)
 	p->fd = -1;
 }
 
-/* Its status. It has closed its output, or is of no more use: it does not last. */
-static int end_child(struct gpuprobe *p)
+/* It has closed its output, or is of no more use. One that is stuck in the driver is left, dead or
+ * not, to who inherits it: this thread has a watchdog. */
+static void end_child(struct gpuprobe *p)
 {
-	int status = 0;
-
 	if (!p->pid)
-		return 0;
+		return;
 	kill(p->pid, SIGKILL); /* no harm to one that has ended: it is still ours */
-	while (waitpid(p->pid, &status, 0) < 0 && errno == EINTR)
-		;
+	for (unsigned i = 0; i < END_TRIES && waitpid(p->pid, NULL, WNOHANG) == 0; i++)
+		poll(NULL, 0, 1);
 	p->pid = 0;
-	return status;
 }
 
 /* The lines that are no GPU are what went wrong; the last one says it best. */
@@ -117,8 +116,12 @@ static int spawn(struct gpuprobe *p, const char *program, int out)
 	char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--gpus", NULL};
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
+	char **env = child_environment();
 	sigset_t none, all;
 	int rc;
+
+	if (!env)
+		return -ENOMEM;
 
 	sigemptyset(&none);
 	sigfillset(&all);
@@ -131,7 +134,8 @@ static int spawn(struct gpuprobe *p, const char *program, int out)
 	posix_spawnattr_setsigmask(&attr, &none);
 	posix_spawnattr_setsigdefault(&attr, &all);
 	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	rc = posix_spawn(&p->pid, program, &files, &attr, argv, environ);
+	rc = posix_spawn(&p->pid, program, &files, &attr, argv, env);
+	free(env);
 	if (rc)
 		p->pid = 0;
 	posix_spawnattr_destroy(&attr);

@@ -174,7 +174,7 @@ static struct gpu_config gpu_of(struct opts *o)
 	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 
 	if (o->gpu == GPU_OFF)
-		return (struct gpu_config){.backend = "", .program = "", .route = ""};
+		return (struct gpu_config){.backend = "", .program = "", .route = "", .sysfs = ""};
 	if (*o->gpu_program)
 		snprintf(o->gpu_path, sizeof(o->gpu_path), "%s", o->gpu_program);
 	else
@@ -182,7 +182,8 @@ static struct gpu_config gpu_of(struct opts *o)
 			n > 0 ? dirname(self) : ".", backend);
 	return (struct gpu_config){.backend = backend,
 		.program = o->gpu_path,
-		.route = strategy_words[o->gpu_strategy]};
+		.route = strategy_words[o->gpu_strategy],
+		.sysfs = o->sysfs};
 }
 
 /* What it finds is for people; jobs ask for themselves. */

@@ -367,8 +367,17 @@ static void declare_one(const struct declare *in, const struct ctl_decl *d)
 	} else if (t->state == TENSOR_COLLECTING && !has_declared(t, in->member)) {
 		t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
 		t->n_declared++;
-		check_declared(in->c, j, t);
 	}
+}
+
+/* Behind all of a message: two declarations of one tensor in it are of workers who disagree, and that
+ * must be known before the tensor is taken for agreed on. */
+static void check_named(const struct declare *in, const char *name)
+{
+	struct tensor *t = sched_tensor_find(in->j, name);
+
+	if (t && t->state == TENSOR_COLLECTING)
+		check_declared(in->c, in->j, t);
 }
 
 void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg)
@@ -389,4 +398,6 @@ void sched_declare(struct sched_core *c, struct member *m, const struct ctl_decl
 	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
 		if (is_decl_sound(&in, &msg->tensors[i]))
 			declare_one(&in, &msg->tensors[i]);
+	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
+		check_named(&in, msg->tensors[i].name);
 }

@@ -40,7 +40,21 @@ static inline void gpuslot_poison(struct gpuslot *s)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
 
-	if (!gpuslot_is_poisoned(done))
-		atomic_store_explicit(&s->done, done + GPUSLOT_POISON, memory_order_release);
+	while (!gpuslot_is_poisoned(done) &&
+		!atomic_compare_exchange_weak_explicit(&s->done, &done, done + GPUSLOT_POISON,
+			memory_order_release, memory_order_relaxed))
+		;
+}
+
+/* The round is done, unless the other process has poisoned it: that stays.
+ * Release: partner is the wait of the trainer's stream, for the sum behind it. */
+static inline void gpuslot_finish(struct gpuslot *s, uint64_t round)
+{
+	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
+
+	while (!gpuslot_is_poisoned(done) &&
+		!atomic_compare_exchange_weak_explicit(
+			&s->done, &done, round, memory_order_release, memory_order_relaxed))
+		;
 }
 #endif

@@ -41,7 +41,7 @@
 /* Tensors per DECLARE: neither it with the longest names nor a DECLARED of nothing but the longest
  * refusals outgrows a frame. */
 #define LOCAL_DECLARE_MAX 100
-#define LOCAL_FDS_MAX     64  /* memory on a GPU may be many handles */
+#define LOCAL_FDS_MAX     250 /* memory on a GPU may be many handles */
 #define LOCAL_FDS_ROOM    253 /* most that a message can bring: SCM_MAX_FD of the kernel */
 #define LOCAL_ALIGN       64
 

@@ -60,6 +60,7 @@ static const struct field start_fields[] = {
 	FIELD_U32_(gpu_start, n_workers),
 	FIELD_U32_(gpu_start, n_slots),
 	FIELD_STR_(gpu_start, route, GPU_WORD_MAX),
+	FIELD_STR_(gpu_start, sysfs, GPU_PATH_MAX),
 };
 static const struct field trainer_fields[] = {
 	FIELD_U32_(gpu_trainer, worker),

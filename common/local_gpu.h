@@ -23,7 +23,8 @@
 #define GPU_HANDLE_BYTES 64
 #define LOCAL_GPUS_MAX   64 /* of one machine */
 #define GPU_WORD_MAX     31 /* names of back-ends and routes */
-#define GPU_PIPE_FD      3  /* the executor's socket to its agent, when it is started */
+#define GPU_PATH_MAX     255
+#define GPU_PIPE_FD      3 /* the executor's socket to its agent, when it is started */
 
 enum { /* go on in enum local_type */
 	GPU_TYPE_FIRST = 32,
@@ -96,6 +97,7 @@ struct gpu_start {
 	const char *job;
 	uint32_t n_workers, n_slots;
 	const char *route; /* wanted; "auto" */
+	const char *sysfs; /* where to find what lies on which bus; "": as usual */
 };
 struct gpu_trainer {
 	uint32_t worker, pid;

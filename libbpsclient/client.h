@@ -45,6 +45,7 @@ struct bps_tensor {
 	const void *out[2];
 	uint32_t region; /* it lies in device memory: there, at: */
 	uint64_t region_offset;
+	bool is_released; /* under ring_mutex: that region is, or is about to be */
 	uint64_t round;
 	void *copy_dst; /* where the result goes when it is found, or NULL */
 

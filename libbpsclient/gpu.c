@@ -78,13 +78,57 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
 
+/* A tensor there that is in flight, or NULL. ring_mutex is held. */
+static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
+{
+	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
+		for (const struct bps_tensor *t = b->buckets[i]; t; t = t->next)
+			if (t->region == region && t->entry && !tensor_is_done(t))
+				return t;
+	return NULL;
+}
+
+/* Tensors in that region are not submitted any more, or are again. Errors: -EBUSY. */
+static int withdraw(struct bps *b, uint32_t region, bool is_released)
+{
+	const struct bps_tensor *busy;
+	int rc = 0;
+
+	pthread_mutex_lock(&b->declare_mutex);
+	pthread_mutex_lock(&b->ring_mutex);
+	busy = is_released ? in_flight_there(b, region) : NULL;
+	if (busy)
+		rc = err_set(text_own(), -EBUSY, "tensor '%s' in it is in flight", busy->name);
+	for (unsigned i = 0; i < CLIENT_BUCKETS && rc == 0; i++)
+		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
+			if (t->region == region)
+				t->is_released = is_released;
+	pthread_mutex_unlock(&b->ring_mutex);
+	pthread_mutex_unlock(&b->declare_mutex);
+	return rc;
+}
+
 int bps_gpu_release(struct bps *b, void *ptr)
 {
+	uint32_t region = 0;
+	uint64_t offset = 0;
 	int rc = need(b, "bps_gpu_release");
 
 	if (rc < 0)
 		return rc;
-	rc = gpu_link_release(b->gpu, ptr, b->options.timeout_ms, text_own());
+	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
+		return text_set(-EINVAL,
+			"bps_gpu_release: %p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
+	rc = withdraw(b, region, true);
+	if (rc == 0) {
+		rc = gpu_link_release(b->gpu, ptr, b->options.timeout_ms, text_own());
+		if (rc < 0) {
+			struct err_text why = *text_own();
+
+			withdraw(b, region, false);
+			*text_own() = why;
+		}
+	}
 	return rc < 0 ? explain(rc, "bps_gpu_release") : 0;
 }
 
@@ -104,6 +148,10 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 			"tensor '%s': its %llu bytes at %p do not lie in one piece of memory of "
 			"bps_gpu_alloc or bps_gpu_import",
 			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
+	if (place.offset % dtype_bytes(dtype))
+		return text_set(-EINVAL,
+			"tensor '%s': %p is no multiple of its elements' %zu bytes", name, ptr,
+			dtype_bytes(dtype));
 	return tensor_declare_at(b, &d, &place, ret);
 }
 
@@ -138,7 +186,8 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 		return text_set(-EINVAL, "push_pull: %d is no operation", (int)op);
 	g = t->b->gpu;
 	pthread_mutex_lock(&t->b->ring_mutex);
-	rc = tensor_may_run_ahead(t, AHEAD_MAX);
+	rc = t->is_released ? text_set(-EINVAL, "tensor '%s': its memory was released", t->name)
+			    : tensor_may_run_ahead(t, AHEAD_MAX);
 	if (rc == 0) /* first the counter: a submission without would wait for ever */
 		rc = g->driver->write(g, stream, &g->slots[t->idx].ready, t->round + 1, text_own());
 	if (rc == 0)

@@ -223,7 +223,8 @@ static int say_hello(struct gpu *g, const uint8_t *uuid, uint32_t timeout_ms, st
 	if (rc < 0)
 		return rc;
 	if (a.m.gpu_welcome.code)
-		rc = err_set(err, code_of(a.m.gpu_welcome.code), "%s", a.m.gpu_welcome.text);
+		rc = err_set(err, code_of(a.m.gpu_welcome.code), "%s",
+			has_cuda ? a.m.gpu_welcome.text : why_not.s);
 	if (rc == 0)
 		rc = choose_driver(g, a.m.gpu_welcome.backend, has_cuda, &why_not, err);
 	if (rc == 0)

@@ -400,6 +400,8 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 {
 	int rc = entry_status(t);
 
+	if (!rc && t->b->is_at_barrier)
+		return explain_refusal(t, BPS_EBUSY);
 	if (!rc && t->round - done_round(t) >= max)
 		return text_set(BPS_EBUSY,
 			"tensor '%s': rounds up to %llu are in flight, wait for one of them",

@@ -55,6 +55,7 @@ enum device_cap {
 	DEVICE_CAP_MEMOP64 = 4,    /* post and hold work */
 	DEVICE_CAP_DMABUF = 8,     /* dmabuf works */
 	DEVICE_CAP_CLIQUE = 16,    /* cliques work */
+	DEVICE_CAP_PLAIN = 32,     /* it is host memory: whoever has it mapped needs no driver */
 };
 
 /* How two GPUs reach each other's memory. */

@@ -424,14 +424,8 @@ void tensor_done(struct tensor *t)
 	t->state = TENSOR_IDLE;
 	t->is_done = true;
 	e->n_running--;
-	for (unsigned i = 0; i < e->route.n_members; i++) {
-		struct gpuslot *s = slot_of(t, i);
-
-		/* The trainer's library may have poisoned it: that stays.
-		 * Release: partner is the wait of the trainer's stream, for the sum behind it. */
-		if (!gpuslot_is_poisoned(atomic_load_explicit(&s->done, memory_order_relaxed)))
-			atomic_store_explicit(&s->done, t->round, memory_order_release);
-	}
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		gpuslot_finish(slot_of(t, i), t->round);
 	if (!t->is_mute)
 		e->env.done(e->env.ctx, t->id, t->round);
 }
@@ -540,6 +534,13 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
+/* Does something depend on the devices alone? A collective without tickets waits for a clique to be
+ * ready. */
+static bool is_owed(const struct engine *e)
+{
+	return e->n_tickets || e->reduce.n || e->gather.n;
+}
+
 /* Nothing has ended for a while: do the devices still work? */
 static void look(struct engine *e)
 {
@@ -552,8 +553,10 @@ static void look(struct engine *e)
 		if (rc < 0 && rc != DEVICE_AGAIN)
 			engine_device_error(e, rc, "the GPUs' communication has failed");
 	}
-	if (e->n_tickets && e->now_ns - e->moved_ns > e->stall_ns)
-		engine_fail(e, BPS_EDEVICE, "nothing that the GPUs were given has ended for %.0f s",
+	if (is_owed(e) && e->now_ns - e->moved_ns > e->stall_ns)
+		engine_fail(e, BPS_EDEVICE,
+			e->n_tickets ? "nothing that the GPUs were given has ended for %.0f s"
+				     : "the GPUs' communication is not ready after %.0f s",
 			(double)e->stall_ns / 1e9);
 }
 
@@ -561,7 +564,7 @@ bool engine_poll(struct engine *e, uint64_t now_ns)
 {
 	bool any;
 
-	if (!e->n_tickets)
+	if (!is_owed(e))
 		e->moved_ns = now_ns;
 	e->now_ns = now_ns;
 	any = poll_lanes(e);

@@ -106,7 +106,7 @@ static int choose(
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		gpus[w] = x->trainers[w].gpu;
-	return choose_route(TOPO_SYSFS, x->dev, gpus, x->n_workers, want, ret, why, err);
+	return choose_route(x->sysfs, x->dev, gpus, x->n_workers, want, ret, why, err);
 }
 
 static int open_engine(struct exec *x, const struct route *route, struct err_text *err)
@@ -260,6 +260,7 @@ static int on_start(
 		return rc;
 	snprintf(x->job, sizeof(x->job), "%s", m->job);
 	snprintf(x->want, sizeof(x->want), "%s", m->route);
+	snprintf(x->sysfs, sizeof(x->sysfs), "%s", *m->sysfs ? m->sysfs : TOPO_SYSFS);
 	x->n_slots = m->n_slots;
 	rc = x->ops->open(x->job, &x->dev, err);
 	if (rc < 0)

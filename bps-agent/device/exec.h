@@ -76,7 +76,7 @@ struct exec {
 	int agent_sock, wake_fd, agent_fd; /* fd: eventfds, our own and the agent's */
 	struct pipe pipe;
 	struct pipe_page *page;
-	char job[256], want[GPU_WORD_MAX + 1];
+	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
 	char route[GPU_WORD_MAX + 1]; /* RUNNING: what was chosen, for how many inputs and where */
 	uint32_t n_inputs, node;

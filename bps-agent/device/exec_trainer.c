@@ -35,7 +35,8 @@ static void close_trainer(struct exec *x, uint32_t worker)
 	t->sock = -1;
 	if (x->engine)
 		engine_member_gone(x->engine, worker);
-	else if (x->state == EXEC_MEETING)
+	else if (x->state == EXEC_MEETING &&
+		 t->has_hello) /* else it may ask again, or is nobody yet */
 		exec_fail(x, BPS_EWORKER_LOST, "a trainer left before all had come");
 }
 
@@ -118,6 +119,8 @@ static int choose_gpu(
 
 	if (n <= 0)
 		return err_set(err, BPS_EDEVICE, "no GPU: %s", x->dev->why.s);
+	if (!h->uuid.bytes && !(gpus[0].caps & DEVICE_CAP_PLAIN))
+		return err_set(err, BPS_EDEVICE, "the trainer names no GPU");
 	if (!h->uuid.bytes)
 		t->gpu = (int)worker % n;
 	else if (h->uuid.bytes == GPU_UUID_BYTES)
@@ -131,6 +134,19 @@ static int choose_gpu(
 			worker, n);
 	memcpy(t->uuid, gpus[t->gpu].uuid, GPU_UUID_BYTES);
 	return 0;
+}
+
+static void refuse(struct exec *x, uint32_t worker, uint32_t seq, int rc, const char *text)
+{
+	struct local_msg m = {.type = GPU_WELCOME, .seq = seq};
+	uint8_t none[GPU_UUID_BYTES] = {0};
+
+	m.gpu_welcome = (struct gpu_welcome){.code = (uint32_t)-rc,
+		.text = text,
+		.backend = x->ops->name,
+		.route = "",
+		.uuid = {none, sizeof(none)}};
+	tell(x, worker, &m, NULL, 0);
 }
 
 static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
@@ -150,6 +166,10 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
 	if (rc == 0)
 		rc = make_page(x, t, &err);
+	if (rc == BPS_EDEVICE) { /* its own affair: it may come again and name another one */
+		refuse(x, worker, m->seq, rc, err.s);
+		return;
+	}
 	if (rc < 0) {
 		exec_fail(x, rc, err.s);
 		return;

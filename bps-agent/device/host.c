@@ -71,7 +71,8 @@ static int host_gpus(struct device *dev, struct device_gpu *ret, int max)
 
 	for (int i = 0; i < h->n_gpus && i < max; i++) {
 		ret[i] = (struct device_gpu){.numa = -1,
-			.caps = DEVICE_CAP_VMM_FD | DEVICE_CAP_MEMOP64 | DEVICE_CAP_CLIQUE,
+			.caps = DEVICE_CAP_VMM_FD | DEVICE_CAP_MEMOP64 | DEVICE_CAP_CLIQUE |
+				DEVICE_CAP_PLAIN,
 			.bytes = bytes,
 			.name = "host memory"};
 		memcpy(ret[i].uuid, "bps-host-gpu", 12);

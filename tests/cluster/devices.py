@@ -272,28 +272,6 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
     return [n, sums.hexdigest()]
 
 
-def device_released(n_elems):
-    """One worker has released a tensor's memory and submits it all the same. Returns the error's code, its sentence, how long it
-    took, and that no stream was left waiting."""
-    job = bps.open(timeout=60)
-    device = open_device(job)
-    address = job.gpu_alloc(8 * n_elems)
-    t = job.gpu_declare("t", "i64", n_elems, address)
-    if job.rank == 3:
-        job.gpu_release(address)
-    start = time.monotonic()
-    try:
-        t.push_pull(stream=device.stream)
-        t.wait_stream(device.stream)
-        t.wait()
-    except bps.Error as e:
-        took = time.monotonic() - start
-        if job.rank != 3:
-            device.read(address, n_elems, np.int64)  # the stream runs
-        job.abort()
-        return [e.code, str(e), took, -1]
-
-
 def device_refused_tensor(go, seen):
     """A tensor that workers declare differently fails by itself. It stays so, and another one goes on."""
     with bps.open() as job:

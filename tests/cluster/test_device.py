@@ -188,13 +188,6 @@ def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault)
     gone(r, 0)
 
 
-def test_memory_that_one_worker_has_released_is_an_error_for_all(rig):
-    """Also on the other machine, whose streams no time-out would end."""
-    results = rig().run("device_released", 4, {"n_elems": 1000})
-    check_ended(results, {-22, -10007, -10021}, bound_s=10)
-    assert all("inside of the device memory" in text for _, text, _, _ in results), results
-
-
 def test_nonsense_about_device_memory_is_refused(rig):
     rig(agents=1).run("device_nonsense", 2)
 

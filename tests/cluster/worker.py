@@ -4,12 +4,14 @@ import json
 import sys
 
 import devices
+import devices_more
 import workers
 
 
 def main():
     name, args, result_file = sys.argv[1:4]
-    result = getattr(devices if hasattr(devices, name) else workers, name)(**json.loads(args))
+    module = next(m for m in (devices, devices_more, workers) if hasattr(m, name))
+    result = getattr(module, name)(**json.loads(args))
     with open(result_file, "w", encoding="utf-8") as f:
         json.dump(result, f)
 

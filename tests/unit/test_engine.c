@@ -666,6 +666,25 @@ static void work_that_never_ends_is_given_up(void **state)
 	unmake(&r);
 }
 
+/* NCCL has begun to connect and never ends: nothing is queued yet, and streams wait all the same. */
+static void a_clique_that_never_opens_is_given_up(void **state)
+{
+	struct rig r;
+
+	(void)state;
+	make(&r, &device_fake, "rs_ag", 4, 1000, 1024, 0);
+	fake_inject(r.dev, FAKE_CLIQUE_POLL, 1, 1000000, DEVICE_AGAIN);
+	submit(&r, 0, 1, 0);
+	for (unsigned i = 0; i < 100 && !r.failed; i++) {
+		poll_engine(&r);
+		r.now_ns += 100000000;
+	}
+	assert_int_equal(r.failed, BPS_EDEVICE);
+	assert_true(fake_was_aborted(r.dev));
+	expect_all_poisoned(&r);
+	unmake(&r);
+}
+
 static void a_slow_trainer_or_network_is_no_fault(void **state)
 {
 	struct rig r;
@@ -807,6 +826,7 @@ int main(void)
 		cmocka_unit_test(any_call_that_fails_ends_all_rounds_and_lets_all_streams_go),
 		cmocka_unit_test(a_queue_that_broke_is_noticed),
 		cmocka_unit_test(work_that_never_ends_is_given_up),
+		cmocka_unit_test(a_clique_that_never_opens_is_given_up),
 		cmocka_unit_test(a_slow_trainer_or_network_is_no_fault),
 		cmocka_unit_test(a_member_that_dies_releases_the_others),
 		cmocka_unit_test(a_member_may_leave_when_nothing_is_under_way),

@@ -127,7 +127,8 @@ static void say_start(struct rig *r, const char *job)
 			.job = job,
 			.n_workers = WORKERS,
 			.n_slots = SLOTS,
-			.route = "copy"}};
+			.route = "copy",
+			.sysfs = ""}};
 
 	say(r->agent, &m, (int[]){r->page_fd, r->wake_fd, r->my_fd}, 3);
 }

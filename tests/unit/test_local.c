@@ -486,7 +486,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		{{9, 0, 1, 0, 0, 0, 0, 0}, 8, 1},       /* flags */
 		{{9, 0, 0, 0, 0, 0, 0, 0}, 8, 1},       /* no struct */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 9}, 12, 4},   /* struct longer than the frame */
-		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 65},  /* good, with too many descriptors */
+		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* good, with too many descriptors */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* and with far too many */
 	};
 	struct pair p = pair_new();

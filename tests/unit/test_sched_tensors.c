@@ -56,7 +56,7 @@ static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void 
 	send_msg(&w, 22, &msg);
 	SAID(&w, "21 PLAN job=1 1=v [1:0+1");
 	SAID(&w, "22 PLAN job=1 1=v [1:0+1");
-	SAID(&w, "22 PLAN job=1 0=w 1=v [0:0+");
+	SAID(&w, "22 PLAN job=1 0=w [0:0+");
 	NOT_SAID(&w, "21 PLAN job=1 0=w");
 	clear(&w);
 	declare(&w, 22, 1, "v", DTYPE_F16, 100); /* it is owed once */
@@ -101,6 +101,27 @@ static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 	SAID(&w, "21 TENSOR_FAIL w code=10003");
 	NOT_SAID(&w, "JOB_END");
 	world_fini(&w);
+}
+
+/* One of them agrees with what the other machine has. */
+static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
+{
+	struct ctl_decl d[2] = {{1, "v", DTYPE_F32, 1000}, {1, "v", DTYPE_F32, 500}};
+	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
+
+	(void)state;
+	for (unsigned i = 0; i < 2; i++) {
+		struct world w;
+
+		running_job(&w);
+		clear(&w);
+		declare(&w, 21, 0, "v", DTYPE_F32, i ? 500 : 1000);
+		send_msg(&w, 22, &msg);
+		SAID(&w, "21 TENSOR_FAIL v code=10003");
+		SAID(&w, "22 TENSOR_FAIL v code=10003");
+		NOT_SAID(&w, "PLAN job=1 1=v");
+		world_fini(&w);
+	}
 }
 
 static void impossible_declarations_are_refused(void **state)
@@ -243,6 +264,7 @@ int main(void)
 		cmocka_unit_test(
 			tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then),
 		cmocka_unit_test(mismatched_declaration_fails_that_tensor_for_all),
+		cmocka_unit_test(workers_of_one_machine_that_disagree_fail_it_for_all),
 		cmocka_unit_test(impossible_declarations_are_refused),
 		cmocka_unit_test(job_of_one_member_needs_no_server),
 		cmocka_unit_test(long_plans_are_sent_in_frames),

@@ -1,0 +1,445 @@
+"""Tensors in device memory: disagreements, faults in words, every type on every route, shared GPUs, elastic jobs, leaks."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from cluster import BUILD
+from keeper import kept_cluster
+from test_device import FAKE, HAS_CUDA, HOST, KINDS, Rig, check_ended, gone, needs_cuda, rig, start_and_wait  # noqa: F401
+from test_topology import make
+
+
+@pytest.mark.parametrize("kind", ["host", "gpu"])
+def test_who_is_at_a_barrier_cannot_submit(rig, kind):
+    r = rig(agents=1)
+    got = r.run("gpu_barrier", 2, {"d": str(r.c.dir), "kind": kind})[0]
+    assert got[0] == -10002 and "barrier" in got[1], got
+
+
+def test_memory_with_a_submission_in_it_is_not_given_back(rig):
+    r = rig(agents=1)
+    got, end = zip(*r.run("gpu_release", 2, {"d": str(r.c.dir)}))
+    assert got[0][0] == -16, got
+    assert all(e[0] == 0 for e in end), end
+
+
+@pytest.mark.parametrize("first", ["gpu", "host"])
+def test_workers_that_disagree_about_where_it_lies_are_all_told(rig, first):
+    r = rig(agents=1)
+    results = r.run("gpu_unlike", 2, {"d": str(r.c.dir), "first": first})
+    for mine, got, end, took in results:
+        code, text = got if got[0] else end
+        assert code == -10003, results
+        assert took is None or took < 5, results
+
+
+@needs_cuda
+def test_who_opens_without_a_context_may_open_again(cluster):
+    r = Rig(cluster, "cuda", agents=1)
+    results = r.run("gpu_no_context_then_again", 2, {"d": str(r.c.dir)})
+    assert results[1][0][0] == -10024 and "context" in results[1][0][1]
+    assert results[0][1][0] == 0 and results[1][1][0] == 0, results
+    assert results[0][2][0] == 0, results
+
+
+@needs_cuda
+@pytest.mark.parametrize("chunks,lead,tail,code", [
+    ([1] * 12, 0, 0, 0), ([1] * 12, 4096, 8192, 0), ([10] * 3, 64, 0, 0), ([1, 2, 1], 0, 0, -95), ([1] * 250, 0, 0, 0), ([1] * 251, 0, 0, -95)])  # fmt: skip
+def test_growing_segments_are_imported(cluster, chunks, lead, tail, code):
+    r = Rig(cluster, "cuda", agents=1)
+    for got, end in r.run("gpu_segments", 2, {"chunks": chunks, "lead": lead, "tail": tail}):
+        assert got[0] == code, got
+        assert code or end[0] == 0
+
+
+@pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "roots"])
+def test_every_type_and_operation_is_right_on_every_route(rig, route):
+    r = rig(agents=2, args=["--gpu-strategy", route])
+    for bad in r.run("gpu_types", 6, {"route": route}, deadline_s=200):
+        assert not bad, bad[:10]
+
+
+def stop(r):
+    (r.c.dir / "stop").touch()
+
+
+def rounds(r):
+    p = r.c.dir / "rounds"
+    return int(p.read_text()) if p.exists() else 0
+
+
+def goes_on(r, n=10):
+    at = rounds(r)
+    r.c.wait_for("rounds go on", lambda: rounds(r) > at + n, 60)
+
+
+@pytest.mark.parametrize("how", ["kill", "drain", "stop_scheduler"])
+def test_servers_and_scheduler_come_and_go_under_device_tensors(rig, how):
+    r = rig(agents=2, servers=3)
+    job = r.start("gpu_until", 4, {"d": str(r.c.dir), "n_elems": 300001})
+    goes_on(r)
+    if how == "kill":
+        r.c.servers[1].kill()
+        goes_on(r)
+        r.c.servers[2].kill()
+    elif how == "drain":
+        print(r.c.steer("drain", "s1").stdout)
+    else:
+        r.c.scheduler.kill(signal.SIGSTOP)
+        time.sleep(1)
+        r.c.scheduler.kill(signal.SIGCONT)
+    goes_on(r)
+    stop(r)
+    r.c.finish(job)
+
+
+def test_a_trainer_that_stands_still_only_delays(rig):
+    r = rig(agents=2)
+    job = r.start("gpu_until", 4, {"d": str(r.c.dir), "n_elems": 10001})
+    goes_on(r)
+    job[2].process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    job[2].process.send_signal(signal.SIGCONT)
+    goes_on(r)
+    stop(r)
+    r.c.finish(job)
+
+
+def test_jobs_of_two_users_share_the_gpus(rig):
+    r = rig(agents=2)
+    r.c.open_to_all()
+    (r.c.dir / "a").mkdir()
+    (r.c.dir / "b").mkdir()
+    for x in "ab":
+        (r.c.dir / x).chmod(0o777)
+    a = r.start("gpu_until", 4, {"d": str(r.c.dir / "a"), "n_elems": 30001}, uid=1)
+    b = r.start("gpu_until", 4, {"d": str(r.c.dir / "b"), "n_elems": 30001}, uid=2)
+
+    def done(x):
+        p = r.c.dir / x / "rounds"
+        return p.exists() and int(p.read_text()) > 5
+
+    r.c.wait_for("both run", lambda: done("a") and done("b"), 60)
+    assert len(r.executors(0)) == 2
+    a[1].process.kill()
+    a[1].process.wait()
+    for w in a:
+        w.process.wait(30)
+    at = int((r.c.dir / "b" / "rounds").read_text())
+    r.c.wait_for("b goes on", lambda: int((r.c.dir / "b" / "rounds").read_text()) > at + 10, 60)
+    (r.c.dir / "b" / "stop").touch()
+    r.c.finish(b)
+
+
+def test_an_element_that_lies_askew_is_refused(rig):
+    r = rig(agents=1)
+    for got, end, took, after in r.run("gpu_unaligned", 2):
+        assert (got[0] or end[0]) < 0, (got, end)
+        print(got, end, took, after)
+        assert took is None or took < 5
+        assert after[0] == 0
+
+
+@needs_cuda
+def test_workers_share_gpus(cluster):
+    r = Rig(cluster, "cuda", agents=1, gpus=2)
+    assert r.run("gpu_shared_gpu", 4, {"gpus": 2}) == ["copy"] * 4
+
+
+@needs_cuda
+def test_without_nccl_the_processor_sums(cluster):
+    r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_NCCL_VERSION": "21000"})
+    assert r.run("device_rounds", 4, {"sizes": [1, 70001], "n_rounds": 3}) == ["ce"] * 4
+
+
+@pytest.mark.parametrize("program,word", [("/nonexistent/bps-agent-cuda", "installed"), ("/bin/false", "status 1"), ("/bin/cat", "")])
+def test_another_program_than_an_executor(cluster, program, word):
+    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", program])
+    for got, took in c.run("gpu_open", 2):
+        print(got, took)
+        assert got[0] == -10024 and word in got[1], got
+        assert took < 10, took
+
+
+def test_an_executor_that_never_answers(cluster, tmp_path):
+    script = tmp_path / "silent"
+    script.write_text("#!/bin/sh\nexec sleep 1000\n")
+    script.chmod(0o755)
+    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--gpu-program", str(script)])
+    for got, took in c.run("gpu_open", 2):
+        print(got, took)
+        assert got[0] < 0 and took < 35, (got, took)
+
+
+def test_a_dead_trainers_child_holds_up_nobody(rig):
+    r = rig(agents=1)
+    pid_file = r.c.dir / "child"
+    job = r.start("gpu_fork_and_die", 3, {"n_elems": 5000, "pid_file": str(pid_file)})
+    try:
+        results = r.c.finish([job[0], job[2]])
+        check_ended(results, {-10007, -10021, -10024})
+        gone(r, 0)
+    finally:
+        if pid_file.exists():
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+@needs_cuda
+def test_a_clique_that_never_gets_ready_is_given_up(cluster):
+    """NCCL has begun to connect and never ends."""
+    r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "ncclCommGetAsyncError:1+=7"})
+    results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}), 70)
+    check_ended(results, {-10024}, bound_s=50)
+    gone(r, 0)
+
+
+@needs_cuda
+def test_submit_and_wait_do_not_block_while_the_gpu_stands_still(cluster):
+    r = Rig(cluster, "cuda", agents=1)
+    for longest, busy in r.run("gpu_nonblocking", 2, {"n": 50}):
+        print(longest)
+        assert longest < 0.05 and busy < 0
+
+
+@needs_cuda
+def test_an_executor_that_hangs_on_cuda_is_killed(cluster):
+    r = Rig(cluster, "cuda", agents=1)
+    job = start_and_wait(r, 2, {})
+    (pid,) = r.executors(0)
+    os.kill(pid, signal.SIGSTOP)
+    results = r.c.finish(job)
+    check_ended(results, {-10024, -10021, -10007}, bound_s=40)
+    gone(r, 0)
+
+
+def test_a_job_goes_on_without_a_machine_and_its_gpus(rig):
+    r = rig(agents=3)
+    args = {"n_elems": 60000, "n_rounds": 12, "victim": 3, "at": 6, "on_agent_loss": "shrink"}
+    started = r.start("gpu_members", 6, args)
+    results = r.c.finish([w for w in started if w.rank not in (2, 3)])
+    for x in results:
+        assert x["code"] == 0 and x["rounds"][0] == [0b111111] and x["rounds"][-1] == [0b110011], x
+        assert x["rounds"] == results[0]["rounds"]
+    (other,) = r.c.finish([started[2]])
+    assert other["code"] < 0, other
+    gone(r, 1)
+
+
+def test_a_backup_machine_is_not_waited_for(rig):
+    r = rig(agents=3)
+    args = {"n_elems": 60000, "n_rounds": 8, "slow": 2, "backup": 1, "backup_grace": 0.05}
+    results = r.run("gpu_members", 3, args)
+    for x in results:
+        assert x["code"] == 0, x
+        assert x["rounds"] == results[0]["rounds"]
+    assert any(m == [0b011] for m in results[0]["rounds"])
+
+
+def test_a_machine_with_gpus_joins_a_running_job(rig):
+    r = rig(agents=3)
+    go = r.c.dir / "go"
+    args = {"n_elems": 20000, "max_size": 3, "go": str(go)}
+    os.environ.update(TEST_DEVICE=r.kind)
+    started, progress = r.c.start_running("gpu_grow", 2, args, job="grow", placement=[0, 1], env=r.env)
+    from cluster import Worker
+    new = Worker(r.c, r.c.agents[2], "gpu_grow", args, 2, 2, "grow", r.env)
+    r.c.workers.append(new)
+    r.c.wait_for("it is in", lambda: "lets in rank 2" in r.c.scheduler.log.read_text())
+    progress.goes_on()
+    go.touch()
+    results = r.c.finish([*started, new])
+    assert results[0][-1] == results[2][-1] and results[0][-1][1] == 3
+    assert results[0] == results[1]
+
+
+def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
+    c = cluster(agents=1, servers=1, agent_args=["--gpu", "host", "--job-memory", "64MiB"])
+    for got, end, host in c.run("gpu_fallback", 2, {"n_elems": 8 << 20}, env={"TEST_DEVICE": "host"}):
+        print(got, end, host)
+        assert got[0] == -10016 or "memory" in got[1], got
+        assert end[0] == 0
+
+
+def test_nothing_leaks_over_many_jobs(rig):
+    r = rig(agents=1)
+    pid = r.c.agents[0].process.pid
+
+    def state():
+        maps = sum("memfd" in line for line in open(f"/proc/{pid}/maps"))
+        rss = [int(line.split()[1]) for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS")][0]
+        return len(os.listdir(f"/proc/{pid}/fd")), maps, len(os.listdir(f"/proc/{pid}/task")), rss
+
+    r.run("gpu_cycles", 2, {"n_cycles": 10, "first": 1000})
+    gone(r, 0)
+    before = state()
+    seen = r.run("gpu_cycles", 2, {"n_cycles": 60}, deadline_s=200)
+    gone(r, 0)
+    r.c.wait_for("all of it is given back", lambda: state()[:3] <= before[:3])
+    assert state()[3] < before[3] + 3000
+    for s in seen:
+        assert s[20][:3] == s[-1][:3] and s[-1][3] < s[20][3] + 3000, (s[20], s[-1])
+
+
+def test_nothing_leaks_over_jobs_that_die(rig):
+    """Trainers are killed while memory is in use; every executor and descriptor goes."""
+    r = rig(agents=1)
+    pid = r.c.agents[0].process.pid
+
+    def state():
+        maps = sum("memfd" in line for line in open(f"/proc/{pid}/maps"))
+        rss = [int(line.split()[1]) for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS")][0]
+        return len(os.listdir(f"/proc/{pid}/fd")), maps, len(os.listdir(f"/proc/{pid}/task")), rss
+
+    def one(i):
+        job = r.start("device_until_failure", 2, {"n_elems": 5000, "die_rank": i % 2, "after": i % 5})
+        r.c.finish([w for w in job if w.rank != i % 2])
+        for w in job:
+            w.process.wait(20)
+            w.out.close()
+            r.c.workers.remove(w)
+
+    for i in range(5):
+        one(i)
+    gone(r, 0)
+    before = state()
+    for i in range(15):
+        one(i)
+    gone(r, 0)
+    r.c.wait_for("all of it is given back", lambda: state()[:3] <= before[:3])
+    assert state()[3] < before[3] + 3000
+
+
+@pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
+def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, kind):
+    """Agents under a service manager are killed at random times, everybody is stopped for moments: pauses, and exact sums."""
+    rng = random.Random(6)
+    r = Rig(lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args), kind, agents=2, servers=2)
+    job = r.start("gpu_until", 4, {"d": str(r.c.dir), "n_elems": 70001})
+    goes_on(r)
+    pids = [r.executors(0)[0], r.executors(1)[0]] + [w.process.pid for w in job]
+    fds = lambda: [len(os.listdir(f"/proc/{p}/fd")) for p in pids]  # noqa: E731
+    before = fds()
+    for _ in range(10):
+        a = r.c.agents[rng.randrange(2)]
+        stopped = [p for p in pids if rng.random() < 0.2]
+        for p in stopped:
+            os.kill(p, signal.SIGSTOP)
+        time.sleep(rng.random() * 0.2)
+        n = a.restarts
+        a.process.send_signal(signal.SIGKILL)
+        time.sleep(rng.random() * 0.3)
+        for p in stopped:
+            os.kill(p, signal.SIGCONT)
+        r.c.wait_for("it is back", lambda: a.restarts > n)
+        if rng.random() < 0.5:
+            goes_on(r, 2)
+    goes_on(r)
+    assert fds() == before
+    stop(r)
+    r.c.finish(job)
+    for a in r.c.agents:
+        r.c.wait_for("nothing is kept for long", lambda a=a: a.names() == ["cluster", "listen"])
+
+
+@needs_cuda
+@pytest.mark.parametrize("machine,links,workers,want", [
+    ("two-switches-both", "pci", 8, "switch_sum"), ("two-switches-both", "pci", 4, "rs_ag"),
+    ("two-switches-both", "nvlink", 4, "rs_ag"), ("one-switch", "pci", 4, "copy")])  # fmt: skip
+def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
+    """The agent's setting sysfs is for its executors, too."""
+    make(tmp_path / "m", machine)
+    env = {"FAKE_CUDA_LINKS": links}
+    r = Rig(cluster, "cuda", agents=1, gpus=workers, agent_env=env, args=["--sysfs", str(tmp_path / "m")])
+
+    def shown():
+        p = r.c.bpsctl("agent", f"127.0.0.1:{r.c.agents[0].http}", "--topology", "--json")
+        t = json.loads(p.stdout)["topology"]
+        return t["strategy"]["name"] if t["source"] == "executor" else None
+
+    r.c.wait_for("the executor has answered", shown)
+    assert shown() == want
+    r.env.update(env)
+    assert set(r.run("device_rounds", workers, {"sizes": [1, 70001], "n_rounds": 3})) == {want}
+
+
+@needs_cuda
+@pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "roots"])
+def test_imported_memory_goes_every_way(cluster, route):
+    r = Rig(cluster, "cuda", agents=2, args=["--gpu-strategy", route])
+    r.run("device_rounds", 6, {"sizes": [3, 1000, 70001], "n_rounds": 3, "imported": True, "route": route})
+
+
+@needs_cuda
+def test_the_toolkits_stub_is_named(cluster):
+
+
+    r = Rig(cluster, "cuda", agents=1, agent_env={"LD_LIBRARY_PATH": str(BUILD / "stub")})
+    for text in r.run("no_device", 2, {"n_elems": 1000}):
+        assert "stub" in text, text
+
+
+def test_large_tensors_take_memory_of_their_own(rig):
+    r = rig(agents=2)
+    r.run("device_rounds", 2, {"sizes": [5_000_003], "n_rounds": 2}, deadline_s=120)
+
+
+def test_executors_that_are_killed_at_any_moment_end_their_job_only(rig):
+    """Also while memory and tensors are made."""
+    rng = random.Random(3)
+    r = rig(agents=1)
+    pid = r.c.agents[0].process.pid
+    ends = []
+    for i in range(10):
+        job = r.start("gpu_storm", 2, {"seconds": 5})
+        until = time.monotonic() + 10
+        while not r.executors(0) and time.monotonic() < until and job[0].process.poll() is None:
+            time.sleep(0.002)
+        time.sleep(rng.random() * 0.5)
+        for p in r.executors(0):
+            try:
+                os.kill(p, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        ends.append([x[0] for x in r.c.finish(job)])
+        for w in job:
+            w.out.close()
+            r.c.workers.remove(w)
+        assert os.path.exists(f"/proc/{pid}")
+        gone(r, 0)
+    print(ends)
+    for codes in ends:
+        assert all(c in (0, -10024, -10007, -10021) for c in codes), ends
+    r.run("device_rounds", 2, {"sizes": [1000], "n_rounds": 2})
+
+
+@needs_cuda
+@pytest.mark.parametrize("fault", [
+    "cuMemCreate:1=2", "cuMemHostRegister:1=304", "cuMemHostRegister:2=304", "cuStreamWriteValue64:5=700", "cuStreamCreateWithPriority:2=2",
+    "ncclCommInitRankConfig:1=3", "ncclGroupEnd:3=1", "ncclGetUniqueId:1=2", "cuMemExportToShareableHandle:1=801", "cuDevicePrimaryCtxRetain:1=2",
+    "cuMemcpyDtoHAsync:3=2", "work:9=hang", "cuStreamQuery:1=700", "cuMemSetAccess:1=1", "ncclCommGetAsyncError:20=3", "cuInit:1=100"])  # fmt: skip
+def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
+    r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
+    r.env["FAKE_CUDA_FAULTS"] = ""
+    for code, text, took in r.c.finish(r.start("gpu_fault", 2, {"n_elems": 5000}), 80):
+        print(fault, code, text, took)
+        assert code in (0, -10024, -12, -22, -95, -10007) and (code == 0 or text) and took < 45
+    gone(r, 0)
+
+
+def test_averages_are_over_those_that_are_left(rig):
+    r = rig(agents=3)
+    started = r.start("gpu_average", 6, {"n_elems": 60000, "n_rounds": 12, "victim": 3, "at": 6, "on_agent_loss": "shrink"})
+    for x in r.c.finish([w for w in started if w.rank not in (2, 3)]):
+        assert x["code"] == 0 and x["rounds"][0] == [2.5] and x["rounds"][-1] == [2.5], x
+
+
+def test_averages_over_machines_with_unlike_numbers_of_workers(rig):
+    r = rig(agents=2)
+    started = r.start("gpu_average", 5, {"n_elems": 60000, "n_rounds": 3, "victim": None, "at": 0}, placement=[0, 0, 0, 0, 1])
+    for x in r.c.finish(started):
+        assert x["code"] == 0 and x["rounds"] == [[2.0]] * 3, x
