@@ -13,30 +13,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bps-agent/keep.h"
+#include "bps-agent/restore_impl.h"
 #include "bps-agent/tensor_impl.h"
 #include "bps-agent/trainer_impl.h"
 #include "common/clock.h"
 #include "common/dtype.h"
 #include "common/log.h"
 
-struct restoring {
-	struct agent *a;
-	struct fdstore *store;
-	struct job *job;
-	struct quota_account *user;
-	struct tensor **tensors; /* by index */
-	uint32_t n_tensors, tensors_room;
-	struct keep_running running;
-	struct err_text err;
-};
-
-static int wrong(struct restoring *r, const char *what)
+int restore_wrong(struct restoring *r, const char *what)
 {
 	return err_set(&r->err, BPS_EPROTO, "%s contradicts itself", what);
 }
 
-static int take(struct fdstore *s, char kind, uint64_t number, char what)
+int restore_take(struct fdstore *s, char kind, uint64_t number, char what)
 {
 	char name[FDSTORE_NAME_BYTES];
 
@@ -118,7 +107,7 @@ static int attach(struct restoring *r, struct trainer *t, const struct keep_trai
 	if (k->sq_entries > LOCAL_SQ_MAX || (k->sq_entries & (k->sq_entries - 1)) ||
 		!k->max_tensors || k->max_tensors > k->sq_entries ||
 		map_control(t, control_fd, k->control_bytes) < 0)
-		return wrong(r, "a trainer's control page");
+		return restore_wrong(r, "a trainer's control page");
 	t->tensors = calloc(k->max_tensors, sizeof(struct tensor *));
 	if (!t->tensors)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
@@ -149,11 +138,11 @@ static int on_trainer(struct restoring *r, const struct ledger_record *rec)
 	int sock, efd, control_fd, pidfd, rc = 0;
 
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct kept_trainer))
-		return wrong(r, "a trainer");
-	sock = take(r->store, 't', k->number, 's');
-	efd = take(r->store, 't', k->number, 'e');
-	control_fd = take(r->store, 't', k->number, 'c');
-	pidfd = take(r->store, 't', k->number, 'p');
+		return restore_wrong(r, "a trainer");
+	sock = restore_take(r->store, 't', k->number, 's');
+	efd = restore_take(r->store, 't', k->number, 'e');
+	control_fd = restore_take(r->store, 't', k->number, 'c');
+	pidfd = restore_take(r->store, 't', k->number, 'p');
 	if (sock >= 0 && efd >= 0 && control_fd >= 0) {
 		t = trainer_again(r->a, sock, pidfd, k->number);
 		sock = pidfd = -1;
@@ -187,7 +176,7 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 	set = k->is_gpu && job->gpu ? &job->gpu->arenas : &job->arenas;
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(uint64_t) ||
 		k->kind > ARENA_PRIVATE || (k->is_gpu && !job->gpu) || arena_find(set, k->id))
-		return wrong(r, "memory");
+		return restore_wrong(r, "memory");
 	snprintf(name, sizeof(name), "j%" PRIu64 ".m", job->number);
 	for (size_t i = 0; i < r->store->n; i++) {
 		struct fdstore_fd *f = &r->store->fds[i];
@@ -220,8 +209,7 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 		k->bytes);
 }
 
-/* n_bytes at that place of that arena. False: they are not in it. */
-static bool place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
+bool restore_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret)
 {
 	struct arena *a = arena_find(set, id);
@@ -242,7 +230,7 @@ static int on_job(struct restoring *r, const struct ledger_record *rec)
 
 	if (r->job || rec->n_fixed != sizeof(*k) || !memchr(k->name, 0, sizeof(k->name)) ||
 		!k->size || k->size > CTL_WORKERS_MAX)
-		return wrong(r, "a job");
+		return restore_wrong(r, "a job");
 	r->user = quota_user(r->a->quota, k->uid);
 	r->job = r->user ? job_new(r->a, r->user, k->uid, k->name, k->size, k->flags) : NULL;
 	if (!r->job)
@@ -277,7 +265,7 @@ static int on_running(struct restoring *r, const struct ledger_record *rec)
 		(k->n_ranks > job->size && k->n_ranks > job->max_size) ||
 		k->my_member >= k->n_members || k->n_members > WIRE_MEMBERS_MAX ||
 		rec->n_fixed != sizeof(*k) + k->n_ranks * sizeof(*ranks))
-		return wrong(r, "a job's members");
+		return restore_wrong(r, "a job's members");
 	job->ranks = calloc(k->n_ranks, sizeof(*job->ranks));
 	job->by_worker = calloc(k->n_ranks, sizeof(struct trainer *));
 	if (!job->ranks || !job->by_worker)
@@ -308,7 +296,7 @@ static int add_tensor(struct restoring *r, struct tensor *tensor)
 	return 0;
 }
 
-static uint64_t bytes_of(const struct tensor *tensor)
+uint64_t restore_bytes(const struct tensor *tensor)
 {
 	return tensor->n_elems * dtype_bytes(tensor->dtype);
 }
@@ -329,7 +317,7 @@ static int on_tensor(struct restoring *r, const struct ledger_record *rec)
 
 	if (!name || rec->n_live != sizeof(*live) || !r->job->n_workers || !dtype_bytes(k->dtype) ||
 		!k->n_elems || k->n_elems > SIZE_MAX / 64 || tensor_find(r->job, name))
-		return wrong(r, "a tensor");
+		return restore_wrong(r, "a tensor");
 	d.dtype = k->dtype;
 	d.n_elems = k->n_elems;
 	tensor = tensor_new(r->job, &d);
@@ -338,12 +326,12 @@ static int on_tensor(struct restoring *r, const struct ledger_record *rec)
 	quota_charge(r->job->quota, QUOTA_TENSORS, 1);
 	tensor->kept = live;
 	if (k->is_gpu && (!r->job->gpu || gpu_tensor_restore(r->job->gpu, tensor, k->gpu_id) < 0))
-		return wrong(r, "a tensor on GPUs");
+		return restore_wrong(r, "a tensor on GPUs");
 	for (unsigned i = 0; i < 2; i++)
-		if (!place(arenas_of(tensor), k->out_arena,
+		if (!restore_place(arenas_of(tensor), k->out_arena,
 			    k->is_gpu ? ARENA_PRIVATE : ARENA_OUTPUT, k->out_offset[i],
-			    bytes_of(tensor), &tensor->out_arena, &tensor->out[i]))
-			return wrong(r, "a tensor's output");
+			    restore_bytes(tensor), &tensor->out_arena, &tensor->out[i]))
+			return restore_wrong(r, "a tensor's output");
 	if (k->is_gpu)
 		tensor->gpu->out_arena = tensor->out_arena;
 	return add_tensor(r, tensor);
@@ -354,8 +342,8 @@ static bool declared_at(struct tensor *tensor, const struct keep_declared *k)
 	struct tensor_worker *tw = &tensor->workers[k->worker];
 
 	if (!tensor->gpu)
-		return place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
-			bytes_of(tensor), &tw->in_arena, &tw->in);
+		return restore_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
+			restore_bytes(tensor), &tw->in_arena, &tw->in);
 	tensor->gpu->workers[k->worker].region = k->in_arena; /* the executor knows it */
 	tensor->gpu->workers[k->worker].offset = k->in_offset;
 	return tensor->gpu->has_kept_inputs;
@@ -371,19 +359,19 @@ static int on_declared(struct restoring *r, const struct ledger_record *rec)
 
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct kept_worker) ||
 		k->tensor >= r->n_tensors || k->worker >= job->n_workers)
-		return wrong(r, "a declaration");
+		return restore_wrong(r, "a declaration");
 	tensor = r->tensors[k->tensor];
 	tw = &tensor->workers[k->worker];
 	t = job->by_worker[k->worker];
 	if (tw->is_declared || !declared_at(tensor, k))
-		return wrong(r, "a tensor's input");
+		return restore_wrong(r, "a tensor's input");
 	if (t && (k->index != t->n_tensors || k->index >= t->max_tensors))
-		return wrong(r, "a trainer's tensors");
+		return restore_wrong(r, "a trainer's tensors");
 	tw->kept = rec->live;
 	tw->submitted = atomic_load_explicit(&tw->kept->submitted, memory_order_acquire);
 	tw->op = kept_submission(tw->kept, tw->submitted)->op;
 	if (tw->op >= OP_COUNT)
-		return wrong(r, "a submission");
+		return restore_wrong(r, "a submission");
 	tw->since_ns = clock_now_ns();
 	tw->is_declared = true;
 	tw->index = k->index;
@@ -408,7 +396,7 @@ static int on_parts(struct restoring *r, const struct ledger_record *rec)
 	if (rec->n_fixed != sizeof(*k) || k->tensor >= r->n_tensors || !k->n_parts ||
 		rec->n_live != k->n_parts * sizeof(struct agt_kept_part) ||
 		r->tensors[k->tensor]->parts)
-		return wrong(r, "a plan");
+		return restore_wrong(r, "a plan");
 	tensor = r->tensors[k->tensor];
 	tensor->parts = rec->live;
 	tensor->kept_id = k->id;
@@ -424,75 +412,12 @@ static int on_refused(struct restoring *r, const struct ledger_record *rec)
 	struct tensor *tensor;
 
 	if (!text || k->tensor >= r->n_tensors || k->code >= 0)
-		return wrong(r, "a refusal");
+		return restore_wrong(r, "a refusal");
 	tensor = r->tensors[k->tensor];
 	tensor->failed = k->code;
 	free(tensor->fail_text);
 	tensor->fail_text = strdup(text);
 	return 0;
-}
-
-/* ---- device memory ---- */
-
-static int on_gpu(struct restoring *r, const struct ledger_record *rec)
-{
-	const struct keep_gpu *k = rec->fixed;
-	struct job *job = r->job;
-
-	if (rec->n_fixed != sizeof(*k) || !job->n_workers || job->gpu)
-		return wrong(r, "an executor");
-	return gpu_restore(job, take(r->store, 'j', job->number, 'x'),
-		take(r->store, 'j', job->number, 'p'), (pid_t)k->pid, &r->err);
-}
-
-static int on_route(struct restoring *r, const struct ledger_record *rec)
-{
-	const struct keep_route *k = rec->fixed;
-
-	if (rec->n_fixed != sizeof(*k) || !r->job->gpu || !memchr(k->route, 0, sizeof(k->route)) ||
-		gpu_restore_route(r->job->gpu, k->n_inputs, k->node, k->route) < 0)
-		return wrong(r, "a route");
-	return 0;
-}
-
-static int on_inputs(struct restoring *r, const struct ledger_record *rec)
-{
-	const struct keep_inputs *k = rec->fixed;
-	const struct keep_range *ranges = (const struct keep_range *)(k + 1);
-	struct gpu_tensor *d;
-
-	if (rec->n_fixed < sizeof(*k) || k->tensor >= r->n_tensors || !r->tensors[k->tensor]->gpu)
-		return wrong(r, "inputs");
-	d = r->tensors[k->tensor]->gpu;
-	if (k->n != d->gpu->n_inputs || rec->n_fixed != sizeof(*k) + k->n * sizeof(*ranges))
-		return wrong(r, "inputs");
-	for (uint32_t i = 0; i < k->n; i++)
-		if (!place(&d->gpu->arenas, ranges[i].arena, ARENA_PRIVATE, ranges[i].offset,
-			    bytes_of(d->tensor), &d->in_arena[i], &d->in[i]))
-			return wrong(r, "inputs");
-	d->has_kept_inputs = true;
-	return 0;
-}
-
-/* Its tensors there cannot go on without it. */
-static int check_executor(struct restoring *r)
-{
-	const struct gpu *g = r->job->gpu;
-
-	for (uint32_t i = 0; g && g->state == GPU_OVER && i < r->n_tensors; i++)
-		if (r->tensors[i]->gpu)
-			return err_set(&r->err, g->code, "%s", g->text);
-	return 0;
-}
-
-/* Who asks for it and has no answer. */
-static void ask_again(struct job *job)
-{
-	struct trainer *t;
-
-	TAILQ_FOREACH (t, &job->trainers, of_job)
-		if (t->kept->device_seq)
-			gpu_ask(t, t->kept->device_seq);
 }
 
 static int on_record(struct restoring *r, const struct ledger_record *rec)
@@ -506,13 +431,13 @@ static int on_record(struct restoring *r, const struct ledger_record *rec)
 		[KEEP_DECLARED] = on_declared,
 		[KEEP_PARTS] = on_parts,
 		[KEEP_REFUSED] = on_refused,
-		[KEEP_GPU] = on_gpu,
-		[KEEP_ROUTE] = on_route,
-		[KEEP_INPUTS] = on_inputs,
+		[KEEP_GPU] = restore_gpu,
+		[KEEP_ROUTE] = restore_route,
+		[KEEP_INPUTS] = restore_inputs,
 	};
 
 	if (rec->type < KEEP_JOB || rec->type >= KEEP_TYPES || (!r->job && rec->type != KEEP_JOB))
-		return wrong(r, "a record");
+		return restore_wrong(r, "a record");
 	return readers[rec->type](r, rec);
 }
 
@@ -524,10 +449,10 @@ static int find_staging(struct restoring *r)
 		const struct kept_tensor *kept = tensor->kept;
 
 		if (kept->staging_arena &&
-			!place(arenas_of(tensor), kept->staging_arena - 1, ARENA_PRIVATE,
-				kept->staging_offset, bytes_of(tensor), &tensor->staging_arena,
+			!restore_place(arenas_of(tensor), kept->staging_arena - 1, ARENA_PRIVATE,
+				kept->staging_offset, restore_bytes(tensor), &tensor->staging_arena,
 				&tensor->staging))
-			return wrong(r, "a tensor's staging");
+			return restore_wrong(r, "a tensor's staging");
 	}
 	return 0;
 }
@@ -545,7 +470,7 @@ static int go_on(struct restoring *r)
 		return 0;
 	if (find_staging(r) < 0)
 		return BPS_EPROTO;
-	rc = check_executor(r);
+	rc = restore_check_executor(r);
 	if (rc < 0)
 		return rc;
 	rc = -ENOMEM;
@@ -570,7 +495,7 @@ static int go_on(struct restoring *r)
 		return err_set(&r->err, rc, "the agent is out of memory");
 	for (uint32_t i = 0; i < r->n_tensors; i++)
 		tensor_resume(r->tensors[i]);
-	ask_again(job);
+	restore_ask_again(job);
 	return 0;
 }
 
@@ -619,7 +544,7 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 	while (rc == 0 && (rc = ledger_next(l, &at, &rec, &r.err)) > 0)
 		rc = on_record(&r, &rec);
 	if (rc == 0 && (!r.job || r.job->number != number))
-		rc = wrong(&r, "a job");
+		rc = restore_wrong(&r, "a job");
 	if (r.job)
 		r.job->ledger = l;
 	if (rc == 0)
@@ -663,7 +588,7 @@ static bool is_greeting(const struct trainer *t)
  * ledger that is not to be believed. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
-	struct trainer *t = trainer_again(a, f->fd, take(s, 't', number, 'p'), number);
+	struct trainer *t = trainer_again(a, f->fd, restore_take(s, 't', number, 'p'), number);
 
 	f->fd = -1;
 	if (!t)
