@@ -118,6 +118,8 @@ void gpu_pump(struct tensor *tensor);
 void gpu_round_over(struct tensor *tensor, int status);
 /* The rounds that wait here are over with code. */
 void gpu_fail_pending(struct tensor *tensor, int code);
+/* It has failed: the executor gives it up, if it knows it. */
+void gpu_cancel(struct tensor *tensor);
 /* Nothing will come for that worker: let its stream go. */
 void gpu_poison(struct tensor *tensor, uint32_t worker);
 void gpu_tensor_free(struct tensor *tensor);

@@ -312,6 +312,11 @@ void gpu_poison(struct tensor *tensor, uint32_t worker)
 				 .z = tensor->workers[worker].index});
 }
 
+void gpu_cancel(struct tensor *tensor)
+{
+	say(tensor->gpu, (struct pipe_entry){.type = PIPE_CANCEL});
+}
+
 void gpu_tensor_free(struct tensor *tensor)
 {
 	struct gpu_tensor *d = tensor->gpu;

@@ -259,6 +259,8 @@ void tensor_resume(struct tensor *tensor)
 		tensor_refuse(tensor, rc, "what is kept of it contradicts itself");
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
+	if (tensor->failed && tensor->gpu)
+		gpu_cancel(tensor); /* a former life may not have come to say it */
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
 		struct trainer *t = tensor->job->by_worker[w];
