@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -265,22 +266,24 @@ def test_the_quota_on_staging_memory_is_told_and_smaller_ones_go_on(cluster):
         assert end[0] == 0
 
 
+def footprint(pid):
+    """Descriptors, shared mappings, threads, and resident KiB of a process."""
+    proc = Path(f"/proc/{pid}")
+    maps = sum("memfd" in line for line in (proc / "maps").read_text().splitlines())
+    rss = next(int(line.split()[1]) for line in (proc / "status").read_text().splitlines() if line.startswith("VmRSS"))
+    return len(os.listdir(proc / "fd")), maps, len(os.listdir(proc / "task")), rss
+
+
 def test_nothing_leaks_over_many_jobs(rig):
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
-
-    def state():
-        maps = sum("memfd" in line for line in open(f"/proc/{pid}/maps"))
-        rss = [int(line.split()[1]) for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS")][0]
-        return len(os.listdir(f"/proc/{pid}/fd")), maps, len(os.listdir(f"/proc/{pid}/task")), rss
-
     r.run("gpu_cycles", 2, {"n_cycles": 10, "first": 1000})
     gone(r, 0)
-    before = state()
+    before = footprint(pid)
     seen = r.run("gpu_cycles", 2, {"n_cycles": 60}, deadline_s=200)
     gone(r, 0)
-    r.c.wait_for("all of it is given back", lambda: state()[:3] <= before[:3])
-    assert state()[3] < before[3] + 3000
+    r.c.wait_for("all of it is given back", lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])))
+    assert footprint(pid)[3] < before[3] + 3000
     for s in seen:
         assert s[20][:3] == s[-1][:3] and s[-1][3] < s[20][3] + 3000, (s[20], s[-1])
 
@@ -289,11 +292,6 @@ def test_nothing_leaks_over_jobs_that_die(rig):
     """Trainers are killed while memory is in use; every executor and descriptor goes."""
     r = rig(agents=1)
     pid = r.c.agents[0].process.pid
-
-    def state():
-        maps = sum("memfd" in line for line in open(f"/proc/{pid}/maps"))
-        rss = [int(line.split()[1]) for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS")][0]
-        return len(os.listdir(f"/proc/{pid}/fd")), maps, len(os.listdir(f"/proc/{pid}/task")), rss
 
     def one(i):
         job = r.start("device_until_failure", 2, {"n_elems": 5000, "die_rank": i % 2, "after": i % 5})
@@ -306,12 +304,12 @@ def test_nothing_leaks_over_jobs_that_die(rig):
     for i in range(5):
         one(i)
     gone(r, 0)
-    before = state()
+    before = footprint(pid)
     for i in range(15):
         one(i)
     gone(r, 0)
-    r.c.wait_for("all of it is given back", lambda: state()[:3] <= before[:3])
-    assert state()[3] < before[3] + 3000
+    r.c.wait_for("all of it is given back", lambda: all(a <= b for a, b in zip(footprint(pid)[:3], before[:3])))
+    assert footprint(pid)[3] < before[3] + 3000
 
 
 @pytest.mark.parametrize("kind", ["host", pytest.param("cuda", marks=needs_cuda)])
