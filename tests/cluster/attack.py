@@ -18,7 +18,7 @@ WINDOW_S, EDGE_S = 0.3, 0.03
 PAIRS, PAIRS_MAX = 12, 60
 # A tenth of a round, or what memory that is zeroed and interrupts take on the same processors: 25 to 35 us of a round of 300 us
 # or of 400, on two cores.
-SLOWER_MAX, ADDED_MAX_S = 1.10, 50e-6
+SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 
 class Attacker:
