@@ -16,8 +16,8 @@ HERE = Path(__file__).resolve().parent
 ALICE, BOB = 1, 2
 WINDOW_S, EDGE_S = 0.3, 0.03
 PAIRS, PAIRS_MAX = 12, 60
-# A tenth of a round, or what memory that is zeroed and interrupts take on the same processors: 25 to 35 us of a round of 300 us
-# or of 400, on two cores.
+# What memory that is zeroed and interrupts take on the same processors, on two cores: 25 to 35 us of a round of 300 us or of 400,
+# and 50 to 100 us (1.07 to 1.19 times) on a machine whose neighbours are busy.
 SLOWER_MAX, ADDED_MAX_S = 1.25, 130e-6
 
 

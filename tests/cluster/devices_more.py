@@ -184,12 +184,6 @@ def gpu_segments(chunks, lead=0, tail=0):
     return [got, end]
 
 
-def pack(values, dtype, kind):
-    if dtype != "bf16":
-        return np.asarray(values).astype(kind)
-    return (np.asarray(values).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Rounds of exact sums by streams until the file stop is there, which ranks tell each other; how many there were."""
     with bps.open(timeout=60) as job:

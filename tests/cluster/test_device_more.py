@@ -211,8 +211,8 @@ def test_an_executor_that_hangs_on_cuda_is_killed(cluster):
     gone(r, 0)
 
 
-def test_a_job_goes_on_without_a_machine_and_its_gpus(rig):
-    r = rig(agents=3)
+def test_a_job_goes_on_without_a_machine_and_its_gpus(cluster):
+    r = Rig(cluster, "host", agents=3)
     args = {"n_elems": 60000, "n_rounds": 12, "victim": 3, "at": 6, "on_agent_loss": "shrink"}
     started = r.start("gpu_members", 6, args)
     results = r.c.finish([w for w in started if w.rank not in (2, 3)])
@@ -420,13 +420,6 @@ def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
         print(fault, code, text, took)
         assert code in (0, -10024, -12, -22, -95, -10007) and (code == 0 or text) and took < 45
     gone(r, 0)
-
-
-def test_averages_are_over_those_that_are_left(rig):
-    r = rig(agents=3)
-    started = r.start("gpu_average", 6, {"n_elems": 60000, "n_rounds": 12, "victim": 3, "at": 6, "on_agent_loss": "shrink"})
-    for x in r.c.finish([w for w in started if w.rank not in (2, 3)]):
-        assert x["code"] == 0 and x["rounds"][0] == [2.5] and x["rounds"][-1] == [2.5], x
 
 
 def test_averages_over_machines_with_unlike_numbers_of_workers(rig):
