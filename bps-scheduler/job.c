@@ -611,7 +611,10 @@ void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *m
 		sched_kick(c, m, "FAIL of a job that is not its");
 		return;
 	}
-	if (msg->text[0])
+	if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))
+		sched_member_lost(c, j, sched_job_member(j, m->id), code, "%s (host %s): %s",
+			m->name, m->host, msg->text[0] ? msg->text : err_str(code));
+	else if (msg->text[0])
 		sched_job_over(c, j, code, "%s", msg->text);
 	else
 		sched_job_over(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));

@@ -3,6 +3,7 @@
  * been told, and all others may pass it meanwhile. The same thread or another may ask again. */
 #include "libbpsclient/bps.h"
 #include "libbpsclient/client.h"
+#include "libbpsclient/gpu.h"
 
 #include "libbpsclient/text.h"
 
@@ -36,6 +37,11 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 		return rc;
 	if (b->is_solo)
 		return 0;
+	if (!timeout_ms)
+		timeout_ms = b->options.timeout_ms;
+	rc = gpu_settle(b, timeout_ms);
+	if (rc < 0)
+		return rc;
 	set_at_barrier(b, true);
 	t = client_in_flight(b);
 	if (t) {
@@ -44,8 +50,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 			"tensor '%s': round %llu is in flight, wait for it first", t->name,
 			(unsigned long long)t->round);
 	}
-	rc = session_barrier(&b->session, b->barrier + 1,
-		timeout_ms ? timeout_ms : b->options.timeout_ms, &passed, text_own());
+	rc = session_barrier(&b->session, b->barrier + 1, timeout_ms, &passed, text_own());
 	if (rc < 0)
 		return rc; /* still at it, or the job is over */
 	b->barrier++;

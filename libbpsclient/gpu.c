@@ -108,6 +108,41 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	return rc;
 }
 
+/* A tensor whose sum its stream has, and the host does not know yet; or NULL. */
+static struct bps_tensor *done_on_gpu_only(struct bps *b)
+{
+	struct bps_tensor *found = NULL;
+
+	pthread_mutex_lock(&b->declare_mutex);
+	pthread_mutex_lock(&b->ring_mutex);
+	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++)
+		for (struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next) {
+			uint64_t done;
+
+			if (!t->region || !t->entry || tensor_is_done(t))
+				continue;
+			/* Relaxed: wait_until has an acquire of its own. */
+			done = atomic_load_explicit(
+				&b->gpu->slots[t->idx].done, memory_order_relaxed);
+			if (!gpuslot_is_poisoned(done) && gpuslot_reached(done, t->round))
+				found = t;
+		}
+	pthread_mutex_unlock(&b->ring_mutex);
+	pthread_mutex_unlock(&b->declare_mutex);
+	return found;
+}
+
+int gpu_settle(struct bps *b, uint32_t timeout_ms)
+{
+	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
+	struct bps_tensor *t;
+	int rc = 0;
+
+	while (rc == 0 && b->gpu && (t = done_on_gpu_only(b)))
+		rc = wait_until(t, deadline_ns, timeout_ms);
+	return rc;
+}
+
 int bps_gpu_release(struct bps *b, void *ptr)
 {
 	uint32_t region = 0;
@@ -119,7 +154,9 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
 		return text_set(-EINVAL,
 			"bps_gpu_release: %p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
-	rc = withdraw(b, region, true);
+	rc = gpu_settle(b, b->options.timeout_ms);
+	if (rc == 0)
+		rc = withdraw(b, region, true);
 	if (rc == 0) {
 		rc = gpu_link_release(b->gpu, ptr, b->options.timeout_ms, text_own());
 		if (rc < 0) {

@@ -281,7 +281,8 @@ class Cluster:
         try:
             return [w.result(end) for w in workers]
         except AssertionError as e:
-            raise AssertionError(f"{e}\n{self.logs()}") from None
+            others = "\n".join(f"--- rank {w.rank}, {w.process.poll()}\n{w.text()[-1000:]}" for w in workers)
+            raise AssertionError(f"{e}\n{others}\n{self.logs()}") from None
 
     def run(self, function, workers, args=None, deadline_s=None, **kw):
         return self.finish(self.start_job(function, workers, args, **kw), deadline_s)

@@ -184,6 +184,54 @@ def gpu_segments(chunks, lead=0, tail=0):
     return [got, end]
 
 
+def gpu_types(route=None):
+    """Every element type and operation on devices, sizes around blocks; small integers, which are exact in all of them."""
+    sizes = [1, 129, 65537]
+    with bps.open(timeout=60) as job:
+        device = open_device(job)
+        assert route in (None, job.gpu_route), job.gpu_route
+        bad = []
+        for dtype, (_, kind) in bps.DTYPES.items():
+            for op in ("sum", "prod", "max", "min", "avg"):
+                address = job.gpu_alloc(8 * 65536 * 4)
+                at, ts = address, []
+                for n in sizes:
+                    ts.append((job.gpu_declare(f"{dtype}.{op}.{n}", dtype, n, at), n, at))
+                    at += -(-n // 64) * 64 * 8
+                for r in (1, 2):
+                    for t, n, a in ts:
+                        device.write(a, pack((np.arange(n) + r) % 2 + 1 + (job.rank if op != "prod" else 0), dtype, kind))
+                        t.push_pull(getattr(bps, op.upper()), stream=device.stream)
+                    for t, n, a in ts:
+                        t.wait_stream(device.stream)
+                        got = device.read(a, n, kind)
+                        base = (np.arange(n) + r) % 2 + 1
+                        ranks = [base + k for k in range(job.size)]
+                        want = {"sum": sum(ranks), "prod": base ** job.size, "max": base + job.size - 1, "min": base,
+                                "avg": sum(ranks) / job.size}[op]  # fmt: skip
+                        if dtype[0] in "iu":
+                            want = np.floor(want).astype(np.int64)
+                        else:
+                            want = unpack(pack(want, dtype, kind), dtype)
+                        have = unpack(got, dtype)
+                        if not np.allclose(have, want, rtol=0 if op != "avg" else 1e-2):
+                            bad.append([dtype, op, n, r, [float(x) for x in have[:4]], [float(x) for x in want[:4]]])
+                job.gpu_release(address)
+        return bad
+
+
+def pack(values, dtype, kind):
+    if dtype != "bf16":
+        return np.asarray(values).astype(kind)
+    return (np.asarray(values).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def unpack(values, dtype):
+    if dtype != "bf16":
+        return np.asarray(values).astype(np.float64)
+    return (np.asarray(values).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
 def gpu_until(d, n_elems, n_tensors=2, contributors=None):
     """Rounds of exact sums by streams until the file stop is there, which ranks tell each other; how many there were."""
     with bps.open(timeout=60) as job:

@@ -58,6 +58,13 @@ def test_growing_segments_are_imported(cluster, chunks, lead, tail, code):
         assert code or end[0] == 0
 
 
+@pytest.mark.parametrize("route", ["copy", "ce", "rs_ag", "roots"])
+def test_every_type_and_operation_is_right_on_every_route(rig, route):
+    r = rig(agents=2, args=["--gpu-strategy", route])
+    for bad in r.run("gpu_types", 6, {"route": route}, deadline_s=200):
+        assert not bad, bad[:10]
+
+
 def stop(r):
     (r.c.dir / "stop").touch()
 
@@ -211,8 +218,8 @@ def test_an_executor_that_hangs_on_cuda_is_killed(cluster):
     gone(r, 0)
 
 
-def test_a_job_goes_on_without_a_machine_and_its_gpus(cluster):
-    r = Rig(cluster, "host", agents=3)
+def test_a_job_goes_on_without_a_machine_and_its_gpus(rig):
+    r = rig(agents=3)
     args = {"n_elems": 60000, "n_rounds": 12, "victim": 3, "at": 6, "on_agent_loss": "shrink"}
     started = r.start("gpu_members", 6, args)
     results = r.c.finish([w for w in started if w.rank not in (2, 3)])
@@ -420,6 +427,50 @@ def test_whatever_fails_in_an_executor_ends_in_words(cluster, fault):
         print(fault, code, text, took)
         assert code in (0, -10024, -12, -22, -95, -10007) and (code == 0 or text) and took < 45
     gone(r, 0)
+
+
+def check_went_on(r, started, n_rounds):
+    """Without agent 1 of three, with two workers each, whose GPUs have failed."""
+    results = r.c.finish(started)
+    for rank, x in enumerate(results):
+        if rank in (2, 3):
+            assert x["code"] in (-10024, -10009) and x["rounds"][-1] == [0b111111], (rank, x)
+        else:
+            assert x["code"] == 0 and x["rounds"][-1] == [0b110011] and len(x["rounds"]) == n_rounds, (rank, x)
+    return results
+
+
+def test_a_job_goes_on_without_a_machine_whose_executor_dies(rig):
+    r = rig(agents=3)
+    progress = r.c.dir / "progress"
+    args = {"n_elems": 60000, "n_rounds": 100, "progress": str(progress), "on_agent_loss": "shrink", "pause": 0.01}
+    started = r.start("gpu_members", 6, args)
+    r.c.wait_for("it runs", lambda: progress.exists() and int(progress.read_text() or 0) > 5)
+    (pid,) = r.executors(1)
+    os.kill(pid, signal.SIGKILL)
+    results = check_went_on(r, started, 100)
+    assert any("executor" in results[i]["text"] or "signal 9" in results[i]["text"] for i in (2, 3)), [x.get("text") for x in results]
+    assert any(kind == "job" and "goes on without agent a1" in text for kind, text in r.c.events()), r.c.events()
+
+
+@needs_cuda
+def test_a_job_goes_on_without_a_machine_whose_gpu_fails(cluster):
+    r = Rig(cluster, "cuda", agents=1)
+    cuda = {**r.env, "FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:20=719"}
+    r.c.env.update(cuda)
+    r.c.add_agent(1, "--gpu", "cuda")
+    del r.c.env["FAKE_CUDA_FAULTS"]
+    r.c.add_agent(2, "--gpu", "cuda")
+    started = r.start("gpu_members", 6, {"n_elems": 60000, "n_rounds": 40, "on_agent_loss": "shrink"})
+    results = check_went_on(r, started, 40)
+    assert any("719" in results[i]["text"] or "LAUNCH" in results[i]["text"] for i in (2, 3)), [x.get("text") for x in results]
+
+
+def test_averages_are_over_those_that_are_left(rig):
+    r = rig(agents=3)
+    started = r.start("gpu_average", 6, {"n_elems": 60000, "n_rounds": 12, "victim": 3, "at": 6, "on_agent_loss": "shrink"})
+    for x in r.c.finish([w for w in started if w.rank not in (2, 3)]):
+        assert x["code"] == 0 and x["rounds"][0] == [2.5] and x["rounds"][-1] == [2.5], x
 
 
 def test_averages_over_machines_with_unlike_numbers_of_workers(rig):
