@@ -261,7 +261,8 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 			ts->idx, (unsigned long long)round, (unsigned long long)ts->round);
 	ts->round = round;
 	if (status < 0) {
-		if (!a->is_evicted && (!s->oracle.has_end || !s->oracle.end_code))
+		if (!a->is_evicted && !a->has_failed_gpus &&
+			(!s->oracle.has_end || !s->oracle.end_code))
 			violation(s, "%s tensor %u: round %llu ends with: %s", a->node.name,
 				ts->idx, (unsigned long long)round, err_str(status));
 		ts->failed = status;
@@ -609,6 +610,8 @@ static void repeat(struct agent *a)
 			join(a, w);
 		else if (a->workers[w].is_finished && !a->has_ended)
 			tell_finished(a, &a->workers[w]);
+	if (a->job && a->has_failed_gpus)
+		device_tell_lost(a);
 	if (a->job && is_at_barrier(a))
 		tell_barrier(a);
 	if (a->job)

@@ -237,3 +237,23 @@ uint64_t device_restart(struct tensor_state *ts)
 			(unsigned long long)complete);
 	return ts->round;
 }
+
+void device_tell_lost(struct agent *a)
+{
+	const struct ctl_msg msg = {.type = CTL_FAIL,
+		.fail = {a->job_id, (uint32_t)-BPS_EDEVICE, .text = "its GPUs are lost"}};
+
+	member_send(&a->m, &msg);
+}
+
+void device_lose(struct agent *a)
+{
+	if (!a->job || a->has_ended || a->has_failed_gpus)
+		return;
+	trace(a->s, "%s: its GPUs are lost", a->node.name);
+	a->has_failed_gpus = true;
+	agent_enter(a);
+	device_tell_lost(a);
+	agt_job_fail(a->job, BPS_EDEVICE);
+	agent_leave(a);
+}

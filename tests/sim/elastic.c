@@ -129,8 +129,9 @@ bool elastic_may_end(const struct sim *s, uint32_t code)
 {
 	if (!s->o.is_shrink)
 		return true; /* what others may, too */
-	return code == 0 || (code == (uint32_t)-BPS_EAGENT_LOST &&
-				    move_machines_left(s->sched.core, s->oracle.job) <= 1);
+	return code == 0 ||
+	       ((code == (uint32_t)-BPS_EAGENT_LOST || code == (uint32_t)-BPS_EDEVICE) &&
+		       move_machines_left(s->sched.core, s->oracle.job) <= 1);
 }
 
 void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes)

@@ -245,7 +245,11 @@ static void fault_agent(struct sim *s, enum fault f)
 		pause_node(s, &a->node, agent_span(s, 1500 * MS));
 		break;
 	case F_AGT_LOSS:
-		if (rnd_chance(s, 300))
+		if (!rnd_chance(s, 300))
+			break;
+		if (s->o.is_shrink && !s->o.has_restarts && mix(s->seed ^ s->now) % 2)
+			device_lose(a);
+		else
 			agent_lose(s, a->idx);
 		break;
 	default:

@@ -398,7 +398,7 @@ struct agent {
 	struct port port;
 	struct agt_core *core;
 	struct agt_job *job;
-	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted;
+	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted, has_failed_gpus;
 	uint32_t job_id, named_job;
 	uint64_t job_view;
 	uint64_t barrier;      /* the last one that it knows to be passed */
@@ -412,9 +412,6 @@ struct agent {
 		unsigned idx;
 		bool is_up;
 	} servers[64]; /* by member id */
-	struct {
-		uint32_t job, code;
-	} fail;
 	uint64_t tick_at;
 	bool is_work_posted;
 };
@@ -451,6 +448,11 @@ void device_done(struct tensor_state *ts, uint64_t round);
 /* The tensor of a successor, with its plan. Returns the round that it has to begin once more though
  * the trainers know it to be done (K6), or 0. */
 uint64_t device_restart(struct tensor_state *ts);
+/* The executor is lost, or its GPUs are: the agent gives the job up and says so. Only where the job
+ * may go on without it. */
+void device_lose(struct agent *a);
+/* Say it again. */
+void device_tell_lost(struct agent *a);
 
 /* ---- more jobs ---- */
 

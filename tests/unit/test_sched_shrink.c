@@ -62,6 +62,40 @@ static void lost_worker_takes_its_machine_out_of_a_job_that_may_shrink(void **st
 	world_fini(&w);
 }
 
+static void job_fail(struct world *w, uint32_t conn, int code, const char *text)
+{
+	struct ctl_msg msg = {
+		.type = CTL_FAIL, .fail = {w->last_job, (uint32_t)-code, .text = text}};
+
+	send_msg(w, conn, &msg);
+}
+
+/* What is wrong with the sums ends the job at all, though. */
+static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
+{
+	struct world w;
+
+	(void)state;
+	shrinking_job(&w);
+	job_fail(&w, 23, BPS_EDEVICE, "an illegal address");
+	SAID(&w, "21 JOB job=1 x size=3 m0(2:0) m1(3:1) m2(4:2) gone");
+	SAID(&w, "23 JOB_END job=1 code=10009 agent 'c' (host c) is no longer part of job 'x', "
+		 "which went on without it: c (host c): an illegal address");
+	clear(&w);
+	job_fail(&w, 23, BPS_EDEVICE, "an illegal address"); /* once more, after a reconnection */
+	SAID(&w, "23 JOB_END job=1 code=10009");
+	NOT_SAID(&w, "21 JOB");
+	job_fail(&w, 22, BPS_EMISMATCH, "results differ");
+	SAID(&w, "21 JOB_END job=1 code=10003 results differ");
+	world_fini(&w);
+	shrinking_job(&w);
+	worker(&w, 23, 2, WORKER_LOST);
+	worker(&w, 22, 1, WORKER_LOST);
+	job_fail(&w, 21, BPS_EDEVICE, "an illegal address");
+	SAID(&w, "21 JOB_END job=1 code=10024 a (host a): an illegal address");
+	world_fini(&w);
+}
+
 static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 {
 	struct world w;
@@ -329,6 +363,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(lost_machine_leaves_a_job_that_may_shrink),
 		cmocka_unit_test(lost_worker_takes_its_machine_out_of_a_job_that_may_shrink),
+		cmocka_unit_test(machine_whose_gpus_fail_leaves_a_job_that_may_shrink),
 		cmocka_unit_test(last_machine_of_a_job_that_may_shrink_ends_it),
 		cmocka_unit_test(tensor_that_only_the_lost_has_not_declared_is_placed),
 		cmocka_unit_test(who_has_left_a_job_is_known_after_a_restart),
