@@ -57,6 +57,7 @@ void memory_prefer(struct memory *m, uint32_t node)
 	unsigned long mask[1024 / (8 * sizeof(unsigned long))] = {0};
 	unsigned bits = 8 * sizeof(mask[0]);
 
+	m->node = node;
 	if (!node || node > 1024)
 		return;
 	mask[(node - 1) / bits] = 1ul << (node - 1) % bits;
@@ -151,6 +152,15 @@ struct arena *arena_find(const struct arena_set *set, uint32_t id)
 	return a;
 }
 
+struct arena *arena_newest(const struct arena_set *set, uint32_t node)
+{
+	struct arena *a = set->head;
+
+	while (a && a->node != node)
+		a = a->next;
+	return a;
+}
+
 static unsigned fds_of(enum arena_kind kind)
 {
 	return kind != ARENA_PRIVATE;
@@ -187,8 +197,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, int fd, size_t bytes,
-	uint64_t *kept_used, struct err_text *err)
+int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
+	size_t bytes, uint64_t *kept_used, struct err_text *err)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 	struct arena *a = calloc(1, sizeof(*a));
@@ -203,7 +213,8 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, int 
 		.mem = MAP_FAILED,
 		.bytes = bytes,
 		.used = *kept_used,
-		.kept_used = kept_used};
+		.kept_used = kept_used,
+		.node = node};
 	if (fstat(fd, &st) < 0 || (size_t)st.st_size != bytes || !bytes || a->used > bytes ||
 		(fcntl(fd, F_GET_SEALS) & seals) != seals) {
 		rc = err_set(err, BPS_EPROTO, "memory %u is not what it was", id);
@@ -248,7 +259,8 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 		err_set(err, rc, "the agent is out of memory");
 		goto refused;
 	}
-	*a = (struct arena){.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes};
+	*a = (struct arena){
+		.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes, .node = m->node};
 	rc = offer(set->x, a);
 	if (rc < 0) {
 		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));

@@ -27,6 +27,7 @@ struct arena {
 	char *mem;
 	size_t bytes, used;
 	uint64_t *kept_used; /* where `used` is written too; may be NULL */
+	uint32_t node;       /* as its memory's */
 	uint16_t segment;
 };
 
@@ -36,6 +37,7 @@ struct memory {
 	void *mem;
 	size_t bytes, n_made;
 	int more_seals;
+	uint32_t node; /* of memory_prefer */
 };
 
 /* What is made at once; more is left to others when the set defers: 2 MiB take 0.4 ms. */
@@ -63,7 +65,7 @@ struct arena_set {
 	 * get a descriptor that can only be read, of a file that they may only read. */
 	bool is_kept;
 	void *admit_ctx;
-	uint32_t node; /* for memory_prefer */
+	uint32_t node; /* of those that are made from now on, for memory_prefer */
 	struct arena *head;
 	uint32_t next_id;
 	size_t bytes; /* of all */
@@ -89,10 +91,12 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
 /* One of a former life. Owns: takes fd unless it fails. used: what is handed out. Errors: -errno,
  * BPS_EPROTO it is too small or not sealed; with a sentence. */
-int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, int fd, size_t bytes,
-	uint64_t *kept_used, struct err_text *err);
+int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
+	size_t bytes, uint64_t *kept_used, struct err_text *err);
 /* NULL: there is none. */
 struct arena *arena_find(const struct arena_set *set, uint32_t id);
+/* The last one that was made for that node, or NULL. */
+struct arena *arena_newest(const struct arena_set *set, uint32_t node);
 /* Seals of an arena's memory beside those against shrinking and growing. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind);
 

@@ -431,13 +431,14 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 	return rc == BPS_EDEVICE ? 0 : rc;
 }
 
-int gpu_restore_route(struct gpu *g, uint32_t n_inputs, uint32_t node, const char *route)
+int gpu_restore_route(struct gpu *g, const struct keep_route *k)
 {
-	if (!n_inputs || n_inputs > LOCAL_GPUS_MAX)
+	if (!k->n_inputs || k->n_inputs > LOCAL_GPUS_MAX)
 		return BPS_EPROTO;
-	snprintf(g->route, sizeof(g->route), "%s", route);
-	g->n_inputs = n_inputs;
-	g->arenas.node = node;
+	snprintf(g->route, sizeof(g->route), "%s", k->route);
+	g->n_inputs = k->n_inputs;
+	memcpy(g->nodes, k->nodes, sizeof(g->nodes));
+	g->sum_node = k->sum_node;
 	if (g->state != GPU_OVER)
 		set_state(g, GPU_RUNNING, "it was");
 	return 0;
@@ -508,7 +509,8 @@ static void on_ready(struct gpu *g, const struct gpu_text *m)
 
 static void on_route(struct gpu *g, const struct gpu_route *m)
 {
-	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX) {
+	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX ||
+		m->nodes.bytes != m->n_inputs * sizeof(g->nodes[0])) {
 		gpu_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
 		return;
 	}
@@ -519,7 +521,8 @@ static void on_route(struct gpu *g, const struct gpu_route *m)
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
 	g->n_inputs = m->n_inputs;
-	g->arenas.node = m->node;
+	memcpy(g->nodes, m->nodes.data, m->nodes.bytes);
+	g->sum_node = m->sum_node;
 	if (keep_route(g) < 0)
 		gpu_fail(g, -ENOMEM, "the agent is out of memory");
 	else

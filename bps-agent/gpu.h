@@ -23,6 +23,7 @@
 enum gpu_state { GPU_STARTING, GPU_MEETING, GPU_RUNNING, GPU_OVER };
 
 struct gpu_tensor;
+struct keep_route;
 struct gpu {
 	TAILQ_ENTRY(gpu) link; /* agent->gpus */
 	struct agent *agent;
@@ -42,8 +43,10 @@ struct gpu {
 	struct memory page;
 	char route[GPU_WORD_MAX + 1];
 	uint32_t n_inputs;
+	/* NUMA nodes + 1 of the memory of inputs and of sums; 0: anywhere */
+	uint16_t nodes[LOCAL_GPUS_MAX];
+	uint32_t sum_node;
 	struct arena_set arenas; /* staging, mapped by the executor too */
-	struct arena *staging;   /* newest */
 	struct making making;
 	bool is_making;
 	struct gpu_tensor **tensors; /* by id */
@@ -77,7 +80,7 @@ struct gpu_tensor {
  * -errno with a sentence. */
 int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* It has had this route. Errors: BPS_EPROTO. */
-int gpu_restore_route(struct gpu *g, uint32_t n_inputs, uint32_t node, const char *route);
+int gpu_restore_route(struct gpu *g, const struct keep_route *k);
 /* The trainer asks for the executor: answered when there is one, or why there is none. */
 void gpu_ask(struct trainer *t, uint32_t seq);
 /* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */

@@ -53,6 +53,7 @@ static void made(struct making *m)
 {
 	struct gpu *g = m->user;
 	struct job *job = g->job;
+	struct arena *a;
 	int rc = m->rc;
 
 	g->is_making = false;
@@ -61,7 +62,7 @@ static void made(struct making *m)
 		if (rc == 0)
 			maker_drop(g->agent->maker, &m->memory);
 	} else {
-		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &g->staging, &m->err);
+		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &a, &m->err);
 	}
 	if (rc < 0 && g->state == GPU_RUNNING)
 		gpu_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
@@ -72,16 +73,17 @@ static void made(struct making *m)
 	}
 }
 
-/* Staging memory, which another thread makes when it is large. */
-static int alloc(struct gpu *g, size_t bytes, struct arena **ret_arena, struct agt_mem *ret,
-	struct err_text *err)
+/* Staging memory near that node, which another thread makes when it is large. */
+static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_arena,
+	struct agt_mem *ret, struct err_text *err)
 {
-	int rc = g->is_making ? -EINPROGRESS
-			      : arena_alloc(&g->arenas, ARENA_PRIVATE, g->staging, bytes,
-					&g->staging, ret, err);
+	int rc = -EINPROGRESS;
 
-	if (rc == 0)
-		*ret_arena = g->staging;
+	if (!g->is_making) {
+		g->arenas.node = node;
+		rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
+			ret_arena, ret, err);
+	}
 	if (rc != -EINPROGRESS)
 		return rc;
 	g->job->arenas.want_bytes = 0; /* who declares waits */
@@ -90,7 +92,7 @@ static int alloc(struct gpu *g, size_t bytes, struct arena **ret_arena, struct a
 	g->making = (struct making){.name = "bps-staging",
 		.bytes = g->arenas.want_bytes,
 		.more_seals = 0,
-		.node = g->arenas.node,
+		.node = node,
 		.done = made,
 		.user = g};
 	rc = maker_make(g->agent->maker, &g->making);
@@ -113,7 +115,7 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	int rc = 0;
 
 	if (!d->out_arena) {
-		rc = alloc(g, 2 * each, &d->out_arena, &out, err);
+		rc = alloc(g, g->sum_node, 2 * each, &d->out_arena, &out, err);
 		if (rc < 0)
 			return rc;
 		tensor->out[0] = tensor->out[1] = out;
@@ -123,9 +125,9 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	}
 	for (uint32_t i = 0; i < g->n_inputs && rc == 0; i++)
 		if (!d->in_arena[i])
-			rc = alloc(g, bytes, &d->in_arena[i], &d->in[i], err);
+			rc = alloc(g, g->nodes[i], bytes, &d->in_arena[i], &d->in[i], err);
 	if (rc == 0 && g->n_inputs > 1 && !job->is_local && !tensor->staging.mem)
-		rc = alloc(g, bytes, &tensor->staging_arena, &tensor->staging, err);
+		rc = alloc(g, g->sum_node, bytes, &tensor->staging_arena, &tensor->staging, err);
 	return rc;
 }
 

@@ -282,8 +282,9 @@ static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 {
 	struct keep_arena k = {.bytes = arena->bytes,
 		.id = arena->id,
-		.kind = (uint16_t)arena->kind,
-		.is_gpu = is_gpu};
+		.kind = (uint8_t)arena->kind,
+		.is_gpu = is_gpu,
+		.node = (uint16_t)arena->node};
 	char name[FDSTORE_NAME_BYTES];
 	struct stat st;
 	void *live;
@@ -325,8 +326,9 @@ int keep_gpu(struct gpu *g)
 
 int keep_route(const struct gpu *g)
 {
-	struct keep_route k = {.n_inputs = g->n_inputs, .node = g->arenas.node};
+	struct keep_route k = {.n_inputs = g->n_inputs, .sum_node = g->sum_node};
 
+	memcpy(k.nodes, g->nodes, sizeof(k.nodes));
 	memcpy(k.route, g->route, sizeof(k.route));
 	return ledger_add(g->job->ledger, KEEP_ROUTE, &k, sizeof(k), 0, NULL);
 }

@@ -66,7 +66,8 @@ struct keep_rank {
 struct keep_arena {
 	uint64_t bytes, inode;
 	uint32_t id;
-	uint16_t kind, is_gpu; /* staging memory of the executor: its numbers are of their own */
+	uint8_t kind, is_gpu; /* staging memory of the executor: its numbers are of their own */
+	uint16_t node;
 };
 struct keep_tensor { /* then its name and a zero byte */
 	uint64_t n_elems, out_offset[2];
@@ -81,7 +82,8 @@ struct keep_gpu {
 	uint32_t pid, unused;
 };
 struct keep_route {
-	uint32_t n_inputs, node;
+	uint32_t n_inputs, sum_node;
+	uint16_t nodes[LOCAL_GPUS_MAX];
 	char route[GPU_WORD_MAX + 1];
 };
 struct keep_inputs { /* then n of struct keep_range */

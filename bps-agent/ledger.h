@@ -17,7 +17,7 @@
 
 #include "common/error.h"
 
-#define LEDGER_VERSION 2
+#define LEDGER_VERSION 3
 #define LEDGER_ALIGN   64 /* of live parts */
 
 struct ledger;

@@ -188,16 +188,16 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 			rc = gpu_tell_arena(job->gpu, k->id, k->bytes, f->fd);
 		if (rc < 0)
 			return err_set(&r->err, BPS_EDEVICE, "the executor of its GPUs is gone");
-		rc = arena_restore(
-			set, (enum arena_kind)k->kind, k->id, f->fd, k->bytes, rec->live, &r->err);
+		rc = arena_restore(set, (enum arena_kind)k->kind, k->id, k->node, f->fd, k->bytes,
+			rec->live, &r->err);
 		if (rc < 0)
 			return rc;
 		f->fd = -1;
 		quota_charge(job->quota, QUOTA_MEMORY, k->bytes);
 		quota_charge(job->quota, QUOTA_DESCRIPTORS, k->kind != ARENA_PRIVATE);
 		if (k->is_gpu)
-			job->gpu->staging = set->head;
-		else if (k->kind == ARENA_OUTPUT)
+			return 0;
+		if (k->kind == ARENA_OUTPUT)
 			job->output = job->arenas.head;
 		else if (k->kind == ARENA_PRIVATE)
 			job->staging = job->arenas.head;

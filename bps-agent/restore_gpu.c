@@ -19,7 +19,7 @@ int restore_route(struct restoring *r, const struct ledger_record *rec)
 	const struct keep_route *k = rec->fixed;
 
 	if (rec->n_fixed != sizeof(*k) || !r->job->gpu || !memchr(k->route, 0, sizeof(k->route)) ||
-		gpu_restore_route(r->job->gpu, k->n_inputs, k->node, k->route) < 0)
+		gpu_restore_route(r->job->gpu, k) < 0)
 		return restore_wrong(r, "a route");
 	return 0;
 }

@@ -69,7 +69,8 @@ static const struct field trainer_fields[] = {
 static const struct field route_fields[] = {
 	FIELD_STR_(gpu_route, route, GPU_WORD_MAX),
 	FIELD_U32_(gpu_route, n_inputs),
-	FIELD_U32_(gpu_route, node),
+	FIELD_U32_(gpu_route, sum_node),
+	FIELD_BLOB_(gpu_route, nodes, GPU_NODES_BYTES),
 };
 static const struct field arena_fields[] = {
 	FIELD_U32_(gpu_arena, id),

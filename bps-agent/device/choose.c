@@ -138,6 +138,17 @@ struct work {
 	unsigned gpus[TOPO_GPUS_MAX];
 };
 
+/* What sysfs and the device say of the machine, in w->topology. */
+static int look(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
+{
+	int rc = choose_reports(dev, w->reports, err);
+
+	if (rc < 0)
+		return rc;
+	topology_read(sysfs, &w->topology, NULL); /* without it they have no place */
+	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
+}
+
 static int choose(struct work *w, const char *sysfs, struct device *dev, const int *gpus,
 	unsigned n, enum strategy want, struct err_text *err)
 {
@@ -145,12 +156,8 @@ static int choose(struct work *w, const char *sysfs, struct device *dev, const i
 		.has_collectives = has_cliques(dev, gpus, n),
 		.gpus = w->gpus,
 		.n_gpus = n};
-	int rc = choose_reports(dev, w->reports, err);
+	int rc = look(w, sysfs, dev, err);
 
-	if (rc < 0)
-		return rc;
-	topology_read(sysfs, &w->topology, NULL); /* without it they have no place */
-	rc = topology_refine(&w->topology, w->reports, (unsigned)rc, err);
 	for (unsigned i = 0; i < n; i++)
 		w->gpus[i] = (unsigned)gpus[i];
 	return rc < 0 ? rc : strategy_plan(&w->topology, &ask, &w->plan, err);
@@ -181,4 +188,66 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 	}
 	free(w);
 	return rc;
+}
+
+/* One node of several things: the same for all, or none. */
+struct common {
+	bool is_any, is_apart;
+	int32_t numa;
+};
+
+static void meet(struct common *c, int32_t numa)
+{
+	c->is_apart |= c->is_any && c->numa != numa;
+	c->is_any = true;
+	c->numa = numa;
+}
+
+static uint16_t node_of(const struct common *c)
+{
+	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
+}
+
+static struct common node_of_cards(const struct topology *t)
+{
+	struct common c = {false, false, -1};
+	uint32_t most = 0;
+
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].is_up && t->nics[i].mbps > most)
+			most = t->nics[i].mbps;
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].is_up && t->nics[i].mbps == most)
+			meet(&c, t->nics[i].numa);
+	return c;
+}
+
+void choose_nodes(const char *sysfs, struct device *dev, const int *gpus, const struct route *route,
+	struct choose_nodes *ret)
+{
+	struct work *w = calloc(1, sizeof(*w));
+	struct common all = {false, false, -1}, cards;
+
+	memset(ret, 0, sizeof(*ret));
+	if (!w || look(w, sysfs, dev, NULL) < 0) {
+		free(w);
+		return;
+	}
+	for (unsigned g = 0; g < route->n_groups; g++) {
+		struct common group = {false, false, -1};
+
+		for (unsigned i = 0; i < route->groups[g].n; i++) {
+			int32_t numa = w->topology.gpus[gpus[route->groups[g].member[i]]].numa;
+
+			meet(&group, numa);
+			meet(&all, numa);
+		}
+		ret->inputs[g] = node_of(&group);
+	}
+	cards = node_of_cards(&w->topology);
+	ret->sums = node_of(all.is_apart ? &cards : &all);
+	for (unsigned g = 0; g < route->n_groups; g++)
+		if (!ret->inputs[g] && all.is_apart)
+			ret->inputs[g] = ret->sums; /* it is what leaves for the network */
+	free(w);
 }

@@ -16,4 +16,16 @@ int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], st
  * than copy is wanted; with a sentence. */
 int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
 	const char *want, struct route *ret, char *why, struct err_text *err);
+
+/* NUMA nodes, plus 1, of the host memory between GPUs and network; 0: anywhere. An input lies where
+ * the GPUs of its group are. Sums, which all GPUs read and the network writes, lie where all GPUs
+ * are, or else where the fastest network cards that are up are. */
+struct choose_nodes {
+	uint16_t inputs[DEVICE_GPUS_MAX]; /* by group of the route */
+	uint16_t sums;
+};
+
+/* gpus: as in choose_route. Without sysfs the device's word alone counts. */
+void choose_nodes(const char *sysfs, struct device *dev, const int *gpus, const struct route *route,
+	struct choose_nodes *ret);
 #endif

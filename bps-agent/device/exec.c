@@ -10,7 +10,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bps-agent/device/choose.h"
 #include "common/clock.h"
 #include "common/log.h"
 
@@ -143,32 +142,45 @@ static int make_engine(struct exec *x, struct route *ret, char *why, struct err_
 	return rc < 0 ? rc : open_engine(x, ret, err);
 }
 
-/* The NUMA node of all members' GPUs, plus 1; 0: they have none in common. */
-static uint32_t common_node(const struct exec *x)
-{
-	struct device_gpu gpus[DEVICE_GPUS_MAX];
-	int n = x->ops->gpus(x->dev, gpus, DEVICE_GPUS_MAX), first = x->trainers[0].gpu;
-
-	for (uint32_t w = 0; w < x->n_workers; w++)
-		if (x->trainers[w].gpu >= n || gpus[x->trainers[w].gpu].numa != gpus[first].numa)
-			return 0;
-	return gpus[first].numa >= 0 ? (uint32_t)gpus[first].numa + 1 : 0;
-}
-
 static int tell_route(struct exec *x)
 {
 	struct local_msg m = {.type = GPU_ROUTE};
 
-	m.gpu_route =
-		(struct gpu_route){.route = x->route, .n_inputs = x->n_inputs, .node = x->node};
+	m.gpu_route = (struct gpu_route){.route = x->route,
+		.n_inputs = x->n_inputs,
+		.sum_node = x->nodes.sums,
+		.nodes = {x->nodes.inputs, x->n_inputs * sizeof(x->nodes.inputs[0])}};
 	return local_send(x->agent_sock, &m, NULL, 0, 0);
+}
+
+static void find_nodes(struct exec *x, const struct route *route)
+{
+	int gpus[DEVICE_GPUS_MAX];
+
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		gpus[w] = x->trainers[w].gpu;
+	choose_nodes(x->sysfs, x->dev, gpus, route, &x->nodes);
+}
+
+/* For people: the nodes of inputs, "/" and that of sums; "-" is anywhere. */
+static void nodes_text(const struct exec *x, char *ret, size_t room)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i <= x->n_inputs; i++) {
+		uint16_t node = i < x->n_inputs ? x->nodes.inputs[i] : x->nodes.sums;
+		const char *before = i == 0 ? "" : i < x->n_inputs ? "," : "/";
+
+		n += node ? (size_t)snprintf(ret + n, room - n, "%s%u", before, node - 1u)
+			  : (size_t)snprintf(ret + n, room - n, "%s-", before);
+	}
 }
 
 /* All trainers are here: choose a route, and let them begin. */
 static void meet(struct exec *x)
 {
 	struct err_text err = {""};
-	char why[PLAN_WHY_BYTES] = "";
+	char why[PLAN_WHY_BYTES] = "", nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
 	struct route route;
 	int rc;
 
@@ -181,11 +193,12 @@ static void meet(struct exec *x)
 		return;
 	}
 	x->state = EXEC_RUNNING;
-	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s why=%s", x->job, x->ops->name,
-		x->n_workers, route.name, why);
 	snprintf(x->route, sizeof(x->route), "%s", route.name);
 	x->n_inputs = route.n_groups;
-	x->node = common_node(x);
+	find_nodes(x, &route);
+	nodes_text(x, nodes, sizeof(nodes));
+	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s nodes=%s why=%s", x->job,
+		x->ops->name, x->n_workers, route.name, nodes, why);
 	if (tell_route(x) < 0)
 		end(x, 1);
 	else /* behind it, so that the agent knows the route when a trainer declares */

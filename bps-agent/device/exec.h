@@ -23,6 +23,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "bps-agent/device/choose.h"
 #include "bps-agent/device/engine.h"
 #include "common/local.h"
 #include "common/pipe.h"
@@ -79,7 +80,8 @@ struct exec {
 	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
 	char route[GPU_WORD_MAX + 1]; /* RUNNING: what was chosen, for how many inputs and where */
-	uint32_t n_inputs, node;
+	uint32_t n_inputs;
+	struct choose_nodes nodes;
 	struct exec_trainer *trainers; /* n_workers */
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;

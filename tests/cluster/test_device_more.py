@@ -12,7 +12,7 @@ import pytest
 from cluster import BUILD
 from keeper import kept_cluster
 from test_device import FAKE, HAS_CUDA, HOST, KINDS, Rig, check_ended, gone, needs_cuda, rig, start_and_wait  # noqa: F401
-from test_topology import make
+from test_topology import fakes, make
 
 
 @pytest.mark.parametrize("kind", ["host", "gpu"])
@@ -346,12 +346,12 @@ def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, ki
 
 @needs_cuda
 @pytest.mark.parametrize("machine,links,workers,want", [
-    ("two-switches-both", "pci", 8, "switch_sum"), ("two-switches-both", "pci", 4, "rs_ag"),
+    ("two-switches-both", "pci", 8, "switch_sum"), ("two-switches-both", "pci", 4, "rs_ag"), ("two-switches-roots", "nvlink", 8, "roots"),
     ("two-switches-both", "nvlink", 4, "rs_ag"), ("one-switch", "pci", 4, "copy")])  # fmt: skip
 def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links, workers, want):
     """The agent's setting sysfs is for its executors, too."""
     make(tmp_path / "m", machine)
-    env = {"FAKE_CUDA_LINKS": links}
+    env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
     r = Rig(cluster, "cuda", agents=1, gpus=workers, agent_env=env, args=["--sysfs", str(tmp_path / "m")])
 
     def shown():
@@ -363,6 +363,38 @@ def test_a_job_goes_the_way_that_bpsctl_shows(cluster, tmp_path, machine, links,
     assert shown() == want
     r.env.update(env)
     assert set(r.run("device_rounds", workers, {"sizes": [1, 70001], "n_rounds": 3})) == {want}
+
+
+def staging(agent):
+    """NUMA policies of its staging memory, by mapping."""
+    lines = Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines()
+    return [line.split()[1] for line in lines if "memfd:bps-arena" in line or "memfd:bps-staging" in line]
+
+
+@needs_cuda
+@pytest.mark.parametrize("n_elems", [70001, 2 << 20])
+@pytest.mark.parametrize("machine,links,workers,route,nodes", [
+    ("two-switches-both", "pci", 8, "switch_sum", "0,1/-"), ("two-switches-both", "pci", 8, "ce", "0,0,0,0,1,1,1,1/-"),
+    ("two-switches-both", "pci", 4, "rs_ag", "0/0"), ("two-switches-roots", "nvlink", 8, "rs_ag", "1/1"),
+    ("two-switches-roots", "nvlink", 3, "copy", "0,0,0/0")])  # fmt: skip
+def test_staging_memory_lies_where_its_gpus_and_cards_are(cluster, tmp_path, machine, links, workers, route, nodes, n_elems):
+    """Machines that run this have a node 0; what is to lie on another one that they lack has no policy."""
+    make(tmp_path / "m", machine)
+    env = {"FAKE_CUDA_LINKS": links, **fakes(machine)}
+    r = Rig(cluster, "cuda", agents=2, gpus=8, agent_env=env, args=["--sysfs", str(tmp_path / "m"), "--gpu-strategy", route])
+    r.env.update(env)
+    job = r.start("gpu_until", 2 * workers, {"d": str(r.c.dir), "n_elems": n_elems, "n_tensors": 1})
+    goes_on(r, 2)
+    for a in r.c.agents:
+        log = a.log.read_text()
+        assert f" nodes={nodes} " in log, log
+        here = [p for p in staging(a) if p == "prefer:0"]
+        inputs, sums = nodes.split("/")
+        n_here = inputs.split(",").count("0")
+        assert bool(here) == bool(n_here), staging(a)
+        assert sums == "0" or len(here) < len(staging(a)), staging(a)
+    stop(r)
+    r.c.finish(job)
 
 
 @needs_cuda

@@ -33,6 +33,14 @@ def make(root, name):
     return expect
 
 
+def fakes(name):
+    """What makes the driver's stand-in have that machine's GPUs, where its description says what a driver reports."""
+    reports = [line.split() for line in LINES[name] if line.startswith("report ")]
+    if not reports:
+        return {}
+    return {"FAKE_CUDA_PCI": ",".join(r[1] for r in reports), "FAKE_CUDA_NUMA": ",".join(r[2].partition("=")[2] for r in reports)}
+
+
 def ask(c, i, *flags):
     p = c.bpsctl("agent", f"127.0.0.1:{c.agents[i].http}", "--topology", *flags)
     assert "--json" in flags or all(len(line) < 100 for line in p.stdout.splitlines()), p.stdout

@@ -59,6 +59,29 @@ static int choose(const char *machine, const char *want, uint32_t caps, const in
 	return rc;
 }
 
+static struct choose_nodes nodes;
+
+/* The nodes of that machine's inputs and sums, "0,1/-1" when sums have none. */
+static const char *look(
+	const char *machine, const char *want, const int *gpus, unsigned n, bool has_sysfs)
+{
+	static char text[256];
+	struct topo_fixture f;
+	struct described d = {.base = {.ops = &described_ops}, .f = &f, .caps = DEVICE_CAP_CLIQUE};
+	int at = 0;
+
+	topo_fixture_make(&f, machine);
+	if (choose_route(f.root, &d.base, gpus, n, want, &route, why, &err) < 0)
+		fail_msg("%s, %s: %s", machine, want, err.s);
+	choose_nodes(has_sysfs ? f.root : "/nonexistent", &d.base, gpus, &route, &nodes);
+	topo_fixture_remove(&f);
+	for (unsigned g = 0; g < route.n_groups; g++)
+		at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%d", g ? "," : "",
+			nodes.inputs[g] - 1);
+	snprintf(text + at, sizeof(text) - (size_t)at, "/%d", nodes.sums - 1);
+	return text;
+}
+
 static const int all[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
 /* Every member is in one group, once. */
@@ -126,6 +149,23 @@ static void members_keep_their_order(void **state)
 	assert_int_equal(route.n_groups, 1);
 }
 
+static void memory_lies_where_gpus_and_cards_are(void **state)
+{
+	static const int mixed[] = {7, 0, 4, 1}, shared[] = {2, 5, 2};
+
+	(void)state;
+	assert_string_equal(look("two-switches-both", "auto", all, 8, true), "0,1/-1");
+	assert_string_equal(look("two-switches-both", "auto", all, 4, true), "0/0");
+	assert_string_equal(look("two-switches-both", "auto", mixed, 4, true), "1,0/-1");
+	assert_string_equal(look("two-switches-both", "copy", mixed, 4, true), "1,0,1,0/-1");
+	assert_string_equal(look("two-switches-both", "auto", shared, 3, true), "0,1,0/-1");
+	assert_string_equal(look("two-switches-nvlink", "rs_ag", all, 8, true), "-1/-1");
+	/* What leaves for the network lies at its only card. */
+	assert_string_equal(look("two-switches-roots", "auto", all, 8, true), "1/1");
+	assert_string_equal(look("two-switches-roots", "auto", all, 8, false), "-1/-1");
+	assert_string_equal(look("card-down", "rs_ag", all, 8, true), "1/1");
+}
+
 static void workers_that_share_a_gpu_are_summed_by_the_processor(void **state)
 {
 	static const int shared[] = {2, 3, 2};
@@ -170,6 +210,7 @@ int main(void)
 		cmocka_unit_test(the_rule_becomes_the_route_of_the_engine),
 		cmocka_unit_test(without_cliques_nothing_is_summed_on_gpus),
 		cmocka_unit_test(members_keep_their_order),
+		cmocka_unit_test(memory_lies_where_gpus_and_cards_are),
 		cmocka_unit_test(workers_that_share_a_gpu_are_summed_by_the_processor),
 		cmocka_unit_test(what_is_wrong_is_refused),
 		cmocka_unit_test(without_sysfs_nvlink_still_counts),

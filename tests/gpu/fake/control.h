@@ -7,6 +7,8 @@
  *   FAKE_CUDA_GPUS=n       GPUs of this machine (1)
  *   FAKE_CUDA_VISIBLE=...  as CUDA_VISIBLE_DEVICES, ordinals only
  *   FAKE_CUDA_LINKS=nvlink|pci|none  between the GPUs (nvlink)
+ *   FAKE_CUDA_PCI=a,b,...  addresses of the GPUs (0000:1a:00.0 and those behind it)
+ *   FAKE_CUDA_NUMA=n,...   their nodes; -1: not known (0 and 1 in turn)
  *   FAKE_CUDA_LACKS=n,...  device attributes that are 0
  *   FAKE_CUDA_FAULTS=...   see fakecuda_faults
  *   FAKE_CUDA_TRACE=file   one line per call and per piece of queued work as it runs

@@ -48,13 +48,29 @@ FAKE_EXPORT CUresult CUDAAPI cuDeviceGetUuid(CUuuid *ret, CUdevice dev)
 	return fake_leave(CUDA_SUCCESS);
 }
 
+/* The i-th word of a list in the environment; false: it has none. */
+static bool listed(const char *variable, int i, char *ret, size_t room)
+{
+	const char *s = getenv(variable);
+
+	while (s && i-- > 0) {
+		s = strchr(s, ',');
+		s += s != NULL;
+	}
+	if (!s)
+		return false;
+	snprintf(ret, room, "%.*s", (int)strcspn(s, ","), s);
+	return true;
+}
+
 FAKE_EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char *ret, int len, CUdevice dev)
 {
 	CUresult r = fake_enter(__func__, "%d", dev);
 
 	if (r)
 		return r;
-	snprintf(ret, (size_t)len, "0000:%02X:00.0", 0x1a + fake.gpu[fake_dev(dev)]);
+	if (!listed("FAKE_CUDA_PCI", fake.gpu[fake_dev(dev)], ret, (size_t)len))
+		snprintf(ret, (size_t)len, "0000:%02X:00.0", 0x1a + fake.gpu[fake_dev(dev)]);
 	return fake_leave(CUDA_SUCCESS);
 }
 
@@ -86,12 +102,15 @@ static bool is_lacking(int attribute)
 
 FAKE_EXPORT CUresult CUDAAPI cuDeviceGetAttribute(int *ret, CUdevice_attribute attr, CUdevice dev)
 {
+	char numa[16];
 	CUresult r = fake_enter(__func__, "%d %d", (int)attr, dev);
 
 	if (r)
 		return r;
 	if (attr == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)
-		*ret = fake.gpu[fake_dev(dev)] % 2;
+		*ret = listed("FAKE_CUDA_NUMA", fake.gpu[fake_dev(dev)], numa, sizeof(numa))
+			       ? atoi(numa)
+			       : fake.gpu[fake_dev(dev)] % 2;
 	else if (attr == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
 		*ret = 8;
 	else if (attr == CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)
