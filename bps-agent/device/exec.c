@@ -25,6 +25,10 @@
 #define PAUSE_NS      20000
 #define LONG_NS       (5 * MS)
 #define PAUSE_LONG_NS 200000
+/* The loop turns more often, or hangs: its agent sees that and kills it after 20 s. When the agent is gone for good
+ * nobody does, and SIGALRM ends it. */
+#define HANG_S   25
+#define ALARM_NS (1000 * MS)
 
 /* ---- the end ---- */
 
@@ -469,7 +473,7 @@ static void poll_sockets(struct exec *x, uint64_t wait_ns)
 }
 
 struct pace {
-	uint64_t moved_ns, looked_ns;
+	uint64_t moved_ns, looked_ns, alarm_ns;
 	unsigned n_quiet;
 };
 
@@ -492,6 +496,10 @@ static void turn(struct exec *x, struct pace *p)
 	uint64_t now_ns = clock_now_ns(), wait_ns = 0;
 	bool any = pop_all(x);
 
+	if (now_ns - p->alarm_ns > ALARM_NS) {
+		alarm(HANG_S);
+		p->alarm_ns = now_ns;
+	}
 	if (x->engine)
 		any |= engine_poll(x->engine, now_ns);
 	if (x->page)
@@ -555,6 +563,8 @@ int exec_main(const struct device_ops *ops, int agent_sock)
 		if (x.state == EXEC_STARTING && clock_now_ns() > deadline_ns)
 			end(&x, 1);
 	}
+	alarm(HANG_S);
 	release(&x);
+	alarm(0);
 	return x.exit_status;
 }

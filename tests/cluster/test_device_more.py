@@ -345,6 +345,27 @@ def test_agents_executors_and_trainers_stand_still_and_die_at_random(cluster, ki
 
 
 @needs_cuda
+def test_an_executor_that_hangs_when_its_agent_is_gone_ends_itself(cluster):
+    """It stands in the driver, so it does not see that nobody is there any more."""
+    r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": "cuMemcpyDtoHAsync:40=hang"})
+    r.env["FAKE_CUDA_FAULTS"] = ""
+    job = start_and_wait(r, 2, {})
+    (pid,) = r.executors(0)
+    stat = Path(f"/proc/{pid}/stat")
+    seen = [stat.read_text()]
+
+    def hangs():
+        seen.append(stat.read_text())
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    r.c.wait_for("it hangs", hangs)
+    r.c.agents[0].kill()
+    check_ended(r.c.finish(job), {-10024, -10007, -10021, -10006})
+    assert stat.read_text().split()[2] == "S"
+    r.c.wait_for("it has ended", lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 40)
+
+
+@needs_cuda
 @pytest.mark.parametrize("machine,links,workers,want", [
     ("two-switches-both", "pci", 8, "switch_sum"), ("two-switches-both", "pci", 4, "rs_ag"), ("two-switches-roots", "nvlink", 8, "roots"),
     ("two-switches-both", "nvlink", 4, "rs_ag"), ("one-switch", "pci", 4, "copy")])  # fmt: skip
