@@ -41,6 +41,9 @@ static void free_if_unused(struct gpu *g)
 	if (g->job || g->n_handles || g->is_making)
 		return;
 	TAILQ_REMOVE(&g->agent->gpus, g, link);
+	if (g->is_counted)
+		quota_give(g->user, QUOTA_EXECUTORS, 1);
+	quota_put(g->user);
 	pipe_fini(&g->pipe);
 	memory_drop(&g->page);
 	for (unsigned i = 0; i < 4; i++) {
@@ -370,8 +373,12 @@ static struct gpu *make(struct job *job)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
 
-	if (!g)
+	if (g)
+		g->user = quota_user(job->agent->quota, job->uid);
+	if (!g || !g->user) {
+		free(g);
 		return NULL;
+	}
 	g->agent = job->agent;
 	g->job = job;
 	g->sock = g->wake_fd = g->exec_fd = g->pidfd = g->page.fd = -1;
@@ -395,11 +402,14 @@ static void gpu_new(struct job *job)
 			"bps-agent on %s drives no GPUs (see its setting --gpu)",
 			g->agent->cfg.host);
 	else
+		rc = quota_take(g->user, QUOTA_EXECUTORS, 1, &err);
+	g->is_counted = rc == 0;
+	if (rc == 0)
 		rc = start(g, &err);
 	if (rc < 0) {
 		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err.s);
-		g->agent->gpu_failures += *g->agent->cfg.gpu.backend != 0;
-		over(g, BPS_EDEVICE, err.s);
+		g->agent->gpu_failures += g->is_counted;
+		over(g, rc == BPS_EQUOTA ? rc : BPS_EDEVICE, err.s);
 	}
 }
 
@@ -418,7 +428,8 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 	g->sock = sock;
 	g->pidfd = pidfd;
 	g->pid = pid;
-	g->is_kept = g->is_adopted = true;
+	g->is_kept = g->is_adopted = g->is_counted = true;
+	quota_charge(g->user, QUOTA_EXECUTORS, 1);
 	rc = sock >= 0 && pidfd >= 0 ? make_rings(g, err) : BPS_EDEVICE;
 	if (rc == 0) {
 		watch(g);

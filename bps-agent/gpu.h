@@ -28,6 +28,8 @@ struct gpu {
 	TAILQ_ENTRY(gpu) link; /* agent->gpus */
 	struct agent *agent;
 	struct job *job; /* NULL: gone */
+	struct quota_account *user;
+	bool is_counted; /* there */
 	enum gpu_state state;
 	int code; /* of OVER */
 	char text[CTL_TEXT_MAX + 1];

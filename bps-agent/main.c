@@ -45,7 +45,7 @@ struct opts {
 	unsigned gpu;
 	const char *gpu_program;
 	char gpu_path[PATH_MAX];
-	int64_t max_trainers, max_tensors, user_trainers, user_tensors, job_tensors;
+	int64_t max_trainers, max_tensors, user_trainers, user_tensors, user_executors, job_tensors;
 	int64_t user_descriptors, user_requests;
 	uint64_t stranded_us;
 	uint64_t window_bytes, max_bytes, user_bytes, job_bytes, job_inflight_bytes;
@@ -94,6 +94,9 @@ static const struct setting rows[] = {
 	{"user-tensors", SET_INT, SETTING_AT(struct opts, user_tensors), .def = "100000", .min = 16,
 		.max = 1 << 24, .is_live = true,
 		.help = "tensors of one user's jobs on this machine"},
+	{"user-executors", SET_INT, SETTING_AT(struct opts, user_executors), .def = "16", .min = 1,
+		.max = 4096, .is_live = true,
+		.help = "processes that drive GPUs for one user's jobs, one for each job"},
 	{"user-requests", SET_INT, SETTING_AT(struct opts, user_requests), .def = "1000",
 		.max = 1000000, .is_live = true,
 		.help = "messages of one user's trainers in a second, others wait; 0: no limit"},
@@ -160,6 +163,7 @@ static struct agent_limits limits_of(const struct opts *o)
 	q->of[QUOTA_JOB][QUOTA_MEMORY] = o->job_bytes ? o->job_bytes : user;
 	q->of[QUOTA_USER][QUOTA_TENSORS] = (uint64_t)o->user_tensors;
 	q->of[QUOTA_JOB][QUOTA_TENSORS] = (uint64_t)o->job_tensors;
+	q->of[QUOTA_USER][QUOTA_EXECUTORS] = (uint64_t)o->user_executors;
 	q->of[QUOTA_USER][QUOTA_DESCRIPTORS] =
 		o->user_descriptors ? (uint64_t)o->user_descriptors : fds_limit() / 4;
 	q->of[QUOTA_JOB][QUOTA_INFLIGHT] = o->job_inflight_bytes;

@@ -27,6 +27,8 @@ static const struct {
 	[QUOTA_DESCRIPTORS] = {"descriptors", "descriptors", false,
 		{NULL, "user-descriptors", NULL}},
 	[QUOTA_INFLIGHT] = {"inflight", "bytes in flight", true, {NULL, NULL, "job-inflight"}},
+	[QUOTA_EXECUTORS] = {"executors", "executors of GPUs", false,
+		{NULL, "user-executors", NULL}},
 };
 static const char *const scopes[QUOTA_SCOPES] = {"machine", "user", "job"};
 

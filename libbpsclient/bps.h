@@ -249,7 +249,7 @@ BPS_API int bps_root(const struct bps *b);
  *
  * Open: all workers of one machine call it, or none. uuid: 16 bytes of the GPU's, NULL: the calling
  * thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does not
- * work; BPS_ETIMEDOUT not all workers of this machine have called it. */
+ * work; BPS_EQUOTA the user's other jobs have all executors; BPS_ETIMEDOUT not all workers of this machine have called it. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 /* Memory of this worker's GPU that the job's executor has made: n_bytes, zeroed, until bps_close or
  * bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */

@@ -137,6 +137,23 @@ def test_jobs_of_two_users_share_the_gpus(rig):
     r.c.finish(b)
 
 
+def test_executors_of_one_user_are_limited_and_another_user_goes_on(rig):
+    r = rig(agents=1, args=["--user-executors", "1"])
+    r.c.open_to_all()
+    (r.c.dir / "a").mkdir()
+    (r.c.dir / "a").chmod(0o777)
+    a = r.start("gpu_until", 2, {"d": str(r.c.dir / "a"), "n_elems": 30001}, uid=1)
+    r.c.wait_for("it runs", lambda: (r.c.dir / "a" / "rounds").exists())
+    for got, _ in r.run("gpu_open", 2, uid=1):
+        assert got[0] == -10012 and "1 of 1 executors" in got[1] and "--user-executors" in got[1], got
+    r.run("device_rounds", 2, {"sizes": [1000], "n_rounds": 2}, uid=2)
+    (r.c.dir / "a" / "stop").touch()
+    r.c.finish(a)
+    gone(r, 0)
+    r.run("device_rounds", 2, {"sizes": [1000], "n_rounds": 2}, uid=1)
+    assert 'quota_refused_total{quota="user-executors"} 1\n' in r.c.agents[0].get("/metrics")
+
+
 def test_an_element_that_lies_askew_is_refused(rig):
     r = rig(agents=1)
     for got, end, took, after in r.run("gpu_unaligned", 2):

@@ -1,14 +1,22 @@
 """The packages on real machines: what an operator does to a cluster, and what becomes of the jobs."""
 
+import base64
 import contextlib
 import json
+import os
 import re
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
-from machine import Machine, wait_for
+from machine import Failed, Machine, wait_for
 
 SCHEDULER = "10.78.0.1"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+DROP_IN = "bps-agent.service.d/bps-agent-cuda.conf"
+WORKER = "/usr/local/bin/gpu-rounds"
 DAEMONS = ("bps-scheduler", "bps-server", "bps-agent")
 
 
@@ -272,6 +280,63 @@ def test_agents_that_are_killed_hang_and_are_restarted_and_upgraded_fail_no_roun
         # But for what it knows of the cluster (rule K5).
         wait_for("nothing is kept for long", lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1, explain=site.explain)
     site.wait_healthy()
+
+
+@pytest.fixture
+def gpu_site(site, tmp_path):
+    """Agents with the drop-in of bps-agent-cuda, which drive plain memory, and a worker that has a tensor there."""
+    program = tmp_path / "gpu-rounds"
+    (library,) = Path(os.environ["BPS_NSPAWN_DEBS"]).glob("bps-*/build/release/libbpsclient.so.0")
+    subprocess.run(["gcc", "-O2", f"-I{ROOT}/libbpsclient", "-o", program, HERE / "gpu-rounds.c", library], check=True)
+    for m in site.agents:
+        m.write("/etc/bps/agent.conf.d/z-gpu.conf", "gpu = host\n")
+        m.write(f"/etc/systemd/system/{DROP_IN}", (ROOT / "systemd" / Path(DROP_IN).name).read_text())
+        m.run("sh", "-c", f"base64 -d >{WORKER} && chmod 755 {WORKER}", text=base64.b64encode(program.read_bytes()).decode())
+        m.run("touch", "/usr/sbin/bps-agent-cuda")  # which the drop-in's package has
+        m.run("systemctl", "daemon-reload")
+        m.run("systemctl", "restart", "bps-agent")
+    site.wait_healthy()
+    yield site
+    for m in site.agents:
+        m.run("rm", "-f", "/etc/bps/agent.conf.d/z-gpu.conf", f"/etc/systemd/system/{DROP_IN}", "/tmp/stop")
+        m.run("systemctl", "daemon-reload")
+        m.run("systemctl", "restart", "bps-agent")
+    site.wait_healthy()
+
+
+def executors(m):
+    return m.run("pgrep", "-x", "bps-agent-host", check=False).stdout.split()
+
+
+def test_executors_of_gpus_outlive_an_agent_and_end_when_the_unit_is_stopped(gpu_site):
+    site = gpu_site
+    job = site.start_job("gpus", WORKER, "/tmp/stop")
+    wait_for("the job makes rounds", lambda: site.rounds("gpus") > 20, explain=site.explain)
+    before = [executors(m) for m in site.agents]
+    assert [len(e) for e in before] == [1, 1]
+    for m in site.agents:
+        for command in ("systemctl restart bps-agent", "systemctl kill --signal=KILL --kill-who=main bps-agent"):
+            pid, made = m.show("bps-agent", "MainPID"), site.rounds("gpus")
+            m.sh(command)
+            wait_for("another agent is there", lambda m=m, pid=pid: m.show("bps-agent", "MainPID") not in ("0", pid), explain=site.explain)
+            m.wait_active("bps-agent")
+            wait_for("rounds go on", lambda made=made: site.rounds("gpus") > made + 5, explain=site.explain)
+    assert [executors(m) for m in site.agents] == before
+    site.agents[0].run("touch", "/tmp/stop")
+    assert len(re.findall(r"^\d+ rounds$", finish(job), re.M)) == 4
+    for m in site.agents:
+        wait_for("its executor has ended", lambda m=m: not executors(m), explain=site.explain)
+        wait_for("nothing is kept for long", lambda m=m: int(m.show("bps-agent", "NFileDescriptorStore")) == 1, explain=site.explain)
+    site.agents[0].run("rm", "/tmp/stop")
+    job = site.start_job("stopped", WORKER, "/tmp/stop")
+    wait_for("the job makes rounds", lambda: site.rounds("stopped") > 20, explain=site.explain)
+    site.agents[0].run("systemctl", "stop", "bps-agent")
+    for part in job:
+        with pytest.raises(Failed):
+            part.finish()
+    for m in site.agents:
+        wait_for("its executor has ended", lambda m=m: not executors(m), explain=site.explain)
+    site.agents[0].run("systemctl", "start", "bps-agent")
 
 
 def test_reload_takes_new_settings_and_refuses_wrong_ones(site):
