@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the tests of one build and close with their counts.
 
-    tests/run.py build/debug [--only WORD] [--no-cluster]
+    tests/run.py build/debug [--only WORD] [--no-cluster | --cluster WORD]
 
 Unit tests are cmocka programs (their TAP lines are counted), fuzz targets replay their corpus, the simulator runs a quick
 set of histories, and pytest runs the cluster tests and the quick cells of the fault matrix. Each program has a time
@@ -124,8 +124,9 @@ def run_fuzz(build, counts, only):
             run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
 
 
-def run_pytest(build, counts, only, name, beside=False, **more):
-    """The tests in tests/NAME, which start real daemons; some at a time with beside, but those that measure."""
+def run_pytest(build, counts, only, name, beside=False, files="", **more):
+    """The tests in tests/NAME, which start real daemons; some at a time with beside, but those that measure. files: only in
+    those with that word in their names."""
     if only and only not in name:
         return
     env = environment(BPS_BUILD=str(build), PYTHONDONTWRITEBYTECODE="1", PYTHONUNBUFFERED="1", **more)
@@ -133,14 +134,15 @@ def run_pytest(build, counts, only, name, beside=False, **more):
         asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
     # They wait most of their time, so a few run at once. What is timed goes one after the other.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", f"tests/{name}"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    command += sorted(f"tests/{name}/{f.name}" for f in (ROOT / "tests" / name).glob("test_*.py") if files in f.name)
     if beside and find_spec("xdist"):
         command += ["-n", str(os.cpu_count() or 1), "--dist", "loadgroup"]
     if name == "cluster":
         command += ["-m", "not alone" if beside else "alone"]
     start = time.monotonic()
     print(f"     {name}{', what is timed' if name == 'cluster' and not beside else ''}: begins", flush=True)
-    status, out = run(command, env, limit_s=3000 if build.name == "asan" else 1500, on_line=Progress(name))
+    status, out = run(command, env, limit_s=3000 if build.name in ("asan", "tsan") else 1500, on_line=Progress(name))
     last = out.strip().splitlines()[-1] if out.strip() else ""
     found = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|skipped|error)", last)}
     failed = found.get("failed", 0) + found.get("error", 0)
@@ -156,6 +158,8 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("--only", help="run only what has this in its name")
     parser.add_argument("--no-cluster", action="store_true", help="leave the tests with real daemons out")
+    parser.add_argument("--cluster", metavar="WORD", default="",
+                        help="of those only what has this in its file's name, and no faults")
     args = parser.parse_args()
     build = args.build.resolve()
     counts = Counts()
@@ -166,7 +170,8 @@ def main():
     run_program("sim, 3,000 histories", [str(sim), "--seeds", "1..3000"], counts, args.only, 8000)
     run_program("sim-scale, small cases", [str(build / "tests" / "sim-scale"), "--check"], counts, args.only, 4000)
     if not args.no_cluster:
-        run_pytest(build, counts, args.only, "cluster", beside=True)
+        run_pytest(build, counts, args.only, "cluster", beside=True, files=args.cluster)
+    if not args.no_cluster and not args.cluster:
         run_pytest(build, counts, args.only, "cluster")
         run_pytest(build, counts, args.only, "faults", BPS_CELLS="quick", BPS_BOUND_SLACK="6" if build.name == "asan" else "3")
         if build.name != "asan":  # what a fork of a sanitized Python holds is not what is counted

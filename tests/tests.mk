@@ -11,7 +11,7 @@ help:
 	@echo 'make test        install what is missing, build for debugging, pass the tests'
 	@echo 'make check       build and run the tests of this BUILD; CHECKFLAGS="--only WORD --no-cluster"'
 	@echo 'make check-asan  all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
-	@echo 'make check-tsan  unit tests, cores and ring under ThreadSanitizer'
+	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
 	@echo 'make sim         100,000 simulated histories, sim-10m ten million, SIM_MINUTES=n of it;'
 	@echo '                 sim-mutants: what they catch'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
@@ -50,8 +50,10 @@ check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
 check-asan:
 	$(STEP) BUILD=asan check
+# Of the real daemons those that drive GPUs; their workers load the library of the other build.
 check-tsan:
-	$(STEP) BUILD=tsan check CHECKFLAGS="--no-cluster $(CHECKFLAGS)"
+	$(STEP) BUILD=debug all
+	$(STEP) BUILD=tsan check CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"
 
 # The targets again, with libFuzzer's main and its counters in all that they call.
 FUZZ_S	?= 60

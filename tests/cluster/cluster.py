@@ -19,8 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUILD = Path(os.environ.get("BPS_BUILD", ROOT / "build" / "debug")).resolve()
-IS_ASAN = BUILD.name == "asan"
-DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN else 30))
+IS_ASAN, IS_TSAN = BUILD.name == "asan", BUILD.name == "tsan"
+# Python is not built for the thread sanitizer: workers load the library of another build.
+WORKER_BUILD = BUILD.parent / "debug" if IS_TSAN else BUILD
+DEADLINE_S = int(os.environ.get("BPS_TEST_DEADLINE_S", 60 if IS_ASAN or IS_TSAN else 30))
 
 
 def read_ready(fd, process, name, log):
@@ -126,7 +128,7 @@ class Worker:
         self.result_file = cluster.dir / f"result-{job}-{rank}-{time.monotonic_ns()}"
         full = dict(
             cluster.env,
-            BPS_LIBRARY=str(BUILD / "libbpsclient.so.0"),
+            BPS_LIBRARY=str(WORKER_BUILD / "libbpsclient.so.0"),
             BPS_AGENT_SOCKET=str(agent.socket),
             BPS_JOB=job,
             BPS_RANK=str(rank),
@@ -337,8 +339,11 @@ class Cluster:
             except AssertionError as e:
                 problems.append(str(e))
                 continue
+            text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
-                problems.append(f"{d.name} ended with {status}:\n{d.log.read_text()[-6000:]}")
+                problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
+            elif "Sanitizer: " in text:  # perhaps of a former life, or of a child
+                problems.append(f"{d.name}:\n{text[text.index('Sanitizer: ') - 100:][:6000]}")
         self.tmp.cleanup()
         return problems
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import BUILD
+from cluster import BUILD, WORKER_BUILD
 
 FAKE = BUILD / "fake"
 HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
@@ -34,6 +34,8 @@ class Rig:
                 os.environ.pop(k, None) if v is None else os.environ.__setitem__(k, v)
         slow = {"FAKE_CUDA_DELAY_US": str(delay_us)} if delay_us else {}
         self.env = {**cuda, **slow, "TEST_DEVICE": kind}
+        if kind == "cuda":
+            self.env["LD_LIBRARY_PATH"] = str(WORKER_BUILD / "fake")
 
     def run(self, function, workers, args=None, **kw):
         return self.c.run(function, workers, args, env=self.env, **kw)

@@ -311,7 +311,7 @@ def test_nothing_leaks_over_jobs_that_die(rig):
     pid = r.c.agents[0].process.pid
 
     def one(i):
-        job = r.start("device_until_failure", 2, {"n_elems": 5000, "die_rank": i % 2, "after": i % 5})
+        job = r.start("device_until_failure", 2, {"n_elems": 5000, "die_rank": i % 2, "after": 1 + i % 5})
         r.c.finish([w for w in job if w.rank != i % 2])
         for w in job:
             w.process.wait(20)
