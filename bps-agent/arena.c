@@ -304,7 +304,8 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 		set->want_bytes = bytes;
 		return -EINPROGRESS;
 	}
-	rc = memory_begin(&m, "bps-arena", bytes, arena_seals(set, kind), err);
+	rc = memory_begin(
+		&m, set->name ? set->name : "bps-arena", bytes, arena_seals(set, kind), err);
 	if (rc == 0)
 		rc = fill(&m, set->node, err);
 	if (rc < 0) {

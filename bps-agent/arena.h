@@ -45,7 +45,8 @@ struct memory {
 
 /* The arenas of one job. */
 struct arena_set {
-	struct xport *x; /* NULL: it is gone already, at the end */
+	struct xport *x;  /* NULL: it is gone already, at the end */
+	const char *name; /* of its memory in /proc; NULL: "bps-arena" */
 	/* Large arenas are made elsewhere: arena_alloc says -EINPROGRESS and what is wanted, and
 	 * finds it as `prefer` when the caller has made and adopted it. */
 	bool defers;

@@ -360,6 +360,7 @@ static void take_arenas(struct gpu *g)
 	const struct arena_set *of = &g->job->arenas;
 
 	g->arenas = (struct arena_set){.x = of->x,
+		.name = "bps-staging",
 		.defers = of->defers,
 		.drop = of->drop,
 		.admit = of->admit,

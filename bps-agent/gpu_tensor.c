@@ -89,7 +89,7 @@ static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_
 	g->job->arenas.want_bytes = 0; /* who declares waits */
 	if (g->is_making)
 		return rc;
-	g->making = (struct making){.name = "bps-staging",
+	g->making = (struct making){.name = g->arenas.name,
 		.bytes = g->arenas.want_bytes,
 		.more_seals = 0,
 		.node = node,

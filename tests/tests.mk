@@ -29,7 +29,7 @@ help:
 	@echo 'make deb         Debian packages in build/deb'
 	@echo 'make deb-again   build the packages twice; they must be the same'
 	@echo 'make nspawn      the packages on 5 systemd machines in containers (root; minutes)'
-	@echo 'make qemu        daemons over libfabric verbs, on an emulated machine with soft-RoCE; QEMU_ONLY=WORD'
+	@echo 'make qemu        daemons over libfabric verbs, and NUMA nodes, on an emulated machine; QEMU_ONLY=WORD'
 
 # Each step in a make of its own: what is found by pkg-config changes when packages are installed.
 JOBS	= $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Run real daemons over libfabric's provider verbs, on an emulated machine whose kernel has a software RDMA device:
+# Run real daemons over libfabric's provider verbs, on an emulated machine whose kernel has a software RDMA device and which
+# has two NUMA nodes:
 #   tests/qemu/run.sh BUILD CACHE [word in the names of tests]
 # CACHE: where the guest's kernel is kept. The guest sees this machine's files read-only, so it runs the same programs and
 # libraries, and writes in its memory only; nothing is built or installed there. Needs no root and no /dev/kvm.
@@ -14,7 +15,9 @@ guest=$("$here/initrd.sh" "$cache")
 
 # Each dies with the one before it, however that ends.
 setpriv --pdeathsig KILL timeout --foreground --kill-after=10 "${BPS_QEMU_LIMIT:-1200}" \
-	setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -nographic -no-reboot -nic none \
+	setpriv --pdeathsig KILL qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
+	-object memory-backend-ram,id=m0,size=1536M -numa node,memdev=m0,cpus=0 \
+	-object memory-backend-ram,id=m1,size=1536M -numa node,memdev=m1,cpus=1 -nographic -no-reboot -nic none \
 	-kernel "$guest/vmlinuz" -initrd "$guest/initrd.gz" \
 	-append "console=ttyS0 quiet panic=1 tsc=unstable script=$here/guest.sh BPS_BUILD=$build ${only:+BPS_QEMU_ONLY=$only}" \
 	-fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap \
