@@ -350,7 +350,7 @@ failed:
 	return rc;
 }
 
-/* On the thread, as its last function. */
+/* On the thread; behind it only what the maker still has to say. */
 static void drop_all(void *arg)
 {
 	struct agent *a = arg;
@@ -379,12 +379,13 @@ void agent_free(struct agent *a)
 {
 	if (!a)
 		return;
-	maker_stop(a->maker); /* what it has made is posted before the trainers go */
-	if (a->loop) {
+	if (a->loop)
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
 			sched_yield();
+	/* What it does not make any more nobody is told: a successor is asked for it again. */
+	maker_stop(a->maker);
+	if (a->loop)
 		dataloop_stop(a->loop);
-	}
 	xport_free(a->x);       /* ends every connection and read */
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);

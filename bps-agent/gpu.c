@@ -36,13 +36,20 @@ static void set_state(struct gpu *g, enum gpu_state state, const char *why)
 
 /* ---- the end ---- */
 
+/* Its process has ended, or never was. */
+static void uncount(struct gpu *g)
+{
+	if (g->is_counted)
+		quota_give(g->user, QUOTA_EXECUTORS, 1);
+	g->is_counted = false;
+}
+
 static void free_if_unused(struct gpu *g)
 {
 	if (g->job || g->n_handles || g->is_making)
 		return;
 	TAILQ_REMOVE(&g->agent->gpus, g, link);
-	if (g->is_counted)
-		quota_give(g->user, QUOTA_EXECUTORS, 1);
+	uncount(g);
 	quota_put(g->user);
 	pipe_fini(&g->pipe);
 	memory_drop(&g->page);
@@ -129,6 +136,9 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 
 	if (g->state == GPU_OVER)
 		return;
+	/* Whatever it is, it is this machine's: a job that may shrink goes on without it. */
+	if (code != BPS_EWORKER_LOST)
+		code = BPS_EDEVICE;
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
@@ -217,6 +227,7 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
 	gpu_fail(g, BPS_EDEVICE, "%s", text.s);
 	close_handles(g);
+	uncount(g);
 }
 
 static int spawn(const struct gpu_config *cfg, int sock, pid_t *ret)
@@ -390,28 +401,35 @@ static struct gpu *make(struct job *job)
 	return g;
 }
 
-static void gpu_new(struct job *job)
+/* Errors: -ENOMEM; BPS_EQUOTA, to be asked again when there is room: then the job has none. What
+ * else there is against it is so for the whole job, and said by what it has then. */
+static int gpu_new(struct job *job, struct err_text *err)
 {
 	struct gpu *g = make(job);
-	struct err_text err = {""};
 	int rc;
 
 	if (!g)
-		return;
+		return err_set(err, -ENOMEM, "the agent is out of memory");
+	rc = quota_take(g->user, QUOTA_EXECUTORS, 1, err);
+	if (rc < 0) {
+		job->gpu = NULL;
+		gpu_release(g);
+		return rc;
+	}
+	g->is_counted = true;
 	if (!*g->agent->cfg.gpu.backend)
-		rc = err_set(&err, BPS_EDEVICE,
+		rc = err_set(err, BPS_EDEVICE,
 			"bps-agent on %s drives no GPUs (see its setting --gpu)",
 			g->agent->cfg.host);
 	else
-		rc = quota_take(g->user, QUOTA_EXECUTORS, 1, &err);
-	g->is_counted = rc == 0;
-	if (rc == 0)
-		rc = start(g, &err);
+		rc = start(g, err);
 	if (rc < 0) {
-		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err.s);
-		g->agent->gpu_failures += g->is_counted;
-		over(g, rc == BPS_EQUOTA ? rc : BPS_EDEVICE, err.s);
+		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err->s);
+		g->agent->gpu_failures += *g->agent->cfg.gpu.backend != 0;
+		uncount(g);
+		over(g, BPS_EDEVICE, err->s);
 	}
+	return 0;
 }
 
 int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err)
@@ -439,6 +457,7 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 	}
 	if (rc == BPS_EDEVICE)
 		err_set(err, rc, "the executor of its GPUs is gone");
+	uncount(g);
 	over(g, rc, err->s);
 	return rc == BPS_EDEVICE ? 0 : rc;
 }
@@ -481,6 +500,8 @@ static void introduce(struct gpu *g, struct trainer *t)
 void gpu_ask(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
+	struct err_text err = {""};
+	int rc = 0;
 
 	t->device_seq = t->kept->device_seq = seq;
 	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
@@ -489,9 +510,9 @@ void gpu_ask(struct trainer *t, uint32_t seq)
 		return;
 	}
 	if (!job->gpu)
-		gpu_new(job);
-	if (!job->gpu)
-		answer(t, -1, -ENOMEM, "the agent is out of memory");
+		rc = gpu_new(job, &err);
+	if (rc < 0)
+		answer(t, -1, rc, err.s);
 	else if (job->gpu->state == GPU_OVER)
 		answer(t, -1, job->gpu->code, job->gpu->text);
 	else if (job->gpu->state == GPU_STARTING)
@@ -572,6 +593,8 @@ void gpu_read(struct gpu *g)
 		rc = local_recv(g->sock, &m, &mem, fds, &n_fds, 0, &err);
 		if (rc == 1)
 			on_message(g, &m);
+		else if (rc == BPS_EPROTO)
+			gpu_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
 			uv_poll_stop(&g->sock_poll); /* its end tells why */
 		for (unsigned i = 0; i < n_fds; i++)

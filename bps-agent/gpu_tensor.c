@@ -64,7 +64,7 @@ static void made(struct making *m)
 	} else {
 		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &a, &m->err);
 	}
-	if (rc < 0 && g->state == GPU_RUNNING)
+	if (rc < 0 && rc != -ECANCELED && g->state == GPU_RUNNING)
 		gpu_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
 	if (job) {
 		job->n_making--;

@@ -647,13 +647,7 @@ void job_resync_begin(struct agent *a)
 	struct trainer *t;
 	struct job *job;
 
-	TAILQ_FOREACH (t, &a->trainers, link) {
-		if (t->state == TRAINER_JOINING)
-			send_join(t);
-		else if (t->state == TRAINER_FINISHING)
-			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
-		barrier_again(t);
-	}
+	/* Who is lost first: its machine may have left that job, and join it again. */
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)
@@ -663,8 +657,17 @@ void job_resync_begin(struct agent *a)
 		for (uint32_t w = 0; w < job->n_workers; w++)
 			if (!job->by_worker[w])
 				send_worker(a, job->id, job->ranks[w], WORKER_LOST, "it left");
-		tensor_declare_unplanned(job);
 	}
+	TAILQ_FOREACH (t, &a->trainers, link) {
+		if (t->state == TRAINER_JOINING)
+			send_join(t);
+		else if (t->state == TRAINER_FINISHING)
+			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
+		barrier_again(t);
+	}
+	TAILQ_FOREACH (job, &a->jobs, link)
+		if (job->state == JOB_RUNNING)
+			tensor_declare_unplanned(job);
 }
 
 void job_resync_end(struct agent *a)

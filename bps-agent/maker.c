@@ -183,11 +183,13 @@ int maker_make(struct maker *m, struct making *request)
 	request->maker = m;
 	request->memory = (struct memory){.fd = -1};
 	pthread_mutex_lock(&m->lock);
-	if (m->is_stopped)
-		rc = -ECANCELED;
-	else
+	if (m->is_stopped) {
+		request->rc = err_set(&request->err, -ECANCELED, "the agent stops");
+		rc = dataloop_post(m->loop, deliver, request) < 0 ? -ECANCELED : 0;
+	} else {
 		TAILQ_INSERT_TAIL(&m->requests, request, link);
-	pthread_cond_signal(&m->wake);
+		pthread_cond_signal(&m->wake);
+	}
 	pthread_mutex_unlock(&m->lock);
 	return rc;
 }

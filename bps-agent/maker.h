@@ -31,11 +31,12 @@ struct making {
 
 /* Errors: -errno with a sentence. loop: where done runs; outlives the maker. */
 int maker_new(struct dataloop *loop, struct maker **ret, struct err_text *err);
-/* End its thread; what waits is cancelled, its done follows. Nothing is made from then on. */
+/* End its thread; what waits, and what is asked for from then on, is cancelled: its done follows. */
 void maker_stop(struct maker *m);
 /* NULL is allowed. After every done. */
 void maker_free(struct maker *m);
-/* Name, bytes, more_seals, done and user are set. Errors: -ECANCELED stopped; done does not run. */
+/* Name, bytes, more_seals, done and user are set. Errors: -ECANCELED stopped,
+ * and there is no room to say so later; done does not run. */
 int maker_make(struct maker *m, struct making *request);
 /* Unmap and close it, at some time. Owns: takes the memory. m NULL or stopped: now. */
 void maker_drop(struct maker *m, const struct memory *memory);

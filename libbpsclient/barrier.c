@@ -39,7 +39,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 		return 0;
 	if (!timeout_ms)
 		timeout_ms = b->options.timeout_ms;
-	rc = gpu_settle(b, timeout_ms);
+	rc = gpu_settle(b, 0, timeout_ms);
 	if (rc < 0)
 		return rc;
 	set_at_barrier(b, true);

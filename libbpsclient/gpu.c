@@ -108,8 +108,9 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	return rc;
 }
 
-/* A tensor whose sum its stream has, and the host does not know yet; or NULL. */
-static struct bps_tensor *done_on_gpu_only(struct bps *b)
+/* A tensor whose sum its stream has, and the host does not know yet, and that round; or NULL.
+ * region 0: any. */
+static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint64_t *ret_round)
 {
 	struct bps_tensor *found = NULL;
 
@@ -119,27 +120,32 @@ static struct bps_tensor *done_on_gpu_only(struct bps *b)
 		for (struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next) {
 			uint64_t done;
 
-			if (!t->region || !t->entry || tensor_is_done(t))
+			if (!t->region || (region && t->region != region) || !t->entry ||
+				tensor_is_done(t))
 				continue;
-			/* Relaxed: wait_until has an acquire of its own. */
+			/* Relaxed: wait_round has an acquire of its own. */
 			done = atomic_load_explicit(
 				&b->gpu->slots[t->idx].done, memory_order_relaxed);
-			if (!gpuslot_is_poisoned(done) && gpuslot_reached(done, t->round))
-				found = t;
+			if (gpuslot_is_poisoned(done) || !gpuslot_reached(done, t->round))
+				continue;
+			found = t;
+			*ret_round = t->round;
 		}
 	pthread_mutex_unlock(&b->ring_mutex);
 	pthread_mutex_unlock(&b->declare_mutex);
 	return found;
 }
 
-int gpu_settle(struct bps *b, uint32_t timeout_ms)
+int gpu_settle(struct bps *b, uint32_t region, uint32_t timeout_ms)
 {
-	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
+	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u, round;
 	struct bps_tensor *t;
 	int rc = 0;
 
-	while (rc == 0 && b->gpu && (t = done_on_gpu_only(b)))
-		rc = wait_until(t, deadline_ns, timeout_ms);
+	/* Where another thread goes on there is no end of it: the caller says that it is in flight. */
+	while (rc == 0 && clock_now_ns() < deadline_ns && b->gpu &&
+		(t = done_on_gpu_only(b, region, &round)))
+		rc = wait_round(t, round, deadline_ns, timeout_ms);
 	return rc;
 }
 
@@ -154,7 +160,7 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
 		return text_set(-EINVAL,
 			"bps_gpu_release: %p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
-	rc = gpu_settle(b, b->options.timeout_ms);
+	rc = gpu_settle(b, region, b->options.timeout_ms);
 	if (rc == 0)
 		rc = withdraw(b, region, true);
 	if (rc == 0) {

@@ -82,8 +82,9 @@ extern const struct gpu_driver gpu_driver_host, gpu_driver_cuda;
 /* gpu.c */
 /* A stream has a sum before the agent has told the host of it: wait for the agent's word about all
  * rounds that streams have, so that a program which has waited for its stream alone finds nothing
- * in flight. Errors: as bps_wait, with the thread's sentence. Thread: any. */
-int gpu_settle(struct bps *b, uint32_t timeout_ms);
+ * in flight. region: of tensors there; 0: of all. Errors: as bps_wait, with the thread's sentence.
+ * Thread: any. */
+int gpu_settle(struct bps *b, uint32_t region, uint32_t timeout_ms);
 
 /* gpu_link.c */
 /* sock: to the executor, taken; say HELLO, map the page, start the watcher.

@@ -297,9 +297,14 @@ static int entry_status(const struct bps_tensor *t)
 	return atomic_load_explicit(&t->entry->status, memory_order_relaxed);
 }
 
+bool tensor_has(const struct bps_tensor *t, uint64_t round)
+{
+	return done_round(t) >= round;
+}
+
 bool tensor_is_done(const struct bps_tensor *t)
 {
-	return done_round(t) >= t->round;
+	return tensor_has(t, t->round);
 }
 
 int tensor_explain(const struct bps_tensor *t, int code)

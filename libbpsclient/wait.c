@@ -25,25 +25,25 @@ static int settle(struct bps_tensor *t)
 	return 0;
 }
 
-static int explain_timeout(const struct bps_tensor *t, uint32_t timeout_ms)
+static int explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms)
 {
 	struct err_text why = {""};
 
-	session_why(&t->b->session, t->idx, t->round, &why);
+	session_why(&t->b->session, t->idx, round, &why);
 	return text_set(BPS_ETIMEDOUT,
 		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
-		t->name, t->b->options.job, (unsigned long long)t->round, timeout_ms,
+		t->name, t->b->options.job, (unsigned long long)round, timeout_ms,
 		*why.s ? why.s : "the agent does not say why");
 }
 
 /* No server sums it at present. It stays in flight: whoever waits again may get it. */
-static int explain_trouble(const struct bps_tensor *t, int code)
+static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 {
 	struct err_text why = {""};
 
-	session_why(&t->b->session, t->idx, t->round, &why);
+	session_why(&t->b->session, t->idx, round, &why);
 	return text_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s", t->name,
-		t->b->options.job, (unsigned long long)t->round, err_str(code), *why.s ? ": " : "",
+		t->b->options.job, (unsigned long long)round, err_str(code), *why.s ? ": " : "",
 		why.s);
 }
 
@@ -56,31 +56,41 @@ static int trouble_of(const struct bps_tensor *t)
 	return code == BPS_ENOSERVER || code == BPS_EISOLATED ? code : 0;
 }
 
-int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	struct session *s = &t->b->session;
 	uint64_t now, spin_ns = (uint64_t)t->b->options.spin_us * 1000;
 	uint32_t seen;
 	int code;
 
-	FAILPOINT(CLIENT_WAIT);
-	while (!tensor_is_done(t)) {
+	while (!tensor_has(t, round)) {
 		seen = atomic_load(&s->control->done_seq);
-		if (tensor_is_done(t))
+		if (tensor_has(t, round))
 			break;
 		code = session_look(s);
-		if (code && !tensor_is_done(t))
+		if (code && !tensor_has(t, round))
 			return tensor_explain(t, code);
 		code = trouble_of(t);
-		if (code && !tensor_is_done(t))
-			return explain_trouble(t, code);
+		if (code && !tensor_has(t, round))
+			return explain_trouble(t, round, code);
 		now = clock_now_ns();
 		if (now >= deadline_ns)
-			return explain_timeout(t, timeout_ms);
+			return explain_timeout(t, round, timeout_ms);
 		local_done_wait(s->control, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
 		spin_ns = 0;
 	}
+	return 0;
+}
+
+int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+{
+	int rc;
+
+	FAILPOINT(CLIENT_WAIT);
+	rc = wait_round(t, t->round, deadline_ns, timeout_ms);
+	if (rc < 0)
+		return rc;
 	FAILPOINT(CLIENT_WAITED);
 	return settle(t);
 }
@@ -130,7 +140,7 @@ int bps_poll(struct bps_tensor *t)
 			return tensor_explain(t, rc);
 		rc = trouble_of(t);
 		if (!tensor_is_done(t))
-			return rc ? explain_trouble(t, rc) : 0;
+			return rc ? explain_trouble(t, t->round, rc) : 0;
 	}
 	rc = settle(t);
 	return rc < 0 ? rc : 1;

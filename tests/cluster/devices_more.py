@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -543,3 +544,83 @@ def gpu_average(n_elems, n_rounds, victim, at, **options):
         job.abort()
         return {"code": e.code, "text": str(e), "rounds": seen}
     return {"code": 0, "rounds": seen}
+
+
+def gpu_large(n_elems):
+    """Three large tensors in device memory; how many sums are right."""
+    with bps.open(timeout=60) as job:
+        device = open_device(job)
+        address = job.gpu_alloc(8 * n_elems * 3)
+        places = [address + i * 8 * n_elems for i in range(3)]
+        ts = [job.gpu_declare(f"t{i}", "i64", n_elems, at) for i, at in enumerate(places)]
+        for t, at in zip(ts, places):
+            device.write(at, np.arange(n_elems))
+            t.push_pull(stream=device.stream)
+        return sum(t.wait(60) is None and bool(np.all(device.read(at, n_elems, np.int64) == job.size * np.arange(n_elems)))
+                   for t, at in zip(ts, places))  # fmt: skip
+
+
+def host_large(n_elems):
+    """The same in host memory."""
+    with bps.open(timeout=60) as job:
+        ts = [job.declare(f"t{i}", "i64", n_elems) for i in range(3)]
+        for t in ts:
+            t.input[:] = np.arange(n_elems)
+            t.push_pull()
+        return sum(bool(np.all(t.wait(60) == job.size * np.arange(n_elems))) for t in ts)
+
+
+def gpu_declare_late(go, n_elems):
+    """A tensor now, and another one when the file is there; how many sums are right."""
+    n = 0
+    with bps.open(timeout=60) as job:
+        device = open_device(job)
+        for i in range(2):
+            if i:
+                until(go)
+            at = job.gpu_alloc(8 * n_elems)
+            t = job.gpu_declare(f"t{i}", "i64", n_elems, at)
+            device.write(at, np.full(n_elems, i + 1, np.int64))
+            t.push_pull(stream=device.stream)
+            t.wait(60)
+            n += bool(np.all(device.read(at, n_elems, np.int64) == (i + 1) * job.size))
+    return n
+
+
+def gpu_ask_twice(d):
+    """What bps_gpu_open says now, and when the file is there."""
+    with bps.open(timeout=60) as job:
+        first = outcome(job.gpu_open)
+        touch(d + "/told")
+        until(d + "/go")
+        return [first, outcome(job.gpu_open)]
+
+
+def gpu_release_beside(n_steps):
+    """A thread trains, whose stream is waited for; this one gives memory back in which no tensor lies. The longest time."""
+    with bps.open(timeout=20) as job:
+        device = open_device(job)
+        address = job.gpu_alloc(4096)
+        t = job.gpu_declare("t", "i64", 512, address)
+        others = [job.gpu_alloc(4096) for _ in range(100)]
+        failed = []
+
+        def train():
+            try:
+                for _ in range(n_steps):
+                    t.push_pull(stream=device.stream)
+                    t.wait_stream(device.stream)
+            except bps.Error as e:
+                failed.append(str(e))
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        longest = 0
+        for other in others:
+            start = time.monotonic()
+            job.gpu_release(other)
+            longest = max(longest, time.monotonic() - start)
+        thread.join(60)
+        t.wait(20)
+        assert not failed, failed
+        return longest

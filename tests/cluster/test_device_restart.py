@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +153,41 @@ def test_a_tensor_that_was_refused_stays_refused(kept):
         a.die()
     (r.c.dir / "go").touch()
     assert r.c.finish(job) == [True] * 4
+
+
+@pytest.mark.parametrize("function", ["gpu_large", "host_large"])
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_an_agent_that_is_replaced_while_it_makes_memory_is_asked_again(kept, function, sig):
+    """Also in an orderly way, in which what is being made is given up."""
+    r = kept(agents=1)
+    (a,) = r.c.agents
+    job = r.start(function, 2, {"n_elems": 6 << 20})
+    word = "driving GPUs" if function == "gpu_large" else "forming to running"
+    r.c.wait_for("it declares", lambda: word in a.log.read_text())
+    a.die(sig)
+    assert r.c.finish(job) == [3, 3]
+
+
+@needs_cuda
+def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(cluster):
+    cuda = {"FAKE_CUDA_NUMA": "0,0,0,0"}
+    r = Rig(lambda agents, servers, agent_args: kept_cluster(cluster, agents, servers, agent_args), "cuda", agents=1, agent_env=cuda)
+    (a,) = r.c.agents
+    go = r.c.dir / "go"
+    job = r.start("gpu_declare_late", 2, {"go": str(go), "n_elems": 3 << 20})
+    r.c.wait_for("it runs", lambda: len(staging(a)) > 0)
+    a.die(signal.SIGKILL)
+    r.c.wait_for("all of it is there again", lambda: len(staging(a)) > 0)
+    before = len(staging(a))
+    go.touch()
+    r.c.wait_for("more is made", lambda: len(staging(a)) > before)
+    assert r.c.finish(job) == [2, 2]
+    assert "nodes=0/0" in a.log.read_text()
+
+
+def staging(agent):
+    """Pieces of its staging memory, which all prefer node 0."""
+    lines = Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines()
+    policies = [line.split()[1] for line in lines if "memfd:bps-staging" in line]
+    assert set(policies) <= {"prefer:0"}, policies
+    return policies

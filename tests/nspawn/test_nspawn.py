@@ -297,8 +297,9 @@ def gpu_site(site, tmp_path):
         m.run("systemctl", "restart", "bps-agent")
     site.wait_healthy()
     yield site
+    made = ["/etc/bps/agent.conf.d/z-gpu.conf", f"/etc/systemd/system/{DROP_IN}", WORKER, "/usr/sbin/bps-agent-cuda", "/tmp/stop"]
     for m in site.agents:
-        m.run("rm", "-f", "/etc/bps/agent.conf.d/z-gpu.conf", f"/etc/systemd/system/{DROP_IN}", "/tmp/stop")
+        m.run("rm", "-f", *made)
         m.run("systemctl", "daemon-reload")
         m.run("systemctl", "restart", "bps-agent")
     site.wait_healthy()
