@@ -7,6 +7,7 @@ function of workers.py, run in a process of its own by worker.py; what it return
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -342,8 +343,9 @@ class Cluster:
             text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
-            elif "Sanitizer: " in text:  # perhaps of a former life, or of a child
-                problems.append(f"{d.name}:\n{text[text.index('Sanitizer: ') - 100:][:6000]}")
+            # Perhaps of a former life, or of a child; one that a GPU has failed gives nothing back.
+            elif found := re.search("ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text):
+                problems.append(f"{d.name}:\n{text[found.start():][:6000]}")
         self.tmp.cleanup()
         return problems
 

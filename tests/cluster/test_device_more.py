@@ -151,7 +151,7 @@ def test_executors_of_one_user_are_limited_and_another_user_goes_on(rig):
     r.c.finish(a)
     gone(r, 0)
     r.run("device_rounds", 2, {"sizes": [1000], "n_rounds": 2}, uid=1)
-    assert 'quota_refused_total{quota="user-executors"} 1\n' in r.c.agents[0].get("/metrics")
+    assert 'quota_refused_total{quota="user-executors"} 2\n' in r.c.agents[0].get("/metrics")
 
 
 def test_an_executor_that_could_not_start_counts_for_nothing(cluster):
