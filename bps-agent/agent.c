@@ -350,7 +350,7 @@ failed:
 	return rc;
 }
 
-/* On the thread; behind it only what the maker still has to say. */
+/* On the thread, as its last function. */
 static void drop_all(void *arg)
 {
 	struct agent *a = arg;
@@ -379,13 +379,14 @@ void agent_free(struct agent *a)
 {
 	if (!a)
 		return;
-	if (a->loop)
+	/* What it has made is posted before the trainers go. Of what it does not make any more they are
+	 * told nothing: they are dropped, or ask a successor for it. */
+	maker_stop(a->maker);
+	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
 			sched_yield();
-	/* What it does not make any more nobody is told: a successor is asked for it again. */
-	maker_stop(a->maker);
-	if (a->loop)
 		dataloop_stop(a->loop);
+	}
 	xport_free(a->x);       /* ends every connection and read */
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);

@@ -394,6 +394,12 @@ static void made(struct making *m)
 	}
 	if (was_output)
 		job->makes_output = false;
+	if (rc == -ECANCELED) { /* the agent stops */
+		job->n_making--;
+		trainer_put(t);
+		job_free_if_unused(job);
+		return;
+	}
 	if (t->state != TRAINER_GONE) {
 		if (rc < 0)
 			declare_refused(x, refuse_decl(rc, &x->d.tensors[x->next], &m->err,

@@ -68,7 +68,8 @@ static void made(struct making *m)
 		gpu_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
 	if (job) {
 		job->n_making--;
-		declare_wake(job);
+		if (rc != -ECANCELED) /* else the agent stops */
+			declare_wake(job);
 		job_free_if_unused(job);
 	}
 }

@@ -93,7 +93,7 @@ static void control_made(struct making *m)
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
 			maker_drop(t->agent->maker, &m->memory);
-		else
+		else if (m->rc != -ECANCELED) /* the agent stops */
 			welcome(t, g->m.seq, -1, m->rc, &m->err);
 	} else {
 		take_control(t, g);
