@@ -258,7 +258,7 @@ BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
  * bps_gpu_release. Errors: -EOPNOTSUPP it cannot be shared (of a pool, managed). */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
 /* Give it back, when the GPU has done what its streams hold.
- * Errors: -EBUSY a tensor in it is in flight; -EINVAL it is no such memory. */
+ * Errors: BPS_EBUSY a tensor in it is in flight; -EINVAL it is no such memory. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* As bps_declare, with the place of its values: inside of one piece of such memory. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,

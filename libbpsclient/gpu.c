@@ -10,6 +10,8 @@
 
 /* Rounds of a tensor that a stream may be ahead; bps-agent keeps as many. */
 #define AHEAD_MAX 8
+/* So long the agent's word about an executor that is gone is waited for. */
+#define EXPLAIN_MS 500
 
 static int need(struct bps *b, const char *what)
 {
@@ -88,7 +90,7 @@ static const struct bps_tensor *in_flight_there(struct bps *b, uint32_t region)
 	return NULL;
 }
 
-/* Tensors in that region are not submitted any more, or are again. Errors: -EBUSY. */
+/* Tensors in that region are not submitted any more, or are again. Errors: BPS_EBUSY. */
 static int withdraw(struct bps *b, uint32_t region, bool is_released)
 {
 	const struct bps_tensor *busy;
@@ -98,7 +100,7 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	pthread_mutex_lock(&b->ring_mutex);
 	busy = is_released ? in_flight_there(b, region) : NULL;
 	if (busy)
-		rc = err_set(text_own(), -EBUSY, "tensor '%s' in it is in flight", busy->name);
+		rc = err_set(text_own(), BPS_EBUSY, "tensor '%s' in it is in flight", busy->name);
 	for (unsigned i = 0; i < CLIENT_BUCKETS && rc == 0; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
 			if (t->region == region)
@@ -206,6 +208,10 @@ static int failure(struct bps *b)
 
 	if (!rc)
 		rc = gpu_link_failure(b->gpu, &err);
+	/* It ends with its job, which the agent tells at the same time. Once is enough. */
+	if (rc && atomic_exchange_explicit(&b->gpu->is_unexplained, false, memory_order_relaxed) &&
+		session_hear(&b->session, EXPLAIN_MS))
+		rc = session_failure(&b->session, &err);
 	return rc ? text_set(rc, "job '%s': %s", b->options.job, err.s) : 0;
 }
 

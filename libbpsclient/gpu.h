@@ -73,7 +73,8 @@ struct gpu {
 	pthread_t watcher;
 	bool has_watcher;
 	int stop_fd;
-	_Atomic int failure; /* partner: the watcher stores it, behind the sentence */
+	_Atomic int failure;        /* partner: the watcher stores it, behind the sentence */
+	atomic_bool is_unexplained; /* it is gone and has not said why: perhaps the agent does */
 	struct err_text failure_text;
 };
 

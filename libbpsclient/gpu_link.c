@@ -115,6 +115,8 @@ static void read_last_words(struct gpu *g)
 	pthread_mutex_lock(&g->lock);
 	while (receive(g, &a, 0, &err) > 0)
 		answer_free(&a);
+	if (!atomic_load_explicit(&g->failure, memory_order_relaxed))
+		atomic_store_explicit(&g->is_unexplained, true, memory_order_relaxed);
 	set_failure(g, BPS_EDEVICE,
 		"the executor of this job's GPUs is gone (was bps-agent or its child killed?)");
 	pthread_mutex_unlock(&g->lock);

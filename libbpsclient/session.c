@@ -2,6 +2,7 @@
 #include "libbpsclient/session.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -650,6 +651,29 @@ void session_publish(struct session *s)
 	/* It fails only when the counter is full: then the agent is being woken already. */
 	if (local_sq_publish(s->control))
 		(void)!write(s->event_fd, &one, sizeof(one));
+}
+
+int session_hear(struct session *s, uint32_t timeout_ms)
+{
+	uint64_t now = clock_now_ns(), end = now + (uint64_t)timeout_ms * NS_PER_MS;
+	struct pollfd p = {.fd = s->sock, .events = POLLIN};
+	int rc;
+
+	while (!(rc = atomic_load_explicit(&s->failure, memory_order_acquire)) && now < end) {
+		bool is_mine = !turn_take(&s->turn, 0);
+
+		if (is_mine) {
+			drain(s);
+			turn_give(&s->turn);
+		}
+		rc = atomic_load_explicit(&s->failure, memory_order_acquire);
+		if (rc)
+			break;
+		/* Who has the turn reads on: look again soon. */
+		poll(&p, is_mine, is_mine ? (int)((end - now) / NS_PER_MS) + 1 : 1);
+		now = clock_now_ns();
+	}
+	return rc;
 }
 
 int session_look(struct session *s)

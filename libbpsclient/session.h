@@ -95,6 +95,9 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);
+/* Wait, at most so long, until it is known that the session has failed: the agent may have said so
+ * already. Returns the failure's code, or 0. Thread: any. */
+int session_hear(struct session *s, uint32_t timeout_ms);
 /* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads
  * together.
  * Returns the failure's code or 0. */

@@ -272,6 +272,29 @@ def device_kept_rounds(sizes, stop, trace, declare_each=0):
     return [n, sums.hexdigest()]
 
 
+def device_stream_alone(go):
+    """Rounds by streams alone; when the file is there, which it is behind another worker's death, what the next call says."""
+    job = bps.open(timeout=60)
+    device = open_device(job)
+    address = job.gpu_alloc(4096)
+    t = job.gpu_declare("t", "i64", 512, address)
+    for _ in range(3):
+        t.push_pull(stream=device.stream)
+        t.wait_stream(device.stream)
+        device.read(address, 512, np.int64)
+    if job.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while not os.path.exists(go):
+        time.sleep(0.01)
+    try:
+        t.push_pull(stream=device.stream)
+        code, text = 0, ""
+    except bps.Error as e:
+        code, text = e.code, str(e)
+    job.abort()
+    return [code, text]
+
+
 def device_refused_tensor(go, seen):
     """A tensor that workers declare differently fails by itself. It stays so, and another one goes on."""
     with bps.open() as job:

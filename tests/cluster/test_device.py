@@ -111,6 +111,19 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
     r.run("device_rounds", workers, {"sizes": [1000], "n_rounds": 2})  # the next job has an executor of its own
 
 
+@pytest.mark.parametrize("workers,agents", [(2, 1), (4, 2)])
+def test_who_waits_by_its_stream_alone_is_told_who_has_died(rig, workers, agents):
+    """And not that its executor is gone, which it is for that reason."""
+    r = rig(agents=agents)
+    go = r.c.dir / "go"
+    job = r.start("device_stream_alone", workers, {"go": str(go)})
+    job[1].process.wait(60)
+    gone(r, 0)
+    go.touch()
+    for code, text in r.c.finish([w for w in job if w.rank != 1]):
+        assert code in (-10007, -10021) and ("was lost" in text or "has left" in text), (code, text)
+
+
 def start_and_wait(r, workers, args):
     started = r.c.dir / f"started{time.monotonic_ns()}"
     job = r.start("device_until_failure", workers, {"n_elems": 5000, "started": str(started), **args})
