@@ -19,6 +19,21 @@ static inline uint64_t clock_now_ms(void)
 	return clock_now_ns() / 1000000;
 }
 
+/* The point in time that is so far away. */
+static inline uint64_t clock_deadline(uint32_t timeout_ms)
+{
+	return clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+}
+
+/* Milliseconds until then, rounded up; 0 when it has passed. */
+static inline uint32_t clock_left_ms(uint64_t deadline_ns)
+{
+	uint64_t now = clock_now_ns();
+	uint64_t ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
+
+	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
+}
+
 /* Seconds since 1970. */
 static inline double clock_unix_s(void)
 {

@@ -5,6 +5,7 @@
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
 
+#include "common/clock.h"
 #include "libbpsclient/text.h"
 
 const struct bps_tensor *client_in_flight(struct bps *b)
@@ -31,6 +32,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 {
 	const struct bps_tensor *t;
 	struct session_passed passed;
+	uint64_t deadline_ns;
 	int rc = client_check(b);
 
 	if (rc < 0)
@@ -39,7 +41,8 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 		return 0;
 	if (!timeout_ms)
 		timeout_ms = b->options.timeout_ms;
-	rc = gpu_settle(b, 0, timeout_ms);
+	deadline_ns = clock_deadline(timeout_ms);
+	rc = gpu_await_agent(b, 0, deadline_ns, timeout_ms);
 	if (rc < 0)
 		return rc;
 	set_at_barrier(b, true);
@@ -50,7 +53,8 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 			"tensor '%s': round %llu is in flight, wait for it first", t->name,
 			(unsigned long long)t->round);
 	}
-	rc = session_barrier(&b->session, b->barrier + 1, timeout_ms, &passed, text_own());
+	rc = session_barrier(
+		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, text_own());
 	if (rc < 0)
 		return rc; /* still at it, or the job is over */
 	b->barrier++;

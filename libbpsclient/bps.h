@@ -249,7 +249,8 @@ BPS_API int bps_root(const struct bps *b);
  *
  * Open: all workers of one machine call it, or none. uuid: 16 bytes of the GPU's, NULL: the calling
  * thread's current device. Errors: BPS_EDEVICE no CUDA here, none at the agent, or it does not
- * work; BPS_EQUOTA the user's other jobs have all executors; BPS_ETIMEDOUT not all workers of this machine have called it. */
+ * work; BPS_EQUOTA the user's other jobs have all executors; BPS_ETIMEDOUT not all workers of this
+ * machine have called it. It may be called again after an error. */
 BPS_API int bps_gpu_open(struct bps *b, const unsigned char *uuid);
 /* Memory of this worker's GPU that the job's executor has made: n_bytes, zeroed, until bps_close or
  * bps_gpu_release. Errors: BPS_EDEVICE, -ENOMEM. */
@@ -257,8 +258,9 @@ BPS_API int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret);
 /* Let tensors lie in memory of the caller's own, which stays his and must outlive the job or its
  * bps_gpu_release. Errors: -EOPNOTSUPP it cannot be shared (of a pool, managed). */
 BPS_API int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes);
-/* Give it back, when the GPU has done what its streams hold.
- * Errors: BPS_EBUSY a tensor in it is in flight; -EINVAL it is no such memory. */
+/* Give it back, when the GPU has done what its streams hold; tensors in it can be submitted no more,
+ * and their names are not free. A round whose sum a stream has is not in flight.
+ * Errors: BPS_EBUSY a tensor in it is in flight; -EINVAL it is no such memory; those of a wait. */
 BPS_API int bps_gpu_release(struct bps *b, void *ptr);
 /* As bps_declare, with the place of its values: inside of one piece of such memory. */
 BPS_API int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,

@@ -123,14 +123,16 @@ bool tensor_is_done(const struct bps_tensor *t);
 /* The sentence of a failed tensor or of the session behind it; returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
 
-/* That round, too, is complete (or failed). Thread: any. */
+/* A round up to the last submitted one is complete (or failed). Thread: any. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
 /* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the
  * thread's sentence. */
 int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* The same for a round that need not be the last one, and whether it has failed is not looked at.
- * Thread: any, also while another one submits. */
+/* Wait as wait_until for a round up to the last submitted one, without its result: 0 also when the
+ * tensor has failed. Thread: any, also while another one submits. */
 int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
+/* The sentence of a time-out: what the agent says that round waits for. Returns BPS_ETIMEDOUT. */
+int wait_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms);
 
 /* Slots in private memory; -ENOMEM. */
 int solo_declare(struct bps_tensor *t);

@@ -35,7 +35,7 @@ static int begin(struct collect *c, struct bps *b, uint32_t timeout_ms)
 			BPS_EBUSY, "another thread is in a collective of job '%s'", b->options.job);
 	c->b = b;
 	c->timeout_ms = timeout_ms ? timeout_ms : b->options.timeout_ms;
-	c->deadline_ns = clock_now_ns() + (uint64_t)c->timeout_ms * 1000000u;
+	c->deadline_ns = clock_deadline(c->timeout_ms);
 	return 0;
 }
 

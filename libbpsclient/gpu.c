@@ -10,7 +10,8 @@
 
 /* Rounds of a tensor that a stream may be ahead; bps-agent keeps as many. */
 #define AHEAD_MAX 8
-/* So long the agent's word about an executor that is gone is waited for. */
+/* So long a call waits for the agent to say why an executor has ended that did not say it itself.
+ * The agent sees both ends at the same time; a loaded machine takes some tens of milliseconds. */
 #define EXPLAIN_MS 500
 
 static int need(struct bps *b, const char *what)
@@ -138,10 +139,10 @@ static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint6
 	return found;
 }
 
-int gpu_settle(struct bps *b, uint32_t region, uint32_t timeout_ms)
+int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32_t timeout_ms)
 {
-	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u, round;
 	struct bps_tensor *t;
+	uint64_t round;
 	int rc = 0;
 
 	/* Where another thread goes on there is no end of it: the caller says that it is in flight. */
@@ -153,20 +154,22 @@ int gpu_settle(struct bps *b, uint32_t region, uint32_t timeout_ms)
 
 int bps_gpu_release(struct bps *b, void *ptr)
 {
-	uint32_t region = 0;
-	uint64_t offset = 0;
+	uint32_t region = 0, timeout_ms;
+	uint64_t offset = 0, deadline_ns;
 	int rc = need(b, "bps_gpu_release");
 
 	if (rc < 0)
 		return rc;
+	timeout_ms = b->options.timeout_ms;
+	deadline_ns = clock_deadline(timeout_ms);
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
 		return text_set(-EINVAL,
 			"bps_gpu_release: %p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
-	rc = gpu_settle(b, region, b->options.timeout_ms);
+	rc = gpu_await_agent(b, region, deadline_ns, timeout_ms);
 	if (rc == 0)
 		rc = withdraw(b, region, true);
 	if (rc == 0) {
-		rc = gpu_link_release(b->gpu, ptr, b->options.timeout_ms, text_own());
+		rc = gpu_link_release(b->gpu, ptr, clock_left_ms(deadline_ns), text_own());
 		if (rc < 0) {
 			struct err_text why = *text_own();
 
@@ -200,7 +203,7 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 	return tensor_declare_at(b, &d, &place, ret);
 }
 
-/* The failure that keeps streams from waiting, or 0. */
+/* The failure that has let streams go, which wait for nothing any more, or 0. */
 static int failure(struct bps *b)
 {
 	struct err_text err;
@@ -250,15 +253,18 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 
 int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
 {
-	uint64_t deadline_ns;
+	uint32_t timeout_ms;
 	struct gpu *g;
 	int rc = check(t, "bps_gpu_wait_stream");
 
 	if (rc < 0 || !t->round)
 		return rc;
 	g = t->b->gpu;
-	deadline_ns = clock_now_ns() + (uint64_t)t->b->options.timeout_ms * 1000000u;
-	rc = g->driver->wait(g, stream, &g->slots[t->idx].done, t->round, deadline_ns, text_own());
+	timeout_ms = t->b->options.timeout_ms;
+	rc = g->driver->wait(g, stream, &g->slots[t->idx].done, t->round,
+		clock_deadline(timeout_ms), text_own());
+	if (rc == BPS_ETIMEDOUT)
+		return wait_explain_timeout(t, t->round, timeout_ms);
 	return rc < 0 ? explain(rc, "bps_gpu_wait_stream") : 0;
 }
 

@@ -73,8 +73,10 @@ struct gpu {
 	pthread_t watcher;
 	bool has_watcher;
 	int stop_fd;
-	_Atomic int failure;        /* partner: the watcher stores it, behind the sentence */
-	atomic_bool is_unexplained; /* it is gone and has not said why: perhaps the agent does */
+	_Atomic int failure; /* partner: the watcher stores it, behind the sentence */
+	/* It is gone and has not said why: perhaps the agent does. The watcher stores it before the
+	 * failure, and who has read the failure takes it. */
+	atomic_bool is_unexplained;
 	struct err_text failure_text;
 };
 
@@ -83,9 +85,9 @@ extern const struct gpu_driver gpu_driver_host, gpu_driver_cuda;
 /* gpu.c */
 /* A stream has a sum before the agent has told the host of it: wait for the agent's word about all
  * rounds that streams have, so that a program which has waited for its stream alone finds nothing
- * in flight. region: of tensors there; 0: of all. Errors: as bps_wait, with the thread's sentence.
- * Thread: any. */
-int gpu_settle(struct bps *b, uint32_t region, uint32_t timeout_ms);
+ * in flight; until deadline_ns, which is timeout_ms after the call's start. region: of tensors
+ * there; 0: of all. Errors: as bps_wait, with the thread's sentence. Thread: any. */
+int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* gpu_link.c */
 /* sock: to the executor, taken; say HELLO, map the page, start the watcher.

@@ -76,16 +76,13 @@ static int receive(struct gpu *g, struct answer *a, uint32_t timeout_ms, struct 
 static int request(struct gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
 	uint16_t type, uint32_t timeout_ms, struct answer *a, struct err_text *err)
 {
-	uint64_t deadline_ns = clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
+	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc;
 
 	m->seq = ++g->seq;
 	rc = local_send(g->sock, m, fds, n_fds, timeout_ms);
 	while (rc == 0 || rc == 1) {
-		uint64_t now = clock_now_ns();
-
-		rc = receive(g, a,
-			now < deadline_ns ? (uint32_t)((deadline_ns - now) / 1000000) + 1 : 1, err);
+		rc = receive(g, a, clock_left_ms(deadline_ns), err);
 		if (rc < 0)
 			break;
 		if (a->m.type == type && a->m.seq == m->seq)

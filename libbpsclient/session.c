@@ -16,7 +16,6 @@
 #include "common/ctlmsg.h"
 #include "common/failpoint.h"
 
-#define NS_PER_MS    1000000u
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
 
 struct frame {
@@ -25,20 +24,6 @@ struct frame {
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
-
-static uint64_t deadline_in(uint32_t timeout_ms)
-{
-	return clock_now_ns() + (uint64_t)timeout_ms * NS_PER_MS;
-}
-
-/* Milliseconds that are left, rounded up; 0 when the deadline has passed. */
-static uint32_t left_ms(uint64_t deadline_ns)
-{
-	uint64_t now = clock_now_ns();
-	uint64_t ms = now < deadline_ns ? (deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
-
-	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
-}
 
 /* ---- failure ---- */
 
@@ -198,7 +183,7 @@ static void drain(struct session *s)
 
 static int send_msg(struct session *s, const struct local_msg *m, uint64_t deadline_ns)
 {
-	int rc = local_send(s->sock, m, NULL, 0, left_ms(deadline_ns));
+	int rc = local_send(s->sock, m, NULL, 0, clock_left_ms(deadline_ns));
 
 	if ((rc == -EPIPE || rc == -ECONNRESET) && m->type == LOCAL_HELLO)
 		return 0; /* refused before it could be said: its WELCOME says why */
@@ -228,7 +213,7 @@ static int await_answer(
 	int rc;
 
 	for (;;) {
-		rc = receive(s, f, left_ms(deadline_ns));
+		rc = receive(s, f, clock_left_ms(deadline_ns));
 		if (rc < 0)
 			return rc == -EAGAIN ? -ETIMEDOUT : rc;
 		if (f->msg.type == type && (f->msg.seq == seq || type == LOCAL_WELCOME))
@@ -370,7 +355,7 @@ static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *e
 	int rc;
 
 	while (!s->is_complete && !atomic_load_explicit(&s->failure, memory_order_relaxed)) {
-		rc = receive(s, &f, left_ms(deadline_ns));
+		rc = receive(s, &f, clock_left_ms(deadline_ns));
 		if (rc > 0)
 			handle_unasked(s, &f);
 		frame_free(&f);
@@ -415,7 +400,7 @@ static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct er
 
 int session_open(struct session *s, const struct options *options, struct err_text *err)
 {
-	uint64_t deadline_ns = deadline_in(options->open_timeout_ms);
+	uint64_t deadline_ns = clock_deadline(options->open_timeout_ms);
 	int rc;
 
 	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
@@ -467,7 +452,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	uint32_t n, struct session_slot *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_DECLARE, .declare = {.n_tensors = n}};
-	uint64_t deadline_ns = deadline_in(s->options->timeout_ms);
+	uint64_t deadline_ns = clock_deadline(s->options->timeout_ms);
 	struct frame f = {.mem = NULL};
 	int rc;
 
@@ -493,7 +478,7 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
 	const char *what, struct frame *f, struct err_text *err)
 {
-	uint64_t deadline_ns = deadline_in(timeout_ms);
+	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc = turn_take(&s->turn, deadline_ns);
 
 	*f = (struct frame){.mem = NULL};
@@ -536,7 +521,7 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_FINISH};
-	uint64_t deadline_ns = deadline_in(timeout_ms);
+	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	struct frame f = {.mem = NULL};
 	struct err_text why = {""};
 	int rc;
@@ -565,7 +550,7 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret)
 {
 	struct local_msg m = {.type = LOCAL_WHY, .why = {.tensor = tensor, .round = round}};
-	uint64_t deadline_ns = deadline_in(SESSION_WHY_MS);
+	uint64_t deadline_ns = clock_deadline(SESSION_WHY_MS);
 	struct frame f = {.mem = NULL};
 	int rc;
 
@@ -580,11 +565,10 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 	return rc;
 }
 
-int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
+int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_BARRIER, .barrier = {.number = number}};
-	uint64_t deadline_ns = deadline_in(timeout_ms);
 	struct frame f = {.mem = NULL};
 	struct err_text why = {""};
 	int rc;
@@ -655,25 +639,20 @@ void session_publish(struct session *s)
 
 int session_hear(struct session *s, uint32_t timeout_ms)
 {
-	uint64_t now = clock_now_ns(), end = now + (uint64_t)timeout_ms * NS_PER_MS;
+	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	struct pollfd p = {.fd = s->sock, .events = POLLIN};
-	int rc;
+	uint32_t left = 1;
 
-	while (!(rc = atomic_load_explicit(&s->failure, memory_order_acquire)) && now < end) {
-		bool is_mine = !turn_take(&s->turn, 0);
-
-		if (is_mine) {
+	if (!turn_take(&s->turn, deadline_ns)) {
+		drain(s);
+		while (!atomic_load_explicit(&s->failure, memory_order_relaxed) && left) {
+			left = clock_left_ms(deadline_ns);
+			poll(&p, 1, (int)left);
 			drain(s);
-			turn_give(&s->turn);
 		}
-		rc = atomic_load_explicit(&s->failure, memory_order_acquire);
-		if (rc)
-			break;
-		/* Who has the turn reads on: look again soon. */
-		poll(&p, is_mine, is_mine ? (int)((end - now) / NS_PER_MS) + 1 : 1);
-		now = clock_now_ns();
+		turn_give(&s->turn);
 	}
-	return rc;
+	return atomic_load_explicit(&s->failure, memory_order_acquire);
 }
 
 int session_look(struct session *s)
@@ -684,7 +663,7 @@ int session_look(struct session *s)
 	/* Relaxed: the exchange only chooses one thread, what it finds is under the turn. */
 	if (now >= due &&
 		atomic_compare_exchange_strong_explicit(&s->look_due_ns, &due,
-			now + (uint64_t)SESSION_LOOK_MS * NS_PER_MS, memory_order_relaxed,
+			now + (uint64_t)SESSION_LOOK_MS * 1000000, memory_order_relaxed,
 			memory_order_relaxed) &&
 		!turn_take(&s->turn, 0)) {
 		drain(s);

@@ -78,12 +78,13 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
  * SESSION_WHY_MS. tensor UINT32_MAX: the job. Errors: no answer came. */
 #define SESSION_WHY_MS 900
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret);
-/* Wait for the others at that barrier; ret: what is told of it. Errors: BPS_ETIMEDOUT, the
- * session's or the job's failure, with a sentence. */
+/* Wait for the others at that barrier until deadline_ns, which is timeout_ms after the call's start;
+ * ret: what is told of it. Errors: BPS_ETIMEDOUT, the session's or the job's failure, with a
+ * sentence. */
 struct session_passed {
 	uint32_t n_new, root;
 };
-int session_barrier(struct session *s, uint64_t number, uint32_t timeout_ms,
+int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err);
 /* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th
  * on; fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a
@@ -95,8 +96,8 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);
-/* Wait, at most so long, until it is known that the session has failed: the agent may have said so
- * already. Returns the failure's code, or 0. Thread: any. */
+/* Read what the agent says, for so long at most, until that is why the session has failed. Other
+ * threads' requests wait meanwhile. Returns the failure's code, or 0. Thread: any. */
 int session_hear(struct session *s, uint32_t timeout_ms);
 /* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads
  * together.

@@ -25,7 +25,7 @@ static int settle(struct bps_tensor *t)
 	return 0;
 }
 
-static int explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms)
+int wait_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms)
 {
 	struct err_text why = {""};
 
@@ -75,7 +75,7 @@ int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint3
 			return explain_trouble(t, round, code);
 		now = clock_now_ns();
 		if (now >= deadline_ns)
-			return explain_timeout(t, round, timeout_ms);
+			return wait_explain_timeout(t, round, timeout_ms);
 		local_done_wait(s->control, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
 		spin_ns = 0;
@@ -95,11 +95,6 @@ int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 	return settle(t);
 }
 
-static uint64_t deadline_of(uint32_t timeout_ms)
-{
-	return clock_now_ns() + (uint64_t)timeout_ms * 1000000u;
-}
-
 int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout_ms)
 {
 	uint64_t deadline_ns;
@@ -114,7 +109,7 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 		return rc;
 	if (!timeout_ms)
 		timeout_ms = tensors[0]->b->options.timeout_ms;
-	deadline_ns = deadline_of(timeout_ms);
+	deadline_ns = clock_deadline(timeout_ms);
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = wait_until(tensors[i], deadline_ns, timeout_ms);
 	return rc;

@@ -124,6 +124,11 @@ def run_fuzz(build, counts, only):
             run_program(program.name, [str(program), str(corpus)], counts, only, 4000)
 
 
+def test_files(name, word=""):
+    """Those in tests/NAME with that word in their names."""
+    return sorted(f"tests/{name}/{f.name}" for f in (ROOT / "tests" / name).glob("test_*.py") if word in f.name)
+
+
 def run_pytest(build, counts, only, name, beside=False, files="", **more):
     """The tests in tests/NAME, which start real daemons; some at a time with beside, but those that measure. files: only in
     those with that word in their names."""
@@ -135,7 +140,7 @@ def run_pytest(build, counts, only, name, beside=False, files="", **more):
         env.update(LD_PRELOAD=asan.stdout.strip(), ASAN_OPTIONS="detect_leaks=0")
     # They wait most of their time, so a few run at once. What is timed goes one after the other.
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
-    command += sorted(f"tests/{name}/{f.name}" for f in (ROOT / "tests" / name).glob("test_*.py") if files in f.name)
+    command += test_files(name, files)
     if beside and find_spec("xdist"):
         command += ["-n", str(os.cpu_count() or 1), "--dist", "loadgroup"]
     if name == "cluster":
@@ -161,6 +166,8 @@ def main():
     parser.add_argument("--cluster", metavar="WORD", default="",
                         help="of those only what has this in its file's name, and no faults")
     args = parser.parse_args()
+    if not test_files("cluster", args.cluster):
+        parser.error(f"--cluster {args.cluster}: no file in tests/cluster has this in its name")
     build = args.build.resolve()
     counts = Counts()
     run_unit(build, counts, args.only)

@@ -50,7 +50,8 @@ check-build: $(UNITBINS) $(FUZZBINS) $(SIMBIN) $(SCALEBIN) $(PROBEBIN)
 
 check-asan:
 	$(STEP) BUILD=asan check
-# Of the real daemons those that drive GPUs; their workers load the library of the other build.
+# Of the tests with real daemons those that drive GPUs. Their workers, which Python runs, load the
+# library of the debug build.
 check-tsan:
 	$(STEP) BUILD=debug all
 	$(STEP) BUILD=tsan check CHECKFLAGS="--cluster test_device $(CHECKFLAGS)"

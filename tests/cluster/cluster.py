@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -343,7 +344,7 @@ class Cluster:
             text = d.log.read_text()
             if status not in (0, -signal.SIGKILL):
                 problems.append(f"{d.name} ended with {status}:\n{text[-6000:]}")
-            # Perhaps of a former life, or of a child; one that a GPU has failed gives nothing back.
+            # A report of its own, of a former life, or of a child. Not of leaks: an executor whose GPU has failed frees nothing.
             elif found := re.search("ERROR: AddressSanitizer|WARNING: ThreadSanitizer|runtime error: ", text):
                 problems.append(f"{d.name}:\n{text[found.start():][:6000]}")
         self.tmp.cleanup()
@@ -356,3 +357,17 @@ class Cluster:
         problems = self.close()
         if kind is None and problems:
             raise AssertionError("\n".join(problems))
+
+
+@contextmanager
+def clusters(new=Cluster):
+    """new(...), of which all daemons must end well."""
+    made = []
+
+    def make(**kw):
+        made.append(new(**kw))
+        return made[-1]
+
+    yield make
+    problems = [p for c in made for p in c.close()]
+    assert not problems, "\n".join(problems)

@@ -1,6 +1,7 @@
 """What worker processes with device memory do: on back-end host, where an address is plain memory and the only stream is 0,
 or on CUDA, of which the fake driver is loaded before the library looks for one."""
 
+import errno
 import ctypes
 import hashlib
 import os
@@ -13,8 +14,29 @@ import bps
 
 OPS = {"sum": bps.SUM, "max": bps.MAX, "min": bps.MIN, "avg": bps.AVG}
 
-
 PINNED = 64 << 20
+
+
+def until(path, seconds=60):
+    """Wait for a file."""
+    end = time.monotonic() + seconds
+    while not os.path.exists(path):
+        assert time.monotonic() < end, f"{path} does not come"
+        time.sleep(0.01)
+
+
+def touch(path):
+    with open(path, "w", encoding="ascii"):
+        pass
+
+
+def outcome(call):
+    """(code, sentence) of a call of the library."""
+    try:
+        call()
+        return [0, ""]
+    except bps.Error as e:
+        return [e.code, str(e)]
 
 
 class Plain:
@@ -284,15 +306,10 @@ def device_stream_alone(go):
         device.read(address, 512, np.int64)
     if job.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    while not os.path.exists(go):
-        time.sleep(0.01)
-    try:
-        t.push_pull(stream=device.stream)
-        code, text = 0, ""
-    except bps.Error as e:
-        code, text = e.code, str(e)
+    until(go)
+    told = outcome(lambda: t.push_pull(stream=device.stream))
     job.abort()
-    return [code, text]
+    return told
 
 
 def device_refused_tensor(go, seen):
@@ -305,7 +322,7 @@ def device_refused_tensor(go, seen):
         try:
             bad = job.gpu_declare("bad", "i64", 512 if job.rank < 3 else 256, at + 4096)
         except bps.Error as e:
-            assert e.code == -10003, e
+            assert e.code == bps.EMISMATCH, e
 
         def must_fail():
             try:
@@ -314,7 +331,7 @@ def device_refused_tensor(go, seen):
                     bad.wait(20)
                     raise AssertionError("it has a sum")
             except bps.Error as e:
-                assert e.code == -10003, e
+                assert e.code == bps.EMISMATCH, e
 
         def sum_good(value):
             device.write(at, np.full(512, value, np.int64))
@@ -326,8 +343,7 @@ def device_refused_tensor(go, seen):
         must_fail()
         with open(f"{seen}.{job.rank}", "w", encoding="ascii"):
             pass
-        while not os.path.exists(go):
-            time.sleep(0.01)
+        until(go)
         sum_good(2)
         must_fail()
         sum_good(3)
@@ -355,6 +371,22 @@ def device_late(late_rank):
     t.wait(20)
     job.close()
     return text
+
+
+def device_plain_late(late_rank):
+    """One worker submits late. Where a wait by the stream is the caller's, because there is none, its time-out names that worker."""
+    with bps.open(timeout=2) as job:
+        device = open_device(job)
+        t = job.gpu_declare("layer", "i64", 512, job.gpu_alloc(4096))
+        told = None
+        if job.rank != late_rank:
+            t.push_pull(stream=device.stream)
+            told = outcome(lambda: t.wait_stream(device.stream))
+        job.barrier(20)
+        if job.rank == late_rank:
+            t.push_pull(stream=device.stream)
+        t.wait(20)
+        return told
 
 
 def no_device(n_elems):
@@ -403,7 +435,7 @@ def device_nonsense():
             codes.append(0)
         except bps.Error as e:
             codes.append(e.code)
-        assert np.all(codes) and codes[-1] == -22, codes
+        assert np.all(codes) and codes[-1] == -errno.EINVAL, codes
         job.abort()
     return codes
 

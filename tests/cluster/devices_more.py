@@ -9,28 +9,7 @@ import time
 import numpy as np
 
 import bps
-from devices import PINNED, Cuda, Plain, device_until_failure, open_device
-
-
-def until(path, seconds=60):
-    end = time.monotonic() + seconds
-    while not os.path.exists(path):
-        assert time.monotonic() < end, f"{path} does not come"
-        time.sleep(0.01)
-
-
-def touch(path):
-    with open(path, "w", encoding="ascii"):
-        pass
-
-
-def outcome(call):
-    """(code, sentence) of a call of the library."""
-    try:
-        call()
-        return [0, ""]
-    except bps.Error as e:
-        return [e.code, str(e)]
+from devices import PINNED, Cuda, Plain, device_until_failure, open_device, outcome, touch, until
 
 
 def gpu_barrier(d, kind):
@@ -42,7 +21,7 @@ def gpu_barrier(d, kind):
         h = job.declare("h", "i64", 512)
         got = None
         if job.rank == 0:
-            assert outcome(lambda: job.checkpoint_barrier(0.3))[0] == -10001
+            assert outcome(lambda: job.checkpoint_barrier(0.3))[0] == bps.ETIMEDOUT
             got = outcome(h.push_pull if kind == "host" else lambda: t.push_pull(stream=device.stream))
             touch(d + "/tried")
         until(d + "/tried")
@@ -597,7 +576,8 @@ def gpu_ask_twice(d):
 
 
 def gpu_release_beside(n_steps):
-    """A thread trains, whose stream is waited for; this one gives memory back in which no tensor lies. The longest time."""
+    """A thread trains, whose stream is waited for; this one gives memory back in which no tensor lies.
+    Returns how many seconds the longest bps_gpu_release took."""
     with bps.open(timeout=20) as job:
         device = open_device(job)
         address = job.gpu_alloc(4096)

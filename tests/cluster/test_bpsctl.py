@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import bps
 from cluster import BUILD, DEADLINE_S, ROOT
 from screens import document, show, waiting_job, words
 
@@ -215,7 +216,7 @@ def test_single_daemon_shows_its_role_and_refuses_words_for_the_scheduler(cluste
 def test_codes_are_explained(cluster):
     c = cluster(agents=0, servers=0)
     assert "action:" in show(c, "explain", "server_down", status=0)
-    assert document(c, "explain", "BPS_ETIMEDOUT")["number"] == -10001
+    assert document(c, "explain", "BPS_ETIMEDOUT")["number"] == bps.ETIMEDOUT
     assert "NO_SERVER" in show(c, "explain", status=0)
     assert c.bpsctl("explain", "nonsense").returncode == 64
 

@@ -2,6 +2,7 @@
 take the place of the driver and NCCL. Trainers, agents, executors, servers and scheduler are real processes."""
 
 import os
+import re
 import signal
 import tempfile
 import time
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
+import bps
 from cluster import BUILD, WORKER_BUILD
 
 FAKE = BUILD / "fake"
 HAS_CUDA = (BUILD / "bps-agent" / "bps-agent-cuda").exists() and (FAKE / "libcuda.so.1").exists()
 needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="built without CUDA")
 HOST = ["--gpu", "host"]
+# What those are told whose worker, executor or GPU is no more.
+LOST = {bps.EWORKER_LOST, bps.EJOB_FAILED, bps.EDEVICE}
 KINDS = [("i64", "sum"), ("f32", "sum"), ("f32", "avg"), ("i32", "max"), ("f64", "min"), ("i32", "avg")]
 
 
@@ -84,10 +88,20 @@ def test_tensors_may_lie_in_memory_of_the_trainers_own(cluster):
     Rig(cluster, "cuda").run("device_rounds", 4, {"sizes": [1000, 70001], "n_rounds": 3, "imported": True})
 
 
+def staging(agent):
+    """Of each piece of an agent's staging memory: NUMA policy, and pages by node."""
+    pieces = []
+    for line in Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines():
+        if "memfd:bps-staging" in line:
+            pieces.append((line.split()[1], {int(n): int(k) for n, k in re.findall(r" N(\d+)=(\d+)", line)}))
+    return pieces
+
+
 # ---- faults ----
 
 
 def check_ended(results, codes, bound_s=10):
+    """Each worker was told one of these codes, with a sentence and in time, and may submit no more."""
     for code, text, took, again in results:
         assert code in codes, text
         assert text and took < bound_s, (text, took)
@@ -105,7 +119,7 @@ def test_a_trainer_that_dies_releases_all_streams(rig, workers, agents):
     job = r.start("device_until_failure", workers, {"n_elems": 5000, "die_rank": 1})
     results = r.c.finish([w for w in job if w.rank != 1])
     job[1].process.wait(20)
-    check_ended(results, {-10007, -10021, -10024})
+    check_ended(results, LOST)
     for agent in range(agents):
         gone(r, agent)
     r.run("device_rounds", workers, {"sizes": [1000], "n_rounds": 2})  # the next job has an executor of its own
@@ -121,7 +135,7 @@ def test_who_waits_by_its_stream_alone_is_told_who_has_died(rig, workers, agents
     gone(r, 0)
     go.touch()
     for code, text in r.c.finish([w for w in job if w.rank != 1]):
-        assert code in (-10007, -10021) and ("was lost" in text or "has left" in text), (code, text)
+        assert code in (bps.EWORKER_LOST, bps.EJOB_FAILED) and ("was lost" in text or "has left" in text), (code, text)
 
 
 def start_and_wait(r, workers, args):
@@ -138,7 +152,7 @@ def test_an_executor_that_is_killed_fails_its_job_only(rig):
     r.c.wait_for("the status has it", lambda: r.c.agents[0].status()["executors"] == 1)
     os.kill(pid, signal.SIGKILL)
     results = r.c.finish(job)
-    check_ended(results, {-10024, -10021, -10007})
+    check_ended(results, LOST)
     assert any("signal 9" in text or "executor" in text for _, text, _, _ in results), results
     r.c.wait_for("it is counted", lambda: "bps_agent_executor_failures_total 1\n" in r.c.agents[0].get("/metrics"))
     r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
@@ -162,7 +176,7 @@ def test_input_that_is_written_after_an_executors_loss_is_in_no_sum(cluster):
         c.wait_for("the others have got their sum", lambda: started[0].process.poll() is not None)
         c.scheduler.process.send_signal(signal.SIGCONT)
         results = c.finish(started)
-        assert results[0][1] is True and results[1][0] == -10024, results
+        assert results[0][1] is True and results[1][0] == bps.EDEVICE, results
 
 
 def test_an_executor_that_hangs_is_killed(cluster):
@@ -171,7 +185,7 @@ def test_an_executor_that_hangs_is_killed(cluster):
     (pid,) = r.executors(0)
     os.kill(pid, signal.SIGSTOP)
     results = r.c.finish(job)
-    check_ended(results, {-10024, -10021, -10007}, bound_s=40)
+    check_ended(results, LOST, bound_s=40)
     assert any("hangs" in text for _, text, _, _ in results), results
     gone(r, 0)
 
@@ -181,7 +195,7 @@ def test_an_agent_that_ends_leaves_no_stream_waiting(rig, sig):
     r = rig()
     job = start_and_wait(r, 4, {})
     r.c.agents[1].kill(sig)
-    check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=20)
+    check_ended(r.c.finish(job), LOST | {bps.ENOAGENT, bps.EAGENT_LOST}, bound_s=20)
 
 
 def test_a_member_that_never_arrives_is_no_hang(rig):
@@ -191,7 +205,7 @@ def test_a_member_that_never_arrives_is_no_hang(rig):
     time.sleep(0.3)
     assert all(w.process.poll() is None for w in job)
     job[2].process.kill()
-    check_ended(r.c.finish(job[:2]), {-10007, -10021, -10024})
+    check_ended(r.c.finish(job[:2]), LOST)
 
 
 @needs_cuda
@@ -199,7 +213,7 @@ def test_a_member_that_never_arrives_is_no_hang(rig):
 def test_an_error_of_the_gpu_ends_the_job_with_the_drivers_words(cluster, fault):
     r = Rig(cluster, "cuda", agents=1, agent_env={"FAKE_CUDA_FAULTS": fault})
     results = r.c.finish(r.start("device_until_failure", 2, {"n_elems": 5000}))
-    check_ended(results, {-10024})
+    check_ended(results, {bps.EDEVICE})
     gone(r, 0)
 
 
@@ -232,6 +246,12 @@ def test_a_stream_that_does_not_come_is_named(cluster, agents):
     r = Rig(cluster, "cuda", agents=agents)
     for text in r.run("device_late", 2, {"late_rank": 1}):
         assert "rank 1" in text and "stream has not come" in text, text
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+def test_a_wait_for_a_worker_that_does_not_submit_names_it(cluster, agents):
+    told = Rig(cluster, "host", agents=agents).run("device_plain_late", 2, {"late_rank": 1})[0]
+    assert told[0] == bps.ETIMEDOUT and "'layer'" in told[1] and "rank 1" in told[1], told
 
 
 # ---- no GPU ----

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import bps
 from cluster import BUILD
 from keeper import Job, kept_cluster
-from test_device import Rig, check_ended, needs_cuda, start_and_wait
+from test_device import LOST, Rig, check_ended, needs_cuda, staging, start_and_wait
 
 SIZES = [50_000, 100, 70_001]
 
@@ -89,7 +90,7 @@ def test_an_executor_that_dies_while_its_agent_is_away_fails_its_job(kept):
     job = start_and_wait(r, 4, {})
     away(r, lambda pid: os.kill(pid, signal.SIGKILL))
     results = r.c.finish(job)
-    check_ended(results, {-10007, -10021, -10024}, bound_s=20)
+    check_ended(results, LOST, bound_s=20)
     assert any("executor" in text for _, text, _, _ in results), results
     nothing_kept(r)
     r.run("device_rounds", 4, {"sizes": [1000], "n_rounds": 2})
@@ -99,7 +100,7 @@ def test_a_trainer_that_dies_while_its_agent_is_away_ends_its_job(kept):
     r = kept()
     job = start_and_wait(r, 4, {})
     pid = away(r, lambda pid: job[3].process.kill())
-    check_ended(r.c.finish(job[:3]), {-10007, -10021, -10024}, bound_s=20)
+    check_ended(r.c.finish(job[:3]), LOST, bound_s=20)
     r.c.wait_for("the executor has ended", lambda: not lives(pid))
     nothing_kept(r)
 
@@ -116,7 +117,7 @@ def test_an_agent_that_stops_for_good_leaves_no_stream_waiting(kept):
     agent.drain()
     for name in agent.names():
         agent.close_kept(name)
-    check_ended(r.c.finish(job), {-10006, -10007, -10008, -10021, -10024}, bound_s=60)
+    check_ended(r.c.finish(job), LOST | {bps.ENOAGENT, bps.EAGENT_LOST}, bound_s=60)
     r.c.wait_for("the executor has ended", lambda: not lives(pid))
 
 
@@ -126,7 +127,7 @@ def test_what_the_manager_lost_of_an_executor_ends_its_job_with_a_clear_error(ke
     job = start_and_wait(r, 4, {})
     away(r, lambda _: [r.c.agents[1].lose(n) for n in r.c.agents[1].names() if n.startswith("j") and n.endswith(what)])
     results = r.c.finish(job)
-    check_ended(results, {-10007, -10021, -10024}, bound_s=20)
+    check_ended(results, LOST, bound_s=20)
     assert any("the executor of its GPUs is gone" in text for _, text, _, _ in results), results
 
 
@@ -155,15 +156,15 @@ def test_a_tensor_that_was_refused_stays_refused(kept):
     assert r.c.finish(job) == [True] * 4
 
 
-@pytest.mark.parametrize("function", ["gpu_large", "host_large"])
+@pytest.mark.parametrize("function, memory", [("gpu_large", "memfd:bps-staging"), ("host_large", "memfd:bps-arena")])
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_an_agent_that_is_replaced_while_it_makes_memory_is_asked_again(kept, function, sig):
-    """Also in an orderly way, in which what is being made is given up."""
+def test_memory_that_an_agent_was_making_when_it_ended_is_made_by_its_successor(kept, function, memory, sig):
+    """The trainers' declarations wait for it. An orderly end gives up what is being made and answers nobody."""
     r = kept(agents=1)
     (a,) = r.c.agents
+    maps = Path(f"/proc/{a.process.pid}/maps")
     job = r.start(function, 2, {"n_elems": 6 << 20})
-    word = "driving GPUs" if function == "gpu_large" else "forming to running"
-    r.c.wait_for("it declares", lambda: word in a.log.read_text())
+    r.c.wait_for("it makes memory", lambda: memory in maps.read_text())
     a.die(sig)
     assert r.c.finish(job) == [3, 3]
 
@@ -181,13 +182,7 @@ def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(c
     before = len(staging(a))
     go.touch()
     r.c.wait_for("more is made", lambda: len(staging(a)) > before)
+    pieces = staging(a)
     assert r.c.finish(job) == [2, 2]
     assert "nodes=0/0" in a.log.read_text()
-
-
-def staging(agent):
-    """Pieces of its staging memory, which all prefer node 0."""
-    lines = Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines()
-    policies = [line.split()[1] for line in lines if "memfd:bps-staging" in line]
-    assert set(policies) <= {"prefer:0"}, policies
-    return policies
+    assert {policy for policy, _ in pieces} == {"prefer:0"}, pieces

@@ -3,6 +3,7 @@
 import json
 import signal
 
+import bps
 from keeper import KeptDaemon
 
 N_TENSORS = 24
@@ -82,7 +83,7 @@ def test_drained_agent_takes_no_new_job_and_says_why(cluster):
     started, progress, stop = start_rounds(c, 2)
     assert c.steer("drain", "a1", "--reason", "card is hot").returncode == 0
     for told in c.run("error", 2, {"what": "nothing"}, job="new", placement=[1, 1]):
-        assert told["code"] == -10023 and "card is hot" in told["text"], told
+        assert told["code"] == bps.EDRAINED and "card is hot" in told["text"], told
     assert c.run("rounds", 2, {"n_elems": 10, "n_rounds": 1}, job="elsewhere", placement=[0, 0])
     progress.goes_on()
     assert json.loads(c.bpsctl("--json", "agents").stdout)["members"][1]["drain_reason"] == "card is hot"

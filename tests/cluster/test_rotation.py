@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+import bps
 from keys import derived, new_key
 
 MEMBERS = ("server:s0", "server:s1", "agent:a0", "agent:a1")
@@ -137,7 +138,7 @@ def test_revoked_agent_loses_its_data_connections(keyed):
     before = data_connections(c)
     key(c, "revoke", "agent:a1")
     for told in c.finish(workers[:2]):  # those of a1 hear nothing from the scheduler any more
-        assert told["code"] == -10008, told
+        assert told["code"] == bps.EAGENT_LOST, told
     c.wait_for("its connections are closed", lambda: data_connections(c) <= before // 2)
 
 

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import bps
 from cluster import BUILD
 from keys import derived, new_key
 from screens import waiting_job
@@ -19,7 +20,7 @@ def test_killed_job_tells_its_workers_who_and_why(cluster):
     p = c.steer("job", "kill", "digits", "--reason", "wrong data")
     assert p.returncode == 0 and "wrong data" in p.stdout, p
     told = c.finish(workers)[0]
-    assert told["code"] == -10021, told
+    assert told["code"] == bps.EJOB_FAILED, told
     for part in ("killed by", getpass.getuser(), f"uid {os.getuid()}", socket.gethostname(), "wrong data"):
         assert part in told["text"], told
     steered = [text for kind, text in c.events() if kind == "steer"]
@@ -33,7 +34,7 @@ def test_forming_job_can_be_killed(cluster):
     number = c.scheduler.status()["jobs"][0]["id"]
     assert c.steer("job", "kill", f"#{number}").returncode == 0
     told = c.finish(worker)[0]
-    assert told["code"] == -10021 and "killed by" in told["text"], told
+    assert told["code"] == bps.EJOB_FAILED and "killed by" in told["text"], told
     assert "lonely" not in c.bpsctl("jobs").stdout
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "cluster"), str(HERE.parent.parent / "libbpsclient" / "python")]
 
-from cluster import BUILD, Cluster  # noqa: E402
+from cluster import BUILD, Cluster, clusters  # noqa: E402
 
 
 class VerbsCluster(Cluster):
@@ -35,16 +36,15 @@ class VerbsCluster(Cluster):
 
 
 @pytest.fixture
+def cluster():
+    with clusters() as make:
+        yield make
+
+
+@pytest.fixture
 def verbs(tmp_path):
-    made = []
-
-    def make(**kw):
-        made.append(VerbsCluster(tmp_path, **kw))
-        return made[-1]
-
-    yield make
-    problems = [p for c in made for p in c.close()]
-    assert not problems, "\n".join(problems)
+    with clusters(partial(VerbsCluster, tmp_path)) as make:
+        yield make
 
 
 @pytest.hookimpl(hookwrapper=True)

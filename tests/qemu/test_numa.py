@@ -1,33 +1,7 @@
 """Staging memory of GPUs on a machine with two NUMA nodes, which the guest is: the pages lie where they are wished to."""
 
-import re
-from pathlib import Path
-
 import pytest
-from cluster import Cluster
-from test_device import Rig, needs_cuda
-
-
-@pytest.fixture
-def cluster():
-    made = []
-
-    def make(**kw):
-        made.append(Cluster(**kw))
-        return made[-1]
-
-    yield make
-    problems = [p for c in made for p in c.close()]
-    assert not problems, "\n".join(problems)
-
-
-def staging(agent):
-    """Of each piece of its staging memory: policy, and pages by node."""
-    pieces = []
-    for line in Path(f"/proc/{agent.process.pid}/numa_maps").read_text().splitlines():
-        if "memfd:bps-staging" in line:
-            pieces.append((line.split()[1], {int(n): int(k) for n, k in re.findall(r" N(\d+)=(\d+)", line)}))
-    return pieces
+from test_device import Rig, needs_cuda, staging
 
 
 @needs_cuda

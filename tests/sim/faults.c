@@ -247,7 +247,8 @@ static void fault_agent(struct sim *s, enum fault f)
 	case F_AGT_LOSS:
 		if (!rnd_chance(s, 300))
 			break;
-		if (s->o.is_shrink && !s->o.has_restarts && mix(s->seed ^ s->now) % 2)
+		/* mix draws nothing: what recorded seeds draw after this stays as it was. */
+		if (s->o.is_shrink && mix(s->seed ^ s->now) % 2)
 			device_lose(a);
 		else
 			agent_lose(s, a->idx);

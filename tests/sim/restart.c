@@ -70,6 +70,10 @@ static void job_again(struct agent *a)
 		abort();
 	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
 		tensor_again(a, t);
+	if (a->has_failed_gpus) { /* its executor is gone, which the successor sees */
+		agt_job_fail(a->job, BPS_EDEVICE);
+		return;
+	}
 	for (unsigned t = 0; t < a->s->o.n_tensors; t++)
 		submit_again(a, t);
 }

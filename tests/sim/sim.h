@@ -448,10 +448,10 @@ void device_done(struct tensor_state *ts, uint64_t round);
 /* The tensor of a successor, with its plan. Returns the round that it has to begin once more though
  * the trainers know it to be done (K6), or 0. */
 uint64_t device_restart(struct tensor_state *ts);
-/* The executor is lost, or its GPUs are: the agent gives the job up and says so. Only where the job
- * may go on without it. */
+/* The executor is lost, or its GPUs are: the agent gives the job up and tells the scheduler. Nothing
+ * happens when it has no job (any more). For jobs that may shrink: others would end. */
 void device_lose(struct agent *a);
-/* Say it again. */
+/* Tell the scheduler once more, behind a reconnection. */
 void device_tell_lost(struct agent *a);
 
 /* ---- more jobs ---- */

@@ -70,7 +70,7 @@ static void job_fail(struct world *w, uint32_t conn, int code, const char *text)
 	send_msg(w, conn, &msg);
 }
 
-/* What is wrong with the sums ends the job at all, though. */
+/* J1: its GPUs' failure takes a machine out of the job; wrong sums (BPS_EMISMATCH) still end the job. */
 static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 {
 	struct world w;
