@@ -394,20 +394,14 @@ static void made(struct making *m)
 	}
 	if (was_output)
 		job->makes_output = false;
-	if (rc == -ECANCELED) { /* the agent stops */
-		job->n_making--;
-		trainer_put(t);
-		job_free_if_unused(job);
-		return;
-	}
-	if (t->state != TRAINER_GONE) {
+	if (rc != -ECANCELED && t->state != TRAINER_GONE) {
 		if (rc < 0)
 			declare_refused(x, refuse_decl(rc, &x->d.tensors[x->next], &m->err,
 						   &x->errs[x->next]));
 		trainer_hold(t, false);
 		declare_run(t);
 	}
-	if (was_output)
+	if (rc != -ECANCELED && was_output)
 		declare_wake(job);
 	job->n_making--;
 	trainer_put(t);

@@ -36,7 +36,7 @@ static void set_state(struct gpu *g, enum gpu_state state, const char *why)
 
 /* ---- the end ---- */
 
-/* Its process has ended, or never was. */
+/* Its process has ended, or never was: it counts for its user no more. */
 static void uncount(struct gpu *g)
 {
 	if (g->is_counted)
@@ -136,15 +136,15 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 
 	if (g->state == GPU_OVER)
 		return;
-	/* Whatever it is, it is this machine's: a job that may shrink goes on without it. */
-	if (code != BPS_EWORKER_LOST)
-		code = BPS_EDEVICE;
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
 	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
 	g->agent->gpu_failures++;
+	/* Whatever it is, it is this machine's: a job that may shrink goes on without it. */
+	if (code != BPS_EWORKER_LOST)
+		code = BPS_EDEVICE;
 	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text.s};
 	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
 		shutdown(g->sock, SHUT_RDWR);
@@ -401,8 +401,9 @@ static struct gpu *make(struct job *job)
 	return g;
 }
 
-/* Errors: -ENOMEM; BPS_EQUOTA, to be asked again when there is room: then the job has none. What
- * else there is against it is so for the whole job, and said by what it has then. */
+/* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA, which may be asked again when another job of
+ * the user has ended; the job has no executor then. Any other failure is the job's for good: it is 0
+ * here, and job->gpu is OVER with code and sentence. */
 static int gpu_new(struct job *job, struct err_text *err)
 {
 	struct gpu *g = make(job);
@@ -468,7 +469,7 @@ int gpu_restore_route(struct gpu *g, const struct keep_route *k)
 		return BPS_EPROTO;
 	snprintf(g->route, sizeof(g->route), "%s", k->route);
 	g->n_inputs = k->n_inputs;
-	memcpy(g->nodes, k->nodes, sizeof(g->nodes));
+	memcpy(g->input_nodes, k->input_nodes, sizeof(g->input_nodes));
 	g->sum_node = k->sum_node;
 	if (g->state != GPU_OVER)
 		set_state(g, GPU_RUNNING, "it was");
@@ -543,7 +544,7 @@ static void on_ready(struct gpu *g, const struct gpu_text *m)
 static void on_route(struct gpu *g, const struct gpu_route *m)
 {
 	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX ||
-		m->nodes.bytes != m->n_inputs * sizeof(g->nodes[0])) {
+		m->input_nodes.bytes != m->n_inputs * sizeof(g->input_nodes[0])) {
 		gpu_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
 		return;
 	}
@@ -554,7 +555,7 @@ static void on_route(struct gpu *g, const struct gpu_route *m)
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
 	g->n_inputs = m->n_inputs;
-	memcpy(g->nodes, m->nodes.data, m->nodes.bytes);
+	memcpy(g->input_nodes, m->input_nodes.data, m->input_nodes.bytes);
 	g->sum_node = m->sum_node;
 	if (keep_route(g) < 0)
 		gpu_fail(g, -ENOMEM, "the agent is out of memory");

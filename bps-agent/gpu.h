@@ -29,7 +29,7 @@ struct gpu {
 	struct agent *agent;
 	struct job *job; /* NULL: gone */
 	struct quota_account *user;
-	bool is_counted; /* there */
+	bool is_counted; /* as one of the user's executors */
 	enum gpu_state state;
 	int code; /* of OVER */
 	char text[CTL_TEXT_MAX + 1];
@@ -45,8 +45,7 @@ struct gpu {
 	struct memory page;
 	char route[GPU_WORD_MAX + 1];
 	uint32_t n_inputs;
-	/* NUMA nodes + 1 of the memory of inputs and of sums; 0: anywhere */
-	uint16_t nodes[LOCAL_GPUS_MAX];
+	uint16_t input_nodes[LOCAL_GPUS_MAX]; /* see struct choice (device/choose.h) */
 	uint32_t sum_node;
 	struct arena_set arenas; /* staging, mapped by the executor too */
 	struct making making;
@@ -81,7 +80,8 @@ struct gpu_tensor {
 /* The executor that a job of a former life had; sock -1: it is gone. Owns: the descriptors. Errors:
  * -errno with a sentence. */
 int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
-/* It has had this route. Errors: BPS_EPROTO. */
+/* What it has told of its route in a former life: it is running. Errors: BPS_EPROTO it makes no
+ * sense. */
 int gpu_restore_route(struct gpu *g, const struct keep_route *k);
 /* The trainer asks for the executor: answered when there is one, or why there is none. */
 void gpu_ask(struct trainer *t, uint32_t seq);
@@ -101,7 +101,9 @@ uint32_t gpu_count(const struct agent *a);
 /* Read what its socket holds. */
 void gpu_read(struct gpu *g);
 void gpu_say(struct gpu *g, const struct pipe_entry *e);
-/* It broke, or broke the rules: the job fails. */
+/* It broke, or broke the rules: it is over, and the job with it, unless the job may shrink and goes
+ * on without this machine. code: the cause, for the log. The job is told BPS_EDEVICE, or
+ * BPS_EWORKER_LOST when that is the cause. */
 void gpu_fail(struct gpu *g, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- gpu_tensor.c ---- */

@@ -68,27 +68,26 @@ static void made(struct making *m)
 		gpu_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
 	if (job) {
 		job->n_making--;
-		if (rc != -ECANCELED) /* else the agent stops */
+		if (rc != -ECANCELED)
 			declare_wake(job);
 		job_free_if_unused(job);
 	}
 }
 
-/* Staging memory near that node, which another thread makes when it is large. */
+/* Staging memory near that node. Errors: as arena_alloc; -EINPROGRESS another thread is making some
+ * for this executor, and declare_wake follows. */
 static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {
-	int rc = -EINPROGRESS;
+	int rc;
 
-	if (!g->is_making) {
-		g->arenas.node = node;
-		rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
-			ret_arena, ret, err);
-	}
-	if (rc != -EINPROGRESS)
-		return rc;
 	g->job->arenas.want_bytes = 0; /* who declares waits */
 	if (g->is_making)
+		return -EINPROGRESS;
+	g->arenas.node = node;
+	rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
+		ret_arena, ret, err);
+	if (rc != -EINPROGRESS)
 		return rc;
 	g->making = (struct making){.name = g->arenas.name,
 		.bytes = g->arenas.want_bytes,
@@ -126,7 +125,7 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	}
 	for (uint32_t i = 0; i < g->n_inputs && rc == 0; i++)
 		if (!d->in_arena[i])
-			rc = alloc(g, g->nodes[i], bytes, &d->in_arena[i], &d->in[i], err);
+			rc = alloc(g, g->input_nodes[i], bytes, &d->in_arena[i], &d->in[i], err);
 	if (rc == 0 && g->n_inputs > 1 && !job->is_local && !tensor->staging.mem)
 		rc = alloc(g, g->sum_node, bytes, &tensor->staging_arena, &tensor->staging, err);
 	return rc;

@@ -647,7 +647,8 @@ void job_resync_begin(struct agent *a)
 	struct trainer *t;
 	struct job *job;
 
-	/* Who is lost first: its machine may have left that job, and join it again. */
+	/* Losses before joins: where this machine has left a job and is about to join it again, the
+	 * scheduler would take the loss for one of the new membership. */
 	TAILQ_FOREACH (job, &a->jobs, link) {
 		job->is_told = false;
 		if (job->state != JOB_RUNNING)

@@ -328,7 +328,7 @@ int keep_route(const struct gpu *g)
 {
 	struct keep_route k = {.n_inputs = g->n_inputs, .sum_node = g->sum_node};
 
-	memcpy(k.nodes, g->nodes, sizeof(k.nodes));
+	memcpy(k.input_nodes, g->input_nodes, sizeof(k.input_nodes));
 	memcpy(k.route, g->route, sizeof(k.route));
 	return ledger_add(g->job->ledger, KEEP_ROUTE, &k, sizeof(k), 0, NULL);
 }

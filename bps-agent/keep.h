@@ -83,7 +83,7 @@ struct keep_gpu {
 };
 struct keep_route {
 	uint32_t n_inputs, sum_node;
-	uint16_t nodes[LOCAL_GPUS_MAX];
+	uint16_t input_nodes[LOCAL_GPUS_MAX];
 	char route[GPU_WORD_MAX + 1];
 };
 struct keep_inputs { /* then n of struct keep_range */

@@ -6,6 +6,9 @@
  *
  * maker_make: WAITING --a piece at a time--> made, failed or cancelled --posted--> done() on the loop
  *
+ * Cancelled (-ECANCELED) is what was not made because the agent ends. Whoever waits for it is not
+ * answered: the agent's successor is asked again.
+ *
  * Thread: that of the data loop calls; the maker's own works. */
 #include <sys/queue.h>
 
@@ -23,7 +26,7 @@ struct making {
 	size_t bytes;
 	int more_seals;
 	uint32_t node; /* see memory_prefer */
-	int rc;        /* 0, or negative with err; -ECANCELED: the maker stops */
+	int rc;        /* 0, or negative with err */
 	struct err_text err;
 	void (*done)(struct making *m); /* on the loop's thread, exactly once */
 	void *user;
@@ -35,8 +38,9 @@ int maker_new(struct dataloop *loop, struct maker **ret, struct err_text *err);
 void maker_stop(struct maker *m);
 /* NULL is allowed. After every done. */
 void maker_free(struct maker *m);
-/* Name, bytes, more_seals, done and user are set. Errors: -ECANCELED stopped,
- * and there is no room to say so later; done does not run. */
+/* Make what request says by name, bytes, more_seals, node, done and user; the rest need not be set.
+ * Errors: -ECANCELED the maker is stopped, and the loop has no room for a done that says so: it does
+ * not run. */
 int maker_make(struct maker *m, struct making *request);
 /* Unmap and close it, at some time. Owns: takes the memory. m NULL or stopped: now. */
 void maker_drop(struct maker *m, const struct memory *memory);

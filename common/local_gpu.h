@@ -24,7 +24,7 @@
 #define LOCAL_GPUS_MAX   64 /* of one machine */
 #define GPU_WORD_MAX     31 /* names of back-ends and routes */
 #define GPU_PATH_MAX     255
-#define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * 2)
+#define GPU_NODES_BYTES  (LOCAL_GPUS_MAX * sizeof(uint16_t))
 #define GPU_PIPE_FD      3 /* the executor's socket to its agent, when it is started */
 
 enum { /* go on in enum local_type */
@@ -108,7 +108,7 @@ struct gpu_route {
 	uint32_t n_inputs;
 	/* Where host memory is to lie: NUMA nodes plus 1, 0: anywhere. */
 	uint32_t sum_node;
-	struct blob nodes; /* of each input, a u16 */
+	struct blob input_nodes; /* of each, a u16 */
 };
 struct gpu_arena {
 	uint32_t id;

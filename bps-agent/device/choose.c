@@ -108,16 +108,14 @@ static bool is_shared(const int *gpus, unsigned n)
 	return false;
 }
 
-static int copy_for_shared(
-	enum strategy want, unsigned n, struct route *ret, char *why, struct err_text *err)
+static int copy_for_shared(enum strategy want, unsigned n, struct choice *ret, struct err_text *err)
 {
 	if (want != STRATEGY_AUTO && want != STRATEGY_COPY)
 		return err_set(err, -EOPNOTSUPP,
 			"gpu-strategy %s is not for workers that share a GPU, only copy is",
 			strategy_words[want]);
-	if (why)
-		snprintf(why, PLAN_WHY_BYTES, "workers share a GPU, so the processor sums");
-	return route_make("copy", n, NULL, ret, err);
+	snprintf(ret->why, sizeof(ret->why), "workers share a GPU, so the processor sums");
+	return route_make("copy", n, NULL, &ret->route, err);
 }
 
 static bool has_cliques(struct device *dev, const int *gpus, unsigned n)
@@ -139,7 +137,7 @@ struct work {
 };
 
 /* What sysfs and the device say of the machine, in w->topology. */
-static int look(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
+static int read_machine(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
 {
 	int rc = choose_reports(dev, w->reports, err);
 
@@ -149,22 +147,90 @@ static int look(struct work *w, const char *sysfs, struct device *dev, struct er
 	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
 }
 
-static int choose(struct work *w, const char *sysfs, struct device *dev, const int *gpus,
-	unsigned n, enum strategy want, struct err_text *err)
+static int choose(struct work *w, struct device *dev, const int *gpus, unsigned n,
+	enum strategy want, struct choice *ret, struct err_text *err)
 {
 	struct strategy_ask ask = {.want = want,
 		.has_collectives = has_cliques(dev, gpus, n),
 		.gpus = w->gpus,
 		.n_gpus = n};
-	int rc = look(w, sysfs, dev, err);
+	int rc;
 
+	if (is_shared(gpus, n))
+		return copy_for_shared(want, n, ret, err);
 	for (unsigned i = 0; i < n; i++)
 		w->gpus[i] = (unsigned)gpus[i];
-	return rc < 0 ? rc : strategy_plan(&w->topology, &ask, &w->plan, err);
+	rc = strategy_plan(&w->topology, &ask, &w->plan, err);
+	if (rc < 0)
+		return rc;
+	route_of_plan(&w->plan, &ret->route);
+	snprintf(ret->why, sizeof(ret->why), "%s", w->plan.why);
+	return 0;
+}
+
+/* ---- nodes ---- */
+
+/* The NUMA node that several things have in common, if they do. */
+struct common_node {
+	bool is_any, is_apart;
+	int32_t numa;
+};
+
+static void common_add(struct common_node *c, int32_t numa)
+{
+	c->is_apart |= c->is_any && c->numa != numa;
+	c->is_any = true;
+	c->numa = numa;
+}
+
+/* Plus 1; 0: none. */
+static uint16_t common_get(const struct common_node *c)
+{
+	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
+}
+
+static uint16_t node_of_fastest_cards(const struct topology *t)
+{
+	struct common_node cards = {0};
+	uint32_t most = 0;
+
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].is_up && t->nics[i].mbps > most)
+			most = t->nics[i].mbps;
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].is_up && t->nics[i].mbps == most)
+			common_add(&cards, t->nics[i].numa);
+	return common_get(&cards);
+}
+
+static void choose_nodes(const struct topology *t, const int *gpus, struct choice *ret)
+{
+	const struct route *r = &ret->route;
+	struct common_node all = {0};
+
+	for (unsigned g = 0; g < r->n_groups; g++) {
+		struct common_node group = {0};
+
+		for (unsigned i = 0; i < r->groups[g].n; i++) {
+			int32_t numa = t->gpus[gpus[r->groups[g].member[i]]].numa;
+
+			common_add(&group, numa);
+			common_add(&all, numa);
+		}
+		ret->input_nodes[g] = common_get(&group);
+	}
+	if (!all.is_apart) {
+		ret->sum_node = common_get(&all);
+		return;
+	}
+	ret->sum_node = node_of_fastest_cards(t);
+	for (unsigned g = 0; g < r->n_groups; g++)
+		if (!ret->input_nodes[g])
+			ret->input_nodes[g] = ret->sum_node; /* it is what leaves for the network */
 }
 
 int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
-	const char *want, struct route *ret, char *why, struct err_text *err)
+	const char *want, struct choice *ret, struct err_text *err)
 {
 	enum strategy strategy = STRATEGY_AUTO;
 	struct work *w;
@@ -175,79 +241,15 @@ int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigne
 	if (n_members < 1 || n_members > DEVICE_GPUS_MAX)
 		return err_set(err, -EINVAL, "%u workers on one machine, at most %d have GPUs",
 			n_members, DEVICE_GPUS_MAX);
-	if (is_shared(gpus, n_members))
-		return copy_for_shared(strategy, n_members, ret, why, err);
+	memset(ret, 0, sizeof(*ret));
 	w = calloc(1, sizeof(*w));
 	if (!w)
 		return err_set(err, -ENOMEM, "out of memory");
-	rc = choose(w, sysfs, dev, gpus, n_members, strategy, err);
-	if (rc == 0) {
-		route_of_plan(&w->plan, ret);
-		if (why)
-			snprintf(why, PLAN_WHY_BYTES, "%s", w->plan.why);
-	}
+	rc = read_machine(w, sysfs, dev, err);
+	if (rc >= 0)
+		rc = choose(w, dev, gpus, n_members, strategy, ret, err);
+	if (rc == 0)
+		choose_nodes(&w->topology, gpus, ret);
 	free(w);
 	return rc;
-}
-
-/* One node of several things: the same for all, or none. */
-struct common {
-	bool is_any, is_apart;
-	int32_t numa;
-};
-
-static void meet(struct common *c, int32_t numa)
-{
-	c->is_apart |= c->is_any && c->numa != numa;
-	c->is_any = true;
-	c->numa = numa;
-}
-
-static uint16_t node_of(const struct common *c)
-{
-	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
-}
-
-static struct common node_of_cards(const struct topology *t)
-{
-	struct common c = {false, false, -1};
-	uint32_t most = 0;
-
-	for (unsigned i = 0; i < t->n_nics; i++)
-		if (t->nics[i].is_up && t->nics[i].mbps > most)
-			most = t->nics[i].mbps;
-	for (unsigned i = 0; i < t->n_nics; i++)
-		if (t->nics[i].is_up && t->nics[i].mbps == most)
-			meet(&c, t->nics[i].numa);
-	return c;
-}
-
-void choose_nodes(const char *sysfs, struct device *dev, const int *gpus, const struct route *route,
-	struct choose_nodes *ret)
-{
-	struct work *w = calloc(1, sizeof(*w));
-	struct common all = {false, false, -1}, cards;
-
-	memset(ret, 0, sizeof(*ret));
-	if (!w || look(w, sysfs, dev, NULL) < 0) {
-		free(w);
-		return;
-	}
-	for (unsigned g = 0; g < route->n_groups; g++) {
-		struct common group = {false, false, -1};
-
-		for (unsigned i = 0; i < route->groups[g].n; i++) {
-			int32_t numa = w->topology.gpus[gpus[route->groups[g].member[i]]].numa;
-
-			meet(&group, numa);
-			meet(&all, numa);
-		}
-		ret->inputs[g] = node_of(&group);
-	}
-	cards = node_of_cards(&w->topology);
-	ret->sums = node_of(all.is_apart ? &cards : &all);
-	for (unsigned g = 0; g < route->n_groups; g++)
-		if (!ret->inputs[g] && all.is_apart)
-			ret->inputs[g] = ret->sums; /* it is what leaves for the network */
-	free(w);
 }

@@ -10,22 +10,23 @@
  * device's error, with a sentence. */
 int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], struct err_text *err);
 
-/* sysfs: where it is mounted; without it the GPUs have no place. gpus: per member, an index of the
- * device's. want: a word of strategy_words. why: at least PLAN_WHY_BYTES, may be NULL.
- * Errors: as strategy_plan, -EINVAL no such word, or two members on one GPU when something else
- * than copy is wanted; with a sentence. */
-int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
-	const char *want, struct route *ret, char *why, struct err_text *err);
-
-/* NUMA nodes, plus 1, of the host memory between GPUs and network; 0: anywhere. An input lies where
- * the GPUs of its group are. Sums, which all GPUs read and the network writes, lie where all GPUs
- * are, or else where the fastest network cards that are up are. */
-struct choose_nodes {
-	uint16_t inputs[DEVICE_GPUS_MAX]; /* by group of the route */
-	uint16_t sums;
+/* What is chosen for a job's members. */
+struct choice {
+	struct route route;
+	char why[PLAN_WHY_BYTES]; /* for people */
+	/* NUMA nodes, plus 1, of the host memory between GPUs and network; 0: anywhere. An input lies
+	 * where the GPUs of its group are; where a group has no one node, with the sums when the
+	 * GPUs are on several nodes, else anywhere. Sums, which all GPUs read and the network
+	 * writes, lie where all GPUs are, or else where the fastest network cards that are up are;
+	 * anywhere when those are on several nodes. */
+	uint16_t input_nodes[DEVICE_GPUS_MAX]; /* by group of the route */
+	uint16_t sum_node;
 };
 
-/* gpus: as in choose_route. Without sysfs the device's word alone counts. */
-void choose_nodes(const char *sysfs, struct device *dev, const int *gpus, const struct route *route,
-	struct choose_nodes *ret);
+/* sysfs: where it is mounted; without it the GPUs have no place, and the device's word on nodes
+ * alone counts. gpus: per member, an index of the device's. want: a word of strategy_words.
+ * Errors: as strategy_plan, -EINVAL no such word, -EOPNOTSUPP two members on one GPU when something
+ * else than copy is wanted; with a sentence. */
+int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
+	const char *want, struct choice *ret, struct err_text *err);
 #endif

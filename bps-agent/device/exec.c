@@ -28,12 +28,13 @@
 #define PAUSE_NS      20000
 #define LONG_NS       (5 * MS)
 #define PAUSE_LONG_NS 200000
-/* The loop turns more often, or hangs: its agent sees that and kills it after 20 s. When the agent is
- * gone for good nobody does, so an alarm that goes off five times without a turn ends the process.
- * While it stands still (a debugger, a frozen container) they count as one. */
-#define ALARM_S    5
-#define ALARMS_MAX 5
-#define ALARM_NS   (1000 * MS)
+/* A loop that hangs is seen by the agent, which kills this process after 20 s. When the agent is gone
+ * for good nobody does, so alarms that go off ALARMS_MAX times without a turn end it: after 25 s.
+ * While the process stands still (a debugger, a frozen container) they count as one. The alarm is
+ * set again every ALARM_SET_NS, and not at every turn: that is a system call. */
+#define ALARM_S      5
+#define ALARMS_MAX   5
+#define ALARM_SET_NS (1000 * MS)
 
 /* ---- the end ---- */
 
@@ -107,17 +108,16 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 }
 
 /* By where the GPUs are, or as the agent's setting says. */
-static int choose(
-	struct exec *x, const char *want, struct route *ret, char *why, struct err_text *err)
+static int choose(struct exec *x, const char *want, struct err_text *err)
 {
 	int gpus[DEVICE_GPUS_MAX];
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		gpus[w] = x->trainers[w].gpu;
-	return choose_route(x->sysfs, x->dev, gpus, x->n_workers, want, ret, why, err);
+	return choose_route(x->sysfs, x->dev, gpus, x->n_workers, want, &x->choice, err);
 }
 
-static int open_engine(struct exec *x, const struct route *route, struct err_text *err)
+static int open_engine(struct exec *x, struct err_text *err)
 {
 	struct engine_env env = {.ctx = x,
 		.staged = on_staged,
@@ -125,7 +125,7 @@ static int open_engine(struct exec *x, const struct route *route, struct err_tex
 		.late = on_late,
 		.failed = on_failed};
 	struct engine_member members[DEVICE_GPUS_MAX];
-	struct engine_config cfg = {.route = *route, .members = members};
+	struct engine_config cfg = {.route = x->choice.route, .members = members};
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		members[w] = (struct engine_member){
@@ -134,51 +134,44 @@ static int open_engine(struct exec *x, const struct route *route, struct err_tex
 }
 
 /* Where the rule has chosen collectives and there are none (no NCCL), the processor sums. */
-static int make_engine(struct exec *x, struct route *ret, char *why, struct err_text *err)
+static int make_engine(struct exec *x, struct err_text *err)
 {
 	bool is_free = !*x->want || !strcmp(x->want, "auto");
-	int rc = choose(x, x->want, ret, why, err);
+	int rc = choose(x, x->want, err);
 
 	if (rc == 0)
-		rc = open_engine(x, ret, err);
-	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(ret))
+		rc = open_engine(x, err);
+	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(&x->choice.route))
 		return rc;
 	log_warn("the GPUs cannot sum among themselves, the processor does: job=%s why=%s", x->job,
 		err->s);
-	rc = choose(x, "ce", ret, why, err);
+	rc = choose(x, "ce", err);
 	if (rc < 0)
-		rc = choose(x, "copy", ret, why, err);
-	return rc < 0 ? rc : open_engine(x, ret, err);
+		rc = choose(x, "copy", err);
+	return rc < 0 ? rc : open_engine(x, err);
 }
 
 static int tell_route(struct exec *x)
 {
+	const struct choice *c = &x->choice;
 	struct local_msg m = {.type = GPU_ROUTE};
 
-	m.gpu_route = (struct gpu_route){.route = x->route,
-		.n_inputs = x->n_inputs,
-		.sum_node = x->nodes.sums,
-		.nodes = {x->nodes.inputs, x->n_inputs * sizeof(x->nodes.inputs[0])}};
+	m.gpu_route = (struct gpu_route){.route = c->route.name,
+		.n_inputs = c->route.n_groups,
+		.sum_node = c->sum_node,
+		.input_nodes = {c->input_nodes, c->route.n_groups * sizeof(c->input_nodes[0])}};
 	return local_send(x->agent_sock, &m, NULL, 0, 0);
 }
 
-static void find_nodes(struct exec *x, const struct route *route)
-{
-	int gpus[DEVICE_GPUS_MAX];
-
-	for (uint32_t w = 0; w < x->n_workers; w++)
-		gpus[w] = x->trainers[w].gpu;
-	choose_nodes(x->sysfs, x->dev, gpus, route, &x->nodes);
-}
-
 /* For people: the nodes of inputs, "/" and that of sums; "-" is anywhere. */
-static void nodes_text(const struct exec *x, char *ret, size_t room)
+static void nodes_text(const struct choice *c, char *ret, size_t room)
 {
+	unsigned n_inputs = c->route.n_groups;
 	size_t n = 0;
 
-	for (uint32_t i = 0; i <= x->n_inputs && n < room; i++) {
-		uint16_t node = i < x->n_inputs ? x->nodes.inputs[i] : x->nodes.sums;
-		const char *before = i == 0 ? "" : i < x->n_inputs ? "," : "/";
+	for (unsigned i = 0; i <= n_inputs && n < room; i++) {
+		uint16_t node = i < n_inputs ? c->input_nodes[i] : c->sum_node;
+		const char *before = i == 0 ? "" : i < n_inputs ? "," : "/";
 
 		n += node ? (size_t)snprintf(ret + n, room - n, "%s%u", before, node - 1u)
 			  : (size_t)snprintf(ret + n, room - n, "%s-", before);
@@ -188,30 +181,24 @@ static void nodes_text(const struct exec *x, char *ret, size_t room)
 /* All trainers are here: choose a route, and let them begin. */
 static void meet(struct exec *x)
 {
+	char nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
 	struct err_text err = {""};
-	char why[PLAN_WHY_BYTES] = "", nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
-	struct route route;
-	int rc;
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		if (!x->trainers[w].has_hello)
 			return;
-	rc = make_engine(x, &route, why, &err);
-	if (rc < 0) {
+	if (make_engine(x, &err) < 0) {
 		exec_fail(x, BPS_EDEVICE, err.s);
 		return;
 	}
 	x->state = EXEC_RUNNING;
-	snprintf(x->route, sizeof(x->route), "%s", route.name);
-	x->n_inputs = route.n_groups;
-	find_nodes(x, &route);
-	nodes_text(x, nodes, sizeof(nodes));
+	nodes_text(&x->choice, nodes, sizeof(nodes));
 	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s nodes=%s why=%s", x->job,
-		x->ops->name, x->n_workers, route.name, nodes, why);
+		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
 	if (tell_route(x) < 0)
 		end(x, 1);
 	else /* behind it, so that the agent knows the route when a trainer declares */
-		exec_welcome(x, x->route);
+		exec_welcome(x);
 }
 
 /* ---- the agent ---- */
@@ -496,7 +483,7 @@ static uint64_t pause_ns(struct exec *x, struct pace *p, uint64_t now_ns)
 	return now_ns - p->moved_ns > LONG_NS ? PAUSE_LONG_NS : PAUSE_NS;
 }
 
-static volatile sig_atomic_t n_alarms;
+static volatile sig_atomic_t n_alarms; /* volatile: a signal handler counts them */
 
 static void on_alarm(int sig)
 {
@@ -510,7 +497,7 @@ static void on_alarm(int sig)
 	_exit(EX_SOFTWARE);
 }
 
-/* The process's: again and again after so many seconds, from now on; 0: not any more. */
+/* SIGALRM every so many seconds from now on, and what went off is forgotten; 0: no more. */
 static void set_alarm(time_t seconds)
 {
 	struct itimerval t = {{seconds, 0}, {seconds, 0}};
@@ -524,7 +511,7 @@ static void turn(struct exec *x, struct pace *p)
 	uint64_t now_ns = clock_now_ns(), wait_ns = 0;
 	bool any = pop_all(x);
 
-	if (now_ns - p->alarm_ns > ALARM_NS) {
+	if (now_ns - p->alarm_ns > ALARM_SET_NS) {
 		set_alarm(ALARM_S);
 		p->alarm_ns = now_ns;
 	}

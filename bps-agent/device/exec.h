@@ -79,9 +79,7 @@ struct exec {
 	struct pipe_page *page;
 	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
-	char route[GPU_WORD_MAX + 1]; /* RUNNING: what was chosen, for how many inputs and where */
-	uint32_t n_inputs;
-	struct choose_nodes nodes;
+	struct choice choice;          /* from RUNNING on */
 	struct exec_trainer *trainers; /* n_workers */
 	TAILQ_HEAD(, exec_arena) arenas;
 	struct exec_making making;
@@ -104,8 +102,8 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 /* Something is to be read from one of its sockets, or it is gone. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
-/* All have said HELLO: tell them what they get. */
-void exec_welcome(struct exec *x, const char *route);
+/* All have said HELLO: tell them the route. */
+void exec_welcome(struct exec *x);
 /* A region of a trainer's, or NULL. */
 struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region);
 /* Give back what a trainer had. Nothing of it is queued any more. */

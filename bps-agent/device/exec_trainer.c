@@ -178,7 +178,7 @@ static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
 	t->hello_seq = m->seq;
 }
 
-void exec_welcome(struct exec *x, const char *route)
+void exec_welcome(struct exec *x)
 {
 	for (uint32_t w = 0; w < x->n_workers; w++) {
 		struct exec_trainer *t = &x->trainers[w];
@@ -186,7 +186,7 @@ void exec_welcome(struct exec *x, const char *route)
 
 		m.gpu_welcome = (struct gpu_welcome){.text = "",
 			.backend = x->ops->name,
-			.route = route,
+			.route = x->choice.route.name,
 			.uuid = {t->uuid, GPU_UUID_BYTES},
 			.n_slots = x->n_slots,
 			.bytes = t->page_bytes};

@@ -43,8 +43,7 @@ static int described_peer(struct device *dev, int a, int b)
 static const struct device_ops described_ops = {
 	.name = "described", .gpus = described_gpus, .peer = described_peer};
 
-static struct route route;
-static char why[PLAN_WHY_BYTES];
+static struct choice choice;
 static struct err_text err;
 
 static int choose(const char *machine, const char *want, uint32_t caps, const int *gpus, unsigned n)
@@ -54,15 +53,13 @@ static int choose(const char *machine, const char *want, uint32_t caps, const in
 	int rc;
 
 	topo_fixture_make(&f, machine);
-	rc = choose_route(f.root, &d.base, gpus, n, want, &route, why, &err);
+	rc = choose_route(f.root, &d.base, gpus, n, want, &choice, &err);
 	topo_fixture_remove(&f);
 	return rc;
 }
 
-static struct choose_nodes nodes;
-
 /* The nodes of that machine's inputs and sums, "0,1/-1" when sums have none. */
-static const char *look(
+static const char *nodes_of(
 	const char *machine, const char *want, const int *gpus, unsigned n, bool has_sysfs)
 {
 	static char text[256];
@@ -71,14 +68,14 @@ static const char *look(
 	int at = 0;
 
 	topo_fixture_make(&f, machine);
-	if (choose_route(f.root, &d.base, gpus, n, want, &route, why, &err) < 0)
+	if (choose_route(
+		    has_sysfs ? f.root : "/nonexistent", &d.base, gpus, n, want, &choice, &err) < 0)
 		fail_msg("%s, %s: %s", machine, want, err.s);
-	choose_nodes(has_sysfs ? f.root : "/nonexistent", &d.base, gpus, &route, &nodes);
 	topo_fixture_remove(&f);
-	for (unsigned g = 0; g < route.n_groups; g++)
+	for (unsigned g = 0; g < choice.route.n_groups; g++)
 		at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%d", g ? "," : "",
-			nodes.inputs[g] - 1);
-	snprintf(text + at, sizeof(text) - (size_t)at, "/%d", nodes.sums - 1);
+			choice.input_nodes[g] - 1);
+	snprintf(text + at, sizeof(text) - (size_t)at, "/%d", choice.sum_node - 1);
 	return text;
 }
 
@@ -89,11 +86,11 @@ static void assert_members(unsigned n)
 {
 	uint64_t seen = 0;
 
-	assert_int_equal(route.n_members, n);
-	for (unsigned g = 0; g < route.n_groups; g++)
-		for (unsigned i = 0; i < route.groups[g].n; i++) {
-			assert_false(seen >> route.groups[g].member[i] & 1);
-			seen |= UINT64_C(1) << route.groups[g].member[i];
+	assert_int_equal(choice.route.n_members, n);
+	for (unsigned g = 0; g < choice.route.n_groups; g++)
+		for (unsigned i = 0; i < choice.route.groups[g].n; i++) {
+			assert_false(seen >> choice.route.groups[g].member[i] & 1);
+			seen |= UINT64_C(1) << choice.route.groups[g].member[i];
 		}
 	assert_int_equal(seen, (UINT64_C(1) << n) - 1);
 }
@@ -102,22 +99,22 @@ static void the_rule_becomes_the_route_of_the_engine(void **state)
 {
 	(void)state;
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, all, 8), 0);
-	assert_string_equal(route.name, "switch_sum");
-	assert_int_equal(route.up, UP_SCATTER);
-	assert_int_equal(route.down, DOWN_GATHER);
-	assert_int_equal(route.n_groups, 2);
-	assert_int_equal(route.chunk_bytes, ROUTE_CHUNK_BYTES);
+	assert_string_equal(choice.route.name, "switch_sum");
+	assert_int_equal(choice.route.up, UP_SCATTER);
+	assert_int_equal(choice.route.down, DOWN_GATHER);
+	assert_int_equal(choice.route.n_groups, 2);
+	assert_int_equal(choice.route.chunk_bytes, ROUTE_CHUNK_BYTES);
 	assert_members(8);
 	assert_int_equal(choose("two-switches-nvlink", "", DEVICE_CAP_CLIQUE, all, 8), 0);
-	assert_string_equal(route.name, "rs_ag");
-	assert_int_equal(route.n_groups, 1);
+	assert_string_equal(choice.route.name, "rs_ag");
+	assert_int_equal(choice.route.n_groups, 1);
 	assert_members(8);
 	assert_int_equal(choose("two-switches-roots", "auto", DEVICE_CAP_CLIQUE, all, 8), 0);
-	assert_string_equal(route.name, "roots");
-	assert_int_equal(route.up, UP_REDUCE);
-	assert_int_equal(route.down, DOWN_BCAST);
-	assert_int_equal(route.n_roots, 1);
-	assert_true(route.roots[0] < 4);
+	assert_string_equal(choice.route.name, "roots");
+	assert_int_equal(choice.route.up, UP_REDUCE);
+	assert_int_equal(choice.route.down, DOWN_BCAST);
+	assert_int_equal(choice.route.n_roots, 1);
+	assert_true(choice.route.roots[0] < 4);
 	assert_members(8);
 }
 
@@ -125,11 +122,11 @@ static void without_cliques_nothing_is_summed_on_gpus(void **state)
 {
 	(void)state;
 	assert_int_equal(choose("two-switches-nvlink", "auto", 0, all, 8), 0);
-	assert_string_equal(route.name, "ce");
-	assert_int_equal(route.up, UP_COPY);
-	assert_int_equal(route.down, DOWN_PEER);
-	assert_int_equal(route.n_groups, 8);
-	assert_false(route_has_cliques(&route));
+	assert_string_equal(choice.route.name, "ce");
+	assert_int_equal(choice.route.up, UP_COPY);
+	assert_int_equal(choice.route.down, DOWN_PEER);
+	assert_int_equal(choice.route.n_groups, 8);
+	assert_false(route_has_cliques(&choice.route));
 	assert_members(8);
 	assert_int_equal(choose("two-switches-nvlink", "rs_ag", 0, all, 8), -EOPNOTSUPP);
 }
@@ -141,12 +138,12 @@ static void members_keep_their_order(void **state)
 	(void)state;
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, some, 4), 0);
 	assert_members(4);
-	assert_int_equal(route.n_groups, 2);
-	assert_int_equal(route.groups[0].member[0], 0); /* GPUs 7 and 4 */
-	assert_int_equal(route.groups[0].member[1], 2);
+	assert_int_equal(choice.route.n_groups, 2);
+	assert_int_equal(choice.route.groups[0].member[0], 0); /* GPUs 7 and 4 */
+	assert_int_equal(choice.route.groups[0].member[1], 2);
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, some, 1), 0);
-	assert_string_equal(route.name, "copy");
-	assert_int_equal(route.n_groups, 1);
+	assert_string_equal(choice.route.name, "copy");
+	assert_int_equal(choice.route.n_groups, 1);
 }
 
 static void memory_lies_where_gpus_and_cards_are(void **state)
@@ -154,16 +151,16 @@ static void memory_lies_where_gpus_and_cards_are(void **state)
 	static const int mixed[] = {7, 0, 4, 1}, shared[] = {2, 5, 2};
 
 	(void)state;
-	assert_string_equal(look("two-switches-both", "auto", all, 8, true), "0,1/-1");
-	assert_string_equal(look("two-switches-both", "auto", all, 4, true), "0/0");
-	assert_string_equal(look("two-switches-both", "auto", mixed, 4, true), "1,0/-1");
-	assert_string_equal(look("two-switches-both", "copy", mixed, 4, true), "1,0,1,0/-1");
-	assert_string_equal(look("two-switches-both", "auto", shared, 3, true), "0,1,0/-1");
-	assert_string_equal(look("two-switches-nvlink", "rs_ag", all, 8, true), "-1/-1");
+	assert_string_equal(nodes_of("two-switches-both", "auto", all, 8, true), "0,1/-1");
+	assert_string_equal(nodes_of("two-switches-both", "auto", all, 4, true), "0/0");
+	assert_string_equal(nodes_of("two-switches-both", "auto", mixed, 4, true), "1,0/-1");
+	assert_string_equal(nodes_of("two-switches-both", "copy", mixed, 4, true), "1,0,1,0/-1");
+	assert_string_equal(nodes_of("two-switches-both", "auto", shared, 3, true), "0,1,0/-1");
+	assert_string_equal(nodes_of("two-switches-nvlink", "rs_ag", all, 8, true), "-1/-1");
 	/* What leaves for the network lies at its only card. */
-	assert_string_equal(look("two-switches-roots", "auto", all, 8, true), "1/1");
-	assert_string_equal(look("two-switches-roots", "auto", all, 8, false), "-1/-1");
-	assert_string_equal(look("card-down", "rs_ag", all, 8, true), "1/1");
+	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, true), "1/1");
+	assert_string_equal(nodes_of("two-switches-roots", "auto", all, 8, false), "-1/-1");
+	assert_string_equal(nodes_of("card-down", "rs_ag", all, 8, true), "1/1");
 }
 
 static void workers_that_share_a_gpu_are_summed_by_the_processor(void **state)
@@ -172,9 +169,9 @@ static void workers_that_share_a_gpu_are_summed_by_the_processor(void **state)
 
 	(void)state;
 	assert_int_equal(choose("two-switches-both", "auto", DEVICE_CAP_CLIQUE, shared, 3), 0);
-	assert_string_equal(route.name, "copy");
-	assert_int_equal(route.n_groups, 3);
-	assert_string_equal(why, "workers share a GPU, so the processor sums");
+	assert_string_equal(choice.route.name, "copy");
+	assert_int_equal(choice.route.n_groups, 3);
+	assert_string_equal(choice.why, "workers share a GPU, so the processor sums");
 	assert_int_equal(
 		choose("two-switches-both", "ce", DEVICE_CAP_CLIQUE, shared, 3), -EOPNOTSUPP);
 }
@@ -198,10 +195,9 @@ static void without_sysfs_nvlink_still_counts(void **state)
 
 	(void)state;
 	topo_fixture_make(&f, "two-switches-nvlink");
-	assert_int_equal(
-		choose_route("/nonexistent", &d.base, all, 8, "auto", &route, NULL, &err), 0);
+	assert_int_equal(choose_route("/nonexistent", &d.base, all, 8, "auto", &choice, &err), 0);
 	topo_fixture_remove(&f);
-	assert_string_equal(route.name, "rs_ag");
+	assert_string_equal(choice.route.name, "rs_ag");
 }
 
 int main(void)

@@ -345,7 +345,7 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 	m = expect(r.agent, GPU_ROUTE, &mem);
 	assert_string_equal(m.gpu_route.route, "copy");
 	assert_int_equal(m.gpu_route.n_inputs, WORKERS);
-	assert_int_equal(m.gpu_route.nodes.bytes, WORKERS * sizeof(uint16_t));
+	assert_int_equal(m.gpu_route.input_nodes.bytes, WORKERS * sizeof(uint16_t));
 	free(mem);
 	give_arena(&r); /* all of it is there already */
 	describe(&r, region, 1000);
