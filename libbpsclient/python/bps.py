@@ -14,6 +14,7 @@ wait release the interpreter lock.
 
 import collections
 import ctypes
+import errno
 import os
 import weakref
 
@@ -75,6 +76,24 @@ class Error(Exception):
 
 class Timeout(Error):
     """ETIMEDOUT: what was waited for is still in flight and may be waited for again."""
+
+
+def _dtype(name):
+    if name not in DTYPES:
+        raise Error(-errno.EINVAL, f"{name!r} is no element type, these are: {', '.join(DTYPES)}")
+    return DTYPES[name][0]
+
+
+def _uuid(gpu):
+    """The 16 bytes of "GPU-8a2f...", as nvidia-smi -L and CUDA write it, or None for None."""
+    if isinstance(gpu, str):
+        try:
+            gpu = bytes.fromhex(gpu.removeprefix("GPU-").replace("-", ""))
+        except ValueError:
+            gpu = b""
+    if gpu is not None and len(gpu) != 16:
+        raise Error(-errno.EINVAL, "a GPU's UUID is 16 bytes, or as nvidia-smi -L prints it: GPU-8a2f...")
+    return gpu
 
 
 class _Options(ctypes.Structure):
@@ -373,7 +392,7 @@ class Job:
         """Declare [(name, dtype, shape), ...] in one round trip; returns the tensors in that order."""
         decls = [(name, dtype, (shape,) if np.isscalar(shape) else tuple(shape)) for name, dtype, shape in decls]
         raw = (_Decl * len(decls))(
-            *[(_text(n), DTYPES[d][0], int(np.prod(s, dtype=np.int64))) for n, d, s in decls]
+            *[(_text(n), _dtype(d), int(np.prod(s, dtype=np.int64))) for n, d, s in decls]
         )
         handles = (ctypes.c_void_p * len(decls))()
         _check(_lib.bps_declare_group(self.handle, raw, len(decls), handles))
@@ -402,8 +421,8 @@ class Job:
         return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
 
     def gpu_open(self, uuid=None):
-        """Use a GPU; all workers of a machine do. uuid: 16 bytes, None: of this thread's current device."""
-        _check(_lib.bps_gpu_open(self.handle, uuid))
+        """Use a GPU; all workers of a machine do. uuid: 16 bytes or "GPU-8a2f...", None: of this thread's current device."""
+        _check(_lib.bps_gpu_open(self.handle, _uuid(uuid)))
 
     gpu_route = property(lambda self: _lib.bps_gpu_route(self.handle).decode())
 
@@ -424,7 +443,7 @@ class Job:
         handle = ctypes.c_void_p()
         _check(
             _lib.bps_gpu_declare(
-                self.handle, _text(name), DTYPES[dtype][0], n_elems, address, ctypes.byref(handle)
+                self.handle, _text(name), _dtype(dtype), n_elems, address, ctypes.byref(handle)
             )
         )
         return GpuTensor(self, handle, name, dtype, n_elems, address)

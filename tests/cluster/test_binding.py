@@ -1,6 +1,7 @@
 """The Python binding in a job of one worker, which needs no daemons."""
 
 import ctypes
+import errno
 import os
 import pathlib
 import re
@@ -71,6 +72,20 @@ def test_error_has_code_and_sentence():
     with pytest.raises(bps.Error, match="is bps-agent running") as e:
         bps.open(rank=0, size=2, agent_socket="/nonexistent")
     assert e.value.code == bps.ENOAGENT
+
+
+def test_what_is_no_type_and_no_gpu_is_refused():
+    with bps.open(rank=0, size=1) as job:
+        for call in (lambda: job.declare("t", "float32", 3), lambda: job.gpu_declare("t", "float32", 3, 4096)):
+            with pytest.raises(bps.Error, match="'float32' is no element type, these are: i8, .*f32") as e:
+                call()
+            assert e.value.code == -errno.EINVAL
+        for uuid in (b"short", "GPU-1234", "GPU-not hexadecimal", bytes(17)):
+            with pytest.raises(bps.Error, match="16 bytes"):
+                job.gpu_open(uuid)
+        for uuid in (bytes(16), "GPU-8a2f0c5e-11d2-4b6b-9f77-0123456789ab"):
+            with pytest.raises(bps.Error, match="one worker"):  # it got so far
+                job.gpu_open(uuid)
 
 
 def test_closed_job_is_refused():
