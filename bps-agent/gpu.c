@@ -394,6 +394,7 @@ static struct gpu *make(struct job *job)
 	g->agent = job->agent;
 	g->job = job;
 	g->sock = g->wake_fd = g->exec_fd = g->pidfd = g->page.fd = -1;
+	g->asked_ns = clock_now_ns();
 	TAILQ_INIT(&g->again);
 	TAILQ_INSERT_TAIL(&g->agent->gpus, g, link);
 	job->gpu = g;
@@ -512,6 +513,7 @@ void gpu_ask(struct trainer *t, uint32_t seq)
 	}
 	if (!job->gpu)
 		rc = gpu_new(job, &err);
+	t->has_asked_device = true;
 	if (rc < 0)
 		answer(t, -1, rc, err.s);
 	else if (job->gpu->state == GPU_OVER)
@@ -520,6 +522,17 @@ void gpu_ask(struct trainer *t, uint32_t seq)
 		t->wants_device = true;
 	else
 		introduce(job->gpu, t);
+}
+
+enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
+{
+	const struct trainer *t = job->by_worker[worker];
+	const struct gpu *g = job->gpu;
+
+	if (!t || !g || g->is_adopted || (g->state != GPU_STARTING && g->state != GPU_MEETING))
+		return GPU_OPEN_NONE;
+	*ret_ms = (uint32_t)((clock_now_ns() - g->asked_ns) / 1000000);
+	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
 }
 
 /* ---- what it says ---- */

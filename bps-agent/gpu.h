@@ -40,6 +40,7 @@ struct gpu {
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
 	uv_timer_t watchdog; /* OVER: when it is due the child is killed */
+	uint64_t asked_ns;   /* when the first worker asked for it */
 	uint64_t beat, beat_at_ns;
 	struct pipe pipe;
 	struct memory page;
@@ -85,6 +86,9 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 int gpu_restore_route(struct gpu *g, const struct keep_route *k);
 /* The trainer asks for the executor: answered when there is one, or why there is none. */
 void gpu_ask(struct trainer *t, uint32_t seq);
+/* Does the worker wait in bps_gpu_open, or is it waited for there? *ret_ms: for how long. Of an
+ * executor that has outlived an agent it is not known who has asked for it: GPU_OPEN_NONE. */
+enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms);
 /* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
 void gpu_end(struct gpu *g, int code, const char *text);
 /* The job is gone. */

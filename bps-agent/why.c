@@ -81,6 +81,22 @@ static void append(char *buf, size_t room, const char *clause)
 			(int)(room - used - 3), clause);
 }
 
+/* For whom others of this machine wait in bps_gpu_open. Appends. */
+static void say_gpu_open(const struct job *job, char *buf, size_t room)
+{
+	char text[128];
+	uint32_t ms;
+
+	for (uint32_t w = 0; w < job->n_workers; w++) {
+		if (gpu_opening(job, w, &ms) != GPU_OPEN_MISSING)
+			continue;
+		snprintf(text, sizeof(text),
+			"rank %u (this host, pid %d) has not called bps_gpu_open", job->ranks[w],
+			(int)job->by_worker[w]->pid);
+		append(buf, room, text);
+	}
+}
+
 static void no_scheduler(const struct agent *a, char *buf, size_t room)
 {
 	snprintf(buf, room, "the scheduler at %s cannot be reached for %.1f s", a->cfg.scheduler,
@@ -192,7 +208,11 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		return;
 	}
 	if (!tensor) {
-		ask_scheduler(t, seq, CTL_NO_ID, 0);
+		say_gpu_open(job, t->why_text, sizeof(t->why_text));
+		if (*t->why_text)
+			answer(t, seq, 0, t->why_text);
+		else
+			ask_scheduler(t, seq, CTL_NO_ID, 0);
 		return;
 	}
 	if (local_culprits(tensor, w->round, t->why_text, sizeof(t->why_text)) > 0 &&
@@ -243,6 +263,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		r->completed = t->completed;
 		r->quiet_ms = ms_since(t->quiet_since_ns, now);
 	}
+	r->gpu_open = (uint8_t)gpu_opening(job, w, &r->gpu_open_ms);
 	TAILQ_FOREACH (tensor, &job->tensors, link) {
 		const struct tensor_worker *tw = &tensor->workers[w];
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
@@ -328,6 +349,7 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 	if (job->core) {
 		agt_job_network(job->core, network, sizeof(network));
 		say_tensor(a, job, p->tensor, now, text, sizeof(text));
+		say_gpu_open(job, text, sizeof(text));
 		append(text, sizeof(text), network);
 	}
 	TAILQ_FOREACH (t, &job->trainers, of_job)

@@ -29,7 +29,7 @@
  *   workers[{rank host agent pid attached submitted completed quiet_s behind
  *            oldest{tensor round s}}]                    the one with the fewest calls first; behind: calls
  *   missing[name of an agent that did not answer]
- *   waits[{why("join"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
+ *   waits[{why("join"|"gpu_open"|"declare"|"submit"|"sum"|"unknown") tensor(name, null: none) round s
  *          waiting[{rank host agent pid}] n_waiting                    at most 16, and how many in all
  *          missing[{rank host agent pid attached submitted quiet_s}] n_missing   join: rank alone
  *          servers[{name host state quiet_s}] n_servers}]              sum: who has the tensor

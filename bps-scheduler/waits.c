@@ -124,6 +124,45 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 			}
 }
 
+/* ---- bps_gpu_open ---- */
+
+/* Of one machine, from the report of its first worker on that waits or is waited for. */
+static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
+{
+	struct people waiting = people_new(), missing = people_new();
+	uint32_t agent = p->workers[first].agent, ms = 0;
+	json_t *o;
+
+	for (uint32_t i = first; i < p->n_workers; i++) {
+		const struct sched_probe_worker *w = &p->workers[i];
+
+		if (w->agent != agent || w->w.gpu_open == GPU_OPEN_NONE)
+			continue;
+		ms = w->w.gpu_open_ms;
+		people_add(w->w.gpu_open == GPU_OPEN_WAITS ? &waiting : &missing,
+			worker_json(c, w->w.rank, w->agent, w->w.pid));
+	}
+	o = wait_new("gpu_open", NULL, 0, ms / 1e3, &waiting);
+	people_put(o, "missing", "n_missing", &missing);
+	return o;
+}
+
+static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, json_t *list)
+{
+	bool *is_seen = sched_alloc(c->n_members + 1, sizeof(*is_seen)); /* by agent */
+
+	for (uint32_t i = 0; i < p->n_workers; i++) {
+		uint32_t agent = p->workers[i].agent;
+
+		if (p->workers[i].w.gpu_open == GPU_OPEN_NONE || agent > c->n_members ||
+			is_seen[agent])
+			continue;
+		is_seen[agent] = true;
+		json_array_append_new(list, gpu_wait(c, p, i));
+	}
+	free(is_seen);
+}
+
 /* ---- rounds ---- */
 
 static struct people callers(
@@ -228,6 +267,8 @@ json_t *status_waits(const struct status_info *info, const struct sched_core *c,
 	if (j->state != JOB_RUNNING)
 		return list;
 	declare_waits(info, c, j, list);
+	if (p)
+		gpu_waits(c, p, list);
 	for (const struct sched_probe *d = p ? p->details : NULL; d; d = d->next)
 		json_array_append_new(list, round_wait(info, c, j, p, d));
 	return list;

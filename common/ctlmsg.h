@@ -344,6 +344,11 @@ struct ctl_probe {
 	uint32_t job;
 	uint32_t tensor; /* CTL_NO_ID: only the general figures */
 };
+enum ctl_gpu_open { /* bps_gpu_open, in which the workers of one machine wait for each other */
+	GPU_OPEN_NONE,
+	GPU_OPEN_WAITS,   /* it waits there */
+	GPU_OPEN_MISSING, /* it has not called it, and others wait */
+};
 struct ctl_report_worker {
 	uint32_t rank;
 	uint32_t pid;
@@ -355,6 +360,8 @@ struct ctl_report_worker {
 	uint64_t oldest_round;
 	uint32_t oldest_ms;
 	uint8_t is_attached;
+	uint8_t gpu_open;     /* enum ctl_gpu_open */
+	uint32_t gpu_open_ms; /* since the first of the machine called it */
 };
 struct ctl_report {
 	uint32_t seq;

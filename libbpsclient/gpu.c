@@ -39,6 +39,16 @@ static int explain(int rc, const char *what)
 	return text_set(rc, "%s: %s", what, why.s);
 }
 
+/* To the sentence of a time-out: for whom the agent waits. */
+static void add_why(struct bps *b)
+{
+	struct err_text late = *text_own(), why = {""};
+
+	session_why(&b->session, UINT32_MAX, 0, &why);
+	if (*why.s)
+		text_set(BPS_ETIMEDOUT, "%s: %s", late.s, why.s);
+}
+
 int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 {
 	uint32_t timeout_ms;
@@ -54,6 +64,8 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 	rc = session_device(&b->session, timeout_ms, &sock, text_own());
 	if (rc == 0)
 		rc = gpu_link_open(sock, b->session.sock, uuid, timeout_ms, &b->gpu, text_own());
+	if (rc == BPS_ETIMEDOUT)
+		add_why(b);
 	return rc < 0 ? explain(rc, "no GPU for this job") : 0;
 }
 

@@ -40,7 +40,7 @@ struct exec_region {
 
 struct exec_trainer {
 	int sock;   /* -1: not here (any more) */
-	int second; /* before HELLO: another one that it may have been given instead; or -1 */
+	int second; /* MEETING: another one that it may have been given instead; or -1 */
 	uint32_t pid;
 	bool has_hello;
 	int gpu;

@@ -23,7 +23,19 @@ static void close_second(struct exec_trainer *t)
 	t->second = -1;
 }
 
-/* No more of its messages. What it had stays: it may be queued (exec_trainer_free). */
+/* It has given its HELLO up, and may say another: a time-out of bps_gpu_open. MEETING. */
+static void forget_hello(struct exec_trainer *t)
+{
+	if (t->slots)
+		munmap(t->slots, t->page_bytes);
+	if (t->page_fd >= 0)
+		close(t->page_fd);
+	t->slots = NULL;
+	t->page_fd = t->gpu = -1;
+	t->has_hello = false;
+}
+
+/* No more of its messages. What it had while RUNNING stays: it may be queued (exec_trainer_free). */
 static void close_trainer(struct exec *x, uint32_t worker)
 {
 	struct exec_trainer *t = &x->trainers[worker];
@@ -35,9 +47,8 @@ static void close_trainer(struct exec *x, uint32_t worker)
 	t->sock = -1;
 	if (x->engine)
 		engine_member_gone(x->engine, worker);
-	else if (x->state == EXEC_MEETING &&
-		 t->has_hello) /* else it may ask again, or is nobody yet */
-		exec_fail(x, BPS_EWORKER_LOST, "a trainer left before all had come");
+	else if (x->state == EXEC_MEETING)
+		forget_hello(t);
 }
 
 static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int *fds, unsigned n)
@@ -56,12 +67,13 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	if (!t || t->has_hello || (t->sock >= 0 && t->second >= 0)) {
+	if (!t || (t->has_hello && x->state != EXEC_MEETING) || (t->sock >= 0 && t->second >= 0)) {
 		close(sock);
 		return;
 	}
 	/* An agent that ended may have handed out one, and its successor, who cannot know, another:
-	 * the trainer takes the first that it sees. */
+	 * the trainer takes the first that it sees. Or it has given the first one up, whose end has
+	 * not been seen yet. */
 	if (t->sock >= 0)
 		t->second = sock;
 	else
@@ -75,6 +87,7 @@ static void take_socket(struct exec_trainer *t, int sock)
 	if (sock == t->second) {
 		t->second = t->sock;
 		t->sock = sock;
+		forget_hello(t);
 	}
 	close_second(t);
 }
@@ -85,6 +98,7 @@ static void lose_socket(struct exec_trainer *t, int sock)
 	if (sock == t->sock) {
 		t->sock = t->second;
 		t->second = sock;
+		forget_hello(t);
 	}
 	close_second(t);
 }
@@ -190,6 +204,7 @@ void exec_welcome(struct exec *x)
 			.uuid = {t->uuid, GPU_UUID_BYTES},
 			.n_slots = x->n_slots,
 			.bytes = t->page_bytes};
+		close_second(t);
 		tell(x, w, &m, &t->page_fd, 1);
 		close(t->page_fd);
 		t->page_fd = -1;

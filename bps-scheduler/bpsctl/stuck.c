@@ -43,6 +43,11 @@ static void wait_head(FILE *out, json_t *wait)
 		snprintf(text, sizeof(text),
 			"bps_open: %" PRIu64 " worker%s for %s; these have not joined:", n,
 			plural(n), cell_span(cell_sec(wait, "s")).s);
+	else if (cell_is(wait, "why", "gpu_open"))
+		snprintf(text, sizeof(text), "bps_gpu_open: %" PRIu64 " worker%s for %s; %s", n,
+			plural(n), cell_span(cell_sec(wait, "s")).s,
+			cell_num(wait, "n_missing") ? "these of the machine have not called it:"
+						    : "the executor of their GPUs is not ready");
 	else if (cell_is(wait, "why", "declare"))
 		snprintf(text, sizeof(text),
 			"'%.255s' for %s; these agents' workers have not "

@@ -373,6 +373,25 @@ def device_late(late_rank):
     return text
 
 
+def device_late_open(late_rank, go, told):
+    """One worker calls bps_gpu_open when the file is there, behind the time-out of the other, which calls it again."""
+    with bps.open(open_timeout=3) as job:
+        said = None
+        if job.rank == late_rank:
+            until(go)
+        else:
+            said = outcome(job.gpu_open)
+            touch(told)
+        device = open_device(job)
+        address = job.gpu_alloc(4096)
+        t = job.gpu_declare("t", "i64", 512, address)
+        device.write(address, np.full(512, job.rank, np.int64))
+        t.push_pull(stream=device.stream)
+        t.wait(20)
+        assert np.all(device.read(address, 512, np.int64) == 1)
+        return [os.getpid(), said]
+
+
 def device_plain_late(late_rank):
     """One worker submits late. Where a wait by the stream is the caller's, because there is none, its time-out names that worker."""
     with bps.open(timeout=2) as job:

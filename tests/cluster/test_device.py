@@ -1,6 +1,7 @@
 """Tensors in device memory: on back-end host, plain memory in the place of GPUs, and on the CUDA back-end over libraries that
 take the place of the driver and NCCL. Trainers, agents, executors, servers and scheduler are real processes."""
 
+import json
 import os
 import re
 import signal
@@ -252,6 +253,24 @@ def test_a_stream_that_does_not_come_is_named(cluster, agents):
 def test_a_wait_for_a_worker_that_does_not_submit_names_it(cluster, agents):
     told = Rig(cluster, "host", agents=agents).run("device_plain_late", 2, {"late_rank": 1})[0]
     assert told[0] == bps.ETIMEDOUT and "'layer'" in told[1] and "rank 1" in told[1], told
+
+
+def test_who_has_not_called_bps_gpu_open_is_named(cluster):
+    r = Rig(cluster, "host", agents=1)
+    go, told = r.c.dir / "go", r.c.dir / "told"
+    job = r.start("device_late_open", 2, {"late_rank": 1, "go": str(go), "told": str(told)})
+    late = f"pid {job[1].process.pid})"
+    r.c.wait_for("it is shown", lambda: "have not called it" in r.c.bpsctl("why-stuck").stdout)
+    text = r.c.bpsctl("why-stuck").stdout
+    assert "bps_gpu_open: 1 worker for" in text and f"rank 1 (host agent-host0, {late}" in text, text
+    assert f"waiting: rank 0 (host agent-host0, pid {job[0].process.pid})" in text, text
+    (wait,) = json.loads(r.c.bpsctl("--json", "why-stuck").stdout)["jobs"][0]["waits"]
+    assert (wait["why"], wait["n_missing"], wait["tensor"]) == ("gpu_open", 1, None), wait
+    r.c.wait_for("it is told", told.exists)
+    go.touch()
+    (_, said), _ = r.c.finish(job)
+    assert said[0] == bps.ETIMEDOUT and f"rank 1 (this host, {late} has not called bps_gpu_open" in said[1], said
+    assert "bps_gpu_open" not in r.c.bpsctl("why-stuck").stdout
 
 
 # ---- no GPU ----
