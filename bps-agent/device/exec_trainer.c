@@ -1,5 +1,6 @@
 /* Trainers of the executor: who they are, and the memory that they get and give. */
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -63,17 +64,39 @@ static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int
 	}
 }
 
+/* One of its two sockets is closed at the other end. */
+static void lose_socket(struct exec_trainer *t, int sock)
+{
+	if (sock == t->sock) {
+		t->sock = t->second;
+		t->second = sock;
+		forget_hello(t);
+	}
+	close_second(t);
+}
+
+static bool is_hung_up(int sock)
+{
+	struct pollfd p = {.fd = sock, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) > 0;
+}
+
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
 
-	if (!t || (t->has_hello && x->state != EXEC_MEETING) || (t->sock >= 0 && t->second >= 0)) {
+	/* An agent that ended may have handed out one, and its successor, who cannot know, another:
+	 * the trainer takes the first that it sees. Or it has given those before up, whose end was
+	 * not seen yet. */
+	if (t && t->second >= 0 && is_hung_up(t->second))
+		lose_socket(t, t->second);
+	if (t && t->second >= 0 && is_hung_up(t->sock))
+		lose_socket(t, t->sock);
+	if (!t || (t->has_hello && x->state != EXEC_MEETING) || t->second >= 0) {
 		close(sock);
 		return;
 	}
-	/* An agent that ended may have handed out one, and its successor, who cannot know, another:
-	 * the trainer takes the first that it sees. Or it has given the first one up, whose end has
-	 * not been seen yet. */
 	if (t->sock >= 0)
 		t->second = sock;
 	else
@@ -87,17 +110,6 @@ static void take_socket(struct exec_trainer *t, int sock)
 	if (sock == t->second) {
 		t->second = t->sock;
 		t->sock = sock;
-		forget_hello(t);
-	}
-	close_second(t);
-}
-
-/* One of its two sockets is closed at the other end. */
-static void lose_socket(struct exec_trainer *t, int sock)
-{
-	if (sock == t->sock) {
-		t->sock = t->second;
-		t->second = sock;
 		forget_hello(t);
 	}
 	close_second(t);
@@ -420,6 +432,10 @@ void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
 	void *mem = NULL;
 	unsigned n_fds = 0;
 
+	if (t->second >= 0 && is_hung_up(sock)) { /* a HELLO there is of no interest any more */
+		lose_socket(t, sock);
+		return;
+	}
 	rc = local_recv(sock, &m, &mem, fds, &n_fds, 0, &err);
 	if (rc == 1)
 		on_message(x, worker, sock, &m, fds, n_fds);

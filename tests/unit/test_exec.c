@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -393,6 +394,46 @@ static void a_trainer_takes_one_of_two_sockets(void **state)
 	}
 }
 
+static unsigned n_descriptors(void)
+{
+	struct dirent *e;
+	unsigned n = 0;
+	DIR *d = opendir("/proc/self/fd");
+
+	assert_non_null(d);
+	while ((e = readdir(d)))
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+static void a_hello_that_is_given_up_is_followed_by_another(void **state)
+{
+	unsigned before = n_descriptors();
+	int sock = -1;
+	struct rig r;
+	void *mem;
+
+	(void)state;
+	start(&r);
+	for (unsigned i = 0; i < 40; i++) {
+		if (i)
+			close(sock); /* which the executor has seen when the next one comes, or not */
+		sock = introduce(&r, 0);
+		say_hello(&r, 0, sock);
+	}
+	say_hello(&r, 1, introduce(&r, 1));
+	expect(r.agent, GPU_ROUTE, &mem);
+	free(mem);
+	for (uint32_t w = 0; w < WORKERS; w++) {
+		expect(r.trainers[w], GPU_WELCOME, &mem);
+		free(mem);
+		alloc(&r, w, 4096);
+	}
+	rig_close(&r);
+	assert_int_equal(n_descriptors(), before);
+}
+
 static void noise_of_a_trainer_ends_its_connection_only(void **state)
 {
 	unsigned char noise[512];
@@ -421,6 +462,7 @@ int main(void)
 		cmocka_unit_test(memory_released_while_a_tensor_is_described_is_not_used),
 		cmocka_unit_test(a_second_start_is_of_the_agents_successor),
 		cmocka_unit_test(a_trainer_takes_one_of_two_sockets),
+		cmocka_unit_test(a_hello_that_is_given_up_is_followed_by_another),
 		cmocka_unit_test(noise_of_a_trainer_ends_its_connection_only),
 	};
 
