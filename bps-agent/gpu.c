@@ -22,8 +22,9 @@
 #define KILL_MS 5000
 #define BATCH   1024
 /* Its loop turns each second; pinning much memory can hold it up for some. */
-#define WATCH_MS 1000
-#define HANG_NS  UINT64_C(20000000000)
+#define WATCH_MS  1000
+#define HANG_NS   UINT64_C(20000000000)
+#define STANDS_NS UINT64_C(3000000000) /* worth a word */
 
 static const char *const states[] = {"starting", "meeting", "running", "over"};
 
@@ -533,6 +534,14 @@ enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *
 		return GPU_OPEN_NONE;
 	*ret_ms = (uint32_t)((clock_now_ns() - g->asked_ns) / 1000000);
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
+}
+
+uint64_t gpu_stands_ns(const struct gpu *g, uint64_t now_ns)
+{
+	/* Looked at every WATCH_MS: so much less is nothing. */
+	if (!g || g->state == GPU_OVER || now_ns - g->beat_at_ns < STANDS_NS)
+		return 0;
+	return now_ns - g->beat_at_ns;
 }
 
 /* ---- what it says ---- */

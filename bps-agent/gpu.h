@@ -89,6 +89,8 @@ void gpu_ask(struct trainer *t, uint32_t seq);
 /* Does the worker wait in bps_gpu_open, or is it waited for there? *ret_ms: for how long. Of an
  * executor that has outlived an agent it is not known who has asked for it: GPU_OPEN_NONE. */
 enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms);
+/* For how long its loop has not turned, in ns; 0: it turns, or there is none. */
+uint64_t gpu_stands_ns(const struct gpu *g, uint64_t now_ns);
 /* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
 void gpu_end(struct gpu *g, int code, const char *text);
 /* The job is gone. */

@@ -97,6 +97,20 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 	}
 }
 
+/* An executor that hangs, before it is killed for that. Appends. */
+static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
+{
+	uint64_t ns = gpu_stands_ns(job->gpu, now);
+	char text[128];
+
+	if (!ns)
+		return;
+	snprintf(text, sizeof(text),
+		"the executor of its GPUs (this host, pid %d) has not moved for %.0f s",
+		(int)job->gpu->pid, (double)ns / 1e9);
+	append(buf, room, text);
+}
+
 static void no_scheduler(const struct agent *a, char *buf, size_t room)
 {
 	snprintf(buf, room, "the scheduler at %s cannot be reached for %.1f s", a->cfg.scheduler,
@@ -224,6 +238,7 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		agt_job_network(job->core, network, sizeof(network));
 		if (tensor->core)
 			say_stall(t->agent, tensor->core, t->why_text, sizeof(t->why_text));
+		say_executor(job, clock_now_ns(), t->why_text, sizeof(t->why_text));
 		append(t->why_text, sizeof(t->why_text), network);
 	}
 	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID,
@@ -350,6 +365,7 @@ void why_on_probe(struct agent *a, const struct ctl_probe *p)
 		agt_job_network(job->core, network, sizeof(network));
 		say_tensor(a, job, p->tensor, now, text, sizeof(text));
 		say_gpu_open(job, text, sizeof(text));
+		say_executor(job, now, text, sizeof(text));
 		append(text, sizeof(text), network);
 	}
 	TAILQ_FOREACH (t, &job->trainers, of_job)

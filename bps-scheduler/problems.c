@@ -63,7 +63,8 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 		snprintf(l.effect, sizeof(l.effect),
 			"its partitions are with the other servers; no round was lost");
 	else
-		snprintf(l.effect, sizeof(l.effect), "its running jobs ended with AGENT_LOST");
+		snprintf(l.effect, sizeof(l.effect),
+			"its running jobs ended with BPS_EAGENT_LOST; those that may shrink go on");
 	snprintf(l.action, sizeof(l.action), "`systemctl status bps-%s` on %s",
 		sched_role_name(m->role), m->host);
 	problem(p, is_server ? "SERVER_DOWN" : "AGENT_DOWN", is_error, &l);

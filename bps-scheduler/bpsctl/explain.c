@@ -31,7 +31,7 @@ static const struct row rows[] = {
 		"`systemctl status bps-server` on its host; a machine that was taken away for good "
 		"needs nothing"},
 	{"AGENT_DOWN", 0, "an agent is dead; shown for ten minutes",
-		"jobs that ran there have ended with BPS_EAGENT_LOST",
+		"jobs that ran there have ended with BPS_EAGENT_LOST; those that may shrink go on",
 		"`systemctl status bps-agent` on its host, then start the jobs again"},
 	{"CONTROL_SILENT", 0,
 		"a member has lost its connection to the scheduler, or says nothing there",
@@ -93,7 +93,8 @@ static const struct row rows[] = {
 	{ERROR_ROW(BPS_EAGENT_LOST),
 		"a machine was silent for longer than --agent-dead, or its agent did not come back "
 		"within --agent-window",
-		"its jobs end", "`systemctl status bps-agent` on that machine, then its network"},
+		"its jobs end; those that may shrink go on without it",
+		"`systemctl status bps-agent` on that machine, then its network"},
 	{ERROR_ROW(BPS_EEVICTED), "the others went on without this machine",
 		"its workers cannot go on in this job", "start them again"},
 	{ERROR_ROW(BPS_EINPUT_CHANGED),
@@ -127,7 +128,8 @@ static const struct row rows[] = {
 	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
 		"not reported by this version, whose agents keep what a new server needs"},
 	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
-		"the job ends", "read what the driver said; look for Xid in the kernel's log"},
+		"the job ends; one that may shrink goes on without that machine",
+		"read what the driver said; look for Xid in the kernel's log"},
 	{ERROR_ROW(BPS_EISOLATED),
 		"an agent has heard neither the scheduler nor any server for its --stranded-after",
 		"calls that wait say so; the round is in flight and may be waited for again",

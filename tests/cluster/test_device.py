@@ -185,6 +185,8 @@ def test_an_executor_that_hangs_is_killed(cluster):
     job = start_and_wait(r, 2, {})
     (pid,) = r.executors(0)
     os.kill(pid, signal.SIGSTOP)
+    said = f"the executor of its GPUs (this host, pid {pid}) has not moved for"
+    r.c.wait_for("it is shown", lambda: said in " ".join(r.c.bpsctl("why-stuck").stdout.split()))
     results = r.c.finish(job)
     check_ended(results, LOST, bound_s=40)
     assert any("hangs" in text for _, text, _, _ in results), results
