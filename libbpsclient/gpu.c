@@ -51,6 +51,7 @@ static void add_why(struct bps *b)
 
 int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 {
+	uint64_t deadline_ns;
 	uint32_t timeout_ms;
 	int sock, rc = client_check(b);
 
@@ -61,9 +62,11 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 	if (b->gpu)
 		return text_set(BPS_EDUP, "bps_gpu_open was called already");
 	timeout_ms = b->options.open_timeout_ms;
+	deadline_ns = clock_deadline(timeout_ms);
 	rc = session_device(&b->session, timeout_ms, &sock, text_own());
 	if (rc == 0)
-		rc = gpu_link_open(sock, b->session.sock, uuid, timeout_ms, &b->gpu, text_own());
+		rc = gpu_link_open(
+			sock, b->session.sock, uuid, deadline_ns, timeout_ms, &b->gpu, text_own());
 	if (rc == BPS_ETIMEDOUT)
 		add_why(b);
 	return rc < 0 ? explain(rc, "no GPU for this job") : 0;

@@ -90,10 +90,10 @@ extern const struct gpu_driver gpu_driver_host, gpu_driver_cuda;
 int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32_t timeout_ms);
 
 /* gpu_link.c */
-/* sock: to the executor, taken; say HELLO, map the page, start the watcher.
- * Errors: with a sentence; nothing is left. */
-int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeout_ms,
-	struct gpu **ret, struct err_text *err);
+/* sock: to the executor, taken; say HELLO, wait until deadline_ns, which is timeout_ms after the
+ * call's start, map the page, start the watcher. Errors: with a sentence; nothing is left. */
+int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadline_ns,
+	uint32_t timeout_ms, struct gpu **ret, struct err_text *err);
 /* Streams that wait for a sum are let go, and what the GPU's streams hold is done before memory and
  * counters go. NULL is allowed. */
 void gpu_link_close(struct gpu *g);

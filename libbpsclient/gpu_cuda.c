@@ -54,28 +54,39 @@ struct entries {
 
 /* Loaded once, and the same ever after. */
 static struct entries cu;
-static struct err_text load_error;
-static int load_code;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool is_loaded;
+static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER; /* of both, until they are loaded */
 
-static void load(void)
+static int load_entries(struct err_text *err)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	int rc = 0;
 
-	if (!lib) {
-		load_code = err_set(&load_error, BPS_EDEVICE,
-			"this process has no CUDA (no libcuda.so.1 is loaded)");
-		return;
-	}
+	if (!lib)
+		return err_set(
+			err, BPS_EDEVICE, "this process has no CUDA (no libcuda.so.1 is loaded)");
 #define X(f, name)                                                                                 \
 	cu.p_##f = (__typeof__(f) *)(uintptr_t)dlsym(lib, name);                                   \
-	if (!cu.p_##f && !load_code)                                                               \
-		load_code = err_set(                                                               \
-			&load_error, BPS_EDEVICE, "this process's CUDA driver lacks %s", name);
+	if (!cu.p_##f && !rc)                                                                      \
+		rc = err_set(err, BPS_EDEVICE, "this process's CUDA driver lacks %s", name);
 	ENTRIES(X)
 #undef X
 	/* the process keeps it loaded */
 	dlclose(lib);
+	return rc;
+}
+
+/* A process that had no CUDA may have loaded it since. */
+static int load(struct err_text *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&load_mutex);
+	if (!is_loaded)
+		rc = load_entries(err);
+	is_loaded = rc == 0;
+	pthread_mutex_unlock(&load_mutex);
+	return rc;
 }
 
 static int fail(CUresult rc, const char *what, struct err_text *err)
@@ -113,9 +124,9 @@ static int cuda_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text
 	CUuuid uuid;
 	int rc;
 
-	pthread_once(&once, load);
-	if (load_code)
-		return err_set(err, load_code, "%s", load_error.s);
+	rc = load(err);
+	if (rc < 0)
+		return rc;
 	rc = fail(cu.p_cuCtxGetCurrent(&ctx), "no CUDA context", err);
 	if (rc < 0)
 		return rc;

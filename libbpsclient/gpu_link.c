@@ -200,7 +200,8 @@ static int choose_driver(struct gpu *g, const char *backend, bool has_cuda,
 	return 0;
 }
 
-static int say_hello(struct gpu *g, const uint8_t *uuid, uint32_t timeout_ms, struct err_text *err)
+static int say_hello(struct gpu *g, const uint8_t *uuid, uint64_t deadline_ns, uint32_t timeout_ms,
+	struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_HELLO};
 	struct err_text why_not = {""};
@@ -214,7 +215,7 @@ static int say_hello(struct gpu *g, const uint8_t *uuid, uint32_t timeout_ms, st
 	m.gpu_hello = (struct gpu_hello){.abi = LOCAL_ABI,
 		.version = BPS_VERSION,
 		.uuid = {uuid, uuid ? GPU_UUID_BYTES : 0}};
-	rc = request(g, &m, NULL, 0, GPU_WELCOME, timeout_ms, &a, err);
+	rc = request(g, &m, NULL, 0, GPU_WELCOME, clock_left_ms(deadline_ns), &a, err);
 	if (rc == BPS_ETIMEDOUT)
 		return err_set(err, rc,
 			"not all workers of this machine have called bps_gpu_open within %u ms",
@@ -232,8 +233,8 @@ static int say_hello(struct gpu *g, const uint8_t *uuid, uint32_t timeout_ms, st
 	return rc;
 }
 
-int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeout_ms,
-	struct gpu **ret, struct err_text *err)
+int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadline_ns,
+	uint32_t timeout_ms, struct gpu **ret, struct err_text *err)
 {
 	struct gpu *g = calloc(1, sizeof(*g));
 	int rc;
@@ -246,7 +247,7 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint32_t timeou
 	g->agent_sock = agent_sock;
 	g->stop_fd = -1;
 	pthread_mutex_init(&g->lock, NULL);
-	rc = say_hello(g, uuid, timeout_ms, err);
+	rc = say_hello(g, uuid, deadline_ns, timeout_ms, err);
 	if (rc == 0) {
 		rc = g->driver->pin(g, err);
 		if (rc < 0)

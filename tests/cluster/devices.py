@@ -374,7 +374,8 @@ def device_late(late_rank):
 
 
 def device_late_open(late_rank, go, told):
-    """One worker calls bps_gpu_open when the file is there, behind the time-out of the other, which calls it again."""
+    """One worker calls bps_gpu_open when the file is there, behind the failure of the other's call, which is made again. The first
+    one times out; with CUDA it fails at once, since the process has none yet."""
     with bps.open(open_timeout=3) as job:
         said = None
         if job.rank == late_rank:

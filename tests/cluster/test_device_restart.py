@@ -186,3 +186,17 @@ def test_memory_that_a_successor_makes_lies_on_the_nodes_that_were_told_before(c
     assert r.c.finish(job) == [2, 2]
     assert "nodes=0/0" in a.log.read_text()
     assert {policy for policy, _ in pieces} == {"prefer:0"}, pieces
+
+
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_an_agent_that_dies_while_a_worker_is_awaited_in_bps_gpu_open_costs_a_pause(kept, sig):
+    """Another worker's call has failed before, and was made again."""
+    r = kept(agents=1)
+    go, told = r.c.dir / "go", r.c.dir / "told"
+    job = r.start("device_late_open", 2, {"late_rank": 1, "go": str(go), "told": str(told)})
+    r.c.wait_for("it is told", told.exists)
+    r.c.agents[0].die(sig)
+    go.touch()
+    (_, said), _ = r.c.finish(job)
+    assert said[0] == (bps.ETIMEDOUT if r.kind == "host" else bps.EDEVICE), said
+    nothing_kept(r)
