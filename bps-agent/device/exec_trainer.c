@@ -64,15 +64,21 @@ static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int
 	}
 }
 
-/* One of its two sockets is closed at the other end. */
-static void lose_socket(struct exec_trainer *t, int sock)
+/* Only that one of its sockets is left. A HELLO on the other one counts no more. */
+static void keep_socket(struct exec_trainer *t, int sock)
 {
-	if (sock == t->sock) {
-		t->sock = t->second;
-		t->second = sock;
+	if (sock != t->sock) {
+		t->second = t->sock;
+		t->sock = sock;
 		forget_hello(t);
 	}
 	close_second(t);
+}
+
+/* One of its two sockets is closed at the other end. */
+static void lose_socket(struct exec_trainer *t, int sock)
+{
+	keep_socket(t, sock == t->sock ? t->second : t->sock);
 }
 
 static bool is_hung_up(int sock)
@@ -102,17 +108,6 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 	else
 		t->sock = sock;
 	t->pid = pid;
-}
-
-/* The trainer has said HELLO on that socket; the other one it has not taken. */
-static void take_socket(struct exec_trainer *t, int sock)
-{
-	if (sock == t->second) {
-		t->second = t->sock;
-		t->sock = sock;
-		forget_hello(t);
-	}
-	close_second(t);
 }
 
 /* ---- counter page ---- */
@@ -410,7 +405,7 @@ static void on_message(struct exec *x, uint32_t worker, int sock, const struct l
 {
 	bool is_running = x->state == EXEC_RUNNING;
 
-	take_socket(&x->trainers[worker], sock);
+	keep_socket(&x->trainers[worker], sock); /* the other one it has not taken */
 	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
 		on_hello(x, worker, m);
 	else if (m->type == GPU_ALLOC && is_running)
