@@ -529,8 +529,12 @@ enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *
 {
 	const struct trainer *t = job->by_worker[worker];
 	const struct gpu *g = job->gpu;
+	bool is_any = false;
 
-	if (!t || !g || g->is_adopted || (g->state != GPU_STARTING && g->state != GPU_MEETING))
+	for (uint32_t w = 0; w < job->n_workers; w++)
+		is_any |= job->by_worker[w] && job->by_worker[w]->has_asked_device;
+	if (!t || !g || !is_any || g->is_adopted ||
+		(g->state != GPU_STARTING && g->state != GPU_MEETING))
 		return GPU_OPEN_NONE;
 	*ret_ms = (uint32_t)((clock_now_ns() - g->asked_ns) / 1000000);
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;

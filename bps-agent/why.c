@@ -222,7 +222,10 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		return;
 	}
 	if (!tensor) {
-		say_gpu_open(job, t->why_text, sizeof(t->why_text));
+		if (w->round == LOCAL_WHY_GPU_OPEN) {
+			say_gpu_open(job, t->why_text, sizeof(t->why_text));
+			t->has_asked_device = false;
+		}
 		if (*t->why_text)
 			answer(t, seq, 0, t->why_text);
 		else

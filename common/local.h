@@ -34,10 +34,11 @@
 #include "common/error.h"
 #include "common/local_gpu.h"
 
-#define LOCAL_ABI       1
-#define LOCAL_MAGIC     0x31737062u /* "bps1" */
-#define LOCAL_SOCKET    "/run/bps/agent.sock"
-#define LOCAL_FRAME_MAX 65536 /* bytes of one socket message */
+#define LOCAL_ABI          1
+#define LOCAL_WHY_GPU_OPEN 1 /* the round of a WHY of no tensor: bps_gpu_open was given up */
+#define LOCAL_MAGIC        0x31737062u /* "bps1" */
+#define LOCAL_SOCKET       "/run/bps/agent.sock"
+#define LOCAL_FRAME_MAX    65536 /* bytes of one socket message */
 /* Tensors per DECLARE: neither it with the longest names nor a DECLARED of nothing but the longest
  * refusals outgrows a frame. */
 #define LOCAL_DECLARE_MAX 100

@@ -44,7 +44,7 @@ static void add_why(struct bps *b)
 {
 	struct err_text late = *text_own(), why = {""};
 
-	session_why(&b->session, UINT32_MAX, 0, &why);
+	session_why(&b->session, UINT32_MAX, LOCAL_WHY_GPU_OPEN, &why);
 	if (*why.s)
 		text_set(BPS_ETIMEDOUT, "%s: %s", late.s, why.s);
 }

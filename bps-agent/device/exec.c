@@ -185,7 +185,7 @@ static void meet(struct exec *x)
 	struct err_text err = {""};
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
-		if (!x->trainers[w].has_hello)
+		if (!exec_trainer_waits(x, w))
 			return;
 	if (make_engine(x, &err) < 0) {
 		exec_fail(x, BPS_EDEVICE, err.s);

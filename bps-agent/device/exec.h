@@ -102,6 +102,8 @@ struct device_mem *exec_arena(const struct exec *x, uint32_t id);
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 /* Something is to be read from one of its sockets, or it is gone. */
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
+/* Has it said HELLO, and is still there? MEETING. */
+bool exec_trainer_waits(struct exec *x, uint32_t worker);
 /* All have said HELLO: tell them the route. */
 void exec_welcome(struct exec *x);
 /* A region of a trainer's, or NULL. */

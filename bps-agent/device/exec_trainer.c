@@ -88,6 +88,19 @@ static bool is_hung_up(int sock)
 	return poll(&p, 1, 0) > 0;
 }
 
+bool exec_trainer_waits(struct exec *x, uint32_t worker)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+
+	if (t->sock >= 0 && is_hung_up(t->sock)) {
+		if (t->second >= 0)
+			lose_socket(t, t->sock);
+		else
+			close_trainer(x, worker);
+	}
+	return t->has_hello;
+}
+
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;

@@ -393,6 +393,19 @@ def device_late_open(late_rank, go, told):
         return [os.getpid(), said]
 
 
+def device_given_up(go):
+    """Rank 0 does without GPUs after its time-out, rank 1 never wanted any, rank 2 is late at the barrier."""
+    with bps.open(open_timeout=2) as job:
+        said = outcome(job.gpu_open) if job.rank == 0 else None
+        at = None
+        if job.rank != 2:
+            at = outcome(lambda: job.checkpoint_barrier(3))
+            touch(f"{go}.{job.rank}")
+        until(go)
+        job.checkpoint_barrier(20)
+        return [said, at]
+
+
 def device_plain_late(late_rank):
     """One worker submits late. Where a wait by the stream is the caller's, because there is none, its time-out names that worker."""
     with bps.open(timeout=2) as job:

@@ -275,6 +275,19 @@ def test_who_has_not_called_bps_gpu_open_is_named(cluster):
     assert "bps_gpu_open" not in r.c.bpsctl("why-stuck").stdout
 
 
+def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
+    r = Rig(cluster, "host", agents=1)
+    go = r.c.dir / "go"
+    job = r.start("device_given_up", 3, {"go": str(go)})
+    for rank in (0, 1):
+        r.c.wait_for("it is told", (r.c.dir / f"go.{rank}").exists)
+    stuck = r.c.bpsctl("why-stuck").stdout
+    go.touch()
+    for _, at in r.c.finish(job)[:2]:
+        assert at[0] == bps.ETIMEDOUT and "bps_gpu_open" not in at[1], (at, stuck)
+    assert "bps_gpu_open" not in stuck, stuck
+
+
 # ---- no GPU ----
 
 

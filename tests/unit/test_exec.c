@@ -434,6 +434,34 @@ static void a_hello_that_is_given_up_is_followed_by_another(void **state)
 	assert_int_equal(n_descriptors(), before);
 }
 
+static void a_hello_whose_trainer_is_gone_begins_nothing(void **state)
+{
+	struct local_msg hello = {.type = GPU_HELLO,
+		.seq = 1,
+		.gpu_hello = {.abi = LOCAL_ABI, .version = BPS_VERSION}};
+	struct local_msg m = {.type = GPU_TRAINER, .gpu_trainer = {.worker = 0, .pid = 1}};
+	struct rig r;
+	void *mem;
+	int sv[2];
+
+	(void)state;
+	start(&r);
+	say_hello(&r, 1, introduce(&r, 1));
+	/* Worker 0 says HELLO, and its time is over before the executor has looked. */
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
+	say(sv[0], &hello, NULL, 0);
+	close(sv[0]);
+	say(r.agent, &m, &sv[1], 1);
+	close(sv[1]);
+	say_hello(&r, 0, introduce(&r, 0)); /* it comes again */
+	for (uint32_t w = 0; w < WORKERS; w++) {
+		expect(r.trainers[w], GPU_WELCOME, &mem);
+		free(mem);
+		alloc(&r, w, 4096);
+	}
+	rig_close(&r);
+}
+
 static void noise_of_a_trainer_ends_its_connection_only(void **state)
 {
 	unsigned char noise[512];
@@ -463,6 +491,7 @@ int main(void)
 		cmocka_unit_test(a_second_start_is_of_the_agents_successor),
 		cmocka_unit_test(a_trainer_takes_one_of_two_sockets),
 		cmocka_unit_test(a_hello_that_is_given_up_is_followed_by_another),
+		cmocka_unit_test(a_hello_whose_trainer_is_gone_begins_nothing),
 		cmocka_unit_test(noise_of_a_trainer_ends_its_connection_only),
 	};
 
