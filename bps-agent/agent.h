@@ -372,7 +372,7 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 
 /* ---- declare.c ---- */
 /* The trainer's DECLARE, answered with where the tensors' slots lie, or why there are none: at
- * once, or when large memory for them was made, until when the trainer is held. Owns: takes *mem,
+ * once, or when memory for them was made, until when the trainer is held. Owns: takes *mem,
  * in which d's names lie. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
 /* What some waited for is there, or not: they look again. */

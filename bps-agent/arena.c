@@ -299,7 +299,7 @@ static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, 
 
 	if (rc < 0)
 		return rc;
-	if (set->defers && bytes > ARENA_AT_ONCE) {
+	if (set->defers) {
 		set->want_kind = kind;
 		set->want_bytes = bytes;
 		return -EINPROGRESS;

@@ -40,15 +40,13 @@ struct memory {
 	uint32_t node; /* of memory_prefer */
 };
 
-/* What is made at once; more is left to others when the set defers: 2 MiB take 0.4 ms. */
-#define ARENA_AT_ONCE ((size_t)2 << 20)
-
 /* The arenas of one job. */
 struct arena_set {
 	struct xport *x;  /* NULL: it is gone already, at the end */
 	const char *name; /* of its memory in /proc; NULL: "bps-arena" */
-	/* Large arenas are made elsewhere: arena_alloc says -EINPROGRESS and what is wanted, and
-	 * finds it as `prefer` when the caller has made and adopted it. */
+	/* Arenas are made elsewhere, since 2 MiB take 0.4 ms and up to 6: arena_alloc says
+	 * -EINPROGRESS and what is wanted, and finds it as `prefer` when the caller has made and
+	 * adopted it. */
 	bool defers;
 	enum arena_kind want_kind;
 	size_t want_bytes;

@@ -1,6 +1,5 @@
-/* DECLARE: what trainers want their tensors to be, and the memory for them. What is large is made
- * by another thread (maker.h); its trainer is held meanwhile, and its DECLARE goes on where it
- * stood. */
+/* DECLARE: what trainers want their tensors to be, and the memory for them. It is made by another
+ * thread (maker.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,6 +312,7 @@ static int make_wanted(struct declaring *x, struct err_text *err)
 	x->making = (struct making){.name = "bps-arena",
 		.bytes = set->want_bytes,
 		.more_seals = arena_seals(set, set->want_kind),
+		.uid = x->trainer->uid,
 		.done = made,
 		.user = x};
 	rc = maker_make(x->trainer->agent->maker, &x->making);

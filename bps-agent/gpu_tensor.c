@@ -93,6 +93,7 @@ static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_
 		.bytes = g->arenas.want_bytes,
 		.more_seals = 0,
 		.node = node,
+		.uid = g->job->uid,
 		.done = made,
 		.user = g};
 	rc = maker_make(g->agent->maker, &g->making);

@@ -125,8 +125,11 @@ static int make_control(
 	}
 	t->control_bytes = local_control_bytes(t->sq_entries, n);
 	*g = (struct greeting){.trainer = t, .m = *m, .mem = *mem};
-	g->making = (struct making){
-		.name = "bps-control", .bytes = t->control_bytes, .done = control_made, .user = g};
+	g->making = (struct making){.name = "bps-control",
+		.bytes = t->control_bytes,
+		.uid = t->uid,
+		.done = control_made,
+		.user = g};
 	rc = quota_take(t->user, QUOTA_MEMORY, t->control_bytes, err);
 	if (rc < 0) {
 		free(g);

@@ -6,10 +6,16 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "common/log.h"
 
 /* It is woken when there is something to do; a bound all the same. */
 #define IDLE_S 10
+/* Rounds come before memory: beside a thread that never rests it still has a tenth of the core. */
+#define NICE 10
 
 struct dropping {
 	TAILQ_ENTRY(dropping) link;
@@ -23,6 +29,7 @@ struct maker {
 	pthread_cond_t wake;
 	TAILQ_HEAD(, making) requests;
 	TAILQ_HEAD(, dropping) drops;
+	uid_t last_uid; /* whose piece was the last */
 	bool is_stopped;
 };
 
@@ -40,12 +47,19 @@ static void finish(struct making *m, int rc)
 		sched_yield(); /* a full queue drains: the thread lives */
 }
 
+/* The first of another user than the last piece's, or the first; NULL: there is none. */
 static struct making *take_request(struct maker *m)
 {
 	struct making *r = TAILQ_FIRST(&m->requests);
 
-	if (r)
-		TAILQ_REMOVE(&m->requests, r, link);
+	while (r && r->uid == m->last_uid)
+		r = TAILQ_NEXT(r, link);
+	if (!r)
+		r = TAILQ_FIRST(&m->requests);
+	if (!r)
+		return NULL;
+	TAILQ_REMOVE(&m->requests, r, link);
+	m->last_uid = r->uid;
 	return r;
 }
 
@@ -93,6 +107,9 @@ static void *maker_main(void *arg)
 	struct making *r;
 
 	pthread_setname_np(pthread_self(), "bps-memory");
+	/* of this thread alone, on Linux */
+	if (setpriority(PRIO_PROCESS, (id_t)gettid(), NICE) < 0)
+		log_debug("priority of the memory thread: %s", strerror(errno));
 	pthread_mutex_lock(&m->lock);
 	for (;;) {
 		d = TAILQ_FIRST(&m->drops);

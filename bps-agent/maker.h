@@ -1,8 +1,9 @@
 #ifndef BPS_AGENT_MAKER_H
 #define BPS_AGENT_MAKER_H
-/* Makes and frees large shared memory on a thread of its own: the kernel zeroes a gigabyte in a
- * third of a second, in which the data thread would serve nobody. Requests take turns by pieces of
- * 16 MiB, so that a small one does not wait for the large ones before it.
+/* Makes and frees shared memory on a thread of its own, of low priority: the kernel zeroes a
+ * gigabyte in a third of a second or in two, in which the data thread would serve nobody. Requests take turns by pieces of
+ * 16 MiB, so that a small one does not wait for the large ones before it; and so do users: while
+ * two have requests no piece follows another of the same user.
  *
  * maker_make: WAITING --a piece at a time--> made, failed or cancelled --posted--> done() on the loop
  *
@@ -11,6 +12,7 @@
  *
  * Thread: that of the data loop calls; the maker's own works. */
 #include <sys/queue.h>
+#include <sys/types.h>
 
 #include "bps-agent/arena.h"
 #include "common/dataloop.h"
@@ -26,6 +28,7 @@ struct making {
 	size_t bytes;
 	int more_seals;
 	uint32_t node; /* see memory_prefer */
+	uid_t uid;     /* who it is for */
 	int rc;        /* 0, or negative with err */
 	struct err_text err;
 	void (*done)(struct making *m); /* on the loop's thread, exactly once */
@@ -38,7 +41,7 @@ int maker_new(struct dataloop *loop, struct maker **ret, struct err_text *err);
 void maker_stop(struct maker *m);
 /* NULL is allowed. After every done. */
 void maker_free(struct maker *m);
-/* Make what request says by name, bytes, more_seals, node, done and user; the rest need not be set.
+/* Make what request says by name, bytes, more_seals, node, uid, done and user; the rest need not be set.
  * Errors: -ECANCELED the maker is stopped, and the loop has no room for a done that says so: it does
  * not run. */
 int maker_make(struct maker *m, struct making *request);

@@ -66,7 +66,7 @@ static void release(void *ctx, size_t bytes, unsigned n_fds)
 	a->n_fds -= n_fds;
 }
 
-static void large_arena_is_wanted_made_elsewhere_and_adopted(void **state)
+static void arena_of_a_set_that_defers_is_wanted_made_elsewhere_and_adopted(void **state)
 {
 	const struct xport_events events = {0};
 	struct account account = {.limit = 30 * MIB};
@@ -83,8 +83,12 @@ static void large_arena_is_wanted_made_elsewhere_and_adopted(void **state)
 
 	(void)state;
 	fake_init(&x, &events, NULL);
-	assert_int_equal(arena_alloc(&set, ARENA_INPUT, NULL, 4096, &a, &mem, &err), 0);
+	assert_int_equal(arena_alloc(&set, ARENA_INPUT, NULL, 4096, &a, &mem, &err), -EINPROGRESS);
+	assert_int_equal(set.want_bytes, MIB);
 	assert_int_equal(account.bytes, MIB);
+	assert_int_equal(memory_make(&m, "test", MIB, arena_seals(&set, ARENA_INPUT), &err), 0);
+	assert_int_equal(arena_adopt(&set, ARENA_INPUT, &m, &a, &err), 0);
+	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 4096, &a, &mem, &err), 0);
 	assert_int_equal(arena_alloc(&set, ARENA_INPUT, a, 20 * MIB, &a, &mem, &err), -EINPROGRESS);
 	assert_int_equal(set.want_kind, ARENA_INPUT);
 	assert_int_equal(set.want_bytes, 20 * MIB);
@@ -128,7 +132,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(much_memory_is_made_in_pieces_and_whole),
-		cmocka_unit_test(large_arena_is_wanted_made_elsewhere_and_adopted),
+		cmocka_unit_test(arena_of_a_set_that_defers_is_wanted_made_elsewhere_and_adopted),
 		cmocka_unit_test(memory_that_is_not_there_is_an_error_and_leaves_nothing),
 	};
 
