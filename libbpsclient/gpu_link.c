@@ -218,7 +218,7 @@ static int say_hello(struct gpu *g, const uint8_t *uuid, uint64_t deadline_ns, u
 	rc = request(g, &m, NULL, 0, GPU_WELCOME, clock_left_ms(deadline_ns), &a, err);
 	if (rc == BPS_ETIMEDOUT)
 		return err_set(err, rc,
-			"not all workers of this machine have called bps_gpu_open within %u ms",
+			"this machine's GPUs were not ready for all its workers within %u ms",
 			timeout_ms);
 	if (rc < 0)
 		return rc;

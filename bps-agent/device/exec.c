@@ -187,6 +187,7 @@ static void meet(struct exec *x)
 	for (uint32_t w = 0; w < x->n_workers; w++)
 		if (!exec_trainer_waits(x, w))
 			return;
+	exec_trainers_met(x);
 	if (make_engine(x, &err) < 0) {
 		exec_fail(x, BPS_EDEVICE, err.s);
 		return;

@@ -101,6 +101,12 @@ bool exec_trainer_waits(struct exec *x, uint32_t worker)
 	return t->has_hello;
 }
 
+void exec_trainers_met(struct exec *x)
+{
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		close_second(&x->trainers[w]);
+}
+
 void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 {
 	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
@@ -224,7 +230,6 @@ void exec_welcome(struct exec *x)
 			.uuid = {t->uuid, GPU_UUID_BYTES},
 			.n_slots = x->n_slots,
 			.bytes = t->page_bytes};
-		close_second(t);
 		tell(x, w, &m, &t->page_fd, 1);
 		close(t->page_fd);
 		t->page_fd = -1;

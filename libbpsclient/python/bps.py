@@ -79,21 +79,27 @@ class Timeout(Error):
 
 
 def _dtype(name):
-    if name not in DTYPES:
+    if not isinstance(name, str) or name not in DTYPES:
         raise Error(-errno.EINVAL, f"{name!r} is no element type, these are: {', '.join(DTYPES)}")
     return DTYPES[name][0]
 
 
 def _uuid(gpu):
-    """The 16 bytes of "GPU-8a2f...", as nvidia-smi -L and CUDA write it, or None for None."""
-    if isinstance(gpu, str):
-        try:
-            gpu = bytes.fromhex(gpu.removeprefix("GPU-").replace("-", ""))
-        except ValueError:
-            gpu = b""
-    if gpu is not None and len(gpu) != 16:
+    """The 16 bytes of "GPU-8a2f...", as nvidia-smi -L and CUDA write it, of a uuid.UUID, or of what PyTorch's device
+    properties have; None for None."""
+    if gpu is None:
+        return None
+    value, raw = getattr(gpu, "bytes", gpu), b""
+    try:
+        if isinstance(value, str):
+            raw = bytes.fromhex(value.removeprefix("GPU-").replace("-", ""))
+        elif isinstance(value, (bytes, bytearray, memoryview, list)):
+            raw = bytes(value)
+    except (TypeError, ValueError):
+        pass  # it is told below
+    if len(raw) != 16:
         raise Error(-errno.EINVAL, "a GPU's UUID is 16 bytes, or as nvidia-smi -L prints it: GPU-8a2f...")
-    return gpu
+    return raw
 
 
 class _Options(ctypes.Structure):

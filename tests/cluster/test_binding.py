@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -80,10 +81,13 @@ def test_what_is_no_type_and_no_gpu_is_refused():
             with pytest.raises(bps.Error, match="'float32' is no element type, these are: i8, .*f32") as e:
                 call()
             assert e.value.code == -errno.EINVAL
-        for uuid in (b"short", "GPU-1234", "GPU-not hexadecimal", bytes(17)):
+        with pytest.raises(bps.Error, match="is no element type"):
+            job.declare("t", ["f32"], 3)
+        for uuid in (b"short", "GPU-1234", "GPU-not hexadecimal", bytes(17), 16, [256] * 16, ["x"] * 16):
             with pytest.raises(bps.Error, match="16 bytes"):
                 job.gpu_open(uuid)
-        for uuid in (bytes(16), "GPU-8a2f0c5e-11d2-4b6b-9f77-0123456789ab"):
+        good = "8a2f0c5e-11d2-4b6b-9f77-0123456789ab"
+        for uuid in (bytes(16), bytearray(16), memoryview(bytes(16)), [7] * 16, UUID(good), good, f"GPU-{good}"):
             with pytest.raises(bps.Error, match="one worker"):  # it got so far
                 job.gpu_open(uuid)
 
