@@ -174,6 +174,7 @@ struct tensor {
 	char *name;
 	uint8_t dtype;
 	uint64_t n_elems;
+	uint32_t first_worker; /* who asked for it first; it may still wait for memory */
 	uint32_t n_declared;
 	uint32_t idx; /* among those that are kept; CTL_NO_ID: not kept yet */
 	struct kept_tensor *kept;

@@ -44,7 +44,7 @@ struct memory {
 struct arena_set {
 	struct xport *x;  /* NULL: it is gone already, at the end */
 	const char *name; /* of its memory in /proc; NULL: "bps-arena" */
-	/* Arenas are made elsewhere, since 2 MiB take 0.4 ms and up to 6: arena_alloc says
+	/* Arenas are made elsewhere, since zeroing takes long (maker.h): arena_alloc says
 	 * -EINPROGRESS and what is wanted, and finds it as `prefer` when the caller has made and
 	 * adopted it. */
 	bool defers;

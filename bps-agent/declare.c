@@ -83,7 +83,7 @@ static void tell_outputs(struct trainer *t, const struct arena *a)
 static int declare_again(
 	struct trainer *t, struct tensor *tensor, const struct local_decl *d, struct err_text *err)
 {
-	uint32_t other = t->rank;
+	uint32_t other = t->job->ranks[tensor->first_worker];
 
 	if (tensor->dtype == d->dtype && tensor->n_elems == d->n_elems)
 		return 0;
@@ -129,7 +129,7 @@ static int tensor_for(
 		rc = quota_take(job->quota, QUOTA_TENSORS, 1, &why);
 		if (rc < 0)
 			return refuse_decl(rc, d, &why, err);
-		tensor = tensor_new(job, d);
+		tensor = tensor_new(job, t->worker, d);
 	}
 	if (!tensor) {
 		quota_give(job->quota, QUOTA_TENSORS, 1);

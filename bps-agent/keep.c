@@ -376,6 +376,8 @@ int keep_tensor(struct tensor *tensor)
 		return rc;
 	tensor->kept = live;
 	tensor->idx = job->n_kept++;
+	if (tensor->failed) /* while it waited for memory */
+		keep_refused(tensor);
 	return 0;
 }
 

@@ -29,7 +29,7 @@ struct maker {
 	pthread_cond_t wake;
 	TAILQ_HEAD(, making) requests;
 	TAILQ_HEAD(, dropping) drops;
-	uid_t last_uid; /* whose piece was the last */
+	uint64_t turn; /* of the last piece */
 	bool is_stopped;
 };
 
@@ -47,20 +47,34 @@ static void finish(struct making *m, int rc)
 		sched_yield(); /* a full queue drains: the thread lives */
 }
 
-/* The first of another user than the last piece's, or the first; NULL: there is none. */
+/* The first one of the user whose last piece is the longest ago; NULL: there is none. */
 static struct making *take_request(struct maker *m)
 {
-	struct making *r = TAILQ_FIRST(&m->requests);
+	struct making *next = TAILQ_FIRST(&m->requests), *r;
 
-	while (r && r->uid == m->last_uid)
-		r = TAILQ_NEXT(r, link);
-	if (!r)
-		r = TAILQ_FIRST(&m->requests);
-	if (!r)
+	TAILQ_FOREACH (r, &m->requests, link)
+		if (r->turn < next->turn)
+			next = r;
+	if (!next)
 		return NULL;
-	TAILQ_REMOVE(&m->requests, r, link);
-	m->last_uid = r->uid;
-	return r;
+	TAILQ_REMOVE(&m->requests, next, link);
+	next->turn = ++m->turn;
+	TAILQ_FOREACH (r, &m->requests, link)
+		if (r->uid == next->uid)
+			r->turn = next->turn;
+	return next;
+}
+
+/* Its user's turn, or behind those who wait already. */
+static void add_request(struct maker *m, struct making *request)
+{
+	struct making *r;
+
+	request->turn = m->turn;
+	TAILQ_FOREACH (r, &m->requests, link)
+		if (r->uid == request->uid)
+			request->turn = r->turn;
+	TAILQ_INSERT_TAIL(&m->requests, request, link);
 }
 
 /* One piece of it. True when there is more to do. */
@@ -204,7 +218,7 @@ int maker_make(struct maker *m, struct making *request)
 		request->rc = err_set(&request->err, -ECANCELED, "the agent stops");
 		rc = dataloop_post(m->loop, deliver, request) < 0 ? -ECANCELED : 0;
 	} else {
-		TAILQ_INSERT_TAIL(&m->requests, request, link);
+		add_request(m, request);
 		pthread_cond_signal(&m->wake);
 	}
 	pthread_mutex_unlock(&m->lock);

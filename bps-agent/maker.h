@@ -1,9 +1,9 @@
 #ifndef BPS_AGENT_MAKER_H
 #define BPS_AGENT_MAKER_H
-/* Makes and frees shared memory on a thread of its own, of low priority: the kernel zeroes a
- * gigabyte in a third of a second or in two, in which the data thread would serve nobody. Requests take turns by pieces of
- * 16 MiB, so that a small one does not wait for the large ones before it; and so do users: while
- * two have requests no piece follows another of the same user.
+/* Makes and frees shared memory on a thread of its own, of low priority: the kernel takes 0.3 to 2 s
+ * to zero a gigabyte, in which the data thread would serve nobody. Requests take turns by pieces of
+ * 16 MiB, so that a small one does not wait for the large ones before it; and so do users: the next
+ * piece is for the one who has waited longest.
  *
  * maker_make: WAITING --a piece at a time--> made, failed or cancelled --posted--> done() on the loop
  *
@@ -23,6 +23,7 @@ struct maker;
 struct making {
 	TAILQ_ENTRY(making) link;
 	struct maker *maker;
+	uint64_t turn;        /* of its user's last piece */
 	struct memory memory; /* result, the caller's when rc is 0 */
 	const char *name;
 	size_t bytes;

@@ -320,7 +320,7 @@ static int on_tensor(struct restoring *r, const struct ledger_record *rec)
 		return restore_wrong(r, "a tensor");
 	d.dtype = k->dtype;
 	d.n_elems = k->n_elems;
-	tensor = tensor_new(r->job, &d);
+	tensor = tensor_new(r->job, 0, &d);
 	if (!tensor)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	quota_charge(r->job->quota, QUOTA_TENSORS, 1);

@@ -26,7 +26,7 @@ struct tensor *tensor_find(struct job *job, const char *name)
 	return node ? *node : NULL;
 }
 
-struct tensor *tensor_new(struct job *job, const struct local_decl *d)
+struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d)
 {
 	struct tensor *tensor =
 		calloc(1, sizeof(*tensor) + job->n_workers * sizeof(tensor->workers[0]));
@@ -38,6 +38,7 @@ struct tensor *tensor_new(struct job *job, const struct local_decl *d)
 	tensor->name = strdup(d->name);
 	tensor->dtype = d->dtype;
 	tensor->n_elems = d->n_elems;
+	tensor->first_worker = worker;
 	if (!tensor->name || !tsearch(tensor, &job->by_name, by_name)) {
 		free(tensor->name);
 		free(tensor);

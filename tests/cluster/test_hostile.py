@@ -16,6 +16,7 @@ import time
 import pytest
 
 import bps
+from keeper import kept_cluster
 from rawclient import ANY_RANK, DEADLINE_S, F32, FINISH, FINISHED, MAX, RING, SQ_TAIL, SUM, WHY, Raw, frame
 
 
@@ -191,6 +192,25 @@ def test_large_memory_that_is_being_made_does_not_stop_other_jobs(cluster):
         assert large.wait_round(i, 1) == (0, 1)
     assert large.declare(("y", F32, 1000))[0][0] == 0
     assert large.finish() == 0
+
+
+def test_mismatch_with_one_who_waits_for_memory_names_both_and_outlives_the_agent(cluster):
+    c = kept_cluster(cluster, agents=1, servers=0, args=["--faults", "agent.memory.make=sleep:300ms"])
+    a, b = trainers = [Raw(c.agents[0]) for _ in range(2)]
+    for r, t in enumerate(trainers):
+        t.say_hello("j", r, 2)
+        assert t.welcome()[0] == 0
+    for t in trainers:
+        assert t.job()[0] == 0
+    a.ask_declare(("w", F32, 1000))
+    b.ask_declare(("w", F32, 2000))
+    (code, text, *_), (other_code, other_text, *_) = a.declared()[0], b.declared()[0]
+    assert sorted((code, other_code)) == [0, -bps.EMISMATCH]
+    assert "rank 0" in text + other_text and "rank 1" in text + other_text
+    c.agents[0].die()
+    winner = a if code == 0 else b
+    winner.submit(0)
+    assert winner.wait_round(0, 1)[0] == bps.EMISMATCH
 
 
 def test_workers_of_one_job_declare_large_tensors_at_the_same_time(cluster):
