@@ -542,7 +542,7 @@ enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *
 
 uint64_t gpu_stands_ns(const struct gpu *g, uint64_t now_ns)
 {
-	/* Looked at every WATCH_MS: so much less is nothing. */
+	/* Looked at every WATCH_MS: beat_at_ns may be that old. */
 	if (!g || g->state == GPU_OVER || now_ns - g->beat_at_ns < STANDS_NS)
 		return 0;
 	return now_ns - g->beat_at_ns;

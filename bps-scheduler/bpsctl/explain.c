@@ -128,7 +128,8 @@ static const struct row rows[] = {
 	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
 		"not reported by this version, whose agents keep what a new server needs"},
 	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
-		"the job ends; one that may shrink goes on without that machine",
+		"a bps_gpu_open fails alone; else the job ends, or goes on without that machine if "
+		"it may shrink",
 		"read what the driver said; look for Xid in the kernel's log"},
 	{ERROR_ROW(BPS_EISOLATED),
 		"an agent has heard neither the scheduler nor any server for its --stranded-after",

@@ -368,6 +368,10 @@ def clusters(new=Cluster):
         made.append(new(**kw))
         return made[-1]
 
-    yield make
-    problems = [p for c in made for p in c.close()]
-    assert not problems, "\n".join(problems)
+    is_well = False
+    try:
+        yield make
+        is_well = True
+    finally:
+        problems = [p for c in made for p in c.close()]
+        assert not is_well or not problems, "\n".join(problems)

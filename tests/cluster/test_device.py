@@ -272,7 +272,6 @@ def test_who_has_not_called_bps_gpu_open_is_named(cluster):
     go.touch()
     (_, said), _ = r.c.finish(job)
     assert said[0] == bps.ETIMEDOUT and f"rank 1 (this host, {late} has not called bps_gpu_open" in said[1], said
-    assert "bps_gpu_open" not in r.c.bpsctl("why-stuck").stdout
 
 
 def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
@@ -284,7 +283,7 @@ def test_a_barrier_names_who_is_not_in_it_when_gpus_were_given_up(cluster):
     stuck = r.c.bpsctl("why-stuck").stdout
     go.touch()
     for _, at in r.c.finish(job)[:2]:
-        assert at[0] == bps.ETIMEDOUT and "bps_gpu_open" not in at[1], (at, stuck)
+        assert at[0] == bps.ETIMEDOUT and "rank 2" in at[1] and "bps_gpu_open" not in at[1], (at, stuck)
     assert "bps_gpu_open" not in stuck, stuck
 
 
