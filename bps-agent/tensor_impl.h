@@ -5,7 +5,7 @@
 
 /* NULL: not declared by anybody here. */
 struct tensor *tensor_find(struct job *job, const char *name);
-/* Declared by nobody yet. NULL: out of memory. Owns: the job has it. */
+/* Declared by nobody yet, asked for by that worker. NULL: out of memory. Owns: the job has it. */
 struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_decl *d);
 /* All local workers have declared it, and its memory is there: from here on it is the core's, and
  * the scheduler hears of it. If that fails it is refused. */

@@ -128,8 +128,8 @@ static const struct row rows[] = {
 	{ERROR_ROW(BPS_EROUND_LOST), "a round was lost with its server", "the job ends",
 		"not reported by this version, whose agents keep what a new server needs"},
 	{ERROR_ROW(BPS_EDEVICE), "a GPU, or the process that drives it for the job, failed",
-		"a bps_gpu_open fails alone; else the job ends, or goes on without that machine if "
-		"it may shrink",
+		"from bps_gpu_open nothing ends; else the job does, or goes on without that "
+		"machine if it may shrink",
 		"read what the driver said; look for Xid in the kernel's log"},
 	{ERROR_ROW(BPS_EISOLATED),
 		"an agent has heard neither the scheduler nor any server for its --stranded-after",
