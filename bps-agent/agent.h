@@ -354,6 +354,9 @@ void job_join(struct trainer *t);
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The process ends: free it. */
 void job_leave(struct job *job);
+/* The code of the job's end, and the sentence, as this trainer is told. When another left who was
+ * told of a mismatch this one hears of the mismatch too, and not only of the loss. */
+int job_why_over(const struct trainer *t, struct err_text *ret);
 /* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);
 /* What the scheduler says; m is lent. */

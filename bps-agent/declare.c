@@ -336,11 +336,14 @@ static void declare_run(struct trainer *t)
 
 	while (x->next < x->d.n_tensors) {
 		struct err_text *err = &x->errs[x->next];
-		int rc = t->state == TRAINER_OVER
-				 ? err_set(err, t->job->code < 0 ? t->job->code : BPS_ECLOSED, "%s",
-					   t->job->code < 0 ? t->job->text : "the job has ended")
-				 : declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
+		int rc;
 
+		if (t->state != TRAINER_OVER)
+			rc = declare_one(t, &x->d.tensors[x->next], &x->slots[x->next], err);
+		else if (t->job->code < 0)
+			rc = job_why_over(t, err);
+		else
+			rc = err_set(err, BPS_ECLOSED, "the job has ended");
 		if (rc == -EINPROGRESS) {
 			rc = make_wanted(x, err);
 			if (rc == 0)

@@ -118,21 +118,45 @@ static void job_released(void *ctx)
 	job_free_if_unused(job);
 }
 
+/* Workers disagree about a tensor, and no round of it has told this one so; NULL: there is none. */
+static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
+{
+	const struct tensor *tensor;
+
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		if (tensor->failed == BPS_EMISMATCH && tensor->fail_text &&
+			!tensor->workers[t->worker].submitted)
+			return tensor;
+	return NULL;
+}
+
+int job_why_over(const struct trainer *t, struct err_text *ret)
+{
+	const struct job *job = t->job;
+	const struct tensor *cause =
+		job->code == BPS_EWORKER_LOST ? unheard_mismatch(job, t) : NULL;
+
+	if (cause)
+		return err_set(ret, BPS_EMISMATCH, "%s; then %s", cause->fail_text, job->text);
+	return err_set(ret, job->code, "%s", job->text);
+}
+
 static void tell_end(struct job *job, struct trainer *t)
 {
 	struct local_msg m = {.type = LOCAL_JOB};
+	struct err_text text;
+	int code = job_why_over(t, &text);
 
 	if (t->state == TRAINER_OVER)
 		return; /* it was refused */
-	barrier_over(t, job->code, job->text);
+	barrier_over(t, code, text.s);
 	if (t->state == TRAINER_FINISHING) {
 		m.type = LOCAL_FINISHED;
 		m.seq = t->finish_seq;
-		m.finished =
-			(struct local_finished){.code = (uint32_t)-job->code, .text = job->text};
+		m.finished = (struct local_finished){.code = (uint32_t)-code, .text = text.s};
 		trainer_send(t, &m, NULL, 0);
 	} else if (job->code < 0 && (t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
-		m.job = (struct local_job){.code = (uint32_t)-job->code, .text = job->text};
+		m.job = (struct local_job){.code = (uint32_t)-code, .text = text.s};
 		trainer_send(t, &m, NULL, 0);
 	}
 	trainer_set_state(t, TRAINER_OVER);
@@ -593,9 +617,11 @@ void job_finish(struct trainer *t, uint32_t seq)
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
 	if (t->state == TRAINER_OVER) {
-		struct local_msg m = {.type = LOCAL_FINISHED,
-			.seq = seq,
-			.finished = {.code = (uint32_t)-job->code, .text = job->text}};
+		struct local_msg m = {.type = LOCAL_FINISHED, .seq = seq};
+		struct err_text text;
+
+		m.finished.code = (uint32_t)-job_why_over(t, &text);
+		m.finished.text = text.s;
 
 		trainer_send(t, &m, NULL, 0);
 		return;

@@ -197,7 +197,9 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 {
 	char network[CTL_TEXT_MAX + 1];
 	struct job *job = t->job;
+	struct err_text over;
 	struct tensor *tensor;
+	int code;
 
 	if (!job)
 		return;
@@ -212,7 +214,8 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		return;
 	}
 	if (job->code < 0) {
-		answer(t, seq, job->code, job->text);
+		code = job_why_over(t, &over);
+		answer(t, seq, code, over.s);
 		return;
 	}
 	if (!tensor && t->is_waiting) {

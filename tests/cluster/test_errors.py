@@ -42,9 +42,11 @@ def test_worker_that_does_not_declare_is_named(cluster):
     assert "rank 1" in results[0]["text"] and "'w'" in results[0]["text"], results[0]["text"]
 
 
+@pytest.mark.parametrize("faults", [[], ["--faults", "agent.memory.make=sleep:300ms"]])
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]])
-def test_mismatch_names_both_workers_and_both_declarations(cluster, placement):
-    c = cluster(agents=2, servers=1)
+def test_mismatch_names_both_workers_and_both_declarations(cluster, placement, faults):
+    """Also to who waits for memory while the other one is told and leaves."""
+    c = cluster(agents=2, servers=1, agent_args=faults)
     results = c.run("error", 2, {"what": "mismatch", "args": {"odd_rank": 1}}, placement=placement)
     assert all(r["code"] == bps.EMISMATCH for r in results), results
     for word in ("rank 0", "rank 1", "f32", "f64", "1000"):
