@@ -1,24 +1,7 @@
 #include "common/net_impl.h"
 
-#include <string.h>
-
-#include "common/fabric.h"
-#include "common/tcp.h"
-
 #define CONNECT_TIMEOUT_MS 3000
 #define NS_PER_MS          UINT64_C(1000000)
-
-int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
-	struct err_text *err)
-{
-	struct net_config ofi = *cfg;
-
-	if (strcmp(cfg->provider, "tcp") == 0)
-		return tcp_open(cfg, key_fn, key_ctx, ret, err);
-	if (strcmp(cfg->provider, "ofi-tcp") == 0)
-		ofi.provider = "tcp";
-	return fabric_open(&ofi, key_fn, key_ctx, ret, err);
-}
 
 static uint64_t look(const _Atomic uint64_t *c)
 {

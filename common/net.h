@@ -59,12 +59,6 @@ struct net_ops {
 	void (*stats)(struct net *n, struct net_stats *ret);
 };
 
-/* Open the provider and the address; with is_listener, listen. Starts the connection thread. err
- * gets the sentence (unknown or missing provider, port in use, what to do). Call it before other
- * threads look at the environment, of which libfabric gets two variables. */
-int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,
-	struct err_text *err);
-
 /* Stop and free; all xports must be freed before. NULL is allowed. */
 static inline void net_close(struct net *n)
 {

@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/net_open.h"
 #include "common/version.h"
 
 /* A data thread that has not turned for so long hangs. */

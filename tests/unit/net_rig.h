@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "common/net.h"
+#include "common/net_open.h"
 #include "common/ticket.h"
 
 #define SERVER_ID       7
