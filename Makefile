@@ -34,20 +34,22 @@ LDFLAGS_ALL := $(OPT_$(BUILD)) -Wl,-z,relro,-z,now $(LDFLAGS)
 
 objs	= $(patsubst %.c,$(B)/%.o,$(1))
 src	= $(sort $(wildcard $(1)))
+# All sources below a folder.
+tree	= $(sort $(shell find $(1) -name '*.c'))
 
-COMMON	:= $(call src,common/*.c)
-SCHED	:= $(call src,bps-scheduler/*.c)
-SERVER	:= $(call src,bps-server/*.c)
-AGENT	:= $(call src,bps-agent/*.c)
-# What drives devices; cuda* needs the toolkit, the rest only libc.
-DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call src,bps-agent/device/*.c))
+COMMON	:= $(call tree,common)
+SCHED	:= $(filter-out bps-scheduler/bpsctl/%,$(call tree,bps-scheduler))
+SERVER	:= $(call tree,bps-server)
+AGENT	:= $(filter-out bps-agent/device/%,$(call tree,bps-agent))
+# The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
+DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call tree,bps-agent/device))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/local_gpu.c common/dtype.c common/failpoint.c \
 	   common/nearest.c common/span.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
-UNIT	:= $(call src,tests/unit/test_*.c)
-UNITLIB	:= $(filter-out $(UNIT),$(call src,tests/unit/*.c))
+UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))
+UNITLIB	:= $(filter-out $(UNIT),$(call tree,tests/unit))
 SIM	:= $(call src,tests/sim/*.c)
 SCALE	:= $(call src,tests/scale/*.c)
 LOAD	:= $(call src,tests/load/*.c)
@@ -65,7 +67,7 @@ BPSCTL	:= $(if $(CTL),$(B)/bpsctl)
 LIBBPS	:= $(if $(wildcard libbpsclient/*.c),$(B)/libbpsclient.so.0)
 TOOLBINS := $(if $(TOOLS),$(B)/bpsrun)
 EXAMPLEBINS := $(patsubst libbpsclient/examples/%.c,$(B)/%,$(EXAMPLES))
-UNITBINS := $(patsubst tests/unit/%.c,$(B)/tests/%,$(UNIT))
+UNITBINS := $(patsubst %.c,$(B)/tests/%,$(notdir $(UNIT)))
 FUZZBINS := $(patsubst tests/fuzz/%.c,$(B)/tests/%,$(FUZZ))
 BENCHBIN := $(B)/bps-bench
 
@@ -114,7 +116,8 @@ endef
 
 $(B)/bps-scheduler/bps-scheduler: $(call objs,$(SCHED)) $(LIBCOMMON)
 $(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
-$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/device/,topology.c strategy.c report.c)) $(LIBCOMMON)
+$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) bps-agent/device/topology.c bps-agent/device/strategy.c \
+		bps-agent/device/report.c) $(LIBCOMMON)
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))
@@ -133,9 +136,11 @@ $(EXAMPLEBINS): $(B)/%: $(B)/libbpsclient/examples/%.o $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
 $(BENCHBIN): $(call objs,$(BENCH)) $(LIBBPS)
 	$(call link,$(RPATH) -lm -lpthread)
-$(UNITBINS): $(B)/tests/%: $(B)/tests/unit/%.o $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
+# Unit tests lie in the folders of what they test; their programs lie side by side.
+$(foreach t,$(UNIT),$(eval $(B)/tests/$(basename $(notdir $(t))): $(t:%.c=$(B)/%.o)))
+$(UNITBINS): $(LIBCORES) $(LIBCOMMON) $(call objs,$(CLIENT))
 	$(call say,LD,$@)
-	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $< $(filter $(B)/libbpsclient/%.o,$^) \
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS_ALL) -o $@ $(filter $(B)/tests/unit/%.o $(B)/libbpsclient/%.o,$^) \
 		$(LIBCORES) $(LIBCOMMON) -lcmocka $(LIBS)
 $(FUZZBINS): $(B)/tests/%: $(B)/tests/fuzz/%.o $(B)/tests/fuzz/replay.o $(LIBCORES) $(LIBCOMMON)
 	$(call link,$(LIBS))

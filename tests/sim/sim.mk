@@ -1,11 +1,9 @@
 # The simulator: the cores once more, with limits so small that a history is short and meets every edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
-SIM_CORES := $(addprefix bps-scheduler/,alone.c core.c admit.c members.c commit.c job.c elastic.c tensor.c placing.c plan.c \
-	place.c even.c balance.c drain.c record.c state.c why.c pace.c speed.c mute.c check.c) \
-	$(addprefix bps-server/,core.c rounds.c slots.c reads.c sums.c backup.c arrivals.c check.c) \
-	$(addprefix bps-agent/,core.c flow.c link.c share.c check.c)
-SIM_COMMON := $(addprefix common/,failpoint.c nearest.c span.c wire.c codec.c ctlmsg.c pool.c heap.c histogram.c crc32c.c dtype.c error.c key.c log.c \
-	log_journal.c reduce.c reduce_avx2.c reduce_avx512.c)
+SIM_CORES := bps-scheduler/alone.c bps-scheduler/core.c bps-scheduler/admit.c bps-scheduler/members.c bps-scheduler/commit.c bps-scheduler/job.c bps-scheduler/elastic.c bps-scheduler/tensor.c bps-scheduler/placing.c bps-scheduler/plan.c bps-scheduler/place.c bps-scheduler/even.c bps-scheduler/balance.c bps-scheduler/drain.c bps-scheduler/record.c bps-scheduler/state.c bps-scheduler/why.c bps-scheduler/pace.c bps-scheduler/speed.c bps-scheduler/mute.c bps-scheduler/check.c \
+	bps-server/core.c bps-server/rounds.c bps-server/slots.c bps-server/reads.c bps-server/sums.c bps-server/backup.c bps-server/arrivals.c bps-server/check.c \
+	bps-agent/core.c bps-agent/flow.c bps-agent/link.c bps-agent/share.c bps-agent/check.c
+SIM_COMMON := common/failpoint.c common/nearest.c common/span.c common/wire.c common/codec.c common/ctlmsg.c common/pool.c common/heap.c common/histogram.c common/crc32c.c common/dtype.c common/error.c common/key.c common/log.c common/log_journal.c common/reduce.c common/reduce_avx2.c common/reduce_avx512.c
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))
 SIM_LIBS := -lcrypto -lm -lpthread
 SIMBIN	:= $(B)/tests/sim
