@@ -44,8 +44,8 @@ AGENT	:= $(filter-out bps-agent/device/%,$(call tree,bps-agent))
 # The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call tree,bps-agent/device))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/error.c common/local.c common/local_gpu.c common/dtype.c common/failpoint.c \
-	   common/nearest.c common/span.c
+CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/base/error.c common/local.c common/local_gpu.c common/dtype.c common/base/failpoint.c \
+	   common/base/nearest.c common/base/duration.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))
@@ -88,8 +88,8 @@ $(B)/%.o: %.c
 
 # The commit is compiled into one file, which is built anew when it is another one.
 COMMIT	?= $(or $(shell git rev-parse --short=12 HEAD 2>/dev/null),unknown)
-$(B)/common/version.o: ISA := -DBPS_COMMIT='"$(COMMIT)"'
-$(B)/common/version.o: $(B)/commit
+$(B)/common/base/version.o: ISA := -DBPS_COMMIT='"$(COMMIT)"'
+$(B)/common/base/version.o: $(B)/commit
 $(B)/commit: FORCE
 	$(Q)mkdir -p $(@D) && { [ "$$(cat $@ 2>/dev/null)" = "$(COMMIT)" ] || echo "$(COMMIT)" >$@; }
 .PHONY: FORCE

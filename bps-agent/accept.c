@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "bps-agent/trainer_impl.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 static void refuse(struct agent *a, int sock, const char *text)
 {

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "bps-agent/gpu.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
 

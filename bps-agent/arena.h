@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "bps-agent/core.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/xport.h"
 
 enum arena_kind {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* Partition size of jobs whose sums never leave the machine. */
 #define LOCAL_PART_BYTES (256u << 10)

@@ -60,7 +60,7 @@
 #include <stdint.h>
 
 #include "common/ctlmsg.h"
-#include "common/histogram.h"
+#include "common/base/histogram.h"
 #include "common/wire.h"
 #include "common/xport.h"
 

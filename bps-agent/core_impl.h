@@ -9,7 +9,7 @@
 
 #include "bps-agent/core.h"
 #include "common/dtype.h"
-#include "common/heap.h"
+#include "common/base/heap.h"
 #include "common/reduce.h"
 
 enum part_state {

@@ -9,7 +9,7 @@
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/dtype.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 /* A refusal, and of what. Returns rc. */
 static int refuse_decl(

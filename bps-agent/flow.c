@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "common/crc32c.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 /* Retries double up to this factor. */
 #define MAX_BACKOFF_LOG2 4

@@ -15,8 +15,8 @@
 
 #include "bps-agent/childenv.h"
 #include "bps-agent/keep.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 /* After the job's end it may finish what its GPUs do. */
 #define KILL_MS 5000

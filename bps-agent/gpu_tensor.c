@@ -6,7 +6,7 @@
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* ---- declaring ---- */
 

@@ -14,7 +14,7 @@
 
 #include "bps-agent/childenv.h"
 #include "bps-agent/device/report.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and what libraries may say besides */
 #define END_TRIES  200   /* a millisecond each */

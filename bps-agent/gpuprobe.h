@@ -8,7 +8,7 @@
  *
  * Thread: the control loop's. */
 #include "bps-agent/device/topology.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct event_base;
 struct gpuprobe;

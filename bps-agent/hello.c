@@ -9,7 +9,7 @@
 #include "bps-agent/keep.h"
 #include "bps-agent/trainer_impl.h"
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 /* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only
  * RWF_NOWAIT does not block. */

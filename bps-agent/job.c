@@ -9,10 +9,10 @@
 #include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/token.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/key.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/key.h"
+#include "common/base/log.h"
 
 static const struct {
 	const char *name;

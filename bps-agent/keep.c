@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #define LATE_EVERY_NS UINT64_C(50000000)
 #define LATE_WARN_NS  UINT64_C(5000000000)

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define LEDGER_VERSION 3
 #define LEDGER_ALIGN   64 /* of live parts */

@@ -7,8 +7,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define MS UINT64_C(1000000)
 

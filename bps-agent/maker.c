@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* It is woken when there is something to do; a bound all the same. */
 #define IDLE_S 10

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/ledger.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define NAME      "cluster"
 #define KEEP_PAST 1 /* the only type of record in this ledger */

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 enum quota_scope { QUOTA_MACHINE, QUOTA_USER, QUOTA_JOB, QUOTA_SCOPES };
 enum quota_kind {

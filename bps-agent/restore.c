@@ -16,9 +16,9 @@
 #include "bps-agent/restore_impl.h"
 #include "bps-agent/tensor_impl.h"
 #include "bps-agent/trainer_impl.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 int restore_wrong(struct restoring *r, const char *what)
 {

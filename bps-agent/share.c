@@ -46,7 +46,7 @@
 #define FULLER 1.02
 #define ALIKE  1.15
 /* In one round of so many equal shares are not kept in step: then each card carries what it can, by
- * which fast ones are told from slow ones (common/nicspeed.h). */
+ * which fast ones are told from slow ones (common/base/nicspeed.h). */
 #define LOOSE_EVERY 32
 #define LOOSE_AT    2
 /* What comes when others are nearly through begins with no more than so many times its bytes. */

@@ -2,7 +2,7 @@
  * control page that the library sees while it waits. Their rounds stay in flight, and complete when
  * a server comes. */
 #include "bps-agent/agent.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define LOOK_NS UINT64_C(250000000)
 

@@ -9,9 +9,9 @@
 #include "bps-agent/agent.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 static int by_name(const void *a, const void *b)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/key.h"
+#include "common/base/key.h"
 
 _Static_assert(CTL_TOKEN_BYTES == KEY_BYTES, "a token is the key of its proof");
 _Static_assert(CTL_TOKEN_BYTES == KEY_MAC_BYTES, "a proof is as long as its token");

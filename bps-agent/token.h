@@ -12,7 +12,7 @@
 
 #include "common/codec.h"
 #include "common/ctlmsg.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 /* token: CTL_TOKEN_BYTES. Errors: -ENOMEM, -EIO from the library. */
 int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);

@@ -9,9 +9,9 @@
 #include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/trainer_impl.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 /* A connection must say HELLO within this time. */
 #define GREETING_MS 5000

@@ -6,8 +6,8 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/gpu.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 /* Time that the scheduler has for its answer: it asks all agents, for half a second, and the
  * trainer waits a little longer (SESSION_WHY_MS). */

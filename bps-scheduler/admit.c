@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "common/key.h"
+#include "common/base/key.h"
 
 static bool has_token(const struct job *j, const struct ctl_join *q)
 {

@@ -4,8 +4,8 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/record.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define PEERS_MAX 1024 /* of one message: below the channel's 1 MiB */
 

@@ -9,8 +9,8 @@
 #include "bps-scheduler/balance.h"
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/drain.h"
-#include "common/log.h"
-#include "common/nicspeed.h"
+#include "common/base/log.h"
+#include "common/base/nicspeed.h"
 
 #define LATE_NS (100 * NS_PER_MS)
 

@@ -41,7 +41,7 @@
 
 #include "bps-scheduler/state.h"
 #include "common/ctlmsg.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define SCHED_MEMBERS_MAX      65536
 #define SCHED_JOBS_MAX         4096   /* forming and running */

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct sched_core;
 struct member;

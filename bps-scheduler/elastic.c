@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const char *why)
 {

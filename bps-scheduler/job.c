@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 static const struct {
 	const char *name;

@@ -10,9 +10,9 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/app.h"
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define DEAD_BEATS 3 /* a lost or late beat or two are no death */
 

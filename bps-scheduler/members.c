@@ -9,8 +9,8 @@
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/drain.h"
 #include "bps-scheduler/record.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define THREADS_MAX 1024
 #define TERM_MAX    (UINT32_MAX - 0xffff) /* a view beyond can only be made up */

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_SPEED_H
 #define BPS_SCHEDULER_SPEED_H
 /* How fast the members' network cards are taken to be: what is set, else what the driver tells (both
- * in HELLO), else what a member measures (in its heartbeats; common/nicspeed.h), else nothing, which
+ * in HELLO), else what a member measures (in its heartbeats; common/base/nicspeed.h), else nothing, which
  * place.h takes as the median of the others.
  *
  * Measured speeds are lower bounds with some noise, so they are not followed but taken over, all at

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "common/crc32c.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define LOG_NAME        "state.log"
 #define NEW_NAME        "state.log.new"

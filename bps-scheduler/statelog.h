@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "bps-scheduler/state.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define STATELOG_VERSION       1
 #define STATELOG_COMPACT_BYTES ((uint64_t)4 << 20)

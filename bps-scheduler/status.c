@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "bps-scheduler/status_impl.h"
-#include "common/version.h"
+#include "common/base/version.h"
 
 #define QUIET_BEATS 3
 

@@ -9,9 +9,9 @@
 #include "bps-scheduler/drain.h"
 #include "bps-scheduler/status_impl.h"
 #include "common/ctlchan.h"
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/span.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/duration.h"
 
 typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 

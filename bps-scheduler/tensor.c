@@ -7,7 +7,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 static const struct {
 	const char *name;

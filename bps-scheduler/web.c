@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static void fill_info(struct app *app, struct status_info *ret)
 {

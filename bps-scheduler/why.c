@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define NAMES_MAX        8
 #define PROBES_PER_AGENT 16

@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 #include "common/ctlmsg.h"
-#include "common/histogram.h"
+#include "common/base/histogram.h"
 
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
 #define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* that are told of; the oldest ones */

@@ -15,7 +15,7 @@
  * result that is older than the two which agents keep. */
 #include "bps-server/core_impl.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* Contributions that are being read when the time is over: looked at again so much later. */
 #define LOOK_AGAIN_NS UINT64_C(10000000)

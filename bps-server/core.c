@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
 {

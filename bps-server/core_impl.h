@@ -12,7 +12,7 @@
 
 #include "bps-server/core.h"
 #include "common/dtype.h"
-#include "common/heap.h"
+#include "common/base/heap.h"
 #include "common/reduce.h"
 
 struct slot;

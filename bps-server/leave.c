@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <event2/event.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/loop.h"
 #include "common/member.h"
 

@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 #include "common/ctlmsg.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct event;
 struct loop;

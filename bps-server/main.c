@@ -10,10 +10,10 @@
 #include "bps-server/count.h"
 #include "bps-server/leave.h"
 #include "bps-server/thread.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "common/jsontext.h"
 #include "common/local.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "common/metrics.h"
 #include "common/node.h"
 

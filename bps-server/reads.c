@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
 #define fetch_of_read(r) ((struct fetch *)((char *)(r)-offsetof(struct fetch, rd)))

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/crc32c.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 /* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or
  * so far ahead of the others as no honest peer can be. */

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "common/crc32c.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define SUM_MEAN_OF 8 /* sums, roughly */
 

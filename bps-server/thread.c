@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/dataloop.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
 

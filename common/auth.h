@@ -4,7 +4,7 @@
  * certificates (`auth = cert`). The settings of both, and what they lead to (common/tls.h).
  *
  * Values; any thread. */
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/settings.h"
 #include "common/tls.h"
 

@@ -8,7 +8,7 @@
  * Any local user can take a name, so only a holder of our user or root's counts. Any thread. */
 #include <sys/types.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 /* name: any text, cut at 100 characters. ret_fd: close it to give the name back; -1 when there is
  * no claim because a stranger holds the name. ret_holder: the pid of the holder, set with

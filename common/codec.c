@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 /* Lists within lists. The tables decide how deep, not the peer, but a table that names itself must
  * not let a peer choose how much stack is used. */

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define AUTO   "auto"
 #define SYSTEM "system"

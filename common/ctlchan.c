@@ -14,10 +14,10 @@
 #include <event2/bufferevent.h>
 #include <event2/bufferevent_ssl.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlchan_impl.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define FLUSH_TIMEOUT_MS 1000
 #define STRANGER_BYTES   (CTLFRAME_HEAD_BYTES + CTLFRAME_UNTRUSTED_BYTES)

@@ -22,9 +22,9 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 #include "common/ctlframe.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/tls.h"
 
 struct event_base;

@@ -8,10 +8,10 @@
 #include <event2/event.h>
 #include <event2/util.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlchan.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/resolve.h"
 
 #define ATTEMPT_TIMEOUT_MS 2000

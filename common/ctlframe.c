@@ -1,6 +1,6 @@
 #include "common/ctlframe.h"
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define TYPE_BYTES 2
 

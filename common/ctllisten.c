@@ -11,8 +11,8 @@
 #include <event2/bufferevent_ssl.h>
 #include <event2/listener.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #define TRUST_TIMEOUT_MS       5000
 #define MAX_UNTRUSTED          64

@@ -1,6 +1,6 @@
 #include "common/ctlmsg.h"
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/wire.h"
 
 #define CLUSTER_ID_BYTES 16

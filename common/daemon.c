@@ -13,10 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/failpoint.h"
-#include "common/fds.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
+#include "common/base/fds.h"
+#include "common/base/log.h"
 #include "common/notify.h"
 
 /* Times the units' StartLimitBurst= this is more than their StartLimitIntervalSec=; and less than

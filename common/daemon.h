@@ -16,9 +16,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 #include "common/auth.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/httpd.h"
 #include "common/loop.h"
 #include "common/settings.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/xport.h"
 
 /* How long one turn may work before it looks at the descriptors. */

@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <uv.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct dataloop;
 struct xport;

@@ -5,7 +5,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* Threads of servers with which shared memory did not work lately; the oldest is forgotten. */
 #define TROUBLES_MAX 64

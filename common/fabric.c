@@ -13,11 +13,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 #include "common/fabric_impl.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "common/libfabric.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024
 /* A handshake that was begun may hold up the connection-management thread this long. */

@@ -8,8 +8,8 @@
 
 #include <openssl/crypto.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 /* Connection requests may fill half of a queue; the rest is for news of connections we have. */
 #define CM_REQUESTS_MAX (FABRIC_CM_QUEUE / 2)

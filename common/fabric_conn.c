@@ -10,7 +10,7 @@
 
 #include <openssl/crypto.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define NS_PER_MS UINT64_C(1000000)
 

@@ -37,8 +37,8 @@
 #include <stdatomic.h>
 #include <sys/queue.h>
 
-#include "common/clock.h"
-#include "common/error.h"
+#include "common/base/clock.h"
+#include "common/base/error.h"
 #include "common/fabric.h"
 #include "common/net_impl.h"
 #include "common/readwindow.h"

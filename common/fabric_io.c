@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #define TX_SLAB 32
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define CQ_BATCH    32
 #define POLL_ROUNDS 8

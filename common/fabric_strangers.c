@@ -14,8 +14,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "common/addr.h"
-#include "common/log.h"
+#include "common/base/addr.h"
+#include "common/base/log.h"
 
 #define SWEEP_EVERY_NS UINT64_C(200000000)
 

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define FDSTORE_NAME_BYTES 64
 

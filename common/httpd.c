@@ -15,8 +15,8 @@
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define MAX_HEADER_BYTES  8192
 #define MAX_BODY_BYTES    4096

@@ -16,8 +16,8 @@
 
 #include <jansson.h>
 
-#include "common/addr.h"
-#include "common/error.h"
+#include "common/base/addr.h"
+#include "common/base/error.h"
 
 struct event_base;
 struct evbuffer;

@@ -15,8 +15,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/error.h"
-#include "common/key.h"
+#include "common/base/error.h"
+#include "common/base/key.h"
 
 #define KEYRING_KEYS       2
 #define KEYRING_REVOKED    64

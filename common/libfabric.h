@@ -4,7 +4,7 @@
  * for devices of its vendors before main() runs, and most clusters have TCP only. */
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define LIBFABRIC_OLDEST_TEXT "1.17"
 

@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #include "common/codec.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/local_gpu.h"
 
 #define LOCAL_ABI          1

@@ -12,7 +12,7 @@
 
 #include <event2/event.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 struct post {
 	loop_fn *fn;

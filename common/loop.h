@@ -10,7 +10,7 @@
  * and before loop_free. */
 #include <stddef.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct event_base;
 struct loop;

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlclient.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/loop.h"
 
 /* Enough for a state log on a slow disk; the attempts behind it have their own pauses. */

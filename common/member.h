@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 #include "common/ctlmsg.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/tls.h"
 
 struct loop;

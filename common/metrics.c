@@ -9,8 +9,8 @@
 
 #include <event2/buffer.h>
 
-#include "common/histogram.h"
-#include "common/version.h"
+#include "common/base/histogram.h"
+#include "common/base/version.h"
 
 static void add_text(struct evbuffer *out, const char *text)
 {

@@ -11,7 +11,7 @@
  * listener keeps a window over that count. */
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/xport.h"
 
 struct net;

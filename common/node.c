@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "common/claim.h"
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/metrics.h"
 #include "common/net_open.h"
-#include "common/version.h"
+#include "common/base/version.h"
 
 /* A data thread that has not turned for so long hangs. */
 #define STUCK_NS           UINT64_C(1500000000)

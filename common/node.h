@@ -13,7 +13,7 @@
 #include "common/daemon.h"
 #include "common/datapath.h"
 #include "common/member.h"
-#include "common/nicspeed.h"
+#include "common/base/nicspeed.h"
 
 /* Settings that both have; the program's options start with this. */
 struct node_opts {

@@ -11,7 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define SLOW_MS 200 /* below the watchdogs of whoever calls */
 

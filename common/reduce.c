@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define REDUCE_TABLE     reduce_portable
 #define REDUCE_NAME      "portable"

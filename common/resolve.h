@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#include "common/addr.h"
-#include "common/error.h"
+#include "common/base/addr.h"
+#include "common/base/error.h"
 
 #define RESOLVE_MAX_ADDRS 8
 

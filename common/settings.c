@@ -9,8 +9,8 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 #include "common/settings_impl.h"
 
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row)

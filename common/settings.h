@@ -33,8 +33,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/addr.h"
-#include "common/error.h"
+#include "common/base/addr.h"
+#include "common/base/error.h"
 
 enum setting_type {
 	SET_BOOL,     /* bool: yes|no|true|false|on|off|1|0; a bare flag is yes */
@@ -42,7 +42,7 @@ enum setting_type {
 	SET_SIZE,     /* uint64_t bytes: a number with B, KiB, MiB, GiB or TiB; none means bytes */
 	SET_DURATION, /* uint64_t microseconds: a number with us, ms, s, min or h; only 0 has none */
 	SET_STRING,   /* const char *, owned by struct settings; "" when unset */
-	SET_FAULTS,   /* as SET_STRING: what failpoint_set takes (common/failpoint.h) */
+	SET_FAULTS,   /* as SET_STRING: what failpoint_set takes (common/base/failpoint.h) */
 	SET_ENUM,     /* unsigned: index into words */
 	SET_ADDR,     /* struct addr; host "" when unset (allowed only if that is the default) */
 };

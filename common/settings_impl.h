@@ -8,7 +8,7 @@
  *   settings_help.c  names, and what goes to stdout */
 #include <stdio.h>
 
-#include "common/nearest.h"
+#include "common/base/nearest.h"
 #include "common/settings.h"
 
 #define SETTINGS_NAME_BYTES   64

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 struct unit {
 	const char *name;

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 #include "common/shm_impl.h"
 
 #define LISTENER  UINT32_MAX /* its event's number */

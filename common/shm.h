@@ -27,7 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/net.h"
 #include "common/xport.h"
 

@@ -14,7 +14,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/net_impl.h"
 #include "common/readwindow.h"
 #include "common/shm.h"

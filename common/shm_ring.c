@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 void ring_init(struct ring_end *r, struct ring_shared *s, void *bytes)
 {

@@ -9,9 +9,9 @@
 
 #include <openssl/crypto.h>
 
-#include "common/addr.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/addr.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define EVENTS_MAX 64
 #define WAKE_UP    UINT64_MAX /* in epoll data */

@@ -13,8 +13,8 @@
 
 #include <openssl/crypto.h>
 
-#include "common/addr.h"
-#include "common/log.h"
+#include "common/base/addr.h"
+#include "common/base/log.h"
 
 #define NS_PER_MS UINT64_C(1000000)
 

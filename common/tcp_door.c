@@ -11,9 +11,9 @@
 
 #include <openssl/crypto.h>
 
-#include "common/addr.h"
-#include "common/failpoint.h"
-#include "common/log.h"
+#include "common/base/addr.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024
 /* The kernel keeps a connection to itself until it has brought something, or so long. */

@@ -36,9 +36,9 @@
 #include <sys/queue.h>
 #include <sys/socket.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/congestion.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/net_impl.h"
 #include "common/readwindow.h"
 #include "common/recvwindow.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 /* Bytes of one call, so that the other connections get their turn, and what was received is still in
  * the cache for its crc. Measured beside half as many: docs/performance/README.md, point 10. */

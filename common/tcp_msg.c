@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 /* ---- sending ---- */
 

@@ -8,7 +8,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define TICKET_MAGIC   UINT32_C(0x54535042) /* "BPST" */
 #define TICKET_VERSION 2

@@ -16,7 +16,7 @@
  * Thread: that of the event loop that uses it. */
 #include <openssl/ssl.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/keyring.h"
 
 #define TLS_IDENTITY_BYTES KEYRING_ID_BYTES

@@ -8,7 +8,7 @@
  * Thread: as common/tls.h. */
 #include <openssl/ssl.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/tls.h"
 
 /* who: what our own certificate must say, "role:name" or the role alone ("ctl:"); NULL: anything.

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define WIRE_VERSION   1
 #define WIRE_HDR_BYTES 64

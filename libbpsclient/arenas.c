@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #define ARENAS_MAX 65536u
 

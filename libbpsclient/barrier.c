@@ -5,7 +5,7 @@
 #include "libbpsclient/client.h"
 #include "libbpsclient/gpu.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "libbpsclient/text.h"
 
 const struct bps_tensor *client_in_flight(struct bps *b)

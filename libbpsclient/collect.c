@@ -8,7 +8,7 @@
 
 #include "libbpsclient/text.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 /* Collectives are sums of bytes of which all but one worker's are zero, cut into pieces of a few
  * fixed sizes so that any amount of data needs four tensors. They are submitted above all

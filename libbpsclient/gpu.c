@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/dtype.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/text.h"

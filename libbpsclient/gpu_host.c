@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
 #define LOOK_NS 50000 /* the executor writes counters and wakes nobody */

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "libbpsclient/gpu.h"
 
 #define WATCH_MS 10000 /* it is woken; a bound all the same */

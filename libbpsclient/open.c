@@ -9,7 +9,7 @@
 
 #include "libbpsclient/text.h"
 
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 int client_check_own(const struct bps *b)
 {

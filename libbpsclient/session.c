@@ -12,9 +12,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlmsg.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
 

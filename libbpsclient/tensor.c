@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/dtype.h"
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 #include "libbpsclient/text.h"
 
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&

@@ -2,7 +2,7 @@
 #define BPSCLIENT_TEXT_H
 /* The sentence behind bps_last_error: one per thread, written by the call that fails, kept until
  * that thread's next failure. */
-#include "common/error.h"
+#include "common/base/error.h"
 
 /* The calling thread's sentence, to be filled by functions that take a struct err_text. */
 struct err_text *text_own(void);

@@ -6,8 +6,8 @@
 
 #include "libbpsclient/text.h"
 
-#include "common/clock.h"
-#include "common/failpoint.h"
+#include "common/base/clock.h"
+#include "common/base/failpoint.h"
 
 /* Longest sleep between looks at the socket: a dead agent wakes nobody. */
 #define SLICE_NS (500u * 1000000u)

@@ -2,7 +2,7 @@
  * that the functions that write an error's text return the code they were given, which is
  * negative. */
 #include "libbpsclient/bps.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "libbpsclient/text.h"
 
 #define err_set(err, code, ...)                                                                    \

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 /* Channels, and so multiprocessors, that a communicator takes at most: the trainer's kernels come
  * first. NCCL_MAX_CTAS in the environment overrides. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define VERSION_MIN NCCL_VERSION(2, 18, 0) /* communicators that can be aborted while they open */
 

@@ -36,7 +36,7 @@
 #include <stdint.h>
 
 #include "common/dtype.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 enum device_error {
 	DEVICE_AGAIN = -EAGAIN, /* not yet; ask again, nothing is wrong */

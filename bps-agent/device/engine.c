@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bps-agent/device/engine_impl.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)
 #define STALL_DEFAULT  (UINT64_C(30) * 1000000000)

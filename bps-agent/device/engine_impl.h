@@ -9,7 +9,7 @@
 
 #include "bps-agent/device/engine.h"
 #include "common/dtype.h"
-#include "common/heap.h"
+#include "common/base/heap.h"
 
 enum part_state {
 	PART_IDLE,

@@ -2,7 +2,7 @@
 #include <assert.h>
 
 #include "bps-agent/device/engine_impl.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
 #define COLLECTIVES_MAX 4

@@ -3,7 +3,7 @@
 
 #include "bps-agent/device/exec.h"
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 static void tell_bad(struct exec *x, uint32_t id, int rc, const char *why)
 {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "bps-agent/device/exec.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define PAGE 4096u
 

@@ -30,7 +30,7 @@
 #include <stdint.h>
 
 #include "bps-agent/device/topology.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 enum strategy {
 	STRATEGY_AUTO, /* the rule above; never in a plan */

@@ -20,7 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define TOPO_SYSFS      "/sys"
 #define TOPO_GPUS_MAX   64 /* a bit mask of them is one word */

@@ -12,8 +12,8 @@
 #include <jansson.h>
 
 #include "bps-scheduler/bpsctl/steer.h"
-#include "common/addr.h"
-#include "common/error.h"
+#include "common/base/addr.h"
+#include "common/base/error.h"
 
 #define EXIT_WARN        1
 #define EXIT_ERR         2

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define PROBLEMS_OF_A_CODE 3    /* that are shown; the rest is counted */
 #define SEC_MAX            1e11 /* a point in time, too, has a year of four digits */

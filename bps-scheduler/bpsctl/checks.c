@@ -13,9 +13,9 @@
 #include "bps-scheduler/bpsctl/child.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "common/daemon.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "common/keyring.h"
-#include "common/version.h"
+#include "common/base/version.h"
 
 /* Together below the two seconds that an answer may take. */
 #define CHILDREN_MS  600

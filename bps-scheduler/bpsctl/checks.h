@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 
 enum check_level { CHECK_OK, CHECK_WARN, CHECK_BAD };
 

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define CHILDREN_MAX 8
 

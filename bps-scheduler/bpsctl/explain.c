@@ -6,7 +6,7 @@
 #include <strings.h>
 
 #include "bps-scheduler/bpsctl/cells.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct row {
 	const char *code;

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_EXPLAIN_H
 #define BPS_SCHEDULER_BPSCTL_EXPLAIN_H
 /* What a code means, does and wants done: those of problems in the status, and the errors of
- * common/error.h. */
+ * common/base/error.h. */
 #include <stdio.h>
 
 #include <jansson.h>

@@ -11,7 +11,7 @@
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
-#include "common/span.h"
+#include "common/base/duration.h"
 
 #define EVENTS_BEFORE 10 /* that `events --follow` begins with */
 #define SINCE_MAX_MS  (UINT64_C(3650) * 86400 * 1000)

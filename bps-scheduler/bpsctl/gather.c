@@ -9,7 +9,7 @@
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/screen.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlmsg.h"
 
 #define ANSWER_MS    1900 /* an answer takes less than two seconds, whatever is broken */

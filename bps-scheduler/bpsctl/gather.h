@@ -10,8 +10,8 @@
 
 #include <jansson.h>
 
-#include "common/addr.h"
-#include "common/error.h"
+#include "common/base/addr.h"
+#include "common/base/error.h"
 
 /* One document as it is. */
 int gather_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err);

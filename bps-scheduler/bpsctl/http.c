@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define ANSWER_MAX   ((size_t)64 << 20)
 #define ANSWER_START 65536

@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "common/addr.h"
-#include "common/error.h"
+#include "common/base/addr.h"
+#include "common/base/error.h"
 
 #define HTTP_PATH_BYTES 512
 

@@ -8,7 +8,7 @@
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "common/ctlmsg.h"
-#include "common/nearest.h"
+#include "common/base/nearest.h"
 #include "common/settings.h"
 
 static const struct setting rows[] = {

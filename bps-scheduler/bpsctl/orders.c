@@ -9,7 +9,7 @@
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/http.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlmsg.h"
 
 #define WAIT_MS 200 /* between two looks of --wait */

@@ -7,9 +7,9 @@
 #include <jansson.h>
 #include <stddef.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 #include "common/auth.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define STEER_KEY_FILE  "/etc/bps/cluster.key"
 #define STEER_SCHEDULER "127.0.0.1:7300"

@@ -12,7 +12,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
 #include "common/ctlmsg.h"
-#include "common/version.h"
+#include "common/base/version.h"
 
 /* A word: how its document is made and how it is shown. */
 struct view {

@@ -15,9 +15,9 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/local.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define READY_MS  20000 /* for a daemon to serve */
 #define LIVES_MAX 20    /* of an agent: more is no chance */

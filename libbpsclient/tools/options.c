@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/span.h"
+#include "common/base/duration.h"
 
 static const char usage[] =
 	"usage: bpsrun -n N [--job NAME] [--agent SOCKET | [--servers K] [--agents M]]\n"

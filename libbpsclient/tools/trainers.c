@@ -11,8 +11,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #define GRACE_MS     10000 /* between TERM and KILL */
 #define EXIT_TIMEOUT 124   /* as of timeout(1) */

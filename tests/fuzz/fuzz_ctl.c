@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/ctlmsg.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define TYPE_BYTES 2
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/ctlframe.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

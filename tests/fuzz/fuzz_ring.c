@@ -9,7 +9,7 @@
 
 #include "bps-agent/core.h"
 #include "common/dtype.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/local.h"
 
 #define STEP_BYTES 16

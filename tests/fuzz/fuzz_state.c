@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);

@@ -26,11 +26,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlframe.h"
 #include "common/ctlmsg.h"
 #include "common/dtype.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define S           UINT64_C(1000000000)
 #define MS          UINT64_C(1000000)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 enum kind {
 	KIND_NUMBER,

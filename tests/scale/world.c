@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/dtype.h"
 
 #define SLAB_BYTES (4u << 20)

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define LOG_NONE ((enum log_level)0)
 #define HANG_S   20 /* real time for one history */

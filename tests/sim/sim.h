@@ -32,7 +32,7 @@
 #include "bps-server/core.h"
 #include "common/ctlmsg.h"
 #include "common/dtype.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "common/xport.h"
 
 #define US UINT64_C(1000)

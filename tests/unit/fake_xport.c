@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 struct fake_sent {
 	TAILQ_ENTRY(fake_sent) link;

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/net_open.h"
 #include "common/ticket.h"
 

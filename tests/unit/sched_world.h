@@ -19,7 +19,7 @@
 #include "bps-scheduler/events.h"
 #include "bps-scheduler/status.h"
 #include "common/dtype.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "common/wire.h"
 
 #define MS        UINT64_C(1000000)

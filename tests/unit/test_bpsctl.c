@@ -13,7 +13,7 @@
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
 #include "bps-scheduler/status.h"
-#include "common/error.h"
+#include "common/base/error.h"
 
 /* ---- rendering ---- */
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define NO_LIMIT SIZE_MAX
 

@@ -21,7 +21,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/ctlchan.h"
 #include "common/ctlclient.h"
 

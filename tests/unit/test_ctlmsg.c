@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "tests/unit/hex.h"
 
 #define N_ROUND_TRIPS 200

@@ -14,8 +14,8 @@
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/drain.h"
 #include "common/dtype.h"
-#include "common/log.h"
-#include "common/nicspeed.h"
+#include "common/base/log.h"
+#include "common/base/nicspeed.h"
 #include "tests/unit/fake_sched.h"
 
 #define MS        UINT64_C(1000000)

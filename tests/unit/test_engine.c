@@ -12,7 +12,7 @@
 
 #include "bps-agent/device/fake.h"
 #include "bps-agent/device/host.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define MEMBERS   8
 #define SLOTS     4

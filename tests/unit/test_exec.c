@@ -21,7 +21,7 @@
 
 #include "bps-agent/device/exec.h"
 #include "bps-agent/device/host.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "common/dtype.h"
 #include "common/shm.h"
 

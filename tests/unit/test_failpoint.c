@@ -1,5 +1,5 @@
 /* Named points at which faults can be injected. */
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 static int disarm(void **state)
 {

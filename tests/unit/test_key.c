@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "common/key.h"
+#include "common/base/key.h"
 
 /* RFC 5869 spelled out with HMAC: extract with a zero salt, expand by one block. */
 static void derived_key_is_hkdf_of_label_and_context(void **state)

@@ -1,6 +1,6 @@
 /* The log: one line per event whatever a name holds, what stands before it, fields for the
  * journal. */
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/log_impl.h"
+#include "common/base/log_impl.h"
 
 static char got[16384];
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #define MIB         ((size_t)1 << 20)
 #define MANY        24

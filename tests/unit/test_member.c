@@ -12,7 +12,7 @@
 #include <event2/event.h>
 
 #include "common/ctlchan.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "common/loop.h"
 #include "common/member.h"
 

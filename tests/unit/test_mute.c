@@ -12,7 +12,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-scheduler/mute.h"
 #include "bps-scheduler/status.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
 
 #define S    UINT64_C(1000000000)

@@ -1,5 +1,5 @@
 /* The speed of a network card: what its driver tells, and what is seen to pass. */
-#include "common/nicspeed.h"
+#include "common/base/nicspeed.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

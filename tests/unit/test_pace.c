@@ -10,7 +10,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-scheduler/pace.h"
 #include "bps-scheduler/status.h"
-#include "common/log.h"
+#include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
 
 #define MS     UINT64_C(1000000)

@@ -1,5 +1,5 @@
 /* Spans of time as people write them. */
-#include "common/span.h"
+#include "common/base/duration.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/statelog.h"
-#include "common/log.h"
+#include "common/base/log.h"
 
 #define HEAD_BYTES 16
 

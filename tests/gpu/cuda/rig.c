@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/gpu/fake/control.h"
 
 #define LIMIT_NS (10 * UINT64_C(1000000000))

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 #include "tests/gpu/fake/control.h"
 #include "tests/gpu/cuda/rig.h"
 #include "tests/gpu/cuda/two.h"

@@ -1,4 +1,4 @@
-#include "common/secret.h"
+#include "common/base/secret.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_FAILPOINT_H
-#define BPS_COMMON_FAILPOINT_H
+#ifndef BPS_COMMON_BASE_FAILPOINT_H
+#define BPS_COMMON_BASE_FAILPOINT_H
 /* Failpoints: named points of the shipped programs and the library where a fault can be injected.
  * They are compiled in always, so that what is tested is what is shipped, and off unless somebody
  * names them; each costs one load and one predictable branch then.
@@ -27,7 +27,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 enum failpoint_owner { FP_SCHED = 1, FP_SERVER = 2, FP_AGENT = 4, FP_CLIENT = 8 };
 

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_LOG_H
-#define BPS_COMMON_LOG_H
+#ifndef BPS_COMMON_BASE_LOG_H
+#define BPS_COMMON_BASE_LOG_H
 /* The log: one line per event on stderr, lower case, no full stop, `key=value` for the fields that
  * an operator greps for. Thread-safe (one write per line). What cannot be printed, and whatever
  * else could make one line look like two, is escaped, so that a peer's or user's name writes no

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_SPAN_H
-#define BPS_COMMON_SPAN_H
+#ifndef BPS_COMMON_BASE_DURATION_H
+#define BPS_COMMON_BASE_DURATION_H
 /* Spans of time as people write them: "500ms", "90s", "30min" or "30m", "4h", "2d". Settings have
  * their own (common/settings.h), which are finer and have ranges. Any thread. */
 #include <stdint.h>

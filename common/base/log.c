@@ -1,4 +1,4 @@
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/clock.h"
-#include "common/log_impl.h"
+#include "common/base/clock.h"
+#include "common/base/log_impl.h"
 
 #define HEAD_BYTES 48   /* level and time */
 #define RAW_BYTES  2048 /* of a line, more is cut */

@@ -1,4 +1,4 @@
-#include "common/key.h"
+#include "common/base/key.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "common/fds.h"
+#include "common/base/fds.h"
 
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_NEAREST_H
-#define BPS_COMMON_NEAREST_H
+#ifndef BPS_COMMON_BASE_NEAREST_H
+#define BPS_COMMON_BASE_NEAREST_H
 /* The right name that is nearest to a wrong one, for refusals: " (did you mean 'x'?)". Any
  * thread. */
 #include <stddef.h>

@@ -1,12 +1,12 @@
-#ifndef BPS_COMMON_ADDR_H
-#define BPS_COMMON_ADDR_H
+#ifndef BPS_COMMON_BASE_ADDR_H
+#define BPS_COMMON_BASE_ADDR_H
 /* Network addresses as people write them: "host:port", "[v6]:port", "host", "*:port" (any local
  * address). Values without state; any thread. Only addr_lookup touches the network. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define ADDR_HOST_BYTES 256
 #define ADDR_TEXT_BYTES (ADDR_HOST_BYTES + 8)

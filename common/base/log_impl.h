@@ -1,11 +1,11 @@
-#ifndef BPS_COMMON_LOG_IMPL_H
-#define BPS_COMMON_LOG_IMPL_H
-/* Inside of common/log.h. */
+#ifndef BPS_COMMON_BASE_LOG_IMPL_H
+#define BPS_COMMON_BASE_LOG_IMPL_H
+/* Inside of common/base/log.h. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 /* Is stderr, whose status st is, the journal's? By JOURNAL_STREAM (systemd.exec(5)). */
 bool log_is_journal(const struct stat *st);

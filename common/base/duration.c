@@ -1,4 +1,4 @@
-#include "common/span.h"
+#include "common/base/duration.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_ERROR_H
-#define BPS_COMMON_ERROR_H
+#ifndef BPS_COMMON_BASE_ERROR_H
+#define BPS_COMMON_BASE_ERROR_H
 /* Error codes of the suite: 0 or a count is success, -errno a system cause, and one of ours lies
  * below -10000 (clear of libuv and libfabric). One table makes the enum and the text; the public
  * names in libbpsclient/bps.h are checked against it at compile time.

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_NICSPEED_H
-#define BPS_COMMON_NICSPEED_H
+#ifndef BPS_COMMON_BASE_NICSPEED_H
+#define BPS_COMMON_BASE_NICSPEED_H
 /* The speed of the network card that carries this daemon's data: what its driver tells, and where
  * that tells nothing (veth, most clouds), what was seen to pass.
  *

@@ -1,7 +1,7 @@
 /* Lines for the journal by its native protocol: one datagram of FIELD=value lines, see "Native
  * Journal Protocol" of systemd's documentation. A line has no newline, so the binary form is not
  * needed. */
-#include "common/log_impl.h"
+#include "common/base/log_impl.h"
 
 #include <ctype.h>
 #include <errno.h>

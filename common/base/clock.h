@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_CLOCK_H
-#define BPS_COMMON_CLOCK_H
+#ifndef BPS_COMMON_BASE_CLOCK_H
+#define BPS_COMMON_BASE_CLOCK_H
 /* The one clock of all programs: CLOCK_MONOTONIC, in nanoseconds. The cores never look at it; their
  * shells hand them the time. The wall clock is for what people read, never for a deadline. Any
  * thread. */

@@ -1,11 +1,11 @@
-#ifndef BPS_COMMON_SECRET_H
-#define BPS_COMMON_SECRET_H
+#ifndef BPS_COMMON_BASE_SECRET_H
+#define BPS_COMMON_BASE_SECRET_H
 /* Files that hold a secret: the key file and the private key of a certificate. What others could
  * read or replace is refused. Any thread. */
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 /* Read all of it. Refused when it is no plain file, a symbolic link, owned by somebody else than
  * this process's user or root, or open to the group or others.

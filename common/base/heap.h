@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_HEAP_H
-#define BPS_COMMON_HEAP_H
+#ifndef BPS_COMMON_BASE_HEAP_H
+#define BPS_COMMON_BASE_HEAP_H
 /* Intrusive binary min-heap: the priority queues of the data path. A node lies inside the object it
  * orders and knows its place, so that it can be removed from the middle. Keys never change while a
  * node is in. Pushing never allocates: reserve room when objects are made. One thread. */

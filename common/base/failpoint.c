@@ -1,4 +1,4 @@
-#include "common/failpoint.h"
+#include "common/base/failpoint.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/nearest.h"
-#include "common/span.h"
+#include "common/base/nearest.h"
+#include "common/base/duration.h"
 
 #define WORD_BYTES   128
 #define SLEEP_MAX_MS (3600u * 1000u)

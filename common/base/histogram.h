@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_HISTOGRAM_H
-#define BPS_COMMON_HISTOGRAM_H
+#ifndef BPS_COMMON_BASE_HISTOGRAM_H
+#define BPS_COMMON_BASE_HISTOGRAM_H
 /* Durations counted in buckets that double from 100 us to 13 s, and one for all above. Adding is a
  * few instructions and takes no memory, so it may stand on the data path. The same buckets
  * everywhere: histograms of threads and of processes can be added up, and Prometheus sees the same

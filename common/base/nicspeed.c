@@ -1,4 +1,4 @@
-#include "common/nicspeed.h"
+#include "common/base/nicspeed.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/addr.h"
+#include "common/base/addr.h"
 
 #define BYTES_PER_MBIT 125000.0
 #define STACK_MAX      4 /* a VLAN on a bond on cards, and one more */

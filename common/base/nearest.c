@@ -1,4 +1,4 @@
-#include "common/nearest.h"
+#include "common/base/nearest.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "common/error.h"
+#include "common/base/error.h"
 
 #include <stdarg.h>
 #include <stdio.h>

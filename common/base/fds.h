@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_FDS_H
-#define BPS_COMMON_FDS_H
+#ifndef BPS_COMMON_BASE_FDS_H
+#define BPS_COMMON_BASE_FDS_H
 /* How many descriptors this process may open. Any thread. */
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "common/version.h"
+#include "common/base/version.h"
 
 #ifndef BPS_COMMIT /* the Makefile's, for this file alone */
 #define BPS_COMMIT "unknown"

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_KEY_H
-#define BPS_COMMON_KEY_H
+#ifndef BPS_COMMON_BASE_KEY_H
+#define BPS_COMMON_BASE_KEY_H
 /* The cluster key: 32 secret bytes, and what is made of them; the file is common/keyring.h's. The
  * scheduler's host holds the master key; every other host holds a key derived from it for its role
  * and name, so that one stolen host can be told apart. Not the (job, tensor, partition) key of the
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 #define KEY_BYTES       32
 #define KEY_MAC_BYTES   32

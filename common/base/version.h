@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_VERSION_H
-#define BPS_COMMON_VERSION_H
+#ifndef BPS_COMMON_BASE_VERSION_H
+#define BPS_COMMON_BASE_VERSION_H
 /* Which release this is, and of which commit it was built; for people and for metrics, never for
  * decisions (those are made by CTL_PROTO and its like). BPS_VERSION comes from the Makefile. */
 

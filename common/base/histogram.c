@@ -1,4 +1,4 @@
-#include "common/histogram.h"
+#include "common/base/histogram.h"
 
 void histogram_merge(struct histogram *h, const struct histogram *from)
 {

@@ -1,4 +1,4 @@
-#include "common/addr.h"
+#include "common/base/addr.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "common/heap.h"
+#include "common/base/heap.h"
 
 #include <assert.h>
 #include <errno.h>
