@@ -44,7 +44,7 @@ AGENT	:= $(filter-out bps-agent/device/%,$(call tree,bps-agent))
 # The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call tree,bps-agent/device))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/base/error.c common/local.c common/local_gpu.c common/dtype.c common/base/failpoint.c \
+CLIENT	:= $(call src,libbpsclient/*.c) common/codec.c common/base/error.c common/local.c common/local_gpu.c common/data/dtype.c common/base/failpoint.c \
 	   common/base/nearest.c common/base/duration.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
@@ -95,10 +95,10 @@ $(B)/commit: FORCE
 .PHONY: FORCE
 
 # Bits must not depend on the instruction set, so no multiply-add. Unrolling is worth a tenth.
-$(B)/common/reduce.o: ISA := -O3 -ffp-contract=off
+$(B)/common/data/reduce.o: ISA := -O3 -ffp-contract=off
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(B)/common/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
-$(B)/common/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq \
+$(B)/common/data/reduce_avx2.o: ISA := -O3 -ffp-contract=off -mavx2 -mf16c
+$(B)/common/data/reduce_avx512.o: ISA := -O3 -ffp-contract=off -mavx512f -mavx512bw -mavx512dq \
 	-mavx512vl -mf16c
 endif
 

@@ -8,9 +8,9 @@
 #include <sys/queue.h>
 
 #include "bps-agent/core.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/heap.h"
-#include "common/reduce.h"
+#include "common/data/reduce.h"
 
 enum part_state {
 	PART_IDLE,    /* round complete (or 0) */

@@ -8,7 +8,7 @@
 #include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/failpoint.h"
 
 /* A refusal, and of what. Returns rc. */

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

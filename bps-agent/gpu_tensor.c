@@ -5,7 +5,7 @@
 
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 
 /* ---- declaring ---- */

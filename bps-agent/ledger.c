@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 #define MAGIC 0x6c737062u /* "bpsl" */
 /* Addresses for it to grow into; memory is taken in steps. A job with 100 GB of gradients in

@@ -17,7 +17,7 @@
 #include "bps-agent/tensor_impl.h"
 #include "bps-agent/trainer_impl.h"
 #include "common/base/clock.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 
 int restore_wrong(struct restoring *r, const char *what)

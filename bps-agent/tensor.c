@@ -10,7 +10,7 @@
 #include "bps-agent/keep.h"
 #include "bps-agent/tensor_impl.h"
 #include "common/base/clock.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 
 static int by_name(const void *a, const void *b)

@@ -4,7 +4,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/even.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define GAP_NS                                                                                     \
 	(100 * NS_PER_MS) /* between two batches, and two looks at who has heard of the last */

@@ -4,7 +4,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/place.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 /* The first thing that is broken ends the check. */
 #define EXPECT(cond, ...)                                                                          \

@@ -5,7 +5,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/place.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 void sched_want_add(struct sched_wants *w, struct tensor *t, uint32_t i)
 {

@@ -6,7 +6,7 @@
 
 #include "bps-scheduler/drain.h"
 #include "bps-scheduler/place.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 struct builder {
 	struct state_record rec;

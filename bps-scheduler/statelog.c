@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

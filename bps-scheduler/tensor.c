@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 
 static const struct {

@@ -22,7 +22,7 @@
 
 #include "bps-server/arrivals.h"
 #include "common/ctlmsg.h"
-#include "common/pool.h"
+#include "common/data/pool.h"
 #include "common/xport.h"
 
 struct srv_core;
@@ -40,7 +40,7 @@ struct srv_config {
 
 struct srv_env {
 	void *ctx;
-	/* Memory that peers may read (common/pool.h); freed by its maker after srv_core_free. */
+	/* Memory that peers may read (common/data/pool.h); freed by its maker after srv_core_free. */
 	pool_segment_fn segment;
 	/* The job cannot go on: tell the scheduler. code: negative error code. */
 	void (*fail)(void *ctx, uint32_t job, int code, const char *text);

@@ -11,9 +11,9 @@
 #include <sys/queue.h>
 
 #include "bps-server/core.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/heap.h"
-#include "common/reduce.h"
+#include "common/data/reduce.h"
 
 struct slot;
 struct peer;

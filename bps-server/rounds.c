@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/base/failpoint.h"
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "common/base/log.h"
 
 #define SUM_MEAN_OF 8 /* sums, roughly */

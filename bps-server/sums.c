@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 static void unqueue(struct srv_core *core, struct slot *slot)
 {

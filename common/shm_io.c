@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "common/copy.h"
+#include "common/data/copy_nontemporal.h"
 
 /* ---- messages ---- */
 

@@ -22,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "common/wire.h"
 
 struct xport;
@@ -36,7 +36,7 @@ struct xport_read {
 	uint16_t own_segment;
 	uint16_t segment;
 	uint32_t len;
-	bool is_past_caches; /* where we copy it: nobody uses it soon (common/copy.h) */
+	bool is_past_caches; /* where we copy it: nobody uses it soon (common/data/copy_nontemporal.h) */
 	bool has_crc; /* set with status 0: crc is that of the bytes in dst, taken as they came */
 	uint32_t crc;
 	uint64_t offset;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "libbpsclient/client.h"
 #include "libbpsclient/text.h"
 

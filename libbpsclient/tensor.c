@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/failpoint.h"
 #include "libbpsclient/text.h"
 

@@ -35,7 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/error.h"
 
 enum device_error {

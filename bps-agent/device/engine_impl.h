@@ -8,7 +8,7 @@
 #include <sys/queue.h>
 
 #include "bps-agent/device/engine.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/heap.h"
 
 enum part_state {

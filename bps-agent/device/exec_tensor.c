@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "bps-agent/device/exec.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 
 static void tell_bad(struct exec *x, uint32_t id, int rc, const char *why)

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "bps-agent/device/host_impl.h"
-#include "common/reduce.h"
+#include "common/data/reduce.h"
 
 #define BLOCK_ELEMS 4096
 /* Left where NCCL would leave garbage, so that nobody comes to rely on it. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bps-agent/core.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/error.h"
 #include "common/local.h"
 

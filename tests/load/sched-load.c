@@ -29,7 +29,7 @@
 #include "common/base/clock.h"
 #include "common/ctlframe.h"
 #include "common/ctlmsg.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/error.h"
 
 #define S           UINT64_C(1000000000)

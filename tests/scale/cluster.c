@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define SEGMENT_BYTES (16u << 20)
 #define STAGING_BYTES (UINT64_C(256) << 20) /* of a server, as its default */

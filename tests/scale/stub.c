@@ -2,8 +2,8 @@
  * at. The linker takes these before the archives' own. */
 #include <string.h>
 
-#include "common/crc32c.h"
-#include "common/reduce.h"
+#include "common/data/crc32c.h"
+#include "common/data/reduce.h"
 
 uint32_t crc32c(uint32_t crc, const void *data, size_t n_bytes)
 {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define ROWS_MAX 65536
 

@@ -3,7 +3,7 @@
  * gradients are reduced inside the machine, one layer after the other, and then submitted. */
 #include "tests/scale/scale.h"
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define PRIORITY_FIRST 60000 /* as the library's: what was declared first */
 #define START_NS       (10 * MS)

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "common/base/clock.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define SLAB_BYTES (4u << 20)
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 #define RETRY_NS        (300 * MS)
 #define AGAIN_NS        (10 * MS)

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/sim/sim.h"
 
 #define EAGER_MAX 7

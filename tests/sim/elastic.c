@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 bool elastic_is(const struct sim *s)
 {

@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 #define CORRUPTED_MAX 4
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 uint32_t tensor_bytes(const struct sim *s, unsigned t)
 {

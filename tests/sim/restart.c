@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define SPAN_MIN_NS (20 * MS)
 #define SPAN_MAX_NS (600 * MS)

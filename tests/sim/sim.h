@@ -31,7 +31,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
 #include "common/ctlmsg.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/error.h"
 #include "common/xport.h"
 

@@ -15,7 +15,7 @@
 
 #include "bps-agent/core.h"
 #include "bps-agent/core_impl.h"
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/unit/fake_xport.h"
 
 #define SMALL       4u

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define SQ_ENTRIES 512
 

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 const uint8_t the_key[32] = "the key of exactly this pair....";
 const char *rig_provider = "tcp";

@@ -18,7 +18,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-scheduler/events.h"
 #include "bps-scheduler/status.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 #include "common/wire.h"
 

@@ -15,7 +15,7 @@
 
 #include "bps-server/core.h"
 #include "bps-server/core_impl.h"
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/unit/fake_xport.h"
 
 #define MEMBERS_MAX 12

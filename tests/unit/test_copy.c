@@ -1,4 +1,4 @@
-#include "common/copy.h"
+#include "common/data/copy_nontemporal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

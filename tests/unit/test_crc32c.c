@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 #define CHECK_VALUE 0xe3069283u /* of "123456789" */
 

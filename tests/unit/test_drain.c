@@ -13,7 +13,7 @@
 #include "bps-scheduler/balance.h"
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/drain.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"
 #include "tests/unit/fake_sched.h"

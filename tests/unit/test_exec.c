@@ -22,7 +22,7 @@
 #include "bps-agent/device/exec.h"
 #include "bps-agent/device/host.h"
 #include "common/base/clock.h"
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 #include "common/shm.h"
 
 #define WORKERS 2

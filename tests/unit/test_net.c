@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "common/readwindow.h"
 #include "tests/unit/net_rig.h"
 

@@ -1,4 +1,4 @@
-#include "common/pool.h"
+#include "common/data/pool.h"
 
 #include <errno.h>
 #include <setjmp.h>

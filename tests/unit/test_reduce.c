@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "common/reduce.h"
+#include "common/data/reduce.h"
 
 #ifdef __SANITIZE_THREAD__ /* twenty times slower, and size is nothing to it */
 #define MAX_ELEMS ((1u << 16) + 3)

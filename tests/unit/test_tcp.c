@@ -1,7 +1,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
 /* What only our own TCP has: its frames, its two channels, and peers that passed the ticket check

@@ -3,7 +3,7 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
 /* Bytes that go with their offer, unasked (xport_send_eager), over our own TCP: between two ends, and

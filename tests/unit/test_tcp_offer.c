@@ -1,4 +1,4 @@
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
 /* Offers whose bytes come unasked (xport_send_eager): memory that is offered anew while bytes of its

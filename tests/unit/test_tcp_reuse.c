@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 #include "tests/unit/tcp_peer.h"
 
 /* Memory is offered, written to as soon as the offer has ended, and offered again, over our own TCP: with

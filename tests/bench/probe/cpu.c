@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 void probe_crc(size_t bytes, size_t part, double seconds)
 {

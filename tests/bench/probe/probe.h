@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 #define PROBE_MEMBERS_MAX 16
 

@@ -1,4 +1,4 @@
-#include "common/reduce.h"
+#include "common/data/reduce.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -10,7 +10,7 @@
 #define REDUCE_TABLE     reduce_portable
 #define REDUCE_NAME      "portable"
 #define REDUCE_VEC_BYTES 16 /* SSE2, NEON, VSX */
-#include "common/reduce_kernels.h"
+#include "common/data/reduce_kernels.h"
 
 /* Best first. */
 static const struct reduce_table *const tables[] = {

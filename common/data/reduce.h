@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_REDUCE_H
-#define BPS_COMMON_REDUCE_H
+#ifndef BPS_COMMON_DATA_REDUCE_H
+#define BPS_COMMON_DATA_REDUCE_H
 /* Element-wise reduction of contributions: the arithmetic of the service, used by the server (over
  * members) and by the agent (over the workers of one machine). No state, any thread.
  *
@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <stdbool.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 /* Most operands that one reduce_fold call takes. */
 #define REDUCE_MAX_SRC 8

@@ -4,5 +4,5 @@
 #define REDUCE_TABLE     reduce_avx512
 #define REDUCE_NAME      "avx512"
 #define REDUCE_VEC_BYTES 64
-#include "common/reduce_kernels.h"
+#include "common/data/reduce_kernels.h"
 #endif

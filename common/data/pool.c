@@ -1,4 +1,4 @@
-#include "common/pool.h"
+#include "common/data/pool.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_POOL_H
-#define BPS_COMMON_POOL_H
+#ifndef BPS_COMMON_DATA_POOL_H
+#define BPS_COMMON_DATA_POOL_H
 /* Buffers in memory that peers may read: a buddy allocator over segments (Knowlton 1965), so that
  * memory freed by partitions of one size serves those of another. Segments are never given back
  * before pool_free. A steady state allocates nothing. One thread. */

@@ -1,4 +1,4 @@
-#include "common/crc32c.h"
+#include "common/data/crc32c.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_REDUCE_KERNELS_H
-#define BPS_COMMON_REDUCE_KERNELS_H
+#ifndef BPS_COMMON_DATA_REDUCE_KERNELS_H
+#define BPS_COMMON_DATA_REDUCE_KERNELS_H
 /* The inner loops of reduce.c, private to it: one table of functions per instruction set.
  *
  * The first part declares the tables. The second part is the one body of all kernels, compiled once
@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 /* Kernels take a multiple of this many bytes of accumulator: four of the widest registers. */
 #define REDUCE_GROUP_BYTES 256

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_COPY_H
-#define BPS_COMMON_COPY_H
+#ifndef BPS_COMMON_DATA_COPY_NONTEMPORAL_H
+#define BPS_COMMON_DATA_COPY_NONTEMPORAL_H
 /* Copies. Pure. */
 #include <stddef.h>
 

@@ -1,5 +1,5 @@
 /* Non-temporal stores, which x86-64 always has. Sanitizers do not see them, so they get memcpy. */
-#include "common/copy.h"
+#include "common/data/copy_nontemporal.h"
 
 #include <stdint.h>
 #include <string.h>

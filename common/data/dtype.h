@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_DTYPE_H
-#define BPS_COMMON_DTYPE_H
+#ifndef BPS_COMMON_DATA_DTYPE_H
+#define BPS_COMMON_DATA_DTYPE_H
 /* Element types and reduction operations, as numbered on the wire, in the ring and in bps.h.
  * The dtype numbers are NCCL's; those it has and we do not sum are refused with an error. */
 #include <stddef.h>

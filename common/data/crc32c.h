@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_CRC32C_H
-#define BPS_COMMON_CRC32C_H
+#ifndef BPS_COMMON_DATA_CRC32C_H
+#define BPS_COMMON_DATA_CRC32C_H
 /* CRC-32C (Castagnoli, RFC 3720 appendix B.4), hardware-assisted with run-time dispatch and a
  * portable table fallback. Guards against accidental corruption only. Any thread. */
 #include <stddef.h>

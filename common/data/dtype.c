@@ -1,4 +1,4 @@
-#include "common/dtype.h"
+#include "common/data/dtype.h"
 
 static const struct {
 	uint8_t bytes, acc_bytes;

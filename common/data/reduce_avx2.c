@@ -3,5 +3,5 @@
 #define REDUCE_TABLE     reduce_avx2
 #define REDUCE_NAME      "avx2"
 #define REDUCE_VEC_BYTES 32
-#include "common/reduce_kernels.h"
+#include "common/data/reduce_kernels.h"
 #endif
