@@ -59,9 +59,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/histogram.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 #include "common/xport.h"
 
 struct agt_core;

@@ -10,8 +10,8 @@
  * Pure; any thread. */
 #include <stdint.h>
 
-#include "common/codec.h"
-#include "common/ctlmsg.h"
+#include "common/wire/codec.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
 
 /* token: CTL_TOKEN_BYTES. Errors: -ENOMEM, -EIO from the library. */

@@ -40,7 +40,7 @@
 #include <stdint.h>
 
 #include "bps-scheduler/state.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
 
 #define SCHED_MEMBERS_MAX      65536

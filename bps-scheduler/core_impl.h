@@ -29,7 +29,7 @@
 #include "bps-scheduler/pace.h"
 #include "bps-scheduler/place.h"
 #include "bps-scheduler/speed.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 #define NS_PER_MS    UINT64_C(1000000)
 #define NS_PER_S     UINT64_C(1000000000)

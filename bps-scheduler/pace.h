@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 struct sched_core;
 struct member;

@@ -2,7 +2,7 @@
 
 #include "bps-scheduler/drain.h"
 #include "bps-scheduler/mute.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #define MANY (1u << 28) /* what a record holds is bounded by its length, which its writer chose */
 

@@ -8,7 +8,7 @@
  * declarations that not all agents have made, who has finished. */
 #include <stdint.h>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
 
 #define STATE_ID_BYTES     16
 #define STATE_SECRET_BYTES 32
@@ -113,6 +113,6 @@ struct state_record {
 	uint32_t n_mutes;
 };
 
-/* Layout of struct state_record, for common/codec.h. */
+/* Layout of struct state_record, for common/wire/codec.h. */
 const struct layout *state_layout(void);
 #endif

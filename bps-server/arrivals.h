@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/histogram.h"
 
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)

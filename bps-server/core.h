@@ -21,7 +21,7 @@
 #include <stdint.h>
 
 #include "bps-server/arrivals.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/data/pool.h"
 #include "common/xport.h"
 

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_CTLCHAN_H
 #define BPS_COMMON_CTLCHAN_H
-/* The control channel: frames (common/ctlframe.h) over TCP, with TLS 1.3 and the cluster key
+/* The control channel: frames (common/wire/ctlframe.h) over TCP, with TLS 1.3 and the cluster key
  * (common/tls.h), or without a key and then on loopback addresses only. This is one connection,
  * either end, and the listener; the end that connects and comes back is common/ctlclient.h.
  *
@@ -23,7 +23,7 @@
 #include <sys/socket.h>
 
 #include "common/base/addr.h"
-#include "common/ctlframe.h"
+#include "common/wire/ctlframe.h"
 #include "common/base/error.h"
 #include "common/tls.h"
 

@@ -42,7 +42,7 @@
 #include "common/fabric.h"
 #include "common/net_impl.h"
 #include "common/readwindow.h"
-#include "common/ticket.h"
+#include "common/wire/ticket.h"
 
 #define FABRIC_CONNS_MAX 256 /* libfabric 1.17 polls every endpoint of a queue */
 #define FABRIC_SEGS_MAX  4096

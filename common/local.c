@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 /* ---- control page ---- */
 

@@ -30,7 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
 #include "common/base/error.h"
 #include "common/local_gpu.h"
 
@@ -132,7 +132,7 @@ int local_done_wait(struct local_control *c, uint32_t seen, uint64_t spin_ns, ui
 
 /* Messages. Trainer to agent: HELLO DECLARE FINISH WHY ASK BARRIER. Agent to trainer: WELCOME JOB
  * DECLARED ARENA TEXT FINISHED PEOPLE. A frame is u16 type, u16 0, u32 seq (0, or echoed in the
- * answer), then the struct by common/codec.h. */
+ * answer), then the struct by common/wire/codec.h. */
 enum local_type {
 	LOCAL_HELLO = 1,
 	LOCAL_WELCOME, /* + fds: control memfd, eventfd; or code and text, then the agent closes */

@@ -2,7 +2,7 @@
 
 #include <stddef.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #define VERSION_MAX 63
 

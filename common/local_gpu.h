@@ -17,7 +17,7 @@
  */
 #include <stdint.h>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
 
 #define GPU_UUID_BYTES   16
 #define GPU_HANDLE_BYTES 64

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "common/base/addr.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
 #include "common/tls.h"
 

@@ -10,7 +10,7 @@
  * namespaces and host names say. Handshake, on SOCK_SEQPACKET:
  *
  *   server -> agent   challenge: a nonce
- *   agent -> server   ticket over that nonce (common/ticket.h), and a nonce of its own
+ *   agent -> server   ticket over that nonce (common/wire/ticket.h), and a nonce of its own
  *   server -> agent   proof over the agent's nonce, and the memfd of the rings
  *
  * The socket stays: segments' memfds go over it, wake-ups for a sleeper (not an eventfd: its

@@ -19,7 +19,7 @@
 #include "common/readwindow.h"
 #include "common/shm.h"
 #include "common/shm_ring.h"
-#include "common/ticket.h"
+#include "common/wire/ticket.h"
 
 #define SHM_PATH_BYTES   108 /* of a UNIX socket's address */
 #define SHM_STRANGERS    16  /* of them that have shown no ticket */

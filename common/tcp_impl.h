@@ -43,7 +43,7 @@
 #include "common/readwindow.h"
 #include "common/recvwindow.h"
 #include "common/tcp.h"
-#include "common/ticket.h"
+#include "common/wire/ticket.h"
 #include "common/unasked.h"
 
 #define TCP_SEGS_MAX  4096

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "common/data/crc32c.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 struct xport;
 struct xconn;

@@ -20,7 +20,7 @@
 
 #include "libbpsclient/bps.h"
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/local.h"
 #include "libbpsclient/options.h"
 #include "libbpsclient/session.h"

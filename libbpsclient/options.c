@@ -8,7 +8,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/local.h"
 #include "libbpsclient/text.h"
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/failpoint.h"
 
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */

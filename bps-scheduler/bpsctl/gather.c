@@ -10,7 +10,7 @@
 #include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "common/base/clock.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #define ANSWER_MS    1900 /* an answer takes less than two seconds, whatever is broken */
 #define JOBS_MAX     32   /* that are asked about at once */

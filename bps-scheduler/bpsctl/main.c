@@ -7,7 +7,7 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/nearest.h"
 #include "common/settings.h"
 

@@ -10,7 +10,7 @@
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "common/base/clock.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #define WAIT_MS 200 /* between two looks of --wait */
 

@@ -10,7 +10,7 @@
 #include <event2/event.h>
 
 #include "common/ctlchan.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #define BOUND_MS   2000
 #define NAME_BYTES (CTL_NAME_MAX + 1)

@@ -11,7 +11,7 @@
 #include "bps-scheduler/bpsctl/gather.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/version.h"
 
 /* A word: how its document is made and how it is shown. */

@@ -16,7 +16,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #define TRAINERS_MAX   1024
 #define DAEMONS_MAX    64

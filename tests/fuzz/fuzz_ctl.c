@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
 
 #define TYPE_BYTES 2

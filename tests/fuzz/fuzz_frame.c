@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/ctlframe.h"
+#include "common/wire/ctlframe.h"
 #include "common/base/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);

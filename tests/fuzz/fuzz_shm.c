@@ -8,7 +8,7 @@
 
 #include "common/shm_impl.h"
 #include "common/shm_ring.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

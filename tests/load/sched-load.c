@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/ctlframe.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlframe.h"
+#include "common/wire/ctlmsg.h"
 #include "common/data/dtype.h"
 #include "common/base/error.h"
 

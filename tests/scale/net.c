@@ -5,7 +5,7 @@
 
 #include <errno.h>
 
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 #define CREDITS    64
 #define READ_BYTES 64 /* of a request to read */

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 struct end;
 struct eager;

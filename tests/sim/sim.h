@@ -30,7 +30,7 @@
 #include "bps-agent/core.h"
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 #include "common/data/dtype.h"
 #include "common/base/error.h"
 #include "common/xport.h"

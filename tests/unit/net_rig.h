@@ -17,7 +17,7 @@
 
 #include "common/base/clock.h"
 #include "common/net_open.h"
-#include "common/ticket.h"
+#include "common/wire/ticket.h"
 
 #define SERVER_ID       7
 #define SERVER_INSTANCE 0x5e5e5e01u

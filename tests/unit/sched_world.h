@@ -20,7 +20,7 @@
 #include "bps-scheduler/status.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 #define MS        UINT64_C(1000000)
 #define RECORDS   16384

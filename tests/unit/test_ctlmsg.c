@@ -1,4 +1,4 @@
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 #include <assert.h>
 #include <endian.h>

@@ -1,7 +1,7 @@
-#include "common/ctlmsg.h"
+#include "common/wire/ctlmsg.h"
 
 #include "common/base/error.h"
-#include "common/wire.h"
+#include "common/wire/wire.h"
 
 #define CLUSTER_ID_BYTES 16
 

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TICKET_H
-#define BPS_COMMON_TICKET_H
+#ifndef BPS_COMMON_WIRE_TICKET_H
+#define BPS_COMMON_WIRE_TICKET_H
 /* Tickets and proofs: how the two ends of a data connection show each other that they hold the key
  * that the scheduler gave to exactly these two instances. Pure; shared by all transports.
  *

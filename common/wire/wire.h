@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_WIRE_H
-#define BPS_COMMON_WIRE_H
+#ifndef BPS_COMMON_WIRE_WIRE_H
+#define BPS_COMMON_WIRE_WIRE_H
 /* Messages of the data plane between an agent and a server: a 64-byte little-endian header, a tail
  * by type, and for small partitions the payload itself (WIRE_INLINE). Several messages, each padded
  * to 8 bytes, may share one send. docs/protocol.md has the table; the rules are those of the round

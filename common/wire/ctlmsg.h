@@ -1,7 +1,7 @@
-#ifndef BPS_COMMON_CTLMSG_H
-#define BPS_COMMON_CTLMSG_H
+#ifndef BPS_COMMON_WIRE_CTLMSG_H
+#define BPS_COMMON_WIRE_CTLMSG_H
 /* Messages of the control channel between the scheduler and its members (servers and agents).
- * Plain structs; common/codec.h carries them, ctlmsg.c holds the field tables. A frame is the
+ * Plain structs; common/wire/codec.h carries them, ctlmsg.c holds the field tables. A frame is the
  * message's type (u16) and its struct (common/ctlchan.h).
  *
  *   member -> scheduler          scheduler -> member
@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/codec.h"
+#include "common/wire/codec.h"
 
 #define CTL_PROTO           1
 #define CTL_NAME_MAX        63 /* host, member and user names */

@@ -1,4 +1,4 @@
-#include "common/ticket.h"
+#include "common/wire/ticket.h"
 
 #include <endian.h>
 #include <string.h>

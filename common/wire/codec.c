@@ -1,4 +1,4 @@
-#include "common/codec.h"
+#include "common/wire/codec.h"
 
 #include <endian.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_CTLFRAME_H
-#define BPS_COMMON_CTLFRAME_H
+#ifndef BPS_COMMON_WIRE_CTLFRAME_H
+#define BPS_COMMON_WIRE_CTLFRAME_H
 /* Frames of the control channel, as pure functions over bytes (the channel and the fuzzer use the
  * same ones). A frame is u32 length of what follows, u16 type, body; little-endian, so length is
  * 2 + the body's bytes. */

@@ -1,4 +1,4 @@
-#include "common/ctlframe.h"
+#include "common/wire/ctlframe.h"
 
 #include "common/base/error.h"
 

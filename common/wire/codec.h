@@ -1,8 +1,8 @@
-#ifndef BPS_COMMON_CODEC_H
-#define BPS_COMMON_CODEC_H
+#ifndef BPS_COMMON_WIRE_CODEC_H
+#define BPS_COMMON_WIRE_CODEC_H
 /* Encoding of plain C structs as little-endian bytes, driven by field tables. The control channel,
  * the trainers' socket and the scheduler's state log all speak in it, so there is one decoder to
- * check and to fuzz. The data plane has its own fixed header (common/wire.h).
+ * check and to fuzz. The data plane has its own fixed header (common/wire/wire.h).
  *
  * A struct is u32 n_bytes of what follows, then its fields in table order. A decoder takes missing
  * trailing fields as zero and skips bytes behind the last field it knows: a newer peer may append
