@@ -11,7 +11,7 @@
 
 #include "bps-agent/core.h"
 #include "common/base/error.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 enum arena_kind {
 	ARENA_INPUT,   /* the trainer writes */

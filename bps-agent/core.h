@@ -62,7 +62,7 @@
 #include "common/wire/ctlmsg.h"
 #include "common/base/histogram.h"
 #include "common/wire/wire.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 struct agt_core;
 struct agt_job;

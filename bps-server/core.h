@@ -23,7 +23,7 @@
 #include "bps-server/arrivals.h"
 #include "common/wire/ctlmsg.h"
 #include "common/data/pool.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 struct srv_core;
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 /* How long one turn may work before it looks at the descriptors. */
 #define TURN_NS 500000

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_DATAPATH_H
 #define BPS_COMMON_DATAPATH_H
-/* The transport of a data thread: the network (common/net.h), and beside it, where it is not
+/* The transport of a data thread: the network (common/transport/net.h), and beside it, where it is not
  * switched off, the memory of peers on the same host (common/shm.h). The core sees one struct
  * xport; each of its connections belongs to one of the two.
  *
@@ -9,7 +9,7 @@
  * another release), that is logged, and the next ones to that thread go through the network.
  *
  * Both have the same segments under the same numbers. Thread: as xports. */
-#include "common/net.h"
+#include "common/transport/net.h"
 #include "common/shm.h"
 
 /* same_host: NULL when switched off. A listener that cannot make its socket is logged and goes

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_FABRIC_H
 #define BPS_COMMON_FABRIC_H
-/* libfabric back-end of common/net.h: FI_EP_MSG endpoints of provider tcp or verbs, API 1.17.
+/* libfabric back-end of common/transport/net.h: FI_EP_MSG endpoints of provider tcp or verbs, API 1.17.
  *
  * A process has one struct fabric (provider, address, connection-management thread with the event
  * queue and, for a server, the listener with its ticket check) and one struct fabric_xport per data
@@ -8,7 +8,7 @@
  * manual: poll makes it, and may_sleep asks libfabric whether the thread may block.
  *
  * A peer that passed is trusted code: provider tcp can be crashed by one. */
-#include "common/net.h"
+#include "common/transport/net.h"
 
 /* As net_open, for libfabric's provider cfg->provider. Sets two environment variables of libfabric,
  * so call it before other threads look at the environment. */

@@ -40,8 +40,8 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/fabric.h"
-#include "common/net_impl.h"
-#include "common/readwindow.h"
+#include "common/transport/net_impl.h"
+#include "common/transport/read_window.h"
 #include "common/wire/ticket.h"
 
 #define FABRIC_CONNS_MAX 256 /* libfabric 1.17 polls every endpoint of a queue */

@@ -1,8 +1,8 @@
 #ifndef BPS_COMMON_NET_OPEN_H
 #define BPS_COMMON_NET_OPEN_H
 /* Opens the network transport that the setting `provider` names. The only place that knows all
- * implementations of common/net.h. */
-#include "common/net.h"
+ * implementations of common/transport/net.h. */
+#include "common/transport/net.h"
 
 /* Open the provider and the address; with is_listener, listen. Starts the connection thread. err
  * gets the sentence (unknown or missing provider, port in use, what to do). Call it before other

@@ -2,7 +2,7 @@
 #define BPS_COMMON_NODE_H
 /* What bps-server and bps-agent have in common around their data threads: a daemon
  * (common/daemon.h) that is a member of the cluster (common/member.h) and has a data plane
- * (common/net.h), with the settings of the three.
+ * (common/transport/net.h), with the settings of the three.
  *
  * Thread: the control loop's, which is the main thread. */
 #include <jansson.h>

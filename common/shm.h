@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_SHM_H
 #define BPS_COMMON_SHM_H
-/* Shared-memory back-end of common/xport.h, for an agent and a server on the same host: they map
+/* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host: they map
  * each other's segments, messages go through two rings (common/shm_ring.h), a read is one memcpy,
  * and an offer can be borrowed, so that nothing is copied at all. No network is involved, and so no
  * crc.
@@ -28,8 +28,8 @@
 #include <stdint.h>
 
 #include "common/base/error.h"
-#include "common/net.h"
-#include "common/xport.h"
+#include "common/transport/net.h"
+#include "common/transport/xport.h"
 
 #define SHM_DIR_MAX   80 /* a socket's name and this fit into an address */
 #define SHM_CONNS_MAX 64 /* connections of a data thread, handshakes too */

@@ -15,8 +15,8 @@
 #include <sys/types.h>
 
 #include "common/base/clock.h"
-#include "common/net_impl.h"
-#include "common/readwindow.h"
+#include "common/transport/net_impl.h"
+#include "common/transport/read_window.h"
 #include "common/shm.h"
 #include "common/shm_ring.h"
 #include "common/wire/ticket.h"

@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_TCP_H
 #define BPS_COMMON_TCP_H
-/* Transport over TCP sockets (common/net.h, common/xport.h). docs/protocol.md has what goes over
+/* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h). docs/protocol.md has what goes over
  * them.
  *
  * libfabric's tcp provider costs, beside what the sockets cost, a wake-up of itself per completion
@@ -9,7 +9,7 @@
  *
  * A process has one connection thread, which accepts and checks tickets, so that no stranger ever
  * holds up data; a good ticket's socket goes to the data thread that it names. */
-#include "common/net.h"
+#include "common/transport/net.h"
 
 #define TCP_CONNS_MAX 1024 /* of a data thread */
 

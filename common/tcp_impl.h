@@ -39,8 +39,8 @@
 #include "common/base/clock.h"
 #include "common/congestion.h"
 #include "common/base/error.h"
-#include "common/net_impl.h"
-#include "common/readwindow.h"
+#include "common/transport/net_impl.h"
+#include "common/transport/read_window.h"
 #include "common/recvwindow.h"
 #include "common/tcp.h"
 #include "common/wire/ticket.h"
@@ -333,7 +333,7 @@ void tcp_free_gone(struct tcp_xport *x);
 
 /* tcp_msg.c */
 int tcp_send(struct xconn *c, const struct wire_msg *m);
-/* As send_eager of common/xport.h. */
+/* As send_eager of common/transport/xport.h. */
 int tcp_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient);
 /* Append a message: 0, or -EAGAIN. reserve: bytes of room that must remain. */
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve);

@@ -24,9 +24,9 @@
 #include "bps-agent/core.h"
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
-#include "common/readwindow.h"
+#include "common/transport/read_window.h"
 #include "common/unasked.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 #define US          UINT64_C(1000)
 #define MS          UINT64_C(1000000)

@@ -33,7 +33,7 @@
 #include "common/wire/ctlmsg.h"
 #include "common/data/dtype.h"
 #include "common/base/error.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_FAKE_XPORT_H
 #define BPS_TESTS_FAKE_XPORT_H
-/* A transport for unit tests of the cores (common/xport.h): synchronous, nothing happens by itself.
+/* A transport for unit tests of the cores (common/transport/xport.h): synchronous, nothing happens by itself.
  * What the core sends is kept until the test takes it; reads wait until the test ends them.
  * Messages pass through wire_encode and wire_decode both ways, so that a field that does not travel
  * is missed here too.
@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 #define FAKE_SEGMENTS 64
 

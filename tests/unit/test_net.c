@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "common/data/crc32c.h"
-#include "common/readwindow.h"
+#include "common/transport/read_window.h"
 #include "tests/unit/net_rig.h"
 
 /* What every transport over the network does, with each that needs no special hardware. */

@@ -1,4 +1,4 @@
-#include "common/net_impl.h"
+#include "common/transport/net_impl.h"
 
 #define CONNECT_TIMEOUT_MS 3000
 #define NS_PER_MS          UINT64_C(1000000)

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_XPORT_H
-#define BPS_COMMON_XPORT_H
+#ifndef BPS_COMMON_TRANSPORT_XPORT_H
+#define BPS_COMMON_TRANSPORT_XPORT_H
 /* The transport of the data plane, as seen by a data thread: connections that carry wire messages
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
  * callbacks run on that thread. The implementation is a table (struct xport_ops): common/tcp.c is

@@ -1,11 +1,11 @@
-#ifndef BPS_COMMON_NET_IMPL_H
-#define BPS_COMMON_NET_IMPL_H
-/* What the implementations of common/net.h have in common, and common/shm.h, which listens for
+#ifndef BPS_COMMON_TRANSPORT_NET_IMPL_H
+#define BPS_COMMON_TRANSPORT_NET_IMPL_H
+/* What the implementations of common/transport/net.h have in common, and common/shm.h, which listens for
  * silence as they do. */
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "common/net.h"
+#include "common/transport/net.h"
 
 /* What a data thread counts: written by it, read by any. */
 struct net_counters {

@@ -1,7 +1,7 @@
-#ifndef BPS_COMMON_NET_H
-#define BPS_COMMON_NET_H
+#ifndef BPS_COMMON_TRANSPORT_NET_H
+#define BPS_COMMON_TRANSPORT_NET_H
 /* What a process has of a transport over the network: its address, for servers the listener with
- * its ticket check, and one struct xport per data thread (common/xport.h). Two implementations:
+ * its ticket check, and one struct xport per data thread (common/transport/xport.h). Two implementations:
  * common/tcp.h, our own sockets, and common/fabric.h, libfabric (verbs, and its tcp for comparison).
  *
  * A connect brings a ticket: 48 bytes with (thread, peer id, instance, nonce) and their HMAC under
@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "common/base/error.h"
-#include "common/xport.h"
+#include "common/transport/xport.h"
 
 struct net;
 

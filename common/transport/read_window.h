@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_READWINDOW_H
-#define BPS_COMMON_READWINDOW_H
+#ifndef BPS_COMMON_TRANSPORT_READ_WINDOW_H
+#define BPS_COMMON_TRANSPORT_READ_WINDOW_H
 /* Bytes being read on one connection. What both sides ask for waits behind what both sides send, in
  * the same stream: too much under way, and no result is asked for before the last contribution is
  * gone. So the window follows the time from asking to arrival, between bounds (the lower one is a
