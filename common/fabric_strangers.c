@@ -1,5 +1,5 @@
 /* Silent connections to the data port of libfabric's provider tcp, which is our ofi-tcp
- * (common/tcp_door.c sees to its own). TCP_DEFER_ACCEPT keeps them from the provider for a few
+ * (common/transport/sockets/tcp_listener.c sees to its own). TCP_DEFER_ACCEPT keeps them from the provider for a few
  * seconds only; then it gets them after all, waits for a handshake for ever, and each costs a
  * descriptor (libfabric 1.17). It has no call to list or close them. Whoever means it sends his
  * handshake at once, so what was accepted and has brought no byte is a stranger's: shut down here,

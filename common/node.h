@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/congestion.h"
+#include "common/transport/sockets/congestion.h"
 #include "common/daemon.h"
 #include "common/datapath.h"
 #include "common/member.h"

@@ -2,7 +2,7 @@
 #define BPS_COMMON_TRANSPORT_NET_H
 /* What a process has of a transport over the network: its address, for servers the listener with
  * its ticket check, and one struct xport per data thread (common/transport/xport.h). Two implementations:
- * common/tcp.h, our own sockets, and common/fabric.h, libfabric (verbs, and its tcp for comparison).
+ * common/transport/sockets/tcp.h, our own sockets, and common/fabric.h, libfabric (verbs, and its tcp for comparison).
  *
  * A connect brings a ticket: 48 bytes with (thread, peer id, instance, nonce) and their HMAC under
  * the key that the scheduler gave to exactly these two instances; it is checked before anything
@@ -19,7 +19,7 @@ struct net;
 struct net_config {
 	const char *provider;   /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
 	const char *bind_addr;  /* numeric address of the interface to use */
-	const char *congestion; /* of "tcp": as in common/congestion.h; NULL: "auto" */
+	const char *congestion; /* of "tcp": as in common/transport/sockets/congestion.h; NULL: "auto" */
 	uint16_t port;          /* of the listener; 0: any */
 	uint32_t is_listener;   /* servers listen, agents connect */
 	uint32_t my_id;         /* member id */

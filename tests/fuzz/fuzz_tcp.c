@@ -1,4 +1,4 @@
-/* A connection over TCP (common/tcp.h), whatever a peer sends that has passed the ticket check. The
+/* A connection over TCP (common/transport/sockets/tcp.h), whatever a peer sends that has passed the ticket check. The
  * input is a list of steps, two bytes each (what, how much) and then what belongs to them; some send
  * bytes as they are, others what a good peer would, so that the states behind it are reached. Rings
  * and buffers keep their bounds, and every read ends once. */
@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/tcp_impl.h"
+#include "common/transport/sockets/tcp_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -194,7 +194,7 @@ static bool is_early(const struct tcp_conn *c)
 	       e->is_heard && e->turn == ((struct tcp_xport *)c->pub.x)->turn;
 }
 
-/* As serve in common/tcp.c does. */
+/* As serve in common/transport/sockets/tcp.c does. */
 static void hear(struct fuzzed *f, enum lane lane)
 {
 	struct tcp_lane *l = &f->c->lanes[lane];

@@ -5,7 +5,7 @@
  * than that on its way, until the thread it goes to has had time for it. */
 #include "tests/scale/scale.h"
 
-#define KERNEL_BYTES (UINT32_C(64) << 10) /* TCP_AHEAD_SLOW of common/tcp_impl.h */
+#define KERNEL_BYTES (UINT32_C(64) << 10) /* TCP_AHEAD_SLOW of common/transport/sockets/tcp_impl.h */
 
 static struct lane *lane_of(const struct item *it)
 {

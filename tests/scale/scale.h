@@ -25,7 +25,7 @@
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
 #include "common/transport/read_window.h"
-#include "common/unasked.h"
+#include "common/transport/sockets/eager_policy.h"
 #include "common/transport/xport.h"
 
 #define US          UINT64_C(1000)

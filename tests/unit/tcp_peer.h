@@ -1,13 +1,13 @@
 #ifndef BPS_TESTS_TCP_PEER_H
 #define BPS_TESTS_TCP_PEER_H
-/* A peer of our own TCP (common/tcp.h) made of bare sockets, which a test has say what it likes; a
+/* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, which a test has say what it likes; a
  * struct rig has the other end. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/tcp_impl.h"
+#include "common/transport/sockets/tcp_impl.h"
 #include "tests/unit/net_rig.h"
 
 static inline struct tcp_conn *tcp_conn_of(const struct node *n)

@@ -1,5 +1,5 @@
 /* Which congestion control data sockets take. */
-#include "common/congestion.h"
+#include "common/transport/sockets/congestion.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
 /* The receive window of a data thread's sockets. */
-#include "common/recvwindow.h"
+#include "common/transport/sockets/recv_window.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

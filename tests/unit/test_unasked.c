@@ -1,5 +1,5 @@
 /* Whether the bytes of an offer go with it. */
-#include "common/unasked.h"
+#include "common/transport/sockets/eager_policy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

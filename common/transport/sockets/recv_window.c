@@ -1,4 +1,4 @@
-#include "common/recvwindow.h"
+#include "common/transport/sockets/recv_window.h"
 
 #include <limits.h>
 #include <stddef.h>

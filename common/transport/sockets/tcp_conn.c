@@ -1,4 +1,4 @@
-#include "common/tcp_impl.h"
+#include "common/transport/sockets/tcp_impl.h"
 
 #include <assert.h>
 #include <errno.h>

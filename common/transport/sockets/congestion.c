@@ -1,4 +1,4 @@
-#include "common/congestion.h"
+#include "common/transport/sockets/congestion.h"
 
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_UNASKED_H
-#define BPS_COMMON_UNASKED_H
+#ifndef BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
+#define BPS_COMMON_TRANSPORT_SOCKETS_EAGER_POLICY_H
 /* Shall the bytes of the next offer go with it? Of one connection, for who offers.
  *
  * A peer that has no room for what comes unasked lets it pass and asks for it later: then it went

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_TCP_H
-#define BPS_COMMON_TCP_H
+#ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
+#define BPS_COMMON_TRANSPORT_SOCKETS_TCP_H
 /* Transport over TCP sockets (common/transport/net.h, common/transport/xport.h). docs/protocol.md has what goes over
  * them.
  *

@@ -1,4 +1,4 @@
-#include "common/tcp_impl.h"
+#include "common/transport/sockets/tcp_impl.h"
 
 #include <endian.h>
 #include <errno.h>

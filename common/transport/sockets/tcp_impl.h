@@ -1,9 +1,9 @@
-#ifndef BPS_COMMON_TCP_IMPL_H
-#define BPS_COMMON_TCP_IMPL_H
-/* Inside of common/tcp.h, shared by its files and its unit test only.
+#ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_IMPL_H
+#define BPS_COMMON_TRANSPORT_SOCKETS_TCP_IMPL_H
+/* Inside of common/transport/sockets/tcp.h, shared by its files and its unit test only.
  *
  *   tcp.c       process-wide object, data-thread object, the poll loop
- *   tcp_door.c  connection thread: accepts, checks tickets, hands sockets over
+ *   tcp_listener.c  connection thread: accepts, checks tickets, hands sockets over
  *   tcp_conn.c  life of a connection: connect, accept, up, down, pings
  *   tcp_msg.c   its socket for messages and requests to read
  *   tcp_in.c    its socket for bytes: those that come
@@ -37,14 +37,14 @@
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
-#include "common/congestion.h"
+#include "common/transport/sockets/congestion.h"
 #include "common/base/error.h"
 #include "common/transport/net_impl.h"
 #include "common/transport/read_window.h"
-#include "common/recvwindow.h"
-#include "common/tcp.h"
+#include "common/transport/sockets/recv_window.h"
+#include "common/transport/sockets/tcp.h"
 #include "common/wire/ticket.h"
-#include "common/unasked.h"
+#include "common/transport/sockets/eager_policy.h"
 
 #define TCP_SEGS_MAX  4096
 #define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
@@ -292,11 +292,11 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 
 /* x->pub.ahead_bytes, and as many unsent in the kernel: enough to keep the link busy until we are
  * woken. What is offered meanwhile may be more urgent, and connections get out of step by as much;
- * where round trips are short (recvwindow.h) both pass soon, and several go with one call. */
+ * where round trips are short (recv_window.h) both pass soon, and several go with one call. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
 
-/* tcp_door.c */
+/* tcp_listener.c */
 /* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
 int door_open(struct tcp_net *net, struct err_text *err);
 /* Stop and close; also after a door_open that failed. */

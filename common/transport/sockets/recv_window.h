@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_RECVWINDOW_H
-#define BPS_COMMON_RECVWINDOW_H
+#ifndef BPS_COMMON_TRANSPORT_SOCKETS_RECV_WINDOW_H
+#define BPS_COMMON_TRANSPORT_SOCKETS_RECV_WINDOW_H
 /* The receive window of a data thread's sockets for bytes, one for all of them.
  *
  * What all peers send waits in one queue before our link, and of the link each gets the share that
