@@ -15,7 +15,7 @@ say	= $(if $(V),,@printf '  %-7s %s\n' '$(1)' '$(2)')
 
 PKGS	:= libuv libevent libevent_openssl jansson openssl
 PKG_CFLAGS := $(shell pkg-config --cflags libfabric $(PKGS) 2>/dev/null)
-# libfabric is opened when it is used (common/libfabric.h).
+# libfabric is opened when it is used (common/transport/fabric/libfabric.h).
 LIBS	:= $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -linih -lnuma -lm -lpthread
 
 WARN	:= -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wformat=2 \

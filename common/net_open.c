@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "common/fabric.h"
+#include "common/transport/fabric/fabric.h"
 #include "common/transport/sockets/tcp.h"
 
 int net_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, struct net **ret,

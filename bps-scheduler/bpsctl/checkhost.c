@@ -12,7 +12,7 @@
 
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/checks.h"
-#include "common/libfabric.h"
+#include "common/transport/fabric/libfabric.h"
 
 #define FILES_MIN    4096
 #define MEMLOCK_MIN  (UINT64_C(1) << 30)

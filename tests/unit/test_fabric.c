@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/fabric.h"
-#include "common/fabric_impl.h"
+#include "common/transport/fabric/fabric.h"
+#include "common/transport/fabric/fabric_impl.h"
 #include "tests/unit/net_rig.h"
 
 /* What only libfabric's transport has: its handshake, credits, cookies, and its ways to name memory.

@@ -5,7 +5,7 @@
  * handshake at once, so what was accepted and has brought no byte is a stranger's: shut down here,
  * it ends for the provider as if the other side had hung up. The number of a descriptor may get
  * another owner in between; that one is then a data connection which is made anew. */
-#include "common/fabric_impl.h"
+#include "common/transport/fabric/fabric_impl.h"
 
 #include <dirent.h>
 #include <netinet/in.h>

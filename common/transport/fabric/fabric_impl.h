@@ -1,9 +1,9 @@
-#ifndef BPS_COMMON_FABRIC_IMPL_H
-#define BPS_COMMON_FABRIC_IMPL_H
-/* Inside of common/fabric.h, shared by its files and its unit test only.
+#ifndef BPS_COMMON_TRANSPORT_FABRIC_FABRIC_IMPL_H
+#define BPS_COMMON_TRANSPORT_FABRIC_FABRIC_IMPL_H
+/* Inside of common/transport/fabric/fabric.h, shared by its files and its unit test only.
  *
  *   fabric.c         process-wide object, data-thread object, listener, statistics
- *   fabric_cm.c      connection-management thread: event queues, ticket check, refusals
+ *   fabric_listener.c      connection-management thread: event queues, ticket check, refusals
  *   fabric_conn.c    life of a connection: connect, accept, up, down, pings, segments
  *   fabric_io.c      buffers, messages under credit, reads
  *   fabric_poll.c    completions and the poll loop
@@ -39,7 +39,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
-#include "common/fabric.h"
+#include "common/transport/fabric/fabric.h"
 #include "common/transport/net_impl.h"
 #include "common/transport/read_window.h"
 #include "common/wire/ticket.h"
@@ -273,7 +273,7 @@ void xport_renew(struct fabric_xport *x);
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
-/* fabric_cm.c */
+/* fabric_listener.c */
 void *cm_main(void *arg);
 void cm_reject(struct fabric *f, struct fi_info *info, const char *code);
 /* Next event of the queue; false when empty. The data thread's side. */

@@ -1,4 +1,4 @@
-#include "common/libfabric.h"
+#include "common/transport/fabric/libfabric.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "common/fabric_impl.h"
+#include "common/transport/fabric/fabric_impl.h"
 
 #include <arpa/inet.h>
 #include <assert.h>

@@ -1,4 +1,4 @@
-#include "common/fabric.h"
+#include "common/transport/fabric/fabric.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "common/base/addr.h"
-#include "common/fabric_impl.h"
+#include "common/transport/fabric/fabric_impl.h"
 #include "common/base/failpoint.h"
-#include "common/libfabric.h"
+#include "common/transport/fabric/libfabric.h"
 #include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024

@@ -1,4 +1,4 @@
-#include "common/fabric_impl.h"
+#include "common/transport/fabric/fabric_impl.h"
 
 #include <endian.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Why libfabric has nothing for a provider and an address: it only says "no data available". And
  * how much memory it may lock: it only says "cannot allocate memory". */
-#include "common/fabric_impl.h"
+#include "common/transport/fabric/fabric_impl.h"
 
 #include <errno.h>
 #include <linux/capability.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_LIBFABRIC_H
-#define BPS_COMMON_LIBFABRIC_H
+#ifndef BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
+#define BPS_COMMON_TRANSPORT_FABRIC_LIBFABRIC_H
 /* libfabric, opened by those who use it, not with the program: what it links to waits up to 0.3 s
  * for devices of its vendors before main() runs, and most clusters have TCP only. */
 #include <stdint.h>

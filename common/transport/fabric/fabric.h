@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_FABRIC_H
-#define BPS_COMMON_FABRIC_H
+#ifndef BPS_COMMON_TRANSPORT_FABRIC_FABRIC_H
+#define BPS_COMMON_TRANSPORT_FABRIC_FABRIC_H
 /* libfabric back-end of common/transport/net.h: FI_EP_MSG endpoints of provider tcp or verbs, API 1.17.
  *
  * A process has one struct fabric (provider, address, connection-management thread with the event
