@@ -1,7 +1,7 @@
 #ifndef BPS_COMMON_DATAPATH_H
 #define BPS_COMMON_DATAPATH_H
 /* The transport of a data thread: the network (common/transport/net.h), and beside it, where it is not
- * switched off, the memory of peers on the same host (common/shm.h). The core sees one struct
+ * switched off, the memory of peers on the same host (common/transport/shm/shm.h). The core sees one struct
  * xport; each of its connections belongs to one of the two.
  *
  * A connect goes through shared memory when the peer's socket is in the directory, else through
@@ -10,7 +10,7 @@
  *
  * Both have the same segments under the same numbers. Thread: as xports. */
 #include "common/transport/net.h"
-#include "common/shm.h"
+#include "common/transport/shm/shm.h"
 
 /* same_host: NULL when switched off. A listener that cannot make its socket is logged and goes
  * without. Freed by xport_free.

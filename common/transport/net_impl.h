@@ -1,6 +1,6 @@
 #ifndef BPS_COMMON_TRANSPORT_NET_IMPL_H
 #define BPS_COMMON_TRANSPORT_NET_IMPL_H
-/* What the implementations of common/transport/net.h have in common, and common/shm.h, which listens for
+/* What the implementations of common/transport/net.h have in common, and common/transport/shm/shm.h, which listens for
  * silence as they do. */
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 /* The transport of the data plane, as seen by a data thread: connections that carry wire messages
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
  * callbacks run on that thread. The implementation is a table (struct xport_ops): common/transport/sockets/tcp.c is
- * our own sockets, common/transport/fabric/fabric.c libfabric FI_EP_MSG (verbs), common/shm.c the memory of a peer
+ * our own sockets, common/transport/fabric/fabric.c libfabric FI_EP_MSG (verbs), common/transport/shm/shm.c the memory of a peer
  * on the same host, common/datapath.c chooses between that and the network; the simulator's network
  * is another.
  *

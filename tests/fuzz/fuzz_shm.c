@@ -1,4 +1,4 @@
-/* The ring of a peer on the same host (common/shm_ring.h), whatever it has written there: u64 where
+/* The ring of a peer on the same host (common/transport/shm/shm_ring.h), whatever it has written there: u64 where
  * the consumer stands, u64 how far the peer says that it is, then the ring's bytes from there on.
  * What comes out is whole, fits, and lies within what the peer has named; then it is decoded as a
  * message. */
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/shm_impl.h"
-#include "common/shm_ring.h"
+#include "common/transport/shm/shm_impl.h"
+#include "common/transport/shm/shm_ring.h"
 #include "common/wire/wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);

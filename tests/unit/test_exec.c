@@ -23,7 +23,7 @@
 #include "bps-agent/device/host.h"
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
-#include "common/shm.h"
+#include "common/transport/shm/shm.h"
 
 #define WORKERS 2
 #define SLOTS   16

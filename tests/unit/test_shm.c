@@ -20,8 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/shm.h"
-#include "common/shm_impl.h"
+#include "common/transport/shm/shm.h"
+#include "common/transport/shm/shm_impl.h"
 
 /* Both ends in one thread and process, each with mappings of its own; forked peers where a process
  * has to die. */

@@ -1,4 +1,4 @@
-#include "common/shm_impl.h"
+#include "common/transport/shm/shm_impl.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-#ifndef BPS_COMMON_SHM_H
-#define BPS_COMMON_SHM_H
+#ifndef BPS_COMMON_TRANSPORT_SHM_SHM_H
+#define BPS_COMMON_TRANSPORT_SHM_SHM_H
 /* Shared-memory back-end of common/transport/xport.h, for an agent and a server on the same host: they map
- * each other's segments, messages go through two rings (common/shm_ring.h), a read is one memcpy,
+ * each other's segments, messages go through two rings (common/transport/shm/shm_ring.h), a read is one memcpy,
  * and an offer can be borrowed, so that nothing is copied at all. No network is involved, and so no
  * crc.
  *

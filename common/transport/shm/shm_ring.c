@@ -1,4 +1,4 @@
-#include "common/shm_ring.h"
+#include "common/transport/shm/shm_ring.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_SHM_RING_H
-#define BPS_COMMON_SHM_RING_H
+#ifndef BPS_COMMON_TRANSPORT_SHM_SHM_RING_H
+#define BPS_COMMON_TRANSPORT_SHM_SHM_RING_H
 /* One direction of a connection through shared memory: a ring of bytes with one producer and one
  * consumer in different processes, which do not trust each other. An entry is its length (u64),
  * then that many bytes, a multiple of 8; it may go round the end.

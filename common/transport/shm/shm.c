@@ -1,4 +1,4 @@
-#include "common/shm.h"
+#include "common/transport/shm/shm.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/shm_impl.h"
+#include "common/transport/shm/shm_impl.h"
 
 #define LISTENER  UINT32_MAX /* its event's number */
 #define BACKLOG   64

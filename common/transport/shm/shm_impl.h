@@ -1,6 +1,6 @@
-#ifndef BPS_COMMON_SHM_IMPL_H
-#define BPS_COMMON_SHM_IMPL_H
-/* Inside of common/shm.h, shared by its files and its unit test only.
+#ifndef BPS_COMMON_TRANSPORT_SHM_SHM_IMPL_H
+#define BPS_COMMON_TRANSPORT_SHM_SHM_IMPL_H
+/* Inside of common/transport/shm/shm.h, shared by its files and its unit test only.
  *
  *   shm.c       the data thread's object, the poll loop
  *   shm_conn.c  life of a connection: handshake, up, down, pings
@@ -17,8 +17,8 @@
 #include "common/base/clock.h"
 #include "common/transport/net_impl.h"
 #include "common/transport/read_window.h"
-#include "common/shm.h"
-#include "common/shm_ring.h"
+#include "common/transport/shm/shm.h"
+#include "common/transport/shm/shm_ring.h"
 #include "common/wire/ticket.h"
 
 #define SHM_PATH_BYTES   108 /* of a UNIX socket's address */

@@ -1,4 +1,4 @@
-#include "common/shm_impl.h"
+#include "common/transport/shm/shm_impl.h"
 
 #include <assert.h>
 #include <dirent.h>
