@@ -31,7 +31,7 @@
 #include "bps-agent/maker.h"
 #include "bps-agent/quota.h"
 #include "common/dataloop.h"
-#include "common/datapath.h"
+#include "common/datapath/datapath.h"
 #include "common/local.h"
 #include "common/member.h"
 

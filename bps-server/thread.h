@@ -3,7 +3,7 @@
 /* A data thread of the server: one libuv loop with one transport and one core. Started when the
  * scheduler has told our id; the control thread posts what the scheduler says. */
 #include "bps-server/core.h"
-#include "common/datapath.h"
+#include "common/datapath/datapath.h"
 #include "common/member.h"
 
 struct thread;

@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/metrics.h"
-#include "common/net_open.h"
+#include "common/datapath/net_open.h"
 #include "common/base/version.h"
 
 /* A data thread that has not turned for so long hangs. */

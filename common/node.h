@@ -11,7 +11,7 @@
 
 #include "common/transport/sockets/congestion.h"
 #include "common/daemon.h"
-#include "common/datapath.h"
+#include "common/datapath/datapath.h"
 #include "common/member.h"
 #include "common/base/nicspeed.h"
 

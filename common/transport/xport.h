@@ -4,7 +4,7 @@
  * under credit, and reads of what the peer offered. One struct xport per data thread; all calls and
  * callbacks run on that thread. The implementation is a table (struct xport_ops): common/transport/sockets/tcp.c is
  * our own sockets, common/transport/fabric/fabric.c libfabric FI_EP_MSG (verbs), common/transport/shm/shm.c the memory of a peer
- * on the same host, common/datapath.c chooses between that and the network; the simulator's network
+ * on the same host, common/datapath/datapath.c chooses between that and the network; the simulator's network
  * is another.
  *
  *   connection:  CONNECTING --up--> UP --down--> (freed by xport after the down callback returned)

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "common/net_open.h"
+#include "common/datapath/net_open.h"
 #include "common/wire/ticket.h"
 
 #define SERVER_ID       7

@@ -1,4 +1,4 @@
-#include "common/datapath.h"
+#include "common/datapath/datapath.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_NET_OPEN_H
-#define BPS_COMMON_NET_OPEN_H
+#ifndef BPS_COMMON_DATAPATH_NET_OPEN_H
+#define BPS_COMMON_DATAPATH_NET_OPEN_H
 /* Opens the network transport that the setting `provider` names. The only place that knows all
  * implementations of common/transport/net.h. */
 #include "common/transport/net.h"

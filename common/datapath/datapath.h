@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_DATAPATH_H
-#define BPS_COMMON_DATAPATH_H
+#ifndef BPS_COMMON_DATAPATH_DATAPATH_H
+#define BPS_COMMON_DATAPATH_DATAPATH_H
 /* The transport of a data thread: the network (common/transport/net.h), and beside it, where it is not
  * switched off, the memory of peers on the same host (common/transport/shm/shm.h). The core sees one struct
  * xport; each of its connections belongs to one of the two.

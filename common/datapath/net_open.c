@@ -1,4 +1,4 @@
-#include "common/net_open.h"
+#include "common/datapath/net_open.h"
 
 #include <string.h>
 
