@@ -30,7 +30,7 @@
 #include "bps-agent/core.h"
 #include "bps-agent/maker.h"
 #include "bps-agent/quota.h"
-#include "common/dataloop.h"
+#include "common/loop/dataloop.h"
 #include "common/datapath/datapath.h"
 #include "common/local.h"
 #include "common/member.h"

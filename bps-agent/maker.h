@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #include "bps-agent/arena.h"
-#include "common/dataloop.h"
+#include "common/loop/dataloop.h"
 
 struct maker;
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/dataloop.h"
+#include "common/loop/dataloop.h"
 #include "common/base/failpoint.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)

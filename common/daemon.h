@@ -20,7 +20,7 @@
 #include "common/auth.h"
 #include "common/base/error.h"
 #include "common/httpd.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "common/settings.h"
 
 /* Settings that all have; the program's options start with this. */

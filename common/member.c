@@ -13,7 +13,7 @@
 #include "common/ctlclient.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 /* Enough for a state log on a slow disk; the attempts behind it have their own pauses. */
 #define WELCOME_MS 3000

@@ -106,7 +106,7 @@ struct xport_ops {
 	int (*borrow)(struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len,
 		struct xport_loan *ret);
 
-	/* For the thread that turns it (common/dataloop.h); those of the tests lack them. */
+	/* For the thread that turns it (common/loop/dataloop.h); those of the tests lack them. */
 	/* Make progress and run callbacks; how much was done, 0: nothing was there. */
 	int (*poll)(struct xport *x, uint64_t now_ns);
 	/* Flush; true when it is safe to block on fd until next_deadline, false: poll again. */

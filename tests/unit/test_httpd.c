@@ -19,7 +19,7 @@
 #include <event2/event.h>
 
 #include "common/httpd.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "common/metrics.h"
 
 /* Less than the 5 s after which the server closes a silent connection anyway. */

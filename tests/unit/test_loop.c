@@ -17,8 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/dataloop.h"
-#include "common/loop.h"
+#include "common/loop/dataloop.h"
+#include "common/loop/loop.h"
 #include "common/notify.h"
 
 #define DEADLINE_S 5

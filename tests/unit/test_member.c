@@ -13,7 +13,7 @@
 
 #include "common/ctlchan.h"
 #include "common/base/log.h"
-#include "common/loop.h"
+#include "common/loop/loop.h"
 #include "common/member.h"
 
 #define DEADLINE_S 5

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_LOOP_H
-#define BPS_COMMON_LOOP_H
+#ifndef BPS_COMMON_LOOP_LOOP_H
+#define BPS_COMMON_LOOP_LOOP_H
 /* An event loop (libevent) with a door: other threads post functions through a bounded queue with
  * an eventfd. It runs in a thread of its own (loop_start) or in the caller's (loop_run).
  *

@@ -1,4 +1,4 @@
-#include "common/dataloop.h"
+#include "common/loop/dataloop.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_DATALOOP_H
-#define BPS_COMMON_DATALOOP_H
+#ifndef BPS_COMMON_LOOP_DATALOOP_H
+#define BPS_COMMON_LOOP_DATALOOP_H
 /* A data thread: a libuv loop that turns a transport (common/transport/xport.h) and the core on top of it,
  * in one thread, and sleeps when there is nothing to do. Other threads post functions to it. The
  * owner adds what else it watches (trainers' sockets) to the same libuv loop.

@@ -1,4 +1,4 @@
-#include "common/loop.h"
+#include "common/loop/loop.h"
 
 #include <errno.h>
 #include <pthread.h>
