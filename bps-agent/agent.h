@@ -33,7 +33,7 @@
 #include "common/loop/dataloop.h"
 #include "common/datapath/datapath.h"
 #include "common/local.h"
-#include "common/member.h"
+#include "common/control/member.h"
 
 #define JOB_BATCH 256 /* declarations in one message to the scheduler */
 

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "common/fdstore.h"
-#include "common/member.h"
+#include "common/control/member.h"
 
 struct ledger;
 struct past_live;

@@ -13,7 +13,7 @@
 #include "bps-scheduler/statelog.h"
 #include "bps-scheduler/status.h"
 #include "bps-scheduler/steer.h"
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 #include "common/daemon.h"
 
 #define STATUS_WAIT_MAX 64 /* HTTP requests that wait for agents */

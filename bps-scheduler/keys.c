@@ -6,7 +6,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/status_impl.h"
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 
 #define STATUS_MEMBERS_MAX 2048 /* that one answer lists */
 

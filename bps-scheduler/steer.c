@@ -8,7 +8,7 @@
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/drain.h"
 #include "bps-scheduler/status_impl.h"
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/duration.h"

@@ -20,7 +20,7 @@
 
 #include "bps-scheduler/core.h"
 #include "bps-scheduler/events.h"
-#include "common/tls.h"
+#include "common/control/tls.h"
 
 struct ctlchan;
 

@@ -7,7 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/loop/loop.h"
-#include "common/member.h"
+#include "common/control/member.h"
 
 #define NS_PER_MS UINT64_C(1000000)
 #define LOOK_MS   20

@@ -4,7 +4,7 @@
  * scheduler has told our id; the control thread posts what the scheduler says. */
 #include "bps-server/core.h"
 #include "common/datapath/datapath.h"
-#include "common/member.h"
+#include "common/control/member.h"
 
 struct thread;
 

@@ -14,7 +14,7 @@
 #include "bps-scheduler/bpsctl/http.h"
 #include "common/daemon.h"
 #include "common/base/log.h"
-#include "common/keyring.h"
+#include "common/control/keyring.h"
 #include "common/base/version.h"
 
 /* Together below the two seconds that an answer may take. */

@@ -7,7 +7,7 @@
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "common/keyring.h"
+#include "common/control/keyring.h"
 
 static bool is_identity(const char *s)
 {

@@ -9,7 +9,7 @@
 
 #include <event2/event.h>
 
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 #include "common/wire/ctlmsg.h"
 
 #define BOUND_MS   2000

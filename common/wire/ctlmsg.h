@@ -2,7 +2,7 @@
 #define BPS_COMMON_WIRE_CTLMSG_H
 /* Messages of the control channel between the scheduler and its members (servers and agents).
  * Plain structs; common/wire/codec.h carries them, ctlmsg.c holds the field tables. A frame is the
- * message's type (u16) and its struct (common/ctlchan.h).
+ * message's type (u16) and its struct (common/control/ctlchan.h).
  *
  *   member -> scheduler          scheduler -> member
  *   HELLO                        WELCOME | REFUSE

@@ -16,7 +16,7 @@ static void on_connect(struct sim *s, struct event *e)
 		ctl_connect(m);
 }
 
-/* As common/ctlclient.h. */
+/* As common/control/ctlclient.h. */
 static void connect_later(struct member *m)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};

@@ -22,8 +22,8 @@
 #include <openssl/x509.h>
 
 #include "common/base/clock.h"
-#include "common/ctlchan.h"
-#include "common/ctlclient.h"
+#include "common/control/ctlchan.h"
+#include "common/control/ctlclient.h"
 
 #define DEADLINE_MS 5000
 #define SILENCE_MS  200

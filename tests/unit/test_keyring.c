@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/keyring.h"
+#include "common/control/keyring.h"
 
 struct place {
 	char dir[40];

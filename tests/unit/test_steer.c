@@ -13,7 +13,7 @@
 #include <event2/event.h>
 
 #include "bps-scheduler/steer.h"
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 #include "tests/unit/fake_sched.h"
 
 #define DEADLINE_S 5

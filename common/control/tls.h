@@ -1,13 +1,13 @@
-#ifndef BPS_COMMON_TLS_H
-#define BPS_COMMON_TLS_H
+#ifndef BPS_COMMON_CONTROL_TLS_H
+#define BPS_COMMON_CONTROL_TLS_H
 /* TLS 1.3, TLS_AES_128_GCM_SHA256 only; no tickets, no cache. Either with certificates
- * (common/tlscert.h), or with an external pre-shared key (RFC 8446 section 2.2, with X25519: a
+ * (common/control/tlscert.h), or with an external pre-shared key (RFC 8446 section 2.2, with X25519: a
  * recorded session stays closed when the key leaks later).
  *
  * The identity says who and which key: "server:node7#1a2b3c4d", where the digits are a fingerprint
  * of the key. The listener holds one or two master keys (current and previous, for rotation) and
  * accepts a peer that has a master key itself or the host key of its own name, unless that one is
- * revoked (common/keyring.h).
+ * revoked (common/control/keyring.h).
  *
  * A stranger may announce so many bytes before the handshake is complete, then nothing of it is
  * read any more:
@@ -17,7 +17,7 @@
 #include <openssl/ssl.h>
 
 #include "common/base/error.h"
-#include "common/keyring.h"
+#include "common/control/keyring.h"
 
 #define TLS_IDENTITY_BYTES KEYRING_ID_BYTES
 #define TLS_STRANGER_BYTES 4096

@@ -1,8 +1,8 @@
-#ifndef BPS_COMMON_CTLCHAN_H
-#define BPS_COMMON_CTLCHAN_H
+#ifndef BPS_COMMON_CONTROL_CTLCHAN_H
+#define BPS_COMMON_CONTROL_CTLCHAN_H
 /* The control channel: frames (common/wire/ctlframe.h) over TCP, with TLS 1.3 and the cluster key
- * (common/tls.h), or without a key and then on loopback addresses only. This is one connection,
- * either end, and the listener; the end that connects and comes back is common/ctlclient.h.
+ * (common/control/tls.h), or without a key and then on loopback addresses only. This is one connection,
+ * either end, and the listener; the end that connects and comes back is common/control/ctlclient.h.
  *
  *   DIALING ──> HANDSHAKE ──> UNTRUSTED ──> TRUSTED ──> FLUSHING ──> DEAD      (each may go DEAD)
  *   connector   TLS only      listener      1 MiB       ctlchan_     closed() runs on the next
@@ -25,7 +25,7 @@
 #include "common/base/addr.h"
 #include "common/wire/ctlframe.h"
 #include "common/base/error.h"
-#include "common/tls.h"
+#include "common/control/tls.h"
 
 struct event_base;
 struct ctlchan;

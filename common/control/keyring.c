@@ -1,4 +1,4 @@
-#include "common/keyring.h"
+#include "common/control/keyring.h"
 
 #include <errno.h>
 #include <fcntl.h>

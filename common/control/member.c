@@ -1,4 +1,4 @@
-#include "common/member.h"
+#include "common/control/member.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/ctlclient.h"
+#include "common/control/ctlclient.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 #include "common/loop/loop.h"

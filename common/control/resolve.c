@@ -1,4 +1,4 @@
-#include "common/resolve.h"
+#include "common/control/resolve.h"
 
 #include <errno.h>
 #include <netdb.h>

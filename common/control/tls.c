@@ -1,4 +1,4 @@
-#include "common/tls.h"
+#include "common/control/tls.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include <openssl/err.h>
 
-#include "common/tlscert.h"
+#include "common/control/tlscert.h"
 
 #define FINGERPRINT_CHARS (KEY_PRINT_BYTES - 1)
 

@@ -1,6 +1,6 @@
 /* The listener of the control channel: who is let in, how long strangers have, and who gives way.
- * See common/ctlchan.h. */
-#include "common/ctlchan_impl.h"
+ * See common/control/ctlchan.h. */
+#include "common/control/ctlchan_impl.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_CTLCLIENT_H
-#define BPS_COMMON_CTLCLIENT_H
+#ifndef BPS_COMMON_CONTROL_CTLCLIENT_H
+#define BPS_COMMON_CONTROL_CTLCLIENT_H
 /* The end of the control channel that connects, and comes back by itself: at 0, about 100 and about
  * 300 ms after a loss (100 and 300 when it had stood for less than a second), then at random times
  * of up to 1.5 s, so that a thousand agents do not return at once. Who has been told a window to
@@ -18,7 +18,7 @@
 
 #include "common/base/addr.h"
 #include "common/base/error.h"
-#include "common/tls.h"
+#include "common/control/tls.h"
 
 struct event_base;
 struct ctlclient;

@@ -1,4 +1,4 @@
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 #include <event2/bufferevent_ssl.h>
 
 #include "common/base/clock.h"
-#include "common/ctlchan_impl.h"
+#include "common/control/ctlchan_impl.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

@@ -1,4 +1,4 @@
-#include "common/tlscert.h"
+#include "common/control/tlscert.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "common/ctlclient.h"
+#include "common/control/ctlclient.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include <event2/util.h>
 
 #include "common/base/clock.h"
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/resolve.h"
+#include "common/control/resolve.h"
 
 #define ATTEMPT_TIMEOUT_MS 2000
 #define BACKOFF_MIN_MS     400

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_KEYRING_H
-#define BPS_COMMON_KEYRING_H
+#ifndef BPS_COMMON_CONTROL_KEYRING_H
+#define BPS_COMMON_CONTROL_KEYRING_H
 /* The key file: the cluster key, during a rotation the one before it too, and which host keys are
  * revoked. It holds 32 raw bytes, or lines of text:
  *

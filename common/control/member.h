@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_MEMBER_H
-#define BPS_COMMON_MEMBER_H
+#ifndef BPS_COMMON_CONTROL_MEMBER_H
+#define BPS_COMMON_CONTROL_MEMBER_H
 /* A server's or agent's membership in the cluster: the control connection to the scheduler with
  * HELLO, WELCOME and BEAT, coming back by itself, and the table of peers with their addresses and
  * keys. The same module in both daemons; what a message means is the owner's.
@@ -15,7 +15,7 @@
 #include "common/base/addr.h"
 #include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
-#include "common/tls.h"
+#include "common/control/tls.h"
 
 struct loop;
 struct member;

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_RESOLVE_H
-#define BPS_COMMON_RESOLVE_H
+#ifndef BPS_COMMON_CONTROL_RESOLVE_H
+#define BPS_COMMON_CONTROL_RESOLVE_H
 /* One name lookup beside an event loop. The system's resolver blocks, and only it knows the host's
  * name service (files, DNS, mDNS, directory), so it runs in a thread of its own for the length of
  * the lookup, with a retry limit that bounds it to a few seconds. Numbers are answered without a

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_CTLCHAN_IMPL_H
-#define BPS_COMMON_CTLCHAN_IMPL_H
+#ifndef BPS_COMMON_CONTROL_CTLCHAN_IMPL_H
+#define BPS_COMMON_CONTROL_CTLCHAN_IMPL_H
 /* What the two files of the control channel share: ctlchan.c one connection, ctllisten.c the
  * listener with its limits for strangers. */
 #include <stdarg.h>
@@ -8,7 +8,7 @@
 
 #include <event2/event.h>
 
-#include "common/ctlchan.h"
+#include "common/control/ctlchan.h"
 
 enum chan_state { DIALING, HANDSHAKE, UNTRUSTED, TRUSTED, FLUSHING, DEAD };
 

@@ -1,15 +1,15 @@
-#ifndef BPS_COMMON_TLSCERT_H
-#define BPS_COMMON_TLSCERT_H
-/* The part of common/tls.h for certificates: mutual, signed by an authority of the site. Who a peer
+#ifndef BPS_COMMON_CONTROL_TLSCERT_H
+#define BPS_COMMON_CONTROL_TLSCERT_H
+/* The part of common/control/tls.h for certificates: mutual, signed by an authority of the site. Who a peer
  * is stands in its certificate's subject, one CN "role:name": "server:node3", "agent:node7",
  * "ctl:alice", "scheduler:bps"; a client talks to a scheduler only. Revocation lists are looked at
  * when the file of the authorities holds one.
  *
- * Thread: as common/tls.h. */
+ * Thread: as common/control/tls.h. */
 #include <openssl/ssl.h>
 
 #include "common/base/error.h"
-#include "common/tls.h"
+#include "common/control/tls.h"
 
 /* who: what our own certificate must say, "role:name" or the role alone ("ctl:"); NULL: anything.
  * Errors: -EINVAL or -EPERM with a sentence that names the file. */
