@@ -27,7 +27,7 @@
 
 #include "bps-agent/gpu.h"
 #include "bps-agent/ledger.h"
-#include "common/fdstore.h"
+#include "common/daemon/fdstore.h"
 
 enum keep_type {
 	KEEP_JOB = 1,

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_LEDGER_H
 #define BPS_AGENT_LEDGER_H
 /* Memory that outlives the process: records, one behind the other, in a memfd that the service
- * manager keeps (common/fdstore.h). It grows and is never rewritten, so that a kill at any
+ * manager keeps (common/daemon/fdstore.h). It grows and is never rewritten, so that a kill at any
  * instruction leaves all records that were there. A record has a fixed part, written once, with a
  * crc, and a live part, which its owner writes as it goes; in which order is the owner's care.
  *

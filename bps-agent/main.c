@@ -24,11 +24,11 @@
 #include "bps-agent/topology_report.h"
 #include "common/base/failpoint.h"
 #include "common/base/fds.h"
-#include "common/fdstore.h"
+#include "common/daemon/fdstore.h"
 #include "common/base/log.h"
-#include "common/metrics.h"
-#include "common/node.h"
-#include "common/notify.h"
+#include "common/daemon/metrics.h"
+#include "common/daemon/node.h"
+#include "common/daemon/notify.h"
 
 /* It owns trainers, rings and all partitions; copying a sum is all that it does per byte. */
 #define AGENT_THREADS 1

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/fdstore.h"
+#include "common/daemon/fdstore.h"
 #include "common/control/member.h"
 
 struct ledger;

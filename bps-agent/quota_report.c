@@ -1,7 +1,7 @@
 #include "bps-agent/quota_report.h"
 
-#include "common/jsontext.h"
-#include "common/metrics.h"
+#include "common/daemon/jsontext.h"
+#include "common/daemon/metrics.h"
 
 /* One sample for each limit that there is. */
 static void samples(struct evbuffer *out, const char *name, const struct quota_view *v,

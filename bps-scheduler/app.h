@@ -14,7 +14,7 @@
 #include "bps-scheduler/status.h"
 #include "bps-scheduler/steer.h"
 #include "common/control/ctlchan.h"
-#include "common/daemon.h"
+#include "common/daemon/daemon.h"
 
 #define STATUS_WAIT_MAX 64 /* HTTP requests that wait for agents */
 

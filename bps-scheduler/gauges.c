@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bps-scheduler/status_impl.h"
-#include "common/metrics.h"
+#include "common/daemon/metrics.h"
 
 static uint32_t count_drained(const struct sched_core *c, enum role role)
 {

@@ -9,7 +9,7 @@
 
 #include "bps-scheduler/core_impl.h"
 #include "bps-scheduler/status.h"
-#include "common/jsontext.h"
+#include "common/daemon/jsontext.h"
 
 #define STATUS_SCHEMA      1
 #define STATUS_MISSING_MAX 8 /* ranks that are named */

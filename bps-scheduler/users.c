@@ -1,6 +1,6 @@
 /* Quotas and their use, in the status and the metrics. */
 #include "bps-scheduler/status_impl.h"
-#include "common/metrics.h"
+#include "common/daemon/metrics.h"
 
 #define USERS_MAX 256 /* listed */
 

@@ -11,11 +11,11 @@
 #include "bps-server/leave.h"
 #include "bps-server/thread.h"
 #include "common/base/failpoint.h"
-#include "common/jsontext.h"
+#include "common/daemon/jsontext.h"
 #include "common/local.h"
 #include "common/base/log.h"
-#include "common/metrics.h"
-#include "common/node.h"
+#include "common/daemon/metrics.h"
+#include "common/daemon/node.h"
 
 #define MAX_THREADS   64
 #define SEGMENT_BYTES (16u << 20)

@@ -12,7 +12,7 @@
 #include "bps-scheduler/bpsctl/cells.h"
 #include "bps-scheduler/bpsctl/child.h"
 #include "bps-scheduler/bpsctl/http.h"
-#include "common/daemon.h"
+#include "common/daemon/daemon.h"
 #include "common/base/log.h"
 #include "common/control/keyring.h"
 #include "common/base/version.h"

@@ -9,7 +9,7 @@
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "common/wire/ctlmsg.h"
 #include "common/base/nearest.h"
-#include "common/settings.h"
+#include "common/daemon/settings.h"
 
 static const struct setting rows[] = {
 	{"scheduler-http", SET_ADDR, SETTING_AT(struct opts, scheduler_http),

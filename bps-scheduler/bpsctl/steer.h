@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 #include "common/base/addr.h"
-#include "common/auth.h"
+#include "common/daemon/auth.h"
 #include "common/base/error.h"
 
 #define STEER_KEY_FILE  "/etc/bps/cluster.key"

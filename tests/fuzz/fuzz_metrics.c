@@ -6,7 +6,7 @@
 
 #include <event2/buffer.h>
 
-#include "common/metrics.h"
+#include "common/daemon/metrics.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

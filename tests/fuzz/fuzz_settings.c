@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/settings_impl.h"
+#include "common/daemon/settings_impl.h"
 
 struct opts {
 	bool verbose;

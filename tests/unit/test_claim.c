@@ -1,5 +1,5 @@
 /* Names on this machine: one holder, found out by the second, free at its end. */
-#include "common/claim.h"
+#include "common/daemon/name_claim.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -18,9 +18,9 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 
-#include "common/httpd.h"
+#include "common/daemon/httpd.h"
 #include "common/loop/loop.h"
-#include "common/metrics.h"
+#include "common/daemon/metrics.h"
 
 /* Less than the 5 s after which the server closes a silent connection anyway. */
 #define DEADLINE_S        3

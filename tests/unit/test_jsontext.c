@@ -1,5 +1,5 @@
 /* Text from anywhere as JSON. */
-#include "common/jsontext.h"
+#include "common/daemon/jsontext.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -19,7 +19,7 @@
 
 #include "common/loop/dataloop.h"
 #include "common/loop/loop.h"
-#include "common/notify.h"
+#include "common/daemon/notify.h"
 
 #define DEADLINE_S 5
 #define N_POSTS    1000

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "bps-agent/ledger.h"
-#include "common/notify.h"
+#include "common/daemon/notify.h"
 
 #define FDS_MAX 8
 

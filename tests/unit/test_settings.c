@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/settings.h"
+#include "common/daemon/settings.h"
 
 struct opts {
 	bool verbose;

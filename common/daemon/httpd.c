@@ -1,4 +1,4 @@
-#include "common/httpd.h"
+#include "common/daemon/httpd.h"
 
 #include <errno.h>
 #include <signal.h>

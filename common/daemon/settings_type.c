@@ -1,5 +1,5 @@
 /* The types of settings: text to value and back. One row of a table per type. */
-#include "common/settings_impl.h"
+#include "common/daemon/settings_impl.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "common/metrics.h"
+#include "common/daemon/metrics.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_JSONTEXT_H
-#define BPS_COMMON_JSONTEXT_H
+#ifndef BPS_COMMON_DAEMON_JSONTEXT_H
+#define BPS_COMMON_DAEMON_JSONTEXT_H
 /* Text from anywhere (names of jobs, users' words) as JSON: one name that is no UTF-8 must not
  * spoil a whole document. Any thread. */
 #include <jansson.h>

@@ -1,7 +1,7 @@
-#ifndef BPS_COMMON_NODE_H
-#define BPS_COMMON_NODE_H
+#ifndef BPS_COMMON_DAEMON_NODE_H
+#define BPS_COMMON_DAEMON_NODE_H
 /* What bps-server and bps-agent have in common around their data threads: a daemon
- * (common/daemon.h) that is a member of the cluster (common/control/member.h) and has a data plane
+ * (common/daemon/daemon.h) that is a member of the cluster (common/control/member.h) and has a data plane
  * (common/transport/net.h), with the settings of the three.
  *
  * Thread: the control loop's, which is the main thread. */
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "common/transport/sockets/congestion.h"
-#include "common/daemon.h"
+#include "common/daemon/daemon.h"
 #include "common/datapath/datapath.h"
 #include "common/control/member.h"
 #include "common/base/nicspeed.h"

@@ -1,4 +1,4 @@
-#include "common/node.h"
+#include "common/daemon/node.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -8,10 +8,10 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "common/claim.h"
+#include "common/daemon/name_claim.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/metrics.h"
+#include "common/daemon/metrics.h"
 #include "common/datapath/net_open.h"
 #include "common/base/version.h"
 

@@ -1,4 +1,4 @@
-#include "common/settings.h"
+#include "common/daemon/settings.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -11,7 +11,7 @@
 
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-#include "common/settings_impl.h"
+#include "common/daemon/settings_impl.h"
 
 struct settings_entry *settings_entry(const struct settings *s, const struct setting *row)
 {

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_DAEMON_H
-#define BPS_COMMON_DAEMON_H
+#ifndef BPS_COMMON_DAEMON_DAEMON_H
+#define BPS_COMMON_DAEMON_DAEMON_H
 /* What every daemon's main does alike: log level, cluster key, the control loop on the main thread
  * with its signals, the HTTP server, the service manager, the word "ready".
  *
@@ -17,11 +17,11 @@
 #include <stdint.h>
 
 #include "common/base/addr.h"
-#include "common/auth.h"
+#include "common/daemon/auth.h"
 #include "common/base/error.h"
-#include "common/httpd.h"
+#include "common/daemon/httpd.h"
 #include "common/loop/loop.h"
-#include "common/settings.h"
+#include "common/daemon/settings.h"
 
 /* Settings that all have; the program's options start with this. */
 struct daemon_opts {

@@ -1,4 +1,4 @@
-#include "common/fdstore.h"
+#include "common/daemon/fdstore.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/notify.h"
+#include "common/daemon/notify.h"
 
 /* First descriptor that a manager hands over (sd_listen_fds(3)). */
 #define FIRST   3

@@ -1,5 +1,5 @@
 /* Names of settings, and what --help and --print-config write. */
-#include "common/settings_impl.h"
+#include "common/daemon/settings_impl.h"
 
 #include <stdio.h>
 #include <string.h>

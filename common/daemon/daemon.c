@@ -1,4 +1,4 @@
-#include "common/daemon.h"
+#include "common/daemon/daemon.h"
 
 #include <errno.h>
 #include <event2/buffer.h>
@@ -17,7 +17,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/fds.h"
 #include "common/base/log.h"
-#include "common/notify.h"
+#include "common/daemon/notify.h"
 
 /* Times the units' StartLimitBurst= this is more than their StartLimitIntervalSec=; and less than
  * their shortest WatchdogSec=. */

@@ -1,4 +1,4 @@
-#include "common/notify.h"
+#include "common/daemon/notify.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-#include "common/jsontext.h"
+#include "common/daemon/jsontext.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "common/claim.h"
+#include "common/daemon/name_claim.h"
 
 #include <errno.h>
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define BACKLOG    16
-#define NAME_BYTES 100 /* as common/claim.h says; sun_path has 108, the first is the zero */
+#define NAME_BYTES 100 /* as common/daemon/name_claim.h says; sun_path has 108, the first is the zero */
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 {

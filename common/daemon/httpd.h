@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_HTTPD_H
-#define BPS_COMMON_HTTPD_H
+#ifndef BPS_COMMON_DAEMON_HTTPD_H
+#define BPS_COMMON_DAEMON_HTTPD_H
 /* The HTTP side of every daemon, which only reads: GET and HEAD of
  *   /metrics                    Prometheus text
  *   /healthz /livez /readyz     200 "ok", or 503 with the reason

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_METRICS_H
-#define BPS_COMMON_METRICS_H
+#ifndef BPS_COMMON_DAEMON_METRICS_H
+#define BPS_COMMON_DAEMON_METRICS_H
 /* Writer of the Prometheus text format 0.0.4 into a libevent buffer.
  *
  *   metric_begin(out, "bps_members", "gauge", "members by role and state");

@@ -1,11 +1,11 @@
-#ifndef BPS_COMMON_AUTH_H
-#define BPS_COMMON_AUTH_H
+#ifndef BPS_COMMON_DAEMON_AUTH_H
+#define BPS_COMMON_DAEMON_AUTH_H
 /* How the ends of the control channel prove who they are: by the cluster key (`auth = psk`), or by
  * certificates (`auth = cert`). The settings of both, and what they lead to (common/control/tls.h).
  *
  * Values; any thread. */
 #include "common/base/error.h"
-#include "common/settings.h"
+#include "common/daemon/settings.h"
 #include "common/control/tls.h"
 
 enum auth_kind { AUTH_PSK, AUTH_CERT };

@@ -1,4 +1,4 @@
-#include "common/auth.h"
+#include "common/daemon/auth.h"
 
 #include <errno.h>
 #include <fcntl.h>

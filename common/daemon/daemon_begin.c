@@ -4,7 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "common/daemon.h"
+#include "common/daemon/daemon.h"
 
 #define BIT(sig) (UINT64_C(1) << ((sig)-1))
 

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_FDSTORE_H
-#define BPS_COMMON_FDSTORE_H
+#ifndef BPS_COMMON_DAEMON_FDSTORE_H
+#define BPS_COMMON_DAEMON_FDSTORE_H
 /* Descriptors that outlive the process: the service manager keeps them under names and hands them
  * to the next process of the service (systemd's file descriptor store, sd_pid_notify_with_fds(3);
  * bpsrun speaks the same). Without a manager, or with one that keeps none, putting does nothing,

@@ -1,6 +1,6 @@
-#ifndef BPS_COMMON_SETTINGS_IMPL_H
-#define BPS_COMMON_SETTINGS_IMPL_H
-/* Inside of common/settings.h: what its files share.
+#ifndef BPS_COMMON_DAEMON_SETTINGS_IMPL_H
+#define BPS_COMMON_DAEMON_SETTINGS_IMPL_H
+/* Inside of common/daemon/settings.h: what its files share.
  *
  *   settings.c       sources and their order, reading again
  *   settings_type.c  types: text to value and back
@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "common/base/nearest.h"
-#include "common/settings.h"
+#include "common/daemon/settings.h"
 
 #define SETTINGS_NAME_BYTES   64
 #define SETTINGS_SOURCE_BYTES 4200

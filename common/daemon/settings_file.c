@@ -1,5 +1,5 @@
 /* Settings from INI files: the program's own and its drop-ins. */
-#include "common/settings_impl.h"
+#include "common/daemon/settings_impl.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_SETTINGS_H
-#define BPS_COMMON_SETTINGS_H
+#ifndef BPS_COMMON_DAEMON_SETTINGS_H
+#define BPS_COMMON_DAEMON_SETTINGS_H
 /* Settings of a program, from one table: a row names a setting, its type, default, range and help,
  * and where its value goes in the program's own struct. A value comes from the flag (`--name value`
  * or `--name=value`; of several the last), else the environment (BPS_NAME, upper case, '-' becomes

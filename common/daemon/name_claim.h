@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_CLAIM_H
-#define BPS_COMMON_CLAIM_H
+#ifndef BPS_COMMON_DAEMON_NAME_CLAIM_H
+#define BPS_COMMON_DAEMON_NAME_CLAIM_H
 /* A claim on a name on this machine, for as long as the process lives: a second daemon of the same
  * name is found out at its start, instead of taking the first one's place in the cluster. It is an
  * abstract UNIX socket, which the kernel gives back at the process's death, however it dies, and

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_NOTIFY_H
-#define BPS_COMMON_NOTIFY_H
+#ifndef BPS_COMMON_DAEMON_NOTIFY_H
+#define BPS_COMMON_DAEMON_NOTIFY_H
 /* Messages to the service manager over $NOTIFY_SOCKET (sd_notify(3), without its library): a path
  * or an abstract socket. Without the variable all calls do nothing and return 0. Any thread; none
  * blocks, but notify_send_fds for a moment. Errors: -errno; nothing in the daemon depends on
