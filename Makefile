@@ -44,7 +44,7 @@ AGENT	:= $(filter-out bps-agent/device/%,$(call tree,bps-agent))
 # The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call tree,bps-agent/device))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/wire/codec.c common/base/error.c common/local.c common/local_gpu.c common/data/dtype.c common/base/failpoint.c \
+CLIENT	:= $(call src,libbpsclient/*.c) common/wire/codec.c common/base/error.c common/local/local.c common/local/local_gpu.c common/data/dtype.c common/base/failpoint.c \
 	   common/base/nearest.c common/base/duration.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)

@@ -32,7 +32,7 @@
 #include "bps-agent/quota.h"
 #include "common/loop/dataloop.h"
 #include "common/datapath/datapath.h"
-#include "common/local.h"
+#include "common/local/local.h"
 #include "common/control/member.h"
 
 #define JOB_BATCH 256 /* declarations in one message to the scheduler */

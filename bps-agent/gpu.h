@@ -16,7 +16,7 @@
  * A trainer's stream may be several rounds ahead of what is done: up to GPU_AHEAD submissions of a
  * tensor wait here. The data thread's. */
 #include "bps-agent/agent.h"
-#include "common/pipe.h"
+#include "common/local/ring_pair.h"
 
 #define GPU_AHEAD 8
 

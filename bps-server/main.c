@@ -12,7 +12,7 @@
 #include "bps-server/thread.h"
 #include "common/base/failpoint.h"
 #include "common/daemon/jsontext.h"
-#include "common/local.h"
+#include "common/local/local.h"
 #include "common/base/log.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/node.h"

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/local.h"
+#include "common/local/local.h"
 
 #define ARENA_MAX_BYTES (UINT64_C(1) << 46)
 

@@ -21,7 +21,7 @@
 #include "libbpsclient/bps.h"
 
 #include "common/wire/ctlmsg.h"
-#include "common/local.h"
+#include "common/local/local.h"
 #include "libbpsclient/options.h"
 #include "libbpsclient/session.h"
 

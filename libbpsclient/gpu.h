@@ -1,7 +1,7 @@
 #ifndef BPSCLIENT_GPU_H
 #define BPSCLIENT_GPU_H
 /* Inside of the library: device memory that trainer and executor share, and the counters that order
- * their work (common/gpuslot.h). A tensor in it goes through the agent like any other; only its
+ * their work (common/local/gpu_slot.h). A tensor in it goes through the agent like any other; only its
  * bytes do not.
  *
  *   gpu.c        bps_gpu_...        gpu_cuda.c   the process's own CUDA driver
@@ -16,8 +16,8 @@
 
 #include "libbpsclient/bps.h"
 
-#include "common/gpuslot.h"
-#include "common/local.h"
+#include "common/local/gpu_slot.h"
+#include "common/local/local.h"
 
 struct gpu;
 

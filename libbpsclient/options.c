@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "common/wire/ctlmsg.h"
-#include "common/local.h"
+#include "common/local/local.h"
 #include "libbpsclient/text.h"
 
 #define TIMEOUT_DEFAULT_MS 600000u

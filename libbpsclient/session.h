@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/local.h"
+#include "common/local/local.h"
 #include "libbpsclient/arenas.h"
 #include "libbpsclient/options.h"
 #include "libbpsclient/turn.h"

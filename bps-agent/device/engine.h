@@ -6,7 +6,7 @@
  * network, and which strategy it follows (route.h), others decide.
  *
  * A tensor goes round by round. A round runs when the agent says so, and begins when the streams of
- * all members have reached it (counters, gpuslot.h). Its partitions go through chunks: a chunk is
+ * all members have reached it (counters, gpu_slot.h). Its partitions go through chunks: a chunk is
  * what is summed by one collective, and is one partition where there is none.
  *
  *   chunk:  IDLE -> REDUCING -> OPEN: its partitions are under way -> GATHERING -> IDLE
@@ -33,7 +33,7 @@
 
 #include "bps-agent/device/device.h"
 #include "bps-agent/device/route.h"
-#include "common/gpuslot.h"
+#include "common/local/gpu_slot.h"
 
 struct engine;
 

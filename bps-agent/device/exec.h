@@ -25,8 +25,8 @@
 
 #include "bps-agent/device/choose.h"
 #include "bps-agent/device/engine.h"
-#include "common/local.h"
-#include "common/pipe.h"
+#include "common/local/local.h"
+#include "common/local/ring_pair.h"
 
 #define EXEC_REGIONS_MAX 4096 /* of one trainer */
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bps-agent/device/host_impl.h"
-#include "common/local.h"
+#include "common/local/local.h"
 
 #define GPUS_ENV     "BPS_DEVICE_HOST_GPUS"
 #define GPUS_DEFAULT 8

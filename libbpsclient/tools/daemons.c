@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/local.h"
+#include "common/local/local.h"
 #include "common/base/log.h"
 
 #define READY_MS  20000 /* for a daemon to serve */

@@ -1,4 +1,4 @@
-"""A trainer that speaks common/local.h by hand, so that it can also speak it wrongly."""
+"""A trainer that speaks common/local/local.h by hand, so that it can also speak it wrongly."""
 
 import mmap
 import os

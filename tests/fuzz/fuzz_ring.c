@@ -10,7 +10,7 @@
 #include "bps-agent/core.h"
 #include "common/data/dtype.h"
 #include "common/base/error.h"
-#include "common/local.h"
+#include "common/local/local.h"
 
 #define STEP_BYTES 16
 #define WORKERS    2

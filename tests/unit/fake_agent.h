@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_FAKE_AGENT_H
 #define BPS_TESTS_FAKE_AGENT_H
-/* An agent for unit tests of the client library: a thread that speaks common/local.h at a socket of
+/* An agent for unit tests of the client library: a thread that speaks common/local/local.h at a socket of
  * its own, sums f32, f64, i32 and u8 of the trainers of one job, and can be told to misbehave. What
  * a test may look at while it runs is atomic. */
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/local.h"
+#include "common/local/local.h"
 
 #define TENSORS_MAX  512
 #define TRAINERS_MAX 4

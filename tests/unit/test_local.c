@@ -18,7 +18,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "common/local.h"
+#include "common/local/local.h"
 
 #define WAIT_NS (20ull * 1000000000u)
 #define WAIT_MS 20000

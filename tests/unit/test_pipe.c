@@ -1,5 +1,5 @@
 /* The rings between agent and executor. */
-#include "common/pipe.h"
+#include "common/local/ring_pair.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

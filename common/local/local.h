@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_LOCAL_H
-#define BPS_COMMON_LOCAL_H
+#ifndef BPS_COMMON_LOCAL_LOCAL_H
+#define BPS_COMMON_LOCAL_LOCAL_H
 /* What a trainer and its machine's agent share: messages on a SOCK_SEQPACKET UNIX socket (rare:
  * attach, declare, finish, ask why), and one control page of shared memory per trainer (hot:
  * submissions and completions).
@@ -32,7 +32,7 @@
 
 #include "common/wire/codec.h"
 #include "common/base/error.h"
-#include "common/local_gpu.h"
+#include "common/local/local_gpu.h"
 
 #define LOCAL_ABI          1
 #define LOCAL_WHY_GPU_OPEN 1 /* the round of a WHY of no tensor: bps_gpu_open was given up */

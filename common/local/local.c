@@ -1,4 +1,4 @@
-#include "common/local.h"
+#include "common/local/local.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_PIPE_H
-#define BPS_COMMON_PIPE_H
+#ifndef BPS_COMMON_LOCAL_RING_PAIR_H
+#define BPS_COMMON_LOCAL_RING_PAIR_H
 /* Two rings of small fixed entries between two processes, one each way, in one piece of shared
  * memory, with an eventfd each to wake who sleeps. The agent and its executor speak through it
  * about partitions: no system call while both are awake. What does not fit waits in the sender's

@@ -1,8 +1,8 @@
-#ifndef BPS_COMMON_LOCAL_GPU_H
-#define BPS_COMMON_LOCAL_GPU_H
+#ifndef BPS_COMMON_LOCAL_LOCAL_GPU_H
+#define BPS_COMMON_LOCAL_LOCAL_GPU_H
 /* Messages about device memory, of the same frames as local.h (which includes this): between a
  * trainer and its job's executor (bps-agent-cuda), and between the agent and the executor. What is
- * hot goes through counters (gpuslot.h) and rings (pipe.h).
+ * hot goes through counters (gpu_slot.h) and rings (ring_pair.h).
  *
  *   trainer                     agent                        executor
  *      DEVICE ------------------->  START, at its first time --->

@@ -1,4 +1,4 @@
-#include "common/local_gpu.h"
+#include "common/local/local_gpu.h"
 
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-#include "common/pipe.h"
+#include "common/local/ring_pair.h"
 
 #include <errno.h>
 #include <stdlib.h>

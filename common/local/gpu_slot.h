@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_GPUSLOT_H
-#define BPS_COMMON_GPUSLOT_H
+#ifndef BPS_COMMON_LOCAL_GPU_SLOT_H
+#define BPS_COMMON_LOCAL_GPU_SLOT_H
 /* The counter page that orders work between one trainer's GPU streams and its job's executor: a
  * sealed memfd with a slot for each of the trainer's tensors, at the tensor's index.
  *
