@@ -27,7 +27,7 @@
 #include <uv.h>
 
 #include "bps-agent/arena.h"
-#include "bps-agent/core.h"
+#include "bps-agent/core/core.h"
 #include "bps-agent/maker.h"
 #include "bps-agent/quota.h"
 #include "common/loop/dataloop.h"

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bps-agent/core.h"
+#include "bps-agent/core/core.h"
 #include "common/base/error.h"
 #include "common/transport/xport.h"
 

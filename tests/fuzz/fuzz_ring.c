@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/core.h"
+#include "bps-agent/core/core.h"
 #include "common/data/dtype.h"
 #include "common/base/error.h"
 #include "common/local/local.h"

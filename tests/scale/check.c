@@ -136,7 +136,7 @@ static void one_server_of_its_own(struct scale_options *o)
 	o->steps = 1;
 }
 
-/* Large and small shares: without being kept in step (bps-agent/share.c) a round takes 1.34 times as
+/* Large and small shares: without being kept in step (bps-agent/core/lockstep.c) a round takes 1.34 times as
  * long as it has to. */
 static void large_and_small_shares(struct scale_options *o)
 {

@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bps-agent/core.h"
+#include "bps-agent/core/core.h"
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
 #include "common/transport/read_window.h"

@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bps-agent/core.h"
+#include "bps-agent/core/core.h"
 #include "bps-scheduler/core.h"
 #include "bps-server/core.h"
 #include "common/wire/ctlmsg.h"

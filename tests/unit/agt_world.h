@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_AGT_WORLD_H
 #define BPS_TESTS_AGT_WORLD_H
-/* One agent's core (bps-agent/core.h) with a job, alone in a world that a test makes up: trainers
+/* One agent's core (bps-agent/core/core.h) with a job, alone in a world that a test makes up: trainers
  * submit, the scheduler places, and up to three servers say what the test lets them say over
  * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
  * time is the test's. */
@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "bps-agent/core.h"
-#include "bps-agent/core_impl.h"
+#include "bps-agent/core/core.h"
+#include "bps-agent/core/core_impl.h"
 #include "common/data/crc32c.h"
 #include "tests/unit/fake_xport.h"
 

@@ -1,7 +1,7 @@
 /* Connections to servers' data threads: what waits to be sent on each, the window of bytes under
  * way, and connecting again after a loss (at once, then 100 ms, 300 ms, then up to 1 s with
  * jitter: a server that is away for longer loses its partitions). */
-#include "bps-agent/core_impl.h"
+#include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
 #include <errno.h>

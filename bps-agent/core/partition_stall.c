@@ -1,5 +1,5 @@
 /* Where the partitions of a round are that are not summed yet. */
-#include "bps-agent/core_impl.h"
+#include "bps-agent/core/core_impl.h"
 
 /* The one that is where it is for the longest goes into ret. */
 static void look_at(const struct part *part, struct agt_stall *ret)

@@ -1,5 +1,5 @@
 /* Jobs, tensors and plans: what the trainers and the scheduler say. */
-#include "bps-agent/core_impl.h"
+#include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -27,7 +27,7 @@
  *   - by what does not go over a card: a server on the same host.
  * These are not held either, nor is one whose most urgent contribution is a repeated one. Over a
  * transport that takes offers without their bytes all are through within one turn. */
-#include "bps-agent/core_impl.h"
+#include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The way of one partition: see the drawing in core.h. Nothing here waits; every wait is a state
  * with a timer. */
-#include "bps-agent/core_impl.h"
+#include "bps-agent/core/core_impl.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_CORE_H
-#define BPS_AGENT_CORE_H
+#ifndef BPS_AGENT_CORE_CORE_H
+#define BPS_AGENT_CORE_CORE_H
 /* The agent's core: the way of every partition of every tensor of the jobs on this machine. A state
  * machine without clock, threads or sockets; the simulator runs this same code. Rules A1-A8, B2,
  * B4: docs/faults.md. One thread: that of the xport.
@@ -13,7 +13,7 @@
  *     |                          time-out, bad crc       `--RESULT inline--> IDLE
  *     `--- all partitions IDLE: the round is done
  *
- * READY waits in the queue of its connection, which may be held while others are behind it (share.c),
+ * READY waits in the queue of its connection, which may be held while others are behind it (lockstep.c),
  * or parked with its job while that has as much under
  * way as it may (job_inflight_bytes): then partitions of other jobs go on, and what comes in
  * unparks. READY does the local sum and the crc at the last moment, so what overtakes, overtakes on
@@ -105,7 +105,7 @@ struct agt_config {
 	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
 	uint64_t retry_ns;           /* what is not answered is sent again */
 	uint64_t again_ns;           /* pause after AGAIN */
-	/* That a connection may be ahead of the one furthest behind (share.c), or ahead_bytes of its
+	/* That a connection may be ahead of the one furthest behind (lockstep.c), or ahead_bytes of its
 	 * transport if that is more. */
 	uint64_t lead_bytes;
 	uint64_t turn_bytes; /* of contributions, offered by one agt_core_work; 0: one */

@@ -1,13 +1,13 @@
-#ifndef BPS_AGENT_CORE_IMPL_H
-#define BPS_AGENT_CORE_IMPL_H
+#ifndef BPS_AGENT_CORE_CORE_IMPL_H
+#define BPS_AGENT_CORE_CORE_IMPL_H
 /* Objects of the agent's core, shared by its files:
  *   core.c   jobs, tensors, plans: what the scheduler and the trainers say
  *   flow.c   partitions: their states, messages, reads
  *   link.c   connections to servers' data threads: windows, reconnecting
- *   share.c  what a job has on each of them; keeping them in step */
+ *   lockstep.c  what a job has on each of them; keeping them in step */
 #include <sys/queue.h>
 
-#include "bps-agent/core.h"
+#include "bps-agent/core/core.h"
 #include "common/data/dtype.h"
 #include "common/base/heap.h"
 #include "common/data/reduce.h"
@@ -242,7 +242,7 @@ void job_unpark(struct agt_job *job);
 /* Sum a partition of a job of one member into the output. */
 void part_sum_local(struct part *part);
 
-/* share.c */
+/* lockstep.c */
 /* The job's share of the link, made when there is none. NULL: out of memory. */
 struct share *share_get(struct link *link, struct agt_job *job);
 /* Free it if it has no partitions. */
