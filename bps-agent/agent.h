@@ -8,13 +8,13 @@
  *   job:      FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
  *
  *   accept.c   trainers come, hello.c and join     arena.c  shared memory
- *   trainer.c  socket, ring, closing.c the end
+ *   trainer.c  socket, ring, slow_close.c the end
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
  *   declare.c  what they declare                   maker.c  makes their memory
- *   tensor.c   what they submit                    people.c  who else is in the job
+ *   tensor.c   what they submit                    roster.c  who else is in the job
  *   barrier.c  where they wait for all of it
- *   why.c      what it waits for, in words         quota.c  who may use how much
- *   stranded.c when nobody can sum, or nobody is heard
+ *   why_stuck.c      what it waits for, in words         quota.c  who may use how much
+ *   no_server.c when nobody can sum, or nobody is heard
  *   keep.c     what is written down for a successor, restore.c reads it, in a ledger.c
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
@@ -403,7 +403,7 @@ void tensor_declare_unplanned(struct job *job);
 /* After the core has released the job's memory. */
 void tensor_free_all(struct job *job);
 
-/* ---- people.c ---- */
+/* ---- roster.c ---- */
 /* Remember who is in the job. Errors: -ENOMEM, and what was known stays. */
 int people_note(struct job *job, const struct ctl_job *m);
 /* With the job. */
@@ -428,7 +428,7 @@ void barrier_again(struct trainer *t);
 /* The job is over: if it waits, it waits no more. */
 void barrier_over(struct trainer *t, int code, const char *text);
 
-/* ---- why.c ---- */
+/* ---- why_stuck.c ---- */
 /* The trainer asks what a tensor waits for; answered from here, or by the scheduler in
  * why_on_text. */
 void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
@@ -439,7 +439,7 @@ uint64_t why_tick(struct agent *a, uint64_t now_ns);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */
 void why_on_probe(struct agent *a, const struct ctl_probe *m);
 
-/* ---- stranded.c ---- */
+/* ---- no_server.c ---- */
 /* See whether anybody can sum; trainers of jobs that need it are told when nobody has been able to
  * for too long. Returns when to be called again. */
 uint64_t stranded_tick(struct agent *a, uint64_t now_ns);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bps-agent/keep.h"
-#include "bps-agent/tensor_impl.h"
+#include "bps-agent/trainers/tensor_impl.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"
 

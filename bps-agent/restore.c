@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "bps-agent/restore_impl.h"
-#include "bps-agent/tensor_impl.h"
-#include "bps-agent/trainer_impl.h"
+#include "bps-agent/trainers/tensor_impl.h"
+#include "bps-agent/trainers/trainer_impl.h"
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"

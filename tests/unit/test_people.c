@@ -6,7 +6,7 @@
 
 #include "bps-agent/agent.h"
 
-/* What trainers are told at a barrier of who was let in (bps-agent/people.c). */
+/* What trainers are told at a barrier of who was let in (bps-agent/trainers/roster.c). */
 
 #define BARRIER 3
 #define FORMED  10

@@ -1,5 +1,5 @@
 /* The proof of a job token, against bytes from Python's hmac module. */
-#include "bps-agent/token.h"
+#include "bps-agent/trainers/token.h"
 
 #include <errno.h>
 #include <setjmp.h>

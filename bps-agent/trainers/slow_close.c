@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bps-agent/trainer_impl.h"
+#include "bps-agent/trainers/trainer_impl.h"
 
 /* Messages that are thrown away at the end; its socket holds fewer. */
 #define DRAIN_MAX 4096

@@ -8,7 +8,7 @@
 #include "bps-agent/agent.h"
 #include "bps-agent/gpu.h"
 #include "bps-agent/keep.h"
-#include "bps-agent/token.h"
+#include "bps-agent/trainers/token.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/key.h"

@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_TOKEN_H
-#define BPS_AGENT_TOKEN_H
+#ifndef BPS_AGENT_TRAINERS_TOKEN_H
+#define BPS_AGENT_TRAINERS_TOKEN_H
 /* Job tokens: 32 random bytes that the workers of a job share. Who has them may join the job,
  * whatever his user number; a job that was opened with a token is closed to all others.
  *

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bps-agent/trainer_impl.h"
+#include "bps-agent/trainers/trainer_impl.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 

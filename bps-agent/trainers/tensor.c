@@ -8,7 +8,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/keep.h"
-#include "bps-agent/tensor_impl.h"
+#include "bps-agent/trainers/tensor_impl.h"
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"

@@ -1,7 +1,7 @@
-#ifndef BPS_AGENT_TRAINER_IMPL_H
-#define BPS_AGENT_TRAINER_IMPL_H
+#ifndef BPS_AGENT_TRAINERS_TRAINER_IMPL_H
+#define BPS_AGENT_TRAINERS_TRAINER_IMPL_H
 /* What the files of a trainer's connection share: accept.c lets it in, hello.c makes its control
- * page, trainer.c has it from then on, closing.c closes its socket. The data thread's. */
+ * page, trainer.c has it from then on, slow_close.c closes its socket. The data thread's. */
 #include <sys/socket.h>
 
 #include "bps-agent/agent.h"
@@ -30,7 +30,7 @@ void trainer_take(struct agent *a, struct quota_account *user, const struct ucre
 /* Its user's name is looked up, once. */
 void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid);
 
-/* ---- closing.c ---- */
+/* ---- slow_close.c ---- */
 /* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a
  * TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
 void trainer_close_socket(struct agent *a, int sock);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "bps-agent/keep.h"
-#include "bps-agent/trainer_impl.h"
+#include "bps-agent/trainers/trainer_impl.h"
 
 #include "common/base/failpoint.h"
 

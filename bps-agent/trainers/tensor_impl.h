@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_TENSOR_IMPL_H
-#define BPS_AGENT_TENSOR_IMPL_H
+#ifndef BPS_AGENT_TRAINERS_TENSOR_IMPL_H
+#define BPS_AGENT_TRAINERS_TENSOR_IMPL_H
 /* What declare.c, which makes tensors, needs of tensor.c, which has them. The data thread's. */
 #include "bps-agent/agent.h"
 

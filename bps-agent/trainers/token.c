@@ -1,4 +1,4 @@
-#include "bps-agent/token.h"
+#include "bps-agent/trainers/token.h"
 
 #include <errno.h>
 #include <stdio.h>
