@@ -1,6 +1,6 @@
 /* The agent's data thread: what turns in it, and how the control thread's messages get there. */
 #include "bps-agent/agent.h"
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,12 +10,12 @@
  *   accept.c   trainers come, hello.c and join     arena.c  shared memory
  *   trainer.c  socket, ring, slow_close.c the end
  *   job.c      trainers of a job                   agent.c  the thread, messages of the scheduler
- *   declare.c  what they declare                   maker.c  makes their memory
+ *   declare.c  what they declare                   memory_thread.c  makes their memory
  *   tensor.c   what they submit                    roster.c  who else is in the job
  *   barrier.c  where they wait for all of it
  *   why_stuck.c      what it waits for, in words         quota.c  who may use how much
  *   no_server.c when nobody can sum, or nobody is heard
- *   keep.c     what is written down for a successor, restore.c reads it, in a ledger.c
+ *   handover_write.c     what is written down for a successor, handover_read.c reads it, in a ledger.c
  *
  * One thread: that of the loop. A trainer can harm its own job only: whatever it sends is copied
  * once, checked, and nonsense closes its connection. */
@@ -26,10 +26,10 @@
 #include <sys/types.h>
 #include <uv.h>
 
-#include "bps-agent/arena.h"
+#include "bps-agent/memory/arena.h"
 #include "bps-agent/core/core.h"
-#include "bps-agent/maker.h"
-#include "bps-agent/quota.h"
+#include "bps-agent/memory/memory_thread.h"
+#include "bps-agent/quota/quota.h"
 #include "common/loop/dataloop.h"
 #include "common/datapath/datapath.h"
 #include "common/local/local.h"
@@ -263,7 +263,7 @@ struct agent {
 	uint64_t gpu_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
-	STAILQ_HEAD(, late) late; /* what the service manager has not taken yet (keep.c) */
+	STAILQ_HEAD(, late) late; /* what the service manager has not taken yet (handover_write.c) */
 	uint64_t late_since_ns, late_due_ns;
 	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */
 	bool has_dirty;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "bps-agent/childenv.h"
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 

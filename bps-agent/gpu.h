@@ -7,7 +7,7 @@
  *   gpu:  STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or the executor fails or dies--> OVER
  *                       freed when the job is gone and the child has been waited for
  *
- * A successor of this process finds the executor as it was (keep.h), is heard by it as its agent from
+ * A successor of this process finds the executor as it was (handover_write.h), is heard by it as its agent from
  * its own START on, and learns where rounds are by beginning them once more (K6, core.h).
  *
  *   gpu.c         the child, its socket and its rings

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/tensor_impl.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"

@@ -1,6 +1,6 @@
 /* bps-agent: one per machine; trainers hand it tensors, it pushes and pulls. The main thread runs
  * the control loop, the data thread the trainers and the network (agent.h); the transport's
- * connection management and the making of shared memory (maker.h) have threads of their own. */
+ * connection management and the making of shared memory (memory_thread.h) have threads of their own. */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -19,8 +19,8 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/gpuprobe.h"
-#include "bps-agent/past.h"
-#include "bps-agent/quota_report.h"
+#include "bps-agent/handover/cluster_identity.h"
+#include "bps-agent/quota/quota_report.h"
 #include "bps-agent/topology_report.h"
 #include "common/base/failpoint.h"
 #include "common/base/fds.h"

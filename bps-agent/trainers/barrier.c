@@ -2,7 +2,7 @@
  * a barrier is passed when JOB says so, which carries who was let in. Said again after each WELCOME
  * and each JOB that does not say so: that is all there is to lose. */
 #include "bps-agent/agent.h"
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 
 static void say(struct trainer *t)
 {

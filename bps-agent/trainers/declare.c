@@ -1,12 +1,12 @@
 /* DECLARE: what trainers want their tensors to be, and the memory for them. It is made by another
- * thread (maker.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
+ * thread (memory_thread.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bps-agent/agent.h"
 #include "bps-agent/gpu.h"
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/tensor_impl.h"
 #include "common/data/dtype.h"
 #include "common/base/failpoint.h"

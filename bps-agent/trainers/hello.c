@@ -6,7 +6,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/trainer_impl.h"
 
 #include "common/base/failpoint.h"

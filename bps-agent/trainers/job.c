@@ -7,7 +7,7 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/gpu.h"
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/token.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/tensor_impl.h"
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
@@ -292,7 +292,7 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	tw->op = e->op;
 	*kept_submission(tw->kept, e->round) =
 		(struct kept_submission){.priority = e->priority, .op = e->op};
-	/* Release: partner is restore.c in a successor. */
+	/* Release: partner is handover_read.c in a successor. */
 	atomic_store_explicit(&tw->kept->submitted, e->round, memory_order_release);
 }
 

@@ -1,4 +1,4 @@
-/* What an agent finds of a former life (bps-agent/ledger.h): nothing that lies in the memory may be
+/* What an agent finds of a former life (bps-agent/handover/ledger.h): nothing that lies in the memory may be
  * taken for more than there is. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bps-agent/ledger.h"
+#include "bps-agent/handover/ledger.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "bps-agent/arena.h"
+#include "bps-agent/memory/arena.h"
 #include "tests/unit/fake_xport.h"
 
 #define MIB ((size_t)1 << 20)

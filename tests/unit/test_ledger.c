@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "bps-agent/ledger.h"
+#include "bps-agent/handover/ledger.h"
 
 #define HEAD_BYTES 64
 

@@ -1,5 +1,5 @@
 /* The thread that makes shared memory, with a real loop. */
-#include "bps-agent/maker.h"
+#include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
 #include <sched.h>

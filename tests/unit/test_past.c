@@ -1,5 +1,5 @@
 /* Which cluster an agent belonged to, between it, a service manager and its successor. */
-#include "bps-agent/past.h"
+#include "bps-agent/handover/cluster_identity.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "bps-agent/ledger.h"
+#include "bps-agent/handover/ledger.h"
 #include "common/daemon/notify.h"
 
 #define FDS_MAX 8

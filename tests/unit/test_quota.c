@@ -1,5 +1,5 @@
 /* Quotas: what is taken and given back at every level, and what a refusal says. */
-#include "bps-agent/quota.h"
+#include "bps-agent/quota/quota.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "bps-agent/quota.h"
+#include "bps-agent/quota/quota.h"
 
 #include <assert.h>
 #include <stdio.h>

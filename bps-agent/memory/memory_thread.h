@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_MAKER_H
-#define BPS_AGENT_MAKER_H
+#ifndef BPS_AGENT_MEMORY_MEMORY_THREAD_H
+#define BPS_AGENT_MEMORY_MEMORY_THREAD_H
 /* Makes and frees shared memory on a thread of its own, of low priority: the kernel takes 0.3 to
  * 0.9 s for a gigabyte of zeroes (1.6 ms for 2 MiB), in which the data thread would serve nobody.
  * Requests take turns by pieces of 16 MiB, so that a small one does not wait for the large ones
@@ -15,7 +15,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
-#include "bps-agent/arena.h"
+#include "bps-agent/memory/arena.h"
 #include "common/loop/dataloop.h"
 
 struct maker;

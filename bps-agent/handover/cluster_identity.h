@@ -1,7 +1,7 @@
-#ifndef BPS_AGENT_PAST_H
-#define BPS_AGENT_PAST_H
+#ifndef BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
+#define BPS_AGENT_HANDOVER_CLUSTER_IDENTITY_H
 /* To which cluster this agent belongs, kept for its successor in a ledger of its own ("cluster" with
- * the service manager, keep.h has the other names). A successor that finds jobs goes on at once,
+ * the service manager, handover_write.h has the other names). A successor that finds jobs goes on at once,
  * under the number that its predecessor had, and takes no other scheduler for its own (C8); one that
  * finds none has nothing that another cluster could end, and starts as new.
  *

@@ -1,5 +1,5 @@
 /* What a former life of this agent has left: descriptors, and ledgers that say what they are
- * (keep.h). Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit
+ * (handover_write.h). Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit
  * ends that job, which its trainers and the scheduler are told. */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bps-agent/restore_impl.h"
+#include "bps-agent/restore/handover_read_impl.h"
 #include "bps-agent/trainers/tensor_impl.h"
 #include "bps-agent/trainers/trainer_impl.h"
 #include "common/base/clock.h"

@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_LEDGER_H
-#define BPS_AGENT_LEDGER_H
+#ifndef BPS_AGENT_HANDOVER_LEDGER_H
+#define BPS_AGENT_HANDOVER_LEDGER_H
 /* Memory that outlives the process: records, one behind the other, in a memfd that the service
  * manager keeps (common/daemon/fdstore.h). It grows and is never rewritten, so that a kill at any
  * instruction leaves all records that were there. A record has a fixed part, written once, with a

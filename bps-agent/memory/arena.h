@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_ARENA_H
-#define BPS_AGENT_ARENA_H
+#ifndef BPS_AGENT_MEMORY_ARENA_H
+#define BPS_AGENT_MEMORY_ARENA_H
 /* Memory that the agent makes and shares with trainers, or keeps for itself: memfds of fixed size,
  * sealed against shrinking and growing, offered to servers as segments. Space is handed out front
  * to back and comes back only with the whole set, when its job is gone.
@@ -44,7 +44,7 @@ struct memory {
 struct arena_set {
 	struct xport *x;  /* NULL: it is gone already, at the end */
 	const char *name; /* of its memory in /proc; NULL: "bps-arena" */
-	/* Arenas are made elsewhere, since zeroing takes long (maker.h): arena_alloc says
+	/* Arenas are made elsewhere, since zeroing takes long (memory_thread.h): arena_alloc says
 	 * -EINPROGRESS and what is wanted, and finds it as `prefer` when the caller has made and
 	 * adopted it. */
 	bool defers;

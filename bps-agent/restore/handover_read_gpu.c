@@ -1,7 +1,7 @@
 /* Of a former life: the executor of a job's GPUs, which lives on, and tensors there. */
 #include <string.h>
 
-#include "bps-agent/restore_impl.h"
+#include "bps-agent/restore/handover_read_impl.h"
 
 int restore_gpu(struct restoring *r, const struct ledger_record *rec)
 {

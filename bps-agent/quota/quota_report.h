@@ -1,9 +1,9 @@
-#ifndef BPS_AGENT_QUOTA_REPORT_H
-#define BPS_AGENT_QUOTA_REPORT_H
+#ifndef BPS_AGENT_QUOTA_QUOTA_REPORT_H
+#define BPS_AGENT_QUOTA_QUOTA_REPORT_H
 /* Quotas and their use for people and machines. Stateless; the thread that owns the buffer. */
 #include <jansson.h>
 
-#include "bps-agent/quota.h"
+#include "bps-agent/quota/quota.h"
 
 struct evbuffer;
 

@@ -1,4 +1,4 @@
-#include "bps-agent/maker.h"
+#include "bps-agent/memory/memory_thread.h"
 
 #include <errno.h>
 #include <pthread.h>

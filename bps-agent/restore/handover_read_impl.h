@@ -1,9 +1,9 @@
-#ifndef BPS_AGENT_RESTORE_IMPL_H
-#define BPS_AGENT_RESTORE_IMPL_H
-/* What restore.c, which reads the ledgers, shares with restore_gpu.c, which knows the records of
+#ifndef BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
+#define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
+/* What handover_read.c, which reads the ledgers, shares with handover_read_gpu.c, which knows the records of
  * device memory. Errors are BPS_EPROTO, and what an executor that is gone says, with a sentence in
  * r->err. */
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 
 struct restoring {
 	struct agent *a;
@@ -16,7 +16,7 @@ struct restoring {
 	struct err_text err;
 };
 
-/* restore.c */
+/* handover_read.c */
 /* That record contradicts itself, or others. */
 int restore_wrong(struct restoring *r, const char *what);
 /* A descriptor out of the store; -1: it is not there. Owns: the caller's. */
@@ -26,7 +26,7 @@ bool restore_place(const struct arena_set *set, uint32_t id, enum arena_kind kin
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret);
 uint64_t restore_bytes(const struct tensor *tensor);
 
-/* restore_gpu.c */
+/* handover_read_gpu.c */
 /* Readers of KEEP_GPU, KEEP_ROUTE, KEEP_INPUTS. */
 int restore_gpu(struct restoring *r, const struct ledger_record *rec);
 int restore_route(struct restoring *r, const struct ledger_record *rec);

@@ -1,4 +1,4 @@
-#include "bps-agent/ledger.h"
+#include "bps-agent/handover/ledger.h"
 
 #include <errno.h>
 #include <fcntl.h>

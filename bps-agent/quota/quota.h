@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_QUOTA_H
-#define BPS_AGENT_QUOTA_H
+#ifndef BPS_AGENT_QUOTA_QUOTA_H
+#define BPS_AGENT_QUOTA_QUOTA_H
 /* Who uses how much of this agent, and what the limits are: accounts of jobs, of the users that
  * they belong to, and of the machine. What is taken counts in the account and in all above it, and
  * is refused with a sentence when one of them would go over its limit; nobody else is touched by

@@ -1,11 +1,11 @@
-#include "bps-agent/past.h"
+#include "bps-agent/handover/cluster_identity.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-agent/ledger.h"
+#include "bps-agent/handover/ledger.h"
 #include "common/base/log.h"
 
 #define NAME      "cluster"

@@ -1,4 +1,4 @@
-#include "bps-agent/quota_report.h"
+#include "bps-agent/quota/quota_report.h"
 
 #include "common/daemon/jsontext.h"
 #include "common/daemon/metrics.h"

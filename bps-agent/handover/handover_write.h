@@ -1,13 +1,13 @@
-#ifndef BPS_AGENT_KEEP_H
-#define BPS_AGENT_KEEP_H
+#ifndef BPS_AGENT_HANDOVER_HANDOVER_WRITE_H
+#define BPS_AGENT_HANDOVER_HANDOVER_WRITE_H
 /* What the agent writes down so that its successor can go on: what a trainer, a job, a tensor is,
- * and where it lies. restore.c reads it. Rules for partitions: core.h, K1-K4.
+ * and where it lies. handover_read.c reads it. Rules for partitions: core.h, K1-K4.
  *
  * With the service manager (fdstore.h), N a number that no other has:
  *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
  *   jN.l  a job's ledger           jN.m  its arenas, told apart by their inode numbers
  *   jN.x  its executor's socket    jN.p  the executor's pidfd
- * and the listening socket as "listen" when it is ours, and "cluster" (past.h). All else is in the
+ * and the listening socket as "listen" when it is ours, and "cluster" (cluster_identity.h). All else is in the
  * job's ledger.
  *
  * A manager that stands still for a while, as systemd does when it reloads, gets what is kept later,
@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 #include "bps-agent/gpu.h"
-#include "bps-agent/ledger.h"
+#include "bps-agent/handover/ledger.h"
 #include "common/daemon/fdstore.h"
 
 enum keep_type {
@@ -170,7 +170,7 @@ uint64_t keep_tick(struct agent *a, uint64_t now_ns);
 /* A last offer of it, for which a successor may be grateful; from then on nothing is kept. */
 void keep_end(struct agent *a);
 
-/* ---- restore.c ---- */
+/* ---- handover_read.c ---- */
 /* What a former life has left, before the thread runs: its jobs and trainers are there again, and
  * wait for the scheduler. What cannot go on is told so and forgotten. Takes descriptors out of
  * s. */

@@ -1,4 +1,4 @@
-#include "bps-agent/keep.h"
+#include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>
 #include <fcntl.h>

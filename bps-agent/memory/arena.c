@@ -1,4 +1,4 @@
-#include "bps-agent/arena.h"
+#include "bps-agent/memory/arena.h"
 
 #include <errno.h>
 #include <fcntl.h>
