@@ -9,7 +9,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"

@@ -18,10 +18,10 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpuprobe.h"
+#include "bps-agent/gpu/gpu_probe.h"
 #include "bps-agent/handover/cluster_identity.h"
 #include "bps-agent/quota/quota_report.h"
-#include "bps-agent/topology_report.h"
+#include "bps-agent/gpu/topology_report.h"
 #include "common/base/failpoint.h"
 #include "common/base/fds.h"
 #include "common/daemon/fdstore.h"

@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 #include "bps-agent/handover/ledger.h"
 #include "common/daemon/fdstore.h"
 

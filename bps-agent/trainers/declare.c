@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/tensor_impl.h"
 #include "common/data/dtype.h"

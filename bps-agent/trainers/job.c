@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/token.h"
 #include "common/base/clock.h"

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/trainer_impl.h"
 #include "common/base/clock.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 

@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_GPU_H
-#define BPS_AGENT_GPU_H
+#ifndef BPS_AGENT_GPU_GPU_H
+#define BPS_AGENT_GPU_GPU_H
 /* A job's GPUs on this machine: its executor, a child process that drives them (device/exec.h), and
  * the tensors that lie on them. Towards the core such a tensor is one whose contribution comes
  * ready in staging memory and whose sum is delivered to staging memory; this brings both about.

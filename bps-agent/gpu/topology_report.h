@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_TOPOLOGY_REPORT_H
-#define BPS_AGENT_TOPOLOGY_REPORT_H
+#ifndef BPS_AGENT_GPU_TOPOLOGY_REPORT_H
+#define BPS_AGENT_GPU_TOPOLOGY_REPORT_H
 /* This machine's GPUs and how their gradients would travel, for the status: a document of
  * bps-agent/device/topology.h and strategy.h. Thread: any. */
 #include <jansson.h>

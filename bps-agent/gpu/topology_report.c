@@ -1,4 +1,4 @@
-#include "bps-agent/topology_report.h"
+#include "bps-agent/gpu/topology_report.h"
 
 #include <stdio.h>
 #include <stdlib.h>

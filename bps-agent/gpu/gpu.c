@@ -1,4 +1,4 @@
-#include "bps-agent/gpu.h"
+#include "bps-agent/gpu/gpu.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-agent/childenv.h"
+#include "bps-agent/gpu/child_environment.h"
 #include "bps-agent/handover/handover_write.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_CHILDENV_H
-#define BPS_AGENT_CHILDENV_H
+#ifndef BPS_AGENT_GPU_CHILD_ENVIRONMENT_H
+#define BPS_AGENT_GPU_CHILD_ENVIRONMENT_H
 /* What a child of the agent finds in its environment: all but what is the agent's own affair.
  * Thread-safe as long as nobody changes the environment. */
 

@@ -1,4 +1,4 @@
-#include "bps-agent/childenv.h"
+#include "bps-agent/gpu/child_environment.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

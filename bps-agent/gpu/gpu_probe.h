@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_GPUPROBE_H
-#define BPS_AGENT_GPUPROBE_H
+#ifndef BPS_AGENT_GPU_GPU_PROBE_H
+#define BPS_AGENT_GPU_GPU_PROBE_H
 /* What the executor finds of GPUs, asked once when the agent starts, since the agent itself never
  * loads CUDA: a child (`bps-agent-cuda --gpus`) whose output is read by the control loop. It only
  * informs: jobs ask for themselves.

@@ -1,4 +1,4 @@
-#include "bps-agent/gpuprobe.h"
+#include "bps-agent/gpu/gpu_probe.h"
 
 #include <errno.h>
 #include <event2/event.h>
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-agent/childenv.h"
+#include "bps-agent/gpu/child_environment.h"
 #include "bps-agent/device/report.h"
 #include "common/base/log.h"
 
