@@ -40,9 +40,9 @@ tree	= $(sort $(shell find $(1) -name '*.c'))
 COMMON	:= $(call tree,common)
 SCHED	:= $(filter-out bps-scheduler/bpsctl/%,$(call tree,bps-scheduler))
 SERVER	:= $(call tree,bps-server)
-AGENT	:= $(filter-out bps-agent/device/%,$(call tree,bps-agent))
+AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
-DEVICE	:= $(filter-out bps-agent/device/cuda%,$(call tree,bps-agent/device))
+DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c) common/wire/codec.c common/base/error.c common/local/local.c common/local/local_gpu.c common/data/dtype.c common/base/failpoint.c \
 	   common/base/nearest.c common/base/duration.c
@@ -116,8 +116,8 @@ endef
 
 $(B)/bps-scheduler/bps-scheduler: $(call objs,$(SCHED)) $(LIBCOMMON)
 $(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
-$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) bps-agent/device/topology.c bps-agent/device/strategy.c \
-		bps-agent/device/report.c) $(LIBCOMMON)
+$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) bps-agent/executor/plan/topology.c bps-agent/executor/plan/strategy.c \
+		bps-agent/executor/plan/report.c) $(LIBCOMMON)
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))

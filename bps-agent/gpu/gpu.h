@@ -1,6 +1,6 @@
 #ifndef BPS_AGENT_GPU_GPU_H
 #define BPS_AGENT_GPU_GPU_H
-/* A job's GPUs on this machine: its executor, a child process that drives them (device/exec.h), and
+/* A job's GPUs on this machine: its executor, a child process that drives them (executor/exec.h), and
  * the tensors that lie on them. Towards the core such a tensor is one whose contribution comes
  * ready in staging memory and whose sum is delivered to staging memory; this brings both about.
  *
@@ -46,7 +46,7 @@ struct gpu {
 	struct memory page;
 	char route[GPU_WORD_MAX + 1];
 	uint32_t n_inputs;
-	uint16_t input_nodes[LOCAL_GPUS_MAX]; /* see struct choice (device/choose.h) */
+	uint16_t input_nodes[LOCAL_GPUS_MAX]; /* see struct choice (executor/plan/choose.h) */
 	uint32_t sum_node;
 	struct arena_set arenas; /* staging, mapped by the executor too */
 	struct making making;

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "bps-agent/gpu/child_environment.h"
-#include "bps-agent/device/report.h"
+#include "bps-agent/executor/plan/report.h"
 #include "common/base/log.h"
 
 #define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and what libraries may say besides */

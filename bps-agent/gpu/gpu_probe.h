@@ -7,7 +7,7 @@
  *   ASKING --its output ends--> KNOWN, or NONE with the reason       ASKING --20 s--> NONE
  *
  * Thread: the control loop's. */
-#include "bps-agent/device/topology.h"
+#include "bps-agent/executor/plan/topology.h"
 #include "common/base/error.h"
 
 struct event_base;

@@ -19,7 +19,7 @@
  * until it is answered (trainer.c), so a successor finds it there.
  *
  * An executor lives on: it is no child of the successor, and what of it went through rings is said
- * once more (device/exec.h). It ends when nobody has its socket any more.
+ * once more (executor/exec.h). It ends when nobody has its socket any more.
  *
  * Thread: the data thread's. All names below fit into FDSTORE_NAME_BYTES. */
 #include <stdatomic.h>

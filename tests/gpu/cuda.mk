@@ -9,7 +9,7 @@ CUDA_STUB := $(CUDA_HOME)/lib64/stubs
 , := ,
 FAKECUDA := $(addprefix tests/gpu/fake/,core.c device.c memory.c legacy.c stream.c copy_nontemporal.c extra.c)
 FAKENCCL := $(addprefix tests/gpu/fake/,nccl.c elem.c)
-CUDASRC	:= $(call src,bps-agent/device/cuda*.c)
+CUDASRC	:= $(call src,bps-agent/executor/device/cuda*.c)
 CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)
 CUDAHELP	:= $(addprefix tests/gpu/cuda/,rig.c two.c)
 CUDAALL	:= $(FAKECUDA) $(FAKENCCL) $(CUDASRC) $(CUDATEST) $(CUDAHELP) tests/gpu/cuda/probe.c
@@ -44,18 +44,18 @@ $(B)/tests/gpu-probe: $(call objs,tests/gpu/cuda/probe.c $(CUDASRC)) $(LIBCORES)
 	$(Q)mkdir -p $(B)/stub && ln -sf $(abspath $(CUDA_STUB))/libcuda.so $(B)/stub/libcuda.so.1
 
 # The program that bps-agent starts beside itself.
-ifneq ($(wildcard bps-agent/device/main.c),)
-$(B)/bps-agent/device/main-cuda.o: ISA += -DBPS_DEVICE_CUDA
-$(B)/bps-agent/device/main-cuda.o: bps-agent/device/main.c
+ifneq ($(wildcard bps-agent/executor/main.c),)
+$(B)/bps-agent/executor/main-cuda.o: ISA += -DBPS_DEVICE_CUDA
+$(B)/bps-agent/executor/main-cuda.o: bps-agent/executor/main.c
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS_ALL) $(ISA) -MMD -MP -c -o $@ $<
-$(B)/bps-agent/bps-agent-cuda: $(call objs,$(call cores,$(DEVICE)) $(CUDASRC)) $(B)/bps-agent/device/main-cuda.o \
+$(B)/bps-agent/bps-agent-cuda: $(call objs,$(call cores,$(DEVICE)) $(CUDASRC)) $(B)/bps-agent/executor/main-cuda.o \
 		$(LIBCOMMON)
 	$(call link,-L$(CUDA_STUB) -lcuda -Wl$(,)--as-needed $(LIBS) -ldl)
 EXECUTORS += $(B)/bps-agent/bps-agent-cuda
 all: $(B)/bps-agent/bps-agent-cuda
--include $(B)/bps-agent/device/main-cuda.d
+-include $(B)/bps-agent/executor/main-cuda.d
 endif
 
 check-build: $(CUDATESTS)

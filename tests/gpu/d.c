@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "bps-agent/device/cuda.h"
+#include "bps-agent/executor/device/cuda.h"
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/sides.h"
 

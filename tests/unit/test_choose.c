@@ -1,5 +1,5 @@
 /* Which route a job's members get, by where sysfs and a device say that their GPUs are. */
-#include "bps-agent/device/choose.h"
+#include "bps-agent/executor/plan/choose.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,4 +1,4 @@
-#include "bps-agent/device/device.h"
+#include "bps-agent/executor/device/device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

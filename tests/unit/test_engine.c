@@ -1,7 +1,7 @@
 /* The executor's engine on the fake back-end (any order of completions, any call failing) and on
  * the host back-end. The test plays the agent: it adds the groups' sums, as several machines would,
  * and gives the result back. */
-#include "bps-agent/device/engine.h"
+#include "bps-agent/executor/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "bps-agent/device/fake.h"
-#include "bps-agent/device/host.h"
+#include "bps-agent/executor/device/fake.h"
+#include "bps-agent/executor/device/host.h"
 #include "common/base/clock.h"
 
 #define MEMBERS   8

@@ -19,8 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bps-agent/device/exec.h"
-#include "bps-agent/device/host.h"
+#include "bps-agent/executor/exec.h"
+#include "bps-agent/executor/device/host.h"
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
 #include "common/transport/shm/shm.h"

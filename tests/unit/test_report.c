@@ -1,5 +1,5 @@
 /* The executor's GPUs as lines of text: what is written is read back, and nothing else is read. */
-#include "bps-agent/device/report.h"
+#include "bps-agent/executor/plan/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Which strategy is chosen on which machine, and whether its plan sums what it should: each plan is
  * carried out on sets of contributions instead of numbers. */
-#include "bps-agent/device/strategy.h"
+#include "bps-agent/executor/plan/strategy.h"
 
 #include <errno.h>
 #include <setjmp.h>

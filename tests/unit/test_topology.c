@@ -1,5 +1,5 @@
 /* What lies where on a machine's PCI buses, read from folders that look like sysfs. */
-#include "bps-agent/device/topology.h"
+#include "bps-agent/executor/plan/topology.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 #ifndef BPS_TESTS_UNIT_TOPO_FIXTURE_H
 #define BPS_TESTS_UNIT_TOPO_FIXTURE_H
 /* A machine of tests/topologies as a folder that looks like sysfs. */
-#include "bps-agent/device/strategy.h"
-#include "bps-agent/device/topology.h"
+#include "bps-agent/executor/plan/strategy.h"
+#include "bps-agent/executor/plan/topology.h"
 
 struct topo_fixture {
 	char root[64]; /* a temporary folder */

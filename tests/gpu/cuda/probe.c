@@ -2,7 +2,7 @@
  * It is linked as that program is, so that tests can give it any libcuda.so.1. */
 #include <stdio.h>
 
-#include "bps-agent/device/cuda.h"
+#include "bps-agent/executor/device/cuda.h"
 
 int main(void)
 {

@@ -4,7 +4,7 @@
  * and pinned host memory. All waits end by a deadline; a failed one fails the test. */
 #include <stdint.h>
 
-#include "bps-agent/device/cuda.h"
+#include "bps-agent/executor/device/cuda.h"
 
 #define RIG_PAGE  4096u
 #define RIG_MIB   (1u << 20)

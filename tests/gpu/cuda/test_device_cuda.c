@@ -1,6 +1,6 @@
 /* The CUDA back-end in one process, over the fake driver, which ends the process at any misuse.
  * Queued work begins late by chance, so that what is not ordered is found out of order. */
-#include "bps-agent/device/cuda.h"
+#include "bps-agent/executor/device/cuda.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* The executor's engine on the CUDA back-end, over the fake driver and the fake NCCL: all routes,
  * up to eight GPUs, exact sums. The fakes end the process when the engine queues something too
  * early. */
-#include "bps-agent/device/engine.h"
+#include "bps-agent/executor/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "bps-agent/device/device.h"
+#include "bps-agent/executor/device/device.h"
 
 #define TWO_FD        3 /* the socket in the child */
 #define TWO_TIMEOUT_S 10

@@ -1,0 +1,239 @@
+#include "bps-agent/executor/device/cuda_impl.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* 64-bit memory operations without a switch of the module, and the attributes that tell of
+ * mappings. */
+#define DRIVER_MIN 12000
+
+/* cuInit loads the driver and makes no context. Its failures all mean that there is no GPU for
+ * us. */
+static int init(struct err_text *why, int *ret_count)
+{
+	int version = 0, count = 0, rc;
+
+	rc = cuda_error(cuInit(0), why, "cannot use GPUs");
+	if (rc)
+		return DEVICE_NODEV;
+	rc = cuda_error(cuDriverGetVersion(&version), why, "cannot ask the driver's version");
+	if (rc)
+		return DEVICE_NODEV;
+	if (version < DRIVER_MIN)
+		return err_set(why, DEVICE_NODEV,
+			"the NVIDIA driver is for CUDA %d.%d, too old (12.0 is needed)",
+			version / 1000, version % 1000 / 10);
+	rc = cuda_error(cuDeviceGetCount(&count), why, "cannot count GPUs");
+	if (rc)
+		return DEVICE_NODEV;
+	if (count < 1)
+		return err_set(why, DEVICE_NODEV, "no GPU is visible to this process");
+	*ret_count = count < DEVICE_GPUS_MAX ? count : DEVICE_GPUS_MAX;
+	return 0;
+}
+
+static int cuda_probe(struct err_text *why)
+{
+	int count = 0, rc = init(why, &count);
+
+	return rc ? rc : count;
+}
+
+/* An attribute that this driver does not know yet counts as missing. */
+static int attribute(CUdevice dev, CUdevice_attribute attr, int missing)
+{
+	int value = 0;
+
+	return cuDeviceGetAttribute(&value, attr, dev) == CUDA_SUCCESS ? value : missing;
+}
+
+static uint32_t caps(CUdevice dev, int n_gpus)
+{
+	uint32_t caps = 0;
+
+	if (attribute(dev, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0) &&
+		attribute(dev, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0))
+		caps |= DEVICE_CAP_VMM_FD;
+	if (attribute(dev, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 0))
+		caps |= DEVICE_CAP_LEGACY_IPC;
+	if (attribute(dev, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0))
+		caps |= DEVICE_CAP_MEMOP64;
+	if (attribute(dev, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0))
+		caps |= DEVICE_CAP_DMABUF;
+	if (n_gpus > 1)
+		caps |= DEVICE_CAP_CLIQUE;
+	return caps;
+}
+
+static int describe(struct cuda_gpu *g, int ordinal, int n_gpus, struct err_text *why)
+{
+	struct device_gpu *info = &g->info;
+	CUuuid uuid;
+	size_t bytes = 0;
+	char what[64];
+	int rc;
+
+	snprintf(what, sizeof(what), "cannot ask about GPU %d", ordinal);
+	rc = cuda_error(cuDeviceGet(&g->dev, ordinal), why, what);
+	if (!rc)
+		rc = cuda_error(cuDeviceGetUuid(&uuid, g->dev), why, what);
+	if (!rc)
+		rc = cuda_error(cuDeviceTotalMem(&bytes, g->dev), why, what);
+	if (!rc)
+		rc = cuda_error(cuDeviceGetName(info->name, sizeof(info->name), g->dev), why, what);
+	if (rc)
+		return DEVICE_NODEV;
+	memcpy(info->uuid, uuid.bytes, sizeof(info->uuid));
+	info->bytes = bytes;
+	if (cuDeviceGetPCIBusId(info->pci, sizeof(info->pci), g->dev) != CUDA_SUCCESS)
+		info->pci[0] = 0;
+	for (char *p = info->pci; *p; p++)
+		*p = (char)tolower((unsigned char)*p); /* as sysfs writes it */
+	info->numa = attribute(g->dev, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, -1);
+	info->caps = caps(g->dev, n_gpus);
+	return 0;
+}
+
+/* What the driver reads once, at its start: as many hardware queues as there are, so that one
+ * stream does not hold up another, and modules loaded at once rather than by a collective under
+ * way. */
+static void prepare_environment(void)
+{
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+static int cuda_open(const char *job, struct device **ret_dev, struct err_text *why)
+{
+	struct cuda_device *d;
+	int count = 0, rc;
+
+	prepare_environment();
+	rc = init(why, &count);
+	if (rc)
+		return rc;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return err_set(why, DEVICE_NOMEM, "no memory for the table of GPUs");
+	d->base.ops = &device_cuda;
+	snprintf(d->job, sizeof(d->job), "%s", job);
+	d->n_gpus = count;
+	for (int i = 0; i < count && !rc; i++)
+		rc = describe(&d->gpu[i], i, count, why);
+	if (rc) {
+		free(d);
+		return rc;
+	}
+	*ret_dev = &d->base;
+	return 0;
+}
+
+/* NCCL stays loaded: it has threads and exit handlers. */
+static void cuda_close(struct device *dev)
+{
+	struct cuda_device *d = cuda_device(dev);
+
+	if (!d)
+		return;
+	for (int i = 0; i < d->n_gpus && !d->is_lost; i++)
+		if (d->gpu[i].ctx)
+			cuDevicePrimaryCtxRelease(d->gpu[i].dev);
+	free(d->nccl);
+	free(d);
+}
+
+static int cuda_gpus(struct device *dev, struct device_gpu *ret_gpus, int max)
+{
+	struct cuda_device *d = cuda_device(dev);
+
+	for (int i = 0; i < d->n_gpus && i < max; i++)
+		ret_gpus[i] = d->gpu[i].info;
+	return d->n_gpus;
+}
+
+bool cuda_reaches(struct cuda_device *d, int a, int b)
+{
+	int can = 0;
+
+	if (a == b)
+		return true;
+	return cuDeviceCanAccessPeer(&can, d->gpu[a].dev, d->gpu[b].dev) == CUDA_SUCCESS && can;
+}
+
+/* Atomics between GPUs are native over NVLink and not over PCIe. */
+static int cuda_peer(struct device *dev, int a, int b)
+{
+	struct cuda_device *d = cuda_device(dev);
+	int atomics = 0;
+
+	if (d->is_lost)
+		return DEVICE_LOST;
+	if (a < 0 || b < 0 || a >= d->n_gpus || b >= d->n_gpus || a == b)
+		return cuda_refuse(dev, DEVICE_ARG, "no pair of GPUs %d and %d", a, b);
+	if (!cuda_reaches(d, a, b))
+		return DEVICE_LINK_NONE;
+	if (cuDeviceGetP2PAttribute(&atomics, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+		    d->gpu[a].dev, d->gpu[b].dev) != CUDA_SUCCESS)
+		atomics = 0;
+	return atomics ? DEVICE_LINK_NVLINK : DEVICE_LINK_PCI;
+}
+
+int cuda_enter(struct device *dev, int gpu)
+{
+	struct cuda_device *d = cuda_device(dev);
+	struct cuda_gpu *g;
+	CUresult r;
+
+	if (d->is_lost)
+		return DEVICE_LOST;
+	if (gpu < 0 || gpu >= d->n_gpus)
+		return cuda_refuse(
+			dev, DEVICE_ARG, "no GPU %d among %d of this machine", gpu, d->n_gpus);
+	g = &d->gpu[gpu];
+	if (!g->ctx) {
+		r = cuDevicePrimaryCtxRetain(&g->ctx, g->dev);
+		if (r != CUDA_SUCCESS) {
+			g->ctx = NULL;
+			return cuda_fail(dev, r, "cannot make a context on the GPU");
+		}
+	}
+	return cuda_fail(dev, cuCtxSetCurrent(g->ctx), "cannot use the GPU's context");
+}
+
+const struct device_ops device_cuda = {
+	.name = "cuda",
+	.probe = cuda_probe,
+	.open = cuda_open,
+	.close = cuda_close,
+	.gpus = cuda_gpus,
+	.peer = cuda_peer,
+	.alloc = cuda_alloc,
+	.share = cuda_share,
+	.share_ptr = cuda_share_ptr,
+	.import = cuda_import,
+	.pin = cuda_pin,
+	.addr = cuda_addr,
+	.drop = cuda_drop,
+	.dmabuf = cuda_dmabuf,
+	.queue_open = cuda_queue_open,
+	.queue_wrap = cuda_queue_wrap,
+	.queue_close = cuda_queue_close,
+	.queue_poll = cuda_queue_poll,
+	.copy = cuda_copy,
+	.after = cuda_after,
+	.post = cuda_post,
+	.hold = cuda_hold,
+	.clique_id = cuda_clique_id,
+	.clique_open = cuda_clique_open,
+	.clique_poll = cuda_clique_poll,
+	.reduce_scatter = cuda_reduce_scatter,
+	.all_gather = cuda_all_gather,
+	.reduce = cuda_reduce,
+	.broadcast = cuda_broadcast,
+	.group_begin = cuda_group_begin,
+	.group_end = cuda_group_end,
+	.clique_abort = cuda_clique_abort,
+	.clique_close = cuda_clique_close,
+};

@@ -1,0 +1,564 @@
+/* Cliques are nonblocking NCCL communicators, one per local GPU, all driven by this one thread.
+ *
+ *   OPENING --all ready--> READY --group launched later--> LAUNCHING --all ready--> READY
+ *      any of them --a communicator's error--> FAILED;   any --abort--> ABORTED
+ *
+ * Only nonblocking communicators may be aborted while they open or launch. After an error nothing
+ * of a communicator can be used again, and an abort has to reach all of this process. */
+#include "bps-agent/executor/device/cuda_nccl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+/* Channels, and so multiprocessors, that a communicator takes at most: the trainer's kernels come
+ * first. NCCL_MAX_CTAS in the environment overrides. */
+#define MAX_CTAS 8
+/* How long leaving in order may take before the clique is aborted instead. */
+#define LEAVE_NS (2 * UINT64_C(1000000000))
+
+_Static_assert(sizeof(ncclUniqueId) == DEVICE_ID_BYTES, "clique id");
+_Static_assert((int)ncclInt8 == DTYPE_I8 && (int)ncclUint8 == DTYPE_U8 &&
+		       (int)ncclInt32 == DTYPE_I32 && (int)ncclInt64 == DTYPE_I64 &&
+		       (int)ncclFloat16 == DTYPE_F16 && (int)ncclFloat32 == DTYPE_F32 &&
+		       (int)ncclFloat64 == DTYPE_F64 && (int)ncclBfloat16 == DTYPE_BF16,
+	"dtype numbers are NCCL's");
+_Static_assert((int)ncclSum == OP_SUM && (int)ncclProd == OP_PROD && (int)ncclMax == OP_MAX &&
+		       (int)ncclMin == OP_MIN,
+	"op numbers are NCCL's");
+
+enum clique_state { OPENING, READY, LAUNCHING, FAILED, ABORTED };
+
+struct cuda_member {
+	int gpu, rank;
+	ncclComm_t comm; /* NULL when it was never made or is gone */
+};
+
+struct cuda_clique {
+	struct device_clique base;
+	const struct nccl *nccl;
+	enum clique_state state;
+	int group_depth;
+	char name[72]; /* NCCL may keep the pointer */
+	LIST_HEAD(, cuda_queue)
+	launching; /* queues of collectives that may not have been launched */
+	struct cuda_member member[];
+};
+
+static struct cuda_clique *cuda_clique(struct device_clique *c)
+{
+	return (struct cuda_clique *)c;
+}
+
+static const char *state_name(enum clique_state s)
+{
+	static const char *const names[] = {"opening", "ready", "launching", "failed", "aborted"};
+
+	return names[s];
+}
+
+static void set_state(struct cuda_clique *c, enum clique_state to, const char *why)
+{
+	if (c->state == to)
+		return;
+	log_debug("clique of %d GPUs: %s -> %s (%s)", c->base.n_ranks, state_name(c->state),
+		state_name(to), why);
+	c->state = to;
+}
+
+/* NCCL has one code for whatever the driver said. A sticky error is the end of this process, not of
+ * the clique alone. */
+static int driver_says(struct cuda_clique *c, const char *what)
+{
+	for (int i = 0; i < c->base.n_local; i++) {
+		int rc = cuda_enter(c->base.dev, c->member[i].gpu);
+
+		if (!rc)
+			rc = cuda_fail(c->base.dev, cuStreamQuery(NULL), what);
+		if (rc == DEVICE_LOST)
+			return rc;
+	}
+	return 0;
+}
+
+/* NCCL's code as ours. Our own arguments were checked before, so every failure is the clique's. */
+static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
+{
+	if (r == ncclSuccess || r == ncclInProgress)
+		return 0;
+	set_state(c, FAILED, what);
+	if (r == ncclUnhandledCudaError && driver_says(c, what) == DEVICE_LOST)
+		return DEVICE_LOST;
+	return cuda_refuse(c->base.dev, DEVICE_PEER, "%s: %s: %s", what, c->nccl->GetErrorString(r),
+		c->nccl->GetLastError(NULL));
+}
+
+int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
+{
+	const struct nccl *nccl;
+	ncclUniqueId id;
+	ncclResult_t r;
+	int rc;
+
+	if (cuda_device(dev)->is_lost)
+		return DEVICE_LOST;
+	rc = cuda_nccl(cuda_device(dev), &nccl);
+	if (rc)
+		return rc;
+	r = nccl->GetUniqueId(&id);
+	if (r != ncclSuccess)
+		return cuda_refuse(dev, DEVICE_UNSUP, "cannot make a clique's id: %s",
+			nccl->GetErrorString(r));
+	memcpy(ret_id, id.internal, DEVICE_ID_BYTES);
+	return 0;
+}
+
+/* One GPU needs no clique. Only run D of tests/gpu makes one, to try NCCL where there is no second
+ * GPU. */
+static int least_ranks(void)
+{
+	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
+
+	return one && !strcmp(one, "1") ? 1 : 2;
+}
+
+/* NCCL before 2.30 refuses two ranks on one GPU, later too unless told otherwise (for tests). */
+static int check_members(struct cuda_device *d, const struct nccl *nccl, int n_ranks,
+	const int *gpu, const int *rank, int n_local)
+{
+	const char *multi = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+	bool may_share = nccl->version >= NCCL_VERSION(2, 30, 0) && multi && !strcmp(multi, "1");
+
+	if (n_ranks < least_ranks() || n_local < 1 || n_local > n_ranks ||
+		n_local > DEVICE_GPUS_MAX)
+		return cuda_refuse(
+			&d->base, DEVICE_ARG, "no clique of %d ranks, %d here", n_ranks, n_local);
+	for (int i = 0; i < n_local; i++) {
+		if (gpu[i] < 0 || gpu[i] >= d->n_gpus || rank[i] < 0 || rank[i] >= n_ranks)
+			return cuda_refuse(&d->base, DEVICE_ARG, "no member %d of %d on GPU %d",
+				rank[i], n_ranks, gpu[i]);
+		for (int j = 0; j < i; j++) {
+			if (rank[i] == rank[j])
+				return cuda_refuse(&d->base, DEVICE_ARG, "two members %d", rank[i]);
+			if (gpu[i] == gpu[j] && !may_share)
+				return cuda_refuse(&d->base, DEVICE_UNSUP,
+					"NCCL takes no two members on one GPU (%d)", gpu[i]);
+		}
+	}
+	return 0;
+}
+
+static int join(struct cuda_clique *c, const uint8_t *id_bytes)
+{
+	struct cuda_device *d = cuda_device(c->base.dev);
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclUniqueId id;
+	int rc = 0, failed;
+
+	snprintf(c->name, sizeof(c->name), "bps.%s", d->job);
+	config.blocking = 0;
+	config.maxCTAs = MAX_CTAS;
+	config.commName = c->name;
+	memcpy(id.internal, id_bytes, DEVICE_ID_BYTES);
+	rc = nccl_fail(c, c->nccl->GroupStart(), "cannot open a clique");
+	if (rc)
+		return rc;
+	for (int i = 0; i < c->base.n_local && !rc; i++) {
+		struct cuda_member *m = &c->member[i];
+
+		rc = cuda_enter(&d->base, m->gpu);
+		if (!rc)
+			rc = nccl_fail(c,
+				c->nccl->CommInitRankConfig(
+					&m->comm, c->base.n_ranks, id, m->rank, &config),
+				"cannot open a clique");
+	}
+	failed = nccl_fail(c, c->nccl->GroupEnd(), "cannot open a clique");
+	return rc ? rc : failed;
+}
+
+int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
+	const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique)
+{
+	struct cuda_device *d = cuda_device(dev);
+	const struct nccl *nccl;
+	struct cuda_clique *c;
+	int rc;
+
+	if (d->is_lost)
+		return DEVICE_LOST;
+	rc = cuda_nccl(d, &nccl);
+	if (!rc)
+		rc = check_members(d, nccl, n_ranks, gpu, rank, n_local);
+	if (rc)
+		return rc;
+	c = calloc(1, sizeof(*c) + (size_t)n_local * sizeof(c->member[0]));
+	if (!c)
+		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a clique");
+	c->base = (struct device_clique){.dev = dev, .n_ranks = n_ranks, .n_local = n_local};
+	c->nccl = nccl;
+	for (int i = 0; i < n_local; i++)
+		c->member[i] = (struct cuda_member){.gpu = gpu[i], .rank = rank[i]};
+	rc = join(c, id);
+	if (rc) {
+		cuda_clique_close(&c->base);
+		return rc;
+	}
+	*ret_clique = &c->base;
+	return 0;
+}
+
+/* All communicators: the first error, else ncclInProgress when one of them is, else success. */
+static ncclResult_t ask_all(struct cuda_clique *c)
+{
+	ncclResult_t worst = ncclSuccess;
+
+	for (int i = 0; i < c->base.n_local; i++) {
+		ncclResult_t state = ncclSuccess, r;
+
+		if (!c->member[i].comm)
+			continue;
+		r = c->nccl->CommGetAsyncError(c->member[i].comm, &state);
+		if (r != ncclSuccess)
+			return r;
+		if (state != ncclSuccess && state != ncclInProgress)
+			return state;
+		if (state == ncclInProgress)
+			worst = state;
+	}
+	return worst;
+}
+
+/* Why it cannot be used at all; 0 when it can. */
+static int usable(struct cuda_clique *c)
+{
+	if (cuda_device(c->base.dev)->is_lost)
+		return DEVICE_LOST;
+	if (c->state == ABORTED)
+		return cuda_refuse(c->base.dev, DEVICE_ARG, "the clique was aborted");
+	return c->state == FAILED ? DEVICE_PEER : 0;
+}
+
+int cuda_clique_poll(struct device_clique *clique)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+	ncclResult_t r;
+	int rc = usable(c);
+
+	if (rc)
+		return rc;
+	r = ask_all(c);
+	if (r == ncclInProgress)
+		return DEVICE_AGAIN;
+	rc = nccl_fail(c, r, "a member of the clique failed");
+	if (!rc)
+		set_state(c, READY, "all members answer");
+	return rc;
+}
+
+static void release_queues(struct cuda_clique *c)
+{
+	struct cuda_queue *q;
+
+	while ((q = LIST_FIRST(&c->launching))) {
+		LIST_REMOVE(q, entry);
+		q->clique = NULL;
+	}
+}
+
+int cuda_clique_launched(struct cuda_queue *q)
+{
+	struct cuda_clique *c = q->clique;
+	int rc;
+
+	if (!c)
+		return 0;
+	if (c->group_depth)
+		return DEVICE_AGAIN;
+	rc = c->state == READY ? 0 : cuda_clique_poll(&c->base);
+	if (!rc)
+		release_queues(c);
+	return rc;
+}
+
+/* What a collective needs of one piece. */
+struct part {
+	char *at;
+	struct cuda_queue *queue;
+	CUstream stream;
+	ncclComm_t comm;
+	int rank;
+};
+
+static int check_piece(struct cuda_clique *c, int i, const struct device_piece *p, uint64_t bytes,
+	struct part *ret)
+{
+	struct cuda_member *m = &c->member[i];
+	struct device *dev = c->base.dev;
+	uint64_t addr = cuda_addr(p->mem, m->gpu);
+
+	if (p->queue->gpu != m->gpu || !addr || p->mem->gpu == DEVICE_HOST)
+		return cuda_refuse(dev, DEVICE_ARG, "the piece of member %d is not on its GPU %d",
+			m->rank, m->gpu);
+	if (p->offset > p->mem->bytes || bytes > p->mem->bytes - p->offset)
+		return cuda_refuse(dev, DEVICE_ARG, "a collective outside its memory");
+	*ret = (struct part){
+		.at = (char *)(uintptr_t)addr + p->offset,
+		.queue = (struct cuda_queue *)p->queue,
+		.stream = ((struct cuda_queue *)p->queue)->stream,
+		.comm = m->comm,
+		.rank = m->rank,
+	};
+	return 0;
+}
+
+/* All that can be refused is refused before NCCL hears of it: half a collective hangs the
+ * others. */
+static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
+	uint64_t count, enum dtype dtype, enum op op, struct part *ret)
+{
+	struct device *dev = c->base.dev;
+	uint64_t bytes;
+	int rc = usable(c);
+
+	if (rc)
+		return rc;
+	if (c->state != READY)
+		return cuda_refuse(dev, DEVICE_ARG, "the clique is still %s", state_name(c->state));
+	if (!dtype_bytes(dtype) || (unsigned)op >= OP_AVG)
+		return cuda_refuse(dev, DEVICE_ARG, "cliques do not know %s of %s", op_name(op),
+			dtype_name(dtype));
+	if (!count || __builtin_mul_overflow(count, blocks, &bytes) ||
+		__builtin_mul_overflow(bytes, dtype_bytes(dtype), &bytes))
+		return cuda_refuse(dev, DEVICE_ARG, "a collective over %llu elements",
+			(unsigned long long)count);
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		rc = check_piece(c, i, &pieces[i], bytes, &ret[i]);
+	return rc;
+}
+
+static int group_start(struct cuda_clique *c)
+{
+	return nccl_fail(c, c->nccl->GroupStart(), "cannot begin a collective");
+}
+
+/* Begin one collective: its queues are closed until it was launched. */
+static int start(struct cuda_clique *c, const struct part *parts)
+{
+	int rc = 0;
+
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		if (parts[i].queue->clique != c)
+			rc = cuda_clique_launched(parts[i].queue);
+	if (!rc)
+		rc = group_start(c);
+	for (int i = 0; i < c->base.n_local && !rc; i++) {
+		struct cuda_queue *q = parts[i].queue;
+
+		if (!q->clique)
+			LIST_INSERT_HEAD(&c->launching, q, entry);
+		q->clique = c;
+	}
+	return rc;
+}
+
+static int check_root(struct cuda_clique *c, int root)
+{
+	if (root >= 0 && root < c->base.n_ranks)
+		return 0;
+	return cuda_refuse(
+		c->base.dev, DEVICE_ARG, "no root %d of %d ranks", root, c->base.n_ranks);
+}
+
+/* Check it all, root too (0 where there is none), and begin it. */
+static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
+	uint64_t count, enum dtype dtype, enum op op, int root, struct part *ret)
+{
+	int rc = check(c, pieces, blocks, count, dtype, op, ret);
+
+	if (!rc)
+		rc = check_root(c, root);
+	return rc ? rc : start(c, ret);
+}
+
+/* The outermost end launches; members that are not done with it then are polled. */
+static int group_launch(struct cuda_clique *c, int rc)
+{
+	ncclResult_t r = c->nccl->GroupEnd();
+	int failed = nccl_fail(c, r, "cannot launch a collective");
+
+	if (!rc && !failed && !c->group_depth && r == ncclInProgress)
+		set_state(c, LAUNCHING, "collective");
+	return rc ? rc : failed;
+}
+
+int cuda_reduce_scatter(struct device_clique *clique, const struct device_piece *pieces,
+	uint64_t count_per_rank, enum dtype dtype, enum op op)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+	uint64_t block = count_per_rank * dtype_bytes(dtype);
+	struct part p[DEVICE_GPUS_MAX];
+	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, 0, p);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		rc = nccl_fail(c,
+			c->nccl->ReduceScatter(p[i].at, p[i].at + (uint64_t)p[i].rank * block,
+				count_per_rank, (ncclDataType_t)dtype, (ncclRedOp_t)op, p[i].comm,
+				p[i].stream),
+			"cannot queue a reduce-scatter");
+	return group_launch(c, rc);
+}
+
+int cuda_all_gather(struct device_clique *clique, const struct device_piece *pieces,
+	uint64_t count_per_rank, enum dtype dtype)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+	uint64_t block = count_per_rank * dtype_bytes(dtype);
+	struct part p[DEVICE_GPUS_MAX];
+	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, 0, p);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		rc = nccl_fail(c,
+			c->nccl->AllGather(p[i].at + (uint64_t)p[i].rank * block, p[i].at,
+				count_per_rank, (ncclDataType_t)dtype, p[i].comm, p[i].stream),
+			"cannot queue an all-gather");
+	return group_launch(c, rc);
+}
+
+int cuda_reduce(struct device_clique *clique, const struct device_piece *pieces, uint64_t count,
+	enum dtype dtype, enum op op, int root)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+	struct part p[DEVICE_GPUS_MAX];
+	int rc = begin(c, pieces, 1, count, dtype, op, root, p);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		rc = nccl_fail(c,
+			c->nccl->Reduce(p[i].at, p[i].rank == root ? p[i].at : NULL, count,
+				(ncclDataType_t)dtype, (ncclRedOp_t)op, root, p[i].comm,
+				p[i].stream),
+			"cannot queue a reduction");
+	return group_launch(c, rc);
+}
+
+int cuda_broadcast(struct device_clique *clique, const struct device_piece *pieces, uint64_t count,
+	enum dtype dtype, int root)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+	struct part p[DEVICE_GPUS_MAX];
+	int rc = begin(c, pieces, 1, count, dtype, OP_SUM, root, p);
+
+	if (rc)
+		return rc;
+	for (int i = 0; i < c->base.n_local && !rc; i++)
+		rc = nccl_fail(c,
+			c->nccl->Broadcast(p[i].at, p[i].at, count, (ncclDataType_t)dtype, root,
+				p[i].comm, p[i].stream),
+			"cannot queue a broadcast");
+	return group_launch(c, rc);
+}
+
+int cuda_group_begin(struct device_clique *clique)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+	int rc = usable(c);
+
+	if (rc)
+		return rc;
+	if (c->group_depth)
+		return cuda_refuse(clique->dev, DEVICE_ARG, "a group within a group");
+	rc = group_start(c);
+	if (!rc)
+		c->group_depth = 1;
+	return rc;
+}
+
+int cuda_group_end(struct device_clique *clique)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+
+	if (!c->group_depth)
+		return cuda_refuse(clique->dev, DEVICE_ARG, "the end of no group");
+	c->group_depth = 0;
+	return group_launch(c, usable(c));
+}
+
+/* An open group belongs to the thread, not to the communicators: it has to end first. */
+void cuda_clique_abort(struct device_clique *clique)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+
+	if (cuda_device(clique->dev)->is_lost)
+		return;
+	if (c->group_depth) {
+		c->group_depth = 0;
+		c->nccl->GroupEnd();
+	}
+	for (int i = 0; i < clique->n_local; i++) {
+		struct cuda_member *m = &c->member[i];
+
+		if (m->comm && !cuda_enter(clique->dev, m->gpu))
+			c->nccl->CommAbort(m->comm);
+		m->comm = NULL;
+	}
+	release_queues(c);
+	set_state(c, ABORTED, "as asked");
+}
+
+static void finalize(struct cuda_clique *c)
+{
+	for (int i = 0; i < c->base.n_local; i++)
+		if (!cuda_enter(c->base.dev, c->member[i].gpu))
+			nccl_fail(c, c->nccl->CommFinalize(c->member[i].comm),
+				"cannot leave a clique");
+}
+
+/* Finalizing flushes what peers may still read. It is over in no time when all of them leave too;
+ * one that does not must not hold us. */
+static bool leave(struct cuda_clique *c)
+{
+	const struct timespec nap = {.tv_nsec = 200000};
+	uint64_t deadline_ns = clock_now_ns() + LEAVE_NS;
+	ncclResult_t r;
+
+	finalize(c);
+	if (c->state != READY)
+		return false;
+	while ((r = ask_all(c)) == ncclInProgress && clock_now_ns() < deadline_ns)
+		nanosleep(&nap, NULL);
+	if (r != ncclSuccess)
+		return false;
+	for (int i = 0; i < c->base.n_local; i++) {
+		struct cuda_member *m = &c->member[i];
+
+		if (!cuda_enter(c->base.dev, m->gpu))
+			c->nccl->CommDestroy(m->comm);
+		m->comm = NULL;
+	}
+	return true;
+}
+
+void cuda_clique_close(struct device_clique *clique)
+{
+	struct cuda_clique *c = cuda_clique(clique);
+
+	if (!c)
+		return;
+	if (cuda_device(clique->dev)->is_lost)
+		goto out;
+	if (c->state != READY || c->group_depth || !leave(c))
+		cuda_clique_abort(clique);
+out:
+	release_queues(c);
+	free(c);
+}

@@ -1,0 +1,122 @@
+#ifndef BPS_AGENT_EXECUTOR_DEVICE_CUDA_IMPL_H
+#define BPS_AGENT_EXECUTOR_DEVICE_CUDA_IMPL_H
+/* What the files of the CUDA back-end know of each other. */
+#include <cuda.h>
+#include <sys/queue.h>
+
+#include "bps-agent/executor/device/cuda.h"
+
+struct nccl; /* the loaded library: cuda_nccl.h */
+
+struct cuda_gpu {
+	CUdevice dev;
+	CUcontext ctx; /* NULL until the first call that needs it */
+	struct device_gpu info;
+};
+
+struct cuda_device {
+	struct device base;
+	bool is_lost;
+	char job[64];
+	struct nccl *nccl; /* NULL until the first clique */
+	int n_gpus;
+	struct cuda_gpu gpu[DEVICE_GPUS_MAX];
+};
+
+enum cuda_mem_kind { CUDA_MEM_ALLOC, CUDA_MEM_FDS, CUDA_MEM_IPC, CUDA_MEM_PIN };
+
+struct cuda_mem {
+	struct device_mem base;
+	enum cuda_mem_kind kind;
+	uint64_t reach;   /* bit per GPU that may use it; pinned memory: whose pin_addr is known */
+	CUdeviceptr addr; /* of byte 0; not for pinned memory */
+	CUdeviceptr map;  /* start of the reservation, or of the opened handle */
+	uint64_t map_bytes;                  /* of the reservation */
+	uint64_t mapped_bytes;               /* of it, from its start, that are mapped */
+	CUmemGenericAllocationHandle handle; /* of alloc; 0 none */
+	uint64_t buffer_id;
+	char *host;     /* pinned, or to be */
+	bool is_pinned; /* in the context of pin_gpu */
+	int pin_gpu;
+	CUdeviceptr pin_addr[DEVICE_GPUS_MAX];
+};
+
+struct cuda_clique;
+
+struct cuda_queue {
+	struct device_queue base;
+	LIST_ENTRY(cuda_queue) entry; /* of clique->launching */
+	struct cuda_clique *clique;   /* that launches here; NULL none */
+	CUstream stream;
+	CUevent event; /* of the last `after` that named this queue */
+	bool is_wrapped;
+};
+
+static inline struct cuda_device *cuda_device(struct device *dev)
+{
+	return (struct cuda_device *)dev;
+}
+
+/* cuda_error.c: the device error for a driver's code; what failed goes into the sentence. A sticky
+ * one marks the device (which may be NULL) as lost. */
+int cuda_error(CUresult r, struct err_text *why, const char *what);
+int cuda_fail(struct device *dev, CUresult r, const char *what);
+/* A failure of ours rather than the driver's: the sentence is kept, and code is the value, which
+ * analysers of one file can see. */
+#define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
+void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* cuda.c: make a GPU's context current, retaining it first if need be. DEVICE_LOST when the device
+ * is. */
+int cuda_enter(struct device *dev, int gpu);
+/* Can GPU a use GPU b's memory? */
+bool cuda_reaches(struct cuda_device *d, int a, int b);
+
+/* cuda_mem.c, cuda_share.c, cuda_queue.c, cuda_clique.c: rows of the table. */
+int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
+	struct device_mem **ret_mem);
+int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
+uint64_t cuda_addr(struct device_mem *mem, int gpu);
+void cuda_drop(struct device_mem *mem);
+int cuda_dmabuf(struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset);
+struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
+/* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. On failure
+ * what was done is undone by cuda_drop. */
+int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n,
+	uint64_t chunk);
+
+int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
+int cuda_share_ptr(struct device *dev, uint64_t addr, uint64_t bytes, struct device_desc *ret_desc,
+	int *fds, int max);
+int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
+	int n_fds, struct device_mem **ret_mem);
+
+int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
+int cuda_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret_queue);
+void cuda_queue_close(struct device_queue *q);
+int cuda_queue_poll(struct device_queue *q);
+int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
+	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
+int cuda_after(struct device_queue *q, struct device_queue *other);
+int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
+int cuda_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
+
+/* May something be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */
+int cuda_clique_launched(struct cuda_queue *q);
+int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
+int cuda_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
+	const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
+int cuda_clique_poll(struct device_clique *c);
+int cuda_reduce_scatter(struct device_clique *c, const struct device_piece *pieces,
+	uint64_t count_per_rank, enum dtype dtype, enum op op);
+int cuda_all_gather(struct device_clique *c, const struct device_piece *pieces,
+	uint64_t count_per_rank, enum dtype dtype);
+int cuda_reduce(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
+	enum dtype dtype, enum op op, int root);
+int cuda_broadcast(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
+	enum dtype dtype, int root);
+int cuda_group_begin(struct device_clique *c);
+int cuda_group_end(struct device_clique *c);
+void cuda_clique_abort(struct device_clique *c);
+void cuda_clique_close(struct device_clique *c);
+#endif

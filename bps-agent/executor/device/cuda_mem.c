@@ -1,0 +1,298 @@
+/* Device memory of our own and pinned host memory. An allocation is one handle, mapped once, so
+ * that it travels as one descriptor; a handle or a mapping that another process has keeps the
+ * memory. */
+#include "bps-agent/executor/device/cuda_impl.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind)
+{
+	struct cuda_mem *m = calloc(1, sizeof(*m));
+
+	if (!m) {
+		cuda_say(dev, "no memory to describe device memory");
+		return NULL;
+	}
+	m->base.dev = dev;
+	m->base.gpu = gpu;
+	m->kind = kind;
+	if (gpu != DEVICE_HOST)
+		m->reach = UINT64_C(1) << gpu;
+	return m;
+}
+
+static int set_access(struct cuda_mem *m)
+{
+	struct cuda_device *d = cuda_device(m->base.dev);
+	CUmemAccessDesc access[DEVICE_GPUS_MAX];
+	size_t n = 0;
+
+	for (int i = 0; i < d->n_gpus; i++) {
+		if (!(m->reach >> i & 1))
+			continue;
+		access[n++] = (CUmemAccessDesc){
+			.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = d->gpu[i].dev},
+			.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+		};
+	}
+	return cuda_fail(m->base.dev, cuMemSetAccess(m->map, m->map_bytes, access, n),
+		"cannot give GPUs access to device memory");
+}
+
+int cuda_map(
+	struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, unsigned n, uint64_t chunk)
+{
+	struct device *dev = m->base.dev;
+	CUdeviceptr map = 0;
+	int rc;
+
+	rc = cuda_fail(dev, cuMemAddressReserve(&map, n * chunk, 0, 0, 0),
+		"cannot reserve device addresses");
+	if (rc)
+		return rc;
+	m->map = map;
+	m->map_bytes = n * chunk;
+	for (unsigned i = 0; i < n && !rc; i++) {
+		rc = cuda_fail(dev, cuMemMap(map + i * chunk, chunk, 0, handles[i], 0),
+			"cannot map device memory");
+		if (!rc)
+			m->mapped_bytes += chunk;
+	}
+	return rc ? rc : set_access(m);
+}
+
+static int create(struct cuda_mem *m, uint64_t bytes)
+{
+	struct device *dev = m->base.dev;
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+			.id = cuda_device(dev)->gpu[m->base.gpu].dev},
+	};
+	size_t grain = 0;
+	int rdma = 0, rc;
+
+	/* Only such memory can be given to a NIC, where the GPU has it at all. */
+	if (cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+		    prop.location.id) == CUDA_SUCCESS)
+		prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
+	/* NCCL registers only what is aligned to the recommended granularity. */
+	rc = cuda_fail(dev,
+		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+		"cannot ask the granularity of device memory");
+	if (rc)
+		return rc;
+	if (bytes > UINT64_MAX - grain)
+		return cuda_refuse(dev, DEVICE_ARG, "no such amount of device memory");
+	m->base.bytes = (bytes + grain - 1) / grain * grain;
+	return cuda_fail(dev, cuMemCreate(&m->handle, m->base.bytes, &prop, 0),
+		"cannot allocate device memory");
+}
+
+/* The memory may have been somebody else's. The default stream is ours alone in this context, and
+ * what it does here takes no longer than the allocation itself. */
+static int zero(struct cuda_mem *m)
+{
+	struct device *dev = m->base.dev;
+	int rc =
+		cuda_fail(dev, cuMemsetD8(m->addr, 0, m->base.bytes), "cannot clear device memory");
+
+	return rc ? rc : cuda_fail(dev, cuStreamSynchronize(NULL), "cannot clear device memory");
+}
+
+static int reach_also(struct cuda_mem *m, const int *also, int n_also)
+{
+	struct cuda_device *d = cuda_device(m->base.dev);
+
+	for (int i = 0; i < n_also; i++) {
+		if (also[i] < 0 || also[i] >= d->n_gpus)
+			return cuda_refuse(&d->base, DEVICE_ARG, "no GPU %d", also[i]);
+		if (!cuda_reaches(d, also[i], m->base.gpu))
+			return cuda_refuse(&d->base, DEVICE_UNSUP,
+				"GPU %d does not reach memory of GPU %d", also[i], m->base.gpu);
+		m->reach |= UINT64_C(1) << also[i];
+	}
+	return 0;
+}
+
+int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int n_also,
+	struct device_mem **ret_mem)
+{
+	struct cuda_mem *m;
+	int rc = cuda_enter(dev, gpu);
+
+	if (rc)
+		return rc;
+	if (!bytes)
+		return cuda_refuse(dev, DEVICE_ARG, "no bytes of device memory asked for");
+	if (!(cuda_device(dev)->gpu[gpu].info.caps & DEVICE_CAP_VMM_FD))
+		return cuda_refuse(dev, DEVICE_UNSUP,
+			"GPU %d has no memory that is shared by descriptor", gpu);
+	m = cuda_mem_new(dev, gpu, CUDA_MEM_ALLOC);
+	if (!m)
+		return DEVICE_NOMEM;
+	rc = reach_also(m, also, n_also);
+	if (!rc)
+		rc = create(m, bytes);
+	if (!rc)
+		rc = cuda_map(m, &m->handle, 1, m->base.bytes);
+	m->addr = m->map;
+	if (!rc)
+		rc = zero(m);
+	if (rc) {
+		cuda_drop(&m->base);
+		return rc;
+	}
+	if (cuPointerGetAttribute(&m->buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, m->addr) !=
+		CUDA_SUCCESS)
+		m->buffer_id = 0;
+	*ret_mem = &m->base;
+	return 0;
+}
+
+/* Portable: pinned for the contexts of all GPUs, those of later too. */
+static int pin(struct cuda_mem *m, int gpu)
+{
+	struct device *dev = m->base.dev;
+	int rc = cuda_enter(dev, gpu);
+
+	if (rc || m->is_pinned)
+		return rc;
+	rc = cuda_fail(dev,
+		cuMemHostRegister(m->host, m->base.bytes,
+			CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+		"cannot pin host memory (LimitMEMLOCK?)");
+	m->is_pinned = !rc;
+	m->pin_gpu = gpu;
+	return rc;
+}
+
+/* Any context will do, but a GPU that the job does not use shall get none: without one, the memory
+ * is pinned by the first GPU that wants its address. */
+int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct cuda_device *d = cuda_device(dev);
+	struct cuda_mem *m;
+	int gpu = 0, rc;
+
+	if (d->is_lost)
+		return DEVICE_LOST;
+	if (!host || !bytes || (uintptr_t)host % page || bytes % page)
+		return cuda_refuse(dev, DEVICE_ARG, "only whole pages of host memory are pinned");
+	m = cuda_mem_new(dev, DEVICE_HOST, CUDA_MEM_PIN);
+	if (!m)
+		return DEVICE_NOMEM;
+	m->host = host;
+	m->base.bytes = bytes;
+	while (gpu < d->n_gpus && !d->gpu[gpu].ctx)
+		gpu++;
+	rc = gpu < d->n_gpus ? pin(m, gpu) : 0;
+	if (rc) {
+		free(m);
+		return rc;
+	}
+	*ret_mem = &m->base;
+	return 0;
+}
+
+/* One context may know pinned memory by another address than the next, so each is asked once. */
+static uint64_t pinned_addr(struct cuda_mem *m, int gpu)
+{
+	if (m->reach >> gpu & 1)
+		return m->pin_addr[gpu];
+	if (pin(m, gpu) ||
+		cuda_fail(m->base.dev, cuMemHostGetDevicePointer(&m->pin_addr[gpu], m->host, 0),
+			"cannot get the device address of pinned memory"))
+		return 0;
+	m->reach |= UINT64_C(1) << gpu;
+	return m->pin_addr[gpu];
+}
+
+/* Imported memory belongs to a tensor whose other GPUs are not known when it comes: access is given
+ * when one of them first asks. */
+static bool reach_now(struct cuda_mem *m, int gpu)
+{
+	uint64_t bit = UINT64_C(1) << gpu;
+
+	if (m->kind != CUDA_MEM_FDS || !cuda_reaches(cuda_device(m->base.dev), gpu, m->base.gpu))
+		return false;
+	m->reach |= bit;
+	if (!set_access(m))
+		return true;
+	m->reach &= ~bit;
+	return false;
+}
+
+uint64_t cuda_addr(struct device_mem *mem, int gpu)
+{
+	struct cuda_mem *m = (struct cuda_mem *)mem;
+
+	if (gpu == DEVICE_HOST)
+		return (uintptr_t)m->host;
+	if (gpu < 0 || gpu >= cuda_device(mem->dev)->n_gpus)
+		return 0;
+	if (m->kind == CUDA_MEM_PIN)
+		return pinned_addr(m, gpu);
+	return m->reach >> gpu & 1 || reach_now(m, gpu) ? m->addr : 0;
+}
+
+/* Order: a mapping holds the memory, so the handle may go at any time; addresses go last. After a
+ * sticky error the driver answers nothing; the process's end frees all. */
+void cuda_drop(struct device_mem *mem)
+{
+	struct cuda_mem *m = (struct cuda_mem *)mem;
+
+	if (!m)
+		return;
+	if (m->kind == CUDA_MEM_PIN && !m->is_pinned)
+		goto out;
+	if (cuda_enter(mem->dev, mem->gpu == DEVICE_HOST ? m->pin_gpu : mem->gpu))
+		goto out;
+	if (m->kind == CUDA_MEM_PIN) {
+		cuda_fail(mem->dev, cuMemHostUnregister(m->host), "cannot unpin host memory");
+	} else if (m->kind == CUDA_MEM_IPC) {
+		cuda_fail(mem->dev, cuIpcCloseMemHandle(m->map), "cannot close device memory");
+	} else {
+		if (m->mapped_bytes)
+			cuda_fail(mem->dev, cuMemUnmap(m->map, m->mapped_bytes),
+				"cannot unmap device memory");
+		if (m->map)
+			cuda_fail(mem->dev, cuMemAddressFree(m->map, m->map_bytes),
+				"cannot free device addresses");
+		if (m->handle)
+			cuda_fail(
+				mem->dev, cuMemRelease(m->handle), "cannot release device memory");
+	}
+out:
+	free(m);
+}
+
+int cuda_dmabuf(struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset)
+{
+	struct cuda_mem *m = (struct cuda_mem *)mem;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	struct device *dev = mem->dev;
+	int fd = -1, rc;
+
+	if (m->kind != CUDA_MEM_ALLOC ||
+		!(cuda_device(dev)->gpu[mem->gpu].info.caps & DEVICE_CAP_DMABUF))
+		return cuda_refuse(dev, DEVICE_UNSUP, "no dma-buf of this memory");
+	rc = cuda_enter(dev, mem->gpu);
+	if (rc)
+		return rc;
+	if (!bytes || offset % page || bytes % page || offset > mem->bytes ||
+		bytes > mem->bytes - offset)
+		return cuda_refuse(
+			dev, DEVICE_ARG, "a dma-buf covers whole pages of an allocation");
+	rc = cuda_fail(dev,
+		cuMemGetHandleForAddressRange(
+			&fd, m->addr + offset, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
+		"cannot make a dma-buf of device memory");
+	if (rc)
+		return rc;
+	*ret_offset = 0;
+	return fd;
+}

@@ -1,0 +1,61 @@
+#include "bps-agent/executor/device/cuda_nccl.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+
+#define VERSION_MIN NCCL_VERSION(2, 18, 0) /* communicators that can be aborted while they open */
+
+/* A pointer to a function, from dlsym's void pointer as POSIX means it. */
+static bool lookup(void *lib, const char *name, void *ret_fn)
+{
+	void *sym = dlsym(lib, name);
+
+	memcpy(ret_fn, &sym, sizeof(sym));
+	return sym;
+}
+
+static int load(struct cuda_device *d, struct nccl *n)
+{
+	void *lib = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+	const char *missing = NULL;
+
+	if (!lib)
+		return cuda_refuse(&d->base, DEVICE_UNSUP,
+			"several GPUs need NCCL: %s (package libnccl2?)", dlerror());
+#define X(name)                                                                                    \
+	if (!lookup(lib, "nccl" #name, &n->name))                                                  \
+		missing = "nccl" #name;
+	NCCL_CALLS(X)
+#undef X
+	if (missing)
+		return cuda_refuse(
+			&d->base, DEVICE_UNSUP, "NCCL is too old, it has no %s", missing);
+	if (n->GetVersion(&n->version) != ncclSuccess || n->version < VERSION_MIN)
+		return cuda_refuse(&d->base, DEVICE_UNSUP,
+			"NCCL is too old: version code %d (2.18 is needed)", n->version);
+	log_info("NCCL %d.%d.%d", n->version / 10000, n->version / 100 % 100, n->version % 100);
+	return 0;
+}
+
+int cuda_nccl(struct cuda_device *d, const struct nccl **ret_nccl)
+{
+	struct nccl *n = d->nccl;
+	int rc;
+
+	if (!n) {
+		n = calloc(1, sizeof(*n));
+		if (!n)
+			return cuda_refuse(&d->base, DEVICE_NOMEM, "no memory for NCCL's table");
+		rc = load(d, n);
+		if (rc) {
+			free(n);
+			return rc;
+		}
+		d->nccl = n;
+	}
+	*ret_nccl = n;
+	return 0;
+}

@@ -1,0 +1,229 @@
+/* Queues are streams. Whatever is queued was checked here first: a bad address would be found by
+ * the GPU, and that is the end of the process. While a clique launches on a stream nothing may be
+ * queued there, and that the stream is idle means nothing. */
+#include "bps-agent/executor/device/cuda_impl.h"
+
+#include <stdlib.h>
+
+/* Make the queue's context current; is the queue open for more? */
+static int enter(struct cuda_queue *q)
+{
+	int rc = cuda_enter(q->base.dev, q->base.gpu);
+
+	return rc ? rc : cuda_clique_launched(q);
+}
+
+static int queue_new(struct device *dev, int gpu, struct cuda_queue **ret_queue)
+{
+	struct cuda_queue *q;
+	int rc = cuda_enter(dev, gpu);
+
+	if (rc)
+		return rc;
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a queue");
+	q->base.dev = dev;
+	q->base.gpu = gpu;
+	rc = cuda_fail(
+		dev, cuEventCreate(&q->event, CU_EVENT_DISABLE_TIMING), "cannot make an event");
+	if (rc) {
+		free(q);
+		return rc;
+	}
+	*ret_queue = q;
+	return 0;
+}
+
+/* The driver's priorities run from 0, the least, down to the greatest. */
+static int driver_priority(int priority)
+{
+	int least = 0, greatest = 0;
+
+	if (cuCtxGetStreamPriorityRange(&least, &greatest) != CUDA_SUCCESS)
+		return 0;
+	return priority > 0 ? greatest : priority < 0 ? least : (least + greatest) / 2;
+}
+
+int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret_queue)
+{
+	struct cuda_queue *q;
+	int rc = queue_new(dev, gpu, &q);
+
+	if (rc)
+		return rc;
+	rc = cuda_fail(dev,
+		cuStreamCreateWithPriority(
+			&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
+		"cannot make a stream");
+	if (rc) {
+		q->is_wrapped = true; /* there is no stream to destroy */
+		cuda_queue_close(&q->base);
+		return rc;
+	}
+	*ret_queue = &q->base;
+	return 0;
+}
+
+int cuda_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret_queue)
+{
+	struct cuda_queue *q;
+	int rc = queue_new(dev, gpu, &q);
+
+	if (rc)
+		return rc;
+	q->stream = (CUstream)(uintptr_t)stream;
+	q->is_wrapped = true;
+	*ret_queue = &q->base;
+	return 0;
+}
+
+void cuda_queue_close(struct device_queue *queue)
+{
+	struct cuda_queue *q = (struct cuda_queue *)queue;
+
+	if (!q)
+		return;
+	if (q->clique)
+		LIST_REMOVE(q, entry);
+	if (!cuda_enter(queue->dev, queue->gpu)) {
+		cuda_fail(queue->dev, cuEventDestroy(q->event), "cannot destroy an event");
+		if (!q->is_wrapped)
+			cuda_fail(
+				queue->dev, cuStreamDestroy(q->stream), "cannot destroy a stream");
+	}
+	free(q);
+}
+
+int cuda_queue_poll(struct device_queue *queue)
+{
+	struct cuda_queue *q = (struct cuda_queue *)queue;
+	int rc = enter(q);
+
+	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
+}
+
+static bool is_inside(const struct device_mem *m, uint64_t offset, uint64_t bytes)
+{
+	return offset <= m->bytes && bytes <= m->bytes - offset;
+}
+
+/* A legacy handle is open in one context; what copies to and from it knows that context. */
+static bool is_foreign(const struct device_mem *mem, int gpu)
+{
+	return ((const struct cuda_mem *)mem)->kind == CUDA_MEM_IPC && mem->gpu != gpu;
+}
+
+static int copy_peer(struct cuda_queue *q, struct device_mem *dst, uint64_t dst_offset,
+	struct device_mem *src, uint64_t src_offset, uint64_t bytes)
+{
+	struct cuda_gpu *gpus = cuda_device(dst->dev)->gpu;
+	CUdeviceptr to = ((struct cuda_mem *)dst)->addr, from = ((struct cuda_mem *)src)->addr;
+
+	if (dst->gpu == DEVICE_HOST || src->gpu == DEVICE_HOST)
+		return cuda_refuse(dst->dev, DEVICE_UNSUP,
+			"another GPU's legacy memory is not copied to host memory");
+	return cuda_fail(dst->dev,
+		cuMemcpyPeerAsync(to + dst_offset, gpus[dst->gpu].ctx, from + src_offset,
+			gpus[src->gpu].ctx, bytes, q->stream),
+		"cannot queue a copy between GPUs");
+}
+
+int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_offset,
+	struct device_mem *src, uint64_t src_offset, uint64_t bytes)
+{
+	struct cuda_queue *q = (struct cuda_queue *)queue;
+	uint64_t to = cuda_addr(dst, queue->gpu), from = cuda_addr(src, queue->gpu);
+	char *to_host = ((struct cuda_mem *)dst)->host, *from_host = ((struct cuda_mem *)src)->host;
+	struct device *dev = queue->dev;
+	CUresult r;
+	int rc = enter(q);
+
+	if (rc)
+		return rc;
+	if (!bytes || !is_inside(dst, dst_offset, bytes) || !is_inside(src, src_offset, bytes))
+		return cuda_refuse(dev, DEVICE_ARG, "a copy outside its memory");
+	if (is_foreign(dst, queue->gpu) || is_foreign(src, queue->gpu))
+		return copy_peer(q, dst, dst_offset, src, src_offset, bytes);
+	if (!to || !from || (to_host && from_host))
+		return cuda_refuse(
+			dev, DEVICE_UNSUP, "GPU %d does not reach both ends of a copy", queue->gpu);
+	if (to_host)
+		r = cuMemcpyDtoHAsync(to_host + dst_offset, from + src_offset, bytes, q->stream);
+	else if (from_host)
+		r = cuMemcpyHtoDAsync(to + dst_offset, from_host + src_offset, bytes, q->stream);
+	else
+		r = cuMemcpyDtoDAsync(to + dst_offset, from + src_offset, bytes, q->stream);
+	return cuda_fail(dev, r, "cannot queue a copy");
+}
+
+/* A wait takes the event as it is recorded now; recording it anew later does not touch the wait. */
+int cuda_after(struct device_queue *queue, struct device_queue *other)
+{
+	struct cuda_queue *q = (struct cuda_queue *)queue, *o = (struct cuda_queue *)other;
+	int rc = cuda_clique_launched(q);
+
+	if (!rc)
+		rc = enter(o);
+	if (!rc)
+		rc = cuda_fail(
+			other->dev, cuEventRecord(o->event, o->stream), "cannot record an event");
+	if (!rc)
+		rc = cuda_enter(queue->dev, queue->gpu);
+	if (!rc)
+		rc = cuda_fail(queue->dev, cuStreamWaitEvent(q->stream, o->event, 0),
+			"cannot wait for an event");
+	return rc;
+}
+
+/* The counter's device address; 0 with *ret_rc set when there is none. */
+static CUdeviceptr counter(
+	struct device_queue *q, struct device_mem *page, uint64_t offset, int *ret_rc)
+{
+	struct device *dev = q->dev;
+	uint64_t addr;
+
+	*ret_rc = enter((struct cuda_queue *)q);
+	if (*ret_rc)
+		return 0;
+	if (page->gpu != DEVICE_HOST || offset % 8 || !is_inside(page, offset, 8)) {
+		*ret_rc = cuda_refuse(dev, DEVICE_ARG, "no counter at %llu of pinned memory",
+			(unsigned long long)offset);
+		return 0;
+	}
+	if (!(cuda_device(dev)->gpu[q->gpu].info.caps & DEVICE_CAP_MEMOP64)) {
+		*ret_rc = cuda_refuse(
+			dev, DEVICE_UNSUP, "GPU %d has no 64-bit memory operations", q->gpu);
+		return 0;
+	}
+	addr = cuda_addr(page, q->gpu);
+	if (addr)
+		return addr + offset;
+	*ret_rc = cuda_device(dev)->is_lost ? DEVICE_LOST : DEVICE_UNSUP;
+	return 0;
+}
+
+/* Without the no-barrier flag the write comes behind a fence of the whole system. */
+int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offset, uint64_t value)
+{
+	int rc;
+	CUdeviceptr addr = counter(queue, page, offset, &rc);
+
+	return rc ? rc
+		  : cuda_fail(queue->dev,
+			    cuStreamWriteValue64(((struct cuda_queue *)queue)->stream, addr, value,
+				    CU_STREAM_WRITE_VALUE_DEFAULT),
+			    "cannot queue the write of a counter");
+}
+
+int cuda_hold(struct device_queue *queue, struct device_mem *page, uint64_t offset, uint64_t value)
+{
+	int rc;
+	CUdeviceptr addr = counter(queue, page, offset, &rc);
+
+	return rc ? rc
+		  : cuda_fail(queue->dev,
+			    cuStreamWaitValue64(((struct cuda_queue *)queue)->stream, addr, value,
+				    CU_STREAM_WAIT_VALUE_GEQ),
+			    "cannot queue a wait for a counter");
+}

@@ -1,0 +1,314 @@
+/* Memory between processes: VMM handles as file descriptors, and the driver's legacy handles. */
+#include "bps-agent/executor/device/cuda_impl.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(CUipcMemHandle) == sizeof(((struct device_desc *)0)->blob), "IPC handle");
+
+static void close_all(const int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+static int export_handle(struct device *dev, CUmemGenericAllocationHandle handle)
+{
+	int fd = -1;
+	int rc = cuda_fail(dev,
+		cuMemExportToShareableHandle(
+			&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		"cannot export device memory");
+
+	if (rc)
+		return rc;
+	fcntl(fd, F_SETFD, FD_CLOEXEC); /* children are started by spawn */
+	return fd;
+}
+
+static struct device_desc describe(
+	struct device *dev, int gpu, enum device_desc_kind kind, uint64_t bytes, uint64_t chunk)
+{
+	struct device_desc d = {
+		.version = DEVICE_DESC_VERSION,
+		.kind = (uint16_t)kind,
+		.bytes = bytes,
+		.chunk_bytes = chunk,
+	};
+
+	memcpy(d.uuid, cuda_device(dev)->gpu[gpu].info.uuid, sizeof(d.uuid));
+	return d;
+}
+
+int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max)
+{
+	struct cuda_mem *m = (struct cuda_mem *)mem;
+	struct device *dev = mem->dev;
+	int fd, rc;
+
+	if (m->kind != CUDA_MEM_ALLOC)
+		return cuda_refuse(dev, DEVICE_UNSUP, "only memory of one's own is shared");
+	if (max < 1)
+		return cuda_refuse(dev, DEVICE_ARG, "no room for a descriptor");
+	rc = cuda_enter(dev, mem->gpu);
+	if (rc)
+		return rc;
+	fd = export_handle(dev, m->handle);
+	if (fd < 0)
+		return fd;
+	fds[0] = fd;
+	*ret_desc = describe(dev, mem->gpu, DEVICE_DESC_FD, mem->bytes, mem->bytes);
+	ret_desc->n_fds = 1;
+	ret_desc->buffer_id = m->buffer_id;
+	return 1;
+}
+
+/* What the driver says about an address; an attribute that it does not know stays 0. */
+struct about {
+	unsigned type, is_managed;
+	int ordinal, is_legacy;
+	CUmemoryPool pool;
+	unsigned long long handle_types, buffer_id;
+	CUdeviceptr map;
+	size_t map_bytes;
+};
+
+static struct about ask(CUdeviceptr addr)
+{
+	struct about a = {.ordinal = -1};
+
+	cuPointerGetAttribute(&a.type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, addr);
+	cuPointerGetAttribute(&a.is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, addr);
+	cuPointerGetAttribute(&a.ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr);
+	cuPointerGetAttribute(&a.is_legacy, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, addr);
+	cuPointerGetAttribute(&a.pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, addr);
+	cuPointerGetAttribute(&a.handle_types, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, addr);
+	cuPointerGetAttribute(&a.buffer_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr);
+	cuPointerGetAttribute(&a.map, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, addr);
+	cuPointerGetAttribute(&a.map_bytes, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, addr);
+	return a;
+}
+
+static int find_ordinal(struct cuda_device *d, int ordinal)
+{
+	for (int i = 0; i < d->n_gpus; i++)
+		if (d->gpu[i].dev == ordinal)
+			return i;
+	return DEVICE_NODEV;
+}
+
+static int share_legacy(
+	struct device *dev, int gpu, CUdeviceptr addr, uint64_t bytes, struct device_desc *ret_desc)
+{
+	CUdeviceptr base = 0;
+	CUipcMemHandle handle;
+	size_t size = 0;
+	int rc;
+
+	rc = cuda_fail(dev, cuMemGetAddressRange(&base, &size, addr), "cannot find the allocation");
+	if (rc)
+		return rc;
+	if (addr < base || addr - base > size || bytes > size - (addr - base))
+		return cuda_refuse(
+			dev, DEVICE_ARG, "memory to share reaches beyond its allocation");
+	rc = cuda_fail(dev, cuIpcGetMemHandle(&handle, base), "cannot share device memory");
+	if (rc)
+		return rc;
+	*ret_desc = describe(dev, gpu, DEVICE_DESC_IPC, bytes, size);
+	ret_desc->offset = addr - base;
+	memcpy(ret_desc->blob, &handle, sizeof(handle));
+	return 0;
+}
+
+/* One descriptor of the mapping that a.map names; the walk's next step. */
+static int share_mapping(struct device *dev, const struct about *a)
+{
+	CUmemGenericAllocationHandle handle = 0;
+	int fd, rc;
+
+	rc = cuda_fail(dev, cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)a->map),
+		"cannot find the memory behind a mapping");
+	if (rc)
+		return rc;
+	fd = export_handle(dev, handle);
+	rc = cuda_fail(dev, cuMemRelease(handle), "cannot release a handle");
+	if (rc && fd >= 0) {
+		close(fd);
+		return rc;
+	}
+	return fd;
+}
+
+/* An allocator that grows segments maps handles of one size side by side. */
+static int share_mappings(struct device *dev, int gpu, CUdeviceptr addr, uint64_t bytes,
+	struct device_desc *ret_desc, int *fds, int max)
+{
+	struct about a = ask(addr);
+	CUdeviceptr start = a.map, end = addr + bytes;
+	size_t chunk = a.map_bytes;
+	int n = 0, rc = 0;
+
+	for (CUdeviceptr at = start; at < end && !rc; at += chunk) {
+		a = ask(at);
+		if (!chunk || a.map != at || a.map_bytes != chunk)
+			rc = cuda_refuse(dev, DEVICE_UNSUP, "memory of unequal mappings");
+		else if (n == max)
+			rc = cuda_refuse(dev, DEVICE_ARG, "memory of more than %d mappings", max);
+		else if ((rc = share_mapping(dev, &a)) >= 0)
+			fds[n++] = rc, rc = 0;
+	}
+	if (rc) {
+		close_all(fds, n);
+		return rc;
+	}
+	*ret_desc = describe(dev, gpu, DEVICE_DESC_FD, bytes, chunk);
+	ret_desc->n_fds = (uint32_t)n;
+	ret_desc->offset = addr - start;
+	return n;
+}
+
+int cuda_share_ptr(struct device *dev, uint64_t addr, uint64_t bytes, struct device_desc *ret_desc,
+	int *fds, int max)
+{
+	struct cuda_device *d = cuda_device(dev);
+	struct about a;
+	int gpu, rc;
+
+	if (d->is_lost)
+		return DEVICE_LOST;
+	if (!bytes || addr + bytes < addr)
+		return cuda_refuse(dev, DEVICE_ARG, "no bytes to share");
+	a = ask(addr);
+	gpu = find_ordinal(d, a.ordinal);
+	if (a.type != CU_MEMORYTYPE_DEVICE || gpu < 0)
+		return cuda_refuse(dev, DEVICE_ARG, "not an address of device memory");
+	if (a.is_managed || a.pool)
+		return cuda_refuse(dev, DEVICE_UNSUP, "%s memory cannot be shared",
+			a.is_managed ? "managed" : "a pool's");
+	rc = cuda_enter(dev, gpu);
+	if (rc)
+		return rc;
+	if (a.is_legacy)
+		rc = share_legacy(dev, gpu, addr, bytes, ret_desc);
+	else if (a.handle_types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		rc = share_mappings(dev, gpu, addr, bytes, ret_desc, fds,
+			max < DEVICE_FDS_MAX ? max : DEVICE_FDS_MAX);
+	else
+		rc = cuda_refuse(dev, DEVICE_UNSUP, "memory whose allocator forbids sharing");
+	if (rc >= 0)
+		ret_desc->buffer_id = a.buffer_id;
+	return rc;
+}
+
+/* A descriptor that is no device memory may be called an unknown error; it is the other process's
+ * doing and nothing of ours is lost (if it is, the next call says so). */
+static int import_fd(struct device *dev, int fd, CUmemGenericAllocationHandle *ret_handle)
+{
+	CUresult r = cuMemImportFromShareableHandle(
+		ret_handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+	if (r == CUDA_ERROR_UNKNOWN || r == CUDA_ERROR_OPERATING_SYSTEM)
+		r = CUDA_ERROR_INVALID_VALUE;
+	return cuda_fail(dev, r, "cannot import device memory");
+}
+
+/* The chunk is the exporter's word, and mapping takes whole grains only. */
+static int check_chunk(struct device *dev, int gpu, uint64_t chunk)
+{
+	CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE,
+			.id = cuda_device(dev)->gpu[gpu].dev},
+	};
+	size_t grain = 1;
+	int rc;
+
+	rc = cuda_fail(dev,
+		cuMemGetAllocationGranularity(&grain, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+		"cannot ask the granularity of device memory");
+	if (!rc && chunk % grain)
+		rc = cuda_refuse(dev, DEVICE_ARG, "handles of %llu bytes cannot be mapped",
+			(unsigned long long)chunk);
+	return rc;
+}
+
+/* A mapping holds the memory, so the handles go at once. */
+static int import_fds(struct cuda_mem *m, const struct device_desc *desc, const int *fds)
+{
+	CUmemGenericAllocationHandle handles[DEVICE_FDS_MAX];
+	struct device *dev = m->base.dev;
+	int rc = check_chunk(dev, m->base.gpu, desc->chunk_bytes);
+	unsigned n = 0;
+
+	while (n < desc->n_fds && !rc) {
+		rc = import_fd(dev, fds[n], &handles[n]);
+		n += !rc;
+	}
+	if (!rc)
+		rc = cuda_map(m, handles, n, desc->chunk_bytes);
+	while (n && !cuda_device(dev)->is_lost) {
+		int failed = cuda_fail(dev, cuMemRelease(handles[--n]), "cannot release a handle");
+
+		rc = rc ? rc : failed;
+	}
+	return rc;
+}
+
+/* The size is the exporter's word; the driver knows better. Should it not tell, that word has to
+ * do: who lies loses his own job. */
+static int import_ipc(struct cuda_mem *m, const struct device_desc *desc)
+{
+	struct device *dev = m->base.dev;
+	CUipcMemHandle handle;
+	CUdeviceptr base = 0;
+	size_t size = 0;
+	int rc;
+
+	memcpy(&handle, desc->blob, sizeof(handle));
+	rc = cuda_fail(dev, cuIpcOpenMemHandle(&m->map, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+		"cannot open another process's device memory");
+	if (rc)
+		return rc;
+	rc = cuda_fail(dev, cuMemGetAddressRange(&base, &size, m->map),
+		"cannot find the size of another process's device memory");
+	if (rc)
+		return rc == DEVICE_LOST ? rc : 0;
+	size -= m->map - base;
+	if (size < desc->offset || size - desc->offset < desc->bytes)
+		return cuda_refuse(
+			dev, DEVICE_ARG, "another process's device memory is smaller than it said");
+	return 0;
+}
+
+int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
+	int n_fds, struct device_mem **ret_mem)
+{
+	struct cuda_mem *m;
+	int rc = cuda_enter(dev, gpu);
+
+	if (rc)
+		return rc;
+	if (n_fds < 0 || device_desc_check(desc, (unsigned)n_fds, &dev->why))
+		return DEVICE_ARG;
+	if (desc->kind != DEVICE_DESC_FD && desc->kind != DEVICE_DESC_IPC)
+		return cuda_refuse(dev, DEVICE_UNSUP, "host memory is pinned, not imported");
+	m = cuda_mem_new(dev, gpu, desc->kind == DEVICE_DESC_FD ? CUDA_MEM_FDS : CUDA_MEM_IPC);
+	if (!m)
+		return DEVICE_NOMEM;
+	m->base.bytes = desc->bytes;
+	m->buffer_id = desc->buffer_id;
+	rc = m->kind == CUDA_MEM_FDS ? import_fds(m, desc, fds) : import_ipc(m, desc);
+	if (rc) {
+		if (m->map || m->kind == CUDA_MEM_FDS)
+			cuda_drop(&m->base);
+		else
+			free(m);
+		return rc;
+	}
+	m->addr = m->map + desc->offset;
+	*ret_mem = &m->base;
+	return 0;
+}

@@ -1,0 +1,40 @@
+#ifndef BPS_AGENT_EXECUTOR_DEVICE_FAKE_H
+#define BPS_AGENT_EXECUTOR_DEVICE_FAKE_H
+/* Back-end "fake", for tests of what drives devices: nothing runs by itself. What is queued waits
+ * until the test lets a queue do its next piece of work, in any order over the queues; any call can
+ * be made to fail. Single-threaded; the arithmetic is that of the back-end "host". */
+#include "bps-agent/executor/device/device.h"
+
+extern const struct device_ops device_fake;
+
+enum fake_call {
+	FAKE_COPY,
+	FAKE_POST,
+	FAKE_COLLECTIVE,
+	FAKE_CLIQUE_POLL,
+	FAKE_QUEUE_POLL,
+	FAKE_QUEUE_OPEN,
+	FAKE_CLIQUE_OPEN,
+	FAKE_PIN,
+	FAKE_CALLS
+};
+
+/* GPUs that the next open finds. */
+void fake_set_gpus(int n);
+/* The n-th call from now on (1: the next), and as many as `times` from there, answer rc. */
+void fake_inject(struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
+/* Calls of that kind so far. */
+unsigned fake_calls(const struct device *dev, enum fake_call call);
+/* Queues that are open. */
+unsigned fake_queues(const struct device *dev);
+/* Let the i-th open queue do its next piece of work. False: it has none, or waits for another. */
+bool fake_step(struct device *dev, unsigned i);
+/* Do all that can be done. */
+void fake_run(struct device *dev);
+/* Objects that were made and not dropped or closed. */
+unsigned fake_objects(const struct device *dev);
+bool fake_was_aborted(const struct device *dev);
+/* A text with a letter for each piece of work that was done: U up, D down, P between GPUs, p post,
+ * s scatter, g gather, r reduce, b broadcast. Long histories are cut. */
+const char *fake_history(const struct device *dev);
+#endif

@@ -1,0 +1,100 @@
+#ifndef BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
+#define BPS_AGENT_EXECUTOR_DEVICE_HOST_IMPL_H
+/* What the files of the back-end "host" share: host.c memory and the table, host_queue.c queues,
+ * host_clique.c collectives.
+ *
+ * A queue is a thread with a ring of jobs. Threads wait for each other (after, collectives) on one
+ * condition of the device: whoever finishes a job tells all. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "bps-agent/executor/device/device.h"
+
+#define HOST_JOBS 1024 /* of a queue; a full one answers DEVICE_AGAIN */
+
+struct host_device {
+	struct device d;
+	int n_gpus;
+	pthread_mutex_t lock; /* of all counters that threads wait for */
+	pthread_cond_t moved;
+};
+
+struct host_mem {
+	struct device_mem m;
+	int fd; /* of alloc, else -1 */
+	void *map;
+	uint64_t map_bytes; /* 0: pinned, the mapping is the caller's */
+	char *base;
+};
+
+/* How far a queue is; lives until the last `after` that names it. */
+struct host_progress {
+	unsigned refs;
+	uint64_t done; /* jobs */
+};
+
+struct host_clique;
+enum coll_kind { COLL_SCATTER, COLL_GATHER, COLL_REDUCE, COLL_BROADCAST };
+
+struct host_coll {
+	struct host_clique *clique;
+	enum coll_kind kind;
+	enum dtype dtype;
+	enum op op;
+	int root, n;
+	uint64_t count; /* elements, per rank for SCATTER and GATHER */
+	unsigned refs;  /* of members' queues; this and the next two under the device's lock */
+	int n_arrived;
+	bool is_done;
+	char *piece[DEVICE_GPUS_MAX];
+};
+
+enum host_job_kind { HOST_COPY, HOST_POST, HOST_HOLD, HOST_AFTER, HOST_COLL };
+
+struct host_job {
+	enum host_job_kind kind;
+	void *dst;
+	const void *src;
+	uint64_t bytes, value;
+	struct host_progress *other; /* AFTER: until it has done `value` jobs */
+	struct host_coll *coll;
+};
+
+/* host_queue.c */
+int host_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret);
+int host_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret);
+void host_queue_close(struct device_queue *q);
+int host_queue_poll(struct device_queue *q);
+int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
+	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
+int host_after(struct device_queue *q, struct device_queue *other);
+int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
+int host_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
+/* Append one job. Errors: DEVICE_AGAIN. */
+int host_queue_push(struct device_queue *q, const struct host_job *job);
+bool host_queue_has_room(struct device_queue *q);
+
+/* host_clique.c */
+int host_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES]);
+int host_clique_open(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
+	const int *gpu, const int *rank, int n_local, struct device_clique **ret);
+int host_clique_poll(struct device_clique *c);
+int host_reduce_scatter(struct device_clique *c, const struct device_piece *pieces,
+	uint64_t count_per_rank, enum dtype dtype, enum op op);
+int host_all_gather(struct device_clique *c, const struct device_piece *pieces,
+	uint64_t count_per_rank, enum dtype dtype);
+int host_reduce(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
+	enum dtype dtype, enum op op, int root);
+int host_broadcast(struct device_clique *c, const struct device_piece *pieces, uint64_t count,
+	enum dtype dtype, int root);
+int host_group(struct device_clique *c);
+void host_clique_abort(struct device_clique *c);
+void host_clique_close(struct device_clique *c);
+/* One member's queue has come to it: wait for the others, or until it is aborted. The last one does
+ * the work. Thread: the queue's. */
+void host_coll_run(struct host_coll *coll, struct host_device *dev);
+/* Its arithmetic. */
+void host_coll_perform(struct host_coll *coll);
+/* Drop one member's reference. */
+void host_coll_put(struct host_coll *coll, struct host_device *dev);
+#endif

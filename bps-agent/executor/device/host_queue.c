@@ -1,0 +1,278 @@
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "bps-agent/executor/device/host_impl.h"
+
+/* How often a hold looks at its counter: another process may write it, and tells nobody. */
+#define HOLD_LOOK_NS 50000
+
+struct host_queue {
+	struct device_queue q;
+	struct host_device *dev;
+	struct host_progress *progress; /* under dev->lock */
+	pthread_t thread;
+	/* Everything below under lock. */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	uint64_t n_pushed, n_taken;
+	bool is_closing;
+	struct host_job jobs[HOST_JOBS];
+};
+
+static void progress_put(struct host_device *dev, struct host_progress *p)
+{
+	bool is_last;
+
+	pthread_mutex_lock(&dev->lock);
+	is_last = --p->refs == 0;
+	pthread_mutex_unlock(&dev->lock);
+	if (is_last)
+		free(p);
+}
+
+static bool take(struct host_queue *q, struct host_job *ret)
+{
+	bool has;
+
+	pthread_mutex_lock(&q->lock);
+	while (q->n_taken == q->n_pushed && !q->is_closing)
+		pthread_cond_wait(&q->wake, &q->lock);
+	has = q->n_taken < q->n_pushed;
+	if (has)
+		*ret = q->jobs[q->n_taken++ % HOST_JOBS];
+	pthread_mutex_unlock(&q->lock);
+	return has;
+}
+
+static bool is_closing(struct host_queue *q)
+{
+	bool is;
+
+	pthread_mutex_lock(&q->lock);
+	is = q->is_closing;
+	pthread_mutex_unlock(&q->lock);
+	return is;
+}
+
+static void hold(struct host_queue *q, const _Atomic uint64_t *counter, uint64_t value)
+{
+	const struct timespec look = {.tv_nsec = HOLD_LOOK_NS};
+
+	/* Acquire: partner is whoever stores the counter, behind the bytes that it speaks of. */
+	while ((int64_t)(atomic_load_explicit(counter, memory_order_acquire) - value) < 0 &&
+		!is_closing(q))
+		nanosleep(&look, NULL);
+}
+
+static void wait_for_other(struct host_queue *q, const struct host_job *job)
+{
+	pthread_mutex_lock(&q->dev->lock);
+	while (job->other->done < job->value)
+		pthread_cond_wait(&q->dev->moved, &q->dev->lock);
+	pthread_mutex_unlock(&q->dev->lock);
+	progress_put(q->dev, job->other);
+}
+
+static void run(struct host_queue *q, const struct host_job *job)
+{
+	switch (job->kind) {
+	case HOST_COPY:
+		memcpy(job->dst, job->src, job->bytes);
+		break;
+	case HOST_POST:
+		/* Release: partner is the host's acquire load, or hold. */
+		atomic_store_explicit(
+			(_Atomic uint64_t *)job->dst, job->value, memory_order_release);
+		break;
+	case HOST_HOLD:
+		hold(q, job->src, job->value);
+		break;
+	case HOST_AFTER:
+		wait_for_other(q, job);
+		break;
+	case HOST_COLL:
+		host_coll_run(job->coll, q->dev);
+		host_coll_put(job->coll, q->dev);
+		break;
+	}
+}
+
+static void *queue_main(void *arg)
+{
+	struct host_queue *q = arg;
+	struct host_job job;
+
+	while (take(q, &job)) {
+		run(q, &job);
+		pthread_mutex_lock(&q->dev->lock);
+		q->progress->done++;
+		pthread_cond_broadcast(&q->dev->moved);
+		pthread_mutex_unlock(&q->dev->lock);
+	}
+	return NULL;
+}
+
+static void queue_free(struct host_queue *q)
+{
+	progress_put(q->dev, q->progress);
+	pthread_cond_destroy(&q->wake);
+	pthread_mutex_destroy(&q->lock);
+	free(q);
+}
+
+int host_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret)
+{
+	struct host_queue *q = calloc(1, sizeof(*q));
+	sigset_t all, old;
+	int rc;
+
+	(void)priority;
+	if (q)
+		q->progress = calloc(1, sizeof(*q->progress));
+	if (!q || !q->progress) {
+		free(q);
+		return err_set(&dev->why, DEVICE_NOMEM, "out of memory");
+	}
+	q->q = (struct device_queue){dev, gpu};
+	q->dev = (struct host_device *)dev;
+	q->progress->refs = 1;
+	pthread_mutex_init(&q->lock, NULL);
+	pthread_cond_init(&q->wake, NULL);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&q->thread, NULL, queue_main, q);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (rc) {
+		queue_free(q);
+		return err_set(&dev->why, DEVICE_NOMEM, "no thread: %s", strerror(rc));
+	}
+	*ret = &q->q;
+	return 0;
+}
+
+int host_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret)
+{
+	(void)gpu;
+	(void)stream;
+	(void)ret;
+	return err_set(&dev->why, DEVICE_UNSUP, "there are no streams here");
+}
+
+/* What is queued still runs, so the last job is waited for; holds end at once. */
+void host_queue_close(struct device_queue *queue)
+{
+	struct host_queue *q = (struct host_queue *)queue;
+
+	if (!q)
+		return;
+	pthread_mutex_lock(&q->lock);
+	q->is_closing = true;
+	pthread_cond_signal(&q->wake);
+	pthread_mutex_unlock(&q->lock);
+	pthread_join(q->thread, NULL);
+	queue_free(q);
+}
+
+int host_queue_poll(struct device_queue *queue)
+{
+	struct host_queue *q = (struct host_queue *)queue;
+	uint64_t pushed, done;
+
+	pthread_mutex_lock(&q->lock);
+	pushed = q->n_pushed;
+	pthread_mutex_unlock(&q->lock);
+	pthread_mutex_lock(&q->dev->lock);
+	done = q->progress->done;
+	pthread_mutex_unlock(&q->dev->lock);
+	return done == pushed ? 0 : DEVICE_AGAIN;
+}
+
+int host_queue_push(struct device_queue *queue, const struct host_job *job)
+{
+	struct host_queue *q = (struct host_queue *)queue;
+	int rc = DEVICE_AGAIN;
+
+	pthread_mutex_lock(&q->lock);
+	if (q->n_pushed - q->n_taken < HOST_JOBS) {
+		q->jobs[q->n_pushed++ % HOST_JOBS] = *job;
+		pthread_cond_signal(&q->wake);
+		rc = 0;
+	}
+	pthread_mutex_unlock(&q->lock);
+	return rc;
+}
+
+bool host_queue_has_room(struct device_queue *queue)
+{
+	struct host_queue *q = (struct host_queue *)queue;
+	bool has;
+
+	pthread_mutex_lock(&q->lock);
+	has = q->n_pushed - q->n_taken < HOST_JOBS;
+	pthread_mutex_unlock(&q->lock);
+	return has;
+}
+
+static bool is_inside(const struct device_mem *mem, uint64_t offset, uint64_t bytes)
+{
+	return bytes <= mem->bytes && offset <= mem->bytes - bytes;
+}
+
+static char *at(struct device_mem *mem, uint64_t offset)
+{
+	return ((struct host_mem *)mem)->base + offset;
+}
+
+int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
+	struct device_mem *src, uint64_t src_offset, uint64_t bytes)
+{
+	struct host_job job = {.kind = HOST_COPY, .bytes = bytes};
+
+	if (!bytes || !is_inside(dst, dst_offset, bytes) || !is_inside(src, src_offset, bytes))
+		return err_set(&q->dev->why, DEVICE_ARG, "copy out of bounds");
+	job.dst = at(dst, dst_offset);
+	job.src = at(src, src_offset);
+	return host_queue_push(q, &job);
+}
+
+int host_after(struct device_queue *q, struct device_queue *other)
+{
+	struct host_queue *o = (struct host_queue *)other;
+	struct host_job job = {.kind = HOST_AFTER, .other = o->progress};
+	int rc;
+
+	pthread_mutex_lock(&o->lock);
+	job.value = o->n_pushed;
+	pthread_mutex_unlock(&o->lock);
+	pthread_mutex_lock(&o->dev->lock);
+	o->progress->refs++;
+	pthread_mutex_unlock(&o->dev->lock);
+	rc = host_queue_push(q, &job);
+	if (rc < 0)
+		progress_put(o->dev, o->progress);
+	return rc;
+}
+
+static int push_counter(struct device_queue *q, enum host_job_kind kind, struct device_mem *page,
+	uint64_t offset, uint64_t value)
+{
+	struct host_job job = {.kind = kind, .value = value};
+
+	if (offset % 8 || !is_inside(page, offset, 8))
+		return err_set(&q->dev->why, DEVICE_ARG, "counter out of bounds");
+	job.dst = at(page, offset);
+	job.src = job.dst;
+	return host_queue_push(q, &job);
+}
+
+int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value)
+{
+	return push_counter(q, HOST_POST, page, offset, value);
+}
+
+int host_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value)
+{
+	return push_counter(q, HOST_HOLD, page, offset, value);
+}

@@ -1,0 +1,596 @@
+#include "bps-agent/executor/engine.h"
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bps-agent/executor/engine_impl.h"
+#include "common/base/log.h"
+
+#define WINDOW_DEFAULT (UINT64_C(32) << 20)
+#define STALL_DEFAULT  (UINT64_C(30) * 1000000000)
+/* A stream that has not come after so long is worth a word. */
+#define LATE_NS UINT64_C(1000000000)
+/* Without an end of anything for so long the queues are asked how they are. */
+#define LOOK_NS    UINT64_C(5000000)
+#define PAGE_BYTES 4096u
+
+/* ---- failure ---- */
+
+static void poison_all(struct engine *e)
+{
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		for (uint32_t s = 0; s < e->members[i].m.n_slots; s++)
+			gpuslot_poison(&e->members[i].m.slots[s]);
+}
+
+static void tensor_die(struct tensor *t)
+{
+	struct engine *e = t->e;
+
+	if (t->state == TENSOR_WAITING)
+		TAILQ_REMOVE(&e->waiting, t, link);
+	if (t->state == TENSOR_RUNNING) {
+		tensor_stop(t);
+		e->n_running--;
+	}
+	t->state = TENSOR_DEAD;
+}
+
+void engine_fail(struct engine *e, int code, const char *fmt, ...)
+{
+	struct err_text text;
+	va_list ap;
+
+	if (e->failed)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text.s, sizeof(text.s), fmt, ap);
+	va_end(ap);
+	e->failed = code;
+	for (unsigned g = 0; g < e->route.n_groups; g++)
+		if (e->cliques[g])
+			e->ops->clique_abort(e->cliques[g]);
+	for (uint32_t i = 0; i < e->n_tensors; i++)
+		if (e->tensors[i])
+			tensor_die(e->tensors[i]);
+	poison_all(e);
+	e->env.failed(e->env.ctx, code, text.s);
+}
+
+void engine_device_error(struct engine *e, int rc, const char *what)
+{
+	engine_fail(e, BPS_EDEVICE, "%s: %s (%s)", what, e->dev->why.s, device_error_name(rc));
+}
+
+/* ---- life ---- */
+
+static int open_lanes(struct engine *e)
+{
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		for (unsigned k = 0; k < LANES; k++) {
+			int rc = 0;
+
+			if (k != LANE_COLL || route_has_cliques(&e->route))
+				rc = lane_open(e, i, k);
+			if (rc < 0)
+				return rc;
+		}
+	return 0;
+}
+
+static int open_clique(struct engine *e, unsigned g)
+{
+	const struct route_group *group = &e->route.groups[g];
+	int gpu[DEVICE_GPUS_MAX], rank[DEVICE_GPUS_MAX], rc;
+	uint8_t id[DEVICE_ID_BYTES];
+
+	for (int i = 0; i < group->n; i++) {
+		gpu[i] = e->members[group->member[i]].m.gpu;
+		rank[i] = i;
+	}
+	rc = e->ops->clique_id(e->dev, id);
+	return rc < 0 ? rc
+		      : e->ops->clique_open(
+				e->dev, id, group->n, gpu, rank, group->n, &e->cliques[g]);
+}
+
+static int open_cliques(struct engine *e)
+{
+	int rc = 0;
+
+	for (unsigned g = 0; rc == 0 && route_has_cliques(&e->route) && g < e->route.n_groups; g++)
+		if (e->route.groups[g].n > 1)
+			rc = open_clique(e, g);
+	return rc;
+}
+
+static int make_counters(struct engine *e)
+{
+	uint64_t bytes = (uint64_t)e->route.n_members * LANES * GPUSLOT_BYTES;
+
+	e->counter_bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+	e->counter_page = aligned_alloc(PAGE_BYTES, e->counter_bytes);
+	if (!e->counter_page)
+		return err_set(&e->dev->why, -ENOMEM, "out of memory");
+	memset(e->counter_page, 0, e->counter_bytes);
+	return e->ops->pin(e->dev, e->counter_page, e->counter_bytes, &e->counters);
+}
+
+static void place_members(struct engine *e, const struct engine_config *cfg)
+{
+	for (uint8_t g = 0; g < e->route.n_groups; g++)
+		for (uint8_t i = 0; i < e->route.groups[g].n; i++) {
+			struct member *m = &e->members[e->route.groups[g].member[i]];
+
+			m->group = g;
+			m->place = i;
+		}
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		e->members[i].m = cfg->members[i];
+}
+
+int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
+	struct engine **ret, struct err_text *err)
+{
+	struct engine *e = calloc(1, sizeof(*e));
+	int rc;
+
+	if (!e)
+		return err_set(err, -ENOMEM, "out of memory");
+	e->dev = dev;
+	e->ops = dev->ops;
+	e->route = cfg->route;
+	e->env = *env;
+	e->window_bytes = cfg->window_bytes ? cfg->window_bytes : WINDOW_DEFAULT;
+	e->stall_ns = cfg->stall_ns ? cfg->stall_ns : STALL_DEFAULT;
+	TAILQ_INIT(&e->waiting);
+	e->members = calloc(cfg->route.n_members, sizeof(*e->members));
+	if (!e->members) {
+		rc = err_set(err, -ENOMEM, "out of memory");
+		goto failed;
+	}
+	place_members(e, cfg);
+	rc = make_counters(e);
+	if (rc == 0)
+		rc = open_lanes(e);
+	if (rc == 0)
+		rc = open_cliques(e);
+	if (rc < 0) {
+		err_set(err, rc, "%s", dev->why.s);
+		goto failed;
+	}
+	*ret = e;
+	return 0;
+failed:
+	engine_free(e);
+	return rc;
+}
+
+static void tensor_free(struct tensor *t)
+{
+	if (!t)
+		return;
+	free(t->places);
+	free(t->in);
+	free(t->parts);
+	free(t->chunks);
+	free(t);
+}
+
+void engine_free(struct engine *e)
+{
+	if (!e)
+		return;
+	for (unsigned g = 0; g < e->route.n_groups; g++)
+		if (e->cliques[g])
+			e->ops->clique_close(e->cliques[g]);
+	for (unsigned i = 0; e->members && i < e->route.n_members; i++)
+		for (unsigned k = 0; k < LANES; k++)
+			if (e->members[i].lanes[k].e)
+				lane_close(&e->members[i].lanes[k]);
+	e->ops->drop(e->counters);
+	free(e->counter_page);
+	for (uint32_t i = 0; i < e->n_tensors; i++)
+		tensor_free(e->tensors[i]);
+	free(e->tensors);
+	heap_fini(&e->reduce);
+	heap_fini(&e->gather);
+	heap_fini(&e->up);
+	heap_fini(&e->down);
+	free(e->members);
+	free(e);
+}
+
+/* ---- tensors ---- */
+
+static struct tensor *find(const struct engine *e, uint32_t id)
+{
+	return id < e->n_tensors ? e->tensors[id] : NULL;
+}
+
+static int make_room(struct engine *e, uint32_t id)
+{
+	uint32_t n = id + 64;
+	struct tensor **v;
+
+	if (id < e->n_tensors)
+		return 0;
+	v = realloc(e->tensors, n * sizeof(struct tensor *));
+	if (!v)
+		return -ENOMEM;
+	memset(v + e->n_tensors, 0, (n - e->n_tensors) * sizeof(struct tensor *));
+	e->tensors = v;
+	e->n_tensors = n;
+	return 0;
+}
+
+static bool is_inside(const struct engine_range *r, uint64_t bytes)
+{
+	return r->mem && bytes <= r->mem->bytes && r->offset <= r->mem->bytes - bytes;
+}
+
+static int check(const struct engine *e, const struct engine_tensor *d, struct err_text *err)
+{
+	size_t elem = dtype_bytes(d->dtype);
+	uint64_t bytes;
+
+	if (!elem || d->id >= ENGINE_TENSORS_MAX || find(e, d->id) || !d->n_elems ||
+		__builtin_mul_overflow(d->n_elems, elem, &bytes) || !d->part_bytes ||
+		d->part_bytes % elem || (bytes - 1) / d->part_bytes >= UINT32_MAX)
+		return err_set(
+			err, -EINVAL, "tensor %u makes no sense, or is there already", d->id);
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		if (!is_inside(&d->places[i].at, bytes) || d->places[i].at.offset % elem ||
+			d->places[i].slot >= e->members[i].m.n_slots)
+			return err_set(err, -EINVAL,
+				"tensor %u of %llu bytes is not inside of the memory that local "
+				"rank %u has shared",
+				d->id, (unsigned long long)bytes, i);
+	for (unsigned g = 0; g < e->route.n_groups; g++)
+		if (!is_inside(&d->in[g], bytes))
+			return err_set(err, -EINVAL, "tensor %u: input %u", d->id, g);
+	if (!is_inside(&d->out[0], bytes) || !is_inside(&d->out[1], bytes))
+		return err_set(err, -EINVAL, "tensor %u: output", d->id);
+	return 0;
+}
+
+static uint32_t parts_of_chunk(const struct engine *e, const struct engine_tensor *d)
+{
+	uint64_t n = e->route.chunk_bytes / d->part_bytes;
+
+	return n < 1 ? 1 : n > UINT16_MAX ? UINT16_MAX : (uint32_t)n;
+}
+
+static void cut(struct tensor *t, uint32_t parts_each)
+{
+	for (uint32_t i = 0; i < t->n_chunks; i++) {
+		uint32_t first = i * parts_each;
+
+		t->chunks[i].tensor = t;
+		t->chunks[i].first = first;
+		t->chunks[i].n = t->n_parts - first < parts_each ? t->n_parts - first : parts_each;
+	}
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		t->parts[i].chunk = &t->chunks[i / parts_each];
+		t->parts[i].index = i;
+	}
+}
+
+static int reserve(struct engine *e, const struct tensor *t)
+{
+	int rc = heap_reserve(&e->up, e->n_parts + t->n_parts);
+
+	if (rc == 0)
+		rc = heap_reserve(&e->down, e->n_parts + t->n_parts);
+	if (rc == 0)
+		rc = heap_reserve(&e->reduce, e->n_chunks + t->n_chunks);
+	return rc < 0 ? rc : heap_reserve(&e->gather, e->n_chunks + t->n_chunks);
+}
+
+static void *copy_of(const void *v, size_t bytes)
+{
+	void *p = malloc(bytes);
+
+	return p ? memcpy(p, v, bytes) : NULL;
+}
+
+int engine_add(struct engine *e, const struct engine_tensor *d, struct err_text *err)
+{
+	uint32_t parts_each;
+	struct tensor *t;
+	int rc = check(e, d, err);
+
+	if (rc < 0)
+		return rc;
+	t = calloc(1, sizeof(*t));
+	if (!t)
+		return err_set(err, -ENOMEM, "out of memory");
+	t->e = e;
+	t->id = d->id;
+	t->dtype = d->dtype;
+	t->bytes = d->n_elems * dtype_bytes(d->dtype);
+	t->part_bytes = d->part_bytes;
+	t->n_parts = (uint32_t)((t->bytes - 1) / d->part_bytes + 1);
+	parts_each = parts_of_chunk(e, d);
+	t->n_chunks = (t->n_parts - 1) / parts_each + 1;
+	t->out[0] = d->out[0];
+	t->out[1] = d->out[1];
+	t->places = copy_of(d->places, e->route.n_members * sizeof(*d->places));
+	t->in = copy_of(d->in, e->route.n_groups * sizeof(*d->in));
+	t->parts = calloc(t->n_parts, sizeof(*t->parts));
+	t->chunks = calloc(t->n_chunks, sizeof(*t->chunks));
+	if (!t->places || !t->in || !t->parts || !t->chunks || make_room(e, d->id) < 0 ||
+		reserve(e, t) < 0) {
+		tensor_free(t);
+		return err_set(err, -ENOMEM, "out of memory");
+	}
+	cut(t, parts_each);
+	e->n_parts += t->n_parts;
+	e->n_chunks += t->n_chunks;
+	e->tensors[d->id] = t;
+	return 0;
+}
+
+int engine_find(const struct engine *e, const struct engine_tensor *d)
+{
+	const struct tensor *t = find(e, d->id);
+
+	if (!t)
+		return -ENOENT;
+	return t->dtype == d->dtype && t->bytes == d->n_elems * dtype_bytes(d->dtype) &&
+			       t->part_bytes == d->part_bytes
+		       ? 0
+		       : -EINVAL;
+}
+
+void engine_mute(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->n_tensors; i++)
+		if (e->tensors[i])
+			e->tensors[i]->is_mute = true;
+}
+
+/* Of a round that has been run: say what has been said of it, to who did not hear it. */
+static int tell_again(struct tensor *t, uint64_t round)
+{
+	struct engine *e = t->e;
+
+	if (round < t->round || t->is_done) {
+		t->is_mute = round < t->round;
+		e->env.done(e->env.ctx, t->id, round);
+		return 0;
+	}
+	if (t->state == TENSOR_DEAD)
+		return -EINVAL;
+	t->is_mute = false;
+	t->told_late = -1;
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		if (t->parts[i].state == PART_STAGED)
+			e->env.staged(e->env.ctx, t->id, i, round);
+	return 0;
+}
+
+int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16_t priority)
+{
+	struct tensor *t = find(e, id);
+
+	if (t && t->is_mute && round && round <= t->round)
+		return tell_again(t, round);
+	if (!t || t->state != TENSOR_IDLE || round != t->round + 1)
+		return -EINVAL;
+	t->is_mute = t->is_done = false;
+	t->round = round;
+	t->op = op;
+	t->priority = priority;
+	t->run_seq = e->n_runs++;
+	t->state = TENSOR_WAITING;
+	t->run_ns = 0;
+	t->told_late = -1;
+	TAILQ_INSERT_TAIL(&e->waiting, t, link);
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		if (e->members[i].is_gone)
+			engine_fail(e, BPS_EWORKER_LOST, "local rank %u has left", i);
+	return 0;
+}
+
+int engine_landed(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
+{
+	struct tensor *t = find(e, id);
+
+	if (t && t->state == TENSOR_DEAD)
+		return 0;
+	if (!t || part >= t->n_parts || round > t->round)
+		return -EINVAL;
+	if (round < t->round || t->is_done || part_has_landed(&t->parts[part]))
+		return 0;
+	if (t->parts[part].state != PART_STAGED)
+		return -EINVAL;
+	part_landed(&t->parts[part]);
+	return 0;
+}
+
+static struct gpuslot *slot_of(const struct tensor *t, unsigned member)
+{
+	return &t->e->members[member].m.slots[t->places[member].slot];
+}
+
+void tensor_done(struct tensor *t)
+{
+	struct engine *e = t->e;
+
+	t->state = TENSOR_IDLE;
+	t->is_done = true;
+	e->n_running--;
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		gpuslot_finish(slot_of(t, i), t->round);
+	if (!t->is_mute)
+		e->env.done(e->env.ctx, t->id, t->round);
+}
+
+void engine_cancel(struct engine *e, uint32_t id)
+{
+	struct tensor *t = find(e, id);
+
+	if (!t || t->state == TENSOR_DEAD)
+		return;
+	tensor_die(t);
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		gpuslot_poison(slot_of(t, i));
+}
+
+static bool lies_in(const struct tensor *t, const struct device_mem *mem)
+{
+	for (unsigned i = 0; i < t->e->route.n_members; i++)
+		if (t->places[i].at.mem == mem)
+			return true;
+	return false;
+}
+
+int engine_forget(struct engine *e, const struct device_mem *mem)
+{
+	for (uint32_t i = 0; i < e->n_tensors; i++) {
+		struct tensor *t = e->tensors[i];
+
+		if (t && lies_in(t, mem) &&
+			(t->state == TENSOR_WAITING || t->state == TENSOR_RUNNING || t->n_tickets))
+			return -EBUSY;
+	}
+	for (uint32_t i = 0; i < e->n_tensors; i++)
+		if (e->tensors[i] && lies_in(e->tensors[i], mem))
+			engine_cancel(e, i);
+	return 0;
+}
+
+void engine_member_gone(struct engine *e, unsigned member)
+{
+	e->members[member].is_gone = true;
+	if (e->n_running || !TAILQ_EMPTY(&e->waiting))
+		engine_fail(e, BPS_EWORKER_LOST,
+			"local rank %u has left while tensors were under way", member);
+}
+
+/* ---- time ---- */
+
+int engine_missing(const struct engine *e, uint32_t id)
+{
+	const struct tensor *t = find(e, id);
+
+	if (!t || t->state != TENSOR_WAITING)
+		return -1;
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		/* Acquire: partner is the trainer's stream, which wrote the gradient before. */
+		if (!gpuslot_reached(
+			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
+			    t->round))
+			return (int)i;
+	return -1;
+}
+
+/* It waits for that member. */
+static void note_late(struct tensor *t, int member)
+{
+	struct engine *e = t->e;
+
+	if (!t->run_ns)
+		t->run_ns = e->now_ns;
+	if (e->now_ns - t->run_ns < LATE_NS || member == t->told_late || t->is_mute)
+		return;
+	t->told_late = member;
+	e->env.late(e->env.ctx, t->id, (unsigned)member);
+}
+
+static bool begin_ready(struct engine *e)
+{
+	struct tensor *t, *next;
+	bool any = false;
+
+	for (t = TAILQ_FIRST(&e->waiting); t; t = next) {
+		int missing = engine_missing(e, t->id);
+
+		next = TAILQ_NEXT(t, link);
+		if (missing >= 0) {
+			note_late(t, missing);
+			continue;
+		}
+		TAILQ_REMOVE(&e->waiting, t, link);
+		t->state = TENSOR_RUNNING;
+		e->n_running++;
+		tensor_begin(t);
+		any = true;
+	}
+	return any;
+}
+
+static bool poll_lanes(struct engine *e)
+{
+	bool any = false;
+
+	for (unsigned i = 0; i < e->route.n_members; i++)
+		for (unsigned k = 0; k < LANES; k++)
+			any |= lane_poll(&e->members[i].lanes[k]);
+	return any;
+}
+
+/* Does something depend on the devices alone? A collective without tickets waits for a clique to be
+ * ready. */
+static bool is_owed(const struct engine *e)
+{
+	return e->n_tickets || e->reduce.n || e->gather.n;
+}
+
+/* Nothing has ended for a while: do the devices still work? */
+static void look(struct engine *e)
+{
+	for (unsigned i = 0; i < e->route.n_members && !e->failed; i++)
+		for (unsigned k = 0; k < LANES && !e->failed; k++)
+			lane_look(&e->members[i].lanes[k]);
+	for (unsigned g = 0; g < e->route.n_groups && !e->failed; g++) {
+		int rc = e->cliques[g] ? e->ops->clique_poll(e->cliques[g]) : 0;
+
+		if (rc < 0 && rc != DEVICE_AGAIN)
+			engine_device_error(e, rc, "the GPUs' communication has failed");
+	}
+	if (is_owed(e) && e->now_ns - e->moved_ns > e->stall_ns)
+		engine_fail(e, BPS_EDEVICE,
+			e->n_tickets ? "nothing that the GPUs were given has ended for %.0f s"
+				     : "the GPUs' communication is not ready after %.0f s",
+			(double)e->stall_ns / 1e9);
+}
+
+bool engine_poll(struct engine *e, uint64_t now_ns)
+{
+	bool any;
+
+	if (!is_owed(e))
+		e->moved_ns = now_ns;
+	e->now_ns = now_ns;
+	any = poll_lanes(e);
+	if (e->failed)
+		return any;
+	any |= begin_ready(e);
+	any |= engine_issue(e);
+	if (any)
+		e->moved_ns = now_ns;
+	else if (now_ns - e->moved_ns > LOOK_NS)
+		look(e);
+	return any;
+}
+
+bool engine_is_busy(const struct engine *e)
+{
+	return e->n_tickets || !TAILQ_EMPTY(&e->waiting) || e->up.n || e->down.n || e->reduce.n ||
+	       e->gather.n;
+}
+
+unsigned engine_inputs(const struct engine *e)
+{
+	return e->route.n_groups;
+}
+
+bool engine_is_quiet(const struct engine *e)
+{
+	return !e->n_tickets;
+}

@@ -1,0 +1,92 @@
+/* A lane is a queue of one GPU with a counter: behind the work of each ticket the queue writes the
+ * ticket's number there, so the host sees what has ended without asking the driver. */
+#include "bps-agent/executor/engine_impl.h"
+
+int lane_open(struct engine *e, unsigned member, enum lane_kind kind)
+{
+	struct lane *l = &e->members[member].lanes[kind];
+
+	l->e = e;
+	l->counter = ((uint64_t)member * LANES + kind) * GPUSLOT_BYTES;
+	return e->ops->queue_open(
+		e->dev, e->members[member].m.gpu, kind == LANE_COLL ? 1 : 0, &l->q);
+}
+
+void lane_close(struct lane *l)
+{
+	if (l->q)
+		l->e->ops->queue_close(l->q);
+	l->q = NULL;
+}
+
+bool lane_has_room(const struct lane *l)
+{
+	return l->tail - l->head < LANE_TICKETS;
+}
+
+/* A queue that is full takes the post later; a later one stands for those before it. */
+static void post(struct lane *l)
+{
+	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);
+
+	if (rc == 0)
+		l->posted = l->seq;
+	else if (rc != DEVICE_AGAIN)
+		engine_device_error(l->e, rc, "cannot queue a counter");
+}
+
+void lane_ticket(struct lane *l, struct part *part, struct chunk *chunk)
+{
+	struct tensor *t = part ? part->chunk->tensor : chunk->tensor;
+
+	l->tickets[l->tail++ % LANE_TICKETS] =
+		(struct ticket){.seq = ++l->seq, .part = part, .chunk = chunk};
+	if (part)
+		part->n_tickets++;
+	else
+		chunk->n_tickets++;
+	t->n_tickets++;
+	l->e->n_tickets++;
+	post(l);
+}
+
+static void retire(struct lane *l)
+{
+	struct ticket k = l->tickets[l->head++ % LANE_TICKETS];
+	struct tensor *t = k.part ? k.part->chunk->tensor : k.chunk->tensor;
+
+	l->e->n_tickets--;
+	t->n_tickets--;
+	if (k.part)
+		part_ticket_done(k.part);
+	else
+		chunk_ticket_done(k.chunk);
+}
+
+bool lane_poll(struct lane *l)
+{
+	_Atomic uint64_t *counter;
+	uint64_t seen;
+	bool any = false;
+
+	if (l->head == l->tail)
+		return false;
+	if (l->posted != l->seq && !l->e->failed)
+		post(l);
+	counter = (_Atomic uint64_t *)(void *)(l->e->counter_page + l->counter);
+	/* Acquire: partner is the queue's post, behind the bytes of the copies before it. */
+	seen = atomic_load_explicit(counter, memory_order_acquire);
+	while (l->head != l->tail && l->tickets[l->head % LANE_TICKETS].seq <= seen) {
+		retire(l);
+		any = true;
+	}
+	return any;
+}
+
+void lane_look(struct lane *l)
+{
+	int rc = l->q && l->head != l->tail ? l->e->ops->queue_poll(l->q) : 0;
+
+	if (rc < 0 && rc != DEVICE_AGAIN)
+		engine_device_error(l->e, rc, "a GPU's work has failed");
+}

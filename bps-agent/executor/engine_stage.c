@@ -1,0 +1,500 @@
+/* Chunks and partitions through their stages: see the drawing in engine.h. */
+#include <assert.h>
+
+#include "bps-agent/executor/engine_impl.h"
+#include "common/base/log.h"
+
+/* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
+#define COLLECTIVES_MAX 4
+
+static const struct {
+	const char *name;
+	unsigned next;
+} part_states[PART_STATES] = {
+	[PART_IDLE] = {"idle", 1u << PART_UP_WAIT},
+	[PART_UP_WAIT] = {"up-wait", 1u << PART_UP},
+	[PART_UP] = {"up", 1u << PART_STAGED},
+	[PART_STAGED] = {"staged", 1u << PART_DOWN_WAIT},
+	[PART_DOWN_WAIT] = {"down-wait", 1u << PART_DOWN},
+	[PART_DOWN] = {"down", 1u << PART_LANDED},
+	[PART_LANDED] = {"landed", 0},
+};
+static const struct {
+	const char *name;
+	unsigned next;
+} chunk_states[CHUNK_STATES] = {
+	[CHUNK_IDLE] = {"idle", 1u << CHUNK_REDUCE_WAIT | 1u << CHUNK_OPEN},
+	[CHUNK_REDUCE_WAIT] = {"reduce-wait", 1u << CHUNK_REDUCING | 1u << CHUNK_OPEN},
+	[CHUNK_REDUCING] = {"reducing", 1u << CHUNK_OPEN},
+	[CHUNK_OPEN] = {"open", 1u << CHUNK_GATHER_WAIT},
+	[CHUNK_GATHER_WAIT] = {"gather-wait", 1u << CHUNK_GATHERING},
+	[CHUNK_GATHERING] = {"gathering", 0},
+};
+
+/* Back to IDLE anything may go, when its round is over. */
+static void part_set(struct part *p, enum part_state state)
+{
+	assert(state == PART_IDLE || (part_states[p->state].next >> state & 1));
+	log_trace("partition %s to %s: tensor=%u part=%u round=%llu", part_states[p->state].name,
+		part_states[state].name, p->chunk->tensor->id, p->index,
+		(unsigned long long)p->chunk->tensor->round);
+	p->state = state;
+}
+
+static void chunk_set(struct chunk *c, enum chunk_state state)
+{
+	assert(state == CHUNK_IDLE || (chunk_states[c->state].next >> state & 1));
+	log_trace("chunk %s to %s: tensor=%u first=%u round=%llu", chunk_states[c->state].name,
+		chunk_states[state].name, c->tensor->id, c->first,
+		(unsigned long long)c->tensor->round);
+	c->state = state;
+}
+
+static uint64_t part_offset(const struct part *p)
+{
+	return (uint64_t)p->index * p->chunk->tensor->part_bytes;
+}
+
+uint64_t part_bytes(const struct part *p)
+{
+	const struct tensor *t = p->chunk->tensor;
+	uint64_t left = t->bytes - part_offset(p);
+
+	return left < t->part_bytes ? left : t->part_bytes;
+}
+
+static uint64_t chunk_offset(const struct chunk *c)
+{
+	return (uint64_t)c->first * c->tensor->part_bytes;
+}
+
+uint64_t chunk_bytes(const struct chunk *c)
+{
+	uint64_t left = c->tensor->bytes - chunk_offset(c), n = c->n * c->tensor->part_bytes;
+
+	return left < n ? left : n;
+}
+
+/* Equals go in the order in which their rounds began, as they are pushed (bps-agent/core/flow.c). */
+static uint64_t key_of(const struct tensor *t, uint32_t index)
+{
+	return heap_key_part(t->priority, t->run_seq, index);
+}
+
+/* ---- which bytes are whose ---- */
+
+struct range {
+	uint64_t first, bytes; /* first: in the tensor */
+};
+
+static const struct member *member(const struct engine *e, unsigned i)
+{
+	return &e->members[i];
+}
+
+/* A chunk's root, as a place in its group. */
+static unsigned root_of(const struct chunk *c)
+{
+	const struct route *r = &c->tensor->e->route;
+
+	return r->roots[(c->tensor->id + c->first / c->n) % r->n_roots];
+}
+
+/* What member i holds of the whole chunk for the host, or takes from it. */
+static struct range share_of(const struct chunk *c, unsigned i, bool is_up)
+{
+	const struct engine *e = c->tensor->e;
+	const struct route *r = &e->route;
+	const struct member *m = member(e, i);
+	struct range s = {0, chunk_bytes(c)};
+	bool is_split = is_up ? r->up == UP_SCATTER : r->down == DOWN_GATHER;
+	bool has_root = is_up ? r->up == UP_REDUCE : r->down == DOWN_BCAST;
+
+	if (is_split)
+		route_piece(s.bytes, r->groups[m->group].n, m->place, &s.first, &s.bytes);
+	else if (has_root)
+		s.bytes = m->place == root_of(c) ? s.bytes : 0;
+	else if (!is_up && r->down == DOWN_PEER)
+		route_piece(s.bytes, r->n_members, i, &s.first, &s.bytes);
+	s.first += chunk_offset(c);
+	return s;
+}
+
+/* Of it, what falls into the partition. */
+static struct range part_share(const struct part *p, unsigned i, bool is_up)
+{
+	struct range s = share_of(p->chunk, i, is_up);
+	uint64_t first = part_offset(p), end = first + part_bytes(p), s_end = s.first + s.bytes;
+
+	if (s.first < first)
+		s.first = first;
+	if (s_end > end)
+		s_end = end;
+	s.bytes = s_end > s.first ? s_end - s.first : 0;
+	return s;
+}
+
+/* ---- partitions ---- */
+
+static void part_open(struct part *p)
+{
+	struct tensor *t = p->chunk->tensor;
+
+	p->next = 0;
+	part_set(p, PART_UP_WAIT);
+	p->node.key = key_of(t, p->index);
+	heap_push(&t->e->up, &p->node);
+}
+
+static void uncharge(struct part *p)
+{
+	struct engine *e = p->chunk->tensor->e;
+
+	if (!p->is_charged)
+		return;
+	p->is_charged = false;
+	if (p->state <= PART_UP)
+		e->up_bytes -= part_bytes(p);
+	else
+		e->down_bytes -= part_bytes(p);
+}
+
+/* Queue the copy of member i's share. 0, DEVICE_AGAIN, or an error. */
+static int copy_share(struct part *p, unsigned i, bool is_up)
+{
+	struct tensor *t = p->chunk->tensor;
+	struct engine *e = t->e;
+	struct range s = part_share(p, i, is_up);
+	struct lane *l = &e->members[i].lanes[is_up ? LANE_UP : LANE_DOWN];
+	const struct engine_range *dev = &t->places[i].at, *host;
+	int rc;
+
+	if (!s.bytes)
+		return 0;
+	if (!lane_has_room(l))
+		return DEVICE_AGAIN;
+	host = is_up ? &t->in[member(e, i)->group] : &t->out[t->round & 1];
+	if (is_up)
+		rc = e->ops->copy(l->q, host->mem, host->offset + s.first, dev->mem,
+			dev->offset + s.first, s.bytes);
+	else
+		rc = e->ops->copy(l->q, dev->mem, dev->offset + s.first, host->mem,
+			host->offset + s.first, s.bytes);
+	if (rc == 0)
+		lane_ticket(l, p, NULL);
+	return rc;
+}
+
+/* True when all of its copies are queued. */
+static bool part_issue(struct part *p, bool is_up)
+{
+	struct engine *e = p->chunk->tensor->e;
+
+	for (; p->next < e->route.n_members; p->next++) {
+		int rc = copy_share(p, p->next, is_up);
+
+		if (rc < 0 && rc != DEVICE_AGAIN)
+			engine_device_error(e, rc, "cannot queue a copy");
+		if (rc < 0 || e->failed)
+			return false;
+	}
+	return true;
+}
+
+static bool issue_parts(struct engine *e, bool is_up)
+{
+	struct heap *heap = is_up ? &e->up : &e->down;
+	uint64_t *used = is_up ? &e->up_bytes : &e->down_bytes;
+	struct heap_node *node;
+	bool any = false;
+
+	while ((node = heap_min(heap)) && !e->failed) {
+		struct part *p = (struct part *)((char *)node - offsetof(struct part, node));
+
+		if (!p->is_charged) {
+			if (*used && *used + part_bytes(p) > e->window_bytes)
+				break;
+			p->is_charged = true;
+			*used += part_bytes(p);
+		}
+		if (!part_issue(p, is_up))
+			break;
+		heap_remove(heap, node);
+		part_set(p, is_up ? PART_UP : PART_DOWN);
+		any = true;
+		p->n_tickets++; /* its own: all others may be back */
+		part_ticket_done(p);
+	}
+	return any;
+}
+
+static void chunk_gather(struct chunk *c);
+
+static void part_down_done(struct part *p)
+{
+	struct chunk *c = p->chunk;
+
+	uncharge(p);
+	part_set(p, PART_LANDED);
+	if (--c->n_left == 0)
+		chunk_gather(c);
+}
+
+void part_ticket_done(struct part *p)
+{
+	struct tensor *t = p->chunk->tensor;
+
+	if (--p->n_tickets > 0 || t->state != TENSOR_RUNNING)
+		return;
+	if (p->state == PART_UP) {
+		uncharge(p);
+		part_set(p, PART_STAGED);
+		if (!t->is_mute)
+			t->e->env.staged(t->e->env.ctx, t->id, p->index, t->round);
+	} else if (p->state == PART_DOWN) {
+		part_down_done(p);
+	}
+}
+
+void part_landed(struct part *p)
+{
+	struct tensor *t = p->chunk->tensor;
+
+	p->next = 0;
+	part_set(p, PART_DOWN_WAIT);
+	p->node.key = key_of(t, p->index);
+	heap_push(&t->e->down, &p->node);
+}
+
+bool part_has_landed(const struct part *p)
+{
+	/* Of a chunk that is done its partitions are back where they began. */
+	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
+
+	return p->chunk->tensor->state == TENSOR_RUNNING &&
+	       (p->state > PART_STAGED || is_chunk_done);
+}
+
+/* ---- chunks ---- */
+
+static void chunk_open(struct chunk *c)
+{
+	chunk_set(c, CHUNK_OPEN);
+	for (uint32_t i = 0; i < c->n; i++)
+		part_open(&c->tensor->parts[c->first + i]);
+}
+
+static void chunk_done(struct chunk *c)
+{
+	struct tensor *t = c->tensor;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		part_set(&t->parts[c->first + i], PART_IDLE);
+	chunk_set(c, CHUNK_IDLE);
+	if (--t->chunks_left == 0)
+		tensor_done(t);
+}
+
+static void chunk_gather(struct chunk *c)
+{
+	struct engine *e = c->tensor->e;
+
+	if (e->route.down == DOWN_COPY) {
+		chunk_done(c);
+		return;
+	}
+	c->next = 0;
+	chunk_set(c, CHUNK_GATHER_WAIT);
+	c->node.key = key_of(c->tensor, c->first);
+	heap_push(&e->gather, &c->node);
+}
+
+void chunk_ticket_done(struct chunk *c)
+{
+	struct engine *e = c->tensor->e;
+
+	if (--c->n_tickets > 0)
+		return;
+	if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
+		return; /* more of it is to be queued, or its round is over */
+	e->n_collectives--;
+	if (c->tensor->state != TENSOR_RUNNING)
+		chunk_set(c, CHUNK_IDLE);
+	else if (c->state == CHUNK_REDUCING)
+		chunk_open(c);
+	else
+		chunk_done(c);
+}
+
+/* The collective of one group: blocks, then what is left of the chunk at its last member. */
+static int collective(struct chunk *c, unsigned g, bool is_up)
+{
+	const struct tensor *t = c->tensor;
+	struct engine *e = t->e;
+	const struct route_group *group = &e->route.groups[g];
+	struct device_clique *q = e->cliques[g];
+	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
+	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
+	bool has_root = e->route.up == UP_REDUCE;
+	enum op op = t->op == OP_AVG ? OP_SUM : t->op; /* what divides is the server */
+	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
+
+	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
+	tail = all - count * group->n;
+	for (unsigned i = 0; i < group->n; i++) {
+		const struct engine_range *at = &t->places[group->member[i]].at;
+
+		pieces[i] = (struct device_piece){at->mem, at->offset + chunk_offset(c),
+			e->members[group->member[i]].lanes[LANE_COLL].q};
+		tails[i] = pieces[i];
+		tails[i].offset += count * group->n * elem;
+	}
+	rc = e->ops->group_begin(q);
+	if (rc < 0)
+		return rc;
+	if (count)
+		rc = is_up ? e->ops->reduce_scatter(q, pieces, count, t->dtype, op)
+			   : e->ops->all_gather(q, pieces, count, t->dtype);
+	if (rc == 0 && tail)
+		rc = is_up ? e->ops->reduce(q, tails, tail, t->dtype, op, root)
+			   : e->ops->broadcast(q, tails, tail, t->dtype, root);
+	end = e->ops->group_end(q);
+	return rc < 0 ? rc : end;
+}
+
+/* Queue the collectives of all groups. 0 when all are, DEVICE_AGAIN, or an error. */
+static int issue_collectives(struct chunk *c, bool is_up)
+{
+	struct engine *e = c->tensor->e;
+
+	for (; c->next < e->route.n_groups; c->next++) {
+		const struct route_group *g = &e->route.groups[c->next];
+		int rc = e->cliques[c->next] ? e->ops->clique_poll(e->cliques[c->next]) : 0;
+
+		for (unsigned i = 0; rc == 0 && i < g->n; i++)
+			if (!lane_has_room(&e->members[g->member[i]].lanes[LANE_COLL]))
+				rc = DEVICE_AGAIN;
+		if (rc == 0 && e->cliques[c->next])
+			rc = collective(c, c->next, is_up);
+		if (rc < 0)
+			return rc;
+		for (unsigned i = 0; e->cliques[c->next] && i < g->n; i++)
+			lane_ticket(&e->members[g->member[i]].lanes[LANE_COLL], NULL, c);
+		if (e->failed)
+			return DEVICE_LOST;
+	}
+	return 0;
+}
+
+/* Each member's piece, which it has from host memory, to all others. A step is a pair. */
+static int issue_peer_copies(struct chunk *c)
+{
+	const struct tensor *t = c->tensor;
+	struct engine *e = t->e;
+	unsigned n = e->route.n_members;
+
+	for (; c->next < n * n; c->next++) {
+		unsigned from = c->next / n, to = c->next % n;
+		struct lane *l = &e->members[from].lanes[LANE_DOWN];
+		const struct engine_range *src = &t->places[from].at, *dst = &t->places[to].at;
+		struct range s = share_of(c, from, false);
+		int rc;
+
+		if (from == to || !s.bytes)
+			continue;
+		if (!lane_has_room(l))
+			return DEVICE_AGAIN;
+		rc = e->ops->copy(l->q, dst->mem, dst->offset + s.first, src->mem,
+			src->offset + s.first, s.bytes);
+		if (rc < 0)
+			return rc;
+		lane_ticket(l, NULL, c);
+		if (e->failed)
+			return DEVICE_LOST;
+	}
+	return 0;
+}
+
+static bool issue_chunks(struct engine *e, bool is_up)
+{
+	struct heap *heap = is_up ? &e->reduce : &e->gather;
+	struct heap_node *node;
+	bool any = false;
+
+	while ((node = heap_min(heap)) && !e->failed && e->n_collectives < COLLECTIVES_MAX) {
+		struct chunk *c = (struct chunk *)((char *)node - offsetof(struct chunk, node));
+		int rc = !is_up && e->route.down == DOWN_PEER ? issue_peer_copies(c)
+							      : issue_collectives(c, is_up);
+
+		if (rc == DEVICE_AGAIN)
+			break;
+		if (rc < 0) {
+			engine_device_error(e, rc, "cannot queue a collective");
+			break;
+		}
+		heap_remove(heap, node);
+		any = true;
+		chunk_set(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
+		e->n_collectives++;
+		c->n_tickets++; /* its own: it may have none, or all may have ended */
+		chunk_ticket_done(c);
+	}
+	return any;
+}
+
+bool engine_issue(struct engine *e)
+{
+	bool any = false;
+
+	/* What frees trainers first. */
+	any |= issue_chunks(e, false);
+	any |= issue_parts(e, false);
+	any |= issue_chunks(e, true);
+	any |= issue_parts(e, true);
+	return any;
+}
+
+/* ---- tensors ---- */
+
+void tensor_begin(struct tensor *t)
+{
+	struct engine *e = t->e;
+
+	t->chunks_left = t->n_chunks;
+	for (uint32_t i = 0; i < t->n_chunks; i++) {
+		struct chunk *c = &t->chunks[i];
+
+		c->n_left = c->n;
+		c->next = 0;
+		if (e->route.up == UP_COPY) {
+			chunk_open(c);
+			continue;
+		}
+		chunk_set(c, CHUNK_REDUCE_WAIT);
+		c->node.key = key_of(t, c->first);
+		heap_push(&e->reduce, &c->node);
+	}
+}
+
+void tensor_stop(struct tensor *t)
+{
+	struct engine *e = t->e;
+
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		struct part *p = &t->parts[i];
+
+		uncharge(p);
+		if (heap_has(&p->node))
+			heap_remove(p->state == PART_UP_WAIT ? &e->up : &e->down, &p->node);
+		part_set(p, PART_IDLE);
+	}
+	for (uint32_t i = 0; i < t->n_chunks; i++) {
+		struct chunk *c = &t->chunks[i];
+
+		if (heap_has(&c->node))
+			heap_remove(
+				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
+		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
+			chunk_set(c, CHUNK_IDLE); /* those count until their tickets are back */
+	}
+}

@@ -1,0 +1,588 @@
+#include "bps-agent/executor/exec.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sysexits.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+
+#define MS UINT64_C(1000000)
+
+#define START_MS 10000 /* the agent says START at once */
+#define DRAIN_NS (2000 * MS)
+#define IDLE_MS  1000
+/* Sockets are looked at so often while there is work. */
+#define SOCKETS_NS (200 * UINT64_C(1000))
+/* Pauses while nothing moves: at first none, then more the longer it has been quiet. */
+#define SPIN_TURNS    50
+#define PAUSE_NS      20000
+#define LONG_NS       (5 * MS)
+#define PAUSE_LONG_NS 200000
+/* A loop that hangs is seen by the agent, which kills this process after 20 s. When the agent is gone
+ * for good nobody does, so alarms that go off ALARMS_MAX times without a turn end it: after 25 s.
+ * While the process stands still (a debugger, a frozen container) they count as one. The alarm is
+ * set again every ALARM_SET_NS, and not at every turn: that is a system call. */
+#define ALARM_S      5
+#define ALARMS_MAX   5
+#define ALARM_SET_NS (1000 * MS)
+
+/* ---- the end ---- */
+
+static void tell_text(struct exec *x, uint16_t type, int code, const char *text)
+{
+	struct local_msg m = {.type = type};
+
+	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
+	if (x->agent_sock >= 0 && local_send(x->agent_sock, &m, NULL, 0, 0) < 0)
+		log_debug("the agent was not told: %s", text);
+	for (uint32_t w = 0; type == GPU_FAILED && x->trainers && w < x->n_workers; w++)
+		if (x->trainers[w].sock >= 0 && local_send(x->trainers[w].sock, &m, NULL, 0, 0) < 0)
+			log_debug("trainer was not told: pid=%u", x->trainers[w].pid);
+}
+
+/* From here on nothing is begun; what is queued may end. */
+static void end(struct exec *x, int status)
+{
+	if (x->state == EXEC_ENDING)
+		return;
+	log_debug("executor ends: job=%s status=%d", x->job, status);
+	x->state = EXEC_ENDING;
+	x->exit_status = status;
+	x->end_ns = clock_now_ns() + DRAIN_NS;
+}
+
+void exec_fail(struct exec *x, int code, const char *text)
+{
+	if (x->state == EXEC_ENDING)
+		return;
+	log_warn("the job's GPUs are given up: job=%s err=%s: %s", x->job, err_str(code), text);
+	tell_text(x, GPU_FAILED, code, text);
+	end(x, 3);
+	if (x->engine)
+		engine_fail(x->engine, code, "%s", text);
+}
+
+static void on_failed(void *ctx, int code, const char *text)
+{
+	exec_fail(ctx, code, text);
+}
+
+/* ---- engine ---- */
+
+static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
+{
+	struct exec *x = ctx;
+
+	if (pipe_push(&x->pipe,
+		    &(struct pipe_entry){
+			    .type = PIPE_STAGED, .id = tensor, .x = round, .y = part}) < 0)
+		exec_fail(x, -ENOMEM, "out of memory");
+}
+
+static void on_done(void *ctx, uint32_t tensor, uint64_t round)
+{
+	struct exec *x = ctx;
+
+	if (pipe_push(&x->pipe, &(struct pipe_entry){.type = PIPE_DONE, .id = tensor, .x = round}) <
+		0)
+		exec_fail(x, -ENOMEM, "out of memory");
+}
+
+static void on_late(void *ctx, uint32_t tensor, unsigned member)
+{
+	struct exec *x = ctx;
+
+	/* It is for people only: without memory it is left unsaid. */
+	(void)pipe_push(&x->pipe,
+		&(struct pipe_entry){.type = PIPE_LATE, .b = (uint16_t)member, .id = tensor});
+}
+
+/* By where the GPUs are, or as the agent's setting says. */
+static int choose(struct exec *x, const char *want, struct err_text *err)
+{
+	int gpus[DEVICE_GPUS_MAX];
+
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		gpus[w] = x->trainers[w].gpu;
+	return choose_route(x->sysfs, x->dev, gpus, x->n_workers, want, &x->choice, err);
+}
+
+static int open_engine(struct exec *x, struct err_text *err)
+{
+	struct engine_env env = {.ctx = x,
+		.staged = on_staged,
+		.done = on_done,
+		.late = on_late,
+		.failed = on_failed};
+	struct engine_member members[DEVICE_GPUS_MAX];
+	struct engine_config cfg = {.route = x->choice.route, .members = members};
+
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		members[w] = (struct engine_member){
+			x->trainers[w].gpu, x->trainers[w].slots, x->n_slots};
+	return engine_new(x->dev, &cfg, &env, &x->engine, err);
+}
+
+/* Where the rule has chosen collectives and there are none (no NCCL), the processor sums. */
+static int make_engine(struct exec *x, struct err_text *err)
+{
+	bool is_free = !*x->want || !strcmp(x->want, "auto");
+	int rc = choose(x, x->want, err);
+
+	if (rc == 0)
+		rc = open_engine(x, err);
+	if (rc != DEVICE_UNSUP || !is_free || !route_has_cliques(&x->choice.route))
+		return rc;
+	log_warn("the GPUs cannot sum among themselves, the processor does: job=%s why=%s", x->job,
+		err->s);
+	rc = choose(x, "ce", err);
+	if (rc < 0)
+		rc = choose(x, "copy", err);
+	return rc < 0 ? rc : open_engine(x, err);
+}
+
+static int tell_route(struct exec *x)
+{
+	const struct choice *c = &x->choice;
+	struct local_msg m = {.type = GPU_ROUTE};
+
+	m.gpu_route = (struct gpu_route){.route = c->route.name,
+		.n_inputs = c->route.n_groups,
+		.sum_node = c->sum_node,
+		.input_nodes = {c->input_nodes, c->route.n_groups * sizeof(c->input_nodes[0])}};
+	return local_send(x->agent_sock, &m, NULL, 0, 0);
+}
+
+/* For people: the nodes of inputs, "/" and that of sums; "-" is anywhere. */
+static void nodes_text(const struct choice *c, char *ret, size_t room)
+{
+	unsigned n_inputs = c->route.n_groups;
+	size_t n = 0;
+
+	for (unsigned i = 0; i <= n_inputs && n < room; i++) {
+		uint16_t node = i < n_inputs ? c->input_nodes[i] : c->sum_node;
+		const char *before = i == 0 ? "" : i < n_inputs ? "," : "/";
+
+		n += node ? (size_t)snprintf(ret + n, room - n, "%s%u", before, node - 1u)
+			  : (size_t)snprintf(ret + n, room - n, "%s-", before);
+	}
+}
+
+/* All trainers are here: choose a route, and let them begin. */
+static void meet(struct exec *x)
+{
+	char nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
+	struct err_text err = {""};
+
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		if (!exec_trainer_waits(x, w))
+			return;
+	exec_trainers_met(x);
+	if (make_engine(x, &err) < 0) {
+		exec_fail(x, BPS_EDEVICE, err.s);
+		return;
+	}
+	x->state = EXEC_RUNNING;
+	nodes_text(&x->choice, nodes, sizeof(nodes));
+	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s nodes=%s why=%s", x->job,
+		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
+	if (tell_route(x) < 0)
+		end(x, 1);
+	else /* behind it, so that the agent knows the route when a trainer declares */
+		exec_welcome(x);
+}
+
+/* ---- the agent ---- */
+
+static int map_sealed(int fd, uint64_t bytes, void **ret)
+{
+	struct stat st;
+	void *p;
+
+	if (fstat(fd, &st) < 0 || (uint64_t)st.st_size < bytes || !bytes)
+		return -EINVAL;
+	p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return -errno;
+	*ret = p;
+	return 0;
+}
+
+static int check_start(
+	struct exec *x, const struct gpu_start *m, unsigned n_fds, struct err_text *err)
+{
+	if (n_fds != 3 || !m->n_workers || m->n_workers > DEVICE_GPUS_MAX || !m->n_slots)
+		return err_set(err, BPS_EPROTO, "a START for %u workers with %u descriptors",
+			m->n_workers, n_fds);
+	if (m->abi != LOCAL_ABI)
+		return err_set(err, BPS_EVERSION,
+			"bps-agent %s and its bps-agent-%s %s are of different releases",
+			m->version, x->ops->name, BPS_VERSION);
+	return 0;
+}
+
+/* The rings, and the eventfds beside them, which are taken out of fds. */
+static int take_rings(struct exec *x, int *fds, struct err_text *err)
+{
+	void *page = NULL;
+	int rc = map_sealed(fds[0], sizeof(*x->page), &page);
+
+	if (rc < 0)
+		return err_set(err, rc, "cannot map the rings: %s", err_str(rc));
+	x->page = page;
+	x->wake_fd = fds[1];
+	x->agent_fd = fds[2];
+	fds[1] = fds[2] = -1;
+	pipe_init(&x->pipe, x->page, x->agent_fd, false);
+	return 0;
+}
+
+static void drop_rings(struct exec *x)
+{
+	if (x->page) {
+		pipe_fini(&x->pipe);
+		munmap(x->page, sizeof(*x->page));
+	}
+	if (x->wake_fd >= 0)
+		close(x->wake_fd);
+	if (x->agent_fd >= 0)
+		close(x->agent_fd);
+	x->wake_fd = x->agent_fd = -1;
+	x->page = NULL;
+}
+
+static int on_start(
+	struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds, struct err_text *err)
+{
+	int rc = check_start(x, m, n_fds, err);
+
+	if (rc < 0)
+		return rc;
+	snprintf(x->job, sizeof(x->job), "%s", m->job);
+	snprintf(x->want, sizeof(x->want), "%s", m->route);
+	snprintf(x->sysfs, sizeof(x->sysfs), "%s", *m->sysfs ? m->sysfs : TOPO_SYSFS);
+	x->n_slots = m->n_slots;
+	rc = x->ops->open(x->job, &x->dev, err);
+	if (rc < 0)
+		return rc;
+	rc = take_rings(x, fds, err);
+	if (rc < 0)
+		return rc;
+	x->trainers = calloc(m->n_workers, sizeof(*x->trainers));
+	if (!x->trainers)
+		return err_set(err, -ENOMEM, "out of memory");
+	x->n_workers = m->n_workers;
+	for (uint32_t w = 0; w < m->n_workers; w++) {
+		x->trainers[w].sock = x->trainers[w].second = x->trainers[w].page_fd =
+			x->trainers[w].gpu = -1;
+		TAILQ_INIT(&x->trainers[w].regions);
+	}
+	x->state = EXEC_MEETING;
+	return 0;
+}
+
+static bool pop_all(struct exec *x)
+{
+	struct pipe_entry e;
+	bool any = false;
+
+	for (unsigned i = 0; x->page && i < PIPE_ENTRIES && pipe_pop(&x->pipe, &e); i++) {
+		exec_entry(x, &e);
+		any = true;
+	}
+	return any;
+}
+
+/* Of the agent's successor, who knows nothing of us. */
+static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, unsigned n_fds)
+{
+	struct err_text err = {""};
+	int rc = check_start(x, m, n_fds, &err);
+
+	if (rc == 0 && (strcmp(m->job, x->job) != 0 || m->n_workers != x->n_workers))
+		rc = err_set(&err, BPS_EPROTO, "the START of another job");
+	if (rc == 0) {
+		pop_all(x);
+		exec_entries_end(x);
+		drop_rings(x);
+		rc = take_rings(x, fds, &err);
+	}
+	if (rc < 0) {
+		exec_fail(x, rc, err.s);
+		return;
+	}
+	log_info("the agent is another one: job=%s", x->job);
+	tell_text(x, GPU_READY, 0, x->ops->name);
+	if (x->engine)
+		engine_mute(x->engine);
+	if (x->state == EXEC_RUNNING && tell_route(x) < 0)
+		end(x, 1);
+}
+
+static void on_arena(struct exec *x, const struct gpu_arena *m, int fd)
+{
+	struct exec_arena *a = calloc(1, sizeof(*a));
+	int rc = a ? map_sealed(fd, m->bytes, &a->map) : -ENOMEM;
+	struct err_text err;
+
+	err_set(&err, rc, "%llu bytes of staging memory cannot be mapped: %s",
+		(unsigned long long)m->bytes, err_str(rc));
+	if (rc == 0) {
+		a->id = m->id;
+		a->bytes = m->bytes;
+		rc = x->ops->pin(x->dev, a->map, a->bytes, &a->mem);
+		err_set(&err, rc, "%llu bytes of staging memory cannot be pinned: %s",
+			(unsigned long long)m->bytes, x->dev->why.s);
+		if (rc < 0)
+			munmap(a->map, a->bytes);
+	}
+	if (rc < 0) {
+		free(a);
+		exec_fail(x, rc, err.s);
+		return;
+	}
+	TAILQ_INSERT_HEAD(&x->arenas, a, link);
+}
+
+struct device_mem *exec_arena(const struct exec *x, uint32_t id)
+{
+	const struct exec_arena *a;
+
+	TAILQ_FOREACH (a, &x->arenas, link)
+		if (a->id == id)
+			return a->mem;
+	return NULL;
+}
+
+static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsigned n_fds)
+{
+	struct err_text err = {""};
+	int rc;
+
+	if (x->state == EXEC_STARTING && m->type == GPU_START) {
+		rc = on_start(x, &m->gpu_start, fds, n_fds, &err);
+		tell_text(x, GPU_READY, rc, rc < 0 ? err.s : x->ops->name);
+		if (rc < 0)
+			end(x, 2);
+	} else if (m->type == GPU_START && x->state != EXEC_ENDING) {
+		on_successor(x, &m->gpu_start, fds, n_fds);
+	} else if (m->type == GPU_TRAINER && n_fds == 1 &&
+		   (x->state == EXEC_MEETING || x->state == EXEC_RUNNING)) {
+		exec_trainer_add(x, m->gpu_trainer.worker, m->gpu_trainer.pid, fds[0]);
+		fds[0] = -1;
+	} else if (m->type == GPU_ARENA && n_fds == 1 && x->state == EXEC_RUNNING) {
+		if (!exec_arena(x, m->gpu_arena.id)) /* a successor says it once more */
+			on_arena(x, &m->gpu_arena, fds[0]);
+	} else if (m->type == GPU_END) {
+		end(x, m->gpu_text.code ? 3 : 0);
+		if (x->engine)
+			engine_fail(x->engine,
+				m->gpu_text.code ? -(int)m->gpu_text.code : BPS_ECLOSED, "%s",
+				*m->gpu_text.text ? m->gpu_text.text : "the job is over");
+	} else if (x->state != EXEC_ENDING) {
+		log_rated(LOG_WARN, "not a message for an executor: type=%s",
+			local_type_name(m->type));
+	}
+}
+
+/* The agent is gone, and with it the network. */
+static void orphaned(struct exec *x)
+{
+	close(x->agent_sock);
+	x->agent_sock = -1;
+	if (x->state != EXEC_ENDING && x->engine) {
+		tell_text(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent is gone");
+		end(x, 1);
+		engine_fail(x->engine, BPS_ENOAGENT, "bps-agent is gone");
+	}
+	end(x, 1);
+}
+
+void exec_read_agent(struct exec *x)
+{
+	int fds[LOCAL_FDS_ROOM], rc = 1;
+
+	while (rc == 1 && x->agent_sock >= 0) {
+		struct err_text err = {""};
+		struct local_msg m;
+		unsigned n_fds = 0;
+		void *mem = NULL;
+
+		rc = local_recv(x->agent_sock, &m, &mem, fds, &n_fds, 0, &err);
+		if (rc == 1)
+			on_message(x, &m, fds, n_fds);
+		else if (rc != -EAGAIN)
+			orphaned(x);
+		for (unsigned i = 0; i < n_fds; i++)
+			if (fds[i] >= 0)
+				close(fds[i]);
+		free(mem);
+	}
+}
+
+/* ---- the loop ---- */
+
+/* Wait for descriptors, at most that long, and handle them. */
+static void poll_sockets(struct exec *x, uint64_t wait_ns)
+{
+	struct timespec ts = {
+		.tv_sec = (time_t)(wait_ns / 1000000000), .tv_nsec = (long)(wait_ns % 1000000000)};
+	struct pollfd p[2 + 2 * DEVICE_GPUS_MAX];
+	uint32_t n_workers = x->n_workers;
+	nfds_t n = 0;
+	uint64_t count;
+
+	p[n++] = (struct pollfd){.fd = x->agent_sock, .events = POLLIN};
+	p[n++] = (struct pollfd){.fd = x->wake_fd, .events = POLLIN};
+	for (uint32_t w = 0; w < n_workers; w++) {
+		p[n++] = (struct pollfd){.fd = x->trainers[w].sock, .events = POLLIN};
+		p[n++] = (struct pollfd){.fd = x->trainers[w].second, .events = POLLIN};
+	}
+	if (ppoll(p, n, &ts, NULL) <= 0)
+		return;
+	if (p[1].revents)
+		(void)!read(x->wake_fd, &count, sizeof(count));
+	if (p[0].revents)
+		exec_read_agent(x);
+	for (uint32_t i = 0; i < 2 * n_workers; i++) {
+		const struct exec_trainer *t = &x->trainers[i / 2];
+		int fd = p[2 + i].fd;
+
+		if (fd >= 0 && p[2 + i].revents && (fd == t->sock || fd == t->second))
+			exec_trainer_read(x, i / 2, fd);
+	}
+	if (x->state == EXEC_MEETING)
+		meet(x);
+}
+
+struct pace {
+	uint64_t moved_ns, looked_ns, alarm_ns;
+	unsigned n_quiet;
+};
+
+/* Nothing moves: how long may it sleep? */
+static uint64_t pause_ns(struct exec *x, struct pace *p, uint64_t now_ns)
+{
+	bool is_busy = x->engine && engine_is_busy(x->engine);
+
+	if (!is_busy && x->state != EXEC_ENDING && x->page && pipe_sleep(&x->pipe))
+		return IDLE_MS * MS;
+	if (!is_busy)
+		return x->page ? PAUSE_NS : IDLE_MS * MS;
+	if (++p->n_quiet < SPIN_TURNS)
+		return 0;
+	return now_ns - p->moved_ns > LONG_NS ? PAUSE_LONG_NS : PAUSE_NS;
+}
+
+static volatile sig_atomic_t n_alarms; /* volatile: a signal handler counts them */
+
+static void on_alarm(int sig)
+{
+	static const char text[] =
+		"<3>the executor of GPUs hangs, and no agent is there to end it\n";
+
+	(void)sig;
+	if (++n_alarms < ALARMS_MAX)
+		return;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(EX_SOFTWARE);
+}
+
+/* SIGALRM every so many seconds from now on, and what went off is forgotten; 0: no more. */
+static void set_alarm(time_t seconds)
+{
+	struct itimerval t = {{seconds, 0}, {seconds, 0}};
+
+	n_alarms = 0;
+	setitimer(ITIMER_REAL, &t, NULL);
+}
+
+static void turn(struct exec *x, struct pace *p)
+{
+	uint64_t now_ns = clock_now_ns(), wait_ns = 0;
+	bool any = pop_all(x);
+
+	if (now_ns - p->alarm_ns > ALARM_SET_NS) {
+		set_alarm(ALARM_S);
+		p->alarm_ns = now_ns;
+	}
+	if (x->engine)
+		any |= engine_poll(x->engine, now_ns);
+	if (x->page)
+		any |= pipe_flush(&x->pipe);
+	if (any) {
+		p->n_quiet = 0;
+		p->moved_ns = now_ns;
+	} else {
+		wait_ns = pause_ns(x, p, now_ns);
+	}
+	if (wait_ns || now_ns - p->looked_ns > SOCKETS_NS) {
+		poll_sockets(x, wait_ns);
+		p->looked_ns = now_ns;
+	}
+	if (x->page) {
+		pipe_awake(&x->pipe);
+		atomic_fetch_add_explicit(&x->page->beat, 1, memory_order_relaxed);
+	}
+}
+
+static bool is_over(const struct exec *x)
+{
+	if (x->state != EXEC_ENDING)
+		return false;
+	return !x->engine || engine_is_quiet(x->engine) || clock_now_ns() > x->end_ns;
+}
+
+static void release(struct exec *x)
+{
+	struct exec_arena *a;
+
+	/* What still runs on a device may use all of it: that ends with the process. */
+	if (x->engine && !engine_is_quiet(x->engine))
+		return;
+	engine_free(x->engine);
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		exec_trainer_free(x, w);
+	free(x->trainers);
+	while ((a = TAILQ_FIRST(&x->arenas))) {
+		TAILQ_REMOVE(&x->arenas, a, link);
+		x->ops->drop(a->mem);
+		munmap(a->map, a->bytes);
+		free(a);
+	}
+	drop_rings(x);
+	if (x->dev)
+		x->ops->close(x->dev);
+	if (x->agent_sock >= 0)
+		close(x->agent_sock);
+}
+
+int exec_main(const struct device_ops *ops, int agent_sock)
+{
+	struct exec x = {.ops = ops, .agent_sock = agent_sock, .wake_fd = -1, .agent_fd = -1};
+	uint64_t deadline_ns = clock_now_ns() + START_MS * MS;
+	struct sigaction alarm = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+	struct pace pace = {0};
+
+	TAILQ_INIT(&x.arenas);
+	sigaction(SIGALRM, &alarm, NULL);
+	while (!is_over(&x)) {
+		turn(&x, &pace);
+		if (x.state == EXEC_STARTING && clock_now_ns() > deadline_ns)
+			end(&x, 1);
+	}
+	set_alarm(ALARM_S);
+	release(&x);
+	set_alarm(0);
+	return x.exit_status;
+}

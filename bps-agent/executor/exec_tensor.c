@@ -1,0 +1,148 @@
+#include <errno.h>
+#include <string.h>
+
+#include "bps-agent/executor/exec.h"
+#include "common/data/dtype.h"
+#include "common/base/log.h"
+
+static void tell_bad(struct exec *x, uint32_t id, int rc, const char *why)
+{
+	struct pipe_entry e = {.type = PIPE_BAD, .id = id, .x = (uint64_t)-rc};
+
+	log_warn("a tensor cannot be driven: job=%s tensor=%u why=%s", x->job, id, why);
+	pipe_push(&x->pipe, &e);
+}
+
+static void begin(struct exec *x, const struct pipe_entry *e)
+{
+	struct exec_making *m = &x->making;
+
+	memset(m, 0, sizeof(*m));
+	m->is_open = true;
+	m->t = (struct engine_tensor){.id = e->id,
+		.dtype = e->a,
+		.n_elems = e->x,
+		.part_bytes = e->y,
+		.places = m->places,
+		.in = m->in};
+}
+
+static void add_buffer(struct exec *x, const struct pipe_entry *e)
+{
+	struct exec_making *m = &x->making;
+	struct engine_range r = {exec_arena(x, (uint32_t)e->x), e->y};
+
+	if (!r.mem) {
+		exec_read_agent(x); /* it was sent before the entry */
+		r.mem = exec_arena(x, (uint32_t)e->x);
+	}
+	if (e->a == PIPE_IN && e->b < DEVICE_GPUS_MAX) {
+		m->in[e->b] = r;
+		m->n_in++;
+	} else if (e->a == PIPE_OUT && e->b < 2) {
+		m->t.out[e->b] = r;
+		m->n_out++;
+	} else {
+		m->is_bad = true;
+	}
+}
+
+static void add_place(struct exec *x, const struct pipe_entry *e)
+{
+	struct exec_making *m = &x->making;
+
+	if (e->b >= x->n_workers || e->x > UINT32_MAX || e->z >= x->n_slots) {
+		m->is_bad = true;
+		return;
+	}
+	m->places[e->b] =
+		(struct engine_place){{exec_region(x, e->b, (uint32_t)e->x), e->y}, (uint32_t)e->z};
+	m->n_places++;
+}
+
+/* All of it has come: the engine checks the ranges. An agent's successor describes what is there. */
+static void finish(struct exec *x)
+{
+	struct exec_making *m = &x->making;
+	struct err_text err = {"its description makes no sense"};
+	int rc = m->is_bad ? -EINVAL : engine_find(x->engine, &m->t);
+
+	if (rc == -ENOENT)
+		rc = engine_add(x->engine, &m->t, &err);
+	m->is_open = false;
+	if (rc < 0)
+		tell_bad(x, m->t.id, rc, err.s);
+}
+
+static void describe(struct exec *x, const struct pipe_entry *e)
+{
+	struct exec_making *m = &x->making;
+
+	if (e->type == PIPE_TENSOR) {
+		begin(x, e);
+		return;
+	}
+	if (!m->is_open || e->id != m->t.id)
+		return;
+	if (e->type == PIPE_BUFFER)
+		add_buffer(x, e);
+	else
+		add_place(x, e);
+	if (!m->is_open) /* the agent had a successor meanwhile, who will begin anew */
+		return;
+	if (m->n_places == x->n_workers && m->n_out == 2 && m->n_in == engine_inputs(x->engine))
+		finish(x);
+}
+
+void exec_entries_end(struct exec *x)
+{
+	x->making.is_open = false;
+}
+
+void exec_entry_forget(struct exec *x, const struct device_mem *mem)
+{
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		if (x->making.places[w].at.mem == mem)
+			x->making.places[w].at.mem = NULL; /* which the engine refuses */
+}
+
+static void poison(struct exec *x, const struct pipe_entry *e)
+{
+	if (e->b < x->n_workers && x->trainers[e->b].slots && e->z < x->n_slots)
+		gpuslot_poison(&x->trainers[e->b].slots[e->z]);
+}
+
+void exec_entry(struct exec *x, const struct pipe_entry *e)
+{
+	int rc = 0;
+
+	if (e->type == PIPE_POISON) {
+		poison(x, e);
+		return;
+	}
+	if (!x->engine || x->state != EXEC_RUNNING)
+		return; /* of a job that has failed meanwhile */
+	switch (e->type) {
+	case PIPE_TENSOR:
+	case PIPE_BUFFER:
+	case PIPE_PLACE:
+		describe(x, e);
+		break;
+	case PIPE_RUN:
+		rc = e->a < OP_COUNT ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
+		if (rc < 0)
+			tell_bad(x, e->id, rc, "a round that cannot run");
+		break;
+	case PIPE_LANDED:
+		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);
+		break;
+	case PIPE_CANCEL:
+		engine_cancel(x->engine, e->id);
+		break;
+	default:
+		rc = -EINVAL;
+	}
+	if (rc < 0 && e->type != PIPE_RUN)
+		log_rated(LOG_WARN, "the agent's entry makes no sense: type=%u tensor=%u",
+			(unsigned)e->type, e->id);
+}

@@ -1,0 +1,485 @@
+/* Trainers of the executor: who they are, and the memory that they get and give. */
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "bps-agent/executor/exec.h"
+#include "common/base/log.h"
+
+#define PAGE 4096u
+
+_Static_assert(GPU_MEMORY_VERSION == DEVICE_DESC_VERSION && GPU_MEMORY_FD == (int)DEVICE_DESC_FD &&
+		       GPU_MEMORY_IPC == (int)DEVICE_DESC_IPC &&
+		       GPU_MEMORY_HOST == (int)DEVICE_DESC_HOST &&
+		       GPU_UUID_BYTES == DEVICE_UUID_BYTES,
+	"one description of memory");
+
+static void close_second(struct exec_trainer *t)
+{
+	if (t->second >= 0)
+		close(t->second);
+	t->second = -1;
+}
+
+/* It has given its HELLO up, and may say another: a time-out of bps_gpu_open. MEETING. */
+static void forget_hello(struct exec_trainer *t)
+{
+	if (t->slots)
+		munmap(t->slots, t->page_bytes);
+	if (t->page_fd >= 0)
+		close(t->page_fd);
+	t->slots = NULL;
+	t->page_fd = t->gpu = -1;
+	t->has_hello = false;
+}
+
+/* No more of its messages. What it had while RUNNING stays: it may be queued (exec_trainer_free). */
+static void close_trainer(struct exec *x, uint32_t worker)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+
+	if (t->sock < 0)
+		return;
+	close_second(t);
+	close(t->sock);
+	t->sock = -1;
+	if (x->engine)
+		engine_member_gone(x->engine, worker);
+	else if (x->state == EXEC_MEETING)
+		forget_hello(t);
+}
+
+static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int *fds, unsigned n)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	int rc = t->sock >= 0 ? local_send(t->sock, m, fds, n, 0) : 0;
+
+	if (rc < 0) {
+		log_rated(LOG_WARN, "trainer does not take a message: pid=%u type=%s err=%s",
+			t->pid, local_type_name(m->type), err_str(rc));
+		close_trainer(x, worker);
+	}
+}
+
+/* Only that one of its sockets is left. A HELLO on the other one counts no more. */
+static void keep_socket(struct exec_trainer *t, int sock)
+{
+	if (sock != t->sock) {
+		t->second = t->sock;
+		t->sock = sock;
+		forget_hello(t);
+	}
+	close_second(t);
+}
+
+/* One of its two sockets is closed at the other end. */
+static void lose_socket(struct exec_trainer *t, int sock)
+{
+	keep_socket(t, sock == t->sock ? t->second : t->sock);
+}
+
+static bool is_hung_up(int sock)
+{
+	struct pollfd p = {.fd = sock, .events = POLLRDHUP};
+
+	return poll(&p, 1, 0) > 0;
+}
+
+bool exec_trainer_waits(struct exec *x, uint32_t worker)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+
+	if (t->sock >= 0 && is_hung_up(t->sock)) {
+		if (t->second >= 0)
+			lose_socket(t, t->sock);
+		else
+			close_trainer(x, worker);
+	}
+	return t->has_hello;
+}
+
+void exec_trainers_met(struct exec *x)
+{
+	for (uint32_t w = 0; w < x->n_workers; w++)
+		close_second(&x->trainers[w]);
+}
+
+void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
+{
+	struct exec_trainer *t = worker < x->n_workers ? &x->trainers[worker] : NULL;
+
+	/* An agent that ended may have handed out one, and its successor, who cannot know, another:
+	 * the trainer takes the first that it sees. Or it has given those before up, whose end was
+	 * not seen yet. */
+	if (t && t->second >= 0 && is_hung_up(t->second))
+		lose_socket(t, t->second);
+	if (t && t->second >= 0 && is_hung_up(t->sock))
+		lose_socket(t, t->sock);
+	if (!t || (t->has_hello && x->state != EXEC_MEETING) || t->second >= 0) {
+		close(sock);
+		return;
+	}
+	if (t->sock >= 0)
+		t->second = sock;
+	else
+		t->sock = sock;
+	t->pid = pid;
+}
+
+/* ---- counter page ---- */
+
+static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *err)
+{
+	uint64_t bytes = (uint64_t)x->n_slots * GPUSLOT_BYTES;
+
+	t->page_bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+	t->page_fd = memfd_create("bps-counters", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (t->page_fd < 0 || ftruncate(t->page_fd, (off_t)t->page_bytes) < 0 ||
+		fcntl(t->page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return err_set(err, -errno, "cannot make a counter page: %s", strerror(errno));
+	t->slots = mmap(NULL, t->page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->page_fd, 0);
+	if (t->slots != MAP_FAILED)
+		return 0;
+	t->slots = NULL;
+	return err_set(err, -errno, "cannot map a counter page: %s", strerror(errno));
+}
+
+/* ---- HELLO ---- */
+
+/* Without a wish the GPUs go round over the workers. */
+static int choose_gpu(
+	struct exec *x, uint32_t worker, const struct gpu_hello *h, struct err_text *err)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	int n = x->ops->gpus(x->dev, gpus, DEVICE_GPUS_MAX);
+
+	if (n <= 0)
+		return err_set(err, BPS_EDEVICE, "no GPU: %s", x->dev->why.s);
+	if (!h->uuid.bytes && !(gpus[0].caps & DEVICE_CAP_PLAIN))
+		return err_set(err, BPS_EDEVICE, "the trainer names no GPU");
+	if (!h->uuid.bytes)
+		t->gpu = (int)worker % n;
+	else if (h->uuid.bytes == GPU_UUID_BYTES)
+		t->gpu = device_find(x->dev, h->uuid.data);
+	else
+		t->gpu = -1;
+	if (t->gpu < 0)
+		return err_set(err, BPS_EDEVICE,
+			"the executor does not see the GPU of local rank %u among its %d (is it "
+			"hidden from bps-agent?)",
+			worker, n);
+	memcpy(t->uuid, gpus[t->gpu].uuid, GPU_UUID_BYTES);
+	return 0;
+}
+
+static void refuse(struct exec *x, uint32_t worker, uint32_t seq, int rc, const char *text)
+{
+	struct local_msg m = {.type = GPU_WELCOME, .seq = seq};
+	uint8_t none[GPU_UUID_BYTES] = {0};
+
+	m.gpu_welcome = (struct gpu_welcome){.code = (uint32_t)-rc,
+		.text = text,
+		.backend = x->ops->name,
+		.route = "",
+		.uuid = {none, sizeof(none)}};
+	tell(x, worker, &m, NULL, 0);
+}
+
+static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	struct err_text err = {""};
+	int rc;
+
+	if (t->has_hello) {
+		close_trainer(x, worker);
+		return;
+	}
+	if (m->gpu_hello.abi != LOCAL_ABI)
+		rc = err_set(&err, BPS_EVERSION, "libbpsclient %s and this bps-agent-%s %s differ",
+			m->gpu_hello.version, x->ops->name, BPS_VERSION);
+	else
+		rc = choose_gpu(x, worker, &m->gpu_hello, &err);
+	if (rc == 0)
+		rc = make_page(x, t, &err);
+	if (rc == BPS_EDEVICE) { /* its own affair: it may come again and name another one */
+		refuse(x, worker, m->seq, rc, err.s);
+		return;
+	}
+	if (rc < 0) {
+		exec_fail(x, rc, err.s);
+		return;
+	}
+	t->has_hello = true;
+	t->hello_seq = m->seq;
+}
+
+void exec_welcome(struct exec *x)
+{
+	for (uint32_t w = 0; w < x->n_workers; w++) {
+		struct exec_trainer *t = &x->trainers[w];
+		struct local_msg m = {.type = GPU_WELCOME, .seq = t->hello_seq};
+
+		m.gpu_welcome = (struct gpu_welcome){.text = "",
+			.backend = x->ops->name,
+			.route = x->choice.route.name,
+			.uuid = {t->uuid, GPU_UUID_BYTES},
+			.n_slots = x->n_slots,
+			.bytes = t->page_bytes};
+		tell(x, w, &m, &t->page_fd, 1);
+		close(t->page_fd);
+		t->page_fd = -1;
+	}
+}
+
+/* ---- regions ---- */
+
+static struct exec_region *find_region(const struct exec_trainer *t, uint32_t id)
+{
+	struct exec_region *r;
+
+	TAILQ_FOREACH (r, &t->regions, link)
+		if (r->id == id)
+			return r;
+	return NULL;
+}
+
+struct device_mem *exec_region(const struct exec *x, uint32_t worker, uint32_t region)
+{
+	const struct exec_region *r = find_region(&x->trainers[worker], region);
+
+	return r ? r->mem : NULL;
+}
+
+static int add_region(struct exec_trainer *t, struct device_mem *mem, uint32_t *ret_id)
+{
+	struct exec_region *r = malloc(sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	*r = (struct exec_region){.id = ++t->next_region, .mem = mem};
+	TAILQ_INSERT_TAIL(&t->regions, r, link);
+	t->n_regions++;
+	*ret_id = r->id;
+	return 0;
+}
+
+static void answer_region(
+	struct exec *x, uint32_t worker, uint32_t seq, int rc, const char *text, uint32_t id)
+{
+	struct local_msg m = {.type = GPU_REGION, .seq = seq};
+
+	m.gpu_region = (struct gpu_region){
+		.code = rc < 0 ? (uint32_t)-rc : 0, .text = rc < 0 ? text : "", .region = id};
+	tell(x, worker, &m, NULL, 0);
+}
+
+/* GPUs of the other members that can copy into this one's memory. */
+static int others(const struct exec *x, const struct exec_trainer *t, int *ret)
+{
+	int n = 0;
+
+	for (uint32_t w = 0; w < x->n_workers; w++) {
+		int gpu = x->trainers[w].gpu;
+		bool is_new = gpu != t->gpu;
+
+		for (int i = 0; i < n; i++)
+			is_new &= ret[i] != gpu;
+		if (is_new && x->ops->peer(x->dev, gpu, t->gpu) > DEVICE_LINK_NONE)
+			ret[n++] = gpu;
+	}
+	return n;
+}
+
+static struct gpu_memory describe(const struct device_desc *d)
+{
+	return (struct gpu_memory){.version = d->version,
+		.kind = d->kind,
+		.uuid = {d->uuid, sizeof(d->uuid)},
+		.bytes = d->bytes,
+		.chunk_bytes = d->chunk_bytes,
+		.offset = d->offset,
+		.buffer_id = d->buffer_id,
+		.handle = {d->blob, sizeof(d->blob)}};
+}
+
+static int alloc(struct exec *x, struct exec_trainer *t, uint64_t bytes, uint32_t *ret_id,
+	struct device_desc *desc, int *fds)
+{
+	int also[DEVICE_GPUS_MAX], n_also = others(x, t, also), n, rc;
+	struct device_mem *mem;
+
+	rc = x->ops->alloc(x->dev, t->gpu, bytes, also, n_also, &mem);
+	if (rc < 0)
+		return rc;
+	n = x->ops->share(mem, desc, fds, LOCAL_FDS_MAX);
+	if (n >= 0)
+		rc = add_region(t, mem, ret_id);
+	if (n >= 0 && rc == 0)
+		return n;
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+	x->ops->drop(mem);
+	return n < 0 ? n : rc;
+}
+
+static void on_alloc(struct exec *x, uint32_t worker, const struct local_msg *in)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	struct local_msg m = {.type = GPU_REGION, .seq = in->seq};
+	struct gpu_memory memory;
+	struct device_desc desc;
+	int fds[LOCAL_FDS_MAX], n = -EMFILE;
+	uint32_t id = 0;
+
+	if (t->n_regions < EXEC_REGIONS_MAX)
+		n = alloc(x, t, in->gpu_alloc.bytes, &id, &desc, fds);
+	if (n < 0) {
+		answer_region(x, worker, in->seq, n,
+			n == -EMFILE ? "too many pieces of memory" : x->dev->why.s, 0);
+		return;
+	}
+	memory = describe(&desc);
+	m.gpu_region =
+		(struct gpu_region){.text = "", .region = id, .memory = &memory, .n_memory = 1};
+	tell(x, worker, &m, fds, (unsigned)n);
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+static int to_desc(
+	const struct gpu_import *m, unsigned n_fds, struct device_desc *ret, struct err_text *err)
+{
+	const struct gpu_memory *g = m->memory;
+
+	if (m->n_memory != 1 || g->uuid.bytes != GPU_UUID_BYTES ||
+		g->handle.bytes > sizeof(ret->blob))
+		return err_set(err, -EINVAL, "memory without a description");
+	*ret = (struct device_desc){.version = g->version,
+		.kind = g->kind,
+		.n_fds = n_fds,
+		.bytes = g->bytes,
+		.chunk_bytes = g->chunk_bytes,
+		.offset = g->offset,
+		.buffer_id = g->buffer_id};
+	memcpy(ret->uuid, g->uuid.data, GPU_UUID_BYTES);
+	memcpy(ret->blob, g->handle.data, g->handle.bytes);
+	return device_desc_check(ret, n_fds, err);
+}
+
+static void on_import(
+	struct exec *x, uint32_t worker, const struct local_msg *m, const int *fds, unsigned n_fds)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	struct err_text err = {"too many pieces of memory"};
+	struct device_mem *mem = NULL;
+	struct device_desc desc;
+	uint32_t id = 0;
+	int rc = -EMFILE;
+
+	if (t->n_regions < EXEC_REGIONS_MAX)
+		rc = to_desc(&m->gpu_import, n_fds, &desc, &err);
+	if (rc == 0) {
+		rc = x->ops->import(x->dev, t->gpu, &desc, fds, (int)n_fds, &mem);
+		if (rc < 0)
+			err = x->dev->why;
+	}
+	if (rc == 0) {
+		rc = add_region(t, mem, &id);
+		if (rc < 0)
+			x->ops->drop(mem);
+	}
+	answer_region(x, worker, m->seq, rc, err.s, id);
+}
+
+static void on_release(struct exec *x, uint32_t worker, const struct local_msg *in)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	struct exec_region *r = find_region(t, in->gpu_release.region);
+	struct local_msg m = {.type = GPU_RELEASED, .seq = in->seq};
+	int rc = r ? engine_forget(x->engine, r->mem) : -ENOENT;
+
+	m.gpu_release = (struct gpu_release){.code = (uint32_t)-rc,
+		.text = rc == -EBUSY ? "a tensor in it is under way" : "",
+		.region = in->gpu_release.region};
+	if (rc == 0) {
+		exec_entry_forget(x, r->mem);
+		TAILQ_REMOVE(&t->regions, r, link);
+		t->n_regions--;
+		x->ops->drop(r->mem);
+		free(r);
+	}
+	tell(x, worker, &m, NULL, 0);
+}
+
+/* ---- socket ---- */
+
+static void on_message(struct exec *x, uint32_t worker, int sock, const struct local_msg *m,
+	const int *fds, unsigned n_fds)
+{
+	bool is_running = x->state == EXEC_RUNNING;
+
+	keep_socket(&x->trainers[worker], sock); /* the other one it has not taken */
+	if (m->type == GPU_HELLO && x->state == EXEC_MEETING)
+		on_hello(x, worker, m);
+	else if (m->type == GPU_ALLOC && is_running)
+		on_alloc(x, worker, m);
+	else if (m->type == GPU_IMPORT && is_running)
+		on_import(x, worker, m, fds, n_fds);
+	else if (m->type == GPU_RELEASE && is_running)
+		on_release(x, worker, m);
+	else if (x->state != EXEC_ENDING)
+		close_trainer(x, worker);
+}
+
+void exec_trainer_read(struct exec *x, uint32_t worker, int sock)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	int fds[LOCAL_FDS_ROOM], rc;
+	struct err_text err = {""};
+	struct local_msg m;
+	void *mem = NULL;
+	unsigned n_fds = 0;
+
+	if (t->second >= 0 && is_hung_up(sock)) { /* a HELLO there is of no interest any more */
+		lose_socket(t, sock);
+		return;
+	}
+	rc = local_recv(sock, &m, &mem, fds, &n_fds, 0, &err);
+	if (rc == 1)
+		on_message(x, worker, sock, &m, fds, n_fds);
+	else if (rc != -EAGAIN && t->second >= 0)
+		lose_socket(t, sock);
+	else if (rc != -EAGAIN)
+		close_trainer(x, worker);
+	if (rc == BPS_EPROTO)
+		log_rated(LOG_WARN, "trainer broke the rules: pid=%u why=%s", t->pid, err.s);
+	for (unsigned i = 0; i < n_fds; i++)
+		close(fds[i]);
+	free(mem);
+}
+
+void exec_trainer_free(struct exec *x, uint32_t worker)
+{
+	struct exec_trainer *t = &x->trainers[worker];
+	struct exec_region *r;
+
+	while ((r = TAILQ_FIRST(&t->regions))) {
+		TAILQ_REMOVE(&t->regions, r, link);
+		x->ops->drop(r->mem);
+		free(r);
+	}
+	if (t->slots)
+		munmap(t->slots, t->page_bytes);
+	close_second(t);
+	if (t->page_fd >= 0)
+		close(t->page_fd);
+	if (t->sock >= 0)
+		close(t->sock);
+	t->slots = NULL;
+	t->page_fd = t->sock = -1;
+}

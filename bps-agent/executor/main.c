@@ -1,0 +1,86 @@
+/* bps-agent-cuda, bps-agent-host: the process that drives the GPUs of one job for bps-agent, which
+ * starts it with a socket as descriptor 3; nobody else does. See bps-agent(8). */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sysexits.h>
+
+#include "bps-agent/executor/plan/choose.h"
+#include "bps-agent/executor/exec.h"
+#include "bps-agent/executor/plan/report.h"
+#ifdef BPS_DEVICE_CUDA
+#include "bps-agent/executor/device/cuda.h"
+#define BACKEND (&device_cuda)
+#else
+#include "bps-agent/executor/device/host.h"
+#define BACKEND (&device_host)
+#endif
+
+/* Say which GPUs there are, or why there are none. */
+static int probe(void)
+{
+	struct err_text why = {""};
+	int n = BACKEND->probe(&why);
+
+	if (n < 0) {
+		fprintf(stderr, "bps-agent-%s: %s\n", BACKEND->name, why.s);
+		return EX_UNAVAILABLE;
+	}
+	printf("%d\n", n);
+	return 0;
+}
+
+/* A line for each GPU (report.h), for the agent. */
+static int tell_gpus(void)
+{
+	struct topo_report reports[TOPO_GPUS_MAX];
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	char line[REPORT_LINE_BYTES];
+	struct err_text why = {""};
+	struct device *dev = NULL;
+	int n = BACKEND->open("gpus", &dev, &why);
+
+	if (n == 0)
+		n = choose_reports(dev, reports, &why);
+	if (n > 0 && BACKEND->gpus(dev, gpus, DEVICE_GPUS_MAX) != n)
+		n = err_set(&why, DEVICE_NODEV, "the number of GPUs changes");
+	for (int i = 0; i < n; i++) {
+		report_write(&reports[i], gpus[i].caps & DEVICE_CAP_CLIQUE, line);
+		puts(line);
+	}
+	if (dev)
+		BACKEND->close(dev);
+	if (n > 0)
+		return 0;
+	printf("%s\n", why.s);
+	return EX_UNAVAILABLE;
+}
+
+int main(int argc, char **argv)
+{
+	int type;
+	socklen_t len = sizeof(type);
+
+	if (argc == 2 && !strcmp(argv[1], "--version")) {
+		printf("bps-agent-%s %s\n", BACKEND->name, BPS_VERSION);
+		return 0;
+	}
+	if (argc == 2 && !strcmp(argv[1], "--probe"))
+		return probe();
+	if (argc == 2 && !strcmp(argv[1], "--gpus"))
+		return tell_gpus();
+	if (argc > 1 || getsockopt(GPU_PIPE_FD, SOL_SOCKET, SO_TYPE, &type, &len) < 0 ||
+		type != SOCK_SEQPACKET) {
+		fprintf(stderr,
+			"bps-agent-%s is started by bps-agent. By hand: --probe says how many GPUs "
+			"it finds, --gpus which, --version which release it is\n",
+			BACKEND->name);
+		return EX_USAGE;
+	}
+	fcntl(GPU_PIPE_FD, F_SETFD, FD_CLOEXEC);
+	signal(SIGPIPE, SIG_IGN);
+	return exec_main(BACKEND, GPU_PIPE_FD);
+}

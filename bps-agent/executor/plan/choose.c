@@ -1,0 +1,255 @@
+#include "bps-agent/executor/plan/choose.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(DEVICE_GPUS_MAX <= TOPO_GPUS_MAX, "a GPU of the device is one of the topology");
+_Static_assert(TOPO_GPUS_MAX <= UINT8_MAX, "members are bytes");
+
+int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], struct err_text *err)
+{
+	struct device_gpu gpus[DEVICE_GPUS_MAX];
+	int n = dev->ops->gpus(dev, gpus, DEVICE_GPUS_MAX);
+
+	if (n < 0)
+		return err_set(err, n, "%s", dev->why.s);
+	for (int i = 0; i < n; i++) {
+		struct topo_report *r = &ret[i];
+
+		*r = (struct topo_report){.numa = gpus[i].numa};
+		snprintf(r->pci, sizeof(r->pci), "%.15s", gpus[i].pci);
+		snprintf(r->name, sizeof(r->name), "%.63s", gpus[i].name);
+		memcpy(r->uuid, gpus[i].uuid, sizeof(r->uuid));
+		for (int k = 0; k < n; k++) {
+			int link = k == i ? DEVICE_LINK_NONE : dev->ops->peer(dev, i, k);
+
+			if (link == DEVICE_LINK_NVLINK)
+				r->links |= UINT64_C(1) << k;
+			if (link == DEVICE_LINK_NVLINK || link == DEVICE_LINK_PCI)
+				r->peers |= UINT64_C(1) << k;
+		}
+	}
+	return n;
+}
+
+static bool has_collective(const struct plan *p)
+{
+	for (unsigned i = 0; i < p->n_steps; i++)
+		if (p->steps[i].op == PLAN_REDUCE_SCATTER || p->steps[i].op == PLAN_REDUCE)
+			return true;
+	return false;
+}
+
+static void groups_of_one(const struct plan *p, struct route *r)
+{
+	r->n_groups = (uint8_t)p->n_gpus;
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		r->groups[i] = (struct route_group){1, {(uint8_t)i}};
+}
+
+static void groups_of_plan(const struct plan *p, struct route *r)
+{
+	r->n_groups = (uint8_t)p->n_groups;
+	for (unsigned g = 0; g < p->n_groups; g++) {
+		r->groups[g].n = (uint8_t)p->groups[g].n;
+		memcpy(r->groups[g].member, p->groups[g].gpus, p->groups[g].n);
+	}
+}
+
+static void roots_of_plan(const struct plan *p, struct route *r)
+{
+	for (unsigned i = 0; i < p->n_steps; i++)
+		if (p->steps[i].op == PLAN_REDUCE)
+			r->roots[r->n_roots++] = p->steps[i].gpu;
+}
+
+/* The plan as the engine follows it. */
+static void route_of_plan(const struct plan *p, struct route *ret)
+{
+	struct route r = {.n_members = (uint8_t)p->n_gpus};
+
+	snprintf(r.name, sizeof(r.name), "%s", strategy_words[p->strategy]);
+	if (has_collective(p)) {
+		bool has_roots = p->strategy == STRATEGY_ROOTS;
+
+		groups_of_plan(p, &r);
+		roots_of_plan(p, &r);
+		r.up = has_roots ? UP_REDUCE : UP_SCATTER;
+		r.down = has_roots ? DOWN_BCAST : DOWN_GATHER;
+		r.chunk_bytes = ROUTE_CHUNK_BYTES;
+	} else {
+		groups_of_one(p, &r);
+		r.up = UP_COPY;
+		r.down = p->strategy == STRATEGY_CE ? DOWN_PEER : DOWN_COPY;
+	}
+	*ret = r;
+}
+
+static int parse(const char *want, enum strategy *ret, struct err_text *err)
+{
+	for (unsigned i = 0; strategy_words[i]; i++)
+		if (strcmp(*want ? want : "auto", strategy_words[i]) == 0) {
+			*ret = (enum strategy)i;
+			return 0;
+		}
+	return err_set(err, -EINVAL,
+		"'%s' is no strategy: auto, copy, rs_ag, switch_sum, roots, ce", want);
+}
+
+/* Are there two members on one GPU? Such are summed by the processor, as nothing else can. */
+static bool is_shared(const int *gpus, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++)
+		for (unsigned k = 0; k < i; k++)
+			if (gpus[i] == gpus[k])
+				return true;
+	return false;
+}
+
+static int copy_for_shared(enum strategy want, unsigned n, struct choice *ret, struct err_text *err)
+{
+	if (want != STRATEGY_AUTO && want != STRATEGY_COPY)
+		return err_set(err, -EOPNOTSUPP,
+			"gpu-strategy %s is not for workers that share a GPU, only copy is",
+			strategy_words[want]);
+	snprintf(ret->why, sizeof(ret->why), "workers share a GPU, so the processor sums");
+	return route_make("copy", n, NULL, &ret->route, err);
+}
+
+static bool has_cliques(struct device *dev, const int *gpus, unsigned n)
+{
+	struct device_gpu all[DEVICE_GPUS_MAX];
+	int n_all = dev->ops->gpus(dev, all, DEVICE_GPUS_MAX);
+
+	for (unsigned i = 0; i < n; i++)
+		if (gpus[i] >= n_all || !(all[gpus[i]].caps & DEVICE_CAP_CLIQUE))
+			return false;
+	return true;
+}
+
+struct work {
+	struct topology topology;
+	struct topo_report reports[TOPO_GPUS_MAX];
+	struct plan plan;
+	unsigned gpus[TOPO_GPUS_MAX];
+};
+
+/* What sysfs and the device say of the machine, in w->topology. */
+static int read_machine(struct work *w, const char *sysfs, struct device *dev, struct err_text *err)
+{
+	int rc = choose_reports(dev, w->reports, err);
+
+	if (rc < 0)
+		return rc;
+	topology_read(sysfs, &w->topology, NULL); /* without it they have no place */
+	return topology_refine(&w->topology, w->reports, (unsigned)rc, err);
+}
+
+static int choose(struct work *w, struct device *dev, const int *gpus, unsigned n,
+	enum strategy want, struct choice *ret, struct err_text *err)
+{
+	struct strategy_ask ask = {.want = want,
+		.has_collectives = has_cliques(dev, gpus, n),
+		.gpus = w->gpus,
+		.n_gpus = n};
+	int rc;
+
+	if (is_shared(gpus, n))
+		return copy_for_shared(want, n, ret, err);
+	for (unsigned i = 0; i < n; i++)
+		w->gpus[i] = (unsigned)gpus[i];
+	rc = strategy_plan(&w->topology, &ask, &w->plan, err);
+	if (rc < 0)
+		return rc;
+	route_of_plan(&w->plan, &ret->route);
+	snprintf(ret->why, sizeof(ret->why), "%s", w->plan.why);
+	return 0;
+}
+
+/* ---- nodes ---- */
+
+/* The NUMA node that several things have in common, if they do. */
+struct common_node {
+	bool is_any, is_apart;
+	int32_t numa;
+};
+
+static void common_add(struct common_node *c, int32_t numa)
+{
+	c->is_apart |= c->is_any && c->numa != numa;
+	c->is_any = true;
+	c->numa = numa;
+}
+
+/* Plus 1; 0: none. */
+static uint16_t common_get(const struct common_node *c)
+{
+	return c->is_any && !c->is_apart && c->numa >= 0 ? (uint16_t)(c->numa + 1) : 0;
+}
+
+static uint16_t node_of_fastest_cards(const struct topology *t)
+{
+	struct common_node cards = {0};
+	uint32_t most = 0;
+
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].is_up && t->nics[i].mbps > most)
+			most = t->nics[i].mbps;
+	for (unsigned i = 0; i < t->n_nics; i++)
+		if (t->nics[i].is_up && t->nics[i].mbps == most)
+			common_add(&cards, t->nics[i].numa);
+	return common_get(&cards);
+}
+
+static void choose_nodes(const struct topology *t, const int *gpus, struct choice *ret)
+{
+	const struct route *r = &ret->route;
+	struct common_node all = {0};
+
+	for (unsigned g = 0; g < r->n_groups; g++) {
+		struct common_node group = {0};
+
+		for (unsigned i = 0; i < r->groups[g].n; i++) {
+			int32_t numa = t->gpus[gpus[r->groups[g].member[i]]].numa;
+
+			common_add(&group, numa);
+			common_add(&all, numa);
+		}
+		ret->input_nodes[g] = common_get(&group);
+	}
+	if (!all.is_apart) {
+		ret->sum_node = common_get(&all);
+		return;
+	}
+	ret->sum_node = node_of_fastest_cards(t);
+	for (unsigned g = 0; g < r->n_groups; g++)
+		if (!ret->input_nodes[g])
+			ret->input_nodes[g] = ret->sum_node; /* it is what leaves for the network */
+}
+
+int choose_route(const char *sysfs, struct device *dev, const int *gpus, unsigned n_members,
+	const char *want, struct choice *ret, struct err_text *err)
+{
+	enum strategy strategy = STRATEGY_AUTO;
+	struct work *w;
+	int rc = parse(want, &strategy, err);
+
+	if (rc < 0)
+		return rc;
+	if (n_members < 1 || n_members > DEVICE_GPUS_MAX)
+		return err_set(err, -EINVAL, "%u workers on one machine, at most %d have GPUs",
+			n_members, DEVICE_GPUS_MAX);
+	memset(ret, 0, sizeof(*ret));
+	w = calloc(1, sizeof(*w));
+	if (!w)
+		return err_set(err, -ENOMEM, "out of memory");
+	rc = read_machine(w, sysfs, dev, err);
+	if (rc >= 0)
+		rc = choose(w, dev, gpus, n_members, strategy, ret, err);
+	if (rc == 0)
+		choose_nodes(&w->topology, gpus, ret);
+	free(w);
+	return rc;
+}

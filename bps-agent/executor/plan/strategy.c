@@ -1,0 +1,478 @@
+#include "bps-agent/executor/plan/strategy.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const strategy_words[] = {"auto", "copy", "rs_ag", "switch_sum", "roots", "ce", NULL};
+
+const char *plan_op_name(enum plan_op op)
+{
+	switch (op) {
+	case PLAN_REDUCE_SCATTER:
+		return "reduce-scatter";
+	case PLAN_REDUCE:
+		return "reduce";
+	case PLAN_COPY_OUT:
+		return "copy-out";
+	case PLAN_SUM:
+		return "sum";
+	case PLAN_COPY_IN:
+		return "copy-in";
+	case PLAN_ALL_GATHER:
+		return "all-gather";
+	case PLAN_BROADCAST:
+		return "broadcast";
+	case PLAN_PEER_COPY:
+		return "peer-copy";
+	}
+	return "?";
+}
+
+/* What the rule looks at. */
+struct facts {
+	const struct topology *t;
+	const struct strategy_ask *ask;
+	bool has_mig;
+	bool has_tree;  /* at least one GPU is below a root port */
+	bool is_linked; /* NVLink joins all */
+	bool can_reach; /* every GPU copies to every other, or that is not known yet */
+	unsigned n_with_card, n_without_card; /* uplinks with GPUs: Sn and Sg of the paper */
+};
+
+static const struct topo_gpu *gpu_of(const struct topology *t, const struct plan *p, unsigned i)
+{
+	return &t->gpus[p->gpus[i]];
+}
+
+static bool is_joined(const struct topology *t, unsigned a, unsigned b)
+{
+	return t->gpus[a].links >> b & 1 && t->gpus[b].links >> a & 1;
+}
+
+static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
+{
+	return a->uplink != TOPO_NONE && a->uplink == b->uplink;
+}
+
+/* ---- groups ---- */
+
+/* Label the GPUs that reach each other by a path of NVLinks, or of shared uplinks too, with the
+ * least index among them. Returns how many labels there are. */
+static unsigned label(
+	const struct topology *t, const struct plan *p, bool by_uplink, uint8_t ret[TOPO_GPUS_MAX])
+{
+	unsigned n_labels = 0;
+	bool has_changed = true;
+
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		ret[i] = (uint8_t)i;
+	while (has_changed) {
+		has_changed = false;
+		for (unsigned i = 0; i < p->n_gpus; i++)
+			for (unsigned k = 0; k < i; k++) {
+				uint8_t least = ret[i] < ret[k] ? ret[i] : ret[k];
+
+				if (ret[i] == ret[k] ||
+					(!is_joined(t, p->gpus[i], p->gpus[k]) &&
+						!(by_uplink && shares_uplink(gpu_of(t, p, i),
+								       gpu_of(t, p, k)))))
+					continue;
+				ret[i] = ret[k] = least;
+				has_changed = true;
+			}
+	}
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		n_labels += ret[i] == i;
+	return n_labels;
+}
+
+static void add_group(struct plan *p, const uint8_t labels[TOPO_GPUS_MAX], unsigned wanted)
+{
+	struct plan_group *g = &p->groups[p->n_groups++];
+
+	g->n = 0;
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		if (labels[i] == wanted)
+			g->gpus[g->n++] = (uint8_t)i;
+}
+
+static void group_all(struct plan *p)
+{
+	static const uint8_t one[TOPO_GPUS_MAX];
+
+	add_group(p, one, 0);
+}
+
+static void group_by_switch(struct plan *p, const struct topology *t)
+{
+	uint8_t labels[TOPO_GPUS_MAX] = {0};
+
+	label(t, p, true, labels);
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		if (labels[i] == i)
+			add_group(p, labels, i);
+}
+
+/* The least number of units that every group can share evenly; 0: more than PLAN_UNITS_MAX. */
+static uint32_t common_units(const struct plan *p)
+{
+	uint32_t units = 1;
+
+	for (unsigned i = 0; i < p->n_groups; i++) {
+		uint32_t step = units, n = p->groups[i].n;
+
+		while (n && units % n)
+			units += step;
+		if (units > PLAN_UNITS_MAX)
+			return 0;
+	}
+	return units;
+}
+
+/* ---- steps ---- */
+
+static void add_step(struct plan *p, struct plan_step s)
+{
+	if (p->n_steps < PLAN_STEPS_MAX)
+		p->steps[p->n_steps++] = s;
+}
+
+static void add_copy(struct plan *p, const struct topology *t, enum plan_op op, struct plan_step s)
+{
+	s.op = op;
+	s.numa = gpu_of(t, p, s.gpu)->numa;
+	add_step(p, s);
+}
+
+static void add_sum(struct plan *p)
+{
+	for (unsigned turn = 0; turn < p->n_turns; turn++)
+		add_step(p, (struct plan_step){.op = PLAN_SUM,
+				    .turn = (uint8_t)turn,
+				    .numa = -1,
+				    .n = p->n_units});
+}
+
+/* For each group: a collective; nothing for a GPU alone. */
+static void add_collectives(struct plan *p, enum plan_op op)
+{
+	for (unsigned g = 0; g < p->n_groups; g++)
+		if (p->groups[g].n > 1)
+			add_step(p, (struct plan_step){.op = op,
+					    .group = (uint8_t)g,
+					    .numa = -1,
+					    .n = p->n_units});
+}
+
+/* Every GPU copies its share of its group's part. */
+static void add_shares(struct plan *p, const struct topology *t, enum plan_op op)
+{
+	for (unsigned g = 0; g < p->n_groups; g++) {
+		const struct plan_group *group = &p->groups[g];
+		uint32_t n = p->n_units / group->n;
+
+		for (unsigned i = 0; i < group->n; i++)
+			add_copy(p, t, op,
+				(struct plan_step){.group = (uint8_t)g,
+					.gpu = group->gpus[i],
+					.source = (uint8_t)g,
+					.first = i * n,
+					.n = n});
+	}
+}
+
+/* Every GPU copies all; each has a source of its own. */
+static void add_wholes(struct plan *p, const struct topology *t, enum plan_op op)
+{
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		add_copy(p, t, op,
+			(struct plan_step){
+				.gpu = (uint8_t)i, .source = (uint8_t)i, .n = p->n_units});
+}
+
+static void begin(struct plan *p, unsigned n_turns, unsigned n_sources, uint32_t n_units)
+{
+	p->n_turns = n_turns;
+	p->n_sources = n_sources;
+	p->n_units = n_units;
+}
+
+static void plan_copy(struct plan *p, const struct topology *t)
+{
+	group_all(p);
+	begin(p, 1, p->n_gpus, 1);
+	add_wholes(p, t, PLAN_COPY_OUT);
+	if (p->n_gpus > 1)
+		add_sum(p);
+	add_wholes(p, t, PLAN_COPY_IN);
+}
+
+static void plan_ce(struct plan *p, const struct topology *t)
+{
+	group_all(p);
+	begin(p, 1, p->n_gpus, p->n_gpus);
+	add_wholes(p, t, PLAN_COPY_OUT);
+	add_sum(p);
+	add_shares(p, t, PLAN_COPY_IN);
+	for (unsigned i = 0; i < p->n_gpus; i++)
+		add_step(p, (struct plan_step){.op = PLAN_PEER_COPY,
+				    .gpu = (uint8_t)i,
+				    .numa = -1,
+				    .n = p->n_units});
+}
+
+/* With the groups that are there; several are summed by the processor. false: they have no units in
+ * common. */
+static bool plan_scatter(struct plan *p, const struct topology *t)
+{
+	uint32_t units = common_units(p);
+
+	if (!units)
+		return false;
+	begin(p, 1, p->n_groups, units);
+	add_collectives(p, PLAN_REDUCE_SCATTER);
+	add_shares(p, t, PLAN_COPY_OUT);
+	if (p->n_groups > 1)
+		add_sum(p);
+	add_shares(p, t, PLAN_COPY_IN);
+	add_collectives(p, PLAN_ALL_GATHER);
+	return true;
+}
+
+/* One GPU of each uplink without a card; of each uplink at all when none lacks one. */
+static unsigned find_roots(const struct facts *f, const struct plan *p, uint8_t ret[TOPO_GPUS_MAX])
+{
+	bool is_taken[TOPO_PORTS_MAX] = {false};
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < p->n_gpus; i++) {
+		uint32_t up = gpu_of(f->t, p, i)->uplink;
+
+		if (up == TOPO_NONE || is_taken[up] ||
+			(f->n_without_card && f->t->uplinks[up].n_nics))
+			continue;
+		is_taken[up] = true;
+		ret[n++] = (uint8_t)i;
+	}
+	if (n == 0)
+		ret[n++] = 0;
+	return n;
+}
+
+static void plan_roots(struct plan *p, const struct facts *f)
+{
+	static const enum plan_op ops[] = {
+		PLAN_REDUCE, PLAN_COPY_OUT, PLAN_COPY_IN, PLAN_BROADCAST};
+	uint8_t roots[TOPO_GPUS_MAX];
+	unsigned n = find_roots(f, p, roots);
+
+	group_all(p);
+	begin(p, n, 1, 1);
+	for (unsigned k = 0; k < sizeof(ops) / sizeof(ops[0]); k++)
+		for (unsigned turn = 0; turn < n; turn++)
+			add_copy(p, f->t, ops[k],
+				(struct plan_step){
+					.gpu = roots[turn], .turn = (uint8_t)turn, .n = 1});
+}
+
+/* ---- the rule ---- */
+
+static void look(struct facts *f, const struct plan *p)
+{
+	bool is_seen[TOPO_PORTS_MAX] = {false};
+	uint8_t labels[TOPO_GPUS_MAX] = {0};
+
+	f->can_reach = true;
+	for (unsigned i = 0; i < p->n_gpus; i++) {
+		const struct topo_gpu *g = gpu_of(f->t, p, i);
+
+		f->has_mig |= g->is_mig;
+		for (unsigned k = 0; f->t->is_refined && k < p->n_gpus; k++)
+			f->can_reach &= k == i || (g->peers >> p->gpus[k] & 1) != 0;
+		if (g->uplink == TOPO_NONE)
+			continue;
+		f->has_tree = true;
+		if (is_seen[g->uplink])
+			continue;
+		is_seen[g->uplink] = true;
+		if (f->t->uplinks[g->uplink].n_nics)
+			f->n_with_card++;
+		else
+			f->n_without_card++;
+	}
+	f->can_reach &= !f->has_mig;
+	f->is_linked = label(f->t, p, false, labels) == 1;
+}
+
+static void say(struct plan *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void say(struct plan *p, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(p->why, sizeof(p->why), fmt, ap);
+	va_end(ap);
+}
+
+static enum strategy by_rule(struct plan *p, const struct facts *f, unsigned n_groups)
+{
+	unsigned n = p->n_gpus;
+
+	if (n == 1) {
+		say(p, "there is one GPU");
+		return STRATEGY_COPY;
+	}
+	if (f->has_mig) {
+		say(p, "parts of a GPU (MIG) do not reach each other, so the processor sums");
+		return STRATEGY_COPY;
+	}
+	if (f->is_linked && f->n_with_card && f->n_without_card) {
+		say(p,
+			"NVLink joins the %u GPUs, and %u of their %u uplinks are free of network "
+			"cards: those copy",
+			n, f->n_without_card, f->n_with_card + f->n_without_card);
+		return STRATEGY_ROOTS;
+	}
+	if (f->is_linked) {
+		say(p, "NVLink joins the %u GPUs, and no uplink is better off than another", n);
+		return STRATEGY_RS_AG;
+	}
+	if (!f->has_tree) {
+		say(p, "no PCI tree is to be seen (a virtual machine?) and no NVLink, so the "
+		       "processor sums");
+		return STRATEGY_COPY;
+	}
+	if (n_groups == 1) {
+		say(p, "the %u GPUs share one uplink", n);
+		return STRATEGY_RS_AG;
+	}
+	say(p,
+		"the %u GPUs have %u uplinks and no NVLink between them: nothing is copied "
+		"across",
+		n, n_groups);
+	return STRATEGY_SWITCH_SUM;
+}
+
+static bool needs_collectives(enum strategy s, unsigned n_gpus, unsigned n_groups)
+{
+	return s == STRATEGY_RS_AG || s == STRATEGY_ROOTS ||
+	       (s == STRATEGY_SWITCH_SUM && n_groups < n_gpus);
+}
+
+/* Can this be done at all? Only of what a setting wants. */
+static int check_wanted(
+	enum strategy s, const struct plan *p, const struct facts *f, struct err_text *err)
+{
+	const char *name = strategy_words[s];
+
+	if (p->n_gpus == 1 || s == STRATEGY_COPY)
+		return 0;
+	if (f->has_mig)
+		return err_set(err, -EOPNOTSUPP,
+			"gpu-strategy %s is not for parts of a GPU (MIG), only copy is", name);
+	if (s == STRATEGY_CE && !f->can_reach)
+		return err_set(err, -EOPNOTSUPP,
+			"gpu-strategy ce needs GPUs that copy to each other, and these do not; "
+			"take "
+			"copy");
+	return 0;
+}
+
+static void build(struct plan *p, const struct facts *f)
+{
+	switch (p->strategy) {
+	case STRATEGY_RS_AG:
+		group_all(p);
+		plan_scatter(p, f->t);
+		return;
+	case STRATEGY_SWITCH_SUM:
+		group_by_switch(p, f->t);
+		if (plan_scatter(p, f->t))
+			return;
+		p->n_groups = 0;
+		p->strategy = STRATEGY_COPY;
+		say(p, "the groups of GPUs are too unequal to share a tensor, so the processor "
+		       "sums");
+		plan_copy(p, f->t);
+		return;
+	case STRATEGY_ROOTS:
+		plan_roots(p, f);
+		return;
+	case STRATEGY_CE:
+		plan_ce(p, f->t);
+		return;
+	case STRATEGY_AUTO:
+	case STRATEGY_COPY:
+		break;
+	}
+	plan_copy(p, f->t);
+}
+
+static int choose(struct plan *p, const struct facts *f, struct err_text *err)
+{
+	uint8_t labels[TOPO_GPUS_MAX] = {0};
+	unsigned n_groups = label(f->t, p, true, labels);
+	enum strategy s = by_rule(p, f, n_groups), want = f->ask->want;
+	int rc;
+
+	if (want != STRATEGY_AUTO && p->n_gpus > 1) {
+		rc = check_wanted(want, p, f, err);
+		if (rc < 0)
+			return rc;
+		if (needs_collectives(want, p->n_gpus, n_groups) && !f->ask->has_collectives)
+			return err_set(err, -EOPNOTSUPP,
+				"gpu-strategy %s needs NCCL, which cannot be used here; take ce or "
+				"copy",
+				strategy_words[want]);
+		if (want != s)
+			say(p, "gpu-strategy says so; the rule would choose %s", strategy_words[s]);
+		p->is_forced = true;
+		s = want;
+	} else if (needs_collectives(s, p->n_gpus, n_groups) && !f->ask->has_collectives) {
+		s = f->can_reach ? STRATEGY_CE : STRATEGY_COPY;
+		say(p, "NCCL cannot be used, so the processor sums%s",
+			s == STRATEGY_CE ? ", and GPUs copy the shares among themselves" : "");
+	}
+	p->strategy = s;
+	build(p, f);
+	return 0;
+}
+
+static int take_gpus(struct plan *p, const struct topology *t, const struct strategy_ask *ask,
+	struct err_text *err)
+{
+	uint64_t seen = 0;
+
+	p->n_gpus = ask->n_gpus ? ask->n_gpus : t->n_gpus;
+	if (p->n_gpus == 0)
+		return err_set(err, -ENODEV, "there is no GPU of NVIDIA");
+	if (p->n_gpus > t->n_gpus)
+		return err_set(
+			err, -EINVAL, "%u GPUs are asked for, there are %u", p->n_gpus, t->n_gpus);
+	for (unsigned i = 0; i < p->n_gpus; i++) {
+		unsigned gpu = ask->n_gpus ? ask->gpus[i] : i;
+
+		if (gpu >= t->n_gpus || seen >> gpu & 1)
+			return err_set(err, -EINVAL, "GPU %u is %s", gpu,
+				gpu >= t->n_gpus ? "not there" : "asked for twice");
+		seen |= UINT64_C(1) << gpu;
+		p->gpus[i] = (uint8_t)gpu;
+	}
+	return 0;
+}
+
+int strategy_plan(const struct topology *t, const struct strategy_ask *ask, struct plan *ret,
+	struct err_text *err)
+{
+	struct facts f = {.t = t, .ask = ask};
+	int rc;
+
+	memset(ret, 0, sizeof(*ret));
+	rc = take_gpus(ret, t, ask, err);
+	if (rc < 0)
+		return rc;
+	look(&f, ret);
+	return choose(ret, &f, err);
+}

@@ -1,0 +1,100 @@
+#ifndef BPS_AGENT_EXECUTOR_PLAN_STRATEGY_H
+#define BPS_AGENT_EXECUTOR_PLAN_STRATEGY_H
+/* How the gradients of a machine's GPUs get to the network and back, chosen by where the GPUs are
+ * (topology.h), as a plan that the executor carries out.
+ *
+ *   copy        each GPU copies all of it to host memory, the processor sums; all of it comes back
+ *   rs_ag       reduce-scatter over all GPUs, each copies its share; all-gather
+ *   switch_sum  reduce-scatter among the GPUs of each switch, the processor sums the switches'; all-gather
+ *   roots       reduce to GPUs whose switch has no network card, they copy; broadcast
+ *   ce          each GPU copies all of it, the processor sums; a share each comes back, copies among GPUs
+ *
+ * The rule, after "A Unified Architecture for Accelerating Distributed DNN Training in
+ * Heterogeneous GPU/CPU Clusters" (OSDI'20, section 4.2): no direct copies across PCI switches, and
+ * as little as possible on an uplink that the network card uses, too.
+ *
+ *   one GPU -> copy. Parts of GPUs (MIG), or no PCI tree and no NVLink -> copy.
+ *   NVLink between all: some switches with GPUs have a card and some have none -> roots, under the
+ *                       latter; else -> rs_ag.
+ *   no NVLink:          one group -> rs_ag; several -> switch_sum. (A group is what shares an uplink, or is
+ *                       linked by NVLink.)
+ *   no collectives (NCCL is missing): ce where GPUs reach each other, else copy, in place of all that
+ *                       needs them.
+ *
+ * A tensor is cut into n_units equal units (padded by its owner); steps name ranges of them.
+ * Staging memory holds n_sources times the tensor; the processor sums the sources. Steps of one
+ * turn concern every n_turns-th tensor only: so the roots share the work.
+ *
+ * Pure: no I/O, no state. Thread: any. */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bps-agent/executor/plan/topology.h"
+#include "common/base/error.h"
+
+enum strategy {
+	STRATEGY_AUTO, /* the rule above; never in a plan */
+	STRATEGY_COPY,
+	STRATEGY_RS_AG,
+	STRATEGY_SWITCH_SUM,
+	STRATEGY_ROOTS,
+	STRATEGY_CE,
+};
+/* Their names, in this order and NULL-terminated, for a setting. */
+extern const char *const strategy_words[];
+
+enum plan_op {
+	PLAN_REDUCE_SCATTER, /* of group, in place: its i-th member then has the i-th share */
+	PLAN_REDUCE,         /* of group, to gpu */
+	PLAN_COPY_OUT,       /* gpu: these units to source, on node numa */
+	PLAN_SUM,            /* the processor: all sources into one; the network follows */
+	PLAN_COPY_IN,        /* gpu: these units, of the sum */
+	PLAN_ALL_GATHER,     /* of group, in place */
+	PLAN_BROADCAST,      /* of group, from gpu */
+	PLAN_PEER_COPY,      /* gpu: the units that it lacks, from those that have them */
+};
+/* "reduce-scatter" and so on. */
+const char *plan_op_name(enum plan_op op);
+
+/* All of an op's steps can run beside each other; an op begins where those before it in the list,
+ * of its units, have ended. */
+struct plan_step {
+	enum plan_op op;
+	uint8_t group, gpu, turn, source; /* gpu: index in the plan's own list */
+	int32_t numa;                     /* of staging memory for copies, -1: any */
+	uint32_t first, n;                /* units */
+};
+
+#define PLAN_STEPS_MAX 512
+#define PLAN_UNITS_MAX 256
+#define PLAN_WHY_BYTES 200
+
+struct plan_group {
+	unsigned n;
+	uint8_t gpus[TOPO_GPUS_MAX];
+};
+
+struct plan {
+	enum strategy strategy;
+	bool is_forced;           /* a setting says so */
+	char why[PLAN_WHY_BYTES]; /* a clause: "the 8 GPUs are linked by NVLink" */
+	unsigned n_gpus, n_groups, n_turns, n_sources, n_steps;
+	uint32_t n_units;
+	uint8_t gpus[TOPO_GPUS_MAX];             /* of the topology */
+	struct plan_group groups[TOPO_GPUS_MAX]; /* members by index in gpus */
+	struct plan_step steps[PLAN_STEPS_MAX];
+};
+
+struct strategy_ask {
+	enum strategy want;   /* STRATEGY_AUTO, or what a setting says */
+	bool has_collectives; /* NCCL is there, or may be */
+	const unsigned *gpus; /* of the topology, in the order of the local ranks; lent */
+	unsigned n_gpus;      /* 0: all of them */
+};
+
+/* Make the plan.
+ * Errors: -EINVAL a GPU that is not there, or twice; -ENODEV no GPU; -EOPNOTSUPP the strategy that
+ * is wanted cannot be had on these GPUs; with a sentence. */
+int strategy_plan(const struct topology *t, const struct strategy_ask *ask, struct plan *ret,
+	struct err_text *err);
+#endif
