@@ -7,7 +7,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "bps-server/count.h"
+#include "bps-server/thread_count.h"
 #include "bps-server/leave.h"
 #include "bps-server/thread.h"
 #include "common/base/failpoint.h"

@@ -23,7 +23,7 @@
 
 #include "bps-agent/core/core.h"
 #include "bps-scheduler/core.h"
-#include "bps-server/core.h"
+#include "bps-server/core/core.h"
 #include "common/transport/read_window.h"
 #include "common/transport/sockets/eager_policy.h"
 #include "common/transport/xport.h"

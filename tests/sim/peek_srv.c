@@ -1,4 +1,4 @@
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 #include "tests/sim/peek.h"
 
 unsigned peek_server_jobs(const struct srv_core *core)

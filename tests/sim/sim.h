@@ -29,7 +29,7 @@
 
 #include "bps-agent/core/core.h"
 #include "bps-scheduler/core.h"
-#include "bps-server/core.h"
+#include "bps-server/core/core.h"
 #include "common/wire/ctlmsg.h"
 #include "common/data/dtype.h"
 #include "common/base/error.h"

@@ -1,7 +1,7 @@
 # The simulator: the cores once more, with limits so small that a history is short and meets every edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
 SIM_CORES := bps-scheduler/alone.c bps-scheduler/core.c bps-scheduler/admit.c bps-scheduler/members.c bps-scheduler/commit.c bps-scheduler/job.c bps-scheduler/elastic.c bps-scheduler/tensor.c bps-scheduler/placing.c bps-scheduler/plan.c bps-scheduler/place.c bps-scheduler/even.c bps-scheduler/balance.c bps-scheduler/drain.c bps-scheduler/record.c bps-scheduler/state.c bps-scheduler/why.c bps-scheduler/pace.c bps-scheduler/speed.c bps-scheduler/mute.c bps-scheduler/check.c \
-	bps-server/core.c bps-server/rounds.c bps-server/slots.c bps-server/reads.c bps-server/sums.c bps-server/backup.c bps-server/arrivals.c bps-server/check.c \
+	bps-server/core/core.c bps-server/core/rounds.c bps-server/core/slots.c bps-server/core/reads.c bps-server/core/sums.c bps-server/core/backup.c bps-server/core/arrivals.c bps-server/core/check.c \
 	bps-agent/core/core.c bps-agent/core/flow.c bps-agent/core/link.c bps-agent/core/lockstep.c bps-agent/core/check.c
 SIM_COMMON := common/base/failpoint.c common/base/nearest.c common/base/duration.c common/wire/wire.c common/wire/codec.c common/wire/ctlmsg.c common/data/pool.c common/base/heap.c common/base/histogram.c common/data/crc32c.c common/data/dtype.c common/base/error.c common/base/key.c common/base/log.c common/base/log_journal.c common/data/reduce.c common/data/reduce_avx2.c common/data/reduce_avx512.c
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))

@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_SRV_WORLD_H
 #define BPS_TESTS_SRV_WORLD_H
-/* One data thread's core of a server (bps-server/core.h) with a job, alone in a world that a test
+/* One data thread's core of a server (bps-server/core/core.h) with a job, alone in a world that a test
  * makes up: the scheduler places, and members say what the test lets them say over
  * tests/unit/fake_xport.h. After each step the core's invariants are checked. One thread, and the
  * time is the test's. */
@@ -13,8 +13,8 @@
 
 #include <cmocka.h>
 
-#include "bps-server/core.h"
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core.h"
+#include "bps-server/core/core_impl.h"
 #include "common/data/crc32c.h"
 #include "tests/unit/fake_xport.h"
 

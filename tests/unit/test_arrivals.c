@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-server/arrivals.h"
+#include "bps-server/core/arrivals.h"
 
 #define MS UINT64_C(1000000)
 

@@ -13,7 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "bps-server/count.h"
+#include "bps-server/thread_count.h"
 
 static void server_alone_takes_half_of_the_processors_up_to_eight(void **state)
 {

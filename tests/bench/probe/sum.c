@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-server/core.h"
+#include "bps-server/core/core.h"
 #include "tests/unit/fake_xport.h"
 
 #define JOB          1

@@ -1,5 +1,5 @@
-#ifndef BPS_SERVER_CORE_IMPL_H
-#define BPS_SERVER_CORE_IMPL_H
+#ifndef BPS_SERVER_CORE_CORE_IMPL_H
+#define BPS_SERVER_CORE_CORE_IMPL_H
 /* Objects of the server's core, shared by its files:
  *   core.c    jobs, partitions, peers: what the scheduler says
  *   rounds.c  messages: what each does to slots and seats
@@ -10,7 +10,7 @@
  * and of arrivals.h, who was last. */
 #include <sys/queue.h>
 
-#include "bps-server/core.h"
+#include "bps-server/core/core.h"
 #include "common/data/dtype.h"
 #include "common/base/heap.h"
 #include "common/data/reduce.h"

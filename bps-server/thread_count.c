@@ -1,4 +1,4 @@
-#include "bps-server/count.h"
+#include "bps-server/thread_count.h"
 
 #include <sched.h>
 #include <sys/stat.h>

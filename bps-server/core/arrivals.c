@@ -1,4 +1,4 @@
-#include "bps-server/arrivals.h"
+#include "bps-server/core/arrivals.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_SERVER_CORE_H
-#define BPS_SERVER_CORE_H
+#ifndef BPS_SERVER_CORE_CORE_H
+#define BPS_SERVER_CORE_CORE_H
 /* The server's core: rounds of the partitions that one data thread owns. A state machine without
  * clock, threads or sockets: messages and finished reads come in by the transport's events,
  * messages and reads go out through the transport, sums are made in slices when the owner calls
@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bps-server/arrivals.h"
+#include "bps-server/core/arrivals.h"
 #include "common/wire/ctlmsg.h"
 #include "common/data/pool.h"
 #include "common/transport/xport.h"

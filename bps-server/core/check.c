@@ -1,7 +1,7 @@
 /* The invariants of the server's core, for tests and the simulator. One walk over all objects;
  * nothing is allocated, so that it can run after every event. Call it between events, not inside a
  * callback. */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include <stdio.h>
 

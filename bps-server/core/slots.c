@@ -1,6 +1,6 @@
 /* Slots and seats: their states, what is owed to whom, and who may still read a result (S4-S6, B3).
  * Nothing here waits: what cannot be sent now stays owed and is sent when the transport is writable. */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include <assert.h>
 #include <errno.h>

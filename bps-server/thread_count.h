@@ -1,5 +1,5 @@
-#ifndef BPS_SERVER_COUNT_H
-#define BPS_SERVER_COUNT_H
+#ifndef BPS_SERVER_THREAD_COUNT_H
+#define BPS_SERVER_THREAD_COUNT_H
 /* How many data threads a server takes when nobody says it. Alone on a machine: half of the
  * processors, since the kernel's network needs the others, and at most 8, which fill any card.
  * Beside an agent a quarter of that: the processors are the trainers'. Pure, but for the last. */

@@ -1,5 +1,5 @@
 /* Jobs, partitions and peers: what the scheduler and the transport say about them. */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-#ifndef BPS_SERVER_ARRIVALS_H
-#define BPS_SERVER_ARRIVALS_H
+#ifndef BPS_SERVER_CORE_ARRIVALS_H
+#define BPS_SERVER_CORE_ARRIVALS_H
 /* Who arrives last. Only a server sees it: an agent knows when it has pushed, not when the others
  * have. Of each complete round of a partition are noted the time from its first to its last offer,
  * and who was last by how much, which is counted from the moment when half of the machines were

@@ -1,5 +1,5 @@
 /* What each message does to the slots and seats of its partition (S1-S3). */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include <assert.h>
 #include <string.h>

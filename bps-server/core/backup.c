@@ -13,7 +13,7 @@
  * have r - 2. Here a member may be late, so what each one has is kept with its seat, for as long as
  * the pgen lasts: a slot is taken for r when everybody has r - 2, and not before. So nobody needs a
  * result that is older than the two which agents keep. */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include "common/base/log.h"
 

@@ -1,6 +1,6 @@
 /* Fetching what members offered (B1, B5): each connection has a queue by priority and a window in
  * bytes, staging is shared. A read lands in staging and counts only when its crc is right. */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include <errno.h>
 #include <stdlib.h>

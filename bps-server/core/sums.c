@@ -1,7 +1,7 @@
 /* The arithmetic: staged contributions are folded block by block, as many in one pass as are there,
  * and the last pass also rounds, divides and takes the crc while the block is in cache. A pass may
  * stop after any block. */
-#include "bps-server/core_impl.h"
+#include "bps-server/core/core_impl.h"
 
 #include <string.h>
 
