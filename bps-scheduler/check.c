@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
 /* The first thing that is broken ends the check. */

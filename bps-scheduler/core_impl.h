@@ -8,7 +8,7 @@
  *   job.c      jobs and their workers
  *   elastic.c  machines that leave a running job, or join it, and barriers
  *   tensor.c   tensors: declared, compared, numbered
- *   placing.c  which server has which partition
+ *   place_apply.c  which server has which partition
  *   drain.c    members that are to get nothing new
  *   balance.c  partitions that move without need: away from such, towards new servers
  *   plan.c     telling members of a job
@@ -27,8 +27,8 @@
 #include "bps-scheduler/core.h"
 #include "bps-scheduler/mute.h"
 #include "bps-scheduler/pace.h"
-#include "bps-scheduler/place.h"
-#include "bps-scheduler/speed.h"
+#include "bps-scheduler/placement/place.h"
+#include "bps-scheduler/placement/speed.h"
 #include "common/wire/wire.h"
 
 #define NS_PER_MS    UINT64_C(1000000)
@@ -392,7 +392,7 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	struct member *server, uint16_t thread, uint64_t pgen);
 uint64_t sched_part_bytes(const struct tensor *t, uint32_t i);
 
-/* placing.c */
+/* place_apply.c */
 /* A server is dead: its partitions go to others, or wait for one. */
 void sched_server_gone(struct sched_core *c, struct member *m);
 /* It has a new instance: it keeps its partitions under a new pgen. */

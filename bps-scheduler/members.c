@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/balance.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/record.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/drain.h"
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/drain.h"
+#include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
 struct builder {

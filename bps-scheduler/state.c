@@ -1,6 +1,6 @@
 #include "bps-scheduler/state.h"
 
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/mute.h"
 #include "common/wire/ctlmsg.h"
 

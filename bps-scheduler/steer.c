@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/status_impl.h"
 #include "common/control/ctlchan.h"
 #include "common/base/clock.h"

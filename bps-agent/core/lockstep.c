@@ -1,7 +1,7 @@
 /* What a job has on each connection, and keeping the connections in step (A8, docs/faults.md).
  *
  * Servers sum different amounts: one beside an agent less than one with a card of its own, one with a
- * slow card less than the others (bps-scheduler/place.h). A card serves its connections alike,
+ * slow card less than the others (bps-scheduler/placement/place.h). A card serves its connections alike,
  * whatever each still has to carry. So without more the small shares are through early, and then all
  * agents wait for the few servers that have the large ones, with half of their cards idle: with 4
  * agents and 2 servers of their own a round took a third longer than it has to.

@@ -1,6 +1,6 @@
 /* Operators drain and undrain servers, servers come late, and processes of servers that are told to
  * stop say LEAVE, end, and come back: beside the other faults of the seed, or without any. */
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 #include "tests/sim/move.h"
 #include "tests/sim/sim.h"
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 
 static struct member *any_server(
 	const struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx)

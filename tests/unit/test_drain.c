@@ -10,9 +10,9 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-scheduler/balance.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"

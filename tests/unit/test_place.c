@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/place.h"
 
 #define TENSORS_MAX 1024
 #define NODES_MAX   64

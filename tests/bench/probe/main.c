@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/place.h"
 
 double probe_cpu_s(void)
 {

@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_SPEED_H
-#define BPS_SCHEDULER_SPEED_H
+#ifndef BPS_SCHEDULER_PLACEMENT_SPEED_H
+#define BPS_SCHEDULER_PLACEMENT_SPEED_H
 /* How fast the members' network cards are taken to be: what is set, else what the driver tells (both
  * in HELLO), else what a member measures (in its heartbeats; common/base/nicspeed.h), else nothing, which
  * place.h takes as the median of the others.

@@ -1,4 +1,4 @@
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/place.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-#include "bps-scheduler/balance.h"
+#include "bps-scheduler/placement/balance.h"
 
 #include <stdlib.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/even.h"
+#include "bps-scheduler/placement/rebalance_plan.h"
 #include "common/data/dtype.h"
 
 #define GAP_NS                                                                                     \

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
 void sched_want_add(struct sched_wants *w, struct tensor *t, uint32_t i)

@@ -1,8 +1,8 @@
-#include "bps-scheduler/speed.h"
+#include "bps-scheduler/placement/speed.h"
 
 #include <stdlib.h>
 
-#include "bps-scheduler/balance.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/core_impl.h"
 
 static uint64_t measured(const struct member *m)

@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_PLACE_H
-#define BPS_SCHEDULER_PLACE_H
+#ifndef BPS_SCHEDULER_PLACEMENT_PLACE_H
+#define BPS_SCHEDULER_PLACEMENT_PLACE_H
 /* Placement of partitions on servers. Largest first, each goes to the machine that has the smallest
  * part of its share of the job, and what fits into no share to the machine that ends earliest with
  * it (LPT). Pure functions over the caller's arrays; no state.

@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_BALANCE_H
-#define BPS_SCHEDULER_BALANCE_H
+#ifndef BPS_SCHEDULER_PLACEMENT_BALANCE_H
+#define BPS_SCHEDULER_PLACEMENT_BALANCE_H
 /* Partitions that move although their server lives: away from servers that are drained or leave,
  * and towards servers that came or came back while a job runs, or whose cards have turned out to be
  * faster than others' (speed.h).

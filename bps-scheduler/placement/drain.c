@@ -1,11 +1,11 @@
-#include "bps-scheduler/drain.h"
+#include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/balance.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/core_impl.h"
 
 /* ---- which ---- */

@@ -1,9 +1,9 @@
-#include "bps-scheduler/even.h"
+#include "bps-scheduler/placement/rebalance_plan.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "bps-scheduler/place.h"
+#include "bps-scheduler/placement/place.h"
 
 /* A server that should have nothing at all counts as if it should have this much of an equal share:
  * else a single small partition there, where it fitted into no share, would be infinitely much. */

@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_EVEN_H
-#define BPS_SCHEDULER_EVEN_H
+#ifndef BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
+#define BPS_SCHEDULER_PLACEMENT_REBALANCE_PLAN_H
 /* Which partitions have to move for servers to have what they should, when they have something
  * already (place.h begins with nothing). Pure functions over the caller's arrays; no state.
  *

@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_DRAIN_H
-#define BPS_SCHEDULER_DRAIN_H
+#ifndef BPS_SCHEDULER_PLACEMENT_DRAIN_H
+#define BPS_SCHEDULER_PLACEMENT_DRAIN_H
 /* Members that are to get nothing new, and servers that are to lose what they have.
  *
  *   drained   by an operator, until he takes it back; durable, by the member's name, so that it
