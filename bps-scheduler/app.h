@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 #include "bps-scheduler/events.h"
 #include "bps-scheduler/statelog.h"
 #include "bps-scheduler/status.h"

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 
 #define EVENTS_KEPT       1000
 #define EVENTS_ANSWER_MAX 250 /* of one document */

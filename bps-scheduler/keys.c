@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/status_impl.h"
 #include "common/control/ctlchan.h"
 

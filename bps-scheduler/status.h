@@ -41,7 +41,7 @@
 
 #include <jansson.h>
 
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 
 struct evbuffer;
 

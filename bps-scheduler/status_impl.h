@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/status.h"
 #include "common/daemon/jsontext.h"
 

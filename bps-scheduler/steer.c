@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/status_impl.h"
 #include "common/control/ctlchan.h"

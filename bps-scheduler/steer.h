@@ -18,7 +18,7 @@
 
 #include <jansson.h>
 
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 #include "bps-scheduler/events.h"
 #include "common/control/tls.h"
 

@@ -1,6 +1,6 @@
 /* What the calls of a job wait for, as JSON: a tensor's round and who is missing from it. Calls of
  * a running job come from a status probe and the questions about single tensors that follow it
- * (why.c); workers that are to join and tensors that are to be declared are the core's own. */
+ * (why_stuck.c); workers that are to join and tensors that are to be declared are the core's own. */
 #include <stdio.h>
 #include <stdlib.h>
 

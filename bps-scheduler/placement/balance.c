@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/rebalance_plan.h"
 #include "common/data/dtype.h"
 

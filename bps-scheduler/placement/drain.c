@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 
 /* ---- which ---- */
 

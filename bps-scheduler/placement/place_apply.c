@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 

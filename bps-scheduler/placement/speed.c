@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 
 static uint64_t measured(const struct member *m)
 {

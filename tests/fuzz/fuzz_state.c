@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 #include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
 

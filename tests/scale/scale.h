@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #include "bps-agent/core/core.h"
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 #include "bps-server/core/core.h"
 #include "common/transport/read_window.h"
 #include "common/transport/sockets/eager_policy.h"

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
 
 static struct member *any_server(

@@ -28,7 +28,7 @@
 #include <stdint.h>
 
 #include "bps-agent/core/core.h"
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 #include "bps-server/core/core.h"
 #include "common/wire/ctlmsg.h"
 #include "common/data/dtype.h"

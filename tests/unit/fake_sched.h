@@ -2,7 +2,7 @@
 #define BPS_TESTS_FAKE_SCHED_H
 /* Callbacks of a struct sched_env for tests that do not look at them: they do nothing, always
  * succeed and are the same in every run. Any thread. */
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 
 void fake_sched_send(void *ctx, uint32_t conn, const struct ctl_msg *msg);
 void fake_sched_drop(void *ctx, uint32_t conn, const char *why);

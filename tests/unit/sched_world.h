@@ -1,6 +1,6 @@
 #ifndef BPS_TESTS_SCHED_WORLD_H
 #define BPS_TESTS_SCHED_WORLD_H
-/* The scheduler's core (bps-scheduler/core.h), alone in a world that a test makes up: connections
+/* The scheduler's core (bps-scheduler/core/core.h), alone in a world that a test makes up: connections
  * are numbers, what the core sends becomes lines of text (SAID), and what it keeps is there for a
  * restart. After each step the core's invariants are checked. One thread, and the time is the
  * test's. */
@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 #include "bps-scheduler/events.h"
 #include "bps-scheduler/status.h"
 #include "common/data/dtype.h"

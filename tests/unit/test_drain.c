@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"

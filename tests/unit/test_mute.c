@@ -9,8 +9,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-scheduler/core.h"
-#include "bps-scheduler/mute.h"
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/core/mute.h"
 #include "bps-scheduler/status.h"
 #include "common/base/log.h"
 #include "tests/unit/fake_sched.h"

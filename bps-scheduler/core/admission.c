@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "common/base/key.h"
 
 static bool has_token(const struct job *j, const struct ctl_join *q)

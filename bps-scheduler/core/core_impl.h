@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_CORE_IMPL_H
-#define BPS_SCHEDULER_CORE_IMPL_H
+#ifndef BPS_SCHEDULER_CORE_CORE_IMPL_H
+#define BPS_SCHEDULER_CORE_CORE_IMPL_H
 /* Inside of the scheduler's core: its objects, for the files that make it up and, to read only, for
  * status.c and steer.c:
  *   core.c     events, connections, time, life
@@ -12,9 +12,9 @@
  *   drain.c    members that are to get nothing new
  *   balance.c  partitions that move without need: away from such, towards new servers
  *   plan.c     telling members of a job
- *   admit.c    who may join a job, and quotas
- *   why.c      probes
- *   pace.c     how fast it all goes
+ *   admission.c    who may join a job, and quotas
+ *   why_stuck.c      probes
+ *   progress.c     how fast it all goes
  *   speed.c    how fast the members' network cards are
  *   mute.c     problems that nobody wants to see
  *   record.c   the state as records, and back
@@ -24,9 +24,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bps-scheduler/core.h"
-#include "bps-scheduler/mute.h"
-#include "bps-scheduler/pace.h"
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/core/mute.h"
+#include "bps-scheduler/core/progress.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/speed.h"
 #include "common/wire/wire.h"
@@ -153,7 +153,7 @@ struct job {
 	struct newcomer *newcomers;
 	uint32_t n_newcomers, newcomers_room;
 	bool has_token;
-	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admit.c */
+	uint8_t token[CTL_TOKEN_BYTES]; /* its proof; see admission.c */
 	uint64_t view;                  /* of its members */
 	uint64_t formed, since_ns;
 	struct worker *workers; /* [n_room], rank is the index */
@@ -206,7 +206,7 @@ struct sched_core {
 	uint64_t view;    /* durable */
 	uint64_t tx_view; /* 0, or the view of the open transaction */
 	bool is_undurable;
-	bool is_alone;     /* no member is heard: alone.c */
+	bool is_alone;     /* no member is heard: isolation.c */
 	uint64_t alone_ns; /* when that was so last, 0: never; silence counts from then */
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* of the present event */
@@ -273,7 +273,7 @@ void sched_seen(struct sched_core *c, const struct ctl_sight *s);
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct member *m);
 /* Is it dead by now? Else arm for when it will be. */
 void sched_member_check(struct sched_core *c, struct member *m);
-/* ---- alone.c: before the members are checked ---- */
+/* ---- isolation.c: before the members are checked ---- */
 void sched_alone_tick(struct sched_core *c);
 /* NULL is allowed. */
 void sched_member_free(struct member *m);
@@ -437,7 +437,7 @@ void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j
 bool sched_run_next(
 	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret);
 
-/* admit.c */
+/* admission.c */
 /* The job that a JOIN means; *ret is NULL when there is none yet. Errors: BPS_EAUTH it is there,
  * and the token is wrong; with a sentence. */
 int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct job **ret,
@@ -456,7 +456,7 @@ uint64_t sched_user_claim(const struct sched_core *c, uint32_t uid);
 uint64_t sched_servers_bytes(const struct sched_core *c);
 uint64_t sched_share(uint64_t all_bytes, uint32_t percent);
 
-/* why.c */
+/* why_stuck.c */
 /* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who
  * answered. */
 void sched_conditions(const struct sched_core *c, const struct job *j, const struct sched_probe *p,

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
-#include "bps-scheduler/record.h"
+#include "bps-scheduler/core/record.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

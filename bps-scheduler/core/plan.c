@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 
 #define PLAN_NAME_BYTES (256u << 10) /* of the tensors in one PLAN */
 

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "common/base/log.h"
 
 void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const char *why)

@@ -2,8 +2,8 @@
  * concerns. */
 #include <stdlib.h>
 
-#include "bps-scheduler/core_impl.h"
-#include "bps-scheduler/record.h"
+#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/core/record.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

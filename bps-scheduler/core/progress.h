@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_PACE_H
-#define BPS_SCHEDULER_PACE_H
+#ifndef BPS_SCHEDULER_CORE_PROGRESS_H
+#define BPS_SCHEDULER_CORE_PROGRESS_H
 /* How fast jobs and members go, and who holds a job up: put together from what servers tell with
  * their heartbeats (ctl_beat.jobs). Figures for people; nothing durable, nothing decides by them.
  *

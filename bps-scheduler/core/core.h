@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_CORE_H
-#define BPS_SCHEDULER_CORE_H
+#ifndef BPS_SCHEDULER_CORE_CORE_H
+#define BPS_SCHEDULER_CORE_CORE_H
 /* The scheduler's decisions: members and their liveness, jobs, agreement on tensors, placement,
  * views. A state machine without I/O, clock or threads: connections' events and the time come
  * in, messages and durable records go out through struct sched_env. The daemon, the unit tests
@@ -39,7 +39,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bps-scheduler/state.h"
+#include "bps-scheduler/core/state.h"
 #include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
 

@@ -1,11 +1,11 @@
-#include "bps-scheduler/mute.h"
+#include "bps-scheduler/core/mute.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 
 /* Those that are over go as soon as anything changes. */
 static void drop_ended(struct sched_core *c)

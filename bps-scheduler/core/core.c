@@ -1,4 +1,4 @@
-#include "bps-scheduler/core.h"
+#include "bps-scheduler/core/core.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"

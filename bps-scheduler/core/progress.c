@@ -1,9 +1,9 @@
-#include "bps-scheduler/pace.h"
+#include "bps-scheduler/core/progress.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 
 #define CANDIDATES_MAX 64
 

@@ -1,4 +1,4 @@
-#include "bps-scheduler/record.h"
+#include "bps-scheduler/core/record.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-#ifndef BPS_SCHEDULER_RECORD_H
-#define BPS_SCHEDULER_RECORD_H
+#ifndef BPS_SCHEDULER_CORE_RECORD_H
+#define BPS_SCHEDULER_CORE_RECORD_H
 /* The core's objects as state records and back. Part of the core. */
-#include "bps-scheduler/core_impl.h"
+#include "bps-scheduler/core/core_impl.h"
 
 /* Hand fn one record with everything that the open transaction changed; returns what fn does. */
 int sched_record_changes(
