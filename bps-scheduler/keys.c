@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-scheduler/core/core_impl.h"
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"
 
 #define STATUS_MEMBERS_MAX 2048 /* that one answer lists */

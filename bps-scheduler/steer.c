@@ -7,7 +7,7 @@
 
 #include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"

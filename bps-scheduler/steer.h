@@ -19,7 +19,7 @@
 #include <jansson.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/events.h"
+#include "bps-scheduler/status/events.h"
 #include "common/control/tls.h"
 
 struct ctlchan;

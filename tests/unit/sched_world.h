@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/events.h"
-#include "bps-scheduler/status.h"
+#include "bps-scheduler/status/events.h"
+#include "bps-scheduler/status/status.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"
 #include "common/wire/wire.h"

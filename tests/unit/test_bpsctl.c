@@ -12,7 +12,7 @@
 #include "bps-scheduler/bpsctl/explain.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/watch.h"
-#include "bps-scheduler/status.h"
+#include "bps-scheduler/status/status.h"
 #include "common/base/error.h"
 
 /* ---- rendering ---- */

@@ -11,7 +11,7 @@
 
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/core/mute.h"
-#include "bps-scheduler/status.h"
+#include "bps-scheduler/status/status.h"
 #include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
 

@@ -9,7 +9,7 @@
 
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/core/progress.h"
-#include "bps-scheduler/status.h"
+#include "bps-scheduler/status/status.h"
 #include "common/base/log.h"
 #include "tests/unit/fake_sched.h"
 

@@ -1,5 +1,5 @@
 /* Quotas and their use, in the status and the metrics. */
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
 #define USERS_MAX 256 /* listed */

@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_STATUS_H
-#define BPS_SCHEDULER_STATUS_H
+#ifndef BPS_SCHEDULER_STATUS_STATUS_H
+#define BPS_SCHEDULER_STATUS_STATUS_H
 /* What the scheduler shows: JSON for bpsctl and other programs, Prometheus text. Reads the core,
  * changes nothing. Same thread as the core.
  *

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 
 #define NAMED_MAX      16 /* of a list of workers or servers; the rest is counted */
 #define UNDECLARED_MAX 8

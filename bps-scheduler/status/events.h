@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_EVENTS_H
-#define BPS_SCHEDULER_EVENTS_H
+#ifndef BPS_SCHEDULER_STATUS_EVENTS_H
+#define BPS_SCHEDULER_STATUS_EVENTS_H
 /* The last events of the core (core.h), for people: a ring in memory that a restart empties. Each
  * has a number, which grows by one from 1 on, and the wall clock's time. Same thread as the
  * core. */

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
 static uint32_t count_drained(const struct sched_core *c, enum role role)

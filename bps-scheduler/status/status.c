@@ -1,10 +1,10 @@
-#include "bps-scheduler/status.h"
+#include "bps-scheduler/status/status.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 #include "common/base/version.h"
 
 #define QUIET_BEATS 3

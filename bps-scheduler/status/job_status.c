@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 
 uint32_t status_find_job(const struct sched_core *c, const char *name)
 {

@@ -1,9 +1,9 @@
-#include "bps-scheduler/events.h"
+#include "bps-scheduler/status/events.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bps-scheduler/status_impl.h"
+#include "bps-scheduler/status/status_impl.h"
 
 struct entry {
 	double unix_s;

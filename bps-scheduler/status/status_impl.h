@@ -1,14 +1,14 @@
-#ifndef BPS_SCHEDULER_STATUS_IMPL_H
-#define BPS_SCHEDULER_STATUS_IMPL_H
+#ifndef BPS_SCHEDULER_STATUS_STATUS_IMPL_H
+#define BPS_SCHEDULER_STATUS_STATUS_IMPL_H
 /* What the writers of the scheduler's JSON and metrics share: status.c the cluster, problems.c what
- * is wrong with it, jobstatus.c one job, waits.c what that waits for, gauges.c metrics, events.c
+ * is wrong with it, job_status.c one job, wait_report.c what that waits for, gauges.c metrics, events.c
  * what happened. */
 #include <stdint.h>
 
 #include <jansson.h>
 
 #include "bps-scheduler/core/core_impl.h"
-#include "bps-scheduler/status.h"
+#include "bps-scheduler/status/status.h"
 #include "common/daemon/jsontext.h"
 
 #define STATUS_SCHEMA      1
@@ -38,7 +38,7 @@ json_t *status_job_brief(
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
-/* Use and limits of a job, and of every user with a job; a limit of 0 is none (users.c). New
+/* Use and limits of a job, and of every user with a job; a limit of 0 is none (user_quotas.c). New
  * references. */
 json_t *status_job_quota(const struct sched_core *c, const struct job *j);
 json_t *status_users(const struct sched_core *c);
@@ -50,7 +50,7 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 	bool *ret_is_error, bool *ret_is_any);
 
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
- * (waits.c). */
+ * (wait_report.c). */
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,
 	const struct job *j, const struct sched_probe *p);
 /* The problems that these waits and answers show. */
