@@ -6,7 +6,7 @@
 #include "libbpsclient/gpu.h"
 
 #include "common/base/clock.h"
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 const struct bps_tensor *client_in_flight(struct bps *b)
 {

@@ -13,7 +13,7 @@
  * the tensor; entry->done_round is the agent's. In flight means done_round < round. A tensor whose
  * entry has a status has failed for good.
  *
- * A job of one worker (is_solo) has no session; a submission completes within the call (solo.c). */
+ * A job of one worker (is_solo) has no session; a submission completes within the call (single_worker.c). */
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>

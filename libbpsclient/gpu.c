@@ -6,7 +6,7 @@
 #include "common/base/clock.h"
 #include "common/data/dtype.h"
 #include "libbpsclient/client.h"
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 /* Rounds of a tensor that a stream may be ahead; bps-agent keeps as many. */
 #define AHEAD_MAX 8

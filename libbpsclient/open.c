@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 #include "common/base/failpoint.h"
 

@@ -10,7 +10,7 @@
 
 #include "common/wire/ctlmsg.h"
 #include "common/local/local.h"
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 #define TIMEOUT_DEFAULT_MS 600000u
 #define SPIN_DEFAULT_US    30u

@@ -20,7 +20,7 @@
 #include "common/local/local.h"
 #include "libbpsclient/arenas.h"
 #include "libbpsclient/options.h"
-#include "libbpsclient/turn.h"
+#include "libbpsclient/timed_lock.h"
 
 struct session {
 	const struct options *options; /* the caller's, outlives the session */

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 /* A suspended job is over for everybody else; what stays is what was declared: names, types,
  * counts, and the callers' handles. Resuming joins a new job of the same name and declares all of

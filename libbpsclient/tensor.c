@@ -7,7 +7,7 @@
 
 #include "common/data/dtype.h"
 #include "common/base/failpoint.h"
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&
 		       BPS_I64 == (int)DTYPE_I64 && BPS_F16 == (int)DTYPE_F16 &&

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"

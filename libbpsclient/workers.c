@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 struct filling {
 	struct bps_worker *ret;

@@ -3,7 +3,7 @@
  * negative. */
 #include "libbpsclient/bps.h"
 #include "common/base/error.h"
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 #define err_set(err, code, ...)                                                                    \
 	__extension__({                                                                            \

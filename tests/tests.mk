@@ -131,7 +131,7 @@ LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
 LINT_SH	:= $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
 LINT_MAN := $(wildcard docs/man/*.[1-8])
 LINT_UNITS := $(wildcard systemd/*.service systemd/*.socket)
-LINT_INC = $(if $(filter common/base/error.c libbpsclient/text.c,$<),,-include tests/lint.h)
+LINT_INC = $(if $(filter common/base/error.c libbpsclient/last_error.c,$<),,-include tests/lint.h)
 ifdef ANALYZE # (LINT is a variable of make itself)
 # Headers whose macros cppcheck has to know to find its way.
 LINT_H	:= $(filter %/queue.h %/jansson.h,$(shell printf '\043include <%s>\n' sys/queue.h jansson.h | \

@@ -1,4 +1,4 @@
-#include "libbpsclient/turn.h"
+#include "libbpsclient/timed_lock.h"
 
 #include <errno.h>
 #include <time.h>

@@ -1,5 +1,5 @@
 #include "libbpsclient/bps.h"
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 #include <stdarg.h>
 #include <stdio.h>

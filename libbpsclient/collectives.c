@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libbpsclient/text.h"
+#include "libbpsclient/last_error.h"
 
 #include "common/base/clock.h"
 
