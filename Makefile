@@ -44,8 +44,8 @@ AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 # The executor, which drives devices; cuda* needs the toolkit, the rest only libc.
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
-CLIENT	:= $(call src,libbpsclient/*.c) common/wire/codec.c common/base/error.c common/local/local.c common/local/local_gpu.c common/data/dtype.c common/base/failpoint.c \
-	   common/base/nearest.c common/base/duration.c
+CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/wire/codec.c common/local/local.c common/local/local_gpu.c \
+	$(addprefix common/base/,duration.c error.c failpoint.c nearest.c)
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))
@@ -116,8 +116,7 @@ endef
 
 $(B)/bps-scheduler/bps-scheduler: $(call objs,$(SCHED)) $(LIBCOMMON)
 $(B)/bps-server/bps-server: $(call objs,$(SERVER)) $(LIBCOMMON)
-$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) bps-agent/executor/plan/topology.c bps-agent/executor/plan/strategy.c \
-		bps-agent/executor/plan/report.c) $(LIBCOMMON)
+$(B)/bps-agent/bps-agent: $(call objs,$(AGENT) $(addprefix bps-agent/executor/plan/,report.c strategy.c topology.c)) $(LIBCOMMON)
 $(BPSCTL): $(call objs,$(CTL)) $(LIBCOMMON)
 $(DAEMONS) $(BPSCTL):
 	$(call link,$(LIBS))

@@ -1,9 +1,8 @@
 # The simulator: the cores once more, with limits so small that a history is short and meets every edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
-SIM_CORES := bps-scheduler/core/isolation.c bps-scheduler/core/core.c bps-scheduler/core/admission.c bps-scheduler/core/members.c bps-scheduler/core/commit.c bps-scheduler/core/job.c bps-scheduler/core/elastic.c bps-scheduler/core/tensor.c bps-scheduler/placement/place_apply.c bps-scheduler/core/plan.c bps-scheduler/placement/place.c bps-scheduler/placement/rebalance_plan.c bps-scheduler/placement/balance.c bps-scheduler/placement/drain.c bps-scheduler/core/record.c bps-scheduler/core/state.c bps-scheduler/core/why_stuck.c bps-scheduler/core/progress.c bps-scheduler/placement/speed.c bps-scheduler/core/mute.c bps-scheduler/core/check.c \
-	bps-server/core/core.c bps-server/core/rounds.c bps-server/core/slots.c bps-server/core/reads.c bps-server/core/sums.c bps-server/core/backup.c bps-server/core/arrivals.c bps-server/core/check.c \
-	bps-agent/core/core.c bps-agent/core/flow.c bps-agent/core/link.c bps-agent/core/lockstep.c bps-agent/core/check.c
-SIM_COMMON := common/base/failpoint.c common/base/nearest.c common/base/duration.c common/wire/wire.c common/wire/codec.c common/wire/ctlmsg.c common/data/pool.c common/base/heap.c common/base/histogram.c common/data/crc32c.c common/data/dtype.c common/base/error.c common/base/key.c common/base/log.c common/base/log_journal.c common/data/reduce.c common/data/reduce_avx2.c common/data/reduce_avx512.c
+SIM_CORES := $(call tree,bps-scheduler/core bps-scheduler/placement bps-server/core bps-agent/core)
+SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c log.c log_journal.c nearest.c) \
+	$(call tree,common/data common/wire)
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))
 SIM_LIBS := -lcrypto -lm -lpthread
 SIMBIN	:= $(B)/tests/sim
