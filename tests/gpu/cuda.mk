@@ -7,7 +7,7 @@ CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_STUB := $(CUDA_HOME)/lib64/stubs
 
 , := ,
-FAKECUDA := $(addprefix tests/gpu/fake/,core.c device.c memory.c legacy.c stream.c copy_nontemporal.c extra.c)
+FAKECUDA := $(addprefix tests/gpu/fake/,core.c device.c memory.c legacy.c stream.c copy.c extra.c)
 FAKENCCL := $(addprefix tests/gpu/fake/,nccl.c elem.c)
 CUDASRC	:= $(call src,bps-agent/executor/device/cuda*.c)
 CUDATEST	:= $(call src,tests/gpu/cuda/test_*.c)
