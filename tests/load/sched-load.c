@@ -37,7 +37,8 @@
 #define PENDING_MAX 12 /* strangers at a time: the listener takes 16 of one host */
 #define BEAT_MS     500
 #define PHASE_S     120
-#define DEAD_S      3.0 /* of a server, the scheduler's default */
+#define SERVER_DEAD "3s"
+#define DEAD_S      3.0 /* SERVER_DEAD in seconds */
 #define LATE_S      1.0
 /* After so long an agent takes the scheduler for lost; this program is slower than 1,000 of
  * them. */
@@ -141,7 +142,7 @@ static void start_scheduler(struct load *l, const char *program)
 		return;
 	}
 	execl(program, program, "--listen", listen, "--http", "127.0.0.1:0", "--state-dir", state,
-		"--log-level", "warn", (char *)NULL);
+		"--log-level", "warn", "--server-dead", SERVER_DEAD, (char *)NULL);
 	die("cannot run %s: %s", program, strerror(errno));
 }
 
