@@ -197,5 +197,7 @@ uninstall:
 	$(Q)rm -rf $(B)/uninstall
 
 .PHONY: all install uninstall
+# What a failed command leaves behind is no target: a patch that does not apply stays an error in the next run.
+.DELETE_ON_ERROR:
 .SECONDARY:
 -include $(patsubst %.c,$(B)/%.d,$(ALLSRC))
