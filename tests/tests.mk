@@ -20,7 +20,8 @@ help:
 	@echo 'make chaos       three jobs under random faults for SECONDS (1800); SEED=n'
 	@echo 'make crashes     CRASHES (1000) trainers are killed; make noticed: how soon KILLS (300) crashes are seen'
 	@echo 'make sched-load  a scheduler with 1,000 members and 10,000 tensors'
-	@echo 'make lint        formatting, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
+	@echo 'make lint        formatting, folders, names, clang-tidy, cppcheck, gcc -fanalyzer, shellcheck, man pages'
+	@echo 'make hooks       let git check the form of commit messages (docs/CONTRIBUTING.md)'
 	@echo 'make fuzz        each fuzz target for FUZZ_S seconds (60) with libFuzzer'
 	@echo 'make huge        one tensor of more than 2^32 elements (needs 20 GiB of memory)'
 	@echo 'make latency     4 KiB push_pull against Gloo, in one run'
@@ -128,7 +129,7 @@ qemu:
 # what goes onto a list or into the caller's struct for lost.
 LINT_SRC := $(sort $(ALLSRC))
 LINT_C	:= $(shell git ls-files '*.c' '*.h' 2>/dev/null)
-LINT_SH	:= $(shell git ls-files '*.sh' .ci/run 2>/dev/null)
+LINT_SH	:= $(shell git ls-files '*.sh' .ci/run tests/hooks 2>/dev/null)
 LINT_MAN := $(wildcard docs/man/*.[1-8])
 LINT_UNITS := $(wildcard systemd/*.service systemd/*.socket)
 LINT_INC = $(if $(filter common/base/error.c libbpsclient/last_error.c,$<),,-include tests/lint.h)
@@ -146,6 +147,11 @@ $(B)/%.tidy: %.c $(B)/%.o .clang-tidy tests/lint.h
 
 lint-format:
 	$(Q)echo $(LINT_C) | xargs -n 40 -P 2 clang-format --dry-run -Werror
+# Folders include only what the design allows, and a name means one thing.
+lint-layers:
+	$(Q)$(PYTHON) tests/layers.py
+lint-names:
+	$(Q)$(PYTHON) tests/unique_names.py
 lint-cppcheck:
 	$(Q)cppcheck --quiet -j 2 $(addprefix --include=,$(LINT_H)) \
 		--enable=warning,performance,portability --inline-suppr --std=c11 --error-exitcode=1 \
@@ -169,10 +175,13 @@ lint-rules:
 	$(Q)cd systemd/prometheus && promtool check config prometheus.yml >/dev/null && \
 		promtool test rules bps-alerts.test.yml >/dev/null
 lint-tidy: $(patsubst %.c,$(B)/%.tidy,$(LINT_SRC))
-lint-all: lint-format lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
+lint-all: lint-format lint-layers lint-names lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
 	@echo 'lint: clean'
 lint:
 	$(Q)tests/install-deps.sh lint
 	$(STEP) -k BUILD=debug B=build/lint ANALYZE=1 lint-all
 
-.PHONY: lint lint-all lint-format lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
+hooks:
+	$(Q)install -m 755 tests/hooks/commit-msg "$$(git rev-parse --git-path hooks)/commit-msg"
+
+.PHONY: hooks lint lint-all lint-format lint-layers lint-names lint-cppcheck lint-shell lint-man lint-units lint-rules lint-tidy
