@@ -161,7 +161,7 @@ SHARE	= $(DESTDIR)$(PREFIX)/share
 install: all $(CONFS)
 	$(call say,INSTALL,$(DESTDIR)$(PREFIX))
 	$(Q)install -d $(SBIN) $(BIN) $(LIB)/pkgconfig $(DESTDIR)$(PREFIX)/include $(UNITS) \
-		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/python $(SHARE)/bps/prometheus \
+		$(addprefix $(DESTDIR)$(PREFIX)/lib/,sysusers.d tmpfiles.d) $(SHARE)/bps/prometheus \
 		$(SHARE)/bash-completion/completions $(SHARE)/doc/bps/examples $(addprefix $(SHARE)/man/man,1 3 5 7 8)
 	$(Q)install -m 755 $(DAEMONS) $(EXECUTORS) $(SBIN)
 	$(Q)install -m 755 $(BPSCTL) $(TOOLBINS) $(EXAMPLEBINS) $(BENCHBIN) $(BIN)
@@ -170,7 +170,7 @@ install: all $(CONFS)
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' \
 		libbpsclient/libbpsclient.pc.in >$(LIB)/pkgconfig/libbpsclient.pc
 	$(Q)install -m 644 libbpsclient/bps.h $(DESTDIR)$(PREFIX)/include
-	$(Q)install -m 644 libbpsclient/python/bps.py $(SHARE)/bps/python
+	$(Q)cd libbpsclient/python && for f in $$(find bps -name '*.py'); do install -D -m 644 $$f $(SHARE)/bps/python/$$f || exit; done
 	$(Q)install -m 644 libbpsclient/examples/digits.csv libbpsclient/examples/README.md \
 		$(SHARE)/bps
 	$(Q)install -m 644 $(CONFS) $(SHARE)/doc/bps/examples

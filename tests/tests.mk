@@ -12,6 +12,7 @@ help:
 	@echo 'make check       build and run the tests of this BUILD; CHECKFLAGS="--only WORD --no-cluster"'
 	@echo 'make check-asan  all tests under AddressSanitizer and UndefinedBehaviorSanitizer'
 	@echo 'make check-tsan  unit tests, and daemons that drive GPUs, under ThreadSanitizer'
+	@echo 'make test-frontends  tests of bps.torch, in an environment of their own (downloads PyTorch)'
 	@echo 'make sim         100,000 simulated histories, sim-10m ten million, SIM_MINUTES=n of it;'
 	@echo '                 sim-mutants: what they catch'
 	@echo 'make sim-scale   tables of predicted training steps; make sim-scale-mutants: what they catch'
@@ -69,6 +70,13 @@ fuzz:
 	$(Q)tests/fuzz/run.sh build/fuzz/fuzzers $(FUZZ_S)
 
 .PHONY: help demo test check check-build check-asan check-tsan fuzzers fuzz
+
+# The front-ends, each in an environment that is made once, below build/frontends.
+test-frontends:
+	$(Q)tests/install-deps.sh frontends
+	$(STEP) BUILD=debug all
+	$(Q)python3 tests/frontends/run.py build/debug
+.PHONY: test-frontends
 
 # What is too large or too slow for every run.
 huge:

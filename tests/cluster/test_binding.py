@@ -113,7 +113,7 @@ def test_every_name_of_the_map_is_exported():
 
 def test_codes_are_those_of_the_header():
     header = (ROOT / "libbpsclient" / "bps.h").read_text()
-    for name, code in bps._CODES.items():
+    for name, code in bps.CODES.items():
         assert f"BPS_{name} = {code}" in header
     assert f"#define BPS_ABI {bps.ABI}\n" in header
 
@@ -121,11 +121,11 @@ def test_codes_are_those_of_the_header():
 def test_library_that_is_not_found_says_how_to_name_it(monkeypatch):
     monkeypatch.setenv("BPS_LIBRARY", "/nonexistent/libbpsclient.so.0")
     with pytest.raises(OSError, match="/nonexistent.*BPS_LIBRARY"):
-        bps._load()
+        bps._library.load()
 
 
 def test_library_of_another_abi_is_refused(monkeypatch):
-    monkeypatch.setattr(bps, "ABI", bps.ABI + 1)
+    monkeypatch.setattr(bps._job, "ABI", bps.ABI + 1)
     with pytest.raises(bps.Error, match="one release") as e:
         bps.open()
     assert e.value.code == bps.EVERSION

@@ -121,7 +121,7 @@ class Cluster:
 
 def trainer_env(cluster, rank, job, extra):
     library = find("libbpsclient.so.0")
-    python = HERE if (HERE / "bps.py").is_file() else ROOT / "libbpsclient" / "python"
+    python = HERE if (HERE / "bps").is_dir() else ROOT / "libbpsclient" / "python"
     env = dict(
         os.environ, BPS_LIBRARY=str(library), PYTHONPATH=f"{python}:{os.environ.get('PYTHONPATH', '')}", BPS_TIMEOUT="60s", **extra
     )

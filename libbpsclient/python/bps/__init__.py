@@ -1,0 +1,59 @@
+"""Sum tensors over all workers of a job through this machine's bps-agent.
+
+Example::
+
+    import bps
+
+    with bps.open() as job:                       # place and agent from the environment
+        t = job.declare("layer.0", "f32", 1000)
+        t.input[:] = gradient                     # shared with the agent: no copy
+        t.push_pull(bps.AVG)
+        t.wait()
+        use(t.output)
+
+This package needs NumPy only where arrays appear. See bpsclient(3) for the calls.
+"""
+
+from bps._job import GpuTensor, Job, Tensor, open
+from bps._library import (
+    ABI,
+    AVG,
+    CODES,
+    DTYPES,
+    MAX,
+    MIN,
+    PRIORITY_AUTO,
+    PROD,
+    SUM,
+    Error,
+    Info,
+    Timeout,
+    Traffic,
+    Worker,
+    version,
+)
+
+globals().update(CODES)  # bps.EBUSY, bps.ETIMEDOUT, ...
+
+__all__ = [
+    "ABI",
+    "AVG",
+    "CODES",
+    "DTYPES",
+    "MAX",
+    "MIN",
+    "PRIORITY_AUTO",
+    "PROD",
+    "SUM",
+    "Error",
+    "GpuTensor",
+    "Info",
+    "Job",
+    "Tensor",
+    "Timeout",
+    "Traffic",
+    "Worker",
+    "open",
+    "version",
+    *CODES,
+]

@@ -1,0 +1,216 @@
+"""The common part of all front-ends: the process's job, names of tensors, reusable tensors,
+objects. No framework.
+
+Names follow the order of the program, never the order of completion, so that all workers use the
+same tensor for the
+same operation. A worker's n-th shape under one name is the tensor ``u/NAME#n``: shapes that differ
+between workers meet
+there, and the mismatch is an error at all of them instead of a hang.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import ctypes
+import pickle
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from bps._job import Job, Tensor
+from bps._job import open as open_job
+from bps._library import DTYPES
+
+# Bytes of the pieces that carry tensors without a name, and how many of each size are in flight.
+PIECES = (256, 4 << 10, 32 << 10, 256 << 10, 2 << 20)
+PIECES_IN_FLIGHT = 4
+
+
+class NotInitialized(RuntimeError):
+    """The process has joined no job yet."""
+
+
+class Slot:
+    """A declared tensor that one operation at a time uses.
+
+    Attributes:
+        tensor (Tensor): what the agent knows.
+        owner: called without arguments before another operation takes the slot; None while nothing
+            is in flight.
+        views (dict): a front-end's views of the slot's memory.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.owner: Callable[[], object] | None = None
+        self.views: dict[Any, Any] = {}
+
+    def release(self) -> None:
+        """Complete the operation that still uses the slot."""
+        if self.owner is not None:
+            self.owner()
+
+
+class Runtime:
+    """One job of this process, with the tensors that front-ends declare in it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.lock = threading.RLock()  # declarations and collectives have one order
+        self._named: dict[str, dict[tuple[str, int], Slot]] = collections.defaultdict(dict)
+        self._rings: dict[tuple[str, int], list[Slot]] = {}
+        self._turns: collections.Counter[tuple[str, int]] = collections.Counter()
+        self._sets = 0
+
+    def next_set(self) -> int:
+        """Return the number of the next set of gradients of this process."""
+        with self.lock:
+            self._sets += 1
+            return self._sets - 1
+
+    def named(self, name: str, dtype: str, n_elems: int) -> Slot:
+        """Return the slot of a user's name.
+
+        Raises:
+            ValueError: an operation with this name is in flight.
+        """
+        with self.lock:
+            shapes = self._named[name]
+            slot = shapes.get((dtype, n_elems))
+            if slot is None:
+                suffix = f"#{len(shapes) + 1}" if shapes else ""
+                slot = shapes[dtype, n_elems] = Slot(
+                    self.job.declare(f"u/{name}{suffix}", dtype, n_elems)
+                )
+            if slot.owner is not None:
+                raise ValueError(
+                    f"tensor '{name}' is in flight already: names in flight must differ, "
+                    "synchronize the first one"
+                )
+            return slot
+
+    def piece(self, dtype: str, n_elems: int) -> Slot:
+        """Return the next slot for a piece of at most n_elems; completes the operation that had it
+        before."""
+        item = int(DTYPES[dtype][1][1:])
+        with self.lock:
+            size = next((p for p in PIECES if p >= n_elems * item), PIECES[-1])
+            ring = self._rings.get((dtype, size))
+            if ring is None:
+                decls = [
+                    (f"p/{dtype}.{size}.{i}", dtype, size // item) for i in range(PIECES_IN_FLIGHT)
+                ]
+                ring = self._rings[dtype, size] = [Slot(t) for t in self.job.declare_group(decls)]
+            slot = ring[self._turns[dtype, size] % PIECES_IN_FLIGHT]
+            self._turns[dtype, size] += 1
+            slot.release()
+            return slot
+
+    def broadcast_bytes(self, data: bytes | None, root: int) -> bytes:
+        """Return root's bytes at every worker."""
+        with self.lock:
+            n = ctypes.c_uint64(len(data) if data is not None else 0)
+            self.job.broadcast_memory(ctypes.addressof(n), 8, root)
+            raw = ctypes.create_string_buffer(data or b"", max(n.value, 1))
+            self.job.broadcast_memory(ctypes.addressof(raw), n.value, root)
+            return raw.raw[: n.value]
+
+    def allgather_bytes(self, data: bytes) -> list[bytes]:
+        """Return every worker's bytes, ordered by rank; their lengths may differ."""
+        size = self.job.size
+        with self.lock:
+            mine, all_ = ctypes.c_uint64(len(data)), (ctypes.c_uint64 * size)()
+            self.job.allgather_memory(ctypes.addressof(mine), 8, ctypes.addressof(all_))
+            most = max(1, *all_)
+            src, dst = (
+                ctypes.create_string_buffer(data, most),
+                ctypes.create_string_buffer(most * size),
+            )
+            self.job.allgather_memory(ctypes.addressof(src), most, ctypes.addressof(dst))
+        raw = memoryview(dst)
+        return [bytes(raw[r * most : r * most + all_[r]]) for r in range(size)]
+
+    def broadcast_object(self, obj: Any, root: int) -> Any:
+        """Return root's object, pickled, at every worker."""
+        is_root = self.job.rank == root
+        data = self.broadcast_bytes(pickle.dumps(obj) if is_root else None, root)
+        return obj if is_root else pickle.loads(data)
+
+    def allgather_object(self, obj: Any) -> list[Any]:
+        """Return every worker's object, ordered by rank."""
+        return [pickle.loads(data) for data in self.allgather_bytes(pickle.dumps(obj))]
+
+
+_runtime: Runtime | None = None
+
+
+def init(**options: Any) -> None:
+    """Join the job; further calls do nothing.
+
+    Args:
+        options: of :func:`bps.open`. The environment (bpsrun, torchrun, Slurm, Open MPI, BytePS)
+            gives the others.
+    """
+    global _runtime
+    if _runtime is None:
+        _runtime = Runtime(open_job(**options))
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Close the job at the end of the process, or abort it after an exception so that no worker
+    waits for this one."""
+    global _runtime
+    if _runtime is not None:
+        ended, _runtime = _runtime, None
+        if getattr(sys, "last_value", None) is None:
+            ended.job.close()
+        else:
+            ended.job.abort()
+
+
+def shutdown() -> None:
+    """Leave the job, when all workers do."""
+    atexit.unregister(_leave)
+    _leave()
+
+
+def is_initialized() -> bool:
+    """True between :func:`init` and :func:`shutdown`."""
+    return _runtime is not None
+
+
+def runtime() -> Runtime:
+    """Return the process's runtime.
+
+    Raises:
+        NotInitialized: before :func:`init`.
+    """
+    if _runtime is None:
+        raise NotInitialized(
+            "bps is not initialized: call init() first, in a process that bpsrun or torchrun "
+            "started"
+        )
+    return _runtime
+
+
+def rank() -> int:
+    """This worker's number in the job, from 0."""
+    return runtime().job.rank
+
+
+def size() -> int:
+    """Number of workers in the job."""
+    return runtime().job.size
+
+
+def local_rank() -> int:
+    """This worker's number on its machine."""
+    return runtime().job.local_rank
+
+
+def local_size() -> int:
+    """Number of the job's workers on this machine."""
+    return runtime().job.local_size

@@ -1,0 +1,505 @@
+"""Jobs and tensors: one class per C struct, one method per call, see bpsclient(3)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bps._library import (
+    ABI,
+    CODES,
+    DTYPES,
+    PRIORITY_AUTO,
+    SUM,
+    DeclStruct,
+    Error,
+    Info,
+    InfoStruct,
+    Options,
+    Traffic,
+    TrafficStruct,
+    Worker,
+    WorkerStruct,
+    check,
+    dtype_number,
+    encode,
+    lib,
+    milliseconds,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Shape = int | Sequence[int]
+
+
+def _uuid(gpu: Any) -> bytes | None:
+    """The 16 bytes of a GPU's UUID.
+
+    Takes "GPU-8a2f..." as nvidia-smi -L and CUDA write it, a uuid.UUID, the UUID of PyTorch's
+    device properties, or None.
+    """
+    if gpu is None:
+        return None
+    value, raw = getattr(gpu, "bytes", gpu), b""
+    try:
+        if isinstance(value, str):
+            raw = bytes.fromhex(value.removeprefix("GPU-").replace("-", ""))
+        elif isinstance(value, (bytes, bytearray, memoryview, list)):
+            raw = bytes(value)
+    except (TypeError, ValueError):
+        pass  # the length below is wrong then
+    if len(raw) != 16:
+        raise Error(
+            -errno.EINVAL, "a GPU's UUID is 16 bytes, or as nvidia-smi -L prints it: GPU-8a2f..."
+        )
+    return raw
+
+
+def _workers(call: Callable[[Any, int], int]) -> list[Worker]:
+    n = check(call(None, 0))
+    while True:
+        raw = (WorkerStruct * max(n, 1))()
+        room, n = n, check(call(raw, n))
+        if n <= room:
+            return [
+                Worker(
+                    w.rank,
+                    bool(w.is_lost),
+                    bool(w.is_new),
+                    bool(w.is_missing),
+                    w.host.decode(),
+                    w.why.decode(),
+                )
+                for w in raw[:n]
+            ]
+
+
+class Tensor:
+    """A declared tensor in memory that is shared with the agent.
+
+    It keeps its job's Python object alive, but not the job: memory of a closed job must not be
+    used.
+
+    Attributes:
+        job (Job): where it was declared.
+        name (str): its name, the same at all workers.
+        dtype (str): its element type, a key of :data:`bps.DTYPES`.
+        shape (tuple[int, ...]): its shape.
+        n_elems (int): the number of its elements.
+        n_bytes (int): the size of its input and of its output.
+    """
+
+    def __init__(
+        self, job: Job, handle: int, name: str, dtype: str, shape: tuple[int, ...]
+    ) -> None:
+        self.job, self.name, self.dtype, self.shape = job, name, dtype, shape
+        self.n_elems = math.prod(shape)
+        self.n_bytes = self.n_elems * int(DTYPES[dtype][1][1:])
+        self._handle = handle
+        self._input: np.ndarray | None = None
+        self._copied: np.ndarray | None = None
+        job._tensors.add(self)
+
+    def _view(self, address: int) -> np.ndarray:
+        import numpy as np
+
+        raw = (ctypes.c_char * self.n_bytes).from_address(address)
+        return np.frombuffer(raw, dtype=DTYPES[self.dtype][1]).reshape(self.shape)
+
+    @property
+    def handle(self) -> int:
+        if self.job._handle is None:
+            raise Error(CODES["ECLOSED"], "the job is closed")
+        return self._handle
+
+    @property
+    def input_address(self) -> int:
+        """Address of ``n_bytes`` that the next push_pull reads. Write them while no push_pull is in
+        flight."""
+        return lib.bps_input(self.handle)
+
+    @property
+    def output_address(self) -> int | None:
+        """Address of the last completed round's ``n_bytes``, read-only; None before the first
+        round."""
+        return lib.bps_output(self.handle)
+
+    @property
+    def input(self) -> np.ndarray | None:
+        """The input as a NumPy array; None while the job is suspended."""
+        if self._input is None and not self.job._is_suspended:
+            self._input = self._view(self.input_address)
+        return self._input
+
+    @property
+    def output(self) -> np.ndarray | None:
+        """The last completed round's values, read-only; None before the first. Valid until the
+        round after the next."""
+        address = self.output_address
+        if not address:
+            return None
+        view = self._view(address)
+        view.flags.writeable = False
+        return view
+
+    @property
+    def contributors(self) -> int:
+        """Number of workers behind the last completed round."""
+        return lib.bps_contributors(self.handle)
+
+    @property
+    def info(self) -> Info:
+        """The last completed round and the number of workers behind it."""
+        raw = InfoStruct()
+        check(lib.bps_tensor_info(self.handle, ctypes.byref(raw)))
+        return Info(raw.round, raw.contributors, raw.contributors_most)
+
+    def contributor_list(self) -> list[Worker]:
+        """All workers of the job, with ``is_missing``: not behind the whole of the last round."""
+        return _workers(lambda raw, n: lib.bps_contributor_list(self.handle, raw, n))
+
+    def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO) -> None:
+        """Submit the input; returns at once.
+
+        Args:
+            op (int): one of SUM, PROD, MAX, MIN, AVG.
+            priority (int): larger goes first; by default the tensor declared first goes first.
+
+        Raises:
+            Error: EBUSY while a push_pull of this tensor is in flight, or the job's failure.
+        """
+        check(lib.bps_push_pull(self.handle, op, priority))
+
+    def push_pull_copy(
+        self, src: Any, dst: np.ndarray | None = None, op: int = SUM, priority: int = PRIORITY_AUTO
+    ) -> None:
+        """Submit the array src, which is copied at once; the wait or poll that finds the round
+        complete writes dst."""
+        import numpy as np
+
+        kind = np.dtype(DTYPES[self.dtype][1])
+        src = np.ascontiguousarray(src, dtype=kind)
+        if src.size != self.n_elems:
+            raise ValueError(f"{self.name}: {src.size} values for {self.n_elems}")
+        if dst is not None and (
+            dst.dtype != kind
+            or dst.size != src.size
+            or not dst.flags.c_contiguous
+            or not dst.flags.writeable
+        ):
+            raise ValueError(
+                f"{self.name}: dst must be a contiguous writable {kind} array of {src.size}"
+            )
+        address = dst.ctypes.data if dst is not None else None
+        check(lib.bps_push_pull_copy(self.handle, src.ctypes.data, address, op, priority))
+        self._copied = dst  # alive until it is written
+
+    def poll(self) -> bool:
+        """True when the last round is complete or nothing is in flight."""
+        return check(lib.bps_poll(self.handle)) == 1
+
+    def wait(self, timeout: float | None = None) -> np.ndarray | None:
+        """Wait at most timeout seconds (None: the job's time-out) and return the output."""
+        self.finish(timeout)
+        return self.output
+
+    def finish(self, timeout: float | None = None) -> None:
+        """Wait as :meth:`wait` does, without making an array of the output."""
+        check(lib.bps_wait(self.handle, milliseconds(timeout)))
+
+
+class GpuTensor:
+    """A tensor in device memory at ``address``; its sum replaces its values. Streams are numbers, 0
+    is the default one."""
+
+    def __init__(
+        self, job: Job, handle: ctypes.c_void_p, name: str, dtype: str, n_elems: int, address: int
+    ) -> None:
+        self.job, self.name, self.dtype, self.n_elems, self.address = (
+            job,
+            name,
+            dtype,
+            n_elems,
+            address,
+        )
+        self._handle = handle
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        if self.job._handle is None:
+            raise Error(CODES["ECLOSED"], "the job is closed")
+        return self._handle
+
+    @property
+    def contributors(self) -> int:
+        """Number of workers behind the last completed round."""
+        return lib.bps_contributors(self.handle)
+
+    def push_pull(self, op: int = SUM, priority: int = PRIORITY_AUTO, stream: int = 0) -> None:
+        """Submit the values that the stream will have written by then."""
+        check(lib.bps_gpu_push_pull(self.handle, op, priority, stream))
+
+    def wait_stream(self, stream: int = 0) -> None:
+        """Let the stream's later work wait for the sum."""
+        check(lib.bps_gpu_wait_stream(self.handle, stream))
+
+    def poll(self) -> bool:
+        """True when the last submitted round is complete."""
+        return check(lib.bps_poll(self.handle)) == 1
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait, with this thread, until the last submitted round is done."""
+        check(lib.bps_wait(self.handle, milliseconds(timeout)))
+
+
+class Job:
+    """A worker's place in a job, made by :func:`bps.open`.
+
+    As a context manager it closes the job, or aborts it when an exception passes.
+    """
+
+    def __init__(self, handle: ctypes.c_void_p) -> None:
+        self._handle: ctypes.c_void_p | None = handle
+        self._is_suspended = False
+        self._tensors: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    @property
+    def handle(self) -> ctypes.c_void_p:
+        if self._handle is None:
+            raise Error(CODES["ECLOSED"], "the job is closed")
+        return self._handle
+
+    rank = property(lambda self: lib.bps_rank(self.handle))
+    size = property(lambda self: lib.bps_size(self.handle))
+    local_rank = property(lambda self: lib.bps_local_rank(self.handle))
+    local_size = property(lambda self: lib.bps_local_size(self.handle))
+
+    def declare_group(self, decls: Iterable[tuple[str, str, Shape]]) -> list[Tensor]:
+        """Declare tensors in one round trip.
+
+        Args:
+            decls: (name, dtype, shape) of each; the shape of a vector may be a number.
+
+        Returns:
+            The tensors in that order. The same name again is the same tensor.
+
+        Raises:
+            Error: EMISMATCH with an earlier declaration, EQUOTA.
+        """
+        known = [(n, d, tuple(s) if isinstance(s, Iterable) else (int(s),)) for n, d, s in decls]
+        raw = (DeclStruct * len(known))(
+            *[(encode(n), dtype_number(d), math.prod(s)) for n, d, s in known]
+        )
+        handles = (ctypes.c_void_p * len(known))()
+        check(lib.bps_declare_group(self.handle, raw, len(known), handles))
+        return [Tensor(self, h, n, d, s) for h, (n, d, s) in zip(handles, known)]
+
+    def declare(self, name: str, dtype: str, shape: Shape) -> Tensor:
+        """Declare one tensor, see :meth:`declare_group`."""
+        return self.declare_group([(name, dtype, shape)])[0]
+
+    def push_pull(
+        self, tensors: Sequence[Tensor], op: int = SUM, priority: int = PRIORITY_AUTO
+    ) -> None:
+        """Submit several tensors with one wake-up, all or none."""
+        handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
+        check(lib.bps_push_pull_group(handles, len(tensors), op, priority))
+
+    def wait(self, tensors: Sequence[Tensor], timeout: float | None = None) -> None:
+        """Wait until all of them are complete."""
+        handles = (ctypes.c_void_p * len(tensors))(*[t.handle for t in tensors])
+        check(lib.bps_wait_group(handles, len(tensors), milliseconds(timeout)))
+
+    def workers(self) -> list[Worker]:
+        """The workers of the job by rank, also those that were lost."""
+        return _workers(lambda raw, n: lib.bps_workers(self.handle, raw, n, None))
+
+    def traffic(self) -> Traffic:
+        """Bytes that this machine's agent has sent and received for all of its jobs, see
+        bps_traffic(3)."""
+        raw = TrafficStruct()
+        check(lib.bps_traffic(self.handle, ctypes.byref(raw)))
+        return Traffic(raw.instance, raw.sent_bytes, raw.received_bytes)
+
+    def gpu_open(self, uuid: Any = None) -> None:
+        """Use a GPU. All workers of a machine call it. uuid: 16 bytes or "GPU-8a2f..."; None: this
+        thread's device."""
+        check(lib.bps_gpu_open(self.handle, _uuid(uuid)))
+
+    gpu_route = property(lambda self: lib.bps_gpu_route(self.handle).decode())
+
+    def gpu_alloc(self, n_bytes: int) -> int:
+        """Address of zeroed device memory that the job's executor makes."""
+        address = ctypes.c_void_p()
+        check(lib.bps_gpu_alloc(self.handle, n_bytes, ctypes.byref(address)))
+        return address.value or 0
+
+    def gpu_import(self, address: int, n_bytes: int) -> None:
+        """Let tensors lie in device memory of this process's own."""
+        check(lib.bps_gpu_import(self.handle, address, n_bytes))
+
+    def gpu_release(self, address: int) -> None:
+        """Give device memory back, see bps_gpu(3)."""
+        check(lib.bps_gpu_release(self.handle, address))
+
+    def gpu_declare(self, name: str, dtype: str, n_elems: int, address: int) -> GpuTensor:
+        """Declare a tensor at an address of device memory."""
+        handle = ctypes.c_void_p()
+        check(
+            lib.bps_gpu_declare(
+                self.handle,
+                encode(name),
+                dtype_number(dtype),
+                n_elems,
+                address,
+                ctypes.byref(handle),
+            )
+        )
+        return GpuTensor(self, handle, name, dtype, n_elems, address)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Wait until all workers are here."""
+        check(lib.bps_barrier(self.handle, milliseconds(timeout)))
+
+    def checkpoint_barrier(self, timeout: float | None = None) -> int:
+        """Wait for all workers with nothing in flight; returns how many workers joined at it."""
+        return check(lib.bps_checkpoint_barrier(self.handle, milliseconds(timeout)))
+
+    @property
+    def is_new(self) -> bool:
+        """This worker has joined while the job ran, and needs the others' state."""
+        return bool(lib.bps_is_new(self.handle))
+
+    @property
+    def root(self) -> int:
+        """The lowest rank that was in the job before the last others joined."""
+        return lib.bps_root(self.handle)
+
+    def broadcast(
+        self, array: np.ndarray, root: int = 0, timeout: float | None = None
+    ) -> np.ndarray:
+        """Overwrite a contiguous array with root's, in place."""
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise ValueError("broadcast: the array must be contiguous and writable")
+        self.broadcast_memory(array.ctypes.data, array.nbytes, root, timeout)
+        return array
+
+    def broadcast_memory(
+        self, address: int, n_bytes: int, root: int = 0, timeout: float | None = None
+    ) -> None:
+        """Overwrite n_bytes at the address with root's."""
+        check(lib.bps_broadcast(self.handle, address, n_bytes, root, milliseconds(timeout)))
+
+    def allgather(self, array: Any, timeout: float | None = None) -> np.ndarray:
+        """An array with one more dimension in front: worker r's array at [r]."""
+        import numpy as np
+
+        array = np.ascontiguousarray(array)
+        out = np.empty((self.size, *array.shape), dtype=array.dtype)
+        self.allgather_memory(array.ctypes.data, array.nbytes, out.ctypes.data, timeout)
+        return out
+
+    def allgather_memory(
+        self, src: int, n_bytes: int, dst: int, timeout: float | None = None
+    ) -> None:
+        """Write every worker's n_bytes at src to dst, ordered by rank."""
+        check(lib.bps_allgather(self.handle, src, n_bytes, dst, milliseconds(timeout)))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Leave the job when all workers do. The handle is gone in any case, except in a forked
+        child."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            check(lib.bps_close(handle, milliseconds(timeout)))
+
+    def suspend(self, timeout: float | None = None) -> None:
+        """Leave the job when all do, and keep the declarations. Inputs and outputs are gone until
+        :meth:`resume`."""
+        check(lib.bps_suspend(self.handle, milliseconds(timeout)))
+        self._is_suspended = True
+        for t in self._tensors:
+            t._input = None
+
+    def resume(self, size: int, rank: int = -1) -> None:
+        """Join the job again with another number of workers. Inputs are zero, and there is no
+        output yet."""
+        check(lib.bps_resume(self.handle, rank, size))
+        self._is_suspended = False
+
+    def abort(self) -> None:
+        """Leave without waiting; the others' job fails unless all were done."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            lib.bps_abort(handle)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def open(
+    job: str | None = None,
+    agent_socket: str | None = None,
+    rank: int = -1,
+    size: int = -1,
+    local_rank: int = -1,
+    local_size: int = -1,
+    timeout: float | None = None,
+    open_timeout: float | None = None,
+    deterministic: bool | None = None,
+    part_bytes: int = 0,
+    on_agent_loss: str | None = None,
+    backup: int | None = None,
+    backup_grace: float | None = None,
+    elastic: bool | None = None,
+    max_size: int = -1,
+) -> Job:
+    """Join a job; returns when all its workers have.
+
+    The environment gives each argument that is not given, see bpsclient(3). Times are in seconds.
+
+    Args:
+        job: its name.
+        agent_socket: path of the agent's socket.
+        rank, size, local_rank, local_size: this worker's place.
+        timeout: of every wait that names none.
+        open_timeout: for all workers to arrive.
+        deterministic: the same inputs give the same bits, run after run.
+        part_bytes: wanted size of a partition.
+        on_agent_loss: "abort" or "shrink".
+        backup: machines that a round need not wait for; backup_grace: how long it waits for them.
+        elastic: machines may join while the job runs, up to max_size workers.
+
+    Raises:
+        Error: with a sentence that says what to do.
+    """
+    opt = Options()
+    lib.bps_options_init(ctypes.byref(opt))
+    if opt.abi != ABI:
+        text = (
+            f"package bps is for ABI {ABI}, libbpsclient has {opt.abi}: install both of one release"
+        )
+        raise Error(CODES["EVERSION"], text)
+    opt.job, opt.agent_socket = encode(job), encode(agent_socket)
+    opt.rank, opt.size, opt.local_rank, opt.local_size = rank, size, local_rank, local_size
+    opt.timeout_ms, opt.open_timeout_ms = milliseconds(timeout), milliseconds(open_timeout)
+    opt.deterministic = -1 if deterministic is None else int(deterministic)
+    opt.part_bytes = part_bytes
+    opt.on_agent_loss = -1 if on_agent_loss is None else ("abort", "shrink").index(on_agent_loss)
+    opt.backup = -1 if backup is None else backup
+    opt.backup_grace_ms = milliseconds(backup_grace)
+    opt.elastic = -1 if elastic is None else int(elastic)
+    opt.max_size = max_size
+    handle = ctypes.c_void_p()
+    check(lib.bps_open(ctypes.byref(opt), ctypes.byref(handle)))
+    return Job(handle)

@@ -1,0 +1,267 @@
+"""The C library as ctypes sees it: its functions, structs, numbers and errors.
+
+The library is found by ``$BPS_LIBRARY``, else as ``libbpsclient.so.0`` in this folder, in the
+folder above, or where the
+loader looks. Calls that wait release the interpreter lock.
+"""
+
+import ctypes
+import errno
+import os
+from typing import Any, NamedTuple
+
+SUM, PROD, MAX, MIN, AVG = range(5)
+PRIORITY_AUTO = -(2**31)
+ABI = 2  # of the structures below: BPS_ABI of bps.h
+
+# Name: (number, NumPy type). NumPy has no bf16: its raw 16 bits are seen as uint16.
+DTYPES: dict[str, tuple[int, str]] = {
+    "i8": (0, "i1"),
+    "u8": (1, "u1"),
+    "i32": (2, "i4"),
+    "i64": (4, "i8"),
+    "f16": (6, "f2"),
+    "f32": (7, "f4"),
+    "f64": (8, "f8"),
+    "bf16": (9, "u2"),
+}
+
+CODES = {
+    "ETIMEDOUT": -10001,
+    "EBUSY": -10002,
+    "EMISMATCH": -10003,
+    "ENOSERVER": -10004,
+    "ENOSCHED": -10005,
+    "ENOAGENT": -10006,
+    "EWORKER_LOST": -10007,
+    "EAGENT_LOST": -10008,
+    "EEVICTED": -10009,
+    "EINPUT_CHANGED": -10010,
+    "EDIVERGED": -10011,
+    "EQUOTA": -10012,
+    "EPROTO": -10013,
+    "EVERSION": -10014,
+    "EAUTH": -10015,
+    "ENOTFOUND": -10016,
+    "EDUP": -10017,
+    "ECLOSED": -10018,
+    "EFORKED": -10019,
+    "ENOTDURABLE": -10020,
+    "EJOB_FAILED": -10021,
+    "EROUND_LOST": -10022,
+    "EDRAINED": -10023,
+    "EDEVICE": -10024,
+    "EISOLATED": -10025,
+}
+
+
+class Error(Exception):
+    """A call of the library failed.
+
+    Attributes:
+        code (int): negative: one of this package's ``E...`` numbers, or ``-errno``.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Timeout(Error):
+    """``ETIMEDOUT``: the operation is still in flight and may be waited for again."""
+
+
+def dtype_number(name: str) -> int:
+    """Return the number of an element type.
+
+    Raises:
+        Error: the type is unknown.
+    """
+    if not isinstance(name, str) or name not in DTYPES:
+        raise Error(-errno.EINVAL, f"{name!r} is no element type, these are: {', '.join(DTYPES)}")
+    return DTYPES[name][0]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [
+        ("abi", ctypes.c_uint32),
+        ("job", ctypes.c_char_p),
+        ("agent_socket", ctypes.c_char_p),
+        ("rank", ctypes.c_int32),
+        ("size", ctypes.c_int32),
+        ("local_rank", ctypes.c_int32),
+        ("local_size", ctypes.c_int32),
+        ("timeout_ms", ctypes.c_uint32),
+        ("open_timeout_ms", ctypes.c_uint32),
+        ("deterministic", ctypes.c_int32),
+        ("part_bytes", ctypes.c_uint32),
+        ("on_agent_loss", ctypes.c_int32),
+        ("backup", ctypes.c_int32),
+        ("backup_grace_ms", ctypes.c_uint32),
+        ("elastic", ctypes.c_int32),
+        ("max_size", ctypes.c_int32),
+    ]
+
+
+class WorkerStruct(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int32),
+        ("is_lost", ctypes.c_int32),
+        ("is_new", ctypes.c_int32),
+        ("is_missing", ctypes.c_int32),
+        ("host", ctypes.c_char * 64),
+        ("why", ctypes.c_char * 128),
+    ]
+
+
+class Worker(NamedTuple):
+    """A worker of the job, also one that was lost. ``is_missing``: not behind the whole of the
+    tensor's last round."""
+
+    rank: int
+    is_lost: bool
+    is_new: bool
+    is_missing: bool
+    host: str
+    why: str
+
+
+class InfoStruct(ctypes.Structure):
+    _fields_ = [
+        ("round", ctypes.c_uint64),
+        ("contributors", ctypes.c_uint32),
+        ("contributors_most", ctypes.c_uint32),
+    ]
+
+
+class Info(NamedTuple):
+    """The last completed round, and the number of workers behind its partitions: the fewest and the
+    most."""
+
+    round: int
+    contributors: int
+    contributors_most: int
+
+
+class TrafficStruct(ctypes.Structure):
+    _fields_ = [
+        ("instance", ctypes.c_uint64),
+        ("sent_bytes", ctypes.c_uint64),
+        ("received_bytes", ctypes.c_uint64),
+    ]
+
+
+class Traffic(NamedTuple):
+    """Bytes that this machine's agent (its process of this instance) has moved over the network,
+    for all its jobs."""
+
+    instance: int
+    sent_bytes: int
+    received_bytes: int
+
+
+class DeclStruct(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("dtype", ctypes.c_int), ("n_elems", ctypes.c_uint64)]
+
+
+def load() -> ctypes.CDLL:
+    """Load the library and declare its functions.
+
+    Raises:
+        OSError: it is not found, or is no such library.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    beside = [os.path.join(folder, "libbpsclient.so.0") for folder in (here, os.path.dirname(here))]
+    path = os.environ.get("BPS_LIBRARY") or next(
+        filter(os.path.exists, beside), "libbpsclient.so.0"
+    )
+    try:
+        lib = ctypes.CDLL(path)
+    except OSError as e:
+        raise OSError(
+            f"{e} (LD_LIBRARY_PATH names the library's folder, or BPS_LIBRARY the file)"
+        ) from None
+    ptr, u32, i32, size_t = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int32, ctypes.c_size_t
+    int_, str_ = ctypes.c_int, ctypes.c_char_p
+    for name, result, args in [
+        ("options_init", None, [ptr]),
+        ("open", int_, [ptr, ptr]),
+        ("close", int_, [ptr, u32]),
+        ("abort", None, [ptr]),
+        ("suspend", int_, [ptr, u32]),
+        ("resume", int_, [ptr, i32, i32]),
+        ("rank", int_, [ptr]),
+        ("size", int_, [ptr]),
+        ("local_rank", int_, [ptr]),
+        ("local_size", int_, [ptr]),
+        ("declare_group", int_, [ptr, ptr, size_t, ptr]),
+        ("input", ptr, [ptr]),
+        ("output", ptr, [ptr]),
+        ("push_pull", int_, [ptr, int_, i32]),
+        ("push_pull_copy", int_, [ptr, ptr, ptr, int_, i32]),
+        ("push_pull_group", int_, [ptr, size_t, int_, i32]),
+        ("poll", int_, [ptr]),
+        ("wait", int_, [ptr, u32]),
+        ("wait_group", int_, [ptr, size_t, u32]),
+        ("contributors", int_, [ptr]),
+        ("workers", int_, [ptr, ptr, size_t, ptr]),
+        ("contributor_list", int_, [ptr, ptr, size_t]),
+        ("tensor_info", int_, [ptr, ptr]),
+        ("traffic", int_, [ptr, ptr]),
+        ("barrier", int_, [ptr, u32]),
+        ("checkpoint_barrier", int_, [ptr, u32]),
+        ("is_new", int_, [ptr]),
+        ("root", int_, [ptr]),
+        ("broadcast", int_, [ptr, ptr, size_t, int_, u32]),
+        ("allgather", int_, [ptr, ptr, size_t, ptr, u32]),
+        ("gpu_open", int_, [ptr, ptr]),
+        ("gpu_alloc", int_, [ptr, ctypes.c_uint64, ptr]),
+        ("gpu_import", int_, [ptr, ptr, ctypes.c_uint64]),
+        ("gpu_release", int_, [ptr, ptr]),
+        ("gpu_declare", int_, [ptr, str_, int_, ctypes.c_uint64, ptr, ptr]),
+        ("gpu_push_pull", int_, [ptr, int_, i32, ptr]),
+        ("gpu_wait_stream", int_, [ptr, ptr]),
+        ("gpu_route", str_, [ptr]),
+        ("strerror", str_, [int_]),
+        ("last_error", str_, []),
+        ("version", str_, []),
+    ]:
+        f = getattr(lib, "bps_" + name)
+        f.restype, f.argtypes = result, args
+    return lib
+
+
+class _Library:
+    """The library, loaded at the first call: the numbers above can be used without it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loaded":
+            self.loaded = load()
+            return self.loaded
+        return getattr(self.loaded, name)
+
+
+lib = _Library()
+
+
+def check(rc: int) -> int:
+    """Return rc, or raise the error that it stands for with the library's sentence."""
+    if rc >= 0:
+        return rc
+    text = lib.bps_last_error().decode(errors="replace") or lib.bps_strerror(rc).decode()
+    raise (Timeout if rc == CODES["ETIMEDOUT"] else Error)(rc, text)
+
+
+def milliseconds(seconds: float | None) -> int:
+    """Seconds as milliseconds. None is 0, the library's default; a shorter time than 1 ms is 1."""
+    return 0 if seconds is None else max(1, int(seconds * 1000))
+
+
+def encode(value: str | os.PathLike[str] | None) -> bytes | None:
+    """A string for the library; None stays None."""
+    return None if value is None else os.fsencode(value)
+
+
+def version() -> str:
+    """Return the version of the library."""
+    return lib.bps_version().decode()

@@ -1,0 +1,125 @@
+"""PyTorch front-end: BytePS's and Horovod's calls over the summation service.
+
+Example::
+
+    import bps.torch as bps
+
+    bps.init()
+    optimizer = bps.DistributedOptimizer(optimizer, model.named_parameters())
+    bps.broadcast_parameters(model.state_dict(), root_rank=0)
+    bps.broadcast_optimizer_state(optimizer, root_rank=0)
+
+Start the script with ``bpsrun -n 4 -- python train.py`` or with torchrun beside a running agent.
+"""
+
+from bps._core import (
+    NotInitialized,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from bps._library import Error, Timeout
+from bps.torch._compression import BF16Compressor, Compression, Compressor, FP16Compressor
+from bps.torch._ddp import DistributedDataParallel, HookState, ddp_hook
+from bps.torch._ops import (
+    Adasum,
+    Average,
+    Handle,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allgather,
+    allgather_async,
+    allgather_object,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    broadcast_object,
+    declare,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    poll,
+    push_pull,
+    push_pull_async,
+    push_pull_async_inplace,
+    push_pull_inplace,
+    reducescatter,
+    reducescatter_async,
+    synchronize,
+)
+from bps.torch._optimizer import (
+    DistributedOptimizer,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "BF16Compressor",
+    "Compression",
+    "Compressor",
+    "DistributedDataParallel",
+    "DistributedOptimizer",
+    "Error",
+    "FP16Compressor",
+    "Handle",
+    "HookState",
+    "Max",
+    "Min",
+    "NotInitialized",
+    "Product",
+    "Sum",
+    "Timeout",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ddp_hook",
+    "declare",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "poll",
+    "push_pull",
+    "push_pull_async",
+    "push_pull_async_inplace",
+    "push_pull_inplace",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "shutdown",
+    "size",
+    "synchronize",
+]

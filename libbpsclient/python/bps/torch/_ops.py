@@ -1,0 +1,527 @@
+"""Collective operations on PyTorch tensors, by BytePS's and by Horovod's names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import bps
+from bps import _core
+from bps._core import Slot
+from bps.torch._compression import Compression, Compressor
+from bps.torch._memory import NAMES, check_device, input_view, output_view, wire_dtype
+
+Average, Sum, Min, Max, Product = bps.AVG, bps.SUM, bps.MIN, bps.MAX, bps.PROD
+Adasum = -1
+
+
+class Handle:
+    """An operation in flight; :func:`synchronize` returns its output."""
+
+    def __init__(self, output: Any = None) -> None:
+        self._output = output
+        self._parts: list[tuple[Slot, torch.Tensor, float]] = []
+
+    def _add(
+        self,
+        slot: Slot,
+        flat: torch.Tensor,
+        out: torch.Tensor,
+        op: int,
+        pre: float,
+        post: float,
+        prio: int,
+    ) -> None:
+        """Submit `flat` through the slot; its sum goes to `out`."""
+        target = input_view(slot)[: flat.numel()]
+        if pre == 1.0:
+            target.copy_(flat)
+        else:
+            torch.mul(flat.to(target.dtype), pre, out=target)
+        slot.tensor.push_pull(op, prio)
+        part = (slot, out, post)
+        self._parts.append(part)
+        slot.owner = lambda: self._finish(part)
+
+    def _finish(self, part: tuple[Slot, torch.Tensor, float]) -> None:
+        slot, out, post = part
+        slot.tensor.finish()  # after a time-out the slot stays taken, and may be waited for again
+        slot.owner = None
+        self._parts.remove(part)
+        out.copy_(output_view(slot)[: out.numel()])
+        if post != 1.0:
+            out.mul_(post)
+
+    def poll(self) -> bool:
+        """True when :meth:`wait` would not block."""
+        return all(slot.tensor.poll() for slot, _, _ in self._parts)
+
+    def wait(self) -> Any:
+        """Wait for the operation and return its output."""
+        while self._parts:
+            self._finish(self._parts[0])
+        return self._output
+
+
+def _check_op(average: bool | None, op: int | None) -> int:
+    if average is not None and op is not None:
+        raise ValueError("'average' and 'op' exclude each other: give one of them")
+    if op == Adasum:
+        raise NotImplementedError(
+            "Adasum is not supported: use Average, or Sum with a scaled learning rate"
+        )
+    if op is None:
+        return Average if average in (None, True) else Sum
+    if op not in (Average, Sum, Min, Max, Product):
+        raise ValueError(f"{op} is no operation: use Average, Sum, Min, Max or Product")
+    return op
+
+
+def _reduce(
+    tensor: torch.Tensor,
+    output: torch.Tensor,
+    name: str | None,
+    op: int,
+    pre: float,
+    post: float,
+    priority: int,
+) -> Handle:
+    """Submit a tensor; the result goes to `output`, which may be the tensor."""
+    check_device(tensor)
+    if (pre, post) != (1.0, 1.0) and not tensor.dtype.is_floating_point:
+        raise ValueError(
+            f"a {tensor.dtype} tensor cannot be scaled: convert it to a floating-point type first"
+        )
+    wire = wire_dtype(tensor.dtype)
+    n = tensor.numel()
+    handle = Handle(output)
+    if n == 0:
+        return handle
+    is_direct = output.is_contiguous()
+    flat = tensor.detach().contiguous().view(-1)
+    out = output.detach().view(-1) if is_direct else torch.empty_like(flat)
+    rt = _core.runtime()
+    with rt.lock:
+        if name is not None:
+            slot = rt.named(name, NAMES[wire], n)
+            handle._add(slot, flat, out, op, pre, post, priority)
+        else:
+            at = 0
+            while at < n:
+                slot = rt.piece(NAMES[wire], n - at)
+                step = min(n - at, slot.tensor.n_elems)
+                handle._add(
+                    slot, flat[at : at + step], out[at : at + step], op, pre, post, priority
+                )
+                at += step
+    return handle if is_direct else _Scattered(handle, out, output)
+
+
+class _Scattered(Handle):
+    """An operation whose output is not contiguous: its result is copied there at the end."""
+
+    def __init__(self, inner: Handle, flat: torch.Tensor, output: torch.Tensor) -> None:
+        super().__init__(output)
+        self._inner, self._flat = inner, flat
+
+    def poll(self) -> bool:
+        return self._inner.poll()
+
+    def wait(self) -> torch.Tensor:
+        self._inner.wait()
+        with torch.no_grad():
+            self._output.copy_(self._flat.view(self._output.shape))
+        return self._output
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    priority: int = bps.PRIORITY_AUTO,
+) -> Handle:
+    """Reduce a tensor over all workers, in place; returns at once.
+
+    Args:
+        tensor (Tensor): any shape, the same at all workers.
+        average (bool, optional): older form of `op`: True is Average, False is Sum.
+        name (str, optional): the same at all workers; tensors that are reduced again and again
+            should have one.
+        op (int, optional): Average (default), Sum, Min, Max or Product.
+        prescale_factor, postscale_factor (float): multiply the tensor before, and the result after
+            the reduction.
+
+    Returns:
+        Handle: for :func:`synchronize` and :func:`poll`.
+
+    Raises:
+        ValueError: `average` and `op` are both given, or an operation with this name is in flight.
+    """
+    op = _check_op(average, op)
+    return _reduce(tensor, tensor, name, op, prescale_factor, postscale_factor, priority)
+
+
+def allreduce_async(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
+) -> Handle:
+    """As :func:`allreduce_async_`, into a new tensor."""
+    op = _check_op(average, options.pop("op", None))
+    pre, post = options.pop("prescale_factor", 1.0), options.pop("postscale_factor", 1.0)
+    priority = options.pop("priority", bps.PRIORITY_AUTO)
+    if options:
+        raise TypeError(f"unknown arguments: {', '.join(options)}")
+    check_device(tensor)
+    output = torch.empty_like(tensor, memory_format=torch.contiguous_format, requires_grad=False)
+    return _reduce(tensor, output, name, op, pre, post, priority)
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
+    ) -> torch.Tensor:
+        ctx.options = options
+        return allreduce_async(tensor, name=name, **options).wait()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return allreduce_async(grad, **ctx.options).wait(), None, None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce a tensor over all workers and return the result; differentiable.
+
+    Args: as :func:`allreduce_async_`; `compression` chooses the type on the wire.
+
+    Example::
+
+        >>> bps.torch.init()
+        >>> bps.torch.allreduce(torch.tensor([1.0, 2.0]), op=bps.torch.Sum)
+    """
+    options = {
+        "op": _check_op(average, op),
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+    }
+    small, context = compression.compress(tensor)
+    return compression.decompress(_Allreduce.apply(small, name, options), context)
+
+
+def allreduce_(
+    tensor: torch.Tensor, average: bool | None = None, name: str | None = None, **options: Any
+) -> torch.Tensor:
+    """As :func:`allreduce`, in place."""
+    return allreduce_async_(tensor, average, name, **options).wait()
+
+
+def _names(name: str | None, n: int) -> list[str | None]:
+    return [None if name is None else f"{name}_{i + 1}of{n}" for i in range(n)]
+
+
+class _Group(Handle):
+    """Several operations as one."""
+
+    def __init__(self, handles: list[Handle]) -> None:
+        super().__init__()
+        self._handles = handles
+
+    def poll(self) -> bool:
+        return all(h.poll() for h in self._handles)
+
+    def wait(self) -> list[Any]:
+        return [h.wait() for h in self._handles]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Handle:
+    """As :func:`allreduce_async` of each tensor; the result is the list of outputs."""
+    names = _names(name, len(tensors))
+    return _Group([allreduce_async(t, average, n, **options) for t, n in zip(tensors, names)])
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> Handle:
+    """As :func:`allreduce_async_` of each tensor."""
+    names = _names(name, len(tensors))
+    return _Group([allreduce_async_(t, average, n, **options) for t, n in zip(tensors, names)])
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    **options: Any,
+) -> list[torch.Tensor]:
+    """As :func:`allreduce` of each tensor."""
+    names = _names(name, len(tensors))
+    return [allreduce(t, average, n, compression, **options) for t, n in zip(tensors, names)]
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    **options: Any,
+) -> list[torch.Tensor]:
+    """As :func:`allreduce_` of each tensor."""
+    return grouped_allreduce_async_(tensors, average, name, **options).wait()
+
+
+def push_pull_async_inplace(
+    tensor: torch.Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+) -> Handle:
+    """BytePS's form of :func:`allreduce_async_`. `version` is ignored: rounds are counted by the
+    service."""
+    return allreduce_async_(tensor, average, name, priority=priority)
+
+
+def push_pull_async(
+    tensor: torch.Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+) -> Handle:
+    """BytePS's form of :func:`allreduce_async`."""
+    return allreduce_async(tensor, average, name, priority=priority)
+
+
+def push_pull_inplace(
+    tensor: torch.Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+) -> torch.Tensor:
+    """BytePS's form of :func:`allreduce_`."""
+    return push_pull_async_inplace(tensor, average, name, version, priority).wait()
+
+
+def push_pull(
+    tensor: torch.Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    compression: type[Compressor] = Compression.none,
+) -> torch.Tensor:
+    """BytePS's form of :func:`allreduce`; differentiable."""
+    return allreduce(tensor, average, name, compression)
+
+
+def declare(name: str) -> None:
+    """Accept a name that will be used. The service learns a tensor's type and size at its first
+    use, so this does nothing."""
+
+
+def poll(handle: Handle) -> bool:
+    """True when :func:`synchronize` would not block."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Wait for an operation and return its output."""
+    return handle.wait()
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+    """Overwrite a tensor with root's, in place.
+
+    Args:
+        tensor (Tensor): the same shape and type at all workers.
+        root_rank (int): whose values all get.
+    """
+    check_device(tensor)
+    flat = tensor.detach().contiguous()
+    rt = _core.runtime()
+    with rt.lock:
+        rt.job.broadcast_memory(flat.data_ptr(), flat.numel() * flat.element_size(), root_rank)
+    if flat.data_ptr() != tensor.data_ptr():
+        with torch.no_grad():
+            tensor.copy_(flat)
+    return tensor
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root: int) -> torch.Tensor:
+        ctx.root = root
+        return broadcast_(tensor.detach().clone(memory_format=torch.contiguous_format), root)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        total = allreduce_async(grad, op=Average).wait()
+        return (total if _core.rank() == ctx.root else torch.zeros_like(total)), None
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+    """Return root's tensor at every worker; differentiable."""
+    return _Broadcast.apply(tensor, root_rank)
+
+
+def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Handle:
+    """As :func:`broadcast`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(broadcast(tensor, root_rank, name))
+
+
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> Handle:
+    """As :func:`broadcast_`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(broadcast_(tensor, root_rank, name))
+
+
+def _gather(tensor: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """All workers' tensors along the first dimension, and how many rows each has."""
+    check_device(tensor)
+    if tensor.dim() == 0:
+        raise ValueError(
+            "allgather needs a tensor of at least one dimension: use tensor.unsqueeze(0)"
+        )
+    shapes = _core.runtime().allgather_object(
+        (tuple(tensor.shape[1:]), tensor.dtype, tensor.shape[0])
+    )
+    for r, (rest, dtype, _) in enumerate(shapes):
+        if (rest, dtype) != (tuple(tensor.shape[1:]), tensor.dtype):
+            mine = f"{list(tensor.shape)} of {tensor.dtype}"
+            raise ValueError(
+                f"allgather: rank {r} has shape [?, {', '.join(map(str, rest))}] of {dtype}, "
+                f"this one {mine}"
+            )
+    rows = [n for _, _, n in shapes]
+    most, size = max(rows), len(rows)
+    row_bytes = tensor[0:0].element_size() * tensor.shape[1:].numel()
+    if most * row_bytes == 0:
+        return tensor.new_empty((sum(rows), *tensor.shape[1:])), rows
+    src = tensor.new_zeros((most, *tensor.shape[1:]))
+    src[: tensor.shape[0]] = tensor.detach()
+    dst = tensor.new_empty((size * most, *tensor.shape[1:]))
+    rt = _core.runtime()
+    with rt.lock:
+        rt.job.allgather_memory(src.data_ptr(), most * row_bytes, dst.data_ptr())
+    return torch.cat([dst[r * most : r * most + n] for r, n in enumerate(rows)]), rows
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        out, rows = _gather(tensor)
+        ctx.at, ctx.rows = sum(rows[: _core.rank()]), rows[_core.rank()]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return allreduce_async(grad, op=Average).wait()[ctx.at : ctx.at + ctx.rows]
+
+
+def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:
+    """Concatenate all workers' tensors along the first dimension, by rank; differentiable.
+
+    Args:
+        tensor (Tensor): the first dimension may differ between workers, the others must agree.
+    """
+    return _Allgather.apply(tensor)
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None) -> Handle:
+    """As :func:`allgather`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(allgather(tensor, name))
+
+
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None
+) -> list[torch.Tensor]:
+    """As :func:`allgather` of each tensor."""
+    return [allgather(t) for t in tensors]
+
+
+def _share(n: int) -> tuple[int, int]:
+    """First row and number of rows that this worker gets of n: the first ranks get one more."""
+    rank, size = _core.rank(), _core.size()
+    return rank * (n // size) + min(rank, n % size), n // size + (rank < n % size)
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, name: str | None, options: dict[str, Any]
+    ) -> torch.Tensor:
+        ctx.op = options["op"]
+        first, n = _share(tensor.shape[0])
+        return allreduce_async(tensor, name=name, **options).wait()[first : first + n].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        whole = _gather(grad)[0]
+        return (whole / _core.size() if ctx.op == Average else whole), None, None
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Reduce a tensor over all workers and return this worker's rows of the result; differentiable.
+
+    Args:
+        tensor (Tensor): at least one dimension; the first is split, the first ranks get one row
+            more.
+    """
+    if tensor.dim() == 0:
+        raise ValueError("reducescatter needs a tensor of at least one dimension")
+    options = {
+        "op": _check_op(None, op),
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+    }
+    small, context = compression.compress(tensor)
+    return compression.decompress(_Reducescatter.apply(small, name, options), context)
+
+
+def reducescatter_async(tensor: torch.Tensor, name: str | None = None, **options: Any) -> Handle:
+    """As :func:`reducescatter`, for :func:`synchronize`. It is complete when it returns."""
+    return Handle(reducescatter(tensor, name, **options))
+
+
+def barrier() -> None:
+    """Wait until all workers are here."""
+    rt = _core.runtime()
+    with rt.lock:
+        rt.job.barrier()
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return root's object, pickled, at every worker."""
+    return _core.runtime().broadcast_object(obj, root_rank)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """Return every worker's object, by rank."""
+    return _core.runtime().allgather_object(obj)

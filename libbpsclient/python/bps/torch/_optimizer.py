@@ -1,0 +1,256 @@
+"""An optimizer that averages gradients over all workers before it steps, and the broadcast of its
+state."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+import bps
+from bps import _core
+from bps.torch import _ops
+from bps.torch._compression import Compression, Compressor
+from bps.torch._reducer import BUCKET_BYTES, Reducer
+
+
+def _name_parameters(
+    optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.Tensor]] | None
+) -> list[tuple[str, torch.Tensor]]:
+    """Names of all parameters of the optimizer that can have gradients, in the order of the names'
+    list."""
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    if named is None:
+        pairs = [(f"param.{i}", p) for i, p in enumerate(params)]
+    else:
+        pairs = list(named)
+        if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
+            raise ValueError(
+                "named_parameters must be a sequence of tuples (name, parameter): "
+                "model.named_parameters()"
+            )
+        names = [name for name, _ in pairs]
+        twice = (
+            sorted({name for name in names if names.count(name) > 1})
+            if len(set(names)) < len(names)
+            else []
+        )
+        if twice:
+            raise ValueError(
+                "names in named_parameters must differ, these come more than once: "
+                + ", ".join(twice)
+            )
+        unnamed = {id(p) for p in params} - {id(p) for _, p in pairs}
+        if unnamed:
+            raise ValueError(
+                f"named_parameters lacks {len(unnamed)} parameters of the optimizer: give all of "
+                "them"
+            )
+    mine = {id(p) for p in params}
+    return [(name, p) for name, p in pairs if p.requires_grad and id(p) in mine]
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """Methods that :func:`DistributedOptimizer` adds to an optimizer's class."""
+
+    _bps_reducer: Reducer
+    _bps_is_synchronized: bool
+    _bps_skips: bool
+
+    def synchronize(self) -> None:
+        """Wait until the gradients are reduced; then they may be clipped, and stepped in
+        :meth:`skip_synchronize`."""
+        self._bps_reducer.finish()
+        self._bps_is_synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let :meth:`step` in this context use the gradients as they are, after
+        :meth:`synchronize`."""
+        self._bps_skips = True
+        try:
+            yield
+        finally:
+            self._bps_skips = False
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Let gradients of so many backward passes add up before they are sent."""
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step is {passes}, it must be 1 or more")
+        self._bps_reducer.passes = passes
+
+    def step(self, closure: Any = None) -> Any:
+        """Reduce the gradients over all workers, and step."""
+        if not self._bps_skips:
+            self.synchronize()
+        self._bps_is_synchronized = False
+        return super(self.__class__, self).step(closure)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clear the gradients. Not between backward() and step()."""
+        if self._bps_reducer.begun:
+            raise AssertionError(
+                "zero_grad() was called after backward() and before step() or synchronize(): "
+                "gradients are on their "
+                "way, and would be lost. Call zero_grad() before backward()"
+            )
+        super(self.__class__, self).zero_grad(*args, **kwargs)
+
+
+def DistributedOptimizer(  # noqa: N802 - the name that users know
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = bps.AVG,
+    gradient_predivide_factor: float = 1.0,
+    sparse_as_dense: bool = False,
+    bucket_bytes: int = BUCKET_BYTES,
+) -> Any:
+    """Let an optimizer average gradients over all workers while backward() runs, before each step.
+
+    Args:
+        optimizer (Optimizer): any of PyTorch's; its class gets a subclass of the same name.
+        named_parameters (iterable, optional): ``model.named_parameters()``, for messages. All
+            workers give the same order.
+        compression (Compressor): the type on the wire.
+        backward_passes_per_step (int): gradients of so many passes add up before they are sent.
+        op (int): Average or Sum.
+        gradient_predivide_factor (float): divide by it before the sum, and by size / factor after
+            it. Only with Average.
+        sparse_as_dense (bool): make sparse gradients dense, instead of refusing them.
+        bucket_bytes (int): gradients of so many bytes travel together.
+
+    Returns:
+        Optimizer: with ``synchronize()``, ``skip_synchronize()`` and
+            ``set_backward_passes_per_step()``.
+
+    Raises:
+        ValueError: names are missing or come twice, or an argument does not fit.
+
+    Example::
+
+        >>> bps.torch.init()
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        >>> optimizer = bps.torch.DistributedOptimizer(optimizer, model.named_parameters())
+        >>> loss.backward()
+        >>> optimizer.step()
+    """
+    if op not in (_ops.Average, _ops.Sum):
+        raise ValueError("op is Average or Sum for gradients")
+    if gradient_predivide_factor != 1.0 and op != _ops.Average:
+        raise ValueError("gradient_predivide_factor needs op=Average")
+    named = _name_parameters(optimizer, named_parameters)
+    scales = {}
+    if gradient_predivide_factor != 1.0:
+        op = _ops.Sum
+        scales = {
+            "prescale": 1 / gradient_predivide_factor,
+            "postscale": gradient_predivide_factor / _core.size(),
+        }
+    methods = {
+        k: v
+        for k, v in vars(_DistributedOptimizer).items()
+        if k not in ("__dict__", "__weakref__", "__doc__")
+    }
+    base = type(optimizer)
+    wrapped = copy.copy(optimizer)
+    wrapped.__class__ = type(base.__name__, (base,), {**methods, "__module__": base.__module__})
+    wrapped._bps_skips = wrapped._bps_is_synchronized = False
+    wrapped._bps_reducer = Reducer(
+        named, op, backward_passes_per_step, wire=compression.wire, sparse_as_dense=sparse_as_dense,
+        bucket_bytes=bucket_bytes, **scales,
+    )  # fmt: skip
+    return wrapped
+
+
+def _tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(params, dict):
+        pairs = sorted(params.items())
+    elif params and not isinstance(params, torch.Tensor):
+        params = list(params)
+        pairs = (
+            params if isinstance(params[0], tuple) else [(str(i), p) for i, p in enumerate(params)]
+        )
+    else:
+        raise ValueError(
+            "params must be a state_dict, a list of (name, tensor), or a list of tensors"
+        )
+    return [(name, p) for name, p in pairs if torch.is_tensor(p)]
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str = "Parameter.") -> None:
+    """Overwrite tensors with root's, in place.
+
+    Args:
+        params: ``model.state_dict()``, ``model.named_parameters()``, or a list of tensors.
+        root_rank (int): whose values all get.
+        prefix (str): accepted for BytePS's scripts.
+    """
+    with torch.no_grad():
+        tensors = [p for _, p in _tensors(params) if p.numel()]
+        if not tensors:
+            return
+        flat = torch.cat([p.detach().contiguous().view(-1).view(torch.uint8) for p in tensors])
+        _ops.broadcast_(flat, root_rank)
+        at = 0
+        for p in tensors:
+            n = p.numel() * p.element_size()
+            # A clone: a view of another type needs an aligned start.
+            p.copy_(flat[at : at + n].clone().view(p.dtype).view(p.shape))
+            at += n
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, prefix: str = "Parameter."
+) -> None:
+    """Give every worker root's optimizer state: step counts, momenta, learning rates.
+
+    Args:
+        optimizer (Optimizer): any but LBFGS. Workers that have no state yet get root's.
+        root_rank (int): whose state all get.
+        prefix (str): accepted for BytePS's scripts.
+
+    Raises:
+        ValueError: for LBFGS, whose state holds closures' values.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast the state of LBFGS")
+    tensors: list[torch.Tensor] = []
+
+    def take(value: Any) -> Any:
+        if torch.is_tensor(value):
+            tensors.append(value)
+            return _Missing(tuple(value.shape), value.dtype)
+        if isinstance(value, dict):
+            return {k: take(v) for k, v in value.items()}
+        return [take(v) for v in value] if isinstance(value, list) else value
+
+    state = optimizer.state_dict()
+    skeleton = _ops.broadcast_object(take(state) if _core.rank() == root_rank else None, root_rank)
+    if _core.rank() != root_rank:
+        tensors.clear()
+
+        def make(value: Any) -> Any:
+            if isinstance(value, _Missing):
+                tensors.append(torch.empty(value.shape, dtype=value.dtype))
+                return tensors[-1]
+            if isinstance(value, dict):
+                return {k: make(v) for k, v in value.items()}
+            return [make(v) for v in value] if isinstance(value, list) else value
+
+        state = make(skeleton)
+    if tensors:
+        broadcast_parameters(tensors, root_rank)
+    if _core.rank() != root_rank:
+        optimizer.load_state_dict(state)
+
+
+class _Missing:
+    """Stands for a tensor in a state that is sent without its tensors."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.shape, self.dtype = shape, dtype

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Make the environment in which a front-end's tests run, and print its Python.
+
+    tests/frontends/environment.py LIST FOLDER
+
+LIST has pinned requirements. The environment lies in FOLDER under the hash of the list, and is made once. PyTorch's index
+has builds for CUDA alone, whose CUDA packages are gigabytes: they are left out, and one library stands in for all of them,
+in which every function that PyTorch's libraries need reports that there is no device.
+"""
+
+import collections
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+CUDA = re.compile(
+    r"(_{0,2}cuda|cu[A-Z]|cublas|cudnn|nccl|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink|cupti|cufile|nvshmem)"
+)
+SONAME = re.compile(r"NEEDED.*\[(lib(?:cu|nccl|nv)[^\]]*)\]")
+
+
+def output(*command: object) -> str:
+    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+
+
+def make_stub(site: Path) -> None:
+    """Put a library without functions under the names of the CUDA libraries that PyTorch loads."""
+    folder = site / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    sonames, nodes = set(), collections.defaultdict(set)
+    for library in (site / "torch" / "lib").glob("*.so*"):
+        sonames |= set(SONAME.findall(output("readelf", "-d", library)))
+        for line in output("nm", "-D", "--undefined-only", library).splitlines():
+            name, _, version = line.split()[-1].partition("@")
+            if CUDA.match(name):
+                nodes[version.lstrip("@")].add(name)
+    names = sorted(set().union(*nodes.values()))
+    source, script, stub = folder / "stub.c", folder / "stub.map", folder / "stub.so"
+    source.write_text("".join(f"int {name}(void) {{ return 100; }}\n" for name in names))
+    # The loader wants the version nodes, too.
+    script.write_text("".join(f"{v} {{ global: {'; '.join(sorted(n))}; }};\n" for v, n in nodes.items() if v))
+    output("gcc", "-shared", "-fPIC", "-w", "-fno-builtin", "-o", stub, source, f"-Wl,--version-script={script}")
+    for soname in sonames:
+        shutil.copy(stub, folder / soname)
+
+
+def make(requirements: Path, folder: Path) -> Path:
+    """Return the environment's Python."""
+    text = requirements.read_bytes() + Path(__file__).read_bytes() + sys.version.encode()
+    place = folder / hashlib.sha256(text).hexdigest()[:16]
+    if not (place / "complete").exists():
+        shutil.rmtree(place, ignore_errors=True)
+        output(sys.executable, "-m", "venv", "--without-pip", place)
+        site = next((place / "lib").glob("python*")) / "site-packages"
+        output(
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--target",
+            site,
+            "-r",
+            requirements,
+        )
+        if (site / "torch").exists():
+            make_stub(site)
+        (place / "complete").touch()
+    return place / "bin" / "python"
+
+
+def main() -> int:
+    try:
+        print(make(Path(sys.argv[1]), Path(sys.argv[2])))
+    except subprocess.CalledProcessError as e:
+        print(f"{sys.argv[1]}: {' '.join(map(str, e.cmd))} failed: {e.stderr.strip()[-500:]}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,515 @@
+"""bps.torch: every worker of a job runs these tests in the same order (tests/frontends/run.py)."""
+
+import pytest
+import torch
+
+import bps.torch as bps
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job():
+    bps.init()
+    yield
+    bps.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together():
+    """No worker begins a test before all have ended the one before."""
+    bps.barrier()
+    torch.manual_seed(bps.rank())
+
+
+RANK_TYPES = [torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64]
+
+
+def ranks():
+    return range(bps.size())
+
+
+def network(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)).to(dtype)
+
+
+def batch():
+    torch.manual_seed(7)
+    return torch.randn(24, 6, dtype=torch.float64), torch.randn(24, 3, dtype=torch.float64)
+
+
+def same_everywhere(tensor):
+    all_ = bps.allgather(tensor.detach().reshape(1, -1))
+    return all(torch.equal(all_[0], row) for row in all_)
+
+
+def train(model, optimizer, steps=10, rows=slice(None)):
+    x, y = batch()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((model(x[rows]) - y[rows]) ** 2).mean().backward()
+        optimizer.step()
+
+
+def mine():
+    """This worker's rows of the batch."""
+    return slice(bps.rank() * 24 // bps.size(), (bps.rank() + 1) * 24 // bps.size())
+
+
+# ---- place ----
+
+
+def test_place_is_that_of_the_launcher():
+    assert sorted(bps.allgather_object(bps.rank())) == list(ranks())
+    assert bps.local_size() == bps.size() and bps.local_rank() == bps.rank()
+    assert bps.is_initialized()
+
+
+# ---- allreduce ----
+
+
+@pytest.mark.parametrize("dtype", [*RANK_TYPES, torch.bfloat16, torch.int16])
+@pytest.mark.parametrize("shape", [(17,), (17, 17), (3, 5, 7)])
+def test_allreduce_sums_every_type_and_shape(dtype, shape):
+    x = torch.full(shape, bps.rank() + 1).to(dtype)
+    out = bps.allreduce(x, op=bps.Sum)
+    assert out.dtype == dtype and out.shape == x.shape
+    assert torch.equal(out, torch.full(shape, sum(r + 1 for r in ranks())).to(dtype))
+
+
+def test_allreduce_averages_by_default():
+    out = bps.allreduce(torch.full((5,), float(bps.rank())))
+    assert torch.allclose(out, torch.full((5,), sum(ranks()) / bps.size()))
+
+
+@pytest.mark.parametrize(("op", "fold"), [(bps.Min, min), (bps.Max, max)])
+def test_allreduce_takes_the_least_and_the_most(op, fold):
+    values = [torch.tensor([r, -r, 2 * r]) for r in ranks()]
+    want = torch.tensor([fold(v[i].item() for v in values) for i in range(3)])
+    assert torch.equal(bps.allreduce(values[bps.rank()], op=op), want)
+
+
+def test_allreduce_multiplies():
+    out = bps.allreduce(torch.full((3,), float(bps.rank() + 2)), op=bps.Product)
+    assert torch.equal(out, torch.full((3,), float(torch.tensor([r + 2 for r in ranks()]).prod())))
+
+
+def test_allreduce_scales_before_and_after():
+    x = torch.full((4,), float(bps.rank() + 1))
+    out = bps.allreduce(x, op=bps.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    assert torch.allclose(out, torch.full((4,), 2.0 * sum(r + 1 for r in ranks())))
+
+
+def test_allreduce_of_integers_cannot_be_scaled():
+    with pytest.raises(ValueError, match="floating-point"):
+        bps.allreduce(torch.ones(3, dtype=torch.int32), op=bps.Sum, prescale_factor=0.5)
+
+
+def test_allreduce_leaves_its_input_alone():
+    x = torch.full((100,), float(bps.rank()))
+    bps.allreduce(x, op=bps.Sum)
+    assert torch.equal(x, torch.full((100,), float(bps.rank())))
+
+
+def test_allreduce_in_place_writes_its_input():
+    x = torch.full((4, 4), float(bps.rank()))
+    assert bps.allreduce_(x, op=bps.Sum) is x
+    assert torch.equal(x, torch.full((4, 4), float(sum(ranks()))))
+
+
+def test_allreduce_in_place_of_a_strided_tensor():
+    base = torch.zeros(6, 6)
+    x = base.t()[::2]
+    x += bps.rank() + 1
+    bps.allreduce_(x, op=bps.Sum)
+    assert torch.equal(x, torch.full((3, 6), float(sum(r + 1 for r in ranks()))))
+    assert base.sum() == x.sum()
+
+
+def test_allreduce_of_more_than_the_pieces_in_flight():
+    x = torch.arange(5_000_000, dtype=torch.float32) + bps.rank()
+    out = bps.allreduce(x, op=bps.Average)
+    assert torch.allclose(out, torch.arange(5_000_000) + sum(ranks()) / bps.size())
+
+
+def test_allreduce_of_nothing_and_of_a_scalar():
+    assert bps.allreduce(torch.empty(0)).shape == (0,)
+    assert bps.allreduce(torch.tensor(2.0), op=bps.Sum) == 2.0 * bps.size()
+
+
+def test_allreduce_of_bools_is_or_with_max():
+    x = torch.tensor([bps.rank() == 0, False, True])
+    assert bps.allreduce(x, op=bps.Max).tolist() == [True, False, True]
+
+
+def test_many_operations_in_flight_end_in_any_order():
+    handles = [bps.allreduce_async(torch.full((9,), float(i)), name=f"flight.{i}", op=bps.Sum) for i in range(50)]
+    for i in reversed(range(50)):
+        assert torch.equal(bps.synchronize(handles[i]), torch.full((9,), float(i * bps.size())))
+        assert bps.poll(handles[i])
+
+
+def test_many_operations_without_a_name_in_flight():
+    handles = [bps.allreduce_async(torch.full((9,), float(i)), op=bps.Sum) for i in range(50)]
+    assert all(torch.equal(bps.synchronize(h), torch.full((9,), float(i * bps.size()))) for i, h in enumerate(handles))
+
+
+def test_a_name_in_flight_is_refused_a_second_time():
+    h = bps.allreduce_async(torch.ones(3), name="twice")
+    with pytest.raises(ValueError, match="'twice' is in flight"):
+        bps.allreduce_async(torch.ones(3), name="twice")
+    bps.synchronize(h)
+    assert torch.equal(bps.allreduce(torch.ones(3), name="twice"), torch.ones(3))
+
+
+def test_a_name_may_come_back_with_another_shape():
+    for n in (3, 5, 3):
+        assert bps.allreduce(torch.ones(n), name="shapes", op=bps.Sum).tolist() == [float(bps.size())] * n
+
+
+def test_shapes_that_differ_between_workers_are_an_error_at_all():
+    with pytest.raises(bps.Error, match="differ"):
+        bps.allreduce(torch.ones(3 + bps.rank()), name="differ")
+
+
+def test_average_and_op_exclude_each_other():
+    with pytest.raises(ValueError, match="exclude"):
+        bps.allreduce(torch.ones(3), average=True, op=bps.Sum)
+
+
+def test_adasum_and_unknown_operations_are_refused():
+    with pytest.raises(NotImplementedError, match="Adasum"):
+        bps.allreduce(torch.ones(3), op=bps.Adasum)
+    with pytest.raises(ValueError, match="no operation"):
+        bps.allreduce(torch.ones(3), op=77)
+
+
+def test_complex_and_sparse_tensors_are_refused_in_words():
+    with pytest.raises(TypeError, match="complex64"):
+        bps.allreduce(torch.ones(3, dtype=torch.complex64))
+    with pytest.raises(NotImplementedError, match="to_dense"):
+        bps.allreduce(torch.eye(3).to_sparse())
+
+
+def test_allreduce_is_differentiable():
+    x = torch.ones(5, requires_grad=True)
+    bps.allreduce(x, op=bps.Sum).backward(torch.full((5,), float(bps.rank())))
+    assert torch.equal(x.grad, torch.full((5,), float(sum(ranks()))))
+
+
+@pytest.mark.parametrize("kind", [bps.Compression.fp16, bps.Compression.bf16])
+def test_compression_changes_the_type_on_the_wire_only(kind):
+    out = bps.allreduce(torch.full((8,), 0.5 + bps.rank()), compression=kind, op=bps.Sum)
+    assert out.dtype == torch.float32
+    assert torch.allclose(out, torch.full((8,), sum(0.5 + r for r in ranks())))
+
+
+def test_grouped_allreduce_returns_all_outputs():
+    group = [torch.full((n,), float(bps.rank())) for n in (1, 100, 10_000)]
+    for out in (bps.grouped_allreduce(group, op=bps.Sum), bps.grouped_allreduce_(group, name="group", op=bps.Sum)):
+        assert [o.numel() for o in out] == [1, 100, 10_000]
+        assert all((o == sum(ranks())).all() for o in out)
+
+
+def test_push_pull_has_byteps_defaults():
+    x = torch.full((6,), float(bps.rank()))
+    assert torch.allclose(bps.push_pull(x, name="pp"), torch.full((6,), sum(ranks()) / bps.size()))
+    assert torch.equal(bps.push_pull(x, average=False), torch.full((6,), float(sum(ranks()))))
+    h = bps.push_pull_async_inplace(x, average=False, name="ppi", version=3, priority=-5)
+    assert bps.synchronize(h) is x and (x == sum(ranks())).all()
+
+
+# ---- broadcast, gather, scatter ----
+
+
+@pytest.mark.parametrize("dtype", [*RANK_TYPES, torch.bool, torch.bfloat16])
+def test_broadcast_gives_every_root_its_turn(dtype):
+    for root in ranks():
+        x = torch.full((3, 4), bps.rank()).to(dtype)
+        assert torch.equal(bps.broadcast(x, root), torch.full((3, 4), root).to(dtype))
+        assert torch.equal(x, torch.full((3, 4), bps.rank()).to(dtype))
+        bps.broadcast_(x, root)
+        assert torch.equal(x, torch.full((3, 4), root).to(dtype))
+
+
+def test_broadcast_from_an_unknown_rank_is_refused():
+    with pytest.raises(bps.Error, match="root 99"):
+        bps.broadcast(torch.ones(1), 99)
+
+
+def test_broadcast_sends_gradients_to_the_root():
+    x = torch.ones(4, requires_grad=True)
+    bps.broadcast(x, 0).backward(torch.full((4,), float(bps.rank())))
+    want = sum(ranks()) / bps.size() if bps.rank() == 0 else 0.0
+    assert torch.allclose(x.grad, torch.full((4,), want))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int64, torch.bool])
+def test_allgather_concatenates_different_first_dimensions(dtype):
+    out = bps.allgather(torch.full((bps.rank() + 1, 2, 3), bps.rank()).to(dtype))
+    assert torch.equal(out, torch.cat([torch.full((r + 1, 2, 3), r).to(dtype) for r in ranks()]))
+
+
+def test_allgather_of_an_empty_part():
+    out = bps.allgather(torch.full((bps.rank(), 2), float(bps.rank())))
+    assert torch.equal(out, torch.cat([torch.full((r, 2), float(r)) for r in ranks()]))
+
+
+def test_allgather_refuses_other_shapes_and_types_at_all():
+    with pytest.raises(ValueError, match="allgather: rank"):
+        bps.allgather(torch.ones(2, 3 + bps.rank()))
+    with pytest.raises(ValueError, match="one dimension"):
+        bps.allgather(torch.tensor(1.0))
+
+
+def test_allgather_is_differentiable():
+    x = torch.ones(bps.rank() + 1, 2, requires_grad=True)
+    out = bps.allgather(x)
+    out.backward(torch.arange(out.numel(), dtype=torch.float32).view(out.shape))
+    first = sum(r + 1 for r in range(bps.rank()))
+    want = torch.arange(out.numel(), dtype=torch.float32).view(out.shape)[first : first + bps.rank() + 1]
+    assert torch.allclose(x.grad, want)
+
+
+def test_reducescatter_gives_the_first_ranks_one_row_more():
+    rows = 2 * bps.size() + 1
+    out = bps.reducescatter(torch.arange(rows * 3.0).view(rows, 3), op=bps.Sum)
+    assert out.shape == (3 if bps.rank() == 0 else 2, 3)
+    assert torch.equal(bps.allgather(out), bps.size() * torch.arange(rows * 3.0).view(rows, 3))
+
+
+def test_objects_travel():
+    assert bps.broadcast_object({"rank": bps.rank(), "text": "ä" * 5000}, 1) == {"rank": 1, "text": "ä" * 5000}
+    assert bps.allgather_object([bps.rank()] * bps.rank()) == [[r] * r for r in ranks()]
+
+
+# ---- optimizer ----
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop])
+def test_training_with_all_workers_equals_one_with_the_whole_batch(kind):
+    model, alone = network(), network()
+    train(alone, kind(alone.parameters(), lr=0.01))
+    optimizer = bps.DistributedOptimizer(kind(model.parameters(), lr=0.01), model.named_parameters())
+    assert isinstance(optimizer, kind) and type(optimizer).__name__ == kind.__name__
+    train(model, optimizer, rows=mine())
+    for p, q in zip(model.parameters(), alone.parameters()):
+        assert (p - q).abs().max() <= 1e-12
+        assert same_everywhere(p)
+
+
+def test_backward_passes_add_up_before_they_are_sent():
+    model, alone = network(), network()
+    x, y = batch()
+    reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2
+    )
+    for _ in range(3):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        for _ in range(2):
+            (model(x[mine()]) - y[mine()]).pow(2).mean().backward()
+            (alone(x) - y).pow(2).mean().backward()
+        optimizer.step()
+        reference.step()
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_gradients_can_be_clipped_between_synchronize_and_step():
+    model = network()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    model(batch()[0][mine()]).sum().backward()
+    optimizer.synchronize()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    moved = torch.cat([(p - b).view(-1) for p, b in zip(model.parameters(), before)])
+    assert moved.norm().item() == pytest.approx(0.1, rel=1e-6)
+    assert same_everywhere(moved)
+
+
+def test_predivided_gradients_are_the_same_average():
+    model, other = network(), network()
+    train(
+        model,
+        bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()),
+        rows=mine(),
+    )
+    scaled = bps.DistributedOptimizer(
+        torch.optim.SGD(other.parameters(), lr=0.1), other.named_parameters(), gradient_predivide_factor=2.0
+    )
+    train(other, scaled, rows=mine())
+    assert all((p - q).abs().max() <= 1e-12 for p, q in zip(model.parameters(), other.parameters()))
+
+
+def test_a_parameter_that_only_some_workers_use_gets_zeros_of_the_others():
+    model = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)])
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    used = model[0] if bps.rank() == 0 else model[1]
+    used(torch.ones(1, 2)).sum().backward()
+    optimizer.synchronize()
+    assert torch.allclose(model[0].weight.grad, torch.full((2, 2), 1 / bps.size()))
+    assert torch.allclose(model[1].weight.grad, torch.full((2, 2), (bps.size() - 1) / bps.size()))
+
+
+def test_zero_grad_between_backward_and_step_is_refused():
+    model = network()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(batch()[0]).sum().backward()
+    with pytest.raises(AssertionError, match="before step"):
+        optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_more_backward_passes_than_agreed_are_refused():
+    model = network()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(batch()[0]).sum().backward()
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        model(batch()[0]).sum().backward()
+    optimizer.step()
+
+
+def test_names_that_are_missing_or_come_twice_are_refused():
+    model = network()
+    named = list(model.named_parameters())
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="lacks 1"):
+        bps.DistributedOptimizer(sgd, named[1:])
+    with pytest.raises(ValueError, match="more than once: w"):
+        bps.DistributedOptimizer(sgd, [("w", p) for _, p in named])
+    with pytest.raises(ValueError, match="sequence of tuples"):
+        bps.DistributedOptimizer(sgd, model.parameters())
+
+
+def test_sparse_gradients_are_refused_or_made_dense():
+    def step(**options):
+        layer = torch.nn.Embedding(5, 2, sparse=True)
+        torch.nn.init.ones_(layer.weight)
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD(layer.parameters(), lr=1.0), layer.named_parameters(), **options
+        )
+        layer(torch.tensor([bps.rank()])).sum().backward()
+        optimizer.step()
+        return layer.weight
+
+    assert same_everywhere(step(sparse_as_dense=True))
+    with pytest.raises(NotImplementedError, match="sparse_as_dense"):
+        step()
+
+
+def test_several_buckets_and_bf16_on_the_wire():
+    model, alone = network(dtype=torch.float32), network(dtype=torch.float32)
+    optimizer = bps.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), bps.Compression.bf16, bucket_bytes=100
+    )
+    x = batch()[0].float()
+    model(x[mine()]).mean().backward()
+    alone(x).mean().backward()
+    optimizer.synchronize()
+    for p, q in zip(model.parameters(), alone.parameters()):
+        assert torch.allclose(p.grad, q.grad, rtol=0.02, atol=1e-3) and same_everywhere(p.grad)
+
+
+def test_channels_last_gradients_keep_their_strides():
+    layer = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    torch.nn.init.ones_(layer.weight)
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=1.0), layer.named_parameters())
+    layer(torch.arange(75.0).view(1, 3, 5, 5)).sum().backward()
+    want = layer.weight.grad.stride()
+    optimizer.synchronize()
+    assert layer.weight.grad.stride() == layer.weight.stride() == want
+    assert same_everywhere(layer.weight.grad.contiguous())
+
+
+def test_a_learning_rate_scheduler_drives_the_wrapped_optimizer():
+    model = network()
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    train(model, optimizer, steps=1, rows=mine())
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_broadcast_parameters_makes_all_models_roots():
+    model = network(seed=bps.rank())
+    model.register_buffer("count", torch.tensor(bps.rank()))
+    bps.broadcast_parameters(model.state_dict(), root_rank=1)
+    want = network(seed=1)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), want.parameters()))
+    assert model.count == 1
+    bps.broadcast_parameters(list(model.named_parameters()), root_rank=0)
+
+
+def test_broadcast_optimizer_state_gives_newcomers_roots_state():
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (bps.rank() + 1), betas=(0.8, 0.9))
+    if bps.rank() == 0:
+        train(model, optimizer, steps=3)
+    bps.broadcast_parameters(model.state_dict())
+    bps.broadcast_optimizer_state(optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.1 and optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+    for p in model.parameters():
+        assert optimizer.state[p]["step"] == 3
+        assert same_everywhere(optimizer.state[p]["exp_avg"])
+    with pytest.raises(ValueError, match="LBFGS"):
+        bps.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()))
+
+
+# ---- modules ----
+
+
+def test_module_wrapper_averages_during_backward():
+    model, alone = network(seed=bps.rank()), network(seed=0)
+    wrapped = bps.DistributedDataParallel(model)
+    x = batch()[0]
+    for _ in range(3):
+        model.zero_grad()
+        alone.zero_grad()
+        wrapped(x[mine()]).mean().backward()
+        alone(x).mean().backward()
+        assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_module_wrapper_adds_up_gradients_in_no_sync():
+    model, alone = network(), network()
+    wrapped = bps.DistributedDataParallel(model)
+    x = batch()[0]
+    with wrapped.no_sync():
+        wrapped(x[mine()]).mean().backward()
+    wrapped(x[mine()]).mean().backward()
+    for _ in range(2):
+        alone(x).mean().backward()
+    assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))
+
+
+def test_module_wrapper_keeps_buffers_equal():
+    model = torch.nn.BatchNorm1d(6).double()
+    wrapped = bps.DistributedDataParallel(model)
+    for _ in range(2):
+        wrapped(batch()[0][mine()] + bps.rank()).sum().backward()
+    wrapped(batch()[0][mine()])
+    bps.broadcast_parameters(list(model.buffers()))
+    assert same_everywhere(model.running_mean)
+    with pytest.raises(ValueError, match="no parameter"):
+        bps.DistributedDataParallel(torch.nn.ReLU())
+
+
+def test_ddp_hook_averages_like_gloo():
+    dist = torch.distributed
+    store = bps.broadcast_object(f"/tmp/bps-frontend-{torch.randint(1 << 60, ()).item()}")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=bps.rank(), world_size=bps.size())
+    try:
+        models = [torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.0005) for _ in range(2)]
+        models[1].register_comm_hook(bps.HookState(), bps.ddp_hook)
+        x = batch()[0][mine()]
+        for _ in range(4):
+            for model in models:
+                model.zero_grad()
+                (model(x) ** 2).mean().backward()
+            for p, q in zip(*(m.parameters() for m in models)):
+                assert (p.grad - q.grad).abs().max() <= 1e-12
+    finally:
+        dist.destroy_process_group()
