@@ -331,7 +331,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	if (rc < 0)
 		goto failed;
 	dataloop_attach(a->loop, a->x);
-	rc = maker_new(a->loop, &a->maker, err);
+	rc = memory_thread_new(a->loop, &a->memory_thread, err);
 	if (rc < 0)
 		goto failed;
 	uv_poll_init(dataloop_uv(a->loop), &a->listen_poll, cfg->listen_fd);
@@ -381,7 +381,7 @@ void agent_free(struct agent *a)
 		return;
 	/* What it has made is posted before the trainers go. Of what it does not make any more they are
 	 * told nothing: they are dropped, or ask a successor for it. */
-	maker_stop(a->maker);
+	memory_thread_stop(a->memory_thread);
 	if (a->loop) {
 		while (dataloop_post(a->loop, drop_all, a) == -EAGAIN)
 			sched_yield();
@@ -392,7 +392,7 @@ void agent_free(struct agent *a)
 	agt_core_free(a->core);
 	leave_jobs(a);
 	keep_end(a);
-	maker_free(a->maker);
+	memory_thread_free(a->memory_thread);
 	quota_free(a->quota);
 	if (a->spare_fd >= 0)
 		close(a->spare_fd);

@@ -219,7 +219,7 @@ struct job {
 	bool is_told;              /* since the last resync began */
 	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
 	bool is_busy;      /* the core may still write to its memory */
-	uint32_t n_making; /* requests to the maker */
+	uint32_t n_making; /* requests to the memory thread */
 	bool makes_output; /* one of them is for outputs; then others wait for it: */
 	TAILQ_HEAD(, declaring) waiting;
 	int code; /* of its end */
@@ -263,7 +263,8 @@ struct agent {
 	uint64_t gpu_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
-	STAILQ_HEAD(, late) late; /* what the service manager has not taken yet (handover_write.c) */
+	STAILQ_HEAD(, late)
+	late; /* what the service manager has not taken yet (handover_write.c) */
 	uint64_t late_since_ns, late_due_ns;
 	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */
 	bool has_dirty;
@@ -274,7 +275,7 @@ struct agent {
 	uint64_t heard_ns, server_ns;
 	int stranded; /* as in the figures */
 	struct quota *quota;
-	struct maker *maker;
+	struct memory_thread *memory_thread;
 	pthread_mutex_t lock; /* of figures and quota_view, which the control thread reads */
 	struct agent_figures figures, seen_figures; /* seen: the control thread's copy */
 	struct quota_view quota_view, seen_quotas;  /* the same */

@@ -49,7 +49,7 @@ struct gpu {
 	uint16_t input_nodes[LOCAL_GPUS_MAX]; /* see struct choice (executor/plan/choose.h) */
 	uint32_t sum_node;
 	struct arena_set arenas; /* staging, mapped by the executor too */
-	struct making making;
+	struct memory_request request;
 	bool is_making;
 	struct gpu_tensor **tensors; /* by id */
 	uint32_t n_tensors;

@@ -49,7 +49,7 @@ int gpu_tensor_restore(struct gpu *g, struct tensor *tensor, uint32_t id)
 }
 
 /* An arena that was being made is there, or not. */
-static void made(struct making *m)
+static void made(struct memory_request *m)
 {
 	struct gpu *g = m->user;
 	struct job *job = g->job;
@@ -60,7 +60,7 @@ static void made(struct making *m)
 	if (rc < 0 || g->state != GPU_RUNNING || !job || job->state == JOB_ENDED) {
 		arena_forgo(&g->arenas, ARENA_PRIVATE, m->bytes);
 		if (rc == 0)
-			maker_drop(g->agent->maker, &m->memory);
+			memory_thread_drop(g->agent->memory_thread, &m->memory);
 	} else {
 		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &a, &m->err);
 	}
@@ -89,16 +89,16 @@ static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_
 		ret_arena, ret, err);
 	if (rc != -EINPROGRESS)
 		return rc;
-	g->making = (struct making){.name = g->arenas.name,
+	g->request = (struct memory_request){.name = g->arenas.name,
 		.bytes = g->arenas.want_bytes,
 		.more_seals = 0,
 		.node = node,
 		.uid = g->job->uid,
 		.done = made,
 		.user = g};
-	rc = maker_make(g->agent->maker, &g->making);
+	rc = memory_thread_make(g->agent->memory_thread, &g->request);
 	if (rc < 0) {
-		arena_forgo(&g->arenas, ARENA_PRIVATE, g->making.bytes);
+		arena_forgo(&g->arenas, ARENA_PRIVATE, g->request.bytes);
 		return err_set(err, rc, "the agent stops");
 	}
 	g->is_making = true;

@@ -17,40 +17,40 @@
 /* Rounds come before memory: beside a thread that never rests it still has a tenth of the core. */
 #define NICE 10
 
-struct dropping {
-	TAILQ_ENTRY(dropping) link;
+struct memory_discard {
+	TAILQ_ENTRY(memory_discard) link;
 	struct memory memory;
 };
 
-struct maker {
+struct memory_thread {
 	struct dataloop *loop;
 	pthread_t thread;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t wake;
-	TAILQ_HEAD(, making) requests;
-	TAILQ_HEAD(, dropping) drops;
+	TAILQ_HEAD(, memory_request) requests;
+	TAILQ_HEAD(, memory_discard) drops;
 	uint64_t turn; /* of the last piece */
 	bool is_stopped;
 };
 
 static void deliver(void *arg)
 {
-	struct making *m = arg;
+	struct memory_request *m = arg;
 
 	m->done(m);
 }
 
-static void finish(struct making *m, int rc)
+static void finish(struct memory_request *m, int rc)
 {
 	m->rc = rc;
-	while (dataloop_post(m->maker->loop, deliver, m) == -EAGAIN)
+	while (dataloop_post(m->memory_thread->loop, deliver, m) == -EAGAIN)
 		sched_yield(); /* a full queue drains: the thread lives */
 }
 
 /* The first one of the user whose last piece is the longest ago; NULL: there is none. */
-static struct making *take_request(struct maker *m)
+static struct memory_request *take_request(struct memory_thread *m)
 {
-	struct making *next = TAILQ_FIRST(&m->requests), *r;
+	struct memory_request *next = TAILQ_FIRST(&m->requests), *r;
 
 	TAILQ_FOREACH (r, &m->requests, link)
 		if (r->turn < next->turn)
@@ -66,9 +66,9 @@ static struct making *take_request(struct maker *m)
 }
 
 /* Its user's turn, or behind those who wait already. */
-static void add_request(struct maker *m, struct making *request)
+static void add_request(struct memory_thread *m, struct memory_request *request)
 {
-	struct making *r;
+	struct memory_request *r;
 
 	request->turn = m->turn;
 	TAILQ_FOREACH (r, &m->requests, link)
@@ -78,7 +78,7 @@ static void add_request(struct maker *m, struct making *request)
 }
 
 /* One piece of it. True when there is more to do. */
-static bool advance(struct making *r)
+static bool advance(struct memory_request *r)
 {
 	int rc = 0;
 
@@ -96,7 +96,7 @@ static bool advance(struct making *r)
 	return false;
 }
 
-static void drop_one(struct maker *m, struct dropping *d)
+static void drop_one(struct memory_thread *m, struct memory_discard *d)
 {
 	TAILQ_REMOVE(&m->drops, d, link);
 	pthread_mutex_unlock(&m->lock);
@@ -105,7 +105,7 @@ static void drop_one(struct maker *m, struct dropping *d)
 	pthread_mutex_lock(&m->lock);
 }
 
-static void wait_for_work(struct maker *m)
+static void wait_for_work(struct memory_thread *m)
 {
 	struct timespec ts;
 
@@ -114,11 +114,11 @@ static void wait_for_work(struct maker *m)
 	pthread_cond_timedwait(&m->wake, &m->lock, &ts);
 }
 
-static void *maker_main(void *arg)
+static void *memory_thread_main(void *arg)
 {
-	struct maker *m = arg;
-	struct dropping *d;
-	struct making *r;
+	struct memory_thread *m = arg;
+	struct memory_discard *d;
+	struct memory_request *r;
 
 	pthread_setname_np(pthread_self(), "bps-memory");
 	/* of this thread alone, on Linux */
@@ -152,9 +152,9 @@ static void *maker_main(void *arg)
 	return NULL;
 }
 
-int maker_new(struct dataloop *loop, struct maker **ret, struct err_text *err)
+int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct err_text *err)
 {
-	struct maker *m = calloc(1, sizeof(*m));
+	struct memory_thread *m = calloc(1, sizeof(*m));
 	pthread_condattr_t attr;
 	sigset_t all, old;
 	int rc;
@@ -171,18 +171,18 @@ int maker_new(struct dataloop *loop, struct maker **ret, struct err_text *err)
 	pthread_condattr_destroy(&attr);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&m->thread, NULL, maker_main, m);
+	rc = pthread_create(&m->thread, NULL, memory_thread_main, m);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (rc) {
 		m->is_stopped = true;
-		maker_free(m);
+		memory_thread_free(m);
 		return err_set(err, -rc, "cannot start a thread: %s", strerror(rc));
 	}
 	*ret = m;
 	return 0;
 }
 
-void maker_stop(struct maker *m)
+void memory_thread_stop(struct memory_thread *m)
 {
 	bool was;
 
@@ -197,21 +197,21 @@ void maker_stop(struct maker *m)
 		pthread_join(m->thread, NULL);
 }
 
-void maker_free(struct maker *m)
+void memory_thread_free(struct memory_thread *m)
 {
 	if (!m)
 		return;
-	maker_stop(m);
+	memory_thread_stop(m);
 	pthread_cond_destroy(&m->wake);
 	pthread_mutex_destroy(&m->lock);
 	free(m);
 }
 
-int maker_make(struct maker *m, struct making *request)
+int memory_thread_make(struct memory_thread *m, struct memory_request *request)
 {
 	int rc = 0;
 
-	request->maker = m;
+	request->memory_thread = m;
 	request->memory = (struct memory){.fd = -1};
 	pthread_mutex_lock(&m->lock);
 	if (m->is_stopped) {
@@ -225,9 +225,9 @@ int maker_make(struct maker *m, struct making *request)
 	return rc;
 }
 
-void maker_drop(struct maker *m, const struct memory *memory)
+void memory_thread_drop(struct memory_thread *m, const struct memory *memory)
 {
-	struct dropping *d = m ? malloc(sizeof(*d)) : NULL;
+	struct memory_discard *d = m ? malloc(sizeof(*d)) : NULL;
 	struct memory mine = *memory;
 
 	if (!d) {

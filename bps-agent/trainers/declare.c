@@ -244,7 +244,7 @@ struct declaring {
 	void *mem; /* of its names */
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct err_text errs[LOCAL_DECLARE_MAX];
-	struct making making; /* memory for the next one */
+	struct memory_request request; /* memory for the next one */
 	enum arena_kind kind;
 };
 
@@ -278,7 +278,7 @@ static void declare_refused(struct declaring *x, int rc)
 	x->next++;
 }
 
-static void made(struct making *m);
+static void made(struct memory_request *m);
 
 static void wait_for_outputs(struct declaring *x)
 {
@@ -309,15 +309,15 @@ static int make_wanted(struct declaring *x, struct err_text *err)
 		return 0;
 	}
 	x->kind = set->want_kind;
-	x->making = (struct making){.name = "bps-arena",
+	x->request = (struct memory_request){.name = "bps-arena",
 		.bytes = set->want_bytes,
 		.more_seals = arena_seals(set, set->want_kind),
 		.uid = x->trainer->uid,
 		.done = made,
 		.user = x};
-	rc = maker_make(x->trainer->agent->maker, &x->making);
+	rc = memory_thread_make(x->trainer->agent->memory_thread, &x->request);
 	if (rc < 0) {
-		arena_forgo(set, x->kind, x->making.bytes);
+		arena_forgo(set, x->kind, x->request.bytes);
 		return err_set(err, rc, "the agent stops");
 	}
 	x->job->n_making++;
@@ -379,7 +379,7 @@ void declare_wake(struct job *job)
 	}
 }
 
-static void made(struct making *m)
+static void made(struct memory_request *m)
 {
 	struct declaring *x = m->user;
 	struct trainer *t = x->trainer;
@@ -391,7 +391,7 @@ static void made(struct making *m)
 	if (rc < 0 || !is_wanted) {
 		arena_forgo(&job->arenas, x->kind, m->bytes);
 		if (rc == 0)
-			maker_drop(job->agent->maker, &m->memory);
+			memory_thread_drop(job->agent->memory_thread, &m->memory);
 	} else {
 		rc = arena_adopt(&job->arenas, x->kind, &m->memory, newest(x), &m->err);
 	}

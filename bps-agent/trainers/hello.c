@@ -28,7 +28,7 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 /* One whose control page is being made. */
 struct greeting {
 	struct trainer *trainer;
-	struct making making;
+	struct memory_request request;
 	struct local_msg m;
 	void *mem; /* of m */
 };
@@ -69,10 +69,10 @@ static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struc
 
 static void take_control(struct trainer *t, struct greeting *g)
 {
-	struct err_text *err = &g->making.err;
-	int fd = g->making.memory.fd, rc;
+	struct err_text *err = &g->request.err;
+	int fd = g->request.memory.fd, rc;
 
-	t->control = g->making.memory.mem;
+	t->control = g->request.memory.mem;
 	local_control_init(t->control, t->sq_entries, t->max_tensors);
 	rc = job_attach(t, &g->m.hello, err);
 	if (rc == 0)
@@ -84,7 +84,7 @@ static void take_control(struct trainer *t, struct greeting *g)
 	close(fd);
 }
 
-static void control_made(struct making *m)
+static void control_made(struct memory_request *m)
 {
 	struct greeting *g = m->user;
 	struct trainer *t = g->trainer;
@@ -92,7 +92,7 @@ static void control_made(struct making *m)
 	if (m->rc < 0 || t->state == TRAINER_GONE) {
 		quota_give(t->user, QUOTA_MEMORY, m->bytes);
 		if (m->rc == 0)
-			maker_drop(t->agent->maker, &m->memory);
+			memory_thread_drop(t->agent->memory_thread, &m->memory);
 		else if (m->rc != -ECANCELED) /* the agent stops */
 			welcome(t, g->m.seq, -1, m->rc, &m->err);
 	} else {
@@ -125,7 +125,7 @@ static int make_control(
 	}
 	t->control_bytes = local_control_bytes(t->sq_entries, n);
 	*g = (struct greeting){.trainer = t, .m = *m, .mem = *mem};
-	g->making = (struct making){.name = "bps-control",
+	g->request = (struct memory_request){.name = "bps-control",
 		.bytes = t->control_bytes,
 		.uid = t->uid,
 		.done = control_made,
@@ -135,7 +135,7 @@ static int make_control(
 		free(g);
 		return rc;
 	}
-	rc = maker_make(t->agent->maker, &g->making);
+	rc = memory_thread_make(t->agent->memory_thread, &g->request);
 	if (rc < 0) {
 		quota_give(t->user, QUOTA_MEMORY, t->control_bytes);
 		free(g);

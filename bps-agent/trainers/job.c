@@ -257,7 +257,7 @@ static void release_memory(void *ctx, size_t bytes, unsigned n_fds)
 
 static void drop_memory(void *ctx, const struct memory *m)
 {
-	maker_drop(((struct job *)ctx)->agent->maker, m);
+	memory_thread_drop(((struct job *)ctx)->agent->memory_thread, m);
 }
 
 static size_t memory_room(void *ctx)

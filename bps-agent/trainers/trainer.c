@@ -49,7 +49,7 @@ static void free_if_closed(struct trainer *t)
 	if (t->n_handles)
 		return;
 	if (t->control)
-		maker_drop(t->agent->maker,
+		memory_thread_drop(t->agent->memory_thread,
 			&(struct memory){.fd = -1, .mem = t->control, .bytes = t->control_bytes});
 	if (t->efd >= 0)
 		close(t->efd);

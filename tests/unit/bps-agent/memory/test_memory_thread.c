@@ -19,8 +19,8 @@
 
 struct world {
 	struct dataloop *loop;
-	struct maker *maker;
-	struct making large, small, many[MANY];
+	struct memory_thread *memory_thread;
+	struct memory_request large, small, many[MANY];
 	_Atomic unsigned n_done;
 	unsigned large_place, small_place; /* in the order of being done */
 };
@@ -40,7 +40,7 @@ static bool work(void *ctx)
 
 static const struct dataloop_ops ops = {.tick = tick, .work = work};
 
-static void done(struct making *m)
+static void done(struct memory_request *m)
 {
 	struct world *w = m->user;
 	unsigned place = w->n_done + 1;
@@ -58,9 +58,9 @@ static void setup(struct world *w)
 
 	memset(w, 0, sizeof(*w));
 	assert_int_equal(dataloop_new("data0", 0, 16, &ops, w, &w->loop, &err), 0);
-	assert_int_equal(maker_new(w->loop, &w->maker, &err), 0);
+	assert_int_equal(memory_thread_new(w->loop, &w->memory_thread, &err), 0);
 	assert_int_equal(dataloop_start(w->loop, &err), 0);
-	w->large = w->small = (struct making){.name = "test", .done = done, .user = w};
+	w->large = w->small = (struct memory_request){.name = "test", .done = done, .user = w};
 	w->large.bytes = 512 * MIB;
 	w->small.bytes = MIB;
 	w->small.more_seals = arena_seals(&(struct arena_set){0}, ARENA_OUTPUT);
@@ -68,9 +68,9 @@ static void setup(struct world *w)
 
 static void teardown(struct world *w)
 {
-	maker_stop(w->maker);
+	memory_thread_stop(w->memory_thread);
 	dataloop_free(w->loop);
-	maker_free(w->maker);
+	memory_thread_free(w->memory_thread);
 }
 
 static void await(struct world *w, unsigned n_done)
@@ -89,16 +89,16 @@ static void small_request_does_not_wait_for_the_large_one_before_it(void **state
 
 	(void)state;
 	setup(&w);
-	assert_int_equal(maker_make(w.maker, &w.large), 0);
-	assert_int_equal(maker_make(w.maker, &w.small), 0);
+	assert_int_equal(memory_thread_make(w.memory_thread, &w.large), 0);
+	assert_int_equal(memory_thread_make(w.memory_thread, &w.small), 0);
 	await(&w, 2);
 	assert_int_equal(w.small_place, 1);
 	assert_int_equal(w.large_place, 2);
 	assert_int_equal(w.large.rc, 0);
 	assert_int_equal(w.large.memory.n_made, 512 * MIB);
 	assert_int_equal(((char *)w.large.memory.mem)[512 * MIB - 1], 0);
-	maker_drop(w.maker, &w.large.memory);
-	maker_drop(w.maker, &w.small.memory);
+	memory_thread_drop(w.memory_thread, &w.large.memory);
+	memory_thread_drop(w.memory_thread, &w.small.memory);
 	teardown(&w);
 }
 
@@ -109,21 +109,21 @@ static void user_does_not_wait_for_the_many_requests_of_two_others(void **state)
 	(void)state;
 	setup(&w);
 	for (unsigned i = 0; i < MANY; i++) {
-		w.many[i] = (struct making){.name = "test",
+		w.many[i] = (struct memory_request){.name = "test",
 			.bytes = 16 * MIB,
 			.uid = 1 + i % 2,
 			.done = done,
 			.user = &w};
-		assert_int_equal(maker_make(w.maker, &w.many[i]), 0);
+		assert_int_equal(memory_thread_make(w.memory_thread, &w.many[i]), 0);
 	}
 	w.small.uid = 3;
-	assert_int_equal(maker_make(w.maker, &w.small), 0);
+	assert_int_equal(memory_thread_make(w.memory_thread, &w.small), 0);
 	await(&w, MANY + 1);
 	assert_true(w.small_place < MANY / 3);
-	maker_drop(w.maker, &w.small.memory);
+	memory_thread_drop(w.memory_thread, &w.small.memory);
 	for (unsigned i = 0; i < MANY; i++) {
 		assert_int_equal(w.many[i].rc, 0);
-		maker_drop(w.maker, &w.many[i].memory);
+		memory_thread_drop(w.memory_thread, &w.many[i].memory);
 	}
 	teardown(&w);
 }
@@ -135,7 +135,7 @@ static void memory_that_is_not_there_is_told_with_a_sentence(void **state)
 	(void)state;
 	setup(&w);
 	w.large.bytes = SIZE_MAX / 4;
-	assert_int_equal(maker_make(w.maker, &w.large), 0);
+	assert_int_equal(memory_thread_make(w.memory_thread, &w.large), 0);
 	await(&w, 1);
 	assert_true(w.large.rc < 0);
 	assert_non_null(strstr(w.large.err.s, "shared memory"));
@@ -149,11 +149,11 @@ static void stop_cancels_what_waits_and_what_comes_behind_it(void **state)
 	(void)state;
 	setup(&w);
 	w.large.bytes = 1024 * MIB; /* a second and more; it is left after a piece */
-	assert_int_equal(maker_make(w.maker, &w.large), 0);
-	maker_stop(w.maker);
+	assert_int_equal(memory_thread_make(w.memory_thread, &w.large), 0);
+	memory_thread_stop(w.memory_thread);
 	await(&w, 1);
 	assert_int_equal(w.large.rc, -ECANCELED);
-	assert_int_equal(maker_make(w.maker, &w.small), 0);
+	assert_int_equal(memory_thread_make(w.memory_thread, &w.small), 0);
 	await(&w, 2);
 	assert_int_equal(w.small.rc, -ECANCELED);
 	assert_null(w.small.memory.mem);
