@@ -49,8 +49,8 @@ static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 
 	FAILPOINT(AGENT_THREAD_TICK);
 	publish_stats(a, now_ns);
-	due_ns = why_tick(a, now_ns);
-	next_ns = stranded_tick(a, now_ns);
+	due_ns = why_stuck_tick(a, now_ns);
+	next_ns = no_server_tick(a, now_ns);
 	due_ns = next_ns < due_ns ? next_ns : due_ns;
 	next_ns = keep_tick(a, now_ns);
 	due_ns = next_ns < due_ns ? next_ns : due_ns;
@@ -183,10 +183,10 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 		tensor_on_fail(a, &m->tensor_fail);
 		break;
 	case CTL_WHY_TEXT:
-		why_on_text(a, &m->why_text);
+		why_stuck_on_text(a, &m->why_text);
 		break;
 	case CTL_PROBE:
-		why_on_probe(a, &m->probe);
+		why_stuck_on_probe(a, &m->probe);
 		break;
 	default:
 		log_rated(LOG_WARN, "not a message for an agent: type=%s", ctl_type_name(m->type));

@@ -210,7 +210,7 @@ struct job {
 	uint32_t n_tensors;       /* planned here, when there is only one member */
 	uint32_t n_workers;       /* local; from RUNNING on */
 	uint64_t view;            /* of its members */
-	struct people *people;    /* who they are, from RUNNING on */
+	struct roster *roster;    /* who they are, from RUNNING on */
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
@@ -332,9 +332,9 @@ void trainer_flush(struct agent *a);
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
 /* Read its socket no more, or again. */
 void trainer_hold(struct trainer *t, bool is_held);
-/* Keep its memory after it is GONE, until trainer_put. */
-void trainer_keep(struct trainer *t);
-void trainer_put(struct trainer *t);
+/* Keep its memory after it is GONE, until trainer_unref. */
+void trainer_ref(struct trainer *t);
+void trainer_unref(struct trainer *t);
 /* The only writer of its state; trainer.c has the table of what may follow. */
 void trainer_set_state(struct trainer *t, enum trainer_state state);
 
@@ -406,16 +406,17 @@ void tensor_free_all(struct job *job);
 
 /* ---- roster.c ---- */
 /* Remember who is in the job. Errors: -ENOMEM, and what was known stays. */
-int people_note(struct job *job, const struct ctl_job *m);
+int roster_update(struct job *job, const struct ctl_job *m);
 /* With the job. */
-void people_free(struct job *job);
+void roster_free(struct job *job);
 /* Who was let in at that barrier, and the lowest rank that was there before; CTL_NO_ID: nobody
  * was. */
-void people_news(const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
+void roster_newcomers(
+	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
 /* Is that rank one of those who were let in last? */
-bool people_is_new(const struct job *job, uint32_t rank);
+bool roster_is_new(const struct job *job, uint32_t rank);
 /* The trainer asks who is there. */
-void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
+void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
 
 /* ---- barrier.c ---- */
 /* The trainer's BARRIER. */
@@ -431,17 +432,17 @@ void barrier_over(struct trainer *t, int code, const char *text);
 
 /* ---- why_stuck.c ---- */
 /* The trainer asks what a tensor waits for; answered from here, or by the scheduler in
- * why_on_text. */
-void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
-void why_on_text(struct agent *a, const struct ctl_why_text *m);
+ * why_stuck_on_text. */
+void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
+void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
 /* What the scheduler has not answered in time is answered with what is known here. Returns when to
  * be called again. */
-uint64_t why_tick(struct agent *a, uint64_t now_ns);
+uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */
-void why_on_probe(struct agent *a, const struct ctl_probe *m);
+void why_stuck_on_probe(struct agent *a, const struct ctl_probe *m);
 
 /* ---- no_server.c ---- */
 /* See whether anybody can sum; trainers of jobs that need it are told when nobody has been able to
  * for too long. Returns when to be called again. */
-uint64_t stranded_tick(struct agent *a, uint64_t now_ns);
+uint64_t no_server_tick(struct agent *a, uint64_t now_ns);
 #endif

@@ -124,8 +124,8 @@ static const struct settings_spec spec = {.program = "bps-agent",
 struct app {
 	struct opts opts;
 	struct node node;
-	struct gpuprobe *gpuprobe; /* NULL: nobody is asked */
-	struct agent *agent;       /* once our id is known */
+	struct gpu_probe *gpu_probe; /* NULL: nobody is asked */
+	struct agent *agent;         /* once our id is known */
 	struct fdstore inherited;
 	struct past past;
 	struct event *stop; /* armed: LEAVE was said, and its answer has this time */
@@ -200,7 +200,8 @@ static void ask_for_gpus(struct app *app)
 		return;
 	if (access(cfg.program, X_OK) < 0 && app->opts.gpu == GPU_AUTO)
 		return; /* this machine needs none */
-	if (gpuprobe_start(loop_base(app->node.daemon.loop), cfg.program, &app->gpuprobe, &err) < 0)
+	if (gpu_probe_start(loop_base(app->node.daemon.loop), cfg.program, &app->gpu_probe, &err) <
+		0)
 		log_warn("%s", err.s);
 }
 
@@ -454,7 +455,7 @@ static void http_status(void *arg, struct httpd_request *req)
 	struct app *app = arg;
 	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
 	const struct topo_report *reports;
-	unsigned n_reports = gpuprobe_reports(app->gpuprobe, &reports, &ask.has_collectives);
+	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
 	json_t *root = node_status(&app->node, "agent");
 	struct agent_figures f = {0};
 	struct quota_view quotas;
@@ -474,7 +475,7 @@ static void http_status(void *arg, struct httpd_request *req)
 	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
 		json_object_set_new(root, "topology",
 			topology_report(app->opts.sysfs, &ask, reports, n_reports,
-				gpuprobe_why(app->gpuprobe)));
+				gpu_probe_why(app->gpu_probe)));
 	httpd_answer(req, 200, root);
 }
 
@@ -670,7 +671,7 @@ int main(int argc, char **argv)
 	past_fini(&app.past);
 	if (app.stop)
 		event_free(app.stop);
-	gpuprobe_free(app.gpuprobe);
+	gpu_probe_free(app.gpu_probe);
 	node_close(&app.node);
 	if (app.listen_fd >= 0)
 		close(app.listen_fd);

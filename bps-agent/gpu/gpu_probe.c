@@ -20,7 +20,7 @@
 #define END_TRIES  200   /* a millisecond each */
 #define LIMIT_S    20    /* the driver takes seconds where nobody holds it open */
 
-struct gpuprobe {
+struct gpu_probe {
 	pid_t pid; /* 0: it has ended */
 	int fd;    /* its output, -1: closed */
 	struct event *readable;
@@ -32,7 +32,7 @@ struct gpuprobe {
 	char why[256];
 };
 
-static void stop_reading(struct gpuprobe *p)
+static void stop_reading(struct gpu_probe *p)
 {
 	if (p->readable)
 		event_free(p->readable);
@@ -44,7 +44,7 @@ static void stop_reading(struct gpuprobe *p)
 
 /* It has closed its output, or is of no more use. One that is stuck in the driver is left, dead or
  * not, to who inherits it: this thread has a watchdog. */
-static void end_child(struct gpuprobe *p)
+static void end_child(struct gpu_probe *p)
 {
 	if (!p->pid)
 		return;
@@ -55,7 +55,7 @@ static void end_child(struct gpuprobe *p)
 }
 
 /* The lines that are no GPU are what went wrong; the last one says it best. */
-static void take_line(struct gpuprobe *p, const char *line)
+static void take_line(struct gpu_probe *p, const char *line)
 {
 	bool has_cliques;
 
@@ -68,7 +68,7 @@ static void take_line(struct gpuprobe *p, const char *line)
 	}
 }
 
-static void finish(struct gpuprobe *p, const char *why)
+static void finish(struct gpu_probe *p, const char *why)
 {
 	char *save = NULL;
 
@@ -93,7 +93,7 @@ static void finish(struct gpuprobe *p, const char *why)
 
 static void on_readable(evutil_socket_t fd, short what, void *arg)
 {
-	struct gpuprobe *p = arg;
+	struct gpu_probe *p = arg;
 	ssize_t n;
 
 	if (what & EV_TIMEOUT) {
@@ -111,7 +111,7 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 		finish(p, NULL);
 }
 
-static int spawn(struct gpuprobe *p, const char *program, int out)
+static int spawn(struct gpu_probe *p, const char *program, int out)
 {
 	char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--gpus", NULL};
 	posix_spawn_file_actions_t files;
@@ -143,10 +143,10 @@ static int spawn(struct gpuprobe *p, const char *program, int out)
 	return -rc;
 }
 
-int gpuprobe_start(
-	struct event_base *base, const char *program, struct gpuprobe **ret, struct err_text *err)
+int gpu_probe_start(
+	struct event_base *base, const char *program, struct gpu_probe **ret, struct err_text *err)
 {
-	struct gpuprobe *p = calloc(1, sizeof(*p));
+	struct gpu_probe *p = calloc(1, sizeof(*p));
 	const struct timeval limit = {.tv_sec = LIMIT_S};
 	int fds[2] = {-1, -1}, rc = -ENOMEM;
 
@@ -170,11 +170,11 @@ int gpuprobe_start(
 	return 0;
 fail:
 	err_set(err, rc, "cannot ask '%s' for GPUs: %s", program, err_str(rc));
-	gpuprobe_free(p);
+	gpu_probe_free(p);
 	return rc;
 }
 
-void gpuprobe_free(struct gpuprobe *p)
+void gpu_probe_free(struct gpu_probe *p)
 {
 	if (!p)
 		return;
@@ -183,15 +183,15 @@ void gpuprobe_free(struct gpuprobe *p)
 	free(p);
 }
 
-unsigned gpuprobe_reports(
-	const struct gpuprobe *p, const struct topo_report **ret, bool *ret_has_cliques)
+unsigned gpu_probe_reports(
+	const struct gpu_probe *p, const struct topo_report **ret, bool *ret_has_cliques)
 {
 	*ret = p ? p->reports : NULL;
 	*ret_has_cliques = p && p->has_cliques;
 	return p ? p->n_reports : 0;
 }
 
-const char *gpuprobe_why(const struct gpuprobe *p)
+const char *gpu_probe_why(const struct gpu_probe *p)
 {
 	return p ? p->why : "";
 }

@@ -11,19 +11,19 @@
 #include "common/base/error.h"
 
 struct event_base;
-struct gpuprobe;
+struct gpu_probe;
 
 /* program is copied. Errors: -ENOENT there is no such program, and other negative ones, with a
  * sentence. */
-int gpuprobe_start(
-	struct event_base *base, const char *program, struct gpuprobe **ret, struct err_text *err);
+int gpu_probe_start(
+	struct event_base *base, const char *program, struct gpu_probe **ret, struct err_text *err);
 /* Ends the child. NULL is allowed. */
-void gpuprobe_free(struct gpuprobe *p);
+void gpu_probe_free(struct gpu_probe *p);
 
 /* How many GPUs it has told of, 0 while that is not known; lent. ret_has_cliques: NCCL can be used
  * on all of them. p may be NULL. */
-unsigned gpuprobe_reports(
-	const struct gpuprobe *p, const struct topo_report **ret, bool *ret_has_cliques);
+unsigned gpu_probe_reports(
+	const struct gpu_probe *p, const struct topo_report **ret, bool *ret_has_cliques);
 /* Why there are none; "" otherwise. */
-const char *gpuprobe_why(const struct gpuprobe *p);
+const char *gpu_probe_why(const struct gpu_probe *p);
 #endif

@@ -22,7 +22,7 @@ static void refuse(struct agent *a, int sock, const char *text)
 	log_rated(LOG_WARN, "trainer refused: %s", text);
 	if (local_send(sock, &m, NULL, 0, 0) < 0)
 		log_debug("the refused trainer was not told");
-	trainer_close_socket(a, sock);
+	slow_close(a, sock);
 }
 
 /* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse

@@ -22,7 +22,7 @@ static void answer(struct trainer *t, int code, const char *text)
 
 	m.passed = (struct local_passed){
 		.code = (uint32_t)-code, .text = text, .barrier = t->kept->barrier};
-	people_news(t->job, t->kept->barrier, &m.passed.n_new, &m.passed.root);
+	roster_newcomers(t->job, t->kept->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
 	t->kept->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }

@@ -324,7 +324,7 @@ static int make_wanted(struct declaring *x, struct err_text *err)
 	if (x->kind == ARENA_OUTPUT)
 		x->job->makes_output = true;
 	tensor_flush_declares(x->job); /* the names go with the trainer */
-	trainer_keep(x->trainer);
+	trainer_ref(x->trainer);
 	trainer_hold(x->trainer, true);
 	return 0;
 }
@@ -407,7 +407,7 @@ static void made(struct memory_request *m)
 	if (rc != -ECANCELED && was_output)
 		declare_wake(job);
 	job->n_making--;
-	trainer_put(t);
+	trainer_unref(t);
 	job_free_if_unused(job);
 }
 

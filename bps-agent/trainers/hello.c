@@ -101,7 +101,7 @@ static void control_made(struct memory_request *m)
 	explicit_bzero((void *)(uintptr_t)g->m.hello.token.data, g->m.hello.token.bytes);
 	free(g->mem);
 	free(g);
-	trainer_put(t);
+	trainer_unref(t);
 }
 
 /* Its control page is made elsewhere: zeroing takes a while, and who opens and closes all the time
@@ -142,7 +142,7 @@ static int make_control(
 		return err_set(err, rc, "the agent stops");
 	}
 	*mem = NULL;
-	trainer_keep(t);
+	trainer_ref(t);
 	trainer_hold(t, true);
 	return 0;
 }

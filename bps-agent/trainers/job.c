@@ -91,7 +91,7 @@ void job_leave(struct job *job)
 	gpu_release(job->gpu);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_put(job->quota);
-	people_free(job);
+	roster_free(job);
 	ledger_free(job->ledger);
 	free(job->ranks);
 	free(job->by_worker);
@@ -451,7 +451,7 @@ static int job_start(struct job *job, const struct ctl_job *m, uint16_t my_membe
 		job->ranks[w] = me->ranks[w].rank;
 		job->by_worker[w] = job_trainer(job, me->ranks[w].rank);
 	}
-	rc = people_note(job, m);
+	rc = roster_update(job, m);
 	if (rc == 0)
 		rc = agt_job_new(job->agent->core, m, my_member, &job->core);
 	if (rc < 0)
@@ -478,8 +478,8 @@ static void welcome_worker(struct job *job, uint32_t w)
 		.local_size = job->n_workers,
 		.text = "",
 		.barrier = job->barrier,
-		.is_new = people_is_new(job, t->rank)};
-	people_news(job, job->barrier, &n_new, &m.job.root);
+		.is_new = roster_is_new(job, t->rank)};
+	roster_newcomers(job, job->barrier, &n_new, &m.job.root);
 	trainer_send(t, &m, NULL, 0);
 }
 
@@ -531,7 +531,7 @@ static void job_change(struct job *job, const struct ctl_job *m)
 		return;
 	job->view = m->view;
 	agt_job_members(job->core, m);
-	if (people_note(job, m) < 0)
+	if (roster_update(job, m) < 0)
 		log_rated(LOG_WARN, "out of memory: trainers of job %s see who was there before",
 			job->name);
 	job->barrier = m->barrier;

@@ -46,7 +46,7 @@ static void tell(struct job *job, int code)
 		}
 }
 
-uint64_t stranded_tick(struct agent *a, uint64_t now_ns)
+uint64_t no_server_tick(struct agent *a, uint64_t now_ns)
 {
 	struct job *job;
 	bool is_needed = false;

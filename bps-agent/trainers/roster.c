@@ -6,26 +6,26 @@
 
 #include "bps-agent/agent.h"
 
-struct machine {
+struct roster_machine {
 	char host[CTL_NAME_MAX + 1];
 	char why[CTL_WHY_GONE_MAX + 1];
 	bool is_gone;
 	bool is_new; /* let in last, also when it is gone since: all are told the same (J13) */
 };
-struct person {
+struct roster_worker {
 	uint32_t rank;
 	uint16_t member;
 };
-struct people {
+struct roster {
 	uint64_t view, border_barrier;
-	struct machine *machines; /* by member number */
-	uint32_t n_persons;
-	struct person persons[]; /* by rank */
+	struct roster_machine *machines; /* by member number */
+	uint32_t n_workers;
+	struct roster_worker workers[]; /* by rank */
 };
 
 static int by_rank(const void *a, const void *b)
 {
-	const struct person *x = a, *y = b;
+	const struct roster_worker *x = a, *y = b;
 
 	return (x->rank > y->rank) - (x->rank < y->rank);
 }
@@ -38,23 +38,23 @@ static void copy(char *dst, size_t room, const char *src)
 	dst[n] = '\0';
 }
 
-void people_free(struct job *job)
+void roster_free(struct job *job)
 {
-	if (!job->people)
+	if (!job->roster)
 		return;
-	free(job->people->machines);
-	free(job->people);
-	job->people = NULL;
+	free(job->roster->machines);
+	free(job->roster);
+	job->roster = NULL;
 }
 
-int people_note(struct job *job, const struct ctl_job *m)
+int roster_update(struct job *job, const struct ctl_job *m)
 {
-	struct people *p;
+	struct roster *p;
 	uint32_t n = 0, at = 0;
 
 	for (uint32_t i = 0; i < m->n_members; i++)
 		n += m->members[i].n_ranks;
-	p = calloc(1, sizeof(*p) + n * sizeof(p->persons[0]));
+	p = calloc(1, sizeof(*p) + n * sizeof(p->workers[0]));
 	if (!p)
 		return -ENOMEM;
 	p->machines = calloc(m->n_members + 1, sizeof(*p->machines));
@@ -64,7 +64,7 @@ int people_note(struct job *job, const struct ctl_job *m)
 	}
 	p->view = m->view;
 	p->border_barrier = m->border_barrier;
-	p->n_persons = n;
+	p->n_workers = n;
 	for (uint32_t i = 0; i < m->n_members; i++) {
 		const struct ctl_job_member *cm = &m->members[i];
 
@@ -73,43 +73,44 @@ int people_note(struct job *job, const struct ctl_job *m)
 		p->machines[i].is_gone = cm->is_gone;
 		p->machines[i].is_new = m->border && cm->since == m->border;
 		for (uint32_t r = 0; r < cm->n_ranks; r++)
-			p->persons[at++] = (struct person){cm->ranks[r].rank, (uint16_t)i};
+			p->workers[at++] = (struct roster_worker){cm->ranks[r].rank, (uint16_t)i};
 	}
-	qsort(p->persons, n, sizeof(p->persons[0]), by_rank);
-	people_free(job);
-	job->people = p;
+	qsort(p->workers, n, sizeof(p->workers[0]), by_rank);
+	roster_free(job);
+	job->roster = p;
 	return 0;
 }
 
-void people_news(const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root)
+void roster_newcomers(
+	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root)
 {
-	const struct people *p = job->people;
+	const struct roster *p = job->roster;
 
 	*ret_n_new = 0;
 	*ret_root = CTL_NO_ID;
-	for (uint32_t i = 0; p && i < p->n_persons; i++) {
-		const struct machine *m = &p->machines[p->persons[i].member];
+	for (uint32_t i = 0; p && i < p->n_workers; i++) {
+		const struct roster_machine *m = &p->machines[p->workers[i].member];
 
 		*ret_n_new += m->is_new && barrier == p->border_barrier;
 		if (*ret_root == CTL_NO_ID && !m->is_new && !m->is_gone)
-			*ret_root = p->persons[i].rank;
+			*ret_root = p->workers[i].rank;
 	}
 }
 
-bool people_is_new(const struct job *job, uint32_t rank)
+bool roster_is_new(const struct job *job, uint32_t rank)
 {
-	const struct people *p = job->people;
+	const struct roster *p = job->roster;
 
-	for (uint32_t i = 0; p && i < p->n_persons; i++)
-		if (p->persons[i].rank == rank)
-			return p->machines[p->persons[i].member].is_new;
+	for (uint32_t i = 0; p && i < p->n_workers; i++)
+		if (p->workers[i].rank == rank)
+			return p->machines[p->workers[i].member].is_new;
 	return false;
 }
 
-void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
+void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
 {
 	const struct tensor *tensor = q->tensor < t->n_tensors ? t->tensors[q->tensor] : NULL;
-	const struct people *p = t->job ? t->job->people : NULL;
+	const struct roster *p = t->job ? t->job->roster : NULL;
 	struct local_person page[LOCAL_PEOPLE_MAX];
 	struct local_msg m = {.type = LOCAL_PEOPLE, .seq = seq, .people = {.people = page}};
 	struct member_set behind;
@@ -120,12 +121,12 @@ void people_ask(struct trainer *t, uint32_t seq, const struct local_ask *q)
 		agt_tensor_contributors(tensor->core, &behind, &least, &most);
 	if (p) {
 		m.people.view = p->view;
-		m.people.n_all = p->n_persons;
+		m.people.n_all = p->n_workers;
 	}
-	for (uint32_t i = q->first; p && i < p->n_persons && m.people.n_people < LOCAL_PEOPLE_MAX;
+	for (uint32_t i = q->first; p && i < p->n_workers && m.people.n_people < LOCAL_PEOPLE_MAX;
 		i++) {
-		const struct person *who = &p->persons[i];
-		const struct machine *machine = &p->machines[who->member];
+		const struct roster_worker *who = &p->workers[i];
+		const struct roster_machine *machine = &p->machines[who->member];
 
 		page[m.people.n_people++] = (struct local_person){.rank = who->rank,
 			.is_lost = machine->is_gone,

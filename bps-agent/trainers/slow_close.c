@@ -19,7 +19,7 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-struct closing {
+struct slow_close {
 	uv_work_t work;
 	int sock; /* shut down */
 };
@@ -71,7 +71,7 @@ static void hurry_end(timer_t timer)
 
 static void close_it(uv_work_t *w)
 {
-	const struct closing *c = w->data;
+	const struct slow_close *c = w->data;
 	timer_t timer;
 	bool is_hurried = hurry_begin(&timer);
 
@@ -87,9 +87,9 @@ static void free_closing(uv_work_t *w, int status)
 	free(w->data);
 }
 
-void trainer_close_socket(struct agent *a, int sock)
+void slow_close(struct agent *a, int sock)
 {
-	struct closing *c = malloc(sizeof(*c));
+	struct slow_close *c = malloc(sizeof(*c));
 
 	shutdown(sock, SHUT_RDWR); /* the other side sees it now */
 	if (c) {

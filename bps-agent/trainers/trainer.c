@@ -58,7 +58,7 @@ static void free_if_closed(struct trainer *t)
 	if (t->is_left)
 		close(t->sock);
 	else
-		trainer_close_socket(t->agent, t->sock);
+		slow_close(t->agent, t->sock);
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
 	quota_put(t->user);
@@ -75,12 +75,12 @@ static void on_closed(uv_handle_t *h)
 	free_if_closed(t);
 }
 
-void trainer_keep(struct trainer *t)
+void trainer_ref(struct trainer *t)
 {
 	t->n_handles++;
 }
 
-void trainer_put(struct trainer *t)
+void trainer_unref(struct trainer *t)
 {
 	t->n_handles--;
 	if (t->state == TRAINER_GONE)
@@ -264,7 +264,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		declare_begin(t, m->seq, &m->declare, mem);
 		break;
 	case LOCAL_WHY:
-		why_ask(t, m->seq, &m->why);
+		why_stuck_ask(t, m->seq, &m->why);
 		break;
 	case LOCAL_DEVICE:
 		gpu_ask(t, m->seq);
@@ -276,7 +276,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		barrier_ask(t, m->seq, m->barrier.number);
 		break;
 	case LOCAL_ASK:
-		people_ask(t, m->seq, &m->ask);
+		roster_ask(t, m->seq, &m->ask);
 		break;
 	case LOCAL_ASK_TRAFFIC:
 		tell_traffic(t, m->seq);

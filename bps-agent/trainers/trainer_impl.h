@@ -33,5 +33,5 @@ void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid);
 /* ---- slow_close.c ---- */
 /* Close a trainer's socket. It can make that slow: the descriptors that it has sent go with it (a
  * TCP socket that lingers, a file system that answers late). So not on the loop's thread. */
-void trainer_close_socket(struct agent *a, int sock);
+void slow_close(struct agent *a, int sock);
 #endif

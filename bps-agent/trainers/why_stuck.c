@@ -140,7 +140,7 @@ static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint
 	answer(t, seq, 0, text);
 }
 
-uint64_t why_tick(struct agent *a, uint64_t now_ns)
+uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns)
 {
 	char text[CTL_TEXT_MAX + 1];
 	struct trainer *t;
@@ -193,7 +193,7 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 	append(buf, room, text);
 }
 
-void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
+void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 {
 	char network[CTL_TEXT_MAX + 1];
 	struct job *job = t->job;
@@ -251,7 +251,7 @@ void why_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		tensor->core ? w->round - agt_tensor_base(tensor->core) : w->round);
 }
 
-void why_on_text(struct agent *a, const struct ctl_why_text *m)
+void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
 {
 	char text[CTL_TEXT_MAX + 1] = "", ours[CTL_NAME_MAX + 16];
 	struct trainer *t;
@@ -355,7 +355,7 @@ static void log_stalled(const struct job *job, const struct ctl_probe *p,
 				(unsigned long long)r[i].submitted, r[i].quiet_ms / 1e3);
 }
 
-void why_on_probe(struct agent *a, const struct ctl_probe *p)
+void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
 {
 	struct job *job = agent_job(a, p->job);
 	char text[CTL_TEXT_MAX + 1] = "", network[CTL_TEXT_MAX + 1];

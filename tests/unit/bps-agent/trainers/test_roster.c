@@ -43,27 +43,27 @@ static void note(struct job *job, uint64_t view, int gone)
 			.n_ranks = 1,
 			.since = i == 2 ? BORDER : FORMED,
 			.is_gone = i == gone};
-	assert_int_equal(people_note(job, &m), 0);
+	assert_int_equal(roster_update(job, &m), 0);
 }
 
 static void newcomer_that_is_lost_again_was_let_in_all_the_same(void **state)
 {
-	struct job job = {.people = NULL};
+	struct job job = {.roster = NULL};
 	uint32_t n_new, root;
 
 	(void)state;
 	note(&job, BORDER, -1);
-	people_news(&job, BARRIER, &n_new, &root);
+	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);
 	assert_int_equal(root, 0);
 	/* An agent that was away for a moment hears of both at once (J13). */
 	note(&job, BORDER + 1, 2);
-	people_news(&job, BARRIER, &n_new, &root);
+	roster_newcomers(&job, BARRIER, &n_new, &root);
 	assert_int_equal(n_new, 1);
 	assert_int_equal(root, 0);
-	people_news(&job, BARRIER + 1, &n_new, &root);
+	roster_newcomers(&job, BARRIER + 1, &n_new, &root);
 	assert_int_equal(n_new, 0);
-	people_free(&job);
+	roster_free(&job);
 }
 
 int main(void)
