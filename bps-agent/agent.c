@@ -52,7 +52,7 @@ static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 	due_ns = why_stuck_tick(a, now_ns);
 	next_ns = no_server_tick(a, now_ns);
 	due_ns = next_ns < due_ns ? next_ns : due_ns;
-	next_ns = keep_tick(a, now_ns);
+	next_ns = handover_write_tick(a, now_ns);
 	due_ns = next_ns < due_ns ? next_ns : due_ns;
 	next_ns = agt_core_tick(a->core, now_ns);
 	return next_ns < due_ns ? next_ns : due_ns;
@@ -298,7 +298,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 		.unstage = gpu_core_unstage,
 		.fail = job_core_fail,
 		.random = core_random,
-		.keep = keep_parts};
+		.keep = handover_write_parts};
 	struct agent *a = calloc(1, sizeof(*a));
 	int rc;
 
@@ -312,7 +312,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
 	TAILQ_INIT(&a->gpus);
-	STAILQ_INIT(&a->late);
+	STAILQ_INIT(&a->unsent);
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
 	a->cfg.core.window_bytes = cfg->limits.window_bytes;
@@ -338,7 +338,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->listen_poll.data = a;
 	uv_poll_start(&a->listen_poll, UV_READABLE, on_listen);
 	if (cfg->inherited)
-		restore_all(a, cfg->inherited);
+		handover_read(a, cfg->inherited);
 	a->cfg.inherited = NULL;
 	rc = dataloop_start(a->loop, err);
 	if (rc < 0)
@@ -358,7 +358,7 @@ static void drop_all(void *arg)
 	uv_close((uv_handle_t *)&a->listen_poll, NULL);
 	gpu_stop_all(a);
 	while (!TAILQ_EMPTY(&a->trainers))
-		if (a->cfg.is_kept)
+		if (a->cfg.can_hand_over)
 			trainer_leave(TAILQ_FIRST(&a->trainers));
 		else
 			trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent stops");
@@ -391,7 +391,7 @@ void agent_free(struct agent *a)
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);
 	leave_jobs(a);
-	keep_end(a);
+	handover_write_end(a);
 	memory_thread_free(a->memory_thread);
 	quota_free(a->quota);
 	if (a->spare_fd >= 0)

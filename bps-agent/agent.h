@@ -63,9 +63,9 @@ struct agent_config {
 	const char *host;       /* this machine, for messages */
 	struct agt_config core; /* its window is that of the limits */
 	const char *scheduler;  /* its address, for messages */
-	/* Does somebody keep what a successor needs? Then trainers are left as they are at the
+	/* The service manager keeps what a successor needs: trainers are left as they are at the
 	 * end. */
-	bool is_kept;
+	bool can_hand_over;
 	struct fdstore *inherited; /* what a former life has left; for agent_new alone */
 	struct gpu_config gpu;
 };
@@ -86,9 +86,9 @@ enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
 struct agent;
 struct declaring;
 struct fdstore;
-struct kept_tensor;
-struct kept_trainer;
-struct kept_worker;
+struct ledger_tensor_live;
+struct ledger_trainer_live;
+struct ledger_worker_live;
 struct ledger;
 struct job;
 struct tensor;
@@ -107,8 +107,8 @@ struct trainer {
 	struct agent *agent;
 	uint64_t number; /* no other has it, in all lives */
 	bool has_kept_socket;
-	struct kept_trainer *kept; /* from HELLO on */
-	struct job *job;           /* from HELLO on */
+	struct ledger_trainer_live *live; /* from HELLO on */
+	struct job *job;                  /* from HELLO on */
 	enum trainer_state state;
 	int sock, efd;
 	int pidfd;          /* a forked child may keep the socket open; -1 when there is none */
@@ -157,7 +157,7 @@ struct trainer {
 };
 
 struct tensor_worker {
-	struct kept_worker *kept; /* when is_declared */
+	struct ledger_worker_live *live; /* when is_declared */
 	bool is_declared;
 	uint32_t index; /* in its trainer's tensors */
 	struct arena *in_arena;
@@ -177,7 +177,7 @@ struct tensor {
 	uint32_t first_worker; /* who asked for it first; it may still wait for memory */
 	uint32_t n_declared;
 	uint32_t idx; /* among those that are kept; CTL_NO_ID: not kept yet */
-	struct kept_tensor *kept;
+	struct ledger_tensor_live *live;
 	struct agt_kept_part *parts;           /* of a former life, or once planned */
 	uint32_t kept_id, part_elems, n_parts; /* with parts */
 	int failed;
@@ -263,9 +263,8 @@ struct agent {
 	uint64_t gpu_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
-	STAILQ_HEAD(, late)
-	late; /* what the service manager has not taken yet (handover_write.c) */
-	uint64_t late_since_ns, late_due_ns;
+	STAILQ_HEAD(, unsent_fd) unsent; /* that the service manager has not taken yet */
+	uint64_t unsent_since_ns, unsent_due_ns;
 	uint64_t why_due_ns; /* of the oldest question to the scheduler, 0: none is open */
 	bool has_dirty;
 	struct known_server *servers; /* to see what has changed */

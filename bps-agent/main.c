@@ -127,11 +127,11 @@ struct app {
 	struct gpu_probe *gpu_probe; /* NULL: nobody is asked */
 	struct agent *agent;         /* once our id is known */
 	struct fdstore inherited;
-	struct past past;
+	struct cluster_identity identity;
 	struct event *stop; /* armed: LEAVE was said, and its answer has this time */
 	int listen_fd;
 	bool owns_socket_file;
-	bool is_kept; /* somebody keeps what a successor needs */
+	bool can_hand_over; /* the service manager keeps what a successor needs */
 	char scheduler[ADDR_TEXT_BYTES];
 };
 
@@ -217,7 +217,7 @@ static int start_agent(struct app *app, uint32_t id)
 		.limits = limits_of(o),
 		.host = app->node.host,
 		.scheduler = app->scheduler,
-		.is_kept = app->is_kept,
+		.can_hand_over = app->can_hand_over,
 		.inherited = &app->inherited,
 		.gpu = gpu_of(&app->opts),
 		.core = {.retry_ns = NODE_RETRY_NS,
@@ -238,12 +238,12 @@ static int start_agent(struct app *app, uint32_t id)
 }
 
 /* What a successor has to know. */
-static void note_past(struct app *app)
+static void note_identity(struct app *app)
 {
 	struct member_past now;
 
-	if (app->is_kept && member_now(app->node.member, &now))
-		past_note(&app->past, &now);
+	if (app->can_hand_over && member_now(app->node.member, &now))
+		cluster_identity_note(&app->identity, &now);
 }
 
 static void member_up(void *ctx, uint32_t id)
@@ -252,11 +252,11 @@ static void member_up(void *ctx, uint32_t id)
 	int rc = node_welcome(&app->node, id);
 
 	if (rc < 0) {
-		past_forget(&app->past);
+		cluster_identity_forget(&app->identity);
 		post(app, AGENT_FORGOTTEN, NULL);
 		return;
 	}
-	note_past(app);
+	note_identity(app);
 	if (rc > 0 && start_agent(app, id) < 0)
 		daemon_quit(&app->node.daemon, EX_TEMPFAIL);
 	else
@@ -266,7 +266,7 @@ static void member_up(void *ctx, uint32_t id)
 /* Go on with the jobs of a former life before the scheduler answers. */
 static int go_on(struct app *app, struct err_text *err)
 {
-	uint32_t id = app->past.known.member_id;
+	uint32_t id = app->identity.known.member_id;
 	int rc;
 
 	if (!id)
@@ -298,7 +298,8 @@ static void on_stop(void *ctx)
 	const struct ctl_msg m = {.type = CTL_LEAVE};
 	struct app *app = ctx;
 
-	if (!app->is_kept || member_send(app->node.member, &m) < 0 || event_add(app->stop, &tv) < 0)
+	if (!app->can_hand_over || member_send(app->node.member, &m) < 0 ||
+		event_add(app->stop, &tv) < 0)
 		daemon_quit(&app->node.daemon, EX_OK);
 }
 
@@ -320,7 +321,7 @@ static void member_message(void *ctx, struct member_msg *m)
 		daemon_quit(&app->node.daemon, EX_OK);
 		return;
 	}
-	note_past(ctx);
+	note_identity(ctx);
 	post(ctx, AGENT_MESSAGE, m);
 }
 
@@ -601,9 +602,9 @@ static int open_socket(struct app *app, struct err_text *err)
 	rc = fdstore_inherit(&app->inherited, err);
 	if (rc < 0)
 		return rc;
-	app->is_kept = notify_is_heard() && app->opts.keeps_trainers;
-	past_take(&app->past, &app->inherited);
-	app->node.past = app->past.known.member_id ? &app->past.known : NULL;
+	app->can_hand_over = notify_is_heard() && app->opts.keeps_trainers;
+	cluster_identity_take(&app->identity, &app->inherited);
+	app->node.past = app->identity.known.member_id ? &app->identity.known : NULL;
 	if (take_activation(app) || take_kept_socket(app)) {
 		if (fcntl(app->listen_fd, F_SETFL, O_NONBLOCK) < 0)
 			return err_set(
@@ -627,7 +628,7 @@ static int open_socket(struct app *app, struct err_text *err)
 	}
 	app->listen_fd = fd;
 	app->owns_socket_file = true;
-	if (app->is_kept && fdstore_put(LISTEN_NAME, &fd, 1) < 0)
+	if (app->can_hand_over && fdstore_put(LISTEN_NAME, &fd, 1) < 0)
 		log_warn("the service manager does not take the listening socket: trainers that "
 			 "connect during a restart will be refused");
 	return give_to_group(path, app->opts.group, err);
@@ -668,14 +669,14 @@ int main(int argc, char **argv)
 		ask_for_gpus(&app);
 	status = rc < 0 ? daemon_exit_status(rc) : daemon_run(&app.node.daemon);
 	agent_free(app.agent);
-	past_fini(&app.past);
+	cluster_identity_fini(&app.identity);
 	if (app.stop)
 		event_free(app.stop);
 	gpu_probe_free(app.gpu_probe);
 	node_close(&app.node);
 	if (app.listen_fd >= 0)
 		close(app.listen_fd);
-	if (app.owns_socket_file && !app.is_kept)
+	if (app.owns_socket_file && !app.can_hand_over)
 		unlink(o->socket);
 	fdstore_fini(&app.inherited);
 	settings_free(settings);

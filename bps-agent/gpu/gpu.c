@@ -89,7 +89,7 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
 	trainer_send(t, &m, &fd, fd >= 0);
-	t->kept->device_seq = 0; /* behind it: said twice by a successor is no harm, never is */
+	t->live->device_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
 static void answer_all(struct gpu *g, int code, const char *text)
@@ -109,7 +109,7 @@ static void over(struct gpu *g, int code, const char *text)
 	g->code = code;
 	snprintf(g->text, sizeof(g->text), "%s", text);
 	set_state(g, GPU_OVER, text);
-	keep_forget_gpu(g);
+	handover_forget_executor(g);
 	answer_all(g, code, g->text);
 }
 
@@ -187,7 +187,7 @@ void gpu_stop_all(struct agent *a)
 	struct gpu *g;
 
 	TAILQ_FOREACH (g, &a->gpus, link) {
-		if (!g->is_kept) { /* else for a successor; without one its socket closes */
+		if (!g->is_handed_over) { /* else for a successor; without one its socket closes */
 			gpu_end(g, BPS_ENOAGENT, "bps-agent stops");
 			shutdown(g->sock, SHUT_RDWR);
 		}
@@ -356,7 +356,7 @@ static int start(struct gpu *g, struct err_text *err)
 		return err_set(err, rc, "cannot run '%s': %s%s", cfg->program, err_str(rc),
 			rc == -ENOENT ? " (is the package bps-agent-cuda installed?)" : "");
 	g->pidfd = (int)syscall(SYS_pidfd_open, g->pid, 0);
-	rc = g->pidfd < 0 ? -errno : keep_gpu(g);
+	rc = g->pidfd < 0 ? -errno : handover_write_executor(g);
 	if (rc < 0) {
 		kill(g->pid, SIGKILL);
 		waitpid(g->pid, NULL, 0);
@@ -450,7 +450,7 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 	g->sock = sock;
 	g->pidfd = pidfd;
 	g->pid = pid;
-	g->is_kept = g->is_adopted = g->is_counted = true;
+	g->is_handed_over = g->is_adopted = g->is_counted = true;
 	quota_charge(g->user, QUOTA_EXECUTORS, 1);
 	rc = sock >= 0 && pidfd >= 0 ? make_rings(g, err) : BPS_EDEVICE;
 	if (rc == 0) {
@@ -465,7 +465,7 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 	return rc == BPS_EDEVICE ? 0 : rc;
 }
 
-int gpu_restore_route(struct gpu *g, const struct keep_route *k)
+int gpu_restore_route(struct gpu *g, const struct ledger_route *k)
 {
 	if (!k->n_inputs || k->n_inputs > LOCAL_GPUS_MAX)
 		return BPS_EPROTO;
@@ -506,7 +506,7 @@ void gpu_ask(struct trainer *t, uint32_t seq)
 	struct err_text err = {""};
 	int rc = 0;
 
-	t->device_seq = t->kept->device_seq = seq;
+	t->device_seq = t->live->device_seq = seq;
 	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
 		answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
 			job && *job->text ? job->text : "the job does not run");
@@ -583,7 +583,7 @@ static void on_route(struct gpu *g, const struct gpu_route *m)
 	g->n_inputs = m->n_inputs;
 	memcpy(g->input_nodes, m->input_nodes.data, m->input_nodes.bytes);
 	g->sum_node = m->sum_node;
-	if (keep_route(g) < 0)
+	if (handover_write_route(g) < 0)
 		gpu_fail(g, -ENOMEM, "the agent is out of memory");
 	else
 		set_state(g, GPU_RUNNING, m->route);

@@ -23,7 +23,7 @@
 enum gpu_state { GPU_STARTING, GPU_MEETING, GPU_RUNNING, GPU_OVER };
 
 struct gpu_tensor;
-struct keep_route;
+struct ledger_route;
 struct gpu {
 	TAILQ_ENTRY(gpu) link; /* agent->gpus */
 	struct agent *agent;
@@ -34,7 +34,7 @@ struct gpu {
 	int code; /* of OVER */
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
-	bool is_kept; /* a successor would have it */
+	bool is_handed_over; /* a successor would have it */
 	bool is_adopted; /* of a former life of this agent: no child of this one, and it may tell twice */
 	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, our own and the executor's */
 	unsigned n_handles;
@@ -83,7 +83,7 @@ struct gpu_tensor {
 int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* What it has told of its route in a former life: it is running. Errors: BPS_EPROTO it makes no
  * sense. */
-int gpu_restore_route(struct gpu *g, const struct keep_route *k);
+int gpu_restore_route(struct gpu *g, const struct ledger_route *k);
 /* The trainer asks for the executor: answered when there is one, or why there is none. */
 void gpu_ask(struct trainer *t, uint32_t seq);
 /* Does the worker wait in bps_gpu_open, or is it waited for there? *ret_ms: for how long. Of an

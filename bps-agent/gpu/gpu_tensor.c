@@ -179,7 +179,7 @@ int gpu_tell_arena(struct gpu *g, uint32_t id, uint64_t bytes, int fd)
 int gpu_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;
-	int rc = keep_gpu_arena(job, a);
+	int rc = handover_write_staging(job, a);
 
 	if (rc == 0 && gpu_tell_arena(job->gpu, a->id, a->bytes, a->fd) < 0)
 		rc = BPS_EDEVICE; /* it is about to be known why */
@@ -267,7 +267,7 @@ void gpu_submit_again(struct tensor *tensor, uint32_t worker, uint64_t complete)
 	if (t)
 		t->completed += complete;
 	for (uint64_t r = complete + 1; r <= tw->submitted && gw->n_ahead < room; r++) {
-		const struct kept_submission *s = kept_submission(tw->kept, r);
+		const struct ledger_submission *s = ledger_submission_at(tw->live, r);
 
 		gw->ahead[gw->n_ahead++] = (struct pending){true, s->op, s->priority, r};
 	}

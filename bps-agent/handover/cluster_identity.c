@@ -8,14 +8,14 @@
 #include "bps-agent/handover/ledger.h"
 #include "common/base/log.h"
 
-#define NAME      "cluster"
-#define KEEP_PAST 1 /* the only type of record in this ledger */
+#define NAME           "cluster"
+#define LEDGER_CLUSTER 1 /* the only type of record in this ledger */
 
-struct past_fixed {
+struct cluster_record {
 	uint8_t cluster_id[16];
 	uint32_t member_id, unused;
 };
-struct past_live {
+struct cluster_live {
 	_Atomic uint64_t view; /* the largest; its upper half is the term, or below it */
 	_Atomic uint32_t term, unused;
 };
@@ -32,9 +32,9 @@ static bool has_jobs(const struct fdstore *s)
 	return false;
 }
 
-static int read_back(struct past *p, int fd, struct err_text *err)
+static int read_back(struct cluster_identity *p, int fd, struct err_text *err)
 {
-	const struct past_fixed *fixed;
+	const struct cluster_record *fixed;
 	struct ledger_record r;
 	size_t at = 0;
 	int rc = ledger_open(fd, &p->ledger, err);
@@ -45,7 +45,7 @@ static int read_back(struct past *p, int fd, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	fixed = rc ? r.fixed : NULL;
-	if (!fixed || r.type != KEEP_PAST || r.n_fixed != sizeof(*fixed) ||
+	if (!fixed || r.type != LEDGER_CLUSTER || r.n_fixed != sizeof(*fixed) ||
 		r.n_live != sizeof(*p->live) || !fixed->member_id)
 		return err_set(err, BPS_EPROTO, "what was kept is no cluster");
 	p->live = r.live;
@@ -56,7 +56,7 @@ static int read_back(struct past *p, int fd, struct err_text *err)
 	return 0;
 }
 
-void past_take(struct past *p, struct fdstore *s)
+void cluster_identity_take(struct cluster_identity *p, struct fdstore *s)
 {
 	int fd = fdstore_take(s, NAME);
 	struct err_text err = {""};
@@ -68,11 +68,11 @@ void past_take(struct past *p, struct fdstore *s)
 			 "scheduler: %s",
 			err.s);
 	if (!p->live || !has_jobs(s))
-		past_forget(p);
+		cluster_identity_forget(p);
 }
 
 /* Of two under that name a successor would take the older one. */
-static int say_forgotten(struct past *p)
+static int say_forgotten(struct cluster_identity *p)
 {
 	int rc = fdstore_remove(NAME);
 
@@ -80,9 +80,9 @@ static int say_forgotten(struct past *p)
 	return p->is_unsaid ? rc : 0;
 }
 
-static int begin(struct past *p, const struct member_past *now)
+static int begin(struct cluster_identity *p, const struct member_past *now)
 {
-	struct past_fixed fixed = {.member_id = now->member_id};
+	struct cluster_record fixed = {.member_id = now->member_id};
 	struct err_text err;
 	int rc = p->is_unsaid ? say_forgotten(p) : 0;
 	void *live;
@@ -92,14 +92,14 @@ static int begin(struct past *p, const struct member_past *now)
 	if (rc < 0)
 		return rc;
 	memcpy(fixed.cluster_id, now->cluster_id, sizeof(fixed.cluster_id));
-	rc = ledger_add(p->ledger, KEEP_PAST, &fixed, sizeof(fixed), sizeof(*p->live), &live);
+	rc = ledger_add(p->ledger, LEDGER_CLUSTER, &fixed, sizeof(fixed), sizeof(*p->live), &live);
 	if (rc < 0)
 		return rc;
 	p->live = live;
 	return fdstore_offer(NAME, ledger_fd(p->ledger));
 }
 
-void past_note(struct past *p, const struct member_past *now)
+void cluster_identity_note(struct cluster_identity *p, const struct member_past *now)
 {
 	int rc = p->ledger ? 0 : begin(p, now);
 
@@ -108,7 +108,7 @@ void past_note(struct past *p, const struct member_past *now)
 			"the service manager does not take the cluster's number, until it does "
 			"the scheduler is waited for after a restart: %s",
 			err_str(rc));
-		past_fini(p);
+		cluster_identity_fini(p);
 	}
 	if (!p->live)
 		return;
@@ -116,14 +116,14 @@ void past_note(struct past *p, const struct member_past *now)
 	atomic_store_explicit(&p->live->term, now->term, memory_order_relaxed);
 }
 
-void past_forget(struct past *p)
+void cluster_identity_forget(struct cluster_identity *p)
 {
-	past_fini(p);
-	*p = (struct past){0};
+	cluster_identity_fini(p);
+	*p = (struct cluster_identity){0};
 	say_forgotten(p);
 }
 
-void past_fini(struct past *p)
+void cluster_identity_fini(struct cluster_identity *p)
 {
 	ledger_free(p->ledger);
 	p->ledger = NULL;

@@ -13,22 +13,22 @@
 #include "common/control/member.h"
 
 struct ledger;
-struct past_live;
+struct cluster_live;
 
-struct past {
+struct cluster_identity {
 	struct member_past known; /* of the former life; member_id 0: nothing */
 	struct ledger *ledger;
-	struct past_live *live;
+	struct cluster_live *live;
 	bool is_unsaid; /* the manager was too slow to hear that the last one is forgotten */
 };
 
 /* What a former life has left, out of s. p: zeroed. */
-void past_take(struct past *p, struct fdstore *s);
+void cluster_identity_take(struct cluster_identity *p, struct fdstore *s);
 /* The scheduler has welcomed us, or has told a larger view. What cannot be kept, with
  * the next one perhaps; it is missed by the successor alone, which waits for the scheduler. */
-void past_note(struct past *p, const struct member_past *now);
+void cluster_identity_note(struct cluster_identity *p, const struct member_past *now);
 /* Nothing of it holds any more. */
-void past_forget(struct past *p);
+void cluster_identity_forget(struct cluster_identity *p);
 /* The process ends; the service manager has what is kept. */
-void past_fini(struct past *p);
+void cluster_identity_fini(struct cluster_identity *p);
 #endif

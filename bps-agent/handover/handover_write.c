@@ -12,28 +12,28 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-#define LATE_EVERY_NS UINT64_C(50000000)
-#define LATE_WARN_NS  UINT64_C(5000000000)
+#define RESEND_NS      UINT64_C(50000000)
+#define UNSENT_WARN_NS UINT64_C(5000000000)
 
 /* ---- a manager that is slow ---- */
 
 /* What it has not taken yet; they go in this order. */
-struct late {
-	STAILQ_ENTRY(late) next;
+struct unsent_fd {
+	STAILQ_ENTRY(unsent_fd) next;
 	int fd; /* ours; -1: what is under that name is to be forgotten */
 	char name[FDSTORE_NAME_BYTES];
 };
 
-static void late_free(struct late *l)
+static void unsent_free(struct unsent_fd *l)
 {
 	if (l && l->fd >= 0)
 		close(l->fd);
 	free(l);
 }
 
-static int later(struct agent *a, const char *name, int fd)
+static int send_later(struct agent *a, const char *name, int fd)
 {
-	struct late *l = calloc(1, sizeof(*l));
+	struct unsent_fd *l = calloc(1, sizeof(*l));
 
 	if (!l)
 		return -ENOMEM;
@@ -45,12 +45,12 @@ static int later(struct agent *a, const char *name, int fd)
 		return rc;
 	}
 	snprintf(l->name, sizeof(l->name), "%s", name);
-	if (STAILQ_EMPTY(&a->late)) {
-		a->late_since_ns = clock_now_ns();
-		a->late_due_ns = a->late_since_ns + LATE_EVERY_NS;
+	if (STAILQ_EMPTY(&a->unsent)) {
+		a->unsent_since_ns = clock_now_ns();
+		a->unsent_due_ns = a->unsent_since_ns + RESEND_NS;
 		log_info("the service manager is slow, offering %s again", name);
 	}
-	STAILQ_INSERT_TAIL(&a->late, l, next);
+	STAILQ_INSERT_TAIL(&a->unsent, l, next);
 	return 0;
 }
 
@@ -65,27 +65,27 @@ static void put(struct agent *a, const char *name, int fd)
 {
 	int rc;
 
-	if (fd < 0 || !a->cfg.is_kept)
+	if (fd < 0 || !a->cfg.can_hand_over)
 		return;
-	rc = STAILQ_EMPTY(&a->late) ? fdstore_put(name, &fd, 1) : -EAGAIN;
+	rc = STAILQ_EMPTY(&a->unsent) ? fdstore_put(name, &fd, 1) : -EAGAIN;
 	if (rc == -EAGAIN)
-		rc = later(a, name, fd);
+		rc = send_later(a, name, fd);
 	if (rc < 0)
 		warn_lost(name, rc);
 }
 
 /* True: some of that name had not been sent. */
-static bool drop_late(struct agent *a, const char *name)
+static bool drop_unsent(struct agent *a, const char *name)
 {
-	struct late *l, *next;
+	struct unsent_fd *l, *next;
 	bool had_some = false;
 
-	for (l = STAILQ_FIRST(&a->late); l; l = next) {
+	for (l = STAILQ_FIRST(&a->unsent); l; l = next) {
 		next = STAILQ_NEXT(l, next);
 		if (strcmp(l->name, name) != 0)
 			continue;
-		STAILQ_REMOVE(&a->late, l, late, next);
-		late_free(l);
+		STAILQ_REMOVE(&a->unsent, l, unsent_fd, next);
+		unsent_free(l);
 		had_some = true;
 	}
 	return had_some;
@@ -94,54 +94,54 @@ static bool drop_late(struct agent *a, const char *name)
 /* Under the name of arenas some may be there already, and it would keep their memory. */
 static void take_back(struct agent *a, const char *name, bool is_of_many)
 {
-	if (drop_late(a, name) && !is_of_many)
+	if (drop_unsent(a, name) && !is_of_many)
 		return;
-	if (!STAILQ_EMPTY(&a->late) || fdstore_remove(name) == -EAGAIN)
-		later(a, name, -1);
+	if (!STAILQ_EMPTY(&a->unsent) || fdstore_remove(name) == -EAGAIN)
+		send_later(a, name, -1);
 }
 
-uint64_t keep_tick(struct agent *a, uint64_t now_ns)
+uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 {
-	struct late *l;
+	struct unsent_fd *l;
 
-	if (STAILQ_EMPTY(&a->late))
+	if (STAILQ_EMPTY(&a->unsent))
 		return UINT64_MAX;
-	if (now_ns < a->late_due_ns)
-		return a->late_due_ns;
-	while ((l = STAILQ_FIRST(&a->late))) {
+	if (now_ns < a->unsent_due_ns)
+		return a->unsent_due_ns;
+	while ((l = STAILQ_FIRST(&a->unsent))) {
 		int rc = fdstore_offer(l->name, l->fd);
 
 		if (rc == -EAGAIN)
 			break;
 		if (rc < 0)
 			warn_lost(l->name, rc);
-		STAILQ_REMOVE_HEAD(&a->late, next);
-		late_free(l);
+		STAILQ_REMOVE_HEAD(&a->unsent, next);
+		unsent_free(l);
 	}
 	if (!l) {
 		log_info("the service manager has taken what it was slow to take");
 		return UINT64_MAX;
 	}
-	if (now_ns - a->late_since_ns > LATE_WARN_NS)
+	if (now_ns - a->unsent_since_ns > UNSENT_WARN_NS)
 		log_rated(LOG_WARN,
 			"the service manager takes no descriptors for %.0f s, a restart would lose "
 			"what it has not: first=%s",
-			(double)(now_ns - a->late_since_ns) / 1e9, l->name);
-	return a->late_due_ns = now_ns + LATE_EVERY_NS;
+			(double)(now_ns - a->unsent_since_ns) / 1e9, l->name);
+	return a->unsent_due_ns = now_ns + RESEND_NS;
 }
 
-void keep_end(struct agent *a)
+void handover_write_end(struct agent *a)
 {
-	struct late *l;
+	struct unsent_fd *l;
 	int rc = 0;
 
-	while ((l = STAILQ_FIRST(&a->late))) {
+	while ((l = STAILQ_FIRST(&a->unsent))) {
 		if (rc == 0)
 			rc = l->fd >= 0 ? fdstore_put(l->name, &l->fd, 1) : fdstore_remove(l->name);
 		if (rc < 0)
 			warn_lost(l->name, rc);
-		STAILQ_REMOVE_HEAD(&a->late, next);
-		late_free(l);
+		STAILQ_REMOVE_HEAD(&a->unsent, next);
+		unsent_free(l);
 	}
 }
 
@@ -164,7 +164,7 @@ static void job_name(const struct job *job, char what, char ret[FDSTORE_NAME_BYT
 }
 
 /* fixed, and a string behind it. */
-static int add_with_text(struct ledger *l, enum keep_type type, const void *fixed, size_t n,
+static int add_with_text(struct ledger *l, enum ledger_type type, const void *fixed, size_t n,
 	const char *text, size_t n_live, void **ret_live)
 {
 	size_t n_text = strlen(text) + 1;
@@ -182,7 +182,7 @@ static int add_with_text(struct ledger *l, enum keep_type type, const void *fixe
 
 /* ---- trainers ---- */
 
-void keep_socket(struct trainer *t)
+void handover_write_socket(struct trainer *t)
 {
 	if (t->has_kept_socket)
 		return;
@@ -191,9 +191,10 @@ void keep_socket(struct trainer *t)
 	put_trainer(t, 's', t->sock);
 }
 
-int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err)
+int handover_write_trainer(
+	struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err)
 {
-	struct keep_trainer k = {.number = t->number,
+	struct ledger_trainer k = {.number = t->number,
 		.control_bytes = t->control_bytes,
 		.hello_seq = hello_seq,
 		.asked_rank = t->asked_rank,
@@ -207,21 +208,21 @@ int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct e
 
 	put_trainer(t, 'e', t->efd);
 	put_trainer(t, 'c', control_fd);
-	rc = ledger_add(
-		t->job->ledger, KEEP_TRAINER, &k, sizeof(k), sizeof(struct kept_trainer), &live);
+	rc = ledger_add(t->job->ledger, LEDGER_TRAINER, &k, sizeof(k),
+		sizeof(struct ledger_trainer_live), &live);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
-	t->kept = live;
+	t->live = live;
 	return 0;
 }
 
-void keep_forget_trainer(const struct trainer *t)
+void handover_forget_trainer(const struct trainer *t)
 {
 	char name[FDSTORE_NAME_BYTES];
 
-	if (!t->has_kept_socket || !t->agent->cfg.is_kept)
+	if (!t->has_kept_socket || !t->agent->cfg.can_hand_over)
 		return;
-	for (const char *what = t->kept ? "spec" : "sp"; *what; what++) {
+	for (const char *what = t->live ? "spec" : "sp"; *what; what++) {
 		trainer_name(t, *what, name);
 		take_back(t->agent, name, false);
 	}
@@ -229,9 +230,9 @@ void keep_forget_trainer(const struct trainer *t)
 
 /* ---- jobs ---- */
 
-int keep_job(struct job *job, struct err_text *err)
+int handover_write_job(struct job *job, struct err_text *err)
 {
-	struct keep_job k = {.number = job->number,
+	struct ledger_job k = {.number = job->number,
 		.uid = job->uid,
 		.size = job->size,
 		.flags = job->flags,
@@ -246,7 +247,7 @@ int keep_job(struct job *job, struct err_text *err)
 		return rc;
 	memcpy(k.token, job->token, sizeof(k.token));
 	memcpy(k.name, job->name, sizeof(k.name));
-	rc = ledger_add(job->ledger, KEEP_JOB, &k, sizeof(k), 0, NULL);
+	rc = ledger_add(job->ledger, LEDGER_JOB, &k, sizeof(k), 0, NULL);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
 	job_name(job, 'l', name);
@@ -254,17 +255,17 @@ int keep_job(struct job *job, struct err_text *err)
 	return 0;
 }
 
-int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member)
+int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my_member)
 {
 	struct {
-		struct keep_running head;
-		struct keep_rank ranks[];
+		struct ledger_running head;
+		struct ledger_rank ranks[];
 	} *k = calloc(1, sizeof(*k) + job->n_workers * sizeof(k->ranks[0]));
 	int rc;
 
 	if (!k)
 		return -ENOMEM;
-	k->head = (struct keep_running){.id = m->job,
+	k->head = (struct ledger_running){.id = m->job,
 		.n_members = m->n_members,
 		.my_member = my_member,
 		.n_ranks = job->n_workers};
@@ -272,7 +273,7 @@ int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		k->ranks[w].rank = job->ranks[w];
 		k->ranks[w].trainer = job->by_worker[w] ? job->by_worker[w]->number : 0;
 	}
-	rc = ledger_add(job->ledger, KEEP_RUNNING, k,
+	rc = ledger_add(job->ledger, LEDGER_RUNNING, k,
 		sizeof(*k) + job->n_workers * sizeof(k->ranks[0]), 0, NULL);
 	free(k);
 	return rc;
@@ -280,7 +281,7 @@ int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member)
 
 static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 {
-	struct keep_arena k = {.bytes = arena->bytes,
+	struct ledger_arena k = {.bytes = arena->bytes,
 		.id = arena->id,
 		.kind = (uint8_t)arena->kind,
 		.is_gpu = is_gpu,
@@ -295,60 +296,60 @@ static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 	k.inode = st.st_ino;
 	job_name(job, 'm', name);
 	put(job->agent, name, arena->fd);
-	rc = ledger_add(job->ledger, KEEP_ARENA, &k, sizeof(k), sizeof(uint64_t), &live);
+	rc = ledger_add(job->ledger, LEDGER_ARENA, &k, sizeof(k), sizeof(uint64_t), &live);
 	if (rc == 0)
 		arena->kept_used = live;
 	return rc;
 }
 
-int keep_arena(void *ctx, struct arena *arena)
+int handover_write_arena(void *ctx, struct arena *arena)
 {
 	return add_arena(ctx, arena, false);
 }
 
-int keep_gpu_arena(struct job *job, struct arena *arena)
+int handover_write_staging(struct job *job, struct arena *arena)
 {
 	return add_arena(job, arena, true);
 }
 
-int keep_gpu(struct gpu *g)
+int handover_write_executor(struct gpu *g)
 {
-	struct keep_gpu k = {.pid = (uint32_t)g->pid};
+	struct ledger_executor k = {.pid = (uint32_t)g->pid};
 	char name[FDSTORE_NAME_BYTES];
 
 	job_name(g->job, 'p', name);
 	put(g->agent, name, g->pidfd);
 	job_name(g->job, 'x', name);
 	put(g->agent, name, g->sock);
-	g->is_kept = g->agent->cfg.is_kept;
-	return ledger_add(g->job->ledger, KEEP_GPU, &k, sizeof(k), 0, NULL);
+	g->is_handed_over = g->agent->cfg.can_hand_over;
+	return ledger_add(g->job->ledger, LEDGER_EXECUTOR, &k, sizeof(k), 0, NULL);
 }
 
-int keep_route(const struct gpu *g)
+int handover_write_route(const struct gpu *g)
 {
-	struct keep_route k = {.n_inputs = g->n_inputs, .sum_node = g->sum_node};
+	struct ledger_route k = {.n_inputs = g->n_inputs, .sum_node = g->sum_node};
 
 	memcpy(k.input_nodes, g->input_nodes, sizeof(k.input_nodes));
 	memcpy(k.route, g->route, sizeof(k.route));
-	return ledger_add(g->job->ledger, KEEP_ROUTE, &k, sizeof(k), 0, NULL);
+	return ledger_add(g->job->ledger, LEDGER_ROUTE, &k, sizeof(k), 0, NULL);
 }
 
-void keep_forget_gpu(struct gpu *g)
+void handover_forget_executor(struct gpu *g)
 {
 	char name[FDSTORE_NAME_BYTES];
 
-	for (const char *what = g->is_kept && g->job ? "xp" : ""; *what; what++) {
+	for (const char *what = g->is_handed_over && g->job ? "xp" : ""; *what; what++) {
 		job_name(g->job, *what, name);
 		take_back(g->agent, name, false);
 	}
-	g->is_kept = false;
+	g->is_handed_over = false;
 }
 
-void keep_forget_job(const struct job *job)
+void handover_forget_job(const struct job *job)
 {
 	char name[FDSTORE_NAME_BYTES];
 
-	for (const char *what = job->agent->cfg.is_kept ? "lm" : ""; *what; what++) {
+	for (const char *what = job->agent->cfg.can_hand_over ? "lm" : ""; *what; what++) {
 		job_name(job, *what, name);
 		take_back(job->agent, name, *what == 'm');
 	}
@@ -356,9 +357,9 @@ void keep_forget_job(const struct job *job)
 
 /* ---- tensors ---- */
 
-int keep_tensor(struct tensor *tensor)
+int handover_write_tensor(struct tensor *tensor)
 {
-	struct keep_tensor k = {.n_elems = tensor->n_elems,
+	struct ledger_tensor k = {.n_elems = tensor->n_elems,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
 		.out_arena = tensor->out_arena->id,
 		.gpu_id = tensor->gpu ? tensor->gpu->id : 0,
@@ -370,22 +371,22 @@ int keep_tensor(struct tensor *tensor)
 
 	if (tensor->idx != CTL_NO_ID)
 		return 0;
-	rc = add_with_text(job->ledger, KEEP_TENSOR, &k, sizeof(k), tensor->name,
-		sizeof(struct kept_tensor), &live);
+	rc = add_with_text(job->ledger, LEDGER_TENSOR, &k, sizeof(k), tensor->name,
+		sizeof(struct ledger_tensor_live), &live);
 	if (rc < 0)
 		return rc;
-	tensor->kept = live;
+	tensor->live = live;
 	tensor->idx = job->n_kept++;
 	if (tensor->failed) /* while it waited for memory */
-		keep_refused(tensor);
+		handover_write_refused(tensor);
 	return 0;
 }
 
-int keep_inputs(struct tensor *tensor)
+int handover_write_inputs(struct tensor *tensor)
 {
 	struct {
-		struct keep_inputs head;
-		struct keep_range ranges[LOCAL_GPUS_MAX];
+		struct ledger_inputs head;
+		struct ledger_range ranges[LOCAL_GPUS_MAX];
 	} k = {{tensor->idx, tensor->gpu->gpu->n_inputs}, {{0}}};
 	struct gpu_tensor *d = tensor->gpu;
 	int rc;
@@ -393,27 +394,27 @@ int keep_inputs(struct tensor *tensor)
 	if (d->has_kept_inputs)
 		return 0;
 	for (uint32_t i = 0; i < k.head.n; i++)
-		k.ranges[i] = (struct keep_range){d->in[i].offset, d->in_arena[i]->id, 0};
-	rc = ledger_add(tensor->job->ledger, KEEP_INPUTS, &k,
+		k.ranges[i] = (struct ledger_range){d->in[i].offset, d->in_arena[i]->id, 0};
+	rc = ledger_add(tensor->job->ledger, LEDGER_INPUTS, &k,
 		sizeof(k.head) + k.head.n * sizeof(k.ranges[0]), 0, NULL);
 	d->has_kept_inputs = rc == 0;
 	return rc;
 }
 
-void keep_staging(struct tensor *tensor)
+void handover_note_staging(struct tensor *tensor)
 {
-	struct kept_tensor *kept = tensor->kept;
+	struct ledger_tensor_live *live = tensor->live;
 
-	if (!tensor->staging.mem || kept->staging_arena)
+	if (!tensor->staging.mem || live->staging_arena)
 		return;
-	kept->staging_offset = tensor->staging.offset;
-	kept->staging_arena = tensor->staging_arena->id + 1;
+	live->staging_offset = tensor->staging.offset;
+	live->staging_arena = tensor->staging_arena->id + 1;
 }
 
-int keep_declared(struct tensor *tensor, uint32_t worker)
+int handover_write_declared(struct tensor *tensor, uint32_t worker)
 {
 	struct tensor_worker *tw = &tensor->workers[worker];
-	struct keep_declared k = {.tensor = tensor->idx, .worker = worker, .index = tw->index};
+	struct ledger_declared k = {.tensor = tensor->idx, .worker = worker, .index = tw->index};
 	void *live;
 	int rc;
 
@@ -424,18 +425,18 @@ int keep_declared(struct tensor *tensor, uint32_t worker)
 		k.in_offset = tw->in.offset;
 		k.in_arena = tw->in_arena->id;
 	}
-	rc = ledger_add(tensor->job->ledger, KEEP_DECLARED, &k, sizeof(k),
-		sizeof(struct kept_worker), &live);
+	rc = ledger_add(tensor->job->ledger, LEDGER_DECLARED, &k, sizeof(k),
+		sizeof(struct ledger_worker_live), &live);
 	if (rc == 0)
-		tw->kept = live;
+		tw->live = live;
 	return rc;
 }
 
-struct agt_kept_part *keep_parts(
+struct agt_kept_part *handover_write_parts(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
 	struct tensor *tensor = tensor_user;
-	struct keep_parts k = {
+	struct ledger_parts k = {
 		.tensor = tensor->idx, .id = id, .part_elems = part_elems, .n_parts = n_parts};
 	void *live;
 
@@ -445,7 +446,7 @@ struct agt_kept_part *keep_parts(
 				       tensor->n_parts == n_parts
 			       ? tensor->parts
 			       : NULL;
-	if (ledger_add(tensor->job->ledger, KEEP_PARTS, &k, sizeof(k),
+	if (ledger_add(tensor->job->ledger, LEDGER_PARTS, &k, sizeof(k),
 		    n_parts * sizeof(struct agt_kept_part), &live) < 0)
 		return NULL;
 	tensor->parts = live;
@@ -455,11 +456,11 @@ struct agt_kept_part *keep_parts(
 	return tensor->parts;
 }
 
-void keep_refused(const struct tensor *tensor)
+void handover_write_refused(const struct tensor *tensor)
 {
-	struct keep_refused k = {.tensor = tensor->idx, .code = tensor->failed};
+	struct ledger_refused k = {.tensor = tensor->idx, .code = tensor->failed};
 
 	if (tensor->idx != CTL_NO_ID)
-		add_with_text(tensor->job->ledger, KEEP_REFUSED, &k, sizeof(k),
+		add_with_text(tensor->job->ledger, LEDGER_REFUSED, &k, sizeof(k),
 			tensor->fail_text ? tensor->fail_text : "", 0, NULL);
 }

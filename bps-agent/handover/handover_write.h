@@ -29,80 +29,80 @@
 #include "bps-agent/handover/ledger.h"
 #include "common/daemon/fdstore.h"
 
-enum keep_type {
-	KEEP_JOB = 1,
-	KEEP_TRAINER,
-	KEEP_RUNNING,
-	KEEP_ARENA,
-	KEEP_TENSOR,
-	KEEP_DECLARED,
-	KEEP_PARTS,
-	KEEP_REFUSED,
-	KEEP_GPU,
-	KEEP_ROUTE,
-	KEEP_INPUTS,
-	KEEP_TYPES
+enum ledger_type {
+	LEDGER_JOB = 1,
+	LEDGER_TRAINER,
+	LEDGER_RUNNING,
+	LEDGER_ARENA,
+	LEDGER_TENSOR,
+	LEDGER_DECLARED,
+	LEDGER_PARTS,
+	LEDGER_REFUSED,
+	LEDGER_EXECUTOR,
+	LEDGER_ROUTE,
+	LEDGER_INPUTS,
+	LEDGER_TYPES
 };
 
 /* The fixed parts. Numbers are what the names have as N; indices count records of that type. */
-struct keep_job {
+struct ledger_job {
 	uint64_t number;
 	uint32_t uid, size, flags, has_token, backup, grace_ms, max_size;
 	uint8_t token[CTL_TOKEN_BYTES];
 	char name[CTL_JOB_NAME_MAX + 1];
 };
-struct keep_trainer {
+struct ledger_trainer {
 	uint64_t number, control_bytes;
 	uint32_t hello_seq, asked_rank, part_bytes, join_seq, sq_entries, max_tensors, machine_size,
 		unused;
 };
-struct keep_running { /* then n_ranks of struct keep_rank */
+struct ledger_running { /* then n_ranks of struct ledger_rank */
 	uint32_t id, n_members, my_member, n_ranks;
 };
-struct keep_rank {
+struct ledger_rank {
 	uint64_t trainer; /* number */
 	uint32_t rank, unused;
 };
-struct keep_arena {
+struct ledger_arena {
 	uint64_t bytes, inode;
 	uint32_t id;
 	uint8_t kind, is_gpu; /* staging memory of the executor: its numbers are of their own */
 	uint16_t node;
 };
-struct keep_tensor { /* then its name and a zero byte */
+struct ledger_tensor { /* then its name and a zero byte */
 	uint64_t n_elems, out_offset[2];
 	uint32_t out_arena, gpu_id; /* of a tensor in device memory: the executor's number */
 	uint8_t dtype, is_gpu, unused[6];
 };
-struct keep_declared {
+struct ledger_declared {
 	uint64_t in_offset; /* is_gpu: in the region that in_arena is then */
 	uint32_t tensor, worker, index, in_arena;
 };
-struct keep_gpu {
+struct ledger_executor {
 	uint32_t pid, unused;
 };
-struct keep_route {
+struct ledger_route {
 	uint32_t n_inputs, sum_node;
 	uint16_t input_nodes[LOCAL_GPUS_MAX];
 	char route[GPU_WORD_MAX + 1];
 };
-struct keep_inputs { /* then n of struct keep_range */
+struct ledger_inputs { /* then n of struct ledger_range */
 	uint32_t tensor, n;
 };
-struct keep_range {
+struct ledger_range {
 	uint64_t offset;
 	uint32_t arena, unused;
 };
-struct keep_parts {
+struct ledger_parts {
 	uint32_t tensor, id, part_elems, n_parts;
 };
-struct keep_refused { /* then the sentence and a zero byte */
+struct ledger_refused { /* then the sentence and a zero byte */
 	uint32_t tensor;
 	int32_t code;
 };
 
 /* The live parts. */
-struct kept_trainer {
+struct ledger_trainer_live {
 	uint32_t sq_head;     /* what is before it has been taken */
 	uint32_t handled_seq; /* the last message that was answered */
 	uint32_t finish_seq, is_finishing;
@@ -111,68 +111,70 @@ struct kept_trainer {
 	uint32_t barrier_seq;        /* of the answer that it waits for, 0: it is at none */
 	uint32_t device_seq;         /* the same of its question for the executor */
 };
-struct kept_tensor {
+struct ledger_tensor_live {
 	uint64_t staging_offset;
 	uint32_t staging_arena; /* id + 1, 0: none */
 };
 /* More than a stream may be ahead (GPU_AHEAD), with the round under way and one that is over. */
-#define KEEP_SUBMISSIONS 16
-struct kept_submission {
+#define LEDGER_SUBMISSIONS 16
+struct ledger_submission {
 	uint16_t priority;
 	uint8_t op, unused;
 };
-struct kept_worker {                                 /* of a tensor; submitted is written last */
-	struct kept_submission of[KEEP_SUBMISSIONS]; /* by round */
+struct ledger_worker_live { /* of a tensor; submitted is written last */
+	struct ledger_submission of[LEDGER_SUBMISSIONS]; /* by round */
 	_Atomic uint64_t submitted;
 };
-static inline struct kept_submission *kept_submission(struct kept_worker *k, uint64_t round)
+static inline struct ledger_submission *ledger_submission_at(
+	struct ledger_worker_live *k, uint64_t round)
 {
-	return &k->of[round % KEEP_SUBMISSIONS];
+	return &k->of[round % LEDGER_SUBMISSIONS];
 }
 
 /* A trainer has said HELLO; who has not may do so again on a new connection. Only once in all lives:
  * a manager may keep two under one name, and a successor would take the second for another one. */
-void keep_socket(struct trainer *t);
+void handover_write_socket(struct trainer *t);
 /* A new job. Errors: -errno with a sentence. */
-int keep_job(struct job *job, struct err_text *err);
+int handover_write_job(struct job *job, struct err_text *err);
 /* The trainer has joined that job, with its control page. Errors: -errno with a sentence. */
-int keep_trainer(struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
+int handover_write_trainer(
+	struct trainer *t, uint32_t hello_seq, int control_fd, struct err_text *err);
 /* All workers are there. Errors: -errno. */
-int keep_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
+int handover_write_running(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The adopted callback of struct arena_set: ctx is the job. */
-int keep_arena(void *ctx, struct arena *arena);
+int handover_write_arena(void *ctx, struct arena *arena);
 /* The same for staging memory of the job's executor. */
-int keep_gpu_arena(struct job *job, struct arena *arena);
+int handover_write_staging(struct job *job, struct arena *arena);
 /* The job has an executor; it has a route. Errors: -errno. */
-int keep_gpu(struct gpu *g);
-int keep_route(const struct gpu *g);
+int handover_write_executor(struct gpu *g);
+int handover_write_route(const struct gpu *g);
 /* It is of no more use. */
-void keep_forget_gpu(struct gpu *g);
+void handover_forget_executor(struct gpu *g);
 /* Its outputs lie somewhere; only once. Errors: -errno. */
-int keep_tensor(struct tensor *tensor);
+int handover_write_tensor(struct tensor *tensor);
 /* Of a tensor in device memory: its inputs lie somewhere; only once. Errors: -errno. */
-int keep_inputs(struct tensor *tensor);
+int handover_write_inputs(struct tensor *tensor);
 /* There is memory for the sum of its workers. */
-void keep_staging(struct tensor *tensor);
+void handover_note_staging(struct tensor *tensor);
 /* That worker has declared it. Errors: -errno. */
-int keep_declared(struct tensor *tensor, uint32_t worker);
+int handover_write_declared(struct tensor *tensor, uint32_t worker);
 /* The core's keep callback. */
-struct agt_kept_part *keep_parts(
+struct agt_kept_part *handover_write_parts(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts);
-void keep_refused(const struct tensor *tensor);
+void handover_write_refused(const struct tensor *tensor);
 
 /* Gone for good, not with the process. */
-void keep_forget_trainer(const struct trainer *t);
-void keep_forget_job(const struct job *job);
+void handover_forget_trainer(const struct trainer *t);
+void handover_forget_job(const struct job *job);
 
 /* Offer again what a slow manager has not taken; returns when to be called next. */
-uint64_t keep_tick(struct agent *a, uint64_t now_ns);
+uint64_t handover_write_tick(struct agent *a, uint64_t now_ns);
 /* A last offer of it, for which a successor may be grateful; from then on nothing is kept. */
-void keep_end(struct agent *a);
+void handover_write_end(struct agent *a);
 
 /* ---- handover_read.c ---- */
 /* What a former life has left, before the thread runs: its jobs and trainers are there again, and
  * wait for the scheduler. What cannot go on is told so and forgotten. Takes descriptors out of
  * s. */
-void restore_all(struct agent *a, struct fdstore *s);
+void handover_read(struct agent *a, struct fdstore *s);
 #endif

@@ -126,7 +126,7 @@ size_t arena_round(size_t n_bytes)
 /* A descriptor without write access would not do: its holder may open the file anew. */
 int arena_seals(const struct arena_set *set, enum arena_kind kind)
 {
-	return kind == ARENA_OUTPUT && !set->is_kept ? F_SEAL_FUTURE_WRITE : 0;
+	return kind == ARENA_OUTPUT && !set->keeps_outputs_writable ? F_SEAL_FUTURE_WRITE : 0;
 }
 
 /* From a writable descriptor of an output to one for trainers. */
@@ -188,7 +188,7 @@ static int offer(struct xport *x, struct arena *a)
 /* What of its descriptor is needed from now on. */
 static int give_fd(const struct arena_set *set, struct arena *a, struct err_text *err)
 {
-	if (a->kind == ARENA_OUTPUT && set->is_kept)
+	if (a->kind == ARENA_OUTPUT && set->keeps_outputs_writable)
 		return make_readonly(&a->fd, err);
 	if (a->kind == ARENA_PRIVATE) {
 		close(a->fd);

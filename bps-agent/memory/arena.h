@@ -62,7 +62,7 @@ struct arena_set {
 	int (*adopted)(void *ctx, struct arena *a);
 	/* Another process will map outputs for writing: no seal can keep trainers from that, they
 	 * get a descriptor that can only be read, of a file that they may only read. */
-	bool is_kept;
+	bool keeps_outputs_writable;
 	void *admit_ctx;
 	uint32_t node; /* of those that are made from now on, for memory_prefer */
 	struct arena *head;

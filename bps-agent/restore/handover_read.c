@@ -20,12 +20,12 @@
 #include "common/data/dtype.h"
 #include "common/base/log.h"
 
-int restore_wrong(struct restoring *r, const char *what)
+int handover_contradicts(struct handover_reader *r, const char *what)
 {
 	return err_set(&r->err, BPS_EPROTO, "%s contradicts itself", what);
 }
 
-int restore_take(struct fdstore *s, char kind, uint64_t number, char what)
+int handover_take_fd(struct fdstore *s, char kind, uint64_t number, char what)
 {
 	char name[FDSTORE_NAME_BYTES];
 
@@ -97,8 +97,8 @@ static int map_control(struct trainer *t, int fd, uint64_t bytes)
 }
 
 /* It joins its job again, and learns of it what it may not have heard. */
-static int attach(struct restoring *r, struct trainer *t, const struct keep_trainer *k,
-	struct kept_trainer *live, int control_fd)
+static int attach(struct handover_reader *r, struct trainer *t, const struct ledger_trainer *k,
+	struct ledger_trainer_live *live, int control_fd)
 {
 	struct agent *a = r->a;
 
@@ -107,11 +107,11 @@ static int attach(struct restoring *r, struct trainer *t, const struct keep_trai
 	if (k->sq_entries > LOCAL_SQ_MAX || (k->sq_entries & (k->sq_entries - 1)) ||
 		!k->max_tensors || k->max_tensors > k->sq_entries ||
 		map_control(t, control_fd, k->control_bytes) < 0)
-		return restore_wrong(r, "a trainer's control page");
+		return handover_contradicts(r, "a trainer's control page");
 	t->tensors = calloc(k->max_tensors, sizeof(struct tensor *));
 	if (!t->tensors)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
-	t->kept = live;
+	t->live = live;
 	t->sq_head = live->sq_head;
 	t->n_told = live->n_told;
 	t->asked_rank = t->rank = k->asked_rank;
@@ -131,18 +131,18 @@ static int attach(struct restoring *r, struct trainer *t, const struct keep_trai
 	return 0;
 }
 
-static int on_trainer(struct restoring *r, const struct ledger_record *rec)
+static int on_trainer(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_trainer *k = rec->fixed;
+	const struct ledger_trainer *k = rec->fixed;
 	struct trainer *t = NULL;
 	int sock, efd, control_fd, pidfd, rc = 0;
 
-	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct kept_trainer))
-		return restore_wrong(r, "a trainer");
-	sock = restore_take(r->store, 't', k->number, 's');
-	efd = restore_take(r->store, 't', k->number, 'e');
-	control_fd = restore_take(r->store, 't', k->number, 'c');
-	pidfd = restore_take(r->store, 't', k->number, 'p');
+	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct ledger_trainer_live))
+		return handover_contradicts(r, "a trainer");
+	sock = handover_take_fd(r->store, 't', k->number, 's');
+	efd = handover_take_fd(r->store, 't', k->number, 'e');
+	control_fd = handover_take_fd(r->store, 't', k->number, 'c');
+	pidfd = handover_take_fd(r->store, 't', k->number, 'p');
 	if (sock >= 0 && efd >= 0 && control_fd >= 0) {
 		t = trainer_again(r->a, sock, pidfd, k->number);
 		sock = pidfd = -1;
@@ -164,9 +164,9 @@ static int on_trainer(struct restoring *r, const struct ledger_record *rec)
 
 /* ---- memory ---- */
 
-static int on_arena(struct restoring *r, const struct ledger_record *rec)
+static int on_arena(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_arena *k = rec->fixed;
+	const struct ledger_arena *k = rec->fixed;
 	struct job *job = r->job;
 	struct arena_set *set;
 	char name[FDSTORE_NAME_BYTES];
@@ -176,7 +176,7 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 	set = k->is_gpu && job->gpu ? &job->gpu->arenas : &job->arenas;
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(uint64_t) ||
 		k->kind > ARENA_PRIVATE || (k->is_gpu && !job->gpu) || arena_find(set, k->id))
-		return restore_wrong(r, "memory");
+		return handover_contradicts(r, "memory");
 	snprintf(name, sizeof(name), "j%" PRIu64 ".m", job->number);
 	for (size_t i = 0; i < r->store->n; i++) {
 		struct fdstore_fd *f = &r->store->fds[i];
@@ -209,7 +209,7 @@ static int on_arena(struct restoring *r, const struct ledger_record *rec)
 		k->bytes);
 }
 
-bool restore_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
+bool handover_place(const struct arena_set *set, uint32_t id, enum arena_kind kind, uint64_t offset,
 	uint64_t n_bytes, struct arena **ret_arena, struct agt_mem *ret)
 {
 	struct arena *a = arena_find(set, id);
@@ -224,13 +224,13 @@ bool restore_place(const struct arena_set *set, uint32_t id, enum arena_kind kin
 
 /* ---- jobs and tensors ---- */
 
-static int on_job(struct restoring *r, const struct ledger_record *rec)
+static int on_job(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_job *k = rec->fixed;
+	const struct ledger_job *k = rec->fixed;
 
 	if (r->job || rec->n_fixed != sizeof(*k) || !memchr(k->name, 0, sizeof(k->name)) ||
 		!k->size || k->size > CTL_WORKERS_MAX)
-		return restore_wrong(r, "a job");
+		return handover_contradicts(r, "a job");
 	r->user = quota_user(r->a->quota, k->uid);
 	r->job = r->user ? job_new(r->a, r->user, k->uid, k->name, k->size, k->flags) : NULL;
 	if (!r->job)
@@ -255,17 +255,17 @@ static struct trainer *trainer_numbered(const struct job *job, uint64_t number)
 	return NULL;
 }
 
-static int on_running(struct restoring *r, const struct ledger_record *rec)
+static int on_running(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_running *k = rec->fixed;
-	const struct keep_rank *ranks = (const struct keep_rank *)(k + 1);
+	const struct ledger_running *k = rec->fixed;
+	const struct ledger_rank *ranks = (const struct ledger_rank *)(k + 1);
 	struct job *job = r->job;
 
 	if (rec->n_fixed < sizeof(*k) || job->n_workers || !k->n_ranks ||
 		(k->n_ranks > job->size && k->n_ranks > job->max_size) ||
 		k->my_member >= k->n_members || k->n_members > WIRE_MEMBERS_MAX ||
 		rec->n_fixed != sizeof(*k) + k->n_ranks * sizeof(*ranks))
-		return restore_wrong(r, "a job's members");
+		return handover_contradicts(r, "a job's members");
 	job->ranks = calloc(k->n_ranks, sizeof(*job->ranks));
 	job->by_worker = calloc(k->n_ranks, sizeof(struct trainer *));
 	if (!job->ranks || !job->by_worker)
@@ -279,7 +279,7 @@ static int on_running(struct restoring *r, const struct ledger_record *rec)
 	return 0;
 }
 
-static int add_tensor(struct restoring *r, struct tensor *tensor)
+static int add_tensor(struct handover_reader *r, struct tensor *tensor)
 {
 	if (r->n_tensors == r->tensors_room) {
 		uint32_t room = 2 * r->tensors_room + 64;
@@ -296,7 +296,7 @@ static int add_tensor(struct restoring *r, struct tensor *tensor)
 	return 0;
 }
 
-uint64_t restore_bytes(const struct tensor *tensor)
+uint64_t handover_tensor_bytes(const struct tensor *tensor)
 {
 	return tensor->n_elems * dtype_bytes(tensor->dtype);
 }
@@ -307,71 +307,71 @@ static const struct arena_set *arenas_of(const struct tensor *tensor)
 	return tensor->gpu ? &tensor->gpu->gpu->arenas : &tensor->job->arenas;
 }
 
-static int on_tensor(struct restoring *r, const struct ledger_record *rec)
+static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_tensor *k = rec->fixed;
+	const struct ledger_tensor *k = rec->fixed;
 	const char *name = text_behind(rec, sizeof(*k));
 	struct local_decl d = {.name = name};
-	struct kept_tensor *live = rec->live;
+	struct ledger_tensor_live *live = rec->live;
 	struct tensor *tensor;
 
 	if (!name || rec->n_live != sizeof(*live) || !r->job->n_workers || !dtype_bytes(k->dtype) ||
 		!k->n_elems || k->n_elems > SIZE_MAX / 64 || tensor_find(r->job, name))
-		return restore_wrong(r, "a tensor");
+		return handover_contradicts(r, "a tensor");
 	d.dtype = k->dtype;
 	d.n_elems = k->n_elems;
 	tensor = tensor_new(r->job, 0, &d);
 	if (!tensor)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	quota_charge(r->job->quota, QUOTA_TENSORS, 1);
-	tensor->kept = live;
+	tensor->live = live;
 	if (k->is_gpu && (!r->job->gpu || gpu_tensor_restore(r->job->gpu, tensor, k->gpu_id) < 0))
-		return restore_wrong(r, "a tensor on GPUs");
+		return handover_contradicts(r, "a tensor on GPUs");
 	for (unsigned i = 0; i < 2; i++)
-		if (!restore_place(arenas_of(tensor), k->out_arena,
+		if (!handover_place(arenas_of(tensor), k->out_arena,
 			    k->is_gpu ? ARENA_PRIVATE : ARENA_OUTPUT, k->out_offset[i],
-			    restore_bytes(tensor), &tensor->out_arena, &tensor->out[i]))
-			return restore_wrong(r, "a tensor's output");
+			    handover_tensor_bytes(tensor), &tensor->out_arena, &tensor->out[i]))
+			return handover_contradicts(r, "a tensor's output");
 	if (k->is_gpu)
 		tensor->gpu->out_arena = tensor->out_arena;
 	return add_tensor(r, tensor);
 }
 
-static bool declared_at(struct tensor *tensor, const struct keep_declared *k)
+static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 {
 	struct tensor_worker *tw = &tensor->workers[k->worker];
 
 	if (!tensor->gpu)
-		return restore_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
-			restore_bytes(tensor), &tw->in_arena, &tw->in);
+		return handover_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
+			handover_tensor_bytes(tensor), &tw->in_arena, &tw->in);
 	tensor->gpu->workers[k->worker].region = k->in_arena; /* the executor knows it */
 	tensor->gpu->workers[k->worker].offset = k->in_offset;
 	return tensor->gpu->has_kept_inputs;
 }
 
-static int on_declared(struct restoring *r, const struct ledger_record *rec)
+static int on_declared(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_declared *k = rec->fixed;
+	const struct ledger_declared *k = rec->fixed;
 	struct job *job = r->job;
 	struct tensor_worker *tw;
 	struct tensor *tensor;
 	struct trainer *t;
 
-	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct kept_worker) ||
+	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(struct ledger_worker_live) ||
 		k->tensor >= r->n_tensors || k->worker >= job->n_workers)
-		return restore_wrong(r, "a declaration");
+		return handover_contradicts(r, "a declaration");
 	tensor = r->tensors[k->tensor];
 	tw = &tensor->workers[k->worker];
 	t = job->by_worker[k->worker];
 	if (tw->is_declared || !declared_at(tensor, k))
-		return restore_wrong(r, "a tensor's input");
+		return handover_contradicts(r, "a tensor's input");
 	if (t && (k->index != t->n_tensors || k->index >= t->max_tensors))
-		return restore_wrong(r, "a trainer's tensors");
-	tw->kept = rec->live;
-	tw->submitted = atomic_load_explicit(&tw->kept->submitted, memory_order_acquire);
-	tw->op = kept_submission(tw->kept, tw->submitted)->op;
+		return handover_contradicts(r, "a trainer's tensors");
+	tw->live = rec->live;
+	tw->submitted = atomic_load_explicit(&tw->live->submitted, memory_order_acquire);
+	tw->op = ledger_submission_at(tw->live, tw->submitted)->op;
 	if (tw->op >= OP_COUNT)
-		return restore_wrong(r, "a submission");
+		return handover_contradicts(r, "a submission");
 	tw->since_ns = clock_now_ns();
 	tw->is_declared = true;
 	tw->index = k->index;
@@ -384,19 +384,19 @@ static int on_declared(struct restoring *r, const struct ledger_record *rec)
 		return 0;
 	t->input = tw->in_arena;
 	t->told_input =
-		t->kept->told_input ? arena_find(&job->arenas, t->kept->told_input - 1) : NULL;
+		t->live->told_input ? arena_find(&job->arenas, t->live->told_input - 1) : NULL;
 	return 0;
 }
 
-static int on_parts(struct restoring *r, const struct ledger_record *rec)
+static int on_parts(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_parts *k = rec->fixed;
+	const struct ledger_parts *k = rec->fixed;
 	struct tensor *tensor;
 
 	if (rec->n_fixed != sizeof(*k) || k->tensor >= r->n_tensors || !k->n_parts ||
 		rec->n_live != k->n_parts * sizeof(struct agt_kept_part) ||
 		r->tensors[k->tensor]->parts)
-		return restore_wrong(r, "a plan");
+		return handover_contradicts(r, "a plan");
 	tensor = r->tensors[k->tensor];
 	tensor->parts = rec->live;
 	tensor->kept_id = k->id;
@@ -405,14 +405,14 @@ static int on_parts(struct restoring *r, const struct ledger_record *rec)
 	return 0;
 }
 
-static int on_refused(struct restoring *r, const struct ledger_record *rec)
+static int on_refused(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_refused *k = rec->fixed;
+	const struct ledger_refused *k = rec->fixed;
 	const char *text = text_behind(rec, sizeof(*k));
 	struct tensor *tensor;
 
 	if (!text || k->tensor >= r->n_tensors || k->code >= 0)
-		return restore_wrong(r, "a refusal");
+		return handover_contradicts(r, "a refusal");
 	tensor = r->tensors[k->tensor];
 	tensor->failed = k->code;
 	free(tensor->fail_text);
@@ -420,45 +420,46 @@ static int on_refused(struct restoring *r, const struct ledger_record *rec)
 	return 0;
 }
 
-static int on_record(struct restoring *r, const struct ledger_record *rec)
+static int on_record(struct handover_reader *r, const struct ledger_record *rec)
 {
-	static int (*const readers[])(struct restoring *, const struct ledger_record *) = {
-		[KEEP_JOB] = on_job,
-		[KEEP_TRAINER] = on_trainer,
-		[KEEP_RUNNING] = on_running,
-		[KEEP_ARENA] = on_arena,
-		[KEEP_TENSOR] = on_tensor,
-		[KEEP_DECLARED] = on_declared,
-		[KEEP_PARTS] = on_parts,
-		[KEEP_REFUSED] = on_refused,
-		[KEEP_GPU] = restore_gpu,
-		[KEEP_ROUTE] = restore_route,
-		[KEEP_INPUTS] = restore_inputs,
+	static int (*const readers[])(struct handover_reader *, const struct ledger_record *) = {
+		[LEDGER_JOB] = on_job,
+		[LEDGER_TRAINER] = on_trainer,
+		[LEDGER_RUNNING] = on_running,
+		[LEDGER_ARENA] = on_arena,
+		[LEDGER_TENSOR] = on_tensor,
+		[LEDGER_DECLARED] = on_declared,
+		[LEDGER_PARTS] = on_parts,
+		[LEDGER_REFUSED] = on_refused,
+		[LEDGER_EXECUTOR] = handover_read_executor,
+		[LEDGER_ROUTE] = handover_read_route,
+		[LEDGER_INPUTS] = handover_read_inputs,
 	};
 
-	if (rec->type < KEEP_JOB || rec->type >= KEEP_TYPES || (!r->job && rec->type != KEEP_JOB))
-		return restore_wrong(r, "a record");
+	if (rec->type < LEDGER_JOB || rec->type >= LEDGER_TYPES ||
+		(!r->job && rec->type != LEDGER_JOB))
+		return handover_contradicts(r, "a record");
 	return readers[rec->type](r, rec);
 }
 
 /* Staging is made last, behind the tensor's record. */
-static int find_staging(struct restoring *r)
+static int find_staging(struct handover_reader *r)
 {
 	for (uint32_t i = 0; i < r->n_tensors; i++) {
 		struct tensor *tensor = r->tensors[i];
-		const struct kept_tensor *kept = tensor->kept;
+		const struct ledger_tensor_live *live = tensor->live;
 
-		if (kept->staging_arena &&
-			!restore_place(arenas_of(tensor), kept->staging_arena - 1, ARENA_PRIVATE,
-				kept->staging_offset, restore_bytes(tensor), &tensor->staging_arena,
-				&tensor->staging))
-			return restore_wrong(r, "a tensor's staging");
+		if (live->staging_arena &&
+			!handover_place(arenas_of(tensor), live->staging_arena - 1, ARENA_PRIVATE,
+				live->staging_offset, handover_tensor_bytes(tensor),
+				&tensor->staging_arena, &tensor->staging))
+			return handover_contradicts(r, "a tensor's staging");
 	}
 	return 0;
 }
 
 /* It runs again, or forms as before. */
-static int go_on(struct restoring *r)
+static int go_on(struct handover_reader *r)
 {
 	struct ctl_job_member *members;
 	struct job *job = r->job;
@@ -470,7 +471,7 @@ static int go_on(struct restoring *r)
 		return 0;
 	if (find_staging(r) < 0)
 		return BPS_EPROTO;
-	rc = restore_check_executor(r);
+	rc = handover_check_executor(r);
 	if (rc < 0)
 		return rc;
 	rc = -ENOMEM;
@@ -495,7 +496,7 @@ static int go_on(struct restoring *r)
 		return err_set(&r->err, rc, "the agent is out of memory");
 	for (uint32_t i = 0; i < r->n_tensors; i++)
 		tensor_resume(r->tensors[i]);
-	restore_ask_again(job);
+	handover_ask_again(job);
 	return 0;
 }
 
@@ -510,7 +511,7 @@ static void turn_out(struct trainer *t, const char *text)
 	trainer_drop(t, false, text);
 }
 
-static void give_up(struct restoring *r, uint64_t number)
+static void give_up(struct handover_reader *r, uint64_t number)
 {
 	struct job *job = r->job;
 	struct err_text text;
@@ -535,7 +536,7 @@ static void give_up(struct restoring *r, uint64_t number)
 
 static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t number)
 {
-	struct restoring r = {.a = a, .store = s};
+	struct handover_reader r = {.a = a, .store = s};
 	struct ledger_record rec;
 	struct ledger *l = NULL;
 	size_t at = 0;
@@ -544,7 +545,7 @@ static void job_again(struct agent *a, struct fdstore *s, int fd, uint64_t numbe
 	while (rc == 0 && (rc = ledger_next(l, &at, &rec, &r.err)) > 0)
 		rc = on_record(&r, &rec);
 	if (rc == 0 && (!r.job || r.job->number != number))
-		rc = restore_wrong(&r, "a job");
+		rc = handover_contradicts(&r, "a job");
 	if (r.job)
 		r.job->ledger = l;
 	if (rc == 0)
@@ -588,7 +589,7 @@ static bool is_greeting(const struct trainer *t)
  * ledger that is not to be believed. */
 static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f, uint64_t number)
 {
-	struct trainer *t = trainer_again(a, f->fd, restore_take(s, 't', number, 'p'), number);
+	struct trainer *t = trainer_again(a, f->fd, handover_take_fd(s, 't', number, 'p'), number);
 
 	f->fd = -1;
 	if (!t)
@@ -599,7 +600,7 @@ static void greet_again(struct agent *a, struct fdstore *s, struct fdstore_fd *f
 			"it is lost");
 }
 
-void restore_all(struct agent *a, struct fdstore *s)
+void handover_read(struct agent *a, struct fdstore *s)
 {
 	uint64_t number;
 	char kind[2], what;

@@ -3,47 +3,48 @@
 
 #include "bps-agent/restore/handover_read_impl.h"
 
-int restore_gpu(struct restoring *r, const struct ledger_record *rec)
+int handover_read_executor(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_gpu *k = rec->fixed;
+	const struct ledger_executor *k = rec->fixed;
 	struct job *job = r->job;
 
 	if (rec->n_fixed != sizeof(*k) || !job->n_workers || job->gpu)
-		return restore_wrong(r, "an executor");
-	return gpu_restore(job, restore_take(r->store, 'j', job->number, 'x'),
-		restore_take(r->store, 'j', job->number, 'p'), (pid_t)k->pid, &r->err);
+		return handover_contradicts(r, "an executor");
+	return gpu_restore(job, handover_take_fd(r->store, 'j', job->number, 'x'),
+		handover_take_fd(r->store, 'j', job->number, 'p'), (pid_t)k->pid, &r->err);
 }
 
-int restore_route(struct restoring *r, const struct ledger_record *rec)
+int handover_read_route(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_route *k = rec->fixed;
+	const struct ledger_route *k = rec->fixed;
 
 	if (rec->n_fixed != sizeof(*k) || !r->job->gpu || !memchr(k->route, 0, sizeof(k->route)) ||
 		gpu_restore_route(r->job->gpu, k) < 0)
-		return restore_wrong(r, "a route");
+		return handover_contradicts(r, "a route");
 	return 0;
 }
 
-int restore_inputs(struct restoring *r, const struct ledger_record *rec)
+int handover_read_inputs(struct handover_reader *r, const struct ledger_record *rec)
 {
-	const struct keep_inputs *k = rec->fixed;
-	const struct keep_range *ranges = (const struct keep_range *)(k + 1);
+	const struct ledger_inputs *k = rec->fixed;
+	const struct ledger_range *ranges = (const struct ledger_range *)(k + 1);
 	struct gpu_tensor *d;
 
 	if (rec->n_fixed < sizeof(*k) || k->tensor >= r->n_tensors || !r->tensors[k->tensor]->gpu)
-		return restore_wrong(r, "inputs");
+		return handover_contradicts(r, "inputs");
 	d = r->tensors[k->tensor]->gpu;
 	if (k->n != d->gpu->n_inputs || rec->n_fixed != sizeof(*k) + k->n * sizeof(*ranges))
-		return restore_wrong(r, "inputs");
+		return handover_contradicts(r, "inputs");
 	for (uint32_t i = 0; i < k->n; i++)
-		if (!restore_place(&d->gpu->arenas, ranges[i].arena, ARENA_PRIVATE,
-			    ranges[i].offset, restore_bytes(d->tensor), &d->in_arena[i], &d->in[i]))
-			return restore_wrong(r, "inputs");
+		if (!handover_place(&d->gpu->arenas, ranges[i].arena, ARENA_PRIVATE,
+			    ranges[i].offset, handover_tensor_bytes(d->tensor), &d->in_arena[i],
+			    &d->in[i]))
+			return handover_contradicts(r, "inputs");
 	d->has_kept_inputs = true;
 	return 0;
 }
 
-int restore_check_executor(struct restoring *r)
+int handover_check_executor(struct handover_reader *r)
 {
 	const struct gpu *g = r->job->gpu;
 
@@ -53,11 +54,11 @@ int restore_check_executor(struct restoring *r)
 	return 0;
 }
 
-void restore_ask_again(struct job *job)
+void handover_ask_again(struct job *job)
 {
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &job->trainers, of_job)
-		if (t->kept->device_seq)
-			gpu_ask(t, t->kept->device_seq);
+		if (t->live->device_seq)
+			gpu_ask(t, t->live->device_seq);
 }

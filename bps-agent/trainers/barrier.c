@@ -11,20 +11,20 @@ static void say(struct trainer *t)
 			.rank = t->rank,
 			.event = WORKER_AT_BARRIER,
 			.text = "",
-			.barrier = t->kept->barrier}};
+			.barrier = t->live->barrier}};
 
 	member_send(t->agent->member, &m);
 }
 
 static void answer(struct trainer *t, int code, const char *text)
 {
-	struct local_msg m = {.type = LOCAL_PASSED, .seq = t->kept->barrier_seq};
+	struct local_msg m = {.type = LOCAL_PASSED, .seq = t->live->barrier_seq};
 
 	m.passed = (struct local_passed){
-		.code = (uint32_t)-code, .text = text, .barrier = t->kept->barrier};
-	roster_newcomers(t->job, t->kept->barrier, &m.passed.n_new, &m.passed.root);
+		.code = (uint32_t)-code, .text = text, .barrier = t->live->barrier};
+	roster_newcomers(t->job, t->live->barrier, &m.passed.n_new, &m.passed.root);
 	trainer_send(t, &m, NULL, 0);
-	t->kept->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
+	t->live->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
 /* A life that ended between the answer and noting it: what the trainer does now says that it came. */
@@ -33,19 +33,19 @@ static bool has_passed(struct trainer *t)
 	bool may = t->may_have_passed;
 
 	t->may_have_passed = false;
-	return may && t->kept->barrier_seq;
+	return may && t->live->barrier_seq;
 }
 
 bool barrier_is_over(struct trainer *t)
 {
-	if (t->kept && has_passed(t))
-		t->kept->barrier_seq = 0;
-	return !t->kept || !t->kept->barrier_seq;
+	if (t->live && has_passed(t))
+		t->live->barrier_seq = 0;
+	return !t->live || !t->live->barrier_seq;
 }
 
 void barrier_again(struct trainer *t)
 {
-	if (t->state == TRAINER_ATTACHED && t->kept && t->kept->barrier_seq)
+	if (t->state == TRAINER_ATTACHED && t->live && t->live->barrier_seq)
 		say(t);
 }
 
@@ -54,9 +54,9 @@ void barrier_look(struct job *job)
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &job->trainers, of_job) {
-		if (t->state != TRAINER_ATTACHED || !t->kept || !t->kept->barrier_seq)
+		if (t->state != TRAINER_ATTACHED || !t->live || !t->live->barrier_seq)
 			continue;
-		if (job->barrier >= t->kept->barrier)
+		if (job->barrier >= t->live->barrier)
 			answer(t, 0, "");
 		else
 			say(t);
@@ -65,7 +65,7 @@ void barrier_look(struct job *job)
 
 void barrier_over(struct trainer *t, int code, const char *text)
 {
-	if (t->kept && t->kept->barrier_seq)
+	if (t->live && t->live->barrier_seq)
 		answer(t, code < 0 ? code : BPS_ECLOSED, text);
 }
 
@@ -89,8 +89,8 @@ static bool is_next(struct trainer *t, uint64_t number)
 {
 	uint64_t passed = t->job->barrier;
 
-	if (has_passed(t) && passed < t->kept->barrier)
-		passed = t->kept->barrier; /* JOB will say so */
+	if (has_passed(t) && passed < t->live->barrier)
+		passed = t->live->barrier; /* JOB will say so */
 	return number <= passed + 1;
 }
 
@@ -107,13 +107,13 @@ void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number)
 		trainer_send(t, &m, NULL, 0);
 		return;
 	}
-	if (t->state != TRAINER_ATTACHED || !t->kept || !seq || !is_next(t, number) ||
+	if (t->state != TRAINER_ATTACHED || !t->live || !seq || !is_next(t, number) ||
 		!is_quiet(t)) {
 		trainer_drop(t, true, "a barrier out of turn");
 		return;
 	}
-	t->kept->barrier = number;
-	t->kept->barrier_seq = seq; /* of the last call, when one has timed out */
+	t->live->barrier = number;
+	t->live->barrier_seq = seq; /* of the last call, when one has timed out */
 	if (job->barrier >= number)
 		answer(t, 0, "");
 	else

@@ -147,7 +147,7 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	if (tw->in_arena != t->told_input)
 		tell_arena(t, tw->in_arena);
 	t->told_input = tw->in_arena;
-	t->kept->told_input = t->told_input->id + 1;
+	t->live->told_input = t->told_input->id + 1;
 	slot->in_arena = tw->in_arena->id;
 	slot->out_arena = tensor->out_arena->id;
 	slot->in_offset = tw->in.offset;
@@ -158,14 +158,14 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 /* For a successor. */
 static int keep(struct tensor *tensor, uint32_t worker)
 {
-	int rc = keep_tensor(tensor);
+	int rc = handover_write_tensor(tensor);
 
 	if (rc == 0 && tensor->gpu)
-		rc = keep_inputs(tensor);
+		rc = handover_write_inputs(tensor);
 	if (rc == 0)
-		rc = keep_declared(tensor, worker);
+		rc = handover_write_declared(tensor, worker);
 	if (rc == 0)
-		keep_staging(tensor);
+		handover_note_staging(tensor);
 	return rc;
 }
 
@@ -264,7 +264,7 @@ static void declared(struct trainer *t)
 	if (t->job) {
 		tensor_flush_declares(t->job);
 		tell_outputs(t, t->job->arenas.head);
-		t->n_told = t->kept->n_told = t->job->arenas.next_id;
+		t->n_told = t->live->n_told = t->job->arenas.next_id;
 	}
 	m.declared = (struct local_declared){.slots = x->slots, .n_slots = x->d.n_tensors};
 	trainer_send(t, &m, NULL, 0);

@@ -76,7 +76,7 @@ static void take_control(struct trainer *t, struct greeting *g)
 	local_control_init(t->control, t->sq_entries, t->max_tensors);
 	rc = job_attach(t, &g->m.hello, err);
 	if (rc == 0)
-		rc = keep_trainer(t, g->m.seq, fd, err);
+		rc = handover_write_trainer(t, g->m.seq, fd, err);
 	if (rc == 0)
 		job_join(t);
 	welcome(t, g->m.seq, fd, rc, err);
@@ -153,14 +153,14 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 	int rc;
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
-	if (t->may_repeat_message && t->kept)
+	if (t->may_repeat_message && t->live)
 		return; /* answered by a former life, or when this one began */
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "a second HELLO");
 		return;
 	}
 	uv_timer_stop(&t->greeting);
-	keep_socket(t);
+	handover_write_socket(t);
 	if (m->hello.abi != LOCAL_ABI)
 		rc = err_set(&err, BPS_EVERSION,
 			"libbpsclient %s speaks version %u, this bps-agent %s speaks %u: install "

@@ -100,7 +100,7 @@ void job_leave(struct job *job)
 
 static void job_free(struct job *job)
 {
-	keep_forget_job(job);
+	handover_forget_job(job);
 	job_leave(job);
 }
 
@@ -288,8 +288,8 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	job->arenas.admit = admit_memory;
 	job->arenas.release = release_memory;
 	job->arenas.room = memory_room;
-	job->arenas.adopted = keep_arena;
-	job->arenas.is_kept = a->cfg.is_kept;
+	job->arenas.adopted = handover_write_arena;
+	job->arenas.keeps_outputs_writable = a->cfg.can_hand_over;
 	job->arenas.admit_ctx = job;
 	TAILQ_INIT(&job->trainers);
 	TAILQ_INIT(&job->tensors);
@@ -315,7 +315,7 @@ static int job_begin(struct trainer *t, const struct local_hello *h, const uint8
 		job->has_token = true;
 		memcpy(job->token, proof, CTL_TOKEN_BYTES);
 	}
-	rc = keep_job(job, err);
+	rc = handover_write_job(job, err);
 	if (rc < 0) {
 		job_free(job);
 		return rc;
@@ -502,9 +502,9 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		t->has_rank = true;
 		welcome_worker(job, w); /* once more: it may not have heard of it */
 		trainer_hold(t, true);
-		if (!t->kept->is_finishing)
+		if (!t->live->is_finishing)
 			continue;
-		t->finish_seq = t->kept->finish_seq;
+		t->finish_seq = t->live->finish_seq;
 		trainer_set_state(t, TRAINER_FINISHING);
 	}
 	return 0;
@@ -567,7 +567,7 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	job->is_told = true;
 	rc = job_start(job, m, (uint16_t)i);
 	if (rc == 0)
-		rc = keep_running(job, m, (uint16_t)i);
+		rc = handover_write_running(job, m, (uint16_t)i);
 	if (rc < 0) {
 		job_core_fail(a, job->id, rc, "the agent is out of memory");
 		job_end(job, rc, "the agent is out of memory");
@@ -627,15 +627,15 @@ void job_finish(struct trainer *t, uint32_t seq)
 		return;
 	}
 	if (t->state == TRAINER_FINISHING) { /* once more after a time-out, or by a former life */
-		t->finish_seq = t->kept->finish_seq = seq;
+		t->finish_seq = t->live->finish_seq = seq;
 		return;
 	}
 	if (t->state != TRAINER_ATTACHED) {
 		trainer_drop(t, true, "FINISH without a running job");
 		return;
 	}
-	t->finish_seq = t->kept->finish_seq = seq;
-	t->kept->is_finishing = 1;
+	t->finish_seq = t->live->finish_seq = seq;
+	t->live->is_finishing = 1;
 	trainer_set_state(t, TRAINER_FINISHING);
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
 }

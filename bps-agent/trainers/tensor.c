@@ -85,7 +85,7 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 		return;
 	tensor->failed = code;
 	tensor->fail_text = strdup(text);
-	keep_refused(tensor);
+	handover_write_refused(tensor);
 	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "tensor refused: job=%s tensor=%s: %s",
 		tensor->job->name, tensor->name, text);
 	if (tensor->core)
@@ -230,7 +230,7 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[w];
 	struct trainer *t = tensor->job->by_worker[w];
-	const struct kept_submission *last = kept_submission(tw->kept, tw->submitted);
+	const struct ledger_submission *last = ledger_submission_at(tw->live, tw->submitted);
 	struct member_set members;
 	uint32_t least, most;
 
@@ -290,10 +290,10 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 {
 	tw->submitted = e->round;
 	tw->op = e->op;
-	*kept_submission(tw->kept, e->round) =
-		(struct kept_submission){.priority = e->priority, .op = e->op};
+	*ledger_submission_at(tw->live, e->round) =
+		(struct ledger_submission){.priority = e->priority, .op = e->op};
 	/* Release: partner is handover_read.c in a successor. */
-	atomic_store_explicit(&tw->kept->submitted, e->round, memory_order_release);
+	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
 }
 
 int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)

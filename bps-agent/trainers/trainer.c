@@ -124,7 +124,7 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 		log_debug("trainer left: pid=%d why=%s", (int)t->pid, why);
 	if (t->job)
 		job_detach(t, why);
-	keep_forget_trainer(t);
+	handover_forget_trainer(t);
 	unlist(t);
 }
 
@@ -172,7 +172,7 @@ bool trainer_poll_ring(struct trainer *t)
 			trainer_drop(t, true, err.s);
 			break;
 		}
-		t->kept->sq_head = t->sq_head;
+		t->live->sq_head = t->sq_head;
 	}
 	return any;
 }
@@ -224,14 +224,14 @@ void trainer_answered(struct trainer *t)
 	if (!t->is_asking || t->state == TRAINER_GONE)
 		return;
 	t->is_asking = t->may_repeat_message = false;
-	if (t->kept)
-		t->kept->handled_seq = t->asked_seq;
+	if (t->live)
+		t->live->handled_seq = t->asked_seq;
 	(void)!recv(t->sock, &c, sizeof(c), MSG_DONTWAIT);
 }
 
 static bool was_answered(const struct trainer *t, const struct local_msg *m)
 {
-	return t->may_repeat_message && t->kept && m->seq && m->seq == t->kept->handled_seq;
+	return t->may_repeat_message && t->live && m->seq && m->seq == t->live->handled_seq;
 }
 
 /* The transport's lock is held for a few instructions, or by a thread that waits for nobody. */

@@ -120,19 +120,19 @@ static struct member_past of_cluster(char id)
 	return p;
 }
 
-static void note(struct past *p, char id)
+static void note(struct cluster_identity *p, char id)
 {
 	struct member_past now = of_cluster(id);
 
-	past_note(p, &now);
+	cluster_identity_note(p, &now);
 }
 
-static void take(struct past *p, const struct manager *m, bool has_job)
+static void take(struct cluster_identity *p, const struct manager *m, bool has_job)
 {
 	struct fdstore s = successor(m, has_job);
 
-	*p = (struct past){0};
-	past_take(p, &s);
+	*p = (struct cluster_identity){0};
+	cluster_identity_take(p, &s);
 	fdstore_fini(&s);
 }
 
@@ -140,30 +140,30 @@ static void successor_with_jobs_is_of_the_same_cluster(void **state)
 {
 	struct member_past want = of_cluster('a');
 	struct manager m;
-	struct past p = {0};
+	struct cluster_identity p = {0};
 
 	(void)state;
 	manager_start(&m);
 	note(&p, 'a');
-	past_fini(&p);
+	cluster_identity_fini(&p);
 	read_all(&m);
 	take(&p, &m, true);
 	assert_int_equal(p.known.member_id, 'a');
 	assert_int_equal(p.known.view, want.view);
 	assert_memory_equal(p.known.cluster_id, want.cluster_id, sizeof(want.cluster_id));
-	past_fini(&p);
+	cluster_identity_fini(&p);
 	manager_stop(&m);
 }
 
 static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void **state)
 {
 	struct manager m;
-	struct past p = {0};
+	struct cluster_identity p = {0};
 
 	(void)state;
 	manager_start(&m);
 	note(&p, 'a');
-	past_fini(&p);
+	cluster_identity_fini(&p);
 	read_all(&m);
 	assert_int_equal(m.n, 1);
 	stand_still();
@@ -172,12 +172,12 @@ static void cluster_that_a_slow_manager_was_to_forget_is_not_the_successors(void
 	note(&p, 'b');
 	read_all(&m);
 	note(&p, 'b');
-	past_fini(&p);
+	cluster_identity_fini(&p);
 	read_all(&m);
 	assert_int_equal(m.n, 1);
 	take(&p, &m, true);
 	assert_int_equal(p.known.member_id, 'b');
-	past_fini(&p);
+	cluster_identity_fini(&p);
 	manager_stop(&m);
 }
 
@@ -197,7 +197,7 @@ static void what_is_no_cluster_is_not_believed(void **state)
 		uint32_t fixed[6] = {[4] = bad[i].member_id};
 		struct ledger *l;
 		struct err_text err;
-		struct past p;
+		struct cluster_identity p;
 		void *live;
 
 		assert_int_equal(ledger_new(&l, &err), 0);
@@ -213,7 +213,7 @@ static void what_is_no_cluster_is_not_believed(void **state)
 	}
 	m.fds[m.n++] = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	{
-		struct past p;
+		struct cluster_identity p;
 
 		take(&p, &m, true);
 		assert_int_equal(p.known.member_id, 0);
