@@ -9,7 +9,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
@@ -35,8 +35,8 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	agt_core_stats(a->core, &a->figures.core);
 	a->figures.trainers = a->n_trainers;
 	a->figures.jobs = jobs;
-	a->figures.executors = gpu_count(a);
-	a->figures.executor_failures = a->gpu_failures;
+	a->figures.executors = executor_count(a);
+	a->figures.executor_failures = a->executor_failures;
 	a->figures.stranded = a->stranded;
 	a->figures.shared_bytes = a->quota_view.rows[0].used[QUOTA_MEMORY];
 	pthread_mutex_unlock(&a->lock);
@@ -68,7 +68,7 @@ static bool loop_work(void *ctx)
 		next = TAILQ_NEXT(t, link); /* nonsense in a ring drops its trainer */
 		more |= trainer_poll_ring(t);
 	}
-	more |= gpu_work(a);
+	more |= executor_work(a);
 	more |= agt_core_work(a->core);
 	trainer_flush(a);
 	return more;
@@ -83,7 +83,7 @@ static bool loop_may_sleep(void *ctx)
 	trainer_flush(a);
 	TAILQ_FOREACH (t, &a->trainers, link)
 		may &= trainer_may_sleep(t);
-	may &= gpu_may_sleep(a);
+	may &= executor_may_sleep(a);
 	return may;
 }
 
@@ -94,7 +94,7 @@ static void loop_awake(void *ctx)
 
 	TAILQ_FOREACH (t, &a->trainers, link)
 		trainer_awake(t);
-	gpu_awake(a);
+	executor_awake(a);
 }
 
 static const struct dataloop_ops loop_ops = {
@@ -193,7 +193,7 @@ static void on_message(struct agent *a, const struct ctl_msg *m)
 	}
 }
 
-struct delivery {
+struct agent_delivery {
 	struct agent *agent;
 	enum agent_event event;
 	struct member_msg *msg;
@@ -201,7 +201,7 @@ struct delivery {
 
 static void deliver(void *arg)
 {
-	struct delivery *d = arg;
+	struct agent_delivery *d = arg;
 
 	switch (d->event) {
 	case AGENT_MESSAGE:
@@ -223,12 +223,12 @@ static void deliver(void *arg)
 
 int agent_post(struct agent *a, enum agent_event event, struct member_msg *m)
 {
-	struct delivery *d = malloc(sizeof(*d));
+	struct agent_delivery *d = malloc(sizeof(*d));
 	int rc;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct delivery){a, event, m ? member_msg_ref(m) : NULL};
+	*d = (struct agent_delivery){a, event, m ? member_msg_ref(m) : NULL};
 	rc = dataloop_post(a->loop, deliver, d);
 	if (rc < 0) {
 		member_msg_unref(d->msg);
@@ -237,14 +237,14 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m)
 	return rc;
 }
 
-struct new_limits {
+struct agent_new_limits {
 	struct agent *agent;
 	struct agent_limits limits;
 };
 
 static void take_limits(void *arg)
 {
-	struct new_limits *n = arg;
+	struct agent_new_limits *n = arg;
 
 	n->agent->cfg.limits = n->limits;
 	quota_set_limits(n->agent->quota, &n->limits.quotas);
@@ -255,12 +255,12 @@ static void take_limits(void *arg)
 
 int agent_set_limits(struct agent *a, const struct agent_limits *limits)
 {
-	struct new_limits *n = malloc(sizeof(*n));
+	struct agent_new_limits *n = malloc(sizeof(*n));
 	int rc;
 
 	if (!n)
 		return -ENOMEM;
-	*n = (struct new_limits){a, *limits};
+	*n = (struct agent_new_limits){a, *limits};
 	rc = dataloop_post(a->loop, take_limits, n);
 	if (rc < 0)
 		free(n);
@@ -294,8 +294,8 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 {
 	struct agt_env env = {.connect = core_connect,
 		.done = tensor_core_done,
-		.stage = gpu_core_stage,
-		.unstage = gpu_core_unstage,
+		.stage = device_tensor_stage,
+		.unstage = device_tensor_unstage,
 		.fail = job_core_fail,
 		.random = core_random,
 		.keep = handover_write_parts};
@@ -311,7 +311,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
-	TAILQ_INIT(&a->gpus);
+	TAILQ_INIT(&a->executors);
 	STAILQ_INIT(&a->unsent);
 	pthread_mutex_init(&a->lock, NULL);
 	env.ctx = a;
@@ -356,7 +356,7 @@ static void drop_all(void *arg)
 	struct agent *a = arg;
 
 	uv_close((uv_handle_t *)&a->listen_poll, NULL);
-	gpu_stop_all(a);
+	executor_stop_all(a);
 	while (!TAILQ_EMPTY(&a->trainers))
 		if (a->cfg.can_hand_over)
 			trainer_leave(TAILQ_FIRST(&a->trainers));

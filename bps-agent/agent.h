@@ -70,8 +70,8 @@ struct agent_config {
 	struct gpu_config gpu;
 };
 
-struct gpu;
-struct gpu_tensor;
+struct executor_link;
+struct device_tensor;
 
 enum trainer_state {
 	TRAINER_GREETING,
@@ -84,7 +84,7 @@ enum trainer_state {
 enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
 
 struct agent;
-struct declaring;
+struct pending_declare;
 struct fdstore;
 struct ledger_tensor_live;
 struct ledger_trainer_live;
@@ -94,7 +94,7 @@ struct job;
 struct tensor;
 
 /* A round submitted before the tensor's way was known. */
-struct pending {
+struct pending_submission {
 	bool is_set;
 	uint8_t op;
 	uint16_t priority;
@@ -141,12 +141,12 @@ struct trainer {
 	bool is_dirty;       /* completions not yet told */
 	struct tensor **tensors; /* by its index */
 	uint32_t n_tensors;
-	struct arena *input, *told_input; /* newest, and the newest that it knows */
-	struct declaring *declaring;      /* a DECLARE under way, or NULL */
-	bool is_held;                     /* its socket is not read */
-	bool is_left;                     /* to a successor */
-	uint32_t n_told;                  /* output arenas below this id are known to it */
-	bool wants_device;                /* asks for the executor: */
+	struct arena *input, *told_input;  /* newest, and the newest that it knows */
+	struct pending_declare *declaring; /* a DECLARE under way, or NULL */
+	bool is_held;                      /* its socket is not read */
+	bool is_left;                      /* to a successor */
+	uint32_t n_told;                   /* output arenas below this id are known to it */
+	bool wants_device;                 /* asks for the executor: */
 	uint32_t device_seq;
 	bool has_asked_device; /* of this life of the agent, and has not given it up */
 	uint32_t finish_seq;
@@ -162,7 +162,7 @@ struct tensor_worker {
 	uint32_t index; /* in its trainer's tensors */
 	struct arena *in_arena;
 	struct agt_mem in;
-	struct pending pending;
+	struct pending_submission pending;
 	uint64_t submitted;
 	uint64_t since_ns; /* of the last submission */
 	uint8_t op;        /* of the last submission */
@@ -184,7 +184,7 @@ struct tensor {
 	char *fail_text;
 	struct agt_tensor *core; /* once all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
-	struct gpu_tensor *gpu; /* it lies in device memory */
+	struct device_tensor *device; /* it lies in device memory */
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */
 };
@@ -214,14 +214,14 @@ struct job {
 	uint32_t *ranks;
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
-	struct gpu *gpu;           /* its executor, when somebody asked for one */
-	uint64_t running_since_ns; /* from RUNNING on, in this life */
-	bool is_told;              /* since the last resync began */
+	struct executor_link *executor; /* its executor, when somebody asked for one */
+	uint64_t running_since_ns;      /* from RUNNING on, in this life */
+	bool is_told;                   /* since the last resync began */
 	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the memory thread */
 	bool makes_output; /* one of them is for outputs; then others wait for it: */
-	TAILQ_HEAD(, declaring) waiting;
+	TAILQ_HEAD(, pending_declare) waiting;
 	int code; /* of its end */
 	char text[CTL_TEXT_MAX + 1];
 	TAILQ_HEAD(, trainer) trainers;
@@ -259,8 +259,8 @@ struct agent {
 	TAILQ_HEAD(, trainer) trainers;
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;
-	TAILQ_HEAD(, gpu) gpus;
-	uint64_t gpu_failures;
+	TAILQ_HEAD(, executor_link) executors;
+	uint64_t executor_failures;
 	uint32_t next_seq;
 	uint64_t next_number;
 	STAILQ_HEAD(, unsent_fd) unsent; /* that the service manager has not taken yet */

@@ -37,7 +37,7 @@
 /* Our listening socket, when the service manager keeps it. */
 #define LISTEN_NAME "listen"
 
-struct opts {
+struct agent_opts {
 	struct node_opts node;
 	const char *socket, *group, *sysfs;
 	unsigned gpu_strategy; /* enum strategy */
@@ -57,61 +57,63 @@ static const char *const gpu_words[] = {"auto", "off", "cuda", "host", NULL};
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7304", "127.0.0.1:0",
 		"numeric address of the network to push over (the port is not used)"),
-	{"socket", SET_STRING, SETTING_AT(struct opts, socket), .def = LOCAL_SOCKET,
+	{"socket", SET_STRING, SETTING_AT(struct agent_opts, socket), .def = LOCAL_SOCKET,
 		.max = (int64_t)sizeof(((struct sockaddr_un *)0)->sun_path) - 1,
 		.help = "UNIX socket that trainers connect to"},
-	{"socket-group", SET_STRING, SETTING_AT(struct opts, group), .def = "", .max = 63,
+	{"socket-group", SET_STRING, SETTING_AT(struct agent_opts, group), .def = "", .max = 63,
 		.help = "group that may connect (mode 0660); empty: the agent's own"},
-	{"keep-trainers", SET_BOOL, SETTING_AT(struct opts, keeps_trainers), .def = "yes",
+	{"keep-trainers", SET_BOOL, SETTING_AT(struct agent_opts, keeps_trainers), .def = "yes",
 		.help = "go on with them after a restart, if the service manager keeps "
 			"descriptors"},
-	{"gpu", SET_ENUM, SETTING_AT(struct opts, gpu), .def = "auto", .words = gpu_words,
+	{"gpu", SET_ENUM, SETTING_AT(struct agent_opts, gpu), .def = "auto", .words = gpu_words,
 		.help = "what drives GPUs; auto: cuda, if it is installed; host: plain memory in "
 			"their place, for development"},
-	{"gpu-program", SET_STRING, SETTING_AT(struct opts, gpu_program), .def = "",
+	{"gpu-program", SET_STRING, SETTING_AT(struct agent_opts, gpu_program), .def = "",
 		.max = PATH_MAX - 1,
 		.help = "program that drives GPUs; empty: bps-agent-cuda (-host) beside bps-agent"},
-	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "0",
+	{"window", SET_SIZE, SETTING_AT(struct agent_opts, window_bytes), .def = "0",
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "bytes offered to one data thread of a server; 0: no limit"},
-	{"memory", SET_SIZE, SETTING_AT(struct opts, max_bytes), .def = "0", .is_live = true,
+	{"memory", SET_SIZE, SETTING_AT(struct agent_opts, max_bytes), .def = "0", .is_live = true,
 		.help = "shared memory for tensors in all; 0: half of the machine's"},
-	{"job-inflight", SET_SIZE, SETTING_AT(struct opts, job_inflight_bytes), .def = "4GiB",
+	{"job-inflight", SET_SIZE, SETTING_AT(struct agent_opts, job_inflight_bytes), .def = "4GiB",
 		.max = 1024 * SETTING_GIB, .is_live = true,
 		.help = "bytes of one job pushed and not answered, others wait; 0: no limit"},
-	{"user-memory", SET_SIZE, SETTING_AT(struct opts, user_bytes), .def = "0", .is_live = true,
-		.help = "of it for one user; 0: half"},
-	{"job-memory", SET_SIZE, SETTING_AT(struct opts, job_bytes), .def = "0", .is_live = true,
-		.help = "of it for one job; 0: as user-memory"},
-	{"max-trainers", SET_INT, SETTING_AT(struct opts, max_trainers), .def = "256", .min = 1,
-		.max = 4096, .is_live = true, .help = "trainers connected at a time"},
-	{"user-trainers", SET_INT, SETTING_AT(struct opts, user_trainers), .def = "64", .min = 1,
-		.max = 4096, .is_live = true, .help = "of them of one user"},
-	{"max-tensors", SET_INT, SETTING_AT(struct opts, max_tensors), .def = "16384", .min = 16,
-		.max = 1 << 20, .is_live = true, .help = "tensors that one trainer may declare"},
-	{"job-tensors", SET_INT, SETTING_AT(struct opts, job_tensors), .def = "100000", .min = 16,
-		.max = 1 << 24, .is_live = true, .help = "tensors of one job on this machine"},
-	{"user-tensors", SET_INT, SETTING_AT(struct opts, user_tensors), .def = "100000", .min = 16,
-		.max = 1 << 24, .is_live = true,
+	{"user-memory", SET_SIZE, SETTING_AT(struct agent_opts, user_bytes), .def = "0",
+		.is_live = true, .help = "of it for one user; 0: half"},
+	{"job-memory", SET_SIZE, SETTING_AT(struct agent_opts, job_bytes), .def = "0",
+		.is_live = true, .help = "of it for one job; 0: as user-memory"},
+	{"max-trainers", SET_INT, SETTING_AT(struct agent_opts, max_trainers), .def = "256",
+		.min = 1, .max = 4096, .is_live = true, .help = "trainers connected at a time"},
+	{"user-trainers", SET_INT, SETTING_AT(struct agent_opts, user_trainers), .def = "64",
+		.min = 1, .max = 4096, .is_live = true, .help = "of them of one user"},
+	{"max-tensors", SET_INT, SETTING_AT(struct agent_opts, max_tensors), .def = "16384",
+		.min = 16, .max = 1 << 20, .is_live = true,
+		.help = "tensors that one trainer may declare"},
+	{"job-tensors", SET_INT, SETTING_AT(struct agent_opts, job_tensors), .def = "100000",
+		.min = 16, .max = 1 << 24, .is_live = true,
+		.help = "tensors of one job on this machine"},
+	{"user-tensors", SET_INT, SETTING_AT(struct agent_opts, user_tensors), .def = "100000",
+		.min = 16, .max = 1 << 24, .is_live = true,
 		.help = "tensors of one user's jobs on this machine"},
-	{"user-executors", SET_INT, SETTING_AT(struct opts, user_executors), .def = "16", .min = 1,
-		.max = 4096, .is_live = true,
+	{"user-executors", SET_INT, SETTING_AT(struct agent_opts, user_executors), .def = "16",
+		.min = 1, .max = 4096, .is_live = true,
 		.help = "processes that drive GPUs for one user's jobs, one for each job"},
-	{"user-requests", SET_INT, SETTING_AT(struct opts, user_requests), .def = "1000",
+	{"user-requests", SET_INT, SETTING_AT(struct agent_opts, user_requests), .def = "1000",
 		.max = 1000000, .is_live = true,
 		.help = "messages of one user's trainers in a second, others wait; 0: no limit"},
-	{"user-descriptors", SET_INT, SETTING_AT(struct opts, user_descriptors), .def = "0",
+	{"user-descriptors", SET_INT, SETTING_AT(struct agent_opts, user_descriptors), .def = "0",
 		.max = 1 << 20, .is_live = true,
 		.help = "descriptors kept open for one user; 0: a quarter of what the system "
 			"allows"},
-	{"stranded-after", SET_DURATION, SETTING_AT(struct opts, stranded_us), .is_live = true,
-		.def = "10s", .min = 0, .max = 3600 * SETTING_S,
+	{"stranded-after", SET_DURATION, SETTING_AT(struct agent_opts, stranded_us),
+		.is_live = true, .def = "10s", .min = 0, .max = 3600 * SETTING_S,
 		.help = "time without any server after which waiting calls end and say so; 0: "
 			"never"},
-	{"gpu-strategy", SET_ENUM, SETTING_AT(struct opts, gpu_strategy), .def = "auto",
+	{"gpu-strategy", SET_ENUM, SETTING_AT(struct agent_opts, gpu_strategy), .def = "auto",
 		.words = strategy_words,
 		.help = "how the gradients of several GPUs are gathered; auto: by where they are"},
-	{"sysfs", SET_STRING, SETTING_AT(struct opts, sysfs), .def = TOPO_SYSFS, .max = 255,
+	{"sysfs", SET_STRING, SETTING_AT(struct agent_opts, sysfs), .def = TOPO_SYSFS, .max = 255,
 		.help = "where the kernel tells of this machine's devices"},
 };
 static const struct settings_spec spec = {.program = "bps-agent",
@@ -121,8 +123,8 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.n_rows = sizeof(rows) / sizeof(rows[0]),
 	.failpoints = FP_AGENT};
 
-struct app {
-	struct opts opts;
+struct agent_app {
+	struct agent_opts opts;
 	struct node node;
 	struct gpu_probe *gpu_probe; /* NULL: nobody is asked */
 	struct agent *agent;         /* once our id is known */
@@ -137,7 +139,7 @@ struct app {
 
 /* ---- scheduler ---- */
 
-static void post(struct app *app, enum agent_event event, struct member_msg *m)
+static void post(struct agent_app *app, enum agent_event event, struct member_msg *m)
 {
 	if (app->agent && agent_post(app->agent, event, m) == 0)
 		return;
@@ -146,7 +148,7 @@ static void post(struct app *app, enum agent_event event, struct member_msg *m)
 }
 
 /* Zeros are resolved here: what is left of them means no limit. */
-static struct agent_limits limits_of(const struct opts *o)
+static struct agent_limits limits_of(const struct agent_opts *o)
 {
 	uint64_t all = o->max_bytes ? o->max_bytes : node_half_memory_bytes();
 	uint64_t user = o->user_bytes ? o->user_bytes : all / 2;
@@ -171,7 +173,7 @@ static struct agent_limits limits_of(const struct opts *o)
 }
 
 /* By default it lies beside this program. */
-static struct gpu_config gpu_of(struct opts *o)
+static struct gpu_config gpu_of(struct agent_opts *o)
 {
 	const char *backend = o->gpu == GPU_HOST ? "host" : "cuda";
 	char self[PATH_MAX] = "";
@@ -191,7 +193,7 @@ static struct gpu_config gpu_of(struct opts *o)
 }
 
 /* What it finds is for people; jobs ask for themselves. */
-static void ask_for_gpus(struct app *app)
+static void ask_for_gpus(struct agent_app *app)
 {
 	struct gpu_config cfg = gpu_of(&app->opts);
 	struct err_text err = {""};
@@ -206,9 +208,9 @@ static void ask_for_gpus(struct app *app)
 }
 
 /* The data thread, as the member with that id. Errors: negative, logged. */
-static int start_agent(struct app *app, uint32_t id)
+static int start_agent(struct agent_app *app, uint32_t id)
 {
-	const struct opts *o = &app->opts;
+	const struct agent_opts *o = &app->opts;
 	struct agent_config cfg = {.id = id,
 		.instance = app->node.instance,
 		.listen_fd = app->listen_fd,
@@ -238,7 +240,7 @@ static int start_agent(struct app *app, uint32_t id)
 }
 
 /* What a successor has to know. */
-static void note_identity(struct app *app)
+static void note_identity(struct agent_app *app)
 {
 	struct member_past now;
 
@@ -248,7 +250,7 @@ static void note_identity(struct app *app)
 
 static void member_up(void *ctx, uint32_t id)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 	int rc = node_welcome(&app->node, id);
 
 	if (rc < 0) {
@@ -264,7 +266,7 @@ static void member_up(void *ctx, uint32_t id)
 }
 
 /* Go on with the jobs of a former life before the scheduler answers. */
-static int go_on(struct app *app, struct err_text *err)
+static int go_on(struct agent_app *app, struct err_text *err)
 {
 	uint32_t id = app->identity.known.member_id;
 	int rc;
@@ -280,14 +282,14 @@ static int go_on(struct app *app, struct err_text *err)
  * which one is. Without its answer we end all the same. */
 static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
 {
-	struct app *app = arg;
+	struct agent_app *app = arg;
 
 	(void)fd;
 	(void)what;
 	daemon_quit(&app->node.daemon, EX_OK);
 }
 
-static bool is_stopping(const struct app *app)
+static bool is_stopping(const struct agent_app *app)
 {
 	return app->stop && event_pending(app->stop, EV_TIMEOUT, NULL);
 }
@@ -296,7 +298,7 @@ static void on_stop(void *ctx)
 {
 	const struct timeval tv = {.tv_usec = LEAVE_US};
 	const struct ctl_msg m = {.type = CTL_LEAVE};
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 
 	if (!app->can_hand_over || member_send(app->node.member, &m) < 0 ||
 		event_add(app->stop, &tv) < 0)
@@ -305,7 +307,7 @@ static void on_stop(void *ctx)
 
 static void member_down(void *ctx, const char *why)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 
 	(void)why;
 	if (is_stopping(app))
@@ -315,7 +317,7 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 
 	if (m->msg.type == CTL_LEFT && is_stopping(app)) {
 		daemon_quit(&app->node.daemon, EX_OK);
@@ -332,7 +334,7 @@ static void member_told(void *ctx)
 
 static void member_beat(void *ctx, struct ctl_beat *b)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 	struct agent_figures f;
 	struct net_stats net;
 
@@ -352,7 +354,7 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 
 static void member_refused(void *ctx, int code, const char *text)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 
 	(void)text;
 	node_refused(&app->node, code);
@@ -369,7 +371,7 @@ static const struct member_ops member_ops = {.up = member_up,
 
 static void say(void *ctx, char *ret, size_t room)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 	struct agent_figures f = {0};
 
 	if (!node_line(&app->node, ret, room))
@@ -385,7 +387,7 @@ static void say(void *ctx, char *ret, size_t room)
 
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
-	struct app *app = arg;
+	struct agent_app *app = arg;
 	struct agent_figures f = {0};
 
 	if (app->agent)
@@ -393,7 +395,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	return node_probe(&app->node, probe, f.beat_ns, err);
 }
 
-static void quotas_of(struct app *app, struct quota_view *ret)
+static void quotas_of(struct agent_app *app, struct quota_view *ret)
 {
 	memset(ret, 0, sizeof(*ret));
 	if (app->agent)
@@ -402,7 +404,7 @@ static void quotas_of(struct app *app, struct quota_view *ret)
 
 static void http_metrics(void *arg, struct evbuffer *out)
 {
-	struct app *app = arg;
+	struct agent_app *app = arg;
 	struct agent_figures f = {0};
 	struct quota_view quotas;
 	struct net_stats net;
@@ -453,7 +455,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 
 static void http_status(void *arg, struct httpd_request *req)
 {
-	struct app *app = arg;
+	struct agent_app *app = arg;
 	struct strategy_ask ask = {.want = (enum strategy)app->opts.gpu_strategy};
 	const struct topo_report *reports;
 	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
@@ -487,7 +489,7 @@ static const struct httpd_ops http_ops = {
 
 static void settings_changed(void *ctx)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 	struct agent_limits limits = limits_of(&app->opts);
 
 	if (app->agent && agent_set_limits(app->agent, &limits) < 0)
@@ -496,7 +498,7 @@ static void settings_changed(void *ctx)
 
 static int auth_changed(void *ctx, struct err_text *err)
 {
-	struct app *app = ctx;
+	struct agent_app *app = ctx;
 
 	return node_auth_changed(&app->node, err);
 }
@@ -555,7 +557,7 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 }
 
 /* That of a former life, if it listens where we shall. */
-static bool take_kept_socket(struct app *app)
+static bool take_kept_socket(struct agent_app *app)
 {
 	struct sockaddr_un at = {0};
 	socklen_t len = sizeof(at);
@@ -575,7 +577,7 @@ static bool take_kept_socket(struct app *app)
 }
 
 /* That of socket activation, whatever its name. */
-static bool take_activation(struct app *app)
+static bool take_activation(struct agent_app *app)
 {
 	for (size_t i = 0; i < app->inherited.n && app->listen_fd < 0; i++) {
 		struct fdstore_fd *f = &app->inherited.fds[i];
@@ -593,7 +595,7 @@ static bool take_activation(struct app *app)
 }
 
 /* The socket of the service manager, or one of our own. */
-static int open_socket(struct app *app, struct err_text *err)
+static int open_socket(struct agent_app *app, struct err_text *err)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 	const char *path = app->opts.socket;
@@ -636,8 +638,8 @@ static int open_socket(struct app *app, struct err_text *err)
 
 int main(int argc, char **argv)
 {
-	struct app app = {.listen_fd = -1};
-	struct opts *o = &app.opts;
+	struct agent_app app = {.listen_fd = -1};
+	struct agent_opts *o = &app.opts;
 	struct err_text err = {0};
 	struct settings *settings = NULL;
 	enum settings_verdict v;

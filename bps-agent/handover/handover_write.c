@@ -312,7 +312,7 @@ int handover_write_staging(struct job *job, struct arena *arena)
 	return add_arena(job, arena, true);
 }
 
-int handover_write_executor(struct gpu *g)
+int handover_write_executor(struct executor_link *g)
 {
 	struct ledger_executor k = {.pid = (uint32_t)g->pid};
 	char name[FDSTORE_NAME_BYTES];
@@ -325,7 +325,7 @@ int handover_write_executor(struct gpu *g)
 	return ledger_add(g->job->ledger, LEDGER_EXECUTOR, &k, sizeof(k), 0, NULL);
 }
 
-int handover_write_route(const struct gpu *g)
+int handover_write_route(const struct executor_link *g)
 {
 	struct ledger_route k = {.n_inputs = g->n_inputs, .sum_node = g->sum_node};
 
@@ -334,7 +334,7 @@ int handover_write_route(const struct gpu *g)
 	return ledger_add(g->job->ledger, LEDGER_ROUTE, &k, sizeof(k), 0, NULL);
 }
 
-void handover_forget_executor(struct gpu *g)
+void handover_forget_executor(struct executor_link *g)
 {
 	char name[FDSTORE_NAME_BYTES];
 
@@ -362,9 +362,9 @@ int handover_write_tensor(struct tensor *tensor)
 	struct ledger_tensor k = {.n_elems = tensor->n_elems,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
 		.out_arena = tensor->out_arena->id,
-		.gpu_id = tensor->gpu ? tensor->gpu->id : 0,
+		.gpu_id = tensor->device ? tensor->device->id : 0,
 		.dtype = tensor->dtype,
-		.is_gpu = tensor->gpu != NULL};
+		.is_gpu = tensor->device != NULL};
 	struct job *job = tensor->job;
 	void *live;
 	int rc;
@@ -387,8 +387,8 @@ int handover_write_inputs(struct tensor *tensor)
 	struct {
 		struct ledger_inputs head;
 		struct ledger_range ranges[LOCAL_GPUS_MAX];
-	} k = {{tensor->idx, tensor->gpu->gpu->n_inputs}, {{0}}};
-	struct gpu_tensor *d = tensor->gpu;
+	} k = {{tensor->idx, tensor->device->executor->n_inputs}, {{0}}};
+	struct device_tensor *d = tensor->device;
 	int rc;
 
 	if (d->has_kept_inputs)
@@ -418,9 +418,9 @@ int handover_write_declared(struct tensor *tensor, uint32_t worker)
 	void *live;
 	int rc;
 
-	if (tensor->gpu) {
-		k.in_offset = tensor->gpu->workers[worker].offset;
-		k.in_arena = tensor->gpu->workers[worker].region;
+	if (tensor->device) {
+		k.in_offset = tensor->device->workers[worker].offset;
+		k.in_arena = tensor->device->workers[worker].region;
 	} else {
 		k.in_offset = tw->in.offset;
 		k.in_arena = tw->in_arena->id;

@@ -25,7 +25,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/ledger.h"
 #include "common/daemon/fdstore.h"
 
@@ -115,7 +115,7 @@ struct ledger_tensor_live {
 	uint64_t staging_offset;
 	uint32_t staging_arena; /* id + 1, 0: none */
 };
-/* More than a stream may be ahead (GPU_AHEAD), with the round under way and one that is over. */
+/* More than a stream may be ahead (DEVICE_AHEAD), with the round under way and one that is over. */
 #define LEDGER_SUBMISSIONS 16
 struct ledger_submission {
 	uint16_t priority;
@@ -146,10 +146,10 @@ int handover_write_arena(void *ctx, struct arena *arena);
 /* The same for staging memory of the job's executor. */
 int handover_write_staging(struct job *job, struct arena *arena);
 /* The job has an executor; it has a route. Errors: -errno. */
-int handover_write_executor(struct gpu *g);
-int handover_write_route(const struct gpu *g);
+int handover_write_executor(struct executor_link *g);
+int handover_write_route(const struct executor_link *g);
 /* It is of no more use. */
-void handover_forget_executor(struct gpu *g);
+void handover_forget_executor(struct executor_link *g);
 /* Its outputs lie somewhere; only once. Errors: -errno. */
 int handover_write_tensor(struct tensor *tensor);
 /* Of a tensor in device memory: its inputs lie somewhere; only once. Errors: -errno. */

@@ -173,9 +173,9 @@ static int on_arena(struct handover_reader *r, const struct ledger_record *rec)
 	struct stat st;
 	int rc = 0;
 
-	set = k->is_gpu && job->gpu ? &job->gpu->arenas : &job->arenas;
+	set = k->is_gpu && job->executor ? &job->executor->arenas : &job->arenas;
 	if (rec->n_fixed != sizeof(*k) || rec->n_live != sizeof(uint64_t) ||
-		k->kind > ARENA_PRIVATE || (k->is_gpu && !job->gpu) || arena_find(set, k->id))
+		k->kind > ARENA_PRIVATE || (k->is_gpu && !job->executor) || arena_find(set, k->id))
 		return handover_contradicts(r, "memory");
 	snprintf(name, sizeof(name), "j%" PRIu64 ".m", job->number);
 	for (size_t i = 0; i < r->store->n; i++) {
@@ -184,8 +184,8 @@ static int on_arena(struct handover_reader *r, const struct ledger_record *rec)
 		if (f->fd < 0 || strcmp(f->name, name) != 0 || fstat(f->fd, &st) < 0 ||
 			st.st_ino != k->inode)
 			continue;
-		if (k->is_gpu && job->gpu->state != GPU_OVER)
-			rc = gpu_tell_arena(job->gpu, k->id, k->bytes, f->fd);
+		if (k->is_gpu && job->executor->state != EXECUTOR_OVER)
+			rc = executor_tell_arena(job->executor, k->id, k->bytes, f->fd);
 		if (rc < 0)
 			return err_set(&r->err, BPS_EDEVICE, "the executor of its GPUs is gone");
 		rc = arena_restore(set, (enum arena_kind)k->kind, k->id, k->node, f->fd, k->bytes,
@@ -304,7 +304,7 @@ uint64_t handover_tensor_bytes(const struct tensor *tensor)
 /* Where its memory on this side lies. */
 static const struct arena_set *arenas_of(const struct tensor *tensor)
 {
-	return tensor->gpu ? &tensor->gpu->gpu->arenas : &tensor->job->arenas;
+	return tensor->device ? &tensor->device->executor->arenas : &tensor->job->arenas;
 }
 
 static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
@@ -325,7 +325,8 @@ static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	quota_charge(r->job->quota, QUOTA_TENSORS, 1);
 	tensor->live = live;
-	if (k->is_gpu && (!r->job->gpu || gpu_tensor_restore(r->job->gpu, tensor, k->gpu_id) < 0))
+	if (k->is_gpu && (!r->job->executor ||
+				 device_tensor_restore(r->job->executor, tensor, k->gpu_id) < 0))
 		return handover_contradicts(r, "a tensor on GPUs");
 	for (unsigned i = 0; i < 2; i++)
 		if (!handover_place(arenas_of(tensor), k->out_arena,
@@ -333,7 +334,7 @@ static int on_tensor(struct handover_reader *r, const struct ledger_record *rec)
 			    handover_tensor_bytes(tensor), &tensor->out_arena, &tensor->out[i]))
 			return handover_contradicts(r, "a tensor's output");
 	if (k->is_gpu)
-		tensor->gpu->out_arena = tensor->out_arena;
+		tensor->device->out_arena = tensor->out_arena;
 	return add_tensor(r, tensor);
 }
 
@@ -341,12 +342,12 @@ static bool declared_at(struct tensor *tensor, const struct ledger_declared *k)
 {
 	struct tensor_worker *tw = &tensor->workers[k->worker];
 
-	if (!tensor->gpu)
+	if (!tensor->device)
 		return handover_place(&tensor->job->arenas, k->in_arena, ARENA_INPUT, k->in_offset,
 			handover_tensor_bytes(tensor), &tw->in_arena, &tw->in);
-	tensor->gpu->workers[k->worker].region = k->in_arena; /* the executor knows it */
-	tensor->gpu->workers[k->worker].offset = k->in_offset;
-	return tensor->gpu->has_kept_inputs;
+	tensor->device->workers[k->worker].region = k->in_arena; /* the executor knows it */
+	tensor->device->workers[k->worker].offset = k->in_offset;
+	return tensor->device->has_kept_inputs;
 }
 
 static int on_declared(struct handover_reader *r, const struct ledger_record *rec)
@@ -380,7 +381,7 @@ static int on_declared(struct handover_reader *r, const struct ledger_record *re
 		return 0;
 	t->tensors[t->n_tensors++] = tensor;
 	t->calls += tw->submitted;
-	if (tensor->gpu)
+	if (tensor->device)
 		return 0;
 	t->input = tw->in_arena;
 	t->told_input =
@@ -523,7 +524,7 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	forget('j', number, "lmxp");
 	if (!job)
 		return;
-	gpu_end(job->gpu, BPS_ENOAGENT, text.s);
+	executor_end(job->executor, BPS_ENOAGENT, text.s);
 	while ((t = TAILQ_FIRST(&job->trainers))) {
 		TAILQ_REMOVE(&job->trainers, t, of_job);
 		t->job = NULL;

@@ -8,9 +8,9 @@ int handover_read_executor(struct handover_reader *r, const struct ledger_record
 	const struct ledger_executor *k = rec->fixed;
 	struct job *job = r->job;
 
-	if (rec->n_fixed != sizeof(*k) || !job->n_workers || job->gpu)
+	if (rec->n_fixed != sizeof(*k) || !job->n_workers || job->executor)
 		return handover_contradicts(r, "an executor");
-	return gpu_restore(job, handover_take_fd(r->store, 'j', job->number, 'x'),
+	return executor_restore(job, handover_take_fd(r->store, 'j', job->number, 'x'),
 		handover_take_fd(r->store, 'j', job->number, 'p'), (pid_t)k->pid, &r->err);
 }
 
@@ -18,8 +18,9 @@ int handover_read_route(struct handover_reader *r, const struct ledger_record *r
 {
 	const struct ledger_route *k = rec->fixed;
 
-	if (rec->n_fixed != sizeof(*k) || !r->job->gpu || !memchr(k->route, 0, sizeof(k->route)) ||
-		gpu_restore_route(r->job->gpu, k) < 0)
+	if (rec->n_fixed != sizeof(*k) || !r->job->executor ||
+		!memchr(k->route, 0, sizeof(k->route)) ||
+		executor_restore_route(r->job->executor, k) < 0)
 		return handover_contradicts(r, "a route");
 	return 0;
 }
@@ -28,15 +29,16 @@ int handover_read_inputs(struct handover_reader *r, const struct ledger_record *
 {
 	const struct ledger_inputs *k = rec->fixed;
 	const struct ledger_range *ranges = (const struct ledger_range *)(k + 1);
-	struct gpu_tensor *d;
+	struct device_tensor *d;
 
-	if (rec->n_fixed < sizeof(*k) || k->tensor >= r->n_tensors || !r->tensors[k->tensor]->gpu)
+	if (rec->n_fixed < sizeof(*k) || k->tensor >= r->n_tensors ||
+		!r->tensors[k->tensor]->device)
 		return handover_contradicts(r, "inputs");
-	d = r->tensors[k->tensor]->gpu;
-	if (k->n != d->gpu->n_inputs || rec->n_fixed != sizeof(*k) + k->n * sizeof(*ranges))
+	d = r->tensors[k->tensor]->device;
+	if (k->n != d->executor->n_inputs || rec->n_fixed != sizeof(*k) + k->n * sizeof(*ranges))
 		return handover_contradicts(r, "inputs");
 	for (uint32_t i = 0; i < k->n; i++)
-		if (!handover_place(&d->gpu->arenas, ranges[i].arena, ARENA_PRIVATE,
+		if (!handover_place(&d->executor->arenas, ranges[i].arena, ARENA_PRIVATE,
 			    ranges[i].offset, handover_tensor_bytes(d->tensor), &d->in_arena[i],
 			    &d->in[i]))
 			return handover_contradicts(r, "inputs");
@@ -46,10 +48,10 @@ int handover_read_inputs(struct handover_reader *r, const struct ledger_record *
 
 int handover_check_executor(struct handover_reader *r)
 {
-	const struct gpu *g = r->job->gpu;
+	const struct executor_link *g = r->job->executor;
 
-	for (uint32_t i = 0; g && g->state == GPU_OVER && i < r->n_tensors; i++)
-		if (r->tensors[i]->gpu)
+	for (uint32_t i = 0; g && g->state == EXECUTOR_OVER && i < r->n_tensors; i++)
+		if (r->tensors[i]->device)
 			return err_set(&r->err, g->code, "%s", g->text);
 	return 0;
 }
@@ -60,5 +62,5 @@ void handover_ask_again(struct job *job)
 
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->live->device_seq)
-			gpu_ask(t, t->live->device_seq);
+			executor_ask(t, t->live->device_seq);
 }

@@ -53,7 +53,7 @@ static int admit(struct quota_account *user, struct err_text *err)
 
 /* ---- names of users ---- */
 
-struct naming {
+struct user_lookup {
 	uv_work_t work;
 	struct agent *agent;
 	uid_t uid;
@@ -62,7 +62,7 @@ struct naming {
 
 static void look_up(uv_work_t *w)
 {
-	struct naming *n = w->data;
+	struct user_lookup *n = w->data;
 	struct passwd pw, *found = NULL;
 	char buf[4096];
 
@@ -72,7 +72,7 @@ static void look_up(uv_work_t *w)
 
 static void named(uv_work_t *w, int status)
 {
-	struct naming *n = w->data;
+	struct user_lookup *n = w->data;
 	struct quota_account *user = status == 0 ? quota_user(n->agent->quota, n->uid) : NULL;
 
 	if (user)
@@ -84,7 +84,7 @@ static void named(uv_work_t *w, int status)
 /* The user database may be a network away: another thread asks it, once for each user. */
 void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid)
 {
-	struct naming *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));
+	struct user_lookup *n = quota_is_named(user) ? NULL : calloc(1, sizeof(*n));
 
 	if (!n)
 		return;

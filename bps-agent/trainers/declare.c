@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/tensor_impl.h"
 #include "common/data/dtype.h"
@@ -160,7 +160,7 @@ static int keep(struct tensor *tensor, uint32_t worker)
 {
 	int rc = handover_write_tensor(tensor);
 
-	if (rc == 0 && tensor->gpu)
+	if (rc == 0 && tensor->device)
 		rc = handover_write_inputs(tensor);
 	if (rc == 0)
 		rc = handover_write_declared(tensor, worker);
@@ -201,17 +201,17 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared && t->may_repeat_message) {
 		*slot = (struct local_slot){.text = "", .tensor = tw->index};
-		if (!tensor->gpu)
+		if (!tensor->device)
 			tell_slot(t, tensor, slot);
 		return 0;
 	}
 	if (tw->is_declared)
 		return err_set(
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
-	if (tensor->gpu && !d->region)
+	if (tensor->device && !d->region)
 		rc = err_set(&why, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
 	else
-		rc = d->region ? gpu_declare(t, tensor, d, bytes, &why)
+		rc = d->region ? device_tensor_declare(t, tensor, d, bytes, &why)
 			       : slots_alloc(t, tensor, bytes, &why);
 	if (rc == -EINPROGRESS)
 		return rc;
@@ -226,7 +226,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
 	*slot = (struct local_slot){.text = "", .tensor = tw->index};
-	if (!tensor->gpu)
+	if (!tensor->device)
 		tell_slot(t, tensor, slot);
 	if (++tensor->n_declared == job->n_workers && !tensor->failed)
 		tensor_complete(tensor);
@@ -234,9 +234,9 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 }
 
 /* One that is being answered. */
-struct declaring {
-	TAILQ_ENTRY(declaring) link; /* in job->waiting, when is_waiting */
-	bool is_waiting;             /* for outputs that are being made for another worker */
+struct pending_declare {
+	TAILQ_ENTRY(pending_declare) link; /* in job->waiting, when is_waiting */
+	bool is_waiting;                   /* for outputs that are being made for another worker */
 	struct trainer *trainer;
 	struct job *job;
 	uint32_t seq, next;
@@ -258,7 +258,7 @@ void declare_free(struct trainer *t)
 
 static void declared(struct trainer *t)
 {
-	struct declaring *x = t->declaring;
+	struct pending_declare *x = t->declaring;
 	struct local_msg m = {.type = LOCAL_DECLARED, .seq = x->seq};
 
 	if (t->job) {
@@ -272,7 +272,7 @@ static void declared(struct trainer *t)
 	trainer_answered(t);
 }
 
-static void declare_refused(struct declaring *x, int rc)
+static void declare_refused(struct pending_declare *x, int rc)
 {
 	x->slots[x->next] = (struct local_slot){.code = (uint32_t)-rc, .text = x->errs[x->next].s};
 	x->next++;
@@ -280,7 +280,7 @@ static void declare_refused(struct declaring *x, int rc)
 
 static void made(struct memory_request *m);
 
-static void wait_for_outputs(struct declaring *x)
+static void wait_for_outputs(struct pending_declare *x)
 {
 	x->is_waiting = true;
 	tensor_flush_declares(x->job); /* the names go with the trainer */
@@ -290,7 +290,7 @@ static void wait_for_outputs(struct declaring *x)
 
 void declare_cancel(struct trainer *t)
 {
-	struct declaring *x = t->declaring;
+	struct pending_declare *x = t->declaring;
 
 	if (!x || !x->is_waiting)
 		return;
@@ -299,7 +299,7 @@ void declare_cancel(struct trainer *t)
 }
 
 /* Have the wanted arena made, and the trainer wait for it. */
-static int make_wanted(struct declaring *x, struct err_text *err)
+static int make_wanted(struct pending_declare *x, struct err_text *err)
 {
 	struct arena_set *set = &x->job->arenas;
 	int rc;
@@ -332,7 +332,7 @@ static int make_wanted(struct declaring *x, struct err_text *err)
 /* Go on with the next one. */
 static void declare_run(struct trainer *t)
 {
-	struct declaring *x = t->declaring;
+	struct pending_declare *x = t->declaring;
 
 	while (x->next < x->d.n_tensors) {
 		struct err_text *err = &x->errs[x->next];
@@ -357,7 +357,7 @@ static void declare_run(struct trainer *t)
 	declared(t);
 }
 
-static struct arena **newest(struct declaring *x)
+static struct arena **newest(struct pending_declare *x)
 {
 	return x->kind == ARENA_INPUT    ? &x->trainer->input
 	       : x->kind == ARENA_OUTPUT ? &x->job->output
@@ -367,8 +367,8 @@ static struct arena **newest(struct declaring *x)
 /* Outputs were made, or not: whoever waited looks again. */
 void declare_wake(struct job *job)
 {
-	TAILQ_HEAD(, declaring) all = TAILQ_HEAD_INITIALIZER(all);
-	struct declaring *x;
+	TAILQ_HEAD(, pending_declare) all = TAILQ_HEAD_INITIALIZER(all);
+	struct pending_declare *x;
 
 	TAILQ_CONCAT(&all, &job->waiting, link);
 	while ((x = TAILQ_FIRST(&all))) {
@@ -381,7 +381,7 @@ void declare_wake(struct job *job)
 
 static void made(struct memory_request *m)
 {
-	struct declaring *x = m->user;
+	struct pending_declare *x = m->user;
 	struct trainer *t = x->trainer;
 	struct job *job = x->job;
 	bool is_wanted = t->state != TRAINER_GONE && job->state != JOB_ENDED;
@@ -413,7 +413,7 @@ static void made(struct memory_request *m)
 
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem)
 {
-	struct declaring *x;
+	struct pending_declare *x;
 
 	FAILPOINT(AGENT_TRAINER_DECLARE);
 	if (t->state != TRAINER_ATTACHED && t->state != TRAINER_OVER) {

@@ -26,7 +26,7 @@ static void on_eventfd(uv_poll_t *p, int status, int events)
 }
 
 /* One whose control page is being made. */
-struct greeting {
+struct pending_hello {
 	struct trainer *trainer;
 	struct memory_request request;
 	struct local_msg m;
@@ -67,7 +67,7 @@ static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struc
 	trainer_listen_event(t);
 }
 
-static void take_control(struct trainer *t, struct greeting *g)
+static void take_control(struct trainer *t, struct pending_hello *g)
 {
 	struct err_text *err = &g->request.err;
 	int fd = g->request.memory.fd, rc;
@@ -86,7 +86,7 @@ static void take_control(struct trainer *t, struct greeting *g)
 
 static void control_made(struct memory_request *m)
 {
-	struct greeting *g = m->user;
+	struct pending_hello *g = m->user;
 	struct trainer *t = g->trainer;
 
 	if (m->rc < 0 || t->state == TRAINER_GONE) {
@@ -110,7 +110,7 @@ static int make_control(
 	struct trainer *t, const struct local_msg *m, void **mem, struct err_text *err)
 {
 	uint32_t n = t->agent->cfg.limits.max_tensors;
-	struct greeting *g;
+	struct pending_hello *g;
 	int rc;
 
 	t->max_tensors = n;
@@ -124,7 +124,7 @@ static int make_control(
 		return err_set(err, -ENOMEM, "the agent is out of memory or descriptors");
 	}
 	t->control_bytes = local_control_bytes(t->sq_entries, n);
-	*g = (struct greeting){.trainer = t, .m = *m, .mem = *mem};
+	*g = (struct pending_hello){.trainer = t, .m = *m, .mem = *mem};
 	g->request = (struct memory_request){.name = "bps-control",
 		.bytes = t->control_bytes,
 		.uid = t->uid,

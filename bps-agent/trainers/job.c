@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/token.h"
 #include "common/base/clock.h"
@@ -88,7 +88,7 @@ void job_leave(struct job *job)
 {
 	arena_set_fini(&job->arenas);
 	tensor_free_all(job);
-	gpu_release(job->gpu);
+	executor_release(job->executor);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_put(job->quota);
 	roster_free(job);
@@ -194,7 +194,7 @@ static void job_end(struct job *job, int code, const char *text)
 		job->is_busy = true;
 		job->core = NULL;
 	}
-	gpu_end(job->gpu, code, text);
+	executor_end(job->executor, code, text);
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		tell_end(job, t);
 	hear_trainers(job);

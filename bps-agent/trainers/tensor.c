@@ -75,8 +75,8 @@ void tensor_tell_done(
 
 	if (t)
 		trainer_done(t, tensor->workers[w].index, round, status, workers);
-	if (status < 0 && tensor->gpu)
-		gpu_poison(tensor, w);
+	if (status < 0 && tensor->device)
+		device_tensor_poison(tensor, w);
 }
 
 void tensor_refuse(struct tensor *tensor, int code, const char *text)
@@ -97,8 +97,8 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 			tensor_tell_done(tensor, w, tw->pending.round, code, 0);
 		tw->pending.is_set = false;
 	}
-	if (tensor->gpu)
-		gpu_fail_pending(tensor, code);
+	if (tensor->device)
+		device_tensor_fail_pending(tensor, code);
 }
 
 static int core_make(struct tensor *tensor)
@@ -107,8 +107,8 @@ static int core_make(struct tensor *tensor)
 	struct agt_mem *in;
 	int rc;
 
-	if (tensor->gpu)
-		return gpu_give_to_core(tensor);
+	if (tensor->device)
+		return device_tensor_to_core(tensor);
 	in = calloc(job->n_workers, sizeof(*in));
 	if (!in)
 		return -ENOMEM;
@@ -164,7 +164,7 @@ static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8
 	agt_job_fail(job->core, BPS_EMISMATCH);
 }
 
-int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending *p)
+int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p)
 {
 	struct job *job = tensor->job;
 	struct trainer *t = job->by_worker[w];
@@ -184,10 +184,10 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending *p)
 
 static void tensor_submit_pending(struct tensor *tensor)
 {
-	if (tensor->gpu)
-		gpu_pump(tensor);
+	if (tensor->device)
+		device_tensor_pump(tensor);
 	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
-		struct pending p = tensor->workers[w].pending;
+		struct pending_submission p = tensor->workers[w].pending;
 
 		tensor->workers[w].pending.is_set = false;
 		if (p.is_set)
@@ -234,8 +234,8 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 	struct member_set members;
 	uint32_t least, most;
 
-	if (tensor->gpu) {
-		gpu_submit_again(tensor, w, complete);
+	if (tensor->device) {
+		device_tensor_resubmit(tensor, w, complete);
 		return;
 	}
 	if (complete && t) {
@@ -245,7 +245,8 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 		t->completed += complete - 1; /* those of former lives */
 	}
 	if (tw->submitted > complete)
-		tw->pending = (struct pending){true, last->op, last->priority, tw->submitted};
+		tw->pending =
+			(struct pending_submission){true, last->op, last->priority, tw->submitted};
 }
 
 void tensor_resume(struct tensor *tensor)
@@ -260,8 +261,8 @@ void tensor_resume(struct tensor *tensor)
 		tensor_refuse(tensor, rc, "what is kept of it contradicts itself");
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
-	if (tensor->failed && tensor->gpu)
-		gpu_cancel(tensor); /* a former life may not have come to say it */
+	if (tensor->failed && tensor->device)
+		device_tensor_cancel(tensor); /* a former life may not have come to say it */
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
 		struct trainer *t = tensor->job->by_worker[w];
@@ -300,7 +301,7 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 {
 	struct tensor *tensor = e->tensor < t->n_tensors ? t->tensors[e->tensor] : NULL;
 	struct job *job = t->job;
-	struct pending p = {true, e->op, e->priority, e->round};
+	struct pending_submission p = {true, e->op, e->priority, e->round};
 	struct tensor_worker *tw;
 	int rc;
 
@@ -329,12 +330,12 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 			0);
 		return 0;
 	}
-	if (!tensor->core && job->code == 0 && !tensor->gpu) {
+	if (!tensor->core && job->code == 0 && !tensor->device) {
 		tw->pending = p;
 		return 0;
 	}
-	rc = tensor->gpu ? gpu_submit(tensor, t->worker, &p)
-			 : tensor_to_core(tensor, t->worker, &p);
+	rc = tensor->device ? device_tensor_submit(tensor, t->worker, &p)
+			    : tensor_to_core(tensor, t->worker, &p);
 	return rc < 0 ? err_set(err, rc,
 				"tensor '%s': round %llu submitted while another is in flight",
 				tensor->name, (unsigned long long)e->round)
@@ -355,8 +356,8 @@ void tensor_fail_pending(struct job *job)
 				tensor_tell_done(tensor, w, tw->pending.round, job->code, 0);
 			tw->pending.is_set = false;
 		}
-		if (tensor->gpu)
-			gpu_fail_pending(tensor, job->code);
+		if (tensor->device)
+			device_tensor_fail_pending(tensor, job->code);
 	}
 }
 
@@ -376,8 +377,8 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 			local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
 		tensor_tell_done(tensor, w, round, status, workers);
 	}
-	if (tensor->gpu)
-		gpu_round_over(tensor, status);
+	if (tensor->device)
+		device_tensor_round_over(tensor, status);
 }
 
 static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
@@ -447,7 +448,7 @@ void tensor_free_all(struct job *job)
 	tdestroy(job->by_name, no_op);
 	while ((tensor = TAILQ_FIRST(&job->tensors))) {
 		TAILQ_REMOVE(&job->tensors, tensor, link);
-		gpu_tensor_free(tensor);
+		device_tensor_free(tensor);
 		free(tensor->fail_text);
 		free(tensor->name);
 		free(tensor);

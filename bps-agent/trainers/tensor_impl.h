@@ -17,7 +17,7 @@ void tensor_resume(struct tensor *tensor);
 void tensor_refuse(struct tensor *tensor, int code, const char *text);
 /* A worker's next round, of a tensor that the core has. Errors: BPS_EBUSY. Any other failure is the
  * job's, and the round ends with it. */
-int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending *p);
+int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
 /* Tell a worker, if it is there, that a round is over; a failure lets its stream go, too. */
 void tensor_tell_done(
 	struct tensor *tensor, uint32_t w, uint64_t round, int status, uint32_t workers);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/trainer_impl.h"
 #include "common/base/clock.h"
@@ -267,7 +267,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		why_stuck_ask(t, m->seq, &m->why);
 		break;
 	case LOCAL_DEVICE:
-		gpu_ask(t, m->seq);
+		executor_ask(t, m->seq);
 		break;
 	case LOCAL_FINISH:
 		job_finish(t, m->seq);

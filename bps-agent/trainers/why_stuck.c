@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bps-agent/agent.h"
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
@@ -42,7 +42,7 @@ static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t rou
 		return "has not declared it";
 	if (tw->submitted < round)
 		return "has not submitted it";
-	return gpu_late(tensor, &late) && late == w
+	return device_tensor_late(tensor, &late) && late == w
 		       ? "has submitted it, but its GPU's stream has not come to it"
 		       : NULL;
 }
@@ -88,7 +88,7 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 	uint32_t ms;
 
 	for (uint32_t w = 0; w < job->n_workers; w++) {
-		if (gpu_opening(job, w, &ms) != GPU_OPEN_MISSING)
+		if (executor_opening(job, w, &ms) != GPU_OPEN_MISSING)
 			continue;
 		snprintf(text, sizeof(text),
 			"rank %u (this host, pid %d) has not called bps_gpu_open", job->ranks[w],
@@ -100,14 +100,14 @@ static void say_gpu_open(const struct job *job, char *buf, size_t room)
 /* An executor that hangs, before it is killed for that. Appends. */
 static void say_executor(const struct job *job, uint64_t now, char *buf, size_t room)
 {
-	uint64_t ns = gpu_stands_ns(job->gpu, now);
+	uint64_t ns = executor_stands_ns(job->executor, now);
 	char text[128];
 
 	if (!ns)
 		return;
 	snprintf(text, sizeof(text),
 		"the executor of its GPUs (this host, pid %d) has not moved for %.0f s",
-		(int)job->gpu->pid, (double)ns / 1e9);
+		(int)job->executor->pid, (double)ns / 1e9);
 	append(buf, room, text);
 }
 
@@ -284,7 +284,7 @@ static void describe_worker(const struct job *job, uint32_t w, const struct ctl_
 		r->completed = t->completed;
 		r->quiet_ms = ms_since(t->quiet_since_ns, now);
 	}
-	r->gpu_open = (uint8_t)gpu_opening(job, w, &r->gpu_open_ms);
+	r->gpu_open = (uint8_t)executor_opening(job, w, &r->gpu_open_ms);
 	TAILQ_FOREACH (tensor, &job->tensors, link) {
 		const struct tensor_worker *tw = &tensor->workers[w];
 		uint32_t id = tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID;
@@ -335,7 +335,7 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		since_ns = ns;
 		oldest = tensor;
 	}
-	if (oldest && oldest->gpu)
+	if (oldest && oldest->device)
 		local_culprits(oldest, agt_tensor_round(oldest->core) + 1, buf, room);
 	if (oldest)
 		say_stall(a, oldest->core, buf, room);

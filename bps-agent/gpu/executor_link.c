@@ -1,4 +1,4 @@
-#include "bps-agent/gpu/gpu.h"
+#include "bps-agent/gpu/executor_link.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -28,7 +28,7 @@
 
 static const char *const states[] = {"starting", "meeting", "running", "over"};
 
-static void set_state(struct gpu *g, enum gpu_state state, const char *why)
+static void set_state(struct executor_link *g, enum executor_state state, const char *why)
 {
 	log_debug("executor %s to %s: job=%s pid=%d why=%s", states[g->state], states[state],
 		g->job ? g->job->name : "-", (int)g->pid, why);
@@ -38,18 +38,18 @@ static void set_state(struct gpu *g, enum gpu_state state, const char *why)
 /* ---- the end ---- */
 
 /* Its process has ended, or never was: it counts for its user no more. */
-static void uncount(struct gpu *g)
+static void uncount(struct executor_link *g)
 {
 	if (g->is_counted)
 		quota_give(g->user, QUOTA_EXECUTORS, 1);
 	g->is_counted = false;
 }
 
-static void free_if_unused(struct gpu *g)
+static void free_if_unused(struct executor_link *g)
 {
 	if (g->job || g->n_handles || g->is_making)
 		return;
-	TAILQ_REMOVE(&g->agent->gpus, g, link);
+	TAILQ_REMOVE(&g->agent->executors, g, link);
 	uncount(g);
 	quota_put(g->user);
 	pipe_fini(&g->pipe);
@@ -66,13 +66,13 @@ static void free_if_unused(struct gpu *g)
 
 static void on_handle_closed(uv_handle_t *h)
 {
-	struct gpu *g = h->data;
+	struct executor_link *g = h->data;
 
 	g->n_handles--;
 	free_if_unused(g);
 }
 
-static void close_handles(struct gpu *g)
+static void close_handles(struct executor_link *g)
 {
 	uv_handle_t *all[] = {(uv_handle_t *)&g->sock_poll, (uv_handle_t *)&g->wake_poll,
 		(uv_handle_t *)&g->pid_poll, (uv_handle_t *)&g->watchdog};
@@ -92,7 +92,7 @@ static void answer(struct trainer *t, int fd, int code, const char *text)
 	t->live->device_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
-static void answer_all(struct gpu *g, int code, const char *text)
+static void answer_all(struct executor_link *g, int code, const char *text)
 {
 	struct trainer *t;
 
@@ -104,45 +104,45 @@ static void answer_all(struct gpu *g, int code, const char *text)
 }
 
 /* Whatever comes from it from now on is of no interest but its end. */
-static void over(struct gpu *g, int code, const char *text)
+static void over(struct executor_link *g, int code, const char *text)
 {
 	g->code = code;
 	snprintf(g->text, sizeof(g->text), "%s", text);
-	set_state(g, GPU_OVER, text);
+	set_state(g, EXECUTOR_OVER, text);
 	handover_forget_executor(g);
 	answer_all(g, code, g->text);
 }
 
 /* By its pidfd: an adopted one may have ended, and its number be somebody else's. */
-static void end_process(const struct gpu *g)
+static void end_process(const struct executor_link *g)
 {
 	(void)syscall(SYS_pidfd_send_signal, g->pidfd, SIGKILL, NULL, 0);
 }
 
-static void on_late(uv_timer_t *timer)
+static void on_kill_due(uv_timer_t *timer)
 {
-	struct gpu *g = timer->data;
+	struct executor_link *g = timer->data;
 
 	log_warn("executor does not end, killing it: pid=%d", (int)g->pid);
 	end_process(g);
 }
 
-void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
+void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 {
 	struct job *job = g->job;
-	bool was_used = g->state == GPU_RUNNING;
+	bool was_used = g->state == EXECUTOR_RUNNING;
 	struct local_msg m = {.type = GPU_END};
 	struct err_text text;
 	va_list ap;
 
-	if (g->state == GPU_OVER)
+	if (g->state == EXECUTOR_OVER)
 		return;
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
 	log_rated(LOG_WARN, "executor is of no more use: job=%s pid=%d err=%s: %s",
 		job ? job->name : "-", (int)g->pid, err_str(code), text.s);
-	g->agent->gpu_failures++;
+	g->agent->executor_failures++;
 	/* Whatever it is, it is this machine's: a job that may shrink goes on without it. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
@@ -151,28 +151,28 @@ void gpu_fail(struct gpu *g, int code, const char *fmt, ...)
 		shutdown(g->sock, SHUT_RDWR);
 	over(g, code, text.s);
 	if (g->watchdog.data)
-		uv_timer_start(&g->watchdog, on_late, KILL_MS, 0);
+		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
 	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
 		return;
 	job_core_fail(g->agent, job->id, code, g->text);
 	agt_job_fail(job->core, code);
 }
 
-void gpu_end(struct gpu *g, int code, const char *text)
+void executor_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END};
 
-	if (!g || g->state == GPU_OVER)
+	if (!g || g->state == EXECUTOR_OVER)
 		return;
 	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
 	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
 		shutdown(g->sock, SHUT_RDWR);
 	over(g, code < 0 ? code : BPS_ECLOSED, code < 0 ? text : "the job is over");
 	if (g->watchdog.data)
-		uv_timer_start(&g->watchdog, on_late, KILL_MS, 0);
+		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
 }
 
-void gpu_release(struct gpu *g)
+void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
@@ -182,13 +182,13 @@ void gpu_release(struct gpu *g)
 	free_if_unused(g);
 }
 
-void gpu_stop_all(struct agent *a)
+void executor_stop_all(struct agent *a)
 {
-	struct gpu *g;
+	struct executor_link *g;
 
-	TAILQ_FOREACH (g, &a->gpus, link) {
+	TAILQ_FOREACH (g, &a->executors, link) {
 		if (!g->is_handed_over) { /* else for a successor; without one its socket closes */
-			gpu_end(g, BPS_ENOAGENT, "bps-agent stops");
+			executor_end(g, BPS_ENOAGENT, "bps-agent stops");
 			shutdown(g->sock, SHUT_RDWR);
 		}
 		close_handles(g);
@@ -212,7 +212,7 @@ static void describe_end(int status, const char *backend, struct err_text *ret)
 
 static void on_process_end(uv_poll_t *p, int status, int events)
 {
-	struct gpu *g = p->data;
+	struct executor_link *g = p->data;
 	struct err_text text;
 	int wstatus = 0;
 
@@ -220,13 +220,13 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	(void)events;
 	if (!g->is_adopted && waitpid(g->pid, &wstatus, WNOHANG) != g->pid)
 		return;
-	gpu_read(g); /* its last words say more */
+	executor_read(g); /* its last words say more */
 	if (g->is_adopted)
 		err_set(&text, 0, "the executor of GPUs has ended");
 	else
 		describe_end(wstatus, g->agent->cfg.gpu.backend, &text);
 	log_debug("executor has ended: pid=%d: %s", (int)g->pid, text.s);
-	gpu_fail(g, BPS_EDEVICE, "%s", text.s);
+	executor_fail(g, BPS_EDEVICE, "%s", text.s);
 	close_handles(g);
 	uncount(g);
 }
@@ -262,7 +262,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 {
 	(void)status;
 	(void)events;
-	gpu_read(p->data);
+	executor_read(p->data);
 }
 
 static void on_wake(uv_poll_t *p, int status, int events)
@@ -271,13 +271,13 @@ static void on_wake(uv_poll_t *p, int status, int events)
 
 	(void)status;
 	(void)events;
-	(void)!read(((struct gpu *)p->data)->wake_fd, &n, sizeof(n)); /* the loop looks */
+	(void)!read(((struct executor_link *)p->data)->wake_fd, &n, sizeof(n)); /* the loop looks */
 }
 
 /* Does its loop turn? */
 static void on_watch(uv_timer_t *timer)
 {
-	struct gpu *g = timer->data;
+	struct executor_link *g = timer->data;
 	const struct pipe_page *page = g->page.mem;
 	/* Relaxed: only whether it moves counts. */
 	uint64_t beat = atomic_load_explicit(&page->beat, memory_order_relaxed);
@@ -287,13 +287,14 @@ static void on_watch(uv_timer_t *timer)
 		g->beat = beat;
 		g->beat_at_ns = now_ns;
 	} else if (now_ns - g->beat_at_ns > HANG_NS) {
-		gpu_fail(g, BPS_EDEVICE, "bps-agent-%s hangs: its loop has not turned for %.0f s",
+		executor_fail(g, BPS_EDEVICE,
+			"bps-agent-%s hangs: its loop has not turned for %.0f s",
 			g->agent->cfg.gpu.backend, (double)HANG_NS / 1e9);
 		end_process(g);
 	}
 }
 
-static void watch(struct gpu *g)
+static void watch(struct executor_link *g)
 {
 	uv_loop_t *uv = dataloop_uv(g->agent->loop);
 
@@ -310,7 +311,7 @@ static void watch(struct gpu *g)
 	uv_poll_start(&g->pid_poll, UV_READABLE, on_process_end);
 }
 
-static int make_rings(struct gpu *g, struct err_text *err)
+static int make_rings(struct executor_link *g, struct err_text *err)
 {
 	int rc = memory_make(&g->page, "bps-rings", sizeof(struct pipe_page), 0, err);
 
@@ -325,7 +326,7 @@ static int make_rings(struct gpu *g, struct err_text *err)
 }
 
 /* A failure shows as its end. */
-static void say_start(struct gpu *g)
+static void say_start(struct executor_link *g)
 {
 	struct local_msg m = {.type = GPU_START};
 
@@ -340,7 +341,7 @@ static void say_start(struct gpu *g)
 }
 
 /* The child and what it needs. */
-static int start(struct gpu *g, struct err_text *err)
+static int start(struct executor_link *g, struct err_text *err)
 {
 	const struct gpu_config *cfg = &g->agent->cfg.gpu;
 	int sv[2], rc = make_rings(g, err);
@@ -367,7 +368,7 @@ static int start(struct gpu *g, struct err_text *err)
 	return 0;
 }
 
-static void take_arenas(struct gpu *g)
+static void take_arenas(struct executor_link *g)
 {
 	const struct arena_set *of = &g->job->arenas;
 
@@ -379,12 +380,12 @@ static void take_arenas(struct gpu *g)
 		.release = of->release,
 		.room = of->room,
 		.admit_ctx = of->admit_ctx,
-		.adopted = gpu_arena_adopted};
+		.adopted = executor_arena_adopted};
 }
 
-static struct gpu *make(struct job *job)
+static struct executor_link *make(struct job *job)
 {
-	struct gpu *g = calloc(1, sizeof(*g));
+	struct executor_link *g = calloc(1, sizeof(*g));
 
 	if (g)
 		g->user = quota_user(job->agent->quota, job->uid);
@@ -397,26 +398,26 @@ static struct gpu *make(struct job *job)
 	g->sock = g->wake_fd = g->exec_fd = g->pidfd = g->page.fd = -1;
 	g->asked_ns = clock_now_ns();
 	TAILQ_INIT(&g->again);
-	TAILQ_INSERT_TAIL(&g->agent->gpus, g, link);
-	job->gpu = g;
+	TAILQ_INSERT_TAIL(&g->agent->executors, g, link);
+	job->executor = g;
 	take_arenas(g);
 	return g;
 }
 
 /* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA, which may be asked again when another job of
  * the user has ended; the job has no executor then. Any other failure is the job's for good: it is 0
- * here, and job->gpu is OVER with code and sentence. */
-static int gpu_new(struct job *job, struct err_text *err)
+ * here, and job->executor is OVER with code and sentence. */
+static int executor_new(struct job *job, struct err_text *err)
 {
-	struct gpu *g = make(job);
+	struct executor_link *g = make(job);
 	int rc;
 
 	if (!g)
 		return err_set(err, -ENOMEM, "the agent is out of memory");
 	rc = quota_take(g->user, QUOTA_EXECUTORS, 1, err);
 	if (rc < 0) {
-		job->gpu = NULL;
-		gpu_release(g);
+		job->executor = NULL;
+		executor_release(g);
 		return rc;
 	}
 	g->is_counted = true;
@@ -428,16 +429,16 @@ static int gpu_new(struct job *job, struct err_text *err)
 		rc = start(g, err);
 	if (rc < 0) {
 		log_rated(LOG_WARN, "no executor: job=%s: %s", job->name, err->s);
-		g->agent->gpu_failures += *g->agent->cfg.gpu.backend != 0;
+		g->agent->executor_failures += *g->agent->cfg.gpu.backend != 0;
 		uncount(g);
 		over(g, BPS_EDEVICE, err->s);
 	}
 	return 0;
 }
 
-int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err)
+int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err)
 {
-	struct gpu *g = make(job);
+	struct executor_link *g = make(job);
 	int rc;
 
 	if (!g) {
@@ -465,7 +466,7 @@ int gpu_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text
 	return rc == BPS_EDEVICE ? 0 : rc;
 }
 
-int gpu_restore_route(struct gpu *g, const struct ledger_route *k)
+int executor_restore_route(struct executor_link *g, const struct ledger_route *k)
 {
 	if (!k->n_inputs || k->n_inputs > LOCAL_GPUS_MAX)
 		return BPS_EPROTO;
@@ -473,15 +474,15 @@ int gpu_restore_route(struct gpu *g, const struct ledger_route *k)
 	g->n_inputs = k->n_inputs;
 	memcpy(g->input_nodes, k->input_nodes, sizeof(g->input_nodes));
 	g->sum_node = k->sum_node;
-	if (g->state != GPU_OVER)
-		set_state(g, GPU_RUNNING, "it was");
+	if (g->state != EXECUTOR_OVER)
+		set_state(g, EXECUTOR_RUNNING, "it was");
 	return 0;
 }
 
 /* ---- trainers ---- */
 
 /* Put trainer and executor in touch. */
-static void introduce(struct gpu *g, struct trainer *t)
+static void introduce(struct executor_link *g, struct trainer *t)
 {
 	struct local_msg m = {
 		.type = GPU_TRAINER, .gpu_trainer = {.worker = t->worker, .pid = (uint32_t)t->pid}};
@@ -500,7 +501,7 @@ static void introduce(struct gpu *g, struct trainer *t)
 	close(sv[1]);
 }
 
-void gpu_ask(struct trainer *t, uint32_t seq)
+void executor_ask(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
 	struct err_text err = {""};
@@ -512,54 +513,54 @@ void gpu_ask(struct trainer *t, uint32_t seq)
 			job && *job->text ? job->text : "the job does not run");
 		return;
 	}
-	if (!job->gpu)
-		rc = gpu_new(job, &err);
+	if (!job->executor)
+		rc = executor_new(job, &err);
 	t->has_asked_device = true;
 	if (rc < 0)
 		answer(t, -1, rc, err.s);
-	else if (job->gpu->state == GPU_OVER)
-		answer(t, -1, job->gpu->code, job->gpu->text);
-	else if (job->gpu->state == GPU_STARTING)
+	else if (job->executor->state == EXECUTOR_OVER)
+		answer(t, -1, job->executor->code, job->executor->text);
+	else if (job->executor->state == EXECUTOR_STARTING)
 		t->wants_device = true;
 	else
-		introduce(job->gpu, t);
+		introduce(job->executor, t);
 }
 
-enum ctl_gpu_open gpu_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
+enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
 {
 	const struct trainer *t = job->by_worker[worker];
-	const struct gpu *g = job->gpu;
+	const struct executor_link *g = job->executor;
 	bool is_any = false;
 
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		is_any |= job->by_worker[w] && job->by_worker[w]->has_asked_device;
 	if (!t || !g || !is_any || g->is_adopted ||
-		(g->state != GPU_STARTING && g->state != GPU_MEETING))
+		(g->state != EXECUTOR_STARTING && g->state != EXECUTOR_MEETING))
 		return GPU_OPEN_NONE;
 	*ret_ms = (uint32_t)((clock_now_ns() - g->asked_ns) / 1000000);
 	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
 }
 
-uint64_t gpu_stands_ns(const struct gpu *g, uint64_t now_ns)
+uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
 {
 	/* Looked at every WATCH_MS: beat_at_ns may be that old. */
-	if (!g || g->state == GPU_OVER || now_ns - g->beat_at_ns < STANDS_NS)
+	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)
 		return 0;
 	return now_ns - g->beat_at_ns;
 }
 
 /* ---- what it says ---- */
 
-static void on_ready(struct gpu *g, const struct gpu_text *m)
+static void on_ready(struct executor_link *g, const struct gpu_text *m)
 {
 	struct trainer *t, *next;
 
 	if (m->code) {
-		gpu_fail(g, BPS_EDEVICE, "%s", m->text);
+		executor_fail(g, BPS_EDEVICE, "%s", m->text);
 		return;
 	}
-	if (g->state == GPU_STARTING)
-		set_state(g, GPU_MEETING, "ready");
+	if (g->state == EXECUTOR_STARTING)
+		set_state(g, EXECUTOR_MEETING, "ready");
 	for (t = g->job ? TAILQ_FIRST(&g->job->trainers) : NULL; t; t = next) {
 		next = TAILQ_NEXT(t, of_job);
 		if (t->wants_device)
@@ -567,16 +568,16 @@ static void on_ready(struct gpu *g, const struct gpu_text *m)
 	}
 }
 
-static void on_route(struct gpu *g, const struct gpu_route *m)
+static void on_route(struct executor_link *g, const struct gpu_route *m)
 {
 	if (!m->n_inputs || m->n_inputs > LOCAL_GPUS_MAX ||
 		m->input_nodes.bytes != m->n_inputs * sizeof(g->input_nodes[0])) {
-		gpu_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
+		executor_fail(g, BPS_EPROTO, "the executor wants %u inputs", m->n_inputs);
 		return;
 	}
-	if (g->state == GPU_RUNNING) {
+	if (g->state == EXECUTOR_RUNNING) {
 		if (m->n_inputs != g->n_inputs)
-			gpu_fail(g, BPS_EPROTO, "the executor has another route than before");
+			executor_fail(g, BPS_EPROTO, "the executor has another route than before");
 		return;
 	}
 	snprintf(g->route, sizeof(g->route), "%s", m->route);
@@ -584,30 +585,30 @@ static void on_route(struct gpu *g, const struct gpu_route *m)
 	memcpy(g->input_nodes, m->input_nodes.data, m->input_nodes.bytes);
 	g->sum_node = m->sum_node;
 	if (handover_write_route(g) < 0)
-		gpu_fail(g, -ENOMEM, "the agent is out of memory");
+		executor_fail(g, -ENOMEM, "the agent is out of memory");
 	else
-		set_state(g, GPU_RUNNING, m->route);
+		set_state(g, EXECUTOR_RUNNING, m->route);
 }
 
-static void on_message(struct gpu *g, const struct local_msg *m)
+static void on_message(struct executor_link *g, const struct local_msg *m)
 {
-	if (g->state == GPU_OVER)
+	if (g->state == EXECUTOR_OVER)
 		return;
 	/* An adopted one has told a former life, perhaps in vain, and tells us again. */
-	if (m->type == GPU_READY && (g->state == GPU_STARTING || g->is_adopted))
+	if (m->type == GPU_READY && (g->state == EXECUTOR_STARTING || g->is_adopted))
 		on_ready(g, &m->gpu_text);
-	else if (m->type == GPU_ROUTE && (g->state == GPU_MEETING || g->is_adopted))
+	else if (m->type == GPU_ROUTE && (g->state == EXECUTOR_MEETING || g->is_adopted))
 		on_route(g, &m->gpu_route);
 	else if (m->type == GPU_FAILED)
-		gpu_fail(g,
+		executor_fail(g,
 			m->gpu_text.code == (uint32_t)-BPS_EWORKER_LOST ? BPS_EWORKER_LOST
 									: BPS_EDEVICE,
 			"%s", m->gpu_text.text);
 	else
-		gpu_fail(g, BPS_EPROTO, "the executor sent %s", local_type_name(m->type));
+		executor_fail(g, BPS_EPROTO, "the executor sent %s", local_type_name(m->type));
 }
 
-void gpu_read(struct gpu *g)
+void executor_read(struct executor_link *g)
 {
 	int fds[LOCAL_FDS_ROOM], rc = 1;
 
@@ -621,7 +622,7 @@ void gpu_read(struct gpu *g)
 		if (rc == 1)
 			on_message(g, &m);
 		else if (rc == BPS_EPROTO)
-			gpu_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
+			executor_fail(g, rc, "the executor sent what cannot be read: %s", err.s);
 		else if (rc != -EAGAIN && g->sock_poll.data)
 			uv_poll_stop(&g->sock_poll); /* its end tells why */
 		for (unsigned i = 0; i < n_fds; i++)
@@ -632,47 +633,47 @@ void gpu_read(struct gpu *g)
 
 /* ---- for the loop ---- */
 
-uint32_t gpu_count(const struct agent *a)
+uint32_t executor_count(const struct agent *a)
 {
-	const struct gpu *g;
+	const struct executor_link *g;
 	uint32_t n = 0;
 
-	TAILQ_FOREACH (g, &a->gpus, link)
+	TAILQ_FOREACH (g, &a->executors, link)
 		n += g->n_handles > 0;
 	return n;
 }
 
-void gpu_say(struct gpu *g, const struct pipe_entry *e)
+void executor_send(struct executor_link *g, const struct pipe_entry *e)
 {
-	if (g->state == GPU_RUNNING && pipe_push(&g->pipe, e) < 0)
-		gpu_fail(g, -ENOMEM, "the agent is out of memory");
+	if (g->state == EXECUTOR_RUNNING && pipe_push(&g->pipe, e) < 0)
+		executor_fail(g, -ENOMEM, "the agent is out of memory");
 }
 
-static bool pump_again(struct gpu *g)
+static bool pump_again(struct executor_link *g)
 {
-	struct gpu_tensor *d;
+	struct device_tensor *d;
 	bool any = false;
 
 	while ((d = TAILQ_FIRST(&g->again))) {
 		TAILQ_REMOVE(&g->again, d, again);
 		d->is_again = false;
-		gpu_pump(d->tensor);
+		device_tensor_pump(d->tensor);
 		any = true;
 	}
 	return any;
 }
 
-bool gpu_work(struct agent *a)
+bool executor_work(struct agent *a)
 {
-	struct gpu *g;
+	struct executor_link *g;
 	bool any = false;
 
-	TAILQ_FOREACH (g, &a->gpus, link) {
+	TAILQ_FOREACH (g, &a->executors, link) {
 		struct pipe_entry e;
 
-		for (unsigned i = 0; g->state == GPU_RUNNING && i < BATCH && pipe_pop(&g->pipe, &e);
-			i++) {
-			gpu_entry(g, &e);
+		for (unsigned i = 0;
+			g->state == EXECUTOR_RUNNING && i < BATCH && pipe_pop(&g->pipe, &e); i++) {
+			device_tensor_on_entry(g, &e);
 			any = true;
 		}
 		any |= pump_again(g);
@@ -682,24 +683,24 @@ bool gpu_work(struct agent *a)
 	return any;
 }
 
-bool gpu_may_sleep(struct agent *a)
+bool executor_may_sleep(struct agent *a)
 {
-	struct gpu *g;
+	struct executor_link *g;
 	bool may = true;
 
-	TAILQ_FOREACH (g, &a->gpus, link)
-		if (g->state == GPU_RUNNING) {
+	TAILQ_FOREACH (g, &a->executors, link)
+		if (g->state == EXECUTOR_RUNNING) {
 			pipe_flush(&g->pipe);
 			may &= TAILQ_EMPTY(&g->again) && pipe_sleep(&g->pipe);
 		}
 	return may;
 }
 
-void gpu_awake(struct agent *a)
+void executor_awake(struct agent *a)
 {
-	struct gpu *g;
+	struct executor_link *g;
 
-	TAILQ_FOREACH (g, &a->gpus, link)
-		if (g->state == GPU_RUNNING)
+	TAILQ_FOREACH (g, &a->executors, link)
+		if (g->state == EXECUTOR_RUNNING)
 			pipe_awake(&g->pipe);
 }

@@ -10,26 +10,26 @@
 
 /* ---- declaring ---- */
 
-static int new_on_gpu(struct gpu *g, struct tensor *tensor)
+static int new_on_gpu(struct executor_link *g, struct tensor *tensor)
 {
-	struct gpu_tensor **v, *d;
+	struct device_tensor **v, *d;
 
-	v = realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct gpu_tensor *));
+	v = realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct device_tensor *));
 	if (!v)
 		return -ENOMEM;
 	g->tensors = v;
 	d = calloc(1, sizeof(*d) + g->job->n_workers * sizeof(d->workers[0]));
 	if (!d)
 		return -ENOMEM;
-	d->gpu = g;
+	d->executor = g;
 	d->tensor = tensor;
 	d->id = g->n_tensors++;
 	g->tensors[d->id] = d;
-	tensor->gpu = d;
+	tensor->device = d;
 	return 0;
 }
 
-int gpu_tensor_restore(struct gpu *g, struct tensor *tensor, uint32_t id)
+int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	int rc = 0;
 
@@ -37,8 +37,8 @@ int gpu_tensor_restore(struct gpu *g, struct tensor *tensor, uint32_t id)
 		return BPS_EPROTO; /* they were numbered in this order */
 	/* One that was refused before its record was written has left a gap. */
 	while (rc == 0 && g->n_tensors < id) {
-		struct gpu_tensor **v =
-			realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct gpu_tensor *));
+		struct device_tensor **v =
+			realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct device_tensor *));
 
 		rc = v ? 0 : -ENOMEM;
 		g->tensors = v ? v : g->tensors;
@@ -51,21 +51,21 @@ int gpu_tensor_restore(struct gpu *g, struct tensor *tensor, uint32_t id)
 /* An arena that was being made is there, or not. */
 static void made(struct memory_request *m)
 {
-	struct gpu *g = m->user;
+	struct executor_link *g = m->user;
 	struct job *job = g->job;
 	struct arena *a;
 	int rc = m->rc;
 
 	g->is_making = false;
-	if (rc < 0 || g->state != GPU_RUNNING || !job || job->state == JOB_ENDED) {
+	if (rc < 0 || g->state != EXECUTOR_RUNNING || !job || job->state == JOB_ENDED) {
 		arena_forgo(&g->arenas, ARENA_PRIVATE, m->bytes);
 		if (rc == 0)
 			memory_thread_drop(g->agent->memory_thread, &m->memory);
 	} else {
 		rc = arena_adopt(&g->arenas, ARENA_PRIVATE, &m->memory, &a, &m->err);
 	}
-	if (rc < 0 && rc != -ECANCELED && g->state == GPU_RUNNING)
-		gpu_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
+	if (rc < 0 && rc != -ECANCELED && g->state == EXECUTOR_RUNNING)
+		executor_fail(g, rc, "no staging memory for the GPUs: %s", m->err.s);
 	if (job) {
 		job->n_making--;
 		if (rc != -ECANCELED)
@@ -76,7 +76,7 @@ static void made(struct memory_request *m)
 
 /* Staging memory near that node. Errors: as arena_alloc; -EINPROGRESS another thread is making some
  * for this executor, and declare_wake follows. */
-static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_arena,
+static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct arena **ret_arena,
 	struct agt_mem *ret, struct err_text *err)
 {
 	int rc;
@@ -109,8 +109,8 @@ static int alloc(struct gpu *g, uint32_t node, size_t bytes, struct arena **ret_
 /* What was there before it is found again. */
 static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, struct err_text *err)
 {
-	struct gpu_tensor *d = tensor->gpu;
-	struct gpu *g = d->gpu;
+	struct device_tensor *d = tensor->device;
+	struct executor_link *g = d->executor;
 	size_t each = arena_round(bytes);
 	struct agt_mem out;
 	int rc = 0;
@@ -132,69 +132,69 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	return rc;
 }
 
-int gpu_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d, size_t bytes,
-	struct err_text *err)
+int device_tensor_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
+	size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
-	struct gpu *g = job->gpu;
+	struct executor_link *g = job->executor;
 	int rc = 0;
 
-	if (g && g->state == GPU_MEETING)
-		gpu_read(g); /* the trainer may have heard of the route first */
-	if (!g || g->state != GPU_RUNNING)
+	if (g && g->state == EXECUTOR_MEETING)
+		executor_read(g); /* the trainer may have heard of the route first */
+	if (!g || g->state != EXECUTOR_RUNNING)
 		return err_set(err, BPS_EDEVICE, "%s",
 			g && *g->text ? g->text : "no executor drives this job's GPUs");
-	if (!tensor->gpu && tensor->n_declared)
+	if (!tensor->device && tensor->n_declared)
 		return err_set(
 			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
 	if (d->region_offset % dtype_bytes(d->dtype))
 		return err_set(err, -EINVAL, "it lies askew of its elements");
-	if (!tensor->gpu && new_on_gpu(g, tensor) < 0)
+	if (!tensor->device && new_on_gpu(g, tensor) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
 		rc = alloc_staging(job, tensor, bytes, err);
 	if (rc < 0)
 		return rc;
-	tensor->gpu->workers[t->worker].region = d->region;
-	tensor->gpu->workers[t->worker].offset = d->region_offset;
+	tensor->device->workers[t->worker].region = d->region;
+	tensor->device->workers[t->worker].offset = d->region_offset;
 	return 0;
 }
 
-int gpu_give_to_core(struct tensor *tensor)
+int device_tensor_to_core(struct tensor *tensor)
 {
-	struct gpu_tensor *d = tensor->gpu;
+	struct device_tensor *d = tensor->device;
 
 	return agt_tensor_new_device(tensor->job->core, tensor->dtype, tensor->n_elems, d->in,
-		d->gpu->n_inputs, tensor->staging.mem ? &tensor->staging : NULL, tensor->out,
+		d->executor->n_inputs, tensor->staging.mem ? &tensor->staging : NULL, tensor->out,
 		tensor, &tensor->core);
 }
 
-int gpu_tell_arena(struct gpu *g, uint32_t id, uint64_t bytes, int fd)
+int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd)
 {
 	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = id, .bytes = bytes}};
 
 	return local_send(g->sock, &m, &fd, 1, 0);
 }
 
-int gpu_arena_adopted(void *ctx, struct arena *a)
+int executor_arena_adopted(void *ctx, struct arena *a)
 {
 	struct job *job = ctx;
 	int rc = handover_write_staging(job, a);
 
-	if (rc == 0 && gpu_tell_arena(job->gpu, a->id, a->bytes, a->fd) < 0)
+	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
 		rc = BPS_EDEVICE; /* it is about to be known why */
 	return rc;
 }
 
 /* ---- rounds ---- */
 
-static void say(struct gpu_tensor *d, struct pipe_entry e)
+static void say(struct device_tensor *d, struct pipe_entry e)
 {
 	e.id = d->id;
-	gpu_say(d->gpu, &e);
+	executor_send(d->executor, &e);
 }
 
-static void tell_tensor(struct gpu_tensor *d)
+static void tell_tensor(struct device_tensor *d)
 {
 	const struct tensor *tensor = d->tensor;
 
@@ -209,7 +209,7 @@ static void tell_tensor(struct gpu_tensor *d)
 			       .b = i,
 			       .x = d->out_arena->id,
 			       .y = tensor->out[i].offset});
-	for (uint32_t i = 0; i < d->gpu->n_inputs; i++)
+	for (uint32_t i = 0; i < d->executor->n_inputs; i++)
 		say(d, (struct pipe_entry){.type = PIPE_BUFFER,
 			       .a = PIPE_IN,
 			       .b = (uint16_t)i,
@@ -223,9 +223,10 @@ static void tell_tensor(struct gpu_tensor *d)
 			       .z = tensor->workers[w].index});
 }
 
-void gpu_core_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority)
+void device_tensor_stage(
+	void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority)
 {
-	struct gpu_tensor *d = ((struct tensor *)tensor_user)->gpu;
+	struct device_tensor *d = ((struct tensor *)tensor_user)->device;
 
 	(void)ctx;
 	if (!d->is_told)
@@ -234,21 +235,21 @@ void gpu_core_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, ui
 	say(d, (struct pipe_entry){.type = PIPE_RUN, .a = op, .b = priority, .x = round});
 }
 
-void gpu_core_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
+void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
 {
-	struct gpu_tensor *d = ((struct tensor *)tensor_user)->gpu;
+	struct device_tensor *d = ((struct tensor *)tensor_user)->device;
 
 	(void)ctx;
 	say(d, (struct pipe_entry){.type = PIPE_LANDED, .x = round, .y = part});
 }
 
-void gpu_pump(struct tensor *tensor)
+void device_tensor_pump(struct tensor *tensor)
 {
-	struct gpu_tensor *d = tensor->gpu;
+	struct device_tensor *d = tensor->device;
 
 	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
-		struct gpu_worker *gw = &d->workers[w];
-		struct pending p = gw->ahead[0];
+		struct device_worker *gw = &d->workers[w];
+		struct pending_submission p = gw->ahead[0];
 
 		if (!gw->n_ahead || tensor_to_core(tensor, w, &p) == BPS_EBUSY || !gw->n_ahead)
 			continue;
@@ -257,10 +258,10 @@ void gpu_pump(struct tensor *tensor)
 	}
 }
 
-void gpu_submit_again(struct tensor *tensor, uint32_t worker, uint64_t complete)
+void device_tensor_resubmit(struct tensor *tensor, uint32_t worker, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[worker];
-	struct gpu_worker *gw = &tensor->gpu->workers[worker];
+	struct device_worker *gw = &tensor->device->workers[worker];
 	struct trainer *t = tensor->job->by_worker[worker];
 	unsigned room = sizeof(gw->ahead) / sizeof(gw->ahead[0]);
 
@@ -269,37 +270,37 @@ void gpu_submit_again(struct tensor *tensor, uint32_t worker, uint64_t complete)
 	for (uint64_t r = complete + 1; r <= tw->submitted && gw->n_ahead < room; r++) {
 		const struct ledger_submission *s = ledger_submission_at(tw->live, r);
 
-		gw->ahead[gw->n_ahead++] = (struct pending){true, s->op, s->priority, r};
+		gw->ahead[gw->n_ahead++] = (struct pending_submission){true, s->op, s->priority, r};
 	}
 }
 
-int gpu_submit(struct tensor *tensor, uint32_t worker, const struct pending *p)
+int device_tensor_submit(struct tensor *tensor, uint32_t worker, const struct pending_submission *p)
 {
-	struct gpu_worker *gw = &tensor->gpu->workers[worker];
+	struct device_worker *gw = &tensor->device->workers[worker];
 
-	if (gw->n_ahead >= GPU_AHEAD)
+	if (gw->n_ahead >= DEVICE_AHEAD)
 		return BPS_EBUSY;
 	gw->ahead[gw->n_ahead++] = *p;
-	gpu_pump(tensor);
+	device_tensor_pump(tensor);
 	return 0;
 }
 
-void gpu_round_over(struct tensor *tensor, int status)
+void device_tensor_round_over(struct tensor *tensor, int status)
 {
-	struct gpu_tensor *d = tensor->gpu;
+	struct device_tensor *d = tensor->device;
 
 	if (status < 0 && d->is_told)
 		say(d, (struct pipe_entry){.type = PIPE_CANCEL});
 	/* Not from here: the core is about to return to what it did. */
 	if (!d->is_again)
-		TAILQ_INSERT_TAIL(&d->gpu->again, d, again);
+		TAILQ_INSERT_TAIL(&d->executor->again, d, again);
 	d->is_again = true;
 }
 
-void gpu_fail_pending(struct tensor *tensor, int code)
+void device_tensor_fail_pending(struct tensor *tensor, int code)
 {
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
-		struct gpu_worker *gw = &tensor->gpu->workers[w];
+		struct device_worker *gw = &tensor->device->workers[w];
 		unsigned n = gw->n_ahead;
 
 		gw->n_ahead = 0;
@@ -308,42 +309,42 @@ void gpu_fail_pending(struct tensor *tensor, int code)
 	}
 }
 
-void gpu_poison(struct tensor *tensor, uint32_t worker)
+void device_tensor_poison(struct tensor *tensor, uint32_t worker)
 {
-	say(tensor->gpu, (struct pipe_entry){.type = PIPE_POISON,
-				 .b = (uint16_t)worker,
-				 .z = tensor->workers[worker].index});
+	say(tensor->device, (struct pipe_entry){.type = PIPE_POISON,
+				    .b = (uint16_t)worker,
+				    .z = tensor->workers[worker].index});
 }
 
-void gpu_cancel(struct tensor *tensor)
+void device_tensor_cancel(struct tensor *tensor)
 {
-	say(tensor->gpu, (struct pipe_entry){.type = PIPE_CANCEL});
+	say(tensor->device, (struct pipe_entry){.type = PIPE_CANCEL});
 }
 
-void gpu_tensor_free(struct tensor *tensor)
+void device_tensor_free(struct tensor *tensor)
 {
-	struct gpu_tensor *d = tensor->gpu;
+	struct device_tensor *d = tensor->device;
 
 	if (!d)
 		return;
 	if (d->is_again)
-		TAILQ_REMOVE(&d->gpu->again, d, again);
-	d->gpu->tensors[d->id] = NULL;
+		TAILQ_REMOVE(&d->executor->again, d, again);
+	d->executor->tensors[d->id] = NULL;
 	free(d);
-	tensor->gpu = NULL;
+	tensor->device = NULL;
 }
 
-bool gpu_late(const struct tensor *tensor, uint32_t *ret_worker)
+bool device_tensor_late(const struct tensor *tensor, uint32_t *ret_worker)
 {
-	if (!tensor->gpu || !tensor->gpu->late)
+	if (!tensor->device || !tensor->device->late)
 		return false;
-	*ret_worker = tensor->gpu->late - 1;
+	*ret_worker = tensor->device->late - 1;
 	return true;
 }
 
 /* ---- what the executor says ---- */
 
-static void on_bad(struct gpu *g, struct gpu_tensor *d, const struct pipe_entry *e)
+static void on_bad(struct executor_link *g, struct device_tensor *d, const struct pipe_entry *e)
 {
 	struct tensor *tensor = d->tensor;
 	struct err_text text;
@@ -357,9 +358,9 @@ static void on_bad(struct gpu *g, struct gpu_tensor *d, const struct pipe_entry 
 	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);
 }
 
-void gpu_entry(struct gpu *g, const struct pipe_entry *e)
+void device_tensor_on_entry(struct executor_link *g, const struct pipe_entry *e)
 {
-	struct gpu_tensor *d = e->id < g->n_tensors ? g->tensors[e->id] : NULL;
+	struct device_tensor *d = e->id < g->n_tensors ? g->tensors[e->id] : NULL;
 	struct agt_tensor *core = d ? d->tensor->core : NULL;
 	int rc = 0;
 
@@ -384,7 +385,7 @@ void gpu_entry(struct gpu *g, const struct pipe_entry *e)
 		rc = -EINVAL;
 	}
 	if (rc < 0 && !d->tensor->failed && d->tensor->job->code == 0)
-		gpu_fail(g, BPS_EPROTO,
+		executor_fail(g, BPS_EPROTO,
 			"the executor says %u of tensor '%s' round %llu, which cannot be",
 			(unsigned)e->type, d->tensor->name, (unsigned long long)e->x);
 }
