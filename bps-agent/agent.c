@@ -1,6 +1,6 @@
 /* The agent's data thread: what turns in it, and how the control thread's messages get there. */
+
 #include "bps-agent/agent.h"
-#include "bps-agent/handover/handover_write.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,16 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/gpu/executor_link.h"
+#include "bps-agent/handover/handover_write.h"
+#include "bps-agent/restore/handover_read.h"
+#include "bps-agent/trainers/accept.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/no_server.h"
+#include "bps-agent/trainers/tensor.h"
+#include "bps-agent/trainers/trainer.h"
+#include "bps-agent/trainers/why_stuck.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"

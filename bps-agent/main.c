@@ -24,6 +24,7 @@
 #include "bps-agent/gpu/topology_report.h"
 #include "common/base/failpoint.h"
 #include "common/base/fds.h"
+#include "common/local/local.h"
 #include "common/daemon/fdstore.h"
 #include "common/base/log.h"
 #include "common/daemon/metrics.h"

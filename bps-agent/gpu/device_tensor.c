@@ -1,12 +1,18 @@
 /* Tensors that lie on GPUs. */
+#include "bps-agent/gpu/device_tensor.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
-#include "bps-agent/trainers/tensor_impl.h"
-#include "common/data/dtype.h"
+#include "bps-agent/handover/ledger_records.h"
+#include "bps-agent/trainers/declare.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/tensor.h"
 #include "common/base/log.h"
+#include "common/data/dtype.h"
 
 /* ---- declaring ---- */
 

@@ -14,7 +14,11 @@
 #include <unistd.h>
 
 #include "bps-agent/gpu/child_environment.h"
+#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
+#include "bps-agent/handover/ledger_records.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 

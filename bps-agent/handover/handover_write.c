@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "bps-agent/handover/ledger.h"
+#include "bps-agent/handover/ledger_records.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 

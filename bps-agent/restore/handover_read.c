@@ -1,6 +1,8 @@
 /* What a former life of this agent has left: descriptors, and ledgers that say what they are
  * (handover_write.h). Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit
  * ends that job, which its trainers and the scheduler are told. */
+#include "bps-agent/restore/handover_read.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,12 +15,19 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "bps-agent/gpu/device_tensor.h"
+#include "bps-agent/gpu/executor_link.h"
+#include "bps-agent/handover/ledger.h"
+#include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/restore/handover_read_impl.h"
-#include "bps-agent/trainers/tensor_impl.h"
-#include "bps-agent/trainers/trainer_impl.h"
+#include "bps-agent/trainers/accept.h"
+#include "bps-agent/trainers/hello.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/tensor.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
-#include "common/data/dtype.h"
 #include "common/base/log.h"
+#include "common/data/dtype.h"
 
 int handover_contradicts(struct handover_reader *r, const char *what)
 {

@@ -1,6 +1,9 @@
 /* Of a former life: the executor of a job's GPUs, which lives on, and tensors there. */
 #include <string.h>
 
+#include "bps-agent/gpu/executor_link.h"
+#include "bps-agent/handover/ledger.h"
+#include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/restore/handover_read_impl.h"
 
 int handover_read_executor(struct handover_reader *r, const struct ledger_record *rec)

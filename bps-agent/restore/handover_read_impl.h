@@ -3,7 +3,10 @@
 /* What handover_read.c, which reads the ledgers, shares with handover_read_gpu.c, which knows the records of
  * device memory. Errors are BPS_EPROTO, and what an executor that is gone says, with a sentence in
  * r->err. */
-#include "bps-agent/handover/handover_write.h"
+#include "bps-agent/handover/ledger.h"
+#include "bps-agent/handover/ledger_records.h"
+#include "bps-agent/model/agent.h"
+#include "common/daemon/fdstore.h"
 
 struct handover_reader {
 	struct agent *a;

@@ -1,4 +1,6 @@
 /* Who is let in: trainers at the listening socket, and the names of their users. */
+#include "bps-agent/trainers/accept.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -9,7 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "bps-agent/trainers/trainer_impl.h"
+#include "bps-agent/trainers/slow_close.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 

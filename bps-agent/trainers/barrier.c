@@ -1,8 +1,11 @@
 /* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The scheduler counts them;
  * a barrier is passed when JOB says so, which carries who was let in. Said again after each WELCOME
  * and each JOB that does not say so: that is all there is to lose. */
-#include "bps-agent/agent.h"
-#include "bps-agent/handover/handover_write.h"
+#include "bps-agent/trainers/barrier.h"
+
+#include "bps-agent/handover/ledger_records.h"
+#include "bps-agent/trainers/roster.h"
+#include "bps-agent/trainers/trainer.h"
 
 static void say(struct trainer *t)
 {

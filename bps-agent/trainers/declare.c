@@ -1,15 +1,18 @@
 /* DECLARE: what trainers want their tensors to be, and the memory for them. It is made by another
  * thread (memory_thread.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
+#include "bps-agent/trainers/declare.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/agent.h"
-#include "bps-agent/gpu/executor_link.h"
+#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
-#include "bps-agent/trainers/tensor_impl.h"
-#include "common/data/dtype.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/tensor.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
+#include "common/data/dtype.h"
 
 /* A refusal, and of what. Returns rc. */
 static int refuse_decl(

@@ -1,4 +1,6 @@
 /* HELLO: a trainer gets its control page and joins its job. */
+#include "bps-agent/trainers/hello.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +9,8 @@
 #include <unistd.h>
 
 #include "bps-agent/handover/handover_write.h"
-#include "bps-agent/trainers/trainer_impl.h"
-
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
 
 /* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only

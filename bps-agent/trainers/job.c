@@ -1,14 +1,21 @@
 /* The local part of jobs: which trainers are here, and how they join, finish and are lost. */
+#include "bps-agent/trainers/job.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/agent.h"
 #include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
+#include "bps-agent/handover/ledger.h"
+#include "bps-agent/trainers/barrier.h"
+#include "bps-agent/trainers/declare.h"
+#include "bps-agent/trainers/roster.h"
+#include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/token.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/key.h"
@@ -33,7 +40,7 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 		job->running_since_ns = clock_now_ns();
 }
 
-struct job *agent_job(struct agent *a, uint32_t id)
+struct job *job_find(struct agent *a, uint32_t id)
 {
 	struct job *job;
 
@@ -204,7 +211,7 @@ static void job_end(struct job *job, int code, const char *text)
 
 void job_on_end(struct agent *a, uint32_t id, int code, const char *text)
 {
-	struct job *job = agent_job(a, id);
+	struct job *job = job_find(a, id);
 
 	if (job)
 		job_end(job, code, text);
@@ -539,7 +546,7 @@ static void job_change(struct job *job, const struct ctl_job *m)
 
 void job_on_job(struct agent *a, const struct ctl_job *m)
 {
-	struct job *job = agent_job(a, m->job);
+	struct job *job = job_find(a, m->job);
 	uint32_t i = 0;
 	int rc;
 
@@ -658,7 +665,7 @@ void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
 	struct agent *a = ctx;
 	struct ctl_msg m = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
-	struct job *j = agent_job(a, job);
+	struct job *j = job_find(a, job);
 
 	if (j && !*j->text) {
 		j->code = code;

@@ -1,10 +1,11 @@
 /* Who is in a job, for trainers that ask: workers by rank, with their machine's name, and those
  * that are lost with the reason. A copy of what JOB said last; the data thread's. */
+#include "bps-agent/trainers/roster.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "bps-agent/agent.h"
+#include "bps-agent/trainers/trainer.h"
 
 struct roster_machine {
 	char host[CTL_NAME_MAX + 1];

@@ -1,4 +1,6 @@
 /* Closing what trainers can make slow to close. */
+#include "bps-agent/trainers/slow_close.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -7,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "bps-agent/trainers/trainer_impl.h"
+#include "bps-agent/model/agent.h"
 
 /* Messages that are thrown away at the end; its socket holds fewer. */
 #define DRAIN_MAX 4096
@@ -81,7 +83,7 @@ static void close_it(uv_work_t *w)
 		hurry_end(timer);
 }
 
-static void free_closing(uv_work_t *w, int status)
+static void free_work(uv_work_t *w, int status)
 {
 	(void)status;
 	free(w->data);
@@ -96,7 +98,7 @@ void slow_close(struct agent *a, int sock)
 		c->sock = sock;
 		c->work.data = c;
 	}
-	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_closing) < 0) {
+	if (!c || uv_queue_work(dataloop_uv(a->loop), &c->work, close_it, free_work) < 0) {
 		free(c);
 		close(sock);
 	}

@@ -1,17 +1,22 @@
 /* Tensors of a job on this machine: what its trainers declare and submit, what of it the scheduler
  * must hear, and where the memory lies. From the moment all local workers have declared it, a
  * tensor's rounds are the core's. */
+#include "bps-agent/trainers/tensor.h"
+
 #include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/agent.h"
+#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
-#include "bps-agent/trainers/tensor_impl.h"
+#include "bps-agent/handover/ledger_records.h"
+#include "bps-agent/trainers/barrier.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
-#include "common/data/dtype.h"
 #include "common/base/log.h"
+#include "common/data/dtype.h"
 
 static int by_name(const void *a, const void *b)
 {
@@ -398,7 +403,7 @@ static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
 
 void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
 {
-	struct job *job = agent_job(a, m->job);
+	struct job *job = job_find(a, m->job);
 
 	if (!job || !job->core)
 		return;
@@ -416,7 +421,7 @@ void tensor_on_plan(struct agent *a, const struct ctl_plan *m)
 
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m)
 {
-	struct job *job = agent_job(a, m->job);
+	struct job *job = job_find(a, m->job);
 	struct tensor *tensor = job ? tensor_find(job, m->name) : NULL;
 
 	if (tensor)

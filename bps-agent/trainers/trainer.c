@@ -1,14 +1,22 @@
 /* One trainer: its socket, its control page, its ring. */
+#include "bps-agent/trainers/trainer.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bps-agent/agent.h"
 #include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
-#include "bps-agent/trainers/trainer_impl.h"
+#include "bps-agent/trainers/barrier.h"
+#include "bps-agent/trainers/declare.h"
+#include "bps-agent/trainers/hello.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/roster.h"
+#include "bps-agent/trainers/slow_close.h"
+#include "bps-agent/trainers/tensor.h"
+#include "bps-agent/trainers/why_stuck.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"

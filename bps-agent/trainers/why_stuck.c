@@ -1,11 +1,15 @@
 /* What it waits for, in words: for a trainer whose call timed out or failed, and for the scheduler
  * that asks on behalf of another machine's trainer or of bpsctl. */
+#include "bps-agent/trainers/why_stuck.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/agent.h"
+#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/gpu/executor_link.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
@@ -357,7 +361,7 @@ static void log_stalled(const struct job *job, const struct ctl_probe *p,
 
 void why_stuck_on_probe(struct agent *a, const struct ctl_probe *p)
 {
-	struct job *job = agent_job(a, p->job);
+	struct job *job = job_find(a, p->job);
 	char text[CTL_TEXT_MAX + 1] = "", network[CTL_TEXT_MAX + 1];
 	struct ctl_msg m = {
 		.type = CTL_REPORT, .report = {.seq = p->seq, .job = p->job, .text = text}};

@@ -4,7 +4,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "bps-agent/agent.h"
+#include "bps-agent/trainers/roster.h"
+#include "bps-agent/trainers/trainer.h"
 
 /* What trainers are told at a barrier of who was let in (bps-agent/trainers/roster.c). */
 

@@ -1,7 +1,7 @@
-#ifndef BPS_AGENT_TRAINERS_TENSOR_IMPL_H
-#define BPS_AGENT_TRAINERS_TENSOR_IMPL_H
-/* What declare.c, which makes tensors, needs of tensor.c, which has them. The data thread's. */
-#include "bps-agent/agent.h"
+#ifndef BPS_AGENT_TRAINERS_TENSOR_H
+#define BPS_AGENT_TRAINERS_TENSOR_H
+/* Tensors of a job on this machine: found, submitted, refused. The data thread's. */
+#include "bps-agent/model/agent.h"
 
 /* NULL: not declared by anybody here. */
 struct tensor *tensor_find(struct job *job, const char *name);
@@ -15,6 +15,9 @@ void tensor_complete(struct tensor *tensor);
 void tensor_resume(struct tensor *tensor);
 /* Every round of it ends with code. */
 void tensor_refuse(struct tensor *tensor, int code, const char *text);
+/* One entry of the trainer's ring, copied and not checked yet.
+ * Errors: negative, with a sentence: the trainer broke the rules. */
+int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);
 /* A worker's next round, of a tensor that the core has. Errors: BPS_EBUSY. Any other failure is the
  * job's, and the round ends with it. */
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
@@ -26,4 +29,16 @@ void tensor_tell_done(
 void tensor_add_declare(
 	struct job *job, uint32_t rank, const char *name, uint8_t dtype, uint64_t n_elems);
 void tensor_flush_declares(struct job *job);
+/* Declare again what the scheduler has not answered. */
+void tensor_declare_unplanned(struct job *job);
+/* What the scheduler says; m is lent. */
+void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
+void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
+/* The core's done callback. */
+void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
+/* The job has ended: rounds that were submitted but never got as far as the core end with its
+ * code. */
+void tensor_fail_pending(struct job *job);
+/* After the core has released the job's memory. */
+void tensor_free_all(struct job *job);
 #endif

@@ -1,0 +1,73 @@
+#ifndef BPS_AGENT_MODEL_JOB_H
+#define BPS_AGENT_MODEL_JOB_H
+/* The local part of a job: its trainers, its tensors and their memory.
+ *
+ *   FORMING --JOB--> RUNNING --JOB_END, or it failed--> ENDED --no trainer left, no read--> freed
+ *
+ * The data thread's. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "bps-agent/memory/arena.h"
+#include "common/wire/ctlmsg.h"
+
+struct agent;
+struct agt_job;
+struct executor_link;
+struct ledger;
+struct pending_declare;
+struct quota_account;
+struct roster;
+struct tensor;
+struct trainer;
+
+#define JOB_BATCH 256 /* declarations in one message to the scheduler */
+
+enum job_state { JOB_FORMING, JOB_RUNNING, JOB_ENDED };
+
+struct job {
+	TAILQ_ENTRY(job) link;
+	struct agent *agent;
+	enum job_state state;
+	uint64_t number; /* as a trainer's */
+	struct ledger *ledger;
+	uint32_t n_kept; /* tensors in it */
+	char name[CTL_JOB_NAME_MAX + 1];
+	uid_t uid; /* whose it is on this machine */
+	bool has_token;
+	uint8_t token[CTL_TOKEN_BYTES]; /* its proof, see token.h */
+	struct quota_account *quota;
+	uint32_t size, flags, id; /* id: CTL_NO_ID until the scheduler told */
+	uint16_t backup;          /* machines that a round need not wait for */
+	uint32_t grace_ms;        /* for them */
+	uint32_t max_size;        /* of an elastic one */
+	uint64_t barrier;         /* the last one that was passed */
+	bool is_local;            /* no server takes part */
+	uint32_t n_tensors;       /* planned here, when there is only one member */
+	uint32_t n_workers;       /* local; from RUNNING on */
+	uint64_t view;            /* of its members */
+	struct roster *roster;    /* who they are, from RUNNING on */
+	uint32_t *ranks;
+	struct trainer **by_worker; /* NULL: gone */
+	struct agt_job *core;
+	struct executor_link *executor; /* its executor, when somebody asked for one */
+	uint64_t running_since_ns;      /* from RUNNING on, in this life */
+	bool is_told;                   /* since the last resync began */
+	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
+	bool is_busy;      /* the core may still write to its memory */
+	uint32_t n_making; /* requests to the memory thread */
+	bool makes_output; /* one of them is for outputs; then others wait for it: */
+	TAILQ_HEAD(, pending_declare) waiting;
+	int code; /* of its end */
+	char text[CTL_TEXT_MAX + 1];
+	TAILQ_HEAD(, trainer) trainers;
+	TAILQ_HEAD(, tensor) tensors;
+	void *by_name; /* tsearch(3) tree of tensors */
+	struct arena_set arenas;
+	struct arena *output, *staging;   /* newest */
+	struct ctl_decl batch[JOB_BATCH]; /* to be sent */
+	uint32_t n_batch;
+};
+#endif

@@ -1,0 +1,18 @@
+#ifndef BPS_AGENT_TRAINERS_ROSTER_H
+#define BPS_AGENT_TRAINERS_ROSTER_H
+/* Who is in a job: a copy of what JOB said last. The data thread's. */
+#include "bps-agent/model/agent.h"
+
+/* Remember who is in the job. Errors: -ENOMEM, and what was known stays. */
+int roster_update(struct job *job, const struct ctl_job *m);
+/* Who was let in at that barrier, and the lowest rank that was there before; CTL_NO_ID: nobody
+ * was. */
+void roster_newcomers(
+	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
+/* Is that rank one of those who were let in last? */
+bool roster_is_new(const struct job *job, uint32_t rank);
+/* The trainer asks who is there. */
+void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
+/* With the job. */
+void roster_free(struct job *job);
+#endif

@@ -1,0 +1,15 @@
+#ifndef BPS_AGENT_TRAINERS_WHY_STUCK_H
+#define BPS_AGENT_TRAINERS_WHY_STUCK_H
+/* What a call waits for, in words. The data thread's. */
+#include "bps-agent/model/agent.h"
+
+/* The trainer asks what a tensor waits for; answered from here, or by the scheduler in
+ * why_stuck_on_text. */
+void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
+void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
+/* What the scheduler has not answered in time is answered with what is known here. Returns when to
+ * be called again. */
+uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
+/* The scheduler asks what this agent's workers wait for: a REPORT. */
+void why_stuck_on_probe(struct agent *a, const struct ctl_probe *m);
+#endif
