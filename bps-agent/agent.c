@@ -320,6 +320,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
+	a->executor_ops = &executor_ops;
 	TAILQ_INIT(&a->executors);
 	STAILQ_INIT(&a->unsent);
 	pthread_mutex_init(&a->lock, NULL);

@@ -32,6 +32,7 @@ static int new_on_gpu(struct executor_link *g, struct tensor *tensor)
 	d->id = g->n_tensors++;
 	g->tensors[d->id] = d;
 	tensor->device = d;
+	tensor->kind = &device_tensor_kind;
 	return 0;
 }
 
@@ -138,7 +139,7 @@ static int alloc_staging(struct job *job, struct tensor *tensor, size_t bytes, s
 	return rc;
 }
 
-int device_tensor_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
+static int device_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
 	size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
@@ -166,30 +167,13 @@ int device_tensor_declare(struct trainer *t, struct tensor *tensor, const struct
 	return 0;
 }
 
-int device_tensor_to_core(struct tensor *tensor)
+static int device_to_core(struct tensor *tensor)
 {
 	struct device_tensor *d = tensor->device;
 
 	return agt_tensor_new_device(tensor->job->core, tensor->dtype, tensor->n_elems, d->in,
 		d->executor->n_inputs, tensor->staging.mem ? &tensor->staging : NULL, tensor->out,
 		tensor, &tensor->core);
-}
-
-int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd)
-{
-	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = id, .bytes = bytes}};
-
-	return local_send(g->sock, &m, &fd, 1, 0);
-}
-
-int executor_arena_adopted(void *ctx, struct arena *a)
-{
-	struct job *job = ctx;
-	int rc = handover_write_staging(job, a);
-
-	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
-		rc = BPS_EDEVICE; /* it is about to be known why */
-	return rc;
 }
 
 /* ---- rounds ---- */
@@ -237,7 +221,7 @@ void device_tensor_stage(
 	(void)ctx;
 	if (!d->is_told)
 		tell_tensor(d);
-	d->late = 0;
+	d->tensor->awaited_stream = 0;
 	say(d, (struct pipe_entry){.type = PIPE_RUN, .a = op, .b = priority, .x = round});
 }
 
@@ -249,7 +233,7 @@ void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t
 	say(d, (struct pipe_entry){.type = PIPE_LANDED, .x = round, .y = part});
 }
 
-void device_tensor_pump(struct tensor *tensor)
+static void device_submit_waiting(struct tensor *tensor)
 {
 	struct device_tensor *d = tensor->device;
 
@@ -264,7 +248,7 @@ void device_tensor_pump(struct tensor *tensor)
 	}
 }
 
-void device_tensor_resubmit(struct tensor *tensor, uint32_t worker, uint64_t complete)
+static void device_resubmit(struct tensor *tensor, uint32_t worker, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[worker];
 	struct device_worker *gw = &tensor->device->workers[worker];
@@ -280,18 +264,18 @@ void device_tensor_resubmit(struct tensor *tensor, uint32_t worker, uint64_t com
 	}
 }
 
-int device_tensor_submit(struct tensor *tensor, uint32_t worker, const struct pending_submission *p)
+static int device_submit(struct tensor *tensor, uint32_t worker, const struct pending_submission *p)
 {
 	struct device_worker *gw = &tensor->device->workers[worker];
 
 	if (gw->n_ahead >= DEVICE_AHEAD)
 		return BPS_EBUSY;
 	gw->ahead[gw->n_ahead++] = *p;
-	device_tensor_pump(tensor);
+	device_submit_waiting(tensor);
 	return 0;
 }
 
-void device_tensor_round_over(struct tensor *tensor, int status)
+static void device_round_over(struct tensor *tensor, int status)
 {
 	struct device_tensor *d = tensor->device;
 
@@ -303,7 +287,7 @@ void device_tensor_round_over(struct tensor *tensor, int status)
 	d->is_again = true;
 }
 
-void device_tensor_fail_pending(struct tensor *tensor, int code)
+static void device_fail_waiting(struct tensor *tensor, int code)
 {
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct device_worker *gw = &tensor->device->workers[w];
@@ -315,38 +299,39 @@ void device_tensor_fail_pending(struct tensor *tensor, int code)
 	}
 }
 
-void device_tensor_poison(struct tensor *tensor, uint32_t worker)
+static void device_poison(struct tensor *tensor, uint32_t worker)
 {
 	say(tensor->device, (struct pipe_entry){.type = PIPE_POISON,
 				    .b = (uint16_t)worker,
 				    .z = tensor->workers[worker].index});
 }
 
-void device_tensor_cancel(struct tensor *tensor)
+static void device_cancel(struct tensor *tensor)
 {
 	say(tensor->device, (struct pipe_entry){.type = PIPE_CANCEL});
 }
 
-void device_tensor_free(struct tensor *tensor)
+static void device_free(struct tensor *tensor)
 {
 	struct device_tensor *d = tensor->device;
 
-	if (!d)
-		return;
 	if (d->is_again)
 		TAILQ_REMOVE(&d->executor->again, d, again);
 	d->executor->tensors[d->id] = NULL;
 	free(d);
-	tensor->device = NULL;
 }
 
-bool device_tensor_late(const struct tensor *tensor, uint32_t *ret_worker)
-{
-	if (!tensor->device || !tensor->device->late)
-		return false;
-	*ret_worker = tensor->device->late - 1;
-	return true;
-}
+const struct tensor_kind device_tensor_kind = {.has_streams = true,
+	.declare = device_declare,
+	.to_core = device_to_core,
+	.submit = device_submit,
+	.submit_waiting = device_submit_waiting,
+	.resubmit = device_resubmit,
+	.fail_waiting = device_fail_waiting,
+	.round_over = device_round_over,
+	.cancel = device_cancel,
+	.poison = device_poison,
+	.free = device_free};
 
 /* ---- what the executor says ---- */
 
@@ -374,7 +359,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct pipe_entry *e)
 		return; /* its job has ended */
 	switch (e->type) {
 	case PIPE_STAGED:
-		d->late = 0;
+		d->tensor->awaited_stream = 0;
 		/* Of a round that has failed meanwhile it comes in vain. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
@@ -382,7 +367,7 @@ void device_tensor_on_entry(struct executor_link *g, const struct pipe_entry *e)
 		rc = agt_tensor_unstaged(core, e->x);
 		break;
 	case PIPE_LATE:
-		d->late = e->b < d->tensor->job->n_workers ? e->b + 1u : 0;
+		d->tensor->awaited_stream = e->b < d->tensor->job->n_workers ? e->b + 1u : 0;
 		break;
 	case PIPE_BAD:
 		on_bad(g, d, e);

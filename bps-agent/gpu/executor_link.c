@@ -26,9 +26,8 @@
 #define KILL_MS 5000
 #define BATCH   1024
 /* Its loop turns each second; pinning much memory can hold it up for some. */
-#define WATCH_MS  1000
-#define HANG_NS   UINT64_C(20000000000)
-#define STANDS_NS UINT64_C(3000000000) /* worth a word */
+#define WATCH_MS 1000
+#define HANG_NS  UINT64_C(20000000000)
 
 static const char *const states[] = {"starting", "meeting", "running", "over"};
 
@@ -162,7 +161,7 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	agt_job_fail(job->core, code);
 }
 
-void executor_end(struct executor_link *g, int code, const char *text)
+static void executor_end(struct executor_link *g, int code, const char *text)
 {
 	struct local_msg m = {.type = GPU_END};
 
@@ -176,7 +175,7 @@ void executor_end(struct executor_link *g, int code, const char *text)
 		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
 }
 
-void executor_release(struct executor_link *g)
+static void executor_release(struct executor_link *g)
 {
 	if (!g)
 		return;
@@ -372,6 +371,24 @@ static int start(struct executor_link *g, struct err_text *err)
 	return 0;
 }
 
+int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd)
+{
+	struct local_msg m = {.type = GPU_ARENA, .gpu_arena = {.id = id, .bytes = bytes}};
+
+	return local_send(g->sock, &m, &fd, 1, 0);
+}
+
+/* A staging arena is there: the executor maps it, too. */
+static int executor_arena_adopted(void *ctx, struct arena *a)
+{
+	struct job *job = ctx;
+	int rc = handover_write_staging(job, a);
+
+	if (rc == 0 && executor_tell_arena(job->executor, a->id, a->bytes, a->fd) < 0)
+		rc = BPS_EDEVICE; /* it is about to be known why */
+	return rc;
+}
+
 static void take_arenas(struct executor_link *g)
 {
 	const struct arena_set *of = &g->job->arenas;
@@ -505,7 +522,7 @@ static void introduce(struct executor_link *g, struct trainer *t)
 	close(sv[1]);
 }
 
-void executor_ask(struct trainer *t, uint32_t seq)
+static void executor_ask(struct trainer *t, uint32_t seq)
 {
 	struct job *job = t->job;
 	struct err_text err = {""};
@@ -530,28 +547,10 @@ void executor_ask(struct trainer *t, uint32_t seq)
 		introduce(job->executor, t);
 }
 
-enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
-{
-	const struct trainer *t = job->by_worker[worker];
-	const struct executor_link *g = job->executor;
-	bool is_any = false;
-
-	for (uint32_t w = 0; w < job->n_workers; w++)
-		is_any |= job->by_worker[w] && job->by_worker[w]->has_asked_device;
-	if (!t || !g || !is_any || g->is_adopted ||
-		(g->state != EXECUTOR_STARTING && g->state != EXECUTOR_MEETING))
-		return GPU_OPEN_NONE;
-	*ret_ms = (uint32_t)((clock_now_ns() - g->asked_ns) / 1000000);
-	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
-}
-
-uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
-{
-	/* Looked at every WATCH_MS: beat_at_ns may be that old. */
-	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)
-		return 0;
-	return now_ns - g->beat_at_ns;
-}
+const struct executor_ops executor_ops = {.tensors = &device_tensor_kind,
+	.ask = executor_ask,
+	.end = executor_end,
+	.release = executor_release};
 
 /* ---- what it says ---- */
 
@@ -661,7 +660,7 @@ static bool pump_again(struct executor_link *g)
 	while ((d = TAILQ_FIRST(&g->again))) {
 		TAILQ_REMOVE(&g->again, d, again);
 		d->is_again = false;
-		device_tensor_pump(d->tensor);
+		d->tensor->kind->submit_waiting(d->tensor);
 		any = true;
 	}
 	return any;

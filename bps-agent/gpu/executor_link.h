@@ -11,23 +11,14 @@
 
 struct ledger_route;
 
+extern const struct executor_ops executor_ops;
+
 /* The executor that a job of a former life had; sock -1: it is gone. Owns: the descriptors. Errors:
  * -errno with a sentence. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* What it has told of its route in a former life: it is running. Errors: BPS_EPROTO it makes no
  * sense. */
 int executor_restore_route(struct executor_link *g, const struct ledger_route *k);
-/* The trainer asks for the executor: answered when there is one, or why there is none. */
-void executor_ask(struct trainer *t, uint32_t seq);
-/* Does the worker wait in bps_gpu_open, or is it waited for there? *ret_ms: for how long. Of an
- * executor that has outlived an agent it is not known who has asked for it: GPU_OPEN_NONE. */
-enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms);
-/* For how long its loop has not turned, in ns; 0: it turns, or there is none. */
-uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns);
-/* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
-void executor_end(struct executor_link *g, int code, const char *text);
-/* The job is gone. */
-void executor_release(struct executor_link *g);
 /* The agent ends: leave the executors, which see it. */
 void executor_stop_all(struct agent *a);
 /* For the loop: see what the executors say, tell them what there is to tell; true when something
@@ -45,4 +36,6 @@ void executor_send(struct executor_link *g, const struct pipe_entry *e);
  * BPS_EWORKER_LOST when that is the cause. */
 void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+/* Tell the executor of an arena. Errors: of local_send. */
+int executor_tell_arena(struct executor_link *g, uint32_t id, uint64_t bytes, int fd);
 #endif

@@ -359,7 +359,7 @@ void handover_forget_job(const struct job *job)
 
 /* ---- tensors ---- */
 
-int handover_write_tensor(struct tensor *tensor)
+static int write_tensor(struct tensor *tensor)
 {
 	struct ledger_tensor k = {.n_elems = tensor->n_elems,
 		.out_offset = {tensor->out[0].offset, tensor->out[1].offset},
@@ -384,7 +384,7 @@ int handover_write_tensor(struct tensor *tensor)
 	return 0;
 }
 
-int handover_write_inputs(struct tensor *tensor)
+static int write_inputs(struct tensor *tensor)
 {
 	struct {
 		struct ledger_inputs head;
@@ -403,7 +403,7 @@ int handover_write_inputs(struct tensor *tensor)
 	return rc;
 }
 
-void handover_note_staging(struct tensor *tensor)
+static void note_staging(struct tensor *tensor)
 {
 	struct ledger_tensor_live *live = tensor->live;
 
@@ -413,7 +413,7 @@ void handover_note_staging(struct tensor *tensor)
 	live->staging_arena = tensor->staging_arena->id + 1;
 }
 
-int handover_write_declared(struct tensor *tensor, uint32_t worker)
+static int write_worker(struct tensor *tensor, uint32_t worker)
 {
 	struct tensor_worker *tw = &tensor->workers[worker];
 	struct ledger_declared k = {.tensor = tensor->idx, .worker = worker, .index = tw->index};
@@ -431,6 +431,19 @@ int handover_write_declared(struct tensor *tensor, uint32_t worker)
 		sizeof(struct ledger_worker_live), &live);
 	if (rc == 0)
 		tw->live = live;
+	return rc;
+}
+
+int handover_write_declared(struct tensor *tensor, uint32_t worker)
+{
+	int rc = write_tensor(tensor);
+
+	if (rc == 0 && tensor->device)
+		rc = write_inputs(tensor);
+	if (rc == 0)
+		rc = write_worker(tensor, worker);
+	if (rc == 0)
+		note_staging(tensor);
 	return rc;
 }
 

@@ -45,13 +45,8 @@ int handover_write_executor(struct executor_link *g);
 int handover_write_route(const struct executor_link *g);
 /* It is of no more use. */
 void handover_forget_executor(struct executor_link *g);
-/* Its outputs lie somewhere; only once. Errors: -errno. */
-int handover_write_tensor(struct tensor *tensor);
-/* Of a tensor in device memory: its inputs lie somewhere; only once. Errors: -errno. */
-int handover_write_inputs(struct tensor *tensor);
-/* There is memory for the sum of its workers. */
-void handover_note_staging(struct tensor *tensor);
-/* That worker has declared it. Errors: -errno. */
+/* That worker has declared it: where its own input, the tensor's outputs and its staging memory lie. What
+ * is written already is not written again. Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
 /* The core's keep callback. */
 struct agt_kept_part *handover_write_parts(

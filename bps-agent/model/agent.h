@@ -33,6 +33,7 @@ struct agent {
 	TAILQ_HEAD(, trainer) trainers;
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;
+	const struct executor_ops *executor_ops;
 	TAILQ_HEAD(, executor_link) executors;
 	uint64_t executor_failures;
 	uint32_t next_seq;

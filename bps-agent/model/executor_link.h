@@ -71,9 +71,19 @@ struct device_tensor {
 	struct tensor *tensor;
 	uint32_t id;
 	bool is_again, is_told, has_kept_inputs;
-	uint32_t late; /* worker + 1 whose stream the round waits for */
 	struct arena *in_arena[LOCAL_GPUS_MAX], *out_arena;
 	struct agt_mem in[LOCAL_GPUS_MAX];
 	struct device_worker workers[]; /* job->n_workers */
+};
+
+/* What trainers and their jobs need of executors. */
+struct executor_ops {
+	const struct tensor_kind *tensors; /* those in device memory */
+	/* The trainer asks for the executor: answered when there is one, or why there is none. */
+	void (*ask)(struct trainer *t, uint32_t seq);
+	/* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
+	void (*end)(struct executor_link *g, int code, const char *text);
+	/* The job is gone. */
+	void (*release)(struct executor_link *g);
 };
 #endif

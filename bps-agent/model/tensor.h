@@ -12,9 +12,13 @@ struct agt_kept_part;
 struct agt_tensor;
 struct arena;
 struct device_tensor;
+struct err_text;
 struct job;
+struct local_decl;
 struct ledger_tensor_live;
 struct ledger_worker_live;
+struct tensor;
+struct trainer;
 
 /* A round submitted before the tensor's way was known. */
 struct pending_submission {
@@ -36,7 +40,36 @@ struct tensor_worker {
 	uint8_t op;        /* of the last submission */
 };
 
+/* Where a tensor's slots lie, and how its submissions get to the core: host memory (trainers/tensor.c,
+ * declare.c) or device memory (gpu/device_tensor.c). A new tensor is the host's until a worker
+ * declares it in device memory. */
+struct tensor_kind {
+	bool has_streams; /* rounds wait for workers' streams, too, which a failure has to let go */
+	/* A worker declares it: memory for it, as far as it is missing. Errors: with a sentence;
+	 * -EINPROGRESS it is being made, declare_wake follows. BPS_EMISMATCH: another worker has it
+	 * in the other kind of memory. */
+	int (*declare)(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
+		size_t bytes, struct err_text *err);
+	/* All workers have declared it: give it to the core. Errors: -ENOMEM. */
+	int (*to_core)(struct tensor *tensor);
+	/* Submit: now, or when its turn has come. Errors: BPS_EBUSY too far ahead. */
+	int (*submit)(struct tensor *tensor, uint32_t worker, const struct pending_submission *p);
+	/* What waits may go to the core. */
+	void (*submit_waiting)(struct tensor *tensor);
+	/* After a restart: what that worker has submitted since round complete. */
+	void (*resubmit)(struct tensor *tensor, uint32_t worker, uint64_t complete);
+	/* The rounds that wait are over with code. */
+	void (*fail_waiting)(struct tensor *tensor, int code);
+	/* With has_streams only. A round is over; the tensor has failed; nothing will come for that
+	 * worker; the job frees the tensor. */
+	void (*round_over)(struct tensor *tensor, int status);
+	void (*cancel)(struct tensor *tensor);
+	void (*poison)(struct tensor *tensor, uint32_t worker);
+	void (*free)(struct tensor *tensor);
+};
+
 struct tensor {
+	const struct tensor_kind *kind;
 	TAILQ_ENTRY(tensor) link;
 	struct job *job;
 	char *name;
@@ -52,7 +85,8 @@ struct tensor {
 	char *fail_text;
 	struct agt_tensor *core; /* once all local workers have declared it */
 	struct arena *out_arena, *staging_arena;
-	struct device_tensor *device; /* it lies in device memory */
+	struct device_tensor *device; /* of the device's kind */
+	uint32_t awaited_stream;      /* worker + 1 whose stream the round under way waits for */
 	struct agt_mem out[2], staging;
 	struct tensor_worker workers[]; /* job->n_workers */
 };

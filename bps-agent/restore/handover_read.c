@@ -533,7 +533,7 @@ static void give_up(struct handover_reader *r, uint64_t number)
 	forget('j', number, "lmxp");
 	if (!job)
 		return;
-	executor_end(job->executor, BPS_ENOAGENT, text.s);
+	executor_ops.end(job->executor, BPS_ENOAGENT, text.s);
 	while ((t = TAILQ_FIRST(&job->trainers))) {
 		TAILQ_REMOVE(&job->trainers, t, of_job);
 		t->job = NULL;

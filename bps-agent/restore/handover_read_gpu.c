@@ -65,5 +65,5 @@ void handover_ask_again(struct job *job)
 
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->live->device_seq)
-			executor_ask(t, t->live->device_seq);
+			executor_ops.ask(t, t->live->device_seq);
 }

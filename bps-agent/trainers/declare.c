@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/tensor.h"
@@ -27,7 +26,8 @@ static int refuse_decl(
  * input, and with the last worker room for the sum of them. While outputs are being made for the
  * job nobody else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with
  * nothing wanted means to wait. What was there before it is found again. */
-static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, struct err_text *err)
+int declare_in_host_memory(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
+	size_t bytes, struct err_text *err)
 {
 	struct job *job = t->job;
 	struct tensor_worker *tw = &tensor->workers[t->worker];
@@ -36,6 +36,10 @@ static int slots_alloc(struct trainer *t, struct tensor *tensor, size_t bytes, s
 	size_t each = arena_round(bytes);
 	int rc = 0;
 
+	(void)d;
+	if (tensor->kind != &host_tensor_kind)
+		return err_set(
+			err, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
 	if (!tensor->out_arena && job->makes_output) {
 		job->arenas.want_bytes = 0;
 		return -EINPROGRESS;
@@ -147,6 +151,9 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 {
 	const struct tensor_worker *tw = &tensor->workers[t->worker];
 
+	*slot = (struct local_slot){.text = "", .tensor = tw->index};
+	if (tensor->kind != &host_tensor_kind)
+		return;
 	if (tw->in_arena != t->told_input)
 		tell_arena(t, tw->in_arena);
 	t->told_input = tw->in_arena;
@@ -156,20 +163,6 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->in_offset = tw->in.offset;
 	slot->out_offset[0] = tensor->out[0].offset;
 	slot->out_offset[1] = tensor->out[1].offset;
-}
-
-/* For a successor. */
-static int keep(struct tensor *tensor, uint32_t worker)
-{
-	int rc = handover_write_tensor(tensor);
-
-	if (rc == 0 && tensor->device)
-		rc = handover_write_inputs(tensor);
-	if (rc == 0)
-		rc = handover_write_declared(tensor, worker);
-	if (rc == 0)
-		handover_note_staging(tensor);
-	return rc;
 }
 
 /* One worker of this machine has it in host memory, another on a GPU: no round of it can be, and the
@@ -190,6 +183,7 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	struct job *job = t->job;
 	size_t elem = dtype_bytes(d->dtype), bytes;
 	struct err_text why = {0};
+	const struct tensor_kind *kind;
 	struct tensor *tensor = NULL;
 	struct tensor_worker *tw;
 	int rc;
@@ -203,19 +197,14 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 		return rc;
 	tw = &tensor->workers[t->worker];
 	if (tw->is_declared && t->may_repeat_message) {
-		*slot = (struct local_slot){.text = "", .tensor = tw->index};
-		if (!tensor->device)
-			tell_slot(t, tensor, slot);
+		tell_slot(t, tensor, slot);
 		return 0;
 	}
 	if (tw->is_declared)
 		return err_set(
 			err, BPS_EDUP, "tensor '%s' is declared twice by one worker", d->name);
-	if (tensor->device && !d->region)
-		rc = err_set(&why, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
-	else
-		rc = d->region ? device_tensor_declare(t, tensor, d, bytes, &why)
-			       : slots_alloc(t, tensor, bytes, &why);
+	kind = d->region ? t->agent->executor_ops->tensors : &host_tensor_kind;
+	rc = kind->declare(t, tensor, d, bytes, &why);
 	if (rc == -EINPROGRESS)
 		return rc;
 	if (rc == BPS_EMISMATCH)
@@ -223,14 +212,12 @@ static int declare_one(struct trainer *t, const struct local_decl *d, struct loc
 	if (rc < 0)
 		return refuse_decl(rc, d, &why, err);
 	tw->index = t->n_tensors;
-	rc = keep(tensor, t->worker);
+	rc = handover_write_declared(tensor, t->worker);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
 	tw->is_declared = true;
 	t->tensors[t->n_tensors++] = tensor;
-	*slot = (struct local_slot){.text = "", .tensor = tw->index};
-	if (!tensor->device)
-		tell_slot(t, tensor, slot);
+	tell_slot(t, tensor, slot);
 	if (++tensor->n_declared == job->n_workers && !tensor->failed)
 		tensor_complete(tensor);
 	return 0;

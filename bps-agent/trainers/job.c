@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/trainers/barrier.h"
@@ -95,7 +94,7 @@ void job_leave(struct job *job)
 {
 	arena_set_fini(&job->arenas);
 	tensor_free_all(job);
-	executor_release(job->executor);
+	job->agent->executor_ops->release(job->executor);
 	TAILQ_REMOVE(&job->agent->jobs, job, link);
 	quota_put(job->quota);
 	roster_free(job);
@@ -201,7 +200,7 @@ static void job_end(struct job *job, int code, const char *text)
 		job->is_busy = true;
 		job->core = NULL;
 	}
-	executor_end(job->executor, code, text);
+	job->agent->executor_ops->end(job->executor, code, text);
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		tell_end(job, t);
 	hear_trainers(job);

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/trainers/barrier.h"
+#include "bps-agent/trainers/declare.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
@@ -38,6 +38,7 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 
 	if (!tensor)
 		return NULL;
+	tensor->kind = &host_tensor_kind;
 	tensor->job = job;
 	tensor->idx = CTL_NO_ID;
 	tensor->name = strdup(d->name);
@@ -80,8 +81,8 @@ void tensor_tell_done(
 
 	if (t)
 		trainer_done(t, tensor->workers[w].index, round, status, workers);
-	if (status < 0 && tensor->device)
-		device_tensor_poison(tensor, w);
+	if (status < 0 && tensor->kind->has_streams)
+		tensor->kind->poison(tensor, w);
 }
 
 void tensor_refuse(struct tensor *tensor, int code, const char *text)
@@ -95,25 +96,15 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 		tensor->job->name, tensor->name, text);
 	if (tensor->core)
 		agt_tensor_fail(tensor->core, code);
-	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
-		struct tensor_worker *tw = &tensor->workers[w];
-
-		if (tw->pending.is_set)
-			tensor_tell_done(tensor, w, tw->pending.round, code, 0);
-		tw->pending.is_set = false;
-	}
-	if (tensor->device)
-		device_tensor_fail_pending(tensor, code);
+	tensor->kind->fail_waiting(tensor, code);
 }
 
-static int core_make(struct tensor *tensor)
+static int host_to_core(struct tensor *tensor)
 {
 	struct job *job = tensor->job;
 	struct agt_mem *in;
 	int rc;
 
-	if (tensor->device)
-		return device_tensor_to_core(tensor);
 	in = calloc(job->n_workers, sizeof(*in));
 	if (!in)
 		return -ENOMEM;
@@ -137,7 +128,7 @@ static int plan_locally(struct tensor *tensor, uint32_t id)
 static int give_to_core(struct tensor *tensor, struct err_text *err)
 {
 	struct job *job = tensor->job;
-	int rc = core_make(tensor);
+	int rc = tensor->kind->to_core(tensor);
 
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
@@ -187,10 +178,8 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 	return 0;
 }
 
-static void tensor_submit_pending(struct tensor *tensor)
+static void host_submit_waiting(struct tensor *tensor)
 {
-	if (tensor->device)
-		device_tensor_pump(tensor);
 	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
 		struct pending_submission p = tensor->workers[w].pending;
 
@@ -207,7 +196,7 @@ void tensor_complete(struct tensor *tensor)
 
 	if (rc < 0)
 		tensor_refuse(tensor, rc, err.s);
-	tensor_submit_pending(tensor);
+	tensor->kind->submit_waiting(tensor);
 }
 
 /* ---- of a former life ---- */
@@ -231,7 +220,7 @@ static int plan_again(struct tensor *tensor)
 }
 
 /* What the worker submitted last, unless its trainer may know that to be complete. */
-static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
+static void host_resubmit(struct tensor *tensor, uint32_t w, uint64_t complete)
 {
 	struct tensor_worker *tw = &tensor->workers[w];
 	struct trainer *t = tensor->job->by_worker[w];
@@ -239,10 +228,6 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 	struct member_set members;
 	uint32_t least, most;
 
-	if (tensor->device) {
-		device_tensor_resubmit(tensor, w, complete);
-		return;
-	}
 	if (complete && t) {
 		agt_tensor_contributors(tensor->core, &members, &least, &most);
 		local_done_most(t->control, t->sq_entries, tw->index, most);
@@ -254,10 +239,37 @@ static void submit_again(struct tensor *tensor, uint32_t w, uint64_t complete)
 			(struct pending_submission){true, last->op, last->priority, tw->submitted};
 }
 
+static int host_submit(struct tensor *tensor, uint32_t w, const struct pending_submission *p)
+{
+	if (tensor->core || tensor->job->code)
+		return tensor_to_core(tensor, w, p);
+	tensor->workers[w].pending = *p;
+	return 0;
+}
+
+static void host_fail_waiting(struct tensor *tensor, int code)
+{
+	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
+		struct tensor_worker *tw = &tensor->workers[w];
+
+		if (tw->pending.is_set)
+			tensor_tell_done(tensor, w, tw->pending.round, code, 0);
+		tw->pending.is_set = false;
+	}
+}
+
+const struct tensor_kind host_tensor_kind = {.declare = declare_in_host_memory,
+	.to_core = host_to_core,
+	.submit = host_submit,
+	.submit_waiting = host_submit_waiting,
+	.resubmit = host_resubmit,
+	.fail_waiting = host_fail_waiting};
+
 void tensor_resume(struct tensor *tensor)
 {
-	int rc = tensor->n_declared == tensor->job->n_workers && !tensor->failed ? core_make(tensor)
-										 : 0;
+	int rc = tensor->n_declared == tensor->job->n_workers && !tensor->failed
+			 ? tensor->kind->to_core(tensor)
+			 : 0;
 	uint64_t complete = 0;
 
 	if (rc == 0 && tensor->core)
@@ -266,8 +278,8 @@ void tensor_resume(struct tensor *tensor)
 		tensor_refuse(tensor, rc, "what is kept of it contradicts itself");
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
-	if (tensor->failed && tensor->device)
-		device_tensor_cancel(tensor); /* a former life may not have come to say it */
+	if (tensor->failed && tensor->kind->has_streams)
+		tensor->kind->cancel(tensor); /* a former life may not have come to say it */
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
 		struct trainer *t = tensor->job->by_worker[w];
@@ -276,9 +288,9 @@ void tensor_resume(struct tensor *tensor)
 			tensor_tell_done(tensor, w, tw->submitted, tensor->failed, 0);
 			t->completed += tw->submitted - 1;
 		} else if (!tensor->failed && tw->is_declared)
-			submit_again(tensor, w, complete);
+			tensor->kind->resubmit(tensor, w, complete);
 	}
-	tensor_submit_pending(tensor);
+	tensor->kind->submit_waiting(tensor);
 }
 
 /* ---- submissions ---- */
@@ -335,12 +347,7 @@ int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text 
 			0);
 		return 0;
 	}
-	if (!tensor->core && job->code == 0 && !tensor->device) {
-		tw->pending = p;
-		return 0;
-	}
-	rc = tensor->device ? device_tensor_submit(tensor, t->worker, &p)
-			    : tensor_to_core(tensor, t->worker, &p);
+	rc = tensor->kind->submit(tensor, t->worker, &p);
 	return rc < 0 ? err_set(err, rc,
 				"tensor '%s': round %llu submitted while another is in flight",
 				tensor->name, (unsigned long long)e->round)
@@ -353,17 +360,8 @@ void tensor_fail_pending(struct job *job)
 {
 	struct tensor *tensor;
 
-	TAILQ_FOREACH (tensor, &job->tensors, link) {
-		for (uint32_t w = 0; w < job->n_workers; w++) {
-			struct tensor_worker *tw = &tensor->workers[w];
-
-			if (tw->pending.is_set)
-				tensor_tell_done(tensor, w, tw->pending.round, job->code, 0);
-			tw->pending.is_set = false;
-		}
-		if (tensor->device)
-			device_tensor_fail_pending(tensor, job->code);
-	}
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		tensor->kind->fail_waiting(tensor, job->code);
 }
 
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
@@ -382,8 +380,8 @@ void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, 
 			local_done_most(t->control, t->sq_entries, tensor->workers[w].index, most);
 		tensor_tell_done(tensor, w, round, status, workers);
 	}
-	if (tensor->device)
-		device_tensor_round_over(tensor, status);
+	if (tensor->kind->has_streams)
+		tensor->kind->round_over(tensor, status);
 }
 
 static void refuse_parts(struct tensor *tensor, const struct ctl_tensor *plan)
@@ -453,7 +451,8 @@ void tensor_free_all(struct job *job)
 	tdestroy(job->by_name, no_op);
 	while ((tensor = TAILQ_FIRST(&job->tensors))) {
 		TAILQ_REMOVE(&job->tensors, tensor, link);
-		device_tensor_free(tensor);
+		if (tensor->kind->has_streams)
+			tensor->kind->free(tensor);
 		free(tensor->fail_text);
 		free(tensor->name);
 		free(tensor);

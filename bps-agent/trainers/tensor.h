@@ -3,6 +3,8 @@
 /* Tensors of a job on this machine: found, submitted, refused. The data thread's. */
 #include "bps-agent/model/agent.h"
 
+extern const struct tensor_kind host_tensor_kind;
+
 /* NULL: not declared by anybody here. */
 struct tensor *tensor_find(struct job *job, const char *name);
 /* Declared by nobody yet, asked for by that worker. NULL: out of memory. Owns: the job has it. */

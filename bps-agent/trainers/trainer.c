@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/barrier.h"
 #include "bps-agent/trainers/declare.h"
@@ -275,7 +274,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 		why_stuck_ask(t, m->seq, &m->why);
 		break;
 	case LOCAL_DEVICE:
-		executor_ask(t, m->seq);
+		t->agent->executor_ops->ask(t, m->seq);
 		break;
 	case LOCAL_FINISH:
 		job_finish(t, m->seq);

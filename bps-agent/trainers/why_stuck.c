@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/gpu/device_tensor.h"
-#include "bps-agent/gpu/executor_link.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
@@ -20,6 +18,8 @@
 #define OLD_NS UINT64_C(1000000000)
 /* A worker that others ask about and that has been quiet for so long stands still. */
 #define STALLED_MS 10000
+/* An executor that stands for that long is worth a word; its beat is looked at every second. */
+#define STANDS_NS UINT64_C(3000000000)
 
 static void answer(struct trainer *t, uint32_t seq, int code, const char *text)
 {
@@ -40,13 +40,12 @@ static uint32_t ms_since(uint64_t then_ns, uint64_t now_ns)
 static const char *culprit(const struct tensor *tensor, uint32_t w, uint64_t round)
 {
 	const struct tensor_worker *tw = &tensor->workers[w];
-	uint32_t late;
 
 	if (!tw->is_declared)
 		return "has not declared it";
 	if (tw->submitted < round)
 		return "has not submitted it";
-	return device_tensor_late(tensor, &late) && late == w
+	return tensor->awaited_stream == w + 1
 		       ? "has submitted it, but its GPU's stream has not come to it"
 		       : NULL;
 }
@@ -83,6 +82,31 @@ static void append(char *buf, size_t room, const char *clause)
 	if (*clause && used + 3 < room)
 		snprintf(buf + used, room - used, "%s%.*s", used ? "; " : "",
 			(int)(room - used - 3), clause);
+}
+
+/* Does the worker wait in bps_gpu_open, or is it waited for there? *ret_ms: for how long. Of an
+ * executor that has outlived an agent it is not known who has asked for it: GPU_OPEN_NONE. */
+static enum ctl_gpu_open executor_opening(const struct job *job, uint32_t worker, uint32_t *ret_ms)
+{
+	const struct trainer *t = job->by_worker[worker];
+	const struct executor_link *g = job->executor;
+	bool is_any = false;
+
+	for (uint32_t w = 0; w < job->n_workers; w++)
+		is_any |= job->by_worker[w] && job->by_worker[w]->has_asked_device;
+	if (!t || !g || !is_any || g->is_adopted ||
+		(g->state != EXECUTOR_STARTING && g->state != EXECUTOR_MEETING))
+		return GPU_OPEN_NONE;
+	*ret_ms = (uint32_t)((clock_now_ns() - g->asked_ns) / 1000000);
+	return t->has_asked_device ? GPU_OPEN_WAITS : GPU_OPEN_MISSING;
+}
+
+/* For how long its loop has not turned, in ns; 0: it turns, or there is none. */
+static uint64_t executor_stands_ns(const struct executor_link *g, uint64_t now_ns)
+{
+	if (!g || g->state == EXECUTOR_OVER || now_ns - g->beat_at_ns < STANDS_NS)
+		return 0;
+	return now_ns - g->beat_at_ns;
 }
 
 /* For whom others of this machine wait in bps_gpu_open. Appends. */
@@ -339,7 +363,7 @@ static void say_tensor(const struct agent *a, const struct job *job, uint32_t as
 		since_ns = ns;
 		oldest = tensor;
 	}
-	if (oldest && oldest->device)
+	if (oldest && oldest->kind->has_streams)
 		local_culprits(oldest, agt_tensor_round(oldest->core) + 1, buf, room);
 	if (oldest)
 		say_stall(a, oldest->core, buf, room);
