@@ -16,6 +16,7 @@
 #include "bps-agent/trainers/accept.h"
 #include "bps-agent/trainers/job.h"
 #include "bps-agent/trainers/no_server.h"
+#include "bps-agent/trainers/requests.h"
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
 #include "bps-agent/trainers/why_stuck.h"
@@ -318,6 +319,7 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	a->member = member;
 	a->next_number = 1; /* 0: nobody */
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	a->trainer_events = &trainer_events;
 	TAILQ_INIT(&a->trainers);
 	TAILQ_INIT(&a->jobs);
 	a->executor_ops = &executor_ops;

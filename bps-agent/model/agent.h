@@ -30,6 +30,7 @@ struct agent {
 	struct agt_core *core;
 	struct member *member;
 	uv_poll_t listen_poll;
+	const struct trainer_events *trainer_events;
 	TAILQ_HEAD(, trainer) trainers;
 	uint32_t n_trainers;
 	TAILQ_HEAD(, job) jobs;

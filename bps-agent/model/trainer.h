@@ -18,6 +18,7 @@
 
 struct agent;
 struct arena;
+struct err_text;
 struct job;
 struct ledger_trainer_live;
 struct pending_declare;
@@ -85,5 +86,18 @@ struct trainer {
 	uint64_t why_due_ns;             /* until then the scheduler may answer it */
 	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */
 	uint64_t calls, completed, quiet_since_ns;
+};
+
+/* What trainer.c reports of a trainer; requests.c has them. */
+struct trainer_events {
+	/* A message, lent. *mem: of its strings; set to NULL when they are needed longer. */
+	void (*message)(struct trainer *t, const struct local_msg *m, void **mem);
+	/* One entry of its ring, copied and not checked yet. Errors: negative, with a sentence: it
+	 * broke the rules, and is dropped. */
+	int (*submission)(struct trainer *t, const struct local_sqe *e, struct err_text *err);
+	/* It is about to be GONE. why NULL: it is left to a successor. */
+	void (*going)(struct trainer *t, const char *why);
+	/* Its memory goes. */
+	void (*freed)(struct trainer *t);
 };
 #endif

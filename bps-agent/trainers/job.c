@@ -600,6 +600,8 @@ void job_detach(struct trainer *t, const char *why)
 	declare_cancel(t);
 	t->job = NULL;
 	TAILQ_REMOVE(&job->trainers, t, of_job);
+	if (!why)
+		return;
 	for (uint32_t w = 0; w < job->n_workers; w++)
 		if (job->by_worker[w] == t)
 			job->by_worker[w] = NULL;

@@ -21,7 +21,8 @@ void job_finish(struct trainer *t, uint32_t seq);
 /* The code of the job's end, and the sentence, as this trainer is told. When another left who was
  * told of a mismatch this one hears of the mismatch too, and not only of the loss. */
 int job_why_over(const struct trainer *t, struct err_text *ret);
-/* The trainer is going: if its job is not over, that ends it, with why as the reason. */
+/* The trainer is going: if its job is not over, that ends it, with why as the reason. NULL: the process
+ * ends, and a successor goes on with both. */
 void job_detach(struct trainer *t, const char *why);
 /* The process ends: free it. */
 void job_leave(struct job *job);

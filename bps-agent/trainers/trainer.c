@@ -8,14 +8,7 @@
 #include <unistd.h>
 
 #include "bps-agent/handover/handover_write.h"
-#include "bps-agent/trainers/barrier.h"
-#include "bps-agent/trainers/declare.h"
-#include "bps-agent/trainers/hello.h"
-#include "bps-agent/trainers/job.h"
-#include "bps-agent/trainers/roster.h"
 #include "bps-agent/trainers/slow_close.h"
-#include "bps-agent/trainers/tensor.h"
-#include "bps-agent/trainers/why_stuck.h"
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
@@ -69,7 +62,7 @@ static void free_if_closed(struct trainer *t)
 	quota_give(t->user, QUOTA_MEMORY, t->control ? t->control_bytes : 0);
 	quota_give(t->user, QUOTA_DESCRIPTORS, TRAINER_FDS);
 	quota_put(t->user);
-	declare_free(t);
+	t->agent->trainer_events->freed(t);
 	free(t->tensors);
 	free(t);
 }
@@ -129,19 +122,15 @@ void trainer_drop(struct trainer *t, bool is_fault, const char *why)
 			why);
 	else
 		log_debug("trainer left: pid=%d why=%s", (int)t->pid, why);
-	if (t->job)
-		job_detach(t, why);
+	t->agent->trainer_events->going(t, why);
 	handover_forget_trainer(t);
 	unlist(t);
 }
 
 void trainer_leave(struct trainer *t)
 {
-	declare_cancel(t);
-	if (t->job)
-		TAILQ_REMOVE(&t->job->trainers, t, of_job);
-	t->job = NULL;
 	t->is_left = true;
+	t->agent->trainer_events->going(t, NULL);
 	unlist(t);
 }
 
@@ -175,7 +164,7 @@ bool trainer_poll_ring(struct trainer *t)
 		if (!local_sq_pop(t->control, t->sq_entries, &t->sq_head, &e))
 			break;
 		any = true;
-		if (tensor_submit(t, &e, &err) < 0) {
+		if (t->agent->trainer_events->submission(t, &e, &err) < 0) {
 			trainer_drop(t, true, err.s);
 			break;
 		}
@@ -239,58 +228,6 @@ void trainer_answered(struct trainer *t)
 static bool was_answered(const struct trainer *t, const struct local_msg *m)
 {
 	return t->may_repeat_message && t->live && m->seq && m->seq == t->live->handled_seq;
-}
-
-/* The transport's lock is held for a few instructions, or by a thread that waits for nobody. */
-static void tell_traffic(struct trainer *t, uint32_t seq)
-{
-	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};
-	struct agt_stats core;
-	struct net_stats net;
-
-	agt_core_stats(t->agent->core, &core);
-	net_stats(t->agent->net, &net);
-	m.traffic.instance = t->agent->cfg.instance;
-	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
-	m.traffic.received_bytes = net.rx_bytes;
-	trainer_send(t, &m, NULL, 0);
-}
-
-/* *mem: of m's strings; set to NULL when it is needed longer. */
-static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
-{
-	if (t->state == TRAINER_GREETING && m->type != LOCAL_HELLO) {
-		trainer_drop(t, true, "no HELLO first");
-		return;
-	}
-	switch (m->type) {
-	case LOCAL_HELLO:
-		trainer_hello(t, m, mem);
-		break;
-	case LOCAL_DECLARE:
-		declare_begin(t, m->seq, &m->declare, mem);
-		break;
-	case LOCAL_WHY:
-		why_stuck_ask(t, m->seq, &m->why);
-		break;
-	case LOCAL_DEVICE:
-		t->agent->executor_ops->ask(t, m->seq);
-		break;
-	case LOCAL_FINISH:
-		job_finish(t, m->seq);
-		break;
-	case LOCAL_BARRIER:
-		barrier_ask(t, m->seq, m->barrier.number);
-		break;
-	case LOCAL_ASK:
-		roster_ask(t, m->seq, &m->ask);
-		break;
-	case LOCAL_ASK_TRAFFIC:
-		tell_traffic(t, m->seq);
-		break;
-	default:
-		trainer_drop(t, true, "not a message for an agent");
-	}
 }
 
 static void on_socket(uv_poll_t *p, int status, int events);
@@ -398,7 +335,7 @@ static void on_socket(uv_poll_t *p, int status, int events)
 		t->is_asking = true;
 		t->asked_seq = m.seq;
 		if (!was_answered(t, &m))
-			on_message(t, &m, &mem);
+			t->agent->trainer_events->message(t, &m, &mem);
 		if (!t->is_held)
 			trainer_answered(t);
 		free(mem);

@@ -1,0 +1,73 @@
+/* What trainers ask for, handed to the files that serve it. The data thread's. */
+#include "bps-agent/trainers/requests.h"
+
+#include "bps-agent/trainers/barrier.h"
+#include "bps-agent/trainers/declare.h"
+#include "bps-agent/trainers/hello.h"
+#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/roster.h"
+#include "bps-agent/trainers/tensor.h"
+#include "bps-agent/trainers/trainer.h"
+#include "bps-agent/trainers/why_stuck.h"
+
+/* The transport's lock is held for a few instructions, or by a thread that waits for nobody. */
+static void send_traffic(struct trainer *t, uint32_t seq)
+{
+	struct local_msg m = {.type = LOCAL_TRAFFIC, .seq = seq};
+	struct agt_stats core;
+	struct net_stats net;
+
+	agt_core_stats(t->agent->core, &core);
+	net_stats(t->agent->net, &net);
+	m.traffic.instance = t->agent->cfg.instance;
+	m.traffic.sent_bytes = agent_sent_bytes(&core, &net);
+	m.traffic.received_bytes = net.rx_bytes;
+	trainer_send(t, &m, NULL, 0);
+}
+
+static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
+{
+	if (t->state == TRAINER_GREETING && m->type != LOCAL_HELLO) {
+		trainer_drop(t, true, "no HELLO first");
+		return;
+	}
+	switch (m->type) {
+	case LOCAL_HELLO:
+		trainer_hello(t, m, mem);
+		break;
+	case LOCAL_DECLARE:
+		declare_begin(t, m->seq, &m->declare, mem);
+		break;
+	case LOCAL_WHY:
+		why_stuck_ask(t, m->seq, &m->why);
+		break;
+	case LOCAL_DEVICE:
+		t->agent->executor_ops->ask(t, m->seq);
+		break;
+	case LOCAL_FINISH:
+		job_finish(t, m->seq);
+		break;
+	case LOCAL_BARRIER:
+		barrier_ask(t, m->seq, m->barrier.number);
+		break;
+	case LOCAL_ASK:
+		roster_ask(t, m->seq, &m->ask);
+		break;
+	case LOCAL_ASK_TRAFFIC:
+		send_traffic(t, m->seq);
+		break;
+	default:
+		trainer_drop(t, true, "not a message for an agent");
+	}
+}
+
+static void on_going(struct trainer *t, const char *why)
+{
+	if (t->job)
+		job_detach(t, why);
+}
+
+const struct trainer_events trainer_events = {.message = on_message,
+	.submission = tensor_submit,
+	.going = on_going,
+	.freed = declare_free};

@@ -1,0 +1,7 @@
+#ifndef BPS_AGENT_TRAINERS_REQUESTS_H
+#define BPS_AGENT_TRAINERS_REQUESTS_H
+/* Dispatches what trainers send (struct trainer_events). The data thread's. */
+#include "bps-agent/model/trainer.h"
+
+extern const struct trainer_events trainer_events;
+#endif
