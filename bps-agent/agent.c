@@ -15,6 +15,7 @@
 #include "bps-agent/restore/handover_read.h"
 #include "bps-agent/trainers/accept.h"
 #include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/no_server.h"
 #include "bps-agent/trainers/requests.h"
 #include "bps-agent/trainers/tensor.h"

@@ -10,6 +10,7 @@
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/trainers/declare.h"
 #include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/tensor.h"
 #include "common/base/log.h"
 #include "common/data/dtype.h"

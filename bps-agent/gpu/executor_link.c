@@ -17,7 +17,7 @@
 #include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger_records.h"
-#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -8,6 +8,7 @@
 
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
@@ -20,53 +21,6 @@ static int refuse_decl(
 	return rc < 0 ? err_set(err, rc, "tensor '%s' x %llu: %s", d->name,
 				(unsigned long long)d->n_elems, why->s)
 		      : rc;
-}
-
-/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's
- * input, and with the last worker room for the sum of them. While outputs are being made for the
- * job nobody else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with
- * nothing wanted means to wait. What was there before it is found again. */
-int declare_in_host_memory(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
-	size_t bytes, struct err_text *err)
-{
-	struct job *job = t->job;
-	struct tensor_worker *tw = &tensor->workers[t->worker];
-	bool is_last = tensor->n_declared + 1 == job->n_workers;
-	struct agt_mem out;
-	size_t each = arena_round(bytes);
-	int rc = 0;
-
-	(void)d;
-	if (tensor->kind != &host_tensor_kind)
-		return err_set(
-			err, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
-	if (!tensor->out_arena && job->makes_output) {
-		job->arenas.want_bytes = 0;
-		return -EINPROGRESS;
-	}
-	if (!tensor->out_arena) {
-		rc = arena_alloc(
-			&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
-		if (rc < 0)
-			return rc;
-		tensor->out_arena = job->output;
-		tensor->out[0] = tensor->out[1] = out;
-		tensor->out[1].mem = (char *)out.mem + each;
-		tensor->out[1].offset += each;
-	}
-	if (!tw->in.mem) {
-		rc = arena_alloc(
-			&job->arenas, ARENA_INPUT, t->input, bytes, &t->input, &tw->in, err);
-		if (rc < 0)
-			return rc;
-		tw->in_arena = t->input;
-	}
-	if (is_last && job->n_workers > 1 && !job->is_local && !tensor->staging.mem)
-		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
-			&tensor->staging, err);
-	if (rc == 0 && !tensor->staging_arena && tensor->staging.mem)
-		tensor->staging_arena = job->staging;
-	return rc;
 }
 
 static void tell_arena(struct trainer *t, const struct arena *a)

@@ -7,9 +7,6 @@
  * once, or when memory for them was made, until when the trainer is held. Owns: takes *mem,
  * in which d's names lie. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
-/* The declare operation of tensors in host memory. */
-int declare_in_host_memory(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
-	size_t bytes, struct err_text *err);
 /* What some waited for is there, or not: they look again. */
 void declare_wake(struct job *job);
 /* The trainer is going: its DECLARE waits no more. What is being made for it comes all the same. */

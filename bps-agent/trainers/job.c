@@ -10,7 +10,7 @@
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/trainers/barrier.h"
-#include "bps-agent/trainers/declare.h"
+#include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/roster.h"
 #include "bps-agent/trainers/tensor.h"
 #include "bps-agent/trainers/token.h"
@@ -37,16 +37,6 @@ static void job_set_state(struct job *job, enum job_state state, const char *why
 	job->state = state;
 	if (state == JOB_RUNNING)
 		job->running_since_ns = clock_now_ns();
-}
-
-struct job *job_find(struct agent *a, uint32_t id)
-{
-	struct job *job;
-
-	TAILQ_FOREACH (job, &a->jobs, link)
-		if (job->id == id && job->state != JOB_ENDED)
-			return job;
-	return NULL;
 }
 
 /* proof: of the token, NULL: without one. With one the user does not matter. */
@@ -122,29 +112,6 @@ static void job_released(void *ctx)
 
 	job->is_busy = false;
 	job_free_if_unused(job);
-}
-
-/* Workers disagree about a tensor, and no round of it has told this one so; NULL: there is none. */
-static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
-{
-	const struct tensor *tensor;
-
-	TAILQ_FOREACH (tensor, &job->tensors, link)
-		if (tensor->failed == BPS_EMISMATCH && tensor->fail_text &&
-			!tensor->workers[t->worker].submitted)
-			return tensor;
-	return NULL;
-}
-
-int job_why_over(const struct trainer *t, struct err_text *ret)
-{
-	const struct job *job = t->job;
-	const struct tensor *cause =
-		job->code == BPS_EWORKER_LOST ? unheard_mismatch(job, t) : NULL;
-
-	if (cause)
-		return err_set(ret, BPS_EMISMATCH, "%s; then %s", cause->fail_text, job->text);
-	return err_set(ret, job->code, "%s", job->text);
 }
 
 static void tell_end(struct job *job, struct trainer *t)
@@ -597,7 +564,6 @@ void job_detach(struct trainer *t, const char *why)
 	struct job *job = t->job;
 	struct err_text text;
 
-	declare_cancel(t);
 	t->job = NULL;
 	TAILQ_REMOVE(&job->trainers, t, of_job);
 	if (!why)
@@ -646,34 +612,6 @@ void job_finish(struct trainer *t, uint32_t seq)
 	t->live->is_finishing = 1;
 	trainer_set_state(t, TRAINER_FINISHING);
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
-}
-
-/* Before any of its tensors is seen to have failed: with the job's failure their library keeps
- * inputs from being changed under servers of this host (libbpsclient/session.h). */
-static void warn_trainers(struct job *job)
-{
-	struct local_msg m = {
-		.type = LOCAL_JOB, .job = {.code = (uint32_t)-job->code, .text = job->text}};
-	struct trainer *t;
-
-	TAILQ_FOREACH (t, &job->trainers, of_job)
-		if (t->state == TRAINER_ATTACHED)
-			trainer_send(t, &m, NULL, 0);
-}
-
-void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
-{
-	struct agent *a = ctx;
-	struct ctl_msg m = {
-		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
-	struct job *j = job_find(a, job);
-
-	if (j && !*j->text) {
-		j->code = code;
-		snprintf(j->text, sizeof(j->text), "%s", text);
-		warn_trainers(j);
-	}
-	member_send(a->member, &m);
 }
 
 void job_resync_begin(struct agent *a)

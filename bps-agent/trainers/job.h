@@ -7,8 +7,6 @@
 /* A job that forms. NULL: out of memory. */
 struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
 	uint32_t size, uint32_t flags);
-/* The job with that number that has not ended, or NULL. */
-struct job *job_find(struct agent *a, uint32_t id);
 /* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a
  * sentence. */
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
@@ -18,9 +16,6 @@ void job_join(struct trainer *t);
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);
-/* The code of the job's end, and the sentence, as this trainer is told. When another left who was
- * told of a mismatch this one hears of the mismatch too, and not only of the loss. */
-int job_why_over(const struct trainer *t, struct err_text *ret);
 /* The trainer is going: if its job is not over, that ends it, with why as the reason. NULL: the process
  * ends, and a successor goes on with both. */
 void job_detach(struct trainer *t, const char *why);
@@ -38,6 +33,4 @@ void job_resync_begin(struct agent *a);
 void job_resync_end(struct agent *a);
 /* The scheduler does not know this agent any more: none of its jobs goes on. */
 void job_forget_all(struct agent *a);
-/* The core's fail callback. */
-void job_core_fail(void *ctx, uint32_t job, int code, const char *text);
 #endif

@@ -63,6 +63,7 @@ static void on_message(struct trainer *t, const struct local_msg *m, void **mem)
 
 static void on_going(struct trainer *t, const char *why)
 {
+	declare_cancel(t);
 	if (t->job)
 		job_detach(t, why);
 }

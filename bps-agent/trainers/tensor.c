@@ -11,8 +11,7 @@
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/trainers/barrier.h"
-#include "bps-agent/trainers/declare.h"
-#include "bps-agent/trainers/job.h"
+#include "bps-agent/trainers/job_failure.h"
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -99,23 +98,6 @@ void tensor_refuse(struct tensor *tensor, int code, const char *text)
 	tensor->kind->fail_waiting(tensor, code);
 }
 
-static int host_to_core(struct tensor *tensor)
-{
-	struct job *job = tensor->job;
-	struct agt_mem *in;
-	int rc;
-
-	in = calloc(job->n_workers, sizeof(*in));
-	if (!in)
-		return -ENOMEM;
-	for (uint32_t w = 0; w < job->n_workers; w++)
-		in[w] = tensor->workers[w].in;
-	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in,
-		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
-	free(in);
-	return rc;
-}
-
 /* Nobody else takes part in it. */
 static int plan_locally(struct tensor *tensor, uint32_t id)
 {
@@ -178,6 +160,72 @@ int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submi
 	return 0;
 }
 
+/* ---- in host memory ---- */
+
+/* Memory of the tensor as far as it is missing: its outputs with the first worker, the worker's
+ * input, and with the last worker room for the sum of them. While outputs are being made for the
+ * job nobody else asks for some: they may be these. Errors: those of arena_alloc; -EINPROGRESS with
+ * nothing wanted means to wait. What was there before it is found again. */
+static int host_declare(struct trainer *t, struct tensor *tensor, const struct local_decl *d,
+	size_t bytes, struct err_text *err)
+{
+	struct job *job = t->job;
+	struct tensor_worker *tw = &tensor->workers[t->worker];
+	bool is_last = tensor->n_declared + 1 == job->n_workers;
+	struct agt_mem out;
+	size_t each = arena_round(bytes);
+	int rc = 0;
+
+	(void)d;
+	if (tensor->kind != &host_tensor_kind)
+		return err_set(
+			err, BPS_EMISMATCH, "another worker of this machine has it on a GPU");
+	if (!tensor->out_arena && job->makes_output) {
+		job->arenas.want_bytes = 0;
+		return -EINPROGRESS;
+	}
+	if (!tensor->out_arena) {
+		rc = arena_alloc(
+			&job->arenas, ARENA_OUTPUT, job->output, 2 * each, &job->output, &out, err);
+		if (rc < 0)
+			return rc;
+		tensor->out_arena = job->output;
+		tensor->out[0] = tensor->out[1] = out;
+		tensor->out[1].mem = (char *)out.mem + each;
+		tensor->out[1].offset += each;
+	}
+	if (!tw->in.mem) {
+		rc = arena_alloc(
+			&job->arenas, ARENA_INPUT, t->input, bytes, &t->input, &tw->in, err);
+		if (rc < 0)
+			return rc;
+		tw->in_arena = t->input;
+	}
+	if (is_last && job->n_workers > 1 && !job->is_local && !tensor->staging.mem)
+		rc = arena_alloc(&job->arenas, ARENA_PRIVATE, job->staging, bytes, &job->staging,
+			&tensor->staging, err);
+	if (rc == 0 && !tensor->staging_arena && tensor->staging.mem)
+		tensor->staging_arena = job->staging;
+	return rc;
+}
+
+static int host_to_core(struct tensor *tensor)
+{
+	struct job *job = tensor->job;
+	struct agt_mem *in;
+	int rc;
+
+	in = calloc(job->n_workers, sizeof(*in));
+	if (!in)
+		return -ENOMEM;
+	for (uint32_t w = 0; w < job->n_workers; w++)
+		in[w] = tensor->workers[w].in;
+	rc = agt_tensor_new(job->core, tensor->dtype, tensor->n_elems, in,
+		tensor->staging.mem ? &tensor->staging : NULL, tensor->out, tensor, &tensor->core);
+	free(in);
+	return rc;
+}
+
 static void host_submit_waiting(struct tensor *tensor)
 {
 	for (uint32_t w = 0; tensor->core && w < tensor->job->n_workers; w++) {
@@ -187,36 +235,6 @@ static void host_submit_waiting(struct tensor *tensor)
 		if (p.is_set)
 			tensor_to_core(tensor, w, &p);
 	}
-}
-
-void tensor_complete(struct tensor *tensor)
-{
-	struct err_text err;
-	int rc = give_to_core(tensor, &err);
-
-	if (rc < 0)
-		tensor_refuse(tensor, rc, err.s);
-	tensor->kind->submit_waiting(tensor);
-}
-
-/* ---- of a former life ---- */
-
-/* The plan that it had, if it had one. */
-static int plan_again(struct tensor *tensor)
-{
-	struct ctl_tensor plan = {.tensor = tensor->kept_id,
-		.dtype = tensor->dtype,
-		.n_elems = tensor->n_elems,
-		.part_elems = tensor->part_elems};
-
-	if (tensor->job->is_local) {
-		uint32_t id = tensor->parts ? tensor->kept_id : tensor->job->n_tensors;
-
-		if (id >= tensor->job->n_tensors)
-			tensor->job->n_tensors = id + 1;
-		return plan_locally(tensor, id);
-	}
-	return tensor->parts ? agt_tensor_plan(tensor->core, &plan) : 0;
 }
 
 /* What the worker submitted last, unless its trainer may know that to be complete. */
@@ -258,12 +276,44 @@ static void host_fail_waiting(struct tensor *tensor, int code)
 	}
 }
 
-const struct tensor_kind host_tensor_kind = {.declare = declare_in_host_memory,
+const struct tensor_kind host_tensor_kind = {.declare = host_declare,
 	.to_core = host_to_core,
 	.submit = host_submit,
 	.submit_waiting = host_submit_waiting,
 	.resubmit = host_resubmit,
 	.fail_waiting = host_fail_waiting};
+
+/* ---- to the core ---- */
+
+void tensor_complete(struct tensor *tensor)
+{
+	struct err_text err;
+	int rc = give_to_core(tensor, &err);
+
+	if (rc < 0)
+		tensor_refuse(tensor, rc, err.s);
+	tensor->kind->submit_waiting(tensor);
+}
+
+/* ---- of a former life ---- */
+
+/* The plan that it had, if it had one. */
+static int plan_again(struct tensor *tensor)
+{
+	struct ctl_tensor plan = {.tensor = tensor->kept_id,
+		.dtype = tensor->dtype,
+		.n_elems = tensor->n_elems,
+		.part_elems = tensor->part_elems};
+
+	if (tensor->job->is_local) {
+		uint32_t id = tensor->parts ? tensor->kept_id : tensor->job->n_tensors;
+
+		if (id >= tensor->job->n_tensors)
+			tensor->job->n_tensors = id + 1;
+		return plan_locally(tensor, id);
+	}
+	return tensor->parts ? agt_tensor_plan(tensor->core, &plan) : 0;
+}
 
 void tensor_resume(struct tensor *tensor)
 {

@@ -1,0 +1,66 @@
+#include "bps-agent/trainers/job_failure.h"
+
+#include <stdio.h>
+
+#include "bps-agent/trainers/trainer.h"
+
+struct job *job_find(struct agent *a, uint32_t id)
+{
+	struct job *job;
+
+	TAILQ_FOREACH (job, &a->jobs, link)
+		if (job->id == id && job->state != JOB_ENDED)
+			return job;
+	return NULL;
+}
+
+/* Workers disagree about a tensor, and no round of it has told this one so; NULL: there is none. */
+static const struct tensor *unheard_mismatch(const struct job *job, const struct trainer *t)
+{
+	const struct tensor *tensor;
+
+	TAILQ_FOREACH (tensor, &job->tensors, link)
+		if (tensor->failed == BPS_EMISMATCH && tensor->fail_text &&
+			!tensor->workers[t->worker].submitted)
+			return tensor;
+	return NULL;
+}
+
+int job_why_over(const struct trainer *t, struct err_text *ret)
+{
+	const struct job *job = t->job;
+	const struct tensor *cause =
+		job->code == BPS_EWORKER_LOST ? unheard_mismatch(job, t) : NULL;
+
+	if (cause)
+		return err_set(ret, BPS_EMISMATCH, "%s; then %s", cause->fail_text, job->text);
+	return err_set(ret, job->code, "%s", job->text);
+}
+
+/* Before any of its tensors is seen to have failed: with the job's failure their library keeps
+ * inputs from being changed under servers of this host (libbpsclient/session.h). */
+static void warn_trainers(struct job *job)
+{
+	struct local_msg m = {
+		.type = LOCAL_JOB, .job = {.code = (uint32_t)-job->code, .text = job->text}};
+	struct trainer *t;
+
+	TAILQ_FOREACH (t, &job->trainers, of_job)
+		if (t->state == TRAINER_ATTACHED)
+			trainer_send(t, &m, NULL, 0);
+}
+
+void job_core_fail(void *ctx, uint32_t job, int code, const char *text)
+{
+	struct agent *a = ctx;
+	struct ctl_msg m = {
+		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
+	struct job *j = job_find(a, job);
+
+	if (j && !*j->text) {
+		j->code = code;
+		snprintf(j->text, sizeof(j->text), "%s", text);
+		warn_trainers(j);
+	}
+	member_send(a->member, &m);
+}
