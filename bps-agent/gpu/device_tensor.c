@@ -92,12 +92,11 @@ static int alloc(struct executor_link *g, uint32_t node, size_t bytes, struct ar
 	g->job->arenas.want_bytes = 0; /* who declares waits */
 	if (g->is_making)
 		return -EINPROGRESS;
-	g->arenas.node = node;
 	rc = arena_alloc(&g->arenas, ARENA_PRIVATE, arena_newest(&g->arenas, node), bytes,
 		ret_arena, ret, err);
 	if (rc != -EINPROGRESS)
 		return rc;
-	g->request = (struct memory_request){.name = g->arenas.name,
+	g->request = (struct memory_request){.name = "bps-staging",
 		.bytes = g->arenas.want_bytes,
 		.more_seals = 0,
 		.node = node,

@@ -389,21 +389,6 @@ static int executor_arena_adopted(void *ctx, struct arena *a)
 	return rc;
 }
 
-static void take_arenas(struct executor_link *g)
-{
-	const struct arena_set *of = &g->job->arenas;
-
-	g->arenas = (struct arena_set){.x = of->x,
-		.name = "bps-staging",
-		.defers = of->defers,
-		.drop = of->drop,
-		.admit = of->admit,
-		.release = of->release,
-		.room = of->room,
-		.admit_ctx = of->admit_ctx,
-		.adopted = executor_arena_adopted};
-}
-
 static struct executor_link *make(struct job *job)
 {
 	struct executor_link *g = calloc(1, sizeof(*g));
@@ -421,7 +406,10 @@ static struct executor_link *make(struct job *job)
 	TAILQ_INIT(&g->again);
 	TAILQ_INSERT_TAIL(&g->agent->executors, g, link);
 	job->executor = g;
-	take_arenas(g);
+	g->arenas = (struct arena_set){.x = job->arenas.x,
+		.owner = job->arenas.owner,
+		.owner_ctx = job->arenas.owner_ctx,
+		.adopted = executor_arena_adopted};
 	return g;
 }
 

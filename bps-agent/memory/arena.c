@@ -96,24 +96,18 @@ void memory_drop(struct memory *m)
 	*m = (struct memory){.fd = -1};
 }
 
-static int fill(struct memory *m, uint32_t node, struct err_text *err)
-{
-	int rc;
-
-	memory_prefer(m, node);
-	while ((rc = memory_step(m, err)) > 0)
-		;
-	if (rc < 0)
-		memory_drop(m);
-	return rc;
-}
-
 int memory_make(
 	struct memory *m, const char *name, size_t bytes, int more_seals, struct err_text *err)
 {
 	int rc = memory_begin(m, name, bytes, more_seals, err);
 
-	return rc < 0 ? rc : fill(m, 0, err);
+	if (rc < 0)
+		return rc;
+	while ((rc = memory_step(m, err)) > 0)
+		;
+	if (rc < 0)
+		memory_drop(m);
+	return rc;
 }
 
 size_t arena_round(size_t n_bytes)
@@ -168,8 +162,7 @@ static unsigned fds_of(enum arena_kind kind)
 
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes)
 {
-	if (set->release)
-		set->release(set->admit_ctx, bytes, fds_of(kind));
+	set->owner->release(set->owner_ctx, bytes, fds_of(kind));
 }
 
 /* To servers over the network, and to those on this host. */
@@ -238,7 +231,6 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint
 	}
 	a->next = set->head;
 	set->head = a;
-	set->bytes += bytes;
 	if (id >= set->next_id)
 		set->next_id = id + 1;
 	return 0;
@@ -267,7 +259,7 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 		goto refused;
 	}
 	a->id = set->next_id;
-	rc = set->adopted ? set->adopted(set->admit_ctx, a) : 0;
+	rc = set->adopted ? set->adopted(set->owner_ctx, a) : 0;
 	if (rc < 0) {
 		err_set(err, rc, "the agent is out of memory");
 		goto withdraw;
@@ -278,7 +270,6 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	set->next_id++;
 	a->next = set->head;
 	set->head = a;
-	set->bytes += a->bytes;
 	*ret = a;
 	return 0;
 withdraw:
@@ -289,30 +280,6 @@ refused:
 	memory_drop(m);
 	free(a);
 	return rc;
-}
-
-static int arena_new(struct arena_set *set, enum arena_kind kind, size_t bytes, struct arena **ret,
-	struct err_text *err)
-{
-	struct memory m;
-	int rc = set->admit ? set->admit(set->admit_ctx, bytes, fds_of(kind), err) : 0;
-
-	if (rc < 0)
-		return rc;
-	if (set->defers) {
-		set->want_kind = kind;
-		set->want_bytes = bytes;
-		return -EINPROGRESS;
-	}
-	rc = memory_begin(
-		&m, set->name ? set->name : "bps-arena", bytes, arena_seals(set, kind), err);
-	if (rc == 0)
-		rc = fill(&m, set->node, err);
-	if (rc < 0) {
-		arena_forgo(set, kind, bytes);
-		return rc;
-	}
-	return arena_adopt(set, kind, &m, ret, err);
 }
 
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
@@ -329,12 +296,14 @@ int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefe
 		if (bytes > ARENA_LARGEST)
 			bytes = ARENA_LARGEST;
 		/* Near its quota no more than is asked for. */
-		if (bytes < need || (set->room && bytes > set->room(set->admit_ctx) / 4))
+		if (bytes < need || bytes > set->owner->room(set->owner_ctx) / 4)
 			bytes = (need + PAGE - 1) / PAGE * PAGE;
-		rc = arena_new(set, kind, bytes, &a, err);
+		rc = set->owner->admit(set->owner_ctx, bytes, fds_of(kind), err);
 		if (rc < 0)
 			return rc;
-		start = 0;
+		set->want_kind = kind;
+		set->want_bytes = bytes;
+		return -EINPROGRESS;
 	}
 	a->used = start + need;
 	if (a->kept_used)
@@ -354,12 +323,8 @@ void arena_set_fini(struct arena_set *set)
 		if (set->x)
 			set->x->ops->seg_del(set->x, a->segment);
 		m = (struct memory){.fd = a->fd, .mem = a->mem, .bytes = a->bytes};
-		if (set->drop)
-			set->drop(set->admit_ctx, &m);
-		else
-			memory_drop(&m);
+		set->owner->drop(set->owner_ctx, &m);
 		arena_forgo(set, a->kind, a->bytes);
 		free(a);
 	}
-	set->bytes = 0;
 }

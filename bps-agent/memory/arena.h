@@ -40,40 +40,39 @@ struct memory {
 	uint32_t node; /* of memory_prefer */
 };
 
-/* The arenas of one job. */
-struct arena_set {
-	struct xport *x;  /* NULL: it is gone already, at the end */
-	const char *name; /* of its memory in /proc; NULL: "bps-arena" */
-	/* Arenas are made elsewhere, since zeroing takes long (memory_thread.h): arena_alloc says
-	 * -EINPROGRESS and what is wanted, and finds it as `prefer` when the caller has made and
-	 * adopted it. */
-	bool defers;
-	enum arena_kind want_kind;
-	size_t want_bytes;
-	/* Free what an arena had. NULL: at once. */
-	void (*drop)(void *ctx, const struct memory *m);
+/* What pays for arenas, and frees them. */
+struct arena_owner {
 	/* May that much more be made, with that many descriptors kept open? Errors: with a
-	 * sentence. release: it is gone, or was not made. NULL: all may be made. */
+	 * sentence. release: it is gone, or was not made. */
 	int (*admit)(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err);
 	void (*release)(void *ctx, size_t bytes, unsigned n_fds);
 	size_t (*room)(void *ctx); /* bytes that admit would take */
-	/* A new one is there, its descriptor still writable: for a successor. May set kept_used.
-	 * Errors: it is given up. NULL: nobody wants to know. */
-	int (*adopted)(void *ctx, struct arena *a);
+	void (*drop)(void *ctx, const struct memory *m);
+};
+
+/* The arenas of one job, or of its executor. They are made elsewhere, since zeroing takes long
+ * (memory_thread.h): arena_alloc returns -EINPROGRESS and what is wanted, and finds it as `prefer`
+ * when the caller has made and adopted it. */
+struct arena_set {
+	struct xport *x; /* NULL: it is gone already, at the end */
+	const struct arena_owner *owner;
+	void *owner_ctx;
+	size_t want_bytes;
+	enum arena_kind want_kind;
 	/* Another process will map outputs for writing: no seal can keep trainers from that, they
 	 * get a descriptor that can only be read, of a file that they may only read. */
 	bool keeps_outputs_writable;
-	void *admit_ctx;
-	uint32_t node; /* of those that are made from now on, for memory_prefer */
+	/* A new one is there, its descriptor still writable: for a successor. May set kept_used.
+	 * Errors: it is given up. NULL: nothing is written down. */
+	int (*adopted)(void *owner_ctx, struct arena *a);
 	struct arena *head;
 	uint32_t next_id;
-	size_t bytes; /* of all */
 };
 
 /* Zero-filled memory for n_bytes, 64-byte aligned (a page for a page and more). prefer: the
  * caller's last arena of this kind, or NULL; a new one is made when it is full. *ret_arena is where
  * it lies, *ret the memory.
- * Errors: -ENOMEM, -errno, those of set->admit; with a sentence. -EINPROGRESS: see set->defers; it
+ * Errors: -ENOMEM, -errno, those of admit; with a sentence. -EINPROGRESS: none has room; one
  * is admitted, so that arena_adopt or arena_forgo must follow. */
 int arena_alloc(struct arena_set *set, enum arena_kind kind, struct arena *prefer, size_t n_bytes,
 	struct arena **ret_arena, struct agt_mem *ret, struct err_text *err);

@@ -238,6 +238,9 @@ static size_t memory_room(void *ctx)
 	return quota_room(((struct job *)ctx)->quota, QUOTA_MEMORY);
 }
 
+static const struct arena_owner memory_owner = {
+	.admit = admit_memory, .release = release_memory, .room = memory_room, .drop = drop_memory};
+
 struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
 	uint32_t size, uint32_t flags)
 {
@@ -256,14 +259,10 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 	job->flags = flags;
 	job->id = CTL_NO_ID;
 	job->arenas.x = a->x;
-	job->arenas.defers = true;
-	job->arenas.drop = drop_memory;
-	job->arenas.admit = admit_memory;
-	job->arenas.release = release_memory;
-	job->arenas.room = memory_room;
+	job->arenas.owner = &memory_owner;
+	job->arenas.owner_ctx = job;
 	job->arenas.adopted = handover_write_arena;
 	job->arenas.keeps_outputs_writable = a->cfg.can_hand_over;
-	job->arenas.admit_ctx = job;
 	TAILQ_INIT(&job->trainers);
 	TAILQ_INIT(&job->tensors);
 	TAILQ_INIT(&job->waiting);

@@ -66,16 +66,30 @@ static void release(void *ctx, size_t bytes, unsigned n_fds)
 	a->n_fds -= n_fds;
 }
 
-static void arena_of_a_set_that_defers_is_wanted_made_elsewhere_and_adopted(void **state)
+static size_t room(void *ctx)
+{
+	const struct account *a = ctx;
+
+	return a->limit - a->bytes;
+}
+
+static void drop(void *ctx, const struct memory *m)
+{
+	struct memory mine = *m;
+
+	(void)ctx;
+	memory_drop(&mine);
+}
+
+static const struct arena_owner owner = {
+	.admit = admit, .release = release, .room = room, .drop = drop};
+
+static void arena_is_wanted_made_elsewhere_and_adopted(void **state)
 {
 	const struct xport_events events = {0};
 	struct account account = {.limit = 30 * MIB};
 	struct fake_xport x;
-	struct arena_set set = {.x = &x.base,
-		.defers = true,
-		.admit = admit,
-		.release = release,
-		.admit_ctx = &account};
+	struct arena_set set = {.x = &x.base, .owner = &owner, .owner_ctx = &account};
 	struct arena *a = NULL;
 	struct agt_mem mem;
 	struct memory m;
@@ -112,27 +126,21 @@ static void arena_of_a_set_that_defers_is_wanted_made_elsewhere_and_adopted(void
 
 static void memory_that_is_not_there_is_an_error_and_leaves_nothing(void **state)
 {
-	const struct xport_events events = {0};
-	struct fake_xport x;
-	struct arena_set set = {.x = &x.base};
-	struct arena *a;
-	struct agt_mem mem;
+	struct memory m;
 	struct err_text err = {""};
 
 	(void)state;
-	fake_init(&x, &events, NULL);
-	assert_true(arena_alloc(&set, ARENA_INPUT, NULL, SIZE_MAX / 4, &a, &mem, &err) < 0);
+	assert_true(memory_make(&m, "test", SIZE_MAX / 4, 0, &err) < 0);
 	assert_non_null(strstr(err.s, "shared memory"));
-	assert_null(set.head);
-	assert_int_equal(set.bytes, 0);
-	fake_fini(&x);
+	assert_null(m.mem);
+	assert_int_equal(m.fd, -1);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(much_memory_is_made_in_pieces_and_whole),
-		cmocka_unit_test(arena_of_a_set_that_defers_is_wanted_made_elsewhere_and_adopted),
+		cmocka_unit_test(arena_is_wanted_made_elsewhere_and_adopted),
 		cmocka_unit_test(memory_that_is_not_there_is_an_error_and_leaves_nothing),
 	};
 
