@@ -28,7 +28,7 @@ struct unsent_fd {
 
 static void unsent_free(struct unsent_fd *l)
 {
-	if (l && l->fd >= 0)
+	if (l->fd >= 0)
 		close(l->fd);
 	free(l);
 }
@@ -102,6 +102,15 @@ static void take_back(struct agent *a, const char *name, bool is_of_many)
 		send_later(a, name, -1);
 }
 
+/* The first one was taken, or is lost. */
+static void settle(struct agent *a, struct unsent_fd *l, int rc)
+{
+	if (rc < 0)
+		warn_lost(l->name, rc);
+	STAILQ_REMOVE_HEAD(&a->unsent, next);
+	unsent_free(l);
+}
+
 uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 {
 	struct unsent_fd *l;
@@ -115,10 +124,7 @@ uint64_t handover_write_tick(struct agent *a, uint64_t now_ns)
 
 		if (rc == -EAGAIN)
 			break;
-		if (rc < 0)
-			warn_lost(l->name, rc);
-		STAILQ_REMOVE_HEAD(&a->unsent, next);
-		unsent_free(l);
+		settle(a, l, rc);
 	}
 	if (!l) {
 		log_info("the service manager has taken what it was slow to take");
@@ -140,29 +146,27 @@ void handover_write_end(struct agent *a)
 	while ((l = STAILQ_FIRST(&a->unsent))) {
 		if (rc == 0)
 			rc = l->fd >= 0 ? fdstore_put(l->name, &l->fd, 1) : fdstore_remove(l->name);
-		if (rc < 0)
-			warn_lost(l->name, rc);
-		STAILQ_REMOVE_HEAD(&a->unsent, next);
-		unsent_free(l);
+		settle(a, l, rc);
 	}
 }
 
-static void trainer_name(const struct trainer *t, char what, char ret[FDSTORE_NAME_BYTES])
-{
-	snprintf(ret, FDSTORE_NAME_BYTES, "t%" PRIu64 ".%c", t->number, what);
-}
-
-static void put_trainer(const struct trainer *t, char what, int fd)
+/* Of the kind "t" or "j", see handover_write.h. */
+static void put_part(struct agent *a, char kind, uint64_t number, char part, int fd)
 {
 	char name[FDSTORE_NAME_BYTES];
 
-	trainer_name(t, what, name);
-	put(t->agent, name, fd);
+	snprintf(name, sizeof(name), "%c%" PRIu64 ".%c", kind, number, part);
+	put(a, name, fd);
 }
 
-static void job_name(const struct job *job, char what, char ret[FDSTORE_NAME_BYTES])
+static void forget_parts(struct agent *a, char kind, uint64_t number, const char *parts)
 {
-	snprintf(ret, FDSTORE_NAME_BYTES, "j%" PRIu64 ".%c", job->number, what);
+	char name[FDSTORE_NAME_BYTES];
+
+	for (; *parts; parts++) {
+		snprintf(name, sizeof(name), "%c%" PRIu64 ".%c", kind, number, *parts);
+		take_back(a, name, *parts == 'm');
+	}
 }
 
 /* fixed, and a string behind it. */
@@ -186,11 +190,11 @@ static int add_with_text(struct ledger *l, enum ledger_type type, const void *fi
 
 void handover_write_socket(struct trainer *t)
 {
-	if (t->has_kept_socket)
+	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
 		return;
 	t->has_kept_socket = true;
-	put_trainer(t, 'p', t->pidfd); /* first: who finds the socket is done */
-	put_trainer(t, 's', t->sock);
+	put_part(t->agent, 't', t->number, 'p', t->pidfd); /* first: who finds the socket is done */
+	put_part(t->agent, 't', t->number, 's', t->sock);
 }
 
 int handover_write_trainer(
@@ -208,8 +212,8 @@ int handover_write_trainer(
 	void *live;
 	int rc;
 
-	put_trainer(t, 'e', t->efd);
-	put_trainer(t, 'c', control_fd);
+	put_part(t->agent, 't', t->number, 'e', t->efd);
+	put_part(t->agent, 't', t->number, 'c', control_fd);
 	rc = ledger_add(t->job->ledger, LEDGER_TRAINER, &k, sizeof(k),
 		sizeof(struct ledger_trainer_live), &live);
 	if (rc < 0)
@@ -220,14 +224,8 @@ int handover_write_trainer(
 
 void handover_forget_trainer(const struct trainer *t)
 {
-	char name[FDSTORE_NAME_BYTES];
-
-	if (!t->has_kept_socket || !t->agent->cfg.can_hand_over)
-		return;
-	for (const char *what = t->live ? "spec" : "sp"; *what; what++) {
-		trainer_name(t, *what, name);
-		take_back(t->agent, name, false);
-	}
+	if (t->has_kept_socket && t->agent->cfg.can_hand_over)
+		forget_parts(t->agent, 't', t->number, t->live ? "spec" : "sp");
 }
 
 /* ---- jobs ---- */
@@ -242,7 +240,6 @@ int handover_write_job(struct job *job, struct err_text *err)
 		.grace_ms = job->grace_ms,
 		.max_size = job->max_size,
 		.has_token = job->has_token};
-	char name[FDSTORE_NAME_BYTES];
 	int rc = ledger_new(&job->ledger, err);
 
 	if (rc < 0)
@@ -252,8 +249,7 @@ int handover_write_job(struct job *job, struct err_text *err)
 	rc = ledger_add(job->ledger, LEDGER_JOB, &k, sizeof(k), 0, NULL);
 	if (rc < 0)
 		return err_set(err, rc, "the agent is out of memory");
-	job_name(job, 'l', name);
-	put(job->agent, name, ledger_fd(job->ledger));
+	put_part(job->agent, 'j', job->number, 'l', ledger_fd(job->ledger));
 	return 0;
 }
 
@@ -288,7 +284,6 @@ static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 		.kind = (uint8_t)arena->kind,
 		.is_gpu = is_gpu,
 		.node = (uint16_t)arena->node};
-	char name[FDSTORE_NAME_BYTES];
 	struct stat st;
 	void *live;
 	int rc;
@@ -296,8 +291,7 @@ static int add_arena(struct job *job, struct arena *arena, bool is_gpu)
 	if (fstat(arena->fd, &st) < 0)
 		return -errno;
 	k.inode = st.st_ino;
-	job_name(job, 'm', name);
-	put(job->agent, name, arena->fd);
+	put_part(job->agent, 'j', job->number, 'm', arena->fd);
 	rc = ledger_add(job->ledger, LEDGER_ARENA, &k, sizeof(k), sizeof(uint64_t), &live);
 	if (rc == 0)
 		arena->kept_used = live;
@@ -317,12 +311,9 @@ int handover_write_staging(struct job *job, struct arena *arena)
 int handover_write_executor(struct executor_link *g)
 {
 	struct ledger_executor k = {.pid = (uint32_t)g->pid};
-	char name[FDSTORE_NAME_BYTES];
 
-	job_name(g->job, 'p', name);
-	put(g->agent, name, g->pidfd);
-	job_name(g->job, 'x', name);
-	put(g->agent, name, g->sock);
+	put_part(g->agent, 'j', g->job->number, 'p', g->pidfd);
+	put_part(g->agent, 'j', g->job->number, 'x', g->sock);
 	g->is_handed_over = g->agent->cfg.can_hand_over;
 	return ledger_add(g->job->ledger, LEDGER_EXECUTOR, &k, sizeof(k), 0, NULL);
 }
@@ -338,23 +329,15 @@ int handover_write_route(const struct executor_link *g)
 
 void handover_forget_executor(struct executor_link *g)
 {
-	char name[FDSTORE_NAME_BYTES];
-
-	for (const char *what = g->is_handed_over && g->job ? "xp" : ""; *what; what++) {
-		job_name(g->job, *what, name);
-		take_back(g->agent, name, false);
-	}
+	if (g->is_handed_over && g->job)
+		forget_parts(g->agent, 'j', g->job->number, "xp");
 	g->is_handed_over = false;
 }
 
 void handover_forget_job(const struct job *job)
 {
-	char name[FDSTORE_NAME_BYTES];
-
-	for (const char *what = job->agent->cfg.can_hand_over ? "lm" : ""; *what; what++) {
-		job_name(job, *what, name);
-		take_back(job->agent, name, *what == 'm');
-	}
+	if (job->agent->cfg.can_hand_over)
+		forget_parts(job->agent, 'j', job->number, "lm");
 }
 
 /* ---- tensors ---- */
