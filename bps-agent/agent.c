@@ -53,20 +53,22 @@ static void publish_stats(struct agent *a, uint64_t now_ns)
 	pthread_mutex_unlock(&a->lock);
 }
 
+static uint64_t earlier(uint64_t a_ns, uint64_t b_ns)
+{
+	return a_ns < b_ns ? a_ns : b_ns;
+}
+
 static uint64_t loop_tick(void *ctx, uint64_t now_ns)
 {
 	struct agent *a = ctx;
-	uint64_t due_ns, next_ns;
+	uint64_t due_ns;
 
 	FAILPOINT(AGENT_THREAD_TICK);
 	publish_stats(a, now_ns);
 	due_ns = why_stuck_tick(a, now_ns);
-	next_ns = no_server_tick(a, now_ns);
-	due_ns = next_ns < due_ns ? next_ns : due_ns;
-	next_ns = handover_write_tick(a, now_ns);
-	due_ns = next_ns < due_ns ? next_ns : due_ns;
-	next_ns = agt_core_tick(a->core, now_ns);
-	return next_ns < due_ns ? next_ns : due_ns;
+	due_ns = earlier(due_ns, no_server_tick(a, now_ns));
+	due_ns = earlier(due_ns, handover_write_tick(a, now_ns));
+	return earlier(due_ns, agt_core_tick(a->core, now_ns));
 }
 
 static bool loop_work(void *ctx)
@@ -208,7 +210,16 @@ struct agent_delivery {
 	struct agent *agent;
 	enum agent_event event;
 	struct member_msg *msg;
+	struct agent_limits limits; /* of AGENT_LIMITS */
 };
+
+static void set_limits(struct agent *a, const struct agent_limits *limits)
+{
+	a->cfg.limits = *limits;
+	quota_set_limits(a->quota, &limits->quotas);
+	agt_core_set_window(a->core, limits->window_bytes);
+	agt_core_set_job_inflight(a->core, limits->quotas.of[QUOTA_JOB][QUOTA_INFLIGHT]);
+}
 
 static void deliver(void *arg)
 {
@@ -227,19 +238,27 @@ static void deliver(void *arg)
 	case AGENT_FORGOTTEN:
 		job_forget_all(d->agent);
 		break;
+	case AGENT_LIMITS:
+		set_limits(d->agent, &d->limits);
+		break;
 	}
 	member_msg_unref(d->msg);
 	free(d);
 }
 
-int agent_post(struct agent *a, enum agent_event event, struct member_msg *m)
+int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
+	const struct agent_limits *limits)
 {
-	struct agent_delivery *d = malloc(sizeof(*d));
+	struct agent_delivery *d = calloc(1, sizeof(*d));
 	int rc;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct agent_delivery){a, event, m ? member_msg_ref(m) : NULL};
+	d->agent = a;
+	d->event = event;
+	d->msg = m ? member_msg_ref(m) : NULL;
+	if (limits)
+		d->limits = *limits;
 	rc = dataloop_post(a->loop, deliver, d);
 	if (rc < 0) {
 		member_msg_unref(d->msg);
@@ -248,39 +267,12 @@ int agent_post(struct agent *a, enum agent_event event, struct member_msg *m)
 	return rc;
 }
 
-struct agent_new_limits {
-	struct agent *agent;
-	struct agent_limits limits;
-};
-
-static void take_limits(void *arg)
-{
-	struct agent_new_limits *n = arg;
-
-	n->agent->cfg.limits = n->limits;
-	quota_set_limits(n->agent->quota, &n->limits.quotas);
-	agt_core_set_window(n->agent->core, n->limits.window_bytes);
-	agt_core_set_job_inflight(n->agent->core, n->limits.quotas.of[QUOTA_JOB][QUOTA_INFLIGHT]);
-	free(n);
-}
-
-int agent_set_limits(struct agent *a, const struct agent_limits *limits)
-{
-	struct agent_new_limits *n = malloc(sizeof(*n));
-	int rc;
-
-	if (!n)
-		return -ENOMEM;
-	*n = (struct agent_new_limits){a, *limits};
-	rc = dataloop_post(a->loop, take_limits, n);
-	if (rc < 0)
-		free(n);
-	return rc;
-}
-
 void agent_figures(struct agent *a, struct agent_figures *ret)
 {
-	/* Nobody waits for a data thread that hangs, wherever it does. */
+	*ret = (struct agent_figures){0};
+	if (!a)
+		return;
+	/* A data thread that hangs holds nobody up, wherever it hangs. */
 	if (pthread_mutex_trylock(&a->lock) == 0) {
 		a->seen_figures = a->figures;
 		pthread_mutex_unlock(&a->lock);
@@ -291,6 +283,9 @@ void agent_figures(struct agent *a, struct agent_figures *ret)
 
 void agent_quotas(struct agent *a, struct quota_view *ret)
 {
+	memset(ret, 0, sizeof(*ret));
+	if (!a)
+		return;
 	if (pthread_mutex_trylock(&a->lock) == 0) {
 		a->seen_quotas = a->quota_view;
 		pthread_mutex_unlock(&a->lock);

@@ -21,17 +21,21 @@ int agent_new(struct net *net, struct member *member, const struct agent_config 
 	struct agent **ret, struct err_text *err);
 /* Drops all trainers, or leaves them to a successor, joins the thread, frees. NULL is allowed. */
 void agent_free(struct agent *a);
-/* What the data thread hears of the scheduler. FORGOTTEN: it has lost all that it knew of this
- * agent. */
-enum agent_event { AGENT_MESSAGE, AGENT_RESYNC_BEGIN, AGENT_RESYNC_END, AGENT_FORGOTTEN };
-/* m: of AGENT_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is
- * lost. */
-int agent_post(struct agent *a, enum agent_event event, struct member_msg *m);
-/* New limits, from the thread's next turn on; what is beyond them already stays.
- * Errors: -EAGAIN, -ENOMEM: they are lost. */
-int agent_set_limits(struct agent *a, const struct agent_limits *limits);
-/* Figures of a moment ago. Thread: any. */
+/* What the data thread is told. FORGOTTEN: the scheduler has lost all that it knew of this agent.
+ * LIMITS: new ones, from the thread's next turn on; what is beyond them already stays. */
+enum agent_event {
+	AGENT_MESSAGE,
+	AGENT_RESYNC_BEGIN,
+	AGENT_RESYNC_END,
+	AGENT_FORGOTTEN,
+	AGENT_LIMITS,
+};
+/* m: of AGENT_MESSAGE, else NULL; it takes its own reference. limits: of AGENT_LIMITS, else NULL;
+ * copied. Errors: -EAGAIN, -ENOMEM: it is lost. */
+int agent_post(struct agent *a, enum agent_event event, struct member_msg *m,
+	const struct agent_limits *limits);
+/* Figures of a moment ago; zeros while a is NULL. Thread: the control thread. */
 void agent_figures(struct agent *a, struct agent_figures *ret);
-/* Who uses how much, of a moment ago. Thread: any. */
+/* Who uses how much, likewise. */
 void agent_quotas(struct agent *a, struct quota_view *ret);
 #endif

@@ -142,7 +142,7 @@ struct agent_app {
 
 static void post(struct agent_app *app, enum agent_event event, struct member_msg *m)
 {
-	if (app->agent && agent_post(app->agent, event, m) == 0)
+	if (app->agent && agent_post(app->agent, event, m, NULL) == 0)
 		return;
 	log_error("the data thread does not take messages any more, starting anew");
 	daemon_quit(&app->node.daemon, EX_TEMPFAIL);
@@ -373,12 +373,11 @@ static const struct member_ops member_ops = {.up = member_up,
 static void say(void *ctx, char *ret, size_t room)
 {
 	struct agent_app *app = ctx;
-	struct agent_figures f = {0};
+	struct agent_figures f;
 
 	if (!node_line(&app->node, ret, room))
 		return;
-	if (app->agent)
-		agent_figures(app->agent, &f);
+	agent_figures(app->agent, &f);
 	snprintf(ret, room, "taking trainers: %u there, %u jobs, %llu MiB shared, %llu rounds",
 		f.trainers, f.jobs, (unsigned long long)f.shared_bytes >> 20,
 		(unsigned long long)f.core.rounds);
@@ -389,29 +388,20 @@ static void say(void *ctx, char *ret, size_t room)
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct agent_app *app = arg;
-	struct agent_figures f = {0};
+	struct agent_figures f;
 
-	if (app->agent)
-		agent_figures(app->agent, &f);
+	agent_figures(app->agent, &f);
 	return node_probe(&app->node, probe, f.beat_ns, err);
-}
-
-static void quotas_of(struct agent_app *app, struct quota_view *ret)
-{
-	memset(ret, 0, sizeof(*ret));
-	if (app->agent)
-		agent_quotas(app->agent, ret);
 }
 
 static void http_metrics(void *arg, struct evbuffer *out)
 {
 	struct agent_app *app = arg;
-	struct agent_figures f = {0};
+	struct agent_figures f;
 	struct quota_view quotas;
 	struct net_stats net;
 
-	if (app->agent)
-		agent_figures(app->agent, &f);
+	agent_figures(app->agent, &f);
 	net_stats(app->node.net, &net);
 	node_metrics(&app->node, f.beat_ns, out);
 	metric_value(out, "bps_health", f.stranded == BPS_EISOLATED, "code", "ISOLATED", NULL);
@@ -450,7 +440,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 		"of them, ended before their job, or not started", (double)f.executor_failures);
 	metric_one(out, "bps_agent_shared_bytes", "gauge", "memory shared with trainers",
 		(double)f.shared_bytes);
-	quotas_of(app, &quotas);
+	agent_quotas(app->agent, &quotas);
 	quota_metrics(&quotas, out);
 }
 
@@ -461,19 +451,18 @@ static void http_status(void *arg, struct httpd_request *req)
 	const struct topo_report *reports;
 	unsigned n_reports = gpu_probe_reports(app->gpu_probe, &reports, &ask.has_collectives);
 	json_t *root = node_status(&app->node, "agent");
-	struct agent_figures f = {0};
+	struct agent_figures f;
 	struct quota_view quotas;
 	char wanted[8];
 
-	if (app->agent)
-		agent_figures(app->agent, &f);
+	agent_figures(app->agent, &f);
 	json_object_update_new(root,
 		json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "threads", AGENT_THREADS,
 			"executors", (json_int_t)f.executors, "trainers", (json_int_t)f.trainers,
 			"jobs", (json_int_t)f.jobs, "rounds", (json_int_t)f.core.rounds,
 			"inflight_bytes", (json_int_t)f.core.inflight_bytes, "repushes",
 			(json_int_t)f.core.repushes, "shared_bytes", (json_int_t)f.shared_bytes));
-	quotas_of(app, &quotas);
+	agent_quotas(app->agent, &quotas);
 	json_object_set_new(root, "quotas", quota_json(&quotas));
 	ask.has_collectives |= n_reports == 0; /* not known yet */
 	if (httpd_query(req, "topology", wanted, sizeof(wanted)))
@@ -493,7 +482,7 @@ static void settings_changed(void *ctx)
 	struct agent_app *app = ctx;
 	struct agent_limits limits = limits_of(&app->opts);
 
-	if (app->agent && agent_set_limits(app->agent, &limits) < 0)
+	if (app->agent && agent_post(app->agent, AGENT_LIMITS, NULL, &limits) < 0)
 		log_error("the data thread does not take the new limits, reload once more");
 }
 
