@@ -80,8 +80,7 @@ struct trainer {
 	uint32_t n_told;                   /* output arenas below this id are known to it */
 	bool wants_device;                 /* asks for the executor: */
 	uint32_t device_seq;
-	bool has_asked_device; /* of this life of the agent, and has not given it up */
-	uint32_t finish_seq;
+	bool has_asked_device;           /* of this life of the agent, and has not given it up */
 	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
 	uint64_t why_due_ns;             /* until then the scheduler may answer it */
 	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */

@@ -514,10 +514,7 @@ static int go_on(struct handover_reader *r)
 
 static void turn_out(struct trainer *t, const char *text)
 {
-	struct local_msg m = {
-		.type = LOCAL_JOB, .job = {.code = (uint32_t)-BPS_EJOB_FAILED, .text = text}};
-
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_job_failure(t, BPS_EJOB_FAILED, text);
 	trainer_drop(t, false, text);
 }
 

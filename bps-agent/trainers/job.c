@@ -114,9 +114,18 @@ static void job_released(void *ctx)
 	job_free_if_unused(job);
 }
 
+static void send_finished(struct trainer *t)
+{
+	struct local_msg m = {.type = LOCAL_FINISHED, .seq = t->live->finish_seq};
+	struct err_text text;
+
+	m.finished.code = (uint32_t)-job_why_over(t, &text);
+	m.finished.text = text.s;
+	trainer_send(t, &m, NULL, 0);
+}
+
 static void tell_end(struct job *job, struct trainer *t)
 {
-	struct local_msg m = {.type = LOCAL_JOB};
 	struct err_text text;
 	int code = job_why_over(t, &text);
 
@@ -124,13 +133,9 @@ static void tell_end(struct job *job, struct trainer *t)
 		return; /* it was refused */
 	barrier_over(t, code, text.s);
 	if (t->state == TRAINER_FINISHING) {
-		m.type = LOCAL_FINISHED;
-		m.seq = t->finish_seq;
-		m.finished = (struct local_finished){.code = (uint32_t)-code, .text = text.s};
-		trainer_send(t, &m, NULL, 0);
+		send_finished(t);
 	} else if (job->code < 0 && (t->state == TRAINER_JOINING || t->state == TRAINER_ATTACHED)) {
-		m.job = (struct local_job){.code = (uint32_t)-code, .text = text.s};
-		trainer_send(t, &m, NULL, 0);
+		trainer_send_job_failure(t, code, text.s);
 	}
 	trainer_set_state(t, TRAINER_OVER);
 }
@@ -185,7 +190,7 @@ void job_on_end(struct agent *a, uint32_t id, int code, const char *text)
 
 /* ---- joining ---- */
 
-static void send_join(struct trainer *t)
+void job_join(struct trainer *t)
 {
 	struct ctl_msg m = {.type = CTL_JOIN};
 
@@ -335,11 +340,6 @@ int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *
 	return 0;
 }
 
-void job_join(struct trainer *t)
-{
-	send_join(t);
-}
-
 static void send_worker(
 	struct agent *a, uint32_t id, uint32_t rank, enum worker_event event, const char *text)
 {
@@ -352,7 +352,6 @@ static void send_worker(
 
 void job_on_joined(struct agent *a, const struct ctl_joined *m)
 {
-	struct local_msg reply = {.type = LOCAL_JOB};
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &a->trainers, link)
@@ -372,8 +371,7 @@ void job_on_joined(struct agent *a, const struct ctl_joined *m)
 		t->job->id = m->job;
 		return;
 	}
-	reply.job = (struct local_job){.code = m->code, .text = m->text};
-	trainer_send(t, &reply, NULL, 0);
+	trainer_send_job_failure(t, -(int)m->code, m->text);
 	trainer_set_state(t, TRAINER_OVER);
 }
 
@@ -474,26 +472,10 @@ int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member)
 		t->has_rank = true;
 		welcome_worker(job, w); /* once more: it may not have heard of it */
 		trainer_hold(t, true);
-		if (!t->live->is_finishing)
-			continue;
-		t->finish_seq = t->live->finish_seq;
-		trainer_set_state(t, TRAINER_FINISHING);
+		if (t->live->is_finishing)
+			trainer_set_state(t, TRAINER_FINISHING);
 	}
 	return 0;
-}
-
-/* A job of which nothing is known here: a former life of this agent had it. */
-static void disown(struct agent *a, const struct ctl_job *m, const struct ctl_job_member *me)
-{
-	for (uint32_t i = 0; i < me->n_ranks; i++) {
-		struct ctl_msg msg = {.type = CTL_WORKER,
-			.worker = {.job = m->job,
-				.rank = me->ranks[i].rank,
-				.event = WORKER_LOST,
-				.text = "its bps-agent was restarted"}};
-
-		member_send(a->member, &msg);
-	}
 }
 
 /* Others have left it or joined, or all have passed a barrier. */
@@ -530,7 +512,10 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 	if (!job)
 		job = job_unnumbered(a, m->uid, m->name);
 	if (!job) {
-		disown(a, m, &m->members[i]);
+		/* A process of this agent had it that has left nothing of it. */
+		for (uint32_t r = 0; r < m->members[i].n_ranks; r++)
+			send_worker(a, m->job, m->members[i].ranks[r].rank, WORKER_LOST,
+				"its bps-agent was restarted");
 		return;
 	}
 	if (!has_all_ranks(job, m, &m->members[i]))
@@ -589,25 +574,17 @@ void job_finish(struct trainer *t, uint32_t seq)
 	struct job *job = t->job;
 
 	FAILPOINT(AGENT_TRAINER_FINISH);
-	if (t->state == TRAINER_OVER) {
-		struct local_msg m = {.type = LOCAL_FINISHED, .seq = seq};
-		struct err_text text;
-
-		m.finished.code = (uint32_t)-job_why_over(t, &text);
-		m.finished.text = text.s;
-
-		trainer_send(t, &m, NULL, 0);
-		return;
-	}
-	if (t->state == TRAINER_FINISHING) { /* once more after a time-out, or by a former life */
-		t->finish_seq = t->live->finish_seq = seq;
+	if (t->state == TRAINER_OVER || t->state == TRAINER_FINISHING) {
+		t->live->finish_seq = seq; /* FINISHING: again after a time-out, or a restart */
+		if (t->state == TRAINER_OVER)
+			send_finished(t);
 		return;
 	}
 	if (t->state != TRAINER_ATTACHED) {
 		trainer_drop(t, true, "FINISH without a running job");
 		return;
 	}
-	t->finish_seq = t->live->finish_seq = seq;
+	t->live->finish_seq = seq;
 	t->live->is_finishing = 1;
 	trainer_set_state(t, TRAINER_FINISHING);
 	send_worker(job->agent, job->id, t->rank, WORKER_FINISHED, "");
@@ -632,7 +609,7 @@ void job_resync_begin(struct agent *a)
 	}
 	TAILQ_FOREACH (t, &a->trainers, link) {
 		if (t->state == TRAINER_JOINING)
-			send_join(t);
+			job_join(t);
 		else if (t->state == TRAINER_FINISHING)
 			send_worker(a, t->job->id, t->rank, WORKER_FINISHED, "");
 		barrier_again(t);

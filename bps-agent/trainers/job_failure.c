@@ -41,13 +41,11 @@ int job_why_over(const struct trainer *t, struct err_text *ret)
  * inputs from being changed under servers of this host (libbpsclient/session.h). */
 static void warn_trainers(struct job *job)
 {
-	struct local_msg m = {
-		.type = LOCAL_JOB, .job = {.code = (uint32_t)-job->code, .text = job->text}};
 	struct trainer *t;
 
 	TAILQ_FOREACH (t, &job->trainers, of_job)
 		if (t->state == TRAINER_ATTACHED)
-			trainer_send(t, &m, NULL, 0);
+			trainer_send_job_failure(t, job->code, job->text);
 }
 
 void job_core_fail(void *ctx, uint32_t job, int code, const char *text)

@@ -150,6 +150,13 @@ void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsign
 	}
 }
 
+void trainer_send_job_failure(struct trainer *t, int code, const char *text)
+{
+	struct local_msg m = {.type = LOCAL_JOB, .job = {.code = (uint32_t)-code, .text = text}};
+
+	trainer_send(t, &m, NULL, 0);
+}
+
 /* ---- ring ---- */
 
 bool trainer_poll_ring(struct trainer *t)
@@ -259,10 +266,7 @@ static void on_slowed(uv_timer_t *timer)
 /* It will not stop: tell it why it is cut off. */
 static void cut_off(struct trainer *t, const char *why)
 {
-	struct local_msg m = {
-		.type = LOCAL_JOB, .job = {.code = (uint32_t)-BPS_EQUOTA, .text = why}};
-
-	trainer_send(t, &m, NULL, 0);
+	trainer_send_job_failure(t, BPS_EQUOTA, why);
 	trainer_drop(t, true, why);
 }
 

@@ -15,6 +15,8 @@ void trainer_ref(struct trainer *t);
 void trainer_unref(struct trainer *t);
 /* Send m with n_fds descriptors, lent. A trainer that does not take it is dropped later. */
 void trainer_send(struct trainer *t, struct local_msg *m, const int *fds, unsigned n_fds);
+/* Its job has failed, or it cannot be of it. */
+void trainer_send_job_failure(struct trainer *t, int code, const char *text);
 /* Read its socket no more, or again. */
 void trainer_hold(struct trainer *t, bool is_held);
 /* Its message, which may have waited in its socket, is answered: on to the next. */
