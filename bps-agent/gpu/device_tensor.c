@@ -17,17 +17,21 @@
 
 /* ---- declaring ---- */
 
-static int new_on_gpu(struct executor_link *g, struct tensor *tensor)
+/* It becomes the tensor of that number. Those that were refused before their record was written have left
+ * gaps below it. */
+static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;
 
-	v = realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct device_tensor *));
+	v = realloc(g->tensors, (id + 1) * sizeof(struct device_tensor *));
 	if (!v)
 		return -ENOMEM;
 	g->tensors = v;
 	d = calloc(1, sizeof(*d) + g->job->n_workers * sizeof(d->workers[0]));
 	if (!d)
 		return -ENOMEM;
+	while (g->n_tensors < id)
+		g->tensors[g->n_tensors++] = NULL;
 	d->executor = g;
 	d->tensor = tensor;
 	d->id = g->n_tensors++;
@@ -39,21 +43,9 @@ static int new_on_gpu(struct executor_link *g, struct tensor *tensor)
 
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
-	int rc = 0;
-
 	if (id < g->n_tensors || id >= LOCAL_TENSORS_MAX)
 		return BPS_EPROTO; /* they were numbered in this order */
-	/* One that was refused before its record was written has left a gap. */
-	while (rc == 0 && g->n_tensors < id) {
-		struct device_tensor **v =
-			realloc(g->tensors, (g->n_tensors + 1) * sizeof(struct device_tensor *));
-
-		rc = v ? 0 : -ENOMEM;
-		g->tensors = v ? v : g->tensors;
-		if (v)
-			g->tensors[g->n_tensors++] = NULL;
-	}
-	return rc < 0 ? rc : new_on_gpu(g, tensor);
+	return new_on_device(g, tensor, id);
 }
 
 /* An arena that was being made is there, or not. */
@@ -156,7 +148,7 @@ static int device_declare(struct trainer *t, struct tensor *tensor, const struct
 			err, BPS_EMISMATCH, "another worker of this machine has it in host memory");
 	if (d->region_offset % dtype_bytes(d->dtype))
 		return err_set(err, -EINVAL, "it lies askew of its elements");
-	if (!tensor->device && new_on_gpu(g, tensor) < 0)
+	if (!tensor->device && new_on_device(g, tensor, g->n_tensors) < 0)
 		rc = err_set(err, -ENOMEM, "the agent is out of memory");
 	if (rc == 0)
 		rc = alloc_staging(job, tensor, bytes, err);

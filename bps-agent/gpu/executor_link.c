@@ -57,12 +57,10 @@ static void free_if_unused(struct executor_link *g)
 	quota_put(g->user);
 	pipe_fini(&g->pipe);
 	memory_drop(&g->page);
-	for (unsigned i = 0; i < 4; i++) {
-		int fd = i == 0 ? g->sock : i == 1 ? g->wake_fd : i == 2 ? g->exec_fd : g->pidfd;
-
-		if (fd >= 0)
-			close(fd);
-	}
+	for (const int *fd = (int[]){g->sock, g->wake_fd, g->exec_fd, g->pidfd, -2}; *fd != -2;
+		fd++)
+		if (*fd >= 0)
+			close(*fd);
 	free(g->tensors);
 	free(g);
 }
@@ -87,7 +85,7 @@ static void close_handles(struct executor_link *g)
 
 static void answer(struct trainer *t, int fd, int code, const char *text)
 {
-	struct local_msg m = {.type = LOCAL_DEVICE_AT, .seq = t->device_seq};
+	struct local_msg m = {.type = LOCAL_DEVICE_AT, .seq = t->live->device_seq};
 
 	m.device_at = (struct local_text){.code = (uint32_t)-code, .text = text};
 	t->wants_device = false;
@@ -130,11 +128,21 @@ static void on_kill_due(uv_timer_t *timer)
 	end_process(g);
 }
 
+/* Have it end; it is killed when it does not. */
+static void send_end(struct executor_link *g, int code, const char *text)
+{
+	struct local_msg m = {.type = GPU_END, .gpu_text = {.code = (uint32_t)-code, .text = text}};
+
+	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
+		shutdown(g->sock, SHUT_RDWR);
+	if (g->watchdog.data)
+		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
+}
+
 void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 {
 	struct job *job = g->job;
 	bool was_used = g->state == EXECUTOR_RUNNING;
-	struct local_msg m = {.type = GPU_END};
 	struct err_text text;
 	va_list ap;
 
@@ -149,12 +157,8 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 	/* Whatever it is, it is this machine's: a job that may shrink goes on without it. */
 	if (code != BPS_EWORKER_LOST)
 		code = BPS_EDEVICE;
-	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text.s};
-	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
-		shutdown(g->sock, SHUT_RDWR);
+	send_end(g, code, text.s);
 	over(g, code, text.s);
-	if (g->watchdog.data)
-		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
 	if (!was_used || !job || job->state != JOB_RUNNING || job->code < 0)
 		return;
 	job_core_fail(g->agent, job->id, code, g->text);
@@ -163,16 +167,10 @@ void executor_fail(struct executor_link *g, int code, const char *fmt, ...)
 
 static void executor_end(struct executor_link *g, int code, const char *text)
 {
-	struct local_msg m = {.type = GPU_END};
-
 	if (!g || g->state == EXECUTOR_OVER)
 		return;
-	m.gpu_text = (struct gpu_text){.code = (uint32_t)-code, .text = text};
-	if (local_send(g->sock, &m, NULL, 0, 0) < 0)
-		shutdown(g->sock, SHUT_RDWR);
+	send_end(g, code, text);
 	over(g, code < 0 ? code : BPS_ECLOSED, code < 0 ? text : "the job is over");
-	if (g->watchdog.data)
-		uv_timer_start(&g->watchdog, on_kill_due, KILL_MS, 0);
 }
 
 static void executor_release(struct executor_link *g)
@@ -516,7 +514,7 @@ static void executor_ask(struct trainer *t, uint32_t seq)
 	struct err_text err = {""};
 	int rc = 0;
 
-	t->device_seq = t->live->device_seq = seq;
+	t->live->device_seq = seq;
 	if (t->state != TRAINER_ATTACHED || job->state != JOB_RUNNING) {
 		answer(t, -1, job && job->code < 0 ? job->code : BPS_ECLOSED,
 			job && *job->text ? job->text : "the job does not run");

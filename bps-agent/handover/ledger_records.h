@@ -85,10 +85,11 @@ struct ledger_trainer_live {
 	uint32_t sq_head;     /* what is before it has been taken */
 	uint32_t handled_seq; /* the last message that was answered */
 	uint32_t finish_seq, is_finishing;
-	uint32_t n_told, told_input; /* as in struct trainer; told_input: the arena's id + 1 */
-	uint64_t barrier;            /* at which it waits */
-	uint32_t barrier_seq;        /* of the answer that it waits for, 0: it is at none */
-	uint32_t device_seq;         /* the same of its question for the executor */
+	uint32_t n_told;      /* output arenas below this id are known to it */
+	uint32_t told_input;  /* the input arena that it knows: its id + 1 */
+	uint64_t barrier;     /* at which it waits */
+	uint32_t barrier_seq; /* of the answer that it waits for, 0: it is at none */
+	uint32_t device_seq;  /* the same of its question for the executor */
 };
 struct ledger_tensor_live {
 	uint64_t staging_offset;

@@ -77,13 +77,11 @@ struct trainer {
 	struct pending_declare *declaring; /* a DECLARE under way, or NULL */
 	bool is_held;                      /* its socket is not read */
 	bool is_left;                      /* to a successor */
-	uint32_t n_told;                   /* output arenas below this id are known to it */
-	bool wants_device;                 /* asks for the executor: */
-	uint32_t device_seq;
-	bool has_asked_device;           /* of this life of the agent, and has not given it up */
-	uint32_t why_seq, why_local_seq; /* the question under way, 0: none */
-	uint64_t why_due_ns;             /* until then the scheduler may answer it */
-	char why_text[CTL_TEXT_MAX + 1]; /* what is known locally about it */
+	bool wants_device;                 /* asks for the executor */
+	bool has_asked_device;             /* of this life of the agent, and has not given it up */
+	uint32_t why_seq, why_local_seq;   /* the question under way, 0: none */
+	uint64_t why_due_ns;               /* until then the scheduler may answer it */
+	char why_text[CTL_TEXT_MAX + 1];   /* what is known locally about it */
 	uint64_t calls, completed, quiet_since_ns;
 };
 

@@ -122,7 +122,6 @@ static int attach(struct handover_reader *r, struct trainer *t, const struct led
 		return err_set(&r->err, -ENOMEM, "the agent is out of memory");
 	t->live = live;
 	t->sq_head = live->sq_head;
-	t->n_told = live->n_told;
 	t->asked_rank = t->rank = k->asked_rank;
 	t->part_bytes = k->part_bytes;
 	t->join_seq = k->join_seq;

@@ -34,7 +34,7 @@ static void tell_arena(struct trainer *t, const struct arena *a)
 /* Tell it the output arenas that it does not know: they are the set's newest first. */
 static void tell_outputs(struct trainer *t, const struct arena *a)
 {
-	if (!a || a->id < t->n_told)
+	if (!a || a->id < t->live->n_told)
 		return;
 	tell_outputs(t, a->next);
 	if (a->kind == ARENA_OUTPUT)
@@ -208,7 +208,7 @@ static void declared(struct trainer *t)
 	if (t->job) {
 		tensor_flush_declares(t->job);
 		tell_outputs(t, t->job->arenas.head);
-		t->n_told = t->live->n_told = t->job->arenas.next_id;
+		t->live->n_told = t->job->arenas.next_id;
 	}
 	m.declared = (struct local_declared){.slots = x->slots, .n_slots = x->d.n_tensors};
 	trainer_send(t, &m, NULL, 0);

@@ -35,7 +35,6 @@ struct pending_hello {
 	void *mem; /* of m */
 };
 
-/* Its HELLO is answered, perhaps by a successor. */
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd)
 {
 	struct local_msg reply = {.type = LOCAL_WELCOME,
