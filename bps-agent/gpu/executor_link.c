@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu/child_environment.h"
+#include "bps-agent/gpu/spawn_child.h"
 #include "bps-agent/gpu/device_tensor.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger_records.h"
@@ -232,31 +231,17 @@ static void on_process_end(uv_poll_t *p, int status, int events)
 	uncount(g);
 }
 
-static int spawn(const struct gpu_config *cfg, int sock, pid_t *ret)
+static int spawn_executor(const struct gpu_config *cfg, int sock, pid_t *ret)
 {
-	char *argv[] = {(char *)(uintptr_t)cfg->program, NULL};
 	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attr;
-	char **env = child_environment();
-	sigset_t none, all;
 	int rc;
 
-	if (!env)
-		return -ENOMEM;
-	sigemptyset(&none);
-	sigfillset(&all);
 	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attr);
 	posix_spawn_file_actions_adddup2(&files, sock, GPU_PIPE_FD);
 	posix_spawn_file_actions_addclosefrom_np(&files, GPU_PIPE_FD + 1);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setsigdefault(&attr, &all);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	rc = posix_spawn(ret, cfg->program, &files, &attr, argv, env);
-	free(env);
-	posix_spawnattr_destroy(&attr);
+	rc = spawn_child(cfg->program, NULL, &files, ret);
 	posix_spawn_file_actions_destroy(&files);
-	return -rc;
+	return rc;
 }
 
 static void on_socket(uv_poll_t *p, int status, int events)
@@ -352,7 +337,7 @@ static int start(struct executor_link *g, struct err_text *err)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sv) < 0)
 		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
 	g->sock = sv[0];
-	rc = spawn(cfg, sv[1], &g->pid);
+	rc = spawn_executor(cfg, sv[1], &g->pid);
 	close(sv[1]);
 	if (rc < 0)
 		return err_set(err, rc, "cannot run '%s': %s%s", cfg->program, err_str(rc),

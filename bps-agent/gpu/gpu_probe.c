@@ -5,14 +5,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu/child_environment.h"
+#include "bps-agent/gpu/spawn_child.h"
 #include "bps-agent/executor/plan/report.h"
 #include "common/base/log.h"
 
@@ -111,36 +110,21 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 		finish(p, NULL);
 }
 
-static int spawn(struct gpu_probe *p, const char *program, int out)
+static int spawn_probe(struct gpu_probe *p, const char *program, int out)
 {
-	char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t) "--gpus", NULL};
 	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attr;
-	char **env = child_environment();
-	sigset_t none, all;
 	int rc;
 
-	if (!env)
-		return -ENOMEM;
-
-	sigemptyset(&none);
-	sigfillset(&all);
 	posix_spawn_file_actions_init(&files);
-	posix_spawnattr_init(&attr);
 	posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
 	posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
 	posix_spawn_file_actions_adddup2(&files, out, STDERR_FILENO);
 	posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setsigdefault(&attr, &all);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	rc = posix_spawn(&p->pid, program, &files, &attr, argv, env);
-	free(env);
-	if (rc)
+	rc = spawn_child(program, "--gpus", &files, &p->pid);
+	if (rc < 0)
 		p->pid = 0;
-	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&files);
-	return -rc;
+	return rc;
 }
 
 int gpu_probe_start(
@@ -158,7 +142,7 @@ int gpu_probe_start(
 		goto fail;
 	}
 	p->fd = fds[0];
-	rc = spawn(p, program, fds[1]);
+	rc = spawn_probe(p, program, fds[1]);
 	close(fds[1]);
 	if (rc < 0)
 		goto fail;

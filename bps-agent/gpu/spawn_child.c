@@ -1,0 +1,64 @@
+#include "bps-agent/gpu/spawn_child.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern char **environ;
+
+/* What is the agent's own business: its service manager, credentials and settings. */
+static bool is_private(const char *variable)
+{
+	static const char *const ours[] = {
+		"NOTIFY_SOCKET=", "WATCHDOG_", "LISTEN_", "CREDENTIALS_DIRECTORY=", "BPS_"};
+
+	if (!strncmp(variable, "BPS_DEVICE_", 11))
+		return false;
+	for (unsigned i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (!strncmp(variable, ours[i], strlen(ours[i])))
+			return true;
+	return false;
+}
+
+/* The strings are the agent's. */
+static char **child_environment(void)
+{
+	size_t n = 0, k = 0;
+	char **v;
+
+	while (environ[n])
+		n++;
+	v = calloc(n + 1, sizeof(char *));
+	if (!v)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		if (!is_private(environ[i]))
+			v[k++] = environ[i];
+	return v;
+}
+
+int spawn_child(
+	const char *program, const char *arg, const posix_spawn_file_actions_t *files, pid_t *ret)
+{
+	char *argv[] = {(char *)(uintptr_t)program, (char *)(uintptr_t)arg, NULL};
+	char **env = child_environment();
+	posix_spawnattr_t attr;
+	sigset_t none, all;
+	int rc;
+
+	if (!env)
+		return -ENOMEM;
+	sigemptyset(&none);
+	sigfillset(&all);
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setsigdefault(&attr, &all);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	rc = posix_spawn(ret, program, files, &attr, argv, env);
+	free(env);
+	posix_spawnattr_destroy(&attr);
+	return -rc;
+}
