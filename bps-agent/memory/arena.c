@@ -190,6 +190,29 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
+/* The arena becomes one of the set, with its number. is_new: it is not written down yet. Errors: with a
+ * sentence; servers do not have it. */
+static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
+{
+	int rc = offer(set->x, a);
+
+	if (rc < 0)
+		return err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
+	if (is_new && set->adopted && (rc = set->adopted(set->owner_ctx, a)) < 0)
+		err_set(err, rc, "the agent is out of memory");
+	if (rc == 0)
+		rc = give_fd(set, a, err);
+	if (rc < 0) {
+		set->x->ops->seg_del(set->x, a->segment);
+		return rc;
+	}
+	a->next = set->head;
+	set->head = a;
+	if (a->id >= set->next_id)
+		set->next_id = a->id + 1;
+	return 0;
+}
+
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err)
 {
@@ -219,21 +242,9 @@ int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint
 			strerror(errno));
 		goto failed;
 	}
-	rc = offer(set->x, a);
-	if (rc < 0) {
-		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
-		goto failed;
-	}
-	rc = give_fd(set, a, err);
-	if (rc < 0) {
-		set->x->ops->seg_del(set->x, a->segment);
-		goto failed;
-	}
-	a->next = set->head;
-	set->head = a;
-	if (id >= set->next_id)
-		set->next_id = id + 1;
-	return 0;
+	rc = enlist(set, a, false, err);
+	if (rc == 0)
+		return 0;
 failed:
 	if (a->mem != MAP_FAILED)
 		munmap(a->mem, bytes);
@@ -247,35 +258,22 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	struct arena *a = calloc(1, sizeof(*a));
 	int rc = -ENOMEM;
 
-	if (!a) {
+	if (a) {
+		*a = (struct arena){.kind = kind,
+			.id = set->next_id,
+			.fd = m->fd,
+			.mem = m->mem,
+			.bytes = m->bytes,
+			.node = m->node};
+		rc = enlist(set, a, true, err);
+		m->fd = a->fd;
+	} else {
 		err_set(err, rc, "the agent is out of memory");
-		goto refused;
 	}
-	*a = (struct arena){
-		.kind = kind, .fd = m->fd, .mem = m->mem, .bytes = m->bytes, .node = m->node};
-	rc = offer(set->x, a);
-	if (rc < 0) {
-		err_set(err, rc, "cannot offer memory to servers: %s", err_str(rc));
-		goto refused;
+	if (rc == 0) {
+		*ret = a;
+		return 0;
 	}
-	a->id = set->next_id;
-	rc = set->adopted ? set->adopted(set->owner_ctx, a) : 0;
-	if (rc < 0) {
-		err_set(err, rc, "the agent is out of memory");
-		goto withdraw;
-	}
-	rc = give_fd(set, a, err);
-	if (rc < 0)
-		goto withdraw;
-	set->next_id++;
-	a->next = set->head;
-	set->head = a;
-	*ret = a;
-	return 0;
-withdraw:
-	set->x->ops->seg_del(set->x, a->segment);
-	m->fd = a->fd;
-refused:
 	arena_forgo(set, kind, m->bytes);
 	memory_drop(m);
 	free(a);

@@ -52,20 +52,13 @@ void trainer_listen_event(struct trainer *t)
 	uv_poll_start(&t->efd_poll, UV_READABLE, on_eventfd);
 }
 
-static void welcome(struct trainer *t, uint32_t seq, int fd, int rc, const struct err_text *err)
+static void refuse_hello(struct trainer *t, uint32_t seq, int rc, const char *why)
 {
-	struct local_msg reply = {.type = LOCAL_WELCOME,
-		.seq = seq,
-		.welcome = {.code = (uint32_t)-rc, .text = err->s}};
+	struct local_msg reply = {
+		.type = LOCAL_WELCOME, .seq = seq, .welcome = {.code = (uint32_t)-rc, .text = why}};
 
-	if (rc < 0) {
-		trainer_send(t, &reply, NULL, 0);
-		trainer_drop(t, false, err->s);
-		return;
-	}
-	trainer_welcome(t, seq, fd);
-	trainer_answered(t);
-	trainer_listen_event(t);
+	trainer_send(t, &reply, NULL, 0);
+	trainer_drop(t, false, why);
 }
 
 static void take_control(struct trainer *t, struct pending_hello *g)
@@ -78,9 +71,14 @@ static void take_control(struct trainer *t, struct pending_hello *g)
 	rc = job_attach(t, &g->m.hello, err);
 	if (rc == 0)
 		rc = handover_write_trainer(t, g->m.seq, fd, err);
-	if (rc == 0)
+	if (rc == 0) {
 		job_join(t);
-	welcome(t, g->m.seq, fd, rc, err);
+		trainer_welcome(t, g->m.seq, fd);
+		trainer_answered(t);
+		trainer_listen_event(t);
+	} else {
+		refuse_hello(t, g->m.seq, rc, err->s);
+	}
 	trainer_hold(t, false);
 	close(fd);
 }
@@ -95,7 +93,7 @@ static void control_made(struct memory_request *m)
 		if (m->rc == 0)
 			memory_thread_drop(t->agent->memory_thread, &m->memory);
 		else if (m->rc != -ECANCELED) /* the agent stops */
-			welcome(t, g->m.seq, -1, m->rc, &m->err);
+			refuse_hello(t, g->m.seq, m->rc, m->err.s);
 	} else {
 		take_control(t, g);
 	}
@@ -171,6 +169,6 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 		rc = make_control(t, m, mem, &err);
 	if (rc < 0) {
 		explicit_bzero((void *)(uintptr_t)m->hello.token.data, m->hello.token.bytes);
-		welcome(t, m->seq, -1, rc, &err);
+		refuse_hello(t, m->seq, rc, err.s);
 	}
 }

@@ -221,50 +221,25 @@ static void say_stall(const struct agent *a, const struct agt_tensor *t, char *b
 	append(buf, room, text);
 }
 
-void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
+static void ask_about_job(struct trainer *t, uint32_t seq, bool is_gpu_open)
+{
+	if (is_gpu_open) {
+		say_gpu_open(t->job, t->why_text, sizeof(t->why_text));
+		t->has_asked_device = false;
+	}
+	if (*t->why_text)
+		answer(t, seq, 0, t->why_text);
+	else
+		ask_scheduler(t, seq, CTL_NO_ID, 0);
+}
+
+static void ask_about_tensor(
+	struct trainer *t, uint32_t seq, const struct tensor *tensor, uint64_t round)
 {
 	char network[CTL_TEXT_MAX + 1];
 	struct job *job = t->job;
-	struct err_text over;
-	struct tensor *tensor;
-	int code;
 
-	if (!job)
-		return;
-	t->why_text[0] = '\0';
-	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
-	if (!tensor && w->tensor != UINT32_MAX) {
-		trainer_drop(t, true, "asks about a tensor that it has not declared");
-		return;
-	}
-	if (tensor && tensor->failed) {
-		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
-		return;
-	}
-	if (job->code < 0) {
-		code = job_why_over(t, &over);
-		answer(t, seq, code, over.s);
-		return;
-	}
-	if (!tensor && t->is_waiting) {
-		answer(t, seq, 0,
-			"the job runs already, and its workers let others in when all of them "
-			"are in bps_checkpoint_barrier");
-		return;
-	}
-	if (!tensor) {
-		if (w->round == LOCAL_WHY_GPU_OPEN) {
-			say_gpu_open(job, t->why_text, sizeof(t->why_text));
-			t->has_asked_device = false;
-		}
-		if (*t->why_text)
-			answer(t, seq, 0, t->why_text);
-		else
-			ask_scheduler(t, seq, CTL_NO_ID, 0);
-		return;
-	}
-	if (local_culprits(tensor, w->round, t->why_text, sizeof(t->why_text)) > 0 &&
-		job->is_local) {
+	if (local_culprits(tensor, round, t->why_text, sizeof(t->why_text)) > 0 && job->is_local) {
 		answer(t, seq, 0, t->why_text);
 		return;
 	}
@@ -276,7 +251,33 @@ void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
 		append(t->why_text, sizeof(t->why_text), network);
 	}
 	ask_scheduler(t, seq, tensor->core ? agt_tensor_id(tensor->core) : CTL_NO_ID,
-		tensor->core ? w->round - agt_tensor_base(tensor->core) : w->round);
+		tensor->core ? round - agt_tensor_base(tensor->core) : round);
+}
+
+void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w)
+{
+	struct job *job = t->job;
+	struct err_text over;
+	struct tensor *tensor;
+
+	if (!job)
+		return;
+	t->why_text[0] = '\0';
+	tensor = w->tensor < t->n_tensors ? t->tensors[w->tensor] : NULL;
+	if (!tensor && w->tensor != UINT32_MAX)
+		trainer_drop(t, true, "asks about a tensor that it has not declared");
+	else if (tensor && tensor->failed)
+		answer(t, seq, tensor->failed, tensor->fail_text ? tensor->fail_text : "");
+	else if (job->code < 0)
+		answer(t, seq, job_why_over(t, &over), over.s);
+	else if (tensor)
+		ask_about_tensor(t, seq, tensor, w->round);
+	else if (t->is_waiting)
+		answer(t, seq, 0,
+			"the job runs already, and its workers let others in when all of them "
+			"are in bps_checkpoint_barrier");
+	else
+		ask_about_job(t, seq, w->round == LOCAL_WHY_GPU_OPEN);
 }
 
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m)
