@@ -17,12 +17,12 @@
 #define RANGE ((size_t)1 << 30)
 #define STEP  ((size_t)64 << 10)
 
-struct head {
+struct ledger_head {
 	uint32_t magic, version;
 	_Atomic uint64_t used; /* bytes of records */
 	_Alignas(LEDGER_ALIGN) unsigned char records[];
 };
-struct record {
+struct ledger_entry {
 	uint64_t bytes; /* of all of it, a multiple of LEDGER_ALIGN */
 	uint32_t type, n_fixed;
 	uint64_t n_live;
@@ -33,7 +33,7 @@ struct record {
 
 struct ledger {
 	int fd;
-	struct head *head;
+	struct ledger_head *head;
 	size_t file_bytes;
 };
 
@@ -42,9 +42,9 @@ static size_t rounded(size_t n, size_t to)
 	return (n + to - 1) / to * to;
 }
 
-static uint32_t crc_of(const struct record *r)
+static uint32_t crc_of(const struct ledger_entry *r)
 {
-	uint32_t crc = crc32c(0, r, offsetof(struct record, crc));
+	uint32_t crc = crc32c(0, r, offsetof(struct ledger_entry, crc));
 
 	return crc32c(crc, r->fixed, r->n_fixed);
 }
@@ -52,7 +52,7 @@ static uint32_t crc_of(const struct record *r)
 /* Where its live part begins, from its own beginning. */
 static size_t live_at(size_t n_fixed)
 {
-	return rounded(sizeof(struct record) + n_fixed, LEDGER_ALIGN);
+	return rounded(sizeof(struct ledger_entry) + n_fixed, LEDGER_ALIGN);
 }
 
 /* Pages that are missing later would be a SIGBUS. */
@@ -107,7 +107,7 @@ int ledger_new(struct ledger **ret, struct err_text *err)
 /* The file's size and its head, before any of it is believed. */
 static int check_head(struct ledger *l, struct err_text *err)
 {
-	struct head head;
+	struct ledger_head head;
 	struct stat st;
 	ssize_t n = pread(l->fd, &head, sizeof(head), 0);
 
@@ -167,7 +167,7 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 {
 	uint64_t used = l->head->used;
 	size_t live = live_at(n_fixed), bytes;
-	struct record *r;
+	struct ledger_entry *r;
 	int rc;
 
 	if (n_fixed > RANGE || n_live > RANGE)
@@ -176,8 +176,8 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 	rc = grow(l, sizeof(*l->head) + used + bytes);
 	if (rc < 0)
 		return rc;
-	r = (struct record *)(l->head->records + used);
-	*r = (struct record){
+	r = (struct ledger_entry *)(l->head->records + used);
+	*r = (struct ledger_entry){
 		.bytes = bytes, .type = type, .n_fixed = (uint32_t)n_fixed, .n_live = n_live};
 	if (n_fixed)
 		memcpy(r->fixed, fixed, n_fixed);
@@ -193,7 +193,7 @@ int ledger_add(struct ledger *l, uint32_t type, const void *fixed, size_t n_fixe
 int ledger_next(const struct ledger *l, size_t *at, struct ledger_record *ret, struct err_text *err)
 {
 	uint64_t used = atomic_load_explicit(&l->head->used, memory_order_acquire);
-	struct record *r = (struct record *)(l->head->records + *at);
+	struct ledger_entry *r = (struct ledger_entry *)(l->head->records + *at);
 	uint64_t left;
 
 	if (*at >= used)
