@@ -372,19 +372,10 @@ static void drop_all(void *arg)
 			trainer_drop(TAILQ_FIRST(&a->trainers), false, "the agent stops");
 }
 
-/* Those that a successor goes on with, without core and transport. */
-static void leave_jobs(struct agent *a)
+void agent_free(struct agent *a)
 {
 	struct job *job;
 
-	while ((job = TAILQ_FIRST(&a->jobs))) {
-		job->arenas.x = NULL;
-		job_leave(job);
-	}
-}
-
-void agent_free(struct agent *a)
-{
 	if (!a)
 		return;
 	/* What it has made is posted before the trainers go. Of what it does not make any more they are
@@ -398,7 +389,11 @@ void agent_free(struct agent *a)
 	xport_free(a->x);       /* ends every connection and read */
 	dataloop_free(a->loop); /* runs the handles' last callbacks */
 	agt_core_free(a->core);
-	leave_jobs(a);
+	/* Jobs that a successor goes on with, without core and transport. */
+	while ((job = TAILQ_FIRST(&a->jobs))) {
+		job->arenas.x = NULL;
+		job_leave(job);
+	}
 	handover_write_end(a);
 	memory_thread_free(a->memory_thread);
 	quota_free(a->quota);

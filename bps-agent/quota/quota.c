@@ -277,6 +277,19 @@ int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct
 	return 0;
 }
 
+int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, unsigned n_fds,
+	struct err_text *err)
+{
+	int rc = quota_take(a, kind, n, err);
+
+	if (rc < 0)
+		return rc;
+	rc = quota_take(a, QUOTA_DESCRIPTORS, n_fds, err);
+	if (rc < 0)
+		quota_give(a, kind, n);
+	return rc;
+}
+
 void quota_charge(struct quota_account *a, enum quota_kind kind, uint64_t n)
 {
 	for (; a; a = a->above)

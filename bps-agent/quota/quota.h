@@ -61,6 +61,9 @@ bool quota_is_named(struct quota_account *user);
 /* Take n in the account and all above it. Errors: BPS_EQUOTA, nothing is taken: err says whose
  * limit, its use, and the setting. */
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err);
+/* The same, and descriptors with it: both, or neither. */
+int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, unsigned n_fds,
+	struct err_text *err);
 /* Give back n of what was taken there. */
 void quota_give(struct quota_account *a, enum quota_kind kind, uint64_t n);
 /* It has n now, whatever the limit: of what is limited elsewhere. */

@@ -42,18 +42,6 @@ static void turn_away(struct agent *a)
 	a->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static int admit(struct quota_account *user, struct err_text *err)
-{
-	int rc = quota_take(user, QUOTA_TRAINERS, 1, err);
-
-	if (rc < 0)
-		return rc;
-	rc = quota_take(user, QUOTA_DESCRIPTORS, TRAINER_FDS, err);
-	if (rc < 0)
-		quota_give(user, QUOTA_TRAINERS, 1);
-	return rc;
-}
-
 /* ---- names of users ---- */
 
 struct user_lookup {
@@ -144,7 +132,7 @@ void trainer_accept(struct agent *a)
 		return;
 	}
 	trainer_name_user(a, user, cred.uid);
-	if (admit(user, &err) < 0) {
+	if (quota_take_fds(user, QUOTA_TRAINERS, 1, TRAINER_FDS, &err) < 0) {
 		refuse(a, sock, err.s);
 		quota_put(user);
 		free(t);

@@ -214,15 +214,7 @@ void job_join(struct trainer *t)
 
 static int admit_memory(void *ctx, size_t bytes, unsigned n_fds, struct err_text *err)
 {
-	struct job *job = ctx;
-	int rc = quota_take(job->quota, QUOTA_MEMORY, bytes, err);
-
-	if (rc < 0)
-		return rc;
-	rc = quota_take(job->quota, QUOTA_DESCRIPTORS, n_fds, err);
-	if (rc < 0)
-		quota_give(job->quota, QUOTA_MEMORY, bytes);
-	return rc;
+	return quota_take_fds(((struct job *)ctx)->quota, QUOTA_MEMORY, bytes, n_fds, err);
 }
 
 static void release_memory(void *ctx, size_t bytes, unsigned n_fds)
@@ -535,16 +527,9 @@ void job_on_job(struct agent *a, const struct ctl_job *m)
 		welcome_worker(job, w);
 }
 
-/* If it waits to be let in, nobody need wait for it. */
-static void send_unjoin(const struct trainer *t)
-{
-	const struct ctl_msg m = {.type = CTL_UNJOIN, .unjoin = {t->join_seq}};
-
-	member_send(t->agent->member, &m);
-}
-
 void job_detach(struct trainer *t, const char *why)
 {
+	const struct ctl_msg unjoin = {.type = CTL_UNJOIN, .unjoin = {t->join_seq}};
 	struct job *job = t->job;
 	struct err_text text;
 
@@ -561,7 +546,7 @@ void job_detach(struct trainer *t, const char *why)
 		send_worker(job->agent, job->id, t->rank, WORKER_LOST, text.s);
 	}
 	if (t->state == TRAINER_JOINING && !t->has_rank)
-		send_unjoin(t);
+		member_send(job->agent->member, &unjoin); /* nobody need wait for it */
 	if (TAILQ_EMPTY(&job->trainers) && job->state == JOB_RUNNING)
 		job_end(job, BPS_EWORKER_LOST,
 			"all workers of this machine have left"); /* frees it */

@@ -69,6 +69,6 @@ static void on_going(struct trainer *t, const char *why)
 }
 
 const struct trainer_events trainer_events = {.message = on_message,
-	.submission = tensor_submit,
+	.submission = tensor_on_submission,
 	.going = on_going,
 	.freed = declare_free};

@@ -3,6 +3,7 @@
 #include "bps-agent/trainers/roster.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "bps-agent/trainers/trainer.h"
@@ -29,14 +30,6 @@ static int by_rank(const void *a, const void *b)
 	const struct roster_worker *x = a, *y = b;
 
 	return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-static void copy(char *dst, size_t room, const char *src)
-{
-	size_t n = strnlen(src, room - 1);
-
-	memcpy(dst, src, n);
-	dst[n] = '\0';
 }
 
 void roster_free(struct job *job)
@@ -69,8 +62,8 @@ int roster_update(struct job *job, const struct ctl_job *m)
 	for (uint32_t i = 0; i < m->n_members; i++) {
 		const struct ctl_job_member *cm = &m->members[i];
 
-		copy(p->machines[i].host, sizeof(p->machines[i].host), cm->host);
-		copy(p->machines[i].why, sizeof(p->machines[i].why), cm->why);
+		snprintf(p->machines[i].host, sizeof(p->machines[i].host), "%s", cm->host);
+		snprintf(p->machines[i].why, sizeof(p->machines[i].why), "%s", cm->why);
 		p->machines[i].is_gone = cm->is_gone;
 		p->machines[i].is_new = m->border && cm->since == m->border;
 		for (uint32_t r = 0; r < cm->n_ranks; r++)

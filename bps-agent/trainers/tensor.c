@@ -107,22 +107,6 @@ static int plan_locally(struct tensor *tensor, uint32_t id)
 	return agt_tensor_plan(tensor->core, &plan);
 }
 
-static int give_to_core(struct tensor *tensor, struct err_text *err)
-{
-	struct job *job = tensor->job;
-	int rc = tensor->kind->to_core(tensor);
-
-	if (rc < 0)
-		return err_set(err, rc, "the agent is out of memory");
-	if (!job->is_local) {
-		tensor_add_declare(
-			job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
-		return 0;
-	}
-	rc = plan_locally(tensor, job->n_tensors++);
-	return rc < 0 ? err_set(err, rc, "the agent is out of memory") : 0;
-}
-
 /* Two workers of this machine want different things of one round: w and one before it. */
 static void op_mismatch(struct tensor *tensor, uint32_t w, uint64_t round, uint8_t op)
 {
@@ -287,11 +271,16 @@ const struct tensor_kind host_tensor_kind = {.declare = host_declare,
 
 void tensor_complete(struct tensor *tensor)
 {
-	struct err_text err;
-	int rc = give_to_core(tensor, &err);
+	struct job *job = tensor->job;
+	int rc = tensor->kind->to_core(tensor);
 
+	if (rc == 0 && job->is_local)
+		rc = plan_locally(tensor, job->n_tensors++);
+	else if (rc == 0)
+		tensor_add_declare(
+			job, job->ranks[0], tensor->name, tensor->dtype, tensor->n_elems);
 	if (rc < 0)
-		tensor_refuse(tensor, rc, err.s);
+		tensor_refuse(tensor, rc, "the agent is out of memory");
 	tensor->kind->submit_waiting(tensor);
 }
 
@@ -364,7 +353,7 @@ static void note_submission(struct tensor_worker *tw, const struct local_sqe *e)
 	atomic_store_explicit(&tw->live->submitted, e->round, memory_order_release);
 }
 
-int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err)
+int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err)
 {
 	struct tensor *tensor = e->tensor < t->n_tensors ? t->tensors[e->tensor] : NULL;
 	struct job *job = t->job;

@@ -19,7 +19,7 @@ void tensor_resume(struct tensor *tensor);
 void tensor_refuse(struct tensor *tensor, int code, const char *text);
 /* One entry of the trainer's ring, copied and not checked yet.
  * Errors: negative, with a sentence: the trainer broke the rules. */
-int tensor_submit(struct trainer *t, const struct local_sqe *e, struct err_text *err);
+int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);
 /* A worker's next round, of a tensor that the core has. Errors: BPS_EBUSY. Any other failure is the
  * job's, and the round ends with it. */
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);

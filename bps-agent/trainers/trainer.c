@@ -263,13 +263,6 @@ static void on_slowed(uv_timer_t *timer)
 	listen_to(t);
 }
 
-/* It will not stop: tell it why it is cut off. */
-static void cut_off(struct trainer *t, const char *why)
-{
-	trainer_send_job_failure(t, BPS_EQUOTA, why);
-	trainer_drop(t, true, why);
-}
-
 /* May the next message be read now? It stays in the socket meanwhile, so that who sends it waits,
  * not the agent. */
 static bool has_turn(struct trainer *t)
@@ -283,7 +276,9 @@ static bool has_turn(struct trainer *t)
 	}
 	wait_ns = quota_request(t->user, &t->pace, clock_now_ns(), &err);
 	if (wait_ns < 0) {
-		cut_off(t, err.s);
+		/* It will not stop: tell it why it is cut off. */
+		trainer_send_job_failure(t, BPS_EQUOTA, err.s);
+		trainer_drop(t, true, err.s);
 	} else if (wait_ns > 0) {
 		t->is_slowed = true;
 		listen_to(t);
