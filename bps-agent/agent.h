@@ -8,8 +8,8 @@
  *   memory/    shared memory                           quota/     who may use how much
  *   handover/  what is written down for a successor    restore/   reads it
  *
- * A trainer can harm its own job only: whatever it sends is copied once, checked, and nonsense closes
- * its connection. */
+ * A trainer can harm its own job only: whatever it sends is copied once, checked, and nonsense
+ * closes its connection. */
 #include "bps-agent/model/control.h"
 #include "common/control/member.h"
 

@@ -1,6 +1,7 @@
 /* bps-agent: one per machine; trainers hand it tensors, it pushes and pulls. The main thread runs
  * the control loop, the data thread the trainers and the network (agent.h); the transport's
- * connection management and the making of shared memory (memory_thread.h) have threads of their own. */
+ * connection management and the making of shared memory (memory_thread.h) have threads of their
+ * own. */
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -266,7 +267,7 @@ static void member_up(void *ctx, uint32_t id)
 		post(app, AGENT_RESYNC_BEGIN, NULL);
 }
 
-/* Go on with the jobs of a former life before the scheduler answers. */
+/* Go on with the jobs from before the restart, without waiting for the scheduler. */
 static int go_on(struct agent_app *app, struct err_text *err)
 {
 	uint32_t id = app->identity.known.member_id;
@@ -279,8 +280,8 @@ static int go_on(struct agent_app *app, struct err_text *err)
 	return rc < 0 ? err_set(err, rc, "cannot go on with the jobs that were here") : 0;
 }
 
-/* A drained agent that stops does not come back, and nobody need wait for it: only the scheduler knows
- * which one is. Without its answer we end all the same. */
+/* A drained agent that stops does not come back, and nobody need wait for it: only the scheduler
+ * knows which one is. Without its answer we end all the same. */
 static void on_stop_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct agent_app *app = arg;
@@ -546,7 +547,7 @@ static int give_to_group(const char *path, const char *group, struct err_text *e
 	return 0;
 }
 
-/* That of a former life, if it listens where we shall. */
+/* Take the listening socket of the process before this one, if its path is ours. */
 static bool take_kept_socket(struct agent_app *app)
 {
 	struct sockaddr_un at = {0};

@@ -17,8 +17,8 @@
 
 /* ---- declaring ---- */
 
-/* It becomes the tensor of that number. Those that were refused before their record was written have left
- * gaps below it. */
+/* It becomes the tensor of that number. Those that were refused before their record was written
+ * have left gaps below it. */
 static int new_on_device(struct executor_link *g, struct tensor *tensor, uint32_t id)
 {
 	struct device_tensor **v, *d;

@@ -396,9 +396,9 @@ static struct executor_link *make(struct job *job)
 	return g;
 }
 
-/* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA, which may be asked again when another job of
- * the user has ended; the job has no executor then. Any other failure is the job's for good: it is 0
- * here, and job->executor is OVER with code and sentence. */
+/* Start the job's executor. Errors: -ENOMEM; BPS_EQUOTA, which may be asked again when another job
+ * of the user has ended; the job has no executor then. Any other failure is the job's for good: it
+ * is 0 here, and job->executor is OVER with code and sentence. */
 static int executor_new(struct job *job, struct err_text *err)
 {
 	struct executor_link *g = make(job);
@@ -568,7 +568,7 @@ static void on_message(struct executor_link *g, const struct local_msg *m)
 {
 	if (g->state == EXECUTOR_OVER)
 		return;
-	/* An adopted one has told a former life, perhaps in vain, and tells us again. */
+	/* An adopted executor repeats what it sent before the restart. */
 	if (m->type == GPU_READY && (g->state == EXECUTOR_STARTING || g->is_adopted))
 		on_ready(g, &m->gpu_text);
 	else if (m->type == GPU_ROUTE && (g->state == EXECUTOR_MEETING || g->is_adopted))

@@ -2,8 +2,9 @@
 #define BPS_AGENT_GPU_EXECUTOR_LINK_H
 /* The link to a job's executor: the child, its socket and its rings.
  *
- * A successor of this process finds the executor as it was (handover_write.h), is heard by it as its agent
- * from its own START on, and learns where rounds are by beginning them once more (K6, core.h).
+ * A successor of this process finds the executor as it was (handover_write.h), is heard by it as
+ * its agent from its own START on, and learns where rounds are by beginning them once more (K6,
+ * core.h).
  *
  * The data thread's. */
 #include "bps-agent/model/agent.h"
@@ -13,11 +14,10 @@ struct ledger_route;
 
 extern const struct executor_ops executor_ops;
 
-/* The executor that a job of a former life had; sock -1: it is gone. Owns: the descriptors. Errors:
+/* Take over the job's executor after a restart; sock -1: it is gone. Owns: the descriptors. Errors:
  * -errno with a sentence. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
-/* What it has told of its route in a former life: it is running. Errors: BPS_EPROTO it makes no
- * sense. */
+/* Restore its route: it is running. Errors: BPS_EPROTO it makes no sense. */
 int executor_restore_route(struct executor_link *g, const struct ledger_route *k);
 /* The agent ends: leave the executors, which see it. */
 void executor_stop_all(struct agent *a);

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_GPU_SPAWN_CHILD_H
 #define BPS_AGENT_GPU_SPAWN_CHILD_H
-/* Starts a child with default signals and all of the agent's environment but what is its own affair.
- * Thread-safe as long as nobody changes the environment. */
+/* Starts a child with default signals and all of the agent's environment but what is its own
+ * affair. Thread-safe as long as nobody changes the environment. */
 #include <spawn.h>
 #include <sys/types.h>
 

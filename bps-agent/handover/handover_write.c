@@ -439,7 +439,7 @@ struct agt_kept_part *handover_write_parts(
 	void *live;
 
 	(void)ctx;
-	if (tensor->parts) /* another plan than that of a former life is none */
+	if (tensor->parts) /* after a restart the plan must be the same */
 		return tensor->kept_id == id && tensor->part_elems == part_elems &&
 				       tensor->n_parts == n_parts
 			       ? tensor->parts

@@ -7,11 +7,11 @@
  *   tN.s  a trainer's socket       tN.p  pidfd       tN.e  its eventfd       tN.c  its control page
  *   jN.l  a job's ledger           jN.m  its arenas, told apart by their inode numbers
  *   jN.x  its executor's socket    jN.p  the executor's pidfd
- * and the listening socket as "listen" when it is ours, and "cluster" (cluster_identity.h). All else is in the
- * job's ledger.
+ * and the listening socket as "listen" when it is ours, and "cluster" (cluster_identity.h).
+ * All else is in the job's ledger.
  *
- * A manager that stands still for a while, as systemd does when it reloads, gets what is kept later,
- * in the same order: until then a restart loses it.
+ * A manager that stands still for a while, as systemd does when it reloads, gets what is kept
+ * later, in the same order: until then a restart loses it.
  *
  * Order: descriptor, then record, then whoever relies on it is told. So a record without descriptor
  * was lost by the manager, and ends what it is about; a descriptor without record is of somebody
@@ -26,8 +26,9 @@
 #include "bps-agent/model/agent.h"
 #include "common/daemon/fdstore.h"
 
-/* A trainer has said HELLO; who has not may do so again on a new connection. Only once in all lives:
- * a manager may keep two under one name, and a successor would take the second for another one. */
+/* A trainer has said HELLO; who has not may do so again on a new connection. Only once in all
+ * lives: a manager may keep two under one name, and a successor would take the second for another
+ * one. */
 void handover_write_socket(struct trainer *t);
 /* A new job. Errors: -errno with a sentence. */
 int handover_write_job(struct job *job, struct err_text *err);
@@ -45,8 +46,8 @@ int handover_write_executor(struct executor_link *g);
 int handover_write_route(const struct executor_link *g);
 /* It is of no more use. */
 void handover_forget_executor(struct executor_link *g);
-/* That worker has declared it: where its own input, the tensor's outputs and its staging memory lie. What
- * is written already is not written again. Errors: -errno. */
+/* That worker has declared it: where its own input, the tensor's outputs and its staging memory
+ * lie. What is written already is not written again. Errors: -errno. */
 int handover_write_declared(struct tensor *tensor, uint32_t worker);
 /* The core's keep callback. */
 struct agt_kept_part *handover_write_parts(

@@ -24,8 +24,8 @@ struct ledger;
 
 /* Errors: -errno with a sentence. */
 int ledger_new(struct ledger **ret, struct err_text *err);
-/* The ledger of a former life. Owns: takes fd, also when it fails. Errors: BPS_EVERSION, BPS_EPROTO
- * it is none or damaged, -errno; with a sentence. */
+/* Open the ledger of a process before this one. Owns: takes fd, also when it fails. Errors:
+ * BPS_EVERSION, BPS_EPROTO it is none or damaged, -errno; with a sentence. */
 int ledger_open(int fd, struct ledger **ret, struct err_text *err);
 /* Unmap and close; who keeps the descriptor still has it. NULL is allowed. */
 void ledger_free(struct ledger *l);

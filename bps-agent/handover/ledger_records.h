@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_HANDOVER_LEDGER_RECORDS_H
 #define BPS_AGENT_HANDOVER_LEDGER_RECORDS_H
-/* Records of a job's ledger: fixed parts, which are written once, and live parts, which are kept up to
- * date. handover_write.c writes them, handover_read.c reads them. */
+/* Records of a job's ledger: fixed parts, which are written once, and live parts, which are kept up
+ * to date. handover_write.c writes them, handover_read.c reads them. */
 #include <stdatomic.h>
 #include <stdint.h>
 

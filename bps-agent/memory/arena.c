@@ -190,8 +190,8 @@ static int give_fd(const struct arena_set *set, struct arena *a, struct err_text
 	return 0;
 }
 
-/* The arena becomes one of the set, with its number. is_new: it is not written down yet. Errors: with a
- * sentence; servers do not have it. */
+/* The arena becomes one of the set, with its number. is_new: it is not written down yet. Errors:
+ * with a sentence; servers do not have it. */
 static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct err_text *err)
 {
 	int rc = offer(set->x, a);

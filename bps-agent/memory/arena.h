@@ -87,9 +87,9 @@ int arena_adopt(struct arena_set *set, enum arena_kind kind, struct memory *m, s
 	struct err_text *err);
 /* It was not made after all. */
 void arena_forgo(struct arena_set *set, enum arena_kind kind, size_t bytes);
-/* One of a former life, on that node. Owns: takes fd unless it fails. *kept_used: how much of it is
- * handed out, and is kept up to date from now on. Errors: -errno, BPS_EPROTO it is too small or not
- * sealed; with a sentence. */
+/* Restore one after a restart, on that node. Owns: takes fd unless it fails. *kept_used: how much
+ * of it is handed out, and is kept up to date from now on. Errors: -errno, BPS_EPROTO it is too
+ * small or not sealed; with a sentence. */
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err);
 /* NULL: there is none. */

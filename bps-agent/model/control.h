@@ -31,7 +31,8 @@ struct gpu_config {
 struct agent_config {
 	uint32_t id; /* told by the scheduler */
 	uint64_t instance;
-	int listen_fd; /* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
+	/* SOCK_SEQPACKET, listening, nonblocking; the caller closes it after agent_free */
+	int listen_fd;
 	uint32_t spin_us;
 	const struct shm_config *same_host; /* NULL: off; outlives the agent */
 	struct agent_limits limits;
@@ -41,7 +42,7 @@ struct agent_config {
 	/* The service manager keeps what a successor needs: trainers are left as they are at the
 	 * end. */
 	bool can_hand_over;
-	struct fdstore *inherited; /* what a former life has left; for agent_new alone */
+	struct fdstore *inherited; /* descriptors from before a restart; for agent_new alone */
 	struct gpu_config gpu;
 };
 

@@ -3,7 +3,7 @@
 /* A job's executor, a child process that drives its GPUs on this machine (executor/exec.h), and the
  * tensors that lie on them. The data thread's.
  *
- *   STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or the executor fails or dies--> OVER
+ *   STARTING --READY--> MEETING --ROUTE--> RUNNING --job ends, or it fails or dies--> OVER
  *                       freed when the job is gone and the child has been waited for */
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ struct agent;
 struct job;
 struct quota_account;
 
-/* Submissions of a tensor that wait here: a trainer's stream may be several rounds ahead of what is done. */
+/* Most submissions of a tensor that wait: a stream may be several rounds ahead of what is done. */
 #define DEVICE_AHEAD 8
 
 enum executor_state { EXECUTOR_STARTING, EXECUTOR_MEETING, EXECUTOR_RUNNING, EXECUTOR_OVER };
@@ -35,7 +35,7 @@ struct executor_link {
 	char text[CTL_TEXT_MAX + 1];
 	pid_t pid;
 	bool is_handed_over; /* a successor would have it */
-	bool is_adopted; /* of a former life of this agent: no child of this one, and it may tell twice */
+	bool is_adopted; /* from before a restart: no child of this process, may repeat messages */
 	int sock, wake_fd, exec_fd, pidfd; /* fds: eventfds, our own and the executor's */
 	unsigned n_handles;
 	uv_poll_t sock_poll, wake_poll, pid_poll;
@@ -81,7 +81,8 @@ struct executor_ops {
 	const struct tensor_kind *tensors; /* those in device memory */
 	/* The trainer asks for the executor: answered when there is one, or why there is none. */
 	void (*ask)(struct trainer *t, uint32_t seq);
-	/* The job has ended: so does the executor, in its own time. NULL is allowed, here and below. */
+	/* The job has ended: so does the executor, in its own time. NULL is allowed, here and
+	 * below. */
 	void (*end)(struct executor_link *g, int code, const char *text);
 	/* The job is gone. */
 	void (*release)(struct executor_link *g);

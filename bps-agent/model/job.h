@@ -53,9 +53,10 @@ struct job {
 	struct trainer **by_worker; /* NULL: gone */
 	struct agt_job *core;
 	struct executor_link *executor; /* its executor, when somebody asked for one */
-	uint64_t running_since_ns;      /* from RUNNING on, in this life */
+	uint64_t running_since_ns;      /* from RUNNING on, in this process */
 	bool is_told;                   /* since the last resync began */
-	bool is_resumed;   /* of a former life; its trainers are not heard before the scheduler */
+	/* After a restart: its trainers are not read before the scheduler answers. */
+	bool is_resumed;
 	bool is_busy;      /* the core may still write to its memory */
 	uint32_t n_making; /* requests to the memory thread */
 	bool makes_output; /* one of them is for outputs; then others wait for it: */

@@ -1,7 +1,7 @@
 #ifndef BPS_AGENT_MODEL_TENSOR_H
 #define BPS_AGENT_MODEL_TENSOR_H
-/* A tensor of a job on this machine. From the moment all local workers have declared it, its rounds are
- * the core's. The data thread's. */
+/* A tensor of a job on this machine. From the moment all local workers have declared it, its rounds
+ * are the core's. The data thread's. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -40,9 +40,9 @@ struct tensor_worker {
 	uint8_t op;        /* of the last submission */
 };
 
-/* Where a tensor's slots lie, and how its submissions get to the core: host memory (trainers/tensor.c,
- * declare.c) or device memory (gpu/device_tensor.c). A new tensor is the host's until a worker
- * declares it in device memory. */
+/* Where a tensor's slots lie, and how its submissions get to the core: host memory
+ * (trainers/tensor.c, declare.c) or device memory (gpu/device_tensor.c). A new tensor is the host's
+ * until a worker declares it in device memory. */
 struct tensor_kind {
 	bool has_streams; /* rounds wait for workers' streams, too, which a failure has to let go */
 	/* A worker declares it: memory for it, as far as it is missing. Errors: with a sentence;
@@ -79,7 +79,7 @@ struct tensor {
 	uint32_t n_declared;
 	uint32_t idx; /* among those that are kept; CTL_NO_ID: not kept yet */
 	struct ledger_tensor_live *live;
-	struct agt_kept_part *parts;           /* of a former life, or once planned */
+	struct agt_kept_part *parts;           /* once planned, also before a restart */
 	uint32_t kept_id, part_elems, n_parts; /* with parts */
 	int failed;
 	char *fail_text;

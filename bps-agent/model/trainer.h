@@ -37,7 +37,7 @@ struct trainer {
 	TAILQ_ENTRY(trainer) link;
 	TAILQ_ENTRY(trainer) of_job; /* job->trainers, until GONE */
 	struct agent *agent;
-	uint64_t number; /* no other has it, in all lives */
+	uint64_t number; /* unique, also over restarts */
 	bool has_kept_socket;
 	struct ledger_trainer_live *live; /* from HELLO on */
 	struct job *job;                  /* from HELLO on */
@@ -55,7 +55,8 @@ struct trainer {
 	/* Its message stays in the socket until it is answered. */
 	bool is_asking;
 	uint32_t asked_seq; /* of that message */
-	/* Of a former life: what it did last may have been done, but not been noted. */
+	/* Set after a restart: the last message, submission or barrier may have been processed but
+	 * not recorded. Accept one duplicate of each. */
 	bool may_repeat_message, may_repeat_submission, may_have_passed;
 	pid_t pid;
 	uid_t uid;
@@ -78,7 +79,7 @@ struct trainer {
 	bool is_held;                      /* its socket is not read */
 	bool is_left;                      /* to a successor */
 	bool wants_device;                 /* asks for the executor */
-	bool has_asked_device;             /* of this life of the agent, and has not given it up */
+	bool has_asked_device;             /* of this process, and has not given it up */
 	uint32_t why_seq, why_local_seq;   /* the question under way, 0: none */
 	uint64_t why_due_ns;               /* until then the scheduler may answer it */
 	char why_text[CTL_TEXT_MAX + 1];   /* what is known locally about it */

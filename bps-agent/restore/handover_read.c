@@ -1,6 +1,6 @@
-/* What a former life of this agent has left: descriptors, and ledgers that say what they are
- * (handover_write.h). Ledgers are an agent's own, but no assertion meets what they say: whatever does not fit
- * ends that job, which its trainers and the scheduler are told. */
+/* Reads what the process before this one has left: descriptors, and ledgers that say what they are
+ * (handover_write.h). Ledgers are an agent's own, but no assertion meets what they say: whatever
+ * does not fit ends that job, which its trainers and the scheduler are told. */
 #include "bps-agent/restore/handover_read.h"
 
 #include <errno.h>

@@ -4,8 +4,7 @@
 struct agent;
 struct fdstore;
 
-/* What a former life has left, before the thread runs: its jobs and trainers are there again, and
- * wait for the scheduler. What cannot go on is told so and forgotten. Takes descriptors out of
- * s. */
+/* Restore jobs and trainers, before the thread runs; they wait for the scheduler. Those that cannot
+ * go on are told so and forgotten. Takes descriptors out of s. */
 void handover_read(struct agent *a, struct fdstore *s);
 #endif

@@ -1,4 +1,5 @@
-/* Of a former life: the executor of a job's GPUs, which lives on, and tensors there. */
+/* Reads the records of device memory after a restart: the executor, which lives on, and its
+ * tensors. */
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"

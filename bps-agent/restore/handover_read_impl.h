@@ -1,8 +1,8 @@
 #ifndef BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
 #define BPS_AGENT_RESTORE_HANDOVER_READ_IMPL_H
-/* What handover_read.c, which reads the ledgers, shares with handover_read_gpu.c, which knows the records of
- * device memory. Errors are BPS_EPROTO, and what an executor that is gone says, with a sentence in
- * r->err. */
+/* What handover_read.c, which reads the ledgers, shares with handover_read_gpu.c, which knows the
+ * records of device memory. Errors are BPS_EPROTO, and what an executor that is gone says, with a
+ * sentence in r->err. */
 #include "bps-agent/handover/ledger.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/model/agent.h"

@@ -5,12 +5,12 @@
 
 #include "bps-agent/model/agent.h"
 
-/* Somebody is at the listening socket. */
+/* Accept a connection at the listening socket. */
 void trainer_accept(struct agent *a);
 /* A connection of that user becomes a trainer of the agent. Takes all descriptors; pidfd -1: there
  * is none. */
 void trainer_take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
 	int pidfd, uint64_t number, struct trainer *t);
-/* Its user's name is looked up, once. */
+/* Look up the user's name, once. */
 void trainer_name_user(struct agent *a, struct quota_account *user, uid_t uid);
 #endif

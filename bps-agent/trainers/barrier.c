@@ -30,7 +30,8 @@ static void answer(struct trainer *t, int code, const char *text)
 	t->live->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
-/* A life that ended between the answer and noting it: what the trainer does now says that it came. */
+/* After a restart between the answer and its record: what the trainer does now shows that it
+ * came. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;

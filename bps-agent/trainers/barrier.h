@@ -3,14 +3,14 @@
 /* Trainers that wait at a barrier of their job (bps_checkpoint_barrier). The data thread's. */
 #include "bps-agent/model/agent.h"
 
-/* The trainer's BARRIER. */
+/* Serve the trainer's BARRIER. */
 void barrier_ask(struct trainer *t, uint32_t seq, uint64_t number);
-/* Before a submission: does it wait at none? */
+/* Return whether it waits at no barrier; called before a submission. */
 bool barrier_is_over(struct trainer *t);
-/* A JOB has come: whoever waits is told, or says again that it does. */
+/* A JOB has come: answer those that wait, or report to the scheduler again that they do. */
 void barrier_look(struct job *job);
-/* Say it again to a scheduler that may have forgotten. */
+/* Report it again to a scheduler that may have forgotten. */
 void barrier_again(struct trainer *t);
-/* The job is over: if it waits, it waits no more. */
+/* The job is over: answer the trainer if it waits. */
 void barrier_over(struct trainer *t, int code, const char *text);
 #endif

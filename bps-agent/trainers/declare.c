@@ -1,5 +1,6 @@
 /* DECLARE: what trainers want their tensors to be, and the memory for them. It is made by another
- * thread (memory_thread.h); its trainer is held meanwhile, and its DECLARE goes on where it stood. */
+ * thread (memory_thread.h); its trainer is held meanwhile, and its DECLARE goes on where it
+ * stood. */
 #include "bps-agent/trainers/declare.h"
 
 #include <errno.h>
@@ -57,8 +58,8 @@ static int declare_again(
 		d->name, t->job->name, other, dtype_name(tensor->dtype),
 		(unsigned long long)tensor->n_elems, t->rank, dtype_name(d->dtype),
 		(unsigned long long)d->n_elems);
-	/* All workers of the job must hear of it, unless it is one who has declared it before. Both go in
-	 * one message: see check_named in bps-scheduler/core/tensor.c. */
+	/* All workers of the job must hear of it, unless it is one who has declared it before. Both
+	 * go in one message: see check_named in bps-scheduler/core/tensor.c. */
 	if (!tensor->workers[t->worker].is_declared) {
 		if (t->job->n_batch > JOB_BATCH - 2)
 			tensor_flush_declares(t->job);
@@ -119,8 +120,8 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* One worker of this machine has it in host memory, another on a GPU: no round of it can be, and the
- * other machines would wait. */
+/* One worker of this machine has it in host memory, another on a GPU: no round of it can be, and
+ * the other machines would wait. */
 static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
 {
 	struct err_text text;

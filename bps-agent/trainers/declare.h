@@ -7,10 +7,10 @@
  * once, or when memory for them was made, until when the trainer is held. Owns: takes *mem,
  * in which d's names lie. */
 void declare_begin(struct trainer *t, uint32_t seq, const struct local_declare *d, void **mem);
-/* What some waited for is there, or not: they look again. */
+/* Memory was made, or not: go on with the DECLAREs that waited for it. */
 void declare_wake(struct job *job);
 /* The trainer is going: its DECLARE waits no more. What is being made for it comes all the same. */
 void declare_cancel(struct trainer *t);
-/* With the trainer's memory. */
+/* Free it with the trainer. */
 void declare_free(struct trainer *t);
 #endif

@@ -153,7 +153,7 @@ void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem)
 
 	FAILPOINT(AGENT_TRAINER_HELLO);
 	if (t->may_repeat_message && t->live)
-		return; /* answered by a former life, or when this one began */
+		return; /* answered before the restart, or when this process began */
 	if (t->state != TRAINER_GREETING) {
 		trainer_drop(t, true, "a second HELLO");
 		return;

@@ -12,12 +12,13 @@ struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, cons
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* Have the trainer join, which has been attached. */
 void job_join(struct trainer *t);
-/* It runs, of a former life: the core's part, whose trainers are by_worker. Errors: -ENOMEM. */
+/* Go on with a job after a restart: the core's part, whose trainers are by_worker. Errors:
+ * -ENOMEM. */
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);
-/* The trainer is going: if its job is not over, that ends it, with why as the reason. NULL: the process
- * ends, and a successor goes on with both. */
+/* The trainer is going: if its job is not over, that ends it, with why as the reason. NULL: the
+ * process ends, and a successor goes on with both. */
 void job_detach(struct trainer *t, const char *why);
 /* The process ends: free it. */
 void job_leave(struct job *job);

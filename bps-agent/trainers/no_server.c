@@ -1,6 +1,6 @@
-/* Rounds that need servers while there are none: trainers are told after a while, in a word of their
- * control page that the library sees while it waits. Their rounds stay in flight, and complete when
- * a server comes. */
+/* Rounds that need servers while there are none: trainers are told after a while, in a word of
+ * their control page that the library sees while it waits. Their rounds stay in flight, and
+ * complete when a server comes. */
 #include "bps-agent/trainers/no_server.h"
 
 #include "common/base/log.h"

@@ -9,10 +9,10 @@ int roster_update(struct job *job, const struct ctl_job *m);
  * was. */
 void roster_newcomers(
 	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
-/* Is that rank one of those who were let in last? */
+/* Return whether that rank was let in last. */
 bool roster_is_new(const struct job *job, uint32_t rank);
-/* The trainer asks who is there. */
+/* Answer a trainer that asks who is in its job. */
 void roster_ask(struct trainer *t, uint32_t seq, const struct local_ask *q);
-/* With the job. */
+/* Free it with the job. */
 void roster_free(struct job *job);
 #endif

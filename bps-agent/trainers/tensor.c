@@ -284,7 +284,7 @@ void tensor_complete(struct tensor *tensor)
 	tensor->kind->submit_waiting(tensor);
 }
 
-/* ---- of a former life ---- */
+/* ---- after a restart ---- */
 
 /* The plan that it had, if it had one. */
 static int plan_again(struct tensor *tensor)
@@ -318,7 +318,7 @@ void tensor_resume(struct tensor *tensor)
 	if (tensor->core)
 		complete = agt_tensor_round(tensor->core);
 	if (tensor->failed && tensor->kind->has_streams)
-		tensor->kind->cancel(tensor); /* a former life may not have come to say it */
+		tensor->kind->cancel(tensor); /* it may not have been sent before the restart */
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++) {
 		struct tensor_worker *tw = &tensor->workers[w];
 		struct trainer *t = tensor->job->by_worker[w];
@@ -334,7 +334,7 @@ void tensor_resume(struct tensor *tensor)
 
 /* ---- submissions ---- */
 
-/* A life that ended between noting the submission and that it had noted it. */
+/* After a restart between recording the submission and recording that it was taken. */
 static bool is_repeated(struct trainer *t, const struct tensor_worker *tw, uint64_t round)
 {
 	bool may = t->may_repeat_submission;

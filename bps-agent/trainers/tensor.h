@@ -12,10 +12,10 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 /* All local workers have declared it, and its memory is there: from here on it is the core's, and
  * the scheduler hears of it. If that fails it is refused. */
 void tensor_complete(struct tensor *tensor);
-/* Of a former life, with all that is kept of it: the core goes on with it, and its trainers are
- * told what they may have missed. */
+/* Go on with a tensor after a restart, with all that its records say, and tell its trainers what
+ * they may have missed. */
 void tensor_resume(struct tensor *tensor);
-/* Every round of it ends with code. */
+/* Fail it: every round ends with code. */
 void tensor_refuse(struct tensor *tensor, int code, const char *text);
 /* One entry of the trainer's ring, copied and not checked yet.
  * Errors: negative, with a sentence: the trainer broke the rules. */
