@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "bps-agent/executor/device/fake.h"
+#include "tests/unit/fake_device.h"
 #include "bps-agent/executor/device/host.h"
 #include "common/base/clock.h"
 
@@ -154,7 +154,7 @@ static int make(struct rig *r, const struct device_ops *ops, const char *name, u
 	assert_int_equal(route_make(name, n, switches, &r->route, &err), 0);
 	if (chunk_bytes && r->route.chunk_bytes)
 		r->route.chunk_bytes = chunk_bytes;
-	fake_set_gpus((int)n);
+	fake_device_set_gpus((int)n);
 	assert_int_equal(ops->open("test", &r->dev, &err), 0);
 	host_bytes = (r->bytes * (MEMBERS + 2) * TENSORS + 4095) / 4096 * 4096;
 	r->host = aligned_alloc(4096, host_bytes);
@@ -183,7 +183,7 @@ static void unmake(struct rig *r)
 		ops->drop(r->gpu_mem[m]);
 	ops->drop(r->host_mem);
 	if (ops == &device_fake)
-		assert_int_equal(fake_objects(r->dev), 0);
+		assert_int_equal(fake_device_objects(r->dev), 0);
 	ops->close(r->dev);
 	free(r->host);
 }
@@ -244,9 +244,9 @@ static void run_fake(struct rig *r, uint32_t t)
 		poll_engine(r);
 		r->seed = r->seed * 1103515245 + 12345;
 		for (unsigned k = 0; k < (r->seed >> 16) % 5; k++)
-			fake_step(r->dev, (r->seed >> 8) % fake_queues(r->dev));
+			fake_device_step(r->dev, (r->seed >> 8) % fake_device_queues(r->dev));
 		if (turn % 64 == 63)
-			fake_run(r->dev);
+			fake_device_run(r->dev);
 		if (r->failed)
 			return;
 	}
@@ -332,7 +332,7 @@ static void nothing_begins_before_every_stream_has_come(void **state)
 	for (unsigned m = 0; m < 4; m++) {
 		poll_engine(&r);
 		assert_int_equal(engine_missing(r.e, 0), m);
-		assert_int_equal(fake_calls(r.dev, FAKE_COPY), 0);
+		assert_int_equal(fake_device_calls(r.dev, FAKE_COPY), 0);
 		atomic_store(&r.slots[m][0].ready, 1);
 	}
 	assert_true(engine_is_busy(r.e));
@@ -376,12 +376,12 @@ static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uin
 	submit(&r, first, 1, priority);
 	poll_engine(&r); /* its first 32 MiB are under way */
 	submit(&r, !first, 1, of_other);
-	fake_run(r.dev);
+	fake_device_run(r.dev);
 	assert_int_equal(r.n_staged, 0);
 	poll_engine(&r);
 	assert_int_equal(r.n_staged, 32);
 	r.n_staged = 0;
-	fake_run(r.dev);
+	fake_device_run(r.dev);
 	poll_engine(&r);
 	assert_int_equal(r.first_staged, next);
 	unmake(&r);
@@ -409,15 +409,15 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 	r.lands_at_once = false;
 	submit(&r, 0, 1, 0);
 	poll_engine(&r);
-	fake_step(r.dev, 0); /* the first copy */
-	fake_step(r.dev, 0); /* its counter */
+	fake_device_step(r.dev, 0); /* the first copy */
+	fake_device_step(r.dev, 0); /* its counter */
 	poll_engine(&r);
 	assert_int_equal(r.n_staged, 1);
 	land(&r, 0, 0, 1);
 	poll_engine(&r);
-	fake_step(r.dev, 1); /* the sum's copy, while three of the other way wait */
-	fake_step(r.dev, 1);
-	assert_string_equal(fake_history(r.dev), "UpDp");
+	fake_device_step(r.dev, 1); /* the sum's copy, while three of the other way wait */
+	fake_device_step(r.dev, 1);
+	assert_string_equal(fake_device_history(r.dev), "UpDp");
 	unmake(&r);
 }
 
@@ -430,7 +430,7 @@ static void small_collectives_travel_together(void **state)
 	submit(&r, 0, 1, 0);
 	run_fake(&r, 0);
 	/* 64 partitions: one launch each way */
-	assert_int_equal(fake_calls(r.dev, FAKE_COLLECTIVE), 2);
+	assert_int_equal(fake_device_calls(r.dev, FAKE_COLLECTIVE), 2);
 	unmake(&r);
 }
 
@@ -462,7 +462,7 @@ static void have_successor(
 	engine_mute(r->e);
 	for (unsigned i = 0; i < 40; i++) {
 		poll_engine(r);
-		fake_step(r->dev, i % fake_queues(r->dev));
+		fake_device_step(r->dev, i % fake_device_queues(r->dev));
 	}
 	assert_int_equal(r->n_staged, before);
 	for (uint32_t t = 0; t < TENSORS; t++) {
@@ -492,7 +492,7 @@ static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
 				submit(&r, t, 1, (uint16_t)t);
 			for (unsigned i = 0; i < steps; i++) {
 				poll_engine(&r);
-				fake_step(r.dev, i % fake_queues(r.dev));
+				fake_device_step(r.dev, i % fake_device_queues(r.dev));
 			}
 			have_successor(&r, first, landed);
 			assert_int_equal(engine_run(r.e, 0, 1, OP_SUM, 0), -EINVAL); /* but once */
@@ -585,9 +585,9 @@ static void a_full_queue_only_delays(void **state)
 
 			make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192);
 			r.seed = n;
-			fake_inject(r.dev, FAKE_COPY, n, 3, DEVICE_AGAIN);
-			fake_inject(r.dev, FAKE_POST, n, 2, DEVICE_AGAIN);
-			fake_inject(r.dev, FAKE_CLIQUE_POLL, n, 2, DEVICE_AGAIN);
+			fake_device_inject(r.dev, FAKE_COPY, n, 3, DEVICE_AGAIN);
+			fake_device_inject(r.dev, FAKE_POST, n, 2, DEVICE_AGAIN);
+			fake_device_inject(r.dev, FAKE_CLIQUE_POLL, n, 2, DEVICE_AGAIN);
 			submit(&r, 0, 1, 5);
 			run_fake(&r, 0);
 			expect_sum(&r, 0, 1);
@@ -612,16 +612,16 @@ static void any_call_that_fails_ends_all_rounds_and_lets_all_streams_go(void **s
 
 				make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192);
 				r.seed = n;
-				fake_inject(r.dev, faults[f].call, n, 1, faults[f].rc);
+				fake_device_inject(r.dev, faults[f].call, n, 1, faults[f].rc);
 				submit(&r, 0, 1, 5);
 				run_fake(&r, 0);
 				failed = r.failed;
 				if (failed) {
 					assert_int_equal(failed, BPS_EDEVICE);
-					assert_int_equal(fake_was_aborted(r.dev),
+					assert_int_equal(fake_device_was_aborted(r.dev),
 						ways[w].n > 1 && route_has_cliques(&r.route));
 					expect_all_poisoned(&r);
-					fake_run(r.dev);
+					fake_device_run(r.dev);
 					poll_engine(&r);
 					check(&r);
 				}
@@ -639,7 +639,7 @@ static void a_queue_that_broke_is_noticed(void **state)
 	make(&r, &device_fake, "copy", 1, 1000, 1024, 0);
 	submit(&r, 0, 1, 0);
 	poll_engine(&r);
-	fake_inject(r.dev, FAKE_QUEUE_POLL, 1, 1, DEVICE_LOST);
+	fake_device_inject(r.dev, FAKE_QUEUE_POLL, 1, 1, DEVICE_LOST);
 	r.now_ns += 10000000;
 	poll_engine(&r);
 	assert_int_equal(r.failed, BPS_EDEVICE);
@@ -661,7 +661,7 @@ static void work_that_never_ends_is_given_up(void **state)
 	r.now_ns += 200000000;
 	poll_engine(&r);
 	assert_int_equal(r.failed, BPS_EDEVICE);
-	assert_true(fake_was_aborted(r.dev));
+	assert_true(fake_device_was_aborted(r.dev));
 	expect_all_poisoned(&r);
 	unmake(&r);
 }
@@ -673,14 +673,14 @@ static void a_clique_that_never_opens_is_given_up(void **state)
 
 	(void)state;
 	make(&r, &device_fake, "rs_ag", 4, 1000, 1024, 0);
-	fake_inject(r.dev, FAKE_CLIQUE_POLL, 1, 1000000, DEVICE_AGAIN);
+	fake_device_inject(r.dev, FAKE_CLIQUE_POLL, 1, 1000000, DEVICE_AGAIN);
 	submit(&r, 0, 1, 0);
 	for (unsigned i = 0; i < 100 && !r.failed; i++) {
 		poll_engine(&r);
 		r.now_ns += 100000000;
 	}
 	assert_int_equal(r.failed, BPS_EDEVICE);
-	assert_true(fake_was_aborted(r.dev));
+	assert_true(fake_device_was_aborted(r.dev));
 	expect_all_poisoned(&r);
 	unmake(&r);
 }
@@ -698,7 +698,7 @@ static void a_slow_trainer_or_network_is_no_fault(void **state)
 	fill(&r, 0, 1);
 	atomic_store(&r.slots[0][0].ready, 1);
 	poll_engine(&r);
-	fake_run(r.dev);
+	fake_device_run(r.dev);
 	poll_engine(&r);
 	r.now_ns += UINT64_C(100000000000);
 	poll_engine(&r);
@@ -719,7 +719,7 @@ static void a_member_that_dies_releases_the_others(void **state)
 	poll_engine(&r);
 	engine_member_gone(r.e, 2);
 	assert_int_equal(r.failed, BPS_EWORKER_LOST);
-	assert_true(fake_was_aborted(r.dev));
+	assert_true(fake_device_was_aborted(r.dev));
 	expect_all_poisoned(&r);
 	check(&r);
 	unmake(&r);
@@ -752,7 +752,7 @@ static void a_cancelled_tensor_leaves_the_others_alone(void **state)
 			submit(&r, 1, 1, 5);
 			for (unsigned i = 0; i < steps; i++) {
 				poll_engine(&r);
-				fake_step(r.dev, i % fake_queues(r.dev));
+				fake_device_step(r.dev, i % fake_device_queues(r.dev));
 			}
 			if (!r.n_done[0]) {
 				engine_cancel(r.e, 0);
@@ -795,13 +795,13 @@ static void an_engine_that_cannot_be_made_leaves_nothing(void **state)
 			struct device *dev;
 			struct err_text err;
 
-			fake_set_gpus(4);
+			fake_device_set_gpus(4);
 			assert_int_equal(device_fake.open("test", &dev, &err), 0);
 			assert_int_equal(route_make("rs_ag", 4, NULL, &cfg.route, &err), 0);
-			fake_inject(dev, calls[k], n, 1, DEVICE_NOMEM);
+			fake_device_inject(dev, calls[k], n, 1, DEVICE_NOMEM);
 			if (engine_new(dev, &cfg, &env, &e, &err) == 0)
 				engine_free(e);
-			assert_int_equal(fake_objects(dev), 0);
+			assert_int_equal(fake_device_objects(dev), 0);
 			device_fake.close(dev);
 		}
 	}

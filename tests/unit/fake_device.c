@@ -1,4 +1,4 @@
-#include "bps-agent/executor/device/fake.h"
+#include "tests/unit/fake_device.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ struct fake_device {
 
 static int next_n_gpus = 1;
 
-void fake_set_gpus(int n)
+void fake_device_set_gpus(int n)
 {
 	next_n_gpus = n;
 }
@@ -58,27 +58,27 @@ static struct fake_device *of(const struct device *dev)
 	return (struct fake_device *)(uintptr_t)dev;
 }
 
-void fake_inject(struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc)
+void fake_device_inject(struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc)
 {
 	of(dev)->inject[call] = (struct injection){of(dev)->n_calls[call] + n, times, rc};
 }
 
-unsigned fake_calls(const struct device *dev, enum fake_call call)
+unsigned fake_device_calls(const struct device *dev, enum fake_call call)
 {
 	return of(dev)->n_calls[call];
 }
 
-unsigned fake_objects(const struct device *dev)
+unsigned fake_device_objects(const struct device *dev)
 {
 	return of(dev)->n_objects;
 }
 
-bool fake_was_aborted(const struct device *dev)
+bool fake_device_was_aborted(const struct device *dev)
 {
 	return of(dev)->was_aborted;
 }
 
-const char *fake_history(const struct device *dev)
+const char *fake_device_history(const struct device *dev)
 {
 	return of(dev)->history;
 }
@@ -483,7 +483,7 @@ static bool do_next(struct fake_device *f, struct fake_queue *q)
 	return true;
 }
 
-unsigned fake_queues(const struct device *dev)
+unsigned fake_device_queues(const struct device *dev)
 {
 	const struct fake_queue *q;
 	unsigned n = 0;
@@ -493,7 +493,7 @@ unsigned fake_queues(const struct device *dev)
 	return n;
 }
 
-bool fake_step(struct device *dev, unsigned i)
+bool fake_device_step(struct device *dev, unsigned i)
 {
 	struct fake_queue *q = TAILQ_FIRST(&of(dev)->queues);
 
@@ -502,14 +502,14 @@ bool fake_step(struct device *dev, unsigned i)
 	return q && do_next(of(dev), q);
 }
 
-void fake_run(struct device *dev)
+void fake_device_run(struct device *dev)
 {
 	bool any;
 
 	do {
 		any = false;
-		for (unsigned i = 0, n = fake_queues(dev); i < n; i++)
-			any |= fake_step(dev, i);
+		for (unsigned i = 0, n = fake_device_queues(dev); i < n; i++)
+			any |= fake_device_step(dev, i);
 	} while (any);
 }
 

@@ -1,5 +1,5 @@
-#ifndef BPS_AGENT_EXECUTOR_DEVICE_FAKE_H
-#define BPS_AGENT_EXECUTOR_DEVICE_FAKE_H
+#ifndef BPS_TESTS_UNIT_FAKE_DEVICE_H
+#define BPS_TESTS_UNIT_FAKE_DEVICE_H
 /* Back-end "fake", for tests of what drives devices: nothing runs by itself. What is queued waits
  * until the test lets a queue do its next piece of work, in any order over the queues; any call can
  * be made to fail. Single-threaded; the arithmetic is that of the back-end "host". */
@@ -20,21 +20,22 @@ enum fake_call {
 };
 
 /* GPUs that the next open finds. */
-void fake_set_gpus(int n);
+void fake_device_set_gpus(int n);
 /* The n-th call from now on (1: the next), and as many as `times` from there, answer rc. */
-void fake_inject(struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
+void fake_device_inject(
+	struct device *dev, enum fake_call call, unsigned n, unsigned times, int rc);
 /* Calls of that kind so far. */
-unsigned fake_calls(const struct device *dev, enum fake_call call);
+unsigned fake_device_calls(const struct device *dev, enum fake_call call);
 /* Queues that are open. */
-unsigned fake_queues(const struct device *dev);
+unsigned fake_device_queues(const struct device *dev);
 /* Let the i-th open queue do its next piece of work. False: it has none, or waits for another. */
-bool fake_step(struct device *dev, unsigned i);
+bool fake_device_step(struct device *dev, unsigned i);
 /* Do all that can be done. */
-void fake_run(struct device *dev);
+void fake_device_run(struct device *dev);
 /* Objects that were made and not dropped or closed. */
-unsigned fake_objects(const struct device *dev);
-bool fake_was_aborted(const struct device *dev);
+unsigned fake_device_objects(const struct device *dev);
+bool fake_device_was_aborted(const struct device *dev);
 /* A text with a letter for each piece of work that was done: U up, D down, P between GPUs, p post,
  * s scatter, g gather, r reduce, b broadcast. Long histories are cut. */
-const char *fake_history(const struct device *dev);
+const char *fake_device_history(const struct device *dev);
 #endif
