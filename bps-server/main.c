@@ -20,7 +20,7 @@
 #define MAX_THREADS   64
 #define SEGMENT_BYTES (16u << 20)
 
-struct opts {
+struct srv_opts {
 	struct node_opts node;
 	int64_t threads;
 	uint64_t sums_bytes, staging_bytes, window_bytes, leave_us;
@@ -30,20 +30,20 @@ struct opts {
 static const struct setting rows[] = {
 	NODE_SETTINGS("127.0.0.1:7303", "127.0.0.1:7302",
 		"numeric address of the network that agents push over"),
-	{"threads", SET_INT, SETTING_AT(struct opts, threads), .def = "0", .max = MAX_THREADS,
+	{"threads", SET_INT, SETTING_AT(struct srv_opts, threads), .def = "0", .max = MAX_THREADS,
 		.help = "data threads; 0: half of the processors, at most 8, beside an agent a "
 			"quarter of that"},
-	{"agent-socket", SET_STRING, SETTING_AT(struct opts, agent_socket), .def = LOCAL_SOCKET,
+	{"agent-socket", SET_STRING, SETTING_AT(struct srv_opts, agent_socket), .def = LOCAL_SOCKET,
 		.max = 107, .help = "an agent is on this host when there is a socket at its start"},
-	{"sums-memory", SET_SIZE, SETTING_AT(struct opts, sums_bytes), .def = "0",
+	{"sums-memory", SET_SIZE, SETTING_AT(struct srv_opts, sums_bytes), .def = "0",
 		.help = "memory for sums; 0: half of the machine's"},
-	{"staging-memory", SET_SIZE, SETTING_AT(struct opts, staging_bytes), .def = "256MiB",
+	{"staging-memory", SET_SIZE, SETTING_AT(struct srv_opts, staging_bytes), .def = "256MiB",
 		.min = 32 * SETTING_MIB, .max = 1024 * SETTING_GIB,
 		.help = "memory for contributions on their way into a sum"},
-	{"peer-window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "8MiB",
+	{"peer-window", SET_SIZE, SETTING_AT(struct srv_opts, window_bytes), .def = "8MiB",
 		.min = SETTING_MIB, .max = SETTING_GIB, .is_live = true,
 		.help = "bytes being read from one agent at a time, per data thread"},
-	{"leave-time", SET_DURATION, SETTING_AT(struct opts, leave_us), .def = "20s",
+	{"leave-time", SET_DURATION, SETTING_AT(struct srv_opts, leave_us), .def = "20s",
 		.max = 3600 * SETTING_S, .is_live = true,
 		.help = "longest time to hand partitions to other servers when told to stop; 0: "
 			"end at once"},
@@ -55,10 +55,10 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.n_rows = sizeof(rows) / sizeof(rows[0]),
 	.failpoints = FP_SERVER};
 
-struct app {
-	struct opts opts;
+struct srv_app {
+	struct srv_opts opts;
 	struct node node;
-	struct thread *threads[MAX_THREADS];
+	struct data_thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
 	struct leave leave;
 	const char *threads_why;
@@ -72,7 +72,7 @@ struct app {
 
 static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 	struct ctl_msg m = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
@@ -84,15 +84,15 @@ static void job_failed(void *ctx, uint32_t job, int code, const char *text)
 
 static void agent_seen(void *ctx, const struct ctl_sight *s)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 	struct ctl_msg m = {.type = CTL_SEEN, .sight = *s};
 
 	member_send(app->node.member, &m); /* lost: it will ask again */
 }
 
-static int start_threads(struct app *app, struct err_text *err)
+static int start_threads(struct srv_app *app, struct err_text *err)
 {
-	const struct opts *o = &app->opts;
+	const struct srv_opts *o = &app->opts;
 	struct thread_config cfg = {.spin_us = (uint32_t)o->node.spin_us,
 		.same_host = node_same_host(&app->node),
 		.fail = job_failed,
@@ -119,7 +119,7 @@ static int start_threads(struct app *app, struct err_text *err)
 	return 0;
 }
 
-static void post_all(struct app *app, enum thread_event event, struct member_msg *m)
+static void post_all(struct srv_app *app, enum thread_event event, struct member_msg *m)
 {
 	for (unsigned i = 0; i < app->n_started; i++) {
 		if (thread_post(app->threads[i], event, m) == 0)
@@ -134,7 +134,7 @@ static void post_all(struct app *app, enum thread_event event, struct member_msg
 
 static void member_up(void *ctx, uint32_t id)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 	struct err_text err;
 	int rc = node_welcome(&app->node, id);
 
@@ -155,7 +155,7 @@ static void member_up(void *ctx, uint32_t id)
 
 static void member_down(void *ctx, const char *why)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	(void)why;
 	daemon_tell_now(&app->node.daemon);
@@ -163,7 +163,7 @@ static void member_down(void *ctx, const char *why)
 
 static void member_message(void *ctx, struct member_msg *m)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	if (m->msg.type == CTL_LEFT)
 		leave_answered(&app->leave, &m->msg.left);
@@ -176,7 +176,7 @@ static void member_told(void *ctx)
 	post_all(ctx, THREAD_RESYNC_END, NULL);
 }
 
-static void sum_stats(struct app *app, struct srv_stats *ret, uint64_t *ret_oldest_beat)
+static void sum_stats(struct srv_app *app, struct srv_stats *ret, uint64_t *ret_oldest_beat)
 {
 	*ret = (struct srv_stats){0};
 	*ret_oldest_beat = UINT64_MAX;
@@ -201,7 +201,7 @@ static void sum_stats(struct app *app, struct srv_stats *ret, uint64_t *ret_olde
 		ret->staging_used += s.staging_used;
 		ret->staging_high += s.staging_high;
 		ret->parts += s.parts;
-		ret->limbo += s.limbo;
+		ret->retired += s.retired;
 		if (s.sum_ns > ret->sum_ns)
 			ret->sum_ns = s.sum_ns;
 		histogram_merge(&ret->wait, &s.wait);
@@ -210,7 +210,7 @@ static void sum_stats(struct app *app, struct srv_stats *ret, uint64_t *ret_olde
 	}
 }
 
-static void read_arrivals(struct app *app)
+static void read_arrivals(struct srv_app *app)
 {
 	app->arrivals.n_jobs = 0;
 	for (unsigned i = 0; i < app->n_started; i++)
@@ -219,7 +219,7 @@ static void read_arrivals(struct app *app)
 
 static void member_beat(void *ctx, struct ctl_beat *b)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 	struct net_stats f;
 	struct srv_stats s;
 	uint64_t beat;
@@ -236,12 +236,12 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->sum_us = (uint32_t)(s.sum_ns / 1000 < UINT32_MAX ? s.sum_ns / 1000 : UINT32_MAX);
 	read_arrivals(app);
 	b->jobs = app->beat_jobs;
-	b->n_jobs = arrivals_beat(&app->arrivals, app->beat_jobs, app->beat_late);
+	b->n_jobs = arrivals_fill_beat(&app->arrivals, app->beat_jobs, app->beat_late);
 }
 
 static void member_refused(void *ctx, int code, const char *text)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	(void)text;
 	node_refused(&app->node, code);
@@ -262,12 +262,12 @@ static uint64_t leave_busy(void *ctx)
 	uint64_t beat;
 
 	sum_stats(ctx, &s, &beat);
-	return s.parts + s.limbo;
+	return s.parts + s.retired;
 }
 
 static void leave_over(void *ctx)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	daemon_quit(&app->node.daemon, EX_OK);
 }
@@ -276,7 +276,7 @@ static const struct leave_ops leave_ops = {.busy = leave_busy, .over = leave_ove
 
 static void stop(void *ctx)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	if (!app->opts.leave_us) {
 		leave_over(app);
@@ -290,7 +290,7 @@ static void stop(void *ctx)
 
 static void say(void *ctx, char *ret, size_t room)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 	struct net_stats f;
 	struct srv_stats s;
 	uint64_t beat;
@@ -314,7 +314,7 @@ static void say(void *ctx, char *ret, size_t room)
 
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
-	struct app *app = arg;
+	struct srv_app *app = arg;
 	struct srv_stats s;
 	uint64_t beat;
 
@@ -327,7 +327,7 @@ static void counter(struct evbuffer *out, const char *name, const char *help, ui
 	metric_one(out, name, "counter", help, (double)v);
 }
 
-static void agent_name(struct app *app, uint32_t id, char *ret, size_t room)
+static void agent_name(struct srv_app *app, uint32_t id, char *ret, size_t room)
 {
 	struct member_peer peer;
 
@@ -362,7 +362,7 @@ static uint64_t job_bytes(const struct arrivals_job *j)
 
 /* Of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents: labels stay few,
  * whatever people call their jobs. */
-static void job_metrics(struct app *app, struct evbuffer *out)
+static void job_metrics(struct srv_app *app, struct evbuffer *out)
 {
 	const struct arrivals_figures *f = &app->arrivals;
 	char name[CTL_NAME_MAX + 1], id[16];
@@ -387,7 +387,7 @@ static void job_metrics(struct app *app, struct evbuffer *out)
 }
 
 /* Who arrives last, for /status. */
-static json_t *arrivals_json(struct app *app)
+static json_t *arrivals_json(struct srv_app *app)
 {
 	json_t *list = json_array();
 	char name[CTL_NAME_MAX + 1];
@@ -420,7 +420,7 @@ static json_t *arrivals_json(struct app *app)
 
 static void http_metrics(void *arg, struct evbuffer *out)
 {
-	struct app *app = arg;
+	struct srv_app *app = arg;
 	struct net_stats f;
 	struct srv_stats s;
 	uint64_t beat;
@@ -470,7 +470,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 
 static void http_status(void *arg, struct httpd_request *req)
 {
-	struct app *app = arg;
+	struct srv_app *app = arg;
 	json_t *root = node_status(&app->node, "server");
 	struct srv_stats s;
 	uint64_t beat;
@@ -493,7 +493,7 @@ static const struct httpd_ops http_ops = {
 
 static void settings_changed(void *ctx)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	for (unsigned i = 0; i < app->n_started; i++)
 		if (thread_set_peer_window(app->threads[i], app->opts.window_bytes) < 0)
@@ -504,7 +504,7 @@ static void settings_changed(void *ctx)
 
 static int auth_changed(void *ctx, struct err_text *err)
 {
-	struct app *app = ctx;
+	struct srv_app *app = ctx;
 
 	return node_auth_changed(&app->node, err);
 }
@@ -514,9 +514,9 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-static void fill_defaults(struct app *app)
+static void fill_defaults(struct srv_app *app)
 {
-	struct opts *o = &app->opts;
+	struct srv_opts *o = &app->opts;
 	bool is_beside = count_sees_agent(o->agent_socket);
 
 	app->n_threads = o->threads ? (unsigned)o->threads : count_threads(count_cpus(), is_beside);
@@ -529,7 +529,7 @@ static void fill_defaults(struct app *app)
 
 int main(int argc, char **argv)
 {
-	struct app app = {0};
+	struct srv_app app = {0};
 	struct err_text err = {0};
 	struct settings *settings = NULL;
 	enum settings_verdict v;

@@ -21,7 +21,7 @@ struct segment {
 	size_t bytes;
 };
 
-struct thread {
+struct data_thread {
 	struct thread_config cfg;
 	struct dataloop *loop;
 	struct xport *x;
@@ -79,7 +79,7 @@ static int offer_segment(struct xport *x, const struct segment *s, int fd, uint1
 
 static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
-	struct thread *t = ctx;
+	struct data_thread *t = ctx;
 	struct segment *s;
 	int fd = -1, rc = FAILPOINT(SERVER_MEMORY_SEGMENT);
 
@@ -108,14 +108,14 @@ static int new_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_se
 
 static void core_fail(void *ctx, uint32_t job, int code, const char *text)
 {
-	struct thread *t = ctx;
+	struct data_thread *t = ctx;
 
 	t->cfg.fail(t->cfg.ctx, job, code, text);
 }
 
 static uint64_t tick(void *ctx, uint64_t now_ns)
 {
-	struct thread *t = ctx;
+	struct data_thread *t = ctx;
 
 	FAILPOINT(SERVER_THREAD_TICK);
 	if (now_ns - t->stats_at_ns > STATS_EVERY_NS && pthread_mutex_trylock(&t->lock) == 0) {
@@ -129,18 +129,18 @@ static uint64_t tick(void *ctx, uint64_t now_ns)
 
 static bool work(void *ctx)
 {
-	struct thread *t = ctx;
+	struct data_thread *t = ctx;
 
 	return srv_core_work(t->core);
 }
 
 static const struct dataloop_ops loop_ops = {.tick = tick, .work = work};
 
-int thread_new(
-	struct net *net, const struct thread_config *cfg, struct thread **ret, struct err_text *err)
+int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
+	struct err_text *err)
 {
 	struct srv_env env = {.segment = new_segment, .fail = core_fail};
-	struct thread *t = calloc(1, sizeof(*t));
+	struct data_thread *t = calloc(1, sizeof(*t));
 	char name[16];
 	int rc;
 
@@ -173,7 +173,7 @@ failed:
 	return rc;
 }
 
-void thread_free(struct thread *t)
+void thread_free(struct data_thread *t)
 {
 	struct segment *s;
 
@@ -191,13 +191,13 @@ void thread_free(struct thread *t)
 	free(t);
 }
 
-struct delivery {
-	struct thread *thread;
+struct thread_message {
+	struct data_thread *thread;
 	enum thread_event event;
 	struct member_msg *msg;
 };
 
-static void on_sight(struct thread *t, const struct ctl_sight *asked)
+static void on_sight(struct data_thread *t, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->agent, asked->instance);
 	struct ctl_sight seen = *asked;
@@ -208,7 +208,7 @@ static void on_sight(struct thread *t, const struct ctl_sight *asked)
 	t->cfg.seen(t->cfg.ctx, &seen);
 }
 
-static void on_message(struct thread *t, const struct ctl_msg *msg)
+static void on_message(struct data_thread *t, const struct ctl_msg *msg)
 {
 	struct srv_core *core = t->core;
 
@@ -238,7 +238,7 @@ static void on_message(struct thread *t, const struct ctl_msg *msg)
 
 static void deliver(void *arg)
 {
-	struct delivery *d = arg;
+	struct thread_message *d = arg;
 
 	switch (d->event) {
 	case THREAD_MESSAGE:
@@ -255,14 +255,14 @@ static void deliver(void *arg)
 	free(d);
 }
 
-int thread_post(struct thread *t, enum thread_event event, struct member_msg *m)
+int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m)
 {
-	struct delivery *d = malloc(sizeof(*d));
+	struct thread_message *d = malloc(sizeof(*d));
 	int rc;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct delivery){t, event, m ? member_msg_ref(m) : NULL};
+	*d = (struct thread_message){t, event, m ? member_msg_ref(m) : NULL};
 	rc = dataloop_post(t->loop, deliver, d);
 	if (rc < 0) {
 		member_msg_unref(m);
@@ -272,7 +272,7 @@ int thread_post(struct thread *t, enum thread_event event, struct member_msg *m)
 }
 
 struct new_window {
-	struct thread *thread;
+	struct data_thread *thread;
 	size_t bytes;
 };
 
@@ -284,7 +284,7 @@ static void take_window(void *arg)
 	free(w);
 }
 
-int thread_set_peer_window(struct thread *t, size_t bytes)
+int thread_set_peer_window(struct data_thread *t, size_t bytes)
 {
 	struct new_window *w = malloc(sizeof(*w));
 	int rc;
@@ -298,7 +298,7 @@ int thread_set_peer_window(struct thread *t, size_t bytes)
 	return rc;
 }
 
-void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
+void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)
 {
 	if (pthread_mutex_trylock(&t->lock) == 0) {
 		t->seen_stats = t->stats;
@@ -308,7 +308,7 @@ void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns
 	*ret_beat_ns = dataloop_beat_ns(t->loop);
 }
 
-void thread_arrivals(struct thread *t, struct arrivals_figures *to)
+void thread_arrivals(struct data_thread *t, struct arrivals_figures *to)
 {
 	if (pthread_mutex_trylock(&t->lock) == 0) {
 		t->seen_arrivals = t->arrivals;

@@ -6,7 +6,7 @@
 #include "common/datapath/datapath.h"
 #include "common/control/member.h"
 
-struct thread;
+struct data_thread;
 
 struct thread_config {
 	struct srv_config core;
@@ -22,19 +22,19 @@ struct thread_config {
 /* Make and start it. net must outlive it; cfg is copied. Thread: control, as for all that
  * follows.
  * Errors: negative, with a sentence. */
-int thread_new(struct net *net, const struct thread_config *cfg, struct thread **ret,
+int thread_new(struct net *net, const struct thread_config *cfg, struct data_thread **ret,
 	struct err_text *err);
 /* Closes all connections, joins, frees. NULL is allowed. */
-void thread_free(struct thread *t);
+void thread_free(struct data_thread *t);
 /* What a data thread hears of the scheduler. */
 enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END };
 /* m: of THREAD_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is
  * lost. */
-int thread_post(struct thread *t, enum thread_event event, struct member_msg *m);
+int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m);
 /* Change srv_config.peer_window_bytes. Errors: -EAGAIN, -ENOMEM: it stays as it was. */
-int thread_set_peer_window(struct thread *t, size_t bytes);
+int thread_set_peer_window(struct data_thread *t, size_t bytes);
 /* Add this thread's, of a moment ago. Does not wait, also when the data thread hangs. */
-void thread_arrivals(struct thread *t, struct arrivals_figures *to);
+void thread_arrivals(struct data_thread *t, struct arrivals_figures *to);
 /* Figures of a moment ago, and when the thread last turned. Does not wait either. */
-void thread_stats(struct thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
+void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns);
 #endif

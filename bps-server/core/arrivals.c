@@ -89,7 +89,7 @@ static void place(struct arrivals_job *j, const struct arrivals_late *late)
 	j->late[at] = *late;
 }
 
-void arrivals_tell(const struct arrivals *a, struct arrivals_job *ret)
+void arrivals_report(const struct arrivals *a, struct arrivals_job *ret)
 {
 	ret->rounds = a->rounds;
 	ret->bytes = a->bytes;
@@ -160,7 +160,7 @@ static uint32_t us(uint64_t ns)
 	return ns / NS_PER_US < UINT32_MAX ? (uint32_t)(ns / NS_PER_US) : UINT32_MAX;
 }
 
-uint32_t arrivals_beat(
+uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late)
 {
 	for (unsigned i = 0; i < f->n_jobs; i++) {

@@ -91,11 +91,11 @@ void arrivals_late(struct arrivals *a, const struct arrivals_round *r, uint16_t 
 /* Begin a new window when it is time. O(members), so not for each message. */
 void arrivals_roll(struct arrivals *a, uint64_t now_ns);
 /* Fill in the figures of a job, but for its number and name. */
-void arrivals_tell(const struct arrivals *a, struct arrivals_job *ret);
+void arrivals_report(const struct arrivals *a, struct arrivals_job *ret);
 /* Add another thread's figures. */
 void arrivals_merge(struct arrivals_figures *to, const struct arrivals_figures *from);
 /* As the heartbeat carries them; ret: room for ARRIVALS_JOBS_MAX, late: for ARRIVALS_JOBS_MAX *
  * ARRIVALS_LATE_MAX, to which the jobs will point. Returns how many jobs. */
-uint32_t arrivals_beat(
+uint32_t arrivals_fill_beat(
 	const struct arrivals_figures *f, struct ctl_beat_job *ret, struct ctl_beat_late *late);
 #endif

@@ -20,9 +20,9 @@
 /* Contributions that are being read when the time is over: looked at again so much later. */
 #define LOOK_AGAIN_NS UINT64_C(10000000)
 
-void backup_heard(struct srv_core *core, struct seat *seat, uint64_t round)
+void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round)
 {
-	struct part *part = seat->part;
+	struct srv_part *part = seat->part;
 
 	seat->has_spoken = true;
 	if (round > seat->has_round)
@@ -38,7 +38,7 @@ void backup_heard(struct srv_core *core, struct seat *seat, uint64_t round)
 	}
 }
 
-bool backup_can_say(const struct seat *seat, uint64_t round)
+bool backup_may_have(const struct seat *seat, uint64_t round)
 {
 	for (unsigned i = 0; i < 2; i++) {
 		const struct slot *slot = &seat->part->slots[i];
@@ -49,7 +49,7 @@ bool backup_can_say(const struct seat *seat, uint64_t round)
 	return true;
 }
 
-bool backup_can_open(const struct part *part, uint64_t round)
+bool backup_can_open(const struct srv_part *part, uint64_t round)
 {
 	for (unsigned i = 0; round > 2 && i < part->n_seats; i++)
 		if (member_set_has(&part->live, i) &&
@@ -58,9 +58,9 @@ bool backup_can_open(const struct part *part, uint64_t round)
 	return true;
 }
 
-void backup_opened(struct srv_core *core, struct slot *slot)
+void backup_slot_opened(struct srv_core *core, struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 
 	for (unsigned i = 0; i < part->n_seats; i++)
 		if (member_set_has(&part->live, i) && part->seats[i].has_round >= slot->round)
@@ -70,7 +70,7 @@ void backup_opened(struct srv_core *core, struct slot *slot)
 /* Is everybody who did not contribute known to have nothing of this round? */
 static bool all_spoke(const struct slot *slot)
 {
-	const struct part *part = slot->part;
+	const struct srv_part *part = slot->part;
 
 	for (unsigned i = 0; i < part->n_seats; i++)
 		if (member_set_has(&part->live, i) && !part->seats[i].has_spoken)
@@ -80,7 +80,7 @@ static bool all_spoke(const struct slot *slot)
 
 static bool is_being_read(const struct slot *slot)
 {
-	const struct part *part = slot->part;
+	const struct srv_part *part = slot->part;
 
 	for (unsigned i = 0; i < part->n_seats; i++) {
 		const struct seat *seat = &part->seats[i];
@@ -100,7 +100,7 @@ static void look_at(struct srv_core *core, uint64_t at_ns)
 
 static void name_late(struct srv_core *core, struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 	bool is_first = true;
 
 	for (uint16_t i = 0; i < part->n_seats; i++) {
@@ -117,7 +117,7 @@ static void name_late(struct srv_core *core, struct slot *slot)
 
 bool backup_is_complete(struct srv_core *core, struct slot *slot)
 {
-	const struct part *part = slot->part;
+	const struct srv_part *part = slot->part;
 	unsigned spare = part->waits_for_all                ? 0
 			 : part->job->backup < part->n_live ? part->job->backup
 							    : part->n_live - 1u;

@@ -6,25 +6,25 @@
 #include <stdio.h>
 
 /* Sums over all objects, to be compared with the lists and counters of the core. */
-struct tally {
+struct srv_tally {
 	size_t sums_bytes, staging_bytes; /* as the pools count */
 	size_t n_parts, n_work, n_holding, n_donating;
 	size_t n_owing, n_results, n_parked, n_want, n_fetches;
 	bool has_failed_job;
 };
 
-struct check {
+struct srv_checker {
 	const struct srv_core *core;
 	struct err_text *err;
 	int rc;
 	/* What is looked at, for the sentence. */
-	const struct part *part;
+	const struct srv_part *part;
 	int slot, seat; /* -1: none */
-	struct tally n;
+	struct srv_tally n;
 };
 
 /* The first broken one is reported. */
-static void expect(struct check *c, bool is_true, const char *what)
+static void expect(struct srv_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";
 
@@ -62,9 +62,9 @@ static bool set_equal(const struct member_set *a, const struct member_set *b)
 
 /* ---- slots ---- */
 
-static void check_staged(struct check *c, const struct slot *slot)
+static void check_staged(struct srv_checker *c, const struct slot *slot)
 {
-	const struct part *part = slot->part;
+	const struct srv_part *part = slot->part;
 	const struct seat *seat;
 	unsigned n = 0;
 	int last = -1;
@@ -87,7 +87,7 @@ static void check_staged(struct check *c, const struct slot *slot)
 	expect(c, slot->is_holding == (slot->n_staged > 0), "holding <=> staged");
 }
 
-static void check_sets(struct check *c, const struct slot *slot)
+static void check_sets(struct srv_checker *c, const struct slot *slot)
 {
 	unsigned n = slot->part->n_seats, offered = 0;
 	unsigned bit = (unsigned)(slot - slot->part->slots);
@@ -116,7 +116,7 @@ static void check_sets(struct check *c, const struct slot *slot)
 }
 
 /* Contributions are counted, added and named alike. */
-static void check_sum(struct check *c, const struct slot *slot)
+static void check_sum(struct srv_checker *c, const struct slot *slot)
 {
 	uint32_t workers = 0;
 
@@ -139,7 +139,7 @@ static void check_sum(struct check *c, const struct slot *slot)
 		expect(c, workers == slot->workers, "workers = those of the contributors");
 }
 
-static void check_pass(struct check *c, const struct slot *slot)
+static void check_pass(struct srv_checker *c, const struct slot *slot)
 {
 	expect(c, !slot->has_pass || slot->is_queued, "pass => queued");
 	expect(c, !slot->has_pass || slot->pos < slot->part->n_elems, "pass => not at the end");
@@ -150,7 +150,7 @@ static void check_pass(struct check *c, const struct slot *slot)
 		"deterministic => a pass takes those in order");
 }
 
-static void check_donating(struct check *c, const struct slot *slot)
+static void check_donating(struct srv_checker *c, const struct slot *slot)
 {
 	unsigned n = slot->part->n_seats, n_live = slot->part->n_live;
 
@@ -164,7 +164,7 @@ static void check_donating(struct check *c, const struct slot *slot)
 		"DONATING => its fetch is its own");
 }
 
-static void check_slot_state(struct check *c, const struct slot *slot)
+static void check_slot_state(struct srv_checker *c, const struct slot *slot)
 {
 	unsigned n = slot->part->n_live;
 
@@ -203,7 +203,7 @@ static void check_slot_state(struct check *c, const struct slot *slot)
 			"contributions are kept only for a sum");
 }
 
-static void check_slot(struct check *c, const struct slot *slot)
+static void check_slot(struct srv_checker *c, const struct slot *slot)
 {
 	c->slot = (int)(slot - slot->part->slots);
 	expect(c, slot->state <= SLOT_DONE, "a slot's state is one");
@@ -225,7 +225,7 @@ static bool heap_holds(const struct heap *h, const struct heap_node *n)
 	return heap_has(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
 }
 
-static void check_seat_lists(struct check *c, const struct seat *seat)
+static void check_seat_lists(struct srv_checker *c, const struct seat *seat)
 {
 	bool wants = seat->state == SEAT_WANT_READ;
 	bool is_staged = seat->state == SEAT_STAGED, is_reading = seat->state == SEAT_READING;
@@ -254,7 +254,7 @@ static void check_seat_lists(struct check *c, const struct seat *seat)
 		"no peer => nothing to read");
 }
 
-static void check_seat(struct check *c, const struct seat *seat)
+static void check_seat(struct srv_checker *c, const struct seat *seat)
 {
 	const struct slot *slot = part_slot(seat->part, seat->offer.round);
 
@@ -283,7 +283,8 @@ static void check_seat(struct check *c, const struct seat *seat)
 	c->seat = -1;
 }
 
-static void check_part(struct check *c, const struct job *job, const struct part *part)
+static void check_part(
+	struct srv_checker *c, const struct srv_job *job, const struct srv_part *part)
 {
 	bool has_acc = dtype_acc_bytes(part->dtype) != dtype_bytes(part->dtype);
 
@@ -303,9 +304,9 @@ static void check_part(struct check *c, const struct job *job, const struct part
 	c->part = NULL;
 }
 
-/* ---- peers, fetches, limbo ---- */
+/* ---- peers, fetches, retired results ---- */
 
-static void check_heap(struct check *c, const struct heap *h)
+static void check_heap(struct srv_checker *c, const struct heap *h)
 {
 	expect(c, h->n <= h->cap, "heap within its room");
 	for (size_t i = 0; i < h->n && !c->rc; i++) {
@@ -314,11 +315,11 @@ static void check_heap(struct check *c, const struct heap *h)
 	}
 }
 
-static void check_peers(struct check *c)
+static void check_peers(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;
 	size_t n_ready = 0, n_is_ready = 0, n_owing = 0, n_results = 0, n_want = 0;
-	const struct peer *peer;
+	const struct srv_peer *peer;
 	const struct seat *seat;
 
 	TAILQ_FOREACH (peer, &core->peers, link) {
@@ -346,11 +347,11 @@ static void check_peers(struct check *c)
 	expect(c, n_want == c->n.n_want, "wants <=> in a heap");
 }
 
-static void check_fetches(struct check *c)
+static void check_fetches(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;
 	const struct fetch *f;
-	const struct peer *peer;
+	const struct srv_peer *peer;
 	size_t n_attached = 0, fetch_bytes = 0, peer_bytes = 0;
 
 	TAILQ_FOREACH (f, &core->fetches, link) {
@@ -368,9 +369,9 @@ static void check_fetches(struct check *c)
 	expect(c, n_attached == c->n.n_fetches, "READING and DONATING <=> fetch");
 }
 
-static bool is_peer(const struct srv_core *core, const struct peer *who)
+static bool is_peer(const struct srv_core *core, const struct srv_peer *who)
 {
-	const struct peer *peer;
+	const struct srv_peer *peer;
 
 	TAILQ_FOREACH (peer, &core->peers, link)
 		if (peer == who)
@@ -378,23 +379,24 @@ static bool is_peer(const struct srv_core *core, const struct peer *who)
 	return false;
 }
 
-static void check_limbo(struct check *c)
+static void check_retired(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;
-	const struct limbo *l;
+	const struct retired_result *l;
 	size_t n = 0;
 
-	TAILQ_FOREACH (l, &core->limbo, link) {
-		expect(c, l->buf && l->n_peers > 0, "limbo => somebody may read it");
+	TAILQ_FOREACH (l, &core->retired, link) {
+		expect(c, l->buf && l->n_peers > 0, "retired => somebody may read it");
 		for (unsigned i = 0; i < l->n_peers; i++)
-			expect(c, is_peer(core, l->peers[i]), "limbo => its readers are connected");
+			expect(c, is_peer(core, l->peers[i]),
+				"retired => its readers are connected");
 		c->n.sums_bytes += l->buf ? l->buf->bytes : 0;
 		n++;
 	}
-	expect(c, n == core->stats.limbo, "stats.limbo = |limbo|");
+	expect(c, n == core->stats.retired, "stats.retired = |retired|");
 }
 
-static void check_lists(struct check *c)
+static void check_lists(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;
 	size_t n_work = 0, n_holding = 0, n_donating = 0, n_parked = 0;
@@ -422,7 +424,7 @@ static void check_lists(struct check *c)
 
 /* Nothing waits for memory that nobody will give back. A failed job keeps what it has until its
  * end. */
-static void check_progress(struct check *c)
+static void check_progress(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;
 
@@ -439,8 +441,8 @@ static void check_progress(struct check *c)
 
 int srv_core_check(const struct srv_core *core, struct err_text *err)
 {
-	struct check c = {.core = core, .err = err, .slot = -1, .seat = -1};
-	const struct job *job;
+	struct srv_checker c = {.core = core, .err = err, .slot = -1, .seat = -1};
+	const struct srv_job *job;
 
 	TAILQ_FOREACH (job, &core->jobs, link) {
 		c.n.has_failed_job |= job->has_failed;
@@ -451,7 +453,7 @@ int srv_core_check(const struct srv_core *core, struct err_text *err)
 	}
 	check_peers(&c);
 	check_fetches(&c);
-	check_limbo(&c);
+	check_retired(&c);
 	check_lists(&c);
 	check_progress(&c);
 	expect(&c, c.n.sums_bytes == pool_used(core->sums), "sums in use = those known");

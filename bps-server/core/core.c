@@ -27,7 +27,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	core->cut_due_ns = UINT64_MAX;
 	TAILQ_INIT(&core->parked);
 	TAILQ_INIT(&core->ready);
-	TAILQ_INIT(&core->limbo);
+	TAILQ_INIT(&core->retired);
 	TAILQ_INIT(&core->fetches);
 	TAILQ_INIT(&core->free_fetches);
 	core->sums = pool_new(cfg->segment_bytes, cfg->sums_bytes, env->segment, env->ctx);
@@ -40,7 +40,7 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	return 0;
 }
 
-static void part_free(struct srv_core *core, struct part *part)
+static void part_free(struct srv_core *core, struct srv_part *part)
 {
 	for (unsigned i = 0; i < 2; i++) {
 		slot_clear(core, &part->slots[i]);
@@ -53,10 +53,10 @@ static void part_free(struct srv_core *core, struct part *part)
 	free(part);
 }
 
-static void job_free(struct srv_core *core, struct job *job)
+static void job_free(struct srv_core *core, struct srv_job *job)
 {
 	for (uint32_t t = 0; t < job->n_tensors; t++) {
-		struct tensor *tensor = &job->tensors[t];
+		struct srv_tensor *tensor = &job->tensors[t];
 
 		for (uint32_t i = 0; tensor->parts && i < tensor->n_parts; i++)
 			if (tensor->parts[i])
@@ -75,15 +75,15 @@ static void job_free(struct srv_core *core, struct job *job)
 
 void srv_core_free(struct srv_core *core)
 {
-	struct limbo *l;
+	struct retired_result *l;
 	struct fetch *f;
 
 	if (!core)
 		return;
 	while (!TAILQ_EMPTY(&core->jobs))
 		job_free(core, TAILQ_FIRST(&core->jobs));
-	while ((l = TAILQ_FIRST(&core->limbo))) {
-		TAILQ_REMOVE(&core->limbo, l, link);
+	while ((l = TAILQ_FIRST(&core->retired))) {
+		TAILQ_REMOVE(&core->retired, l, link);
 		free(l);
 	}
 	while ((f = TAILQ_FIRST(&core->free_fetches))) {
@@ -95,9 +95,9 @@ void srv_core_free(struct srv_core *core)
 	free(core);
 }
 
-struct job *srv_job_find(struct srv_core *core, uint32_t id)
+struct srv_job *srv_job_find(struct srv_core *core, uint32_t id)
 {
-	struct job *job;
+	struct srv_job *job;
 
 	if (core->last_job && core->last_job->id == id)
 		return core->last_job;
@@ -107,14 +107,14 @@ struct job *srv_job_find(struct srv_core *core, uint32_t id)
 	return NULL;
 }
 
-struct part *srv_part_find(const struct job *job, uint32_t tensor, uint32_t part)
+struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part)
 {
 	if (tensor >= job->n_tensors || part >= job->tensors[tensor].n_parts)
 		return NULL;
 	return job->tensors[tensor].parts[part];
 }
 
-void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *fmt, ...)
+void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
 {
 	struct err_text err;
 	va_list ap;
@@ -131,13 +131,13 @@ void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *
 }
 
 /* One that scheduler of before gave the same number has another view of its forming. */
-static bool is_same_job(const struct job *job, const struct ctl_job *msg)
+static bool is_same_job(const struct srv_job *job, const struct ctl_job *msg)
 {
 	return job->view == msg->view ||
 	       (msg->formed && job->formed == msg->formed && job->n_members <= msg->n_members);
 }
 
-static void job_take_members(struct job *job, const struct ctl_job *msg)
+static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
 {
 	job->view = msg->view;
 	job->n_live = 0;
@@ -158,10 +158,10 @@ static void job_take_members(struct job *job, const struct ctl_job *msg)
 }
 
 /* Room for more members; partitions get seats for them with their new pgen. */
-static int job_widen(struct srv_core *core, struct job *job, uint32_t n_members)
+static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
 {
 	struct arrivals *a = arrivals_new(n_members, core->now_ns);
-	struct job_member *m = a ? realloc(job->members, n_members * sizeof(*m)) : NULL;
+	struct srv_job_member *m = a ? realloc(job->members, n_members * sizeof(*m)) : NULL;
 
 	if (!m) {
 		free(a);
@@ -177,7 +177,7 @@ static int job_widen(struct srv_core *core, struct job *job, uint32_t n_members)
 
 int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 {
-	struct job *job = srv_job_find(core, msg->job);
+	struct srv_job *job = srv_job_find(core, msg->job);
 	int rc = FAILPOINT(SERVER_JOB_NEW);
 
 	if (rc < 0)
@@ -186,7 +186,7 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 		return BPS_EPROTO;
 	if (job && is_same_job(job, msg)) {
 		/* Told again after a reconnect, or some are gone since. */
-		job->is_told = true;
+		job->is_confirmed = true;
 		if (msg->n_members > job->n_members && job_widen(core, job, msg->n_members) < 0)
 			return -ENOMEM;
 		if (msg->view > job->view)
@@ -213,7 +213,7 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 	job->id = msg->job;
 	snprintf(job->name, sizeof(job->name), "%s", msg->name ? msg->name : "");
 	job->formed = msg->formed;
-	job->is_told = true;
+	job->is_confirmed = true;
 	job->flags = msg->flags;
 	job->backup = msg->backup;
 	job->grace_ns = msg->grace_ms * UINT64_C(1000000);
@@ -225,17 +225,17 @@ int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
 
 void srv_core_job_end(struct srv_core *core, uint32_t id)
 {
-	struct job *job = srv_job_find(core, id);
+	struct srv_job *job = srv_job_find(core, id);
 
 	if (job)
 		job_free(core, job);
 	reads_pump(core);
 }
 
-static int tensor_add(struct job *job, const struct ctl_tensor *t)
+static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
 {
 	size_t elem = dtype_bytes(t->dtype);
-	struct tensor *tensor;
+	struct srv_tensor *tensor;
 	uint64_t n_parts;
 
 	if (!elem || !t->part_elems || !t->n_elems || t->part_elems > UINT32_MAX / elem)
@@ -245,7 +245,7 @@ static int tensor_add(struct job *job, const struct ctl_tensor *t)
 		return BPS_EPROTO;
 	if (t->tensor >= job->n_tensors) {
 		uint32_t n = t->tensor + 64;
-		struct tensor *v = realloc(job->tensors, n * sizeof(*v));
+		struct srv_tensor *v = realloc(job->tensors, n * sizeof(*v));
 
 		if (!v)
 			return -ENOMEM;
@@ -256,7 +256,7 @@ static int tensor_add(struct job *job, const struct ctl_tensor *t)
 	tensor = &job->tensors[t->tensor];
 	if (tensor->parts)
 		return 0; /* told again after a reconnect */
-	tensor->parts = calloc(n_parts, sizeof(struct part *));
+	tensor->parts = calloc(n_parts, sizeof(struct srv_part *));
 	if (!tensor->parts)
 		return -ENOMEM;
 	tensor->n_parts = (uint32_t)n_parts;
@@ -267,7 +267,7 @@ static int tensor_add(struct job *job, const struct ctl_tensor *t)
 	return 0;
 }
 
-static int part_buffers(struct srv_core *core, struct part *part)
+static int part_buffers(struct srv_core *core, struct srv_part *part)
 {
 	for (unsigned i = 0; i < 2; i++) {
 		part->slots[i].result = pool_get(core->sums, part->bytes);
@@ -283,7 +283,7 @@ static int part_buffers(struct srv_core *core, struct part *part)
 }
 
 /* Room in the peer's queues for all partitions that are here; also after there are more. */
-static int peer_reserve(const struct srv_core *core, struct peer *peer)
+static int peer_reserve(const struct srv_core *core, struct srv_peer *peer)
 {
 	int rc = heap_reserve(&peer->want, core->stats.parts);
 
@@ -291,12 +291,12 @@ static int peer_reserve(const struct srv_core *core, struct peer *peer)
 }
 
 static int part_add(
-	struct srv_core *core, struct job *job, uint32_t t, uint32_t index, uint64_t pgen)
+	struct srv_core *core, struct srv_job *job, uint32_t t, uint32_t index, uint64_t pgen)
 {
-	struct tensor *tensor = &job->tensors[t];
+	struct srv_tensor *tensor = &job->tensors[t];
 	uint64_t first = (uint64_t)index * tensor->part_elems;
-	struct peer *peer;
-	struct part *part;
+	struct srv_peer *peer;
+	struct srv_part *part;
 	int rc = 0;
 
 	part = calloc(1, sizeof(*part) + job->n_members * sizeof(part->seats[0]));
@@ -308,7 +308,7 @@ static int part_add(
 	part->dtype = tensor->dtype;
 	part->waits_for_all = tensor->is_of_library;
 	part->pgen = pgen;
-	part->is_told = true;
+	part->is_confirmed = true;
 	part->n_elems = tensor->n_elems - first < tensor->part_elems ? tensor->n_elems - first
 								     : tensor->part_elems;
 	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(part->dtype));
@@ -339,7 +339,7 @@ static int part_add(
 }
 
 /* S6: the partition starts anew under a larger pgen. */
-static void part_fence(struct srv_core *core, struct part *part, uint64_t pgen)
+static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
 {
 	log_debug("partition fenced: job=%u tensor=%u part=%u pgen=%llu to=%llu", part->job->id,
 		part->tensor, part->index, (unsigned long long)part->pgen,
@@ -353,15 +353,16 @@ static void part_fence(struct srv_core *core, struct part *part, uint64_t pgen)
 	part->live = part->job->live;
 }
 
-static int run_apply(struct srv_core *core, struct job *job, const struct ctl_run *run, uint32_t i)
+static int run_apply(
+	struct srv_core *core, struct srv_job *job, const struct ctl_run *run, uint32_t i)
 {
-	struct tensor *tensor = &job->tensors[run->tensor];
-	struct part *part = tensor->parts[i];
+	struct srv_tensor *tensor = &job->tensors[run->tensor];
+	struct srv_part *part = tensor->parts[i];
 	bool is_mine = run->server == core->cfg.server_id && run->instance == core->cfg.instance &&
 		       run->thread == core->cfg.thread;
 
 	if (part && is_mine)
-		part->is_told = true;
+		part->is_confirmed = true;
 	if (part && run->pgen <= part->pgen)
 		return 0;
 	if (part && is_mine && part->n_seats == job->n_members) {
@@ -374,7 +375,7 @@ static int run_apply(struct srv_core *core, struct job *job, const struct ctl_ru
 	return is_mine && !part ? part_add(core, job, run->tensor, i, run->pgen) : 0;
 }
 
-static void plan_failed(struct srv_core *core, struct job *job, int rc)
+static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
 {
 	if (rc == BPS_EQUOTA)
 		srv_job_fail(core, job, rc,
@@ -389,7 +390,7 @@ static void plan_failed(struct srv_core *core, struct job *job, int rc)
 
 void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 {
-	struct job *job = srv_job_find(core, plan->job);
+	struct srv_job *job = srv_job_find(core, plan->job);
 	int rc = 0;
 
 	FAILPOINT(SERVER_PLAN_APPLY);
@@ -416,17 +417,17 @@ void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
 	reads_pump(core);
 }
 
-static void job_resync(struct srv_core *core, struct job *job, bool is_begin)
+static void job_resync(struct srv_core *core, struct srv_job *job, bool is_begin)
 {
 	for (uint32_t t = 0; t < job->n_tensors; t++) {
-		struct tensor *tensor = &job->tensors[t];
+		struct srv_tensor *tensor = &job->tensors[t];
 
 		for (uint32_t i = 0; tensor->parts && i < tensor->n_parts; i++) {
-			struct part *part = tensor->parts[i];
+			struct srv_part *part = tensor->parts[i];
 
 			if (part && is_begin) {
-				part->is_told = false;
-			} else if (part && !part->is_told) {
+				part->is_confirmed = false;
+			} else if (part && !part->is_confirmed) {
 				tensor->parts[i] = NULL;
 				part_free(core, part);
 			}
@@ -436,21 +437,21 @@ static void job_resync(struct srv_core *core, struct job *job, bool is_begin)
 
 void srv_core_resync_begin(struct srv_core *core)
 {
-	struct job *job;
+	struct srv_job *job;
 
 	TAILQ_FOREACH (job, &core->jobs, link) {
-		job->is_told = false;
+		job->is_confirmed = false;
 		job_resync(core, job, true);
 	}
 }
 
 void srv_core_resync_end(struct srv_core *core)
 {
-	struct job *job, *next;
+	struct srv_job *job, *next;
 
 	for (job = TAILQ_FIRST(&core->jobs); job; job = next) {
 		next = TAILQ_NEXT(job, link);
-		if (job->is_told)
+		if (job->is_confirmed)
 			job_resync(core, job, false);
 		else
 			job_free(core, job);
@@ -460,7 +461,7 @@ void srv_core_resync_end(struct srv_core *core)
 
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance)
 {
-	const struct peer *peer;
+	const struct srv_peer *peer;
 
 	TAILQ_FOREACH (peer, &core->peers, link)
 		if (peer->conn->peer_id == agent && peer->conn->peer_instance == instance)
@@ -471,7 +472,7 @@ uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
 	struct srv_core *core = ctx;
-	struct peer *peer = calloc(1, sizeof(*peer)), *old, *next;
+	struct srv_peer *peer = calloc(1, sizeof(*peer)), *old, *next;
 
 	/* An agent keeps one connection to a data thread and closed the old one before it made
 	 * this: whatever it was reading there has ended, even if we have not heard so yet. */
@@ -499,7 +500,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 static void event_down(void *ctx, struct xconn *c, const char *why)
 {
 	struct srv_core *core = ctx;
-	struct peer *peer = c->user;
+	struct srv_peer *peer = c->user;
 
 	(void)why;
 	FAILPOINT(SERVER_PEER_DOWN);
@@ -518,7 +519,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 
 static void event_writable(void *ctx, struct xconn *c)
 {
-	struct peer *peer = c->user;
+	struct srv_peer *peer = c->user;
 
 	(void)ctx;
 	if (!peer)
@@ -550,7 +551,7 @@ uint64_t srv_core_tick(struct srv_core *core, uint64_t now_ns)
 
 void srv_core_agent_gone(struct srv_core *core, uint32_t agent)
 {
-	struct peer *peer, *next;
+	struct srv_peer *peer, *next;
 
 	for (peer = TAILQ_FIRST(&core->peers); peer; peer = next) {
 		next = TAILQ_NEXT(peer, link);
@@ -575,7 +576,7 @@ void srv_core_stats(const struct srv_core *core, struct srv_stats *ret)
 
 void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 {
-	struct job *job;
+	struct srv_job *job;
 
 	ret->n_jobs = 0;
 	TAILQ_FOREACH (job, &core->jobs, link) {
@@ -588,7 +589,7 @@ void srv_core_arrivals(struct srv_core *core, struct arrivals_figures *ret)
 		arrivals_roll(job->arrivals, core->now_ns);
 		j->job = job->id;
 		memcpy(j->name, job->name, sizeof(j->name));
-		arrivals_tell(job->arrivals, j);
+		arrivals_report(job->arrivals, j);
 		ret->n_jobs++;
 	}
 }

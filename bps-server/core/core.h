@@ -52,7 +52,7 @@ struct srv_stats {
 		protocol_errors, bytes_summed;
 	uint64_t late; /* contributions that their round did not wait for */
 	size_t sums_used, sums_high, staging_used, staging_high;
-	uint32_t parts, limbo;
+	uint32_t parts, retired;
 	uint64_t sum_ns;        /* from the last contribution to the sum, a mean of the last few */
 	uint64_t offered_bytes; /* of results that agents read */
 	struct histogram wait;  /* of complete rounds: from the first to the last arrival */

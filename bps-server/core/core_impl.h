@@ -16,7 +16,7 @@
 #include "common/data/reduce.h"
 
 struct slot;
-struct peer;
+struct srv_peer;
 struct seat;
 TAILQ_HEAD(seat_list, seat);
 TAILQ_HEAD(slot_list, slot);
@@ -28,7 +28,7 @@ struct fetch {
 	struct seat *seat; /* of a contribution, or */
 	struct slot *slot; /* of a donation */
 	struct buf *buf;
-	struct peer *peer;
+	struct srv_peer *peer;
 	uint64_t round;
 	uint32_t crc;
 	TAILQ_ENTRY(fetch) link; /* core->fetches, or core->free_fetches */
@@ -49,8 +49,9 @@ struct offer {
 
 /* A member's seat at a partition. */
 struct seat {
-	struct part *part;
-	struct peer *peer;   /* it spoke last on this connection; NULL: not in this pgen, or gone */
+	struct srv_part *part;
+	struct srv_peer
+		*peer;       /* it spoke last on this connection; NULL: not in this pgen, or gone */
 	struct fetch *fetch; /* when READING */
 	struct buf *buf;     /* when STAGED, or */
 	struct xport_loan loan; /* when STAGED: it is read where it lies */
@@ -75,7 +76,7 @@ struct seat {
 enum slot_state { SLOT_EMPTY, SLOT_OPEN, SLOT_SUMMING, SLOT_DONATING, SLOT_DONE };
 
 struct slot {
-	struct part *part;
+	struct srv_part *part;
 	enum slot_state state;
 	uint8_t op;
 	bool op_known, crc_prev_known, is_queued, is_holding, is_cutting;
@@ -113,14 +114,14 @@ struct slot {
 	uint64_t cut_ns;
 };
 
-struct part {
-	struct job *job;
+struct srv_part {
+	struct srv_job *job;
 	uint32_t tensor, index;
 	size_t n_elems;
 	uint32_t bytes;
 	uint8_t dtype;
 	uint64_t pgen;
-	bool is_told;       /* since the last resync began */
+	bool is_confirmed;  /* since the last resync began */
 	bool waits_for_all; /* also with backup machines */
 	struct buf *acc; /* f32 accumulator of f16 and bf16; of the one slot that is being summed */
 	struct slot slots[2];
@@ -131,21 +132,21 @@ struct part {
 	struct seat seats[];
 };
 
-struct tensor {
+struct srv_tensor {
 	uint32_t n_parts, part_elems;
 	uint64_t n_elems;
 	uint8_t dtype;
-	bool is_of_library;  /* see CTL_OWN_TENSORS */
-	struct part **parts; /* NULL: not on this thread */
+	bool is_of_library;      /* see CTL_OWN_TENSORS */
+	struct srv_part **parts; /* NULL: not on this thread */
 };
 
-struct job_member {
+struct srv_job_member {
 	uint32_t agent; /* id */
 	uint32_t workers;
 	char host[CTL_NAME_MAX + 1];
 };
-struct job {
-	TAILQ_ENTRY(job) link;
+struct srv_job {
+	TAILQ_ENTRY(srv_job) link;
 	uint32_t id, flags;
 	uint64_t formed; /* view: tells it from another job that got the same number */
 	uint64_t view;   /* of its members */
@@ -153,24 +154,24 @@ struct job {
 	uint16_t backup; /* contributions that a round need not wait for; 0: waits for all */
 	uint64_t grace_ns;
 	struct member_set live; /* members that are not gone */
-	bool has_failed, is_told;
+	bool has_failed, is_confirmed;
 	int fail_code; /* when it has failed */
 	char *fail_text;
 	char name[CTL_JOB_NAME_MAX + 1];
 	struct arrivals *arrivals;
 	uint32_t n_tensors;
-	struct tensor *tensors;
-	struct job_member *members;
+	struct srv_tensor *tensors;
+	struct srv_job_member *members;
 };
 
-struct peer { /* xconn->user */
-	TAILQ_ENTRY(peer) link;
+struct srv_peer { /* xconn->user */
+	TAILQ_ENTRY(srv_peer) link;
 	struct xconn *conn;
 	struct seat_list owing;
 	struct heap results; /* seats that are owed one that is offered, the most urgent first */
 	uint64_t result_seq; /* of keys in results */
 	struct heap want;    /* seats that WANT_READ, but for the parked ones */
-	TAILQ_ENTRY(peer) ready; /* core->ready when is_ready: wants reads and may have them */
+	TAILQ_ENTRY(srv_peer) ready; /* core->ready when is_ready: wants reads and may have them */
 	bool is_ready;
 	size_t reading_bytes;
 	bool is_stuck; /* send said -EAGAIN, writable follows */
@@ -178,29 +179,29 @@ struct peer { /* xconn->user */
 };
 
 /* A result that was offered under an older pgen: kept until nobody can be reading it (B3). */
-struct limbo {
-	TAILQ_ENTRY(limbo) link;
+struct retired_result {
+	TAILQ_ENTRY(retired_result) link;
 	struct buf *buf;
 	uint64_t pgen, round;
 	uint32_t job, tensor, part;
 	unsigned n_peers;
-	struct peer *peers[];
+	struct srv_peer *peers[];
 };
 
 struct srv_core {
 	struct srv_config cfg;
 	struct srv_env env;
 	struct pool *sums, *staging;
-	TAILQ_HEAD(, job) jobs;
-	TAILQ_HEAD(, peer) peers;
-	TAILQ_HEAD(, peer) ready;
+	TAILQ_HEAD(, srv_job) jobs;
+	TAILQ_HEAD(, srv_peer) peers;
+	TAILQ_HEAD(, srv_peer) ready;
 	struct slot_list work, donating, holding, cutting;
 	uint64_t cut_due_ns; /* of the first of cutting, or before */
 	struct seat_list parked;
-	TAILQ_HEAD(, limbo) limbo;
+	TAILQ_HEAD(, retired_result) retired;
 	TAILQ_HEAD(, fetch) fetches, free_fetches;
 	uint64_t now_ns, read_seq;
-	struct job *last_job; /* of the last look-up */
+	struct srv_job *last_job; /* of the last look-up */
 	struct srv_stats stats;
 	bool is_pumping;
 	bool is_starved;   /* somebody found no staging, and more will be free */
@@ -213,12 +214,12 @@ struct srv_core {
 
 /* core.c */
 /* NULL: not known here. */
-struct job *srv_job_find(struct srv_core *core, uint32_t id);
+struct srv_job *srv_job_find(struct srv_core *core, uint32_t id);
 /* NULL: not known here, or of another thread. */
-struct part *srv_part_find(const struct job *job, uint32_t tensor, uint32_t part);
+struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part);
 /* The first failure of a job is kept and told through env->fail; nothing is summed for it any
  * more. */
-void srv_job_fail(struct srv_core *core, struct job *job, int code, const char *fmt, ...)
+void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
 /* rounds.c */
@@ -228,7 +229,7 @@ void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m);
 
 /* slots.c */
 /* The slot of a round (S3); it may hold another round. */
-struct slot *part_slot(struct part *part, uint64_t round);
+struct slot *part_slot(struct srv_part *part, uint64_t round);
 /* The only writers of the states; the tables of what may follow are in slots.c. */
 void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
 void seat_set_state(struct seat *seat, enum seat_state state);
@@ -236,10 +237,10 @@ void seat_set_state(struct seat *seat, enum seat_state state);
  * connected. */
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
 /* Send what the peer is owed, as far as its credit goes. */
-void peer_send_owed(struct peer *peer);
+void peer_send_owed(struct srv_peer *peer);
 /* Whatever the peer still owed or was owed is void; its seats forget it. */
-void slots_peer_down(struct srv_core *core, struct peer *peer);
-/* Back to EMPTY (S6); a result that may still be read goes to limbo. */
+void slots_peer_down(struct srv_core *core, struct srv_peer *peer);
+/* Back to EMPTY (S6); a result that may still be read is retired. */
 void slot_clear(struct srv_core *core, struct slot *slot);
 /* The seat is as at the start of a pgen. It must not be STAGED: clear the slots first. */
 void seat_clear(struct srv_core *core, struct seat *seat);
@@ -264,7 +265,7 @@ void *slot_result(struct srv_core *core, struct slot *slot);
  * so that one of them mostly does: more of it is in the cache. */
 void slot_swap_spent(struct slot *slot);
 /* A message may say that its sender reads a result of an older placement no more. */
-void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg *m);
+void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);
 
 /* reads.c */
 /* Read seat->offer when it is its turn; the seat was IDLE and is connected. */
@@ -298,22 +299,22 @@ void sums_relieve(struct srv_core *core);
 
 /* backup.c: of jobs with backup workers */
 /* The seat's member has said that it has the results up to that round (0: none). */
-void backup_heard(struct srv_core *core, struct seat *seat, uint64_t round);
+void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
 /* May it say so? Not of a round that is being summed here. */
-bool backup_can_say(const struct seat *seat, uint64_t round);
+bool backup_may_have(const struct seat *seat, uint64_t round);
 /* May a slot be taken for that round? */
-bool backup_can_open(const struct part *part, uint64_t round);
+bool backup_can_open(const struct srv_part *part, uint64_t round);
 /* It has been: some may have its result. */
-void backup_opened(struct srv_core *core, struct slot *slot);
+void backup_slot_opened(struct srv_core *core, struct slot *slot);
 /* Is a round that is OPEN, and whose result nobody has, to be summed now? */
 bool backup_is_complete(struct srv_core *core, struct slot *slot);
 /* Complete the rounds whose time is over; the next deadline. */
 uint64_t backup_tick(struct srv_core *core);
 
 /* The nth (from 0) member of its pgen in their order; n_seats: there are fewer. */
-uint16_t part_nth_member(const struct part *part, unsigned nth);
+uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
 
-static inline bool part_is_ordered(const struct part *part)
+static inline bool part_is_ordered(const struct srv_part *part)
 {
 	return part->job->flags & JOB_DETERMINISTIC;
 }

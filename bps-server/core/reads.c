@@ -11,7 +11,7 @@
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))
 #define fetch_of_read(r) ((struct fetch *)((char *)(r)-offsetof(struct fetch, rd)))
 
-static void peer_ready(struct srv_core *core, struct peer *peer)
+static void peer_ready(struct srv_core *core, struct srv_peer *peer)
 {
 	if (peer->is_ready || !peer->want.n)
 		return;
@@ -123,7 +123,7 @@ void fetch_detach(struct fetch *f)
 }
 
 /* Start reading an offer of len bytes into buf, which the fetch then owns. */
-static int fetch_start(struct srv_core *core, struct peer *peer, const struct offer *offer,
+static int fetch_start(struct srv_core *core, struct srv_peer *peer, const struct offer *offer,
 	uint32_t len, struct buf *buf, struct fetch **ret)
 {
 	struct fetch *f = fetch_new(core);
@@ -175,7 +175,7 @@ static void donation_start(struct srv_core *core, struct slot *slot)
 }
 
 /* Start the most urgent read of a peer. False: nothing more for this peer now. */
-static bool peer_start_read(struct srv_core *core, struct peer *peer)
+static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);
 	struct seat *seat = node ? seat_of_node(node) : NULL;
@@ -219,7 +219,7 @@ static bool is_waiting_for_staging(const struct srv_core *core)
 /* What is used are contributions that came early, scattered so that the peer's most urgent read
  * finds no room in one piece. What they wait for is no larger than they are and does find it, so
  * let others pass. */
-static void set_aside(struct srv_core *core, struct peer *peer)
+static void set_aside(struct srv_core *core, struct srv_peer *peer)
 {
 	struct heap_node *node = heap_min(&peer->want);
 
@@ -232,7 +232,7 @@ static void set_aside(struct srv_core *core, struct peer *peer)
 void reads_pump(struct srv_core *core)
 {
 	struct slot *slot;
-	struct peer *peer;
+	struct srv_peer *peer;
 
 	if (core->is_pumping)
 		return;

@@ -12,7 +12,7 @@
  * so far ahead of the others as no honest peer can be. */
 enum place { PLACE_HERE, PLACE_OVER, PLACE_AHEAD };
 
-static enum place slot_place(struct part *part, uint64_t r)
+static enum place slot_place(struct srv_part *part, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
 	bool is_over = slot->state == SLOT_DONE || (slot->state == SLOT_OPEN && slot->n_has > 0 &&
@@ -27,7 +27,7 @@ static enum place slot_place(struct part *part, uint64_t r)
 
 /* May that member have the result of round r? Not while it is being made, unless it said so
  * before. */
-static bool can_have(struct part *part, const struct seat *seat, uint64_t r)
+static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);
 
@@ -36,7 +36,7 @@ static bool can_have(struct part *part, const struct seat *seat, uint64_t r)
 }
 
 /* The slot of a round that is PLACE_HERE, opened if it was free. */
-static struct slot *slot_for(struct srv_core *core, struct part *part, uint64_t r)
+static struct slot *slot_for(struct srv_core *core, struct srv_part *part, uint64_t r)
 {
 	struct slot *slot = part_slot(part, r);
 
@@ -50,7 +50,7 @@ static struct slot *slot_for(struct srv_core *core, struct part *part, uint64_t 
 }
 
 static void peer_error(
-	struct srv_core *core, struct peer *peer, const struct wire_msg *m, const char *what)
+	struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m, const char *what)
 {
 	core->stats.protocol_errors++;
 	log_rated(LOG_WARN,
@@ -65,10 +65,10 @@ static void peer_error(
 static bool echo_agrees(
 	struct srv_core *core, struct slot *slot, const struct seat *seat, const struct wire_msg *m)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 	const struct slot *prev = part_slot(part, m->round - 1);
 	uint32_t echo = m->contrib.crc_prev, want = echo;
-	const struct job_member *me, *other;
+	const struct srv_job_member *me, *other;
 
 	if (m->round == 1 || !echo) /* 0: it came without, within one host */
 		return true;
@@ -98,7 +98,7 @@ static bool echo_agrees(
 }
 
 static bool contrib_is_valid(
-	const struct part *part, const struct seat *seat, const struct wire_msg *m)
+	const struct srv_part *part, const struct seat *seat, const struct wire_msg *m)
 {
 	return m->len == part->bytes && m->contrib.op < OP_COUNT && m->contrib.codec == 0 &&
 	       m->contrib.group == 0 &&
@@ -159,7 +159,7 @@ static bool contrib_borrow(struct srv_core *core, struct seat *seat, const struc
 /* The slot of a contribution; NULL: it was answered, or is not needed. */
 static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	struct part *part = seat->part;
+	struct srv_part *part = seat->part;
 	enum place here = slot_place(part, m->round);
 	enum place before = m->round > 1 ? slot_place(part, m->round - 1) : PLACE_OVER;
 	struct slot *slot;
@@ -182,14 +182,14 @@ static struct slot *contrib_slot(struct srv_core *core, struct seat *seat, const
 static struct slot *contrib_slot_backup(
 	struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	struct part *part = seat->part;
+	struct srv_part *part = seat->part;
 	struct slot *slot = part_slot(part, m->round);
 
-	if (!backup_can_say(seat, m->round - 1)) {
+	if (!backup_may_have(seat, m->round - 1)) {
 		peer_error(core, seat->peer, m, "round out of order");
 		return NULL;
 	}
-	backup_heard(core, seat, m->round - 1);
+	backup_note_has(core, seat, m->round - 1);
 	if (slot->state != SLOT_EMPTY && slot->round == m->round)
 		return slot;
 	if (slot->state != SLOT_EMPTY && slot->round > m->round) {
@@ -205,13 +205,13 @@ static struct slot *contrib_slot_backup(
 		return NULL;
 	}
 	slot = slot_for(core, part, m->round);
-	backup_opened(core, slot);
+	backup_slot_opened(core, slot);
 	return slot;
 }
 
 static void on_contrib(struct srv_core *core, struct seat *seat, const struct wire_msg *m)
 {
-	struct part *part = seat->part;
+	struct srv_part *part = seat->part;
 	struct slot *slot;
 
 	if (!contrib_is_valid(part, seat, m)) {
@@ -264,8 +264,8 @@ static void on_have(struct srv_core *core, struct seat *seat, const struct wire_
 	enum place here = slot_place(seat->part, m->round);
 
 	if (seat->part->job->backup) {
-		if (backup_can_say(seat, m->round)) {
-			backup_heard(core, seat, m->round);
+		if (backup_may_have(seat, m->round)) {
+			backup_note_has(core, seat, m->round);
 			seat_owe(seat, OWE_HAVE_OK, m->round);
 		} else {
 			peer_error(core, seat->peer, m, "round out of order");
@@ -331,7 +331,7 @@ static void on_got(struct seat *seat, const struct wire_msg *m)
 }
 
 /* A partition that is not here, or not yet under that pgen: the plan may be on its way to us. */
-static void reply_again(struct peer *peer, const struct wire_msg *m)
+static void reply_again(struct srv_peer *peer, const struct wire_msg *m)
 {
 	struct wire_msg r = wire_answer(m, WIRE_AGAIN);
 
@@ -339,8 +339,8 @@ static void reply_again(struct peer *peer, const struct wire_msg *m)
 		xport_send(peer->conn, &r); /* refused: the agent's own timer sends it again */
 }
 
-static struct seat *seat_of(
-	struct srv_core *core, struct peer *peer, struct part *part, const struct wire_msg *m)
+static struct seat *seat_of(struct srv_core *core, struct srv_peer *peer, struct srv_part *part,
+	const struct wire_msg *m)
 {
 	struct seat *seat;
 
@@ -359,10 +359,10 @@ static struct seat *seat_of(
 	return seat;
 }
 
-static void peer_message(struct srv_core *core, struct peer *peer, const struct wire_msg *m)
+static void peer_message(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m)
 {
-	struct job *job = srv_job_find(core, m->job);
-	struct part *part = job ? srv_part_find(job, m->tensor, m->part) : NULL;
+	struct srv_job *job = srv_job_find(core, m->job);
+	struct srv_part *part = job ? srv_part_find(job, m->tensor, m->part) : NULL;
 	struct seat *seat;
 
 	if (!part || m->pgen > part->pgen) {
@@ -402,11 +402,11 @@ static void peer_message(struct srv_core *core, struct peer *peer, const struct 
 void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
 	struct srv_core *core = ctx;
-	struct peer *peer = c->user;
+	struct srv_peer *peer = c->user;
 
 	if (!peer)
 		return;
-	limbo_heard(core, peer, m);
+	retired_acknowledged(core, peer, m);
 	peer_message(core, peer, m);
 	reads_pump(core); /* it may have set staging free */
 }

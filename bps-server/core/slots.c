@@ -13,7 +13,7 @@
 
 #define SUM_MEAN_OF 8 /* sums, roughly */
 
-struct slot *part_slot(struct part *part, uint64_t round)
+struct slot *part_slot(struct srv_part *part, uint64_t round)
 {
 	return &part->slots[round & 1];
 }
@@ -64,7 +64,7 @@ void seat_set_state(struct seat *seat, enum seat_state state)
 /* Results take their time to leave: the most urgent one first. */
 static void owe_offer(struct seat *seat)
 {
-	struct peer *peer = seat->peer;
+	struct srv_peer *peer = seat->peer;
 
 	if (heap_has(&seat->result))
 		return;
@@ -74,7 +74,7 @@ static void owe_offer(struct seat *seat)
 
 void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 {
-	struct peer *peer = seat->peer;
+	struct srv_peer *peer = seat->peer;
 
 	if (!peer)
 		return; /* it asks again on its next connection */
@@ -92,7 +92,7 @@ void seat_owe(struct seat *seat, enum owe what, uint64_t round)
 	peer_send_owed(peer);
 }
 
-static void seat_forgive(struct seat *seat)
+static void seat_drop_owed(struct seat *seat)
 {
 	if (seat->owes)
 		TAILQ_REMOVE(&seat->peer->owing, seat, owing);
@@ -103,7 +103,7 @@ static void seat_forgive(struct seat *seat)
 
 static struct wire_msg message_to(const struct seat *seat, enum wire_type type, uint64_t round)
 {
-	const struct part *part = seat->part;
+	const struct srv_part *part = seat->part;
 
 	return (struct wire_msg){.type = (uint8_t)type,
 		.pgen = part->pgen,
@@ -212,7 +212,7 @@ static struct seat *seat_of_result(struct heap_node *result)
 	return (struct seat *)((char *)result - offsetof(struct seat, result));
 }
 
-void peer_send_owed(struct peer *peer)
+void peer_send_owed(struct srv_peer *peer)
 {
 	struct heap_node *result;
 	struct seat *seat;
@@ -239,25 +239,26 @@ void peer_send_owed(struct peer *peer)
 /* ---- results that may still be read ---- */
 
 /* peer reads it no more; nobody left: the buffer is free. */
-static void limbo_release(struct srv_core *core, struct limbo *l, const struct peer *peer)
+static void retired_release(
+	struct srv_core *core, struct retired_result *l, const struct srv_peer *peer)
 {
 	for (unsigned i = 0; i < l->n_peers; i++)
 		if (l->peers[i] == peer)
 			l->peers[i--] = l->peers[--l->n_peers];
 	if (l->n_peers)
 		return;
-	TAILQ_REMOVE(&core->limbo, l, link);
+	TAILQ_REMOVE(&core->retired, l, link);
 	pool_put(core->sums, l->buf);
-	core->stats.limbo--;
+	core->stats.retired--;
 	free(l);
 }
 
 /* Results offered from this slot may still be read: whoever was offered them keeps the buffer
  * alive. */
-static void limbo_add(struct srv_core *core, struct slot *slot)
+static void retired_add(struct srv_core *core, struct slot *slot)
 {
-	struct part *part = slot->part;
-	struct limbo *l = malloc(sizeof(*l) + slot->n_offered * sizeof(l->peers[0]));
+	struct srv_part *part = slot->part;
+	struct retired_result *l = malloc(sizeof(*l) + slot->n_offered * sizeof(l->peers[0]));
 	unsigned bit = (unsigned)(slot - part->slots);
 
 	if (!l) {
@@ -267,7 +268,7 @@ static void limbo_add(struct srv_core *core, struct slot *slot)
 		slot->result = NULL;
 		return;
 	}
-	*l = (struct limbo){.buf = slot->result,
+	*l = (struct retired_result){.buf = slot->result,
 		.pgen = part->pgen,
 		.round = slot->round,
 		.job = part->job->id,
@@ -283,13 +284,13 @@ static void limbo_add(struct srv_core *core, struct slot *slot)
 		slot_unoffer(slot, seat);
 	}
 	slot->result = NULL;
-	TAILQ_INSERT_TAIL(&core->limbo, l, link);
-	core->stats.limbo++;
-	limbo_release(core, l, NULL);
+	TAILQ_INSERT_TAIL(&core->retired, l, link);
+	core->stats.retired++;
+	retired_release(core, l, NULL);
 }
 
 /* Does the message say that its sender will not read that result (any more)? */
-static bool says_got(const struct wire_msg *m, const struct limbo *l)
+static bool is_acknowledged_by(const struct wire_msg *m, const struct retired_result *l)
 {
 	if (l->job != m->job || l->tensor != m->tensor || l->part != m->part)
 		return false;
@@ -299,14 +300,14 @@ static bool says_got(const struct wire_msg *m, const struct limbo *l)
 					     (m->type == WIRE_CONTRIB && l->round < m->round));
 }
 
-void limbo_heard(struct srv_core *core, struct peer *peer, const struct wire_msg *m)
+void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m)
 {
-	struct limbo *l, *next;
+	struct retired_result *l, *next;
 
-	for (l = TAILQ_FIRST(&core->limbo); l; l = next) {
+	for (l = TAILQ_FIRST(&core->retired); l; l = next) {
 		next = TAILQ_NEXT(l, link);
-		if (says_got(m, l))
-			limbo_release(core, l, peer);
+		if (is_acknowledged_by(m, l))
+			retired_release(core, l, peer);
 	}
 }
 
@@ -320,7 +321,7 @@ void slot_clear(struct srv_core *core, struct slot *slot)
 	slot->fetch = NULL;
 	slot->wants_fetch = false;
 	if (slot->n_offered)
-		limbo_add(core, slot);
+		retired_add(core, slot);
 	if (slot->state != SLOT_EMPTY)
 		slot_set_state(core, slot, SLOT_EMPTY);
 	memset(&slot->contributed, 0, sizeof(slot->contributed));
@@ -335,7 +336,7 @@ void slot_clear(struct srv_core *core, struct slot *slot)
 
 void seat_clear(struct srv_core *core, struct seat *seat)
 {
-	seat_forgive(seat);
+	seat_drop_owed(seat);
 	reads_forget(core, seat);
 	assert(seat->state == SEAT_IDLE);
 	seat->offered = 0;
@@ -346,7 +347,7 @@ void seat_clear(struct srv_core *core, struct seat *seat)
 
 void *slot_result(struct srv_core *core, struct slot *slot)
 {
-	if (!slot->result) /* the last one is in limbo */
+	if (!slot->result) /* the last one was retired */
 		slot->result = pool_get(core->sums, slot->part->bytes);
 	if (!slot->result)
 		srv_job_fail(core, slot->part->job, BPS_EQUOTA,
@@ -358,7 +359,7 @@ void *slot_result(struct srv_core *core, struct slot *slot)
 
 void slot_swap_spent(struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 	struct slot *other = &part->slots[slot == part->slots];
 	struct buf *spent = other->result;
 
@@ -369,14 +370,14 @@ void slot_swap_spent(struct slot *slot)
 	slot->result = spent;
 }
 
-static bool is_same_host(const struct peer *peer)
+static bool is_same_host(const struct srv_peer *peer)
 {
 	return peer && peer->conn->is_same_host;
 }
 
 void slot_done(struct srv_core *core, struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 
 	if (slot->state == SLOT_SUMMING)
 		core->stats.sum_ns += (core->now_ns - slot->complete_ns) / SUM_MEAN_OF -
@@ -393,9 +394,9 @@ void slot_done(struct srv_core *core, struct slot *slot)
 	}
 }
 
-static struct peer *peer_of(struct srv_core *core, uint32_t agent)
+static struct srv_peer *peer_of(struct srv_core *core, uint32_t agent)
 {
-	struct peer *peer;
+	struct srv_peer *peer;
 
 	TAILQ_FOREACH (peer, &core->peers, link)
 		if (peer->conn->peer_id == agent)
@@ -405,7 +406,7 @@ static struct peer *peer_of(struct srv_core *core, uint32_t agent)
 
 void slot_ask_donor(struct srv_core *core, struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 
 	slot->donor_deadline_ns = core->now_ns + core->cfg.retry_ns;
 	TAILQ_REMOVE(&core->donating, slot, waiting);
@@ -432,7 +433,7 @@ void slot_ask_donor(struct srv_core *core, struct slot *slot)
 /* S4: everybody; J7: once somebody has the result there is no other, and nobody is waited for. */
 static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
 {
-	const struct part *part = slot->part;
+	const struct srv_part *part = slot->part;
 
 	if (!part->job->backup)
 		return slot->n_spoken == part->n_live;
@@ -441,7 +442,7 @@ static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
 
 void slot_check_complete(struct srv_core *core, struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 
 	if (slot->state != SLOT_OPEN || !has_spoken_enough(core, slot))
 		return;
@@ -474,7 +475,7 @@ void slot_add_contributed(struct slot *slot, unsigned member)
 
 void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 
 	slot_unoffer(slot, seat);
 	if (member_set_has(&slot->has, seat->member))
@@ -501,7 +502,7 @@ void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-uint16_t part_nth_member(const struct part *part, unsigned nth)
+uint16_t part_nth_member(const struct srv_part *part, unsigned nth)
 {
 	uint16_t i = 0;
 
@@ -572,14 +573,14 @@ void seat_staged(struct srv_core *core, struct seat *seat)
 	slot_check_complete(core, slot);
 }
 
-static void part_peer_down(struct srv_core *core, struct part *part, struct peer *peer)
+static void part_peer_down(struct srv_core *core, struct srv_part *part, struct srv_peer *peer)
 {
 	for (unsigned i = 0; i < part->n_seats; i++) {
 		struct seat *seat = &part->seats[i];
 
 		if (seat->peer != peer)
 			continue;
-		seat_forgive(seat);
+		seat_drop_owed(seat);
 		if (seat->state == SEAT_WANT_READ)
 			reads_forget(core, seat);
 		for (unsigned k = 0; k < 2; k++)
@@ -595,18 +596,18 @@ static void part_peer_down(struct srv_core *core, struct part *part, struct peer
 	}
 }
 
-void slots_peer_down(struct srv_core *core, struct peer *peer)
+void slots_peer_down(struct srv_core *core, struct srv_peer *peer)
 {
-	struct limbo *l, *next;
-	struct job *job;
+	struct retired_result *l, *next;
+	struct srv_job *job;
 
 	TAILQ_FOREACH (job, &core->jobs, link)
 		for (uint32_t t = 0; t < job->n_tensors; t++)
 			for (uint32_t i = 0; i < job->tensors[t].n_parts; i++)
 				if (job->tensors[t].parts && job->tensors[t].parts[i])
 					part_peer_down(core, job->tensors[t].parts[i], peer);
-	for (l = TAILQ_FIRST(&core->limbo); l; l = next) {
+	for (l = TAILQ_FIRST(&core->retired); l; l = next) {
 		next = TAILQ_NEXT(l, link);
-		limbo_release(core, l, peer);
+		retired_release(core, l, peer);
 	}
 }

@@ -75,7 +75,7 @@ void sums_discard(struct srv_core *core, struct slot *slot)
 }
 
 /* Does anybody take the result over a network? */
-static bool is_for_network(const struct part *part)
+static bool is_for_network(const struct srv_part *part)
 {
 	for (unsigned i = 0; i < part->n_seats; i++)
 		if (!part->seats[i].peer || !part->seats[i].peer->conn->is_same_host)
@@ -106,7 +106,7 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 
 static size_t pass_block(struct slot *slot)
 {
-	struct part *part = slot->part;
+	struct srv_part *part = slot->part;
 	size_t elem = dtype_bytes(part->dtype), acc_elem = dtype_acc_bytes(part->dtype);
 	size_t n = part->n_elems - slot->pos < SRV_BLOCK_ELEMS ? part->n_elems - slot->pos
 							       : SRV_BLOCK_ELEMS;

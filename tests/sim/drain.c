@@ -77,7 +77,7 @@ static uint64_t busy(const struct server *srv)
 
 	for (unsigned k = 0; srv->has_cores && k < srv->s->o.n_threads; k++) {
 		srv_core_stats(srv->threads[k].core, &st);
-		n += st.parts + st.limbo;
+		n += st.parts + st.retired;
 	}
 	return n;
 }

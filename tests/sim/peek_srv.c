@@ -3,7 +3,7 @@
 
 unsigned peek_server_jobs(const struct srv_core *core)
 {
-	const struct job *job;
+	const struct srv_job *job;
 	unsigned n = 0;
 
 	TAILQ_FOREACH (job, &core->jobs, link)

@@ -302,11 +302,11 @@ static void check_leaks(struct sim *s)
 		for (unsigned k = 0; srv->node.is_up && srv->has_cores && k < s->o.n_threads; k++) {
 			net_close_all(s, &srv->threads[k].port);
 			srv_core_stats(srv->threads[k].core, &st);
-			if (st.sums_used || st.staging_used || st.limbo || st.parts)
+			if (st.sums_used || st.staging_used || st.retired || st.parts)
 				violation(s,
 					"server%u thread %u leaks: sums %zu staging %zu limbo %u "
 					"parts %u",
-					i, k, st.sums_used, st.staging_used, st.limbo, st.parts);
+					i, k, st.sums_used, st.staging_used, st.retired, st.parts);
 		}
 	}
 	if (s->n_loans)

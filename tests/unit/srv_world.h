@@ -32,17 +32,17 @@
 
 /* A member's memory that the server reads: contributions (by partition), and results that it has
  * (behind them). */
-struct member {
+struct srv_test_member {
 	struct fake_conn *conn;
 	uint32_t workers;
 	unsigned char contrib[PARTS_MAX][BYTES_MAX];
 	unsigned char result[BYTES_MAX];
 };
 
-struct world {
+struct srv_world {
 	struct srv_core *core;
 	struct fake_xport x;
-	struct member m[MEMBERS_MAX];
+	struct srv_test_member m[MEMBERS_MAX];
 	unsigned n_members;
 	uint32_t n_elems, flags;
 	uint16_t backup;
@@ -58,7 +58,7 @@ struct world {
 
 static inline int make_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
-	struct world *w = ctx;
+	struct srv_world *w = ctx;
 
 	*ret_mem = w->segments[w->n_segments++] = aligned_alloc(4096, bytes);
 	assert_non_null(*ret_mem);
@@ -67,7 +67,7 @@ static inline int make_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t
 
 static inline void job_failed(void *ctx, uint32_t job, int code, const char *text)
 {
-	struct world *w = ctx;
+	struct srv_world *w = ctx;
 
 	assert_int_equal(job, JOB);
 	w->n_fails++;
@@ -75,7 +75,7 @@ static inline void job_failed(void *ctx, uint32_t job, int code, const char *tex
 	snprintf(w->fail_text, sizeof(w->fail_text), "%s", text);
 }
 
-static inline void check(struct world *w)
+static inline void check(struct srv_world *w)
 {
 	struct err_text err = {""};
 
@@ -83,7 +83,7 @@ static inline void check(struct world *w)
 		fail_msg("%s", err.s);
 }
 
-static inline struct srv_stats stats(struct world *w)
+static inline struct srv_stats stats(struct srv_world *w)
 {
 	struct srv_stats s;
 
@@ -93,7 +93,7 @@ static inline struct srv_stats stats(struct world *w)
 
 /* ---- the scheduler's words ---- */
 
-static inline void tell_job(struct world *w)
+static inline void tell_job(struct srv_world *w)
 {
 	struct ctl_job_member members[MEMBERS_MAX];
 	struct ctl_rank ranks[64] = {{0}};
@@ -112,7 +112,7 @@ static inline void tell_job(struct world *w)
 	assert_int_equal(srv_core_job(w->core, &job), 0);
 }
 
-static inline void tell_plan(struct world *w, uint32_t n_parts, uint32_t server, uint64_t pgen)
+static inline void tell_plan(struct srv_world *w, uint32_t n_parts, uint32_t server, uint64_t pgen)
 {
 	struct ctl_tensor t = {.tensor = 0,
 		.name = w->tensor,
@@ -133,7 +133,7 @@ static inline void tell_plan(struct world *w, uint32_t n_parts, uint32_t server,
 	check(w);
 }
 
-static inline void connect_member(struct world *w, unsigned i)
+static inline void connect_member(struct srv_world *w, unsigned i)
 {
 	struct fake_conn *c = fake_accept(&w->x, 100 + i, 1000 + i);
 
@@ -143,7 +143,7 @@ static inline void connect_member(struct world *w, unsigned i)
 	check(w);
 }
 
-struct shape {
+struct srv_shape {
 	unsigned n_members;
 	uint32_t n_elems, n_parts, flags;
 	uint8_t dtype; /* enum dtype + 1, 0: f32 */
@@ -152,9 +152,9 @@ struct shape {
 	const char *tensor; /* its name */
 };
 
-static inline struct world *world_new(struct shape s)
+static inline struct srv_world *world_new(struct srv_shape s)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct srv_world *w = calloc(1, sizeof(*w));
 	struct srv_config cfg = {.server_id = SERVER,
 		.instance = INSTANCE,
 		.sums_bytes = s.sums ? s.sums : 4u << 20,
@@ -183,10 +183,10 @@ static inline struct world *world_new(struct shape s)
 	return w;
 }
 
-#define world(...) world_new((struct shape){__VA_ARGS__})
+#define world(...) world_new((struct srv_shape){__VA_ARGS__})
 
 /* Everything is given back when connections and the job are gone. */
-static inline void world_free(struct world *w)
+static inline void world_free(struct srv_world *w)
 {
 	struct srv_stats s;
 
@@ -201,7 +201,7 @@ static inline void world_free(struct world *w)
 	assert_int_equal(s.sums_used, 0);
 	assert_int_equal(s.staging_used, 0);
 	assert_int_equal(s.parts, 0);
-	assert_int_equal(s.limbo, 0);
+	assert_int_equal(s.retired, 0);
 	assert_int_equal(w->x.n_loans, 0);
 	fake_fini(&w->x);
 	srv_core_free(w->core);
@@ -212,7 +212,7 @@ static inline void world_free(struct world *w)
 
 /* ---- the members' words ---- */
 
-static inline uint32_t bytes_of(const struct world *w)
+static inline uint32_t bytes_of(const struct srv_world *w)
 {
 	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
 }
@@ -223,7 +223,7 @@ static inline float input(unsigned i, uint64_t r, size_t e)
 	return (float)((i + 1) * 100 + r * 10 + e % 7);
 }
 
-static inline void fill(struct world *w, unsigned i, unsigned part, uint64_t r)
+static inline void fill(struct srv_world *w, unsigned i, unsigned part, uint64_t r)
 {
 	float *v = (float *)w->m[i].contrib[part];
 
@@ -231,7 +231,8 @@ static inline void fill(struct world *w, unsigned i, unsigned part, uint64_t r)
 		v[e] = input(i, r, e);
 }
 
-static inline struct wire_msg key_msg(struct world *w, unsigned i, enum wire_type type, uint64_t r)
+static inline struct wire_msg key_msg(
+	struct srv_world *w, unsigned i, enum wire_type type, uint64_t r)
 {
 	return (struct wire_msg){.type = (uint8_t)type,
 		.pgen = w->pgen,
@@ -242,7 +243,7 @@ static inline struct wire_msg key_msg(struct world *w, unsigned i, enum wire_typ
 		.member = (uint16_t)i};
 }
 
-static inline struct wire_msg payload_msg(struct world *w, unsigned i, enum wire_type type,
+static inline struct wire_msg payload_msg(struct srv_world *w, unsigned i, enum wire_type type,
 	uint64_t r, unsigned segment, unsigned part)
 {
 	struct wire_msg m = key_msg(w, i, type, r);
@@ -262,7 +263,7 @@ static inline struct wire_msg payload_msg(struct world *w, unsigned i, enum wire
 }
 
 /* The crc of the sum of round r of inputs by fill, of all members. */
-static inline uint32_t sum_crc(struct world *w, uint64_t r)
+static inline uint32_t sum_crc(struct srv_world *w, uint64_t r)
 {
 	float v[LARGE];
 
@@ -274,7 +275,8 @@ static inline uint32_t sum_crc(struct world *w, uint64_t r)
 	return crc32c(0, v, w->n_elems * sizeof(float));
 }
 
-static inline struct wire_msg contrib_msg(struct world *w, unsigned i, uint64_t r, unsigned part)
+static inline struct wire_msg contrib_msg(
+	struct srv_world *w, unsigned i, uint64_t r, unsigned part)
 {
 	struct wire_msg m;
 
@@ -285,7 +287,7 @@ static inline struct wire_msg contrib_msg(struct world *w, unsigned i, uint64_t 
 	return m;
 }
 
-static inline struct wire_msg donate_msg(struct world *w, unsigned i, uint64_t r)
+static inline struct wire_msg donate_msg(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m;
 	float *v = (float *)w->m[i].result;
@@ -304,54 +306,54 @@ static inline struct wire_msg donate_msg(struct world *w, unsigned i, uint64_t r
 	return m;
 }
 
-static inline void say(struct world *w, unsigned i, const struct wire_msg *m)
+static inline void say(struct srv_world *w, unsigned i, const struct wire_msg *m)
 {
 	fake_deliver(w->m[i].conn, m);
 	check(w);
 }
 
-static inline void say_contrib(struct world *w, unsigned i, uint64_t r)
+static inline void say_contrib(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = contrib_msg(w, i, r, 0);
 
 	say(w, i, &m);
 }
 
-static inline void say_key(struct world *w, unsigned i, enum wire_type type, uint64_t r)
+static inline void say_key(struct srv_world *w, unsigned i, enum wire_type type, uint64_t r)
 {
 	struct wire_msg m = key_msg(w, i, type, r);
 
 	say(w, i, &m);
 }
 
-static inline void end_read(struct world *w, unsigned i, unsigned k, int status)
+static inline void end_read(struct srv_world *w, unsigned i, unsigned k, int status)
 {
 	fake_end_read(w->m[i].conn, k, status);
 	check(w);
 }
 
-static inline void end_reads(struct world *w)
+static inline void end_reads(struct srv_world *w)
 {
 	for (unsigned i = 0; i < w->n_members; i++)
 		while (w->m[i].conn && w->m[i].conn->n_reads)
 			end_read(w, i, 0, 0);
 }
 
-static inline void work(struct world *w)
+static inline void work(struct srv_world *w)
 {
 	while (srv_core_work(w->core))
 		check(w);
 	check(w);
 }
 
-static inline void tick(struct world *w, uint64_t ms)
+static inline void tick(struct srv_world *w, uint64_t ms)
 {
 	w->now_ns += ms * MS;
 	srv_core_tick(w->core, w->now_ns);
 	check(w);
 }
 
-static inline bool is_reading(const struct world *w)
+static inline bool is_reading(const struct srv_world *w)
 {
 	for (unsigned i = 0; i < w->n_members; i++)
 		if (w->m[i].conn && w->m[i].conn->n_reads)
@@ -360,7 +362,7 @@ static inline bool is_reading(const struct world *w)
 }
 
 /* All do all that is under way. */
-static inline void settle(struct world *w)
+static inline void settle(struct srv_world *w)
 {
 	do {
 		end_reads(w);
@@ -368,7 +370,7 @@ static inline void settle(struct world *w)
 	} while (is_reading(w));
 }
 
-static inline void contribute_all(struct world *w, uint64_t r)
+static inline void contribute_all(struct srv_world *w, uint64_t r)
 {
 	for (unsigned i = 0; i < w->n_members; i++)
 		say_contrib(w, i, r);
@@ -378,7 +380,7 @@ static inline void contribute_all(struct world *w, uint64_t r)
 /* ---- the server's words ---- */
 
 static inline struct wire_msg expect_msg(
-	struct world *w, unsigned i, enum wire_type type, uint64_t r)
+	struct srv_world *w, unsigned i, enum wire_type type, uint64_t r)
 {
 	const struct wire_msg *m = fake_take(w->m[i].conn);
 
@@ -393,7 +395,7 @@ static inline struct wire_msg expect_msg(
 	return *m;
 }
 
-static inline void expect_nothing(struct world *w, unsigned i)
+static inline void expect_nothing(struct srv_world *w, unsigned i)
 {
 	const struct wire_msg *m = fake_take(w->m[i].conn);
 
@@ -401,13 +403,13 @@ static inline void expect_nothing(struct world *w, unsigned i)
 		fail_msg("member %u got %s", i, wire_type_name(m->type));
 }
 
-static inline const void *bytes_at(struct world *w, const struct wire_msg *m)
+static inline const void *bytes_at(struct srv_world *w, const struct wire_msg *m)
 {
 	return m->flags & WIRE_INLINE ? m->payload : fake_own(&w->x, m->segment, m->offset, m->len);
 }
 
 /* The exact sum of round r of all members. */
-static inline struct wire_msg expect_sum(struct world *w, unsigned i, uint64_t r)
+static inline struct wire_msg expect_sum(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);
 	const float *v = bytes_at(w, &m);
@@ -425,7 +427,7 @@ static inline struct wire_msg expect_sum(struct world *w, unsigned i, uint64_t r
 	return m;
 }
 
-static inline void expect_closed(struct world *w, unsigned i)
+static inline void expect_closed(struct srv_world *w, unsigned i)
 {
 	assert_true(w->m[i].conn->is_closed);
 	for (unsigned k = 0; k < w->n_members; k++)

@@ -75,7 +75,7 @@ static void last_one_is_named_with_its_lag_behind_half_of_all(void **state)
 	(void)state;
 	for (unsigned i = 1; i <= 10; i++)
 		one_round(a, i, i * 100 * MS, 4, i <= 9 ? 2 : 0, 40);
-	arrivals_tell(a, &j);
+	arrivals_report(a, &j);
 	assert_int_equal(j.rounds, 10);
 	assert_int_equal(j.round, 10);
 	assert_int_equal(j.bytes, 40960);
@@ -97,14 +97,14 @@ static void what_is_long_ago_counts_only_in_all(void **state)
 	(void)state;
 	one_round(a, 1, MS, 2, 0, 40);
 	for (unsigned i = 1; i <= 2; i++) {
-		arrivals_tell(a, &j);
+		arrivals_report(a, &j);
 		assert_int_equal(j.late[0].window_last, 1);
 		arrivals_roll(a, i * ARRIVALS_WINDOW_NS - 1);
-		arrivals_tell(a, &j);
+		arrivals_report(a, &j);
 		assert_int_equal(j.late[0].window_last, 1);
 		arrivals_roll(a, i * ARRIVALS_WINDOW_NS);
 	}
-	arrivals_tell(a, &j);
+	arrivals_report(a, &j);
 	assert_int_equal(j.late[0].window_last, 0);
 	assert_int_equal(j.late[0].last, 1);
 	assert_int_equal(histogram_count(&j.window_wait), 0);
@@ -123,7 +123,7 @@ static void round_in_which_somebody_spoke_twice_is_not_measured(void **state)
 	arrivals_offer(&r, 0, 2, 2 * MS);
 	arrivals_offer(&r, 1, 2, 3 * MS);
 	arrivals_complete(a, &r, 1, 4096);
-	arrivals_tell(a, &j);
+	arrivals_report(a, &j);
 	assert_int_equal(j.rounds, 1);
 	assert_int_equal(j.n_late, 0);
 	assert_int_equal(histogram_count(&j.wait), 0);
@@ -139,7 +139,7 @@ static void only_the_worst_of_many_are_told_of(void **state)
 	for (uint16_t m = 0; m < 64; m++)
 		for (unsigned i = 0; i <= m; i++)
 			one_round(a, 1, 0, 64, m, 5);
-	arrivals_tell(a, &j);
+	arrivals_report(a, &j);
 	assert_int_equal(j.n_late, ARRIVALS_LATE_MAX);
 	for (unsigned k = 0; k < ARRIVALS_LATE_MAX; k++)
 		assert_int_equal(j.late[k].agent, 163 - k);
@@ -157,14 +157,14 @@ static void threads_are_added_up_by_job_and_agent(void **state)
 	for (unsigned i = 1; i <= 3; i++)
 		one_round(a, i, i * MS, 2, 1, 10);
 	one.jobs[0].job = 7;
-	arrivals_tell(a, &one.jobs[0]);
+	arrivals_report(a, &one.jobs[0]);
 	arrivals_merge(&all, &one);
 	one_round(a, 9, MS, 2, 0, 10);
-	arrivals_tell(a, &one.jobs[0]);
+	arrivals_report(a, &one.jobs[0]);
 	arrivals_merge(&all, &one);
 	one.jobs[0].job = 8;
 	arrivals_merge(&all, &one);
-	assert_int_equal(arrivals_beat(&all, jobs, late), 2);
+	assert_int_equal(arrivals_fill_beat(&all, jobs, late), 2);
 	assert_int_equal(jobs[0].job, 7);
 	assert_int_equal(jobs[0].rounds, 7);
 	assert_int_equal(jobs[0].round, 9);

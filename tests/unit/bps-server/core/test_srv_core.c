@@ -8,7 +8,7 @@ static void different_results_of_the_round_before_are_found(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
-		struct world *w = world(.n_members = 2, .n_elems = SMALL);
+		struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 		struct wire_msg m;
 
 		if (k == 0)
@@ -27,7 +27,7 @@ static void different_results_of_the_round_before_are_found(void **state)
 
 static void different_operations_are_found(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct wire_msg m = contrib_msg(w, 1, 1, 0);
 
 	(void)state;
@@ -47,7 +47,7 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 12; k++) {
-		struct world *w = world(.n_members = 3, .n_elems = k == 6 ? LARGE : SMALL);
+		struct srv_world *w = world(.n_members = 3, .n_elems = k == 6 ? LARGE : SMALL);
 		struct wire_msg m = contrib_msg(w, 1, 1, 0);
 		bool is_harmless = false;
 
@@ -111,7 +111,7 @@ static void message_that_makes_no_sense_closes_only_its_sender(void **state)
 
 static void stranger_gets_nothing_into_a_job(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct fake_conn *c = fake_accept(&w->x, 999, 1);
 	struct wire_msg m = contrib_msg(w, 0, 1, 0);
 
@@ -126,7 +126,7 @@ static void stranger_gets_nothing_into_a_job(void **state)
 
 /* ---- every message in every state ---- */
 
-enum scene {
+enum srv_scene {
 	SCENE_EMPTY,
 	SCENE_WANT_READ, /* no staging is left for it */
 	SCENE_READING,
@@ -142,9 +142,9 @@ enum scene {
 };
 
 /* Member 0 is the one that speaks next; the round in hand is 4. */
-static struct world *make_scene(enum scene scene, uint32_t n_elems)
+static struct srv_world *make_scene(enum srv_scene scene, uint32_t n_elems)
 {
-	struct world *w = world(.n_members = 3, .n_elems = n_elems, .n_parts = 6,
+	struct srv_world *w = world(.n_members = 3, .n_elems = n_elems, .n_parts = 6,
 		.staging = SEGMENT, .flags = scene == SCENE_PARKED ? JOB_DETERMINISTIC : 0);
 	struct wire_msg m;
 
@@ -212,7 +212,7 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 		for (unsigned t = 0; t < sizeof(types) / sizeof(types[0]); t++)
 			for (uint64_t r = 2; r <= 7; r++)
 				for (unsigned who = 0; who < 6; who++) {
-					struct world *w =
+					struct srv_world *w =
 						make_scene(scene, who < 3 ? LARGE : SMALL);
 					unsigned i = who % 3;
 					struct wire_msg m =
@@ -239,9 +239,9 @@ static void every_message_in_every_state_keeps_the_invariants(void **state)
 
 /* The crc of the round before that the server expects, so that talk does not end as DIVERGED at
  * once. */
-static uint32_t expected_echo(struct world *w, uint64_t r, unsigned part)
+static uint32_t expected_echo(struct srv_world *w, uint64_t r, unsigned part)
 {
-	const struct part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);
+	const struct srv_part *p = srv_part_find(srv_job_find(w->core, JOB), 0, part);
 	const struct slot *prev = p ? &p->slots[(r - 1) & 1] : NULL;
 	const struct slot *slot = p ? &p->slots[r & 1] : NULL;
 
@@ -255,7 +255,7 @@ static void random_talk_keeps_the_invariants(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 24; seed++) {
-		struct world *w = world(.n_members = 3, .n_elems = seed & 1 ? LARGE : SMALL,
+		struct srv_world *w = world(.n_members = 3, .n_elems = seed & 1 ? LARGE : SMALL,
 			.n_parts = 4, .flags = seed & 2 ? JOB_DETERMINISTIC : 0, .staging = SEGMENT,
 			.dtype = 1 + (seed & 4 ? DTYPE_F16 : DTYPE_F32));
 		uint64_t base = 1;

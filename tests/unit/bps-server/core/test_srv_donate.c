@@ -6,7 +6,7 @@ static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
-		struct world *w = world(.n_members = 3, .n_elems = k ? LARGE : SMALL);
+		struct srv_world *w = world(.n_members = 3, .n_elems = k ? LARGE : SMALL);
 		struct wire_msg d;
 
 		say_contrib(w, 0, 4); /* C(4), H(3) */
@@ -29,7 +29,7 @@ static void sum_that_somebody_has_is_donated_to_the_rest(void **state)
 
 static void nothing_is_asked_for_when_all_have_the_sum(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
@@ -46,7 +46,7 @@ static void nothing_is_asked_for_when_all_have_the_sum(void **state)
 
 static void have_that_comes_late_throws_the_sum_away(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 	struct wire_msg d;
 
 	(void)state;
@@ -70,7 +70,7 @@ static void next_donor_is_asked_when_one_is_lost(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 3; k++) { /* before its answer; while it is read; by silence */
-		struct world *w = world(.n_members = 3, .n_elems = LARGE);
+		struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 		unsigned first, second;
 		struct wire_msg d;
 
@@ -107,7 +107,7 @@ static void next_donor_is_asked_when_one_is_lost(void **state)
 
 static void idle_donor_is_asked_again_on_its_next_connection(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg d;
 
 	(void)state;
@@ -128,7 +128,7 @@ static void damaged_donation_is_asked_for_again(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
-		struct world *w = world(.n_members = 2, .n_elems = k ? LARGE : SMALL);
+		struct srv_world *w = world(.n_members = 2, .n_elems = k ? LARGE : SMALL);
 		struct wire_msg d;
 
 		say_key(w, 0, WIRE_HAVE, 4);
@@ -153,7 +153,8 @@ static void damaged_donation_is_asked_for_again(void **state)
 
 static void donation_waits_for_staging(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .staging = SEGMENT);
+	struct srv_world *w =
+		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .staging = SEGMENT);
 	struct wire_msg m;
 
 	(void)state;
@@ -176,7 +177,7 @@ static void donation_waits_for_staging(void **state)
 
 static void donation_that_nobody_asked_for_is_dropped(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct wire_msg d = donate_msg(w, 0, 1);
 
 	(void)state;
@@ -193,7 +194,7 @@ static void donation_that_nobody_asked_for_is_dropped(void **state)
 
 static void contribution_to_a_donated_round_gets_the_donation(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg d;
 
 	(void)state;
@@ -211,7 +212,7 @@ static void contribution_to_a_donated_round_gets_the_donation(void **state)
 
 static void donated_sum_waits_by_the_priority_it_was_asked_with(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 2);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 2);
 	struct wire_msg m;
 
 	(void)state;

@@ -2,13 +2,13 @@
 
 /* Peers on the host of a server's core, whose offers are summed where they lie. */
 
-static void bring_near(struct world *w, unsigned i)
+static void bring_near(struct srv_world *w, unsigned i)
 {
 	w->m[i].conn->base.is_same_host = true;
 }
 
 /* Within one host nobody takes a crc. */
-static void say_near(struct world *w, unsigned i, uint64_t r)
+static void say_near(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = contrib_msg(w, i, r, 0);
 
@@ -16,7 +16,7 @@ static void say_near(struct world *w, unsigned i, uint64_t r)
 	say(w, i, &m);
 }
 
-static void expect_near_sum(struct world *w, unsigned i, uint64_t r)
+static void expect_near_sum(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);
 
@@ -25,7 +25,7 @@ static void expect_near_sum(struct world *w, unsigned i, uint64_t r)
 
 static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE);
 
 	(void)state;
 	bring_near(w, 0);
@@ -51,7 +51,7 @@ static void offer_of_a_peer_on_this_host_is_summed_where_it_lies(void **state)
  * behind, with their inputs written. */
 static void offer_within_one_host_is_read_and_checked_when_the_job_may_shrink(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .flags = JOB_SHRINK);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .flags = JOB_SHRINK);
 
 	(void)state;
 	bring_near(w, 0);
@@ -71,7 +71,7 @@ static void offer_within_one_host_is_read_and_checked_when_the_job_may_shrink(vo
 
 static void small_contribution_within_one_host_needs_no_crc(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 	(void)state;
 	bring_near(w, 0);
@@ -89,7 +89,7 @@ static void small_contribution_within_one_host_needs_no_crc(void **state)
 
 static void loan_outlives_its_connection_and_still_counts(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	bring_near(w, 0);
@@ -110,7 +110,7 @@ static void loan_outlives_its_connection_and_still_counts(void **state)
 
 static void loan_ends_when_its_slot_is_cleared(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	bring_near(w, 0);
@@ -126,7 +126,7 @@ static void loan_ends_when_its_slot_is_cleared(void **state)
 
 static void sum_without_crc_gets_one_for_who_takes_it_through_a_network(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m;
 
 	(void)state;
@@ -154,7 +154,7 @@ static void sum_without_crc_gets_one_for_who_takes_it_through_a_network(void **s
 
 static void nonsense_offer_within_one_host_is_forgotten(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m = contrib_msg(w, 0, 1, 0);
 
 	(void)state;

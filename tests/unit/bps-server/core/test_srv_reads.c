@@ -6,7 +6,7 @@
 
 static void read_cut_by_a_lost_connection_leaves_no_trace(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -26,7 +26,7 @@ static void read_cut_by_a_lost_connection_leaves_no_trace(void **state)
 
 static void contribution_survives_its_connection_once_it_is_read(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -44,7 +44,7 @@ static void contribution_survives_its_connection_once_it_is_read(void **state)
 
 static void newer_connection_of_an_agent_replaces_the_older(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct fake_conn *old = w->m[0].conn;
 
 	(void)state;
@@ -58,7 +58,7 @@ static void newer_connection_of_an_agent_replaces_the_older(void **state)
 
 static void connection_of_an_agent_that_is_gone_is_closed(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -73,7 +73,7 @@ static void connection_of_an_agent_that_is_gone_is_closed(void **state)
 
 static void read_of_an_older_pgen_is_thrown_away(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -88,7 +88,7 @@ static void read_of_an_older_pgen_is_thrown_away(void **state)
 
 static void failed_read_waits_for_the_next_offer(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -101,7 +101,7 @@ static void failed_read_waits_for_the_next_offer(void **state)
 
 static void offer_from_no_segment_is_forgotten(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m = contrib_msg(w, 0, 1, 0);
 
 	(void)state;
@@ -120,7 +120,7 @@ static void damaged_contribution_is_refused_with_its_crc(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
-		struct world *w = world(.n_members = 2, .n_elems = k ? LARGE : SMALL);
+		struct srv_world *w = world(.n_members = 2, .n_elems = k ? LARGE : SMALL);
 		struct wire_msg m = contrib_msg(w, 0, 1, 0), r;
 
 		m.crc ^= 0x10;
@@ -140,14 +140,14 @@ static void damaged_contribution_is_refused_with_its_crc(void **state)
 
 static void offered_sum_stays_unchanged_over_a_new_pgen(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg offer;
 
 	(void)state;
 	contribute_all(w, 1);
 	offer = expect_sum(w, 0, 1);
 	tell_plan(w, 1, SERVER, 6);
-	assert_int_equal(stats(w).limbo, 1);
+	assert_int_equal(stats(w).retired, 1);
 	for (unsigned i = 0; i < 2; i++) { /* the same round of other bytes */
 		struct wire_msg m;
 
@@ -162,16 +162,16 @@ static void offered_sum_stays_unchanged_over_a_new_pgen(void **state)
 	world_free(w);
 }
 
-static uint32_t limbo_after(enum wire_type type, uint64_t r, bool is_old_pgen, bool is_down)
+static uint32_t retired_after(enum wire_type type, uint64_t r, bool is_old_pgen, bool is_down)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg m;
 	uint32_t n;
 
 	contribute_all(w, 1);
 	say_key(w, 1, WIRE_GOT, 1);
 	tell_plan(w, 1, SERVER, 6);
-	assert_int_equal(stats(w).limbo, 1);
+	assert_int_equal(stats(w).retired, 1);
 	m = type == WIRE_CONTRIB ? contrib_msg(w, 0, r, 0) : key_msg(w, 0, type, r);
 	m.pgen -= is_old_pgen;
 	if (is_down)
@@ -179,7 +179,7 @@ static uint32_t limbo_after(enum wire_type type, uint64_t r, bool is_old_pgen, b
 	else
 		say(w, 0, &m);
 	check(w);
-	n = stats(w).limbo;
+	n = stats(w).retired;
 	world_free(w);
 	return n;
 }
@@ -187,20 +187,20 @@ static uint32_t limbo_after(enum wire_type type, uint64_t r, bool is_old_pgen, b
 static void offered_sum_is_kept_until_its_reader_has_it_or_is_gone(void **state)
 {
 	(void)state;
-	assert_int_equal(limbo_after(WIRE_GOT, 1, true, false), 0);
-	assert_int_equal(limbo_after(WIRE_GOT, 1, false, false), 1);
-	assert_int_equal(limbo_after(WIRE_GOT, 2, true, false), 1);
-	assert_int_equal(limbo_after(WIRE_HAVE, 1, false, false), 0);
-	assert_int_equal(limbo_after(WIRE_HAVE, 2, false, false), 0);
-	assert_int_equal(limbo_after(WIRE_CONTRIB, 1, false, false), 1);
-	assert_int_equal(limbo_after(WIRE_CONTRIB, 2, false, false), 0);
-	assert_int_equal(limbo_after(WIRE_CONTRIB, 2, true, false), 0);
-	assert_int_equal(limbo_after(WIRE_GOT, 1, true, true), 0);
+	assert_int_equal(retired_after(WIRE_GOT, 1, true, false), 0);
+	assert_int_equal(retired_after(WIRE_GOT, 1, false, false), 1);
+	assert_int_equal(retired_after(WIRE_GOT, 2, true, false), 1);
+	assert_int_equal(retired_after(WIRE_HAVE, 1, false, false), 0);
+	assert_int_equal(retired_after(WIRE_HAVE, 2, false, false), 0);
+	assert_int_equal(retired_after(WIRE_CONTRIB, 1, false, false), 1);
+	assert_int_equal(retired_after(WIRE_CONTRIB, 2, false, false), 0);
+	assert_int_equal(retired_after(WIRE_CONTRIB, 2, true, false), 0);
+	assert_int_equal(retired_after(WIRE_GOT, 1, true, true), 0);
 }
 
 static void offered_sums_outlive_their_job(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg offer;
 
 	(void)state;
@@ -208,18 +208,18 @@ static void offered_sums_outlive_their_job(void **state)
 	offer = expect_sum(w, 0, 1);
 	srv_core_job_end(w->core, JOB);
 	check(w);
-	assert_int_equal(stats(w).limbo, 1);
+	assert_int_equal(stats(w).retired, 1);
 	assert_int_equal(crc32c(0, bytes_at(w, &offer), offer.len), offer.crc);
 	say_key(w, 0, WIRE_GOT, 1);
 	say_key(w, 1, WIRE_GOT, 1);
-	assert_int_equal(stats(w).limbo, 0);
+	assert_int_equal(stats(w).retired, 0);
 	assert_int_equal(stats(w).sums_used, 0);
 	world_free(w);
 }
 
 static void sums_that_are_read_for_ever_end_the_job_when_memory_is_out(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .sums = SEGMENT);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .sums = SEGMENT);
 
 	(void)state;
 	for (uint64_t pgen = 6; pgen < 12 && !w->n_fails; pgen++) {
@@ -236,7 +236,7 @@ static void reads_go_by_priority(void **state)
 {
 	static const uint16_t priorities[] = {5, 1, 9, 5, 0, 60000};
 	static const unsigned want[] = {0, 5, 2, 3, 1, 4};
-	struct world *w =
+	struct srv_world *w =
 		world(.n_members = 2, .n_elems = LARGE, .n_parts = 6, .window = BYTES_MAX);
 
 	(void)state;
@@ -259,7 +259,7 @@ static void reads_go_by_priority(void **state)
 
 static void reads_of_one_peer_stay_within_its_window(void **state)
 {
-	struct world *w =
+	struct srv_world *w =
 		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .window = 3 * BYTES_MAX + 1);
 
 	(void)state;
@@ -279,7 +279,7 @@ static void reads_of_one_peer_stay_within_its_window(void **state)
 
 static void transport_that_takes_few_reads_is_asked_again(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 8);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 8);
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++)
@@ -297,7 +297,7 @@ static void transport_that_takes_few_reads_is_asked_again(void **state)
 
 static void answers_wait_for_credit(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 3);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 3);
 
 	(void)state;
 	w->m[0].conn->credit = 0;
@@ -320,9 +320,9 @@ static void answers_wait_for_credit(void **state)
 }
 
 /* Partitions 0, 1 and 2 are summed in that order, with priorities 1, 3 and 2. */
-static struct world *three_results_wait(void)
+static struct srv_world *three_results_wait(void)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 4);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 4);
 
 	w->m[0].conn->room = 0;
 	for (unsigned p = 0; p < 3; p++)
@@ -341,7 +341,7 @@ static struct world *three_results_wait(void)
 static void most_urgent_result_leaves_first(void **state)
 {
 	static const uint32_t order[] = {1, 2, 0};
-	struct world *w = three_results_wait();
+	struct srv_world *w = three_results_wait();
 
 	(void)state;
 	for (unsigned k = 0; k < 3; k++) {
@@ -355,7 +355,7 @@ static void most_urgent_result_leaves_first(void **state)
 
 static void small_answers_pass_results_that_wait(void **state)
 {
-	struct world *w = three_results_wait();
+	struct srv_world *w = three_results_wait();
 	struct wire_msg m = key_msg(w, 0, WIRE_HAVE, 1);
 
 	(void)state;
@@ -368,7 +368,7 @@ static void small_answers_pass_results_that_wait(void **state)
 
 static void results_of_all_partitions_may_wait(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = PARTS_MAX);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = PARTS_MAX);
 
 	(void)state;
 	w->m[0].conn->room = 0;
@@ -389,7 +389,7 @@ static void results_of_all_partitions_may_wait(void **state)
 /* A repeated contribution does not have its result offered twice; a new connection asks itself. */
 static void results_that_wait_are_offered_once(void **state)
 {
-	struct world *w = three_results_wait();
+	struct srv_world *w = three_results_wait();
 	struct wire_msg m = contrib_msg(w, 0, 1, 1);
 
 	(void)state;
@@ -414,9 +414,9 @@ static void results_that_wait_are_offered_once(void **state)
 /* Members offer all partitions in random order, reads end in random order, AGAIN is answered by
  * the same offer; no member sends anything a second time of its own accord. All rounds must
  * complete. */
-static void press(struct shape s, unsigned seed)
+static void press(struct srv_shape s, unsigned seed)
 {
-	struct world *w = world_new(s);
+	struct srv_world *w = world_new(s);
 	bool has_offered[MEMBERS_MAX][PARTS_MAX] = {{false}};
 	unsigned todo = s.n_members * s.n_parts, idle = 0;
 
@@ -458,7 +458,7 @@ static void little_staging_is_enough_in_any_order(void **state)
 	(void)state;
 	for (unsigned seed = 1; seed <= 15; seed++)
 		for (unsigned k = 0; k < 4; k++)
-			press((struct shape){.n_members = 2 + seed % 4,
+			press((struct srv_shape){.n_members = 2 + seed % 4,
 				      .n_elems = k & 1 ? LARGE : SMALL * 512,
 				      .n_parts = PARTS_MAX,
 				      .flags = k & 2 ? JOB_DETERMINISTIC : 0,
@@ -472,7 +472,7 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 60; seed++) {
-		struct world *w = world(.n_members = 3, .n_elems = 5000, .n_parts = PARTS_MAX,
+		struct srv_world *w = world(.n_members = 3, .n_elems = 5000, .n_parts = PARTS_MAX,
 			.flags = JOB_DETERMINISTIC, .staging = 2 * SEGMENT);
 		struct ctl_tensor t = {.tensor = 1,
 			.name = "u",
@@ -521,7 +521,8 @@ static void scattered_staging_does_not_stop_ordered_sums(void **state)
 
 static void reads_that_end_after_staging_ran_out_are_added_up(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .staging = SEGMENT);
+	struct srv_world *w =
+		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .staging = SEGMENT);
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++)
@@ -539,7 +540,7 @@ static void reads_that_end_after_staging_ran_out_are_added_up(void **state)
 
 static void ordered_contribution_that_was_early_goes_on_when_it_is_next(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 3,
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE, .n_parts = 3,
 		.flags = JOB_DETERMINISTIC, .staging = SEGMENT);
 
 	(void)state;

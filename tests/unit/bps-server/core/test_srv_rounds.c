@@ -6,7 +6,7 @@
 
 static void small_round_completes_when_all_have_contributed(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -28,7 +28,7 @@ static void small_round_completes_when_all_have_contributed(void **state)
 
 static void large_round_is_read_and_its_sum_offered(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	for (uint64_t r = 1; r <= 5; r++) {
@@ -39,13 +39,13 @@ static void large_round_is_read_and_its_sum_offered(void **state)
 			assert_false(m.flags & WIRE_INLINE);
 		}
 	}
-	assert_int_equal(stats(w).limbo, 0);
+	assert_int_equal(stats(w).retired, 0);
 	world_free(w);
 }
 
 static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -65,7 +65,7 @@ static void duplicate_before_the_sum_is_ignored_and_after_it_answered_again(void
 
 static void second_offer_while_the_first_is_read_is_ignored(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -85,7 +85,7 @@ static void message_of_an_older_pgen_is_dropped_and_counted(void **state)
 {
 	static const enum wire_type types[] = {
 		WIRE_CONTRIB, WIRE_HAVE, WIRE_DONATE, WIRE_GOT, WIRE_BAD_CRC};
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 	(void)state;
 	for (unsigned k = 0; k < 5; k++) {
@@ -105,7 +105,7 @@ static void message_of_an_older_pgen_is_dropped_and_counted(void **state)
 
 static void message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct wire_msg m = contrib_msg(w, 0, 1, 0);
 	const struct wire_msg *a;
 
@@ -137,7 +137,7 @@ static void message_of_a_newer_pgen_or_unknown_partition_is_told_to_come_again(v
 
 static void contribution_says_that_the_round_before_is_here(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	contribute_all(w, 1);
@@ -151,7 +151,7 @@ static void contribution_says_that_the_round_before_is_here(void **state)
 
 static void sum_takes_the_memory_of_the_one_before_that_everybody_has(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 	struct wire_msg first;
 
 	(void)state;
@@ -173,7 +173,7 @@ static void sum_takes_the_memory_of_the_one_before_that_everybody_has(void **sta
 /* More members than one pass takes. */
 static void sum_of_many_passes_stays_where_it_began(void **state)
 {
-	struct world *w = world(.n_members = MEMBERS_MAX, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = LARGE);
 
 	(void)state;
 	assert_true(MEMBERS_MAX > REDUCE_MAX_SRC);
@@ -185,9 +185,9 @@ static void sum_of_many_passes_stays_where_it_began(void **state)
 	world_free(w);
 }
 
-static void sum_is_made_when_the_memory_of_one_is_in_limbo(void **state)
+static void sum_is_made_when_the_memory_of_one_is_retired(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	for (uint64_t r = 1; r <= 6; r++) {
@@ -210,7 +210,7 @@ static void round_ahead_of_the_others_closes_the_peer(void **state)
 
 	(void)state;
 	for (unsigned k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
-		struct world *w = world(.n_members = 3, .n_elems = SMALL);
+		struct srv_world *w = world(.n_members = 3, .n_elems = SMALL);
 
 		for (uint64_t r = 1; r <= cases[k].before; r++)
 			contribute_all(w, r);
@@ -228,7 +228,7 @@ static void nobody_has_a_sum_that_is_being_made(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 4; k++) {
-		struct world *w = world(.n_members = 2, .n_elems = SMALL);
+		struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 		say_contrib(w, 0, 1);
 		if (k < 2)
@@ -246,7 +246,7 @@ static void nobody_has_a_sum_that_is_being_made(void **state)
 
 static void slot_is_empty_again_for_a_new_pgen(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -263,7 +263,7 @@ static void slot_is_empty_again_for_a_new_pgen(void **state)
 
 static void plan_told_twice_changes_nothing(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -280,7 +280,7 @@ static void plan_told_twice_changes_nothing(void **state)
 
 static void partition_moves_away_and_back(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -299,7 +299,7 @@ static void partition_moves_away_and_back(void **state)
 
 static void another_instance_of_this_server_is_another_server(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct ctl_run run = {.n = 1, .server = SERVER, .instance = INSTANCE + 1, .pgen = 9};
 	struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
 
@@ -319,7 +319,7 @@ static void plan_that_does_not_fit_fails_the_job(void **state)
 
 	(void)state;
 	for (unsigned k = 0; k < 3; k++) {
-		struct world *w = world(.n_members = 2, .n_elems = SMALL);
+		struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 		struct ctl_run run = bad[k];
 		struct ctl_plan plan = {.job = JOB, .runs = &run, .n_runs = 1};
 
@@ -331,7 +331,7 @@ static void plan_that_does_not_fit_fails_the_job(void **state)
 
 static void job_that_needs_too_much_memory_fails_with_quota(void **state)
 {
-	struct world *w =
+	struct srv_world *w =
 		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .sums = 2 * SEGMENT);
 
 	(void)state;
@@ -343,7 +343,7 @@ static void job_that_needs_too_much_memory_fails_with_quota(void **state)
 
 static void failure_is_told_again_with_the_job(void **state)
 {
-	struct world *w =
+	struct srv_world *w =
 		world(.n_members = 2, .n_elems = LARGE, .n_parts = 8, .sums = 2 * SEGMENT);
 
 	(void)state;
@@ -361,7 +361,7 @@ static void failure_is_told_again_with_the_job(void **state)
  * the same size. */
 static void job_that_gets_a_number_again_starts_anew(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 2, .n_elems = SMALL);
 	struct wire_msg m;
 	int32_t sum[SMALL];
 
@@ -396,7 +396,7 @@ static void job_that_gets_a_number_again_starts_anew(void **state)
 
 static void job_end_waits_for_running_reads_only_with_their_memory(void **state)
 {
-	struct world *w = world(.n_members = 2, .n_elems = LARGE);
+	struct srv_world *w = world(.n_members = 2, .n_elems = LARGE);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -411,7 +411,7 @@ static void job_end_waits_for_running_reads_only_with_their_memory(void **state)
 /* ---- rounds that do not wait for everybody ---- */
 
 /* Members say that they have the result of round r; 0: none. */
-static void say_have_all(struct world *w, uint64_t r)
+static void say_have_all(struct srv_world *w, uint64_t r)
 {
 	for (unsigned i = 0; i < w->n_members; i++) {
 		say_key(w, i, WIRE_HAVE, r);
@@ -420,7 +420,7 @@ static void say_have_all(struct world *w, uint64_t r)
 }
 
 /* The sum of round r of members 0 and 1 of three. */
-static void expect_sum_without_third(struct world *w, unsigned i, uint64_t r)
+static void expect_sum_without_third(struct srv_world *w, unsigned i, uint64_t r)
 {
 	struct wire_msg m = expect_msg(w, i, WIRE_RESULT, r);
 	const float *v = bytes_at(w, &m);
@@ -433,7 +433,7 @@ static void expect_sum_without_third(struct world *w, unsigned i, uint64_t r)
 
 static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
 
 	(void)state;
 	say_have_all(w, 0);
@@ -456,7 +456,7 @@ static void round_goes_on_without_who_is_late_and_answers_it_with_the_result(voi
 
 static void sum_leaves_alone_what_one_who_is_late_has_not_got(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
+	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
 
 	(void)state;
 	say_have_all(w, 0);
@@ -481,7 +481,7 @@ static void sum_leaves_alone_what_one_who_is_late_has_not_got(void **state)
 
 static void collective_waits_for_everybody_also_with_backup_machines(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1,
+	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1,
 		.tensor = CTL_OWN_TENSORS "bytes");
 
 	(void)state;
@@ -501,7 +501,7 @@ static void collective_waits_for_everybody_also_with_backup_machines(void **stat
 
 static void contribution_within_the_grace_is_part_of_the_sum(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
+	struct srv_world *w = world(.n_members = 3, .n_elems = LARGE, .backup = 1);
 
 	(void)state;
 	say_have_all(w, 0);
@@ -521,7 +521,7 @@ static void contribution_within_the_grace_is_part_of_the_sum(void **state)
 
 static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
+	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL, .backup = 1);
 
 	(void)state;
 	say_contrib(w, 0, 1);
@@ -539,7 +539,7 @@ static void round_waits_for_who_has_said_nothing_under_this_pgen(void **state)
 
 static void nobody_is_more_than_two_rounds_ahead_of_who_is_late(void **state)
 {
-	struct world *w =
+	struct srv_world *w =
 		world(.n_members = 3, .n_elems = SMALL, .backup = 1, .dtype = DTYPE_I32 + 1);
 
 	(void)state;
@@ -581,7 +581,7 @@ int main(void)
 		cmocka_unit_test(contribution_says_that_the_round_before_is_here),
 		cmocka_unit_test(sum_takes_the_memory_of_the_one_before_that_everybody_has),
 		cmocka_unit_test(sum_of_many_passes_stays_where_it_began),
-		cmocka_unit_test(sum_is_made_when_the_memory_of_one_is_in_limbo),
+		cmocka_unit_test(sum_is_made_when_the_memory_of_one_is_retired),
 		cmocka_unit_test(round_ahead_of_the_others_closes_the_peer),
 		cmocka_unit_test(nobody_has_a_sum_that_is_being_made),
 		cmocka_unit_test(slot_is_empty_again_for_a_new_pgen),

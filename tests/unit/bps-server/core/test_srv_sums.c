@@ -5,7 +5,7 @@
 
 static void average_divides_by_workers(void **state)
 {
-	struct world *w = world(.n_members = 3, .n_elems = SMALL);
+	struct srv_world *w = world(.n_members = 3, .n_elems = SMALL);
 	struct wire_msg r;
 	const float *v;
 
@@ -26,7 +26,7 @@ static void average_divides_by_workers(void **state)
 }
 
 /* Inputs of wild size, so that another order gives other bits. */
-static void fill_wild(struct world *w, unsigned seed)
+static void fill_wild(struct srv_world *w, unsigned seed)
 {
 	srand(seed);
 	for (unsigned i = 0; i < w->n_members; i++)
@@ -42,7 +42,7 @@ static void fill_wild(struct world *w, unsigned seed)
 }
 
 /* The same by the plainest loop, in order of the members. */
-static uint32_t ordered_crc(struct world *w)
+static uint32_t ordered_crc(struct srv_world *w)
 {
 	unsigned char out[BYTES_MAX];
 	size_t elem = dtype_bytes(w->dtype);
@@ -75,7 +75,7 @@ static void ordered_sum_has_the_same_bits_in_every_order(void **state)
 	(void)state;
 	for (unsigned n = 3; n <= MEMBERS_MAX; n++)
 		for (unsigned k = 0; k < 8; k++) {
-			struct world *w = world(.n_members = n, .n_elems = k & 2 ? LARGE : 100,
+			struct srv_world *w = world(.n_members = n, .n_elems = k & 2 ? LARGE : 100,
 				.dtype = 1 + (k & 1 ? DTYPE_F16 : DTYPE_F32),
 				.flags = JOB_DETERMINISTIC, .staging = k & 4 ? 2 * SEGMENT : 0);
 			unsigned order[MEMBERS_MAX];
@@ -111,7 +111,7 @@ static void ordered_sum_has_the_same_bits_in_every_order(void **state)
 
 static void half_precision_is_rounded_once(void **state)
 {
-	struct world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
+	struct srv_world *w = world(.n_members = MEMBERS_MAX, .n_elems = 1, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
 	const uint16_t tiny = half_round(0.0004); /* vanishes beside 1 when added alone */
 	struct wire_msg r;
