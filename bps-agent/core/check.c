@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 /* Sums over all partitions, to be compared with the lists and counters of core and links. */
-struct tally {
+struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,
 		n_lagging, n_held;
 	size_t charged_bytes;
@@ -16,17 +16,17 @@ struct tally {
 	size_t n_reads;     /* of all */
 };
 
-struct check {
+struct agt_checker {
 	const struct agt_core *core;
 	struct err_text *err;
 	int rc;
-	const struct part *part; /* what is looked at, for the sentence */
-	const struct link *link;
-	struct tally n;
+	const struct agt_part *part; /* what is looked at, for the sentence */
+	const struct agt_link *link;
+	struct agt_tally n;
 };
 
 /* The first broken one is reported. */
-static void expect(struct check *c, bool is_true, const char *what)
+static void expect(struct agt_checker *c, bool is_true, const char *what)
 {
 	char where[128] = "";
 
@@ -42,7 +42,7 @@ static void expect(struct check *c, bool is_true, const char *what)
 	c->rc = err_set(c->err, -1, "agent core: %s does not hold%s", what, where);
 }
 
-static void check_heap(struct check *c, const struct heap *h)
+static void check_heap(struct agt_checker *c, const struct heap *h)
 {
 	expect(c, h->n <= h->cap, "heap within its room");
 	for (size_t i = 0; i < h->n && !c->rc; i++) {
@@ -58,7 +58,7 @@ static bool heap_holds(const struct heap *h, const struct heap_node *n)
 
 /* ---- partitions ---- */
 
-static void check_lists(struct check *c, const struct part *part)
+static void check_lists(struct agt_checker *c, const struct agt_part *part)
 {
 	bool is_local = part->tensor->job->is_local;
 	bool is_ready = part->state == PART_READY, is_queued = heap_has(&part->node);
@@ -94,7 +94,7 @@ static void check_lists(struct check *c, const struct part *part)
 	c->n.charged_bytes += part->is_charged ? part_bytes(part) : 0;
 }
 
-static void check_state(struct check *c, const struct part *part)
+static void check_state(struct agt_checker *c, const struct agt_part *part)
 {
 	bool is_up = part->link && part->link->state == LINK_UP;
 	bool has_timer = heap_has(&part->timer);
@@ -105,7 +105,8 @@ static void check_state(struct check *c, const struct part *part)
 		break;
 	case PART_READY:
 		expect(c, !part->is_charged, "READY => not charged");
-		expect(c, !has_timer || part->is_unheard, "READY with a timer => unheard HAVE");
+		expect(c, !has_timer || part->is_have_unconfirmed,
+			"READY with a timer => unheard HAVE");
 		break;
 	case PART_SENT:
 		expect(c, is_up && has_timer, "SENT => connected, timer");
@@ -127,7 +128,7 @@ static void check_state(struct check *c, const struct part *part)
 }
 
 /* Where it is in its tensor's round. */
-static void check_round(struct check *c, const struct part *part)
+static void check_round(struct agt_checker *c, const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	bool is_running = t->is_running;
@@ -151,13 +152,13 @@ static void check_round(struct check *c, const struct part *part)
 		"nothing is prepared ahead");
 	expect(c, part->kept->landed == part->round - (part->state != PART_IDLE),
 		"what is kept is what has landed");
-	if ((part->state == PART_IDLE || part->state == PART_READY) && part->is_unheard &&
+	if ((part->state == PART_IDLE || part->state == PART_READY) && part->is_have_unconfirmed &&
 		part->link)
 		expect(c, heap_has(&part->timer) || (part->owes & OWE_HAVE),
 			"an unheard HAVE will be said again");
 }
 
-static void check_tensor(struct check *c, const struct agt_tensor *t)
+static void check_tensor(struct agt_checker *c, const struct agt_tensor *t)
 {
 	uint32_t n_left = 0, n_submitted = 0;
 
@@ -165,7 +166,7 @@ static void check_tensor(struct check *c, const struct agt_tensor *t)
 	expect(c, !t->is_running || (t->is_planned && !t->failed),
 		"running => planned, not failed");
 	for (uint32_t i = 0; t->parts && i < t->n_parts; i++) {
-		const struct part *part = &t->parts[i];
+		const struct agt_part *part = &t->parts[i];
 
 		c->part = part;
 		expect(c, part->tensor == t && part->index == i, "a partition is its tensor's");
@@ -190,10 +191,10 @@ static void check_tensor(struct check *c, const struct agt_tensor *t)
 
 /* ---- links ---- */
 
-static void check_homes(struct check *c, const struct link *link)
+static void check_homes(struct agt_checker *c, const struct agt_link *link)
 {
 	size_t n_homes = 0, n_offered = 0, n_owing = 0, inflight = 0;
-	const struct part *part;
+	const struct agt_part *part;
 
 	TAILQ_FOREACH (part, &link->parts, home) {
 		expect(c, part->link == link, "home => its link");
@@ -217,20 +218,20 @@ static void check_homes(struct check *c, const struct link *link)
 }
 
 /* There is something that is not held, or that nobody will wake it for. */
-static bool can_send(const struct link *link)
+static bool can_send(const struct agt_link *link)
 {
-	const struct share *s;
+	const struct lockstep_share *s;
 
 	TAILQ_FOREACH (s, &link->shares, of_link)
-		if (s->ready.n && (!share_is_held(s) || !heap_has(&s->wait)))
+		if (s->ready.n && (!lockstep_is_held(s) || !heap_has(&s->wait)))
 			return true;
 	return false;
 }
 
-static void check_shares(struct check *c, const struct link *link)
+static void check_shares(struct agt_checker *c, const struct agt_link *link)
 {
-	const struct share *s;
-	const struct part *part;
+	const struct lockstep_share *s;
+	const struct agt_part *part;
 
 	TAILQ_FOREACH (s, &link->shares, of_link) {
 		size_t n_parts = 0;
@@ -249,12 +250,13 @@ static void check_shares(struct check *c, const struct link *link)
 			"a share has partitions, on its link");
 		expect(c, ready_bytes == s->ready_bytes,
 			"a share's bytes are those that are ready");
-		expect(c, heap_has(&s->lag) == share_counts(s), "who is waited for is in the heap");
+		expect(c, heap_has(&s->lag) == lockstep_counts(s),
+			"who is waited for is in the heap");
 		expect(c, !heap_has(&s->lag) || heap_holds(&s->job->lagging, &s->lag),
 			"lagging => in its job's heap");
 		expect(c, !heap_has(&s->wait) || heap_holds(&s->job->held, &s->wait),
 			"held => in its job's heap");
-		expect(c, !heap_has(&s->wait) || share_is_held(s) || link->is_active,
+		expect(c, !heap_has(&s->wait) || lockstep_is_held(s) || link->is_active,
 			"who is held no more is woken");
 		c->n.n_ready -= s->ready.n;
 		c->n.n_shares++;
@@ -263,12 +265,12 @@ static void check_shares(struct check *c, const struct link *link)
 	}
 }
 
-static bool is_window_full(const struct check *c, const struct link *link)
+static bool is_window_full(const struct agt_checker *c, const struct agt_link *link)
 {
 	return link->inflight && c->core->cfg.window_bytes != SIZE_MAX;
 }
 
-static void check_link(struct check *c, const struct link *link)
+static void check_link(struct agt_checker *c, const struct agt_link *link)
 {
 	bool is_up = link->state == LINK_UP, has_timer = heap_has(&link->timer);
 
@@ -300,11 +302,11 @@ static void check_link(struct check *c, const struct link *link)
 	c->link = NULL;
 }
 
-static void check_links(struct check *c)
+static void check_links(struct agt_checker *c)
 {
 	const struct agt_core *core = c->core;
 	size_t n_links = 0, n_active = 0, n_is_active = 0, n_timers = 0;
-	const struct link *link;
+	const struct agt_link *link;
 
 	TAILQ_FOREACH (link, &core->links, link) {
 		check_link(c, link);
@@ -321,7 +323,7 @@ static void check_links(struct check *c)
 
 int agt_core_check(const struct agt_core *core, struct err_text *err)
 {
-	struct check c = {.core = core, .err = err};
+	struct agt_checker c = {.core = core, .err = err};
 	const struct agt_job *job;
 	const struct agt_tensor *t;
 

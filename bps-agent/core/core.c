@@ -176,8 +176,8 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->release_ctx = release_ctx;
 	TAILQ_FOREACH (t, &job->tensors, link)
 		for (uint32_t i = 0; i < t->n_parts; i++) {
-			part_say_got(&t->parts[i]);
-			link_forgive(&t->parts[i]);
+			part_send_got(&t->parts[i]);
+			link_drop_owed(&t->parts[i]);
 			part_stop(&t->parts[i]);
 			t->parts[i].is_staging = false;
 			if (t->parts[i].state != PART_FETCHING)
@@ -228,10 +228,10 @@ static void tensor_abandon(struct agt_tensor *t, int code)
 	if (!t->failed)
 		t->failed = code;
 	for (uint32_t i = 0; i < t->n_parts; i++) {
-		struct part *part = &t->parts[i];
+		struct agt_part *part = &t->parts[i];
 
-		part_say_got(part);
-		link_forgive(part);
+		part_send_got(part);
+		link_drop_owed(part);
 		part_stop(part);
 		part->is_staging = false;
 		if (part->state != PART_FETCHING)
@@ -520,7 +520,7 @@ int agt_tensor_plan(struct agt_tensor *t, const struct ctl_tensor *plan)
 static void run_apply(struct agt_tensor *t, const struct ctl_run *run)
 {
 	struct agt_core *core = t->job->core;
-	struct link *link = NULL;
+	struct agt_link *link = NULL;
 
 	if (run->server != CTL_NO_ID) {
 		link = link_get(core, run->server, run->thread);
@@ -591,7 +591,7 @@ uint32_t agt_tensor_id(const struct agt_tensor *t)
 static void offer_some(struct agt_core *core)
 {
 	uint64_t before = core->stats.pushed_bytes;
-	struct link *link = TAILQ_FIRST(&core->active);
+	struct agt_link *link = TAILQ_FIRST(&core->active);
 
 	for (unsigned i = 0; link && i < TURN_PUMPS; i++) {
 		if (!link_pump(link))
@@ -620,11 +620,11 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 
 	core->now_ns = now_ns;
 	while ((n = heap_min(&core->timers)) && n->key <= now_ns)
-		part_timer((struct part *)((char *)n - offsetof(struct part, timer)));
+		part_timer((struct agt_part *)((char *)n - offsetof(struct agt_part, timer)));
 	if (n)
 		next = n->key;
 	while ((n = heap_min(&core->link_timers)) && n->key <= now_ns) {
-		link_retry((struct link *)((char *)n - offsetof(struct link, timer)));
+		link_retry((struct agt_link *)((char *)n - offsetof(struct agt_link, timer)));
 		if (heap_min(&core->link_timers) == n)
 			break; /* it failed at once and is due again: after the events between */
 	}
@@ -632,7 +632,7 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 	if (n && n->key < next)
 		next = n->key;
 	TAILQ_FOREACH (job, &core->jobs, link) {
-		uint64_t late_ns = shares_tick(job);
+		uint64_t late_ns = lockstep_tick(job);
 
 		next = late_ns < next ? late_ns : next;
 	}
@@ -642,7 +642,7 @@ uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns)
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes)
 {
 	const struct agt_core *core = job->core;
-	const struct link *link;
+	const struct agt_link *link;
 	size_t used = 0;
 
 	*ret_text = '\0';
@@ -670,7 +670,7 @@ bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_byte
 
 bool agt_core_is_connected(const struct agt_core *core)
 {
-	const struct link *link;
+	const struct agt_link *link;
 
 	TAILQ_FOREACH (link, &core->links, link)
 		if (link->state == LINK_UP)

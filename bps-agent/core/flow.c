@@ -29,7 +29,7 @@ static const struct {
 	[PART_FETCHING] = {"fetching", 1u << PART_READY | 1u << PART_IDLE},
 };
 
-static void set_state(struct part *part, enum part_state state, const char *why)
+static void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why)
 {
 	assert(part_states[part->state].next >> state & 1);
 	log_trace("part %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
@@ -38,7 +38,7 @@ static void set_state(struct part *part, enum part_state state, const char *why)
 	part->state = state;
 }
 
-size_t part_elems(const struct part *part)
+size_t part_elems(const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	uint64_t first = (uint64_t)part->index * t->part_elems;
@@ -46,31 +46,31 @@ size_t part_elems(const struct part *part)
 	return t->n_elems - first < t->part_elems ? (size_t)(t->n_elems - first) : t->part_elems;
 }
 
-uint32_t part_bytes(const struct part *part)
+uint32_t part_bytes(const struct agt_part *part)
 {
 	return (uint32_t)(part_elems(part) * dtype_bytes(part->tensor->dtype));
 }
 
-static uint64_t part_offset(const struct part *part)
+static uint64_t part_offset(const struct agt_part *part)
 {
 	return (uint64_t)part->index * part->tensor->part_elems * dtype_bytes(part->tensor->dtype);
 }
 
-static struct agt_core *core_of(const struct part *part)
+static struct agt_core *core_of(const struct agt_part *part)
 {
 	return part->tensor->job->core;
 }
 
 /* ---- timers and lists ---- */
 
-static void timer_stop(struct part *part)
+static void timer_stop(struct agt_part *part)
 {
 	if (heap_has(&part->timer))
 		heap_remove(&core_of(part)->timers, &part->timer);
 }
 
 /* Longer each time, by its own count: who has asked for pauses has answered. */
-static void timer_start(struct part *part, uint64_t span_ns, uint8_t *count)
+static void timer_start(struct agt_part *part, uint64_t span_ns, uint8_t *count)
 {
 	timer_stop(part);
 	part->timer.key = core_of(part)->now_ns + (span_ns << *count);
@@ -80,12 +80,12 @@ static void timer_start(struct part *part, uint64_t span_ns, uint8_t *count)
 }
 
 /* For an answer to what was just sent. */
-static void answer_timer(struct part *part)
+static void answer_timer(struct agt_part *part)
 {
 	timer_start(part, core_of(part)->cfg.retry_ns, &part->n_tries);
 }
 
-static void uncharge(struct part *part)
+static void uncharge(struct agt_part *part)
 {
 	if (part->is_charged) {
 		part->link->inflight -= part_bytes(part);
@@ -97,7 +97,7 @@ static void uncharge(struct part *part)
 	job_unpark(part->tensor->job);
 }
 
-static void charge(struct part *part)
+static void charge(struct agt_part *part)
 {
 	if (part->is_charged || part->is_overdue)
 		return;
@@ -107,7 +107,7 @@ static void charge(struct part *part)
 	core_of(part)->stats.inflight_bytes += part_bytes(part);
 }
 
-static void enqueue(struct part *part)
+static void enqueue(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
 
@@ -117,23 +117,23 @@ static void enqueue(struct part *part)
 	if (t->job->is_local)
 		heap_push(&core_of(part)->local, &part->node);
 	else if (part->link)
-		share_push(part);
+		lockstep_push(part);
 }
 
-static void dequeue(struct part *part)
+static void dequeue(struct agt_part *part)
 {
 	struct agt_job *job = part->tensor->job;
 
 	if (!heap_has(&part->node))
 		return;
 	if (!part->is_parked && !job->is_local)
-		share_remove(part);
+		lockstep_remove(part);
 	else
 		heap_remove(job->is_local ? &core_of(part)->local : &job->parked, &part->node);
 	part->is_parked = false;
 }
 
-bool part_fits_job(const struct part *part)
+bool part_fits_job(const struct agt_part *part)
 {
 	const struct agt_job *job = part->tensor->job;
 	uint64_t limit = job->core->cfg.job_inflight_bytes;
@@ -142,7 +142,7 @@ bool part_fits_job(const struct part *part)
 	       job->inflight + part_bytes(part) <= limit;
 }
 
-void part_park(struct part *part)
+void part_park(struct agt_part *part)
 {
 	dequeue(part);
 	part->is_parked = true;
@@ -155,7 +155,7 @@ void job_unpark(struct agt_job *job)
 	struct heap_node *node;
 
 	while ((node = heap_min(&job->parked))) {
-		struct part *part = part_of(node);
+		struct agt_part *part = part_of(node);
 
 		expected += part_bytes(part);
 		/* With nothing under way all go: which of them can be sent is not known here, and
@@ -167,7 +167,7 @@ void job_unpark(struct agt_job *job)
 	}
 }
 
-void part_stop(struct part *part)
+void part_stop(struct agt_part *part)
 {
 	timer_stop(part);
 	uncharge(part);
@@ -180,39 +180,39 @@ void part_stop(struct part *part)
 }
 
 /* The last round whose sum is here. */
-static uint64_t last_round(const struct part *part)
+static uint64_t last_round(const struct agt_part *part)
 {
 	return part->state == PART_IDLE ? part->round : part->round - 1;
 }
 
 /* As the wire numbers it. */
-static uint64_t wire_round(const struct part *part, uint64_t round)
+static uint64_t wire_round(const struct agt_part *part, uint64_t round)
 {
 	return round - part->kept->base;
 }
 
 /* HAVE of the last round is still to be said, or to be heard. */
-static bool can_have(const struct part *part)
+static bool is_have_due(const struct agt_part *part)
 {
-	return part->is_unheard && (part->state == PART_IDLE || part->state == PART_READY);
+	return part->is_have_unconfirmed && (part->state == PART_IDLE || part->state == PART_READY);
 }
 
 /* CONTRIB(r) says HAVE(r - 1) too, but it may have to wait for window, and others may wait for this
  * word. */
-static void say_have(struct part *part)
+static void owe_have(struct agt_part *part)
 {
-	if (can_have(part) && !heap_has(&part->timer))
+	if (is_have_due(part) && !heap_has(&part->timer))
 		link_owe(part, OWE_HAVE);
 }
 
-static void make_ready(struct part *part, const char *why)
+static void make_ready(struct agt_part *part, const char *why)
 {
-	set_state(part, PART_READY, why);
+	part_set_state(part, PART_READY, why);
 	enqueue(part);
-	say_have(part);
+	owe_have(part);
 }
 
-void part_start(struct part *part)
+void part_start(struct agt_part *part)
 {
 	part->n_tries = part->n_agains = part->n_bad_crc = part->n_misfits = 0;
 	part->is_overdue = false;
@@ -222,40 +222,40 @@ void part_start(struct part *part)
 	make_ready(part, "submitted");
 }
 
-void part_staged(struct part *part)
+void part_staged(struct agt_part *part)
 {
 	part->is_staging = false;
 	enqueue(part);
 }
 
 /* The server of this pgen, or of this connection, knows nothing of it: say all again. */
-static void speak(struct part *part, const char *why)
+static void resend_all(struct agt_part *part, const char *why)
 {
 	part->n_tries = part->n_agains = 0;
 	part->is_overdue = false;
 	if (part->state == PART_FETCHING)
 		return; /* when the stale read has ended */
 	if (part->state != PART_IDLE && part->state != PART_READY)
-		set_state(part, PART_READY, why);
+		part_set_state(part, PART_READY, why);
 	if (part->state == PART_READY && !heap_has(&part->node))
 		enqueue(part);
-	say_have(part);
+	owe_have(part);
 }
 
-void part_restart(struct part *part)
+void part_restart(struct agt_part *part)
 {
-	link_forgive(part);
+	link_drop_owed(part);
 	part_stop(part);
-	speak(part, "connection");
+	resend_all(part, "connection");
 }
 
-void part_move(struct part *part, struct link *link, uint64_t pgen)
+void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
 	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not
 	 * read. */
 	if (part->link != link || part->state == PART_OFFERED)
-		part_say_got(part);
+		part_send_got(part);
 	part_stop(part);
 	link_detach(part);
 	part->pgen = pgen;
@@ -263,18 +263,19 @@ void part_move(struct part *part, struct link *link, uint64_t pgen)
 		part->kept->base = last_round(part);
 		part->kept->border = part->tensor->job->border;
 	}
-	part->is_unheard = wire_round(part, last_round(part)) > 0 || part->tensor->job->has_backup;
+	part->is_have_unconfirmed =
+		wire_round(part, last_round(part)) > 0 || part->tensor->job->has_backup;
 	if (link && link_attach(link, part) < 0)
 		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
-	speak(part, "new placement");
+	resend_all(part, "new placement");
 }
 
-void part_timer(struct part *part)
+void part_timer(struct agt_part *part)
 {
 	timer_stop(part);
 	FAILPOINT(AGENT_RETRY);
 	if (part->state == PART_IDLE || part->state == PART_READY) {
-		say_have(part);
+		owe_have(part);
 		return;
 	}
 	core_of(part)->stats.repushes++;
@@ -287,7 +288,7 @@ void part_timer(struct part *part)
 
 /* The local sum of one block of the contribution, into dst. */
 static void sum_block(
-	struct part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
+	struct agt_part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
 {
 	struct agt_tensor *t = part->tensor;
 	size_t elem = dtype_bytes(t->dtype);
@@ -308,7 +309,7 @@ static void sum_block(
 	reduce_finish(dst, acc, n, t->dtype, op, divisor);
 }
 
-static struct agt_mem contribution(const struct part *part)
+static struct agt_mem contribution(const struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	struct agt_mem m = t->n_in > 1 ? t->staging : t->in[0];
@@ -320,7 +321,7 @@ static struct agt_mem contribution(const struct part *part)
 
 /* Local sum and crc, block by block while it is in cache. The sum is made once per round, also when
  * another process made it: a server on this host may be reading it since (B6). */
-static void prepare(struct part *part, bool wants_crc)
+static void prepare(struct agt_part *part, bool wants_crc)
 {
 	_Atomic uint64_t *summed = &part->kept->summed;
 	bool wants_sum = part->tensor->n_in > 1 &&
@@ -348,7 +349,7 @@ static void prepare(struct part *part, bool wants_crc)
 		atomic_store_explicit(summed, part->round, memory_order_release);
 }
 
-static struct wire_msg message(const struct part *part, enum wire_type type, uint64_t round)
+static struct wire_msg message(const struct agt_part *part, enum wire_type type, uint64_t round)
 {
 	const struct agt_tensor *t = part->tensor;
 
@@ -362,7 +363,7 @@ static struct wire_msg message(const struct part *part, enum wire_type type, uin
 		.segment = WIRE_NO_SEGMENT};
 }
 
-void part_say_got(struct part *part)
+void part_send_got(struct agt_part *part)
 {
 	struct wire_msg m = message(part, WIRE_GOT, part->round);
 
@@ -374,7 +375,7 @@ void part_say_got(struct part *part)
 	if (part->state == PART_READY || part->state == PART_WAITING)
 		m.round--;
 	if (m.round > 0)
-		link_got(part->link, &m);
+		link_send_got(part->link, &m);
 }
 
 static void describe(struct wire_msg *m, const struct agt_mem *mem, uint32_t len, uint32_t crc)
@@ -390,7 +391,7 @@ static void describe(struct wire_msg *m, const struct agt_mem *mem, uint32_t len
 	}
 }
 
-int part_send_contrib(struct part *part)
+int part_send_contrib(struct agt_part *part)
 {
 	struct agt_core *core = core_of(part);
 	const struct agt_tensor *t = part->tensor;
@@ -419,8 +420,8 @@ int part_send_contrib(struct part *part)
 		rc = xport_send(part->link->conn, &m);
 	if (rc < 0)
 		return rc;
-	share_sent(part);
-	set_state(part, PART_SENT, "pushed");
+	lockstep_sent(part);
+	part_set_state(part, PART_SENT, "pushed");
 	if (!part->sent_ns && m.len > WIRE_INLINE_MAX && !is_same_host)
 		core->stats.offered_bytes += m.len;
 	if (!part->sent_ns)
@@ -433,7 +434,7 @@ int part_send_contrib(struct part *part)
 
 /* Is the sum of that round in its out-slot? That of the round before the last one is until the next
  * one lands; it is asked for where members may be late, which those ahead of them wait for. */
-static bool is_kept(const struct part *part, uint64_t round)
+static bool is_kept(const struct agt_part *part, uint64_t round)
 {
 	uint64_t last = last_round(part);
 
@@ -442,7 +443,7 @@ static bool is_kept(const struct part *part, uint64_t round)
 					 part->state != PART_FETCHING));
 }
 
-static int send_donate(struct part *part)
+static int send_donate(struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	uint64_t r = part->donate_round;
@@ -462,14 +463,14 @@ static int send_donate(struct part *part)
 	return FAILPOINT(AGENT_DONATE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
 }
 
-int part_send_owed(struct part *part, enum part_owe what)
+int part_send_owed(struct agt_part *part, enum part_owe what)
 {
 	struct wire_msg m;
 	int rc;
 
 	if (what == OWE_DONATE)
 		return send_donate(part);
-	if (!can_have(part))
+	if (!is_have_due(part))
 		return 0;
 	m = message(part, WIRE_HAVE, last_round(part));
 	rc = FAILPOINT(AGENT_HAVE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
@@ -481,13 +482,13 @@ int part_send_owed(struct part *part, enum part_owe what)
 /* ---- receiving ---- */
 
 /* K1. Release: partner is the acquire load of a successor, which finds what was stored before. */
-static void landed(struct part *part)
+static void landed(struct agt_part *part)
 {
 	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
 }
 
 /* Its sum lies in the output. */
-static void sum_done(struct part *part)
+static void sum_done(struct agt_part *part)
 {
 	const struct agt_tensor *t = part->tensor;
 	struct agt_env *env = &core_of(part)->env;
@@ -497,7 +498,7 @@ static void sum_done(struct part *part)
 	agt_tensor_part_done(part->tensor);
 }
 
-static void deliver(struct part *part, const struct wire_msg *m)
+static void deliver(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_kept_part *kept = part->kept;
 	unsigned i = part->round & 1;
@@ -508,22 +509,22 @@ static void deliver(struct part *part, const struct wire_msg *m)
 	kept->contributors[i] = m->result.contributors;
 	landed(part);
 	/* Others may be ahead, and wait to hear it. */
-	part->is_unheard = part->tensor->job->has_backup;
+	part->is_have_unconfirmed = part->tensor->job->has_backup;
 	core_of(part)->stats.pulled_bytes += m->len;
 	uncharge(part);
-	set_state(part, PART_IDLE, "result is in");
-	say_have(part);
+	part_set_state(part, PART_IDLE, "result is in");
+	owe_have(part);
 	sum_done(part);
 }
 
-static char *output(const struct part *part)
+static char *output(const struct agt_part *part)
 {
 	return (char *)part->tensor->out[part->round & 1].mem + part_offset(part);
 }
 
-bool part_fetch(struct part *part)
+bool part_fetch(struct agt_part *part)
 {
-	struct link *link = part->link;
+	struct agt_link *link = part->link;
 	int rc;
 
 	FAILPOINT(AGENT_READ_START);
@@ -541,16 +542,16 @@ bool part_fetch(struct part *part)
 		return false;
 	TAILQ_REMOVE(&link->offered, part, offered);
 	if (rc < 0) { /* a nonsense offer, or the connection is going down: ask again */
-		set_state(part, PART_SENT, "offer cannot be read");
+		part_set_state(part, PART_SENT, "offer cannot be read");
 		answer_timer(part);
 		return true;
 	}
-	set_state(part, PART_FETCHING, "offer");
+	part_set_state(part, PART_FETCHING, "offer");
 	part->tensor->job->n_reads++;
 	return true;
 }
 
-static void bad_result(struct part *part)
+static void bad_result(struct agt_part *part)
 {
 	core_of(part)->stats.crc_errors++;
 	if (++part->n_bad_crc > MAX_BAD_CRC)
@@ -561,7 +562,7 @@ static void bad_result(struct part *part)
 			part->link ? part->link->server : 0, part->n_bad_crc);
 }
 
-void part_read_done(struct part *part, int status)
+void part_read_done(struct agt_part *part, int status)
 {
 	struct agt_job *job = part->tensor->job;
 	bool is_stale = part->is_stale || part->offer.pgen != part->pgen;
@@ -571,14 +572,14 @@ void part_read_done(struct part *part, int status)
 	part->is_stale = false;
 	job->n_reads--;
 	if (is_stale || job->is_closing)
-		link_got(part->read.conn->user, &part->offer);
+		link_send_got(part->read.conn->user, &part->offer);
 	if (job->is_closing) {
-		set_state(part, PART_IDLE, "job is closing");
+		part_set_state(part, PART_IDLE, "job is closing");
 		agt_job_reads_ended(job);
 		return;
 	}
 	if (job->failed || part->tensor->failed) {
-		set_state(part, PART_IDLE, "job has failed");
+		part_set_state(part, PART_IDLE, "job has failed");
 		return;
 	}
 	if (status == 0 && !is_stale) {
@@ -592,7 +593,7 @@ void part_read_done(struct part *part, int status)
 		bad_result(part);
 		if (job->failed) {
 			part->is_stale = false;
-			set_state(part, PART_IDLE, "job has failed");
+			part_set_state(part, PART_IDLE, "job has failed");
 			return;
 		}
 	}
@@ -603,24 +604,24 @@ void part_read_done(struct part *part, int status)
 }
 
 /* Is that very result to be read, or being read? Its end says GOT. */
-static bool is_taken(const struct part *part, const struct wire_msg *m)
+static bool is_taken(const struct agt_part *part, const struct wire_msg *m)
 {
 	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
 	       part->offer.pgen == m->pgen && part->offer.round == m->round;
 }
 
 /* An offer that will not be read, so that the server need not keep it for us. */
-static void decline(struct part *part, const struct wire_msg *m)
+static void decline(struct agt_part *part, const struct wire_msg *m)
 {
 	core_of(part)->stats.stale++;
 	if (m->flags & WIRE_INLINE)
 		return;
 	if (is_taken(part, m))
 		return; /* the same once more */
-	link_got(part->link, m);
+	link_send_got(part->link, m);
 }
 
-static void sum_is_there(struct part *part)
+static void sum_is_there(struct agt_part *part)
 {
 	struct agt_core *core = core_of(part);
 
@@ -631,7 +632,7 @@ static void sum_is_there(struct part *part)
 
 /* A new connection may help, once: a sum that another member donated stays what it is, and other jobs
  * use this connection too. */
-static void on_misfit(struct part *part, const struct wire_msg *m)
+static void on_misfit(struct agt_part *part, const struct wire_msg *m)
 {
 	log_rated(LOG_WARN,
 		"result does not fit its partition: server=%u job=%u tensor=%u part=%u len=%u "
@@ -648,7 +649,7 @@ static void on_misfit(struct part *part, const struct wire_msg *m)
 			part->link->server, m->len, m->result.workers);
 }
 
-static void on_result(struct part *part, const struct wire_msg *m)
+static void on_result(struct agt_part *part, const struct wire_msg *m)
 {
 	const struct agt_job *job = part->tensor->job;
 
@@ -681,7 +682,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 	}
 	timer_stop(part);
 	dequeue(part);
-	set_state(part, PART_OFFERED, "result offered");
+	part_set_state(part, PART_OFFERED, "result offered");
 	sum_is_there(part);
 	part->offer = *m;
 	TAILQ_INSERT_TAIL(&part->link->offered, part, offered);
@@ -690,7 +691,7 @@ static void on_result(struct part *part, const struct wire_msg *m)
 
 /* The server read something else than we described: a torn read, or the trainer wrote into a
  * submitted buffer. */
-static void on_bad_crc(struct part *part, const struct wire_msg *m)
+static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;
 	uint32_t was = part->crc;
@@ -721,12 +722,12 @@ static void on_bad_crc(struct part *part, const struct wire_msg *m)
 	make_ready(part, "bad crc");
 }
 
-static void on_again(struct part *part, const struct wire_msg *m)
+static void on_again(struct agt_part *part, const struct wire_msg *m)
 {
 	if (part->state == PART_SENT && m->round == wire_round(part, part->round)) {
 		uncharge(part);
-		set_state(part, PART_WAITING, "server asked for a pause");
-	} else if (!can_have(part) || m->round != wire_round(part, last_round(part))) {
+		part_set_state(part, PART_WAITING, "server asked for a pause");
+	} else if (!is_have_due(part) || m->round != wire_round(part, last_round(part))) {
 		return;
 	}
 	part->n_tries = 0;
@@ -735,24 +736,24 @@ static void on_again(struct part *part, const struct wire_msg *m)
 	timer_start(part, core_of(part)->cfg.again_ns, &part->n_agains);
 }
 
-static void on_have_ok(struct part *part, const struct wire_msg *m)
+static void on_have_ok(struct agt_part *part, const struct wire_msg *m)
 {
-	if (!can_have(part) || m->round != wire_round(part, last_round(part)))
+	if (!is_have_due(part) || m->round != wire_round(part, last_round(part)))
 		return;
-	part->is_unheard = false;
+	part->is_have_unconfirmed = false;
 	timer_stop(part);
 }
 
-void part_message(struct link *link, const struct wire_msg *m)
+void part_message(struct agt_link *link, const struct wire_msg *m)
 {
 	struct agt_job *job = agt_job_find(link->core, m->job);
 	struct agt_tensor *t = job && m->tensor < job->n_by_id ? job->by_id[m->tensor] : NULL;
-	struct part *part = t && m->part < t->n_parts ? &t->parts[m->part] : NULL;
+	struct agt_part *part = t && m->part < t->n_parts ? &t->parts[m->part] : NULL;
 
 	if (!part || m->member != job->member || job->failed || t->failed || job->is_closing) {
 		link->core->stats.stale++;
 		if (m->type == WIRE_RESULT && !(m->flags & WIRE_INLINE) && !is_taken(part, m))
-			link_got(link, m);
+			link_send_got(link, m);
 		return;
 	}
 	if (m->type != WIRE_RESULT && (m->pgen != part->pgen || part->link != link)) {
@@ -762,7 +763,7 @@ void part_message(struct link *link, const struct wire_msg *m)
 	if (part->link != link) { /* a result from where it lived before */
 		link->core->stats.stale++;
 		if (!(m->flags & WIRE_INLINE) && !is_taken(part, m))
-			link_got(link, m);
+			link_send_got(link, m);
 		return;
 	}
 	switch (m->type) {
@@ -790,7 +791,7 @@ void part_message(struct link *link, const struct wire_msg *m)
 	}
 }
 
-void part_sum_local(struct part *part)
+void part_sum_local(struct agt_part *part)
 {
 	struct agt_tensor *t = part->tensor;
 	size_t elem = dtype_bytes(t->dtype), left = part_elems(part), first = 0;
@@ -807,6 +808,6 @@ void part_sum_local(struct part *part)
 	}
 	part->kept->workers[part->round & 1] = t->job->n_workers;
 	landed(part);
-	set_state(part, PART_IDLE, "summed locally");
+	part_set_state(part, PART_IDLE, "summed locally");
 	sum_done(part);
 }

@@ -14,7 +14,7 @@
 
 static const char *const link_states[] = {"down", "connecting", "up"};
 
-static void link_set_state(struct link *link, enum link_state state, const char *why)
+static void link_set_state(struct agt_link *link, enum link_state state, const char *why)
 {
 	static const unsigned next[] = {
 		[LINK_DOWN] = 1u << LINK_CONNECTING,
@@ -28,9 +28,9 @@ static void link_set_state(struct link *link, enum link_state state, const char 
 	link->state = state;
 }
 
-struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
+struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
 {
-	struct link *link;
+	struct agt_link *link;
 
 	TAILQ_FOREACH (link, &core->links, link)
 		if (link->server == server && link->thread == thread)
@@ -56,7 +56,7 @@ struct link *link_get(struct agt_core *core, uint32_t server, uint16_t thread)
 	return link;
 }
 
-void link_free(struct link *link)
+void link_free(struct agt_link *link)
 {
 	struct agt_core *core = link->core;
 
@@ -71,7 +71,7 @@ void link_free(struct link *link)
 	free(link);
 }
 
-void link_activate(struct link *link)
+void link_activate(struct agt_link *link)
 {
 	if (link->is_active || link->state != LINK_UP)
 		return;
@@ -79,7 +79,7 @@ void link_activate(struct link *link)
 	TAILQ_INSERT_TAIL(&link->core->active, link, active);
 }
 
-static void deactivate(struct link *link)
+static void deactivate(struct agt_link *link)
 {
 	if (link->is_active)
 		TAILQ_REMOVE(&link->core->active, link, active);
@@ -87,7 +87,7 @@ static void deactivate(struct link *link)
 }
 
 /* Plan the next attempt, if anybody needs this connection. */
-static void schedule(struct link *link)
+static void schedule(struct agt_link *link)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
 	struct agt_core *core = link->core;
@@ -103,7 +103,7 @@ static void schedule(struct link *link)
 	heap_push(&core->link_timers, &link->timer);
 }
 
-static void connect_now(struct link *link)
+static void connect_now(struct agt_link *link)
 {
 	struct agt_core *core = link->core;
 	int rc;
@@ -121,43 +121,43 @@ static void connect_now(struct link *link)
 	}
 }
 
-int link_attach(struct link *link, struct part *part)
+int link_attach(struct agt_link *link, struct agt_part *part)
 {
-	struct share *s = share_get(link, part->tensor->job);
+	struct lockstep_share *s = lockstep_share_get(link, part->tensor->job);
 	int rc = s ? heap_reserve(&s->ready, s->n_parts + 1) : -ENOMEM;
 
 	if (rc < 0) {
 		if (s)
-			share_put(s);
+			lockstep_share_put(s);
 		return rc;
 	}
 	part->link = link;
 	part->share = s;
 	link->n_parts++;
-	share_add(s, part);
+	lockstep_add_part(s, part);
 	TAILQ_INSERT_TAIL(&link->parts, part, home);
 	schedule(link);
 	return 0;
 }
 
-void link_detach(struct part *part)
+void link_detach(struct agt_part *part)
 {
-	struct link *link = part->link;
+	struct agt_link *link = part->link;
 
 	if (!link)
 		return;
-	link_forgive(part);
+	link_drop_owed(part);
 	TAILQ_REMOVE(&link->parts, part, home);
 	link->n_parts--;
-	share_drop(part->share, part);
-	share_put(part->share);
+	lockstep_drop_part(part->share, part);
+	lockstep_share_put(part->share);
 	part->share = NULL;
 	part->link = NULL;
 }
 
-void link_owe(struct part *part, enum part_owe what)
+void link_owe(struct agt_part *part, enum part_owe what)
 {
-	struct link *link = part->link;
+	struct agt_link *link = part->link;
 
 	if (!link)
 		return;
@@ -167,17 +167,17 @@ void link_owe(struct part *part, enum part_owe what)
 	link_activate(link);
 }
 
-void link_forgive(struct part *part)
+void link_drop_owed(struct agt_part *part)
 {
 	if (part->owes)
 		TAILQ_REMOVE(&part->link->owing, part, owing);
 	part->owes = 0;
 }
 
-void link_got(struct link *link, const struct wire_msg *m)
+void link_send_got(struct agt_link *link, const struct wire_msg *m)
 {
 	struct wire_msg got = wire_answer(m, WIRE_GOT);
-	struct got *g;
+	struct agt_owed_got *g;
 
 	if (link->state != LINK_UP)
 		return; /* nothing offered outlives the connection */
@@ -191,9 +191,9 @@ void link_got(struct link *link, const struct wire_msg *m)
 	link_activate(link);
 }
 
-static bool pump_gots(struct link *link)
+static bool pump_gots(struct agt_link *link)
 {
-	struct got *g;
+	struct agt_owed_got *g;
 
 	while ((g = TAILQ_FIRST(&link->gots))) {
 		if (xport_send(link->conn, &g->m) == -EAGAIN)
@@ -204,9 +204,9 @@ static bool pump_gots(struct link *link)
 	return true;
 }
 
-static void forget_gots(struct link *link)
+static void forget_gots(struct agt_link *link)
 {
-	struct got *g;
+	struct agt_owed_got *g;
 
 	while ((g = TAILQ_FIRST(&link->gots))) {
 		TAILQ_REMOVE(&link->gots, g, link);
@@ -214,9 +214,9 @@ static void forget_gots(struct link *link)
 	}
 }
 
-static bool pump_owed(struct link *link)
+static bool pump_owed(struct agt_link *link)
 {
-	struct part *part;
+	struct agt_part *part;
 
 	while ((part = TAILQ_FIRST(&link->owing))) {
 		for (unsigned what = 1; what <= OWE_DONATE; what <<= 1) {
@@ -231,9 +231,9 @@ static bool pump_owed(struct link *link)
 	return true;
 }
 
-static void pump_offered(struct link *link)
+static void pump_offered(struct agt_link *link)
 {
-	struct part *part;
+	struct agt_part *part;
 
 	while ((part = TAILQ_FIRST(&link->offered)))
 		if (!part_fetch(part))
@@ -241,28 +241,28 @@ static void pump_offered(struct link *link)
 }
 
 /* The most urgent one that is not held; who is held will be woken. */
-static struct part *next_part(struct link *link)
+static struct agt_part *next_part(struct agt_link *link)
 {
-	struct part *best = NULL;
-	struct share *s;
+	struct agt_part *best = NULL;
+	struct lockstep_share *s;
 
 	TAILQ_FOREACH (s, &link->shares, of_link) {
-		struct part *part = s->ready.n ? part_of(heap_min(&s->ready)) : NULL;
+		struct agt_part *part = s->ready.n ? part_of(heap_min(&s->ready)) : NULL;
 
 		if (!part || (best && best->node.key <= part->node.key))
 			continue;
-		if (part->sent_ns || !share_is_held(s))
+		if (part->sent_ns || !lockstep_is_held(s))
 			best = part;
 		else
-			share_hold(s);
+			lockstep_hold(s);
 	}
 	return best;
 }
 
-bool link_pump(struct link *link)
+bool link_pump(struct agt_link *link)
 {
 	struct agt_core *core = link->core;
-	struct part *part;
+	struct agt_part *part;
 
 	deactivate(link);
 	if (link->state != LINK_UP)
@@ -297,18 +297,18 @@ bool link_pump(struct link *link)
 	return true;
 }
 
-static void link_shares_changed(struct link *link)
+static void link_lockstep_changed(struct agt_link *link)
 {
-	struct share *s;
+	struct lockstep_share *s;
 
 	TAILQ_FOREACH (s, &link->shares, of_link)
-		share_changed(s);
+		lockstep_changed(s);
 }
 
 static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
-	struct link *link = c->user;
-	struct part *part;
+	struct agt_link *link = c->user;
+	struct agt_part *part;
 
 	(void)ctx;
 	(void)peer_id;
@@ -317,7 +317,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 	link->n_tries = 0;
 	link->is_stuck = link->is_full = false;
 	link_set_state(link, LINK_UP, "connected");
-	link_shares_changed(link);
+	link_lockstep_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
 		part_restart(part);
 	link_activate(link);
@@ -325,8 +325,8 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 
 static void event_down(void *ctx, struct xconn *c, const char *why)
 {
-	struct link *link = c->user;
-	struct part *part;
+	struct agt_link *link = c->user;
+	struct agt_part *part;
 
 	(void)ctx;
 	FAILPOINT(AGENT_LINK_DOWN);
@@ -340,7 +340,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 	deactivate(link);
 	forget_gots(link);
 	link_set_state(link, LINK_DOWN, why);
-	link_shares_changed(link);
+	link_lockstep_changed(link);
 	TAILQ_FOREACH (part, &link->parts, home)
 		part_restart(part);
 	schedule(link);
@@ -354,16 +354,16 @@ static void event_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 
 static void event_read_done(void *ctx, struct xport_read *r, int status)
 {
-	struct link *link = r->conn->user;
+	struct agt_link *link = r->conn->user;
 
 	(void)ctx;
-	part_read_done((struct part *)((char *)r - offsetof(struct part, read)), status);
+	part_read_done((struct agt_part *)((char *)r - offsetof(struct agt_part, read)), status);
 	link_activate(link);
 }
 
 static void event_writable(void *ctx, struct xconn *c)
 {
-	struct link *link = c->user;
+	struct agt_link *link = c->user;
 
 	(void)ctx;
 	link->is_stuck = link->is_full = false;
@@ -378,7 +378,7 @@ const struct xport_events agt_core_events = {
 	.writable = event_writable,
 };
 
-void link_retry(struct link *link)
+void link_retry(struct agt_link *link)
 {
 	heap_remove(&link->core->link_timers, &link->timer);
 	if (link->n_parts)
@@ -387,7 +387,7 @@ void link_retry(struct link *link)
 
 void agt_core_server_changed(struct agt_core *core, uint32_t server)
 {
-	struct link *link;
+	struct agt_link *link;
 
 	TAILQ_FOREACH (link, &core->links, link) {
 		if (link->server != server)

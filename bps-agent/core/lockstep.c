@@ -58,7 +58,7 @@
 static int home_reserve(struct agt_job *job)
 {
 	size_t room = job->homes_room ? 2 * job->homes_room : 16;
-	struct home *homes;
+	struct lockstep_server *homes;
 
 	if (job->n_homes < job->homes_room)
 		return 0;
@@ -70,12 +70,12 @@ static int home_reserve(struct agt_job *job)
 	return 0;
 }
 
-static struct home *home_of(struct agt_job *job, uint32_t server)
+static struct lockstep_server *home_of(struct agt_job *job, uint32_t server)
 {
 	for (size_t i = 0; i < job->n_homes; i++)
 		if (job->homes[i].server == server)
 			return &job->homes[i];
-	job->homes[job->n_homes] = (struct home){.server = server};
+	job->homes[job->n_homes] = (struct lockstep_server){.server = server};
 	return &job->homes[job->n_homes++];
 }
 
@@ -94,15 +94,15 @@ static bool wants_step(const struct agt_job *job, uint64_t round)
 	return (double)most * job->n_members > (double)all * FULLER;
 }
 
-void share_add(struct share *s, const struct part *part)
+void lockstep_add_part(struct lockstep_share *s, const struct agt_part *part)
 {
 	s->n_parts++;
 	home_of(s->job, s->link->server)->bytes += part_bytes(part);
 }
 
-void share_drop(struct share *s, const struct part *part)
+void lockstep_drop_part(struct lockstep_share *s, const struct agt_part *part)
 {
-	struct home *home = home_of(s->job, s->link->server);
+	struct lockstep_server *home = home_of(s->job, s->link->server);
 
 	s->n_parts--;
 	home->bytes -= part_bytes(part);
@@ -112,9 +112,9 @@ void share_drop(struct share *s, const struct part *part)
 
 /* ---- shares ---- */
 
-struct share *share_get(struct link *link, struct agt_job *job)
+struct lockstep_share *lockstep_share_get(struct agt_link *link, struct agt_job *job)
 {
-	struct share *s;
+	struct lockstep_share *s;
 
 	TAILQ_FOREACH (s, &link->shares, of_link)
 		if (s->job == job)
@@ -132,7 +132,7 @@ struct share *share_get(struct link *link, struct agt_job *job)
 	return s;
 }
 
-void share_put(struct share *s)
+void lockstep_share_put(struct lockstep_share *s)
 {
 	if (s->n_parts)
 		return;
@@ -143,23 +143,23 @@ void share_put(struct share *s)
 	free(s);
 }
 
-static struct share *of_lag(struct heap_node *lag)
+static struct lockstep_share *of_lag(struct heap_node *lag)
 {
-	return (struct share *)((char *)lag - offsetof(struct share, lag));
+	return (struct lockstep_share *)((char *)lag - offsetof(struct lockstep_share, lag));
 }
 
-static struct share *of_wait(struct heap_node *wait)
+static struct lockstep_share *of_wait(struct heap_node *wait)
 {
-	return (struct share *)((char *)wait - offsetof(struct share, wait));
+	return (struct lockstep_share *)((char *)wait - offsetof(struct lockstep_share, wait));
 }
 
-static uint64_t urgency(const struct share *s)
+static uint64_t urgency(const struct lockstep_share *s)
 {
 	return heap_key_urgency(heap_min(&s->ready)->key);
 }
 
 /* If so many bytes had been sent; it has something to send. */
-static uint64_t progress(const struct share *s, uint64_t sent_bytes)
+static uint64_t progress(const struct lockstep_share *s, uint64_t sent_bytes)
 {
 	uint64_t all = s->sent_bytes + s->ready_bytes;
 
@@ -168,7 +168,7 @@ static uint64_t progress(const struct share *s, uint64_t sent_bytes)
 }
 
 /* Of the one furthest behind, for this one to go. */
-static uint64_t wanted_progress(const struct share *s)
+static uint64_t wanted_progress(const struct lockstep_share *s)
 {
 	uint64_t lead = s->job->core->cfg.lead_bytes, ahead = s->link->conn->x->ahead_bytes;
 
@@ -176,13 +176,13 @@ static uint64_t wanted_progress(const struct share *s)
 	return progress(s, s->sent_bytes > lead ? s->sent_bytes - lead : 0);
 }
 
-bool share_counts(const struct share *s)
+bool lockstep_counts(const struct lockstep_share *s)
 {
 	return s->ready.n && !s->is_late && s->link->state == LINK_UP &&
 	       !s->link->conn->is_same_host;
 }
 
-bool share_is_held(const struct share *s)
+bool lockstep_is_held(const struct lockstep_share *s)
 {
 	struct heap_node *behind = heap_min(&s->job->lagging);
 
@@ -190,7 +190,7 @@ bool share_is_held(const struct share *s)
 	       urgency(of_lag(behind)) <= urgency(s);
 }
 
-void share_hold(struct share *s)
+void lockstep_hold(struct lockstep_share *s)
 {
 	if (heap_has(&s->wait))
 		return;
@@ -198,14 +198,14 @@ void share_hold(struct share *s)
 	heap_push(&s->job->held, &s->wait);
 }
 
-static void release(struct share *s)
+static void release(struct lockstep_share *s)
 {
 	heap_remove(&s->job->held, &s->wait);
 	s->moved_ns = s->job->core->now_ns;
 	link_activate(s->link);
 }
 
-static struct share *more_urgent(const struct agt_job *job, uint64_t than)
+static struct lockstep_share *more_urgent(const struct agt_job *job, uint64_t than)
 {
 	for (size_t i = 0; i < job->held.n; i++)
 		if (urgency(of_wait(job->held.v[i])) < than)
@@ -218,7 +218,7 @@ static void release_some(struct agt_job *job)
 {
 	struct heap_node *behind = heap_min(&job->lagging), *held;
 	uint64_t reached = behind ? behind->key : UINT64_MAX, before = job->behind_urgency;
-	struct share *s;
+	struct lockstep_share *s;
 
 	job->behind_urgency = behind ? urgency(of_lag(behind)) : UINT64_MAX;
 	while ((held = heap_min(&job->held)) && held->key <= reached)
@@ -229,7 +229,7 @@ static void release_some(struct agt_job *job)
 		release(s);
 }
 
-void share_changed(struct share *s)
+void lockstep_changed(struct lockstep_share *s)
 {
 	struct agt_job *job = s->job;
 	bool did_count = heap_has(&s->lag);
@@ -239,7 +239,7 @@ void share_changed(struct share *s)
 	s->is_late = s->is_late && s->ready.n;
 	if (did_count)
 		heap_remove(&job->lagging, &s->lag);
-	if (share_counts(s)) {
+	if (lockstep_counts(s)) {
 		if (!did_count)
 			s->moved_ns = job->core->now_ns;
 		s->lag.key = progress(s, s->sent_bytes);
@@ -249,7 +249,7 @@ void share_changed(struct share *s)
 }
 
 /* On the way to the server. Of what is sent again only the offer goes. */
-static uint64_t bytes_of(const struct part *part)
+static uint64_t bytes_of(const struct agt_part *part)
 {
 	return part->sent_ns ? 0 : part_bytes(part);
 }
@@ -264,9 +264,9 @@ static uint64_t sent_before(const struct agt_job *job, uint64_t bytes)
 	return (uint64_t)((double)bytes * (times < BEHIND_MAX ? times : BEHIND_MAX));
 }
 
-void share_push(struct part *part)
+void lockstep_push(struct agt_part *part)
 {
-	struct share *s = part->share;
+	struct lockstep_share *s = part->share;
 	struct agt_job *job = s->job;
 	uint64_t bytes = bytes_of(part);
 
@@ -280,23 +280,23 @@ void share_push(struct part *part)
 	heap_push(&s->ready, &part->node);
 	s->ready_bytes += bytes;
 	s->sent_bytes += sent_before(job, bytes);
-	share_changed(s);
+	lockstep_changed(s);
 	link_activate(s->link);
 }
 
-static void take_out(struct part *part)
+static void take_out(struct agt_part *part)
 {
-	struct share *s = part->share;
+	struct lockstep_share *s = part->share;
 
 	heap_remove(&s->ready, &part->node);
 	s->ready_bytes -= bytes_of(part);
-	share_changed(s);
+	lockstep_changed(s);
 }
 
 /* With its part of what was sent: progress stays. */
-void share_remove(struct part *part)
+void lockstep_remove(struct agt_part *part)
 {
-	struct share *s = part->share;
+	struct lockstep_share *s = part->share;
 	uint64_t bytes = bytes_of(part);
 
 	if (bytes)
@@ -305,9 +305,9 @@ void share_remove(struct part *part)
 	take_out(part);
 }
 
-void share_sent(struct part *part)
+void lockstep_sent(struct agt_part *part)
 {
-	struct share *s = part->share;
+	struct lockstep_share *s = part->share;
 	uint64_t now = s->job->core->now_ns, gap = now - s->moved_ns;
 
 	gap = gap < GAP_MAX_NS ? gap : GAP_MAX_NS;
@@ -318,16 +318,16 @@ void share_sent(struct part *part)
 	take_out(part);
 }
 
-uint64_t shares_tick(struct agt_job *job)
+uint64_t lockstep_tick(struct agt_job *job)
 {
 	while (job->lagging.n > 1) {
-		struct share *s = of_lag(heap_min(&job->lagging));
+		struct lockstep_share *s = of_lag(heap_min(&job->lagging));
 		uint64_t late_ns = s->moved_ns + PATIENCE_NS + GAPS * s->gap_ns;
 
 		if (late_ns > job->core->now_ns)
 			return late_ns;
 		s->is_late = true;
-		share_changed(s);
+		lockstep_changed(s);
 	}
 	return UINT64_MAX;
 }

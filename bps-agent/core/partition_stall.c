@@ -2,7 +2,7 @@
 #include "bps-agent/core/core_impl.h"
 
 /* The one that is where it is for the longest goes into ret. */
-static void look_at(const struct part *part, struct agt_stall *ret)
+static void look_at(const struct agt_part *part, struct agt_stall *ret)
 {
 	const struct agt_core *core = part->tensor->job->core;
 	uint64_t since_ns = part->sent_ns, ns;

@@ -5,7 +5,7 @@
 bool peek_has(const struct agt_core *core, const struct peek *p)
 {
 	const struct agt_job *job;
-	const struct part *part;
+	const struct agt_part *part;
 
 	TAILQ_FOREACH (job, &core->jobs, link) {
 		if (job->id != p->job || job->is_closing || job->failed ||
@@ -37,8 +37,8 @@ bool peek_is_settled(const struct agt_job *job, unsigned n_tensors)
 
 struct peek peek_read(const struct xport_read *r)
 {
-	const struct part *part =
-		(const struct part *)((const char *)r - offsetof(struct part, read));
+	const struct agt_part *part =
+		(const struct agt_part *)((const char *)r - offsetof(struct agt_part, read));
 
 	return (struct peek){part->tensor->job->id, part->tensor->id, part->index,
 		part->offer.round, part->offer.pgen};
@@ -47,7 +47,7 @@ struct peek peek_read(const struct xport_read *r)
 bool peek_contributors(const struct agt_tensor *t, uint32_t part, uint32_t *ret_first,
 	uint32_t *ret_n, uint32_t *ret_members)
 {
-	const struct part *p = part < t->n_parts ? &t->parts[part] : NULL;
+	const struct agt_part *p = part < t->n_parts ? &t->parts[part] : NULL;
 
 	if (!p)
 		return false;

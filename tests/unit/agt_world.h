@@ -32,19 +32,19 @@
 #define RETRY_MS    1000
 #define AGAIN_MS    50
 
-struct arena {
+struct agt_test_arena {
 	unsigned char in[WORKERS_MAX][PARTS_MAX * BYTES_MAX];
 	unsigned char staging[PARTS_MAX * BYTES_MAX];
 	unsigned char out[2][PARTS_MAX * BYTES_MAX];
 	unsigned char sum[PARTS_MAX * BYTES_MAX]; /* the server's, segment 1 there */
 };
 
-struct world {
+struct agt_world {
 	struct agt_core *core;
 	struct fake_xport x;
 	struct agt_job *job;
 	struct agt_tensor *t[TENSORS_MAX];
-	struct arena *a;
+	struct agt_test_arena *a;
 	struct fake_conn *conn[3]; /* newest to server 0, 1, 2 */
 	unsigned n_tensors, n_workers, n_members, n_connects, n_done, n_fails, n_releases;
 	uint32_t n_elems, n_parts, done_workers, flags;
@@ -65,7 +65,7 @@ struct world {
 static inline int do_connect(
 	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
 {
-	struct world *w = ctx;
+	struct agt_world *w = ctx;
 
 	(void)thread;
 	w->n_connects++;
@@ -79,7 +79,7 @@ static inline int do_connect(
 
 static inline void round_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
 {
-	struct world *w = ctx;
+	struct agt_world *w = ctx;
 
 	assert_true(user >= (void *)w->t && user < (void *)(w->t + TENSORS_MAX));
 	w->n_done++;
@@ -94,7 +94,7 @@ static inline void round_done(void *ctx, void *user, uint64_t round, int status,
 
 static inline void do_stage(void *ctx, void *user, uint64_t round, uint8_t op, uint16_t priority)
 {
-	struct world *w = ctx;
+	struct agt_world *w = ctx;
 
 	(void)user;
 	(void)op;
@@ -104,7 +104,7 @@ static inline void do_stage(void *ctx, void *user, uint64_t round, uint8_t op, u
 
 static inline void do_unstage(void *ctx, void *user, uint32_t part, uint64_t round)
 {
-	struct world *w = ctx;
+	struct agt_world *w = ctx;
 
 	(void)user;
 	assert_true(part < w->n_parts);
@@ -114,7 +114,7 @@ static inline void do_unstage(void *ctx, void *user, uint32_t part, uint64_t rou
 
 static inline void job_failed(void *ctx, uint32_t job, int code, const char *text)
 {
-	struct world *w = ctx;
+	struct agt_world *w = ctx;
 
 	assert_int_equal(job, JOB);
 	w->n_fails++;
@@ -125,7 +125,7 @@ static inline void job_failed(void *ctx, uint32_t job, int code, const char *tex
 static inline struct agt_kept_part *keep(
 	void *ctx, void *user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
-	struct world *w = ctx;
+	struct agt_world *w = ctx;
 
 	(void)id;
 	assert_true(part_elems > 0 && n_parts <= KEPT_MAX);
@@ -134,17 +134,17 @@ static inline struct agt_kept_part *keep(
 
 static inline uint64_t jitter(void *ctx)
 {
-	const struct world *w = ctx;
+	const struct agt_world *w = ctx;
 
 	return w->jitter;
 }
 
 static inline void released(void *ctx)
 {
-	((struct world *)ctx)->n_releases++;
+	((struct agt_world *)ctx)->n_releases++;
 }
 
-static inline void check(struct world *w)
+static inline void check(struct agt_world *w)
 {
 	struct err_text err = {""};
 
@@ -152,14 +152,14 @@ static inline void check(struct world *w)
 		fail_msg("%s", err.s);
 }
 
-static inline void work(struct world *w)
+static inline void work(struct agt_world *w)
 {
 	while (agt_core_work(w->core))
 		check(w);
 	check(w);
 }
 
-static inline void tick(struct world *w, uint64_t ms)
+static inline void tick(struct agt_world *w, uint64_t ms)
 {
 	w->now_ns += ms * MS;
 	agt_core_tick(w->core, w->now_ns);
@@ -167,7 +167,7 @@ static inline void tick(struct world *w, uint64_t ms)
 	work(w);
 }
 
-static inline struct agt_stats stats(struct world *w)
+static inline struct agt_stats stats(struct agt_world *w)
 {
 	struct agt_stats s;
 
@@ -177,7 +177,7 @@ static inline struct agt_stats stats(struct world *w)
 
 /* ---- the scheduler's words ---- */
 
-static inline void tell_runs(struct world *w, uint32_t server, uint64_t pgen)
+static inline void tell_runs(struct agt_world *w, uint32_t server, uint64_t pgen)
 {
 	for (unsigned t = 0; t < w->n_tensors; t++) {
 		struct ctl_run run = {
@@ -189,7 +189,7 @@ static inline void tell_runs(struct world *w, uint32_t server, uint64_t pgen)
 	check(w);
 }
 
-static inline void tell_plan(struct world *w, unsigned t)
+static inline void tell_plan(struct agt_world *w, unsigned t)
 {
 	struct ctl_tensor plan = {.tensor = 10 + t,
 		.name = "t",
@@ -201,7 +201,7 @@ static inline void tell_plan(struct world *w, unsigned t)
 	check(w);
 }
 
-static inline void add_tensor(struct world *w)
+static inline void add_tensor(struct agt_world *w)
 {
 	struct agt_mem in[WORKERS_MAX], staging = {w->a->staging, 1 << 20, SEGMENT}, out[2];
 
@@ -225,7 +225,7 @@ static inline void add_tensor(struct world *w)
 	check(w);
 }
 
-struct shape {
+struct agt_shape {
 	uint32_t n_elems, n_parts, flags;
 	unsigned n_workers, n_members, n_tensors;
 	uint8_t dtype; /* enum dtype + 1, 0: f32 */
@@ -235,7 +235,7 @@ struct shape {
 };
 
 /* A core, the first or a successor, with its job. */
-static inline void core_make(struct world *w)
+static inline void core_make(struct agt_world *w)
 {
 	struct agt_env env = {.ctx = w,
 		.connect = do_connect,
@@ -265,7 +265,7 @@ static inline void core_make(struct world *w)
 }
 
 /* The process dies, and a successor has its memory. */
-static inline void restart(struct world *w)
+static inline void restart(struct agt_world *w)
 {
 	fake_fini(&w->x);
 	agt_core_free(w->core);
@@ -275,9 +275,9 @@ static inline void restart(struct world *w)
 	tell_plan(w, 0); /* as it has kept it */
 }
 
-static inline struct world *world_new(struct shape s)
+static inline struct agt_world *world_new(struct agt_shape s)
 {
-	struct world *w = calloc(1, sizeof(*w));
+	struct agt_world *w = calloc(1, sizeof(*w));
 
 	assert_non_null(w);
 	w->a = calloc(1, sizeof(*w->a));
@@ -309,9 +309,9 @@ static inline struct world *world_new(struct shape s)
 	return w;
 }
 
-#define world(...) world_new((struct shape){__VA_ARGS__})
+#define world(...) world_new((struct agt_shape){__VA_ARGS__})
 
-static inline void world_free(struct world *w)
+static inline void world_free(struct agt_world *w)
 {
 	check(w);
 	fake_fini(&w->x);
@@ -333,7 +333,7 @@ static inline float input(unsigned worker, uint64_t r, size_t e)
 }
 
 /* Another job of one worker on each of three machines; the caller ends it. */
-static inline struct agt_job *second_job(struct world *w)
+static inline struct agt_job *second_job(struct agt_world *w)
 {
 	struct ctl_rank ranks[1] = {{0}};
 	struct ctl_job_member members[] = {{0, "h", ranks, 1, 0, "", 1},
@@ -346,7 +346,7 @@ static inline struct agt_job *second_job(struct world *w)
 }
 
 static inline void submit(
-	struct world *w, unsigned t, unsigned worker, uint64_t r, uint16_t priority)
+	struct agt_world *w, unsigned t, unsigned worker, uint64_t r, uint16_t priority)
 {
 	float *v = (float *)w->a->in[worker];
 
@@ -356,7 +356,7 @@ static inline void submit(
 	check(w);
 }
 
-static inline void submit_all(struct world *w, uint64_t r)
+static inline void submit_all(struct agt_world *w, uint64_t r)
 {
 	for (unsigned i = 0; i < w->n_workers; i++)
 		submit(w, 0, i, r, 0);
@@ -364,7 +364,7 @@ static inline void submit_all(struct world *w, uint64_t r)
 }
 
 static inline struct wire_msg expect_msg(
-	struct world *w, unsigned s, enum wire_type type, uint64_t r)
+	struct agt_world *w, unsigned s, enum wire_type type, uint64_t r)
 {
 	const struct wire_msg *m = fake_take(w->conn[s]);
 
@@ -379,7 +379,7 @@ static inline struct wire_msg expect_msg(
 	return *m;
 }
 
-static inline void expect_nothing(struct world *w, unsigned s)
+static inline void expect_nothing(struct agt_world *w, unsigned s)
 {
 	const struct wire_msg *m = fake_take(w->conn[s]);
 
@@ -387,7 +387,7 @@ static inline void expect_nothing(struct world *w, unsigned s)
 		fail_msg("server %u got %s", s, wire_type_name(m->type));
 }
 
-static inline struct wire_msg key_msg(struct world *w, enum wire_type type, uint64_t r)
+static inline struct wire_msg key_msg(struct agt_world *w, enum wire_type type, uint64_t r)
 {
 	return (struct wire_msg){.type = (uint8_t)type,
 		.pgen = w->pgen,
@@ -397,13 +397,13 @@ static inline struct wire_msg key_msg(struct world *w, enum wire_type type, uint
 		.member = MEMBER};
 }
 
-static inline uint32_t bytes_of(const struct world *w)
+static inline uint32_t bytes_of(const struct agt_world *w)
 {
 	return (uint32_t)(w->n_elems * dtype_bytes(w->dtype));
 }
 
 /* The sum that the server made up for round r: bytes that tell the round. */
-static inline struct wire_msg result_msg(struct world *w, uint64_t r, uint32_t part)
+static inline struct wire_msg result_msg(struct agt_world *w, uint64_t r, uint32_t part)
 {
 	struct wire_msg m = key_msg(w, WIRE_RESULT, r);
 	unsigned char *sum = w->a->sum + part * BYTES_MAX;
@@ -427,35 +427,35 @@ static inline struct wire_msg result_msg(struct world *w, uint64_t r, uint32_t p
 	return m;
 }
 
-static inline void say(struct world *w, unsigned s, const struct wire_msg *m)
+static inline void say(struct agt_world *w, unsigned s, const struct wire_msg *m)
 {
 	fake_deliver(w->conn[s], m);
 	check(w);
 	work(w);
 }
 
-static inline void say_key(struct world *w, unsigned s, enum wire_type type, uint64_t r)
+static inline void say_key(struct agt_world *w, unsigned s, enum wire_type type, uint64_t r)
 {
 	struct wire_msg m = key_msg(w, type, r);
 
 	say(w, s, &m);
 }
 
-static inline void say_result(struct world *w, unsigned s, uint64_t r)
+static inline void say_result(struct agt_world *w, unsigned s, uint64_t r)
 {
 	struct wire_msg m = result_msg(w, r, 0);
 
 	say(w, s, &m);
 }
 
-static inline void end_read(struct world *w, unsigned s, int status)
+static inline void end_read(struct agt_world *w, unsigned s, int status)
 {
 	fake_end_read(w->conn[s], 0, status);
 	check(w);
 	work(w);
 }
 
-static inline void expect_delivered(struct world *w, uint64_t r, unsigned n_done)
+static inline void expect_delivered(struct agt_world *w, uint64_t r, unsigned n_done)
 {
 	const unsigned char *out = w->a->out[r & 1];
 
@@ -467,7 +467,7 @@ static inline void expect_delivered(struct world *w, uint64_t r, unsigned n_done
 		assert_int_equal(out[i], (unsigned char)(r * 31 + i));
 }
 
-static inline void one_round(struct world *w, unsigned s, uint64_t r)
+static inline void one_round(struct agt_world *w, unsigned s, uint64_t r)
 {
 	submit_all(w, r);
 	expect_msg(w, s, WIRE_CONTRIB, r);
@@ -476,7 +476,7 @@ static inline void one_round(struct world *w, unsigned s, uint64_t r)
 		end_read(w, s, 0);
 }
 
-static inline void cut(struct world *w, unsigned s)
+static inline void cut(struct agt_world *w, unsigned s)
 {
 	fake_down(w->conn[s], "cut");
 	check(w);
@@ -486,11 +486,18 @@ static inline void cut(struct world *w, unsigned s)
 /* ---- repetition ---- */
 
 /* Two partitions, of which 0 is in the given state. */
-enum scene { SCENE_READY, SCENE_SENT, SCENE_WAITING, SCENE_OFFERED, SCENE_FETCHING, SCENE_COUNT };
+enum agt_scene {
+	SCENE_READY,
+	SCENE_SENT,
+	SCENE_WAITING,
+	SCENE_OFFERED,
+	SCENE_FETCHING,
+	SCENE_COUNT
+};
 
-static inline struct world *make_scene(enum scene scene)
+static inline struct agt_world *make_scene(enum agt_scene scene)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 2);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2);
 	struct wire_msg m = result_msg(w, 1, 1);
 
 	if (scene == SCENE_READY)
@@ -508,7 +515,7 @@ static inline struct world *make_scene(enum scene scene)
 	return w;
 }
 
-static inline void finish_scene(struct world *w, unsigned s)
+static inline void finish_scene(struct agt_world *w, unsigned s)
 {
 	struct wire_msg m = result_msg(w, 1, 1);
 

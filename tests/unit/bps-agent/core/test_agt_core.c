@@ -7,7 +7,7 @@
 
 static void small_round_goes_and_comes_inline(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	for (uint64_t r = 1; r <= 4; r++) {
@@ -29,7 +29,7 @@ static void small_round_goes_and_comes_inline(void **state)
 
 static void large_round_is_offered_and_its_sum_read(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 
 	(void)state;
 	for (uint64_t r = 1; r <= 4; r++) {
@@ -51,7 +51,7 @@ static void large_round_is_offered_and_its_sum_read(void **state)
 
 static void crc_of_the_delivered_sum_is_echoed(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 	uint32_t crc;
 
 	(void)state;
@@ -66,7 +66,7 @@ static void crc_of_the_delivered_sum_is_echoed(void **state)
 
 static void round_is_done_when_all_its_partitions_are(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_parts = 3);
+	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 3);
 	struct wire_msg m;
 
 	(void)state;
@@ -82,7 +82,7 @@ static void round_is_done_when_all_its_partitions_are(void **state)
 
 static void next_round_may_be_submitted_inside_done(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	submit_all(w, 1);
@@ -95,7 +95,7 @@ static void next_round_may_be_submitted_inside_done(void **state)
 
 static void workers_of_the_machine_are_summed_once_before_the_push(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_workers = 11);
+	struct agt_world *w = world(.n_elems = LARGE, .n_workers = 11);
 	struct wire_msg m;
 	const float *v;
 
@@ -122,7 +122,7 @@ static void workers_of_the_machine_are_summed_once_before_the_push(void **state)
 
 static void half_precision_of_many_workers_is_rounded_once(void **state)
 {
-	struct world *w = world(.n_elems = 1, .n_workers = 12, .dtype = 1 + DTYPE_F16);
+	struct agt_world *w = world(.n_elems = 1, .n_workers = 12, .dtype = 1 + DTYPE_F16);
 	const uint16_t one = half_round(1);
 	const uint16_t tiny = half_round(0.0004); /* vanishes beside 1 when added alone */
 	struct wire_msg m;
@@ -143,7 +143,7 @@ static void half_precision_of_many_workers_is_rounded_once(void **state)
 
 static void job_of_one_machine_needs_no_server(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 4, .n_members = 1, .n_workers = 2);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 4, .n_members = 1, .n_workers = 2);
 	const float *out = (const float *)w->a->out[1];
 
 	(void)state;
@@ -165,7 +165,7 @@ static void job_of_one_machine_needs_no_server(void **state)
 
 static void tensor_may_be_submitted_before_its_plan(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .is_unplanned = true);
+	struct agt_world *w = world(.n_elems = SMALL, .is_unplanned = true);
 
 	(void)state;
 	submit_all(w, 1);
@@ -182,7 +182,7 @@ static void tensor_may_be_submitted_before_its_plan(void **state)
 
 static void plan_that_does_not_fit_is_refused(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .is_unplanned = true);
+	struct agt_world *w = world(.n_elems = SMALL, .is_unplanned = true);
 	struct ctl_tensor good = {.tensor = 10,
 		.name = "t",
 		.dtype = DTYPE_F32,
@@ -205,7 +205,7 @@ static void plan_that_does_not_fit_is_refused(void **state)
 
 static void submissions_out_of_order_are_refused(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_workers = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_workers = 2);
 
 	(void)state;
 	assert_int_equal(agt_submit(w->t[0], 0, 2, OP_SUM, 0), BPS_EBUSY);
@@ -227,7 +227,7 @@ static void submissions_out_of_order_are_refused(void **state)
 
 static void failed_tensor_ends_its_round_once_and_alone(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_tensors = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_tensors = 2);
 
 	(void)state;
 	submit(w, 0, 0, 1, 0);
@@ -262,7 +262,8 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 
 	(void)state;
 	for (unsigned k = 0; k < 4; k++) {
-		struct world *w = world(.n_elems = LARGE, .n_workers = 2, .is_unplanned = k == 3);
+		struct agt_world *w =
+			world(.n_elems = LARGE, .n_workers = 2, .is_unplanned = k == 3);
 		unsigned n = k != 0;
 
 		if (k >= 1)
@@ -295,7 +296,7 @@ static void failed_job_ends_every_waiting_round_once(void **state)
 
 static void result_of_a_failed_job_is_given_back_unread(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 
 	(void)state;
 	submit_all(w, 1);
@@ -309,7 +310,7 @@ static void result_of_a_failed_job_is_given_back_unread(void **state)
 
 static void read_that_ends_after_the_job_failed_changes_nothing(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 
 	(void)state;
 	submit_all(w, 1);
@@ -328,7 +329,7 @@ static void freed_job_is_released_once_no_read_runs(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) { /* the read ends, or its connection */
-		struct world *w = world(.n_elems = LARGE, .n_parts = 2);
+		struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2);
 		struct wire_msg m;
 
 		submit_all(w, 1);
@@ -355,7 +356,7 @@ static void freed_job_is_released_once_no_read_runs(void **state)
 
 static void freed_job_is_released_at_once_when_nothing_runs(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_workers = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_workers = 2);
 
 	(void)state;
 	submit(w, 0, 0, 1, 0);
@@ -370,7 +371,7 @@ static void freed_job_is_released_at_once_when_nothing_runs(void **state)
 
 /* ---- any talk ---- */
 
-static void random_server(struct world *w, unsigned s)
+static void random_server(struct agt_world *w, unsigned s)
 {
 	struct fake_conn *c = w->conn[s];
 	uint64_t r = agt_tensor_round(w->t[0]) + (uint64_t)(rand() % 8 ? 1 : rand() % 3);
@@ -418,7 +419,7 @@ static void random_talk_keeps_the_invariants(void **state)
 
 	(void)state;
 	for (unsigned seed = 1; seed <= 40; seed++) {
-		struct world *w = world(.n_elems = seed & 1 ? LARGE : SMALL, .n_parts = 3,
+		struct agt_world *w = world(.n_elems = seed & 1 ? LARGE : SMALL, .n_parts = 3,
 			.window = seed & 2 ? BYTES_MAX : 0,
 			.job_inflight = seed & 8 ? BYTES_MAX : 0, .n_workers = 1 + (seed & 4) / 4,
 			.n_in = seed & 16 ? 1 + (seed & 1) : 0);

@@ -2,14 +2,14 @@
 
 /* Tensors on devices in the agent's core, which asks for their bytes and gives them back. */
 
-static void stage(struct world *w, uint32_t part, uint64_t r)
+static void stage(struct agt_world *w, uint32_t part, uint64_t r)
 {
 	assert_int_equal(agt_part_staged(w->t[0], part, r), 0);
 	check(w);
 	work(w);
 }
 
-static void one_device_round(struct world *w, uint64_t r)
+static void one_device_round(struct agt_world *w, uint64_t r)
 {
 	submit_all(w, r);
 	stage(w, 0, r);
@@ -20,7 +20,7 @@ static void one_device_round(struct world *w, uint64_t r)
 	check(w);
 }
 
-static void one_round_of_two_parts(struct world *w, uint64_t r)
+static void one_round_of_two_parts(struct agt_world *w, uint64_t r)
 {
 	struct wire_msg m;
 
@@ -34,7 +34,7 @@ static void one_round_of_two_parts(struct world *w, uint64_t r)
 }
 
 /* The process dies; its successor has a connection. */
-static void connect_again(struct world *w)
+static void connect_again(struct agt_world *w)
 {
 	restart(w);
 	tell_runs(w, 0, w->pgen);
@@ -47,7 +47,7 @@ static void connect_again(struct world *w)
 
 static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .n_workers = 2, .n_in = 1);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3, .n_workers = 2, .n_in = 1);
 	struct wire_msg m;
 
 	(void)state;
@@ -69,7 +69,7 @@ static void device_partition_is_pushed_when_its_own_bytes_are_staged(void **stat
 
 static void device_round_is_done_when_its_sums_are_on_the_devices(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 2);
 	struct wire_msg m;
 
 	(void)state;
@@ -95,7 +95,7 @@ static void device_round_is_done_when_its_sums_are_on_the_devices(void **state)
 
 static void device_inputs_are_summed_as_workers_are(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_workers = 3, .n_in = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_workers = 3, .n_in = 2);
 	const float *sum = (const float *)w->a->staging;
 
 	(void)state;
@@ -109,7 +109,7 @@ static void device_inputs_are_summed_as_workers_are(void **state)
 
 static void result_does_not_overwrite_what_is_being_staged(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_in = 1);
+	struct agt_world *w = world(.n_elems = LARGE, .n_in = 1);
 
 	(void)state;
 	submit_all(w, 1);
@@ -127,7 +127,7 @@ static void result_does_not_overwrite_what_is_being_staged(void **state)
 /* The wire counts anew since others joined. */
 static void result_of_a_grown_job_does_not_overwrite_it_either(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_in = 1, .is_unplanned = true);
+	struct agt_world *w = world(.n_elems = SMALL, .n_in = 1, .is_unplanned = true);
 	struct wire_msg m;
 
 	(void)state;
@@ -152,7 +152,7 @@ static void result_of_a_grown_job_does_not_overwrite_it_either(void **state)
 
 static void staging_goes_on_over_a_new_placement(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_in = 1);
+	struct agt_world *w = world(.n_elems = LARGE, .n_in = 1);
 
 	(void)state;
 	one_device_round(w, 1);
@@ -170,7 +170,7 @@ static void staging_goes_on_over_a_new_placement(void **state)
 
 static void device_tensor_of_one_machine_needs_no_server(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_workers = 2, .n_members = 1, .n_in = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_workers = 2, .n_members = 1, .n_in = 2);
 	const float *sum = (const float *)w->a->out[1];
 
 	(void)state;
@@ -190,7 +190,7 @@ static void successor_begins_the_last_round_once_more(void **state)
 {
 	(void)state;
 	for (unsigned was_told = 0; was_told < 2; was_told++) {
-		struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
+		struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
 		struct wire_msg m;
 
 		one_round_of_two_parts(w, 1);
@@ -219,7 +219,7 @@ static void successor_begins_the_last_round_once_more(void **state)
 
 static void successor_waits_for_what_has_not_landed(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
+	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .n_in = 1);
 	struct wire_msg m;
 
 	(void)state;
@@ -248,7 +248,7 @@ static void failed_job_stages_nothing_any_more(void **state)
 {
 	(void)state;
 	for (unsigned when = 0; when < 3; when++) {
-		struct world *w = world(.n_elems = SMALL, .n_in = 1);
+		struct agt_world *w = world(.n_elems = SMALL, .n_in = 1);
 
 		submit_all(w, 1);
 		if (when > 0) {

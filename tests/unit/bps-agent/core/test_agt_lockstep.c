@@ -11,9 +11,10 @@
 #define LEAD       3
 #define PART_BYTES (LARGE * sizeof(float))
 
-static struct world *divided(unsigned n_members, unsigned of_0, size_t credit_0, size_t credit_1)
+static struct agt_world *divided(
+	unsigned n_members, unsigned of_0, size_t credit_0, size_t credit_1)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = PARTS, .n_tensors = TENSORS,
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = PARTS, .n_tensors = TENSORS,
 		.n_members = n_members, .window = SIZE_MAX);
 
 	for (unsigned t = 0; t < TENSORS; t++) {
@@ -33,12 +34,12 @@ static struct world *divided(unsigned n_members, unsigned of_0, size_t credit_0,
 	return w;
 }
 
-static struct world *two_servers(size_t credit_0, size_t credit_1)
+static struct agt_world *two_servers(size_t credit_0, size_t credit_1)
 {
 	return divided(3, TO_0 / TENSORS, credit_0, credit_1);
 }
 
-static void submit_tensors(struct world *w)
+static void submit_tensors(struct agt_world *w)
 {
 	for (unsigned t = 0; t < TENSORS; t++)
 		submit(w, t, 0, 1, 0);
@@ -47,7 +48,7 @@ static void submit_tensors(struct world *w)
 
 static void nobody_runs_ahead_of_who_has_no_room(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
@@ -65,7 +66,7 @@ static void nobody_runs_ahead_of_who_has_no_room(void **state)
 
 static void large_share_waits_for_a_small_one_too(void **state)
 {
-	struct world *w = two_servers(SIZE_MAX, 0);
+	struct agt_world *w = two_servers(SIZE_MAX, 0);
 
 	(void)state;
 	submit_tensors(w);
@@ -81,7 +82,7 @@ static void large_share_waits_for_a_small_one_too(void **state)
 /* Of eight parts of server 1: what it takes at a time are four. */
 static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 
 	(void)state;
 	w->x.base.ahead_bytes = (LEAD + 1) * PART_BYTES;
@@ -94,7 +95,7 @@ static void who_takes_more_at_a_time_may_be_ahead_by_that(void **state)
 /* One, then as many as make three, of one connection or begun with it. */
 static void several_of_a_connection_go_in_one_turn(void **state)
 {
-	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
+	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
 
 	(void)state;
 	for (unsigned t = 0; t < TENSORS; t++)
@@ -110,7 +111,7 @@ static void several_of_a_connection_go_in_one_turn(void **state)
 
 static void turn_ends_however_much_it_may_offer(void **state)
 {
-	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
+	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
 
 	(void)state;
 	w->core->cfg.turn_bytes = UINT64_MAX;
@@ -127,7 +128,7 @@ static void turn_ends_however_much_it_may_offer(void **state)
 static void equal_shares_are_kept_in_step_too(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
-	struct world *w = divided(2, PARTS / 2, 0, SIZE_MAX);
+	struct agt_world *w = divided(2, PARTS / 2, 0, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
@@ -143,7 +144,7 @@ static void equal_shares_are_kept_in_step_too(void **state)
 
 static void urgent_ones_are_not_held_by_others(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
 	size_t n_before;
 
@@ -171,7 +172,7 @@ static void urgent_ones_are_not_held_by_others(void **state)
 /* Who was held by somebody as urgent goes when that one has only less urgent ones left. */
 static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
 
 	(void)state;
@@ -190,7 +191,7 @@ static void urgent_ones_go_when_the_one_behind_has_none_left(void **state)
 
 static void who_is_late_holds_nobody(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
@@ -204,7 +205,7 @@ static void who_is_late_holds_nobody(void **state)
 /* It is waited for again once it sends, and longer when it sends seldom. */
 static void late_one_counts_when_it_is_back(void **state)
 {
-	struct world *w = two_servers(0, 0);
+	struct agt_world *w = two_servers(0, 0);
 
 	(void)state;
 	submit_tensors(w);
@@ -223,7 +224,7 @@ static void late_one_counts_when_it_is_back(void **state)
 
 static void lost_connection_holds_nobody(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
@@ -237,7 +238,7 @@ static void lost_connection_holds_nobody(void **state)
 
 static void same_host_neither_waits_nor_is_waited_for(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 
 	(void)state;
 	fake_down(w->conn[1], "moved");
@@ -263,7 +264,7 @@ static void partitions_move_between_shares(void **state)
 {
 	(void)state;
 	for (uint32_t to = 0; to < 2; to++) {
-		struct world *w = two_servers(0, SIZE_MAX);
+		struct agt_world *w = two_servers(0, SIZE_MAX);
 
 		submit_tensors(w);
 		assert_int_equal(w->conn[1]->n_sent, LEAD);
@@ -279,7 +280,7 @@ static void partitions_move_between_shares(void **state)
 /* What comes for one when the others are half through: as if it had been there from the beginning. */
 static void who_begins_later_begins_where_others_are(void **state)
 {
-	struct world *w = two_servers(0, 0);
+	struct agt_world *w = two_servers(0, 0);
 	struct ctl_run run = {.tensor = 13, .n = PARTS, .server = 1, .pgen = 7};
 	unsigned ms = 0;
 
@@ -308,7 +309,7 @@ static void who_begins_later_begins_where_others_are(void **state)
 /* Of what was sent before a connection was lost only the offers go again: that is no progress. */
 static void repeats_are_no_progress(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 	unsigned n = 6;
 
 	(void)state;
@@ -331,7 +332,7 @@ static void repeats_are_no_progress(void **state)
 
 static void time_without_a_connection_makes_nobody_patient(void **state)
 {
-	struct world *w = two_servers(0, 0);
+	struct agt_world *w = two_servers(0, 0);
 
 	(void)state;
 	submit_tensors(w);
@@ -354,7 +355,7 @@ static void time_without_a_connection_makes_nobody_patient(void **state)
 
 static void being_held_makes_nobody_late(void **state)
 {
-	struct world *w = two_servers(0, 1);
+	struct agt_world *w = two_servers(0, 1);
 
 	(void)state;
 	submit_tensors(w);
@@ -373,7 +374,7 @@ static void being_held_makes_nobody_late(void **state)
 	world_free(w);
 }
 
-static void answer(struct world *w, unsigned server)
+static void answer(struct agt_world *w, unsigned server)
 {
 	const struct wire_msg *sent;
 
@@ -394,7 +395,7 @@ static void answer(struct world *w, unsigned server)
 static void equal_shares_are_free_in_some_rounds(void **state)
 {
 	const unsigned half = TENSORS * PARTS / 2;
-	struct world *w = divided(3, PARTS / 2, SIZE_MAX, SIZE_MAX);
+	struct agt_world *w = divided(3, PARTS / 2, SIZE_MAX, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
@@ -416,7 +417,7 @@ static void equal_shares_are_free_in_some_rounds(void **state)
 /* What was sent in the round before counts no more. */
 static void each_burst_begins_anew(void **state)
 {
-	struct world *w = two_servers(SIZE_MAX, SIZE_MAX);
+	struct agt_world *w = two_servers(SIZE_MAX, SIZE_MAX);
 
 	(void)state;
 	submit_tensors(w);
@@ -435,7 +436,7 @@ static void each_burst_begins_anew(void **state)
 /* Of two jobs on the same connections each is kept in step for itself. */
 static void jobs_do_not_wait_for_each_other(void **state)
 {
-	struct world *w = two_servers(0, SIZE_MAX);
+	struct agt_world *w = two_servers(0, SIZE_MAX);
 	struct agt_job *mine = w->job, *other;
 	struct agt_tensor *t = w->t[TENSORS - 1];
 

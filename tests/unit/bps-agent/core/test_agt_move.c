@@ -5,7 +5,7 @@
 
 /* ---- new placements ---- */
 
-static void connect_to(struct world *w, unsigned s)
+static void connect_to(struct agt_world *w, unsigned s)
 {
 	tick(w, 0);
 	fake_up(w->conn[s]);
@@ -16,7 +16,7 @@ static void push_goes_to_the_new_server_at_once(void **state)
 {
 	(void)state;
 	for (unsigned scene = 0; scene < SCENE_COUNT; scene++) {
-		struct world *w = make_scene(scene);
+		struct agt_world *w = make_scene(scene);
 		unsigned n_reads = (unsigned)w->conn[0]->n_reads;
 
 		tell_runs(w, 1, 6);
@@ -37,7 +37,7 @@ static void push_goes_to_the_new_server_at_once(void **state)
 
 static void smaller_pgen_is_never_applied(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	tell_runs(w, 1, 4);
@@ -49,7 +49,7 @@ static void smaller_pgen_is_never_applied(void **state)
 
 static void partition_without_a_server_waits(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	tell_runs(w, CTL_NO_ID, 6);
@@ -63,7 +63,7 @@ static void partition_without_a_server_waits(void **state)
 
 static void idle_partition_says_what_it_has_until_it_is_heard(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	one_round(w, 0, 1);
@@ -91,7 +91,7 @@ static void idle_partition_says_what_it_has_until_it_is_heard(void **state)
 
 static void partition_that_never_had_a_round_says_nothing(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	tell_runs(w, 1, 6);
@@ -103,7 +103,7 @@ static void partition_that_never_had_a_round_says_nothing(void **state)
 
 static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	one_round(w, 0, 1);
@@ -121,7 +121,7 @@ static void next_contribution_does_not_wait_for_an_unheard_have(void **state)
 
 static void parked_push_moves_with_its_partition(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
 
 	(void)state;
 	submit_all(w, 1);
@@ -137,7 +137,7 @@ static void parked_push_moves_with_its_partition(void **state)
 
 static void have_is_said_also_while_the_contribution_waits_for_the_window(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
 	struct wire_msg m;
 
 	(void)state;
@@ -162,7 +162,7 @@ static void delivered_sum_is_given_back_when_its_partition_leaves(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 3; k++) { /* IDLE; READY for the next; the job is over */
-		struct world *w = world(.n_elems = LARGE);
+		struct agt_world *w = world(.n_elems = LARGE);
 
 		one_round(w, 0, 1);
 		w->conn[0]->credit = 0; /* also when there is no credit at the moment */
@@ -191,7 +191,7 @@ static void retained_sum_is_donated_on_request(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 4; k++) {
-		struct world *w = world(.n_elems = k & 1 ? LARGE : SMALL);
+		struct agt_world *w = world(.n_elems = k & 1 ? LARGE : SMALL);
 		struct wire_msg m, sum;
 
 		one_round(w, 0, 1);
@@ -220,7 +220,7 @@ static void retained_sum_is_donated_on_request(void **state)
 
 static void nothing_is_donated_to_an_older_pgen(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 	struct wire_msg m;
 
 	(void)state;
@@ -235,7 +235,7 @@ static void nothing_is_donated_to_an_older_pgen(void **state)
 
 /* ---- restart ---- */
 
-static void come_back(struct world *w)
+static void come_back(struct agt_world *w)
 {
 	w->pgen = 0;
 	tell_runs(w, 0, 5);
@@ -246,7 +246,7 @@ static void come_back(struct world *w)
 
 static void successor_sends_the_same_contribution_and_echo(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg was, is;
 
 	(void)state;
@@ -272,7 +272,7 @@ static void successor_sends_the_same_contribution_and_echo(void **state)
 
 static void successor_has_what_landed_and_asks_for_the_rest(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_parts = 2);
+	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2);
 	struct wire_msg m;
 
 	(void)state;
@@ -298,7 +298,7 @@ static void successor_has_what_landed_and_asks_for_the_rest(void **state)
 
 static void successor_donates_what_its_predecessor_got(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 	struct member_set members;
 	uint32_t least, most;
 	struct wire_msg m;
@@ -320,7 +320,7 @@ static void successor_donates_what_its_predecessor_got(void **state)
 
 static void what_contradicts_itself_is_not_taken_for_kept(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_parts = 2, .is_unplanned = true);
+	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 2, .is_unplanned = true);
 	struct ctl_tensor plan = {.tensor = 10,
 		.name = "t",
 		.dtype = DTYPE_F32,

@@ -4,7 +4,7 @@
 
 static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg first, again;
 
 	(void)state;
@@ -26,7 +26,7 @@ static void unanswered_push_is_repeated_with_the_same_bytes(void **state)
 
 static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	submit_all(w, 1);
@@ -47,7 +47,7 @@ static void server_that_is_not_ready_is_asked_after_a_pause(void **state)
  * said again as soon as ever. */
 static void pauses_that_were_asked_for_make_no_repetition_later(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	submit_all(w, 1);
@@ -72,7 +72,7 @@ static void result_that_comes_while_waiting_or_before_a_repetition_counts(void *
 {
 	(void)state;
 	for (unsigned k = 0; k < 4; k++) {
-		struct world *w = world(.n_elems = k & 1 ? LARGE : SMALL);
+		struct agt_world *w = world(.n_elems = k & 1 ? LARGE : SMALL);
 
 		submit_all(w, 1);
 		if (k & 2) {
@@ -93,7 +93,7 @@ static void reconnect_says_all_again(void **state)
 {
 	(void)state;
 	for (unsigned scene = 0; scene < SCENE_COUNT; scene++) {
-		struct world *w = make_scene(scene);
+		struct agt_world *w = make_scene(scene);
 
 		cut(w, 0);
 		assert_int_equal(stats(w).inflight_bytes, 0);
@@ -110,7 +110,7 @@ static void reconnect_says_all_again(void **state)
 static void reconnects_come_at_once_then_ever_later(void **state)
 {
 	static const uint64_t delays_ms[] = {100, 300, 400, 400};
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 	char text[200];
 
 	(void)state;
@@ -135,7 +135,7 @@ static void reconnects_come_at_once_then_ever_later(void **state)
 /* FM-S-reject: a server that can be reached again is found within that time. */
 static void reconnects_are_never_more_than_a_second_apart(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	cut(w, 0);
@@ -150,7 +150,7 @@ static void reconnects_are_never_more_than_a_second_apart(void **state)
 
 static void server_that_has_changed_is_connected_at_once(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	w->connect_rc = -ENOTCONN; /* its address is not known */

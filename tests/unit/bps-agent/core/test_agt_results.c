@@ -8,7 +8,7 @@ static void round_within_one_host_takes_no_crc(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
-		struct world *w = world(.n_elems = k ? LARGE : SMALL);
+		struct agt_world *w = world(.n_elems = k ? LARGE : SMALL);
 
 		w->conn[0]->base.is_same_host = true;
 		for (uint64_t r = 1; r <= 3; r++) {
@@ -42,7 +42,7 @@ static void much_is_read_past_the_caches(void **state)
 	(void)state;
 	assert_int_equal(LARGE * sizeof(float), AGT_MUCH_PART_BYTES);
 	for (unsigned k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
-		struct world *w = world(.n_elems = cases[k].n_elems, .n_in = cases[k].n_in);
+		struct agt_world *w = world(.n_elems = cases[k].n_elems, .n_in = cases[k].n_in);
 
 		assert_int_equal(w->job->tensor_bytes, cases[k].n_elems * sizeof(float));
 		w->job->tensor_bytes = cases[k].job_bytes;
@@ -58,7 +58,7 @@ static void much_is_read_past_the_caches(void **state)
 
 static void job_that_may_shrink_takes_a_crc_within_one_host_too(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .flags = JOB_SHRINK);
+	struct agt_world *w = world(.n_elems = LARGE, .flags = JOB_SHRINK);
 	struct wire_msg m;
 
 	(void)state;
@@ -71,7 +71,7 @@ static void job_that_may_shrink_takes_a_crc_within_one_host_too(void **state)
 
 static void local_sum_is_made_once_also_when_the_network_takes_over(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_workers = 2);
+	struct agt_world *w = world(.n_elems = LARGE, .n_workers = 2);
 	const float *staged;
 	struct wire_msg m;
 
@@ -94,7 +94,7 @@ static void local_sum_is_made_once_also_when_the_network_takes_over(void **state
 
 static void sum_that_came_without_crc_is_donated_with_one(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg m;
 
 	(void)state;
@@ -114,7 +114,7 @@ static void sum_that_came_without_crc_is_donated_with_one(void **state)
 
 static void result_of_another_round_or_pgen_is_declined(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg m;
 
 	(void)state;
@@ -138,7 +138,7 @@ static void result_of_another_round_or_pgen_is_declined(void **state)
 
 static void result_is_delivered_once(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 
 	(void)state;
 	submit_all(w, 1);
@@ -156,7 +156,7 @@ static void result_is_delivered_once(void **state)
 
 static void result_read_across_a_new_pgen_is_thrown_away(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 
 	(void)state;
 	submit_all(w, 1);
@@ -179,7 +179,7 @@ static void damaged_result_is_asked_for_again_and_then_fails(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 2; k++) {
-		struct world *w = world(.n_elems = k ? LARGE : SMALL);
+		struct agt_world *w = world(.n_elems = k ? LARGE : SMALL);
 		struct wire_msg m;
 
 		submit_all(w, 1);
@@ -203,7 +203,7 @@ static void damaged_result_is_asked_for_again_and_then_fails(void **state)
 
 static void offer_from_no_segment_is_asked_for_again(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg m = result_msg(w, 1, 0);
 
 	(void)state;
@@ -221,7 +221,7 @@ static void result_that_does_not_fit_closes_the_connection(void **state)
 {
 	(void)state;
 	for (unsigned k = 0; k < 5; k++) {
-		struct world *w = world(.n_elems = SMALL);
+		struct agt_world *w = world(.n_elems = SMALL);
 		struct fake_conn *c = w->conn[0];
 		struct wire_msg m = result_msg(w, 1, 0);
 
@@ -250,7 +250,7 @@ static void result_that_does_not_fit_closes_the_connection(void **state)
 
 static void message_for_another_is_counted_and_dropped(void **state)
 {
-	struct world *w = world(.n_elems = SMALL);
+	struct agt_world *w = world(.n_elems = SMALL);
 
 	(void)state;
 	submit_all(w, 1);
@@ -270,7 +270,7 @@ static void message_for_another_is_counted_and_dropped(void **state)
 
 /* ---- BAD_CRC ---- */
 
-static void say_bad_crc(struct world *w, uint32_t crc)
+static void say_bad_crc(struct agt_world *w, uint32_t crc)
 {
 	struct wire_msg m = key_msg(w, WIRE_BAD_CRC, 1);
 
@@ -282,7 +282,7 @@ static void input_that_changes_in_flight_ends_the_job(void **state)
 {
 	(void)state;
 	for (unsigned n_workers = 1; n_workers <= 2; n_workers++) {
-		struct world *w = world(.n_elems = LARGE, .n_workers = n_workers);
+		struct agt_world *w = world(.n_elems = LARGE, .n_workers = n_workers);
 		uint32_t crc, was;
 
 		submit_all(w, 1);
@@ -305,7 +305,7 @@ static void input_that_changes_in_flight_ends_the_job(void **state)
 
 static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	uint32_t crc = 0;
 
 	(void)state;
@@ -322,7 +322,7 @@ static void push_damaged_on_its_way_is_repeated_a_few_times(void **state)
 /* Of another member's making: a new connection brings the same again, and breaks those of other jobs. */
 static void sum_that_cannot_be_ends_the_job_when_it_comes_again(void **state)
 {
-	struct world *w = world(.n_elems = LARGE);
+	struct agt_world *w = world(.n_elems = LARGE);
 	struct wire_msg m;
 
 	(void)state;

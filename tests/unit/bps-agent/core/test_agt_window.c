@@ -4,7 +4,7 @@
 
 static void pushes_stay_within_the_window(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 6, .window = 2 * BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 6, .window = 2 * BYTES_MAX);
 	struct wire_msg m;
 
 	(void)state;
@@ -23,7 +23,7 @@ static void pushes_stay_within_the_window(void **state)
 
 static void partition_larger_than_the_window_goes_alone(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .window = 1);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2, .window = 1);
 
 	(void)state;
 	submit_all(w, 1);
@@ -33,7 +33,7 @@ static void partition_larger_than_the_window_goes_alone(void **state)
 
 static void pushes_of_a_job_stay_within_what_it_may_have_under_way(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 6, .job_inflight = 2 * BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 6, .job_inflight = 2 * BYTES_MAX);
 	struct wire_msg m;
 	char text[256];
 
@@ -57,7 +57,7 @@ static void pushes_of_a_job_stay_within_what_it_may_have_under_way(void **state)
 
 static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3, .job_inflight = BYTES_MAX);
 	struct agt_job *mine = w->job, *other;
 
 	(void)state;
@@ -78,7 +78,7 @@ static void other_jobs_go_on_while_one_has_all_under_way_that_it_may(void **stat
 }
 
 /* w has room for one of its two partitions at a time; frees it. */
-static void check_unanswered_push_leaves_room(struct world *w)
+static void check_unanswered_push_leaves_room(struct agt_world *w)
 {
 	submit_all(w, 1);
 	assert_int_equal(expect_msg(w, 0, WIRE_CONTRIB, 1).part, 0);
@@ -91,7 +91,7 @@ static void check_unanswered_push_leaves_room(struct world *w)
 
 static void push_that_stays_unanswered_leaves_its_jobs_bytes_to_others(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .job_inflight = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2, .job_inflight = BYTES_MAX);
 
 	(void)state;
 	check_unanswered_push_leaves_room(w);
@@ -99,7 +99,7 @@ static void push_that_stays_unanswered_leaves_its_jobs_bytes_to_others(void **st
 
 static void larger_limit_lets_waiting_pushes_go(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 4, .job_inflight = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 4, .job_inflight = BYTES_MAX);
 
 	(void)state;
 	submit_all(w, 1);
@@ -115,7 +115,7 @@ static void larger_limit_lets_waiting_pushes_go(void **state)
 
 static void partition_that_never_fits_is_refused(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .is_unplanned = true, .job_inflight = 1000);
+	struct agt_world *w = world(.n_elems = LARGE, .is_unplanned = true, .job_inflight = 1000);
 	struct ctl_tensor plan = {.tensor = 10,
 		.name = "t",
 		.dtype = w->dtype,
@@ -133,7 +133,7 @@ static void partition_that_never_fits_is_refused(void **state)
 /* The first of the two that are pushed is 10 + first; want: of which tensor each contribution is. */
 static void check_order(unsigned first, const uint16_t priority[2], const unsigned want[6])
 {
-	struct world *w =
+	struct agt_world *w =
 		world(.n_elems = LARGE, .n_parts = 3, .n_tensors = 2, .window = BYTES_MAX);
 
 	submit(w, first, 0, 1, priority[first]);
@@ -171,7 +171,7 @@ static void equals_go_in_the_order_in_which_their_rounds_began(void **state)
 }
 
 /* Partition `part` of the first job's round is next. */
-static void answer_next(struct world *w, uint64_t round, uint32_t part)
+static void answer_next(struct agt_world *w, uint64_t round, uint32_t part)
 {
 	const struct wire_msg *c;
 	struct wire_msg m;
@@ -189,7 +189,7 @@ static void answer_next(struct world *w, uint64_t round, uint32_t part)
 
 static void job_that_begins_later_does_not_overtake(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 3, .window = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3, .window = BYTES_MAX);
 	struct agt_job *mine = w->job, *other;
 
 	(void)state;
@@ -216,7 +216,7 @@ static void job_that_begins_later_does_not_overtake(void **state)
 
 static void pushes_wait_for_credit(void **state)
 {
-	struct world *w = world(.n_elems = SMALL, .n_parts = 3);
+	struct agt_world *w = world(.n_elems = SMALL, .n_parts = 3);
 
 	(void)state;
 	w->conn[0]->credit = 1;
@@ -233,7 +233,7 @@ static void pushes_wait_for_credit(void **state)
 
 static void offers_wait_for_room_to_read(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 3);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 3);
 	struct wire_msg m;
 
 	(void)state;
@@ -252,7 +252,7 @@ static void offers_wait_for_room_to_read(void **state)
 
 static void push_that_stays_unanswered_leaves_the_window_to_others(void **state)
 {
-	struct world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
+	struct agt_world *w = world(.n_elems = LARGE, .n_parts = 2, .window = BYTES_MAX);
 
 	(void)state;
 	check_unanswered_push_leaves_room(w);
