@@ -25,7 +25,7 @@ static const struct {
 	[LEAVE_EMPTYING] = {"emptying", 0},
 };
 
-static void set_state(struct leave *l, enum leave_state to, const char *why)
+static void leave_set_state(struct leave *l, enum leave_state to, const char *why)
 {
 	assert(states[l->state].next >> to & 1);
 	log_info("leaving: %s -> %s, %s", states[l->state].name, states[to].name, why);
@@ -90,7 +90,7 @@ void leave_begin(struct leave *l, uint64_t bound_ms)
 
 	if (leave_is_begun(l))
 		return;
-	set_state(l, LEAVE_ASKED, "the process is to end");
+	leave_set_state(l, LEAVE_ASKED, "the process is to end");
 	l->begun_ns = clock_now_ns();
 	l->bound_ms = bound_ms;
 	l->deadline_ns = l->begun_ns + bound_ms * NS_PER_MS;
@@ -122,7 +122,7 @@ void leave_answered(struct leave *l, const struct ctl_left *msg)
 	}
 	if (l->state == LEAVE_EMPTYING)
 		return;
-	set_state(l, LEAVE_EMPTYING, "all partitions are with others");
+	leave_set_state(l, LEAVE_EMPTYING, "all partitions are with others");
 	l->trusted_ns = clock_now_ns() + STALE_MS * NS_PER_MS;
 	if (l->deadline_ns > clock_now_ns() + LAST_MS * NS_PER_MS)
 		l->deadline_ns = clock_now_ns() + LAST_MS * NS_PER_MS;

@@ -288,7 +288,7 @@ static void stop(void *ctx)
 
 /* ---- service manager ---- */
 
-static void say(void *ctx, char *ret, size_t room)
+static void write_status_line(void *ctx, char *ret, size_t room)
 {
 	struct srv_app *app = ctx;
 	struct net_stats f;
@@ -547,7 +547,7 @@ int main(int argc, char **argv)
 		rc = leave_init(
 			&app.leave, app.node.daemon.loop, app.node.member, &leave_ops, &app, &err);
 	if (rc == 0)
-		rc = daemon_tell(&app.node.daemon, say, &app, &err);
+		rc = daemon_tell(&app.node.daemon, write_status_line, &app, &err);
 	daemon_on_stop(&app.node.daemon, stop, &app);
 	if (rc < 0)
 		log_error("%s", err.s);

@@ -26,14 +26,14 @@ static void poison_all(struct engine *e)
 			gpuslot_poison(&e->members[i].m.slots[s]);
 }
 
-static void tensor_die(struct tensor *t)
+static void tensor_die(struct engine_tensor *t)
 {
 	struct engine *e = t->e;
 
 	if (t->state == TENSOR_WAITING)
 		TAILQ_REMOVE(&e->waiting, t, link);
 	if (t->state == TENSOR_RUNNING) {
-		tensor_stop(t);
+		engine_tensor_stop(t);
 		e->n_running--;
 	}
 	t->state = TENSOR_DEAD;
@@ -123,7 +123,7 @@ static void place_members(struct engine *e, const struct engine_config *cfg)
 {
 	for (uint8_t g = 0; g < e->route.n_groups; g++)
 		for (uint8_t i = 0; i < e->route.groups[g].n; i++) {
-			struct member *m = &e->members[e->route.groups[g].member[i]];
+			struct engine_member *m = &e->members[e->route.groups[g].member[i]];
 
 			m->group = g;
 			m->place = i;
@@ -169,7 +169,7 @@ failed:
 	return rc;
 }
 
-static void tensor_free(struct tensor *t)
+static void tensor_free(struct engine_tensor *t)
 {
 	if (!t)
 		return;
@@ -206,7 +206,7 @@ void engine_free(struct engine *e)
 
 /* ---- tensors ---- */
 
-static struct tensor *find(const struct engine *e, uint32_t id)
+static struct engine_tensor *find(const struct engine *e, uint32_t id)
 {
 	return id < e->n_tensors ? e->tensors[id] : NULL;
 }
@@ -214,14 +214,14 @@ static struct tensor *find(const struct engine *e, uint32_t id)
 static int make_room(struct engine *e, uint32_t id)
 {
 	uint32_t n = id + 64;
-	struct tensor **v;
+	struct engine_tensor **v;
 
 	if (id < e->n_tensors)
 		return 0;
-	v = realloc(e->tensors, n * sizeof(struct tensor *));
+	v = realloc(e->tensors, n * sizeof(struct engine_tensor *));
 	if (!v)
 		return -ENOMEM;
-	memset(v + e->n_tensors, 0, (n - e->n_tensors) * sizeof(struct tensor *));
+	memset(v + e->n_tensors, 0, (n - e->n_tensors) * sizeof(struct engine_tensor *));
 	e->tensors = v;
 	e->n_tensors = n;
 	return 0;
@@ -232,7 +232,7 @@ static bool is_inside(const struct engine_range *r, uint64_t bytes)
 	return r->mem && bytes <= r->mem->bytes && r->offset <= r->mem->bytes - bytes;
 }
 
-static int check(const struct engine *e, const struct engine_tensor *d, struct err_text *err)
+static int check(const struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
 {
 	size_t elem = dtype_bytes(d->dtype);
 	uint64_t bytes;
@@ -257,14 +257,14 @@ static int check(const struct engine *e, const struct engine_tensor *d, struct e
 	return 0;
 }
 
-static uint32_t parts_of_chunk(const struct engine *e, const struct engine_tensor *d)
+static uint32_t parts_of_chunk(const struct engine *e, const struct engine_tensor_desc *d)
 {
 	uint64_t n = e->route.chunk_bytes / d->part_bytes;
 
 	return n < 1 ? 1 : n > UINT16_MAX ? UINT16_MAX : (uint32_t)n;
 }
 
-static void cut(struct tensor *t, uint32_t parts_each)
+static void cut(struct engine_tensor *t, uint32_t parts_each)
 {
 	for (uint32_t i = 0; i < t->n_chunks; i++) {
 		uint32_t first = i * parts_each;
@@ -279,7 +279,7 @@ static void cut(struct tensor *t, uint32_t parts_each)
 	}
 }
 
-static int reserve(struct engine *e, const struct tensor *t)
+static int reserve(struct engine *e, const struct engine_tensor *t)
 {
 	int rc = heap_reserve(&e->up, e->n_parts + t->n_parts);
 
@@ -297,10 +297,10 @@ static void *copy_of(const void *v, size_t bytes)
 	return p ? memcpy(p, v, bytes) : NULL;
 }
 
-int engine_add(struct engine *e, const struct engine_tensor *d, struct err_text *err)
+int engine_add(struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)
 {
 	uint32_t parts_each;
-	struct tensor *t;
+	struct engine_tensor *t;
 	int rc = check(e, d, err);
 
 	if (rc < 0)
@@ -334,9 +334,9 @@ int engine_add(struct engine *e, const struct engine_tensor *d, struct err_text 
 	return 0;
 }
 
-int engine_find(const struct engine *e, const struct engine_tensor *d)
+int engine_find(const struct engine *e, const struct engine_tensor_desc *d)
 {
-	const struct tensor *t = find(e, d->id);
+	const struct engine_tensor *t = find(e, d->id);
 
 	if (!t)
 		return -ENOENT;
@@ -354,7 +354,7 @@ void engine_mute(struct engine *e)
 }
 
 /* Of a round that has been run: say what has been said of it, to who did not hear it. */
-static int tell_again(struct tensor *t, uint64_t round)
+static int report_again(struct engine_tensor *t, uint64_t round)
 {
 	struct engine *e = t->e;
 
@@ -366,7 +366,7 @@ static int tell_again(struct tensor *t, uint64_t round)
 	if (t->state == TENSOR_DEAD)
 		return -EINVAL;
 	t->is_mute = false;
-	t->told_late = -1;
+	t->reported_late = -1;
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		if (t->parts[i].state == PART_STAGED)
 			e->env.staged(e->env.ctx, t->id, i, round);
@@ -375,10 +375,10 @@ static int tell_again(struct tensor *t, uint64_t round)
 
 int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16_t priority)
 {
-	struct tensor *t = find(e, id);
+	struct engine_tensor *t = find(e, id);
 
 	if (t && t->is_mute && round && round <= t->round)
-		return tell_again(t, round);
+		return report_again(t, round);
 	if (!t || t->state != TENSOR_IDLE || round != t->round + 1)
 		return -EINVAL;
 	t->is_mute = t->is_done = false;
@@ -388,7 +388,7 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 	t->run_seq = e->n_runs++;
 	t->state = TENSOR_WAITING;
 	t->run_ns = 0;
-	t->told_late = -1;
+	t->reported_late = -1;
 	TAILQ_INSERT_TAIL(&e->waiting, t, link);
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		if (e->members[i].is_gone)
@@ -398,26 +398,26 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 
 int engine_landed(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
 {
-	struct tensor *t = find(e, id);
+	struct engine_tensor *t = find(e, id);
 
 	if (t && t->state == TENSOR_DEAD)
 		return 0;
 	if (!t || part >= t->n_parts || round > t->round)
 		return -EINVAL;
-	if (round < t->round || t->is_done || part_has_landed(&t->parts[part]))
+	if (round < t->round || t->is_done || engine_part_has_landed(&t->parts[part]))
 		return 0;
 	if (t->parts[part].state != PART_STAGED)
 		return -EINVAL;
-	part_landed(&t->parts[part]);
+	engine_part_landed(&t->parts[part]);
 	return 0;
 }
 
-static struct gpuslot *slot_of(const struct tensor *t, unsigned member)
+static struct gpuslot *slot_of(const struct engine_tensor *t, unsigned member)
 {
 	return &t->e->members[member].m.slots[t->places[member].slot];
 }
 
-void tensor_done(struct tensor *t)
+void engine_tensor_done(struct engine_tensor *t)
 {
 	struct engine *e = t->e;
 
@@ -432,7 +432,7 @@ void tensor_done(struct tensor *t)
 
 void engine_cancel(struct engine *e, uint32_t id)
 {
-	struct tensor *t = find(e, id);
+	struct engine_tensor *t = find(e, id);
 
 	if (!t || t->state == TENSOR_DEAD)
 		return;
@@ -441,7 +441,7 @@ void engine_cancel(struct engine *e, uint32_t id)
 		gpuslot_poison(slot_of(t, i));
 }
 
-static bool lies_in(const struct tensor *t, const struct device_mem *mem)
+static bool lies_in(const struct engine_tensor *t, const struct device_mem *mem)
 {
 	for (unsigned i = 0; i < t->e->route.n_members; i++)
 		if (t->places[i].at.mem == mem)
@@ -452,7 +452,7 @@ static bool lies_in(const struct tensor *t, const struct device_mem *mem)
 int engine_forget(struct engine *e, const struct device_mem *mem)
 {
 	for (uint32_t i = 0; i < e->n_tensors; i++) {
-		struct tensor *t = e->tensors[i];
+		struct engine_tensor *t = e->tensors[i];
 
 		if (t && lies_in(t, mem) &&
 			(t->state == TENSOR_WAITING || t->state == TENSOR_RUNNING || t->n_tickets))
@@ -476,7 +476,7 @@ void engine_member_gone(struct engine *e, unsigned member)
 
 int engine_missing(const struct engine *e, uint32_t id)
 {
-	const struct tensor *t = find(e, id);
+	const struct engine_tensor *t = find(e, id);
 
 	if (!t || t->state != TENSOR_WAITING)
 		return -1;
@@ -490,21 +490,21 @@ int engine_missing(const struct engine *e, uint32_t id)
 }
 
 /* It waits for that member. */
-static void note_late(struct tensor *t, int member)
+static void report_late(struct engine_tensor *t, int member)
 {
 	struct engine *e = t->e;
 
 	if (!t->run_ns)
 		t->run_ns = e->now_ns;
-	if (e->now_ns - t->run_ns < LATE_NS || member == t->told_late || t->is_mute)
+	if (e->now_ns - t->run_ns < LATE_NS || member == t->reported_late || t->is_mute)
 		return;
-	t->told_late = member;
+	t->reported_late = member;
 	e->env.late(e->env.ctx, t->id, (unsigned)member);
 }
 
 static bool begin_ready(struct engine *e)
 {
-	struct tensor *t, *next;
+	struct engine_tensor *t, *next;
 	bool any = false;
 
 	for (t = TAILQ_FIRST(&e->waiting); t; t = next) {
@@ -512,13 +512,13 @@ static bool begin_ready(struct engine *e)
 
 		next = TAILQ_NEXT(t, link);
 		if (missing >= 0) {
-			note_late(t, missing);
+			report_late(t, missing);
 			continue;
 		}
 		TAILQ_REMOVE(&e->waiting, t, link);
 		t->state = TENSOR_RUNNING;
 		e->n_running++;
-		tensor_begin(t);
+		engine_tensor_begin(t);
 		any = true;
 	}
 	return any;

@@ -50,7 +50,7 @@ struct engine_env {
 	void (*failed)(void *ctx, int code, const char *text);
 };
 
-struct engine_member {
+struct engine_member_desc {
 	int gpu;
 	struct gpuslot *slots; /* n_slots; mapped until engine_free */
 	uint32_t n_slots;
@@ -58,7 +58,7 @@ struct engine_member {
 
 struct engine_config {
 	struct route route;
-	const struct engine_member *members; /* route.n_members; copied */
+	const struct engine_member_desc *members; /* route.n_members; copied */
 	uint64_t window_bytes; /* copies queued in each direction; 0: default. One always may */
 	uint64_t stall_ns;     /* queued work of which nothing ends for so long is an error */
 };
@@ -74,7 +74,7 @@ struct engine_place {
 	uint32_t slot;
 };
 
-struct engine_tensor {
+struct engine_tensor_desc {
 	uint32_t id; /* below ENGINE_TENSORS_MAX; small numbers, they index a table */
 	enum dtype dtype;
 	uint64_t n_elems;
@@ -94,9 +94,9 @@ int engine_new(struct device *dev, const struct engine_config *cfg, const struct
 void engine_free(struct engine *e);
 
 /* Errors: -EINVAL it makes no sense or is there already, -ENOMEM; with a sentence. */
-int engine_add(struct engine *e, const struct engine_tensor *t, struct err_text *err);
+int engine_add(struct engine *e, const struct engine_tensor_desc *t, struct err_text *err);
 /* Is the tensor there, and the same? Errors: -ENOENT it is not there, -EINVAL it is another one. */
-int engine_find(const struct engine *e, const struct engine_tensor *t);
+int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
 /* Its next round may begin. One that has been run is told about again: what of it is staged, or
  * that it is done. Errors: -EINVAL no such tensor, or not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);

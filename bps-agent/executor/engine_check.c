@@ -1,25 +1,26 @@
 /* The invariants of the engine, for tests. Call it between events. */
 #include "bps-agent/executor/engine_impl.h"
 
-struct tally {
+struct engine_tally {
 	size_t n_up, n_down, n_reduce, n_gather, n_collectives, n_tickets, n_running, n_waiting;
 	uint64_t up_bytes, down_bytes;
 };
 
-struct check {
+struct engine_checker {
 	const struct engine *e;
 	struct err_text *err;
 	int rc;
-	struct tally n;
+	struct engine_tally n;
 };
 
-static void expect(struct check *c, bool is_true, const char *what)
+static void expect(struct engine_checker *c, bool is_true, const char *what)
 {
 	if (!is_true && !c->rc)
 		c->rc = err_set(c->err, -1, "engine: %s does not hold", what);
 }
 
-static void check_part(struct check *c, const struct tensor *t, const struct part *p)
+static void check_part(
+	struct engine_checker *c, const struct engine_tensor *t, const struct engine_part *p)
 {
 	bool is_open = p->chunk->state == CHUNK_OPEN;
 	bool is_queued = p->state == PART_UP_WAIT || p->state == PART_DOWN_WAIT;
@@ -35,14 +36,15 @@ static void check_part(struct check *c, const struct tensor *t, const struct par
 	c->n.n_up += p->state == PART_UP_WAIT;
 	c->n.n_down += p->state == PART_DOWN_WAIT;
 	if (p->is_charged && p->state <= PART_UP)
-		c->n.up_bytes += part_bytes(p);
+		c->n.up_bytes += engine_part_bytes(p);
 	else if (p->is_charged)
-		c->n.down_bytes += part_bytes(p);
+		c->n.down_bytes += engine_part_bytes(p);
 	c->n.n_tickets += p->n_tickets;
 	expect(c, p->state == PART_IDLE || t->state == TENSOR_RUNNING, "under way => running");
 }
 
-static void check_chunk(struct check *c, const struct tensor *t, const struct chunk *k)
+static void check_chunk(
+	struct engine_checker *c, const struct engine_tensor *t, const struct engine_chunk *k)
 {
 	uint32_t n_left = 0;
 
@@ -56,7 +58,7 @@ static void check_chunk(struct check *c, const struct tensor *t, const struct ch
 	c->n.n_tickets += k->n_tickets;
 }
 
-static void check_tensor(struct check *c, const struct tensor *t)
+static void check_tensor(struct engine_checker *c, const struct engine_tensor *t)
 {
 	uint32_t n_left = 0;
 	size_t n_before = c->n.n_tickets;
@@ -76,8 +78,8 @@ static void check_tensor(struct check *c, const struct tensor *t)
 
 int engine_check(const struct engine *e, struct err_text *err)
 {
-	struct check c = {.e = e, .err = err};
-	const struct tensor *t;
+	struct engine_checker c = {.e = e, .err = err};
+	const struct engine_tensor *t;
 	size_t n_waiting = 0;
 
 	for (uint32_t i = 0; i < e->n_tensors; i++)

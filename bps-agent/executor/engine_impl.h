@@ -11,7 +11,7 @@
 #include "common/data/dtype.h"
 #include "common/base/heap.h"
 
-enum part_state {
+enum engine_part_state {
 	PART_IDLE,
 	PART_UP_WAIT, /* in e->up */
 	PART_UP,
@@ -21,7 +21,7 @@ enum part_state {
 	PART_LANDED,
 	PART_STATES
 };
-enum chunk_state {
+enum engine_chunk_state {
 	CHUNK_IDLE,
 	CHUNK_REDUCE_WAIT, /* in e->reduce */
 	CHUNK_REDUCING,
@@ -31,75 +31,75 @@ enum chunk_state {
 	CHUNK_STATES
 };
 
-struct tensor;
-struct chunk {
+struct engine_tensor;
+struct engine_chunk {
 	struct heap_node node;
-	struct tensor *tensor;
-	enum chunk_state state;
+	struct engine_tensor *tensor;
+	enum engine_chunk_state state;
 	uint32_t first, n;  /* partitions */
 	uint32_t n_left;    /* partitions that have not LANDED */
 	uint32_t n_tickets; /* of its collective or copies between GPUs */
 	uint32_t next;      /* step to be queued, in REDUCE_WAIT and GATHER_WAIT */
 };
 
-struct part {
+struct engine_part {
 	struct heap_node node;
-	struct chunk *chunk;
+	struct engine_chunk *chunk;
 	uint32_t index;
-	enum part_state state;
+	enum engine_part_state state;
 	uint32_t n_tickets;
 	uint8_t next;    /* member whose copy is queued next, in UP_WAIT and DOWN_WAIT */
 	bool is_charged; /* counts in e->up_bytes or e->down_bytes */
 };
 
-enum tensor_state { TENSOR_IDLE, TENSOR_WAITING, TENSOR_RUNNING, TENSOR_DEAD };
+enum engine_tensor_state { TENSOR_IDLE, TENSOR_WAITING, TENSOR_RUNNING, TENSOR_DEAD };
 
-struct tensor {
-	TAILQ_ENTRY(tensor) link; /* e->waiting in WAITING */
+struct engine_tensor {
+	TAILQ_ENTRY(engine_tensor) link; /* e->waiting in WAITING */
 	struct engine *e;
-	enum tensor_state state;
+	enum engine_tensor_state state;
 	uint32_t id;
 	enum dtype dtype;
 	enum op op;
 	uint16_t priority;
-	bool is_mute;     /* who listens has not run the round yet: see engine_mute */
-	bool is_done;     /* its round */
-	uint64_t round;   /* last done, or the one under way */
-	uint64_t run_ns;  /* since when it is WAITING, 0: before the next poll */
-	uint64_t run_seq; /* of that round, among those of all tensors */
-	int told_late;    /* the member that env->late was about, -1: none */
+	bool is_mute;      /* who listens has not run the round yet: see engine_mute */
+	bool is_done;      /* its round */
+	uint64_t round;    /* last done, or the one under way */
+	uint64_t run_ns;   /* since when it is WAITING, 0: before the next poll */
+	uint64_t run_seq;  /* of that round, among those of all tensors */
+	int reported_late; /* the member that env->late was about, -1: none */
 	uint64_t bytes, part_bytes;
 	uint32_t n_parts, n_chunks, chunks_left;
 	uint32_t n_tickets; /* all of its chunks' and parts' */
 	struct engine_place *places;
 	struct engine_range *in, out[2];
-	struct part *parts;
-	struct chunk *chunks;
+	struct engine_part *parts;
+	struct engine_chunk *chunks;
 };
 
 /* Of a queue's work: when the queue's counter has reached seq, it has ended. One of the two. */
-struct ticket {
+struct engine_ticket {
 	uint64_t seq;
-	struct part *part;
-	struct chunk *chunk;
+	struct engine_part *part;
+	struct engine_chunk *chunk;
 };
 #define LANE_TICKETS 64
 
-struct lane {
+struct engine_lane {
 	struct engine *e;
 	struct device_queue *q;
 	uint64_t counter;     /* offset in e->counters */
 	uint64_t seq, posted; /* last ticket's, and how far posts are queued */
 	uint32_t head, tail;  /* of tickets, counting on */
-	struct ticket tickets[LANE_TICKETS];
+	struct engine_ticket tickets[LANE_TICKETS];
 };
-enum lane_kind { LANE_UP, LANE_DOWN, LANE_COLL, LANES };
+enum engine_lane_kind { LANE_UP, LANE_DOWN, LANE_COLL, LANES };
 
-struct member {
-	struct engine_member m;
+struct engine_member {
+	struct engine_member_desc m;
 	bool is_gone;
 	uint8_t group, place; /* in the route */
-	struct lane lanes[LANES];
+	struct engine_lane lanes[LANES];
 };
 
 struct engine {
@@ -109,15 +109,15 @@ struct engine {
 	struct engine_env env;
 	uint64_t window_bytes, stall_ns, now_ns, moved_ns;
 	int failed;
-	struct member *members;
+	struct engine_member *members;
 	struct device_clique *cliques[DEVICE_GPUS_MAX]; /* per group; NULL: of one */
 	char *counter_page;
 	uint64_t counter_bytes;
 	struct device_mem *counters;
-	struct tensor **tensors; /* by id */
+	struct engine_tensor **tensors; /* by id */
 	uint32_t n_tensors;
 	uint64_t n_runs; /* rounds of tensors so far */
-	TAILQ_HEAD(, tensor) waiting;
+	TAILQ_HEAD(, engine_tensor) waiting;
 	uint32_t n_running; /* tensors in RUNNING */
 	struct heap reduce, gather, up, down;
 	size_t n_parts, n_chunks;
@@ -130,31 +130,31 @@ struct engine {
 /* A call of the device has failed: that is the end, with its own sentence. */
 void engine_device_error(struct engine *e, int rc, const char *what);
 /* All chunks of its round are done. */
-void tensor_done(struct tensor *t);
+void engine_tensor_done(struct engine_tensor *t);
 
 /* ---- engine_stage.c ---- */
 /* All members are ready: its chunks set out. */
-void tensor_begin(struct tensor *t);
+void engine_tensor_begin(struct engine_tensor *t);
 /* Take it out of all heaps. What is queued on devices ends by itself. */
-void tensor_stop(struct tensor *t);
+void engine_tensor_stop(struct engine_tensor *t);
 /* Queue what may be queued. True when something was. */
 bool engine_issue(struct engine *e);
-void part_ticket_done(struct part *p);
-void chunk_ticket_done(struct chunk *c);
-void part_landed(struct part *p);
+void engine_part_ticket_done(struct engine_part *p);
+void engine_chunk_ticket_done(struct engine_chunk *c);
+void engine_part_landed(struct engine_part *p);
 /* Of the tensor's round, which is under way: has part_landed been called? */
-bool part_has_landed(const struct part *p);
-uint64_t part_bytes(const struct part *p);
-uint64_t chunk_bytes(const struct chunk *c);
+bool engine_part_has_landed(const struct engine_part *p);
+uint64_t engine_part_bytes(const struct engine_part *p);
+uint64_t engine_chunk_bytes(const struct engine_chunk *c);
 
 /* ---- engine_lane.c ---- */
-int lane_open(struct engine *e, unsigned member, enum lane_kind kind);
-void lane_close(struct lane *l);
-bool lane_has_room(const struct lane *l);
+int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind);
+void lane_close(struct engine_lane *l);
+bool lane_has_room(const struct engine_lane *l);
 /* What was queued on it for part or chunk so far gets a ticket. */
-void lane_ticket(struct lane *l, struct part *part, struct chunk *chunk);
+void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
 /* Retire what has ended. True when something has. */
-bool lane_poll(struct lane *l);
+bool lane_poll(struct engine_lane *l);
 /* Nothing has moved for a while: is the queue in good health? */
-void lane_look(struct lane *l);
+void lane_look(struct engine_lane *l);
 #endif

@@ -2,9 +2,9 @@
  * ticket's number there, so the host sees what has ended without asking the driver. */
 #include "bps-agent/executor/engine_impl.h"
 
-int lane_open(struct engine *e, unsigned member, enum lane_kind kind)
+int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind)
 {
-	struct lane *l = &e->members[member].lanes[kind];
+	struct engine_lane *l = &e->members[member].lanes[kind];
 
 	l->e = e;
 	l->counter = ((uint64_t)member * LANES + kind) * GPUSLOT_BYTES;
@@ -12,20 +12,20 @@ int lane_open(struct engine *e, unsigned member, enum lane_kind kind)
 		e->dev, e->members[member].m.gpu, kind == LANE_COLL ? 1 : 0, &l->q);
 }
 
-void lane_close(struct lane *l)
+void lane_close(struct engine_lane *l)
 {
 	if (l->q)
 		l->e->ops->queue_close(l->q);
 	l->q = NULL;
 }
 
-bool lane_has_room(const struct lane *l)
+bool lane_has_room(const struct engine_lane *l)
 {
 	return l->tail - l->head < LANE_TICKETS;
 }
 
 /* A queue that is full takes the post later; a later one stands for those before it. */
-static void post(struct lane *l)
+static void post(struct engine_lane *l)
 {
 	int rc = l->e->ops->post(l->q, l->e->counters, l->counter, l->seq);
 
@@ -35,12 +35,12 @@ static void post(struct lane *l)
 		engine_device_error(l->e, rc, "cannot queue a counter");
 }
 
-void lane_ticket(struct lane *l, struct part *part, struct chunk *chunk)
+void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk)
 {
-	struct tensor *t = part ? part->chunk->tensor : chunk->tensor;
+	struct engine_tensor *t = part ? part->chunk->tensor : chunk->tensor;
 
 	l->tickets[l->tail++ % LANE_TICKETS] =
-		(struct ticket){.seq = ++l->seq, .part = part, .chunk = chunk};
+		(struct engine_ticket){.seq = ++l->seq, .part = part, .chunk = chunk};
 	if (part)
 		part->n_tickets++;
 	else
@@ -50,20 +50,20 @@ void lane_ticket(struct lane *l, struct part *part, struct chunk *chunk)
 	post(l);
 }
 
-static void retire(struct lane *l)
+static void retire(struct engine_lane *l)
 {
-	struct ticket k = l->tickets[l->head++ % LANE_TICKETS];
-	struct tensor *t = k.part ? k.part->chunk->tensor : k.chunk->tensor;
+	struct engine_ticket k = l->tickets[l->head++ % LANE_TICKETS];
+	struct engine_tensor *t = k.part ? k.part->chunk->tensor : k.chunk->tensor;
 
 	l->e->n_tickets--;
 	t->n_tickets--;
 	if (k.part)
-		part_ticket_done(k.part);
+		engine_part_ticket_done(k.part);
 	else
-		chunk_ticket_done(k.chunk);
+		engine_chunk_ticket_done(k.chunk);
 }
 
-bool lane_poll(struct lane *l)
+bool lane_poll(struct engine_lane *l)
 {
 	_Atomic uint64_t *counter;
 	uint64_t seen;
@@ -83,7 +83,7 @@ bool lane_poll(struct lane *l)
 	return any;
 }
 
-void lane_look(struct lane *l)
+void lane_look(struct engine_lane *l)
 {
 	int rc = l->q && l->head != l->tail ? l->e->ops->queue_poll(l->q) : 0;
 

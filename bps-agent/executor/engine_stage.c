@@ -32,7 +32,7 @@ static const struct {
 };
 
 /* Back to IDLE anything may go, when its round is over. */
-static void part_set(struct part *p, enum part_state state)
+static void engine_part_set_state(struct engine_part *p, enum engine_part_state state)
 {
 	assert(state == PART_IDLE || (part_states[p->state].next >> state & 1));
 	log_trace("partition %s to %s: tensor=%u part=%u round=%llu", part_states[p->state].name,
@@ -41,7 +41,7 @@ static void part_set(struct part *p, enum part_state state)
 	p->state = state;
 }
 
-static void chunk_set(struct chunk *c, enum chunk_state state)
+static void engine_chunk_set_state(struct engine_chunk *c, enum engine_chunk_state state)
 {
 	assert(state == CHUNK_IDLE || (chunk_states[c->state].next >> state & 1));
 	log_trace("chunk %s to %s: tensor=%u first=%u round=%llu", chunk_states[c->state].name,
@@ -50,25 +50,25 @@ static void chunk_set(struct chunk *c, enum chunk_state state)
 	c->state = state;
 }
 
-static uint64_t part_offset(const struct part *p)
+static uint64_t part_offset(const struct engine_part *p)
 {
 	return (uint64_t)p->index * p->chunk->tensor->part_bytes;
 }
 
-uint64_t part_bytes(const struct part *p)
+uint64_t engine_part_bytes(const struct engine_part *p)
 {
-	const struct tensor *t = p->chunk->tensor;
+	const struct engine_tensor *t = p->chunk->tensor;
 	uint64_t left = t->bytes - part_offset(p);
 
 	return left < t->part_bytes ? left : t->part_bytes;
 }
 
-static uint64_t chunk_offset(const struct chunk *c)
+static uint64_t chunk_offset(const struct engine_chunk *c)
 {
 	return (uint64_t)c->first * c->tensor->part_bytes;
 }
 
-uint64_t chunk_bytes(const struct chunk *c)
+uint64_t engine_chunk_bytes(const struct engine_chunk *c)
 {
 	uint64_t left = c->tensor->bytes - chunk_offset(c), n = c->n * c->tensor->part_bytes;
 
@@ -76,7 +76,7 @@ uint64_t chunk_bytes(const struct chunk *c)
 }
 
 /* Equals go in the order in which their rounds began, as they are pushed (bps-agent/core/flow.c). */
-static uint64_t key_of(const struct tensor *t, uint32_t index)
+static uint64_t key_of(const struct engine_tensor *t, uint32_t index)
 {
 	return heap_key_part(t->priority, t->run_seq, index);
 }
@@ -87,13 +87,13 @@ struct range {
 	uint64_t first, bytes; /* first: in the tensor */
 };
 
-static const struct member *member(const struct engine *e, unsigned i)
+static const struct engine_member *member(const struct engine *e, unsigned i)
 {
 	return &e->members[i];
 }
 
 /* A chunk's root, as a place in its group. */
-static unsigned root_of(const struct chunk *c)
+static unsigned root_of(const struct engine_chunk *c)
 {
 	const struct route *r = &c->tensor->e->route;
 
@@ -101,12 +101,12 @@ static unsigned root_of(const struct chunk *c)
 }
 
 /* What member i holds of the whole chunk for the host, or takes from it. */
-static struct range share_of(const struct chunk *c, unsigned i, bool is_up)
+static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_up)
 {
 	const struct engine *e = c->tensor->e;
 	const struct route *r = &e->route;
-	const struct member *m = member(e, i);
-	struct range s = {0, chunk_bytes(c)};
+	const struct engine_member *m = member(e, i);
+	struct range s = {0, engine_chunk_bytes(c)};
 	bool is_split = is_up ? r->up == UP_SCATTER : r->down == DOWN_GATHER;
 	bool has_root = is_up ? r->up == UP_REDUCE : r->down == DOWN_BCAST;
 
@@ -121,10 +121,11 @@ static struct range share_of(const struct chunk *c, unsigned i, bool is_up)
 }
 
 /* Of it, what falls into the partition. */
-static struct range part_share(const struct part *p, unsigned i, bool is_up)
+static struct range part_share(const struct engine_part *p, unsigned i, bool is_up)
 {
 	struct range s = share_of(p->chunk, i, is_up);
-	uint64_t first = part_offset(p), end = first + part_bytes(p), s_end = s.first + s.bytes;
+	uint64_t first = part_offset(p), end = first + engine_part_bytes(p),
+		 s_end = s.first + s.bytes;
 
 	if (s.first < first)
 		s.first = first;
@@ -136,17 +137,17 @@ static struct range part_share(const struct part *p, unsigned i, bool is_up)
 
 /* ---- partitions ---- */
 
-static void part_open(struct part *p)
+static void part_open(struct engine_part *p)
 {
-	struct tensor *t = p->chunk->tensor;
+	struct engine_tensor *t = p->chunk->tensor;
 
 	p->next = 0;
-	part_set(p, PART_UP_WAIT);
+	engine_part_set_state(p, PART_UP_WAIT);
 	p->node.key = key_of(t, p->index);
 	heap_push(&t->e->up, &p->node);
 }
 
-static void uncharge(struct part *p)
+static void uncharge(struct engine_part *p)
 {
 	struct engine *e = p->chunk->tensor->e;
 
@@ -154,18 +155,18 @@ static void uncharge(struct part *p)
 		return;
 	p->is_charged = false;
 	if (p->state <= PART_UP)
-		e->up_bytes -= part_bytes(p);
+		e->up_bytes -= engine_part_bytes(p);
 	else
-		e->down_bytes -= part_bytes(p);
+		e->down_bytes -= engine_part_bytes(p);
 }
 
 /* Queue the copy of member i's share. 0, DEVICE_AGAIN, or an error. */
-static int copy_share(struct part *p, unsigned i, bool is_up)
+static int copy_share(struct engine_part *p, unsigned i, bool is_up)
 {
-	struct tensor *t = p->chunk->tensor;
+	struct engine_tensor *t = p->chunk->tensor;
 	struct engine *e = t->e;
 	struct range s = part_share(p, i, is_up);
-	struct lane *l = &e->members[i].lanes[is_up ? LANE_UP : LANE_DOWN];
+	struct engine_lane *l = &e->members[i].lanes[is_up ? LANE_UP : LANE_DOWN];
 	const struct engine_range *dev = &t->places[i].at, *host;
 	int rc;
 
@@ -186,7 +187,7 @@ static int copy_share(struct part *p, unsigned i, bool is_up)
 }
 
 /* True when all of its copies are queued. */
-static bool part_issue(struct part *p, bool is_up)
+static bool part_issue(struct engine_part *p, bool is_up)
 {
 	struct engine *e = p->chunk->tensor->e;
 
@@ -209,46 +210,47 @@ static bool issue_parts(struct engine *e, bool is_up)
 	bool any = false;
 
 	while ((node = heap_min(heap)) && !e->failed) {
-		struct part *p = (struct part *)((char *)node - offsetof(struct part, node));
+		struct engine_part *p =
+			(struct engine_part *)((char *)node - offsetof(struct engine_part, node));
 
 		if (!p->is_charged) {
-			if (*used && *used + part_bytes(p) > e->window_bytes)
+			if (*used && *used + engine_part_bytes(p) > e->window_bytes)
 				break;
 			p->is_charged = true;
-			*used += part_bytes(p);
+			*used += engine_part_bytes(p);
 		}
 		if (!part_issue(p, is_up))
 			break;
 		heap_remove(heap, node);
-		part_set(p, is_up ? PART_UP : PART_DOWN);
+		engine_part_set_state(p, is_up ? PART_UP : PART_DOWN);
 		any = true;
 		p->n_tickets++; /* its own: all others may be back */
-		part_ticket_done(p);
+		engine_part_ticket_done(p);
 	}
 	return any;
 }
 
-static void chunk_gather(struct chunk *c);
+static void chunk_gather(struct engine_chunk *c);
 
-static void part_down_done(struct part *p)
+static void part_down_done(struct engine_part *p)
 {
-	struct chunk *c = p->chunk;
+	struct engine_chunk *c = p->chunk;
 
 	uncharge(p);
-	part_set(p, PART_LANDED);
+	engine_part_set_state(p, PART_LANDED);
 	if (--c->n_left == 0)
 		chunk_gather(c);
 }
 
-void part_ticket_done(struct part *p)
+void engine_part_ticket_done(struct engine_part *p)
 {
-	struct tensor *t = p->chunk->tensor;
+	struct engine_tensor *t = p->chunk->tensor;
 
 	if (--p->n_tickets > 0 || t->state != TENSOR_RUNNING)
 		return;
 	if (p->state == PART_UP) {
 		uncharge(p);
-		part_set(p, PART_STAGED);
+		engine_part_set_state(p, PART_STAGED);
 		if (!t->is_mute)
 			t->e->env.staged(t->e->env.ctx, t->id, p->index, t->round);
 	} else if (p->state == PART_DOWN) {
@@ -256,17 +258,17 @@ void part_ticket_done(struct part *p)
 	}
 }
 
-void part_landed(struct part *p)
+void engine_part_landed(struct engine_part *p)
 {
-	struct tensor *t = p->chunk->tensor;
+	struct engine_tensor *t = p->chunk->tensor;
 
 	p->next = 0;
-	part_set(p, PART_DOWN_WAIT);
+	engine_part_set_state(p, PART_DOWN_WAIT);
 	p->node.key = key_of(t, p->index);
 	heap_push(&t->e->down, &p->node);
 }
 
-bool part_has_landed(const struct part *p)
+bool engine_part_has_landed(const struct engine_part *p)
 {
 	/* Of a chunk that is done its partitions are back where they began. */
 	bool is_chunk_done = p->chunk->state == CHUNK_IDLE && p->chunk->n_left == 0;
@@ -277,25 +279,25 @@ bool part_has_landed(const struct part *p)
 
 /* ---- chunks ---- */
 
-static void chunk_open(struct chunk *c)
+static void chunk_open(struct engine_chunk *c)
 {
-	chunk_set(c, CHUNK_OPEN);
+	engine_chunk_set_state(c, CHUNK_OPEN);
 	for (uint32_t i = 0; i < c->n; i++)
 		part_open(&c->tensor->parts[c->first + i]);
 }
 
-static void chunk_done(struct chunk *c)
+static void chunk_done(struct engine_chunk *c)
 {
-	struct tensor *t = c->tensor;
+	struct engine_tensor *t = c->tensor;
 
 	for (uint32_t i = 0; i < c->n; i++)
-		part_set(&t->parts[c->first + i], PART_IDLE);
-	chunk_set(c, CHUNK_IDLE);
+		engine_part_set_state(&t->parts[c->first + i], PART_IDLE);
+	engine_chunk_set_state(c, CHUNK_IDLE);
 	if (--t->chunks_left == 0)
-		tensor_done(t);
+		engine_tensor_done(t);
 }
 
-static void chunk_gather(struct chunk *c)
+static void chunk_gather(struct engine_chunk *c)
 {
 	struct engine *e = c->tensor->e;
 
@@ -304,12 +306,12 @@ static void chunk_gather(struct chunk *c)
 		return;
 	}
 	c->next = 0;
-	chunk_set(c, CHUNK_GATHER_WAIT);
+	engine_chunk_set_state(c, CHUNK_GATHER_WAIT);
 	c->node.key = key_of(c->tensor, c->first);
 	heap_push(&e->gather, &c->node);
 }
 
-void chunk_ticket_done(struct chunk *c)
+void engine_chunk_ticket_done(struct engine_chunk *c)
 {
 	struct engine *e = c->tensor->e;
 
@@ -319,7 +321,7 @@ void chunk_ticket_done(struct chunk *c)
 		return; /* more of it is to be queued, or its round is over */
 	e->n_collectives--;
 	if (c->tensor->state != TENSOR_RUNNING)
-		chunk_set(c, CHUNK_IDLE);
+		engine_chunk_set_state(c, CHUNK_IDLE);
 	else if (c->state == CHUNK_REDUCING)
 		chunk_open(c);
 	else
@@ -327,19 +329,19 @@ void chunk_ticket_done(struct chunk *c)
 }
 
 /* The collective of one group: blocks, then what is left of the chunk at its last member. */
-static int collective(struct chunk *c, unsigned g, bool is_up)
+static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 {
-	const struct tensor *t = c->tensor;
+	const struct engine_tensor *t = c->tensor;
 	struct engine *e = t->e;
 	const struct route_group *group = &e->route.groups[g];
 	struct device_clique *q = e->cliques[g];
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
-	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
+	uint64_t elem = dtype_bytes(t->dtype), all = engine_chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
 	enum op op = t->op == OP_AVG ? OP_SUM : t->op; /* what divides is the server */
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
-	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
+	count = has_root ? 0 : route_block(engine_chunk_bytes(c), group->n) / elem;
 	tail = all - count * group->n;
 	for (unsigned i = 0; i < group->n; i++) {
 		const struct engine_range *at = &t->places[group->member[i]].at;
@@ -363,7 +365,7 @@ static int collective(struct chunk *c, unsigned g, bool is_up)
 }
 
 /* Queue the collectives of all groups. 0 when all are, DEVICE_AGAIN, or an error. */
-static int issue_collectives(struct chunk *c, bool is_up)
+static int issue_collectives(struct engine_chunk *c, bool is_up)
 {
 	struct engine *e = c->tensor->e;
 
@@ -387,15 +389,15 @@ static int issue_collectives(struct chunk *c, bool is_up)
 }
 
 /* Each member's piece, which it has from host memory, to all others. A step is a pair. */
-static int issue_peer_copies(struct chunk *c)
+static int issue_peer_copies(struct engine_chunk *c)
 {
-	const struct tensor *t = c->tensor;
+	const struct engine_tensor *t = c->tensor;
 	struct engine *e = t->e;
 	unsigned n = e->route.n_members;
 
 	for (; c->next < n * n; c->next++) {
 		unsigned from = c->next / n, to = c->next % n;
-		struct lane *l = &e->members[from].lanes[LANE_DOWN];
+		struct engine_lane *l = &e->members[from].lanes[LANE_DOWN];
 		const struct engine_range *src = &t->places[from].at, *dst = &t->places[to].at;
 		struct range s = share_of(c, from, false);
 		int rc;
@@ -422,7 +424,8 @@ static bool issue_chunks(struct engine *e, bool is_up)
 	bool any = false;
 
 	while ((node = heap_min(heap)) && !e->failed && e->n_collectives < COLLECTIVES_MAX) {
-		struct chunk *c = (struct chunk *)((char *)node - offsetof(struct chunk, node));
+		struct engine_chunk *c =
+			(struct engine_chunk *)((char *)node - offsetof(struct engine_chunk, node));
 		int rc = !is_up && e->route.down == DOWN_PEER ? issue_peer_copies(c)
 							      : issue_collectives(c, is_up);
 
@@ -434,10 +437,10 @@ static bool issue_chunks(struct engine *e, bool is_up)
 		}
 		heap_remove(heap, node);
 		any = true;
-		chunk_set(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
+		engine_chunk_set_state(c, is_up ? CHUNK_REDUCING : CHUNK_GATHERING);
 		e->n_collectives++;
 		c->n_tickets++; /* its own: it may have none, or all may have ended */
-		chunk_ticket_done(c);
+		engine_chunk_ticket_done(c);
 	}
 	return any;
 }
@@ -456,13 +459,13 @@ bool engine_issue(struct engine *e)
 
 /* ---- tensors ---- */
 
-void tensor_begin(struct tensor *t)
+void engine_tensor_begin(struct engine_tensor *t)
 {
 	struct engine *e = t->e;
 
 	t->chunks_left = t->n_chunks;
 	for (uint32_t i = 0; i < t->n_chunks; i++) {
-		struct chunk *c = &t->chunks[i];
+		struct engine_chunk *c = &t->chunks[i];
 
 		c->n_left = c->n;
 		c->next = 0;
@@ -470,31 +473,32 @@ void tensor_begin(struct tensor *t)
 			chunk_open(c);
 			continue;
 		}
-		chunk_set(c, CHUNK_REDUCE_WAIT);
+		engine_chunk_set_state(c, CHUNK_REDUCE_WAIT);
 		c->node.key = key_of(t, c->first);
 		heap_push(&e->reduce, &c->node);
 	}
 }
 
-void tensor_stop(struct tensor *t)
+void engine_tensor_stop(struct engine_tensor *t)
 {
 	struct engine *e = t->e;
 
 	for (uint32_t i = 0; i < t->n_parts; i++) {
-		struct part *p = &t->parts[i];
+		struct engine_part *p = &t->parts[i];
 
 		uncharge(p);
 		if (heap_has(&p->node))
 			heap_remove(p->state == PART_UP_WAIT ? &e->up : &e->down, &p->node);
-		part_set(p, PART_IDLE);
+		engine_part_set_state(p, PART_IDLE);
 	}
 	for (uint32_t i = 0; i < t->n_chunks; i++) {
-		struct chunk *c = &t->chunks[i];
+		struct engine_chunk *c = &t->chunks[i];
 
 		if (heap_has(&c->node))
 			heap_remove(
 				c->state == CHUNK_REDUCE_WAIT ? &e->reduce : &e->gather, &c->node);
 		if (c->state != CHUNK_REDUCING && c->state != CHUNK_GATHERING)
-			chunk_set(c, CHUNK_IDLE); /* those count until their tickets are back */
+			engine_chunk_set_state(
+				c, CHUNK_IDLE); /* those count until their tickets are back */
 	}
 }

@@ -38,7 +38,7 @@
 
 /* ---- the end ---- */
 
-static void tell_text(struct exec *x, uint16_t type, int code, const char *text)
+static void send_text(struct exec *x, uint16_t type, int code, const char *text)
 {
 	struct local_msg m = {.type = type};
 
@@ -66,7 +66,7 @@ void exec_fail(struct exec *x, int code, const char *text)
 	if (x->state == EXEC_ENDING)
 		return;
 	log_warn("the job's GPUs are given up: job=%s err=%s: %s", x->job, err_str(code), text);
-	tell_text(x, GPU_FAILED, code, text);
+	send_text(x, GPU_FAILED, code, text);
 	end(x, 3);
 	if (x->engine)
 		engine_fail(x->engine, code, "%s", text);
@@ -124,11 +124,11 @@ static int open_engine(struct exec *x, struct err_text *err)
 		.done = on_done,
 		.late = on_late,
 		.failed = on_failed};
-	struct engine_member members[DEVICE_GPUS_MAX];
+	struct engine_member_desc members[DEVICE_GPUS_MAX];
 	struct engine_config cfg = {.route = x->choice.route, .members = members};
 
 	for (uint32_t w = 0; w < x->n_workers; w++)
-		members[w] = (struct engine_member){
+		members[w] = (struct engine_member_desc){
 			x->trainers[w].gpu, x->trainers[w].slots, x->n_slots};
 	return engine_new(x->dev, &cfg, &env, &x->engine, err);
 }
@@ -151,7 +151,7 @@ static int make_engine(struct exec *x, struct err_text *err)
 	return rc < 0 ? rc : open_engine(x, err);
 }
 
-static int tell_route(struct exec *x)
+static int send_route(struct exec *x)
 {
 	const struct choice *c = &x->choice;
 	struct local_msg m = {.type = GPU_ROUTE};
@@ -179,7 +179,7 @@ static void nodes_text(const struct choice *c, char *ret, size_t room)
 }
 
 /* All trainers are here: choose a route, and let them begin. */
-static void meet(struct exec *x)
+static void start_when_met(struct exec *x)
 {
 	char nodes[5 * (DEVICE_GPUS_MAX + 1) + 1];
 	struct err_text err = {""};
@@ -196,7 +196,7 @@ static void meet(struct exec *x)
 	nodes_text(&x->choice, nodes, sizeof(nodes));
 	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s nodes=%s why=%s", x->job,
 		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
-	if (tell_route(x) < 0)
+	if (send_route(x) < 0)
 		end(x, 1);
 	else /* behind it, so that the agent knows the route when a trainer declares */
 		exec_welcome(x);
@@ -322,10 +322,10 @@ static void on_successor(struct exec *x, const struct gpu_start *m, int *fds, un
 		return;
 	}
 	log_info("the agent is another one: job=%s", x->job);
-	tell_text(x, GPU_READY, 0, x->ops->name);
+	send_text(x, GPU_READY, 0, x->ops->name);
 	if (x->engine)
 		engine_mute(x->engine);
-	if (x->state == EXEC_RUNNING && tell_route(x) < 0)
+	if (x->state == EXEC_RUNNING && send_route(x) < 0)
 		end(x, 1);
 }
 
@@ -371,7 +371,7 @@ static void on_message(struct exec *x, const struct local_msg *m, int *fds, unsi
 
 	if (x->state == EXEC_STARTING && m->type == GPU_START) {
 		rc = on_start(x, &m->gpu_start, fds, n_fds, &err);
-		tell_text(x, GPU_READY, rc, rc < 0 ? err.s : x->ops->name);
+		send_text(x, GPU_READY, rc, rc < 0 ? err.s : x->ops->name);
 		if (rc < 0)
 			end(x, 2);
 	} else if (m->type == GPU_START && x->state != EXEC_ENDING) {
@@ -401,7 +401,7 @@ static void orphaned(struct exec *x)
 	close(x->agent_sock);
 	x->agent_sock = -1;
 	if (x->state != EXEC_ENDING && x->engine) {
-		tell_text(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent is gone");
+		send_text(x, GPU_FAILED, BPS_ENOAGENT, "bps-agent is gone");
 		end(x, 1);
 		engine_fail(x->engine, BPS_ENOAGENT, "bps-agent is gone");
 	}
@@ -462,16 +462,16 @@ static void poll_sockets(struct exec *x, uint64_t wait_ns)
 			exec_trainer_read(x, i / 2, fd);
 	}
 	if (x->state == EXEC_MEETING)
-		meet(x);
+		start_when_met(x);
 }
 
-struct pace {
+struct exec_pace {
 	uint64_t moved_ns, looked_ns, alarm_ns;
 	unsigned n_quiet;
 };
 
 /* Nothing moves: how long may it sleep? */
-static uint64_t pause_ns(struct exec *x, struct pace *p, uint64_t now_ns)
+static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 {
 	bool is_busy = x->engine && engine_is_busy(x->engine);
 
@@ -507,7 +507,7 @@ static void set_alarm(time_t seconds)
 	setitimer(ITIMER_REAL, &t, NULL);
 }
 
-static void turn(struct exec *x, struct pace *p)
+static void turn(struct exec *x, struct exec_pace *p)
 {
 	uint64_t now_ns = clock_now_ns(), wait_ns = 0;
 	bool any = pop_all(x);
@@ -572,7 +572,7 @@ int exec_main(const struct device_ops *ops, int agent_sock)
 	struct exec x = {.ops = ops, .agent_sock = agent_sock, .wake_fd = -1, .agent_fd = -1};
 	uint64_t deadline_ns = clock_now_ns() + START_MS * MS;
 	struct sigaction alarm = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
-	struct pace pace = {0};
+	struct exec_pace pace = {0};
 
 	TAILQ_INIT(&x.arenas);
 	sigaction(SIGALRM, &alarm, NULL);

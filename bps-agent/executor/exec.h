@@ -63,7 +63,7 @@ struct exec_arena {
 /* A tensor of which not all BUFFERs and PLACEs have come. */
 struct exec_making {
 	bool is_open, is_bad;
-	struct engine_tensor t;
+	struct engine_tensor_desc t;
 	uint32_t n_places, n_in, n_out;
 	struct engine_place places[DEVICE_GPUS_MAX];
 	struct engine_range in[DEVICE_GPUS_MAX];

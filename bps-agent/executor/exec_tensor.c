@@ -5,7 +5,7 @@
 #include "common/data/dtype.h"
 #include "common/base/log.h"
 
-static void tell_bad(struct exec *x, uint32_t id, int rc, const char *why)
+static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
 {
 	struct pipe_entry e = {.type = PIPE_BAD, .id = id, .x = (uint64_t)-rc};
 
@@ -19,7 +19,7 @@ static void begin(struct exec *x, const struct pipe_entry *e)
 
 	memset(m, 0, sizeof(*m));
 	m->is_open = true;
-	m->t = (struct engine_tensor){.id = e->id,
+	m->t = (struct engine_tensor_desc){.id = e->id,
 		.dtype = e->a,
 		.n_elems = e->x,
 		.part_bytes = e->y,
@@ -71,7 +71,7 @@ static void finish(struct exec *x)
 		rc = engine_add(x->engine, &m->t, &err);
 	m->is_open = false;
 	if (rc < 0)
-		tell_bad(x, m->t.id, rc, err.s);
+		report_bad(x, m->t.id, rc, err.s);
 }
 
 static void describe(struct exec *x, const struct pipe_entry *e)
@@ -131,7 +131,7 @@ void exec_entry(struct exec *x, const struct pipe_entry *e)
 	case PIPE_RUN:
 		rc = e->a < OP_COUNT ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
 		if (rc < 0)
-			tell_bad(x, e->id, rc, "a round that cannot run");
+			report_bad(x, e->id, rc, "a round that cannot run");
 		break;
 	case PIPE_LANDED:
 		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);

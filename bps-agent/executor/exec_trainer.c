@@ -52,7 +52,8 @@ static void close_trainer(struct exec *x, uint32_t worker)
 		forget_hello(t);
 }
 
-static void tell(struct exec *x, uint32_t worker, struct local_msg *m, const int *fds, unsigned n)
+static void send_to_trainer(
+	struct exec *x, uint32_t worker, struct local_msg *m, const int *fds, unsigned n)
 {
 	struct exec_trainer *t = &x->trainers[worker];
 	int rc = t->sock >= 0 ? local_send(t->sock, m, fds, n, 0) : 0;
@@ -186,7 +187,7 @@ static void refuse(struct exec *x, uint32_t worker, uint32_t seq, int rc, const 
 		.backend = x->ops->name,
 		.route = "",
 		.uuid = {none, sizeof(none)}};
-	tell(x, worker, &m, NULL, 0);
+	send_to_trainer(x, worker, &m, NULL, 0);
 }
 
 static void on_hello(struct exec *x, uint32_t worker, const struct local_msg *m)
@@ -230,7 +231,7 @@ void exec_welcome(struct exec *x)
 			.uuid = {t->uuid, GPU_UUID_BYTES},
 			.n_slots = x->n_slots,
 			.bytes = t->page_bytes};
-		tell(x, w, &m, &t->page_fd, 1);
+		send_to_trainer(x, w, &m, &t->page_fd, 1);
 		close(t->page_fd);
 		t->page_fd = -1;
 	}
@@ -275,7 +276,7 @@ static void answer_region(
 
 	m.gpu_region = (struct gpu_region){
 		.code = rc < 0 ? (uint32_t)-rc : 0, .text = rc < 0 ? text : "", .region = id};
-	tell(x, worker, &m, NULL, 0);
+	send_to_trainer(x, worker, &m, NULL, 0);
 }
 
 /* GPUs of the other members that can copy into this one's memory. */
@@ -346,7 +347,7 @@ static void on_alloc(struct exec *x, uint32_t worker, const struct local_msg *in
 	memory = describe(&desc);
 	m.gpu_region =
 		(struct gpu_region){.text = "", .region = id, .memory = &memory, .n_memory = 1};
-	tell(x, worker, &m, fds, (unsigned)n);
+	send_to_trainer(x, worker, &m, fds, (unsigned)n);
 	for (int i = 0; i < n; i++)
 		close(fds[i]);
 }
@@ -413,7 +414,7 @@ static void on_release(struct exec *x, uint32_t worker, const struct local_msg *
 		x->ops->drop(r->mem);
 		free(r);
 	}
-	tell(x, worker, &m, NULL, 0);
+	send_to_trainer(x, worker, &m, NULL, 0);
 }
 
 /* ---- socket ---- */

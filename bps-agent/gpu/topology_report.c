@@ -90,7 +90,7 @@ static json_t *uplinks_json(const struct topology *t)
 	return list;
 }
 
-static json_t *groups_json(const struct plan *p)
+static json_t *groups_json(const struct transfer_plan *p)
 {
 	json_t *list = json_array();
 
@@ -104,7 +104,7 @@ static json_t *groups_json(const struct plan *p)
 	return list;
 }
 
-static json_t *steps_json(const struct plan *p)
+static json_t *steps_json(const struct transfer_plan *p)
 {
 	json_t *list = json_array();
 
@@ -123,7 +123,7 @@ static json_t *steps_json(const struct plan *p)
 	return list;
 }
 
-static json_t *plan_json(const struct plan *p)
+static json_t *plan_json(const struct transfer_plan *p)
 {
 	return json_pack("{s:s, s:b, s:s, s:i, s:i, s:i, s:o, s:o}", "name",
 		strategy_words[p->strategy], "is_forced", p->is_forced, "why", p->why, "units",
@@ -133,7 +133,7 @@ static json_t *plan_json(const struct plan *p)
 
 static json_t *topology_json(const struct topology *t, const struct strategy_ask *ask)
 {
-	struct plan *p = malloc(sizeof(*p));
+	struct transfer_plan *p = malloc(sizeof(*p));
 	struct err_text err = {""};
 	json_t *root;
 

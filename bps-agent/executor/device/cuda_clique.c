@@ -61,7 +61,7 @@ static const char *state_name(enum clique_state s)
 	return names[s];
 }
 
-static void set_state(struct cuda_clique *c, enum clique_state to, const char *why)
+static void clique_set_state(struct cuda_clique *c, enum clique_state to, const char *why)
 {
 	if (c->state == to)
 		return;
@@ -90,7 +90,7 @@ static int nccl_fail(struct cuda_clique *c, ncclResult_t r, const char *what)
 {
 	if (r == ncclSuccess || r == ncclInProgress)
 		return 0;
-	set_state(c, FAILED, what);
+	clique_set_state(c, FAILED, what);
 	if (r == ncclUnhandledCudaError && driver_says(c, what) == DEVICE_LOST)
 		return DEVICE_LOST;
 	return cuda_refuse(c->base.dev, DEVICE_PEER, "%s: %s: %s", what, c->nccl->GetErrorString(r),
@@ -256,7 +256,7 @@ int cuda_clique_poll(struct device_clique *clique)
 		return DEVICE_AGAIN;
 	rc = nccl_fail(c, r, "a member of the clique failed");
 	if (!rc)
-		set_state(c, READY, "all members answer");
+		clique_set_state(c, READY, "all members answer");
 	return rc;
 }
 
@@ -286,7 +286,7 @@ int cuda_clique_launched(struct cuda_queue *q)
 }
 
 /* What a collective needs of one piece. */
-struct part {
+struct nccl_part {
 	char *at;
 	struct cuda_queue *queue;
 	CUstream stream;
@@ -295,7 +295,7 @@ struct part {
 };
 
 static int check_piece(struct cuda_clique *c, int i, const struct device_piece *p, uint64_t bytes,
-	struct part *ret)
+	struct nccl_part *ret)
 {
 	struct cuda_member *m = &c->member[i];
 	struct device *dev = c->base.dev;
@@ -306,7 +306,7 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 			m->rank, m->gpu);
 	if (p->offset > p->mem->bytes || bytes > p->mem->bytes - p->offset)
 		return cuda_refuse(dev, DEVICE_ARG, "a collective outside its memory");
-	*ret = (struct part){
+	*ret = (struct nccl_part){
 		.at = (char *)(uintptr_t)addr + p->offset,
 		.queue = (struct cuda_queue *)p->queue,
 		.stream = ((struct cuda_queue *)p->queue)->stream,
@@ -319,7 +319,7 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 /* All that can be refused is refused before NCCL hears of it: half a collective hangs the
  * others. */
 static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
-	uint64_t count, enum dtype dtype, enum op op, struct part *ret)
+	uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
 {
 	struct device *dev = c->base.dev;
 	uint64_t bytes;
@@ -347,7 +347,7 @@ static int group_start(struct cuda_clique *c)
 }
 
 /* Begin one collective: its queues are closed until it was launched. */
-static int start(struct cuda_clique *c, const struct part *parts)
+static int start(struct cuda_clique *c, const struct nccl_part *parts)
 {
 	int rc = 0;
 
@@ -376,7 +376,7 @@ static int check_root(struct cuda_clique *c, int root)
 
 /* Check it all, root too (0 where there is none), and begin it. */
 static int begin(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
-	uint64_t count, enum dtype dtype, enum op op, int root, struct part *ret)
+	uint64_t count, enum dtype dtype, enum op op, int root, struct nccl_part *ret)
 {
 	int rc = check(c, pieces, blocks, count, dtype, op, ret);
 
@@ -392,7 +392,7 @@ static int group_launch(struct cuda_clique *c, int rc)
 	int failed = nccl_fail(c, r, "cannot launch a collective");
 
 	if (!rc && !failed && !c->group_depth && r == ncclInProgress)
-		set_state(c, LAUNCHING, "collective");
+		clique_set_state(c, LAUNCHING, "collective");
 	return rc ? rc : failed;
 }
 
@@ -401,7 +401,7 @@ int cuda_reduce_scatter(struct device_clique *clique, const struct device_piece 
 {
 	struct cuda_clique *c = cuda_clique(clique);
 	uint64_t block = count_per_rank * dtype_bytes(dtype);
-	struct part p[DEVICE_GPUS_MAX];
+	struct nccl_part p[DEVICE_GPUS_MAX];
 	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, op, 0, p);
 
 	if (rc)
@@ -420,7 +420,7 @@ int cuda_all_gather(struct device_clique *clique, const struct device_piece *pie
 {
 	struct cuda_clique *c = cuda_clique(clique);
 	uint64_t block = count_per_rank * dtype_bytes(dtype);
-	struct part p[DEVICE_GPUS_MAX];
+	struct nccl_part p[DEVICE_GPUS_MAX];
 	int rc = begin(c, pieces, (uint64_t)c->base.n_ranks, count_per_rank, dtype, OP_SUM, 0, p);
 
 	if (rc)
@@ -437,7 +437,7 @@ int cuda_reduce(struct device_clique *clique, const struct device_piece *pieces,
 	enum dtype dtype, enum op op, int root)
 {
 	struct cuda_clique *c = cuda_clique(clique);
-	struct part p[DEVICE_GPUS_MAX];
+	struct nccl_part p[DEVICE_GPUS_MAX];
 	int rc = begin(c, pieces, 1, count, dtype, op, root, p);
 
 	if (rc)
@@ -455,7 +455,7 @@ int cuda_broadcast(struct device_clique *clique, const struct device_piece *piec
 	enum dtype dtype, int root)
 {
 	struct cuda_clique *c = cuda_clique(clique);
-	struct part p[DEVICE_GPUS_MAX];
+	struct nccl_part p[DEVICE_GPUS_MAX];
 	int rc = begin(c, pieces, 1, count, dtype, OP_SUM, root, p);
 
 	if (rc)
@@ -512,7 +512,7 @@ void cuda_clique_abort(struct device_clique *clique)
 		m->comm = NULL;
 	}
 	release_queues(c);
-	set_state(c, ABORTED, "as asked");
+	clique_set_state(c, ABORTED, "as asked");
 }
 
 static void finalize(struct cuda_clique *c)

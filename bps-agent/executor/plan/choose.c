@@ -34,7 +34,7 @@ int choose_reports(struct device *dev, struct topo_report ret[TOPO_GPUS_MAX], st
 	return n;
 }
 
-static bool has_collective(const struct plan *p)
+static bool has_collective(const struct transfer_plan *p)
 {
 	for (unsigned i = 0; i < p->n_steps; i++)
 		if (p->steps[i].op == PLAN_REDUCE_SCATTER || p->steps[i].op == PLAN_REDUCE)
@@ -42,14 +42,14 @@ static bool has_collective(const struct plan *p)
 	return false;
 }
 
-static void groups_of_one(const struct plan *p, struct route *r)
+static void groups_of_one(const struct transfer_plan *p, struct route *r)
 {
 	r->n_groups = (uint8_t)p->n_gpus;
 	for (unsigned i = 0; i < p->n_gpus; i++)
 		r->groups[i] = (struct route_group){1, {(uint8_t)i}};
 }
 
-static void groups_of_plan(const struct plan *p, struct route *r)
+static void groups_of_plan(const struct transfer_plan *p, struct route *r)
 {
 	r->n_groups = (uint8_t)p->n_groups;
 	for (unsigned g = 0; g < p->n_groups; g++) {
@@ -58,7 +58,7 @@ static void groups_of_plan(const struct plan *p, struct route *r)
 	}
 }
 
-static void roots_of_plan(const struct plan *p, struct route *r)
+static void roots_of_plan(const struct transfer_plan *p, struct route *r)
 {
 	for (unsigned i = 0; i < p->n_steps; i++)
 		if (p->steps[i].op == PLAN_REDUCE)
@@ -66,7 +66,7 @@ static void roots_of_plan(const struct plan *p, struct route *r)
 }
 
 /* The plan as the engine follows it. */
-static void route_of_plan(const struct plan *p, struct route *ret)
+static void route_of_plan(const struct transfer_plan *p, struct route *ret)
 {
 	struct route r = {.n_members = (uint8_t)p->n_gpus};
 
@@ -132,7 +132,7 @@ static bool has_cliques(struct device *dev, const int *gpus, unsigned n)
 struct work {
 	struct topology topology;
 	struct topo_report reports[TOPO_GPUS_MAX];
-	struct plan plan;
+	struct transfer_plan plan;
 	unsigned gpus[TOPO_GPUS_MAX];
 };
 

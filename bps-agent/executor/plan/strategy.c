@@ -41,7 +41,8 @@ struct facts {
 	unsigned n_with_card, n_without_card; /* uplinks with GPUs: Sn and Sg of the paper */
 };
 
-static const struct topo_gpu *gpu_of(const struct topology *t, const struct plan *p, unsigned i)
+static const struct topo_gpu *gpu_of(
+	const struct topology *t, const struct transfer_plan *p, unsigned i)
 {
 	return &t->gpus[p->gpus[i]];
 }
@@ -60,8 +61,8 @@ static bool shares_uplink(const struct topo_gpu *a, const struct topo_gpu *b)
 
 /* Label the GPUs that reach each other by a path of NVLinks, or of shared uplinks too, with the
  * least index among them. Returns how many labels there are. */
-static unsigned label(
-	const struct topology *t, const struct plan *p, bool by_uplink, uint8_t ret[TOPO_GPUS_MAX])
+static unsigned label(const struct topology *t, const struct transfer_plan *p, bool by_uplink,
+	uint8_t ret[TOPO_GPUS_MAX])
 {
 	unsigned n_labels = 0;
 	bool has_changed = true;
@@ -88,7 +89,7 @@ static unsigned label(
 	return n_labels;
 }
 
-static void add_group(struct plan *p, const uint8_t labels[TOPO_GPUS_MAX], unsigned wanted)
+static void add_group(struct transfer_plan *p, const uint8_t labels[TOPO_GPUS_MAX], unsigned wanted)
 {
 	struct plan_group *g = &p->groups[p->n_groups++];
 
@@ -98,14 +99,14 @@ static void add_group(struct plan *p, const uint8_t labels[TOPO_GPUS_MAX], unsig
 			g->gpus[g->n++] = (uint8_t)i;
 }
 
-static void group_all(struct plan *p)
+static void group_all(struct transfer_plan *p)
 {
 	static const uint8_t one[TOPO_GPUS_MAX];
 
 	add_group(p, one, 0);
 }
 
-static void group_by_switch(struct plan *p, const struct topology *t)
+static void group_by_switch(struct transfer_plan *p, const struct topology *t)
 {
 	uint8_t labels[TOPO_GPUS_MAX] = {0};
 
@@ -116,7 +117,7 @@ static void group_by_switch(struct plan *p, const struct topology *t)
 }
 
 /* The least number of units that every group can share evenly; 0: more than PLAN_UNITS_MAX. */
-static uint32_t common_units(const struct plan *p)
+static uint32_t common_units(const struct transfer_plan *p)
 {
 	uint32_t units = 1;
 
@@ -133,20 +134,21 @@ static uint32_t common_units(const struct plan *p)
 
 /* ---- steps ---- */
 
-static void add_step(struct plan *p, struct plan_step s)
+static void add_step(struct transfer_plan *p, struct plan_step s)
 {
 	if (p->n_steps < PLAN_STEPS_MAX)
 		p->steps[p->n_steps++] = s;
 }
 
-static void add_copy(struct plan *p, const struct topology *t, enum plan_op op, struct plan_step s)
+static void add_copy(
+	struct transfer_plan *p, const struct topology *t, enum plan_op op, struct plan_step s)
 {
 	s.op = op;
 	s.numa = gpu_of(t, p, s.gpu)->numa;
 	add_step(p, s);
 }
 
-static void add_sum(struct plan *p)
+static void add_sum(struct transfer_plan *p)
 {
 	for (unsigned turn = 0; turn < p->n_turns; turn++)
 		add_step(p, (struct plan_step){.op = PLAN_SUM,
@@ -156,7 +158,7 @@ static void add_sum(struct plan *p)
 }
 
 /* For each group: a collective; nothing for a GPU alone. */
-static void add_collectives(struct plan *p, enum plan_op op)
+static void add_collectives(struct transfer_plan *p, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++)
 		if (p->groups[g].n > 1)
@@ -167,7 +169,7 @@ static void add_collectives(struct plan *p, enum plan_op op)
 }
 
 /* Every GPU copies its share of its group's part. */
-static void add_shares(struct plan *p, const struct topology *t, enum plan_op op)
+static void add_shares(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned g = 0; g < p->n_groups; g++) {
 		const struct plan_group *group = &p->groups[g];
@@ -184,7 +186,7 @@ static void add_shares(struct plan *p, const struct topology *t, enum plan_op op
 }
 
 /* Every GPU copies all; each has a source of its own. */
-static void add_wholes(struct plan *p, const struct topology *t, enum plan_op op)
+static void add_wholes(struct transfer_plan *p, const struct topology *t, enum plan_op op)
 {
 	for (unsigned i = 0; i < p->n_gpus; i++)
 		add_copy(p, t, op,
@@ -192,14 +194,14 @@ static void add_wholes(struct plan *p, const struct topology *t, enum plan_op op
 				.gpu = (uint8_t)i, .source = (uint8_t)i, .n = p->n_units});
 }
 
-static void begin(struct plan *p, unsigned n_turns, unsigned n_sources, uint32_t n_units)
+static void begin(struct transfer_plan *p, unsigned n_turns, unsigned n_sources, uint32_t n_units)
 {
 	p->n_turns = n_turns;
 	p->n_sources = n_sources;
 	p->n_units = n_units;
 }
 
-static void plan_copy(struct plan *p, const struct topology *t)
+static void plan_copy(struct transfer_plan *p, const struct topology *t)
 {
 	group_all(p);
 	begin(p, 1, p->n_gpus, 1);
@@ -209,7 +211,7 @@ static void plan_copy(struct plan *p, const struct topology *t)
 	add_wholes(p, t, PLAN_COPY_IN);
 }
 
-static void plan_ce(struct plan *p, const struct topology *t)
+static void plan_ce(struct transfer_plan *p, const struct topology *t)
 {
 	group_all(p);
 	begin(p, 1, p->n_gpus, p->n_gpus);
@@ -225,7 +227,7 @@ static void plan_ce(struct plan *p, const struct topology *t)
 
 /* With the groups that are there; several are summed by the processor. false: they have no units in
  * common. */
-static bool plan_scatter(struct plan *p, const struct topology *t)
+static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 {
 	uint32_t units = common_units(p);
 
@@ -242,7 +244,8 @@ static bool plan_scatter(struct plan *p, const struct topology *t)
 }
 
 /* One GPU of each uplink without a card; of each uplink at all when none lacks one. */
-static unsigned find_roots(const struct facts *f, const struct plan *p, uint8_t ret[TOPO_GPUS_MAX])
+static unsigned find_roots(
+	const struct facts *f, const struct transfer_plan *p, uint8_t ret[TOPO_GPUS_MAX])
 {
 	bool is_taken[TOPO_PORTS_MAX] = {false};
 	unsigned n = 0;
@@ -261,7 +264,7 @@ static unsigned find_roots(const struct facts *f, const struct plan *p, uint8_t 
 	return n;
 }
 
-static void plan_roots(struct plan *p, const struct facts *f)
+static void plan_roots(struct transfer_plan *p, const struct facts *f)
 {
 	static const enum plan_op ops[] = {
 		PLAN_REDUCE, PLAN_COPY_OUT, PLAN_COPY_IN, PLAN_BROADCAST};
@@ -279,7 +282,7 @@ static void plan_roots(struct plan *p, const struct facts *f)
 
 /* ---- the rule ---- */
 
-static void look(struct facts *f, const struct plan *p)
+static void look(struct facts *f, const struct transfer_plan *p)
 {
 	bool is_seen[TOPO_PORTS_MAX] = {false};
 	uint8_t labels[TOPO_GPUS_MAX] = {0};
@@ -306,8 +309,9 @@ static void look(struct facts *f, const struct plan *p)
 	f->is_linked = label(f->t, p, false, labels) == 1;
 }
 
-static void say(struct plan *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void say(struct plan *p, const char *fmt, ...)
+static void set_reason(struct transfer_plan *p, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+static void set_reason(struct transfer_plan *p, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -316,39 +320,42 @@ static void say(struct plan *p, const char *fmt, ...)
 	va_end(ap);
 }
 
-static enum strategy by_rule(struct plan *p, const struct facts *f, unsigned n_groups)
+static enum strategy by_rule(struct transfer_plan *p, const struct facts *f, unsigned n_groups)
 {
 	unsigned n = p->n_gpus;
 
 	if (n == 1) {
-		say(p, "there is one GPU");
+		set_reason(p, "there is one GPU");
 		return STRATEGY_COPY;
 	}
 	if (f->has_mig) {
-		say(p, "parts of a GPU (MIG) do not reach each other, so the processor sums");
+		set_reason(
+			p, "parts of a GPU (MIG) do not reach each other, so the processor sums");
 		return STRATEGY_COPY;
 	}
 	if (f->is_linked && f->n_with_card && f->n_without_card) {
-		say(p,
+		set_reason(p,
 			"NVLink joins the %u GPUs, and %u of their %u uplinks are free of network "
 			"cards: those copy",
 			n, f->n_without_card, f->n_with_card + f->n_without_card);
 		return STRATEGY_ROOTS;
 	}
 	if (f->is_linked) {
-		say(p, "NVLink joins the %u GPUs, and no uplink is better off than another", n);
+		set_reason(
+			p, "NVLink joins the %u GPUs, and no uplink is better off than another", n);
 		return STRATEGY_RS_AG;
 	}
 	if (!f->has_tree) {
-		say(p, "no PCI tree is to be seen (a virtual machine?) and no NVLink, so the "
-		       "processor sums");
+		set_reason(p,
+			"no PCI tree is to be seen (a virtual machine?) and no NVLink, so the "
+			"processor sums");
 		return STRATEGY_COPY;
 	}
 	if (n_groups == 1) {
-		say(p, "the %u GPUs share one uplink", n);
+		set_reason(p, "the %u GPUs share one uplink", n);
 		return STRATEGY_RS_AG;
 	}
-	say(p,
+	set_reason(p,
 		"the %u GPUs have %u uplinks and no NVLink between them: nothing is copied "
 		"across",
 		n, n_groups);
@@ -363,7 +370,7 @@ static bool needs_collectives(enum strategy s, unsigned n_gpus, unsigned n_group
 
 /* Can this be done at all? Only of what a setting wants. */
 static int check_wanted(
-	enum strategy s, const struct plan *p, const struct facts *f, struct err_text *err)
+	enum strategy s, const struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {
 	const char *name = strategy_words[s];
 
@@ -380,7 +387,7 @@ static int check_wanted(
 	return 0;
 }
 
-static void build(struct plan *p, const struct facts *f)
+static void build(struct transfer_plan *p, const struct facts *f)
 {
 	switch (p->strategy) {
 	case STRATEGY_RS_AG:
@@ -393,8 +400,9 @@ static void build(struct plan *p, const struct facts *f)
 			return;
 		p->n_groups = 0;
 		p->strategy = STRATEGY_COPY;
-		say(p, "the groups of GPUs are too unequal to share a tensor, so the processor "
-		       "sums");
+		set_reason(p,
+			"the groups of GPUs are too unequal to share a tensor, so the processor "
+			"sums");
 		plan_copy(p, f->t);
 		return;
 	case STRATEGY_ROOTS:
@@ -410,7 +418,7 @@ static void build(struct plan *p, const struct facts *f)
 	plan_copy(p, f->t);
 }
 
-static int choose(struct plan *p, const struct facts *f, struct err_text *err)
+static int choose(struct transfer_plan *p, const struct facts *f, struct err_text *err)
 {
 	uint8_t labels[TOPO_GPUS_MAX] = {0};
 	unsigned n_groups = label(f->t, p, true, labels);
@@ -427,12 +435,13 @@ static int choose(struct plan *p, const struct facts *f, struct err_text *err)
 				"copy",
 				strategy_words[want]);
 		if (want != s)
-			say(p, "gpu-strategy says so; the rule would choose %s", strategy_words[s]);
+			set_reason(p, "gpu-strategy says so; the rule would choose %s",
+				strategy_words[s]);
 		p->is_forced = true;
 		s = want;
 	} else if (needs_collectives(s, p->n_gpus, n_groups) && !f->ask->has_collectives) {
 		s = f->can_reach ? STRATEGY_CE : STRATEGY_COPY;
-		say(p, "NCCL cannot be used, so the processor sums%s",
+		set_reason(p, "NCCL cannot be used, so the processor sums%s",
 			s == STRATEGY_CE ? ", and GPUs copy the shares among themselves" : "");
 	}
 	p->strategy = s;
@@ -440,8 +449,8 @@ static int choose(struct plan *p, const struct facts *f, struct err_text *err)
 	return 0;
 }
 
-static int take_gpus(struct plan *p, const struct topology *t, const struct strategy_ask *ask,
-	struct err_text *err)
+static int take_gpus(struct transfer_plan *p, const struct topology *t,
+	const struct strategy_ask *ask, struct err_text *err)
 {
 	uint64_t seen = 0;
 
@@ -463,8 +472,8 @@ static int take_gpus(struct plan *p, const struct topology *t, const struct stra
 	return 0;
 }
 
-int strategy_plan(const struct topology *t, const struct strategy_ask *ask, struct plan *ret,
-	struct err_text *err)
+int strategy_plan(const struct topology *t, const struct strategy_ask *ask,
+	struct transfer_plan *ret, struct err_text *err)
 {
 	struct facts f = {.t = t, .ask = ask};
 	int rc;

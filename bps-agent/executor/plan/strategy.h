@@ -74,7 +74,7 @@ struct plan_group {
 	uint8_t gpus[TOPO_GPUS_MAX];
 };
 
-struct plan {
+struct transfer_plan {
 	enum strategy strategy;
 	bool is_forced;           /* a setting says so */
 	char why[PLAN_WHY_BYTES]; /* a clause: "the 8 GPUs are linked by NVLink" */
@@ -95,6 +95,6 @@ struct strategy_ask {
 /* Make the plan.
  * Errors: -EINVAL a GPU that is not there, or twice; -ENODEV no GPU; -EOPNOTSUPP the strategy that
  * is wanted cannot be had on these GPUs; with a sentence. */
-int strategy_plan(const struct topology *t, const struct strategy_ask *ask, struct plan *ret,
-	struct err_text *err);
+int strategy_plan(const struct topology *t, const struct strategy_ask *ask,
+	struct transfer_plan *ret, struct err_text *err);
 #endif

@@ -144,7 +144,7 @@ static long long attr(struct topology *t, int devices, const char *device, const
 
 /* ---- where a device is ---- */
 
-struct place {
+struct topo_place {
 	uint64_t port; /* TOPO_NO_PCI: none */
 	bool has_switch;
 	char bridge[TOPO_PCI_BYTES];
@@ -152,14 +152,14 @@ struct place {
 
 /* From the path of a device, "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0", or what
  * else leads to it. false: that is no such path. path is written to. */
-static bool place_parse(char *path, uint64_t device, struct place *ret)
+static bool topo_place_parse(char *path, uint64_t device, struct topo_place *ret)
 {
 	uint64_t above[DEPTH_MAX] = {0};
 	unsigned n = 0;
 	bool is_below = false;
 	char *save = NULL;
 
-	*ret = (struct place){.port = TOPO_NO_PCI};
+	*ret = (struct topo_place){.port = TOPO_NO_PCI};
 	for (char *s = strtok_r(path, "/", &save); s; s = strtok_r(NULL, "/", &save)) {
 		if (is_host_bridge(s)) { /* may be below another's device: the last one counts */
 			snprintf(ret->bridge, sizeof(ret->bridge), "%.19s", s);
@@ -182,10 +182,10 @@ static uint32_t find_uplink(struct topology *t, int devices, const char *name, u
 {
 	char path[PATH_MAX];
 	ssize_t n = readlinkat(devices, name, path, sizeof(path) - 1);
-	struct place at;
+	struct topo_place at;
 
 	path[n > 0 ? n : 0] = '\0';
-	if (n <= 0 || !place_parse(path, pci, &at)) {
+	if (n <= 0 || !topo_place_parse(path, pci, &at)) {
 		t->n_odd++;
 		return TOPO_NONE;
 	}

@@ -92,7 +92,7 @@ static void add_tensor(struct stage *s, uint32_t t)
 {
 	struct engine_place places[MEMBERS];
 	struct engine_range in[MEMBERS];
-	struct engine_tensor d = {.id = t,
+	struct engine_tensor_desc d = {.id = t,
 		.dtype = DTYPE_I32,
 		.n_elems = ELEMS,
 		.part_bytes = PART_BYTES,
@@ -109,14 +109,14 @@ static void add_tensor(struct stage *s, uint32_t t)
 	assert_int_equal(engine_add(s->e, &d, &err), 0);
 }
 
-static void alloc_all(struct stage *s, struct engine_member *members)
+static void alloc_all(struct stage *s, struct engine_member_desc *members)
 {
 	int all[MEMBERS];
 
 	for (int m = 0; m < s->route.n_members; m++)
 		all[m] = m;
 	for (int m = 0; m < s->route.n_members; m++) {
-		members[m] = (struct engine_member){m, s->slots[m], TENSORS};
+		members[m] = (struct engine_member_desc){m, s->slots[m], TENSORS};
 		assert_int_equal(ops->alloc(s->dev, m, BYTES * TENSORS, all, s->route.n_members,
 					 &s->gpu_mem[m]),
 			0);
@@ -126,7 +126,7 @@ static void alloc_all(struct stage *s, struct engine_member *members)
 static void stage_open(struct stage *s, const char *route, unsigned n)
 {
 	static const int switches[MEMBERS] = {0, 0, 0, 1, 1, 1, 2, 2};
-	struct engine_member members[MEMBERS];
+	struct engine_member_desc members[MEMBERS];
 	struct engine_env env = {
 		.ctx = s, .staged = on_staged, .done = on_done, .failed = on_failed};
 	struct engine_config cfg = {.members = members, .stall_ns = UINT64_C(300000000)};

@@ -19,7 +19,7 @@
 #define TENSORS   3
 #define PARTS_MAX 8
 
-struct rig {
+struct engine_rig {
 	struct device *dev;
 	struct engine *e;
 	struct route route;
@@ -37,17 +37,17 @@ struct rig {
 	unsigned seed;
 };
 
-static uint64_t in_offset(const struct rig *r, uint32_t t, unsigned group)
+static uint64_t in_offset(const struct engine_rig *r, uint32_t t, unsigned group)
 {
 	return (uint64_t)t * r->bytes * (MEMBERS + 2) + r->bytes * group;
 }
 
-static uint64_t out_offset(const struct rig *r, uint32_t t, unsigned i)
+static uint64_t out_offset(const struct engine_rig *r, uint32_t t, unsigned i)
 {
 	return in_offset(r, t, MEMBERS + i);
 }
 
-static int32_t *gpu_values(const struct rig *r, unsigned m, uint32_t t)
+static int32_t *gpu_values(const struct engine_rig *r, unsigned m, uint32_t t)
 {
 	uint64_t at = r->dev->ops->addr(r->gpu_mem[m], DEVICE_HOST);
 
@@ -55,7 +55,7 @@ static int32_t *gpu_values(const struct rig *r, unsigned m, uint32_t t)
 }
 
 /* What the agent and the servers do: all inputs' sum, times ten for "ten machines". */
-static void land(struct rig *r, uint32_t t, uint32_t part, uint64_t round)
+static void land(struct engine_rig *r, uint32_t t, uint32_t part, uint64_t round)
 {
 	uint64_t first = part * r->part_bytes / 4, n = r->part_bytes / 4;
 
@@ -75,7 +75,7 @@ static void land(struct rig *r, uint32_t t, uint32_t part, uint64_t round)
 
 static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
 {
-	struct rig *r = ctx;
+	struct engine_rig *r = ctx;
 
 	if (r->n_staged++ == 0)
 		r->first_staged = tensor;
@@ -85,7 +85,7 @@ static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
 
 static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 {
-	struct rig *r = ctx;
+	struct engine_rig *r = ctx;
 
 	(void)round;
 	r->n_done[tensor]++;
@@ -94,7 +94,7 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 
 static void on_late(void *ctx, uint32_t tensor, unsigned member)
 {
-	struct rig *r = ctx;
+	struct engine_rig *r = ctx;
 
 	(void)tensor;
 	r->n_late++;
@@ -103,18 +103,18 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 
 static void on_failed(void *ctx, int code, const char *text)
 {
-	struct rig *r = ctx;
+	struct engine_rig *r = ctx;
 
 	assert_int_equal(r->failed, 0);
 	assert_true(*text);
 	r->failed = code;
 }
 
-static void add_tensor(struct rig *r, uint32_t t)
+static void add_tensor(struct engine_rig *r, uint32_t t)
 {
 	struct engine_place places[MEMBERS];
 	struct engine_range in[MEMBERS];
-	struct engine_tensor d = {.id = t,
+	struct engine_tensor_desc d = {.id = t,
 		.dtype = DTYPE_I32,
 		.n_elems = r->n_elems,
 		.part_bytes = r->part_bytes,
@@ -131,11 +131,11 @@ static void add_tensor(struct rig *r, uint32_t t)
 	assert_int_equal(engine_add(r->e, &d, &err), 0);
 }
 
-static int make(struct rig *r, const struct device_ops *ops, const char *name, unsigned n,
+static int make(struct engine_rig *r, const struct device_ops *ops, const char *name, unsigned n,
 	uint64_t n_elems, uint64_t part_bytes, uint64_t chunk_bytes)
 {
 	static const int switches[MEMBERS] = {0, 0, 0, 1, 1, 1, 2, 2};
-	struct engine_member members[MEMBERS];
+	struct engine_member_desc members[MEMBERS];
 	struct engine_env env = {.ctx = r,
 		.staged = on_staged,
 		.done = on_done,
@@ -162,7 +162,7 @@ static int make(struct rig *r, const struct device_ops *ops, const char *name, u
 	memset(r->host, 0, host_bytes);
 	assert_int_equal(ops->pin(r->dev, r->host, host_bytes, &r->host_mem), 0);
 	for (unsigned m = 0; m < n; m++) {
-		members[m] = (struct engine_member){(int)m, r->slots[m], SLOTS};
+		members[m] = (struct engine_member_desc){(int)m, r->slots[m], SLOTS};
 		assert_int_equal(
 			ops->alloc(r->dev, (int)m, r->bytes * TENSORS, NULL, 0, &r->gpu_mem[m]), 0);
 	}
@@ -174,7 +174,7 @@ static int make(struct rig *r, const struct device_ops *ops, const char *name, u
 	return rc;
 }
 
-static void unmake(struct rig *r)
+static void unmake(struct engine_rig *r)
 {
 	const struct device_ops *ops = r->dev->ops;
 
@@ -188,7 +188,7 @@ static void unmake(struct rig *r)
 	free(r->host);
 }
 
-static void check(const struct rig *r)
+static void check(const struct engine_rig *r)
 {
 	struct err_text err = {""};
 
@@ -196,21 +196,21 @@ static void check(const struct rig *r)
 		fail_msg("%s", err.s);
 }
 
-static void poll_engine(struct rig *r)
+static void poll_engine(struct engine_rig *r)
 {
 	r->now_ns += 1000;
 	engine_poll(r->e, r->now_ns);
 	check(r);
 }
 
-static void fill(struct rig *r, uint32_t t, uint64_t round)
+static void fill(struct engine_rig *r, uint32_t t, uint64_t round)
 {
 	for (unsigned m = 0; m < r->route.n_members; m++)
 		for (uint64_t i = 0; i < r->n_elems; i++)
 			gpu_values(r, m, t)[i] = (int32_t)(i * (m + 1) + round * 7 + t);
 }
 
-static void submit(struct rig *r, uint32_t t, uint64_t round, uint16_t priority)
+static void submit(struct engine_rig *r, uint32_t t, uint64_t round, uint16_t priority)
 {
 	fill(r, t, round);
 	for (unsigned m = 0; m < r->route.n_members; m++)
@@ -218,7 +218,7 @@ static void submit(struct rig *r, uint32_t t, uint64_t round, uint16_t priority)
 	assert_int_equal(engine_run(r->e, t, round, OP_SUM, priority), 0);
 }
 
-static void expect_sum(const struct rig *r, uint32_t t, uint64_t round)
+static void expect_sum(const struct engine_rig *r, uint32_t t, uint64_t round)
 {
 	uint64_t n = r->route.n_members;
 
@@ -236,7 +236,7 @@ static void expect_sum(const struct rig *r, uint32_t t, uint64_t round)
 }
 
 /* Queues take turns in an order that the seed chooses. */
-static void run_fake(struct rig *r, uint32_t t)
+static void run_fake(struct engine_rig *r, uint32_t t)
 {
 	unsigned before = r->n_done[t];
 
@@ -272,7 +272,7 @@ static void every_route_sums_exactly_in_any_order_of_completions(void **state)
 	(void)state;
 	for (unsigned w = 0; w < N_WAYS; w++)
 		for (unsigned s = 0; s < 4; s++) {
-			struct rig r;
+			struct engine_rig r;
 
 			assert_int_equal(
 				make(&r, &device_fake, ways[w].name, ways[w].n, sizes[s].elems,
@@ -299,7 +299,7 @@ static void every_route_sums_exactly_on_host_threads(void **state)
 	(void)state;
 	for (unsigned w = 0; w < N_WAYS; w++) {
 		uint64_t end = clock_now_ns() + UINT64_C(20000000000);
-		struct rig r;
+		struct engine_rig r;
 
 		assert_int_equal(
 			make(&r, &device_host, ways[w].name, ways[w].n, 40000, 16384, 65536), 0);
@@ -323,7 +323,7 @@ static void every_route_sums_exactly_on_host_threads(void **state)
 
 static void nothing_begins_before_every_stream_has_come(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "ce", 4, 1000, 1024, 0), 0);
@@ -343,7 +343,7 @@ static void nothing_begins_before_every_stream_has_come(void **state)
 
 static void a_stream_that_is_late_is_named_once(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "ce", 3, 1000, 1024, 0), 0);
@@ -369,7 +369,7 @@ static void a_stream_that_is_late_is_named_once(void **state)
 /* Of two tensors of 64 MiB. next: whose second 32 MiB are staged. */
 static void check_next(uint32_t first, uint16_t priority, uint16_t of_other, uint32_t next)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 64 << 20 >> 2, 1 << 20, 0), 0);
 	r.lands_at_once = false;
@@ -402,7 +402,7 @@ static void equals_are_staged_in_the_order_of_their_rounds(void **state)
 
 static void a_partition_is_pushed_while_others_are_copied(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 4096, 4096, 0), 0);
@@ -423,7 +423,7 @@ static void a_partition_is_pushed_while_others_are_copied(void **state)
 
 static void small_collectives_travel_together(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "rs_ag", 4, 1 << 18, 1 << 14, 0), 0);
@@ -436,7 +436,7 @@ static void small_collectives_travel_together(void **state)
 
 static void a_landed_partition_must_have_been_staged(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 1000, 1024, 0), 0);
@@ -454,7 +454,7 @@ static void a_landed_partition_must_have_been_staged(void **state)
 /* Another agent listens, who knows which sums have arrived, and nothing else: it runs the last round
  * of each tensor once more, and says once more what has landed. */
 static void have_successor(
-	struct rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
+	struct engine_rig *r, const uint64_t rounds[TENSORS], bool has_landed[TENSORS][PARTS_MAX])
 {
 	unsigned before = r->n_staged, n_done[TENSORS];
 
@@ -482,7 +482,7 @@ static void a_successor_of_the_agent_hears_what_it_has_missed(void **state)
 		for (unsigned steps = 0; steps < 160; steps += 3) {
 			const uint64_t first[TENSORS] = {1, 1, 1};
 			bool landed[TENSORS][PARTS_MAX] = {{0}};
-			struct rig r;
+			struct engine_rig r;
 
 			assert_int_equal(
 				make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192),
@@ -513,7 +513,7 @@ static void a_successor_asks_for_rounds_that_are_over(void **state)
 {
 	const uint64_t last[TENSORS] = {2, 2, 1};
 	bool none[TENSORS][PARTS_MAX] = {{0}};
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "rs_ag", 2, 1000, 1024, 0), 0);
@@ -539,14 +539,14 @@ static void a_tensor_outside_of_its_memory_is_refused(void **state)
 {
 	struct engine_place place = {{0}, 3};
 	struct engine_range in;
-	struct engine_tensor d = {.id = 7,
+	struct engine_tensor_desc d = {.id = 7,
 		.dtype = DTYPE_I32,
 		.n_elems = 1000,
 		.part_bytes = 1024,
 		.places = &place,
 		.in = &in};
 	struct err_text err;
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	assert_int_equal(make(&r, &device_fake, "copy", 1, 1000, 1024, 0), 0);
@@ -568,7 +568,7 @@ static void a_tensor_outside_of_its_memory_is_refused(void **state)
 
 /* ---- faults ---- */
 
-static void expect_all_poisoned(const struct rig *r)
+static void expect_all_poisoned(const struct engine_rig *r)
 {
 	for (unsigned m = 0; m < r->route.n_members; m++)
 		for (unsigned s = 0; s < SLOTS; s++)
@@ -581,7 +581,7 @@ static void a_full_queue_only_delays(void **state)
 	(void)state;
 	for (unsigned w = 0; w < N_WAYS; w++)
 		for (unsigned n = 1; n < 40; n += 3) {
-			struct rig r;
+			struct engine_rig r;
 
 			make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192);
 			r.seed = n;
@@ -607,7 +607,7 @@ static void any_call_that_fails_ends_all_rounds_and_lets_all_streams_go(void **s
 	for (unsigned w = 0; w < N_WAYS; w++)
 		for (unsigned f = 0; f < 4; f++)
 			for (unsigned n = 1;; n++) {
-				struct rig r;
+				struct engine_rig r;
 				int failed;
 
 				make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192);
@@ -633,7 +633,7 @@ static void any_call_that_fails_ends_all_rounds_and_lets_all_streams_go(void **s
 
 static void a_queue_that_broke_is_noticed(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "copy", 1, 1000, 1024, 0);
@@ -649,7 +649,7 @@ static void a_queue_that_broke_is_noticed(void **state)
 
 static void work_that_never_ends_is_given_up(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "rs_ag", 4, 1000, 1024, 0);
@@ -669,7 +669,7 @@ static void work_that_never_ends_is_given_up(void **state)
 /* NCCL has begun to connect and never ends: nothing is queued yet, and streams wait all the same. */
 static void a_clique_that_never_opens_is_given_up(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "rs_ag", 4, 1000, 1024, 0);
@@ -687,7 +687,7 @@ static void a_clique_that_never_opens_is_given_up(void **state)
 
 static void a_slow_trainer_or_network_is_no_fault(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "copy", 1, 1000, 4096, 0);
@@ -711,7 +711,7 @@ static void a_slow_trainer_or_network_is_no_fault(void **state)
 
 static void a_member_that_dies_releases_the_others(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "rs_ag", 4, 1000, 1024, 0);
@@ -727,7 +727,7 @@ static void a_member_that_dies_releases_the_others(void **state)
 
 static void a_member_may_leave_when_nothing_is_under_way(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "ce", 2, 1000, 1024, 0);
@@ -745,7 +745,7 @@ static void a_cancelled_tensor_leaves_the_others_alone(void **state)
 	(void)state;
 	for (unsigned w = 0; w < N_WAYS; w++)
 		for (unsigned steps = 0; steps < 12; steps++) {
-			struct rig r;
+			struct engine_rig r;
 
 			make(&r, &device_fake, ways[w].name, ways[w].n, 5000, 4096, 8192);
 			submit(&r, 0, 1, 5);
@@ -769,7 +769,7 @@ static void a_cancelled_tensor_leaves_the_others_alone(void **state)
 
 static void memory_in_use_is_not_given_back(void **state)
 {
-	struct rig r;
+	struct engine_rig r;
 
 	(void)state;
 	make(&r, &device_fake, "copy", 1, 1000, 1024, 0);
@@ -788,7 +788,7 @@ static void an_engine_that_cannot_be_made_leaves_nothing(void **state)
 		static const enum fake_call calls[] = {FAKE_QUEUE_OPEN, FAKE_CLIQUE_OPEN, FAKE_PIN};
 
 		for (unsigned k = 0; k < 3; k++) {
-			struct engine_member members[4] = {{0}};
+			struct engine_member_desc members[4] = {{0}};
 			struct engine_config cfg = {.members = members};
 			struct engine_env env = {.failed = on_failed};
 			struct engine *e = NULL;

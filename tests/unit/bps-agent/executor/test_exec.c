@@ -30,7 +30,7 @@
 #define MS      UINT64_C(1000000)
 #define WAIT_MS 5000
 
-struct rig {
+struct exec_rig {
 	int agent, of_executor, trainers[WORKERS];
 	int page_fd, wake_fd, my_fd;
 	struct pipe pipe;
@@ -41,7 +41,7 @@ struct rig {
 
 static void *executor(void *arg)
 {
-	struct rig *r = arg;
+	struct exec_rig *r = arg;
 
 	r->status = exec_main(&device_host, r->of_executor);
 	return NULL;
@@ -80,7 +80,7 @@ static void say(int sock, const struct local_msg *m, const int *fds, unsigned n)
 }
 
 /* The agent introduces it: returns its end. */
-static int introduce(struct rig *r, uint32_t worker)
+static int introduce(struct exec_rig *r, uint32_t worker)
 {
 	struct local_msg m = {.type = GPU_TRAINER, .gpu_trainer = {.worker = worker, .pid = 1}};
 	int sv[2];
@@ -91,7 +91,7 @@ static int introduce(struct rig *r, uint32_t worker)
 	return sv[0];
 }
 
-static void say_hello(struct rig *r, uint32_t worker, int sock)
+static void say_hello(struct exec_rig *r, uint32_t worker, int sock)
 {
 	struct local_msg hello = {.type = GPU_HELLO,
 		.seq = 1,
@@ -101,7 +101,7 @@ static void say_hello(struct rig *r, uint32_t worker, int sock)
 	say(sock, &hello, NULL, 0);
 }
 
-static void make_rings(struct rig *r)
+static void make_rings(struct exec_rig *r)
 {
 	assert_int_equal(shm_memfd("pipe", sizeof(*r->page), &r->page_fd), 0);
 	r->page = mmap(NULL, sizeof(*r->page), PROT_READ | PROT_WRITE, MAP_SHARED, r->page_fd, 0);
@@ -111,7 +111,7 @@ static void make_rings(struct rig *r)
 	pipe_init(&r->pipe, r->page, r->wake_fd, true);
 }
 
-static void drop_rings(struct rig *r)
+static void drop_rings(struct exec_rig *r)
 {
 	pipe_fini(&r->pipe);
 	munmap(r->page, sizeof(*r->page));
@@ -120,7 +120,7 @@ static void drop_rings(struct rig *r)
 	close(r->my_fd);
 }
 
-static void say_start(struct rig *r, const char *job)
+static void say_start(struct exec_rig *r, const char *job)
 {
 	struct local_msg m = {.type = GPU_START,
 		.gpu_start = {.abi = LOCAL_ABI,
@@ -134,7 +134,7 @@ static void say_start(struct rig *r, const char *job)
 	say(r->agent, &m, (int[]){r->page_fd, r->wake_fd, r->my_fd}, 3);
 }
 
-static void start(struct rig *r)
+static void start(struct exec_rig *r)
 {
 	struct local_msg m;
 	void *mem = NULL;
@@ -152,7 +152,7 @@ static void start(struct rig *r)
 	free(mem);
 }
 
-static void rig_open(struct rig *r)
+static void rig_open(struct exec_rig *r)
 {
 	void *mem = NULL;
 
@@ -167,7 +167,7 @@ static void rig_open(struct rig *r)
 	}
 }
 
-static void rig_close(struct rig *r)
+static void rig_close(struct exec_rig *r)
 {
 	struct local_msg m = {.type = GPU_END, .gpu_text = {.text = ""}};
 
@@ -179,7 +179,7 @@ static void rig_close(struct rig *r)
 	close(r->agent);
 }
 
-static uint32_t alloc(struct rig *r, uint32_t worker, uint64_t bytes)
+static uint32_t alloc(struct exec_rig *r, uint32_t worker, uint64_t bytes)
 {
 	struct local_msg m = {.type = GPU_ALLOC, .seq = 5, .gpu_alloc = {.bytes = bytes}};
 	void *mem = NULL;
@@ -192,7 +192,7 @@ static uint32_t alloc(struct rig *r, uint32_t worker, uint64_t bytes)
 }
 
 /* What the executor says to it. */
-static uint32_t import(struct rig *r, uint64_t bytes, uint64_t offset, int fd)
+static uint32_t import(struct exec_rig *r, uint64_t bytes, uint64_t offset, int fd)
 {
 	uint8_t uuid[GPU_UUID_BYTES] = {0}, blob[1] = {0};
 	struct gpu_memory memory = {.version = GPU_MEMORY_VERSION,
@@ -216,7 +216,7 @@ static void memory_that_could_shrink_is_not_taken(void **state)
 {
 	char path[] = "/tmp/bps-exec-XXXXXX";
 	int file = mkstemp(path), open_fd = memfd_create("open", MFD_ALLOW_SEALING), pipes[2], fd;
-	struct rig r;
+	struct exec_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -240,13 +240,13 @@ static void memory_that_could_shrink_is_not_taken(void **state)
 	rig_close(&r);
 }
 
-static void push(struct rig *r, struct pipe_entry e)
+static void push(struct exec_rig *r, struct pipe_entry e)
 {
 	assert_int_equal(pipe_push(&r->pipe, &e), 0);
 	pipe_flush(&r->pipe);
 }
 
-static struct pipe_entry answer(struct rig *r)
+static struct pipe_entry answer(struct exec_rig *r)
 {
 	uint64_t end_ns = clock_now_ns() + WAIT_MS * MS;
 	struct pipe_entry e = {0};
@@ -256,7 +256,7 @@ static struct pipe_entry answer(struct rig *r)
 	return e;
 }
 
-static void give_arena(struct rig *r)
+static void give_arena(struct exec_rig *r)
 {
 	struct local_msg arena = {.type = GPU_ARENA, .gpu_arena = {.id = 1, .bytes = 1 << 20}};
 	int fd;
@@ -271,7 +271,7 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	struct local_msg m = {.type = GPU_RELEASE, .seq = 7, .gpu_release = {.text = ""}};
 	uint32_t region[WORKERS];
 	void *mem = NULL;
-	struct rig r;
+	struct exec_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -302,7 +302,7 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	rig_close(&r);
 }
 
-static void describe(struct rig *r, const uint32_t region[WORKERS], uint64_t n_elems)
+static void describe(struct exec_rig *r, const uint32_t region[WORKERS], uint64_t n_elems)
 {
 	push(r, (struct pipe_entry){.type = PIPE_TENSOR, .a = DTYPE_I32, .x = n_elems, .y = 4096});
 	for (uint16_t w = 0; w < WORKERS; w++)
@@ -318,7 +318,7 @@ static void describe(struct rig *r, const uint32_t region[WORKERS], uint64_t n_e
 				.y = 65536u * (i + 1u)});
 }
 
-static void run(struct rig *r, uint64_t round)
+static void run(struct exec_rig *r, uint64_t round)
 {
 	push(r, (struct pipe_entry){.type = PIPE_RUN, .a = OP_SUM, .x = round});
 }
@@ -328,7 +328,7 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 	uint32_t region[WORKERS];
 	struct local_msg m;
 	void *mem = NULL;
-	struct rig r;
+	struct exec_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -368,7 +368,7 @@ static void a_trainer_takes_one_of_two_sockets(void **state)
 	for (unsigned way = 0; way < 3; way++) {
 		void *mem = NULL;
 		int a, b;
-		struct rig r;
+		struct exec_rig r;
 		char c;
 
 		start(&r);
@@ -411,7 +411,7 @@ static void a_hello_that_is_given_up_is_followed_by_another(void **state)
 {
 	unsigned before = n_descriptors();
 	int sock = -1;
-	struct rig r;
+	struct exec_rig r;
 	void *mem;
 
 	(void)state;
@@ -440,7 +440,7 @@ static void a_hello_whose_trainer_is_gone_begins_nothing(void **state)
 		.seq = 1,
 		.gpu_hello = {.abi = LOCAL_ABI, .version = BPS_VERSION}};
 	struct local_msg m = {.type = GPU_TRAINER, .gpu_trainer = {.worker = 0, .pid = 1}};
-	struct rig r;
+	struct exec_rig r;
 	void *mem;
 	int sv[2];
 
@@ -466,7 +466,7 @@ static void noise_of_a_trainer_ends_its_connection_only(void **state)
 {
 	unsigned char noise[512];
 	unsigned seed = 1;
-	struct rig r;
+	struct exec_rig r;
 	char byte;
 
 	(void)state;

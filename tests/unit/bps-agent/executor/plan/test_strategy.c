@@ -15,7 +15,7 @@
 #include "tests/unit/topo_fixture.h"
 
 static struct topology topo;
-static struct plan plan;
+static struct transfer_plan plan;
 
 static enum strategy make(const char *name)
 {
