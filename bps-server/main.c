@@ -176,37 +176,44 @@ static void member_told(void *ctx)
 	post_all(ctx, THREAD_RESYNC_END, NULL);
 }
 
-static void sum_stats(struct srv_app *app, struct srv_stats *ret, uint64_t *ret_oldest_beat)
+/* Figures of all data threads and of the network. */
+struct srv_figures {
+	struct srv_stats core;
+	struct net_stats net;
+	uint64_t oldest_beat; /* of a data thread; 0: there is none yet */
+};
+
+static void read_figures(struct srv_app *app, struct srv_figures *ret)
 {
-	*ret = (struct srv_stats){0};
-	*ret_oldest_beat = UINT64_MAX;
+	*ret = (struct srv_figures){0};
+	net_stats(app->node.net, &ret->net);
 	for (unsigned i = 0; i < app->n_started; i++) {
-		struct srv_stats s;
+		struct srv_stats s, *sum = &ret->core;
 		uint64_t beat;
 
 		thread_stats(app->threads[i], &s, &beat);
-		ret->rounds += s.rounds;
-		ret->contributions += s.contributions;
-		ret->duplicates += s.duplicates;
-		ret->fenced_old += s.fenced_old;
-		ret->fenced_new += s.fenced_new;
-		ret->donations += s.donations;
-		ret->late += s.late;
-		ret->crc_errors += s.crc_errors;
-		ret->protocol_errors += s.protocol_errors;
-		ret->bytes_summed += s.bytes_summed;
-		ret->offered_bytes += s.offered_bytes;
-		ret->sums_used += s.sums_used;
-		ret->sums_high += s.sums_high;
-		ret->staging_used += s.staging_used;
-		ret->staging_high += s.staging_high;
-		ret->parts += s.parts;
-		ret->retired += s.retired;
-		if (s.sum_ns > ret->sum_ns)
-			ret->sum_ns = s.sum_ns;
-		histogram_merge(&ret->wait, &s.wait);
-		if (beat < *ret_oldest_beat)
-			*ret_oldest_beat = beat;
+		sum->rounds += s.rounds;
+		sum->contributions += s.contributions;
+		sum->duplicates += s.duplicates;
+		sum->fenced_old += s.fenced_old;
+		sum->fenced_new += s.fenced_new;
+		sum->donations += s.donations;
+		sum->late += s.late;
+		sum->crc_errors += s.crc_errors;
+		sum->protocol_errors += s.protocol_errors;
+		sum->bytes_summed += s.bytes_summed;
+		sum->offered_bytes += s.offered_bytes;
+		sum->sums_used += s.sums_used;
+		sum->sums_high += s.sums_high;
+		sum->staging_used += s.staging_used;
+		sum->staging_high += s.staging_high;
+		sum->parts += s.parts;
+		sum->retired += s.retired;
+		if (s.sum_ns > sum->sum_ns)
+			sum->sum_ns = s.sum_ns;
+		histogram_merge(&sum->wait, &s.wait);
+		if (i == 0 || beat < ret->oldest_beat)
+			ret->oldest_beat = beat;
 	}
 }
 
@@ -220,20 +227,18 @@ static void read_arrivals(struct srv_app *app)
 static void member_beat(void *ctx, struct ctl_beat *b)
 {
 	struct srv_app *app = ctx;
-	struct net_stats f;
-	struct srv_stats s;
-	uint64_t beat;
+	struct srv_figures f;
 
-	sum_stats(app, &s, &beat);
-	net_stats(app->node.net, &f);
+	read_figures(app, &f);
 	node_beat(&app->node, b);
-	b->progress = beat;
-	b->rounds = s.rounds;
-	b->rx_bytes = f.rx_bytes;
-	b->tx_bytes = f.tx_bytes + s.offered_bytes;
-	b->mem_bytes = s.sums_used + s.staging_used;
-	b->connections = f.connections;
-	b->sum_us = (uint32_t)(s.sum_ns / 1000 < UINT32_MAX ? s.sum_ns / 1000 : UINT32_MAX);
+	b->progress = f.oldest_beat;
+	b->rounds = f.core.rounds;
+	b->rx_bytes = f.net.rx_bytes;
+	b->tx_bytes = f.net.tx_bytes + f.core.offered_bytes;
+	b->mem_bytes = f.core.sums_used + f.core.staging_used;
+	b->connections = f.net.connections;
+	b->sum_us =
+		(uint32_t)(f.core.sum_ns / 1000 < UINT32_MAX ? f.core.sum_ns / 1000 : UINT32_MAX);
 	read_arrivals(app);
 	b->jobs = app->beat_jobs;
 	b->n_jobs = arrivals_fill_beat(&app->arrivals, app->beat_jobs, app->beat_late);
@@ -258,11 +263,10 @@ static const struct member_ops member_ops = {.up = member_up,
 
 static uint64_t leave_busy(void *ctx)
 {
-	struct srv_stats s;
-	uint64_t beat;
+	struct srv_figures f;
 
-	sum_stats(ctx, &s, &beat);
-	return s.parts + s.retired;
+	read_figures(ctx, &f);
+	return f.core.parts + f.core.retired;
 }
 
 static void leave_over(void *ctx)
@@ -291,23 +295,20 @@ static void stop(void *ctx)
 static void write_status_line(void *ctx, char *ret, size_t room)
 {
 	struct srv_app *app = ctx;
-	struct net_stats f;
-	struct srv_stats s;
-	uint64_t beat;
+	struct srv_figures f;
 
 	if (!node_line(&app->node, ret, room))
 		return;
-	sum_stats(app, &s, &beat);
-	net_stats(app->node.net, &f);
+	read_figures(app, &f);
 	if (leave_is_begun(&app->leave)) {
 		snprintf(ret, room, "about to end: %llu partitions move to other servers",
-			(unsigned long long)s.parts);
+			(unsigned long long)f.core.parts);
 		return;
 	}
 	snprintf(ret, room,
 		"summing: %llu connections, %llu partitions, %llu MiB of sums, %llu rounds",
-		(unsigned long long)f.connections, (unsigned long long)s.parts,
-		(unsigned long long)s.sums_used >> 20, (unsigned long long)s.rounds);
+		(unsigned long long)f.net.connections, (unsigned long long)f.core.parts,
+		(unsigned long long)f.core.sums_used >> 20, (unsigned long long)f.core.rounds);
 }
 
 /* ---- HTTP ---- */
@@ -315,11 +316,10 @@ static void write_status_line(void *ctx, char *ret, size_t room)
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
 	struct srv_app *app = arg;
-	struct srv_stats s;
-	uint64_t beat;
+	struct srv_figures f;
 
-	sum_stats(app, &s, &beat);
-	return node_probe(&app->node, probe, app->n_started ? beat : 0, err);
+	read_figures(app, &f);
+	return node_probe(&app->node, probe, f.oldest_beat, err);
 }
 
 static void counter(struct evbuffer *out, const char *name, const char *help, uint64_t v)
@@ -421,50 +421,52 @@ static json_t *arrivals_json(struct srv_app *app)
 static void http_metrics(void *arg, struct evbuffer *out)
 {
 	struct srv_app *app = arg;
-	struct net_stats f;
-	struct srv_stats s;
-	uint64_t beat;
+	struct srv_figures f;
 
-	sum_stats(app, &s, &beat);
-	net_stats(app->node.net, &f);
-	node_metrics(&app->node, app->n_started ? beat : 0, out);
-	counter(out, "bps_server_received_bytes_total", "bytes received from agents", f.rx_bytes);
+	read_figures(app, &f);
+	node_metrics(&app->node, f.oldest_beat, out);
+	counter(out, "bps_server_received_bytes_total", "bytes received from agents",
+		f.net.rx_bytes);
 	counter(out, "bps_server_sent_bytes_total",
 		"bytes sent to agents, or offered to them for reading",
-		f.tx_bytes + s.offered_bytes);
+		f.net.tx_bytes + f.core.offered_bytes);
 	counter(out, "bps_server_discarded_bytes_total",
 		"bytes that came with an offer and were thrown away, since nobody read it then",
-		f.discarded_bytes);
-	counter(out, "bps_server_contributions_total", "contributions taken", s.contributions);
-	counter(out, "bps_server_duplicates_total", "messages that said nothing new", s.duplicates);
+		f.net.discarded_bytes);
+	counter(out, "bps_server_contributions_total", "contributions taken", f.core.contributions);
+	counter(out, "bps_server_duplicates_total", "messages that said nothing new",
+		f.core.duplicates);
 	metric_begin(out, "bps_server_fenced_total", "counter", "messages of another placement");
-	metric_value(out, "bps_server_fenced_total", (double)s.fenced_old, "dir", "old", NULL);
-	metric_value(out, "bps_server_fenced_total", (double)s.fenced_new, "dir", "new", NULL);
-	counter(out, "bps_server_donations_total", "results donated by agents", s.donations);
+	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_old, "dir", "old", NULL);
+	metric_value(out, "bps_server_fenced_total", (double)f.core.fenced_new, "dir", "new", NULL);
+	counter(out, "bps_server_donations_total", "results donated by agents", f.core.donations);
 	counter(out, "bps_server_late_total", "contributions that their round did not wait for",
-		s.late);
-	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", s.crc_errors);
+		f.core.late);
+	counter(out, "bps_server_crc_errors_total", "payloads with a wrong crc", f.core.crc_errors);
 	counter(out, "bps_server_protocol_errors_total", "connections closed for nonsense",
-		s.protocol_errors + f.protocol_errors);
-	counter(out, "bps_server_refused_tickets_total", "strangers refused", f.refused_tickets);
+		f.core.protocol_errors + f.net.protocol_errors);
+	counter(out, "bps_server_refused_tickets_total", "strangers refused",
+		f.net.refused_tickets);
 	counter(out, "bps_server_silent_strangers_total",
-		"connections that showed no ticket, closed", f.silent_strangers);
+		"connections that showed no ticket, closed", f.net.silent_strangers);
 	metric_begin(out, "bps_server_memory_bytes", "gauge", "memory in use by kind");
-	metric_value(out, "bps_server_memory_bytes", (double)s.sums_used, "kind", "sums", NULL);
 	metric_value(
-		out, "bps_server_memory_bytes", (double)s.staging_used, "kind", "staging", NULL);
+		out, "bps_server_memory_bytes", (double)f.core.sums_used, "kind", "sums", NULL);
+	metric_value(out, "bps_server_memory_bytes", (double)f.core.staging_used, "kind", "staging",
+		NULL);
 	metric_begin(out, "bps_server_memory_limit_bytes", "gauge", "memory that may be in use");
 	metric_value(out, "bps_server_memory_limit_bytes", (double)app->opts.sums_bytes, "kind",
 		"sums", NULL);
 	metric_value(out, "bps_server_memory_limit_bytes", (double)app->opts.staging_bytes, "kind",
 		"staging", NULL);
-	metric_one(out, "bps_server_connections", "gauge", "data connections", f.connections);
+	metric_one(out, "bps_server_connections", "gauge", "data connections", f.net.connections);
 	metric_begin(out, "bps_server_round_wait_seconds", "histogram",
 		"from the first to the last arrival of a partition's round");
-	metric_histogram(out, "bps_server_round_wait_seconds", &s.wait, NULL);
+	metric_histogram(out, "bps_server_round_wait_seconds", &f.core.wait, NULL);
 	metric_one(out, "bps_server_sum_seconds", "gauge",
-		"from the last arrival to the sum, mean of the last few", (double)s.sum_ns / 1e9);
-	metric_one(out, "bps_server_partitions", "gauge", "partitions placed here", s.parts);
+		"from the last arrival to the sum, mean of the last few",
+		(double)f.core.sum_ns / 1e9);
+	metric_one(out, "bps_server_partitions", "gauge", "partitions placed here", f.core.parts);
 	job_metrics(app, out);
 }
 
@@ -472,16 +474,16 @@ static void http_status(void *arg, struct httpd_request *req)
 {
 	struct srv_app *app = arg;
 	json_t *root = node_status(&app->node, "server");
-	struct srv_stats s;
-	uint64_t beat;
+	struct srv_figures f;
 
-	sum_stats(app, &s, &beat);
+	read_figures(app, &f);
 	json_object_update_new(
 		root, json_pack("{s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "threads",
-			      (int)app->n_started, "partitions", (json_int_t)s.parts, "rounds",
-			      (json_int_t)s.rounds, "sums_bytes", (json_int_t)s.sums_used,
+			      (int)app->n_started, "partitions", (json_int_t)f.core.parts, "rounds",
+			      (json_int_t)f.core.rounds, "sums_bytes", (json_int_t)f.core.sums_used,
 			      "sums_quota_bytes", (json_int_t)app->opts.sums_bytes, "staging_bytes",
-			      (json_int_t)s.staging_used, "donations", (json_int_t)s.donations));
+			      (json_int_t)f.core.staging_used, "donations",
+			      (json_int_t)f.core.donations));
 	json_object_set_new(root, "jobs", arrivals_json(app));
 	httpd_answer(req, 200, root);
 }
