@@ -175,14 +175,8 @@ void agt_job_free(struct agt_job *job, void (*release)(void *ctx), void *release
 	job->release = release;
 	job->release_ctx = release_ctx;
 	TAILQ_FOREACH (t, &job->tensors, link)
-		for (uint32_t i = 0; i < t->n_parts; i++) {
-			part_send_got(&t->parts[i]);
-			link_drop_owed(&t->parts[i]);
-			part_stop(&t->parts[i]);
-			t->parts[i].is_staging = false;
-			if (t->parts[i].state != PART_FETCHING)
-				t->parts[i].state = PART_IDLE;
-		}
+		for (uint32_t i = 0; i < t->n_parts; i++)
+			part_abandon(&t->parts[i], "job is closing");
 	agt_job_reads_ended(job);
 }
 
@@ -221,29 +215,16 @@ static void tensor_end(struct agt_tensor *t, int status)
 	core->env.done(core->env.ctx, t->user, t->round, status, status ? 0 : workers);
 }
 
-static void tensor_abandon(struct agt_tensor *t, int code)
+void agt_tensor_fail(struct agt_tensor *t, int code)
 {
 	bool has_waiters = t->is_running || t->n_submitted > 0;
 
 	if (!t->failed)
 		t->failed = code;
-	for (uint32_t i = 0; i < t->n_parts; i++) {
-		struct agt_part *part = &t->parts[i];
-
-		part_send_got(part);
-		link_drop_owed(part);
-		part_stop(part);
-		part->is_staging = false;
-		if (part->state != PART_FETCHING)
-			part->state = PART_IDLE;
-	}
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		part_abandon(&t->parts[i], "tensor has failed");
 	if (has_waiters)
 		tensor_end(t, t->failed);
-}
-
-void agt_tensor_fail(struct agt_tensor *t, int code)
-{
-	tensor_abandon(t, code);
 }
 
 void agt_job_fail(struct agt_job *job, int code)
@@ -254,7 +235,7 @@ void agt_job_fail(struct agt_job *job, int code)
 		return;
 	job->failed = code;
 	TAILQ_FOREACH (t, &job->tensors, link)
-		tensor_abandon(t, code);
+		agt_tensor_fail(t, code);
 }
 
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)

@@ -207,9 +207,10 @@ uint32_t part_bytes(const struct agt_part *part);
 void part_start(struct agt_part *part);
 /* Its bytes are in the inputs. */
 void part_staged(struct agt_part *part);
-/* Tell the server where it lives that it will not read the results offered so far: before it
- * leaves. */
+/* Tell its server that the results offered so far will not be read: before it leaves. */
 void part_send_got(struct agt_part *part);
+/* End its round without a sum. A running read is left to end stale. */
+void part_abandon(struct agt_part *part, const char *why);
 /* Take it out of every list and timer; a running read is left to end stale. */
 void part_stop(struct agt_part *part);
 /* It lives on link (NULL: nowhere) since pgen. */

@@ -249,6 +249,16 @@ void part_restart(struct agt_part *part)
 	resend_all(part, "connection");
 }
 
+void part_abandon(struct agt_part *part, const char *why)
+{
+	part_send_got(part);
+	link_drop_owed(part);
+	part_stop(part);
+	part->is_staging = false;
+	if (part->state != PART_FETCHING && part->state != PART_IDLE)
+		part_set_state(part, PART_IDLE, why);
+}
+
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);

@@ -17,6 +17,33 @@
 #define LOOK_NS    UINT64_C(5000000)
 #define PAGE_BYTES 4096u
 
+static const struct {
+	const char *name;
+	unsigned next;
+} tensor_states[] = {
+	[TENSOR_IDLE] = {"idle", 1u << TENSOR_WAITING | 1u << TENSOR_DEAD},
+	[TENSOR_WAITING] = {"waiting", 1u << TENSOR_RUNNING | 1u << TENSOR_DEAD},
+	[TENSOR_RUNNING] = {"running", 1u << TENSOR_IDLE | 1u << TENSOR_DEAD},
+	[TENSOR_DEAD] = {"dead", 0},
+};
+
+/* The list e->waiting and the count e->n_running follow the state. */
+static void engine_tensor_set_state(struct engine_tensor *t, enum engine_tensor_state state)
+{
+	struct engine *e = t->e;
+
+	assert(tensor_states[t->state].next >> state & 1);
+	log_trace("tensor %s to %s: tensor=%u round=%llu", tensor_states[t->state].name,
+		tensor_states[state].name, t->id, (unsigned long long)t->round);
+	if (t->state == TENSOR_WAITING)
+		TAILQ_REMOVE(&e->waiting, t, link);
+	if (state == TENSOR_WAITING)
+		TAILQ_INSERT_TAIL(&e->waiting, t, link);
+	e->n_running -= t->state == TENSOR_RUNNING;
+	e->n_running += state == TENSOR_RUNNING;
+	t->state = state;
+}
+
 /* ---- failure ---- */
 
 static void poison_all(struct engine *e)
@@ -28,15 +55,10 @@ static void poison_all(struct engine *e)
 
 static void tensor_die(struct engine_tensor *t)
 {
-	struct engine *e = t->e;
-
-	if (t->state == TENSOR_WAITING)
-		TAILQ_REMOVE(&e->waiting, t, link);
-	if (t->state == TENSOR_RUNNING) {
+	if (t->state == TENSOR_RUNNING)
 		engine_tensor_stop(t);
-		e->n_running--;
-	}
-	t->state = TENSOR_DEAD;
+	if (t->state != TENSOR_DEAD)
+		engine_tensor_set_state(t, TENSOR_DEAD);
 }
 
 void engine_fail(struct engine *e, int code, const char *fmt, ...)
@@ -386,10 +408,9 @@ int engine_run(struct engine *e, uint32_t id, uint64_t round, enum op op, uint16
 	t->op = op;
 	t->priority = priority;
 	t->run_seq = e->n_runs++;
-	t->state = TENSOR_WAITING;
 	t->run_ns = 0;
 	t->reported_late = -1;
-	TAILQ_INSERT_TAIL(&e->waiting, t, link);
+	engine_tensor_set_state(t, TENSOR_WAITING);
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		if (e->members[i].is_gone)
 			engine_fail(e, BPS_EWORKER_LOST, "local rank %u has left", i);
@@ -421,9 +442,8 @@ void engine_tensor_done(struct engine_tensor *t)
 {
 	struct engine *e = t->e;
 
-	t->state = TENSOR_IDLE;
+	engine_tensor_set_state(t, TENSOR_IDLE);
 	t->is_done = true;
-	e->n_running--;
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		gpuslot_finish(slot_of(t, i), t->round);
 	if (!t->is_mute)
@@ -515,9 +535,7 @@ static bool begin_ready(struct engine *e)
 			report_late(t, missing);
 			continue;
 		}
-		TAILQ_REMOVE(&e->waiting, t, link);
-		t->state = TENSOR_RUNNING;
-		e->n_running++;
+		engine_tensor_set_state(t, TENSOR_RUNNING);
 		engine_tensor_begin(t);
 		any = true;
 	}

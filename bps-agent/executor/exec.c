@@ -1,5 +1,6 @@
 #include "bps-agent/executor/exec.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -36,6 +37,24 @@
 #define ALARMS_MAX   5
 #define ALARM_SET_NS (1000 * MS)
 
+static const struct {
+	const char *name;
+	unsigned next;
+} exec_states[] = {
+	[EXEC_STARTING] = {"starting", 1u << EXEC_MEETING | 1u << EXEC_ENDING},
+	[EXEC_MEETING] = {"meeting", 1u << EXEC_RUNNING | 1u << EXEC_ENDING},
+	[EXEC_RUNNING] = {"running", 1u << EXEC_ENDING},
+	[EXEC_ENDING] = {"ending", 0},
+};
+
+static void exec_set_state(struct exec *x, enum exec_state state)
+{
+	assert(exec_states[x->state].next >> state & 1);
+	log_trace("executor %s to %s: job=%s", exec_states[x->state].name, exec_states[state].name,
+		x->job);
+	x->state = state;
+}
+
 /* ---- the end ---- */
 
 static void send_text(struct exec *x, uint16_t type, int code, const char *text)
@@ -56,7 +75,7 @@ static void end(struct exec *x, int status)
 	if (x->state == EXEC_ENDING)
 		return;
 	log_debug("executor ends: job=%s status=%d", x->job, status);
-	x->state = EXEC_ENDING;
+	exec_set_state(x, EXEC_ENDING);
 	x->exit_status = status;
 	x->end_ns = clock_now_ns() + DRAIN_NS;
 }
@@ -192,7 +211,7 @@ static void start_when_met(struct exec *x)
 		exec_fail(x, BPS_EDEVICE, err.s);
 		return;
 	}
-	x->state = EXEC_RUNNING;
+	exec_set_state(x, EXEC_RUNNING);
 	nodes_text(&x->choice, nodes, sizeof(nodes));
 	log_info("driving GPUs: job=%s backend=%s workers=%u route=%s nodes=%s why=%s", x->job,
 		x->ops->name, x->n_workers, x->choice.route.name, nodes, x->choice.why);
@@ -287,7 +306,7 @@ static int on_start(
 			x->trainers[w].gpu = -1;
 		TAILQ_INIT(&x->trainers[w].regions);
 	}
-	x->state = EXEC_MEETING;
+	exec_set_state(x, EXEC_MEETING);
 	return 0;
 }
 
