@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 
+#include "bps-agent/core/lockstep.h"
+
 /* Sums over all partitions, to be compared with the lists and counters of core and links. */
 struct agt_tally {
 	size_t n_parts, n_local, n_timers, n_ready, n_offered, n_owing, n_homes, n_shares,

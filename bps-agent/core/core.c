@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-agent/core/lockstep.h"
 #include "common/base/log.h"
 
 /* Partition size of jobs whose sums never leave the machine. */

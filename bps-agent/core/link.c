@@ -1,12 +1,14 @@
 /* Connections to servers' data threads: what waits to be sent on each, the window of bytes under
  * way, and connecting again after a loss (at once, then 100 ms, 300 ms, then up to 1 s with
  * jitter: a server that is away for longer loses its partitions). */
-#include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/link.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
+#include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/lockstep.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
@@ -349,7 +351,7 @@ static void event_down(void *ctx, struct xconn *c, const char *why)
 static void event_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
 	(void)ctx;
-	part_message(c->user, m);
+	part_receive(c->user, m);
 }
 
 static void event_read_done(void *ctx, struct xport_read *r, int status)

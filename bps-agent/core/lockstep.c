@@ -27,11 +27,13 @@
  *   - by what does not go over a card: a server on the same host.
  * These are not held either, nor is one whose most urgent contribution is a repeated one. Over a
  * transport that takes offers without their bytes all are through within one turn. */
-#include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/lockstep.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+
+#include "bps-agent/core/core_impl.h"
 
 #define MS UINT64_C(1000000)
 /* Late: longer than GAPS times the usual gap between two contributions, which is some milliseconds

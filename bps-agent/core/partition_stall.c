@@ -1,5 +1,6 @@
 /* Where the partitions of a round are that are not summed yet. */
 #include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/link.h"
 
 /* The one that is where it is for the longest goes into ret. */
 static void look_at(const struct agt_part *part, struct agt_stall *ret)

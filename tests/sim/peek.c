@@ -1,6 +1,7 @@
 #include "tests/sim/peek.h"
 
 #include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/link.h"
 
 bool peek_has(const struct agt_core *core, const struct peek *p)
 {

@@ -15,6 +15,7 @@
 
 #include "bps-agent/core/core.h"
 #include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/lockstep.h"
 #include "common/data/crc32c.h"
 #include "tests/unit/fake_xport.h"
 

@@ -1,0 +1,58 @@
+#ifndef BPS_AGENT_CORE_LINK_H
+#define BPS_AGENT_CORE_LINK_H
+/* The connection to one data thread of one server: what waits to be sent on it, the window of bytes
+ * under way, and connecting again. The core frees it. Thread: the core's.
+ *
+ *   DOWN --needed, time to try--> CONNECTING --connected--> UP --lost--> DOWN */
+#include "bps-agent/core/part.h"
+
+/* A GOT that waits for credit: its partition may be elsewhere or gone by then. */
+struct agt_owed_got {
+	TAILQ_ENTRY(agt_owed_got) link;
+	struct wire_msg m;
+};
+
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_UP };
+
+/* The connection to one data thread of one server. */
+struct agt_link {
+	TAILQ_ENTRY(agt_link) link;
+	TAILQ_ENTRY(agt_link) active; /* core->active when is_active */
+	struct agt_core *core;
+	uint32_t server;
+	uint16_t thread;
+	bool is_active; /* may have something to send */
+	bool is_stuck;  /* a GOT, or what is owed, found no credit: nothing goes until writable */
+	bool is_full;   /* a contribution was refused: no new one goes until writable */
+	enum link_state state;
+	struct xconn *conn;     /* CONNECTING and UP */
+	struct heap_node timer; /* in core->link_timers when DOWN and needed */
+	unsigned n_tries;
+	uint64_t down_since_ns;
+	size_t inflight; /* bytes */
+	size_t n_parts;
+	struct part_list parts, offered, owing;
+	TAILQ_HEAD(, lockstep_share) shares;
+	TAILQ_HEAD(, agt_owed_got) gots;
+};
+
+/* The link to that thread, made when there is none. NULL: out of memory. */
+struct agt_link *link_get(struct agt_core *core, uint32_t server, uint16_t thread);
+/* The partition, which has none, lives on this link; connect if need be. Errors: -ENOMEM. */
+int link_attach(struct agt_link *link, struct agt_part *part);
+/* It lives nowhere, and must not be in share->ready or link->offered any more. */
+void link_detach(struct agt_part *part);
+/* Send part_send_owed(part, what) when there is credit; nothing without a link. */
+void link_owe(struct agt_part *part, enum part_owe what);
+void link_drop_owed(struct agt_part *part);
+/* Say GOT for the result that m names, now or when there is credit. */
+void link_send_got(struct agt_link *link, const struct wire_msg *m);
+/* It may have something to send: link_pump will look, when it is UP. */
+void link_activate(struct agt_link *link);
+/* Send what may be sent, one contribution at most; true when more could follow. */
+bool link_pump(struct agt_link *link);
+/* Without connection, partitions and GOTs. */
+void link_free(struct agt_link *link);
+/* Its timer in core->link_timers is due: connect. */
+void link_retry(struct agt_link *link);
+#endif

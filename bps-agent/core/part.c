@@ -1,0 +1,298 @@
+/* The way of one partition: see the drawing in core.h. Nothing here waits; every wait is a state
+ * with a timer. */
+#include "bps-agent/core/part.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/lockstep.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+
+/* Retries double up to this factor. */
+#define MAX_BACKOFF_LOG2 4
+
+static const struct {
+	const char *name;
+	unsigned next;
+} part_states[] = {
+	[PART_IDLE] = {"idle", 1u << PART_READY},
+	[PART_READY] = {"ready", 1u << PART_SENT | 1u << PART_OFFERED | 1u << PART_IDLE},
+	[PART_SENT] = {"sent",
+		1u << PART_READY | 1u << PART_WAITING | 1u << PART_OFFERED | 1u << PART_IDLE},
+	[PART_WAITING] = {"waiting", 1u << PART_READY | 1u << PART_OFFERED | 1u << PART_IDLE},
+	[PART_OFFERED] = {"offered",
+		1u << PART_READY | 1u << PART_SENT | 1u << PART_FETCHING | 1u << PART_IDLE},
+	[PART_FETCHING] = {"fetching", 1u << PART_READY | 1u << PART_IDLE},
+};
+
+void part_set_state(struct agt_part *part, enum agt_part_state state, const char *why)
+{
+	assert(part_states[part->state].next >> state & 1);
+	log_trace("part %s to %s: job=%u tensor=%u part=%u round=%llu why=%s",
+		part_states[part->state].name, part_states[state].name, part->tensor->job->id,
+		part->tensor->id, part->index, (unsigned long long)part->round, why);
+	part->state = state;
+}
+
+size_t part_elems(const struct agt_part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	uint64_t first = (uint64_t)part->index * t->part_elems;
+
+	return t->n_elems - first < t->part_elems ? (size_t)(t->n_elems - first) : t->part_elems;
+}
+
+uint32_t part_bytes(const struct agt_part *part)
+{
+	return (uint32_t)(part_elems(part) * dtype_bytes(part->tensor->dtype));
+}
+
+uint64_t part_offset(const struct agt_part *part)
+{
+	return (uint64_t)part->index * part->tensor->part_elems * dtype_bytes(part->tensor->dtype);
+}
+
+struct agt_core *part_core(const struct agt_part *part)
+{
+	return part->tensor->job->core;
+}
+
+/* ---- timers and lists ---- */
+
+void part_stop_timer(struct agt_part *part)
+{
+	if (heap_has(&part->timer))
+		heap_remove(&part_core(part)->timers, &part->timer);
+}
+
+/* Longer each time, by its own count: who has asked for pauses has answered. */
+void part_start_timer(struct agt_part *part, uint64_t span_ns, uint8_t *count)
+{
+	part_stop_timer(part);
+	part->timer.key = part_core(part)->now_ns + (span_ns << *count);
+	heap_push(&part_core(part)->timers, &part->timer);
+	if (*count < MAX_BACKOFF_LOG2)
+		++*count;
+}
+
+void part_await_answer(struct agt_part *part)
+{
+	part_start_timer(part, part_core(part)->cfg.retry_ns, &part->n_tries);
+}
+
+void part_uncharge(struct agt_part *part)
+{
+	if (part->is_charged) {
+		part->link->inflight -= part_bytes(part);
+		part->tensor->job->inflight -= part_bytes(part);
+		part_core(part)->stats.inflight_bytes -= part_bytes(part);
+		link_activate(part->link);
+	}
+	part->is_charged = false;
+	job_unpark(part->tensor->job);
+}
+
+static void enqueue(struct agt_part *part)
+{
+	struct agt_tensor *t = part->tensor;
+
+	if (part->is_staging)
+		return; /* part_staged will */
+	part->node.key = heap_key_part(t->priority, t->begun_seq, part->index);
+	if (t->job->is_local)
+		heap_push(&part_core(part)->local, &part->node);
+	else if (part->link)
+		lockstep_push(part);
+}
+
+void part_dequeue(struct agt_part *part)
+{
+	struct agt_job *job = part->tensor->job;
+
+	if (!heap_has(&part->node))
+		return;
+	if (!part->is_parked && !job->is_local)
+		lockstep_remove(part);
+	else
+		heap_remove(job->is_local ? &part_core(part)->local : &job->parked, &part->node);
+	part->is_parked = false;
+}
+
+bool part_fits_job(const struct agt_part *part)
+{
+	const struct agt_job *job = part->tensor->job;
+	uint64_t limit = job->core->cfg.job_inflight_bytes;
+
+	return part->is_overdue || !limit || !job->inflight ||
+	       job->inflight + part_bytes(part) <= limit;
+}
+
+void part_park(struct agt_part *part)
+{
+	part_dequeue(part);
+	part->is_parked = true;
+	heap_push(&part->tensor->job->parked, &part->node);
+}
+
+void job_unpark(struct agt_job *job)
+{
+	uint64_t limit = job->core->cfg.job_inflight_bytes, expected = job->inflight;
+	struct heap_node *node;
+
+	while ((node = heap_min(&job->parked))) {
+		struct agt_part *part = part_of(node);
+
+		expected += part_bytes(part);
+		/* With nothing under way all go: which of them can be sent is not known here, and
+		 * nothing would unpark the others. */
+		if (limit && job->inflight && expected > limit)
+			return;
+		part_dequeue(part);
+		enqueue(part);
+	}
+}
+
+void part_stop(struct agt_part *part)
+{
+	part_stop_timer(part);
+	part_uncharge(part);
+	if (part->state == PART_READY)
+		part_dequeue(part);
+	if (part->state == PART_OFFERED)
+		TAILQ_REMOVE(&part->link->offered, part, offered);
+	if (part->state == PART_FETCHING)
+		part->is_stale = true;
+}
+
+uint64_t part_last_round(const struct agt_part *part)
+{
+	return part->state == PART_IDLE ? part->round : part->round - 1;
+}
+
+uint64_t part_wire_round(const struct agt_part *part, uint64_t round)
+{
+	return round - part->kept->base;
+}
+
+bool part_is_have_due(const struct agt_part *part)
+{
+	return part->is_have_unconfirmed && (part->state == PART_IDLE || part->state == PART_READY);
+}
+
+void part_owe_have(struct agt_part *part)
+{
+	if (part_is_have_due(part) && !heap_has(&part->timer))
+		link_owe(part, OWE_HAVE);
+}
+
+void part_make_ready(struct agt_part *part, const char *why)
+{
+	part_set_state(part, PART_READY, why);
+	enqueue(part);
+	part_owe_have(part);
+}
+
+void part_start(struct agt_part *part)
+{
+	part->n_tries = part->n_agains = part->n_bad_crc = part->n_misfits = 0;
+	part->is_overdue = false;
+	part->sent_ns = 0;
+	part->round++;
+	part->is_staging = part->tensor->is_device;
+	part_make_ready(part, "submitted");
+}
+
+void part_staged(struct agt_part *part)
+{
+	part->is_staging = false;
+	enqueue(part);
+}
+
+/* The server of this pgen, or of this connection, knows nothing of it: say all again. */
+static void resend_all(struct agt_part *part, const char *why)
+{
+	part->n_tries = part->n_agains = 0;
+	part->is_overdue = false;
+	if (part->state == PART_FETCHING)
+		return; /* when the stale read has ended */
+	if (part->state != PART_IDLE && part->state != PART_READY)
+		part_set_state(part, PART_READY, why);
+	if (part->state == PART_READY && !heap_has(&part->node))
+		enqueue(part);
+	part_owe_have(part);
+}
+
+void part_restart(struct agt_part *part)
+{
+	link_drop_owed(part);
+	part_stop(part);
+	resend_all(part, "connection");
+}
+
+void part_abandon(struct agt_part *part, const char *why)
+{
+	part_send_got(part);
+	link_drop_owed(part);
+	part_stop(part);
+	part->is_staging = false;
+	if (part->state != PART_FETCHING && part->state != PART_IDLE)
+		part_set_state(part, PART_IDLE, why);
+}
+
+void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
+{
+	FAILPOINT(AGENT_PART_MOVE);
+	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not
+	 * read. */
+	if (part->link != link || part->state == PART_OFFERED)
+		part_send_got(part);
+	part_stop(part);
+	link_detach(part);
+	part->pgen = pgen;
+	if (pgen >= part->tensor->job->border && part->kept->border < part->tensor->job->border) {
+		part->kept->base = part_last_round(part);
+		part->kept->border = part->tensor->job->border;
+	}
+	part->is_have_unconfirmed =
+		part_wire_round(part, part_last_round(part)) > 0 || part->tensor->job->has_backup;
+	if (link && link_attach(link, part) < 0)
+		agt_job_error(part->tensor->job, -ENOMEM, "out of memory in the agent");
+	resend_all(part, "new placement");
+}
+
+void part_timer(struct agt_part *part)
+{
+	part_stop_timer(part);
+	FAILPOINT(AGENT_RETRY);
+	if (part->state == PART_IDLE || part->state == PART_READY) {
+		part_owe_have(part);
+		return;
+	}
+	part_core(part)->stats.repushes++;
+	part_uncharge(part);
+	part->is_overdue = part->state == PART_SENT;
+	part_make_ready(part, "timer");
+}
+
+void part_store_landed(struct agt_part *part)
+{
+	/* Release: partner is the acquire load of a successor, which finds what was stored before. */
+	atomic_store_explicit(&part->kept->landed, part->round, memory_order_release);
+}
+
+void part_report_sum(struct agt_part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	struct agt_env *env = &part_core(part)->env;
+
+	if (t->is_device)
+		env->unstage(env->ctx, t->user, part->index, part->round);
+	agt_tensor_part_done(part->tensor);
+}
+
+char *part_output(const struct agt_part *part)
+{
+	return (char *)part->tensor->out[part->round & 1].mem + part_offset(part);
+}

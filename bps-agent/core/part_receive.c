@@ -1,0 +1,306 @@
+/* What a partition receives: the result of its round, inline or by a read, and the answers that
+ * delay a contribution or ask for it again. A result counts only in its round and pgen (A4).
+ * Thread: the core's. */
+#include "bps-agent/core/part.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/link.h"
+#include "common/data/crc32c.h"
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
+
+/* The same partition's bytes were wrong this often: not chance. */
+#define MAX_BAD_CRC 4
+
+static void complete_round(struct agt_part *part, const struct wire_msg *m)
+{
+	struct agt_kept_part *kept = part->kept;
+	unsigned i = part->round & 1;
+
+	FAILPOINT(AGENT_RESULT_DELIVER);
+	kept->result_crc[i] = m->crc;
+	kept->workers[i] = m->result.workers;
+	kept->contributors[i] = m->result.contributors;
+	part_store_landed(part);
+	/* Others may be ahead, and wait to hear it. */
+	part->is_have_unconfirmed = part->tensor->job->has_backup;
+	part_core(part)->stats.pulled_bytes += m->len;
+	part_uncharge(part);
+	part_set_state(part, PART_IDLE, "result is in");
+	part_owe_have(part);
+	part_report_sum(part);
+}
+
+bool part_fetch(struct agt_part *part)
+{
+	struct agt_link *link = part->link;
+	int rc;
+
+	FAILPOINT(AGENT_READ_START);
+	part->read = (struct xport_read){.conn = link->conn,
+		.dst = part_output(part),
+		.own_segment = part->tensor->out[part->round & 1].segment,
+		.segment = part->offer.segment,
+		.len = part->offer.len,
+		.offset = part->offer.offset,
+		.is_past_caches = !part->tensor->is_device &&
+				  part->offer.len >= AGT_MUCH_PART_BYTES &&
+				  part->tensor->job->tensor_bytes >= AGT_MUCH_BYTES};
+	rc = xport_read(&part->read);
+	if (rc == -EAGAIN)
+		return false;
+	TAILQ_REMOVE(&link->offered, part, offered);
+	if (rc < 0) { /* a nonsense offer, or the connection is going down: ask again */
+		part_set_state(part, PART_SENT, "offer cannot be read");
+		part_await_answer(part);
+		return true;
+	}
+	part_set_state(part, PART_FETCHING, "offer");
+	part->tensor->job->n_reads++;
+	return true;
+}
+
+static void bad_result(struct agt_part *part)
+{
+	part_core(part)->stats.crc_errors++;
+	if (++part->n_bad_crc > MAX_BAD_CRC)
+		agt_job_error(part->tensor->job, BPS_EPROTO,
+			"tensor %u partition %u round %llu: what server %u sends does not match "
+			"its crc, %u times in a row; check that machine's memory and network card",
+			part->tensor->id, part->index, (unsigned long long)part->round,
+			part->link ? part->link->server : 0, part->n_bad_crc);
+}
+
+void part_read_done(struct agt_part *part, int status)
+{
+	struct agt_job *job = part->tensor->job;
+	bool is_stale = part->is_stale || part->offer.pgen != part->pgen;
+	int rc = FAILPOINT(AGENT_READ_DONE);
+
+	status = rc < 0 ? rc : status;
+	part->is_stale = false;
+	job->n_reads--;
+	if (is_stale || job->is_closing)
+		link_send_got(part->read.conn->user, &part->offer);
+	if (job->is_closing) {
+		part_set_state(part, PART_IDLE, "job is closing");
+		agt_job_reads_ended(job);
+		return;
+	}
+	if (job->failed || part->tensor->failed) {
+		part_set_state(part, PART_IDLE, "job has failed");
+		return;
+	}
+	if (status == 0 && !is_stale) {
+		if (part->read.conn->is_same_host ||
+			xport_read_crc(&part->read) == part->offer.crc) {
+			histogram_add(&part_core(part)->stats.pull,
+				part_core(part)->now_ns - part->offered_ns);
+			complete_round(part, &part->offer);
+			return;
+		}
+		bad_result(part);
+		if (job->failed) {
+			part->is_stale = false;
+			part_set_state(part, PART_IDLE, "job has failed");
+			return;
+		}
+	}
+	if (is_stale)
+		part_core(part)->stats.stale++;
+	part_uncharge(part);
+	part_make_ready(part, "read was in vain");
+}
+
+/* Is that very result to be read, or being read? Its end says GOT. */
+static bool is_being_read(const struct agt_part *part, const struct wire_msg *m)
+{
+	return part && (part->state == PART_OFFERED || part->state == PART_FETCHING) &&
+	       part->offer.pgen == m->pgen && part->offer.round == m->round;
+}
+
+/* An offer that will not be read, so that the server need not keep it for us. */
+static void decline(struct agt_part *part, const struct wire_msg *m)
+{
+	part_core(part)->stats.stale++;
+	if (m->flags & WIRE_INLINE)
+		return;
+	if (is_being_read(part, m))
+		return; /* the same once more */
+	link_send_got(part->link, m);
+}
+
+static void note_offered(struct agt_part *part)
+{
+	struct agt_core *core = part_core(part);
+
+	part->offered_ns = core->now_ns;
+	if (part->sent_ns) /* else it comes from an older contribution's server */
+		histogram_add(&core->stats.push, core->now_ns - part->sent_ns);
+}
+
+/* A new connection may help, once: a sum that another member donated stays what it is, and other jobs
+ * use this connection too. */
+static void on_misfit(struct agt_part *part, const struct wire_msg *m)
+{
+	log_rated(LOG_WARN,
+		"result does not fit its partition: server=%u job=%u tensor=%u part=%u len=%u "
+		"members=%u workers=%u",
+		part->link->server, m->job, m->tensor, m->part, m->len, m->result.n_members,
+		m->result.workers);
+	if (part->n_misfits++ == 0)
+		xport_close(part->link->conn, "result does not fit its partition");
+	else
+		agt_job_error(part->tensor->job, BPS_EPROTO,
+			"tensor %u partition %u round %llu: server %u offers a sum of %u bytes by "
+			"%u workers, which cannot be; does another machine run another release?",
+			part->tensor->id, part->index, (unsigned long long)part->round,
+			part->link->server, m->len, m->result.workers);
+}
+
+static void on_result(struct agt_part *part, const struct wire_msg *m)
+{
+	const struct agt_job *job = part->tensor->job;
+
+	/* What is still being copied from a device must not be overwritten there. The server keeps
+	 * its sum, and offers it again for the contribution. */
+	if (part->is_staging && m->pgen == part->pgen &&
+		m->round == part_wire_round(part, part->round))
+		return;
+	/* A4: the waited round, in the current pgen. */
+	if (m->pgen != part->pgen || m->round != part_wire_round(part, part->round) ||
+		part->state == PART_IDLE || part->state == PART_OFFERED ||
+		part->state == PART_FETCHING) {
+		decline(part, m);
+		return;
+	}
+	if (m->len != part_bytes(part) || m->result.n_members != job->n_members ||
+		m->result.workers == 0 || m->result.workers > job->size) {
+		on_misfit(part, m);
+		return;
+	}
+	if (m->flags & WIRE_INLINE) {
+		if (!part->link->conn->is_same_host && crc32c(0, m->payload, m->len) != m->crc) {
+			bad_result(part);
+			return; /* its timer asks again */
+		}
+		part_stop(part);
+		memcpy(part_output(part), m->payload, m->len);
+		note_offered(part);
+		complete_round(part, m);
+		return;
+	}
+	part_stop_timer(part);
+	part_dequeue(part);
+	part_set_state(part, PART_OFFERED, "result offered");
+	note_offered(part);
+	part->offer = *m;
+	TAILQ_INSERT_TAIL(&part->link->offered, part, offered);
+	part_fetch(part);
+}
+
+/* The server read something else than we described: a torn read, or the trainer wrote into a
+ * submitted buffer. */
+static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
+{
+	struct agt_tensor *t = part->tensor;
+	uint32_t was = part->crc;
+
+	if (part->state != PART_SENT || m->round != part_wire_round(part, part->round) ||
+		m->crc != part->crc)
+		return; /* of an older offer */
+	part_core(part)->stats.crc_errors++;
+	atomic_store(&part->kept->summed, 0); /* it was read over a network, and in vain */
+	part_prepare_contrib(part, true);
+	if (++part->n_bad_crc > 1 && part->crc != was) {
+		agt_job_error(t->job, BPS_EINPUT_CHANGED,
+			"tensor %u partition %u round %llu: its input was written to while in "
+			"flight, by rank %u%s",
+			t->id, part->index, (unsigned long long)part->round, t->job->ranks[0],
+			t->job->n_workers > 1 ? " or another rank of this machine" : "");
+		return;
+	}
+	if (part->n_bad_crc > MAX_BAD_CRC) {
+		agt_job_error(t->job, BPS_EPROTO,
+			"tensor %u partition %u round %llu: server %u received it damaged %u "
+			"times; check the network between here and there",
+			t->id, part->index, (unsigned long long)part->round, part->link->server,
+			part->n_bad_crc);
+		return;
+	}
+	part_stop(part);
+	part_make_ready(part, "bad crc");
+}
+
+static void on_again(struct agt_part *part, const struct wire_msg *m)
+{
+	if (part->state == PART_SENT && m->round == part_wire_round(part, part->round)) {
+		part_uncharge(part);
+		part_set_state(part, PART_WAITING, "server asked for a pause");
+	} else if (!part_is_have_due(part) ||
+		   m->round != part_wire_round(part, part_last_round(part))) {
+		return;
+	}
+	part->n_tries = 0;
+	if (part->tensor->job->has_backup)
+		part->n_agains = 0; /* it may take as long as the slowest worker */
+	part_start_timer(part, part_core(part)->cfg.again_ns, &part->n_agains);
+}
+
+static void on_have_ok(struct agt_part *part, const struct wire_msg *m)
+{
+	if (!part_is_have_due(part) || m->round != part_wire_round(part, part_last_round(part)))
+		return;
+	part->is_have_unconfirmed = false;
+	part_stop_timer(part);
+}
+
+void part_receive(struct agt_link *link, const struct wire_msg *m)
+{
+	struct agt_job *job = agt_job_find(link->core, m->job);
+	struct agt_tensor *t = job && m->tensor < job->n_by_id ? job->by_id[m->tensor] : NULL;
+	struct agt_part *part = t && m->part < t->n_parts ? &t->parts[m->part] : NULL;
+
+	if (!part || m->member != job->member || job->failed || t->failed || job->is_closing) {
+		link->core->stats.stale++;
+		if (m->type == WIRE_RESULT && !(m->flags & WIRE_INLINE) && !is_being_read(part, m))
+			link_send_got(link, m);
+		return;
+	}
+	if (m->type != WIRE_RESULT && (m->pgen != part->pgen || part->link != link)) {
+		link->core->stats.stale++;
+		return;
+	}
+	if (part->link != link) { /* a result from where it lived before */
+		link->core->stats.stale++;
+		if (!(m->flags & WIRE_INLINE) && !is_being_read(part, m))
+			link_send_got(link, m);
+		return;
+	}
+	switch (m->type) {
+	case WIRE_RESULT:
+		if (!FAILPOINT(AGENT_RESULT_RECEIVED))
+			on_result(part, m);
+		break;
+	case WIRE_DONATE_REQ:
+		part->donate_round = m->round + part->kept->base;
+		link_owe(part, OWE_DONATE);
+		break;
+	case WIRE_HAVE_OK:
+		on_have_ok(part, m);
+		break;
+	case WIRE_AGAIN:
+		on_again(part, m);
+		break;
+	case WIRE_BAD_CRC:
+		on_bad_crc(part, m);
+		break;
+	default:
+		log_rated(LOG_WARN, "not a message for an agent: server=%u type=%s", link->server,
+			wire_type_name(m->type));
+		xport_close(link->conn, "not a message for an agent");
+	}
+}

@@ -1,0 +1,235 @@
+/* What a partition sends: its contribution, with the machine's sum and its crc, HAVE, GOT and
+ * donations. Jobs of one member sum into the output instead. Nothing here chooses the time: link.c
+ * does, by credit and window. Thread: the core's. */
+#include "bps-agent/core/part.h"
+
+#include <string.h>
+
+#include "bps-agent/core/core_impl.h"
+#include "bps-agent/core/lockstep.h"
+#include "common/data/crc32c.h"
+#include "common/base/failpoint.h"
+
+/* The local sum of one block of the contribution, into dst. */
+static void sum_block(
+	struct agt_part *part, size_t first, size_t n, char *dst, enum op op, uint32_t divisor)
+{
+	struct agt_tensor *t = part->tensor;
+	size_t elem = dtype_bytes(t->dtype);
+	uint64_t offset = part_offset(part) + first * elem;
+	bool is_half = dtype_acc_bytes(t->dtype) != elem;
+	void *acc = is_half ? (void *)part_core(part)->scratch : dst;
+
+	for (uint32_t w = 0; w < t->n_in; w += REDUCE_MAX_SRC) {
+		const void *src[REDUCE_MAX_SRC];
+		unsigned n_src = 0;
+
+		while (n_src < REDUCE_MAX_SRC && w + n_src < t->n_in) {
+			src[n_src] = (char *)t->in[w + n_src].mem + offset;
+			n_src++;
+		}
+		reduce_fold(acc, src, n_src, n, t->dtype, t->op, w == 0);
+	}
+	reduce_finish(dst, acc, n, t->dtype, op, divisor);
+}
+
+static struct agt_mem contrib_mem(const struct agt_part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	struct agt_mem m = t->n_in > 1 ? t->staging : t->in[0];
+
+	m.mem = (char *)m.mem + part_offset(part);
+	m.offset += part_offset(part);
+	return m;
+}
+
+void part_prepare_contrib(struct agt_part *part, bool wants_crc)
+{
+	_Atomic uint64_t *summed = &part->kept->summed;
+	bool wants_sum = part->tensor->n_in > 1 &&
+			 atomic_load_explicit(summed, memory_order_acquire) != part->round;
+	size_t elem = dtype_bytes(part->tensor->dtype), left = part_elems(part), first = 0;
+	char *mem = contrib_mem(part).mem;
+	uint32_t crc = 0;
+
+	if (!wants_sum && !wants_crc)
+		return;
+	FAILPOINT(AGENT_CONTRIB_PREPARE);
+	while (left > 0) {
+		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
+
+		if (wants_sum)
+			sum_block(part, first, n, mem + first * elem, OP_SUM, 1);
+		if (wants_crc)
+			crc = crc32c(crc, mem + first * elem, n * elem);
+		first += n;
+		left -= n;
+	}
+	part->crc = crc;
+	part->crc_round = wants_crc ? part->round : 0;
+	if (wants_sum) /* release: for whoever comes after us, should we die now */
+		atomic_store_explicit(summed, part->round, memory_order_release);
+}
+
+static struct wire_msg part_message_of(
+	const struct agt_part *part, enum wire_type type, uint64_t round)
+{
+	const struct agt_tensor *t = part->tensor;
+
+	return (struct wire_msg){.type = (uint8_t)type,
+		.pgen = part->pgen,
+		.round = part_wire_round(part, round),
+		.job = t->job->id,
+		.tensor = t->id,
+		.part = part->index,
+		.member = t->job->member,
+		.segment = WIRE_NO_SEGMENT};
+}
+
+void part_send_got(struct agt_part *part)
+{
+	struct wire_msg m = part_message_of(part, WIRE_GOT, part->round);
+
+	if (!part->link || part_bytes(part) <= WIRE_INLINE_MAX)
+		return;
+	/* CONTRIB said it for the round before; a running read says it at its end. */
+	if (part->state == PART_SENT || part->state == PART_FETCHING)
+		return;
+	if (part->state == PART_READY || part->state == PART_WAITING)
+		m.round--;
+	if (m.round > 0)
+		link_send_got(part->link, &m);
+}
+
+static void describe_payload(
+	struct wire_msg *m, const struct agt_mem *mem, uint32_t len, uint32_t crc)
+{
+	m->len = len;
+	m->crc = crc;
+	if (len <= WIRE_INLINE_MAX) {
+		m->flags = WIRE_INLINE;
+		m->payload = mem->mem;
+	} else {
+		m->segment = mem->segment;
+		m->offset = mem->offset;
+	}
+}
+
+static void charge(struct agt_part *part)
+{
+	if (part->is_charged || part->is_overdue)
+		return;
+	part->is_charged = true;
+	part->link->inflight += part_bytes(part);
+	part->tensor->job->inflight += part_bytes(part);
+	part_core(part)->stats.inflight_bytes += part_bytes(part);
+}
+
+int part_send_contrib(struct agt_part *part)
+{
+	struct agt_core *core = part_core(part);
+	const struct agt_tensor *t = part->tensor;
+	bool is_same_host = part->link->conn->is_same_host;
+	bool has_crc = !is_same_host || t->job->may_shrink;
+	/* Sent before in this round, it may well be there; and repeats do not wait for room. */
+	bool is_eager = !part->sent_ns && part_bytes(part) > WIRE_INLINE_MAX;
+	struct agt_mem mem = contrib_mem(part);
+	struct wire_msg m;
+	int rc;
+
+	part_prepare_contrib(part, has_crc && part->crc_round != part->round);
+	m = part_message_of(part, WIRE_CONTRIB, part->round);
+	m.priority = t->priority;
+	m.contrib.op = t->op;
+	m.contrib.workers = t->job->n_workers;
+	m.contrib.crc_prev = m.round > 1 ? part->kept->result_crc[(part->round - 1) & 1] : 0;
+	if (FAILPOINT(AGENT_CONTRIB_ECHO))
+		m.contrib.crc_prev = ~m.contrib.crc_prev;
+	describe_payload(&m, &mem, part_bytes(part), has_crc ? part->crc : 0);
+	if (FAILPOINT(AGENT_CONTRIB_BEFORE_SEND))
+		rc = 0;
+	else if (is_eager)
+		rc = xport_send_eager(part->link->conn, &m, true);
+	else
+		rc = xport_send(part->link->conn, &m);
+	if (rc < 0)
+		return rc;
+	lockstep_sent(part);
+	part_set_state(part, PART_SENT, "pushed");
+	if (!part->sent_ns && m.len > WIRE_INLINE_MAX && !is_same_host)
+		core->stats.offered_bytes += m.len;
+	if (!part->sent_ns)
+		part->sent_ns = core->now_ns;
+	charge(part);
+	part_await_answer(part);
+	core->stats.pushed_bytes += m.len;
+	return 0;
+}
+
+/* Is the sum of that round in its out-slot? That of the round before the last one is until the next
+ * one lands; it is asked for where members may be late, which those ahead of them wait for. */
+static bool has_result(const struct agt_part *part, uint64_t round)
+{
+	uint64_t last = part_last_round(part);
+
+	return round > part->kept->base &&
+	       (round == last || (part->tensor->job->has_backup && round + 1 == last &&
+					 part->state != PART_FETCHING));
+}
+
+static int send_donate(struct agt_part *part)
+{
+	const struct agt_tensor *t = part->tensor;
+	uint64_t r = part->donate_round;
+	struct agt_mem mem = t->out[r & 1];
+	struct wire_msg m = part_message_of(part, WIRE_DONATE, r);
+
+	if (!has_result(part, r))
+		return 0;
+	mem.mem = (char *)mem.mem + part_offset(part);
+	mem.offset += part_offset(part);
+	if (!part->kept->result_crc[r & 1]) /* it came without, within this host */
+		part->kept->result_crc[r & 1] = crc32c(0, mem.mem, part_bytes(part));
+	m.result.workers = part->kept->workers[r & 1];
+	m.result.n_members = t->job->n_members;
+	m.result.contributors = part->kept->contributors[r & 1];
+	describe_payload(&m, &mem, part_bytes(part), part->kept->result_crc[r & 1]);
+	return FAILPOINT(AGENT_DONATE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
+}
+
+int part_send_owed(struct agt_part *part, enum part_owe what)
+{
+	struct wire_msg m;
+	int rc;
+
+	if (what == OWE_DONATE)
+		return send_donate(part);
+	if (!part_is_have_due(part))
+		return 0;
+	m = part_message_of(part, WIRE_HAVE, part_last_round(part));
+	rc = FAILPOINT(AGENT_HAVE_BEFORE_SEND) ? 0 : xport_send(part->link->conn, &m);
+	if (rc == 0)
+		part_await_answer(part);
+	return rc;
+}
+
+void part_sum_local(struct agt_part *part)
+{
+	struct agt_tensor *t = part->tensor;
+	size_t elem = dtype_bytes(t->dtype), left = part_elems(part), first = 0;
+	struct agt_core *core = part_core(part);
+	char *dst = part_output(part);
+
+	heap_remove(&core->local, &part->node);
+	while (left > 0) {
+		size_t n = left < AGT_BLOCK_ELEMS ? left : AGT_BLOCK_ELEMS;
+
+		sum_block(part, first, n, dst + first * elem, t->op, t->job->n_workers);
+		first += n;
+		left -= n;
+	}
+	part->kept->workers[part->round & 1] = t->job->n_workers;
+	part_store_landed(part);
+	part_set_state(part, PART_IDLE, "summed locally");
+	part_report_sum(part);
+}
