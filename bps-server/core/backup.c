@@ -13,8 +13,10 @@
  * have r - 2. Here a member may be late, so what each one has is kept with its seat, for as long as
  * the pgen lasts: a slot is taken for r when everybody has r - 2, and not before. So nobody needs a
  * result that is older than the two which agents keep. */
-#include "bps-server/core/core_impl.h"
+#include "bps-server/core/backup.h"
 
+#include "bps-server/core/completion.h"
+#include "bps-server/core/slots.h"
 #include "common/base/log.h"
 
 /* Contributions that are being read when the time is over: looked at again so much later. */

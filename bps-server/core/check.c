@@ -5,6 +5,8 @@
 
 #include <stdio.h>
 
+#include "bps-server/core/slots.h"
+
 /* Sums over all objects, to be compared with the lists and counters of the core. */
 struct srv_tally {
 	size_t sums_bytes, staging_bytes; /* as the pools count */

@@ -1,14 +1,17 @@
-/* Jobs, partitions and peers: what the scheduler and the transport say about them. */
+/* The core as a whole, its peers, and the transport's events. */
 #include "bps-server/core/core_impl.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-server/core/backup.h"
+#include "bps-server/core/completion.h"
+#include "bps-server/core/owed.h"
+#include "bps-server/core/plan.h"
+#include "bps-server/core/reads.h"
+#include "bps-server/core/rounds.h"
 #include "common/base/failpoint.h"
-#include "common/base/log.h"
 
 int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct srv_core **ret)
 {
@@ -40,39 +43,6 @@ int srv_core_new(const struct srv_config *cfg, const struct srv_env *env, struct
 	return 0;
 }
 
-static void part_free(struct srv_core *core, struct srv_part *part)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		slot_clear(core, &part->slots[i]);
-		pool_put(core->sums, part->slots[i].result);
-	}
-	for (unsigned i = 0; i < part->n_seats; i++)
-		seat_clear(core, &part->seats[i]);
-	pool_put(core->sums, part->acc);
-	core->stats.parts--;
-	free(part);
-}
-
-static void job_free(struct srv_core *core, struct srv_job *job)
-{
-	for (uint32_t t = 0; t < job->n_tensors; t++) {
-		struct srv_tensor *tensor = &job->tensors[t];
-
-		for (uint32_t i = 0; tensor->parts && i < tensor->n_parts; i++)
-			if (tensor->parts[i])
-				part_free(core, tensor->parts[i]);
-		free(tensor->parts);
-	}
-	free(job->tensors);
-	free(job->fail_text);
-	free(job->arrivals);
-	free(job->members);
-	TAILQ_REMOVE(&core->jobs, job, link);
-	if (core->last_job == job)
-		core->last_job = NULL;
-	free(job);
-}
-
 void srv_core_free(struct srv_core *core)
 {
 	struct retired_result *l;
@@ -81,7 +51,7 @@ void srv_core_free(struct srv_core *core)
 	if (!core)
 		return;
 	while (!TAILQ_EMPTY(&core->jobs))
-		job_free(core, TAILQ_FIRST(&core->jobs));
+		plan_free_job(core, TAILQ_FIRST(&core->jobs));
 	while ((l = TAILQ_FIRST(&core->retired))) {
 		TAILQ_REMOVE(&core->retired, l, link);
 		free(l);
@@ -93,370 +63,6 @@ void srv_core_free(struct srv_core *core)
 	pool_free(core->sums);
 	pool_free(core->staging);
 	free(core);
-}
-
-struct srv_job *srv_job_find(struct srv_core *core, uint32_t id)
-{
-	struct srv_job *job;
-
-	if (core->last_job && core->last_job->id == id)
-		return core->last_job;
-	TAILQ_FOREACH (job, &core->jobs, link)
-		if (job->id == id)
-			return core->last_job = job;
-	return NULL;
-}
-
-struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part)
-{
-	if (tensor >= job->n_tensors || part >= job->tensors[tensor].n_parts)
-		return NULL;
-	return job->tensors[tensor].parts[part];
-}
-
-void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
-{
-	struct err_text err;
-	va_list ap;
-
-	if (job->has_failed)
-		return;
-	job->has_failed = true;
-	va_start(ap, fmt);
-	vsnprintf(err.s, sizeof(err.s), fmt, ap);
-	va_end(ap);
-	job->fail_code = code;
-	job->fail_text = strdup(err.s);
-	core->env.fail(core->env.ctx, job->id, code, err.s);
-}
-
-/* One that scheduler of before gave the same number has another view of its forming. */
-static bool is_same_job(const struct srv_job *job, const struct ctl_job *msg)
-{
-	return job->view == msg->view ||
-	       (msg->formed && job->formed == msg->formed && job->n_members <= msg->n_members);
-}
-
-static void job_take_members(struct srv_job *job, const struct ctl_job *msg)
-{
-	job->view = msg->view;
-	job->n_live = 0;
-	memset(&job->live, 0, sizeof(job->live));
-	for (uint32_t i = 0; i < msg->n_members; i++) {
-		const struct ctl_job_member *m = &msg->members[i];
-
-		job->members[i].agent = job->arrivals->members[i].agent = m->agent;
-		job->members[i].workers = m->n_ranks;
-		snprintf(job->members[i].host, sizeof(job->members[i].host), "%s",
-			m->host ? m->host : "");
-		if (m->is_gone)
-			continue;
-		member_set_add(&job->live, i);
-		job->n_live++;
-	}
-	job->arrivals->n_live = job->n_live;
-}
-
-/* Room for more members; partitions get seats for them with their new pgen. */
-static int job_widen(struct srv_core *core, struct srv_job *job, uint32_t n_members)
-{
-	struct arrivals *a = arrivals_new(n_members, core->now_ns);
-	struct srv_job_member *m = a ? realloc(job->members, n_members * sizeof(*m)) : NULL;
-
-	if (!m) {
-		free(a);
-		return -ENOMEM;
-	}
-	memset(m + job->n_members, 0, (n_members - job->n_members) * sizeof(*m));
-	job->members = m;
-	free(job->arrivals);
-	job->arrivals = a;
-	job->n_members = (uint16_t)n_members;
-	return 0;
-}
-
-int srv_core_job(struct srv_core *core, const struct ctl_job *msg)
-{
-	struct srv_job *job = srv_job_find(core, msg->job);
-	int rc = FAILPOINT(SERVER_JOB_NEW);
-
-	if (rc < 0)
-		return rc;
-	if (msg->n_members > WIRE_MEMBERS_MAX)
-		return BPS_EPROTO;
-	if (job && is_same_job(job, msg)) {
-		/* Told again after a reconnect, or some are gone since. */
-		job->is_confirmed = true;
-		if (msg->n_members > job->n_members && job_widen(core, job, msg->n_members) < 0)
-			return -ENOMEM;
-		if (msg->view > job->view)
-			job_take_members(job, msg);
-		if (job->has_failed) /* nobody may have heard of it */
-			core->env.fail(core->env.ctx, job->id, job->fail_code,
-				job->fail_text ? job->fail_text : err_str(job->fail_code));
-		return 0;
-	}
-	/* A scheduler that lost its state counts jobs from 1 again. */
-	if (job)
-		job_free(core, job);
-	job = calloc(1, sizeof(*job));
-	if (!job)
-		return -ENOMEM;
-	job->members = calloc(msg->n_members + 1, sizeof(job->members[0]));
-	job->arrivals = arrivals_new(msg->n_members, core->now_ns);
-	if (!job->members || !job->arrivals) {
-		free(job->members);
-		free(job->arrivals);
-		free(job);
-		return -ENOMEM;
-	}
-	job->id = msg->job;
-	snprintf(job->name, sizeof(job->name), "%s", msg->name ? msg->name : "");
-	job->formed = msg->formed;
-	job->is_confirmed = true;
-	job->flags = msg->flags;
-	job->backup = msg->backup;
-	job->grace_ns = msg->grace_ms * UINT64_C(1000000);
-	job->n_members = (uint16_t)msg->n_members;
-	job_take_members(job, msg);
-	TAILQ_INSERT_TAIL(&core->jobs, job, link);
-	return 0;
-}
-
-void srv_core_job_end(struct srv_core *core, uint32_t id)
-{
-	struct srv_job *job = srv_job_find(core, id);
-
-	if (job)
-		job_free(core, job);
-	reads_pump(core);
-}
-
-static int tensor_add(struct srv_job *job, const struct ctl_tensor *t)
-{
-	size_t elem = dtype_bytes(t->dtype);
-	struct srv_tensor *tensor;
-	uint64_t n_parts;
-
-	if (!elem || !t->part_elems || !t->n_elems || t->part_elems > UINT32_MAX / elem)
-		return BPS_EPROTO;
-	n_parts = (t->n_elems - 1) / t->part_elems + 1;
-	if (n_parts > UINT32_MAX || t->tensor >= CTL_TENSORS_MAX)
-		return BPS_EPROTO;
-	if (t->tensor >= job->n_tensors) {
-		uint32_t n = t->tensor + 64;
-		struct srv_tensor *v = realloc(job->tensors, n * sizeof(*v));
-
-		if (!v)
-			return -ENOMEM;
-		memset(v + job->n_tensors, 0, (n - job->n_tensors) * sizeof(*v));
-		job->tensors = v;
-		job->n_tensors = n;
-	}
-	tensor = &job->tensors[t->tensor];
-	if (tensor->parts)
-		return 0; /* told again after a reconnect */
-	tensor->parts = calloc(n_parts, sizeof(struct srv_part *));
-	if (!tensor->parts)
-		return -ENOMEM;
-	tensor->n_parts = (uint32_t)n_parts;
-	tensor->part_elems = t->part_elems;
-	tensor->n_elems = t->n_elems;
-	tensor->dtype = t->dtype;
-	tensor->is_of_library = strncmp(t->name, CTL_OWN_TENSORS, strlen(CTL_OWN_TENSORS)) == 0;
-	return 0;
-}
-
-static int part_buffers(struct srv_core *core, struct srv_part *part)
-{
-	for (unsigned i = 0; i < 2; i++) {
-		part->slots[i].result = pool_get(core->sums, part->bytes);
-		if (!part->slots[i].result)
-			return BPS_EQUOTA;
-	}
-	if (dtype_acc_bytes(part->dtype) != dtype_bytes(part->dtype)) {
-		part->acc = pool_get(core->sums, part->n_elems * dtype_acc_bytes(part->dtype));
-		if (!part->acc)
-			return BPS_EQUOTA;
-	}
-	return 0;
-}
-
-/* Room in the peer's queues for all partitions that are here; also after there are more. */
-static int peer_reserve(const struct srv_core *core, struct srv_peer *peer)
-{
-	int rc = heap_reserve(&peer->want, core->stats.parts);
-
-	return rc < 0 ? rc : heap_reserve(&peer->results, core->stats.parts);
-}
-
-static int part_add(
-	struct srv_core *core, struct srv_job *job, uint32_t t, uint32_t index, uint64_t pgen)
-{
-	struct srv_tensor *tensor = &job->tensors[t];
-	uint64_t first = (uint64_t)index * tensor->part_elems;
-	struct srv_peer *peer;
-	struct srv_part *part;
-	int rc = 0;
-
-	part = calloc(1, sizeof(*part) + job->n_members * sizeof(part->seats[0]));
-	if (!part)
-		return -ENOMEM;
-	part->job = job;
-	part->tensor = t;
-	part->index = index;
-	part->dtype = tensor->dtype;
-	part->waits_for_all = tensor->is_of_library;
-	part->pgen = pgen;
-	part->is_confirmed = true;
-	part->n_elems = tensor->n_elems - first < tensor->part_elems ? tensor->n_elems - first
-								     : tensor->part_elems;
-	part->bytes = (uint32_t)(part->n_elems * dtype_bytes(part->dtype));
-	part->n_seats = job->n_members;
-	part->n_live = job->n_live;
-	part->live = job->live;
-	for (unsigned i = 0; i < 2; i++) {
-		part->slots[i].part = part;
-		TAILQ_INIT(&part->slots[i].staged);
-	}
-	for (uint16_t i = 0; i < job->n_members; i++) {
-		part->seats[i].part = part;
-		part->seats[i].member = i;
-	}
-	core->stats.parts++;
-	TAILQ_FOREACH (peer, &core->peers, link)
-		if ((rc = peer_reserve(core, peer)) < 0)
-			break;
-	if (rc == 0)
-		rc = part->bytes > core->cfg.staging_bytes / 4 ? BPS_EQUOTA
-							       : part_buffers(core, part);
-	if (rc < 0) {
-		part_free(core, part);
-		return rc;
-	}
-	tensor->parts[index] = part;
-	return 0;
-}
-
-/* S6: the partition starts anew under a larger pgen. */
-static void part_fence(struct srv_core *core, struct srv_part *part, uint64_t pgen)
-{
-	log_debug("partition fenced: job=%u tensor=%u part=%u pgen=%llu to=%llu", part->job->id,
-		part->tensor, part->index, (unsigned long long)part->pgen,
-		(unsigned long long)pgen);
-	for (unsigned i = 0; i < 2; i++)
-		slot_clear(core, &part->slots[i]);
-	for (unsigned i = 0; i < part->n_seats; i++)
-		seat_clear(core, &part->seats[i]);
-	part->pgen = pgen;
-	part->n_live = part->job->n_live;
-	part->live = part->job->live;
-}
-
-static int run_apply(
-	struct srv_core *core, struct srv_job *job, const struct ctl_run *run, uint32_t i)
-{
-	struct srv_tensor *tensor = &job->tensors[run->tensor];
-	struct srv_part *part = tensor->parts[i];
-	bool is_mine = run->server == core->cfg.server_id && run->instance == core->cfg.instance &&
-		       run->thread == core->cfg.thread;
-
-	if (part && is_mine)
-		part->is_confirmed = true;
-	if (part && run->pgen <= part->pgen)
-		return 0;
-	if (part && is_mine && part->n_seats == job->n_members) {
-		part_fence(core, part, run->pgen);
-	} else if (part) {
-		tensor->parts[i] = NULL;
-		part_free(core, part);
-		part = NULL;
-	}
-	return is_mine && !part ? part_add(core, job, run->tensor, i, run->pgen) : 0;
-}
-
-static void plan_failed(struct srv_core *core, struct srv_job *job, int rc)
-{
-	if (rc == BPS_EQUOTA)
-		srv_job_fail(core, job, rc,
-			"server %u, thread %u: memory for sums is exhausted (%zu of %zu bytes in "
-			"use); raise sums-memory there or add servers",
-			core->cfg.server_id, core->cfg.thread, pool_used(core->sums),
-			pool_limit(core->sums));
-	else
-		srv_job_fail(core, job, rc, "server %u cannot take a plan: %s", core->cfg.server_id,
-			err_str(rc));
-}
-
-void srv_core_plan(struct srv_core *core, const struct ctl_plan *plan)
-{
-	struct srv_job *job = srv_job_find(core, plan->job);
-	int rc = 0;
-
-	FAILPOINT(SERVER_PLAN_APPLY);
-	if (!job) {
-		log_rated(LOG_WARN, "plan for an unknown job: job=%u", plan->job);
-		return;
-	}
-	for (uint32_t t = 0; rc == 0 && t < plan->n_tensors; t++)
-		rc = tensor_add(job, &plan->tensors[t]);
-	for (uint32_t r = 0; rc == 0 && r < plan->n_runs; r++) {
-		const struct ctl_run *run = &plan->runs[r];
-
-		if (run->tensor >= job->n_tensors ||
-			run->first >= job->tensors[run->tensor].n_parts ||
-			run->n > job->tensors[run->tensor].n_parts - run->first) {
-			rc = BPS_EPROTO;
-			break;
-		}
-		for (uint32_t i = run->first; rc == 0 && i < run->first + run->n; i++)
-			rc = run_apply(core, job, run, i);
-	}
-	if (rc < 0)
-		plan_failed(core, job, rc);
-	reads_pump(core);
-}
-
-static void job_resync(struct srv_core *core, struct srv_job *job, bool is_begin)
-{
-	for (uint32_t t = 0; t < job->n_tensors; t++) {
-		struct srv_tensor *tensor = &job->tensors[t];
-
-		for (uint32_t i = 0; tensor->parts && i < tensor->n_parts; i++) {
-			struct srv_part *part = tensor->parts[i];
-
-			if (part && is_begin) {
-				part->is_confirmed = false;
-			} else if (part && !part->is_confirmed) {
-				tensor->parts[i] = NULL;
-				part_free(core, part);
-			}
-		}
-	}
-}
-
-void srv_core_resync_begin(struct srv_core *core)
-{
-	struct srv_job *job;
-
-	TAILQ_FOREACH (job, &core->jobs, link) {
-		job->is_confirmed = false;
-		job_resync(core, job, true);
-	}
-}
-
-void srv_core_resync_end(struct srv_core *core)
-{
-	struct srv_job *job, *next;
-
-	for (job = TAILQ_FIRST(&core->jobs); job; job = next) {
-		next = TAILQ_NEXT(job, link);
-		if (job->is_confirmed)
-			job_resync(core, job, false);
-		else
-			job_free(core, job);
-	}
-	reads_pump(core);
 }
 
 uint64_t srv_core_heard_ns(const struct srv_core *core, uint32_t agent, uint64_t instance)
@@ -488,7 +94,7 @@ static void event_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer
 		return; /* messages on it are dropped; the agent will time out and try again */
 	peer->conn = c;
 	TAILQ_INIT(&peer->owing);
-	if (peer_reserve(core, peer) < 0) {
+	if (plan_reserve_peer(core, peer) < 0) {
 		heap_fini(&peer->want);
 		free(peer);
 		c->user = NULL;

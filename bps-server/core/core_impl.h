@@ -1,13 +1,18 @@
 #ifndef BPS_SERVER_CORE_CORE_IMPL_H
 #define BPS_SERVER_CORE_CORE_IMPL_H
-/* Objects of the server's core, shared by its files:
- *   core.c    jobs, partitions, peers: what the scheduler says
- *   rounds.c  messages: what each does to slots and seats
- *   slots.c   slots and seats: their states, what is owed to whom, who may still read a result
- *   reads.c   fetching contributions and donations under windows
- *   sums.c    the arithmetic, in slices
- *   backup.c  rounds that do not wait for everybody
- * and of arrivals.h, who was last. */
+/* Objects of the server's core, which all of its files share. Each file has a header of its own:
+ *   core.c        the core as a whole, peers, the transport's events
+ *   plan.c        jobs and partitions, as the scheduler announces and places them
+ *   rounds.c      messages: what each does to slots and seats
+ *   completion.c  when a round is complete, and what follows
+ *   backup.c      rounds that do not wait for everybody
+ *   reads.c       fetching contributions and donations under windows
+ *   sums.c        the arithmetic, in slices
+ *   retired.c     results of an older placement that may still be read
+ *   owed.c        messages that members are owed
+ *   slots.c       slots and seats: their states
+ *   job.c         look-ups, failure of a job
+ * arrivals.h is about who was last. */
 #include <sys/queue.h>
 
 #include "bps-server/core/core.h"
@@ -211,111 +216,4 @@ struct srv_core {
 #ifndef SRV_BLOCK_ELEMS      /* smaller in the simulator */
 #define SRV_BLOCK_ELEMS 8192 /* one block of operands stays in the first cache levels */
 #endif
-
-/* core.c */
-/* NULL: not known here. */
-struct srv_job *srv_job_find(struct srv_core *core, uint32_t id);
-/* NULL: not known here, or of another thread. */
-struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part);
-/* The first failure of a job is kept and told through env->fail; nothing is summed for it any
- * more. */
-void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
-	__attribute__((format(printf, 4, 5)));
-
-/* rounds.c */
-/* xport_events.message; ctx is the core. Whatever the bytes say: at worst that peer is closed, or
- * its job fails. */
-void rounds_message(void *ctx, struct xconn *c, const struct wire_msg *m);
-
-/* slots.c */
-/* The slot of a round (S3); it may hold another round. */
-struct slot *part_slot(struct srv_part *part, uint64_t round);
-/* The only writers of the states; the tables of what may follow are in slots.c. */
-void slot_set_state(struct srv_core *core, struct slot *slot, enum slot_state state);
-void seat_set_state(struct seat *seat, enum seat_state state);
-/* The member is owed a message, sent at once or when there is credit; nothing if it is not
- * connected. */
-void seat_owe(struct seat *seat, enum owe what, uint64_t round);
-/* Send what the peer is owed, as far as its credit goes. */
-void peer_send_owed(struct srv_peer *peer);
-/* Whatever the peer still owed or was owed is void; its seats forget it. */
-void slots_peer_down(struct srv_core *core, struct srv_peer *peer);
-/* Back to EMPTY (S6); a result that may still be read is retired. */
-void slot_clear(struct srv_core *core, struct slot *slot);
-/* The seat is as at the start of a pgen. It must not be STAGED: clear the slots first. */
-void seat_clear(struct srv_core *core, struct seat *seat);
-/* The seat's contribution lies in seat->buf or seat->loan and is right: it counts from now on. */
-void seat_staged(struct srv_core *core, struct seat *seat);
-/* The member is in C of the slot's round; a second time changes nothing. */
-void slot_add_contributed(struct slot *slot, unsigned member);
-/* The seat's member is in H of the slot's round; a second time changes nothing. May complete the
- * round. */
-void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
-/* S4: has everybody spoken, and what follows? */
-void slot_check_complete(struct srv_core *core, struct slot *slot);
-/* The slot's result is there: tell those who wait for it. */
-void slot_done(struct srv_core *core, struct slot *slot);
-/* That member will not read the slot's result any more. */
-void slot_unoffer(struct slot *slot, struct seat *seat);
-/* Ask the next member that has the result of a DONATING slot. */
-void slot_ask_donor(struct srv_core *core, struct slot *slot);
-/* Its memory for the result. NULL: there is none left, and the job has failed. */
-void *slot_result(struct srv_core *core, struct slot *slot);
-/* Before the first addition: if everybody has the other slot's result, the two swap their memory,
- * so that one of them mostly does: more of it is in the cache. */
-void slot_swap_spent(struct slot *slot);
-/* A message may say that its sender reads a result of an older placement no more. */
-void retired_acknowledged(struct srv_core *core, struct srv_peer *peer, const struct wire_msg *m);
-
-/* reads.c */
-/* Read seat->offer when it is its turn; the seat was IDLE and is connected. */
-void reads_want(struct srv_core *core, struct seat *seat);
-/* Its offer is not needed any more; a read that runs ends without effect. A STAGED seat stays
- * so. */
-void reads_forget(struct srv_core *core, struct seat *seat);
-/* The seat was parked and queues again. */
-void reads_unpark(struct srv_core *core, struct seat *seat);
-/* Start the reads that windows and staging allow. */
-void reads_pump(struct srv_core *core);
-/* xport_events.read_done; ctx is the core. */
-void reads_done(void *ctx, struct xport_read *rd, int status);
-/* Nobody waits for this read any more. */
-void fetch_detach(struct fetch *f);
-/* Staging for a member's contribution, back by staging_put. NULL: there is none (relief is under
- * way), or with *ret_is_early set the sum is ordered, memory is short, and others are before it. */
-struct buf *staging_get(struct srv_core *core, const struct slot *slot, uint16_t member,
-	size_t bytes, bool *ret_is_early);
-void staging_put(struct srv_core *core, struct buf *buf);
-
-/* sums.c */
-/* srv_core_work folds what the slot has staged. */
-void sums_queue(struct srv_core *core, struct slot *slot);
-/* Forget staged contributions and the accumulator. */
-void sums_discard(struct srv_core *core, struct slot *slot);
-/* Would a pass set staging free? */
-bool sums_can_fold(const struct slot *slot);
-/* Queue all that can be folded, to free staging. */
-void sums_relieve(struct srv_core *core);
-
-/* backup.c: of jobs with backup workers */
-/* The seat's member has said that it has the results up to that round (0: none). */
-void backup_note_has(struct srv_core *core, struct seat *seat, uint64_t round);
-/* May it say so? Not of a round that is being summed here. */
-bool backup_may_have(const struct seat *seat, uint64_t round);
-/* May a slot be taken for that round? */
-bool backup_can_open(const struct srv_part *part, uint64_t round);
-/* It has been: some may have its result. */
-void backup_slot_opened(struct srv_core *core, struct slot *slot);
-/* Is a round that is OPEN, and whose result nobody has, to be summed now? */
-bool backup_is_complete(struct srv_core *core, struct slot *slot);
-/* Complete the rounds whose time is over; the next deadline. */
-uint64_t backup_tick(struct srv_core *core);
-
-/* The nth (from 0) member of its pgen in their order; n_seats: there are fewer. */
-uint16_t part_nth_member(const struct srv_part *part, unsigned nth);
-
-static inline bool part_is_ordered(const struct srv_part *part)
-{
-	return part->job->flags & JOB_DETERMINISTIC;
-}
 #endif

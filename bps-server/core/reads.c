@@ -1,11 +1,15 @@
 /* Fetching what members offered (B1, B5): each connection has a queue by priority and a window in
  * bytes, staging is shared. A read lands in staging and counts only when its crc is right. */
-#include "bps-server/core/core_impl.h"
+#include "bps-server/core/reads.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-server/core/completion.h"
+#include "bps-server/core/owed.h"
+#include "bps-server/core/slots.h"
+#include "bps-server/core/sums.h"
 #include "common/base/failpoint.h"
 
 #define seat_of_node(n)  ((struct seat *)((char *)(n)-offsetof(struct seat, read_node)))

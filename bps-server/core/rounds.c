@@ -1,9 +1,16 @@
 /* What each message does to the slots and seats of its partition (S1-S3). */
-#include "bps-server/core/core_impl.h"
+#include "bps-server/core/rounds.h"
 
 #include <assert.h>
 #include <string.h>
 
+#include "bps-server/core/backup.h"
+#include "bps-server/core/completion.h"
+#include "bps-server/core/job.h"
+#include "bps-server/core/owed.h"
+#include "bps-server/core/reads.h"
+#include "bps-server/core/retired.h"
+#include "bps-server/core/slots.h"
 #include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"

@@ -1,10 +1,14 @@
 /* The arithmetic: staged contributions are folded block by block, as many in one pass as are there,
  * and the last pass also rounds, divides and takes the crc while the block is in cache. A pass may
  * stop after any block. */
-#include "bps-server/core/core_impl.h"
+#include "bps-server/core/sums.h"
 
+#include <assert.h>
 #include <string.h>
 
+#include "bps-server/core/completion.h"
+#include "bps-server/core/reads.h"
+#include "bps-server/core/slots.h"
 #include "common/data/crc32c.h"
 
 static void unqueue(struct srv_core *core, struct slot *slot)
@@ -83,6 +87,21 @@ static bool is_for_network(const struct srv_part *part)
 	return false;
 }
 
+/* Before the first addition: if everybody has the other slot's result, the two swap their memory,
+ * so that one of them mostly does: more of it is in the cache. */
+static void swap_spent(struct slot *slot)
+{
+	struct srv_part *part = slot->part;
+	struct slot *other = &part->slots[slot == part->slots];
+	struct buf *spent = other->result;
+
+	if (other->n_has != part->n_live || !spent || !slot->result)
+		return;
+	assert(!other->n_offered);
+	other->result = slot->result;
+	slot->result = spent;
+}
+
 static bool pass_begin(struct srv_core *core, struct slot *slot)
 {
 	unsigned n = part_is_ordered(slot->part) ? slot->n_in_order : slot->n_staged;
@@ -93,7 +112,7 @@ static bool pass_begin(struct srv_core *core, struct slot *slot)
 	if (n == 0 && !slot->is_last_pass)
 		return false;
 	if (!slot->n_folded)
-		slot_swap_spent(slot);
+		swap_spent(slot);
 	if (!slot_result(core, slot))
 		return false;
 	slot->pass_n = n;

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "bps-server/core/core.h"
-#include "bps-server/core/core_impl.h"
+#include "bps-server/core/job.h"
 #include "common/data/crc32c.h"
 #include "tests/unit/fake_xport.h"
 

@@ -1,0 +1,264 @@
+/* When a round is complete and what follows (S4 to S6): its contributions are summed, or a member that
+ * has the result donates it, and the members that wait are owed the result. */
+#include "bps-server/core/completion.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "bps-server/core/backup.h"
+#include "bps-server/core/owed.h"
+#include "bps-server/core/reads.h"
+#include "bps-server/core/retired.h"
+#include "bps-server/core/slots.h"
+#include "bps-server/core/sums.h"
+#include "common/base/failpoint.h"
+
+#define SUM_MEAN_OF 8 /* sums, roughly */
+
+void slot_clear(struct srv_core *core, struct slot *slot)
+{
+	sums_discard(core, slot);
+	if (slot->fetch)
+		fetch_detach(slot->fetch);
+	slot->fetch = NULL;
+	slot->wants_fetch = false;
+	if (slot->n_offered)
+		retired_add(core, slot);
+	if (slot->state != SLOT_EMPTY)
+		slot_set_state(core, slot, SLOT_EMPTY);
+	memset(&slot->contributed, 0, sizeof(slot->contributed));
+	memset(&slot->has, 0, sizeof(slot->has));
+	memset(&slot->contributors, 0, sizeof(slot->contributors));
+	slot->n_contributed = slot->n_has = slot->n_spoken = 0;
+	slot->workers = 0;
+	slot->op_known = slot->crc_prev_known = false;
+	slot->arrivals = (struct arrivals_round){0};
+	slot->round = 0;
+}
+
+void seat_clear(struct srv_core *core, struct seat *seat)
+{
+	seat_drop_owed(seat);
+	reads_forget(core, seat);
+	assert(seat->state == SEAT_IDLE);
+	seat->offered = 0;
+	seat->peer = NULL;
+	seat->has_spoken = false;
+	seat->has_round = 0;
+}
+
+static bool is_same_host(const struct srv_peer *peer)
+{
+	return peer && peer->conn->is_same_host;
+}
+
+void slot_done(struct srv_core *core, struct slot *slot)
+{
+	struct srv_part *part = slot->part;
+
+	if (slot->state == SLOT_SUMMING)
+		core->stats.sum_ns += (core->now_ns - slot->complete_ns) / SUM_MEAN_OF -
+				      core->stats.sum_ns / SUM_MEAN_OF;
+	FAILPOINT(SERVER_RESULT_DONE);
+	slot_set_state(core, slot, SLOT_DONE);
+	core->stats.rounds++;
+	for (unsigned i = 0; i < part->n_seats; i++) {
+		if (!member_set_has(&slot->contributed, i) || member_set_has(&slot->has, i))
+			continue;
+		if (part->bytes > WIRE_INLINE_MAX && !is_same_host(part->seats[i].peer))
+			core->stats.offered_bytes += part->bytes;
+		seat_owe(&part->seats[i], OWE_RESULT, slot->round);
+	}
+}
+
+static struct srv_peer *peer_of(struct srv_core *core, uint32_t agent)
+{
+	struct srv_peer *peer;
+
+	TAILQ_FOREACH (peer, &core->peers, link)
+		if (peer->conn->peer_id == agent)
+			return peer;
+	return NULL;
+}
+
+void slot_ask_donor(struct srv_core *core, struct slot *slot)
+{
+	struct srv_part *part = slot->part;
+
+	slot->donor_deadline_ns = core->now_ns + core->cfg.retry_ns;
+	TAILQ_REMOVE(&core->donating, slot, waiting);
+	TAILQ_INSERT_TAIL(&core->donating, slot, waiting);
+	if (slot->fetch)
+		return; /* it is on its way; if its connection dies, we are told */
+	slot->wants_fetch = false;
+	for (unsigned k = 1; k <= part->n_seats; k++) {
+		uint16_t i = (uint16_t)((slot->donor + k) % part->n_seats);
+		struct seat *seat = &part->seats[i];
+
+		if (!member_set_has(&slot->has, i))
+			continue;
+		if (!seat->peer) /* idle since it connected anew */
+			seat->peer = peer_of(core, part->job->members[i].agent);
+		if (!seat->peer)
+			continue;
+		slot->donor = i;
+		seat_owe(seat, OWE_DONATE_REQ, slot->round);
+		return;
+	}
+}
+
+/* S4: everybody; J7: once somebody has the result there is no other, and nobody is waited for. */
+static bool has_spoken_enough(struct srv_core *core, struct slot *slot)
+{
+	const struct srv_part *part = slot->part;
+
+	if (!part->job->backup)
+		return slot->n_spoken == part->n_live;
+	return slot->n_has || backup_is_complete(core, slot);
+}
+
+void slot_check_complete(struct srv_core *core, struct slot *slot)
+{
+	struct srv_part *part = slot->part;
+
+	if (slot->state != SLOT_OPEN || !has_spoken_enough(core, slot))
+		return;
+	if (slot->n_has == 0) {
+		FAILPOINT(SERVER_SUM_START);
+		slot_set_state(core, slot, SLOT_SUMMING);
+		slot->complete_ns = core->now_ns;
+		if (slot->arrivals.n == part->n_live)
+			histogram_add(&core->stats.wait,
+				slot->arrivals.last_ns - slot->arrivals.first_ns);
+		arrivals_complete(part->job->arrivals, &slot->arrivals, slot->round,
+			(uint64_t)part->n_live * part->bytes);
+		sums_queue(core, slot);
+	} else if (slot->n_has < slot->n_spoken) {
+		core->stats.donations++;
+		slot_set_state(core, slot, SLOT_DONATING);
+		slot_ask_donor(core, slot);
+	}
+}
+
+void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat)
+{
+	struct srv_part *part = slot->part;
+
+	slot_unoffer(slot, seat);
+	if (member_set_has(&slot->has, seat->member))
+		return;
+	member_set_add(&slot->has, seat->member);
+	slot->n_has++;
+	if (!member_set_has(&slot->contributed, seat->member))
+		slot->n_spoken++;
+	if (slot->state != SLOT_OPEN)
+		return;
+	if (slot->n_has == 1) {
+		/* Somebody has the result, so it must not be summed again: the contributions' bytes
+		 * are needed no more, only who made them. */
+		sums_discard(core, slot);
+		for (unsigned i = 0; i < part->n_seats; i++) {
+			struct seat *s = &part->seats[i];
+
+			if (s->state != SEAT_IDLE && s->offer.round == slot->round) {
+				reads_forget(core, s);
+				slot_add_contributed(slot, i);
+			}
+		}
+	}
+	slot_check_complete(core, slot);
+}
+
+/* How many staged contributions follow those already added without a gap? */
+static void count_in_order(struct slot *slot)
+{
+	struct seat *s = TAILQ_FIRST(&slot->staged);
+
+	for (unsigned i = 0; s && i < slot->n_in_order; i++)
+		s = TAILQ_NEXT(s, staged);
+	for (; s && s->member == part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
+		s = TAILQ_NEXT(s, staged))
+		slot->n_in_order++;
+}
+
+/* The contribution that is to be added next is early no more. */
+static void call_next(struct srv_core *core, struct slot *slot)
+{
+	unsigned next = part_nth_member(slot->part, slot->n_folded + slot->n_in_order);
+	struct seat *seat = next < slot->part->n_seats ? &slot->part->seats[next] : NULL;
+
+	if (seat && seat->is_parked && seat->offer.round == slot->round)
+		reads_unpark(core, seat);
+}
+
+void seat_staged(struct srv_core *core, struct seat *seat)
+{
+	struct slot *slot = part_slot(seat->part, seat->offer.round);
+	struct seat *after = NULL;
+
+	assert(slot->round == seat->offer.round && slot->state == SLOT_OPEN && slot->n_has == 0);
+	seat_set_state(seat, SEAT_STAGED);
+	if (part_is_ordered(seat->part)) {
+		TAILQ_FOREACH_REVERSE (after, &slot->staged, seat_list, staged)
+			if (after->member < seat->member)
+				break;
+	}
+	if (after)
+		TAILQ_INSERT_AFTER(&slot->staged, after, seat, staged);
+	else if (part_is_ordered(seat->part))
+		TAILQ_INSERT_HEAD(&slot->staged, seat, staged);
+	else
+		TAILQ_INSERT_TAIL(&slot->staged, seat, staged);
+	slot->n_staged++;
+	if (part_is_ordered(seat->part)) {
+		count_in_order(slot);
+		call_next(core, slot);
+	}
+	slot->workers += seat->offer.workers;
+	member_set_add(&slot->contributors, seat->member);
+	slot_add_contributed(slot, seat->member);
+	core->stats.contributions++;
+	if (!slot->is_holding) {
+		slot->is_holding = true;
+		TAILQ_INSERT_TAIL(&core->holding, slot, holding);
+	}
+	/* Starved: whoever waits for memory found nothing to add up then, but now there is. */
+	if ((slot->n_staged > 2 * REDUCE_MAX_SRC || core->is_starved) && sums_can_fold(slot))
+		sums_queue(core, slot);
+	slot_check_complete(core, slot);
+}
+
+static void part_peer_down(struct srv_core *core, struct srv_part *part, struct srv_peer *peer)
+{
+	for (unsigned i = 0; i < part->n_seats; i++) {
+		struct seat *seat = &part->seats[i];
+
+		if (seat->peer != peer)
+			continue;
+		seat_drop_owed(seat);
+		if (seat->state == SEAT_WANT_READ)
+			reads_forget(core, seat);
+		for (unsigned k = 0; k < 2; k++)
+			slot_unoffer(
+				&part->slots[k], seat); /* closing the endpoint ended its reads */
+		seat->peer = NULL;
+	}
+	for (unsigned k = 0; k < 2; k++) {
+		struct slot *slot = &part->slots[k];
+
+		if (slot->state == SLOT_DONATING && !slot->fetch && !part->seats[slot->donor].peer)
+			slot_ask_donor(core, slot);
+	}
+}
+
+void slots_peer_down(struct srv_core *core, struct srv_peer *peer)
+{
+	struct srv_job *job;
+
+	TAILQ_FOREACH (job, &core->jobs, link)
+		for (uint32_t t = 0; t < job->n_tensors; t++)
+			for (uint32_t i = 0; i < job->tensors[t].n_parts; i++)
+				if (job->tensors[t].parts && job->tensors[t].parts[i])
+					part_peer_down(core, job->tensors[t].parts[i], peer);
+	retired_peer_down(core, peer);
+}

@@ -1,0 +1,174 @@
+/* What members are owed: results, confirmations and requests. Nothing here waits: what cannot be sent
+ * now stays owed and is sent when the transport is writable. */
+#include "bps-server/core/owed.h"
+
+#include <errno.h>
+
+#include "bps-server/core/slots.h"
+#include "common/base/failpoint.h"
+#include "common/data/crc32c.h"
+
+/* Results take their time to leave: the most urgent one first. */
+static void owe_offer(struct seat *seat)
+{
+	struct srv_peer *peer = seat->peer;
+
+	if (heap_has(&seat->result))
+		return;
+	seat->result.key = heap_key(seat->offer.priority, peer->result_seq++);
+	heap_push(&peer->results, &seat->result);
+}
+
+void seat_owe(struct seat *seat, enum owe what, uint64_t round)
+{
+	struct srv_peer *peer = seat->peer;
+
+	if (!peer)
+		return; /* it asks again on its next connection */
+	if (what == OWE_HAVE_OK)
+		seat->have_round = round;
+	if (what == OWE_BAD_CRC || what == OWE_AGAIN)
+		seat->retry_round = round;
+	if (what == OWE_RESULT && seat->part->bytes > WIRE_INLINE_MAX) {
+		owe_offer(seat);
+	} else {
+		if (!seat->owes)
+			TAILQ_INSERT_TAIL(&peer->owing, seat, owing);
+		seat->owes |= (uint8_t)what;
+	}
+	peer_send_owed(peer);
+}
+
+void seat_drop_owed(struct seat *seat)
+{
+	if (seat->owes)
+		TAILQ_REMOVE(&seat->peer->owing, seat, owing);
+	seat->owes = 0;
+	if (heap_has(&seat->result))
+		heap_remove(&seat->peer->results, &seat->result);
+}
+
+static struct wire_msg message_to(const struct seat *seat, enum wire_type type, uint64_t round)
+{
+	const struct srv_part *part = seat->part;
+
+	return (struct wire_msg){.type = (uint8_t)type,
+		.pgen = part->pgen,
+		.round = round,
+		.job = part->job->id,
+		.tensor = part->tensor,
+		.part = part->index,
+		.member = seat->member,
+		.segment = WIRE_NO_SEGMENT};
+}
+
+/* Everybody was on this host when it was summed, now somebody is not. */
+static void take_crc(struct slot *slot)
+{
+	slot->crc = crc32c(0, slot->result->mem, slot->part->bytes);
+	slot->has_crc = true;
+}
+
+static int send_result(struct seat *seat)
+{
+	struct slot *slot = NULL;
+	struct wire_msg m;
+	int rc;
+
+	for (unsigned i = 0; i < 2; i++) {
+		struct slot *s = &seat->part->slots[i];
+
+		if (s->state == SLOT_DONE && member_set_has(&s->contributed, seat->member) &&
+			!member_set_has(&s->has, seat->member))
+			slot = s;
+	}
+	if (!slot)
+		return 0; /* it said meanwhile that it has it */
+	if (FAILPOINT(SERVER_RESULT_BEFORE_SEND))
+		return 0;
+	if (!slot->has_crc && !seat->peer->conn->is_same_host)
+		take_crc(slot);
+	m = message_to(seat, WIRE_RESULT, slot->round);
+	m.len = seat->part->bytes;
+	m.crc = slot->crc;
+	m.result.workers = slot->workers;
+	m.result.n_members = seat->part->n_seats;
+	m.result.contributors = slot->contributors;
+	if (m.len <= WIRE_INLINE_MAX) {
+		m.flags = WIRE_INLINE;
+		m.payload = slot->result->mem;
+		return xport_send(seat->peer->conn, &m);
+	}
+	m.segment = slot->result->segment;
+	m.offset = slot->result->offset;
+	rc = xport_send_eager(seat->peer->conn, &m, true);
+	if (rc == 0 && !(seat->offered >> (slot - seat->part->slots) & 1)) {
+		seat->offered |= (uint8_t)(1u << (slot - seat->part->slots));
+		slot->n_offered++;
+	}
+	return rc;
+}
+
+static int send_owed(struct seat *seat, enum owe what)
+{
+	struct wire_msg m;
+
+	switch (what) {
+	case OWE_RESULT:
+		return send_result(seat);
+	case OWE_HAVE_OK:
+		m = message_to(seat, WIRE_HAVE_OK, seat->have_round);
+		break;
+	case OWE_DONATE_REQ:
+		for (unsigned i = 0; i < 2; i++) {
+			const struct slot *s = &seat->part->slots[i];
+
+			if (s->state != SLOT_DONATING || s->donor != seat->member)
+				continue;
+			if (FAILPOINT(SERVER_DONATION_ASK))
+				return 0;
+			m = message_to(seat, WIRE_DONATE_REQ, s->round);
+			return xport_send(seat->peer->conn, &m);
+		}
+		return 0;
+	case OWE_BAD_CRC:
+		m = message_to(seat, WIRE_BAD_CRC, seat->retry_round);
+		m.crc = seat->bad_crc;
+		break;
+	case OWE_AGAIN:
+		m = message_to(seat, WIRE_AGAIN, seat->retry_round);
+		break;
+	default:
+		return 0;
+	}
+	return xport_send(seat->peer->conn, &m);
+}
+
+static struct seat *seat_of_result(struct heap_node *result)
+{
+	return (struct seat *)((char *)result - offsetof(struct seat, result));
+}
+
+void peer_send_owed(struct srv_peer *peer)
+{
+	struct heap_node *result;
+	struct seat *seat;
+
+	while (!peer->is_stuck && (seat = TAILQ_FIRST(&peer->owing))) {
+		for (unsigned what = 1; what <= OWE_AGAIN; what <<= 1) {
+			if (!(seat->owes & what))
+				continue;
+			if (send_owed(seat, (enum owe)what) == -EAGAIN) {
+				peer->is_stuck = true;
+				return;
+			}
+			seat->owes &= (uint8_t)~what;
+		}
+		TAILQ_REMOVE(&peer->owing, seat, owing);
+	}
+	while (!peer->is_stuck && !peer->is_full && (result = heap_min(&peer->results))) {
+		peer->is_full = send_result(seat_of_result(result)) == -EAGAIN;
+		if (!peer->is_full)
+			heap_remove(&peer->results, result);
+	}
+}
