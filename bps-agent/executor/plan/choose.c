@@ -42,10 +42,10 @@ static bool has_collective(const struct transfer_plan *p)
 	return false;
 }
 
-static void groups_of_one(const struct transfer_plan *p, struct route *r)
+static void groups_of_one(struct route *r)
 {
-	r->n_groups = (uint8_t)p->n_gpus;
-	for (unsigned i = 0; i < p->n_gpus; i++)
+	r->n_groups = r->n_members;
+	for (unsigned i = 0; i < r->n_members; i++)
 		r->groups[i] = (struct route_group){1, {(uint8_t)i}};
 }
 
@@ -80,7 +80,7 @@ static void route_of_plan(const struct transfer_plan *p, struct route *ret)
 		r.down = has_roots ? DOWN_BCAST : DOWN_GATHER;
 		r.chunk_bytes = ROUTE_CHUNK_BYTES;
 	} else {
-		groups_of_one(p, &r);
+		groups_of_one(&r);
 		r.up = UP_COPY;
 		r.down = p->strategy == STRATEGY_CE ? DOWN_PEER : DOWN_COPY;
 	}
@@ -115,7 +115,10 @@ static int copy_for_shared(enum strategy want, unsigned n, struct choice *ret, s
 			"gpu-strategy %s is not for workers that share a GPU, only copy is",
 			strategy_words[want]);
 	snprintf(ret->why, sizeof(ret->why), "workers share a GPU, so the processor sums");
-	return route_make("copy", n, NULL, &ret->route, err);
+	ret->route = (struct route){
+		.name = "copy", .n_members = (uint8_t)n, .up = UP_COPY, .down = DOWN_COPY};
+	groups_of_one(&ret->route);
+	return 0;
 }
 
 static bool has_cliques(struct device *dev, const int *gpus, unsigned n)

@@ -52,12 +52,6 @@ struct route {
 	uint8_t roots[DEVICE_GPUS_MAX];
 };
 
-/* The one of that name for n members. switches: the PCI switch (any number) of each member's GPU,
- * for switch_sum and roots; NULL: all under one. "" or "auto": copy for one member, else ce. One
- * member has nothing to sum, whatever was asked for: copy.
- * Errors: -EINVAL with a sentence: no such name, or too many members. */
-int route_make(const char *name, unsigned n_members, const int *switches, struct route *ret,
-	struct err_text *err);
 /* Does it sum on GPUs? Then it needs cliques. */
 bool route_has_cliques(const struct route *s);
 

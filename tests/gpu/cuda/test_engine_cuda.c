@@ -17,6 +17,7 @@
 #include "tests/gpu/cuda/rig.h"
 #include "tests/gpu/cuda/two.h"
 #include "tests/gpu/fake/control.h"
+#include "tests/unit/route_fixture.h"
 
 #define MEMBERS    8
 #define TENSORS    2u

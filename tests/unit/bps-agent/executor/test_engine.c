@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/unit/fake_device.h"
+#include "tests/unit/route_fixture.h"
 #include "bps-agent/executor/device/host.h"
 #include "common/base/clock.h"
 
