@@ -60,8 +60,6 @@ static uint32_t caps(CUdevice dev, int n_gpus)
 		caps |= DEVICE_CAP_LEGACY_IPC;
 	if (attribute(dev, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0))
 		caps |= DEVICE_CAP_MEMOP64;
-	if (attribute(dev, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0))
-		caps |= DEVICE_CAP_DMABUF;
 	if (n_gpus > 1)
 		caps |= DEVICE_CAP_CLIQUE;
 	return caps;
@@ -211,20 +209,16 @@ const struct device_ops device_cuda = {
 	.peer = cuda_peer,
 	.alloc = cuda_alloc,
 	.share = cuda_share,
-	.share_ptr = cuda_share_ptr,
 	.import = cuda_import,
 	.pin = cuda_pin,
 	.addr = cuda_addr,
 	.drop = cuda_drop,
-	.dmabuf = cuda_dmabuf,
 	.queue_open = cuda_queue_open,
-	.queue_wrap = cuda_queue_wrap,
 	.queue_close = cuda_queue_close,
 	.queue_poll = cuda_queue_poll,
 	.copy = cuda_copy,
 	.after = cuda_after,
 	.post = cuda_post,
-	.hold = cuda_hold,
 	.clique_id = cuda_clique_id,
 	.clique_open = cuda_clique_open,
 	.clique_poll = cuda_clique_poll,

@@ -49,7 +49,6 @@ struct cuda_queue {
 	struct cuda_clique *clique;   /* that launches here; NULL none */
 	CUstream stream;
 	CUevent event; /* of the last `after` that named this queue */
-	bool is_wrapped;
 };
 
 static inline struct cuda_device *cuda_device(struct device *dev)
@@ -78,7 +77,6 @@ int cuda_alloc(struct device *dev, int gpu, uint64_t bytes, const int *also, int
 int cuda_pin(struct device *dev, void *host, uint64_t bytes, struct device_mem **ret_mem);
 uint64_t cuda_addr(struct device_mem *mem, int gpu);
 void cuda_drop(struct device_mem *mem);
-int cuda_dmabuf(struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset);
 struct cuda_mem *cuda_mem_new(struct device *dev, int gpu, enum cuda_mem_kind kind);
 /* Reserve addresses for n handles of chunk bytes, map them and let `reach` use them. On failure
  * what was done is undone by cuda_drop. */
@@ -86,20 +84,20 @@ int cuda_map(struct cuda_mem *m, const CUmemGenericAllocationHandle *handles, un
 	uint64_t chunk);
 
 int cuda_share(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-int cuda_share_ptr(struct device *dev, uint64_t addr, uint64_t bytes, struct device_desc *ret_desc,
-	int *fds, int max);
+/* A descriptor of the handle, and a description without descriptors and offset. */
+int cuda_export_handle(struct device *dev, CUmemGenericAllocationHandle handle);
+struct device_desc cuda_describe(
+	struct device *dev, int gpu, enum device_desc_kind kind, uint64_t bytes, uint64_t chunk);
 int cuda_import(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 	int n_fds, struct device_mem **ret_mem);
 
 int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-int cuda_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret_queue);
 void cuda_queue_close(struct device_queue *q);
 int cuda_queue_poll(struct device_queue *q);
 int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int cuda_after(struct device_queue *q, struct device_queue *other);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
-int cuda_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
 /* May something be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */
 int cuda_clique_launched(struct cuda_queue *q);

@@ -269,30 +269,3 @@ void cuda_drop(struct device_mem *mem)
 out:
 	free(m);
 }
-
-int cuda_dmabuf(struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset)
-{
-	struct cuda_mem *m = (struct cuda_mem *)mem;
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	struct device *dev = mem->dev;
-	int fd = -1, rc;
-
-	if (m->kind != CUDA_MEM_ALLOC ||
-		!(cuda_device(dev)->gpu[mem->gpu].info.caps & DEVICE_CAP_DMABUF))
-		return cuda_refuse(dev, DEVICE_UNSUP, "no dma-buf of this memory");
-	rc = cuda_enter(dev, mem->gpu);
-	if (rc)
-		return rc;
-	if (!bytes || offset % page || bytes % page || offset > mem->bytes ||
-		bytes > mem->bytes - offset)
-		return cuda_refuse(
-			dev, DEVICE_ARG, "a dma-buf covers whole pages of an allocation");
-	rc = cuda_fail(dev,
-		cuMemGetHandleForAddressRange(
-			&fd, m->addr + offset, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
-		"cannot make a dma-buf of device memory");
-	if (rc)
-		return rc;
-	*ret_offset = 0;
-	return fd;
-}

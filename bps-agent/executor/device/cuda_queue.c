@@ -57,23 +57,10 @@ int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_que
 			&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
 		"cannot make a stream");
 	if (rc) {
-		q->is_wrapped = true; /* there is no stream to destroy */
+		q->stream = NULL;
 		cuda_queue_close(&q->base);
 		return rc;
 	}
-	*ret_queue = &q->base;
-	return 0;
-}
-
-int cuda_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret_queue)
-{
-	struct cuda_queue *q;
-	int rc = queue_new(dev, gpu, &q);
-
-	if (rc)
-		return rc;
-	q->stream = (CUstream)(uintptr_t)stream;
-	q->is_wrapped = true;
 	*ret_queue = &q->base;
 	return 0;
 }
@@ -88,7 +75,7 @@ void cuda_queue_close(struct device_queue *queue)
 		LIST_REMOVE(q, entry);
 	if (!cuda_enter(queue->dev, queue->gpu)) {
 		cuda_fail(queue->dev, cuEventDestroy(q->event), "cannot destroy an event");
-		if (!q->is_wrapped)
+		if (q->stream)
 			cuda_fail(
 				queue->dev, cuStreamDestroy(q->stream), "cannot destroy a stream");
 	}
@@ -176,54 +163,27 @@ int cuda_after(struct device_queue *queue, struct device_queue *other)
 	return rc;
 }
 
-/* The counter's device address; 0 with *ret_rc set when there is none. */
-static CUdeviceptr counter(
-	struct device_queue *q, struct device_mem *page, uint64_t offset, int *ret_rc)
-{
-	struct device *dev = q->dev;
-	uint64_t addr;
-
-	*ret_rc = enter((struct cuda_queue *)q);
-	if (*ret_rc)
-		return 0;
-	if (page->gpu != DEVICE_HOST || offset % 8 || !is_inside(page, offset, 8)) {
-		*ret_rc = cuda_refuse(dev, DEVICE_ARG, "no counter at %llu of pinned memory",
-			(unsigned long long)offset);
-		return 0;
-	}
-	if (!(cuda_device(dev)->gpu[q->gpu].info.caps & DEVICE_CAP_MEMOP64)) {
-		*ret_rc = cuda_refuse(
-			dev, DEVICE_UNSUP, "GPU %d has no 64-bit memory operations", q->gpu);
-		return 0;
-	}
-	addr = cuda_addr(page, q->gpu);
-	if (addr)
-		return addr + offset;
-	*ret_rc = cuda_device(dev)->is_lost ? DEVICE_LOST : DEVICE_UNSUP;
-	return 0;
-}
-
 /* Without the no-barrier flag the write comes behind a fence of the whole system. */
 int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offset, uint64_t value)
 {
-	int rc;
-	CUdeviceptr addr = counter(queue, page, offset, &rc);
+	struct cuda_queue *q = (struct cuda_queue *)queue;
+	struct device *dev = queue->dev;
+	uint64_t addr;
+	int rc = enter(q);
 
-	return rc ? rc
-		  : cuda_fail(queue->dev,
-			    cuStreamWriteValue64(((struct cuda_queue *)queue)->stream, addr, value,
-				    CU_STREAM_WRITE_VALUE_DEFAULT),
-			    "cannot queue the write of a counter");
-}
-
-int cuda_hold(struct device_queue *queue, struct device_mem *page, uint64_t offset, uint64_t value)
-{
-	int rc;
-	CUdeviceptr addr = counter(queue, page, offset, &rc);
-
-	return rc ? rc
-		  : cuda_fail(queue->dev,
-			    cuStreamWaitValue64(((struct cuda_queue *)queue)->stream, addr, value,
-				    CU_STREAM_WAIT_VALUE_GEQ),
-			    "cannot queue a wait for a counter");
+	if (rc)
+		return rc;
+	if (page->gpu != DEVICE_HOST || offset % 8 || !is_inside(page, offset, 8))
+		return cuda_refuse(dev, DEVICE_ARG, "no counter at %llu of pinned memory",
+			(unsigned long long)offset);
+	if (!(cuda_device(dev)->gpu[queue->gpu].info.caps & DEVICE_CAP_MEMOP64))
+		return cuda_refuse(
+			dev, DEVICE_UNSUP, "GPU %d has no 64-bit memory operations", queue->gpu);
+	addr = cuda_addr(page, queue->gpu);
+	if (!addr)
+		return cuda_device(dev)->is_lost ? DEVICE_LOST : DEVICE_UNSUP;
+	return cuda_fail(dev,
+		cuStreamWriteValue64(
+			q->stream, addr + offset, value, CU_STREAM_WRITE_VALUE_DEFAULT),
+		"cannot queue the write of a counter");
 }

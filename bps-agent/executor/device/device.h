@@ -52,8 +52,7 @@ enum device_error {
 enum device_cap {
 	DEVICE_CAP_VMM_FD = 1,     /* alloc can be shared as file descriptors */
 	DEVICE_CAP_LEGACY_IPC = 2, /* import takes legacy handles (same user id only) */
-	DEVICE_CAP_MEMOP64 = 4,    /* post and hold work */
-	DEVICE_CAP_DMABUF = 8,     /* dmabuf works */
+	DEVICE_CAP_MEMOP64 = 4,    /* post works */
 	DEVICE_CAP_CLIQUE = 16,    /* cliques work */
 	DEVICE_CAP_PLAIN = 32,     /* it is host memory: whoever has it mapped needs no driver */
 };
@@ -148,12 +147,6 @@ struct device_ops {
 	 * Returns their number. Owns: the caller, the descriptors (they keep the memory alive too).
 	 * Errors: DEVICE_ARG more than max, DEVICE_UNSUP imported or pinned memory. */
 	int (*share)(struct device_mem *mem, struct device_desc *ret_desc, int *fds, int max);
-	/* The same for `bytes` from any device address of this process, made by whichever
-	 * allocator: a legacy handle where it can be, else descriptors mapping by mapping.
-	 * The memory must outlive all importers' use. Errors: DEVICE_UNSUP it cannot be shared
-	 * (pool or managed memory, mappings of unequal size): copy instead. */
-	int (*share_ptr)(struct device *dev, uint64_t addr, uint64_t bytes,
-		struct device_desc *ret_desc, int *fds, int max);
 	/* Map memory that another process shared, for use by `gpu`, and in copies between GPUs by
 	 * others that reach it. desc was checked. mem->bytes is
 	 * desc->bytes, offset 0 is the first usable byte. Owns: fds stay the caller's; they can be
@@ -171,19 +164,10 @@ struct device_ops {
 	uint64_t (*addr)(struct device_mem *mem, int gpu);
 	/* Unmap and free. No queued work may use it any more. NULL is fine. */
 	void (*drop)(struct device_mem *mem);
-	/* A dma-buf of a range of alloc's memory for registration with a NIC. Returns the
-	 * descriptor, the caller's; ret_offset is where the range starts in it. offset and bytes
-	 * are multiples of the page size. */
-	int (*dmabuf)(
-		struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset);
 
 	/* A queue on a GPU. priority > 0 runs before 0 where the GPU can choose, < 0 after. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* A queue that is a stream of somebody else (a framework's, as a number); close leaves
-	 * it. */
-	int (*queue_wrap)(
-		struct device *dev, int gpu, uint64_t stream, struct device_queue **ret_queue);
 	/* Free. What is queued still runs, but nobody can see it end: poll it idle first. NULL is
 	 * fine. */
 	void (*queue_close)(struct device_queue *q);
@@ -201,11 +185,6 @@ struct device_ops {
 	/* Queue: write value to the 64-bit counter at offset (a multiple of 8) of pinned memory,
 	 * behind all before it. Partner: an acquire load by the host, or hold. */
 	int (*post)(
-		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
-	/* Queue: run nothing of q until the counter >= value (compared as a cyclic signed
-	 * difference). Only for trainers, whose agent always completes or poisons; the executor
-	 * polls instead. */
-	int (*hold)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
 	/* The number by which n_ranks members find each other; one makes it, all open with it. */

@@ -172,17 +172,6 @@ static int host_share(struct device_mem *mem, struct device_desc *ret, int *fds,
 	return 1;
 }
 
-static int host_share_ptr(struct device *dev, uint64_t addr, uint64_t bytes,
-	struct device_desc *ret, int *fds, int max)
-{
-	(void)addr;
-	(void)bytes;
-	(void)ret;
-	(void)fds;
-	(void)max;
-	return err_set(&dev->why, DEVICE_UNSUP, "plain memory has no handle: copy it");
-}
-
 static int host_import(struct device *dev, int gpu, const struct device_desc *desc, const int *fds,
 	int n_fds, struct device_mem **ret)
 {
@@ -231,15 +220,6 @@ static uint64_t host_addr(struct device_mem *mem, int gpu)
 	return (uint64_t)(uintptr_t)((struct host_mem *)mem)->base;
 }
 
-static int host_dmabuf(
-	struct device_mem *mem, uint64_t offset, uint64_t bytes, uint64_t *ret_offset)
-{
-	(void)offset;
-	(void)bytes;
-	(void)ret_offset;
-	return err_set(&mem->dev->why, DEVICE_UNSUP, "no dma-buf of plain memory");
-}
-
 const struct device_ops device_host = {
 	.name = "host",
 	.probe = host_probe,
@@ -249,20 +229,16 @@ const struct device_ops device_host = {
 	.peer = host_peer,
 	.alloc = host_alloc,
 	.share = host_share,
-	.share_ptr = host_share_ptr,
 	.import = host_import,
 	.pin = host_pin,
 	.addr = host_addr,
 	.drop = host_drop,
-	.dmabuf = host_dmabuf,
 	.queue_open = host_queue_open,
-	.queue_wrap = host_queue_wrap,
 	.queue_close = host_queue_close,
 	.queue_poll = host_queue_poll,
 	.copy = host_copy,
 	.after = host_after,
 	.post = host_post,
-	.hold = host_hold,
 	.clique_id = host_clique_id,
 	.clique_open = host_clique_open,
 	.clique_poll = host_clique_poll,

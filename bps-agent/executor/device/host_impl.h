@@ -49,7 +49,7 @@ struct host_coll {
 	char *piece[DEVICE_GPUS_MAX];
 };
 
-enum host_job_kind { HOST_COPY, HOST_POST, HOST_HOLD, HOST_AFTER, HOST_COLL };
+enum host_job_kind { HOST_COPY, HOST_POST, HOST_AFTER, HOST_COLL };
 
 struct host_job {
 	enum host_job_kind kind;
@@ -62,14 +62,12 @@ struct host_job {
 
 /* host_queue.c */
 int host_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret);
-int host_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret);
 void host_queue_close(struct device_queue *q);
 int host_queue_poll(struct device_queue *q);
 int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 int host_after(struct device_queue *q, struct device_queue *other);
 int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
-int host_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 /* Append one job. Errors: DEVICE_AGAIN. */
 int host_queue_push(struct device_queue *q, const struct host_job *job);
 bool host_queue_has_room(struct device_queue *q);

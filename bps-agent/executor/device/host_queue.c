@@ -1,12 +1,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bps-agent/executor/device/host_impl.h"
-
-/* How often a hold looks at its counter: another process may write it, and tells nobody. */
-#define HOLD_LOOK_NS 50000
 
 struct host_queue {
 	struct device_queue q;
@@ -46,26 +42,6 @@ static bool take(struct host_queue *q, struct host_job *ret)
 	return has;
 }
 
-static bool is_closing(struct host_queue *q)
-{
-	bool is;
-
-	pthread_mutex_lock(&q->lock);
-	is = q->is_closing;
-	pthread_mutex_unlock(&q->lock);
-	return is;
-}
-
-static void hold(struct host_queue *q, const _Atomic uint64_t *counter, uint64_t value)
-{
-	const struct timespec look = {.tv_nsec = HOLD_LOOK_NS};
-
-	/* Acquire: partner is whoever stores the counter, behind the bytes that it speaks of. */
-	while ((int64_t)(atomic_load_explicit(counter, memory_order_acquire) - value) < 0 &&
-		!is_closing(q))
-		nanosleep(&look, NULL);
-}
-
 static void wait_for_other(struct host_queue *q, const struct host_job *job)
 {
 	pthread_mutex_lock(&q->dev->lock);
@@ -82,12 +58,9 @@ static void run(struct host_queue *q, const struct host_job *job)
 		memcpy(job->dst, job->src, job->bytes);
 		break;
 	case HOST_POST:
-		/* Release: partner is the host's acquire load, or hold. */
+		/* Release: partner is the host's acquire load. */
 		atomic_store_explicit(
 			(_Atomic uint64_t *)job->dst, job->value, memory_order_release);
-		break;
-	case HOST_HOLD:
-		hold(q, job->src, job->value);
 		break;
 	case HOST_AFTER:
 		wait_for_other(q, job);
@@ -152,15 +125,7 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	return 0;
 }
 
-int host_queue_wrap(struct device *dev, int gpu, uint64_t stream, struct device_queue **ret)
-{
-	(void)gpu;
-	(void)stream;
-	(void)ret;
-	return err_set(&dev->why, DEVICE_UNSUP, "there are no streams here");
-}
-
-/* What is queued still runs, so the last job is waited for; holds end at once. */
+/* What is queued still runs, so the last job is waited for. */
 void host_queue_close(struct device_queue *queue)
 {
 	struct host_queue *q = (struct host_queue *)queue;
@@ -255,24 +220,12 @@ int host_after(struct device_queue *q, struct device_queue *other)
 	return rc;
 }
 
-static int push_counter(struct device_queue *q, enum host_job_kind kind, struct device_mem *page,
-	uint64_t offset, uint64_t value)
+int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value)
 {
-	struct host_job job = {.kind = kind, .value = value};
+	struct host_job job = {.kind = HOST_POST, .value = value};
 
 	if (offset % 8 || !is_inside(page, offset, 8))
 		return err_set(&q->dev->why, DEVICE_ARG, "counter out of bounds");
 	job.dst = at(page, offset);
-	job.src = job.dst;
 	return host_queue_push(q, &job);
-}
-
-int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value)
-{
-	return push_counter(q, HOST_POST, page, offset, value);
-}
-
-int host_hold(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value)
-{
-	return push_counter(q, HOST_HOLD, page, offset, value);
 }

@@ -84,9 +84,8 @@ static void gpus_are_described_and_found_by_uuid(void **state)
 	assert_memory_equal(gpus[2].uuid, uuid, sizeof(uuid));
 	assert_int_equal(gpus[1].numa, 1);
 	assert_int_equal(gpus[0].bytes >> 30, 16);
-	assert_int_equal(gpus[0].caps, DEVICE_CAP_VMM_FD | DEVICE_CAP_LEGACY_IPC |
-					       DEVICE_CAP_MEMOP64 | DEVICE_CAP_DMABUF |
-					       DEVICE_CAP_CLIQUE);
+	assert_int_equal(gpus[0].caps,
+		DEVICE_CAP_VMM_FD | DEVICE_CAP_LEGACY_IPC | DEVICE_CAP_MEMOP64 | DEVICE_CAP_CLIQUE);
 	assert_int_equal(device_find(dev, uuid), 2);
 	uuid[0] = 0;
 	assert_int_equal(device_find(dev, uuid), DEVICE_NODEV);
@@ -167,68 +166,6 @@ static void a_counter_is_written_after_the_copies_before_it(void **state)
 	rig_close(&r);
 }
 
-static void a_held_queue_goes_on_when_the_counter_is_reached(void **state)
-{
-	_Atomic uint64_t *gate;
-	struct rig r;
-
-	(void)state;
-	rig_open(&r);
-	gate = (_Atomic uint64_t *)(void *)(r.host + 3 * RIG_MIB);
-	atomic_store(gate, UINT64_MAX); /* -1: numbers are compared around zero */
-	assert_int_equal(ops->hold(r.q, r.pinned, 3 * RIG_MIB, 2), 0);
-	assert_int_equal(ops->post(r.q, r.pinned, 3 * RIG_MIB + 64, 7), 0);
-	atomic_store(gate, 1);
-	for (int i = 0; i < 1000; i++)
-		assert_int_equal(ops->queue_poll(r.q), DEVICE_AGAIN);
-	assert_int_equal(rig_counter(r.host + 3 * RIG_MIB + 64), 0);
-	atomic_store(gate, 3);
-	rig_await(r.host + 3 * RIG_MIB + 64, 7);
-	assert_int_equal(ops->hold(r.q, r.pinned, 3 * RIG_MIB, 100), 0);
-	atomic_store(gate, 3 + (UINT64_C(1) << 62)); /* poison frees whoever waits */
-	rig_drain(r.q);
-	rig_close(&r);
-}
-
-static void a_wrapped_stream_is_used_and_left(void **state)
-{
-	struct device_queue *wrapped;
-	struct fakecuda_live before, after;
-	struct rig r;
-
-	(void)state;
-	rig_open(&r);
-	fakecuda_live(&before);
-	assert_int_equal(ops->queue_wrap(r.dev, 0, 0, &wrapped), 0);
-	assert_int_equal(ops->post(wrapped, r.pinned, 0, 9), 0);
-	assert_int_equal(ops->after(r.q, wrapped), 0);
-	rig_await(r.host, 9);
-	ops->queue_close(wrapped);
-	fakecuda_live(&after);
-	assert_memory_equal(&before, &after, sizeof(before));
-	rig_close(&r);
-}
-
-static void a_dma_buf_covers_whole_pages_of_an_allocation(void **state)
-{
-	uint64_t offset = 1;
-	struct rig r;
-	int fd;
-
-	(void)state;
-	rig_open(&r);
-	fd = ops->dmabuf(r.mem, RIG_PAGE, 2 * RIG_PAGE, &offset);
-	assert_true(fd >= 0);
-	assert_int_equal(offset, 0);
-	close(fd);
-	assert_int_equal(ops->dmabuf(r.mem, 1, RIG_PAGE, &offset), DEVICE_ARG);
-	assert_int_equal(ops->dmabuf(r.mem, RIG_BYTES, RIG_PAGE, &offset), DEVICE_ARG);
-	assert_int_equal(
-		ops->dmabuf(r.mem, RIG_PAGE, UINT64_MAX - RIG_PAGE + 1, &offset), DEVICE_ARG);
-	assert_int_equal(ops->dmabuf(r.pinned, 0, RIG_PAGE, &offset), DEVICE_UNSUP);
-	rig_close(&r);
-}
-
 static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 {
 	struct device_mem *other, *mem;
@@ -248,7 +185,6 @@ static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 	rig_said(&r, "no counter");
 	assert_int_equal(ops->post(r.q, r.pinned, RIG_BYTES, 1), DEVICE_ARG);
 	assert_int_equal(ops->post(r.q, r.mem, 0, 1), DEVICE_ARG);
-	assert_int_equal(ops->hold(r.q, r.pinned, UINT64_MAX - 7, 1), DEVICE_ARG);
 	assert_int_equal(ops->pin(r.dev, r.host + 1, RIG_PAGE, &mem), DEVICE_ARG);
 	assert_int_equal(ops->pin(r.dev, r.host, RIG_PAGE, &mem), DEVICE_ARG);
 	rig_said(&r, "cannot pin");
@@ -278,8 +214,7 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 		!o->pin(dev, host, RIG_BYTES, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
 		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, RIG_PAGE) &&
 		!o->after(q1, q) && !o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
-		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5) &&
-		!o->hold(q, pinned, RIG_MIB, 5))
+		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5))
 		rig_await(host + RIG_MIB, 5);
 	for (int i = 0; i < 2; i++)
 		while ((i ? q1 : q) && o->queue_poll(i ? q1 : q) == DEVICE_AGAIN)
@@ -302,8 +237,8 @@ static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDevice
 	"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemHostRegister",
 	"cuMemHostGetDevicePointer", "cuEventCreate", "cuStreamCreateWithPriority", "cuEventRecord",
 	"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
-	"cuStreamWriteValue64", "cuStreamWaitValue64", "cuPointerGetAttribute",
-	"cuDeviceGetPCIBusId", "cuDeviceGetAttribute"};
+	"cuStreamWriteValue64", "cuPointerGetAttribute", "cuDeviceGetPCIBusId",
+	"cuDeviceGetAttribute"};
 
 static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 {
@@ -373,16 +308,13 @@ static void assert_all_lost(struct rig *r)
 
 	assert_int_equal(ops->alloc(r->dev, 0, RIG_MIB, NULL, 0, &mem), DEVICE_LOST);
 	assert_int_equal(ops->share(r->mem, &desc, &fd, 1), DEVICE_LOST);
-	assert_int_equal(ops->share_ptr(r->dev, 1, 1, &desc, &fd, 1), DEVICE_LOST);
 	assert_int_equal(ops->import(r->dev, 0, &desc, &fd, 1, &mem), DEVICE_LOST);
 	assert_int_equal(ops->pin(r->dev, r->host, RIG_PAGE, &mem), DEVICE_LOST);
 	assert_int_equal(ops->queue_open(r->dev, 0, 0, &q), DEVICE_LOST);
-	assert_int_equal(ops->queue_wrap(r->dev, 0, 0, &q), DEVICE_LOST);
 	assert_int_equal(ops->queue_poll(r->q), DEVICE_LOST);
 	assert_int_equal(ops->copy(r->q, r->mem, 0, r->pinned, 0, 8), DEVICE_LOST);
 	assert_int_equal(ops->after(r->q, r->q), DEVICE_LOST);
 	assert_int_equal(ops->post(r->q, r->pinned, 0, 1), DEVICE_LOST);
-	assert_int_equal(ops->hold(r->q, r->pinned, 0, 1), DEVICE_LOST);
 	assert_int_equal(ops->peer(r->dev, 0, 1), DEVICE_LOST);
 	assert_int_equal(ops->clique_id(r->dev, id), DEVICE_LOST);
 	assert_int_equal(ops->clique_open(r->dev, id, 2, gpus, gpus, 2, &c), DEVICE_LOST);
@@ -442,9 +374,6 @@ int main(int argc, char **argv)
 		cmocka_unit_test(memory_begins_as_zeros_and_is_rounded_up),
 		cmocka_unit_test(bytes_survive_a_journey_over_two_gpus),
 		cmocka_unit_test(a_counter_is_written_after_the_copies_before_it),
-		cmocka_unit_test(a_held_queue_goes_on_when_the_counter_is_reached),
-		cmocka_unit_test(a_wrapped_stream_is_used_and_left),
-		cmocka_unit_test(a_dma_buf_covers_whole_pages_of_an_allocation),
 		cmocka_unit_test(what_cannot_be_queued_is_refused_with_a_reason),
 		cmocka_unit_test(whichever_call_of_the_driver_fails_nothing_is_lost),
 		cmocka_unit_test(errors_have_their_meaning_and_their_number),

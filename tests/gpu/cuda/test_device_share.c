@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/gpu/cuda/rig.h"
+#include "tests/gpu/cuda/share_ptr.h"
 #include "tests/gpu/cuda/two.h"
 #include "tests/gpu/fake/control.h"
 
@@ -182,16 +183,16 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	(void)state;
 	rig_open(&r);
 	assert_int_equal(cuMemAlloc(&addr, BYTES + RIG_PAGE), CUDA_SUCCESS);
-	assert_int_equal(ops->share_ptr(r.dev, addr + 512, BYTES, &m.desc, m.fds, 0), 0);
+	assert_int_equal(share_ptr(r.dev, addr + 512, BYTES, &m.desc, m.fds, 0), 0);
 	assert_int_equal(m.desc.kind, DEVICE_DESC_IPC);
 	assert_int_equal(m.desc.offset, 512);
 	assert_true(m.desc.buffer_id != 0);
 	share_with_importer("importer", &m, addr + 512);
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, NULL, 0, &mem), DEVICE_UNSUP);
 	rig_said(&r, "cannot open");
-	assert_int_equal(ops->share_ptr(r.dev, addr, RIG_BYTES + 1, &m.desc, m.fds, 0), DEVICE_ARG);
+	assert_int_equal(share_ptr(r.dev, addr, RIG_BYTES + 1, &m.desc, m.fds, 0), DEVICE_ARG);
 	cuMemFree(addr);
-	assert_int_equal(ops->share_ptr(r.dev, addr, BYTES, &m.desc, m.fds, 0), DEVICE_ARG);
+	assert_int_equal(share_ptr(r.dev, addr, BYTES, &m.desc, m.fds, 0), DEVICE_ARG);
 	rig_close(&r);
 }
 
@@ -222,7 +223,7 @@ static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
 	(void)state;
 	rig_open(&r);
 	assert_int_equal(cuMemAlloc(&addr, RIG_MIB), CUDA_SUCCESS);
-	assert_int_equal(ops->share_ptr(r.dev, addr, RIG_MIB, &m.desc, m.fds, 0), 0);
+	assert_int_equal(share_ptr(r.dev, addr, RIG_MIB, &m.desc, m.fds, 0), 0);
 	m.desc.chunk_bytes *= 2;
 	m.desc.bytes = m.desc.chunk_bytes;
 	assert_true(two_send(child.fd, &m));
@@ -270,10 +271,9 @@ static void a_growing_segment_travels_mapping_by_mapping(void **state)
 	rig_open(&r);
 	addr = grow_segment(4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	/* From the middle of the second mapping into the fourth. */
-	assert_int_equal(ops->share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 2),
-		DEVICE_ARG);
 	assert_int_equal(
-		ops->share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 8), 3);
+		share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 2), DEVICE_ARG);
+	assert_int_equal(share_ptr(r.dev, addr + CHUNK + 1500000, BYTES, &m.desc, m.fds, 8), 3);
 	assert_int_equal(m.desc.chunk_bytes, CHUNK);
 	assert_int_equal(m.desc.offset, 1500000);
 	share_with_importer("importer", &m, addr + CHUNK + 1500000);
@@ -292,11 +292,11 @@ static void memory_that_must_not_be_shared_is_not(void **state)
 	(void)state;
 	rig_open(&r);
 	addr = grow_segment(1, CU_MEM_HANDLE_TYPE_NONE);
-	assert_int_equal(ops->share_ptr(r.dev, addr, CHUNK, &m.desc, m.fds, 1), DEVICE_UNSUP);
+	assert_int_equal(share_ptr(r.dev, addr, CHUNK, &m.desc, m.fds, 1), DEVICE_UNSUP);
 	rig_said(&r, "forbids");
 	assert_int_equal(
-		ops->share_ptr(r.dev, ops->addr(r.pinned, 0), 8, &m.desc, m.fds, 1), DEVICE_ARG);
-	assert_int_equal(ops->share_ptr(r.dev, 4096, 8, &m.desc, m.fds, 1), DEVICE_ARG);
+		share_ptr(r.dev, ops->addr(r.pinned, 0), 8, &m.desc, m.fds, 1), DEVICE_ARG);
+	assert_int_equal(share_ptr(r.dev, 4096, 8, &m.desc, m.fds, 1), DEVICE_ARG);
 	shrink_segment(addr, 1);
 	rig_close(&r);
 }
