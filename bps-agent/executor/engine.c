@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-agent/executor/engine_impl.h"
+#include "bps-agent/executor/engine_stage.h"
 #include "common/base/log.h"
 
 #define WINDOW_DEFAULT (UINT64_C(32) << 20)

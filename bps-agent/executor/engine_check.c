@@ -1,5 +1,5 @@
 /* The invariants of the engine, for tests. Call it between events. */
-#include "bps-agent/executor/engine_impl.h"
+#include "bps-agent/executor/engine_stage.h"
 
 struct engine_tally {
 	size_t n_up, n_down, n_reduce, n_gather, n_collectives, n_tickets, n_running, n_waiting;

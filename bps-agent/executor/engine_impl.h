@@ -1,13 +1,14 @@
 #ifndef BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
 #define BPS_AGENT_EXECUTOR_ENGINE_IMPL_H
-/* Objects of the engine, shared by its files:
- *   engine.c        life, tensors, what the agent says, failure
+/* Objects of the engine that its files share, and what engine.c offers them:
+ *   engine.c        life, tensors, calls of the agent, failure
  *   engine_stage.c  chunks and partitions through their stages
  *   engine_lane.c   queues, and which of what they hold has ended
  *   engine_check.c  invariants */
 #include <sys/queue.h>
 
 #include "bps-agent/executor/engine.h"
+#include "bps-agent/executor/engine_lane.h"
 #include "common/data/dtype.h"
 #include "common/base/heap.h"
 
@@ -77,24 +78,6 @@ struct engine_tensor {
 	struct engine_chunk *chunks;
 };
 
-/* Of a queue's work: when the queue's counter has reached seq, it has ended. One of the two. */
-struct engine_ticket {
-	uint64_t seq;
-	struct engine_part *part;
-	struct engine_chunk *chunk;
-};
-#define LANE_TICKETS 64
-
-struct engine_lane {
-	struct engine *e;
-	struct device_queue *q;
-	uint64_t counter;     /* offset in e->counters */
-	uint64_t seq, posted; /* last ticket's, and how far posts are queued */
-	uint32_t head, tail;  /* of tickets, counting on */
-	struct engine_ticket tickets[LANE_TICKETS];
-};
-enum engine_lane_kind { LANE_UP, LANE_DOWN, LANE_COLL, LANES };
-
 struct engine_member {
 	struct engine_member_desc m;
 	bool is_gone;
@@ -126,35 +109,8 @@ struct engine {
 	uint32_t n_tickets;
 };
 
-/* ---- engine.c ---- */
 /* A call of the device has failed: that is the end, with its own sentence. */
 void engine_device_error(struct engine *e, int rc, const char *what);
 /* All chunks of its round are done. */
 void engine_tensor_done(struct engine_tensor *t);
-
-/* ---- engine_stage.c ---- */
-/* All members are ready: its chunks set out. */
-void engine_tensor_begin(struct engine_tensor *t);
-/* Take it out of all heaps. What is queued on devices ends by itself. */
-void engine_tensor_stop(struct engine_tensor *t);
-/* Queue what may be queued. True when something was. */
-bool engine_issue(struct engine *e);
-void engine_part_ticket_done(struct engine_part *p);
-void engine_chunk_ticket_done(struct engine_chunk *c);
-void engine_part_landed(struct engine_part *p);
-/* Of the tensor's round, which is under way: has part_landed been called? */
-bool engine_part_has_landed(const struct engine_part *p);
-uint64_t engine_part_bytes(const struct engine_part *p);
-uint64_t engine_chunk_bytes(const struct engine_chunk *c);
-
-/* ---- engine_lane.c ---- */
-int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind);
-void lane_close(struct engine_lane *l);
-bool lane_has_room(const struct engine_lane *l);
-/* What was queued on it for part or chunk so far gets a ticket. */
-void lane_ticket(struct engine_lane *l, struct engine_part *part, struct engine_chunk *chunk);
-/* Retire what has ended. True when something has. */
-bool lane_poll(struct engine_lane *l);
-/* Nothing has moved for a while: is the queue in good health? */
-void lane_look(struct engine_lane *l);
 #endif

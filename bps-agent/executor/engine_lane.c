@@ -1,6 +1,8 @@
 /* A lane is a queue of one GPU with a counter: behind the work of each ticket the queue writes the
  * ticket's number there, so the host sees what has ended without asking the driver. */
-#include "bps-agent/executor/engine_impl.h"
+#include "bps-agent/executor/engine_lane.h"
+
+#include "bps-agent/executor/engine_stage.h"
 
 int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind)
 {

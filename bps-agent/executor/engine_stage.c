@@ -1,7 +1,8 @@
 /* Chunks and partitions through their stages: see the drawing in engine.h. */
+#include "bps-agent/executor/engine_stage.h"
+
 #include <assert.h>
 
-#include "bps-agent/executor/engine_impl.h"
 #include "common/base/log.h"
 
 /* Collectives under way: the next one is queued while one runs, more would only defeat priority. */
@@ -68,7 +69,7 @@ static uint64_t chunk_offset(const struct engine_chunk *c)
 	return (uint64_t)c->first * c->tensor->part_bytes;
 }
 
-uint64_t engine_chunk_bytes(const struct engine_chunk *c)
+static uint64_t chunk_bytes(const struct engine_chunk *c)
 {
 	uint64_t left = c->tensor->bytes - chunk_offset(c), n = c->n * c->tensor->part_bytes;
 
@@ -106,7 +107,7 @@ static struct range share_of(const struct engine_chunk *c, unsigned i, bool is_u
 	const struct engine *e = c->tensor->e;
 	const struct route *r = &e->route;
 	const struct engine_member *m = member(e, i);
-	struct range s = {0, engine_chunk_bytes(c)};
+	struct range s = {0, chunk_bytes(c)};
 	bool is_split = is_up ? r->up == UP_SCATTER : r->down == DOWN_GATHER;
 	bool has_root = is_up ? r->up == UP_REDUCE : r->down == DOWN_BCAST;
 
@@ -336,12 +337,12 @@ static int collective(struct engine_chunk *c, unsigned g, bool is_up)
 	const struct route_group *group = &e->route.groups[g];
 	struct device_clique *q = e->cliques[g];
 	struct device_piece pieces[DEVICE_GPUS_MAX], tails[DEVICE_GPUS_MAX];
-	uint64_t elem = dtype_bytes(t->dtype), all = engine_chunk_bytes(c) / elem, count, tail;
+	uint64_t elem = dtype_bytes(t->dtype), all = chunk_bytes(c) / elem, count, tail;
 	bool has_root = e->route.up == UP_REDUCE;
 	enum op op = t->op == OP_AVG ? OP_SUM : t->op; /* what divides is the server */
 	int root = has_root ? (int)root_of(c) : group->n - 1, rc, end;
 
-	count = has_root ? 0 : route_block(engine_chunk_bytes(c), group->n) / elem;
+	count = has_root ? 0 : route_block(chunk_bytes(c), group->n) / elem;
 	tail = all - count * group->n;
 	for (unsigned i = 0; i < group->n; i++) {
 		const struct engine_range *at = &t->places[group->member[i]].at;
