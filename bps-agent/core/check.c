@@ -44,15 +44,6 @@ static void expect(struct agt_checker *c, bool is_true, const char *what)
 	c->rc = err_set(c->err, -1, "agent core: %s does not hold%s", what, where);
 }
 
-static void check_heap(struct agt_checker *c, const struct heap *h)
-{
-	expect(c, h->n <= h->cap, "heap within its room");
-	for (size_t i = 0; i < h->n && !c->rc; i++) {
-		expect(c, h->v[i]->pos == i + 1, "a heap node knows its place");
-		expect(c, i == 0 || h->v[(i - 1) / 2]->key <= h->v[i]->key, "heap order");
-	}
-}
-
 static bool heap_holds(const struct heap *h, const struct heap_node *n)
 {
 	return heap_has(n) && n->pos <= h->n && h->v[n->pos - 1] == n;
@@ -247,7 +238,7 @@ static void check_shares(struct agt_checker *c, const struct agt_link *link)
 					       ? part_bytes(part)
 					       : 0;
 		}
-		check_heap(c, &s->ready);
+		expect(c, heap_is_valid(&s->ready), "heap order");
 		expect(c, s->link == link && n_parts && n_parts == s->n_parts,
 			"a share has partitions, on its link");
 		expect(c, ready_bytes == s->ready_bytes,
@@ -339,9 +330,9 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 		expect(&c, c.n.n_parked == job->parked.n, "parked = those that say so");
 		expect(&c, c.n.job_bytes == job->inflight, "a job's inflight = bytes charged");
 		expect(&c, !job->parked.n || job->inflight, "parked => something will come in");
-		check_heap(&c, &job->parked);
-		check_heap(&c, &job->lagging);
-		check_heap(&c, &job->held);
+		expect(&c, heap_is_valid(&job->parked), "heap order");
+		expect(&c, heap_is_valid(&job->lagging), "heap order");
+		expect(&c, heap_is_valid(&job->held), "heap order");
 		c.n.n_shares -= job->n_shares;
 		c.n.n_lagging -= job->lagging.n;
 		c.n.n_held -= job->held.n;
@@ -352,9 +343,9 @@ int agt_core_check(const struct agt_core *core, struct err_text *err)
 	check_links(&c);
 	expect(&c, !c.n.n_shares && !c.n.n_lagging && !c.n.n_held,
 		"shares of jobs = those of links");
-	check_heap(&c, &core->local);
-	check_heap(&c, &core->timers);
-	check_heap(&c, &core->link_timers);
+	expect(&c, heap_is_valid(&core->local), "heap order");
+	expect(&c, heap_is_valid(&core->timers), "heap order");
+	expect(&c, heap_is_valid(&core->link_timers), "heap order");
 	expect(&c, c.n.n_parts == core->n_parts, "n_parts = partitions");
 	expect(&c, c.n.n_local == core->local.n, "local = READY of jobs of one member");
 	expect(&c, c.n.n_timers == core->timers.n, "timers = those of partitions");

@@ -308,15 +308,6 @@ static void check_part(
 
 /* ---- peers, fetches, retired results ---- */
 
-static void check_heap(struct srv_checker *c, const struct heap *h)
-{
-	expect(c, h->n <= h->cap, "heap within its room");
-	for (size_t i = 0; i < h->n && !c->rc; i++) {
-		expect(c, h->v[i]->pos == i + 1, "a heap node knows its place");
-		expect(c, i == 0 || h->v[(i - 1) / 2]->key <= h->v[i]->key, "heap order");
-	}
-}
-
 static void check_peers(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;
@@ -330,8 +321,8 @@ static void check_peers(struct srv_checker *c)
 			expect(c, seat->peer == peer && seat->owes, "owing => owes");
 			n_owing++;
 		}
-		check_heap(c, &peer->want);
-		check_heap(c, &peer->results);
+		expect(c, heap_is_valid(&peer->want), "heap order");
+		expect(c, heap_is_valid(&peer->results), "heap order");
 		n_want += peer->want.n;
 		n_results += peer->results.n;
 		n_is_ready += peer->is_ready;

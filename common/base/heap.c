@@ -78,3 +78,13 @@ void heap_remove(struct heap *h, struct heap_node *n)
 	else
 		sift_down(h, i, last);
 }
+
+bool heap_is_valid(const struct heap *h)
+{
+	bool is_valid = h->n <= h->cap;
+
+	for (size_t i = 0; is_valid && i < h->n; i++)
+		is_valid =
+			h->v[i]->pos == i + 1 && (i == 0 || h->v[(i - 1) / 2]->key <= h->v[i]->key);
+	return is_valid;
+}

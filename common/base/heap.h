@@ -50,4 +50,6 @@ static inline bool heap_has(const struct heap_node *n)
 {
 	return n->pos != 0;
 }
+/* Check its order and that each node knows its place (tests). O(n). */
+bool heap_is_valid(const struct heap *h);
 #endif
