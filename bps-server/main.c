@@ -337,27 +337,14 @@ static void agent_name(struct srv_app *app, uint32_t id, char *ret, size_t room)
 		snprintf(ret, room, "#%u", id);
 }
 
-/* One sample of each job; the number tells two jobs of the same name apart. */
-static void per_job(const struct arrivals_figures *f, struct evbuffer *out, const char *name,
-	uint64_t (*value)(const struct arrivals_job *j))
+/* The number tells two jobs of the same name apart. */
+static void job_sample(
+	struct evbuffer *out, const char *name, uint64_t value, const struct arrivals_job *j)
 {
 	char id[16];
 
-	for (unsigned i = 0; i < f->n_jobs; i++) {
-		snprintf(id, sizeof(id), "%u", f->jobs[i].job);
-		metric_value(out, name, (double)value(&f->jobs[i]), "job", f->jobs[i].name, "id",
-			id, NULL);
-	}
-}
-
-static uint64_t job_rounds(const struct arrivals_job *j)
-{
-	return j->rounds;
-}
-
-static uint64_t job_bytes(const struct arrivals_job *j)
-{
-	return j->bytes;
+	snprintf(id, sizeof(id), "%u", j->job);
+	metric_value(out, name, (double)value, "job", j->name, "id", id, NULL);
 }
 
 /* Of the oldest ARRIVALS_JOBS_MAX jobs and their ARRIVALS_LATE_MAX latest agents: labels stay few,
@@ -369,10 +356,13 @@ static void job_metrics(struct srv_app *app, struct evbuffer *out)
 
 	read_arrivals(app);
 	metric_begin(out, "bps_server_rounds_total", "counter", "partition rounds completed");
-	per_job(f, out, "bps_server_rounds_total", job_rounds);
+	for (unsigned i = 0; i < f->n_jobs; i++)
+		job_sample(out, "bps_server_rounds_total", f->jobs[i].rounds, &f->jobs[i]);
 	metric_begin(out, "bps_server_contribution_bytes_total", "counter",
 		"bytes of contributions summed");
-	per_job(f, out, "bps_server_contribution_bytes_total", job_bytes);
+	for (unsigned i = 0; i < f->n_jobs; i++)
+		job_sample(
+			out, "bps_server_contribution_bytes_total", f->jobs[i].bytes, &f->jobs[i]);
 	metric_begin(out, "bps_server_last_arrival_total", "counter",
 		"partition rounds in which this agent was the last to arrive");
 	for (unsigned i = 0; i < f->n_jobs; i++)

@@ -195,6 +195,7 @@ struct thread_message {
 	struct data_thread *thread;
 	enum thread_event event;
 	struct member_msg *msg;
+	size_t window_bytes; /* of PEER_WINDOW */
 };
 
 static void on_sight(struct data_thread *t, const struct ctl_sight *asked)
@@ -250,52 +251,43 @@ static void deliver(void *arg)
 	case THREAD_RESYNC_END:
 		srv_core_resync_end(d->thread->core);
 		break;
+	case THREAD_PEER_WINDOW:
+		srv_core_set_peer_window(d->thread->core, d->window_bytes);
+		break;
 	}
 	member_msg_unref(d->msg);
 	free(d);
 }
 
-int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m)
+static int post(struct data_thread *t, const struct thread_message *proto)
 {
 	struct thread_message *d = malloc(sizeof(*d));
 	int rc;
 
 	if (!d)
 		return -ENOMEM;
-	*d = (struct thread_message){t, event, m ? member_msg_ref(m) : NULL};
+	*d = *proto;
 	rc = dataloop_post(t->loop, deliver, d);
-	if (rc < 0) {
-		member_msg_unref(m);
+	if (rc < 0)
 		free(d);
-	}
 	return rc;
 }
 
-struct new_window {
-	struct data_thread *thread;
-	size_t bytes;
-};
-
-static void take_window(void *arg)
+int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m)
 {
-	struct new_window *w = arg;
+	struct thread_message d = {
+		.thread = t, .event = event, .msg = m ? member_msg_ref(m) : NULL};
+	int rc = post(t, &d);
 
-	srv_core_set_peer_window(w->thread->core, w->bytes);
-	free(w);
+	if (rc < 0)
+		member_msg_unref(m);
+	return rc;
 }
 
 int thread_set_peer_window(struct data_thread *t, size_t bytes)
 {
-	struct new_window *w = malloc(sizeof(*w));
-	int rc;
-
-	if (!w)
-		return -ENOMEM;
-	*w = (struct new_window){t, bytes};
-	rc = dataloop_post(t->loop, take_window, w);
-	if (rc < 0)
-		free(w);
-	return rc;
+	return post(t, &(struct thread_message){
+			       .thread = t, .event = THREAD_PEER_WINDOW, .window_bytes = bytes});
 }
 
 void thread_stats(struct data_thread *t, struct srv_stats *ret, uint64_t *ret_beat_ns)

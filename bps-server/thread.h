@@ -26,8 +26,8 @@ int thread_new(struct net *net, const struct thread_config *cfg, struct data_thr
 	struct err_text *err);
 /* Closes all connections, joins, frees. NULL is allowed. */
 void thread_free(struct data_thread *t);
-/* What a data thread hears of the scheduler. */
-enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END };
+/* What is posted to a data thread; PEER_WINDOW by thread_set_peer_window alone. */
+enum thread_event { THREAD_MESSAGE, THREAD_RESYNC_BEGIN, THREAD_RESYNC_END, THREAD_PEER_WINDOW };
 /* m: of THREAD_MESSAGE, else NULL; it takes its own reference. Errors: -EAGAIN, -ENOMEM: it is
  * lost. */
 int thread_post(struct data_thread *t, enum thread_event event, struct member_msg *m);
