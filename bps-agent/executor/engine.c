@@ -251,7 +251,7 @@ static int make_room(struct engine *e, uint32_t id)
 
 static bool is_inside(const struct engine_range *r, uint64_t bytes)
 {
-	return r->mem && bytes <= r->mem->bytes && r->offset <= r->mem->bytes - bytes;
+	return r->mem && device_mem_holds(r->mem, r->offset, bytes);
 }
 
 static int check(const struct engine *e, const struct engine_tensor_desc *d, struct err_text *err)

@@ -13,28 +13,6 @@ static int enter(struct cuda_queue *q)
 	return rc ? rc : cuda_clique_launched(q);
 }
 
-static int queue_new(struct device *dev, int gpu, struct cuda_queue **ret_queue)
-{
-	struct cuda_queue *q;
-	int rc = cuda_enter(dev, gpu);
-
-	if (rc)
-		return rc;
-	q = calloc(1, sizeof(*q));
-	if (!q)
-		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a queue");
-	q->base.dev = dev;
-	q->base.gpu = gpu;
-	rc = cuda_fail(
-		dev, cuEventCreate(&q->event, CU_EVENT_DISABLE_TIMING), "cannot make an event");
-	if (rc) {
-		free(q);
-		return rc;
-	}
-	*ret_queue = q;
-	return 0;
-}
-
 /* The driver's priorities run from 0, the least, down to the greatest. */
 static int driver_priority(int priority)
 {
@@ -48,16 +26,22 @@ static int driver_priority(int priority)
 int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_queue **ret_queue)
 {
 	struct cuda_queue *q;
-	int rc = queue_new(dev, gpu, &q);
+	int rc = cuda_enter(dev, gpu);
 
 	if (rc)
 		return rc;
-	rc = cuda_fail(dev,
-		cuStreamCreateWithPriority(
-			&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
-		"cannot make a stream");
+	q = calloc(1, sizeof(*q));
+	if (!q)
+		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a queue");
+	q->base = (struct device_queue){dev, gpu};
+	rc = cuda_fail(
+		dev, cuEventCreate(&q->event, CU_EVENT_DISABLE_TIMING), "cannot make an event");
+	if (!rc)
+		rc = cuda_fail(dev,
+			cuStreamCreateWithPriority(
+				&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
+			"cannot make a stream");
 	if (rc) {
-		q->stream = NULL;
 		cuda_queue_close(&q->base);
 		return rc;
 	}
@@ -74,7 +58,8 @@ void cuda_queue_close(struct device_queue *queue)
 	if (q->clique)
 		LIST_REMOVE(q, entry);
 	if (!cuda_enter(queue->dev, queue->gpu)) {
-		cuda_fail(queue->dev, cuEventDestroy(q->event), "cannot destroy an event");
+		if (q->event)
+			cuda_fail(queue->dev, cuEventDestroy(q->event), "cannot destroy an event");
 		if (q->stream)
 			cuda_fail(
 				queue->dev, cuStreamDestroy(q->stream), "cannot destroy a stream");
@@ -88,11 +73,6 @@ int cuda_queue_poll(struct device_queue *queue)
 	int rc = enter(q);
 
 	return rc ? rc : cuda_fail(queue->dev, cuStreamQuery(q->stream), "work of a queue failed");
-}
-
-static bool is_inside(const struct device_mem *m, uint64_t offset, uint64_t bytes)
-{
-	return offset <= m->bytes && bytes <= m->bytes - offset;
 }
 
 /* A legacy handle is open in one context; what copies to and from it knows that context. */
@@ -128,7 +108,8 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 
 	if (rc)
 		return rc;
-	if (!bytes || !is_inside(dst, dst_offset, bytes) || !is_inside(src, src_offset, bytes))
+	if (!bytes || !device_mem_holds(dst, dst_offset, bytes) ||
+		!device_mem_holds(src, src_offset, bytes))
 		return cuda_refuse(dev, DEVICE_ARG, "a copy outside its memory");
 	if (is_foreign(dst, queue->gpu) || is_foreign(src, queue->gpu))
 		return copy_peer(q, dst, dst_offset, src, src_offset, bytes);
@@ -173,7 +154,7 @@ int cuda_post(struct device_queue *queue, struct device_mem *page, uint64_t offs
 
 	if (rc)
 		return rc;
-	if (page->gpu != DEVICE_HOST || offset % 8 || !is_inside(page, offset, 8))
+	if (page->gpu != DEVICE_HOST || offset % 8 || !device_mem_holds(page, offset, 8))
 		return cuda_refuse(dev, DEVICE_ARG, "no counter at %llu of pinned memory",
 			(unsigned long long)offset);
 	if (!(cuda_device(dev)->gpu[queue->gpu].info.caps & DEVICE_CAP_MEMOP64))

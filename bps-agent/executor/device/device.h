@@ -239,6 +239,10 @@ struct device_mem {
 	uint64_t bytes; /* usable */
 	int gpu;        /* where it lies (alloc) or was mapped for (import); DEVICE_HOST pinned */
 };
+static inline bool device_mem_holds(const struct device_mem *m, uint64_t offset, uint64_t bytes)
+{
+	return offset <= m->bytes && bytes <= m->bytes - offset;
+}
 struct device_queue {
 	struct device *dev;
 	int gpu;

@@ -180,11 +180,6 @@ bool host_queue_has_room(struct device_queue *queue)
 	return has;
 }
 
-static bool is_inside(const struct device_mem *mem, uint64_t offset, uint64_t bytes)
-{
-	return bytes <= mem->bytes && offset <= mem->bytes - bytes;
-}
-
 static char *at(struct device_mem *mem, uint64_t offset)
 {
 	return ((struct host_mem *)mem)->base + offset;
@@ -195,7 +190,8 @@ int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 {
 	struct host_job job = {.kind = HOST_COPY, .bytes = bytes};
 
-	if (!bytes || !is_inside(dst, dst_offset, bytes) || !is_inside(src, src_offset, bytes))
+	if (!bytes || !device_mem_holds(dst, dst_offset, bytes) ||
+		!device_mem_holds(src, src_offset, bytes))
 		return err_set(&q->dev->why, DEVICE_ARG, "copy out of bounds");
 	job.dst = at(dst, dst_offset);
 	job.src = at(src, src_offset);
@@ -224,7 +220,7 @@ int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, 
 {
 	struct host_job job = {.kind = HOST_POST, .value = value};
 
-	if (offset % 8 || !is_inside(page, offset, 8))
+	if (offset % 8 || !device_mem_holds(page, offset, 8))
 		return err_set(&q->dev->why, DEVICE_ARG, "counter out of bounds");
 	job.dst = at(page, offset);
 	return host_queue_push(q, &job);

@@ -334,16 +334,10 @@ static void add_device(struct topology *t, int devices, const char *name)
 
 /* ---- the whole ---- */
 
-static int by_gpu(const void *a, const void *b)
+/* Of GPUs and of cards: both begin with their address. */
+static int by_pci(const void *a, const void *b)
 {
-	uint64_t x = ((const struct topo_gpu *)a)->pci, y = ((const struct topo_gpu *)b)->pci;
-
-	return (x > y) - (x < y);
-}
-
-static int by_nic(const void *a, const void *b)
-{
-	uint64_t x = ((const struct topo_nic *)a)->pci, y = ((const struct topo_nic *)b)->pci;
+	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
 	return (x > y) - (x < y);
 }
@@ -405,8 +399,8 @@ int topology_read(const char *root, struct topology *ret, struct err_text *err)
 			add_device(ret, dirfd(dir), e->d_name);
 	closedir(dir);
 	ret->n_odd += n > DEVICES_MAX;
-	qsort(ret->gpus, ret->n_gpus, sizeof(ret->gpus[0]), by_gpu);
-	qsort(ret->nics, ret->n_nics, sizeof(ret->nics[0]), by_nic);
+	qsort(ret->gpus, ret->n_gpus, sizeof(ret->gpus[0]), by_pci);
+	qsort(ret->nics, ret->n_nics, sizeof(ret->nics[0]), by_pci);
 	for (unsigned i = 0; ret->n_nvswitches && i < ret->n_gpus; i++)
 		ret->gpus[i].links = others(i, ret->n_gpus);
 	sort_uplinks(ret);
