@@ -18,7 +18,7 @@
 
 #define STATUS_WAIT_MAX 64 /* HTTP requests that wait for agents */
 
-struct opts {
+struct sched_opts {
 	struct daemon_opts daemon;
 	struct addr listen;
 	const char *state_dir, *name;
@@ -27,10 +27,10 @@ struct opts {
 	int64_t user_jobs, job_tensors, user_share, job_share;
 };
 
-struct app_conn; /* conns.c */
+struct sched_app_conn; /* conns.c */
 
-struct app {
-	struct opts opts;
+struct sched_app {
+	struct sched_opts opts;
 	struct daemon daemon;
 	struct ctllisten *listen;
 	struct sched_core *core;
@@ -39,7 +39,7 @@ struct app {
 	struct steer steer;
 	unsigned n_closed; /* connections, by the last change of keys */
 	struct event *timer;
-	struct app_conn **conns; /* by the core's number; NULL: free */
+	struct sched_app_conn **conns; /* by the core's number; NULL: free */
 	uint32_t n_conns;
 	struct { /* requests that wait for a probe; the token is the index */
 		struct httpd_request *req;
@@ -49,7 +49,7 @@ struct app {
 
 /* ---- main.c ---- */
 /* Do what is due, shorten the state's file when it is long, set the timer. */
-void app_after_event(struct app *app);
+void app_after_event(struct sched_app *app);
 
 /* ---- conns.c ---- */
 extern const struct ctlchan_ops conns_ops; /* of app.listen; its argument is the app */
@@ -60,7 +60,7 @@ void conns_drop(void *app, uint32_t id, const char *why);
 struct ctlchan *conns_chan(void *app, uint32_t id);
 /* Hold members whose key is revoked for dead, also those that are away just now: what servers hear
  * of them must not keep them alive. */
-void conns_expel_revoked(struct app *app);
+void conns_expel_revoked(struct sched_app *app);
 
 /* ---- web.c ---- */
 extern const struct httpd_ops web_ops; /* their argument is the app */

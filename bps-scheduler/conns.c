@@ -14,7 +14,7 @@
 #define CONNS_MAX 65536
 
 /* A member's connection; its number in the core is its place in app.conns. */
-struct app_conn {
+struct sched_app_conn {
 	struct ctlchan *chan;
 	uint32_t id;
 	bool is_dropped; /* by the core, which has forgotten it */
@@ -25,7 +25,7 @@ struct app_conn {
 
 void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 	const struct layout *layout = ctl_layout(msg->type);
 	size_t n = codec_size(layout, &msg->hello);
 	void *buf = n ? malloc(n) : NULL;
@@ -46,7 +46,7 @@ void conns_send(void *ctx, uint32_t id, const struct ctl_msg *msg)
 
 void conns_drop(void *ctx, uint32_t id, const char *why)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 
 	app->conns[id]->is_dropped = true;
 	ctlchan_close(app->conns[id]->chan, "%s", why);
@@ -54,14 +54,14 @@ void conns_drop(void *ctx, uint32_t id, const char *why)
 
 struct ctlchan *conns_chan(void *ctx, uint32_t conn)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 
 	return app->conns[conn]->chan;
 }
 
 /* ---- what comes ---- */
 
-static uint32_t free_conn(struct app *app)
+static uint32_t free_conn(struct sched_app *app)
 {
 	uint32_t id = 0;
 
@@ -69,11 +69,12 @@ static uint32_t free_conn(struct app *app)
 		id++;
 	if (id == app->n_conns && id < CONNS_MAX) {
 		uint32_t room = id ? 2 * id : 64;
-		struct app_conn **v = realloc(app->conns, room * sizeof(struct app_conn *));
+		struct sched_app_conn **v =
+			realloc(app->conns, room * sizeof(struct sched_app_conn *));
 
 		if (!v)
 			return CONNS_MAX;
-		memset(v + id, 0, (room - id) * sizeof(struct app_conn *));
+		memset(v + id, 0, (room - id) * sizeof(struct sched_app_conn *));
 		app->conns = v;
 		app->n_conns = room;
 	}
@@ -82,9 +83,9 @@ static uint32_t free_conn(struct app *app)
 
 static void chan_opened(void *arg, struct ctlchan *chan)
 {
-	struct app *app = arg;
+	struct sched_app *app = arg;
 	uint32_t id = free_conn(app);
-	struct app_conn *conn = id < CONNS_MAX ? calloc(1, sizeof(*conn)) : NULL;
+	struct sched_app_conn *conn = id < CONNS_MAX ? calloc(1, sizeof(*conn)) : NULL;
 
 	if (!conn) {
 		ctlchan_close(chan, "too many connections");
@@ -99,7 +100,7 @@ static void chan_opened(void *arg, struct ctlchan *chan)
 }
 
 /* identity: "server:node3"; operators are no members. */
-static void expel(struct app *app, const char *identity)
+static void expel(struct sched_app *app, const char *identity)
 {
 	static const struct {
 		const char *prefix;
@@ -114,7 +115,7 @@ static void expel(struct app *app, const char *identity)
 	}
 }
 
-void conns_expel_revoked(struct app *app)
+void conns_expel_revoked(struct sched_app *app)
 {
 	const struct keyring *keys = &app->daemon.auth.keys;
 	char identity[KEYRING_ID_BYTES];
@@ -130,8 +131,8 @@ void conns_expel_revoked(struct app *app)
 
 static void chan_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
-	struct app *app = arg;
-	struct app_conn *conn = ctlchan_data(chan);
+	struct sched_app *app = arg;
+	struct sched_app_conn *conn = ctlchan_data(chan);
 
 	if (!conn)
 		return;
@@ -185,8 +186,8 @@ static bool fails(uint16_t type)
 static void chan_frame(
 	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
 {
-	struct app *app = arg;
-	struct app_conn *conn = ctlchan_data(chan);
+	struct sched_app *app = arg;
+	struct sched_app_conn *conn = ctlchan_data(chan);
 	struct err_text err = {""};
 	struct ctl_msg msg;
 	void *mem = NULL;

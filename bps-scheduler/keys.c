@@ -27,7 +27,7 @@ static void fill_prints(const struct steer *s, struct prints *ret)
 		ret->n++;
 }
 
-static const char *member_print(const struct steer *s, const struct member *m)
+static const char *member_print(const struct steer *s, const struct sched_member *m)
 {
 	const struct ctlchan *chan = m->conn ? s->chan(s->ctx, m->conn->id) : NULL;
 
@@ -39,7 +39,7 @@ static const char *member_print(const struct steer *s, const struct member *m)
 /* Which of ours a member has; "away" without a connection, "certificate", "none" in a cluster
  * without a key. */
 static const char *member_word(
-	const struct steer *s, const struct prints *p, const struct member *m)
+	const struct steer *s, const struct prints *p, const struct sched_member *m)
 {
 	const char *print = member_print(s, m);
 
@@ -56,7 +56,7 @@ static void list_members(
 	const struct sched_core *c = s->core;
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 		const char *word = member_word(s, p, m);
 		json_t *o;
 

@@ -18,47 +18,48 @@
 
 static const struct setting rows[] = {
 	DAEMON_SETTINGS("127.0.0.1:7301"),
-	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:7300", .port = 7300,
+	{"listen", SET_ADDR, SETTING_AT(struct sched_opts, listen), .def = "127.0.0.1:7300",
+		.port = 7300,
 		.help = "where servers and agents connect; needs a key unless it is loopback"},
-	{"state-dir", SET_STRING, SETTING_AT(struct opts, state_dir), .def = "",
+	{"state-dir", SET_STRING, SETTING_AT(struct sched_opts, state_dir), .def = "",
 		.help = "folder of the durable state; empty: the service manager's, and without "
 			"one in memory, where a restart ends all jobs"},
-	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "bps", .max = CTL_NAME_MAX,
+	{"name", SET_STRING, SETTING_AT(struct sched_opts, name), .def = "bps", .max = CTL_NAME_MAX,
 		.help = "name of the cluster, for people"},
-	{"server-dead", SET_DURATION, SETTING_AT(struct opts, server_dead_us), .is_live = true,
-		.def = "2400ms", .min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
+	{"server-dead", SET_DURATION, SETTING_AT(struct sched_opts, server_dead_us),
+		.is_live = true, .def = "2400ms", .min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "silence after which a server is dead and its partitions move"},
-	{"agent-dead", SET_DURATION, SETTING_AT(struct opts, agent_dead_us), .is_live = true,
+	{"agent-dead", SET_DURATION, SETTING_AT(struct sched_opts, agent_dead_us), .is_live = true,
 		.def = "4400ms", .min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "silence after which an agent is dead and its jobs end"},
-	{"server-window", SET_DURATION, SETTING_AT(struct opts, server_window_us), .is_live = true,
-		.def = "1s", .min = 0, .max = 3600 * SETTING_S,
+	{"server-window", SET_DURATION, SETTING_AT(struct sched_opts, server_window_us),
+		.is_live = true, .def = "1s", .min = 0, .max = 3600 * SETTING_S,
 		.help = "time for a server to come back after its connection closed"},
-	{"agent-window", SET_DURATION, SETTING_AT(struct opts, agent_window_us), .is_live = true,
-		.def = "5s", .min = 0, .max = 3600 * SETTING_S,
+	{"agent-window", SET_DURATION, SETTING_AT(struct sched_opts, agent_window_us),
+		.is_live = true, .def = "5s", .min = 0, .max = 3600 * SETTING_S,
 		.help = "time for an agent to come back after its connection closed"},
-	{"beat", SET_DURATION, SETTING_AT(struct opts, beat_us), .def = "500ms",
+	{"beat", SET_DURATION, SETTING_AT(struct sched_opts, beat_us), .def = "500ms",
 		.min = 10 * SETTING_MS, .max = 60 * SETTING_S,
 		.help = "time between two heartbeats, both ways"},
-	{"server-slow", SET_DURATION, SETTING_AT(struct opts, server_slow_us), .is_live = true,
-		.def = "500ms", .min = 0, .max = 3600 * SETTING_S,
+	{"server-slow", SET_DURATION, SETTING_AT(struct sched_opts, server_slow_us),
+		.is_live = true, .def = "500ms", .min = 0, .max = 3600 * SETTING_S,
 		.help = "a server that takes longer from the last contribution to the sum is "
 			"reported; 0: never"},
-	{"user-jobs", SET_INT, SETTING_AT(struct opts, user_jobs), .is_live = true, .def = "64",
-		.min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
-	{"job-tensors", SET_INT, SETTING_AT(struct opts, job_tensors), .is_live = true,
+	{"user-jobs", SET_INT, SETTING_AT(struct sched_opts, user_jobs), .is_live = true,
+		.def = "64", .min = 1, .max = SCHED_JOBS_MAX, .help = "jobs of one user at a time"},
+	{"job-tensors", SET_INT, SETTING_AT(struct sched_opts, job_tensors), .is_live = true,
 		.def = "100000", .min = 16, .max = SCHED_TENSORS_MAX, .help = "tensors of one job"},
-	{"user-share", SET_INT, SETTING_AT(struct opts, user_share), .is_live = true, .def = "0",
-		.min = 0, .max = 1000,
+	{"user-share", SET_INT, SETTING_AT(struct sched_opts, user_share), .is_live = true,
+		.def = "0", .min = 0, .max = 1000,
 		.help = "percent of the servers' memory that tensors of one user may take; 0: any"},
-	{"job-share", SET_INT, SETTING_AT(struct opts, job_share), .is_live = true, .def = "0",
-		.min = 0, .max = 1000,
+	{"job-share", SET_INT, SETTING_AT(struct sched_opts, job_share), .is_live = true,
+		.def = "0", .min = 0, .max = 1000,
 		.help = "percent of the servers' memory that tensors of one job may take; 0: any"},
 };
 
 static int check_times(const void *values, struct err_text *err)
 {
-	const struct opts *o = values;
+	const struct sched_opts *o = values;
 	uint64_t least =
 		o->server_dead_us < o->agent_dead_us ? o->server_dead_us : o->agent_dead_us;
 
@@ -82,7 +83,7 @@ static const struct settings_spec spec = {.program = "bps-scheduler",
 
 static int env_persist(void *ctx, const struct state_record *rec)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 
 	return app->log ? statelog_append(app->log, rec) : 0;
 }
@@ -113,7 +114,7 @@ static void env_pair_key(
 
 static void env_event(void *ctx, const struct sched_event *e)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 
 	events_add(app->events, e, clock_unix_s());
 }
@@ -122,7 +123,7 @@ static void env_event(void *ctx, const struct sched_event *e)
 
 static int compact(void *ctx, const struct state_record *rec)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 	int rc = statelog_compact(app->log, rec);
 
 	if (rc < 0)
@@ -132,7 +133,7 @@ static int compact(void *ctx, const struct state_record *rec)
 
 /* What is due is done here and not left to the timer: setting an expired one anew takes it behind
  * all that has come meanwhile, so that under a steady stream of messages it would never run. */
-void app_after_event(struct app *app)
+void app_after_event(struct sched_app *app)
 {
 	uint64_t due, now = clock_now_ns();
 	struct timeval tv;
@@ -160,14 +161,14 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 
 static void say(void *ctx, char *ret, size_t room)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 
 	status_line(app->core, ret, room);
 }
 
 /* ---- reload ---- */
 
-static struct sched_config core_config(const struct opts *o)
+static struct sched_config core_config(const struct sched_opts *o)
 {
 	struct sched_config cfg;
 
@@ -204,7 +205,7 @@ static void fill_clock(struct sched_config *cfg)
 
 static void settings_changed(void *ctx)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 	struct sched_config cfg = core_config(&app->opts);
 
 	sched_set_times(app->core, &cfg, clock_now_ns());
@@ -214,7 +215,7 @@ static void settings_changed(void *ctx)
 
 static int auth_changed(void *ctx, struct err_text *err)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 	int n = ctllisten_set_auth(app->listen, &app->daemon.auth, err);
 
 	if (n < 0)
@@ -231,14 +232,14 @@ static const struct daemon_reload_ops reload_ops = {
 
 static int on_record(void *ctx, const struct state_record *rec, struct err_text *err)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 
 	return sched_restore(app->core, rec, err);
 }
 
-static int start_core(struct app *app, struct err_text *err)
+static int start_core(struct sched_app *app, struct err_text *err)
 {
-	const struct opts *o = &app->opts;
+	const struct sched_opts *o = &app->opts;
 	struct sched_env env = {.ctx = app,
 		.send = conns_send,
 		.drop = conns_drop,
@@ -270,7 +271,7 @@ static int start_core(struct app *app, struct err_text *err)
 
 static int steer_reload_keys(void *ctx, unsigned *ret_closed, struct err_text *err)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 	int rc;
 
 	app->n_closed = 0;
@@ -279,7 +280,7 @@ static int steer_reload_keys(void *ctx, unsigned *ret_closed, struct err_text *e
 	return rc;
 }
 
-static void start_steer(struct app *app)
+static void start_steer(struct sched_app *app)
 {
 	app->steer = (struct steer){.ctx = app,
 		.core = app->core,
@@ -289,9 +290,9 @@ static void start_steer(struct app *app)
 		.reload_keys = steer_reload_keys};
 }
 
-static int start(struct app *app, struct err_text *err)
+static int start(struct sched_app *app, struct err_text *err)
 {
-	const struct opts *o = &app->opts;
+	const struct sched_opts *o = &app->opts;
 	struct ctllisten_conf conf = {.addr = o->listen};
 	int rc = daemon_init(&app->daemon, "bps-scheduler", &o->daemon, err);
 
@@ -321,7 +322,7 @@ static int start(struct app *app, struct err_text *err)
 	return 0;
 }
 
-static void stop(struct app *app)
+static void stop(struct sched_app *app)
 {
 	/* Members keep running and come back to the next scheduler: nothing is said or written. */
 	ctllisten_free(app->listen);
@@ -336,7 +337,7 @@ static void stop(struct app *app)
 
 int main(int argc, char **argv)
 {
-	struct app app = {0};
+	struct sched_app app = {0};
 	struct err_text err = {""};
 	struct settings *settings = NULL;
 	enum settings_verdict v;

@@ -211,7 +211,7 @@ bool statelog_is_long(const struct statelog *l)
 
 /* ---- loading ---- */
 
-struct load {
+struct log_reader {
 	struct statelog *l;
 	int (*fn)(void *ctx, const struct state_record *rec, struct err_text *err);
 	void *ctx;
@@ -219,7 +219,7 @@ struct load {
 	struct err_text *err;
 };
 
-static int broken(const struct load *ld, uint64_t at, const char *what)
+static int broken(const struct log_reader *ld, uint64_t at, const char *what)
 {
 	return err_set(ld->err, -EBADMSG,
 		"'%s' is broken at byte %llu of %llu (%s): the disk lost what was written. Restore "
@@ -229,7 +229,7 @@ static int broken(const struct load *ld, uint64_t at, const char *what)
 		ld->l->path, (unsigned long long)at, (unsigned long long)ld->size, what);
 }
 
-static int load_body(const struct load *ld, uint64_t at, const char *body, size_t n)
+static int load_body(const struct log_reader *ld, uint64_t at, const char *body, size_t n)
 {
 	struct state_record rec;
 	struct err_text why = {""};
@@ -247,7 +247,7 @@ static int load_body(const struct load *ld, uint64_t at, const char *body, size_
 
 /* Returns the bytes that the record at `at` takes, 0 when it is torn: incomplete, or wrong and
  * the last. */
-static int64_t load_record(const struct load *ld, uint64_t at)
+static int64_t load_record(const struct log_reader *ld, uint64_t at)
 {
 	struct record_head head;
 	uint64_t left = ld->size - at, n;
@@ -279,7 +279,7 @@ static int64_t load_record(const struct load *ld, uint64_t at)
 }
 
 /* Whether a sound record begins anywhere behind `at`: then what is broken there is no torn tail. */
-static bool has_record_behind(const struct load *ld, uint64_t at)
+static bool has_record_behind(const struct log_reader *ld, uint64_t at)
 {
 	uint64_t n = ld->size - at;
 	char *tail = malloc(n);
@@ -302,7 +302,7 @@ static bool has_record_behind(const struct load *ld, uint64_t at)
 	return found;
 }
 
-static int load_records(const struct load *ld)
+static int load_records(const struct log_reader *ld)
 {
 	uint64_t at = sizeof(struct file_head);
 
@@ -329,7 +329,7 @@ static int load_records(const struct load *ld)
 	return 0;
 }
 
-static int check_head(const struct load *ld)
+static int check_head(const struct log_reader *ld)
 {
 	struct file_head head;
 	int r = read_all(ld->l->fd, &head, sizeof(head), 0);
@@ -347,7 +347,7 @@ static int check_head(const struct load *ld)
 	return 0;
 }
 
-static int load(const struct load *ld)
+static int load(const struct log_reader *ld)
 {
 	int r;
 
@@ -389,7 +389,7 @@ int statelog_open(struct statelog **ret, const char *dir,
 	struct err_text *err)
 {
 	struct statelog *l = calloc(1, sizeof(*l));
-	struct load ld = {l, fn, ctx, 0, err};
+	struct log_reader ld = {l, fn, ctx, 0, err};
 	struct stat st;
 	int r;
 

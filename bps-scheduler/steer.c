@@ -30,9 +30,9 @@ static const char *arg_of(const struct steer_call *call, const char *name)
 static int find_job(
 	const struct sched_core *c, const char *name, uint32_t *ret_job, struct err_text *err)
 {
-	const struct job *found = NULL;
+	const struct sched_job *found = NULL;
 
-	for (const struct job *j = c->jobs; j; j = j->next) {
+	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (strcmp(j->name, name) != 0)
 			continue;
 		if (found)
@@ -127,7 +127,7 @@ static int undrain(struct steer *s, const struct steer_call *call, struct steer_
 /* What bpsctl drain --wait looks at. */
 static int drain_status(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	struct member *m = NULL;
+	struct sched_member *m = NULL;
 	int rc = drain_find(s->core, call->target, &m, &reply->text);
 	uint64_t n;
 

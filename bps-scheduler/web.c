@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 
-static void fill_info(struct app *app, struct status_info *ret)
+static void fill_info(struct sched_app *app, struct status_info *ret)
 {
 	struct ctllisten_stats s;
 
@@ -26,7 +26,7 @@ static void fill_info(struct app *app, struct status_info *ret)
 }
 
 /* Where members and bpsctl connect, as somebody on this host does. */
-static json_t *listen_json(const struct app *app)
+static json_t *listen_json(const struct sched_app *app)
 {
 	struct addr a = app->opts.listen;
 	char text[ADDR_TEXT_BYTES];
@@ -44,7 +44,7 @@ static void answer_error(struct httpd_request *req, int code, const char *text)
 
 void web_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
 {
-	struct app *app = ctx;
+	struct sched_app *app = ctx;
 	struct httpd_request *req = app->waiting[token].req;
 	struct status_info info;
 	json_t *root;
@@ -60,7 +60,7 @@ void web_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
 
 static void http_metrics(void *arg, struct evbuffer *out)
 {
-	struct app *app = arg;
+	struct sched_app *app = arg;
 	struct status_info info;
 
 	fill_info(app, &info);
@@ -69,7 +69,7 @@ static void http_metrics(void *arg, struct evbuffer *out)
 
 static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
-	struct app *app = arg;
+	struct sched_app *app = arg;
 
 	if (probe == HTTPD_LIVE || sched_is_durable(app->core))
 		return true;
@@ -77,7 +77,7 @@ static bool http_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 	return false;
 }
 
-static void http_job(struct app *app, struct httpd_request *req, const char *name)
+static void http_job(struct sched_app *app, struct httpd_request *req, const char *name)
 {
 	uint32_t job = status_find_job(app->core, name);
 	struct status_info info;
@@ -109,7 +109,7 @@ static void http_job(struct app *app, struct httpd_request *req, const char *nam
 	httpd_answer(req, 200, status_job(app->core, &info, job, NULL));
 }
 
-static void http_events(struct app *app, struct httpd_request *req, uint64_t since)
+static void http_events(struct sched_app *app, struct httpd_request *req, uint64_t since)
 {
 	json_t *root = events_json(app->events, sched_term(app->core), since);
 
@@ -119,7 +119,7 @@ static void http_events(struct app *app, struct httpd_request *req, uint64_t sin
 
 static void http_status(void *arg, struct httpd_request *req)
 {
-	struct app *app = arg;
+	struct sched_app *app = arg;
 	struct status_info info;
 	json_t *root;
 	char name[CTL_JOB_NAME_MAX + 1];

@@ -11,20 +11,20 @@
 #include "bps-scheduler/core/core_impl.h"
 #include "common/base/key.h"
 
-static bool has_token(const struct job *j, const struct ctl_join *q)
+static bool has_token(const struct sched_job *j, const struct ctl_join *q)
 {
 	return j->has_token && q->token.bytes == sizeof(j->token) &&
 	       key_bytes_equal(j->token, q->token.data, sizeof(j->token));
 }
 
-static int refuse_token(const struct sched_core *c, const struct job *j, const struct ctl_join *q,
-	struct err_text *err)
+static int refuse_token(const struct sched_core *c, const struct sched_job *j,
+	const struct ctl_join *q, struct err_text *err)
 {
 	const char *what = !j->has_token ? "was opened without a job token, and this worker has one"
 			   : q->token.bytes ? "has another job token than this worker"
 					    : "has a job token, and this worker has none";
 	uint32_t rank = 0;
-	const struct worker *w;
+	const struct sched_worker *w;
 
 	while (rank < j->n_room && j->workers[rank].state == WORKER_ABSENT)
 		rank++;
@@ -34,12 +34,12 @@ static int refuse_token(const struct sched_core *c, const struct job *j, const s
 		j->uid, what, rank, w ? w->pid : 0, w ? sched_host_of(c, w->agent) : "?");
 }
 
-int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct job **ret,
+int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,
 	struct err_text *err)
 {
-	struct job *own = NULL;
+	struct sched_job *own = NULL;
 
-	for (struct job *j = c->jobs; j; j = j->next) {
+	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		if (strcmp(j->name, q->job) != 0)
 			continue;
 		if (has_token(j, q)) {
@@ -59,7 +59,7 @@ uint32_t sched_user_jobs(const struct sched_core *c, uint32_t uid)
 {
 	uint32_t n = 0;
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n += j->uid == uid;
 	return n;
 }
@@ -81,7 +81,7 @@ int sched_admit_job(struct sched_core *c, uint32_t uid, struct err_text *err)
 
 /* ---- memory of servers ---- */
 
-uint64_t sched_job_claim(const struct job *j)
+uint64_t sched_job_claim(const struct sched_job *j)
 {
 	return job_is_local(j->n_members, j->flags) ? 0 : j->claimed_bytes;
 }
@@ -90,7 +90,7 @@ uint64_t sched_user_claim(const struct sched_core *c, uint32_t uid)
 {
 	uint64_t n = 0;
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n += j->uid == uid ? sched_job_claim(j) : 0;
 	return n;
 }
@@ -100,7 +100,7 @@ uint64_t sched_servers_bytes(const struct sched_core *c)
 	uint64_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 
 		if (m->role != ROLE_SERVER || !sched_is_usable(m))
 			continue;
@@ -134,7 +134,7 @@ static bool is_beyond(uint64_t used, uint64_t more, uint64_t all, uint32_t perce
 }
 
 int sched_admit_tensor(
-	struct sched_core *c, const struct job *j, uint64_t bytes, struct err_text *err)
+	struct sched_core *c, const struct sched_job *j, uint64_t bytes, struct err_text *err)
 {
 	uint64_t all = sched_servers_bytes(c), used = sched_job_claim(j);
 	char whose[64];

@@ -14,7 +14,7 @@
 	} while (0)
 
 static int check_member(
-	const struct sched_core *c, const struct member *m, uint32_t id, struct err_text *err)
+	const struct sched_core *c, const struct sched_member *m, uint32_t id, struct err_text *err)
 {
 	EXPECT(m && m->id == id, "member %u is not at its place", id);
 	EXPECT(m->state < MEMBER_STATES, "member %u has no state", id);
@@ -38,7 +38,7 @@ static int check_conns(const struct sched_core *c, struct err_text *err)
 	uint32_t silent = 0;
 
 	for (size_t b = 0; b < CONN_BUCKETS; b++) {
-		for (const struct conn *conn = c->conns[b]; conn; conn = conn->next) {
+		for (const struct sched_conn *conn = c->conns[b]; conn; conn = conn->next) {
 			EXPECT(conn->id % CONN_BUCKETS == b, "connection %u", conn->id);
 			EXPECT(!conn->member || conn->member->conn == conn,
 				"member of connection %u", conn->id);
@@ -49,12 +49,13 @@ static int check_conns(const struct sched_core *c, struct err_text *err)
 	return 0;
 }
 
-static int check_workers(const struct sched_core *c, const struct job *j, struct err_text *err)
+static int check_workers(
+	const struct sched_core *c, const struct sched_job *j, struct err_text *err)
 {
 	uint32_t joined = 0, done = 0, gone = 0, left = 0, ranks = 0, low = 0, waiting = 0;
 
 	for (uint32_t r = 0; r < j->n_room; r++) {
-		const struct worker *w = &j->workers[r];
+		const struct sched_worker *w = &j->workers[r];
 
 		if (w->state == WORKER_ABSENT)
 			continue;
@@ -76,7 +77,7 @@ static int check_workers(const struct sched_core *c, const struct job *j, struct
 		j->size);
 	EXPECT(j->state != JOB_RUNNING || done < joined, "job %u is done and runs", j->id);
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		EXPECT(m && m->role == ROLE_AGENT, "member %u of job %u", i, j->id);
 		left += j->members[i].is_gone;
@@ -94,20 +95,20 @@ static int check_workers(const struct sched_core *c, const struct job *j, struct
 	return 0;
 }
 
-struct sums {
+struct load_sums {
 	uint64_t *bytes;   /* by server id, of this job */
 	uint64_t **thread; /* by server id and thread, all jobs */
 	uint64_t *scaled;
 };
 
-static int check_parts(const struct sched_core *c, const struct job *j, const struct tensor *t,
-	struct sums *s, uint32_t *orphans, struct err_text *err)
+static int check_parts(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_tensor *t, struct load_sums *s, uint32_t *orphans, struct err_text *err)
 {
 	uint64_t limit = c->tx_view ? c->tx_view : c->view;
 
 	for (uint32_t i = 0; i < t->n_parts; i++) {
-		const struct part *p = &t->parts[i];
-		const struct member *m = sched_member(c, p->server);
+		const struct sched_part *p = &t->parts[i];
+		const struct sched_member *m = sched_member(c, p->server);
 
 		EXPECT(p->pgen && p->pgen <= limit, "pgen of partition %u of '%s' of job %u", i,
 			t->name, j->id);
@@ -127,8 +128,8 @@ static int check_parts(const struct sched_core *c, const struct job *j, const st
 	return 0;
 }
 
-static int check_tensor(const struct sched_core *c, const struct job *j, const struct tensor *t,
-	struct err_text *err)
+static int check_tensor(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_tensor *t, struct err_text *err)
 {
 	EXPECT(t->state < TENSOR_STATES, "state of tensor '%s'", t->name);
 	EXPECT(sched_tensor_find(j, t->name) == t, "tensor '%s' is not found", t->name);
@@ -149,15 +150,15 @@ static int check_tensor(const struct sched_core *c, const struct job *j, const s
 	return 0;
 }
 
-static int check_tensors(
-	const struct sched_core *c, const struct job *j, struct sums *s, struct err_text *err)
+static int check_tensors(const struct sched_core *c, const struct sched_job *j, struct load_sums *s,
+	struct err_text *err)
 {
 	uint32_t n = 0, placed = 0, orphans = 0;
 	uint64_t claimed = 0;
 	int r = 0;
 
 	for (uint32_t b = 0; r == 0 && b < j->n_buckets; b++) {
-		for (const struct tensor *t = j->buckets[b]; r == 0 && t; t = t->next_hash) {
+		for (const struct sched_tensor *t = j->buckets[b]; r == 0 && t; t = t->next_hash) {
 			n++;
 			placed += t->state == TENSOR_PLACED;
 			if (t->state != TENSOR_FAILED)
@@ -180,19 +181,19 @@ static int check_tensors(
 	return 0;
 }
 
-static int check_jobs(const struct sched_core *c, struct sums *s, struct err_text *err)
+static int check_jobs(const struct sched_core *c, struct load_sums *s, struct err_text *err)
 {
 	uint32_t n = 0, ended = 0;
 	int r = 0;
 
-	for (const struct job *j = c->jobs; r == 0 && j; j = j->next, n++) {
+	for (const struct sched_job *j = c->jobs; r == 0 && j; j = j->next, n++) {
 		EXPECT(j->state == JOB_FORMING || j->state == JOB_RUNNING, "state of job %u",
 			j->id);
 		EXPECT(j->id < c->next_job, "number of job %u", j->id);
 		EXPECT(!j->is_dirty || c->tx_view, "job %u is dirty outside a transaction", j->id);
 		EXPECT(j->is_dirty || (!j->fresh && !j->is_changed && !j->has_moved),
 			"job %u has unsent news", j->id);
-		for (const struct job *k = j->next; k; k = k->next)
+		for (const struct sched_job *k = j->next; k; k = k->next)
 			EXPECT(k->id != j->id &&
 					(k->uid != j->uid || strcmp(k->name, j->name) != 0),
 				"jobs %u and %u are one", j->id, k->id);
@@ -200,7 +201,7 @@ static int check_jobs(const struct sched_core *c, struct sums *s, struct err_tex
 		if (r == 0)
 			r = check_tensors(c, j, s, err);
 	}
-	for (const struct job *j = c->ended; r == 0 && j; j = j->next, ended++) {
+	for (const struct sched_job *j = c->ended; r == 0 && j; j = j->next, ended++) {
 		EXPECT(j->state == JOB_ENDED && !j->n_tensors, "state of ended job %u", j->id);
 		r = check_workers(c, j, err);
 	}
@@ -209,10 +210,10 @@ static int check_jobs(const struct sched_core *c, struct sums *s, struct err_tex
 	return r;
 }
 
-static int check_loads(const struct sched_core *c, const struct sums *s, struct err_text *err)
+static int check_loads(const struct sched_core *c, const struct load_sums *s, struct err_text *err)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 
 		EXPECT(s->scaled[i] == m->scaled_bytes, "scaled load of %s", m->name);
 		for (uint32_t k = 0; k < m->threads; k++)
@@ -224,7 +225,7 @@ static int check_loads(const struct sched_core *c, const struct sums *s, struct 
 
 int sched_check(const struct sched_core *c, struct err_text *err)
 {
-	struct sums s = {sched_alloc(c->n_members + 1, sizeof(uint64_t)),
+	struct load_sums s = {sched_alloc(c->n_members + 1, sizeof(uint64_t)),
 		sched_alloc(c->n_members + 1, sizeof(uint64_t *)),
 		sched_alloc(c->n_members + 1, sizeof(uint64_t))};
 	int r = 0;

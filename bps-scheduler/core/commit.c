@@ -16,11 +16,11 @@ uint64_t sched_change(struct sched_core *c)
 	return c->tx_view;
 }
 
-static void fill_peer(struct sched_core *c, const struct member *to, const struct member *m,
-	uint8_t key[CTL_KEY_BYTES], struct ctl_peer *ret)
+static void fill_peer(struct sched_core *c, const struct sched_member *to,
+	const struct sched_member *m, uint8_t key[CTL_KEY_BYTES], struct ctl_peer *ret)
 {
-	const struct member *agent = to->role == ROLE_AGENT ? to : m;
-	const struct member *server = to->role == ROLE_AGENT ? m : to;
+	const struct sched_member *agent = to->role == ROLE_AGENT ? to : m;
+	const struct sched_member *server = to->role == ROLE_AGENT ? m : to;
 
 	c->env.pair_key(c->env.ctx, c->secret, agent->instance, server->instance, key);
 	*ret = (struct ctl_peer){.id = m->id,
@@ -35,8 +35,8 @@ static void fill_peer(struct sched_core *c, const struct member *to, const struc
 }
 
 /* PEERS to `to` about these members of the other role, in messages below the channel's limit. */
-static void send_peers(
-	struct sched_core *c, const struct member *to, const struct member *const *list, uint32_t n)
+static void send_peers(struct sched_core *c, const struct sched_member *to,
+	const struct sched_member *const *list, uint32_t n)
 {
 	uint32_t room = n < PEERS_MAX ? n : PEERS_MAX;
 	struct ctl_peer *peers = sched_alloc(room, sizeof(*peers));
@@ -57,9 +57,9 @@ static void send_peers(
 }
 
 /* All that are up. None is no message: an empty list after WELCOME has a meaning. */
-static void send_all_peers(struct sched_core *c, const struct member *to)
+static void send_all_peers(struct sched_core *c, const struct sched_member *to)
 {
-	const struct member **list = sched_alloc(c->n_members, sizeof(*list));
+	const struct sched_member **list = sched_alloc(c->n_members, sizeof(*list));
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
@@ -72,17 +72,17 @@ static void send_all_peers(struct sched_core *c, const struct member *to)
 /* The members that this transaction changed, to everybody of the other role. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
-	const struct member **list = NULL;
+	const struct sched_member **list = NULL;
 	uint32_t n = 0, room = 0;
 
-	for (const struct member *m = c->dirty_members; m; m = m->next_dirty) {
+	for (const struct sched_member *m = c->dirty_members; m; m = m->next_dirty) {
 		if (m->role != changed)
 			continue;
 		list = sched_grow(list, &room, n + 1, sizeof(*list));
 		list[n++] = m;
 	}
 	for (uint32_t i = 1; n && i <= c->n_members; i++) {
-		const struct member *to = c->members[i];
+		const struct sched_member *to = c->members[i];
 
 		if (to->role != changed && to->conn && !to->needs_sync)
 			send_peers(c, to, list, n);
@@ -90,7 +90,7 @@ static void tell_members(struct sched_core *c, enum role changed)
 	free(list);
 }
 
-void sched_send_sync(struct sched_core *c, struct member *m)
+void sched_send_sync(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg welcome = {.type = CTL_WELCOME,
 		.welcome = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
@@ -108,7 +108,7 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 	m->needs_sync = m->is_behind = false;
 	sched_send(c, m, &welcome);
 	send_all_peers(c, m);
-	for (struct job *j = c->jobs; j; j = j->next) {
+	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
 		if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
@@ -118,7 +118,7 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 		sched_send_job(c, m, j);
 		sched_send_plan(c, m, j, true);
 	}
-	for (struct job *j = c->ended; j; j = j->next)
+	for (struct sched_job *j = c->ended; j; j = j->next)
 		if (m->role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID)
 			sched_send_job_end(c, m, j);
 	sched_send(c, m, &end);
@@ -126,28 +126,28 @@ void sched_send_sync(struct sched_core *c, struct member *m)
 
 /* Whom a job concerns: its agents, also those that are gone, and every server; not those that will
  * be told everything. */
-static bool is_audience(const struct job *j, const struct member *m, enum role role)
+static bool is_audience(const struct sched_job *j, const struct sched_member *m, enum role role)
 {
 	return m->role == role && m->conn && !m->needs_sync &&
 	       (role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID);
 }
 
-static void tell_evicted(struct sched_core *c, const struct member *m, struct job *j)
+static void tell_evicted(struct sched_core *c, const struct sched_member *m, struct sched_job *j)
 {
-	struct job_member *jm = &j->members[sched_job_member_ever(j, m->id)];
+	struct sched_job_member *jm = &j->members[sched_job_member_ever(j, m->id)];
 
 	if (jm->is_untold)
 		sched_send_job_end(c, m, j);
 }
 
-static void job_tell(struct sched_core *c, struct job *j)
+static void job_tell(struct sched_core *c, struct sched_job *j)
 {
 	/* Servers first, so that they know a partition before its first contribution. */
 	static const enum role order[] = {ROLE_SERVER, ROLE_AGENT};
 
 	for (size_t r = 0; r < sizeof(order) / sizeof(order[0]); r++) {
 		for (uint32_t i = 1; i <= c->n_members; i++) {
-			struct member *m = c->members[i];
+			struct sched_member *m = c->members[i];
 
 			if (!m->conn && m->role == ROLE_AGENT &&
 				sched_job_member(j, m->id) != CTL_NO_ID)
@@ -173,10 +173,10 @@ static void job_tell(struct sched_core *c, struct job *j)
 }
 
 /* The changes of a transaction are told to all; what was there before only those lack who asked. */
-static void tell_owed(struct sched_core *c, struct job *j)
+static void tell_owed(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t i = 0; j->owes_plans && i < j->n_members; i++) {
-		struct job_member *jm = &j->members[i];
+		struct sched_job_member *jm = &j->members[i];
 
 		if (jm->is_owed_plan && !jm->is_gone)
 			sched_send_plan(c, sched_member(c, jm->agent), j, true);
@@ -185,10 +185,10 @@ static void tell_owed(struct sched_core *c, struct job *j)
 	j->owes_plans = false;
 }
 
-static void job_settle(struct job *j)
+static void job_settle(struct sched_job *j)
 {
 	while (j->fresh) {
-		struct tensor *t = j->fresh;
+		struct sched_tensor *t = j->fresh;
 
 		j->fresh = t->next_fresh;
 		t->next_fresh = NULL;
@@ -206,12 +206,12 @@ static void job_settle(struct job *j)
 
 void sched_trim_ended(struct sched_core *c)
 {
-	struct job **at = &c->ended;
+	struct sched_job **at = &c->ended;
 
 	for (uint32_t i = 0; *at && i < ENDED_MAX; i++)
 		at = &(*at)->next;
 	while (*at) {
-		struct job *j = *at;
+		struct sched_job *j = *at;
 
 		*at = j->next;
 		c->n_ended--;
@@ -223,18 +223,18 @@ static void flush(struct sched_core *c)
 {
 	tell_members(c, ROLE_SERVER);
 	tell_members(c, ROLE_AGENT);
-	for (struct job *j = c->dirty_jobs; j; j = j->next_dirty)
+	for (struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		job_tell(c, j);
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		tell_owed(c, j);
 	while (c->dirty_jobs) {
-		struct job *j = c->dirty_jobs;
+		struct sched_job *j = c->dirty_jobs;
 
 		c->dirty_jobs = j->next_dirty;
 		job_settle(j);
 	}
 	while (c->dirty_members) {
-		struct member *m = c->dirty_members;
+		struct sched_member *m = c->dirty_members;
 
 		c->dirty_members = m->next_dirty;
 		m->is_dirty = false;
@@ -272,7 +272,7 @@ static void set_durable(struct sched_core *c)
 	/* Members that had to be refused meanwhile come back now. */
 	c->grace_ns = c->now_ns + 2 * dead;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 
 		if (m->state == MEMBER_EXPECTED || m->state == MEMBER_SUSPECT)
 			m->deadline_ns = c->grace_ns;
@@ -281,21 +281,21 @@ static void set_durable(struct sched_core *c)
 
 static void note_member_view(struct sched_core *c)
 {
-	const struct member *m = c->dirty_members;
+	const struct sched_member *m = c->dirty_members;
 	uint32_t more = 0;
 
-	for (const struct member *i = m->next_dirty; i; i = i->next_dirty)
+	for (const struct sched_member *i = m->next_dirty; i; i = i->next_dirty)
 		more++;
 	sched_note(c, EVENT_VIEW, "%s %s %s%s", sched_role_name(m->role), m->name,
 		m->state == MEMBER_DOWN ? "is gone" : "is there",
 		more ? ", and others changed too" : "");
 }
 
-static void note_job_view(struct sched_core *c, const struct job *j)
+static void note_job_view(struct sched_core *c, const struct sched_job *j)
 {
 	uint32_t n_fresh = 0;
 
-	for (const struct tensor *t = j->fresh; t; t = t->next_fresh)
+	for (const struct sched_tensor *t = j->fresh; t; t = t->next_fresh)
 		n_fresh++;
 	if (j->state == JOB_ENDED)
 		sched_note(c, EVENT_VIEW, "job '%s' has ended", j->name);

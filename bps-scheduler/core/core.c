@@ -83,9 +83,9 @@ uint32_t sched_job_id_take(struct sched_core *c)
 
 /* ---- connections ---- */
 
-static struct conn **conn_at(struct sched_core *c, uint32_t id)
+static struct sched_conn **conn_at(struct sched_core *c, uint32_t id)
 {
-	struct conn **at = &c->conns[id % CONN_BUCKETS];
+	struct sched_conn **at = &c->conns[id % CONN_BUCKETS];
 
 	while (*at && (*at)->id != id)
 		at = &(*at)->next;
@@ -94,7 +94,7 @@ static struct conn **conn_at(struct sched_core *c, uint32_t id)
 
 static void conn_forget(struct sched_core *c, uint32_t id)
 {
-	struct conn **at = conn_at(c, id), *conn = *at;
+	struct sched_conn **at = conn_at(c, id), *conn = *at;
 
 	if (!conn)
 		return;
@@ -112,7 +112,7 @@ void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why)
 	c->env.drop(c->env.ctx, id, why);
 }
 
-void sched_send(struct sched_core *c, const struct member *m, const struct ctl_msg *msg)
+void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
 {
 	if (m->conn)
 		c->env.send(c->env.ctx, m->conn->id, msg);
@@ -120,7 +120,7 @@ void sched_send(struct sched_core *c, const struct member *m, const struct ctl_m
 
 /* ---- events ---- */
 
-static void beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+static void beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	if (b->progress != m->beat.progress)
 		m->moved_ns = c->now_ns;
@@ -129,11 +129,11 @@ static void beat(struct sched_core *c, struct member *m, const struct ctl_beat *
 	m->beat.n_jobs = 0;
 	if (m->beat.measured_mbps > NIC_MAX_MBPS)
 		m->beat.measured_mbps = NIC_MAX_MBPS;
-	pace_beat(c, m, b);
+	progress_beat(c, m, b);
 	speed_beat(c, m, &m->beat);
 }
 
-static void dispatch(struct sched_core *c, struct member *m, const struct ctl_msg *msg)
+static void dispatch(struct sched_core *c, struct sched_member *m, const struct ctl_msg *msg)
 {
 	if (msg->type == CTL_BEAT) {
 		beat(c, m, &msg->beat);
@@ -183,7 +183,7 @@ static void dispatch(struct sched_core *c, struct member *m, const struct ctl_ms
 void sched_message(
 	struct sched_core *c, uint32_t conn_id, const struct ctl_msg *msg, uint64_t now_ns)
 {
-	struct conn *conn = *conn_at(c, conn_id);
+	struct sched_conn *conn = *conn_at(c, conn_id);
 
 	c->now_ns = now_ns;
 	if (!conn)
@@ -203,7 +203,7 @@ void sched_message(
 
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns)
 {
-	struct job *j = sched_job(c, job);
+	struct sched_job *j = sched_job(c, job);
 
 	c->now_ns = now_ns;
 	if (!j)
@@ -216,7 +216,7 @@ int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_
 
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
 {
-	struct conn *conn = sched_alloc(1, sizeof(*conn));
+	struct sched_conn *conn = sched_alloc(1, sizeof(*conn));
 
 	c->now_ns = now_ns;
 	conn->id = id;
@@ -229,8 +229,8 @@ void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
 
 void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 {
-	struct conn *conn = *conn_at(c, id);
-	struct member *m = conn ? conn->member : NULL;
+	struct sched_conn *conn = *conn_at(c, id);
+	struct sched_member *m = conn ? conn->member : NULL;
 
 	c->now_ns = now_ns;
 	conn_forget(c, id);
@@ -254,7 +254,7 @@ void sched_expel(struct sched_core *c, enum role role, const char *name, uint64_
 static void extend(struct sched_core *c, uint64_t span_ns)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 
 		m->deadline_ns += span_ns;
 		m->heard_ns += span_ns;
@@ -281,7 +281,7 @@ uint64_t sched_next_deadline(const struct sched_core *c)
 static void drop_silent_conns(struct sched_core *c)
 {
 	for (size_t b = 0; c->n_silent && b < CONN_BUCKETS; b++) {
-		for (struct conn *conn = c->conns[b], *next; conn; conn = next) {
+		for (struct sched_conn *conn = c->conns[b], *next; conn; conn = next) {
 			next = conn->next;
 			if (conn->member)
 				continue;
@@ -303,7 +303,7 @@ static void send_beats(struct sched_core *c)
 	}
 	c->beat_ns = 0;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 
 		if (!m->conn)
 			continue;
@@ -337,7 +337,7 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	}
 	if (c->is_undurable)
 		return;
-	sched_alone_tick(c);
+	isolation_tick(c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_check(c, c->members[i]);
 	speed_tick(c);
@@ -389,14 +389,14 @@ int sched_start(struct sched_core *c, uint64_t now_ns)
 	c->next_job = c->job_id_limit; /* numbers of jobs that had not formed are lost */
 	c->job_id_limit += JOB_ID_BLOCK;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 
 		m->since_ns = m->heard_ns = now_ns;
 		m->deadline_ns = c->grace_ns;
 		if (m->state == MEMBER_EXPECTED)
 			sched_arm(c, m->deadline_ns);
 	}
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->since_ns = now_ns;
 	balance_gathered(c); /* what was under way goes on */
 	r = sched_persist(c);
@@ -427,10 +427,10 @@ void sched_set_quotas(struct sched_core *c, const struct sched_config *cfg)
 	c->cfg.user_share = cfg->user_share;
 }
 
-static void free_jobs(struct sched_core *c, struct job *j)
+static void free_jobs(struct sched_core *c, struct sched_job *j)
 {
 	while (j) {
-		struct job *next = j->next;
+		struct sched_job *next = j->next;
 
 		sched_job_free(c, j);
 		j = next;
@@ -452,7 +452,7 @@ void sched_free(struct sched_core *c)
 	free(c->hosts);
 	for (size_t b = 0; b < CONN_BUCKETS; b++) {
 		while (c->conns[b]) {
-			struct conn *conn = c->conns[b];
+			struct sched_conn *conn = c->conns[b];
 
 			c->conns[b] = conn->next;
 			free(conn);

@@ -19,12 +19,12 @@
 #include "bps-scheduler/core/core_impl.h"
 #include "common/base/log.h"
 
-void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const char *why)
+void sched_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why)
 {
-	struct job_member *m = &j->members[i];
+	struct sched_job_member *m = &j->members[i];
 
 	for (uint32_t r = 0; r < j->n_room; r++) {
-		struct worker *w = &j->workers[r];
+		struct sched_worker *w = &j->workers[r];
 
 		if (w->state == WORKER_ABSENT || w->agent != m->agent)
 			continue;
@@ -40,7 +40,7 @@ void sched_member_drop(struct sched_core *c, struct job *j, uint32_t i, const ch
 }
 
 /* A barrier is passed in one view: who waits there says so again when it knows this one. */
-static void barrier_again(struct job *j)
+static void barrier_again(struct sched_job *j)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].barrier == j->barrier + 1)
@@ -50,10 +50,10 @@ static void barrier_again(struct job *j)
 
 /* Nobody who is told of the job has to be asked about it: the record, the log, the event and JOB
  * carry who it was. */
-static void shrink(struct sched_core *c, struct job *j, uint32_t i, const char *text)
+static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *text)
 {
-	struct job_member *m = &j->members[i];
-	const struct member *agent = sched_member(c, m->agent);
+	struct sched_job_member *m = &j->members[i];
+	const struct sched_member *agent = sched_member(c, m->agent);
 	char why[CTL_WHY_GONE_MAX + 1];
 
 	snprintf(why, sizeof(why), "%.*s", CTL_WHY_GONE_MAX, text);
@@ -73,7 +73,7 @@ static void shrink(struct sched_core *c, struct job *j, uint32_t i, const char *
 }
 
 void sched_member_lost(
-	struct sched_core *c, struct job *j, uint32_t i, int code, const char *fmt, ...)
+	struct sched_core *c, struct sched_job *j, uint32_t i, int code, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
@@ -87,7 +87,8 @@ void sched_member_lost(
 		sched_job_over(c, j, code, "%s", text);
 }
 
-bool sched_send_evicted(struct sched_core *c, const struct member *m, const struct job *j)
+bool sched_send_evicted(
+	struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
 {
 	uint32_t i = m->role == ROLE_AGENT ? sched_job_member_ever(j, m->id) : CTL_NO_ID;
 
@@ -100,11 +101,11 @@ bool sched_send_evicted(struct sched_core *c, const struct member *m, const stru
 
 /* ---- machines that join ---- */
 
-int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
+int sched_newcomer(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
 	const struct ctl_join *q, struct err_text *err)
 {
 	for (uint32_t i = 0; i < j->n_newcomers; i++) {
-		const struct newcomer *n = &j->newcomers[i];
+		const struct sched_newcomer *n = &j->newcomers[i];
 
 		if (n->agent == m->id && n->pid == q->pid && n->seq == q->seq)
 			return 0;
@@ -129,17 +130,17 @@ int sched_newcomer(struct sched_core *c, const struct member *m, struct job *j,
 	j->newcomers = sched_grow(
 		j->newcomers, &j->newcomers_room, j->n_newcomers + 1, sizeof(*j->newcomers));
 	j->newcomers[j->n_newcomers++] =
-		(struct newcomer){m->id, q->pid, q->seq, q->rank, q->local_size};
+		(struct sched_newcomer){m->id, q->pid, q->seq, q->rank, q->local_size};
 	sched_note(
 		c, EVENT_JOB, "job '%s': a worker on host %s waits to be let in", j->name, m->host);
 	return 0;
 }
 
-void sched_unjoin(struct sched_core *c, const struct member *m, uint32_t seq)
+void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t seq)
 {
-	for (struct job *j = c->jobs; j; j = j->next) {
+	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		for (uint32_t i = 0; i < j->n_newcomers; i++) {
-			struct newcomer *n = &j->newcomers[i];
+			struct sched_newcomer *n = &j->newcomers[i];
 
 			if (n->agent != m->id || n->seq != seq)
 				continue;
@@ -152,13 +153,13 @@ void sched_unjoin(struct sched_core *c, const struct member *m, uint32_t seq)
 	}
 }
 
-void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent)
+void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t agent)
 {
 	uint32_t kept = 0;
 
 	for (uint32_t i = 0; i < j->n_newcomers; i++) {
-		const struct newcomer *n = &j->newcomers[i];
-		const struct member *m = sched_member(c, n->agent);
+		const struct sched_newcomer *n = &j->newcomers[i];
+		const struct sched_member *m = sched_member(c, n->agent);
 		struct ctl_msg msg = {.type = CTL_JOINED,
 			.joined = {n->seq, (uint32_t)-BPS_ECLOSED,
 				"the job has ended while this worker waited to be let in",
@@ -172,7 +173,8 @@ void sched_newcomers_drop(struct sched_core *c, struct job *j, uint32_t agent)
 	j->n_newcomers = kept;
 }
 
-void sched_send_joined(struct sched_core *c, const struct member *m, const struct job *j)
+void sched_send_joined(
+	struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
 {
 	struct ctl_msg msg = {.type = CTL_JOINED, .joined = {.text = "", .job = j->id}};
 
@@ -185,7 +187,7 @@ void sched_send_joined(struct sched_core *c, const struct member *m, const struc
 	}
 }
 
-void sched_job_rescale(struct sched_core *c, const struct job *j, uint32_t was)
+void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was)
 {
 	for (uint32_t i = 1; i < j->n_loads && i <= c->n_members; i++) {
 		c->members[i]->scaled_bytes -= j->loads[i] * was;
@@ -194,35 +196,35 @@ void sched_job_rescale(struct sched_core *c, const struct job *j, uint32_t was)
 }
 
 /* The rank of one that is gone is free again. */
-static void rank_forget(struct job *j, uint32_t rank)
+static void rank_forget(struct sched_job *j, uint32_t rank)
 {
-	struct worker *w = &j->workers[rank];
+	struct sched_worker *w = &j->workers[rank];
 
 	if (w->state != WORKER_GONE)
 		return;
 	j->members[sched_job_member_ever(j, w->agent)].n_ranks--;
 	j->n_gone--;
-	*w = (struct worker){.state = WORKER_ABSENT};
+	*w = (struct sched_worker){.state = WORKER_ABSENT};
 }
 
 /* It left, and has come again. */
-static void member_revive(struct job *j, struct job_member *jm)
+static void member_revive(struct sched_job *j, struct sched_job_member *jm)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].agent == jm->agent)
 			rank_forget(j, r);
 	free(jm->why);
-	*jm = (struct job_member){.agent = jm->agent, .low_rank = CTL_NO_ID};
+	*jm = (struct sched_job_member){.agent = jm->agent, .low_rank = CTL_NO_ID};
 	j->n_left--;
 }
 
-static bool is_live(const struct job *j, uint32_t rank)
+static bool is_live(const struct sched_job *j, uint32_t rank)
 {
 	return rank < j->n_room &&
 	       (j->workers[rank].state == WORKER_ATTACHED || j->workers[rank].state == WORKER_DONE);
 }
 
-static void let_in(struct sched_core *c, struct job *j, const struct newcomer *n)
+static void let_in(struct sched_core *c, struct sched_job *j, const struct sched_newcomer *n)
 {
 	uint32_t i = sched_job_member_ever(j, n->agent), rank = n->asked_rank;
 
@@ -241,7 +243,8 @@ static void let_in(struct sched_core *c, struct job *j, const struct newcomer *n
 }
 
 /* All workers of that machine are there, and it can be told. */
-static bool is_ready(const struct sched_core *c, const struct job *j, const struct newcomer *n)
+static bool is_ready(
+	const struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
 	uint32_t beside = 0;
 
@@ -251,8 +254,8 @@ static bool is_ready(const struct sched_core *c, const struct job *j, const stru
 }
 
 /* Others that waited with it may have been the last ones that there are numbers for. */
-static bool has_number(
-	struct sched_core *c, const struct job *j, const struct newcomer *n, const char *text)
+static bool has_number(struct sched_core *c, const struct sched_job *j,
+	const struct sched_newcomer *n, const char *text)
 {
 	struct ctl_msg msg = {.type = CTL_JOINED,
 		.joined = {n->seq, (uint32_t)-BPS_EQUOTA, text, CTL_NO_ID, CTL_NO_ID}};
@@ -264,12 +267,12 @@ static bool has_number(
 }
 
 /* Room for the declarations of more members. */
-static void widen_declared(struct job *j, uint32_t was)
+static void widen_declared(struct sched_job *j, uint32_t was)
 {
 	uint32_t n = (j->n_members + 63) / 64, n_was = (was + 63) / 64;
 
 	for (uint32_t b = 0; n > n_was && b < j->n_buckets; b++) {
-		for (struct tensor *t = j->buckets[b]; t; t = t->next_hash) {
+		for (struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash) {
 			uint64_t *to = t->declared ? sched_alloc(n, sizeof(*to)) : NULL;
 
 			for (uint32_t i = 0; to && i < n_was; i++)
@@ -282,10 +285,10 @@ static void widen_declared(struct job *j, uint32_t was)
 
 /* Everybody waits with nothing under way, so that nobody needs a result of before: rounds count
  * from 1 again, for all alike. */
-static void let_all_in(struct sched_core *c, struct job *j)
+static void let_all_in(struct sched_core *c, struct sched_job *j)
 {
 	uint32_t was = j->n_members, kept = 0, n = j->n_newcomers, let = 0;
-	struct newcomer *all = sched_alloc(n, sizeof(*all));
+	struct sched_newcomer *all = sched_alloc(n, sizeof(*all));
 	bool *ready = sched_alloc(n, sizeof(*ready));
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -319,7 +322,7 @@ static void let_all_in(struct sched_core *c, struct job *j)
 
 /* ---- barriers ---- */
 
-static void pass_barrier(struct sched_core *c, struct job *j)
+static void pass_barrier(struct sched_core *c, struct sched_job *j)
 {
 	j->barrier++;
 	j->n_at_barrier = 0;
@@ -331,10 +334,10 @@ static void pass_barrier(struct sched_core *c, struct job *j)
 	let_all_in(c, j);
 }
 
-void sched_at_barrier(
-	struct sched_core *c, const struct member *m, struct job *j, uint32_t rank, uint64_t n)
+void sched_at_barrier(struct sched_core *c, const struct sched_member *m, struct sched_job *j,
+	uint32_t rank, uint64_t n)
 {
-	struct worker *w = &j->workers[rank];
+	struct sched_worker *w = &j->workers[rank];
 
 	if (n <= j->barrier) {
 		if (!j->is_dirty) /* else it is told when that is durable */

@@ -19,7 +19,7 @@ static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connecte
 
 	*ret_connected = 0;
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 
 		if (!m->conn)
 			continue;
@@ -30,7 +30,7 @@ static uint64_t last_heard_ns(const struct sched_core *c, uint32_t *ret_connecte
 	return last;
 }
 
-void sched_alone_tick(struct sched_core *c)
+void isolation_tick(struct sched_core *c)
 {
 	uint64_t quiet_ns, limit_ns = ALONE_BEATS * c->cfg.beat_ms * NS_PER_MS + NS_PER_MS;
 	uint32_t n;

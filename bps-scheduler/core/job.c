@@ -23,7 +23,8 @@ const char *sched_job_state_name(enum job_state s)
 	return s < JOB_STATES ? job_states[s].name : "?";
 }
 
-static void job_set_state(struct sched_core *c, struct job *j, enum job_state to, const char *why)
+static void job_set_state(
+	struct sched_core *c, struct sched_job *j, enum job_state to, const char *why)
 {
 	assert(job_states[j->state].next & STATE_BIT(to));
 	log_limited(LOG_AS(LOG_INFO, JOB), "job: %s -> %s, %s job='%s' id=%u uid=%u workers=%u/%u",
@@ -37,23 +38,23 @@ static void job_set_state(struct sched_core *c, struct job *j, enum job_state to
 
 /* ---- finding ---- */
 
-struct job *sched_job(const struct sched_core *c, uint32_t id)
+struct sched_job *sched_job(const struct sched_core *c, uint32_t id)
 {
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->id == id)
 			return j;
 	return NULL;
 }
 
-struct job *sched_job_any(const struct sched_core *c, uint32_t id)
+struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id)
 {
-	for (struct job *j = c->ended; j; j = j->next)
+	for (struct sched_job *j = c->ended; j; j = j->next)
 		if (j->id == id)
 			return j;
 	return sched_job(c, id);
 }
 
-uint32_t sched_job_member_ever(const struct job *j, uint32_t agent)
+uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
 		if (j->members[i].agent == agent)
@@ -61,7 +62,7 @@ uint32_t sched_job_member_ever(const struct job *j, uint32_t agent)
 	return CTL_NO_ID;
 }
 
-uint32_t sched_job_member(const struct job *j, uint32_t agent)
+uint32_t sched_job_member(const struct sched_job *j, uint32_t agent)
 {
 	uint32_t i = sched_job_member_ever(j, agent);
 
@@ -70,16 +71,16 @@ uint32_t sched_job_member(const struct job *j, uint32_t agent)
 
 const char *sched_host_of(const struct sched_core *c, uint32_t agent)
 {
-	const struct member *m = sched_member(c, agent);
+	const struct sched_member *m = sched_member(c, agent);
 
 	return m ? m->host : "?";
 }
 
 /* ---- life ---- */
 
-struct job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size)
+struct sched_job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size)
 {
-	struct job *j = sched_alloc(1, sizeof(*j));
+	struct sched_job *j = sched_alloc(1, sizeof(*j));
 
 	j->id = id;
 	j->uid = uid;
@@ -89,7 +90,7 @@ struct job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t 
 	return j;
 }
 
-void sched_job_free(struct sched_core *c, struct job *j)
+void sched_job_free(struct sched_core *c, struct sched_job *j)
 {
 	if (!j)
 		return;
@@ -104,7 +105,7 @@ void sched_job_free(struct sched_core *c, struct job *j)
 	free(j);
 }
 
-void sched_job_dirty(struct sched_core *c, struct job *j)
+void sched_job_dirty(struct sched_core *c, struct sched_job *j)
 {
 	sched_change(c);
 	if (j->is_dirty)
@@ -114,9 +115,9 @@ void sched_job_dirty(struct sched_core *c, struct job *j)
 	c->dirty_jobs = j;
 }
 
-static void job_unlink(struct sched_core *c, struct job *j)
+static void job_unlink(struct sched_core *c, struct sched_job *j)
 {
-	struct job **at = &c->jobs;
+	struct sched_job **at = &c->jobs;
 
 	while (*at != j)
 		at = &(*at)->next;
@@ -124,7 +125,7 @@ static void job_unlink(struct sched_core *c, struct job *j)
 	c->n_jobs--;
 }
 
-void sched_job_over(struct sched_core *c, struct job *j, int code, const char *fmt, ...)
+void sched_job_over(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	va_list ap;
@@ -147,33 +148,34 @@ void sched_job_over(struct sched_core *c, struct job *j, int code, const char *f
 
 /* ---- workers ---- */
 
-struct worker *sched_worker_at(struct job *j, uint32_t rank)
+struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank)
 {
 	j->workers = sched_grow(j->workers, &j->n_room, rank + 1, sizeof(*j->workers));
 	return &j->workers[rank];
 }
 
-static const struct worker *worker_get(const struct job *j, uint32_t rank)
+static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t rank)
 {
 	return rank < j->n_room ? &j->workers[rank] : NULL;
 }
 
-struct job_member *sched_job_member_add(struct job *j, uint32_t agent)
+struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agent)
 {
 	j->members =
 		sched_grow(j->members, &j->members_room, j->n_members + 1, sizeof(*j->members));
-	j->members[j->n_members] =
-		(struct job_member){.agent = agent, .low_rank = CTL_NO_ID, .since = j->formed};
+	j->members[j->n_members] = (struct sched_job_member){
+		.agent = agent, .low_rank = CTL_NO_ID, .since = j->formed};
 	return &j->members[j->n_members++];
 }
 
-void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq)
+void sched_job_attach(
+	struct sched_job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq)
 {
 	uint32_t i = sched_job_member(j, agent);
-	struct job_member *m;
+	struct sched_job_member *m;
 
-	*sched_worker_at(j, rank) =
-		(struct worker){.state = WORKER_ATTACHED, .agent = agent, .pid = pid, .seq = seq};
+	*sched_worker_at(j, rank) = (struct sched_worker){
+		.state = WORKER_ATTACHED, .agent = agent, .pid = pid, .seq = seq};
 	j->n_joined++;
 	m = i == CTL_NO_ID ? sched_job_member_add(j, agent) : &j->members[i];
 	m->n_ranks++;
@@ -182,11 +184,11 @@ void sched_job_attach(struct job *j, uint32_t rank, uint32_t agent, uint32_t pid
 }
 
 /* Of a forming job. */
-static void job_detach(struct job *j, uint32_t rank)
+static void job_detach(struct sched_job *j, uint32_t rank)
 {
 	uint32_t i = sched_job_member(j, j->workers[rank].agent);
 
-	j->workers[rank] = (struct worker){.state = WORKER_ABSENT};
+	j->workers[rank] = (struct sched_worker){.state = WORKER_ABSENT};
 	j->n_joined--;
 	if (rank < j->next_free_rank)
 		j->next_free_rank = rank;
@@ -194,7 +196,7 @@ static void job_detach(struct job *j, uint32_t rank)
 		j->members[i] = j->members[--j->n_members];
 }
 
-static uint32_t take_free_rank(struct job *j)
+static uint32_t take_free_rank(struct sched_job *j)
 {
 	uint32_t r = j->next_free_rank;
 
@@ -204,7 +206,7 @@ static uint32_t take_free_rank(struct job *j)
 	return r;
 }
 
-static const struct worker *any_worker(const struct job *j, uint32_t *ret_rank)
+static const struct sched_worker *any_worker(const struct sched_job *j, uint32_t *ret_rank)
 {
 	for (uint32_t r = 0; r < j->n_room; r++) {
 		if (j->workers[r].state != WORKER_ABSENT) {
@@ -217,22 +219,22 @@ static const struct worker *any_worker(const struct job *j, uint32_t *ret_rank)
 
 /* ---- JOIN ---- */
 
-struct join {
+struct join_request {
 	struct sched_core *c;
-	struct member *m;
+	struct sched_member *m;
 	const struct ctl_join *msg;
 };
 
-static void joined(const struct join *in, uint32_t job, uint32_t rank)
+static void joined(const struct join_request *in, uint32_t job, uint32_t rank)
 {
 	struct ctl_msg msg = {.type = CTL_JOINED, .joined = {in->msg->seq, 0, "", job, rank}};
 
 	sched_send(in->c, in->m, &msg);
 }
 
-static void join_refuse(const struct join *in, int code, const char *fmt, ...)
+static void join_refuse(const struct join_request *in, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
-static void join_refuse(const struct join *in, int code, const char *fmt, ...)
+static void join_refuse(const struct join_request *in, int code, const char *fmt, ...)
 {
 	char text[CTL_TEXT_MAX + 1];
 	struct ctl_msg msg = {.type = CTL_JOINED,
@@ -248,16 +250,16 @@ static void join_refuse(const struct join *in, int code, const char *fmt, ...)
 }
 
 /* One process may open a rank twice, and then is two workers, which only their JOINs tell apart. */
-static bool is_same_worker(const struct join *in, const struct worker *w)
+static bool is_same_worker(const struct join_request *in, const struct sched_worker *w)
 {
 	return w->state != WORKER_ABSENT && w->agent == in->m->id && w->pid == in->msg->pid &&
 	       w->seq == in->msg->seq;
 }
 
 /* A JOIN that was sent again: the rank that it has. */
-static uint32_t join_repeated(const struct join *in, const struct job *j)
+static uint32_t join_repeated(const struct join_request *in, const struct sched_job *j)
 {
-	const struct worker *w;
+	const struct sched_worker *w;
 
 	if (in->msg->rank != CTL_NO_ID) {
 		w = worker_get(j, in->msg->rank);
@@ -271,7 +273,7 @@ static uint32_t join_repeated(const struct join *in, const struct job *j)
 	return CTL_NO_ID;
 }
 
-static bool join_sound(const struct join *in)
+static bool join_sound(const struct join_request *in)
 {
 	const struct ctl_join *q = in->msg;
 
@@ -311,11 +313,11 @@ static bool join_sound(const struct join *in)
 }
 
 /* The newcomer against the first worker that is there. */
-static bool join_agrees(const struct join *in, const struct job *j)
+static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
 	uint32_t rank = 0;
-	const struct worker *w = any_worker(j, &rank);
+	const struct sched_worker *w = any_worker(j, &rank);
 	const char *what;
 	uint32_t theirs, ours;
 
@@ -355,9 +357,9 @@ static bool join_agrees(const struct join *in, const struct job *j)
 	return false;
 }
 
-static bool join_has_room(const struct join *in, const struct job *j, uint32_t rank)
+static bool join_has_room(const struct join_request *in, const struct sched_job *j, uint32_t rank)
 {
-	const struct worker *w = worker_get(j, rank);
+	const struct sched_worker *w = worker_get(j, rank);
 
 	if (rank >= sched_rank_bound(j))
 		join_refuse(in, BPS_EDUP, "job '%s' has all its %u workers already", j->name,
@@ -373,11 +375,11 @@ static bool join_has_room(const struct join *in, const struct job *j, uint32_t r
 	return false;
 }
 
-static struct job *job_open(const struct join *in)
+static struct sched_job *job_open(const struct join_request *in)
 {
 	struct sched_core *c = in->c;
 	struct err_text err;
-	struct job *j;
+	struct sched_job *j;
 	uint32_t id;
 	int rc = sched_admit_job(c, in->msg->uid, &err);
 
@@ -411,14 +413,14 @@ static struct job *job_open(const struct join *in)
 
 static int by_low_rank(const void *a, const void *b)
 {
-	uint32_t x = ((const struct job_member *)a)->low_rank;
-	uint32_t y = ((const struct job_member *)b)->low_rank;
+	uint32_t x = ((const struct sched_job_member *)a)->low_rank;
+	uint32_t y = ((const struct sched_job_member *)b)->low_rank;
 
 	return (x > y) - (x < y);
 }
 
 /* Ranks leave while a job forms, so the lowest is known only now. */
-static void number_members(struct job *j)
+static void number_members(struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++)
 		j->members[i].low_rank = CTL_NO_ID;
@@ -428,7 +430,7 @@ static void number_members(struct job *j)
 	qsort(j->members, j->n_members, sizeof(*j->members), by_low_rank);
 }
 
-static void job_start(struct sched_core *c, struct job *j)
+static void job_start(struct sched_core *c, struct sched_job *j)
 {
 	number_members(j);
 	job_set_state(c, j, JOB_RUNNING, "all workers have joined");
@@ -440,7 +442,7 @@ static void job_start(struct sched_core *c, struct job *j)
 }
 
 /* An elastic one begins with enough workers, and whole machines. */
-static bool can_start(const struct job *j)
+static bool can_start(const struct sched_job *j)
 {
 	if (!j->max_size)
 		return j->n_joined == j->size;
@@ -451,7 +453,7 @@ static bool can_start(const struct job *j)
 }
 
 /* An agent cannot read JOB before it knows its ranks, so it gets it once more. */
-static void join_again(const struct join *in, struct job *j, uint32_t rank)
+static void join_again(const struct join_request *in, struct sched_job *j, uint32_t rank)
 {
 	if (j->state == JOB_RUNNING && in->c->is_undurable) {
 		sched_kick(in->c, in->m, "its job may not be durable yet");
@@ -464,11 +466,11 @@ static void join_again(const struct join *in, struct job *j, uint32_t rank)
 	sched_send_plan(in->c, in->m, j, true);
 }
 
-void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *msg)
+void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_join *msg)
 {
-	struct join in = {c, m, msg};
+	struct join_request in = {c, m, msg};
 	struct err_text err;
-	struct job *j = NULL;
+	struct sched_job *j = NULL;
 	int rc = sched_job_for(c, msg, &j, &err);
 	uint32_t rank = j ? join_repeated(&in, j) : CTL_NO_ID;
 
@@ -518,12 +520,12 @@ void sched_join(struct sched_core *c, struct member *m, const struct ctl_join *m
 
 /* ---- workers' ends ---- */
 
-void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id)
+void sched_job_unknown(struct sched_core *c, const struct sched_member *m, uint32_t id)
 {
 	struct ctl_msg msg = {.type = CTL_JOB_END,
 		.job_end = {id, (uint32_t)-BPS_EJOB_FAILED,
 			"the scheduler does not know this job (any more)"}};
-	const struct job *j = sched_job_any(c, id);
+	const struct sched_job *j = sched_job_any(c, id);
 
 	if (j && j->is_dirty)
 		return; /* its end is told when it is durable */
@@ -534,7 +536,7 @@ void sched_job_unknown(struct sched_core *c, const struct member *m, uint32_t id
 }
 
 /* The last worker of a forming job has left. */
-static void forming_end(struct sched_core *c, struct job *j)
+static void forming_end(struct sched_core *c, struct sched_job *j)
 {
 	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u): all left before it had formed",
 		j->name, j->size, j->uid);
@@ -542,7 +544,7 @@ static void forming_end(struct sched_core *c, struct job *j)
 	sched_job_free(c, j);
 }
 
-static void forming_lost(struct sched_core *c, struct job *j, uint32_t rank)
+static void forming_lost(struct sched_core *c, struct sched_job *j, uint32_t rank)
 {
 	log_limited(LOG_INFO, "rank %u left before the job had formed: job='%s' id=%u", rank,
 		j->name, j->id);
@@ -551,7 +553,7 @@ static void forming_lost(struct sched_core *c, struct job *j, uint32_t rank)
 		forming_end(c, j);
 }
 
-static void worker_finished(struct sched_core *c, struct job *j, struct worker *w)
+static void worker_finished(struct sched_core *c, struct sched_job *j, struct sched_worker *w)
 {
 	if (w->state == WORKER_DONE)
 		return;
@@ -560,16 +562,16 @@ static void worker_finished(struct sched_core *c, struct job *j, struct worker *
 	sched_job_check_done(c, j);
 }
 
-void sched_job_check_done(struct sched_core *c, struct job *j)
+void sched_job_check_done(struct sched_core *c, struct sched_job *j)
 {
 	if (j->n_done == j->n_joined)
 		sched_job_over(c, j, 0, "%s", "");
 }
 
-void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worker *msg)
+void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg)
 {
-	struct job *j = sched_job(c, msg->job);
-	struct worker *w;
+	struct sched_job *j = sched_job(c, msg->job);
+	struct sched_worker *w;
 
 	if (!j) {
 		sched_job_unknown(c, m, msg->job);
@@ -596,9 +598,9 @@ void sched_worker(struct sched_core *c, struct member *m, const struct ctl_worke
 	}
 }
 
-void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *msg)
+void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_fail *msg)
 {
-	struct job *j = sched_job(c, msg->job);
+	struct sched_job *j = sched_job(c, msg->job);
 	int code = msg->code && msg->code <= INT32_MAX ? -(int)msg->code : BPS_EJOB_FAILED;
 
 	if (!j || j->state != JOB_RUNNING) {
@@ -620,7 +622,7 @@ void sched_fail(struct sched_core *c, struct member *m, const struct ctl_fail *m
 		sched_job_over(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
 }
 
-void sched_kill(struct sched_core *c, struct job *j, const char *text)
+void sched_kill(struct sched_core *c, struct sched_job *j, const char *text)
 {
 	struct ctl_msg msg = {
 		.type = CTL_JOB_END, .job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text}};
@@ -630,7 +632,7 @@ void sched_kill(struct sched_core *c, struct job *j, const char *text)
 		return;
 	}
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		if (m)
 			sched_send(c, m, &msg);
@@ -641,7 +643,7 @@ void sched_kill(struct sched_core *c, struct job *j, const char *text)
 	sched_job_free(c, j);
 }
 
-static void forming_drop_agent(struct sched_core *c, struct job *j, uint32_t agent)
+static void forming_drop_agent(struct sched_core *c, struct sched_job *j, uint32_t agent)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
 		if (j->workers[r].state != WORKER_ABSENT && j->workers[r].agent == agent)
@@ -650,11 +652,11 @@ static void forming_drop_agent(struct sched_core *c, struct job *j, uint32_t age
 		forming_end(c, j);
 }
 
-void sched_agent_gone(struct sched_core *c, struct member *m, bool is_dead)
+void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead)
 {
-	struct job *next;
+	struct sched_job *next;
 
-	for (struct job *j = c->jobs; j; j = next) {
+	for (struct sched_job *j = c->jobs; j; j = next) {
 		next = j->next;
 		sched_newcomers_drop(c, j, m->id);
 		if (sched_job_member(j, m->id) == CTL_NO_ID)

@@ -36,7 +36,7 @@ const char *sched_member_state_name(enum member_state s)
 }
 
 static void member_set_state(
-	struct sched_core *c, struct member *m, enum member_state to, const char *why)
+	struct sched_core *c, struct sched_member *m, enum member_state to, const char *why)
 {
 	assert(member_states[m->state].next & STATE_BIT(to));
 	log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s -> %s, %s host=%s id=%u view=%llx",
@@ -48,7 +48,7 @@ static void member_set_state(
 	m->since_ns = c->now_ns;
 }
 
-struct member *sched_member(const struct sched_core *c, uint32_t id)
+struct sched_member *sched_member(const struct sched_core *c, uint32_t id)
 {
 	return id && id <= c->n_members ? c->members[id] : NULL;
 }
@@ -71,7 +71,7 @@ static void set_str(char **s, const char *to)
 	*s = sched_dup(to);
 }
 
-void sched_member_dirty(struct sched_core *c, struct member *m)
+void sched_member_dirty(struct sched_core *c, struct sched_member *m)
 {
 	sched_change(c);
 	if (m->is_dirty)
@@ -81,11 +81,13 @@ void sched_member_dirty(struct sched_core *c, struct member *m)
 	c->dirty_members = m;
 }
 
-struct member *sched_member_add(struct sched_core *c, uint32_t id, enum role role, const char *name)
+struct sched_member *sched_member_add(
+	struct sched_core *c, uint32_t id, enum role role, const char *name)
 {
-	struct member *m = sched_alloc(1, sizeof(*m));
+	struct sched_member *m = sched_alloc(1, sizeof(*m));
 
-	c->members = sched_grow(c->members, &c->members_room, id + 1, sizeof(struct member *));
+	c->members =
+		sched_grow(c->members, &c->members_room, id + 1, sizeof(struct sched_member *));
 	if (id > c->n_members)
 		c->n_members = id;
 	c->members[id] = m;
@@ -95,7 +97,7 @@ struct member *sched_member_add(struct sched_core *c, uint32_t id, enum role rol
 	return m;
 }
 
-void sched_member_describe(struct sched_core *c, struct member *m, const struct ctl_hello *h)
+void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
 {
 	uint16_t threads = m->role == ROLE_SERVER ? h->threads : 0;
 
@@ -114,7 +116,7 @@ void sched_member_describe(struct sched_core *c, struct member *m, const struct 
 	}
 }
 
-void sched_member_free(struct member *m)
+void sched_member_free(struct sched_member *m)
 {
 	if (!m)
 		return;
@@ -129,7 +131,8 @@ void sched_member_free(struct member *m)
 	free(m);
 }
 
-static struct member *member_find(const struct sched_core *c, enum role role, const char *name)
+static struct sched_member *member_find(
+	const struct sched_core *c, enum role role, const char *name)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->role == role && strcmp(c->members[i]->name, name) == 0)
@@ -137,18 +140,18 @@ static struct member *member_find(const struct sched_core *c, enum role role, co
 	return NULL;
 }
 
-uint64_t sched_member_dead_ns(const struct sched_core *c, const struct member *m)
+uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m)
 {
 	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
 }
 
-static uint64_t member_window_ns(const struct sched_core *c, const struct member *m)
+static uint64_t member_window_ns(const struct sched_core *c, const struct sched_member *m)
 {
 	return NS_PER_MS *
 	       (m->role == ROLE_SERVER ? c->cfg.server_window_ms : c->cfg.agent_window_ms);
 }
 
-void sched_member_suspect(struct sched_core *c, struct member *m, const char *why)
+void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why)
 {
 	uint64_t until = c->now_ns + member_window_ns(c, m);
 
@@ -159,7 +162,7 @@ void sched_member_suspect(struct sched_core *c, struct member *m, const char *wh
 	sched_arm(c, until);
 }
 
-void sched_kick(struct sched_core *c, struct member *m, const char *why)
+void sched_kick(struct sched_core *c, struct sched_member *m, const char *why)
 {
 	log_rated(LOG_WARN, "%s %s: %s; closing its connection", sched_role_name(m->role), m->name,
 		why);
@@ -181,12 +184,12 @@ void sched_kick(struct sched_core *c, struct member *m, const char *why)
 /* Of the dead time: how long before its end, and how often, servers are asked. */
 #define SIGHT_SHARE 5
 
-static uint64_t sight_end(const struct sched_core *c, const struct member *m)
+static uint64_t sight_end(const struct sched_core *c, const struct sched_member *m)
 {
 	return m->seen_ns && !m->is_behind ? m->seen_ns + sched_member_dead_ns(c, m) : 0;
 }
 
-static void ask_servers(struct sched_core *c, struct member *m)
+static void ask_servers(struct sched_core *c, struct sched_member *m)
 {
 	struct ctl_msg msg = {
 		.type = CTL_SIGHT, .sight = {.agent = m->id, .instance = m->instance}};
@@ -198,7 +201,7 @@ static void ask_servers(struct sched_core *c, struct member *m)
 }
 
 /* Ask in time before it would be dead, and be called again. */
-static void look_for(struct sched_core *c, struct member *m, uint64_t dead_at_ns)
+static void look_for(struct sched_core *c, struct sched_member *m, uint64_t dead_at_ns)
 {
 	uint64_t span = sched_member_dead_ns(c, m) / SIGHT_SHARE, at = dead_at_ns - span;
 
@@ -217,7 +220,7 @@ static void look_for(struct sched_core *c, struct member *m, uint64_t dead_at_ns
 
 void sched_seen(struct sched_core *c, const struct ctl_sight *s)
 {
-	struct member *m = sched_member(c, s->agent);
+	struct sched_member *m = sched_member(c, s->agent);
 	uint64_t quiet_ns = s->quiet_ms * NS_PER_MS;
 
 	if (!m || m->role != ROLE_AGENT || m->instance != s->instance || m->state == MEMBER_DOWN ||
@@ -229,7 +232,7 @@ void sched_seen(struct sched_core *c, const struct ctl_sight *s)
 
 /* ---- deaths and returns ---- */
 
-static void member_down(struct sched_core *c, struct member *m, const char *why)
+static void member_down(struct sched_core *c, struct sched_member *m, const char *why)
 {
 	FAILPOINT(SCHED_MEMBER_DOWN);
 	snprintf(m->why_down, sizeof(m->why_down), "%s", why);
@@ -245,7 +248,7 @@ static void member_down(struct sched_core *c, struct member *m, const char *why)
 
 void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 {
-	struct member *m = member_find(c, role, name);
+	struct sched_member *m = member_find(c, role, name);
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
@@ -314,7 +317,7 @@ static void go_above(struct sched_core *c, uint64_t view)
  * that was replaced is not, or two processes of one name would take it from each other for ever. A
  * holder without a connection loses it to that one, too: it may be a dead process, whose HELLO came
  * behind its successor's. */
-static bool is_name_free(const struct member *m, const struct ctl_hello *h)
+static bool is_name_free(const struct sched_member *m, const struct ctl_hello *h)
 {
 	return !m || m->state == MEMBER_DOWN || m->instance == h->instance ||
 	       (strcmp(m->host, h->host) == 0 && (!m->conn || m->former_instance != h->instance));
@@ -331,8 +334,8 @@ static void turn_away(struct sched_core *c, uint32_t conn, bool is_known)
 			"log");
 }
 
-static bool hello_refused(
-	struct sched_core *c, uint32_t conn, const struct ctl_hello *h, const struct member *m)
+static bool hello_refused(struct sched_core *c, uint32_t conn, const struct ctl_hello *h,
+	const struct sched_member *m)
 {
 	if (h->proto != CTL_PROTO) {
 		refuse(c, conn, BPS_EVERSION,
@@ -364,7 +367,7 @@ static bool hello_refused(
 	return true;
 }
 
-static void member_back(struct sched_core *c, struct member *m, const struct ctl_hello *h)
+static void member_back(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
 {
 	bool is_new = m->instance != h->instance, was_usable = sched_is_usable(m);
 
@@ -374,7 +377,7 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 			"old_pid=%u",
 			sched_role_name(m->role), m->name, h->host, h->pid, m->pid);
 	/* Who still waits joins again behind WELCOME; the UNJOIN of who does not may be lost. */
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		sched_newcomers_drop(c, j, m->id);
 	if (m->conn)
 		sched_conn_drop(
@@ -398,7 +401,7 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 		m->former_instance = was_usable ? m->instance : 0;
 		m->instance = h->instance;
 		m->beat = (struct ctl_beat){0};
-		pace_reset(m);
+		progress_reset(m);
 		speed_reset(m, strcmp(m->host, h->host) != 0);
 		m->moved_ns = c->now_ns;
 	}
@@ -409,9 +412,9 @@ static void member_back(struct sched_core *c, struct member *m, const struct ctl
 	sched_member_describe(c, m, h);
 }
 
-void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello *h)
+void sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h)
 {
-	struct member *m = member_find(c, h->role, h->name);
+	struct sched_member *m = member_find(c, h->role, h->name);
 	bool is_known = m != NULL;
 	bool was_there = is_known && sched_is_usable(m) && m->instance == h->instance;
 
@@ -450,7 +453,7 @@ void sched_hello(struct sched_core *c, struct conn *conn, const struct ctl_hello
 	sched_send_sync(c, m);
 }
 
-void sched_member_check(struct sched_core *c, struct member *m)
+void sched_member_check(struct sched_core *c, struct sched_member *m)
 {
 	uint64_t at = m->deadline_ns, seen_to = sight_end(c, m);
 	char why[64];

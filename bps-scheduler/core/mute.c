@@ -28,7 +28,7 @@ static uint32_t find(const struct sched_core *c, const char *code)
 	return i;
 }
 
-const struct mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns)
+const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns)
 {
 	uint32_t i = find(c, code);
 
@@ -45,7 +45,7 @@ static int commit(struct sched_core *c)
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
 	const char *who, uint64_t now_ns)
 {
-	struct mute *m;
+	struct sched_mute *m;
 	uint32_t i;
 
 	c->now_ns = now_ns;
@@ -98,7 +98,7 @@ uint32_t mute_record(const struct sched_core *c, struct state_mute *ret)
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < c->n_mutes; i++) {
-		const struct mute *m = &c->mutes[i];
+		const struct sched_mute *m = &c->mutes[i];
 
 		ret[n++] = (struct state_mute){.code = m->code,
 			.reason = m->reason,
@@ -117,7 +117,7 @@ int mute_restore(struct sched_core *c, const struct state_mute *list, uint32_t n
 	c->n_mutes = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct state_mute *s = &list[i];
-		struct mute *m = &c->mutes[c->n_mutes++];
+		struct sched_mute *m = &c->mutes[c->n_mutes++];
 		bool is_same_boot =
 			s->boot_id.bytes == sizeof(c->cfg.boot_id) &&
 			memcmp(s->boot_id.data, c->cfg.boot_id, sizeof(c->cfg.boot_id)) == 0;

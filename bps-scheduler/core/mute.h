@@ -25,7 +25,7 @@ struct state_mute;
 #define MUTE_SPAN_MAX_MS (UINT64_C(90) * 86400 * 1000)
 #define MUTE_DEFAULT_MS  (UINT64_C(4) * 3600 * 1000)
 
-struct mute {
+struct sched_mute {
 	char code[MUTE_CODE_MAX + 1], reason[MUTE_REASON_MAX + 1], who[MUTE_WHO_MAX + 1];
 	uint64_t end_ns; /* the core's clock */
 };
@@ -38,7 +38,7 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 /* Errors: BPS_ENOTFOUND it is not muted; as mute_set. */
 int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns);
 /* NULL: not muted. */
-const struct mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
+const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 
 /* For the record: all that hold, in ret with room for MUTES_MAX; strings are the core's. Returns
  * how many. */

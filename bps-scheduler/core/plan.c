@@ -9,16 +9,16 @@
 
 /* Does it concern that server? Under the pgen of this transaction also the one that lost it, which
  * keeps the memory of the sums else. */
-static bool concerns(const struct part *p, uint64_t pgen, uint32_t server)
+static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&
 	       (server == SERVER_ANY || p->server == server || (pgen && p->former == server));
 }
 
-bool sched_run_next(
-	const struct tensor *t, uint32_t *at, uint64_t pgen, uint32_t server, struct ctl_run *ret)
+bool sched_run_next(const struct sched_tensor *t, uint32_t *at, uint64_t pgen, uint32_t server,
+	struct ctl_run *ret)
 {
-	const struct part *p = t->parts, *first;
+	const struct sched_part *p = t->parts, *first;
 	uint32_t i = *at;
 
 	while (p && i < t->n_parts && !concerns(&p[i], pgen, server))
@@ -37,7 +37,7 @@ bool sched_run_next(
 	return true;
 }
 
-void sched_send_job(struct sched_core *c, const struct member *m, const struct job *j)
+void sched_send_job(struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
 {
 	struct ctl_job_member *members = sched_alloc(j->n_members, sizeof(*members));
 	struct ctl_rank *ranks = sched_alloc(j->n_room, sizeof(*ranks)), *next = ranks;
@@ -78,7 +78,8 @@ void sched_send_job(struct sched_core *c, const struct member *m, const struct j
 	free(number);
 }
 
-void sched_send_job_end(struct sched_core *c, const struct member *m, const struct job *j)
+void sched_send_job_end(
+	struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
 {
 	struct ctl_msg msg = {.type = CTL_JOB_END, .job_end = {j->id, j->code, j->end_text}};
 	uint32_t i = m->role == ROLE_AGENT ? sched_job_member_ever(j, m->id) : CTL_NO_ID;
@@ -95,15 +96,15 @@ void sched_send_job_end(struct sched_core *c, const struct member *m, const stru
 	sched_send(c, m, &msg);
 }
 
-struct plan {
+struct plan_message {
 	struct sched_core *c;
-	const struct member *m;
+	const struct sched_member *m;
 	struct ctl_msg msg;
 	uint32_t tensors_room, runs_room;
 	size_t name_bytes;
 };
 
-static void plan_flush(struct plan *p)
+static void plan_flush(struct plan_message *p)
 {
 	struct ctl_plan *plan = &p->msg.plan;
 
@@ -113,7 +114,7 @@ static void plan_flush(struct plan *p)
 	p->name_bytes = 0;
 }
 
-static void plan_add_tensor(struct plan *p, const struct tensor *t)
+static void plan_add_tensor(struct plan_message *p, const struct sched_tensor *t)
 {
 	struct ctl_plan *plan = &p->msg.plan;
 
@@ -126,7 +127,7 @@ static void plan_add_tensor(struct plan *p, const struct tensor *t)
 	p->name_bytes += strlen(t->name);
 }
 
-static void plan_add_run(struct plan *p, const struct ctl_run *run)
+static void plan_add_run(struct plan_message *p, const struct ctl_run *run)
 {
 	struct ctl_plan *plan = &p->msg.plan;
 
@@ -137,7 +138,7 @@ static void plan_add_run(struct plan *p, const struct ctl_run *run)
 }
 
 /* A server hears of a tensor with its first run there, an agent always. */
-static void plan_add(struct plan *p, const struct tensor *t, uint64_t pgen)
+static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint64_t pgen)
 {
 	uint32_t server = p->m->role == ROLE_SERVER ? p->m->id : SERVER_ANY, at = 0;
 	struct ctl_run run;
@@ -149,15 +150,16 @@ static void plan_add(struct plan *p, const struct tensor *t, uint64_t pgen)
 		plan_add_run(p, &run);
 }
 
-void sched_send_plan(struct sched_core *c, const struct member *m, struct job *j, bool everything)
+void sched_send_plan(
+	struct sched_core *c, const struct sched_member *m, struct sched_job *j, bool everything)
 {
-	struct plan p = {.c = c, .m = m};
+	struct plan_message p = {.c = c, .m = m};
 
 	p.msg = (struct ctl_msg){.type = CTL_PLAN, .plan = {.view = c->view, .job = j->id}};
 	for (uint32_t i = 0; (everything || j->has_moved) && i < j->n_placed; i++)
 		if (everything || j->placed[i]->parts)
 			plan_add(&p, j->placed[i], everything ? 0 : c->view);
-	for (struct tensor *t = everything ? NULL : j->fresh; t; t = t->next_fresh)
+	for (struct sched_tensor *t = everything ? NULL : j->fresh; t; t = t->next_fresh)
 		if (!j->has_moved || !t->parts)
 			plan_add(&p, t, 0);
 	plan_flush(&p);

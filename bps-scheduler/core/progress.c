@@ -9,11 +9,11 @@
 
 /* ---- members ---- */
 
-static void rate_sample(struct pace_rate *r, const struct ctl_beat *b, uint64_t now_ns)
+static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint64_t now_ns)
 {
 	double s = (double)(now_ns - r->at_ns) / 1e9;
 
-	if (r->at_ns && now_ns - r->at_ns < PACE_RATE_NS)
+	if (r->at_ns && now_ns - r->at_ns < PROGRESS_RATE_NS)
 		return;
 	if (r->at_ns && b->rx_bytes >= r->rx_bytes && b->tx_bytes >= r->tx_bytes) {
 		r->rx_bytes_s = (double)(b->rx_bytes - r->rx_bytes) / s;
@@ -25,18 +25,18 @@ static void rate_sample(struct pace_rate *r, const struct ctl_beat *b, uint64_t 
 }
 
 /* Before m->beat is overwritten. */
-static void judge_sums(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+static void judge_sums(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
-	struct pace_sums *s = &m->sums;
+	struct sched_sum_delay *s = &m->sums;
 	uint32_t limit_us = c->cfg.server_slow_ms * 1000;
 	bool has_summed = b->rounds != m->last_rounds;
 
 	m->last_rounds = b->rounds;
 	if (limit_us && has_summed && b->sum_us > limit_us)
-		s->score += s->score < PACE_SURE;
-	else if (!limit_us || !has_summed || b->sum_us < PACE_CLEAR_FACTOR * limit_us)
+		s->score += s->score < PROGRESS_SURE;
+	else if (!limit_us || !has_summed || b->sum_us < PROGRESS_CLEAR_FACTOR * limit_us)
 		s->score -= s->score > 0;
-	if (!s->is_slow && s->score == PACE_SURE) {
+	if (!s->is_slow && s->score == PROGRESS_SURE) {
 		s->is_slow = true;
 		sched_note(c, EVENT_MEMBER,
 			"server %s (host %s) is slow: %.0f ms from the last "
@@ -49,17 +49,17 @@ static void judge_sums(struct sched_core *c, struct member *m, const struct ctl_
 	}
 }
 
-void pace_reset(struct member *m)
+void progress_reset(struct sched_member *m)
 {
-	m->sums = (struct pace_sums){0};
+	m->sums = (struct sched_sum_delay){0};
 	m->last_rounds = 0;
 	free(m->reports);
 	m->reports = NULL;
 	m->n_reports = 0;
-	m->rate = (struct pace_rate){0};
+	m->rate = (struct sched_traffic){0};
 }
 
-static void take_reports(struct member *m, const struct ctl_beat *b)
+static void take_reports(struct sched_member *m, const struct ctl_beat *b)
 {
 	m->n_reports = 0;
 	if (!b->n_jobs)
@@ -67,7 +67,7 @@ static void take_reports(struct member *m, const struct ctl_beat *b)
 	if (!m->reports)
 		m->reports = sched_alloc(CTL_BEAT_JOBS_MAX, sizeof(*m->reports));
 	for (uint32_t i = 0; i < b->n_jobs && i < CTL_BEAT_JOBS_MAX; i++) {
-		struct pace_report *r = &m->reports[m->n_reports++];
+		struct sched_server_report *r = &m->reports[m->n_reports++];
 
 		r->job = b->jobs[i];
 		r->job.late = NULL;
@@ -81,7 +81,7 @@ static void take_reports(struct member *m, const struct ctl_beat *b)
 /* ---- jobs ---- */
 
 /* What all servers tell of one job, added up. */
-struct total {
+struct job_totals {
 	bool is_known;
 	uint64_t round, bytes, rounds;
 	double wait_p50; /* weighted by rounds */
@@ -94,7 +94,7 @@ struct total {
 	unsigned n_late;
 };
 
-static void add_late(struct total *t, const struct ctl_beat_late *l)
+static void add_late(struct job_totals *t, const struct ctl_beat_late *l)
 {
 	unsigned k = 0;
 
@@ -112,7 +112,7 @@ static void add_late(struct total *t, const struct ctl_beat_late *l)
 	t->late[k].lag += (double)l->lag_us * l->rounds;
 }
 
-static void add_report(struct total *t, const struct pace_report *r)
+static void add_report(struct job_totals *t, const struct sched_server_report *r)
 {
 	t->is_known = true;
 	if (r->job.round > t->round)
@@ -126,23 +126,23 @@ static void add_report(struct total *t, const struct pace_report *r)
 		add_late(t, &r->late[k]);
 }
 
-static void total_of(
-	const struct member *const *tellers, uint32_t n, const struct job *j, struct total *ret)
+static void total_of(const struct sched_member *const *tellers, uint32_t n,
+	const struct sched_job *j, struct job_totals *ret)
 {
-	*ret = (struct total){.n_late = 0};
+	*ret = (struct job_totals){.n_late = 0};
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < tellers[i]->n_reports; k++)
 			if (tellers[i]->reports[k].job.job == j->id)
 				add_report(ret, &tellers[i]->reports[k]);
 }
 
-static void set_rates(struct pace *p, const struct total *t, uint64_t now_ns)
+static void set_rates(struct sched_progress *p, const struct job_totals *t, uint64_t now_ns)
 {
 	double s = (double)(now_ns - p->at_ns) / 1e9;
 
 	p->round = t->round > p->round ? t->round : p->round;
 	p->bytes = t->bytes;
-	if (p->at_ns && now_ns - p->at_ns < PACE_RATE_NS)
+	if (p->at_ns && now_ns - p->at_ns < PROGRESS_RATE_NS)
 		return;
 	/* A server that restarts counts from 0 again. */
 	if (p->at_ns && t->bytes >= p->bytes_then) {
@@ -155,7 +155,7 @@ static void set_rates(struct pace *p, const struct total *t, uint64_t now_ns)
 }
 
 /* Who is last most often; while there is a straggler, that one, until it is cleared. */
-static void set_slowest(struct pace *p, const struct total *t)
+static void set_slowest(struct sched_progress *p, const struct job_totals *t)
 {
 	unsigned worst = CANDIDATES_MAX;
 
@@ -188,28 +188,28 @@ static double straggler_share(uint32_t n_agents)
 }
 
 /* 1: it looks like a straggler, -1: it does not, 0: between. */
-static int judge(const struct pace *p, uint32_t n_agents)
+static int judge(const struct sched_progress *p, uint32_t n_agents)
 {
 	double share = p->rounds ? (double)p->slowest_rounds / p->rounds : 0;
 	double share_min = straggler_share(n_agents);
 	double of_step = p->steps_s * p->slowest_lag_us / 1e6;
 
-	if (!p->slowest || p->rounds < PACE_ROUNDS_MIN || n_agents < 2)
+	if (!p->slowest || p->rounds < PROGRESS_ROUNDS_MIN || n_agents < 2)
 		return -1;
-	if (share >= share_min && p->slowest_lag_us >= PACE_LAG_MIN_US &&
-		of_step >= PACE_STEP_SHARE)
+	if (share >= share_min && p->slowest_lag_us >= PROGRESS_LAG_MIN_US &&
+		of_step >= PROGRESS_STEP_SHARE)
 		return 1;
-	if (share < PACE_CLEAR_FACTOR * share_min ||
-		p->slowest_lag_us < PACE_CLEAR_FACTOR * PACE_LAG_MIN_US ||
-		of_step < PACE_CLEAR_FACTOR * PACE_STEP_SHARE)
+	if (share < PROGRESS_CLEAR_FACTOR * share_min ||
+		p->slowest_lag_us < PROGRESS_CLEAR_FACTOR * PROGRESS_LAG_MIN_US ||
+		of_step < PROGRESS_CLEAR_FACTOR * PROGRESS_STEP_SHARE)
 		return -1;
 	return 0;
 }
 
-static void note_straggler(struct sched_core *c, const struct job *j)
+static void note_straggler(struct sched_core *c, const struct sched_job *j)
 {
-	const struct pace *p = &j->pace;
-	const struct member *m = sched_member(c, p->slowest);
+	const struct sched_progress *p = &j->pace;
+	const struct sched_member *m = sched_member(c, p->slowest);
 
 	if (!p->is_straggling)
 		sched_note(c, EVENT_JOB, "job '%.100s': agent %s holds it up no more", j->name,
@@ -222,16 +222,16 @@ static void note_straggler(struct sched_core *c, const struct job *j)
 			100.0 * p->slowest_rounds / p->rounds, p->slowest_lag_us / 1e3);
 }
 
-static void set_straggler(struct sched_core *c, struct job *j)
+static void set_straggler(struct sched_core *c, struct sched_job *j)
 {
-	struct pace *p = &j->pace;
+	struct sched_progress *p = &j->pace;
 	int looks = judge(p, j->n_members - j->n_left);
 
-	if (looks > 0 && p->score < PACE_SURE)
+	if (looks > 0 && p->score < PROGRESS_SURE)
 		p->score++;
 	if (looks < 0 && p->score)
 		p->score--;
-	if (p->score == PACE_SURE && !p->is_straggling) {
+	if (p->score == PROGRESS_SURE && !p->is_straggling) {
 		p->is_straggling = true;
 		note_straggler(c, j);
 	} else if (!p->score && p->is_straggling) {
@@ -240,11 +240,11 @@ static void set_straggler(struct sched_core *c, struct job *j)
 	}
 }
 
-static void job_update(
-	struct sched_core *c, struct job *j, const struct member *const *tellers, uint32_t n)
+static void job_update(struct sched_core *c, struct sched_job *j,
+	const struct sched_member *const *tellers, uint32_t n)
 {
-	struct pace *p = &j->pace;
-	struct total t;
+	struct sched_progress *p = &j->pace;
+	struct job_totals t;
 
 	total_of(tellers, n, j, &t);
 	if (!t.is_known && !p->is_known)
@@ -261,26 +261,26 @@ static void job_update(
 /* Jobs times servers that tell of any: once a second, whatever the number of agents. */
 static void update_all(struct sched_core *c)
 {
-	const struct member **tellers = sched_alloc(c->n_members + 1, sizeof(*tellers));
+	const struct sched_member **tellers = sched_alloc(c->n_members + 1, sizeof(*tellers));
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->state == MEMBER_UP && c->members[i]->n_reports)
 			tellers[n++] = c->members[i];
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_RUNNING)
 			job_update(c, j, tellers, n);
 	free(tellers);
 }
 
-void pace_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+void progress_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	rate_sample(&m->rate, b, c->now_ns);
 	if (m->role != ROLE_SERVER)
 		return;
 	judge_sums(c, m, b);
 	take_reports(m, b);
-	if (c->now_ns - c->pace_ns < PACE_EVERY_NS)
+	if (c->now_ns - c->pace_ns < PROGRESS_EVERY_NS)
 		return;
 	c->pace_ns = c->now_ns;
 	update_all(c);

@@ -8,13 +8,13 @@
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
-struct builder {
+struct record_builder {
 	struct state_record rec;
 	struct state_mute mutes[MUTES_MAX];
 	uint32_t members_room, jobs_room, tensors_room, runs_room;
 };
 
-static void add_member(struct builder *b, const struct member *m)
+static void add_member(struct record_builder *b, const struct sched_member *m)
 {
 	struct state_record *r = &b->rec;
 
@@ -38,7 +38,7 @@ static void add_member(struct builder *b, const struct member *m)
 		.drain_who = m->is_drained ? m->drain_who : ""};
 }
 
-static void add_job(struct builder *b, const struct job *j)
+static void add_job(struct record_builder *b, const struct sched_job *j)
 {
 	struct state_record *r = &b->rec;
 	struct state_job *s;
@@ -74,7 +74,7 @@ static void add_job(struct builder *b, const struct job *j)
 			sched_alloc(j->members[i].n_ranks, sizeof(struct state_worker));
 	}
 	for (uint32_t rank = 0; rank < j->n_room; rank++) {
-		const struct worker *w = &j->workers[rank];
+		const struct sched_worker *w = &j->workers[rank];
 		uint32_t i =
 			w->state == WORKER_ABSENT ? CTL_NO_ID : sched_job_member_ever(j, w->agent);
 
@@ -84,7 +84,8 @@ static void add_job(struct builder *b, const struct job *j)
 	}
 }
 
-static void add_tensor(struct builder *b, const struct job *j, const struct tensor *t)
+static void add_tensor(
+	struct record_builder *b, const struct sched_job *j, const struct sched_tensor *t)
 {
 	struct state_record *r = &b->rec;
 
@@ -98,7 +99,8 @@ static void add_tensor(struct builder *b, const struct job *j, const struct tens
 		.part_elems = t->part_elems};
 }
 
-static void add_runs(struct builder *b, const struct job *j, const struct tensor *t, uint64_t pgen)
+static void add_runs(struct record_builder *b, const struct sched_job *j,
+	const struct sched_tensor *t, uint64_t pgen)
 {
 	struct state_record *r = &b->rec;
 	struct ctl_run run;
@@ -117,16 +119,16 @@ static void add_runs(struct builder *b, const struct job *j, const struct tensor
 	}
 }
 
-static void builder_init(struct builder *b, const struct sched_core *c, uint64_t view)
+static void builder_init(struct record_builder *b, const struct sched_core *c, uint64_t view)
 {
-	*b = (struct builder){.rec = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
-				      .secret = {c->secret, STATE_SECRET_BYTES},
-				      .term = c->term,
-				      .view = view,
-				      .job_id_limit = c->job_id_limit}};
+	*b = (struct record_builder){.rec = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
+					     .secret = {c->secret, STATE_SECRET_BYTES},
+					     .term = c->term,
+					     .view = view,
+					     .job_id_limit = c->job_id_limit}};
 }
 
-static void builder_fini(struct builder *b)
+static void builder_fini(struct record_builder *b)
 {
 	for (uint32_t i = 0; i < b->rec.n_jobs; i++) {
 		for (uint32_t k = 0; k < b->rec.jobs[i].n_members; k++)
@@ -139,20 +141,20 @@ static void builder_fini(struct builder *b)
 	free(b->rec.runs);
 }
 
-static void add_mutes(struct builder *b, const struct sched_core *c)
+static void add_mutes(struct record_builder *b, const struct sched_core *c)
 {
 	b->rec.has_mutes = 1;
 	b->rec.mutes = b->mutes;
 	b->rec.n_mutes = mute_record(c, b->mutes);
 }
 
-static void add_job_changes(struct builder *b, const struct job *j, uint64_t tx_view)
+static void add_job_changes(struct record_builder *b, const struct sched_job *j, uint64_t tx_view)
 {
 	if (j->is_changed)
 		add_job(b, j);
 	if (j->state == JOB_ENDED)
 		return;
-	for (const struct tensor *t = j->fresh; t; t = t->next_fresh) {
+	for (const struct sched_tensor *t = j->fresh; t; t = t->next_fresh) {
 		add_tensor(b, j, t);
 		if (!j->has_moved)
 			add_runs(b, j, t, 0);
@@ -164,24 +166,24 @@ static void add_job_changes(struct builder *b, const struct job *j, uint64_t tx_
 int sched_record_changes(
 	struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx)
 {
-	struct builder b;
+	struct record_builder b;
 	int r;
 
 	builder_init(&b, c, c->tx_view);
 	if (c->has_new_mutes)
 		add_mutes(&b, c);
-	for (const struct member *m = c->dirty_members; m; m = m->next_dirty)
+	for (const struct sched_member *m = c->dirty_members; m; m = m->next_dirty)
 		add_member(&b, m);
-	for (const struct job *j = c->dirty_jobs; j; j = j->next_dirty)
+	for (const struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		add_job_changes(&b, j, c->tx_view);
 	r = fn(ctx, &b.rec);
 	builder_fini(&b);
 	return r;
 }
 
-static const struct job *nth_ended(const struct sched_core *c, uint32_t n)
+static const struct sched_job *nth_ended(const struct sched_core *c, uint32_t n)
 {
-	const struct job *j = c->ended;
+	const struct sched_job *j = c->ended;
 
 	while (n--)
 		j = j->next;
@@ -191,7 +193,7 @@ static const struct job *nth_ended(const struct sched_core *c, uint32_t n)
 int sched_snapshot(
 	const struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx)
 {
-	struct builder b;
+	struct record_builder b;
 	int r;
 
 	builder_init(&b, c, c->view);
@@ -200,7 +202,7 @@ int sched_snapshot(
 		add_member(&b, c->members[i]);
 	for (uint32_t i = c->n_ended; i-- > 0;) /* oldest first, as they came */
 		add_job(&b, nth_ended(c, i));
-	for (const struct job *j = c->jobs; j; j = j->next) {
+	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (j->state != JOB_RUNNING)
 			continue;
 		add_job(&b, j);
@@ -226,7 +228,7 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		.threads = s->threads,
 		.nic_mbps = s->nic_mbps,
 		.quota_bytes = s->quota_bytes};
-	struct member *m = sched_member(c, s->id);
+	struct sched_member *m = sched_member(c, s->id);
 
 	if ((!m && s->id != c->n_members + 1) || (m && m->role != s->role) ||
 		(s->role != ROLE_SERVER && s->role != ROLE_AGENT) ||
@@ -245,10 +247,10 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 	return 0;
 }
 
-static struct job *take_job(struct sched_core *c, uint32_t id)
+static struct sched_job *take_job(struct sched_core *c, uint32_t id)
 {
-	for (struct job **at = &c->jobs; *at; at = &(*at)->next) {
-		struct job *j = *at;
+	for (struct sched_job **at = &c->jobs; *at; at = &(*at)->next) {
+		struct sched_job *j = *at;
 
 		if (j->id != id)
 			continue;
@@ -259,11 +261,11 @@ static struct job *take_job(struct sched_core *c, uint32_t id)
 	return NULL;
 }
 
-static int restore_workers(struct sched_core *c, struct job *j, const struct state_job *s)
+static int restore_workers(struct sched_core *c, struct sched_job *j, const struct state_job *s)
 {
 	for (uint32_t i = 0; i < s->n_members; i++) {
 		const struct state_job_member *sm = &s->members[i];
-		const struct member *m = sched_member(c, sm->agent);
+		const struct sched_member *m = sched_member(c, sm->agent);
 
 		if (!m || m->role != ROLE_AGENT || sched_job_member_ever(j, sm->agent) != CTL_NO_ID)
 			return -EINVAL;
@@ -286,9 +288,9 @@ static int restore_workers(struct sched_core *c, struct job *j, const struct sta
 	return j->n_joined || s->is_ended ? 0 : -EINVAL;
 }
 
-static struct job *job_of_record(const struct state_job *s)
+static struct sched_job *job_of_record(const struct state_job *s)
 {
-	struct job *j = sched_job_new(s->id, s->uid, s->name, s->size);
+	struct sched_job *j = sched_job_new(s->id, s->uid, s->name, s->size);
 
 	j->flags = s->flags;
 	j->part_bytes = s->part_bytes;
@@ -312,7 +314,7 @@ static struct job *job_of_record(const struct state_job *s)
 /* A running job that appears again: its machines, or the barriers that it has passed, have
  * changed. */
 static int restore_members(
-	struct sched_core *c, struct job *j, const struct state_job *s, struct err_text *err)
+	struct sched_core *c, struct sched_job *j, const struct state_job *s, struct err_text *err)
 {
 	uint32_t was = j->n_members;
 
@@ -334,7 +336,7 @@ static int restore_members(
  * they have ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
-	struct job *j = s->is_ended ? NULL : sched_job(c, s->id);
+	struct sched_job *j = s->is_ended ? NULL : sched_job(c, s->id);
 
 	if (j)
 		return restore_members(c, j, s, err);
@@ -363,8 +365,8 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 
 static int restore_tensor(struct sched_core *c, const struct state_tensor *s, struct err_text *err)
 {
-	struct job *j = sched_job(c, s->job);
-	struct tensor *t;
+	struct sched_job *j = sched_job(c, s->job);
+	struct sched_tensor *t;
 
 	if (!j || s->tensor != j->n_placed || !dtype_bytes(s->dtype) || !s->part_elems ||
 		!s->n_elems || s->n_elems > SCHED_TENSOR_BYTES_MAX ||
@@ -386,9 +388,9 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 
 static int restore_run(struct sched_core *c, const struct state_run *s, struct err_text *err)
 {
-	struct job *j = sched_job(c, s->job);
-	struct tensor *t = j && s->tensor < j->n_placed ? j->placed[s->tensor] : NULL;
-	struct member *m = s->server == CTL_NO_ID ? NULL : sched_member(c, s->server);
+	struct sched_job *j = sched_job(c, s->job);
+	struct sched_tensor *t = j && s->tensor < j->n_placed ? j->placed[s->tensor] : NULL;
+	struct sched_member *m = s->server == CTL_NO_ID ? NULL : sched_member(c, s->server);
 
 	if (!t || !s->n || (uint64_t)s->first + s->n > t->n_parts || !t->parts ||
 		(s->server != CTL_NO_ID && (!m || m->role != ROLE_SERVER)) ||

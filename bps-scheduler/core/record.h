@@ -8,7 +8,7 @@ int sched_record_changes(
 	struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx);
 
 /* members.c, for restoring */
-struct member *sched_member_add(
+struct sched_member *sched_member_add(
 	struct sched_core *c, uint32_t id, enum role role, const char *name);
-void sched_member_describe(struct sched_core *c, struct member *m, const struct ctl_hello *h);
+void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h);
 #endif

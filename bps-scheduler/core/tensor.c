@@ -19,7 +19,8 @@ static const struct {
 	[TENSOR_FAILED] = {"failed", 0},
 };
 
-static void tensor_set_state(struct job *j, struct tensor *t, enum tensor_state to, const char *why)
+static void tensor_set_state(
+	struct sched_job *j, struct sched_tensor *t, enum tensor_state to, const char *why)
 {
 	assert(tensor_states[t->state].next & STATE_BIT(to));
 	log_debug("tensor '%s' of job '%s': %s -> %s, %s", t->name, j->name,
@@ -36,14 +37,14 @@ static uint32_t name_hash(const char *s)
 	return h;
 }
 
-static void tensors_rehash(struct job *j)
+static void tensors_rehash(struct sched_job *j)
 {
 	uint32_t n = j->n_buckets ? 4 * j->n_buckets : 16;
-	struct tensor **to = sched_alloc(n, sizeof(*to));
+	struct sched_tensor **to = sched_alloc(n, sizeof(*to));
 
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
 		while (j->buckets[b]) {
-			struct tensor *t = j->buckets[b];
+			struct sched_tensor *t = j->buckets[b];
 			uint32_t h = name_hash(t->name) % n;
 
 			j->buckets[b] = t->next_hash;
@@ -56,7 +57,7 @@ static void tensors_rehash(struct job *j)
 	j->n_buckets = n;
 }
 
-void sched_tensor_add(struct job *j, struct tensor *t)
+void sched_tensor_add(struct sched_job *j, struct sched_tensor *t)
 {
 	uint32_t h;
 
@@ -68,9 +69,9 @@ void sched_tensor_add(struct job *j, struct tensor *t)
 	j->n_tensors++;
 }
 
-struct tensor *sched_tensor_find(const struct job *j, const char *name)
+struct sched_tensor *sched_tensor_find(const struct sched_job *j, const char *name)
 {
-	struct tensor *t;
+	struct sched_tensor *t;
 
 	if (!j->n_buckets)
 		return NULL;
@@ -80,7 +81,7 @@ struct tensor *sched_tensor_find(const struct job *j, const char *name)
 	return t;
 }
 
-uint64_t sched_part_bytes(const struct tensor *t, uint32_t i)
+uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
 {
 	uint64_t first = (uint64_t)i * t->part_elems;
 	uint64_t elems = t->n_elems - first < t->part_elems ? t->n_elems - first : t->part_elems;
@@ -88,11 +89,11 @@ uint64_t sched_part_bytes(const struct tensor *t, uint32_t i)
 	return elems * dtype_bytes(t->dtype);
 }
 
-void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint32_t i,
-	struct member *server, uint16_t thread, uint64_t pgen)
+void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tensor *t, uint32_t i,
+	struct sched_member *server, uint16_t thread, uint64_t pgen)
 {
-	struct part *p = &t->parts[i];
-	struct member *old = sched_member(c, p->server);
+	struct sched_part *p = &t->parts[i];
+	struct sched_member *old = sched_member(c, p->server);
 	uint64_t bytes = sched_part_bytes(t, i);
 	uint32_t former = p->former;
 
@@ -106,7 +107,7 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	/* Moved twice in one transaction: who had it before is who has to hear of it. */
 	if (old && (!c->tx_view || p->pgen != c->tx_view))
 		former = old->id;
-	*p = (struct part){.pgen = pgen, .server = CTL_NO_ID, .former = former};
+	*p = (struct sched_part){.pgen = pgen, .server = CTL_NO_ID, .former = former};
 	if (server) {
 		j->loads = sched_grow(j->loads, &j->n_loads, server->id + 1, sizeof(*j->loads));
 		server->thread_bytes[thread] += bytes;
@@ -120,7 +121,7 @@ void sched_part_set(struct sched_core *c, struct job *j, struct tensor *t, uint3
 	}
 }
 
-void sched_tensor_publish(struct job *j, struct tensor *t)
+void sched_tensor_publish(struct sched_job *j, struct sched_tensor *t)
 {
 	tensor_set_state(j, t, TENSOR_PLACED, "numbered");
 	j->placed = sched_grow(j->placed, &j->placed_room, j->n_placed + 1, sizeof(*j->placed));
@@ -136,7 +137,7 @@ void sched_tensor_publish(struct job *j, struct tensor *t)
 	j->n_orphans += t->n_parts;
 }
 
-static void tensor_free(struct tensor *t)
+static void tensor_free(struct sched_tensor *t)
 {
 	free(t->parts);
 	free(t->declared);
@@ -145,14 +146,14 @@ static void tensor_free(struct tensor *t)
 	free(t);
 }
 
-void sched_job_drop_tensors(struct sched_core *c, struct job *j)
+void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_placed; i++)
 		for (uint32_t k = 0; j->placed[i]->parts && k < j->placed[i]->n_parts; k++)
 			sched_part_set(c, j, j->placed[i], k, NULL, 0, 0);
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
 		while (j->buckets[b]) {
-			struct tensor *t = j->buckets[b];
+			struct sched_tensor *t = j->buckets[b];
 
 			j->buckets[b] = t->next_hash;
 			tensor_free(t);
@@ -172,15 +173,15 @@ void sched_job_drop_tensors(struct sched_core *c, struct job *j)
 
 /* ---- DECLARE ---- */
 
-struct declare {
+struct declare_request {
 	struct sched_core *c;
-	struct member *m;
-	struct job *j;
+	struct sched_member *m;
+	struct sched_job *j;
 	uint32_t member; /* number in the job */
 };
 
-static void tensor_fail_send(struct sched_core *c, const struct member *m, const struct job *j,
-	const char *name, int code, const char *text)
+static void tensor_fail_send(struct sched_core *c, const struct sched_member *m,
+	const struct sched_job *j, const char *name, int code, const char *text)
 {
 	struct ctl_msg msg = {
 		.type = CTL_TENSOR_FAIL, .tensor_fail = {j->id, name, (uint32_t)-code, text}};
@@ -188,10 +189,10 @@ static void tensor_fail_send(struct sched_core *c, const struct member *m, const
 	sched_send(c, m, &msg);
 }
 
-static void mismatch_text(const struct declare *in, const struct tensor *t,
+static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,
 	const struct ctl_decl *d, char *ret, size_t n)
 {
-	const struct worker *w = &in->j->workers[t->first_rank];
+	const struct sched_worker *w = &in->j->workers[t->first_rank];
 
 	snprintf(ret, n,
 		"tensor '%s' of job '%s': rank %u (host %s) declares %s x %llu, rank %u (host %s)"
@@ -201,12 +202,13 @@ static void mismatch_text(const struct declare *in, const struct tensor *t,
 		dtype_name(d->dtype), (unsigned long long)d->n_elems);
 }
 
-static bool has_declared(const struct tensor *t, uint32_t member)
+static bool has_declared(const struct sched_tensor *t, uint32_t member)
 {
 	return t->declared && t->declared[member / 64] >> (member % 64) & 1;
 }
 
-static void tensor_mismatch(const struct declare *in, struct tensor *t, const struct ctl_decl *d)
+static void tensor_mismatch(
+	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
 {
 	char text[CTL_TEXT_MAX + 1];
 
@@ -228,7 +230,7 @@ static void tensor_mismatch(const struct declare *in, struct tensor *t, const st
 	tensor_set_state(in->j, t, TENSOR_FAILED, "workers disagree");
 }
 
-static void fresh_add(struct sched_core *c, struct job *j, struct tensor *t)
+static void fresh_add(struct sched_core *c, struct sched_job *j, struct sched_tensor *t)
 {
 	tensor_set_state(j, t, TENSOR_READY, "all agents have declared it");
 	*j->fresh_tail = t;
@@ -236,16 +238,16 @@ static void fresh_add(struct sched_core *c, struct job *j, struct tensor *t)
 	sched_job_dirty(c, j);
 }
 
-static void check_declared(struct sched_core *c, struct job *j, struct tensor *t)
+static void check_declared(struct sched_core *c, struct sched_job *j, struct sched_tensor *t)
 {
 	if (t->n_declared == j->n_members - j->n_left)
 		fresh_add(c, j, t);
 }
 
-void sched_tensors_undeclare(struct sched_core *c, struct job *j, uint32_t member)
+void sched_tensors_undeclare(struct sched_core *c, struct sched_job *j, uint32_t member)
 {
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
-		for (struct tensor *t = j->buckets[b]; t; t = t->next_hash) {
+		for (struct sched_tensor *t = j->buckets[b]; t; t = t->next_hash) {
 			if (t->state != TENSOR_COLLECTING)
 				continue;
 			if (has_declared(t, member)) {
@@ -257,9 +259,9 @@ void sched_tensors_undeclare(struct sched_core *c, struct job *j, uint32_t membe
 	}
 }
 
-static struct tensor *tensor_new(const struct declare *in, const struct ctl_decl *d)
+static struct sched_tensor *tensor_new(const struct declare_request *in, const struct ctl_decl *d)
 {
-	struct tensor *t = sched_alloc(1, sizeof(*t));
+	struct sched_tensor *t = sched_alloc(1, sizeof(*t));
 
 	t->id = CTL_NO_ID;
 	t->dtype = d->dtype;
@@ -272,7 +274,7 @@ static struct tensor *tensor_new(const struct declare *in, const struct ctl_decl
 	return t;
 }
 
-static bool is_decl_sound(const struct declare *in, const struct ctl_decl *d)
+static bool is_decl_sound(const struct declare_request *in, const struct ctl_decl *d)
 {
 	struct sched_core *c = in->c;
 	size_t bytes = dtype_bytes(d->dtype);
@@ -289,7 +291,7 @@ static bool is_decl_sound(const struct declare *in, const struct ctl_decl *d)
 	return false;
 }
 
-static void resend_plan(const struct declare *in, struct tensor *t)
+static void resend_plan(const struct declare_request *in, struct sched_tensor *t)
 {
 	struct ctl_msg msg = {.type = CTL_PLAN, .plan = {.view = in->c->view, .job = in->j->id}};
 	struct ctl_tensor def = {t->id, t->name, t->dtype, t->n_elems, t->part_elems};
@@ -312,7 +314,7 @@ static void resend_plan(const struct declare *in, struct tensor *t)
 	free(msg.plan.runs);
 }
 
-static bool has_room(const struct declare *in, const struct ctl_decl *d)
+static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 {
 	uint32_t max = in->c->cfg.job_tensors;
 	struct err_text err;
@@ -331,7 +333,7 @@ static bool has_room(const struct declare *in, const struct ctl_decl *d)
 
 /* The tensor is there all the same when the servers' memory is not enough: all agents must get the
  * same answer, also when there is more by then. */
-static void claim(const struct declare *in, struct tensor *t)
+static void claim(const struct declare_request *in, struct sched_tensor *t)
 {
 	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
 	struct err_text why, err;
@@ -347,10 +349,10 @@ static void claim(const struct declare *in, struct tensor *t)
 	tensor_set_state(in->j, t, TENSOR_FAILED, "over a quota");
 }
 
-static void declare_one(const struct declare *in, const struct ctl_decl *d)
+static void declare_one(const struct declare_request *in, const struct ctl_decl *d)
 {
-	struct job *j = in->j;
-	struct tensor *t = sched_tensor_find(j, d->name);
+	struct sched_job *j = in->j;
+	struct sched_tensor *t = sched_tensor_find(j, d->name);
 
 	if (!t) {
 		if (!has_room(in, d))
@@ -372,17 +374,17 @@ static void declare_one(const struct declare *in, const struct ctl_decl *d)
 
 /* Behind all of a message: two declarations of one tensor in it are of workers who disagree, and that
  * must be known before the tensor is taken for agreed on. */
-static void check_named(const struct declare *in, const char *name)
+static void check_named(const struct declare_request *in, const char *name)
 {
-	struct tensor *t = sched_tensor_find(in->j, name);
+	struct sched_tensor *t = sched_tensor_find(in->j, name);
 
 	if (t && t->state == TENSOR_COLLECTING)
 		check_declared(in->c, in->j, t);
 }
 
-void sched_declare(struct sched_core *c, struct member *m, const struct ctl_declare *msg)
+void sched_declare(struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg)
 {
-	struct declare in = {c, m, sched_job(c, msg->job), 0};
+	struct declare_request in = {c, m, sched_job(c, msg->job), 0};
 
 	if (!in.j) {
 		sched_job_unknown(c, m, msg->job);

@@ -14,13 +14,13 @@
 
 /* ---- sentences ---- */
 
-struct text {
+struct why_text {
 	char s[CTL_TEXT_MAX + 1];
 	size_t n;
 };
 
-static void add(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(struct text *t, const char *fmt, ...)
+static void add(struct why_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void add(struct why_text *t, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -34,7 +34,7 @@ static void add(struct text *t, const char *fmt, ...)
 		t->n = sizeof(t->s) - 1;
 }
 
-static void add_clause(struct text *t)
+static void add_clause(struct why_text *t)
 {
 	if (t->n)
 		add(t, "; ");
@@ -45,7 +45,7 @@ static double seconds(uint64_t ns)
 	return (double)ns / 1e9;
 }
 
-static void add_missing_ranks(struct text *t, const struct job *j)
+static void add_missing_ranks(struct why_text *t, const struct sched_job *j)
 {
 	uint32_t missing = j->size - j->n_joined, named = 0;
 
@@ -57,7 +57,7 @@ static void add_missing_ranks(struct text *t, const struct job *j)
 		add(t, " and %u more", missing - named);
 }
 
-static void say_forming(const struct sched_core *c, const struct job *j, struct text *t)
+static void say_forming(const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	add(t, "job '%s': %u of %u workers have joined, ", j->name, j->n_joined, j->size);
 	add_missing_ranks(t, j);
@@ -73,7 +73,7 @@ static uint32_t count_servers(const struct sched_core *c)
 	return n;
 }
 
-static void say_state(const struct sched_core *c, struct text *t)
+static void say_state(const struct sched_core *c, struct why_text *t)
 {
 	if (!c->is_undurable)
 		return;
@@ -81,7 +81,7 @@ static void say_state(const struct sched_core *c, struct text *t)
 	add(t, "the scheduler cannot write its state: no view changes");
 }
 
-static void say_servers(const struct sched_core *c, const struct job *j, struct text *t)
+static void say_servers(const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	uint32_t n = 0;
 
@@ -90,7 +90,7 @@ static void say_servers(const struct sched_core *c, const struct job *j, struct 
 		add(t, "no server is left: start one");
 	}
 	for (uint32_t i = 1; i <= c->n_members && n < NAMES_MAX; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 		uint64_t quiet_ns = c->now_ns - m->heard_ns, since_ns = c->now_ns - m->since_ns;
 
 		if (m->role != ROLE_SERVER)
@@ -114,13 +114,14 @@ static void say_servers(const struct sched_core *c, const struct job *j, struct 
 }
 
 /* Tensors that only some have declared: whoever waits for one has no round to ask about. */
-static void say_undeclared(const struct sched_core *c, const struct job *j, struct text *t)
+static void say_undeclared(
+	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	uint32_t n_tensors = 0, n = 0;
-	const struct tensor *first = NULL;
+	const struct sched_tensor *first = NULL;
 
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
-		for (const struct tensor *x = j->buckets[b]; x; x = x->next_hash) {
+		for (const struct sched_tensor *x = j->buckets[b]; x; x = x->next_hash) {
 			if (x->state != TENSOR_COLLECTING)
 				continue;
 			n_tensors++;
@@ -136,7 +137,7 @@ static void say_undeclared(const struct sched_core *c, const struct job *j, stru
 		add(t, " and %u more", n_tensors - 1);
 	add(t, " not declared yet by ");
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		if (j->members[i].is_gone || first->declared[i / 64] >> (i % 64) & 1)
 			continue;
@@ -159,7 +160,7 @@ static int quietest_first(const void *a, const void *b)
 
 /* Workers that have not submitted the asked round. Returns how many. */
 static uint32_t say_late_workers(
-	const struct sched_core *c, const struct sched_probe *p, struct text *t)
+	const struct sched_core *c, const struct sched_probe *p, struct why_text *t)
 {
 	uint32_t n = 0;
 
@@ -187,13 +188,13 @@ static uint32_t say_late_workers(
 	return n;
 }
 
-static void say_agents(const struct sched_core *c, const struct job *j, const struct sched_probe *p,
-	struct text *t)
+static void say_agents(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, struct why_text *t)
 {
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < p->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		if (p->has_answered[i])
 			continue;
@@ -211,8 +212,8 @@ static void say_agents(const struct sched_core *c, const struct job *j, const st
 		add(t, " and %u more", n - NAMES_MAX);
 }
 
-static void say_networks(const struct sched_core *c, const struct job *j,
-	const struct sched_probe *p, struct text *t)
+static void say_networks(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, struct why_text *t)
 {
 	uint32_t n = 0;
 
@@ -226,13 +227,14 @@ static void say_networks(const struct sched_core *c, const struct job *j,
 }
 
 /* Who keeps others waiting at a barrier, or in bps_close. */
-static void say_unfinished(const struct sched_core *c, const struct job *j, struct text *t)
+static void say_unfinished(
+	const struct sched_core *c, const struct sched_job *j, struct why_text *t)
 {
 	bool is_barrier = j->n_at_barrier > 0;
 	uint32_t n = 0;
 
 	for (uint32_t r = 0; (is_barrier || j->n_done) && r < j->n_room; r++) {
-		const struct worker *w = &j->workers[r];
+		const struct sched_worker *w = &j->workers[r];
 
 		if (w->state == WORKER_ABSENT || w->state == WORKER_GONE ||
 			(is_barrier ? w->barrier == j->barrier + 1 : w->state == WORKER_DONE) ||
@@ -249,8 +251,8 @@ static void say_unfinished(const struct sched_core *c, const struct job *j, stru
 		add(t, " to %s", is_barrier ? "reach the barrier" : "finish");
 }
 
-static void say_round(
-	const struct sched_core *c, const struct job *j, struct sched_probe *p, struct text *t)
+static void say_round(const struct sched_core *c, const struct sched_job *j, struct sched_probe *p,
+	struct why_text *t)
 {
 	uint32_t late;
 
@@ -274,10 +276,10 @@ static void say_round(
 			(unsigned long long)p->round);
 }
 
-void sched_conditions(const struct sched_core *c, const struct job *j, const struct sched_probe *p,
-	char ret[CTL_TEXT_MAX + 1])
+void sched_conditions(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1])
 {
-	struct text t = {.n = 0};
+	struct why_text t = {.n = 0};
 
 	if (p)
 		say_agents(c, j, p, &t);
@@ -293,7 +295,7 @@ void sched_conditions(const struct sched_core *c, const struct job *j, const str
 static void answer(struct sched_core *c, uint32_t agent, uint32_t seq, const char *text)
 {
 	struct ctl_msg msg = {.type = CTL_WHY_TEXT, .why_text = {seq, text}};
-	const struct member *m = sched_member(c, agent);
+	const struct sched_member *m = sched_member(c, agent);
 
 	if (m)
 		sched_send(c, m, &msg);
@@ -316,7 +318,7 @@ static void probe_free(struct sched_probe *p)
 }
 
 static struct sched_probe *probe_new(
-	struct sched_core *c, const struct job *j, uint32_t tensor, uint32_t bound_ms)
+	struct sched_core *c, const struct sched_job *j, uint32_t tensor, uint32_t bound_ms)
 {
 	struct sched_probe *p = sched_alloc(1, sizeof(*p));
 
@@ -335,12 +337,12 @@ static struct sched_probe *probe_new(
 	return p;
 }
 
-static void probe_ask(struct sched_core *c, const struct job *j, struct sched_probe *p)
+static void probe_ask(struct sched_core *c, const struct sched_job *j, struct sched_probe *p)
 {
 	struct ctl_msg msg = {.type = CTL_PROBE, .probe = {p->seq, j->id, p->tensor}};
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		p->has_answered[i] = j->members[i].is_gone; /* nobody misses its answer */
 		if (!m->conn || j->members[i].is_gone || (p->parent && !p->parent->has_answered[i]))
@@ -385,7 +387,7 @@ static uint64_t wait_round(const struct sched_probe *p, uint32_t tensor)
 /* Second half of a status probe. Returns whether there is anything to wait for. */
 static bool ask_details(struct sched_core *c, struct sched_probe *p)
 {
-	const struct job *j = sched_job(c, p->job);
+	const struct sched_job *j = sched_job(c, p->job);
 	uint32_t asked[SCHED_DETAILS_MAX], n = 0;
 
 	if (p->asker || p->parent || p->deadline_ns == UINT64_MAX || !j)
@@ -422,9 +424,9 @@ static void probe_unlink(struct sched_core *c, struct sched_probe *p)
 }
 
 /* A call has ended because of somebody: once for each round. */
-static void note_stalled(struct sched_core *c, struct job *j, const struct sched_probe *p)
+static void note_stalled(struct sched_core *c, struct sched_job *j, const struct sched_probe *p)
 {
-	const struct tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
+	const struct sched_tensor *tensor = p->tensor < j->n_placed ? j->placed[p->tensor] : NULL;
 
 	if (!tensor || (j->stalled_tensor == p->tensor && j->stalled_round == p->round))
 		return;
@@ -446,8 +448,8 @@ static void note_stalled(struct sched_core *c, struct job *j, const struct sched
 
 static void probe_answer(struct sched_core *c, struct sched_probe *p)
 {
-	struct job *j = sched_job(c, p->job);
-	struct text t = {.n = 0};
+	struct sched_job *j = sched_job(c, p->job);
+	struct why_text t = {.n = 0};
 
 	if (j) {
 		say_round(c, j, p, &t); /* sorts the workers */
@@ -489,11 +491,11 @@ static bool has_room(const struct sched_core *c, uint32_t agent)
 	       n < (agent ? PROBES_PER_AGENT : SCHED_STATUS_PROBES);
 }
 
-void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg)
+void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg)
 {
-	struct job *j = sched_job(c, msg->job);
+	struct sched_job *j = sched_job(c, msg->job);
 	struct sched_probe *p;
-	struct text t = {.n = 0};
+	struct why_text t = {.n = 0};
 
 	if (!j) {
 		sched_job_unknown(c, m, msg->job);
@@ -531,7 +533,7 @@ void sched_why(struct sched_core *c, struct member *m, const struct ctl_why *msg
 
 int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64_t now_ns)
 {
-	struct job *j = sched_job(c, job);
+	struct sched_job *j = sched_job(c, job);
 	struct sched_probe *p;
 
 	c->now_ns = now_ns;
@@ -545,8 +547,8 @@ int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64
 	return 0;
 }
 
-static void take_workers(
-	struct sched_probe *p, const struct job *j, uint32_t agent, const struct ctl_report *msg)
+static void take_workers(struct sched_probe *p, const struct sched_job *j, uint32_t agent,
+	const struct ctl_report *msg)
 {
 	p->workers = realloc(p->workers, (p->n_workers + msg->n_workers + 1) * sizeof(*p->workers));
 	if (!p->workers)
@@ -560,10 +562,10 @@ static void take_workers(
 	}
 }
 
-void sched_report(struct sched_core *c, struct member *m, const struct ctl_report *msg)
+void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg)
 {
 	struct sched_probe *p = c->probes;
-	const struct job *j;
+	const struct sched_job *j;
 	uint32_t i;
 
 	while (p && p->seq != msg->seq)

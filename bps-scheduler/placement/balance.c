@@ -29,7 +29,7 @@ void balance_soon(struct sched_core *c)
 void balance_gathered(struct sched_core *c)
 {
 	c->gathered_ns = c->now_ns;
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->wants_balance = true;
 	if (c->jobs)
 		again(c, c->now_ns);
@@ -38,7 +38,7 @@ void balance_gathered(struct sched_core *c)
 /* ---- memory ---- */
 
 /* Two results, and an accumulator where that has another type. */
-static uint64_t part_need(const struct tensor *t, uint32_t i)
+static uint64_t part_need(const struct sched_tensor *t, uint32_t i)
 {
 	uint64_t bytes = sched_part_bytes(t, i), acc = dtype_acc_bytes(t->dtype);
 
@@ -49,9 +49,9 @@ uint64_t *balance_needs(const struct sched_core *c)
 {
 	uint64_t *needs = sched_alloc(c->n_members + 1, sizeof(*needs));
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		for (uint32_t i = 0; i < j->n_placed; i++) {
-			const struct tensor *t = j->placed[i];
+			const struct sched_tensor *t = j->placed[i];
 
 			for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
 				if (t->parts[k].server <= c->n_members)
@@ -60,7 +60,7 @@ uint64_t *balance_needs(const struct sched_core *c)
 	return needs;
 }
 
-uint64_t balance_room(const struct member *m, uint64_t need)
+uint64_t balance_room(const struct sched_member *m, uint64_t need)
 {
 	uint64_t all = (uint64_t)((double)m->quota_bytes * MEMORY_SHARE);
 
@@ -72,13 +72,14 @@ uint64_t balance_room(const struct member *m, uint64_t need)
 /* ---- one job ---- */
 
 /* Is one of its servers to be empty, and does that server wait for it? */
-static bool has_to_leave(const struct sched_core *c, const struct job *j, bool *ret_is_hurried)
+static bool has_to_leave(
+	const struct sched_core *c, const struct sched_job *j, bool *ret_is_hurried)
 {
 	bool found = false;
 
 	*ret_is_hurried = false;
 	for (uint32_t i = 1; i < j->n_loads; i++) {
-		const struct member *m = j->loads[i] ? sched_member(c, i) : NULL;
+		const struct sched_member *m = j->loads[i] ? sched_member(c, i) : NULL;
 
 		if (!m || !sched_is_usable(m) || sched_is_open(m))
 			continue;
@@ -88,17 +89,17 @@ static bool has_to_leave(const struct sched_core *c, const struct job *j, bool *
 	return found;
 }
 
-static bool is_heard(const struct sched_core *c, const struct member *m)
+static bool is_heard(const struct sched_core *c, const struct sched_member *m)
 {
 	return m->state == MEMBER_UP &&
 	       c->now_ns <= m->heard_ns + BEATS * c->cfg.beat_ms * NS_PER_MS;
 }
 
 /* Has every agent of the job been heard of late, and applied what moved last? */
-static bool agents_follow(const struct sched_core *c, const struct job *j)
+static bool agents_follow(const struct sched_core *c, const struct sched_job *j)
 {
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		if (!j->members[i].is_gone && (!is_heard(c, m) || m->beat.view < j->moved_view))
 			return false;
@@ -117,7 +118,7 @@ static bool servers_live(const struct sched_core *c)
 	return true;
 }
 
-static void batch_moved(struct sched_core *c, struct job *j, uint32_t n)
+static void batch_moved(struct sched_core *c, struct sched_job *j, uint32_t n)
 {
 	j->has_moved = true;
 	j->moved_ns = c->now_ns;
@@ -128,7 +129,7 @@ static void batch_moved(struct sched_core *c, struct job *j, uint32_t n)
 }
 
 /* How many of n that will move may move at once; the same until all have moved. */
-static uint32_t batch_of(struct job *j, uint32_t n)
+static uint32_t batch_of(struct sched_job *j, uint32_t n)
 {
 	if (!j->batch)
 		j->batch = n / BALANCE_BATCHES;
@@ -137,9 +138,9 @@ static uint32_t batch_of(struct job *j, uint32_t n)
 	return j->batch;
 }
 
-static bool is_to_leave(const struct sched_core *c, const struct part *p)
+static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
 {
-	const struct member *m = sched_member(c, p->server);
+	const struct sched_member *m = sched_member(c, p->server);
 
 	return m && !sched_is_open(m);
 }
@@ -154,7 +155,7 @@ static bool has_open_server(const struct sched_core *c)
 
 /* Away from servers that are drained or leave. When none is open, the next one that comes is the
  * occasion to look again. */
-static void evacuate(struct sched_core *c, struct job *j)
+static void evacuate(struct sched_core *c, struct sched_job *j)
 {
 	struct sched_wants w = {0};
 	uint32_t n = 0, batch;
@@ -166,7 +167,7 @@ static void evacuate(struct sched_core *c, struct job *j)
 			n += is_to_leave(c, &j->placed[i]->parts[k]);
 	batch = batch_of(j, n);
 	for (uint32_t i = 0; i < j->n_placed && w.n < batch; i++) {
-		struct tensor *t = j->placed[i];
+		struct sched_tensor *t = j->placed[i];
 
 		for (uint32_t k = 0; t->parts && k < t->n_parts && w.n < batch; k++) {
 			if (!is_to_leave(c, &t->parts[k]))
@@ -186,21 +187,21 @@ static void evacuate(struct sched_core *c, struct job *j)
 
 /* ---- evening out ---- */
 
-struct evening {
-	struct place place;
-	struct member **servers;
+struct rebalance {
+	struct placement place;
+	struct sched_member **servers;
 	uint64_t *rooms;
-	struct even_part *parts;
+	struct rebalance_part *parts;
 	struct sched_want *refs; /* of parts */
 	uint32_t n, n_room, refs_room;
 };
 
-static void evening_init(struct sched_core *c, struct job *j, struct evening *e)
+static void evening_init(struct sched_core *c, struct sched_job *j, struct rebalance *e)
 {
 	uint64_t *needs = balance_needs(c);
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index)); /* + 1; 0: none */
 
-	*e = (struct evening){.n = 0};
+	*e = (struct rebalance){.n = 0};
 	sched_place_fill(c, j, &e->place, &e->servers);
 	e->rooms = sched_alloc(e->place.n_servers, sizeof(*e->rooms));
 	for (uint32_t i = 0; i < e->place.n_servers; i++) {
@@ -208,7 +209,7 @@ static void evening_init(struct sched_core *c, struct job *j, struct evening *e)
 		index[e->servers[i]->id] = i + 1;
 	}
 	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct tensor *t = j->placed[i];
+		struct sched_tensor *t = j->placed[i];
 
 		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
 			uint32_t at =
@@ -218,7 +219,7 @@ static void evening_init(struct sched_core *c, struct job *j, struct evening *e)
 				continue;
 			e->parts = sched_grow(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
 			e->refs = sched_grow(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
-			e->parts[e->n] = (struct even_part){.bytes = sched_part_bytes(t, k),
+			e->parts[e->n] = (struct rebalance_part){.bytes = sched_part_bytes(t, k),
 				.need = part_need(t, k),
 				.server = at - 1,
 				.ref = e->n};
@@ -229,7 +230,7 @@ static void evening_init(struct sched_core *c, struct job *j, struct evening *e)
 	free(index);
 }
 
-static void evening_fini(struct evening *e)
+static void evening_fini(struct rebalance *e)
 {
 	sched_place_fini(&e->place, e->servers);
 	free(e->rooms);
@@ -237,7 +238,7 @@ static void evening_fini(struct evening *e)
 	free(e->refs);
 }
 
-static uint16_t idlest_thread(const struct member *m)
+static uint16_t idlest_thread(const struct sched_member *m)
 {
 	uint16_t best = 0;
 
@@ -247,12 +248,13 @@ static uint16_t idlest_thread(const struct member *m)
 	return best;
 }
 
-static void apply(struct sched_core *c, struct job *j, const struct evening *e, uint32_t n_moves)
+static void apply(
+	struct sched_core *c, struct sched_job *j, const struct rebalance *e, uint32_t n_moves)
 {
 	uint32_t batch = batch_of(j, n_moves), n = 0;
 
 	for (uint32_t i = 0; i < e->n; i++) {
-		const struct even_part *p = &e->parts[i];
+		const struct rebalance_part *p = &e->parts[i];
 		const struct sched_want *w = &e->refs[p->ref];
 
 		if (p->to == p->server || p->order >= batch)
@@ -268,14 +270,14 @@ static void apply(struct sched_core *c, struct job *j, const struct evening *e, 
 		n, j->name, n_moves - n);
 }
 
-static void even_out(struct sched_core *c, struct job *j)
+static void even_out(struct sched_core *c, struct sched_job *j)
 {
-	struct evening e;
-	struct even_gain gain = {0};
+	struct rebalance e;
+	struct rebalance_gain gain = {0};
 
 	evening_init(c, j, &e);
 	if (e.place.n_servers > 1 && e.n)
-		gain = even_plan(&e.place, e.rooms, e.parts, e.n);
+		gain = rebalance_plan(&e.place, e.rooms, e.parts, e.n);
 	if (gain.n_moves &&
 		gain.after <= gain.before * (1 - (j->batch ? BALANCE_REST : BALANCE_GAIN)))
 		apply(c, j, &e, gain.n_moves);
@@ -289,7 +291,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-static void balance_job(struct sched_core *c, struct job *j)
+static void balance_job(struct sched_core *c, struct sched_job *j)
 {
 	bool is_hurried, is_leaving = has_to_leave(c, j, &is_hurried);
 	uint64_t from_ns = later(c->gathered_ns + BALANCE_SETTLE_NS, speed_settles_ns(c));
@@ -323,7 +325,7 @@ void balance_tick(struct sched_core *c)
 		return;
 	}
 	c->balance_ns = 0;
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_RUNNING)
 			balance_job(c, j);
 }

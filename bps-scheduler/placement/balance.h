@@ -26,7 +26,7 @@
 #include <stdint.h>
 
 struct sched_core;
-struct member;
+struct sched_member;
 
 #define BALANCE_BATCHES   8
 #define BALANCE_BATCH_MIN 16
@@ -44,7 +44,7 @@ void balance_tick(struct sched_core *c);
 /* Memory that the sums of its partitions take on each member, by id; the caller's to free. */
 uint64_t *balance_needs(const struct sched_core *c);
 /* What more it has room for, UINT64_MAX when it does not tell. */
-uint64_t balance_room(const struct member *m, uint64_t need);
+uint64_t balance_room(const struct sched_member *m, uint64_t need);
 static inline uint64_t balance_add_room(uint64_t a, uint64_t b)
 {
 	return a + b < a ? UINT64_MAX : a + b;

@@ -10,7 +10,7 @@
 
 /* ---- which ---- */
 
-static struct member *find(const struct sched_core *c, enum role role, const char *name)
+static struct sched_member *find(const struct sched_core *c, enum role role, const char *name)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->role == role && strcmp(c->members[i]->name, name) == 0)
@@ -25,12 +25,14 @@ static const char *behind(const char *target, const char *prefix)
 	return strncmp(target, prefix, n) == 0 ? target + n : NULL;
 }
 
-int drain_find(struct sched_core *c, const char *target, struct member **ret, struct err_text *err)
+int drain_find(
+	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err)
 {
 	const char *as_server = behind(target, "server:"), *as_agent = behind(target, "agent:");
-	struct member *server =
+	struct sched_member *server =
 		as_agent ? NULL : find(c, ROLE_SERVER, as_server ? as_server : target);
-	struct member *agent = as_server ? NULL : find(c, ROLE_AGENT, as_agent ? as_agent : target);
+	struct sched_member *agent =
+		as_server ? NULL : find(c, ROLE_AGENT, as_agent ? as_agent : target);
 
 	if (server && agent)
 		return err_set(err, -EINVAL,
@@ -44,13 +46,13 @@ int drain_find(struct sched_core *c, const char *target, struct member **ret, st
 
 /* ---- may it ---- */
 
-uint64_t drain_parts(const struct sched_core *c, const struct member *m)
+uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t n = 0;
 
 	if (m->role != ROLE_SERVER)
 		return 0;
-	for (const struct job *j = c->jobs; j; j = j->next) {
+	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		if (m->id >= j->n_loads || !j->loads[m->id])
 			continue;
 		for (uint32_t t = 0; t < j->n_placed; t++)
@@ -61,7 +63,7 @@ uint64_t drain_parts(const struct sched_core *c, const struct member *m)
 }
 
 /* Those that would take m's partitions. */
-static uint32_t others_open(const struct sched_core *c, const struct member *m)
+static uint32_t others_open(const struct sched_core *c, const struct sched_member *m)
 {
 	uint32_t n = 0;
 
@@ -73,12 +75,12 @@ static uint32_t others_open(const struct sched_core *c, const struct member *m)
 
 /* Would the sums of m's partitions fit into the memory of the others? Yes, when one does not
  * tell. */
-static bool has_room_elsewhere(const struct sched_core *c, const struct member *m)
+static bool has_room_elsewhere(const struct sched_core *c, const struct sched_member *m)
 {
 	uint64_t *needs = balance_needs(c), need = needs[m->id], room = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *k = c->members[i];
+		const struct sched_member *k = c->members[i];
 
 		if (k == m || k->role != ROLE_SERVER || !sched_is_open(k))
 			continue;
@@ -88,7 +90,7 @@ static bool has_room_elsewhere(const struct sched_core *c, const struct member *
 	return need <= room;
 }
 
-static int may_drain(const struct sched_core *c, const struct member *m, struct err_text *err)
+static int may_drain(const struct sched_core *c, const struct sched_member *m, struct err_text *err)
 {
 	if (m->role != ROLE_SERVER || m->is_drained)
 		return 0;
@@ -107,7 +109,7 @@ static int may_drain(const struct sched_core *c, const struct member *m, struct 
 
 /* ---- operators ---- */
 
-static void set_words(struct member *m, const char *reason, const char *who)
+static void set_words(struct sched_member *m, const char *reason, const char *who)
 {
 	free(m->drain_reason);
 	free(m->drain_who);
@@ -115,16 +117,16 @@ static void set_words(struct member *m, const char *reason, const char *who)
 	m->drain_who = m->is_drained ? sched_dup(who) : NULL;
 }
 
-static uint32_t jobs_at(const struct sched_core *c, const struct member *m)
+static uint32_t jobs_at(const struct sched_core *c, const struct sched_member *m)
 {
 	uint32_t n = 0;
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n += sched_job_member(j, m->id) != CTL_NO_ID;
 	return n;
 }
 
-static int commit(struct sched_core *c, struct member *m, struct err_text *ret_text)
+static int commit(struct sched_core *c, struct sched_member *m, struct err_text *ret_text)
 {
 	int rc;
 
@@ -141,7 +143,7 @@ static int commit(struct sched_core *c, struct member *m, struct err_text *ret_t
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
 	uint64_t now_ns, struct err_text *ret_text)
 {
-	struct member *m = NULL;
+	struct sched_member *m = NULL;
 	uint64_t n;
 	bool is_again;
 	int rc = drain_find(c, target, &m, ret_text);
@@ -176,7 +178,7 @@ int drain_set(struct sched_core *c, const char *target, const char *reason, cons
 int drain_clear(
 	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text)
 {
-	struct member *m = NULL;
+	struct sched_member *m = NULL;
 	int rc = drain_find(c, target, &m, ret_text);
 
 	c->now_ns = now_ns;
@@ -200,19 +202,20 @@ int drain_clear(
 
 /* ---- servers that are about to end ---- */
 
-static void tell_left(struct sched_core *c, const struct member *m, int code, const char *text)
+static void tell_left(
+	struct sched_core *c, const struct sched_member *m, int code, const char *text)
 {
 	struct ctl_msg msg = {.type = CTL_LEFT, .left = {(uint32_t)-code, text}};
 
 	sched_send(c, m, &msg);
 }
 
-bool drain_has_stopped(const struct member *m)
+bool drain_has_stopped(const struct sched_member *m)
 {
 	return m->role == ROLE_AGENT && m->is_drained && m->is_leaving;
 }
 
-void drain_leave(struct sched_core *c, struct member *m)
+void drain_leave(struct sched_core *c, struct sched_member *m)
 {
 	m->has_left = false;
 	if (m->role == ROLE_AGENT) {
@@ -237,7 +240,7 @@ void drain_leave(struct sched_core *c, struct member *m)
 void drain_settle(struct sched_core *c)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 
 		if (m->role != ROLE_SERVER || !m->is_leaving || m->has_left || drain_parts(c, m))
 			continue;
@@ -248,7 +251,7 @@ void drain_settle(struct sched_core *c)
 
 /* ---- durable ---- */
 
-void drain_restore(struct member *m, const struct state_member *s)
+void drain_restore(struct sched_member *m, const struct state_member *s)
 {
 	m->is_drained = s->is_drained;
 	set_words(m, s->drain_reason, s->drain_who);

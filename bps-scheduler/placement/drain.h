@@ -19,7 +19,7 @@
 #include "common/base/error.h"
 
 struct sched_core;
-struct member;
+struct sched_member;
 struct state_member;
 
 #define DRAIN_REASON_MAX 255
@@ -27,7 +27,8 @@ struct state_member;
 
 /* target: "NAME" of a server or agent, or "server:NAME", "agent:NAME" where one of each has it.
  * Errors: BPS_ENOTFOUND, -EINVAL it is not clear which; with a sentence. */
-int drain_find(struct sched_core *c, const char *target, struct member **ret, struct err_text *err);
+int drain_find(
+	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
 /* Durable when it returns 0; again: with the new reason, if it is one. ret_text says what follows
  * from it, or why not. Errors: as drain_find; -EBUSY it is the last server, or the others have no
@@ -40,16 +41,16 @@ int drain_clear(
 	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text);
 
 /* How many partitions of all jobs are on a server. */
-uint64_t drain_parts(const struct sched_core *c, const struct member *m);
+uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);
 
 /* An agent that was drained has said LEAVE: when its connection closes it is gone, without a window. */
-bool drain_has_stopped(const struct member *m);
+bool drain_has_stopped(const struct sched_member *m);
 /* LEAVE of a server, or of an agent, for which a restart and an end are the same unless it is
  * drained. */
-void drain_leave(struct sched_core *c, struct member *m);
+void drain_leave(struct sched_core *c, struct sched_member *m);
 /* What has changed is durable and told: LEFT to those who are empty by now. */
 void drain_settle(struct sched_core *c);
 
 /* From a record. */
-void drain_restore(struct member *m, const struct state_member *s);
+void drain_restore(struct sched_member *m, const struct state_member *s);
 #endif

@@ -16,7 +16,7 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Median of the known bandwidths, 1 when there is none. */
-static uint64_t default_mbps(const struct place *p)
+static uint64_t default_mbps(const struct placement *p)
 {
 	uint64_t *known = malloc((p->n_machines + 1) * sizeof(*known)), median = 1;
 	size_t n = 0;
@@ -40,8 +40,8 @@ static double machine_rate(const struct place_machine *m, uint64_t mbps_default)
 }
 
 /* When machine m ends with extra bytes more. */
-static double machine_time_s(
-	const struct place *p, const struct place_machine *m, uint64_t extra, uint64_t mbps_default)
+static double machine_time_s(const struct placement *p, const struct place_machine *m,
+	uint64_t extra, uint64_t mbps_default)
 {
 	double n = p->n_agents, bytes = (double)(m->bytes + extra), moved;
 
@@ -53,7 +53,7 @@ static double machine_time_s(
 }
 
 /* Bytes that machine m can sum when its card has t seconds, `other` bytes of which are others'. */
-static double machine_room(const struct place *p, const struct place_machine *m, double t,
+static double machine_room(const struct placement *p, const struct place_machine *m, double t,
 	uint64_t other, uint64_t mbps_default)
 {
 	double n = p->n_agents, total = (double)p->job_bytes;
@@ -69,7 +69,7 @@ static double machine_room(const struct place *p, const struct place_machine *m,
 }
 
 /* Bytes that all servers together can sum within t seconds. */
-static double room(const struct place *p, double t, bool has_others, uint64_t mbps_default)
+static double room(const struct placement *p, double t, bool has_others, uint64_t mbps_default)
 {
 	double sum = 0;
 
@@ -80,7 +80,7 @@ static double room(const struct place *p, double t, bool has_others, uint64_t mb
 }
 
 /* The smallest time in which there is room for the whole job. */
-static double least_time_s(const struct place *p, bool has_others, uint64_t mbps_default)
+static double least_time_s(const struct placement *p, bool has_others, uint64_t mbps_default)
 {
 	double total = (double)p->job_bytes, low = 0, high;
 
@@ -103,7 +103,7 @@ static double least_time_s(const struct place *p, bool has_others, uint64_t mbps
 	return high;
 }
 
-static void set_shares(struct place *p, uint64_t mbps_default)
+static void set_shares(struct placement *p, uint64_t mbps_default)
 {
 	double t = least_time_s(p, true, mbps_default);
 
@@ -114,7 +114,7 @@ static void set_shares(struct place *p, uint64_t mbps_default)
 
 /* The server of the machine that has the smallest part of its share with that partition; -1: it
  * fits into no share. */
-static int64_t least_filled(const struct place *p, uint64_t bytes)
+static int64_t least_filled(const struct placement *p, uint64_t bytes)
 {
 	int64_t best = -1;
 	double least = INFINITY;
@@ -134,7 +134,7 @@ static int64_t least_filled(const struct place *p, uint64_t bytes)
 	return best;
 }
 
-static uint32_t earliest_end(const struct place *p, uint64_t bytes, uint64_t mbps_default)
+static uint32_t earliest_end(const struct placement *p, uint64_t bytes, uint64_t mbps_default)
 {
 	uint32_t best = 0;
 	double best_time = INFINITY;
@@ -151,7 +151,7 @@ static uint32_t earliest_end(const struct place *p, uint64_t bytes, uint64_t mbp
 	return best;
 }
 
-static uint32_t best_server(const struct place *p, uint64_t bytes, uint64_t mbps_default)
+static uint32_t best_server(const struct placement *p, uint64_t bytes, uint64_t mbps_default)
 {
 	int64_t best = least_filled(p, bytes);
 
@@ -168,12 +168,12 @@ static uint16_t best_thread(const struct place_server *s)
 	return best;
 }
 
-void place_shares(struct place *p)
+void place_shares(struct placement *p)
 {
 	set_shares(p, default_mbps(p));
 }
 
-void place_parts(struct place *p, struct place_part *parts, size_t n_parts)
+void place_parts(struct placement *p, struct place_part *parts, size_t n_parts)
 {
 	uint64_t mbps = default_mbps(p);
 
@@ -191,7 +191,7 @@ void place_parts(struct place *p, struct place_part *parts, size_t n_parts)
 	}
 }
 
-double place_time_s(const struct place *p)
+double place_time_s(const struct placement *p)
 {
 	uint64_t mbps = default_mbps(p);
 	double worst = 0;
@@ -201,7 +201,7 @@ double place_time_s(const struct place *p)
 	return worst;
 }
 
-double place_optimum_s(const struct place *p)
+double place_optimum_s(const struct placement *p)
 {
 	return least_time_s(p, false, default_mbps(p));
 }

@@ -44,7 +44,7 @@ struct place_server {
 	uint64_t *thread_bytes; /* n_threads: of all jobs' partitions */
 };
 
-struct place {
+struct placement {
 	uint32_t n_agents;  /* >= 1 */
 	uint64_t job_bytes; /* M: of all the job's tensors, those to be placed included */
 	struct place_machine *machines;
@@ -60,21 +60,21 @@ struct place_part {
 };
 
 /* Place parts, which are in descending order of bytes, and add them to the loads of p. */
-void place_parts(struct place *p, struct place_part *parts, size_t n_parts);
+void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
 
 /* Set the machines' shares of the job, as place_parts does first. */
-void place_shares(struct place *p);
+void place_shares(struct placement *p);
 
 /* Seconds that the slowest machine takes per round, with unknown bandwidths taken as place_parts
  * does (1 Mbit/s when none is known: then only ratios mean something). */
-double place_time_s(const struct place *p);
+double place_time_s(const struct placement *p);
 
 /* The smallest time that any division of the job's bytes reaches on these machines, other jobs
  * left out: bisection over the time t of
  *   x_i = max(0, (t B_i - M) / (n-2)) on machines with an agent,
  *   y_j = t C_j / n on others, sum of all >= M.
  * Loads in p do not matter. */
-double place_optimum_s(const struct place *p);
+double place_optimum_s(const struct placement *p);
 
 /* Elements of each partition (the last may be shorter) of a tensor.
  * job_bytes: of the job so far with this tensor and those that come with it. want_bytes: the job's

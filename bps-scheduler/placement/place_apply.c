@@ -7,7 +7,7 @@
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 
-void sched_want_add(struct sched_wants *w, struct tensor *t, uint32_t i)
+void sched_want_add(struct sched_wants *w, struct sched_tensor *t, uint32_t i)
 {
 	w->v = sched_grow(w->v, &w->room, w->n + 1, sizeof(*w->v));
 	w->v[w->n++] =
@@ -41,7 +41,7 @@ static uint32_t taking_servers(const struct sched_core *c, bool *ret_any)
 	return n_open ? n_open : n_usable;
 }
 
-static void note_nic(struct place_machine *machine, const struct member *m)
+static void note_nic(struct place_machine *machine, const struct sched_member *m)
 {
 	uint64_t mbps = speed_mbps(m);
 
@@ -50,21 +50,21 @@ static void note_nic(struct place_machine *machine, const struct member *m)
 }
 
 /* Hosts are the machines; those without a usable server stay idle and only need not be chosen. */
-void sched_place_fill(const struct sched_core *c, const struct job *j, struct place *p,
-	struct member ***ret_servers)
+void sched_place_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
+	struct sched_member ***ret_servers)
 {
 	bool any;
 	uint32_t room = taking_servers(c, &any);
-	struct member **servers = sched_alloc(room, sizeof(struct member *));
+	struct sched_member **servers = sched_alloc(room, sizeof(struct sched_member *));
 
 	*ret_servers = servers;
-	*p = (struct place){.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
+	*p = (struct placement){.machines = sched_alloc(c->n_hosts, sizeof(struct place_machine)),
 		.servers = sched_alloc(room, sizeof(struct place_server))};
 	p->n_agents = j->n_members - j->n_left;
 	p->job_bytes = j->bytes;
 	p->n_machines = c->n_hosts;
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		if (j->members[i].is_gone)
 			continue;
@@ -72,7 +72,7 @@ void sched_place_fill(const struct sched_core *c, const struct job *j, struct pl
 		note_nic(&p->machines[m->host_idx], m);
 	}
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 		uint64_t own = i < j->n_loads ? j->loads[i] : 0;
 		struct place_machine *machine = &p->machines[m->host_idx];
 
@@ -92,7 +92,7 @@ void sched_place_fill(const struct sched_core *c, const struct job *j, struct pl
 	}
 }
 
-void sched_place_fini(struct place *p, struct member **servers)
+void sched_place_fini(struct placement *p, struct sched_member **servers)
 {
 	for (uint32_t i = 0; i < p->n_servers; i++)
 		free(p->servers[i].thread_bytes);
@@ -101,10 +101,10 @@ void sched_place_fini(struct place *p, struct member **servers)
 	free(servers);
 }
 
-void sched_place(struct sched_core *c, struct job *j, struct sched_wants *w)
+void sched_place(struct sched_core *c, struct sched_job *j, struct sched_wants *w)
 {
-	struct member **servers;
-	struct place p;
+	struct sched_member **servers;
+	struct placement p;
 	struct place_part *parts = sched_alloc(w->n, sizeof(*parts));
 	uint64_t pgen = sched_change(c);
 
@@ -122,17 +122,17 @@ void sched_place(struct sched_core *c, struct job *j, struct sched_wants *w)
 	sched_job_dirty(c, j);
 }
 
-static void place_fresh_of(struct sched_core *c, struct job *j)
+static void place_fresh_of(struct sched_core *c, struct sched_job *j)
 {
 	bool any;
 	uint32_t n_servers = taking_servers(c, &any);
 	uint64_t bytes = j->bytes;
 	struct sched_wants w = {0};
 
-	for (struct tensor *t = j->fresh; t; t = t->next_fresh)
+	for (struct sched_tensor *t = j->fresh; t; t = t->next_fresh)
 		if (t->state == TENSOR_READY)
 			bytes += t->n_elems * dtype_bytes(t->dtype);
-	for (struct tensor *t = j->fresh; t; t = t->next_fresh) {
+	for (struct sched_tensor *t = j->fresh; t; t = t->next_fresh) {
 		if (t->state != TENSOR_READY)
 			continue;
 		t->part_elems = place_part_elems(t->n_elems, (uint32_t)dtype_bytes(t->dtype),
@@ -148,14 +148,14 @@ static void place_fresh_of(struct sched_core *c, struct job *j)
 
 void sched_place_fresh(struct sched_core *c)
 {
-	for (struct job *j = c->dirty_jobs; j; j = j->next_dirty)
+	for (struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		if (j->fresh)
 			place_fresh_of(c, j);
 }
 
 /* from: NULL when they had no server. */
-static void note_moved(
-	struct sched_core *c, const struct job *j, uint32_t n, const struct member *from)
+static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t n,
+	const struct sched_member *from)
 {
 	if (j->n_orphans)
 		sched_note(c, EVENT_PARTITIONS, "%u partitions of job '%s' have no server left", n,
@@ -169,12 +169,12 @@ static void note_moved(
 			"%u partitions of job '%s' that waited have a server", n, j->name);
 }
 
-static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
+static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t server)
 {
 	struct sched_wants w = {0};
 
 	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct tensor *t = j->placed[i];
+		struct sched_tensor *t = j->placed[i];
 
 		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
 			if (t->parts[k].server != server)
@@ -191,9 +191,9 @@ static void replace_from(struct sched_core *c, struct job *j, uint32_t server)
 	free(w.v);
 }
 
-void sched_server_gone(struct sched_core *c, struct member *m)
+void sched_server_gone(struct sched_core *c, struct sched_member *m)
 {
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (m->id < j->n_loads && j->loads[m->id])
 			replace_from(c, j, m->id);
 }
@@ -202,7 +202,7 @@ void sched_place_waiting(struct sched_core *c)
 {
 	bool has_server = false, any;
 
-	for (struct job *j = c->jobs; j; j = j->next) {
+	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		if (!j->n_orphans || j->state != JOB_RUNNING)
 			continue;
 		if (!has_server && !(has_server = taking_servers(c, &any) > 0))
@@ -211,13 +211,13 @@ void sched_place_waiting(struct sched_core *c)
 	}
 }
 
-void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t threads)
+void sched_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads)
 {
 	uint64_t *bytes = sched_alloc(threads, sizeof(*bytes));
 
-	for (struct job *j = c->jobs; j; j = j->next) {
+	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		for (uint32_t i = 0; i < j->n_placed; i++) {
-			struct tensor *t = j->placed[i];
+			struct sched_tensor *t = j->placed[i];
 
 			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
 				if (t->parts[k].server != m->id)
@@ -232,17 +232,17 @@ void sched_server_rethread(struct sched_core *c, struct member *m, uint16_t thre
 	m->threads = threads;
 }
 
-void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t threads)
+void sched_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads)
 {
 	if (threads != m->threads)
 		sched_server_rethread(c, m, threads);
-	for (struct job *j = c->jobs; j; j = j->next) {
+	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		uint32_t n = 0;
 
 		if (m->id >= j->n_loads || !j->loads[m->id])
 			continue;
 		for (uint32_t i = 0; i < j->n_placed; i++) {
-			struct tensor *t = j->placed[i];
+			struct sched_tensor *t = j->placed[i];
 
 			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
 				if (t->parts[k].server != m->id)
@@ -259,12 +259,12 @@ void sched_server_restarted(struct sched_core *c, struct member *m, uint16_t thr
 	}
 }
 
-void sched_job_refence(struct sched_core *c, struct job *j)
+void sched_job_refence(struct sched_core *c, struct sched_job *j)
 {
 	uint64_t pgen = sched_change(c);
 
 	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct tensor *t = j->placed[i];
+		struct sched_tensor *t = j->placed[i];
 
 		for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
 			sched_part_set(c, j, t, k, sched_member(c, t->parts[k].server),

@@ -13,7 +13,7 @@
 
 /* A server and its partitions: parts[at] to parts[end - 1], largest first; what moved is
  * skipped. */
-struct side {
+struct rebalance_server {
 	double share;
 	uint64_t bytes;
 	size_t at, end;
@@ -23,7 +23,7 @@ struct side {
 
 static int by_server_and_size(const void *a, const void *b)
 {
-	const struct even_part *x = a, *y = b;
+	const struct rebalance_part *x = a, *y = b;
 
 	if (x->server != y->server)
 		return x->server < y->server ? -1 : 1;
@@ -32,13 +32,13 @@ static int by_server_and_size(const void *a, const void *b)
 	return (x->ref > y->ref) - (x->ref < y->ref);
 }
 
-static double fill(const struct side *s)
+static double fill(const struct rebalance_server *s)
 {
 	return (double)s->bytes / s->share;
 }
 
 /* Shares of a machine are its servers' in equal parts; together they are what there is. */
-static void set_shares(struct place *p, struct side *sides, uint64_t total)
+static void set_shares(struct placement *p, struct rebalance_server *sides, uint64_t total)
 {
 	uint32_t *n = calloc(p->n_machines + 1, sizeof(*n));
 	double sum = 0, least = SHARE_MIN * (double)total / p->n_servers;
@@ -59,9 +59,10 @@ static void set_shares(struct place *p, struct side *sides, uint64_t total)
 }
 
 /* The fullest server, and the emptiest that can take something. */
-static void extremes(struct side *sides, uint32_t n, struct side **ret_full, struct side **ret_free)
+static void extremes(struct rebalance_server *sides, uint32_t n, struct rebalance_server **ret_full,
+	struct rebalance_server **ret_free)
 {
-	struct side *full = NULL, *empty = NULL;
+	struct rebalance_server *full = NULL, *empty = NULL;
 
 	for (uint32_t i = 0; i < n; i++) {
 		if (!full || fill(&sides[i]) > fill(full))
@@ -74,17 +75,17 @@ static void extremes(struct side *sides, uint32_t n, struct side **ret_full, str
 }
 
 /* NULL: nothing that from has is worth moving to `to`. */
-static struct even_part *pick(
-	struct even_part *parts, struct side *from, const struct side *to, uint64_t room)
+static struct rebalance_part *pick(struct rebalance_part *parts, struct rebalance_server *from,
+	const struct rebalance_server *to, uint64_t room)
 {
 	double ideal = ((double)from->bytes * to->share - (double)to->bytes * from->share) /
 		       (from->share + to->share);
-	struct even_part *smallest = NULL;
+	struct rebalance_part *smallest = NULL;
 
 	while (from->at < from->end && parts[from->at].to != parts[from->at].server)
 		from->at++;
 	for (size_t i = from->at; i < from->end; i++) {
-		struct even_part *p = &parts[i];
+		struct rebalance_part *p = &parts[i];
 
 		if (p->to != p->server || p->need > room)
 			continue;
@@ -98,7 +99,7 @@ static struct even_part *pick(
 	return NULL;
 }
 
-static double fullest(const struct side *sides, uint32_t n)
+static double fullest(const struct rebalance_server *sides, uint32_t n)
 {
 	double most = 0;
 
@@ -107,13 +108,13 @@ static double fullest(const struct side *sides, uint32_t n)
 	return most;
 }
 
-static void plan(struct side *sides, uint32_t n, uint64_t *rooms, struct even_part *parts,
-	struct even_gain *ret)
+static void plan(struct rebalance_server *sides, uint32_t n, uint64_t *rooms,
+	struct rebalance_part *parts, struct rebalance_gain *ret)
 {
-	struct side *from, *to;
+	struct rebalance_server *from, *to;
 
 	for (extremes(sides, n, &from, &to); to && from != to; extremes(sides, n, &from, &to)) {
-		struct even_part *p = pick(parts, from, to, rooms[to->id]);
+		struct rebalance_part *p = pick(parts, from, to, rooms[to->id]);
 
 		if (!p) {
 			to->is_out = true;
@@ -128,11 +129,11 @@ static void plan(struct side *sides, uint32_t n, uint64_t *rooms, struct even_pa
 	}
 }
 
-struct even_gain even_plan(
-	struct place *p, uint64_t *rooms, struct even_part *parts, size_t n_parts)
+struct rebalance_gain rebalance_plan(
+	struct placement *p, uint64_t *rooms, struct rebalance_part *parts, size_t n_parts)
 {
-	struct side *sides = calloc(p->n_servers, sizeof(*sides));
-	struct even_gain gain = {0};
+	struct rebalance_server *sides = calloc(p->n_servers, sizeof(*sides));
+	struct rebalance_gain gain = {0};
 	uint64_t total = 0;
 
 	if (!sides)
@@ -147,7 +148,7 @@ struct even_gain even_plan(
 		return gain;
 	}
 	for (size_t i = 0; i < n_parts; i++) {
-		struct side *s = &sides[parts[i].server];
+		struct rebalance_server *s = &sides[parts[i].server];
 
 		s->at = s->bytes ? s->at : i;
 		s->bytes += parts[i].bytes;

@@ -10,9 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct place;
+struct placement;
 
-struct even_part {
+struct rebalance_part {
 	uint64_t bytes, need; /* need: memory on the server that has it */
 	uint32_t server;      /* index into place.servers: where it is */
 	uint32_t to;          /* out: where it goes; server: it stays */
@@ -20,7 +20,7 @@ struct even_part {
 	uint32_t ref;         /* the caller's */
 };
 
-struct even_gain {
+struct rebalance_gain {
 	double before, after; /* fill of the fullest server; 1: what its share says */
 	uint32_t n_moves;
 };
@@ -28,6 +28,6 @@ struct even_gain {
 /* Plan all moves. p: with loads; its shares are set. rooms: bytes that each server's memory has
  * left;
  * they are used up. parts: sorted anew. */
-struct even_gain even_plan(
-	struct place *p, uint64_t *rooms, struct even_part *parts, size_t n_parts);
+struct rebalance_gain rebalance_plan(
+	struct placement *p, uint64_t *rooms, struct rebalance_part *parts, size_t n_parts);
 #endif

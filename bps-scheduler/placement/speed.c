@@ -5,9 +5,9 @@
 #include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/core/core_impl.h"
 
-static uint64_t measured(const struct member *m)
+static uint64_t measured(const struct sched_member *m)
 {
-	const struct speed *s = &m->speed;
+	const struct sched_nic_speed *s = &m->speed;
 
 	return m->nic_mbps ? 0 : s->best > s->past ? s->best : s->past;
 }
@@ -17,7 +17,7 @@ static bool is_above(uint64_t a, uint64_t b, double factor)
 	return (double)a >= (double)b * factor;
 }
 
-static bool has_changed(const struct member *m)
+static bool has_changed(const struct sched_member *m)
 {
 	uint64_t now = measured(m), then = m->speed.then_mbps;
 
@@ -26,7 +26,7 @@ static bool has_changed(const struct member *m)
 
 static uint64_t due_ns(const struct sched_core *c)
 {
-	const struct speeds *s = &c->speeds;
+	const struct sched_nic_speeds *s = &c->speeds;
 	uint64_t settled = s->first_ns + SPEED_SETTLE_NS, gap = s->taken_ns + SPEED_GAP_NS;
 
 	if (settled > s->since_ns + SPEED_WAIT_NS)
@@ -34,9 +34,9 @@ static uint64_t due_ns(const struct sched_core *c)
 	return s->taken_ns && gap > settled ? gap : settled;
 }
 
-void speed_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b)
+void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
-	struct speed *s = &m->speed;
+	struct sched_nic_speed *s = &m->speed;
 
 	if (b->measured_mbps && !s->best && !s->past)
 		c->speeds.first_ns = c->now_ns;
@@ -55,16 +55,17 @@ void speed_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b
 	}
 }
 
-void speed_reset(struct member *m, bool is_moved)
+void speed_reset(struct sched_member *m, bool is_moved)
 {
 	if (is_moved)
-		m->speed = (struct speed){0};
+		m->speed = (struct sched_nic_speed){0};
 	m->speed.best = m->speed.past = 0;
 }
 
 static int faster_first(const void *a, const void *b)
 {
-	const struct member *x = *(struct member *const *)a, *y = *(struct member *const *)b;
+	const struct sched_member *x = *(struct sched_member *const *)a,
+				  *y = *(struct sched_member *const *)b;
 	uint64_t sx = measured(x), sy = measured(y);
 
 	if (sx != sy)
@@ -74,16 +75,16 @@ static int faster_first(const void *a, const void *b)
 
 static void take_over(struct sched_core *c)
 {
-	struct member **by_speed = sched_alloc(c->n_members, sizeof(struct member *));
+	struct sched_member **by_speed = sched_alloc(c->n_members, sizeof(struct sched_member *));
 	uint64_t group = 0;
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (measured(c->members[i]))
 			by_speed[n++] = c->members[i];
-	qsort(by_speed, n, sizeof(struct member *), faster_first);
+	qsort(by_speed, n, sizeof(struct sched_member *), faster_first);
 	for (uint32_t i = 0; i < n; i++) {
-		struct speed *s = &by_speed[i]->speed;
+		struct sched_nic_speed *s = &by_speed[i]->speed;
 
 		s->then_mbps = measured(by_speed[i]);
 		if (!group || is_above(group, s->then_mbps, SPEED_EQUAL))
@@ -116,7 +117,7 @@ void speed_tick(struct sched_core *c)
 	take_over(c);
 	c->speeds.taken_ns = c->now_ns;
 	c->speeds.count++;
-	for (struct job *j = c->jobs; j; j = j->next)
+	for (struct sched_job *j = c->jobs; j; j = j->next)
 		j->wants_balance = true;
 	balance_soon(c);
 }
@@ -126,12 +127,12 @@ uint64_t speed_settles_ns(const struct sched_core *c)
 	return c->speeds.is_due && !c->speeds.taken_ns ? due_ns(c) : 0;
 }
 
-uint64_t speed_mbps(const struct member *m)
+uint64_t speed_mbps(const struct sched_member *m)
 {
 	return m->nic_mbps ? m->nic_mbps : m->speed.used_mbps;
 }
 
-const char *speed_source(const struct member *m)
+const char *speed_source(const struct sched_member *m)
 {
 	if (m->nic_mbps)
 		return m->beat.nic_source == NIC_DRIVER ? "driver" : "set";

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 struct sched_core;
-struct member;
+struct sched_member;
 struct ctl_beat;
 
 #define SPEED_STEP      1.15
@@ -40,7 +40,7 @@ struct ctl_beat;
 #define SPEED_GAP_NS    UINT64_C(10000000000)
 
 /* Of a member. Zeroed: nothing is measured. */
-struct speed {
+struct sched_nic_speed {
 	uint64_t span_ns;    /* when the present span began */
 	uint64_t best, past; /* Mbit/s, in the present span and the one before */
 	uint64_t then_mbps;  /* measured when speeds were taken over last; 0: nothing was */
@@ -48,7 +48,7 @@ struct speed {
 };
 
 /* Of the core. */
-struct speeds {
+struct sched_nic_speeds {
 	uint64_t first_ns; /* when some member had its first measure last; 0: none has */
 	uint64_t taken_ns; /* when they were taken over last */
 	uint64_t count;    /* how often */
@@ -57,15 +57,15 @@ struct speeds {
 };
 
 /* A member's heartbeat. */
-void speed_beat(struct sched_core *c, struct member *m, const struct ctl_beat *b);
+void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
 /* The process behind m is another one. is_moved: on another machine too. */
-void speed_reset(struct member *m, bool is_moved);
+void speed_reset(struct sched_member *m, bool is_moved);
 /* Take over what is due; before balance_tick. */
 void speed_tick(struct sched_core *c);
 /* Until when no job is to be evened out, since measures are only coming in; 0: they are not. */
 uint64_t speed_settles_ns(const struct sched_core *c);
 /* In Mbit/s; 0: not known. */
-uint64_t speed_mbps(const struct member *m);
+uint64_t speed_mbps(const struct sched_member *m);
 /* Where that is from: "set", "driver", "measured" or "unknown". */
-const char *speed_source(const struct member *m);
+const char *speed_source(const struct sched_member *m);
 #endif

@@ -46,7 +46,7 @@ static void jobs_metrics(const struct sched_core *c, struct evbuffer *out)
 {
 	uint32_t n[JOB_STATES] = {0};
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n[j->state]++;
 	metric_begin(out, "bps_jobs", "gauge", "jobs by state");
 	metric_value(out, "bps_jobs", n[JOB_FORMING], "state", "forming", NULL);

@@ -7,7 +7,7 @@
 
 uint32_t status_find_job(const struct sched_core *c, const char *name)
 {
-	const struct job *found = NULL;
+	const struct sched_job *found = NULL;
 	unsigned long number = strtoul(name, NULL, 10);
 
 	if (*name == '#') { /* names may be numbers */
@@ -15,10 +15,10 @@ uint32_t status_find_job(const struct sched_core *c, const char *name)
 		return found ? found->id : 0;
 	}
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		if (strcmp(j->name, name) == 0 && (!found || j->state > found->state))
 			found = j;
-	for (const struct job *j = c->ended; j && !found; j = j->next)
+	for (const struct sched_job *j = c->ended; j && !found; j = j->next)
 		if (strcmp(j->name, name) == 0)
 			found = j;
 	if (!found && number && number < CTL_NO_ID)
@@ -38,7 +38,7 @@ static int fewest_calls_first(const void *a, const void *b)
 	return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-static json_t *oldest_json(const struct job *j, const struct ctl_report_worker *w)
+static json_t *oldest_json(const struct sched_job *j, const struct ctl_report_worker *w)
 {
 	json_t *o;
 
@@ -52,10 +52,10 @@ static json_t *oldest_json(const struct job *j, const struct ctl_report_worker *
 	return o;
 }
 
-static json_t *worker_json(const struct sched_core *c, const struct job *j,
+static json_t *worker_json(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe_worker *w, uint64_t most_calls)
 {
-	const struct member *m = sched_member(c, w->agent);
+	const struct sched_member *m = sched_member(c, w->agent);
 	json_t *o = json_object();
 
 	status_put_num(o, "rank", w->w.rank);
@@ -72,7 +72,7 @@ static json_t *worker_json(const struct sched_core *c, const struct job *j,
 }
 
 static json_t *workers_json(
-	const struct sched_core *c, const struct job *j, const struct sched_probe *p)
+	const struct sched_core *c, const struct sched_job *j, const struct sched_probe *p)
 {
 	const struct sched_probe_worker **order = sched_alloc(p->n_workers, sizeof(*order));
 	json_t *list = json_array();
@@ -90,13 +90,13 @@ static json_t *workers_json(
 	return list;
 }
 
-static json_t *agents_json(const struct sched_core *c, const struct job *j,
+static json_t *agents_json(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, json_t *missing)
 {
 	json_t *list = json_array();
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 		bool has_answered = p && i < p->n_members && p->has_answered[i];
 		json_t *o;
 
@@ -117,7 +117,7 @@ static json_t *agents_json(const struct sched_core *c, const struct job *j,
 json_t *status_job(const struct sched_core *c, const struct status_info *info, uint32_t job,
 	const struct sched_probe *p)
 {
-	const struct job *j = sched_job_any(c, job);
+	const struct sched_job *j = sched_job_any(c, job);
 	char condition[CTL_TEXT_MAX + 1];
 	json_t *o, *missing, *waits, *problems;
 	bool is_error, is_any;

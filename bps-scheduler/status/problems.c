@@ -15,7 +15,7 @@ struct problems {
 	bool is_error;
 };
 
-struct lines {
+struct problem_lines {
 	char what[1024], effect[256], action[256];
 };
 
@@ -35,18 +35,19 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 	json_array_append_new(list, o);
 }
 
-static void problem(struct problems *p, const char *code, bool is_error, const struct lines *l)
+static void problem(
+	struct problems *p, const char *code, bool is_error, const struct problem_lines *l)
 {
 	status_problem(p->list, code, is_error, l->what, l->effect, l->action);
 	p->is_error |= is_error;
 }
 
 static void down_problem(const struct sched_core *c, const struct status_info *info,
-	const struct member *m, struct problems *p)
+	const struct sched_member *m, struct problems *p)
 {
 	bool is_server = m->role == ROLE_SERVER;
 	bool is_error = is_server && status_orphans(c);
-	struct lines l;
+	struct problem_lines l;
 
 	if (!is_server && info->now_ns - m->since_ns > AGENT_DOWN_NS)
 		return;
@@ -71,9 +72,10 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 }
 
 /* Only the way between it and the scheduler is cut. */
-static void cut_problem(const struct status_info *info, const struct member *m, struct problems *p)
+static void cut_problem(
+	const struct status_info *info, const struct sched_member *m, struct problems *p)
 {
-	struct lines l;
+	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
 		"agent %s on %s: not heard by the scheduler for %.1f s, but by servers %.1f s ago",
@@ -87,10 +89,10 @@ static void cut_problem(const struct status_info *info, const struct member *m, 
 }
 
 static void silent_problem(const struct sched_core *c, const struct status_info *info,
-	const struct member *m, struct problems *p)
+	const struct sched_member *m, struct problems *p)
 {
 	uint64_t dead_ns = m->deadline_ns;
-	struct lines l;
+	struct problem_lines l;
 
 	if (m->state == MEMBER_UP)
 		dead_ns = m->heard_ns + sched_member_dead_ns(c, m);
@@ -112,9 +114,9 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 }
 
 static void stuck_problem(
-	const struct status_info *info, const struct member *m, struct problems *p)
+	const struct status_info *info, const struct sched_member *m, struct problems *p)
 {
-	struct lines l;
+	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
 		"%s %s on %s: alive, but a thread has not moved for %.0f s",
@@ -125,9 +127,10 @@ static void stuck_problem(
 	problem(p, "MEMBER_STUCK", false, &l);
 }
 
-static void slow_problem(const struct sched_core *c, const struct member *m, struct problems *p)
+static void slow_problem(
+	const struct sched_core *c, const struct sched_member *m, struct problems *p)
 {
-	struct lines l;
+	struct problem_lines l;
 
 	snprintf(l.what, sizeof(l.what),
 		"server %s on %s: %.0f ms from the last contribution to the sum, more than %u ms",
@@ -143,7 +146,7 @@ static void member_problems(
 	const struct sched_core *c, const struct status_info *info, struct problems *p)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 
 		if (m->state == MEMBER_DOWN)
 			down_problem(c, info, m, p);
@@ -157,12 +160,13 @@ static void member_problems(
 	}
 }
 
-static void forming_problem(const struct status_info *info, const struct job *j, struct problems *p)
+static void forming_problem(
+	const struct status_info *info, const struct sched_job *j, struct problems *p)
 {
 	uint32_t ranks[STATUS_MISSING_MAX];
 	uint32_t n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX),
 		 more = j->size - j->n_joined - n;
-	struct lines l;
+	struct problem_lines l;
 	int at;
 
 	at = snprintf(l.what, sizeof(l.what),
@@ -178,12 +182,13 @@ static void forming_problem(const struct status_info *info, const struct job *j,
 	problem(p, "JOB_FORMING_LONG", false, &l);
 }
 
-static void straggler_problem(const struct sched_core *c, const struct job *j, struct problems *p)
+static void straggler_problem(
+	const struct sched_core *c, const struct sched_job *j, struct problems *p)
 {
-	const struct pace *pace = &j->pace;
-	const struct member *m = sched_member(c, pace->slowest);
+	const struct sched_progress *pace = &j->pace;
+	const struct sched_member *m = sched_member(c, pace->slowest);
 	double share = pace->steps_s * pace->slowest_lag_us / 1e6;
-	struct lines l;
+	struct problem_lines l;
 
 	if (!m || !pace->rounds)
 		return;
@@ -202,10 +207,10 @@ static void straggler_problem(const struct sched_core *c, const struct job *j, s
 static void job_problems(
 	const struct sched_core *c, const struct status_info *info, struct problems *p)
 {
-	struct lines l;
+	struct problem_lines l;
 	bool has_server = false, is_usable = false;
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_FORMING && info->now_ns > j->since_ns + FORMING_NS)
 			forming_problem(info, j, p);
 		else if (j->state == JOB_RUNNING && j->pace.is_straggling)
@@ -247,7 +252,7 @@ json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error)
 {
 	struct problems p = {json_array(), false};
-	struct lines l = {"the scheduler cannot write its state",
+	struct problem_lines l = {"the scheduler cannot write its state",
 		"running jobs go on; no new jobs or members, no fail-over",
 		"see the scheduler's log; free or repair the disk of --state-dir"};
 

@@ -59,7 +59,7 @@ void status_line(const struct sched_core *c, char *ret, size_t room)
 {
 	uint32_t running = 0;
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		running += j->state == JOB_RUNNING;
 	snprintf(ret, room,
 		"servers %u of %u, agents %u of %u, jobs %u running and %u forming, view %u.%u%s",
@@ -73,12 +73,12 @@ uint64_t status_orphans(const struct sched_core *c)
 {
 	uint64_t n = 0;
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		n += j->n_orphans;
 	return n;
 }
 
-uint32_t status_missing_ranks(const struct job *j, uint32_t *ret, uint32_t max)
+uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max)
 {
 	uint32_t n = 0;
 
@@ -90,7 +90,7 @@ uint32_t status_missing_ranks(const struct job *j, uint32_t *ret, uint32_t max)
 
 /* ---- cluster ---- */
 
-static uint64_t placed_bytes(const struct member *m)
+static uint64_t placed_bytes(const struct sched_member *m)
 {
 	uint64_t n = 0;
 
@@ -101,7 +101,7 @@ static uint64_t placed_bytes(const struct member *m)
 
 /* Nothing heard for some beats: it may hang. */
 static bool is_quiet(
-	const struct sched_core *c, const struct status_info *info, const struct member *m)
+	const struct sched_core *c, const struct status_info *info, const struct sched_member *m)
 {
 	uint64_t limit_ns = QUIET_BEATS * c->cfg.beat_ms * NS_PER_MS;
 
@@ -109,7 +109,7 @@ static bool is_quiet(
 }
 
 static json_t *member_json(const struct sched_core *c, const struct status_info *info,
-	const struct member *m, uint64_t n_parts)
+	const struct sched_member *m, uint64_t n_parts)
 {
 	json_t *o = json_object();
 	char instance[20];
@@ -159,10 +159,10 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 }
 
 /* What the servers see of the job; null before they do, or when its sums stay on one machine. */
-static json_t *pace_json(const struct sched_core *c, const struct job *j)
+static json_t *pace_json(const struct sched_core *c, const struct sched_job *j)
 {
-	const struct pace *p = &j->pace;
-	const struct member *m = sched_member(c, p->slowest);
+	const struct sched_progress *p = &j->pace;
+	const struct sched_member *m = sched_member(c, p->slowest);
 	json_t *o, *slowest = json_null();
 
 	if (!p->is_known)
@@ -187,7 +187,7 @@ static json_t *pace_json(const struct sched_core *c, const struct job *j)
 }
 
 /* A machine that has left a running job. */
-static json_t *lost_json(const struct member *m, const struct job_member *jm)
+static json_t *lost_json(const struct sched_member *m, const struct sched_job_member *jm)
 {
 	json_t *o = json_object();
 
@@ -199,7 +199,7 @@ static json_t *lost_json(const struct member *m, const struct job_member *jm)
 }
 
 json_t *status_job_brief(
-	const struct sched_core *c, const struct status_info *info, const struct job *j)
+	const struct sched_core *c, const struct status_info *info, const struct sched_job *j)
 {
 	json_t *o = json_object(), *agents = json_array(), *missing = json_array();
 	json_t *lost = json_array();
@@ -207,7 +207,7 @@ json_t *status_job_brief(
 	uint64_t parts = 0, agents_up = 0;
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
 		if (j->members[i].is_gone) {
 			json_array_append_new(lost, lost_json(m, &j->members[i]));
@@ -258,7 +258,7 @@ static uint64_t *parts_by_server(const struct sched_core *c)
 {
 	uint64_t *n = sched_alloc(c->n_members + 1, sizeof(*n));
 
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		for (uint32_t t = 0; t < j->n_placed; t++)
 			for (uint32_t i = 0; j->placed[t]->parts && i < j->placed[t]->n_parts; i++)
 				if (j->placed[t]->parts[i].server <= c->n_members)
@@ -283,7 +283,7 @@ static json_t *tolerates_json(const struct sched_core *c, const struct status_in
 	json_t *o = json_object();
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		const struct member *m = c->members[i];
+		const struct sched_member *m = c->members[i];
 
 		if (m->role != ROLE_SERVER || m->state != MEMBER_UP)
 			continue;
@@ -307,7 +307,7 @@ static json_t *muted_json(const struct sched_core *c, const struct status_info *
 	json_t *list = json_array();
 
 	for (uint32_t i = 0; i < c->n_mutes; i++) {
-		const struct mute *m = &c->mutes[i];
+		const struct sched_mute *m = &c->mutes[i];
 		json_t *o;
 
 		if (m->end_ns <= info->now_ns)
@@ -343,9 +343,9 @@ json_t *status_cluster(const struct sched_core *c, const struct status_info *inf
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		json_array_append_new(members, member_json(c, info, c->members[i], n_parts[i]));
 	free(n_parts);
-	for (const struct job *j = c->jobs; j; j = j->next)
+	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		json_array_append_new(jobs, status_job_brief(c, info, j));
-	for (const struct job *j = c->ended; j; j = j->next)
+	for (const struct sched_job *j = c->ended; j; j = j->next)
 		json_array_append_new(ended, status_job_brief(c, info, j));
 	status_put_num(o, "schema", STATUS_SCHEMA);
 	status_put_str(o, "role", "scheduler");

@@ -30,17 +30,17 @@ uint32_t status_count_members(const struct sched_core *c, enum role role, enum m
 /* Partitions of all jobs that wait for a server. */
 uint64_t status_orphans(const struct sched_core *c);
 /* The first max ranks that have not joined; returns how many it wrote. */
-uint32_t status_missing_ranks(const struct job *j, uint32_t *ret, uint32_t max);
+uint32_t status_missing_ranks(const struct sched_job *j, uint32_t *ret, uint32_t max);
 /* What is said of a job in the cluster's document. A new reference. */
 json_t *status_job_brief(
-	const struct sched_core *c, const struct status_info *info, const struct job *j);
+	const struct sched_core *c, const struct status_info *info, const struct sched_job *j);
 /* All problems that the core knows of. A new reference. */
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error);
 
 /* Use and limits of a job, and of every user with a job; a limit of 0 is none (user_quotas.c). New
  * references. */
-json_t *status_job_quota(const struct sched_core *c, const struct job *j);
+json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j);
 json_t *status_users(const struct sched_core *c);
 void status_quota_metrics(const struct sched_core *c, struct evbuffer *out);
 
@@ -52,8 +52,8 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
  * (wait_report.c). */
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,
-	const struct job *j, const struct sched_probe *p);
+	const struct sched_job *j, const struct sched_probe *p);
 /* The problems that these waits and answers show. */
-json_t *status_job_problems(const struct sched_core *c, const struct job *j,
+json_t *status_job_problems(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, json_t *waits);
 #endif

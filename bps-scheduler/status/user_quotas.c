@@ -18,7 +18,7 @@ static uint64_t share(const struct sched_core *c, uint32_t percent)
 	return sched_share(sched_servers_bytes(c), percent);
 }
 
-json_t *status_job_quota(const struct sched_core *c, const struct job *j)
+json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j)
 {
 	json_t *o = json_object();
 
@@ -29,9 +29,9 @@ json_t *status_job_quota(const struct sched_core *c, const struct job *j)
 }
 
 /* Is j the newest job of its user? */
-static bool is_first(const struct sched_core *c, const struct job *j)
+static bool is_first(const struct sched_core *c, const struct sched_job *j)
 {
-	const struct job *x = c->jobs;
+	const struct sched_job *x = c->jobs;
 
 	while (x->uid != j->uid)
 		x = x->next;
@@ -42,7 +42,8 @@ json_t *status_users(const struct sched_core *c)
 {
 	json_t *list = json_array();
 
-	for (const struct job *j = c->jobs; j && json_array_size(list) < USERS_MAX; j = j->next) {
+	for (const struct sched_job *j = c->jobs; j && json_array_size(list) < USERS_MAX;
+		j = j->next) {
 		json_t *o;
 
 		if (!is_first(c, j))
@@ -75,7 +76,7 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
 	uint64_t user_limit = share(c, c->cfg.user_share), job_limit = share(c, c->cfg.job_share);
 	double fullest[SCHED_QUOTAS] = {0};
 
-	for (const struct job *j = c->jobs; j; j = j->next) {
+	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		keep_larger(&fullest[QUOTA_JOB_TENSORS], j->n_tensors, c->cfg.job_tensors);
 		keep_larger(&fullest[QUOTA_JOB_SHARE], sched_job_claim(j), job_limit);
 		if (!is_first(c, j))

@@ -11,18 +11,18 @@
 #define STRAGGLER_S    0.5
 #define STALLED_S      10.0 /* however many do: it is no matter of pace any more */
 
-struct people {
+struct worker_list {
 	json_t *list;
 	uint32_t n;
 };
 
-static struct people people_new(void)
+static struct worker_list people_new(void)
 {
-	return (struct people){json_array(), 0};
+	return (struct worker_list){json_array(), 0};
 }
 
 /* Takes o. */
-static void people_add(struct people *p, json_t *o)
+static void people_add(struct worker_list *p, json_t *o)
 {
 	if (p->n++ < NAMED_MAX)
 		json_array_append_new(p->list, o);
@@ -30,14 +30,14 @@ static void people_add(struct people *p, json_t *o)
 		json_decref(o);
 }
 
-static void people_put(json_t *o, const char *list, const char *count, const struct people *p)
+static void people_put(json_t *o, const char *list, const char *count, const struct worker_list *p)
 {
 	json_object_set_new(o, list, p->list);
 	status_put_num(o, count, p->n);
 }
 
 static json_t *wait_new(
-	const char *why, const char *tensor, uint64_t round, double s, struct people *waiting)
+	const char *why, const char *tensor, uint64_t round, double s, struct worker_list *waiting)
 {
 	json_t *o = json_object();
 
@@ -51,7 +51,7 @@ static json_t *wait_new(
 
 static json_t *worker_json(const struct sched_core *c, uint32_t rank, uint32_t agent, uint32_t pid)
 {
-	const struct member *m = sched_member(c, agent);
+	const struct sched_member *m = sched_member(c, agent);
 	json_t *o = json_object();
 
 	status_put_num(o, "rank", rank);
@@ -64,9 +64,9 @@ static json_t *worker_json(const struct sched_core *c, uint32_t rank, uint32_t a
 /* ---- forming ---- */
 
 static json_t *join_wait(
-	const struct status_info *info, const struct sched_core *c, const struct job *j)
+	const struct status_info *info, const struct sched_core *c, const struct sched_job *j)
 {
-	struct people waiting = people_new(), missing = people_new();
+	struct worker_list waiting = people_new(), missing = people_new();
 	json_t *o;
 
 	for (uint32_t r = 0; r < j->size; r++) {
@@ -88,13 +88,13 @@ static json_t *join_wait(
 /* ---- tensors that not all have declared ---- */
 
 static json_t *declare_wait(const struct status_info *info, const struct sched_core *c,
-	const struct job *j, const struct tensor *t)
+	const struct sched_job *j, const struct sched_tensor *t)
 {
-	struct people waiting = people_new(), missing = people_new();
+	struct worker_list waiting = people_new(), missing = people_new();
 	json_t *o;
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct job_member *jm = &j->members[i];
+		const struct sched_job_member *jm = &j->members[i];
 		bool has_declared = t->declared && t->declared[i / 64] >> (i % 64) & 1;
 		uint32_t pid = jm->low_rank < j->n_room ? j->workers[jm->low_rank].pid : 0;
 
@@ -111,12 +111,12 @@ static json_t *declare_wait(const struct status_info *info, const struct sched_c
 }
 
 static void declare_waits(const struct status_info *info, const struct sched_core *c,
-	const struct job *j, json_t *list)
+	const struct sched_job *j, json_t *list)
 {
 	uint32_t n = 0;
 
 	for (uint32_t b = 0; b < j->n_buckets && n < UNDECLARED_MAX; b++)
-		for (const struct tensor *t = j->buckets[b]; t && n < UNDECLARED_MAX;
+		for (const struct sched_tensor *t = j->buckets[b]; t && n < UNDECLARED_MAX;
 			t = t->next_hash)
 			if (t->state == TENSOR_COLLECTING) {
 				json_array_append_new(list, declare_wait(info, c, j, t));
@@ -129,7 +129,7 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 /* Of one machine, from the report of its first worker on that waits or is waited for. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
-	struct people waiting = people_new(), missing = people_new();
+	struct worker_list waiting = people_new(), missing = people_new();
 	uint32_t agent = p->workers[first].agent, ms = 0;
 	json_t *o;
 
@@ -165,10 +165,10 @@ static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, j
 
 /* ---- rounds ---- */
 
-static struct people callers(
+static struct worker_list callers(
 	const struct sched_core *c, const struct sched_probe *p, uint32_t tensor, double *ret_s)
 {
-	struct people waiting = people_new();
+	struct worker_list waiting = people_new();
 
 	*ret_s = 0;
 	for (uint32_t i = 0; i < p->n_workers; i++) {
@@ -183,9 +183,9 @@ static struct people callers(
 	return waiting;
 }
 
-static struct people late_workers(const struct sched_core *c, const struct sched_probe *detail)
+static struct worker_list late_workers(const struct sched_core *c, const struct sched_probe *detail)
 {
-	struct people late = people_new();
+	struct worker_list late = people_new();
 
 	for (uint32_t i = 0; i < detail->n_workers; i++) {
 		const struct sched_probe_worker *w = &detail->workers[i];
@@ -203,14 +203,14 @@ static struct people late_workers(const struct sched_core *c, const struct sched
 }
 
 /* The servers that sum t. */
-static struct people servers_of(
-	const struct status_info *info, const struct sched_core *c, const struct tensor *t)
+static struct worker_list servers_of(
+	const struct status_info *info, const struct sched_core *c, const struct sched_tensor *t)
 {
 	bool *is_named = sched_alloc(c->n_members + 1, sizeof(*is_named));
-	struct people servers = people_new();
+	struct worker_list servers = people_new();
 
 	for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-		const struct member *m = sched_member(c, t->parts[k].server);
+		const struct sched_member *m = sched_member(c, t->parts[k].server);
 		json_t *o;
 
 		if (!m || is_named[m->id])
@@ -236,10 +236,11 @@ static bool all_answered(const struct sched_probe *p)
 }
 
 static json_t *round_wait(const struct status_info *info, const struct sched_core *c,
-	const struct job *j, const struct sched_probe *p, const struct sched_probe *detail)
+	const struct sched_job *j, const struct sched_probe *p, const struct sched_probe *detail)
 {
-	const struct tensor *t = detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
-	struct people late = late_workers(c, detail), servers = people_new(), waiting;
+	const struct sched_tensor *t =
+		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
+	struct worker_list late = late_workers(c, detail), servers = people_new(), waiting;
 	double s;
 	json_t *o;
 
@@ -258,7 +259,7 @@ static json_t *round_wait(const struct status_info *info, const struct sched_cor
 }
 
 json_t *status_waits(const struct status_info *info, const struct sched_core *c,
-	const struct job *j, const struct sched_probe *p)
+	const struct sched_job *j, const struct sched_probe *p)
 {
 	json_t *list = json_array();
 
@@ -281,7 +282,7 @@ static uint64_t num(json_t *o, const char *key)
 	return (uint64_t)json_integer_value(json_object_get(o, key));
 }
 
-static void straggler(json_t *list, const struct job *j, json_t *wait, bool is_stalled)
+static void straggler(json_t *list, const struct sched_job *j, json_t *wait, bool is_stalled)
 {
 	json_t *late = json_array_get(json_object_get(wait, "missing"), 0);
 	uint64_t more = num(wait, "n_missing") - 1;
@@ -303,11 +304,11 @@ static void straggler(json_t *list, const struct job *j, json_t *wait, bool is_s
 		list, is_stalled ? "TRAINER_STALLED" : "STRAGGLER", false, what, effect, action);
 }
 
-static void mute_agents(
-	const struct sched_core *c, const struct job *j, const struct sched_probe *p, json_t *list)
+static void mute_agents(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, json_t *list)
 {
 	for (uint32_t i = 0; p && i < p->n_members; i++) {
-		const struct member *m = sched_member(c, j->members[i].agent);
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
 		char what[256], action[256];
 
 		if (p->has_answered[i] || !m->conn) /* else CONTROL_SILENT tells it */
@@ -322,8 +323,8 @@ static void mute_agents(
 	}
 }
 
-json_t *status_job_problems(
-	const struct sched_core *c, const struct job *j, const struct sched_probe *p, json_t *waits)
+json_t *status_job_problems(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, json_t *waits)
 {
 	json_t *list = json_array(), *wait;
 	size_t i;

@@ -5,14 +5,14 @@
 #include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
 
-static struct member *any_server(
+static struct sched_member *any_server(
 	const struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx)
 {
-	struct member *found = NULL;
+	struct sched_member *found = NULL;
 	unsigned n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++) {
-		struct member *m = c->members[i];
+		struct sched_member *m = c->members[i];
 
 		if (m->role == ROLE_SERVER && sched_is_open(m) && draw(ctx, ++n) == 0)
 			found = m;
@@ -22,15 +22,15 @@ static struct member *any_server(
 
 void move_parts(struct sched_core *c, uint64_t (*draw)(void *ctx, uint64_t n), void *ctx)
 {
-	struct job *j = c->jobs;
+	struct sched_job *j = c->jobs;
 
 	if (!j || j->state != JOB_RUNNING || c->is_undurable || !any_server(c, draw, ctx))
 		return;
 	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct tensor *t = j->placed[i];
+		struct sched_tensor *t = j->placed[i];
 
 		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-			struct member *to = sched_member(c, t->parts[k].server);
+			struct sched_member *to = sched_member(c, t->parts[k].server);
 			uint16_t thread = t->parts[k].thread;
 
 			if (draw(ctx, 2))
@@ -59,14 +59,14 @@ uint64_t move_parts_at(const struct sched_core *c, const char *name)
 
 unsigned move_machines_left(const struct sched_core *core, uint32_t job)
 {
-	const struct job *j = sched_job_any(core, job);
+	const struct sched_job *j = sched_job_any(core, job);
 
 	return j ? j->n_members - j->n_left : 0;
 }
 
 uint32_t move_job_of(const struct sched_core *c, uint32_t uid)
 {
-	const struct job *j = c->jobs;
+	const struct sched_job *j = c->jobs;
 
 	while (j && j->uid != uid)
 		j = j->next;

@@ -210,7 +210,7 @@ static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 
 	(void)state;
 	world_init(&w);
-	for (unsigned i = 1; i <= PACE_SURE; i++) {
+	for (unsigned i = 1; i <= PROGRESS_SURE; i++) {
 		assert_false(has_problem(&w, "SERVER_SLOW"));
 		sums(&w, ++rounds, 600000);
 	}
@@ -218,7 +218,7 @@ static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 	for (unsigned i = 0; i < 10; i++) /* a little less is not yet good */
 		sums(&w, ++rounds, 450000);
 	assert_true(has_problem(&w, "SERVER_SLOW"));
-	for (unsigned i = 0; i < PACE_SURE; i++)
+	for (unsigned i = 0; i < PROGRESS_SURE; i++)
 		sums(&w, ++rounds, 1000);
 	assert_false(has_problem(&w, "SERVER_SLOW"));
 	for (unsigned i = 0; i < 10; i++) /* what it took once, without sums since */
@@ -236,7 +236,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 	world_init(&w);
 	for (n = 0; n < 20 && !is_straggling(&w); n++)
 		second(&w, step += 3, 2, 90, 40000);
-	assert_in_range(n, PACE_SURE, 3 * PACE_SURE);
+	assert_in_range(n, PROGRESS_SURE, 3 * PROGRESS_SURE);
 	assert_int_equal(w.n_told, 1);
 	/* A little less is not yet good. */
 	for (unsigned i = 0; i < 10; i++)
@@ -244,7 +244,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 	assert_true(is_straggling(&w));
 	for (n = 0; n < 20 && is_straggling(&w); n++)
 		second(&w, step += 3, 2, 30, 40000);
-	assert_in_range(n, PACE_SURE, PACE_SURE + 1);
+	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_int_equal(w.n_told, 1);
 	assert_int_equal(w.n_over, 1);
 	sched_free(w.core);
@@ -283,11 +283,11 @@ static void another_straggler_has_to_earn_its_name(void **state)
 	for (n = 0; n < 20 && !w.n_over; n++)
 		second(&w, step += 3, 2, 90, 40000);
 	/* The figures of one of the two servers are a beat old. */
-	assert_in_range(n, PACE_SURE, PACE_SURE + 1);
+	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_false(is_straggling(&w));
 	for (n = 0; n < 20 && !is_straggling(&w); n++)
 		second(&w, step += 3, 2, 90, 40000);
-	assert_in_range(n, PACE_SURE, PACE_SURE + 1);
+	assert_in_range(n, PROGRESS_SURE, PROGRESS_SURE + 1);
 	assert_int_equal(w.n_told, 2);
 	sched_free(w.core);
 }

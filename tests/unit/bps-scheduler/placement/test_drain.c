@@ -245,7 +245,7 @@ static void pass(struct world *w, uint64_t ms)
 
 static uint64_t parts(struct world *w, const char *name)
 {
-	struct member *m = NULL;
+	struct sched_member *m = NULL;
 	struct err_text err;
 	char target[64];
 
@@ -779,7 +779,7 @@ static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 {
 	struct world w;
 	struct err_text text = {""};
-	struct member *m;
+	struct sched_member *m;
 
 	(void)state;
 	running_job(&w);

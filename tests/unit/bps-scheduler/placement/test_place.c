@@ -46,7 +46,7 @@ static struct trace trace_load(const char *model)
 }
 
 struct cluster {
-	struct place p;
+	struct placement p;
 	struct place_machine machines[NODES_MAX];
 	struct place_server servers[NODES_MAX];
 	uint64_t threads[NODES_MAX][2];
