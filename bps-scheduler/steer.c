@@ -90,7 +90,7 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 	if (!ms)
 		return err_set(&reply->text, -EINVAL,
 			"'%s' is no duration from 1ms to 90d, such as 30min, 4h or 2d", span);
-	rc = mute_set(s->core, call->target, ms, arg_of(call, "reason"), call->who, call->now_ns);
+	rc = sched_mute(s->core, call->target, ms, arg_of(call, "reason"), call->who, call->now_ns);
 	if (rc == BPS_EQUOTA)
 		return err_set(&reply->text, rc, "%u codes are muted already", MUTES_MAX);
 	if (rc < 0)
@@ -102,7 +102,7 @@ static int mute(struct steer *s, const struct steer_call *call, struct steer_rep
 
 static int unmute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	int rc = mute_clear(s->core, call->target, call->now_ns);
+	int rc = sched_unmute(s->core, call->target, call->now_ns);
 
 	if (rc == BPS_ENOTFOUND)
 		return err_set(&reply->text, rc, "'%s' is not muted", call->target);
@@ -115,13 +115,13 @@ static int unmute(struct steer *s, const struct steer_call *call, struct steer_r
 
 static int drain(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	return drain_set(s->core, call->target, arg_of(call, "reason"), call->who, call->now_ns,
+	return sched_drain(s->core, call->target, arg_of(call, "reason"), call->who, call->now_ns,
 		&reply->text);
 }
 
 static int undrain(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
-	return drain_clear(s->core, call->target, call->now_ns, &reply->text);
+	return sched_undrain(s->core, call->target, call->now_ns, &reply->text);
 }
 
 /* What bpsctl drain --wait looks at. */

@@ -180,6 +180,18 @@ static void dispatch(struct sched_core *c, struct sched_member *m, const struct 
 	}
 }
 
+static void first_message(struct sched_core *c, struct sched_conn *conn, const struct ctl_msg *msg)
+{
+	if (msg->type != CTL_HELLO)
+		sched_conn_drop(c, conn->id, "its first message is not HELLO");
+	else if (!sched_hello(c, conn, &msg->hello))
+		return;
+	else if (sched_commit(c, false) < 0)
+		sched_hello_undo(c, conn);
+	else
+		sched_send_sync(c, conn->member);
+}
+
 void sched_message(
 	struct sched_core *c, uint32_t conn_id, const struct ctl_msg *msg, uint64_t now_ns)
 {
@@ -189,10 +201,7 @@ void sched_message(
 	if (!conn)
 		return;
 	if (!conn->member) {
-		if (msg->type == CTL_HELLO)
-			sched_hello(c, conn, &msg->hello);
-		else
-			sched_conn_drop(c, conn_id, "its first message is not HELLO");
+		first_message(c, conn, msg);
 		return;
 	}
 	conn->member->heard_ns = now_ns;
@@ -212,6 +221,59 @@ int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_
 		return BPS_ENOTDURABLE;
 	sched_kill(c, j, text);
 	return sched_commit(c, false);
+}
+
+int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
+	const char *who, uint64_t now_ns)
+{
+	int rc;
+
+	c->now_ns = now_ns;
+	rc = mute_set(c, code, span_ms, reason, who);
+	return rc < 0 ? rc : sched_commit(c, false);
+}
+
+int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns)
+{
+	int rc;
+
+	c->now_ns = now_ns;
+	rc = mute_clear(c, code);
+	return rc < 0 ? rc : sched_commit(c, false);
+}
+
+static int drain_commit(
+	struct sched_core *c, const struct sched_member *m, struct err_text *ret_text)
+{
+	int rc = sched_commit(c, false);
+
+	if (rc == 0)
+		return drain_describe(c, m, ret_text);
+	return err_set(ret_text, rc,
+		"%s %s is %s, but the scheduler cannot write that down; see its log",
+		sched_role_name(m->role), m->name, m->is_drained ? "drained" : "drained no more");
+}
+
+int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
+	uint64_t now_ns, struct err_text *ret_text)
+{
+	struct sched_member *m = NULL;
+	int rc;
+
+	c->now_ns = now_ns;
+	rc = drain_set(c, target, reason, who, &m, ret_text);
+	return rc < 0 ? rc : drain_commit(c, m, ret_text);
+}
+
+int sched_undrain(
+	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text)
+{
+	struct sched_member *m = NULL;
+	int rc;
+
+	c->now_ns = now_ns;
+	rc = drain_clear(c, target, &m, ret_text);
+	return rc < 0 ? rc : drain_commit(c, m, ret_text);
 }
 
 void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)

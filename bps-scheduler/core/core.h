@@ -178,6 +178,21 @@ int sched_probe_start(struct sched_core *c, uint32_t job, uint64_t token, uint64
  * about to end. */
 int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_t now_ns);
 
+/* Mute a problem's code, or end that (mute.h). Durable when it returns 0.
+ * Errors: as mute_set and mute_clear; BPS_ENOTDURABLE, or what persist returned: the change holds,
+ * and the record is offered again. */
+int sched_mute(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
+	const char *who, uint64_t now_ns);
+int sched_unmute(struct sched_core *c, const char *code, uint64_t now_ns);
+
+/* Drain a member, or end that (drain.h). Durable when it returns 0. ret_text: what follows from it,
+ * or why not. Errors: as drain_set and drain_clear; BPS_ENOTDURABLE, or what persist returned: the
+ * change holds, and the record is offered again. */
+int sched_drain(struct sched_core *c, const char *target, const char *reason, const char *who,
+	uint64_t now_ns, struct err_text *ret_text);
+int sched_undrain(
+	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text);
+
 struct sched_probe_worker {
 	struct ctl_report_worker w;
 	uint32_t agent; /* id */

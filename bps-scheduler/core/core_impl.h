@@ -45,6 +45,7 @@ struct sched_job;
 struct sched_conn {
 	uint32_t id;
 	struct sched_member *member; /* NULL before HELLO */
+	bool is_known;               /* its HELLO named a member that was there already */
 	uint64_t deadline_ns;        /* for HELLO */
 	struct sched_conn *next;
 };
@@ -260,8 +261,11 @@ uint32_t sched_job_id_take(struct sched_core *c);
 struct sched_member *sched_member(const struct sched_core *c, uint32_t id);
 const char *sched_role_name(enum role role);
 const char *sched_member_state_name(enum member_state s);
-/* The first message of a connection: it becomes a member's, new or returned, or is refused. */
-void sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
+/* Make the connection that of the member in its first message, a new one or one that returns.
+ * False: it was refused. Else the caller commits, then sends WELCOME or undoes it. */
+bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h);
+/* The state cannot be written. Until it can, the member must learn nothing of the new state. */
+void sched_hello_undo(struct sched_core *c, struct sched_conn *conn);
 /* sched_expel, within an event. */
 void sched_member_expel(struct sched_core *c, enum role role, const char *name);
 /* m, which is UP, has lost its connection; it has its window to come back. */

@@ -412,16 +412,16 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 	sched_member_describe(c, m, h);
 }
 
-void sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h)
+bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h)
 {
 	struct sched_member *m = member_find(c, h->role, h->name);
-	bool is_known = m != NULL;
-	bool was_there = is_known && sched_is_usable(m) && m->instance == h->instance;
+	bool was_there = m && sched_is_usable(m) && m->instance == h->instance;
 
+	conn->is_known = m != NULL;
 	if (hello_refused(c, conn->id, h, m))
-		return;
+		return false;
 	go_above(c, h->view);
-	if (is_known) {
+	if (m) {
 		member_back(c, m, h);
 	} else {
 		m = sched_member_add(c, c->n_members + 1, h->role, h->name);
@@ -440,17 +440,19 @@ void sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 	m->heard_ns = c->now_ns;
 	m->needs_sync = true;
 	sched_arm(c, c->beat_ns ? c->beat_ns : c->now_ns);
-	if (sched_commit(c, false) < 0) {
-		/* Until the state is durable it must learn nothing of the new one. */
-		conn->member = NULL;
-		m->conn = NULL;
-		m->needs_sync = false;
-		c->n_silent++;
-		sched_member_suspect(c, m, "the state cannot be written");
-		turn_away(c, conn->id, is_known);
-		return;
-	}
-	sched_send_sync(c, m);
+	return true;
+}
+
+void sched_hello_undo(struct sched_core *c, struct sched_conn *conn)
+{
+	struct sched_member *m = conn->member;
+
+	conn->member = NULL;
+	m->conn = NULL;
+	m->needs_sync = false;
+	c->n_silent++;
+	sched_member_suspect(c, m, "the state cannot be written");
+	turn_away(c, conn->id, conn->is_known);
 }
 
 void sched_member_check(struct sched_core *c, struct sched_member *m)

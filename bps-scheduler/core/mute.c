@@ -35,20 +35,18 @@ const struct sched_mute *mute_find(const struct sched_core *c, const char *code,
 	return i < c->n_mutes && c->mutes[i].end_ns > now_ns ? &c->mutes[i] : NULL;
 }
 
-static int commit(struct sched_core *c)
+static void mark_changed(struct sched_core *c)
 {
 	c->has_new_mutes = true;
 	sched_change(c);
-	return sched_commit(c, false);
 }
 
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
-	const char *who, uint64_t now_ns)
+	const char *who)
 {
 	struct sched_mute *m;
 	uint32_t i;
 
-	c->now_ns = now_ns;
 	drop_ended(c);
 	i = find(c, code);
 	if (i == MUTES_MAX)
@@ -59,21 +57,22 @@ int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const cha
 	snprintf(m->code, sizeof(m->code), "%s", code);
 	snprintf(m->reason, sizeof(m->reason), "%s", reason);
 	snprintf(m->who, sizeof(m->who), "%s", who);
-	m->end_ns = now_ns + span_ms * NS_PER_MS;
-	return commit(c);
+	m->end_ns = c->now_ns + span_ms * NS_PER_MS;
+	mark_changed(c);
+	return 0;
 }
 
-int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns)
+int mute_clear(struct sched_core *c, const char *code)
 {
 	uint32_t i;
 
-	c->now_ns = now_ns;
 	drop_ended(c);
 	i = find(c, code);
 	if (i == c->n_mutes)
 		return BPS_ENOTFOUND;
 	c->mutes[i] = c->mutes[--c->n_mutes];
-	return commit(c);
+	mark_changed(c);
+	return 0;
 }
 
 /* ---- durable ---- */

@@ -30,13 +30,12 @@ struct sched_mute {
 	uint64_t end_ns; /* the core's clock */
 };
 
-/* Mute a code for span_ms from now on, or anew if it is muted already. Durable when it returns 0.
- * Errors: BPS_EQUOTA too many; BPS_ENOTDURABLE, or what persist returned: it is muted, and the
- * record is offered again. */
+/* Mute a code for span_ms from now on; a code that is muted already gets the new end and reason.
+ * Errors: BPS_EQUOTA too many. */
 int mute_set(struct sched_core *c, const char *code, uint64_t span_ms, const char *reason,
-	const char *who, uint64_t now_ns);
-/* Errors: BPS_ENOTFOUND it is not muted; as mute_set. */
-int mute_clear(struct sched_core *c, const char *code, uint64_t now_ns);
+	const char *who);
+/* Errors: BPS_ENOTFOUND it is not muted. */
+int mute_clear(struct sched_core *c, const char *code);
 /* NULL: not muted. */
 const struct sched_mute *mute_find(const struct sched_core *c, const char *code, uint64_t now_ns);
 

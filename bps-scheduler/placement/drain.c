@@ -126,78 +126,66 @@ static uint32_t jobs_at(const struct sched_core *c, const struct sched_member *m
 	return n;
 }
 
-static int commit(struct sched_core *c, struct sched_member *m, struct err_text *ret_text)
-{
-	int rc;
-
-	sched_member_dirty(c, m);
-	rc = sched_commit(c, false);
-	if (rc < 0)
-		err_set(ret_text, rc,
-			"%s %s is %s, but the scheduler cannot write that down; see its log",
-			sched_role_name(m->role), m->name,
-			m->is_drained ? "drained" : "drained no more");
-	return rc;
-}
-
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
-	uint64_t now_ns, struct err_text *ret_text)
+	struct sched_member **ret, struct err_text *err)
 {
-	struct sched_member *m = NULL;
-	uint64_t n;
+	struct sched_member *m;
 	bool is_again;
-	int rc = drain_find(c, target, &m, ret_text);
+	int rc = drain_find(c, target, ret, err);
 
-	c->now_ns = now_ns;
 	if (rc == 0)
-		rc = may_drain(c, m, ret_text);
+		rc = may_drain(c, *ret, err);
 	if (rc < 0)
 		return rc;
+	m = *ret;
 	is_again = m->is_drained;
 	m->is_drained = true;
 	if (!is_again || *reason) /* drain --wait after drain --reason */
 		set_words(m, reason, who);
 	balance_soon(c);
-	rc = commit(c, m, ret_text);
-	if (rc < 0)
-		return rc;
-	n = drain_parts(c, m);
-	if (m->role == ROLE_AGENT)
-		err_set(ret_text, 0,
-			"agent %s takes no new jobs; %u that are there go on until they end",
-			m->name, jobs_at(c, m));
-	else if (n)
-		err_set(ret_text, 0,
-			"server %s is drained: its %llu partitions move to %u other servers",
-			m->name, (unsigned long long)n, others_open(c, m));
-	else
-		err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
+	sched_member_dirty(c, m);
 	return 0;
 }
 
 int drain_clear(
-	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text)
+	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err)
 {
-	struct sched_member *m = NULL;
-	int rc = drain_find(c, target, &m, ret_text);
+	struct sched_member *m;
+	int rc = drain_find(c, target, ret, err);
 
-	c->now_ns = now_ns;
 	if (rc < 0)
 		return rc;
+	m = *ret;
 	if (!m->is_drained)
-		return err_set(ret_text, -EALREADY, "%s %s is not drained",
-			sched_role_name(m->role), m->name);
+		return err_set(
+			err, -EALREADY, "%s %s is not drained", sched_role_name(m->role), m->name);
 	m->is_drained = false;
 	set_words(m, "", "");
 	if (m->role == ROLE_SERVER)
 		balance_gathered(c);
-	rc = commit(c, m, ret_text);
-	if (rc < 0)
-		return rc;
+	sched_member_dirty(c, m);
+	return 0;
+}
+
+int drain_describe(
+	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text)
+{
+	uint64_t n = drain_parts(c, m);
+
+	if (!m->is_drained)
+		return err_set(ret_text, 0,
+			m->role == ROLE_SERVER ? "server %s takes partitions again"
+					       : "agent %s takes jobs again",
+			m->name);
+	if (m->role == ROLE_AGENT)
+		return err_set(ret_text, 0,
+			"agent %s takes no new jobs; %u that are there go on until they end",
+			m->name, jobs_at(c, m));
+	if (!n)
+		return err_set(ret_text, 0, "server %s is drained, and has no partitions", m->name);
 	return err_set(ret_text, 0,
-		m->role == ROLE_SERVER ? "server %s takes partitions again"
-				       : "agent %s takes jobs again",
-		m->name);
+		"server %s is drained: its %llu partitions move to %u other servers", m->name,
+		(unsigned long long)n, others_open(c, m));
 }
 
 /* ---- servers that are about to end ---- */

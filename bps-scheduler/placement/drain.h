@@ -30,15 +30,17 @@ struct state_member;
 int drain_find(
 	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
 
-/* Durable when it returns 0; again: with the new reason, if it is one. ret_text says what follows
- * from it, or why not. Errors: as drain_find; -EBUSY it is the last server, or the others have no
- * memory for its sums; BPS_ENOTDURABLE, or what persist returned: it is drained, and the record is
- * offered again. */
+/* Drain the target, or give a drained one a new reason; an empty reason leaves the former one. The
+ * caller commits. ret: the member. Errors: as drain_find; -EBUSY it is the last server, or the
+ * others have no memory for its sums. */
 int drain_set(struct sched_core *c, const char *target, const char *reason, const char *who,
-	uint64_t now_ns, struct err_text *ret_text);
-/* Errors: as drain_set, but for -EBUSY; -EALREADY it is not drained. */
+	struct sched_member **ret, struct err_text *err);
+/* The caller commits. Errors: as drain_find; -EALREADY it is not drained. */
 int drain_clear(
-	struct sched_core *c, const char *target, uint64_t now_ns, struct err_text *ret_text);
+	struct sched_core *c, const char *target, struct sched_member **ret, struct err_text *err);
+/* A sentence about what draining m, or the end of that, leads to. Returns 0. */
+int drain_describe(
+	const struct sched_core *c, const struct sched_member *m, struct err_text *ret_text);
 
 /* How many partitions of all jobs are on a server. */
 uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m);

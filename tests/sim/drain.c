@@ -44,7 +44,7 @@ static void order(struct sim *s, unsigned idx)
 		return;
 	snprintf(target, sizeof(target), "server:n%u", idx);
 	if (rnd_chance(s, 500)) {
-		rc = drain_set(s->sched.core, target, "", "", s->now, &text);
+		rc = sched_drain(s->sched.core, target, "", "", s->now, &text);
 		srv->n_orders++;
 		if (rc == 0 && is_calm(s)) {
 			e = post(s, NULL, EMPTY_NS, on_should_be_empty);
@@ -52,7 +52,7 @@ static void order(struct sim *s, unsigned idx)
 			e->b = srv->n_orders;
 		}
 	} else {
-		rc = drain_clear(s->sched.core, target, s->now, &text);
+		rc = sched_undrain(s->sched.core, target, s->now, &text);
 		srv->n_orders++;
 	}
 	trace(s, "operator: %s", text.s);

@@ -106,16 +106,16 @@ static void mute_ends_by_itself_or_when_told(void **state)
 
 	(void)state;
 	world_init(&w);
-	assert_int_equal(mute_set(w.core, "SERVER_DOWN", H_MS, "", "me", w.now), 0);
-	assert_int_equal(mute_set(w.core, "STRAGGLER", 2 * H_MS, "", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "SERVER_DOWN", H_MS, "", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", 2 * H_MS, "", "me", w.now), 0);
 	assert_true(is_muted(&w, "SERVER_DOWN"));
 	w.now += 3600 * S;
 	assert_false(is_muted(&w, "SERVER_DOWN"));
 	assert_true(is_muted(&w, "STRAGGLER"));
-	assert_int_equal(mute_clear(w.core, "STRAGGLER", w.now), 0);
+	assert_int_equal(sched_unmute(w.core, "STRAGGLER", w.now), 0);
 	assert_false(is_muted(&w, "STRAGGLER"));
-	assert_int_equal(mute_clear(w.core, "STRAGGLER", w.now), BPS_ENOTFOUND);
-	assert_int_equal(mute_clear(w.core, "SERVER_DOWN", w.now), BPS_ENOTFOUND);
+	assert_int_equal(sched_unmute(w.core, "STRAGGLER", w.now), BPS_ENOTFOUND);
+	assert_int_equal(sched_unmute(w.core, "SERVER_DOWN", w.now), BPS_ENOTFOUND);
 	world_fini(&w);
 }
 
@@ -125,8 +125,8 @@ static void muting_again_sets_a_new_end(void **state)
 
 	(void)state;
 	world_init(&w);
-	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
-	assert_int_equal(mute_set(w.core, "STRAGGLER", 1000, "b", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", 1000, "b", "me", w.now), 0);
 	assert_string_equal(mute_find(w.core, "STRAGGLER", w.now)->reason, "b");
 	w.now += 1 * S;
 	assert_false(is_muted(&w, "STRAGGLER"));
@@ -139,7 +139,7 @@ static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 
 	(void)state;
 	world_init(&w);
-	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "old node", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "old node", "me", w.now), 0);
 	w.now += 1800 * S;
 	w.cfg.unix_offset_s += 86400; /* somebody has set the wall clock: it does not matter */
 	restart(&w);
@@ -160,7 +160,7 @@ static void after_another_boot_the_wall_clock_tells_the_end(void **state)
 
 	(void)state;
 	world_init(&w);
-	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), 0);
 	/* The machine was off for ten minutes, and its clock begins at 0 again. */
 	memset(w.cfg.boot_id, 2, sizeof(w.cfg.boot_id));
 	w.cfg.unix_offset_s += 1000 + 600;
@@ -180,7 +180,7 @@ static void what_cannot_be_written_is_muted_and_written_later(void **state)
 	(void)state;
 	world_init(&w);
 	w.persist_error = -EIO;
-	assert_int_equal(mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now), -EIO);
+	assert_int_equal(sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now), -EIO);
 	assert_true(is_muted(&w, "STRAGGLER"));
 	w.persist_error = 0;
 	w.now += S;
@@ -200,11 +200,11 @@ static void only_so_many_are_kept(void **state)
 	world_init(&w);
 	for (unsigned i = 0; i <= MUTES_MAX; i++) {
 		snprintf(code, sizeof(code), "C%u", i);
-		assert_int_equal(mute_set(w.core, code, 1000, "", "me", w.now),
+		assert_int_equal(sched_mute(w.core, code, 1000, "", "me", w.now),
 			i < MUTES_MAX ? 0 : BPS_EQUOTA);
 	}
 	w.now += S;
-	assert_int_equal(mute_set(w.core, "LATER", 1000, "", "me", w.now), 0);
+	assert_int_equal(sched_mute(w.core, "LATER", 1000, "", "me", w.now), 0);
 	world_fini(&w);
 }
 
@@ -217,12 +217,12 @@ static void muted_problem_leaves_the_health_but_not_the_list(void **state)
 	(void)state;
 	world_init(&w);
 	w.persist_error = -EIO;
-	mute_set(w.core, "STRAGGLER", H_MS, "", "me", w.now); /* now STATE_NOT_DURABLE is there */
+	sched_mute(w.core, "STRAGGLER", H_MS, "", "me", w.now); /* now STATE_NOT_DURABLE is there */
 	info.now_ns = w.now;
 	root = status_cluster(w.core, &info);
 	assert_string_equal(json_string_value(json_object_get(root, "health")), "ERR");
 	json_decref(root);
-	mute_set(w.core, "STATE_NOT_DURABLE", H_MS, "disk is on its way", "me", w.now);
+	sched_mute(w.core, "STATE_NOT_DURABLE", H_MS, "disk is on its way", "me", w.now);
 	root = status_cluster(w.core, &info);
 	assert_string_equal(json_string_value(json_object_get(root, "health")), "OK");
 	p = json_array_get(json_object_get(root, "problems"), 0);

@@ -257,7 +257,7 @@ static uint64_t parts(struct world *w, const char *name)
 static int drain(struct world *w, const char *name)
 {
 	struct err_text text;
-	int rc = drain_set(w->core, name, "disk", "alice", w->now, &text);
+	int rc = sched_drain(w->core, name, "disk", "alice", w->now, &text);
 
 	snprintf(w->text, sizeof(w->text), "%s", text.s);
 	check(w);
@@ -267,7 +267,7 @@ static int drain(struct world *w, const char *name)
 static int undrain(struct world *w, const char *name)
 {
 	struct err_text text;
-	int rc = drain_clear(w->core, name, w->now, &text);
+	int rc = sched_undrain(w->core, name, w->now, &text);
 
 	snprintf(w->text, sizeof(w->text), "%s", text.s);
 	check(w);
@@ -784,11 +784,11 @@ static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 	(void)state;
 	running_job(&w);
 	assert_int_equal(drain(&w, "s1"), 0);
-	assert_int_equal(drain_set(w.core, "s1", "", "bob", w.now, &text), 0);
+	assert_int_equal(sched_drain(w.core, "s1", "", "bob", w.now, &text), 0);
 	assert_int_equal(drain_find(w.core, "s1", &m, &text), 0);
 	assert_string_equal(m->drain_reason, "disk");
 	assert_string_equal(m->drain_who, "alice");
-	assert_int_equal(drain_set(w.core, "s1", "fan", "bob", w.now, &text), 0);
+	assert_int_equal(sched_drain(w.core, "s1", "fan", "bob", w.now, &text), 0);
 	assert_string_equal(m->drain_reason, "fan");
 	assert_string_equal(m->drain_who, "bob");
 	world_fini(&w);
