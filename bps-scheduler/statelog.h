@@ -3,7 +3,7 @@
 /* The scheduler's durable state: one append-only file `state.log` in a folder of its own.
  *
  *   file    8 bytes "BPSSTATE", u32 version, u32 0; then records
- *   record  u32 length of the body, u32 crc32c of the body, body (common/wire/codec.h, bps-scheduler/core/state.h)
+ *   record  u32 length of the body, u32 crc32c of the body, body (common/wire/codec.h, bps-scheduler/model/state.h)
  *
  * Numbers are little-endian. A record counts once it is whole and synced. A writer that died
  * leaves a torn last record: it was never told to anybody and is cut off. A record that is
@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bps-scheduler/core/state.h"
+#include "bps-scheduler/model/state.h"
 #include "common/base/error.h"
 
 #define STATELOG_VERSION       1

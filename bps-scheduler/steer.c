@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"

@@ -5,10 +5,12 @@
  * other numbers). What comes here is not the token but its proof, see bps-agent/trainers/token.h. Jobs of
  * the same name and different users have nothing to do with each other, so that nobody can keep a
  * name from others. */
+#include "bps-scheduler/core/admission.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/find.h"
 #include "common/base/key.h"
 
 static bool has_token(const struct sched_job *j, const struct ctl_join *q)
@@ -34,7 +36,7 @@ static int refuse_token(const struct sched_core *c, const struct sched_job *j,
 		j->uid, what, rank, w ? w->pid : 0, w ? sched_host_of(c, w->agent) : "?");
 }
 
-int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,
+int admission_find_job(const struct sched_core *c, const struct ctl_join *q, struct sched_job **ret,
 	struct err_text *err)
 {
 	struct sched_job *own = NULL;
@@ -55,7 +57,7 @@ int sched_job_for(const struct sched_core *c, const struct ctl_join *q, struct s
 	return 0;
 }
 
-uint32_t sched_user_jobs(const struct sched_core *c, uint32_t uid)
+uint32_t admission_user_jobs(const struct sched_core *c, uint32_t uid)
 {
 	uint32_t n = 0;
 
@@ -64,9 +66,9 @@ uint32_t sched_user_jobs(const struct sched_core *c, uint32_t uid)
 	return n;
 }
 
-int sched_admit_job(struct sched_core *c, uint32_t uid, struct err_text *err)
+int admission_check_job(struct sched_core *c, uint32_t uid, struct err_text *err)
 {
-	uint32_t n = sched_user_jobs(c, uid);
+	uint32_t n = admission_user_jobs(c, uid);
 
 	if (c->n_jobs >= SCHED_JOBS_MAX)
 		return err_set(err, BPS_EQUOTA, "the scheduler has %u of %u jobs", c->n_jobs,
@@ -81,21 +83,21 @@ int sched_admit_job(struct sched_core *c, uint32_t uid, struct err_text *err)
 
 /* ---- memory of servers ---- */
 
-uint64_t sched_job_claim(const struct sched_job *j)
+uint64_t admission_job_bytes(const struct sched_job *j)
 {
 	return job_is_local(j->n_members, j->flags) ? 0 : j->claimed_bytes;
 }
 
-uint64_t sched_user_claim(const struct sched_core *c, uint32_t uid)
+uint64_t admission_user_bytes(const struct sched_core *c, uint32_t uid)
 {
 	uint64_t n = 0;
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		n += j->uid == uid ? sched_job_claim(j) : 0;
+		n += j->uid == uid ? admission_job_bytes(j) : 0;
 	return n;
 }
 
-uint64_t sched_servers_bytes(const struct sched_core *c)
+uint64_t admission_servers_bytes(const struct sched_core *c)
 {
 	uint64_t n = 0;
 
@@ -111,7 +113,7 @@ uint64_t sched_servers_bytes(const struct sched_core *c)
 	return n;
 }
 
-uint64_t sched_share(uint64_t all_bytes, uint32_t percent)
+uint64_t admission_share(uint64_t all_bytes, uint32_t percent)
 {
 	return all_bytes / 100 * percent + all_bytes % 100 * percent / 100;
 }
@@ -123,20 +125,20 @@ static int refuse_memory(const char *whose, uint64_t used, uint64_t more, uint64
 		"it takes %.1f MiB of the servers' memory, of which %s has %.1f of %.1f MiB "
 		"(%u%% of all); see bps-scheduler's --%s",
 		(double)more / 0x1p20, whose, (double)used / 0x1p20,
-		(double)sched_share(all, percent) / 0x1p20, percent, setting);
+		(double)admission_share(all, percent) / 0x1p20, percent, setting);
 }
 
 static bool is_beyond(uint64_t used, uint64_t more, uint64_t all, uint32_t percent)
 {
-	uint64_t limit = sched_share(all, percent);
+	uint64_t limit = admission_share(all, percent);
 
 	return percent && (more > limit || used > limit - more);
 }
 
-int sched_admit_tensor(
+int admission_check_tensor(
 	struct sched_core *c, const struct sched_job *j, uint64_t bytes, struct err_text *err)
 {
-	uint64_t all = sched_servers_bytes(c), used = sched_job_claim(j);
+	uint64_t all = admission_servers_bytes(c), used = admission_job_bytes(j);
 	char whose[64];
 
 	if (!all || job_is_local(j->n_members, j->flags))
@@ -146,7 +148,7 @@ int sched_admit_tensor(
 		return refuse_memory(
 			"the job", used, bytes, all, c->cfg.job_share, "job-share", err);
 	}
-	used = sched_user_claim(c, j->uid);
+	used = admission_user_bytes(c, j->uid);
 	if (is_beyond(used, bytes, all, c->cfg.user_share)) {
 		c->refused[QUOTA_USER_SHARE]++;
 		snprintf(whose, sizeof(whose), "the user with uid %u", j->uid);

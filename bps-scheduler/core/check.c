@@ -1,8 +1,12 @@
+#include "bps-scheduler/core/core.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 

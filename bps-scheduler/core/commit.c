@@ -1,73 +1,17 @@
 /* The end of an event: what it changed gets a view, becomes durable, and is told to whom it
  * concerns. */
+#include "bps-scheduler/core/commit.h"
+
 #include <stdlib.h>
 
-#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/core/record.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
+#include "bps-scheduler/placement/place_apply.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-
-#define PEERS_MAX 1024 /* of one message: below the channel's 1 MiB */
-
-uint64_t sched_change(struct sched_core *c)
-{
-	if (!c->tx_view)
-		c->tx_view = c->view + 1;
-	return c->tx_view;
-}
-
-static void fill_peer(struct sched_core *c, const struct sched_member *to,
-	const struct sched_member *m, uint8_t key[CTL_KEY_BYTES], struct ctl_peer *ret)
-{
-	const struct sched_member *agent = to->role == ROLE_AGENT ? to : m;
-	const struct sched_member *server = to->role == ROLE_AGENT ? m : to;
-
-	c->env.pair_key(c->env.ctx, c->secret, agent->instance, server->instance, key);
-	*ret = (struct ctl_peer){.id = m->id,
-		.state = sched_is_usable(m) ? PEER_UP : PEER_DOWN,
-		.instance = m->instance,
-		.name = m->name,
-		.host = m->host,
-		.addr = m->addr,
-		.port = m->port,
-		.threads = m->threads,
-		.key = {key, CTL_KEY_BYTES}};
-}
-
-/* PEERS to `to` about these members of the other role, in messages below the channel's limit. */
-static void send_peers(struct sched_core *c, const struct sched_member *to,
-	const struct sched_member *const *list, uint32_t n)
-{
-	uint32_t room = n < PEERS_MAX ? n : PEERS_MAX;
-	struct ctl_peer *peers = sched_alloc(room, sizeof(*peers));
-	uint8_t(*keys)[CTL_KEY_BYTES] = sched_alloc(room, sizeof(*keys));
-	struct ctl_msg msg = {.type = CTL_PEERS, .peers = {.view = c->view, .peers = peers}};
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t at = msg.peers.n_peers++;
-
-		fill_peer(c, to, list[i], keys[at], &peers[at]);
-		if (msg.peers.n_peers < PEERS_MAX && i + 1 < n)
-			continue;
-		sched_send(c, to, &msg);
-		msg.peers.n_peers = 0;
-	}
-	free(peers);
-	free(keys);
-}
-
-/* All that are up. None is no message: an empty list after WELCOME has a meaning. */
-static void send_all_peers(struct sched_core *c, const struct sched_member *to)
-{
-	const struct sched_member **list = sched_alloc(c->n_members, sizeof(*list));
-	uint32_t n = 0;
-
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->role != to->role && sched_is_usable(c->members[i]))
-			list[n++] = c->members[i];
-	send_peers(c, to, list, n);
-	free(list);
-}
 
 /* The members that this transaction changed, to everybody of the other role. */
 static void tell_members(struct sched_core *c, enum role changed)
@@ -85,43 +29,9 @@ static void tell_members(struct sched_core *c, enum role changed)
 		const struct sched_member *to = c->members[i];
 
 		if (to->role != changed && to->conn && !to->needs_sync)
-			send_peers(c, to, list, n);
+			sched_send_peers(c, to, list, n);
 	}
 	free(list);
-}
-
-void sched_send_sync(struct sched_core *c, struct sched_member *m)
-{
-	struct ctl_msg welcome = {.type = CTL_WELCOME,
-		.welcome = {.cluster_id = {c->cluster_id, STATE_ID_BYTES},
-			.term = c->term,
-			.view = c->view,
-			.member_id = m->id,
-			.beat_ms = c->cfg.beat_ms,
-			.dead_ms = m->role == ROLE_SERVER ? c->cfg.server_dead_ms
-							  : c->cfg.agent_dead_ms,
-			.restarts = m->restart_count,
-			.window_ms = m->role == ROLE_SERVER ? c->cfg.server_window_ms
-							    : c->cfg.agent_window_ms}};
-	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
-
-	m->needs_sync = m->is_behind = false;
-	sched_send(c, m, &welcome);
-	send_all_peers(c, m);
-	for (struct sched_job *j = c->jobs; j; j = j->next) {
-		if (j->state != JOB_RUNNING)
-			continue;
-		if (m->role == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
-			sched_send_evicted(c, m, j);
-			continue;
-		}
-		sched_send_job(c, m, j);
-		sched_send_plan(c, m, j, true);
-	}
-	for (struct sched_job *j = c->ended; j; j = j->next)
-		if (m->role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID)
-			sched_send_job_end(c, m, j);
-	sched_send(c, m, &end);
 }
 
 /* Whom a job concerns: its agents, also those that are gone, and every server; not those that will
@@ -204,21 +114,6 @@ static void job_settle(struct sched_job *j)
 	j->next_dirty = NULL;
 }
 
-void sched_trim_ended(struct sched_core *c)
-{
-	struct sched_job **at = &c->ended;
-
-	for (uint32_t i = 0; *at && i < ENDED_MAX; i++)
-		at = &(*at)->next;
-	while (*at) {
-		struct sched_job *j = *at;
-
-		*at = j->next;
-		c->n_ended--;
-		sched_job_free(c, j);
-	}
-}
-
 static void flush(struct sched_core *c)
 {
 	tell_members(c, ROLE_SERVER);
@@ -240,7 +135,7 @@ static void flush(struct sched_core *c)
 		m->is_dirty = false;
 		m->next_dirty = NULL;
 	}
-	sched_trim_ended(c);
+	sched_ended_trim(c);
 }
 
 static void set_undurable(struct sched_core *c, int r)
@@ -349,8 +244,8 @@ int sched_commit(struct sched_core *c, bool is_retry)
 
 	if (c->is_undurable && !is_retry)
 		return BPS_ENOTDURABLE;
-	sched_place_waiting(c);
-	sched_place_fresh(c);
+	place_waiting(c);
+	place_fresh(c);
 	if (c->tx_view) {
 		FAILPOINT(SCHED_COMMIT_BEFORE_PERSIST);
 		r = sched_persist(c);
@@ -369,4 +264,17 @@ int sched_commit(struct sched_core *c, bool is_retry)
 		FAILPOINT(SCHED_COMMIT_SENT);
 	}
 	return 0;
+}
+
+uint32_t sched_job_id_take(struct sched_core *c)
+{
+	if (c->next_job == c->job_id_limit) {
+		sched_change(c);
+		c->job_id_limit += JOB_ID_BLOCK;
+		if (sched_commit(c, false) < 0) {
+			c->job_id_limit -= JOB_ID_BLOCK;
+			return CTL_NO_ID;
+		}
+	}
+	return c->next_job++;
 }

@@ -1,122 +1,28 @@
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
+#include "bps-scheduler/core/commit.h"
+#include "bps-scheduler/core/declare.h"
+#include "bps-scheduler/core/elastic.h"
+#include "bps-scheduler/core/job_end.h"
+#include "bps-scheduler/core/members.h"
+#include "bps-scheduler/core/progress.h"
+#include "bps-scheduler/core/why_stuck.h"
+#include "bps-scheduler/core/workers.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/mute.h"
+#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
+#include "bps-scheduler/placement/speed.h"
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"
 
 #define LATE_NS (100 * NS_PER_MS)
-
-/* ---- memory ---- */
-
-void *sched_alloc(size_t n, size_t bytes)
-{
-	void *p = calloc(n ? n : 1, bytes);
-
-	if (!p) {
-		log_error("out of memory: ending, the state is durable");
-		abort();
-	}
-	return p;
-}
-
-void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes)
-{
-	uint32_t n = *room ? *room : 8;
-
-	if (need <= *room)
-		return p;
-	while (n < need)
-		n *= 2;
-	p = realloc(p, n * bytes);
-	if (!p) {
-		log_error("out of memory: ending, the state is durable");
-		abort();
-	}
-	memset((char *)p + *room * bytes, 0, (n - *room) * bytes);
-	*room = n;
-	return p;
-}
-
-char *sched_dup(const char *s)
-{
-	size_t n = strlen(s) + 1;
-	char *d = sched_alloc(n, 1);
-
-	memcpy(d, s, n);
-	return d;
-}
-
-void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
-{
-	char text[SCHED_EVENT_BYTES];
-	struct sched_event e = {kind, c->tx_view ? c->tx_view : c->view, text};
-	va_list ap;
-
-	if (!c->env.event)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	c->env.event(c->env.ctx, &e);
-}
-
-uint32_t sched_job_id_take(struct sched_core *c)
-{
-	if (c->next_job == c->job_id_limit) {
-		sched_change(c);
-		c->job_id_limit += JOB_ID_BLOCK;
-		if (sched_commit(c, false) < 0) {
-			c->job_id_limit -= JOB_ID_BLOCK;
-			return CTL_NO_ID;
-		}
-	}
-	return c->next_job++;
-}
-
-/* ---- connections ---- */
-
-static struct sched_conn **conn_at(struct sched_core *c, uint32_t id)
-{
-	struct sched_conn **at = &c->conns[id % CONN_BUCKETS];
-
-	while (*at && (*at)->id != id)
-		at = &(*at)->next;
-	return at;
-}
-
-static void conn_forget(struct sched_core *c, uint32_t id)
-{
-	struct sched_conn **at = conn_at(c, id), *conn = *at;
-
-	if (!conn)
-		return;
-	*at = conn->next;
-	if (conn->member)
-		conn->member->conn = NULL;
-	else
-		c->n_silent--;
-	free(conn);
-}
-
-void sched_conn_drop(struct sched_core *c, uint32_t id, const char *why)
-{
-	conn_forget(c, id);
-	c->env.drop(c->env.ctx, id, why);
-}
-
-void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg)
-{
-	if (m->conn)
-		c->env.send(c->env.ctx, m->conn->id, msg);
-}
 
 /* ---- events ---- */
 
@@ -195,7 +101,7 @@ static void first_message(struct sched_core *c, struct sched_conn *conn, const s
 void sched_message(
 	struct sched_core *c, uint32_t conn_id, const struct ctl_msg *msg, uint64_t now_ns)
 {
-	struct sched_conn *conn = *conn_at(c, conn_id);
+	struct sched_conn *conn = *sched_conn_at(c, conn_id);
 
 	c->now_ns = now_ns;
 	if (!conn)
@@ -219,7 +125,7 @@ int sched_job_kill(struct sched_core *c, uint32_t job, const char *text, uint64_
 		return BPS_ENOTFOUND;
 	if (c->is_undurable)
 		return BPS_ENOTDURABLE;
-	sched_kill(c, j, text);
+	sched_job_abort(c, j, text);
 	return sched_commit(c, false);
 }
 
@@ -291,11 +197,11 @@ void sched_conn_open(struct sched_core *c, uint32_t id, uint64_t now_ns)
 
 void sched_conn_closed(struct sched_core *c, uint32_t id, uint64_t now_ns)
 {
-	struct sched_conn *conn = *conn_at(c, id);
+	struct sched_conn *conn = *sched_conn_at(c, id);
 	struct sched_member *m = conn ? conn->member : NULL;
 
 	c->now_ns = now_ns;
-	conn_forget(c, id);
+	sched_conn_forget(c, id);
 	if (!m || m->state != MEMBER_UP)
 		return;
 	sched_member_suspect(c, m, "its connection closed");
@@ -327,12 +233,6 @@ static void extend(struct sched_core *c, uint64_t span_ns)
 		if (m->seen_ns > c->now_ns)
 			m->seen_ns = c->now_ns;
 	}
-}
-
-void sched_arm(struct sched_core *c, uint64_t at_ns)
-{
-	if (at_ns < c->due_ns)
-		c->due_ns = at_ns;
 }
 
 uint64_t sched_next_deadline(const struct sched_core *c)

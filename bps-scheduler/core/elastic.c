@@ -1,103 +1,20 @@
-/* Machines that leave a running job or join it (docs/faults.md, jobs that change).
- *
- *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
- *                       ^                                                       |
- *                       `------ its workers join again, at a barrier -----------'
+/* Machines that join a running job, and barriers (docs/faults.md, jobs that change).
  *
  *   newcomer: JOIN --> waits --all of its machine are there, the job passes a barrier--> LIVE
  *                        `--UNJOIN--> it has left
  *
- * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its
- * name stays with the job. One transaction has the members without it and a new pgen for every
- * partition, so that nobody can complete a round under the old one, and the rest is the rule for a
- * replaced server: those that are left say what they have, and what one of them has is donated. */
-#include <stdarg.h>
-#include <stdio.h>
+ * A machine that has left a job comes back in the same way. Thread: the core's. */
+#include "bps-scheduler/core/elastic.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
+#include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
-
-void sched_member_drop(struct sched_core *c, struct sched_job *j, uint32_t i, const char *why)
-{
-	struct sched_job_member *m = &j->members[i];
-
-	for (uint32_t r = 0; r < j->n_room; r++) {
-		struct sched_worker *w = &j->workers[r];
-
-		if (w->state == WORKER_ABSENT || w->agent != m->agent)
-			continue;
-		j->n_done -= w->state == WORKER_DONE;
-		w->state = WORKER_GONE;
-		j->n_joined--;
-		j->n_gone++;
-	}
-	m->is_gone = true;
-	m->why = sched_dup(why);
-	j->n_left++;
-	sched_tensors_undeclare(c, j, i);
-}
-
-/* A barrier is passed in one view: who waits there says so again when it knows this one. */
-static void barrier_again(struct sched_job *j)
-{
-	for (uint32_t r = 0; r < j->n_room; r++)
-		if (j->workers[r].barrier == j->barrier + 1)
-			j->workers[r].barrier = 0;
-	j->n_at_barrier = 0;
-}
-
-/* Nobody who is told of the job has to be asked about it: the record, the log, the event and JOB
- * carry who it was. */
-static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *text)
-{
-	struct sched_job_member *m = &j->members[i];
-	const struct sched_member *agent = sched_member(c, m->agent);
-	char why[CTL_WHY_GONE_MAX + 1];
-
-	snprintf(why, sizeof(why), "%.*s", CTL_WHY_GONE_MAX, text);
-	sched_member_drop(c, j, i, why);
-	m->is_untold = true;
-	j->view = sched_change(c);
-	j->is_changed = true;
-	barrier_again(j);
-	sched_job_refence(c, j);
-	log_limited(LOG_AS(LOG_WARN, JOB),
-		"job goes on without agent %s: %s job='%s' id=%u host=%s ranks=%u machines=%u/%u",
-		agent->name, text, j->name, j->id, agent->host, m->n_ranks,
-		j->n_members - j->n_left, j->n_members);
-	sched_note(c, EVENT_JOB, "job '%s' goes on without agent %s (host %s): %s", j->name,
-		agent->name, agent->host, text);
-	sched_job_check_done(c, j);
-}
-
-void sched_member_lost(
-	struct sched_core *c, struct sched_job *j, uint32_t i, int code, const char *fmt, ...)
-{
-	char text[CTL_TEXT_MAX + 1];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	if (j->flags & JOB_SHRINK && j->n_members - j->n_left > 1)
-		shrink(c, j, i, text);
-	else
-		sched_job_over(c, j, code, "%s", text);
-}
-
-bool sched_send_evicted(
-	struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
-{
-	uint32_t i = m->role == ROLE_AGENT ? sched_job_member_ever(j, m->id) : CTL_NO_ID;
-
-	if (i == CTL_NO_ID || !j->members[i].is_gone)
-		return false;
-	if (!j->members[i].is_untold)
-		sched_send_job_end(c, m, j);
-	return true;
-}
 
 /* ---- machines that join ---- */
 
@@ -150,48 +67,6 @@ void sched_unjoin(struct sched_core *c, const struct sched_member *m, uint32_t s
 				j->name, m->host);
 			return;
 		}
-	}
-}
-
-void sched_newcomers_drop(struct sched_core *c, struct sched_job *j, uint32_t agent)
-{
-	uint32_t kept = 0;
-
-	for (uint32_t i = 0; i < j->n_newcomers; i++) {
-		const struct sched_newcomer *n = &j->newcomers[i];
-		const struct sched_member *m = sched_member(c, n->agent);
-		struct ctl_msg msg = {.type = CTL_JOINED,
-			.joined = {n->seq, (uint32_t)-BPS_ECLOSED,
-				"the job has ended while this worker waited to be let in",
-				CTL_NO_ID, CTL_NO_ID}};
-
-		if (agent == CTL_NO_ID && m)
-			sched_send(c, m, &msg);
-		else if (n->agent != agent)
-			j->newcomers[kept++] = *n;
-	}
-	j->n_newcomers = kept;
-}
-
-void sched_send_joined(
-	struct sched_core *c, const struct sched_member *m, const struct sched_job *j)
-{
-	struct ctl_msg msg = {.type = CTL_JOINED, .joined = {.text = "", .job = j->id}};
-
-	for (uint32_t r = 0; r < j->n_room; r++) {
-		if (!j->workers[r].is_fresh || j->workers[r].agent != m->id)
-			continue;
-		msg.joined.seq = j->workers[r].seq;
-		msg.joined.rank = r;
-		sched_send(c, m, &msg);
-	}
-}
-
-void sched_job_rescale(struct sched_core *c, const struct sched_job *j, uint32_t was)
-{
-	for (uint32_t i = 1; i < j->n_loads && i <= c->n_members; i++) {
-		c->members[i]->scaled_bytes -= j->loads[i] * was;
-		c->members[i]->scaled_bytes += j->loads[i] * j->n_members;
 	}
 }
 
@@ -315,7 +190,7 @@ static void let_all_in(struct sched_core *c, struct sched_job *j)
 	sched_job_rescale(c, j, was);
 	j->border = sched_change(c);
 	j->border_barrier = j->barrier;
-	sched_job_refence(c, j);
+	place_refence(c, j);
 	sched_note(c, EVENT_JOB, "job '%s' goes on with %u more workers, %u in all", j->name, let,
 		j->n_joined);
 }

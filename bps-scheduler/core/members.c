@@ -1,177 +1,27 @@
-/* Members: who they are, how they come, are missed and go. */
-#include <assert.h>
+/* Liveness of members: HELLO, returns, silence and death. Their data is in model/member.c. Thread: the
+ * core's. */
+#include "bps-scheduler/core/members.h"
+
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/core/progress.h"
+#include "bps-scheduler/core/workers.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core/core_impl.h"
 #include "bps-scheduler/placement/drain.h"
-#include "bps-scheduler/core/record.h"
+#include "bps-scheduler/placement/place_apply.h"
+#include "bps-scheduler/placement/speed.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
 #define THREADS_MAX 1024
 #define TERM_MAX    (UINT32_MAX - 0xffff) /* a view beyond can only be made up */
-
-static const struct {
-	const char *name;
-	unsigned next;
-} member_states[MEMBER_STATES] = {
-	[MEMBER_EXPECTED] = {"expected", STATE_BIT(MEMBER_UP) | STATE_BIT(MEMBER_DOWN)},
-	[MEMBER_UP] = {"up", STATE_BIT(MEMBER_SUSPECT) | STATE_BIT(MEMBER_DOWN)},
-	[MEMBER_SUSPECT] = {"suspect", STATE_BIT(MEMBER_UP) | STATE_BIT(MEMBER_DOWN)},
-	[MEMBER_DOWN] = {"down", STATE_BIT(MEMBER_UP)},
-};
-
-const char *sched_role_name(enum role role)
-{
-	return role == ROLE_SERVER ? "server" : "agent";
-}
-
-const char *sched_member_state_name(enum member_state s)
-{
-	return s < MEMBER_STATES ? member_states[s].name : "?";
-}
-
-static void member_set_state(
-	struct sched_core *c, struct sched_member *m, enum member_state to, const char *why)
-{
-	assert(member_states[m->state].next & STATE_BIT(to));
-	log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s -> %s, %s host=%s id=%u view=%llx",
-		sched_role_name(m->role), m->name, member_states[m->state].name,
-		member_states[to].name, why, m->host, m->id, (unsigned long long)c->view);
-	sched_note(c, EVENT_MEMBER, "%s %s (host %s) is %s: %s", sched_role_name(m->role), m->name,
-		m->host, member_states[to].name, why);
-	m->state = to;
-	m->since_ns = c->now_ns;
-}
-
-struct sched_member *sched_member(const struct sched_core *c, uint32_t id)
-{
-	return id && id <= c->n_members ? c->members[id] : NULL;
-}
-
-static uint32_t host_intern(struct sched_core *c, const char *host)
-{
-	for (uint32_t i = 0; i < c->n_hosts; i++)
-		if (strcmp(c->hosts[i], host) == 0)
-			return i;
-	c->hosts = sched_grow(c->hosts, &c->hosts_room, c->n_hosts + 1, sizeof(*c->hosts));
-	c->hosts[c->n_hosts] = sched_dup(host);
-	return c->n_hosts++;
-}
-
-static void set_str(char **s, const char *to)
-{
-	if (*s && strcmp(*s, to) == 0)
-		return;
-	free(*s);
-	*s = sched_dup(to);
-}
-
-void sched_member_dirty(struct sched_core *c, struct sched_member *m)
-{
-	sched_change(c);
-	if (m->is_dirty)
-		return;
-	m->is_dirty = true;
-	m->next_dirty = c->dirty_members;
-	c->dirty_members = m;
-}
-
-struct sched_member *sched_member_add(
-	struct sched_core *c, uint32_t id, enum role role, const char *name)
-{
-	struct sched_member *m = sched_alloc(1, sizeof(*m));
-
-	c->members =
-		sched_grow(c->members, &c->members_room, id + 1, sizeof(struct sched_member *));
-	if (id > c->n_members)
-		c->n_members = id;
-	c->members[id] = m;
-	m->id = id;
-	m->role = role;
-	m->name = sched_dup(name);
-	return m;
-}
-
-void sched_member_describe(struct sched_core *c, struct sched_member *m, const struct ctl_hello *h)
-{
-	uint16_t threads = m->role == ROLE_SERVER ? h->threads : 0;
-
-	set_str(&m->host, h->host);
-	set_str(&m->addr, h->addr);
-	set_str(&m->version, h->version);
-	m->host_idx = host_intern(c, h->host);
-	m->pid = h->pid;
-	m->port = h->port;
-	m->nic_mbps = h->nic_mbps;
-	m->quota_bytes = h->quota_bytes;
-	if (m->threads != threads || (threads && !m->thread_bytes)) {
-		free(m->thread_bytes);
-		m->thread_bytes = threads ? sched_alloc(threads, sizeof(uint64_t)) : NULL;
-		m->threads = threads;
-	}
-}
-
-void sched_member_free(struct sched_member *m)
-{
-	if (!m)
-		return;
-	free(m->name);
-	free(m->host);
-	free(m->addr);
-	free(m->version);
-	free(m->thread_bytes);
-	free(m->reports);
-	free(m->drain_reason);
-	free(m->drain_who);
-	free(m);
-}
-
-static struct sched_member *member_find(
-	const struct sched_core *c, enum role role, const char *name)
-{
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->role == role && strcmp(c->members[i]->name, name) == 0)
-			return c->members[i];
-	return NULL;
-}
-
-uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m)
-{
-	return NS_PER_MS * (m->role == ROLE_SERVER ? c->cfg.server_dead_ms : c->cfg.agent_dead_ms);
-}
-
-static uint64_t member_window_ns(const struct sched_core *c, const struct sched_member *m)
-{
-	return NS_PER_MS *
-	       (m->role == ROLE_SERVER ? c->cfg.server_window_ms : c->cfg.agent_window_ms);
-}
-
-void sched_member_suspect(struct sched_core *c, struct sched_member *m, const char *why)
-{
-	uint64_t until = c->now_ns + member_window_ns(c, m);
-
-	if (until < c->grace_ns)
-		until = c->grace_ns;
-	member_set_state(c, m, MEMBER_SUSPECT, why);
-	m->deadline_ns = until;
-	sched_arm(c, until);
-}
-
-void sched_kick(struct sched_core *c, struct sched_member *m, const char *why)
-{
-	log_rated(LOG_WARN, "%s %s: %s; closing its connection", sched_role_name(m->role), m->name,
-		why);
-	if (!m->conn)
-		return;
-	sched_conn_drop(c, m->conn->id, why);
-	if (m->state == MEMBER_UP)
-		sched_member_suspect(c, m, why);
-}
 
 /* ---- sight ----
  *
@@ -236,19 +86,19 @@ static void member_down(struct sched_core *c, struct sched_member *m, const char
 {
 	FAILPOINT(SCHED_MEMBER_DOWN);
 	snprintf(m->why_down, sizeof(m->why_down), "%s", why);
-	member_set_state(c, m, MEMBER_DOWN, why);
+	sched_member_set_state(c, m, MEMBER_DOWN, why);
 	sched_member_dirty(c, m);
 	if (m->conn)
 		sched_conn_drop(c, m->conn->id, why);
 	if (m->role == ROLE_SERVER)
-		sched_server_gone(c, m);
+		place_server_gone(c, m);
 	else
 		sched_agent_gone(c, m, true);
 }
 
 void sched_member_expel(struct sched_core *c, enum role role, const char *name)
 {
-	struct sched_member *m = member_find(c, role, name);
+	struct sched_member *m = sched_member_find(c, role, name);
 
 	if (!m || m->conn || m->state == MEMBER_DOWN)
 		return;
@@ -383,7 +233,7 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 		sched_conn_drop(
 			c, m->conn->id, is_new ? "replaced by a new instance" : "reconnected");
 	if (m->state != MEMBER_UP) {
-		member_set_state(c, m, MEMBER_UP, is_new ? "restarted" : "reconnected");
+		sched_member_set_state(c, m, MEMBER_UP, is_new ? "restarted" : "reconnected");
 	} else {
 		const char *how = is_new ? "restarted" : "reconnected";
 
@@ -408,13 +258,13 @@ static void member_back(struct sched_core *c, struct sched_member *m, const stru
 	if (m->role == ROLE_AGENT && is_new)
 		sched_agent_gone(c, m, false);
 	if (m->role == ROLE_SERVER && is_new && was_usable)
-		sched_server_restarted(c, m, h->threads);
+		place_server_restarted(c, m, h->threads);
 	sched_member_describe(c, m, h);
 }
 
 bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl_hello *h)
 {
-	struct sched_member *m = member_find(c, h->role, h->name);
+	struct sched_member *m = sched_member_find(c, h->role, h->name);
 	bool was_there = m && sched_is_usable(m) && m->instance == h->instance;
 
 	conn->is_known = m != NULL;
@@ -429,7 +279,7 @@ bool sched_hello(struct sched_core *c, struct sched_conn *conn, const struct ctl
 		sched_member_describe(c, m, h);
 		sched_member_dirty(c, m);
 		m->moved_ns = c->now_ns;
-		member_set_state(c, m, MEMBER_UP, "it is new");
+		sched_member_set_state(c, m, MEMBER_UP, "it is new");
 	}
 	if (m->role == ROLE_SERVER && !was_there && sched_is_open(m))
 		balance_gathered(c);
@@ -467,12 +317,12 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 		     sched_member_dead_ns(c, m);
 		if (at < c->grace_ns)
 			at = c->grace_ns;
-	} else if (c->alone_ns && at < c->alone_ns + member_window_ns(c, m)) {
-		at = c->alone_ns + member_window_ns(c, m);
+	} else if (c->alone_ns && at < c->alone_ns + sched_member_window_ns(c, m)) {
+		at = c->alone_ns + sched_member_window_ns(c, m);
 	}
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
 		sched_conn_drop(c, m->conn->id, "silent, but servers hear it");
-		member_set_state(c, m, MEMBER_SUSPECT, "silent here, but servers hear it");
+		sched_member_set_state(c, m, MEMBER_SUSPECT, "silent here, but servers hear it");
 		m->deadline_ns = c->now_ns;
 	}
 	if (at < seen_to)

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
 
 #define CANDIDATES_MAX 64
 

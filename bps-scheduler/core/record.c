@@ -4,8 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/place.h"
+#include "bps-scheduler/placement/place_apply.h"
 #include "common/data/dtype.h"
 
 struct record_builder {
@@ -239,7 +244,7 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 	/* A server's threads may change while it holds partitions; their loads follow from the
 	 * runs. */
 	if (m->thread_bytes && m->threads != s->threads)
-		sched_server_rethread(c, m, s->threads);
+		place_server_rethread(c, m, s->threads);
 	m->instance = s->instance;
 	sched_member_describe(c, m, &h);
 	m->state = s->is_up ? MEMBER_EXPECTED : MEMBER_DOWN;
@@ -284,7 +289,7 @@ static int restore_workers(struct sched_core *c, struct sched_job *j, const stru
 		return -EINVAL;
 	for (uint32_t i = 0; i < s->n_members; i++)
 		if (s->members[i].is_gone)
-			sched_member_drop(c, j, i, s->members[i].why);
+			sched_job_member_drop(c, j, i, s->members[i].why);
 	return j->n_joined || s->is_ended ? 0 : -EINVAL;
 }
 
@@ -354,7 +359,7 @@ static int restore_job(struct sched_core *c, const struct state_job *s, struct e
 		j->next = c->ended;
 		c->ended = j;
 		c->n_ended++;
-		sched_trim_ended(c);
+		sched_ended_trim(c);
 	} else {
 		j->next = c->jobs;
 		c->jobs = j;

@@ -1,10 +1,15 @@
-#include <errno.h>
+#include "bps-scheduler/core/why_stuck.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
 #include "common/base/log.h"
 
 #define NAMES_MAX        8
@@ -498,7 +503,7 @@ void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_wh
 	struct why_text t = {.n = 0};
 
 	if (!j) {
-		sched_job_unknown(c, m, msg->job);
+		sched_send_unknown_job(c, m, msg->job);
 		return;
 	}
 	if (sched_send_evicted(c, m, j))

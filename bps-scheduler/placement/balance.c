@@ -2,8 +2,13 @@
 
 #include <stdlib.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/placement/place.h"
+#include "bps-scheduler/placement/place_apply.h"
 #include "bps-scheduler/placement/rebalance_plan.h"
+#include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
 
 #define GAP_NS                                                                                     \
@@ -157,7 +162,7 @@ static bool has_open_server(const struct sched_core *c)
  * occasion to look again. */
 static void evacuate(struct sched_core *c, struct sched_job *j)
 {
-	struct sched_wants w = {0};
+	struct place_wants w = {0};
 	uint32_t n = 0, batch;
 
 	if (!has_open_server(c))
@@ -173,10 +178,10 @@ static void evacuate(struct sched_core *c, struct sched_job *j)
 			if (!is_to_leave(c, &t->parts[k]))
 				continue;
 			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
-			sched_want_add(&w, t, k);
+			place_want_add(&w, t, k);
 		}
 	}
-	sched_place(c, j, &w);
+	place_apply(c, j, &w);
 	batch_moved(c, j, w.n);
 	sched_note(c, EVENT_PARTITIONS,
 		"%u partitions of job '%s' move away from servers that are drained or end, %u are "
@@ -192,7 +197,7 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	struct sched_want *refs; /* of parts */
+	struct place_want *refs; /* of parts */
 	uint32_t n, n_room, refs_room;
 };
 
@@ -202,7 +207,7 @@ static void evening_init(struct sched_core *c, struct sched_job *j, struct rebal
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index)); /* + 1; 0: none */
 
 	*e = (struct rebalance){.n = 0};
-	sched_place_fill(c, j, &e->place, &e->servers);
+	placement_fill(c, j, &e->place, &e->servers);
 	e->rooms = sched_alloc(e->place.n_servers, sizeof(*e->rooms));
 	for (uint32_t i = 0; i < e->place.n_servers; i++) {
 		e->rooms[i] = balance_room(e->servers[i], needs[e->servers[i]->id]);
@@ -223,7 +228,7 @@ static void evening_init(struct sched_core *c, struct sched_job *j, struct rebal
 				.need = part_need(t, k),
 				.server = at - 1,
 				.ref = e->n};
-			e->refs[e->n++] = (struct sched_want){.t = t, .i = k};
+			e->refs[e->n++] = (struct place_want){.t = t, .i = k};
 		}
 	}
 	free(needs);
@@ -232,7 +237,7 @@ static void evening_init(struct sched_core *c, struct sched_job *j, struct rebal
 
 static void evening_fini(struct rebalance *e)
 {
-	sched_place_fini(&e->place, e->servers);
+	placement_free(&e->place, e->servers);
 	free(e->rooms);
 	free(e->parts);
 	free(e->refs);
@@ -255,7 +260,7 @@ static void apply(
 
 	for (uint32_t i = 0; i < e->n; i++) {
 		const struct rebalance_part *p = &e->parts[i];
-		const struct sched_want *w = &e->refs[p->ref];
+		const struct place_want *w = &e->refs[p->ref];
 
 		if (p->to == p->server || p->order >= batch)
 			continue;

@@ -1,22 +1,14 @@
 #include "bps-scheduler/placement/drain.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core/core_impl.h"
-
-/* ---- which ---- */
-
-static struct sched_member *find(const struct sched_core *c, enum role role, const char *name)
-{
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->role == role && strcmp(c->members[i]->name, name) == 0)
-			return c->members[i];
-	return NULL;
-}
 
 static const char *behind(const char *target, const char *prefix)
 {
@@ -30,9 +22,9 @@ int drain_find(
 {
 	const char *as_server = behind(target, "server:"), *as_agent = behind(target, "agent:");
 	struct sched_member *server =
-		as_agent ? NULL : find(c, ROLE_SERVER, as_server ? as_server : target);
+		as_agent ? NULL : sched_member_find(c, ROLE_SERVER, as_server ? as_server : target);
 	struct sched_member *agent =
-		as_server ? NULL : find(c, ROLE_AGENT, as_agent ? as_agent : target);
+		as_server ? NULL : sched_member_find(c, ROLE_AGENT, as_agent ? as_agent : target);
 
 	if (server && agent)
 		return err_set(err, -EINVAL,
@@ -190,14 +182,6 @@ int drain_describe(
 
 /* ---- servers that are about to end ---- */
 
-static void tell_left(
-	struct sched_core *c, const struct sched_member *m, int code, const char *text)
-{
-	struct ctl_msg msg = {.type = CTL_LEFT, .left = {(uint32_t)-code, text}};
-
-	sched_send(c, m, &msg);
-}
-
 bool drain_has_stopped(const struct sched_member *m)
 {
 	return m->role == ROLE_AGENT && m->is_drained && m->is_leaving;
@@ -208,15 +192,15 @@ void drain_leave(struct sched_core *c, struct sched_member *m)
 	m->has_left = false;
 	if (m->role == ROLE_AGENT) {
 		m->is_leaving = m->is_drained;
-		tell_left(c, m, 0, "");
+		sched_send_left(c, m, 0, "");
 		return;
 	}
 	if (c->is_undurable) {
-		tell_left(c, m, BPS_ENOTDURABLE, "the scheduler cannot write its state");
+		sched_send_left(c, m, BPS_ENOTDURABLE, "the scheduler cannot write its state");
 	} else if (!others_open(c, m)) {
-		tell_left(c, m, BPS_ENOSERVER, "no other server takes partitions");
+		sched_send_left(c, m, BPS_ENOSERVER, "no other server takes partitions");
 	} else if (!has_room_elsewhere(c, m)) {
-		tell_left(c, m, BPS_EQUOTA, "the other servers have no memory for its sums");
+		sched_send_left(c, m, BPS_EQUOTA, "the other servers have no memory for its sums");
 	} else {
 		m->is_leaving = true;
 		sched_note(
@@ -233,7 +217,7 @@ void drain_settle(struct sched_core *c)
 		if (m->role != ROLE_SERVER || !m->is_leaving || m->has_left || drain_parts(c, m))
 			continue;
 		m->has_left = true;
-		tell_left(c, m, 0, "");
+		sched_send_left(c, m, 0, "");
 	}
 }
 

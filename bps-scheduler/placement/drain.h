@@ -22,9 +22,6 @@ struct sched_core;
 struct sched_member;
 struct state_member;
 
-#define DRAIN_REASON_MAX 255
-#define DRAIN_WHO_MAX    191
-
 /* target: "NAME" of a server or agent, or "server:NAME", "agent:NAME" where one of each has it.
  * Errors: BPS_ENOTFOUND, -EINVAL it is not clear which; with a sentence. */
 int drain_find(

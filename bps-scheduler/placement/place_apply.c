@@ -1,22 +1,27 @@
 /* Which server has which partition: for tensors that are new, when a server is gone, and when it
  * has restarted. balance.c moves partitions without such need. */
+#include "bps-scheduler/placement/place_apply.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/place.h"
+#include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
 
-void sched_want_add(struct sched_wants *w, struct sched_tensor *t, uint32_t i)
+void place_want_add(struct place_wants *w, struct sched_tensor *t, uint32_t i)
 {
 	w->v = sched_grow(w->v, &w->room, w->n + 1, sizeof(*w->v));
 	w->v[w->n++] =
-		(struct sched_want){.part = {.bytes = sched_part_bytes(t, i)}, .t = t, .i = i};
+		(struct place_want){.part = {.bytes = sched_part_bytes(t, i)}, .t = t, .i = i};
 }
 
 static int larger_first(const void *a, const void *b)
 {
-	const struct sched_want *x = a, *y = b;
+	const struct place_want *x = a, *y = b;
 
 	if (x->part.bytes != y->part.bytes)
 		return x->part.bytes < y->part.bytes ? 1 : -1;
@@ -27,7 +32,7 @@ static int larger_first(const void *a, const void *b)
 
 /* Servers that take partitions: those that are open; when none is, a drained one is better than
  * none. Returns how many. */
-static uint32_t taking_servers(const struct sched_core *c, bool *ret_any)
+uint32_t place_taking_servers(const struct sched_core *c, bool *ret_any)
 {
 	uint32_t n_open = 0, n_usable = 0;
 
@@ -50,11 +55,11 @@ static void note_nic(struct place_machine *machine, const struct sched_member *m
 }
 
 /* Hosts are the machines; those without a usable server stay idle and only need not be chosen. */
-void sched_place_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
+void placement_fill(const struct sched_core *c, const struct sched_job *j, struct placement *p,
 	struct sched_member ***ret_servers)
 {
 	bool any;
-	uint32_t room = taking_servers(c, &any);
+	uint32_t room = place_taking_servers(c, &any);
 	struct sched_member **servers = sched_alloc(room, sizeof(struct sched_member *));
 
 	*ret_servers = servers;
@@ -92,7 +97,7 @@ void sched_place_fill(const struct sched_core *c, const struct sched_job *j, str
 	}
 }
 
-void sched_place_fini(struct placement *p, struct sched_member **servers)
+void placement_free(struct placement *p, struct sched_member **servers)
 {
 	for (uint32_t i = 0; i < p->n_servers; i++)
 		free(p->servers[i].thread_bytes);
@@ -101,7 +106,7 @@ void sched_place_fini(struct placement *p, struct sched_member **servers)
 	free(servers);
 }
 
-void sched_place(struct sched_core *c, struct sched_job *j, struct sched_wants *w)
+void place_apply(struct sched_core *c, struct sched_job *j, struct place_wants *w)
 {
 	struct sched_member **servers;
 	struct placement p;
@@ -111,13 +116,13 @@ void sched_place(struct sched_core *c, struct sched_job *j, struct sched_wants *
 	qsort(w->v, w->n, sizeof(*w->v), larger_first);
 	for (uint32_t k = 0; k < w->n; k++)
 		parts[k] = w->v[k].part;
-	sched_place_fill(c, j, &p, &servers);
+	placement_fill(c, j, &p, &servers);
 	if (p.n_servers)
 		place_parts(&p, parts, w->n);
 	for (uint32_t k = 0; k < w->n; k++)
 		sched_part_set(c, j, w->v[k].t, w->v[k].i,
 			p.n_servers ? servers[parts[k].server] : NULL, parts[k].thread, pgen);
-	sched_place_fini(&p, servers);
+	placement_free(&p, servers);
 	free(parts);
 	sched_job_dirty(c, j);
 }
@@ -125,9 +130,9 @@ void sched_place(struct sched_core *c, struct sched_job *j, struct sched_wants *
 static void place_fresh_of(struct sched_core *c, struct sched_job *j)
 {
 	bool any;
-	uint32_t n_servers = taking_servers(c, &any);
+	uint32_t n_servers = place_taking_servers(c, &any);
 	uint64_t bytes = j->bytes;
-	struct sched_wants w = {0};
+	struct place_wants w = {0};
 
 	for (struct sched_tensor *t = j->fresh; t; t = t->next_fresh)
 		if (t->state == TENSOR_READY)
@@ -139,14 +144,14 @@ static void place_fresh_of(struct sched_core *c, struct sched_job *j)
 			n_servers, bytes, j->part_bytes);
 		sched_tensor_publish(j, t);
 		for (uint32_t i = 0; t->parts && i < t->n_parts; i++)
-			sched_want_add(&w, t, i);
+			place_want_add(&w, t, i);
 	}
 	if (w.n)
-		sched_place(c, j, &w);
+		place_apply(c, j, &w);
 	free(w.v);
 }
 
-void sched_place_fresh(struct sched_core *c)
+void place_fresh(struct sched_core *c)
 {
 	for (struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		if (j->fresh)
@@ -171,7 +176,7 @@ static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t
 
 static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t server)
 {
-	struct sched_wants w = {0};
+	struct place_wants w = {0};
 
 	for (uint32_t i = 0; i < j->n_placed; i++) {
 		struct sched_tensor *t = j->placed[i];
@@ -180,38 +185,38 @@ static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t ser
 			if (t->parts[k].server != server)
 				continue;
 			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
-			sched_want_add(&w, t, k);
+			place_want_add(&w, t, k);
 		}
 	}
 	if (w.n) {
-		sched_place(c, j, &w);
+		place_apply(c, j, &w);
 		j->has_moved = true;
 		note_moved(c, j, w.n, sched_member(c, server));
 	}
 	free(w.v);
 }
 
-void sched_server_gone(struct sched_core *c, struct sched_member *m)
+void place_server_gone(struct sched_core *c, struct sched_member *m)
 {
 	for (struct sched_job *j = c->jobs; j; j = j->next)
 		if (m->id < j->n_loads && j->loads[m->id])
 			replace_from(c, j, m->id);
 }
 
-void sched_place_waiting(struct sched_core *c)
+void place_waiting(struct sched_core *c)
 {
 	bool has_server = false, any;
 
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		if (!j->n_orphans || j->state != JOB_RUNNING)
 			continue;
-		if (!has_server && !(has_server = taking_servers(c, &any) > 0))
+		if (!has_server && !(has_server = place_taking_servers(c, &any) > 0))
 			return;
 		replace_from(c, j, CTL_NO_ID);
 	}
 }
 
-void sched_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads)
+void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_t threads)
 {
 	uint64_t *bytes = sched_alloc(threads, sizeof(*bytes));
 
@@ -232,10 +237,10 @@ void sched_server_rethread(struct sched_core *c, struct sched_member *m, uint16_
 	m->threads = threads;
 }
 
-void sched_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads)
+void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16_t threads)
 {
 	if (threads != m->threads)
-		sched_server_rethread(c, m, threads);
+		place_server_rethread(c, m, threads);
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
 		uint32_t n = 0;
 
@@ -259,7 +264,7 @@ void sched_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 	}
 }
 
-void sched_job_refence(struct sched_core *c, struct sched_job *j)
+void place_refence(struct sched_core *c, struct sched_job *j)
 {
 	uint64_t pgen = sched_change(c);
 

@@ -2,8 +2,9 @@
 
 #include <stdlib.h>
 
+#include "bps-scheduler/model/env.h"
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core/core_impl.h"
+#include "common/base/nicspeed.h"
 
 static uint64_t measured(const struct sched_member *m)
 {

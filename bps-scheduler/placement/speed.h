@@ -39,23 +39,6 @@ struct ctl_beat;
 #define SPEED_WAIT_NS   UINT64_C(10000000000)
 #define SPEED_GAP_NS    UINT64_C(10000000000)
 
-/* Of a member. Zeroed: nothing is measured. */
-struct sched_nic_speed {
-	uint64_t span_ns;    /* when the present span began */
-	uint64_t best, past; /* Mbit/s, in the present span and the one before */
-	uint64_t then_mbps;  /* measured when speeds were taken over last; 0: nothing was */
-	uint64_t used_mbps;  /* that it was taken for */
-};
-
-/* Of the core. */
-struct sched_nic_speeds {
-	uint64_t first_ns; /* when some member had its first measure last; 0: none has */
-	uint64_t taken_ns; /* when they were taken over last */
-	uint64_t count;    /* how often */
-	bool is_due;       /* some measure is a step away, */
-	uint64_t since_ns; /* since then */
-};
-
 /* A member's heartbeat. */
 void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
 /* The process behind m is another one. is_moved: on another machine too. */

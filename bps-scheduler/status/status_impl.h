@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/model.h"
 #include "bps-scheduler/status/status.h"
 #include "common/daemon/jsontext.h"
 

@@ -1,4 +1,5 @@
 /* Quotas and their use, in the status and the metrics. */
+#include "bps-scheduler/core/admission.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/daemon/metrics.h"
 
@@ -15,7 +16,7 @@ static json_t *use_json(uint64_t used, uint64_t limit)
 
 static uint64_t share(const struct sched_core *c, uint32_t percent)
 {
-	return sched_share(sched_servers_bytes(c), percent);
+	return admission_share(admission_servers_bytes(c), percent);
 }
 
 json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j)
@@ -24,7 +25,7 @@ json_t *status_job_quota(const struct sched_core *c, const struct sched_job *j)
 
 	json_object_set_new(o, "tensors", use_json(j->n_tensors, c->cfg.job_tensors));
 	json_object_set_new(
-		o, "server_bytes", use_json(sched_job_claim(j), share(c, c->cfg.job_share)));
+		o, "server_bytes", use_json(admission_job_bytes(j), share(c, c->cfg.job_share)));
 	return o;
 }
 
@@ -51,9 +52,9 @@ json_t *status_users(const struct sched_core *c)
 		o = json_object();
 		status_put_num(o, "uid", j->uid);
 		json_object_set_new(
-			o, "jobs", use_json(sched_user_jobs(c, j->uid), c->cfg.user_jobs));
+			o, "jobs", use_json(admission_user_jobs(c, j->uid), c->cfg.user_jobs));
 		json_object_set_new(o, "server_bytes",
-			use_json(sched_user_claim(c, j->uid), share(c, c->cfg.user_share)));
+			use_json(admission_user_bytes(c, j->uid), share(c, c->cfg.user_share)));
 		json_array_append_new(list, o);
 	}
 	return list;
@@ -78,12 +79,13 @@ void status_quota_metrics(const struct sched_core *c, struct evbuffer *out)
 
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
 		keep_larger(&fullest[QUOTA_JOB_TENSORS], j->n_tensors, c->cfg.job_tensors);
-		keep_larger(&fullest[QUOTA_JOB_SHARE], sched_job_claim(j), job_limit);
+		keep_larger(&fullest[QUOTA_JOB_SHARE], admission_job_bytes(j), job_limit);
 		if (!is_first(c, j))
 			continue;
+		keep_larger(&fullest[QUOTA_USER_JOBS], admission_user_jobs(c, j->uid),
+			c->cfg.user_jobs);
 		keep_larger(
-			&fullest[QUOTA_USER_JOBS], sched_user_jobs(c, j->uid), c->cfg.user_jobs);
-		keep_larger(&fullest[QUOTA_USER_SHARE], sched_user_claim(c, j->uid), user_limit);
+			&fullest[QUOTA_USER_SHARE], admission_user_bytes(c, j->uid), user_limit);
 	}
 	metric_begin(out, "bps_quota_used_ratio", "gauge",
 		"largest share of its limit that a user or a job has");

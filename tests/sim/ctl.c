@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/state.h"
+#include "bps-scheduler/model/state.h"
 
 #define RECORD_MEM_MAX  (1u << 20)
 #define ATTEMPT_NS      (2 * S)

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/drain.h"
 
 static struct sched_member *any_server(

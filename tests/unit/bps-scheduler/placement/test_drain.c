@@ -11,8 +11,9 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/drain.h"
+#include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"

@@ -1,186 +1,27 @@
-/* Jobs: how they form of workers, and end. */
-#include <assert.h>
+/* Messages about workers: JOIN, their ends and FAIL. A job forms of workers here; core/elastic.c lets
+ * more of them into a running job, core/job_end.c ends it. Thread: the core's. */
+#include "bps-scheduler/core/workers.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/core/admission.h"
+#include "bps-scheduler/core/commit.h"
+#include "bps-scheduler/core/elastic.h"
+#include "bps-scheduler/core/job_end.h"
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
 #include "common/base/log.h"
-
-static const struct {
-	const char *name;
-	unsigned next;
-} job_states[JOB_STATES] = {
-	[JOB_FORMING] = {"forming", STATE_BIT(JOB_RUNNING)},
-	[JOB_RUNNING] = {"running", STATE_BIT(JOB_ENDED)},
-	[JOB_ENDED] = {"ended", 0},
-};
-
-const char *sched_job_state_name(enum job_state s)
-{
-	return s < JOB_STATES ? job_states[s].name : "?";
-}
-
-static void job_set_state(
-	struct sched_core *c, struct sched_job *j, enum job_state to, const char *why)
-{
-	assert(job_states[j->state].next & STATE_BIT(to));
-	log_limited(LOG_AS(LOG_INFO, JOB), "job: %s -> %s, %s job='%s' id=%u uid=%u workers=%u/%u",
-		job_states[j->state].name, job_states[to].name, why, j->name, j->id, j->uid,
-		j->n_joined, j->size);
-	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) %s: %s", j->name, j->size, j->uid,
-		to == JOB_RUNNING ? "runs" : "has ended", why);
-	j->state = to;
-	j->since_ns = c->now_ns;
-}
-
-/* ---- finding ---- */
-
-struct sched_job *sched_job(const struct sched_core *c, uint32_t id)
-{
-	for (struct sched_job *j = c->jobs; j; j = j->next)
-		if (j->id == id)
-			return j;
-	return NULL;
-}
-
-struct sched_job *sched_job_any(const struct sched_core *c, uint32_t id)
-{
-	for (struct sched_job *j = c->ended; j; j = j->next)
-		if (j->id == id)
-			return j;
-	return sched_job(c, id);
-}
-
-uint32_t sched_job_member_ever(const struct sched_job *j, uint32_t agent)
-{
-	for (uint32_t i = 0; i < j->n_members; i++)
-		if (j->members[i].agent == agent)
-			return i;
-	return CTL_NO_ID;
-}
-
-uint32_t sched_job_member(const struct sched_job *j, uint32_t agent)
-{
-	uint32_t i = sched_job_member_ever(j, agent);
-
-	return i == CTL_NO_ID || j->members[i].is_gone ? CTL_NO_ID : i;
-}
-
-const char *sched_host_of(const struct sched_core *c, uint32_t agent)
-{
-	const struct sched_member *m = sched_member(c, agent);
-
-	return m ? m->host : "?";
-}
-
-/* ---- life ---- */
-
-struct sched_job *sched_job_new(uint32_t id, uint32_t uid, const char *name, uint32_t size)
-{
-	struct sched_job *j = sched_alloc(1, sizeof(*j));
-
-	j->id = id;
-	j->uid = uid;
-	j->name = sched_dup(name);
-	j->size = size;
-	j->fresh_tail = &j->fresh;
-	return j;
-}
-
-void sched_job_free(struct sched_core *c, struct sched_job *j)
-{
-	if (!j)
-		return;
-	sched_job_drop_tensors(c, j);
-	free(j->workers);
-	for (uint32_t i = 0; i < j->n_members; i++)
-		free(j->members[i].why);
-	free(j->newcomers);
-	free(j->members);
-	free(j->end_text);
-	free(j->name);
-	free(j);
-}
-
-void sched_job_dirty(struct sched_core *c, struct sched_job *j)
-{
-	sched_change(c);
-	if (j->is_dirty)
-		return;
-	j->is_dirty = true;
-	j->next_dirty = c->dirty_jobs;
-	c->dirty_jobs = j;
-}
-
-static void job_unlink(struct sched_core *c, struct sched_job *j)
-{
-	struct sched_job **at = &c->jobs;
-
-	while (*at != j)
-		at = &(*at)->next;
-	*at = j->next;
-	c->n_jobs--;
-}
-
-void sched_job_over(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
-{
-	char text[CTL_TEXT_MAX + 1];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	job_set_state(c, j, JOB_ENDED, text[0] ? text : "all workers have finished");
-	sched_job_drop_tensors(c, j);
-	sched_newcomers_drop(c, j, CTL_NO_ID);
-	j->code = (uint32_t)-code;
-	j->end_text = sched_dup(text);
-	j->is_changed = true;
-	sched_job_dirty(c, j);
-	job_unlink(c, j);
-	j->next = c->ended;
-	c->ended = j;
-	c->n_ended++;
-}
-
-/* ---- workers ---- */
-
-struct sched_worker *sched_worker_at(struct sched_job *j, uint32_t rank)
-{
-	j->workers = sched_grow(j->workers, &j->n_room, rank + 1, sizeof(*j->workers));
-	return &j->workers[rank];
-}
 
 static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t rank)
 {
 	return rank < j->n_room ? &j->workers[rank] : NULL;
-}
-
-struct sched_job_member *sched_job_member_add(struct sched_job *j, uint32_t agent)
-{
-	j->members =
-		sched_grow(j->members, &j->members_room, j->n_members + 1, sizeof(*j->members));
-	j->members[j->n_members] = (struct sched_job_member){
-		.agent = agent, .low_rank = CTL_NO_ID, .since = j->formed};
-	return &j->members[j->n_members++];
-}
-
-void sched_job_attach(
-	struct sched_job *j, uint32_t rank, uint32_t agent, uint32_t pid, uint32_t seq)
-{
-	uint32_t i = sched_job_member(j, agent);
-	struct sched_job_member *m;
-
-	*sched_worker_at(j, rank) = (struct sched_worker){
-		.state = WORKER_ATTACHED, .agent = agent, .pid = pid, .seq = seq};
-	j->n_joined++;
-	m = i == CTL_NO_ID ? sched_job_member_add(j, agent) : &j->members[i];
-	m->n_ranks++;
-	if (rank < m->low_rank)
-		m->low_rank = rank;
 }
 
 /* Of a forming job. */
@@ -381,7 +222,7 @@ static struct sched_job *job_open(const struct join_request *in)
 	struct err_text err;
 	struct sched_job *j;
 	uint32_t id;
-	int rc = sched_admit_job(c, in->msg->uid, &err);
+	int rc = admission_check_job(c, in->msg->uid, &err);
 
 	if (rc < 0) {
 		join_refuse(in, rc, "job '%s': %s", in->msg->job, err.s);
@@ -433,7 +274,7 @@ static void number_members(struct sched_job *j)
 static void job_start(struct sched_core *c, struct sched_job *j)
 {
 	number_members(j);
-	job_set_state(c, j, JOB_RUNNING, "all workers have joined");
+	sched_job_set_state(c, j, JOB_RUNNING, "all workers have joined");
 	j->view = j->formed = sched_change(c);
 	for (uint32_t i = 0; i < j->n_members; i++)
 		j->members[i].since = j->formed;
@@ -471,7 +312,7 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 	struct join_request in = {c, m, msg};
 	struct err_text err;
 	struct sched_job *j = NULL;
-	int rc = sched_job_for(c, msg, &j, &err);
+	int rc = admission_find_job(c, msg, &j, &err);
 	uint32_t rank = j ? join_repeated(&in, j) : CTL_NO_ID;
 
 	if (rank != CTL_NO_ID && j->workers[rank].state == WORKER_GONE) {
@@ -520,27 +361,12 @@ void sched_join(struct sched_core *c, struct sched_member *m, const struct ctl_j
 
 /* ---- workers' ends ---- */
 
-void sched_job_unknown(struct sched_core *c, const struct sched_member *m, uint32_t id)
-{
-	struct ctl_msg msg = {.type = CTL_JOB_END,
-		.job_end = {id, (uint32_t)-BPS_EJOB_FAILED,
-			"the scheduler does not know this job (any more)"}};
-	const struct sched_job *j = sched_job_any(c, id);
-
-	if (j && j->is_dirty)
-		return; /* its end is told when it is durable */
-	if (j)
-		sched_send_job_end(c, m, j);
-	else
-		sched_send(c, m, &msg);
-}
-
 /* The last worker of a forming job has left. */
 static void forming_end(struct sched_core *c, struct sched_job *j)
 {
 	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u): all left before it had formed",
 		j->name, j->size, j->uid);
-	job_unlink(c, j);
+	sched_job_unlink(c, j);
 	sched_job_free(c, j);
 }
 
@@ -562,19 +388,13 @@ static void worker_finished(struct sched_core *c, struct sched_job *j, struct sc
 	sched_job_check_done(c, j);
 }
 
-void sched_job_check_done(struct sched_core *c, struct sched_job *j)
-{
-	if (j->n_done == j->n_joined)
-		sched_job_over(c, j, 0, "%s", "");
-}
-
 void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl_worker *msg)
 {
 	struct sched_job *j = sched_job(c, msg->job);
 	struct sched_worker *w;
 
 	if (!j) {
-		sched_job_unknown(c, m, msg->job);
+		sched_send_unknown_job(c, m, msg->job);
 		return;
 	}
 	if (sched_send_evicted(c, m, j))
@@ -592,7 +412,7 @@ void sched_worker(struct sched_core *c, struct sched_member *m, const struct ctl
 	} else if (msg->event == WORKER_FINISHED) {
 		worker_finished(c, j, w);
 	} else if (w->state != WORKER_DONE) {
-		sched_member_lost(c, j, sched_job_member(j, m->id), BPS_EWORKER_LOST,
+		sched_machine_lost(c, j, sched_job_member(j, m->id), BPS_EWORKER_LOST,
 			"rank %u (host %s, pid %u) of job '%s' was lost%s%s", msg->rank, m->host,
 			w->pid, j->name, msg->text[0] ? ": " : "", msg->text);
 	}
@@ -604,7 +424,7 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 	int code = msg->code && msg->code <= INT32_MAX ? -(int)msg->code : BPS_EJOB_FAILED;
 
 	if (!j || j->state != JOB_RUNNING) {
-		sched_job_unknown(c, m, msg->job);
+		sched_send_unknown_job(c, m, msg->job);
 		return;
 	}
 	if (sched_send_evicted(c, m, j))
@@ -614,33 +434,12 @@ void sched_fail(struct sched_core *c, struct sched_member *m, const struct ctl_f
 		return;
 	}
 	if (m->role == ROLE_AGENT && (code == BPS_EDEVICE || code == BPS_EWORKER_LOST))
-		sched_member_lost(c, j, sched_job_member(j, m->id), code, "%s (host %s): %s",
+		sched_machine_lost(c, j, sched_job_member(j, m->id), code, "%s (host %s): %s",
 			m->name, m->host, msg->text[0] ? msg->text : err_str(code));
 	else if (msg->text[0])
-		sched_job_over(c, j, code, "%s", msg->text);
+		sched_job_end(c, j, code, "%s", msg->text);
 	else
-		sched_job_over(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
-}
-
-void sched_kill(struct sched_core *c, struct sched_job *j, const char *text)
-{
-	struct ctl_msg msg = {
-		.type = CTL_JOB_END, .job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text}};
-
-	if (j->state == JOB_RUNNING) {
-		sched_job_over(c, j, BPS_EJOB_FAILED, "%s", text);
-		return;
-	}
-	for (uint32_t i = 0; i < j->n_members; i++) {
-		const struct sched_member *m = sched_member(c, j->members[i].agent);
-
-		if (m)
-			sched_send(c, m, &msg);
-	}
-	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) has ended before it had formed: %s",
-		j->name, j->size, j->uid, text);
-	job_unlink(c, j);
-	sched_job_free(c, j);
+		sched_job_end(c, j, code, "%s (host %s): %s", m->name, m->host, err_str(code));
 }
 
 static void forming_drop_agent(struct sched_core *c, struct sched_job *j, uint32_t agent)
@@ -664,7 +463,7 @@ void sched_agent_gone(struct sched_core *c, struct sched_member *m, bool is_dead
 		if (j->state == JOB_FORMING)
 			forming_drop_agent(c, j, m->id);
 		else if (is_dead)
-			sched_member_lost(c, j, sched_job_member(j, m->id), BPS_EAGENT_LOST,
+			sched_machine_lost(c, j, sched_job_member(j, m->id), BPS_EAGENT_LOST,
 				"agent '%s' (host %s) of job '%s' is lost: %s", m->name, m->host,
 				j->name, m->why_down);
 	}

@@ -1,11 +1,10 @@
-#include "bps-scheduler/core/mute.h"
+#include "bps-scheduler/model/mute.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/core/core_impl.h"
+#include "bps-scheduler/model/change.h"
 
 /* Those that are over go as soon as anything changes. */
 static void drop_ended(struct sched_core *c)

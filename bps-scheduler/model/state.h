@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_CORE_STATE_H
-#define BPS_SCHEDULER_CORE_STATE_H
+#ifndef BPS_SCHEDULER_MODEL_STATE_H
+#define BPS_SCHEDULER_MODEL_STATE_H
 /* What the scheduler makes durable: one kind of record, the set of objects that one view
  * changed. Applying the records in their order gives the state; a snapshot is one record that
  * holds everything. An object in a record replaces what earlier records said about it.

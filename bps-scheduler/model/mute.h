@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_CORE_MUTE_H
-#define BPS_SCHEDULER_CORE_MUTE_H
+#ifndef BPS_SCHEDULER_MODEL_MUTE_H
+#define BPS_SCHEDULER_MODEL_MUTE_H
 /* Problems that an operator knows of and does not want to see for a while: muted by their code,
  * with a reason and an end. They leave the health word and bpsctl's exit code; bps_health and the
  * JSON keep them.

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/core/mute.h"
+#include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/status/status.h"
 #include "common/base/log.h"
 #include "tests/unit/fake_sched.h"

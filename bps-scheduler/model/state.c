@@ -1,7 +1,7 @@
-#include "bps-scheduler/core/state.h"
+#include "bps-scheduler/model/state.h"
 
-#include "bps-scheduler/placement/drain.h"
-#include "bps-scheduler/core/mute.h"
+#include "bps-scheduler/model/member.h"
+#include "bps-scheduler/model/mute.h"
 #include "common/wire/ctlmsg.h"
 
 #define MANY (1u << 28) /* what a record holds is bounded by its length, which its writer chose */

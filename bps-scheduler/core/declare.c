@@ -1,0 +1,204 @@
+/* DECLARE: agents declare tensors, which are compared and become ready when all agents have declared
+ * them. place_apply.c numbers them. Thread: the core's. */
+#include "bps-scheduler/core/declare.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "bps-scheduler/core/admission.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
+#include "common/base/log.h"
+#include "common/data/dtype.h"
+
+struct declare_request {
+	struct sched_core *c;
+	struct sched_member *m;
+	struct sched_job *j;
+	uint32_t member; /* number in the job */
+};
+
+static void mismatch_text(const struct declare_request *in, const struct sched_tensor *t,
+	const struct ctl_decl *d, char *ret, size_t n)
+{
+	const struct sched_worker *w = &in->j->workers[t->first_rank];
+
+	snprintf(ret, n,
+		"tensor '%s' of job '%s': rank %u (host %s) declares %s x %llu, rank %u (host %s)"
+		" %s x %llu",
+		t->name, in->j->name, t->first_rank, sched_host_of(in->c, w->agent),
+		dtype_name(t->dtype), (unsigned long long)t->n_elems, d->rank, in->m->host,
+		dtype_name(d->dtype), (unsigned long long)d->n_elems);
+}
+
+static void tensor_mismatch(
+	const struct declare_request *in, struct sched_tensor *t, const struct ctl_decl *d)
+{
+	char text[CTL_TEXT_MAX + 1];
+
+	mismatch_text(in, t, d, text, sizeof(text));
+	if (t->state != TENSOR_COLLECTING) { /* the others agreed long ago */
+		sched_send_tensor_fail(in->c, in->m, in->j, t->name, BPS_EMISMATCH, text);
+		return;
+	}
+	log_rated(LOG_AS(LOG_WARN, TENSOR_REFUSED), "%s job='%s' id=%u", text, in->j->name,
+		in->j->id);
+	t->fail_text = sched_dup(text);
+	t->fail_code = BPS_EMISMATCH;
+	in->j->claimed_bytes -= t->n_elems * dtype_bytes(t->dtype);
+	t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
+	for (uint32_t i = 0; i < in->j->n_members; i++)
+		if (sched_tensor_has_declared(t, i))
+			sched_send_tensor_fail(in->c, sched_member(in->c, in->j->members[i].agent),
+				in->j, t->name, BPS_EMISMATCH, text);
+	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "workers disagree");
+}
+
+static struct sched_tensor *tensor_new(const struct declare_request *in, const struct ctl_decl *d)
+{
+	struct sched_tensor *t = sched_alloc(1, sizeof(*t));
+
+	t->id = CTL_NO_ID;
+	t->dtype = d->dtype;
+	t->n_elems = d->n_elems;
+	t->name = sched_dup(d->name);
+	t->first_rank = d->rank;
+	t->since_ns = in->c->now_ns;
+	t->declared = sched_alloc((in->j->n_members + 63) / 64, sizeof(uint64_t));
+	sched_tensor_add(in->j, t);
+	return t;
+}
+
+static bool is_decl_sound(const struct declare_request *in, const struct ctl_decl *d)
+{
+	struct sched_core *c = in->c;
+	size_t bytes = dtype_bytes(d->dtype);
+
+	if (!d->name[0] || d->rank >= in->j->n_room || in->j->workers[d->rank].agent != in->m->id)
+		sched_kick(c, in->m, "a declaration that is not sound");
+	else if (!bytes || !d->n_elems)
+		sched_send_tensor_fail(
+			c, in->m, in->j, d->name, -EINVAL, "unknown type or no elements");
+	else if (d->n_elems > SCHED_TENSOR_BYTES_MAX / bytes)
+		sched_send_tensor_fail(
+			c, in->m, in->j, d->name, BPS_EQUOTA, "a tensor has at most 1 TiB");
+	else
+		return true;
+	return false;
+}
+
+static void resend_plan(const struct declare_request *in, struct sched_tensor *t)
+{
+	struct ctl_msg msg = {.type = CTL_PLAN, .plan = {.view = in->c->view, .job = in->j->id}};
+	struct ctl_tensor def = {t->id, t->name, t->dtype, t->n_elems, t->part_elems};
+	uint32_t at = 0;
+
+	if (in->c->tx_view) { /* what it has by then may not be durable yet */
+		in->j->owes_plans = in->j->members[in->member].is_owed_plan = true;
+		return;
+	}
+	msg.plan.tensors = &def;
+	msg.plan.n_tensors = 1;
+	msg.plan.runs = sched_alloc(CTL_LIST_MAX, sizeof(struct ctl_run));
+	do {
+		msg.plan.n_runs = 0;
+		while (msg.plan.n_runs < CTL_LIST_MAX &&
+			sched_run_next(t, &at, 0, SERVER_ANY, &msg.plan.runs[msg.plan.n_runs]))
+			msg.plan.n_runs++;
+		sched_send(in->c, in->m, &msg);
+	} while (msg.plan.n_runs == CTL_LIST_MAX);
+	free(msg.plan.runs);
+}
+
+static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
+{
+	uint32_t max = in->c->cfg.job_tensors;
+	struct err_text err;
+
+	if (!max || max > SCHED_TENSORS_MAX)
+		max = SCHED_TENSORS_MAX;
+	if (in->j->n_tensors < max)
+		return true;
+	in->c->refused[QUOTA_JOB_TENSORS]++;
+	err_set(&err, BPS_EQUOTA,
+		"tensor '%s': job '%s' has %u of %u tensors; see bps-scheduler's --job-tensors",
+		d->name, in->j->name, in->j->n_tensors, max);
+	sched_send_tensor_fail(in->c, in->m, in->j, d->name, BPS_EQUOTA, err.s);
+	return false;
+}
+
+/* The tensor is there all the same when the servers' memory is not enough: all agents must get the
+ * same answer, also when there is more by then. */
+static void claim(const struct declare_request *in, struct sched_tensor *t)
+{
+	uint64_t bytes = t->n_elems * dtype_bytes(t->dtype);
+	struct err_text why, err;
+	int rc = admission_check_tensor(in->c, in->j, bytes, &why);
+
+	if (rc == 0) {
+		in->j->claimed_bytes += bytes;
+		return;
+	}
+	err_set(&err, rc, "tensor '%s' of job '%s': %s", t->name, in->j->name, why.s);
+	t->fail_text = sched_dup(err.s);
+	t->fail_code = rc;
+	sched_tensor_set_state(in->j, t, TENSOR_FAILED, "over a quota");
+}
+
+static void declare_one(const struct declare_request *in, const struct ctl_decl *d)
+{
+	struct sched_job *j = in->j;
+	struct sched_tensor *t = sched_tensor_find(j, d->name);
+
+	if (!t) {
+		if (!has_room(in, d))
+			return;
+		t = tensor_new(in, d);
+		claim(in, t);
+	}
+	if (t->state == TENSOR_FAILED) {
+		sched_send_tensor_fail(in->c, in->m, j, t->name, t->fail_code, t->fail_text);
+	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
+		tensor_mismatch(in, t, d);
+	} else if (t->state == TENSOR_PLACED) {
+		resend_plan(in, t);
+	} else if (t->state == TENSOR_COLLECTING && !sched_tensor_has_declared(t, in->member)) {
+		t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
+		t->n_declared++;
+	}
+}
+
+/* Behind all of a message: two declarations of one tensor in it are of workers who disagree, and that
+ * must be known before the tensor is taken for agreed on. */
+static void check_named(const struct declare_request *in, const char *name)
+{
+	struct sched_tensor *t = sched_tensor_find(in->j, name);
+
+	if (t && t->state == TENSOR_COLLECTING)
+		sched_tensor_check_declared(in->c, in->j, t);
+}
+
+void sched_declare(struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg)
+{
+	struct declare_request in = {c, m, sched_job(c, msg->job), 0};
+
+	if (!in.j) {
+		sched_send_unknown_job(c, m, msg->job);
+		return;
+	}
+	if (sched_send_evicted(c, m, in.j))
+		return;
+	in.member = sched_job_member(in.j, m->id);
+	if (in.member == CTL_NO_ID || in.j->state != JOB_RUNNING) {
+		sched_kick(c, m, "DECLARE in a job that is not its or has not formed");
+		return;
+	}
+	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
+		if (is_decl_sound(&in, &msg->tensors[i]))
+			declare_one(&in, &msg->tensors[i]);
+	for (uint32_t i = 0; i < msg->n_tensors && m->conn; i++)
+		check_named(&in, msg->tensors[i].name);
+}

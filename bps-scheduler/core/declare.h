@@ -1,0 +1,7 @@
+#ifndef BPS_SCHEDULER_CORE_DECLARE_H
+#define BPS_SCHEDULER_CORE_DECLARE_H
+#include "bps-scheduler/model/model.h"
+
+/* DECLARE of a member; msg is lent. Nonsense closes its connection. */
+void sched_declare(struct sched_core *c, struct sched_member *m, const struct ctl_declare *msg);
+#endif

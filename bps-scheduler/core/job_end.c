@@ -1,0 +1,118 @@
+/* How a job ends, or goes on without a machine that is lost (docs/faults.md, jobs that change).
+ *
+ *   member of a job:  LIVE --lost, or one of its workers is, job may shrink--> GONE
+ *                       ^                                                       |
+ *                       `------ its workers join again, at a barrier -----------'
+ *
+ * A machine leaves as a whole: its workers' contributions are one. It keeps its number, and its
+ * name stays with the job. One transaction has the members without it and a new pgen for every
+ * partition, so that no round can be completed under the old one. The rest is the rule for a
+ * replaced server: the members that are left report what they have, and what one of them has is
+ * donated. Thread: the core's. */
+#include "bps-scheduler/core/job_end.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/send.h"
+#include "bps-scheduler/placement/place_apply.h"
+#include "common/base/log.h"
+
+void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const char *fmt, ...)
+{
+	char text[CTL_TEXT_MAX + 1];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	sched_job_set_state(c, j, JOB_ENDED, text[0] ? text : "all workers have finished");
+	sched_job_drop_tensors(c, j);
+	sched_newcomers_drop(c, j, CTL_NO_ID);
+	j->code = (uint32_t)-code;
+	j->end_text = sched_dup(text);
+	j->is_changed = true;
+	sched_job_dirty(c, j);
+	sched_job_unlink(c, j);
+	j->next = c->ended;
+	c->ended = j;
+	c->n_ended++;
+}
+
+void sched_job_check_done(struct sched_core *c, struct sched_job *j)
+{
+	if (j->n_done == j->n_joined)
+		sched_job_end(c, j, 0, "%s", "");
+}
+
+void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text)
+{
+	struct ctl_msg msg = {
+		.type = CTL_JOB_END, .job_end = {j->id, (uint32_t)-BPS_EJOB_FAILED, text}};
+
+	if (j->state == JOB_RUNNING) {
+		sched_job_end(c, j, BPS_EJOB_FAILED, "%s", text);
+		return;
+	}
+	for (uint32_t i = 0; i < j->n_members; i++) {
+		const struct sched_member *m = sched_member(c, j->members[i].agent);
+
+		if (m)
+			sched_send(c, m, &msg);
+	}
+	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) has ended before it had formed: %s",
+		j->name, j->size, j->uid, text);
+	sched_job_unlink(c, j);
+	sched_job_free(c, j);
+}
+
+/* A barrier is passed in one view: who waits there says so again when it knows this one. */
+static void barrier_again(struct sched_job *j)
+{
+	for (uint32_t r = 0; r < j->n_room; r++)
+		if (j->workers[r].barrier == j->barrier + 1)
+			j->workers[r].barrier = 0;
+	j->n_at_barrier = 0;
+}
+
+/* Nobody who is told of the job has to be asked about it: the record, the log, the event and JOB
+ * carry who it was. */
+static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *text)
+{
+	struct sched_job_member *m = &j->members[i];
+	const struct sched_member *agent = sched_member(c, m->agent);
+	char why[CTL_WHY_GONE_MAX + 1];
+
+	snprintf(why, sizeof(why), "%.*s", CTL_WHY_GONE_MAX, text);
+	sched_job_member_drop(c, j, i, why);
+	m->is_untold = true;
+	j->view = sched_change(c);
+	j->is_changed = true;
+	barrier_again(j);
+	place_refence(c, j);
+	log_limited(LOG_AS(LOG_WARN, JOB),
+		"job goes on without agent %s: %s job='%s' id=%u host=%s ranks=%u machines=%u/%u",
+		agent->name, text, j->name, j->id, agent->host, m->n_ranks,
+		j->n_members - j->n_left, j->n_members);
+	sched_note(c, EVENT_JOB, "job '%s' goes on without agent %s (host %s): %s", j->name,
+		agent->name, agent->host, text);
+	sched_job_check_done(c, j);
+}
+
+void sched_machine_lost(
+	struct sched_core *c, struct sched_job *j, uint32_t i, int code, const char *fmt, ...)
+{
+	char text[CTL_TEXT_MAX + 1];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (j->flags & JOB_SHRINK && j->n_members - j->n_left > 1)
+		shrink(c, j, i, text);
+	else
+		sched_job_end(c, j, code, "%s", text);
+}

@@ -1,0 +1,16 @@
+#ifndef BPS_SCHEDULER_CORE_WHY_STUCK_H
+#define BPS_SCHEDULER_CORE_WHY_STUCK_H
+#include "bps-scheduler/core/core.h"
+#include "bps-scheduler/model/model.h"
+
+/* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who
+ * answered. */
+void sched_conditions(const struct sched_core *c, const struct sched_job *j,
+	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
+/* Messages of an agent; msg is lent. */
+void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);
+void sched_report(struct sched_core *c, struct sched_member *m, const struct ctl_report *msg);
+/* End the probes whose time is over. */
+void sched_probe_tick(struct sched_core *c);
+void sched_probe_free_all(struct sched_core *c);
+#endif

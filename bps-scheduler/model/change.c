@@ -1,0 +1,29 @@
+/* The open transaction: what has changed and is not durable yet. */
+#include "bps-scheduler/model/change.h"
+
+uint64_t sched_change(struct sched_core *c)
+{
+	if (!c->tx_view)
+		c->tx_view = c->view + 1;
+	return c->tx_view;
+}
+
+void sched_member_dirty(struct sched_core *c, struct sched_member *m)
+{
+	sched_change(c);
+	if (m->is_dirty)
+		return;
+	m->is_dirty = true;
+	m->next_dirty = c->dirty_members;
+	c->dirty_members = m;
+}
+
+void sched_job_dirty(struct sched_core *c, struct sched_job *j)
+{
+	sched_change(c);
+	if (j->is_dirty)
+		return;
+	j->is_dirty = true;
+	j->next_dirty = c->dirty_jobs;
+	c->dirty_jobs = j;
+}

@@ -1,0 +1,69 @@
+/* The environment of the core: memory, events for people and the next deadline. Out of memory ends
+ * the process. All state that matters is durable, the data path does not need the scheduler, and
+ * every table is bounded. */
+#include "bps-scheduler/model/env.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/log.h"
+
+void *sched_alloc(size_t n, size_t bytes)
+{
+	void *p = calloc(n ? n : 1, bytes);
+
+	if (!p) {
+		log_error("out of memory: ending, the state is durable");
+		abort();
+	}
+	return p;
+}
+
+void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes)
+{
+	uint32_t n = *room ? *room : 8;
+
+	if (need <= *room)
+		return p;
+	while (n < need)
+		n *= 2;
+	p = realloc(p, n * bytes);
+	if (!p) {
+		log_error("out of memory: ending, the state is durable");
+		abort();
+	}
+	memset((char *)p + *room * bytes, 0, (n - *room) * bytes);
+	*room = n;
+	return p;
+}
+
+char *sched_dup(const char *s)
+{
+	size_t n = strlen(s) + 1;
+	char *d = sched_alloc(n, 1);
+
+	memcpy(d, s, n);
+	return d;
+}
+
+void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
+{
+	char text[SCHED_EVENT_BYTES];
+	struct sched_event e = {kind, c->tx_view ? c->tx_view : c->view, text};
+	va_list ap;
+
+	if (!c->env.event)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	c->env.event(c->env.ctx, &e);
+}
+
+void sched_arm(struct sched_core *c, uint64_t at_ns)
+{
+	if (at_ns < c->due_ns)
+		c->due_ns = at_ns;
+}

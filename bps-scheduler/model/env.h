@@ -1,0 +1,15 @@
+#ifndef BPS_SCHEDULER_MODEL_ENV_H
+#define BPS_SCHEDULER_MODEL_ENV_H
+#include "bps-scheduler/model/model.h"
+
+/* Zeroed memory, the caller's to free(); never NULL. */
+void *sched_alloc(size_t n, size_t bytes);
+/* Make room for `need` entries in a table of *room; new ones are zeroed. */
+void *sched_grow(void *p, uint32_t *room, uint32_t need, size_t bytes);
+char *sched_dup(const char *s);
+/* Report an event for people, by env.event. */
+void sched_note(struct sched_core *c, enum sched_event_kind kind, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+/* Something is due at that time; sched_next_deadline is no later. */
+void sched_arm(struct sched_core *c, uint64_t at_ns);
+#endif
