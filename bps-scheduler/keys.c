@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/model/conn.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"
 

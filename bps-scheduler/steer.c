@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/control/ctlchan.h"

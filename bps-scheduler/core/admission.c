@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/model/find.h"
 #include "common/base/key.h"
 
 static bool has_token(const struct sched_job *j, const struct ctl_join *q)

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/conn.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/place.h"
 #include "common/data/dtype.h"
 

@@ -5,10 +5,6 @@
 #include <stdlib.h>
 
 #include "bps-scheduler/core/record.h"
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"

@@ -7,10 +7,6 @@
 #include <stdlib.h>
 
 #include "bps-scheduler/core/admission.h"
-#include "bps-scheduler/model/conn.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "common/base/log.h"
 #include "common/data/dtype.h"
 

@@ -9,10 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 

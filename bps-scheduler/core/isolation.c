@@ -8,7 +8,6 @@
  * A single member that is silent says nothing about this host. If all have really died, nothing is
  * lost: there is nobody to be told. */
 #include "bps-scheduler/core/members.h"
-#include "bps-scheduler/model/env.h"
 #include "common/base/log.h"
 
 /* Silence of all; well below what is death for one (at least 3 beats, see main.c). */

@@ -14,10 +14,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "common/base/log.h"
 

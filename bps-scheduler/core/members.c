@@ -8,11 +8,6 @@
 
 #include "bps-scheduler/core/progress.h"
 #include "bps-scheduler/core/workers.h"
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/conn.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/place_apply.h"

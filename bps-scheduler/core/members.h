@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_CORE_MEMBERS_H
 #define BPS_SCHEDULER_CORE_MEMBERS_H
-#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/model.h"
 
 /* Make the connection that of the member in its first message, a new one or one that returns.
  * False: it was refused. Else the caller commits, then sends WELCOME or undoes it. */

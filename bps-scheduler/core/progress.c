@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/model.h"
 
 #define CANDIDATES_MAX 64
 

@@ -5,9 +5,6 @@
 #include <string.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/place_apply.h"

@@ -6,10 +6,6 @@
 #include <string.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/model/conn.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "common/base/log.h"
 
 #define NAMES_MAX        8

@@ -12,11 +12,6 @@
 #include "bps-scheduler/core/commit.h"
 #include "bps-scheduler/core/elastic.h"
 #include "bps-scheduler/core/job_end.h"
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/conn.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
 #include "common/base/log.h"
 
 static const struct sched_worker *worker_get(const struct sched_job *j, uint32_t rank)

@@ -1,6 +1,8 @@
 /* The open transaction: what has changed and is not durable yet. */
 #include "bps-scheduler/model/change.h"
 
+#include "bps-scheduler/model/model.h"
+
 uint64_t sched_change(struct sched_core *c)
 {
 	if (!c->tx_view)

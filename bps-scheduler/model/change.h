@@ -1,6 +1,7 @@
 #ifndef BPS_SCHEDULER_MODEL_CHANGE_H
 #define BPS_SCHEDULER_MODEL_CHANGE_H
-#include "bps-scheduler/model/model.h"
+#include "bps-scheduler/model/job.h"
+#include "bps-scheduler/model/member.h"
 
 /* Something durable changes. Returns the view of the open transaction, which is opened if there is
  * none. */

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 
 struct sched_conn **sched_conn_at(struct sched_core *c, uint32_t id)

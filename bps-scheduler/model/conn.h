@@ -1,6 +1,7 @@
 #ifndef BPS_SCHEDULER_MODEL_CONN_H
 #define BPS_SCHEDULER_MODEL_CONN_H
-#include "bps-scheduler/model/model.h"
+#include "bps-scheduler/model/job.h"
+#include "bps-scheduler/model/member.h"
 
 struct sched_conn {
 	uint32_t id;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 
 void *sched_alloc(size_t n, size_t bytes)

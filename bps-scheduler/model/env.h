@@ -1,6 +1,10 @@
 #ifndef BPS_SCHEDULER_MODEL_ENV_H
 #define BPS_SCHEDULER_MODEL_ENV_H
-#include "bps-scheduler/model/model.h"
+#include <stddef.h>
+
+#include "bps-scheduler/model/config.h"
+
+struct sched_core;
 
 /* Zeroed memory, the caller's to free(); never NULL. */
 void *sched_alloc(size_t n, size_t bytes);

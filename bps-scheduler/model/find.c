@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "bps-scheduler/model/model.h"
+
 struct sched_member *sched_member(const struct sched_core *c, uint32_t id)
 {
 	return id && id <= c->n_members ? c->members[id] : NULL;

@@ -1,6 +1,7 @@
 #ifndef BPS_SCHEDULER_MODEL_FIND_H
 #define BPS_SCHEDULER_MODEL_FIND_H
-#include "bps-scheduler/model/model.h"
+#include "bps-scheduler/model/job.h"
+#include "bps-scheduler/model/member.h"
 
 /* NULL: no such member. */
 struct sched_member *sched_member(const struct sched_core *c, uint32_t id);

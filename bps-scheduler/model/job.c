@@ -6,9 +6,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
+#include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 
 static const struct {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 
 const char *sched_role_name(enum role role)

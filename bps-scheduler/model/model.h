@@ -1,14 +1,19 @@
 #ifndef BPS_SCHEDULER_MODEL_MODEL_H
 #define BPS_SCHEDULER_MODEL_MODEL_H
-/* The scheduler's objects, as core, placement and status share them. Everything hangs on a struct
- * sched_core. Status and the operators' verbs read them only. */
+/* All of the model: the scheduler's objects, which a struct sched_core holds, and what finds, changes
+ * and sends them. Status and the operators' verbs only read. */
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "bps-scheduler/model/change.h"
 #include "bps-scheduler/model/config.h"
+#include "bps-scheduler/model/conn.h"
+#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/model/job.h"
 #include "bps-scheduler/model/member.h"
 #include "bps-scheduler/model/mute.h"
+#include "bps-scheduler/model/send.h"
 #include "bps-scheduler/model/tensor.h"
 #include "common/wire/wire.h"
 

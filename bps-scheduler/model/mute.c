@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/model/change.h"
+#include "bps-scheduler/model/model.h"
 
 /* Those that are over go as soon as anything changes. */
 static void drop_ended(struct sched_core *c)

@@ -7,9 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/conn.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/model.h"
 
 #define PEERS_MAX       1024         /* of one message: below the channel's 1 MiB */
 #define PLAN_NAME_BYTES (256u << 10) /* of the tensors in one PLAN */

@@ -1,6 +1,8 @@
 #ifndef BPS_SCHEDULER_MODEL_SEND_H
 #define BPS_SCHEDULER_MODEL_SEND_H
-#include "bps-scheduler/model/model.h"
+#include "bps-scheduler/model/job.h"
+#include "bps-scheduler/model/member.h"
+#include "bps-scheduler/model/tensor.h"
 
 /* Send to a member. Nothing when it is not connected: it is told everything when it comes back. */
 void sched_send(struct sched_core *c, const struct sched_member *m, const struct ctl_msg *msg);

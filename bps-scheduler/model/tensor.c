@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/model.h"
 #include "common/base/log.h"
 #include "common/data/dtype.h"
 

@@ -2,9 +2,6 @@
 
 #include <stdlib.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/place_apply.h"
 #include "bps-scheduler/placement/rebalance_plan.h"

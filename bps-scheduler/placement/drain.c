@@ -4,10 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
-#include "bps-scheduler/model/send.h"
+#include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/balance.h"
 
 static const char *behind(const char *target, const char *prefix)

@@ -5,9 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/place.h"
 #include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"

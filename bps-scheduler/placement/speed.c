@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "bps-scheduler/model/env.h"
+#include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/balance.h"
 #include "common/base/nicspeed.h"
 

@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "bps-scheduler/core/why_stuck.h"
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/status/status_impl.h"
 
 uint32_t status_find_job(const struct sched_core *c, const char *name)

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/status/status_impl.h"
 
 #define AGENT_DOWN_NS (600 * NS_PER_S) /* machines that were taken away are no lasting problem */

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/placement/speed.h"
 #include "bps-scheduler/status/status_impl.h"
 #include "common/base/version.h"

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "bps-scheduler/model/env.h"
-#include "bps-scheduler/model/find.h"
 #include "bps-scheduler/status/status_impl.h"
 
 #define NAMED_MAX      16 /* of a list of workers or servers; the rest is counted */

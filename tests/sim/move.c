@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-#include "bps-scheduler/model/change.h"
-#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/drain.h"
 
 static struct sched_member *any_server(

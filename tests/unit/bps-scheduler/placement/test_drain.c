@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "bps-scheduler/placement/balance.h"
-#include "bps-scheduler/model/find.h"
+#include "bps-scheduler/model/model.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/speed.h"
 #include "common/data/dtype.h"
