@@ -150,10 +150,6 @@ static void set_undurable(struct sched_core *c, int r)
 
 static void set_durable(struct sched_core *c)
 {
-	uint64_t dead =
-		NS_PER_MS * (c->cfg.server_dead_ms > c->cfg.agent_dead_ms ? c->cfg.server_dead_ms
-									  : c->cfg.agent_dead_ms);
-
 	if (!c->is_undurable)
 		return;
 	log_write(LOG_AS(LOG_INFO, STATE_BACK), "the state is durable again view=%llx",
@@ -161,7 +157,7 @@ static void set_durable(struct sched_core *c)
 	sched_note(c, EVENT_SCHEDULER, "the state is durable again");
 	c->is_undurable = false;
 	/* Members that had to be refused meanwhile come back now. */
-	c->grace_ns = c->now_ns + 2 * dead;
+	c->grace_ns = sched_grace_end_ns(c);
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		struct sched_member *m = c->members[i];
 

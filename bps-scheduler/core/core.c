@@ -297,7 +297,8 @@ void sched_tick(struct sched_core *c, uint64_t now_ns)
 	isolation_tick(c);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		sched_member_check(c, c->members[i]);
-	speed_tick(c);
+	if (speed_tick(c))
+		balance_all(c);
 	balance_tick(c);
 	if (sched_commit(c, false) == 0)
 		drain_settle(c);
@@ -333,14 +334,11 @@ struct sched_core *sched_new(const struct sched_config *cfg, const struct sched_
 
 int sched_start(struct sched_core *c, uint64_t now_ns)
 {
-	uint64_t dead =
-		NS_PER_MS * (c->cfg.server_dead_ms > c->cfg.agent_dead_ms ? c->cfg.server_dead_ms
-									  : c->cfg.agent_dead_ms);
 	int r;
 
 	assert(!c->is_started);
 	c->now_ns = c->started_ns = now_ns;
-	c->grace_ns = c->is_restored ? now_ns + 2 * dead : now_ns;
+	c->grace_ns = c->is_restored ? sched_grace_end_ns(c) : now_ns;
 	c->term++;
 	c->tx_view = (uint64_t)c->term << 32 | 1;
 	c->next_job = c->job_id_limit; /* numbers of jobs that had not formed are lost */

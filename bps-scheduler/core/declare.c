@@ -86,29 +86,6 @@ static bool is_decl_sound(const struct declare_request *in, const struct ctl_dec
 	return false;
 }
 
-static void resend_plan(const struct declare_request *in, struct sched_tensor *t)
-{
-	struct ctl_msg msg = {.type = CTL_PLAN, .plan = {.view = in->c->view, .job = in->j->id}};
-	struct ctl_tensor def = {t->id, t->name, t->dtype, t->n_elems, t->part_elems};
-	uint32_t at = 0;
-
-	if (in->c->tx_view) { /* what it has by then may not be durable yet */
-		in->j->owes_plans = in->j->members[in->member].is_owed_plan = true;
-		return;
-	}
-	msg.plan.tensors = &def;
-	msg.plan.n_tensors = 1;
-	msg.plan.runs = sched_alloc(CTL_LIST_MAX, sizeof(struct ctl_run));
-	do {
-		msg.plan.n_runs = 0;
-		while (msg.plan.n_runs < CTL_LIST_MAX &&
-			sched_run_next(t, &at, 0, SERVER_ANY, &msg.plan.runs[msg.plan.n_runs]))
-			msg.plan.n_runs++;
-		sched_send(in->c, in->m, &msg);
-	} while (msg.plan.n_runs == CTL_LIST_MAX);
-	free(msg.plan.runs);
-}
-
 static bool has_room(const struct declare_request *in, const struct ctl_decl *d)
 {
 	uint32_t max = in->c->cfg.job_tensors;
@@ -160,7 +137,10 @@ static void declare_one(const struct declare_request *in, const struct ctl_decl 
 	} else if (t->dtype != d->dtype || t->n_elems != d->n_elems) {
 		tensor_mismatch(in, t, d);
 	} else if (t->state == TENSOR_PLACED) {
-		resend_plan(in, t);
+		if (in->c->tx_view) /* what it has by then may not be durable yet */
+			j->owes_plans = j->members[in->member].is_owed_plan = true;
+		else
+			sched_send_tensor(in->c, in->m, j, t);
 	} else if (t->state == TENSOR_COLLECTING && !sched_tensor_has_declared(t, in->member)) {
 		t->declared[in->member / 64] |= UINT64_C(1) << (in->member % 64);
 		t->n_declared++;

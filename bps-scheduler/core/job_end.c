@@ -33,9 +33,7 @@ void sched_job_end(struct sched_core *c, struct sched_job *j, int code, const ch
 	j->is_changed = true;
 	sched_job_dirty(c, j);
 	sched_job_unlink(c, j);
-	j->next = c->ended;
-	c->ended = j;
-	c->n_ended++;
+	sched_job_link(c, j);
 }
 
 void sched_job_check_done(struct sched_core *c, struct sched_job *j)

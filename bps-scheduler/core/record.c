@@ -244,23 +244,9 @@ static int restore_member(struct sched_core *c, const struct state_member *s, st
 		place_server_rethread(c, m, s->threads);
 	m->instance = s->instance;
 	sched_member_describe(c, m, &h);
-	m->state = s->is_up ? MEMBER_EXPECTED : MEMBER_DOWN;
+	sched_member_set_state(c, m, s->is_up ? MEMBER_EXPECTED : MEMBER_DOWN, NULL);
 	drain_restore(m, s);
 	return 0;
-}
-
-static struct sched_job *take_job(struct sched_core *c, uint32_t id)
-{
-	for (struct sched_job **at = &c->jobs; *at; at = &(*at)->next) {
-		struct sched_job *j = *at;
-
-		if (j->id != id)
-			continue;
-		*at = j->next;
-		c->n_jobs--;
-		return j;
-	}
-	return NULL;
 }
 
 static int restore_workers(struct sched_core *c, struct sched_job *j, const struct state_job *s)
@@ -290,7 +276,7 @@ static int restore_workers(struct sched_core *c, struct sched_job *j, const stru
 	return j->n_joined || s->is_ended ? 0 : -EINVAL;
 }
 
-static struct sched_job *job_of_record(const struct state_job *s)
+static struct sched_job *job_of_record(struct sched_core *c, const struct state_job *s)
 {
 	struct sched_job *j = sched_job_new(s->id, s->uid, s->name, s->size);
 
@@ -307,7 +293,7 @@ static struct sched_job *job_of_record(const struct state_job *s)
 	j->barrier = s->barrier;
 	j->border = s->border;
 	j->border_barrier = s->border_barrier;
-	j->state = s->is_ended ? JOB_ENDED : JOB_RUNNING;
+	sched_job_set_state(c, j, s->is_ended ? JOB_ENDED : JOB_RUNNING, NULL);
 	j->code = s->code;
 	j->end_text = s->is_ended ? sched_dup(s->text) : NULL;
 	return j;
@@ -338,30 +324,24 @@ static int restore_members(
  * they have ended. */
 static int restore_job(struct sched_core *c, const struct state_job *s, struct err_text *err)
 {
-	struct sched_job *j = s->is_ended ? NULL : sched_job(c, s->id);
+	struct sched_job *j = sched_job(c, s->id);
 
-	if (j)
+	if (j && !s->is_ended)
 		return restore_members(c, j, s, err);
-	if (s->is_ended)
-		sched_job_free(c, take_job(c, s->id));
+	if (j) {
+		sched_job_unlink(c, j);
+		sched_job_free(c, j);
+	}
 	if (!s->name[0] || !s->size || s->size > CTL_WORKERS_MAX || s->id >= c->job_id_limit ||
 		sched_job_any(c, s->id))
 		return err_set(err, -EINVAL, "job %u '%s' does not fit", s->id, s->name);
-	j = job_of_record(s);
+	j = job_of_record(c, s);
 	if (restore_workers(c, j, s) < 0) {
 		sched_job_free(c, j);
 		return err_set(err, -EINVAL, "workers of job %u '%s' do not fit", s->id, s->name);
 	}
-	if (s->is_ended) {
-		j->next = c->ended;
-		c->ended = j;
-		c->n_ended++;
-		sched_ended_trim(c);
-	} else {
-		j->next = c->jobs;
-		c->jobs = j;
-		c->n_jobs++;
-	}
+	sched_job_link(c, j);
+	sched_ended_trim(c);
 	return 0;
 }
 
@@ -377,11 +357,11 @@ static int restore_tensor(struct sched_core *c, const struct state_tensor *s, st
 		return err_set(err, -EINVAL, "tensor '%s' of job %u does not fit", s->name, s->job);
 	t = sched_alloc(1, sizeof(*t));
 	t->id = CTL_NO_ID;
-	t->state = TENSOR_READY;
 	t->name = sched_dup(s->name);
 	t->dtype = s->dtype;
 	t->n_elems = s->n_elems;
 	t->part_elems = s->part_elems;
+	sched_tensor_set_state(j, t, TENSOR_READY, NULL);
 	sched_tensor_add(j, t);
 	j->claimed_bytes += t->n_elems * dtype_bytes(t->dtype);
 	sched_tensor_publish(j, t);

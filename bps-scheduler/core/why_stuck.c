@@ -140,7 +140,7 @@ static void say_undeclared(
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct sched_member *m = sched_member(c, j->members[i].agent);
 
-		if (j->members[i].is_gone || first->declared[i / 64] >> (i % 64) & 1)
+		if (j->members[i].is_gone || sched_tensor_has_declared(first, i))
 			continue;
 		if (n++ < NAMES_MAX)
 			add(t, "%srank %u (host %s)", n > 1 ? ", " : "", j->members[i].low_rank,

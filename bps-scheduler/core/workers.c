@@ -152,45 +152,32 @@ static bool join_sound(const struct join_request *in)
 static bool join_agrees(const struct join_request *in, const struct sched_job *j)
 {
 	const struct ctl_join *q = in->msg;
+	bool is_elastic = q->flags & JOB_ELASTIC;
+	const struct {
+		const char *what;
+		uint32_t theirs, ours;
+	} options[] = {
+		{"workers", j->size, q->size},
+		{"option flags", j->flags, q->flags},
+		{"partition bytes", j->part_bytes, q->part_bytes},
+		{"backup machines", j->backup, q->backup},
+		{"workers at most", j->max_size, is_elastic ? q->max_size : j->max_size},
+		{"ms of grace for late ones", j->grace_ms, q->grace_ms},
+	};
 	uint32_t rank = 0;
 	const struct sched_worker *w = any_worker(j, &rank);
-	const char *what;
-	uint32_t theirs, ours;
 
-	if (!w || (q->size == j->size && q->flags == j->flags && q->part_bytes == j->part_bytes &&
-			  q->backup == j->backup && q->grace_ms == j->grace_ms &&
-			  (q->max_size == j->max_size || !(q->flags & JOB_ELASTIC))))
-		return true;
-	if (q->size != j->size) {
-		what = "workers";
-		theirs = j->size;
-		ours = q->size;
-	} else if (q->flags != j->flags) {
-		what = "option flags";
-		theirs = j->flags;
-		ours = q->flags;
-	} else if (q->part_bytes != j->part_bytes) {
-		what = "partition bytes";
-		theirs = j->part_bytes;
-		ours = q->part_bytes;
-	} else if (q->backup != j->backup) {
-		what = "backup machines";
-		theirs = j->backup;
-		ours = q->backup;
-	} else if (q->max_size != j->max_size && q->flags & JOB_ELASTIC) {
-		what = "workers at most";
-		theirs = j->max_size;
-		ours = q->max_size;
-	} else {
-		what = "ms of grace for late ones";
-		theirs = j->grace_ms;
-		ours = q->grace_ms;
+	for (size_t i = 0; w && i < sizeof(options) / sizeof(options[0]); i++) {
+		if (options[i].theirs == options[i].ours)
+			continue;
+		join_refuse(in, BPS_EMISMATCH,
+			"job '%s': rank %u (host %s, pid %u) has %u %s, this worker (host %s, pid "
+			"%u) %u",
+			j->name, rank, sched_host_of(in->c, w->agent), w->pid, options[i].theirs,
+			options[i].what, in->m->host, q->pid, options[i].ours);
+		return false;
 	}
-	join_refuse(in, BPS_EMISMATCH,
-		"job '%s': rank %u (host %s, pid %u) has %u %s, this worker (host %s, pid %u) %u",
-		j->name, rank, sched_host_of(in->c, w->agent), w->pid, theirs, what, in->m->host,
-		q->pid, ours);
-	return false;
+	return true;
 }
 
 static bool join_has_room(const struct join_request *in, const struct sched_job *j, uint32_t rank)
@@ -239,9 +226,7 @@ static struct sched_job *job_open(const struct join_request *in)
 	if (j->has_token)
 		memcpy(j->token, in->msg->token.data, CTL_TOKEN_BYTES);
 	j->since_ns = c->now_ns;
-	j->next = c->jobs;
-	c->jobs = j;
-	c->n_jobs++;
+	sched_job_link(c, j);
 	sched_note(c, EVENT_JOB, "job '%s' (%u workers, uid %u) begins to form", j->name, j->size,
 		j->uid);
 	return j;

@@ -26,6 +26,10 @@ const char *sched_job_state_name(enum job_state s)
 void sched_job_set_state(
 	struct sched_core *c, struct sched_job *j, enum job_state to, const char *why)
 {
+	if (!why) {
+		j->state = to;
+		return;
+	}
 	assert(job_states[j->state].next & STATE_BIT(to));
 	log_limited(LOG_AS(LOG_INFO, JOB), "job: %s -> %s, %s job='%s' id=%u uid=%u workers=%u/%u",
 		job_states[j->state].name, job_states[to].name, why, j->name, j->id, j->uid,
@@ -61,6 +65,16 @@ void sched_job_free(struct sched_core *c, struct sched_job *j)
 	free(j->end_text);
 	free(j->name);
 	free(j);
+}
+
+void sched_job_link(struct sched_core *c, struct sched_job *j)
+{
+	struct sched_job **list = j->state == JOB_ENDED ? &c->ended : &c->jobs;
+
+	j->next = *list;
+	*list = j;
+	c->n_ended += j->state == JOB_ENDED;
+	c->n_jobs += j->state != JOB_ENDED;
 }
 
 void sched_job_unlink(struct sched_core *c, struct sched_job *j)

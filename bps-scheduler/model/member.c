@@ -32,6 +32,10 @@ const char *sched_member_state_name(enum member_state s)
 void sched_member_set_state(
 	struct sched_core *c, struct sched_member *m, enum member_state to, const char *why)
 {
+	if (!why) {
+		m->state = to;
+		return;
+	}
 	assert(member_states[m->state].next & STATE_BIT(to));
 	log_limited(LOG_AS(LOG_INFO, MEMBER), "%s %s: %s -> %s, %s host=%s id=%u view=%llx",
 		sched_role_name(m->role), m->name, member_states[m->state].name,
@@ -119,4 +123,11 @@ uint64_t sched_member_window_ns(const struct sched_core *c, const struct sched_m
 {
 	return NS_PER_MS *
 	       (m->role == ROLE_SERVER ? c->cfg.server_window_ms : c->cfg.agent_window_ms);
+}
+
+uint64_t sched_grace_end_ns(const struct sched_core *c)
+{
+	uint32_t server_ms = c->cfg.server_dead_ms, agent_ms = c->cfg.agent_dead_ms;
+
+	return c->now_ns + 2 * NS_PER_MS * (server_ms > agent_ms ? server_ms : agent_ms);
 }

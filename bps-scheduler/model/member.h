@@ -105,6 +105,8 @@ void sched_member_describe(struct sched_core *c, struct sched_member *m, const s
 void sched_member_free(struct sched_member *m);
 /* Silence after which it is dead. */
 uint64_t sched_member_dead_ns(const struct sched_core *c, const struct sched_member *m);
+/* When members must be back that could not connect until now: twice the dead time from now. */
+uint64_t sched_grace_end_ns(const struct sched_core *c);
 /* Time to come back after its connection closed. */
 uint64_t sched_member_window_ns(const struct sched_core *c, const struct sched_member *m);
 #endif

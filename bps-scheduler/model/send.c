@@ -131,6 +131,13 @@ static void plan_add(struct plan_message *p, const struct sched_tensor *t, uint6
 		plan_add_run(p, &run);
 }
 
+static void plan_send(struct plan_message *p)
+{
+	plan_flush(p);
+	free(p->msg.plan.tensors);
+	free(p->msg.plan.runs);
+}
+
 void sched_send_plan(
 	struct sched_core *c, const struct sched_member *m, struct sched_job *j, bool everything)
 {
@@ -143,9 +150,17 @@ void sched_send_plan(
 	for (struct sched_tensor *t = everything ? NULL : j->fresh; t; t = t->next_fresh)
 		if (!j->has_moved || !t->parts)
 			plan_add(&p, t, 0);
-	plan_flush(&p);
-	free(p.msg.plan.tensors);
-	free(p.msg.plan.runs);
+	plan_send(&p);
+}
+
+void sched_send_tensor(struct sched_core *c, const struct sched_member *m,
+	const struct sched_job *j, const struct sched_tensor *t)
+{
+	struct plan_message p = {.c = c, .m = m};
+
+	p.msg = (struct ctl_msg){.type = CTL_PLAN, .plan = {.view = c->view, .job = j->id}};
+	plan_add(&p, t, 0);
+	plan_send(&p);
 }
 
 bool sched_send_evicted(
@@ -268,11 +283,9 @@ void sched_send_sync(struct sched_core *c, struct sched_member *m)
 			.view = c->view,
 			.member_id = m->id,
 			.beat_ms = c->cfg.beat_ms,
-			.dead_ms = m->role == ROLE_SERVER ? c->cfg.server_dead_ms
-							  : c->cfg.agent_dead_ms,
+			.dead_ms = (uint32_t)(sched_member_dead_ns(c, m) / NS_PER_MS),
 			.restarts = m->restart_count,
-			.window_ms = m->role == ROLE_SERVER ? c->cfg.server_window_ms
-							    : c->cfg.agent_window_ms}};
+			.window_ms = (uint32_t)(sched_member_window_ns(c, m) / NS_PER_MS)}};
 	struct ctl_msg end = {.type = CTL_PEERS, .peers = {.view = c->view}};
 
 	m->needs_sync = m->is_behind = false;

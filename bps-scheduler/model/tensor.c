@@ -24,8 +24,9 @@ void sched_tensor_set_state(
 	struct sched_job *j, struct sched_tensor *t, enum tensor_state to, const char *why)
 {
 	assert(tensor_states[t->state].next & STATE_BIT(to));
-	log_debug("tensor '%s' of job '%s': %s -> %s, %s", t->name, j->name,
-		tensor_states[t->state].name, tensor_states[to].name, why);
+	if (why)
+		log_debug("tensor '%s' of job '%s': %s -> %s, %s", t->name, j->name,
+			tensor_states[t->state].name, tensor_states[to].name, why);
 	t->state = to;
 }
 

@@ -28,13 +28,18 @@ void balance_soon(struct sched_core *c)
 	again(c, c->now_ns);
 }
 
+void balance_all(struct sched_core *c)
+{
+	for (struct sched_job *j = c->jobs; j; j = j->next)
+		j->wants_balance = true;
+	balance_soon(c);
+}
+
 void balance_gathered(struct sched_core *c)
 {
 	c->gathered_ns = c->now_ns;
-	for (struct sched_job *j = c->jobs; j; j = j->next)
-		j->wants_balance = true;
 	if (c->jobs)
-		again(c, c->now_ns);
+		balance_all(c);
 }
 
 /* ---- memory ---- */
@@ -147,22 +152,16 @@ static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
 	return m && !sched_is_open(m);
 }
 
-static bool has_open_server(const struct sched_core *c)
-{
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		if (c->members[i]->role == ROLE_SERVER && sched_is_open(c->members[i]))
-			return true;
-	return false;
-}
-
 /* Away from servers that are drained or leave. When none is open, the next one that comes is the
  * occasion to look again. */
 static void evacuate(struct sched_core *c, struct sched_job *j)
 {
 	struct place_wants w = {0};
 	uint32_t n = 0, batch;
+	bool is_none_open;
 
-	if (!has_open_server(c))
+	place_taking_servers(c, &is_none_open);
+	if (is_none_open)
 		return;
 	for (uint32_t i = 0; i < j->n_placed; i++)
 		for (uint32_t k = 0; j->placed[i]->parts && k < j->placed[i]->n_parts; k++)

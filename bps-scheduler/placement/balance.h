@@ -36,6 +36,8 @@ struct sched_member;
 
 /* Something is to leave its place: look at all jobs at the next tick. */
 void balance_soon(struct sched_core *c);
+/* Even all jobs out from the next tick on. */
+void balance_all(struct sched_core *c);
 /* A server that takes partitions is there now: after a while see what it can take over. */
 void balance_gathered(struct sched_core *c);
 /* Move what is due; the caller commits. */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "bps-scheduler/model/model.h"
-#include "bps-scheduler/placement/balance.h"
 #include "common/base/nicspeed.h"
 
 static uint64_t measured(const struct sched_member *m)
@@ -100,27 +99,25 @@ static void take_over(struct sched_core *c)
 	free(by_speed);
 }
 
-void speed_tick(struct sched_core *c)
+bool speed_tick(struct sched_core *c)
 {
 	bool is_due = false;
 
 	if (!c->speeds.is_due)
-		return;
+		return false;
 	if (c->now_ns < due_ns(c)) {
 		sched_arm(c, due_ns(c));
-		return;
+		return false;
 	}
 	c->speeds.is_due = false;
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		is_due |= has_changed(c->members[i]);
 	if (!is_due)
-		return;
+		return false;
 	take_over(c);
 	c->speeds.taken_ns = c->now_ns;
 	c->speeds.count++;
-	for (struct sched_job *j = c->jobs; j; j = j->next)
-		j->wants_balance = true;
-	balance_soon(c);
+	return true;
 }
 
 uint64_t speed_settles_ns(const struct sched_core *c)

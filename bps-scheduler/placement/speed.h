@@ -43,8 +43,9 @@ struct ctl_beat;
 void speed_beat(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b);
 /* The process behind m is another one. is_moved: on another machine too. */
 void speed_reset(struct sched_member *m, bool is_moved);
-/* Take over what is due; before balance_tick. */
-void speed_tick(struct sched_core *c);
+/* Take over what is due. Returns whether other speeds are used now; then the caller lets the jobs be
+ * balanced. */
+bool speed_tick(struct sched_core *c);
 /* Until when no job is to be evened out, since measures are only coming in; 0: they are not. */
 uint64_t speed_settles_ns(const struct sched_core *c);
 /* In Mbit/s; 0: not known. */

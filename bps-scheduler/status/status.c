@@ -38,6 +38,7 @@ void status_put_view(json_t *o, const struct sched_core *c)
 	status_put_num(o, "view", c->view);
 	status_put_str(o, "view_text", text);
 }
+
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s)
 {
 	uint32_t n = 0;

@@ -95,13 +95,11 @@ static json_t *declare_wait(const struct status_info *info, const struct sched_c
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
 		const struct sched_job_member *jm = &j->members[i];
-		bool has_declared = t->declared && t->declared[i / 64] >> (i % 64) & 1;
 		uint32_t pid = jm->low_rank < j->n_room ? j->workers[jm->low_rank].pid : 0;
 
 		if (jm->is_gone)
 			continue;
-
-		people_add(has_declared ? &waiting : &missing,
+		people_add(sched_tensor_has_declared(t, i) ? &waiting : &missing,
 			worker_json(c, jm->low_rank, jm->agent, pid));
 	}
 	o = wait_new("declare", t->name, 0, t->since_ns ? status_span_s(info, t->since_ns) : 0,
