@@ -35,7 +35,7 @@ struct sched_app {
 	struct ctllisten *listen;
 	struct sched_core *core;
 	struct statelog *log; /* NULL: the state is in memory */
-	struct events *events;
+	struct event_ring *events;
 	struct steer steer;
 	unsigned n_closed; /* connections, by the last change of keys */
 	struct event *timer;

@@ -28,7 +28,7 @@ struct ctlchan;
 struct steer {
 	void *ctx;
 	struct sched_core *core;
-	struct events *events;
+	struct event_ring *events;
 	struct ctlchan *(*chan)(void *ctx, uint32_t conn); /* of the core's number for it */
 	const struct tls_conf *auth;                       /* in force */
 	/* Read the key file again. Returns 1 when it has changed, else 0; errors with a sentence.

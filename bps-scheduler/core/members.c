@@ -308,12 +308,12 @@ void sched_member_check(struct sched_core *c, struct sched_member *m)
 	if (m->state == MEMBER_DOWN)
 		return;
 	if (m->state == MEMBER_UP) {
-		at = (m->heard_ns > c->alone_ns ? m->heard_ns : c->alone_ns) +
+		at = (m->heard_ns > c->isolated_ns ? m->heard_ns : c->isolated_ns) +
 		     sched_member_dead_ns(c, m);
 		if (at < c->grace_ns)
 			at = c->grace_ns;
-	} else if (c->alone_ns && at < c->alone_ns + sched_member_window_ns(c, m)) {
-		at = c->alone_ns + sched_member_window_ns(c, m);
+	} else if (c->isolated_ns && at < c->isolated_ns + sched_member_window_ns(c, m)) {
+		at = c->isolated_ns + sched_member_window_ns(c, m);
 	}
 	if (at <= c->now_ns && seen_to > c->now_ns && m->state == MEMBER_UP) {
 		sched_conn_drop(c, m->conn->id, "silent, but servers hear it");

@@ -208,7 +208,7 @@ static int judge(const struct sched_progress *p, uint32_t n_agents)
 
 static void note_straggler(struct sched_core *c, const struct sched_job *j)
 {
-	const struct sched_progress *p = &j->pace;
+	const struct sched_progress *p = &j->progress;
 	const struct sched_member *m = sched_member(c, p->slowest);
 
 	if (!p->is_straggling)
@@ -224,7 +224,7 @@ static void note_straggler(struct sched_core *c, const struct sched_job *j)
 
 static void set_straggler(struct sched_core *c, struct sched_job *j)
 {
-	struct sched_progress *p = &j->pace;
+	struct sched_progress *p = &j->progress;
 	int looks = judge(p, j->n_members - j->n_left);
 
 	if (looks > 0 && p->score < PROGRESS_SURE)
@@ -243,7 +243,7 @@ static void set_straggler(struct sched_core *c, struct sched_job *j)
 static void job_update(struct sched_core *c, struct sched_job *j,
 	const struct sched_member *const *tellers, uint32_t n)
 {
-	struct sched_progress *p = &j->pace;
+	struct sched_progress *p = &j->progress;
 	struct job_totals t;
 
 	total_of(tellers, n, j, &t);
@@ -280,8 +280,8 @@ void progress_beat(struct sched_core *c, struct sched_member *m, const struct ct
 		return;
 	judge_sums(c, m, b);
 	take_reports(m, b);
-	if (c->now_ns - c->pace_ns < PROGRESS_EVERY_NS)
+	if (c->now_ns - c->progress_ns < PROGRESS_EVERY_NS)
 		return;
-	c->pace_ns = c->now_ns;
+	c->progress_ns = c->now_ns;
 	update_all(c);
 }

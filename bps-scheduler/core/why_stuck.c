@@ -277,7 +277,7 @@ static void say_round(const struct sched_core *c, const struct sched_job *j, str
 			(unsigned long long)p->round);
 }
 
-void sched_conditions(const struct sched_core *c, const struct sched_job *j,
+void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1])
 {
 	struct why_text t = {.n = 0};

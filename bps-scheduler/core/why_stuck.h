@@ -5,7 +5,7 @@
 
 /* What holds j up beside its workers, as sentences; "" when nothing does. p: NULL, or who
  * answered. */
-void sched_conditions(const struct sched_core *c, const struct sched_job *j,
+void why_stuck_conditions(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, char ret[CTL_TEXT_MAX + 1]);
 /* Messages of an agent; msg is lent. */
 void sched_why(struct sched_core *c, struct sched_member *m, const struct ctl_why *msg);

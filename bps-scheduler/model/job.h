@@ -83,7 +83,7 @@ struct sched_job {
 	uint64_t *loads;                          /* [n_loads], bytes by server id */
 	uint32_t n_loads;
 	uint32_t n_orphans; /* parts without server */
-	struct sched_progress pace;
+	struct sched_progress progress;
 	uint32_t stalled_tensor; /* of the last event about a trainer that has stalled */
 	uint64_t stalled_round;  /* 0: there was none */
 	uint32_t code;

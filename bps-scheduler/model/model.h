@@ -49,13 +49,13 @@ struct sched_core {
 	uint64_t view;    /* durable */
 	uint64_t tx_view; /* 0, or the view of the open transaction */
 	bool is_undurable;
-	bool is_alone;     /* no member is heard: isolation.c */
-	uint64_t alone_ns; /* when that was so last, 0: never; silence counts from then */
+	bool is_isolated;     /* no member is heard: isolation.c */
+	uint64_t isolated_ns; /* when that was so last, 0: never; silence counts from then */
 	uint32_t next_job, job_id_limit;
 	uint64_t now_ns; /* of the present event */
 	uint64_t due_ns, beat_ns, grace_ns, retry_ns, started_ns;
 	struct sched_nic_speeds speeds;
-	uint64_t pace_ns;     /* when the jobs' pace was last looked at */
+	uint64_t progress_ns; /* when the jobs' pace was last looked at */
 	uint64_t balance_ns;  /* when planned moves are due; 0: none */
 	uint64_t gathered_ns; /* when a server came or came back last */
 	uint64_t n_planned;   /* partitions moved by plan, since the start */

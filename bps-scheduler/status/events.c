@@ -12,7 +12,7 @@ struct entry {
 	char text[SCHED_EVENT_BYTES];
 };
 
-struct events {
+struct event_ring {
 	uint64_t last; /* number of the newest; entry n is at n % EVENTS_KEPT */
 	struct entry ring[EVENTS_KEPT];
 };
@@ -24,17 +24,17 @@ static const char *const kinds[EVENT_KINDS] = {[EVENT_SCHEDULER] = "scheduler",
 	[EVENT_PARTITIONS] = "partitions",
 	[EVENT_STEER] = "steer"};
 
-struct events *events_new(void)
+struct event_ring *events_new(void)
 {
-	return calloc(1, sizeof(struct events));
+	return calloc(1, sizeof(struct event_ring));
 }
 
-void events_free(struct events *ev)
+void events_free(struct event_ring *ev)
 {
 	free(ev);
 }
 
-void events_add(struct events *ev, const struct sched_event *e, double unix_s)
+void events_add(struct event_ring *ev, const struct sched_event *e, double unix_s)
 {
 	struct entry *at = &ev->ring[++ev->last % EVENTS_KEPT];
 
@@ -56,7 +56,7 @@ static json_t *entry_json(const struct entry *e, uint64_t seq)
 	return o;
 }
 
-json_t *events_json(const struct events *ev, uint32_t term, uint64_t since)
+json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since)
 {
 	uint64_t first = ev->last > EVENTS_KEPT ? ev->last - EVENTS_KEPT + 1 : 1;
 	uint64_t from = since >= first - 1 ? since : first - 1, at = from;

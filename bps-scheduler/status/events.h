@@ -12,12 +12,12 @@
 #define EVENTS_KEPT       1000
 #define EVENTS_ANSWER_MAX 250 /* of one document */
 
-struct events;
+struct event_ring;
 
 /* NULL: out of memory. */
-struct events *events_new(void);
+struct event_ring *events_new(void);
 /* unix_s: the wall clock, seconds. Forgets the oldest when the ring is full. */
-void events_add(struct events *ev, const struct sched_event *e, double unix_s);
+void events_add(struct event_ring *ev, const struct sched_event *e, double unix_s);
 /* Those with a number above since, the oldest EVENTS_ANSWER_MAX of them. A new reference:
  *   schema role("scheduler") term first last next   first, last: of those that are kept (last 0: none); next:
  *                                                   what to ask for to get those that follow these
@@ -25,6 +25,6 @@ void events_add(struct events *ev, const struct sched_event *e, double unix_s);
  *   now                                             of the same clock as the events' time; put in by web.c
  *   events[{seq time kind view text}]               time: unix seconds; kind: scheduler, view, member, job, partitions, steer
  * since may come from an earlier life of the scheduler: then it is above last, and term tells. */
-json_t *events_json(const struct events *ev, uint32_t term, uint64_t since);
-void events_free(struct events *ev);
+json_t *events_json(const struct event_ring *ev, uint32_t term, uint64_t since);
+void events_free(struct event_ring *ev);
 #endif

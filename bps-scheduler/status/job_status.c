@@ -125,8 +125,8 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 
 	if (!j)
 		return NULL;
-	waits = status_waits(info, c, j, p);
-	sched_conditions(c, j, p, condition);
+	waits = wait_report_json(info, c, j, p);
+	why_stuck_conditions(c, j, p, condition);
 	o = json_object();
 	missing = json_array();
 	status_put_num(o, "schema", STATUS_SCHEMA);
@@ -137,7 +137,7 @@ json_t *status_job(const struct sched_core *c, const struct status_info *info, u
 	json_object_set_new(
 		o, "workers", p && j->state == JOB_RUNNING ? workers_json(c, j, p) : json_array());
 	json_object_set_new(o, "missing", missing);
-	problems = status_job_problems(c, j, p, waits);
+	problems = wait_report_problems(c, j, p, waits);
 	status_mark_muted(c, info, problems, &is_error, &is_any);
 	json_object_set_new(o, "problems", problems);
 	json_object_set_new(o, "waits", waits);

@@ -10,7 +10,7 @@
 #define STUCK_NS      (5 * NS_PER_S)
 #define FORMING_NS    (60 * NS_PER_S)
 
-struct problems {
+struct problem_list {
 	json_t *list;
 	bool is_error;
 };
@@ -36,14 +36,14 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 }
 
 static void problem(
-	struct problems *p, const char *code, bool is_error, const struct problem_lines *l)
+	struct problem_list *p, const char *code, bool is_error, const struct problem_lines *l)
 {
 	status_problem(p->list, code, is_error, l->what, l->effect, l->action);
 	p->is_error |= is_error;
 }
 
 static void down_problem(const struct sched_core *c, const struct status_info *info,
-	const struct sched_member *m, struct problems *p)
+	const struct sched_member *m, struct problem_list *p)
 {
 	bool is_server = m->role == ROLE_SERVER;
 	bool is_error = is_server && status_orphans(c);
@@ -73,7 +73,7 @@ static void down_problem(const struct sched_core *c, const struct status_info *i
 
 /* Only the way between it and the scheduler is cut. */
 static void cut_problem(
-	const struct status_info *info, const struct sched_member *m, struct problems *p)
+	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {
 	struct problem_lines l;
 
@@ -89,7 +89,7 @@ static void cut_problem(
 }
 
 static void silent_problem(const struct sched_core *c, const struct status_info *info,
-	const struct sched_member *m, struct problems *p)
+	const struct sched_member *m, struct problem_list *p)
 {
 	uint64_t dead_ns = m->deadline_ns;
 	struct problem_lines l;
@@ -114,7 +114,7 @@ static void silent_problem(const struct sched_core *c, const struct status_info 
 }
 
 static void stuck_problem(
-	const struct status_info *info, const struct sched_member *m, struct problems *p)
+	const struct status_info *info, const struct sched_member *m, struct problem_list *p)
 {
 	struct problem_lines l;
 
@@ -128,7 +128,7 @@ static void stuck_problem(
 }
 
 static void slow_problem(
-	const struct sched_core *c, const struct sched_member *m, struct problems *p)
+	const struct sched_core *c, const struct sched_member *m, struct problem_list *p)
 {
 	struct problem_lines l;
 
@@ -143,7 +143,7 @@ static void slow_problem(
 }
 
 static void member_problems(
-	const struct sched_core *c, const struct status_info *info, struct problems *p)
+	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
 {
 	for (uint32_t i = 1; i <= c->n_members; i++) {
 		const struct sched_member *m = c->members[i];
@@ -161,7 +161,7 @@ static void member_problems(
 }
 
 static void forming_problem(
-	const struct status_info *info, const struct sched_job *j, struct problems *p)
+	const struct status_info *info, const struct sched_job *j, struct problem_list *p)
 {
 	uint32_t ranks[STATUS_MISSING_MAX];
 	uint32_t n = status_missing_ranks(j, ranks, STATUS_MISSING_MAX),
@@ -183,9 +183,9 @@ static void forming_problem(
 }
 
 static void straggler_problem(
-	const struct sched_core *c, const struct sched_job *j, struct problems *p)
+	const struct sched_core *c, const struct sched_job *j, struct problem_list *p)
 {
-	const struct sched_progress *pace = &j->pace;
+	const struct sched_progress *pace = &j->progress;
 	const struct sched_member *m = sched_member(c, pace->slowest);
 	double share = pace->steps_s * pace->slowest_lag_us / 1e6;
 	struct problem_lines l;
@@ -205,7 +205,7 @@ static void straggler_problem(
 }
 
 static void job_problems(
-	const struct sched_core *c, const struct status_info *info, struct problems *p)
+	const struct sched_core *c, const struct status_info *info, struct problem_list *p)
 {
 	struct problem_lines l;
 	bool has_server = false, is_usable = false;
@@ -213,7 +213,7 @@ static void job_problems(
 	for (const struct sched_job *j = c->jobs; j; j = j->next)
 		if (j->state == JOB_FORMING && info->now_ns > j->since_ns + FORMING_NS)
 			forming_problem(info, j, p);
-		else if (j->state == JOB_RUNNING && j->pace.is_straggling)
+		else if (j->state == JOB_RUNNING && j->progress.is_straggling)
 			straggler_problem(c, j, p);
 	for (uint32_t i = 1; i <= c->n_members; i++)
 		if (c->members[i]->role == ROLE_SERVER) {
@@ -251,7 +251,7 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 json_t *status_problems(
 	const struct sched_core *c, const struct status_info *info, bool *ret_is_error)
 {
-	struct problems p = {json_array(), false};
+	struct problem_list p = {json_array(), false};
 	struct problem_lines l = {"the scheduler cannot write its state",
 		"running jobs go on; no new jobs or members, no fail-over",
 		"see the scheduler's log; free or repair the disk of --state-dir"};

@@ -161,9 +161,9 @@ static json_t *member_json(const struct sched_core *c, const struct status_info 
 }
 
 /* What the servers see of the job; null before they do, or when its sums stay on one machine. */
-static json_t *pace_json(const struct sched_core *c, const struct sched_job *j)
+static json_t *progress_json(const struct sched_core *c, const struct sched_job *j)
 {
-	const struct sched_progress *p = &j->pace;
+	const struct sched_progress *p = &j->progress;
 	const struct sched_member *m = sched_member(c, p->slowest);
 	json_t *o, *slowest = json_null();
 
@@ -247,7 +247,7 @@ json_t *status_job_brief(
 	json_object_set_new(o, "quota", status_job_quota(c, j));
 	status_put_num(o, "agents_up", agents_up);
 	if (j->state == JOB_RUNNING)
-		json_object_set_new(o, "pace", pace_json(c, j));
+		json_object_set_new(o, "pace", progress_json(c, j));
 	if (j->state == JOB_ENDED) {
 		status_put_num(o, "code", j->code);
 		status_put_str(o, "text", j->end_text);

@@ -51,9 +51,9 @@ void status_mark_muted(const struct sched_core *c, const struct status_info *inf
 
 /* What calls of j wait for. p: the answers, NULL when nobody was asked. A new reference
  * (wait_report.c). */
-json_t *status_waits(const struct status_info *info, const struct sched_core *c,
+json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p);
 /* The problems that these waits and answers show. */
-json_t *status_job_problems(const struct sched_core *c, const struct sched_job *j,
+json_t *wait_report_problems(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, json_t *waits);
 #endif

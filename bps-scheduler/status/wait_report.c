@@ -256,7 +256,7 @@ static json_t *round_wait(const struct status_info *info, const struct sched_cor
 	return o;
 }
 
-json_t *status_waits(const struct status_info *info, const struct sched_core *c,
+json_t *wait_report_json(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_probe *p)
 {
 	json_t *list = json_array();
@@ -321,7 +321,7 @@ static void mute_agents(const struct sched_core *c, const struct sched_job *j,
 	}
 }
 
-json_t *status_job_problems(const struct sched_core *c, const struct sched_job *j,
+json_t *wait_report_problems(const struct sched_core *c, const struct sched_job *j,
 	const struct sched_probe *p, json_t *waits)
 {
 	json_t *list = json_array(), *wait;

@@ -45,7 +45,7 @@ struct world {
 	bool is_probe_done;
 	uint32_t probe_workers, probe_answers;
 	json_t *status; /* of the job, with what the probe told */
-	struct events *events;
+	struct event_ring *events;
 };
 
 static inline void note(struct world *w, const char *fmt, ...)

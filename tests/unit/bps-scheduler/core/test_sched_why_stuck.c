@@ -335,7 +335,7 @@ static void events_tell_of_members_jobs_partitions_and_views(void **state)
 
 static void events_are_kept_and_answered_within_their_bounds(void **state)
 {
-	struct events *ev = events_new();
+	struct event_ring *ev = events_new();
 	struct sched_event e = {EVENT_VIEW, 7, "x"};
 	json_t *root;
 
