@@ -125,6 +125,23 @@ uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i)
 	return elems * dtype_bytes(t->dtype);
 }
 
+bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref)
+{
+	uint32_t at = ref->t ? ref->t->id : 0, i = ref->t ? ref->i + 1 : 0;
+
+	for (; at < j->n_placed; at++, i = 0) {
+		struct sched_tensor *t = j->placed[at];
+
+		for (; t->parts && i < t->n_parts; i++) {
+			if (server != SERVER_ANY && t->parts[i].server != server)
+				continue;
+			*ref = (struct sched_part_ref){t, i};
+			return true;
+		}
+	}
+	return false;
+}
+
 void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tensor *t, uint32_t i,
 	struct sched_member *server, uint16_t thread, uint64_t pgen)
 {
@@ -184,9 +201,10 @@ static void tensor_free(struct sched_tensor *t)
 
 void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 {
-	for (uint32_t i = 0; i < j->n_placed; i++)
-		for (uint32_t k = 0; j->placed[i]->parts && k < j->placed[i]->n_parts; k++)
-			sched_part_set(c, j, j->placed[i], k, NULL, 0, 0);
+	struct sched_part_ref p = {NULL, 0};
+
+	while (sched_part_next(j, SERVER_ANY, &p))
+		sched_part_set(c, j, p.t, p.i, NULL, 0, 0);
 	for (uint32_t b = 0; b < j->n_buckets; b++) {
 		while (j->buckets[b]) {
 			struct sched_tensor *t = j->buckets[b];

@@ -56,6 +56,14 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j);
 /* The only writer of a part: keeps the loads of servers and threads. server: NULL for none. */
 void sched_part_set(struct sched_core *c, struct sched_job *j, struct sched_tensor *t, uint32_t i,
 	struct sched_member *server, uint16_t thread, uint64_t pgen);
+/* A partition of a job, for walks over all of them. Zeroed: before the first. */
+struct sched_part_ref {
+	struct sched_tensor *t;
+	uint32_t i;
+};
+/* Go on to the job's next partition on that server (SERVER_ANY: on any or none; CTL_NO_ID: on none).
+ * False: there is none. */
+bool sched_part_next(const struct sched_job *j, uint32_t server, struct sched_part_ref *ref);
 uint64_t sched_part_bytes(const struct sched_tensor *t, uint32_t i);
 /* Find the next run of partitions of t from *at on: under pgen (0: any), on server (SERVER_ANY:
  * any), or taken from it under that pgen. False: there is none. */

@@ -56,14 +56,13 @@ uint64_t *balance_needs(const struct sched_core *c)
 {
 	uint64_t *needs = sched_alloc(c->n_members + 1, sizeof(*needs));
 
-	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		for (uint32_t i = 0; i < j->n_placed; i++) {
-			const struct sched_tensor *t = j->placed[i];
+	for (const struct sched_job *j = c->jobs; j; j = j->next) {
+		struct sched_part_ref p = {NULL, 0};
 
-			for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
-				if (t->parts[k].server <= c->n_members)
-					needs[t->parts[k].server] += part_need(t, k);
-		}
+		while (sched_part_next(j, SERVER_ANY, &p))
+			if (p.t->parts[p.i].server <= c->n_members)
+				needs[p.t->parts[p.i].server] += part_need(p.t, p.i);
+	}
 	return needs;
 }
 
@@ -156,6 +155,7 @@ static bool is_to_leave(const struct sched_core *c, const struct sched_part *p)
  * occasion to look again. */
 static void evacuate(struct sched_core *c, struct sched_job *j)
 {
+	struct sched_part_ref p = {NULL, 0};
 	struct place_wants w = {0};
 	uint32_t n = 0, batch;
 	bool is_none_open;
@@ -163,19 +163,15 @@ static void evacuate(struct sched_core *c, struct sched_job *j)
 	place_taking_servers(c, &is_none_open);
 	if (is_none_open)
 		return;
-	for (uint32_t i = 0; i < j->n_placed; i++)
-		for (uint32_t k = 0; j->placed[i]->parts && k < j->placed[i]->n_parts; k++)
-			n += is_to_leave(c, &j->placed[i]->parts[k]);
+	while (sched_part_next(j, SERVER_ANY, &p))
+		n += is_to_leave(c, &p.t->parts[p.i]);
 	batch = batch_of(j, n);
-	for (uint32_t i = 0; i < j->n_placed && w.n < batch; i++) {
-		struct sched_tensor *t = j->placed[i];
-
-		for (uint32_t k = 0; t->parts && k < t->n_parts && w.n < batch; k++) {
-			if (!is_to_leave(c, &t->parts[k]))
-				continue;
-			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
-			place_want_add(&w, t, k);
-		}
+	p = (struct sched_part_ref){NULL, 0};
+	while (w.n < batch && sched_part_next(j, SERVER_ANY, &p)) {
+		if (!is_to_leave(c, &p.t->parts[p.i]))
+			continue;
+		sched_part_set(c, j, p.t, p.i, NULL, 0, p.t->parts[p.i].pgen);
+		place_want_add(&w, p.t, p.i);
 	}
 	place_apply(c, j, &w);
 	batch_moved(c, j, w.n);
@@ -193,12 +189,13 @@ struct rebalance {
 	struct sched_member **servers;
 	uint64_t *rooms;
 	struct rebalance_part *parts;
-	struct place_want *refs; /* of parts */
+	struct sched_part_ref *refs; /* of parts */
 	uint32_t n, n_room, refs_room;
 };
 
-static void evening_init(struct sched_core *c, struct sched_job *j, struct rebalance *e)
+static void rebalance_init(struct sched_core *c, struct sched_job *j, struct rebalance *e)
 {
+	struct sched_part_ref p = {NULL, 0};
 	uint64_t *needs = balance_needs(c);
 	uint32_t *index = sched_alloc(c->n_members + 1, sizeof(*index)); /* + 1; 0: none */
 
@@ -209,29 +206,25 @@ static void evening_init(struct sched_core *c, struct sched_job *j, struct rebal
 		e->rooms[i] = balance_room(e->servers[i], needs[e->servers[i]->id]);
 		index[e->servers[i]->id] = i + 1;
 	}
-	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct sched_tensor *t = j->placed[i];
+	while (sched_part_next(j, SERVER_ANY, &p)) {
+		uint32_t server = p.t->parts[p.i].server;
+		uint32_t at = server <= c->n_members ? index[server] : 0;
 
-		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-			uint32_t at =
-				t->parts[k].server <= c->n_members ? index[t->parts[k].server] : 0;
-
-			if (!at)
-				continue;
-			e->parts = sched_grow(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
-			e->refs = sched_grow(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
-			e->parts[e->n] = (struct rebalance_part){.bytes = sched_part_bytes(t, k),
-				.need = part_need(t, k),
-				.server = at - 1,
-				.ref = e->n};
-			e->refs[e->n++] = (struct place_want){.t = t, .i = k};
-		}
+		if (!at)
+			continue;
+		e->parts = sched_grow(e->parts, &e->n_room, e->n + 1, sizeof(*e->parts));
+		e->refs = sched_grow(e->refs, &e->refs_room, e->n + 1, sizeof(*e->refs));
+		e->parts[e->n] = (struct rebalance_part){.bytes = sched_part_bytes(p.t, p.i),
+			.need = part_need(p.t, p.i),
+			.server = at - 1,
+			.ref = e->n};
+		e->refs[e->n++] = p;
 	}
 	free(needs);
 	free(index);
 }
 
-static void evening_fini(struct rebalance *e)
+static void rebalance_free(struct rebalance *e)
 {
 	placement_free(&e->place, e->servers);
 	free(e->rooms);
@@ -256,7 +249,7 @@ static void apply(
 
 	for (uint32_t i = 0; i < e->n; i++) {
 		const struct rebalance_part *p = &e->parts[i];
-		const struct place_want *w = &e->refs[p->ref];
+		const struct sched_part_ref *w = &e->refs[p->ref];
 
 		if (p->to == p->server || p->order >= batch)
 			continue;
@@ -276,7 +269,7 @@ static void even_out(struct sched_core *c, struct sched_job *j)
 	struct rebalance e;
 	struct rebalance_gain gain = {0};
 
-	evening_init(c, j, &e);
+	rebalance_init(c, j, &e);
 	if (e.place.n_servers > 1 && e.n)
 		gain = rebalance_plan(&e.place, e.rooms, e.parts, e.n);
 	if (gain.n_moves &&
@@ -284,7 +277,7 @@ static void even_out(struct sched_core *c, struct sched_job *j)
 		apply(c, j, &e, gain.n_moves);
 	else
 		j->wants_balance = false;
-	evening_fini(&e);
+	rebalance_free(&e);
 }
 
 static uint64_t later(uint64_t a, uint64_t b)

@@ -42,11 +42,12 @@ uint64_t drain_parts(const struct sched_core *c, const struct sched_member *m)
 	if (m->role != ROLE_SERVER)
 		return 0;
 	for (const struct sched_job *j = c->jobs; j; j = j->next) {
+		struct sched_part_ref p = {NULL, 0};
+
 		if (m->id >= j->n_loads || !j->loads[m->id])
 			continue;
-		for (uint32_t t = 0; t < j->n_placed; t++)
-			for (uint32_t i = 0; j->placed[t]->parts && i < j->placed[t]->n_parts; i++)
-				n += j->placed[t]->parts[i].server == m->id;
+		while (sched_part_next(j, m->id, &p))
+			n++;
 	}
 	return n;
 }

@@ -173,17 +173,12 @@ static void note_moved(struct sched_core *c, const struct sched_job *j, uint32_t
 
 static void replace_from(struct sched_core *c, struct sched_job *j, uint32_t server)
 {
+	struct sched_part_ref p = {NULL, 0};
 	struct place_wants w = {0};
 
-	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct sched_tensor *t = j->placed[i];
-
-		for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-			if (t->parts[k].server != server)
-				continue;
-			sched_part_set(c, j, t, k, NULL, 0, t->parts[k].pgen);
-			place_want_add(&w, t, k);
-		}
+	while (sched_part_next(j, server, &p)) {
+		sched_part_set(c, j, p.t, p.i, NULL, 0, p.t->parts[p.i].pgen);
+		place_want_add(&w, p.t, p.i);
 	}
 	if (w.n) {
 		place_apply(c, j, &w);
@@ -218,15 +213,11 @@ void place_server_rethread(struct sched_core *c, struct sched_member *m, uint16_
 	uint64_t *bytes = sched_alloc(threads, sizeof(*bytes));
 
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
-		for (uint32_t i = 0; i < j->n_placed; i++) {
-			struct sched_tensor *t = j->placed[i];
+		struct sched_part_ref p = {NULL, 0};
 
-			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-				if (t->parts[k].server != m->id)
-					continue;
-				t->parts[k].thread %= threads;
-				bytes[t->parts[k].thread] += sched_part_bytes(t, k);
-			}
+		while (sched_part_next(j, m->id, &p)) {
+			p.t->parts[p.i].thread %= threads;
+			bytes[p.t->parts[p.i].thread] += sched_part_bytes(p.t, p.i);
 		}
 	}
 	free(m->thread_bytes);
@@ -239,20 +230,13 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 	if (threads != m->threads)
 		place_server_rethread(c, m, threads);
 	for (struct sched_job *j = c->jobs; j; j = j->next) {
+		struct sched_part_ref p = {NULL, 0};
 		uint32_t n = 0;
 
 		if (m->id >= j->n_loads || !j->loads[m->id])
 			continue;
-		for (uint32_t i = 0; i < j->n_placed; i++) {
-			struct sched_tensor *t = j->placed[i];
-
-			for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
-				if (t->parts[k].server != m->id)
-					continue;
-				sched_part_set(c, j, t, k, m, t->parts[k].thread, sched_change(c));
-				n++;
-			}
-		}
+		for (; sched_part_next(j, m->id, &p); n++)
+			sched_part_set(c, j, p.t, p.i, m, p.t->parts[p.i].thread, sched_change(c));
 		j->has_moved = true;
 		sched_job_dirty(c, j);
 		sched_note(c, EVENT_PARTITIONS,
@@ -263,15 +247,12 @@ void place_server_restarted(struct sched_core *c, struct sched_member *m, uint16
 
 void place_refence(struct sched_core *c, struct sched_job *j)
 {
+	struct sched_part_ref p = {NULL, 0};
 	uint64_t pgen = sched_change(c);
 
-	for (uint32_t i = 0; i < j->n_placed; i++) {
-		struct sched_tensor *t = j->placed[i];
-
-		for (uint32_t k = 0; t->parts && k < t->n_parts; k++)
-			sched_part_set(c, j, t, k, sched_member(c, t->parts[k].server),
-				t->parts[k].thread, pgen);
-	}
+	while (sched_part_next(j, SERVER_ANY, &p))
+		sched_part_set(c, j, p.t, p.i, sched_member(c, p.t->parts[p.i].server),
+			p.t->parts[p.i].thread, pgen);
 	j->has_moved = true;
 	sched_job_dirty(c, j);
 }

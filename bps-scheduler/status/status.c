@@ -260,11 +260,13 @@ static uint64_t *parts_by_server(const struct sched_core *c)
 {
 	uint64_t *n = sched_alloc(c->n_members + 1, sizeof(*n));
 
-	for (const struct sched_job *j = c->jobs; j; j = j->next)
-		for (uint32_t t = 0; t < j->n_placed; t++)
-			for (uint32_t i = 0; j->placed[t]->parts && i < j->placed[t]->n_parts; i++)
-				if (j->placed[t]->parts[i].server <= c->n_members)
-					n[j->placed[t]->parts[i].server]++;
+	for (const struct sched_job *j = c->jobs; j; j = j->next) {
+		struct sched_part_ref p = {NULL, 0};
+
+		while (sched_part_next(j, SERVER_ANY, &p))
+			if (p.t->parts[p.i].server <= c->n_members)
+				n[p.t->parts[p.i].server]++;
+	}
 	return n;
 }
 
