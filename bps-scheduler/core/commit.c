@@ -38,14 +38,6 @@ static bool is_audience(const struct sched_job *j, const struct sched_member *m,
 	       (role == ROLE_SERVER || sched_job_member_ever(j, m->id) != CTL_NO_ID);
 }
 
-static void tell_evicted(struct sched_core *c, const struct sched_member *m, struct sched_job *j)
-{
-	struct sched_job_member *jm = &j->members[sched_job_member_ever(j, m->id)];
-
-	if (jm->is_untold)
-		sched_send_job_end(c, m, j);
-}
-
 static void job_tell(struct sched_core *c, struct sched_job *j)
 {
 	/* Servers first, so that they know a partition before its first contribution. */
@@ -65,7 +57,8 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 				continue;
 			}
 			if (order[r] == ROLE_AGENT && sched_job_member(j, m->id) == CTL_NO_ID) {
-				tell_evicted(c, m, j);
+				if (j->members[sched_job_member_ever(j, m->id)].is_untold)
+					sched_send_job_end(c, m, j);
 				continue;
 			}
 			if (j->is_changed && order[r] == ROLE_AGENT)
@@ -216,18 +209,6 @@ static void note_view(struct sched_core *c)
 		sched_note(c, EVENT_VIEW, "what is muted has changed");
 	else
 		sched_note(c, EVENT_VIEW, "the scheduler reserved numbers");
-}
-
-static int persist_record(void *ctx, const struct state_record *rec)
-{
-	const struct sched_core *c = ctx;
-
-	return c->env.persist(c->env.ctx, rec);
-}
-
-int sched_persist(struct sched_core *c)
-{
-	return sched_record_changes(c, persist_record, c);
 }
 
 int sched_commit(struct sched_core *c, bool is_retry)

@@ -8,8 +8,6 @@
  * sched_job_id_take. is_retry: the last write failed, try again.
  * Errors: BPS_ENOTDURABLE or what the disk said: the changes stay, and nothing is told. */
 int sched_commit(struct sched_core *c, bool is_retry);
-/* Write what changed, by env.persist. Errors: what that answers. */
-int sched_persist(struct sched_core *c);
 /* A number that no job has had. CTL_NO_ID: the disk does not take the next block of them. */
 uint32_t sched_job_id_take(struct sched_core *c);
 #endif

@@ -9,6 +9,7 @@
 #include "bps-scheduler/core/job_end.h"
 #include "bps-scheduler/core/members.h"
 #include "bps-scheduler/core/progress.h"
+#include "bps-scheduler/core/record.h"
 #include "bps-scheduler/core/why_stuck.h"
 #include "bps-scheduler/core/workers.h"
 #include "bps-scheduler/placement/balance.h"

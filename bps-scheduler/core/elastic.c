@@ -125,11 +125,12 @@ static bool is_ready(
 }
 
 /* Others that waited with it may have been the last ones that there are numbers for. */
-static bool has_number(struct sched_core *c, const struct sched_job *j,
-	const struct sched_newcomer *n, const char *text)
+static bool has_number(
+	struct sched_core *c, const struct sched_job *j, const struct sched_newcomer *n)
 {
 	struct ctl_msg msg = {.type = CTL_JOINED,
-		.joined = {n->seq, (uint32_t)-BPS_EQUOTA, text, CTL_NO_ID, CTL_NO_ID}};
+		.joined = {n->seq, (uint32_t)-BPS_EQUOTA,
+			"the job has had as many machines as there may be", CTL_NO_ID, CTL_NO_ID}};
 
 	if (j->n_members < WIRE_MEMBERS_MAX || sched_job_member_ever(j, n->agent) != CTL_NO_ID)
 		return true;
@@ -167,8 +168,7 @@ static void let_all_in(struct sched_core *c, struct sched_job *j)
 		ready[i] = is_ready(c, j, &all[i]);
 	}
 	for (uint32_t i = 0; i < n; i++) {
-		if (ready[i] && !has_number(c, j, &all[i],
-					"the job has had as many machines as there may be"))
+		if (ready[i] && !has_number(c, j, &all[i]))
 			continue;
 		if (ready[i]) {
 			let_in(c, j, &all[i]);

@@ -24,29 +24,41 @@ static void rate_sample(struct sched_traffic *r, const struct ctl_beat *b, uint6
 	r->tx_bytes = b->tx_bytes;
 }
 
+/* Count one more look: 1 for a raised state, -1 against it, 0 neither. Returns whether the state has
+ * changed. */
+static bool hysteresis(unsigned *score, bool *is_raised, int looks)
+{
+	if (looks > 0)
+		*score += *score < PROGRESS_SURE;
+	else if (looks < 0)
+		*score -= *score > 0;
+	if (*score != (*is_raised ? 0 : PROGRESS_SURE))
+		return false;
+	*is_raised = !*is_raised;
+	return true;
+}
+
 /* Before m->beat is overwritten. */
 static void judge_sums(struct sched_core *c, struct sched_member *m, const struct ctl_beat *b)
 {
 	struct sched_sum_delay *s = &m->sums;
 	uint32_t limit_us = c->cfg.server_slow_ms * 1000;
-	bool has_summed = b->rounds != m->last_rounds;
+	bool is_judged = limit_us && b->rounds != m->last_rounds;
+	int looks = is_judged && b->sum_us > limit_us                            ? 1
+		    : is_judged && b->sum_us >= PROGRESS_CLEAR_FACTOR * limit_us ? 0
+										 : -1;
 
 	m->last_rounds = b->rounds;
-	if (limit_us && has_summed && b->sum_us > limit_us)
-		s->score += s->score < PROGRESS_SURE;
-	else if (!limit_us || !has_summed || b->sum_us < PROGRESS_CLEAR_FACTOR * limit_us)
-		s->score -= s->score > 0;
-	if (!s->is_slow && s->score == PROGRESS_SURE) {
-		s->is_slow = true;
+	if (!hysteresis(&s->score, &s->is_slow, looks))
+		return;
+	if (s->is_slow)
 		sched_note(c, EVENT_MEMBER,
 			"server %s (host %s) is slow: %.0f ms from the last "
 			"contribution to the sum",
 			m->name, m->host, b->sum_us / 1e3);
-	} else if (s->is_slow && s->score == 0) {
-		s->is_slow = false;
+	else
 		sched_note(c, EVENT_MEMBER, "server %s (host %s) is not slow any more", m->name,
 			m->host);
-	}
 }
 
 void progress_reset(struct sched_member *m)
@@ -222,24 +234,6 @@ static void note_straggler(struct sched_core *c, const struct sched_job *j)
 			100.0 * p->slowest_rounds / p->rounds, p->slowest_lag_us / 1e3);
 }
 
-static void set_straggler(struct sched_core *c, struct sched_job *j)
-{
-	struct sched_progress *p = &j->progress;
-	int looks = judge(p, j->n_members - j->n_left);
-
-	if (looks > 0 && p->score < PROGRESS_SURE)
-		p->score++;
-	if (looks < 0 && p->score)
-		p->score--;
-	if (p->score == PROGRESS_SURE && !p->is_straggling) {
-		p->is_straggling = true;
-		note_straggler(c, j);
-	} else if (!p->score && p->is_straggling) {
-		p->is_straggling = false;
-		note_straggler(c, j);
-	}
-}
-
 static void job_update(struct sched_core *c, struct sched_job *j,
 	const struct sched_member *const *tellers, uint32_t n)
 {
@@ -255,7 +249,8 @@ static void job_update(struct sched_core *c, struct sched_job *j,
 	p->wait_p99_us = t.wait_p99_us;
 	set_rates(p, &t, c->now_ns);
 	set_slowest(p, &t);
-	set_straggler(c, j);
+	if (hysteresis(&p->score, &p->is_straggling, judge(p, j->n_members - j->n_left)))
+		note_straggler(c, j);
 }
 
 /* Jobs times servers that tell of any: once a second, whatever the number of agents. */

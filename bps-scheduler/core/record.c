@@ -165,8 +165,7 @@ static void add_job_changes(struct record_builder *b, const struct sched_job *j,
 		add_runs(b, j, j->placed[i], tx_view);
 }
 
-int sched_record_changes(
-	struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx)
+int sched_persist(struct sched_core *c)
 {
 	struct record_builder b;
 	int r;
@@ -178,7 +177,7 @@ int sched_record_changes(
 		add_member(&b, m);
 	for (const struct sched_job *j = c->dirty_jobs; j; j = j->next_dirty)
 		add_job_changes(&b, j, c->tx_view);
-	r = fn(ctx, &b.rec);
+	r = c->env.persist(c->env.ctx, &b.rec);
 	builder_fini(&b);
 	return r;
 }

@@ -3,7 +3,7 @@
 /* The core's objects as state records and back. */
 #include "bps-scheduler/model/model.h"
 
-/* Hand fn one record with everything that the open transaction changed; returns what fn does. */
-int sched_record_changes(
-	struct sched_core *c, int (*fn)(void *ctx, const struct state_record *rec), void *ctx);
+/* Write what the open transaction changed, as one record, by env.persist. Errors: what that
+ * answers. */
+int sched_persist(struct sched_core *c);
 #endif

@@ -232,16 +232,6 @@ static void rebalance_free(struct rebalance *e)
 	free(e->refs);
 }
 
-static uint16_t idlest_thread(const struct sched_member *m)
-{
-	uint16_t best = 0;
-
-	for (uint16_t i = 1; i < m->threads; i++)
-		if (m->thread_bytes[i] < m->thread_bytes[best])
-			best = i;
-	return best;
-}
-
 static void apply(
 	struct sched_core *c, struct sched_job *j, const struct rebalance *e, uint32_t n_moves)
 {
@@ -250,11 +240,13 @@ static void apply(
 	for (uint32_t i = 0; i < e->n; i++) {
 		const struct rebalance_part *p = &e->parts[i];
 		const struct sched_part_ref *w = &e->refs[p->ref];
+		struct sched_member *to;
 
 		if (p->to == p->server || p->order >= batch)
 			continue;
-		sched_part_set(c, j, w->t, w->i, e->servers[p->to],
-			idlest_thread(e->servers[p->to]), sched_change(c));
+		to = e->servers[p->to];
+		sched_part_set(c, j, w->t, w->i, to,
+			place_idlest_thread(to->thread_bytes, to->threads), sched_change(c));
 		n++;
 	}
 	batch_moved(c, j, n);
@@ -280,16 +272,13 @@ static void even_out(struct sched_core *c, struct sched_job *j)
 	rebalance_free(&e);
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 static void balance_job(struct sched_core *c, struct sched_job *j)
 {
 	bool is_hurried, is_leaving = has_to_leave(c, j, &is_hurried);
-	uint64_t from_ns = later(c->gathered_ns + BALANCE_SETTLE_NS, speed_settles_ns(c));
+	uint64_t from_ns = c->gathered_ns + BALANCE_SETTLE_NS, settled_ns = speed_settles_ns(c);
 
+	if (from_ns < settled_ns)
+		from_ns = settled_ns;
 	if (!is_leaving && !j->wants_balance) {
 		j->batch = 0;
 		return;

@@ -103,8 +103,9 @@ static double least_time_s(const struct placement *p, bool has_others, uint64_t 
 	return high;
 }
 
-static void set_shares(struct placement *p, uint64_t mbps_default)
+void place_shares(struct placement *p)
 {
+	uint64_t mbps_default = default_mbps(p);
 	double t = least_time_s(p, true, mbps_default);
 
 	for (uint32_t i = 0; i < p->n_machines; i++)
@@ -158,33 +159,28 @@ static uint32_t best_server(const struct placement *p, uint64_t bytes, uint64_t 
 	return best >= 0 ? (uint32_t)best : earliest_end(p, bytes, mbps_default);
 }
 
-static uint16_t best_thread(const struct place_server *s)
+uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads)
 {
 	uint16_t best = 0;
 
-	for (uint16_t i = 1; i < s->n_threads; i++)
-		if (s->thread_bytes[i] < s->thread_bytes[best])
+	for (uint16_t i = 1; i < n_threads; i++)
+		if (thread_bytes[i] < thread_bytes[best])
 			best = i;
 	return best;
-}
-
-void place_shares(struct placement *p)
-{
-	set_shares(p, default_mbps(p));
 }
 
 void place_parts(struct placement *p, struct place_part *parts, size_t n_parts)
 {
 	uint64_t mbps = default_mbps(p);
 
-	set_shares(p, mbps);
+	place_shares(p);
 	for (size_t i = 0; i < n_parts; i++) {
 		struct place_part *part = &parts[i];
 		struct place_server *s;
 
 		part->server = best_server(p, part->bytes, mbps);
 		s = &p->servers[part->server];
-		part->thread = best_thread(s);
+		part->thread = place_idlest_thread(s->thread_bytes, s->n_threads);
 		s->bytes += part->bytes;
 		s->thread_bytes[part->thread] += part->bytes;
 		p->machines[s->machine].bytes += part->bytes;

@@ -62,6 +62,8 @@ struct place_part {
 /* Place parts, which are in descending order of bytes, and add them to the loads of p. */
 void place_parts(struct placement *p, struct place_part *parts, size_t n_parts);
 
+uint16_t place_idlest_thread(const uint64_t *thread_bytes, uint16_t n_threads);
+
 /* Set the machines' shares of the job, as place_parts does first. */
 void place_shares(struct placement *p);
 

@@ -44,16 +44,8 @@ uint32_t status_count_members(const struct sched_core *c, enum role role, enum m
 	uint32_t n = 0;
 
 	for (uint32_t i = 1; i <= c->n_members; i++)
-		n += c->members[i]->role == role && c->members[i]->state == s;
-	return n;
-}
-
-static uint32_t count_role(const struct sched_core *c, enum role role)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 1; i <= c->n_members; i++)
-		n += c->members[i]->role == role;
+		n += c->members[i]->role == role &&
+		     (s == MEMBER_STATES || c->members[i]->state == s);
 	return n;
 }
 
@@ -65,9 +57,11 @@ void status_line(const struct sched_core *c, char *ret, size_t room)
 		running += j->state == JOB_RUNNING;
 	snprintf(ret, room,
 		"servers %u of %u, agents %u of %u, jobs %u running and %u forming, view %u.%u%s",
-		status_count_members(c, ROLE_SERVER, MEMBER_UP), count_role(c, ROLE_SERVER),
-		status_count_members(c, ROLE_AGENT, MEMBER_UP), count_role(c, ROLE_AGENT), running,
-		c->n_jobs - running, (unsigned)(c->view >> 32), (unsigned)c->view,
+		status_count_members(c, ROLE_SERVER, MEMBER_UP),
+		status_count_members(c, ROLE_SERVER, MEMBER_STATES),
+		status_count_members(c, ROLE_AGENT, MEMBER_UP),
+		status_count_members(c, ROLE_AGENT, MEMBER_STATES), running, c->n_jobs - running,
+		(unsigned)(c->view >> 32), (unsigned)c->view,
 		c->is_undurable ? "; the state cannot be written" : "");
 }
 

@@ -26,6 +26,7 @@ void status_problem(json_t *list, const char *code, bool is_error, const char *w
 
 /* The core's view, as a number and as people write it. */
 void status_put_view(json_t *o, const struct sched_core *c);
+/* s: MEMBER_STATES for any. */
 uint32_t status_count_members(const struct sched_core *c, enum role role, enum member_state s);
 /* Partitions of all jobs that wait for a server. */
 uint64_t status_orphans(const struct sched_core *c);
