@@ -9,7 +9,7 @@
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 
-/* The members that this transaction changed, to everybody of the other role. */
+/* Send the members that this transaction changed to all members of the other role. */
 static void tell_members(struct sched_core *c, enum role changed)
 {
 	const struct sched_member **list = NULL;
@@ -71,7 +71,7 @@ static void job_tell(struct sched_core *c, struct sched_job *j)
 	}
 }
 
-/* The changes of a transaction are told to all; what was there before only those lack who asked. */
+/* Send the whole plan to members that asked for it during the transaction. */
 static void tell_owed(struct sched_core *c, struct sched_job *j)
 {
 	for (uint32_t i = 0; j->owes_plans && i < j->n_members; i++) {

@@ -1,3 +1,6 @@
+/* Entry points of the core (core.h): connections, messages, time, operators' changes, start and end.
+ * Each hands its event to the file that handles it, then commits. Thread: the caller's, always the
+ * same. */
 #include "bps-scheduler/core/core.h"
 
 #include <assert.h>

@@ -63,7 +63,8 @@ void sched_job_abort(struct sched_core *c, struct sched_job *j, const char *text
 	sched_job_free(c, j);
 }
 
-/* A barrier is passed in one view: who waits there says so again when it knows this one. */
+/* Forget who waits at the next barrier. A barrier is passed in one view, so workers report again when
+ * they know the new one. */
 static void barrier_again(struct sched_job *j)
 {
 	for (uint32_t r = 0; r < j->n_room; r++)
@@ -72,8 +73,7 @@ static void barrier_again(struct sched_job *j)
 	j->n_at_barrier = 0;
 }
 
-/* Nobody who is told of the job has to be asked about it: the record, the log, the event and JOB
- * carry who it was. */
+/* The record, the log, the event and JOB all carry the machine that left and why. */
 static void shrink(struct sched_core *c, struct sched_job *j, uint32_t i, const char *text)
 {
 	struct sched_job_member *m = &j->members[i];

@@ -1,3 +1,5 @@
+/* The core's objects as durable records: what a transaction changed, a snapshot of everything, and the
+ * way back from records to objects. Thread: the core's. */
 #include "bps-scheduler/core/record.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+/* Why a call waits: probes of the agents of a job, and sentences about what they answered and what the
+ * scheduler knows. Nothing here changes a member or a job. Thread: the core's. */
 #include "bps-scheduler/core/why_stuck.h"
 
 #include <stdarg.h>

@@ -273,7 +273,7 @@ static bool can_start(const struct sched_job *j)
 	return j->n_joined >= j->size;
 }
 
-/* An agent cannot read JOB before it knows its ranks, so it gets it once more. */
+/* Repeat JOINED, and JOB after it: an agent cannot read JOB before it knows its ranks. */
 static void join_again(const struct join_request *in, struct sched_job *j, uint32_t rank)
 {
 	if (j->state == JOB_RUNNING && in->c->is_undurable) {

@@ -240,7 +240,6 @@ static void fill_peer(struct sched_core *c, const struct sched_member *to,
 		.key = {key, CTL_KEY_BYTES}};
 }
 
-/* PEERS to `to` about these members of the other role, in messages below the channel's limit. */
 void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	const struct sched_member *const *list, uint32_t n)
 {
@@ -262,7 +261,7 @@ void sched_send_peers(struct sched_core *c, const struct sched_member *to,
 	free(keys);
 }
 
-/* All that are up. None is no message: an empty list after WELCOME has a meaning. */
+/* PEERS about all usable members. Without any, nothing: an empty list ends what follows WELCOME. */
 static void send_all_peers(struct sched_core *c, const struct sched_member *to)
 {
 	const struct sched_member **list = sched_alloc(c->n_members, sizeof(*list));

@@ -225,8 +225,8 @@ void sched_job_drop_tensors(struct sched_core *c, struct sched_job *j)
 	j->has_moved = false;
 }
 
-/* Does it concern that server? Under the pgen of this transaction also the one that lost it, which
- * keeps the memory of the sums else. */
+/* Does that server have to know the partition's place? Under the pgen of this transaction also the
+ * server that lost it, which would keep the memory of the sums. */
 static bool concerns(const struct sched_part *p, uint64_t pgen, uint32_t server)
 {
 	return (!pgen || p->pgen == pgen) &&
