@@ -19,9 +19,9 @@
 
 /* ---- around every event ---- */
 
-static void on_tick(struct sim *s, struct event *e)
+static void on_tick(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = e->p;
+	struct sim_agent *a = e->p;
 
 	(void)s;
 	if (e->a != a->tick_at)
@@ -31,9 +31,9 @@ static void on_tick(struct sim *s, struct event *e)
 	agent_leave(a);
 }
 
-static void on_work(struct sim *s, struct event *e)
+static void on_work(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = e->p;
+	struct sim_agent *a = e->p;
 
 	(void)s;
 	a->is_work_posted = false;
@@ -41,7 +41,7 @@ static void on_work(struct sim *s, struct event *e)
 	agent_leave(a);
 }
 
-static void work(struct agent *a)
+static void work(struct sim_agent *a)
 {
 	struct sim *s = a->s;
 	unsigned n = 0;
@@ -51,7 +51,7 @@ static void work(struct agent *a)
 	while (agt_core_work(a->core)) {
 		if (s->o.is_work_slow) {
 			a->is_work_posted = true;
-			post(s, &a->node, rnd_below(s, s->o.delay_ns), on_work)->p = a;
+			sim_post(s, &a->node, rnd_below(s, s->o.delay_ns), on_work)->p = a;
 			return;
 		}
 		if (++n > WORK_LIMIT) {
@@ -63,17 +63,17 @@ static void work(struct agent *a)
 
 void agent_enter(void *owner)
 {
-	struct agent *a = owner;
+	struct sim_agent *a = owner;
 
 	agt_core_tick(a->core, a->s->now);
 }
 
 void agent_leave(void *owner)
 {
-	struct agent *a = owner;
+	struct sim_agent *a = owner;
 	struct sim *s = a->s;
 	struct err_text err;
-	struct event *e;
+	struct sim_event *e;
 	uint64_t at;
 
 	work(a);
@@ -83,27 +83,27 @@ void agent_leave(void *owner)
 	if (at == UINT64_MAX || (a->tick_at && a->tick_at <= at))
 		return;
 	a->tick_at = at > s->now ? at : s->now;
-	e = post(s, &a->node, a->tick_at - s->now, on_tick);
+	e = sim_post(s, &a->node, a->tick_at - s->now, on_tick);
 	e->p = a;
 	e->a = a->tick_at;
 }
 
 /* ---- trainers ---- */
 
-struct submit { /* in an event's bytes */
-	struct tensor_state *ts;
+struct sim_submit { /* in an event's bytes */
+	struct sim_tensor_state *ts;
 	unsigned worker;
 };
 
 /* Trainers that do not agree on it must not wait for each other for ever. */
-static uint16_t priority_of(const struct agent *a, unsigned t)
+static uint16_t priority_of(const struct sim_agent *a, unsigned t)
 {
 	unsigned n = a->s->o.n_tensors;
 
 	return (uint16_t)(a->s->o.is_priority_mixed ? (t + a->idx) % n : n - t);
 }
 
-void agent_submit(struct agent *a, struct tensor_state *ts, unsigned w, uint64_t round)
+void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round)
 {
 	int rc = agt_submit(ts->t, a->workers[w].slot, round, a->s->o.tensors[ts->idx].op,
 		priority_of(a, ts->idx));
@@ -114,7 +114,7 @@ void agent_submit(struct agent *a, struct tensor_state *ts, unsigned w, uint64_t
 }
 
 /* What a worker has put into its ring, and nobody has taken. */
-void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w)
+void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w)
 {
 	if (ts->taken[w] == ts->ring[w] || ts->again)
 		return;
@@ -122,10 +122,10 @@ void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w)
 	agent_submit(a, ts, w, ts->taken[w]);
 }
 
-static void on_rings(struct sim *s, struct event *e)
+static void on_rings(struct sim *s, struct sim_event *e)
 {
-	struct tensor_state *ts = e->p;
-	struct agent *a = ts->agent;
+	struct sim_tensor_state *ts = e->p;
+	struct sim_agent *a = ts->agent;
 
 	(void)s;
 	if (!a->job || a->has_ended)
@@ -136,10 +136,10 @@ static void on_rings(struct sim *s, struct event *e)
 	agent_leave(a);
 }
 
-static void on_submit(struct sim *s, struct event *e)
+static void on_submit(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = e->p;
-	struct submit sub;
+	struct sim_agent *a = e->p;
+	struct sim_submit sub;
 	uint64_t round = e->a;
 
 	memcpy(&sub, e->bytes, sizeof(sub));
@@ -157,49 +157,49 @@ static void on_submit(struct sim *s, struct event *e)
 	agent_leave(a);
 }
 
-struct node *trainers_of(struct agent *a)
+struct sim_node *trainers_of(struct sim_agent *a)
 {
 	return a->s->o.has_restarts ? &a->trainers : &a->node;
 }
 
-static void submit_later(struct agent *a, struct tensor_state *ts, unsigned w)
+static void submit_later(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w)
 {
-	struct submit sub = {ts, w};
+	struct sim_submit sub = {ts, w};
 	uint64_t late = rnd_chance(a->s, a->s->o.slow_permille) ? rnd_below(a->s, 400 * MS) : 0;
-	struct event *e =
-		post(a->s, trainers_of(a), late + rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
+	struct sim_event *e = sim_post(
+		a->s, trainers_of(a), late + rnd_below(a->s, a->s->o.think_ns + 1), on_submit);
 
 	e->p = a;
 	e->a = ts->round + 1;
 	memcpy(event_room(e, sizeof(sub)), &sub, sizeof(sub));
 }
 
-static void tell_finished(struct agent *a, const struct worker *w)
+static void tell_finished(struct sim_agent *a, const struct sim_worker *w)
 {
 	struct ctl_msg msg = {
 		.type = CTL_WORKER, .worker = {a->job_id, w->rank, WORKER_FINISHED, .text = ""}};
 
-	member_send(&a->m, &msg);
+	sim_member_send(&a->m, &msg);
 }
 
-static void tell_barrier(struct agent *a)
+static void tell_barrier(struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++) {
 		struct ctl_msg msg = {.type = CTL_WORKER,
 			.worker = {a->job_id, a->workers[w].rank, WORKER_AT_BARRIER, "",
 				a->barrier + 1}};
 
-		member_send(&a->m, &msg);
+		sim_member_send(&a->m, &msg);
 	}
 }
 
-static bool is_at_barrier(const struct agent *a)
+static bool is_at_barrier(const struct sim_agent *a)
 {
 	return a->s->o.barrier_every && a->n_at_barrier == a->s->o.n_tensors;
 }
 
 /* JOB has come. */
-static void look_at_barrier(struct agent *a, uint64_t passed)
+static void look_at_barrier(struct sim_agent *a, uint64_t passed)
 {
 	if (!is_at_barrier(a))
 		return;
@@ -215,31 +215,31 @@ static void look_at_barrier(struct agent *a, uint64_t passed)
 			submit_later(a, &a->tensors[t], w);
 }
 
-static void on_finished(struct sim *s, struct event *e)
+static void on_finished(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = e->p;
-	struct worker *w = &a->workers[e->a];
+	struct sim_agent *a = e->p;
+	struct sim_worker *w = &a->workers[e->a];
 
 	trace(s, "%s: rank %u has finished", a->node.name, w->rank);
 	w->is_finished = true;
 	tell_finished(a, w);
 }
 
-static void worker_tensor_done(struct agent *a, unsigned w)
+static void worker_tensor_done(struct sim_agent *a, unsigned w)
 {
-	struct event *e;
+	struct sim_event *e;
 
 	if (--a->workers[w].tensors_left)
 		return;
-	e = post(a->s, trainers_of(a), rnd_below(a->s, a->s->o.think_ns + 1), on_finished);
+	e = sim_post(a->s, trainers_of(a), rnd_below(a->s, a->s->o.think_ns + 1), on_finished);
 	e->p = a;
 	e->a = w;
 }
 
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers)
 {
-	struct agent *a = ctx;
-	struct tensor_state *ts = tensor_user;
+	struct sim_agent *a = ctx;
+	struct sim_tensor_state *ts = tensor_user;
 	struct sim *s = a->s;
 	unsigned old = (unsigned)(round - 1) & 1;
 
@@ -252,7 +252,7 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 	if (ts->again && round == ts->again) { /* K6: what came meanwhile goes on */
 		ts->again = 0;
 		if (status == 0)
-			post(s, &a->node, 0, on_rings)->p = ts;
+			sim_post(s, &a->node, 0, on_rings)->p = ts;
 		ts->failed = status; /* the job is over */
 		return;
 	}
@@ -290,7 +290,7 @@ void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32
 
 /* ---- joining, declaring ---- */
 
-static void join_now(struct agent *a, unsigned w)
+static void join_now(struct sim_agent *a, unsigned w)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = w + 1,
@@ -309,10 +309,10 @@ static void join_now(struct agent *a, unsigned w)
 			.local_size = a->n_workers}};
 
 	a->workers[w].has_joined = false;
-	member_send(&a->m, &msg);
+	sim_member_send(&a->m, &msg);
 }
 
-static void join(struct agent *a, unsigned w)
+static void join(struct sim_agent *a, unsigned w)
 {
 	if (a->has_ended || (a->s->o.is_elastic && a->s->oracle.has_end))
 		return;
@@ -320,17 +320,17 @@ static void join(struct agent *a, unsigned w)
 }
 
 /* Trainers that leave while they wait to be let in. Others come in their place, with the next JOIN. */
-static void unjoin(struct agent *a)
+static void unjoin(struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++) {
 		const struct ctl_msg msg = {.type = CTL_UNJOIN, .unjoin = {w + 1}};
 
 		if (!a->workers[w].has_joined)
-			member_send(&a->m, &msg);
+			sim_member_send(&a->m, &msg);
 	}
 }
 
-static void declare(struct agent *a)
+static void declare(struct sim_agent *a)
 {
 	struct ctl_decl decls[TENSORS_MAX];
 	char names[TENSORS_MAX][16];
@@ -346,12 +346,12 @@ static void declare(struct agent *a)
 			a->s->o.tensors[t].dtype, a->s->o.tensors[t].n_elems};
 	}
 	if (msg.declare.n_tensors)
-		member_send(&a->m, &msg);
+		sim_member_send(&a->m, &msg);
 }
 
-static void tensor_make(struct agent *a, unsigned t)
+static void tensor_make(struct sim_agent *a, unsigned t)
 {
-	struct tensor_state *ts = &a->tensors[t];
+	struct sim_tensor_state *ts = &a->tensors[t];
 
 	memset(ts, 0, sizeof(*ts));
 	ts->agent = a;
@@ -359,9 +359,9 @@ static void tensor_make(struct agent *a, unsigned t)
 	agent_tensor_attach(a, t);
 }
 
-void agent_tensor_attach(struct agent *a, unsigned t)
+void agent_tensor_attach(struct sim_agent *a, unsigned t)
 {
-	struct tensor_state *ts = &a->tensors[t];
+	struct sim_tensor_state *ts = &a->tensors[t];
 	uint32_t bytes = tensor_bytes(a->s, t);
 	struct agt_mem in[WORKERS_MAX] = {{0}}, dev[WORKERS_MAX] = {{0}}, staging, out[2] = {{0}};
 	struct agt_mem *all[2 * WORKERS_MAX + 3];
@@ -402,7 +402,7 @@ void agent_tensor_attach(struct agent *a, unsigned t)
 		abort();
 }
 
-static void job_start(struct agent *a, const struct ctl_job *msg)
+static void job_start(struct sim_agent *a, const struct ctl_job *msg)
 {
 	struct sim *s = a->s;
 	uint16_t my = 0;
@@ -445,7 +445,7 @@ static void job_start(struct agent *a, const struct ctl_job *msg)
 			submit_later(a, &a->tensors[t], w);
 }
 
-static bool all_joined(const struct agent *a)
+static bool all_joined(const struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++)
 		if (!a->workers[w].has_joined)
@@ -453,16 +453,16 @@ static bool all_joined(const struct agent *a)
 	return true;
 }
 
-static void say_lost(struct agent *a, uint32_t job, uint32_t rank)
+static void say_lost(struct sim_agent *a, uint32_t job, uint32_t rank)
 {
 	const struct ctl_msg lost = {
 		.type = CTL_WORKER, .worker = {job, rank, WORKER_LOST, .text = "it came too late"}};
 
-	member_send(&a->m, &lost);
+	sim_member_send(&a->m, &lost);
 }
 
 /* Its trainers had given up when it was told, as the daemon's disown(). */
-static void disown(struct agent *a, const struct ctl_job *msg)
+static void disown(struct sim_agent *a, const struct ctl_job *msg)
 {
 	for (uint32_t i = 0; i < msg->n_members; i++)
 		for (uint32_t r = 0;
@@ -470,7 +470,7 @@ static void disown(struct agent *a, const struct ctl_job *msg)
 			say_lost(a, msg->job, msg->members[i].ranks[r].rank);
 }
 
-static void job_told(struct agent *a, const struct ctl_msg *msg)
+static void job_told(struct sim_agent *a, const struct ctl_msg *msg)
 {
 	if (a->s->o.is_elastic && a->s->oracle.has_end && !a->has_job_msg && !all_joined(a))
 		a->has_ended = true; /* nobody asks for it again */
@@ -489,9 +489,9 @@ static void job_told(struct agent *a, const struct ctl_msg *msg)
 		job_start(a, &msg->job);
 }
 
-static void joined(struct agent *a, const struct ctl_joined *msg)
+static void joined(struct sim_agent *a, const struct ctl_joined *msg)
 {
-	struct worker *w = &a->workers[msg->seq - 1];
+	struct sim_worker *w = &a->workers[msg->seq - 1];
 
 	if (msg->code == (uint32_t)-BPS_ENOTDURABLE)
 		return; /* the next beat tries again */
@@ -527,12 +527,12 @@ static void joined(struct agent *a, const struct ctl_joined *msg)
 
 static void released(void *ctx)
 {
-	struct agent *a = ctx;
+	struct sim_agent *a = ctx;
 
 	a->is_released = true;
 }
 
-static void job_end(struct agent *a, uint32_t code)
+static void job_end(struct sim_agent *a, uint32_t code)
 {
 	struct sim *s = a->s;
 
@@ -552,13 +552,13 @@ static void job_end(struct agent *a, uint32_t code)
 	a->job = NULL;
 }
 
-static void plan(struct agent *a, const struct ctl_plan *msg)
+static void plan(struct sim_agent *a, const struct ctl_plan *msg)
 {
 	if (!a->job || msg->job != a->job_id)
 		return;
 	for (uint32_t i = 0; i < msg->n_tensors; i++) {
 		unsigned t = (unsigned)atoi(msg->tensors[i].name + 1);
-		struct tensor_state *ts = &a->tensors[t];
+		struct sim_tensor_state *ts = &a->tensors[t];
 
 		if (agt_tensor_plan(ts->t, &msg->tensors[i]) < 0)
 			violation(a->s, "%s cannot take the plan of tensor %u", a->node.name, t);
@@ -570,7 +570,7 @@ static void plan(struct agent *a, const struct ctl_plan *msg)
 static struct agt_kept_part *env_keep(
 	void *ctx, void *tensor_user, uint32_t id, uint32_t part_elems, uint32_t n_parts)
 {
-	struct tensor_state *ts = tensor_user;
+	struct sim_tensor_state *ts = tensor_user;
 
 	(void)ctx;
 	ts->id = id;
@@ -578,12 +578,12 @@ static struct agt_kept_part *env_keep(
 	return n_parts <= PARTS_MAX ? ts->kept : NULL;
 }
 
-bool agent_is_settled(const struct agent *a)
+bool agent_is_settled(const struct sim_agent *a)
 {
 	return a->job && peek_is_settled(a->job, a->s->o.n_tensors);
 }
 
-static void peers(struct agent *a, const struct ctl_peers *msg)
+static void peers(struct sim_agent *a, const struct ctl_peers *msg)
 {
 	for (uint32_t i = 0; i < msg->n_peers; i++) {
 		const struct ctl_peer *p = &msg->peers[i];
@@ -603,7 +603,7 @@ static void peers(struct agent *a, const struct ctl_peers *msg)
 		job_end(a, (uint32_t)-BPS_EJOB_FAILED);
 }
 
-static void repeat(struct agent *a)
+static void repeat(struct sim_agent *a)
 {
 	for (unsigned w = 0; w < a->n_workers; w++)
 		if (!a->has_job_msg)
@@ -620,7 +620,7 @@ static void repeat(struct agent *a)
 
 void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 {
-	struct agent *a = &s->agents[idx];
+	struct sim_agent *a = &s->agents[idx];
 
 	agent_enter(a);
 	switch (msg->type) {
@@ -655,9 +655,9 @@ void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 }
 
 /* Workers that were not let in yet ask again; at last they give up. */
-static void on_join_timer(struct sim *s, struct event *e)
+static void on_join_timer(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = e->p;
+	struct sim_agent *a = e->p;
 
 	if (a->has_job_msg || a->has_ended)
 		return;
@@ -677,9 +677,9 @@ static void on_join_timer(struct sim *s, struct event *e)
 	agent_join_timer(a);
 }
 
-void agent_join_timer(struct agent *a)
+void agent_join_timer(struct sim_agent *a)
 {
-	post(a->s, &a->node, 500 * MS, on_join_timer)->p = a;
+	sim_post(a->s, &a->node, 500 * MS, on_join_timer)->p = a;
 }
 
 /* ---- life ---- */
@@ -687,17 +687,17 @@ void agent_join_timer(struct agent *a)
 static int env_connect(
 	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
 {
-	struct agent *a = ctx;
+	struct sim_agent *a = ctx;
 
 	if (!a->servers[server].is_up)
 		return -ENOTCONN;
-	return net_connect(a->s, &a->port, server, a->servers[server].idx, thread,
+	return sim_net_connect(a->s, &a->port, server, a->servers[server].idx, thread,
 		a->servers[server].instance, link, ret_conn);
 }
 
 static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 {
-	struct agent *a = ctx;
+	struct sim_agent *a = ctx;
 
 	(void)job;
 	violation(a->s, "%s fails the job (%s): %s", a->node.name, err_str(code), text);
@@ -705,12 +705,12 @@ static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 
 static uint64_t env_random(void *ctx)
 {
-	struct agent *a = ctx;
+	struct sim_agent *a = ctx;
 
 	return rnd(a->s);
 }
 
-bool agent_is_over(const struct agent *a)
+bool agent_is_over(const struct sim_agent *a)
 {
 	return !a->is_restarting && a->has_ended && (a->is_released || !a->has_job_msg);
 }
@@ -718,16 +718,16 @@ bool agent_is_over(const struct agent *a)
 void agent_start(struct sim *s, unsigned idx)
 {
 	static const char *const hosts[] = {"h0", "h1", "h2", "h3"};
-	struct agent *a = &s->agents[idx];
+	struct sim_agent *a = &s->agents[idx];
 	uint32_t rank = 0;
 
-	a->trainers = (struct node){.is_up = true};
+	a->trainers = (struct sim_node){.is_up = true};
 	a->n_workers = s->o.n_workers[idx];
 	for (unsigned i = 0; i < idx; i++)
 		rank += s->o.n_workers[i];
 	for (unsigned w = 0; w < a->n_workers; w++)
 		a->workers[w].asked_rank = s->o.has_ranks ? rank + w : CTL_NO_ID;
-	a->m = (struct member){
+	a->m = (struct sim_member){
 		.s = s, .node = &a->node, .role = ROLE_AGENT, .idx = idx, .host = hosts[idx]};
 	agent_core_make(a);
 	trace(s, "%s: started", a->node.name);
@@ -735,7 +735,7 @@ void agent_start(struct sim *s, unsigned idx)
 	agent_join_timer(a);
 }
 
-void agent_core_make(struct agent *a)
+void agent_core_make(struct sim_agent *a)
 {
 	struct sim *s = a->s;
 	struct agt_config cfg = {.window_bytes = s->o.window_bytes,
@@ -764,14 +764,14 @@ void agent_core_make(struct agent *a)
 
 void agent_lose(struct sim *s, unsigned idx)
 {
-	struct agent *a = &s->agents[idx];
+	struct sim_agent *a = &s->agents[idx];
 
 	trace(s, "%s: its machine is lost", a->node.name);
 	a->node.is_up = a->trainers.is_up = false;
 	if (a->m.conn)
 		a->m.conn->is_open_m = false;
 	a->m.conn = NULL;
-	net_kill(s, &a->port, true);
+	sim_net_kill(s, &a->port, true);
 	agt_core_free(a->core);
 	a->core = NULL;
 }

@@ -144,12 +144,12 @@ void liar_twists(struct sim *s, struct wire_msg *m)
 	}
 }
 
-static struct pipe *any_pipe_of(struct sim *s, const struct port *port)
+static struct sim_pipe *any_pipe_of(struct sim *s, const struct sim_port *port)
 {
-	struct pipe *found = NULL;
+	struct sim_pipe *found = NULL;
 	unsigned n = 0;
 
-	for (struct pipe *p = s->pipes; p; p = p->next)
+	for (struct sim_pipe *p = s->pipes; p; p = p->next)
 		if (p->agent.port == port && p->agent.is_open && rnd_below(s, ++n) == 0)
 			found = p;
 	return found;
@@ -198,25 +198,25 @@ static void lie_to_scheduler(struct guest *g)
 			CTL_SEEN, .sight = {(uint32_t)rnd_below(s, 9), s->agents[0].m.instance, 0}};
 	}
 	s->tot->lies++;
-	member_send(&g->m, &msg);
+	sim_member_send(&g->m, &msg);
 }
 
-static void on_lie(struct sim *s, struct event *e)
+static void on_lie(struct sim *s, struct sim_event *e)
 {
 	static const uint8_t junk[JUNK_BYTES];
 	struct guest *g = e->p;
-	struct pipe *p = any_pipe_of(s, &g->port);
+	struct sim_pipe *p = any_pipe_of(s, &g->port);
 	struct wire_msg m;
 
 	if (s->has_faults_begun && s->now > s->faults_end + 500 * MS)
 		return;
-	post(s, &g->node, 1 + rnd_below(s, 2 * s->o.lie_gap_ns), on_lie)->p = g;
+	sim_post(s, &g->node, 1 + rnd_below(s, 2 * s->o.lie_gap_ns), on_lie)->p = g;
 	if (rnd_chance(s, 100)) {
 		lie_to_scheduler(g);
 	} else if (p) {
 		made_up(s, &m, junk);
 		s->tot->lies++;
-		net_say(&p->agent, &m);
+		sim_net_say(&p->agent, &m);
 	}
 }
 
@@ -226,5 +226,5 @@ void liar_start(struct guest *g)
 
 	s->o.lie_gap_ns = (500 * US) << rnd_below(s, 8);
 	g->port.is_liar = true;
-	post(s, &g->node, rnd_below(s, 100 * MS), on_lie)->p = g;
+	sim_post(s, &g->node, rnd_below(s, 100 * MS), on_lie)->p = g;
 }

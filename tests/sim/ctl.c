@@ -16,7 +16,7 @@
 #define RAW         0x100
 #define CODED_BEATS 16
 
-static void encode(struct event *e, const struct ctl_msg *msg)
+static void encode(struct sim_event *e, const struct ctl_msg *msg)
 {
 	const struct layout *l = ctl_layout(msg->type);
 	size_t n;
@@ -31,7 +31,7 @@ static void encode(struct event *e, const struct ctl_msg *msg)
 	codec_encode(l, &msg->hello, event_room(e, (uint32_t)n));
 }
 
-static bool decode(struct sim *s, struct event *e, struct ctl_msg *ret, void **ret_mem)
+static bool decode(struct sim *s, struct sim_event *e, struct ctl_msg *ret, void **ret_mem)
 {
 	struct err_text err;
 
@@ -49,9 +49,9 @@ static bool decode(struct sim *s, struct event *e, struct ctl_msg *ret, void **r
 
 /* ---- to the scheduler ---- */
 
-static void on_up_message(struct sim *s, struct event *e)
+static void on_up_message(struct sim *s, struct sim_event *e)
 {
-	struct ctlconn *c = e->p;
+	struct sim_ctlconn *c = e->p;
 	struct ctl_msg msg;
 	void *mem;
 
@@ -64,27 +64,27 @@ static void on_up_message(struct sim *s, struct event *e)
 	sched_settle(s);
 }
 
-void ctl_send_up(struct ctlconn *c, const struct ctl_msg *msg)
+void ctl_send_up(struct sim_ctlconn *c, const struct ctl_msg *msg)
 {
 	struct sim *s = c->m->s;
 	uint64_t at = s->now + ctl_delay(s);
-	struct event *e;
+	struct sim_event *e;
 
 	if (c->is_broken)
 		return;
 	at = at < c->m->cut_from ? c->m->cut_from : at;
 	at = at < c->last_s ? c->last_s : at;
 	c->last_s = at;
-	e = post(s, &s->sched.node, at - s->now, on_up_message);
+	e = sim_post(s, &s->sched.node, at - s->now, on_up_message);
 	e->p = c;
 	encode(e, msg);
 }
 
 /* ---- to members ---- */
 
-static void on_down_message(struct sim *s, struct event *e)
+static void on_down_message(struct sim *s, struct sim_event *e)
 {
-	struct ctlconn *c = e->p;
+	struct sim_ctlconn *c = e->p;
 	struct ctl_msg msg;
 	void *mem;
 
@@ -93,7 +93,8 @@ static void on_down_message(struct sim *s, struct event *e)
 	if (msg.type != CTL_BEAT)
 		trace(s, "%s: %s from sched", c->m->node->name, ctl_type_name(msg.type));
 	if (msg.type == CTL_PLAN && !e->b && rnd_chance(s, s->o.ctl_again_permille)) {
-		struct event *again = post(s, e->node, rnd_below(s, 500 * MS), on_down_message);
+		struct sim_event *again =
+			sim_post(s, e->node, rnd_below(s, 500 * MS), on_down_message);
 
 		again->p = c;
 		again->b = 1;
@@ -103,7 +104,7 @@ static void on_down_message(struct sim *s, struct event *e)
 	free(mem);
 }
 
-static bool countdown(struct sched *sc)
+static bool countdown(struct sim_sched *sc)
 {
 	if (sc->die_after > 0 && --sc->die_after == 0)
 		sc->is_dying = true;
@@ -113,9 +114,9 @@ static bool countdown(struct sched *sc)
 static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
 {
 	struct sim *s = ctx;
-	struct ctlconn *c = s->sched.conns[conn];
+	struct sim_ctlconn *c = s->sched.conns[conn];
 	uint64_t at = s->now + ctl_delay(s);
-	struct event *e;
+	struct sim_event *e;
 
 	if (countdown(&s->sched) || c->is_broken || !c->is_open_s)
 		return;
@@ -123,16 +124,16 @@ static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
 	at = at < c->m->cut_to ? c->m->cut_to : at;
 	at = at < c->last_m ? c->last_m : at;
 	c->last_m = at;
-	e = post(s, c->m->node, at - s->now, on_down_message);
+	e = sim_post(s, c->m->node, at - s->now, on_down_message);
 	e->p = c;
 	encode(e, msg);
 }
 
 /* ---- connections ---- */
 
-static void on_conn_down_m(struct sim *s, struct event *e)
+static void on_conn_down_m(struct sim *s, struct sim_event *e)
 {
-	struct ctlconn *c = e->p;
+	struct sim_ctlconn *c = e->p;
 
 	(void)s;
 	if (!c->is_open_m)
@@ -141,9 +142,9 @@ static void on_conn_down_m(struct sim *s, struct event *e)
 	member_conn_down(c->m, "connection lost");
 }
 
-static void on_conn_down_s(struct sim *s, struct event *e)
+static void on_conn_down_s(struct sim *s, struct sim_event *e)
 {
-	struct ctlconn *c = e->p;
+	struct sim_ctlconn *c = e->p;
 
 	if (!c->is_open_s)
 		return;
@@ -152,24 +153,24 @@ static void on_conn_down_s(struct sim *s, struct event *e)
 	sched_settle(s);
 }
 
-static void post_down_m(struct sim *s, struct ctlconn *c, uint64_t delay_ns)
+static void post_down_m(struct sim *s, struct sim_ctlconn *c, uint64_t delay_ns)
 {
 	uint64_t at = s->now + delay_ns;
 
 	at = at < c->last_m ? c->last_m : at;
-	post(s, c->m->node, at - s->now, on_conn_down_m)->p = c;
+	sim_post(s, c->m->node, at - s->now, on_conn_down_m)->p = c;
 }
 
-static void post_down_s(struct sim *s, struct ctlconn *c, uint64_t delay_ns)
+static void post_down_s(struct sim *s, struct sim_ctlconn *c, uint64_t delay_ns)
 {
 	uint64_t at = s->now + delay_ns;
 
 	at = at < c->last_s ? c->last_s : at;
 	if (s->sched.node.is_up)
-		post(s, &s->sched.node, at - s->now, on_conn_down_s)->p = c;
+		sim_post(s, &s->sched.node, at - s->now, on_conn_down_s)->p = c;
 }
 
-void ctl_break(struct sim *s, struct ctlconn *c)
+void ctl_break(struct sim *s, struct sim_ctlconn *c)
 {
 	if (!c || c->is_broken)
 		return;
@@ -178,7 +179,7 @@ void ctl_break(struct sim *s, struct ctlconn *c)
 	post_down_s(s, c, rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 20 * MS));
 }
 
-void ctl_close_m(struct ctlconn *c)
+void ctl_close_m(struct sim_ctlconn *c)
 {
 	struct sim *s = c->m->s;
 
@@ -189,18 +190,18 @@ void ctl_close_m(struct ctlconn *c)
 	post_down_s(s, c, c->m->cut_from > s->now ? c->m->cut_from - s->now : ctl_delay(s));
 }
 
-static void on_attempt_failed(struct sim *s, struct event *e)
+static void on_attempt_failed(struct sim *s, struct sim_event *e)
 {
-	struct member *m = e->p;
+	struct sim_member *m = e->p;
 
 	(void)s;
 	m->is_connecting = false;
 	member_conn_down(m, "no connection");
 }
 
-static void on_conn_up(struct sim *s, struct event *e)
+static void on_conn_up(struct sim *s, struct sim_event *e)
 {
-	struct ctlconn *c = e->p;
+	struct sim_ctlconn *c = e->p;
 
 	(void)s;
 	c->m->is_connecting = false;
@@ -213,26 +214,26 @@ static void on_conn_up(struct sim *s, struct event *e)
 	member_conn_up(c->m);
 }
 
-static void on_ctl_accept(struct sim *s, struct event *e)
+static void on_ctl_accept(struct sim *s, struct sim_event *e)
 {
-	struct member *m = e->p;
-	struct event *again;
-	struct ctlconn *c;
+	struct sim_member *m = e->p;
+	struct sim_event *again;
+	struct sim_ctlconn *c;
 	uint64_t wait;
 
 	if (!m->node->is_up || m->node->life != e->b)
 		return;
 	if (!s->sched.node.is_up || s->sched.n_conns == CONNS_MAX) {
-		post(s, m->node, ctl_delay(s), on_attempt_failed)->p = m;
+		sim_post(s, m->node, ctl_delay(s), on_attempt_failed)->p = m;
 		return;
 	}
 	wait = s->sched.node.paused_until > s->now ? s->sched.node.paused_until - s->now : 0;
 	if (m->cut_to > s->now || m->cut_from > s->now || wait > ATTEMPT_NS) {
-		post(s, m->node, ATTEMPT_NS, on_attempt_failed)->p = m;
+		sim_post(s, m->node, ATTEMPT_NS, on_attempt_failed)->p = m;
 		return;
 	}
 	if (wait) { /* its kernel takes the connection, it answers when it can */
-		again = post(s, NULL, wait, on_ctl_accept);
+		again = sim_post(s, NULL, wait, on_ctl_accept);
 		again->p = m;
 		again->b = e->b;
 		return;
@@ -243,13 +244,13 @@ static void on_ctl_accept(struct sim *s, struct event *e)
 	c->is_open_s = true;
 	s->sched.conns[s->sched.n_conns++] = c;
 	sched_conn_open(s->sched.core, c->id, s->now);
-	post(s, m->node, ctl_delay(s), on_conn_up)->p = c;
+	sim_post(s, m->node, ctl_delay(s), on_conn_up)->p = c;
 	sched_settle(s);
 }
 
-void ctl_connect(struct member *m)
+void ctl_connect(struct sim_member *m)
 {
-	struct event *e = post(m->s, NULL, ctl_delay(m->s), on_ctl_accept);
+	struct sim_event *e = sim_post(m->s, NULL, ctl_delay(m->s), on_ctl_accept);
 
 	m->is_connecting = true;
 	e->p = m;
@@ -259,7 +260,7 @@ void ctl_connect(struct member *m)
 static void env_drop(void *ctx, uint32_t conn, const char *why)
 {
 	struct sim *s = ctx;
-	struct ctlconn *c = s->sched.conns[conn];
+	struct sim_ctlconn *c = s->sched.conns[conn];
 
 	if (s->sched.is_dying)
 		return;
@@ -276,9 +277,9 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 static int env_persist(void *ctx, const struct state_record *rec)
 {
 	struct sim *s = ctx;
-	struct sched *sc = &s->sched;
+	struct sim_sched *sc = &s->sched;
 	size_t n = codec_size(state_layout(), rec);
-	struct record *r;
+	struct sim_record *r;
 
 	if (s->now < sc->eio_until)
 		return -EIO;
@@ -318,7 +319,7 @@ static void env_pair_key(void *ctx, const uint8_t secret[STATE_SECRET_BYTES],
 	memcpy(ret_key, &k, sizeof(k));
 }
 
-static void on_sched_start(struct sim *s, struct event *e)
+static void on_sched_start(struct sim *s, struct sim_event *e)
 {
 	(void)e;
 	if (!s->sched.node.is_up)
@@ -327,7 +328,7 @@ static void on_sched_start(struct sim *s, struct event *e)
 
 void sched_node_kill(struct sim *s)
 {
-	struct sched *sc = &s->sched;
+	struct sim_sched *sc = &s->sched;
 	bool is_silent = rnd_chance(s, 200);
 
 	trace(s, "sched: killed");
@@ -337,7 +338,7 @@ void sched_node_kill(struct sim *s)
 	sched_free(sc->core);
 	sc->core = NULL;
 	for (uint32_t i = 0; i < sc->n_conns; i++) {
-		struct ctlconn *c = sc->conns[i];
+		struct sim_ctlconn *c = sc->conns[i];
 
 		if (!c->is_open_s)
 			continue;
@@ -347,10 +348,10 @@ void sched_node_kill(struct sim *s)
 		c->is_broken = true;
 	}
 	if (!s->is_ending)
-		post(s, NULL, rnd_between(s, 10 * MS, 1500 * MS), on_sched_start);
+		sim_post(s, NULL, rnd_between(s, 10 * MS, 1500 * MS), on_sched_start);
 }
 
-static void on_sched_tick(struct sim *s, struct event *e)
+static void on_sched_tick(struct sim *s, struct sim_event *e)
 {
 	if (e->a != s->sched.tick_at)
 		return;
@@ -361,7 +362,7 @@ static void on_sched_tick(struct sim *s, struct event *e)
 
 void sched_settle(struct sim *s)
 {
-	struct sched *sc = &s->sched;
+	struct sim_sched *sc = &s->sched;
 	struct err_text err;
 	uint64_t at;
 
@@ -375,10 +376,10 @@ void sched_settle(struct sim *s)
 	if (at == UINT64_MAX || (sc->tick_at && sc->tick_at <= at))
 		return;
 	sc->tick_at = at > s->now ? at : s->now;
-	post(s, &sc->node, sc->tick_at - s->now, on_sched_tick)->a = sc->tick_at;
+	sim_post(s, &sc->node, sc->tick_at - s->now, on_sched_tick)->a = sc->tick_at;
 }
 
-static bool restore(struct sim *s, const struct record *r)
+static bool restore(struct sim *s, const struct sim_record *r)
 {
 	struct state_record rec;
 	struct err_text err;
@@ -401,7 +402,7 @@ void sched_node_start(struct sim *s)
 		.persist = env_persist,
 		.random = env_random,
 		.pair_key = env_pair_key};
-	struct sched *sc = &s->sched;
+	struct sim_sched *sc = &s->sched;
 	struct sched_env my_env = env;
 	struct sched_config cfg;
 	int rc;
@@ -413,7 +414,7 @@ void sched_node_start(struct sim *s)
 	sc->n_lives++;
 	sc->tick_at = 0;
 	sc->core = sched_new(&cfg, &my_env);
-	for (const struct record *r = sc->records; r; r = r->next)
+	for (const struct sim_record *r = sc->records; r; r = r->next)
 		if (!restore(s, r))
 			return;
 	rc = sched_start(sc->core, s->now);
@@ -422,7 +423,7 @@ void sched_node_start(struct sim *s)
 		sc->node.is_up = false;
 		sched_free(sc->core);
 		sc->core = NULL;
-		post(s, NULL, 200 * MS, on_sched_start);
+		sim_post(s, NULL, 200 * MS, on_sched_start);
 		return;
 	}
 	sched_settle(s);

@@ -10,8 +10,8 @@
 
 enum { AWAY, STAGED, LANDING, LANDED };
 
-struct step { /* in an event's bytes */
-	struct tensor_state *ts;
+struct sim_step { /* in an event's bytes */
+	struct sim_tensor_state *ts;
 	uint32_t part;
 };
 
@@ -20,7 +20,7 @@ bool device_is(const struct sim *s)
 	return s->o.has_restarts ? s->seed / 16 % 2 : s->seed % 16 == 5 || s->seed % 16 == 14;
 }
 
-static uint32_t part_bytes(const struct tensor_state *ts, uint32_t part, uint32_t *ret_first)
+static uint32_t part_bytes(const struct sim_tensor_state *ts, uint32_t part, uint32_t *ret_first)
 {
 	uint32_t bytes = tensor_bytes(ts->agent->s, ts->idx);
 	uint32_t each = ts->exec.part_bytes;
@@ -29,18 +29,18 @@ static uint32_t part_bytes(const struct tensor_state *ts, uint32_t part, uint32_
 	return part + 1 == ts->exec.n_parts ? bytes - *ret_first : each;
 }
 
-static void post_step(struct tensor_state *ts, struct node *node, uint64_t delay_ns, uint32_t part,
-	uint64_t round, event_fn *fn)
+static void post_step(struct sim_tensor_state *ts, struct sim_node *node, uint64_t delay_ns,
+	uint32_t part, uint64_t round, sim_event_fn *fn)
 {
-	struct step step = {ts, part};
-	struct event *e = post(ts->agent->s, node, delay_ns, fn);
+	struct sim_step step = {ts, part};
+	struct sim_event *e = sim_post(ts->agent->s, node, delay_ns, fn);
 
 	e->a = round;
 	memcpy(event_room(e, sizeof(step)), &step, sizeof(step));
 }
 
 /* Something that the executor does. */
-static void later(struct tensor_state *ts, uint32_t part, uint64_t round, event_fn *fn)
+static void later(struct sim_tensor_state *ts, uint32_t part, uint64_t round, sim_event_fn *fn)
 {
 	struct sim *s = ts->agent->s;
 
@@ -49,30 +49,30 @@ static void later(struct tensor_state *ts, uint32_t part, uint64_t round, event_
 
 /* Something that is said to the agent, by the executor or, before it gets there, by the agent: lost
  * when it dies. In order, since the delay is always the same. */
-static void say(struct tensor_state *ts, uint32_t part, uint64_t round, event_fn *fn)
+static void say(struct sim_tensor_state *ts, uint32_t part, uint64_t round, sim_event_fn *fn)
 {
 	post_step(ts, &ts->agent->node, ts->agent->s->o.delay_ns / 4, part, round, fn);
 }
 
-static struct step step_of(const struct event *e)
+static struct sim_step step_of(const struct sim_event *e)
 {
-	struct step step;
+	struct sim_step step;
 
 	memcpy(&step, e->bytes, sizeof(step));
 	return step;
 }
 
-static bool is_over(const struct tensor_state *ts)
+static bool is_over(const struct sim_tensor_state *ts)
 {
 	return ts->agent->has_ended || !ts->agent->job || ts->failed;
 }
 
 /* ---- to the agent ---- */
 
-static void on_say_staged(struct sim *s, struct event *e)
+static void on_say_staged(struct sim *s, struct sim_event *e)
 {
-	struct step step = step_of(e);
-	struct agent *a = step.ts->agent;
+	struct sim_step step = step_of(e);
+	struct sim_agent *a = step.ts->agent;
 
 	if (is_over(step.ts))
 		return;
@@ -85,10 +85,10 @@ static void on_say_staged(struct sim *s, struct event *e)
 	agent_leave(a);
 }
 
-static void on_say_done(struct sim *s, struct event *e)
+static void on_say_done(struct sim *s, struct sim_event *e)
 {
-	struct step step = step_of(e);
-	struct agent *a = step.ts->agent;
+	struct sim_step step = step_of(e);
+	struct sim_agent *a = step.ts->agent;
 
 	if (is_over(step.ts))
 		return;
@@ -101,10 +101,10 @@ static void on_say_done(struct sim *s, struct event *e)
 
 /* ---- the executor ---- */
 
-static void on_staged(struct sim *s, struct event *e)
+static void on_staged(struct sim *s, struct sim_event *e)
 {
-	struct step step = step_of(e);
-	struct tensor_state *ts = step.ts;
+	struct sim_step step = step_of(e);
+	struct sim_tensor_state *ts = step.ts;
 	uint32_t first, bytes = part_bytes(ts, step.part, &first);
 
 	if (ts->agent->has_ended || ts->failed)
@@ -118,10 +118,10 @@ static void on_staged(struct sim *s, struct event *e)
 		say(ts, step.part, e->a, on_say_staged);
 }
 
-static void on_landed(struct sim *s, struct event *e)
+static void on_landed(struct sim *s, struct sim_event *e)
 {
-	struct step step = step_of(e);
-	struct tensor_state *ts = step.ts;
+	struct sim_step step = step_of(e);
+	struct sim_tensor_state *ts = step.ts;
 	uint32_t first, bytes = part_bytes(ts, step.part, &first);
 
 	if (ts->agent->has_ended || ts->failed)
@@ -138,9 +138,9 @@ static void on_landed(struct sim *s, struct event *e)
 		say(ts, 0, e->a, on_say_done);
 }
 
-static void tell_again(struct tensor_state *ts, uint64_t round)
+static void tell_again(struct sim_tensor_state *ts, uint64_t round)
 {
-	struct executor *x = &ts->exec;
+	struct sim_executor *x = &ts->exec;
 
 	if (round < x->round || x->is_done) {
 		x->is_mute = round < x->round;
@@ -153,10 +153,10 @@ static void tell_again(struct tensor_state *ts, uint64_t round)
 			say(ts, i, round, on_say_staged);
 }
 
-static void on_run(struct sim *s, struct event *e)
+static void on_run(struct sim *s, struct sim_event *e)
 {
-	struct tensor_state *ts = step_of(e).ts;
-	struct executor *x = &ts->exec;
+	struct sim_tensor_state *ts = step_of(e).ts;
+	struct sim_executor *x = &ts->exec;
 
 	if (x->is_mute && e->a <= x->round) {
 		tell_again(ts, e->a);
@@ -174,10 +174,10 @@ static void on_run(struct sim *s, struct event *e)
 		later(ts, i, e->a, on_staged);
 }
 
-static void on_land(struct sim *s, struct event *e)
+static void on_land(struct sim *s, struct sim_event *e)
 {
-	struct step step = step_of(e);
-	struct executor *x = &step.ts->exec;
+	struct sim_step step = step_of(e);
+	struct sim_executor *x = &step.ts->exec;
 
 	if (e->a < x->round || x->is_done || x->part[step.part] > STAGED)
 		return; /* said once more */
@@ -193,7 +193,7 @@ static void on_land(struct sim *s, struct event *e)
 
 void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority)
 {
-	struct tensor_state *ts = tensor_user;
+	struct sim_tensor_state *ts = tensor_user;
 	uint32_t bytes = tensor_bytes(ts->agent->s, ts->idx);
 	uint64_t each = agt_tensor_part_bytes(ts->t);
 
@@ -211,7 +211,7 @@ void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
 	say(tensor_user, part, round, on_land);
 }
 
-void device_done(struct tensor_state *ts, uint64_t round)
+void device_done(struct sim_tensor_state *ts, uint64_t round)
 {
 	uint32_t bytes = tensor_bytes(ts->agent->s, ts->idx);
 
@@ -224,7 +224,7 @@ void device_done(struct tensor_state *ts, uint64_t round)
 				ts->agent->node.name, ts->idx, (unsigned long long)round, w);
 }
 
-uint64_t device_restart(struct tensor_state *ts)
+uint64_t device_restart(struct sim_tensor_state *ts)
 {
 	uint64_t complete = agt_tensor_round(ts->t);
 
@@ -238,15 +238,15 @@ uint64_t device_restart(struct tensor_state *ts)
 	return ts->round;
 }
 
-void device_tell_lost(struct agent *a)
+void device_tell_lost(struct sim_agent *a)
 {
 	const struct ctl_msg msg = {.type = CTL_FAIL,
 		.fail = {a->job_id, (uint32_t)-BPS_EDEVICE, .text = "its GPUs are lost"}};
 
-	member_send(&a->m, &msg);
+	sim_member_send(&a->m, &msg);
 }
 
-void device_lose(struct agent *a)
+void device_lose(struct sim_agent *a)
 {
 	if (!a->job || a->has_ended || a->has_failed_gpus)
 		return;

@@ -20,9 +20,9 @@ static bool is_calm(const struct sim *s)
 /* ---- operators ---- */
 
 /* e->a: server, e->b: the order after which it should be empty. */
-static void on_should_be_empty(struct sim *s, struct event *e)
+static void on_should_be_empty(struct sim *s, struct sim_event *e)
 {
-	const struct server *srv = &s->servers[e->a];
+	const struct sim_server *srv = &s->servers[e->a];
 	char name[16];
 
 	if (!s->sched.node.is_up || srv->n_orders != e->b)
@@ -34,10 +34,10 @@ static void on_should_be_empty(struct sim *s, struct event *e)
 
 static void order(struct sim *s, unsigned idx)
 {
-	struct server *srv = &s->servers[idx];
+	struct sim_server *srv = &s->servers[idx];
 	struct err_text text = {""};
 	char target[32];
-	struct event *e;
+	struct sim_event *e;
 	int rc;
 
 	if (!s->sched.node.is_up || s->sched.node.paused_until > s->now)
@@ -47,7 +47,7 @@ static void order(struct sim *s, unsigned idx)
 		rc = sched_drain(s->sched.core, target, "", "", s->now, &text);
 		srv->n_orders++;
 		if (rc == 0 && is_calm(s)) {
-			e = post(s, NULL, EMPTY_NS, on_should_be_empty);
+			e = sim_post(s, NULL, EMPTY_NS, on_should_be_empty);
 			e->a = idx;
 			e->b = srv->n_orders;
 		}
@@ -62,7 +62,7 @@ static void order(struct sim *s, unsigned idx)
 
 /* ---- processes that are told to stop ---- */
 
-static void end(struct server *srv)
+static void end(struct sim_server *srv)
 {
 	struct sim *s = srv->s;
 
@@ -70,7 +70,7 @@ static void end(struct server *srv)
 	server_restart(s, srv->m.idx, rnd_between(s, 50 * MS, 2 * S));
 }
 
-static uint64_t busy(const struct server *srv)
+static uint64_t busy(const struct sim_server *srv)
 {
 	struct srv_stats st;
 	uint64_t n = 0;
@@ -82,29 +82,29 @@ static uint64_t busy(const struct server *srv)
 	return n;
 }
 
-static void on_leaving(struct sim *s, struct event *e)
+static void on_leaving(struct sim *s, struct sim_event *e)
 {
-	struct server *srv = e->p;
+	struct sim_server *srv = e->p;
 
 	if (s->now < srv->leave_ns && (!srv->has_left || busy(srv)))
-		post(s, &srv->node, 20 * MS, on_leaving)->p = srv;
+		sim_post(s, &srv->node, 20 * MS, on_leaving)->p = srv;
 	else
 		end(srv);
 }
 
-void server_say_leave(struct server *srv)
+void server_say_leave(struct sim_server *srv)
 {
 	struct ctl_msg msg = {.type = CTL_LEAVE, .leave = {LEAVE_BOUND_NS / MS}};
 
 	if (srv->leave_ns)
-		member_send(&srv->m, &msg);
+		sim_member_send(&srv->m, &msg);
 }
 
 /* At each thread behind the plans that came before LEFT, which took everything away, and before those
  * that come after it: when no other server is left, one that is about to end gets partitions again. */
-static void on_left_thread(struct sim *s, struct event *e)
+static void on_left_thread(struct sim *s, struct sim_event *e)
 {
-	const struct thread *t = e->p;
+	const struct sim_thread *t = e->p;
 	struct srv_stats st;
 
 	srv_core_stats(t->core, &st);
@@ -113,7 +113,7 @@ static void on_left_thread(struct sim *s, struct event *e)
 			t->server->node.name, st.parts);
 }
 
-void server_left(struct server *srv, const struct ctl_left *msg)
+void server_left(struct sim_server *srv, const struct ctl_left *msg)
 {
 	struct sim *s = srv->s;
 
@@ -128,14 +128,15 @@ void server_left(struct server *srv, const struct ctl_left *msg)
 		srv->leave_ns = s->now + LAST_NS;
 	/* A plan that comes twice, which no connection does to it, gives it back what it had. */
 	for (unsigned k = 0; k < s->o.n_threads && !s->o.has_old_plans; k++) {
-		struct thread *t = &srv->threads[k];
+		struct sim_thread *t = &srv->threads[k];
 
-		post(s, &srv->node, t->last_ctl > s->now ? t->last_ctl - s->now : 0, on_left_thread)
+		sim_post(s, &srv->node, t->last_ctl > s->now ? t->last_ctl - s->now : 0,
+			on_left_thread)
 			->p = t;
 	}
 }
 
-static void stop(struct server *srv)
+static void stop(struct sim_server *srv)
 {
 	if (!srv->node.is_up || srv->leave_ns || !srv->has_cores)
 		return;
@@ -143,12 +144,12 @@ static void stop(struct server *srv)
 	srv->leave_ns = srv->s->now + LEAVE_BOUND_NS;
 	srv->s->tot->leaves++;
 	server_say_leave(srv);
-	post(srv->s, &srv->node, 20 * MS, on_leaving)->p = srv;
+	sim_post(srv->s, &srv->node, 20 * MS, on_leaving)->p = srv;
 }
 
 /* ---- when ---- */
 
-static void on_drain_event(struct sim *s, struct event *e)
+static void on_drain_event(struct sim *s, struct sim_event *e)
 {
 	unsigned idx = (unsigned)rnd_below(s, s->o.n_servers);
 
@@ -159,18 +160,18 @@ static void on_drain_event(struct sim *s, struct event *e)
 		stop(&s->servers[idx]);
 	else
 		order(s, idx);
-	post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
+	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
 /* Whoever is drained at the end stays so: jobs end all the same. */
 void drains_start(struct sim *s)
 {
-	post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
+	sim_post(s, NULL, rnd_below(s, 2 * s->o.drain_gap_ns), on_drain_event);
 }
 
 void drains_draw(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->drain_gap_ns = (20 * MS) << rnd_below(s, 7);
 	o->has_old_plans = o->ctl_again_permille > 0;

@@ -7,9 +7,9 @@
 
 #define EAGER_MAX 7
 
-struct eager {
-	struct eager *next, **prev; /* of the sender's, the newest first */
-	struct end *from;
+struct sim_eager {
+	struct sim_eager *next, **prev; /* of the sender's, the newest first */
+	struct sim_end *from;
 	uint64_t number; /* of its message */
 	uint16_t segment;
 	uint64_t offset;
@@ -21,7 +21,7 @@ struct eager {
 	bool is_heard; /* its message is here */
 	bool is_old;   /* another offer of the same memory is, too */
 	bool is_open;  /* it goes to rd, or nowhere */
-	struct read *rd;
+	struct sim_read *rd;
 	uint8_t *bytes;
 };
 
@@ -30,7 +30,7 @@ void eager_draw(struct sim *s)
 	s->o.eager_max = (unsigned)(mix(s->seed ^ 0xea9e4) % (EAGER_MAX + 1));
 }
 
-bool eager_takes(const struct end *from, bool is_patient)
+bool eager_takes(const struct sim_end *from, bool is_patient)
 {
 	struct sim *s = from->port->s;
 
@@ -39,15 +39,15 @@ bool eager_takes(const struct end *from, bool is_patient)
 	       !rnd_chance(s, s->o.eagain_permille);
 }
 
-static bool is_in_segment(const struct eager *e)
+static bool is_in_segment(const struct sim_eager *e)
 {
-	const struct port *p = e->from->port;
+	const struct sim_port *p = e->from->port;
 
 	return e->segment < p->n_segs && e->offset + e->len <= p->segs[e->segment].bytes;
 }
 
 /* All of it is here. */
-static void eager_end(struct eager *e)
+static void eager_end(struct sim_eager *e)
 {
 	struct sim *s = e->from->port->s;
 
@@ -60,17 +60,17 @@ static void eager_end(struct eager *e)
 		s->tot->thrown++;
 }
 
-static void on_take(struct sim *s, struct event *e)
+static void on_take(struct sim *s, struct sim_event *e)
 {
-	struct eager *eager = e->p;
-	struct end *from = eager->from;
+	struct sim_eager *eager = e->p;
+	struct sim_end *from = eager->from;
 	uint64_t paused = from->port->node->paused_until;
 	uint32_t at = eager->taken, n = eager->len - at;
 
 	if (from->pipe->is_broken || !from->is_open)
 		return;
 	if (!s->o.is_nic_alone && paused > s->now) {
-		post(s, NULL, paused - s->now, on_take)->p = eager;
+		sim_post(s, NULL, paused - s->now, on_take)->p = eager;
 		return;
 	}
 	n = n < eager->piece ? n : eager->piece;
@@ -83,28 +83,28 @@ static void on_take(struct sim *s, struct event *e)
 	if (eager->rd && eager->is_open)
 		memcpy((uint8_t *)eager->rd->r->dst + at, eager->bytes + at, n);
 	if (eager->taken < eager->len) {
-		post(s, NULL, read_delay(s), on_take)->p = eager;
+		sim_post(s, NULL, read_delay(s), on_take)->p = eager;
 		return;
 	}
 	from->n_eager--;
-	net_room(from);
+	sim_net_room(from);
 	if (eager->is_open)
 		eager_end(eager);
 }
 
-static void on_open(struct sim *s, struct event *e)
+static void on_open(struct sim *s, struct sim_event *e)
 {
-	struct eager *eager = e->p;
-	struct end *to = eager->from->peer;
+	struct sim_eager *eager = e->p;
+	struct sim_end *to = eager->from->peer;
 
 	if (to->is_connecting) { /* it does not know yet that the sender has taken it */
-		post(s, to->port->node, net_delay(s), on_open)->p = eager;
+		sim_post(s, to->port->node, sim_net_delay(s), on_open)->p = eager;
 		return;
 	}
 	if (!to->is_open || (to->pipe->is_broken && to->pipe->has_lost))
 		return;
 	if (to->cut_until > s->now) {
-		post(s, to->port->node, to->cut_until - s->now, on_open)->p = eager;
+		sim_post(s, to->port->node, to->cut_until - s->now, on_open)->p = eager;
 		return;
 	}
 	eager->is_here = true;
@@ -117,15 +117,15 @@ static void on_open(struct sim *s, struct event *e)
 		eager_end(eager);
 }
 
-void eager_send(struct end *from, const struct wire_msg *m, uint64_t number)
+void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number)
 {
 	struct sim *s = from->port->s;
-	struct eager *e;
+	struct sim_eager *e;
 
 	if (m->flags & WIRE_INLINE || !m->len || m->segment == WIRE_NO_SEGMENT)
 		return;
 	e = sim_alloc(s, sizeof(*e));
-	*e = (struct eager){.from = from,
+	*e = (struct sim_eager){.from = from,
 		.number = number,
 		.segment = m->segment,
 		.offset = m->offset,
@@ -141,20 +141,21 @@ void eager_send(struct end *from, const struct wire_msg *m, uint64_t number)
 	from->eager = e;
 	from->n_eager++;
 	s->tot->eager++;
-	post(s, NULL, read_delay(s), on_take)->p = e;
-	post(s, from->peer->port->node, read_delay(s), on_open)->p = e;
+	sim_post(s, NULL, read_delay(s), on_take)->p = e;
+	sim_post(s, from->peer->port->node, read_delay(s), on_open)->p = e;
 }
 
-static bool is_same_memory(const struct eager *e, uint16_t segment, uint64_t offset, uint32_t len)
+static bool is_same_memory(
+	const struct sim_eager *e, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
 
-void eager_heard(struct end *to, const struct wire_msg *m, uint64_t number)
+void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number)
 {
 	struct sim *s = to->port->s;
 
-	for (struct eager *e = to->peer->eager; e; e = e->next) {
+	for (struct sim_eager *e = to->peer->eager; e; e = e->next) {
 		if (e->number < number && is_same_memory(e, m->segment, m->offset, m->len))
 			e->is_old = true;
 		if (e->number != number || e->is_heard)
@@ -162,14 +163,14 @@ void eager_heard(struct end *to, const struct wire_msg *m, uint64_t number)
 		e->is_heard = true;
 		/* Behind this turn: who hears it may not read at once. */
 		if (e->is_here)
-			post(s, to->port->node, rnd_below(s, s->o.delay_ns), on_open)->p = e;
+			sim_post(s, to->port->node, rnd_below(s, s->o.delay_ns), on_open)->p = e;
 	}
 }
 
-bool eager_takes_read(struct read *rd)
+bool eager_takes_read(struct sim_read *rd)
 {
 	const struct xport_read *r = rd->r;
-	struct eager *e = rd->end->peer->eager;
+	struct sim_eager *e = rd->end->peer->eager;
 
 	while (e && (!e->is_heard || e->is_old || e->is_open || e->rd ||
 			    !is_same_memory(e, r->segment, r->offset, r->len)))
@@ -183,7 +184,7 @@ bool eager_takes_read(struct read *rd)
 	return true;
 }
 
-void eager_forget(struct eager *e)
+void eager_forget(struct sim_eager *e)
 {
 	e->rd = NULL;
 }

@@ -9,22 +9,22 @@
 
 #include "common/wire/wire.h"
 
-struct end;
-struct eager;
-struct read;
+struct sim_end;
+struct sim_eager;
+struct sim_read;
 struct sim;
 
 /* By the seed: how many may be leaving an end at a time, 0: the transport has none. */
 void eager_draw(struct sim *s);
 /* May the bytes of another offer leave now? */
-bool eager_takes(const struct end *from, bool is_patient);
+bool eager_takes(const struct sim_end *from, bool is_patient);
 /* The message of that number, which is on its way, has its bytes behind it. */
-void eager_send(struct end *from, const struct wire_msg *m, uint64_t number);
+void eager_send(struct sim_end *from, const struct wire_msg *m, uint64_t number);
 /* A message that was sent to this end is here: its bytes need not wait for it, and those of older
  * offers of the same memory are not what is offered now. */
-void eager_heard(struct end *to, const struct wire_msg *m, uint64_t number);
+void eager_heard(struct sim_end *to, const struct wire_msg *m, uint64_t number);
 /* The bytes that rd reads come unasked: it takes them. False: it has to ask. */
-bool eager_takes_read(struct read *rd);
+bool eager_takes_read(struct sim_read *rd);
 /* Its read is over: what is still to come is thrown away. */
-void eager_forget(struct eager *e);
+void eager_forget(struct sim_eager *e);
 #endif

@@ -22,7 +22,7 @@ bool elastic_waits(const struct sim *s, uint64_t round)
 
 static void draw_shrink(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->is_shrink = true;
 	o->may_fail = true;
@@ -34,7 +34,7 @@ static void draw_shrink(struct sim *s)
 /* Some of them shrink, too. */
 static void draw_backup(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->is_deterministic = false;
 	o->backup = o->n_agents > 2 && s->seed / 10 % 3 == 0 ? 2 : 1;
@@ -46,7 +46,7 @@ static void draw_backup(struct sim *s)
 
 static void draw_join(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	draw_shrink(s);
 	if (s->seed / 20 % 2)
@@ -65,7 +65,7 @@ static void draw_join(struct sim *s)
 
 void elastic_draw(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	/* By the seed's last digit, so that the histories of the others stay what they are. */
 	if (o->n_agents < 2)
@@ -134,7 +134,8 @@ bool elastic_may_end(const struct sim *s, uint32_t code)
 		       move_machines_left(s->sched.core, s->oracle.job) <= 1);
 }
 
-void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes)
+void elastic_result(
+	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const void *bytes)
 {
 	uint32_t first, n, members, elem = (uint32_t)dtype_bytes(s->o.tensors[t].dtype);
 

@@ -19,7 +19,7 @@ const char *const fault_names[F_COUNT] = {"connection loss", "server killed", "s
 
 static void draw_job(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->n_servers = (unsigned)rnd_between(s, 1, SERVERS_MAX);
 	o->n_threads = rnd_chance(s, 300) ? 2 : 1;
@@ -52,7 +52,7 @@ static void draw_job(struct sim *s)
 
 static void draw_net(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->delay_ns = (20 * US) << rnd_below(s, 6);
 	o->read_delay_ns = rnd_chance(s, 300) ? (1 * MS) << rnd_below(s, 5) : o->delay_ns;
@@ -86,7 +86,7 @@ static void draw_net(struct sim *s)
  * (B3). */
 static void draw_long_reads(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->read_tail_permille = 300;
 	o->reads_max = 6;
@@ -99,7 +99,7 @@ static void draw_long_reads(struct sim *s)
 
 /* Nothing fails but the way between agents and the scheduler, for much longer than it waits: no job
  * may end for that (C4). */
-static void draw_deaf(struct options *o)
+static void draw_deaf(struct sim_options *o)
 {
 	o->has_deaf = true;
 	o->may_fail = false;
@@ -111,7 +111,7 @@ static void draw_deaf(struct options *o)
 /* Agents' processes die and come back, beside whatever else happens. */
 static void draw_restarts(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->is_forming_calm = rnd_chance(s, 700);
 	o->restart_gap_ns = (2 * MS) << rnd_below(s, 8);
@@ -124,7 +124,7 @@ static void draw_restarts(struct sim *s)
 
 void options_draw(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	draw_job(s);
 	draw_net(s);
@@ -176,7 +176,7 @@ static unsigned servers_left(const struct sim *s)
 	return n;
 }
 
-static void pause_node(struct sim *s, struct node *node, uint64_t span_ns)
+static void pause_node(struct sim *s, struct sim_node *node, uint64_t span_ns)
 {
 	trace(s, "%s: paused for %.3f s", node->name, (double)span_ns / 1e9);
 	if (node->paused_until < s->now + span_ns)
@@ -193,18 +193,18 @@ uint64_t agent_span(struct sim *s, uint64_t most_ns)
 	return span;
 }
 
-static struct pipe *any_pipe(struct sim *s)
+static struct sim_pipe *any_pipe(struct sim *s)
 {
-	struct pipe *found = NULL;
+	struct sim_pipe *found = NULL;
 	unsigned n = 0;
 
-	for (struct pipe *p = s->pipes; p; p = p->next)
+	for (struct sim_pipe *p = s->pipes; p; p = p->next)
 		if (!p->is_broken && rnd_below(s, ++n) == 0)
 			found = p;
 	return found;
 }
 
-static struct member *any_member(struct sim *s)
+static struct sim_member *any_member(struct sim *s)
 {
 	unsigned i = (unsigned)rnd_below(s, s->o.n_servers + s->o.n_agents);
 
@@ -214,7 +214,7 @@ static struct member *any_member(struct sim *s)
 static void fault_server(struct sim *s, enum fault f)
 {
 	unsigned i = (unsigned)rnd_below(s, s->o.n_servers);
-	struct server *srv = &s->servers[i];
+	struct sim_server *srv = &s->servers[i];
 
 	if (!srv->node.is_up)
 		return;
@@ -236,7 +236,7 @@ static void fault_server(struct sim *s, enum fault f)
 
 static void fault_agent(struct sim *s, enum fault f)
 {
-	struct agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
+	struct sim_agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
 
 	if (!a->node.is_up)
 		return;
@@ -263,7 +263,7 @@ static void fault_agent(struct sim *s, enum fault f)
 
 static void fault_scheduler(struct sim *s, enum fault f)
 {
-	struct sched *sc = &s->sched;
+	struct sim_sched *sc = &s->sched;
 
 	if (f == F_PERSIST) {
 		uint64_t span = rnd_below(s, 2 * S);
@@ -288,7 +288,7 @@ static uint64_t draw(void *ctx, uint64_t n)
 
 static void fault_move(struct sim *s)
 {
-	struct sched *sc = &s->sched;
+	struct sim_sched *sc = &s->sched;
 
 	if (!sc->node.is_up || sc->node.paused_until > s->now)
 		return;
@@ -299,7 +299,7 @@ static void fault_move(struct sim *s)
 
 static void fault_control(struct sim *s, enum fault f)
 {
-	struct member *m = any_member(s);
+	struct sim_member *m = any_member(s);
 	uint64_t span;
 
 	if (f == F_CTL_LOSS) {
@@ -317,7 +317,7 @@ static void fault_control(struct sim *s, enum fault f)
 
 static void fault_data(struct sim *s, enum fault f)
 {
-	struct pipe *p = any_pipe(s);
+	struct sim_pipe *p = any_pipe(s);
 	uint64_t until = s->now + rnd_below(s, 2 * S);
 
 	if (!p)
@@ -361,7 +361,7 @@ static void fault_now(struct sim *s, enum fault f)
 	}
 }
 
-static void on_fault(struct sim *s, struct event *e)
+static void on_fault(struct sim *s, struct sim_event *e)
 {
 	unsigned f = (unsigned)rnd_below(s, F_COUNT);
 
@@ -371,13 +371,13 @@ static void on_fault(struct sim *s, struct event *e)
 	while (!(s->o.faults >> f & 1))
 		f = (f + 1) % F_COUNT;
 	fault_now(s, (enum fault)f);
-	post(s, NULL, 1 + rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+	sim_post(s, NULL, 1 + rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 }
 
 /* The network behaves from now on. */
-static void on_faults_end(struct sim *s, struct event *e)
+static void on_faults_end(struct sim *s, struct sim_event *e)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	(void)e;
 	o->tail_permille = o->ctl_tail_permille = o->loss_permille = o->dup_permille =
@@ -386,16 +386,16 @@ static void on_faults_end(struct sim *s, struct event *e)
 		0;
 }
 
-static void on_deaf(struct sim *s, struct event *e)
+static void on_deaf(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
+	struct sim_agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
 	uint64_t until = s->now + rnd_between(s, 1 * S, 20 * S);
 	unsigned ways = 1 + (unsigned)rnd_below(s, 3);
 
 	(void)e;
 	if (s->now > s->faults_end)
 		return;
-	post(s, NULL, rnd_below(s, 4 * S), on_deaf);
+	sim_post(s, NULL, rnd_below(s, 4 * S), on_deaf);
 	if (!agent_is_settled(a))
 		return;
 	trace(s, "fault: %s and the scheduler do not hear each other", a->node.name);
@@ -410,15 +410,15 @@ static void begin(struct sim *s)
 	s->faults_end = s->now + s->o.faults_ns;
 	s->deadline = s->faults_end + SETTLE_NS;
 	s->has_faults_begun = true;
-	post(s, NULL, s->o.faults_ns, on_faults_end);
+	sim_post(s, NULL, s->o.faults_ns, on_faults_end);
 	if (s->o.faults)
-		post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
+		sim_post(s, NULL, rnd_below(s, 2 * s->o.fault_gap_ns), on_fault);
 	if (s->o.has_restarts)
 		restarts_start(s);
 	if (s->o.has_drains)
 		drains_start(s);
 	if (s->o.has_deaf)
-		post(s, NULL, rnd_below(s, 100 * MS), on_deaf);
+		sim_post(s, NULL, rnd_below(s, 100 * MS), on_deaf);
 }
 
 void faults_start(struct sim *s)

@@ -11,17 +11,17 @@
 
 #define BLOCK 1000 /* seeds */
 
-struct share {
-	struct totals tot;
+struct sim_share {
+	struct sim_totals tot;
 	uint64_t n_bad;
 };
-struct board {
+struct sim_board {
 	_Atomic bool is_over; /* set by who finds something, read by all between two blocks */
-	struct share shares[];
+	struct sim_share shares[];
 };
 
 /* All are counters but the slowest. */
-static void add(struct totals *to, const struct totals *from)
+static void add(struct sim_totals *to, const struct sim_totals *from)
 {
 	uint64_t *t = (uint64_t *)to;
 	const uint64_t *f = (const uint64_t *)from;
@@ -32,12 +32,12 @@ static void add(struct totals *to, const struct totals *from)
 	to->slowest_ns = from->slowest_ns > ns ? from->slowest_ns : ns;
 	to->slowest_seed = from->slowest_ns > ns ? from->slowest_seed : seed;
 }
-_Static_assert(sizeof(struct totals) % sizeof(uint64_t) == 0, "totals are numbers");
+_Static_assert(sizeof(struct sim_totals) % sizeof(uint64_t) == 0, "totals are numbers");
 
-static void work(struct board *b, unsigned me, unsigned n_jobs, uint64_t first, uint64_t last,
+static void work(struct sim_board *b, unsigned me, unsigned n_jobs, uint64_t first, uint64_t last,
 	bool keeps_going, fleet_run_fn *fn, void *ctx)
 {
-	struct share *mine = &b->shares[me];
+	struct sim_share *mine = &b->shares[me];
 
 	for (uint64_t at = first + (uint64_t)me * BLOCK; at <= last && !atomic_load(&b->is_over);
 		at += (uint64_t)n_jobs * BLOCK) {
@@ -50,7 +50,7 @@ static void work(struct board *b, unsigned me, unsigned n_jobs, uint64_t first, 
 }
 
 /* 0, or 1 when it died. */
-static unsigned reap(struct board *b, bool keeps_going)
+static unsigned reap(struct sim_board *b, bool keeps_going)
 {
 	int status = 0;
 
@@ -62,10 +62,10 @@ static unsigned reap(struct board *b, bool keeps_going)
 }
 
 uint64_t fleet_run(unsigned n_jobs, uint64_t first, uint64_t last, bool keeps_going,
-	fleet_run_fn *fn, void *ctx, struct totals *ret_tot)
+	fleet_run_fn *fn, void *ctx, struct sim_totals *ret_tot)
 {
-	size_t bytes = sizeof(struct board) + n_jobs * sizeof(struct share);
-	struct board *b =
+	size_t bytes = sizeof(struct sim_board) + n_jobs * sizeof(struct sim_share);
+	struct sim_board *b =
 		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t n_bad = 0;
 	unsigned n_started = 0;

@@ -5,13 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct totals;
+struct sim_totals;
 
 /* The caller's part of it: runs seeds first to last, adds to tot, returns how many were violated.
  * Where that is not 0 and the fleet does not keep going, it is not called again. */
-typedef uint64_t fleet_run_fn(void *ctx, uint64_t first, uint64_t last, struct totals *tot);
+typedef uint64_t fleet_run_fn(void *ctx, uint64_t first, uint64_t last, struct sim_totals *tot);
 
 /* Returns the violations of all; a process that dies (it has said at which seed) is one. */
 uint64_t fleet_run(unsigned n_jobs, uint64_t first, uint64_t last, bool keeps_going,
-	fleet_run_fn *fn, void *ctx, struct totals *ret_tot);
+	fleet_run_fn *fn, void *ctx, struct sim_totals *ret_tot);
 #endif

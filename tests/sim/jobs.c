@@ -28,7 +28,7 @@
 static void guest_enter(void *owner);
 static void guest_leave(void *owner);
 
-static void on_turn(struct sim *s, struct event *e)
+static void on_turn(struct sim *s, struct sim_event *e)
 {
 	struct guest *g = e->p;
 
@@ -48,12 +48,12 @@ static void work(struct guest *g)
 {
 	struct sim *s = g->s;
 	unsigned n = 0;
-	struct event *e;
+	struct sim_event *e;
 
 	while (!g->is_work_posted && agt_core_work(g->core)) {
 		if (s->o.is_work_slow) {
 			g->is_work_posted = true;
-			e = post(s, &g->node, rnd_below(s, s->o.delay_ns), on_turn);
+			e = sim_post(s, &g->node, rnd_below(s, s->o.delay_ns), on_turn);
 			e->p = g;
 			e->b = 1;
 		} else if (++n > WORK_LIMIT) {
@@ -75,7 +75,7 @@ static void guest_leave(void *owner)
 	struct guest *g = owner;
 	struct sim *s = g->s;
 	struct err_text err;
-	struct event *e;
+	struct sim_event *e;
 	uint64_t at;
 
 	work(g);
@@ -85,7 +85,7 @@ static void guest_leave(void *owner)
 	if (at == UINT64_MAX || (g->tick_at && g->tick_at <= at))
 		return;
 	g->tick_at = at > s->now ? at : s->now;
-	e = post(s, &g->node, g->tick_at - s->now, on_turn);
+	e = sim_post(s, &g->node, g->tick_at - s->now, on_turn);
 	e->p = g;
 	e->a = g->tick_at;
 }
@@ -117,7 +117,7 @@ static struct guest *next_in(struct guest *a, const struct guest *g)
 }
 #define FOREACH_IN(g, a) for (g = (a); g; g = next_in(a, g))
 
-static void on_submit(struct sim *s, struct event *e)
+static void on_submit(struct sim *s, struct sim_event *e)
 {
 	struct guest_tensor *t = e->p;
 	struct guest *g = t->guest;
@@ -138,7 +138,7 @@ static void submit_later(struct guest_tensor *t)
 {
 	struct sim *s = t->guest->s;
 
-	post(s, &t->guest->agent->node, rnd_below(s, s->o.think_ns + 1), on_submit)->p = t;
+	sim_post(s, &t->guest->agent->node, rnd_below(s, s->o.think_ns + 1), on_submit)->p = t;
 }
 
 static void tell_finished(struct guest *g)
@@ -147,7 +147,7 @@ static void tell_finished(struct guest *g)
 		.type = CTL_WORKER, .worker = {g->job_id, g->rank, WORKER_FINISHED, .text = ""}};
 
 	g->is_finished = true;
-	member_send(&g->agent->m, &msg);
+	sim_member_send(&g->agent->m, &msg);
 }
 
 static bool is_sum(const struct guest_tensor *t, uint64_t round)
@@ -215,10 +215,10 @@ static void join(struct guest *g)
 
 	snprintf(name, sizeof(name), "g%u", g->idx / GUESTS_OF_JOB);
 	g->has_joined = false;
-	member_send(&g->agent->m, &msg);
+	sim_member_send(&g->agent->m, &msg);
 }
 
-static void on_join_timer(struct sim *s, struct event *e)
+static void on_join_timer(struct sim *s, struct sim_event *e)
 {
 	struct guest *g = e->p;
 
@@ -226,7 +226,7 @@ static void on_join_timer(struct sim *s, struct event *e)
 		return;
 	if (!g->has_joined)
 		join(g);
-	post(s, &g->agent->node, 500 * MS, on_join_timer)->p = g;
+	sim_post(s, &g->agent->node, 500 * MS, on_join_timer)->p = g;
 }
 
 static void declare(struct guest *g)
@@ -243,7 +243,7 @@ static void declare(struct guest *g)
 			(struct ctl_decl){g->rank, names[t], DTYPE_I32, job_of(g)->n_elems};
 	}
 	if (msg.declare.n_tensors)
-		member_send(&g->agent->m, &msg);
+		sim_member_send(&g->agent->m, &msg);
 }
 
 static void tensor_make(struct guest *g, unsigned i)
@@ -433,7 +433,7 @@ static int env_connect(
 
 	if (!g->servers[server].is_up)
 		return -ENOTCONN;
-	return net_connect(g->s, &g->port, server, g->servers[server].idx, thread,
+	return sim_net_connect(g->s, &g->port, server, g->servers[server].idx, thread,
 		g->servers[server].instance, link, ret_conn);
 }
 
@@ -445,7 +445,7 @@ static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 
 	if (!job_of(g)->has_liar)
 		violation(g->s, "%s fails its job (%s): %s", g->node.name, err_str(code), text);
-	member_send(&g->m, &msg);
+	sim_member_send(&g->m, &msg);
 }
 
 static uint64_t env_random(void *ctx)
@@ -455,7 +455,7 @@ static uint64_t env_random(void *ctx)
 	return rnd(g->s);
 }
 
-static void agent_of_guest_start(struct sim *s, struct event *e)
+static void agent_of_guest_start(struct sim *s, struct sim_event *e)
 {
 	static const char *const hosts[] = {"g0", "g1", "g2", "g3"};
 	struct guest *g = &s->guests[e->a];
@@ -472,7 +472,7 @@ static void agent_of_guest_start(struct sim *s, struct event *e)
 
 	g->node.is_up = true;
 	g->node.life++;
-	g->m = (struct member){.s = s,
+	g->m = (struct sim_member){.s = s,
 		.node = &g->node,
 		.role = ROLE_AGENT,
 		.idx = AGENTS_MAX + g->idx,
@@ -488,27 +488,27 @@ static void agent_of_guest_start(struct sim *s, struct event *e)
 		liar_start(g);
 }
 
-static void guest_start(struct sim *s, struct event *e)
+static void guest_start(struct sim *s, struct sim_event *e)
 {
 	struct guest *g = &s->guests[e->a];
 
 	if (g->agent == g)
 		agent_of_guest_start(s, e);
 	if (g->agent->node.is_up) {
-		post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
+		sim_post(s, &g->agent->node, g->agent == g ? 500 * MS : 0, on_join_timer)->p = g;
 		return;
 	}
-	post(s, NULL, 10 * MS, guest_start)->a = e->a; /* its agent has not started */
+	sim_post(s, NULL, 10 * MS, guest_start)->a = e->a; /* its agent has not started */
 }
 
 /* An operator ends the job of a liar; nothing else is certain to. */
-static void on_kill(struct sim *s, struct event *e)
+static void on_kill(struct sim *s, struct sim_event *e)
 {
 	uint32_t id = s->guest_jobs[e->a].id;
 	unsigned n = 0;
 	int rc;
 
-	post(s, NULL, KILL_NS, on_kill)->a = e->a;
+	sim_post(s, NULL, KILL_NS, on_kill)->a = e->a;
 	if (!s->has_faults_begun || s->now < s->faults_end + KILL_NS || !s->sched.node.is_up ||
 		s->sched.node.paused_until > s->now)
 		return;
@@ -522,7 +522,7 @@ static void on_kill(struct sim *s, struct event *e)
 
 void guests_draw(struct sim *s)
 {
-	struct options *o = &s->o;
+	struct sim_options *o = &s->o;
 
 	o->n_guests = GUESTS_OF_JOB * (unsigned)rnd_between(s, 1, GUEST_JOBS);
 	for (unsigned i = 0; i < GUEST_JOBS; i++)
@@ -544,10 +544,10 @@ void guests_start(struct sim *s)
 		g->idx = i;
 		g->is_liar = s->o.has_liar && i == 0;
 		g->agent = s->o.has_tenants ? &s->guests[i % GUESTS_OF_JOB] : g;
-		post(s, NULL, rnd_below(s, 100 * MS), guest_start)->a = i;
+		sim_post(s, NULL, rnd_below(s, 100 * MS), guest_start)->a = i;
 	}
 	if (s->o.has_liar)
-		post(s, NULL, KILL_NS, on_kill)->a = 0;
+		sim_post(s, NULL, KILL_NS, on_kill)->a = 0;
 }
 
 /* A liar may have said that its own worker has left, while the job formed: then nobody tells it of
@@ -572,7 +572,7 @@ void guests_close(struct sim *s)
 {
 	for (unsigned i = 0; i < s->o.n_guests; i++)
 		if (s->guests[i].node.is_up)
-			net_close_all(s, &s->guests[i].port);
+			sim_net_close_all(s, &s->guests[i].port);
 }
 
 void guests_end(struct sim *s)
@@ -586,7 +586,7 @@ void guests_end(struct sim *s)
 		if (g->m.conn)
 			g->m.conn->is_open_m = false;
 		g->m.conn = NULL;
-		net_kill(s, &g->port, true);
+		sim_net_kill(s, &g->port, true);
 		agt_core_free(g->core);
 		g->core = NULL;
 	}

@@ -31,7 +31,7 @@ static const char usage[] =
 	"  --jobs N        seeds A..B in N processes\n"
 	"  --mutant NAME   run the program with that defect (make sim-mutants builds them)\n";
 
-struct args {
+struct sim_args {
 	uint64_t first, last;
 	unsigned n_jobs;
 	const char *file;
@@ -79,7 +79,7 @@ static bool run_seed(struct sim *s, uint64_t seed)
 	return false;
 }
 
-static void report(const struct totals *t, double took_s, uint64_t n_bad)
+static void report(const struct sim_totals *t, double took_s, uint64_t n_bad)
 {
 	uint64_t n_faults = 0;
 
@@ -109,7 +109,7 @@ static void report(const struct totals *t, double took_s, uint64_t n_bad)
 
 #define FIGURE(name)                                                                               \
 	{                                                                                          \
-#name, offsetof(struct totals, name)                                               \
+#name, offsetof(struct sim_totals, name)                                           \
 	}
 static const struct {
 	const char *name;
@@ -130,7 +130,7 @@ static double cpu_s(int who)
 	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-static void report_json(const struct totals *t, double took_s, uint64_t n_bad)
+static void report_json(const struct sim_totals *t, double took_s, uint64_t n_bad)
 {
 	printf("{\"violations\": %" PRIu64 ", \"took_s\": %.1f, \"cpu_s\": %.1f", n_bad, took_s,
 		cpu_s(RUSAGE_SELF) + cpu_s(RUSAGE_CHILDREN));
@@ -164,7 +164,7 @@ static uint64_t run_file(struct sim *s, const char *path, bool keeps_going)
 	return n_bad;
 }
 
-static uint64_t run_range(struct sim *s, const struct args *a)
+static uint64_t run_range(struct sim *s, const struct sim_args *a)
 {
 	uint64_t n_bad = 0;
 
@@ -176,14 +176,14 @@ static uint64_t run_range(struct sim *s, const struct args *a)
 	return n_bad;
 }
 
-struct crew {
+struct sim_crew {
 	struct sim *s;
-	struct args args;
+	struct sim_args args;
 };
 
-static uint64_t run_block(void *ctx, uint64_t first, uint64_t last, struct totals *tot)
+static uint64_t run_block(void *ctx, uint64_t first, uint64_t last, struct sim_totals *tot)
 {
-	struct crew *c = ctx;
+	struct sim_crew *c = ctx;
 
 	c->args.first = first;
 	c->args.last = last;
@@ -191,9 +191,9 @@ static uint64_t run_block(void *ctx, uint64_t first, uint64_t last, struct total
 	return run_range(c->s, &c->args);
 }
 
-static uint64_t run_all(struct sim *s, const struct args *a, struct totals *tot)
+static uint64_t run_all(struct sim *s, const struct sim_args *a, struct sim_totals *tot)
 {
-	struct crew crew = {s, *a};
+	struct sim_crew crew = {s, *a};
 
 	if (a->file)
 		return run_file(s, a->file, a->keeps_going);
@@ -218,7 +218,7 @@ static void run_mutant(char **argv, const char *name)
 	exit(2);
 }
 
-static bool parse(int argc, char **argv, struct args *a)
+static bool parse(int argc, char **argv, struct sim_args *a)
 {
 	for (int i = 1; i < argc; i++) {
 		const char *next = i + 1 < argc ? argv[i + 1] : NULL;
@@ -256,8 +256,8 @@ static bool parse(int argc, char **argv, struct args *a)
 
 int main(int argc, char **argv)
 {
-	struct args a = {.first = 1, .last = 1000};
-	struct totals totals = {0};
+	struct sim_args a = {.first = 1, .last = 1000};
+	struct sim_totals totals = {0};
 	struct sim *s = calloc(1, sizeof(*s));
 	uint64_t n_bad;
 	double begin = now_s();

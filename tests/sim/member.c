@@ -7,9 +7,9 @@
 #define BEAT_NS    (500 * MS)
 #define REFUSED_NS (200 * MS)
 
-static void on_connect(struct sim *s, struct event *e)
+static void on_connect(struct sim *s, struct sim_event *e)
 {
-	struct member *m = e->p;
+	struct sim_member *m = e->p;
 
 	(void)s;
 	if (!m->conn && !m->is_connecting)
@@ -17,13 +17,13 @@ static void on_connect(struct sim *s, struct event *e)
 }
 
 /* As common/control/ctlclient.h. */
-static void connect_later(struct member *m)
+static void connect_later(struct sim_member *m)
 {
 	static const uint64_t delays_ms[] = {0, 100, 300};
 	uint64_t delay = m->n_tries < 3 ? delays_ms[m->n_tries] * MS : rnd_below(m->s, 2 * S);
 
 	m->n_tries++;
-	post(m->s, m->node, delay, on_connect)->p = m;
+	sim_post(m->s, m->node, delay, on_connect)->p = m;
 }
 
 /* In one seed of four nobody sets the speeds of cards: they are measured, and change by a factor of
@@ -33,7 +33,7 @@ static bool is_measured(const struct sim *s)
 	return mix(s->seed) % 4 == 0;
 }
 
-static uint64_t measured_mbps(const struct member *m)
+static uint64_t measured_mbps(const struct sim_member *m)
 {
 	const struct sim *s = m->s;
 
@@ -42,13 +42,13 @@ static uint64_t measured_mbps(const struct member *m)
 	return UINT64_C(250) << mix(s->seed + m->idx * 31 + m->role * 7 + s->now / (4 * S)) % 4;
 }
 
-static void on_beat(struct sim *s, struct event *e)
+static void on_beat(struct sim *s, struct sim_event *e)
 {
-	struct member *m = e->p;
+	struct sim_member *m = e->p;
 	uint64_t dead = m->role == ROLE_SERVER ? 3 * S : 5 * S;
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
-	post(s, m->node, BEAT_NS, on_beat)->p = m;
+	sim_post(s, m->node, BEAT_NS, on_beat)->p = m;
 	if (!m->conn)
 		return;
 	if (s->now - m->heard_ns > dead) {
@@ -65,32 +65,33 @@ static void on_beat(struct sim *s, struct event *e)
 		ctl_send_up(m->conn, &msg);
 }
 
-void member_start(struct member *m)
+void member_start(struct sim_member *m)
 {
 	struct sim *s = m->s;
 	const char *host = m->host;
 
 	/* A process remembers nothing of its predecessor. */
-	*m = (struct member){.s = s, .node = m->node, .role = m->role, .idx = m->idx, .host = host};
+	*m = (struct sim_member){
+		.s = s, .node = m->node, .role = m->role, .idx = m->idx, .host = host};
 	m->instance = rnd(s) | 1;
-	post(s, m->node, rnd_below(s, BEAT_NS), on_beat)->p = m;
+	sim_post(s, m->node, rnd_below(s, BEAT_NS), on_beat)->p = m;
 	connect_later(m);
 }
 
-void member_stop(struct member *m)
+void member_stop(struct sim_member *m)
 {
 	if (m->conn)
 		ctl_close_m(m->conn);
 	m->conn = NULL;
 }
 
-void member_send(struct member *m, const struct ctl_msg *msg)
+void sim_member_send(struct sim_member *m, const struct ctl_msg *msg)
 {
 	if (m->conn && m->is_welcome)
 		ctl_send_up(m->conn, msg);
 }
 
-void member_conn_up(struct member *m)
+void member_conn_up(struct sim_member *m)
 {
 	char name[16];
 	struct ctl_msg msg = {.type = CTL_HELLO,
@@ -114,7 +115,7 @@ void member_conn_up(struct member *m)
 	ctl_send_up(m->conn, &msg);
 }
 
-void member_conn_down(struct member *m, const char *why)
+void member_conn_down(struct sim_member *m, const char *why)
 {
 	trace(m->s, "%s: no control connection: %s", m->node->name, why);
 	m->conn = NULL;
@@ -123,7 +124,7 @@ void member_conn_down(struct member *m, const char *why)
 }
 
 /* I6: nobody is told a smaller view than it knows. */
-static void view_seen(struct member *m, uint64_t view, const char *what)
+static void view_seen(struct sim_member *m, uint64_t view, const char *what)
 {
 	if (view < m->view)
 		violation(m->s, "I6: %s knows view %llx and is told %llx by %s", m->node->name,
@@ -131,7 +132,7 @@ static void view_seen(struct member *m, uint64_t view, const char *what)
 	m->view = view;
 }
 
-static void welcome(struct member *m, const struct ctl_welcome *w)
+static void welcome(struct sim_member *m, const struct ctl_welcome *w)
 {
 	if (w->term < m->term)
 		violation(m->s, "I6: %s knows term %u and is welcomed by term %u", m->node->name,
@@ -149,7 +150,7 @@ static void welcome(struct member *m, const struct ctl_welcome *w)
 	view_seen(m, w->view, "WELCOME");
 }
 
-void member_message(struct member *m, const struct ctl_msg *msg)
+void member_message(struct sim_member *m, const struct ctl_msg *msg)
 {
 	m->heard_ns = m->s->now;
 	if (msg->type == CTL_WELCOME) {

@@ -13,18 +13,19 @@
 
 static const struct xport_ops ops;
 
-static struct end *end_of(struct xconn *c)
+static struct sim_end *end_of(struct xconn *c)
 {
-	return (struct end *)c;
+	return (struct sim_end *)c;
 }
 
-static const uint8_t *source(const struct read *rd)
+static const uint8_t *source(const struct sim_read *rd)
 {
 	return rd->end->peer->port->segs[rd->r->segment].mem + rd->r->offset;
 }
 
-void port_init(struct sim *s, struct port *p, struct node *node, const struct xport_events *ev,
-	void *core, void *owner, void (*enter)(void *), void (*leave)(void *))
+void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
+	const struct xport_events *ev, void *core, void *owner, void (*enter)(void *),
+	void (*leave)(void *))
 {
 	memset(p, 0, sizeof(*p));
 	p->x = (struct xport){.ops = &ops, .ev = ev, .ctx = core, .ahead_bytes = s->o.ahead_bytes};
@@ -35,7 +36,7 @@ void port_init(struct sim *s, struct port *p, struct node *node, const struct xp
 	p->leave = leave;
 }
 
-int port_segment(struct port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment)
+int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment)
 {
 	if (p->n_segs == SEGS_MAX)
 		return -ENOMEM;
@@ -48,9 +49,9 @@ int port_segment(struct port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_s
 
 /* ---- ends ---- */
 
-static void read_end(struct read *rd, int status)
+static void read_end(struct sim_read *rd, int status)
 {
-	struct end *end = rd->end;
+	struct sim_end *end = rd->end;
 
 	rd->is_over = true;
 	if (rd->eager)
@@ -63,7 +64,7 @@ static void read_end(struct read *rd, int status)
 }
 
 /* Only the local side: its reads, then down. */
-static void end_down(struct end *end, const char *why)
+static void end_down(struct sim_end *end, const char *why)
 {
 	if (!end->is_open && !end->is_connecting)
 		return;
@@ -75,9 +76,9 @@ static void end_down(struct end *end, const char *why)
 	end->port->x.ev->down(end->port->x.ctx, &end->c, why);
 }
 
-static void on_down(struct sim *s, struct event *e)
+static void on_down(struct sim *s, struct sim_event *e)
 {
-	struct end *end = e->p;
+	struct sim_end *end = e->p;
 
 	(void)s;
 	if (!end->is_open && !end->is_connecting)
@@ -87,7 +88,7 @@ static void on_down(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
-static void post_down(struct sim *s, struct end *end, uint64_t delay_ns)
+static void post_down(struct sim *s, struct sim_end *end, uint64_t delay_ns)
 {
 	uint64_t at = s->now + delay_ns;
 
@@ -95,7 +96,7 @@ static void post_down(struct sim *s, struct end *end, uint64_t delay_ns)
 		return;
 	if (!end->pipe->has_lost && at < end->last_at) /* behind what was sent before */
 		at = end->last_at;
-	post(s, end->port->node, at - s->now, on_down)->p = end;
+	sim_post(s, end->port->node, at - s->now, on_down)->p = end;
 }
 
 /* How long until an end notices: mostly at once, sometimes only by its pings. */
@@ -104,7 +105,7 @@ static uint64_t notice_delay(struct sim *s)
 	return rnd_chance(s, 200) ? rnd_below(s, 2 * S) : rnd_below(s, 5 * MS);
 }
 
-void pipe_break(struct sim *s, struct pipe *p)
+void pipe_break(struct sim *s, struct sim_pipe *p)
 {
 	if (p->is_broken)
 		return;
@@ -116,7 +117,7 @@ void pipe_break(struct sim *s, struct pipe *p)
 
 static void net_close(struct xconn *c, const char *why)
 {
-	struct end *end = end_of(c);
+	struct sim_end *end = end_of(c);
 	struct sim *s = end->port->s;
 
 	if (!end->is_open && !end->is_connecting)
@@ -129,27 +130,27 @@ static void net_close(struct xconn *c, const char *why)
 	post_down(s, end->peer, notice_delay(s));
 }
 
-static struct end *end_at(struct pipe *p, const struct port *port)
+static struct sim_end *end_at(struct sim_pipe *p, const struct sim_port *port)
 {
 	if (p->agent.port == port)
 		return &p->agent;
 	return p->server.port == port ? &p->server : NULL;
 }
 
-void net_close_all(struct sim *s, struct port *port)
+void sim_net_close_all(struct sim *s, struct sim_port *port)
 {
-	for (struct pipe *p = s->pipes; p; p = p->next) {
-		struct end *end = end_at(p, port);
+	for (struct sim_pipe *p = s->pipes; p; p = p->next) {
+		struct sim_end *end = end_at(p, port);
 
 		if (end)
 			net_close(&end->c, "the end");
 	}
 }
 
-void net_kill(struct sim *s, struct port *port, bool is_silent)
+void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent)
 {
-	for (struct pipe *p = s->pipes; p; p = p->next) {
-		struct end *end = end_at(p, port);
+	for (struct sim_pipe *p = s->pipes; p; p = p->next) {
+		struct sim_end *end = end_at(p, port);
 
 		if (!end || (!end->is_open && !end->is_connecting))
 			continue;
@@ -165,9 +166,9 @@ void net_kill(struct sim *s, struct port *port, bool is_silent)
 
 /* ---- messages ---- */
 
-static void on_writable(struct sim *s, struct event *e)
+static void on_writable(struct sim *s, struct sim_event *e)
 {
-	struct end *end = e->p;
+	struct sim_end *end = e->p;
 
 	(void)s;
 	if (!end->is_open || !end->is_refused)
@@ -178,17 +179,17 @@ static void on_writable(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
-void net_room(struct end *from)
+void sim_net_room(struct sim_end *from)
 {
 	struct sim *s = from->port->s;
 
 	if (from->is_refused && from->is_open)
-		post(s, from->port->node, net_delay(s), on_writable)->p = from;
+		sim_post(s, from->port->node, sim_net_delay(s), on_writable)->p = from;
 }
 
-static void on_message(struct sim *s, struct event *e)
+static void on_message(struct sim *s, struct sim_event *e)
 {
-	struct end *end = e->p;
+	struct sim_end *end = e->p;
 	struct err_text err;
 	struct wire_msg m;
 	bool is_copy = e->a == 1, is_lost = e->a == 2, had;
@@ -196,7 +197,7 @@ static void on_message(struct sim *s, struct event *e)
 
 	if (!is_copy) {
 		end->peer->in_flight--;
-		net_room(end->peer);
+		sim_net_room(end->peer);
 	}
 	if (is_lost || !end->is_open || (end->pipe->is_broken && end->pipe->has_lost))
 		return;
@@ -226,7 +227,7 @@ static void on_message(struct sim *s, struct event *e)
 /* What no checksum of the transport has seen. Not so often that it may be the same partition's
  * bytes each time: then the daemons say that it is no chance, and end the job. Where messages are
  * doubled, so is the word about it. */
-static void corrupt(struct sim *s, const struct pipe *p, void *payload, size_t n_bytes)
+static void corrupt(struct sim *s, const struct sim_pipe *p, void *payload, size_t n_bytes)
 {
 	if (p->is_near || !rnd_chance(s, s->o.corrupt_permille) || s->n_corrupted == CORRUPTED_MAX)
 		return;
@@ -235,10 +236,10 @@ static void corrupt(struct sim *s, const struct pipe *p, void *payload, size_t n
 	s->tot->corrupted++;
 }
 
-static struct event *post_message(struct sim *s, struct end *to, const struct wire_msg *m)
+static struct sim_event *post_message(struct sim *s, struct sim_end *to, const struct wire_msg *m)
 {
-	uint64_t at = s->now + net_delay(s);
-	struct event *e;
+	uint64_t at = s->now + sim_net_delay(s);
+	struct sim_event *e;
 
 	if (at < to->cut_until)
 		at = to->cut_until;
@@ -248,7 +249,7 @@ static struct event *post_message(struct sim *s, struct end *to, const struct wi
 		at = to->last_at;
 	else
 		to->last_at = at;
-	e = post(s, to->port->node, at - s->now, on_message);
+	e = sim_post(s, to->port->node, at - s->now, on_message);
 	e->p = to;
 	e->b = to->peer->n_sent;
 	wire_encode(m, event_room(e, (uint32_t)wire_size(m)));
@@ -257,7 +258,7 @@ static struct event *post_message(struct sim *s, struct end *to, const struct wi
 	return e;
 }
 
-static int send_it(struct end *end, const struct wire_msg *m, bool is_eager)
+static int send_it(struct sim_end *end, const struct wire_msg *m, bool is_eager)
 {
 	struct sim *s = end->port->s;
 
@@ -266,7 +267,7 @@ static int send_it(struct end *end, const struct wire_msg *m, bool is_eager)
 	if (end->in_flight >= s->o.credits || rnd_chance(s, s->o.eagain_permille)) {
 		end->is_refused = true;
 		if (!end->in_flight)
-			post(s, end->port->node, net_delay(s), on_writable)->p = end;
+			sim_post(s, end->port->node, sim_net_delay(s), on_writable)->p = end;
 		return -EAGAIN;
 	}
 	if (end->pipe->is_broken)
@@ -288,7 +289,7 @@ static int send_it(struct end *end, const struct wire_msg *m, bool is_eager)
 	return 0;
 }
 
-void net_say(struct end *end, const struct wire_msg *m)
+void sim_net_say(struct sim_end *end, const struct wire_msg *m)
 {
 	union {
 		uint64_t align;
@@ -307,7 +308,7 @@ void net_say(struct end *end, const struct wire_msg *m)
 			end->port->s, end->pipe); /* as the transport does with what is not sound */
 }
 
-static int say(struct end *end, const struct wire_msg *m, bool is_eager)
+static int say(struct sim_end *end, const struct wire_msg *m, bool is_eager)
 {
 	struct wire_msg lie = *m;
 
@@ -316,7 +317,7 @@ static int say(struct end *end, const struct wire_msg *m, bool is_eager)
 	if (!end->is_open || !end->port->node->is_up)
 		return -ENOTCONN;
 	liar_twists(end->port->s, &lie);
-	net_say(end, &lie);
+	sim_net_say(end, &lie);
 	return 0;
 }
 
@@ -328,7 +329,7 @@ static int net_send(struct xconn *c, const struct wire_msg *m)
 /* As our own sockets do it; within one host there is nothing to send. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
-	struct end *end = end_of(c);
+	struct sim_end *end = end_of(c);
 	struct sim *s = end->port->s;
 	bool is_eager = !end->pipe->is_near && s->o.eager_max;
 
@@ -338,16 +339,16 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 		return say(end, m, false);
 	end->is_refused = true;
 	if (!end->n_eager)
-		post(s, end->port->node, net_delay(s), on_writable)->p = end;
+		sim_post(s, end->port->node, sim_net_delay(s), on_writable)->p = end;
 	return -EAGAIN;
 }
 
 /* ---- reads ---- */
 
-static void on_read_done(struct sim *s, struct event *e)
+static void on_read_done(struct sim *s, struct sim_event *e)
 {
-	struct read *rd = e->p;
-	struct end *end = rd->end;
+	struct sim_read *rd = e->p;
+	struct sim_end *end = rd->end;
 	struct peek p;
 	bool had = true;
 
@@ -368,9 +369,9 @@ static void on_read_done(struct sim *s, struct event *e)
  * that it does not read it. Bytes that come unasked lie here before the read does, so for them it holds
  * from the offer on; they may come when the server has closed, and writes there again. Contributions
  * may change, when their round has ended elsewhere (B2): then the crc must tell. */
-static void check_torn(struct sim *s, const struct read *rd)
+static void check_torn(struct sim *s, const struct sim_read *rd)
 {
-	const struct end *far = rd->end->peer;
+	const struct sim_end *far = rd->end->peer;
 
 	if (rd->end != &rd->end->pipe->agent || rd->end->port->is_liar || rd->status)
 		return;
@@ -380,15 +381,15 @@ static void check_torn(struct sim *s, const struct read *rd)
 			far->port->node->name);
 }
 
-void read_arrived(struct read *rd, int status)
+void read_arrived(struct sim_read *rd, int status)
 {
-	struct end *end = rd->end;
+	struct sim_end *end = rd->end;
 	struct sim *s = end->port->s;
 
 	rd->status = status;
 	check_torn(s, rd);
 	corrupt(s, end->pipe, rd->r->dst, rd->r->len);
-	post(s, end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
+	sim_post(s, end->port->node, rnd_below(s, s->o.delay_ns), on_read_done)->p = rd;
 }
 
 uint64_t read_delay(struct sim *s)
@@ -398,10 +399,10 @@ uint64_t read_delay(struct sim *s)
 	return rnd_chance(s, s->o.read_tail_permille) ? d + rnd_below(s, 500 * MS) : d;
 }
 
-static void on_piece(struct sim *s, struct event *e)
+static void on_piece(struct sim *s, struct sim_event *e)
 {
-	struct read *rd = e->p;
-	const struct node *near = rd->end->port->node, *far;
+	struct sim_read *rd = e->p;
+	const struct sim_node *near = rd->end->port->node, *far;
 	uint64_t at = s->now;
 	uint32_t n;
 
@@ -416,20 +417,20 @@ static void on_piece(struct sim *s, struct event *e)
 	}
 	at = rd->end->cut_until > at ? rd->end->cut_until : at;
 	if (at > s->now) {
-		post(s, NULL, at - s->now, on_piece)->p = rd;
+		sim_post(s, NULL, at - s->now, on_piece)->p = rd;
 		return;
 	}
 	n = rd->r->len - rd->done < rd->piece ? rd->r->len - rd->done : rd->piece;
 	memcpy((uint8_t *)rd->r->dst + rd->done, source(rd) + rd->done, n);
 	rd->done += n;
 	if (rd->done < rd->r->len) {
-		post(s, NULL, read_delay(s), on_piece)->p = rd;
+		sim_post(s, NULL, read_delay(s), on_piece)->p = rd;
 		return;
 	}
 	read_arrived(rd, 0);
 }
 
-static bool lies_in(const struct port *p, uint16_t segment, const void *mem, uint32_t len)
+static bool lies_in(const struct sim_port *p, uint16_t segment, const void *mem, uint32_t len)
 {
 	const uint8_t *at = mem;
 
@@ -439,10 +440,10 @@ static bool lies_in(const struct port *p, uint16_t segment, const void *mem, uin
 
 static int net_read(struct xport_read *r)
 {
-	struct end *end = end_of(r->conn);
+	struct sim_end *end = end_of(r->conn);
 	struct sim *s = end->port->s;
-	const struct port *far = end->peer->port;
-	struct read *rd;
+	const struct sim_port *far = end->peer->port;
+	struct sim_read *rd;
 
 	if (!end->is_open)
 		return -ENOTCONN;
@@ -470,7 +471,7 @@ static int net_read(struct xport_read *r)
 	end->n_reads++;
 	s->tot->reads++;
 	if (!eager_takes_read(rd))
-		post(s, NULL, read_delay(s), on_piece)->p = rd;
+		sim_post(s, NULL, read_delay(s), on_piece)->p = rd;
 	return 0;
 }
 
@@ -484,8 +485,8 @@ static void loan_end(void *impl)
 static int net_borrow(
 	struct xconn *c, uint16_t segment, uint64_t offset, uint32_t len, struct xport_loan *ret)
 {
-	struct end *end = end_of(c);
-	const struct port *far = end->peer->port;
+	struct sim_end *end = end_of(c);
+	const struct sim_port *far = end->peer->port;
 
 	if (!end->is_open || end->pipe->is_broken)
 		return -ENOTCONN;
@@ -499,7 +500,7 @@ static int net_borrow(
 }
 
 /* Some pairs are of one host, in some histories; even they go through the network now and then. */
-static bool is_near(const struct sim *s, const struct pipe *p, unsigned agent_idx)
+static bool is_near(const struct sim *s, const struct sim_pipe *p, unsigned agent_idx)
 {
 	uint64_t pair = mix(s->seed ^ (uint64_t)agent_idx << 40 ^ (uint64_t)p->server_idx << 48);
 
@@ -508,9 +509,9 @@ static bool is_near(const struct sim *s, const struct pipe *p, unsigned agent_id
 
 /* ---- connecting ---- */
 
-static void on_agent_up(struct sim *s, struct event *e)
+static void on_agent_up(struct sim *s, struct sim_event *e)
 {
-	struct end *end = e->p;
+	struct sim_end *end = e->p;
 
 	if (!end->is_connecting)
 		return;
@@ -523,34 +524,34 @@ static void on_agent_up(struct sim *s, struct event *e)
 	end->port->leave(end->port->owner);
 }
 
-static bool is_welcome(struct sim *s, const struct pipe *p)
+static bool is_welcome(struct sim *s, const struct sim_pipe *p)
 {
-	const struct server *srv = &s->servers[p->server_idx];
-	const struct member *m = p->agent.port->m;
+	const struct sim_server *srv = &s->servers[p->server_idx];
+	const struct sim_member *m = p->agent.port->m;
 
 	return srv->node.is_up && srv->has_cores && srv->m.instance == p->instance &&
 	       srv->agents_known[m->idx] == p->agent_instance &&
 	       !rnd_chance(s, s->o.refuse_permille);
 }
 
-static void on_accept(struct sim *s, struct event *e)
+static void on_accept(struct sim *s, struct sim_event *e)
 {
-	struct pipe *p = e->p;
-	struct server *srv = &s->servers[p->server_idx];
-	const struct member *m = p->agent.port->m;
+	struct sim_pipe *p = e->p;
+	struct sim_server *srv = &s->servers[p->server_idx];
+	const struct sim_member *m = p->agent.port->m;
 
 	if (!p->agent.is_connecting)
 		return;
 	if (srv->node.is_up && srv->node.paused_until > s->now) {
-		post(s, NULL, srv->node.paused_until - s->now, on_accept)->p = p;
+		sim_post(s, NULL, srv->node.paused_until - s->now, on_accept)->p = p;
 		return;
 	}
 	if (!is_welcome(s, p)) {
 		p->is_broken = true;
-		post_down(s, &p->agent, net_delay(s));
+		post_down(s, &p->agent, sim_net_delay(s));
 		return;
 	}
-	p->server = (struct end){.pipe = p,
+	p->server = (struct sim_end){.pipe = p,
 		.port = &srv->threads[p->thread].port,
 		.peer = &p->agent,
 		.is_open = true};
@@ -559,17 +560,17 @@ static void on_accept(struct sim *s, struct event *e)
 		.peer_instance = p->agent_instance,
 		.is_same_host = p->is_near};
 	/* What the server says at once comes behind it. */
-	p->agent.last_at = s->now + net_delay(s);
-	post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
+	p->agent.last_at = s->now + sim_net_delay(s);
+	sim_post(s, p->agent.port->node, p->agent.last_at - s->now, on_agent_up)->p = &p->agent;
 	p->server.port->enter(p->server.port->owner);
 	p->server.port->x.ev->up(p->server.port->x.ctx, &p->server.c, p->server.c.peer_id,
 		p->server.c.peer_instance);
 	p->server.port->leave(p->server.port->owner);
 }
 
-static void on_connect_timeout(struct sim *s, struct event *e)
+static void on_connect_timeout(struct sim *s, struct sim_event *e)
 {
-	struct end *end = e->p;
+	struct sim_end *end = e->p;
 
 	if (!end->is_connecting)
 		return;
@@ -578,13 +579,13 @@ static void on_connect_timeout(struct sim *s, struct event *e)
 	on_down(s, e);
 }
 
-int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned server_idx,
+int sim_net_connect(struct sim *s, struct sim_port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn)
 {
-	struct pipe *p = sim_alloc(s, sizeof(*p));
+	struct sim_pipe *p = sim_alloc(s, sizeof(*p));
 
-	p->agent =
-		(struct end){.pipe = p, .port = agent, .peer = &p->server, .is_connecting = true};
+	p->agent = (struct sim_end){
+		.pipe = p, .port = agent, .peer = &p->server, .is_connecting = true};
 	p->agent.c = (struct xconn){
 		.x = &agent->x, .user = user, .peer_id = peer_id, .peer_instance = instance};
 	p->server.pipe = p;
@@ -597,8 +598,8 @@ int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned se
 	p->agent.c.is_same_host = p->is_near;
 	p->next = s->pipes;
 	s->pipes = p;
-	post(s, NULL, net_delay(s), on_accept)->p = p;
-	post(s, agent->node, rnd_between(s, 1 * S, 3 * S), on_connect_timeout)->p = &p->agent;
+	sim_post(s, NULL, sim_net_delay(s), on_accept)->p = p;
+	sim_post(s, agent->node, rnd_between(s, 1 * S, 3 * S), on_connect_timeout)->p = &p->agent;
 	*ret_conn = &p->agent.c;
 	return 0;
 }
@@ -612,7 +613,7 @@ static int no_connect(struct xport *x, const char *addr, uint16_t port, uint16_t
 	return -ENOTSUP;
 }
 
-int port_segment_again(struct port *p, void *mem, size_t bytes, uint16_t *ret_segment)
+int port_segment_again(struct sim_port *p, void *mem, size_t bytes, uint16_t *ret_segment)
 {
 	if (p->n_segs == SEGS_MAX)
 		return -ENOMEM;
@@ -624,20 +625,20 @@ int port_segment_again(struct port *p, void *mem, size_t bytes, uint16_t *ret_se
 
 static int net_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment)
 {
-	return port_segment_again((struct port *)x, mem, bytes, ret_segment);
+	return port_segment_again((struct sim_port *)x, mem, bytes, ret_segment);
 }
 
 static void net_seg_del(struct xport *x, uint16_t segment)
 {
-	((struct port *)x)->segs[segment].bytes = 0;
+	((struct sim_port *)x)->segs[segment].bytes = 0;
 }
 
 /* Pings are not simulated: whoever can speak has just spoken. */
 static uint64_t net_heard_ns(const struct xconn *c)
 {
-	const struct end *end = (const struct end *)c;
+	const struct sim_end *end = (const struct sim_end *)c;
 	const struct sim *s = end->port->s;
-	const struct node *far = end->peer->port ? end->peer->port->node : NULL;
+	const struct sim_node *far = end->peer->port ? end->peer->port->node : NULL;
 
 	if (end->pipe->is_broken || end->cut_until > s->now || !far || far->paused_until > s->now)
 		return 0;

@@ -270,8 +270,8 @@ static bool is_right(const struct sim *s, unsigned t, uint64_t round, const void
 	}
 }
 
-void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes,
-	uint32_t workers)
+void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round,
+	const void *bytes, uint32_t workers)
 {
 	struct result *r = &s->oracle.results[t][round];
 	uint32_t crc = a->tensors[t].crc[round & 1];
@@ -379,11 +379,11 @@ void oracle_job(struct sim *s, const struct ctl_job *job)
 static void home_seen(struct sim *s, uint32_t job, const struct ctl_run *run, uint32_t part)
 {
 	struct oracle *o = &s->oracle;
-	struct home h = {run->pgen, run->instance, run->server, job, (uint16_t)run->tensor,
+	struct sim_home h = {run->pgen, run->instance, run->server, job, (uint16_t)run->tensor,
 		(uint16_t)part, run->thread};
 
 	for (unsigned i = o->n_homes; i-- > 0;) {
-		const struct home *k = &o->homes[i];
+		const struct sim_home *k = &o->homes[i];
 
 		if (k->tensor != h.tensor || k->part != h.part || k->pgen != h.pgen ||
 			k->job != h.job)
@@ -421,7 +421,7 @@ static void job_ends(struct sim *s, const struct ctl_job_end *msg)
 	o->end_code = msg->code;
 }
 
-void oracle_sched_sends(struct sim *s, const struct member *to, const struct ctl_msg *msg)
+void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg)
 {
 	uint64_t view = 0;
 

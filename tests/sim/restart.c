@@ -13,9 +13,9 @@
 #define SPAN_MIN_NS (20 * MS)
 #define SPAN_MAX_NS (600 * MS)
 
-static struct agt_tensor *tensor_again(struct agent *a, unsigned t)
+static struct agt_tensor *tensor_again(struct sim_agent *a, unsigned t)
 {
-	struct tensor_state *ts = &a->tensors[t];
+	struct sim_tensor_state *ts = &a->tensors[t];
 	struct ctl_tensor plan = {.tensor = ts->id,
 		.name = "",
 		.dtype = a->s->o.tensors[t].dtype,
@@ -35,9 +35,9 @@ static struct agt_tensor *tensor_again(struct agent *a, unsigned t)
 	return ts->t;
 }
 
-static void submit_again(struct agent *a, unsigned t)
+static void submit_again(struct sim_agent *a, unsigned t)
 {
-	struct tensor_state *ts = &a->tensors[t];
+	struct sim_tensor_state *ts = &a->tensors[t];
 
 	for (unsigned w = 0; w < a->n_workers; w++) {
 		uint64_t taken = ts->taken[w];
@@ -55,7 +55,7 @@ static void submit_again(struct agent *a, unsigned t)
 			agent_take_ring(a, ts, w);
 }
 
-static void job_again(struct agent *a)
+static void job_again(struct sim_agent *a)
 {
 	struct ctl_job_member members[AGENTS_MAX] = {{0}};
 	struct ctl_job msg = {.job = a->job_id,
@@ -78,9 +78,9 @@ static void job_again(struct agent *a)
 		submit_again(a, t);
 }
 
-static void on_back(struct sim *s, struct event *e)
+static void on_back(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = &s->agents[e->a];
+	struct sim_agent *a = &s->agents[e->a];
 
 	trace(s, "%s: its successor starts", a->node.name);
 	a->is_restarting = false;
@@ -94,9 +94,9 @@ static void on_back(struct sim *s, struct event *e)
 	agent_join_timer(a);
 }
 
-static void on_kill(struct sim *s, struct event *e)
+static void on_kill(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = &s->agents[e->a];
+	struct sim_agent *a = &s->agents[e->a];
 
 	if (!a->node.is_up) { /* its machine was lost before */
 		a->is_restarting = false;
@@ -107,7 +107,7 @@ static void on_kill(struct sim *s, struct event *e)
 	a->node.is_up = false;
 	a->node.paused_until = 0;
 	member_stop(&a->m);
-	net_kill(s, &a->port, false);
+	sim_net_kill(s, &a->port, false);
 	agt_core_free(a->core);
 	a->core = NULL;
 	a->job = NULL;
@@ -115,31 +115,31 @@ static void on_kill(struct sim *s, struct event *e)
 	a->tick_at = 0;
 	a->is_work_posted = a->is_syncing = a->dies_at_done = false;
 	memset(a->servers, 0, sizeof(a->servers));
-	post(s, NULL, e->b, on_back)->a = e->a;
+	sim_post(s, NULL, e->b, on_back)->a = e->a;
 }
 
 void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns)
 {
-	struct agent *a = &s->agents[idx];
-	struct event *e;
+	struct sim_agent *a = &s->agents[idx];
+	struct sim_event *e;
 
 	if (a->is_restarting || !a->node.is_up)
 		return;
 	a->is_restarting = true;
-	e = post(s, NULL, 0, on_kill); /* its core may be on the stack */
+	e = sim_post(s, NULL, 0, on_kill); /* its core may be on the stack */
 	e->a = idx;
 	e->b = span_ns;
 }
 
-static void on_restart(struct sim *s, struct event *e)
+static void on_restart(struct sim *s, struct sim_event *e)
 {
-	struct agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
+	struct sim_agent *a = &s->agents[rnd_below(s, s->o.n_agents)];
 	uint64_t span = agent_span(s, SPAN_MAX_NS);
 
 	(void)e;
 	if (s->now > s->faults_end)
 		return;
-	post(s, NULL, rnd_below(s, 2 * s->o.restart_gap_ns), on_restart);
+	sim_post(s, NULL, rnd_below(s, 2 * s->o.restart_gap_ns), on_restart);
 	if (span < SPAN_MIN_NS)
 		return;
 	if (rnd_chance(s, 400))
@@ -150,5 +150,5 @@ static void on_restart(struct sim *s, struct event *e)
 
 void restarts_start(struct sim *s)
 {
-	post(s, NULL, rnd_below(s, s->o.restart_gap_ns), on_restart);
+	sim_post(s, NULL, rnd_below(s, s->o.restart_gap_ns), on_restart);
 }

@@ -16,19 +16,19 @@
 
 static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
-	struct thread *t = ctx;
+	struct sim_thread *t = ctx;
 
 	return port_segment(&t->port, bytes, ret_mem, ret_segment);
 }
 
 static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 {
-	struct thread *t = ctx;
+	struct sim_thread *t = ctx;
 	struct ctl_msg msg = {
 		.type = CTL_FAIL, .fail = {.job = job, .code = (uint32_t)-code, .text = text}};
 
 	if (guests_may_fail(t->server->s, job)) {
-		member_send(&t->server->m, &msg);
+		sim_member_send(&t->server->m, &msg);
 		return;
 	}
 	violation(t->server->s, "%s fails the job (%s): %s", t->server->node.name, err_str(code),
@@ -40,9 +40,9 @@ static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 static void thread_enter(void *owner);
 static void thread_leave(void *owner);
 
-static void on_tick(struct sim *s, struct event *e)
+static void on_tick(struct sim *s, struct sim_event *e)
 {
-	struct thread *t = e->p;
+	struct sim_thread *t = e->p;
 
 	(void)s;
 	if (e->a != t->tick_at)
@@ -52,9 +52,9 @@ static void on_tick(struct sim *s, struct event *e)
 	thread_leave(t);
 }
 
-static void on_work(struct sim *s, struct event *e)
+static void on_work(struct sim *s, struct sim_event *e)
 {
-	struct thread *t = e->p;
+	struct sim_thread *t = e->p;
 
 	(void)s;
 	t->is_work_posted = false;
@@ -62,7 +62,7 @@ static void on_work(struct sim *s, struct event *e)
 	thread_leave(t);
 }
 
-static void work(struct thread *t)
+static void work(struct sim_thread *t)
 {
 	struct sim *s = t->server->s;
 	unsigned n = 0;
@@ -72,7 +72,7 @@ static void work(struct thread *t)
 	while (srv_core_work(t->core)) {
 		if (s->o.is_work_slow) {
 			t->is_work_posted = true;
-			post(s, &t->server->node, rnd_below(s, s->o.delay_ns), on_work)->p = t;
+			sim_post(s, &t->server->node, rnd_below(s, s->o.delay_ns), on_work)->p = t;
 			return;
 		}
 		if (++n > WORK_LIMIT) {
@@ -84,17 +84,17 @@ static void work(struct thread *t)
 
 static void thread_enter(void *owner)
 {
-	struct thread *t = owner;
+	struct sim_thread *t = owner;
 
 	srv_core_tick(t->core, t->server->s->now);
 }
 
 static void thread_leave(void *owner)
 {
-	struct thread *t = owner;
+	struct sim_thread *t = owner;
 	struct sim *s = t->server->s;
 	struct err_text err;
-	struct event *e;
+	struct sim_event *e;
 	uint64_t at;
 
 	work(t);
@@ -104,26 +104,26 @@ static void thread_leave(void *owner)
 	if (at == UINT64_MAX || (t->tick_at && t->tick_at <= at))
 		return;
 	t->tick_at = at > s->now ? at : s->now;
-	e = post(s, &t->server->node, t->tick_at - s->now, on_tick);
+	e = sim_post(s, &t->server->node, t->tick_at - s->now, on_tick);
 	e->p = t;
 	e->a = t->tick_at;
 }
 
 /* ---- what the scheduler says ---- */
 
-static void answer_sight(struct thread *t, const struct ctl_sight *asked)
+static void answer_sight(struct sim_thread *t, const struct ctl_sight *asked)
 {
 	uint64_t heard_ns = srv_core_heard_ns(t->core, asked->agent, asked->instance);
 	struct ctl_msg seen = {.type = CTL_SEEN, .sight = *asked};
 
 	seen.sight.quiet_ms = (uint32_t)((t->server->s->now - heard_ns) / MS);
 	if (heard_ns)
-		member_send(&t->server->m, &seen);
+		sim_member_send(&t->server->m, &seen);
 }
 
-static void on_handover(struct sim *s, struct event *e)
+static void on_handover(struct sim *s, struct sim_event *e)
 {
-	struct thread *t = e->p;
+	struct sim_thread *t = e->p;
 	struct ctl_msg msg;
 	struct err_text err;
 	void *mem = NULL;
@@ -151,31 +151,31 @@ static void on_handover(struct sim *s, struct event *e)
 	free(mem);
 }
 
-static void hand_over(struct server *srv, const struct ctl_msg *msg)
+static void hand_over(struct sim_server *srv, const struct ctl_msg *msg)
 {
 	struct sim *s = srv->s;
 	const struct layout *l = ctl_layout(msg->type);
 
 	for (unsigned k = 0; k < s->o.n_threads; k++) {
-		struct thread *t = &srv->threads[k];
+		struct sim_thread *t = &srv->threads[k];
 		uint64_t at = s->now + rnd_below(s, 100 * US);
-		struct event *e;
+		struct sim_event *e;
 
 		at = at < t->last_ctl ? t->last_ctl : at;
 		t->last_ctl = at;
-		e = post(s, &srv->node, at - s->now, on_handover);
+		e = sim_post(s, &srv->node, at - s->now, on_handover);
 		e->p = t;
 		e->a = msg->type;
 		codec_encode(l, &msg->hello, event_room(e, (uint32_t)codec_size(l, &msg->hello)));
 	}
 }
 
-static void make_cores(struct server *srv)
+static void make_cores(struct sim_server *srv)
 {
 	struct sim *s = srv->s;
 
 	for (unsigned k = 0; k < s->o.n_threads; k++) {
-		struct thread *t = &srv->threads[k];
+		struct sim_thread *t = &srv->threads[k];
 		struct srv_config cfg = {.server_id = srv->m.id,
 			.instance = srv->m.instance,
 			.thread = (uint16_t)k,
@@ -199,7 +199,7 @@ static void make_cores(struct server *srv)
 	srv->has_cores = true;
 }
 
-static void peers(struct server *srv, const struct ctl_msg *msg)
+static void peers(struct sim_server *srv, const struct ctl_msg *msg)
 {
 	for (uint32_t i = 0; i < msg->peers.n_peers; i++) {
 		const struct ctl_peer *p = &msg->peers.peers[i];
@@ -213,7 +213,7 @@ static void peers(struct server *srv, const struct ctl_msg *msg)
 
 void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 {
-	struct server *srv = &s->servers[idx];
+	struct sim_server *srv = &s->servers[idx];
 
 	switch (msg->type) {
 	case CTL_WELCOME:
@@ -244,7 +244,7 @@ void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg)
 
 /* ---- life ---- */
 
-bool server_has_job(const struct server *srv)
+bool server_has_job(const struct sim_server *srv)
 {
 	for (unsigned k = 0; srv->has_cores && k < srv->s->o.n_threads; k++)
 		if (peek_server_jobs(srv->threads[k].core) ||
@@ -256,12 +256,12 @@ bool server_has_job(const struct server *srv)
 void server_start(struct sim *s, unsigned idx)
 {
 	static const char *const hosts[] = {"c0", "h1", "c2"}; /* h1: an agent's machine */
-	struct server *srv = &s->servers[idx];
+	struct sim_server *srv = &s->servers[idx];
 
 	srv->node.is_up = true;
 	srv->node.life++;
 	srv->node.paused_until = 0;
-	srv->m = (struct member){
+	srv->m = (struct sim_member){
 		.s = s, .node = &srv->node, .role = ROLE_SERVER, .idx = idx, .host = hosts[idx]};
 	srv->has_cores = false;
 	memset(srv->agents_known, 0, sizeof(srv->agents_known));
@@ -273,7 +273,7 @@ void server_start(struct sim *s, unsigned idx)
 
 void server_kill(struct sim *s, unsigned idx, bool is_silent)
 {
-	struct server *srv = &s->servers[idx];
+	struct sim_server *srv = &s->servers[idx];
 
 	trace(s, "%s: killed%s", srv->node.name, is_silent ? " with its host" : "");
 	srv->node.is_up = false;
@@ -282,16 +282,16 @@ void server_kill(struct sim *s, unsigned idx, bool is_silent)
 	else
 		member_stop(&srv->m);
 	for (unsigned k = 0; srv->has_cores && k < s->o.n_threads; k++) {
-		net_kill(s, &srv->threads[k].port, is_silent);
+		sim_net_kill(s, &srv->threads[k].port, is_silent);
 		srv_core_free(srv->threads[k].core);
 		srv->threads[k].core = NULL;
 	}
 	srv->has_cores = false;
 }
 
-static void on_come_back(struct sim *s, struct event *e)
+static void on_come_back(struct sim *s, struct sim_event *e)
 {
-	const struct server *srv = &s->servers[e->a];
+	const struct sim_server *srv = &s->servers[e->a];
 
 	if (!srv->node.is_up && !srv->is_gone)
 		server_start(s, (unsigned)e->a);
@@ -300,5 +300,5 @@ static void on_come_back(struct sim *s, struct event *e)
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns)
 {
 	server_kill(s, idx, false);
-	post(s, NULL, span_ns, on_come_back)->a = idx;
+	sim_post(s, NULL, span_ns, on_come_back)->a = idx;
 }

@@ -60,38 +60,39 @@
 #define EVENT_BYTES     544
 
 struct sim;
-struct event;
-typedef void event_fn(struct sim *s, struct event *e);
+struct sim_event;
+typedef void sim_event_fn(struct sim *s, struct sim_event *e);
 
 /* ---- nodes and events ---- */
 
 /* A process. An event for it waits while it is paused and is void when that life of it is over. */
-struct node {
+struct sim_node {
 	char name[24];
 	bool is_up;
 	uint32_t life;
 	uint64_t paused_until;
 };
 
-struct event {
+struct sim_event {
 	uint64_t at, seq;
-	struct node *node; /* NULL: of the world */
+	struct sim_node *node; /* NULL: of the world */
 	uint32_t life, n;
-	event_fn *fn;
+	sim_event_fn *fn;
 	void *p;
 	uint64_t a, b;
 	uint8_t *big; /* n bytes that do not fit below; malloc'd */
 	union {
-		struct event *next; /* free list */
+		struct sim_event *next; /* free list */
 		_Alignas(8) uint8_t bytes[EVENT_BYTES];
 	};
 };
 
 /* An event in `delay` from now, for the caller to fill. */
-struct event *post(struct sim *s, struct node *node, uint64_t delay_ns, event_fn *fn);
+struct sim_event *sim_post(
+	struct sim *s, struct sim_node *node, uint64_t delay_ns, sim_event_fn *fn);
 /* Give it its bytes: room for n. */
-uint8_t *event_room(struct event *e, uint32_t n);
-static inline uint8_t *event_bytes(struct event *e)
+uint8_t *event_room(struct sim_event *e, uint32_t n);
+static inline uint8_t *event_bytes(struct sim_event *e)
 {
 	return e->big ? e->big : e->bytes;
 }
@@ -136,7 +137,7 @@ enum fault {
 };
 extern const char *const fault_names[F_COUNT];
 
-struct options {
+struct sim_options {
 	unsigned n_servers, n_threads, n_agents, n_tensors, n_guests;
 	unsigned n_workers[AGENTS_MAX];
 	unsigned rounds, size;
@@ -171,25 +172,25 @@ struct options {
 
 /* ---- data plane ---- */
 
-struct pipe;
-struct end;
-struct eager;
+struct sim_pipe;
+struct sim_end;
+struct sim_eager;
 
-struct read {
-	struct read *next, **prev;
+struct sim_read {
+	struct sim_read *next, **prev;
 	struct xport_read *r;
-	struct end *end;
-	struct eager *eager; /* whose bytes it takes; NULL: it asks */
+	struct sim_end *end;
+	struct sim_eager *eager; /* whose bytes it takes; NULL: it asks */
 	uint32_t done, piece;
 	uint32_t crc; /* of the source when the read began, or the eager offer was sent */
 	int status;
 	bool is_over;
 };
 
-struct port { /* one xport: of an agent, or of a server's thread */
+struct sim_port { /* one xport: of an agent, or of a server's thread */
 	struct xport x;
 	struct sim *s;
-	struct node *node;
+	struct sim_node *node;
 	void (*enter)(void *owner); /* around every callback */
 	void (*leave)(void *owner);
 	void *owner;
@@ -198,74 +199,75 @@ struct port { /* one xport: of an agent, or of a server's thread */
 		size_t bytes;
 	} segs[SEGS_MAX];
 	unsigned n_segs;
-	const struct member *m; /* an agent's: who it is to servers */
-	bool is_liar;           /* byzantine.c has its say in what is sent */
+	const struct sim_member *m; /* an agent's: who it is to servers */
+	bool is_liar;               /* byzantine.c has its say in what is sent */
 };
 
-struct end {
+struct sim_end {
 	struct xconn c; /* first */
-	struct pipe *pipe;
-	struct port *port;
-	struct end *peer;
+	struct sim_pipe *pipe;
+	struct sim_port *port;
+	struct sim_end *peer;
 	bool is_open, is_connecting, is_refused;
 	unsigned in_flight; /* sent from here, not yet taken there */
 	uint64_t last_at;   /* arrival here of what was sent last */
 	uint64_t cut_until; /* nothing arrives here before */
-	struct read *reads;
+	struct sim_read *reads;
 	unsigned n_reads;
-	uint64_t n_sent;     /* messages */
-	struct eager *eager; /* sent from here, the newest first */
-	unsigned n_eager;    /* of those not gone whole */
+	uint64_t n_sent;         /* messages */
+	struct sim_eager *eager; /* sent from here, the newest first */
+	unsigned n_eager;        /* of those not gone whole */
 };
 
-struct pipe {
-	struct pipe *next;
-	struct end agent, server;
+struct sim_pipe {
+	struct sim_pipe *next;
+	struct sim_end agent, server;
 	bool is_broken, has_lost; /* broken: and what was under way is lost */
 	bool is_near;             /* within one host: offers are borrowed, nothing has a crc */
 	unsigned server_idx, thread;
 	uint64_t instance, agent_instance;
 };
 
-void port_init(struct sim *s, struct port *p, struct node *node, const struct xport_events *ev,
-	void *core, void *owner, void (*enter)(void *), void (*leave)(void *));
+void port_init(struct sim *s, struct sim_port *p, struct sim_node *node,
+	const struct xport_events *ev, void *core, void *owner, void (*enter)(void *),
+	void (*leave)(void *));
 /* One more segment of n bytes, filled with a pattern. */
-int port_segment(struct port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
+int port_segment(struct sim_port *p, size_t n_bytes, void **ret_mem, uint16_t *ret_segment);
 /* The same memory as a segment of another life. */
-int port_segment_again(struct port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
-int net_connect(struct sim *s, struct port *agent, uint32_t peer_id, unsigned server_idx,
+int port_segment_again(struct sim_port *p, void *mem, size_t n_bytes, uint16_t *ret_segment);
+int sim_net_connect(struct sim *s, struct sim_port *agent, uint32_t peer_id, unsigned server_idx,
 	unsigned thread, uint64_t instance, void *user, struct xconn **ret_conn);
 /* Break it; both sides learn it at their own times. */
-void pipe_break(struct sim *s, struct pipe *p);
+void pipe_break(struct sim *s, struct sim_pipe *p);
 /* Send m, if there is credit, whatever it says. */
-void net_say(struct end *end, const struct wire_msg *m);
+void sim_net_say(struct sim_end *end, const struct wire_msg *m);
 /* For eager.c. All bytes of a read are in its dst, or status says why not. Something has left this
  * end, so that what was refused may be sent. How long a piece needs. */
-void read_arrived(struct read *rd, int status);
-void net_room(struct end *from);
+void read_arrived(struct sim_read *rd, int status);
+void sim_net_room(struct sim_end *from);
 uint64_t read_delay(struct sim *s);
 /* The process of this port is gone: its ends are closed, the others learn it later. */
-void net_kill(struct sim *s, struct port *port, bool is_silent);
+void sim_net_kill(struct sim *s, struct sim_port *port, bool is_silent);
 /* Close all ends of this port, as its owner would. */
-void net_close_all(struct sim *s, struct port *port);
+void sim_net_close_all(struct sim *s, struct sim_port *port);
 
 /* ---- control plane ---- */
 
-struct member;
-struct ctlconn {
+struct sim_member;
+struct sim_ctlconn {
 	uint32_t id;
-	struct member *m;
+	struct sim_member *m;
 	bool is_open_m, is_open_s; /* at the member, at the scheduler */
 	bool is_broken;
 	uint64_t last_m, last_s; /* arrival there of what was sent last */
 };
 
-struct member {
+struct sim_member {
 	struct sim *s;
-	struct node *node;
+	struct sim_node *node;
 	enum role role;
 	unsigned idx;
-	struct ctlconn *conn;
+	struct sim_ctlconn *conn;
 	bool is_welcome, is_connecting;
 	unsigned n_tries;
 	uint64_t instance, view, seq, echo, heard_ns;
@@ -276,33 +278,33 @@ struct member {
 	const char *host;
 };
 
-void member_start(struct member *m);
-void member_stop(struct member *m); /* its process is gone */
-void member_send(struct member *m, const struct ctl_msg *msg);
+void member_start(struct sim_member *m);
+void member_stop(struct sim_member *m); /* its process is gone */
+void sim_member_send(struct sim_member *m, const struct ctl_msg *msg);
 /* Through the connection, its end at the member. */
-void member_conn_up(struct member *m);
-void member_conn_down(struct member *m, const char *why);
-void member_message(struct member *m, const struct ctl_msg *msg);
+void member_conn_up(struct sim_member *m);
+void member_conn_down(struct sim_member *m, const char *why);
+void member_message(struct sim_member *m, const struct ctl_msg *msg);
 void server_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
 void agent_message(struct sim *s, unsigned idx, const struct ctl_msg *msg);
 
-void ctl_connect(struct member *m);
-void ctl_send_up(struct ctlconn *c, const struct ctl_msg *msg);
-void ctl_close_m(struct ctlconn *c);
-void ctl_break(struct sim *s, struct ctlconn *c);
+void ctl_connect(struct sim_member *m);
+void ctl_send_up(struct sim_ctlconn *c, const struct ctl_msg *msg);
+void ctl_close_m(struct sim_ctlconn *c);
+void ctl_break(struct sim *s, struct sim_ctlconn *c);
 
-struct record {
-	struct record *next;
+struct sim_record {
+	struct sim_record *next;
 	size_t n_bytes;
 	uint8_t bytes[];
 };
-struct sched {
-	struct node node;
+struct sim_sched {
+	struct sim_node node;
 	struct sched_core *core;
-	struct ctlconn *conns[CONNS_MAX];
+	struct sim_ctlconn *conns[CONNS_MAX];
 	uint32_t n_conns;
 	uint64_t tick_at;
-	struct record *records, **tail;
+	struct sim_record *records, **tail;
 	uint64_t durable_view, eio_until;
 	int die_after; /* persists and sends until it is killed; 0: not */
 	bool is_dying;
@@ -314,20 +316,20 @@ void sched_settle(struct sim *s);
 
 /* ---- servers ---- */
 
-struct thread {
-	struct server *server;
+struct sim_thread {
+	struct sim_server *server;
 	unsigned idx;
-	struct port port;
+	struct sim_port port;
 	struct srv_core *core;
 	uint64_t tick_at;
 	bool is_work_posted;
 	uint64_t last_ctl; /* what the control thread handed over last arrives then */
 };
-struct server {
-	struct node node;
+struct sim_server {
+	struct sim_node node;
 	struct sim *s;
-	struct member m;
-	struct thread threads[THREADS_MAX];
+	struct sim_member m;
+	struct sim_thread threads[THREADS_MAX];
 	bool is_gone, has_cores;
 	uint64_t agents_known[AGENTS_MAX + GUESTS_MAX]; /* their instances, 0: not known */
 	struct {
@@ -341,30 +343,30 @@ void server_start(struct sim *s, unsigned idx);
 void server_kill(struct sim *s, unsigned idx, bool is_silent);
 /* At once: none of its cores is on the stack when it hears the scheduler. */
 void server_restart(struct sim *s, unsigned idx, uint64_t span_ns);
-bool server_has_job(const struct server *srv);
+bool server_has_job(const struct sim_server *srv);
 /* drain.c: of a server whose process is to end. */
-void server_say_leave(struct server *srv);
-void server_left(struct server *srv, const struct ctl_left *msg);
+void server_say_leave(struct sim_server *srv);
+void server_left(struct sim_server *srv, const struct ctl_left *msg);
 uint64_t server_start_delay(struct sim *s, unsigned idx);
 void drains_draw(struct sim *s);
 void drains_start(struct sim *s);
 
 /* ---- agents ---- */
 
-struct worker {
+struct sim_worker {
 	bool has_joined, is_finished, has_ended;
 	uint32_t asked_rank, rank, slot; /* slot: worker number in the job's member */
 	int code;
 	unsigned tensors_left;
 };
-struct executor {              /* of a tensor on devices */
+struct sim_executor {          /* of a tensor on devices */
 	uint64_t round;        /* last done, or the one under way */
 	bool is_done, is_mute; /* is_mute: the agent has a successor, who has not begun it again */
 	uint32_t n_parts, part_bytes, n_landed;
 	uint8_t part[PARTS_MAX];
 };
-struct tensor_state {
-	struct agent *agent;
+struct sim_tensor_state {
+	struct sim_agent *agent;
 	unsigned idx;
 	struct agt_tensor *t;
 	bool is_planned;
@@ -381,11 +383,11 @@ struct tensor_state {
 	uint64_t ring[WORKERS_MAX], taken[WORKERS_MAX];
 	uint32_t id, part_elems;
 	struct agt_kept_part kept[PARTS_MAX];
-	struct executor exec;
+	struct sim_executor exec;
 };
-struct agent {
-	struct node node;
-	struct node trainers; /* they live on while it is restarted */
+struct sim_agent {
+	struct sim_node node;
+	struct sim_node trainers; /* they live on while it is restarted */
 	bool is_restarting, dies_at_done;
 	struct kept_job {
 		uint32_t n_members, flags;
@@ -394,8 +396,8 @@ struct agent {
 	} kept_job;
 	struct sim *s;
 	unsigned idx;
-	struct member m;
-	struct port port;
+	struct sim_member m;
+	struct sim_port port;
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_job_msg, is_released, is_syncing, has_ended, is_evicted, has_failed_gpus;
@@ -405,8 +407,8 @@ struct agent {
 	uint64_t skipped;      /* rounds of the job before it joined */
 	unsigned n_at_barrier; /* tensors */
 	unsigned n_workers;
-	struct worker workers[WORKERS_MAX];
-	struct tensor_state tensors[TENSORS_MAX];
+	struct sim_worker workers[WORKERS_MAX];
+	struct sim_tensor_state tensors[TENSORS_MAX];
 	struct {
 		uint64_t instance;
 		unsigned idx;
@@ -420,19 +422,19 @@ void agent_lose(struct sim *s, unsigned idx);
 /* Its process is gone for span_ns; trainers and memory stay. */
 void agent_restart(struct sim *s, unsigned idx, uint64_t span_ns);
 /* For restart.c: a core, and what the successor does with what is kept. */
-void agent_core_make(struct agent *a);
-void agent_tensor_attach(struct agent *a, unsigned t);
-void agent_take_ring(struct agent *a, struct tensor_state *ts, unsigned w);
+void agent_core_make(struct sim_agent *a);
+void agent_tensor_attach(struct sim_agent *a, unsigned t);
+void agent_take_ring(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w);
 /* Submit for that worker. */
-void agent_submit(struct agent *a, struct tensor_state *ts, unsigned w, uint64_t round);
+void agent_submit(struct sim_agent *a, struct sim_tensor_state *ts, unsigned w, uint64_t round);
 /* Where the trainers' own events happen: with their agent when that is never restarted alone. */
-struct node *trainers_of(struct agent *a);
+struct sim_node *trainers_of(struct sim_agent *a);
 void agent_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-void agent_join_timer(struct agent *a);
+void agent_join_timer(struct sim_agent *a);
 /* Agents' processes die from now on, as the options say. */
 void restarts_start(struct sim *s);
-bool agent_is_over(const struct agent *a);    /* every worker has its JOB_END */
-bool agent_is_settled(const struct agent *a); /* all is planned and connected */
+bool agent_is_over(const struct sim_agent *a);    /* every worker has its JOB_END */
+bool agent_is_settled(const struct sim_agent *a); /* all is planned and connected */
 
 void agent_enter(void *owner);
 void agent_leave(void *owner);
@@ -444,15 +446,15 @@ bool device_is(const struct sim *s);
 void device_stage(void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 void device_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 /* A round is done: are all its sums on the devices? */
-void device_done(struct tensor_state *ts, uint64_t round);
+void device_done(struct sim_tensor_state *ts, uint64_t round);
 /* The tensor of a successor, with its plan. Returns the round that it has to begin once more though
  * the trainers know it to be done (K6), or 0. */
-uint64_t device_restart(struct tensor_state *ts);
+uint64_t device_restart(struct sim_tensor_state *ts);
 /* The executor is lost, or its GPUs are: the agent gives the job up and tells the scheduler. Nothing
  * happens when it has no job (any more). For jobs that may shrink: others would end. */
-void device_lose(struct agent *a);
+void device_lose(struct sim_agent *a);
 /* Tell the scheduler once more, behind a reconnection. */
-void device_tell_lost(struct agent *a);
+void device_tell_lost(struct sim_agent *a);
 
 /* ---- more jobs ---- */
 
@@ -474,11 +476,11 @@ struct guest_job {
 };
 struct guest {
 	struct guest *agent; /* in whose process it is; mostly itself */
-	struct node node;
+	struct sim_node node;
 	struct sim *s;
 	unsigned idx; /* GUESTS_OF_JOB of them in a row are a job */
-	struct member m;
-	struct port port;
+	struct sim_member m;
+	struct sim_port port;
 	struct agt_core *core;
 	struct agt_job *job;
 	bool has_joined, has_job_msg, is_finished, has_ended, is_released, is_syncing, is_named,
@@ -509,7 +511,7 @@ void liar_twists(struct sim *s, struct wire_msg *m);
 
 /* ---- oracle ---- */
 
-struct home { /* of a partition under a pgen */
+struct sim_home { /* of a partition under a pgen */
 	uint64_t pgen, instance;
 	uint32_t server, job;
 	uint16_t tensor, part, thread;
@@ -519,7 +521,7 @@ struct oracle {
 	unsigned n_members;
 	unsigned n_ranks[AGENTS_MAX];
 	uint32_t ranks[AGENTS_MAX][WORKERS_MAX];
-	struct home homes[HOMES_MAX];
+	struct sim_home homes[HOMES_MAX];
 	unsigned n_homes;
 	/* Results: the first to be delivered, which all others must equal. */
 	struct result {
@@ -552,8 +554,8 @@ void oracle_fill(struct sim *s, unsigned t, uint32_t rank, uint64_t round, void 
 void oracle_job(struct sim *s, const struct ctl_job *job);
 void oracle_plan(struct sim *s, const struct ctl_plan *plan);
 /* A delivered result: its sum, and that all have the same. */
-void oracle_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes,
-	uint32_t workers);
+void oracle_result(struct sim *s, struct sim_agent *a, unsigned t, uint64_t round,
+	const void *bytes, uint32_t workers);
 /* An agent took that result, a server got that donation: a result that somebody has is never made
  * again. */
 struct peek;
@@ -571,7 +573,8 @@ bool elastic_waits(const struct sim *s, uint64_t round);
 /* May the job end with that code? */
 bool elastic_may_end(const struct sim *s, uint32_t code);
 /* A delivered round: each partition is the sum of those that it names. */
-void elastic_result(struct sim *s, struct agent *a, unsigned t, uint64_t round, const void *bytes);
+void elastic_result(
+	struct sim *s, struct sim_agent *a, unsigned t, uint64_t round, const void *bytes);
 /* Those that were in the job to its end were given the same. */
 void elastic_end(struct sim *s);
 /* Values of contributions, of oracle.c. Of elements [first, first + n): is v their reduction over
@@ -580,52 +583,52 @@ bool oracle_is_sum(const struct sim *s, unsigned t, uint64_t round, uint32_t fir
 	uint32_t members, const void *v);
 
 /* The scheduler sends: nothing that is not durable. */
-void oracle_sched_sends(struct sim *s, const struct member *to, const struct ctl_msg *msg);
+void oracle_sched_sends(struct sim *s, const struct sim_member *to, const struct ctl_msg *msg);
 
 /* ---- the world ---- */
 
-struct totals {
+struct sim_totals {
 	uint64_t seeds, events, messages, lost, dups, reordered, corrupted, agains, reads, eager,
 		eager_reads, thrown, loans, views, rounds, faults[F_COUNT], failed_jobs, virtual_ns,
 		lives, restarts, drains, leaves, guest_rounds, lies, slowest_ns, slowest_seed;
 };
 
-struct queue {
+struct sim_queue {
 	struct entry {
 		uint64_t at, seq;
-		struct event *e;
+		struct sim_event *e;
 	} * v;
 	size_t n, cap;
 	uint64_t seq;
 };
 
-struct arena_block {
-	struct arena_block *next;
+struct sim_arena_block {
+	struct sim_arena_block *next;
 	size_t used, bytes;
 	_Alignas(16) uint8_t mem[];
 };
 
 struct sim {
 	uint64_t seed, rng, now;
-	struct queue queue;
-	struct event *free_events;
-	struct arena_block *arena, *arena_at;
+	struct sim_queue queue;
+	struct sim_event *free_events;
+	struct sim_arena_block *arena, *arena_at;
 	bool is_traced, has_violation, is_ending, has_faults_begun;
 	char reason[256];
-	struct options o;
-	struct sched sched;
-	struct server servers[SERVERS_MAX];
-	struct agent agents[AGENTS_MAX];
+	struct sim_options o;
+	struct sim_sched sched;
+	struct sim_server servers[SERVERS_MAX];
+	struct sim_agent agents[AGENTS_MAX];
 	struct guest guests[GUESTS_MAX];
 	struct guest_job guest_jobs[GUEST_JOBS];
-	struct pipe *pipes;
+	struct sim_pipe *pipes;
 	struct oracle oracle;
 	uint64_t faults_end, deadline;
 	uint64_t agent_fault_ns; /* what the control plane of agents has suffered in all */
 	unsigned n_faults;
 	unsigned n_corrupted; /* payloads; twice where the word about them may be doubled */
 	uint64_t n_loans;     /* that servers hold */
-	struct totals *tot;
+	struct sim_totals *tot;
 };
 
 void options_draw(struct sim *s);
@@ -636,6 +639,6 @@ void faults_job_formed(struct sim *s); /* then they begin, in most histories */
 /* Run one history. False: s->reason says what was violated. */
 bool sim_run(struct sim *s, uint64_t seed);
 void sim_free(struct sim *s);
-uint64_t net_delay(struct sim *s);
+uint64_t sim_net_delay(struct sim *s);
 uint64_t ctl_delay(struct sim *s);
 #endif

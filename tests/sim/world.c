@@ -42,7 +42,7 @@ bool rnd_chance(struct sim *s, uint32_t permille)
 	return permille && rnd(s) % 1000 < permille;
 }
 
-uint64_t net_delay(struct sim *s)
+uint64_t sim_net_delay(struct sim *s)
 {
 	uint64_t d = s->o.delay_ns / 2 + rnd_below(s, s->o.delay_ns);
 
@@ -58,9 +58,9 @@ uint64_t ctl_delay(struct sim *s)
 
 /* ---- memory ---- */
 
-static struct arena_block *block_new(size_t n_bytes)
+static struct sim_arena_block *block_new(size_t n_bytes)
 {
-	struct arena_block *b = malloc(sizeof(*b) + n_bytes);
+	struct sim_arena_block *b = malloc(sizeof(*b) + n_bytes);
 
 	if (!b)
 		abort();
@@ -103,7 +103,7 @@ static bool is_before(const struct entry *a, const struct entry *b)
 	return a->at != b->at ? a->at < b->at : a->seq < b->seq;
 }
 
-static void queue_push(struct queue *q, struct event *e)
+static void queue_push(struct sim_queue *q, struct sim_event *e)
 {
 	size_t i = q->n++;
 	struct entry x = {e->at, e->seq, e};
@@ -121,9 +121,9 @@ static void queue_push(struct queue *q, struct event *e)
 	q->v[i] = x;
 }
 
-static struct event *queue_pop(struct queue *q)
+static struct sim_event *queue_pop(struct sim_queue *q)
 {
-	struct event *e = q->v[0].e;
+	struct sim_event *e = q->v[0].e;
 	struct entry x = q->v[--q->n];
 	size_t i = 0, k;
 
@@ -139,9 +139,10 @@ static struct event *queue_pop(struct queue *q)
 	return e;
 }
 
-struct event *post(struct sim *s, struct node *node, uint64_t delay_ns, event_fn *fn)
+struct sim_event *sim_post(
+	struct sim *s, struct sim_node *node, uint64_t delay_ns, sim_event_fn *fn)
 {
-	struct event *e = s->free_events;
+	struct sim_event *e = s->free_events;
 
 	if (e)
 		s->free_events = e->next;
@@ -162,7 +163,7 @@ struct event *post(struct sim *s, struct node *node, uint64_t delay_ns, event_fn
 	return e;
 }
 
-uint8_t *event_room(struct event *e, uint32_t n)
+uint8_t *event_room(struct sim_event *e, uint32_t n)
 {
 	e->n = n;
 	if (n > EVENT_BYTES) {
@@ -173,7 +174,7 @@ uint8_t *event_room(struct event *e, uint32_t n)
 	return event_bytes(e);
 }
 
-static void event_free(struct sim *s, struct event *e)
+static void event_free(struct sim *s, struct sim_event *e)
 {
 	free(e->big);
 	e->big = NULL;
@@ -211,12 +212,12 @@ void trace_write(struct sim *s, const char *fmt, ...)
 
 /* ---- one history ---- */
 
-static void start_server(struct sim *s, struct event *e)
+static void start_server(struct sim *s, struct sim_event *e)
 {
 	server_start(s, (unsigned)e->a);
 }
 
-static void start_agent(struct sim *s, struct event *e)
+static void start_agent(struct sim *s, struct sim_event *e)
 {
 	if (s->o.is_elastic && s->oracle.has_end)
 		s->agents[e->a].node.life = 1; /* too late: it need not come */
@@ -234,13 +235,13 @@ static void history_start(struct sim *s)
 	for (unsigned i = 0; i < s->o.n_servers; i++) {
 		snprintf(s->servers[i].node.name, sizeof(s->servers[i].node.name), "server%u", i);
 		s->servers[i].s = s;
-		post(s, NULL, server_start_delay(s, i), start_server)->a = i;
+		sim_post(s, NULL, server_start_delay(s, i), start_server)->a = i;
 	}
 	for (unsigned i = 0; i < s->o.n_agents; i++) {
 		snprintf(s->agents[i].node.name, sizeof(s->agents[i].node.name), "agent%u", i);
 		s->agents[i].s = s;
 		s->agents[i].idx = i;
-		post(s, NULL, rnd_below(s, i < first ? 50 * MS : 3 * S), start_agent)->a = i;
+		sim_post(s, NULL, rnd_below(s, i < first ? 50 * MS : 3 * S), start_agent)->a = i;
 	}
 	guests_start(s);
 	faults_start(s);
@@ -267,7 +268,7 @@ static void hung(struct sim *s)
 
 	text[0] = '\0';
 	for (unsigned i = 0; i < s->o.n_agents; i++) {
-		struct agent *a = &s->agents[i];
+		struct sim_agent *a = &s->agents[i];
 
 		if (!a->node.is_up || agent_is_over(a))
 			continue;
@@ -294,13 +295,13 @@ static void check_leaks(struct sim *s)
 
 	for (unsigned i = 0; i < s->o.n_agents; i++)
 		if (s->agents[i].node.is_up)
-			net_close_all(s, &s->agents[i].port);
+			sim_net_close_all(s, &s->agents[i].port);
 	guests_close(s);
 	for (unsigned i = 0; i < s->o.n_servers; i++) {
-		struct server *srv = &s->servers[i];
+		struct sim_server *srv = &s->servers[i];
 
 		for (unsigned k = 0; srv->node.is_up && srv->has_cores && k < s->o.n_threads; k++) {
-			net_close_all(s, &srv->threads[k].port);
+			sim_net_close_all(s, &srv->threads[k].port);
 			srv_core_stats(srv->threads[k].core, &st);
 			if (st.sums_used || st.staging_used || st.retired || st.parts)
 				violation(s,
@@ -333,7 +334,7 @@ static void history_end(struct sim *s)
 static void forget(struct sim *s)
 {
 	while (s->sched.records) {
-		struct record *r = s->sched.records;
+		struct sim_record *r = s->sched.records;
 
 		s->sched.records = r->next;
 		free(r);
@@ -347,8 +348,8 @@ static void run_events(struct sim *s)
 	uint64_t n = 0;
 
 	while (s->queue.n && !s->has_violation) {
-		struct event *e = queue_pop(&s->queue);
-		struct node *node = e->node;
+		struct sim_event *e = queue_pop(&s->queue);
+		struct sim_node *node = e->node;
 
 		assert(e->at >= s->now);
 		s->now = e->at;
@@ -379,7 +380,7 @@ static void run_events(struct sim *s)
 
 bool sim_run(struct sim *s, uint64_t seed)
 {
-	struct totals *tot = s->tot;
+	struct sim_totals *tot = s->tot;
 
 	memset(&s->o, 0, sizeof(*s) - offsetof(struct sim, o));
 	s->tot = tot;
@@ -413,8 +414,8 @@ bool sim_run(struct sim *s, uint64_t seed)
 
 void sim_free(struct sim *s)
 {
-	struct event *e;
-	struct arena_block *b;
+	struct sim_event *e;
+	struct sim_arena_block *b;
 
 	while ((e = s->free_events)) {
 		s->free_events = e->next;
