@@ -70,7 +70,7 @@ double bound_ring_s(const struct scale_options *o, double bytes)
 	return 2 * (n - 1) * (bytes / n / rate + o->latency_us * 1e-6);
 }
 
-double bound_step_s(const struct scale_options *o, const struct trace *t)
+double bound_step_s(const struct scale_options *o, const struct scale_trace *t)
 {
 	double compute = o->compute_ms / 1e3, per_byte = bound_push_pull_s(o, t->bytes) / t->bytes;
 	double worst = fmax(compute, bound_push_pull_s(o, t->bytes));
@@ -92,7 +92,7 @@ static double machine_ns(const struct scale_options *o, double bytes)
 	return o->gpus > 1 && o->gpu_gbs > 0 ? bytes / o->gpu_gbs * (o->gpus - 1) / o->gpus : 0;
 }
 
-double bound_ring_step_s(const struct scale_options *o, const struct trace *t)
+double bound_ring_step_s(const struct scale_options *o, const struct scale_trace *t)
 {
 	double now = 0, ready[STEP_MAX * 16], full = 0, net = 0, reduced = 0, start = 0, step = 0;
 	uint32_t bucket_of_layer[STEP_MAX * 16], n_buckets = 0;

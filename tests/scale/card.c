@@ -5,28 +5,29 @@
  * than that on its way, until the thread it goes to has had time for it. */
 #include "tests/scale/scale.h"
 
-#define KERNEL_BYTES (UINT32_C(64) << 10) /* TCP_AHEAD_SLOW of common/transport/sockets/tcp_impl.h */
+#define KERNEL_BYTES                                                                               \
+	(UINT32_C(64) << 10) /* TCP_AHEAD_SLOW of common/transport/sockets/tcp_impl.h */
 
-static struct lane *lane_of(const struct item *it)
+static struct scale_lane *lane_of(const struct scale_item *it)
 {
 	return it->is_answer ? &it->end->peer->answer : &it->end->peer->say;
 }
 
-static void on_arrived(struct world *w, void *p, uint64_t a)
+static void on_arrived(struct scale_world *w, void *p, uint64_t a)
 {
-	struct item *it = p;
+	struct scale_item *it = p;
 
 	(void)w, (void)a;
-	node_post(it->end->node, it);
+	scale_node_post(it->end->node, it);
 }
 
-static void card_send(struct world *w, struct host *h);
-static void take_turn(struct world *w, struct lane *l);
+static void card_send(struct scale_world *w, struct scale_host *h);
+static void take_turn(struct scale_world *w, struct scale_lane *l);
 
 /* The sender hears that bytes were received. */
-static void on_ack(struct world *w, void *p, uint64_t a)
+static void on_ack(struct scale_world *w, void *p, uint64_t a)
 {
-	struct lane *l = p;
+	struct scale_lane *l = p;
 
 	l->on_way -= (uint32_t)a;
 	if (!l->has_turn)
@@ -34,38 +35,38 @@ static void on_ack(struct world *w, void *p, uint64_t a)
 	card_send(w, l->host);
 }
 
-static uint64_t latency_ns(const struct world *w)
+static uint64_t latency_ns(const struct scale_world *w)
 {
 	return (uint64_t)(w->o.latency_us * 1e3);
 }
 
 /* A quantum begins to reach its host's card. a: its bytes, and whether it is the last. */
-static void on_quantum(struct world *w, void *p, uint64_t a)
+static void on_quantum(struct scale_world *w, void *p, uint64_t a)
 {
-	struct item *it = p;
-	struct host *from = it->end->peer->node->host, *to = it->end->node->host;
+	struct scale_item *it = p;
+	struct scale_host *from = it->end->peer->node->host, *to = it->end->node->host;
 	uint64_t bytes = a >> 1, busy = it->end->node->busy_until, sent, got;
 
 	if (it->offer)
-		net_begun(it->offer);
+		scale_net_begun(it->offer);
 	sent = w->now + (uint64_t)((double)bytes * from->tx_ns);
 	got = (w->now > to->rx_free ? w->now : to->rx_free) + (uint64_t)((double)bytes * to->rx_ns);
 	to->rx_free = got > sent ? got : sent;
 	to->rx_bytes += bytes;
 	if (lane_of(it)->window)
-		post(w, (busy > to->rx_free ? busy : to->rx_free) + latency_ns(w), on_ack,
+		scale_post(w, (busy > to->rx_free ? busy : to->rx_free) + latency_ns(w), on_ack,
 			lane_of(it), bytes);
 	if (a & 1)
-		post(w, to->rx_free, on_arrived, it, 0);
+		scale_post(w, to->rx_free, on_arrived, it, 0);
 }
 
-static uint32_t next_bytes(const struct world *w, const struct lane *l)
+static uint32_t next_bytes(const struct scale_world *w, const struct scale_lane *l)
 {
 	return l->out->left < w->o.quantum ? l->out->left : w->o.quantum;
 }
 
 /* If it has something to send, and may. */
-static void take_turn(struct world *w, struct lane *l)
+static void take_turn(struct scale_world *w, struct scale_lane *l)
 {
 	l->has_turn =
 		l->out && (!l->window || !l->on_way || l->on_way + next_bytes(w, l) <= l->window);
@@ -76,9 +77,9 @@ static void take_turn(struct world *w, struct lane *l)
 	l->host->turn_tail = &l->next_turn;
 }
 
-static void on_sent(struct world *w, void *p, uint64_t a)
+static void on_sent(struct scale_world *w, void *p, uint64_t a)
 {
-	struct lane *l = p;
+	struct scale_lane *l = p;
 
 	(void)a;
 	l->host->is_sending = false;
@@ -87,9 +88,9 @@ static void on_sent(struct world *w, void *p, uint64_t a)
 }
 
 /* The kernel takes what it has room for. */
-static void fill(struct world *w, struct lane *l, struct end *from)
+static void fill(struct scale_world *w, struct scale_lane *l, struct scale_end *from)
 {
-	struct item *it;
+	struct scale_item *it;
 
 	while ((it = l->outside) && l->inside_bytes + it->left <= KERNEL_BYTES) {
 		l->inside_bytes += it->left;
@@ -99,13 +100,13 @@ static void fill(struct world *w, struct lane *l, struct end *from)
 		l->n_eager--;
 		l->eager_bytes -= it->len;
 	}
-	net_room(w, from);
+	scale_net_room(w, from);
 }
 
-static void card_send(struct world *w, struct host *h)
+static void card_send(struct scale_world *w, struct scale_host *h)
 {
-	struct lane *l = h->turn;
-	struct item *it;
+	struct scale_lane *l = h->turn;
+	struct scale_item *it;
 	uint32_t bytes;
 
 	if (h->is_sending || !l)
@@ -128,21 +129,21 @@ static void card_send(struct world *w, struct host *h)
 	}
 	h->is_sending = true;
 	h->tx_bytes += bytes;
-	post(w, w->now + latency_ns(w), on_quantum, it, (uint64_t)bytes << 1 | !it->left);
-	post(w, w->now + (uint64_t)((double)bytes * h->tx_ns), on_sent, l, 0);
+	scale_post(w, w->now + latency_ns(w), on_quantum, it, (uint64_t)bytes << 1 | !it->left);
+	scale_post(w, w->now + (uint64_t)((double)bytes * h->tx_ns), on_sent, l, 0);
 }
 
-void card_transmit(struct node *from, struct item *it)
+void card_transmit(struct scale_node *from, struct scale_item *it)
 {
-	struct world *w = from->w;
-	struct host *h = from->host;
-	struct lane *l = lane_of(it);
+	struct scale_world *w = from->w;
+	struct scale_host *h = from->host;
+	struct scale_lane *l = lane_of(it);
 
 	if (h == it->end->node->host) {
 		double ns = w->o.local_gbps > 0 ? (double)it->left * 8 / w->o.local_gbps : 0;
 
 		h->local_free = (h->local_free > w->now ? h->local_free : w->now) + (uint64_t)ns;
-		post(w, h->local_free, on_arrived, it, 0);
+		scale_post(w, h->local_free, on_arrived, it, 0);
 		return;
 	}
 	it->next = NULL;

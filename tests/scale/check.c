@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-struct check {
+struct scale_check {
 	const char *name;
 	void (*set)(struct scale_options *o);
 	double (*figure)(const struct scale_options *o);
@@ -207,7 +207,7 @@ static void fast_network(struct scale_options *o)
 	o->compute_ms = 100;
 }
 
-static const struct check checks[] = {
+static const struct scale_check checks[] = {
 	{"formula_and_bisection_agree", half_the_servers, formula_over_bisection, 0.999, 1.001},
 	{"same_run_twice_is_the_same", half_the_servers, runs_differ_by, 0, 0},
 	{"servers_beside_agents_alone_are_no_slower_than_a_ring", nothing, over_ring, 0.99, 1.06},
@@ -237,7 +237,7 @@ int check_all(void)
 	unsigned failed = 0, n = sizeof(checks) / sizeof(checks[0]);
 
 	for (unsigned i = 0; i < n; i++) {
-		const struct check *c = &checks[i];
+		const struct scale_check *c = &checks[i];
 		struct scale_options o = base(c->set);
 		double v = c->figure(&o);
 		bool is_ok = v >= c->least && v <= c->most;

@@ -15,17 +15,17 @@
 #define AGAIN_NS      (2 * MS)
 
 /* Connections of the scheduler are numbered: agents, then servers. */
-static struct agent *agent_of(struct world *w, uint32_t conn)
+static struct scale_agent *agent_of(struct scale_world *w, uint32_t conn)
 {
 	return conn < w->o.agents ? &w->agents[conn] : NULL;
 }
 
-static struct server *server_of(struct world *w, uint32_t conn)
+static struct scale_server *server_of(struct scale_world *w, uint32_t conn)
 {
 	return &w->servers[conn - w->o.agents];
 }
 
-static struct server *server_by_id(const struct world *w, uint32_t id)
+static struct scale_server *server_by_id(const struct scale_world *w, uint32_t id)
 {
 	for (uint32_t i = 0; i < w->n_servers; i++)
 		if (w->servers[i].id == id)
@@ -37,7 +37,7 @@ static struct server *server_by_id(const struct world *w, uint32_t id)
 
 static int env_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
-	struct node *n = ctx;
+	struct scale_node *n = ctx;
 
 	if (bytes > n->w->memory_bytes)
 		return -1;
@@ -55,22 +55,22 @@ static void env_fail(void *ctx, uint32_t job, int code, const char *text)
 static int env_connect(
 	void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn)
 {
-	struct agent *a = ctx;
-	struct server *srv = server_by_id(a->w, server);
+	struct scale_agent *a = ctx;
+	struct scale_server *srv = server_by_id(a->w, server);
 
 	if (!srv)
 		return -1;
-	*ret_conn = net_connect(&a->node, &srv->threads[thread], a->id, server, link);
+	*ret_conn = scale_net_connect(&a->node, &srv->threads[thread], a->id, server, link);
 	return 0;
 }
 
 static void env_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
 {
-	struct agent *a = ctx;
+	struct scale_agent *a = ctx;
 
 	if (status < 0 || workers != a->w->o.agents)
 		fatal("round %llu has ended with %s", (unsigned long long)round, err_str(status));
-	trainer_sum(user, round);
+	scale_trainer_sum(user, round);
 }
 
 static uint64_t env_random(void *ctx)
@@ -84,7 +84,7 @@ static double per_byte_ns(double gbs)
 	return gbs > 0 ? 1 / gbs : 0;
 }
 
-static double agent_cost(struct node *n)
+static double agent_cost(struct scale_node *n)
 {
 	struct agt_stats s;
 	double ns;
@@ -97,7 +97,7 @@ static double agent_cost(struct node *n)
 	return ns;
 }
 
-static double server_cost(struct node *n)
+static double server_cost(struct scale_node *n)
 {
 	struct srv_stats s;
 	double ns;
@@ -132,9 +132,9 @@ static uint64_t server_tick(void *core, uint64_t now_ns)
 
 /* ---- what the scheduler says ---- */
 
-static void agent_job(struct agent *a, const struct ctl_job *msg)
+static void agent_job(struct scale_agent *a, const struct ctl_job *msg)
 {
-	const struct trace *trace = a->w->trace;
+	const struct scale_trace *trace = a->w->trace;
 	struct agt_mem mem = {a->w->memory, 0, 0}, out[2] = {mem, mem};
 	uint16_t member = 0;
 
@@ -143,7 +143,7 @@ static void agent_job(struct agent *a, const struct ctl_job *msg)
 	if (agt_job_new(a->node.core, msg, member, &a->job) < 0)
 		fatal("out of memory");
 	for (uint32_t i = 0; i < trace->n_tensors; i++) {
-		a->tensors[i] = (struct agent_tensor){.agent = a, .idx = i};
+		a->tensors[i] = (struct scale_tensor){.agent = a, .idx = i};
 		mem.segment = (uint16_t)i; /* what is offered is told from other offers */
 		if (agt_tensor_new(a->job, a->w->o.dtype, trace->tensors[i].elems, &mem, NULL, out,
 			    &a->tensors[i], &a->tensors[i].t) < 0)
@@ -152,9 +152,9 @@ static void agent_job(struct agent *a, const struct ctl_job *msg)
 }
 
 /* Plans come nearly in the order of declaration. */
-static struct agt_tensor *tensor_named(struct agent *a, const char *name)
+static struct agt_tensor *tensor_named(struct scale_agent *a, const char *name)
 {
-	const struct trace *t = a->w->trace;
+	const struct scale_trace *t = a->w->trace;
 
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
 		uint32_t at = (a->plan_at + i) % t->n_tensors;
@@ -167,7 +167,7 @@ static struct agt_tensor *tensor_named(struct agent *a, const char *name)
 	fatal("a plan for '%s', which nobody declared", name);
 }
 
-static void agent_plan(struct agent *a, const struct ctl_plan *msg)
+static void agent_plan(struct scale_agent *a, const struct ctl_plan *msg)
 {
 	for (uint32_t i = 0; i < msg->n_tensors; i++) {
 		const struct ctl_tensor *p = &msg->tensors[i];
@@ -180,7 +180,7 @@ static void agent_plan(struct agent *a, const struct ctl_plan *msg)
 	agt_job_runs(a->job, msg->runs, msg->n_runs);
 }
 
-static void tell_agent(struct agent *a, const struct ctl_msg *msg)
+static void tell_agent(struct scale_agent *a, const struct ctl_msg *msg)
 {
 	if (msg->type == CTL_WELCOME)
 		a->id = msg->welcome.member_id;
@@ -194,12 +194,12 @@ static void tell_agent(struct agent *a, const struct ctl_msg *msg)
 		fatal("a tensor is refused: %s", msg->tensor_fail.text);
 }
 
-static void tell_server(struct server *srv, const struct ctl_msg *msg)
+static void tell_server(struct scale_server *srv, const struct ctl_msg *msg)
 {
 	if (msg->type == CTL_WELCOME)
 		srv->id = msg->welcome.member_id;
 	for (uint32_t i = 0; i < srv->n_threads; i++) {
-		struct node *n = &srv->threads[i];
+		struct scale_node *n = &srv->threads[i];
 
 		if (msg->type == CTL_JOB && srv_core_job(n->core, &msg->job) < 0)
 			fatal("out of memory");
@@ -210,8 +210,8 @@ static void tell_server(struct server *srv, const struct ctl_msg *msg)
 
 static void sched_says(void *ctx, uint32_t conn, const struct ctl_msg *msg)
 {
-	struct world *w = ctx;
-	struct agent *a = agent_of(w, conn);
+	struct scale_world *w = ctx;
+	struct scale_agent *a = agent_of(w, conn);
 
 	if (msg->type == CTL_REFUSE)
 		fatal("a member is refused: %s", msg->refuse.text);
@@ -248,14 +248,14 @@ static void sched_key(void *ctx, const uint8_t secret[STATE_SECRET_BYTES], uint6
 
 /* ---- set-up ---- */
 
-static const struct xport_ops *xport_ops(const struct world *w)
+static const struct xport_ops *xport_ops(const struct scale_world *w)
 {
 	return w->o.is_asking ? &scale_asking_ops : &scale_eager_ops;
 }
 
-static void agent_new(struct world *w, uint32_t i)
+static void agent_new(struct scale_world *w, uint32_t i)
 {
-	struct agent *a = &w->agents[i];
+	struct scale_agent *a = &w->agents[i];
 	struct agt_config cfg = {.window_bytes = w->o.window ? w->o.window : SIZE_MAX,
 		.retry_ns = RETRY_NS,
 		.again_ns = AGAIN_NS,
@@ -271,8 +271,8 @@ static void agent_new(struct world *w, uint32_t i)
 	a->w = w;
 	a->idx = i;
 	a->host = &w->hosts[i];
-	a->tensors = world_alloc(w, w->trace->n_tensors * sizeof(*a->tensors));
-	node_init(w, &a->node, a->host);
+	a->tensors = scale_alloc(w, w->trace->n_tensors * sizeof(*a->tensors));
+	scale_node_init(w, &a->node, a->host);
 	if (agt_core_new(&cfg, &env, &a->node.x, &core) < 0)
 		fatal("out of memory");
 	a->node.core = core;
@@ -283,17 +283,17 @@ static void agent_new(struct world *w, uint32_t i)
 	agt_core_tick(core, 0);
 }
 
-static void server_new(struct world *w, uint32_t i, struct host *host)
+static void server_new(struct scale_world *w, uint32_t i, struct scale_host *host)
 {
-	struct server *srv = &w->servers[i];
+	struct scale_server *srv = &w->servers[i];
 
 	srv->w = w;
 	srv->host = host;
 	srv->n_threads =
 		host->idx < w->o.agents && w->o.beside_threads ? w->o.beside_threads : w->o.threads;
-	srv->threads = world_alloc(w, srv->n_threads * sizeof(*srv->threads));
+	srv->threads = scale_alloc(w, srv->n_threads * sizeof(*srv->threads));
 	for (uint32_t k = 0; k < srv->n_threads; k++) {
-		struct node *n = &srv->threads[k];
+		struct scale_node *n = &srv->threads[k];
 		struct srv_config cfg = {.server_id = i + 1,
 			.instance = w->o.agents + i + 1,
 			.thread = (uint16_t)k,
@@ -305,7 +305,7 @@ static void server_new(struct world *w, uint32_t i, struct host *host)
 		struct srv_env env = {.ctx = n, .segment = env_segment, .fail = env_fail};
 		struct srv_core *core;
 
-		node_init(w, n, host);
+		scale_node_init(w, n, host);
 		if (srv_core_new(&cfg, &env, &core) < 0)
 			fatal("out of memory");
 		n->core = core;
@@ -317,8 +317,8 @@ static void server_new(struct world *w, uint32_t i, struct host *host)
 	}
 }
 
-static void hello(
-	struct world *w, uint32_t conn, enum role role, const struct host *h, uint32_t threads)
+static void hello(struct scale_world *w, uint32_t conn, enum role role, const struct scale_host *h,
+	uint32_t threads)
 {
 	char name[32], addr[] = "192.0.2.1";
 	double gbps = 8 / h->tx_ns;
@@ -340,7 +340,7 @@ static void hello(
 	sched_message(w->sched, conn, &msg, 0);
 }
 
-static void join(struct world *w, const struct agent *a)
+static void join(struct scale_world *w, const struct scale_agent *a)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = 1,
@@ -353,7 +353,7 @@ static void join(struct world *w, const struct agent *a)
 	sched_message(w->sched, a->idx, &msg, 0);
 }
 
-static void declare(struct world *w, const struct agent *a)
+static void declare(struct scale_world *w, const struct scale_agent *a)
 {
 	struct ctl_decl *decls = calloc(CTL_LIST_MAX, sizeof(*decls));
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {.job = 1, .tensors = decls}};
@@ -361,7 +361,7 @@ static void declare(struct world *w, const struct agent *a)
 	if (!decls)
 		fatal("out of memory");
 	for (uint32_t i = 0; i < w->trace->n_tensors; i++) {
-		const struct tensor_def *t = &w->trace->tensors[i];
+		const struct scale_tensor_def *t = &w->trace->tensors[i];
 
 		decls[msg.declare.n_tensors++] =
 			(struct ctl_decl){a->idx, t->name, w->o.dtype, t->elems};
@@ -373,7 +373,7 @@ static void declare(struct world *w, const struct agent *a)
 	free(decls);
 }
 
-static void members_new(struct world *w)
+static void members_new(struct scale_world *w)
 {
 	const struct scale_options *o = &w->o;
 
@@ -388,7 +388,7 @@ static void members_new(struct world *w)
 		server_new(w, i, &w->hosts[i < o->servers ? o->agents + i : i - o->servers]);
 }
 
-void cluster_start(struct world *w)
+void cluster_start(struct scale_world *w)
 {
 	struct sched_config cfg;
 	struct sched_env env = {.ctx = w,
@@ -412,9 +412,9 @@ void cluster_start(struct world *w)
 	for (uint32_t i = 0; i < w->o.agents; i++)
 		declare(w, &w->agents[i]);
 	for (uint32_t i = 0; i < w->o.agents; i++)
-		node_kick(&w->agents[i].node);
+		scale_node_kick(&w->agents[i].node);
 	for (uint32_t i = 0; i < w->o.agents; i++)
-		trainer_start(&w->agents[i]);
+		scale_trainer_start(&w->agents[i]);
 }
 
 static void released(void *ctx)
@@ -422,9 +422,9 @@ static void released(void *ctx)
 	(void)ctx;
 }
 
-void cluster_stop(struct world *w)
+void cluster_stop(struct scale_world *w)
 {
-	net_end(w);
+	scale_net_end(w);
 	for (uint32_t i = 0; i < w->o.agents; i++) {
 		agt_job_free(w->agents[i].job, released, NULL);
 		agt_core_free(w->agents[i].node.core);

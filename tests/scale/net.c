@@ -13,14 +13,14 @@
 #define EAGER_OUT   32
 #define EAGER_AHEAD (UINT32_C(64) << 10)
 
-struct item *item_new(struct world *w, item_fn *fn, struct end *end)
+struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct scale_end *end)
 {
-	struct item *it = w->free_items;
+	struct scale_item *it = w->free_items;
 
 	if (it)
 		w->free_items = it->next;
 	else
-		it = world_alloc(w, sizeof(*it));
+		it = scale_alloc(w, sizeof(*it));
 	it->next = NULL;
 	it->fn = fn;
 	it->end = end;
@@ -31,25 +31,25 @@ struct item *item_new(struct world *w, item_fn *fn, struct end *end)
 	return it;
 }
 
-void item_free(struct world *w, struct item *it)
+void item_free(struct scale_world *w, struct scale_item *it)
 {
 	it->next = w->free_items;
 	w->free_items = it;
 }
 
-static struct pending_read *read_new(struct world *w)
+static struct scale_pending_read *read_new(struct scale_world *w)
 {
-	struct pending_read *rd = w->free_reads;
+	struct scale_pending_read *rd = w->free_reads;
 
 	if (rd)
 		w->free_reads = rd->next;
 	else
-		rd = world_alloc(w, sizeof(*rd));
-	*rd = (struct pending_read){0};
+		rd = scale_alloc(w, sizeof(*rd));
+	*rd = (struct scale_pending_read){0};
 	return rd;
 }
 
-static void read_free(struct world *w, struct pending_read *rd)
+static void read_free(struct scale_world *w, struct scale_pending_read *rd)
 {
 	*rd->prev_read = rd->next_read;
 	if (rd->next_read)
@@ -58,21 +58,21 @@ static void read_free(struct world *w, struct pending_read *rd)
 	w->free_reads = rd;
 }
 
-static void read_end(struct node *n, struct pending_read *rd)
+static void read_end(struct scale_node *n, struct scale_pending_read *rd)
 {
 	struct xport_read *r = rd->r;
 
-	((struct end *)r->conn)->n_reads--;
+	((struct scale_end *)r->conn)->n_reads--;
 	read_free(n->w, rd);
 	n->x.ev->read_done(n->x.ctx, r, 0);
 }
 
 /* ---- bytes that come unasked ---- */
 
-static void eager_free(struct end *e, struct eager *eager)
+static void eager_free(struct scale_end *e, struct scale_eager *eager)
 {
-	struct world *w = e->node->w;
-	struct eager **at = &e->eager;
+	struct scale_world *w = e->node->w;
+	struct scale_eager **at = &e->eager;
 
 	while (*at != eager)
 		at = &(*at)->next;
@@ -85,10 +85,10 @@ static void eager_free(struct end *e, struct eager *eager)
 }
 
 /* All of them are here. */
-static void item_eager(struct node *n, struct item *it)
+static void item_eager(struct scale_node *n, struct scale_item *it)
 {
-	struct eager *eager = it->offer;
-	struct pending_read *rd = eager->read;
+	struct scale_eager *eager = it->offer;
+	struct scale_pending_read *rd = eager->read;
 	uint32_t len = it->len;
 
 	eager->is_here = !eager->is_heard;
@@ -104,18 +104,18 @@ static void item_eager(struct node *n, struct item *it)
 }
 
 /* The bytes that m offers, behind it. */
-static struct item *eager_new(struct end *from, const struct wire_msg *m)
+static struct scale_item *eager_new(struct scale_end *from, const struct wire_msg *m)
 {
-	struct world *w = from->node->w;
-	struct end *to = from->peer;
-	struct eager *e = w->free_eager;
-	struct item *it = item_new(w, item_eager, to);
+	struct scale_world *w = from->node->w;
+	struct scale_end *to = from->peer;
+	struct scale_eager *e = w->free_eager;
+	struct scale_item *it = item_new(w, item_eager, to);
 
 	if (e)
 		w->free_eager = e->next;
 	else
-		e = world_alloc(w, sizeof(*e));
-	*e = (struct eager){.bytes = it, .segment = m->segment, .offset = m->offset};
+		e = scale_alloc(w, sizeof(*e));
+	*e = (struct scale_eager){.bytes = it, .segment = m->segment, .offset = m->offset};
 	*to->eager_tail = e;
 	to->eager_tail = &e->next;
 	it->is_answer = true;
@@ -128,45 +128,46 @@ static struct item *eager_new(struct end *from, const struct wire_msg *m)
 	return it;
 }
 
-static bool takes_eager(const struct end *from, bool is_patient)
+static bool takes_eager(const struct scale_end *from, bool is_patient)
 {
-	const struct lane *l = &from->answer;
+	const struct scale_lane *l = &from->answer;
 
 	return l->n_eager < EAGER_OUT && (!is_patient || l->eager_bytes < EAGER_AHEAD);
 }
 
-static bool is_same_memory(const struct eager *e, uint16_t segment, uint64_t offset, uint32_t len)
+static bool is_same_memory(
+	const struct scale_eager *e, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	return e->segment == segment && e->offset == offset && e->bytes->len == len;
 }
 
 /* Before its node hears it, which may read at once. */
-static void offer_heard(struct end *e, const struct item *it)
+static void offer_heard(struct scale_end *e, const struct scale_item *it)
 {
-	for (struct eager *i = e->eager; i && i->is_heard; i = i->next)
+	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
 		i->is_old |= is_same_memory(i, it->m.segment, it->m.offset, it->m.len);
 	if (it->eager)
 		it->eager->offer->is_heard = true;
 }
 
 /* Its node has heard it. */
-static void offer_told(struct node *n, struct eager *e)
+static void offer_told(struct scale_node *n, struct scale_eager *e)
 {
 	e->is_thrown |= e->is_begun && !e->read;
 	if (e->is_here)
-		node_post(n, e->bytes);
+		scale_node_post(n, e->bytes);
 }
 
-void net_begun(struct eager *e)
+void scale_net_begun(struct scale_eager *e)
 {
 	e->is_begun = true;
 	e->is_thrown |= e->is_heard && !e->read;
 }
 
 /* The offer that r reads, if its bytes are coming and do not go past. */
-static struct eager *eager_of(const struct end *e, const struct xport_read *r)
+static struct scale_eager *eager_of(const struct scale_end *e, const struct xport_read *r)
 {
-	for (struct eager *i = e->eager; i && i->is_heard; i = i->next)
+	for (struct scale_eager *i = e->eager; i && i->is_heard; i = i->next)
 		if (!i->is_old && !i->is_thrown && !i->read &&
 			is_same_memory(i, r->segment, r->offset, r->len))
 			return i;
@@ -175,26 +176,26 @@ static struct eager *eager_of(const struct end *e, const struct xport_read *r)
 
 /* ---- messages ---- */
 
-static void item_writable(struct node *n, struct item *it)
+static void item_writable(struct scale_node *n, struct scale_item *it)
 {
-	struct end *e = it->end;
+	struct scale_end *e = it->end;
 
 	item_free(n->w, it);
 	e->is_refused = false;
 	n->x.ev->writable(n->x.ctx, &e->c);
 }
 
-static void on_room(struct world *w, void *p, uint64_t a)
+static void on_room(struct scale_world *w, void *p, uint64_t a)
 {
-	struct end *e = p;
+	struct scale_end *e = p;
 
 	(void)a;
-	node_post(e->node, item_new(w, item_writable, e));
+	scale_node_post(e->node, item_new(w, item_writable, e));
 }
 
-static void item_message(struct node *n, struct item *it)
+static void item_message(struct scale_node *n, struct scale_item *it)
 {
-	struct end *e = it->end, *from = e->peer;
+	struct scale_end *e = it->end, *from = e->peer;
 
 	offer_heard(e, it);
 	n->x.ev->message(n->x.ctx, &e->c, &it->m);
@@ -203,21 +204,22 @@ static void item_message(struct node *n, struct item *it)
 	item_free(n->w, it);
 	from->in_flight--;
 	if (from->is_refused && from->in_flight == CREDITS / 2)
-		post(n->w, n->w->now + (uint64_t)(n->w->o.latency_us * 1e3), on_room, from, 0);
+		scale_post(
+			n->w, n->w->now + (uint64_t)(n->w->o.latency_us * 1e3), on_room, from, 0);
 }
 
-void net_room(struct world *w, struct end *from)
+void scale_net_room(struct scale_world *w, struct scale_end *from)
 {
 	if (!from->wants_eager || !takes_eager(from, true))
 		return;
 	from->wants_eager = false;
-	post(w, w->now, on_room, from, 0);
+	scale_post(w, w->now, on_room, from, 0);
 }
 
-static int send_it(struct end *e, const struct wire_msg *m, bool is_eager)
+static int send_it(struct scale_end *e, const struct wire_msg *m, bool is_eager)
 {
-	struct world *w = e->node->w;
-	struct item *it;
+	struct scale_world *w = e->node->w;
+	struct scale_item *it;
 
 	if (!e->is_open)
 		return -ENOTCONN;
@@ -231,24 +233,24 @@ static int send_it(struct end *e, const struct wire_msg *m, bool is_eager)
 	if (m->flags & WIRE_INLINE)
 		it->m.payload = w->memory;
 	it->left = (uint32_t)wire_size(m) + w->o.header_bytes;
-	node_send(e->node, it);
+	scale_node_send(e->node, it);
 	if (!is_eager)
 		return 0;
 	it->eager = eager_new(e, m);
 	unasked_sent(&e->unasked, m->segment, m->offset, m->len);
-	node_send(e->node, it->eager);
+	scale_node_send(e->node, it->eager);
 	return 0;
 }
 
 static int net_send(struct xconn *c, const struct wire_msg *m)
 {
-	return send_it((struct end *)c, m, false);
+	return send_it((struct scale_end *)c, m, false);
 }
 
 /* Within one host there is nothing to send. */
 static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_patient)
 {
-	struct end *e = (struct end *)c;
+	struct scale_end *e = (struct scale_end *)c;
 	bool is_near = e->node->host == e->peer->node->host;
 	bool may_go = unasked_may_go(&e->unasked);
 	bool is_eager = !is_near && may_go && takes_eager(e, is_patient);
@@ -266,13 +268,13 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 
 /* ---- reads ---- */
 
-static void issue_reads(struct end *e);
+static void issue_reads(struct scale_end *e);
 
 /* A piece is here. */
-static void item_data(struct node *n, struct item *it)
+static void item_data(struct scale_node *n, struct scale_item *it)
 {
-	struct end *e = it->end;
-	struct pending_read *rd = it->read;
+	struct scale_end *e = it->end;
+	struct scale_pending_read *rd = it->read;
 
 	e->n_pieces--;
 	if (n->w->o.read_window)
@@ -288,7 +290,7 @@ static void item_data(struct node *n, struct item *it)
 }
 
 /* A request is here: answer it. */
-static void item_request(struct node *n, struct item *it)
+static void item_request(struct scale_node *n, struct scale_item *it)
 {
 	const struct xport_read *r = it->read->r;
 
@@ -297,13 +299,13 @@ static void item_request(struct node *n, struct item *it)
 	it->fn = item_data;
 	it->is_answer = true;
 	it->left = it->len + n->w->o.header_bytes;
-	node_send(n, it);
+	scale_node_send(n, it);
 }
 
-static void issue_piece(struct end *e, struct pending_read *rd, uint32_t len)
+static void issue_piece(struct scale_end *e, struct scale_pending_read *rd, uint32_t len)
 {
-	struct world *w = e->node->w;
-	struct item *it = item_new(w, item_request, e->peer);
+	struct scale_world *w = e->node->w;
+	struct scale_item *it = item_new(w, item_request, e->peer);
 
 	it->read = rd;
 	it->len = len;
@@ -312,12 +314,12 @@ static void issue_piece(struct end *e, struct pending_read *rd, uint32_t len)
 	rd->issued += len;
 	e->window.bytes += len;
 	e->n_pieces++;
-	node_send(e->node, it);
+	scale_node_send(e->node, it);
 }
 
-static void issue_reads(struct end *e)
+static void issue_reads(struct scale_end *e)
 {
-	struct pending_read *rd;
+	struct scale_pending_read *rd;
 
 	while ((rd = e->queue) && e->n_pieces < READS_MAX) {
 		uint32_t len = read_window_piece(&e->window, rd->r->len - rd->issued);
@@ -336,9 +338,9 @@ static void issue_reads(struct end *e)
 
 static int net_read(struct xport_read *r)
 {
-	struct end *e = (struct end *)r->conn;
-	struct eager *eager = eager_of(e, r);
-	struct pending_read *rd;
+	struct scale_end *e = (struct scale_end *)r->conn;
+	struct scale_eager *eager = eager_of(e, r);
+	struct scale_pending_read *rd;
 
 	if (!e->is_open)
 		return -ENOTCONN;
@@ -366,26 +368,26 @@ static int net_read(struct xport_read *r)
 
 /* ---- connections ---- */
 
-static void item_up(struct node *n, struct item *it)
+static void item_up(struct scale_node *n, struct scale_item *it)
 {
-	struct end *e = it->end;
+	struct scale_end *e = it->end;
 
 	item_free(n->w, it);
 	e->is_open = true;
 	n->x.ev->up(n->x.ctx, &e->c, e->c.peer_id, e->c.peer_instance);
 }
 
-static void on_up(struct world *w, void *p, uint64_t a)
+static void on_up(struct scale_world *w, void *p, uint64_t a)
 {
-	struct end *e = p;
+	struct scale_end *e = p;
 
 	(void)a;
-	node_post(e->node, item_new(w, item_up, e));
+	scale_node_post(e->node, item_new(w, item_up, e));
 }
 
-static struct end *end_new(struct node *n, uint32_t peer_id, void *user)
+static struct scale_end *end_new(struct scale_node *n, uint32_t peer_id, void *user)
 {
-	struct end *e = world_alloc(n->w, sizeof(*e));
+	struct scale_end *e = scale_alloc(n->w, sizeof(*e));
 
 	e->c = (struct xconn){
 		.x = &n->x, .user = user, .peer_id = peer_id, .peer_instance = peer_id};
@@ -402,23 +404,23 @@ static struct end *end_new(struct node *n, uint32_t peer_id, void *user)
 	return e;
 }
 
-struct xconn *net_connect(
-	struct node *agent, struct node *server, uint32_t agent_id, uint32_t server_id, void *user)
+struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *server,
+	uint32_t agent_id, uint32_t server_id, void *user)
 {
-	struct end *a = end_new(agent, server_id, user), *s = end_new(server, agent_id, NULL);
+	struct scale_end *a = end_new(agent, server_id, user), *s = end_new(server, agent_id, NULL);
 	uint64_t at = agent->w->now + (uint64_t)(agent->w->o.latency_us * 1e3);
 
 	a->peer = s;
 	s->peer = a;
-	post(agent->w, at, on_up, s, 0);
-	post(agent->w, at + 1, on_up, a, 0);
+	scale_post(agent->w, at, on_up, s, 0);
+	scale_post(agent->w, at + 1, on_up, a, 0);
 	return &a->c;
 }
 
-void net_end(struct world *w)
+void scale_net_end(struct scale_world *w)
 {
-	for (struct end *e = w->ends; e; e = e->next_all) {
-		struct pending_read *rd;
+	for (struct scale_end *e = w->ends; e; e = e->next_all) {
+		struct scale_pending_read *rd;
 
 		if (!e->is_open)
 			continue;

@@ -2,42 +2,42 @@
  * sends leaves. */
 #include "tests/scale/scale.h"
 
-static void node_run(struct node *n);
+static void node_run(struct scale_node *n);
 
-void node_init(struct world *w, struct node *n, struct host *host)
+void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host)
 {
-	*n = (struct node){.w = w, .host = host};
+	*n = (struct scale_node){.w = w, .host = host};
 	n->inbox_tail = &n->inbox;
 	n->outbox_tail = &n->outbox;
 }
 
-static void append(struct item ***tail, struct item *it)
+static void append(struct scale_item ***tail, struct scale_item *it)
 {
 	it->next = NULL;
 	**tail = it;
 	*tail = &it->next;
 }
 
-void node_send(struct node *n, struct item *it)
+void scale_node_send(struct scale_node *n, struct scale_item *it)
 {
 	append(&n->outbox_tail, it);
 }
 
-void node_post(struct node *n, struct item *it)
+void scale_node_post(struct scale_node *n, struct scale_item *it)
 {
 	append(&n->inbox_tail, it);
 	node_run(n);
 }
 
-void node_kick(struct node *n)
+void scale_node_kick(struct scale_node *n)
 {
 	n->has_work = true;
 	node_run(n);
 }
 
-static void flush(struct node *n)
+static void flush(struct scale_node *n)
 {
-	struct item *it = n->outbox, *next;
+	struct scale_item *it = n->outbox, *next;
 
 	n->outbox = NULL;
 	n->outbox_tail = &n->outbox;
@@ -47,29 +47,29 @@ static void flush(struct node *n)
 	}
 }
 
-static void on_free(struct world *w, void *p, uint64_t a)
+static void on_free(struct scale_world *w, void *p, uint64_t a)
 {
-	struct node *n = p;
+	struct scale_node *n = p;
 
 	(void)w, (void)a;
 	flush(n);
 	node_run(n);
 }
 
-static void on_tick(struct world *w, void *p, uint64_t a)
+static void on_tick(struct scale_world *w, void *p, uint64_t a)
 {
-	struct node *n = p;
+	struct scale_node *n = p;
 
 	(void)w;
 	if (a != n->tick_at)
 		return;
 	n->tick_at = 0;
-	node_kick(n);
+	scale_node_kick(n);
 }
 
-static bool turn(struct node *n)
+static bool turn(struct scale_node *n)
 {
-	struct item *it = n->inbox;
+	struct scale_item *it = n->inbox;
 
 	if (it) {
 		n->inbox = it->next;
@@ -84,17 +84,17 @@ static bool turn(struct node *n)
 	return n->has_work;
 }
 
-static void arm(struct node *n, uint64_t at)
+static void arm(struct scale_node *n, uint64_t at)
 {
 	if (at == UINT64_MAX || (n->tick_at && n->tick_at <= at))
 		return;
 	n->tick_at = at > n->w->now ? at : n->w->now + 1;
-	post(n->w, n->tick_at, on_tick, n, n->tick_at);
+	scale_post(n->w, n->tick_at, on_tick, n, n->tick_at);
 }
 
-static void node_run(struct node *n)
+static void node_run(struct scale_node *n)
 {
-	struct world *w = n->w;
+	struct scale_world *w = n->w;
 	uint64_t next = UINT64_MAX;
 	bool more = true;
 
@@ -109,7 +109,7 @@ static void node_run(struct node *n)
 		cost = n->cost(n);
 		if (cost >= 1) {
 			n->busy_until = w->now + (uint64_t)cost;
-			post(w, n->busy_until, on_free, n, 0);
+			scale_post(w, n->busy_until, on_free, n, 0);
 			break;
 		}
 		flush(n);

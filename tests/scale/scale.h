@@ -70,32 +70,32 @@ void scale_options_default(struct scale_options *o);
 
 /* ---- traces ---- */
 
-struct tensor_def {
+struct scale_tensor_def {
 	char *name;
 	uint64_t elems, bytes;
 	uint64_t macs;
 };
 /* Tensors [first, first + n), computed together. */
-struct layer {
+struct scale_layer {
 	uint32_t first, n;
 	double share;      /* of the computing */
 	double forward_ns; /* backward takes twice that */
 	double bytes;
 };
-struct trace {
-	struct tensor_def *tensors;
-	struct layer *layers;
+struct scale_trace {
+	struct scale_tensor_def *tensors;
+	struct scale_layer *layers;
 	uint32_t n_tensors, n_layers;
 	double bytes;
 };
 /* Layers as bps-bench --replay makes them: a row with macs and those without that follow; those
  * before the first are a layer without computing. Errors: -1, and a line on stderr. */
-int trace_read(struct trace *t, const struct scale_options *o);
-void trace_free(struct trace *t);
+int trace_read(struct scale_trace *t, const struct scale_options *o);
+void trace_free(struct scale_trace *t);
 
 /* ---- results ---- */
 
-struct card_bytes {
+struct scale_card_bytes {
 	uint64_t tx, rx; /* of the busiest card, per step */
 };
 struct scale_result {
@@ -106,7 +106,7 @@ struct scale_result {
 	double ring_s;      /* of comm_s, by a ring */
 	double ring_step_s; /* of step_s, by a ring over buckets */
 	double efficiency, overlap, ring_efficiency;
-	struct card_bytes agent, server; /* machines that train; that only sum */
+	struct scale_card_bytes agent, server; /* machines that train; that only sum */
 	uint64_t unasked, thrown; /* bytes that went unasked; those of them that nobody took */
 	uint64_t n_parts, events;
 	double wall_s;
@@ -129,90 +129,90 @@ double bound_formula_s(const struct scale_options *o, double bytes);
 double bound_ring_s(const struct scale_options *o, double bytes);
 /* No schedule has shorter steps. For every layer: its gradient is there when backward has come to
  * it, then it and all before it have to be moved, then forward still has the layers from it on. */
-double bound_step_s(const struct scale_options *o, const struct trace *t);
+double bound_step_s(const struct scale_options *o, const struct scale_trace *t);
 /* Steps of an all-reduce of buckets in the order in which they are full, one after the other, where
  * forward waits for each layer's bucket alone. */
-double bound_ring_step_s(const struct scale_options *o, const struct trace *t);
+double bound_ring_step_s(const struct scale_options *o, const struct scale_trace *t);
 
 /* ---- world ---- */
 
-struct world;
-typedef void event_fn(struct world *w, void *p, uint64_t a);
-struct event {
+struct scale_world;
+typedef void scale_event_fn(struct scale_world *w, void *p, uint64_t a);
+struct scale_event {
 	uint64_t at, seq;
-	event_fn *fn;
+	scale_event_fn *fn;
 	void *p;
 	uint64_t a;
 };
 
-struct host {
+struct scale_host {
 	uint32_t idx;
 	double tx_ns, rx_ns; /* per byte */
 	bool is_sending;
-	struct lane *turn, **turn_tail; /* those with something to send */
+	struct scale_lane *turn, **turn_tail; /* those with something to send */
 	uint64_t rx_free, local_free;
 	uint64_t tx_bytes, rx_bytes;
 };
 
 /* ---- nodes ---- */
 
-struct node;
-struct item;
-typedef void item_fn(struct node *n, struct item *it);
+struct scale_node;
+struct scale_item;
+typedef void scale_item_fn(struct scale_node *n, struct scale_item *it);
 
 /* A message or a read on its way, and whatever else waits for its node. */
-struct item {
-	struct item *next;
-	item_fn *fn;
-	struct end *end; /* where it arrives */
+struct scale_item {
+	struct scale_item *next;
+	scale_item_fn *fn;
+	struct scale_end *end; /* where it arrives */
 	bool is_answer;
 	uint32_t left; /* bytes that the card has not sent yet */
 	uint32_t len;
-	struct pending_read *read;
+	struct scale_pending_read *read;
 	uint64_t asked_ns, a;
-	struct item *eager;  /* of an offer: its bytes, which go unasked */
-	struct eager *offer; /* of those bytes */
+	struct scale_item *eager;  /* of an offer: its bytes, which go unasked */
+	struct scale_eager *offer; /* of those bytes */
 	void *p;
 	struct wire_msg m;
 };
 
 /* Time that a node takes for what it has just done. */
-typedef double node_cost_fn(struct node *n);
-struct node {
-	struct world *w;
-	struct host *host;
+typedef double scale_node_cost_fn(struct scale_node *n);
+struct scale_node {
+	struct scale_world *w;
+	struct scale_host *host;
 	struct xport x;
 	void *core;
 	bool (*work)(void *core);
 	uint64_t (*tick)(void *core, uint64_t now_ns);
-	node_cost_fn *cost;
-	struct item *inbox, **inbox_tail;
-	struct item *outbox, **outbox_tail;
+	scale_node_cost_fn *cost;
+	struct scale_item *inbox, **inbox_tail;
+	struct scale_item *outbox, **outbox_tail;
 	bool is_running, has_work;
 	uint64_t busy_until, tick_at;
 	uint64_t read_bytes, charged_a, charged_b;
 	uint32_t n_segments;
 };
-void node_init(struct world *w, struct node *n, struct host *host);
+void scale_node_init(struct scale_world *w, struct scale_node *n, struct scale_host *host);
 /* Hand it over; it is dealt with when the node has time. */
-void node_post(struct node *n, struct item *it);
+void scale_node_post(struct scale_node *n, struct scale_item *it);
 /* The core was called directly: let it go on. */
-void node_kick(struct node *n);
+void scale_node_kick(struct scale_node *n);
 /* To be sent when what the node does now is done. */
-void node_send(struct node *n, struct item *it);
+void scale_node_send(struct scale_node *n, struct scale_item *it);
 
 /* ---- network ---- */
 
-struct pending_read {
-	struct pending_read *next; /* in end->queue, while pieces are to be asked for */
-	struct pending_read *next_read, **prev_read;
+struct scale_pending_read {
+	struct scale_pending_read *next; /* in end->queue, while pieces are to be asked for */
+	struct scale_pending_read *next_read, **prev_read;
 	struct xport_read *r;
 	uint32_t issued, arrived;
 };
 /* An offer whose bytes come unasked, at who hears it. */
-struct eager {
-	struct eager *next;
-	struct item *bytes;
+struct scale_eager {
+	struct scale_eager *next;
+	struct scale_item *bytes;
 	uint16_t segment;
 	bool is_heard; /* the message that makes it */
 	bool is_old;   /* the same memory was offered anew */
@@ -220,73 +220,73 @@ struct eager {
 	bool is_here;  /* all of them wait to be looked at until it is heard */
 	bool is_thrown;
 	uint64_t offset;
-	struct pending_read *read; /* that takes them */
+	struct scale_pending_read *read; /* that takes them */
 };
 /* One direction of one channel, of which a connection has two: what a side says and asks for never
  * waits behind what it answers. Bytes wait in the process until the kernel has room for the last of
  * them, and there until the card and the window of the receiver's socket let them go. */
-struct lane {
-	struct host *host;
-	struct item *out, **out_tail;
-	struct item *outside;          /* the first that the kernel does not have whole */
+struct scale_lane {
+	struct scale_host *host;
+	struct scale_item *out, **out_tail;
+	struct scale_item *outside;    /* the first that the kernel does not have whole */
 	uint32_t inside_bytes;         /* of those before it, not sent yet */
 	uint32_t window, on_way;       /* bytes; window 0: no bound */
 	uint32_t n_eager, eager_bytes; /* unasked, that the kernel does not have whole */
-	struct lane *next_turn;
+	struct scale_lane *next_turn;
 	bool has_turn;
 };
-struct end {
+struct scale_end {
 	struct xconn c; /* first */
-	struct node *node;
-	struct end *peer, *next_all;
-	struct lane say, answer;
+	struct scale_node *node;
+	struct scale_end *peer, *next_all;
+	struct scale_lane say, answer;
 	bool is_open, is_refused;
 	bool wants_eager; /* writable follows when what waits is little */
 	struct unasked unasked;
 	uint32_t in_flight; /* messages */
-	struct eager *eager, **eager_tail;
+	struct scale_eager *eager, **eager_tail;
 	struct read_window window;
 	uint32_t n_reads, n_pieces, n_queued;
-	struct pending_read *queue, **queue_tail, *reads;
+	struct scale_pending_read *queue, **queue_tail, *reads;
 };
 extern const struct xport_ops scale_eager_ops, scale_asking_ops;
-struct item *item_new(struct world *w, item_fn *fn, struct end *end);
-void item_free(struct world *w, struct item *it);
+struct scale_item *item_new(struct scale_world *w, scale_item_fn *fn, struct scale_end *end);
+void item_free(struct scale_world *w, struct scale_item *it);
 /* Connect an agent's node to a server's thread; both are told. */
-struct xconn *net_connect(
-	struct node *agent, struct node *server, uint32_t agent_id, uint32_t server_id, void *user);
+struct xconn *scale_net_connect(struct scale_node *agent, struct scale_node *server,
+	uint32_t agent_id, uint32_t server_id, void *user);
 /* Close all connections: their reads end, and their nodes are told. */
-void net_end(struct world *w);
+void scale_net_end(struct scale_world *w);
 /* The kernel may have taken bytes of this side: is there room for more? */
-void net_room(struct world *w, struct end *from);
+void scale_net_room(struct scale_world *w, struct scale_end *from);
 /* Unasked bytes begin to arrive: if their offer was heard and nobody reads it, nobody will. */
-void net_begun(struct eager *e);
+void scale_net_begun(struct scale_eager *e);
 /* card.c: the item leaves its node, for it->end. */
-void card_transmit(struct node *from, struct item *it);
+void card_transmit(struct scale_node *from, struct scale_item *it);
 
 /* ---- cluster and trainers ---- */
 
-struct server {
-	struct world *w;
-	struct host *host;
+struct scale_server {
+	struct scale_world *w;
+	struct scale_host *host;
 	uint32_t id, n_threads;
-	struct node *threads;
+	struct scale_node *threads;
 };
 
-struct agent;
-struct agent_tensor {
-	struct agent *agent;
+struct scale_agent;
+struct scale_tensor {
+	struct scale_agent *agent;
 	uint32_t idx;
 	struct agt_tensor *t;
 	uint64_t here; /* the last round whose sum is on the accelerators */
 };
-struct agent {
-	struct world *w;
-	struct host *host;
-	struct node node;
+struct scale_agent {
+	struct scale_world *w;
+	struct scale_host *host;
+	struct scale_node node;
 	uint32_t id, idx, plan_at;
 	struct agt_job *job;
-	struct agent_tensor *tensors;
+	struct scale_tensor *tensors;
 	/* the trainer */
 	uint64_t step;
 	uint32_t layer;
@@ -295,44 +295,44 @@ struct agent {
 	uint64_t starts[STEP_MAX]; /* of backward passes */
 };
 
-struct mark {
+struct scale_mark {
 	uint64_t tx, rx;
 };
-struct world {
+struct scale_world {
 	struct scale_options o;
-	const struct trace *trace;
+	const struct scale_trace *trace;
 	uint64_t now, seq, n_events;
-	struct event *heap;
+	struct scale_event *heap;
 	size_t n_heap, heap_room;
-	struct item *free_items;
-	struct pending_read *free_reads;
-	struct eager *free_eager;
-	struct slab *slabs;
-	struct end *ends;
-	struct host *hosts;
+	struct scale_item *free_items;
+	struct scale_pending_read *free_reads;
+	struct scale_eager *free_eager;
+	struct scale_slab *slabs;
+	struct scale_end *ends;
+	struct scale_host *hosts;
 	uint32_t n_hosts, n_servers, n_done;
 	uint64_t n_parts, unasked, thrown;
-	struct agent *agents;
-	struct server *servers;
+	struct scale_agent *agents;
+	struct scale_server *servers;
 	struct sched_core *sched;
 	uint8_t *memory; /* that all tensors and sums share: nobody looks at it */
 	size_t memory_bytes;
-	struct mark *marks; /* by host, when the measured steps began */
+	struct scale_mark *marks; /* by host, when the measured steps began */
 };
 
-void post(struct world *w, uint64_t at_ns, event_fn *fn, void *p, uint64_t a);
+void scale_post(struct scale_world *w, uint64_t at_ns, scale_event_fn *fn, void *p, uint64_t a);
 /* Memory until the end of the run, zeroed; ends the program when there is none. */
-void *world_alloc(struct world *w, size_t n_bytes);
+void *scale_alloc(struct scale_world *w, size_t n_bytes);
 /* Something that must not be; ends the program. */
 void fatal(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* Members, job, tensors, placement and connections; all before time begins. */
-void cluster_start(struct world *w);
-void cluster_stop(struct world *w);
+void cluster_start(struct scale_world *w);
+void cluster_stop(struct scale_world *w);
 
-void trainer_start(struct agent *a);
+void scale_trainer_start(struct scale_agent *a);
 /* The sum of that round has arrived at the agent. */
-void trainer_sum(struct agent_tensor *t, uint64_t round);
+void scale_trainer_sum(struct scale_tensor *t, uint64_t round);
 
 int check_all(void);
 #endif

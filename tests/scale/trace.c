@@ -9,7 +9,7 @@
 
 #define ROWS_MAX 65536
 
-static int read_row(char *line, struct tensor_def *t)
+static int read_row(char *line, struct scale_tensor_def *t)
 {
 	char *elems = strchr(line, '\t'), *end;
 
@@ -28,7 +28,7 @@ static int read_row(char *line, struct tensor_def *t)
 	return t->name ? 0 : -1;
 }
 
-static int read_rows(struct trace *t, FILE *f, const char *path)
+static int read_rows(struct scale_trace *t, FILE *f, const char *path)
 {
 	char line[1024];
 	unsigned number = 0;
@@ -50,15 +50,15 @@ static int read_rows(struct trace *t, FILE *f, const char *path)
 	return t->n_tensors ? 0 : -1;
 }
 
-static void make_layers(struct trace *t, const struct scale_options *o)
+static void make_layers(struct scale_trace *t, const struct scale_options *o)
 {
-	struct layer *layer = NULL;
+	struct scale_layer *layer = NULL;
 	double macs = 0;
 
 	for (uint32_t i = 0; i < t->n_tensors; i++)
 		macs += (double)t->tensors[i].macs;
 	for (uint32_t i = 0; i < t->n_tensors; i++) {
-		struct tensor_def *d = &t->tensors[i];
+		struct scale_tensor_def *d = &t->tensors[i];
 
 		d->bytes = d->elems * dtype_bytes(o->dtype);
 		if (!layer || d->macs) {
@@ -73,12 +73,12 @@ static void make_layers(struct trace *t, const struct scale_options *o)
 	}
 }
 
-int trace_read(struct trace *t, const struct scale_options *o)
+int trace_read(struct scale_trace *t, const struct scale_options *o)
 {
 	FILE *f = fopen(o->trace, "r");
 	int rc = -1;
 
-	*t = (struct trace){0};
+	*t = (struct scale_trace){0};
 	if (!f) {
 		fprintf(stderr, "sim-scale: cannot read %s: %s\n", o->trace, strerror(errno));
 		return -1;
@@ -98,11 +98,11 @@ int trace_read(struct trace *t, const struct scale_options *o)
 	return rc;
 }
 
-void trace_free(struct trace *t)
+void trace_free(struct scale_trace *t)
 {
 	for (uint32_t i = 0; t->tensors && i < t->n_tensors; i++)
 		free(t->tensors[i].name);
 	free(t->tensors);
 	free(t->layers);
-	*t = (struct trace){0};
+	*t = (struct scale_trace){0};
 }

@@ -8,7 +8,7 @@
 #define PRIORITY_FIRST 60000 /* as the library's: what was declared first */
 #define START_NS       (10 * MS)
 
-static void go(struct agent *a);
+static void go(struct scale_agent *a);
 
 /* A ring inside the machine passes on all but one of its parts. */
 static uint64_t machine_ns(const struct scale_options *o, uint64_t bytes)
@@ -20,9 +20,9 @@ static uint64_t machine_ns(const struct scale_options *o, uint64_t bytes)
 
 /* ---- gradients out ---- */
 
-static void item_submit(struct node *n, struct item *it)
+static void item_submit(struct scale_node *n, struct scale_item *it)
 {
-	struct agent_tensor *t = it->p;
+	struct scale_tensor *t = it->p;
 	const struct scale_options *o = &n->w->o;
 	/* What is submitted first is what was declared last. */
 	uint16_t priority = (uint16_t)(o->is_fifo ? t->idx : PRIORITY_FIRST - t->idx);
@@ -32,33 +32,33 @@ static void item_submit(struct node *n, struct item *it)
 	item_free(n->w, it);
 }
 
-static void on_reduced(struct world *w, void *p, uint64_t a)
+static void on_reduced(struct scale_world *w, void *p, uint64_t a)
 {
-	struct agent_tensor *t = p;
-	struct item *it = item_new(w, item_submit, NULL);
+	struct scale_tensor *t = p;
+	struct scale_item *it = item_new(w, item_submit, NULL);
 
 	it->p = t;
 	it->a = a;
-	node_post(&t->agent->node, it);
+	scale_node_post(&t->agent->node, it);
 }
 
-static void reduce(struct agent *a, const struct layer *layer)
+static void reduce(struct scale_agent *a, const struct scale_layer *layer)
 {
-	struct world *w = a->w;
+	struct scale_world *w = a->w;
 
 	if (a->reduce_free < w->now)
 		a->reduce_free = w->now;
 	for (uint32_t i = layer->first; i < layer->first + layer->n; i++) {
 		a->reduce_free += machine_ns(&w->o, w->trace->tensors[i].bytes);
-		post(w, a->reduce_free, on_reduced, &a->tensors[i], a->step);
+		scale_post(w, a->reduce_free, on_reduced, &a->tensors[i], a->step);
 	}
 }
 
 /* ---- sums in ---- */
 
-static void on_copied(struct world *w, void *p, uint64_t a)
+static void on_copied(struct scale_world *w, void *p, uint64_t a)
 {
-	struct agent_tensor *t = p;
+	struct scale_tensor *t = p;
 
 	(void)w;
 	t->here = a;
@@ -68,20 +68,20 @@ static void on_copied(struct world *w, void *p, uint64_t a)
 	go(t->agent);
 }
 
-void trainer_sum(struct agent_tensor *t, uint64_t round)
+void scale_trainer_sum(struct scale_tensor *t, uint64_t round)
 {
-	struct agent *a = t->agent;
-	struct world *w = a->w;
+	struct scale_agent *a = t->agent;
+	struct scale_world *w = a->w;
 
 	if (a->copy_free < w->now)
 		a->copy_free = w->now;
 	a->copy_free += machine_ns(&w->o, w->trace->tensors[t->idx].bytes);
-	post(w, a->copy_free, on_copied, t, round);
+	scale_post(w, a->copy_free, on_copied, t, round);
 }
 
 /* ---- computing ---- */
 
-static bool has_sums(const struct agent *a, const struct layer *layer)
+static bool has_sums(const struct scale_agent *a, const struct scale_layer *layer)
 {
 	for (uint32_t i = layer->first; i < layer->first + layer->n; i++)
 		if (a->tensors[i].here < a->step)
@@ -90,9 +90,9 @@ static bool has_sums(const struct agent *a, const struct layer *layer)
 }
 
 /* All sums of the step before have been used: here one step ends for those who measure. */
-static void start_backward(struct agent *a)
+static void start_backward(struct scale_agent *a)
 {
-	struct world *w = a->w;
+	struct scale_world *w = a->w;
 	uint32_t last = w->o.steps + STEP_WARMUP;
 
 	if (a->step <= last)
@@ -103,10 +103,10 @@ static void start_backward(struct agent *a)
 	a->step++;
 }
 
-static void on_computed(struct world *w, void *p, uint64_t n)
+static void on_computed(struct scale_world *w, void *p, uint64_t n)
 {
-	struct agent *a = p;
-	const struct trace *t = w->trace;
+	struct scale_agent *a = p;
+	const struct scale_trace *t = w->trace;
 
 	(void)n;
 	if (!a->is_backward) {
@@ -127,26 +127,26 @@ static void on_computed(struct world *w, void *p, uint64_t n)
 	go(a);
 }
 
-static void go(struct agent *a)
+static void go(struct scale_agent *a)
 {
-	struct world *w = a->w;
-	const struct layer *layer = &w->trace->layers[a->layer];
+	struct scale_world *w = a->w;
+	const struct scale_layer *layer = &w->trace->layers[a->layer];
 
 	if (!a->is_backward && !has_sums(a, layer)) {
 		a->is_waiting = true;
 		return;
 	}
-	post(w, w->now + (uint64_t)((a->is_backward ? 2 : 1) * layer->forward_ns), on_computed, a,
-		0);
+	scale_post(w, w->now + (uint64_t)((a->is_backward ? 2 : 1) * layer->forward_ns),
+		on_computed, a, 0);
 }
 
-static void on_start(struct world *w, void *p, uint64_t a)
+static void on_start(struct scale_world *w, void *p, uint64_t a)
 {
 	(void)w, (void)a;
 	go(p);
 }
 
-void trainer_start(struct agent *a)
+void scale_trainer_start(struct scale_agent *a)
 {
-	post(a->w, START_NS, on_start, a, 0);
+	scale_post(a->w, START_NS, on_start, a, 0);
 }

@@ -12,8 +12,8 @@
 
 #define SLAB_BYTES (4u << 20)
 
-struct slab {
-	struct slab *next;
+struct scale_slab {
+	struct scale_slab *next;
 	size_t used;
 	_Alignas(16) uint8_t mem[SLAB_BYTES];
 };
@@ -30,9 +30,9 @@ void fatal(const char *fmt, ...)
 	exit(1);
 }
 
-void *world_alloc(struct world *w, size_t n_bytes)
+void *scale_alloc(struct scale_world *w, size_t n_bytes)
 {
-	struct slab *s = w->slabs;
+	struct scale_slab *s = w->slabs;
 	void *p;
 
 	n_bytes = (n_bytes + 15) & ~(size_t)15;
@@ -52,14 +52,14 @@ void *world_alloc(struct world *w, size_t n_bytes)
 
 /* ---- events ---- */
 
-static bool is_before(const struct event *a, const struct event *b)
+static bool is_before(const struct scale_event *a, const struct scale_event *b)
 {
 	return a->at < b->at || (a->at == b->at && a->seq < b->seq);
 }
 
-void post(struct world *w, uint64_t at_ns, event_fn *fn, void *p, uint64_t a)
+void scale_post(struct scale_world *w, uint64_t at_ns, scale_event_fn *fn, void *p, uint64_t a)
 {
-	struct event e = {at_ns, w->seq++, fn, p, a};
+	struct scale_event e = {at_ns, w->seq++, fn, p, a};
 	size_t i;
 
 	if (w->n_heap == w->heap_room) {
@@ -73,7 +73,7 @@ void post(struct world *w, uint64_t at_ns, event_fn *fn, void *p, uint64_t a)
 	w->heap[i] = e;
 }
 
-static size_t least_child(const struct world *w, size_t i)
+static size_t least_child(const struct scale_world *w, size_t i)
 {
 	size_t first = 4 * i + 1, best = first;
 
@@ -83,9 +83,9 @@ static size_t least_child(const struct world *w, size_t i)
 	return best;
 }
 
-static struct event next_event(struct world *w)
+static struct scale_event next_event(struct scale_world *w)
 {
-	struct event first = w->heap[0], e = w->heap[--w->n_heap];
+	struct scale_event first = w->heap[0], e = w->heap[--w->n_heap];
 	size_t i = 0;
 
 	while (4 * i + 1 < w->n_heap) {
@@ -102,7 +102,7 @@ static struct event next_event(struct world *w)
 
 /* ---- a run ---- */
 
-static void hosts_new(struct world *w)
+static void hosts_new(struct scale_world *w)
 {
 	const struct scale_options *o = &w->o;
 
@@ -112,7 +112,7 @@ static void hosts_new(struct world *w)
 	if (!w->hosts || !w->marks)
 		fatal("out of memory");
 	for (uint32_t i = 0; i < w->n_hosts; i++) {
-		struct host *h = &w->hosts[i];
+		struct scale_host *h = &w->hosts[i];
 		bool is_slow = i < o->agents ? i < o->slow_agents : i - o->agents < o->slow_servers;
 
 		h->idx = i;
@@ -121,7 +121,7 @@ static void hosts_new(struct world *w)
 	}
 }
 
-static void memory_new(struct world *w)
+static void memory_new(struct scale_world *w)
 {
 	size_t bytes = 64u << 20;
 
@@ -135,11 +135,11 @@ static void memory_new(struct world *w)
 		fatal("out of memory");
 }
 
-static void world_free(struct world *w)
+static void world_free(struct scale_world *w)
 {
 	cluster_stop(w);
 	while (w->slabs) {
-		struct slab *next = w->slabs->next;
+		struct scale_slab *next = w->slabs->next;
 
 		free(w->slabs);
 		w->slabs = next;
@@ -150,15 +150,15 @@ static void world_free(struct world *w)
 	free(w->marks);
 }
 
-static void mark(struct world *w)
+static void mark(struct scale_world *w)
 {
 	for (uint32_t i = 0; i < w->n_hosts; i++)
-		w->marks[i] = (struct mark){w->hosts[i].tx_bytes, w->hosts[i].rx_bytes};
+		w->marks[i] = (struct scale_mark){w->hosts[i].tx_bytes, w->hosts[i].rx_bytes};
 }
 
-static struct card_bytes busiest(const struct world *w, uint32_t first, uint32_t n)
+static struct scale_card_bytes busiest(const struct scale_world *w, uint32_t first, uint32_t n)
 {
-	struct card_bytes b = {0, 0};
+	struct scale_card_bytes b = {0, 0};
 
 	for (uint32_t i = first; i < first + n; i++) {
 		uint64_t tx = w->hosts[i].tx_bytes - w->marks[i].tx,
@@ -167,16 +167,16 @@ static struct card_bytes busiest(const struct world *w, uint32_t first, uint32_t
 		b.tx = tx > b.tx ? tx : b.tx;
 		b.rx = rx > b.rx ? rx : b.rx;
 	}
-	return (struct card_bytes){b.tx / w->o.steps, b.rx / w->o.steps};
+	return (struct scale_card_bytes){b.tx / w->o.steps, b.rx / w->o.steps};
 }
 
 /* Mean span of the measured steps, of the agent that took longest. */
-static double step_s(const struct world *w)
+static double step_s(const struct scale_world *w)
 {
 	uint64_t worst = 0;
 
 	for (uint32_t i = 0; i < w->o.agents; i++) {
-		const struct agent *a = &w->agents[i];
+		const struct scale_agent *a = &w->agents[i];
 		uint64_t span = a->starts[STEP_WARMUP + w->o.steps] - a->starts[STEP_WARMUP];
 
 		worst = span > worst ? span : worst;
@@ -185,9 +185,10 @@ static double step_s(const struct world *w)
 }
 
 /* Run steps and measure those after the warm-up. */
-static double run(const struct scale_options *o, const struct trace *t, struct scale_result *ret)
+static double run(
+	const struct scale_options *o, const struct scale_trace *t, struct scale_result *ret)
 {
-	struct world w = {.o = *o, .trace = t};
+	struct scale_world w = {.o = *o, .trace = t};
 	bool is_marked = false;
 	double s;
 
@@ -195,7 +196,7 @@ static double run(const struct scale_options *o, const struct trace *t, struct s
 	memory_new(&w);
 	cluster_start(&w);
 	while (w.n_done < o->agents) {
-		struct event e;
+		struct scale_event e;
 
 		if (!w.n_heap)
 			fatal("nothing happens any more at %.6f s", (double)w.now / 1e9);
@@ -237,7 +238,7 @@ static void options_fit(const struct scale_options *o)
 int scale_measure(const struct scale_options *o, bool is_step_only, struct scale_result *ret)
 {
 	struct scale_options alone = *o;
-	struct trace t;
+	struct scale_trace t;
 	uint64_t start = clock_now_ns();
 
 	options_fit(o);
