@@ -31,21 +31,21 @@
 #define WARMUP_STEPS 2
 #define COMM_STEPS   3 /* without computing, to know the communication time */
 
-struct row {
+struct replay_row {
 	char name[200];
 	uint64_t elems, macs;
 };
 
-struct layer {
+struct replay_layer {
 	size_t first, n; /* tensors */
 	double forward_s;
 };
 
-struct replay {
+struct bench_replay {
 	struct bench *bench;
-	struct row *rows;
+	struct replay_row *rows;
 	struct bps_tensor **tensors;
-	struct layer *layers;
+	struct replay_layer *layers;
 	size_t n_rows, n_layers;
 	uint64_t step, step_bytes;
 	double clock_s; /* when the simulated accelerator is free */
@@ -57,7 +57,7 @@ struct replay {
 
 /* ---- trace ---- */
 
-static int read_row(char *line, struct row *row)
+static int read_row(char *line, struct replay_row *row)
 {
 	char *end;
 	char *elems = strchr(line, '\t');
@@ -75,7 +75,7 @@ static int read_row(char *line, struct row *row)
 	return end == elems || (*end && *end != '\n') || errno ? -1 : 0;
 }
 
-static int read_trace(struct replay *r)
+static int read_trace(struct bench_replay *r)
 {
 	const char *path = r->bench->o.replay;
 	FILE *f = fopen(path, "r");
@@ -105,9 +105,9 @@ static int read_trace(struct replay *r)
 	return 0;
 }
 
-static int make_layers(struct replay *r)
+static int make_layers(struct bench_replay *r)
 {
-	struct layer *layer = NULL;
+	struct replay_layer *layer = NULL;
 	double macs = 0;
 
 	r->layers = calloc(r->n_rows, sizeof(*r->layers));
@@ -128,7 +128,7 @@ static int make_layers(struct replay *r)
 	return 0;
 }
 
-static int declare(struct replay *r)
+static int declare(struct bench_replay *r)
 {
 	const struct bench_options *o = &r->bench->o;
 	struct bps_decl *decls = calloc(r->n_rows, sizeof(*decls));
@@ -157,14 +157,14 @@ static int declare(struct replay *r)
 /* ---- steps ---- */
 
 /* The accelerator can go on now, not before. */
-static void accelerator_has(struct replay *r)
+static void accelerator_has(struct bench_replay *r)
 {
 	double now = bench_now_s();
 
 	r->clock_s = r->clock_s > now ? r->clock_s : now;
 }
 
-static void wait_for_accelerator(const struct replay *r)
+static void wait_for_accelerator(const struct bench_replay *r)
 {
 	struct timespec until = {.tv_sec = (time_t)r->clock_s};
 
@@ -173,7 +173,7 @@ static void wait_for_accelerator(const struct replay *r)
 		;
 }
 
-static int submit(struct replay *r, const struct layer *layer)
+static int submit(struct bench_replay *r, const struct replay_layer *layer)
 {
 	const struct bench_options *o = &r->bench->o;
 	struct bps_tensor **t = r->tensors + layer->first;
@@ -195,7 +195,7 @@ static int submit(struct replay *r, const struct layer *layer)
 	return 0;
 }
 
-static void note_first(struct replay *r)
+static void note_first(struct bench_replay *r)
 {
 	if (r->first_waits_s && r->first_submitted_s > 0)
 		r->first_waits_s[r->n_first_waits++] = bench_now_s() - r->first_submitted_s;
@@ -203,7 +203,7 @@ static void note_first(struct replay *r)
 }
 
 /* The sums of that step are there, and right. */
-static int finish(struct replay *r, const struct layer *layer, uint64_t step)
+static int finish(struct bench_replay *r, const struct replay_layer *layer, uint64_t step)
 {
 	const struct bench *bench = r->bench;
 	struct bps_tensor **t = r->tensors + layer->first;
@@ -225,7 +225,7 @@ static int finish(struct replay *r, const struct layer *layer, uint64_t step)
 	return 0;
 }
 
-static int finish_all(struct replay *r)
+static int finish_all(struct bench_replay *r)
 {
 	int rc = 0;
 
@@ -235,7 +235,7 @@ static int finish_all(struct replay *r)
 	return rc;
 }
 
-static int step(struct replay *r, double *ret_start_s)
+static int step(struct bench_replay *r, double *ret_start_s)
 {
 	int rc = 0;
 
@@ -259,7 +259,7 @@ static int step(struct replay *r, double *ret_start_s)
 
 /* Median time from the first submission to the last sum when nothing is computed, once all memory
  * has been touched. */
-static int communicate(struct replay *r, double *ret_s)
+static int communicate(struct bench_replay *r, double *ret_s)
 {
 	double times[COMM_STEPS], start;
 	int rc = 0;
@@ -295,7 +295,7 @@ struct replay_result {
 
 /* What a step has moved since before; not known of an older agent, and when another process of it
  * went on. Nothing of this machine is in flight. */
-static int count_traffic(struct replay *r, const struct bps_traffic *before, double n_steps,
+static int count_traffic(struct bench_replay *r, const struct bps_traffic *before, double n_steps,
 	struct replay_result *ret)
 {
 	struct bps_traffic now;
@@ -310,7 +310,7 @@ static int count_traffic(struct replay *r, const struct bps_traffic *before, dou
 	return rc < 0 && rc != -EOPNOTSUPP ? bench_fail(rc, "cannot ask what was sent") : 0;
 }
 
-static int measure(struct replay *r, struct replay_result *ret)
+static int measure(struct bench_replay *r, struct replay_result *ret)
 {
 	const struct bench_options *o = &r->bench->o;
 	struct bps_traffic before = {.instance = 0};
@@ -355,7 +355,7 @@ static int measure(struct replay *r, struct replay_result *ret)
 	return rc;
 }
 
-static void report(struct replay *r, const struct replay_result *m)
+static void report(struct bench_replay *r, const struct replay_result *m)
 {
 	const struct bench_options *o = &r->bench->o;
 	double compute_s = o->compute_s, comm_s = m->communication_s,
@@ -408,7 +408,7 @@ static void report(struct replay *r, const struct replay_result *m)
 
 int replay_run(struct bench *bench)
 {
-	struct replay r = {.bench = bench};
+	struct bench_replay r = {.bench = bench};
 	struct replay_result result = {0};
 	int rc = read_trace(&r);
 

@@ -21,23 +21,23 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-struct trainer {
+struct ring_trainer {
 	struct local_control *page;
 	size_t bytes;
 	uint32_t head;
 	int is_gone;
 };
-struct world {
+struct ring_world {
 	struct agt_core *core;
 	struct agt_tensor *tensors[TENSORS];
 	uint64_t done[TENSORS];
-	struct trainer trainers[WORKERS];
+	struct ring_trainer trainers[WORKERS];
 	float mem[TENSORS][WORKERS + 3][ELEMS];
 };
 
 static void on_done(void *ctx, void *user, uint64_t round, int status, uint32_t workers)
 {
-	struct world *w = ctx;
+	struct ring_world *w = ctx;
 	uint64_t *done = user;
 
 	if (status || workers != WORKERS || round != ++*done)
@@ -62,12 +62,12 @@ static uint64_t no_jitter(void *ctx)
 	return 0;
 }
 
-static struct agt_mem mem_of(struct world *w, unsigned t, unsigned which)
+static struct agt_mem mem_of(struct ring_world *w, unsigned t, unsigned which)
 {
 	return (struct agt_mem){.mem = w->mem[t][which]};
 }
 
-static void start(struct world *w)
+static void start(struct ring_world *w)
 {
 	struct agt_config cfg = {.window_bytes = SIZE_MAX, .retry_ns = 1000, .again_ns = 1000};
 	struct agt_env env = {.ctx = w, .done = on_done, .fail = on_fail, .random = no_jitter};
@@ -100,9 +100,9 @@ static void start(struct world *w)
 }
 
 /* The agent's turn with one ring. */
-static void serve(struct world *w, unsigned i)
+static void serve(struct ring_world *w, unsigned i)
 {
-	struct trainer *t = &w->trainers[i];
+	struct ring_trainer *t = &w->trainers[i];
 	struct local_sqe e;
 
 	for (unsigned n = 0; n < 2 * ENTRIES && !t->is_gone; n++) {
@@ -116,9 +116,9 @@ static void serve(struct world *w, unsigned i)
 	local_sq_awake(t->page);
 }
 
-static void step(struct world *w, const uint8_t *s)
+static void step(struct ring_world *w, const uint8_t *s)
 {
-	struct trainer *t = &w->trainers[s[0] >> 4 & 1];
+	struct ring_trainer *t = &w->trainers[s[0] >> 4 & 1];
 	struct local_sqe e = {.tensor = s[1], .priority = s[2], .op = s[3], .round = s[4]};
 	uint32_t at, word;
 
@@ -146,7 +146,7 @@ static void step(struct world *w, const uint8_t *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
-	static struct world w; /* large */
+	static struct ring_world w; /* large */
 	struct err_text err;
 
 	memset(&w, 0, sizeof(w));

@@ -4,7 +4,7 @@
 
 #include "tests/gpu/a.h"
 
-static bool run(const struct pair *pairs, size_t n, const char *only)
+static bool run(const struct gpu_pair *pairs, size_t n, const char *only)
 {
 	bool is_ok = true;
 

@@ -4,6 +4,6 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/sides.h"
 
-extern const struct pair a_share[], a_rely[], a_speed[];
+extern const struct gpu_pair a_share[], a_rely[], a_speed[];
 extern const size_t a_share_count, a_rely_count, a_speed_count;
 #endif

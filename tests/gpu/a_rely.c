@@ -114,7 +114,7 @@ static void list_answers(const struct told *t, CUdeviceptr at, char *list, size_
 	}
 }
 
-static void tell(struct side *s, const char *name, CUdeviceptr at, enum way way)
+static void tell(struct gpu_side *s, const char *name, CUdeviceptr at, enum way way)
 {
 	struct told t = ask(at + INSIDE);
 	const char *why = !is_expected(&t, at, way) ? "not what the product relies on"
@@ -124,11 +124,11 @@ static void tell(struct side *s, const char *name, CUdeviceptr at, enum way way)
 
 	list_answers(&t, at, list, sizeof(list));
 	snprintf(item, sizeof(item), "%s_%s", s->item, name);
-	answer(item, !why, "\"bytes\":%zu%s%s%s%s", BYTES, list, why ? ",\"why\":\"" : "",
+	gpu_answer(item, !why, "\"bytes\":%zu%s%s%s%s", BYTES, list, why ? ",\"why\":\"" : "",
 		why ? why : "", why ? "\"" : "");
 }
 
-static bool own_memory(struct side *s, CUdevice dev, struct gpu_vmm *ret_one)
+static bool own_memory(struct gpu_side *s, CUdevice dev, struct gpu_vmm *ret_one)
 {
 	CUmemGenericAllocationHandle handles[2];
 	CUdeviceptr alloc, two;
@@ -150,7 +150,7 @@ static bool own_memory(struct side *s, CUdevice dev, struct gpu_vmm *ret_one)
 	return true;
 }
 
-static bool attributes_left(struct side *s)
+static bool attributes_left(struct gpu_side *s)
 {
 	struct gpu_vmm m;
 	CUdevice dev;
@@ -160,7 +160,7 @@ static bool attributes_left(struct side *s)
 	       side_send(s, 1, NULL, 0, fd) && side_await(s, 2);
 }
 
-static bool attributes_right(struct side *s)
+static bool attributes_right(struct gpu_side *s)
 {
 	struct gpu_vmm m;
 	uint64_t word;
@@ -176,7 +176,7 @@ static bool attributes_right(struct side *s)
 
 /* ---- two handles side by side ---- */
 
-static bool mappings_left(struct side *s)
+static bool mappings_left(struct gpu_side *s)
 {
 	struct gpu_vmm m[2];
 	CUdevice dev;
@@ -202,7 +202,7 @@ static bool mappings_use(CUdeviceptr at)
 	       CU(cuMemAddressFree, at, 2 * BYTES);
 }
 
-static bool mappings_right(struct side *s)
+static bool mappings_right(struct gpu_side *s)
 {
 	CUmemGenericAllocationHandle handles[2];
 	CUdeviceptr at;
@@ -222,13 +222,13 @@ static bool mappings_right(struct side *s)
 		!CU(cuMemRelease, handles[1]) || !mappings_use(at) || !side_tell(s, 2) ||
 		!side_await(s, 3))
 		return false;
-	answer(s->item, true, "\"mib\":%zu", 2 * BYTES / MIB);
+	gpu_answer(s->item, true, "\"mib\":%zu", 2 * BYTES / MIB);
 	return true;
 }
 
 /* ---- the default stream, from a second thread ---- */
 
-struct page {
+struct rely_page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;
 };
@@ -244,14 +244,15 @@ static void *queue_on_default(void *arg)
 {
 	struct queuer *q = arg;
 
-	q->is_ok = CU(cuCtxSetCurrent, q->ctx) &&
-		   CU(cuStreamWaitValue64, NULL, q->page_at + offsetof(struct page, ask), 1,
-			   CU_STREAM_WAIT_VALUE_GEQ) &&
-		   CU(cuStreamWriteValue64, NULL, q->page_at + offsetof(struct page, done), 1, 0);
+	q->is_ok =
+		CU(cuCtxSetCurrent, q->ctx) &&
+		CU(cuStreamWaitValue64, NULL, q->page_at + offsetof(struct rely_page, ask), 1,
+			CU_STREAM_WAIT_VALUE_GEQ) &&
+		CU(cuStreamWriteValue64, NULL, q->page_at + offsetof(struct rely_page, done), 1, 0);
 	return NULL;
 }
 
-static bool default_stream_freed(struct side *s, struct page *page)
+static bool default_stream_freed(struct gpu_side *s, struct rely_page *page)
 {
 	uint64_t begin_ns;
 
@@ -264,15 +265,15 @@ static bool default_stream_freed(struct side *s, struct page *page)
 	while (atomic_load_explicit(&page->done, memory_order_acquire) == 0)
 		if (now_ns() > s->deadline_ns)
 			return gpu_fail("the default stream stays where it is");
-	answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
+	gpu_answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
 	return CU(cuStreamSynchronize, NULL);
 }
 
-static bool null_stream(struct side *s)
+static bool null_stream(struct gpu_side *s)
 {
 	struct queuer q = {0};
 	pthread_t thread;
-	struct page *page;
+	struct rely_page *page;
 	CUdevice dev;
 	int fd;
 
@@ -286,13 +287,13 @@ static bool null_stream(struct side *s)
 	return q.is_ok && default_stream_freed(s, page);
 }
 
-static bool nothing(struct side *s)
+static bool nothing(struct gpu_side *s)
 {
 	(void)s;
 	return true;
 }
 
-const struct pair a_rely[] = {
+const struct gpu_pair a_rely[] = {
 	{"pointer_attributes", attributes_left, attributes_right, 60, SIDE_NONE, false},
 	{"two_mappings", mappings_left, mappings_right, 60, SIDE_NONE, false},
 	{"null_stream", null_stream, nothing, 60, SIDE_NONE, false},

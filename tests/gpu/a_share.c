@@ -53,7 +53,7 @@ static void read_attrs(CUdevice dev, char *list, size_t size, char *ret_wrong, s
 	}
 }
 
-static bool attributes_left(struct side *s)
+static bool attributes_left(struct gpu_side *s)
 {
 	char list[768], wrong[256], name[128] = "", pci[32] = "", safe[128];
 	int driver = 0, count = 0;
@@ -67,14 +67,14 @@ static bool attributes_left(struct side *s)
 		return false;
 	read_attrs(dev, list, sizeof(list), wrong, sizeof(wrong));
 	snprintf(safe, sizeof(safe), "%s", json_safe(name));
-	answer(s->item, !*wrong,
+	gpu_answer(s->item, !*wrong,
 		"\"gpus\":%d,\"name\":\"%s\",\"pci\":\"%s\",\"driver\":%d,\"gib\":%.1f%s%s%s%s",
 		count, safe, json_safe(pci), driver, (double)bytes / (1 << 30), list,
 		*wrong ? ",\"why\":\"" : "", wrong, *wrong ? "\"" : "");
 	return true;
 }
 
-static bool nothing(struct side *s)
+static bool nothing(struct gpu_side *s)
 {
 	(void)s;
 	return true;
@@ -82,7 +82,7 @@ static bool nothing(struct side *s)
 
 /* ---- what a context costs on the GPU, as another process sees it ---- */
 
-static bool context_left(struct side *s)
+static bool context_left(struct gpu_side *s)
 {
 	size_t before = 0, after = 0, total;
 	uint64_t begin_ns, us;
@@ -94,12 +94,12 @@ static bool context_left(struct side *s)
 	us = (now_ns() - begin_ns) / 1000;
 	if (!side_tell(s, 1) || !side_await(s, 2) || !CU(cuMemGetInfo, &after, &total))
 		return false;
-	answer(s->item, true, "\"mib\":%.0f,\"first_ms\":%.0f",
+	gpu_answer(s->item, true, "\"mib\":%.0f,\"first_ms\":%.0f",
 		((double)before - (double)after) / (double)MIB, (double)us / 1e3);
 	return side_tell(s, 3);
 }
 
-static bool context_right(struct side *s)
+static bool context_right(struct gpu_side *s)
 {
 	CUstream stream;
 	CUdevice dev;
@@ -112,7 +112,7 @@ static bool context_right(struct side *s)
 
 #define SHARED_BYTES (64 * MIB)
 
-static bool vmm_make(struct side *s, CUdevice *ret_dev, struct gpu_vmm *ret)
+static bool vmm_make(struct gpu_side *s, CUdevice *ret_dev, struct gpu_vmm *ret)
 {
 	uint64_t bytes, pid = (uint64_t)getpid();
 	int fd;
@@ -127,7 +127,7 @@ static bool vmm_make(struct side *s, CUdevice *ret_dev, struct gpu_vmm *ret)
 	return true;
 }
 
-static bool vmm_take(struct side *s, CUdevice *ret_dev, struct gpu_vmm *ret, pid_t *ret_pid)
+static bool vmm_take(struct gpu_side *s, CUdevice *ret_dev, struct gpu_vmm *ret, pid_t *ret_pid)
 {
 	uint64_t pid, bytes;
 	bool is_ok;
@@ -141,7 +141,7 @@ static bool vmm_take(struct side *s, CUdevice *ret_dev, struct gpu_vmm *ret, pid
 	return is_ok && gpu_check(ret->at, ret->bytes, 1);
 }
 
-static bool vmm_maker(struct side *s)
+static bool vmm_maker(struct gpu_side *s)
 {
 	struct gpu_vmm m;
 	CUdevice dev;
@@ -150,7 +150,7 @@ static bool vmm_maker(struct side *s)
 	       side_tell(s, 3);
 }
 
-static bool vmm_taker(struct side *s)
+static bool vmm_taker(struct gpu_side *s)
 {
 	struct gpu_vmm m;
 	CUdevice dev;
@@ -159,12 +159,12 @@ static bool vmm_taker(struct side *s)
 	if (!vmm_take(s, &dev, &m, &pid) || !gpu_fill(m.at, m.bytes, 2) || !side_tell(s, 2) ||
 		!side_await(s, 3))
 		return false;
-	answer(s->item, true, "\"mib\":%zu", m.bytes / MIB);
+	gpu_answer(s->item, true, "\"mib\":%zu", m.bytes / MIB);
 	return true;
 }
 
 /* Many handles, as of an arena in pieces, in one go: what does one cost? */
-static bool vmm_pieces(struct side *s)
+static bool vmm_pieces(struct gpu_side *s)
 {
 	enum { N = 64 };
 	uint64_t begin_ns;
@@ -178,14 +178,14 @@ static bool vmm_pieces(struct side *s)
 	for (unsigned i = 0; i < N; i++)
 		if (!gpu_vmm_new(dev, 2 * MIB, &m[i]) || !gpu_vmm_export(&m[i], &fds[i]))
 			return false;
-	answer(s->item, true, "\"pieces\":%d,\"us_each\":%.0f", N,
+	gpu_answer(s->item, true, "\"pieces\":%d,\"us_each\":%.0f", N,
 		(double)(now_ns() - begin_ns) / 1e3 / N);
 	return true;
 }
 
 /* ---- legacy handles ---- */
 
-static bool legacy_left(struct side *s)
+static bool legacy_left(struct gpu_side *s)
 {
 	CUipcMemHandle handle;
 	CUdeviceptr at;
@@ -197,7 +197,7 @@ static bool legacy_left(struct side *s)
 }
 
 /* It works between processes of one user; of two it must be refused, and not more than that. */
-static bool legacy_right(struct side *s)
+static bool legacy_right(struct gpu_side *s)
 {
 	bool is_same = geteuid() == getuid() && strcmp(s->item, "legacy_ipc") == 0, is_open;
 	CUipcMemHandle handle;
@@ -211,9 +211,9 @@ static bool legacy_right(struct side *s)
 	if (is_open && !gpu_check(at, 4 * MIB, 5))
 		return false;
 	if (is_open)
-		answer(s->item, true, "\"opens\":true");
+		gpu_answer(s->item, true, "\"opens\":true");
 	else
-		answer(s->item, !is_same, "\"opens\":false,\"error\":%d", gpu_last());
+		gpu_answer(s->item, !is_same, "\"opens\":false,\"error\":%d", gpu_last());
 	return (!is_open || CU(cuIpcCloseMemHandle, at)) && side_tell(s, 2);
 }
 
@@ -240,7 +240,7 @@ static bool copy_for(CUdeviceptr at, size_t bytes, uint64_t span_ns, unsigned *r
 }
 
 /* Queue copies, and kill the other while they run. */
-static bool kill_during_copies(struct side *s, const struct gpu_vmm *m, pid_t pid)
+static bool kill_during_copies(struct gpu_side *s, const struct gpu_vmm *m, pid_t pid)
 {
 	CUstream stream;
 	void *host;
@@ -254,7 +254,7 @@ static bool kill_during_copies(struct side *s, const struct gpu_vmm *m, pid_t pi
 }
 
 /* The maker dies: what it made lives on. */
-static bool maker_dies_left(struct side *s)
+static bool maker_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;
 	struct gpu_vmm m;
@@ -263,7 +263,7 @@ static bool maker_dies_left(struct side *s)
 	return vmm_make(s, &dev, &m) && copy_for(m.at, m.bytes, 60 * SURVIVE_NS, &n);
 }
 
-static bool maker_dies_right(struct side *s)
+static bool maker_dies_right(struct gpu_side *s)
 {
 	unsigned n = 0;
 	struct gpu_vmm m;
@@ -274,12 +274,12 @@ static bool maker_dies_right(struct side *s)
 		!gpu_check(m.at, m.bytes, 1) || !copy_for(m.at, m.bytes, SURVIVE_NS, &n) ||
 		!gpu_fill(m.at, m.bytes, 9) || !gpu_check(m.at, m.bytes, 9))
 		return false;
-	answer(s->item, true, "\"copies_after\":%u", n);
+	gpu_answer(s->item, true, "\"copies_after\":%u", n);
 	return true;
 }
 
 /* The importer dies, in the midst of its copies: the maker goes on. */
-static bool importer_dies_left(struct side *s)
+static bool importer_dies_left(struct gpu_side *s)
 {
 	unsigned n = 0;
 	struct gpu_vmm m;
@@ -290,11 +290,11 @@ static bool importer_dies_left(struct side *s)
 		!kill_during_copies(s, &m, (pid_t)pid) || !gpu_check(m.at, m.bytes, 1) ||
 		!copy_for(m.at, m.bytes, SURVIVE_NS, &n))
 		return false;
-	answer(s->item, true, "\"copies_after\":%u", n);
+	gpu_answer(s->item, true, "\"copies_after\":%u", n);
 	return true;
 }
 
-static bool importer_dies_right(struct side *s)
+static bool importer_dies_right(struct gpu_side *s)
 {
 	unsigned n = 0;
 	struct gpu_vmm m;
@@ -305,7 +305,7 @@ static bool importer_dies_right(struct side *s)
 	       copy_for(m.at, m.bytes, 60 * SURVIVE_NS, &n);
 }
 
-const struct pair a_share[] = {
+const struct gpu_pair a_share[] = {
 	{"attributes", attributes_left, nothing, 30, SIDE_NONE, false},
 	{"context", context_left, context_right, 60, SIDE_NONE, false},
 	{"vmm", vmm_maker, vmm_taker, 60, SIDE_NONE, false},

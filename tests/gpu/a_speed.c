@@ -23,7 +23,7 @@ enum way { HOST_STORE, STREAM_TO_HOST, STREAM_TO_DEVICE };
 
 /* In the page that both map: the left's word, and the right's answer, on cache lines of their
  * own. */
-struct page {
+struct speed_page {
 	_Alignas(64) _Atomic uint64_t ask;
 	_Alignas(64) _Atomic uint64_t done;
 };
@@ -31,12 +31,12 @@ struct page {
 struct counters {
 	CUdevice dev;
 	CUstream stream;
-	struct page *page;
+	struct speed_page *page;
 	CUdeviceptr page_at, device_at;
 	struct gpu_vmm device;
 };
 
-static bool counters_make(struct side *s, struct counters *c)
+static bool counters_make(struct gpu_side *s, struct counters *c)
 {
 	uint64_t bytes;
 	int page_fd, fd;
@@ -53,7 +53,7 @@ static bool counters_make(struct side *s, struct counters *c)
 	       side_send(s, 2, &bytes, sizeof(bytes), fd);
 }
 
-static bool counters_take(struct side *s, struct counters *c)
+static bool counters_take(struct gpu_side *s, struct counters *c)
 {
 	uint64_t word, bytes;
 	int page_fd, fd;
@@ -78,8 +78,9 @@ static bool say(struct counters *c, enum way way, uint64_t v)
 		return true;
 	}
 	return CU(cuStreamWriteValue64, c->stream,
-		way == STREAM_TO_DEVICE ? c->device_at : c->page_at + offsetof(struct page, ask), v,
-		0);
+		way == STREAM_TO_DEVICE ? c->device_at
+					: c->page_at + offsetof(struct speed_page, ask),
+		v, 0);
 }
 
 #define LOOK_CLOCK  4096      /* turns of the loop below */
@@ -92,7 +93,7 @@ static bool has_answered(struct counters *c, uint64_t v)
 }
 
 /* Until a stream has answered. must_live: the other process has to be there for that. */
-static bool hear(struct side *s, struct counters *c, uint64_t v, bool must_live)
+static bool hear(struct gpu_side *s, struct counters *c, uint64_t v, bool must_live)
 {
 	uint64_t n = 0;
 
@@ -105,7 +106,7 @@ static bool hear(struct side *s, struct counters *c, uint64_t v, bool must_live)
 	return true;
 }
 
-static bool latency_left(struct side *s, enum way way)
+static bool latency_left(struct gpu_side *s, enum way way)
 {
 	static double round_us[ROUNDS], call_us[ROUNDS];
 	struct gpu_figures round, call;
@@ -128,24 +129,25 @@ static bool latency_left(struct side *s, enum way way)
 	}
 	round = gpu_figures(round_us, ROUNDS);
 	call = gpu_figures(call_us, ROUNDS);
-	answer(s->item, true, "\"round_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f,\"call_us\":%.2f",
-		round.p50, round.p99, round.max, call.p50);
+	gpu_answer(s->item, true,
+		"\"round_us\":%.1f,\"p99_us\":%.1f,\"max_us\":%.1f,\"call_us\":%.2f", round.p50,
+		round.p99, round.max, call.p50);
 	return side_await(s, 4);
 }
 
 /* Queues "wait for the left's word, then answer" ahead of it, a few at a time. */
-static bool latency_right(struct side *s, enum way way)
+static bool latency_right(struct gpu_side *s, enum way way)
 {
 	struct counters c;
 	CUdeviceptr ask;
 
 	if (!counters_take(s, &c))
 		return false;
-	ask = way == STREAM_TO_DEVICE ? c.device_at : c.page_at + offsetof(struct page, ask);
+	ask = way == STREAM_TO_DEVICE ? c.device_at : c.page_at + offsetof(struct speed_page, ask);
 	for (uint64_t i = 0; i < ROUNDS + WARM; i++) {
 		if (!CU(cuStreamWaitValue64, c.stream, ask, i + 1, CU_STREAM_WAIT_VALUE_GEQ) ||
-			!CU(cuStreamWriteValue64, c.stream, c.page_at + offsetof(struct page, done),
-				i + 1, 0))
+			!CU(cuStreamWriteValue64, c.stream,
+				c.page_at + offsetof(struct speed_page, done), i + 1, 0))
 			return false;
 		if (i == 16 && !side_tell(s, 3))
 			return false;
@@ -155,39 +157,39 @@ static bool latency_right(struct side *s, enum way way)
 	return CU(cuStreamSynchronize, c.stream) && side_tell(s, 4);
 }
 
-static bool host_store_left(struct side *s)
+static bool host_store_left(struct gpu_side *s)
 {
 	return latency_left(s, HOST_STORE);
 }
 
-static bool host_store_right(struct side *s)
+static bool host_store_right(struct gpu_side *s)
 {
 	return latency_right(s, HOST_STORE);
 }
 
-static bool to_host_left(struct side *s)
+static bool to_host_left(struct gpu_side *s)
 {
 	return latency_left(s, STREAM_TO_HOST);
 }
 
-static bool to_host_right(struct side *s)
+static bool to_host_right(struct gpu_side *s)
 {
 	return latency_right(s, STREAM_TO_HOST);
 }
 
-static bool to_device_left(struct side *s)
+static bool to_device_left(struct gpu_side *s)
 {
 	return latency_left(s, STREAM_TO_DEVICE);
 }
 
-static bool to_device_right(struct side *s)
+static bool to_device_right(struct gpu_side *s)
 {
 	return latency_right(s, STREAM_TO_DEVICE);
 }
 
 /* A process dies while a stream of the other waits for its word: a store of the host, far ahead,
  * sets the stream free. */
-static bool poison_left(struct side *s)
+static bool poison_left(struct gpu_side *s)
 {
 	struct counters c;
 
@@ -195,16 +197,16 @@ static bool poison_left(struct side *s)
 	       side_await(s, 99); /* never: it is killed */
 }
 
-static bool poison_right(struct side *s)
+static bool poison_right(struct gpu_side *s)
 {
 	uint64_t pid, begin_ns;
 	struct counters c;
 
 	if (!counters_take(s, &c) || !side_recv(s, &pid, NULL, 0, NULL) ||
-		!CU(cuStreamWaitValue64, c.stream, c.page_at + offsetof(struct page, ask), 7,
+		!CU(cuStreamWaitValue64, c.stream, c.page_at + offsetof(struct speed_page, ask), 7,
 			CU_STREAM_WAIT_VALUE_GEQ) ||
-		!CU(cuStreamWriteValue64, c.stream, c.page_at + offsetof(struct page, done), 1,
-			0) ||
+		!CU(cuStreamWriteValue64, c.stream, c.page_at + offsetof(struct speed_page, done),
+			1, 0) ||
 		!side_tell(s, 1) || !side_kill(s, (pid_t)pid))
 		return false;
 	if (c.page->done != 0)
@@ -213,7 +215,7 @@ static bool poison_right(struct side *s)
 	atomic_store_explicit(&c.page->ask, 7 + (UINT64_C(1) << 62), memory_order_release);
 	if (!hear(s, &c, 1, false) || !CU(cuStreamSynchronize, c.stream))
 		return false;
-	answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
+	gpu_answer(s->item, true, "\"freed_us\":%.1f", (double)(now_ns() - begin_ns) / 1e3);
 	return true;
 }
 
@@ -224,7 +226,7 @@ static bool poison_right(struct side *s)
 #define REPEATS     31
 
 /* One direction between device memory and host memory. */
-struct lane {
+struct speed_lane {
 	CUdeviceptr device;
 	char *host;
 	CUstream stream;
@@ -234,17 +236,17 @@ struct lane {
 /* The same lanes with each of the factors: whose device memory, which host memory. */
 enum mix { SHARED, PLAIN, OWN_MEMFD, IMPORTED_ALLOC, N_MIXES };
 struct lanes {
-	struct lane mix[N_MIXES][2];
+	struct speed_lane mix[N_MIXES][2];
 };
 
-static bool lane_queue(const struct lane *l, size_t bytes, size_t at)
+static bool lane_queue(const struct speed_lane *l, size_t bytes, size_t at)
 {
 	return l->is_out ? CU(cuMemcpyDtoHAsync, l->host + at, l->device + at, bytes, l->stream)
 			 : CU(cuMemcpyHtoDAsync, l->device + at, l->host + at, bytes, l->stream);
 }
 
 /* GB/s of n lanes together, over copies of these bytes, several queued if they are small. */
-static bool lanes_time(const struct lane *lanes, unsigned n, size_t bytes, double *ret)
+static bool lanes_time(const struct speed_lane *lanes, unsigned n, size_t bytes, double *ret)
 {
 	size_t total = bytes > BURST_BYTES ? bytes : BURST_BYTES;
 	uint64_t begin_ns = now_ns();
@@ -277,7 +279,7 @@ static bool medians(
 }
 
 /* Shared memory beside plain memory; and with one of both plain, so that a miss says which it is. */
-static bool compare(struct side *s, const char *what, const struct lanes *l, unsigned first,
+static bool compare(struct gpu_side *s, const char *what, const struct lanes *l, unsigned first,
 	unsigned n, size_t bytes)
 {
 	double v[N_MIXES];
@@ -286,7 +288,7 @@ static bool compare(struct side *s, const char *what, const struct lanes *l, uns
 	if (!medians(l, first, n, bytes, v))
 		return false;
 	snprintf(item, sizeof(item), "%s_%s_%zuMiB", s->item, what, bytes / MIB);
-	answer(item, v[SHARED] >= BAR_OF_PLAIN * v[PLAIN],
+	gpu_answer(item, v[SHARED] >= BAR_OF_PLAIN * v[PLAIN],
 		"\"gbytes_s\":%.1f,\"plain_gbytes_s\":%.1f,\"of_plain\":%.2f,"
 		"\"own_memfd_gbytes_s\":%.1f,\"imported_alloc_gbytes_s\":%.1f,\"bar\":%.2f",
 		v[SHARED], v[PLAIN], v[SHARED] / v[PLAIN], v[OWN_MEMFD], v[IMPORTED_ALLOC],
@@ -294,7 +296,7 @@ static bool compare(struct side *s, const char *what, const struct lanes *l, uns
 	return true;
 }
 
-static bool bandwidth_left(struct side *s)
+static bool bandwidth_left(struct gpu_side *s)
 {
 	struct gpu_vmm m;
 	uint64_t bytes;
@@ -310,7 +312,7 @@ static bool bandwidth_left(struct side *s)
 }
 
 /* Memory that another process made, of the GPU and of the host. */
-static bool bandwidth_take(struct side *s, struct gpu_vmm *ret, char **ret_host)
+static bool bandwidth_take(struct gpu_side *s, struct gpu_vmm *ret, char **ret_host)
 {
 	uint64_t word, bytes, begin_ns;
 	CUdevice dev;
@@ -325,7 +327,7 @@ static bool bandwidth_take(struct side *s, struct gpu_vmm *ret, char **ret_host)
 	begin_ns = now_ns();
 	if (!gpu_pin(*ret_host, 2 * BULK_BYTES, NULL))
 		return false;
-	answer("pin_memfd", true, "\"ms_per_gib\":%.0f",
+	gpu_answer("pin_memfd", true, "\"ms_per_gib\":%.0f",
 		(double)(now_ns() - begin_ns) / 1e6 / (2.0 * (double)BULK_BYTES / (1 << 30)));
 	return true;
 }
@@ -343,15 +345,15 @@ static bool lanes_open(struct lanes *l, const struct gpu_vmm *m, char *host)
 		if (!gpu_stream(&stream) || !CU(cuMemAlloc, &own, BULK_BYTES) ||
 			!CU(cuMemHostAlloc, &alloc, BULK_BYTES, 0))
 			return false;
-		l->mix[SHARED][i] = (struct lane){imported, memfd, stream, i == 0};
-		l->mix[PLAIN][i] = (struct lane){own, alloc, stream, i == 0};
-		l->mix[OWN_MEMFD][i] = (struct lane){own, memfd, stream, i == 0};
-		l->mix[IMPORTED_ALLOC][i] = (struct lane){imported, alloc, stream, i == 0};
+		l->mix[SHARED][i] = (struct speed_lane){imported, memfd, stream, i == 0};
+		l->mix[PLAIN][i] = (struct speed_lane){own, alloc, stream, i == 0};
+		l->mix[OWN_MEMFD][i] = (struct speed_lane){own, memfd, stream, i == 0};
+		l->mix[IMPORTED_ALLOC][i] = (struct speed_lane){imported, alloc, stream, i == 0};
 	}
 	return true;
 }
 
-static bool bandwidth_right(struct side *s)
+static bool bandwidth_right(struct gpu_side *s)
 {
 	struct gpu_vmm m;
 	struct lanes l;
@@ -366,7 +368,7 @@ static bool bandwidth_right(struct side *s)
 	return side_tell(s, 3);
 }
 
-const struct pair a_speed[] = {
+const struct gpu_pair a_speed[] = {
 	{"host_store", host_store_left, host_store_right, 60, SIDE_NONE, false},
 	{"stream_to_host", to_host_left, to_host_right, 60, SIDE_NONE, false},
 	{"stream_to_device", to_device_left, to_device_right, 60, SIDE_NONE, false},

@@ -65,7 +65,7 @@ static struct report report_of(struct times *t)
 
 /* ---- the trainer ---- */
 
-struct trainer {
+struct b_trainer {
 	CUdevice dev;
 	CUstream stream;
 	CUfunction matmul;
@@ -74,7 +74,7 @@ struct trainer {
 	struct times times;
 };
 
-static bool trainer_open(struct trainer *t)
+static bool trainer_open(struct b_trainer *t)
 {
 	size_t bytes = (size_t)MATRIX * MATRIX * sizeof(float);
 
@@ -89,7 +89,7 @@ static bool trainer_open(struct trainer *t)
 	return times_new(&t->times);
 }
 
-static bool trainer_launch(struct trainer *t, unsigned slot)
+static bool trainer_launch(struct b_trainer *t, unsigned slot)
 {
 	int n = MATRIX;
 	void *args[] = {&t->a, &t->b, &t->c, &n};
@@ -100,7 +100,7 @@ static bool trainer_launch(struct trainer *t, unsigned slot)
 }
 
 /* Products for so long; the times between their ends. */
-static bool trainer_work(struct trainer *t, double seconds)
+static bool trainer_work(struct b_trainer *t, double seconds)
 {
 	uint64_t begin_ns, last_ns, now;
 	unsigned slot = 0;
@@ -126,7 +126,7 @@ static bool trainer_work(struct trainer *t, double seconds)
 
 /* As the executor's lanes: behind each copy the stream writes its number into a word of registered
  * memory, and the CPU looks there. */
-struct lane {
+struct b_lane {
 	CUstream stream;
 	_Atomic uint64_t *counter;
 	CUdeviceptr counter_at;
@@ -141,9 +141,9 @@ struct second {
 	CUfunction increment;
 	CUdeviceptr from, to, big;
 	void *host_from, *host_to;
-	struct lane lane_out, lane_in;
+	struct b_lane lane_out, lane_in;
 	struct times times;
-	struct side *side;
+	struct gpu_side *side;
 };
 
 /* What it does beside the trainer. */
@@ -158,7 +158,7 @@ struct kind {
 	double share; /* of a stretch: what has no bar and many samples takes less */
 };
 
-static bool lane_open(struct second *w, struct lane *l, CUstream stream)
+static bool lane_open(struct second *w, struct b_lane *l, CUstream stream)
 {
 	char *page;
 	int fd;
@@ -211,7 +211,7 @@ static bool copy_once(struct second *w, const struct kind *k, double *ret_us)
 }
 
 /* A copy, if there is something to copy, and its number behind it. */
-static bool lane_queue(struct lane *l, const struct kind *k)
+static bool lane_queue(struct b_lane *l, const struct kind *k)
 {
 	size_t slot = l->tail % PARTS;
 	CUdeviceptr device = l->device.at + slot * PART_BYTES;
@@ -226,7 +226,7 @@ static bool lane_queue(struct lane *l, const struct kind *k)
 	return true;
 }
 
-static bool may_wait(struct side *s)
+static bool may_wait(struct gpu_side *s)
 {
 	return side_is_there(s) &&
 	       (now_ns() < s->deadline_ns || gpu_fail("a counter stays where it is"));
@@ -235,7 +235,7 @@ static bool may_wait(struct side *s)
 /* Keeps so many in flight, and takes the oldest when the CPU sees its number. */
 static bool lane_once(struct second *w, const struct kind *k, double *ret_us)
 {
-	struct lane *l = k->is_in ? &w->lane_in : &w->lane_out;
+	struct b_lane *l = k->is_in ? &w->lane_in : &w->lane_out;
 	uint64_t now, n = 0;
 
 	while (l->tail - l->head < k->in_flight)
@@ -275,7 +275,7 @@ static const struct kind kinds[] = {
 #define N_KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 /* Until the trainer says something; then the figures. */
-static bool second_work(struct side *s, struct second *w, const struct kind *k)
+static bool second_work(struct gpu_side *s, struct second *w, const struct kind *k)
 {
 	struct pollfd p = {.fd = s->sock, .events = POLLIN};
 	uint64_t begin_ns, now;
@@ -297,7 +297,7 @@ static bool second_work(struct side *s, struct second *w, const struct kind *k)
 	return second_settle(w) && side_await(s, STOP) && side_send(s, FIGURES, &r, sizeof(r), -1);
 }
 
-static bool second_side(struct side *s)
+static bool second_side(struct gpu_side *s)
 {
 	static struct second w; /* as long as the process */
 	uint64_t word;
@@ -318,12 +318,12 @@ static bool second_side(struct side *s)
 
 /* ---- together; the trainer leads ---- */
 
-static bool say_begin(struct side *s, const struct kind *k)
+static bool say_begin(struct gpu_side *s, const struct kind *k)
 {
 	return side_tell(s, BEGIN + (uint64_t)(k - kinds));
 }
 
-static bool ask_figures(struct side *s, struct report *ret)
+static bool ask_figures(struct gpu_side *s, struct report *ret)
 {
 	uint64_t word;
 
@@ -331,7 +331,8 @@ static bool ask_figures(struct side *s, struct report *ret)
 	       (word == FIGURES || gpu_fail("no figures"));
 }
 
-static bool second_alone(struct side *s, const struct kind *k, double seconds, struct report *ret)
+static bool second_alone(
+	struct gpu_side *s, const struct kind *k, double seconds, struct report *ret)
 {
 	if (!say_begin(s, k))
 		return false;
@@ -339,7 +340,7 @@ static bool second_alone(struct side *s, const struct kind *k, double seconds, s
 	return ask_figures(s, ret);
 }
 
-static bool both(struct side *s, struct trainer *t, const struct kind *k, double seconds,
+static bool both(struct gpu_side *s, struct b_trainer *t, const struct kind *k, double seconds,
 	struct report *ret_trainer, struct report *ret_second)
 {
 	if (!say_begin(s, k) || !trainer_work(t, seconds) || !ask_figures(s, ret_second))
@@ -359,7 +360,7 @@ static void tell(const struct kind *k, const struct report *idle, const struct r
 	double slowdown = idle->per_s / trainer->per_s - 1;
 	double kept = alone->per_s > 0 ? beside->per_s / alone->per_s : 0;
 
-	answer(k->name, !k->has_bars || (slowdown < BAR_SLOWDOWN && kept >= BAR_COPY),
+	gpu_answer(k->name, !k->has_bars || (slowdown < BAR_SLOWDOWN && kept >= BAR_COPY),
 		"\"trainer_slowdown\":%.3f,\"second_keeps\":%.3f,\"trainer_p50_us\":%.0f,"
 		"\"trainer_p99_us\":%.0f,\"alone_p50_us\":%.1f,\"alone_p99_us\":%.1f,"
 		"\"alone_gbytes_s\":%.1f,\"beside_gbytes_s\":%.1f,\"wait_p50_us\":%.1f,"
@@ -378,13 +379,13 @@ static double seconds_of_stretch(void)
 }
 
 /* The one of that name, or all whose names begin with it. */
-static bool is_wanted(const struct side *s, const struct kind *k)
+static bool is_wanted(const struct gpu_side *s, const struct kind *k)
 {
 	return strcmp(s->item, ALL_KINDS) == 0 || strncmp(k->name, s->item, strlen(s->item)) == 0;
 }
 
 /* ret_idle: the trainer's figures before, anew for each kind: clocks drift. */
-static bool measure(struct side *s, struct trainer *t, const struct kind *k, double seconds,
+static bool measure(struct gpu_side *s, struct b_trainer *t, const struct kind *k, double seconds,
 	struct report *ret_idle)
 {
 	struct report trainer, alone, beside;
@@ -398,10 +399,10 @@ static bool measure(struct side *s, struct trainer *t, const struct kind *k, dou
 	return true;
 }
 
-static bool trainer_side(struct side *s)
+static bool trainer_side(struct gpu_side *s)
 {
 	double seconds = seconds_of_stretch(), flops;
-	static struct trainer t; /* the same */
+	static struct b_trainer t; /* the same */
 	struct report idle;
 
 	if (!trainer_open(&t) || !side_await(s, READY) || !trainer_work(&t, seconds / 2)) /* warm */
@@ -412,7 +413,7 @@ static bool trainer_side(struct side *s)
 			!measure(s, &t, &kinds[i], kinds[i].share * seconds, &idle))
 			return false;
 	flops = 2.0 * MATRIX * MATRIX * MATRIX * idle.per_s / 1e12;
-	answer("trainer_alone", true,
+	gpu_answer("trainer_alone", true,
 		"\"product_us\":%.0f,\"tflop_s\":%.1f,\"stretch_s\":%.1f,\"mps\":%s", idle.p50,
 		flops, seconds,
 		access("/tmp/nvidia-mps/control", F_OK) == 0 || getenv("CUDA_MPS_PIPE_DIRECTORY")
@@ -435,7 +436,7 @@ static unsigned limit_s(void)
 /* With an argument: only the kind of that name, or those whose names begin with it. */
 int main(int argc, char **argv)
 {
-	const struct pair pair = {argc > 1 ? argv[1] : ALL_KINDS, trainer_side, second_side,
+	const struct gpu_pair pair = {argc > 1 ? argv[1] : ALL_KINDS, trainer_side, second_side,
 		limit_s(), SIDE_NONE, false};
 
 	return pair_run(&pair) ? 0 : 1;

@@ -24,7 +24,7 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-struct rig {
+struct d_rig {
 	struct device *dev;
 	struct device_queue *out, *in;
 	struct device_mem *mem, *host;
@@ -33,7 +33,7 @@ struct rig {
 	void *at;
 };
 
-static bool fail_with(int rc, const struct rig *r, const char *what)
+static bool fail_with(int rc, const struct d_rig *r, const char *what)
 {
 	return gpu_fail("%s: %s (%s)", what, r->dev ? r->dev->why.s : "", device_error_name(rc));
 }
@@ -51,7 +51,7 @@ static bool is_nccl_loaded(void)
 	return found;
 }
 
-static bool rig_open(struct rig *r)
+static bool rig_open(struct d_rig *r)
 {
 	struct err_text why = {""};
 	int rc = ops->open("run-d", &r->dev, &why);
@@ -73,7 +73,7 @@ static bool rig_open(struct rig *r)
 }
 
 /* Memory and a queue for a second member in this process. */
-static bool rig_second(struct rig *r, int gpu)
+static bool rig_second(struct d_rig *r, int gpu)
 {
 	int rc = ops->alloc(r->dev, gpu, BYTES, NULL, 0, &r->second_mem);
 
@@ -82,7 +82,7 @@ static bool rig_second(struct rig *r, int gpu)
 	return rc == 0 || fail_with(rc, r, "cannot use the second GPU");
 }
 
-static bool wait_queue(struct rig *r, struct device_queue *q)
+static bool wait_queue(struct d_rig *r, struct device_queue *q)
 {
 	uint64_t end_ns = now_ns() + WAIT_NS;
 	int rc;
@@ -94,7 +94,7 @@ static bool wait_queue(struct rig *r, struct device_queue *q)
 }
 
 /* To the GPU and back; then the same bytes are there. */
-static bool there_and_back(struct rig *r)
+static bool there_and_back(struct d_rig *r)
 {
 	uint32_t *from = r->at, *to = (void *)((char *)r->at + BYTES);
 	int rc;
@@ -114,19 +114,19 @@ static bool there_and_back(struct rig *r)
 
 /* ---- one GPU ---- */
 
-static bool one_gpu(struct side *s)
+static bool one_gpu(struct gpu_side *s)
 {
-	struct rig r = {0};
+	struct d_rig r = {0};
 
 	if (!rig_open(&r) || !there_and_back(&r))
 		return false;
 	if (is_nccl_loaded())
 		return gpu_fail("libnccl is loaded");
-	answer(s->item, true, "\"nccl_loaded\":false");
+	gpu_answer(s->item, true, "\"nccl_loaded\":false");
 	return true;
 }
 
-static bool nothing(struct side *s)
+static bool nothing(struct gpu_side *s)
 {
 	(void)s;
 	return true;
@@ -152,7 +152,8 @@ static double ms_since(uint64_t begin_ns)
 }
 
 /* A skip when there is no NCCL at all. */
-static bool make_id(struct side *s, struct rig *r, uint8_t id[DEVICE_ID_BYTES], bool *ret_skip)
+static bool make_id(
+	struct gpu_side *s, struct d_rig *r, uint8_t id[DEVICE_ID_BYTES], bool *ret_skip)
 {
 	int rc = ops->clique_id(r->dev, id);
 
@@ -166,12 +167,12 @@ static bool make_id(struct side *s, struct rig *r, uint8_t id[DEVICE_ID_BYTES], 
 }
 
 /* Two members of this process on one GPU: refused, and nothing is broken by it. */
-static bool same_process(struct side *s)
+static bool same_process(struct gpu_side *s)
 {
 	const int gpus[] = {0, 0}, ranks[] = {0, 1};
 	struct device_clique *c = NULL;
 	uint8_t id[DEVICE_ID_BYTES];
-	struct rig r = {0};
+	struct d_rig r = {0};
 	bool is_skip;
 	int rc;
 
@@ -182,7 +183,7 @@ static bool same_process(struct side *s)
 	rc = ops->clique_open(r.dev, id, 2, gpus, ranks, 2, &c);
 	if (rc != DEVICE_UNSUP)
 		return gpu_fail("it is not refused: %s", device_error_name(rc));
-	answer(s->item, there_and_back(&r), "\"says\":\"%s\"", json_safe(r.dev->why.s));
+	gpu_answer(s->item, there_and_back(&r), "\"says\":\"%s\"", json_safe(r.dev->why.s));
 	return true;
 }
 
@@ -205,7 +206,7 @@ static bool stay_alone(struct device_clique *c)
 }
 
 /* Join, wait in vain, and give up. */
-static bool give_up(struct rig *r, const uint8_t id[DEVICE_ID_BYTES], struct waits *ret)
+static bool give_up(struct d_rig *r, const uint8_t id[DEVICE_ID_BYTES], struct waits *ret)
 {
 	const int gpu = 0, rank = 0;
 	struct device_clique *c = NULL;
@@ -226,11 +227,11 @@ static bool give_up(struct rig *r, const uint8_t id[DEVICE_ID_BYTES], struct wai
 
 /* Opening does not block, and giving up ends soon. The first time, modules are loaded, perhaps from
  * a cold disk: it is told, and not judged. */
-static bool nobody_comes(struct side *s)
+static bool nobody_comes(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
 	struct waits first, second;
-	struct rig r = {0};
+	struct d_rig r = {0};
 	bool is_skip;
 
 	if (!rig_open(&r) || !make_id(s, &r, id, &is_skip))
@@ -240,7 +241,7 @@ static bool nobody_comes(struct side *s)
 	if (!give_up(&r, id, &first) || !make_id(s, &r, id, &is_skip) ||
 		!give_up(&r, id, &second) || !there_and_back(&r))
 		return false;
-	answer(s->item, second.open_ms < OPEN_MS && second.abort_ms < ABORT_MS,
+	gpu_answer(s->item, second.open_ms < OPEN_MS && second.abort_ms < ABORT_MS,
 		"\"first_open_ms\":%.0f,\"first_abort_ms\":%.0f,\"open_ms\":%.0f,"
 		"\"abort_ms\":%.0f,\"bar_open_ms\":%.0f,\"bar_abort_ms\":%.0f",
 		first.open_ms, first.abort_ms, second.open_ms, second.abort_ms, OPEN_MS, ABORT_MS);
@@ -285,7 +286,7 @@ static int all_of_one(struct device_clique *c, const struct device_piece p[2])
 }
 
 /* In place, a sum of one is itself: nothing may change. */
-static bool sums_of_one(struct rig *r, struct device_clique *c)
+static bool sums_of_one(struct d_rig *r, struct device_clique *c)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
 	const struct device_piece p[] = {{.mem = r->mem, .queue = r->out},
@@ -308,8 +309,8 @@ static bool sums_of_one(struct rig *r, struct device_clique *c)
 }
 
 /* A clique of one that can be used, and how long that took. */
-static bool one_open(
-	struct side *s, struct rig *r, struct device_clique **ret, bool *ret_skip, double *ret_ms)
+static bool one_open(struct gpu_side *s, struct d_rig *r, struct device_clique **ret,
+	bool *ret_skip, double *ret_ms)
 {
 	const int gpu = 0, rank = 0;
 	uint8_t id[DEVICE_ID_BYTES];
@@ -330,7 +331,7 @@ static bool one_open(
 }
 
 /* Aborted with a collective behind copies that still run. */
-static bool abort_of_one(struct rig *r, struct device_clique *c, double *ret_ms)
+static bool abort_of_one(struct d_rig *r, struct device_clique *c, double *ret_ms)
 {
 	const struct device_piece p = {.mem = r->mem, .queue = r->out};
 	uint64_t begin_ns;
@@ -351,11 +352,11 @@ static bool abort_of_one(struct rig *r, struct device_clique *c, double *ret_ms)
 
 /* The product's way through NCCL, as far as it goes with one GPU: join, sums, leave; then once more
  * with an abort. */
-static bool one_rank(struct side *s)
+static bool one_rank(struct gpu_side *s)
 {
 	double open_ms[2] = {0}, close_ms, abort_ms = 0;
 	struct device_clique *c;
-	struct rig r = {0};
+	struct d_rig r = {0};
 	uint64_t begin_ns;
 	bool is_skip;
 
@@ -372,7 +373,7 @@ static bool one_rank(struct side *s)
 	if (!there_and_back(&r) || !one_open(s, &r, &c, &is_skip, &open_ms[1]) ||
 		!abort_of_one(&r, c, &abort_ms))
 		return false;
-	answer(s->item, close_ms < LEAVE_MS && abort_ms < ABORT_MS,
+	gpu_answer(s->item, close_ms < LEAVE_MS && abort_ms < ABORT_MS,
 		"\"first_open_ms\":%.0f,\"open_ms\":%.0f,\"close_ms\":%.0f,\"abort_ms\":%.0f,"
 		"\"bar_close_ms\":%.0f,\"bar_abort_ms\":%.0f",
 		open_ms[0], open_ms[1], close_ms, abort_ms, LEAVE_MS, ABORT_MS);
@@ -389,7 +390,7 @@ static bool is_about(float is, double should)
 #define AREA(i) ((uint64_t)(i) * (BYTES / 2)) /* of local member i in host memory */
 
 /* All local members' 2 * COUNT elements, to their GPU or back. */
-static int move(struct rig *r, const struct device_piece *pieces, int n_local, bool is_in)
+static int move(struct d_rig *r, const struct device_piece *pieces, int n_local, bool is_in)
 {
 	const uint64_t bytes = 2 * COUNT * sizeof(float);
 	int rc = 0;
@@ -402,7 +403,7 @@ static int move(struct rig *r, const struct device_piece *pieces, int n_local, b
 
 /* In place over two ranks, which hold 1 and 2: each block's sum is 3 everywhere. first: the rank of
  * the first of n_local members here. */
-static bool collectives(struct rig *r, struct device_clique *c, int first, int n_local)
+static bool collectives(struct d_rig *r, struct device_clique *c, int first, int n_local)
 {
 	const struct device_piece pieces[] = {
 		{.mem = r->mem, .queue = r->out}, {.mem = r->second_mem, .queue = r->second}};
@@ -440,7 +441,7 @@ static bool collectives(struct rig *r, struct device_clique *c, int first, int n
 }
 
 /* What came of joining: word is how. The clique is left, and the GPU still works. */
-static bool tell_outcome(struct side *s, struct rig *r, struct device_clique *c, int rc,
+static bool tell_outcome(struct gpu_side *s, struct d_rig *r, struct device_clique *c, int rc,
 	bool may_hang, uint64_t begin_ns)
 {
 	const char *word = rc == 0 ? "works" : rc == DEVICE_AGAIN ? "hangs" : "refused";
@@ -455,13 +456,15 @@ static bool tell_outcome(struct side *s, struct rig *r, struct device_clique *c,
 	ops->clique_close(c);
 	if (!there_and_back(r))
 		return false;
-	answer(s->item, is_ok, "\"outcome\":\"%s\",\"ms\":%.0f,\"says\":\"%s\"", word, ms, says);
+	gpu_answer(
+		s->item, is_ok, "\"outcome\":\"%s\",\"ms\":%.0f,\"says\":\"%s\"", word, ms, says);
 	return true;
 }
 
 /* Both processes join on the same GPU. It is refused by an error that the poll tells, or, where
  * NCCL is new enough and told to, it works. */
-static bool two_ranks(struct side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct rig *r)
+static bool two_ranks(
+	struct gpu_side *s, int rank, const uint8_t id[DEVICE_ID_BYTES], struct d_rig *r)
 {
 	bool may_hang = getenv("NCCL_MULTI_RANK_GPU_ENABLE") != NULL; /* an experiment of NCCL's */
 	struct device_clique *c = NULL;
@@ -481,10 +484,10 @@ static bool two_ranks(struct side *s, int rank, const uint8_t id[DEVICE_ID_BYTES
 	return there_and_back(r);
 }
 
-static bool two_left(struct side *s)
+static bool two_left(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES] = {0};
-	struct rig r = {0};
+	struct d_rig r = {0};
 	bool is_skip;
 
 	if (getenv("BPS_GPU_FAKE")) {
@@ -499,10 +502,10 @@ static bool two_left(struct side *s)
 	return is_skip || two_ranks(s, 0, id, &r);
 }
 
-static bool two_right(struct side *s)
+static bool two_right(struct gpu_side *s)
 {
 	uint8_t id[DEVICE_ID_BYTES];
-	struct rig r = {0};
+	struct d_rig r = {0};
 	uint64_t word;
 
 	if (!rig_open(&r) || !side_recv(s, &word, id, sizeof(id), NULL))
@@ -511,12 +514,12 @@ static bool two_right(struct side *s)
 }
 
 /* Two members of this process, on these GPUs. */
-static bool members(struct side *s, int second_gpu)
+static bool members(struct gpu_side *s, int second_gpu)
 {
 	const int gpus[] = {0, second_gpu}, ranks[] = {0, 1};
 	struct device_clique *c = NULL;
 	uint8_t id[DEVICE_ID_BYTES];
-	struct rig r = {0};
+	struct d_rig r = {0};
 	uint64_t begin_ns;
 	bool is_skip;
 	int rc;
@@ -535,14 +538,14 @@ static bool members(struct side *s, int second_gpu)
 }
 
 /* On one GPU, and NCCL told to take that. */
-static bool same_process_allowed(struct side *s)
+static bool same_process_allowed(struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
 	return members(s, 0);
 }
 
 /* On a GPU each: as the product has it. */
-static bool two_gpus(struct side *s)
+static bool two_gpus(struct gpu_side *s)
 {
 	struct err_text why = {""};
 	int n = ops->probe(&why);
@@ -555,7 +558,7 @@ static bool two_gpus(struct side *s)
 }
 
 /* Two processes, and NCCL told to take several ranks on a GPU; before 2.30 it does not listen. */
-static bool many(side_fn side, struct side *s)
+static bool many(side_fn side, struct gpu_side *s)
 {
 	setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
 	setenv("NCCL_MAX_CTAS", "4", 1);
@@ -563,17 +566,17 @@ static bool many(side_fn side, struct side *s)
 	return side(s);
 }
 
-static bool many_left(struct side *s)
+static bool many_left(struct gpu_side *s)
 {
 	return many(two_left, s);
 }
 
-static bool many_right(struct side *s)
+static bool many_right(struct gpu_side *s)
 {
 	return many(two_right, s);
 }
 
-static const struct pair pairs[] = {
+static const struct gpu_pair pairs[] = {
 	{"one_gpu", one_gpu, nothing, 60, SIDE_NONE, false},
 	{"one_rank", one_rank, nothing, 90, SIDE_NONE, false},
 	{"two_members", same_process, nothing, 60, SIDE_NONE, false},

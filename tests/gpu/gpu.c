@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct gpu_driver cu;
+struct gpu_calls cu;
 
 static struct {
 	char text[512];
@@ -288,7 +288,7 @@ static void write_line(const char *item, bool is_ok, const char *rest)
 		_exit(1); /* nobody reads */
 }
 
-void answer(const char *item, bool is_ok, const char *fmt, ...)
+void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 {
 	char rest[1536];
 	va_list ap;
@@ -312,5 +312,5 @@ const char *json_safe(const char *s)
 
 void answer_why(const char *item, bool is_skip)
 {
-	answer(item, is_skip, "\"%s\":\"%s\"", is_skip ? "skip" : "why", json_safe(gpu_why()));
+	gpu_answer(item, is_skip, "\"%s\":\"%s\"", is_skip ? "skip" : "why", json_safe(gpu_why()));
 }

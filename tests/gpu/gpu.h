@@ -65,12 +65,12 @@
 
 /* Fields have the names that cuda.h gives the calls, such as cuMemAlloc_v2; cu.cuMemAlloc is
  * right. */
-struct gpu_driver {
+struct gpu_calls {
 #define X(call) __typeof__(call) *call;
 	GPU_CALLS(X)
 #undef X
 };
-extern struct gpu_driver cu;
+extern struct gpu_calls cu;
 
 #define GPU_NAME_(call) #call
 #define GPU_NAME(call)  GPU_NAME_(call)
@@ -141,7 +141,7 @@ struct gpu_figures {
 /* ---- answers: one line of JSON each, in one write ---- */
 /* is_ok: false when a bar is missed or the thing does not work. fmt: what follows in the object, ""
  * or `"a":1`. */
-void answer(const char *item, bool is_ok, const char *fmt, ...)
+void gpu_answer(const char *item, bool is_ok, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* It could not be done, for gpu_why; is_skip: not this machine's fault, it only lacks something. */
 void answer_why(const char *item, bool is_skip);

@@ -33,14 +33,14 @@ static bool fail_gone(void)
 	return gpu_fail_as(SIDE_GONE, "the other process is gone");
 }
 
-bool side_is_there(struct side *s)
+bool side_is_there(struct gpu_side *s)
 {
 	struct pollfd p = {.fd = s->sock};
 
 	return poll(&p, 1, 0) <= 0 || !(p.revents & (POLLHUP | POLLERR)) || fail_gone();
 }
 
-static bool wait_for(struct side *s, short what)
+static bool wait_for(struct gpu_side *s, short what)
 {
 	uint64_t now = now_ns();
 	struct pollfd p = {.fd = s->sock, .events = what};
@@ -51,7 +51,7 @@ static bool wait_for(struct side *s, short what)
 	return gpu_fail("the other process does not answer");
 }
 
-bool side_send(struct side *s, uint64_t word, const void *data, size_t n, int fd)
+bool side_send(struct gpu_side *s, uint64_t word, const void *data, size_t n, int fd)
 {
 	struct message m = {.word = word, .n = n};
 	struct iovec iov = {&m, sizeof(m)};
@@ -80,7 +80,7 @@ bool side_send(struct side *s, uint64_t word, const void *data, size_t n, int fd
 	return gpu_fail("cannot tell the other process: %s", strerror(errno));
 }
 
-bool side_recv(struct side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd)
+bool side_recv(struct gpu_side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd)
 {
 	struct message m;
 	struct iovec iov = {&m, sizeof(m)};
@@ -110,12 +110,12 @@ bool side_recv(struct side *s, uint64_t *ret_word, void *data, size_t n, int *re
 	return true;
 }
 
-bool side_tell(struct side *s, uint64_t word)
+bool side_tell(struct gpu_side *s, uint64_t word)
 {
 	return side_send(s, word, NULL, 0, -1);
 }
 
-bool side_await(struct side *s, uint64_t word)
+bool side_await(struct gpu_side *s, uint64_t word)
 {
 	uint64_t got;
 
@@ -125,7 +125,7 @@ bool side_await(struct side *s, uint64_t word)
 				      (unsigned long long)got, (unsigned long long)word);
 }
 
-bool side_await_end(struct side *s)
+bool side_await_end(struct gpu_side *s)
 {
 	char byte;
 
@@ -135,7 +135,7 @@ bool side_await_end(struct side *s)
 	       gpu_fail("the other process still talks");
 }
 
-bool side_kill(struct side *s, pid_t pid)
+bool side_kill(struct gpu_side *s, pid_t pid)
 {
 	if (kill(pid, SIGKILL) < 0)
 		return gpu_fail("cannot kill %d: %s", (int)pid, strerror(errno));
@@ -160,9 +160,9 @@ static bool become_stranger(pid_t parent)
 	return die_with_parent(parent);
 }
 
-static pid_t start(const struct pair *p, int sock, int other, bool is_right)
+static pid_t start(const struct gpu_pair *p, int sock, int other, bool is_right)
 {
-	struct side s = {.sock = sock,
+	struct gpu_side s = {.sock = sock,
 		.item = p->item,
 		.deadline_ns = now_ns() + p->limit_s * UINT64_C(1000000000)};
 	pid_t parent = getpid(), pid = fork();
@@ -208,7 +208,7 @@ static bool is_fine(int status, bool dies)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-static bool pair_start(const struct pair *p, pid_t pid[2])
+static bool pair_start(const struct gpu_pair *p, pid_t pid[2])
 {
 	int sock[2];
 
@@ -226,7 +226,7 @@ static bool pair_start(const struct pair *p, pid_t pid[2])
 }
 
 /* A sentence, unless a side has said one. */
-static void tell_end(const struct pair *p, enum end worst, const int status[2])
+static void tell_end(const struct gpu_pair *p, enum end worst, const int status[2])
 {
 	const int told = W_EXITCODE(TOLD, 0);
 
@@ -242,7 +242,7 @@ static void tell_end(const struct pair *p, enum end worst, const int status[2])
 	answer_why(p->item, false);
 }
 
-bool pair_run(const struct pair *p)
+bool pair_run(const struct gpu_pair *p)
 {
 	uint64_t deadline_ns = now_ns() + (p->limit_s + 2) * UINT64_C(1000000000);
 	enum end end[2], worst;

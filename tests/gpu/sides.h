@@ -11,16 +11,16 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct side {
+struct gpu_side {
 	int sock;
 	const char *item; /* its name, for answers */
 	uint64_t deadline_ns;
 };
-typedef bool (*side_fn)(struct side *s);
+typedef bool (*side_fn)(struct gpu_side *s);
 
 enum side_death { SIDE_NONE, SIDE_LEFT, SIDE_RIGHT };
 
-struct pair {
+struct gpu_pair {
 	const char *item;
 	side_fn left, right;
 	unsigned limit_s;
@@ -29,19 +29,19 @@ struct pair {
 };
 
 /* Run both to their end. false: one failed, or was not ready in time, which is told. */
-bool pair_run(const struct pair *p);
+bool pair_run(const struct gpu_pair *p);
 
 /* ---- between the sides; each waits until the deadline at most, and says why when it fails ---- */
-bool side_send(struct side *s, uint64_t word, const void *data, size_t n, int fd);
+bool side_send(struct gpu_side *s, uint64_t word, const void *data, size_t n, int fd);
 /* fd: -1 when none came; NULL when none is expected. */
-bool side_recv(struct side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd);
+bool side_recv(struct gpu_side *s, uint64_t *ret_word, void *data, size_t n, int *ret_fd);
 /* Nothing but a word, which must be this one. */
-bool side_tell(struct side *s, uint64_t word);
-bool side_await(struct side *s, uint64_t word);
+bool side_tell(struct gpu_side *s, uint64_t word);
+bool side_await(struct gpu_side *s, uint64_t word);
 /* Is the other still there? For who waits for something else than its words; at once. */
-bool side_is_there(struct side *s);
+bool side_is_there(struct gpu_side *s);
 /* Kill the other and wait until it is gone. pid: as it said. */
-bool side_kill(struct side *s, pid_t pid);
+bool side_kill(struct gpu_side *s, pid_t pid);
 /* Is the other gone? Waits for it. */
-bool side_await_end(struct side *s);
+bool side_await_end(struct gpu_side *s);
 #endif

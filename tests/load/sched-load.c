@@ -52,7 +52,7 @@ struct bytes {
 };
 
 enum state { STATE_CLOSED, STATE_HELLO, STATE_UP };
-struct member {
+struct load_member {
 	int fd;
 	enum state state;
 	enum role role;
@@ -64,8 +64,8 @@ struct member {
 	struct bytes in, out;
 };
 
-struct load {
-	struct member *members;
+struct load_generator {
+	struct load_member *members;
 	uint32_t n_members, n_agents, n_servers, n_tensors, next, n_pending, n_synced, n_jobs,
 		n_planned, n_dead, job;
 	uint32_t silent; /* id of the server that is */
@@ -117,7 +117,7 @@ static void wait_ready(int fd)
 	} while (!strstr(text, "READY=1"));
 }
 
-static void start_scheduler(struct load *l, const char *program)
+static void start_scheduler(struct load_generator *l, const char *program)
 {
 	char listen[32], state[sizeof(l->dir) + 8];
 	struct sockaddr_un sa = {.sun_family = AF_UNIX};
@@ -146,7 +146,7 @@ static void start_scheduler(struct load *l, const char *program)
 	die("cannot run %s: %s", program, strerror(errno));
 }
 
-static double cpu_s(const struct load *l)
+static double cpu_s(const struct load_generator *l)
 {
 	char path[64], text[1024];
 	unsigned long user = 0, kernel = 0;
@@ -168,7 +168,7 @@ static double cpu_s(const struct load *l)
 	return (double)(user + kernel) / (double)sysconf(_SC_CLK_TCK);
 }
 
-static double memory_mb(const struct load *l, const char *what)
+static double memory_mb(const struct load_generator *l, const char *what)
 {
 	char path[64], line[256];
 	unsigned long kb = 0;
@@ -199,7 +199,7 @@ static int free_port(void)
 
 /* ---- members ---- */
 
-static void watch(struct load *l, struct member *m, int op)
+static void watch(struct load_generator *l, struct load_member *m, int op)
 {
 	struct epoll_event e = {
 		.events = EPOLLIN | (m->out.n > m->out.at ? EPOLLOUT : 0u), .data.ptr = m};
@@ -208,7 +208,7 @@ static void watch(struct load *l, struct member *m, int op)
 		die("epoll: %s", strerror(errno));
 }
 
-static void flush(struct load *l, struct member *m)
+static void flush(struct load_generator *l, struct load_member *m)
 {
 	while (m->out.at < m->out.n) {
 		ssize_t n = send(m->fd, m->out.v + m->out.at, m->out.n - m->out.at, MSG_NOSIGNAL);
@@ -220,7 +220,7 @@ static void flush(struct load *l, struct member *m)
 	watch(l, m, EPOLL_CTL_MOD);
 }
 
-static void send_msg(struct load *l, struct member *m, const struct ctl_msg *msg)
+static void send_msg(struct load_generator *l, struct load_member *m, const struct ctl_msg *msg)
 {
 	const struct layout *layout = ctl_layout(msg->type);
 	size_t n = codec_size(layout, &msg->hello);
@@ -232,7 +232,7 @@ static void send_msg(struct load *l, struct member *m, const struct ctl_msg *msg
 	flush(l, m);
 }
 
-static void say_hello(struct load *l, struct member *m)
+static void say_hello(struct load_generator *l, struct load_member *m)
 {
 	char name[32];
 	struct ctl_msg msg = {.type = CTL_HELLO};
@@ -253,7 +253,7 @@ static void say_hello(struct load *l, struct member *m)
 	send_msg(l, m, &msg);
 }
 
-static void dial(struct load *l, struct member *m)
+static void dial(struct load_generator *l, struct load_member *m)
 {
 	struct sockaddr_in sa = {.sin_family = AF_INET,
 		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
@@ -274,7 +274,7 @@ static void dial(struct load *l, struct member *m)
 	say_hello(l, m);
 }
 
-static void join(struct load *l, struct member *m)
+static void join(struct load_generator *l, struct load_member *m)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = 1, .job = "load", .rank = m->idx, .size = l->n_agents, .pid = 1}};
@@ -282,7 +282,7 @@ static void join(struct load *l, struct member *m)
 	send_msg(l, m, &msg);
 }
 
-static void declare(struct load *l, struct member *m)
+static void declare(struct load_generator *l, struct load_member *m)
 {
 	static struct ctl_decl decls[DECLARE_MAX];
 	static char names[DECLARE_MAX][64];
@@ -301,7 +301,7 @@ static void declare(struct load *l, struct member *m)
 	m->has_declared = true;
 }
 
-static void on_beat(struct load *l, struct member *m, const struct ctl_beat *b)
+static void on_beat(struct load_generator *l, struct load_member *m, const struct ctl_beat *b)
 {
 	uint64_t now = clock_now_ns(), quiet = m->heard_ns ? now - m->heard_ns : 0;
 
@@ -311,7 +311,7 @@ static void on_beat(struct load *l, struct member *m, const struct ctl_beat *b)
 		l->quiet_ns = quiet;
 }
 
-static void on_peers(struct load *l, struct member *m, const struct ctl_peers *p)
+static void on_peers(struct load_generator *l, struct load_member *m, const struct ctl_peers *p)
 {
 	if (!p->n_peers && !m->synced_ns) {
 		m->synced_ns = clock_now_ns();
@@ -330,7 +330,7 @@ static void on_peers(struct load *l, struct member *m, const struct ctl_peers *p
 	}
 }
 
-static void on_plan(struct load *l, struct member *m, const struct ctl_plan *p)
+static void on_plan(struct load_generator *l, struct load_member *m, const struct ctl_plan *p)
 {
 	m->n_planned += p->n_tensors;
 	if (m->role != ROLE_AGENT || m->n_planned < l->n_tensors || m->planned_ns)
@@ -339,7 +339,7 @@ static void on_plan(struct load *l, struct member *m, const struct ctl_plan *p)
 	l->n_planned++;
 }
 
-static void on_msg(struct load *l, struct member *m, const struct ctl_msg *msg)
+static void on_msg(struct load_generator *l, struct load_member *m, const struct ctl_msg *msg)
 {
 	switch (msg->type) {
 	case CTL_WELCOME:
@@ -379,7 +379,7 @@ static void on_msg(struct load *l, struct member *m, const struct ctl_msg *msg)
 	}
 }
 
-static void on_readable(struct load *l, struct member *m)
+static void on_readable(struct load_generator *l, struct load_member *m)
 {
 	struct ctlframe frame;
 	size_t used;
@@ -417,10 +417,10 @@ static void on_readable(struct load *l, struct member *m)
 		m->in.at = m->in.n = 0;
 }
 
-static void beat(struct load *l, uint64_t now)
+static void beat(struct load_generator *l, uint64_t now)
 {
 	for (uint32_t i = 0; i < l->n_members; i++) {
-		struct member *m = &l->members[i];
+		struct load_member *m = &l->members[i];
 		struct ctl_msg msg = {.type = CTL_BEAT};
 
 		if (m->state != STATE_UP || m->is_silent || now < m->next_beat)
@@ -432,7 +432,7 @@ static void beat(struct load *l, uint64_t now)
 	}
 }
 
-static void turn(struct load *l)
+static void turn(struct load_generator *l)
 {
 	struct epoll_event ev[256];
 	int n;
@@ -442,7 +442,7 @@ static void turn(struct load *l)
 	beat(l, clock_now_ns());
 	n = epoll_wait(l->epoll, ev, 256, 10);
 	for (int i = 0; i < n; i++) {
-		struct member *m = ev[i].data.ptr;
+		struct load_member *m = ev[i].data.ptr;
 
 		if (ev[i].events & EPOLLOUT)
 			flush(l, m);
@@ -459,12 +459,12 @@ struct phase {
 	double cpu;
 };
 
-static struct phase phase_begin(const struct load *l, const char *name)
+static struct phase phase_begin(const struct load_generator *l, const char *name)
 {
 	return (struct phase){name, clock_now_ns(), cpu_s(l)};
 }
 
-static double phase_end(const struct load *l, const struct phase *p)
+static double phase_end(const struct load_generator *l, const struct phase *p)
 {
 	double span = (double)(clock_now_ns() - p->start) / 1e9, cpu = cpu_s(l) - p->cpu;
 
@@ -474,7 +474,8 @@ static double phase_end(const struct load *l, const struct phase *p)
 	return span;
 }
 
-static void wait_for(struct load *l, const uint32_t *count, uint32_t want, const char *what)
+static void wait_for(
+	struct load_generator *l, const uint32_t *count, uint32_t want, const char *what)
 {
 	uint64_t deadline = clock_now_ns() + PHASE_S * S;
 
@@ -485,7 +486,7 @@ static void wait_for(struct load *l, const uint32_t *count, uint32_t want, const
 	}
 }
 
-static void idle(struct load *l, uint64_t span_ns)
+static void idle(struct load_generator *l, uint64_t span_ns)
 {
 	uint64_t until = clock_now_ns() + span_ns;
 
@@ -493,7 +494,7 @@ static void idle(struct load *l, uint64_t span_ns)
 		turn(l);
 }
 
-static void members_new(struct load *l)
+static void members_new(struct load_generator *l)
 {
 	l->n_members = l->n_agents + l->n_servers;
 	l->members = calloc(l->n_members, sizeof(*l->members));
@@ -501,7 +502,7 @@ static void members_new(struct load *l)
 	if (!l->members || l->epoll < 0)
 		die("out of memory");
 	for (uint32_t i = 0; i < l->n_members; i++) {
-		struct member *m = &l->members[i];
+		struct load_member *m = &l->members[i];
 
 		m->role = i < l->n_servers ? ROLE_SERVER : ROLE_AGENT;
 		m->idx = i < l->n_servers ? i : i - l->n_servers;
@@ -509,7 +510,7 @@ static void members_new(struct load *l)
 	}
 }
 
-static void run_phases(struct load *l)
+static void run_phases(struct load_generator *l)
 {
 	struct phase p = phase_begin(l, "register");
 	double dead_s;
@@ -554,7 +555,7 @@ static int remove_file(const char *path, const struct stat *sb, int flag, struct
 
 int main(int argc, char **argv)
 {
-	struct load l = {.n_agents = 500,
+	struct load_generator l = {.n_agents = 500,
 		.n_servers = 500,
 		.n_tensors = 10000,
 		.dir = "/tmp/sched-load-XXXXXX"};

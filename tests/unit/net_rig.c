@@ -17,7 +17,7 @@ int rig_watched_fd = -1;
 
 static void on_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
-	struct node *n = ctx;
+	struct net_node *n = ctx;
 
 	n->n_up++;
 	n->conn = c;
@@ -27,7 +27,7 @@ static void on_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_in
 
 static void on_down(void *ctx, struct xconn *c, const char *why)
 {
-	struct node *n = ctx;
+	struct net_node *n = ctx;
 
 	n->n_down++;
 	n->down_ns = clock_now_ns();
@@ -38,7 +38,7 @@ static void on_down(void *ctx, struct xconn *c, const char *why)
 
 static void on_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
-	struct node *n = ctx;
+	struct net_node *n = ctx;
 
 	n->n_messages++;
 	if (n->on_message)
@@ -47,7 +47,7 @@ static void on_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 
 static void on_read_done(void *ctx, struct xport_read *r, int status)
 {
-	struct node *n = ctx;
+	struct net_node *n = ctx;
 
 	r->impl = NULL;
 	n->n_read_done++;
@@ -60,7 +60,7 @@ static void on_read_done(void *ctx, struct xport_read *r, int status)
 
 static void on_writable(void *ctx, struct xconn *c)
 {
-	struct node *n = ctx;
+	struct net_node *n = ctx;
 
 	n->n_writable++;
 	if (n->on_writable)
@@ -77,7 +77,7 @@ const struct xport_events rig_events = {
 
 int rig_key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key)
 {
-	const struct node *n = ctx;
+	const struct net_node *n = ctx;
 
 	if (!n->is_known || peer_id != CLIENT_ID || peer_instance != CLIENT_INSTANCE)
 		return BPS_ENOTFOUND;
@@ -117,7 +117,7 @@ struct net_config config_of(bool is_server)
 		.connect_timeout_ms = rig_is_tcp() ? 0 : DEADLINE_MS};
 }
 
-static int node_sleep_ms(struct node *n, uint64_t now_ns, uint64_t until_ns)
+static int node_sleep_ms(struct net_node *n, uint64_t now_ns, uint64_t until_ns)
 {
 	uint64_t at = n->x->ops->next_deadline(n->x);
 
@@ -127,7 +127,7 @@ static int node_sleep_ms(struct node *n, uint64_t now_ns, uint64_t until_ns)
 }
 
 /* One turn of both ends; sleeps when nothing is there and both may. */
-void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
+void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns)
 {
 	struct pollfd p[4];
 	uint64_t now_ns = clock_now_ns();
@@ -147,13 +147,13 @@ void turn(struct node **n, unsigned n_nodes, uint64_t until_ns)
 		poll(p, n_nodes + 1, timeout_ms);
 }
 
-void node_begin(struct node *n)
+void net_node_begin(struct net_node *n)
 {
 	memset(n, 0, sizeof(*n));
 	n->is_known = true;
 }
 
-void node_attach(struct node *n)
+void net_node_attach(struct net_node *n)
 {
 	struct err_text err = {""};
 
@@ -161,37 +161,37 @@ void node_attach(struct node *n)
 		fail_msg("%s", err.s);
 }
 
-void node_open(struct node *n, const struct net_config *cfg)
+void net_node_open(struct net_node *n, const struct net_config *cfg)
 {
 	struct err_text err = {""};
 
-	node_begin(n);
+	net_node_begin(n);
 	if (net_open(cfg, rig_key_of, n, &n->f, &err))
 		fail_msg("%s", err.s);
-	node_attach(n);
+	net_node_attach(n);
 }
 
-void node_close(struct node *n)
+void net_node_close(struct net_node *n)
 {
 	xport_free(n->x);
 	net_close(n->f);
 }
 
-static void open_both(struct rig *r, struct net_config *server, struct net_config *client)
+static void open_both(struct net_rig *r, struct net_config *server, struct net_config *client)
 {
 	r->third = NULL;
-	node_open(&r->server, server);
-	node_open(&r->client, client);
+	net_node_open(&r->server, server);
+	net_node_open(&r->client, client);
 }
 
-void rig_open(struct rig *r)
+void net_rig_open(struct net_rig *r)
 {
 	struct net_config server = config_of(true), client = config_of(false);
 
 	open_both(r, &server, &client);
 }
 
-void rig_open_pinging(struct rig *r, uint32_t ping_ms, uint32_t dead_ms)
+void rig_open_pinging(struct net_rig *r, uint32_t ping_ms, uint32_t dead_ms)
 {
 	struct net_config server = config_of(true), client = config_of(false);
 
@@ -200,7 +200,7 @@ void rig_open_pinging(struct rig *r, uint32_t ping_ms, uint32_t dead_ms)
 	open_both(r, &server, &client);
 }
 
-void rig_open_least_credit(struct rig *r)
+void rig_open_least_credit(struct net_rig *r)
 {
 	struct net_config server = config_of(true), client = config_of(false);
 
@@ -208,24 +208,24 @@ void rig_open_least_credit(struct rig *r)
 	open_both(r, &server, &client);
 }
 
-void rig_close(struct rig *r)
+void net_rig_close(struct net_rig *r)
 {
-	node_close(&r->client);
-	node_close(&r->server);
+	net_node_close(&r->client);
+	net_node_close(&r->server);
 }
-int dial(struct node *n, uint16_t port, const uint8_t *key)
+int dial(struct net_node *n, uint16_t port, const uint8_t *key)
 {
 	return n->x->ops->connect(
 		n->x, rig_address(), port, 0, SERVER_ID, SERVER_INSTANCE, key, n, &n->conn);
 }
 
-void rig_connect(struct rig *r)
+void rig_connect(struct net_rig *r)
 {
 	assert_int_equal(dial(&r->client, net_port(r->server.f), the_key), 0);
 	RUN(r, r->client.n_up == 1 && r->server.n_up == 1);
 }
 
-uint64_t protocol_errors(const struct node *n)
+uint64_t protocol_errors(const struct net_node *n)
 {
 	struct net_stats s;
 
@@ -233,7 +233,7 @@ uint64_t protocol_errors(const struct node *n)
 	return s.protocol_errors;
 }
 
-uint64_t refused(const struct node *n)
+uint64_t refused(const struct net_node *n)
 {
 	struct net_stats s;
 
@@ -267,7 +267,7 @@ int send_round(struct xconn *c, uint64_t round)
 
 void *serve(void *arg)
 {
-	struct node *n = arg, *one[] = {n};
+	struct net_node *n = arg, *one[] = {n};
 
 	while (!atomic_load(&n->stop))
 		turn(one, 1, clock_now_ns() + 20 * MS);
@@ -308,19 +308,19 @@ int stranger(uint16_t port, const void *data, size_t n_bytes)
 	return fd;
 }
 
-void echo(struct node *n, struct xconn *c, const struct wire_msg *m)
+void echo(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	n->is_wrong |= crc32c(0, m->payload, m->len) != m->crc;
 	n->is_wrong |= xport_send(c, m) != 0;
 }
 
-void check_crc(struct node *n, struct xconn *c, const struct wire_msg *m)
+void check_crc(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)c;
 	n->is_wrong |= crc32c(0, m->payload, m->len) != m->crc || m->round != n->n_messages;
 }
 
-struct mem mem_new(struct node *n, size_t bytes, uint32_t seed)
+struct mem mem_new(struct net_node *n, size_t bytes, uint32_t seed)
 {
 	struct mem m = {.bytes = bytes};
 
@@ -332,7 +332,7 @@ struct mem mem_new(struct node *n, size_t bytes, uint32_t seed)
 	return m;
 }
 
-struct xport_read read_of(const struct node *n, const struct mem *to, const struct mem *from,
+struct xport_read read_of(const struct net_node *n, const struct mem *to, const struct mem *from,
 	uint64_t offset, uint32_t len)
 {
 	return (struct xport_read){.conn = n->conn,
@@ -349,7 +349,7 @@ void mem_free(struct mem *m)
 	munmap(m->p, m->bytes);
 }
 
-void begin_read(struct rig *r, struct xport_read *rd)
+void begin_read(struct net_rig *r, struct xport_read *rd)
 {
 	int rc = BPS_EPROTO;
 
@@ -357,7 +357,7 @@ void begin_read(struct rig *r, struct xport_read *rd)
 	assert_int_equal(rc, 0);
 }
 
-void read_both_ways(struct rig *r)
+void read_both_ways(struct net_rig *r)
 {
 	static const uint32_t sizes[] = {1, 63, 4096, 65537, 1u << 20, READ_MAX - 5, READ_MAX};
 	struct mem from_s, from_c, to_s, to_c;
@@ -379,7 +379,7 @@ void read_both_ways(struct rig *r)
 		assert_memory_equal(to_c.p + off, from_s.p + off, sizes[i]);
 	}
 	assert_int_equal(r->server.n_read_failed + r->client.n_read_failed, 0);
-	rig_close(r);
+	net_rig_close(r);
 	mem_free(&from_s);
 	mem_free(&from_c);
 	mem_free(&to_s);

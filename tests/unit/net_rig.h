@@ -37,7 +37,7 @@ bool rig_is_tcp(void);
 void rig_use(const char *provider);
 const char *rig_address(void);
 
-struct node {
+struct net_node {
 	struct net *f;
 	struct xport *x;
 	struct xconn *conn; /* the last that came up, or was connected */
@@ -47,9 +47,9 @@ struct node {
 	char why[200];
 	uint64_t down_ns;
 	_Atomic bool is_known; /* what its key function answers */
-	void (*on_message)(struct node *n, struct xconn *c, const struct wire_msg *m);
-	void (*on_writable)(struct node *n, struct xconn *c);
-	void (*on_read_done)(struct node *n, struct xport_read *r, int status);
+	void (*on_message)(struct net_node *n, struct xconn *c, const struct wire_msg *m);
+	void (*on_writable)(struct net_node *n, struct xconn *c);
+	void (*on_read_done)(struct net_node *n, struct xport_read *r, int status);
 	uint64_t next_round;
 	bool is_wrong;
 	unsigned downs_at_read; /* n_down seen by the last read_done */
@@ -57,9 +57,9 @@ struct node {
 	atomic_bool stop;
 };
 
-struct rig {
-	struct node server, client;
-	struct node *third; /* when there is one */
+struct net_rig {
+	struct net_node server, client;
+	struct net_node *third; /* when there is one */
 };
 
 extern const struct xport_events rig_events;
@@ -67,25 +67,25 @@ extern const struct xport_events rig_events;
 int rig_key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key);
 struct net_config config_of(bool is_server);
 /* Start n with the net that open has made, or made none. */
-void node_begin(struct node *n);
-void node_attach(struct node *n);
-void node_open(struct node *n, const struct net_config *cfg);
-void node_close(struct node *n);
-void rig_open(struct rig *r);
+void net_node_begin(struct net_node *n);
+void net_node_attach(struct net_node *n);
+void net_node_open(struct net_node *n, const struct net_config *cfg);
+void net_node_close(struct net_node *n);
+void net_rig_open(struct net_rig *r);
 /* Both ends with pings this often. */
-void rig_open_pinging(struct rig *r, uint32_t ping_ms, uint32_t dead_ms);
+void rig_open_pinging(struct net_rig *r, uint32_t ping_ms, uint32_t dead_ms);
 /* Both ends with the fewest credits that there may be. */
-void rig_open_least_credit(struct rig *r);
-void rig_close(struct rig *r);
-int dial(struct node *n, uint16_t port, const uint8_t *key);
-void rig_connect(struct rig *r);
+void rig_open_least_credit(struct net_rig *r);
+void net_rig_close(struct net_rig *r);
+int dial(struct net_node *n, uint16_t port, const uint8_t *key);
+void rig_connect(struct net_rig *r);
 
 /* One turn of all nodes; sleeps, until then, when nothing is there and all may. */
-void turn(struct node **n, unsigned n_nodes, uint64_t until_ns);
+void turn(struct net_node **n, unsigned n_nodes, uint64_t until_ns);
 /* Run both ends until cond; false after ms. */
 #define RUN_MS(r, cond, ms)                                                                        \
 	({                                                                                         \
-		struct node *all_[] = {&(r)->server, &(r)->client, (r)->third};                    \
+		struct net_node *all_[] = {&(r)->server, &(r)->client, (r)->third};                \
 		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                              \
 		while (!(cond) && clock_now_ns() < until_)                                         \
 			turn(all_, all_[2] ? 3 : 2, until_);                                       \
@@ -94,7 +94,7 @@ void turn(struct node **n, unsigned n_nodes, uint64_t until_ns);
 #define RUN(r, cond) assert_true(RUN_MS(r, cond, DEADLINE_MS))
 #define RUN_ONE(n, cond, ms)                                                                       \
 	({                                                                                         \
-		struct node *one_[] = {n};                                                         \
+		struct net_node *one_[] = {n};                                                     \
 		uint64_t until_ = clock_now_ns() + (uint64_t)(ms)*MS;                              \
 		while (!(cond) && clock_now_ns() < until_)                                         \
 			turn(one_, 1, until_);                                                     \
@@ -103,8 +103,8 @@ void turn(struct node **n, unsigned n_nodes, uint64_t until_ns);
 /* A thread that turns one node until its stop. */
 void *serve(void *node);
 
-uint64_t protocol_errors(const struct node *n);
-uint64_t refused(const struct node *n);
+uint64_t protocol_errors(const struct net_node *n);
+uint64_t refused(const struct net_node *n);
 
 struct wire_msg inline_message(uint64_t round, const void *payload, uint32_t len);
 int send_round(struct xconn *c, uint64_t round);
@@ -115,9 +115,9 @@ unsigned count_fds(void);
 int stranger(uint16_t port, const void *data, size_t n_bytes);
 
 /* For on_message. */
-void echo(struct node *n, struct xconn *c, const struct wire_msg *m);
+void echo(struct net_node *n, struct xconn *c, const struct wire_msg *m);
 /* The messages' rounds count from 1. */
-void check_crc(struct node *n, struct xconn *c, const struct wire_msg *m);
+void check_crc(struct net_node *n, struct xconn *c, const struct wire_msg *m);
 
 struct mem {
 	uint8_t *p;
@@ -125,12 +125,12 @@ struct mem {
 	uint16_t seg;
 };
 /* Memory that n offers; seed 0: zeros. */
-struct mem mem_new(struct node *n, size_t bytes, uint32_t seed);
+struct mem mem_new(struct net_node *n, size_t bytes, uint32_t seed);
 void mem_free(struct mem *m);
 /* The same bytes of `from` into `to`. */
-struct xport_read read_of(const struct node *n, const struct mem *to, const struct mem *from,
+struct xport_read read_of(const struct net_node *n, const struct mem *to, const struct mem *from,
 	uint64_t offset, uint32_t len);
 /* Start a read as soon as the transport knows the peer's segment. */
-void begin_read(struct rig *r, struct xport_read *rd);
-void read_both_ways(struct rig *r);
+void begin_read(struct net_rig *r, struct xport_read *rd);
+void read_both_ways(struct net_rig *r);
 #endif

@@ -27,7 +27,7 @@
 #define LOG_BYTES (4u << 20)
 
 /* The world around one core: every message becomes a line, every record is kept for a restart. */
-struct world {
+struct sched_world {
 	struct sched_core *core;
 	struct sched_config cfg;
 	uint64_t now, random;
@@ -48,9 +48,9 @@ struct world {
 	struct event_ring *events;
 };
 
-static inline void note(struct world *w, const char *fmt, ...)
+static inline void note(struct sched_world *w, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
-static inline void note(struct world *w, const char *fmt, ...)
+static inline void note(struct sched_world *w, const char *fmt, ...)
 {
 	va_list ap;
 	int n;
@@ -62,13 +62,13 @@ static inline void note(struct world *w, const char *fmt, ...)
 	w->n_log += (size_t)n;
 }
 
-static inline void clear(struct world *w)
+static inline void clear(struct sched_world *w)
 {
 	w->n_log = 0;
 	w->log[0] = 0;
 }
 
-static inline void note_plan(struct world *w, const struct ctl_plan *p)
+static inline void note_plan(struct sched_world *w, const struct ctl_plan *p)
 {
 	note(w, " job=%u", p->job);
 	for (uint32_t i = 0; i < p->n_tensors; i++)
@@ -85,7 +85,7 @@ static inline void note_plan(struct world *w, const struct ctl_plan *p)
 	}
 }
 
-static inline void note_body(struct world *w, const struct ctl_msg *m)
+static inline void note_body(struct sched_world *w, const struct ctl_msg *m)
 {
 	switch (m->type) {
 	case CTL_WELCOME:
@@ -160,7 +160,7 @@ static inline uint64_t view_of(const struct ctl_msg *m)
 
 static inline void on_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 {
-	struct world *w = ctx;
+	struct sched_world *w = ctx;
 	size_t n = codec_size(ctl_layout(m->type), &m->hello);
 
 	assert_true(n > 0);                      /* every message can be encoded */
@@ -179,7 +179,7 @@ static inline void on_drop(void *ctx, uint32_t conn, const char *why)
 
 static inline int on_persist(void *ctx, const struct state_record *rec)
 {
-	struct world *w = ctx;
+	struct sched_world *w = ctx;
 	size_t n = codec_size(state_layout(), rec);
 
 	if (w->persist_error)
@@ -196,7 +196,7 @@ static inline int on_persist(void *ctx, const struct state_record *rec)
 
 static inline void on_random(void *ctx, void *ret, size_t n)
 {
-	struct world *w = ctx;
+	struct sched_world *w = ctx;
 
 	memset(ret, (int)++w->random, n);
 }
@@ -210,7 +210,7 @@ static inline void on_pair_key(
 
 static inline void on_probe_done(void *ctx, uint64_t token, const struct sched_probe *p)
 {
-	struct world *w = ctx;
+	struct sched_world *w = ctx;
 
 	assert_int_equal(token, 77);
 	w->is_probe_done = true;
@@ -223,12 +223,12 @@ static inline void on_probe_done(void *ctx, uint64_t token, const struct sched_p
 
 static inline void on_event(void *ctx, const struct sched_event *e)
 {
-	struct world *w = ctx;
+	struct sched_world *w = ctx;
 
 	events_add(w->events, e, 1.5);
 }
 
-static inline void core_new(struct world *w)
+static inline void core_new(struct sched_world *w)
 {
 	struct sched_env env = {
 		w, on_send, on_drop, on_persist, on_random, on_pair_key, on_probe_done, on_event};
@@ -238,7 +238,7 @@ static inline void core_new(struct world *w)
 	w->core = sched_new(&w->cfg, &env);
 }
 
-static inline void world_init(struct world *w)
+static inline void world_init(struct sched_world *w)
 {
 	log_set_level(LOG_ERROR);
 	memset(w, 0, sizeof(*w));
@@ -250,7 +250,7 @@ static inline void world_init(struct world *w)
 	assert_int_equal(sched_start(w->core, w->now), 0);
 }
 
-static inline void world_fini(struct world *w)
+static inline void world_fini(struct sched_world *w)
 {
 	sched_free(w->core);
 	free(w->log);
@@ -260,7 +260,7 @@ static inline void world_fini(struct world *w)
 		free(w->records[i].bytes);
 }
 
-static inline void check(const struct world *w)
+static inline void check(const struct sched_world *w)
 {
 	struct err_text err = {""};
 
@@ -268,7 +268,7 @@ static inline void check(const struct world *w)
 		fail_msg("%s", err.s);
 }
 
-static inline void kill_scheduler(struct world *w)
+static inline void kill_scheduler(struct sched_world *w)
 {
 	w->persist_error = 0;
 	sched_free(w->core);
@@ -290,7 +290,7 @@ static inline void kill_scheduler(struct world *w)
 }
 
 /* Let ms pass; the members on conns (0-terminated) beat meanwhile. */
-static inline void pass(struct world *w, uint64_t ms, const uint32_t *conns)
+static inline void pass(struct sched_world *w, uint64_t ms, const uint32_t *conns)
 {
 	uint64_t end = w->now + ms * MS, next_beat = w->now;
 	struct ctl_msg msg = {.type = CTL_BEAT};
@@ -317,7 +317,7 @@ static inline void pass(struct world *w, uint64_t ms, const uint32_t *conns)
 	check(w);
 }
 
-static inline void send_msg(struct world *w, uint32_t conn, const struct ctl_msg *msg)
+static inline void send_msg(struct sched_world *w, uint32_t conn, const struct ctl_msg *msg)
 {
 	sched_message(w->core, conn, msg, w->now);
 	check(w);
@@ -339,7 +339,7 @@ static inline struct ctl_msg hello_of(
 			.threads = 2}};
 }
 
-static inline void hello(struct world *w, uint32_t conn, enum role role, const char *name,
+static inline void hello(struct sched_world *w, uint32_t conn, enum role role, const char *name,
 	const char *host, uint64_t instance)
 {
 	struct ctl_msg msg = hello_of(role, name, host, instance);
@@ -348,17 +348,17 @@ static inline void hello(struct world *w, uint32_t conn, enum role role, const c
 	send_msg(w, conn, &msg);
 }
 
-static inline void server(struct world *w, uint32_t conn, const char *name, uint64_t instance)
+static inline void server(struct sched_world *w, uint32_t conn, const char *name, uint64_t instance)
 {
 	hello(w, conn, ROLE_SERVER, name, name, instance);
 }
 
-static inline void agent(struct world *w, uint32_t conn, const char *name, uint64_t instance)
+static inline void agent(struct sched_world *w, uint32_t conn, const char *name, uint64_t instance)
 {
 	hello(w, conn, ROLE_AGENT, name, name, instance);
 }
 
-static inline void close_conn(struct world *w, uint32_t conn)
+static inline void close_conn(struct sched_world *w, uint32_t conn)
 {
 	sched_conn_closed(w->core, conn, w->now);
 	check(w);
@@ -368,7 +368,8 @@ static const struct blob token = {"0123456789abcdef0123456789abcdef", CTL_TOKEN_
 static const struct blob other_token = {"0123456789abcdef0123456789abcdeF", CTL_TOKEN_BYTES};
 static const struct blob no_token = {NULL, 0};
 
-static inline void join(struct world *w, uint32_t conn, uint32_t rank, uint32_t size, uint32_t pid)
+static inline void join(
+	struct sched_world *w, uint32_t conn, uint32_t rank, uint32_t size, uint32_t pid)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = pid,
@@ -383,8 +384,8 @@ static inline void join(struct world *w, uint32_t conn, uint32_t rank, uint32_t 
 	send_msg(w, conn, &msg);
 }
 
-static inline void declare(
-	struct world *w, uint32_t conn, uint32_t rank, const char *name, uint8_t dtype, uint64_t n)
+static inline void declare(struct sched_world *w, uint32_t conn, uint32_t rank, const char *name,
+	uint8_t dtype, uint64_t n)
 {
 	struct ctl_decl d = {rank, name, dtype, n};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->last_job, &d, 1}};
@@ -392,7 +393,8 @@ static inline void declare(
 	send_msg(w, conn, &msg);
 }
 
-static inline void worker(struct world *w, uint32_t conn, uint32_t rank, enum worker_event event)
+static inline void worker(
+	struct sched_world *w, uint32_t conn, uint32_t rank, enum worker_event event)
 {
 	struct ctl_msg msg = {.type = CTL_WORKER,
 		.worker = {w->last_job, rank, (uint8_t)event, .text = "killed by signal 9"}};
@@ -413,7 +415,7 @@ static inline void worker(struct world *w, uint32_t conn, uint32_t rank, enum wo
 
 /* Servers s1 (conn 11), s2 (12); agents a (21), b (22); job x of two workers; tensor w. */
 static const uint32_t everybody[] = {11, 12, 21, 22, 0};
-static inline void running_job(struct world *w)
+static inline void running_job(struct sched_world *w)
 {
 	world_init(w);
 	server(w, 11, "s1", 101);

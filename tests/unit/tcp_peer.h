@@ -1,7 +1,7 @@
 #ifndef BPS_TESTS_TCP_PEER_H
 #define BPS_TESTS_TCP_PEER_H
 /* A peer of our own TCP (common/transport/sockets/tcp.h) made of bare sockets, which a test has say what it likes; a
- * struct rig has the other end. */
+ * struct net_rig has the other end. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -10,13 +10,13 @@
 #include "common/transport/sockets/tcp_impl.h"
 #include "tests/unit/net_rig.h"
 
-static inline struct tcp_conn *tcp_conn_of(const struct node *n)
+static inline struct tcp_conn *tcp_conn_of(const struct net_node *n)
 {
 	return (struct tcp_conn *)n->conn;
 }
 
-struct raw {
-	struct rig *rig;
+struct raw_conn {
+	struct net_rig *rig;
 	int fds[N_LANES];
 };
 
@@ -30,14 +30,15 @@ static inline bool has_come(int fd, uint8_t *buf, size_t *at, size_t n_bytes)
 	return *at == n_bytes;
 }
 
-static inline void raw_recv(struct raw *p, enum lane lane, void *buf, size_t n_bytes)
+static inline void raw_recv(struct raw_conn *p, enum lane lane, void *buf, size_t n_bytes)
 {
 	size_t at = 0;
 
 	RUN(p->rig, has_come(p->fds[lane], buf, &at, n_bytes));
 }
 
-static inline void raw_send(const struct raw *p, enum lane lane, const void *data, size_t n_bytes)
+static inline void raw_send(
+	const struct raw_conn *p, enum lane lane, const void *data, size_t n_bytes)
 {
 	assert_int_equal(send(p->fds[lane], data, n_bytes, MSG_NOSIGNAL), n_bytes);
 }
@@ -55,7 +56,7 @@ static inline size_t put_item(
 	return 2 * sizeof(f) + len;
 }
 
-static inline void raw_close(struct raw *p)
+static inline void raw_close(struct raw_conn *p)
 {
 	for (unsigned i = 0; i < N_LANES; i++)
 		if (p->fds[i] >= 0)
@@ -84,7 +85,7 @@ static inline void seal_channel(uint64_t count, enum channel channel, uint8_t re
 	ticket_seal(&t, the_key, ret);
 }
 
-static inline void raw_join(struct raw *p, uint64_t count, enum lane lane)
+static inline void raw_join(struct raw_conn *p, uint64_t count, enum lane lane)
 {
 	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES];
 	struct proof pr;
@@ -116,10 +117,10 @@ static inline size_t put_kind(uint8_t *to, enum wire_type type)
 }
 
 /* A peer whose connection is up at the server. */
-static inline struct raw raw_up(struct rig *r)
+static inline struct raw_conn raw_up(struct net_rig *r)
 {
 	static uint64_t count = 1000;
-	struct raw p = {.rig = r, .fds = {-1, -1}};
+	struct raw_conn p = {.rig = r, .fds = {-1, -1}};
 	unsigned n_up = r->server.n_up;
 	uint8_t ping[256];
 

@@ -27,7 +27,7 @@ struct shared {
 		end_s[2 * PROBE_MEMBERS_MAX];
 };
 
-struct raw {
+struct probe_raw {
 	unsigned n, k;
 	size_t bytes, part; /* bytes: of a tensor's share on one server */
 	uint64_t rounds;
@@ -43,20 +43,20 @@ struct way {
 	uint64_t rounds;      /* left */
 };
 
-struct link {
+struct probe_link {
 	int fd;
 	struct way out, in;
 	bool is_watching_out;
 };
 
-static size_t part_left(const struct raw *raw, const struct way *w)
+static size_t part_left(const struct probe_raw *raw, const struct way *w)
 {
 	size_t end = (w->at / raw->part + 1) * raw->part;
 
 	return (end < raw->bytes ? end : raw->bytes) - w->at;
 }
 
-static void advance(const struct raw *raw, struct way *w, size_t n)
+static void advance(const struct probe_raw *raw, struct way *w, size_t n)
 {
 	size_t head = HEADER - w->header_at;
 
@@ -77,7 +77,7 @@ static void advance(const struct raw *raw, struct way *w, size_t n)
 	w->rounds--;
 }
 
-static size_t vector(const struct raw *raw, struct way *w, struct iovec *iov)
+static size_t vector(const struct probe_raw *raw, struct way *w, struct iovec *iov)
 {
 	iov[0] = (struct iovec){w->header + w->header_at, HEADER - w->header_at};
 	iov[1] = (struct iovec){w->mem + w->at, part_left(raw, w)};
@@ -95,7 +95,7 @@ static bool would_block(ssize_t n)
 
 /* One part at a time, so that a connection does not starve the others. False: the socket is full.
  */
-static bool send_some(const struct raw *raw, struct link *l)
+static bool send_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
@@ -109,7 +109,7 @@ static bool send_some(const struct raw *raw, struct link *l)
 }
 
 /* A header is read along with what follows it, as who knows how long parts are can do. */
-static void receive_some(const struct raw *raw, struct link *l)
+static void receive_some(const struct probe_raw *raw, struct probe_link *l)
 {
 	struct iovec iov[2];
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
@@ -121,7 +121,7 @@ static void receive_some(const struct raw *raw, struct link *l)
 		advance(raw, &l->in, (size_t)n);
 }
 
-static void watch(int ep, struct link *l, int how, bool out)
+static void watch(int ep, struct probe_link *l, int how, bool out)
 {
 	struct epoll_event e = {.events = EPOLLIN | (out ? EPOLLOUT : 0), .data.ptr = l};
 
@@ -130,7 +130,7 @@ static void watch(int ep, struct link *l, int how, bool out)
 	l->is_watching_out = out;
 }
 
-static void stream(const struct raw *raw, struct link *links, unsigned n_links)
+static void stream(const struct probe_raw *raw, struct probe_link *links, unsigned n_links)
 {
 	int ep = epoll_create1(0);
 	struct epoll_event events[PROBE_MEMBERS_MAX];
@@ -142,7 +142,7 @@ static void stream(const struct raw *raw, struct link *links, unsigned n_links)
 		int n = epoll_wait(ep, events, PROBE_MEMBERS_MAX, -1);
 
 		for (int i = 0; i < n; i++) {
-			struct link *l = events[i].data.ptr;
+			struct probe_link *l = events[i].data.ptr;
 
 			if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR) && l->in.rounds)
 				receive_some(raw, l);
@@ -161,15 +161,15 @@ static void stream(const struct raw *raw, struct link *links, unsigned n_links)
 
 /* Agent i has its tensor and the sum's two buffers, a server a contribution of each agent and one
  * sum for all of them. */
-static void child(const struct raw *raw, unsigned me, bool is_agent)
+static void child(const struct probe_raw *raw, unsigned me, bool is_agent)
 {
-	struct link links[PROBE_MEMBERS_MAX] = {{0}};
+	struct probe_link links[PROBE_MEMBERS_MAX] = {{0}};
 	unsigned n = is_agent ? raw->k : raw->n, slot = is_agent ? me : raw->n + me;
 	unsigned char *sum = is_agent ? NULL : probe_alloc(raw->bytes);
 	double cpu;
 
 	for (unsigned i = 0; i < n; i++) {
-		struct link *l = &links[i];
+		struct probe_link *l = &links[i];
 
 		l->fd = is_agent ? raw->fds[me][i][0] : raw->fds[i][me][1];
 		fcntl(l->fd, F_SETFL, fcntl(l->fd, F_GETFL) | O_NONBLOCK);
@@ -212,7 +212,7 @@ struct raw_result {
 	double elapsed_s, cpu_s, moved_gb;
 };
 
-static struct raw_result run(struct raw *raw)
+static struct raw_result run(struct probe_raw *raw)
 {
 	struct raw_result r = {0};
 	double start = 0, end = 0;
@@ -258,7 +258,7 @@ static struct raw_result run(struct raw *raw)
 
 void probe_raw(unsigned n, unsigned k, size_t bytes, size_t part, double seconds)
 {
-	struct raw raw = {.n = n, .k = k, .bytes = bytes / k, .part = part, .rounds = 2};
+	struct probe_raw raw = {.n = n, .k = k, .bytes = bytes / k, .part = part, .rounds = 2};
 	struct raw_result r;
 
 	raw.shared = mmap(NULL, sizeof(*raw.shared), PROT_READ | PROT_WRITE,

@@ -21,7 +21,7 @@
 #define SEGMENT_MIN  (4u << 20)
 #define SEGMENTS_MAX 8192
 
-struct sums {
+struct probe_sums {
 	struct srv_core *core;
 	struct fake_xport x;
 	struct fake_conn *conns[PROBE_MEMBERS_MAX];
@@ -36,7 +36,7 @@ struct sums {
 
 static int make_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
-	struct sums *s = ctx;
+	struct probe_sums *s = ctx;
 
 	if (s->n_segments == SEGMENTS_MAX)
 		probe_fail("too many segments");
@@ -59,7 +59,7 @@ static size_t power_of_two(size_t n)
 	return p;
 }
 
-static void begin(struct sums *s)
+static void begin(struct probe_sums *s)
 {
 	struct ctl_job_member members[PROBE_MEMBERS_MAX];
 	struct ctl_rank rank = {0};
@@ -106,7 +106,7 @@ static void begin(struct sums *s)
 	srv_core_plan(s->core, &plan);
 }
 
-static void end(struct sums *s)
+static void end(struct probe_sums *s)
 {
 	for (unsigned i = 0; i < s->members; i++)
 		fake_down(s->conns[i], "end");
@@ -118,7 +118,7 @@ static void end(struct sums *s)
 	s->round = 0;
 }
 
-static void contribute(struct sums *s, unsigned member, uint32_t part)
+static void contribute(struct probe_sums *s, unsigned member, uint32_t part)
 {
 	size_t at = part * s->part;
 	struct wire_msg m = {.type = WIRE_CONTRIB,
@@ -136,7 +136,7 @@ static void contribute(struct sums *s, unsigned member, uint32_t part)
 }
 
 /* Small whole numbers, exact in all types. */
-static void fill(struct sums *s)
+static void fill(struct probe_sums *s)
 {
 	for (unsigned k = 0; k < s->members; k++)
 		for (size_t i = 0; i < s->bytes / dtype_bytes(s->dtype); i++) {
@@ -157,7 +157,7 @@ static void fill(struct sums *s)
 }
 
 /* The first round's result is what the plain loop makes of the same. */
-static void compare(struct sums *s, const struct wire_msg *m, const void *want)
+static void compare(struct probe_sums *s, const struct wire_msg *m, const void *want)
 {
 	const void *got = fake_own(&s->x, m->segment, m->offset, m->len);
 
@@ -169,7 +169,7 @@ static void compare(struct sums *s, const struct wire_msg *m, const void *want)
 }
 
 /* Every member has every result. */
-static void take_results(struct sums *s, uint32_t n_parts)
+static void take_results(struct probe_sums *s, uint32_t n_parts)
 {
 	const struct wire_msg *m;
 
@@ -189,7 +189,7 @@ static void take_results(struct sums *s, uint32_t n_parts)
 }
 
 /* Seconds of one round. */
-static double round_ours(struct sums *s)
+static double round_ours(struct probe_sums *s)
 {
 	uint32_t n_parts = (uint32_t)((s->bytes + s->part - 1) / s->part);
 	double start, took;
@@ -208,7 +208,7 @@ static double round_ours(struct sums *s)
 
 enum how { OURS, PLAIN_ADD, PLAIN_SUM, HOWS };
 
-static double round_plain(struct sums *s, enum how how, uint64_t round)
+static double round_plain(struct probe_sums *s, enum how how, uint64_t round)
 {
 	const void *const *src = (const void *const *)s->src;
 	size_t n_elems = s->bytes / dtype_bytes(s->dtype);
@@ -222,7 +222,7 @@ static double round_plain(struct sums *s, enum how how, uint64_t round)
 }
 
 /* GB/s of the sum, the middle one of the rounds of a turn. */
-static double turn(struct sums *s, enum how how, double seconds)
+static double turn(struct probe_sums *s, enum how how, double seconds)
 {
 	static double times[TIMES_MAX];
 	double start = probe_now_s();
@@ -237,7 +237,7 @@ static double turn(struct sums *s, enum how how, double seconds)
 	return (double)s->bytes / probe_median(times, n) / 1e9;
 }
 
-static void measure(struct sums *s, double seconds, const char *before)
+static void measure(struct probe_sums *s, double seconds, const char *before)
 {
 	double gbs[HOWS][TURNS], of_add[TURNS], of_sum[TURNS];
 
@@ -262,7 +262,7 @@ static void measure(struct sums *s, double seconds, const char *before)
 void probe_sum(size_t bytes, size_t part, unsigned members, double seconds)
 {
 	static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F64};
-	struct sums s = {.members = members, .bytes = bytes, .part = part};
+	struct probe_sums s = {.members = members, .bytes = bytes, .part = part};
 
 	if (members < 2 || bytes % part || part % 64)
 		probe_fail("2 members at least, and whole partitions of 64 bytes at least wanted");

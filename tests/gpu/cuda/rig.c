@@ -16,12 +16,12 @@
 
 static const struct device_ops *const ops = &device_cuda;
 
-uint64_t rig_deadline_ns(void)
+uint64_t cuda_rig_deadline_ns(void)
 {
 	return clock_now_ns() + LIMIT_NS;
 }
 
-unsigned char *rig_host_memory(size_t bytes)
+unsigned char *cuda_rig_host_memory(size_t bytes)
 {
 	int fd = memfd_create("staging", MFD_CLOEXEC);
 	void *p;
@@ -34,7 +34,7 @@ unsigned char *rig_host_memory(size_t bytes)
 	return p;
 }
 
-void rig_nothing_lives(void)
+void cuda_rig_nothing_lives(void)
 {
 	struct fakecuda_live live, none;
 
@@ -43,20 +43,20 @@ void rig_nothing_lives(void)
 	assert_memory_equal(&live, &none, sizeof(none));
 }
 
-void rig_open(struct rig *r)
+void cuda_rig_open(struct cuda_rig *r)
 {
 	struct err_text why;
 
 	assert_int_equal(ops->open("job", &r->dev, &why), 0);
 	assert_int_equal(ops->queue_open(r->dev, 0, 0, &r->q), 0);
 	assert_int_equal(ops->alloc(r->dev, 0, RIG_BYTES, NULL, 0, &r->mem), 0);
-	r->host = rig_host_memory(RIG_BYTES);
+	r->host = cuda_rig_host_memory(RIG_BYTES);
 	assert_int_equal(ops->pin(r->dev, r->host, RIG_BYTES, &r->pinned), 0);
 }
 
-void rig_drain(struct device_queue *q)
+void cuda_rig_drain(struct device_queue *q)
 {
-	uint64_t deadline_ns = rig_deadline_ns();
+	uint64_t deadline_ns = cuda_rig_deadline_ns();
 	int rc;
 
 	while ((rc = ops->queue_poll(q)) == DEVICE_AGAIN && clock_now_ns() < deadline_ns)
@@ -64,34 +64,34 @@ void rig_drain(struct device_queue *q)
 	assert_int_equal(rc, 0);
 }
 
-void rig_close(struct rig *r)
+void cuda_rig_close(struct cuda_rig *r)
 {
-	rig_drain(r->q);
+	cuda_rig_drain(r->q);
 	ops->queue_close(r->q);
 	ops->drop(r->pinned);
 	ops->drop(r->mem);
 	ops->close(r->dev);
 	munmap(r->host, RIG_BYTES);
-	rig_nothing_lives();
+	cuda_rig_nothing_lives();
 }
 
-void rig_said(const struct rig *r, const char *word)
+void cuda_rig_said(const struct cuda_rig *r, const char *word)
 {
 	if (!strstr(r->dev->why.s, word))
 		fail_msg("no '%s' in '%s'", word, r->dev->why.s);
 }
 
-uint64_t rig_counter(const unsigned char *at)
+uint64_t cuda_rig_counter(const unsigned char *at)
 {
 	return atomic_load_explicit(
 		(const _Atomic uint64_t *)(const void *)at, memory_order_acquire);
 }
 
-void rig_await(const unsigned char *at, uint64_t value)
+void cuda_rig_await(const unsigned char *at, uint64_t value)
 {
-	uint64_t deadline_ns = rig_deadline_ns();
+	uint64_t deadline_ns = cuda_rig_deadline_ns();
 
-	while ((int64_t)(rig_counter(at) - value) < 0 && clock_now_ns() < deadline_ns)
+	while ((int64_t)(cuda_rig_counter(at) - value) < 0 && clock_now_ns() < deadline_ns)
 		;
-	assert_true((int64_t)(rig_counter(at) - value) >= 0);
+	assert_true((int64_t)(cuda_rig_counter(at) - value) >= 0);
 }

@@ -10,28 +10,28 @@
 #define RIG_MIB   (1u << 20)
 #define RIG_BYTES (4u * RIG_MIB) /* of the memory on the GPU and of the pinned memory */
 
-struct rig {
+struct cuda_rig {
 	struct device *dev;
 	struct device_queue *q;
 	struct device_mem *mem, *pinned;
 	unsigned char *host; /* of pinned */
 };
 
-void rig_open(struct rig *r);
+void cuda_rig_open(struct cuda_rig *r);
 /* Also checks that nothing is left in the driver. */
-void rig_close(struct rig *r);
+void cuda_rig_close(struct cuda_rig *r);
 /* The device's last sentence has this in it. */
-void rig_said(const struct rig *r, const char *word);
+void cuda_rig_said(const struct cuda_rig *r, const char *word);
 
 /* Zeroed memory of a memfd, as staging memory is. */
-unsigned char *rig_host_memory(size_t bytes);
-void rig_nothing_lives(void);
+unsigned char *cuda_rig_host_memory(size_t bytes);
+void cuda_rig_nothing_lives(void);
 /* Until the queue is idle. */
-void rig_drain(struct device_queue *q);
+void cuda_rig_drain(struct device_queue *q);
 /* Nanoseconds from now on the monotonic clock; has it passed? */
-uint64_t rig_deadline_ns(void);
+uint64_t cuda_rig_deadline_ns(void);
 
-uint64_t rig_counter(const unsigned char *at);
+uint64_t cuda_rig_counter(const unsigned char *at);
 /* Until the counter is value or more. */
-void rig_await(const unsigned char *at, uint64_t value);
+void cuda_rig_await(const unsigned char *at, uint64_t value);
 #endif

@@ -54,7 +54,7 @@ static void band_init(struct band *b, int n)
 
 static int poll_clique(struct band *b)
 {
-	uint64_t deadline_ns = rig_deadline_ns();
+	uint64_t deadline_ns = cuda_rig_deadline_ns();
 	int rc;
 
 	while ((rc = ops->clique_poll(b->clique)) == DEVICE_AGAIN && clock_now_ns() < deadline_ns)
@@ -76,12 +76,12 @@ static void band_open(struct band *b, int n)
 static void band_fini(struct band *b)
 {
 	for (int i = 0; i < b->n; i++) {
-		rig_drain(b->piece[i].queue);
+		cuda_rig_drain(b->piece[i].queue);
 		ops->queue_close(b->piece[i].queue);
 		ops->drop(b->piece[i].mem);
 	}
 	ops->close(b->dev);
-	rig_nothing_lives();
+	cuda_rig_nothing_lives();
 }
 
 /* A collective was queued: let it start, and end. */
@@ -89,7 +89,7 @@ static void finish(struct band *b)
 {
 	assert_int_equal(poll_clique(b), 0);
 	for (int i = 0; i < b->n; i++)
-		rig_drain(b->piece[i].queue);
+		cuda_rig_drain(b->piece[i].queue);
 }
 
 static void band_close(struct band *b)
@@ -314,7 +314,7 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 
 	(void)state;
 	band_open(&b, 2);
-	host = rig_host_memory(RIG_MIB);
+	host = cuda_rig_host_memory(RIG_MIB);
 	assert_int_equal(ops->pin(b.dev, host, RIG_MIB, &pinned), 0);
 	assert_int_equal(ops->queue_open(b.dev, 0, 0, &other), 0);
 	set(&b, DTYPE_I32, 2 * COUNT, own_input);
@@ -324,19 +324,19 @@ static void queues_of_a_collective_that_launches_take_nothing(void **state)
 	while ((rc = ops->post(b.piece[0].queue, pinned, 0, 1)) == DEVICE_AGAIN)
 		;
 	assert_int_equal(rc, 0);
-	rig_await(host, 1);
+	cuda_rig_await(host, 1);
 	expect(&b, 0, DTYPE_I32, COUNT * (unsigned)b.rank[0], COUNT, all_sum);
 	/* A queue may go while it is closed for more, and so may the clique. */
-	rig_drain(b.piece[0].queue);
-	rig_drain(b.piece[1].queue);
+	cuda_rig_drain(b.piece[0].queue);
+	cuda_rig_drain(b.piece[1].queue);
 	ops->queue_close(b.piece[0].queue);
 	b.piece[0].queue = other;
 	assert_int_equal(ops->all_gather(b.clique, b.piece, COUNT, DTYPE_I32), 0);
 	ops->clique_abort(b.clique);
-	rig_drain(other);
+	cuda_rig_drain(other);
 	assert_int_equal(ops->post(other, pinned, 0, 2), 0);
-	rig_await(host, 2);
-	rig_drain(other);
+	cuda_rig_await(host, 2);
+	cuda_rig_drain(other);
 	ops->drop(pinned);
 	munmap(host, RIG_MIB);
 	ops->clique_close(b.clique);
@@ -492,7 +492,7 @@ static void whichever_call_of_nccl_fails_the_queues_get_idle_and_nothing_is_left
 			scenario(&b);
 			fakecuda_faults(NULL);
 			for (int i = 0; i < b.n; i++)
-				rig_drain(b.piece[i].queue);
+				cuda_rig_drain(b.piece[i].queue);
 			fakecuda_live(&live);
 			assert_int_equal(live.communicators, 0);
 		}

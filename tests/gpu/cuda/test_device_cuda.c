@@ -40,7 +40,7 @@ static void probe_and_open_make_no_context(void **state)
 
 static void only_gpus_that_are_used_get_a_context(void **state)
 {
-	unsigned char *host = rig_host_memory(RIG_MIB);
+	unsigned char *host = cuda_rig_host_memory(RIG_MIB);
 	struct device_mem *early, *late;
 	struct device_queue *q;
 	struct fakecuda_live live;
@@ -55,9 +55,9 @@ static void only_gpus_that_are_used_get_a_context(void **state)
 	assert_int_equal(ops->pin(dev, host + RIG_PAGE, RIG_PAGE, &late), 0);
 	assert_int_equal(ops->post(q, early, 8, 1), 0);
 	assert_int_equal(ops->post(q, late, 8, 2), 0);
-	rig_drain(q);
-	assert_int_equal(rig_counter(host + 8), 1);
-	assert_int_equal(rig_counter(host + RIG_PAGE + 8), 2);
+	cuda_rig_drain(q);
+	assert_int_equal(cuda_rig_counter(host + 8), 1);
+	assert_int_equal(cuda_rig_counter(host + RIG_PAGE + 8), 2);
 	fakecuda_live(&live);
 	assert_int_equal(live.contexts, 1);
 	assert_int_equal(live.pinned, 2);
@@ -66,7 +66,7 @@ static void only_gpus_that_are_used_get_a_context(void **state)
 	ops->drop(late);
 	ops->close(dev);
 	munmap(host, RIG_MIB);
-	rig_nothing_lives();
+	cuda_rig_nothing_lives();
 	assert_string_equal(getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
 }
 
@@ -99,10 +99,10 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 {
 	unsigned char bytes[64], zeros[64] = {0};
 	struct device_mem *mem;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(ops->alloc(r.dev, 1, 5 * RIG_MIB + 1, NULL, 0, &mem), 0);
 	assert_int_equal(mem->bytes, 6 * RIG_MIB);
 	assert_int_equal(mem->gpu, 1);
@@ -112,7 +112,7 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 	assert_int_equal(ops->addr(mem, DEVICE_HOST), 0);
 	assert_int_equal(ops->addr(r.pinned, DEVICE_HOST), (uintptr_t)r.host);
 	ops->drop(mem);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 /* Host to GPU 0 to GPU 1 and back, on two queues that `after` ties. */
@@ -121,10 +121,10 @@ static void bytes_survive_a_journey_over_two_gpus(void **state)
 	const int also[] = {1};
 	struct device_queue *q1;
 	struct device_mem *near, *far;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(ops->alloc(r.dev, 0, RIG_MIB, also, 1, &near), 0);
 	assert_int_equal(ops->alloc(r.dev, 1, RIG_MIB, NULL, 0, &far), 0);
 	assert_int_equal(ops->queue_open(r.dev, 1, 1, &q1), 0);
@@ -136,22 +136,22 @@ static void bytes_survive_a_journey_over_two_gpus(void **state)
 		assert_int_equal(ops->after(q1, r.q), 0);
 		assert_int_equal(ops->copy(q1, far, 0, near, 8, RIG_MIB - 8), 0);
 		assert_int_equal(ops->copy(q1, r.pinned, 2 * RIG_MIB, far, 0, RIG_MIB - 8), 0);
-		rig_drain(q1);
+		cuda_rig_drain(q1);
 		assert_memory_equal(r.host, r.host + 2 * RIG_MIB, RIG_MIB - 8);
 	}
 	ops->queue_close(q1);
 	ops->drop(far);
 	ops->drop(near);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 static void a_counter_is_written_after_the_copies_before_it(void **state)
 {
 	unsigned char *count, want[RIG_PAGE];
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	count = r.host + 3 * RIG_MIB;
 	for (uint64_t round = 1; round <= 50; round++) {
 		memset(want, (int)round, sizeof(want));
@@ -159,42 +159,42 @@ static void a_counter_is_written_after_the_copies_before_it(void **state)
 		assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, RIG_PAGE), 0);
 		assert_int_equal(ops->copy(r.q, r.pinned, RIG_MIB, r.mem, 0, RIG_PAGE), 0);
 		assert_int_equal(ops->post(r.q, r.pinned, 3 * RIG_MIB, round), 0);
-		rig_await(count, round);
-		assert_int_equal(rig_counter(count), round);
+		cuda_rig_await(count, round);
+		assert_int_equal(cuda_rig_counter(count), round);
 		assert_memory_equal(r.host + RIG_MIB, want, RIG_PAGE);
 	}
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 static void what_cannot_be_queued_is_refused_with_a_reason(void **state)
 {
 	struct device_mem *other, *mem;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(ops->alloc(r.dev, 1, RIG_MIB, NULL, 0, &other), 0);
 	assert_int_equal(ops->copy(r.q, r.mem, RIG_BYTES - 1, r.pinned, 0, 2), DEVICE_ARG);
-	rig_said(&r, "outside");
+	cuda_rig_said(&r, "outside");
 	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, UINT64_MAX, 2), DEVICE_ARG);
 	assert_int_equal(ops->copy(r.q, r.mem, 0, r.pinned, 0, 0), DEVICE_ARG);
 	assert_int_equal(ops->copy(r.q, other, 0, r.pinned, 0, 2), DEVICE_UNSUP);
-	rig_said(&r, "does not reach");
+	cuda_rig_said(&r, "does not reach");
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.pinned, RIG_PAGE, 2), DEVICE_UNSUP);
 	assert_int_equal(ops->post(r.q, r.pinned, 4, 1), DEVICE_ARG);
-	rig_said(&r, "no counter");
+	cuda_rig_said(&r, "no counter");
 	assert_int_equal(ops->post(r.q, r.pinned, RIG_BYTES, 1), DEVICE_ARG);
 	assert_int_equal(ops->post(r.q, r.mem, 0, 1), DEVICE_ARG);
 	assert_int_equal(ops->pin(r.dev, r.host + 1, RIG_PAGE, &mem), DEVICE_ARG);
 	assert_int_equal(ops->pin(r.dev, r.host, RIG_PAGE, &mem), DEVICE_ARG);
-	rig_said(&r, "cannot pin");
+	cuda_rig_said(&r, "cannot pin");
 	assert_int_equal(ops->alloc(r.dev, 8, RIG_MIB, NULL, 0, &mem), DEVICE_ARG);
 	assert_int_equal(ops->alloc(r.dev, 0, 0, NULL, 0, &mem), DEVICE_ARG);
 	assert_int_equal(ops->alloc(r.dev, 0, UINT64_MAX, NULL, 0, &mem), DEVICE_ARG);
 	ops->drop(other);
 	ops->drop(NULL);
 	ops->queue_close(NULL);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 /* All that a job does, as far as the back-end lets it. What was made goes again. */
@@ -215,7 +215,7 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, RIG_PAGE) &&
 		!o->after(q1, q) && !o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
 		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5))
-		rig_await(host + RIG_MIB, 5);
+		cuda_rig_await(host + RIG_MIB, 5);
 	for (int i = 0; i < 2; i++)
 		while ((i ? q1 : q) && o->queue_poll(i ? q1 : q) == DEVICE_AGAIN)
 			;
@@ -242,7 +242,7 @@ static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDevice
 
 static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 {
-	unsigned char *host = rig_host_memory(RIG_BYTES);
+	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);
 	unsigned fds = two_count_fds(), walked = 0;
 	char fault[80];
 
@@ -261,7 +261,7 @@ static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 			memset(host, 0, RIG_BYTES);
 			scenario(ops, host);
 			fakecuda_faults(NULL);
-			rig_nothing_lives();
+			cuda_rig_nothing_lives();
 			assert_int_equal(two_count_fds(), fds);
 		}
 	}
@@ -281,23 +281,23 @@ static void errors_have_their_meaning_and_their_number(void **state)
 		{"cuMemMap:1=1", "(1)", DEVICE_ARG},
 		{"cuMemAddressReserve:1=46", "exclusive", DEVICE_NODEV},
 	};
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct device_mem *mem;
 
 		fakecuda_faults(cases[i].fault);
 		assert_int_equal(ops->alloc(r.dev, 0, RIG_MIB, NULL, 0, &mem), cases[i].rc);
-		rig_said(&r, cases[i].word);
+		cuda_rig_said(&r, cases[i].word);
 	}
 	fakecuda_faults(NULL);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 /* Everything but what frees answers LOST, and asks the driver no more. */
-static void assert_all_lost(struct rig *r)
+static void assert_all_lost(struct cuda_rig *r)
 {
 	struct device_queue *q;
 	struct device_clique *c;
@@ -339,12 +339,12 @@ static void after_a_sticky_error_everything_is_lost(void **state)
 
 static int lose_main(const char *fault)
 {
-	uint64_t deadline_ns = rig_deadline_ns(), calls;
-	struct rig r;
+	uint64_t deadline_ns = cuda_rig_deadline_ns(), calls;
+	struct cuda_rig r;
 	int rc = 0;
 
-	rig_open(&r);
-	rig_drain(r.q);
+	cuda_rig_open(&r);
+	cuda_rig_drain(r.q);
 	fakecuda_faults(fault);
 	while (!rc && clock_now_ns() < deadline_ns) {
 		rc = ops->copy(r.q, r.pinned, 0, r.mem, 0, RIG_PAGE);
@@ -354,7 +354,7 @@ static int lose_main(const char *fault)
 			rc = 0;
 	}
 	assert_int_equal(rc, DEVICE_LOST);
-	rig_said(&r, strstr(fault, "=") + 1);
+	cuda_rig_said(&r, strstr(fault, "=") + 1);
 	calls = fakecuda_calls("cuCtxSetCurrent");
 	assert_all_lost(&r);
 	ops->queue_close(r.q);

@@ -98,7 +98,7 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
 	assert_int_equal(ops->copy(q, far, 0, mem, 0, BYTES), 0);
 	assert_int_equal(ops->copy(q, mem, 0, zeros, 0, BYTES), 0);
 	assert_int_equal(ops->copy(q, mem, 0, far, 0, BYTES), 0);
-	rig_drain(q);
+	cuda_rig_drain(q);
 	ops->queue_close(q);
 	ops->drop(far);
 	ops->drop(zeros);
@@ -108,7 +108,7 @@ static void copy_over(struct device *dev, int gpu, struct device_mem *mem)
  * back. */
 static int importer(int gpu)
 {
-	unsigned char *host = rig_host_memory(RIG_BYTES);
+	unsigned char *host = cuda_rig_host_memory(RIG_BYTES);
 	struct device_queue *q;
 	struct device_mem *mem, *pinned;
 	struct two_message m;
@@ -122,11 +122,11 @@ static int importer(int gpu)
 	assert_int_equal(ops->pin(dev, host, RIG_BYTES, &pinned), 0);
 	assert_int_equal(ops->queue_open(dev, gpu, 0, &q), 0);
 	assert_int_equal(ops->copy(q, pinned, 0, mem, 0, BYTES), 0);
-	rig_drain(q);
+	cuda_rig_drain(q);
 	assert_int_equal(host_differs(host, BYTES, 1), BYTES);
 	fill_host(host, BYTES, 2);
 	assert_int_equal(ops->copy(q, mem, 0, pinned, 0, BYTES), 0);
-	rig_drain(q);
+	cuda_rig_drain(q);
 	copy_over(dev, gpu == 3 ? 2 : 3, mem);
 	say(TWO_FD, 1);
 	hear(TWO_FD); /* the other one has looked */
@@ -135,7 +135,7 @@ static int importer(int gpu)
 	ops->drop(pinned);
 	ops->close(dev);
 	munmap(host, RIG_BYTES);
-	rig_nothing_lives();
+	cuda_rig_nothing_lives();
 	return 0;
 }
 
@@ -156,10 +156,10 @@ static void an_arena_is_used_by_both_processes(void **state)
 {
 	struct two_message m = {.n_fds = 1};
 	unsigned fds = two_count_fds();
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 0), DEVICE_ARG);
 	assert_int_equal(ops->share(r.pinned, &m.desc, m.fds, 1), DEVICE_UNSUP);
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
@@ -169,7 +169,7 @@ static void an_arena_is_used_by_both_processes(void **state)
 	share_with_importer("importer", &m, ops->addr(r.mem, 0));
 	share_with_importer("importer on another gpu", &m, ops->addr(r.mem, 0));
 	close_fds(&m);
-	rig_close(&r);
+	cuda_rig_close(&r);
 	assert_int_equal(two_count_fds(), fds);
 }
 
@@ -178,10 +178,10 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	struct two_message m = {.n_fds = 0};
 	struct device_mem *mem;
 	CUdeviceptr addr;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(cuMemAlloc(&addr, BYTES + RIG_PAGE), CUDA_SUCCESS);
 	assert_int_equal(share_ptr(r.dev, addr + 512, BYTES, &m.desc, m.fds, 0), 0);
 	assert_int_equal(m.desc.kind, DEVICE_DESC_IPC);
@@ -189,11 +189,11 @@ static void memory_of_cumemalloc_travels_as_a_legacy_handle(void **state)
 	assert_true(m.desc.buffer_id != 0);
 	share_with_importer("importer", &m, addr + 512);
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, NULL, 0, &mem), DEVICE_UNSUP);
-	rig_said(&r, "cannot open");
+	cuda_rig_said(&r, "cannot open");
 	assert_int_equal(share_ptr(r.dev, addr, RIG_BYTES + 1, &m.desc, m.fds, 0), DEVICE_ARG);
 	cuMemFree(addr);
 	assert_int_equal(share_ptr(r.dev, addr, BYTES, &m.desc, m.fds, 0), DEVICE_ARG);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 /* Child: what comes is refused, and nothing stays open. */
@@ -209,7 +209,7 @@ static int refuser(void)
 	if (!strstr(dev->why.s, "smaller than it said"))
 		fail_msg("%s", dev->why.s);
 	ops->close(dev);
-	rig_nothing_lives();
+	cuda_rig_nothing_lives();
 	return 0;
 }
 
@@ -218,10 +218,10 @@ static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
 	struct two_message m = {.n_fds = 0};
 	struct two child = two_start("refuser");
 	CUdeviceptr addr;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(cuMemAlloc(&addr, RIG_MIB), CUDA_SUCCESS);
 	assert_int_equal(share_ptr(r.dev, addr, RIG_MIB, &m.desc, m.fds, 0), 0);
 	m.desc.chunk_bytes *= 2;
@@ -229,7 +229,7 @@ static void a_legacy_handle_of_less_than_it_says_is_refused(void **state)
 	assert_true(two_send(child.fd, &m));
 	assert_int_equal(two_end(&child), 0);
 	cuMemFree(addr);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 /* A segment as an allocator makes that grows them: handles of one size side by side. */
@@ -265,10 +265,10 @@ static void a_growing_segment_travels_mapping_by_mapping(void **state)
 	struct two_message m = {.n_fds = 3};
 	unsigned fds = two_count_fds();
 	CUdeviceptr addr;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	addr = grow_segment(4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	/* From the middle of the second mapping into the fourth. */
 	assert_int_equal(
@@ -279,7 +279,7 @@ static void a_growing_segment_travels_mapping_by_mapping(void **state)
 	share_with_importer("importer", &m, addr + CHUNK + 1500000);
 	close_fds(&m);
 	shrink_segment(addr, 4);
-	rig_close(&r);
+	cuda_rig_close(&r);
 	assert_int_equal(two_count_fds(), fds);
 }
 
@@ -287,18 +287,18 @@ static void memory_that_must_not_be_shared_is_not(void **state)
 {
 	struct two_message m;
 	CUdeviceptr addr;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	addr = grow_segment(1, CU_MEM_HANDLE_TYPE_NONE);
 	assert_int_equal(share_ptr(r.dev, addr, CHUNK, &m.desc, m.fds, 1), DEVICE_UNSUP);
-	rig_said(&r, "forbids");
+	cuda_rig_said(&r, "forbids");
 	assert_int_equal(
 		share_ptr(r.dev, ops->addr(r.pinned, 0), 8, &m.desc, m.fds, 1), DEVICE_ARG);
 	assert_int_equal(share_ptr(r.dev, 4096, 8, &m.desc, m.fds, 1), DEVICE_ARG);
 	shrink_segment(addr, 1);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **state)
@@ -308,14 +308,14 @@ static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **sta
 	int pipes[2], one = -1;
 	struct device_mem *mem;
 	struct device_desc d;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
 	assert_int_equal(pipe(pipes), 0);
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, &pipes[0], 1, &mem), DEVICE_ARG);
-	rig_said(&r, "cannot import");
+	cuda_rig_said(&r, "cannot import");
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, &one, 1, &mem), DEVICE_ARG);
 	d = m.desc, d.chunk_bytes *= 2, d.bytes *= 2; /* more than there is */
 	assert_int_equal(ops->import(r.dev, 0, &d, m.fds, 1, &mem), DEVICE_ARG);
@@ -331,7 +331,7 @@ static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **sta
 	close(pipes[0]);
 	close(pipes[1]);
 	close_fds(&m);
-	rig_close(&r);
+	cuda_rig_close(&r);
 	assert_int_equal(two_count_fds(), fds);
 }
 
@@ -339,9 +339,9 @@ static void nonsense_of_another_process_is_refused_and_leaves_nothing(void **sta
 static int exporter(void)
 {
 	struct two_message m = {.n_fds = 1};
-	struct rig r;
+	struct cuda_rig r;
 
-	rig_open(&r);
+	cuda_rig_open(&r);
 	fill(ops->addr(r.mem, 0), RIG_BYTES, 5);
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
 	assert_true(two_send(TWO_FD, &m));
@@ -355,23 +355,23 @@ static void memory_outlives_a_killed_exporter(void **state)
 	unsigned fds = two_count_fds() - 1;
 	struct device_mem *mem, *late;
 	struct two_message m;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	assert_true(two_receive(child.fd, &m));
 	assert_int_equal(ops->import(r.dev, 0, &m.desc, m.fds, m.n_fds, &mem), 0);
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, mem, 0, RIG_PAGE), 0);
 	two_kill(&child);
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, mem, 0, RIG_BYTES), 0);
-	rig_drain(r.q);
+	cuda_rig_drain(r.q);
 	assert_int_equal(host_differs(r.host, RIG_BYTES, 5), RIG_BYTES);
 	assert_int_equal(ops->import(r.dev, 1, &m.desc, m.fds, m.n_fds, &late), 0);
 	assert_int_equal(differs(ops->addr(late, 1), RIG_BYTES, 5), RIG_BYTES);
 	close_fds(&m);
 	ops->drop(late);
 	ops->drop(mem);
-	rig_close(&r);
+	cuda_rig_close(&r);
 	assert_int_equal(two_count_fds(), fds);
 }
 
@@ -379,10 +379,10 @@ static void a_killed_importer_takes_nothing_along(void **state)
 {
 	struct two_message m = {.n_fds = 1};
 	struct two child;
-	struct rig r;
+	struct cuda_rig r;
 
 	(void)state;
-	rig_open(&r);
+	cuda_rig_open(&r);
 	fill(ops->addr(r.mem, 0), BYTES, 1);
 	assert_int_equal(ops->share(r.mem, &m.desc, m.fds, 1), 1);
 	m.desc.bytes = BYTES;
@@ -392,10 +392,10 @@ static void a_killed_importer_takes_nothing_along(void **state)
 	two_kill(&child);
 	assert_int_equal(differs(ops->addr(r.mem, 0), BYTES, 2), BYTES);
 	assert_int_equal(ops->copy(r.q, r.pinned, 0, r.mem, 0, BYTES), 0);
-	rig_drain(r.q);
+	cuda_rig_drain(r.q);
 	assert_int_equal(r.host[77777], byte(77777, 2));
 	close_fds(&m);
-	rig_close(&r);
+	cuda_rig_close(&r);
 }
 
 int main(int argc, char **argv)

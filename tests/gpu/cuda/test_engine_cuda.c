@@ -139,7 +139,7 @@ static void stage_open(struct stage *s, const char *route, unsigned n)
 		s->route.chunk_bytes = CHUNK;
 	assert_int_equal(ops->open("test", &s->dev, &err), 0);
 	s->host_bytes = (in_offset(TENSORS, 0) + RIG_PAGE - 1) / RIG_PAGE * RIG_PAGE;
-	s->host = rig_host_memory(s->host_bytes);
+	s->host = cuda_rig_host_memory(s->host_bytes);
 	assert_int_equal(ops->pin(s->dev, s->host, s->host_bytes, &s->host_mem), 0);
 	alloc_all(s, members);
 	cfg.route = s->route;
@@ -209,7 +209,7 @@ static void every_route_sums_exactly_on_gpus(void **state)
 
 	(void)state;
 	for (unsigned w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
-		uint64_t end_ns = rig_deadline_ns();
+		uint64_t end_ns = cuda_rig_deadline_ns();
 		struct stage s;
 
 		stage_open(&s, ways[w].route, ways[w].n);
@@ -226,14 +226,14 @@ static void every_route_sums_exactly_on_gpus(void **state)
 		}
 		assert_true(engine_is_quiet(s.e));
 		stage_close(&s);
-		rig_nothing_lives();
+		cuda_rig_nothing_lives();
 	}
 }
 
 /* Run until the engine gives up, and says so; every waiter was let go. */
 static void fail_with(const char *route, const char *fault, const char *word)
 {
-	uint64_t end_ns = rig_deadline_ns();
+	uint64_t end_ns = cuda_rig_deadline_ns();
 	struct stage s;
 
 	stage_open(&s, route, 4);
@@ -256,7 +256,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 	while (!engine_is_quiet(s.e) && clock_now_ns() < end_ns)
 		engine_poll(s.e, clock_now_ns());
 	stage_close(&s);
-	rig_nothing_lives();
+	cuda_rig_nothing_lives();
 }
 
 static void a_fault_of_the_gpu_ends_all_rounds_and_frees_the_waiters(void **state)

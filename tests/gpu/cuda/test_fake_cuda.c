@@ -55,7 +55,7 @@ static CUdeviceptr memory(void)
 
 static void *pinned(void)
 {
-	void *p = rig_host_memory(RIG_MIB);
+	void *p = cuda_rig_host_memory(RIG_MIB);
 
 	ok(cuMemHostRegister(
 		p, RIG_MIB, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
@@ -414,13 +414,13 @@ static void the_host_cannot_look_at_device_memory(void **state)
 
 static int traced(void)
 {
-	struct rig r;
+	struct cuda_rig r;
 
-	rig_open(&r);
+	cuda_rig_open(&r);
 	device_cuda.copy(r.q, r.pinned, 0, r.mem, 0, 64);
 	device_cuda.post(r.q, r.pinned, 64, 7);
-	rig_await(r.host + 64, 7);
-	rig_close(&r);
+	cuda_rig_await(r.host + 64, 7);
+	cuda_rig_close(&r);
 	return 0;
 }
 

@@ -4,14 +4,14 @@
 #include <string.h>
 
 /* One end on the device, named by its address; the other pinned, or on a device too. */
-struct end {
+struct copy_end {
 	struct fake_area *area;
 	char *at;
 };
 
-static struct end device_end(CUdeviceptr addr, size_t bytes, int dev)
+static struct copy_end device_end(CUdeviceptr addr, size_t bytes, int dev)
 {
-	struct end e = {.area = fake_device(addr, bytes, dev)};
+	struct copy_end e = {.area = fake_device(addr, bytes, dev)};
 
 	if (e.area->kind == AREA_PINNED)
 		fake_misuse("pinned memory is copied as device memory");
@@ -19,9 +19,9 @@ static struct end device_end(CUdeviceptr addr, size_t bytes, int dev)
 	return e;
 }
 
-static struct end host_end(const void *p, size_t bytes)
+static struct copy_end host_end(const void *p, size_t bytes)
 {
-	struct end e = {.area = fake_pinned(p, bytes)};
+	struct copy_end e = {.area = fake_pinned(p, bytes)};
 
 	if (!e.area)
 		fake_misuse("an asynchronous copy of %zu bytes that are not pinned", bytes);
@@ -29,7 +29,7 @@ static struct end host_end(const void *p, size_t bytes)
 	return e;
 }
 
-static CUresult queue_copy(CUstream s, struct end dst, struct end src, size_t bytes)
+static CUresult queue_copy(CUstream s, struct copy_end dst, struct copy_end src, size_t bytes)
 {
 	struct fake_work *w = fake_work_new(WORK_COPY);
 
@@ -139,7 +139,7 @@ FAKE_EXPORT CUresult CUDAAPI cuMemsetD8Async(
 {
 	CUresult r = fake_enter(__func__, "%#llx %zu", dst, bytes);
 	struct fake_work *w;
-	struct end e;
+	struct copy_end e;
 	CUstream s;
 
 	if (r)

@@ -48,8 +48,8 @@ struct clique {
 	TAILQ_HEAD(, meeting) meetings;
 };
 
-struct call { /* of one rank, queued or waiting for its launch */
-	TAILQ_ENTRY(call) entry;
+struct nccl_call { /* of one rank, queued or waiting for its launch */
+	TAILQ_ENTRY(nccl_call) entry;
 	ncclComm_t comm;
 	struct what what;
 	uint64_t seq;
@@ -68,7 +68,7 @@ struct ncclComm {
 	enum life life;
 	ncclResult_t result;
 	uint64_t seq;
-	TAILQ_HEAD(, call) launching;
+	TAILQ_HEAD(, nccl_call) launching;
 };
 
 static struct {
@@ -207,7 +207,7 @@ static void open_all(void)
 /* The collectives of the group leave for their streams only when all is connected. */
 static void launch_all(void)
 {
-	struct call *call;
+	struct nccl_call *call;
 
 	for (int i = 0; i < n_calling; i++) {
 		calling[i]->polls_left = POLLS;
@@ -272,7 +272,7 @@ static void compute(struct meeting *m)
 	free(tmp);
 }
 
-static struct meeting *meeting_of(struct clique *c, const struct call *call)
+static struct meeting *meeting_of(struct clique *c, const struct nccl_call *call)
 {
 	struct meeting *m;
 
@@ -308,7 +308,7 @@ static void wait_done(struct meeting *m)
 /* Runs in the stream's thread. */
 static void collective(void *arg)
 {
-	struct call *call = arg;
+	struct nccl_call *call = arg;
 	struct clique *c = call->comm->clique;
 	struct meeting *m;
 
@@ -339,7 +339,7 @@ static void check_life(ncclComm_t comm)
 /* Launches go to their streams at the poll that says so. Lock held. */
 static void start_launched(ncclComm_t comm)
 {
-	struct call *call;
+	struct nccl_call *call;
 
 	while ((call = TAILQ_FIRST(&comm->launching)) && call->is_launched) {
 		TAILQ_REMOVE(&comm->launching, call, entry);
@@ -384,7 +384,7 @@ FAKE_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *re
 
 static void drop_launches(ncclComm_t comm)
 {
-	struct call *call;
+	struct nccl_call *call;
 
 	while ((call = TAILQ_FIRST(&comm->launching))) {
 		TAILQ_REMOVE(&comm->launching, call, entry);
@@ -445,7 +445,7 @@ FAKE_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 
 /* In place means this and nothing else. */
-static void check_place(ncclComm_t comm, const struct call *k, size_t block)
+static void check_place(ncclComm_t comm, const struct nccl_call *k, size_t block)
 {
 	size_t own = (size_t)comm->rank * block;
 	CUdeviceptr s = k->addr[0], r = k->addr[1];
@@ -462,7 +462,7 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 	void *recv, size_t recv_blocks, CUstream stream)
 {
 	size_t block = what.count * elem_bytes((ncclDataType_t)what.type);
-	struct call *k = fake_alloc(sizeof(*k));
+	struct nccl_call *k = fake_alloc(sizeof(*k));
 
 	if (!depth)
 		fakecuda_nccl_misuse("collectives of several GPUs are called in one group");
@@ -472,7 +472,7 @@ static ncclResult_t queue(ncclComm_t comm, struct what what, const void *send, s
 		fakecuda_nccl_misuse("a communicator is used that is not ready");
 	if (!block || what.op > ncclMin || fakecuda_stream_gpu(stream) != comm->gpu)
 		fakecuda_nccl_misuse("no such collective, or a stream of another GPU");
-	*k = (struct call){.comm = comm, .what = what, .seq = ++comm->seq, .stream = stream};
+	*k = (struct nccl_call){.comm = comm, .what = what, .seq = ++comm->seq, .stream = stream};
 	k->addr[0] = (CUdeviceptr)send;
 	k->addr[1] = (CUdeviceptr)recv;
 	k->bytes[0] = block * send_blocks;

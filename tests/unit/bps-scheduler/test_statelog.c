@@ -18,7 +18,7 @@
 
 #define HEAD_BYTES 16
 
-struct fixture {
+struct statelog_fixture {
 	char dir[64], path[96];
 	struct statelog *log;
 	unsigned n_loaded;
@@ -29,7 +29,7 @@ struct fixture {
 
 static int setup(void **state)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
+	struct statelog_fixture *f = calloc(1, sizeof(*f));
 
 	log_set_level(LOG_ERROR);
 	strcpy(f->dir, "/tmp/bps_statelog_XXXXXX");
@@ -41,7 +41,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	static const char *const names[] = {"state.log", "state.log.new", "lock"};
 	char path[128];
 
@@ -57,7 +57,7 @@ static int teardown(void **state)
 
 static int on_record(void *ctx, const struct state_record *rec, struct err_text *err)
 {
-	struct fixture *f = ctx;
+	struct statelog_fixture *f = ctx;
 
 	assert_true(f->n_loaded < 64);
 	if (f->refuse && (int)f->n_loaded == f->refuse)
@@ -68,7 +68,7 @@ static int on_record(void *ctx, const struct state_record *rec, struct err_text 
 	return 0;
 }
 
-static int open_log(struct fixture *f)
+static int open_log(struct statelog_fixture *f)
 {
 	statelog_close(f->log);
 	f->log = NULL;
@@ -90,21 +90,21 @@ static struct state_record record(uint64_t view)
 		.n_members = 1};
 }
 
-static void append(struct fixture *f, uint64_t view)
+static void append(struct statelog_fixture *f, uint64_t view)
 {
 	struct state_record rec = record(view);
 
 	assert_int_equal(statelog_append(f->log, &rec), 0);
 }
 
-static void three_records(struct fixture *f)
+static void three_records(struct statelog_fixture *f)
 {
 	assert_int_equal(open_log(f), 0);
 	for (uint64_t v = 1; v <= 3; v++)
 		append(f, v);
 }
 
-static uint64_t file_bytes(const struct fixture *f)
+static uint64_t file_bytes(const struct statelog_fixture *f)
 {
 	struct stat st;
 
@@ -112,7 +112,7 @@ static uint64_t file_bytes(const struct fixture *f)
 	return (uint64_t)st.st_size;
 }
 
-static void flip(const struct fixture *f, uint64_t at)
+static void flip(const struct statelog_fixture *f, uint64_t at)
 {
 	int fd = open(f->path, O_RDWR);
 	char c;
@@ -126,7 +126,7 @@ static void flip(const struct fixture *f, uint64_t at)
 
 static void records_come_back_in_order(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 
 	three_records(f);
 	assert_int_equal(open_log(f), 0);
@@ -140,7 +140,7 @@ static void records_come_back_in_order(void **state)
 
 static void missing_folder_is_made_private(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	struct stat st;
 
 	assert_int_equal(rmdir(f->dir), 0);
@@ -153,7 +153,7 @@ static void missing_folder_is_made_private(void **state)
 
 static void second_scheduler_is_kept_out(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	struct statelog *other = NULL;
 
 	three_records(f);
@@ -163,7 +163,7 @@ static void second_scheduler_is_kept_out(void **state)
 
 static void every_torn_tail_is_cut_off(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	uint64_t two, three;
 
 	assert_int_equal(open_log(f), 0);
@@ -184,7 +184,7 @@ static void every_torn_tail_is_cut_off(void **state)
 
 static void garbled_last_record_is_cut_off(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	uint64_t two;
 
 	assert_int_equal(open_log(f), 0);
@@ -199,7 +199,7 @@ static void garbled_last_record_is_cut_off(void **state)
 
 static void broken_middle_is_an_error_that_says_what_to_do(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	uint64_t one;
 
 	assert_int_equal(open_log(f), 0);
@@ -222,7 +222,7 @@ static void broken_middle_is_an_error_that_says_what_to_do(void **state)
 
 static void record_that_the_core_refuses_is_an_error(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 
 	three_records(f);
 	f->refuse = 1;
@@ -232,7 +232,7 @@ static void record_that_the_core_refuses_is_an_error(void **state)
 
 static void newer_format_is_refused(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 
 	three_records(f);
 	flip(f, 9);
@@ -246,7 +246,7 @@ static void newer_format_is_refused(void **state)
 
 static void compaction_leaves_one_record(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	struct state_record rec = record(9);
 
 	three_records(f);
@@ -260,7 +260,7 @@ static void compaction_leaves_one_record(void **state)
 
 static void long_log_asks_for_compaction(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	struct state_record rec = record(1);
 	struct state_run *runs = calloc(100000, sizeof(*runs));
 	unsigned n = 0;
@@ -280,7 +280,7 @@ static void long_log_asks_for_compaction(void **state)
 /* A full disk, by the file size limit: the log is as before, and works again later. */
 static void failed_write_leaves_the_log_as_it_was(void **state)
 {
-	struct fixture *f = *state;
+	struct statelog_fixture *f = *state;
 	struct state_record rec = record(4);
 	struct rlimit old, small;
 	uint64_t bytes;

@@ -21,7 +21,7 @@
 static const struct cluster_key master = {{1, 2, 3}};
 
 /* A scheduler's listener without members, and one operator. */
-struct fixture {
+struct steer_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
 	struct sched_core *core;
@@ -51,7 +51,7 @@ static void listen_opened(void *arg, struct ctlchan *c)
 static void listen_frame(
 	void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n_body)
 {
-	struct fixture *f = arg;
+	struct steer_fixture *f = arg;
 	struct err_text err = {""};
 	struct ctl_msg msg;
 	void *mem = NULL;
@@ -73,7 +73,7 @@ static const struct ctlchan_ops listen_ops = {listen_opened, listen_frame, liste
 
 static void on_opened(void *arg, struct ctlchan *c)
 {
-	struct fixture *f = arg;
+	struct steer_fixture *f = arg;
 	const struct layout *l = ctl_layout(CTL_STEER);
 	size_t n = codec_size(l, &f->ask);
 	uint8_t buf[4096];
@@ -86,7 +86,7 @@ static void on_opened(void *arg, struct ctlchan *c)
 static void on_frame(
 	void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n_body)
 {
-	struct fixture *f = arg;
+	struct steer_fixture *f = arg;
 	struct err_text err = {""};
 	struct ctl_msg msg;
 	void *mem = NULL;
@@ -104,7 +104,7 @@ static void on_frame(
 
 static void on_closed(void *arg, struct ctlchan *c, const char *reason)
 {
-	struct fixture *f = arg;
+	struct steer_fixture *f = arg;
 
 	(void)c;
 	(void)reason;
@@ -116,7 +116,7 @@ static const struct ctlchan_ops ops = {on_opened, on_frame, on_closed};
 
 static int reload_keys(void *ctx, unsigned *ret_closed, struct err_text *err)
 {
-	struct fixture *f = ctx;
+	struct steer_fixture *f = ctx;
 
 	(void)err;
 	f->n_reloads++;
@@ -124,13 +124,13 @@ static int reload_keys(void *ctx, unsigned *ret_closed, struct err_text *err)
 	return 1;
 }
 
-static void fixture_init(struct fixture *f, bool has_key)
+static void fixture_init(struct steer_fixture *f, bool has_key)
 {
 	struct ctllisten_conf conf = {.addr = {"127.0.0.1", 0}};
 	struct sched_config cfg;
 	struct err_text err = {""};
 
-	*f = (struct fixture){.base = event_base_new()};
+	*f = (struct steer_fixture){.base = event_base_new()};
 	sched_config_default(&cfg);
 	f->core = sched_new(&cfg, &env);
 	assert_int_equal(sched_start(f->core, 1), 0);
@@ -147,7 +147,7 @@ static void fixture_init(struct fixture *f, bool has_key)
 		fail_msg("%s", err.s);
 }
 
-static void fixture_fini(struct fixture *f)
+static void fixture_fini(struct steer_fixture *f)
 {
 	ctlchan_free(f->chan);
 	ctllisten_free(f->listen);
@@ -158,7 +158,7 @@ static void fixture_fini(struct fixture *f)
 }
 
 /* Ask with the host key of this identity, or without one; the connection ends. */
-static void ask(struct fixture *f, const char *identity, struct ctl_steer steer)
+static void ask(struct steer_fixture *f, const char *identity, struct ctl_steer steer)
 {
 	struct addr addr = {"127.0.0.1", ctllisten_port(f->listen)};
 	struct timeval bound = {DEADLINE_S, 0};
@@ -191,7 +191,7 @@ static void ask(struct fixture *f, const char *identity, struct ctl_steer steer)
 #define ASK(f, identity, ...)                                                                      \
 	ask(f, identity, (struct ctl_steer){.user = "u", .host = "h", __VA_ARGS__})
 
-static size_t n_events(const struct fixture *f)
+static size_t n_events(const struct steer_fixture *f)
 {
 	json_t *o = events_json(f->steer.events, 1, 0);
 	size_t n = json_array_size(json_object_get(o, "events"));
@@ -202,7 +202,7 @@ static size_t n_events(const struct fixture *f)
 
 static void operators_key_steers(void **state)
 {
-	struct fixture f;
+	struct steer_fixture f;
 
 	(void)state;
 	fixture_init(&f, true);
@@ -216,7 +216,7 @@ static void operators_key_steers(void **state)
 static void members_key_cannot_steer(void **state)
 {
 	static const char *const identities[] = {"server:s0", "agent:a0", "ctlx:a", "ct:a"};
-	struct fixture f;
+	struct steer_fixture f;
 
 	(void)state;
 	fixture_init(&f, true);
@@ -231,7 +231,7 @@ static void members_key_cannot_steer(void **state)
 
 static void keys_are_reloaded_for_the_master_key_only(void **state)
 {
-	struct fixture f;
+	struct steer_fixture f;
 
 	(void)state;
 	fixture_init(&f, true);
@@ -247,7 +247,7 @@ static void keys_are_reloaded_for_the_master_key_only(void **state)
 
 static void anybody_on_loopback_steers_a_cluster_without_a_key(void **state)
 {
-	struct fixture f;
+	struct steer_fixture f;
 
 	(void)state;
 	fixture_init(&f, false);
@@ -258,7 +258,7 @@ static void anybody_on_loopback_steers_a_cluster_without_a_key(void **state)
 
 static void change_leaves_an_event_whatever_came_of_it(void **state)
 {
-	struct fixture f;
+	struct steer_fixture f;
 	json_t *o;
 
 	(void)state;
@@ -276,7 +276,7 @@ static void change_leaves_an_event_whatever_came_of_it(void **state)
 static void request_that_makes_no_sense_is_refused_by_name(void **state)
 {
 	struct ctl_steer_arg unknown = {"colour", "red"}, dirty = {"reason", "a\033[2Jb"};
-	struct fixture f;
+	struct steer_fixture f;
 
 	(void)state;
 	fixture_init(&f, true);

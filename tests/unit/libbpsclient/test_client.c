@@ -9,17 +9,17 @@
 
 /* ---- several workers ---- */
 
-struct worker {
+struct client_worker {
 	struct fake_agent *f;
 	int rank, size;
-	void (*body)(struct worker *w, struct bps *b);
+	void (*body)(struct client_worker *w, struct bps *b);
 	int rc;
 	char text[512];
 };
 
 static void *worker_main(void *arg)
 {
-	struct worker *w = arg;
+	struct client_worker *w = arg;
 	struct bps_options o = options_of(w->f, w->rank, w->size);
 	struct bps *b;
 
@@ -35,13 +35,14 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-static void run_workers(struct fake_agent *f, int size, void (*body)(struct worker *, struct bps *))
+static void run_workers(
+	struct fake_agent *f, int size, void (*body)(struct client_worker *, struct bps *))
 {
-	struct worker w[TRAINERS_MAX];
+	struct client_worker w[TRAINERS_MAX];
 	pthread_t threads[TRAINERS_MAX];
 
 	for (int i = 0; i < size; i++) {
-		w[i] = (struct worker){.f = f, .rank = i, .size = size, .body = body};
+		w[i] = (struct client_worker){.f = f, .rank = i, .size = size, .body = body};
 		assert_int_equal(pthread_create(&threads[i], NULL, worker_main, &w[i]), 0);
 	}
 	for (int i = 0; i < size; i++) {
@@ -51,7 +52,7 @@ static void run_workers(struct fake_agent *f, int size, void (*body)(struct work
 	}
 }
 
-static void sum_rounds(struct worker *w, struct bps *b)
+static void sum_rounds(struct client_worker *w, struct bps *b)
 {
 	struct bps_tensor *t;
 	const float *out;
@@ -85,7 +86,7 @@ static void four_workers_sum_over_many_rounds(void **state)
 	fake_agent_free(f);
 }
 
-static void collect_all(struct worker *w, struct bps *b)
+static void collect_all(struct client_worker *w, struct bps *b)
 {
 	size_t n = 70000;
 	char *data = calloc(4, n), *mine = calloc(1, n);
@@ -122,13 +123,13 @@ static void barrier_broadcast_and_allgather_reach_all(void **state)
 
 static sem_t has_given_up;
 
-static void expect_rc(struct worker *w, int is, int want)
+static void expect_rc(struct client_worker *w, int is, int want)
 {
 	if (!w->rc && is != want)
 		w->rc = is ? is : -ERANGE;
 }
 
-static void collect_in_vain(struct worker *w, struct bps *b)
+static void collect_in_vain(struct client_worker *w, struct bps *b)
 {
 	char byte = 'a';
 
@@ -158,14 +159,14 @@ static void collective_behind_one_in_flight_does_not_touch_its_bytes(void **stat
 }
 
 /* Four threads of each worker, each with tensors of its own. */
-struct lane {
+struct client_lane {
 	struct bps *b;
 	int lane, rank, rc;
 };
 
 static void *lane_main(void *arg)
 {
-	struct lane *l = arg;
+	struct client_lane *l = arg;
 	struct bps_tensor *t[4];
 	char name[32];
 
@@ -186,13 +187,13 @@ static void *lane_main(void *arg)
 	return NULL;
 }
 
-static void run_lanes(struct worker *w, struct bps *b)
+static void run_lanes(struct client_worker *w, struct bps *b)
 {
-	struct lane lanes[4];
+	struct client_lane lanes[4];
 	pthread_t threads[4];
 
 	for (int i = 0; i < 4; i++) {
-		lanes[i] = (struct lane){.b = b, .lane = i, .rank = w->rank};
+		lanes[i] = (struct client_lane){.b = b, .lane = i, .rank = w->rank};
 		if (pthread_create(&threads[i], NULL, lane_main, &lanes[i]))
 			abort();
 	}

@@ -17,7 +17,7 @@
 #define MANY        24
 #define DEADLINE_NS UINT64_C(20000000000)
 
-struct world {
+struct memory_world {
 	struct dataloop *loop;
 	struct memory_thread *memory_thread;
 	struct memory_request large, small, many[MANY];
@@ -42,7 +42,7 @@ static const struct dataloop_ops ops = {.tick = tick, .work = work};
 
 static void done(struct memory_request *m)
 {
-	struct world *w = m->user;
+	struct memory_world *w = m->user;
 	unsigned place = w->n_done + 1;
 
 	if (m == &w->large)
@@ -52,7 +52,7 @@ static void done(struct memory_request *m)
 	w->n_done = place;
 }
 
-static void setup(struct world *w)
+static void setup(struct memory_world *w)
 {
 	struct err_text err;
 
@@ -66,14 +66,14 @@ static void setup(struct world *w)
 	w->small.more_seals = arena_seals(&(struct arena_set){0}, ARENA_OUTPUT);
 }
 
-static void teardown(struct world *w)
+static void teardown(struct memory_world *w)
 {
 	memory_thread_stop(w->memory_thread);
 	dataloop_free(w->loop);
 	memory_thread_free(w->memory_thread);
 }
 
-static void await(struct world *w, unsigned n_done)
+static void await(struct memory_world *w, unsigned n_done)
 {
 	uint64_t end_ns = clock_now_ns() + DEADLINE_NS;
 
@@ -85,7 +85,7 @@ static void await(struct world *w, unsigned n_done)
 
 static void small_request_does_not_wait_for_the_large_one_before_it(void **state)
 {
-	struct world w;
+	struct memory_world w;
 
 	(void)state;
 	setup(&w);
@@ -104,7 +104,7 @@ static void small_request_does_not_wait_for_the_large_one_before_it(void **state
 
 static void user_does_not_wait_for_the_many_requests_of_two_others(void **state)
 {
-	struct world w;
+	struct memory_world w;
 
 	(void)state;
 	setup(&w);
@@ -130,7 +130,7 @@ static void user_does_not_wait_for_the_many_requests_of_two_others(void **state)
 
 static void memory_that_is_not_there_is_told_with_a_sentence(void **state)
 {
-	struct world w;
+	struct memory_world w;
 
 	(void)state;
 	setup(&w);
@@ -144,7 +144,7 @@ static void memory_that_is_not_there_is_told_with_a_sentence(void **state)
 
 static void stop_cancels_what_waits_and_what_comes_behind_it(void **state)
 {
-	struct world w;
+	struct memory_world w;
 
 	(void)state;
 	setup(&w);

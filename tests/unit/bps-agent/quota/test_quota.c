@@ -20,7 +20,7 @@ static const struct quota_limits limits = {
 		[QUOTA_JOB] = {[QUOTA_MEMORY] = 40 * MIB, [QUOTA_TENSORS] = 6}},
 	.requests_per_s = 10};
 
-struct world {
+struct quota_world {
 	struct quota *q;
 	struct quota_account *alice, *bob, *job;
 	struct err_text err;
@@ -28,7 +28,7 @@ struct world {
 
 static int setup(void **state)
 {
-	static struct world w;
+	static struct quota_world w;
 
 	w.q = quota_new(&limits, "node1");
 	w.alice = quota_user(w.q, 1000);
@@ -41,7 +41,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 
 	quota_put(w->job);
 	quota_put(w->alice);
@@ -50,12 +50,12 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void take(struct world *w, struct quota_account *a, enum quota_kind kind, uint64_t n)
+static void take(struct quota_world *w, struct quota_account *a, enum quota_kind kind, uint64_t n)
 {
 	assert_int_equal(quota_take(a, kind, n, &w->err), 0);
 }
 
-static void assert_refused(struct world *w, struct quota_account *a, enum quota_kind kind,
+static void assert_refused(struct quota_world *w, struct quota_account *a, enum quota_kind kind,
 	uint64_t n, const char *text)
 {
 	uint64_t before = quota_used(a, kind);
@@ -67,7 +67,7 @@ static void assert_refused(struct world *w, struct quota_account *a, enum quota_
 
 static void users_at_their_limit_are_told_whose_it_is_and_what_to_do(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 
 	for (unsigned i = 0; i < 3; i++)
 		take(w, w->alice, QUOTA_TRAINERS, 1);
@@ -89,7 +89,7 @@ static void users_at_their_limit_are_told_whose_it_is_and_what_to_do(void **stat
 
 static void what_a_job_takes_counts_for_its_user_and_the_machine(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_account *second = quota_job(w->alice, "eval"), *other = quota_job(w->bob, "x");
 
 	take(w, w->job, QUOTA_MEMORY, 40 * MIB);
@@ -117,7 +117,7 @@ static void what_a_job_takes_counts_for_its_user_and_the_machine(void **state)
 
 static void every_limit_is_exact(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_account *of[QUOTA_SCOPES] = {[QUOTA_USER] = w->alice, [QUOTA_JOB] = w->job};
 
 	for (unsigned s = QUOTA_USER; s < QUOTA_SCOPES; s++) {
@@ -142,7 +142,7 @@ static void every_limit_is_exact(void **state)
 
 static void lowered_limit_lets_nothing_more_in_and_takes_nothing_away(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_limits lower = limits;
 
 	take(w, w->alice, QUOTA_TRAINERS, 3);
@@ -158,7 +158,7 @@ static void lowered_limit_lets_nothing_more_in_and_takes_nothing_away(void **sta
 
 static void kind_without_a_limit_is_only_counted(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 
 	take(w, w->job, QUOTA_TRAINERS, 1);
 	assert_int_equal(quota_used(w->alice, QUOTA_TRAINERS), 1);
@@ -167,7 +167,7 @@ static void kind_without_a_limit_is_only_counted(void **state)
 
 static void users_that_have_left_keep_their_name_and_at_most_some_are_kept(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_account *a;
 
 	for (uid_t uid = 2000; uid < 4000; uid++) {
@@ -189,7 +189,7 @@ static void users_that_have_left_keep_their_name_and_at_most_some_are_kept(void 
 
 static void burst_is_served_at_once_and_then_the_rate_holds(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_pace pace = {0}, other = {0};
 	uint64_t now = 5 * NS_PER_S;
 
@@ -205,7 +205,7 @@ static void burst_is_served_at_once_and_then_the_rate_holds(void **state)
 
 static void connections_of_one_user_share_its_rate(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_pace one = {0}, two = {0};
 
 	for (unsigned i = 0; i < 10; i++) {
@@ -218,7 +218,7 @@ static void connections_of_one_user_share_its_rate(void **state)
 
 static void who_never_pauses_is_hopeless_in_the_end(void **state)
 {
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_pace pace = {0}, fresh = {0};
 	uint64_t now = NS_PER_S;
 	int64_t wait = 0;
@@ -253,7 +253,7 @@ static void rate_of_0_is_no_limit(void **state)
 static void view_has_use_limits_refusals_and_a_bound(void **state)
 {
 	static struct quota_view v;
-	struct world *w = *state;
+	struct quota_world *w = *state;
 	struct quota_account *many[QUOTA_VIEW_MAX + 3];
 
 	take(w, w->job, QUOTA_TENSORS, 3);

@@ -17,7 +17,7 @@
 
 /* ---- rendering ---- */
 
-struct page {
+struct bpsctl_page {
 	char *text;
 	int status;
 };
@@ -33,9 +33,9 @@ static void assert_narrow(const char *text)
 }
 
 /* A screen of a JSON document in which ' stands for ". */
-static struct page render(int (*screen)(FILE *out, json_t *root), const char *json)
+static struct bpsctl_page render(int (*screen)(FILE *out, json_t *root), const char *json)
 {
-	struct page p = {NULL, 0};
+	struct bpsctl_page p = {NULL, 0};
 	char *copy = strdup(json);
 	size_t n = 0;
 	FILE *out = open_memstream(&p.text, &n);
@@ -58,13 +58,13 @@ static struct page render(int (*screen)(FILE *out, json_t *root), const char *js
 	return p;
 }
 
-static void assert_has(const struct page *p, const char *text)
+static void assert_has(const struct bpsctl_page *p, const char *text)
 {
 	if (!strstr(p->text, text))
 		fail_msg("no '%s' in:\n%s", text, p->text);
 }
 
-static void assert_lacks(const struct page *p, const char *text)
+static void assert_lacks(const struct bpsctl_page *p, const char *text)
 {
 	if (strstr(p->text, text))
 		fail_msg("'%s' in:\n%s", text, p->text);
@@ -79,7 +79,7 @@ static void assert_lacks(const struct page *p, const char *text)
 
 static void servers_show_each_with_its_state_and_why_it_is_down(void **state)
 {
-	struct page p = render(screen_servers,
+	struct bpsctl_page p = render(screen_servers,
 		"{'members': [{'name': 's0', 'host': 'node1', 'state': 'up', 'threads': 4,"
 		" 'partitions_bytes': 1048576, 'mem_bytes': 2048, 'quota_bytes': 536870912,"
 		" 'rx_bytes': 10, 'nic_mbps': 957, 'nic_source': 'measured', 'quiet_s': 0.1},"
@@ -97,7 +97,7 @@ static void servers_show_each_with_its_state_and_why_it_is_down(void **state)
 
 static void agents_that_are_all_up_are_well(void **state)
 {
-	struct page p = render(screen_agents,
+	struct bpsctl_page p = render(screen_agents,
 		"{'members': [{'name': 'a0', 'host': 'node1', 'state': 'up', 'pid': 4711,"
 		" 'trainers': 8, 'restarts': 2, 'nic_mbps': 100000, 'nic_source': 'driver'}]}");
 
@@ -110,7 +110,7 @@ static void agents_that_are_all_up_are_well(void **state)
 
 static void tables_without_rows_say_so(void **state)
 {
-	struct page p = render(screen_servers, "{}");
+	struct bpsctl_page p = render(screen_servers, "{}");
 
 	(void)state;
 	assert_has(&p, "(none has ever joined)");
@@ -187,7 +187,7 @@ static void long_names_and_huge_numbers_stay_within_the_columns(void **state)
 
 static void status_has_a_line_for_each_job_and_server(void **state)
 {
-	struct page p = render(screen_status,
+	struct bpsctl_page p = render(screen_status,
 		"{'role': 'scheduler', 'cluster': 'train-a', 'health': 'WARN', 'view_text': '3.41',"
 		" 'up_s': 1051200, 'is_durable': true,"
 		" 'state': {'kind': 'file', 'bytes': 2048, 'sync_s': 0.0002},"
@@ -231,7 +231,7 @@ static void status_has_a_line_for_each_job_and_server(void **state)
 static void of_many_servers_only_those_that_are_not_well_have_a_line(void **state)
 {
 	char doc[16384] = "{'role': 'scheduler', 'health': 'OK', 'members': [";
-	struct page p;
+	struct bpsctl_page p;
 
 	(void)state;
 	for (unsigned i = 0; i < 100; i++)
@@ -250,7 +250,7 @@ static void of_many_servers_only_those_that_are_not_well_have_a_line(void **stat
 static void of_many_problems_of_one_code_the_first_are_shown_and_the_others_counted(void **state)
 {
 	char doc[8192] = "{'role': 'scheduler', 'health': 'WARN', 'problems': [";
-	struct page p;
+	struct bpsctl_page p;
 
 	(void)state;
 	for (unsigned i = 0; i < 20; i++)
@@ -286,7 +286,7 @@ static void strange_documents_are_shown_without_harm(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(screens) / sizeof(screens[0]); i++) {
 		for (size_t k = 0; k < sizeof(docs) / sizeof(docs[0]); k++) {
-			struct page p = render(screens[i], docs[k]);
+			struct bpsctl_page p = render(screens[i], docs[k]);
 
 			assert_lacks(&p, "\033");
 			assert_lacks(&p, "\xc2\x9b"); /* the same in one character */
@@ -300,7 +300,7 @@ static void strange_documents_are_shown_without_harm(void **state)
 
 static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **state)
 {
-	struct page p = render(screen_jobs,
+	struct bpsctl_page p = render(screen_jobs,
 		"{'jobs': [{'name': 'digits', 'uid': 0, 'agents': ['a', 'b'], 'joined': 2, 'size': "
 		"2,"
 		" 'tensors': 3, 'rounds': 17, 'calls_waiting': 1, 'longest_s': 0.1,"
@@ -321,7 +321,7 @@ static void jobs_show_users_by_name_and_what_was_not_asked_as_a_dash(void **stat
 
 static void running_jobs_without_old_calls_are_well(void **state)
 {
-	struct page p = render(screen_jobs,
+	struct bpsctl_page p = render(screen_jobs,
 		"{'jobs': [{'name': 'x', 'state': 'running', 'rounds': 1, 'longest_s': 0.1}]}");
 
 	(void)state;
@@ -333,7 +333,7 @@ static void running_jobs_without_old_calls_are_well(void **state)
 
 static void stuck_names_tensor_round_and_who_is_missing(void **state)
 {
-	struct page p = render(screen_stuck,
+	struct bpsctl_page p = render(screen_stuck,
 		"{'jobs': [{'job': {'name': 'digits', 'id': 3, 'state': 'running'}, 'waits': ["
 		"{'why': 'submit', 'tensor': 'layer3.w', 'round': 12, 's': 2.1, 'n_waiting': 7,"
 		" 'waiting': [{'rank': 0, 'host': 'node0', 'pid': 10}], 'n_missing': 1,"
@@ -352,7 +352,7 @@ static void stuck_names_tensor_round_and_who_is_missing(void **state)
 
 static void stuck_sum_names_servers_conditions_and_networks(void **state)
 {
-	struct page p = render(screen_stuck,
+	struct bpsctl_page p = render(screen_stuck,
 		"{'jobs': [{'job': {'name': 'digits', 'id': 3, 'state': 'running'}, 'waits': ["
 		"{'why': 'sum', 'tensor': 'w', 'round': 2, 's': 3.0, 'n_waiting': 2, 'n_missing': "
 		"0,"
@@ -371,7 +371,7 @@ static void stuck_sum_names_servers_conditions_and_networks(void **state)
 
 static void stuck_forming_job_names_ranks(void **state)
 {
-	struct page p = render(screen_stuck,
+	struct bpsctl_page p = render(screen_stuck,
 		"{'jobs': [{'job': {'name': 'f', 'id': 4, 'state': 'forming'}, 'waits': ["
 		"{'why': 'join', 'tensor': null, 's': 0.2, 'n_waiting': 1, 'n_missing': 12,"
 		" 'missing': [{'rank': 1}, {'rank': 2}]}]}]}");
@@ -384,7 +384,7 @@ static void stuck_forming_job_names_ranks(void **state)
 
 static void job_that_flows_is_not_stuck(void **state)
 {
-	struct page p = render(screen_stuck,
+	struct bpsctl_page p = render(screen_stuck,
 		"{'jobs': [{'job': {'name': 'f', 'id': 4, 'state': 'running'}, 'waits': ["
 		"{'why': 'sum', 'tensor': 'w', 'round': 2, 's': 0.01, 'n_waiting': 2}],"
 		" 'condition': 'server s9 (host x) is down since 20.0 s'},"
@@ -400,7 +400,7 @@ static void job_that_flows_is_not_stuck(void **state)
 
 static void nothing_waits_where_no_job_is(void **state)
 {
-	struct page p = render(screen_stuck, "{'jobs': []}");
+	struct bpsctl_page p = render(screen_stuck, "{'jobs': []}");
 
 	(void)state;
 	assert_int_equal(p.status, 0);
@@ -412,7 +412,7 @@ static void nothing_waits_where_no_job_is(void **state)
 
 static void events_have_number_time_kind_and_text(void **state)
 {
-	struct page p;
+	struct bpsctl_page p;
 
 	(void)state;
 	setenv("TZ", "UTC", 1);
@@ -428,7 +428,7 @@ static void events_have_number_time_kind_and_text(void **state)
 
 static void status_of_one_daemon_shows_its_role_and_figures(void **state)
 {
-	struct page p = render(screen_status,
+	struct bpsctl_page p = render(screen_status,
 		"{'schema': 1, 'role': 'agent', 'name': 'a0', 'host': 'n1', 'id': 3,"
 		" 'scheduler_up': true, 'trainers': 8, 'sent_bytes': 2048}");
 
@@ -445,7 +445,7 @@ static void status_of_one_daemon_shows_its_role_and_figures(void **state)
 
 static void missing_answers_and_their_problems_are_shown_in_the_status(void **state)
 {
-	struct page p = render(screen_status,
+	struct bpsctl_page p = render(screen_status,
 		"{'role': 'scheduler', 'health': 'WARN', 'problems': [{'code': 'NO_ANSWER',"
 		" 'severity': 'WARN', 'what': 'agent a1', 'effect': 'e', 'action': 'x', 'see': "
 		"'y'}],"

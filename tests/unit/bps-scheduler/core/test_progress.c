@@ -16,7 +16,7 @@
 #define MS     UINT64_C(1000000)
 #define AGENTS 4 /* connections 21, 22, ...; servers 11 and 12 */
 
-struct world {
+struct progress_world {
 	struct sched_core *core;
 	uint64_t now;
 	uint32_t job, agents[AGENTS];       /* numbers and ids */
@@ -25,7 +25,7 @@ struct world {
 
 static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *msg)
 {
-	struct world *w = ctx;
+	struct progress_world *w = ctx;
 
 	if (msg->type == CTL_WELCOME && conn >= 21)
 		w->agents[conn - 21] = msg->welcome.member_id;
@@ -41,13 +41,13 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 
 static void env_event(void *ctx, const struct sched_event *e)
 {
-	struct world *w = ctx;
+	struct progress_world *w = ctx;
 
 	w->n_told += strstr(e->text, "is last in") != NULL;
 	w->n_over += strstr(e->text, "no more") != NULL;
 }
 
-static void hello(struct world *w, uint32_t conn, enum role role, const char *name)
+static void hello(struct progress_world *w, uint32_t conn, enum role role, const char *name)
 {
 	struct ctl_msg msg = {.type = CTL_HELLO,
 		.hello = {.proto = CTL_PROTO,
@@ -65,7 +65,7 @@ static void hello(struct world *w, uint32_t conn, enum role role, const char *na
 	sched_message(w->core, conn, &msg, w->now);
 }
 
-static void world_init(struct world *w)
+static void world_init(struct progress_world *w)
 {
 	static const char *const names[AGENTS] = {"a", "b", "c", "d"};
 	struct sched_env env = {.ctx = w,
@@ -77,7 +77,7 @@ static void world_init(struct world *w)
 		.event = env_event};
 	struct sched_config cfg;
 
-	*w = (struct world){.now = 1000 * MS};
+	*w = (struct progress_world){.now = 1000 * MS};
 	log_set_level(LOG_ERROR);
 	sched_config_default(&cfg);
 	cfg.cluster = "test";
@@ -94,7 +94,7 @@ static void world_init(struct world *w)
 	}
 }
 
-static void beat_agents(struct world *w)
+static void beat_agents(struct progress_world *w)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
@@ -104,7 +104,8 @@ static void beat_agents(struct world *w)
 
 /* A second passes; of the rounds that the two servers saw lately, agent `last` was last in
  * those. */
-static void second(struct world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
+static void second(
+	struct progress_world *w, uint64_t step, unsigned last, uint32_t of_100, uint32_t lag_us)
 {
 	struct ctl_beat_late late[2] = {{w->agents[last], of_100, lag_us},
 		{w->agents[(last + 1) % AGENTS], 100 - of_100, 100}};
@@ -130,7 +131,7 @@ static void second(struct world *w, uint64_t step, unsigned last, uint32_t of_10
 	sched_tick(w->core, w->now);
 }
 
-static json_t *status(struct world *w)
+static json_t *status(struct progress_world *w)
 {
 	struct status_info info = {.now_ns = w->now};
 	json_t *root = status_cluster(w->core, &info);
@@ -144,7 +145,7 @@ static json_t *pace_of(json_t *root)
 	return json_object_get(json_array_get(json_object_get(root, "jobs"), 0), "pace");
 }
 
-static bool has_problem(struct world *w, const char *code)
+static bool has_problem(struct progress_world *w, const char *code)
 {
 	json_t *root = status(w), *p;
 	bool is_there = false;
@@ -156,13 +157,13 @@ static bool has_problem(struct world *w, const char *code)
 	return is_there;
 }
 
-static bool is_straggling(struct world *w)
+static bool is_straggling(struct progress_world *w)
 {
 	return has_problem(w, "STRAGGLER");
 }
 
 /* A second in which the first server did so many rounds, and took so long for their sums. */
-static void sums(struct world *w, uint64_t rounds, uint32_t sum_us)
+static void sums(struct progress_world *w, uint64_t rounds, uint32_t sum_us)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT, .beat = {.rounds = rounds, .sum_us = sum_us}};
 
@@ -176,7 +177,7 @@ static void sums(struct world *w, uint64_t rounds, uint32_t sum_us)
 
 static void rates_and_waits_are_added_up_over_the_servers(void **state)
 {
-	struct world w;
+	struct progress_world w;
 	json_t *root, *pace, *slowest;
 
 	(void)state;
@@ -205,7 +206,7 @@ static void rates_and_waits_are_added_up_over_the_servers(void **state)
 
 static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 {
-	struct world w;
+	struct progress_world w;
 	uint64_t rounds = 0;
 
 	(void)state;
@@ -229,7 +230,7 @@ static void server_whose_sums_take_long_is_named_until_it_recovers(void **state)
 
 static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **state)
 {
-	struct world w;
+	struct progress_world w;
 	unsigned step = 0, n;
 
 	(void)state;
@@ -252,7 +253,7 @@ static void straggler_is_raised_after_seconds_and_cleared_after_seconds(void **s
 
 static void chance_and_noise_make_no_straggler(void **state)
 {
-	struct world w;
+	struct progress_world w;
 	unsigned step = 0;
 
 	(void)state;
@@ -272,7 +273,7 @@ static void chance_and_noise_make_no_straggler(void **state)
 
 static void another_straggler_has_to_earn_its_name(void **state)
 {
-	struct world w;
+	struct progress_world w;
 	unsigned step = 0, n;
 
 	(void)state;
@@ -294,7 +295,7 @@ static void another_straggler_has_to_earn_its_name(void **state)
 
 static void losses_that_are_tolerated_follow_the_memory_of_the_others(void **state)
 {
-	struct world w;
+	struct progress_world w;
 	json_t *root, *t;
 
 	(void)state;

@@ -10,7 +10,7 @@ static void every_member_state_takes_every_event(void **state)
 	(void)state;
 	for (int from = 0; from < 4; from++) {
 		for (int event = 0; event < 6; event++) {
-			struct world w;
+			struct sched_world w;
 			uint32_t conn = 12;
 
 			running_job(&w);
@@ -60,7 +60,7 @@ static void every_member_state_takes_every_event(void **state)
 #define MEMBERS          6 /* three servers, three agents */
 
 struct chaos {
-	struct world w;
+	struct sched_world w;
 	uint64_t seed;
 	uint32_t conn[MEMBERS + 1], next_conn; /* 0-terminated */
 	uint64_t instance[MEMBERS];

@@ -4,7 +4,7 @@
 
 static void job_forms_when_all_ranks_are_there(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -26,7 +26,7 @@ static void job_forms_when_all_ranks_are_there(void **state)
 
 static void repeated_join_gets_the_same_rank(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -49,7 +49,7 @@ static void repeated_join_gets_the_same_rank(void **state)
 /* The ranks of a forming job are lost with the scheduler; whoever comes first gets the first. */
 static void assigned_ranks_are_assigned_anew_after_a_restart(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -68,7 +68,7 @@ static void assigned_ranks_are_assigned_anew_after_a_restart(void **state)
 
 static void repeated_join_of_a_running_job_gets_the_job_behind_its_answer(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -85,7 +85,7 @@ static void repeated_join_of_a_running_job_gets_the_job_behind_its_answer(void *
 
 static void duplicate_rank_is_refused_with_the_holder(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -100,7 +100,7 @@ static void duplicate_rank_is_refused_with_the_holder(void **state)
 
 static void workers_that_disagree_are_both_named(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg;
 
 	(void)state;
@@ -124,7 +124,7 @@ static void workers_that_disagree_are_both_named(void **state)
 
 static void same_job_name_of_another_user_is_another_job(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = {
 		.type = CTL_JOIN, .join = {1, 1001, "x", 0, 2, 0, 30, 0, .token = no_token}};
 
@@ -137,8 +137,8 @@ static void same_job_name_of_another_user_is_another_job(void **state)
 	world_fini(&w);
 }
 
-static void join_as(
-	struct world *w, uint32_t conn, uint32_t uid, uint32_t rank, uint32_t pid, struct blob with)
+static void join_as(struct sched_world *w, uint32_t conn, uint32_t uid, uint32_t rank, uint32_t pid,
+	struct blob with)
 {
 	struct ctl_msg msg = {
 		.type = CTL_JOIN, .join = {pid, uid, "x", rank, 2, 0, pid, 0, .token = with}};
@@ -147,7 +147,7 @@ static void join_as(
 	send_msg(w, conn, &msg);
 }
 
-static void agents_a_and_b(struct world *w)
+static void agents_a_and_b(struct sched_world *w)
 {
 	world_init(w);
 	agent(w, 21, "a", 201);
@@ -158,7 +158,7 @@ static void process_that_opens_a_rank_twice_is_refused_the_second_time(void **st
 {
 	struct ctl_msg msg = {
 		.type = CTL_JOIN, .join = {1, 1000, "x", 0, 2, 0, 10, 0, .token = no_token}};
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -177,7 +177,7 @@ static void process_that_opens_a_rank_twice_is_refused_the_second_time(void **st
 
 static void worker_of_another_user_joins_with_the_token(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	agents_a_and_b(&w);
@@ -191,7 +191,7 @@ static void worker_of_another_user_joins_with_the_token(void **state)
 
 static void worker_of_the_same_user_without_the_right_token_is_refused(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	agents_a_and_b(&w);
@@ -212,7 +212,7 @@ static void worker_of_the_same_user_without_the_right_token_is_refused(void **st
 
 static void token_does_not_open_a_job_that_has_none(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	agents_a_and_b(&w);
@@ -225,7 +225,7 @@ static void token_does_not_open_a_job_that_has_none(void **state)
 
 static void worker_of_another_user_without_the_token_gets_a_job_of_its_own(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	agents_a_and_b(&w);
@@ -241,7 +241,7 @@ static void worker_of_another_user_without_the_token_gets_a_job_of_its_own(void 
 
 static void token_outlives_the_scheduler(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	agents_a_and_b(&w);
@@ -260,7 +260,7 @@ static void token_outlives_the_scheduler(void **state)
 
 static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = {
 		.type = CTL_JOIN, .join = {1, 1000, "", 0, 2, 0, 30, 0, .token = no_token}};
 	static const char *const names[] = {"a", "b", "c", "d"};
@@ -296,7 +296,7 @@ static void user_with_too_many_jobs_is_refused_and_another_one_is_not(void **sta
 }
 
 /* Two servers of 1 MiB; a job of two workers, one on each agent. */
-static void world_with_memory(struct world *w, uint32_t job_share, uint32_t user_share)
+static void world_with_memory(struct sched_world *w, uint32_t job_share, uint32_t user_share)
 {
 	struct ctl_msg msg;
 
@@ -318,7 +318,7 @@ static void world_with_memory(struct world *w, uint32_t job_share, uint32_t user
 
 static void tensor_beyond_the_jobs_share_of_the_servers_is_refused_everywhere(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_with_memory(&w, 50, 0);
@@ -344,7 +344,7 @@ static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 {
 	struct ctl_msg msg = {
 		.type = CTL_JOIN, .join = {1, 1000, "second", 0, 2, 0, 30, 0, .token = no_token}};
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_with_memory(&w, 0, 50);
@@ -375,7 +375,7 @@ static void tensors_of_all_jobs_of_a_user_count_for_its_share(void **state)
 
 static void worker_that_leaves_a_forming_job_frees_its_rank(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -393,7 +393,7 @@ static void worker_that_leaves_a_forming_job_frees_its_rank(void **state)
 
 static void job_ends_well_when_all_have_finished(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -413,7 +413,7 @@ static void job_ends_well_when_all_have_finished(void **state)
 
 static void numbers_of_jobs_are_never_used_twice(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -433,7 +433,7 @@ static void numbers_of_jobs_are_never_used_twice(void **state)
 
 static void only_the_last_ended_jobs_are_kept(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -453,7 +453,7 @@ static void only_the_last_ended_jobs_are_kept(void **state)
 
 static void lost_worker_ends_the_job_and_is_named(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -467,7 +467,7 @@ static void lost_worker_ends_the_job_and_is_named(void **state)
 
 static void worker_lost_after_it_finished_harms_nobody(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -480,7 +480,7 @@ static void worker_lost_after_it_finished_harms_nobody(void **state)
 
 static void agent_cannot_speak_for_ranks_of_another(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -492,7 +492,7 @@ static void agent_cannot_speak_for_ranks_of_another(void **state)
 
 static void dead_agent_ends_its_jobs_and_is_named(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	const uint32_t others[] = {11, 12, 21, 0};
 
 	(void)state;
@@ -512,7 +512,7 @@ static void dead_agent_ends_its_jobs_and_is_named(void **state)
 
 static void fail_ends_the_job_with_its_code_and_text(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = {.type = CTL_FAIL, .fail = {1, 10011, "results differ"}};
 
 	(void)state;
@@ -526,7 +526,7 @@ static void fail_ends_the_job_with_its_code_and_text(void **state)
 
 static void killed_job_ends_with_the_text_for_all_its_agents(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -540,7 +540,7 @@ static void killed_job_ends_with_the_text_for_all_its_agents(void **state)
 
 static void message_about_an_unknown_job_is_answered(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {99, NULL, 0}};
 
 	(void)state;

@@ -4,7 +4,7 @@
 
 static void hello_is_welcomed_and_told_of_the_other_side(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -19,7 +19,7 @@ static void hello_is_welcomed_and_told_of_the_other_side(void **state)
 
 static void wrong_hello_is_refused_with_a_sentence(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg;
 
 	(void)state;
@@ -46,7 +46,7 @@ static void wrong_hello_is_refused_with_a_sentence(void **state)
 
 static void first_message_must_be_hello_and_must_come(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
 	(void)state;
@@ -62,7 +62,7 @@ static void first_message_must_be_hello_and_must_come(void **state)
 
 static void same_name_on_another_host_is_refused_while_the_holder_lives(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -80,7 +80,7 @@ static void same_name_on_another_host_is_refused_while_the_holder_lives(void **s
 
 static void shorter_dead_time_counts_from_now_on(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct sched_config cfg;
 
 	(void)state;
@@ -98,7 +98,7 @@ static void shorter_dead_time_counts_from_now_on(void **state)
 
 static void longer_window_is_for_the_losses_to_come(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct sched_config cfg;
 
 	(void)state;
@@ -122,7 +122,7 @@ static void longer_window_is_for_the_losses_to_come(void **state)
 
 static void new_instance_on_the_same_host_replaces_the_old_at_once(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -138,7 +138,7 @@ static void new_instance_on_the_same_host_replaces_the_old_at_once(void **state)
 
 static void replaced_instance_does_not_take_its_name_back(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -154,7 +154,7 @@ static void replaced_instance_does_not_take_its_name_back(void **state)
 /* The HELLO of 102, which was killed, came behind that of its successor 103. */
 static void late_hello_of_a_dead_instance_locks_nobody_out(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -173,7 +173,7 @@ static void late_hello_of_a_dead_instance_locks_nobody_out(void **state)
 
 static void reconnect_of_the_same_instance_changes_no_view(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	uint64_t view;
 
 	(void)state;
@@ -197,7 +197,7 @@ static void reconnect_of_the_same_instance_changes_no_view(void **state)
 
 static void half_open_connection_gives_way_to_the_new_one(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -210,7 +210,7 @@ static void half_open_connection_gives_way_to_the_new_one(void **state)
 
 static void silent_server_is_declared_dead_after_its_time(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	const uint32_t others[] = {12, 21, 22, 0};
 
 	(void)state;
@@ -226,7 +226,7 @@ static void silent_server_is_declared_dead_after_its_time(void **state)
 
 static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -245,7 +245,7 @@ static void scheduler_that_hears_nobody_gives_nobody_up(void **state)
 
 static void late_tick_extends_the_deadlines(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -262,7 +262,7 @@ static void late_tick_extends_the_deadlines(void **state)
 
 static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -277,7 +277,7 @@ static void evicted_instance_that_returns_relearns_what_it_has(void **state)
 }
 
 /* A server answers every question about agent 4, 'b', which it has not heard for quiet_ms. */
-static void pass_seen(struct world *w, uint32_t ms, uint32_t quiet_ms)
+static void pass_seen(struct sched_world *w, uint32_t ms, uint32_t quiet_ms)
 {
 	const struct ctl_msg seen = {CTL_SEEN, .sight = {4, 202, quiet_ms}};
 	const uint32_t others[] = {11, 12, 21, 0};
@@ -296,7 +296,7 @@ static void pass_seen(struct world *w, uint32_t ms, uint32_t quiet_ms)
 
 static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -318,7 +318,7 @@ static void agent_that_only_the_scheduler_does_not_hear_lives(void **state)
 
 static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	const struct ctl_msg unasked = {CTL_SEEN, .sight = {4, 202, 0}};
 	const struct ctl_msg other_instance = {CTL_SEEN, .sight = {4, 201, 0}};
 
@@ -337,7 +337,7 @@ static void agent_that_nobody_hears_is_dead_in_time_whatever_servers_say(void **
 
 static void agent_whose_job_changed_behind_its_back_is_not_kept(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -352,7 +352,7 @@ static void agent_whose_job_changed_behind_its_back_is_not_kept(void **state)
 
 static void agent_that_restarts_within_its_window_keeps_its_job(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -370,7 +370,7 @@ static void agent_that_restarts_within_its_window_keeps_its_job(void **state)
 
 static void expelled_agent_is_dead_at_once_unless_it_is_connected(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -388,7 +388,7 @@ static void expelled_agent_is_dead_at_once_unless_it_is_connected(void **state)
 
 static void expelled_agent_dies_when_the_state_can_be_written_again(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);

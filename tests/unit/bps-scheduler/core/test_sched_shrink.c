@@ -3,7 +3,7 @@
 /* Jobs of the scheduler's core that go on without a machine, and let others in. */
 
 /* As running_job, of three workers on as many agents (21, 22, 23). */
-static void shrinking_job(struct world *w)
+static void shrinking_job(struct sched_world *w)
 {
 	world_init(w);
 	w->flags = JOB_SHRINK;
@@ -22,7 +22,7 @@ static void shrinking_job(struct world *w)
 static void lost_machine_leaves_a_job_that_may_shrink(void **state)
 {
 	const uint32_t others[] = {11, 21, 23, 0};
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -48,7 +48,7 @@ static void lost_machine_leaves_a_job_that_may_shrink(void **state)
 
 static void lost_worker_takes_its_machine_out_of_a_job_that_may_shrink(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -62,7 +62,7 @@ static void lost_worker_takes_its_machine_out_of_a_job_that_may_shrink(void **st
 	world_fini(&w);
 }
 
-static void job_fail(struct world *w, uint32_t conn, int code, const char *text)
+static void job_fail(struct sched_world *w, uint32_t conn, int code, const char *text)
 {
 	struct ctl_msg msg = {
 		.type = CTL_FAIL, .fail = {w->last_job, (uint32_t)-code, .text = text}};
@@ -73,7 +73,7 @@ static void job_fail(struct world *w, uint32_t conn, int code, const char *text)
 /* J1: its GPUs' failure takes a machine out of the job; wrong sums (BPS_EMISMATCH) still end the job. */
 static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -98,7 +98,7 @@ static void machine_whose_gpus_fail_leaves_a_job_that_may_shrink(void **state)
 
 static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -117,7 +117,7 @@ static void last_machine_of_a_job_that_may_shrink_ends_it(void **state)
 
 static void tensor_that_only_the_lost_has_not_declared_is_placed(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -131,7 +131,7 @@ static void tensor_that_only_the_lost_has_not_declared_is_placed(void **state)
 
 static void who_has_left_a_job_is_known_after_a_restart(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -150,7 +150,7 @@ static void who_has_left_a_job_is_known_after_a_restart(void **state)
 	world_fini(&w);
 }
 
-static void at_barrier(struct world *w, uint32_t conn, uint32_t rank, uint64_t n)
+static void at_barrier(struct sched_world *w, uint32_t conn, uint32_t rank, uint64_t n)
 {
 	const struct ctl_msg msg = {
 		.type = CTL_WORKER, .worker = {w->last_job, rank, WORKER_AT_BARRIER, "", n}};
@@ -160,7 +160,7 @@ static void at_barrier(struct world *w, uint32_t conn, uint32_t rank, uint64_t n
 
 static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	shrinking_job(&w);
@@ -186,7 +186,7 @@ static void barrier_is_passed_when_all_that_are_left_are_there_in_one_view(void 
 }
 
 /* Agents a and b have the workers of an elastic job that may have three; c comes later. */
-static void elastic_job(struct world *w)
+static void elastic_job(struct sched_world *w)
 {
 	world_init(w);
 	w->flags = JOB_SHRINK | JOB_ELASTIC;
@@ -206,7 +206,7 @@ static void elastic_job(struct world *w)
 
 static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	elastic_job(&w);
@@ -235,7 +235,7 @@ static void newcomers_are_let_in_at_a_barrier_and_told_of_everything(void **stat
 
 static void lost_machines_rank_and_number_go_to_who_joins(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	elastic_job(&w);
@@ -257,7 +257,7 @@ static void lost_machines_rank_and_number_go_to_who_joins(void **state)
 
 static void machines_that_wait_count_for_the_limit_of_machines(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	char name[16];
 
 	(void)state;
@@ -290,7 +290,7 @@ static void machines_that_wait_count_for_the_limit_of_machines(void **state)
 	world_fini(&w);
 }
 
-static void unjoin(struct world *w, uint32_t conn, uint32_t seq)
+static void unjoin(struct sched_world *w, uint32_t conn, uint32_t seq)
 {
 	const struct ctl_msg msg = {CTL_UNJOIN, .unjoin = {seq}};
 
@@ -299,7 +299,7 @@ static void unjoin(struct world *w, uint32_t conn, uint32_t seq)
 
 static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	elastic_job(&w);
@@ -330,7 +330,7 @@ static void place_of_a_newcomer_that_has_left_is_free_at_once(void **state)
 
 static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	elastic_job(&w);
@@ -346,7 +346,7 @@ static void newcomers_of_an_agent_that_reconnects_join_again(void **state)
 
 static void newcomers_hear_that_the_job_has_ended(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	elastic_job(&w);

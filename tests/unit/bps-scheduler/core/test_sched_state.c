@@ -4,7 +4,7 @@
 
 static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	uint64_t view;
 
 	(void)state;
@@ -30,7 +30,7 @@ static void restarted_scheduler_knows_its_members_and_jobs(void **state)
 
 static void nobody_dies_in_the_grace_after_a_restart(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -47,7 +47,7 @@ static void nobody_dies_in_the_grace_after_a_restart(void **state)
 
 static void grace_also_covers_members_that_leave_again(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -68,7 +68,7 @@ static void grace_also_covers_members_that_leave_again(void **state)
 
 static void server_that_restarted_meanwhile_gets_a_new_pgen(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -84,7 +84,7 @@ static void server_that_restarted_meanwhile_gets_a_new_pgen(void **state)
 
 static void forming_job_can_be_joined_again_after_a_restart(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -101,7 +101,7 @@ static void forming_job_can_be_joined_again_after_a_restart(void **state)
 
 static void ended_job_is_told_to_members_that_missed_it(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -116,7 +116,7 @@ static void ended_job_is_told_to_members_that_missed_it(void **state)
 
 static void scheduler_without_state_goes_above_its_members(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = hello_of(ROLE_AGENT, "a", "a", 201);
 
 	(void)state;
@@ -132,7 +132,7 @@ static void scheduler_without_state_goes_above_its_members(void **state)
 
 static void nothing_is_told_that_is_not_durable(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	uint64_t view;
 
 	(void)state;
@@ -165,7 +165,7 @@ static void nothing_is_told_that_is_not_durable(void **state)
 
 static void member_that_cannot_be_kept_is_refused(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -183,7 +183,7 @@ static void member_that_cannot_be_kept_is_refused(void **state)
 
 static void known_member_is_not_refused_while_the_state_cannot_be_written(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -207,7 +207,7 @@ static void known_member_is_not_refused_while_the_state_cannot_be_written(void *
 
 static int keep_snapshot(void *ctx, const struct state_record *rec)
 {
-	struct world *w = ctx;
+	struct sched_world *w = ctx;
 	size_t n = codec_size(state_layout(), rec);
 
 	for (size_t i = 0; i < w->n_records; i++)
@@ -220,7 +220,7 @@ static int keep_snapshot(void *ctx, const struct state_record *rec)
 
 static void snapshot_holds_everything(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -235,7 +235,7 @@ static void snapshot_holds_everything(void **state)
 
 static void contradicting_record_is_refused(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct state_member m = {
 		.id = 7, .role = ROLE_AGENT, .name = "n", .host = "h", .addr = "", .version = ""};
 	struct state_record rec = {.cluster_id = {"0123456789abcdef", 16},

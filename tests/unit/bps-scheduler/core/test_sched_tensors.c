@@ -4,7 +4,7 @@
 
 static void tensor_is_planned_when_all_agents_agree(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	const char *server_plan, *agent_plan;
 
 	(void)state;
@@ -25,7 +25,7 @@ static void tensor_is_planned_when_all_agents_agree(void **state)
 
 static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_decl d[2] = {{0, "v1", DTYPE_F16, 100}, {0, "v2", DTYPE_F16, 200}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 	uint64_t view;
@@ -45,7 +45,7 @@ static void tensors_of_one_message_share_a_plan_and_a_view(void **state)
 /* As a machine does that was let in: nothing but DECLARE tells it of what was placed before. */
 static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_decl d[2] = {{1, "v", DTYPE_F16, 100}, {1, "w", DTYPE_F32, 400000}};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, 2}};
 
@@ -66,7 +66,7 @@ static void placed_tensor_that_is_declared_beside_a_new_one_is_planned_too(void 
 
 static void tensor_that_is_declared_while_the_state_cannot_be_written_is_planned_then(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -84,7 +84,7 @@ static void tensor_that_is_declared_while_the_state_cannot_be_written_is_planned
 
 static void mismatched_declaration_fails_that_tensor_for_all(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -111,7 +111,7 @@ static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
-		struct world w;
+		struct sched_world w;
 
 		running_job(&w);
 		clear(&w);
@@ -126,7 +126,7 @@ static void workers_of_one_machine_that_disagree_fail_it_for_all(void **state)
 
 static void impossible_declarations_are_refused(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -142,7 +142,7 @@ static void impossible_declarations_are_refused(void **state)
 
 static void job_of_one_member_needs_no_server(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -157,7 +157,7 @@ static void job_of_one_member_needs_no_server(void **state)
 
 static void long_plans_are_sent_in_frames(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_decl *d = calloc(CTL_LIST_MAX, sizeof(*d));
 	char(*names)[CTL_TENSOR_NAME_MAX + 1] = calloc(CTL_LIST_MAX, sizeof(*names));
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {1, d, CTL_LIST_MAX}};
@@ -186,7 +186,7 @@ static void long_plans_are_sent_in_frames(void **state)
 
 static void partitions_of_a_dead_server_move_to_the_others(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -202,7 +202,7 @@ static void partitions_of_a_dead_server_move_to_the_others(void **state)
 
 static void restarted_server_keeps_its_partitions_under_a_new_pgen(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	uint64_t view;
 
 	(void)state;
@@ -220,7 +220,7 @@ static void restarted_server_keeps_its_partitions_under_a_new_pgen(void **state)
 
 static void restarted_server_may_have_fewer_threads(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_msg msg = hello_of(ROLE_SERVER, "s1", "s1", 111);
 
 	(void)state;
@@ -234,7 +234,7 @@ static void restarted_server_may_have_fewer_threads(void **state)
 
 static void partitions_wait_while_there_is_no_server(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);

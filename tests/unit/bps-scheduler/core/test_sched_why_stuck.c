@@ -4,15 +4,15 @@
 
 /* ---- questions ---- */
 
-static void why(struct world *w, uint32_t conn, uint32_t tensor, uint64_t round)
+static void why(struct sched_world *w, uint32_t conn, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg msg = {.type = CTL_WHY, .why = {5, w->last_job, tensor, round}};
 
 	send_msg(w, conn, &msg);
 }
 
-static void report(struct world *w, uint32_t conn, uint32_t seq, struct ctl_report_worker *workers,
-	uint32_t n, const char *text)
+static void report(struct sched_world *w, uint32_t conn, uint32_t seq,
+	struct ctl_report_worker *workers, uint32_t n, const char *text)
 {
 	struct ctl_msg msg = {.type = CTL_REPORT, .report = {seq, w->last_job, text, workers, n}};
 
@@ -21,7 +21,7 @@ static void report(struct world *w, uint32_t conn, uint32_t seq, struct ctl_repo
 
 static void end_that_is_not_durable_is_told_to_nobody(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -40,7 +40,7 @@ static void end_that_is_not_durable_is_told_to_nobody(void **state)
 
 static void why_of_a_forming_job_names_the_missing(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -57,7 +57,7 @@ static void why_of_a_forming_job_names_the_missing(void **state)
 
 static void why_of_what_is_not_durable_names_the_disk(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -73,7 +73,7 @@ static void why_of_what_is_not_durable_names_the_disk(void **state)
 
 static void why_of_a_large_forming_job_names_eight_ranks(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -86,7 +86,7 @@ static void why_of_a_large_forming_job_names_eight_ranks(void **state)
 
 static void why_of_a_round_names_who_is_late(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = {.rank = 0, .pid = 10, .submitted = 7, .is_attached = 1};
 	struct ctl_report_worker b = {
 		.rank = 1, .pid = 20, .submitted = 6, .quiet_ms = 5200, .is_attached = 1};
@@ -109,7 +109,7 @@ static void why_of_a_round_names_who_is_late(void **state)
 
 static void why_ends_in_half_a_second_and_names_the_mute(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = {.rank = 0, .pid = 10, .submitted = 7, .is_attached = 1};
 
 	(void)state;
@@ -128,7 +128,7 @@ static void why_ends_in_half_a_second_and_names_the_mute(void **state)
 
 static void why_names_a_tensor_that_not_all_declare(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);
@@ -143,7 +143,7 @@ static void why_names_a_tensor_that_not_all_declare(void **state)
 
 static void probe_for_the_status_gathers_what_answers(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = {.rank = 0, .pid = 10, .oldest_tensor = CTL_NO_ID};
 
 	(void)state;
@@ -167,7 +167,7 @@ static void probe_for_the_status_gathers_what_answers(void **state)
 		.oldest_ms = 2000, .is_attached = 1                                                \
 	}
 
-static json_t *first_wait(const struct world *w)
+static json_t *first_wait(const struct sched_world *w)
 {
 	assert_non_null(w->status);
 	return json_array_get(json_object_get(w->status, "waits"), 0);
@@ -183,7 +183,7 @@ static const char *text_of(json_t *o, const char *list, const char *key)
 
 static void probe_for_the_status_asks_on_for_who_has_not_submitted(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = WAITS(0, 10);
 	struct ctl_report_worker b = {.rank = 1,
 		.pid = 20,
@@ -215,7 +215,7 @@ static void probe_for_the_status_asks_on_for_who_has_not_submitted(void **state)
 
 static void probe_for_the_status_names_the_servers_of_a_complete_round(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = WAITS(0, 10), b = WAITS(1, 20);
 
 	(void)state;
@@ -234,7 +234,7 @@ static void probe_for_the_status_names_the_servers_of_a_complete_round(void **st
 
 static void probe_for_the_status_ends_in_its_bound_and_names_the_mute(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = WAITS(0, 10);
 
 	(void)state;
@@ -253,7 +253,7 @@ static void probe_for_the_status_ends_in_its_bound_and_names_the_mute(void **sta
 
 static void probe_for_the_status_outlives_its_job(void **state)
 {
-	struct world w;
+	struct sched_world w;
 	struct ctl_report_worker a = WAITS(0, 10);
 
 	(void)state;
@@ -272,7 +272,7 @@ static void probe_for_the_status_outlives_its_job(void **state)
 static void status_names_who_has_to_join_or_declare(void **state)
 {
 	struct status_info info = {0};
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	world_init(&w);
@@ -294,7 +294,7 @@ static void status_names_who_has_to_join_or_declare(void **state)
 
 /* ---- events ---- */
 
-static bool has_event(const struct world *w, const char *kind, const char *text)
+static bool has_event(const struct sched_world *w, const char *kind, const char *text)
 {
 	json_t *root = events_json(w->events, 1, 0), *e;
 	bool is_there = false;
@@ -310,7 +310,7 @@ static bool has_event(const struct world *w, const char *kind, const char *text)
 
 static void events_tell_of_members_jobs_partitions_and_views(void **state)
 {
-	struct world w;
+	struct sched_world w;
 
 	(void)state;
 	running_job(&w);

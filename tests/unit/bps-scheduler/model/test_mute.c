@@ -19,7 +19,7 @@
 #define H_MS UINT64_C(3600000)
 
 /* One scheduler and what it has made durable last. */
-struct world {
+struct mute_world {
 	struct sched_core *core;
 	struct sched_config cfg;
 	uint64_t now;
@@ -36,7 +36,7 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 
 static int env_persist(void *ctx, const struct state_record *rec)
 {
-	struct world *w = ctx;
+	struct mute_world *w = ctx;
 
 	if (w->persist_error)
 		return w->persist_error;
@@ -48,7 +48,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 	return 0;
 }
 
-static void start(struct world *w)
+static void start(struct mute_world *w)
 {
 	struct sched_env env = {.ctx = w,
 		.send = fake_sched_send,
@@ -73,15 +73,15 @@ static void start(struct world *w)
 	assert_int_equal(sched_snapshot(w->core, env_persist, w), 0);
 }
 
-static void restart(struct world *w)
+static void restart(struct mute_world *w)
 {
 	sched_free(w->core);
 	start(w);
 }
 
-static void world_init(struct world *w)
+static void world_init(struct mute_world *w)
 {
-	*w = (struct world){.now = 1000 * S};
+	*w = (struct mute_world){.now = 1000 * S};
 	log_set_level(LOG_ERROR);
 	sched_config_default(&w->cfg);
 	memset(w->cfg.boot_id, 1, sizeof(w->cfg.boot_id));
@@ -89,20 +89,20 @@ static void world_init(struct world *w)
 	start(w);
 }
 
-static void world_fini(struct world *w)
+static void world_fini(struct mute_world *w)
 {
 	sched_free(w->core);
 	free(w->bytes);
 }
 
-static bool is_muted(struct world *w, const char *code)
+static bool is_muted(struct mute_world *w, const char *code)
 {
 	return mute_find(w->core, code, w->now) != NULL;
 }
 
 static void mute_ends_by_itself_or_when_told(void **state)
 {
-	struct world w;
+	struct mute_world w;
 
 	(void)state;
 	world_init(&w);
@@ -121,7 +121,7 @@ static void mute_ends_by_itself_or_when_told(void **state)
 
 static void muting_again_sets_a_new_end(void **state)
 {
-	struct world w;
+	struct mute_world w;
 
 	(void)state;
 	world_init(&w);
@@ -135,7 +135,7 @@ static void muting_again_sets_a_new_end(void **state)
 
 static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 {
-	struct world w;
+	struct mute_world w;
 
 	(void)state;
 	world_init(&w);
@@ -156,7 +156,7 @@ static void restart_of_the_scheduler_changes_neither_mute_nor_end(void **state)
 
 static void after_another_boot_the_wall_clock_tells_the_end(void **state)
 {
-	struct world w;
+	struct mute_world w;
 
 	(void)state;
 	world_init(&w);
@@ -175,7 +175,7 @@ static void after_another_boot_the_wall_clock_tells_the_end(void **state)
 
 static void what_cannot_be_written_is_muted_and_written_later(void **state)
 {
-	struct world w;
+	struct mute_world w;
 
 	(void)state;
 	world_init(&w);
@@ -193,7 +193,7 @@ static void what_cannot_be_written_is_muted_and_written_later(void **state)
 
 static void only_so_many_are_kept(void **state)
 {
-	struct world w;
+	struct mute_world w;
 	char code[16];
 
 	(void)state;
@@ -210,7 +210,7 @@ static void only_so_many_are_kept(void **state)
 
 static void muted_problem_leaves_the_health_but_not_the_list(void **state)
 {
-	struct world w;
+	struct mute_world w;
 	struct status_info info = {.now_ns = 0};
 	json_t *root, *p;
 

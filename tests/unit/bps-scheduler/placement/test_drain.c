@@ -31,7 +31,7 @@
 #define SETTLE_MS (BALANCE_SETTLE_NS / MS)
 
 /* One scheduler, and members that beat and apply every view, unless they are deaf. */
-struct world {
+struct drain_world {
 	struct sched_core *core;
 	struct sched_config cfg;
 	uint64_t now, next_beat;
@@ -55,7 +55,7 @@ struct world {
 
 static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 {
-	struct world *w = ctx;
+	struct drain_world *w = ctx;
 
 	assert_true(conn < CONNS);
 	switch (m->type) {
@@ -83,7 +83,7 @@ static void env_send(void *ctx, uint32_t conn, const struct ctl_msg *m)
 
 static void env_drop(void *ctx, uint32_t conn, const char *why)
 {
-	struct world *w = ctx;
+	struct drain_world *w = ctx;
 
 	(void)why;
 	w->conns[conn].is_open = false;
@@ -91,7 +91,7 @@ static void env_drop(void *ctx, uint32_t conn, const char *why)
 
 static int env_persist(void *ctx, const struct state_record *rec)
 {
-	struct world *w = ctx;
+	struct drain_world *w = ctx;
 	size_t n = codec_size(state_layout(), rec);
 
 	assert_true(n && w->n_records < RECORDS);
@@ -102,7 +102,7 @@ static int env_persist(void *ctx, const struct state_record *rec)
 	return 0;
 }
 
-static void core_start(struct world *w)
+static void core_start(struct drain_world *w)
 {
 	struct sched_env env = {.ctx = w,
 		.send = env_send,
@@ -127,7 +127,7 @@ static void core_start(struct world *w)
 	assert_int_equal(sched_start(w->core, w->now), 0);
 }
 
-static void world_init(struct world *w)
+static void world_init(struct drain_world *w)
 {
 	memset(w, 0, sizeof(*w));
 	log_set_level(LOG_ERROR);
@@ -136,14 +136,14 @@ static void world_init(struct world *w)
 	core_start(w);
 }
 
-static void world_fini(struct world *w)
+static void world_fini(struct drain_world *w)
 {
 	sched_free(w->core);
 	for (size_t i = 0; i < w->n_records; i++)
 		free(w->records[i].bytes);
 }
 
-static void check(struct world *w)
+static void check(struct drain_world *w)
 {
 	struct err_text err = {""};
 
@@ -151,12 +151,12 @@ static void check(struct world *w)
 		fail_msg("%s", err.s);
 }
 
-static void send_msg(struct world *w, uint32_t conn, const struct ctl_msg *msg)
+static void send_msg(struct drain_world *w, uint32_t conn, const struct ctl_msg *msg)
 {
 	sched_message(w->core, conn, msg, w->now);
 }
 
-static void hello(struct world *w, uint32_t conn, enum role role, const char *name,
+static void hello(struct drain_world *w, uint32_t conn, enum role role, const char *name,
 	uint64_t instance, uint64_t quota)
 {
 	struct ctl_msg msg = {.type = CTL_HELLO,
@@ -181,12 +181,13 @@ static void hello(struct world *w, uint32_t conn, enum role role, const char *na
 	send_msg(w, conn, &msg);
 }
 
-static void server(struct world *w, uint32_t conn, const char *name, uint64_t instance)
+static void server(struct drain_world *w, uint32_t conn, const char *name, uint64_t instance)
 {
 	hello(w, conn, ROLE_SERVER, name, instance, 0);
 }
 
-static void join(struct world *w, uint32_t conn, const char *job, uint32_t rank, uint32_t size)
+static void join(
+	struct drain_world *w, uint32_t conn, const char *job, uint32_t rank, uint32_t size)
 {
 	struct ctl_msg msg = {.type = CTL_JOIN,
 		.join = {.seq = rank + 1,
@@ -200,7 +201,7 @@ static void join(struct world *w, uint32_t conn, const char *job, uint32_t rank,
 	send_msg(w, conn, &msg);
 }
 
-static void declare(struct world *w, uint32_t conn, uint32_t rank, uint64_t bytes)
+static void declare(struct drain_world *w, uint32_t conn, uint32_t rank, uint64_t bytes)
 {
 	struct ctl_decl d = {rank, "w", DTYPE_F32, bytes / 4};
 	struct ctl_msg msg = {.type = CTL_DECLARE, .declare = {w->job, &d, 1}};
@@ -209,14 +210,14 @@ static void declare(struct world *w, uint32_t conn, uint32_t rank, uint64_t byte
 }
 
 /* Noise of another phase and period for each, and the same in every run. */
-static uint64_t noisy(struct world *w, uint32_t i)
+static uint64_t noisy(struct drain_world *w, uint32_t i)
 {
 	double wave = ((w->n_beats * 7919u + i * 104729u) % (101 + i)) / (50.0 + i / 2.0) - 1;
 
 	return (uint64_t)((double)w->conns[i].mbps * (1 + wave * w->noise / 100));
 }
 
-static void tick(struct world *w)
+static void tick(struct drain_world *w)
 {
 	struct ctl_msg msg = {.type = CTL_BEAT};
 
@@ -235,7 +236,7 @@ static void tick(struct world *w)
 	check(w);
 }
 
-static void pass(struct world *w, uint64_t ms)
+static void pass(struct drain_world *w, uint64_t ms)
 {
 	for (uint64_t i = 0; i < ms / 10; i++) {
 		tick(w);
@@ -244,7 +245,7 @@ static void pass(struct world *w, uint64_t ms)
 	tick(w);
 }
 
-static uint64_t parts(struct world *w, const char *name)
+static uint64_t parts(struct drain_world *w, const char *name)
 {
 	struct sched_member *m = NULL;
 	struct err_text err;
@@ -255,7 +256,7 @@ static uint64_t parts(struct world *w, const char *name)
 	return drain_parts(w->core, m);
 }
 
-static int drain(struct world *w, const char *name)
+static int drain(struct drain_world *w, const char *name)
 {
 	struct err_text text;
 	int rc = sched_drain(w->core, name, "disk", "alice", w->now, &text);
@@ -265,7 +266,7 @@ static int drain(struct world *w, const char *name)
 	return rc;
 }
 
-static int undrain(struct world *w, const char *name)
+static int undrain(struct drain_world *w, const char *name)
 {
 	struct err_text text;
 	int rc = sched_undrain(w->core, name, w->now, &text);
@@ -277,7 +278,7 @@ static int undrain(struct world *w, const char *name)
 
 /* Servers s1, s2 (conns 1, 2), agents a, b, c (21 to 23); a job over all three, of 96
  * partitions. */
-static void running_job(struct world *w)
+static void running_job(struct drain_world *w)
 {
 	world_init(w);
 	server(w, 1, "s1", 101);
@@ -296,7 +297,7 @@ static void running_job(struct world *w)
 
 static void drained_server_loses_its_partitions_some_at_a_time(void **state)
 {
-	struct world w;
+	struct drain_world w;
 	uint64_t before, now, n_batches = 0;
 
 	(void)state;
@@ -317,7 +318,7 @@ static void drained_server_loses_its_partitions_some_at_a_time(void **state)
 
 static void next_ones_wait_for_every_agent_to_hear_of_the_last(void **state)
 {
-	struct world w;
+	struct drain_world w;
 	uint64_t n;
 
 	(void)state;
@@ -335,7 +336,7 @@ static void next_ones_wait_for_every_agent_to_hear_of_the_last(void **state)
 
 static void last_server_is_not_drained(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -351,7 +352,7 @@ static void last_server_is_not_drained(void **state)
 
 static void server_is_not_drained_when_the_others_lack_memory(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	world_init(&w);
@@ -372,7 +373,7 @@ static void server_is_not_drained_when_the_others_lack_memory(void **state)
 
 static void drain_outlives_server_and_scheduler(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -400,7 +401,7 @@ static void drain_outlives_server_and_scheduler(void **state)
 
 static void interrupted_drain_goes_on_after_a_restart_of_the_scheduler(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -420,7 +421,7 @@ static void interrupted_drain_goes_on_after_a_restart_of_the_scheduler(void **st
 
 static void server_that_comes_gets_its_share_and_then_all_is_quiet(void **state)
 {
-	struct world w;
+	struct drain_world w;
 	uint32_t plans;
 
 	(void)state;
@@ -446,7 +447,7 @@ static void server_that_comes_gets_its_share_and_then_all_is_quiet(void **state)
 
 static void nothing_moves_for_a_small_gain(void **state)
 {
-	struct world w;
+	struct drain_world w;
 	uint32_t plans;
 
 	(void)state;
@@ -474,14 +475,14 @@ static void nothing_moves_for_a_small_gain(void **state)
 /* ---- cards ---- */
 
 /* All measure 1000, but for s2. */
-static void measure(struct world *w, uint64_t s2_mbps)
+static void measure(struct drain_world *w, uint64_t s2_mbps)
 {
 	for (uint32_t i = 0; i < CONNS; i++)
 		w->conns[i].mbps = i == 2 ? s2_mbps : 1000;
 }
 
 /* With two servers beside no agent they have the partitions by their cards' speeds. */
-static void assert_third_is_on_s2(struct world *w)
+static void assert_third_is_on_s2(struct drain_world *w)
 {
 	uint64_t n = parts(w, "s2");
 
@@ -491,7 +492,7 @@ static void assert_third_is_on_s2(struct world *w)
 
 static void server_with_a_slow_card_gets_less_when_that_is_measured(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -506,7 +507,7 @@ static void server_with_a_slow_card_gets_less_when_that_is_measured(void **state
 
 static void speed_that_is_set_is_not_measured(void **state)
 {
-	struct world w;
+	struct drain_world w;
 	uint32_t plans;
 
 	(void)state;
@@ -538,7 +539,7 @@ static void noise_moves_nothing(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
-		struct world w;
+		struct drain_world w;
 		uint64_t count;
 		uint32_t plans;
 
@@ -563,7 +564,7 @@ static void noise_moves_nothing(void **state)
 
 static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured_anew(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -585,7 +586,7 @@ static void card_of_a_restarted_server_is_as_fast_as_before_until_it_is_measured
 static void member_that_restarts_again_and_again_holds_up_no_measures(void **state)
 {
 	const uint32_t n_most = 2 * SPEED_WAIT_NS / MS / 2000;
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -601,7 +602,7 @@ static void member_that_restarts_again_and_again_holds_up_no_measures(void **sta
 
 static void measure_that_no_card_has_is_cut(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -614,7 +615,7 @@ static void measure_that_no_card_has_is_cut(void **state)
 
 static void restart_of_the_scheduler_moves_nothing_back(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -637,7 +638,7 @@ static void restart_of_the_scheduler_moves_nothing_back(void **state)
 
 static void speeds_are_used_seldom_however_they_change(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -653,7 +654,7 @@ static const struct ctl_msg leave = {CTL_LEAVE, .leave = {20000}};
 
 static void leaving_server_is_told_when_it_is_empty(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -675,7 +676,7 @@ static void leaving_server_is_told_when_it_is_empty(void **state)
 
 static void last_server_that_leaves_need_not_wait(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -690,7 +691,7 @@ static void last_server_that_leaves_need_not_wait(void **state)
 
 static void drained_server_is_better_than_none(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -710,7 +711,7 @@ static void drained_server_is_better_than_none(void **state)
 /* It was told LEFT, and has not ended yet. */
 static void server_that_has_left_is_better_than_none(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -732,7 +733,7 @@ static void server_that_has_left_is_better_than_none(void **state)
 
 static void drained_agent_gets_no_new_job_and_keeps_those_it_has(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);
@@ -759,7 +760,7 @@ static void drained_agent_that_stops_is_gone_at_once_and_no_other(void **state)
 {
 	(void)state;
 	for (int is_drained = 0; is_drained < 2; is_drained++) {
-		struct world w;
+		struct drain_world w;
 
 		running_job(&w);
 		if (is_drained)
@@ -778,7 +779,7 @@ static void drained_agent_that_stops_is_gone_at_once_and_no_other(void **state)
 
 static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 {
-	struct world w;
+	struct drain_world w;
 	struct err_text text = {""};
 	struct sched_member *m;
 
@@ -797,7 +798,7 @@ static void second_drain_without_a_reason_keeps_the_first_ones(void **state)
 
 static void one_name_of_two_roles_has_to_be_told(void **state)
 {
-	struct world w;
+	struct drain_world w;
 
 	(void)state;
 	running_job(&w);

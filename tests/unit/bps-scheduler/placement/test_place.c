@@ -15,15 +15,15 @@
 #define NODES_MAX   64
 #define MBPS        100000
 
-struct trace {
+struct place_trace {
 	size_t n;
 	uint64_t elems[TENSORS_MAX];
 	uint64_t bytes;
 };
 
-static struct trace trace_load(const char *model)
+static struct place_trace trace_load(const char *model)
 {
-	struct trace t = {0};
+	struct place_trace t = {0};
 	char path[128], line[512];
 	FILE *f;
 
@@ -73,7 +73,7 @@ static int larger_first(const void *a, const void *b)
 }
 
 /* Place the trace's tensors in one batch; returns time over optimum. */
-static double place_trace(struct cluster *c, const struct trace *t)
+static double place_trace(struct cluster *c, const struct place_trace *t)
 {
 	struct place_part *parts = NULL;
 	size_t n_parts = 0, room = 0;
@@ -111,7 +111,7 @@ static void placement_is_within_5_percent_of_the_optimum(void **state)
 
 	(void)state;
 	for (size_t m = 0; m < 3; m++) {
-		struct trace t = trace_load(models[m]);
+		struct place_trace t = trace_load(models[m]);
 
 		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
 			struct cluster c;
@@ -138,7 +138,7 @@ static void unequal_nics_are_within_5_percent_of_the_bound(void **state)
 
 	(void)state;
 	for (size_t m = 0; m < 3; m++) {
-		struct trace t = trace_load(models[m]);
+		struct place_trace t = trace_load(models[m]);
 
 		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
 			for (int slow_agents = 0; slow_agents < 2; slow_agents++) {
@@ -197,7 +197,7 @@ static void slow_cpu_machines_add_their_share_to_the_optimum(void **state)
 static void unknown_nic_counts_as_the_median(void **state)
 {
 	struct cluster a, b;
-	struct trace t = trace_load("resnet50");
+	struct place_trace t = trace_load("resnet50");
 
 	(void)state;
 	cluster_init(&a, 4, 3, t.bytes);

@@ -161,13 +161,13 @@ static void counters_are_read_only_where_the_driver_is_silent(void **state)
 
 /* ---- the meter ---- */
 
-struct link {
+struct fake_nic {
 	struct nic_meter meter;
 	uint64_t now_ns, rx, tx;
 };
 
 /* n windows of that load each way. */
-static void load(struct link *l, unsigned n, uint64_t rx_mbps, uint64_t tx_mbps)
+static void load(struct fake_nic *l, unsigned n, uint64_t rx_mbps, uint64_t tx_mbps)
 {
 	for (unsigned i = 0; i < n; i++) {
 		l->now_ns += NIC_WINDOW_NS;
@@ -179,7 +179,7 @@ static void load(struct link *l, unsigned n, uint64_t rx_mbps, uint64_t tx_mbps)
 
 static void plateau_of_either_way_is_the_speed(void **state)
 {
-	struct link a = {.now_ns = 1}, b = {.now_ns = 1};
+	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};
 
 	(void)state;
 	load(&a, NIC_PLATEAU, 900, 100); /* the first sample only begins a window */
@@ -192,7 +192,7 @@ static void plateau_of_either_way_is_the_speed(void **state)
 
 static void bursts_and_seldom_updated_counters_are_no_speed(void **state)
 {
-	struct link l = {.now_ns = 1};
+	struct fake_nic l = {.now_ns = 1};
 
 	(void)state;
 	for (unsigned i = 0; i < 100; i++) {
@@ -207,7 +207,7 @@ static void bursts_and_seldom_updated_counters_are_no_speed(void **state)
 
 static void light_load_is_no_speed(void **state)
 {
-	struct link l = {.now_ns = 1};
+	struct fake_nic l = {.now_ns = 1};
 
 	(void)state;
 	load(&l, 100, NIC_MIN_MBPS - 1, 1);
@@ -217,7 +217,7 @@ static void light_load_is_no_speed(void **state)
 /* Half the load in each round is carried as fast, in half of the time. */
 static void less_load_per_round_does_not_look_slower(void **state)
 {
-	struct link a = {.now_ns = 1}, b = {.now_ns = 1};
+	struct fake_nic a = {.now_ns = 1}, b = {.now_ns = 1};
 
 	(void)state;
 	for (unsigned round = 0; round < 200; round++) {
@@ -232,7 +232,7 @@ static void less_load_per_round_does_not_look_slower(void **state)
 
 static void speed_rises_at_once_and_sinks_slowly(void **state)
 {
-	struct link l = {.now_ns = 1};
+	struct fake_nic l = {.now_ns = 1};
 	uint64_t mbps;
 
 	(void)state;
@@ -251,7 +251,7 @@ static void speed_rises_at_once_and_sinks_slowly(void **state)
 
 static void pauses_of_the_timer_and_counters_that_begin_anew_are_no_window(void **state)
 {
-	struct link l = {.now_ns = 1};
+	struct fake_nic l = {.now_ns = 1};
 
 	(void)state;
 	load(&l, 10, 100, 0);

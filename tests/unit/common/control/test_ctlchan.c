@@ -31,7 +31,7 @@
 enum { SAY = 7, ECHO_BACK = 8, SAY_AND_CLOSE = 9, NOT_TRUSTED = 10 };
 
 /* One listener that trusts whoever sends a frame other than NOT_TRUSTED, and one client. */
-struct fixture {
+struct ctlchan_fixture {
 	struct event_base *base;
 	struct ctllisten *listen;
 	uint16_t port;
@@ -56,7 +56,7 @@ static const struct cluster_key key_a = {{1, 2, 3}}, key_b = {{4, 5, 6}};
 
 static void on_opened(void *arg, struct ctlchan *c)
 {
-	struct fixture *f = arg;
+	struct ctlchan_fixture *f = arg;
 
 	f->n_opened++;
 	f->last = c;
@@ -67,7 +67,7 @@ static void on_opened(void *arg, struct ctlchan *c)
 
 static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t *body, size_t n)
 {
-	struct fixture *f = arg;
+	struct ctlchan_fixture *f = arg;
 
 	f->n_frames++;
 	f->last_body = n;
@@ -86,7 +86,7 @@ static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t 
 
 static void on_closed(void *arg, struct ctlchan *c, const char *reason)
 {
-	struct fixture *f = arg;
+	struct ctlchan_fixture *f = arg;
 
 	if (c == f->last)
 		f->last = NULL;
@@ -98,7 +98,7 @@ static const struct ctlchan_ops listen_ops = {on_opened, on_frame, on_closed};
 
 static void on_up(void *arg, struct ctlclient *c)
 {
-	struct fixture *f = arg;
+	struct ctlchan_fixture *f = arg;
 
 	(void)c;
 	f->n_up++;
@@ -107,7 +107,7 @@ static void on_up(void *arg, struct ctlclient *c)
 static void on_client_frame(
 	void *arg, struct ctlclient *c, uint16_t type, const uint8_t *body, size_t n)
 {
-	struct fixture *f = arg;
+	struct ctlchan_fixture *f = arg;
 
 	(void)c;
 	(void)type;
@@ -118,7 +118,7 @@ static void on_client_frame(
 
 static void on_down(void *arg, struct ctlclient *c, const char *reason, bool was_up)
 {
-	struct fixture *f = arg;
+	struct ctlchan_fixture *f = arg;
 
 	assert_int_equal(ctlclient_send(c, 0, NULL, 0), BPS_ECLOSED);
 	if (was_up)
@@ -130,9 +130,9 @@ static void on_down(void *arg, struct ctlclient *c, const char *reason, bool was
 
 static const struct ctlclient_ops client_ops = {on_up, on_client_frame, on_down};
 
-static struct fixture *fixture_new(void)
+static struct ctlchan_fixture *fixture_new(void)
 {
-	struct fixture *f = calloc(1, sizeof(*f));
+	struct ctlchan_fixture *f = calloc(1, sizeof(*f));
 
 	assert_non_null(f);
 	f->base = event_base_new();
@@ -140,7 +140,7 @@ static struct fixture *fixture_new(void)
 	return f;
 }
 
-static void fixture_free(struct fixture *f)
+static void fixture_free(struct ctlchan_fixture *f)
 {
 	ctlclient_free(f->client);
 	ctllisten_free(f->listen);
@@ -157,7 +157,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Run the loop until *counter reaches want; fails the test at the deadline. */
-static void run_until(struct fixture *f, const unsigned *counter, unsigned want)
+static void run_until(struct ctlchan_fixture *f, const unsigned *counter, unsigned want)
 {
 	struct timeval tv = {.tv_sec = DEADLINE_MS / 1000};
 	bool is_late = false;
@@ -180,7 +180,7 @@ static struct keyring one_key(struct cluster_key key)
 	return (struct keyring){.key = {key}, .n_keys = 1};
 }
 
-static void start_listen(struct fixture *f, struct keyring keys, uint16_t port)
+static void start_listen(struct ctlchan_fixture *f, struct keyring keys, uint16_t port)
 {
 	struct ctllisten_conf conf = {
 		.addr = {.host = "127.0.0.1", .port = port},
@@ -195,7 +195,8 @@ static void start_listen(struct fixture *f, struct keyring keys, uint16_t port)
 	assert_true(f->port > 0);
 }
 
-static void start_client(struct fixture *f, const struct cluster_key *key, const char *identity)
+static void start_client(
+	struct ctlchan_fixture *f, const struct cluster_key *key, const char *identity)
 {
 	struct ctlclient_conf conf = {
 		.addrs = {{.host = "127.0.0.1", .port = f->port}},
@@ -209,7 +210,7 @@ static void start_client(struct fixture *f, const struct cluster_key *key, const
 	assert_int_equal(ctlclient_new(&f->client, f->base, &conf, &client_ops, f, &err), 0);
 }
 
-static struct ctllisten_stats stats(const struct fixture *f)
+static struct ctllisten_stats stats(const struct ctlchan_fixture *f)
 {
 	struct ctllisten_stats s;
 
@@ -219,7 +220,7 @@ static struct ctllisten_stats stats(const struct fixture *f)
 
 /* A plain TCP connection of a stranger, blocking, with a receive deadline. */
 /* from: the last number of its address 127.0.0.x. */
-static int stranger_from(const struct fixture *f, unsigned from)
+static int stranger_from(const struct ctlchan_fixture *f, unsigned from)
 {
 	struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr = {htonl(0x7f000000 + from)}};
 	struct sockaddr_in sin = {.sin_family = AF_INET,
@@ -235,7 +236,7 @@ static int stranger_from(const struct fixture *f, unsigned from)
 	return fd;
 }
 
-static int stranger(const struct fixture *f)
+static int stranger(const struct ctlchan_fixture *f)
 {
 	return stranger_from(f, 1);
 }
@@ -263,7 +264,7 @@ static bool is_hung_up(int fd)
 	return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
-static void echo(struct fixture *f, size_t n_body)
+static void echo(struct ctlchan_fixture *f, size_t n_body)
 {
 	unsigned want = f->n_client_frames + 1;
 	uint8_t *body = calloc(1, n_body + 1);
@@ -278,7 +279,7 @@ static void echo(struct fixture *f, size_t n_body)
 
 static void right_key_works_and_the_identity_arrives(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
@@ -296,7 +297,7 @@ static void right_key_works_and_the_identity_arrives(void **state)
 
 static void host_key_works_for_its_own_name_only(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct cluster_key host_key;
 
 	(void)state;
@@ -316,7 +317,7 @@ static void host_key_works_for_its_own_name_only(void **state)
 static void current_and_previous_key_both_work(void **state)
 {
 	struct keyring keys = {.key = {key_a, key_b}, .n_keys = 2};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, keys, 0);
@@ -333,7 +334,7 @@ static struct tls_conf auth_of(struct keyring keys)
 	return (struct tls_conf){.keys = keys};
 }
 
-static int set_keys(struct fixture *f, struct keyring keys)
+static int set_keys(struct ctlchan_fixture *f, struct keyring keys)
 {
 	struct tls_conf auth = auth_of(keys);
 	struct err_text err;
@@ -344,7 +345,7 @@ static int set_keys(struct fixture *f, struct keyring keys)
 static void connection_with_a_dropped_key_is_closed(void **state)
 {
 	struct keyring both = {.key = {key_b, key_a}, .n_keys = 2};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
@@ -365,7 +366,7 @@ static void connection_with_a_dropped_key_is_closed(void **state)
 static void revoked_host_key_is_refused_also_where_it_stands(void **state)
 {
 	struct keyring ring = one_key(key_a);
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct cluster_key key;
 
 	(void)state;
@@ -386,7 +387,7 @@ static void revoked_host_key_is_refused_also_where_it_stands(void **state)
 	fixture_free(f);
 }
 
-static int client_set_key(struct fixture *f, struct cluster_key key)
+static int client_set_key(struct ctlchan_fixture *f, struct cluster_key key)
 {
 	struct tls_conf auth = auth_of(one_key(key));
 	struct err_text err;
@@ -397,7 +398,7 @@ static int client_set_key(struct fixture *f, struct cluster_key key)
 static void client_takes_the_new_key_without_a_moment_alone(void **state)
 {
 	struct keyring both = {.key = {key_b, key_a}, .n_keys = 2};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	char print[KEY_PRINT_BYTES];
 
 	(void)state;
@@ -421,7 +422,7 @@ static void client_takes_the_new_key_without_a_moment_alone(void **state)
 
 static void client_keeps_its_connection_while_the_new_key_is_refused(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	uint16_t port;
 
 	(void)state;
@@ -450,7 +451,7 @@ static void wrong_key_soon_after_a_good_one_costs_no_connection(void **state)
 	(void)state;
 	/* At every turn of the loop until the good one has been taken. */
 	for (unsigned n = 0; !is_taken; n++) {
-		struct fixture *f = fixture_new();
+		struct ctlchan_fixture *f = fixture_new();
 
 		start_listen(f, both, 0);
 		start_client(f, &key_a, "server:a");
@@ -471,7 +472,7 @@ static void wrong_key_soon_after_a_good_one_costs_no_connection(void **state)
 
 static void wrong_key_is_refused_and_logged_once(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	FILE *log = tmpfile();
 	int saved = dup(STDERR_FILENO);
 	char text[4096] = "";
@@ -502,7 +503,7 @@ static void wrong_key_is_refused_and_logged_once(void **state)
 
 static void peer_without_key_is_refused_by_one_with(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
@@ -517,7 +518,7 @@ static void peer_without_key_is_refused_by_one_with(void **state)
 
 static void peer_with_key_refuses_one_without(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, no_key(), 0);
@@ -579,7 +580,7 @@ static void listener_with_a_certificate_instead_of_the_key_is_refused(void **sta
 {
 	struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
 	struct impostor im = {.ctx = SSL_CTX_new(TLS_server_method())};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	socklen_t len = sizeof(sin);
 
 	(void)state;
@@ -604,7 +605,7 @@ static void listener_with_a_certificate_instead_of_the_key_is_refused(void **sta
 
 static void without_key_only_loopback_is_allowed(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}};
 	struct ctlclient_conf client_conf = {
 		.addrs = {{.host = "192.0.2.1", .port = 9}}, .n_addrs = 1};
@@ -627,7 +628,7 @@ static void without_key_only_loopback_is_allowed(void **state)
 
 static void with_key_any_address_is_allowed(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctllisten_conf conf = {.addr = {.host = "0.0.0.0"}, .auth.keys = one_key(key_a)};
 	struct err_text err;
 
@@ -638,7 +639,7 @@ static void with_key_any_address_is_allowed(void **state)
 
 static void ipv6_loopback_works(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctllisten_conf conf = {.addr = {.host = "::1"}};
 	struct ctlclient_conf client_conf = {.addrs = {{.host = "::1"}}, .n_addrs = 1};
 	struct err_text err;
@@ -666,7 +667,7 @@ static void silent_connection_is_closed_after_its_time(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
-		struct fixture *f = fixture_new();
+		struct ctlchan_fixture *f = fixture_new();
 		unsigned timeouts = 0;
 		int fd;
 
@@ -689,7 +690,7 @@ static void silent_connection_is_closed_after_its_time(void **state)
 
 static void talking_without_registering_does_not_buy_time(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fd;
 
 	(void)state;
@@ -706,7 +707,7 @@ static void talking_without_registering_does_not_buy_time(void **state)
 
 static void seventy_silent_connections_do_not_stop_a_good_one(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fds[70];
 
 	(void)state;
@@ -726,7 +727,7 @@ static void seventy_silent_connections_do_not_stop_a_good_one(void **state)
 
 static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fds[6 * 16];
 
 	(void)state;
@@ -749,7 +750,7 @@ static void strangers_of_many_hosts_share_a_limit_and_stop_nobody(void **state)
 
 static void crowd_that_comes_back_at_once_gets_in(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctlclient *crowd[150];
 	uint16_t port;
 
@@ -777,7 +778,7 @@ static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 {
 	/* A record's header alone: handshake, 4,091 bytes to come; and one byte more. */
 	static const uint8_t most[] = {22, 3, 1, 0x0f, 0xfb}, more[] = {22, 3, 1, 0x0f, 0xfc};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int loud, quiet;
 
 	(void)state;
@@ -802,7 +803,7 @@ static void handshake_of_more_than_its_limit_is_cut_off(void **state)
 static void many_small_frames_of_a_stranger_are_too_many(void **state)
 {
 	static const uint8_t body[1000];
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fd;
 
 	(void)state;
@@ -819,7 +820,7 @@ static void many_small_frames_of_a_stranger_are_too_many(void **state)
 static void oversized_frame_closes_only_its_connection(void **state)
 {
 	static const uint8_t too_long[] = {0x01, 0x00, 0x10, 0x00, 7, 0}; /* 1 MiB + 1 */
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fd;
 
 	(void)state;
@@ -843,7 +844,7 @@ static void oversized_frame_closes_only_its_connection(void **state)
 static void large_frame_needs_trust(void **state)
 {
 	static uint8_t body[CTLFRAME_UNTRUSTED_BYTES];
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fd;
 
 	(void)state;
@@ -866,7 +867,7 @@ static void garbage_is_refused(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
-		struct fixture *f = fixture_new();
+		struct ctlchan_fixture *f = fixture_new();
 		uint64_t ended = 0;
 
 		start_listen(f, keys[i], 0);
@@ -894,7 +895,7 @@ static void garbage_is_refused(void **state)
 static void half_frame_then_close_is_no_frame(void **state)
 {
 	static const uint8_t half[] = {10, 0, 0, 0, SAY, 0, 'x'};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, no_key(), 0);
@@ -913,7 +914,7 @@ static void half_frame_then_close_is_no_frame(void **state)
 
 static void frames_sent_byte_by_byte_decode_the_same(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	uint8_t wire[600], head[CTLFRAME_HEAD_BYTES];
 	size_t n_wire = 0;
 	uint64_t sum = 0;
@@ -979,7 +980,7 @@ static void last_words_arrive_before_the_close(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
-		struct fixture *f = fixture_new();
+		struct ctlchan_fixture *f = fixture_new();
 		uint8_t *body = calloc(1, CTLFRAME_MAX_BYTES - 2);
 
 		start_listen(f, keys[i], 0);
@@ -1001,7 +1002,7 @@ static void last_words_arrive_before_the_close(void **state)
 static void peer_that_does_not_read_is_closed(void **state)
 {
 	static uint8_t body[CTLFRAME_MAX_BYTES - 2];
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	int fd, rc = 0;
 
 	(void)state;
@@ -1021,7 +1022,7 @@ static void peer_that_does_not_read_is_closed(void **state)
 static void too_large_a_send_is_refused_without_harm(void **state)
 {
 	static uint8_t body[CTLFRAME_MAX_BYTES];
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, no_key(), 0);
@@ -1041,7 +1042,7 @@ static void client_comes_back_after_a_listener_restart(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < 2; i++) {
-		struct fixture *f = fixture_new();
+		struct ctlchan_fixture *f = fixture_new();
 
 		start_listen(f, keys[i], 0);
 		start_client(f, i ? &key_a : NULL, "server:x");
@@ -1064,7 +1065,7 @@ static void client_comes_back_after_a_listener_restart(void **state)
 
 static void client_tries_its_addresses_in_turn(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctlclient_conf conf = {
 		.addrs = {{.host = "127.0.0.1", .port = 1}, {.host = "localhost"}}, .n_addrs = 2};
 	struct err_text err;
@@ -1080,7 +1081,7 @@ static void client_tries_its_addresses_in_turn(void **state)
 
 static void unknown_name_is_a_failed_attempt_with_the_name(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctlclient_conf conf = {.addrs = {{.host = "no..such", .port = 1}}, .n_addrs = 1};
 	struct err_text err;
 
@@ -1093,7 +1094,7 @@ static void unknown_name_is_a_failed_attempt_with_the_name(void **state)
 
 static void dropped_connection_is_made_again(void **state)
 {
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, one_key(key_a), 0);
@@ -1110,7 +1111,7 @@ static void dropped_connection_is_made_again(void **state)
 static void client_that_is_waited_for_comes_back_in_time(void **state)
 {
 	const uint32_t window_ms = 1000;
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 
 	(void)state;
 	start_listen(f, no_key(), 0);
@@ -1130,7 +1131,7 @@ static void client_that_is_waited_for_comes_back_in_time(void **state)
 static void name_that_cannot_be_an_identity_is_refused(void **state)
 {
 	static const char *const bad[] = {"", "server:a b", "server:a#b", "server:\n"};
-	struct fixture *f = fixture_new();
+	struct ctlchan_fixture *f = fixture_new();
 	struct ctlclient_conf conf = {
 		.addrs = {{.host = "127.0.0.1", .port = 1}}, .n_addrs = 1, .auth.keys.n_keys = 1};
 	struct err_text err;

@@ -15,14 +15,14 @@
 
 #include "common/control/keyring.h"
 
-struct place {
+struct keyring_place {
 	char dir[40];
 	char path[64];
 };
 
 static int make_dir(void **state)
 {
-	struct place *p = calloc(1, sizeof(*p));
+	struct keyring_place *p = calloc(1, sizeof(*p));
 
 	strcpy(p->dir, "/tmp/bps-key-XXXXXX");
 	if (!mkdtemp(p->dir))
@@ -34,7 +34,7 @@ static int make_dir(void **state)
 
 static int drop_dir(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 
 	unlink(p->path);
 	rmdir(p->dir);
@@ -42,7 +42,7 @@ static int drop_dir(void **state)
 	return 0;
 }
 
-static void write_key(const struct place *p, const void *bytes, size_t n, mode_t mode)
+static void write_key(const struct keyring_place *p, const void *bytes, size_t n, mode_t mode)
 {
 	FILE *f;
 
@@ -75,7 +75,7 @@ static void assert_counting_key(const struct cluster_key *key)
 
 static void raw_and_hex_files_give_the_same_key(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	uint8_t raw[KEY_BYTES];
 	struct cluster_key key;
 	char text[KEY_HEX_BYTES];
@@ -98,7 +98,7 @@ static void raw_and_hex_files_give_the_same_key(void **state)
 	assert_counting_key(&key);
 }
 
-static void assert_refused(const struct place *p, int rc, const char *part)
+static void assert_refused(const struct keyring_place *p, int rc, const char *part)
 {
 	struct cluster_key key = {{42}};
 	struct err_text err = {""};
@@ -137,7 +137,7 @@ static void file_open_to_others_is_refused(void **state)
 
 static void foreign_file_is_refused(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 
 	if (geteuid() != 0)
 		skip();
@@ -148,7 +148,7 @@ static void foreign_file_is_refused(void **state)
 
 static void link_folder_and_missing_file_are_refused(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	char target[64];
 
 	write_key(p, hex, 65, 0400);
@@ -168,7 +168,7 @@ static void link_folder_and_missing_file_are_refused(void **state)
 
 static void credential_is_used_when_no_path_is_given(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	struct cluster_key key;
 	struct err_text err;
 
@@ -188,7 +188,7 @@ static void credential_is_used_when_no_path_is_given(void **state)
 
 static void credential_that_says_none_is_no_key(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	struct cluster_key key;
 	struct err_text err;
 
@@ -204,7 +204,7 @@ static void credential_that_says_none_is_no_key(void **state)
 
 static void credential_of_root_is_read_by_the_service(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	struct cluster_key key;
 	struct err_text err;
 	int status;
@@ -231,7 +231,7 @@ static void credential_of_root_is_read_by_the_service(void **state)
 static void file_with_two_keys_and_revocations_is_read(void **state)
 {
 	static const char text[] = HEX_A "\nprevious " HEX_B "\nrevoked server:n3#1a2b3c4d\n";
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	struct keyring ring;
 	struct err_text err;
 
@@ -271,7 +271,7 @@ static void line_that_means_nothing_is_refused_by_its_number(void **state)
 
 static void stored_ring_reads_back_as_it_was(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	struct keyring ring = {.key = {{{1}}}, .n_keys = 1}, back;
 	struct cluster_key fresh = {{2}};
 	struct err_text err;
@@ -294,7 +294,7 @@ static void stored_ring_reads_back_as_it_was(void **state)
 
 static void ring_that_cannot_be_stored_leaves_the_file(void **state)
 {
-	struct place *p = *state;
+	struct keyring_place *p = *state;
 	struct keyring ring = {.key = {{{1}}}, .n_keys = 1};
 	struct cluster_key key;
 	struct err_text err;

@@ -19,7 +19,7 @@
 #define DEADLINE_S 5
 #define QUEUE      4
 
-struct fixture {
+struct member_fixture {
 	struct loop *loop;
 	struct ctllisten *listen;
 	struct member *member;
@@ -70,7 +70,7 @@ static void on_frame(void *arg, struct ctlchan *c, uint16_t type, const uint8_t 
 		.threads = 1};
 	struct ctl_msg peers = {
 		.type = CTL_PEERS, .peers = {.view = 1, .peers = &server, .n_peers = 1}};
-	struct fixture *f = arg;
+	struct member_fixture *f = arg;
 
 	(void)body;
 	(void)n;
@@ -104,7 +104,7 @@ static void stop_at_deadline(evutil_socket_t fd, short what, void *arg)
 
 static void on_told(void *ctx)
 {
-	struct fixture *f = ctx;
+	struct member_fixture *f = ctx;
 	struct member_peer p;
 
 	f->peer_rc = member_peer(f->member, SERVER_ID, &p);
@@ -121,7 +121,7 @@ static void on_down(void *ctx, const char *why)
 static void on_message(void *ctx, struct member_msg *m)
 {
 	const struct ctl_peers *peers = &m->msg.peers;
-	struct fixture *f = ctx;
+	struct member_fixture *f = ctx;
 
 	assert_int_equal(m->msg.type, CTL_PEERS);
 	for (uint32_t i = 0; i < peers->n_peers; i++) {
@@ -149,7 +149,7 @@ static void on_refused(void *ctx, int code, const char *text)
 static void on_up(void *ctx, uint32_t id)
 {
 	struct ctl_msg m = {.type = CTL_FAIL, .fail = {.text = "x"}};
-	struct fixture *f = ctx;
+	struct member_fixture *f = ctx;
 
 	assert_int_equal(id, 1);
 	if (f->n_up++)
@@ -165,7 +165,7 @@ static const struct member_ops member_ops = {.up = on_up,
 	.beat = on_beat,
 	.refused = on_refused};
 
-static void run(struct fixture *f, struct member_config *cfg)
+static void run(struct member_fixture *f, struct member_config *cfg)
 {
 	struct ctllisten_conf listen = {.addr = {.host = "127.0.0.1"}};
 	struct err_text err;
@@ -197,7 +197,7 @@ static const struct member_config usual = {.role = ROLE_AGENT,
 static void scheduler_that_does_not_answer_is_tried_again(void **state)
 {
 	struct member_config cfg = usual;
-	struct fixture f = {.wanted_up = 1, .n_mute = 2};
+	struct member_fixture f = {.wanted_up = 1, .n_mute = 2};
 
 	(void)state;
 	cfg.welcome_ms = 50;
@@ -209,7 +209,7 @@ static void scheduler_that_does_not_answer_is_tried_again(void **state)
 static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 {
 	struct member_config cfg = usual;
-	struct fixture f = {.wanted_up = 2};
+	struct member_fixture f = {.wanted_up = 2};
 
 	(void)state;
 	run(&f, &cfg);
@@ -222,7 +222,7 @@ static void message_that_finds_the_queue_full_has_all_said_anew(void **state)
 static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
 {
 	struct member_config cfg = usual;
-	struct fixture f = {.wanted_up = 2, .n_named = 1};
+	struct member_fixture f = {.wanted_up = 2, .n_named = 1};
 
 	(void)state;
 	run(&f, &cfg);
@@ -234,7 +234,7 @@ static void peer_that_is_not_named_behind_a_welcome_is_gone(void **state)
 static void peer_that_is_named_again_stays(void **state)
 {
 	struct member_config cfg = usual;
-	struct fixture f = {.wanted_up = 2, .n_named = 2};
+	struct member_fixture f = {.wanted_up = 2, .n_named = 2};
 
 	(void)state;
 	run(&f, &cfg);

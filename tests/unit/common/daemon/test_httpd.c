@@ -28,7 +28,7 @@
 
 enum answer_mode { ANSWER_NOW, ANSWER_LATER, ANSWER_NEVER };
 
-struct fixture {
+struct httpd_fixture {
 	struct loop *loop;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
@@ -50,7 +50,7 @@ static void on_metrics(void *arg, struct evbuffer *out)
 
 static bool on_probe(void *arg, enum httpd_probe probe, struct err_text *err)
 {
-	struct fixture *f = arg;
+	struct httpd_fixture *f = arg;
 
 	err_set(err, 0, "data thread 1 is stuck");
 	return f->is_well || probe == HTTPD_LIVE;
@@ -66,7 +66,7 @@ static void answer(struct httpd_request *req)
 
 static void on_later(evutil_socket_t fd, short what, void *arg)
 {
-	struct fixture *f = arg;
+	struct httpd_fixture *f = arg;
 
 	(void)fd;
 	(void)what;
@@ -77,7 +77,7 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
 static void on_status(void *arg, struct httpd_request *req)
 {
 	struct timeval tv = {.tv_usec = 20000};
-	struct fixture *f = arg;
+	struct httpd_fixture *f = arg;
 
 	if (f->mode == ANSWER_NOW) {
 		answer(req);
@@ -97,7 +97,7 @@ static const struct httpd_ops ops = {on_metrics, on_probe, on_status};
 static int fixture_start(void **state)
 {
 	struct addr addr = {.host = "127.0.0.1"};
-	struct fixture *f = calloc(1, sizeof(*f));
+	struct httpd_fixture *f = calloc(1, sizeof(*f));
 	struct err_text err;
 
 	pthread_mutex_init(&f->mutex, NULL);
@@ -116,7 +116,7 @@ static int fixture_start(void **state)
 
 static int fixture_stop(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 
 	loop_stop(f->loop);
 	httpd_free(f->httpd);
@@ -126,7 +126,7 @@ static int fixture_stop(void **state)
 	return 0;
 }
 
-static void wait_until_held(struct fixture *f)
+static void wait_until_held(struct httpd_fixture *f)
 {
 	struct timespec until;
 
@@ -139,7 +139,7 @@ static void wait_until_held(struct fixture *f)
 	pthread_mutex_unlock(&f->mutex);
 }
 
-static int open_connection(const struct fixture *f)
+static int open_connection(const struct httpd_fixture *f)
 {
 	struct timeval tv = {.tv_sec = DEADLINE_S};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -151,7 +151,7 @@ static int open_connection(const struct fixture *f)
 }
 
 /* Send text and read to the end of the connection. */
-static const char *talk(const struct fixture *f, const char *text)
+static const char *talk(const struct httpd_fixture *f, const char *text)
 {
 	static char reply[8192];
 	size_t n = 0;
@@ -167,7 +167,7 @@ static const char *talk(const struct fixture *f, const char *text)
 	return reply;
 }
 
-static const char *request(const struct fixture *f, const char *method, const char *path)
+static const char *request(const struct httpd_fixture *f, const char *method, const char *path)
 {
 	char text[256];
 
@@ -204,7 +204,7 @@ static void metrics_are_prometheus_text(void **state)
 
 static void probes_say_why_not(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	const char *reply = request(f, "GET", "/healthz");
 
 	assert_status(reply, "200");
@@ -230,7 +230,7 @@ static void status_is_json_with_its_query(void **state)
 
 static void status_may_be_answered_later(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	const char *reply;
 
 	f->mode = ANSWER_LATER;
@@ -241,7 +241,7 @@ static void status_may_be_answered_later(void **state)
 
 static void answer_held(void *arg)
 {
-	struct fixture *f = arg;
+	struct httpd_fixture *f = arg;
 
 	answer(f->held);
 	f->held = NULL;
@@ -249,7 +249,7 @@ static void answer_held(void *arg)
 
 static void unanswered_status_is_503_at_the_deadline(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	const char *reply;
 
 	f->mode = ANSWER_NEVER;
@@ -265,7 +265,7 @@ static void client_that_leaves_before_the_answer_does_no_harm(void **state)
 {
 	static const char text[] = "GET /status HTTP/1.1\r\nHost: x\r\n\r\n";
 	struct linger reset = {.l_onoff = 1};
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	int fd = open_connection(f);
 
 	f->mode = ANSWER_NEVER;
@@ -281,7 +281,7 @@ static void client_that_leaves_before_the_answer_does_no_harm(void **state)
 static void stop_with_a_waiting_request_frees_it(void **state)
 {
 	static const char text[] = "GET /status HTTP/1.1\r\nHost: x\r\n\r\n";
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	int fd = open_connection(f);
 
 	f->mode = ANSWER_NEVER;
@@ -333,7 +333,7 @@ static void oversized_requests_are_refused(void **state)
 
 static void garbage_does_not_stop_the_server(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	int fd = open_connection(f);
 
 	assert_int_equal(write(fd, "\x16\x03\x01\xff\xff\r\n\r\n", 9), 9);
@@ -343,7 +343,7 @@ static void garbage_does_not_stop_the_server(void **state)
 
 static void silent_connections_give_way_to_a_scrape(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	int fds[HTTPD_MAX_CONNECTIONS + 6];
 	size_t n = sizeof(fds) / sizeof(fds[0]);
 	char byte;
@@ -360,7 +360,7 @@ static void silent_connections_give_way_to_a_scrape(void **state)
 
 static void address_in_use_is_said(void **state)
 {
-	struct fixture *f = *state;
+	struct httpd_fixture *f = *state;
 	struct addr addr = {.host = "127.0.0.1", .port = httpd_port(f->httpd)};
 	struct event_base *base = event_base_new();
 	struct httpd *second;

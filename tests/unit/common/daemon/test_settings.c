@@ -15,7 +15,7 @@
 
 #include "common/daemon/settings.h"
 
-struct opts {
+struct test_opts {
 	bool verbose;
 	int64_t threads;
 	uint64_t window_bytes;
@@ -29,21 +29,22 @@ struct opts {
 static const char *const mode_words[] = {"abort", "shrink", NULL};
 
 static const struct setting rows[] = {
-	{"verbose", SET_BOOL, SETTING_AT(struct opts, verbose), .def = "no", .help = "say more"},
-	{"threads", SET_INT, SETTING_AT(struct opts, threads), .def = "2", .min = 1, .max = 64,
+	{"verbose", SET_BOOL, SETTING_AT(struct test_opts, verbose), .def = "no",
+		.help = "say more"},
+	{"threads", SET_INT, SETTING_AT(struct test_opts, threads), .def = "2", .min = 1, .max = 64,
 		.help = "data threads"},
-	{"window", SET_SIZE, SETTING_AT(struct opts, window_bytes), .def = "4MiB",
+	{"window", SET_SIZE, SETTING_AT(struct test_opts, window_bytes), .def = "4MiB",
 		.min = 4 * SETTING_KIB, .max = SETTING_GIB, .is_live = true,
 		.help = "bytes in flight"},
-	{"dead-after", SET_DURATION, SETTING_AT(struct opts, dead_after_us), .def = "3s",
+	{"dead-after", SET_DURATION, SETTING_AT(struct test_opts, dead_after_us), .def = "3s",
 		.min = 100 * SETTING_MS, .max = 60 * SETTING_S, .help = "silence until dead"},
-	{"name", SET_STRING, SETTING_AT(struct opts, name), .def = "", .min = 0, .max = 8,
+	{"name", SET_STRING, SETTING_AT(struct test_opts, name), .def = "", .min = 0, .max = 8,
 		.is_live = true, .help = "name of this host"},
-	{"mode", SET_ENUM, SETTING_AT(struct opts, mode), .def = "abort", .words = mode_words,
+	{"mode", SET_ENUM, SETTING_AT(struct test_opts, mode), .def = "abort", .words = mode_words,
 		.help = "what a loss does"},
-	{"listen", SET_ADDR, SETTING_AT(struct opts, listen), .def = "127.0.0.1:9500", .port = 9500,
-		.help = "where to listen"},
-	{"scheduler", SET_ADDR, SETTING_AT(struct opts, scheduler), .def = "",
+	{"listen", SET_ADDR, SETTING_AT(struct test_opts, listen), .def = "127.0.0.1:9500",
+		.port = 9500, .help = "where to listen"},
+	{"scheduler", SET_ADDR, SETTING_AT(struct test_opts, scheduler), .def = "",
 		.help = "where the scheduler is"},
 };
 
@@ -52,7 +53,7 @@ static struct settings_spec spec = {
 
 struct result {
 	enum settings_verdict verdict;
-	struct opts opts;
+	struct test_opts opts;
 	struct settings *s;
 	struct err_text err;
 };
@@ -349,7 +350,7 @@ static void drop_ins_follow_the_file_in_the_order_of_their_names(void **state)
 
 static int odd_window(const void *values, struct err_text *err)
 {
-	const struct opts *o = values;
+	const struct test_opts *o = values;
 
 	return o->window_bytes >= (uint64_t)o->threads * 1024
 		       ? 0
@@ -393,7 +394,7 @@ static void reread_changes_live_values_and_keeps_the_others(void **state)
 {
 	const char *config = with_ini("name = old\nthreads = 3\n"), *old_name;
 	struct settings *fresh;
-	const struct opts *later;
+	const struct test_opts *later;
 	struct result r;
 	struct err_text err;
 	char text[512];

@@ -13,7 +13,7 @@
 #define SEGMENTS_MAX 4
 #define BUFS_MAX     64
 
-struct world {
+struct pool_world {
 	struct pool *pool;
 	unsigned char *mem[SEGMENTS_MAX];
 	unsigned n_segments, n_allowed;
@@ -21,7 +21,7 @@ struct world {
 
 static int make_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_segment)
 {
-	struct world *w = ctx;
+	struct pool_world *w = ctx;
 
 	if (w->n_segments == w->n_allowed)
 		return -ENOMEM;
@@ -31,21 +31,21 @@ static int make_segment(void *ctx, size_t bytes, void **ret_mem, uint16_t *ret_s
 	return 0;
 }
 
-static void world_init(struct world *w, size_t limit)
+static void world_init(struct pool_world *w, size_t limit)
 {
-	*w = (struct world){.n_allowed = SEGMENTS_MAX};
+	*w = (struct pool_world){.n_allowed = SEGMENTS_MAX};
 	w->pool = pool_new(SEGMENT, limit, make_segment, w);
 	assert_non_null(w->pool);
 }
 
-static void world_fini(struct world *w)
+static void world_fini(struct pool_world *w)
 {
 	pool_free(w->pool);
 	for (unsigned i = 0; i < w->n_segments; i++)
 		free(w->mem[i]);
 }
 
-static struct buf *get(struct world *w, size_t bytes)
+static struct buf *get(struct pool_world *w, size_t bytes)
 {
 	struct buf *b = pool_get(w->pool, bytes);
 
@@ -60,7 +60,7 @@ static void sizes_are_rounded_up_to_powers_of_two(void **state)
 {
 	static const size_t sizes[][2] = {{1, PAGE}, {PAGE, PAGE}, {PAGE + 1, 2 * PAGE},
 		{3 * PAGE, 4 * PAGE}, {SEGMENT, SEGMENT}};
-	struct world w;
+	struct pool_world w;
 
 	(void)state;
 	world_init(&w, SEGMENT);
@@ -79,7 +79,7 @@ static void sizes_are_rounded_up_to_powers_of_two(void **state)
 static void halves_merge_again_in_any_order(void **state)
 {
 	struct buf *b[8];
-	struct world w;
+	struct pool_world w;
 
 	(void)state;
 	world_init(&w, SEGMENT);
@@ -103,7 +103,7 @@ static void halves_merge_again_in_any_order(void **state)
 static void scattered_buffers_leave_room_only_between_them(void **state)
 {
 	struct buf *b[8], *two;
-	struct world w;
+	struct pool_world w;
 
 	(void)state;
 	world_init(&w, SEGMENT);
@@ -126,7 +126,7 @@ static void scattered_buffers_leave_room_only_between_them(void **state)
 static void pool_grows_by_segments_up_to_its_limit(void **state)
 {
 	struct buf *b[3];
-	struct world w;
+	struct pool_world w;
 
 	(void)state;
 	world_init(&w, 2 * SEGMENT + PAGE); /* the rest is less than a segment */
@@ -148,7 +148,7 @@ static void pool_grows_by_segments_up_to_its_limit(void **state)
 
 static void segment_that_cannot_be_made_is_no_memory(void **state)
 {
-	struct world w;
+	struct pool_world w;
 	struct buf *b;
 
 	(void)state;
@@ -204,7 +204,7 @@ static void pool_agrees_with_a_map_of_pages(void **state)
 		struct model m = {0};
 		unsigned n = 0, n_refused = 0;
 		size_t used = 0;
-		struct world w;
+		struct pool_world w;
 
 		world_init(&w, limit * SEGMENT);
 		srand(limit);

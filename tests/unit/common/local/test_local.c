@@ -300,19 +300,19 @@ static void publish_by_one_thread_takes_back_nothing_that_another_pushes(void **
 
 /* ---- frames ---- */
 
-struct pair {
+struct local_pair {
 	int a, b;
 };
 
-static struct pair pair_new(void)
+static struct local_pair pair_new(void)
 {
 	int sv[2];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv), 0);
-	return (struct pair){sv[0], sv[1]};
+	return (struct local_pair){sv[0], sv[1]};
 }
 
-static void pair_free(struct pair *p)
+static void pair_free(struct local_pair *p)
 {
 	close(p->a);
 	close(p->b);
@@ -349,7 +349,7 @@ static int send_raw(int sock, const void *bytes, size_t n_bytes, const int *fds,
 static void hello_arrives_as_it_was_sent(void **state)
 {
 	struct local_msg m = {.type = LOCAL_HELLO, .seq = 7}, got;
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds = 9;
 	void *mem;
@@ -384,7 +384,7 @@ static void descriptors_arrive_closed_on_exec(void **state)
 	struct local_msg m = {.type = LOCAL_ARENA,
 				 .arena = {.id = 5, .is_writable = 1, .bytes = 99}},
 			 got;
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM], sent[2] = {p.a, p.b};
 	unsigned n_fds;
 	void *mem;
@@ -408,7 +408,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 	struct local_slot slots[LOCAL_DECLARE_MAX];
 	struct local_msg m = {.type = LOCAL_DECLARE}, got;
 	char name[256], text[512];
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 	void *mem;
@@ -440,7 +440,7 @@ static void largest_declare_and_largest_refusal_fit_into_a_frame(void **state)
 
 static void end_of_file_and_silence_are_told_apart(void **state)
 {
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	struct local_msg got;
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
@@ -457,7 +457,7 @@ static void end_of_file_and_silence_are_told_apart(void **state)
 static void sender_does_not_block_on_a_reader_that_sleeps(void **state)
 {
 	struct local_msg m = {.type = LOCAL_FINISH};
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int rc;
 
 	(void)state;
@@ -489,7 +489,7 @@ static void malformed_frames_are_refused_and_leak_no_descriptor(void **state)
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 251}, /* good, with too many descriptors */
 		{{9, 0, 0, 0, 0, 0, 0, 0, 0}, 12, 253}, /* and with far too many */
 	};
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM], sent[LOCAL_FDS_ROOM], before;
 	struct local_msg got;
 	struct err_text err;
@@ -517,7 +517,7 @@ static void frame_longer_than_the_limit_is_refused(void **state)
 {
 	size_t n_bytes = LOCAL_FRAME_MAX + 1;
 	unsigned char *bytes = calloc(1, n_bytes);
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM];
 	struct local_msg got;
 	unsigned n_fds;
@@ -533,7 +533,7 @@ static void frame_longer_than_the_limit_is_refused(void **state)
 
 static void check_golden(const struct local_msg *m, const unsigned char *golden, size_t n_bytes)
 {
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	unsigned char bytes[256];
 
 	assert_int_equal(local_send(p.a, m, NULL, 0, 0), 0);
@@ -597,7 +597,7 @@ static void golden_bytes_of_device_memory_do_not_change(void **state)
 
 static void every_type_has_a_name_and_survives_the_trip_empty(void **state)
 {
-	struct pair p = pair_new();
+	struct local_pair p = pair_new();
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 	void *mem;

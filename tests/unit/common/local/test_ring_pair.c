@@ -10,15 +10,15 @@
 
 #include <cmocka.h>
 
-struct rig {
+struct ring_rig {
 	struct pipe_page *page;
 	struct pipe agent, executor;
 	int agent_fd, executor_fd;
 };
 
-static struct rig rig_new(void)
+static struct ring_rig rig_new(void)
 {
-	struct rig r = {
+	struct ring_rig r = {
 		.agent_fd = eventfd(0, EFD_NONBLOCK), .executor_fd = eventfd(0, EFD_NONBLOCK)};
 
 	r.page = aligned_alloc(64, sizeof(*r.page));
@@ -29,7 +29,7 @@ static struct rig rig_new(void)
 	return r;
 }
 
-static void rig_free(struct rig *r)
+static void rig_free(struct ring_rig *r)
 {
 	pipe_fini(&r->agent);
 	pipe_fini(&r->executor);
@@ -52,7 +52,7 @@ static bool was_woken(int fd)
 
 static void entries_come_in_order_both_ways(void **state)
 {
-	struct rig r = rig_new();
+	struct ring_rig r = rig_new();
 	struct pipe_entry e;
 
 	(void)state;
@@ -73,7 +73,7 @@ static void entries_come_in_order_both_ways(void **state)
 static void what_does_not_fit_comes_later_in_order(void **state)
 {
 	uint64_t n = 5 * PIPE_ENTRIES + 3, next = 0;
-	struct rig r = rig_new();
+	struct ring_rig r = rig_new();
 	struct pipe_entry e;
 
 	(void)state;
@@ -91,7 +91,7 @@ static void what_does_not_fit_comes_later_in_order(void **state)
 
 static void a_sleeper_is_woken_and_nobody_else(void **state)
 {
-	struct rig r = rig_new();
+	struct ring_rig r = rig_new();
 	struct pipe_entry e;
 
 	(void)state;
@@ -114,7 +114,7 @@ static void a_sleeper_is_woken_and_nobody_else(void **state)
 
 static void nonsense_in_the_page_is_not_followed(void **state)
 {
-	struct rig r = rig_new();
+	struct ring_rig r = rig_new();
 	struct pipe_entry e;
 
 	(void)state;

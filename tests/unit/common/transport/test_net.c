@@ -18,10 +18,10 @@
 
 static void right_key_brings_both_sides_up_with_identities(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	assert_int_equal(r.server.peer_id, CLIENT_ID);
 	assert_int_equal(r.server.peer_instance, CLIENT_INSTANCE);
@@ -33,16 +33,16 @@ static void right_key_brings_both_sides_up_with_identities(void **state)
 	assert_int_equal(r.client.n_down, 1);
 	RUN(&r, r.server.n_down == 1);
 	assert_int_equal(r.server.n_messages, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void wrong_key_is_refused(void **state)
 {
 	uint8_t key[32];
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	memcpy(key, the_key, 32);
 	key[31] ^= 1;
 	assert_int_equal(dial(&r.client, net_port(r.server.f), key), 0);
@@ -50,15 +50,15 @@ static void wrong_key_is_refused(void **state)
 	assert_non_null(strstr(r.client.why, "ticket"));
 	assert_int_equal(r.client.n_up + r.server.n_up, 0);
 	assert_int_equal(refused(&r.server), 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void ticket_of_a_forgotten_instance_is_refused(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	xport_close(r.client.conn, "test");
 	r.server.is_known = false;
@@ -66,24 +66,24 @@ static void ticket_of_a_forgotten_instance_is_refused(void **state)
 	RUN(&r, r.client.n_down == 2);
 	assert_int_equal(r.server.n_up, 1);
 	assert_int_equal(refused(&r.server), 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void another_instance_of_the_peer_is_not_taken_for_it(void **state)
 {
 	struct net_config cfg = config_of(true);
-	struct rig r = {.third = NULL};
+	struct net_rig r = {.third = NULL};
 
 	(void)state;
 	cfg.my_instance++;
-	node_open(&r.server, &cfg);
+	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
-	node_open(&r.client, &cfg);
+	net_node_open(&r.client, &cfg);
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_down == 1);
 	assert_non_null(strstr(r.client.why, "prove"));
 	assert_int_equal(r.client.n_up + r.server.n_up, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void each_connect_count_passes_once_within_the_window(void **state)
@@ -122,7 +122,7 @@ static void connect_to_a_silent_listener_times_out(void **state)
 	struct net_config cfg = config_of(false);
 	socklen_t len = sizeof(sa);
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
-	struct node n;
+	struct net_node n;
 
 	(void)state;
 	if (!rig_is_tcp())
@@ -131,7 +131,7 @@ static void connect_to_a_silent_listener_times_out(void **state)
 	assert_int_equal(listen(fd, 4), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&sa, &len), 0);
 	cfg.connect_timeout_ms = 60;
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	assert_int_equal(dial(&n, ntohs(sa.sin_port), the_key), 0);
 	assert_true(RUN_ONE(&n, n.n_down == 1, 1000));
 	assert_non_null(strstr(n.why, "60 ms"));
@@ -139,14 +139,14 @@ static void connect_to_a_silent_listener_times_out(void **state)
 	assert_int_equal(dial(&n, ntohs(sa.sin_port), the_key), 0);
 	assert_true(RUN_ONE(&n, n.n_down == 2, 1000));
 	assert_non_null(strstr(n.why, "refused"));
-	node_close(&n);
+	net_node_close(&n);
 }
 
 /* Counts of tickets are a process's, so between those of one connection lie all that it began
  * meanwhile. */
 static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 {
-	struct rig r = {.third = NULL};
+	struct net_rig r = {.third = NULL};
 
 	(void)state;
 	rig_open_least_credit(&r);
@@ -155,7 +155,7 @@ static void crowd_of_connections_that_begin_at_once_all_come_up(void **state)
 	RUN(&r, r.client.n_up + r.client.n_down == 100 && r.server.n_up == r.client.n_up);
 	assert_int_equal(r.client.n_down, 0);
 	assert_int_equal(refused(&r.server), 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void strangers_that_hang_up_leave_no_descriptor(void **state)
@@ -167,14 +167,14 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 		const void *data;
 		size_t n_bytes;
 	} kinds[] = {{NULL, 0}, {half, 3}, {half, sizeof(half)}, {noise, sizeof(noise)}};
-	struct rig r;
+	struct net_rig r;
 	unsigned before;
 	int fds[40];
 
 	(void)state;
 	if (!rig_is_tcp())
 		skip();
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	before = count_fds();
 	for (unsigned i = 0; i < 40; i++)
@@ -185,16 +185,16 @@ static void strangers_that_hang_up_leave_no_descriptor(void **state)
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	RUN(&r, r.client.n_up == 2 && r.server.n_up == 2);
 	RUN(&r, count_fds() <= before + 2 * N_CHANNELS);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void idle_connection_wakes_nobody(void **state)
 {
 	struct pollfd p[2] = {{.events = POLLIN}, {.events = POLLIN}};
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	assert_false(RUN_MS(&r, r.client.n_down, 20));
 	p[0].fd = r.server.x->ops->fd(r.server.x);
@@ -203,10 +203,10 @@ static void idle_connection_wakes_nobody(void **state)
 	/* Only the handshake's deadline may still be there, to find nothing to do. */
 	assert_true(r.server.x->ops->next_deadline(r.server.x) > clock_now_ns() + 1000 * MS);
 	assert_true(r.client.x->ops->next_deadline(r.client.x) > clock_now_ns() + 1000 * MS);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
-static void close_and_redial(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void close_and_redial(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)m;
 	n->on_message = NULL;
@@ -219,10 +219,10 @@ static void close_and_redial(struct node *n, struct xconn *c, const struct wire_
 /* The new connection takes the slot of the one whose receive is being worked on. */
 static void connection_may_be_closed_from_its_own_callback(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	r.client.on_message = close_and_redial;
 	r.client.next_round = net_port(r.server.f);
@@ -239,15 +239,15 @@ static void connection_may_be_closed_from_its_own_callback(void **state)
 	assert_int_equal(send_round(r.server.conn, 1), 0);
 	RUN(&r, r.client.n_messages == 2);
 	assert_int_equal(protocol_errors(&r.client) + protocol_errors(&r.server), 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void freeing_a_data_thread_takes_its_connections_down(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	xport_free(r.server.x);
 	assert_int_equal(r.server.n_down, 1);
@@ -260,7 +260,7 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 		assert_true(RUN_ONE(&r.client, r.client.n_down == n, DEADLINE_MS));
 	}
 	assert_int_equal(refused(&r.server), 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- messages ---- */
@@ -268,10 +268,10 @@ static void freeing_a_data_thread_takes_its_connections_down(void **state)
 static void thousand_messages_of_all_sizes_come_back_intact(void **state)
 {
 	static uint8_t data[WIRE_INLINE_MAX];
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	fill(data, sizeof(data), 1);
 	r.server.on_message = echo;
@@ -285,10 +285,10 @@ static void thousand_messages_of_all_sizes_come_back_intact(void **state)
 		RUN(&r, r.client.n_messages == i);
 	}
 	assert_false(r.server.is_wrong || r.client.is_wrong);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
-static void check_order(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void check_order(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)c;
 	n->is_wrong |= m->round != ++n->next_round;
@@ -296,11 +296,11 @@ static void check_order(struct node *n, struct xconn *c, const struct wire_msg *
 
 static void small_messages_share_sends_and_stay_in_order(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	uint64_t sent = 0, want = 100000;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	r.server.on_message = check_order;
 	while (sent < want) {
@@ -312,16 +312,16 @@ static void small_messages_share_sends_and_stay_in_order(void **state)
 	}
 	RUN(&r, r.server.n_messages == sent);
 	assert_false(r.server.is_wrong);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void refused_send_becomes_writable_when_the_peer_works(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	unsigned sent = 0, writable;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	/* The server does not run: in the end no more leaves. */
 	do {
@@ -333,16 +333,16 @@ static void refused_send_becomes_writable_when_the_peer_works(void **state)
 	RUN(&r, r.client.n_writable == writable + 1);
 	assert_int_equal(send_round(r.client.conn, sent + 1), 0);
 	RUN(&r, r.server.n_messages == sent + 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
-static void flood(struct node *n, struct xconn *c)
+static void flood(struct net_node *n, struct xconn *c)
 {
 	while (n->next_round < 20000 && send_round(c, n->next_round + 1) == 0)
 		n->next_round++;
 }
 
-static void count_order(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void count_order(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	n->is_wrong |= m->round != n->n_messages;
 	if (n->next_round < 20000)
@@ -352,7 +352,7 @@ static void count_order(struct node *n, struct xconn *c, const struct wire_msg *
 /* Four credits, both sides sending all they can, no slack anywhere: nobody may starve. */
 static void both_directions_flow_with_the_least_credit(void **state)
 {
-	struct rig r = {.third = NULL};
+	struct net_rig r = {.third = NULL};
 
 	(void)state;
 	rig_open_least_credit(&r);
@@ -364,17 +364,17 @@ static void both_directions_flow_with_the_least_credit(void **state)
 	RUN(&r, r.server.n_messages == 20000 && r.client.n_messages == 20000);
 	assert_false(r.server.is_wrong || r.client.is_wrong);
 	assert_int_equal(protocol_errors(&r.server) + protocol_errors(&r.client), 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- reads ---- */
 
 static void reads_of_all_sizes_are_exact_both_ways_at_once(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	read_both_ways(&r);
 }
 
@@ -383,10 +383,10 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	struct xport_read reads[READS_MAX + 1];
 	struct mem from, to;
 	unsigned n = 0;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, (READS_MAX + 1) * (size_t)READ_MAX, 9);
 	to = mem_new(&r.server, (READS_MAX + 1) * (size_t)READ_MAX, 0);
 	rig_connect(&r);
@@ -421,7 +421,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 	RUN(&r, r.server.n_read_done == n + 1);
 	assert_int_equal(r.server.n_read_failed, n);
 	assert_memory_equal(to.p, from.p, reads[0].len);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
@@ -431,7 +431,7 @@ static void close_completes_reads_once_and_nothing_writes_later(void **state)
 static pid_t fork_server(uint16_t *ret_port)
 {
 	struct net_config cfg = config_of(true);
-	struct node n;
+	struct net_node n;
 	int fds[2];
 	pid_t pid;
 
@@ -442,7 +442,7 @@ static pid_t fork_server(uint16_t *ret_port)
 		uint16_t port;
 
 		alarm(20);
-		node_open(&n, &cfg);
+		net_node_open(&n, &cfg);
 		n.on_message = echo;
 		port = net_port(n.f);
 		if (write(fds[1], &port, sizeof(port)) != sizeof(port))
@@ -456,7 +456,7 @@ static pid_t fork_server(uint16_t *ret_port)
 	return pid;
 }
 
-static void join_server(struct node *n, uint16_t port)
+static void join_server(struct net_node *n, uint16_t port)
 {
 	assert_int_equal(dial(n, port, the_key), 0);
 	assert_true(RUN_ONE(n, n->n_up == 1, DEADLINE_MS));
@@ -471,20 +471,20 @@ static void killed_peer_is_noticed_within_100_ms(void **state)
 	uint64_t killed_ns;
 	uint16_t port;
 	pid_t pid;
-	struct node n;
+	struct net_node n;
 
 	(void)state;
 	if (!rig_is_tcp()) /* a forked process cannot use what verbs has opened in its parent */
 		skip();
 	pid = fork_server(&port);
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	join_server(&n, port);
 	killed_ns = clock_now_ns();
 	kill(pid, SIGKILL);
 	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
 	assert_in_range(n.down_ns - killed_ns, 0, 100 * MS);
 	waitpid(pid, NULL, 0);
-	node_close(&n);
+	net_node_close(&n);
 }
 
 static void stopped_peer_is_noticed_by_its_silence(void **state)
@@ -493,7 +493,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	uint64_t stopped_ns;
 	uint16_t port;
 	pid_t pid;
-	struct node n;
+	struct net_node n;
 
 	(void)state;
 	if (!rig_is_tcp()) /* a forked process cannot use what verbs has opened in its parent */
@@ -501,7 +501,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	pid = fork_server(&port);
 	cfg.ping_ms = 50;
 	cfg.dead_ms = 200;
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	join_server(&n, port);
 	/* Quiet but alive: pings are answered. */
 	assert_false(RUN_ONE(&n, n.n_down, 300));
@@ -512,11 +512,11 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 	assert_non_null(strstr(n.why, "no sign of life"));
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	node_close(&n);
+	net_node_close(&n);
 }
 
 /* Turn both, the client in another time, until it has heard the server then. */
-static void hear_at(struct rig *r, uint64_t client_ns)
+static void hear_at(struct net_rig *r, uint64_t client_ns)
 {
 	uint64_t until_ns = clock_now_ns() + DEADLINE_MS * MS;
 
@@ -532,19 +532,19 @@ static void hear_at(struct rig *r, uint64_t client_ns)
 /* As after a stop of this process: the peer had nothing to answer meanwhile. */
 static void own_standstill_is_not_held_against_the_peer(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
 	rig_open_pinging(&r, 50, 200);
 	rig_connect(&r);
 	hear_at(&r, clock_now_ns() + 60000 * MS);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* The same, and the peer's answer is here, unheard. */
 static void answer_that_waited_out_a_standstill_counts(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct pollfd p;
 	uint64_t now_ns;
 
@@ -557,7 +557,7 @@ static void answer_that_waited_out_a_standstill_counts(void **state)
 	p = (struct pollfd){.fd = r.client.x->ops->fd(r.client.x), .events = POLLIN};
 	assert_true(RUN_ONE(&r.server, poll(&p, 1, 0) == 1, DEADLINE_MS));
 	hear_at(&r, now_ns + 60000 * MS);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
@@ -568,14 +568,14 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	struct net_config cfg = config_of(true);
 	uint64_t slowest_ns = 0;
 	int fds[40];
-	struct rig r = {.third = NULL};
+	struct net_rig r = {.third = NULL};
 
 	(void)state;
 	if (!rig_is_tcp())
 		skip();
-	node_open(&r.server, &cfg);
+	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
-	node_open(&r.client, &cfg);
+	net_node_open(&r.client, &cfg);
 	rig_connect(&r);
 	r.server.on_message = echo;
 	r.client.on_message = check_crc;
@@ -609,11 +609,11 @@ static void strangers_on_the_port_do_not_disturb_a_stream(void **state)
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
 	for (unsigned i = 0; i < 40; i++)
 		close(fds[i]);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* Send until nothing more leaves. */
-static void fill_up(struct node *n, struct xconn *c)
+static void fill_up(struct net_node *n, struct xconn *c)
 {
 	unsigned writable;
 
@@ -628,12 +628,12 @@ static void peer_that_does_not_read_slows_nobody_else(void **state)
 {
 	struct net_config cfg = config_of(false);
 	struct xconn *lazy;
-	struct node idle;
-	struct rig r;
+	struct net_node idle;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
-	node_open(&idle, &cfg);
+	net_rig_open(&r);
+	net_node_open(&idle, &cfg);
 	assert_int_equal(dial(&idle, net_port(r.server.f), the_key), 0);
 	r.third = &idle;
 	RUN(&r, idle.n_up == 1 && r.server.n_up == 1);
@@ -650,13 +650,13 @@ static void peer_that_does_not_read_slows_nobody_else(void **state)
 	}
 	assert_int_equal(send_round(lazy, 1), -EAGAIN);
 	assert_false(r.server.is_wrong || r.client.is_wrong);
-	rig_close(&r);
-	node_close(&idle);
+	net_rig_close(&r);
+	net_node_close(&idle);
 }
 
 static void *pingpong(void *arg)
 {
-	struct node *n = arg, *one[] = {n};
+	struct net_node *n = arg, *one[] = {n};
 
 	for (unsigned i = 1; i <= 500 && !n->is_wrong; i++) {
 		uint64_t until_ns = clock_now_ns() + 2000 * MS;
@@ -672,10 +672,10 @@ static void *pingpong(void *arg)
 static void sleeping_threads_wake_each_other(void **state)
 {
 	pthread_t server, client;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	r.server.on_message = echo;
 	r.client.on_message = check_crc;
@@ -686,7 +686,7 @@ static void sleeping_threads_wake_each_other(void **state)
 	pthread_join(server, NULL);
 	assert_int_equal(r.client.n_messages, 500);
 	assert_false(r.client.is_wrong || r.server.is_wrong);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void opening_says_what_is_wrong(void **state)
@@ -694,7 +694,7 @@ static void opening_says_what_is_wrong(void **state)
 	struct net_config cfg = config_of(true);
 	struct net *f = NULL;
 	struct err_text err;
-	struct node n;
+	struct net_node n;
 
 	(void)state;
 	cfg.bind_addr = "203.0.113.9";
@@ -705,11 +705,11 @@ static void opening_says_what_is_wrong(void **state)
 	assert_true(net_open(&cfg, rig_key_of, NULL, &f, &err) < 0);
 	assert_non_null(strstr(err.s, "nosuch"));
 	cfg = config_of(true);
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	cfg.port = net_port(n.f);
 	assert_true(net_open(&cfg, rig_key_of, NULL, &f, &err) < 0);
 	assert_non_null(strstr(err.s, "in use"));
-	node_close(&n);
+	net_node_close(&n);
 }
 
 static int use_tcp(void **state)

@@ -11,22 +11,22 @@
 /* What only libfabric's transport has: its handshake, credits, cookies, and its ways to name memory.
  * What any transport over the network does is in test_net.c. */
 
-static struct fabric *fabric_of(const struct node *n)
+static struct fabric *fabric_of(const struct net_node *n)
 {
 	return (struct fabric *)n->f;
 }
 
-static void node_open_hint(struct node *n, const struct net_config *cfg, int hint)
+static void node_open_hint(struct net_node *n, const struct net_config *cfg, int hint)
 {
 	struct err_text err = {""};
 
-	node_begin(n);
+	net_node_begin(n);
 	if (fabric_open_mr(cfg, hint, rig_key_of, n, &n->f, &err))
 		fail_msg("%s", err.s);
-	node_attach(n);
+	net_node_attach(n);
 }
 
-static void rig_open_hint(struct rig *r, int hint)
+static void rig_open_hint(struct net_rig *r, int hint)
 {
 	struct net_config cfg = config_of(true);
 
@@ -42,12 +42,12 @@ static void rig_open_hint(struct rig *r, int hint)
 
 static void peer_without_the_key_is_not_believed(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct cm_event ev = {.kind = CM_CONNECTED};
 	struct fabric_conn *c;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
 	c = (struct fabric_conn *)r.client.conn;
 	ev.fid = &c->ep->fid;
@@ -57,11 +57,11 @@ static void peer_without_the_key_is_not_believed(void **state)
 	fabric_poll(r.client.x, clock_now_ns());
 	assert_int_equal(r.client.n_up, 0);
 	assert_int_equal(r.client.n_down, 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* Connect with any parameter bytes. Returns 0, or the positive error. */
-static int raw_connect(struct node *from, uint16_t port, const void *param, size_t n_bytes)
+static int raw_connect(struct net_node *from, uint16_t port, const void *param, size_t n_bytes)
 {
 	const struct fabric_xport *x = (const struct fabric_xport *)from->x;
 	struct sockaddr_in sa = {.sin_family = AF_INET,
@@ -103,12 +103,12 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 {
 	struct ticket t = a_ticket(9);
 	uint8_t b[TICKET_BYTES + 200];
-	struct rig r;
+	struct net_rig r;
 	pthread_t th;
 	uint16_t port;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	port = net_port(r.server.f);
 	pthread_create(&th, NULL, serve, &r.server);
 	memset(b, 0, sizeof(b));
@@ -144,20 +144,20 @@ static void only_fresh_and_genuine_tickets_are_accepted(void **state)
 	pthread_join(th, NULL);
 	/* None of them sent a first message. */
 	assert_int_equal(r.server.n_up, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 {
 	struct ticket t = a_ticket(9);
 	uint8_t b[TICKET_BYTES], other[TICKET_KEY_BYTES];
-	struct rig r;
+	struct net_rig r;
 	pthread_t th;
 	uint16_t port;
 	uint64_t n_tried = 0;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	port = net_port(r.server.f);
 	pthread_create(&th, NULL, serve, &r.server);
 	ticket_seal(&t, the_key, b);
@@ -183,7 +183,7 @@ static void no_byte_of_a_ticket_may_be_wrong_or_missing(void **state)
 	atomic_store(&r.server.stop, true);
 	pthread_join(th, NULL);
 	assert_int_equal(r.server.n_up, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void connection_ends_with_either_channel(void **state)
@@ -191,14 +191,14 @@ static void connection_ends_with_either_channel(void **state)
 	(void)state;
 	for (unsigned channel = 0; channel < N_CHANNELS; channel++) {
 		struct fabric_conn *c;
-		struct rig r;
+		struct net_rig r;
 
-		rig_open(&r);
+		net_rig_open(&r);
 		rig_connect(&r);
 		c = (struct fabric_conn *)r.client.conn;
 		assert_int_equal(fi_shutdown(c->eps[channel], 0), 0);
 		RUN(&r, r.client.n_down == 1 && r.server.n_down == 1);
-		rig_close(&r);
+		net_rig_close(&r);
 	}
 }
 
@@ -206,15 +206,15 @@ static void connections_beyond_the_limit_are_refused(void **state)
 {
 	struct net_config cfg = config_of(true);
 	struct err_text err;
-	struct node second = {0};
-	struct rig r = {.third = NULL};
+	struct net_node second = {0};
+	struct net_rig r = {.third = NULL};
 
 	(void)state;
 	cfg.credits = 4;
-	node_open(&r.server, &cfg);
+	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
 	cfg.credits = 4;
-	node_open(&r.client, &cfg);
+	net_node_open(&r.client, &cfg);
 	assert_int_equal(net_xport_new(r.client.f, 1, &rig_events, &second, &second.x, &err), 0);
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
@@ -227,19 +227,19 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	RUN(&r, second.n_down == 1);
 	assert_non_null(strstr(second.why, "no room"));
 	xport_free(second.x);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void silent_strangers_are_not_even_accepted(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	unsigned before;
 	int fds[20];
 
 	(void)state;
 	if (!rig_is_tcp())
 		skip();
-	rig_open(&r);
+	net_rig_open(&r);
 	before = count_fds();
 	for (unsigned i = 0; i < 20; i++)
 		fds[i] = stranger(net_port(r.server.f), NULL, 0);
@@ -248,34 +248,34 @@ static void silent_strangers_are_not_even_accepted(void **state)
 	assert_in_range(count_fds(), before + 20, before + 20 + 2 * N_CHANNELS);
 	for (unsigned i = 0; i < 20; i++)
 		close(fds[i]);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- messages ---- */
 
 static void message_with_a_foreign_cookie_is_dropped_and_counted(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct fabric_conn *c;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	c = (struct fabric_conn *)r.client.conn;
 	c->tx_cookie ^= UINT64_C(1) << 40;
 	assert_int_equal(send_round(r.client.conn, 1), 0);
 	RUN(&r, protocol_errors(&r.server) == 1);
 	assert_int_equal(r.server.n_messages, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void malformed_message_closes_its_connection(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct fabric_conn *c;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	assert_int_equal(send_round(r.client.conn, 1), 0);
 	c = (struct fabric_conn *)r.client.conn;
@@ -285,35 +285,35 @@ static void malformed_message_closes_its_connection(void **state)
 	assert_non_null(strstr(r.server.why, "protocol"));
 	assert_int_equal(protocol_errors(&r.server), 1);
 	assert_int_equal(r.server.n_messages, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void more_sends_than_granted_close_the_connection(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct fabric_conn *c;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	c = (struct fabric_conn *)r.server.conn;
 	c->rx_allow = 0;
 	assert_int_equal(send_round(r.client.conn, 1), 0);
 	RUN(&r, r.server.n_down == 1);
 	assert_int_equal(protocol_errors(&r.server), 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- reads ---- */
 
-static bool has_segment(const struct node *n, uint16_t seg)
+static bool has_segment(const struct net_node *n, uint16_t seg)
 {
 	return n->conn && seg_find((const struct fabric_conn *)n->conn, seg);
 }
 
 static void reads_work_with_addresses_and_keys_of_the_provider(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
 	if (!rig_is_tcp())
@@ -328,10 +328,10 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 {
 	struct xport_read reads[READS_MAX + 1], bad;
 	struct mem from, to;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, 1 << 20, 5);
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
@@ -357,7 +357,7 @@ static void reads_beyond_the_window_or_the_segment_are_refused(void **state)
 	assert_int_equal(xport_read(&reads[READS_MAX]), 0);
 	RUN(&r, r.server.n_read_done == READS_MAX + 1);
 	assert_memory_equal(to.p, from.p, 60000u * (READS_MAX + 1));
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
@@ -366,10 +366,10 @@ static void withdrawn_segment_can_not_be_read(void **state)
 {
 	struct mem from, to;
 	struct xport_read rd;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, 65536, 5);
 	to = mem_new(&r.server, 65536, 0);
 	rig_connect(&r);
@@ -379,12 +379,12 @@ static void withdrawn_segment_can_not_be_read(void **state)
 	RUN(&r, !has_segment(&r.server, from.seg));
 	assert_int_equal(xport_read(&rd), BPS_EPROTO);
 	assert_int_equal(r.server.n_down, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
 
-static void check_segment(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void check_segment(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)m;
 	n->is_wrong |= !seg_find((const struct fabric_conn *)c, (uint16_t)n->next_round);
@@ -392,11 +392,11 @@ static void check_segment(struct node *n, struct xconn *c, const struct wire_msg
 
 static void segment_is_announced_before_a_message_that_names_it(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct mem from;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	from = mem_new(&r.client, 4096, 1);
 	r.server.on_message = check_segment;
@@ -404,7 +404,7 @@ static void segment_is_announced_before_a_message_that_names_it(void **state)
 	assert_int_equal(send_round(r.client.conn, 1), 0);
 	RUN(&r, r.server.n_messages == 1);
 	assert_false(r.server.is_wrong);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 }
 

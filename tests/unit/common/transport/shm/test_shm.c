@@ -37,7 +37,7 @@
 
 static uint8_t the_key[32] = "the key of exactly this pair....";
 
-struct node {
+struct shm_node {
 	struct shm_counters counters;
 	struct xport *x;
 	struct xconn *conn;
@@ -46,22 +46,22 @@ struct node {
 	uint64_t peer_instance;
 	char why[200];
 	bool is_known;
-	void (*on_message)(struct node *n, struct xconn *c, const struct wire_msg *m);
+	void (*on_message)(struct shm_node *n, struct xconn *c, const struct wire_msg *m);
 	bool is_wrong;
 	uint64_t next_round;
 	uint8_t *mem; /* its segment */
 	uint16_t seg;
 };
 
-struct rig {
+struct shm_rig {
 	char dir[32];
 	int *listen_fds; /* as in struct shm_config */
-	struct node server, client;
+	struct shm_node server, client;
 };
 
 static void on_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_instance)
 {
-	struct node *n = ctx;
+	struct shm_node *n = ctx;
 
 	n->n_up++;
 	n->conn = c;
@@ -71,7 +71,7 @@ static void on_up(void *ctx, struct xconn *c, uint32_t peer_id, uint64_t peer_in
 
 static void on_down(void *ctx, struct xconn *c, const char *why)
 {
-	struct node *n = ctx;
+	struct shm_node *n = ctx;
 
 	n->n_down++;
 	if (n->conn == c)
@@ -81,7 +81,7 @@ static void on_down(void *ctx, struct xconn *c, const char *why)
 
 static void on_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 {
-	struct node *n = ctx;
+	struct shm_node *n = ctx;
 
 	n->n_messages++;
 	if (n->on_message)
@@ -90,7 +90,7 @@ static void on_message(void *ctx, struct xconn *c, const struct wire_msg *m)
 
 static void on_read_done(void *ctx, struct xport_read *r, int status)
 {
-	struct node *n = ctx;
+	struct shm_node *n = ctx;
 
 	(void)r;
 	n->n_read_done++;
@@ -99,7 +99,7 @@ static void on_read_done(void *ctx, struct xport_read *r, int status)
 
 static void on_writable(void *ctx, struct xconn *c)
 {
-	struct node *n = ctx;
+	struct shm_node *n = ctx;
 
 	(void)c;
 	n->n_writable++;
@@ -115,7 +115,7 @@ static const struct xport_events events = {
 
 static int key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret_key)
 {
-	const struct node *n = ctx;
+	const struct shm_node *n = ctx;
 
 	if (!n->is_known || peer_id != CLIENT_ID || peer_instance != CLIENT_INSTANCE)
 		return BPS_ENOTFOUND;
@@ -123,7 +123,7 @@ static int key_of(void *ctx, uint32_t peer_id, uint64_t peer_instance, void *ret
 	return 0;
 }
 
-static void node_open(struct rig *r, struct node *n, uint32_t ping_ms, uint32_t dead_ms)
+static void node_open(struct shm_rig *r, struct shm_node *n, uint32_t ping_ms, uint32_t dead_ms)
 {
 	bool is_server = n == &r->server;
 	struct shm_config cfg = {.dir = r->dir,
@@ -151,7 +151,7 @@ static void node_open(struct rig *r, struct node *n, uint32_t ping_ms, uint32_t 
 	close(fd);
 }
 
-static void node_close(struct node *n)
+static void node_close(struct shm_node *n)
 {
 	xport_free(n->x);
 	n->x = NULL;
@@ -160,28 +160,28 @@ static void node_close(struct node *n)
 	n->mem = NULL;
 }
 
-static void rig_open(struct rig *r)
+static void rig_open(struct shm_rig *r)
 {
-	*r = (struct rig){.dir = "/tmp/bps-shm-XXXXXX"};
+	*r = (struct shm_rig){.dir = "/tmp/bps-shm-XXXXXX"};
 	assert_non_null(mkdtemp(r->dir));
 	node_open(r, &r->server, 0, 0);
 	node_open(r, &r->client, 0, 0);
 }
 
-static void rig_close(struct rig *r)
+static void rig_close(struct shm_rig *r)
 {
 	node_close(&r->client);
 	node_close(&r->server);
 	assert_int_equal(rmdir(r->dir), 0); /* nothing is left behind */
 }
 
-static int turn(struct node *n)
+static int turn(struct shm_node *n)
 {
 	return n->x ? n->x->ops->poll(n->x, clock_now_ns()) : 0;
 }
 
 /* Drive both until it holds; asleep whenever both may be. */
-static void drive(struct rig *r, const unsigned *count, unsigned want)
+static void drive(struct shm_rig *r, const unsigned *count, unsigned want)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
 
@@ -206,13 +206,13 @@ static void drive(struct rig *r, const unsigned *count, unsigned want)
 	}
 }
 
-static int dial(struct rig *r, const void *key)
+static int dial(struct shm_rig *r, const void *key)
 {
 	return r->client.x->ops->connect(
 		r->client.x, "", 0, THREAD, SERVER_ID, SERVER_INSTANCE, key, NULL, &r->client.conn);
 }
 
-static void rig_connect(struct rig *r)
+static void rig_connect(struct shm_rig *r)
 {
 	rig_open(r);
 	assert_int_equal(dial(r, the_key), 0);
@@ -234,13 +234,13 @@ static struct wire_msg contrib(uint64_t round, uint32_t len, const void *payload
 
 /* ---- the ring ---- */
 
-struct ring_rig {
+struct shm_ring_rig {
 	struct ring_shared s;
 	uint8_t *bytes;
 	struct ring_end tx, rx;
 };
 
-static void ring_open(struct ring_rig *r)
+static void ring_open(struct shm_ring_rig *r)
 {
 	memset(&r->s, 0, sizeof(r->s));
 	r->bytes = calloc(1, RING_BYTES);
@@ -252,7 +252,7 @@ static void ring_open(struct ring_rig *r)
 static void entries_come_out_as_they_went_in_also_round_the_end(void **state)
 {
 	static uint8_t in[16 * 1024], out[16 * 1024];
-	struct ring_rig r;
+	struct shm_ring_rig r;
 	uint64_t put = 0, got = 0;
 
 	(void)state;
@@ -279,7 +279,7 @@ static void entries_come_out_as_they_went_in_also_round_the_end(void **state)
 static void producer_without_room_is_woken_when_there_is_some(void **state)
 {
 	static uint8_t e[1024];
-	struct ring_rig r;
+	struct shm_ring_rig r;
 
 	(void)state;
 	ring_open(&r);
@@ -300,7 +300,7 @@ static void producer_without_room_is_woken_when_there_is_some(void **state)
 static void consumer_sleeps_only_when_nothing_has_come_in(void **state)
 {
 	uint64_t e = 1;
-	struct ring_rig r;
+	struct shm_ring_rig r;
 
 	(void)state;
 	ring_open(&r);
@@ -315,7 +315,7 @@ static void consumer_sleeps_only_when_nothing_has_come_in(void **state)
 	free(r.bytes);
 }
 
-static void put_length(struct ring_rig *r, uint64_t len, uint64_t tail)
+static void put_length(struct shm_ring_rig *r, uint64_t len, uint64_t tail)
 {
 	ring_init(&r->rx, &r->s, r->bytes);
 	memcpy(r->bytes, &len, sizeof(len));
@@ -325,7 +325,7 @@ static void put_length(struct ring_rig *r, uint64_t len, uint64_t tail)
 static void nonsense_in_a_ring_is_refused(void **state)
 {
 	uint64_t e[4] = {0};
-	struct ring_rig r;
+	struct shm_ring_rig r;
 
 	(void)state;
 	ring_open(&r);
@@ -362,7 +362,7 @@ static void nonsense_in_a_ring_is_refused(void **state)
 
 static void right_key_brings_both_sides_up_with_identities(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 
 	(void)state;
 	rig_connect(&r);
@@ -380,7 +380,7 @@ static void right_key_brings_both_sides_up_with_identities(void **state)
 
 static void server_is_found_before_its_thread_runs(void **state)
 {
-	struct rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
+	struct shm_rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
 	int fds[THREAD + 1] = {-1, -1};
 	struct shm_config cfg = {.dir = r.dir, .my_instance = SERVER_INSTANCE, .listen_fds = fds};
 	struct err_text err;
@@ -400,7 +400,7 @@ static void server_is_found_before_its_thread_runs(void **state)
 
 static void wrong_key_is_refused(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -413,7 +413,7 @@ static void wrong_key_is_refused(void **state)
 
 static void forgotten_instance_is_refused(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 
 	(void)state;
 	rig_open(&r);
@@ -424,7 +424,7 @@ static void forgotten_instance_is_refused(void **state)
 	rig_close(&r);
 }
 
-static struct sockaddr_un server_addr(const struct rig *r)
+static struct sockaddr_un server_addr(const struct shm_rig *r)
 {
 	struct sockaddr_un sun = {.sun_family = AF_UNIX};
 
@@ -434,7 +434,7 @@ static struct sockaddr_un server_addr(const struct rig *r)
 }
 
 /* The socket of a fake server, and the folder. */
-static void remove_fake(const struct rig *r)
+static void remove_fake(const struct shm_rig *r)
 {
 	struct sockaddr_un sun = server_addr(r);
 
@@ -442,7 +442,7 @@ static void remove_fake(const struct rig *r)
 	assert_int_equal(rmdir(r->dir), 0);
 }
 
-static int raw_socket(const struct rig *r, bool is_listener)
+static int raw_socket(const struct shm_rig *r, bool is_listener)
 {
 	struct sockaddr_un sun = server_addr(r);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
@@ -461,7 +461,7 @@ static void server_without_the_key_is_not_believed(void **state)
 	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION, .nonce = 5};
 	struct shm_hello hello;
 	struct shm_welcome w = {{0}};
-	struct rig r;
+	struct shm_rig r;
 	int lfd, fd, area;
 
 	(void)state;
@@ -496,7 +496,7 @@ static void ticket_of_another_challenge_is_refused(void **state)
 		.instance = CLIENT_INSTANCE};
 	struct shm_challenge ch;
 	struct shm_hello hello = {.nonce = 1};
-	struct rig r;
+	struct shm_rig r;
 	int fd;
 
 	(void)state;
@@ -526,7 +526,7 @@ static void ticket_of_another_challenge_is_refused(void **state)
 
 static void strangers_take_nobody_elses_place(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 	int fds[SHM_CONNS_MAX + 8];
 
 	(void)state;
@@ -576,7 +576,7 @@ static void send_with_two(int sock, void *bytes, size_t n, int fd)
 static void descriptors_of_a_stranger_are_closed(void **state)
 {
 	struct shm_hello hello = {.nonce = 1};
-	struct rig r;
+	struct shm_rig r;
 	unsigned before;
 	int fd;
 
@@ -601,7 +601,7 @@ static void descriptors_of_a_stranger_are_closed(void **state)
 static void listener_that_sends_descriptors_for_a_challenge_is_left(void **state)
 {
 	uint8_t junk[SHM_PAGE] = {0};
-	struct rig r;
+	struct shm_rig r;
 	unsigned before;
 	int lfd, fd;
 
@@ -627,7 +627,7 @@ static void two_descriptors_for_a_segment_close_the_connection_and_both(void **s
 {
 	struct shm_note note = {.type = SHM_SEGMENT, .segment = 9, .bytes = 65536};
 	const struct wire_msg add = {.type = WIRE_SEG_ADD, .segment = 9, .seg.bytes = 65536};
-	struct rig r;
+	struct shm_rig r;
 	unsigned before;
 	int fd;
 
@@ -646,7 +646,7 @@ static void two_descriptors_for_a_segment_close_the_connection_and_both(void **s
 
 static void silent_listener_times_out(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 	int lfd;
 
 	(void)state;
@@ -662,7 +662,7 @@ static void silent_listener_times_out(void **state)
 }
 
 /* Until both have heard of the other's. */
-static void know_segments(struct rig *r)
+static void know_segments(struct shm_rig *r)
 {
 	uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
 
@@ -676,7 +676,7 @@ static void know_segments(struct rig *r)
 
 /* ---- messages ---- */
 
-static void check_message(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void check_message(struct shm_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)c;
 	n->is_wrong |= m->round != ++n->next_round;
@@ -687,7 +687,7 @@ static void check_message(struct node *n, struct xconn *c, const struct wire_msg
 static void messages_of_all_sizes_arrive_intact_and_in_order(void **state)
 {
 	static uint8_t payload[WIRE_INLINE_MAX];
-	struct rig r;
+	struct shm_rig r;
 	unsigned n_refused = 0;
 
 	(void)state;
@@ -712,7 +712,7 @@ static void messages_of_all_sizes_arrive_intact_and_in_order(void **state)
 
 #define PINGS 3000
 
-static void send_back(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void send_back(struct shm_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	struct wire_msg back = contrib(m->round + 1, 100000, NULL);
 
@@ -723,7 +723,7 @@ static void send_back(struct node *n, struct xconn *c, const struct wire_msg *m)
 /* Sleeps whenever it may, so that each message has to wake it. */
 static void *turn_and_sleep(void *arg)
 {
-	struct node *n = arg;
+	struct shm_node *n = arg;
 
 	while (n->n_messages < PINGS && !n->is_wrong) {
 		struct pollfd p = {.fd = n->x->ops->fd(n->x), .events = POLLIN};
@@ -738,7 +738,7 @@ static void *turn_and_sleep(void *arg)
 static void sleeping_threads_wake_each_other(void **state)
 {
 	struct wire_msg first = contrib(1, 100000, NULL);
-	struct rig r;
+	struct shm_rig r;
 	pthread_t th;
 
 	(void)state;
@@ -755,7 +755,7 @@ static void sleeping_threads_wake_each_other(void **state)
 
 #define FLOOD 20000
 
-static void count_to_flood(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void count_to_flood(struct shm_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)c;
 	n->is_wrong |= m->round != ++n->next_round;
@@ -764,7 +764,7 @@ static void count_to_flood(struct node *n, struct xconn *c, const struct wire_ms
 /* Takes messages slowly enough to let the ring fill up, and sleeps in between. */
 static void *take_flood(void *arg)
 {
-	struct node *n = arg;
+	struct shm_node *n = arg;
 
 	while (n->n_messages < FLOOD && !n->is_wrong) {
 		struct pollfd p = {.fd = n->x->ops->fd(n->x), .events = POLLIN};
@@ -777,7 +777,7 @@ static void *take_flood(void *arg)
 
 static void sender_without_room_sleeps_until_there_is_some(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 	pthread_t th;
 	uint64_t round = 1;
 
@@ -810,7 +810,7 @@ static void sender_without_room_sleeps_until_there_is_some(void **state)
 static void malformed_message_closes_its_connection(void **state)
 {
 	uint64_t junk[16] = {0x1122334455667788};
-	struct rig r;
+	struct shm_rig r;
 	struct shm_conn *c;
 
 	(void)state;
@@ -826,7 +826,7 @@ static void malformed_message_closes_its_connection(void **state)
 
 static void ring_of_a_hostile_peer_closes_its_connection(void **state)
 {
-	struct rig r;
+	struct shm_rig r;
 	struct shm_conn *c;
 
 	(void)state;
@@ -844,7 +844,7 @@ static void ring_of_a_hostile_peer_closes_its_connection(void **state)
 static void reads_of_all_sizes_are_exact_both_ways(void **state)
 {
 	static const uint32_t sizes[] = {1, 63, 4097, 300000, SHM_COPY_SLICE + 1, SEG_BYTES / 2};
-	struct rig r;
+	struct shm_rig r;
 	unsigned n = 0;
 
 	(void)state;
@@ -882,7 +882,7 @@ static void reads_of_all_sizes_are_exact_both_ways(void **state)
 static void offers_beyond_a_segment_are_refused(void **state)
 {
 	struct xport_loan loan = {0};
-	struct rig r;
+	struct shm_rig r;
 	struct xport_read rd;
 
 	(void)state;
@@ -908,7 +908,7 @@ static void offers_beyond_a_segment_are_refused(void **state)
 
 static struct wire_msg the_offer;
 
-static void keep_offer(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void keep_offer(struct shm_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)n;
 	(void)c;
@@ -919,7 +919,7 @@ static void loan_is_the_peers_memory_and_outlives_the_connection(void **state)
 {
 	struct xport_loan loan = {0};
 	struct wire_msg m = contrib(1, 100000, NULL);
-	struct rig r;
+	struct shm_rig r;
 
 	(void)state;
 	rig_connect(&r);
@@ -944,7 +944,7 @@ static void loan_is_the_peers_memory_and_outlives_the_connection(void **state)
 static void withdrawn_segment_can_not_be_read(void **state)
 {
 	struct xport_read rd;
-	struct rig r;
+	struct shm_rig r;
 	struct wire_msg m = contrib(1, 1000, NULL);
 
 	(void)state;
@@ -966,7 +966,7 @@ static void withdrawn_segment_can_not_be_read(void **state)
 static void read_that_the_owner_closed_under_does_not_count(void **state)
 {
 	struct xport_read rd;
-	struct rig r;
+	struct shm_rig r;
 	struct wire_msg m = contrib(1, 1000, NULL);
 
 	(void)state;
@@ -994,7 +994,7 @@ static void memory_that_is_not_sealed_closes_the_connection(void **state)
 {
 	struct wire_msg m = contrib(1, 1000, NULL);
 	int fd = memfd_create("open", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-	struct rig r;
+	struct shm_rig r;
 	uint16_t seg;
 
 	(void)state;
@@ -1013,7 +1013,7 @@ static void memory_that_is_not_sealed_closes_the_connection(void **state)
 static void memory_smaller_than_announced_closes_the_connection(void **state)
 {
 	struct wire_msg m = contrib(1, 1000, NULL);
-	struct rig r;
+	struct shm_rig r;
 	uint16_t seg;
 	int fd;
 
@@ -1033,7 +1033,7 @@ static void memory_smaller_than_announced_closes_the_connection(void **state)
 /* ---- ends ---- */
 
 /* A client in a process of its own, which sends one message and then does nothing. */
-static pid_t fork_client(struct rig *r, uint32_t ping_ms, uint32_t dead_ms)
+static pid_t fork_client(struct shm_rig *r, uint32_t ping_ms, uint32_t dead_ms)
 {
 	struct wire_msg m;
 	pid_t pid = fork();
@@ -1060,7 +1060,7 @@ static void loan_of_a_killed_peer_stays_readable(void **state)
 {
 	struct xport_loan loan = {0};
 	uint64_t killed_ns;
-	struct rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
+	struct shm_rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
 	pid_t pid;
 
 	(void)state;
@@ -1086,7 +1086,7 @@ static void loan_of_a_killed_peer_stays_readable(void **state)
 
 static void stopped_peer_is_noticed_by_its_silence(void **state)
 {
-	struct rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
+	struct shm_rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
 	pid_t pid;
 
 	(void)state;
@@ -1105,7 +1105,7 @@ static void stopped_peer_is_noticed_by_its_silence(void **state)
 
 static void quiet_connection_is_kept_alive_by_pings(void **state)
 {
-	struct rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
+	struct shm_rig r = {.dir = "/tmp/bps-shm-XXXXXX"};
 	uint64_t end;
 
 	(void)state;

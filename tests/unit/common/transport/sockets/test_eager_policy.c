@@ -11,18 +11,18 @@
 #define LEN 1000
 
 /* A connection, and whether its peer has room. Offers go round in `places` places. */
-struct side {
+struct policy_side {
 	struct unasked u;
 	unsigned n_offers, n_sent, places;
 };
 
-static uint64_t place(const struct side *s)
+static uint64_t place(const struct policy_side *s)
 {
 	return (uint64_t)(s->n_offers % s->places) * LEN;
 }
 
 /* One offer; it is asked for, in two pieces, when its bytes did not go with it or found no room. */
-static bool offer(struct side *s, bool has_room)
+static bool offer(struct policy_side *s, bool has_room)
 {
 	bool is_sent = unasked_may_go(&s->u);
 	uint64_t at = place(s);
@@ -41,7 +41,7 @@ static bool offer(struct side *s, bool has_room)
 }
 
 /* Offers until one goes with its bytes again. */
-static unsigned rest(struct side *s, bool has_room)
+static unsigned rest(struct policy_side *s, bool has_room)
 {
 	unsigned n = 0;
 
@@ -52,7 +52,7 @@ static unsigned rest(struct side *s, bool has_room)
 
 static void peer_with_room_has_all_sent_along(void **state)
 {
-	struct side s = {.places = 7};
+	struct policy_side s = {.places = 7};
 
 	(void)state;
 	for (unsigned i = 0; i < 10000; i++)
@@ -61,7 +61,7 @@ static void peer_with_room_has_all_sent_along(void **state)
 
 static void one_that_is_asked_for_costs_a_few(void **state)
 {
-	struct side s = {.places = 7};
+	struct policy_side s = {.places = 7};
 
 	(void)state;
 	assert_true(offer(&s, false));
@@ -76,7 +76,7 @@ static void one_that_is_asked_for_costs_a_few(void **state)
 
 static void peer_without_room_is_tried_ever_more_seldom(void **state)
 {
-	struct side s = {.places = 7};
+	struct policy_side s = {.places = 7};
 	unsigned want = UNASKED_REST_MIN;
 
 	(void)state;
@@ -98,7 +98,7 @@ static void peer_without_room_is_tried_ever_more_seldom(void **state)
 
 static void room_is_found_again(void **state)
 {
-	struct side s = {.places = 7};
+	struct policy_side s = {.places = 7};
 	unsigned n_held = 0;
 
 	(void)state;
@@ -114,7 +114,7 @@ static void room_is_found_again(void **state)
 /* Only what went along can have gone twice. */
 static void request_for_what_did_not_go_along_says_nothing(void **state)
 {
-	struct side s = {.places = 1};
+	struct policy_side s = {.places = 1};
 
 	(void)state;
 	assert_true(offer(&s, true));

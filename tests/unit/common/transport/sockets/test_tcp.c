@@ -29,12 +29,12 @@ static void malformed_frame_closes_its_connection(void **state)
 		{.type = FRAME_READ, .len = 8, .segment = TCP_SEGS_MAX},
 		{.type = FRAME_READ, .len = 8, .segment = UINT16_MAX},
 	};
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 
 		raw_send(&p, LANE_MESSAGES, &frames[i], sizeof(frames[i]));
 		RUN(&r, r.server.n_down == i + 1);
@@ -43,20 +43,20 @@ static void malformed_frame_closes_its_connection(void **state)
 		raw_close(&p);
 	}
 	assert_int_equal(r.server.n_messages, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void malformed_or_foreign_message_closes_its_connection(void **state)
 {
 	static const enum wire_type foreign[] = {WIRE_CREDIT, WIRE_SEG_ADD, WIRE_SEG_DEL};
 	uint8_t b[256];
-	struct rig r;
+	struct net_rig r;
 	size_t n;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	for (unsigned i = 0; i < 5; i++) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 
 		n = put_kind(b, i < 3 ? foreign[i] : WIRE_PING);
 		if (i == 3)
@@ -72,19 +72,19 @@ static void malformed_or_foreign_message_closes_its_connection(void **state)
 		raw_close(&p);
 	}
 	assert_int_equal(r.server.n_messages, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void frame_that_ends_in_the_middle_is_not_heard(void **state)
 {
 	const struct wire_msg m = inline_message(1, "12345678", 8);
 	uint8_t b[256];
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	for (size_t cut = 1; cut < put_message(b, &m); cut += 9) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 		unsigned n_down = r.server.n_down;
 
 		raw_send(&p, LANE_MESSAGES, b, cut);
@@ -92,7 +92,7 @@ static void frame_that_ends_in_the_middle_is_not_heard(void **state)
 		RUN(&r, r.server.n_down == n_down + 1);
 		assert_int_equal(r.server.n_messages, 0);
 	}
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void bytes_that_nobody_asked_for_close_the_connection(void **state)
@@ -108,30 +108,30 @@ static void bytes_that_nobody_asked_for_close_the_connection(void **state)
 		{.type = 0, .len = 8},
 		{.type = 200, .len = 8},
 	};
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	for (unsigned i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 
 		raw_send(&p, LANE_BULK, &heads[i], sizeof(heads[i]));
 		RUN(&r, r.server.n_down == i + 1);
 		assert_int_equal(protocol_errors(&r.server), i + 1);
 		raw_close(&p);
 	}
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void more_requests_than_anybody_has_close_the_connection(void **state)
 {
 	struct frame f = {.type = FRAME_READ, .len = READ_WINDOW_MAX};
 	struct mem from;
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.server, READ_WINDOW_MAX, 1);
 	f.segment = from.seg;
 	p = raw_up(&r);
@@ -144,12 +144,12 @@ static void more_requests_than_anybody_has_close_the_connection(void **state)
 	RUN(&r, r.server.n_down == 1);
 	assert_int_equal(protocol_errors(&r.server), 1);
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 }
 
 /* Neither messages nor pongs leave, and no more of them can be queued. */
-static void fill_with_pongs(struct rig *r, const struct raw *p)
+static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 {
 	struct tcp_conn *c = tcp_conn_of(&r->server);
 	uint8_t ping[256];
@@ -187,11 +187,11 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	const struct tcp_conn *c;
 	unsigned n_begun = 0;
 	struct mem to;
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
 	p = raw_up(&r);
 	c = tcp_conn_of(&r.server);
@@ -219,12 +219,12 @@ static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **st
 	xport_close(r.server.conn, "test");
 	assert_int_equal(r.server.n_down, 1);
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&to);
 }
 
 /* Read all frames that come until one message of that type. */
-static bool has_message(struct raw *p, uint8_t *buf, size_t *used, enum wire_type type)
+static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wire_type type)
 {
 	ssize_t n = recv(p->fds[LANE_MESSAGES], buf + *used, TCP_RX_BYTES - *used, MSG_DONTWAIT);
 	size_t at = 0;
@@ -260,8 +260,8 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	bool is_found = false;
 	size_t used = 0;
 	struct tcp_conn *c;
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 	uint64_t now_ns;
 
 	(void)state;
@@ -275,7 +275,7 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	assert_true(c->silence.is_pinged);
 	RUN(&r, is_found || (is_found = has_message(&p, buf, &used, WIRE_PING)));
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	free(buf);
 }
 
@@ -283,11 +283,11 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 static void thread_does_not_sleep_after_a_callback(void **state)
 {
 	const struct linger at_once = {.l_onoff = 1};
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	p = raw_up(&r);
 	while (r.server.x->ops->poll(r.server.x, clock_now_ns()) ||
 		!r.server.x->ops->may_sleep(r.server.x))
@@ -297,26 +297,26 @@ static void thread_does_not_sleep_after_a_callback(void **state)
 	assert_int_equal(send_round(r.server.conn, 1), 0);
 	assert_false(r.server.x->ops->may_sleep(r.server.x));
 	RUN(&r, r.server.n_down == 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void connection_ends_with_either_channel(void **state)
 {
 	(void)state;
 	for (unsigned lane = 0; lane < N_LANES; lane++) {
-		struct rig r;
+		struct net_rig r;
 
-		rig_open(&r);
+		net_rig_open(&r);
 		rig_connect(&r);
 		assert_int_equal(shutdown(tcp_conn_of(&r.client)->lanes[lane].fd, SHUT_RDWR), 0);
 		RUN(&r, r.client.n_down == 1 && r.server.n_down == 1);
-		rig_close(&r);
+		net_rig_close(&r);
 	}
 }
 
 /* ---- reads ---- */
 
-static struct xport_read raw_read(const struct node *n, const struct mem *to, uint32_t len)
+static struct xport_read raw_read(const struct net_node *n, const struct mem *to, uint32_t len)
 {
 	return (struct xport_read){.conn = n->conn,
 		.dst = to->p,
@@ -345,13 +345,13 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 	const unsigned n_trailers = sizeof(trailers) / sizeof(trailers[0]);
 	uint8_t bytes[1000] = {1}, item[sizeof(bytes) + 2 * sizeof(struct frame)];
 	struct mem to;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
 	for (unsigned i = 0; i < n_heads + n_trailers; i++) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 		struct xport_read rd = raw_read(&r.server, &to, sizeof(bytes));
 		struct frame asked;
 
@@ -375,7 +375,7 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 		assert_int_equal(protocol_errors(&r.server), i + 1);
 		raw_close(&p);
 	}
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&to);
 }
 
@@ -384,15 +384,15 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 	const uint8_t bytes[1000] = {1};
 	uint8_t answer[sizeof(bytes) + 2 * sizeof(struct frame)];
 	struct mem to;
-	struct rig r;
+	struct net_rig r;
 	unsigned n = 0;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
 	put_item(answer, FRAME_ANSWER, 4096, bytes, sizeof(bytes));
 	for (size_t cut = 0; cut < sizeof(answer); cut += 127, n++) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 		struct xport_read rd = raw_read(&r.server, &to, 1000);
 		struct frame asked;
 
@@ -408,7 +408,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 		raw_close(&p);
 	}
 	assert_int_equal(protocol_errors(&r.server), 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&to);
 }
 
@@ -418,11 +418,11 @@ static void answer_may_come_byte_by_byte(void **state)
 	struct xport_read rd;
 	struct frame asked;
 	struct mem to;
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	to = mem_new(&r.server, 4096, 0);
 	p = raw_up(&r);
 	fill(bytes, 300, 4);
@@ -440,7 +440,7 @@ static void answer_may_come_byte_by_byte(void **state)
 	assert_memory_equal(to.p, bytes, 300);
 	assert_int_equal(xport_read_crc(&rd), crc32c(0, bytes, 300));
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&to);
 }
 
@@ -448,10 +448,10 @@ static void reads_beyond_the_window_are_refused(void **state)
 {
 	struct xport_read reads[READS_MAX + 1], bad;
 	struct mem from, to;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, 1 << 20, 5);
 	to = mem_new(&r.server, 1 << 20, 0);
 	rig_connect(&r);
@@ -473,7 +473,7 @@ static void reads_beyond_the_window_are_refused(void **state)
 	RUN(&r, r.server.n_read_done == READS_MAX + 1);
 	assert_int_equal(r.server.n_read_failed, 0);
 	assert_memory_equal(to.p, from.p, 60000u * (READS_MAX + 1));
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
@@ -482,10 +482,10 @@ static void reads_outside_of_what_is_offered_fail_and_others_go_on(void **state)
 {
 	struct xport_read rd;
 	struct mem from, to;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, 65536, 5);
 	to = mem_new(&r.server, 65536, 0);
 	rig_connect(&r);
@@ -503,12 +503,12 @@ static void reads_outside_of_what_is_offered_fail_and_others_go_on(void **state)
 	}
 	assert_memory_equal(to.p, from.p, 4096);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
 
-static void note_refusal(struct node *n, struct xport_read *rd, int status)
+static void note_refusal(struct net_node *n, struct xport_read *rd, int status)
 {
 	(void)rd;
 	n->is_wrong |= status != (n->n_read_done == 1 ? BPS_ENOTFOUND : 0);
@@ -519,10 +519,10 @@ static void withdrawn_segment_is_not_read_any_more(void **state)
 {
 	struct mem gone, stays, to;
 	struct xport_read a, b;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	gone = mem_new(&r.client, READ_MAX, 5);
 	stays = mem_new(&r.client, READ_MAX, 6);
 	to = mem_new(&r.server, 2 * (size_t)READ_MAX, 0);
@@ -542,12 +542,12 @@ static void withdrawn_segment_is_not_read_any_more(void **state)
 	assert_false(r.server.is_wrong);
 	assert_memory_equal(b.dst, stays.p, 100000);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&stays);
 	mem_free(&to);
 }
 
-static void close_in_read_done(struct node *n, struct xport_read *rd, int status)
+static void close_in_read_done(struct net_node *n, struct xport_read *rd, int status)
 {
 	n->is_wrong |= status && n->n_read_done == 1;
 	xport_close(rd->conn, "from its callback");
@@ -559,10 +559,10 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 {
 	struct xport_read reads[8];
 	struct mem from, to;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, 1 << 16, 5);
 	to = mem_new(&r.server, 1 << 16, 0);
 	rig_connect(&r);
@@ -576,12 +576,12 @@ static void connection_may_be_closed_from_the_end_of_a_read(void **state)
 	assert_int_equal(r.server.n_read_failed, 7);
 	assert_int_equal(r.server.downs_at_read, 0);
 	assert_false(r.server.is_wrong);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
 
-static void read_again(struct node *n, struct xport_read *rd, int status)
+static void read_again(struct net_node *n, struct xport_read *rd, int status)
 {
 	n->is_wrong |= status != 0;
 	if (n->n_read_done < 1000)
@@ -592,10 +592,10 @@ static void reads_may_be_started_from_the_end_of_another(void **state)
 {
 	struct xport_read reads[READS_MAX];
 	struct mem from, to;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = mem_new(&r.client, 1 << 16, 5);
 	to = mem_new(&r.server, 1 << 16, 0);
 	rig_connect(&r);
@@ -608,14 +608,14 @@ static void reads_may_be_started_from_the_end_of_another(void **state)
 	assert_false(r.server.is_wrong);
 	for (unsigned i = 0; i < READS_MAX; i++)
 		assert_memory_equal(to.p + i * 4096, from.p + i * 4096, 1 + i * 273);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 	mem_free(&to);
 }
 
 /* ---- sockets that take little ---- */
 
-static void shrink(const struct node *n)
+static void shrink(const struct net_node *n)
 {
 	for (unsigned i = 0; i < N_LANES; i++) {
 		int fd = tcp_conn_of(n)->lanes[i].fd, size = 16384;
@@ -625,7 +625,7 @@ static void shrink(const struct node *n)
 	}
 }
 
-static void flood(struct node *n, struct xconn *c)
+static void flood(struct net_node *n, struct xconn *c)
 {
 	static uint8_t data[WIRE_INLINE_MAX];
 
@@ -644,10 +644,10 @@ static void little_room_in_the_sockets_only_costs_time(void **state)
 	const uint32_t len = 300000;
 	struct mem from_s, from_c, to_s, to_c;
 	struct xport_read a, b;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	shrink(&r.server);
 	shrink(&r.client);
@@ -671,7 +671,7 @@ static void little_room_in_the_sockets_only_costs_time(void **state)
 	assert_memory_equal(to_c.p, from_s.p, len);
 	assert_false(r.server.is_wrong || r.client.is_wrong);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from_s);
 	mem_free(&from_c);
 	mem_free(&to_s);

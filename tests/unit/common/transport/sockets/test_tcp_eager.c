@@ -22,7 +22,7 @@ static struct taker {
 	bool is_asked; /* one of them went by asking */
 } takers[2];
 
-static struct taker *taker_of(const struct node *n)
+static struct taker *taker_of(const struct net_node *n)
 {
 	return &takers[n->peer_id == CLIENT_ID];
 }
@@ -39,7 +39,7 @@ static struct wire_msg offer_of(const struct mem *m, uint64_t round, uint64_t of
 }
 
 static int send_offer(
-	struct node *n, const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
+	struct net_node *n, const struct mem *m, uint64_t round, uint64_t offset, uint32_t len)
 {
 	struct wire_msg o = offer_of(m, round, offset, len);
 
@@ -47,7 +47,7 @@ static int send_offer(
 }
 
 /* Read the i-th that was heard, to the same place of `to`. */
-static int take(struct node *n, unsigned i)
+static int take(struct net_node *n, unsigned i)
 {
 	struct taker *t = taker_of(n);
 	const struct wire_msg *m = &t->heard[i];
@@ -67,7 +67,7 @@ static int take(struct node *n, unsigned i)
 	return rc;
 }
 
-static void hear(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void hear(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	struct taker *t = taker_of(n);
 
@@ -75,13 +75,13 @@ static void hear(struct node *n, struct xconn *c, const struct wire_msg *m)
 	t->heard[t->n_heard++ % MANY] = *m;
 }
 
-static void hear_and_take(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void hear_and_take(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	hear(n, c, m);
 	n->is_wrong |= take(n, taker_of(n)->n_heard - 1) != 0;
 }
 
-static bool take_all_heard(struct node *n)
+static bool take_all_heard(struct net_node *n)
 {
 	struct taker *t = taker_of(n);
 
@@ -98,7 +98,7 @@ static void check_bytes(const struct taker *t, unsigned i, const struct mem *fro
 	assert_int_equal(xport_read_crc(&t->reads[i]), crc32c(0, from->p + m->offset, m->len));
 }
 
-static uint64_t discarded(const struct node *n)
+static uint64_t discarded(const struct net_node *n)
 {
 	struct net_stats s;
 
@@ -106,9 +106,9 @@ static uint64_t discarded(const struct node *n)
 	return s.discarded_bytes;
 }
 
-static void begin(struct rig *r)
+static void begin(struct net_rig *r)
 {
-	rig_open(r);
+	net_rig_open(r);
 	memset(takers, 0, sizeof(takers));
 }
 
@@ -120,7 +120,7 @@ static void offer_both_ways(bool is_late)
 		1, 15, 16, 17, 4096, 65537, 300001, 1u << 20, READ_MAX - 5, READ_MAX};
 	struct taker *s = &takers[1], *c = &takers[0];
 	struct mem from_s, from_c;
-	struct rig r;
+	struct net_rig r;
 
 	begin(&r);
 	rig_connect(&r);
@@ -144,7 +144,7 @@ static void offer_both_ways(bool is_late)
 	assert_int_equal(r.server.n_read_failed + r.client.n_read_failed, 0);
 	assert_false(r.server.is_wrong || r.client.is_wrong || s->is_asked || c->is_asked);
 	assert_int_equal(discarded(&r.server) + discarded(&r.client), 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from_s);
 	mem_free(&from_c);
 	mem_free(&s->to);
@@ -164,13 +164,13 @@ static void offer_may_be_read_after_the_turn_that_heard_it(void **state)
 }
 
 /* A pair whose server offers, and whose client takes. */
-struct pair {
-	struct rig r;
+struct eager_pair {
+	struct net_rig r;
 	struct mem from;
 	struct taker *t;
 };
 
-static void pair_open(struct pair *p, size_t bytes)
+static void pair_open(struct eager_pair *p, size_t bytes)
 {
 	begin(&p->r);
 	rig_connect(&p->r);
@@ -179,11 +179,11 @@ static void pair_open(struct pair *p, size_t bytes)
 	p->t->to = mem_new(&p->r.client, bytes, 0);
 }
 
-static void pair_close(struct pair *p)
+static void pair_close(struct eager_pair *p)
 {
 	assert_false(p->r.client.is_wrong);
 	assert_int_equal(p->r.server.n_down + p->r.client.n_down, 0);
-	rig_close(&p->r);
+	net_rig_close(&p->r);
 	mem_free(&p->from);
 	mem_free(&p->t->to);
 }
@@ -191,7 +191,7 @@ static void pair_close(struct pair *p)
 static void offer_that_nobody_reads_is_thrown_away(void **state)
 {
 	const uint32_t len = 300000;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, 2 * len);
@@ -218,7 +218,7 @@ static void read_of_other_bytes_goes_by_asking(void **state)
 {
 	const uint32_t len = 50000;
 	struct mem other;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, len + 1);
@@ -245,7 +245,8 @@ static void read_of_other_bytes_goes_by_asking(void **state)
 	mem_free(&other);
 }
 
-static void hear_batch_and_take_backwards(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void hear_batch_and_take_backwards(
+	struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	hear(n, c, m);
 	for (unsigned i = BATCH; i > 0 && m->round % BATCH == 0; i--)
@@ -255,7 +256,7 @@ static void hear_batch_and_take_backwards(struct node *n, struct xconn *c, const
 static void offers_ahead_may_be_read_in_another_order(void **state)
 {
 	const uint32_t len = 30011;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, BATCH * (size_t)len);
@@ -282,7 +283,7 @@ static void check_patience(bool is_slow, uint32_t ahead)
 	unsigned n_sent = 0, n_first;
 	struct tcp_xport *x;
 	struct wire_msg m;
-	struct pair p;
+	struct eager_pair p;
 	int rc;
 
 	pair_open(&p, len);
@@ -331,7 +332,7 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 {
 	const uint32_t len = 20000;
 	const unsigned n_all = TCP_EAGER_OUT + 9;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, n_all * (size_t)len);
@@ -355,7 +356,7 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 	pair_close(&p);
 }
 
-static int clamp_of(const struct node *n)
+static int clamp_of(const struct net_node *n)
 {
 	int bytes = 0;
 	socklen_t len = sizeof(bytes);
@@ -371,7 +372,7 @@ static void window_stays_what_was_chosen(void **state)
 {
 	const uint32_t len = READ_MAX / 4;
 	struct tcp_xport *x;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, READ_MAX);
@@ -392,7 +393,7 @@ static void window_stays_what_was_chosen(void **state)
 static void smallest_window_does_not_wait_for_timers(void **state)
 {
 	struct tcp_xport *x;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, READ_MAX);
@@ -413,7 +414,7 @@ static void smallest_window_does_not_wait_for_timers(void **state)
 static void withdrawn_segment_is_not_sent_any_more(void **state)
 {
 	struct mem gone;
-	struct pair p;
+	struct eager_pair p;
 
 	(void)state;
 	pair_open(&p, READ_MAX);
@@ -453,7 +454,7 @@ static const uint8_t *pattern(void)
 }
 
 /* The i-th of a peer's offers has ITEM bytes, those of the pattern from i * ITEM on. */
-static void say_announcement(const struct raw *p, unsigned i)
+static void say_announcement(const struct raw_conn *p, unsigned i)
 {
 	const struct frame f = {
 		.type = FRAME_EAGER, .segment = 3, .len = ITEM, .offset = i * (uint64_t)ITEM};
@@ -461,7 +462,7 @@ static void say_announcement(const struct raw *p, unsigned i)
 	raw_send(p, LANE_MESSAGES, &f, sizeof(f));
 }
 
-static void say_offer(const struct raw *p, unsigned i)
+static void say_offer(const struct raw_conn *p, unsigned i)
 {
 	const struct wire_msg m = {.type = WIRE_CONTRIB,
 		.round = i + 1,
@@ -474,7 +475,7 @@ static void say_offer(const struct raw *p, unsigned i)
 	raw_send(p, LANE_MESSAGES, b, put_message(b, &m));
 }
 
-static void announce(const struct raw *p, unsigned i)
+static void announce(const struct raw_conn *p, unsigned i)
 {
 	say_announcement(p, i);
 	say_offer(p, i);
@@ -486,7 +487,7 @@ static size_t put_eager(uint8_t *to, uint64_t count, unsigned i)
 	return put_item(to, FRAME_EAGER, count, pattern() + i * ITEM, ITEM);
 }
 
-static void say_eager(const struct raw *p, unsigned i)
+static void say_eager(const struct raw_conn *p, unsigned i)
 {
 	uint8_t b[ITEM + 2 * HEAD];
 
@@ -494,8 +495,8 @@ static void say_eager(const struct raw *p, unsigned i)
 }
 
 struct lone {
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 	struct taker *t;
 };
 
@@ -510,7 +511,7 @@ static void lone_open(struct lone *l)
 static void lone_close(struct lone *l)
 {
 	raw_close(&l->p);
-	rig_close(&l->r);
+	net_rig_close(&l->r);
 	mem_free(&l->t->to);
 }
 
@@ -629,7 +630,7 @@ static void announcement_without_an_offer_costs_nothing(void **state)
 	lone_close(&l);
 }
 
-static void hear_and_take_some(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void hear_and_take_some(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	unsigned i = (unsigned)m->round - 1;
 
@@ -681,7 +682,7 @@ static void more_offers_than_are_noted_go_by_asking(void **state)
 	lone_close(&l);
 }
 
-static void take_the_second(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void take_the_second(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	hear(n, c, m);
 	if (taker_of(n)->n_heard == 2)
@@ -789,14 +790,14 @@ static void peer_that_ends_in_the_middle_is_noticed(void **state)
 	lone_close(&l);
 }
 
-static void close_in_read_done(struct node *n, struct xport_read *rd, int status)
+static void close_in_read_done(struct net_node *n, struct xport_read *rd, int status)
 {
 	n->is_wrong |= status && n->n_read_done == 1;
 	xport_close(rd->conn, "from its callback");
 	n->is_wrong |= xport_read(rd) != -ENOTCONN;
 }
 
-static void close_in_message(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void close_in_message(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	hear_and_take(n, c, m);
 	xport_close(c, "from its callback");
@@ -896,19 +897,19 @@ static void malformed_announcement_closes_its_connection(void **state)
 		{.type = FRAME_EAGER, .segment = TCP_SEGS_MAX, .len = 8},
 		{.type = FRAME_EAGER, .segment = UINT16_MAX, .len = 8},
 	};
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
 	begin(&r);
 	for (unsigned i = 0; i < sizeof(frames) / sizeof(frames[0]); i++) {
-		struct raw p = raw_up(&r);
+		struct raw_conn p = raw_up(&r);
 
 		raw_send(&p, LANE_MESSAGES, &frames[i], sizeof(frames[i]));
 		RUN(&r, r.server.n_down == i + 1);
 		assert_int_equal(protocol_errors(&r.server), i + 1);
 		raw_close(&p);
 	}
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* Two offers were announced, and the bytes of the first are here. */
@@ -969,7 +970,7 @@ static void other_bytes_than_were_announced_close_the_connection(void **state)
 	}
 }
 
-static void ask_in_read_done(struct node *n, struct xport_read *rd, int status)
+static void ask_in_read_done(struct net_node *n, struct xport_read *rd, int status)
 {
 	static struct xport_read asked;
 
@@ -1038,7 +1039,7 @@ static void largest_length_is_counted_right(void **state)
 #define AREA  (1u << 20)
 #define LARGE 60000
 
-static void shrink(const struct node *n)
+static void shrink(const struct net_node *n)
 {
 	for (unsigned i = 0; i < N_LANES; i++) {
 		int fd = tcp_conn_of(n)->lanes[i].fd, size = 16384;
@@ -1066,12 +1067,12 @@ static uint32_t draw(struct player *p, uint32_t n)
 	return (p->seed >> 8) % n;
 }
 
-static struct player *player_of(const struct node *n)
+static struct player *player_of(const struct net_node *n)
 {
 	return &players[n->peer_id == CLIENT_ID];
 }
 
-static bool play_read(struct node *n, const struct wire_msg *m)
+static bool play_read(struct net_node *n, const struct wire_msg *m)
 {
 	struct player *p = player_of(n);
 	struct xport_read *rd;
@@ -1097,7 +1098,7 @@ static bool play_read(struct node *n, const struct wire_msg *m)
 	return rc == 0;
 }
 
-static void play_message(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void play_message(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	struct player *p = player_of(n);
 	uint32_t what = draw(p, 8);
@@ -1110,7 +1111,7 @@ static void play_message(struct node *n, struct xconn *c, const struct wire_msg 
 	p->late[p->n_late++] = *m;
 }
 
-static void play_done(struct node *n, struct xport_read *rd, int status)
+static void play_done(struct net_node *n, struct xport_read *rd, int status)
 {
 	struct player *p = player_of(n);
 
@@ -1121,13 +1122,13 @@ static void play_done(struct node *n, struct xport_read *rd, int status)
 	p->n_done++;
 }
 
-static void play_writable(struct node *n, struct xconn *c)
+static void play_writable(struct net_node *n, struct xconn *c)
 {
 	(void)c;
 	player_of(n)->is_stuck = false;
 }
 
-static void play_send(struct node *n)
+static void play_send(struct net_node *n)
 {
 	struct player *p = player_of(n);
 
@@ -1143,7 +1144,7 @@ static void play_send(struct node *n)
 }
 
 /* Returns whether all is done. */
-static bool play(struct node *n)
+static bool play(struct net_node *n)
 {
 	const struct tcp_conn *c = tcp_conn_of(n);
 	struct player *p = player_of(n);
@@ -1157,7 +1158,7 @@ static bool play(struct node *n)
 	       c->eager_done == c->eager_count && !c->n_answers;
 }
 
-static void play_open(struct node *n, uint32_t seed, bool is_small)
+static void play_open(struct net_node *n, uint32_t seed, bool is_small)
 {
 	struct player *p = player_of(n);
 
@@ -1172,10 +1173,10 @@ static void play_open(struct node *n, uint32_t seed, bool is_small)
 }
 
 /* False: it took too long. Who did nothing this time may want to the next: nobody sleeps long. */
-static bool play_all(struct rig *r)
+static bool play_all(struct net_rig *r)
 {
 	uint64_t until_ns = clock_now_ns() + 30000 * MS;
-	struct node *both[] = {&r->server, &r->client};
+	struct net_node *both[] = {&r->server, &r->client};
 
 	while (!((int)play(both[0]) & (int)play(both[1])) && clock_now_ns() < until_ns)
 		turn(both, 2, clock_now_ns() + MS);
@@ -1188,7 +1189,7 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 	for (uint32_t seed = 1; seed <= 5; seed++) {
 		/* Then the kernel sends large pieces on a timer only. */
 		bool is_small = seed <= 2;
-		struct rig r;
+		struct net_rig r;
 
 		begin(&r);
 		rig_connect(&r);
@@ -1208,7 +1209,7 @@ static void hundreds_of_offers_pass_each_other_in_small_sockets(void **state)
 		assert_true(tcp_conn_of(&r.server)->eager_done > TCP_EAGER_IN ||
 			    tcp_conn_of(&r.client)->eager_done > TCP_EAGER_IN);
 		assert_true(discarded(&r.server) > 0 && discarded(&r.client) > 0);
-		rig_close(&r);
+		net_rig_close(&r);
 		for (unsigned i = 0; i < 2; i++) {
 			mem_free(&players[i].from);
 			mem_free(&players[i].to);

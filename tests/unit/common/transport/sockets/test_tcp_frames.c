@@ -7,7 +7,7 @@
 #define LEN 5
 
 /* What comes next on a lane is this. */
-static void expect(struct raw *p, enum lane lane, const char *hex)
+static void expect(struct raw_conn *p, enum lane lane, const char *hex)
 {
 	uint8_t want[256], got[256];
 	size_t n = hex_parse(hex, want, sizeof(want));
@@ -16,14 +16,14 @@ static void expect(struct raw *p, enum lane lane, const char *hex)
 	assert_memory_equal(got, want, n);
 }
 
-static void say(const struct raw *p, enum lane lane, const char *hex)
+static void say(const struct raw_conn *p, enum lane lane, const char *hex)
 {
 	uint8_t bytes[256];
 
 	raw_send(p, lane, bytes, hex_parse(hex, bytes, sizeof(bytes)));
 }
 
-static void expect_message(struct raw *p, const struct wire_msg *m)
+static void expect_message(struct raw_conn *p, const struct wire_msg *m)
 {
 	uint8_t want[TCP_FRAME_MAX], got[TCP_FRAME_MAX];
 	size_t n = wire_encode(m, want);
@@ -33,7 +33,7 @@ static void expect_message(struct raw *p, const struct wire_msg *m)
 }
 
 /* Segment 1, behind one that nobody uses. */
-static struct mem memory(struct rig *r)
+static struct mem memory(struct net_rig *r)
 {
 	struct mem first = mem_new(&r->server, 4096, 0), m = mem_new(&r->server, 4096, 0);
 
@@ -46,28 +46,28 @@ static struct mem memory(struct rig *r)
 static void message(void **state)
 {
 	const struct wire_msg m = {.type = WIRE_PONG};
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	p = raw_up(&r);
 	assert_int_equal(xport_send(r.server.conn, &m), 0);
 	expect(&p, LANE_MESSAGES, "01 00 0000 40000000 0000000000000000");
 	expect_message(&p, &m);
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void offer_with_its_bytes(void **state)
 {
 	struct wire_msg m = {.type = WIRE_RESULT, .segment = 1, .offset = 0x123, .len = LEN};
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 	struct mem from;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	from = memory(&r);
 	p = raw_up(&r);
 	for (unsigned i = 0; i < 2; i++)
@@ -85,19 +85,19 @@ static void offer_with_its_bytes(void **state)
 		"05 00 0000 05000000 0100000000000000  1122334455  03 00 0000 05000000 "
 		"0100000000000000");
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 }
 
 static void request_and_answer(void **state)
 {
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 	struct mem to;
 	struct xport_read rd;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	to = memory(&r);
 	p = raw_up(&r);
 	rd = (struct xport_read){.conn = r.server.conn,
@@ -123,7 +123,7 @@ static void request_and_answer(void **state)
 	expect(&p, LANE_BULK,
 		"04 00 0000 02000000 0000000000000000  0000  03 01 0000 02000000 0000000000000000");
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&to);
 }
 

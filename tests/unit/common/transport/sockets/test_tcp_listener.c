@@ -16,12 +16,12 @@ static void ticket_and_message_may_come_byte_by_byte(void **state)
 {
 	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES], message[256];
 	const struct wire_msg m = inline_message(1, "12345678", 8);
-	struct raw p = {.fds = {-1, -1}};
-	struct rig r;
+	struct raw_conn p = {.fds = {-1, -1}};
+	struct net_rig r;
 	size_t n;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	p.rig = &r;
 	for (unsigned lane = 0; lane < N_LANES; lane++) {
 		seal_channel(50, (enum channel)lane, ticket);
@@ -41,17 +41,17 @@ static void ticket_and_message_may_come_byte_by_byte(void **state)
 	RUN(&r, r.server.n_up == 1 && r.server.n_messages == 1);
 	raw_close(&p);
 	RUN(&r, r.server.n_down == 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void no_byte_of_a_ticket_may_be_wrong(void **state)
 {
 	uint8_t b[TICKET_BYTES];
-	struct rig r;
-	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_rig r;
+	struct raw_conn p = {.rig = &r, .fds = {-1, -1}};
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	for (unsigned i = 0; i < TICKET_BYTES; i++) {
 		uint8_t word[9] = {0};
 
@@ -67,12 +67,12 @@ static void no_byte_of_a_ticket_may_be_wrong(void **state)
 	raw_join(&p, 9, LANE_MESSAGES); /* none of these tries spoilt the good one */
 	close(p.fds[0]);
 	assert_int_equal(r.server.n_up, 0);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
-static void expect_turned_away(struct rig *r, const uint8_t ticket[TICKET_BYTES])
+static void expect_turned_away(struct net_rig *r, const uint8_t ticket[TICKET_BYTES])
 {
-	struct raw p = {.rig = r, .fds = {-1, -1}};
+	struct raw_conn p = {.rig = r, .fds = {-1, -1}};
 	uint8_t word[9] = {0};
 
 	p.fds[0] = stranger(net_port(r->server.f), ticket, TICKET_BYTES);
@@ -84,12 +84,12 @@ static void expect_turned_away(struct rig *r, const uint8_t ticket[TICKET_BYTES]
 static void each_channel_comes_once_and_in_order(void **state)
 {
 	uint8_t b[TICKET_BYTES];
-	struct rig r;
-	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_rig r;
+	struct raw_conn p = {.rig = &r, .fds = {-1, -1}};
 	struct ticket t;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	seal_channel(20, CHANNEL_OF_ACCEPTING, b);
 	expect_turned_away(&r, b); /* nobody began that connection */
 	raw_join(&p, 20, LANE_MESSAGES);
@@ -110,38 +110,38 @@ static void each_channel_comes_once_and_in_order(void **state)
 	expect_turned_away(&r, b);
 	assert_int_equal(r.server.n_up, 0);
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void message_before_the_second_channel_is_refused(void **state)
 {
-	struct rig r;
-	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_rig r;
+	struct raw_conn p = {.rig = &r, .fds = {-1, -1}};
 	uint8_t ping[256];
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	raw_join(&p, 20, LANE_MESSAGES);
 	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 	RUN(&r, is_at_end(p.fds[0]));
 	assert_int_equal(protocol_errors(&r.server), 1);
 	assert_int_equal(r.server.n_up + r.server.n_down, 0);
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void connection_that_does_not_go_on_is_dropped(void **state)
 {
 	struct net_config cfg = config_of(true);
-	struct rig r = {.third = NULL};
-	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_rig r = {.third = NULL};
+	struct raw_conn p = {.rig = &r, .fds = {-1, -1}};
 	struct net_stats s;
 
 	(void)state;
 	cfg.connect_timeout_ms = 60;
-	node_open(&r.server, &cfg);
+	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
-	node_open(&r.client, &cfg);
+	net_node_open(&r.client, &cfg);
 	raw_join(&p, 20, LANE_MESSAGES);
 	raw_join(&p, 20, LANE_BULK);
 	RUN(&r, is_at_end(p.fds[0]) && is_at_end(p.fds[1]));
@@ -149,7 +149,7 @@ static void connection_that_does_not_go_on_is_dropped(void **state)
 	assert_int_equal(s.connections, 0);
 	assert_int_equal(r.server.n_up + r.server.n_down, 0);
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- the handshake, as the connecting side sees it ---- */
@@ -168,7 +168,7 @@ static int listen_raw(uint16_t *ret_port)
 }
 
 /* The next connection with its ticket. */
-static int take_ticket(int listen_fd, struct node *client, struct ticket *ret)
+static int take_ticket(int listen_fd, struct net_node *client, struct ticket *ret)
 {
 	struct pollfd p = {.fd = listen_fd, .events = POLLIN};
 	uint8_t b[TICKET_BYTES];
@@ -204,11 +204,11 @@ static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
 	uint16_t port;
 	int listen_fd = listen_raw(&port);
 	struct ticket t;
-	struct node n;
+	struct net_node n;
 
 	(void)state;
 	cfg.connect_timeout_ms = 60000;
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
 		uint8_t word[8] = {0};
 		int fd;
@@ -223,7 +223,7 @@ static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
 		assert_non_null(strstr(n.why, words[i].why));
 	}
 	close(listen_fd);
-	node_close(&n);
+	net_node_close(&n);
 }
 
 static void proof_may_come_byte_by_byte(void **state)
@@ -233,10 +233,10 @@ static void proof_may_come_byte_by_byte(void **state)
 	uint16_t port;
 	int listen_fd = listen_raw(&port), fds[N_LANES];
 	size_t at = 0;
-	struct node n;
+	struct net_node n;
 
 	(void)state;
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	assert_int_equal(dial(&n, port, the_key), 0);
 	for (unsigned lane = 0; lane < N_LANES; lane++) {
 		struct ticket t;
@@ -256,7 +256,7 @@ static void proof_may_come_byte_by_byte(void **state)
 	assert_true(RUN_ONE(&n, n.n_down == 1, DEADLINE_MS));
 	close(fds[LANE_MESSAGES]);
 	close(listen_fd);
-	node_close(&n);
+	net_node_close(&n);
 }
 
 static void peer_without_the_key_is_not_believed(void **state)
@@ -265,10 +265,10 @@ static void peer_without_the_key_is_not_believed(void **state)
 	uint8_t proof[PROOF_BYTES];
 	uint16_t port;
 	int listen_fd = listen_raw(&port);
-	struct node n;
+	struct net_node n;
 
 	(void)state;
-	node_open(&n, &cfg);
+	net_node_open(&n, &cfg);
 	for (unsigned i = 0; i < PROOF_BYTES; i += 13) {
 		unsigned n_down = n.n_down;
 		struct ticket t;
@@ -285,7 +285,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 	}
 	assert_int_equal(n.n_up, 0);
 	close(listen_fd);
-	node_close(&n);
+	net_node_close(&n);
 }
 
 /* ---- strangers ---- */
@@ -294,12 +294,12 @@ static void flood_of_strangers_keeps_nobody_out(void **state)
 {
 	uint8_t ticket[TICKET_BYTES];
 	struct net_stats s;
-	struct rig r;
+	struct net_rig r;
 	unsigned before;
 	int fds[3 * TCP_STRANGERS];
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
 	before = count_fds();
 	/* All but the last byte of a good ticket, and then nothing. */
@@ -314,21 +314,21 @@ static void flood_of_strangers_keeps_nobody_out(void **state)
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
 	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
 		close(fds[i]);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void listener_recovers_from_too_many_open_files(void **state)
 {
 	struct rlimit before, few;
 	int fillers[64], n = 0, fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	struct rig r;
-	struct raw p = {.rig = &r, .fds = {-1, -1}};
+	struct net_rig r;
+	struct raw_conn p = {.rig = &r, .fds = {-1, -1}};
 	struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES];
 	size_t at = 0;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	p.fds[0] = socket(AF_INET, SOCK_STREAM, 0);
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
 	few = before;
@@ -348,18 +348,18 @@ static void listener_recovers_from_too_many_open_files(void **state)
 	RUN(&r, has_come(p.fds[0], proof, &at, sizeof(proof)));
 	raw_close(&p);
 	close(fd);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static void refused_and_ended_connections_leave_no_descriptor(void **state)
 {
 	uint8_t wrong[TICKET_KEY_BYTES] = {1};
 	struct net_stats s;
-	struct rig r;
+	struct net_rig r;
 	unsigned before;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	before = count_fds();
 	for (unsigned i = 1; i <= 20; i++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), i % 2 ? the_key : wrong), 0);
@@ -370,7 +370,7 @@ static void refused_and_ended_connections_leave_no_descriptor(void **state)
 	}
 	RUN(&r, (net_stats(r.server.f, &s), s.connections == 0));
 	assert_int_equal(count_fds(), before);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- many ---- */
@@ -380,9 +380,9 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	/* Both ends of each channel are ours. */
 	const rlim_t need = 2 * N_CHANNELS * TCP_CONNS_MAX + 100;
 	struct err_text err;
-	struct node second = {0};
+	struct net_node second = {0};
 	struct rlimit few, many;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &few), 0);
@@ -391,7 +391,7 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	if (few.rlim_max < need)
 		skip();
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &many), 0);
-	rig_open(&r);
+	net_rig_open(&r);
 	assert_int_equal(net_xport_new(r.client.f, 1, &rig_events, &second, &second.x, &err), 0);
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		assert_int_equal(dial(&r.client, net_port(r.server.f), the_key), 0);
@@ -411,35 +411,35 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	RUN(&r, r.client.n_messages == TCP_CONNS_MAX);
 	assert_int_equal(r.client.n_down + r.server.n_down, 0);
 	xport_free(second.x);
-	rig_close(&r);
+	net_rig_close(&r);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
 }
 
 static void version_6_of_ip_works_too(void **state)
 {
 	struct net_config cfg = config_of(true);
-	struct rig r = {.third = NULL};
+	struct net_rig r = {.third = NULL};
 	struct err_text err;
 
 	(void)state;
 	cfg.bind_addr = "::1";
-	node_begin(&r.server);
+	net_node_begin(&r.server);
 	if (net_open(&cfg, rig_key_of, &r.server, &r.server.f, &err))
 		skip();
-	node_attach(&r.server);
+	net_node_attach(&r.server);
 	cfg = config_of(false);
 	cfg.bind_addr = "::1";
-	node_open(&r.client, &cfg);
+	net_node_open(&r.client, &cfg);
 	assert_int_equal(r.client.x->ops->connect(r.client.x, "::1", net_port(r.server.f), 0,
 				 SERVER_ID, SERVER_INSTANCE, the_key, NULL, &r.client.conn),
 		0);
 	RUN(&r, r.client.n_up == 1 && r.server.n_up == 1);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 /* ---- what the sockets are set to ---- */
 
-static void expect_congestion(const struct node *n, const char *name)
+static void expect_congestion(const struct net_node *n, const char *name)
 {
 	for (unsigned i = 0; i < N_LANES; i++) {
 		char now[CONGESTION_NAME_MAX + 1] = "";
@@ -457,7 +457,7 @@ static void sockets_of_both_ends_have_the_congestion_control_that_is_set(void **
 	char system[CONGESTION_NAME_MAX + 1] = "", other[CONGESTION_NAME_MAX + 1];
 	socklen_t len = sizeof(system) - 1;
 	struct net_config cfg = config_of(true);
-	struct rig r = {.third = NULL};
+	struct net_rig r = {.third = NULL};
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct err_text err;
 
@@ -467,14 +467,14 @@ static void sockets_of_both_ends_have_the_congestion_control_that_is_set(void **
 	cfg.congestion = strcmp(system, "reno") == 0 ? "cubic" : "reno";
 	if (congestion_find(cfg.congestion, other, &err))
 		skip(); /* a kernel with reno alone */
-	node_open(&r.server, &cfg);
+	net_node_open(&r.server, &cfg);
 	cfg = config_of(false);
 	cfg.congestion = other;
-	node_open(&r.client, &cfg);
+	net_node_open(&r.client, &cfg);
 	rig_connect(&r);
 	expect_congestion(&r.client, other);
 	expect_congestion(&r.server, other);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 static uint64_t pace_of(const struct tcp_conn *c)
@@ -501,11 +501,11 @@ static int unsent_of(const struct tcp_conn *c)
 
 static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(void **state)
 {
-	struct rig r;
+	struct net_rig r;
 	struct tcp_xport *x;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	x = tcp_of(tcp_conn_of(&r.client));
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX);
@@ -523,7 +523,7 @@ static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(
 	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD);
 	assert_true(pace_of(tcp_conn_of(&r.server)) == UINT64_MAX);
 	assert_int_equal(unsent_of(tcp_conn_of(&r.server)), TCP_AHEAD_SLOW);
-	rig_close(&r);
+	net_rig_close(&r);
 }
 
 int main(void)

@@ -9,7 +9,7 @@
 static const struct wire_msg offer = {
 	.type = WIRE_CONTRIB, .round = 1, .segment = 3, .offset = 4096, .len = LEN};
 
-static void say(const struct raw *p, bool is_eager)
+static void say(const struct raw_conn *p, bool is_eager)
 {
 	const struct frame f = {.type = FRAME_EAGER, .segment = 3, .len = LEN, .offset = 4096};
 	uint8_t bytes[sizeof(f) + 256];
@@ -23,7 +23,8 @@ static void say(const struct raw *p, bool is_eager)
 	raw_send(p, LANE_MESSAGES, bytes, n);
 }
 
-static void send_bytes(const struct raw *p, enum frame_type type, uint64_t offset, uint32_t seed)
+static void send_bytes(
+	const struct raw_conn *p, enum frame_type type, uint64_t offset, uint32_t seed)
 {
 	const struct frame head = {.type = (uint8_t)type, .len = LEN, .offset = offset},
 			   trailer = {.type = FRAME_BYTES, .len = LEN, .offset = offset};
@@ -42,10 +43,10 @@ static void offer_twice(bool is_eager)
 	struct xport_read rd;
 	struct frame asked;
 	struct mem to;
-	struct rig r;
-	struct raw p;
+	struct net_rig r;
+	struct raw_conn p;
 
-	rig_open(&r);
+	net_rig_open(&r);
 	to = mem_new(&r.server, LEN, 0);
 	p = raw_up(&r);
 	say(&p, true);
@@ -72,7 +73,7 @@ static void offer_twice(bool is_eager)
 	assert_memory_equal(to.p, want, LEN);
 	assert_int_equal(xport_read_crc(&rd), crc32c(0, want, LEN));
 	raw_close(&p);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&to);
 }
 
@@ -93,10 +94,10 @@ static void who_is_patient_hears_of_room_whatever_was_sent_meanwhile(void **stat
 	struct wire_msg m = offer;
 	struct xconn *c;
 	struct mem from;
-	struct rig r;
+	struct net_rig r;
 
 	(void)state;
-	rig_open(&r);
+	net_rig_open(&r);
 	rig_connect(&r);
 	c = r.client.conn;
 	from = mem_new(&r.client, LEN, 1);
@@ -108,7 +109,7 @@ static void who_is_patient_hears_of_room_whatever_was_sent_meanwhile(void **stat
 	assert_int_equal(xport_send_eager(c, &m, false), 0); /* without its bytes */
 	RUN(&r, r.client.n_writable == 1 && r.server.n_messages == TCP_EAGER_OUT + 1);
 	assert_int_equal(xport_send_eager(c, &m, true), 0);
-	rig_close(&r);
+	net_rig_close(&r);
 	mem_free(&from);
 }
 

@@ -19,7 +19,7 @@
 #define STALL_NS (10000 * MS)
 
 /* A piece of memory that is offered as a whole, or half of it. */
-struct place {
+struct reuse_place {
 	uint64_t version;
 	bool is_offered;
 	uint32_t at, len;
@@ -32,9 +32,9 @@ struct wanted {
 	uint64_t done; /* the last version that it has said GOT of */
 };
 static struct end {
-	struct node *n;
+	struct net_node *n;
 	struct mem from, to;
-	struct place places[PLACES];
+	struct reuse_place places[PLACES];
 	struct wanted wanted[PLACES];
 	uint64_t version;
 	uint32_t seed;
@@ -48,7 +48,7 @@ static uint32_t draw(struct end *e, uint32_t n)
 	return (e->seed >> 8) % n;
 }
 
-static struct end *end_of(const struct node *n)
+static struct end *end_of(const struct net_node *n)
 {
 	return &ends[n->peer_id == CLIENT_ID];
 }
@@ -108,7 +108,7 @@ static void hear_offer(struct end *e, const struct wire_msg *m)
 		start(e, w);
 }
 
-static void on_read_done(struct node *n, struct xport_read *rd, int status)
+static void on_read_done(struct net_node *n, struct xport_read *rd, int status)
 {
 	static uint8_t right[PLACE];
 	struct wanted *w = (struct wanted *)((char *)rd - offsetof(struct wanted, rd));
@@ -128,10 +128,10 @@ static void on_read_done(struct node *n, struct xport_read *rd, int status)
 
 /* ---- who offers ---- */
 
-static void on_message(struct node *n, struct xconn *c, const struct wire_msg *m)
+static void on_message(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	struct end *e = end_of(n);
-	struct place *p = &e->places[m->part];
+	struct reuse_place *p = &e->places[m->part];
 
 	(void)c;
 	if (m->type != WIRE_GOT) {
@@ -145,7 +145,7 @@ static void on_message(struct node *n, struct xconn *c, const struct wire_msg *m
 	memset(bytes_of(e, m->part), 0xee, PLACE); /* its bytes may be leaving just now */
 }
 
-static void on_writable(struct node *n, struct xconn *c)
+static void on_writable(struct net_node *n, struct xconn *c)
 {
 	(void)c;
 	end_of(n)->is_stuck = false;
@@ -153,7 +153,7 @@ static void on_writable(struct node *n, struct xconn *c)
 
 static void renew(struct end *e, unsigned i)
 {
-	struct place *p = &e->places[i];
+	struct reuse_place *p = &e->places[i];
 
 	p->version = ++e->version;
 	p->at = draw(e, 2) * PLACE / 2;
@@ -166,7 +166,7 @@ static void renew(struct end *e, unsigned i)
 static void offer(struct end *e)
 {
 	unsigned i = draw(e, PLACES), how = draw(e, 5);
-	struct place *p = &e->places[i];
+	struct reuse_place *p = &e->places[i];
 	struct wire_msg m;
 	int rc;
 
@@ -220,7 +220,7 @@ static void play(struct end *e)
 		change_window(e);
 }
 
-static void end_open(struct node *n, uint32_t seed)
+static void end_open(struct net_node *n, uint32_t seed)
 {
 	struct end *e = end_of(n);
 
@@ -232,7 +232,7 @@ static void end_open(struct node *n, uint32_t seed)
 	n->on_writable = on_writable;
 }
 
-static void connect_anew(struct rig *r)
+static void connect_anew(struct net_rig *r)
 {
 	unsigned n_up = r->client.n_up + 1;
 
@@ -249,9 +249,9 @@ static void connect_anew(struct rig *r)
 }
 
 /* Returns how often they connected anew. */
-static unsigned play_all(struct rig *r)
+static unsigned play_all(struct net_rig *r)
 {
-	struct node *both[] = {&r->server, &r->client};
+	struct net_node *both[] = {&r->server, &r->client};
 	unsigned n_ended = 0, n_anew = 0, n_still = 0;
 	uint64_t ended_ns = clock_now_ns();
 
@@ -284,9 +284,9 @@ static void reads_have_the_bytes_of_their_own_offer(void **state)
 	(void)state;
 	for (uint32_t seed = 1; seed <= SEEDS; seed++) {
 		unsigned n_anew;
-		struct rig r;
+		struct net_rig r;
 
-		rig_open(&r);
+		net_rig_open(&r);
 		rig_connect(&r);
 		end_open(&r.server, seed);
 		end_open(&r.client, seed + 1000);
@@ -294,7 +294,7 @@ static void reads_have_the_bytes_of_their_own_offer(void **state)
 		n_anew = play_all(&r);
 		assert_int_equal(r.server.n_down, n_anew);
 		assert_int_equal(protocol_errors(&r.server) + protocol_errors(&r.client), 0);
-		rig_close(&r);
+		net_rig_close(&r);
 		for (unsigned k = 0; k < 2; k++) {
 			mem_free(&ends[k].from);
 			mem_free(&ends[k].to);
