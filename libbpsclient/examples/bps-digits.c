@@ -40,14 +40,14 @@ struct sample {
 	unsigned label;
 };
 
-struct options {
+struct digits_options {
 	unsigned epochs, batch, seed;
 	double lr;
 	const char *data, *weights_out;
 };
 
-struct trainer {
-	struct options o;
+struct digits_trainer {
+	struct digits_options o;
 	struct bps *b;
 	int rank, size;
 	struct sample *train, *test;
@@ -105,7 +105,7 @@ static FILE *open_data(const char *path)
 	return f;
 }
 
-static int read_data(struct trainer *t)
+static int read_data(struct digits_trainer *t)
 {
 	FILE *f = open_data(t->o.data);
 	char line[1024];
@@ -136,7 +136,7 @@ static int read_data(struct trainer *t)
 }
 
 /* xorshift64*: Vigna, An experimental exploration of Marsaglia's xorshift generators, 2016. */
-static uint64_t next_random(struct trainer *t)
+static uint64_t next_random(struct digits_trainer *t)
 {
 	t->random ^= t->random >> 12;
 	t->random ^= t->random << 25;
@@ -144,7 +144,7 @@ static uint64_t next_random(struct trainer *t)
 	return t->random * 2685821657736338717ull;
 }
 
-static void shuffle(struct trainer *t, unsigned *order)
+static void shuffle(struct digits_trainer *t, unsigned *order)
 {
 	unsigned j, swap;
 
@@ -159,7 +159,7 @@ static void shuffle(struct trainer *t, unsigned *order)
 /* ---- model ---- */
 
 /* Probabilities of the classes; returns the sample's loss. */
-static double classify(const struct trainer *t, const struct sample *s, double *p)
+static double classify(const struct digits_trainer *t, const struct sample *s, double *p)
 {
 	double max = -INFINITY, sum = 0;
 
@@ -180,7 +180,7 @@ struct gradient {
 	double weight[WEIGHTS], bias[CLASSES], loss;
 };
 
-static void add_sample(const struct trainer *t, const struct sample *s, struct gradient *g)
+static void add_sample(const struct digits_trainer *t, const struct sample *s, struct gradient *g)
 {
 	double p[CLASSES], d;
 
@@ -214,7 +214,7 @@ static double update(float *w, const float *sum, unsigned n, double rate)
 }
 
 /* One step on n samples of the global batch, of which this worker computes its share. */
-static int step(struct trainer *t, const unsigned *batch, unsigned n, double *loss)
+static int step(struct digits_trainer *t, const unsigned *batch, unsigned n, double *loss)
 {
 	struct bps_tensor *tensors[] = {t->t_weight, t->t_bias, t->t_loss};
 	unsigned first = (unsigned)((uint64_t)n * (unsigned)t->rank / (unsigned)t->size);
@@ -238,7 +238,7 @@ static int step(struct trainer *t, const unsigned *batch, unsigned n, double *lo
 	return 0;
 }
 
-static void show_progress(const struct trainer *t, unsigned epoch, double loss)
+static void show_progress(const struct digits_trainer *t, unsigned epoch, double loss)
 {
 	bool is_tty = isatty(STDOUT_FILENO);
 
@@ -249,7 +249,7 @@ static void show_progress(const struct trainer *t, unsigned epoch, double loss)
 	fflush(stdout);
 }
 
-static int train(struct trainer *t, double *ret_loss)
+static int train(struct digits_trainer *t, double *ret_loss)
 {
 	unsigned *order = calloc(t->n_train, sizeof(*order)), n;
 	double loss = 0;
@@ -274,7 +274,7 @@ static int train(struct trainer *t, double *ret_loss)
 	return rc;
 }
 
-static unsigned count_right(const struct trainer *t)
+static unsigned count_right(const struct digits_trainer *t)
 {
 	double p[CLASSES];
 	unsigned right = 0, best;
@@ -290,7 +290,7 @@ static unsigned count_right(const struct trainer *t)
 }
 
 /* Largest norm of an input, its constant 1 included. */
-static double largest_input(const struct trainer *t)
+static double largest_input(const struct digits_trainer *t)
 {
 	double largest = 0, squares;
 
@@ -305,7 +305,7 @@ static double largest_input(const struct trainer *t)
 
 /* ---- program ---- */
 
-static int prepare(struct trainer *t)
+static int prepare(struct digits_trainer *t)
 {
 	const struct bps_decl decls[] = {{"digits.weight", BPS_F32, WEIGHTS},
 		{"digits.bias", BPS_F32, CLASSES}, {"digits.loss", BPS_F64, 1}};
@@ -324,7 +324,7 @@ static int prepare(struct trainer *t)
 	return 0;
 }
 
-static int write_weights(const struct trainer *t)
+static int write_weights(const struct digits_trainer *t)
 {
 	FILE *f;
 	bool ok;
@@ -342,7 +342,7 @@ static int write_weights(const struct trainer *t)
 	return ok ? 0 : -1;
 }
 
-static void show_result(const struct trainer *t, double loss)
+static void show_result(const struct digits_trainer *t, double loss)
 {
 	double x = largest_input(t);
 	unsigned right = count_right(t);
@@ -358,7 +358,7 @@ static void show_result(const struct trainer *t, double loss)
 		printf("tolerance none: the learning rate is above %.3g\n", 4 / (x * x));
 }
 
-static int run(struct trainer *t)
+static int run(struct digits_trainer *t)
 {
 	double loss;
 
@@ -382,7 +382,7 @@ static const char usage[] =
 	"usage: bps-digits [--epochs N] [--batch N] [--lr RATE] [--seed N] [--data FILE]\n"
 	"                  [--weights-out FILE]\n";
 
-static int parse_options(int argc, char **argv, struct options *o)
+static int parse_options(int argc, char **argv, struct digits_options *o)
 {
 	static const struct option names[] = {{"epochs", required_argument, NULL, 'e'},
 		{"batch", required_argument, NULL, 'b'}, {"lr", required_argument, NULL, 'l'},
@@ -416,12 +416,12 @@ static int parse_options(int argc, char **argv, struct options *o)
 
 int main(int argc, char **argv)
 {
-	struct trainer *t = calloc(1, sizeof(*t));
+	struct digits_trainer *t = calloc(1, sizeof(*t));
 	int rc = -1;
 
 	if (!t)
 		return 1;
-	t->o = (struct options){.epochs = 30, .batch = 64, .seed = 1, .lr = 0.15};
+	t->o = (struct digits_options){.epochs = 30, .batch = 64, .seed = 1, .lr = 0.15};
 	if (parse_options(argc, argv, &t->o) < 0) {
 		fputs(usage, stderr);
 		free(t);
