@@ -22,14 +22,14 @@
 
 #define STATUS_MS 10000 /* for bpsctl to show what was */
 
-static void show_status(struct run *r)
+static void show_status(struct bpsrun *r)
 {
 	char path[PATH_MAX + 64];
 	char *argv[] = {path, ARG("status"), NULL};
 	const char *env[] = {"BPS_SCHEDULER_HTTP", r->scheduler_http, NULL};
-	struct spawn sp = {
+	struct spawn_plan sp = {
 		.argv = argv, .env = r->dir[0] ? env : NULL, .out = -1, .err = -1, .keep = -1};
-	struct child c = {.pidfd = -1};
+	struct bpsrun_child c = {.pidfd = -1};
 	struct pollfd p;
 
 	daemons_program(r, "bpsctl", path, sizeof(path));
@@ -37,20 +37,20 @@ static void show_status(struct run *r)
 		return;
 	p = (struct pollfd){.fd = c.pidfd, .events = POLLIN};
 	if (poll(&p, 1, STATUS_MS) == 0)
-		out_say("bpsctl does not answer");
+		output_say("bpsctl does not answer");
 	child_stop_all(&c, 1, 0);
 }
 
 /* The token of the environment, which is the same on all nodes of a job, or one of our own: then
  * nobody else can join the job. Of several nodes none can know what another one made. */
-static int make_token(struct run *r)
+static int make_token(struct bpsrun *r)
 {
 	const char *given = getenv("BPS_JOB_TOKEN");
 	unsigned char bytes[CTL_TOKEN_BYTES];
 
 	if (given && *given) {
 		if (strlen(given) != 2 * CTL_TOKEN_BYTES) {
-			out_say("BPS_JOB_TOKEN has %zu characters, not %d hex digits",
+			output_say("BPS_JOB_TOKEN has %zu characters, not %d hex digits",
 				strlen(given), 2 * CTL_TOKEN_BYTES);
 			return -EINVAL;
 		}
@@ -60,7 +60,7 @@ static int make_token(struct run *r)
 	if (r->o.nnodes > 1)
 		return 0;
 	if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes)) {
-		out_say("no randomness for a job token: %s", strerror(errno));
+		output_say("no randomness for a job token: %s", strerror(errno));
 		return -EIO;
 	}
 	for (unsigned i = 0; i < CTL_TOKEN_BYTES; i++)
@@ -68,7 +68,7 @@ static int make_token(struct run *r)
 	return 0;
 }
 
-static int run_init(struct run *r)
+static int run_init(struct bpsrun *r)
 {
 	ssize_t n = readlink("/proc/self/exe", r->exe_dir, sizeof(r->exe_dir) - 1);
 	sigset_t set;
@@ -98,14 +98,14 @@ static int run_init(struct run *r)
 	return r->signal_fd < 0 ? -errno : 0;
 }
 
-static int run_job(struct run *r)
+static int run_job(struct bpsrun *r)
 {
 	int rc = 0;
 
 	r->o.agent = daemons_choose(&r->o);
 	if (!r->o.agent && r->o.nnodes > 1) {
-		out_say("a job on several nodes needs an agent on each (--agent, or "
-			"BPS_AGENT_SOCKET)");
+		output_say("a job on several nodes needs an agent on each (--agent, or "
+			   "BPS_AGENT_SOCKET)");
 		return -EINVAL;
 	}
 	if (!r->o.agent)
@@ -127,8 +127,8 @@ static int run_job(struct run *r)
 
 int main(int argc, char **argv)
 {
-	struct run r = {.signal_fd = -1};
-	int rc = options_parse(argc, argv, &r.o);
+	struct bpsrun r = {.signal_fd = -1};
+	int rc = bpsrun_options_parse(argc, argv, &r.o);
 
 	if (rc)
 		return rc < 0 ? EXIT_OWN : 0;

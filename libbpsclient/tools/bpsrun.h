@@ -1,15 +1,15 @@
 #ifndef BPS_TOOLS_BPSRUN_H
 #define BPS_TOOLS_BPSRUN_H
 /* Inside of bpsrun:
- *   bpsrun.c    a run from start to end
- *   options.c   the command line
- *   daemons.c   a private cluster, or the agent that is there
- *   trainers.c  the workers and the loop over all children
- *   child.c     processes
- *   keeper.c    what agents want to outlive them
- *   output.c    what children say, and bpsrun itself
+ *   bpsrun.c          a run from start to end
+ *   options.c         the command line
+ *   daemons.c         a private cluster, or the agent that is there
+ *   trainers.c        the workers and the loop over all children
+ *   child.c           processes
+ *   fdstore_server.c  descriptors that agents store, as systemd's FDSTORE=1
+ *   output.c          the output of the children and of bpsrun itself
  *
- * One thread. Whatever fails says so itself, once, on stderr; callers only pass the code on. */
+ * One thread. The function that fails reports it, once, on stderr; callers only return the code. */
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,7 +23,7 @@
 #define DAEMON_STOP_MS 5000
 #define EXIT_OWN       125 /* bpsrun itself failed */
 
-struct options {
+struct bpsrun_options {
 	unsigned n; /* trainers on this node */
 	unsigned servers, agents;
 	unsigned nnodes, node_rank;
@@ -36,36 +36,36 @@ struct options {
 };
 
 /* One direction of a trainer's output, cut into lines. */
-struct stream {
+struct output_stream {
 	int fd, to;
 	size_t n;
 	char buf[16384];
 };
 
-struct keeper;
+struct fdstore_server;
 
-struct child {
+struct bpsrun_child {
 	char name[32];
 	bool is_daemon;
 	unsigned rank;
 	pid_t pid; /* 0: not started or reaped */
 	int pidfd;
 	char log[PATH_MAX];
-	int ready_fd;          /* where a daemon says that it serves, -1: it has */
-	struct keeper *keeper; /* of an agent */
+	int ready_fd;                   /* where a daemon says that it serves, -1: it has */
+	struct fdstore_server *fdstore; /* of an agent */
 	unsigned n_lives;
-	struct stream out, err;
+	struct output_stream out, err;
 };
 
-struct run {
-	struct options o;
+struct bpsrun {
+	struct bpsrun_options o;
 	char dir[96]; /* "": no daemons of our own */
 	char exe_dir[PATH_MAX];
 	char scheduler[32], scheduler_http[32]; /* HOST:PORT */
 	char job[CTL_JOB_NAME_MAX + 1];
 	char token[2 * CTL_TOKEN_BYTES + 1]; /* hex; "": the job has none */
 	int signal_fd;
-	struct child *daemons, *trainers;
+	struct bpsrun_child *daemons, *trainers;
 	unsigned n_daemons;
 	int result;      /* exit code so far */
 	bool may_shrink; /* the job goes on when trainers fail */
@@ -79,25 +79,25 @@ struct run {
 /* ---- options.c ---- */
 /* Returns 1 when there is nothing more to do (--help). o->command is lent from argv. Errors:
  * -EINVAL. */
-int options_parse(int argc, char **argv, struct options *o);
+int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o);
 
 /* ---- output.c ---- */
 /* A line on stderr. */
-void out_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void output_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Make a stream whose lines go to the descriptor to. ret_write: the child's end, the caller's to
  * close. Errors: -errno. */
-int out_open(struct stream *s, int to, int *ret_write);
+int output_open(struct output_stream *s, int to, int *ret_write);
 /* Pass on what there is; does not wait. False when there is nothing more now. */
-bool out_read(const struct child *c, struct stream *s);
-void out_close(const struct child *c, struct stream *s);
+bool output_read(const struct bpsrun_child *c, struct output_stream *s);
+void output_close(const struct bpsrun_child *c, struct output_stream *s);
 /* Show the end of a daemon's log: of its last lines those that are at least as urgent as least, an
  * enum log_level. */
-void out_tail(const struct child *c, int least);
+void output_tail(const struct bpsrun_child *c, int least);
 
 /* ---- child.c ---- */
 #define ARG(s)    ((char *)(uintptr_t)(s)) /* exec's argv is not written to */
 #define CHILD_FDS 32 /* descriptors below this and those handed over are the child's */
-struct spawn {
+struct spawn_plan {
 	char *const *argv;
 	const char *const *env; /* name, value, ..., NULL */
 	int out, err;           /* -1: as they are */
@@ -109,52 +109,52 @@ struct spawn {
 };
 /* Start a process in a group of its own, which the kernel kills when bpsrun dies. Errors:
  * -errno. */
-int child_spawn(struct child *c, const struct spawn *sp);
+int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp);
 /* Nothing when it does not run. */
-void child_signal(const struct child *c, int sig);
+void child_signal(const struct bpsrun_child *c, int sig);
 /* Reap c if it has ended; its exit code as a shell counts, -1 when it still runs. */
-int child_reap(struct child *c);
+int child_reap(struct bpsrun_child *c);
 /* Send TERM to n children, and KILL to those that are left at the end of the grace; waits. */
-void child_stop_all(struct child *c, unsigned n, uint64_t grace_ms);
+void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms);
 /* For poll(2): until the point deadline_ms of the monotonic clock, 0: no deadline. */
 int child_left_ms(uint64_t deadline_ms);
 
 /* ---- daemons.c ---- */
 /* The agent to use, NULL: start daemons of our own. */
-const char *daemons_choose(const struct options *o);
+const char *daemons_choose(const struct bpsrun_options *o);
 /* Start them and wait until they serve, READY_MS each at most. Errors: negative; daemons_stop all
  * the same. */
-int daemons_start(struct run *r);
+int daemons_start(struct bpsrun *r);
 /* No trainer is left: what agents say is not heard any more, and nothing is kept. */
-void daemons_let_go(struct run *r);
+void daemons_let_go(struct bpsrun *r);
 /* In the reverse order of starting: agents, servers, the scheduler last; and remove their
  * folder. */
-void daemons_stop(struct run *r);
+void daemons_stop(struct bpsrun *r);
 /* An agent has ended by itself: start another in its place, with what it had kept. False: it is no
  * agent, or ends all the time. */
-bool daemons_revive(struct run *r, struct child *c, int code);
+bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code);
 /* Where bpsrun's own programs are: beside it (build tree and installed tree), else left to PATH. */
-void daemons_program(const struct run *r, const char *name, char *ret, size_t room);
+void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t room);
 /* The socket of the i-th agent. */
-void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room);
+void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room);
 
-/* ---- keeper.c ---- */
+/* ---- fdstore_server.c ---- */
 /* path: of the socket, for $NOTIFY_SOCKET. Errors: -ENOMEM, -errno. */
-int keeper_open(const char *path, struct keeper **ret);
+int fdstore_server_open(const char *path, struct fdstore_server **ret);
 /* NULL is allowed. */
-void keeper_close(struct keeper *k);
+void fdstore_server_close(struct fdstore_server *k);
 /* For poll(2); -1: there is none. */
-int keeper_fd(const struct keeper *k);
+int fdstore_server_socket(const struct fdstore_server *k);
 /* Do what has come; does not wait. */
-void keeper_take(struct keeper *k);
+void fdstore_server_receive(struct fdstore_server *k);
 /* What is kept: as many descriptors, lent in an array, and their names with ':' between; both the
  * caller's to free, unless it is 0. */
-unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names);
+unsigned fdstore_server_fds(const struct fdstore_server *k, int **ret_fds, char **ret_names);
 
 /* ---- trainers.c ---- */
-int trainers_start(struct run *r, unsigned i);
+int trainers_start(struct bpsrun *r, unsigned i);
 /* End them by this signal; the second time by KILL. */
-void trainers_stop(struct run *r, int sig);
+void trainers_stop(struct bpsrun *r, int sig);
 /* Until the last one has ended. Errors: -ENOMEM. */
-int trainers_run(struct run *r);
+int trainers_run(struct bpsrun *r);
 #endif

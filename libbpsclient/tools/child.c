@@ -26,7 +26,7 @@ int child_left_ms(uint64_t deadline_ms)
 }
 
 /* As sd_listen_fds(3) has them. Twice moved: one may lie where another belongs. */
-static void hand_over(const struct spawn *sp)
+static void hand_over(const struct spawn_plan *sp)
 {
 	char text[16];
 
@@ -46,7 +46,7 @@ static void hand_over(const struct spawn *sp)
 	setenv("LISTEN_FDNAMES", sp->fd_names, 1);
 }
 
-static void run_child(const struct spawn *sp, pid_t parent)
+static void run_child(const struct spawn_plan *sp, pid_t parent)
 {
 	int null_fd = open("/dev/null", O_RDONLY);
 	sigset_t none;
@@ -70,18 +70,18 @@ static void run_child(const struct spawn *sp, pid_t parent)
 	for (const char *const *e = sp->env; e && *e; e += 2)
 		setenv(e[0], e[1], 1);
 	execvp(sp->argv[0], sp->argv);
-	out_say("cannot run '%s': %s", sp->argv[0], strerror(errno));
+	output_say("cannot run '%s': %s", sp->argv[0], strerror(errno));
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-int child_spawn(struct child *c, const struct spawn *sp)
+int child_spawn(struct bpsrun_child *c, const struct spawn_plan *sp)
 {
 	pid_t parent = getpid();
 
 	c->pid = fork();
 	if (c->pid < 0) {
 		c->pid = 0;
-		out_say("cannot fork: %s", strerror(errno));
+		output_say("cannot fork: %s", strerror(errno));
 		return -errno;
 	}
 	if (!c->pid)
@@ -89,20 +89,20 @@ int child_spawn(struct child *c, const struct spawn *sp)
 	setpgid(c->pid, c->pid); /* whoever is first: a signal may follow at once */
 	c->pidfd = (int)syscall(SYS_pidfd_open, c->pid, 0);
 	if (c->pidfd < 0) {
-		out_say("cannot watch a child: %s", strerror(errno));
+		output_say("cannot watch a child: %s", strerror(errno));
 		return -errno;
 	}
 	fcntl(c->pidfd, F_SETFD, FD_CLOEXEC);
 	return 0;
 }
 
-void child_signal(const struct child *c, int sig)
+void child_signal(const struct bpsrun_child *c, int sig)
 {
 	if (c->pid)
 		kill(-c->pid, sig);
 }
 
-int child_reap(struct child *c)
+int child_reap(struct bpsrun_child *c)
 {
 	siginfo_t si = {.si_pid = 0};
 	int status;
@@ -120,7 +120,7 @@ int child_reap(struct child *c)
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-void child_stop_all(struct child *c, unsigned n, uint64_t grace_ms)
+void child_stop_all(struct bpsrun_child *c, unsigned n, uint64_t grace_ms)
 {
 	uint64_t deadline = clock_now_ms() + grace_ms;
 	struct pollfd p;

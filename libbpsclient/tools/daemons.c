@@ -29,7 +29,7 @@ static bool is_program(const char *path)
 	return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
 }
 
-void daemons_program(const struct run *r, const char *name, char *ret, size_t room)
+void daemons_program(const struct bpsrun *r, const char *name, char *ret, size_t room)
 {
 	snprintf(ret, room, "%s/%s", r->exe_dir, name);
 	if (is_program(ret))
@@ -51,7 +51,8 @@ static bool parse_ports(const char *text, unsigned *ret_port, unsigned *ret_http
 }
 
 /* Wait until a daemon serves: it writes its ports to its ready descriptor and closes it. */
-static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsigned *ret_http)
+static int await_ready(
+	struct bpsrun *r, struct bpsrun_child *c, unsigned *ret_port, unsigned *ret_http)
 {
 	struct pollfd p[] = {
 		{.fd = c->ready_fd, .events = POLLIN}, {.fd = r->signal_fd, .events = POLLIN}};
@@ -62,8 +63,8 @@ static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsig
 
 	while (got && n < sizeof(text) - 1) {
 		if (poll(p, 2, child_left_ms(deadline)) == 0) {
-			out_say("%s does not serve after %d s", c->name, READY_MS / 1000);
-			out_tail(c, LOG_TRACE);
+			output_say("%s does not serve after %d s", c->name, READY_MS / 1000);
+			output_tail(c, LOG_TRACE);
 			return -ETIMEDOUT;
 		}
 		if (p[1].revents)
@@ -75,23 +76,24 @@ static int await_ready(struct run *r, struct child *c, unsigned *ret_port, unsig
 	c->ready_fd = -1;
 	if (parse_ports(text, ret_port, ret_http))
 		return 0;
-	out_say("%s did not start", c->name);
-	out_tail(c, LOG_TRACE);
+	output_say("%s did not start", c->name);
+	output_tail(c, LOG_TRACE);
 	return -ECHILD;
 }
 
 /* Where an agent says what is to be kept. */
-static void daemons_notify(const struct run *r, const struct child *c, char *ret, size_t room)
+static void daemons_notify(
+	const struct bpsrun *r, const struct bpsrun_child *c, char *ret, size_t room)
 {
 	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
 }
 
 /* Its end for the child is above what that is handed over. */
-static int ready_pipe(const struct child *c, int ret[2])
+static int ready_pipe(const struct bpsrun_child *c, int ret[2])
 {
 	int *fds, fd;
 	char *names;
-	unsigned n = keeper_fds(c->keeper, &fds, &names);
+	unsigned n = fdstore_server_fds(c->fdstore, &fds, &names);
 
 	if (n) {
 		free(fds);
@@ -109,14 +111,15 @@ static int ready_pipe(const struct child *c, int ret[2])
 }
 
 /* Start the daemon, without waiting for it. */
-static int start_daemon(struct run *r, struct child *c, const char *program, char *const *args)
+static int start_daemon(
+	struct bpsrun *r, struct bpsrun_child *c, const char *program, char *const *args)
 {
 	char notify[160];
 	const char *env[] = {"NOTIFY_SOCKET", notify, NULL};
 	char *names = NULL;
 	int *fds = NULL;
 	char path[PATH_MAX + 64], fd_text[16], *argv[24];
-	struct spawn sp = {.argv = argv};
+	struct spawn_plan sp = {.argv = argv};
 	int ready[2], log_fd, rc;
 	unsigned n = 0;
 
@@ -125,7 +128,7 @@ static int start_daemon(struct run *r, struct child *c, const char *program, cha
 	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
 	if (log_fd < 0 || ready_pipe(c, ready) < 0) {
 		rc = -errno;
-		out_say("cannot start %s: %s", c->name, strerror(errno));
+		output_say("cannot start %s: %s", c->name, strerror(errno));
 		if (log_fd >= 0)
 			close(log_fd);
 		return rc;
@@ -139,10 +142,10 @@ static int start_daemon(struct run *r, struct child *c, const char *program, cha
 	argv[n] = NULL;
 	sp.out = sp.err = log_fd;
 	sp.keep = ready[1];
-	if (c->keeper) {
+	if (c->fdstore) {
 		daemons_notify(r, c, notify, sizeof(notify));
 		sp.env = env;
-		sp.n_fds = keeper_fds(c->keeper, &fds, &names);
+		sp.n_fds = fdstore_server_fds(c->fdstore, &fds, &names);
 		sp.fds = fds;
 		sp.fd_names = names;
 	}
@@ -157,9 +160,9 @@ static int start_daemon(struct run *r, struct child *c, const char *program, cha
 	return rc;
 }
 
-static struct child *name_daemon(struct run *r, const char *kind, unsigned i)
+static struct bpsrun_child *name_daemon(struct bpsrun *r, const char *kind, unsigned i)
 {
-	struct child *c = &r->daemons[r->n_daemons++];
+	struct bpsrun_child *c = &r->daemons[r->n_daemons++];
 
 	c->rank = i;
 	c->is_daemon = true;
@@ -171,12 +174,12 @@ static struct child *name_daemon(struct run *r, const char *kind, unsigned i)
 	return c;
 }
 
-static int start_scheduler(struct run *r)
+static int start_scheduler(struct bpsrun *r)
 {
 	char state[128];
 	char *args[] = {ARG("--listen"), ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"),
 		ARG("--state-dir"), state, NULL};
-	struct child *c = name_daemon(r, "scheduler", 0);
+	struct bpsrun_child *c = name_daemon(r, "scheduler", 0);
 	unsigned port = 0, http = 0;
 	int rc;
 
@@ -193,19 +196,19 @@ static int start_scheduler(struct run *r)
 	return 0;
 }
 
-static int start_server(struct run *r, unsigned i)
+static int start_server(struct bpsrun *r, unsigned i)
 {
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
 		ARG("127.0.0.1:0"), ARG("--http"), ARG("127.0.0.1:0"), ARG("--same-host-dir"),
 		r->dir, NULL};
 
-	struct child *c = name_daemon(r, "server", i);
+	struct bpsrun_child *c = name_daemon(r, "server", i);
 
 	args[1] = c->name;
 	return start_daemon(r, c, "bps-server", args);
 }
 
-void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room)
+void daemons_socket(const struct bpsrun *r, unsigned i, char *ret, size_t room)
 {
 	if (r->dir[0])
 		snprintf(ret, room, "%s/agent-%u.sock", r->dir, i);
@@ -213,7 +216,7 @@ void daemons_socket(const struct run *r, unsigned i, char *ret, size_t room)
 		snprintf(ret, room, "%s", r->o.agent);
 }
 
-static int run_agent(struct run *r, struct child *c)
+static int run_agent(struct bpsrun *r, struct bpsrun_child *c)
 {
 	char listen[32], path[128];
 	char *args[] = {ARG("--name"), NULL, ARG("--scheduler"), r->scheduler, ARG("--listen"),
@@ -227,29 +230,29 @@ static int run_agent(struct run *r, struct child *c)
 	return start_daemon(r, c, "bps-agent", args);
 }
 
-static int start_agent(struct run *r, unsigned i)
+static int start_agent(struct bpsrun *r, unsigned i)
 {
-	struct child *c = name_daemon(r, "agent", i);
+	struct bpsrun_child *c = name_daemon(r, "agent", i);
 	char notify[160];
 	int rc;
 
 	daemons_notify(r, c, notify, sizeof(notify));
-	rc = keeper_open(notify, &c->keeper);
+	rc = fdstore_server_open(notify, &c->fdstore);
 	return rc < 0 ? rc : run_agent(r, c);
 }
 
-bool daemons_revive(struct run *r, struct child *c, int code)
+bool daemons_revive(struct bpsrun *r, struct bpsrun_child *c, int code)
 {
-	if (!c->keeper || ++c->n_lives >= LIVES_MAX || code == EX_USAGE || code == EX_CONFIG)
+	if (!c->fdstore || ++c->n_lives >= LIVES_MAX || code == EX_USAGE || code == EX_CONFIG)
 		return false;
 	if (c->ready_fd >= 0)
 		close(c->ready_fd);
 	c->ready_fd = -1;
-	keeper_take(c->keeper); /* what it said last */
+	fdstore_server_receive(c->fdstore); /* what it said last */
 	return run_agent(r, c) == 0;
 }
 
-static int make_dir(struct run *r)
+static int make_dir(struct bpsrun *r)
 {
 	const char *base = getenv("XDG_RUNTIME_DIR");
 
@@ -258,7 +261,7 @@ static int make_dir(struct run *r)
 		base = "/tmp";
 	snprintf(r->dir, sizeof(r->dir), "%s/bpsrun-XXXXXX", base);
 	if (!mkdtemp(r->dir)) {
-		out_say("cannot make '%s': %s", r->dir, strerror(errno));
+		output_say("cannot make '%s': %s", r->dir, strerror(errno));
 		r->dir[0] = 0;
 		return -errno;
 	}
@@ -266,7 +269,7 @@ static int make_dir(struct run *r)
 }
 
 /* The others need the scheduler's port; they start side by side. */
-int daemons_start(struct run *r)
+int daemons_start(struct bpsrun *r)
 {
 	unsigned port, http;
 	int rc = make_dir(r);
@@ -290,19 +293,19 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
 	return remove(path);
 }
 
-void daemons_let_go(struct run *r)
+void daemons_let_go(struct bpsrun *r)
 {
 	for (unsigned i = 0; i < r->n_daemons; i++) {
-		keeper_close(r->daemons[i].keeper);
-		r->daemons[i].keeper = NULL;
+		fdstore_server_close(r->daemons[i].fdstore);
+		r->daemons[i].fdstore = NULL;
 	}
 }
 
-void daemons_stop(struct run *r)
+void daemons_stop(struct bpsrun *r)
 {
 	daemons_let_go(r);
 	for (unsigned i = r->n_daemons; r->result && i > 0; i--)
-		out_tail(&r->daemons[i - 1], LOG_WARN);
+		output_tail(&r->daemons[i - 1], LOG_WARN);
 	if (r->n_daemons > 1)
 		child_stop_all(r->daemons + 1, r->n_daemons - 1, DAEMON_STOP_MS);
 	child_stop_all(r->daemons, r->n_daemons, DAEMON_STOP_MS);
@@ -327,7 +330,7 @@ static int try_connect(const char *path)
 	return rc;
 }
 
-const char *daemons_choose(const struct options *o)
+const char *daemons_choose(const struct bpsrun_options *o)
 {
 	const char *env = getenv("BPS_AGENT_SOCKET");
 	int rc;
@@ -338,7 +341,8 @@ const char *daemons_choose(const struct options *o)
 		return env;
 	rc = try_connect(LOCAL_SOCKET);
 	if (rc < 0) /* whoever has an agent expects to train with it */
-		out_say("%s: %s%s; the job gets a cluster of its own", LOCAL_SOCKET, strerror(-rc),
+		output_say("%s: %s%s; the job gets a cluster of its own", LOCAL_SOCKET,
+			strerror(-rc),
 			rc == -EACCES || rc == -EPERM ? " (are you in its group?)" : "");
 	return rc == 0 ? LOCAL_SOCKET : NULL;
 }

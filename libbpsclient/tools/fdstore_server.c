@@ -15,7 +15,7 @@
 #define LINES_MAX  1024
 #define FDS_MAX    253 /* SCM_MAX_FD of the kernel */
 
-struct keeper {
+struct fdstore_server {
 	int sock;
 	struct kept {
 		int fd;
@@ -24,10 +24,10 @@ struct keeper {
 	unsigned n, room;
 };
 
-int keeper_open(const char *path, struct keeper **ret)
+int fdstore_server_open(const char *path, struct fdstore_server **ret)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	struct keeper *k = calloc(1, sizeof(*k));
+	struct fdstore_server *k = calloc(1, sizeof(*k));
 	int rc;
 
 	if (!k)
@@ -36,15 +36,15 @@ int keeper_open(const char *path, struct keeper **ret)
 	k->sock = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (k->sock < 0 || bind(k->sock, (struct sockaddr *)&addr, sizeof(addr)) < 0) {
 		rc = -errno;
-		out_say("cannot listen on '%s': %s", path, strerror(errno));
-		keeper_close(k);
+		output_say("cannot listen on '%s': %s", path, strerror(errno));
+		fdstore_server_close(k);
 		return rc;
 	}
 	*ret = k;
 	return 0;
 }
 
-void keeper_close(struct keeper *k)
+void fdstore_server_close(struct fdstore_server *k)
 {
 	if (!k)
 		return;
@@ -56,13 +56,13 @@ void keeper_close(struct keeper *k)
 	free(k);
 }
 
-int keeper_fd(const struct keeper *k)
+int fdstore_server_socket(const struct fdstore_server *k)
 {
 	return k ? k->sock : -1;
 }
 
 /* Owns: takes fd. */
-static void keep(struct keeper *k, const char *name, int fd)
+static void keep(struct fdstore_server *k, const char *name, int fd)
 {
 	if (k->n == k->room && k->n < KEPT_MAX) {
 		unsigned room = 2 * k->room + 32;
@@ -81,7 +81,7 @@ static void keep(struct keeper *k, const char *name, int fd)
 	snprintf(k->kept[k->n++].name, NAME_BYTES, "%s", name);
 }
 
-static void forget(struct keeper *k, const char *name)
+static void forget(struct fdstore_server *k, const char *name)
 {
 	unsigned n = 0;
 
@@ -125,7 +125,7 @@ static unsigned take_fds(struct msghdr *mh, int *fds)
 	return n;
 }
 
-void keeper_take(struct keeper *k)
+void fdstore_server_receive(struct fdstore_server *k)
 {
 	union {
 		struct cmsghdr head;
@@ -159,7 +159,7 @@ void keeper_take(struct keeper *k)
 	}
 }
 
-unsigned keeper_fds(const struct keeper *k, int **ret_fds, char **ret_names)
+unsigned fdstore_server_fds(const struct fdstore_server *k, int **ret_fds, char **ret_names)
 {
 	int *fds = k && k->n ? calloc(k->n, sizeof(*fds)) : NULL;
 	char *names = fds ? calloc(k->n, NAME_BYTES) : NULL, *end = names;

@@ -24,7 +24,7 @@ static int parse_count(
 	errno = 0;
 	v = strtoul(text, &end, 10);
 	if (errno || end == text || *end || text[0] == '-' || v < min || v > max) {
-		out_say("%s '%s' is not a number from %u to %u", what, text, min, max);
+		output_say("%s '%s' is not a number from %u to %u", what, text, min, max);
 		return -EINVAL;
 	}
 	*ret = (unsigned)v;
@@ -39,7 +39,7 @@ static int parse_time(const char *text, uint32_t *ret_ms)
 		*ret_ms = (uint32_t)ms;
 		return 0;
 	}
-	out_say("time '%s' is not a number with a unit, such as 30s or 5min", text);
+	output_say("time '%s' is not a number with a unit, such as 30s or 5min", text);
 	return -EINVAL;
 }
 
@@ -73,7 +73,7 @@ static const struct option long_options[] = {
 };
 
 /* 0, negative on an error, 1 when there is nothing more to do. */
-static int parse_option(int c, struct options *o)
+static int parse_option(int c, struct bpsrun_options *o)
 {
 	switch (c) {
 	case 'n':
@@ -117,46 +117,46 @@ static int parse_option(int c, struct options *o)
 	}
 }
 
-static int check_options(struct options *o)
+static int check_options(struct bpsrun_options *o)
 {
 	if (!o->n || !o->command[0]) {
-		out_say("%s is missing", o->n ? "the command" : "-n, the number of workers,");
+		output_say("%s is missing", o->n ? "the command" : "-n, the number of workers,");
 		fputs(usage, stderr);
 		return -EINVAL;
 	}
 	if (o->node_rank >= o->nnodes) {
-		out_say("--node-rank %u is not below --nnodes %u", o->node_rank, o->nnodes);
+		output_say("--node-rank %u is not below --nnodes %u", o->node_rank, o->nnodes);
 		return -EINVAL;
 	}
 	if (o->nnodes > 1 && !o->job) {
-		out_say("a job on several nodes needs --job, the same everywhere");
+		output_say("a job on several nodes needs --job, the same everywhere");
 		return -EINVAL;
 	}
 	if (o->job && (!*o->job || strlen(o->job) > CTL_JOB_NAME_MAX)) {
-		out_say("--job has 1 to %d bytes", CTL_JOB_NAME_MAX);
+		output_say("--job has 1 to %d bytes", CTL_JOB_NAME_MAX);
 		return -EINVAL;
 	}
 	if (o->on_agent_loss && strcmp(o->on_agent_loss, "abort") != 0 &&
 		strcmp(o->on_agent_loss, "shrink") != 0) {
-		out_say("--on-agent-loss '%s' is neither abort nor shrink", o->on_agent_loss);
+		output_say("--on-agent-loss '%s' is neither abort nor shrink", o->on_agent_loss);
 		return -EINVAL;
 	}
 	if (o->agents > o->n) {
-		out_say("--agents %u is more than the %u workers", o->agents, o->n);
+		output_say("--agents %u is more than the %u workers", o->agents, o->n);
 		return -EINVAL;
 	}
 	if (o->agent && (o->has_agents || o->has_servers)) {
-		out_say("--agent uses daemons that run; --agents and --servers start new ones");
+		output_say("--agent uses daemons that run; --agents and --servers start new ones");
 		return -EINVAL;
 	}
 	return 0;
 }
 
-int options_parse(int argc, char **argv, struct options *o)
+int bpsrun_options_parse(int argc, char **argv, struct bpsrun_options *o)
 {
 	int c, rc;
 
-	*o = (struct options){.servers = 1, .agents = 1, .nnodes = 1};
+	*o = (struct bpsrun_options){.servers = 1, .agents = 1, .nnodes = 1};
 	while ((c = getopt_long(argc, argv, "+n:h", long_options, NULL)) >= 0) {
 		rc = parse_option(c, o);
 		if (rc)

@@ -11,7 +11,7 @@
 #define TAIL_BYTES 4096
 #define TAIL_LINES 12
 
-void out_say(const char *fmt, ...)
+void output_say(const char *fmt, ...)
 {
 	char line[1024];
 	va_list ap;
@@ -37,7 +37,7 @@ static void write_all(int fd, const char *p, size_t n)
 	}
 }
 
-static void emit(const struct child *c, int to, const char *line, size_t n)
+static void emit(const struct bpsrun_child *c, int to, const char *line, size_t n)
 {
 	char whole[sizeof(c->out.buf) + 48];
 	int head = snprintf(whole, sizeof(whole), "[%u] ", c->rank);
@@ -47,7 +47,7 @@ static void emit(const struct child *c, int to, const char *line, size_t n)
 	write_all(to, whole, (size_t)head + n + 1); /* one write a line: lines stay whole */
 }
 
-static void emit_lines(const struct child *c, struct stream *s)
+static void emit_lines(const struct bpsrun_child *c, struct output_stream *s)
 {
 	char *start = s->buf, *end = s->buf + s->n, *nl;
 
@@ -63,7 +63,7 @@ static void emit_lines(const struct child *c, struct stream *s)
 	}
 }
 
-void out_close(const struct child *c, struct stream *s)
+void output_close(const struct bpsrun_child *c, struct output_stream *s)
 {
 	if (s->fd < 0)
 		return;
@@ -74,7 +74,7 @@ void out_close(const struct child *c, struct stream *s)
 	s->fd = -1;
 }
 
-int out_open(struct stream *s, int to, int *ret_write)
+int output_open(struct output_stream *s, int to, int *ret_write)
 {
 	int p[2];
 
@@ -87,7 +87,7 @@ int out_open(struct stream *s, int to, int *ret_write)
 	return 0;
 }
 
-bool out_read(const struct child *c, struct stream *s)
+bool output_read(const struct bpsrun_child *c, struct output_stream *s)
 {
 	ssize_t n;
 
@@ -97,7 +97,7 @@ bool out_read(const struct child *c, struct stream *s)
 	if (n < 0)
 		return errno == EINTR;
 	if (!n) {
-		out_close(c, s);
+		output_close(c, s);
 		return false;
 	}
 	s->n += (size_t)n;
@@ -105,7 +105,7 @@ bool out_read(const struct child *c, struct stream *s)
 	return true;
 }
 
-void out_tail(const struct child *c, int least)
+void output_tail(const struct bpsrun_child *c, int least)
 {
 	char buf[TAIL_BYTES + 1], *line = buf, *p;
 	int fd = open(c->log, O_RDONLY | O_CLOEXEC), lines = 0;
@@ -126,6 +126,6 @@ void out_tail(const struct child *c, int least)
 	for (p = strtok(line, "\n"); p; p = strtok(NULL, "\n")) {
 		has_level = p[0] == '<' && p[1] >= '0' && p[1] <= '9' && p[2] == '>';
 		if (!has_level || p[1] - '0' <= least)
-			out_say("%s: %s", c->name, has_level ? p + 3 : p);
+			output_say("%s: %s", c->name, has_level ? p + 3 : p);
 	}
 }

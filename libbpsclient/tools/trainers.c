@@ -17,13 +17,13 @@
 #define GRACE_MS     10000 /* between TERM and KILL */
 #define EXIT_TIMEOUT 124   /* as of timeout(1) */
 
-int trainers_start(struct run *r, unsigned i)
+int trainers_start(struct bpsrun *r, unsigned i)
 {
 	unsigned agents = r->dir[0] ? r->o.agents : 1, n = r->o.n, agent = i * agents / n;
 	unsigned first = (agent * n + agents - 1) / agents,
 		 next = ((agent + 1) * n + agents - 1) / agents;
-	struct child *c = &r->trainers[i];
-	struct spawn sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
+	struct bpsrun_child *c = &r->trainers[i];
+	struct spawn_plan sp = {.argv = r->o.command, .out = -1, .err = -1, .keep = -1};
 	char rank[16], size[16], local_rank[16], local_size[16], path[128];
 	const char *loss = r->o.on_agent_loss;
 	const char *env[] = {loss ? "BPS_ON_AGENT_LOSS" : "BPS_RANK", loss ? loss : rank,
@@ -41,9 +41,9 @@ int trainers_start(struct run *r, unsigned i)
 	snprintf(local_size, sizeof(local_size), "%u", next - first);
 	daemons_socket(r, agent, path, sizeof(path));
 	if (!r->o.has_no_prefix)
-		rc = out_open(&c->out, STDOUT_FILENO, &sp.out);
+		rc = output_open(&c->out, STDOUT_FILENO, &sp.out);
 	if (!rc && !r->o.has_no_prefix)
-		rc = out_open(&c->err, STDERR_FILENO, &sp.err);
+		rc = output_open(&c->err, STDERR_FILENO, &sp.err);
 	sp.env = env;
 	if (!rc)
 		rc = child_spawn(c, &sp);
@@ -54,7 +54,7 @@ int trainers_start(struct run *r, unsigned i)
 	return rc;
 }
 
-void trainers_stop(struct run *r, int sig)
+void trainers_stop(struct bpsrun *r, int sig)
 {
 	for (unsigned i = 0; i < r->o.n; i++)
 		child_signal(&r->trainers[i], r->is_stopping ? SIGKILL : sig);
@@ -66,12 +66,13 @@ void trainers_stop(struct run *r, int sig)
 static void describe_exit(const char *who, int code)
 {
 	if (code > 128)
-		out_say("%s was killed by signal %d (%s)", who, code - 128, strsignal(code - 128));
+		output_say(
+			"%s was killed by signal %d (%s)", who, code - 128, strsignal(code - 128));
 	else
-		out_say("%s exited with code %d", who, code);
+		output_say("%s exited with code %d", who, code);
 }
 
-static void check_child(struct run *r, struct child *c)
+static void check_child(struct bpsrun *r, struct bpsrun_child *c)
 {
 	int code = child_reap(c);
 
@@ -80,9 +81,9 @@ static void check_child(struct run *r, struct child *c)
 	if (c->is_daemon) {
 		describe_exit(c->name, code);
 		if (!r->is_stopping && daemons_revive(r, c, code))
-			out_say("%s was started anew, the job goes on", c->name);
+			output_say("%s was started anew, the job goes on", c->name);
 		else
-			out_tail(c, LOG_TRACE);
+			output_tail(c, LOG_TRACE);
 		return;
 	}
 	if (!code) {
@@ -100,7 +101,7 @@ static void check_child(struct run *r, struct child *c)
 	}
 }
 
-static void take_signal(struct run *r)
+static void take_signal(struct bpsrun *r)
 {
 	struct signalfd_siginfo si;
 
@@ -111,12 +112,12 @@ static void take_signal(struct run *r)
 	trainers_stop(r, (int)si.ssi_signo);
 }
 
-static void check_deadlines(struct run *r)
+static void check_deadlines(struct bpsrun *r)
 {
 	uint64_t now = clock_now_ms();
 
 	if (r->timeout_at && now >= r->timeout_at && !r->is_stopping) {
-		out_say("the job is not done after %u ms", r->o.timeout_ms);
+		output_say("the job is not done after %u ms", r->o.timeout_ms);
 		r->result = EXIT_TIMEOUT;
 		trainers_stop(r, SIGTERM);
 	}
@@ -126,7 +127,7 @@ static void check_deadlines(struct run *r)
 	}
 }
 
-static unsigned fill_poll(const struct run *r, struct pollfd *p)
+static unsigned fill_poll(const struct bpsrun *r, struct pollfd *p)
 {
 	unsigned n = 0;
 
@@ -134,7 +135,8 @@ static unsigned fill_poll(const struct run *r, struct pollfd *p)
 	for (unsigned i = 0; i < r->n_daemons; i++)
 		p[n++] = (struct pollfd){.fd = r->daemons[i].pidfd, .events = POLLIN};
 	for (unsigned i = 0; i < r->n_daemons; i++)
-		p[n++] = (struct pollfd){.fd = keeper_fd(r->daemons[i].keeper), .events = POLLIN};
+		p[n++] = (struct pollfd){
+			.fd = fdstore_server_socket(r->daemons[i].fdstore), .events = POLLIN};
 	for (unsigned i = 0; i < r->o.n; i++) {
 		p[n++] = (struct pollfd){.fd = r->trainers[i].pidfd, .events = POLLIN};
 		p[n++] = (struct pollfd){.fd = r->trainers[i].out.fd, .events = POLLIN};
@@ -143,7 +145,7 @@ static unsigned fill_poll(const struct run *r, struct pollfd *p)
 	return n;
 }
 
-static bool has_trainers(const struct run *r)
+static bool has_trainers(const struct bpsrun *r)
 {
 	for (unsigned i = 0; i < r->o.n; i++)
 		if (r->trainers[i].pid)
@@ -153,7 +155,7 @@ static bool has_trainers(const struct run *r)
 
 /* Does the job go on when a machine is lost? The trainers may ask for that themselves, too; then
  * the first that fails stops all of this node. */
-static bool may_shrink(const struct run *r)
+static bool may_shrink(const struct bpsrun *r)
 {
 	const char *env = getenv("BPS_ON_AGENT_LOSS"), *elastic = getenv("BPS_ELASTIC");
 
@@ -162,7 +164,7 @@ static bool may_shrink(const struct run *r)
 	return (env && strcasecmp(env, "shrink") == 0) || (elastic && strcmp(elastic, "1") == 0);
 }
 
-int trainers_run(struct run *r)
+int trainers_run(struct bpsrun *r)
 {
 	struct pollfd *p = calloc(1 + 2 * DAEMONS_MAX + 3 * r->o.n, sizeof(*p));
 	uint64_t due;
@@ -178,13 +180,13 @@ int trainers_run(struct run *r)
 		if (p[0].revents)
 			take_signal(r);
 		for (unsigned i = 0; i < r->o.n; i++) {
-			out_read(&r->trainers[i], &r->trainers[i].out);
-			out_read(&r->trainers[i], &r->trainers[i].err);
+			output_read(&r->trainers[i], &r->trainers[i].out);
+			output_read(&r->trainers[i], &r->trainers[i].err);
 			check_child(r, &r->trainers[i]);
 		}
 		for (unsigned i = 0; i < r->n_daemons; i++) {
-			if (r->daemons[i].keeper)
-				keeper_take(r->daemons[i].keeper);
+			if (r->daemons[i].fdstore)
+				fdstore_server_receive(r->daemons[i].fdstore);
 			check_child(r, &r->daemons[i]);
 		}
 		check_deadlines(r);
@@ -192,12 +194,12 @@ int trainers_run(struct run *r)
 	if (!r->result && !r->n_well)
 		r->result = r->failed;
 	for (unsigned i = 0; i < r->o.n; i++) {
-		while (out_read(&r->trainers[i], &r->trainers[i].out))
+		while (output_read(&r->trainers[i], &r->trainers[i].out))
 			;
-		while (out_read(&r->trainers[i], &r->trainers[i].err))
+		while (output_read(&r->trainers[i], &r->trainers[i].err))
 			;
-		out_close(&r->trainers[i], &r->trainers[i].out);
-		out_close(&r->trainers[i], &r->trainers[i].err);
+		output_close(&r->trainers[i], &r->trainers[i].out);
+		output_close(&r->trainers[i], &r->trainers[i].err);
 	}
 	free(p);
 	return 0;
