@@ -31,7 +31,7 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret)
 	return 0;
 }
 
-static const struct arena *find(const struct arenas *as, uint32_t id)
+static const struct mapped_arena *find(const struct mapped_arenas *as, uint32_t id)
 {
 	for (uint32_t i = as->n; i > 0; i--) /* the newest is asked for most */
 		if (as->all[i - 1].id == id)
@@ -39,10 +39,10 @@ static const struct arena *find(const struct arenas *as, uint32_t id)
 	return NULL;
 }
 
-int arenas_add(struct arenas *as, const struct local_arena *m, int *fd)
+int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd)
 {
-	const struct arena *known = find(as, m->id);
-	struct arena *more;
+	const struct mapped_arena *known = find(as, m->id);
+	struct mapped_arena *more;
 	void *base;
 	int rc;
 
@@ -57,7 +57,7 @@ int arenas_add(struct arenas *as, const struct local_arena *m, int *fd)
 	rc = arenas_map(*fd, m->bytes, m->is_writable, &base);
 	if (rc < 0)
 		return rc;
-	as->all[as->n++] = (struct arena){.id = m->id,
+	as->all[as->n++] = (struct mapped_arena){.id = m->id,
 		.is_writable = m->is_writable,
 		.base = base,
 		.bytes = m->bytes,
@@ -67,10 +67,10 @@ int arenas_add(struct arenas *as, const struct local_arena *m, int *fd)
 	return 0;
 }
 
-void *arenas_place(
-	const struct arenas *as, uint32_t id, bool is_writable, uint64_t offset, uint64_t bytes)
+void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
+	uint64_t bytes)
 {
-	const struct arena *a = find(as, id);
+	const struct mapped_arena *a = find(as, id);
 
 	if (!a || a->is_writable != is_writable || bytes > a->bytes || offset > a->bytes - bytes ||
 		offset % LOCAL_ALIGN)
@@ -78,10 +78,10 @@ void *arenas_place(
 	return a->base + offset;
 }
 
-void arenas_freeze(struct arenas *as)
+void arenas_freeze(struct mapped_arenas *as)
 {
 	for (uint32_t i = 0; i < as->n; i++) {
-		struct arena *a = &as->all[i];
+		struct mapped_arena *a = &as->all[i];
 
 		if (a->fd < 0)
 			continue;
@@ -92,7 +92,7 @@ void arenas_freeze(struct arenas *as)
 	}
 }
 
-void arenas_fini(struct arenas *as)
+void arenas_fini(struct mapped_arenas *as)
 {
 	for (uint32_t i = 0; i < as->n; i++) {
 		munmap(as->all[i].base, as->all[i].bytes);

@@ -5,7 +5,7 @@
  *
  *   arenas_add ── arenas_place ── arenas_freeze (inputs become private copies) ── arenas_fini
  *
- * All zero is an empty one. Thread: that of the session's turn. */
+ * All zero is an empty one. Thread: that of the session's lock. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -13,15 +13,15 @@
 
 #define ARENA_MAX_BYTES (UINT64_C(1) << 46)
 
-struct arena {
+struct mapped_arena {
 	uint32_t id;
 	bool is_writable;
 	char *base;
 	uint64_t bytes;
 	int fd; /* of one that is writable, until it is frozen; else -1 */
 };
-struct arenas {
-	struct arena *all;
+struct mapped_arenas {
+	struct mapped_arena *all;
 	uint32_t n;
 };
 
@@ -32,12 +32,12 @@ int arenas_map(int fd, uint64_t bytes, bool is_writable, void **ret);
 /* Map what m announces, which lies behind *fd (-1: no descriptor came along). One that is known
  * already is left as it is. Owns: a descriptor that it keeps is -1 in *fd, else the caller's.
  * Errors: as arenas_map; BPS_EPROTO for what makes no sense, -ENOMEM. */
-int arenas_add(struct arenas *as, const struct local_arena *m, int *fd);
+int arenas_add(struct mapped_arenas *as, const struct local_arena *m, int *fd);
 /* bytes at that offset of an arena; NULL when they do not lie in one of that kind. */
-void *arenas_place(
-	const struct arenas *as, uint32_t id, bool is_writable, uint64_t offset, uint64_t bytes);
+void *arenas_place(const struct mapped_arenas *as, uint32_t id, bool is_writable, uint64_t offset,
+	uint64_t bytes);
 /* What is written into inputs from here on is seen by nobody else. Without address space for it they
  * stay as they are. */
-void arenas_freeze(struct arenas *as);
-void arenas_fini(struct arenas *as);
+void arenas_freeze(struct mapped_arenas *as);
+void arenas_fini(struct mapped_arenas *as);
 #endif

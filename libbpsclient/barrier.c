@@ -37,7 +37,7 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 
 	if (rc < 0)
 		return rc;
-	if (b->is_solo)
+	if (b->is_single)
 		return 0;
 	if (!timeout_ms)
 		timeout_ms = b->options.timeout_ms;
@@ -49,12 +49,12 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	t = client_in_flight(b);
 	if (t) {
 		set_at_barrier(b, false);
-		return text_set(BPS_EBUSY,
+		return last_error_set(BPS_EBUSY,
 			"tensor '%s': round %llu is in flight, wait for it first", t->name,
 			(unsigned long long)t->round);
 	}
 	rc = session_barrier(
-		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, text_own());
+		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, last_error_text());
 	if (rc < 0)
 		return rc; /* still at it, or the job is over */
 	b->barrier++;

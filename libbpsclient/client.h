@@ -7,13 +7,14 @@
  *              in flight                   suspend.c  leaves for a while
  *
  * Locks, in the order of taking: declare_mutex (the table of tensors), ring_mutex (submissions;
- * held for moments only), the session's turn. collect_mutex keeps a second collective out.
+ * held for moments only), the session's lock. collect_mutex keeps a second collective out.
  *
  * A tensor's round: `round` is the last submitted one and belongs to the thread that operates on
  * the tensor; entry->done_round is the agent's. In flight means done_round < round. A tensor whose
  * entry has a status has failed for good.
  *
- * A job of one worker (is_solo) has no session; a submission completes within the call (single_worker.c). */
+ * A job of one worker (is_single) has no session; a submission completes within the call
+ * (single_worker.c). */
 #include <pthread.h>
 #include <stdbool.h>
 #include <sys/types.h>
@@ -49,18 +50,18 @@ struct bps_tensor {
 	uint64_t round;
 	void *copy_dst; /* where the result goes when it is found, or NULL */
 
-	struct local_entry solo_entry;
-	void *solo_slots;
+	struct local_entry own_entry;
+	void *own_slots;
 };
 
 struct bps {
-	struct options options;
+	struct client_options options;
 	int32_t rank, size, local_rank, local_size;
 	/* One page that the kernel zeroes in a forked child: the cheapest way to notice, and it
 	 * covers clone() too. */
 	uint32_t *is_ours;
 	pid_t pid; /* looked at instead where the kernel cannot do that; else 0 */
-	bool is_solo;
+	bool is_single;
 	struct session session;
 	uint64_t barrier; /* the last one that it passed */
 	bool is_new;
@@ -68,7 +69,7 @@ struct bps {
 	bool is_at_barrier; /* under ring_mutex: nothing may be submitted */
 	int32_t root;
 
-	struct gpu *gpu; /* of bps_gpu_open */
+	struct client_gpu *gpu; /* of bps_gpu_open */
 
 	pthread_mutex_t declare_mutex;
 	struct bps_tensor *buckets[CLIENT_BUCKETS];
@@ -116,7 +117,7 @@ void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority);
 void tensor_free(struct bps_tensor *t);
 /* The submission behind bps_push_pull_group: all n, of one b, or none.
  * Errors: as bps_push_pull, with the thread's sentence. */
-int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
+int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority);
 
 /* The last submitted round is complete (or failed). */
 bool tensor_is_done(const struct bps_tensor *t);
@@ -127,15 +128,16 @@ int tensor_explain(const struct bps_tensor *t, int code);
 bool tensor_has(const struct bps_tensor *t, uint64_t round);
 /* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the
  * thread's sentence. */
-int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Wait as wait_until for a round up to the last submitted one, without its result: 0 also when the
+int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
+/* Wait like tensor_wait for a round up to the last submitted one, without its result: 0 also when the
  * tensor has failed. Thread: any, also while another one submits. */
-int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
+int tensor_wait_round(
+	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
 /* The sentence of a time-out: what the agent says that round waits for. Returns BPS_ETIMEDOUT. */
-int wait_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms);
+int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms);
 
 /* Slots in private memory; -ENOMEM. */
-int solo_declare(struct bps_tensor *t);
+int single_worker_declare(struct bps_tensor *t);
 /* The sum over one worker: the input is the result. */
-void solo_submit(struct bps_tensor *t);
+void single_worker_submit(struct bps_tensor *t);
 #endif

@@ -18,20 +18,20 @@ static const uint32_t piece_bytes[] = {64, 4096, 256u << 10, 4u << 20};
 #define N_PIECES         (sizeof(piece_bytes) / sizeof(piece_bytes[0]))
 #define COLLECT_PRIORITY INT32_MAX
 
-struct collect {
+struct collective {
 	struct bps *b;
 	uint64_t deadline_ns;
 	uint32_t timeout_ms;
 };
 
-static int begin(struct collect *c, struct bps *b, uint32_t timeout_ms)
+static int begin(struct collective *c, struct bps *b, uint32_t timeout_ms)
 {
 	int rc = client_check(b);
 
 	if (rc < 0)
 		return rc;
 	if (pthread_mutex_trylock(&b->collect_mutex))
-		return text_set(
+		return last_error_set(
 			BPS_EBUSY, "another thread is in a collective of job '%s'", b->options.job);
 	c->b = b;
 	c->timeout_ms = timeout_ms ? timeout_ms : b->options.timeout_ms;
@@ -39,17 +39,17 @@ static int begin(struct collect *c, struct bps *b, uint32_t timeout_ms)
 	return 0;
 }
 
-static int end(struct collect *c, int rc)
+static int end(struct collective *c, int rc)
 {
 	pthread_mutex_unlock(&c->b->collect_mutex);
 	return rc;
 }
 
-static int run(struct collect *c, struct bps_tensor *t)
+static int run(struct collective *c, struct bps_tensor *t)
 {
-	int rc = tensor_submit(&t, 1, BPS_SUM, COLLECT_PRIORITY);
+	int rc = client_submit(&t, 1, BPS_SUM, COLLECT_PRIORITY);
 
-	return rc < 0 ? rc : wait_until(t, c->deadline_ns, c->timeout_ms);
+	return rc < 0 ? rc : tensor_wait(t, c->deadline_ns, c->timeout_ms);
 }
 
 static int piece_tensor(struct bps *b, size_t left, struct bps_tensor **ret)
@@ -80,7 +80,7 @@ static void fill(char *piece, size_t first, size_t n, const char *src, size_t at
 
 /* In a job that may shrink a sum is complete without a machine that is lost, and what that was to
  * bring is zeros. The same contributors are told to all, so that all end here or none. */
-static int check_root(const struct collect *c, struct bps_tensor *t, int root)
+static int check_root(const struct collective *c, struct bps_tensor *t, int root)
 {
 	size_t size = (size_t)c->b->size;
 	struct bps_worker *all;
@@ -91,21 +91,21 @@ static int check_root(const struct collect *c, struct bps_tensor *t, int root)
 		return 0;
 	all = calloc(size, sizeof(*all));
 	if (!all)
-		return text_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "out of memory");
 	n = bps_contributor_list(t, all, size);
 	for (int i = 0; i < n && i < c->b->size; i++)
 		is_behind |= all[i].rank == root && !all[i].is_missing;
 	free(all);
 	if (n < 0 || is_behind)
 		return n < 0 ? n : 0;
-	return text_set(BPS_EWORKER_LOST,
+	return last_error_set(BPS_EWORKER_LOST,
 		"broadcast: rank %d of job '%s' is lost, or has not joined: nobody has its bytes",
 		root, c->b->options.job);
 }
 
 /* Every worker's src of n_src bytes stands at `at` of the whole of n_bytes, which ends up in
  * dst. root: the only one who has some; -1: all have. */
-static int exchange(struct collect *c, const char *src, size_t at, size_t n_src, char *dst,
+static int exchange(struct collective *c, const char *src, size_t at, size_t n_src, char *dst,
 	size_t n_bytes, int root)
 {
 	struct bps_tensor *t;
@@ -117,7 +117,7 @@ static int exchange(struct collect *c, const char *src, size_t at, size_t n_src,
 		if (rc < 0)
 			return rc;
 		if (!tensor_is_done(t)) /* others may still sum its bytes */
-			return text_set(BPS_EBUSY,
+			return last_error_set(BPS_EBUSY,
 				"a collective of job '%s' that ended with an error is still in "
 				"flight",
 				c->b->options.job);
@@ -140,7 +140,7 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 {
 	struct bps_decl d = {CLIENT_NAME_PREFIX "barrier", BPS_I32, 1};
 	struct bps_tensor *t;
-	struct collect c;
+	struct collective c;
 	int rc = begin(&c, b, timeout_ms);
 
 	if (rc < 0)
@@ -153,14 +153,14 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 
 int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t timeout_ms)
 {
-	struct collect c;
+	struct collective c;
 	int rc = begin(&c, b, timeout_ms);
 
 	if (rc < 0)
 		return rc;
 	if (root < 0 || root >= b->size)
-		rc = text_set(-EINVAL, "broadcast: root %d is not a rank of job '%s' of %d", root,
-			b->options.job, b->size);
+		rc = last_error_set(-EINVAL, "broadcast: root %d is not a rank of job '%s' of %d",
+			root, b->options.job, b->size);
 	else
 		rc = exchange(&c, data, 0, b->rank == root ? n_bytes : 0, data, n_bytes, root);
 	return end(&c, rc);
@@ -168,14 +168,15 @@ int bps_broadcast(struct bps *b, void *data, size_t n_bytes, int root, uint32_t 
 
 int bps_allgather(struct bps *b, const void *src, size_t n_bytes, void *dst, uint32_t timeout_ms)
 {
-	struct collect c;
+	struct collective c;
 	int rc = begin(&c, b, timeout_ms);
 	size_t whole;
 
 	if (rc < 0)
 		return rc;
 	if (__builtin_mul_overflow(n_bytes, (size_t)b->size, &whole))
-		rc = text_set(-EINVAL, "allgather: %zu bytes of %d workers", n_bytes, b->size);
+		rc = last_error_set(
+			-EINVAL, "allgather: %zu bytes of %d workers", n_bytes, b->size);
 	else
 		rc = exchange(&c, src, (size_t)b->rank * n_bytes, n_bytes, dst, whole, -1);
 	return end(&c, rc);

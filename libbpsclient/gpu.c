@@ -20,33 +20,33 @@ static int need(struct bps *b, const char *what)
 
 	if (rc < 0)
 		return rc;
-	if (b->is_solo)
-		return text_set(-EOPNOTSUPP,
+	if (b->is_single)
+		return last_error_set(-EOPNOTSUPP,
 			"%s: a job of one worker has no agent, and nothing to sum "
 			"(BPS_FORCE_DISTRIBUTED "
 			"gives it one)",
 			what);
 	if (!b->gpu)
-		return text_set(-EINVAL, "%s: bps_gpu_open comes first", what);
+		return last_error_set(-EINVAL, "%s: bps_gpu_open comes first", what);
 	return 0;
 }
 
 /* The sentence of a failure of the executor, with what was tried. */
 static int explain(int rc, const char *what)
 {
-	struct err_text why = *text_own();
+	struct err_text why = *last_error_text();
 
-	return text_set(rc, "%s: %s", what, why.s);
+	return last_error_set(rc, "%s: %s", what, why.s);
 }
 
 /* To the sentence of a time-out: for whom the agent waits. */
 static void add_why(struct bps *b)
 {
-	struct err_text late = *text_own(), why = {""};
+	struct err_text late = *last_error_text(), why = {""};
 
 	session_why(&b->session, UINT32_MAX, LOCAL_WHY_GPU_OPEN, &why);
 	if (*why.s)
-		text_set(BPS_ETIMEDOUT, "%s: %s", late.s, why.s);
+		last_error_set(BPS_ETIMEDOUT, "%s: %s", late.s, why.s);
 }
 
 int bps_gpu_open(struct bps *b, const unsigned char *uuid)
@@ -57,16 +57,16 @@ int bps_gpu_open(struct bps *b, const unsigned char *uuid)
 
 	if (rc < 0)
 		return rc;
-	if (b->is_solo)
+	if (b->is_single)
 		return need(b, "bps_gpu_open");
 	if (b->gpu)
-		return text_set(BPS_EDUP, "bps_gpu_open was called already");
+		return last_error_set(BPS_EDUP, "bps_gpu_open was called already");
 	timeout_ms = b->options.open_timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
-	rc = session_device(&b->session, timeout_ms, &sock, text_own());
+	rc = session_device(&b->session, timeout_ms, &sock, last_error_text());
 	if (rc == 0)
-		rc = gpu_link_open(
-			sock, b->session.sock, uuid, deadline_ns, timeout_ms, &b->gpu, text_own());
+		rc = gpu_link_open(sock, b->session.sock, uuid, deadline_ns, timeout_ms, &b->gpu,
+			last_error_text());
 	if (rc == BPS_ETIMEDOUT)
 		add_why(b);
 	return rc < 0 ? explain(rc, "no GPU for this job") : 0;
@@ -79,8 +79,9 @@ int bps_gpu_alloc(struct bps *b, uint64_t n_bytes, void **ret)
 	if (rc < 0)
 		return rc;
 	if (!n_bytes || !ret)
-		return text_set(-EINVAL, "bps_gpu_alloc: no size, or nowhere to put the address");
-	rc = gpu_link_alloc(b->gpu, n_bytes, b->options.timeout_ms, ret, text_own());
+		return last_error_set(
+			-EINVAL, "bps_gpu_alloc: no size, or nowhere to put the address");
+	rc = gpu_link_alloc(b->gpu, n_bytes, b->options.timeout_ms, ret, last_error_text());
 	return rc < 0 ? explain(rc, "bps_gpu_alloc") : 0;
 }
 
@@ -91,8 +92,8 @@ int bps_gpu_import(struct bps *b, void *ptr, uint64_t n_bytes)
 	if (rc < 0)
 		return rc;
 	if (!ptr || !n_bytes)
-		return text_set(-EINVAL, "bps_gpu_import: no memory");
-	rc = gpu_link_import(b->gpu, ptr, n_bytes, b->options.timeout_ms, text_own());
+		return last_error_set(-EINVAL, "bps_gpu_import: no memory");
+	rc = gpu_link_import(b->gpu, ptr, n_bytes, b->options.timeout_ms, last_error_text());
 	return rc < 0 ? explain(rc, "bps_gpu_import") : 0;
 }
 
@@ -116,7 +117,8 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	pthread_mutex_lock(&b->ring_mutex);
 	busy = is_released ? in_flight_there(b, region) : NULL;
 	if (busy)
-		rc = err_set(text_own(), BPS_EBUSY, "tensor '%s' in it is in flight", busy->name);
+		rc = err_set(
+			last_error_text(), BPS_EBUSY, "tensor '%s' in it is in flight", busy->name);
 	for (unsigned i = 0; i < CLIENT_BUCKETS && rc == 0; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t; t = t->next)
 			if (t->region == region)
@@ -141,7 +143,7 @@ static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint6
 			if (!t->region || (region && t->region != region) || !t->entry ||
 				tensor_is_done(t))
 				continue;
-			/* Relaxed: wait_round has an acquire of its own. */
+			/* Relaxed: tensor_wait_round has an acquire of its own. */
 			done = atomic_load_explicit(
 				&b->gpu->slots[t->idx].done, memory_order_relaxed);
 			if (gpuslot_is_poisoned(done) || !gpuslot_reached(done, t->round))
@@ -163,7 +165,7 @@ int gpu_await_agent(struct bps *b, uint32_t region, uint64_t deadline_ns, uint32
 	/* Where another thread goes on there is no end of it: the caller says that it is in flight. */
 	while (rc == 0 && clock_now_ns() < deadline_ns && b->gpu &&
 		(t = done_on_gpu_only(b, region, &round)))
-		rc = wait_round(t, round, deadline_ns, timeout_ms);
+		rc = tensor_wait_round(t, round, deadline_ns, timeout_ms);
 	return rc;
 }
 
@@ -178,18 +180,18 @@ int bps_gpu_release(struct bps *b, void *ptr)
 	timeout_ms = b->options.timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
 	if (!gpu_link_find(b->gpu, ptr, 1, &region, &offset) || offset)
-		return text_set(-EINVAL,
+		return last_error_set(-EINVAL,
 			"bps_gpu_release: %p is no memory of bps_gpu_alloc or bps_gpu_import", ptr);
 	rc = gpu_await_agent(b, region, deadline_ns, timeout_ms);
 	if (rc == 0)
 		rc = withdraw(b, region, true);
 	if (rc == 0) {
-		rc = gpu_link_release(b->gpu, ptr, clock_left_ms(deadline_ns), text_own());
+		rc = gpu_link_release(b->gpu, ptr, clock_left_ms(deadline_ns), last_error_text());
 		if (rc < 0) {
-			struct err_text why = *text_own();
+			struct err_text why = *last_error_text();
 
 			withdraw(b, region, false);
-			*text_own() = why;
+			*last_error_text() = why;
 		}
 	}
 	return rc < 0 ? explain(rc, "bps_gpu_release") : 0;
@@ -207,12 +209,12 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 	if (rc < 0)
 		return rc;
 	if (!gpu_link_find(b->gpu, ptr, n_elems * dtype_bytes(dtype), &place.region, &place.offset))
-		return text_set(-EINVAL,
+		return last_error_set(-EINVAL,
 			"tensor '%s': its %llu bytes at %p do not lie in one piece of memory of "
 			"bps_gpu_alloc or bps_gpu_import",
 			name, (unsigned long long)(n_elems * dtype_bytes(dtype)), ptr);
 	if (place.offset % dtype_bytes(dtype))
-		return text_set(-EINVAL,
+		return last_error_set(-EINVAL,
 			"tensor '%s': %p is no multiple of its elements' %zu bytes", name, ptr,
 			dtype_bytes(dtype));
 	return tensor_declare_at(b, &d, &place, ret);
@@ -228,35 +230,37 @@ static int failure(struct bps *b)
 		rc = gpu_link_failure(b->gpu, &err);
 	/* It ends with its job, which the agent tells at the same time. Once is enough. */
 	if (rc && atomic_exchange_explicit(&b->gpu->is_unexplained, false, memory_order_relaxed) &&
-		session_hear(&b->session, EXPLAIN_MS))
+		session_await_failure(&b->session, EXPLAIN_MS))
 		rc = session_failure(&b->session, &err);
-	return rc ? text_set(rc, "job '%s': %s", b->options.job, err.s) : 0;
+	return rc ? last_error_set(rc, "job '%s': %s", b->options.job, err.s) : 0;
 }
 
 static int check(struct bps_tensor *t, const char *what)
 {
-	int rc = t ? need(t->b, what) : text_set(-EINVAL, "%s: no tensor", what);
+	int rc = t ? need(t->b, what) : last_error_set(-EINVAL, "%s: no tensor", what);
 
 	if (rc == 0 && !t->region)
-		rc = text_set(-EINVAL, "%s: tensor '%s' lies in host memory", what, t->name);
+		rc = last_error_set(-EINVAL, "%s: tensor '%s' lies in host memory", what, t->name);
 	return rc < 0 ? rc : failure(t->b);
 }
 
 int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, void *stream)
 {
-	struct gpu *g;
+	struct client_gpu *g;
 	int rc = check(t, "bps_gpu_push_pull");
 
 	if (rc < 0)
 		return rc;
 	if ((unsigned)op >= OP_COUNT)
-		return text_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
 	g = t->b->gpu;
 	pthread_mutex_lock(&t->b->ring_mutex);
-	rc = t->is_released ? text_set(-EINVAL, "tensor '%s': its memory was released", t->name)
-			    : tensor_may_run_ahead(t, AHEAD_MAX);
+	rc = t->is_released
+		     ? last_error_set(-EINVAL, "tensor '%s': its memory was released", t->name)
+		     : tensor_may_run_ahead(t, AHEAD_MAX);
 	if (rc == 0) /* first the counter: a submission without would wait for ever */
-		rc = g->driver->write(g, stream, &g->slots[t->idx].ready, t->round + 1, text_own());
+		rc = g->driver->write(
+			g, stream, &g->slots[t->idx].ready, t->round + 1, last_error_text());
 	if (rc == 0)
 		tensor_push(t, op, priority);
 	pthread_mutex_unlock(&t->b->ring_mutex);
@@ -269,7 +273,7 @@ int bps_gpu_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority, vo
 int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
 {
 	uint32_t timeout_ms;
-	struct gpu *g;
+	struct client_gpu *g;
 	int rc = check(t, "bps_gpu_wait_stream");
 
 	if (rc < 0 || !t->round)
@@ -277,9 +281,9 @@ int bps_gpu_wait_stream(struct bps_tensor *t, void *stream)
 	g = t->b->gpu;
 	timeout_ms = t->b->options.timeout_ms;
 	rc = g->driver->wait(g, stream, &g->slots[t->idx].done, t->round,
-		clock_deadline(timeout_ms), text_own());
+		clock_deadline(timeout_ms), last_error_text());
 	if (rc == BPS_ETIMEDOUT)
-		return wait_explain_timeout(t, t->round, timeout_ms);
+		return tensor_explain_timeout(t, t->round, timeout_ms);
 	return rc < 0 ? explain(rc, "bps_gpu_wait_stream") : 0;
 }
 

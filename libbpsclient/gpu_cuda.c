@@ -102,7 +102,7 @@ static int fail(CUresult rc, const char *what, struct err_text *err)
 
 /* The trainer's context for the calls that follow; the calling thread may have another or none,
  * which leave gives back. */
-static int enter(const struct gpu *g, CUcontext *ret_old, struct err_text *err)
+static int enter(const struct client_gpu *g, CUcontext *ret_old, struct err_text *err)
 {
 	int rc = fail(cu.p_cuCtxGetCurrent(ret_old), "no CUDA context", err);
 
@@ -111,13 +111,13 @@ static int enter(const struct gpu *g, CUcontext *ret_old, struct err_text *err)
 	return rc;
 }
 
-static void leave(const struct gpu *g, CUcontext old)
+static void leave(const struct client_gpu *g, CUcontext old)
 {
 	if (old != g->ctx)
 		cu.p_cuCtxSetCurrent(old);
 }
 
-static int cuda_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+static int cuda_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
 	CUcontext ctx = NULL;
 	CUdevice dev;
@@ -143,7 +143,7 @@ static int cuda_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text
 	return 0;
 }
 
-static int cuda_pin(struct gpu *g, struct err_text *err)
+static int cuda_pin(struct client_gpu *g, struct err_text *err)
 {
 	CUcontext old;
 	CUdeviceptr addr = 0;
@@ -165,7 +165,7 @@ static int cuda_pin(struct gpu *g, struct err_text *err)
 	return rc;
 }
 
-static void cuda_unpin(struct gpu *g)
+static void cuda_unpin(struct client_gpu *g)
 {
 	CUcontext old;
 	if (enter(g, &old, NULL) < 0)
@@ -225,8 +225,8 @@ static int map_all(struct mapping *h, const int *fds, unsigned n_fds, struct err
 	return rc;
 }
 
-static int cuda_map(struct gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
-	void **ret_ptr, void **ret_handle, struct err_text *err)
+static int cuda_map(struct client_gpu *g, const struct gpu_memory *m, const int *fds,
+	unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
 {
 	CUcontext old;
 	struct mapping *h;
@@ -257,7 +257,7 @@ static int cuda_map(struct gpu *g, const struct gpu_memory *m, const int *fds, u
 	return rc;
 }
 
-static void cuda_unmap(struct gpu *g, void *ptr, void *handle)
+static void cuda_unmap(struct client_gpu *g, void *ptr, void *handle)
 {
 	CUcontext old;
 	(void)ptr;
@@ -371,7 +371,7 @@ static int share_mappings(CUdeviceptr addr, uint64_t bytes, struct gpu_memory *r
 	return rc;
 }
 
-static int cuda_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
+static int cuda_share(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 	char *handle, int *fds, unsigned max, struct err_text *err)
 {
 	CUcontext old;
@@ -407,12 +407,12 @@ static int cuda_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu
 
 /* ---- streams ---- */
 
-static CUdeviceptr addr_of(const struct gpu *g, const _Atomic uint64_t *counter)
+static CUdeviceptr addr_of(const struct client_gpu *g, const _Atomic uint64_t *counter)
 {
 	return g->page_addr + (uint64_t)((const char *)counter - (const char *)g->slots);
 }
 
-static int cuda_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	struct err_text *err)
 {
 	CUcontext old;
@@ -428,7 +428,7 @@ static int cuda_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, ui
 	return rc;
 }
 
-static int cuda_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+static int cuda_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	uint64_t deadline_ns, struct err_text *err)
 {
 	CUcontext old;
@@ -444,7 +444,7 @@ static int cuda_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uin
 	return rc;
 }
 
-static void cuda_settle(struct gpu *g)
+static void cuda_settle(struct client_gpu *g)
 {
 	CUcontext old;
 	if (enter(g, &old, NULL) < 0)
@@ -455,7 +455,7 @@ static void cuda_settle(struct gpu *g)
 
 #else
 
-static int no_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+static int no_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
 	(void)g;
 	(void)ret;
@@ -474,7 +474,7 @@ static int no_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *
 
 #endif
 
-const struct gpu_driver gpu_driver_cuda = {
+const struct client_gpu_driver client_gpu_driver_cuda = {
 	.name = "cuda",
 	.uuid = cuda_uuid,
 	.pin = cuda_pin,

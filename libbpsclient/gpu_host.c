@@ -18,27 +18,27 @@ struct mapping {
 	size_t bytes;
 };
 
-static int host_uuid(struct gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
+static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
 	(void)g;
 	(void)ret;
 	return err_set(err, BPS_EDEVICE, "there are no GPUs of plain memory to name");
 }
 
-static int host_pin(struct gpu *g, struct err_text *err)
+static int host_pin(struct client_gpu *g, struct err_text *err)
 {
 	(void)err;
 	g->page_addr = (uint64_t)(uintptr_t)g->slots;
 	return 0;
 }
 
-static void host_unpin(struct gpu *g)
+static void host_unpin(struct client_gpu *g)
 {
 	(void)g;
 }
 
-static int host_map(struct gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
-	void **ret_ptr, void **ret_handle, struct err_text *err)
+static int host_map(struct client_gpu *g, const struct gpu_memory *m, const int *fds,
+	unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
 {
 	struct mapping *h;
 	struct stat st;
@@ -61,7 +61,7 @@ static int host_map(struct gpu *g, const struct gpu_memory *m, const int *fds, u
 	return 0;
 }
 
-static void host_unmap(struct gpu *g, void *ptr, void *handle)
+static void host_unmap(struct client_gpu *g, void *ptr, void *handle)
 {
 	struct mapping *h = handle;
 
@@ -71,7 +71,7 @@ static void host_unmap(struct gpu *g, void *ptr, void *handle)
 	free(h);
 }
 
-static int host_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
+static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,
 	char *handle, int *fds, unsigned max, struct err_text *err)
 {
 	(void)g;
@@ -84,7 +84,7 @@ static int host_share(struct gpu *g, const void *ptr, uint64_t bytes, struct gpu
 	return err_set(err, -EOPNOTSUPP, "plain memory of a process cannot be shared: copy it");
 }
 
-static int host_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+static int host_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	struct err_text *err)
 {
 	(void)g;
@@ -95,7 +95,7 @@ static int host_write(struct gpu *g, void *stream, _Atomic uint64_t *counter, ui
 	return 0;
 }
 
-static int host_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	uint64_t deadline_ns, struct err_text *err)
 {
 	const struct timespec look = {.tv_nsec = LOOK_NS};
@@ -112,12 +112,12 @@ static int host_wait(struct gpu *g, void *stream, _Atomic uint64_t *counter, uin
 	return 0;
 }
 
-static void host_settle(struct gpu *g)
+static void host_settle(struct client_gpu *g)
 {
 	(void)g; /* nothing is ever queued */
 }
 
-const struct gpu_driver gpu_driver_host = {
+const struct client_gpu_driver client_gpu_driver_host = {
 	.name = "host",
 	.uuid = host_uuid,
 	.pin = host_pin,

@@ -17,14 +17,14 @@
 
 #define WATCH_MS 10000 /* it is woken; a bound all the same */
 
-struct answer {
+struct gpu_answer {
 	struct local_msg m;
 	void *mem;
 	int fds[LOCAL_FDS_ROOM];
 	unsigned n_fds;
 };
 
-static void answer_free(struct answer *a)
+static void answer_free(struct gpu_answer *a)
 {
 	for (unsigned i = 0; i < a->n_fds; i++)
 		close(a->fds[i]);
@@ -32,7 +32,7 @@ static void answer_free(struct answer *a)
 }
 
 /* The first one stays. Caller has the lock, or is the watcher with it. */
-static void set_failure(struct gpu *g, int code, const char *text)
+static void set_failure(struct client_gpu *g, int code, const char *text)
 {
 	if (atomic_load_explicit(&g->failure, memory_order_relaxed))
 		return;
@@ -40,7 +40,7 @@ static void set_failure(struct gpu *g, int code, const char *text)
 	atomic_store_explicit(&g->failure, code, memory_order_release);
 }
 
-int gpu_link_failure(struct gpu *g, struct err_text *ret)
+int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 {
 	int code = atomic_load_explicit(&g->failure, memory_order_acquire);
 
@@ -57,11 +57,12 @@ static int code_of(uint32_t wire)
 }
 
 /* One frame. 1, or an error with a sentence. */
-static int receive(struct gpu *g, struct answer *a, uint32_t timeout_ms, struct err_text *err)
+static int receive(
+	struct client_gpu *g, struct gpu_answer *a, uint32_t timeout_ms, struct err_text *err)
 {
 	int rc;
 
-	*a = (struct answer){.mem = NULL};
+	*a = (struct gpu_answer){.mem = NULL};
 	rc = local_recv(g->sock, &a->m, &a->mem, a->fds, &a->n_fds, timeout_ms, err);
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
@@ -73,8 +74,8 @@ static int receive(struct gpu *g, struct answer *a, uint32_t timeout_ms, struct 
 }
 
 /* Send m, receive what answers it. Caller has the lock; the answer is the caller's to free. */
-static int request(struct gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
-	uint16_t type, uint32_t timeout_ms, struct answer *a, struct err_text *err)
+static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
+	uint16_t type, uint32_t timeout_ms, struct gpu_answer *a, struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc;
@@ -97,17 +98,17 @@ static int request(struct gpu *g, struct local_msg *m, const int *fds, unsigned 
 
 /* ---- watcher ---- */
 
-static void poison(struct gpu *g)
+static void poison(struct client_gpu *g)
 {
 	for (uint32_t i = 0; i < g->n_slots; i++)
 		gpuslot_poison(&g->slots[i]);
 }
 
 /* What it said last tells why it is gone. */
-static void read_last_words(struct gpu *g)
+static void read_last_words(struct client_gpu *g)
 {
 	struct err_text err;
-	struct answer a;
+	struct gpu_answer a;
 
 	pthread_mutex_lock(&g->lock);
 	while (receive(g, &a, 0, &err) > 0)
@@ -121,7 +122,7 @@ static void read_last_words(struct gpu *g)
 
 static void *watch(void *arg)
 {
-	struct gpu *g = arg;
+	struct client_gpu *g = arg;
 	struct pollfd p[] = {{.fd = g->sock, .events = POLLRDHUP},
 		{.fd = g->agent_sock, .events = POLLRDHUP}, {.fd = g->stop_fd, .events = POLLIN}};
 
@@ -137,7 +138,7 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-static int start_watcher(struct gpu *g, struct err_text *err)
+static int start_watcher(struct client_gpu *g, struct err_text *err)
 {
 	sigset_t all, old;
 	int rc;
@@ -153,7 +154,7 @@ static int start_watcher(struct gpu *g, struct err_text *err)
 	return rc ? err_set(err, -rc, "cannot start a thread: %s", err_str(-rc)) : 0;
 }
 
-static void stop_watcher(struct gpu *g)
+static void stop_watcher(struct client_gpu *g)
 {
 	uint64_t one = 1;
 
@@ -166,7 +167,7 @@ static void stop_watcher(struct gpu *g)
 
 /* ---- open ---- */
 
-static int map_page(struct gpu *g, const struct answer *a, struct err_text *err)
+static int map_page(struct client_gpu *g, const struct gpu_answer *a, struct err_text *err)
 {
 	const struct gpu_welcome *w = &a->m.gpu_welcome;
 	struct stat st;
@@ -188,26 +189,26 @@ static int map_page(struct gpu *g, const struct answer *a, struct err_text *err)
 }
 
 /* The driver that goes with the executor's back-end. */
-static int choose_driver(struct gpu *g, const char *backend, bool has_cuda,
+static int choose_driver(struct client_gpu *g, const char *backend, bool has_cuda,
 	const struct err_text *why_not, struct err_text *err)
 {
-	if (!strcmp(backend, gpu_driver_host.name))
-		g->driver = &gpu_driver_host;
+	if (!strcmp(backend, client_gpu_driver_host.name))
+		g->driver = &client_gpu_driver_host;
 	else if (has_cuda)
-		g->driver = &gpu_driver_cuda;
+		g->driver = &client_gpu_driver_cuda;
 	else
 		return err_set(err, BPS_EDEVICE, "%s", why_not->s);
 	return 0;
 }
 
-static int say_hello(struct gpu *g, const uint8_t *uuid, uint64_t deadline_ns, uint32_t timeout_ms,
-	struct err_text *err)
+static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadline_ns,
+	uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_HELLO};
 	struct err_text why_not = {""};
 	uint8_t own[GPU_UUID_BYTES];
-	bool has_cuda = gpu_driver_cuda.uuid(g, own, &why_not) == 0;
-	struct answer a;
+	bool has_cuda = client_gpu_driver_cuda.uuid(g, own, &why_not) == 0;
+	struct gpu_answer a;
 	int rc;
 
 	if (!uuid && has_cuda)
@@ -234,9 +235,9 @@ static int say_hello(struct gpu *g, const uint8_t *uuid, uint64_t deadline_ns, u
 }
 
 int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadline_ns,
-	uint32_t timeout_ms, struct gpu **ret, struct err_text *err)
+	uint32_t timeout_ms, struct client_gpu **ret, struct err_text *err)
 {
-	struct gpu *g = calloc(1, sizeof(*g));
+	struct client_gpu *g = calloc(1, sizeof(*g));
 	int rc;
 
 	if (!g) {
@@ -263,16 +264,16 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadli
 	return 0;
 }
 
-static void region_free(struct gpu *g, struct gpu_piece *r)
+static void region_free(struct client_gpu *g, struct client_gpu_region *r)
 {
 	if (!r->is_import && g->driver)
 		g->driver->unmap(g, r->ptr, r->handle);
 	free(r);
 }
 
-void gpu_link_close(struct gpu *g)
+void gpu_link_close(struct client_gpu *g)
 {
-	struct gpu_piece *r;
+	struct client_gpu_region *r;
 
 	if (!g)
 		return;
@@ -300,20 +301,20 @@ void gpu_link_close(struct gpu *g)
 
 /* ---- regions ---- */
 
-static int add_region(struct gpu *g, uint32_t id, void *ptr, uint64_t bytes, bool is_import,
+static int add_region(struct client_gpu *g, uint32_t id, void *ptr, uint64_t bytes, bool is_import,
 	void *handle, struct err_text *err)
 {
-	struct gpu_piece *r = malloc(sizeof(*r));
+	struct client_gpu_region *r = malloc(sizeof(*r));
 
 	if (!r)
 		return err_set(err, -ENOMEM, "out of memory");
-	*r = (struct gpu_piece){g->regions, id, ptr, bytes, is_import, handle};
+	*r = (struct client_gpu_region){g->regions, id, ptr, bytes, is_import, handle};
 	g->regions = r;
 	return 0;
 }
 
-static int take_memory(
-	struct gpu *g, const struct answer *a, uint64_t bytes, void **ret, struct err_text *err)
+static int take_memory(struct client_gpu *g, const struct gpu_answer *a, uint64_t bytes, void **ret,
+	struct err_text *err)
 {
 	const struct gpu_region *m = &a->m.gpu_region;
 	void *ptr = NULL, *handle = NULL;
@@ -336,10 +337,10 @@ static int take_memory(
 }
 
 int gpu_link_alloc(
-	struct gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret, struct err_text *err)
+	struct client_gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret, struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_ALLOC, .gpu_alloc = {.bytes = bytes}};
-	struct answer a;
+	struct gpu_answer a;
 	int rc;
 
 	pthread_mutex_lock(&g->lock);
@@ -353,12 +354,12 @@ int gpu_link_alloc(
 }
 
 static int import(
-	struct gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
+	struct client_gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_IMPORT};
 	char handle[GPU_HANDLE_BYTES];
 	struct gpu_memory memory;
-	struct answer a;
+	struct gpu_answer a;
 	int fds[LOCAL_FDS_MAX], n, rc;
 
 	n = g->driver->share(g, ptr, bytes, &memory, handle, fds, LOCAL_FDS_MAX, err);
@@ -380,7 +381,7 @@ static int import(
 }
 
 int gpu_link_import(
-	struct gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
+	struct client_gpu *g, void *ptr, uint64_t bytes, uint32_t timeout_ms, struct err_text *err)
 {
 	int rc;
 
@@ -390,11 +391,12 @@ int gpu_link_import(
 	return rc;
 }
 
-static int release(struct gpu *g, struct gpu_piece **at, uint32_t timeout_ms, struct err_text *err)
+static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t timeout_ms,
+	struct err_text *err)
 {
-	struct gpu_piece *r = *at;
+	struct client_gpu_region *r = *at;
 	struct local_msg m = {.type = GPU_RELEASE, .gpu_release = {.region = r->id}};
-	struct answer a = {0};
+	struct gpu_answer a = {0};
 	int rc = request(g, &m, NULL, 0, GPU_RELEASED, timeout_ms, &a, err);
 
 	if (rc < 0)
@@ -413,9 +415,9 @@ static int release(struct gpu *g, struct gpu_piece **at, uint32_t timeout_ms, st
 	return 0;
 }
 
-int gpu_link_release(struct gpu *g, void *ptr, uint32_t timeout_ms, struct err_text *err)
+int gpu_link_release(struct client_gpu *g, void *ptr, uint32_t timeout_ms, struct err_text *err)
 {
-	struct gpu_piece **at;
+	struct client_gpu_region **at;
 	int rc;
 
 	pthread_mutex_lock(&g->lock);
@@ -427,10 +429,10 @@ int gpu_link_release(struct gpu *g, void *ptr, uint32_t timeout_ms, struct err_t
 	return rc;
 }
 
-bool gpu_link_find(
-	struct gpu *g, const void *ptr, uint64_t bytes, uint32_t *ret_region, uint64_t *ret_offset)
+bool gpu_link_find(struct client_gpu *g, const void *ptr, uint64_t bytes, uint32_t *ret_region,
+	uint64_t *ret_offset)
 {
-	const struct gpu_piece *r;
+	const struct client_gpu_region *r;
 	uintptr_t at = (uintptr_t)ptr;
 
 	pthread_mutex_lock(&g->lock);

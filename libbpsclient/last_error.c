@@ -4,14 +4,14 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-struct err_text *text_own(void)
+struct err_text *last_error_text(void)
 {
 	static _Thread_local struct err_text own;
 
 	return &own;
 }
 
-int text_set(int code, const char *fmt, ...)
+int last_error_set(int code, const char *fmt, ...)
 {
 	struct err_text text; /* an argument may be the old sentence */
 	va_list ap;
@@ -19,13 +19,13 @@ int text_set(int code, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text.s, sizeof(text.s), fmt, ap);
 	va_end(ap);
-	*text_own() = text;
+	*last_error_text() = text;
 	return code;
 }
 
 const char *bps_last_error(void)
 {
-	return text_own()->s;
+	return last_error_text()->s;
 }
 
 const char *bps_strerror(int code)

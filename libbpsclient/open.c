@@ -14,9 +14,9 @@
 int client_check_own(const struct bps *b)
 {
 	if (!b)
-		return text_set(-EINVAL, "no job: the handle is NULL");
+		return last_error_set(-EINVAL, "no job: the handle is NULL");
 	if (!*b->is_ours || (b->pid && b->pid != getpid()))
-		return text_set(BPS_EFORKED,
+		return last_error_set(BPS_EFORKED,
 			"this process was forked from rank %d of job '%s': open the job anew",
 			b->rank, b->options.job);
 	return 0;
@@ -27,7 +27,7 @@ int client_check(const struct bps *b)
 	int rc = client_check_own(b);
 
 	if (!rc && b->is_suspended)
-		return text_set(
+		return last_error_set(
 			BPS_ECLOSED, "job '%s' is suspended: bps_resume it first", b->options.job);
 	return rc;
 }
@@ -38,7 +38,7 @@ static int make_fork_guard(struct bps *b)
 	void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (p == MAP_FAILED)
-		return text_set(-errno, "out of memory");
+		return last_error_set(-errno, "out of memory");
 	if (madvise(p, page, MADV_WIPEONFORK) < 0)
 		b->pid = getpid();
 	b->is_ours = p;
@@ -48,16 +48,16 @@ static int make_fork_guard(struct bps *b)
 
 int client_join(struct bps *b)
 {
-	const struct options *o = &b->options;
+	const struct client_options *o = &b->options;
 	int rc;
 
 	b->rank = 0;
-	b->is_solo = o->size == 1 && !o->is_forced && !o->is_elastic;
-	if (b->is_solo) {
+	b->is_single = o->size == 1 && !o->is_forced && !o->is_elastic;
+	if (b->is_single) {
 		b->size = b->local_size = 1;
 		return 0;
 	}
-	rc = session_open(&b->session, o, text_own());
+	rc = session_open(&b->session, o, last_error_text());
 	if (rc < 0)
 		return rc;
 	FAILPOINT(CLIENT_JOINED);
@@ -107,7 +107,7 @@ static int set_faults(void)
 	if (!text)
 		return 0;
 	if (failpoint_check(text, &err) < 0)
-		return text_set(-EINVAL, "BPS_FAULTS: %s", err.s);
+		return last_error_set(-EINVAL, "BPS_FAULTS: %s", err.s);
 	pthread_once(&once, take_faults);
 	return 0;
 }
@@ -118,17 +118,17 @@ int bps_open(const struct bps_options *opt, struct bps **ret)
 	int rc;
 
 	if (!ret)
-		return text_set(-EINVAL, "bps_open: nowhere to put the job");
+		return last_error_set(-EINVAL, "bps_open: nowhere to put the job");
 	rc = set_faults();
 	if (rc < 0)
 		return rc;
 	b = calloc(1, sizeof(*b));
 	if (!b)
-		return text_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "out of memory");
 	pthread_mutex_init(&b->declare_mutex, NULL);
 	pthread_mutex_init(&b->ring_mutex, NULL);
 	pthread_mutex_init(&b->collect_mutex, NULL);
-	rc = options_resolve(opt, &b->options);
+	rc = client_options_resolve(opt, &b->options);
 	if (!rc)
 		rc = make_fork_guard(b);
 	if (!rc)
@@ -151,11 +151,11 @@ int bps_close(struct bps *b, uint32_t timeout_ms)
 	if (rc < 0)
 		return rc; /* a forked child has nothing of its own to free */
 	FAILPOINT(CLIENT_CLOSE);
-	if (!b->is_solo && !b->is_suspended) {
-		rc = session_failure(&b->session, text_own());
+	if (!b->is_single && !b->is_suspended) {
+		rc = session_failure(&b->session, last_error_text());
 		if (!rc)
 			rc = session_finish(&b->session,
-				timeout_ms ? timeout_ms : b->options.timeout_ms, text_own());
+				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
 		gpu_link_close(b->gpu); /* its watcher looks at the session's socket */
 		b->gpu = NULL;
 		session_close(&b->session);
@@ -170,7 +170,7 @@ void bps_abort(struct bps *b)
 		return;
 	gpu_link_close(b->gpu);
 	b->gpu = NULL;
-	if (!b->is_solo && !b->is_suspended)
+	if (!b->is_single && !b->is_suspended)
 		session_close(&b->session);
 	client_free(b);
 }

@@ -23,15 +23,15 @@ _Static_assert(OPTIONS_TOKEN_BYTES == CTL_TOKEN_BYTES, "a job's token");
 
 /* ---- values ---- */
 
-struct unit {
+struct option_unit {
 	const char *suffix;
 	uint64_t factor;
 };
-static const struct unit time_units[] = {
+static const struct option_unit time_units[] = {
 	{"ms", 1}, {"s", 1000}, {"min", 60000}, {"h", 3600000}, {NULL, 0}};
-static const struct unit size_units[] = {
+static const struct option_unit size_units[] = {
 	{"", 1}, {"B", 1}, {"KiB", 1u << 10}, {"MiB", 1u << 20}, {"GiB", 1u << 30}, {NULL, 0}};
-static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
+static const struct option_unit no_units[] = {{"", 1}, {NULL, 0}};
 
 static const char *env(const char *name)
 {
@@ -42,7 +42,8 @@ static const char *env(const char *name)
 
 /* Number with a unit in [0, max] from the variable; *ret stays as it is when the variable is not
  * set. */
-static int env_number(const char *name, const struct unit *units, uint64_t max, uint64_t *ret)
+static int env_number(
+	const char *name, const struct option_unit *units, uint64_t max, uint64_t *ret)
 {
 	const char *value = env(name);
 	unsigned long long n;
@@ -53,21 +54,22 @@ static int env_number(const char *name, const struct unit *units, uint64_t max, 
 	errno = 0;
 	n = strtoull(value, &end, 10);
 	if (value[0] < '0' || value[0] > '9' || errno)
-		return text_set(-EINVAL, "%s='%s' is not a number", name, value);
+		return last_error_set(-EINVAL, "%s='%s' is not a number", name, value);
 	for (; units->suffix && strcmp(units->suffix, end) != 0; units++)
 		;
 	if (!units->suffix && !*end)
-		return text_set(
+		return last_error_set(
 			-EINVAL, "%s='%s' needs a unit (for example %ss)", name, value, value);
 	if (!units->suffix)
-		return text_set(-EINVAL, "%s='%s' has the unknown unit '%s'", name, value, end);
+		return last_error_set(
+			-EINVAL, "%s='%s' has the unknown unit '%s'", name, value, end);
 	if (n > max / units->factor)
-		return text_set(-EINVAL, "%s='%s' is too large", name, value);
+		return last_error_set(-EINVAL, "%s='%s' is too large", name, value);
 	*ret = n * units->factor;
 	return 0;
 }
 
-static int env_u32(const char *name, const struct unit *units, uint32_t max, uint32_t *ret)
+static int env_u32(const char *name, const struct option_unit *units, uint32_t max, uint32_t *ret)
 {
 	uint64_t value = *ret;
 	int rc = env_number(name, units, max, &value);
@@ -102,7 +104,7 @@ static int env_bool(const char *name, bool *ret)
 			*ret = i >= 4;
 			return 0;
 		}
-	return text_set(-EINVAL, "%s='%s' is neither yes nor no", name, value);
+	return last_error_set(-EINVAL, "%s='%s' is neither yes nor no", name, value);
 }
 
 static int env_loss(bool *ret)
@@ -112,7 +114,7 @@ static int env_loss(bool *ret)
 	if (!value)
 		return 0;
 	if (strcasecmp(value, "abort") != 0 && strcasecmp(value, "shrink") != 0)
-		return text_set(
+		return last_error_set(
 			-EINVAL, "BPS_ON_AGENT_LOSS='%s' is neither abort nor shrink", value);
 	*ret = !strcasecmp(value, "shrink");
 	return 0;
@@ -176,20 +178,20 @@ static const struct launcher *find_launcher(void)
 	return NULL;
 }
 
-static int scale_machines(const struct launcher *l, struct options *o)
+static int scale_machines(const struct launcher *l, struct client_options *o)
 {
 	int32_t per = o->local_size > 0 ? o->local_size : 1;
 	int32_t local = o->local_rank >= 0 ? o->local_rank : 0;
 
 	if ((int64_t)o->size * per > CTL_WORKERS_MAX)
-		return text_set(-EINVAL, "%s x %s is more than %d workers", l->size, l->local_size,
-			CTL_WORKERS_MAX);
+		return last_error_set(-EINVAL, "%s x %s is more than %d workers", l->size,
+			l->local_size, CTL_WORKERS_MAX);
 	o->size *= per;
 	o->rank = o->rank < o->size ? o->rank * per + local : o->rank;
 	return env_count(l->global_rank, &o->rank);
 }
 
-static void take_job(const struct launcher *l, struct options *o)
+static void take_job(const struct launcher *l, struct client_options *o)
 {
 	const char *job = env(l->job[0]) ? env(l->job[0]) : env(l->job[1]);
 	const char *step = env(l->job_step);
@@ -198,7 +200,7 @@ static void take_job(const struct launcher *l, struct options *o)
 		snprintf(o->job, sizeof(o->job), "%s%s%s", job, step ? "." : "", step ? step : "");
 }
 
-static int take_place(const struct launcher *l, struct options *o)
+static int take_place(const struct launcher *l, struct client_options *o)
 {
 	int rc;
 
@@ -209,22 +211,23 @@ static int take_place(const struct launcher *l, struct options *o)
 	if (l->is_per_machine && (rc = scale_machines(l, o)) < 0)
 		return rc;
 	if (o->size < 1)
-		return text_set(
+		return last_error_set(
 			-EINVAL, "%s='%s' is not a number of workers", l->size, env(l->size));
 	if (o->rank >= o->size && !o->is_elastic)
-		return text_set(-EINVAL, "rank %d (%s='%s') is not below the size %d (%s='%s')",
-			o->rank, l->rank, env(l->rank), o->size, l->size, env(l->size));
+		return last_error_set(-EINVAL,
+			"rank %d (%s='%s') is not below the size %d (%s='%s')", o->rank, l->rank,
+			env(l->rank), o->size, l->size, env(l->size));
 	return 0;
 }
 
 /* is_placed: the caller gave rank and size, so the launcher's local rank and size would not fit to
  * them. */
-static int take_launcher(bool is_placed, struct options *o)
+static int take_launcher(bool is_placed, struct client_options *o)
 {
 	const struct launcher *l = find_launcher();
 
 	if (!l && !is_placed && env("BPS_RANK"))
-		return text_set(-EINVAL, "BPS_RANK is set but BPS_SIZE is not");
+		return last_error_set(-EINVAL, "BPS_RANK is set but BPS_SIZE is not");
 	if (!l)
 		return 0;
 	take_job(l, o);
@@ -239,7 +242,7 @@ static uint32_t spin_default_us(void)
 	return sysconf(_SC_NPROCESSORS_ONLN) <= 2 ? 0 : SPIN_DEFAULT_US;
 }
 
-static int take_settings(struct options *o)
+static int take_settings(struct client_options *o)
 {
 	uint32_t backup = 0;
 	int rc;
@@ -267,8 +270,8 @@ static int copy_text(char *dst, size_t room, const char *src, const char *what)
 	if (!src)
 		return 0;
 	if (!*src || strlen(src) >= room)
-		return text_set(-EINVAL, "%s '%.40s%s' has %zu bytes, not 1 to %zu", what, src,
-			strlen(src) > 40 ? "..." : "", strlen(src), room - 1);
+		return last_error_set(-EINVAL, "%s '%.40s%s' has %zu bytes, not 1 to %zu", what,
+			src, strlen(src) > 40 ? "..." : "", strlen(src), room - 1);
 	memcpy(dst, src, strlen(src) + 1);
 	return 0;
 }
@@ -282,27 +285,28 @@ static int hex_digit(char c)
 }
 
 /* A secret: the sentence does not show it. */
-static int take_token(struct options *o)
+static int take_token(struct client_options *o)
 {
 	const char *hex = env("BPS_JOB_TOKEN");
 
 	if (!hex)
 		return 0;
 	if (strlen(hex) != 2 * sizeof(o->token))
-		return text_set(-EINVAL, "BPS_JOB_TOKEN has %zu characters, not %zu hex digits",
-			strlen(hex), 2 * sizeof(o->token));
+		return last_error_set(-EINVAL,
+			"BPS_JOB_TOKEN has %zu characters, not %zu hex digits", strlen(hex),
+			2 * sizeof(o->token));
 	for (size_t i = 0; i < sizeof(o->token); i++) {
 		int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
 
 		if (high < 0 || low < 0)
-			return text_set(-EINVAL, "BPS_JOB_TOKEN is not all hex digits");
+			return last_error_set(-EINVAL, "BPS_JOB_TOKEN is not all hex digits");
 		o->token[i] = (uint8_t)(high << 4 | low);
 	}
 	o->has_token = true;
 	return 0;
 }
 
-static void take_given(const struct bps_options *opt, struct options *o)
+static void take_given(const struct bps_options *opt, struct client_options *o)
 {
 	if (opt->rank >= 0)
 		o->rank = opt->rank;
@@ -332,27 +336,28 @@ static void take_given(const struct bps_options *opt, struct options *o)
 		o->grace_ms = opt->backup_grace_ms;
 }
 
-static int check_place(const struct options *o)
+static int check_place(const struct client_options *o)
 {
 	if (o->size < 1 || o->size > CTL_WORKERS_MAX)
-		return text_set(-EINVAL, "size %d is not 1 to %d", o->size, CTL_WORKERS_MAX);
+		return last_error_set(-EINVAL, "size %d is not 1 to %d", o->size, CTL_WORKERS_MAX);
 	if (o->rank >= o->max_size)
-		return text_set(-EINVAL, "rank %d is not below the size %d", o->rank, o->max_size);
+		return last_error_set(
+			-EINVAL, "rank %d is not below the size %d", o->rank, o->max_size);
 	if (o->local_size > o->size)
-		return text_set(
+		return last_error_set(
 			-EINVAL, "local size %d is above the size %d", o->local_size, o->size);
 	if (o->local_size >= 0 && o->local_rank >= o->local_size)
-		return text_set(-EINVAL, "local rank %d is not below the local size %d",
+		return last_error_set(-EINVAL, "local rank %d is not below the local size %d",
 			o->local_rank, o->local_size);
 	return 0;
 }
 
-static int settle_elastic(struct options *o)
+static int settle_elastic(struct client_options *o)
 {
 	if (!o->is_elastic || o->max_size <= 0)
 		o->max_size = o->size;
 	if (o->max_size < o->size || o->max_size > CTL_WORKERS_MAX)
-		return text_set(-EINVAL,
+		return last_error_set(-EINVAL,
 			"max_size %d (BPS_MAX_SIZE) has to be from %d, the size with which the job "
 			"begins, to %d",
 			o->max_size, o->size, CTL_WORKERS_MAX);
@@ -360,9 +365,9 @@ static int settle_elastic(struct options *o)
 	return 0;
 }
 
-int options_resolve(const struct bps_options *opt, struct options *ret)
+int client_options_resolve(const struct bps_options *opt, struct client_options *ret)
 {
-	struct options o = {.job = "default",
+	struct client_options o = {.job = "default",
 		.socket = LOCAL_SOCKET,
 		.rank = -1,
 		.size = 1,
@@ -379,7 +384,7 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 		opt = &none;
 	}
 	if (opt->abi != BPS_ABI)
-		return text_set(-EINVAL,
+		return last_error_set(-EINVAL,
 			"options have ABI %u, the library %u (was bps_options_init called?)",
 			opt->abi, BPS_ABI);
 	if (opt->elastic > 0)
@@ -395,7 +400,7 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 		return rc;
 	take_given(opt, &o);
 	if (opt->on_agent_loss > BPS_LOSS_SHRINK)
-		return text_set(-EINVAL, "on_agent_loss %d is not known", opt->on_agent_loss);
+		return last_error_set(-EINVAL, "on_agent_loss %d is not known", opt->on_agent_loss);
 	rc = settle_elastic(&o);
 	if (rc < 0)
 		return rc;
@@ -403,7 +408,7 @@ int options_resolve(const struct bps_options *opt, struct options *ret)
 	if (rc < 0)
 		return rc;
 	if (o.backup && o.is_deterministic)
-		return text_set(-EINVAL,
+		return last_error_set(-EINVAL,
 			"deterministic sums wait for every machine, with backup machines they do "
 			"not: choose one (BPS_DETERMINISTIC, BPS_BACKUP)");
 	if (!o.backup)

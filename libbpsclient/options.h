@@ -14,7 +14,7 @@ struct bps_options;
 #define OPTIONS_TOKEN_BYTES  32
 #define OPTIONS_SOCKET_BYTES 108 /* of sun_path */
 
-struct options {
+struct client_options {
 	char job[OPTIONS_JOB_BYTES];
 	char socket[OPTIONS_SOCKET_BYTES];
 	int32_t rank; /* -1: to be assigned */
@@ -38,5 +38,5 @@ struct options {
 
 /* opt: NULL takes all from the environment. Errors: -EINVAL with the thread's sentence naming the
  * variable or member. */
-int options_resolve(const struct bps_options *opt, struct options *ret);
+int client_options_resolve(const struct bps_options *opt, struct client_options *ret);
 #endif

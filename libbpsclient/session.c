@@ -18,7 +18,7 @@
 
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
 
-struct frame {
+struct session_frame {
 	struct local_msg msg;
 	void *mem;
 	int fds[LOCAL_FDS_ROOM];
@@ -27,7 +27,7 @@ struct frame {
 
 /* ---- failure ---- */
 
-/* Record the first failure. Caller has the turn. */
+/* Record the first failure. Caller holds the lock. */
 static int session_fail(struct session *s, int code, const char *text)
 {
 	if (!atomic_load_explicit(&s->failure, memory_order_relaxed)) {
@@ -38,7 +38,7 @@ static int session_fail(struct session *s, int code, const char *text)
 	return code;
 }
 
-/* The connection is of no more use: nothing is read from it again. Caller has the turn. */
+/* The connection is of no more use: nothing is read from it again. Caller holds the lock. */
 static int session_cut(struct session *s, int code, const char *why)
 {
 	struct err_text text;
@@ -73,15 +73,15 @@ static int code_of(uint32_t wire, int fallback)
 
 /* ---- frames ---- */
 
-static void frame_free(struct frame *f)
+static void frame_free(struct session_frame *f)
 {
 	for (unsigned i = 0; i < f->n_fds; i++)
 		close(f->fds[i]);
 	free(f->mem);
-	*f = (struct frame){.mem = NULL};
+	*f = (struct session_frame){.mem = NULL};
 }
 
-static int take_fd(struct frame *f, unsigned i)
+static int take_fd(struct session_frame *f, unsigned i)
 {
 	int fd = f->fds[i];
 
@@ -89,7 +89,7 @@ static int take_fd(struct frame *f, unsigned i)
 	return fd;
 }
 
-static int add_arena(struct session *s, struct frame *f)
+static int add_arena(struct session *s, struct session_frame *f)
 {
 	int fd = f->n_fds == 1 ? f->fds[0] : -1;
 	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
@@ -117,7 +117,7 @@ static void note_job(struct session *s, const struct local_job *m)
 }
 
 /* What may come at any time. Answers to requests that were given up are dropped. */
-static int handle_unasked(struct session *s, struct frame *f)
+static int handle_unasked(struct session *s, struct session_frame *f)
 {
 	int rc;
 
@@ -151,12 +151,12 @@ static int handle_unasked(struct session *s, struct frame *f)
 }
 
 /* Receive one frame. 1, or -EAGAIN, -ETIMEDOUT, or the failure that this has become. */
-static int receive(struct session *s, struct frame *f, uint32_t timeout_ms)
+static int receive(struct session *s, struct session_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
 	int rc;
 
-	*f = (struct frame){.mem = NULL};
+	*f = (struct session_frame){.mem = NULL};
 	rc = local_recv(s->sock, &f->msg, &f->mem, f->fds, &f->n_fds, timeout_ms, &err);
 	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT)
 		return rc;
@@ -167,10 +167,10 @@ static int receive(struct session *s, struct frame *f, uint32_t timeout_ms)
 	return session_cut(s, BPS_ENOAGENT, err.s);
 }
 
-/* Handle all that has come. Caller has the turn. */
+/* Handle all that has come. Caller holds the lock. */
 static void drain(struct session *s)
 {
-	struct frame f;
+	struct session_frame f;
 	int rc = 1;
 
 	while (!s->is_cut && rc > 0) {
@@ -205,10 +205,10 @@ static void sent(uint16_t type)
 		FAILPOINT(CLIENT_CLOSE_SENT);
 }
 
-/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller has
- * the turn. */
-static int await_answer(
-	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct frame *f)
+/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller holds
+ * the lock. */
+static int await_answer(struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns,
+	struct session_frame *f)
 {
 	int rc;
 
@@ -225,9 +225,9 @@ static int await_answer(
 	}
 }
 
-/* Send m and receive its answer, which the caller frees. Caller has the turn. */
+/* Send m and receive its answer, which the caller frees. Caller holds the lock. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
-	uint64_t deadline_ns, struct frame *f)
+	uint64_t deadline_ns, struct session_frame *f)
 {
 	int rc;
 
@@ -243,7 +243,7 @@ static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
 	return await_answer(s, answer_type, m->seq, deadline_ns, f);
 }
 
-/* Sentence for a request that did not get its answer. Caller has the turn. */
+/* Sentence for a request that did not get its answer. Caller holds the lock. */
 static int explain_request(struct session *s, int rc, const char *what, struct err_text *err)
 {
 	int failure = atomic_load_explicit(&s->failure, memory_order_relaxed);
@@ -263,7 +263,7 @@ static int explain_request(struct session *s, int rc, const char *what, struct e
 static int connect_agent(struct session *s, struct err_text *err)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	const struct options *o = s->options;
+	const struct client_options *o = s->options;
 	/* connect() blocks while the agent's backlog is full, at most this long. */
 	struct timeval tv = {
 		.tv_sec = o->open_timeout_ms / 1000, .tv_usec = o->open_timeout_ms % 1000 * 1000};
@@ -285,7 +285,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 		cause == EACCES ? "is this user in the socket's group?" : "is bps-agent running?");
 }
 
-static int map_control(struct session *s, struct frame *f, struct err_text *err)
+static int map_control(struct session *s, struct session_frame *f, struct err_text *err)
 {
 	struct stat st;
 	void *page = NULL;
@@ -312,7 +312,7 @@ static int map_control(struct session *s, struct frame *f, struct err_text *err)
 
 static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
-	const struct options *o = s->options;
+	const struct client_options *o = s->options;
 	struct local_msg m = {.type = LOCAL_HELLO,
 		.hello = {.abi = LOCAL_ABI,
 			.version = BPS_VERSION,
@@ -329,7 +329,7 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.max_size = (uint32_t)o->max_size,
 			.machine_size = o->local_size > 0 ? (uint32_t)o->local_size : 1,
 			.token = {o->token, o->has_token ? sizeof(o->token) : 0}}};
-	struct frame f = {.mem = NULL};
+	struct session_frame f = {.mem = NULL};
 	int rc;
 
 	rc = request(s, &m, LOCAL_WELCOME, deadline_ns, &f);
@@ -349,9 +349,9 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 
 static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *err)
 {
-	const struct options *o = s->options;
+	const struct client_options *o = s->options;
 	struct err_text why = {""};
-	struct frame f;
+	struct session_frame f;
 	int rc;
 
 	while (!s->is_complete && !atomic_load_explicit(&s->failure, memory_order_relaxed)) {
@@ -398,13 +398,13 @@ static int connect_and_attach(struct session *s, uint64_t deadline_ns, struct er
 	return rc;
 }
 
-int session_open(struct session *s, const struct options *options, struct err_text *err)
+int session_open(struct session *s, const struct client_options *options, struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(options->open_timeout_ms);
 	int rc;
 
 	*s = (struct session){.options = options, .sock = -1, .event_fd = -1};
-	turn_init(&s->turn);
+	timed_lock_init(&s->lock);
 	rc = connect_and_attach(s, deadline_ns, err);
 	if (!rc)
 		rc = await_job(s, deadline_ns, err);
@@ -422,7 +422,7 @@ void session_close(struct session *s)
 		close(s->event_fd);
 	if (s->sock >= 0)
 		close(s->sock);
-	turn_fini(&s->turn);
+	timed_lock_fini(&s->lock);
 }
 
 /* ---- requests ---- */
@@ -453,10 +453,10 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 {
 	struct local_msg m = {.type = LOCAL_DECLARE, .declare = {.n_tensors = n}};
 	uint64_t deadline_ns = clock_deadline(s->options->timeout_ms);
-	struct frame f = {.mem = NULL};
+	struct session_frame f = {.mem = NULL};
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = timed_lock_take(&s->lock, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot declare: the agent is slow");
 	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
@@ -469,19 +469,19 @@ int session_declare(struct session *s, const struct local_decl *decls, const uin
 	if (rc < 0)
 		rc = explain_request(s, rc, "cannot declare", err);
 	frame_free(&f);
-	turn_give(&s->turn);
+	timed_lock_give(&s->lock);
 	return rc;
 }
 
-/* Take the turn, send m and get its answer. 0: the caller looks at it and calls answered().
+/* Take the lock, send m and receive its answer. After 0 the caller reads it and calls answered().
  * Errors: as a request's, with a sentence that begins with what failed. */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
-	const char *what, struct frame *f, struct err_text *err)
+	const char *what, struct session_frame *f, struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
-	int rc = turn_take(&s->turn, deadline_ns);
+	int rc = timed_lock_take(&s->lock, deadline_ns);
 
-	*f = (struct frame){.mem = NULL};
+	*f = (struct session_frame){.mem = NULL};
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "%s: the agent is slow", what);
 	rc = request(s, m, answer_type, deadline_ns, f);
@@ -489,20 +489,20 @@ static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uin
 		return 0;
 	rc = explain_request(s, rc, what, err);
 	frame_free(f);
-	turn_give(&s->turn);
+	timed_lock_give(&s->lock);
 	return rc;
 }
 
-static void answered(struct session *s, struct frame *f)
+static void answered(struct session *s, struct session_frame *f)
 {
 	frame_free(f);
-	turn_give(&s->turn);
+	timed_lock_give(&s->lock);
 }
 
 int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_DEVICE};
-	struct frame f;
+	struct session_frame f;
 	int rc;
 
 	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot ask for the executor", &f, err);
@@ -522,11 +522,11 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_FINISH};
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
-	struct frame f = {.mem = NULL};
+	struct session_frame f = {.mem = NULL};
 	struct err_text why = {""};
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = timed_lock_take(&s->lock, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "cannot finish: the agent is slow");
 	rc = request(s, &m, LOCAL_FINISHED, deadline_ns, &f);
@@ -538,7 +538,7 @@ int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
 		rc = explain_request(s, rc, "cannot finish", err);
 	}
 	frame_free(&f);
-	turn_give(&s->turn);
+	timed_lock_give(&s->lock);
 	if (rc != -ETIMEDOUT)
 		return rc;
 	session_why(s, UINT32_MAX, 0, &why);
@@ -551,17 +551,17 @@ int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_t
 {
 	struct local_msg m = {.type = LOCAL_WHY, .why = {.tensor = tensor, .round = round}};
 	uint64_t deadline_ns = clock_deadline(SESSION_WHY_MS);
-	struct frame f = {.mem = NULL};
+	struct session_frame f = {.mem = NULL};
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = timed_lock_take(&s->lock, deadline_ns);
 	if (rc < 0)
 		return rc;
 	rc = request(s, &m, LOCAL_TEXT, deadline_ns, &f);
 	if (!rc)
 		err_set(ret, 0, "%s", f.msg.text.text);
 	frame_free(&f);
-	turn_give(&s->turn);
+	timed_lock_give(&s->lock);
 	return rc;
 }
 
@@ -569,11 +569,11 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
 	struct session_passed *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_BARRIER, .barrier = {.number = number}};
-	struct frame f = {.mem = NULL};
+	struct session_frame f = {.mem = NULL};
 	struct err_text why = {""};
 	int rc;
 
-	rc = turn_take(&s->turn, deadline_ns);
+	rc = timed_lock_take(&s->lock, deadline_ns);
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "barrier: the agent is slow");
 	rc = request(s, &m, LOCAL_PASSED, deadline_ns, &f);
@@ -587,7 +587,7 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
 		rc = explain_request(s, rc, "barrier", err);
 	}
 	frame_free(&f);
-	turn_give(&s->turn);
+	timed_lock_give(&s->lock);
 	if (rc != -ETIMEDOUT)
 		return rc;
 	session_why(s, UINT32_MAX, 0, &why);
@@ -596,11 +596,11 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
 		timeout_ms, *why.s ? why.s : "the agent does not say who is missing");
 }
 
-int session_people(struct session *s, uint32_t tensor, uint32_t first,
+int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_ASK, .ask = {.tensor = tensor, .first = first}};
-	struct frame f;
+	struct session_frame f;
 	int rc;
 
 	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot ask who is there", &f, err);
@@ -614,7 +614,7 @@ int session_people(struct session *s, uint32_t tensor, uint32_t first,
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_ASK_TRAFFIC};
-	struct frame f;
+	struct session_frame f;
 	int rc;
 
 	rc = ask(
@@ -637,37 +637,37 @@ void session_publish(struct session *s)
 		(void)!write(s->event_fd, &one, sizeof(one));
 }
 
-int session_hear(struct session *s, uint32_t timeout_ms)
+int session_await_failure(struct session *s, uint32_t timeout_ms)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	struct pollfd p = {.fd = s->sock, .events = POLLIN};
 	uint32_t left = 1;
 
-	if (!turn_take(&s->turn, deadline_ns)) {
+	if (!timed_lock_take(&s->lock, deadline_ns)) {
 		drain(s);
 		while (!atomic_load_explicit(&s->failure, memory_order_relaxed) && left) {
 			left = clock_left_ms(deadline_ns);
 			poll(&p, 1, (int)left);
 			drain(s);
 		}
-		turn_give(&s->turn);
+		timed_lock_give(&s->lock);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);
 }
 
-int session_look(struct session *s)
+int session_poll(struct session *s)
 {
 	uint64_t now = clock_now_ns();
-	uint64_t due = atomic_load_explicit(&s->look_due_ns, memory_order_relaxed);
+	uint64_t due = atomic_load_explicit(&s->poll_due_ns, memory_order_relaxed);
 
-	/* Relaxed: the exchange only chooses one thread, what it finds is under the turn. */
+	/* Relaxed: the exchange only chooses one thread, what it finds is under the lock. */
 	if (now >= due &&
-		atomic_compare_exchange_strong_explicit(&s->look_due_ns, &due,
-			now + (uint64_t)SESSION_LOOK_MS * 1000000, memory_order_relaxed,
+		atomic_compare_exchange_strong_explicit(&s->poll_due_ns, &due,
+			now + (uint64_t)SESSION_POLL_MS * 1000000, memory_order_relaxed,
 			memory_order_relaxed) &&
-		!turn_take(&s->turn, 0)) {
+		!timed_lock_take(&s->lock, 0)) {
 		drain(s);
-		turn_give(&s->turn);
+		timed_lock_give(&s->lock);
 	}
 	return atomic_load_explicit(&s->failure, memory_order_acquire);
 }

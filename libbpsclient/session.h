@@ -5,8 +5,8 @@
  *
  *   session_open ── JOINED ── session_fail (job failed, agent gone, protocol broken) ── session_close
  *
- * Threads: any thread may call anything but open and close. The turn serialises the socket: the one
- * thread that has it sends a request and reads until its answer, handling what comes in between.
+ * Threads: any thread may call anything but open and close. The lock serialises the socket: the
+ * thread that holds it sends a request and reads until its answer, handling what comes in between.
  * Completions do not pass here: they are read from the control page. A failure is final, and seen
  * by all threads through `failure`.
  *
@@ -23,7 +23,7 @@
 #include "libbpsclient/timed_lock.h"
 
 struct session {
-	const struct options *options; /* the caller's, outlives the session */
+	const struct client_options *options; /* the caller's, outlives the session */
 	int sock, event_fd;
 	struct local_control *control;
 	size_t control_bytes;
@@ -35,17 +35,17 @@ struct session {
 	bool is_new;                                 /* and we joined at it; */
 	uint32_t root;                               /* the lowest rank that did not */
 
-	struct turn turn;
+	struct timed_lock lock; /* of the socket */
 
-	/* Of the thread that has the turn. */
+	/* Of the thread that holds the lock. */
 	uint32_t seq;
-	struct arenas arenas;
+	struct mapped_arenas arenas;
 	bool is_cut;      /* the socket is of no more use */
 	uint16_t n_types; /* the agent knows smaller types of messages than this */
 	struct err_text failure_text;
 
 	_Atomic int failure; /* 0 or why nothing goes on; partner: session_fail stores it last */
-	_Atomic uint64_t look_due_ns; /* when the socket is to be looked at again */
+	_Atomic uint64_t poll_due_ns; /* when the socket is to be looked at again */
 };
 
 /* Where one declared tensor lives. code: 0, or why it was refused (negative; text says it). */
@@ -60,7 +60,7 @@ struct session_slot {
 /* Connect, attach, and wait until the job is complete (options->open_timeout_ms).
  * Errors: BPS_ENOAGENT, BPS_ETIMEDOUT, BPS_EPROTO, BPS_EVERSION, or what the agent refuses with;
  * err is the sentence. */
-int session_open(struct session *s, const struct options *options, struct err_text *err);
+int session_open(struct session *s, const struct client_options *options, struct err_text *err);
 /* Drop the connection and unmap everything. */
 void session_close(struct session *s);
 
@@ -89,21 +89,21 @@ int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, ui
 /* Ask who is in the job (tensor UINT32_MAX), or behind that tensor's last sum, from the first-th
  * on; fn is called with the answer. Errors: the session's failure, BPS_ETIMEDOUT, with a
  * sentence. */
-int session_people(struct session *s, uint32_t tensor, uint32_t first,
+int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err);
-/* Ask what the agent has moved over the network. Errors: as session_people; -EOPNOTSUPP the agent
+/* Ask what the agent has moved over the network. Errors: as session_workers; -EOPNOTSUPP the agent
  * is of a release that does not tell. */
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err);
 /* Wake the agent if it sleeps; the caller has pushed submissions. */
 void session_publish(struct session *s);
 /* Read what the agent says, for so long at most, until that is why the session has failed. Other
  * threads' requests wait meanwhile. Returns the failure's code, or 0. Thread: any. */
-int session_hear(struct session *s, uint32_t timeout_ms);
-/* See whether the agent has said or become something, at most every SESSION_LOOK_MS for all threads
+int session_await_failure(struct session *s, uint32_t timeout_ms);
+/* See whether the agent has said or become something, at most every SESSION_POLL_MS for all threads
  * together.
  * Returns the failure's code or 0. */
-#define SESSION_LOOK_MS 200
-int session_look(struct session *s);
+#define SESSION_POLL_MS 200
+int session_poll(struct session *s);
 /* The failure's code and sentence, or 0. */
 int session_failure(struct session *s, struct err_text *ret);
 #endif

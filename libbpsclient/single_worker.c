@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int solo_declare(struct bps_tensor *t)
+int single_worker_declare(struct bps_tensor *t)
 {
 	size_t slot = (t->bytes + LOCAL_ALIGN - 1) / LOCAL_ALIGN * LOCAL_ALIGN;
 	char *slots = aligned_alloc(LOCAL_ALIGN, 3 * slot);
@@ -13,15 +13,15 @@ int solo_declare(struct bps_tensor *t)
 	if (!slots)
 		return -ENOMEM;
 	memset(slots, 0, slot); /* as shared memory would be */
-	t->solo_slots = slots;
+	t->own_slots = slots;
 	t->in = slots;
 	t->out[0] = slots + slot;
 	t->out[1] = slots + 2 * slot;
-	t->entry = &t->solo_entry;
+	t->entry = &t->own_entry;
 	return 0;
 }
 
-void solo_submit(struct bps_tensor *t)
+void single_worker_submit(struct bps_tensor *t)
 {
 	memcpy((void *)(uintptr_t)t->out[t->round & 1], t->in, t->bytes);
 	atomic_store_explicit(&t->entry->workers, 1, memory_order_relaxed);

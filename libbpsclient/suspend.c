@@ -18,13 +18,13 @@
 
 static void tensor_detach(struct bps_tensor *t)
 {
-	free(t->solo_slots);
-	t->solo_slots = NULL;
-	atomic_store_explicit(&t->solo_entry.done_round, 0, memory_order_relaxed);
-	atomic_store_explicit(&t->solo_entry.status, 0, memory_order_relaxed);
-	atomic_store_explicit(&t->solo_entry.workers, 0, memory_order_relaxed);
-	atomic_store_explicit(&t->solo_entry.workers_most, 0, memory_order_relaxed);
-	t->entry = &t->solo_entry;
+	free(t->own_slots);
+	t->own_slots = NULL;
+	atomic_store_explicit(&t->own_entry.done_round, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->own_entry.status, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->own_entry.workers, 0, memory_order_relaxed);
+	atomic_store_explicit(&t->own_entry.workers_most, 0, memory_order_relaxed);
+	t->entry = &t->own_entry;
 	t->in = NULL;
 	t->out[0] = t->out[1] = NULL;
 	t->round = 0;
@@ -46,19 +46,19 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 	if (rc < 0)
 		return rc;
 	if (b->gpu)
-		return text_set(-EOPNOTSUPP,
+		return last_error_set(-EOPNOTSUPP,
 			"suspend: job '%s' has tensors in the memory of GPUs: close and open it",
 			b->options.job);
 	t = client_in_flight(b);
 	if (t)
-		return text_set(BPS_EBUSY,
+		return last_error_set(BPS_EBUSY,
 			"tensor '%s': round %llu is in flight, wait for it first", t->name,
 			(unsigned long long)t->round);
-	if (!b->is_solo) {
-		rc = session_failure(&b->session, text_own());
+	if (!b->is_single) {
+		rc = session_failure(&b->session, last_error_text());
 		if (!rc)
 			rc = session_finish(&b->session,
-				timeout_ms ? timeout_ms : b->options.timeout_ms, text_own());
+				timeout_ms ? timeout_ms : b->options.timeout_ms, last_error_text());
 		if (rc == BPS_ETIMEDOUT)
 			return rc; /* to be called again */
 		session_close(&b->session);
@@ -84,7 +84,7 @@ static int declare_all(struct bps *b)
 	int rc;
 
 	if (!all)
-		return text_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "out of memory");
 	for (unsigned i = 0; i < CLIENT_BUCKETS; i++)
 		for (struct bps_tensor *t = b->buckets[i]; t && n < b->n_declared; t = t->next)
 			all[n++] = t;
@@ -96,15 +96,15 @@ static int declare_all(struct bps *b)
 
 int bps_resume(struct bps *b, int32_t rank, int32_t size)
 {
-	struct options was;
+	struct client_options was;
 	int rc = client_check_own(b);
 
 	if (rc < 0)
 		return rc;
 	if (!b->is_suspended)
-		return text_set(-EINVAL, "resume: job '%s' is not suspended", b->options.job);
+		return last_error_set(-EINVAL, "resume: job '%s' is not suspended", b->options.job);
 	if (size < 1 || size > CLIENT_WORKERS_MAX || rank >= size)
-		return text_set(-EINVAL, "resume: rank %d of %d workers", rank, size);
+		return last_error_set(-EINVAL, "resume: rank %d of %d workers", rank, size);
 	was = b->options;
 	b->options.rank = rank < 0 ? -1 : rank;
 	b->options.size = size;
@@ -119,7 +119,7 @@ int bps_resume(struct bps *b, int32_t rank, int32_t size)
 	b->is_suspended = false;
 	rc = declare_all(b);
 	if (rc < 0) { /* some have no buffers: it is not the job that it was */
-		if (!b->is_solo)
+		if (!b->is_single)
 			session_close(&b->session);
 		detach_all(b);
 		b->is_suspended = true;

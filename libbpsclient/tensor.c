@@ -74,7 +74,7 @@ static struct bps_tensor *add_tensor(struct bps *b, const struct bps_decl *d)
 
 void tensor_free(struct bps_tensor *t)
 {
-	free(t->solo_slots);
+	free(t->own_slots);
 	free(t->name);
 	free(t);
 }
@@ -87,12 +87,12 @@ static int check_decl(const struct bps_decl *d)
 
 	n_name = d->name ? strnlen(d->name, NAME_MAX_BYTES + 1) : 0;
 	if (!n_name || n_name > NAME_MAX_BYTES)
-		return text_set(-EINVAL, "a tensor's name has 1 to %d bytes", NAME_MAX_BYTES);
+		return last_error_set(-EINVAL, "a tensor's name has 1 to %d bytes", NAME_MAX_BYTES);
 	if (!bytes)
-		return text_set(
+		return last_error_set(
 			-EINVAL, "tensor '%s': %d is no element type", d->name, (int)d->dtype);
 	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
-		return text_set(-EINVAL, "tensor '%s': %llu elements", d->name,
+		return last_error_set(-EINVAL, "tensor '%s': %llu elements", d->name,
 			(unsigned long long)d->n_elems);
 	return 0;
 }
@@ -102,12 +102,12 @@ static int check_agrees(
 {
 	if (t->region != (place ? place->region : 0) ||
 		(place && t->region_offset != place->offset))
-		return text_set(BPS_EMISMATCH,
+		return last_error_set(BPS_EMISMATCH,
 			"rank %d declares tensor '%s' in other memory than before", t->b->rank,
 			d->name);
 	if (t->dtype == d->dtype && t->n_elems == d->n_elems)
 		return 0;
-	return text_set(BPS_EMISMATCH,
+	return last_error_set(BPS_EMISMATCH,
 		"rank %d declares tensor '%s' as %s[%llu], but has declared it as %s[%llu]",
 		t->b->rank, d->name, dtype_name(d->dtype), (unsigned long long)d->n_elems,
 		dtype_name(t->dtype), (unsigned long long)t->n_elems);
@@ -129,7 +129,7 @@ static int collect_new(struct bps *b, const struct bps_decl *decls,
 		if (!t) {
 			t = add_tensor(b, &decls[i]);
 			if (!t)
-				return text_set(-ENOMEM, "out of memory");
+				return last_error_set(-ENOMEM, "out of memory");
 			if (place) {
 				t->region = place->region;
 				t->region_offset = place->offset;
@@ -144,9 +144,9 @@ static int collect_new(struct bps *b, const struct bps_decl *decls,
 static int adopt_slot(struct bps_tensor *t, const struct session_slot *slot)
 {
 	if (slot->code && strstr(slot->text.s, t->name))
-		return text_set(slot->code, "%s", slot->text.s);
+		return last_error_set(slot->code, "%s", slot->text.s);
 	if (slot->code)
-		return text_set(slot->code, "tensor '%s' in job '%s': %s", t->name,
+		return last_error_set(slot->code, "tensor '%s' in job '%s': %s", t->name,
 			t->b->options.job, slot->text.s);
 	t->idx = slot->tensor;
 	t->in = slot->in;
@@ -168,7 +168,7 @@ static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 	int rc;
 
 	if (!slots)
-		return text_set(-ENOMEM, "out of memory");
+		return last_error_set(-ENOMEM, "out of memory");
 	for (uint32_t i = 0; i < n; i++) {
 		decls[i] = (struct local_decl){.name = tensors[i]->name,
 			.dtype = (uint8_t)tensors[i]->dtype,
@@ -177,7 +177,7 @@ static int declare_chunk(struct bps *b, struct bps_tensor **tensors, uint32_t n)
 			.region_offset = tensors[i]->region_offset};
 		bytes[i] = tensors[i]->bytes;
 	}
-	rc = session_declare(&b->session, decls, bytes, n, slots, text_own());
+	rc = session_declare(&b->session, decls, bytes, n, slots, last_error_text());
 	for (uint32_t i = 0; !rc && i < n; i++)
 		rc = adopt_slot(tensors[i], &slots[i]);
 	free(slots);
@@ -189,10 +189,10 @@ static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
 	uint32_t chunk;
 	int rc = 0;
 
-	if (b->is_solo) {
+	if (b->is_single) {
 		for (size_t i = 0; !rc && i < n; i++)
-			rc = solo_declare(tensors[i]);
-		return rc < 0 ? text_set(rc, "out of memory") : 0;
+			rc = single_worker_declare(tensors[i]);
+		return rc < 0 ? last_error_set(rc, "out of memory") : 0;
 	}
 	for (size_t done = 0; !rc && done < n; done += chunk) {
 		chunk = n - done < LOCAL_DECLARE_MAX ? (uint32_t)(n - done) : LOCAL_DECLARE_MAX;
@@ -211,7 +211,7 @@ static int declare(struct bps *b, const struct bps_decl *decls, const struct ten
 	int rc;
 
 	if (!pending || !found) {
-		rc = text_set(-ENOMEM, "out of memory");
+		rc = last_error_set(-ENOMEM, "out of memory");
 		goto out;
 	}
 	pthread_mutex_lock(&b->declare_mutex);
@@ -261,8 +261,8 @@ int tensor_check_decl(const struct bps_decl *d)
 	int rc = check_decl(d);
 
 	if (!rc && !strncmp(d->name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
-		rc = text_set(-EINVAL, "tensor '%s': names in '%s' are the library's own", d->name,
-			CLIENT_NAME_PREFIX);
+		rc = last_error_set(-EINVAL, "tensor '%s': names in '%s' are the library's own",
+			d->name, CLIENT_NAME_PREFIX);
 	return rc;
 }
 
@@ -288,7 +288,7 @@ int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t 
 
 static uint64_t done_round(const struct bps_tensor *t)
 {
-	/* Acquire: partner is local_done, or solo_submit in this thread. */
+	/* Acquire: partner is local_done, or single_worker_submit in this thread. */
 	return atomic_load_explicit(&t->entry->done_round, memory_order_acquire);
 }
 
@@ -314,7 +314,7 @@ int tensor_explain(const struct bps_tensor *t, int code)
 
 	if (session_failure(s, &why) != code && session_why(s, t->idx, t->round, &why) < 0)
 		session_failure(s, &why);
-	return text_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s", t->name,
+	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s", t->name,
 		t->b->options.job, (unsigned long long)t->round, *why.s ? why.s : err_str(code));
 }
 
@@ -347,7 +347,7 @@ static int check_group(
 	}
 	while (i > 0)
 		tensors[--i]->is_marked = false;
-	if (!rc && !b->is_solo) {
+	if (!rc && !b->is_single) {
 		rc = atomic_load_explicit(&b->session.failure, memory_order_acquire);
 		if (!rc && local_sq_room(b->session.control) < n)
 			rc = -EAGAIN;
@@ -365,8 +365,8 @@ static void submit_one(struct bps *b, struct bps_tensor *t, enum bps_op op, int3
 		.round = ++t->round};
 
 	t->copy_dst = NULL;
-	if (b->is_solo)
-		solo_submit(t);
+	if (b->is_single)
+		single_worker_submit(t);
 	else
 		(void)local_sq_push(
 			b->session.control, &e); /* check_group saw that there is room */
@@ -380,16 +380,16 @@ void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 static int explain_refusal(struct bps_tensor *t, int rc)
 {
 	if (rc == BPS_EBUSY && t->b->is_at_barrier)
-		return text_set(rc,
+		return last_error_set(rc,
 			"tensor '%s': the job is at a barrier: call bps_checkpoint_barrier until "
 			"it "
 			"is passed",
 			t->name);
 	if (rc == BPS_EBUSY)
-		return text_set(rc, "tensor '%s': round %llu is in flight, wait for it first",
+		return last_error_set(rc, "tensor '%s': round %llu is in flight, wait for it first",
 			t->name, (unsigned long long)t->round);
 	if (rc == -EAGAIN)
-		return text_set(
+		return last_error_set(
 			rc, "tensor '%s': the agent does not keep up with submissions", t->name);
 	return tensor_explain(t, rc);
 }
@@ -408,7 +408,7 @@ int tensor_may_run_ahead(struct bps_tensor *t, uint64_t max)
 	if (!rc && t->b->is_at_barrier)
 		return explain_refusal(t, BPS_EBUSY);
 	if (!rc && t->round - done_round(t) >= max)
-		return text_set(BPS_EBUSY,
+		return last_error_set(BPS_EBUSY,
 			"tensor '%s': rounds up to %llu are in flight, wait for one of them",
 			t->name, (unsigned long long)t->round);
 	if (!rc && !local_sq_room(t->b->session.control))
@@ -422,10 +422,10 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 
 	for (size_t i = 0; i < n; i++) {
 		if (!tensors[i] || tensors[i]->b != tensors[0]->b)
-			return text_set(
+			return last_error_set(
 				-EINVAL, "push_pull: tensor %zu is NULL or of another job", i);
 		if (tensors[i]->region)
-			return text_set(-EINVAL,
+			return last_error_set(-EINVAL,
 				"push_pull: tensor '%s' lies in device memory, "
 				"bps_gpu_push_pull submits it",
 				tensors[i]->name);
@@ -434,11 +434,11 @@ static int check_tensors(struct bps_tensor *const *tensors, size_t n, enum bps_o
 	if (rc < 0)
 		return rc;
 	if ((unsigned)op >= OP_COUNT)
-		return text_set(-EINVAL, "push_pull: %d is no operation", (int)op);
+		return last_error_set(-EINVAL, "push_pull: %d is no operation", (int)op);
 	return 0;
 }
 
-int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
+int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
 {
 	struct bps_tensor *bad;
 	struct bps *b;
@@ -458,7 +458,7 @@ int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 	if (rc)
 		return explain_refusal(bad, rc);
 	FAILPOINT(CLIENT_SUBMIT_BEFORE_PUBLISH);
-	if (!b->is_solo)
+	if (!b->is_single)
 		session_publish(&b->session);
 	FAILPOINT(CLIENT_SUBMIT_PUBLISHED);
 	return 0;
@@ -466,13 +466,13 @@ int tensor_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 
 int bps_push_pull(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
-	return tensor_submit(&t, 1, op, priority);
+	return client_submit(&t, 1, op, priority);
 }
 
 int bps_push_pull_group(
 	struct bps_tensor *const *tensors, size_t n, enum bps_op op, int32_t priority)
 {
-	return tensor_submit(tensors, n, op, priority);
+	return client_submit(tensors, n, op, priority);
 }
 
 int bps_push_pull_copy(
@@ -481,7 +481,7 @@ int bps_push_pull_copy(
 	int rc;
 
 	if (!t || !src)
-		return text_set(-EINVAL, "push_pull: %s is NULL", t ? "src" : "the tensor");
+		return last_error_set(-EINVAL, "push_pull: %s is NULL", t ? "src" : "the tensor");
 	rc = check_tensors(&t, 1, op);
 	if (rc < 0)
 		return rc;
@@ -489,7 +489,7 @@ int bps_push_pull_copy(
 	if (rc < 0)
 		return rc;
 	memcpy(t->in, src, t->bytes);
-	rc = tensor_submit(&t, 1, op, priority);
+	rc = client_submit(&t, 1, op, priority);
 	if (!rc)
 		t->copy_dst = dst;
 	return rc;
@@ -532,7 +532,7 @@ const char *bps_name(const struct bps_tensor *t)
 int bps_tensor_info(const struct bps_tensor *t, struct bps_info *ret)
 {
 	uint64_t done;
-	int rc = t ? client_check(t->b) : text_set(-EINVAL, "tensor_info: no tensor");
+	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "tensor_info: no tensor");
 
 	if (rc < 0)
 		return rc;

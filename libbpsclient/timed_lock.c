@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <time.h>
 
-void turn_init(struct turn *t)
+void timed_lock_init(struct timed_lock *t)
 {
 	pthread_condattr_t attr;
 
@@ -14,13 +14,13 @@ void turn_init(struct turn *t)
 	pthread_condattr_destroy(&attr);
 }
 
-void turn_fini(struct turn *t)
+void timed_lock_fini(struct timed_lock *t)
 {
 	pthread_cond_destroy(&t->is_free);
 	pthread_mutex_destroy(&t->mutex);
 }
 
-int turn_take(struct turn *t, uint64_t deadline_ns)
+int timed_lock_take(struct timed_lock *t, uint64_t deadline_ns)
 {
 	struct timespec ts = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
 		.tv_nsec = (long)(deadline_ns % 1000000000u)};
@@ -35,7 +35,7 @@ int turn_take(struct turn *t, uint64_t deadline_ns)
 	return rc;
 }
 
-void turn_give(struct turn *t)
+void timed_lock_give(struct timed_lock *t)
 {
 	pthread_mutex_lock(&t->mutex);
 	t->is_taken = false;

@@ -25,12 +25,12 @@ static int settle(struct bps_tensor *t)
 	return 0;
 }
 
-int wait_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms)
+int tensor_explain_timeout(const struct bps_tensor *t, uint64_t round, uint32_t timeout_ms)
 {
 	struct err_text why = {""};
 
 	session_why(&t->b->session, t->idx, round, &why);
-	return text_set(BPS_ETIMEDOUT,
+	return last_error_set(BPS_ETIMEDOUT,
 		"push_pull of tensor '%s' in job '%s', round %llu, is not complete after %u ms: %s",
 		t->name, t->b->options.job, (unsigned long long)round, timeout_ms,
 		*why.s ? why.s : "the agent does not say why");
@@ -42,9 +42,9 @@ static int explain_trouble(const struct bps_tensor *t, uint64_t round, int code)
 	struct err_text why = {""};
 
 	session_why(&t->b->session, t->idx, round, &why);
-	return text_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s", t->name,
-		t->b->options.job, (unsigned long long)round, err_str(code), *why.s ? ": " : "",
-		why.s);
+	return last_error_set(code, "push_pull of tensor '%s' in job '%s', round %llu: %s%s%s",
+		t->name, t->b->options.job, (unsigned long long)round, err_str(code),
+		*why.s ? ": " : "", why.s);
 }
 
 /* What the agent says of all rounds: 0, or a code that lets them wait. */
@@ -56,7 +56,8 @@ static int trouble_of(const struct bps_tensor *t)
 	return code == BPS_ENOSERVER || code == BPS_EISOLATED ? code : 0;
 }
 
-int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms)
+int tensor_wait_round(
+	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	struct session *s = &t->b->session;
 	uint64_t now, spin_ns = (uint64_t)t->b->options.spin_us * 1000;
@@ -67,7 +68,7 @@ int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint3
 		seen = atomic_load(&s->control->done_seq);
 		if (tensor_has(t, round))
 			break;
-		code = session_look(s);
+		code = session_poll(s);
 		if (code && !tensor_has(t, round))
 			return tensor_explain(t, code);
 		code = trouble_of(t);
@@ -75,7 +76,7 @@ int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint3
 			return explain_trouble(t, round, code);
 		now = clock_now_ns();
 		if (now >= deadline_ns)
-			return wait_explain_timeout(t, round, timeout_ms);
+			return tensor_explain_timeout(t, round, timeout_ms);
 		local_done_wait(s->control, seen, spin_ns,
 			deadline_ns - now < SLICE_NS ? deadline_ns - now : SLICE_NS);
 		spin_ns = 0;
@@ -83,12 +84,12 @@ int wait_round(struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint3
 	return 0;
 }
 
-int wait_until(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
+int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms)
 {
 	int rc;
 
 	FAILPOINT(CLIENT_WAIT);
-	rc = wait_round(t, t->round, deadline_ns, timeout_ms);
+	rc = tensor_wait_round(t, t->round, deadline_ns, timeout_ms);
 	if (rc < 0)
 		return rc;
 	FAILPOINT(CLIENT_WAITED);
@@ -103,7 +104,7 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 	if (!n)
 		return 0;
 	if (!tensors[0])
-		return text_set(-EINVAL, "wait: no tensor");
+		return last_error_set(-EINVAL, "wait: no tensor");
 	rc = client_check(tensors[0]->b);
 	if (rc < 0)
 		return rc;
@@ -111,7 +112,7 @@ int bps_wait_group(struct bps_tensor *const *tensors, size_t n, uint32_t timeout
 		timeout_ms = tensors[0]->b->options.timeout_ms;
 	deadline_ns = clock_deadline(timeout_ms);
 	for (size_t i = 0; !rc && i < n; i++)
-		rc = wait_until(tensors[i], deadline_ns, timeout_ms);
+		rc = tensor_wait(tensors[i], deadline_ns, timeout_ms);
 	return rc;
 }
 
@@ -125,12 +126,12 @@ int bps_poll(struct bps_tensor *t)
 	int rc;
 
 	if (!t)
-		return text_set(-EINVAL, "poll: no tensor");
+		return last_error_set(-EINVAL, "poll: no tensor");
 	rc = client_check(t->b);
 	if (rc < 0)
 		return rc;
 	if (!tensor_is_done(t)) {
-		rc = session_look(&t->b->session);
+		rc = session_poll(&t->b->session);
 		if (rc && !tensor_is_done(t))
 			return tensor_explain(t, rc);
 		rc = trouble_of(t);

@@ -9,7 +9,7 @@
 
 #include "libbpsclient/last_error.h"
 
-struct filling {
+struct worker_list {
 	struct bps_worker *ret;
 	size_t room;
 	uint32_t n_seen, n_all;
@@ -19,7 +19,7 @@ struct filling {
 
 static void take_page(void *ctx, const struct local_people *page)
 {
-	struct filling *f = ctx;
+	struct worker_list *f = ctx;
 
 	f->view = page->view;
 	f->n_all = page->n_all;
@@ -40,14 +40,15 @@ static void take_page(void *ctx, const struct local_people *page)
 }
 
 /* A change between two pages begins anew. */
-static int ask(struct bps *b, uint32_t tensor, struct filling *f)
+static int ask(struct bps *b, uint32_t tensor, struct worker_list *f)
 {
 	int rc = 0;
 
 	while (rc == 0 && !f->is_end) {
 		uint64_t view = f->view;
 
-		rc = session_people(&b->session, tensor, f->n_seen, take_page, f, text_own());
+		rc = session_workers(
+			&b->session, tensor, f->n_seen, take_page, f, last_error_text());
 		if (rc == 0 && view && f->view != view) {
 			f->n_seen = 0;
 			f->view = 0;
@@ -57,7 +58,7 @@ static int ask(struct bps *b, uint32_t tensor, struct filling *f)
 	return rc < 0 ? rc : (int)f->n_all;
 }
 
-static int solo_answer(struct filling *f)
+static int single_worker_list(struct worker_list *f)
 {
 	static const struct bps_worker self = {.rank = 0};
 
@@ -68,12 +69,12 @@ static int solo_answer(struct filling *f)
 
 int bps_workers(struct bps *b, struct bps_worker *ret, size_t n, uint64_t *ret_view)
 {
-	struct filling f = {.ret = ret, .room = ret ? n : 0};
+	struct worker_list f = {.ret = ret, .room = ret ? n : 0};
 	int rc = client_check(b);
 
 	if (rc < 0)
 		return rc;
-	rc = b->is_solo ? solo_answer(&f) : ask(b, UINT32_MAX, &f);
+	rc = b->is_single ? single_worker_list(&f) : ask(b, UINT32_MAX, &f);
 	if (rc >= 0 && ret_view)
 		*ret_view = f.view;
 	return rc;
@@ -85,9 +86,9 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 	int rc = client_check(b);
 
 	if (rc == 0 && !ret)
-		rc = text_set(-EINVAL, "traffic: nowhere to write it");
-	if (rc == 0 && !b->is_solo)
-		rc = session_traffic(&b->session, &traffic, text_own());
+		rc = last_error_set(-EINVAL, "traffic: nowhere to write it");
+	if (rc == 0 && !b->is_single)
+		rc = session_traffic(&b->session, &traffic, last_error_text());
 	if (rc < 0)
 		return rc;
 	ret->instance = traffic.instance;
@@ -98,10 +99,10 @@ int bps_traffic(struct bps *b, struct bps_traffic *ret)
 
 int bps_contributor_list(struct bps_tensor *t, struct bps_worker *ret, size_t n)
 {
-	struct filling f = {.ret = ret, .room = ret ? n : 0};
-	int rc = t ? client_check(t->b) : text_set(-EINVAL, "contributor_list: no tensor");
+	struct worker_list f = {.ret = ret, .room = ret ? n : 0};
+	int rc = t ? client_check(t->b) : last_error_set(-EINVAL, "contributor_list: no tensor");
 
 	if (rc < 0)
 		return rc;
-	return t->b->is_solo ? solo_answer(&f) : ask(t->b, t->idx, &f);
+	return t->b->is_single ? single_worker_list(&f) : ask(t->b, t->idx, &f);
 }

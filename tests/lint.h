@@ -10,8 +10,8 @@
 		err_set(err, code, __VA_ARGS__);                                                   \
 		(code);                                                                            \
 	})
-#define text_set(code, ...)                                                                        \
+#define last_error_set(code, ...)                                                                  \
 	__extension__({                                                                            \
-		text_set(code, __VA_ARGS__);                                                       \
+		last_error_set(code, __VA_ARGS__);                                                 \
 		(code);                                                                            \
 	})

@@ -162,11 +162,11 @@ static void set_all(const char *const *pairs)
 static void expect_place(
 	const char *const *pairs, int rank, int size, int local_rank, const char *job)
 {
-	struct options o;
+	struct client_options o;
 
 	clean_env(NULL);
 	set_all(pairs);
-	assert_int_equal(options_resolve(NULL, &o), 0);
+	assert_int_equal(client_options_resolve(NULL, &o), 0);
 	assert_int_equal(o.rank, rank);
 	assert_int_equal(o.size, size);
 	assert_int_equal(o.local_rank, local_rank);
@@ -204,7 +204,7 @@ static void each_launchers_variables_give_the_place(void **state)
 static void given_place_leaves_only_the_job_to_the_launcher(void **state)
 {
 	struct bps_options given;
-	struct options o;
+	struct client_options o;
 
 	(void)state;
 	set_all(ENV(
@@ -212,7 +212,7 @@ static void given_place_leaves_only_the_job_to_the_launcher(void **state)
 	bps_options_init(&given);
 	given.rank = 1;
 	given.size = 2;
-	assert_int_equal(options_resolve(&given, &o), 0);
+	assert_int_equal(client_options_resolve(&given, &o), 0);
 	assert_int_equal(o.rank, 1);
 	assert_int_equal(o.size, 2);
 	assert_int_equal(o.local_rank, -1);
@@ -221,12 +221,12 @@ static void given_place_leaves_only_the_job_to_the_launcher(void **state)
 
 static void units_of_the_settings_are_understood(void **state)
 {
-	struct options o;
+	struct client_options o;
 
 	(void)state;
 	set_all(ENV("BPS_TIMEOUT", "1500ms", "BPS_OPEN_TIMEOUT", "2min", "BPS_PARTITION_BYTES",
 		"4MiB", "BYTEPS_PARTITION_BYTES", "99", "BPS_DETERMINISTIC", "Yes"));
-	assert_int_equal(options_resolve(NULL, &o), 0);
+	assert_int_equal(client_options_resolve(NULL, &o), 0);
 	assert_int_equal(o.timeout_ms, 1500);
 	assert_int_equal(o.open_timeout_ms, 120000);
 	assert_int_equal(o.part_bytes, 4u << 20);
