@@ -11,7 +11,7 @@
 
 #include <jansson.h>
 
-#include "bps-scheduler/bpsctl/steer.h"
+#include "bps-scheduler/bpsctl/steer_client.h"
 #include "common/base/addr.h"
 #include "common/base/error.h"
 
@@ -19,7 +19,7 @@
 #define EXIT_ERR         2
 #define EXIT_UNREACHABLE 3
 
-struct opts {
+struct bpsctl_opts {
 	struct addr scheduler_http;
 	struct steer_conf steer;
 	const char *reason, *config_dir;
@@ -31,54 +31,55 @@ struct opts {
 
 /* ---- output.c ---- */
 /* Says text on stderr; returns status. */
-int complain(const char *text, int status);
-/* The same of an error of gather.h or steer.h. */
-int complain_failed(int rc, const struct err_text *err);
+int print_error(const char *text, int status);
+/* The same of an error of fetch.h or steer_client.h. */
+int print_failure(int rc, const struct err_text *err);
 /* Print a document, as text or as JSON, and free it. screen: as in screen.h. */
-int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
+int print_document(
+	const struct bpsctl_opts *o, json_t *root, int (*screen)(FILE *out, json_t *root));
 /* A short answer: doc as JSON (taken), or text and a line end. Returns 0. */
-int answer(const struct opts *o, const char *text, json_t *doc);
+int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
 /* One object per line. */
-void print_line(json_t *o);
+void print_json_line(json_t *o);
 /* What is asked from now on ends in two seconds, the resolver too; false: is not bounded. */
-void bound_time(bool is_bounded);
-static inline uint32_t interval_ms(const struct opts *o)
+void limit_time(bool is_bounded);
+static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 {
 	return (uint32_t)(o->interval_us / 1000);
 }
 
 /* ---- views.c: words that show one document, once or with --watch ---- */
-int run_status(const struct opts *o, const char *arg);
-int run_top(const struct opts *o, const char *arg);
-int run_servers(const struct opts *o, const char *arg);
-int run_agents(const struct opts *o, const char *arg);
-int run_agent(const struct opts *o, const char *arg);
-int run_jobs(const struct opts *o, const char *arg);
-int run_job(const struct opts *o, const char *arg);
-int run_why_stuck(const struct opts *o, const char *arg);
-int run_explain(const struct opts *o, const char *arg);
-int run_check(const struct opts *o, const char *arg);
-int run_version(const struct opts *o, const char *arg);
+int cmd_status(const struct bpsctl_opts *o, const char *arg);
+int cmd_top(const struct bpsctl_opts *o, const char *arg);
+int cmd_servers(const struct bpsctl_opts *o, const char *arg);
+int cmd_agents(const struct bpsctl_opts *o, const char *arg);
+int cmd_agent(const struct bpsctl_opts *o, const char *arg);
+int cmd_jobs(const struct bpsctl_opts *o, const char *arg);
+int cmd_job(const struct bpsctl_opts *o, const char *arg);
+int cmd_why_stuck(const struct bpsctl_opts *o, const char *arg);
+int cmd_explain(const struct bpsctl_opts *o, const char *arg);
+int cmd_check(const struct bpsctl_opts *o, const char *arg);
+int cmd_version(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- follow.c ---- */
-int run_events(const struct opts *o, const char *arg);
+int cmd_events(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- orders.c: words that change something ---- */
 /* As steer_call, at the port that the scheduler of this host names where --scheduler does not. */
-int ask_scheduler(const struct opts *o, const char *verb, const char *target,
+int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err);
-int run_drain(const struct opts *o, const char *arg);
-int run_undrain(const struct opts *o, const char *arg);
-int run_job_kill(const struct opts *o, const char *arg);
-int run_mute(const struct opts *o, const char *arg);
-int run_unmute(const struct opts *o, const char *arg);
+int cmd_drain(const struct bpsctl_opts *o, const char *arg);
+int cmd_undrain(const struct bpsctl_opts *o, const char *arg);
+int cmd_job_kill(const struct bpsctl_opts *o, const char *arg);
+int cmd_mute(const struct bpsctl_opts *o, const char *arg);
+int cmd_unmute(const struct bpsctl_opts *o, const char *arg);
 
 /* ---- keys.c ---- */
-int run_key_new(const struct opts *o, const char *arg);
-int run_key_derive(const struct opts *o, const char *arg);
-int run_key_status(const struct opts *o, const char *arg);
-int run_key_rotate(const struct opts *o, const char *arg);
-int run_key_retire(const struct opts *o, const char *arg);
-int run_key_revoke(const struct opts *o, const char *arg);
+int cmd_key_new(const struct bpsctl_opts *o, const char *arg);
+int cmd_key_derive(const struct bpsctl_opts *o, const char *arg);
+int cmd_key_status(const struct bpsctl_opts *o, const char *arg);
+int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg);
+int cmd_key_retire(const struct bpsctl_opts *o, const char *arg);
+int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg);
 #endif

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
-#include "bps-scheduler/bpsctl/child.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
+#include "bps-scheduler/bpsctl/subprocess.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "common/daemon/daemon.h"
 #include "common/base/log.h"
@@ -41,17 +41,18 @@ void check_add(json_t *list, enum check_level level, const char *name, const cha
 
 /* ---- our daemons on this host ---- */
 
-struct role {
+struct checked_daemon {
 	const char *name, *key_file; /* in the folder of the settings; as the units load it */
 	uint16_t port, http_port;    /* 0: it listens on none */
 	bool has_file;               /* of settings: this host is meant to run it */
-	char program[512], file[512], conf[CHILD_TEXT_BYTES]; /* conf: what --print-config says */
+	char program[512], file[512],
+		conf[SUBPROCESS_TEXT_BYTES]; /* conf: what --print-config says */
 	bool is_valid, is_running;
 	int pid;
 };
 
 /* The program beside ours, in the build or where it is installed. */
-static bool find_program(struct role *r)
+static bool find_program(struct checked_daemon *r)
 {
 	struct stat st;
 	char self[256], places[3][128];
@@ -74,7 +75,7 @@ static bool find_program(struct role *r)
 }
 
 /* The value of a setting in force, "" when it is not there. */
-static void conf_get(const struct role *r, const char *name, char *ret, size_t room)
+static void conf_get(const struct checked_daemon *r, const char *name, char *ret, size_t room)
 {
 	const char *line = r->conf;
 	size_t n = strlen(name);
@@ -104,7 +105,7 @@ static const char *complaint(char *text)
 	return *line == '<' && strchr(line, '>') ? strchr(line, '>') + 1 : line;
 }
 
-static void take_settings(json_t *list, struct role *r, struct child *c)
+static void take_settings(json_t *list, struct checked_daemon *r, struct subprocess *c)
 {
 	char name[32];
 
@@ -123,14 +124,14 @@ static void take_settings(json_t *list, struct role *r, struct child *c)
 	}
 }
 
-static void check_settings(json_t *list, struct role *roles, size_t n)
+static void check_settings(json_t *list, struct checked_daemon *roles, size_t n)
 {
-	struct child *children = calloc(n, sizeof(*children));
+	struct subprocess *children = calloc(n, sizeof(*children));
 	size_t at[8], n_run = 0;
 
 	for (size_t i = 0; children && i < n; i++) {
-		struct role *r = &roles[i];
-		struct child *c = &children[n_run];
+		struct checked_daemon *r = &roles[i];
+		struct subprocess *c = &children[n_run];
 
 		if (!find_program(r)) {
 			if (r->has_file)
@@ -145,7 +146,7 @@ static void check_settings(json_t *list, struct role *roles, size_t n)
 		at[n_run++] = i;
 	}
 	if (children)
-		child_run_all(children, n_run, CHILDREN_MS);
+		subprocess_run_all(children, n_run, CHILDREN_MS);
 	for (size_t k = 0; k < n_run; k++)
 		take_settings(list, &roles[at[k]], &children[k]);
 	free(children);
@@ -171,7 +172,8 @@ static int try_bind(const struct addr *a)
 	return rc;
 }
 
-static void check_port(json_t *list, const struct role *r, const char *setting, uint16_t port)
+static void check_port(
+	json_t *list, const struct checked_daemon *r, const char *setting, uint16_t port)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
 	struct err_text err = {""};
@@ -202,7 +204,7 @@ static void check_port(json_t *list, const struct role *r, const char *setting, 
 }
 
 /* Does the daemon of this role answer on its port? */
-static void ask_daemon(json_t *list, struct role *r)
+static void ask_daemon(json_t *list, struct checked_daemon *r)
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES], name[48], role[16];
@@ -220,7 +222,8 @@ static void ask_daemon(json_t *list, struct role *r)
 	if (g.rc == BPS_ETIMEDOUT) {
 		r->is_running = true;
 		check_add(list, CHECK_BAD, name, "restart it; its log and /livez tell why",
-			"something accepts on %s and does not answer in %d ms", text, DAEMON_MS);
+			"something accepts on %s and does not answer in %d ms", text,
+			DAEMON_MS);
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");
@@ -241,7 +244,7 @@ static void ask_daemon(json_t *list, struct role *r)
 
 /* ---- keys ---- */
 
-static void check_key(json_t *list, const struct role *r, const char *config_dir)
+static void check_key(json_t *list, const struct checked_daemon *r, const char *config_dir)
 {
 	char path[512], name[48];
 	struct err_text err = {""};
@@ -309,7 +312,7 @@ static bool is_loopback(const struct addr *a)
 
 /* Is a daemon of this host told of a scheduler on another, and none meant to run here? Its HTTP is
  * on its own loopback then, and its control port has been looked at. */
-static bool is_elsewhere(const struct role *roles, size_t n, const struct addr *http)
+static bool is_elsewhere(const struct checked_daemon *roles, size_t n, const struct addr *http)
 {
 	char text[ADDR_TEXT_BYTES];
 	struct err_text err;
@@ -326,7 +329,7 @@ static bool is_elsewhere(const struct role *roles, size_t n, const struct addr *
 }
 
 static void check_scheduler(
-	json_t *list, const struct role *roles, size_t n_roles, const struct addr *http)
+	json_t *list, const struct checked_daemon *roles, size_t n_roles, const struct addr *http)
 {
 	struct http_get g = {.path = "/status"};
 	char text[ADDR_TEXT_BYTES];
@@ -352,7 +355,7 @@ static void check_scheduler(
 }
 
 /* The control port that servers and agents are told of. */
-static void check_control(json_t *list, const struct role *r)
+static void check_control(json_t *list, const struct checked_daemon *r)
 {
 	char text[ADDR_TEXT_BYTES], name[48];
 	struct err_text err = {""};
@@ -373,9 +376,9 @@ static void check_control(json_t *list, const struct role *r)
 
 /* ---- all ---- */
 
-static void fill_roles(struct role roles[3], const char *config_dir)
+static void fill_roles(struct checked_daemon roles[3], const char *config_dir)
 {
-	static const struct role models[3] = {
+	static const struct checked_daemon models[3] = {
 		{.name = "scheduler", .key_file = "cluster.key", .port = 7300, .http_port = 7301},
 		{.name = "server", .key_file = "server.key", .port = 7302, .http_port = 7303},
 		{.name = "agent", .key_file = "agent.key", .http_port = 7304}};
@@ -389,7 +392,7 @@ static void fill_roles(struct role roles[3], const char *config_dir)
 }
 
 static void check_role(
-	json_t *list, struct role *r, const char *config_dir, struct host_needs *needs)
+	json_t *list, struct checked_daemon *r, const char *config_dir, struct host_needs *needs)
 {
 	char provider[32];
 	bool is_rdma;
@@ -427,7 +430,7 @@ static void count(json_t *root)
 
 json_t *checks_json(const char *config_dir, const struct addr *scheduler_http)
 {
-	struct role *roles = calloc(3, sizeof(*roles));
+	struct checked_daemon *roles = calloc(3, sizeof(*roles));
 	json_t *list = json_array(), *root;
 	struct host_needs needs = {.pid = 0};
 	char host[64];

@@ -1,7 +1,7 @@
 #ifndef BPS_SCHEDULER_BPSCTL_CHECKS_H
 #define BPS_SCHEDULER_BPSCTL_CHECKS_H
 /* bpsctl check: is this host fit for what is to run on it? A list of lines, each ok, warn or bad
- * with what to do. checks.c looks at our daemons and the scheduler, checkhost.c at the machine. It
+ * with what to do. checks.c looks at our daemons and the scheduler, check_host.c at the machine. It
  * only looks: nothing is changed, started or bound for longer than a moment. Blocking, bounded. */
 #include <stdbool.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ struct host_needs {
 void check_add(json_t *list, enum check_level level, const char *name, const char *action,
 	const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 
-/* checkhost.c */
+/* check_host.c */
 void check_host(json_t *list, const struct host_needs *needs);
 /* Documents for bpsctl(8):
  *   schema host checks[{name state("ok"|"warn"|"bad") what action}] ok warn bad

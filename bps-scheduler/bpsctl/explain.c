@@ -5,10 +5,10 @@
 #include <string.h>
 #include <strings.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/error.h"
 
-struct row {
+struct explanation {
 	const char *code;
 	int number; /* 0: a problem */
 	const char *what, *effect, *action;
@@ -16,7 +16,7 @@ struct row {
 
 #define ERROR_ROW(name) #name, name
 
-static const struct row rows[] = {
+static const struct explanation rows[] = {
 	{"STATE_NOT_DURABLE", 0, "the scheduler cannot write its state",
 		"running jobs go on; no new jobs or members, and nothing moves when a server is "
 		"lost",
@@ -140,7 +140,7 @@ static const struct row rows[] = {
 		"use other machines; `bpsctl agents` says who drained it and why"},
 };
 
-static bool is_named(const struct row *r, const char *code)
+static bool is_named(const struct explanation *r, const char *code)
 {
 	char *end;
 	long number = strtol(code, &end, 10);
@@ -151,7 +151,7 @@ static bool is_named(const struct row *r, const char *code)
 	       (r->number && strcasecmp(code, r->code + strlen("BPS_")) == 0);
 }
 
-static json_t *row_json(const struct row *r)
+static json_t *row_json(const struct explanation *r)
 {
 	json_t *o = json_pack("{s:s, s:s, s:s, s:s}", "code", r->code, "what", r->what, "effect",
 		r->effect, "action", r->action);

@@ -15,7 +15,7 @@
 #define ANSWER_START 65536
 
 /* One connection. fd is -1 once its answer is known. */
-struct exchange {
+struct http_exchange {
 	int fd;
 	bool is_asked;
 	const char *where;
@@ -24,20 +24,20 @@ struct exchange {
 	struct http_get *get;
 };
 
-static void hang_up(struct exchange *x)
+static void hang_up(struct http_exchange *x)
 {
 	if (x->fd >= 0)
 		close(x->fd);
 	x->fd = -1;
 }
 
-static void fail(struct exchange *x, int rc, const char *why)
+static void fail(struct http_exchange *x, int rc, const char *why)
 {
 	x->get->rc = err_set(&x->get->err, rc, "%s %s", x->where, why);
 	hang_up(x);
 }
 
-static void unreachable(struct exchange *x, int code)
+static void unreachable(struct http_exchange *x, int code)
 {
 	x->get->rc = err_set(&x->get->err, BPS_ENOSCHED,
 		"cannot reach a daemon's HTTP at %s: %s (is bps-scheduler running there? else set "
@@ -46,7 +46,7 @@ static void unreachable(struct exchange *x, int code)
 	hang_up(x);
 }
 
-static void dial(struct exchange *x, const struct sockaddr_storage *sa, socklen_t len)
+static void dial(struct http_exchange *x, const struct sockaddr_storage *sa, socklen_t len)
 {
 	x->fd = socket(sa->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (x->fd < 0 ||
@@ -54,7 +54,7 @@ static void dial(struct exchange *x, const struct sockaddr_storage *sa, socklen_
 		unreachable(x, errno);
 }
 
-static void ask(struct exchange *x)
+static void ask(struct http_exchange *x)
 {
 	char text[HTTP_PATH_BYTES + 256];
 	int error = 0;
@@ -73,7 +73,7 @@ static void ask(struct exchange *x)
 	x->is_asked = true;
 }
 
-static void parse(struct exchange *x)
+static void parse(struct http_exchange *x)
 {
 	const char *body = strstr(x->text, "\r\n\r\n");
 	json_error_t je;
@@ -96,7 +96,7 @@ static void parse(struct exchange *x)
 }
 
 /* Room for at least one byte and the end. */
-static bool grow(struct exchange *x)
+static bool grow(struct http_exchange *x)
 {
 	size_t room = x->room ? 2 * x->room : ANSWER_START;
 	char *text;
@@ -113,7 +113,7 @@ static bool grow(struct exchange *x)
 	return true;
 }
 
-static void hear(struct exchange *x)
+static void hear(struct http_exchange *x)
 {
 	ssize_t n;
 
@@ -133,7 +133,7 @@ static void hear(struct exchange *x)
 }
 
 /* Wait once and go on with whatever is ready. False: nothing is open, or it is too late. */
-static bool turn(struct exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
+static bool turn(struct http_exchange *x, struct pollfd *p, size_t n, uint64_t deadline_ms)
 {
 	uint64_t now = clock_now_ms();
 	size_t n_open = 0;
@@ -160,7 +160,7 @@ static bool turn(struct exchange *x, struct pollfd *p, size_t n, uint64_t deadli
 void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint32_t timeout_ms)
 {
 	uint64_t deadline_ms = clock_now_ms() + timeout_ms;
-	struct exchange *x = calloc(n ? n : 1, sizeof(*x));
+	struct http_exchange *x = calloc(n ? n : 1, sizeof(*x));
 	struct pollfd *p = calloc(n ? n : 1, sizeof(*p));
 	char where[ADDR_TEXT_BYTES];
 	struct sockaddr_storage sa;
@@ -176,7 +176,7 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 		gets[i].rc = rc;
 		if (rc < 0)
 			continue;
-		x[i] = (struct exchange){.fd = -1, .where = where, .get = &gets[i]};
+		x[i] = (struct http_exchange){.fd = -1, .where = where, .get = &gets[i]};
 		dial(&x[i], &sa, len);
 	}
 	if (rc == 0)
@@ -185,7 +185,8 @@ void http_get_all(const struct addr *addr, struct http_get *gets, size_t n, uint
 	for (size_t i = 0; rc == 0 && i < n; i++) {
 		if (x[i].fd >= 0)
 			fail(&x[i], BPS_ETIMEDOUT,
-				"does not answer in time (another daemon may: bpsctl --daemon "
+				"does not answer in time (another daemon may: bpsctl "
+				"--daemon "
 				"HOST:PORT status)");
 		free(x[i].text);
 	}

@@ -12,41 +12,42 @@
 #include "common/daemon/settings.h"
 
 static const struct setting rows[] = {
-	{"scheduler-http", SET_ADDR, SETTING_AT(struct opts, scheduler_http),
+	{"scheduler-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, scheduler_http),
 		.def = "127.0.0.1:7301", .port = 7301,
 		.help = "where bps-scheduler serves HTTP; for `status` that of any daemon "
 			"(--daemon, --host)"},
-	{"json", SET_BOOL, SETTING_AT(struct opts, json), .def = "no",
+	{"json", SET_BOOL, SETTING_AT(struct bpsctl_opts, json), .def = "no",
 		.help = "print the same facts as JSON (schema 1)"},
-	{"watch", SET_BOOL, SETTING_AT(struct opts, watch), .def = "no",
+	{"watch", SET_BOOL, SETTING_AT(struct bpsctl_opts, watch), .def = "no",
 		.help = "again and again, also `--watch SECONDS`; with --json one object per line"},
-	{"interval", SET_DURATION, SETTING_AT(struct opts, interval_us), .def = "2s",
+	{"interval", SET_DURATION, SETTING_AT(struct bpsctl_opts, interval_us), .def = "2s",
 		.min = 100 * SETTING_MS, .max = 3600 * SETTING_S,
 		.help = "time between two screens of --watch, or two looks of --follow"},
-	{"verbose", SET_BOOL, SETTING_AT(struct opts, verbose), .def = "no",
+	{"verbose", SET_BOOL, SETTING_AT(struct bpsctl_opts, verbose), .def = "no",
 		.help = "numbers too, not names alone (-v)"},
-	{"topology", SET_BOOL, SETTING_AT(struct opts, topology), .def = "no",
+	{"topology", SET_BOOL, SETTING_AT(struct bpsctl_opts, topology), .def = "no",
 		.help = "`agent` with its GPUs, what they share, and how gradients travel"},
-	{"follow", SET_BOOL, SETTING_AT(struct opts, follow), .def = "no",
+	{"follow", SET_BOOL, SETTING_AT(struct bpsctl_opts, follow), .def = "no",
 		.help = "`events` as they come, until SIGINT (-f)"},
-	{"since", SET_STRING, SETTING_AT(struct opts, since), .def = "", .max = 32,
+	{"since", SET_STRING, SETTING_AT(struct bpsctl_opts, since), .def = "", .max = 32,
 		.help = "`events` of the last 30s, 10min, 4h or 2d, or those above a number"},
-	{"scheduler", SET_ADDR, SETTING_AT(struct opts, steer.scheduler), .def = STEER_SCHEDULER,
-		.port = 7300, .help = "where bps-scheduler listens, for what changes something"},
-	AUTH_SETTINGS(struct opts, steer.auth,
+	{"scheduler", SET_ADDR, SETTING_AT(struct bpsctl_opts, steer.scheduler),
+		.def = STEER_SCHEDULER, .port = 7300,
+		.help = "where bps-scheduler listens, for what changes something"},
+	AUTH_SETTINGS(struct bpsctl_opts, steer.auth,
 		"master key, or for steering that of `key derive ctl:NAME`; empty: "
 		"/etc/bps/cluster.key where there is one"),
-	{"as", SET_STRING, SETTING_AT(struct opts, steer.as), .def = "", .max = CTL_NAME_MAX,
+	{"as", SET_STRING, SETTING_AT(struct bpsctl_opts, steer.as), .def = "", .max = CTL_NAME_MAX,
 		.help = "NAME of the key of `key derive ctl:NAME`; empty: the login name"},
-	{"force", SET_BOOL, SETTING_AT(struct opts, force), .def = "no",
+	{"force", SET_BOOL, SETTING_AT(struct bpsctl_opts, force), .def = "no",
 		.help = "`key retire` and `key rotate` also where members are left behind"},
-	{"config-dir", SET_STRING, SETTING_AT(struct opts, config_dir), .def = "/etc/bps",
+	{"config-dir", SET_STRING, SETTING_AT(struct bpsctl_opts, config_dir), .def = "/etc/bps",
 		.help = "where `check` finds the daemons' settings and keys"},
-	{"reason", SET_STRING, SETTING_AT(struct opts, reason), .def = "",
+	{"reason", SET_STRING, SETTING_AT(struct bpsctl_opts, reason), .def = "",
 		.max = CTL_STEER_VALUE_MAX, .help = "why, for those whom it hits"},
-	{"wait", SET_BOOL, SETTING_AT(struct opts, wait), .def = "no",
+	{"wait", SET_BOOL, SETTING_AT(struct bpsctl_opts, wait), .def = "no",
 		.help = "`drain`: end when nothing is placed there any more"},
-	{"timeout", SET_DURATION, SETTING_AT(struct opts, timeout_us), .def = "60s",
+	{"timeout", SET_DURATION, SETTING_AT(struct bpsctl_opts, timeout_us), .def = "60s",
 		.min = SETTING_S, .max = 86400 * SETTING_S, .help = "longest time of --wait"},
 };
 static const struct settings_spec spec = {.program = "bpsctl",
@@ -56,48 +57,48 @@ static const struct settings_spec spec = {.program = "bpsctl",
 	.rows = rows,
 	.n_rows = sizeof(rows) / sizeof(rows[0])};
 
-struct command {
+struct bpsctl_command {
 	const char *words;    /* "status", "key derive" */
 	const char *argument; /* NULL: takes none; "[NAME]": may be left out, then it is "" */
 	const char *second;   /* the same of opts.more */
 	const char *help;
-	int (*run)(const struct opts *o, const char *arg);
+	int (*run)(const struct bpsctl_opts *o, const char *arg);
 };
 
-static int run_help(const struct opts *o, const char *arg);
+static int cmd_help(const struct bpsctl_opts *o, const char *arg);
 
-static const struct command commands[] = {
-	{"status", NULL, NULL, "health, problems, jobs, servers and agents", run_status},
-	{"top", NULL, NULL, "status --watch", run_top},
-	{"servers", NULL, NULL, "all servers", run_servers},
-	{"agents", NULL, NULL, "all agents", run_agents},
+static const struct bpsctl_command commands[] = {
+	{"status", NULL, NULL, "health, problems, jobs, servers and agents", cmd_status},
+	{"top", NULL, NULL, "status --watch", cmd_top},
+	{"servers", NULL, NULL, "all servers", cmd_servers},
+	{"agents", NULL, NULL, "all agents", cmd_agents},
 	{"agent", "HOST", NULL, "one agent's own figures; --topology: its GPUs and their strategy",
-		run_agent},
-	{"jobs", NULL, NULL, "jobs that form or run, with what their agents say", run_jobs},
-	{"job", "NAME", NULL, "one job: who has submitted what, the culprit first", run_job},
-	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why", run_job_kill},
+		cmd_agent},
+	{"jobs", NULL, NULL, "jobs that form or run, with what their agents say", cmd_jobs},
+	{"job", "NAME", NULL, "one job: who has submitted what, the culprit first", cmd_job},
+	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why", cmd_job_kill},
 	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and who is missing",
-		run_why_stuck},
-	{"events", NULL, NULL, "what has happened; --since 10min, -f follows", run_events},
-	{"explain", "[CODE]", NULL, "what a problem or an error means and what to do", run_explain},
+		cmd_why_stuck},
+	{"events", NULL, NULL, "what has happened; --since 10min, -f follows", cmd_events},
+	{"explain", "[CODE]", NULL, "what a problem or an error means and what to do", cmd_explain},
 	{"drain", "NAME", NULL,
-		"no more partitions (server) or jobs (agent) there; --reason, --wait", run_drain},
-	{"undrain", "NAME", NULL, "take it into use again", run_undrain},
+		"no more partitions (server) or jobs (agent) there; --reason, --wait", cmd_drain},
+	{"undrain", "NAME", NULL, "take it into use again", cmd_undrain},
 	{"mute", "CODE", "[DURATION]", "leave a problem out of the health; 4h, --reason TEXT",
-		run_mute},
-	{"unmute", "CODE", NULL, "let it count again", run_unmute},
+		cmd_mute},
+	{"unmute", "CODE", NULL, "let it count again", cmd_unmute},
 	{"check", NULL, NULL, "is this host fit: settings, keys, ports, limits, devices",
-		run_check},
-	{"key new", NULL, NULL, "print a new random cluster key", run_key_new},
+		cmd_check},
+	{"key new", NULL, NULL, "print a new random cluster key", cmd_key_new},
 	{"key derive", "ROLE:NAME", NULL, "print the key of one host, such as server:node7",
-		run_key_derive},
+		cmd_key_derive},
 	{"key rotate", NULL, NULL, "write a new current key, the old one stays accepted",
-		run_key_rotate},
-	{"key retire", NULL, NULL, "drop the previous key, when nobody uses it", run_key_retire},
-	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost", run_key_revoke},
-	{"key status", NULL, NULL, "the cluster's keys, and who uses which", run_key_status},
-	{"version", NULL, NULL, "print the version", run_version},
-	{"help", NULL, NULL, "print this list", run_help},
+		cmd_key_rotate},
+	{"key retire", NULL, NULL, "drop the previous key, when nobody uses it", cmd_key_retire},
+	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost", cmd_key_revoke},
+	{"key status", NULL, NULL, "the cluster's keys, and who uses which", cmd_key_status},
+	{"version", NULL, NULL, "print the version", cmd_version},
+	{"help", NULL, NULL, "print this list", cmd_help},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -106,7 +107,7 @@ static json_t *help_json(void)
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < N_COMMANDS; i++) {
-		const struct command *c = &commands[i];
+		const struct bpsctl_command *c = &commands[i];
 		json_t *args = json_array();
 
 		if (c->argument)
@@ -119,11 +120,12 @@ static json_t *help_json(void)
 	return list;
 }
 
-static int run_help(const struct opts *o, const char *arg)
+static int cmd_help(const struct bpsctl_opts *o, const char *arg)
 {
 	(void)arg;
 	if (o->json)
-		return answer(o, "", json_pack("{s:i, s:o}", "schema", 1, "commands", help_json()));
+		return print_answer(
+			o, "", json_pack("{s:i, s:o}", "schema", 1, "commands", help_json()));
 	printf("bpsctl [flags] COMMAND\n");
 	for (size_t i = 0; i < N_COMMANDS; i++) {
 		char text[64];
@@ -139,7 +141,7 @@ static int run_help(const struct opts *o, const char *arg)
 }
 
 /* How many of args make up the command's words; 0: it is another command. */
-static size_t matches(const struct command *c, char *const *args, size_t n)
+static size_t matches(const struct bpsctl_command *c, char *const *args, size_t n)
 {
 	const char *space = strchr(c->words, ' ');
 	size_t first = space ? (size_t)(space - c->words) : strlen(c->words);
@@ -168,7 +170,7 @@ static int unknown(char *const *args, size_t n)
 	bool is_half = false; /* "key" alone, or "key" and a word that does not follow it */
 
 	for (size_t i = 0; first && i < N_COMMANDS; i++) {
-		const struct command *c = &commands[i];
+		const struct bpsctl_command *c = &commands[i];
 
 		if (strncmp(c->words, args[0], first) != 0 || c->words[first] != ' ')
 			continue;
@@ -184,9 +186,9 @@ static int unknown(char *const *args, size_t n)
 }
 
 /* The command with most words of args: "job kill" before "job". */
-static const struct command *find_command(char *const *args, size_t n, size_t *ret_words)
+static const struct bpsctl_command *find_command(char *const *args, size_t n, size_t *ret_words)
 {
-	const struct command *found = NULL;
+	const struct bpsctl_command *found = NULL;
 
 	*ret_words = 0;
 	for (size_t i = 0; i < N_COMMANDS; i++) {
@@ -205,10 +207,10 @@ static bool is_needed(const char *argument)
 	return argument && argument[0] != '[';
 }
 
-static int dispatch(struct opts *o, char *const *args, size_t n)
+static int dispatch(struct bpsctl_opts *o, char *const *args, size_t n)
 {
 	size_t words;
-	const struct command *c = find_command(args, n, &words);
+	const struct bpsctl_command *c = find_command(args, n, &words);
 	char text[128];
 	size_t most, least;
 
@@ -222,7 +224,7 @@ static int dispatch(struct opts *o, char *const *args, size_t n)
 	snprintf(text, sizeof(text), "usage: bpsctl %s %s%s%s", c->words,
 		c->argument ? c->argument : "(no argument)", c->second ? " " : "",
 		c->second ? c->second : "");
-	return complain(text, EX_USAGE);
+	return print_error(text, EX_USAGE);
 }
 
 /* Short or other names of flags, for the hand. */
@@ -286,7 +288,7 @@ static void expand_free(int argc, char **args, char **mem)
 
 static int run(int argc, char **argv)
 {
-	struct opts opts = {0};
+	struct bpsctl_opts opts = {0};
 	struct err_text err = {""};
 	struct settings *settings = NULL;
 	enum settings_verdict v = settings_load(&settings, &spec, argc, argv, &opts, &err);
@@ -297,13 +299,13 @@ static int run(int argc, char **argv)
 	if (v == SETTINGS_DONE)
 		return 0;
 	if (v != SETTINGS_RUN)
-		return complain(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
-	bound_time(true);
+		return print_error(err.s, v == SETTINGS_USAGE ? EX_USAGE : EX_CONFIG);
+	limit_time(true);
 	args = settings_args(settings, &n);
 	status = dispatch(&opts, args, n);
 	settings_free(settings);
 	if (fflush(stdout) != 0)
-		status = complain("cannot write the answer", EXIT_ERR);
+		status = print_error("cannot write the answer", EXIT_ERR);
 	return status;
 }
 
@@ -311,7 +313,7 @@ int main(int argc, char **argv)
 {
 	char **mem = calloc((size_t)argc + 1, sizeof(*mem));
 	char **args = mem ? expand(argc, argv, mem) : NULL;
-	int status = args ? run(argc, args) : complain("out of memory", EXIT_ERR);
+	int status = args ? run(argc, args) : print_error("out of memory", EXIT_ERR);
 
 	expand_free(argc, args, mem);
 	return status;

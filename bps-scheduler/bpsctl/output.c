@@ -9,20 +9,21 @@
 
 #define BOUND_S 2
 
-int complain(const char *text, int status)
+int print_error(const char *text, int status)
 {
 	fprintf(stderr, "bpsctl: %s\n", text);
 	return status;
 }
 
-int complain_failed(int rc, const struct err_text *err)
+int print_failure(int rc, const struct err_text *err)
 {
 	bool is_mute = rc == BPS_ENOSCHED || rc == BPS_ETIMEDOUT || rc == BPS_EPROTO;
 
-	return complain(err->s[0] ? err->s : err_str(rc), is_mute ? EXIT_UNREACHABLE : EXIT_ERR);
+	return print_error(err->s[0] ? err->s : err_str(rc), is_mute ? EXIT_UNREACHABLE : EXIT_ERR);
 }
 
-int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *root))
+int print_document(
+	const struct bpsctl_opts *o, json_t *root, int (*screen)(FILE *out, json_t *root))
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -34,7 +35,7 @@ int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *ro
 	status = out ? screen(out, root) : EXIT_ERR;
 
 	if (!out || fclose(out) != 0) {
-		status = complain("out of memory", EXIT_ERR);
+		status = print_error("out of memory", EXIT_ERR);
 	} else if (o->json) {
 		json_dumpf(root, stdout, JSON_INDENT(2));
 		putchar('\n');
@@ -46,17 +47,17 @@ int show(const struct opts *o, json_t *root, int (*screen)(FILE *out, json_t *ro
 	return status;
 }
 
-int answer(const struct opts *o, const char *text, json_t *doc)
+int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc)
 {
 	if (o->json)
-		print_line(doc);
+		print_json_line(doc);
 	else
 		printf("%s\n", text);
 	json_decref(doc);
 	return 0;
 }
 
-void print_line(json_t *o)
+void print_json_line(json_t *o)
 {
 	json_dumpf(o, stdout, JSON_COMPACT);
 	putchar('\n');
@@ -74,7 +75,7 @@ static void on_alarm(int sig)
 	_exit(EXIT_UNREACHABLE);
 }
 
-void bound_time(bool is_bounded)
+void limit_time(bool is_bounded)
 {
 	struct itimerval t = {.it_value = {.tv_sec = is_bounded ? BOUND_S : 0}};
 

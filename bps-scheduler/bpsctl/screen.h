@@ -1,6 +1,6 @@
 #ifndef BPS_SCHEDULER_BPSCTL_SCREEN_H
 #define BPS_SCHEDULER_BPSCTL_SCREEN_H
-/* The screens of bpsctl from its documents (gather.h): plain text below 100 columns, names and no
+/* The screens of bpsctl from its documents (fetch.h): plain text below 100 columns, names and no
  * colour. What is missing or strange in the document is shown as "-".
  * "verbose" in it asks for numbers too, not names alone. Each returns the exit code:
  * 0 OK, 1 WARN, 2 ERR. */

@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
-static void show(int (*screen)(FILE *out, json_t *root), json_t *root)
+static void print_document(int (*screen)(FILE *out, json_t *root), json_t *root)
 {
 	char *text = NULL;
 	size_t n = 0;
@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 	json_t *root = json_loadb((const char *)data, n_bytes, JSON_REJECT_DUPLICATES, NULL);
 
 	for (size_t i = 0; root && i < sizeof(screens) / sizeof(screens[0]); i++)
-		show(screens[i], root);
+		print_document(screens[i], root);
 	json_decref(root);
 	return 0;
 }

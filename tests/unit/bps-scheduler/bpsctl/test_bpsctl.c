@@ -7,11 +7,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/explain.h"
 #include "bps-scheduler/bpsctl/screen.h"
-#include "bps-scheduler/bpsctl/watch.h"
+#include "bps-scheduler/bpsctl/live_screen.h"
 #include "bps-scheduler/status/status.h"
 #include "common/base/error.h"
 
@@ -531,7 +531,7 @@ static char *frame(const char *text, unsigned n_rows, bool is_first)
 	FILE *out = open_memstream(&s, &n);
 
 	assert_non_null(out);
-	watch_frame(out, text, n_rows, is_first);
+	live_screen_frame(out, text, n_rows, is_first);
 	fclose(out);
 	return s;
 }

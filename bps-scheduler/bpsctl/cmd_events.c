@@ -7,25 +7,26 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "bps-scheduler/bpsctl/cells.h"
-#include "bps-scheduler/bpsctl/gather.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
+#include "bps-scheduler/bpsctl/fetch.h"
 #include "bps-scheduler/bpsctl/screen.h"
-#include "bps-scheduler/bpsctl/watch.h"
+#include "bps-scheduler/bpsctl/live_screen.h"
 #include "common/base/duration.h"
 
 #define EVENTS_BEFORE 10 /* that `events --follow` begins with */
 #define SINCE_MAX_MS  (UINT64_C(3650) * 86400 * 1000)
 
-static int get_events(const struct opts *o, uint64_t since, json_t **ret, struct err_text *err)
+static int get_events(
+	const struct bpsctl_opts *o, uint64_t since, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL;
 	char path[64];
 	int rc;
 
 	snprintf(path, sizeof(path), "/status?events=%" PRIu64, since);
-	bound_time(true);
-	rc = gather_path(&o->scheduler_http, path, &root, err);
-	bound_time(false);
+	limit_time(true);
+	rc = fetch_path(&o->scheduler_http, path, &root, err);
+	limit_time(false);
 	if (rc < 0)
 		return rc;
 	if (!json_object_get(root, "events")) {
@@ -37,8 +38,8 @@ static int get_events(const struct opts *o, uint64_t since, json_t **ret, struct
 }
 
 /* All above since, put together; a new scheduler's from its first on. */
-static int get_all_events(
-	const struct opts *o, uint64_t since, uint64_t term, json_t **ret, struct err_text *err)
+static int get_all_events(const struct bpsctl_opts *o, uint64_t since, uint64_t term, json_t **ret,
+	struct err_text *err)
 {
 	json_t *root = NULL, *next = NULL;
 	bool is_new = true;
@@ -66,7 +67,7 @@ static int get_all_events(
 	return rc;
 }
 
-static void print_events(const struct opts *o, json_t *root)
+static void print_events(const struct bpsctl_opts *o, json_t *root)
 {
 	json_t *e;
 	size_t i;
@@ -75,7 +76,7 @@ static void print_events(const struct opts *o, json_t *root)
 		if (!o->json)
 			break;
 		json_object_set_new(e, "schema", json_integer(1));
-		print_line(e);
+		print_json_line(e);
 	}
 	if (!o->json)
 		screen_events(stdout, root);
@@ -116,7 +117,7 @@ static void drop_older(json_t *root, double span_s)
 
 /* Where to begin: what was told, or a little before now. */
 static int follow_start(
-	const struct opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
+	const struct bpsctl_opts *o, uint64_t *ret_since, double *ret_span_s, struct err_text *err)
 {
 	json_t *root = NULL;
 	uint64_t last;
@@ -133,28 +134,28 @@ static int follow_start(
 	return 0;
 }
 
-static int follow(const struct opts *o)
+static int follow(const struct bpsctl_opts *o)
 {
 	struct err_text err = {""};
 	uint64_t since = 0, term = 0;
 	double span_s = 0;
 	bool is_away = false;
-	struct watch w;
+	struct live_screen w;
 	int rc = follow_start(o, &since, &span_s, &err);
 
 	if (rc == -EINVAL)
-		return complain(err.s, EX_USAGE);
+		return print_error(err.s, EX_USAGE);
 	if (rc < 0)
-		return complain_failed(rc, &err);
-	if (watch_begin(&w) < 0)
-		return complain("cannot wait for signals", EXIT_ERR);
+		return print_failure(rc, &err);
+	if (live_screen_begin(&w) < 0)
+		return print_error("cannot wait for signals", EXIT_ERR);
 	do {
 		json_t *root = NULL;
 
 		rc = get_all_events(o, since, term, &root, &err);
 		if (rc < 0) {
 			if (!is_away)
-				complain(err.s, 0);
+				print_error(err.s, 0);
 			is_away = true;
 			continue;
 		}
@@ -165,12 +166,12 @@ static int follow(const struct opts *o)
 		since = cell_num(root, "next");
 		term = cell_num(root, "term");
 		json_decref(root);
-	} while (watch_wait(&w, interval_ms(o)));
-	watch_end(&w);
+	} while (live_screen_wait(&w, interval_ms(o)));
+	live_screen_end(&w);
 	return is_away ? EXIT_UNREACHABLE : 0;
 }
 
-int run_events(const struct opts *o, const char *arg)
+int cmd_events(const struct bpsctl_opts *o, const char *arg)
 {
 	struct err_text err = {""};
 	json_t *root = NULL;
@@ -182,10 +183,10 @@ int run_events(const struct opts *o, const char *arg)
 	if (o->follow)
 		return follow(o);
 	if (since_parse(o->since, &since, &span_s, &err) < 0)
-		return complain(err.s, EX_USAGE);
+		return print_error(err.s, EX_USAGE);
 	rc = get_all_events(o, since, 0, &root, &err);
 	if (rc < 0)
-		return complain_failed(rc, &err);
+		return print_failure(rc, &err);
 	drop_older(root, span_s);
-	return show(o, root, screen_events);
+	return print_document(o, root, screen_events);
 }

@@ -1,4 +1,4 @@
-#include "bps-scheduler/bpsctl/steer.h"
+#include "bps-scheduler/bpsctl/steer_client.h"
 
 #include <errno.h>
 #include <pwd.h>
@@ -16,7 +16,7 @@
 #define NAME_BYTES (CTL_NAME_MAX + 1)
 
 /* One question on its way. It is over once is_over, with rc and err or msg. */
-struct call {
+struct steer_request {
 	const struct steer_conf *conf;
 	struct event_base *base;
 	struct ctlchan *chan; /* NULL once closed */
@@ -30,7 +30,7 @@ struct call {
 	struct err_text *err;
 };
 
-static void over(struct call *call, int rc)
+static void over(struct steer_request *call, int rc)
 {
 	call->is_over = true;
 	call->rc = rc;
@@ -39,7 +39,7 @@ static void over(struct call *call, int rc)
 
 static void on_opened(void *arg, struct ctlchan *chan)
 {
-	struct call *call = arg;
+	struct steer_request *call = arg;
 	const struct layout *layout = ctl_layout(CTL_STEER);
 	size_t n = codec_size(layout, &call->steer);
 	void *buf = n ? malloc(n) : NULL;
@@ -60,7 +60,7 @@ static void on_opened(void *arg, struct ctlchan *chan)
 static void on_frame(
 	void *arg, struct ctlchan *chan, uint16_t type, const uint8_t *body, size_t n_body)
 {
-	struct call *call = arg;
+	struct steer_request *call = arg;
 	int rc = BPS_EPROTO;
 
 	(void)chan;
@@ -75,7 +75,7 @@ static void on_frame(
 
 static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
-	struct call *call = arg;
+	struct steer_request *call = arg;
 	char text[ADDR_TEXT_BYTES];
 
 	(void)chan;
@@ -83,7 +83,8 @@ static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 	if (call->is_over)
 		return;
 	over(call, err_set(call->err, BPS_ENOSCHED,
-			   "the scheduler's control port %s does not answer: %s (--scheduler names "
+			   "the scheduler's control port %s does not answer: %s (--scheduler "
+			   "names "
 			   "another one)",
 			   addr_format(&call->conf->scheduler, text), reason));
 }
@@ -107,7 +108,7 @@ int steer_keys(const struct steer_conf *conf, struct keyring *ret_ring, struct e
 	return access(STEER_KEY_FILE, F_OK) == 0 ? keyring_load(ret_ring, STEER_KEY_FILE, err) : 0;
 }
 
-static void name_user(struct call *call)
+static void name_user(struct steer_request *call)
 {
 	const struct passwd *pw = getpwuid(getuid());
 
@@ -123,7 +124,7 @@ static void name_user(struct call *call)
 	call->steer.host = call->host;
 }
 
-static int talk(struct call *call, struct tls *tls)
+static int talk(struct steer_request *call, struct tls *tls)
 {
 	struct timeval bound = {BOUND_MS / 1000, BOUND_MS % 1000 * 1000L};
 	char text[ADDR_TEXT_BYTES];
@@ -161,14 +162,14 @@ static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, jso
 	if (ret_json) {
 		*ret_json = *m->json ? json_loads(m->json, JSON_REJECT_DUPLICATES, &je) : NULL;
 		if (*m->json && !*ret_json)
-			return err_set(
-				err, BPS_EPROTO, "the scheduler's answer is no JSON: %s", je.text);
+			return err_set(err, BPS_EPROTO,
+				"the scheduler's answer is no JSON: %s", je.text);
 	}
 	err_set(ret_text, 0, "%s", m->text);
 	return 0;
 }
 
-static int put_args(struct call *call, const struct steer_arg *args, size_t n_args)
+static int put_args(struct steer_request *call, const struct steer_arg *args, size_t n_args)
 {
 	struct ctl_steer *s = &call->steer;
 
@@ -185,7 +186,7 @@ static int put_args(struct call *call, const struct steer_arg *args, size_t n_ar
 }
 
 /* Ask under one of the keys; NULL: without any. */
-static int ask(struct call *call, const struct tls_conf *auth, unsigned which)
+static int ask(struct steer_request *call, const struct tls_conf *auth, unsigned which)
 {
 	const char *as = *call->conf->as ? call->conf->as : call->user;
 	char identity[TLS_IDENTITY_BYTES];
@@ -202,7 +203,7 @@ static int ask(struct call *call, const struct tls_conf *auth, unsigned which)
 }
 
 /* A scheduler that has not read the current key yet takes the one before it. */
-static int ask_in_turn(struct call *call, const struct tls_conf *auth)
+static int ask_in_turn(struct steer_request *call, const struct tls_conf *auth)
 {
 	int rc = BPS_ENOSCHED;
 
@@ -217,7 +218,7 @@ int steer_call(const struct steer_conf *conf, const char *verb, const char *targ
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
 {
-	struct call call = {.conf = conf, .err = err};
+	struct steer_request call = {.conf = conf, .err = err};
 	struct tls_conf auth = {.keys.n_keys = 0};
 	int rc;
 

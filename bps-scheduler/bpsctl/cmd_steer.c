@@ -6,8 +6,8 @@
 #include <time.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "bps-scheduler/bpsctl/cells.h"
-#include "bps-scheduler/bpsctl/gather.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
+#include "bps-scheduler/bpsctl/fetch.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
@@ -26,7 +26,7 @@ static bool is_any(const struct addr *a)
 /* Where the scheduler on this host says that it listens, when it is not at the port that is asked by
  * default: its own setting names it already, and nobody should have to say it twice. False: nowhere
  * else. */
-static bool find_scheduler(const struct opts *o, struct addr *ret_addr)
+static bool find_scheduler(const struct bpsctl_opts *o, struct addr *ret_addr)
 {
 	struct addr found, asked = o->steer.scheduler;
 	char text[ADDR_TEXT_BYTES];
@@ -35,7 +35,7 @@ static bool find_scheduler(const struct opts *o, struct addr *ret_addr)
 	bool is_found;
 
 	if (strcmp(addr_format(&asked, text), STEER_SCHEDULER) != 0 ||
-		gather_path(&o->scheduler_http, "/status", &root, &err) < 0)
+		fetch_path(&o->scheduler_http, "/status", &root, &err) < 0)
 		return false;
 	is_found = cell_is(root, "role", "scheduler") &&
 		   addr_parse(&found, cell_str(root, "listen").s, asked.port, &err) == 0 &&
@@ -49,7 +49,7 @@ static bool find_scheduler(const struct opts *o, struct addr *ret_addr)
 }
 
 /* The port is not tried out before: the scheduler would take that for a stranger's connection. */
-int ask_scheduler(const struct opts *o, const char *verb, const char *target,
+int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
 	struct err_text *err)
 {
@@ -61,8 +61,8 @@ int ask_scheduler(const struct opts *o, const char *verb, const char *target,
 	return rc;
 }
 
-/* Ask the scheduler for this verb (steer.h) and print what it says it has done. */
-static int order(const struct opts *o, const char *verb, const char *target,
+/* Ask the scheduler for this verb and print what it says it has done. */
+static int order(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args)
 {
 	struct err_text text = {""}, err = {""};
@@ -70,13 +70,13 @@ static int order(const struct opts *o, const char *verb, const char *target,
 	int rc = ask_scheduler(o, verb, target, args, n_args, &text, NULL, &err);
 
 	if (rc < 0)
-		return complain_failed(rc, &err);
+		return print_failure(rc, &err);
 	if (!o->json) {
 		printf("%s\n", text.s);
 		return 0;
 	}
 	line = json_pack("{s:i, s:s}", "schema", 1, "text", text.s);
-	print_line(line);
+	print_json_line(line);
 	json_decref(line);
 	return 0;
 }
@@ -85,32 +85,32 @@ static int order(const struct opts *o, const char *verb, const char *target,
 
 /* Partitions that are still on target. Errors: as steer_call. */
 static int parts_left(
-	const struct opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
+	const struct bpsctl_opts *o, const char *target, uint64_t *ret_n, struct err_text *err)
 {
 	struct err_text text = {""};
 	json_t *json = NULL;
 	int rc;
 
-	bound_time(true);
+	limit_time(true);
 	rc = ask_scheduler(o, "drain status", target, NULL, 0, &text, &json, err);
-	bound_time(false);
+	limit_time(false);
 	if (rc == 0)
 		*ret_n = cell_num(json, "partitions");
 	json_decref(json);
 	return rc;
 }
 
-static int say_empty(const struct opts *o, const char *target, double took_s)
+static int say_empty(const struct bpsctl_opts *o, const char *target, double took_s)
 {
 	char text[CTL_NAME_MAX + 64];
 
 	snprintf(text, sizeof(text), "%.70s has no partitions any more, after %.1f s", target,
 		took_s);
-	return answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
+	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
 }
 
 /* A scheduler that is away for a while is no reason to give up before the time is over. */
-static int wait_empty(const struct opts *o, const char *target)
+static int wait_empty(const struct bpsctl_opts *o, const char *target)
 {
 	uint64_t begin = clock_now_ns(), n = 1, took_ns;
 	const struct timespec pause = {.tv_nsec = WAIT_MS * 1000000L};
@@ -123,21 +123,21 @@ static int wait_empty(const struct opts *o, const char *target)
 		if (rc == 0 && !n)
 			return say_empty(o, target, (double)took_ns / 1e9);
 		if (rc < 0 && rc != BPS_ENOSCHED && rc != BPS_ETIMEDOUT)
-			return complain_failed(rc, &err);
+			return print_failure(rc, &err);
 		if (took_ns / 1000 > o->timeout_us)
 			break;
 		nanosleep(&pause, NULL);
 	}
 	if (rc < 0)
-		return complain_failed(rc, &err);
+		return print_failure(rc, &err);
 	err_set(&late, 0,
 		"%" PRIu64 " partitions are still on %.70s after %.0f s; they go on moving "
 		"(`bpsctl servers`, `bpsctl events`)",
 		n, target, (double)took_ns / 1e9);
-	return complain(late.s, EXIT_WARN);
+	return print_error(late.s, EXIT_WARN);
 }
 
-int run_drain(const struct opts *o, const char *arg)
+int cmd_drain(const struct bpsctl_opts *o, const char *arg)
 {
 	const struct steer_arg reason = {"reason", o->reason};
 	int status = order(o, "drain", arg, &reason, 1);
@@ -145,12 +145,12 @@ int run_drain(const struct opts *o, const char *arg)
 	return status == 0 && o->wait ? wait_empty(o, arg) : status;
 }
 
-int run_undrain(const struct opts *o, const char *arg)
+int cmd_undrain(const struct bpsctl_opts *o, const char *arg)
 {
 	return order(o, "undrain", arg, NULL, 0);
 }
 
-int run_job_kill(const struct opts *o, const char *arg)
+int cmd_job_kill(const struct bpsctl_opts *o, const char *arg)
 {
 	const struct steer_arg reason = {"reason", o->reason};
 
@@ -167,7 +167,7 @@ static void upper(const char *s, char *ret, size_t room)
 	ret[n] = '\0';
 }
 
-int run_mute(const struct opts *o, const char *arg)
+int cmd_mute(const struct bpsctl_opts *o, const char *arg)
 {
 	const struct steer_arg args[] = {{"duration", o->more}, {"reason", o->reason}};
 	char code[64];
@@ -176,7 +176,7 @@ int run_mute(const struct opts *o, const char *arg)
 	return order(o, "mute", code, args, sizeof(args) / sizeof(args[0]));
 }
 
-int run_unmute(const struct opts *o, const char *arg)
+int cmd_unmute(const struct bpsctl_opts *o, const char *arg)
 {
 	char code[64];
 

@@ -1,4 +1,4 @@
-#include "bps-scheduler/bpsctl/gather.h"
+#include "bps-scheduler/bpsctl/fetch.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "common/base/clock.h"
@@ -26,7 +26,8 @@ static int take(struct http_get *g, json_t **ret, struct err_text *err)
 		return g->rc;
 	}
 	if (g->status != 200) {
-		err_set(err, BPS_ENOTFOUND, "%s", text ? text : "the daemon refuses to answer");
+		err_set(err, BPS_ENOTFOUND, "%s",
+			text ? text : "the daemon refuses to answer");
 		json_decref(g->root);
 		return BPS_ENOTFOUND;
 	}
@@ -34,7 +35,7 @@ static int take(struct http_get *g, json_t **ret, struct err_text *err)
 	return 0;
 }
 
-int gather_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err)
+int fetch_path(const struct addr *addr, const char *path, json_t **ret, struct err_text *err)
 {
 	struct http_get g = {.rc = 0};
 
@@ -56,7 +57,7 @@ static int scheduler_only(json_t *root, struct err_text *err)
 static int get_cluster(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL;
-	int rc = gather_path(addr, "/status", &root, err);
+	int rc = fetch_path(addr, "/status", &root, err);
 
 	if (rc == 0)
 		rc = scheduler_only(root, err);
@@ -70,14 +71,14 @@ static int get_cluster(const struct addr *addr, json_t **ret, struct err_text *e
 
 /* ---- details of jobs ---- */
 
-struct details {
+struct job_details {
 	struct http_get gets[JOBS_MAX];
 	json_t *jobs[JOBS_MAX]; /* of the cluster's document */
 	size_t n, not_asked;
 };
 
 /* Ask about the jobs of a cluster, forming ones only when told so. */
-static void details_get(struct details *d, const struct addr *addr, json_t *cluster,
+static void details_get(struct job_details *d, const struct addr *addr, json_t *cluster,
 	bool has_forming, uint32_t timeout_ms)
 {
 	json_t *j;
@@ -97,7 +98,7 @@ static void details_get(struct details *d, const struct addr *addr, json_t *clus
 	http_get_all(addr, d->gets, d->n, timeout_ms);
 }
 
-static void details_free(struct details *d)
+static void details_free(struct job_details *d)
 {
 	for (size_t i = 0; i < d->n; i++)
 		json_decref(d->gets[i].root);
@@ -173,7 +174,7 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 }
 
 /* "missing" and "collected" of a document. */
-static void put_collected(json_t *root, const struct details *d, uint64_t start_ms)
+static void put_collected(json_t *root, const struct job_details *d, uint64_t start_ms)
 {
 	json_t *missing = json_array(), *silent;
 	size_t asked = 0, answered = 0, daemons, heard;
@@ -208,14 +209,14 @@ static void put_collected(json_t *root, const struct details *d, uint64_t start_
 }
 
 /* The cluster, and details of its jobs. */
-static int get_all(const struct addr *addr, bool has_forming, json_t **ret, struct details **ret_d,
-	struct err_text *err)
+static int get_all(const struct addr *addr, bool has_forming, json_t **ret,
+	struct job_details **ret_d, struct err_text *err)
 {
 	uint64_t start_ms = clock_now_ms();
 	json_t *root = NULL;
 	int rc;
 
-	rc = gather_path(addr, "/status", &root, err);
+	rc = fetch_path(addr, "/status", &root, err);
 	if (rc < 0)
 		return rc;
 	*ret_d = calloc(1, sizeof(**ret_d));
@@ -235,7 +236,7 @@ static int get_all(const struct addr *addr, bool has_forming, json_t **ret, stru
 }
 
 static int get_scheduler(const struct addr *addr, bool has_forming, json_t **ret,
-	struct details **ret_d, struct err_text *err)
+	struct job_details **ret_d, struct err_text *err)
 {
 	int rc = get_all(addr, has_forming, ret, ret_d, err);
 
@@ -289,9 +290,9 @@ static void add_figures(json_t *job, json_t *detail)
 	json_object_set_new(job, "longest_s", json_real(longest_s));
 }
 
-int gather_status(const struct addr *addr, json_t **ret, struct err_text *err)
+int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
 {
-	struct details *d;
+	struct job_details *d;
 	int rc = get_all(addr, false, ret, &d, err);
 	json_t *problems;
 
@@ -317,7 +318,7 @@ static json_t *document(json_t *cluster)
 	return o;
 }
 
-int gather_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err)
+int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL, *list = json_array(), *m;
 	int rc = get_cluster(addr, &root, err);
@@ -336,11 +337,11 @@ int gather_members(const struct addr *addr, const char *role, json_t **ret, stru
 	return 0;
 }
 
-int gather_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
+int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	static const char *const keep[] = {"jobs", "missing", "collected"};
 	json_t *root = NULL;
-	struct details *d;
+	struct job_details *d;
 	int rc = get_scheduler(addr, false, &root, &d, err);
 
 	if (rc < 0)
@@ -356,7 +357,7 @@ int gather_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
 	return 0;
 }
 
-int gather_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+int fetch_job(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
 {
 	char escaped[3 * CTL_JOB_NAME_MAX + 1], path[sizeof(escaped) + 16];
 	json_t *root = NULL;
@@ -365,7 +366,7 @@ int gather_job(const struct addr *addr, const char *name, json_t **ret, struct e
 	if (!http_escape(name, escaped, sizeof(escaped)))
 		return err_set(err, BPS_ENOTFOUND, "no job has so long a name");
 	snprintf(path, sizeof(path), "/status?job=%s", escaped);
-	rc = gather_path(addr, path, &root, err);
+	rc = fetch_path(addr, path, &root, err);
 	if (rc < 0)
 		return rc;
 	if (!json_object_get(root, "job")) { /* others do not know the question */
@@ -377,14 +378,14 @@ int gather_job(const struct addr *addr, const char *name, json_t **ret, struct e
 	return 0;
 }
 
-int gather_stuck(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
+int fetch_stuck(const struct addr *addr, const char *name, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL, *jobs;
-	struct details *d;
+	struct job_details *d;
 	int rc;
 
 	if (name && *name) {
-		rc = gather_job(addr, name, &root, err);
+		rc = fetch_job(addr, name, &root, err);
 		if (rc < 0)
 			return rc;
 		*ret = document(root);

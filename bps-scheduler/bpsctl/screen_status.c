@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
 
 #define JOBS_MAX      24 /* rows; the rest is counted */
@@ -14,13 +14,13 @@
 
 /* ---- head ---- */
 
-struct members {
+struct member_count {
 	unsigned up, all;
 };
 
-static struct members count_members(json_t *root, const char *role)
+static struct member_count count_members(json_t *root, const char *role)
 {
-	struct members n = {0, 0};
+	struct member_count n = {0, 0};
 	json_t *m;
 	size_t i;
 
@@ -47,8 +47,8 @@ static unsigned count_jobs(json_t *root, const char *state)
 
 static void headline(FILE *out, json_t *root)
 {
-	struct members servers = count_members(root, "server");
-	struct members agents = count_members(root, "agent");
+	struct member_count servers = count_members(root, "server");
+	struct member_count agents = count_members(root, "agent");
 	char text[512];
 
 	snprintf(text, sizeof(text),
@@ -128,9 +128,9 @@ static void slowest_cell(json_t *j, char ret[32])
 		snprintf(ret, 32, "-");
 }
 
-static struct cell name_of(json_t *root, json_t *o)
+static struct table_cell name_of(json_t *root, json_t *o)
 {
-	struct cell c = cell_str(o, "name");
+	struct table_cell c = cell_str(o, "name");
 
 	if (json_is_true(json_object_get(root, "verbose")))
 		snprintf(c.s, sizeof(c.s), "#%" PRIu64 " %.63s", cell_num(o, "id"),
@@ -212,9 +212,9 @@ static bool is_worth_a_row(json_t *m)
 	return !is_well(m) || json_is_true(json_object_get(m, "is_drained"));
 }
 
-static struct cell state_cell(json_t *m)
+static struct table_cell state_cell(json_t *m)
 {
-	struct cell c;
+	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%.10s%s", cell_state(m).s,
 		is_well(m) ? "" : "*"); /* says nothing */

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 
 #define QUIET_LONG_S    5.0 /* of a worker that is behind */
 #define WORKER_ROWS_MAX 32

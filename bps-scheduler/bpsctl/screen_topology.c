@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
-#include "bps-scheduler/bpsctl/gather.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
+#include "bps-scheduler/bpsctl/fetch.h"
 #include "bps-scheduler/bpsctl/screen.h"
 
 #define AGENT_HTTP 7304
@@ -16,14 +16,14 @@ static json_t *part(json_t *root, const char *key)
 	return json_object_get(json_object_get(root, "topology"), key);
 }
 
-int gather_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err)
+int fetch_agent(const char *host, bool has_topology, json_t **ret, struct err_text *err)
 {
 	struct addr a;
 	int rc = addr_parse(&a, host, AGENT_HTTP, err);
 
 	if (rc < 0)
 		return -EINVAL;
-	rc = gather_path(&a, has_topology ? "/status?topology=1" : "/status", ret, err);
+	rc = fetch_path(&a, has_topology ? "/status?topology=1" : "/status", ret, err);
 	if (rc < 0)
 		return rc;
 	if (!cell_is(*ret, "role", "agent"))

@@ -1,4 +1,4 @@
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 
 #include <inttypes.h>
 #include <pwd.h>
@@ -12,16 +12,16 @@
 
 /* ---- reading ---- */
 
-struct cell cell_text(const char *s)
+struct table_cell cell_text(const char *s)
 {
-	struct cell c;
+	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%s", s);
 	log_blank(c.s);
 	return c;
 }
 
-struct cell cell_str(json_t *o, const char *key)
+struct table_cell cell_str(json_t *o, const char *key)
 {
 	const char *v = json_string_value(json_object_get(o, key));
 
@@ -42,9 +42,9 @@ double cell_sec(json_t *o, const char *key)
 	return v < 0 ? 0 : v < SEC_MAX ? v : SEC_MAX;
 }
 
-struct cell cell_digits(json_t *o, const char *key)
+struct table_cell cell_digits(json_t *o, const char *key)
 {
-	struct cell c;
+	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%" PRIu64, cell_num(o, key));
 	return c;
@@ -57,9 +57,9 @@ bool cell_is(json_t *o, const char *key, const char *value)
 	return v && strcmp(v, value) == 0;
 }
 
-struct cell cell_span(double s)
+struct table_cell cell_span(double s)
 {
-	struct cell c;
+	struct table_cell c;
 	unsigned long t = s > 0 ? (unsigned long)s : 0;
 
 	if (s < 100)
@@ -73,12 +73,12 @@ struct cell cell_span(double s)
 	return c;
 }
 
-struct cell cell_size(uint64_t bytes)
+struct table_cell cell_size(uint64_t bytes)
 {
 	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
 	double v = (double)bytes;
 	unsigned u = 0;
-	struct cell c;
+	struct table_cell c;
 
 	while (v >= 1024 && u < 6) {
 		v /= 1024;
@@ -88,9 +88,9 @@ struct cell cell_size(uint64_t bytes)
 	return c;
 }
 
-struct cell cell_count(uint64_t n)
+struct table_cell cell_count(uint64_t n)
 {
-	struct cell c;
+	struct table_cell c;
 
 	if (n < 1000)
 		snprintf(c.s, sizeof(c.s), "%" PRIu64, n);
@@ -105,9 +105,9 @@ struct cell cell_count(uint64_t n)
 	return c;
 }
 
-struct cell cell_rate(double v)
+struct table_cell cell_rate(double v)
 {
-	struct cell c;
+	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s),
 		v < 9.995   ? "%.2f"
@@ -119,27 +119,27 @@ struct cell cell_rate(double v)
 }
 
 /* Milliseconds in at most 6 columns. */
-static struct cell cell_ms(double s)
+static struct table_cell cell_ms(double s)
 {
-	struct cell c;
+	struct table_cell c;
 	double ms = s * 1e3;
 
 	snprintf(c.s, sizeof(c.s), ms < 9.95 ? "%.1f" : ms < 1e6 ? "%.0f" : "%.0e", ms);
 	return c;
 }
 
-struct cell cell_wait(json_t *pace)
+struct table_cell cell_wait(json_t *pace)
 {
-	struct cell c;
+	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%.7s/%.7s", cell_ms(cell_sec(pace, "wait_p50_s")).s,
 		cell_ms(cell_sec(pace, "wait_p99_s")).s);
 	return c;
 }
 
-struct cell cell_lag(json_t *slowest)
+struct table_cell cell_lag(json_t *slowest)
 {
-	struct cell c;
+	struct table_cell c;
 	double s = cell_sec(slowest, "lag_s");
 
 	if (s < 10)
@@ -150,11 +150,11 @@ struct cell cell_lag(json_t *slowest)
 }
 
 /* From this machine's own table: a directory service has its own idea of time. */
-struct cell cell_user(uint64_t uid)
+struct table_cell cell_user(uint64_t uid)
 {
 	FILE *f = fopen("/etc/passwd", "re");
 	const struct passwd *p;
-	struct cell c;
+	struct table_cell c;
 
 	snprintf(c.s, sizeof(c.s), "%" PRIu64, uid);
 	while (f && (p = fgetpwent(f)))
@@ -282,9 +282,9 @@ size_t cell_count_code(json_t *root, const char *code)
 	return n;
 }
 
-struct cell cell_worker(json_t *w)
+struct table_cell cell_worker(json_t *w)
 {
-	struct cell c;
+	struct table_cell c;
 
 	if (json_object_get(w, "host"))
 		snprintf(c.s, sizeof(c.s), "rank %" PRIu64 " (host %.63s, pid %" PRIu64 ")",
@@ -294,7 +294,7 @@ struct cell cell_worker(json_t *w)
 	return c;
 }
 
-struct cell cell_state(json_t *m)
+struct table_cell cell_state(json_t *m)
 {
 	bool is_drained = json_is_true(json_object_get(m, "is_drained"));
 	bool is_leaving = json_is_true(json_object_get(m, "is_leaving"));

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
 
 /* ---- footers ---- */
@@ -46,20 +46,20 @@ void screen_missing(FILE *out, json_t *root)
 
 /* ---- members ---- */
 
-static struct cell last_heard(json_t *m)
+static struct table_cell last_heard(json_t *m)
 {
 	return cell_span(
 		cell_is(m, "state", "up") ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s"));
 }
 
 /* Gbit/s of the network card, and where that is from. */
-static struct cell nic_cell(json_t *m)
+static struct table_cell nic_cell(json_t *m)
 {
 	double gbps = (double)cell_num(m, "nic_mbps") / 1e3;
 	const char *from = cell_is(m, "nic_source", "measured") ? "meas."
 			   : cell_is(m, "nic_source", "driver") ? "drv."
 								: "set";
-	struct cell c = {"-"};
+	struct table_cell c = {"-"};
 
 	if (gbps > 0)
 		snprintf(c.s, sizeof(c.s), gbps < 9.995 ? "%.2f %s" : "%.0f %s", gbps, from);

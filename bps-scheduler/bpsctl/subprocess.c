@@ -1,4 +1,4 @@
-#include "bps-scheduler/bpsctl/child.h"
+#include "bps-scheduler/bpsctl/subprocess.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,14 +16,14 @@
 
 extern char **environ;
 
-struct run {
-	struct child *child;
+struct running_subprocess {
+	struct subprocess *child;
 	pid_t pid;
 	int fd; /* -1: its end was read */
 	size_t used;
 };
 
-static int spawn(struct run *r)
+static int spawn(struct running_subprocess *r)
 {
 	posix_spawn_file_actions_t actions;
 	int ends[2], rc;
@@ -48,10 +48,10 @@ static int spawn(struct run *r)
 	return 0;
 }
 
-static void hear(struct run *r)
+static void hear(struct running_subprocess *r)
 {
 	char more[512];
-	size_t room = CHILD_TEXT_BYTES - 1 - r->used;
+	size_t room = SUBPROCESS_TEXT_BYTES - 1 - r->used;
 	ssize_t n = read(r->fd, room ? r->child->text + r->used : more, room ? room : sizeof(more));
 
 	if (n > 0 && room)
@@ -64,7 +64,7 @@ static void hear(struct run *r)
 }
 
 /* All that they print, until they close it or time is over. */
-static void hear_all(struct run *runs, size_t n, uint64_t deadline_ms)
+static void hear_all(struct running_subprocess *runs, size_t n, uint64_t deadline_ms)
 {
 	for (;;) {
 		struct pollfd p[CHILDREN_MAX];
@@ -85,7 +85,7 @@ static void hear_all(struct run *runs, size_t n, uint64_t deadline_ms)
 	}
 }
 
-static void reap(struct run *r)
+static void reap(struct running_subprocess *r)
 {
 	bool is_late = r->fd >= 0;
 
@@ -101,17 +101,17 @@ static void reap(struct run *r)
 		r->child->status = -ETIMEDOUT;
 }
 
-void child_run_all(struct child *children, size_t n, uint32_t timeout_ms)
+void subprocess_run_all(struct subprocess *children, size_t n, uint32_t timeout_ms)
 {
 	uint64_t deadline_ms = clock_now_ms() + timeout_ms;
-	struct run runs[CHILDREN_MAX];
+	struct running_subprocess runs[CHILDREN_MAX];
 
 	if (n > CHILDREN_MAX)
 		n = CHILDREN_MAX;
 	for (size_t i = 0; i < n; i++) {
 		int rc;
 
-		runs[i] = (struct run){.child = &children[i], .fd = -1};
+		runs[i] = (struct running_subprocess){.child = &children[i], .fd = -1};
 		children[i].text[0] = '\0';
 		rc = spawn(&runs[i]);
 		children[i].status = rc;

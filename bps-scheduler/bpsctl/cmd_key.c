@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sysexits.h>
 
-#include "bps-scheduler/bpsctl/cells.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "common/control/keyring.h"
@@ -19,19 +19,19 @@ static bool is_identity(const char *s)
 	return false;
 }
 
-static int answer_key(const struct opts *o, const char *hex)
+static int answer_key(const struct bpsctl_opts *o, const char *hex)
 {
-	return answer(o, hex, json_pack("{s:i, s:s}", "schema", 1, "key", hex));
+	return print_answer(o, hex, json_pack("{s:i, s:s}", "schema", 1, "key", hex));
 }
 
-int run_key_new(const struct opts *o, const char *arg)
+int cmd_key_new(const struct bpsctl_opts *o, const char *arg)
 {
 	struct cluster_key key;
 	char hex[KEY_HEX_BYTES];
 
 	(void)arg;
 	if (key_random(&key) < 0)
-		return complain("no randomness", EXIT_ERR);
+		return print_error("no randomness", EXIT_ERR);
 	key_hex(&key, hex);
 	answer_key(o, hex);
 	key_wipe(&key);
@@ -54,13 +54,13 @@ static int derive(struct cluster_key *ret_key, const struct keyring *ring, const
 }
 
 /* The master's key file, said on stderr when it cannot be had. */
-static int load_keys(const struct opts *o, struct keyring *ret_ring)
+static int load_keys(const struct bpsctl_opts *o, struct keyring *ret_ring)
 {
 	struct err_text err = {""};
 	int rc = steer_keys(&o->steer, ret_ring, &err);
 
 	if (rc <= 0)
-		complain(
+		print_error(
 			rc < 0 ? err.s
 			       : "there is no --key-file: name the cluster's key file, or make one "
 				 "with `bpsctl key new`",
@@ -68,7 +68,7 @@ static int load_keys(const struct opts *o, struct keyring *ret_ring)
 	return rc;
 }
 
-int run_key_derive(const struct opts *o, const char *arg)
+int cmd_key_derive(const struct bpsctl_opts *o, const char *arg)
 {
 	struct keyring ring;
 	struct cluster_key key = {{0}};
@@ -76,17 +76,19 @@ int run_key_derive(const struct opts *o, const char *arg)
 	int rc;
 
 	if (!is_identity(arg))
-		return complain("`key derive` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
+		return print_error(
+			"`key derive` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = derive(&key, &ring, arg);
 	keyring_wipe(&ring);
 	if (rc == -EKEYREVOKED)
-		return complain("the key of this name is revoked: `bpsctl key rotate` first, a new "
-				"one comes from the next key",
+		return print_error(
+			"the key of this name is revoked: `bpsctl key rotate` first, a new "
+			"one comes from the next key",
 			EXIT_ERR);
 	if (rc < 0)
-		return complain(err_str(rc), EXIT_ERR);
+		return print_error(err_str(rc), EXIT_ERR);
 	key_hex(&key, hex);
 	answer_key(o, hex);
 	key_wipe(&key);
@@ -107,7 +109,7 @@ static bool has_taken(json_t *root, const struct keyring *ring)
 }
 
 /* The file is as it should be; let the scheduler read it. Returns the exit code. */
-static int tell_scheduler(const struct opts *o, const struct keyring *ring)
+static int tell_scheduler(const struct bpsctl_opts *o, const struct keyring *ring)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
@@ -147,18 +149,18 @@ static void print_change(const struct keyring *ring, const char *text)
 			json_array_append_new(keys,
 				json_pack("{s:s, s:s}", "key", key_words[i], "fingerprint", print));
 	root = json_pack("{s:i, s:s, s:o}", "schema", 1, "text", text, "keys", keys);
-	print_line(root);
+	print_json_line(root);
 	json_decref(root);
 }
 
 /* done: what has been done, for programs. */
-static int store(const struct opts *o, const struct keyring *ring, const char *done)
+static int store(const struct bpsctl_opts *o, const struct keyring *ring, const char *done)
 {
 	struct err_text err = {""};
 	int status;
 
 	if (keyring_store(ring, steer_key_path(&o->steer), &err) < 0)
-		return complain(err.s, EXIT_ERR);
+		return print_error(err.s, EXIT_ERR);
 	status = tell_scheduler(o, ring);
 	if (o->json)
 		print_change(ring, done);
@@ -174,7 +176,7 @@ static void print_prints(const struct keyring *ring)
 			printf("%-9s %s\n", key_words[i], print);
 }
 
-int run_key_rotate(const struct opts *o, const char *arg)
+int cmd_key_rotate(const struct bpsctl_opts *o, const char *arg)
 {
 	struct cluster_key fresh = {{0}};
 	struct keyring ring;
@@ -184,8 +186,9 @@ int run_key_rotate(const struct opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (ring.n_keys == KEYRING_KEYS && !o->force) {
-		complain("the previous key is still accepted: `bpsctl key retire` first (--force "
-			 "drops it)",
+		print_error(
+			"the previous key is still accepted: `bpsctl key retire` first (--force "
+			"drops it)",
 			EXIT_ERR);
 		goto out;
 	}
@@ -193,7 +196,7 @@ int run_key_rotate(const struct opts *o, const char *arg)
 	if (rc == 0)
 		rc = keyring_rotate(&ring, &fresh);
 	if (rc < 0) {
-		complain(err_str(rc), EXIT_ERR);
+		print_error(err_str(rc), EXIT_ERR);
 		goto out;
 	}
 	status = store(o, &ring, "the key is rotated");
@@ -210,7 +213,7 @@ out:
 }
 
 /* Is nobody known to use the previous key? Says who, if not. */
-static bool is_previous_unused(const struct opts *o)
+static bool is_previous_unused(const struct bpsctl_opts *o)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL, *k;
@@ -235,7 +238,7 @@ static bool is_previous_unused(const struct opts *o)
 	return n == 0;
 }
 
-int run_key_retire(const struct opts *o, const char *arg)
+int cmd_key_retire(const struct bpsctl_opts *o, const char *arg)
 {
 	struct keyring ring;
 	int rc, status = EXIT_ERR;
@@ -244,12 +247,12 @@ int run_key_retire(const struct opts *o, const char *arg)
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	if (!o->force && ring.n_keys == KEYRING_KEYS && !is_previous_unused(o)) {
-		complain("the previous key stays (--force drops it)", EXIT_ERR);
+		print_error("the previous key stays (--force drops it)", EXIT_ERR);
 		goto out;
 	}
 	rc = keyring_retire(&ring);
 	if (rc < 0)
-		complain(rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
+		print_error(rc == -ENOENT ? "there is no previous key" : err_str(rc), EXIT_ERR);
 	else
 		status = store(o, &ring, "the previous key is retired");
 out:
@@ -257,21 +260,22 @@ out:
 	return status;
 }
 
-int run_key_revoke(const struct opts *o, const char *arg)
+int cmd_key_revoke(const struct bpsctl_opts *o, const char *arg)
 {
 	struct keyring ring;
 	int rc, status = EXIT_ERR;
 
 	if (!is_identity(arg))
-		return complain("`key revoke` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
+		return print_error(
+			"`key revoke` wants server:NAME, agent:NAME or ctl:NAME", EX_USAGE);
 	if (load_keys(o, &ring) <= 0)
 		return EXIT_ERR;
 	rc = keyring_revoke(&ring, arg);
 	if (rc == 0 || rc == -EEXIST) /* once more: the scheduler may not know yet */
 		status = store(o, &ring, "the key is revoked");
 	else
-		complain(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
-				       : err_str(rc),
+		print_error(rc == -ENOSPC ? "too many keys are revoked: rotate the key instead"
+					  : err_str(rc),
 			EXIT_ERR);
 	keyring_wipe(&ring);
 	return status;
@@ -308,12 +312,12 @@ static int screen_keys(FILE *out, json_t *root)
 	return 0;
 }
 
-int run_key_status(const struct opts *o, const char *arg)
+int cmd_key_status(const struct bpsctl_opts *o, const char *arg)
 {
 	struct err_text text = {""}, err = {""};
 	json_t *root = NULL;
 	int rc = ask_scheduler(o, "key status", "", NULL, 0, &text, &root, &err);
 
 	(void)arg;
-	return rc < 0 ? complain_failed(rc, &err) : show(o, root, screen_keys);
+	return rc < 0 ? print_failure(rc, &err) : print_document(o, root, screen_keys);
 }

@@ -1,4 +1,4 @@
-#include "bps-scheduler/bpsctl/watch.h"
+#include "bps-scheduler/bpsctl/live_screen.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -12,12 +12,12 @@
 
 #define ROWS_DEFAULT 24
 
-int watch_begin(struct watch *w)
+int live_screen_begin(struct live_screen *w)
 {
 	const char *term = getenv("TERM");
 	sigset_t set;
 
-	*w = (struct watch){.signals = -1};
+	*w = (struct live_screen){.signals = -1};
 	sigemptyset(&set);
 	sigaddset(&set, SIGINT);
 	sigaddset(&set, SIGTERM);
@@ -30,7 +30,7 @@ int watch_begin(struct watch *w)
 	return 0;
 }
 
-void watch_end(struct watch *w)
+void live_screen_end(struct live_screen *w)
 {
 	if (w->signals >= 0)
 		close(w->signals);
@@ -45,7 +45,7 @@ static size_t count_lines(const char *s)
 	return n;
 }
 
-void watch_frame(FILE *out, const char *text, unsigned n_rows, bool is_first)
+void live_screen_frame(FILE *out, const char *text, unsigned n_rows, bool is_first)
 {
 	size_t lines = count_lines(text), shown = lines < n_rows ? lines : n_rows - 2;
 
@@ -63,7 +63,7 @@ void watch_frame(FILE *out, const char *text, unsigned n_rows, bool is_first)
 	fputs("\033[J", out);
 }
 
-static void draw(struct watch *w, const char *text)
+static void draw(struct live_screen *w, const char *text)
 {
 	struct winsize size = {.ws_row = 0};
 	char *frame = NULL;
@@ -74,13 +74,13 @@ static void draw(struct watch *w, const char *text)
 		return;
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_row < 4)
 		size.ws_row = ROWS_DEFAULT;
-	watch_frame(out, text, size.ws_row, !w->has_begun);
+	live_screen_frame(out, text, size.ws_row, !w->has_begun);
 	if (fclose(out) == 0)
 		fwrite(frame, 1, n, stdout);
 	free(frame);
 }
 
-void watch_show(struct watch *w, const char *text)
+void live_screen_show(struct live_screen *w, const char *text)
 {
 	char when[32] = "";
 	time_t now = time(NULL);
@@ -97,7 +97,7 @@ void watch_show(struct watch *w, const char *text)
 	fflush(stdout);
 }
 
-bool watch_wait(struct watch *w, uint32_t ms)
+bool live_screen_wait(struct live_screen *w, uint32_t ms)
 {
 	struct pollfd p = {w->signals, POLLIN, 0};
 

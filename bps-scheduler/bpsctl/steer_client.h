@@ -1,5 +1,5 @@
-#ifndef BPS_SCHEDULER_BPSCTL_STEER_H
-#define BPS_SCHEDULER_BPSCTL_STEER_H
+#ifndef BPS_SCHEDULER_BPSCTL_STEER_CLIENT_H
+#define BPS_SCHEDULER_BPSCTL_STEER_CLIENT_H
 /* The hand of bpsctl: asks the scheduler's control port to do one thing (bps-scheduler/steer.h has
  * the other end, and how to add a verb). With the master key, on the scheduler's host, or a key of
  * `bpsctl key derive ctl:NAME`, or a certificate of CN ctl:NAME; without a key on loopback only.

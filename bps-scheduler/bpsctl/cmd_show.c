@@ -1,0 +1,213 @@
+/* Words of bpsctl that show one document, once or again and again. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sysexits.h>
+
+#include "bps-scheduler/bpsctl/bpsctl.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
+#include "bps-scheduler/bpsctl/checks.h"
+#include "bps-scheduler/bpsctl/explain.h"
+#include "bps-scheduler/bpsctl/fetch.h"
+#include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/live_screen.h"
+#include "common/wire/ctlmsg.h"
+#include "common/base/version.h"
+
+/* A word: how its document is made and how it is shown. */
+struct document_view {
+	int (*gather)(
+		const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
+	int (*screen)(FILE *out, json_t *root);
+};
+
+/* One screen; daemons that are away for a while are part of the show. */
+static int watch_once(const struct document_view *v, const struct bpsctl_opts *o, const char *arg,
+	struct live_screen *w)
+{
+	char *text = NULL;
+	size_t n = 0;
+	FILE *out = open_memstream(&text, &n);
+	struct err_text err = {""};
+	json_t *root = NULL;
+	int rc, status = EXIT_UNREACHABLE;
+
+	if (!out)
+		return print_error("out of memory", EXIT_ERR);
+	limit_time(true);
+	rc = v->gather(o, arg, &root, &err);
+	limit_time(false);
+	if (rc == 0 && o->verbose && !o->json)
+		json_object_set_new(root, "verbose", json_true());
+	if (rc == 0)
+		status = v->screen(out, root);
+	else
+		cell_wrapped(out, "! ", err.s);
+	if (fclose(out) != 0)
+		status = print_error("out of memory", EXIT_ERR);
+	else if (!o->json)
+		live_screen_show(w, text);
+	else
+		print_json_line(
+			root ? root
+			     : (root = json_pack("{s:i, s:s}", "schema", 1, "error", err.s)));
+	json_decref(root);
+	free(text);
+	return status;
+}
+
+static int watch_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
+{
+	struct live_screen w;
+	int status;
+
+	if (live_screen_begin(&w) < 0)
+		return print_error("cannot wait for signals", EXIT_ERR);
+	do
+		status = watch_once(v, o, arg, &w);
+	while (live_screen_wait(&w, interval_ms(o)));
+	live_screen_end(&w);
+	return status;
+}
+
+static int run_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
+{
+	struct err_text err = {""};
+	json_t *root = NULL;
+	int rc;
+
+	if (o->watch)
+		return watch_view(v, o, arg);
+	rc = v->gather(o, arg, &root, &err);
+	if (rc == 0)
+		return print_document(o, root, v->screen);
+	if (o->json) {
+		root = json_pack("{s:i, s:s}", "schema", 1, "error", err.s);
+		print_json_line(root);
+		json_decref(root);
+	}
+	return print_failure(rc, &err);
+}
+
+/* ---- the words ---- */
+
+static int get_status(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	return fetch_status(&o->scheduler_http, ret, err);
+}
+
+static int get_servers(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	return fetch_members(&o->scheduler_http, "server", ret, err);
+}
+
+static int get_agents(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	return fetch_members(&o->scheduler_http, "agent", ret, err);
+}
+
+static int get_agent(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	return fetch_agent(arg, o->topology, ret, err);
+}
+
+static int get_jobs(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	return fetch_jobs(&o->scheduler_http, ret, err);
+}
+
+static int get_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	return fetch_job(&o->scheduler_http, arg, ret, err);
+}
+
+static int get_stuck(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	return fetch_stuck(&o->scheduler_http, arg, ret, err);
+}
+
+int cmd_status(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_status, screen_status}, o, arg);
+}
+
+int cmd_top(const struct bpsctl_opts *o, const char *arg)
+{
+	return watch_view(&(struct document_view){get_status, screen_status}, o, arg);
+}
+
+int cmd_servers(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_servers, screen_servers}, o, arg);
+}
+
+int cmd_agents(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_agents, screen_agents}, o, arg);
+}
+
+int cmd_agent(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(
+		&(struct document_view){get_agent, o->topology ? screen_topology : screen_daemon},
+		o, arg);
+}
+
+int cmd_jobs(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_jobs, screen_jobs}, o, arg);
+}
+
+int cmd_job(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_job, screen_job}, o, arg);
+}
+
+int cmd_why_stuck(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_stuck, screen_stuck}, o, arg);
+}
+
+static int get_checks(
+	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
+{
+	(void)arg;
+	*ret = checks_json(o->config_dir, &o->scheduler_http);
+	return *ret ? 0 : err_set(err, -ENOMEM, "out of memory");
+}
+
+int cmd_check(const struct bpsctl_opts *o, const char *arg)
+{
+	return run_view(&(struct document_view){get_checks, screen_check}, o, arg);
+}
+
+int cmd_version(const struct bpsctl_opts *o, const char *arg)
+{
+	char text[128];
+
+	(void)arg;
+	snprintf(text, sizeof(text), "bpsctl %s%s%s%s", BPS_VERSION, o->verbose ? " (commit " : "",
+		o->verbose ? bps_commit() : "", o->verbose ? ")" : "");
+	return print_answer(o, text,
+		json_pack("{s:i, s:s, s:s, s:i}", "schema", 1, "version", BPS_VERSION, "commit",
+			bps_commit(), "protocol", CTL_PROTO));
+}
+
+int cmd_explain(const struct bpsctl_opts *o, const char *arg)
+{
+	json_t *root = explain_json(arg);
+
+	if (!root)
+		return print_error("no such code; `bpsctl explain` lists them", EX_USAGE);
+	return print_document(o, root, screen_explain);
+}
