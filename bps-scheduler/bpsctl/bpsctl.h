@@ -1,11 +1,11 @@
 #ifndef BPS_SCHEDULER_BPSCTL_BPSCTL_H
 #define BPS_SCHEDULER_BPSCTL_BPSCTL_H
-/* What the words of bpsctl share: the flags, how an answer is printed, how a question is bounded.
- * main.c has the table of words; views.c those that show a document, follow.c the events, orders.c
- * those that change something, keys.c those about keys.
+/* What the commands of bpsctl share: flags, printing, the time limit. main.c has the table of
+ * commands. cmd_show.c has those that show a document, cmd_events.c the events, cmd_steer.c those
+ * that change something, cmd_key.c those about keys; screen_*.c format the documents.
  *
- * One thread. A word's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 nobody answers,
- * 64 usage. */
+ * One thread. A command's function returns the exit code: 0 OK, 1 WARN, 2 ERR, 3 no daemon
+ * answers, 64 usage. */
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,7 +30,7 @@ struct bpsctl_opts {
 };
 
 /* ---- output.c ---- */
-/* Says text on stderr; returns status. */
+/* Print text on stderr and return status. */
 int print_error(const char *text, int status);
 /* The same of an error of fetch.h or steer_client.h. */
 int print_failure(int rc, const struct err_text *err);
@@ -41,30 +41,32 @@ int print_document(
 int print_answer(const struct bpsctl_opts *o, const char *text, json_t *doc);
 /* One object per line. */
 void print_json_line(json_t *o);
-/* What is asked from now on ends in two seconds, the resolver too; false: is not bounded. */
+/* End the program two seconds from now, also while the resolver runs; false: not any more. */
 void limit_time(bool is_bounded);
 static inline uint32_t interval_ms(const struct bpsctl_opts *o)
 {
 	return (uint32_t)(o->interval_us / 1000);
 }
 
-/* ---- views.c: words that show one document, once or with --watch ---- */
-int cmd_status(const struct bpsctl_opts *o, const char *arg);
+/* ---- cmd_show.c: commands that show one document, once or with --watch ---- */
+/* A command's document: how it is fetched and how it is formatted (screen.h). */
+struct document_view {
+	int (*fetch)(
+		const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
+	int (*screen)(FILE *out, json_t *root);
+};
+extern const struct document_view view_status, view_servers, view_agents, view_jobs, view_job,
+	view_why_stuck, view_check;
+int cmd_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg);
 int cmd_top(const struct bpsctl_opts *o, const char *arg);
-int cmd_servers(const struct bpsctl_opts *o, const char *arg);
-int cmd_agents(const struct bpsctl_opts *o, const char *arg);
 int cmd_agent(const struct bpsctl_opts *o, const char *arg);
-int cmd_jobs(const struct bpsctl_opts *o, const char *arg);
-int cmd_job(const struct bpsctl_opts *o, const char *arg);
-int cmd_why_stuck(const struct bpsctl_opts *o, const char *arg);
 int cmd_explain(const struct bpsctl_opts *o, const char *arg);
-int cmd_check(const struct bpsctl_opts *o, const char *arg);
 int cmd_version(const struct bpsctl_opts *o, const char *arg);
 
-/* ---- follow.c ---- */
+/* ---- cmd_events.c ---- */
 int cmd_events(const struct bpsctl_opts *o, const char *arg);
 
-/* ---- orders.c: words that change something ---- */
+/* ---- cmd_steer.c: commands that change something ---- */
 /* As steer_call, at the port that the scheduler of this host names where --scheduler does not. */
 int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args, struct err_text *ret_text, json_t **ret_json,
@@ -75,7 +77,7 @@ int cmd_job_kill(const struct bpsctl_opts *o, const char *arg);
 int cmd_mute(const struct bpsctl_opts *o, const char *arg);
 int cmd_unmute(const struct bpsctl_opts *o, const char *arg);
 
-/* ---- keys.c ---- */
+/* ---- cmd_key.c ---- */
 int cmd_key_new(const struct bpsctl_opts *o, const char *arg);
 int cmd_key_derive(const struct bpsctl_opts *o, const char *arg);
 int cmd_key_status(const struct bpsctl_opts *o, const char *arg);

@@ -222,8 +222,7 @@ static void ask_daemon(json_t *list, struct checked_daemon *r)
 	if (g.rc == BPS_ETIMEDOUT) {
 		r->is_running = true;
 		check_add(list, CHECK_BAD, name, "restart it; its log and /livez tell why",
-			"something accepts on %s and does not answer in %d ms", text,
-			DAEMON_MS);
+			"something accepts on %s and does not answer in %d ms", text, DAEMON_MS);
 	} else if (g.rc == 0 && cell_is(g.root, "role", role)) {
 		r->is_running = true;
 		r->pid = (int)cell_num(g.root, "pid");

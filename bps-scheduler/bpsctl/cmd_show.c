@@ -1,4 +1,4 @@
-/* Words of bpsctl that show one document, once or again and again. */
+/* Commands of bpsctl that show one document, once or with --watch. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,13 +14,6 @@
 #include "common/wire/ctlmsg.h"
 #include "common/base/version.h"
 
-/* A word: how its document is made and how it is shown. */
-struct document_view {
-	int (*gather)(
-		const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err);
-	int (*screen)(FILE *out, json_t *root);
-};
-
 /* One screen; daemons that are away for a while are part of the show. */
 static int watch_once(const struct document_view *v, const struct bpsctl_opts *o, const char *arg,
 	struct live_screen *w)
@@ -35,7 +28,7 @@ static int watch_once(const struct document_view *v, const struct bpsctl_opts *o
 	if (!out)
 		return print_error("out of memory", EXIT_ERR);
 	limit_time(true);
-	rc = v->gather(o, arg, &root, &err);
+	rc = v->fetch(o, arg, &root, &err);
 	limit_time(false);
 	if (rc == 0 && o->verbose && !o->json)
 		json_object_set_new(root, "verbose", json_true());
@@ -70,7 +63,7 @@ static int watch_view(const struct document_view *v, const struct bpsctl_opts *o
 	return status;
 }
 
-static int run_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
+int cmd_view(const struct document_view *v, const struct bpsctl_opts *o, const char *arg)
 {
 	struct err_text err = {""};
 	json_t *root = NULL;
@@ -78,7 +71,7 @@ static int run_view(const struct document_view *v, const struct bpsctl_opts *o, 
 
 	if (o->watch)
 		return watch_view(v, o, arg);
-	rc = v->gather(o, arg, &root, &err);
+	rc = v->fetch(o, arg, &root, &err);
 	if (rc == 0)
 		return print_document(o, root, v->screen);
 	if (o->json) {
@@ -89,7 +82,7 @@ static int run_view(const struct document_view *v, const struct bpsctl_opts *o, 
 	return print_failure(rc, &err);
 }
 
-/* ---- the words ---- */
+/* ---- the commands ---- */
 
 static int get_status(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
@@ -97,6 +90,7 @@ static int get_status(
 	(void)arg;
 	return fetch_status(&o->scheduler_http, ret, err);
 }
+const struct document_view view_status = {get_status, screen_status};
 
 static int get_servers(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
@@ -104,6 +98,7 @@ static int get_servers(
 	(void)arg;
 	return fetch_members(&o->scheduler_http, "server", ret, err);
 }
+const struct document_view view_servers = {get_servers, screen_servers};
 
 static int get_agents(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
@@ -111,6 +106,7 @@ static int get_agents(
 	(void)arg;
 	return fetch_members(&o->scheduler_http, "agent", ret, err);
 }
+const struct document_view view_agents = {get_agents, screen_agents};
 
 static int get_agent(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
@@ -124,58 +120,31 @@ static int get_jobs(
 	(void)arg;
 	return fetch_jobs(&o->scheduler_http, ret, err);
 }
+const struct document_view view_jobs = {get_jobs, screen_jobs};
 
 static int get_job(const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	return fetch_job(&o->scheduler_http, arg, ret, err);
 }
+const struct document_view view_job = {get_job, screen_job};
 
 static int get_stuck(
 	const struct bpsctl_opts *o, const char *arg, json_t **ret, struct err_text *err)
 {
 	return fetch_stuck(&o->scheduler_http, arg, ret, err);
 }
-
-int cmd_status(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_status, screen_status}, o, arg);
-}
+const struct document_view view_why_stuck = {get_stuck, screen_stuck};
 
 int cmd_top(const struct bpsctl_opts *o, const char *arg)
 {
-	return watch_view(&(struct document_view){get_status, screen_status}, o, arg);
-}
-
-int cmd_servers(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_servers, screen_servers}, o, arg);
-}
-
-int cmd_agents(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_agents, screen_agents}, o, arg);
+	return watch_view(&view_status, o, arg);
 }
 
 int cmd_agent(const struct bpsctl_opts *o, const char *arg)
 {
-	return run_view(
+	return cmd_view(
 		&(struct document_view){get_agent, o->topology ? screen_topology : screen_daemon},
 		o, arg);
-}
-
-int cmd_jobs(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_jobs, screen_jobs}, o, arg);
-}
-
-int cmd_job(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_job, screen_job}, o, arg);
-}
-
-int cmd_why_stuck(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_stuck, screen_stuck}, o, arg);
 }
 
 static int get_checks(
@@ -185,11 +154,7 @@ static int get_checks(
 	*ret = checks_json(o->config_dir, &o->scheduler_http);
 	return *ret ? 0 : err_set(err, -ENOMEM, "out of memory");
 }
-
-int cmd_check(const struct bpsctl_opts *o, const char *arg)
-{
-	return run_view(&(struct document_view){get_checks, screen_check}, o, arg);
-}
+const struct document_view view_check = {get_checks, screen_check};
 
 int cmd_version(const struct bpsctl_opts *o, const char *arg)
 {

@@ -61,24 +61,19 @@ int ask_scheduler(const struct bpsctl_opts *o, const char *verb, const char *tar
 	return rc;
 }
 
+static int print_text(const struct bpsctl_opts *o, const char *text)
+{
+	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
+}
+
 /* Ask the scheduler for this verb and print what it says it has done. */
 static int order(const struct bpsctl_opts *o, const char *verb, const char *target,
 	const struct steer_arg *args, size_t n_args)
 {
 	struct err_text text = {""}, err = {""};
-	json_t *line;
 	int rc = ask_scheduler(o, verb, target, args, n_args, &text, NULL, &err);
 
-	if (rc < 0)
-		return print_failure(rc, &err);
-	if (!o->json) {
-		printf("%s\n", text.s);
-		return 0;
-	}
-	line = json_pack("{s:i, s:s}", "schema", 1, "text", text.s);
-	print_json_line(line);
-	json_decref(line);
-	return 0;
+	return rc < 0 ? print_failure(rc, &err) : print_text(o, text.s);
 }
 
 /* ---- drain ---- */
@@ -106,7 +101,7 @@ static int say_empty(const struct bpsctl_opts *o, const char *target, double too
 
 	snprintf(text, sizeof(text), "%.70s has no partitions any more, after %.1f s", target,
 		took_s);
-	return print_answer(o, text, json_pack("{s:i, s:s}", "schema", 1, "text", text));
+	return print_text(o, text);
 }
 
 /* A scheduler that is away for a while is no reason to give up before the time is over. */

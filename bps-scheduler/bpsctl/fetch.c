@@ -26,8 +26,7 @@ static int take(struct http_get *g, json_t **ret, struct err_text *err)
 		return g->rc;
 	}
 	if (g->status != 200) {
-		err_set(err, BPS_ENOTFOUND, "%s",
-			text ? text : "the daemon refuses to answer");
+		err_set(err, BPS_ENOTFOUND, "%s", text ? text : "the daemon refuses to answer");
 		json_decref(g->root);
 		return BPS_ENOTFOUND;
 	}

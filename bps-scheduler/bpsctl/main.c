@@ -62,43 +62,51 @@ struct bpsctl_command {
 	const char *argument; /* NULL: takes none; "[NAME]": may be left out, then it is "" */
 	const char *second;   /* the same of opts.more */
 	const char *help;
-	int (*run)(const struct bpsctl_opts *o, const char *arg);
+	int (*run)(const struct bpsctl_opts *o, const char *arg); /* or NULL, */
+	const struct document_view *view;                         /* and this to be shown */
 };
 
 static int cmd_help(const struct bpsctl_opts *o, const char *arg);
 
 static const struct bpsctl_command commands[] = {
-	{"status", NULL, NULL, "health, problems, jobs, servers and agents", cmd_status},
-	{"top", NULL, NULL, "status --watch", cmd_top},
-	{"servers", NULL, NULL, "all servers", cmd_servers},
-	{"agents", NULL, NULL, "all agents", cmd_agents},
+	{"status", NULL, NULL, "health, problems, jobs, servers and agents", .view = &view_status},
+	{"top", NULL, NULL, "status --watch", .run = cmd_top},
+	{"servers", NULL, NULL, "all servers", .view = &view_servers},
+	{"agents", NULL, NULL, "all agents", .view = &view_agents},
 	{"agent", "HOST", NULL, "one agent's own figures; --topology: its GPUs and their strategy",
-		cmd_agent},
-	{"jobs", NULL, NULL, "jobs that form or run, with what their agents say", cmd_jobs},
-	{"job", "NAME", NULL, "one job: who has submitted what, the culprit first", cmd_job},
-	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why", cmd_job_kill},
-	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and who is missing",
-		cmd_why_stuck},
-	{"events", NULL, NULL, "what has happened; --since 10min, -f follows", cmd_events},
-	{"explain", "[CODE]", NULL, "what a problem or an error means and what to do", cmd_explain},
+		.run = cmd_agent},
+	{"jobs", NULL, NULL, "jobs that form or run, with what their agents say",
+		.view = &view_jobs},
+	{"job", "NAME", NULL, "one job: who has submitted what, the culprit first", NULL,
+		&view_job},
+	{"job kill", "NAME", NULL, "end a job; --reason TEXT tells its workers why",
+		.run = cmd_job_kill},
+	{"why-stuck", "[NAME]", NULL, "what every waiting call waits for, and who is missing", NULL,
+		&view_why_stuck},
+	{"events", NULL, NULL, "what has happened; --since 10min, -f follows", .run = cmd_events},
+	{"explain", "[CODE]", NULL, "what a problem or an error means and what to do",
+		.run = cmd_explain},
 	{"drain", "NAME", NULL,
-		"no more partitions (server) or jobs (agent) there; --reason, --wait", cmd_drain},
-	{"undrain", "NAME", NULL, "take it into use again", cmd_undrain},
+		"no more partitions (server) or jobs (agent) there; --reason, --wait",
+		.run = cmd_drain},
+	{"undrain", "NAME", NULL, "take it into use again", .run = cmd_undrain},
 	{"mute", "CODE", "[DURATION]", "leave a problem out of the health; 4h, --reason TEXT",
-		cmd_mute},
-	{"unmute", "CODE", NULL, "let it count again", cmd_unmute},
-	{"check", NULL, NULL, "is this host fit: settings, keys, ports, limits, devices",
-		cmd_check},
-	{"key new", NULL, NULL, "print a new random cluster key", cmd_key_new},
+		.run = cmd_mute},
+	{"unmute", "CODE", NULL, "let it count again", .run = cmd_unmute},
+	{"check", NULL, NULL, "is this host fit: settings, keys, ports, limits, devices", NULL,
+		&view_check},
+	{"key new", NULL, NULL, "print a new random cluster key", .run = cmd_key_new},
 	{"key derive", "ROLE:NAME", NULL, "print the key of one host, such as server:node7",
-		cmd_key_derive},
+		.run = cmd_key_derive},
 	{"key rotate", NULL, NULL, "write a new current key, the old one stays accepted",
-		cmd_key_rotate},
-	{"key retire", NULL, NULL, "drop the previous key, when nobody uses it", cmd_key_retire},
-	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost", cmd_key_revoke},
-	{"key status", NULL, NULL, "the cluster's keys, and who uses which", cmd_key_status},
-	{"version", NULL, NULL, "print the version", cmd_version},
-	{"help", NULL, NULL, "print this list", cmd_help},
+		.run = cmd_key_rotate},
+	{"key retire", NULL, NULL, "drop the previous key, when nobody uses it",
+		.run = cmd_key_retire},
+	{"key revoke", "ROLE:NAME", NULL, "refuse the key of a host that is lost",
+		.run = cmd_key_revoke},
+	{"key status", NULL, NULL, "the cluster's keys, and who uses which", .run = cmd_key_status},
+	{"version", NULL, NULL, "print the version", .run = cmd_version},
+	{"help", NULL, NULL, "print this list", .run = cmd_help},
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -220,7 +228,8 @@ static int dispatch(struct bpsctl_opts *o, char *const *args, size_t n)
 	least = words + is_needed(c->argument) + is_needed(c->second);
 	o->more = n > words + 1 ? args[words + 1] : "";
 	if (n >= least && n <= most)
-		return c->run(o, n > words ? args[words] : "");
+		return c->view ? cmd_view(c->view, o, n > words ? args[words] : "")
+			       : c->run(o, n > words ? args[words] : "");
 	snprintf(text, sizeof(text), "usage: bpsctl %s %s%s%s", c->words,
 		c->argument ? c->argument : "(no argument)", c->second ? " " : "",
 		c->second ? c->second : "");

@@ -162,8 +162,8 @@ static int hand_over(const struct ctl_steered *m, struct err_text *ret_text, jso
 	if (ret_json) {
 		*ret_json = *m->json ? json_loads(m->json, JSON_REJECT_DUPLICATES, &je) : NULL;
 		if (*m->json && !*ret_json)
-			return err_set(err, BPS_EPROTO,
-				"the scheduler's answer is no JSON: %s", je.text);
+			return err_set(
+				err, BPS_EPROTO, "the scheduler's answer is no JSON: %s", je.text);
 	}
 	err_set(ret_text, 0, "%s", m->text);
 	return 0;
