@@ -17,20 +17,6 @@
 
 #define WATCH_MS 10000 /* it is woken; a bound all the same */
 
-struct gpu_answer {
-	struct local_msg m;
-	void *mem;
-	int fds[LOCAL_FDS_ROOM];
-	unsigned n_fds;
-};
-
-static void answer_free(struct gpu_answer *a)
-{
-	for (unsigned i = 0; i < a->n_fds; i++)
-		close(a->fds[i]);
-	free(a->mem);
-}
-
 /* The first one stays. Caller has the lock, or is the watcher with it. */
 static void set_failure(struct client_gpu *g, int code, const char *text)
 {
@@ -49,33 +35,26 @@ int gpu_link_failure(struct client_gpu *g, struct err_text *ret)
 	return code;
 }
 
-static int code_of(uint32_t wire)
-{
-	int code = wire <= INT32_MAX ? -(int)wire : BPS_EPROTO;
-
-	return code > -4096 || err_name(code) ? code : BPS_EDEVICE;
-}
-
 /* One frame. 1, or an error with a sentence. */
 static int receive(
-	struct client_gpu *g, struct gpu_answer *a, uint32_t timeout_ms, struct err_text *err)
+	struct client_gpu *g, struct local_frame *a, uint32_t timeout_ms, struct err_text *err)
 {
 	int rc;
 
-	*a = (struct gpu_answer){.mem = NULL};
-	rc = local_recv(g->sock, &a->m, &a->mem, a->fds, &a->n_fds, timeout_ms, err);
+	*a = (struct local_frame){.mem = NULL};
+	rc = local_recv(g->sock, &a->msg, &a->mem, a->fds, &a->n_fds, timeout_ms, err);
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
 	if (rc <= 0)
 		return err_set(err, BPS_EDEVICE, "the executor is gone");
-	if (a->m.type == GPU_FAILED)
-		set_failure(g, code_of(a->m.gpu_text.code), a->m.gpu_text.text);
+	if (a->msg.type == GPU_FAILED)
+		set_failure(g, local_code(a->msg.gpu_text.code, BPS_EDEVICE), a->msg.gpu_text.text);
 	return 1;
 }
 
 /* Send m, receive what answers it. Caller has the lock; the answer is the caller's to free. */
 static int request(struct client_gpu *g, struct local_msg *m, const int *fds, unsigned n_fds,
-	uint16_t type, uint32_t timeout_ms, struct gpu_answer *a, struct err_text *err)
+	uint16_t type, uint32_t timeout_ms, struct local_frame *a, struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc;
@@ -86,9 +65,9 @@ static int request(struct client_gpu *g, struct local_msg *m, const int *fds, un
 		rc = receive(g, a, clock_left_ms(deadline_ns), err);
 		if (rc < 0)
 			break;
-		if (a->m.type == type && a->m.seq == m->seq)
+		if (a->msg.type == type && a->msg.seq == m->seq)
 			return 0;
-		answer_free(a);
+		local_frame_free(a);
 	}
 	if (gpu_link_failure(g, err))
 		return atomic_load_explicit(&g->failure, memory_order_relaxed);
@@ -108,11 +87,11 @@ static void poison(struct client_gpu *g)
 static void read_last_words(struct client_gpu *g)
 {
 	struct err_text err;
-	struct gpu_answer a;
+	struct local_frame a;
 
 	pthread_mutex_lock(&g->lock);
 	while (receive(g, &a, 0, &err) > 0)
-		answer_free(&a);
+		local_frame_free(&a);
 	if (!atomic_load_explicit(&g->failure, memory_order_relaxed))
 		atomic_store_explicit(&g->is_unexplained, true, memory_order_relaxed);
 	set_failure(g, BPS_EDEVICE,
@@ -167,9 +146,9 @@ static void stop_watcher(struct client_gpu *g)
 
 /* ---- open ---- */
 
-static int map_page(struct client_gpu *g, const struct gpu_answer *a, struct err_text *err)
+static int map_page(struct client_gpu *g, const struct local_frame *a, struct err_text *err)
 {
-	const struct gpu_welcome *w = &a->m.gpu_welcome;
+	const struct gpu_welcome *w = &a->msg.gpu_welcome;
 	struct stat st;
 	void *p;
 
@@ -208,7 +187,7 @@ static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadlin
 	struct err_text why_not = {""};
 	uint8_t own[GPU_UUID_BYTES];
 	bool has_cuda = client_gpu_driver_cuda.uuid(g, own, &why_not) == 0;
-	struct gpu_answer a;
+	struct local_frame a;
 	int rc;
 
 	if (!uuid && has_cuda)
@@ -223,14 +202,14 @@ static int say_hello(struct client_gpu *g, const uint8_t *uuid, uint64_t deadlin
 			timeout_ms);
 	if (rc < 0)
 		return rc;
-	if (a.m.gpu_welcome.code)
-		rc = err_set(err, code_of(a.m.gpu_welcome.code), "%s",
-			has_cuda ? a.m.gpu_welcome.text : why_not.s);
+	if (a.msg.gpu_welcome.code)
+		rc = err_set(err, local_code(a.msg.gpu_welcome.code, BPS_EDEVICE), "%s",
+			has_cuda ? a.msg.gpu_welcome.text : why_not.s);
 	if (rc == 0)
-		rc = choose_driver(g, a.m.gpu_welcome.backend, has_cuda, &why_not, err);
+		rc = choose_driver(g, a.msg.gpu_welcome.backend, has_cuda, &why_not, err);
 	if (rc == 0)
 		rc = map_page(g, &a, err);
-	answer_free(&a);
+	local_frame_free(&a);
 	return rc;
 }
 
@@ -313,16 +292,16 @@ static int add_region(struct client_gpu *g, uint32_t id, void *ptr, uint64_t byt
 	return 0;
 }
 
-static int take_memory(struct client_gpu *g, const struct gpu_answer *a, uint64_t bytes, void **ret,
-	struct err_text *err)
+static int take_memory(struct client_gpu *g, const struct local_frame *a, uint64_t bytes,
+	void **ret, struct err_text *err)
 {
-	const struct gpu_region *m = &a->m.gpu_region;
+	const struct gpu_region *m = &a->msg.gpu_region;
 	void *ptr = NULL, *handle = NULL;
 	int rc;
 
 	if (m->code)
-		return err_set(err, code_of(m->code), "no device memory of %llu bytes: %s",
-			(unsigned long long)bytes, m->text);
+		return err_set(err, local_code(m->code, BPS_EDEVICE),
+			"no device memory of %llu bytes: %s", (unsigned long long)bytes, m->text);
 	if (m->n_memory != 1 || m->memory->bytes < bytes)
 		return err_set(err, BPS_EPROTO, "the executor sent no memory");
 	rc = g->driver->map(g, m->memory, a->fds, a->n_fds, &ptr, &handle, err);
@@ -340,14 +319,14 @@ int gpu_link_alloc(
 	struct client_gpu *g, uint64_t bytes, uint32_t timeout_ms, void **ret, struct err_text *err)
 {
 	struct local_msg m = {.type = GPU_ALLOC, .gpu_alloc = {.bytes = bytes}};
-	struct gpu_answer a;
+	struct local_frame a;
 	int rc;
 
 	pthread_mutex_lock(&g->lock);
 	rc = request(g, &m, NULL, 0, GPU_REGION, timeout_ms, &a, err);
 	if (rc == 0) {
 		rc = take_memory(g, &a, bytes, ret, err);
-		answer_free(&a);
+		local_frame_free(&a);
 	}
 	pthread_mutex_unlock(&g->lock);
 	return rc;
@@ -359,7 +338,7 @@ static int import(
 	struct local_msg m = {.type = GPU_IMPORT};
 	char handle[GPU_HANDLE_BYTES];
 	struct gpu_memory memory;
-	struct gpu_answer a;
+	struct local_frame a;
 	int fds[LOCAL_FDS_MAX], n, rc;
 
 	n = g->driver->share(g, ptr, bytes, &memory, handle, fds, LOCAL_FDS_MAX, err);
@@ -371,12 +350,12 @@ static int import(
 		close(fds[i]);
 	if (rc < 0)
 		return rc;
-	if (a.m.gpu_region.code)
-		rc = err_set(err, code_of(a.m.gpu_region.code),
-			"the executor cannot use this memory: %s", a.m.gpu_region.text);
+	if (a.msg.gpu_region.code)
+		rc = err_set(err, local_code(a.msg.gpu_region.code, BPS_EDEVICE),
+			"the executor cannot use this memory: %s", a.msg.gpu_region.text);
 	else
-		rc = add_region(g, a.m.gpu_region.region, ptr, bytes, true, NULL, err);
-	answer_free(&a);
+		rc = add_region(g, a.msg.gpu_region.region, ptr, bytes, true, NULL, err);
+	local_frame_free(&a);
 	return rc;
 }
 
@@ -396,16 +375,16 @@ static int release(struct client_gpu *g, struct client_gpu_region **at, uint32_t
 {
 	struct client_gpu_region *r = *at;
 	struct local_msg m = {.type = GPU_RELEASE, .gpu_release = {.region = r->id}};
-	struct gpu_answer a = {0};
+	struct local_frame a = {0};
 	int rc = request(g, &m, NULL, 0, GPU_RELEASED, timeout_ms, &a, err);
 
 	if (rc < 0)
 		return rc;
 	/* ENOENT: by a request before, whose answer came too late. */
-	if (a.m.gpu_release.code && a.m.gpu_release.code != ENOENT)
-		rc = err_set(err, code_of(a.m.gpu_release.code), "memory cannot be released: %s",
-			a.m.gpu_release.text);
-	answer_free(&a);
+	if (a.msg.gpu_release.code && a.msg.gpu_release.code != ENOENT)
+		rc = err_set(err, local_code(a.msg.gpu_release.code, BPS_EDEVICE),
+			"memory cannot be released: %s", a.msg.gpu_release.text);
+	local_frame_free(&a);
 	if (rc < 0)
 		return rc;
 	*at = r->next;

@@ -18,13 +18,6 @@
 
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
 
-struct session_frame {
-	struct local_msg msg;
-	void *mem;
-	int fds[LOCAL_FDS_ROOM];
-	unsigned n_fds;
-};
-
 /* ---- failure ---- */
 
 /* Record the first failure. Caller holds the lock. */
@@ -63,25 +56,9 @@ int session_failure(struct session *s, struct err_text *ret)
 	return code;
 }
 
-/* Error codes travel as their positive values; one that makes no sense becomes the fallback. */
-static int code_of(uint32_t wire, int fallback)
-{
-	if (wire > 0 && wire < 4096)
-		return -(int)wire;
-	return wire <= INT32_MAX && err_name(-(int)wire) ? -(int)wire : fallback;
-}
-
 /* ---- frames ---- */
 
-static void frame_free(struct session_frame *f)
-{
-	for (unsigned i = 0; i < f->n_fds; i++)
-		close(f->fds[i]);
-	free(f->mem);
-	*f = (struct session_frame){.mem = NULL};
-}
-
-static int take_fd(struct session_frame *f, unsigned i)
+static int take_fd(struct local_frame *f, unsigned i)
 {
 	int fd = f->fds[i];
 
@@ -89,7 +66,7 @@ static int take_fd(struct session_frame *f, unsigned i)
 	return fd;
 }
 
-static int add_arena(struct session *s, struct session_frame *f)
+static int add_arena(struct session *s, struct local_frame *f)
 {
 	int fd = f->n_fds == 1 ? f->fds[0] : -1;
 	int rc = arenas_add(&s->arenas, &f->msg.arena, &fd);
@@ -102,7 +79,7 @@ static int add_arena(struct session *s, struct session_frame *f)
 static void note_job(struct session *s, const struct local_job *m)
 {
 	if (m->code) {
-		session_fail(s, code_of(m->code, BPS_EJOB_FAILED),
+		session_fail(s, local_code(m->code, BPS_EJOB_FAILED),
 			*m->text ? m->text : "the job has failed");
 		return;
 	}
@@ -117,7 +94,7 @@ static void note_job(struct session *s, const struct local_job *m)
 }
 
 /* What may come at any time. Answers to requests that were given up are dropped. */
-static int handle_unasked(struct session *s, struct session_frame *f)
+static int handle_unasked(struct session *s, struct local_frame *f)
 {
 	int rc;
 
@@ -136,7 +113,7 @@ static int handle_unasked(struct session *s, struct session_frame *f)
 			return 0;
 		}
 		return session_fail(
-			s, code_of(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
+			s, local_code(f->msg.welcome.code, BPS_EPROTO), f->msg.welcome.text);
 	case LOCAL_DECLARED:
 	case LOCAL_DEVICE_AT:
 	case LOCAL_TEXT:
@@ -151,12 +128,12 @@ static int handle_unasked(struct session *s, struct session_frame *f)
 }
 
 /* Receive one frame. 1, or -EAGAIN, -ETIMEDOUT, or the failure that this has become. */
-static int receive(struct session *s, struct session_frame *f, uint32_t timeout_ms)
+static int receive(struct session *s, struct local_frame *f, uint32_t timeout_ms)
 {
 	struct err_text err = {""};
 	int rc;
 
-	*f = (struct session_frame){.mem = NULL};
+	*f = (struct local_frame){.mem = NULL};
 	rc = local_recv(s->sock, &f->msg, &f->mem, f->fds, &f->n_fds, timeout_ms, &err);
 	if (rc == 1 || rc == -EAGAIN || rc == -ETIMEDOUT)
 		return rc;
@@ -170,14 +147,14 @@ static int receive(struct session *s, struct session_frame *f, uint32_t timeout_
 /* Handle all that has come. Caller holds the lock. */
 static void drain(struct session *s)
 {
-	struct session_frame f;
+	struct local_frame f;
 	int rc = 1;
 
 	while (!s->is_cut && rc > 0) {
 		rc = receive(s, &f, 0);
 		if (rc > 0)
 			handle_unasked(s, &f);
-		frame_free(&f);
+		local_frame_free(&f);
 	}
 }
 
@@ -207,8 +184,8 @@ static void sent(uint16_t type)
 
 /* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller holds
  * the lock. */
-static int await_answer(struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns,
-	struct session_frame *f)
+static int await_answer(
+	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct local_frame *f)
 {
 	int rc;
 
@@ -219,7 +196,7 @@ static int await_answer(struct session *s, uint16_t type, uint32_t seq, uint64_t
 		if (f->msg.type == type && (f->msg.seq == seq || type == LOCAL_WELCOME))
 			return 0;
 		rc = handle_unasked(s, f);
-		frame_free(f);
+		local_frame_free(f);
 		if (rc < 0)
 			return rc;
 	}
@@ -227,7 +204,7 @@ static int await_answer(struct session *s, uint16_t type, uint32_t seq, uint64_t
 
 /* Send m and receive its answer, which the caller frees. Caller holds the lock. */
 static int request(struct session *s, struct local_msg *m, uint16_t answer_type,
-	uint64_t deadline_ns, struct session_frame *f)
+	uint64_t deadline_ns, struct local_frame *f)
 {
 	int rc;
 
@@ -285,7 +262,7 @@ static int connect_agent(struct session *s, struct err_text *err)
 		cause == EACCES ? "is this user in the socket's group?" : "is bps-agent running?");
 }
 
-static int map_control(struct session *s, struct session_frame *f, struct err_text *err)
+static int map_control(struct session *s, struct local_frame *f, struct err_text *err)
 {
 	struct stat st;
 	void *page = NULL;
@@ -329,21 +306,21 @@ static int attach(struct session *s, uint64_t deadline_ns, struct err_text *err)
 			.max_size = (uint32_t)o->max_size,
 			.machine_size = o->local_size > 0 ? (uint32_t)o->local_size : 1,
 			.token = {o->token, o->has_token ? sizeof(o->token) : 0}}};
-	struct session_frame f = {.mem = NULL};
+	struct local_frame f = {.mem = NULL};
 	int rc;
 
 	rc = request(s, &m, LOCAL_WELCOME, deadline_ns, &f);
 	if (rc < 0) {
 		rc = explain_request(s, rc, "cannot attach to the agent", err);
 	} else if (f.msg.welcome.code) {
-		rc = code_of(f.msg.welcome.code, BPS_EPROTO);
+		rc = local_code(f.msg.welcome.code, BPS_EPROTO);
 		err_set(err, rc, "the agent refused rank %d of job '%s': %s", o->rank, o->job,
 			*f.msg.welcome.text ? f.msg.welcome.text : err_str(rc));
 	} else {
 		s->n_types = f.msg.welcome.n_types;
 		rc = map_control(s, &f, err);
 	}
-	frame_free(&f);
+	local_frame_free(&f);
 	return rc;
 }
 
@@ -351,14 +328,14 @@ static int await_job(struct session *s, uint64_t deadline_ns, struct err_text *e
 {
 	const struct client_options *o = s->options;
 	struct err_text why = {""};
-	struct session_frame f;
+	struct local_frame f;
 	int rc;
 
 	while (!s->is_complete && !atomic_load_explicit(&s->failure, memory_order_relaxed)) {
 		rc = receive(s, &f, clock_left_ms(deadline_ns));
 		if (rc > 0)
 			handle_unasked(s, &f);
-		frame_free(&f);
+		local_frame_free(&f);
 		if (rc == -EAGAIN || rc == -ETIMEDOUT)
 			goto late;
 	}
@@ -433,7 +410,7 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 {
 	*ret = (struct session_slot){.code = 0};
 	if (m->code) {
-		ret->code = code_of(m->code, BPS_EMISMATCH);
+		ret->code = local_code(m->code, BPS_EMISMATCH);
 		err_set(&ret->text, ret->code, "%s", *m->text ? m->text : err_str(ret->code));
 		return 0;
 	}
@@ -448,68 +425,65 @@ static int take_slot(struct session *s, const struct local_slot *m, uint64_t byt
 	return 0;
 }
 
-int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
-	uint32_t n, struct session_slot *ret, struct err_text *err)
-{
-	struct local_msg m = {.type = LOCAL_DECLARE, .declare = {.n_tensors = n}};
-	uint64_t deadline_ns = clock_deadline(s->options->timeout_ms);
-	struct session_frame f = {.mem = NULL};
-	int rc;
-
-	rc = timed_lock_take(&s->lock, deadline_ns);
-	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "cannot declare: the agent is slow");
-	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
-	rc = request(s, &m, LOCAL_DECLARED, deadline_ns, &f);
-	if (!rc && f.msg.declared.n_slots != n)
-		rc = session_cut(s, BPS_EPROTO, "DECLARED does not fit to DECLARE");
-	for (uint32_t i = 0; !rc && i < n; i++)
-		rc = take_slot(
-			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
-	if (rc < 0)
-		rc = explain_request(s, rc, "cannot declare", err);
-	frame_free(&f);
-	timed_lock_give(&s->lock);
-	return rc;
-}
-
 /* Take the lock, send m and receive its answer. After 0 the caller reads it and calls answered().
  * Errors: as a request's, with a sentence that begins with what failed. */
 static int ask(struct session *s, struct local_msg *m, uint16_t answer_type, uint32_t timeout_ms,
-	const char *what, struct session_frame *f, struct err_text *err)
+	const char *what, struct local_frame *f, struct err_text *err)
 {
 	uint64_t deadline_ns = clock_deadline(timeout_ms);
 	int rc = timed_lock_take(&s->lock, deadline_ns);
 
-	*f = (struct session_frame){.mem = NULL};
+	*f = (struct local_frame){.mem = NULL};
 	if (rc < 0)
 		return err_set(err, BPS_ETIMEDOUT, "%s: the agent is slow", what);
 	rc = request(s, m, answer_type, deadline_ns, f);
 	if (!rc)
 		return 0;
 	rc = explain_request(s, rc, what, err);
-	frame_free(f);
+	local_frame_free(f);
 	timed_lock_give(&s->lock);
 	return rc;
 }
 
-static void answered(struct session *s, struct session_frame *f)
+static void answered(struct session *s, struct local_frame *f)
 {
-	frame_free(f);
+	local_frame_free(f);
 	timed_lock_give(&s->lock);
+}
+
+int session_declare(struct session *s, const struct local_decl *decls, const uint64_t *bytes,
+	uint32_t n, struct session_slot *ret, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_DECLARE, .declare = {.n_tensors = n}};
+	struct local_frame f;
+	int rc;
+
+	m.declare.tensors = (struct local_decl *)(uintptr_t)decls; /* only read */
+	rc = ask(s, &m, LOCAL_DECLARED, s->options->timeout_ms, "cannot declare", &f, err);
+	if (rc < 0)
+		return rc;
+	if (f.msg.declared.n_slots != n)
+		rc = session_cut(s, BPS_EPROTO, "DECLARED does not fit to DECLARE");
+	for (uint32_t i = 0; !rc && i < n; i++)
+		rc = take_slot(
+			s, &f.msg.declared.slots[i], bytes[i], decls[i].region != 0, &ret[i]);
+	if (rc < 0)
+		rc = explain_request(s, rc, "cannot declare", err);
+	answered(s, &f);
+	return rc;
 }
 
 int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_DEVICE};
-	struct session_frame f;
+	struct local_frame f;
 	int rc;
 
 	rc = ask(s, &m, LOCAL_DEVICE_AT, timeout_ms, "cannot ask for the executor", &f, err);
 	if (rc < 0)
 		return rc;
 	if (f.msg.device_at.code || f.n_fds != 1) {
-		rc = code_of(f.msg.device_at.code, BPS_EDEVICE);
+		rc = local_code(f.msg.device_at.code, BPS_EDEVICE);
 		err_set(err, rc, "%s", f.msg.device_at.text);
 	} else {
 		*ret_sock = take_fd(&f, 0);
@@ -518,89 +492,80 @@ int session_device(struct session *s, uint32_t timeout_ms, int *ret_sock, struct
 	return rc;
 }
 
-int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
-{
-	struct local_msg m = {.type = LOCAL_FINISH};
-	uint64_t deadline_ns = clock_deadline(timeout_ms);
-	struct session_frame f = {.mem = NULL};
-	struct err_text why = {""};
-	int rc;
-
-	rc = timed_lock_take(&s->lock, deadline_ns);
-	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "cannot finish: the agent is slow");
-	rc = request(s, &m, LOCAL_FINISHED, deadline_ns, &f);
-	if (!rc && f.msg.finished.code) {
-		rc = code_of(f.msg.finished.code, BPS_EJOB_FAILED);
-		err_set(err, rc, "job '%s': %s", s->options->job,
-			*f.msg.finished.text ? f.msg.finished.text : err_str(rc));
-	} else if (rc < 0 && rc != -ETIMEDOUT) {
-		rc = explain_request(s, rc, "cannot finish", err);
-	}
-	frame_free(&f);
-	timed_lock_give(&s->lock);
-	if (rc != -ETIMEDOUT)
-		return rc;
-	session_why(s, UINT32_MAX, 0, &why);
-	return err_set(err, BPS_ETIMEDOUT, "not all workers of job '%s' finished in %u ms: %s",
-		s->options->job, timeout_ms,
-		*why.s ? why.s : "the agent does not say who is missing");
-}
-
 int session_why(struct session *s, uint32_t tensor, uint64_t round, struct err_text *ret)
 {
 	struct local_msg m = {.type = LOCAL_WHY, .why = {.tensor = tensor, .round = round}};
-	uint64_t deadline_ns = clock_deadline(SESSION_WHY_MS);
-	struct session_frame f = {.mem = NULL};
-	int rc;
+	struct local_frame f;
+	struct err_text err;
+	int rc = ask(s, &m, LOCAL_TEXT, SESSION_WHY_MS, "why", &f, &err);
 
-	rc = timed_lock_take(&s->lock, deadline_ns);
 	if (rc < 0)
 		return rc;
-	rc = request(s, &m, LOCAL_TEXT, deadline_ns, &f);
-	if (!rc)
-		err_set(ret, 0, "%s", f.msg.text.text);
-	frame_free(&f);
-	timed_lock_give(&s->lock);
-	return rc;
+	err_set(ret, 0, "%s", f.msg.text.text);
+	answered(s, &f);
+	return 0;
+}
+
+static int job_refusal(
+	const struct session *s, uint32_t wire_code, const char *text, struct err_text *err)
+{
+	int rc = local_code(wire_code, BPS_EJOB_FAILED);
+
+	return err_set(err, rc, "job '%s': %s", s->options->job, *text ? text : err_str(rc));
+}
+
+/* Send m, which is answered when all workers have sent theirs. what: of sentences, `cannot finish`;
+ * deed: what not all workers did, `finished`. */
+static int ask_together(struct session *s, struct local_msg *m, uint16_t answer_type,
+	uint64_t deadline_ns, uint32_t timeout_ms, const char *what, const char *deed,
+	struct session_passed *ret, struct err_text *err)
+{
+	struct local_frame f = {.mem = NULL};
+	struct err_text why = {""};
+	int rc = timed_lock_take(&s->lock, deadline_ns);
+
+	if (rc < 0)
+		return err_set(err, BPS_ETIMEDOUT, "%s: the agent is slow", what);
+	rc = request(s, m, answer_type, deadline_ns, &f);
+	if (rc < 0 && rc != -ETIMEDOUT)
+		rc = explain_request(s, rc, what, err);
+	else if (!rc && answer_type == LOCAL_FINISHED && f.msg.finished.code)
+		rc = job_refusal(s, f.msg.finished.code, f.msg.finished.text, err);
+	else if (!rc && answer_type == LOCAL_PASSED && f.msg.passed.code)
+		rc = job_refusal(s, f.msg.passed.code, f.msg.passed.text, err);
+	else if (!rc && answer_type == LOCAL_PASSED)
+		*ret = (struct session_passed){f.msg.passed.n_new, f.msg.passed.root};
+	answered(s, &f);
+	if (rc != -ETIMEDOUT)
+		return rc;
+	session_why(s, UINT32_MAX, 0, &why);
+	return err_set(err, BPS_ETIMEDOUT, "not all workers of job '%s' %s in %u ms: %s",
+		s->options->job, deed, timeout_ms,
+		*why.s ? why.s : "the agent does not say who is missing");
+}
+
+int session_finish(struct session *s, uint32_t timeout_ms, struct err_text *err)
+{
+	struct local_msg m = {.type = LOCAL_FINISH};
+
+	return ask_together(s, &m, LOCAL_FINISHED, clock_deadline(timeout_ms), timeout_ms,
+		"cannot finish", "finished", NULL, err);
 }
 
 int session_barrier(struct session *s, uint64_t number, uint64_t deadline_ns, uint32_t timeout_ms,
 	struct session_passed *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_BARRIER, .barrier = {.number = number}};
-	struct session_frame f = {.mem = NULL};
-	struct err_text why = {""};
-	int rc;
 
-	rc = timed_lock_take(&s->lock, deadline_ns);
-	if (rc < 0)
-		return err_set(err, BPS_ETIMEDOUT, "barrier: the agent is slow");
-	rc = request(s, &m, LOCAL_PASSED, deadline_ns, &f);
-	if (!rc && f.msg.passed.code) {
-		rc = code_of(f.msg.passed.code, BPS_EJOB_FAILED);
-		err_set(err, rc, "job '%s': %s", s->options->job,
-			*f.msg.passed.text ? f.msg.passed.text : err_str(rc));
-	} else if (!rc) {
-		*ret = (struct session_passed){f.msg.passed.n_new, f.msg.passed.root};
-	} else if (rc != -ETIMEDOUT) {
-		rc = explain_request(s, rc, "barrier", err);
-	}
-	frame_free(&f);
-	timed_lock_give(&s->lock);
-	if (rc != -ETIMEDOUT)
-		return rc;
-	session_why(s, UINT32_MAX, 0, &why);
-	return err_set(err, BPS_ETIMEDOUT,
-		"not all workers of job '%s' reached the barrier in %u ms: %s", s->options->job,
-		timeout_ms, *why.s ? why.s : "the agent does not say who is missing");
+	return ask_together(s, &m, LOCAL_PASSED, deadline_ns, timeout_ms, "barrier",
+		"reached the barrier", ret, err);
 }
 
 int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 	void (*fn)(void *ctx, const struct local_people *page), void *ctx, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_ASK, .ask = {.tensor = tensor, .first = first}};
-	struct session_frame f;
+	struct local_frame f;
 	int rc;
 
 	rc = ask(s, &m, LOCAL_PEOPLE, s->options->timeout_ms, "cannot ask who is there", &f, err);
@@ -614,7 +579,7 @@ int session_workers(struct session *s, uint32_t tensor, uint32_t first,
 int session_traffic(struct session *s, struct local_traffic *ret, struct err_text *err)
 {
 	struct local_msg m = {.type = LOCAL_ASK_TRAFFIC};
-	struct session_frame f;
+	struct local_frame f;
 	int rc;
 
 	rc = ask(

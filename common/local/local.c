@@ -506,6 +506,21 @@ int local_send(
 	return rc;
 }
 
+int local_code(uint32_t wire, int fallback)
+{
+	int code = wire <= INT32_MAX ? -(int)wire : 0;
+
+	return code < 0 && (code > -4096 || err_name(code)) ? code : fallback;
+}
+
+void local_frame_free(struct local_frame *f)
+{
+	for (unsigned i = 0; i < f->n_fds; i++)
+		close(f->fds[i]);
+	free(f->mem);
+	*f = (struct local_frame){.mem = NULL};
+}
+
 /* Move the descriptors of every SCM_RIGHTS record into fds. Their number is bounded by the room for
  * records. */
 static unsigned detach_fds(struct msghdr *mh, int *fds)

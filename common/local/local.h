@@ -308,6 +308,17 @@ const char *local_type_name(unsigned type);
  * timeout_ms (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
+/* An error code of a message: a negative one, or the fallback where it makes no sense. */
+int local_code(uint32_t wire, int fallback);
+/* A received frame and what came with it. */
+struct local_frame {
+	struct local_msg msg;
+	void *mem; /* as codec_decode */
+	int fds[LOCAL_FDS_ROOM];
+	unsigned n_fds;
+};
+/* Close and free all; the frame is empty then. */
+void local_frame_free(struct local_frame *f);
 /* Receive one frame, waiting at most timeout_ms (0: not at all). *ret_mem as codec_decode. fds:
  * close-on-exec, the caller's; *ret_n_fds of them, at most LOCAL_FDS_MAX. Returns 1, or 0 on end of
  * file. Errors: -EAGAIN or -ETIMEDOUT, -ECONNRESET, -ENOMEM, BPS_EPROTO (truncated, malformed, more
