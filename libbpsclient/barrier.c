@@ -8,7 +8,7 @@
 #include "common/base/clock.h"
 #include "libbpsclient/last_error.h"
 
-const struct bps_tensor *client_in_flight(struct bps *b)
+int client_check_idle(struct bps *b)
 {
 	const struct bps_tensor *found = NULL;
 
@@ -18,7 +18,7 @@ const struct bps_tensor *client_in_flight(struct bps *b)
 			if (t->entry && !tensor_is_done(t))
 				found = t;
 	pthread_mutex_unlock(&b->declare_mutex);
-	return found;
+	return found ? tensor_explain_busy(found) : 0;
 }
 
 static void set_at_barrier(struct bps *b, bool is_at_barrier)
@@ -30,7 +30,6 @@ static void set_at_barrier(struct bps *b, bool is_at_barrier)
 
 int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 {
-	const struct bps_tensor *t;
 	struct session_passed passed;
 	uint64_t deadline_ns;
 	int rc = client_check(b);
@@ -46,12 +45,10 @@ int bps_checkpoint_barrier(struct bps *b, uint32_t timeout_ms)
 	if (rc < 0)
 		return rc;
 	set_at_barrier(b, true);
-	t = client_in_flight(b);
-	if (t) {
+	rc = client_check_idle(b);
+	if (rc < 0) {
 		set_at_barrier(b, false);
-		return last_error_set(BPS_EBUSY,
-			"tensor '%s': round %llu is in flight, wait for it first", t->name,
-			(unsigned long long)t->round);
+		return rc;
 	}
 	rc = session_barrier(
 		&b->session, b->barrier + 1, deadline_ns, timeout_ms, &passed, last_error_text());

@@ -85,23 +85,21 @@ int client_check(const struct bps *b);
 int client_check_own(const struct bps *b);
 /* Join the job of b->options, which nobody else has. Errors: as bps_open. */
 int client_join(struct bps *b);
-/* A tensor that is in flight, or NULL. */
-const struct bps_tensor *client_in_flight(struct bps *b);
+/* Check that no tensor is in flight. Errors: BPS_EBUSY with the thread's sentence. */
+int client_check_idle(struct bps *b);
 /* Declare n tensors of b again in its new job. Errors: as bps_declare. */
 int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n);
 
-/* The declaration behind bps_declare, for names of any prefix; ret: room for n, written only when
- * all n succeed.
- * Owns: b has the tensors until it closes. Errors: as bps_declare, with the thread's sentence. */
-int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret);
 /* Where in the executor's regions a tensor lies. */
 struct tensor_place {
 	uint32_t region;
 	uint64_t offset;
 };
-/* One tensor in device memory. Errors: as bps_declare. */
-int tensor_declare_at(struct bps *b, const struct bps_decl *decl, const struct tensor_place *place,
-	struct bps_tensor **ret);
+/* The declaration behind bps_declare, for names of any prefix. place: of all n; NULL: in host
+ * memory. ret: room for n, written only when all n succeed.
+ * Owns: b has the tensors until it closes. Errors: as bps_declare, with the thread's sentence. */
+int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
+	size_t n, struct bps_tensor **ret);
 /* Is it a declaration that users may make? */
 int tensor_check_decl(const struct bps_decl *d);
 /* May its input be written? Not while its round is in flight; nor when it has failed, since others may
@@ -123,6 +121,8 @@ int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 bool tensor_is_done(const struct bps_tensor *t);
 /* The sentence of a failed tensor or of the session behind it; returns code. */
 int tensor_explain(const struct bps_tensor *t, int code);
+/* Set the sentence of a tensor whose round is in flight; returns BPS_EBUSY. */
+int tensor_explain_busy(const struct bps_tensor *t);
 
 /* A round up to the last submitted one is complete (or failed). Thread: any. */
 bool tensor_has(const struct bps_tensor *t, uint64_t round);

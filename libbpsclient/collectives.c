@@ -63,7 +63,7 @@ static int piece_tensor(struct bps *b, size_t left, struct bps_tensor **ret)
 	snprintf(name, sizeof(name), CLIENT_NAME_PREFIX "bytes.%u", piece_bytes[i]);
 	d.name = name;
 	d.n_elems = piece_bytes[i];
-	return tensor_declare(b, &d, 1, ret);
+	return tensor_declare(b, &d, NULL, 1, ret);
 }
 
 /* The part of src, which stands at [at, at + n_src) of the whole, that falls into the piece at
@@ -145,7 +145,7 @@ int bps_barrier(struct bps *b, uint32_t timeout_ms)
 
 	if (rc < 0)
 		return rc;
-	rc = tensor_declare(b, &d, 1, &t);
+	rc = tensor_declare(b, &d, NULL, 1, &t);
 	if (!rc)
 		rc = run(&c, t);
 	return end(&c, rc);

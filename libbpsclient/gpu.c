@@ -217,7 +217,7 @@ int bps_gpu_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint6
 		return last_error_set(-EINVAL,
 			"tensor '%s': %p is no multiple of its elements' %zu bytes", name, ptr,
 			dtype_bytes(dtype));
-	return tensor_declare_at(b, &d, &place, ret);
+	return tensor_declare(b, &d, &place, 1, ret);
 }
 
 /* The failure that has let streams go, which wait for nothing any more, or 0. */

@@ -40,7 +40,6 @@ static void detach_all(struct bps *b)
 
 int bps_suspend(struct bps *b, uint32_t timeout_ms)
 {
-	const struct bps_tensor *t;
 	int rc = client_check(b);
 
 	if (rc < 0)
@@ -49,11 +48,9 @@ int bps_suspend(struct bps *b, uint32_t timeout_ms)
 		return last_error_set(-EOPNOTSUPP,
 			"suspend: job '%s' has tensors in the memory of GPUs: close and open it",
 			b->options.job);
-	t = client_in_flight(b);
-	if (t)
-		return last_error_set(BPS_EBUSY,
-			"tensor '%s': round %llu is in flight, wait for it first", t->name,
-			(unsigned long long)t->round);
+	rc = client_check_idle(b);
+	if (rc < 0)
+		return rc;
 	if (!b->is_single) {
 		rc = session_failure(&b->session, last_error_text());
 		if (!rc)

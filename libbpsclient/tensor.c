@@ -81,7 +81,7 @@ void tensor_free(struct bps_tensor *t)
 
 /* ---- declaration ---- */
 
-static int check_decl(const struct bps_decl *d)
+int tensor_check_decl(const struct bps_decl *d)
 {
 	size_t bytes = dtype_bytes(d->dtype), n_name;
 
@@ -94,6 +94,9 @@ static int check_decl(const struct bps_decl *d)
 	if (!d->n_elems || d->n_elems > (uint64_t)INT64_MAX / 4 / bytes)
 		return last_error_set(-EINVAL, "tensor '%s': %llu elements", d->name,
 			(unsigned long long)d->n_elems);
+	if (!strncmp(d->name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
+		return last_error_set(-EINVAL, "tensor '%s': names in '%s' are the library's own",
+			d->name, CLIENT_NAME_PREFIX);
 	return 0;
 }
 
@@ -201,7 +204,7 @@ static int declare_new(struct bps *b, struct bps_tensor **tensors, size_t n)
 	return rc;
 }
 
-static int declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
+int tensor_declare(struct bps *b, const struct bps_decl *decls, const struct tensor_place *place,
 	size_t n, struct bps_tensor **ret)
 {
 	struct bps_tensor **pending = calloc(n ? n : 1, sizeof(struct bps_tensor *));
@@ -245,27 +248,6 @@ int tensor_redeclare(struct bps *b, struct bps_tensor **tensors, size_t n)
 	return rc;
 }
 
-int tensor_declare(struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
-{
-	return declare(b, decls, NULL, n, ret);
-}
-
-int tensor_declare_at(struct bps *b, const struct bps_decl *decl, const struct tensor_place *place,
-	struct bps_tensor **ret)
-{
-	return declare(b, decl, place, 1, ret);
-}
-
-int tensor_check_decl(const struct bps_decl *d)
-{
-	int rc = check_decl(d);
-
-	if (!rc && !strncmp(d->name, CLIENT_NAME_PREFIX, strlen(CLIENT_NAME_PREFIX)))
-		rc = last_error_set(-EINVAL, "tensor '%s': names in '%s' are the library's own",
-			d->name, CLIENT_NAME_PREFIX);
-	return rc;
-}
-
 int bps_declare_group(
 	struct bps *b, const struct bps_decl *decls, size_t n, struct bps_tensor **ret)
 {
@@ -273,7 +255,7 @@ int bps_declare_group(
 
 	for (size_t i = 0; !rc && i < n; i++)
 		rc = tensor_check_decl(&decls[i]);
-	return rc ? rc : tensor_declare(b, decls, n, ret);
+	return rc ? rc : tensor_declare(b, decls, NULL, n, ret);
 }
 
 int bps_declare(struct bps *b, const char *name, enum bps_dtype dtype, uint64_t n_elems,
@@ -357,7 +339,7 @@ static int check_group(
 	return rc;
 }
 
-static void submit_one(struct bps *b, struct bps_tensor *t, enum bps_op op, int32_t priority)
+void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
 {
 	struct local_sqe e = {.tensor = t->idx,
 		.op = (uint8_t)op,
@@ -365,16 +347,17 @@ static void submit_one(struct bps *b, struct bps_tensor *t, enum bps_op op, int3
 		.round = ++t->round};
 
 	t->copy_dst = NULL;
-	if (b->is_single)
+	if (t->b->is_single)
 		single_worker_submit(t);
 	else
 		(void)local_sq_push(
-			b->session.control, &e); /* check_group saw that there is room */
+			t->b->session.control, &e); /* the caller saw that there is room */
 }
 
-void tensor_push(struct bps_tensor *t, enum bps_op op, int32_t priority)
+int tensor_explain_busy(const struct bps_tensor *t)
 {
-	submit_one(t->b, t, op, priority);
+	return last_error_set(BPS_EBUSY, "tensor '%s': round %llu is in flight, wait for it first",
+		t->name, (unsigned long long)t->round);
 }
 
 static int explain_refusal(struct bps_tensor *t, int rc)
@@ -386,8 +369,7 @@ static int explain_refusal(struct bps_tensor *t, int rc)
 			"is passed",
 			t->name);
 	if (rc == BPS_EBUSY)
-		return last_error_set(rc, "tensor '%s': round %llu is in flight, wait for it first",
-			t->name, (unsigned long long)t->round);
+		return tensor_explain_busy(t);
 	if (rc == -EAGAIN)
 		return last_error_set(
 			rc, "tensor '%s': the agent does not keep up with submissions", t->name);
@@ -453,7 +435,7 @@ int client_submit(struct bps_tensor *const *tensors, size_t n, enum bps_op op, i
 	pthread_mutex_lock(&b->ring_mutex);
 	rc = check_group(b, tensors, n, &bad);
 	for (size_t i = 0; !rc && i < n; i++)
-		submit_one(b, tensors[i], op, priority);
+		tensor_push(tensors[i], op, priority);
 	pthread_mutex_unlock(&b->ring_mutex);
 	if (rc)
 		return explain_refusal(bad, rc);
