@@ -34,7 +34,7 @@ struct client_gpu_driver {
 	/* Map memory of the executor's. *ret_handle is for unmap. Owns: fds stay the caller's. */
 	int (*map)(struct client_gpu *g, const struct gpu_memory *m, const int *fds, unsigned n_fds,
 		void **ret_ptr, void **ret_handle, struct err_text *err);
-	void (*unmap)(struct client_gpu *g, void *ptr, void *handle);
+	void (*unmap)(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle);
 	/* Describe memory of the trainer's own for the executor; handle: room for 64 bytes, to
 	 * which ret->handle may point. Returns the number of descriptors, the caller's. */
 	int (*share)(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,

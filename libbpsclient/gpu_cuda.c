@@ -174,13 +174,13 @@ static void cuda_unpin(struct client_gpu *g)
 	leave(g, old);
 }
 
-struct mapping {
+struct cuda_mapping {
 	CUdeviceptr addr;
 	size_t bytes, chunk;
 	unsigned n_mapped;
 };
 
-static void unmap(struct mapping *h)
+static void unmap(struct cuda_mapping *h)
 {
 	for (unsigned i = 0; i < h->n_mapped; i++)
 		cu.p_cuMemUnmap(h->addr + i * h->chunk, h->chunk);
@@ -189,7 +189,7 @@ static void unmap(struct mapping *h)
 	free(h);
 }
 
-static int map_chunk(struct mapping *h, int fd, struct err_text *err)
+static int map_chunk(struct cuda_mapping *h, int fd, struct err_text *err)
 {
 	CUmemGenericAllocationHandle handle;
 	int rc = fail(cu.p_cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd,
@@ -206,7 +206,7 @@ static int map_chunk(struct mapping *h, int fd, struct err_text *err)
 	return rc;
 }
 
-static int map_all(struct mapping *h, const int *fds, unsigned n_fds, struct err_text *err)
+static int map_all(struct cuda_mapping *h, const int *fds, unsigned n_fds, struct err_text *err)
 {
 	CUmemAccessDesc access = {.location.type = CU_MEM_LOCATION_TYPE_DEVICE,
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -229,7 +229,7 @@ static int cuda_map(struct client_gpu *g, const struct gpu_memory *m, const int 
 	unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
 {
 	CUcontext old;
-	struct mapping *h;
+	struct cuda_mapping *h;
 	int rc;
 
 	if (m->kind != GPU_MEMORY_FD || !n_fds || !m->chunk_bytes ||
@@ -257,10 +257,11 @@ static int cuda_map(struct client_gpu *g, const struct gpu_memory *m, const int 
 	return rc;
 }
 
-static void cuda_unmap(struct client_gpu *g, void *ptr, void *handle)
+static void cuda_unmap(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle)
 {
 	CUcontext old;
 	(void)ptr;
+	(void)bytes;
 	if (enter(g, &old, NULL) < 0)
 		return;
 	unmap(handle);

@@ -2,8 +2,6 @@
  * be queued happens at once, and a wait is the caller's. */
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -12,11 +10,6 @@
 #include "libbpsclient/gpu.h"
 
 #define LOOK_NS 50000 /* the executor writes counters and wakes nobody */
-
-struct mapping {
-	void *map;
-	size_t bytes;
-};
 
 static int host_uuid(struct client_gpu *g, uint8_t ret[GPU_UUID_BYTES], struct err_text *err)
 {
@@ -40,35 +33,26 @@ static void host_unpin(struct client_gpu *g)
 static int host_map(struct client_gpu *g, const struct gpu_memory *m, const int *fds,
 	unsigned n_fds, void **ret_ptr, void **ret_handle, struct err_text *err)
 {
-	struct mapping *h;
 	struct stat st;
+	void *p;
 
 	(void)g;
 	if (m->kind != GPU_MEMORY_HOST || n_fds != 1 || fstat(fds[0], &st) < 0 ||
 		(uint64_t)st.st_size < m->bytes || m->offset || !local_is_sealed(fds[0]))
 		return err_set(err, BPS_EPROTO, "the executor sent memory that cannot be mapped");
-	h = malloc(sizeof(*h));
-	if (!h)
-		return err_set(err, -ENOMEM, "out of memory");
-	h->bytes = m->bytes;
-	h->map = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
-	if (h->map == MAP_FAILED) {
-		free(h);
+	p = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+	if (p == MAP_FAILED)
 		return err_set(err, -errno, "cannot map device memory: %s", err_str(-errno));
-	}
-	*ret_ptr = h->map;
-	*ret_handle = h;
+	*ret_ptr = p;
+	*ret_handle = NULL;
 	return 0;
 }
 
-static void host_unmap(struct client_gpu *g, void *ptr, void *handle)
+static void host_unmap(struct client_gpu *g, void *ptr, uint64_t bytes, void *handle)
 {
-	struct mapping *h = handle;
-
 	(void)g;
-	(void)ptr;
-	munmap(h->map, h->bytes);
-	free(h);
+	(void)handle;
+	munmap(ptr, bytes);
 }
 
 static int host_share(struct client_gpu *g, const void *ptr, uint64_t bytes, struct gpu_memory *ret,

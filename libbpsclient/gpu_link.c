@@ -246,7 +246,7 @@ int gpu_link_open(int sock, int agent_sock, const uint8_t *uuid, uint64_t deadli
 static void region_free(struct client_gpu *g, struct client_gpu_region *r)
 {
 	if (!r->is_import && g->driver)
-		g->driver->unmap(g, r->ptr, r->handle);
+		g->driver->unmap(g, r->ptr, r->bytes, r->handle);
 	free(r);
 }
 
@@ -309,7 +309,7 @@ static int take_memory(struct client_gpu *g, const struct local_frame *a, uint64
 		return rc;
 	rc = add_region(g, m->region, ptr, m->memory->bytes, false, handle, err);
 	if (rc < 0)
-		g->driver->unmap(g, ptr, handle);
+		g->driver->unmap(g, ptr, m->memory->bytes, handle);
 	else
 		*ret = ptr;
 	return rc;
