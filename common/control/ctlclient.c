@@ -22,7 +22,7 @@
 #define WINDOW_SHARE       4    /* of a window, at most, between two attempts in it */
 #define STABLE_MS          1000 /* a peer that takes and drops at once must not be hammered */
 
-enum state { WAITING, RESOLVING, DIALING, UP };
+enum client_state { CLIENT_WAITING, CLIENT_RESOLVING, CLIENT_DIALING, CLIENT_UP };
 
 struct ctlclient {
 	struct event_base *base;
@@ -39,9 +39,9 @@ struct ctlclient {
 	socklen_t sa_len;
 	struct event *retry;
 	struct event *settle;    /* the trial has stood long enough */
-	struct resolve *resolve; /* in RESOLVING */
-	struct ctlchan *chan;    /* in DIALING and UP */
-	enum state state;
+	struct resolve *resolve; /* in CLIENT_RESOLVING */
+	struct ctlchan *chan;    /* in CLIENT_DIALING and CLIENT_UP */
+	enum client_state state;
 	uint64_t up_since_ms;
 	bool is_accepted; /* on this connection */
 	uint32_t window_ms;
@@ -50,6 +50,27 @@ struct ctlclient {
 	size_t next_addr;
 	size_t next_number; /* of the name's numbers */
 };
+
+#define TO(s) (1u << (s))
+static const struct {
+	const char *name;
+	unsigned next; /* states that may follow */
+} states[] = {
+	[CLIENT_WAITING] = {"waiting", TO(CLIENT_RESOLVING) | TO(CLIENT_WAITING)},
+	[CLIENT_RESOLVING] = {"resolving", TO(CLIENT_DIALING) | TO(CLIENT_WAITING)},
+	[CLIENT_DIALING] = {"dialing", TO(CLIENT_UP) | TO(CLIENT_WAITING)},
+	[CLIENT_UP] = {"up",
+		TO(CLIENT_DIALING) | TO(CLIENT_WAITING)}, /* DIALING: a trial takes over */
+};
+
+static void client_set_state(struct ctlclient *c, enum client_state state)
+{
+	if (states[c->state].next & TO(state))
+		c->state = state;
+	else
+		log_error("control client: forbidden step from %s to %s", states[c->state].name,
+			states[state].name);
+}
 
 /* The longest pause: there is a hurry while we are waited for. */
 static uint32_t longest_ms(const struct ctlclient *c)
@@ -87,7 +108,7 @@ static void wait_for_retry(struct ctlclient *c)
 	uint32_t ms = backoff_ms(c->n_failed++, longest_ms(c));
 	struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
 
-	c->state = WAITING;
+	client_set_state(c, CLIENT_WAITING);
 	evtimer_add(c->retry, &tv);
 }
 
@@ -112,6 +133,13 @@ static void drop_trial(struct ctlclient *c)
 	evtimer_del(c->settle);
 }
 
+static void client_is_up(struct ctlclient *c)
+{
+	client_set_state(c, CLIENT_UP);
+	c->up_since_ms = clock_now_ms();
+	c->ops->up(c->arg, c);
+}
+
 /* The new keys are good. */
 static void replace_chan(struct ctlclient *c)
 {
@@ -119,12 +147,10 @@ static void replace_chan(struct ctlclient *c)
 	c->chan = c->trial;
 	c->trial = NULL;
 	c->used = c->tls[0];
-	c->state = DIALING;
+	client_set_state(c, CLIENT_DIALING);
 	c->is_accepted = false;
 	c->ops->down(c->arg, c, "a connection with the new key takes its place", true);
-	c->state = UP;
-	c->up_since_ms = clock_now_ms();
-	c->ops->up(c->arg, c);
+	client_is_up(c);
 }
 
 static void on_settled(evutil_socket_t fd, short what, void *arg)
@@ -154,9 +180,7 @@ static void on_opened(void *arg, struct ctlchan *chan)
 		chan_settle(c);
 		return;
 	}
-	c->state = UP;
-	c->up_since_ms = clock_now_ms();
-	c->ops->up(c->arg, c);
+	client_is_up(c);
 }
 
 static void on_frame(
@@ -174,7 +198,7 @@ static void on_frame(
 static void on_closed(void *arg, struct ctlchan *chan, const char *reason)
 {
 	struct ctlclient *c = arg;
-	bool was_up = c->state == UP;
+	bool was_up = c->state == CLIENT_UP;
 
 	if (chan == c->trial) {
 		c->trial = NULL; /* frees itself */
@@ -224,7 +248,7 @@ static void on_resolved(void *arg, const struct resolve_answer *answer)
 		    c->conf.attempt_timeout_ms, &chan_ops, c, &err))
 		attempt_failed(c, err.s);
 	else
-		c->state = DIALING;
+		client_set_state(c, CLIENT_DIALING);
 }
 
 static void on_retry(evutil_socket_t fd, short what, void *arg)
@@ -240,7 +264,7 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
 	if (rc)
 		attempt_failed(c, err_str(rc));
 	else
-		c->state = RESOLVING;
+		client_set_state(c, CLIENT_RESOLVING);
 }
 
 /* Errors: with a sentence, nothing to undo. */
@@ -290,7 +314,7 @@ int ctlclient_set_auth(struct ctlclient *c, const struct tls_conf *auth, struct 
 	memcpy(c->tls, fresh, sizeof(fresh));
 	c->n_tls = n;
 	drop_trial(c);
-	if (c->state == UP && !is_same)
+	if (c->state == CLIENT_UP && !is_same)
 		start_trial(c);
 	return 0;
 }
@@ -340,7 +364,7 @@ void ctlclient_accepted(struct ctlclient *c, uint32_t window_ms)
 
 int ctlclient_send(struct ctlclient *c, uint16_t type, const void *body, size_t n_body)
 {
-	return c->state == UP ? ctlchan_send(c->chan, type, body, n_body) : BPS_ECLOSED;
+	return c->state == CLIENT_UP ? ctlchan_send(c->chan, type, body, n_body) : BPS_ECLOSED;
 }
 
 void ctlclient_drop(struct ctlclient *c, const char *reason)

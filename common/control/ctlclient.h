@@ -10,6 +10,7 @@
  * the current one first.
  *
  *   WAITING ──> RESOLVING ──> DIALING ──> UP ──> WAITING        (each failure leads to WAITING)
+ *                                <────────┘ with a connection that has proved a new key
  *
  * Thread: that of the event loop. */
 #include <stdbool.h>

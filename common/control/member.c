@@ -18,7 +18,7 @@
 /* Enough for a state log on a slow disk; the attempts behind it have their own pauses. */
 #define WELCOME_MS 3000
 
-struct peer {
+struct known_peer {
 	struct member_peer pub;
 	bool is_told; /* since the last WELCOME */
 };
@@ -45,7 +45,7 @@ struct member {
 	uint64_t seq, last_seq;
 	_Atomic uint64_t last_heard_ns; /* written by the loop, read by anybody, alone */
 	pthread_mutex_t lock;           /* of the peers */
-	struct peer *peers;
+	struct known_peer *peers;
 	size_t n_peers;
 };
 
@@ -143,7 +143,7 @@ static void peer_set(struct member *m, const struct ctl_peer *p)
 		return;
 	}
 	if (i == m->n_peers) {
-		struct peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
+		struct known_peer *v = realloc(m->peers, (i + 1) * sizeof(*v));
 
 		if (!v) {
 			log_error("out of memory for peer %u", p->id);

@@ -80,13 +80,13 @@ int fdstore_take(struct fdstore *s, const char *name)
 	return -1;
 }
 
-struct lines {
+struct fdstore_message {
 	char s[FDSTORE_NAME_BYTES + 64];
 };
 
-static struct lines lines_of(const char *name, bool is_put)
+static struct fdstore_message message_of(const char *name, bool is_put)
 {
-	struct lines l;
+	struct fdstore_message l;
 
 	snprintf(l.s, sizeof(l.s), "%s\nFDNAME=%s",
 		is_put ? "FDSTORE=1\nFDPOLL=0" : "FDSTOREREMOVE=1", name);
@@ -95,15 +95,15 @@ static struct lines lines_of(const char *name, bool is_put)
 
 int fdstore_put(const char *name, const int *fds, unsigned n)
 {
-	return notify_send_fds(lines_of(name, true).s, fds, n);
+	return notify_send_fds(message_of(name, true).s, fds, n);
 }
 
 int fdstore_offer(const char *name, int fd)
 {
-	return notify_send(lines_of(name, fd >= 0).s, fd);
+	return notify_send(message_of(name, fd >= 0).s, fd);
 }
 
 int fdstore_remove(const char *name)
 {
-	return notify_send_fds(lines_of(name, false).s, NULL, 0);
+	return notify_send_fds(message_of(name, false).s, NULL, 0);
 }

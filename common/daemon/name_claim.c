@@ -9,8 +9,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG    16
-#define NAME_BYTES 100 /* as common/daemon/name_claim.h says; sun_path has 108, the first is the zero */
+#define BACKLOG 16
+#define NAME_BYTES                                                                                 \
+	100 /* as common/daemon/name_claim.h says; sun_path has 108, the first is the zero */
 
 static socklen_t address_of(const char *name, struct sockaddr_un *ret)
 {

@@ -10,20 +10,21 @@
 
 #include "common/base/failpoint.h"
 
-struct unit {
+struct setting_unit {
 	const char *name;
 	int64_t factor;
 };
 
-static const struct unit size_units[] = {{"TiB", (int64_t)1 << 40}, {"GiB", (int64_t)1 << 30},
-	{"MiB", (int64_t)1 << 20}, {"KiB", (int64_t)1 << 10}, {"B", 1}, {NULL, 0}};
-static const struct unit duration_units[] = {{"h", 3600 * SETTING_S}, {"min", 60 * SETTING_S},
-	{"s", SETTING_S}, {"ms", SETTING_MS}, {"us", 1}, {NULL, 0}};
-static const struct unit no_units[] = {{NULL, 0}};
+static const struct setting_unit size_units[] = {{"TiB", (int64_t)1 << 40},
+	{"GiB", (int64_t)1 << 30}, {"MiB", (int64_t)1 << 20}, {"KiB", (int64_t)1 << 10}, {"B", 1},
+	{NULL, 0}};
+static const struct setting_unit duration_units[] = {{"h", 3600 * SETTING_S},
+	{"min", 60 * SETTING_S}, {"s", SETTING_S}, {"ms", SETTING_MS}, {"us", 1}, {NULL, 0}};
+static const struct setting_unit no_units[] = {{NULL, 0}};
 
 /* ---- numbers ---- */
 
-static const struct unit *units_of(enum setting_type type)
+static const struct setting_unit *units_of(enum setting_type type)
 {
 	return type == SET_SIZE ? size_units : type == SET_DURATION ? duration_units : no_units;
 }
@@ -31,7 +32,7 @@ static const struct unit *units_of(enum setting_type type)
 /* The number in the largest unit that divides it. */
 static void format_number(enum setting_type type, int64_t v, char *buf, size_t n)
 {
-	const struct unit *u = units_of(type);
+	const struct setting_unit *u = units_of(type);
 
 	while (u->name && (v == 0 || v % u->factor != 0))
 		u++;
@@ -62,7 +63,7 @@ static void format_limits(const struct setting *row, char *buf, size_t n)
 
 static int read_number(enum setting_type type, const char *text, int64_t *ret)
 {
-	const struct unit *u = units_of(type);
+	const struct setting_unit *u = units_of(type);
 	char *end;
 	long long v;
 
