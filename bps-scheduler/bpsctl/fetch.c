@@ -172,7 +172,31 @@ static size_t count_heard(json_t *root, json_t *silent, json_t *missing, size_t 
 	return n;
 }
 
-/* "missing" and "collected" of a document. */
+/* What the workers of a job say, as figures of the job. */
+static void add_figures(json_t *job, json_t *detail)
+{
+	uint64_t rounds = 0, waiting = 0;
+	double longest_s = 0;
+	json_t *w, *workers = json_object_get(detail, "workers");
+	size_t i;
+
+	if (!json_array_size(workers))
+		return;
+	json_array_foreach (workers, i, w) {
+		json_t *oldest = json_object_get(w, "oldest");
+
+		if (cell_num(w, "completed") > rounds)
+			rounds = cell_num(w, "completed");
+		waiting += json_is_object(oldest);
+		if (cell_sec(oldest, "s") > longest_s)
+			longest_s = cell_sec(oldest, "s");
+	}
+	json_object_set_new(job, "rounds", json_integer((json_int_t)rounds));
+	json_object_set_new(job, "calls_waiting", json_integer((json_int_t)waiting));
+	json_object_set_new(job, "longest_s", json_real(longest_s));
+}
+
+/* "missing" and "collected" of a document, and figures of its jobs. */
 static void put_collected(json_t *root, const struct job_details *d, uint64_t start_ms)
 {
 	json_t *missing = json_array(), *silent;
@@ -183,6 +207,7 @@ static void put_collected(json_t *root, const struct job_details *d, uint64_t st
 		char text[CTL_JOB_NAME_MAX + 16];
 		size_t k;
 
+		add_figures(d->jobs[i], d->gets[i].root);
 		if (d->gets[i].rc < 0) {
 			snprintf(text, sizeof(text), "job %s", cell_str(d->jobs[i], "name").s);
 			json_array_append_new(missing, json_string(text));
@@ -267,28 +292,6 @@ static void add_problems(json_t *problems, json_t *of_job)
 	}
 }
 
-/* What the workers of a job say, as figures of the job. */
-static void add_figures(json_t *job, json_t *detail)
-{
-	uint64_t rounds = 0, waiting = 0;
-	double longest_s = 0;
-	json_t *w;
-	size_t i;
-
-	json_array_foreach (json_object_get(detail, "workers"), i, w) {
-		json_t *oldest = json_object_get(w, "oldest");
-
-		if (cell_num(w, "completed") > rounds)
-			rounds = cell_num(w, "completed");
-		waiting += json_is_object(oldest);
-		if (cell_sec(oldest, "s") > longest_s)
-			longest_s = cell_sec(oldest, "s");
-	}
-	json_object_set_new(job, "rounds", json_integer((json_int_t)rounds));
-	json_object_set_new(job, "calls_waiting", json_integer((json_int_t)waiting));
-	json_object_set_new(job, "longest_s", json_real(longest_s));
-}
-
 int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
 {
 	struct job_details *d;
@@ -298,9 +301,6 @@ int fetch_status(const struct addr *addr, json_t **ret, struct err_text *err)
 	if (rc < 0)
 		return rc;
 	problems = json_object_get(*ret, "problems");
-	for (size_t i = 0; i < d->n; i++)
-		if (json_array_size(json_object_get(d->gets[i].root, "workers")))
-			add_figures(d->jobs[i], d->gets[i].root);
 	for (size_t i = 0; i < d->n; i++)
 		add_problems(problems, json_object_get(d->gets[i].root, "problems"));
 	if (cell_count_problems(*ret) && cell_is(*ret, "health", "OK"))
@@ -345,9 +345,6 @@ int fetch_jobs(const struct addr *addr, json_t **ret, struct err_text *err)
 
 	if (rc < 0)
 		return rc;
-	for (size_t i = 0; i < d->n; i++)
-		if (json_array_size(json_object_get(d->gets[i].root, "workers")))
-			add_figures(d->jobs[i], d->gets[i].root);
 	*ret = document(root);
 	for (size_t i = 0; i < sizeof(keep) / sizeof(keep[0]); i++)
 		json_object_set(*ret, keep[i], json_object_get(root, keep[i]));

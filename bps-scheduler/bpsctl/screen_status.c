@@ -233,8 +233,7 @@ static void server_row(FILE *out, json_t *root, json_t *m)
 		cell_count(cell_num(m, "partitions")).s,
 		is_up ? cell_rate(cell_sec(m, "rx_bytes_s") / 1e9).s : "-",
 		is_up ? cell_rate(cell_sec(m, "tx_bytes_s") / 1e9).s : "-", is_up ? memory : "-",
-		is_up ? cell_rate(cell_sec(m, "sum_s") * 1e3).s : "-",
-		cell_span(is_up ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s")).s);
+		is_up ? cell_rate(cell_sec(m, "sum_s") * 1e3).s : "-", cell_last_heard(m).s);
 }
 
 static void server_rows(FILE *out, json_t *root, bool *has_gap)
@@ -278,10 +277,7 @@ static void agent_rows(FILE *out, json_t *root, bool *has_gap)
 		if (!shown++)
 			fprintf(out, "%-12s %-13s %-9s %9s\n", "AGENT", "HOST", "STATE", "LAST");
 		fprintf(out, "%-12.12s %-13.13s %-9.9s %9.9s\n", name_of(root, m).s,
-			cell_str(m, "host").s, state_cell(m).s,
-			cell_span(cell_is(m, "state", "up") ? cell_sec(m, "quiet_s")
-							    : cell_sec(m, "state_s"))
-				.s);
+			cell_str(m, "host").s, state_cell(m).s, cell_last_heard(m).s);
 	}
 	if (n > shown && !shown)
 		gap(out, has_gap);

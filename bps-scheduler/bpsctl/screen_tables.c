@@ -46,12 +46,6 @@ void screen_missing(FILE *out, json_t *root)
 
 /* ---- members ---- */
 
-static struct table_cell last_heard(json_t *m)
-{
-	return cell_span(
-		cell_is(m, "state", "up") ? cell_sec(m, "quiet_s") : cell_sec(m, "state_s"));
-}
-
 /* Gbit/s of the network card, and where that is from. */
 static struct table_cell nic_cell(json_t *m)
 {
@@ -121,7 +115,7 @@ int screen_servers(FILE *out, json_t *root)
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "threads").s, cell_size(cell_num(m, "partitions_bytes")).s,
 			memory, cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s,
-			last_heard(m).s);
+			cell_last_heard(m).s);
 		member_notes(out, m);
 		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}
@@ -144,7 +138,7 @@ int screen_agents(FILE *out, json_t *root)
 			cell_str(m, "name").s, cell_str(m, "host").s, cell_state(m).s,
 			cell_digits(m, "pid").s, cell_digits(m, "trainers").s,
 			cell_digits(m, "restarts").s, cell_size(cell_num(m, "tx_bytes")).s,
-			cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s, last_heard(m).s);
+			cell_size(cell_num(m, "rx_bytes")).s, nic_cell(m).s, cell_last_heard(m).s);
 		member_notes(out, m);
 		status |= !cell_is(m, "state", "up") && !is_drained(m);
 	}

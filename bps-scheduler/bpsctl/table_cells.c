@@ -208,16 +208,6 @@ static const char *cell_code(json_t *problem)
 	return code ? code : "-";
 }
 
-static bool is_last_of_code(json_t *list, size_t i)
-{
-	const char *code = cell_code(json_array_get(list, i));
-
-	for (size_t k = i + 1; k < json_array_size(list); k++)
-		if (strcmp(cell_code(json_array_get(list, k)), code) == 0)
-			return false;
-	return true;
-}
-
 static void problem(FILE *out, json_t *p)
 {
 	char head[64];
@@ -254,7 +244,7 @@ void cell_problems(FILE *out, json_t *root)
 		shown++;
 		if (n < PROBLEMS_OF_A_CODE)
 			problem(out, p);
-		else if (is_last_of_code(list, i))
+		else if (n + 1 == cell_count_code(root, cell_code(p)))
 			fprintf(out, "  %-13.40s (%zu more of these: --json)\n",
 				cell_str(p, "code").s, n + 1 - PROBLEMS_OF_A_CODE);
 	}
@@ -292,6 +282,11 @@ struct table_cell cell_worker(json_t *w)
 	else
 		snprintf(c.s, sizeof(c.s), "rank %" PRIu64, cell_num(w, "rank"));
 	return c;
+}
+
+struct table_cell cell_last_heard(json_t *m)
+{
+	return cell_span(cell_sec(m, cell_is(m, "state", "up") ? "quiet_s" : "state_s"));
 }
 
 struct table_cell cell_state(json_t *m)

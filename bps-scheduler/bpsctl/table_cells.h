@@ -37,6 +37,8 @@ struct table_cell cell_lag(json_t *slowest);
 /* State of a member; of one that is up also "drained", "draining" (partitions are still there) and
  * "leaving". */
 struct table_cell cell_state(json_t *m);
+/* How long a member has not been heard, or has been in its state. */
+struct table_cell cell_last_heard(json_t *m);
 /* Name of a user of this machine, else the number. */
 struct table_cell cell_user(uint64_t uid);
 
