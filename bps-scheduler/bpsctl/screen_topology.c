@@ -87,31 +87,26 @@ static void nic_line(FILE *out, json_t *nic)
 		speed, is_up ? "" : "  down");
 }
 
-/* What is below one uplink; SIZE_MAX: what has none. */
-static void below(FILE *out, json_t *root, size_t uplink)
+/* Print what is below one uplink (SIZE_MAX: what has none), with head above the first line. */
+static void below(FILE *out, json_t *root, size_t uplink, const char *head)
 {
 	json_t *v;
 	size_t i;
 
-	json_array_foreach (part(root, "gpus"), i, v)
-		if (is_below(v, uplink))
-			gpu_line(out, v, i);
-	json_array_foreach (part(root, "nics"), i, v)
-		if (is_below(v, uplink))
-			nic_line(out, v);
-}
-
-static bool has_any_below(json_t *root, size_t uplink)
-{
-	static const char *const kinds[] = {"gpus", "nics"};
-	json_t *v;
-	size_t i;
-
-	for (size_t k = 0; k < 2; k++)
-		json_array_foreach (part(root, kinds[k]), i, v)
-			if (is_below(v, uplink))
-				return true;
-	return false;
+	json_array_foreach (part(root, "gpus"), i, v) {
+		if (!is_below(v, uplink))
+			continue;
+		fputs(head, out);
+		head = "";
+		gpu_line(out, v, i);
+	}
+	json_array_foreach (part(root, "nics"), i, v) {
+		if (!is_below(v, uplink))
+			continue;
+		fputs(head, out);
+		head = "";
+		nic_line(out, v);
+	}
 }
 
 static void tree(FILE *out, json_t *root)
@@ -123,12 +118,9 @@ static void tree(FILE *out, json_t *root)
 		fprintf(out, "  uplink %.19s of %.19s%s\n", cell_str(v, "pci").s,
 			cell_str(v, "bridge").s,
 			json_is_true(json_object_get(v, "has_switch")) ? ", a switch" : "");
-		below(out, root, i);
+		below(out, root, i, "");
 	}
-	if (!has_any_below(root, SIZE_MAX))
-		return;
-	fprintf(out, "  without an uplink\n");
-	below(out, root, SIZE_MAX);
+	below(out, root, SIZE_MAX, "  without an uplink\n");
 }
 
 /* ---- NVLink ---- */
