@@ -411,19 +411,18 @@ int local_decode(const void *buf, size_t n_bytes, struct local_msg *ret, void **
 	return 0;
 }
 
-/* Wait until sock is ready for events or the deadline passes. 0, or -EAGAIN (timeout_ms was 0),
- * -ETIMEDOUT. */
-static int wait_ready(int sock, short events, uint32_t timeout_ms, uint64_t deadline_ns)
+/* Wait until sock is ready for events or the deadline passes. 0, or -EAGAIN (no deadline: do not
+ * wait), -ETIMEDOUT. */
+static int wait_ready(int sock, short events, uint64_t deadline_ns)
 {
 	struct pollfd pfd = {.fd = sock, .events = events};
-	uint64_t now, left_ms;
+	uint32_t left_ms;
 	int rc;
 
-	if (!timeout_ms)
+	if (!deadline_ns)
 		return -EAGAIN;
 	do {
-		now = clock_now_ns();
-		left_ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
+		left_ms = clock_left_ms(deadline_ns);
 		rc = poll(&pfd, 1, left_ms > INT_MAX ? INT_MAX : (int)left_ms);
 	} while (rc < 0 && errno == EINTR);
 	if (rc < 0)
@@ -433,7 +432,7 @@ static int wait_ready(int sock, short events, uint32_t timeout_ms, uint64_t dead
 
 static uint64_t deadline_of(uint32_t timeout_ms)
 {
-	return timeout_ms ? clock_now_ns() + (uint64_t)timeout_ms * 1000000u : 0;
+	return timeout_ms ? clock_deadline(timeout_ms) : 0;
 }
 
 union cmsg_room {
@@ -466,7 +465,7 @@ static int send_all(int sock, const struct msghdr *mh, uint32_t timeout_ms)
 			continue;
 		if (errno != EAGAIN)
 			return -errno;
-		rc = wait_ready(sock, POLLOUT, timeout_ms, deadline_ns);
+		rc = wait_ready(sock, POLLOUT, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -521,17 +520,15 @@ void local_frame_free(struct local_frame *f)
 	*f = (struct local_frame){.mem = NULL};
 }
 
-/* Move the descriptors of every SCM_RIGHTS record into fds. Their number is bounded by the room for
- * records. */
-static unsigned detach_fds(struct msghdr *mh, int *fds)
+unsigned local_detach_fds(struct msghdr *mh, int *fds, unsigned max)
 {
 	unsigned n = 0;
 
 	for (struct cmsghdr *cm = CMSG_FIRSTHDR(mh); cm; cm = CMSG_NXTHDR(mh, cm)) {
 		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
 			continue;
-		for (size_t off = CMSG_LEN(0);
-			off + sizeof(int) <= cm->cmsg_len && n < LOCAL_FDS_ROOM; off += sizeof(int))
+		for (size_t off = CMSG_LEN(0); off + sizeof(int) <= cm->cmsg_len && n < max;
+			off += sizeof(int))
 			memcpy(&fds[n++], (char *)cm + off, sizeof(int));
 	}
 	return n;
@@ -553,7 +550,7 @@ static ssize_t recv_one(int sock, struct msghdr *mh, uint32_t timeout_ms)
 			continue;
 		if (errno != EAGAIN)
 			return -errno;
-		rc = wait_ready(sock, POLLIN, timeout_ms, deadline_ns);
+		rc = wait_ready(sock, POLLIN, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -603,7 +600,7 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
 		goto free_buf;
 	}
-	*ret_n_fds = detach_fds(&mh, fds);
+	*ret_n_fds = local_detach_fds(&mh, fds, LOCAL_FDS_ROOM);
 	if (*ret_n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
 	else if (mh.msg_flags & MSG_TRUNC)

@@ -34,6 +34,8 @@
 #include "common/base/error.h"
 #include "common/local/local_gpu.h"
 
+struct msghdr;
+
 #define LOCAL_ABI          1
 #define LOCAL_WHY_GPU_OPEN 1 /* the round of a WHY of no tensor: bps_gpu_open was given up */
 #define LOCAL_MAGIC        0x31737062u /* "bps1" */
@@ -308,6 +310,8 @@ const char *local_type_name(unsigned type);
  * timeout_ms (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
+/* Move the descriptors of all SCM_RIGHTS records into fds, max at most; returns their number. */
+unsigned local_detach_fds(struct msghdr *mh, int *fds, unsigned max);
 /* An error code of a message: a negative one, or the fallback where it makes no sense. */
 int local_code(uint32_t wire, int fallback);
 /* A received frame and what came with it. */

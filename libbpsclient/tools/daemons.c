@@ -88,20 +88,14 @@ static void daemons_notify(
 	snprintf(ret, room, "%s/%s.notify", r->dir, c->name);
 }
 
-/* Its end for the child is above what that is handed over. */
-static int ready_pipe(const struct bpsrun_child *c, int ret[2])
+/* Its end for the child is above the n_fds that are handed over. */
+static int ready_pipe(unsigned n_fds, int ret[2])
 {
-	int *fds, fd;
-	char *names;
-	unsigned n = fdstore_server_fds(c->fdstore, &fds, &names);
+	int fd;
 
-	if (n) {
-		free(fds);
-		free(names);
-	}
 	if (pipe2(ret, O_CLOEXEC) < 0)
 		return -errno;
-	fd = fcntl(ret[1], F_DUPFD_CLOEXEC, CHILD_FDS / 2 + (int)n);
+	fd = fcntl(ret[1], F_DUPFD_CLOEXEC, CHILD_FDS / 2 + (int)n_fds);
 	close(ret[1]);
 	ret[1] = fd;
 	if (fd >= 0)
@@ -125,13 +119,14 @@ static int start_daemon(
 
 	daemons_program(r, program, path, sizeof(path));
 	snprintf(c->log, sizeof(c->log), "%s/%s.log", r->dir, c->name);
+	sp.n_fds = fdstore_server_fds(c->fdstore, &fds, &names);
+	sp.fds = fds;
+	sp.fd_names = names;
 	log_fd = open(c->log, O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-	if (log_fd < 0 || ready_pipe(c, ready) < 0) {
+	if (log_fd < 0 || ready_pipe(sp.n_fds, ready) < 0) {
 		rc = -errno;
 		output_say("cannot start %s: %s", c->name, strerror(errno));
-		if (log_fd >= 0)
-			close(log_fd);
-		return rc;
+		goto out;
 	}
 	snprintf(fd_text, sizeof(fd_text), "%d", ready[1]);
 	argv[n++] = path;
@@ -145,18 +140,15 @@ static int start_daemon(
 	if (c->fdstore) {
 		daemons_notify(r, c, notify, sizeof(notify));
 		sp.env = env;
-		sp.n_fds = fdstore_server_fds(c->fdstore, &fds, &names);
-		sp.fds = fds;
-		sp.fd_names = names;
 	}
 	rc = child_spawn(c, &sp);
-	if (sp.n_fds) {
-		free(fds);
-		free(names);
-	}
-	close(log_fd);
 	close(ready[1]);
 	c->ready_fd = ready[0];
+out:
+	free(fds);
+	free(names);
+	if (log_fd >= 0)
+		close(log_fd);
 	return rc;
 }
 

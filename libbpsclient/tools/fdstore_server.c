@@ -10,6 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "common/local/local.h"
+
 #define NAME_BYTES 64
 #define KEPT_MAX   4096
 #define LINES_MAX  1024
@@ -112,19 +114,6 @@ static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
 	return true;
 }
 
-static unsigned take_fds(struct msghdr *mh, int *fds)
-{
-	unsigned n = 0;
-
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(mh); c; c = CMSG_NXTHDR(mh, c))
-		for (size_t at = CMSG_LEN(0);
-			c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-			at + sizeof(int) <= c->cmsg_len && n < FDS_MAX;
-			at += sizeof(int))
-			memcpy(&fds[n++], (char *)c + at, sizeof(int));
-	return n;
-}
-
 void fdstore_server_receive(struct fdstore_server *k)
 {
 	union {
@@ -146,7 +135,7 @@ void fdstore_server_receive(struct fdstore_server *k)
 		if (n < 0)
 			return;
 		lines[n] = 0;
-		n_fds = take_fds(&mh, fds);
+		n_fds = local_detach_fds(&mh, fds, FDS_MAX);
 		if (!value_of(lines, "FDNAME=", name))
 			*name = 0;
 		if (*name && value_of(lines, "FDSTOREREMOVE=", yes))
