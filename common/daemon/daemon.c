@@ -87,15 +87,22 @@ static int take_auth(
 	return rc;
 }
 
-int daemon_reload_auth(struct daemon *d, struct err_text *err)
+/* Read the keys again and use them. Returns 1 when they have changed, else 0. Errors: as load_auth,
+ * take_auth. */
+static int renew_auth(struct daemon *d, const struct auth_opts *o, struct err_text *err)
 {
 	struct tls_conf auth = {.keys.n_keys = 0};
-	int rc = load_auth(d, &d->opts.auth, &auth, err), changed = rc;
+	int rc = load_auth(d, o, &auth, err), changed = rc;
 
 	if (rc > 0)
-		rc = take_auth(d, &auth, d->opts.auth.key_file, err);
+		rc = take_auth(d, &auth, o->key_file, err);
 	keyring_wipe(&auth.keys);
 	return rc < 0 ? rc : changed;
+}
+
+int daemon_reload_auth(struct daemon *d, struct err_text *err)
+{
+	return renew_auth(d, &d->opts.auth, err);
 }
 
 static int reload(struct daemon *d, struct err_text *err)
@@ -103,7 +110,6 @@ static int reload(struct daemon *d, struct err_text *err)
 	struct settings *fresh = NULL;
 	const struct daemon_opts *opts;
 	struct auth_opts auth_opts = d->opts.auth;
-	struct tls_conf auth = {.keys.n_keys = 0};
 	unsigned n;
 	int changed, rc = settings_reread(d->settings, &fresh, err);
 
@@ -111,13 +117,10 @@ static int reload(struct daemon *d, struct err_text *err)
 		return rc;
 	opts = settings_values(fresh);
 	auth_opts.key_file = opts->auth.key_file; /* the rest is not live */
-	changed = rc = load_auth(d, &auth_opts, &auth, err);
-	if (rc > 0)
-		rc = take_auth(d, &auth, auth_opts.key_file, err);
-	keyring_wipe(&auth.keys);
-	if (rc < 0) {
+	changed = renew_auth(d, &auth_opts, err);
+	if (changed < 0) {
 		settings_free(fresh);
-		return rc;
+		return changed;
 	}
 	n = settings_adopt(d->settings, fresh);
 	opts = settings_values(d->settings);

@@ -38,7 +38,7 @@ static bool ask_holder(const struct sockaddr_un *sun, socklen_t len, struct ucre
 	return is_known;
 }
 
-int claim_name(const char *name, int *ret_fd, pid_t *ret_holder)
+int name_claim(const char *name, int *ret_fd, pid_t *ret_holder)
 {
 	struct sockaddr_un sun;
 	socklen_t len = address_of(name, &sun);

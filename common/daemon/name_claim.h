@@ -14,5 +14,5 @@
  * no claim because a stranger holds the name. ret_holder: the pid of the holder, set with
  * -EADDRINUSE; 0: it is in another pid namespace.
  * Errors: -EADDRINUSE, -errno. */
-int claim_name(const char *name, int *ret_fd, pid_t *ret_holder);
+int name_claim(const char *name, int *ret_fd, pid_t *ret_holder);
 #endif

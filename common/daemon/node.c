@@ -94,7 +94,7 @@ static int claim_our_name(
 	int rc;
 
 	snprintf(text, sizeof(text), "%s/%s/%s", program, n->name, addr_format(&o->scheduler, at));
-	rc = claim_name(text, &n->claim_fd, &holder);
+	rc = name_claim(text, &n->claim_fd, &holder);
 	if (holder)
 		snprintf(pid, sizeof(pid), "pid %d", (int)holder);
 	else

@@ -31,14 +31,14 @@ static void second_claim_is_refused_and_names_the_holder(void **state)
 	int fd, other = -1;
 
 	(void)state;
-	assert_int_equal(claim_name(own_name("a"), &fd, &holder), 0);
+	assert_int_equal(name_claim(own_name("a"), &fd, &holder), 0);
 	assert_true(fd >= 0);
-	assert_int_equal(claim_name(own_name("a"), &other, &holder), -EADDRINUSE);
+	assert_int_equal(name_claim(own_name("a"), &other, &holder), -EADDRINUSE);
 	assert_int_equal(holder, getpid());
-	assert_int_equal(claim_name(own_name("b"), &other, &holder), 0);
+	assert_int_equal(name_claim(own_name("b"), &other, &holder), 0);
 	close(other);
 	close(fd);
-	assert_int_equal(claim_name(own_name("a"), &fd, &holder), 0);
+	assert_int_equal(name_claim(own_name("a"), &fd, &holder), 0);
 	close(fd);
 }
 
@@ -53,7 +53,7 @@ static pid_t holder_of(const char *name, uid_t uid)
 	child = fork();
 	assert_true(child >= 0);
 	if (child == 0) {
-		byte = setuid(uid) == 0 && claim_name(name, &fd, &holder) == 0 ? 'y' : 'n';
+		byte = setuid(uid) == 0 && name_claim(name, &fd, &holder) == 0 ? 'y' : 'n';
 		if (write(pipe_fds[1], &byte, 1) != 1)
 			_exit(1);
 		for (;;)
@@ -81,10 +81,10 @@ static void name_is_free_after_the_holder_was_killed(void **state)
 	int fd;
 
 	(void)state;
-	assert_int_equal(claim_name(name, &fd, &holder), -EADDRINUSE);
+	assert_int_equal(name_claim(name, &fd, &holder), -EADDRINUSE);
 	assert_int_equal(holder, child);
 	end(child);
-	assert_int_equal(claim_name(name, &fd, &holder), 0);
+	assert_int_equal(name_claim(name, &fd, &holder), 0);
 	close(fd);
 }
 
@@ -98,7 +98,7 @@ static void stranger_cannot_keep_a_name_from_us(void **state)
 	if (geteuid() != 0)
 		skip();
 	child = holder_of(name, NOBODY);
-	assert_int_equal(claim_name(name, &fd, &holder), 0);
+	assert_int_equal(name_claim(name, &fd, &holder), 0);
 	assert_int_equal(fd, -1);
 	end(child);
 }
@@ -113,8 +113,8 @@ static void long_names_are_cut(void **state)
 	memset(name, 'x', sizeof(name));
 	snprintf(name + 200, 100, "%d", (int)getpid());
 	memcpy(name, own_name(""), strlen(own_name("")));
-	assert_int_equal(claim_name(name, &fd, &holder), 0);
-	assert_int_equal(claim_name(name, &fd, &holder), -EADDRINUSE);
+	assert_int_equal(name_claim(name, &fd, &holder), 0);
+	assert_int_equal(name_claim(name, &fd, &holder), -EADDRINUSE);
 	close(fd);
 }
 
