@@ -53,21 +53,6 @@ static int scheduler_only(json_t *root, struct err_text *err)
 		cell_str(root, "role").s);
 }
 
-static int get_cluster(const struct addr *addr, json_t **ret, struct err_text *err)
-{
-	json_t *root = NULL;
-	int rc = fetch_path(addr, "/status", &root, err);
-
-	if (rc == 0)
-		rc = scheduler_only(root, err);
-	if (rc < 0) {
-		json_decref(root);
-		return rc;
-	}
-	*ret = root;
-	return 0;
-}
-
 /* ---- details of jobs ---- */
 
 struct job_details {
@@ -320,10 +305,13 @@ static json_t *document(json_t *cluster)
 int fetch_members(const struct addr *addr, const char *role, json_t **ret, struct err_text *err)
 {
 	json_t *root = NULL, *list = json_array(), *m;
-	int rc = get_cluster(addr, &root, err);
+	int rc = fetch_path(addr, "/status", &root, err);
 	size_t i;
 
+	if (rc == 0)
+		rc = scheduler_only(root, err);
 	if (rc < 0) {
+		json_decref(root);
 		json_decref(list);
 		return rc;
 	}
