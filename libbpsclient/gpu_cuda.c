@@ -46,14 +46,14 @@
 	X(cuStreamWriteValue64, "cuStreamWriteValue64_v2")                                         \
 	X(cuStreamWaitValue64, "cuStreamWaitValue64_v2")
 
-struct entries {
+struct cuda_entries {
 #define X(f, name) __typeof__(f) *p_##f;
 	ENTRIES(X)
 #undef X
 };
 
 /* Loaded once, and the same ever after. */
-static struct entries cu;
+static struct cuda_entries cu;
 static bool is_loaded;
 static pthread_mutex_t load_mutex = PTHREAD_MUTEX_INITIALIZER; /* of both, until they are loaded */
 

@@ -45,7 +45,7 @@ LIST_HEAD(request_list, httpd_request);
 
 /* A connection as the kernel knows it: evhttp does not tell when one ends, but the cookie of a
  * descriptor says whether it is still the same socket. */
-struct seen {
+struct http_connection {
 	struct bufferevent *bev; /* held until its descriptor is known */
 	struct event *learn;
 	evutil_socket_t fd;
@@ -63,7 +63,7 @@ struct httpd {
 	void *config_arg;
 	uint32_t status_timeout_ms;
 	struct request_list waiting;
-	struct seen seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
+	struct http_connection seen[HTTPD_MAX_CONNECTIONS]; /* ring, the next one is the oldest */
 	size_t next_seen;
 };
 
@@ -78,7 +78,7 @@ static int socket_cookie(evutil_socket_t fd, uint64_t *ret_cookie)
 
 static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 {
-	struct seen *s = arg;
+	struct http_connection *s = arg;
 
 	(void)fd;
 	(void)what;
@@ -90,7 +90,7 @@ static void learn_descriptor(evutil_socket_t fd, short what, void *arg)
 }
 
 /* Close what is left of the oldest connection; evhttp sees its end and frees it. */
-static void seen_close(struct seen *s)
+static void seen_close(struct http_connection *s)
 {
 	uint64_t cookie;
 
@@ -107,7 +107,7 @@ static void seen_close(struct seen *s)
 static struct bufferevent *on_connection(struct event_base *base, void *arg)
 {
 	struct httpd *h = arg;
-	struct seen *s = &h->seen[h->next_seen];
+	struct http_connection *s = &h->seen[h->next_seen];
 	struct bufferevent *bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
 
 	if (!bev)

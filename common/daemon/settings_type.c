@@ -196,7 +196,7 @@ static bool is_same_addr(const void *a, const void *b)
 
 /* ---- the table ---- */
 
-struct type {
+struct setting_type_row {
 	size_t bytes;
 	const char *form; /* NULL: the words */
 	int (*parse)(const struct setting *row, void *at, char *text, struct err_text *err);
@@ -204,7 +204,7 @@ struct type {
 	bool has_limits;
 };
 
-static const struct type types[] = {
+static const struct setting_type_row types[] = {
 	[SET_BOOL] = {sizeof(bool), "", parse_bool, NULL, false},
 	[SET_INT] = {sizeof(int64_t), "=N", parse_number, NULL, true},
 	[SET_SIZE] = {sizeof(uint64_t), "=SIZE", parse_number, NULL, true},
@@ -222,7 +222,7 @@ int setting_parse(const struct setting *row, void *at, char *text, struct err_te
 
 bool setting_is_same(const struct setting *row, const void *a, const void *b)
 {
-	const struct type *t = &types[row->type];
+	const struct setting_type_row *t = &types[row->type];
 
 	return t->is_same ? t->is_same(a, b) : memcmp(a, b, t->bytes) == 0;
 }
