@@ -129,8 +129,8 @@ bool tensor_has(const struct bps_tensor *t, uint64_t round);
 /* Wait until deadline_ns, which is timeout_ms after the call's start. Errors: as bps_wait, with the
  * thread's sentence. */
 int tensor_wait(struct bps_tensor *t, uint64_t deadline_ns, uint32_t timeout_ms);
-/* Wait like tensor_wait for a round up to the last submitted one, without its result: 0 also when the
- * tensor has failed. Thread: any, also while another one submits. */
+/* Wait like tensor_wait for a round up to the last submitted one, without its result. Returns 0 also
+ * when the tensor has failed. Thread: any, also while another one submits. */
 int tensor_wait_round(
 	struct bps_tensor *t, uint64_t round, uint64_t deadline_ns, uint32_t timeout_ms);
 /* The sentence of a time-out: what the agent says that round waits for. Returns BPS_ETIMEDOUT. */

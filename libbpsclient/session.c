@@ -182,8 +182,8 @@ static void sent(uint16_t type)
 		FAILPOINT(CLIENT_CLOSE_SENT);
 }
 
-/* Receive until the answer to seq has come; there is but one WELCOME, whatever its seq. Caller holds
- * the lock. */
+/* Receive until the answer to seq has come. There is but one WELCOME, whatever its seq. Caller
+ * holds the lock. */
 static int await_answer(
 	struct session *s, uint16_t type, uint32_t seq, uint64_t deadline_ns, struct local_frame *f)
 {
