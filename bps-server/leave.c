@@ -9,12 +9,11 @@
 #include "common/loop/loop.h"
 #include "common/control/member.h"
 
-#define NS_PER_MS UINT64_C(1000000)
-#define LOOK_MS   20
-#define LAST_MS   1000 /* of EMPTYING */
-#define STALE_MS  250  /* the data threads' figures are no older */
-#define AWAY_MS   2000 /* without a scheduler for so long: it does not answer in time */
-#define ASKS_MAX  3    /* a scheduler of an older release closes the connection for it */
+#define LOOK_MS  20
+#define LAST_MS  1000 /* of EMPTYING */
+#define STALE_MS 250  /* the data threads' figures are no older */
+#define AWAY_MS  2000 /* without a scheduler for so long: it does not answer in time */
+#define ASKS_MAX 3    /* a scheduler of an older release closes the connection for it */
 
 static const struct {
 	const char *name;

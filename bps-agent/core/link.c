@@ -9,10 +9,9 @@
 
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
+#include "common/base/clock.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-
-#define MS UINT64_C(1000000)
 
 static const char *const link_states[] = {"down", "connecting", "up"};
 
@@ -98,9 +97,9 @@ static void schedule(struct agt_link *link)
 	if (link->state != LINK_DOWN || heap_has(&link->timer) || !link->n_parts)
 		return;
 	if (link->n_tries < sizeof(delays_ms) / sizeof(delays_ms[0]))
-		delay = delays_ms[link->n_tries] * MS;
+		delay = delays_ms[link->n_tries] * NS_PER_MS;
 	else
-		delay = 400 * MS + core->env.random(core->env.ctx) % (600 * MS);
+		delay = 400 * NS_PER_MS + core->env.random(core->env.ctx) % (600 * NS_PER_MS);
 	link->timer.key = core->now_ns + delay;
 	heap_push(&core->link_timers, &link->timer);
 }

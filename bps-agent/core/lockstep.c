@@ -34,15 +34,15 @@
 #include <stdlib.h>
 
 #include "bps-agent/core/core_impl.h"
+#include "common/base/clock.h"
 
-#define MS UINT64_C(1000000)
 /* Late: longer than GAPS times the usual gap between two contributions, which is some milliseconds
  * where a card carries several connections, and longer than a thread may have to wait for its
  * processor. The mean has a GAP_WEIGHT-th of the last gap, of which a long stop counts as GAP_MAX_NS. */
-#define PATIENCE_NS  (20 * MS)
+#define PATIENCE_NS  (20 * NS_PER_MS)
 #define GAPS         4
 #define GAP_WEIGHT   8
-#define GAP_MAX_NS   (1000 * MS)
+#define GAP_MAX_NS   (1000 * NS_PER_MS)
 #define PROGRESS_ONE (UINT64_C(1) << 48)
 /* Shares differ by some partitions even where they should be equal; small ones by one of eight. */
 #define FULLER 1.02

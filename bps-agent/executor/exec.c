@@ -17,17 +17,15 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 
-#define MS UINT64_C(1000000)
-
 #define START_MS 10000 /* the agent says START at once */
-#define DRAIN_NS (2000 * MS)
+#define DRAIN_NS (2000 * NS_PER_MS)
 #define IDLE_MS  1000
 /* Sockets are looked at so often while there is work. */
 #define SOCKETS_NS (200 * UINT64_C(1000))
 /* Pauses while nothing moves: at first none, then more the longer it has been quiet. */
 #define SPIN_TURNS    50
 #define PAUSE_NS      20000
-#define LONG_NS       (5 * MS)
+#define LONG_NS       (5 * NS_PER_MS)
 #define PAUSE_LONG_NS 200000
 /* A loop that hangs is seen by the agent, which kills this process after 20 s. When the agent is gone
  * for good nobody does, so alarms that go off ALARMS_MAX times without a turn end it: after 25 s.
@@ -35,7 +33,7 @@
  * set again every ALARM_SET_NS, and not at every turn: that is a system call. */
 #define ALARM_S      5
 #define ALARMS_MAX   5
-#define ALARM_SET_NS (1000 * MS)
+#define ALARM_SET_NS (1000 * NS_PER_MS)
 
 static const struct {
 	const char *name;
@@ -495,9 +493,9 @@ static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 	bool is_busy = x->engine && engine_is_busy(x->engine);
 
 	if (!is_busy && x->state != EXEC_ENDING && x->page && pipe_sleep(&x->pipe))
-		return IDLE_MS * MS;
+		return IDLE_MS * NS_PER_MS;
 	if (!is_busy)
-		return x->page ? PAUSE_NS : IDLE_MS * MS;
+		return x->page ? PAUSE_NS : IDLE_MS * NS_PER_MS;
 	if (++p->n_quiet < SPIN_TURNS)
 		return 0;
 	return now_ns - p->moved_ns > LONG_NS ? PAUSE_LONG_NS : PAUSE_NS;
@@ -589,7 +587,7 @@ static void release(struct exec *x)
 int exec_main(const struct device_ops *ops, int agent_sock)
 {
 	struct exec x = {.ops = ops, .agent_sock = agent_sock, .wake_fd = -1, .agent_fd = -1};
-	uint64_t deadline_ns = clock_now_ns() + START_MS * MS;
+	uint64_t deadline_ns = clock_now_ns() + START_MS * NS_PER_MS;
 	struct sigaction alarm = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
 	struct exec_pace pace = {0};
 

@@ -15,9 +15,9 @@
 #include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/model/send.h"
 #include "bps-scheduler/model/tensor.h"
+#include "common/base/clock.h"
 #include "common/wire/wire.h"
 
-#define NS_PER_MS    UINT64_C(1000000)
 #define NS_PER_S     UINT64_C(1000000000)
 #define CONN_BUCKETS 64
 #define ENDED_MAX    64

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <time.h>
 
+#define NS_PER_MS UINT64_C(1000000)
+
 static inline uint64_t clock_now_ns(void)
 {
 	struct timespec ts;
@@ -16,20 +18,20 @@ static inline uint64_t clock_now_ns(void)
 
 static inline uint64_t clock_now_ms(void)
 {
-	return clock_now_ns() / 1000000;
+	return clock_now_ns() / NS_PER_MS;
 }
 
 /* The point in time that is so far away. */
 static inline uint64_t clock_deadline(uint32_t timeout_ms)
 {
-	return clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+	return clock_now_ns() + timeout_ms * NS_PER_MS;
 }
 
 /* Milliseconds until then, rounded up; 0 when it has passed. */
 static inline uint32_t clock_left_ms(uint64_t deadline_ns)
 {
 	uint64_t now = clock_now_ns();
-	uint64_t ms = now < deadline_ns ? (deadline_ns - now + 999999) / 1000000 : 0;
+	uint64_t ms = now < deadline_ns ? (deadline_ns - now + NS_PER_MS - 1) / NS_PER_MS : 0;
 
 	return ms > UINT32_MAX ? UINT32_MAX : (uint32_t)ms;
 }

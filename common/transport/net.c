@@ -1,7 +1,8 @@
 #include "common/transport/net_impl.h"
 
+#include "common/base/clock.h"
+
 #define CONNECT_TIMEOUT_MS 3000
-#define NS_PER_MS          UINT64_C(1000000)
 
 static uint64_t look(const _Atomic uint64_t *c)
 {

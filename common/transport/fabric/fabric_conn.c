@@ -12,8 +12,6 @@
 
 #include "common/base/log.h"
 
-#define NS_PER_MS UINT64_C(1000000)
-
 static const char *state_name(enum conn_state s)
 {
 	static const char *const names[] = {

@@ -16,8 +16,6 @@
 #include "common/base/addr.h"
 #include "common/base/log.h"
 
-#define NS_PER_MS UINT64_C(1000000)
-
 static const struct {
 	const char *name;
 	unsigned next;
