@@ -1,6 +1,11 @@
-#include "common/transport/net_impl.h"
+#include "common/transport/net_shared.h"
 
-#include "common/base/clock.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/failpoint.h"
+#include "common/base/log.h"
 
 #define CONNECT_TIMEOUT_MS 3000
 
@@ -9,53 +14,163 @@ static uint64_t look(const _Atomic uint64_t *c)
 	return atomic_load_explicit(c, memory_order_relaxed);
 }
 
-void net_stats_keep(struct net_stats *past, const struct net_counters *c)
+static void add_counters(struct net_stats *s, const struct net_counters *c)
 {
-	past->rx_bytes += look(&c->rx_bytes);
-	past->tx_bytes += look(&c->tx_bytes);
-	past->messages_in += look(&c->messages_in);
-	past->messages_out += look(&c->messages_out);
-	past->reads += look(&c->reads);
-	past->discarded_bytes += look(&c->discarded_bytes);
-	past->protocol_errors += look(&c->protocol_errors);
+	s->rx_bytes += look(&c->rx_bytes);
+	s->tx_bytes += look(&c->tx_bytes);
+	s->messages_in += look(&c->messages_in);
+	s->messages_out += look(&c->messages_out);
+	s->reads += look(&c->reads);
+	s->discarded_bytes += look(&c->discarded_bytes);
+	s->protocol_errors += look(&c->protocol_errors);
 }
 
-void net_stats_add(struct net_stats *s, const struct net_counters *c)
+/* ---- the interface of net.h ---- */
+
+void net_close(struct net *n)
 {
-	net_stats_keep(s, c);
-	s->connections += atomic_load_explicit(&c->connections, memory_order_relaxed);
+	if (n)
+		n->ops->close(n);
 }
 
-void net_default_times(struct net_config *cfg)
+uint16_t net_port(const struct net *n)
 {
-	if (!cfg->connect_timeout_ms)
-		cfg->connect_timeout_ms = CONNECT_TIMEOUT_MS;
-	if (cfg->ping_ms && cfg->dead_ms < 2 * cfg->ping_ms)
-		cfg->dead_ms = 2 * cfg->ping_ms;
+	return n->port;
 }
 
-static uint64_t dead_at(const struct net_silence *s, uint32_t ping_ms, uint32_t dead_ms)
+void net_set_id(struct net *n, uint32_t my_id)
 {
-	uint64_t by_rx = s->rx_ns + dead_ms * NS_PER_MS;
-	uint64_t by_ping = s->ping_ns + (dead_ms - ping_ms) * NS_PER_MS;
-
-	return by_rx > by_ping ? by_rx : by_ping;
+	atomic_store(&n->my_id, my_id);
 }
 
-enum net_due net_silence_due(struct net_silence *s, uint32_t ping_ms, uint32_t dead_ms,
-	uint64_t now_ns, uint64_t *ret_at_ns)
+int net_xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err)
 {
-	uint64_t ping_at_ns = ping_ms ? s->rx_ns + ping_ms * NS_PER_MS : UINT64_MAX;
-	bool is_new = !s->is_pinged && now_ns >= ping_at_ns;
+	return n->ops->xport_new(n, thread, ev, ctx, ret, err);
+}
 
-	if (is_new) {
-		s->is_pinged = true;
-		s->ping_ns = now_ns;
+void net_stats(struct net *n, struct net_stats *ret)
+{
+	const struct net_thread *t;
+
+	pthread_mutex_lock(&n->lock);
+	*ret = n->past;
+	LIST_FOREACH (t, &n->threads, link) {
+		add_counters(ret, &t->count);
+		ret->connections +=
+			atomic_load_explicit(&t->count.connections, memory_order_relaxed);
 	}
-	*ret_at_ns = s->is_pinged ? dead_at(s, ping_ms, dead_ms) : ping_at_ns;
-	if (s->is_pinged && now_ns >= *ret_at_ns) {
-		*ret_at_ns = UINT64_MAX;
-		return NET_DUE_END;
-	}
-	return is_new ? NET_DUE_PING : NET_DUE_NOTHING;
+	pthread_mutex_unlock(&n->lock);
+	ret->refused_tickets = look(&n->refused);
+	ret->silent_strangers = look(&n->silent);
+}
+
+/* ---- for the implementations ---- */
+
+int net_init(struct net *n, const struct net_ops *ops, const struct net_config *cfg,
+	net_key_fn key_fn, void *key_ctx)
+{
+	n->ops = ops;
+	n->cfg = *cfg;
+	n->cfg.provider = strdup(cfg->provider);
+	n->cfg.bind_addr = strdup(cfg->bind_addr);
+	n->cfg.congestion = NULL;
+	if (!n->cfg.connect_timeout_ms)
+		n->cfg.connect_timeout_ms = CONNECT_TIMEOUT_MS;
+	if (n->cfg.ping_ms && n->cfg.dead_ms < 2 * n->cfg.ping_ms)
+		n->cfg.dead_ms = 2 * n->cfg.ping_ms;
+	n->key_fn = key_fn;
+	n->key_ctx = key_ctx;
+	n->my_id = cfg->my_id;
+	n->tag = (uint16_t)ticket_random64();
+	pthread_mutex_init(&n->lock, NULL);
+	LIST_INIT(&n->threads);
+	return n->cfg.provider && n->cfg.bind_addr ? 0 : -ENOMEM;
+}
+
+void net_fini(struct net *n)
+{
+	pthread_mutex_destroy(&n->lock);
+	free((char *)n->cfg.provider);
+	free((char *)n->cfg.bind_addr);
+}
+
+struct net_thread *net_find_thread(const struct net *n, unsigned thread)
+{
+	struct net_thread *t;
+
+	LIST_FOREACH (t, &n->threads, link)
+		if (t->x->thread == thread)
+			break;
+	return t;
+}
+
+void net_remove_thread(struct net *n, struct net_thread *t)
+{
+	LIST_REMOVE(t, link);
+	add_counters(&n->past, &t->count);
+}
+
+/* ---- tickets ---- */
+
+uint64_t net_new_nonce(struct net *n, unsigned slot)
+{
+	uint64_t count = atomic_fetch_add(&n->nonces, N_CHANNELS) + 1;
+
+	return count << 32 | (uint64_t)n->tag << 16 | slot;
+}
+
+void net_seal_ticket(const struct net *n, const struct peer_conn *c, enum channel channel,
+	uint16_t credits, uint8_t ret[TICKET_BYTES])
+{
+	struct ticket t = {.thread = c->peer_thread,
+		.channel = (uint16_t)channel,
+		.peer_id = atomic_load(&n->my_id),
+		.credits = credits,
+		.instance = n->cfg.my_instance,
+		.nonce = peer_conn_nonce(c, channel)};
+
+	ticket_seal(&t, c->key, ret);
+}
+
+void net_seal_proof(const struct net *n, const struct ticket *t, const void *key, uint16_t credits,
+	uint64_t cookie, uint8_t ret[PROOF_BYTES])
+{
+	struct proof p = {.instance = n->cfg.my_instance,
+		.peer_id = atomic_load(&n->my_id),
+		.credits = credits,
+		.cookie = cookie};
+
+	proof_seal(&p, t->nonce, key, ret);
+}
+
+static const char other_version[] = "another version of the data protocol";
+
+const char *net_check_ticket(
+	struct net *n, const void *buf, size_t n_bytes, struct ticket *ret, void *ret_key)
+{
+	int rc = ticket_parse(buf, n_bytes, ret);
+
+	if (rc)
+		return rc == BPS_EVERSION ? other_version : "malformed ticket";
+	if (ret->channel >= N_CHANNELS)
+		return "ticket of the same-host path";
+	if (n->key_fn(n->key_ctx, ret->peer_id, ret->instance, ret_key))
+		return "unknown or replaced instance";
+	if (ticket_verify(buf, ret_key))
+		return "wrong key";
+	/* Any number of others may have begun before the second channel of a connection, so its
+	 * count is not held against the window: it is good for that one connection, once
+	 * (peer_conn_is_second). */
+	if (ret->channel == CHANNEL_OF_CONNECTING && replay_check(&n->replay, ret))
+		return "replayed ticket";
+	return FAILPOINT(NET_ACCEPT) ? "a failpoint says so" : NULL;
+}
+
+const char *net_refuse(struct net *n, const struct ticket *t, const char *why)
+{
+	atomic_fetch_add_explicit(&n->refused, 1, memory_order_relaxed);
+	log_rated(LOG_WARN, "connect refused: %s peer=%u instance=%016lx", why, t->peer_id,
+		(unsigned long)t->instance);
+	return why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
 }

@@ -17,12 +17,13 @@
 struct net;
 
 struct net_config {
-	const char *provider;   /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
-	const char *bind_addr;  /* numeric address of the interface to use */
-	const char *congestion; /* of "tcp": as in common/transport/sockets/congestion.h; NULL: "auto" */
-	uint16_t port;          /* of the listener; 0: any */
-	uint32_t is_listener;   /* servers listen, agents connect */
-	uint32_t my_id;         /* member id */
+	const char *provider;  /* "tcp"; "verbs"; "ofi-tcp": libfabric's tcp */
+	const char *bind_addr; /* numeric address of the interface to use */
+	const char *
+		congestion; /* of "tcp": as in common/transport/sockets/congestion.h; NULL: "auto" */
+	uint16_t port;      /* of the listener; 0: any */
+	uint32_t is_listener; /* servers listen, agents connect */
+	uint32_t my_id;       /* member id */
 	uint64_t my_instance;
 	uint32_t n_threads; /* data threads = xports */
 	uint32_t
@@ -46,44 +47,15 @@ struct net_stats {
 	uint32_t connections;
 };
 
-/* First member of every implementation's object. */
-struct net {
-	const struct net_ops *ops;
-};
-struct net_ops {
-	void (*close)(struct net *n);
-	uint16_t (*port)(const struct net *n);
-	void (*set_id)(struct net *n, uint32_t my_id);
-	int (*xport_new)(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
-		struct xport **ret, struct err_text *err);
-	void (*stats)(struct net *n, struct net_stats *ret);
-};
-
 /* Stop and free; all xports must be freed before. NULL is allowed. */
-static inline void net_close(struct net *n)
-{
-	if (n)
-		n->ops->close(n);
-}
+void net_close(struct net *n);
 /* Of the listener. */
-static inline uint16_t net_port(const struct net *n)
-{
-	return n->ops->port(n);
-}
+uint16_t net_port(const struct net *n);
 /* Set our member id once the scheduler has told it; before the first connect. */
-static inline void net_set_id(struct net *n, uint32_t my_id)
-{
-	n->ops->set_id(n, my_id);
-}
+void net_set_id(struct net *n, uint32_t my_id);
 /* The xport of data thread `thread`. Call on any thread before that thread starts using it. */
-static inline int net_xport_new(struct net *n, unsigned thread, const struct xport_events *ev,
-	void *ctx, struct xport **ret, struct err_text *err)
-{
-	return n->ops->xport_new(n, thread, ev, ctx, ret, err);
-}
+int net_xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
+	struct xport **ret, struct err_text *err);
 /* Thread: any. */
-static inline void net_stats(struct net *n, struct net_stats *ret)
-{
-	n->ops->stats(n, ret);
-}
+void net_stats(struct net *n, struct net_stats *ret);
 #endif

@@ -96,17 +96,18 @@ static void begin(struct fuzzed *f, struct tcp_net *net)
 	struct tcp_conn *c = calloc(1, sizeof(*c));
 
 	must(c);
-	x->pub = (struct xport){.ev = &events, .ctx = f, .ahead_bytes = TCP_AHEAD};
+	x->base.pub = (struct xport){.ev = &events, .ctx = f, .ahead_bytes = TCP_AHEAD};
 	x->net = net;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);
-	x->n_conns = 1;
+	TAILQ_INIT(&x->base.doomed);
+	x->base.n_conns = 1;
 	x->conns[0] = c;
 	x->segs[0] = (struct tcp_seg){f->offered, OFFERED};
 	x->segs[1] = (struct tcp_seg){f->wanted, WANTED};
-	c->pub.x = &x->pub;
-	c->state = TCP_UP;
-	c->is_told = true;
+	c->base.pub.x = &x->base.pub;
+	c->base.state = CONN_UP;
+	c->base.is_told = true;
 	c->rx = malloc(TCP_RX_BYTES);
 	c->tx = malloc(TCP_TX_BYTES);
 	must(c->rx && c->tx);
@@ -148,8 +149,9 @@ static void check_eager(const struct tcp_conn *c)
 		next = e->count + 1;
 	}
 	must(in->got <= (uint64_t)in->len + 2 * sizeof(struct frame));
-	must(!in->is_open || c->state != TCP_UP || (in->got >= sizeof(struct frame) && in->len));
-	must(!in->rd || c->state != TCP_UP || is_used(c, in->rd));
+	must(!in->is_open || c->base.state != CONN_UP ||
+		(in->got >= sizeof(struct frame) && in->len));
+	must(!in->rd || c->base.state != CONN_UP || is_used(c, in->rd));
 }
 
 static void check_answers(const struct tcp_conn *c)
@@ -191,7 +193,7 @@ static bool is_early(const struct tcp_conn *c)
 	const struct eager *e = &c->eager[c->eager_first];
 
 	return !c->in.is_open && c->in.got == sizeof(struct frame) && c->n_eager && !e->rd &&
-	       e->is_heard && e->turn == ((struct tcp_xport *)c->pub.x)->turn;
+	       e->is_heard && e->turn == ((struct tcp_xport *)c->base.pub.x)->turn;
 }
 
 /* As serve in common/transport/sockets/tcp.c does. */
@@ -200,7 +202,7 @@ static void hear(struct fuzzed *f, enum lane lane)
 	struct tcp_lane *l = &f->c->lanes[lane];
 
 	l->can_recv = true;
-	while (l->can_recv && f->c->state == TCP_UP) {
+	while (l->can_recv && f->c->base.state == CONN_UP) {
 		if (lane == LANE_MESSAGES)
 			tcp_take_messages(f->c);
 		else if (f->c->is_held || is_early(f->c))
@@ -214,7 +216,7 @@ static void hear(struct fuzzed *f, enum lane lane)
 /* What finds no room, since nothing is received just now, is not said. */
 static void say(struct fuzzed *f, enum lane lane, const void *data, size_t n_bytes)
 {
-	while (n_bytes && f->c->state == TCP_UP) {
+	while (n_bytes && f->c->base.state == CONN_UP) {
 		size_t part = n_bytes < 65536 ? n_bytes : 65536;
 		ssize_t n = send(f->peer[lane], data, part, MSG_DONTWAIT | MSG_NOSIGNAL);
 
@@ -243,7 +245,7 @@ static void begin_read(struct fuzzed *f, uint8_t n)
 		i++;
 	if (i == READS_MAX)
 		return;
-	f->reads[i] = (struct xport_read){.conn = &f->c->pub,
+	f->reads[i] = (struct xport_read){.conn = &f->c->base.pub,
 		.dst = f->wanted,
 		.own_segment = 1,
 		.segment = n,
@@ -339,7 +341,7 @@ static void offer(struct fuzzed *f, uint8_t n)
 		.offset = n % 64 * 1024u,
 		.contrib.workers = 1};
 	struct tcp_conn *c = f->c;
-	int rc = tcp_send_eager(&c->pub, &m, n % 2);
+	int rc = tcp_send_eager(&c->base.pub, &m, n % 2);
 
 	must(rc == 0 || (rc == -EAGAIN && (c->wants_eager || c->has_want)));
 }
@@ -360,7 +362,7 @@ static void leave(struct fuzzed *f)
 	}
 	tcp_issue_reads(c);
 	tcp_flush(c);
-	if (c->state == TCP_UP && c->n_answers)
+	if (c->base.state == CONN_UP && c->n_answers)
 		tcp_send_bulk(c);
 }
 
@@ -430,7 +432,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 	struct fuzzed f = {.x = &x, .offered = offered, .wanted = wanted};
 
 	begin(&f, &net);
-	while (n_bytes >= 2 && f.c->state == TCP_UP) {
+	while (n_bytes >= 2 && f.c->base.state == CONN_UP) {
 		size_t took = 2 + step(&f, data[0] % N_STEPS, data[1], data + 2, n_bytes - 2);
 
 		check(f.c);
@@ -441,6 +443,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 	for (unsigned i = 0; i < N_LANES; i++)
 		close(f.peer[i]);
 	tcp_free_gone(&x);
-	must(TAILQ_EMPTY(&x.busy) && x.n_conns == 0);
+	must(TAILQ_EMPTY(&x.busy) && x.base.n_conns == 0);
 	return 0;
 }

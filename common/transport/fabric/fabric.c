@@ -77,20 +77,21 @@ static int ask(struct fabric *f, const struct fi_info *hints, uint16_t port)
 	char service[8];
 
 	snprintf(service, sizeof(service), "%u", port);
-	return fi_getinfo(FI_VERSION(1, 17), f->cfg.bind_addr, service, FI_SOURCE, hints, &f->info);
+	return fi_getinfo(
+		FI_VERSION(1, 17), f->base.cfg.bind_addr, service, FI_SOURCE, hints, &f->info);
 }
 
 static bool is_verbs(const struct fabric *f)
 {
-	return strcmp(f->cfg.provider, "verbs") == 0;
+	return strcmp(f->base.cfg.provider, "verbs") == 0;
 }
 
 static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
 {
 	bool is_other = rc == -EADDRINUSE && is_verbs(f);
 
-	return err_set(err, rc, "cannot listen for data on %s port %u: %s%s", f->cfg.bind_addr,
-		f->cfg.port, fi_strerror(-rc),
+	return err_set(err, rc, "cannot listen for data on %s port %u: %s%s", f->base.cfg.bind_addr,
+		f->base.cfg.port, fi_strerror(-rc),
 		is_other ? " (another program listens there, `rdma resource show cm_id` shows "
 			   "which: stop it, or choose another port)"
 			 : addr_bind_hint(rc));
@@ -98,8 +99,8 @@ static int listen_failed(const struct fabric *f, int rc, struct err_text *err)
 
 static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 {
-	struct fi_info *hints = make_hints(&f->cfg, mr_mode);
-	uint16_t port = f->cfg.is_listener ? f->cfg.port : 0;
+	struct fi_info *hints = make_hints(&f->base.cfg, mr_mode);
+	uint16_t port = f->base.cfg.is_listener ? f->base.cfg.port : 0;
 	bool is_taken = false;
 	int rc;
 
@@ -113,7 +114,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 	if (is_taken)
 		return listen_failed(f, -EADDRINUSE, err);
 	if (rc)
-		return fabric_explain(&f->cfg, rc, err);
+		return fabric_explain(&f->base.cfg, rc, err);
 	f->mr_mode = (uint64_t)f->info->domain_attr->mr_mode;
 	if (f->mr_mode == FI_MR_BASIC)
 		f->mr_mode = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
@@ -122,7 +123,7 @@ static int get_info(struct fabric *f, int mr_mode, struct err_text *err)
 		f->tx_max = (uint32_t)(f->info->tx_attr->size * FABRIC_TX_MAX / FABRIC_TX_DEPTH);
 	if (!f->tx_max)
 		return err_set(err, -EINVAL, "libfabric provider '%s' has too small a send queue",
-			f->cfg.provider);
+			f->base.cfg.provider);
 	if (is_verbs(f) && fabric_lockable_bytes() < FABRIC_LOCKED_MIN)
 		return err_set(err, -EPERM,
 			"libfabric provider 'verbs' locks the memory that it uses, and this "
@@ -223,8 +224,8 @@ static int start_listening(struct fabric *f, struct err_text *err)
 		rc = fi_getname(&f->pep->fid, &ss, &len);
 	if (rc)
 		return listen_failed(f, rc, err);
-	f->port = sockaddr_port((struct sockaddr *)&ss);
-	if (strcmp(f->cfg.provider, "tcp") == 0)
+	f->base.port = sockaddr_port((struct sockaddr *)&ss);
+	if (strcmp(f->base.cfg.provider, "tcp") == 0)
 		harden_listener(&ss, len);
 	return 0;
 }
@@ -236,15 +237,6 @@ static int start_thread(struct fabric *f)
 	if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->stop_fd, &ev))
 		return -errno;
 	return -pthread_create(&f->thread, NULL, cm_main, f);
-}
-
-static void set_defaults(struct net_config *cfg)
-{
-	if (!cfg->credits)
-		cfg->credits = FABRIC_CREDITS;
-	if (cfg->credits < TICKET_CREDITS_MIN)
-		cfg->credits = TICKET_CREDITS_MIN;
-	net_default_times(cfg);
 }
 
 static void fabric_free(struct fabric *f)
@@ -261,9 +253,7 @@ static void fabric_free(struct fabric *f)
 		close(f->epoll_fd);
 	if (f->stop_fd >= 0)
 		close(f->stop_fd);
-	pthread_mutex_destroy(&f->lock);
-	free((char *)f->cfg.provider);
-	free((char *)f->cfg.bind_addr);
+	net_fini(&f->base);
 	free(f);
 }
 
@@ -278,39 +268,12 @@ static void close_all(struct net *n)
 	fabric_free(f);
 }
 
-static uint16_t port(const struct net *n)
-{
-	return ((const struct fabric *)n)->port;
-}
-
-static void set_id(struct net *n, uint32_t my_id)
-{
-	atomic_store(&((struct fabric *)n)->my_id, my_id);
-}
-
-static void get_stats(struct net *n, struct net_stats *ret)
-{
-	struct fabric *f = (struct fabric *)n;
-	const struct fabric_xport *x;
-
-	pthread_mutex_lock(&f->lock);
-	*ret = f->past;
-	for (x = LIST_FIRST(&f->xports); x; x = LIST_NEXT(x, link))
-		net_stats_add(ret, &x->count);
-	pthread_mutex_unlock(&f->lock);
-	ret->refused_tickets = atomic_load_explicit(&f->refused, memory_order_relaxed);
-	ret->silent_strangers = atomic_load_explicit(&f->silent, memory_order_relaxed);
-}
-
 static int xport_new(struct net *n, unsigned thread, const struct xport_events *ev, void *ctx,
 	struct xport **ret, struct err_text *err);
 
 static const struct net_ops net_ops = {
 	.close = close_all,
-	.port = port,
-	.set_id = set_id,
 	.xport_new = xport_new,
-	.stats = get_stats,
 };
 
 int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn, void *key_ctx,
@@ -330,22 +293,16 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 	f = calloc(1, sizeof(*f));
 	if (!f)
 		return err_set(err, -ENOMEM, "out of memory");
-	f->pub.ops = &net_ops;
-	f->cfg = *cfg;
-	f->cfg.provider = strdup(cfg->provider);
-	f->cfg.bind_addr = strdup(cfg->bind_addr);
-	set_defaults(&f->cfg);
-	f->key_fn = key_fn;
-	f->key_ctx = key_ctx;
-	f->my_id = cfg->my_id;
-	f->tag = (uint16_t)ticket_random64();
-	pthread_mutex_init(&f->lock, NULL);
-	LIST_INIT(&f->xports);
+	rc = net_init(&f->base, &net_ops, cfg, key_fn, key_ctx);
+	if (!cfg->credits)
+		f->base.cfg.credits = FABRIC_CREDITS;
+	else if (cfg->credits < TICKET_CREDITS_MIN)
+		f->base.cfg.credits = TICKET_CREDITS_MIN;
 	f->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	f->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = -ENOMEM;
-	if (!f->cfg.provider || !f->cfg.bind_addr || f->epoll_fd < 0 || f->stop_fd < 0) {
-		err_set(err, rc, "cannot set up the fabric: no memory or descriptors left");
+	if (rc || f->epoll_fd < 0 || f->stop_fd < 0) {
+		rc = err_set(
+			err, -ENOMEM, "cannot set up the fabric: no memory or descriptors left");
 		goto fail;
 	}
 	rc = get_info(f, mr_mode, err);
@@ -366,7 +323,7 @@ int fabric_open_mr(const struct net_config *cfg, int mr_mode, net_key_fn key_fn,
 		err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
 		goto fail;
 	}
-	*ret = &f->pub;
+	*ret = &f->base;
 	return 0;
 fail:
 	fabric_free(f);
@@ -422,7 +379,7 @@ static void close_cq(struct fabric_xport *x)
 static void close_conns(struct fabric_xport *x, const char *why)
 {
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
-		if (x->conns[i] && x->conns[i]->state != CONN_FREE)
+		if (x->conns[i] && x->conns[i]->base.state != CONN_FREE)
 			conn_down(x->conns[i], why);
 	}
 }
@@ -438,7 +395,7 @@ void xport_renew(struct fabric_xport *x)
 
 	log_info("a read was cut short, all connections of the data thread start anew: thread=%u "
 		 "connections=%u",
-		x->thread, x->n_conns);
+		x->base.thread, x->base.n_conns);
 	close_conns(x, "libfabric starts anew after a read was cut short");
 	close_cq(x);
 	rc = open_cq(x);
@@ -456,16 +413,11 @@ static void close_now(struct xconn *c, const char *why)
 	conn_down((struct fabric_conn *)c, why);
 }
 
-static uint64_t heard_ns(const struct xconn *c)
-{
-	return ((const struct fabric_conn *)c)->silence.rx_ns;
-}
-
 static void drop_requests(struct fabric_xport *x)
 {
 	struct cm_event ev;
 
-	while (cm_queue_pop(&x->queue, &ev))
+	while (handover_queue_pop(&x->shared.queue, &ev))
 		if (ev.kind == CM_REQUEST)
 			cm_reject(x->f, ev.info, REFUSED_TICKET);
 }
@@ -487,9 +439,7 @@ static void xport_destroy(struct fabric_xport *x)
 		free(x->conns[i]);
 	if (x->epoll_fd >= 0)
 		close(x->epoll_fd);
-	if (x->queue.wake_fd >= 0)
-		close(x->queue.wake_fd);
-	pthread_mutex_destroy(&x->queue.lock);
+	handover_queue_fini(&x->shared.queue);
 	free(x->segs);
 	free(x);
 }
@@ -499,12 +449,11 @@ static void free_xport(struct xport *xp)
 	struct fabric_xport *x = (struct fabric_xport *)xp;
 	int fd;
 
-	pthread_mutex_lock(&x->f->lock);
-	LIST_REMOVE(x, link);
-	net_stats_keep(&x->f->past, &x->count);
+	pthread_mutex_lock(&x->f->base.lock);
+	net_remove_thread(&x->f->base, &x->shared);
 	if (!fi_control(&x->eq->fid, FI_GETWAIT, &fd))
 		epoll_ctl(x->f->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-	pthread_mutex_unlock(&x->f->lock);
+	pthread_mutex_unlock(&x->f->base.lock);
 	xport_destroy(x);
 }
 
@@ -520,11 +469,11 @@ static const struct xport_ops fabric_ops = {
 	.close = close_now,
 	.seg_add = seg_add,
 	.seg_del = seg_del,
-	.heard_ns = heard_ns,
+	.heard_ns = peer_heard_ns,
 	.poll = fabric_poll,
 	.may_sleep = fabric_may_sleep,
 	.fd = xport_fd,
-	.next_deadline = fabric_next_deadline,
+	.next_deadline = peer_next_deadline,
 	.free = free_xport,
 };
 
@@ -533,46 +482,44 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 {
 	struct fabric *f = (struct fabric *)n;
 	struct fabric_xport *x = calloc(1, sizeof(*x));
-	int rc = -ENOMEM;
+	int rc;
 
 	if (!x)
-		return err_set(err, rc, "out of memory");
-	x->pub = (struct xport){.ops = &fabric_ops, .ev = ev, .ctx = ctx};
+		return err_set(err, -ENOMEM, "out of memory");
+	peer_xport_init(&x->base, &fabric_ops, ev, ctx, thread, net_times(&f->base));
+	x->shared.x = &x->base;
 	x->f = f;
-	x->thread = thread;
 	x->is_verbs = strstr(f->info->fabric_attr->prov_name, "verbs") != NULL;
-	x->now_ns = clock_now_ns();
-	x->next_deadline_ns = UINT64_MAX;
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->stuck);
-	TAILQ_INIT(&x->doomed);
 	TAILQ_INIT(&x->tx_free);
 	TAILQ_INIT(&x->rop_free);
 	TAILQ_INIT(&x->orphans);
-	pthread_mutex_init(&x->queue.lock, NULL);
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	x->queue.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	rc = handover_queue_init(&x->shared.queue, FABRIC_CM_QUEUE, sizeof(struct cm_event));
 	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
-	if (x->epoll_fd < 0 || x->queue.wake_fd < 0 || !x->segs)
+	if (x->epoll_fd < 0 || !x->segs)
+		rc = -ENOMEM;
+	if (rc)
 		goto fail;
-	rc = epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->queue.wake_fd,
+	rc = epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd,
 		     &(struct epoll_event){.events = EPOLLIN})
 		     ? -errno
 		     : fi_domain(f->fabric, f->info, &x->domain, NULL);
 	if (!rc)
 		rc = open_cq(x);
-	pthread_mutex_lock(&f->lock);
+	pthread_mutex_lock(&f->base.lock);
 	if (!rc)
 		rc = open_eq(f, &x->eq);
 	if (!rc)
-		LIST_INSERT_HEAD(&f->xports, x, link);
-	pthread_mutex_unlock(&f->lock);
+		LIST_INSERT_HEAD(&f->base.threads, &x->shared, link);
+	pthread_mutex_unlock(&f->base.lock);
 	if (rc)
 		goto fail;
-	*ret = &x->pub;
+	*ret = &x->base.pub;
 	return 0;
 fail:
-	err_set(err, rc, "cannot open a data thread on provider '%s': %s", f->cfg.provider,
+	err_set(err, rc, "cannot open a data thread on provider '%s': %s", f->base.cfg.provider,
 		fi_strerror(-rc));
 	xport_destroy(x);
 	return rc;

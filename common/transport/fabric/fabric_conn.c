@@ -1,9 +1,7 @@
 #include "common/transport/fabric/fabric_impl.h"
 
 #include <arpa/inet.h>
-#include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,36 +9,6 @@
 #include <openssl/crypto.h>
 
 #include "common/base/log.h"
-
-static const char *state_name(enum conn_state s)
-{
-	static const char *const names[] = {
-		"free", "connecting", "accepting", "up", "doomed", "closing"};
-
-	return names[s];
-}
-
-static bool state_may_follow(enum conn_state from, enum conn_state to)
-{
-	static const uint8_t next[] = {
-		[CONN_FREE] = 1 << CONN_CONNECTING | 1 << CONN_ACCEPTING,
-		[CONN_CONNECTING] = 1 << CONN_UP | 1 << CONN_DOOMED | 1 << CONN_CLOSING,
-		[CONN_ACCEPTING] = 1 << CONN_UP | 1 << CONN_DOOMED | 1 << CONN_CLOSING,
-		[CONN_UP] = 1 << CONN_DOOMED | 1 << CONN_CLOSING,
-		[CONN_DOOMED] = 1 << CONN_CLOSING,
-		[CONN_CLOSING] = 1 << CONN_FREE,
-	};
-
-	return next[from] >> to & 1;
-}
-
-static void set_state(struct fabric_conn *c, enum conn_state to, const char *why)
-{
-	assert(state_may_follow(c->state, to));
-	log_debug("connection peer=%u slot=%u %s -> %s: %s", c->pub.peer_id, c->slot,
-		state_name(c->state), state_name(to), why);
-	c->state = to;
-}
 
 /* A slot for a new connection, cleared but for what outlives a connection. */
 static struct fabric_conn *conn_get(struct fabric_xport *x)
@@ -50,7 +18,7 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	uint16_t slot;
 
 	for (slot = 0; slot < FABRIC_CONNS_MAX; slot++)
-		if (!x->conns[slot] || x->conns[slot]->state == CONN_FREE)
+		if (!x->conns[slot] || x->conns[slot]->base.state == CONN_FREE)
 			break;
 	if (slot == FABRIC_CONNS_MAX)
 		return NULL;
@@ -62,8 +30,8 @@ static struct fabric_conn *conn_get(struct fabric_xport *x)
 	last_cookie = c->last_cookie;
 	memset(c, 0, sizeof(*c));
 	c->last_cookie = last_cookie;
-	c->pub.x = &x->pub;
-	c->slot = slot;
+	c->base.pub.x = &x->base.pub;
+	c->base.slot = slot;
 	TAILQ_INIT(&c->ops);
 	TAILQ_INIT(&c->queue);
 	c->read_window.limit = READ_WINDOW_FIRST;
@@ -81,7 +49,7 @@ static void close_channels(struct fabric_conn *c)
 	c->ep = NULL;
 	fi_freeinfo(c->info);
 	c->info = NULL;
-	OPENSSL_cleanse(c->key, sizeof(c->key));
+	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 }
 
 static void conn_put(struct fabric_conn *c)
@@ -92,7 +60,7 @@ static void conn_put(struct fabric_conn *c)
 	}
 	c->last_cookie = c->rx_cookie;
 	c->rx_cookie = 0;
-	set_state(c, CONN_FREE, "gone");
+	peer_conn_set_state(&c->base, CONN_FREE, "gone");
 }
 
 /* Give up a slot whose connection did not begin. */
@@ -107,7 +75,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 {
 	struct fabric_xport *x = xport_of(c);
 	struct fid_ep **ep = &c->eps[channel];
-	int rc = io_grow_rx(x, (x->n_conns + 1) * x->f->cfg.credits);
+	int rc = io_grow_rx(x, (x->base.n_conns + 1) * x->f->base.cfg.credits);
 
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
@@ -125,14 +93,11 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 static void conn_begin(struct fabric_conn *c, enum conn_state state, const char *why)
 {
 	struct fabric_xport *x = xport_of(c);
-	uint64_t now_ns = clock_now_ns();
 
-	c->rx_allow = x->f->cfg.credits;
-	c->silence.rx_ns = now_ns;
-	c->deadline_ns = now_ns + x->f->cfg.connect_timeout_ms * NS_PER_MS;
-	conn_deadline(x, c->deadline_ns);
-	atomic_store_explicit(&x->count.connections, ++x->n_conns, memory_order_relaxed);
-	set_state(c, state, why);
+	c->rx_allow = x->f->base.cfg.credits;
+	atomic_store_explicit(
+		&x->shared.count.connections, ++x->base.n_conns, memory_order_relaxed);
+	peer_conn_begin(&c->base, state, why);
 }
 
 static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *ret_len)
@@ -156,35 +121,15 @@ static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *re
 	return 0;
 }
 
-static uint64_t channel_nonce(const struct fabric_conn *c, enum channel channel)
-{
-	return ticket_channel_nonce(c->nonce, channel);
-}
-
-static void take_nonces(struct fabric_conn *c)
-{
-	struct fabric *f = xport_of(c)->f;
-	uint64_t n = atomic_fetch_add(&f->nonces, N_CHANNELS) + 1;
-
-	c->nonce = n << 32 | (uint64_t)f->tag << 16 | c->slot;
-	c->rx_cookie = ticket_cookie(c->nonce, c->key);
-}
-
 static int connect_channel(struct fabric_conn *c, enum channel channel)
 {
-	struct fabric *f = xport_of(c)->f;
-	struct ticket t = {.thread = c->peer_thread,
-		.channel = (uint16_t)channel,
-		.peer_id = atomic_load(&f->my_id),
-		.credits = (uint16_t)f->cfg.credits,
-		.instance = f->cfg.my_instance,
-		.nonce = channel_nonce(c, channel)};
+	const struct net *net = &xport_of(c)->f->base;
 	uint8_t sealed[TICKET_BYTES];
 	int rc = open_ep(c, channel, c->info);
 
 	if (rc)
 		return rc;
-	ticket_seal(&t, c->key, sealed);
+	net_seal_ticket(net, &c->base, channel, (uint16_t)net->cfg.credits, sealed);
 	return fi_connect(c->eps[channel], c->info->dest_addr, sealed, sizeof(sealed));
 }
 
@@ -201,7 +146,7 @@ int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thr
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, cannot connect to %s",
-			x->thread, FABRIC_CONNS_MAX, addr);
+			x->base.thread, FABRIC_CONNS_MAX, addr);
 		return -EMFILE;
 	}
 	c->info = fi_dupinfo(x->f->info);
@@ -212,19 +157,15 @@ int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thr
 	rc = parse_addr(addr, port, &c->info->dest_addr, &c->info->dest_addrlen);
 	if (rc)
 		goto fail;
-	c->pub.user = user;
-	c->pub.peer_id = peer_id;
-	c->pub.peer_instance = peer_instance;
-	c->is_told = true;
-	c->peer_thread = thread;
-	memcpy(c->key, key, sizeof(c->key));
-	take_nonces(c);
+	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
+	c->base.nonce = net_new_nonce(&x->f->base, c->base.slot);
+	c->rx_cookie = ticket_cookie(c->base.nonce, c->base.key);
 	rc = connect_channel(c, CHANNEL_OF_CONNECTING);
 	if (rc)
 		goto fail;
 	c->ep = c->eps[CHANNEL_OF_CONNECTING];
 	conn_begin(c, CONN_CONNECTING, addr);
-	*ret_conn = &c->pub;
+	*ret_conn = &c->base.pub;
 	return 0;
 fail:
 	conn_discard(c);
@@ -235,10 +176,6 @@ fail:
 static int accept_channel(struct fabric_conn *c, struct cm_event *ev)
 {
 	struct fabric *f = xport_of(c)->f;
-	struct proof p = {.instance = f->cfg.my_instance,
-		.peer_id = atomic_load(&f->my_id),
-		.credits = (uint16_t)f->cfg.credits,
-		.cookie = c->rx_cookie};
 	enum channel channel = ev->ticket.channel;
 	uint8_t sealed[PROOF_BYTES];
 	int rc = open_ep(c, channel, ev->info);
@@ -248,7 +185,8 @@ static int accept_channel(struct fabric_conn *c, struct cm_event *ev)
 		return rc;
 	}
 	/* From here the endpoint owns the request. */
-	proof_seal(&p, ev->ticket.nonce, ev->key, sealed);
+	net_seal_proof(&f->base, &ev->ticket, ev->key, (uint16_t)f->base.cfg.credits, c->rx_cookie,
+		sealed);
 	if (!rc)
 		rc = fi_accept(c->eps[channel], sealed, sizeof(sealed));
 	fi_freeinfo(ev->info);
@@ -263,10 +201,8 @@ static void accept_second(struct fabric_xport *x, struct cm_event *ev)
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX && !c; i++) {
 		struct fabric_conn *k = x->conns[i];
 
-		if (k && k->state == CONN_ACCEPTING && !k->eps[CHANNEL_OF_ACCEPTING] &&
-			k->pub.peer_id == ev->ticket.peer_id &&
-			k->pub.peer_instance == ev->ticket.instance &&
-			channel_nonce(k, CHANNEL_OF_ACCEPTING) == ev->ticket.nonce)
+		if (k && !k->eps[CHANNEL_OF_ACCEPTING] &&
+			peer_conn_is_second(&k->base, &ev->ticket))
 			c = k;
 	}
 	if (!c) {
@@ -276,7 +212,7 @@ static void accept_second(struct fabric_xport *x, struct cm_event *ev)
 	rc = accept_channel(c, ev);
 	c->ep = c->eps[CHANNEL_OF_ACCEPTING];
 	if (rc)
-		conn_doom(c, "cannot accept the second channel: %s", fi_strerror(-rc));
+		peer_conn_doom(&c->base, "cannot accept the second channel: %s", fi_strerror(-rc));
 }
 
 void conn_accept(struct fabric_xport *x, struct cm_event *ev)
@@ -291,16 +227,16 @@ void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 	c = conn_get(x);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, refused peer=%u",
-			x->thread, FABRIC_CONNS_MAX, ev->ticket.peer_id);
+			x->base.thread, FABRIC_CONNS_MAX, ev->ticket.peer_id);
 		cm_reject(x->f, ev->info, "FULL");
 		return;
 	}
-	c->pub.peer_id = ev->ticket.peer_id;
-	c->pub.peer_instance = ev->ticket.instance;
+	c->base.pub.peer_id = ev->ticket.peer_id;
+	c->base.pub.peer_instance = ev->ticket.instance;
 	c->credits = ev->ticket.credits;
-	c->rx_cookie = (ticket_random64() & ~UINT64_C(0xffff)) | c->slot;
+	c->rx_cookie = (ticket_random64() & ~UINT64_C(0xffff)) | c->base.slot;
 	c->tx_cookie = ticket_cookie(ev->ticket.nonce, ev->key);
-	c->nonce = ev->ticket.nonce;
+	c->base.nonce = ev->ticket.nonce;
 	rc = accept_channel(c, ev);
 	if (!rc) {
 		conn_begin(c, CONN_ACCEPTING, "ticket is good");
@@ -326,14 +262,11 @@ void conn_up(struct fabric_conn *c)
 {
 	struct fabric_xport *x = xport_of(c);
 
-	set_state(c, CONN_UP, "handshake done");
-	c->is_told = true;
-	c->silence.rx_ns = x->now_ns;
-	if (x->f->cfg.ping_ms)
-		conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * NS_PER_MS);
+	peer_conn_come_up(&c->base);
 	mark_all_segs(c);
 	io_touch(c);
-	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
+	x->base.pub.ev->up(
+		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
 /* The connecting side heard the accept of a channel. */
@@ -343,13 +276,12 @@ static void on_accepted(struct fabric_conn *c, enum channel channel, const struc
 	struct proof p;
 	int rc;
 
-	rc = proof_open(ev->data, ev->data_bytes, channel_nonce(c, channel), c->key, &p);
-	if (!rc && (p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id ||
-			   (channel == CHANNEL_OF_ACCEPTING && p.cookie != c->tx_cookie)))
+	rc = peer_conn_check_proof(&c->base, channel, ev->data, ev->data_bytes, &p);
+	if (!rc && channel == CHANNEL_OF_ACCEPTING && p.cookie != c->tx_cookie)
 		rc = BPS_EAUTH;
 	if (rc) {
-		net_count(&xport_of(c)->count.protocol_errors, 1);
-		conn_doom(c, "the peer could not prove who it is: %s", err_str(rc));
+		net_count(&xport_of(c)->shared.count.protocol_errors, 1);
+		peer_conn_doom(&c->base, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
 	if (channel == CHANNEL_OF_CONNECTING) {
@@ -357,12 +289,13 @@ static void on_accepted(struct fabric_conn *c, enum channel channel, const struc
 		c->credits = p.credits;
 		rc = connect_channel(c, CHANNEL_OF_ACCEPTING);
 		if (rc)
-			conn_doom(c, "cannot open the second channel: %s", fi_strerror(-rc));
+			peer_conn_doom(
+				&c->base, "cannot open the second channel: %s", fi_strerror(-rc));
 		return;
 	}
 	fi_freeinfo(c->info);
 	c->info = NULL;
-	OPENSSL_cleanse(c->key, sizeof(c->key));
+	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	c->is_linked = true;
 	/* Before anything of the owner's: it is what makes the accepting side come up. */
 	io_put(c, &hello, 1);
@@ -371,7 +304,7 @@ static void on_accepted(struct fabric_conn *c, enum channel channel, const struc
 
 static void on_connected(struct fabric_conn *c, enum channel channel, const struct cm_event *ev)
 {
-	if (c->state == CONN_CONNECTING) {
+	if (c->base.state == CONN_CONNECTING) {
 		on_accepted(c, channel, ev);
 		return;
 	}
@@ -379,7 +312,7 @@ static void on_connected(struct fabric_conn *c, enum channel channel, const stru
 	if (channel != CHANNEL_OF_ACCEPTING || c->is_linked)
 		return;
 	c->is_linked = true;
-	if (c->state == CONN_UP)
+	if (c->base.state == CONN_UP)
 		io_touch(c);
 }
 
@@ -387,12 +320,12 @@ static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
 {
 	const char *why = ticket_refusal(ev->data, ev->data_bytes);
 
-	if (c->state == CONN_UP || c->state == CONN_ACCEPTING)
-		conn_doom(c, "connection lost: %s", fi_strerror(ev->err));
+	if (c->base.state == CONN_UP || c->base.state == CONN_ACCEPTING)
+		peer_conn_doom(&c->base, "connection lost: %s", fi_strerror(ev->err));
 	else if (why)
-		conn_doom(c, "%s", why);
+		peer_conn_doom(&c->base, "%s", why);
 	else
-		conn_doom(c, "cannot connect: %s", fi_strerror(ev->err));
+		peer_conn_doom(&c->base, "cannot connect: %s", fi_strerror(ev->err));
 }
 
 void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev)
@@ -416,26 +349,12 @@ void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev)
 	else if (ev->err)
 		on_refused(c, ev);
 	else
-		conn_doom(c, "closed by the peer");
-}
-
-void conn_doom(struct fabric_conn *c, const char *fmt, ...)
-{
-	struct fabric_xport *x = xport_of(c);
-	va_list ap;
-
-	if (c->state == CONN_DOOMED || c->state == CONN_CLOSING || c->state == CONN_FREE)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(c->why, sizeof(c->why), fmt, ap);
-	va_end(ap);
-	set_state(c, CONN_DOOMED, c->why);
-	TAILQ_INSERT_TAIL(&x->doomed, c, doom_link);
+		peer_conn_doom(&c->base, "closed by the peer");
 }
 
 static void cancel_reads(struct fabric_conn *c)
 {
-	const struct xport *x = c->pub.x;
+	const struct xport *x = c->base.pub.x;
 
 	while (c->reads_used) {
 		unsigned i = (unsigned)__builtin_ctz(c->reads_used);
@@ -450,90 +369,34 @@ void conn_down(struct fabric_conn *c, const char *why)
 {
 	struct fabric_xport *x = xport_of(c);
 
-	if (c->state == CONN_CLOSING || c->state == CONN_FREE)
+	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
 		return; /* closed again from a callback of its close */
-	if (c->state == CONN_DOOMED)
-		TAILQ_REMOVE(&x->doomed, c, doom_link);
 	if (c->is_busy)
 		TAILQ_REMOVE(c->is_stuck ? &x->stuck : &x->busy, c, link);
 	c->is_busy = c->is_stuck = false;
-	set_state(c, CONN_CLOSING, why);
+	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
 		xport_spoil(x);
 	close_channels(c); /* the fence */
 	io_abandon(c);
 	cancel_reads(c);
-	atomic_store_explicit(&x->count.connections, --x->n_conns, memory_order_relaxed);
-	if (c->is_told)
-		x->pub.ev->down(x->pub.ctx, &c->pub, why);
+	atomic_store_explicit(
+		&x->shared.count.connections, --x->base.n_conns, memory_order_relaxed);
+	if (c->base.is_told)
+		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
 	conn_put(c);
-}
-
-int conn_reap(struct fabric_xport *x)
-{
-	struct fabric_conn *c;
-	char why[sizeof(c->why)];
-	int n = 0;
-
-	while ((c = TAILQ_FIRST(&x->doomed))) {
-		memcpy(why, c->why, sizeof(why));
-		conn_down(c, why);
-		n++;
-	}
-	return n;
-}
-
-/* ---- time ---- */
-
-void conn_deadline(struct fabric_xport *x, uint64_t at_ns)
-{
-	if (at_ns < x->next_deadline_ns)
-		x->next_deadline_ns = at_ns;
-}
-
-static uint64_t tick_up(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)
-{
-	struct wire_msg ping = {.type = WIRE_PING};
-	uint64_t at_ns;
-
-	switch (net_silence_due(&c->silence, cfg->ping_ms, cfg->dead_ms, now_ns, &at_ns)) {
-	case NET_DUE_NOTHING:
-		break;
-	case NET_DUE_PING:
-		io_put(c, &ping, 1); /* without credit it is the peer's turn anyway */
-		break;
-	case NET_DUE_END:
-		conn_doom(c, "no sign of life for %lu ms",
-			(unsigned long)((now_ns - c->silence.rx_ns) / NS_PER_MS));
-		break;
-	}
-	return at_ns;
-}
-
-static uint64_t tick_one(struct fabric_conn *c, const struct net_config *cfg, uint64_t now_ns)
-{
-	if (c->state == CONN_UP)
-		return tick_up(c, cfg, now_ns);
-	if (c->state != CONN_CONNECTING && c->state != CONN_ACCEPTING)
-		return UINT64_MAX;
-	if (now_ns < c->deadline_ns)
-		return c->deadline_ns;
-	conn_doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
-	return UINT64_MAX;
 }
 
 void conn_tick(struct fabric_xport *x)
 {
-	x->next_deadline_ns = UINT64_MAX;
-	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
-		if (x->conns[i] && x->conns[i]->state != CONN_FREE)
-			conn_deadline(x, tick_one(x->conns[i], &x->f->cfg, x->now_ns));
-	io_reclaim(x);
-}
+	const struct wire_msg ping = {.type = WIRE_PING};
 
-uint64_t fabric_next_deadline(struct xport *x)
-{
-	return ((struct fabric_xport *)x)->next_deadline_ns;
+	x->base.next_deadline_ns = UINT64_MAX;
+	/* Without credit a ping fails: then it is the peer's turn anyway. */
+	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
+		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
+			io_put(x->conns[i], &ping, 1);
+	io_reclaim(x);
 }
 
 /* ---- segments ---- */
@@ -545,7 +408,7 @@ static void seg_mark(struct fabric_xport *x, uint16_t id)
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		struct fabric_conn *c = x->conns[i];
 
-		if (!c || c->state != CONN_UP || c->dirty[id / 64] & bit)
+		if (!c || c->base.state != CONN_UP || c->dirty[id / 64] & bit)
 			continue;
 		c->dirty[id / 64] |= bit;
 		c->n_dirty++;
@@ -632,15 +495,15 @@ void seg_note(struct fabric_conn *c, const struct wire_msg *m)
 	struct peer_seg **chunk, *s;
 
 	if (m->segment >= FABRIC_SEGS_MAX) {
-		net_count(&xport_of(c)->count.protocol_errors, 1);
-		conn_doom(c, "protocol: segment %u is beyond the table", m->segment);
+		net_count(&xport_of(c)->shared.count.protocol_errors, 1);
+		peer_conn_doom(&c->base, "protocol: segment %u is beyond the table", m->segment);
 		return;
 	}
 	chunk = &c->peer_segs[m->segment / FABRIC_SEG_CHUNK];
 	if (!*chunk)
 		*chunk = calloc(FABRIC_SEG_CHUNK, sizeof(**chunk));
 	if (!*chunk) {
-		conn_doom(c, "out of memory");
+		peer_conn_doom(&c->base, "out of memory");
 		return;
 	}
 	s = &(*chunk)[m->segment % FABRIC_SEG_CHUNK];

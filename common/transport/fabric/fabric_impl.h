@@ -10,11 +10,11 @@
  *
  * Who owns what: endpoints, completion queue, buffers and connections belong to the data thread.
  * The connection-management thread only reads event queues (each data thread has one) and hands
- * what it read over through struct cm_queue; it never touches a connection. That thread alone can
+ * what it read over through handover_queue.h; it never touches a connection. That thread alone can
  * be held up by a stranger's half-sent handshake, data never is.
  *
- *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --next poll--> CLOSING --> FREE
- *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to CLOSING)
+ * Its states are those of peer_conn.h. A doomed connection ends at the next poll. GONE is left for
+ * FREE before the down callback's caller returns.
  *
  * The connecting side opens the second channel when the first has brought it the proof, with a
  * ticket of the next count, by which the accepting side finds the connection that it belongs to.
@@ -40,7 +40,7 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/transport/fabric/fabric.h"
-#include "common/transport/net_impl.h"
+#include "common/transport/net_shared.h"
 #include "common/transport/read_window.h"
 #include "common/wire/ticket.h"
 
@@ -119,22 +119,10 @@ struct peer_seg {
 /* A connection has two endpoints (enum channel), and each side posts its messages and reads on its
  * own: what one side asks for never waits behind the bytes that it sends, since those answer the
  * other side's reads, on the other channel. */
-enum conn_state {
-	CONN_FREE,
-	CONN_CONNECTING,
-	CONN_ACCEPTING,
-	CONN_UP,
-	CONN_DOOMED,
-	CONN_CLOSING,
-};
-
 struct fabric_conn {
-	struct xconn pub; /* first */
-	enum conn_state state;
-	bool is_told; /* the owner knows it: connected by him, or up was called */
+	struct peer_conn base; /* first */
 	bool has_want, has_pong, is_busy, is_stuck;
-	bool is_linked; /* our channel stands: posting may begin */
-	uint16_t slot;
+	bool is_linked;   /* our channel stands: posting may begin */
 	uint32_t credits; /* sends that the peer still takes */
 	uint32_t tx_inflight;
 	uint32_t owed;     /* receives posted again, not yet granted */
@@ -145,7 +133,6 @@ struct fabric_conn {
 	struct fid_ep *ep; /* the one of them that we post on */
 	struct op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
-	TAILQ_ENTRY(fabric_conn) doom_link;
 
 	uint32_t n_reads, n_rops, n_queued;
 	struct read_window read_window;
@@ -153,16 +140,10 @@ struct fabric_conn {
 	uint32_t reads_used; /* bit per element of reads */
 	struct fabric_read reads[READS_MAX];
 
-	uint64_t deadline_ns; /* of the handshake */
-	struct net_silence silence;
-	uint64_t nonce;       /* of the first channel's ticket; the second's has the next count */
 	struct fi_info *info; /* where to, until both channels stand */
-	uint16_t peer_thread;
-	uint8_t key[TICKET_KEY_BYTES]; /* until both proofs are checked */
 	uint32_t n_dirty;
 	uint64_t dirty[FABRIC_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
 	struct peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];
-	char why[192];
 };
 TAILQ_HEAD(conn_list, fabric_conn);
 
@@ -177,20 +158,10 @@ struct cm_event {
 	uint8_t data[PROOF_BYTES];
 	uint8_t key[TICKET_KEY_BYTES];
 };
-/* From the connection-management thread to a data thread. n is read without the lock: relaxed
- * suffices, since a late look only delays, and the wake-up comes by the eventfd. */
-struct cm_queue {
-	pthread_mutex_t lock;
-	atomic_uint n;
-	unsigned head;
-	int wake_fd;
-	struct cm_event ev[FABRIC_CM_QUEUE];
-};
-
 struct fabric_xport {
-	struct xport pub; /* first */
+	struct peer_xport base; /* first */
+	struct net_thread shared;
 	struct fabric *f;
-	unsigned thread;
 	bool is_verbs;
 	bool is_spoiled; /* see xport_spoil */
 	struct fid_domain *domain;
@@ -198,50 +169,35 @@ struct fabric_xport {
 	struct fid_cq *cq;
 	struct fid_ep *srx;
 	int epoll_fd;
-	uint64_t now_ns, next_deadline_ns;
 
-	struct conn_list busy, stuck, doomed;
+	struct conn_list busy, stuck;
 	struct op_list tx_free, rop_free, orphans;
 	struct fabric_slab *slabs;
 	struct fabric_rop_slab *rop_slabs;
-	uint32_t n_conns, rx_posted;
+	uint32_t rx_posted;
 	struct fabric_conn *conns[FABRIC_CONNS_MAX];
 
 	uint16_t seg_next;
 	struct own_seg *segs; /* FABRIC_SEGS_MAX */
-	struct net_counters count;
-	struct cm_queue queue;
-	LIST_ENTRY(fabric_xport) link; /* under f->lock */
 };
 
 struct fabric {
-	struct net pub; /* first */
-	struct net_config cfg;
-	net_key_fn key_fn;
-	void *key_ctx;
+	struct net base; /* first */
 	struct fi_info *info;
 	uint64_t mr_mode;
 	uint32_t tx_max;
 	struct fid_fabric *fabric;
 	struct fid_eq *eq; /* of the listener */
 	struct fid_pep *pep;
-	uint16_t port;
-	_Atomic uint32_t my_id, nonces;
-	uint16_t tag; /* random, in our tickets */
-
-	pthread_mutex_t lock; /* xports, past; held while event queues are read */
-	LIST_HEAD(xport_list, fabric_xport) xports;
-	struct net_stats past; /* of freed data threads */
-	_Atomic uint64_t refused, silent;
-	uint64_t swept_ns;    /* connection-management thread only, as replay */
-	struct replay replay; /* connection-management thread only */
+	/* base.lock is held while event queues are read. */
+	uint64_t swept_ns; /* connection-management thread only */
 	pthread_t thread;
 	int epoll_fd, stop_fd;
 };
 
 static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
 {
-	return (struct fabric_xport *)c->pub.x;
+	return (struct fabric_xport *)c->base.pub.x;
 }
 
 /* fabric_open with another memory-registration hint: FI_MR_BASIC makes provider tcp use addresses
@@ -254,7 +210,6 @@ int fabric_poll(struct xport *x, uint64_t now_ns);
 /* Flush queued sends; true when it is safe to block on its descriptor (fi_trywait), false: poll
  * again. */
 int fabric_may_sleep(struct xport *x);
-uint64_t fabric_next_deadline(struct xport *x);
 
 /* fabric_strangers.c: end connections that brought no byte; now and then. On the
  * connection-management thread. */
@@ -276,8 +231,6 @@ int fabric_mr_reg(
 /* fabric_listener.c */
 void *cm_main(void *arg);
 void cm_reject(struct fabric *f, struct fi_info *info, const char *code);
-/* Next event of the queue; false when empty. The data thread's side. */
-bool cm_queue_pop(struct cm_queue *q, struct cm_event *ret);
 
 /* fabric_conn.c */
 int conn_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
@@ -286,14 +239,9 @@ int conn_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thre
 void conn_accept(struct fabric_xport *x, struct cm_event *ev);
 void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev);
 void conn_up(struct fabric_conn *c);
-/* Mark as failed; the next poll takes it down. Keeps the first reason. */
-void conn_doom(struct fabric_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Take down at once: fence, read_done of all reads, down. */
 void conn_down(struct fabric_conn *c, const char *why);
-/* Take down what was marked; returns how many. */
-int conn_reap(struct fabric_xport *x);
 void conn_tick(struct fabric_xport *x);
-void conn_deadline(struct fabric_xport *x, uint64_t at_ns);
 int seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
 void seg_del(struct xport *x, uint16_t segment);
 /* Send what the peer has not heard of our segments. 0, or -EAGAIN. */

@@ -79,7 +79,7 @@ void io_reclaim(struct fabric_xport *x)
 {
 	struct fabric_op *op;
 
-	while ((op = TAILQ_FIRST(&x->orphans)) && x->now_ns > op->orphan_ns + FABRIC_ORPHAN_NS)
+	while ((op = TAILQ_FIRST(&x->orphans)) && x->base.now_ns > op->orphan_ns + FABRIC_ORPHAN_NS)
 		io_done(x, op);
 }
 
@@ -90,7 +90,7 @@ void io_abandon(struct fabric_conn *c)
 
 	TAILQ_FOREACH (op, &c->ops, link) {
 		op->conn = NULL;
-		op->orphan_ns = x->now_ns;
+		op->orphan_ns = x->base.now_ns;
 	}
 	TAILQ_CONCAT(&x->orphans, &c->ops, link);
 	if (c->open)
@@ -207,13 +207,13 @@ int io_flush(struct fabric_conn *c)
 	if (rc == -FI_EAGAIN)
 		return -EAGAIN;
 	if (rc) {
-		conn_doom(c, "cannot send: %s", fi_strerror((int)-rc));
+		peer_conn_doom(&c->base, "cannot send: %s", fi_strerror((int)-rc));
 		return -ENOTCONN;
 	}
 	b->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &b->op, link);
 	c->open = NULL;
-	net_count(&x->count.tx_bytes, b->used);
+	net_count(&x->shared.count.tx_bytes, b->used);
 	return 0;
 }
 
@@ -251,7 +251,7 @@ int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
 	c->rx_allow += c->owed;
 	c->owed = 0;
 	c->open->used += (uint32_t)wire_encode(&out, c->open->data + c->open->used);
-	net_count(&xport_of(c)->count.messages_out, 1);
+	net_count(&xport_of(c)->shared.count.messages_out, 1);
 	return 0;
 }
 
@@ -261,7 +261,7 @@ int io_send(struct xconn *xc, const struct wire_msg *m)
 	int rc = 0;
 
 	FAILPOINT(NET_SEND);
-	if (c->state != CONN_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (c->n_dirty) /* the message may speak of a new segment */
 		rc = seg_announce(c);
@@ -284,7 +284,8 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 	ssize_t rc = -FI_EAGAIN;
 
 	if (!s || r->offset > s->bytes || r->len > s->bytes - r->offset) {
-		conn_doom(c, "the peer withdrew segment %u while it was read", r->segment);
+		peer_conn_doom(
+			&c->base, "the peer withdrew segment %u while it was read", r->segment);
 		return false;
 	}
 	if (x->is_spoiled || !c->is_linked)
@@ -300,12 +301,12 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 		if (rc == -FI_EAGAIN)
 			io_touch(c);
 		else
-			conn_doom(c, "cannot read: %s", fi_strerror((int)-rc));
+			peer_conn_doom(&c->base, "cannot read: %s", fi_strerror((int)-rc));
 		return false;
 	}
 	rop->rd = rd;
 	rop->len = len;
-	rop->asked_ns = x->now_ns;
+	rop->asked_ns = x->base.now_ns;
 	rop->op.conn = c;
 	TAILQ_INSERT_TAIL(&c->ops, &rop->op, link);
 	c->n_rops++;
@@ -364,7 +365,7 @@ int io_read(struct xport_read *r)
 
 	if (rc < 0)
 		return rc;
-	if (c->state != CONN_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	s = seg_find(c, r->segment);
 	if (!s || !r->len || r->offset > s->bytes || r->len > s->bytes - r->offset)

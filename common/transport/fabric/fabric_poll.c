@@ -10,27 +10,17 @@
 #define CQ_BATCH    32
 #define POLL_ROUNDS 8
 
-static void heard_from(struct fabric_conn *c)
-{
-	struct fabric_xport *x = xport_of(c);
-
-	if (net_silence_end(&c->silence, x->now_ns))
-		conn_deadline(x, x->now_ns + x->f->cfg.ping_ms * UINT64_C(1000000));
-}
-
 static void protocol_error(struct fabric_conn *c, const char *what)
 {
-	net_count(&xport_of(c)->count.protocol_errors, 1);
-	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
-		"peer %u broke the protocol, closing its connection: %s", c->pub.peer_id, what);
-	conn_doom(c, "protocol: %s", what);
+	net_count(&xport_of(c)->shared.count.protocol_errors, 1);
+	peer_conn_broke_protocol(&c->base, what);
 }
 
 static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 {
 	struct fabric_xport *x = xport_of(c);
 
-	net_count(&x->count.messages_in, 1);
+	net_count(&x->shared.count.messages_in, 1);
 	if (m->credits) {
 		c->credits += m->credits;
 		if (c->credits > UINT16_MAX) {
@@ -53,7 +43,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 		seg_note(c, m);
 		return;
 	default:
-		x->pub.ev->message(x->pub.ctx, &c->pub, m);
+		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
 }
 
@@ -64,7 +54,7 @@ static void rx_messages(struct fabric_conn *c, const uint8_t *data, size_t n_byt
 	struct wire_msg m;
 	struct err_text err;
 
-	while (n_bytes && c->rx_cookie == cookie && c->state == CONN_UP) {
+	while (n_bytes && c->rx_cookie == cookie && c->base.state == CONN_UP) {
 		int n = wire_decode(data, n_bytes, &m, &err);
 
 		if (n < 0) {
@@ -99,7 +89,7 @@ static struct fabric_conn *rx_owner(struct fabric_xport *x, const uint8_t *data,
 	if (c && c->last_cookie == cookie)
 		return NULL; /* late, of the slot's former connection */
 unknown:
-	net_count(&x->count.protocol_errors, 1);
+	net_count(&x->shared.count.protocol_errors, 1);
 	log_rated(LOG_WARN, "message of %zu bytes for no connection of ours, dropped", n_bytes);
 	return NULL;
 }
@@ -110,14 +100,14 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 	uint64_t cookie = 0;
 	int rc;
 
-	net_count(&x->count.rx_bytes, n_bytes);
-	if (c && c->state == CONN_CONNECTING)
+	net_count(&x->shared.count.rx_bytes, n_bytes);
+	if (c && c->base.state == CONN_CONNECTING)
 		protocol_error(c, "a message before ours");
-	if (c && c->state == CONN_ACCEPTING)
+	if (c && c->base.state == CONN_ACCEPTING)
 		conn_up(c);
-	if (c && c->state == CONN_UP) {
+	if (c && c->base.state == CONN_UP) {
 		cookie = c->rx_cookie;
-		heard_from(c);
+		peer_conn_heard(&c->base);
 		if (c->rx_allow-- == 0)
 			protocol_error(c, "more messages than it was granted");
 		rx_messages(c, b->data, n_bytes);
@@ -127,9 +117,9 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 		x->rx_posted--;
 		log_rated(LOG_ERROR, "cannot post a receive: %s", fi_strerror(-rc));
 	}
-	if (!cookie || c->rx_cookie != cookie || c->state != CONN_UP)
+	if (!cookie || c->rx_cookie != cookie || c->base.state != CONN_UP)
 		return;
-	if (++c->owed >= x->f->cfg.credits / 2)
+	if (++c->owed >= x->f->base.cfg.credits / 2)
 		io_touch(c);
 }
 
@@ -139,8 +129,8 @@ static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
 
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
-	net_count(&xport_of(c)->count.reads, 1);
-	c->pub.x->ev->read_done(c->pub.x->ctx, r, 0);
+	net_count(&xport_of(c)->shared.count.reads, 1);
+	c->base.pub.x->ev->read_done(c->base.pub.x->ctx, r, 0);
 }
 
 static void op_done(struct fabric_xport *x, struct fabric_op *op)
@@ -164,11 +154,11 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 			io_touch(c);
 		return;
 	}
-	io_read_arrived(c, len, x->now_ns - asked_ns);
-	net_count(&x->count.rx_bytes, len);
+	io_read_arrived(c, len, x->base.now_ns - asked_ns);
+	net_count(&x->shared.count.rx_bytes, len);
 	/* On verbs the adapter serves reads of a process that hangs. */
 	if (!x->is_verbs)
-		heard_from(c);
+		peer_conn_heard(&c->base);
 	rd->done += len;
 	if (rd->done == rd->r->len)
 		read_finish(c, rd);
@@ -197,7 +187,7 @@ static void cq_error(struct fabric_xport *x)
 			op->conn->tx_inflight--;
 		else
 			op->conn->n_rops--;
-		conn_doom(op->conn, "connection lost: %s", fi_strerror(e.err));
+		peer_conn_doom(&op->conn->base, "connection lost: %s", fi_strerror(e.err));
 	}
 	io_done(x, op);
 }
@@ -241,7 +231,7 @@ static void service_up(struct fabric_conn *c)
 	if (c->n_dirty)
 		seg_announce(c);
 	m.type = WIRE_CREDIT;
-	if (c->owed >= x->f->cfg.credits / 2)
+	if (c->owed >= x->f->base.cfg.credits / 2)
 		io_put(c, &m, 0);
 	io_issue_reads(c);
 }
@@ -251,18 +241,19 @@ static void service(struct fabric_conn *c)
 {
 	struct fabric_xport *x = xport_of(c);
 
-	if (c->state == CONN_UP)
+	if (c->base.state == CONN_UP)
 		service_up(c);
-	if (c->state == CONN_UP && io_flush(c) == -EAGAIN) {
+	if (c->base.state == CONN_UP && io_flush(c) == -EAGAIN) {
 		if (c->is_busy)
 			TAILQ_REMOVE(&x->busy, c, link);
 		c->is_busy = c->is_stuck = true;
 		TAILQ_INSERT_TAIL(&x->stuck, c, link);
 		return;
 	}
-	if (c->state == CONN_UP && c->has_want && c->credits > 1 && c->tx_inflight < x->f->tx_max) {
+	if (c->base.state == CONN_UP && c->has_want && c->credits > 1 &&
+		c->tx_inflight < x->f->tx_max) {
 		c->has_want = false;
-		x->pub.ev->writable(x->pub.ctx, &c->pub);
+		x->base.pub.ev->writable(x->base.pub.ctx, &c->base.pub);
 	}
 }
 
@@ -293,17 +284,15 @@ static void unstick(struct fabric_xport *x)
 
 static unsigned cm_pending(const struct fabric_xport *x)
 {
-	return atomic_load_explicit(&x->queue.n, memory_order_relaxed);
+	return atomic_load_explicit(&x->shared.queue.n, memory_order_relaxed);
 }
 
 static void run_cm_events(struct fabric_xport *x, unsigned n)
 {
 	struct cm_event ev;
-	uint64_t count;
 
-	if (read(x->queue.wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-		log_rated(LOG_ERROR, "cannot read the wake-up: %s", strerror(errno));
-	while (n-- && cm_queue_pop(&x->queue, &ev)) {
+	handover_queue_clear_wake(&x->shared.queue);
+	while (n-- && handover_queue_pop(&x->shared.queue, &ev)) {
 		if (ev.kind == CM_REQUEST)
 			conn_accept(x, &ev);
 		else
@@ -320,7 +309,7 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 	bool has_more = true;
 	int n = 0;
 
-	x->now_ns = now_ns;
+	x->base.now_ns = now_ns;
 	unstick(x);
 	for (int i = 0; i < POLL_ROUNDS && has_more; i++) {
 		n += drain_cq(x, &has_more);
@@ -328,10 +317,10 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 	}
 	if (n_events)
 		run_cm_events(x, n_events);
-	if (now_ns >= x->next_deadline_ns)
+	if (now_ns >= x->base.next_deadline_ns)
 		conn_tick(x);
 	service_busy(x);
-	n += (int)n_events + conn_reap(x);
+	n += (int)n_events + peer_reap(&x->base);
 	if (x->is_spoiled) {
 		xport_renew(x);
 		n++;
@@ -346,7 +335,7 @@ int fabric_may_sleep(struct xport *xp)
 
 	service_busy(x);
 	if (x->is_spoiled || !TAILQ_EMPTY(&x->busy) || !TAILQ_EMPTY(&x->stuck) ||
-		!TAILQ_EMPTY(&x->doomed) || cm_pending(x))
+		!TAILQ_EMPTY(&x->base.doomed) || cm_pending(x))
 		return 0;
 	return fi_trywait(x->f->fabric, &fid, 1) == 0;
 }

@@ -49,7 +49,7 @@ void strangers_sweep(struct fabric *f)
 	unsigned n = 0;
 	DIR *d;
 
-	if (!f->cfg.is_listener || strcmp(f->cfg.provider, "tcp") != 0 ||
+	if (!f->base.cfg.is_listener || strcmp(f->base.cfg.provider, "tcp") != 0 ||
 		now - f->swept_ns < SWEEP_EVERY_NS)
 		return;
 	f->swept_ns = now;
@@ -59,7 +59,7 @@ void strangers_sweep(struct fabric *f)
 	while ((e = readdir(d))) {
 		int fd = atoi(e->d_name);
 
-		if (e->d_name[0] == '.' || fd == dirfd(d) || !is_silent(fd, f->port))
+		if (e->d_name[0] == '.' || fd == dirfd(d) || !is_silent(fd, f->base.port))
 			continue;
 		shutdown(fd, SHUT_RDWR);
 		n++;
@@ -67,6 +67,6 @@ void strangers_sweep(struct fabric *f)
 	closedir(d);
 	if (!n)
 		return;
-	atomic_fetch_add_explicit(&f->silent, n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&f->base.silent, n, memory_order_relaxed);
 	log_rated(LOG_WARN, "strangers on the data port said nothing, closed: count=%u", n);
 }

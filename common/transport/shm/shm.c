@@ -29,37 +29,20 @@ static void free_gone(struct shm_xport *x)
 	}
 }
 
-static int reap(struct shm_xport *x)
-{
-	char why[sizeof(((struct shm_conn *)0)->why)];
-	int n = 0;
-
-	for (unsigned i = 0; x->n_doomed && i < SHM_CONNS_MAX; i++) {
-		struct shm_conn *c = x->conns[i];
-
-		if (!c || c->state != SHM_DOOMED)
-			continue;
-		memcpy(why, c->why, sizeof(why));
-		shm_down(c, why);
-		n++;
-	}
-	return n;
-}
-
 static void look_at_sockets(struct shm_xport *x)
 {
 	struct epoll_event ev[16];
 	int n = epoll_wait(x->epoll_fd, ev, 16, 0);
 	bool has_guests = false;
 
-	x->looked_ns = x->now_ns;
+	x->looked_ns = x->base.now_ns;
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u32 == LISTENER)
 			has_guests = true;
 		else if (x->conns[ev[i].data.u32]) /* or a newer one: it finds nothing there */
 			shm_conn_socket(x->conns[ev[i].data.u32], ev[i].events);
 	}
-	reap(x);
+	peer_reap(&x->base);
 	if (has_guests) /* when those who left have made room */
 		shm_accept(x);
 }
@@ -67,7 +50,7 @@ static void look_at_sockets(struct shm_xport *x)
 static void disarm(struct shm_xport *x)
 {
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++)
-		if (x->conns[i] && x->conns[i]->state == SHM_UP)
+		if (x->conns[i] && x->conns[i]->base.state == CONN_UP)
 			ring_awake(&x->conns[i]->rx);
 	x->is_armed = false;
 }
@@ -78,24 +61,24 @@ static int shm_poll(struct xport *xp, uint64_t now_ns)
 	bool must_look = x->is_armed || now_ns - x->looked_ns > SHM_LOOK_NS;
 	int n = 0;
 
-	x->now_ns = now_ns;
+	x->base.now_ns = now_ns;
 	free_gone(x);
 	if (x->is_armed)
 		disarm(x);
-	if (must_look && (x->n_conns || x->listen_fd >= 0))
+	if (must_look && (x->base.n_conns || x->listen_fd >= 0))
 		look_at_sockets(x);
-	for (unsigned i = 0, left = x->n_conns; left && i < SHM_CONNS_MAX; i++) {
+	for (unsigned i = 0, left = x->base.n_conns; left && i < SHM_CONNS_MAX; i++) {
 		struct shm_conn *c = x->conns[i];
 
 		if (!c)
 			continue;
 		left--;
-		if (c->state == SHM_UP)
+		if (c->base.state == CONN_UP)
 			n += shm_turn(c);
 	}
-	if (now_ns >= x->next_deadline_ns)
+	if (now_ns >= x->base.next_deadline_ns)
 		shm_tick(x);
-	return n + reap(x);
+	return n + peer_reap(&x->base);
 }
 
 static bool conn_may_sleep(struct shm_conn *c)
@@ -111,14 +94,14 @@ static bool conn_may_sleep(struct shm_conn *c)
 static int shm_may_sleep(struct xport *xp)
 {
 	struct shm_xport *x = (struct shm_xport *)xp;
-	int may = !x->n_doomed;
+	int may = TAILQ_EMPTY(&x->base.doomed);
 
 	x->is_armed = true;
-	for (unsigned i = 0, left = x->n_conns; left && i < SHM_CONNS_MAX; i++) {
+	for (unsigned i = 0, left = x->base.n_conns; left && i < SHM_CONNS_MAX; i++) {
 		if (!x->conns[i])
 			continue;
 		left--;
-		if (x->conns[i]->state == SHM_UP)
+		if (x->conns[i]->base.state == CONN_UP)
 			may &= conn_may_sleep(x->conns[i]);
 	}
 	return may;
@@ -129,19 +112,9 @@ static int shm_fd(struct xport *x)
 	return ((struct shm_xport *)x)->epoll_fd;
 }
 
-static uint64_t shm_next_deadline(struct xport *x)
-{
-	return ((struct shm_xport *)x)->next_deadline_ns;
-}
-
 static void close_now(struct xconn *c, const char *why)
 {
 	shm_down((struct shm_conn *)c, why);
-}
-
-static uint64_t heard_ns(const struct xconn *c)
-{
-	return ((const struct shm_conn *)c)->silence.rx_ns;
 }
 
 /* ---- life ---- */
@@ -173,11 +146,11 @@ static const struct xport_ops shm_ops = {
 	.seg_del = shm_seg_del,
 	.seg_share = shm_seg_share,
 	.borrow = shm_borrow,
-	.heard_ns = heard_ns,
+	.heard_ns = peer_heard_ns,
 	.poll = shm_poll,
 	.may_sleep = shm_may_sleep,
 	.fd = shm_fd,
-	.next_deadline = shm_next_deadline,
+	.next_deadline = peer_next_deadline,
 	.free = shm_free,
 };
 
@@ -222,15 +195,15 @@ void shm_unlisten(const struct shm_config *cfg, unsigned n)
 static int start_listening(struct shm_xport *x, struct err_text *err)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = LISTENER};
-	int *made = x->cfg.listen_fds ? &x->cfg.listen_fds[x->thread] : NULL;
-	int fd = made && *made >= 0 ? *made : shm_listen(&x->cfg, x->thread, err);
+	int *made = x->cfg.listen_fds ? &x->cfg.listen_fds[x->base.thread] : NULL;
+	int fd = made && *made >= 0 ? *made : shm_listen(&x->cfg, x->base.thread, err);
 
 	if (fd < 0)
 		return fd;
 	if (made)
 		*made = -1;
 	x->listen_fd = fd;
-	shm_socket_path(&x->cfg, x->cfg.my_instance, x->thread, x->path, sizeof(x->path));
+	shm_socket_path(&x->cfg, x->cfg.my_instance, x->base.thread, x->path, sizeof(x->path));
 	if (epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, fd, &ev) < 0)
 		return err_set(err, -errno, "cannot watch '%s': %s", x->path, strerror(errno));
 	return 0;
@@ -244,12 +217,10 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 
 	if (!x)
 		return err_set(err, rc, "out of memory");
-	x->pub = (struct xport){.ops = &shm_ops, .ev = ev, .ctx = ctx};
+	peer_xport_init(&x->base, &shm_ops, ev, ctx, thread,
+		(struct peer_times){cfg->connect_timeout_ms, cfg->ping_ms, cfg->dead_ms});
 	x->cfg = *cfg;
-	x->thread = thread;
 	x->listen_fd = -1;
-	x->next_deadline_ns = UINT64_MAX;
-	x->now_ns = clock_now_ns();
 	TAILQ_INIT(&x->gone);
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	x->segs = calloc(SHM_SEGS_MAX, sizeof(*x->segs));
@@ -261,9 +232,9 @@ int shm_xport_new(const struct shm_config *cfg, unsigned thread, const struct xp
 		x->segs[i].fd = -1;
 	if (cfg->is_listener && (rc = start_listening(x, err)) < 0)
 		goto fail;
-	*ret = &x->pub;
+	*ret = &x->base.pub;
 	return 0;
 fail:
-	shm_free(&x->pub);
+	shm_free(&x->base.pub);
 	return rc;
 }

@@ -1,10 +1,8 @@
 #include "common/transport/shm/shm_impl.h"
 
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,29 +16,6 @@
 
 #include "common/base/log.h"
 
-static const struct {
-	const char *name;
-	unsigned next;
-} states[] = {
-	[SHM_CONNECTING] = {"connecting", 1u << SHM_UP | 1u << SHM_DOOMED | 1u << SHM_GONE},
-	[SHM_ACCEPTING] = {"accepting", 1u << SHM_UP | 1u << SHM_DOOMED | 1u << SHM_GONE},
-	[SHM_UP] = {"up", 1u << SHM_DOOMED | 1u << SHM_GONE},
-	[SHM_DOOMED] = {"doomed", 1u << SHM_GONE},
-	[SHM_GONE] = {"gone", 0},
-};
-
-static void set_state(struct shm_conn *c, enum shm_state to, const char *why)
-{
-	struct shm_xport *x = shm_of(c);
-
-	assert(states[c->state].next >> to & 1);
-	log_debug("same-host connection peer=%u %s -> %s: %s", c->pub.peer_id,
-		states[c->state].name, states[to].name, why);
-	x->n_doomed += to == SHM_DOOMED;
-	x->n_doomed -= c->state == SHM_DOOMED;
-	c->state = to;
-}
-
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room)
 {
@@ -48,7 +23,7 @@ void shm_socket_path(
 }
 
 /* A connection in state `state` on this socket, which is closed when there is none. */
-static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum shm_state state)
+static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum conn_state state)
 {
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
 	struct shm_conn *c = NULL;
@@ -67,18 +42,16 @@ static struct shm_conn *conn_new(struct shm_xport *x, int sock, enum shm_state s
 		return NULL;
 	}
 	getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &cred, &n);
-	c->pub.x = &x->pub;
-	c->pub.is_same_host = true;
-	c->state = state;
-	c->side = state == SHM_CONNECTING ? SHM_AGENT : SHM_SERVER;
-	c->slot = slot;
+	c->base.pub.x = &x->base.pub;
+	c->base.pub.is_same_host = true;
+	c->side = state == CONN_CONNECTING ? SHM_AGENT : SHM_SERVER;
+	c->base.slot = (uint16_t)slot;
 	c->sock = sock;
 	c->uid = cred.uid;
-	c->deadline_ns = clock_now_ns() + x->cfg.connect_timeout_ms * NS_PER_MS;
-	shm_deadline(x, c->deadline_ns);
+	peer_conn_begin(&c->base, state, "handshake begins");
 	shm_reads_init(c);
 	x->conns[slot] = c;
-	x->n_conns++;
+	x->base.n_conns++;
 	return c;
 }
 
@@ -87,8 +60,8 @@ static void conn_put(struct shm_conn *c)
 {
 	struct shm_xport *x = shm_of(c);
 
-	x->conns[c->slot] = NULL;
-	x->n_conns--;
+	x->conns[c->base.slot] = NULL;
+	x->base.n_conns--;
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
@@ -156,16 +129,12 @@ int shm_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 		close(fd);
 		return rc;
 	}
-	c = conn_new(x, fd, SHM_CONNECTING);
+	c = conn_new(x, fd, CONN_CONNECTING);
 	if (!c)
 		return -EMFILE;
-	c->pub.user = user;
-	c->pub.peer_id = peer_id;
-	c->pub.peer_instance = peer_instance;
-	c->peer_thread = thread;
-	c->nonce = ticket_random64();
-	memcpy(c->key, key, sizeof(c->key));
-	*ret_conn = &c->pub;
+	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
+	c->base.nonce = ticket_random64();
+	*ret_conn = &c->base.pub;
 	return 0;
 }
 
@@ -178,7 +147,7 @@ static bool may_come(const struct shm_xport *x, uid_t uid)
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++) {
 		const struct shm_conn *c = x->conns[i];
 
-		if (!c || c->state != SHM_ACCEPTING)
+		if (!c || c->base.state != CONN_ACCEPTING)
 			continue;
 		n++;
 		of_user += c->uid == uid;
@@ -189,7 +158,7 @@ static bool may_come(const struct shm_xport *x, uid_t uid)
 static void accept_one(struct shm_xport *x, int fd)
 {
 	struct shm_challenge ch = {.magic = SHM_MAGIC, .version = SHM_VERSION};
-	struct shm_conn *c = conn_new(x, fd, SHM_ACCEPTING);
+	struct shm_conn *c = conn_new(x, fd, CONN_ACCEPTING);
 
 	if (!c)
 		return;
@@ -199,7 +168,7 @@ static void accept_one(struct shm_xport *x, int fd)
 		shm_down(c, "too many");
 		return;
 	}
-	c->nonce = ch.nonce = ticket_random64();
+	c->base.nonce = ch.nonce = ticket_random64();
 	if (send(c->sock, &ch, sizeof(ch), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(ch))
 		shm_down(c, "cannot send the challenge");
 }
@@ -227,14 +196,12 @@ static void come_up(struct shm_conn *c, void *area)
 	c->page = area;
 	ring_init(&c->tx, &c->page->dir[c->side], rings + c->side * (size_t)RING_BYTES);
 	ring_init(&c->rx, &c->page->dir[peer], rings + peer * (size_t)RING_BYTES);
-	OPENSSL_cleanse(c->key, sizeof(c->key));
-	set_state(c, SHM_UP, "handshake done");
-	c->silence.rx_ns = x->now_ns;
-	if (x->cfg.ping_ms)
-		shm_deadline(x, x->now_ns + x->cfg.ping_ms * NS_PER_MS);
+	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
+	peer_conn_come_up(&c->base);
 	shm_mark_all(c);
 	atomic_fetch_add_explicit(&x->cfg.counters->connections, 1, memory_order_relaxed);
-	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
+	x->base.pub.ev->up(
+		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
 /* One message of the handshake with at most one descriptor, -1: none. Returns its length, 0 when
@@ -250,24 +217,24 @@ static ssize_t handshake_recv(struct shm_conn *c, void *buf, size_t room, int *r
 	if (*ret_fd >= 0)
 		close(*ret_fd);
 	*ret_fd = -1;
-	shm_doom(c, n == 0 ? "refused by the peer" : "malformed handshake");
+	peer_conn_doom(&c->base, n == 0 ? "refused by the peer" : "malformed handshake");
 	return BPS_EPROTO;
 }
 
 static void send_hello(struct shm_conn *c, uint64_t challenge)
 {
 	struct shm_xport *x = shm_of(c);
-	struct ticket t = {.thread = c->peer_thread,
+	struct ticket t = {.thread = c->base.peer_thread,
 		.channel = TICKET_SAME_HOST,
 		.peer_id = x->cfg.my_id,
 		.credits = TICKET_NO_CREDITS,
 		.instance = x->cfg.my_instance,
 		.nonce = challenge};
-	struct shm_hello hello = {.nonce = c->nonce};
+	struct shm_hello hello = {.nonce = c->base.nonce};
 
-	ticket_seal(&t, c->key, hello.ticket);
+	ticket_seal(&t, c->base.key, hello.ticket);
 	if (send(c->sock, &hello, sizeof(hello), MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof(hello))
-		shm_doom(c, "cannot send the ticket: %s", strerror(errno));
+		peer_conn_doom(&c->base, "cannot send the ticket: %s", strerror(errno));
 }
 
 static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd)
@@ -275,18 +242,18 @@ static void take_welcome(struct shm_conn *c, const struct shm_welcome *w, int fd
 	struct proof p;
 	void *area;
 
-	if (proof_open(w->proof, sizeof(w->proof), c->nonce, c->key, &p) ||
-		p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id) {
+	if (peer_conn_check_proof(
+		    &c->base, CHANNEL_OF_CONNECTING, w->proof, sizeof(w->proof), &p)) {
 		close(fd);
 		shm_count(&shm_of(c)->cfg.counters->refused, 1);
-		shm_doom(c, "the peer could not prove who it is");
+		peer_conn_doom(&c->base, "the peer could not prove who it is");
 		return;
 	}
 	area = shm_map_fd(fd, SHM_AREA_BYTES, PROT_READ | PROT_WRITE, MAP_POPULATE);
 	if (area)
 		come_up(c, area);
 	else
-		shm_doom(c, "the peer's rings are not sealed, or cannot be mapped");
+		peer_conn_doom(&c->base, "the peer's rings are not sealed, or cannot be mapped");
 }
 
 /* The connecting side: first the challenge, then the welcome. */
@@ -299,7 +266,8 @@ static void connecting_socket(struct shm_conn *c)
 	ssize_t n;
 	int fd;
 
-	while (c->state == SHM_CONNECTING && (n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
+	while (c->base.state == CONN_CONNECTING &&
+		(n = handshake_recv(c, &u, sizeof(u), &fd)) > 0) {
 		if (n == sizeof(u.ch) && fd < 0 && u.ch.magic == SHM_MAGIC &&
 			u.ch.version == SHM_VERSION && !c->is_challenged) {
 			c->is_challenged = true; /* once: it cannot keep this thread busy */
@@ -309,7 +277,7 @@ static void connecting_socket(struct shm_conn *c)
 		} else {
 			if (fd >= 0)
 				close(fd);
-			shm_doom(c, "malformed handshake");
+			peer_conn_doom(&c->base, "malformed handshake");
 		}
 	}
 }
@@ -322,7 +290,7 @@ static const char *check_hello(
 
 	if (ticket_parse(hello->ticket, sizeof(hello->ticket), t) || t->channel != TICKET_SAME_HOST)
 		return "malformed ticket";
-	if (t->nonce != c->nonce || t->thread != x->thread)
+	if (t->nonce != c->base.nonce || t->thread != x->base.thread)
 		return "ticket of another connection";
 	if (x->cfg.key_fn(x->cfg.key_ctx, t->peer_id, t->instance, ret_key))
 		return "unknown or replaced instance";
@@ -362,7 +330,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 	int fd = -1, rc = make_area(&fd, &area);
 
 	if (rc < 0) {
-		shm_doom(c, "cannot make the rings: %s", strerror(-rc));
+		peer_conn_doom(&c->base, "cannot make the rings: %s", strerror(-rc));
 		return;
 	}
 	proof_seal(&p, hello->nonce, key, w.proof);
@@ -370,7 +338,7 @@ static void welcome(struct shm_conn *c, const struct shm_hello *hello, const voi
 	close(fd);
 	if (rc < 0) {
 		munmap(area, SHM_AREA_BYTES);
-		shm_doom(c, "cannot send the rings: %s", strerror(-rc));
+		peer_conn_doom(&c->base, "cannot send the rings: %s", strerror(-rc));
 		return;
 	}
 	come_up(c, area);
@@ -394,11 +362,11 @@ static void accepting_socket(struct shm_conn *c)
 		shm_count(&shm_of(c)->cfg.counters->refused, 1);
 		log_rated(LOG_WARN, "same-host connect refused: %s uid=%u peer=%u", why,
 			(unsigned)c->uid, t.peer_id);
-		shm_doom(c, "%s", why);
+		peer_conn_doom(&c->base, "%s", why);
 		return;
 	}
-	c->pub.peer_id = t.peer_id;
-	c->pub.peer_instance = t.instance;
+	c->base.pub.peer_id = t.peer_id;
+	c->base.pub.peer_instance = t.instance;
 	welcome(c, &hello, key);
 	OPENSSL_cleanse(key, sizeof(key));
 }
@@ -419,53 +387,37 @@ static void drain_notes(struct shm_conn *c)
 			return;
 	}
 	if (n == 0 || errno != EAGAIN)
-		shm_doom(c, "closed by the peer");
+		peer_conn_doom(&c->base, "closed by the peer");
 }
 
 void shm_conn_socket(struct shm_conn *c, uint32_t events)
 {
 	/* Its end may lie behind notes that nobody will take any more. */
-	if (c->state == SHM_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
-		shm_doom(c, "closed by the peer");
-	else if (c->state == SHM_UP)
+	if (c->base.state == CONN_UP && events & (EPOLLHUP | EPOLLRDHUP | EPOLLERR))
+		peer_conn_doom(&c->base, "closed by the peer");
+	else if (c->base.state == CONN_UP)
 		drain_notes(c);
-	else if (c->state == SHM_CONNECTING)
+	else if (c->base.state == CONN_CONNECTING)
 		connecting_socket(c);
-	else if (c->state == SHM_ACCEPTING)
+	else if (c->base.state == CONN_ACCEPTING)
 		accepting_socket(c);
 }
 
 /* ---- the end ---- */
 
-void shm_doom(struct shm_conn *c, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (c->state == SHM_DOOMED || c->state == SHM_GONE)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(c->why, sizeof(c->why), fmt, ap);
-	va_end(ap);
-	set_state(c, SHM_DOOMED, c->why);
-}
-
 void shm_protocol_error(struct shm_conn *c, const char *what)
 {
 	shm_count(&shm_of(c)->cfg.counters->protocol_errors, 1);
-	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
-		"peer %u broke the protocol, closing its same-host connection: %s", c->pub.peer_id,
-		what);
-	shm_doom(c, "protocol: %s", what);
+	peer_conn_broke_protocol(&c->base, what);
 }
 
 void shm_down(struct shm_conn *c, const char *why)
 {
 	struct shm_xport *x = shm_of(c);
-	bool is_told = c->side == SHM_AGENT || c->page;
 
-	if (c->state == SHM_GONE)
+	if (c->base.state == CONN_GONE)
 		return; /* closed again from a callback of its close */
-	set_state(c, SHM_GONE, why);
+	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->page) {
 		/* The fence: what we offered may be overwritten from here on. See is_intact. */
 		atomic_exchange_explicit(&c->page->is_over[c->side], 1, memory_order_acq_rel);
@@ -473,66 +425,31 @@ void shm_down(struct shm_conn *c, const char *why)
 	}
 	close(c->sock);
 	shm_reads_cancel(c);
-	if (is_told)
-		x->pub.ev->down(x->pub.ctx, &c->pub, why);
+	if (c->base.is_told)
+		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
 	shm_maps_drop(c);
 	if (c->page)
 		munmap(c->page, SHM_AREA_BYTES);
 	c->page = NULL;
-	OPENSSL_cleanse(c->key, sizeof(c->key));
+	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	conn_put(c);
 }
 
 /* ---- time ---- */
 
-void shm_deadline(struct shm_xport *x, uint64_t at_ns)
-{
-	if (at_ns < x->next_deadline_ns)
-		x->next_deadline_ns = at_ns;
-}
-
-static uint64_t tick_up(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)
-{
-	const struct wire_msg ping = {.type = WIRE_PING};
-	uint64_t at_ns;
-
-	switch (net_silence_due(&c->silence, cfg->ping_ms, cfg->dead_ms, now_ns, &at_ns)) {
-	case NET_DUE_NOTHING:
-		break;
-	case NET_DUE_PING:
-		shm_put(c, &ping); /* without room it is the peer's turn anyway */
-		break;
-	case NET_DUE_END:
-		shm_doom(c, "no sign of life for %lu ms",
-			(unsigned long)((now_ns - c->silence.rx_ns) / NS_PER_MS));
-		at_ns = now_ns;
-		break;
-	}
-	return at_ns;
-}
-
-static uint64_t tick_one(struct shm_conn *c, const struct shm_config *cfg, uint64_t now_ns)
-{
-	if (c->state == SHM_UP)
-		return tick_up(c, cfg, now_ns);
-	if (c->state != SHM_CONNECTING && c->state != SHM_ACCEPTING)
-		return now_ns;
-	if (now_ns < c->deadline_ns)
-		return c->deadline_ns;
-	shm_doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
-	return now_ns;
-}
-
 void shm_tick(struct shm_xport *x)
 {
-	x->next_deadline_ns = UINT64_MAX;
+	const struct wire_msg ping = {.type = WIRE_PING};
+
+	x->base.next_deadline_ns = UINT64_MAX;
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++) {
 		struct shm_conn *c = x->conns[i];
 
 		if (!c)
 			continue;
-		shm_deadline(x, tick_one(c, &x->cfg, x->now_ns));
-		if (c->state == SHM_UP && c->is_sock_full)
-			shm_deadline(x, c->sock_retry_ns);
+		if (peer_conn_tick(&c->base))
+			shm_put(c, &ping); /* without room it is the peer's turn anyway */
+		if (c->base.state == CONN_UP && c->is_sock_full)
+			peer_deadline(&x->base, c->sock_retry_ns);
 	}
 }

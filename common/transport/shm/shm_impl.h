@@ -7,15 +7,15 @@
  *   shm_io.c    messages, reads, loans
  *   shm_seg.c   segments: own ones, peers' mappings
  *
- *   CONNECTING --challenge, welcome--> UP --error--> DOOMED --same poll--> GONE (freed at the next)
- *   ACCEPTING  --good ticket---------> UP            (xport_close goes straight to GONE)
+ * Its states are those of peer_conn.h: a connecting side comes up with the welcome, an accepting one
+ * with a good ticket. A doomed connection ends in the same poll, and its memory is freed at the next.
  *
  * Everything belongs to the data thread. */
 #include <sys/queue.h>
 #include <sys/types.h>
 
 #include "common/base/clock.h"
-#include "common/transport/net_impl.h"
+#include "common/transport/peer_conn.h"
 #include "common/transport/read_window.h"
 #include "common/transport/shm/shm.h"
 #include "common/transport/shm/shm_ring.h"
@@ -81,30 +81,21 @@ struct shm_read {
 };
 TAILQ_HEAD(shm_read_list, shm_read);
 
-enum shm_state { SHM_CONNECTING, SHM_ACCEPTING, SHM_UP, SHM_DOOMED, SHM_GONE };
-
 struct shm_conn {
-	struct xconn pub; /* first */
-	enum shm_state state;
+	struct peer_conn base; /* first */
 	enum shm_side side;
-	unsigned slot; /* in x->conns */
 	int sock;
-	uid_t uid; /* of the peer, for the log and the bound on strangers */
-	uint64_t nonce;
-	uint16_t peer_thread;
-	uint8_t key[TICKET_KEY_BYTES]; /* CONNECTING */
-	struct shm_page *page;         /* UP: SHM_AREA_BYTES mapped */
+	uid_t uid;             /* of the peer, for the log and the bound on strangers */
+	struct shm_page *page; /* UP: SHM_AREA_BYTES mapped */
 	struct ring_end tx, rx;
 	bool is_challenged, has_want, has_pong, is_sock_full;
-	struct net_silence silence;
-	uint64_t deadline_ns, sock_retry_ns;
+	uint64_t sock_retry_ns;
 	struct shm_read_list reads, free_reads;
 	struct shm_read read_room[READS_MAX];
 	uint32_t n_dirty;
 	uint64_t dirty[SHM_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
 	struct shm_map *maps[SHM_SEGS_MAX];
 	TAILQ_ENTRY(shm_conn) gone;
-	char why[192];
 };
 
 struct shm_seg {
@@ -114,14 +105,12 @@ struct shm_seg {
 };
 
 struct shm_xport {
-	struct xport pub; /* first */
+	struct peer_xport base; /* first */
 	struct shm_config cfg;
-	unsigned thread;
 	char path[SHM_PATH_BYTES]; /* of the listener's socket */
 	int listen_fd, epoll_fd;
 	bool is_armed; /* peers were told that we sleep */
-	uint64_t now_ns, looked_ns, next_deadline_ns;
-	unsigned n_conns, n_doomed;
+	uint64_t looked_ns;
 	struct shm_conn *conns[SHM_CONNS_MAX];
 	TAILQ_HEAD(, shm_conn) gone;
 	struct shm_seg *segs; /* SHM_SEGS_MAX */
@@ -131,7 +120,7 @@ struct shm_xport {
 
 static inline struct shm_xport *shm_of(const struct shm_conn *c)
 {
-	return (struct shm_xport *)c->pub.x;
+	return (struct shm_xport *)c->base.pub.x;
 }
 static inline void shm_count(_Atomic uint64_t *counter, uint64_t n)
 {
@@ -145,14 +134,11 @@ int shm_connect(struct xport *x, const char *addr, uint16_t port, uint16_t threa
 void shm_accept(struct shm_xport *x);
 /* Its socket has something; events: of epoll_wait(2). */
 void shm_conn_socket(struct shm_conn *c, uint32_t events);
-/* Mark as failed; this poll or the next takes it down. Keeps the first reason. */
-void shm_doom(struct shm_conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Take it down at once: reads end, down runs. */
 void shm_down(struct shm_conn *c, const char *why);
 void shm_protocol_error(struct shm_conn *c, const char *what);
 /* Pings and deadlines of all. */
 void shm_tick(struct shm_xport *x);
-void shm_deadline(struct shm_xport *x, uint64_t at_ns);
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room);
 

@@ -44,7 +44,7 @@ int shm_send(struct xconn *xc, const struct wire_msg *m)
 	struct shm_conn *c = (struct shm_conn *)xc;
 	int rc = 0;
 
-	if (c->state != SHM_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (c->n_dirty) /* the message may speak of a new segment */
 		rc = shm_announce(c);
@@ -74,7 +74,7 @@ static void message(struct shm_conn *c, const struct wire_msg *m)
 	default:
 		if (m->flags & WIRE_INLINE)
 			shm_count(&x->cfg.counters->received_bytes, m->len);
-		x->pub.ev->message(x->pub.ctx, &c->pub, m);
+		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
 }
 
@@ -85,7 +85,7 @@ static int receive(struct shm_conn *c)
 	struct wire_msg m;
 	int i, n = 0;
 
-	for (i = 0; i < SHM_RX_BATCH && c->state == SHM_UP; i++) {
+	for (i = 0; i < SHM_RX_BATCH && c->base.state == CONN_UP; i++) {
 		n = ring_get(&c->rx, x->rx_buf, sizeof(x->rx_buf));
 		if (n <= 0)
 			break;
@@ -93,12 +93,12 @@ static int receive(struct shm_conn *c)
 			shm_protocol_error(c, "a malformed message");
 			break;
 		}
-		net_silence_end(&c->silence, x->now_ns);
+		peer_conn_heard(&c->base);
 		message(c, &m);
 	}
 	if (n < 0)
 		shm_protocol_error(c, "a malformed ring");
-	if (i && c->state == SHM_UP && ring_took(&c->rx) && ring_must_wake(&c->tx))
+	if (i && c->base.state == CONN_UP && ring_took(&c->rx) && ring_must_wake(&c->tx))
 		shm_wake(c);
 	return i;
 }
@@ -120,7 +120,7 @@ int shm_read(struct xport_read *r)
 	struct shm_map *map;
 	int rc;
 
-	if (c->state != SHM_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	rc = shm_map_get(c, r->segment, r->offset, r->len, &map);
 	if (rc)
@@ -140,7 +140,7 @@ int shm_read(struct xport_read *r)
 
 static void read_end(struct shm_conn *c, struct shm_read *rd, int status)
 {
-	const struct xport *x = c->pub.x;
+	const struct xport *x = c->base.pub.x;
 
 	TAILQ_REMOVE(&c->reads, rd, link);
 	TAILQ_INSERT_TAIL(&c->free_reads, rd, link);
@@ -177,7 +177,7 @@ static int copy(struct shm_conn *c)
 	uint8_t *to;
 	int n = 0;
 
-	while (left && c->state == SHM_UP && (rd = TAILQ_FIRST(&c->reads))) {
+	while (left && c->base.state == CONN_UP && (rd = TAILQ_FIRST(&c->reads))) {
 		const struct xport_read *r = rd->r;
 		size_t len = r->len - rd->done < left ? r->len - rd->done : left;
 
@@ -193,7 +193,7 @@ static int copy(struct shm_conn *c)
 		if (rd->done < r->len)
 			break;
 		if (!is_intact(c, rd->map)) {
-			shm_doom(c, "the peer took back what was being read");
+			peer_conn_doom(&c->base, "the peer took back what was being read");
 			break;
 		}
 		shm_count(&shm_of(c)->cfg.counters->received_bytes, r->len);
@@ -214,7 +214,7 @@ int shm_borrow(
 	struct shm_map *map;
 	int rc;
 
-	if (c->state != SHM_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	rc = shm_map_get(c, segment, offset, len, &map);
 	if (rc)
@@ -232,11 +232,11 @@ static void service(struct shm_conn *c)
 
 	if (c->has_pong && !shm_put(c, &pong))
 		c->has_pong = false;
-	if (c->state == SHM_UP && c->n_dirty)
+	if (c->base.state == CONN_UP && c->n_dirty)
 		shm_announce(c);
-	if (c->state == SHM_UP && c->has_want && !c->is_sock_full && ring_want_room(&c->tx)) {
+	if (c->base.state == CONN_UP && c->has_want && !c->is_sock_full && ring_want_room(&c->tx)) {
 		c->has_want = false;
-		c->pub.x->ev->writable(c->pub.x->ctx, &c->pub);
+		c->base.pub.x->ev->writable(c->base.pub.x->ctx, &c->base.pub);
 	}
 }
 
@@ -244,9 +244,9 @@ int shm_turn(struct shm_conn *c)
 {
 	int n = receive(c);
 
-	if (c->state == SHM_UP)
+	if (c->base.state == CONN_UP)
 		n += copy(c);
-	if (c->state == SHM_UP)
+	if (c->base.state == CONN_UP)
 		service(c);
 	return n;
 }

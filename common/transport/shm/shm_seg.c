@@ -126,7 +126,7 @@ static void mark(struct shm_xport *x, uint16_t id)
 	for (unsigned i = 0; i < SHM_CONNS_MAX; i++) {
 		struct shm_conn *c = x->conns[i];
 
-		if (!c || c->state != SHM_UP || c->dirty[id / 64] & bit)
+		if (!c || c->base.state != CONN_UP || c->dirty[id / 64] & bit)
 			continue;
 		c->dirty[id / 64] |= bit;
 		c->n_dirty++;
@@ -214,11 +214,11 @@ static int send_memfd(struct shm_conn *c, uint16_t id)
 		return 0;
 	if (rc == -EAGAIN || rc == -ENOBUFS || rc == -ETOOMANYREFS) {
 		c->is_sock_full = true;
-		c->sock_retry_ns = shm_of(c)->now_ns + SHM_SOCK_FULL_NS;
-		shm_deadline(shm_of(c), c->sock_retry_ns);
+		c->sock_retry_ns = shm_of(c)->base.now_ns + SHM_SOCK_FULL_NS;
+		peer_deadline(&shm_of(c)->base, c->sock_retry_ns);
 		return -EAGAIN;
 	}
-	shm_doom(c, "cannot share a segment: %s", strerror(-rc));
+	peer_conn_doom(&c->base, "cannot share a segment: %s", strerror(-rc));
 	return -ENOTCONN;
 }
 
@@ -240,7 +240,7 @@ static int announce_one(struct shm_conn *c, uint16_t id)
 
 int shm_announce(struct shm_conn *c)
 {
-	if (c->is_sock_full && shm_of(c)->now_ns < c->sock_retry_ns)
+	if (c->is_sock_full && shm_of(c)->base.now_ns < c->sock_retry_ns)
 		return -EAGAIN;
 	c->is_sock_full = false;
 	for (unsigned w = 0; c->n_dirty && w < SHM_SEGS_MAX / 64; w++) {

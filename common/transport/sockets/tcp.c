@@ -35,11 +35,9 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 static void take_guests(struct tcp_xport *x)
 {
 	struct tcp_guest g;
-	uint64_t count;
 
-	if (read(x->queue.wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-		log_rated(LOG_ERROR, "cannot read the wake-up: %s", strerror(errno));
-	while (tcp_queue_pop(&x->queue, &g))
+	handover_queue_clear_wake(&x->shared.queue);
+	while (handover_queue_pop(&x->shared.queue, &g))
 		tcp_accept(x, &g);
 	OPENSSL_cleanse(&g, sizeof(g));
 }
@@ -65,15 +63,16 @@ static int note_events(struct tcp_xport *x)
 static void receive(struct tcp_conn *c)
 {
 	for (unsigned i = 0; i < N_LANES; i++)
-		if (c->lanes[i].hs != HS_DONE && c->lanes[i].fd >= 0 && c->state == TCP_CONNECTING)
+		if (c->lanes[i].hs != HS_DONE && c->lanes[i].fd >= 0 &&
+			c->base.state == CONN_CONNECTING)
 			tcp_handshake(c, (enum lane)i);
 	if (c->lanes[LANE_MESSAGES].can_recv && c->lanes[LANE_MESSAGES].hs == HS_DONE &&
-		(c->state == TCP_UP || c->state == TCP_ACCEPTING))
+		(c->base.state == CONN_UP || c->base.state == CONN_ACCEPTING))
 		tcp_take_messages(c);
 	if (c->is_held && c->lanes[LANE_BULK].is_ended && !c->lanes[LANE_MESSAGES].can_recv &&
-		c->state == TCP_UP)
+		c->base.state == CONN_UP)
 		tcp_lost(c, 0); /* what it waits for can only come too late */
-	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->state == TCP_UP)
+	if (c->lanes[LANE_BULK].can_recv && !c->is_held && c->base.state == CONN_UP)
 		tcp_take_bulk(c);
 }
 
@@ -97,11 +96,11 @@ static void transmit(struct tcp_conn *c)
 	if (c->n_queued)
 		tcp_issue_reads(c);
 	tcp_flush(c);
-	if (c->state == TCP_UP && c->n_answers && c->lanes[LANE_BULK].can_send)
+	if (c->base.state == CONN_UP && c->n_answers && c->lanes[LANE_BULK].can_send)
 		tcp_send_bulk(c);
-	if (c->state == TCP_UP && is_writable(c)) {
+	if (c->base.state == CONN_UP && is_writable(c)) {
 		c->has_want = c->wants_eager = false;
-		c->pub.x->ev->writable(c->pub.x->ctx, &c->pub);
+		c->base.pub.x->ev->writable(c->base.pub.x->ctx, &c->base.pub);
 	}
 }
 
@@ -110,31 +109,30 @@ static bool has_work(const struct tcp_conn *c)
 {
 	const struct tcp_lane *msg = &c->lanes[LANE_MESSAGES], *bulk = &c->lanes[LANE_BULK];
 
-	if (c->state == TCP_UP)
+	if (c->base.state == CONN_UP)
 		return msg->can_recv || (bulk->can_recv && !c->is_held) ||
 		       (msg->can_send && c->tx_head < c->tx_tail) ||
 		       (bulk->can_send && c->n_answers);
-	return c->state == TCP_ACCEPTING && msg->can_recv;
+	return c->base.state == CONN_ACCEPTING && msg->can_recv;
 }
 
 /* One turn of every connection that has something to do. Returns how many had. */
 static int serve(struct tcp_xport *x)
 {
 	struct tcp_conn *c;
-	int n = 0;
+	int n = peer_reap(&x->base);
 
-	for (unsigned left = x->n_conns; left && (c = TAILQ_FIRST(&x->busy)); left--) {
+	for (unsigned left = x->base.n_conns; left && (c = TAILQ_FIRST(&x->busy)); left--) {
 		TAILQ_REMOVE(&x->busy, c, link);
 		c->is_busy = false;
 		n++;
-		if (c->state != TCP_DOOMED)
+		if (c->base.state != CONN_DOOMED)
 			receive(c);
-		if (c->state == TCP_UP)
+		if (c->base.state == CONN_UP)
 			transmit(c);
-		if (c->state == TCP_DOOMED)
-			tcp_down(c, c->why);
-		else if (has_work(c))
+		if (has_work(c))
 			tcp_touch(c);
+		peer_reap(&x->base);
 	}
 	return n;
 }
@@ -153,12 +151,12 @@ static int tcp_poll(struct xport *xp, uint64_t now_ns)
 	struct tcp_xport *x = (struct tcp_xport *)xp;
 	int n;
 
-	x->now_ns = now_ns;
+	x->base.now_ns = now_ns;
 	x->turn++;
 	tcp_free_gone(x);
 	n = note_events(x);
 	n += serve(x);
-	if (now_ns >= x->next_deadline_ns) {
+	if (now_ns >= x->base.next_deadline_ns) {
 		hear_all(x);
 		tcp_tick(x);
 		n += serve(x);
@@ -178,11 +176,6 @@ static int tcp_may_sleep(struct xport *xp)
 static int tcp_fd(struct xport *xp)
 {
 	return ((struct tcp_xport *)xp)->epoll_fd;
-}
-
-static uint64_t tcp_next_deadline(struct xport *xp)
-{
-	return ((struct tcp_xport *)xp)->next_deadline_ns;
 }
 
 /* ---- segments ---- */
@@ -229,11 +222,6 @@ static void close_now(struct xconn *c, const char *why)
 	tcp_down((struct tcp_conn *)c, why);
 }
 
-static uint64_t heard_ns(const struct xconn *c)
-{
-	return ((const struct tcp_conn *)c)->silence.rx_ns;
-}
-
 static void destroy(struct tcp_xport *x)
 {
 	struct tcp_guest g;
@@ -242,14 +230,12 @@ static void destroy(struct tcp_xport *x)
 		if (x->conns[i])
 			tcp_down(x->conns[i], "this side shuts down");
 	tcp_free_gone(x);
-	while (tcp_queue_pop(&x->queue, &g))
+	while (handover_queue_pop(&x->shared.queue, &g))
 		tcp_turn_away(g.fd, REFUSED_TICKET);
 	OPENSSL_cleanse(&g, sizeof(g));
 	if (x->epoll_fd >= 0)
 		close(x->epoll_fd);
-	if (x->queue.wake_fd >= 0)
-		close(x->queue.wake_fd);
-	pthread_mutex_destroy(&x->queue.lock);
+	handover_queue_fini(&x->shared.queue);
 	free(x);
 }
 
@@ -257,10 +243,9 @@ static void tcp_xport_free(struct xport *xp)
 {
 	struct tcp_xport *x = (struct tcp_xport *)xp;
 
-	pthread_mutex_lock(&x->net->lock);
-	LIST_REMOVE(x, link);
-	net_stats_keep(&x->net->past, &x->count);
-	pthread_mutex_unlock(&x->net->lock);
+	pthread_mutex_lock(&x->net->base.lock);
+	net_remove_thread(&x->net->base, &x->shared);
+	pthread_mutex_unlock(&x->net->base.lock);
 	destroy(x);
 }
 
@@ -272,11 +257,11 @@ static const struct xport_ops xport_ops = {
 	.close = close_now,
 	.seg_add = tcp_seg_add,
 	.seg_del = tcp_seg_del,
-	.heard_ns = heard_ns,
+	.heard_ns = peer_heard_ns,
 	.poll = tcp_poll,
 	.may_sleep = tcp_may_sleep,
 	.fd = tcp_fd,
-	.next_deadline = tcp_next_deadline,
+	.next_deadline = peer_next_deadline,
 	.free = tcp_xport_free,
 };
 
@@ -286,32 +271,29 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	struct epoll_event wake = {.events = EPOLLIN, .data.u64 = WAKE_UP};
 	struct tcp_net *net = (struct tcp_net *)n;
 	struct tcp_xport *x = calloc(1, sizeof(*x));
+	int rc;
 
 	if (!x)
 		return err_set(err, -ENOMEM, "out of memory");
-	x->pub = (struct xport){
-		.ops = &xport_ops, .ev = ev, .ctx = ctx, .ahead_bytes = TCP_AHEAD_SLOW};
+	peer_xport_init(&x->base, &xport_ops, ev, ctx, thread, net_times(&net->base));
+	x->base.pub.ahead_bytes = TCP_AHEAD_SLOW;
 	x->net = net;
-	x->thread = thread;
-	x->now_ns = clock_now_ns();
-	x->next_deadline_ns = UINT64_MAX;
+	x->shared.x = &x->base;
 	recv_window_init(&x->window);
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);
-	pthread_mutex_init(&x->queue.lock, NULL);
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	x->queue.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (x->epoll_fd < 0 || x->queue.wake_fd < 0 ||
-		epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->queue.wake_fd, &wake)) {
-		int rc = -errno;
-
+	rc = handover_queue_init(&x->shared.queue, TCP_QUEUE_MAX, sizeof(struct tcp_guest));
+	if (!rc && epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd, &wake))
+		rc = -errno;
+	if (rc) {
 		destroy(x);
 		return err_set(err, rc, "cannot open a data thread: %s", strerror(-rc));
 	}
-	pthread_mutex_lock(&net->lock);
-	LIST_INSERT_HEAD(&net->xports, x, link);
-	pthread_mutex_unlock(&net->lock);
-	*ret = &x->pub;
+	pthread_mutex_lock(&net->base.lock);
+	LIST_INSERT_HEAD(&net->base.threads, &x->shared, link);
+	pthread_mutex_unlock(&net->base.lock);
+	*ret = &x->base.pub;
 	return 0;
 }
 
@@ -320,8 +302,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 static void net_free(struct tcp_net *net)
 {
 	door_close(net);
-	pthread_mutex_destroy(&net->lock);
-	free((char *)net->cfg.bind_addr);
+	net_fini(&net->base);
 	free(net);
 }
 
@@ -330,43 +311,16 @@ static void tcp_close(struct net *n)
 	net_free((struct tcp_net *)n);
 }
 
-static uint16_t tcp_port(const struct net *n)
-{
-	return ((const struct tcp_net *)n)->port;
-}
-
-static void tcp_set_id(struct net *n, uint32_t my_id)
-{
-	atomic_store(&((struct tcp_net *)n)->my_id, my_id);
-}
-
-static void tcp_stats(struct net *n, struct net_stats *ret)
-{
-	struct tcp_net *net = (struct tcp_net *)n;
-	const struct tcp_xport *x;
-
-	pthread_mutex_lock(&net->lock);
-	*ret = net->past;
-	LIST_FOREACH (x, &net->xports, link)
-		net_stats_add(ret, &x->count);
-	pthread_mutex_unlock(&net->lock);
-	ret->refused_tickets = atomic_load_explicit(&net->refused, memory_order_relaxed);
-	ret->silent_strangers = atomic_load_explicit(&net->silent, memory_order_relaxed);
-}
-
 static const struct net_ops net_ops = {
 	.close = tcp_close,
-	.port = tcp_port,
-	.set_id = tcp_set_id,
 	.xport_new = tcp_xport_new,
-	.stats = tcp_stats,
 };
 
 static int parse_bind_addr(struct tcp_net *net, struct err_text *err)
 {
-	struct addr a = {.port = net->cfg.is_listener ? net->cfg.port : 0};
+	struct addr a = {.port = net->base.cfg.is_listener ? net->base.cfg.port : 0};
 
-	strncpy(a.host, net->cfg.bind_addr, sizeof(a.host) - 1);
+	strncpy(a.host, net->base.cfg.bind_addr, sizeof(a.host) - 1);
 	if (addr_number(&a, &net->bind_addr, &net->bind_len))
 		return err_set(err, -EINVAL, "'%s' is not the number of an address of this machine",
 			a.host);
@@ -381,31 +335,20 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 
 	if (!net)
 		return err_set(err, -ENOMEM, "out of memory");
-	net->pub.ops = &net_ops;
-	net->cfg = *cfg;
-	net->cfg.bind_addr = strdup(cfg->bind_addr);
-	net_default_times(&net->cfg);
-	net->key_fn = key_fn;
-	net->key_ctx = key_ctx;
-	net->my_id = cfg->my_id;
-	net->tag = (uint16_t)ticket_random64();
-	pthread_mutex_init(&net->lock, NULL);
-	LIST_INIT(&net->xports);
 	net->door.listen_fd = net->door.epoll_fd = net->door.stop_fd = -1;
 	for (unsigned i = 0; i < TCP_STRANGERS; i++)
 		net->door.strangers[i].fd = -1;
-	rc = net->cfg.bind_addr ? parse_bind_addr(net, err)
-				: err_set(err, -ENOMEM, "out of memory");
+	rc = net_init(&net->base, &net_ops, cfg, key_fn, key_ctx);
+	rc = rc ? err_set(err, rc, "out of memory") : parse_bind_addr(net, err);
 	if (!rc)
 		rc = congestion_find(
 			cfg->congestion ? cfg->congestion : "auto", net->congestion, err);
-	net->cfg.congestion = NULL; /* the caller's; net->congestion is ours */
 	if (!rc && cfg->is_listener)
 		rc = door_open(net, err);
 	if (rc) {
 		net_free(net);
 		return rc;
 	}
-	*ret = &net->pub;
+	*ret = &net->base;
 	return 0;
 }

@@ -1,10 +1,8 @@
 #include "common/transport/sockets/tcp_impl.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,73 +14,26 @@
 #include "common/base/addr.h"
 #include "common/base/log.h"
 
-static const struct {
-	const char *name;
-	unsigned next;
-} states[] = {
-	[TCP_CONNECTING] = {"connecting", 1u << TCP_UP | 1u << TCP_DOOMED | 1u << TCP_GONE},
-	[TCP_ACCEPTING] = {"accepting", 1u << TCP_UP | 1u << TCP_DOOMED | 1u << TCP_GONE},
-	[TCP_UP] = {"up", 1u << TCP_DOOMED | 1u << TCP_GONE},
-	[TCP_DOOMED] = {"doomed", 1u << TCP_GONE},
-	[TCP_GONE] = {"gone", 0},
-};
-
-static void set_state(struct tcp_conn *c, enum tcp_state to, const char *why)
-{
-	assert(states[c->state].next >> to & 1);
-	log_debug("connection peer=%u slot=%u %s -> %s: %s", c->pub.peer_id, c->slot,
-		states[c->state].name, states[to].name, why);
-	c->state = to;
-}
-
 void tcp_touch(struct tcp_conn *c)
 {
-	if (c->is_busy || c->state == TCP_GONE)
+	if (c->is_busy || c->base.state == CONN_GONE)
 		return;
 	c->is_busy = true;
 	TAILQ_INSERT_TAIL(&tcp_of(c)->busy, c, link);
-}
-
-/* Mark as failed; this poll, or the next, takes it down. Keeps the first reason. */
-__attribute__((format(printf, 2, 3))) static void doom(struct tcp_conn *c, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (c->state == TCP_DOOMED || c->state == TCP_GONE)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(c->why, sizeof(c->why), fmt, ap);
-	va_end(ap);
-	set_state(c, TCP_DOOMED, c->why);
-	tcp_touch(c);
-}
-
-static void due_at(struct tcp_xport *x, uint64_t at_ns)
-{
-	if (at_ns < x->next_deadline_ns)
-		x->next_deadline_ns = at_ns;
-}
-
-void tcp_heard(struct tcp_conn *c)
-{
-	struct tcp_xport *x = tcp_of(c);
-
-	if (net_silence_end(&c->silence, x->now_ns))
-		due_at(x, x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
 }
 
 /* ---- up ---- */
 
 static void set_count(struct tcp_xport *x, uint32_t n)
 {
-	x->n_conns = n;
-	atomic_store_explicit(&x->count.connections, n, memory_order_relaxed);
+	x->base.n_conns = n;
+	atomic_store_explicit(&x->shared.count.connections, n, memory_order_relaxed);
 	if (recv_window_shared(&x->window, n))
 		tcp_set_windows(x);
 }
 
 /* NULL: no slot or no memory is left. */
-static struct tcp_conn *conn_new(struct tcp_xport *x, enum tcp_state state)
+static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 {
 	struct tcp_conn *c = NULL;
 	uint16_t slot = 0;
@@ -101,18 +52,15 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum tcp_state state)
 		free(c);
 		return NULL;
 	}
-	c->pub.x = &x->pub;
-	c->state = state;
-	c->slot = slot;
+	c->base.pub.x = &x->base.pub;
+	c->base.slot = slot;
 	for (unsigned i = 0; i < N_LANES; i++)
 		c->lanes[i] = (struct tcp_lane){.fd = -1, .lowat = 1};
 	TAILQ_INIT(&c->queue);
 	c->read_window.limit = READ_WINDOW_FIRST;
-	c->silence.rx_ns = clock_now_ns();
-	c->deadline_ns = c->silence.rx_ns + x->net->cfg.connect_timeout_ms * NS_PER_MS;
-	due_at(x, c->deadline_ns);
+	peer_conn_begin(&c->base, state, "handshake begins");
 	x->conns[slot] = c;
-	set_count(x, x->n_conns + 1);
+	set_count(x, x->base.n_conns + 1);
 	return c;
 }
 
@@ -121,7 +69,7 @@ static int lane_open(struct tcp_conn *c, enum lane lane, int fd, enum handshake 
 {
 	struct tcp_xport *x = tcp_of(c);
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-		.data.u64 = (uint64_t)c->slot << 8 | lane};
+		.data.u64 = (uint64_t)c->base.slot << 8 | lane};
 	int rc = 0;
 
 	c->lanes[lane].fd = fd;
@@ -168,14 +116,6 @@ static int dial_lane(struct tcp_conn *c, enum lane lane)
 	return rc ? rc : lane_open(c, lane, fd, HS_CONNECT);
 }
 
-static void take_nonces(struct tcp_conn *c)
-{
-	struct tcp_net *net = tcp_of(c)->net;
-	uint64_t n = atomic_fetch_add(&net->nonces, N_CHANNELS) + 1;
-
-	c->nonce = n << 32 | (uint64_t)net->tag << 16 | c->slot;
-}
-
 /* Off the table, closed; the memory lives until nobody up the stack has a pointer to it. */
 static void conn_put(struct tcp_conn *c)
 {
@@ -184,16 +124,16 @@ static void conn_put(struct tcp_conn *c)
 	for (unsigned i = 0; i < N_LANES; i++)
 		if (c->lanes[i].fd >= 0)
 			close(c->lanes[i].fd);
-	OPENSSL_cleanse(c->key, sizeof(c->key));
-	x->conns[c->slot] = NULL;
-	set_count(x, x->n_conns - 1);
+	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
+	x->conns[c->base.slot] = NULL;
+	set_count(x, x->base.n_conns - 1);
 	TAILQ_INSERT_TAIL(&x->gone, c, gone);
 }
 
 /* Give up one whose connection did not begin. */
 static void conn_discard(struct tcp_conn *c)
 {
-	set_state(c, TCP_GONE, "did not begin");
+	peer_conn_set_state(&c->base, CONN_GONE, "did not begin");
 	conn_put(c);
 }
 
@@ -212,39 +152,30 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	rc = addr_number(&a, &ss, &len);
 	if (rc)
 		return rc;
-	c = conn_new(x, TCP_CONNECTING);
+	c = conn_new(x, CONN_CONNECTING);
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has no room for a connection to %s; it has %u",
-			x->thread, addr, x->n_conns);
+			x->base.thread, addr, x->base.n_conns);
 		return -EMFILE;
 	}
 	c->addr = ss;
 	c->addr_len = len;
-	c->pub.user = user;
-	c->pub.peer_id = peer_id;
-	c->pub.peer_instance = peer_instance;
-	c->is_told = true;
-	c->peer_thread = thread;
-	memcpy(c->key, key, sizeof(c->key));
-	take_nonces(c);
+	peer_conn_set_peer(&c->base, thread, peer_id, peer_instance, key, user);
+	c->base.nonce = net_new_nonce(&x->net->base, c->base.slot);
 	rc = dial_lane(c, LANE_MESSAGES);
 	if (rc) {
 		conn_discard(c);
 		return rc;
 	}
-	*ret_conn = &c->pub;
+	*ret_conn = &c->base.pub;
 	return 0;
 }
 
 static int send_proof(struct tcp_conn *c, enum lane lane, const struct tcp_guest *g)
 {
-	struct tcp_net *net = tcp_of(c)->net;
-	struct proof p = {.instance = net->cfg.my_instance,
-		.peer_id = atomic_load(&net->my_id),
-		.credits = TICKET_NO_CREDITS};
 	uint8_t sealed[PROOF_BYTES];
 
-	proof_seal(&p, g->ticket.nonce, g->key, sealed);
+	net_seal_proof(&tcp_of(c)->net->base, &g->ticket, g->key, TICKET_NO_CREDITS, 0, sealed);
 	/* The first bytes on this socket: there is room. */
 	return send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) ==
 			       sizeof(sealed)
@@ -259,7 +190,7 @@ static void accept_lane(struct tcp_conn *c, enum lane lane, const struct tcp_gue
 	if (!rc)
 		rc = send_proof(c, lane, g);
 	if (rc)
-		doom(c, "cannot accept: %s", strerror(-rc));
+		peer_conn_doom(&c->base, "cannot accept: %s", strerror(-rc));
 }
 
 /* The connection whose second channel this is. */
@@ -268,9 +199,7 @@ static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		struct tcp_conn *c = x->conns[i];
 
-		if (c && c->state == TCP_ACCEPTING && c->lanes[LANE_BULK].fd < 0 &&
-			c->pub.peer_id == t->peer_id && c->pub.peer_instance == t->instance &&
-			ticket_channel_nonce(c->nonce, CHANNEL_OF_ACCEPTING) == t->nonce)
+		if (c && c->lanes[LANE_BULK].fd < 0 && peer_conn_is_second(&c->base, t))
 			return c;
 	}
 	return NULL;
@@ -279,7 +208,7 @@ static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 void tcp_accept(struct tcp_xport *x, const struct tcp_guest *g)
 {
 	bool is_first = g->ticket.channel == CHANNEL_OF_CONNECTING;
-	struct tcp_conn *c = is_first ? conn_new(x, TCP_ACCEPTING) : find_first(x, &g->ticket);
+	struct tcp_conn *c = is_first ? conn_new(x, CONN_ACCEPTING) : find_first(x, &g->ticket);
 
 	if (!c) {
 		log_rated(LOG_WARN, "refused a connection of peer=%u: %s", g->ticket.peer_id,
@@ -288,9 +217,9 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_guest *g)
 		return;
 	}
 	if (is_first) {
-		c->pub.peer_id = g->ticket.peer_id;
-		c->pub.peer_instance = g->ticket.instance;
-		c->nonce = g->ticket.nonce;
+		c->base.pub.peer_id = g->ticket.peer_id;
+		c->base.pub.peer_instance = g->ticket.instance;
+		c->base.nonce = g->ticket.nonce;
 	}
 	accept_lane(c, is_first ? LANE_MESSAGES : LANE_BULK, g);
 }
@@ -299,12 +228,9 @@ static void go_up(struct tcp_conn *c)
 {
 	struct tcp_xport *x = tcp_of(c);
 
-	set_state(c, TCP_UP, "handshake done");
-	c->is_told = true;
-	c->silence.rx_ns = x->now_ns;
-	if (x->net->cfg.ping_ms)
-		due_at(x, x->now_ns + x->net->cfg.ping_ms * NS_PER_MS);
-	x->pub.ev->up(x->pub.ctx, &c->pub, c->pub.peer_id, c->pub.peer_instance);
+	peer_conn_come_up(&c->base);
+	x->base.pub.ev->up(
+		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
 void tcp_come_up(struct tcp_conn *c)
@@ -319,20 +245,13 @@ void tcp_come_up(struct tcp_conn *c)
 
 static void send_ticket(struct tcp_conn *c, enum lane lane)
 {
-	struct tcp_net *net = tcp_of(c)->net;
-	enum channel channel = (enum channel)lane;
-	struct ticket t = {.thread = c->peer_thread,
-		.channel = (uint16_t)channel,
-		.peer_id = atomic_load(&net->my_id),
-		.credits = TICKET_NO_CREDITS,
-		.instance = net->cfg.my_instance,
-		.nonce = ticket_channel_nonce(c->nonce, channel)};
 	uint8_t sealed[TICKET_BYTES];
 
-	ticket_seal(&t, c->key, sealed);
+	net_seal_ticket(
+		&tcp_of(c)->net->base, &c->base, (enum channel)lane, TICKET_NO_CREDITS, sealed);
 	if (send(c->lanes[lane].fd, sealed, sizeof(sealed), MSG_DONTWAIT | MSG_NOSIGNAL) !=
 		sizeof(sealed))
-		doom(c, "cannot send the ticket: %s", strerror(errno));
+		peer_conn_doom(&c->base, "cannot send the ticket: %s", strerror(errno));
 	c->lanes[lane].hs = HS_PROOF;
 }
 
@@ -344,7 +263,7 @@ static void on_connected(struct tcp_conn *c, enum lane lane)
 	if (getsockopt(c->lanes[lane].fd, SOL_SOCKET, SO_ERROR, &err, &len))
 		err = errno;
 	if (err)
-		doom(c, "cannot connect: %s", strerror(err));
+		peer_conn_doom(&c->base, "cannot connect: %s", strerror(err));
 	else
 		send_ticket(c, lane);
 }
@@ -355,9 +274,9 @@ static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 	const char *why = ticket_refusal(l->hs_buf, l->n_hs);
 
 	if (why)
-		doom(c, "%s", why);
+		peer_conn_doom(&c->base, "%s", why);
 	else
-		doom(c, "no proof from the peer: %s",
+		peer_conn_doom(&c->base, "no proof from the peer: %s",
 			err ? strerror(err) : "it closed the connection");
 }
 
@@ -365,25 +284,24 @@ static void on_proof(struct tcp_conn *c, enum lane lane)
 {
 	const struct wire_msg hello = {.type = WIRE_PING};
 	struct tcp_lane *l = &c->lanes[lane];
-	uint64_t nonce = ticket_channel_nonce(c->nonce, (enum channel)lane);
 	struct proof p;
-	int rc = proof_open(l->hs_buf, sizeof(l->hs_buf), nonce, c->key, &p);
+	int rc = peer_conn_check_proof(
+		&c->base, (enum channel)lane, l->hs_buf, sizeof(l->hs_buf), &p);
 
-	if (!rc && (p.instance != c->pub.peer_instance || p.peer_id != c->pub.peer_id))
-		rc = BPS_EAUTH;
 	if (rc) {
-		net_count(&tcp_of(c)->count.protocol_errors, 1);
-		doom(c, "the peer could not prove who it is: %s", err_str(rc));
+		net_count(&tcp_of(c)->shared.count.protocol_errors, 1);
+		peer_conn_doom(&c->base, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
 	l->hs = HS_DONE;
 	if (lane == LANE_MESSAGES) {
 		rc = dial_lane(c, LANE_BULK);
 		if (rc)
-			doom(c, "cannot open the second channel: %s", strerror(-rc));
+			peer_conn_doom(
+				&c->base, "cannot open the second channel: %s", strerror(-rc));
 		return;
 	}
-	OPENSSL_cleanse(c->key, sizeof(c->key));
+	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	/* Before anything of the owner's: it is what makes the accepting side come up. */
 	tcp_put(c, &hello, 0);
 	go_up(c);
@@ -396,7 +314,7 @@ void tcp_handshake(struct tcp_conn *c, enum lane lane)
 
 	if (l->hs == HS_CONNECT && l->can_send)
 		on_connected(c, lane);
-	if (l->hs != HS_PROOF || !l->can_recv || c->state != TCP_CONNECTING)
+	if (l->hs != HS_PROOF || !l->can_recv || c->base.state != CONN_CONNECTING)
 		return;
 	/* A word, and the end right behind it, are one event. */
 	while (l->n_hs < sizeof(l->hs_buf)) {
@@ -411,7 +329,7 @@ void tcp_handshake(struct tcp_conn *c, enum lane lane)
 			on_refused(c, l, n < 0 ? errno : 0);
 			return;
 		}
-		tcp_heard(c);
+		peer_conn_heard(&c->base);
 		l->n_hs += (unsigned)n;
 	}
 	on_proof(c, lane);
@@ -421,37 +339,32 @@ void tcp_handshake(struct tcp_conn *c, enum lane lane)
 
 void tcp_protocol_error(struct tcp_conn *c, const char *what)
 {
-	net_count(&tcp_of(c)->count.protocol_errors, 1);
-	log_rated(LOG_AS(LOG_WARN, PEER_BROKEN),
-		"peer %u broke the protocol, closing its connection: %s", c->pub.peer_id, what);
-	doom(c, "protocol: %s", what);
+	net_count(&tcp_of(c)->shared.count.protocol_errors, 1);
+	peer_conn_broke_protocol(&c->base, what);
 }
 
 void tcp_lost(struct tcp_conn *c, int err)
 {
 	if (err)
-		doom(c, "connection lost: %s", strerror(err));
+		peer_conn_doom(&c->base, "connection lost: %s", strerror(err));
 	else
-		doom(c, "closed by the peer");
+		peer_conn_doom(&c->base, "closed by the peer");
 }
 
 void tcp_down(struct tcp_conn *c, const char *why)
 {
 	struct tcp_xport *x = tcp_of(c);
-	char text[sizeof(c->why)];
 
-	if (c->state == TCP_GONE)
+	if (c->base.state == CONN_GONE)
 		return; /* closed again from a callback of its close */
-	/* It may be c's own. */
-	snprintf(text, sizeof(text), "%s", why);
 	if (c->is_busy)
 		TAILQ_REMOVE(&x->busy, c, link);
 	c->is_busy = false;
-	set_state(c, TCP_GONE, text);
+	peer_conn_set_state(&c->base, CONN_GONE, why);
 	conn_put(c); /* its sockets are closed: nothing is received any more */
 	tcp_cancel_reads(c);
-	if (c->is_told)
-		x->pub.ev->down(x->pub.ctx, &c->pub, text);
+	if (c->base.is_told)
+		x->base.pub.ev->down(x->base.pub.ctx, &c->base.pub, why);
 }
 
 void tcp_free_gone(struct tcp_xport *x)
@@ -468,41 +381,13 @@ void tcp_free_gone(struct tcp_xport *x)
 
 /* ---- time ---- */
 
-static uint64_t tick_up(struct tcp_conn *c, const struct net_config *cfg, uint64_t now_ns)
-{
-	uint64_t at_ns;
-
-	switch (net_silence_due(&c->silence, cfg->ping_ms, cfg->dead_ms, now_ns, &at_ns)) {
-	case NET_DUE_NOTHING:
-		break;
-	case NET_DUE_PING:
-		c->has_ping = true;
-		tcp_touch(c);
-		break;
-	case NET_DUE_END:
-		doom(c, "no sign of life for %lu ms",
-			(unsigned long)((now_ns - c->silence.rx_ns) / NS_PER_MS));
-		break;
-	}
-	return at_ns;
-}
-
-static uint64_t tick_one(struct tcp_conn *c, const struct net_config *cfg, uint64_t now_ns)
-{
-	if (c->state == TCP_UP)
-		return tick_up(c, cfg, now_ns);
-	if (c->state == TCP_DOOMED)
-		return UINT64_MAX;
-	if (now_ns < c->deadline_ns)
-		return c->deadline_ns;
-	doom(c, "no connection within %u ms", cfg->connect_timeout_ms);
-	return UINT64_MAX;
-}
-
 void tcp_tick(struct tcp_xport *x)
 {
-	x->next_deadline_ns = UINT64_MAX;
-	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
-		if (x->conns[i])
-			due_at(x, tick_one(x->conns[i], &x->net->cfg, x->now_ns));
+	x->base.next_deadline_ns = UINT64_MAX;
+	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
+		if (!x->conns[i] || !peer_conn_tick(&x->conns[i]->base))
+			continue;
+		x->conns[i]->has_ping = true;
+		tcp_touch(x->conns[i]);
+	}
 }

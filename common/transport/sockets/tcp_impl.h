@@ -9,8 +9,8 @@
  *   tcp_in.c    its socket for bytes: those that come
  *   tcp_out.c   those that go
  *
- *   FREE --connect--> CONNECTING --proofs checked-> UP --error--> DOOMED --same poll--> GONE (freed at the next)
- *   FREE --ticket---> ACCEPTING --first message---> UP            (xport_close goes straight to GONE)
+ * Its states are those of peer_conn.h; a doomed connection ends in the same poll, and the memory of
+ * one that is gone is freed at the next.
  *
  * A connection has two sockets. Messages and requests to read go over the first (LANE_MESSAGES),
  * bytes over the second (LANE_BULK): so nothing small waits behind megabytes, not even for the
@@ -39,7 +39,7 @@
 #include "common/base/clock.h"
 #include "common/transport/sockets/congestion.h"
 #include "common/base/error.h"
-#include "common/transport/net_impl.h"
+#include "common/transport/net_shared.h"
 #include "common/transport/read_window.h"
 #include "common/transport/sockets/recv_window.h"
 #include "common/transport/sockets/tcp.h"
@@ -139,8 +139,6 @@ struct tcp_seg {
 	size_t bytes;
 };
 
-enum tcp_state { TCP_CONNECTING, TCP_ACCEPTING, TCP_UP, TCP_DOOMED, TCP_GONE };
-
 /* What comes before the first frame on a socket. */
 enum handshake { HS_CONNECT, HS_PROOF, HS_DONE };
 
@@ -155,10 +153,7 @@ struct tcp_lane {
 };
 
 struct tcp_conn {
-	struct xconn pub; /* first */
-	enum tcp_state state;
-	uint16_t slot;
-	bool is_told; /* the owner knows it: connected by him, or up was called */
+	struct peer_conn base; /* first */
 	bool is_busy, has_want, has_ping, has_pong;
 	struct tcp_lane lanes[N_LANES];
 	TAILQ_ENTRY(tcp_conn) link; /* on x->busy */
@@ -194,14 +189,8 @@ struct tcp_conn {
 	uint32_t reads_used; /* bit per element of reads */
 	struct tcp_read reads[READS_MAX];
 
-	uint64_t deadline_ns; /* of the handshake */
-	struct net_silence silence;
-	uint64_t nonce; /* of the first channel's ticket */
 	struct sockaddr_storage addr;
 	socklen_t addr_len;
-	uint16_t peer_thread;
-	uint8_t key[TICKET_KEY_BYTES]; /* until both proofs are checked */
-	char why[192];
 };
 TAILQ_HEAD(tcp_conn_list, tcp_conn);
 
@@ -211,37 +200,22 @@ struct tcp_guest {
 	struct ticket ticket;
 	uint8_t key[TICKET_KEY_BYTES];
 };
-/* From the connection thread to a data thread. n is read without the lock: a late look only delays,
- * and the wake-up comes by the eventfd. */
-struct tcp_queue {
-	pthread_mutex_t lock;
-	atomic_uint n;
-	unsigned head;
-	int wake_fd;
-	struct tcp_guest guests[TCP_QUEUE_MAX];
-};
-
 struct tcp_xport {
-	struct xport pub; /* first */
+	struct peer_xport base; /* first */
+	struct net_thread shared;
 	struct tcp_net *net;
-	unsigned thread;
 	int epoll_fd;
-	uint64_t now_ns, next_deadline_ns;
 	uint64_t turn; /* polls so far */
 
 	struct recv_window window; /* of all its LANE_BULKs */
 	size_t unmeasured;
 
 	struct tcp_conn_list busy, gone;
-	uint32_t n_conns;
 	struct tcp_conn *conns[TCP_CONNS_MAX];
 
 	uint16_t seg_next;
 	struct tcp_seg segs[TCP_SEGS_MAX];
-	struct net_counters count;
-	struct tcp_queue queue;
-	uint8_t nowhere[64 << 10];  /* what is thrown away */
-	LIST_ENTRY(tcp_xport) link; /* under net->lock */
+	uint8_t nowhere[64 << 10]; /* what is thrown away */
 };
 
 /* A connection that has shown no ticket yet. */
@@ -257,26 +231,14 @@ struct door {
 	int listen_fd, epoll_fd, stop_fd;
 	bool has_thread;
 	pthread_t thread;
-	struct replay replay;
 	struct stranger strangers[TCP_STRANGERS];
 };
 
 struct tcp_net {
-	struct net pub; /* first */
-	struct net_config cfg;
-	net_key_fn key_fn;
-	void *key_ctx;
-	uint16_t port;
-	_Atomic uint32_t my_id, nonces;
-	uint16_t tag; /* random, in our tickets */
+	struct net base; /* first */
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
 	char congestion[CONGESTION_NAME_MAX + 1]; /* of data sockets; empty: the system's */
-
-	pthread_mutex_t lock; /* xports, past */
-	LIST_HEAD(tcp_xport_list, tcp_xport) xports;
-	struct net_stats past; /* of freed data threads */
-	_Atomic uint64_t refused, silent;
 	struct door door;
 };
 
@@ -287,10 +249,10 @@ static inline size_t tcp_tx_room(const struct tcp_conn *c)
 
 static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 {
-	return (struct tcp_xport *)c->pub.x;
+	return (struct tcp_xport *)c->base.pub.x;
 }
 
-/* x->pub.ahead_bytes, and as many unsent in the kernel: enough to keep the link busy until we are
+/* x->base.pub.ahead_bytes, and as many unsent in the kernel: enough to keep the link busy until we are
  * woken. What is offered meanwhile may be more urgent, and connections get out of step by as much;
  * where round trips are short (recv_window.h) both pass soon, and several go with one call. */
 #define TCP_AHEAD_SLOW (64 << 10)
@@ -301,8 +263,6 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 int door_open(struct tcp_net *net, struct err_text *err);
 /* Stop and close; also after a door_open that failed. */
 void door_close(struct tcp_net *net);
-/* The data thread's side: the next socket; false: none. */
-bool tcp_queue_pop(struct tcp_queue *q, struct tcp_guest *ret);
 /* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
 void tcp_turn_away(int fd, const char *word);
 /* Options of every data socket. Errors: -errno. */
@@ -325,9 +285,8 @@ void tcp_protocol_error(struct tcp_conn *c, const char *what);
 void tcp_lost(struct tcp_conn *c, int err);
 /* Take down at once: read_done of all reads, down. */
 void tcp_down(struct tcp_conn *c, const char *why);
+/* Pings and deadlines of all. */
 void tcp_tick(struct tcp_xport *x);
-/* Something was received. */
-void tcp_heard(struct tcp_conn *c);
 /* Memory of connections that went down since the last poll. */
 void tcp_free_gone(struct tcp_xport *x);
 

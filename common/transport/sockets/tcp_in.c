@@ -39,7 +39,7 @@ static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
 	if (tcp_put_read(c, r->segment, r->offset + rd->issued, len))
 		return false;
 	*piece_at(c, c->n_pieces) = (struct piece){
-		.rd = rd, .at = rd->issued, .len = len, .asked_ns = tcp_of(c)->now_ns};
+		.rd = rd, .at = rd->issued, .len = len, .asked_ns = tcp_of(c)->base.now_ns};
 	c->n_pieces++;
 	c->read_window.bytes += len;
 	rd->issued += len;
@@ -105,7 +105,7 @@ int tcp_read(struct xport_read *r)
 
 	if (rc < 0)
 		return rc;
-	if (c->state != TCP_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (!r->len || r->segment >= TCP_SEGS_MAX || r->offset > UINT64_MAX - r->len)
 		return BPS_EPROTO;
@@ -135,12 +135,12 @@ int tcp_read(struct xport_read *r)
 
 static void read_end(struct tcp_conn *c, struct tcp_read *rd, int status)
 {
-	const struct xport *x = c->pub.x;
+	const struct xport *x = c->base.pub.x;
 
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
 	if (!status)
-		net_count(&tcp_of(c)->count.reads, 1);
+		net_count(&tcp_of(c)->shared.count.reads, 1);
 	rd->r->has_crc = true;
 	rd->r->crc = rd->crc;
 	x->ev->read_done(x->ctx, rd->r, status);
@@ -261,7 +261,8 @@ static void answer_end(struct tcp_conn *c, uint32_t len)
 
 	c->piece_first = (c->piece_first + 1) % TCP_PIECES;
 	c->n_pieces--;
-	read_window_arrived(&c->read_window, len, tcp_of(c)->now_ns - p.asked_ns, c->n_queued > 0);
+	read_window_arrived(
+		&c->read_window, len, tcp_of(c)->base.now_ns - p.asked_ns, c->n_queued > 0);
 	if (c->n_queued)
 		tcp_touch(c);
 	rd->done += len;
@@ -279,7 +280,7 @@ static void eager_end(struct tcp_conn *c, const struct arrival *in)
 	if (in->rd)
 		read_end(c, in->rd, in->rd->status);
 	else
-		net_count(&tcp_of(c)->count.discarded_bytes, in->len);
+		net_count(&tcp_of(c)->shared.count.discarded_bytes, in->len);
 }
 
 /* All of it is here, with its trailer. */
@@ -293,7 +294,7 @@ static void arrival_end(struct tcp_conn *c)
 		tcp_protocol_error(c, "a trailer of something else");
 		return;
 	}
-	net_count(&tcp_of(c)->count.rx_bytes, in.len);
+	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);
 	if (in.rd && t->status)
 		in.rd->status = BPS_ENOTFOUND;
 	c->in = (struct arrival){0}; /* first: the ends below call back */
@@ -406,7 +407,7 @@ static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 /* n bytes more are where the plan said. */
 static void take(struct tcp_conn *c, const struct plan *p, size_t n)
 {
-	for (unsigned i = 0; n && c->state == TCP_UP; i++) {
+	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
 		size_t len = min_size(n, p->iov[i].iov_len);
 
 		if (take_part(c, p->iov[i].iov_base, len) != len) {
@@ -476,7 +477,7 @@ static int lock_room(int fd, bool is_locked)
 static int set_sending(const struct tcp_xport *x, int fd)
 {
 	uint64_t most = UINT64_MAX - 1; /* bytes in a second: what the congestion control says */
-	int ahead = (int)x->pub.ahead_bytes;
+	int ahead = (int)x->base.pub.ahead_bytes;
 
 	if (x->window.is_paced &&
 		setsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &most, sizeof(most)))
@@ -509,7 +510,7 @@ void tcp_set_windows(struct tcp_xport *x)
 {
 	int rc = 0;
 
-	x->pub.ahead_bytes = x->window.is_quick ? TCP_AHEAD : TCP_AHEAD_SLOW;
+	x->base.pub.ahead_bytes = x->window.is_quick ? TCP_AHEAD : TCP_AHEAD_SLOW;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++) {
 		int fd = x->conns[i] ? x->conns[i]->lanes[LANE_BULK].fd : -1;
 
@@ -528,9 +529,9 @@ static bool judge(struct tcp_conn *c, uint32_t rtt_us)
 {
 	struct tcp_xport *x = tcp_of(c);
 
-	if (recv_rtt_measured(&c->rtt, rtt_us, x->now_ns))
+	if (recv_rtt_measured(&c->rtt, rtt_us, x->base.now_ns))
 		return recv_window_measured(&x->window, rtt_us);
-	return recv_window_bounded(&x->window, rtt_us, x->now_ns);
+	return recv_window_bounded(&x->window, rtt_us, x->base.now_ns);
 }
 
 /* n bytes were received. */
@@ -540,7 +541,7 @@ static void measure(struct tcp_conn *c, size_t n)
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
-	recv_rtt_heard(&c->rtt, x->now_ns);
+	recv_rtt_heard(&c->rtt, x->base.now_ns);
 	c->unclamped += n;
 	if (c->unclamped >= MEASURE_BYTES) {
 		/* The kernel forgets it when it learns how much room segments take. */
@@ -582,9 +583,9 @@ void tcp_take_bulk(struct tcp_conn *c)
 			set_lowat(c);
 		return;
 	}
-	tcp_heard(c);
+	peer_conn_heard(&c->base);
 	take(c, &p, (size_t)n);
-	if (c->state != TCP_UP)
+	if (c->base.state != CONN_UP)
 		return;
 	measure(c, (size_t)n);
 	if (l->is_ended || (size_t)n == p.bytes)

@@ -12,7 +12,6 @@
 #include <openssl/crypto.h>
 
 #include "common/base/addr.h"
-#include "common/base/failpoint.h"
 #include "common/base/log.h"
 
 #define LISTEN_BACKLOG 1024
@@ -53,99 +52,29 @@ void tcp_turn_away(int fd, const char *word)
 	close(fd);
 }
 
-static bool queue_push(struct tcp_queue *q, const struct tcp_guest *g)
-{
-	uint64_t one = 1;
-	unsigned n;
-	bool ok;
-
-	pthread_mutex_lock(&q->lock);
-	n = atomic_load_explicit(&q->n, memory_order_relaxed);
-	ok = n < TCP_QUEUE_MAX;
-	if (ok) {
-		q->guests[(q->head + n) % TCP_QUEUE_MAX] = *g;
-		atomic_store_explicit(&q->n, n + 1, memory_order_relaxed);
-	}
-	pthread_mutex_unlock(&q->lock);
-	/* A full eventfd counter is a pending wake-up too. */
-	if (ok && write(q->wake_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-		log_error("cannot wake a data thread: %s", strerror(errno));
-	return ok;
-}
-
-bool tcp_queue_pop(struct tcp_queue *q, struct tcp_guest *ret)
-{
-	unsigned n;
-
-	pthread_mutex_lock(&q->lock);
-	n = atomic_load_explicit(&q->n, memory_order_relaxed);
-	if (n) {
-		*ret = q->guests[q->head];
-		OPENSSL_cleanse(q->guests[q->head].key, TICKET_KEY_BYTES);
-		q->head = (q->head + 1) % TCP_QUEUE_MAX;
-		atomic_store_explicit(&q->n, n - 1, memory_order_relaxed);
-	}
-	pthread_mutex_unlock(&q->lock);
-	return n;
-}
-
-static const char other_version[] = "another version of the data protocol";
-
-/* Why not, or NULL: then guest has the pair's key. */
-static const char *check_ticket(
-	struct tcp_net *net, const uint8_t ticket[TICKET_BYTES], struct tcp_guest *g)
-{
-	int rc = ticket_parse(ticket, TICKET_BYTES, &g->ticket);
-
-	if (rc)
-		return rc == BPS_EVERSION ? other_version : "malformed ticket";
-	if (g->ticket.channel >= N_CHANNELS)
-		return "ticket of the same-host path";
-	if (net->key_fn(net->key_ctx, g->ticket.peer_id, g->ticket.instance, g->key))
-		return "unknown or replaced instance";
-	if (ticket_verify(ticket, g->key))
-		return "wrong key";
-	/* Any number of others may have begun before the second channel of a connection, so its
-	 * count is not held against the window: it is good for that one connection, once
-	 * (tcp_accept). */
-	if (g->ticket.channel == CHANNEL_OF_CONNECTING &&
-		replay_check(&net->door.replay, &g->ticket))
-		return "replayed ticket";
-	return FAILPOINT(NET_ACCEPT) ? "a failpoint says so" : NULL;
-}
-
 /* To the data thread, which may go away only while nobody holds the lock. */
 static const char *hand_over(struct tcp_net *net, const struct tcp_guest *g)
 {
-	const char *word = REFUSED_TICKET;
-	struct tcp_xport *x;
+	struct net_thread *t;
+	bool ok;
 
-	pthread_mutex_lock(&net->lock);
-	LIST_FOREACH (x, &net->xports, link)
-		if (x->thread == g->ticket.thread)
-			break;
-	if (x)
-		word = queue_push(&x->queue, g) ? NULL : REFUSED_BUSY;
-	pthread_mutex_unlock(&net->lock);
-	return word;
+	pthread_mutex_lock(&net->base.lock);
+	t = net_find_thread(&net->base, g->ticket.thread);
+	ok = t && handover_queue_push(&t->queue, g, TCP_QUEUE_MAX);
+	pthread_mutex_unlock(&net->base.lock);
+	return ok ? NULL : t ? REFUSED_BUSY : REFUSED_TICKET;
 }
 
 static void decide(struct tcp_net *net, const struct stranger *s)
 {
 	struct tcp_guest g = {.fd = s->fd};
-	const char *why = check_ticket(net, s->ticket, &g),
-		   *word = why == other_version ? REFUSED_VERSION : REFUSED_TICKET;
+	const char *why = net_check_ticket(&net->base, s->ticket, TICKET_BYTES, &g.ticket, g.key);
+	const char *word = why ? net_refuse(&net->base, &g.ticket, why) : hand_over(net, &g);
 
-	if (!why) {
-		word = hand_over(net, &g);
-		why = word ? "no such data thread, or it is behind" : NULL;
-	}
-	if (why) {
-		atomic_fetch_add_explicit(&net->refused, 1, memory_order_relaxed);
-		log_rated(LOG_WARN, "connect refused: %s peer=%u instance=%016lx", why,
-			g.ticket.peer_id, (unsigned long)g.ticket.instance);
+	if (word && !why)
+		net_refuse(&net->base, &g.ticket, "no such data thread, or it is behind");
+	if (word)
 		tcp_turn_away(s->fd, word);
-	}
 	OPENSSL_cleanse(&g, sizeof(g));
 }
 
@@ -158,9 +87,9 @@ static void show_out(struct tcp_net *net, struct stranger *s)
 {
 	close(s->fd);
 	forget(s);
-	atomic_fetch_add_explicit(&net->silent, 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
 	log_rated(LOG_WARN, "strangers on the data port showed no ticket, closed: count=%lu",
-		(unsigned long)atomic_load_explicit(&net->silent, memory_order_relaxed));
+		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
 /* Some of the ticket is here, or the end. */
@@ -303,7 +232,7 @@ static int listen_on(struct tcp_net *net)
 	if (!rc && getsockname(fd, (struct sockaddr *)&ss, &len))
 		rc = -errno;
 	if (!rc)
-		net->port = sockaddr_port((struct sockaddr *)&ss);
+		net->base.port = sockaddr_port((struct sockaddr *)&ss);
 	return rc;
 }
 
@@ -314,7 +243,8 @@ int door_open(struct tcp_net *net, struct err_text *err)
 
 	if (rc)
 		return err_set(err, rc, "cannot listen for data on %s port %u: %s%s",
-			net->cfg.bind_addr, net->cfg.port, strerror(-rc), addr_bind_hint(rc));
+			net->base.cfg.bind_addr, net->base.cfg.port, strerror(-rc),
+			addr_bind_hint(rc));
 	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	d->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = d->epoll_fd < 0 || d->stop_fd < 0 ? -errno : watch(d, d->listen_fd, THE_LISTENER);

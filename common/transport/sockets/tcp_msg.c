@@ -35,7 +35,7 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	wire_encode(&out, c->tx + c->tx_tail + sizeof(f));
 	c->tx_tail += (uint32_t)(sizeof(f) + size);
-	net_count(&tcp_of(c)->count.messages_out, 1);
+	net_count(&tcp_of(c)->shared.count.messages_out, 1);
 	tcp_touch(c);
 	return 0;
 }
@@ -62,7 +62,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	int rc;
 
 	FAILPOINT(NET_SEND);
-	if (c->state != TCP_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	rc = tcp_put(c, m, TCP_TX_RESERVE);
 	if (rc == -EAGAIN)
@@ -75,7 +75,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 /* An offer, without its bytes. */
 static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
 {
-	int rc = tcp_send(&c->pub, m);
+	int rc = tcp_send(&c->base.pub, m);
 
 	if (!rc)
 		unasked_held_back(&c->unasked, m->segment, m->offset);
@@ -91,7 +91,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 		.offset = htole64(m->offset)};
 
 	assert(m->segment < TCP_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
-	if (c->state != TCP_UP)
+	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (!unasked_may_go(&c->unasked))
 		return send_alone(c, m);
@@ -129,7 +129,7 @@ void tcp_flush(struct tcp_conn *c)
 		if (n < 0)
 			return;
 		c->tx_head += (uint32_t)n;
-		net_count(&tcp_of(c)->count.tx_bytes, (uint64_t)n);
+		net_count(&tcp_of(c)->shared.count.tx_bytes, (uint64_t)n);
 	}
 	if (c->tx_head == c->tx_tail)
 		c->tx_head = c->tx_tail = 0;
@@ -141,7 +141,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 {
 	struct tcp_xport *x = tcp_of(c);
 
-	net_count(&x->count.messages_in, 1);
+	net_count(&x->shared.count.messages_in, 1);
 	switch (m->type) {
 	case WIRE_PONG:
 		return;
@@ -155,7 +155,7 @@ static void message(struct tcp_conn *c, const struct wire_msg *m)
 		tcp_protocol_error(c, "a message of another transport");
 		return;
 	default:
-		x->pub.ev->message(x->pub.ctx, &c->pub, m);
+		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
 	}
 }
 
@@ -191,9 +191,9 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 		tcp_protocol_error(c, "a malformed message");
 		return 0;
 	}
-	if (c->state == TCP_ACCEPTING)
+	if (c->base.state == CONN_ACCEPTING)
 		tcp_come_up(c);
-	if (c->state == TCP_UP) {
+	if (c->base.state == CONN_UP) {
 		tcp_offer_heard(c, &m);
 		message(c, &m);
 	}
@@ -215,10 +215,10 @@ void tcp_take_messages(struct tcp_conn *c)
 		return;
 	}
 	l->can_recv = l->is_ended || (size_t)n == room;
-	tcp_heard(c);
-	net_count(&tcp_of(c)->count.rx_bytes, (uint64_t)n);
+	peer_conn_heard(&c->base);
+	net_count(&tcp_of(c)->shared.count.rx_bytes, (uint64_t)n);
 	c->rx_used += (uint32_t)n;
-	while ((c->state == TCP_UP || c->state == TCP_ACCEPTING) &&
+	while ((c->base.state == CONN_UP || c->base.state == CONN_ACCEPTING) &&
 		(n_bytes = take_frame(c, c->rx + at, c->rx_used - at)))
 		at += n_bytes;
 	c->rx_used -= (uint32_t)at;

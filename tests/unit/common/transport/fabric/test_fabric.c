@@ -53,7 +53,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 	ev.fid = &c->ep->fid;
 	ev.data_bytes = PROOF_BYTES;
 	conn_cm_event((struct fabric_xport *)r.client.x, &ev);
-	assert_int_equal(c->state, CONN_DOOMED);
+	assert_int_equal(c->base.state, CONN_DOOMED);
 	fabric_poll(r.client.x, clock_now_ns());
 	assert_int_equal(r.client.n_up, 0);
 	assert_int_equal(r.client.n_down, 1);

@@ -536,11 +536,11 @@ static void strangers_take_nobody_elses_place(void **state)
 		r.server.x->ops->may_sleep(r.server.x);
 		turn(&r.server);
 	}
-	assert_int_equal(((struct shm_xport *)r.server.x)->n_conns, SHM_PER_USER);
+	assert_int_equal(((struct shm_xport *)r.server.x)->base.n_conns, SHM_PER_USER);
 	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
 		close(fds[i]);
 	for (uint64_t end = clock_now_ns() + DEADLINE_MS * MS;
-		((struct shm_xport *)r.server.x)->n_conns && clock_now_ns() < end;)
+		((struct shm_xport *)r.server.x)->base.n_conns && clock_now_ns() < end;)
 		turn(&r.server);
 	assert_int_equal(dial(&r, the_key), 0);
 	drive(&r, &r.client.n_up, 1);

@@ -169,10 +169,10 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
 	/* One more, that only TCP_READS_RESERVE would have room for. */
 	for (unsigned i = 0; i < 4; i++) {
 		uint64_t n_heard =
-			atomic_load(&((struct tcp_xport *)r->server.x)->count.messages_in);
+			atomic_load(&((struct tcp_xport *)r->server.x)->shared.count.messages_in);
 
 		raw_send(p, LANE_MESSAGES, ping, n_ping);
-		RUN(r, atomic_load(&((struct tcp_xport *)r->server.x)->count.messages_in) >
+		RUN(r, atomic_load(&((struct tcp_xport *)r->server.x)->shared.count.messages_in) >
 				n_heard);
 	}
 }
@@ -270,9 +270,9 @@ static void ping_that_found_no_room_is_sent_when_there_is(void **state)
 	c = tcp_conn_of(&r.server);
 	fill_with_pongs(&r, &p);
 	assert_int_equal(r.server.n_down, 0);
-	now_ns = c->silence.rx_ns + 11000 * MS;
+	now_ns = c->base.rx_ns + 11000 * MS;
 	r.server.x->ops->poll(r.server.x, now_ns);
-	assert_true(c->silence.is_pinged);
+	assert_true(c->base.is_pinged);
 	RUN(&r, is_found || (is_found = has_message(&p, buf, &used, WIRE_PING)));
 	raw_close(&p);
 	net_rig_close(&r);

@@ -407,7 +407,8 @@ static void connections_beyond_the_limit_are_refused(void **state)
 	r.server.on_message = echo;
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		assert_int_equal(
-			send_round(&((struct tcp_xport *)r.client.x)->conns[i]->pub, i + 1), 0);
+			send_round(&((struct tcp_xport *)r.client.x)->conns[i]->base.pub, i + 1),
+			0);
 	RUN(&r, r.client.n_messages == TCP_CONNS_MAX);
 	assert_int_equal(r.client.n_down + r.server.n_down, 0);
 	xport_free(second.x);
@@ -514,7 +515,7 @@ static void sockets_that_are_there_and_new_ones_are_paced_when_the_link_is_slow(
 	tcp_set_windows(x);
 	assert_true(pace_of(tcp_conn_of(&r.client)) == UINT64_MAX - 1);
 	assert_int_equal(unsent_of(tcp_conn_of(&r.client)), TCP_AHEAD);
-	assert_int_equal(x->pub.ahead_bytes, TCP_AHEAD);
+	assert_int_equal(x->base.pub.ahead_bytes, TCP_AHEAD);
 	xport_close(r.client.conn, "once more");
 	RUN(&r, r.server.n_down == 1);
 	r.client.n_up = r.server.n_up = 0;

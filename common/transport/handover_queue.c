@@ -1,0 +1,73 @@
+#include "common/transport/handover_queue.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+
+int handover_queue_init(struct handover_queue *q, unsigned max, size_t item_bytes)
+{
+	*q = (struct handover_queue){.max = max, .item_bytes = item_bytes};
+	pthread_mutex_init(&q->lock, NULL);
+	q->items = calloc(max, item_bytes);
+	q->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return q->wake_fd < 0 ? -errno : q->items ? 0 : -ENOMEM;
+}
+
+void handover_queue_fini(struct handover_queue *q)
+{
+	if (q->wake_fd >= 0)
+		close(q->wake_fd);
+	free(q->items);
+	pthread_mutex_destroy(&q->lock);
+}
+
+bool handover_queue_push(struct handover_queue *q, const void *item, unsigned limit)
+{
+	uint64_t one = 1;
+	unsigned n;
+	bool ok;
+
+	pthread_mutex_lock(&q->lock);
+	n = atomic_load_explicit(&q->n, memory_order_relaxed);
+	ok = n < limit;
+	if (ok) {
+		memcpy(q->items + (q->head + n) % q->max * q->item_bytes, item, q->item_bytes);
+		atomic_store_explicit(&q->n, n + 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&q->lock);
+	/* A full eventfd counter is a pending wake-up too. */
+	if (ok && write(q->wake_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
+		log_error("cannot wake a data thread: %s", strerror(errno));
+	return ok;
+}
+
+bool handover_queue_pop(struct handover_queue *q, void *ret_item)
+{
+	unsigned n;
+
+	pthread_mutex_lock(&q->lock);
+	n = atomic_load_explicit(&q->n, memory_order_relaxed);
+	if (n) {
+		char *item = q->items + q->head * q->item_bytes;
+
+		memcpy(ret_item, item, q->item_bytes);
+		explicit_bzero(item, q->item_bytes);
+		q->head = (q->head + 1) % q->max;
+		atomic_store_explicit(&q->n, n - 1, memory_order_relaxed);
+	}
+	pthread_mutex_unlock(&q->lock);
+	return n;
+}
+
+void handover_queue_clear_wake(const struct handover_queue *q)
+{
+	uint64_t count;
+
+	if (read(q->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+		log_rated(LOG_ERROR, "cannot read the wake-up: %s", strerror(errno));
+}
