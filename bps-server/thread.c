@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "common/base/memfd.h"
 #include "common/base/clock.h"
 #include "common/loop/dataloop.h"
 #include "common/base/failpoint.h"
@@ -50,7 +51,7 @@ static int map_private(struct segment *s)
 /* Agents on this host may map it, only to read. */
 static int map_shared(struct segment *s, int *ret_fd)
 {
-	int rc = shm_memfd("bps-sums", s->bytes, ret_fd);
+	int rc = memfd_new("bps-sums", s->bytes, MEMFD_FIXED_SIZE, ret_fd);
 	void *mem;
 
 	if (rc < 0)

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "bps-agent/executor/exec.h"
+#include "common/base/memfd.h"
 #include "common/base/log.h"
 
 #define PAGE 4096u
@@ -135,12 +136,12 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *err)
 {
 	uint64_t bytes = (uint64_t)x->n_slots * GPUSLOT_BYTES;
+	int rc;
 
 	t->page_bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-	t->page_fd = memfd_create("bps-counters", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (t->page_fd < 0 || ftruncate(t->page_fd, (off_t)t->page_bytes) < 0 ||
-		fcntl(t->page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-		return err_set(err, -errno, "cannot make a counter page: %s", strerror(errno));
+	rc = memfd_new("bps-counters", t->page_bytes, MEMFD_FIXED_SIZE | F_SEAL_SEAL, &t->page_fd);
+	if (rc)
+		return err_set(err, rc, "cannot make a counter page: %s", strerror(-rc));
 	t->slots = mmap(NULL, t->page_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, t->page_fd, 0);
 	if (t->slots != MAP_FAILED)
 		return 0;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <numaif.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/memfd.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
 
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)
@@ -35,15 +31,12 @@ int memory_begin(
 
 	if (rc < 0)
 		return err_set(err, rc, "cannot make shared memory: %s", err_str(rc));
-	*m = (struct memory){.bytes = bytes, .more_seals = more_seals};
-	m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-	if (m->fd < 0 && errno == EINVAL) /* before Linux 6.3 */
-		m->fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (m->fd < 0)
-		return err_set(err, -errno, "cannot make shared memory: %s", strerror(errno));
-	if (ftruncate(m->fd, (off_t)bytes) == 0)
-		m->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
-	if (m->mem && m->mem != MAP_FAILED)
+	*m = (struct memory){.bytes = bytes, .more_seals = more_seals, .fd = -1};
+	rc = memfd_new(name, bytes, 0, &m->fd);
+	if (rc)
+		return err_set(err, rc, "cannot make shared memory: %s", strerror(-rc));
+	m->mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
+	if (m->mem != MAP_FAILED)
 		return 0;
 	rc = err_set(
 		err, -errno, "cannot map %zu bytes of shared memory: %s", bytes, strerror(errno));
@@ -81,8 +74,7 @@ int memory_step(struct memory *m, struct err_text *err)
 	m->n_made += n;
 	if (m->n_made < m->bytes)
 		return 1;
-	if (fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | m->more_seals) <
-		0)
+	if (fcntl(m->fd, F_ADD_SEALS, MEMFD_FIXED_SIZE | F_SEAL_SEAL | m->more_seals) < 0)
 		return err_set(err, -errno, "cannot seal shared memory: %s", strerror(errno));
 	return 0;
 }
@@ -216,7 +208,7 @@ static int enlist(struct arena_set *set, struct arena *a, bool is_new, struct er
 int arena_restore(struct arena_set *set, enum arena_kind kind, uint32_t id, uint32_t node, int fd,
 	size_t bytes, uint64_t *kept_used, struct err_text *err)
 {
-	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	const int seals = MEMFD_FIXED_SIZE | F_SEAL_SEAL;
 	struct arena *a = calloc(1, sizeof(*a));
 	struct stat st;
 	int rc = -ENOMEM;

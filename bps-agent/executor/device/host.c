@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bps-agent/executor/device/host_impl.h"
+#include "common/base/memfd.h"
 #include "common/local/local.h"
 
 #define GPUS_ENV     "BPS_DEVICE_HOST_GPUS"
@@ -133,10 +134,9 @@ static int host_alloc(struct device *dev, int gpu, uint64_t bytes, const int *al
 	rc = mem_new(dev, gpu, (bytes + GRAIN - 1) / GRAIN * GRAIN, &m);
 	if (rc < 0)
 		return rc;
-	m->fd = memfd_create("bps-device", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	/* its size never changes, or an access by the other side would be a SIGBUS */
-	if (m->fd < 0 || ftruncate(m->fd, (off_t)m->m.bytes) < 0 ||
-		fcntl(m->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+	rc = memfd_new("bps-device", m->m.bytes, MEMFD_FIXED_SIZE | F_SEAL_SEAL, &m->fd);
+	errno = -rc;
+	if (rc)
 		goto failed;
 	m->map = mmap(NULL, m->m.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, m->fd, 0);
 	if (m->map == MAP_FAILED)

@@ -78,9 +78,4 @@ bool shm_is_here(const struct shm_config *cfg, uint64_t peer_instance, uint16_t 
 /* Take the segment number that another transport of this thread has given: mem as in
  * xport_ops.seg_add. Shared with peers from xport_ops.seg_share on. */
 void shm_seg_set(struct xport *x, uint16_t segment, void *mem, size_t bytes);
-
-/* A sealed memfd of that size without pages yet, for segments to be shared. more_seals: e.g.
- * F_SEAL_FUTURE_WRITE, set by the caller once it has its own mapping.
- * Errors: -errno. */
-int shm_memfd(const char *name, size_t bytes, int *ret_fd);
 #endif

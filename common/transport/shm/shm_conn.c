@@ -15,6 +15,7 @@
 #include <openssl/crypto.h>
 
 #include "common/base/log.h"
+#include "common/base/memfd.h"
 
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room)
@@ -300,7 +301,7 @@ static const char *check_hello(
 /* The rings' memory, with all its pages. Errors: -errno. */
 static int make_area(int *ret_fd, void **ret_area)
 {
-	int fd, rc = shm_memfd("bps-rings", SHM_AREA_BYTES, &fd);
+	int fd, rc = memfd_new("bps-rings", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &fd);
 	void *area;
 
 	if (rc < 0)

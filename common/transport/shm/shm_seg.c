@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <linux/memfd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,30 +11,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define NEEDED_SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#include "common/base/memfd.h"
+
 /* Of one segment: address space is all that a peer can take from us. */
 #define SEGMENT_MAX (UINT64_C(1) << 40)
-
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
-
-int shm_memfd(const char *name, size_t bytes, int *ret_fd)
-{
-	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL), rc;
-
-	if (fd < 0 && errno == EINVAL) /* before Linux 6.3 */
-		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0)
-		return -errno;
-	if (ftruncate(fd, (off_t)bytes) < 0 || fcntl(fd, F_ADD_SEALS, NEEDED_SEALS) < 0) {
-		rc = -errno;
-		close(fd);
-		return rc;
-	}
-	*ret_fd = fd;
-	return 0;
-}
 
 void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
 {
@@ -45,7 +24,7 @@ void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
 	struct stat st;
 
 	/* Huge pages of a memfd may be missing although it is sealed. */
-	if (seals >= 0 && (seals & NEEDED_SEALS) == NEEDED_SEALS && fstat(fd, &st) == 0 &&
+	if (seals >= 0 && (seals & MEMFD_FIXED_SIZE) == MEMFD_FIXED_SIZE && fstat(fd, &st) == 0 &&
 		st.st_size >= 0 && (uint64_t)st.st_size >= bytes && fstatfs(fd, &fs) == 0 &&
 		fs.f_type == TMPFS_MAGIC)
 		mem = mmap(NULL, bytes, prot, MAP_SHARED | flags, fd, 0);

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/memfd.h"
 #include "common/transport/shm/shm.h"
 #include "common/transport/shm/shm_impl.h"
 
@@ -143,7 +144,7 @@ static void node_open(struct shm_rig *r, struct shm_node *n, uint32_t ping_ms, u
 	n->is_known = true;
 	if (shm_xport_new(&cfg, is_server ? THREAD : 0, &events, n, &n->x, &err))
 		fail_msg("%s", err.s);
-	assert_int_equal(shm_memfd("test", SEG_BYTES, &fd), 0);
+	assert_int_equal(memfd_new("test", SEG_BYTES, MEMFD_FIXED_SIZE, &fd), 0);
 	n->mem = mmap(NULL, SEG_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	assert_ptr_not_equal(n->mem, MAP_FAILED);
 	assert_int_equal(n->x->ops->seg_add(n->x, n->mem, SEG_BYTES, &n->seg), 0);
@@ -475,7 +476,7 @@ static void server_without_the_key_is_not_believed(void **state)
 	r.client.x->ops->may_sleep(r.client.x);
 	turn(&r.client);
 	assert_int_equal(recv(fd, &hello, sizeof(hello), 0), sizeof(hello));
-	assert_int_equal(shm_memfd("fake", SHM_AREA_BYTES, &area), 0);
+	assert_int_equal(memfd_new("fake", SHM_AREA_BYTES, MEMFD_FIXED_SIZE, &area), 0);
 	assert_int_equal(shm_send_fd(fd, &w, sizeof(w), area), 0);
 	drive(&r, &r.client.n_down, 1);
 	assert_int_equal(r.client.n_up, 0);
@@ -633,7 +634,7 @@ static void two_descriptors_for_a_segment_close_the_connection_and_both(void **s
 
 	(void)state;
 	rig_connect(&r);
-	assert_int_equal(shm_memfd("seg", 65536, &fd), 0);
+	assert_int_equal(memfd_new("seg", 65536, MEMFD_FIXED_SIZE, &fd), 0);
 	before = open_descriptors();
 	send_with_two(((struct shm_conn *)r.client.conn)->sock, &note, sizeof(note), fd);
 	assert_int_equal(shm_put((struct shm_conn *)r.client.conn, &add), 0);
@@ -1019,7 +1020,7 @@ static void memory_smaller_than_announced_closes_the_connection(void **state)
 
 	(void)state;
 	rig_connect(&r);
-	assert_int_equal(shm_memfd("small", 4096, &fd), 0);
+	assert_int_equal(memfd_new("small", 4096, MEMFD_FIXED_SIZE, &fd), 0);
 	assert_int_equal(r.client.x->ops->seg_add(r.client.x, r.client.mem, 65536, &seg), 0);
 	assert_int_equal(r.client.x->ops->seg_share(r.client.x, seg, fd), 0);
 	close(fd);
