@@ -24,7 +24,7 @@
 #include "bps-agent/quota/quota_report.h"
 #include "bps-agent/gpu/topology_report.h"
 #include "common/base/failpoint.h"
-#include "common/base/fds.h"
+#include "common/base/fd_limit.h"
 #include "common/local/local.h"
 #include "common/daemon/fdstore.h"
 #include "common/base/log.h"
@@ -169,7 +169,7 @@ static struct agent_limits limits_of(const struct agent_opts *o)
 	q->of[QUOTA_JOB][QUOTA_TENSORS] = (uint64_t)o->job_tensors;
 	q->of[QUOTA_USER][QUOTA_EXECUTORS] = (uint64_t)o->user_executors;
 	q->of[QUOTA_USER][QUOTA_DESCRIPTORS] =
-		o->user_descriptors ? (uint64_t)o->user_descriptors : fds_limit() / 4;
+		o->user_descriptors ? (uint64_t)o->user_descriptors : fd_limit() / 4;
 	q->of[QUOTA_JOB][QUOTA_INFLIGHT] = o->job_inflight_bytes;
 	return l;
 }

@@ -15,7 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "common/base/fds.h"
+#include "common/base/fd_limit.h"
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 
@@ -233,7 +233,7 @@ int daemon_init(
 	d->opts = *opts;
 	d->signal_fd = -1;
 	apply_log_level(opts);
-	fds_raise();
+	fd_limit_raise();
 	rc = apply_faults(opts->faults, err);
 	if (rc < 0)
 		return rc;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/fd_passing.h"
 
 #define SLOW_MS 200 /* below the watchdogs of whoever calls */
 
@@ -34,10 +35,7 @@ static int socket_address(const char *path, struct sockaddr_un *ret_sun, socklen
 static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lines, const int *fds,
 	unsigned n_fds, uint32_t timeout_ms)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int))];
-	} control = {0};
+	union fd_passing_room room;
 	struct iovec iov = {.iov_base = (void *)(uintptr_t)lines, .iov_len = strlen(lines)};
 	struct msghdr msg = {.msg_name = (void *)(uintptr_t)sun,
 		.msg_namelen = len,
@@ -51,14 +49,8 @@ static int send_to(const struct sockaddr_un *sun, socklen_t len, const char *lin
 		return -errno;
 	if (timeout_ms)
 		setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
-	if (n_fds) {
-		control.head.cmsg_level = SOL_SOCKET;
-		control.head.cmsg_type = SCM_RIGHTS;
-		control.head.cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(&control.head), fds, n_fds * sizeof(int));
-		msg.msg_control = &control;
-		msg.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-	}
+	if (n_fds)
+		fd_passing_attach(&msg, &room, fds, n_fds);
 	rc = sendmsg(sock, &msg, MSG_NOSIGNAL) < 0 ? -errno : 0;
 	close(sock);
 	return rc;

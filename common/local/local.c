@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/base/fd_passing.h"
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 
@@ -435,24 +436,6 @@ static uint64_t deadline_of(uint32_t timeout_ms)
 	return timeout_ms ? clock_deadline(timeout_ms) : 0;
 }
 
-union cmsg_room {
-	char bytes[CMSG_SPACE(LOCAL_FDS_ROOM * sizeof(int))];
-	struct cmsghdr align;
-};
-
-static void attach_fds(struct msghdr *mh, union cmsg_room *room, const int *fds, unsigned n_fds)
-{
-	struct cmsghdr *cm = &room->align;
-
-	memset(room, 0, sizeof(*room));
-	mh->msg_control = room->bytes;
-	mh->msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-	memcpy(CMSG_DATA(cm), fds, n_fds * sizeof(int));
-}
-
 static int send_all(int sock, const struct msghdr *mh, uint32_t timeout_ms)
 {
 	uint64_t deadline_ns = deadline_of(timeout_ms);
@@ -475,7 +458,7 @@ int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms)
 {
 	const struct local_row *row = row_of(m->type);
-	union cmsg_room room;
+	union fd_passing_room room;
 	struct iovec iov;
 	struct msghdr mh = {.msg_iov = &iov, .msg_iovlen = 1};
 	unsigned char *buf;
@@ -497,7 +480,7 @@ int local_send(
 	iov.iov_base = buf;
 	iov.iov_len = body + FRAME_HEAD_BYTES;
 	if (n_fds)
-		attach_fds(&mh, &room, fds, n_fds);
+		fd_passing_attach(&mh, &room, fds, n_fds);
 	rc = send_all(sock, &mh, timeout_ms);
 	if (m->type == LOCAL_HELLO)
 		explicit_bzero(buf, body + FRAME_HEAD_BYTES); /* it may hold a token */
@@ -518,20 +501,6 @@ void local_frame_free(struct local_frame *f)
 		close(f->fds[i]);
 	free(f->mem);
 	*f = (struct local_frame){.mem = NULL};
-}
-
-unsigned local_detach_fds(struct msghdr *mh, int *fds, unsigned max)
-{
-	unsigned n = 0;
-
-	for (struct cmsghdr *cm = CMSG_FIRSTHDR(mh); cm; cm = CMSG_NXTHDR(mh, cm)) {
-		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t off = CMSG_LEN(0); off + sizeof(int) <= cm->cmsg_len && n < max;
-			off += sizeof(int))
-			memcpy(&fds[n++], (char *)cm + off, sizeof(int));
-	}
-	return n;
 }
 
 static ssize_t recv_one(int sock, struct msghdr *mh, uint32_t timeout_ms)
@@ -582,7 +551,7 @@ int local_peek(int sock, struct local_msg *ret, void **ret_mem, struct err_text 
 int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsigned *ret_n_fds,
 	uint32_t timeout_ms, struct err_text *err)
 {
-	union cmsg_room room;
+	union fd_passing_room room;
 	struct iovec iov = {.iov_len = LOCAL_FRAME_MAX};
 	struct msghdr mh = {.msg_iov = &iov,
 		.msg_iovlen = 1,
@@ -600,7 +569,7 @@ int local_recv(int sock, struct local_msg *ret, void **ret_mem, int *fds, unsign
 		rc = err_set(err, (int)n, "cannot receive: %s", err_str((int)n));
 		goto free_buf;
 	}
-	*ret_n_fds = local_detach_fds(&mh, fds, LOCAL_FDS_ROOM);
+	*ret_n_fds = fd_passing_detach(&mh, fds, LOCAL_FDS_ROOM);
 	if (*ret_n_fds > LOCAL_FDS_MAX || (mh.msg_flags & MSG_CTRUNC))
 		rc = err_set(err, BPS_EPROTO, "frame with too many descriptors");
 	else if (mh.msg_flags & MSG_TRUNC)

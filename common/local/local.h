@@ -45,7 +45,7 @@ struct msghdr;
  * refusals outgrows a frame. */
 #define LOCAL_DECLARE_MAX 100
 #define LOCAL_FDS_MAX     250 /* memory on a GPU may be many handles */
-#define LOCAL_FDS_ROOM    253 /* most that a message can bring: SCM_MAX_FD of the kernel */
+#define LOCAL_FDS_ROOM    253 /* FD_PASSING_MAX: most that a message can bring */
 #define LOCAL_ALIGN       64
 
 struct local_sqe {
@@ -310,8 +310,6 @@ const char *local_type_name(unsigned type);
  * timeout_ms (0: not at all). Errors: -EAGAIN or -ETIMEDOUT, -EMSGSIZE, -EPIPE, ... */
 int local_send(
 	int sock, const struct local_msg *m, const int *fds, unsigned n_fds, uint32_t timeout_ms);
-/* Move the descriptors of all SCM_RIGHTS records into fds, max at most; returns their number. */
-unsigned local_detach_fds(struct msghdr *mh, int *fds, unsigned max);
 /* An error code of a message: a negative one, or the fallback where it makes no sense. */
 int local_code(uint32_t wire, int fallback);
 /* A received frame and what came with it. */

@@ -10,12 +10,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/local/local.h"
+#include "common/base/fd_passing.h"
 
 #define NAME_BYTES 64
 #define KEPT_MAX   4096
 #define LINES_MAX  1024
-#define FDS_MAX    253 /* SCM_MAX_FD of the kernel */
 
 struct fdstore_server {
 	int sock;
@@ -116,12 +115,9 @@ static bool value_of(const char *lines, const char *key, char ret[NAME_BYTES])
 
 void fdstore_server_receive(struct fdstore_server *k)
 {
-	union {
-		struct cmsghdr head;
-		char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
-	} control;
+	union fd_passing_room control;
 	char lines[LINES_MAX], name[NAME_BYTES], yes[NAME_BYTES];
-	int fds[FDS_MAX];
+	int fds[FD_PASSING_MAX];
 
 	for (;;) {
 		struct iovec iov = {lines, sizeof(lines) - 1};
@@ -135,7 +131,7 @@ void fdstore_server_receive(struct fdstore_server *k)
 		if (n < 0)
 			return;
 		lines[n] = 0;
-		n_fds = local_detach_fds(&mh, fds, FDS_MAX);
+		n_fds = fd_passing_detach(&mh, fds, FD_PASSING_MAX);
 		if (!value_of(lines, "FDNAME=", name))
 			*name = 0;
 		if (*name && value_of(lines, "FDSTOREREMOVE=", yes))

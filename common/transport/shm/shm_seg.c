@@ -11,6 +11,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "common/base/fd_passing.h"
 #include "common/base/memfd.h"
 
 /* Of one segment: address space is all that a peer can take from us. */
@@ -34,66 +35,41 @@ void *shm_map_fd(int fd, size_t bytes, int prot, int flags)
 
 /* ---- descriptors ---- */
 
-union fd_room {
-	struct cmsghdr h;
-	char room[CMSG_SPACE(sizeof(int))];
-};
-
 int shm_send_fd(int sock, const void *buf, size_t n, int fd)
 {
-	union fd_room u = {.h = {.cmsg_level = SOL_SOCKET,
-				   .cmsg_type = SCM_RIGHTS,
-				   .cmsg_len = CMSG_LEN(sizeof(int))}};
+	union fd_passing_room room;
 	struct iovec iov = {(void *)(uintptr_t)buf, n};
-	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
 
-	memcpy(CMSG_DATA(&u.h), &fd, sizeof(int));
+	fd_passing_attach(&m, &room, &fd, 1);
 	/* A packet goes as a whole or not at all. */
 	return sendmsg(sock, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* The only descriptor that came with a message, or -1. */
-static int take_fd(struct msghdr *m)
-{
-	int fd, n = 0, ret = -1;
-
-	for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h))
-		for (size_t at = CMSG_LEN(0);
-			h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS &&
-			at + sizeof(int) <= h->cmsg_len;
-			at += sizeof(int)) {
-			memcpy(&fd, (char *)h + at, sizeof(int));
-			if (n++)
-				close(fd);
-			else
-				ret = fd;
-		}
-	if (n > 1) {
-		close(ret);
-		ret = -1;
-	}
-	return ret;
-}
-
 ssize_t shm_recv_fd(int sock, void *buf, size_t room, int *ret_fd)
 {
-	union fd_room u;
+	union fd_passing_room control;
 	struct iovec iov = {buf, room};
-	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &u, .msg_controllen = sizeof(u)};
+	struct msghdr m = {.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = &control,
+		.msg_controllen = CMSG_SPACE(sizeof(int))};
 	ssize_t n = recvmsg(sock, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	bool is_cut;
+	unsigned n_fds;
+	int fds[2];
 
 	*ret_fd = -1;
 	if (n < 0)
 		return -errno;
-	*ret_fd = take_fd(&m); /* a message without bytes may bring some, too */
-	if (!(m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
-		return n;
-	if (*ret_fd >= 0)
-		close(*ret_fd);
-	*ret_fd = -1;
-	return -EMSGSIZE;
+	is_cut = m.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
+	n_fds = fd_passing_detach(&m, fds, 2); /* a message without bytes may bring some, too */
+	if (n_fds == 1 && !is_cut)
+		*ret_fd = fds[0];
+	else
+		for (unsigned i = 0; i < n_fds; i++)
+			close(fds[i]);
+	return is_cut ? -EMSGSIZE : n;
 }
 
 /* ---- own segments ---- */

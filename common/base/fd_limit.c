@@ -1,10 +1,10 @@
-#include "common/base/fds.h"
+#include "common/base/fd_limit.h"
 
 #include <sys/resource.h>
 
 #define FDS_MAX ((rlim_t)1 << 20)
 
-uint64_t fds_limit(void)
+uint64_t fd_limit(void)
 {
 	struct rlimit r = {.rlim_cur = 1024}; /* what POSIX systems have at least */
 
@@ -12,17 +12,17 @@ uint64_t fds_limit(void)
 	return r.rlim_cur;
 }
 
-uint64_t fds_raise(void)
+uint64_t fd_limit_raise(void)
 {
 	struct rlimit r;
 	rlim_t want;
 
 	if (getrlimit(RLIMIT_NOFILE, &r) < 0)
-		return fds_limit();
+		return fd_limit();
 	want = r.rlim_max < FDS_MAX ? r.rlim_max : FDS_MAX;
 	if (r.rlim_cur < want) {
 		r.rlim_cur = want;
 		setrlimit(RLIMIT_NOFILE, &r);
 	}
-	return fds_limit();
+	return fd_limit();
 }
