@@ -132,14 +132,14 @@ static bool is_used(const struct tcp_conn *c, const struct tcp_read *rd)
 /* Announced and not arrived, in order; each read is of one of them. */
 static void check_eager(const struct tcp_conn *c)
 {
-	const struct arrival *in = &c->in;
+	const struct tcp_arrival *in = &c->in;
 	uint64_t next = c->eager_done;
 	uint32_t taken = 0;
 
 	must(c->n_eager <= TCP_EAGER_IN && c->eager_first < TCP_EAGER_IN);
 	must(c->eager_done + c->n_eager <= c->eager_count);
 	for (unsigned i = 0; i < c->n_eager; i++) {
-		const struct eager *e = &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
+		const struct tcp_eager *e = &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
 		uint32_t bit = e->rd ? UINT32_C(1) << (e->rd - c->reads) : 0;
 
 		must(e->count >= next && e->count < c->eager_count && e->len);
@@ -148,9 +148,9 @@ static void check_eager(const struct tcp_conn *c)
 		taken |= bit;
 		next = e->count + 1;
 	}
-	must(in->got <= (uint64_t)in->len + 2 * sizeof(struct frame));
+	must(in->got <= (uint64_t)in->len + 2 * sizeof(struct tcp_frame));
 	must(!in->is_open || c->base.state != CONN_UP ||
-		(in->got >= sizeof(struct frame) && in->len));
+		(in->got >= sizeof(struct tcp_frame) && in->len));
 	must(!in->rd || c->base.state != CONN_UP || is_used(c, in->rd));
 }
 
@@ -161,11 +161,11 @@ static void check_answers(const struct tcp_conn *c)
 
 	must(c->n_answers <= TCP_ANSWERS && c->answer_first < TCP_ANSWERS);
 	for (unsigned i = 0; i < c->n_answers; i++) {
-		const struct answer *a = &c->answers[(c->answer_first + i) % TCP_ANSWERS];
+		const struct tcp_answer *a = &c->answers[(c->answer_first + i) % TCP_ANSWERS];
 
 		n_asked += !a->is_eager;
 		bytes += a->is_eager ? a->len : 0;
-		must(i || c->answer_sent < a->len + 2 * sizeof(struct frame));
+		must(i || c->answer_sent < a->len + 2 * sizeof(struct tcp_frame));
 	}
 	must(n_asked == c->n_asked && n_asked <= TCP_PIECES);
 	must(c->n_answers - n_asked <= TCP_EAGER_OUT);
@@ -190,14 +190,14 @@ static void check(const struct tcp_conn *c)
 /* Does what came wait for the turn after the one in which its offer was heard? */
 static bool is_early(const struct tcp_conn *c)
 {
-	const struct eager *e = &c->eager[c->eager_first];
+	const struct tcp_eager *e = &c->eager[c->eager_first];
 
-	return !c->in.is_open && c->in.got == sizeof(struct frame) && c->n_eager && !e->rd &&
+	return !c->in.is_open && c->in.got == sizeof(struct tcp_frame) && c->n_eager && !e->rd &&
 	       e->is_heard && e->turn == ((struct tcp_xport *)c->base.pub.x)->turn;
 }
 
 /* As serve in common/transport/sockets/tcp.c does. */
-static void hear(struct fuzzed *f, enum lane lane)
+static void hear(struct fuzzed *f, enum tcp_lane_kind lane)
 {
 	struct tcp_lane *l = &f->c->lanes[lane];
 
@@ -214,7 +214,7 @@ static void hear(struct fuzzed *f, enum lane lane)
 }
 
 /* What finds no room, since nothing is received just now, is not said. */
-static void say(struct fuzzed *f, enum lane lane, const void *data, size_t n_bytes)
+static void say(struct fuzzed *f, enum tcp_lane_kind lane, const void *data, size_t n_bytes)
 {
 	while (n_bytes && f->c->base.state == CONN_UP) {
 		size_t part = n_bytes < 65536 ? n_bytes : 65536;
@@ -259,7 +259,7 @@ static void begin_read(struct fuzzed *f, uint8_t n)
 static void ping(struct fuzzed *f)
 {
 	const struct wire_msg m = {.type = WIRE_PING};
-	struct frame fr = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)wire_size(&m))};
+	struct tcp_frame fr = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)wire_size(&m))};
 	uint8_t b[sizeof(fr) + WIRE_HDR_BYTES];
 
 	memcpy(b, &fr, sizeof(fr));
@@ -268,10 +268,10 @@ static void ping(struct fuzzed *f)
 }
 
 /* An item with this head, or the rest of the one that has begun. n spoils a byte. */
-static void say_item(struct fuzzed *f, struct frame h, uint8_t n)
+static void say_item(struct fuzzed *f, struct tcp_frame h, uint8_t n)
 {
 	static const uint8_t payload[WANTED];
-	const struct arrival *in = &f->c->in;
+	const struct tcp_arrival *in = &f->c->in;
 	uint8_t *at = (uint8_t *)&h + n % sizeof(h), wrong = (n >> 4) & 7;
 	uint64_t left = le32toh(h.len);
 
@@ -297,11 +297,11 @@ static void say_item(struct fuzzed *f, struct frame h, uint8_t n)
 static void answer(struct fuzzed *f, uint8_t n)
 {
 	const struct tcp_conn *c = f->c;
-	const struct piece *p = &c->pieces[c->piece_first];
+	const struct tcp_piece *p = &c->pieces[c->piece_first];
 
 	if (c->n_pieces)
 		say_item(f,
-			(struct frame){.type = FRAME_ANSWER,
+			(struct tcp_frame){.type = FRAME_ANSWER,
 				.len = htole32(p->len),
 				.offset = htole64(p->rd->r->offset + p->at)},
 			n);
@@ -310,7 +310,7 @@ static void answer(struct fuzzed *f, uint8_t n)
 /* What begin_read(n) reads. */
 static void announce(struct fuzzed *f, uint8_t n)
 {
-	struct frame h = {.type = FRAME_EAGER,
+	struct tcp_frame h = {.type = FRAME_EAGER,
 		.segment = htole16(n),
 		.len = htole32((n + 1) * 997u),
 		.offset = htole64(n * UINT64_C(4096))};
@@ -324,10 +324,10 @@ static void announce(struct fuzzed *f, uint8_t n)
 static void eager(struct fuzzed *f, uint8_t n)
 {
 	const struct tcp_conn *c = f->c;
-	const struct eager *e = &c->eager[c->eager_first];
+	const struct tcp_eager *e = &c->eager[c->eager_first];
 
 	say_item(f,
-		(struct frame){.type = FRAME_EAGER,
+		(struct tcp_frame){.type = FRAME_EAGER,
 			.len = htole32(c->n_eager ? e->len : 997),
 			.offset = htole64(c->eager_done)},
 		n);
@@ -377,7 +377,8 @@ static void segment(struct fuzzed *f, uint8_t n)
 /* Returns the bytes of the input that it took beyond its own two. */
 static size_t step(struct fuzzed *f, enum step what, uint8_t n, const uint8_t *data, size_t left)
 {
-	struct frame ask = {.type = FRAME_READ, .len = htole32(n * 512u), .offset = n % 64 * 1024u};
+	struct tcp_frame ask = {
+		.type = FRAME_READ, .len = htole32(n * 512u), .offset = n % 64 * 1024u};
 	size_t len = n < left ? n : left;
 
 	switch (what) {

@@ -237,7 +237,7 @@ static int send_it(struct scale_end *e, const struct wire_msg *m, bool is_eager)
 	if (!is_eager)
 		return 0;
 	it->eager = eager_new(e, m);
-	unasked_sent(&e->unasked, m->segment, m->offset, m->len);
+	eager_policy_sent(&e->unasked, m->segment, m->offset, m->len);
 	scale_node_send(e->node, it->eager);
 	return 0;
 }
@@ -252,7 +252,7 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 {
 	struct scale_end *e = (struct scale_end *)c;
 	bool is_near = e->node->host == e->peer->node->host;
-	bool may_go = unasked_may_go(&e->unasked);
+	bool may_go = eager_policy_may_go(&e->unasked);
 	bool is_eager = !is_near && may_go && takes_eager(e, is_patient);
 	int rc;
 
@@ -262,7 +262,7 @@ static int net_send_eager(struct xconn *c, const struct wire_msg *m, bool is_pat
 	}
 	rc = send_it(e, m, is_eager);
 	if (!rc && !is_eager && !is_near)
-		unasked_held_back(&e->unasked, m->segment, m->offset);
+		eager_policy_held_back(&e->unasked, m->segment, m->offset);
 	return rc;
 }
 
@@ -294,7 +294,7 @@ static void item_request(struct scale_node *n, struct scale_item *it)
 {
 	const struct xport_read *r = it->read->r;
 
-	unasked_asked(&it->end->unasked, r->segment, r->offset);
+	eager_policy_asked(&it->end->unasked, r->segment, r->offset);
 	it->end = it->end->peer;
 	it->fn = item_data;
 	it->is_answer = true;

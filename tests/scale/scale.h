@@ -242,7 +242,7 @@ struct scale_end {
 	struct scale_lane say, answer;
 	bool is_open, is_refused;
 	bool wants_eager; /* writable follows when what waits is little */
-	struct unasked unasked;
+	struct eager_policy unasked;
 	uint32_t in_flight; /* messages */
 	struct scale_eager *eager, **eager_tail;
 	struct read_window window;

@@ -30,7 +30,7 @@ static inline bool has_come(int fd, uint8_t *buf, size_t *at, size_t n_bytes)
 	return *at == n_bytes;
 }
 
-static inline void raw_recv(struct raw_conn *p, enum lane lane, void *buf, size_t n_bytes)
+static inline void raw_recv(struct raw_conn *p, enum tcp_lane_kind lane, void *buf, size_t n_bytes)
 {
 	size_t at = 0;
 
@@ -38,16 +38,16 @@ static inline void raw_recv(struct raw_conn *p, enum lane lane, void *buf, size_
 }
 
 static inline void raw_send(
-	const struct raw_conn *p, enum lane lane, const void *data, size_t n_bytes)
+	const struct raw_conn *p, enum tcp_lane_kind lane, const void *data, size_t n_bytes)
 {
 	assert_int_equal(send(p->fds[lane], data, n_bytes, MSG_NOSIGNAL), n_bytes);
 }
 
 /* An item of LANE_BULK: its head, the bytes, and the trailer that says what the head does. */
 static inline size_t put_item(
-	uint8_t *to, enum frame_type type, uint64_t offset, const void *bytes, uint32_t len)
+	uint8_t *to, enum tcp_frame_type type, uint64_t offset, const void *bytes, uint32_t len)
 {
-	struct frame f = {.type = (uint8_t)type, .len = len, .offset = offset};
+	struct tcp_frame f = {.type = (uint8_t)type, .len = len, .offset = offset};
 
 	memcpy(to, &f, sizeof(f));
 	memcpy(to + sizeof(f), bytes, len);
@@ -85,7 +85,7 @@ static inline void seal_channel(uint64_t count, enum channel channel, uint8_t re
 	ticket_seal(&t, the_key, ret);
 }
 
-static inline void raw_join(struct raw_conn *p, uint64_t count, enum lane lane)
+static inline void raw_join(struct raw_conn *p, uint64_t count, enum tcp_lane_kind lane)
 {
 	uint8_t ticket[TICKET_BYTES], proof[PROOF_BYTES];
 	struct proof pr;
@@ -103,7 +103,7 @@ static inline void raw_join(struct raw_conn *p, uint64_t count, enum lane lane)
 
 static inline size_t put_message(uint8_t *to, const struct wire_msg *m)
 {
-	struct frame f = {.type = FRAME_MESSAGE, .len = (uint32_t)wire_size(m)};
+	struct tcp_frame f = {.type = FRAME_MESSAGE, .len = (uint32_t)wire_size(m)};
 
 	memcpy(to, &f, sizeof(f));
 	return sizeof(f) + wire_encode(m, to + sizeof(f));
@@ -130,7 +130,7 @@ static inline struct raw_conn raw_up(struct net_rig *r)
 	raw_send(&p, LANE_MESSAGES, ping, put_kind(ping, WIRE_PING));
 	RUN(r, r->server.n_up == n_up + 1);
 	/* Its answer is the first frame. */
-	raw_recv(&p, LANE_MESSAGES, ping, sizeof(struct frame) + WIRE_HDR_BYTES);
+	raw_recv(&p, LANE_MESSAGES, ping, sizeof(struct tcp_frame) + WIRE_HDR_BYTES);
 	return p;
 }
 #endif

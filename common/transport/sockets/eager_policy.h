@@ -13,36 +13,36 @@
 
 /* Offers that went with their bytes are remembered: at 128 KiB each, what a server reads of one agent
  * at a time by default (8 MiB). One that is asked for still later goes unnoticed. */
-#define UNASKED_NOTED    64
-#define UNASKED_REST_MIN 8
-#define UNASKED_REST_MAX 512
-#define UNASKED_TRIES    4
+#define EAGER_POLICY_NOTED    64
+#define EAGER_POLICY_REST_MIN 8
+#define EAGER_POLICY_REST_MAX 512
+#define EAGER_POLICY_TRIES    4
 
-struct unasked_offer {
+struct eager_policy_offer {
 	uint64_t offset;
 	uint32_t len; /* 0: none */
 	uint16_t segment;
 };
-struct unasked {
-	struct unasked_offer noted[UNASKED_NOTED];
+struct eager_policy {
+	struct eager_policy_offer noted[EAGER_POLICY_NOTED];
 	unsigned next;
 	uint32_t
-		rest; /* offers without their bytes before the next UNASKED_TRIES; 0: all go with them */
+		rest; /* offers without their bytes before the next EAGER_POLICY_TRIES; 0: all go with them */
 	uint32_t rest_left, tries_left;
 	bool is_refused; /* something was asked for since the last tries began */
 };
 
-static inline bool unasked_may_go(const struct unasked *u)
+static inline bool eager_policy_may_go(const struct eager_policy *u)
 {
 	return !u->rest_left;
 }
 
 /* A remembered offer of this byte, or NULL. */
-static inline struct unasked_offer *unasked_find(
-	struct unasked *u, uint16_t segment, uint64_t offset)
+static inline struct eager_policy_offer *eager_policy_find(
+	struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
-	for (unsigned i = 0; i < UNASKED_NOTED; i++) {
-		struct unasked_offer *o = &u->noted[i];
+	for (unsigned i = 0; i < EAGER_POLICY_NOTED; i++) {
+		struct eager_policy_offer *o = &u->noted[i];
 
 		if (o->segment == segment && offset - o->offset < o->len)
 			return o;
@@ -50,42 +50,43 @@ static inline struct unasked_offer *unasked_find(
 	return NULL;
 }
 
-static inline void unasked_forget(struct unasked *u, uint16_t segment, uint64_t offset)
+static inline void eager_policy_forget(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
-	struct unasked_offer *o = unasked_find(u, segment, offset);
+	struct eager_policy_offer *o = eager_policy_find(u, segment, offset);
 
 	if (o)
 		o->len = 0;
 }
 
 /* An offer went with its bytes. */
-static inline void unasked_sent(struct unasked *u, uint16_t segment, uint64_t offset, uint32_t len)
+static inline void eager_policy_sent(
+	struct eager_policy *u, uint16_t segment, uint64_t offset, uint32_t len)
 {
-	unasked_forget(u, segment, offset);
-	u->noted[u->next] = (struct unasked_offer){offset, len, segment};
-	u->next = (u->next + 1) % UNASKED_NOTED;
+	eager_policy_forget(u, segment, offset);
+	u->noted[u->next] = (struct eager_policy_offer){offset, len, segment};
+	u->next = (u->next + 1) % EAGER_POLICY_NOTED;
 	if (u->rest && --u->tries_left == 0)
 		u->rest_left = u->rest;
 }
 
 /* One went without them, and will be asked for. */
-static inline void unasked_held_back(struct unasked *u, uint16_t segment, uint64_t offset)
+static inline void eager_policy_held_back(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
-	unasked_forget(u, segment, offset);
+	eager_policy_forget(u, segment, offset);
 	if (!u->rest_left || --u->rest_left)
 		return;
 	if (!u->is_refused)
-		u->rest = u->rest / 2 < UNASKED_REST_MIN ? 0 : u->rest / 2;
-	else if (u->rest < UNASKED_REST_MAX)
+		u->rest = u->rest / 2 < EAGER_POLICY_REST_MIN ? 0 : u->rest / 2;
+	else if (u->rest < EAGER_POLICY_REST_MAX)
 		u->rest *= 2;
 	u->is_refused = false;
-	u->tries_left = UNASKED_TRIES;
+	u->tries_left = EAGER_POLICY_TRIES;
 }
 
 /* The peer asks for bytes: had they gone with their offer? */
-static inline void unasked_asked(struct unasked *u, uint16_t segment, uint64_t offset)
+static inline void eager_policy_asked(struct eager_policy *u, uint16_t segment, uint64_t offset)
 {
-	struct unasked_offer *o = unasked_find(u, segment, offset);
+	struct eager_policy_offer *o = eager_policy_find(u, segment, offset);
 
 	if (!o)
 		return;
@@ -93,7 +94,7 @@ static inline void unasked_asked(struct unasked *u, uint16_t segment, uint64_t o
 	u->is_refused = true;
 	if (u->rest)
 		return;
-	u->rest_left = UNASKED_REST_MIN;
-	u->rest = UNASKED_REST_MIN / 2; /* before the first tries */
+	u->rest_left = EAGER_POLICY_REST_MIN;
+	u->rest = EAGER_POLICY_REST_MIN / 2; /* before the first tries */
 }
 #endif

@@ -32,9 +32,9 @@ static void note_event(struct tcp_xport *x, const struct epoll_event *ev)
 	tcp_touch(c);
 }
 
-static void take_guests(struct tcp_xport *x)
+static void take_accepted(struct tcp_xport *x)
 {
-	struct tcp_guest g;
+	struct tcp_accepted g;
 
 	handover_queue_clear_wake(&x->shared.queue);
 	while (handover_queue_pop(&x->shared.queue, &g))
@@ -46,17 +46,17 @@ static void take_guests(struct tcp_xport *x)
 static int note_events(struct tcp_xport *x)
 {
 	struct epoll_event ev[EVENTS_MAX];
-	bool has_guests = false;
+	bool has_accepted = false;
 	int n = epoll_wait(x->epoll_fd, ev, EVENTS_MAX, 0);
 
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u64 == WAKE_UP)
-			has_guests = true;
+			has_accepted = true;
 		else
 			note_event(x, &ev[i]);
 	}
-	if (has_guests)
-		take_guests(x);
+	if (has_accepted)
+		take_accepted(x);
 	return n > 0 ? n : 0;
 }
 
@@ -65,7 +65,7 @@ static void receive(struct tcp_conn *c)
 	for (unsigned i = 0; i < N_LANES; i++)
 		if (c->lanes[i].hs != HS_DONE && c->lanes[i].fd >= 0 &&
 			c->base.state == CONN_CONNECTING)
-			tcp_handshake(c, (enum lane)i);
+			tcp_handshake(c, (enum tcp_lane_kind)i);
 	if (c->lanes[LANE_MESSAGES].can_recv && c->lanes[LANE_MESSAGES].hs == HS_DONE &&
 		(c->base.state == CONN_UP || c->base.state == CONN_ACCEPTING))
 		tcp_take_messages(c);
@@ -224,14 +224,14 @@ static void close_now(struct xconn *c, const char *why)
 
 static void destroy(struct tcp_xport *x)
 {
-	struct tcp_guest g;
+	struct tcp_accepted g;
 
 	for (unsigned i = 0; i < TCP_CONNS_MAX; i++)
 		if (x->conns[i])
 			tcp_down(x->conns[i], "this side shuts down");
 	tcp_free_gone(x);
 	while (handover_queue_pop(&x->shared.queue, &g))
-		tcp_turn_away(g.fd, REFUSED_TICKET);
+		tcp_refuse(g.fd, REFUSED_TICKET);
 	OPENSSL_cleanse(&g, sizeof(g));
 	if (x->epoll_fd >= 0)
 		close(x->epoll_fd);
@@ -283,7 +283,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 	TAILQ_INIT(&x->busy);
 	TAILQ_INIT(&x->gone);
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	rc = handover_queue_init(&x->shared.queue, TCP_QUEUE_MAX, sizeof(struct tcp_guest));
+	rc = handover_queue_init(&x->shared.queue, TCP_QUEUE_MAX, sizeof(struct tcp_accepted));
 	if (!rc && epoll_ctl(x->epoll_fd, EPOLL_CTL_ADD, x->shared.queue.wake_fd, &wake))
 		rc = -errno;
 	if (rc) {
@@ -301,7 +301,7 @@ static int tcp_xport_new(struct net *n, unsigned thread, const struct xport_even
 
 static void net_free(struct tcp_net *net)
 {
-	door_close(net);
+	tcp_listener_close(net);
 	net_fini(&net->base);
 	free(net);
 }
@@ -335,16 +335,16 @@ int tcp_open(const struct net_config *cfg, net_key_fn key_fn, void *key_ctx, str
 
 	if (!net)
 		return err_set(err, -ENOMEM, "out of memory");
-	net->door.listen_fd = net->door.epoll_fd = net->door.stop_fd = -1;
-	for (unsigned i = 0; i < TCP_STRANGERS; i++)
-		net->door.strangers[i].fd = -1;
+	net->listener.listen_fd = net->listener.epoll_fd = net->listener.stop_fd = -1;
+	for (unsigned i = 0; i < TCP_PENDING_MAX; i++)
+		net->listener.pending[i].fd = -1;
 	rc = net_init(&net->base, &net_ops, cfg, key_fn, key_ctx);
 	rc = rc ? err_set(err, rc, "out of memory") : parse_bind_addr(net, err);
 	if (!rc)
 		rc = congestion_find(
 			cfg->congestion ? cfg->congestion : "auto", net->congestion, err);
 	if (!rc && cfg->is_listener)
-		rc = door_open(net, err);
+		rc = tcp_listener_open(net, err);
 	if (rc) {
 		net_free(net);
 		return rc;

@@ -65,7 +65,8 @@ static struct tcp_conn *conn_new(struct tcp_xport *x, enum conn_state state)
 }
 
 /* Watch a lane's socket, which is the connection's from here. Errors: -errno. */
-static int lane_open(struct tcp_conn *c, enum lane lane, int fd, enum handshake hs)
+static int lane_open(
+	struct tcp_conn *c, enum tcp_lane_kind lane, int fd, enum tcp_handshake_step hs)
 {
 	struct tcp_xport *x = tcp_of(c);
 	struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
@@ -109,7 +110,7 @@ static int dial(const struct tcp_net *net, const struct tcp_conn *c, int *ret_fd
 	return rc;
 }
 
-static int dial_lane(struct tcp_conn *c, enum lane lane)
+static int dial_lane(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	int fd = -1, rc = dial(tcp_of(c)->net, c, &fd);
 
@@ -171,7 +172,7 @@ int tcp_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thre
 	return 0;
 }
 
-static int send_proof(struct tcp_conn *c, enum lane lane, const struct tcp_guest *g)
+static int send_proof(struct tcp_conn *c, enum tcp_lane_kind lane, const struct tcp_accepted *g)
 {
 	uint8_t sealed[PROOF_BYTES];
 
@@ -183,7 +184,7 @@ static int send_proof(struct tcp_conn *c, enum lane lane, const struct tcp_guest
 		       : -EIO;
 }
 
-static void accept_lane(struct tcp_conn *c, enum lane lane, const struct tcp_guest *g)
+static void accept_lane(struct tcp_conn *c, enum tcp_lane_kind lane, const struct tcp_accepted *g)
 {
 	int rc = lane_open(c, lane, g->fd, HS_DONE);
 
@@ -205,7 +206,7 @@ static struct tcp_conn *find_first(struct tcp_xport *x, const struct ticket *t)
 	return NULL;
 }
 
-void tcp_accept(struct tcp_xport *x, const struct tcp_guest *g)
+void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *g)
 {
 	bool is_first = g->ticket.channel == CHANNEL_OF_CONNECTING;
 	struct tcp_conn *c = is_first ? conn_new(x, CONN_ACCEPTING) : find_first(x, &g->ticket);
@@ -213,7 +214,7 @@ void tcp_accept(struct tcp_xport *x, const struct tcp_guest *g)
 	if (!c) {
 		log_rated(LOG_WARN, "refused a connection of peer=%u: %s", g->ticket.peer_id,
 			is_first ? "no room" : "its first channel is gone");
-		tcp_turn_away(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
+		tcp_refuse(g->fd, is_first ? REFUSED_FULL : REFUSED_TICKET);
 		return;
 	}
 	if (is_first) {
@@ -243,7 +244,7 @@ void tcp_come_up(struct tcp_conn *c)
 
 /* ---- the connecting side's handshake ---- */
 
-static void send_ticket(struct tcp_conn *c, enum lane lane)
+static void send_ticket(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	uint8_t sealed[TICKET_BYTES];
 
@@ -255,7 +256,7 @@ static void send_ticket(struct tcp_conn *c, enum lane lane)
 	c->lanes[lane].hs = HS_PROOF;
 }
 
-static void on_connected(struct tcp_conn *c, enum lane lane)
+static void on_connected(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	socklen_t len = sizeof(int);
 	int err = 0;
@@ -280,7 +281,7 @@ static void on_refused(struct tcp_conn *c, const struct tcp_lane *l, int err)
 			err ? strerror(err) : "it closed the connection");
 }
 
-static void on_proof(struct tcp_conn *c, enum lane lane)
+static void on_proof(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	const struct wire_msg hello = {.type = WIRE_PING};
 	struct tcp_lane *l = &c->lanes[lane];
@@ -307,7 +308,7 @@ static void on_proof(struct tcp_conn *c, enum lane lane)
 	go_up(c);
 }
 
-void tcp_handshake(struct tcp_conn *c, enum lane lane)
+void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane)
 {
 	struct tcp_lane *l = &c->lanes[lane];
 	ssize_t n;

@@ -28,7 +28,7 @@
  * has; whatever has something to do is on x->busy, and nothing is when the thread may sleep. While
  * a read is under way the kernel wakes us only when a good part of it is here (SO_RCVLOWAT).
  *
- * Everything belongs to the data thread but struct door, which is the connection thread's, and the
+ * Everything belongs to the data thread but struct tcp_listener, which is the connection thread's, and the
  * queue between the two. */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -58,7 +58,7 @@
 
 /* Starts everything on LANE_MESSAGES, and is head and trailer on LANE_BULK; little-endian, as all that goes over the wire. Frames are
  * multiples of 8 bytes. */
-enum frame_type {
+enum tcp_frame_type {
 	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
 	FRAME_READ,        /* answer with len bytes at offset of the segment */
 	FRAME_BYTES,       /* LANE_BULK: trailer of what came, as its head */
@@ -66,36 +66,36 @@ enum frame_type {
 	FRAME_EAGER,       /* the offer in the next message has its bytes come unasked; LANE_BULK:
 	                      head of them, offset is the number of such offers before it */
 };
-struct frame {
+struct tcp_frame {
 	uint8_t type;
 	uint8_t status; /* FRAME_BYTES: 0, or 1: there is no such segment, the bytes are zeros */
 	uint16_t segment;
 	uint32_t len;
 	uint64_t offset;
 };
-_Static_assert(sizeof(struct frame) == 16, "frame layout");
+_Static_assert(sizeof(struct tcp_frame) == 16, "frame layout");
 
-#define TCP_FRAME_MAX (sizeof(struct frame) + ((WIRE_SEND_MAX + 7) & ~7))
+#define TCP_FRAME_MAX (sizeof(struct tcp_frame) + ((WIRE_SEND_MAX + 7) & ~7))
 #define TCP_RX_BYTES  ((size_t)64 << 10)
 #define TCP_TX_BYTES  ((size_t)256 << 10)
 /* Room that only requests to read, pings and their answers may use. */
 #define TCP_TX_RESERVE 2048
 /* Of this, what only requests to read may use: else a peer that pings and does not read would leave
  * none. */
-#define TCP_READS_RESERVE (TCP_PIECES * sizeof(struct frame))
+#define TCP_READS_RESERVE (TCP_PIECES * sizeof(struct tcp_frame))
 _Static_assert(TCP_RX_BYTES >= 2 * TCP_FRAME_MAX, "a frame fits, wherever it begins");
 
-enum lane { LANE_MESSAGES, LANE_BULK, N_LANES };
+enum tcp_lane_kind { LANE_MESSAGES, LANE_BULK, N_LANES };
 _Static_assert((int)N_LANES == (int)N_CHANNELS, "a socket per channel of the tickets");
 
 /* Part of a read, asked for by one frame. */
-struct piece {
+struct tcp_piece {
 	struct tcp_read *rd;
 	uint32_t at, len; /* of the read */
 	uint64_t asked_ns;
 };
 /* Part of a segment that the peer asked for, or that goes unasked. */
-struct answer {
+struct tcp_answer {
 	uint16_t segment;
 	bool is_refused; /* zeros go instead of the bytes, or of the rest of them */
 	bool is_eager;
@@ -104,7 +104,7 @@ struct answer {
 	uint64_t count; /* is_eager: offers of that kind before it */
 };
 /* An offer of the peer's whose bytes come unasked. */
-struct eager {
+struct tcp_eager {
 	uint16_t segment;
 	bool is_heard; /* the message that makes it */
 	bool is_old;   /* the same memory was offered anew: this may be what was there before */
@@ -114,7 +114,7 @@ struct eager {
 	struct tcp_read *rd; /* that takes them */
 };
 /* What is coming on LANE_BULK. */
-struct arrival {
+struct tcp_arrival {
 	bool is_open; /* its head is here, and where the bytes go is known */
 	bool is_eager;
 	uint32_t len;
@@ -122,7 +122,7 @@ struct arrival {
 	uint64_t offset;     /* as its head says */
 	struct tcp_read *rd; /* NULL: thrown away */
 	uint8_t *dst;
-	struct frame trailer;
+	struct tcp_frame trailer;
 };
 
 struct tcp_read {
@@ -140,11 +140,11 @@ struct tcp_seg {
 };
 
 /* What comes before the first frame on a socket. */
-enum handshake { HS_CONNECT, HS_PROOF, HS_DONE };
+enum tcp_handshake_step { HS_CONNECT, HS_PROOF, HS_DONE };
 
 struct tcp_lane {
 	int fd; /* -1: none yet */
-	enum handshake hs;
+	enum tcp_handshake_step hs;
 	bool can_recv, can_send;
 	bool is_ended; /* the peer sends no more: receive until that shows */
 	int lowat;     /* SO_RCVLOWAT as it stands */
@@ -164,24 +164,24 @@ struct tcp_conn {
 	uint32_t rx_used, tx_head, tx_tail;
 
 	/* LANE_BULK in: what we asked for, in order; what comes unasked, in order. */
-	struct piece pieces[TCP_PIECES];
+	struct tcp_piece pieces[TCP_PIECES];
 	unsigned piece_first, n_pieces;
-	struct eager eager[TCP_EAGER_IN];
+	struct tcp_eager eager[TCP_EAGER_IN];
 	unsigned eager_first, n_eager;
 	uint64_t eager_count, eager_done; /* announced and arrived so far */
-	struct arrival in;
-	struct frame head; /* of what comes next */
-	bool is_held;      /* nothing is received until a message has been heard */
+	struct tcp_arrival in;
+	struct tcp_frame head; /* of what comes next */
+	bool is_held;          /* nothing is received until a message has been heard */
 	struct recv_rtt rtt;
 	size_t unclamped; /* bytes since its window was set */
 	/* LANE_BULK out: what the peer asked for and what goes unasked; the first is leaving. */
-	struct answer answers[TCP_ANSWERS];
+	struct tcp_answer answers[TCP_ANSWERS];
 	unsigned answer_first, n_answers, n_asked;
 	uint32_t answer_sent; /* bytes of the first, head and trailer too */
 	uint32_t eager_bytes; /* of those not gone whole */
 	uint64_t eager_sent;  /* offers announced so far */
 	bool wants_eager;     /* writable follows when there is room */
-	struct unasked unasked;
+	struct eager_policy policy;
 
 	uint32_t n_reads, n_queued;
 	struct read_window read_window;
@@ -195,7 +195,7 @@ struct tcp_conn {
 TAILQ_HEAD(tcp_conn_list, tcp_conn);
 
 /* A socket whose ticket was good. */
-struct tcp_guest {
+struct tcp_accepted {
 	int fd;
 	struct ticket ticket;
 	uint8_t key[TICKET_KEY_BYTES];
@@ -219,19 +219,19 @@ struct tcp_xport {
 };
 
 /* A connection that has shown no ticket yet. */
-struct stranger {
+struct tcp_pending {
 	int fd; /* -1: free */
 	uint64_t since_ns;
 	unsigned n;
 	uint8_t ticket[TICKET_BYTES];
 };
-#define TCP_STRANGERS 64
+#define TCP_PENDING_MAX 64
 
-struct door {
+struct tcp_listener {
 	int listen_fd, epoll_fd, stop_fd;
 	bool has_thread;
 	pthread_t thread;
-	struct stranger strangers[TCP_STRANGERS];
+	struct tcp_pending pending[TCP_PENDING_MAX];
 };
 
 struct tcp_net {
@@ -239,7 +239,7 @@ struct tcp_net {
 	struct sockaddr_storage bind_addr;
 	socklen_t bind_len;
 	char congestion[CONGESTION_NAME_MAX + 1]; /* of data sockets; empty: the system's */
-	struct door door;
+	struct tcp_listener listener;
 };
 
 static inline size_t tcp_tx_room(const struct tcp_conn *c)
@@ -260,11 +260,11 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
 
 /* tcp_listener.c */
 /* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
-int door_open(struct tcp_net *net, struct err_text *err);
-/* Stop and close; also after a door_open that failed. */
-void door_close(struct tcp_net *net);
+int tcp_listener_open(struct tcp_net *net, struct err_text *err);
+/* Stop and close; also after a tcp_listener_open that failed. */
+void tcp_listener_close(struct tcp_net *net);
 /* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
-void tcp_turn_away(int fd, const char *word);
+void tcp_refuse(int fd, const char *word);
 /* Options of every data socket. Errors: -errno. */
 int tcp_tune(const struct tcp_net *net, int fd);
 
@@ -272,9 +272,9 @@ int tcp_tune(const struct tcp_net *net, int fd);
 int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,
 	uint64_t peer_instance, const void *key, void *user, struct xconn **ret_conn);
 /* Takes guest->fd. */
-void tcp_accept(struct tcp_xport *x, const struct tcp_guest *guest);
+void tcp_accept(struct tcp_xport *x, const struct tcp_accepted *guest);
 /* The handshake of a lane goes on. */
-void tcp_handshake(struct tcp_conn *c, enum lane lane);
+void tcp_handshake(struct tcp_conn *c, enum tcp_lane_kind lane);
 /* The first message of the connecting side is here. */
 void tcp_come_up(struct tcp_conn *c);
 /* Have the connection looked at before the thread sleeps. */
@@ -316,12 +316,12 @@ int tcp_begin_window(const struct tcp_xport *x, int fd);
 /* Give all of them the window of x. */
 void tcp_set_windows(struct tcp_xport *x);
 /* Eager bytes are announced; the message that offers them, or another, is here. */
-void tcp_announced(struct tcp_conn *c, const struct frame *f);
+void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f);
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m);
 
 /* tcp_out.c */
 /* The peer asks for a piece. */
-void tcp_asked(struct tcp_conn *c, const struct frame *f);
+void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f);
 /* Does the queue take the bytes of another offer? is_patient: only when little waits in it. */
 bool tcp_takes_eager(const struct tcp_conn *c, bool is_patient);
 /* Queue the bytes that m offers, which was announced just now. */

@@ -19,14 +19,14 @@
  * a compromise between wake-ups, which cost, and bytes that lie in the kernel when they could be
  * copied. */
 #define LOWAT_MAX (128 << 10)
-#define HEAD      sizeof(struct frame)
+#define HEAD      sizeof(struct tcp_frame)
 /* The window is looked at once in so many bytes. */
 #define MEASURE_BYTES (UINT32_C(1) << 20)
 #define PLAN_ITEMS    6
 
 /* ---- what we read ---- */
 
-static struct piece *piece_at(struct tcp_conn *c, unsigned i)
+static struct tcp_piece *piece_at(struct tcp_conn *c, unsigned i)
 {
 	return &c->pieces[(c->piece_first + i) % TCP_PIECES];
 }
@@ -38,7 +38,7 @@ static bool ask(struct tcp_conn *c, struct tcp_read *rd, uint32_t len)
 
 	if (tcp_put_read(c, r->segment, r->offset + rd->issued, len))
 		return false;
-	*piece_at(c, c->n_pieces) = (struct piece){
+	*piece_at(c, c->n_pieces) = (struct tcp_piece){
 		.rd = rd, .at = rd->issued, .len = len, .asked_ns = tcp_of(c)->base.now_ns};
 	c->n_pieces++;
 	c->read_window.bytes += len;
@@ -62,12 +62,13 @@ void tcp_issue_reads(struct tcp_conn *c)
 	}
 }
 
-static struct eager *eager_at(struct tcp_conn *c, unsigned i)
+static struct tcp_eager *eager_at(struct tcp_conn *c, unsigned i)
 {
 	return &c->eager[(c->eager_first + i) % TCP_EAGER_IN];
 }
 
-static bool is_same_memory(const struct eager *e, uint16_t segment, uint64_t offset, uint32_t len)
+static bool is_same_memory(
+	const struct tcp_eager *e, uint16_t segment, uint64_t offset, uint32_t len)
 {
 	return e->segment == segment && e->offset == offset && e->len == len;
 }
@@ -75,16 +76,16 @@ static bool is_same_memory(const struct eager *e, uint16_t segment, uint64_t off
 /* Of the noted offers, how many have their bytes coming just now: 1 or 0. */
 static unsigned n_arriving(struct tcp_conn *c)
 {
-	const struct arrival *in = &c->in;
+	const struct tcp_arrival *in = &c->in;
 
 	return in->is_open && in->is_eager && c->n_eager && eager_at(c, 0)->count == in->offset;
 }
 
 /* The offer that r reads, when its bytes come unasked and are not being thrown away; or NULL. */
-static struct eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
+static struct tcp_eager *eager_of(struct tcp_conn *c, const struct xport_read *r)
 {
 	for (unsigned i = n_arriving(c); i < c->n_eager; i++) {
-		struct eager *e = eager_at(c, i);
+		struct tcp_eager *e = eager_at(c, i);
 
 		if (e->is_heard && !e->rd && !e->is_old &&
 			is_same_memory(e, r->segment, r->offset, r->len))
@@ -100,7 +101,7 @@ int tcp_read(struct xport_read *r)
 	const struct tcp_seg *own = &x->segs[r->own_segment % TCP_SEGS_MAX];
 	uintptr_t at = (uintptr_t)r->dst - (uintptr_t)own->mem;
 	struct tcp_read *rd;
-	struct eager *e;
+	struct tcp_eager *e;
 	int rc = FAILPOINT(NET_READ);
 
 	if (rc < 0)
@@ -154,9 +155,9 @@ void tcp_cancel_reads(struct tcp_conn *c)
 
 /* ---- what comes unasked ---- */
 
-void tcp_announced(struct tcp_conn *c, const struct frame *f)
+void tcp_announced(struct tcp_conn *c, const struct tcp_frame *f)
 {
-	struct eager e = {.segment = le16toh(f->segment),
+	struct tcp_eager e = {.segment = le16toh(f->segment),
 		.len = le32toh(f->len),
 		.offset = le64toh(f->offset),
 		.count = c->eager_count};
@@ -174,7 +175,7 @@ void tcp_announced(struct tcp_conn *c, const struct frame *f)
 void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 {
 	for (unsigned i = 0; i < c->n_eager; i++) {
-		struct eager *e = eager_at(c, i);
+		struct tcp_eager *e = eager_at(c, i);
 
 		if (e->is_heard) {
 			e->is_old |= is_same_memory(e, m->segment, m->offset, m->len);
@@ -191,7 +192,7 @@ void tcp_offer_heard(struct tcp_conn *c, const struct wire_msg *m)
 /* The head of an answer is here. */
 static void open_answer(struct tcp_conn *c)
 {
-	const struct piece *p = piece_at(c, 0);
+	const struct tcp_piece *p = piece_at(c, 0);
 
 	if (!c->n_pieces) {
 		tcp_protocol_error(c, "bytes that nobody asked for");
@@ -211,7 +212,7 @@ static void open_answer(struct tcp_conn *c)
 static void open_eager(struct tcp_conn *c)
 {
 	uint64_t count = le64toh(c->head.offset);
-	struct eager *e = c->n_eager ? eager_at(c, 0) : NULL;
+	struct tcp_eager *e = c->n_eager ? eager_at(c, 0) : NULL;
 
 	if (count != c->eager_done) {
 		tcp_protocol_error(c, "unasked bytes out of turn");
@@ -238,7 +239,7 @@ static void open_eager(struct tcp_conn *c)
 /* Where do the bytes behind the head go? */
 static void open_arrival(struct tcp_conn *c)
 {
-	const struct frame *h = &c->head;
+	const struct tcp_frame *h = &c->head;
 
 	c->in.len = le32toh(h->len);
 	c->in.offset = le64toh(h->offset);
@@ -256,7 +257,7 @@ static void open_arrival(struct tcp_conn *c)
 
 static void answer_end(struct tcp_conn *c, uint32_t len)
 {
-	struct piece p = *piece_at(c, 0);
+	struct tcp_piece p = *piece_at(c, 0);
 	struct tcp_read *rd = p.rd;
 
 	c->piece_first = (c->piece_first + 1) % TCP_PIECES;
@@ -270,7 +271,7 @@ static void answer_end(struct tcp_conn *c, uint32_t len)
 		read_end(c, rd, rd->status);
 }
 
-static void eager_end(struct tcp_conn *c, const struct arrival *in)
+static void eager_end(struct tcp_conn *c, const struct tcp_arrival *in)
 {
 	if (c->n_eager && eager_at(c, 0)->count == in->offset) {
 		c->eager_first = (c->eager_first + 1) % TCP_EAGER_IN;
@@ -286,8 +287,8 @@ static void eager_end(struct tcp_conn *c, const struct arrival *in)
 /* All of it is here, with its trailer. */
 static void arrival_end(struct tcp_conn *c)
 {
-	const struct arrival in = c->in;
-	const struct frame *t = &in.trailer;
+	const struct tcp_arrival in = c->in;
+	const struct tcp_frame *t = &in.trailer;
 
 	if (t->type != FRAME_BYTES || t->status > 1 || t->segment != 0 ||
 		le32toh(t->len) != in.len || le64toh(t->offset) != in.offset) {
@@ -297,7 +298,7 @@ static void arrival_end(struct tcp_conn *c)
 	net_count(&tcp_of(c)->shared.count.rx_bytes, in.len);
 	if (in.rd && t->status)
 		in.rd->status = BPS_ENOTFOUND;
-	c->in = (struct arrival){0}; /* first: the ends below call back */
+	c->in = (struct tcp_arrival){0}; /* first: the ends below call back */
 	if (in.is_eager)
 		eager_end(c, &in);
 	else
@@ -310,27 +311,27 @@ static size_t min_size(size_t a, size_t b)
 }
 
 /* Where the next bytes go. Heads and trailers come to frames of its own. */
-struct plan {
+struct tcp_recv_plan {
 	struct iovec iov[3 * PLAN_ITEMS];
 	unsigned n;
 	size_t bytes;
-	struct frame frames[2 * PLAN_ITEMS];
+	struct tcp_frame frames[2 * PLAN_ITEMS];
 	unsigned n_frames;
 };
 
-static void add(struct plan *p, void *mem, size_t len)
+static void add(struct tcp_recv_plan *p, void *mem, size_t len)
 {
 	p->iov[p->n++] = (struct iovec){mem, len};
 	p->bytes += len;
 }
 
-static void add_frame(struct plan *p, size_t got)
+static void add_frame(struct tcp_recv_plan *p, size_t got)
 {
 	add(p, &p->frames[p->n_frames++], HEAD - got);
 }
 
 /* Bytes, and the trailer behind them. False: not all of it. */
-static bool add_item(struct plan *p, uint8_t *dst, size_t len, size_t got)
+static bool add_item(struct tcp_recv_plan *p, uint8_t *dst, size_t len, size_t got)
 {
 	size_t left = got < len ? len - got : 0;
 	size_t part = min_size(left, p->bytes < RECV_SLICE ? RECV_SLICE - p->bytes : 0);
@@ -345,17 +346,17 @@ static bool add_item(struct plan *p, uint8_t *dst, size_t len, size_t got)
 
 /* What comes behind the i-th of the eager offers, as far as that is certain: no answer may come in
  * between, and somebody takes it. */
-static const struct eager *next_eager(struct tcp_conn *c, unsigned i)
+static const struct tcp_eager *next_eager(struct tcp_conn *c, unsigned i)
 {
-	const struct eager *e = eager_at(c, i);
+	const struct tcp_eager *e = eager_at(c, i);
 
 	return !c->n_pieces && i < c->n_eager && e->rd && e->count == c->eager_done + i ? e : NULL;
 }
 
-static void make_plan(struct tcp_conn *c, struct plan *p)
+static void make_plan(struct tcp_conn *c, struct tcp_recv_plan *p)
 {
-	const struct arrival *in = &c->in;
-	const struct eager *e;
+	const struct tcp_arrival *in = &c->in;
+	const struct tcp_eager *e;
 	unsigned i = n_arriving(c);
 
 	p->n = p->n_frames = 0;
@@ -384,7 +385,7 @@ static void make_plan(struct tcp_conn *c, struct plan *p)
  * wants them. */
 static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 {
-	struct arrival *in = &c->in;
+	struct tcp_arrival *in = &c->in;
 	size_t at = in->got - HEAD, n;
 
 	if (!in->is_open) {
@@ -405,7 +406,7 @@ static size_t take_part(struct tcp_conn *c, const uint8_t *mem, size_t len)
 }
 
 /* n bytes more are where the plan said. */
-static void take(struct tcp_conn *c, const struct plan *p, size_t n)
+static void take(struct tcp_conn *c, const struct tcp_recv_plan *p, size_t n)
 {
 	for (unsigned i = 0; n && c->base.state == CONN_UP; i++) {
 		size_t len = min_size(n, p->iov[i].iov_len);
@@ -426,8 +427,8 @@ static void take(struct tcp_conn *c, const struct plan *p, size_t n)
 static void set_lowat(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
-	const struct arrival *in = &c->in;
-	const struct eager *e = in->is_open || in->got ? NULL : next_eager(c, 0);
+	const struct tcp_arrival *in = &c->in;
+	const struct tcp_eager *e = in->is_open || in->got ? NULL : next_eager(c, 0);
 	size_t len = in->is_open ? in->len + HEAD : e ? e->len + HEAD : 0;
 	size_t left = HEAD + len - in->got;
 	int window = tcp_of(c)->window.bytes;
@@ -561,7 +562,7 @@ static void measure(struct tcp_conn *c, size_t n)
 void tcp_take_bulk(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
-	struct plan p;
+	struct tcp_recv_plan p;
 	struct msghdr mh = {.msg_iov = p.iov};
 	ssize_t n;
 

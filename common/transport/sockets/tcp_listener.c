@@ -18,11 +18,11 @@
 /* The kernel keeps a connection to itself until it has brought something, or so long. */
 #define DEFER_ACCEPT_S 3
 /* What the kernel gave us and does not show a ticket within this time is closed. */
-#define STRANGER_NS     UINT64_C(2000000000)
-#define LOOK_MS         500
-#define NO_FD_US        5000
-#define USER_TIMEOUT_MS 10000
-#define ACCEPT_BATCH    64
+#define TICKET_TIMEOUT_NS UINT64_C(2000000000)
+#define LOOK_MS           500
+#define NO_FD_US          5000
+#define USER_TIMEOUT_MS   10000
+#define ACCEPT_BATCH      64
 
 static int set_int(int fd, int level, int name, int value)
 {
@@ -42,7 +42,7 @@ int tcp_tune(const struct tcp_net *net, int fd)
 	return rc ? rc : set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, USER_TIMEOUT_MS);
 }
 
-void tcp_turn_away(int fd, const char *word)
+void tcp_refuse(int fd, const char *word)
 {
 	char out[REFUSED_BYTES] = {0};
 
@@ -53,7 +53,7 @@ void tcp_turn_away(int fd, const char *word)
 }
 
 /* To the data thread, which may go away only while nobody holds the lock. */
-static const char *hand_over(struct tcp_net *net, const struct tcp_guest *g)
+static const char *hand_over(struct tcp_net *net, const struct tcp_accepted *g)
 {
 	struct net_thread *t;
 	bool ok;
@@ -65,35 +65,35 @@ static const char *hand_over(struct tcp_net *net, const struct tcp_guest *g)
 	return ok ? NULL : t ? REFUSED_BUSY : REFUSED_TICKET;
 }
 
-static void decide(struct tcp_net *net, const struct stranger *s)
+static void decide(struct tcp_net *net, const struct tcp_pending *s)
 {
-	struct tcp_guest g = {.fd = s->fd};
+	struct tcp_accepted g = {.fd = s->fd};
 	const char *why = net_check_ticket(&net->base, s->ticket, TICKET_BYTES, &g.ticket, g.key);
 	const char *word = why ? net_refuse(&net->base, &g.ticket, why) : hand_over(net, &g);
 
 	if (word && !why)
 		net_refuse(&net->base, &g.ticket, "no such data thread, or it is behind");
 	if (word)
-		tcp_turn_away(s->fd, word);
+		tcp_refuse(s->fd, word);
 	OPENSSL_cleanse(&g, sizeof(g));
 }
 
-static void forget(struct stranger *s)
+static void free_pending(struct tcp_pending *s)
 {
 	s->fd = -1;
 }
 
-static void show_out(struct tcp_net *net, struct stranger *s)
+static void close_silent(struct tcp_net *net, struct tcp_pending *s)
 {
 	close(s->fd);
-	forget(s);
+	free_pending(s);
 	atomic_fetch_add_explicit(&net->base.silent, 1, memory_order_relaxed);
 	log_rated(LOG_WARN, "strangers on the data port showed no ticket, closed: count=%lu",
 		(unsigned long)atomic_load_explicit(&net->base.silent, memory_order_relaxed));
 }
 
 /* Some of the ticket is here, or the end. */
-static void hear(struct tcp_net *net, struct stranger *s)
+static void recv_ticket(struct tcp_net *net, struct tcp_pending *s)
 {
 	ssize_t n = recv(s->fd, s->ticket + s->n, TICKET_BYTES - s->n, MSG_DONTWAIT);
 
@@ -101,56 +101,56 @@ static void hear(struct tcp_net *net, struct stranger *s)
 		return;
 	if (n <= 0) {
 		close(s->fd);
-		forget(s);
+		free_pending(s);
 		return;
 	}
 	s->n += (unsigned)n;
 	if (s->n < TICKET_BYTES)
 		return;
-	epoll_ctl(net->door.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
+	epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_DEL, s->fd, NULL);
 	decide(net, s);
-	forget(s);
+	free_pending(s);
 }
 
 /* Room for one more: whoever has said least for longest makes it. */
-static struct stranger *make_room(struct tcp_net *net)
+static struct tcp_pending *make_room(struct tcp_net *net)
 {
-	struct stranger *oldest = &net->door.strangers[0];
+	struct tcp_pending *oldest = &net->listener.pending[0];
 
-	for (unsigned i = 0; i < TCP_STRANGERS; i++) {
-		struct stranger *s = &net->door.strangers[i];
+	for (unsigned i = 0; i < TCP_PENDING_MAX; i++) {
+		struct tcp_pending *s = &net->listener.pending[i];
 
 		if (s->fd < 0)
 			return s;
 		if (s->since_ns < oldest->since_ns)
 			oldest = s;
 	}
-	show_out(net, oldest);
+	close_silent(net, oldest);
 	return oldest;
 }
 
-static void greet(struct tcp_net *net, int fd)
+static void add_pending(struct tcp_net *net, int fd)
 {
-	struct stranger *s = make_room(net);
+	struct tcp_pending *s = make_room(net);
 	struct epoll_event ev = {
-		.events = EPOLLIN, .data.u32 = (uint32_t)(s - net->door.strangers)};
+		.events = EPOLLIN, .data.u32 = (uint32_t)(s - net->listener.pending)};
 
-	*s = (struct stranger){.fd = fd, .since_ns = clock_now_ns()};
-	if (tcp_tune(net, fd) || epoll_ctl(net->door.epoll_fd, EPOLL_CTL_ADD, fd, &ev)) {
+	*s = (struct tcp_pending){.fd = fd, .since_ns = clock_now_ns()};
+	if (tcp_tune(net, fd) || epoll_ctl(net->listener.epoll_fd, EPOLL_CTL_ADD, fd, &ev)) {
 		close(fd);
-		forget(s);
+		free_pending(s);
 		return;
 	}
-	hear(net, s); /* the ticket came with the connection, as a rule */
+	recv_ticket(net, s); /* the ticket came with the connection, as a rule */
 }
 
-static void answer_door(struct tcp_net *net)
+static void accept_waiting(struct tcp_net *net)
 {
 	for (unsigned i = 0; i < ACCEPT_BATCH; i++) {
-		int fd = accept4(net->door.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		int fd = accept4(net->listener.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd >= 0) {
-			greet(net, fd);
+			add_pending(net, fd);
 			continue;
 		}
 		if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -166,18 +166,18 @@ static void sweep(struct tcp_net *net)
 {
 	uint64_t now = clock_now_ns();
 
-	for (unsigned i = 0; i < TCP_STRANGERS; i++) {
-		struct stranger *s = &net->door.strangers[i];
+	for (unsigned i = 0; i < TCP_PENDING_MAX; i++) {
+		struct tcp_pending *s = &net->listener.pending[i];
 
-		if (s->fd >= 0 && now - s->since_ns > STRANGER_NS)
-			show_out(net, s);
+		if (s->fd >= 0 && now - s->since_ns > TICKET_TIMEOUT_NS)
+			close_silent(net, s);
 	}
 }
 
 /* In epoll data: no stranger's place. */
-enum { THE_LISTENER = TCP_STRANGERS, THE_STOP };
+enum { EVENT_LISTENER = TCP_PENDING_MAX, EVENT_STOP };
 
-static void *door_main(void *arg)
+static void *listener_main(void *arg)
 {
 	struct tcp_net *net = arg;
 	struct epoll_event ev[16];
@@ -185,24 +185,24 @@ static void *door_main(void *arg)
 
 	pthread_setname_np(pthread_self(), "bps-connect");
 	while (!must_stop) {
-		int n = epoll_wait(net->door.epoll_fd, ev, 16, LOOK_MS);
+		int n = epoll_wait(net->listener.epoll_fd, ev, 16, LOOK_MS);
 
 		for (int i = 0; i < n; i++) {
 			uint32_t who = ev[i].data.u32;
 
-			if (who == THE_STOP)
+			if (who == EVENT_STOP)
 				must_stop = true;
-			else if (who == THE_LISTENER)
-				answer_door(net);
-			else if (net->door.strangers[who].fd >= 0)
-				hear(net, &net->door.strangers[who]);
+			else if (who == EVENT_LISTENER)
+				accept_waiting(net);
+			else if (net->listener.pending[who].fd >= 0)
+				recv_ticket(net, &net->listener.pending[who]);
 		}
 		sweep(net);
 	}
 	return NULL;
 }
 
-static int watch(struct door *d, int fd, uint32_t who)
+static int watch(struct tcp_listener *d, int fd, uint32_t who)
 {
 	struct epoll_event ev = {.events = EPOLLIN, .data.u32 = who};
 
@@ -219,7 +219,7 @@ static int listen_on(struct tcp_net *net)
 
 	if (fd < 0)
 		return -errno;
-	net->door.listen_fd = fd;
+	net->listener.listen_fd = fd;
 	rc = set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (!rc)
 		rc = set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, DEFER_ACCEPT_S);
@@ -236,9 +236,9 @@ static int listen_on(struct tcp_net *net)
 	return rc;
 }
 
-int door_open(struct tcp_net *net, struct err_text *err)
+int tcp_listener_open(struct tcp_net *net, struct err_text *err)
 {
-	struct door *d = &net->door;
+	struct tcp_listener *d = &net->listener;
 	int rc = listen_on(net);
 
 	if (rc)
@@ -247,20 +247,20 @@ int door_open(struct tcp_net *net, struct err_text *err)
 			addr_bind_hint(rc));
 	d->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
 	d->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = d->epoll_fd < 0 || d->stop_fd < 0 ? -errno : watch(d, d->listen_fd, THE_LISTENER);
+	rc = d->epoll_fd < 0 || d->stop_fd < 0 ? -errno : watch(d, d->listen_fd, EVENT_LISTENER);
 	if (!rc)
-		rc = watch(d, d->stop_fd, THE_STOP);
+		rc = watch(d, d->stop_fd, EVENT_STOP);
 	if (!rc)
-		rc = -pthread_create(&d->thread, NULL, door_main, net);
+		rc = -pthread_create(&d->thread, NULL, listener_main, net);
 	d->has_thread = !rc;
 	if (rc)
 		return err_set(err, rc, "cannot start the connection thread: %s", strerror(-rc));
 	return 0;
 }
 
-void door_close(struct tcp_net *net)
+void tcp_listener_close(struct tcp_net *net)
 {
-	struct door *d = &net->door;
+	struct tcp_listener *d = &net->listener;
 	uint64_t one = 1;
 
 	if (d->has_thread) {
@@ -268,9 +268,9 @@ void door_close(struct tcp_net *net)
 			log_error("cannot stop the connection thread: %s", strerror(errno));
 		pthread_join(d->thread, NULL);
 	}
-	for (unsigned i = 0; i < TCP_STRANGERS; i++)
-		if (d->strangers[i].fd >= 0)
-			close(d->strangers[i].fd);
+	for (unsigned i = 0; i < TCP_PENDING_MAX; i++)
+		if (d->pending[i].fd >= 0)
+			close(d->pending[i].fd);
 	if (d->listen_fd >= 0)
 		close(d->listen_fd);
 	if (d->epoll_fd >= 0)

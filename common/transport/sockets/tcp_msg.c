@@ -24,7 +24,7 @@ static bool has_room(struct tcp_conn *c, size_t n)
 int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 {
 	size_t size = wire_size(m);
-	struct frame f = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)size)};
+	struct tcp_frame f = {.type = FRAME_MESSAGE, .len = htole32((uint32_t)size)};
 	struct wire_msg out;
 
 	if (!has_room(c, sizeof(f) + size + reserve))
@@ -42,7 +42,7 @@ int tcp_put(struct tcp_conn *c, const struct wire_msg *m, size_t reserve)
 
 int tcp_put_read(struct tcp_conn *c, uint16_t segment, uint64_t offset, uint32_t len)
 {
-	struct frame f = {.type = FRAME_READ,
+	struct tcp_frame f = {.type = FRAME_READ,
 		.segment = htole16(segment),
 		.len = htole32(len),
 		.offset = htole64(offset)};
@@ -68,7 +68,7 @@ int tcp_send(struct xconn *xc, const struct wire_msg *m)
 	if (rc == -EAGAIN)
 		c->has_want = true;
 	else if (m->len && !(m->flags & WIRE_INLINE)) /* it will be asked for */
-		unasked_forget(&c->unasked, m->segment, m->offset);
+		eager_policy_forget(&c->policy, m->segment, m->offset);
 	return rc;
 }
 
@@ -78,14 +78,14 @@ static int send_alone(struct tcp_conn *c, const struct wire_msg *m)
 	int rc = tcp_send(&c->base.pub, m);
 
 	if (!rc)
-		unasked_held_back(&c->unasked, m->segment, m->offset);
+		eager_policy_held_back(&c->policy, m->segment, m->offset);
 	return rc;
 }
 
 int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 {
 	struct tcp_conn *c = (struct tcp_conn *)xc;
-	struct frame f = {.type = FRAME_EAGER,
+	struct tcp_frame f = {.type = FRAME_EAGER,
 		.segment = htole16(m->segment),
 		.len = htole32(m->len),
 		.offset = htole64(m->offset)};
@@ -93,7 +93,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	assert(m->segment < TCP_SEGS_MAX && m->len && !(m->flags & WIRE_INLINE));
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	if (!unasked_may_go(&c->unasked))
+	if (!eager_policy_may_go(&c->policy))
 		return send_alone(c, m);
 	if (!tcp_takes_eager(c, is_patient)) {
 		c->wants_eager |= is_patient;
@@ -107,7 +107,7 @@ int tcp_send_eager(struct xconn *xc, const struct wire_msg *m, bool is_patient)
 	memcpy(c->tx + c->tx_tail, &f, sizeof(f));
 	c->tx_tail += sizeof(f);
 	tcp_push_eager(c, m);
-	unasked_sent(&c->unasked, m->segment, m->offset, m->len);
+	eager_policy_sent(&c->policy, m->segment, m->offset, m->len);
 	return tcp_put(c, m, TCP_TX_RESERVE);
 }
 
@@ -165,7 +165,7 @@ static size_t take_frame(struct tcp_conn *c, const uint8_t *data, size_t n_bytes
 {
 	struct err_text err;
 	struct wire_msg m;
-	struct frame f;
+	struct tcp_frame f;
 	size_t len;
 
 	if (n_bytes < sizeof(f))

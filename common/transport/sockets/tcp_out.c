@@ -7,26 +7,26 @@
 /* Bytes of one call, so that the other connections get their turn. */
 #define SEND_SLICE (UINT32_C(1) << 20)
 #define ZEROS      (64 << 10)
-#define HEAD       sizeof(struct frame)
+#define HEAD       sizeof(struct tcp_frame)
 #define IOV_ROOM   64
 
 static const uint8_t zeros[ZEROS];
 
-static struct answer *answer_at(struct tcp_conn *c, unsigned i)
+static struct tcp_answer *answer_at(struct tcp_conn *c, unsigned i)
 {
 	return &c->answers[(c->answer_first + i) % TCP_ANSWERS];
 }
 
-static void push(struct tcp_conn *c, const struct answer *a)
+static void push(struct tcp_conn *c, const struct tcp_answer *a)
 {
 	*answer_at(c, c->n_answers++) = *a;
 	tcp_touch(c);
 }
 
-void tcp_asked(struct tcp_conn *c, const struct frame *f)
+void tcp_asked(struct tcp_conn *c, const struct tcp_frame *f)
 {
 	const struct tcp_xport *x = tcp_of(c);
-	struct answer a = {.segment = le16toh(f->segment),
+	struct tcp_answer a = {.segment = le16toh(f->segment),
 		.len = le32toh(f->len),
 		.offset = le64toh(f->offset)};
 	const struct tcp_seg *s = &x->segs[a.segment % TCP_SEGS_MAX];
@@ -41,7 +41,7 @@ void tcp_asked(struct tcp_conn *c, const struct frame *f)
 	}
 	a.is_refused = a.offset > s->bytes || a.len > s->bytes - a.offset;
 	c->n_asked++;
-	unasked_asked(&c->unasked, a.segment, a.offset);
+	eager_policy_asked(&c->policy, a.segment, a.offset);
 	push(c, &a);
 }
 
@@ -55,7 +55,7 @@ void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m)
 {
 	const struct tcp_seg *s = &tcp_of(c)->segs[m->segment % TCP_SEGS_MAX];
 
-	push(c, &(struct answer){.segment = m->segment,
+	push(c, &(struct tcp_answer){.segment = m->segment,
 			.is_refused = m->offset > s->bytes || m->len > s->bytes - m->offset,
 			.is_eager = true,
 			.len = m->len,
@@ -67,22 +67,22 @@ void tcp_push_eager(struct tcp_conn *c, const struct wire_msg *m)
 void tcp_refuse_segment(struct tcp_conn *c, uint16_t segment)
 {
 	for (unsigned i = 0; i < c->n_answers; i++) {
-		struct answer *a = answer_at(c, i);
+		struct tcp_answer *a = answer_at(c, i);
 
 		a->is_refused |= a->segment == segment;
 	}
 }
 
 /* What is sent in one call: frames of this function's, bytes of the segments. */
-struct plan {
+struct tcp_send_plan {
 	struct iovec iov[IOV_ROOM];
 	unsigned n;
 	size_t bytes;
-	struct frame frames[IOV_ROOM];
+	struct tcp_frame frames[IOV_ROOM];
 	unsigned n_frames;
 };
 
-static void add(struct plan *p, const void *mem, size_t len)
+static void add(struct tcp_send_plan *p, const void *mem, size_t len)
 {
 	if (!len)
 		return;
@@ -90,12 +90,12 @@ static void add(struct plan *p, const void *mem, size_t len)
 	p->bytes += len;
 }
 
-static void add_frame(
-	struct plan *p, const struct answer *a, enum frame_type type, uint8_t status, size_t sent)
+static void add_frame(struct tcp_send_plan *p, const struct tcp_answer *a, enum tcp_frame_type type,
+	uint8_t status, size_t sent)
 {
-	struct frame *f = &p->frames[p->n_frames++];
+	struct tcp_frame *f = &p->frames[p->n_frames++];
 
-	*f = (struct frame){.type = (uint8_t)type,
+	*f = (struct tcp_frame){.type = (uint8_t)type,
 		.status = status,
 		.len = htole32(a->len),
 		.offset = htole64(a->is_eager ? a->count : a->offset)};
@@ -104,7 +104,7 @@ static void add_frame(
 
 /* What is left of an answer, behind `sent` bytes of it. False: not all of it. */
 static bool add_answer(
-	struct plan *p, const struct tcp_conn *c, const struct answer *a, size_t sent)
+	struct tcp_send_plan *p, const struct tcp_conn *c, const struct tcp_answer *a, size_t sent)
 {
 	const uint8_t *mem = tcp_of(c)->segs[a->segment].mem;
 	size_t at = sent > HEAD ? sent - HEAD : 0, left = at < a->len ? a->len - at : 0, len;
@@ -120,7 +120,7 @@ static bool add_answer(
 	return true;
 }
 
-static size_t answer_bytes(const struct answer *a)
+static size_t answer_bytes(const struct tcp_answer *a)
 {
 	return HEAD + a->len + HEAD;
 }
@@ -128,7 +128,7 @@ static size_t answer_bytes(const struct answer *a)
 /* The first answer is gone whole. */
 static void answer_end(struct tcp_conn *c)
 {
-	const struct answer *a = answer_at(c, 0);
+	const struct tcp_answer *a = answer_at(c, 0);
 
 	if (a->is_eager)
 		c->eager_bytes -= a->len;
@@ -142,7 +142,7 @@ static void answer_end(struct tcp_conn *c)
 void tcp_send_bulk(struct tcp_conn *c)
 {
 	struct tcp_lane *l = &c->lanes[LANE_BULK];
-	struct plan p;
+	struct tcp_send_plan p;
 	struct msghdr mh = {.msg_iov = p.iov};
 	size_t sent = c->answer_sent;
 	ssize_t n;

@@ -12,7 +12,7 @@
 
 /* A connection, and whether its peer has room. Offers go round in `places` places. */
 struct policy_side {
-	struct unasked u;
+	struct eager_policy u;
 	unsigned n_offers, n_sent, places;
 };
 
@@ -24,19 +24,19 @@ static uint64_t place(const struct policy_side *s)
 /* One offer; it is asked for, in two pieces, when its bytes did not go with it or found no room. */
 static bool offer(struct policy_side *s, bool has_room)
 {
-	bool is_sent = unasked_may_go(&s->u);
+	bool is_sent = eager_policy_may_go(&s->u);
 	uint64_t at = place(s);
 
 	s->n_offers++;
 	s->n_sent += is_sent;
 	if (is_sent)
-		unasked_sent(&s->u, 3, at, LEN);
+		eager_policy_sent(&s->u, 3, at, LEN);
 	else
-		unasked_held_back(&s->u, 3, at);
+		eager_policy_held_back(&s->u, 3, at);
 	if (is_sent && has_room)
 		return true;
-	unasked_asked(&s->u, 3, at);
-	unasked_asked(&s->u, 3, at + LEN / 2);
+	eager_policy_asked(&s->u, 3, at);
+	eager_policy_asked(&s->u, 3, at + LEN / 2);
 	return is_sent;
 }
 
@@ -66,8 +66,8 @@ static void one_that_is_asked_for_costs_a_few(void **state)
 	(void)state;
 	assert_true(offer(&s, false));
 	for (unsigned i = 0; i < 2; i++) {
-		assert_int_equal(rest(&s, true), UNASKED_REST_MIN);
-		for (unsigned k = 1; k < UNASKED_TRIES; k++)
+		assert_int_equal(rest(&s, true), EAGER_POLICY_REST_MIN);
+		for (unsigned k = 1; k < EAGER_POLICY_TRIES; k++)
 			assert_true(offer(&s, true));
 	}
 	for (unsigned i = 0; i < 1000; i++)
@@ -77,19 +77,19 @@ static void one_that_is_asked_for_costs_a_few(void **state)
 static void peer_without_room_is_tried_ever_more_seldom(void **state)
 {
 	struct policy_side s = {.places = 7};
-	unsigned want = UNASKED_REST_MIN;
+	unsigned want = EAGER_POLICY_REST_MIN;
 
 	(void)state;
 	assert_true(offer(&s, false));
 	assert_int_equal(rest(&s, false), want);
 	for (unsigned i = 0; i < 12; i++) {
-		for (unsigned k = 1; k < UNASKED_TRIES; k++)
+		for (unsigned k = 1; k < EAGER_POLICY_TRIES; k++)
 			assert_true(offer(&s, false));
 		assert_int_equal(rest(&s, false), want);
-		if (want < UNASKED_REST_MAX)
+		if (want < EAGER_POLICY_REST_MAX)
 			want *= 2;
 	}
-	assert_int_equal(want, UNASKED_REST_MAX);
+	assert_int_equal(want, EAGER_POLICY_REST_MAX);
 	s.n_offers = s.n_sent = 0;
 	for (unsigned i = 0; i < 100000; i++)
 		offer(&s, false);
@@ -106,7 +106,7 @@ static void room_is_found_again(void **state)
 		offer(&s, false);
 	for (unsigned i = 0; i < 10000; i++)
 		n_held += !offer(&s, true);
-	assert_in_range(n_held, 1, 3 * UNASKED_REST_MAX);
+	assert_in_range(n_held, 1, 3 * EAGER_POLICY_REST_MAX);
 	for (unsigned i = 0; i < 1000; i++)
 		assert_true(offer(&s, true));
 }
@@ -118,22 +118,22 @@ static void request_for_what_did_not_go_along_says_nothing(void **state)
 
 	(void)state;
 	assert_true(offer(&s, true));
-	unasked_asked(&s.u, 4, 0);
-	unasked_asked(&s.u, 3, LEN);
-	unasked_asked(&s.u, 3, UINT64_MAX);
-	assert_true(unasked_may_go(&s.u));
+	eager_policy_asked(&s.u, 4, 0);
+	eager_policy_asked(&s.u, 3, LEN);
+	eager_policy_asked(&s.u, 3, UINT64_MAX);
+	assert_true(eager_policy_may_go(&s.u));
 	/* There was no room for its bytes: this one is not what is remembered of the same place. */
-	unasked_held_back(&s.u, 3, 0);
-	unasked_asked(&s.u, 3, 0);
-	assert_true(unasked_may_go(&s.u));
+	eager_policy_held_back(&s.u, 3, 0);
+	eager_policy_asked(&s.u, 3, 0);
+	assert_true(eager_policy_may_go(&s.u));
 	/* Nor is one of long ago. */
-	s.places = UNASKED_NOTED + 1;
+	s.places = EAGER_POLICY_NOTED + 1;
 	for (unsigned i = 0; i < 2 * s.places; i++)
 		offer(&s, true);
-	unasked_asked(&s.u, 3, place(&s));
-	assert_true(unasked_may_go(&s.u));
-	unasked_asked(&s.u, 3, (place(&s) + LEN) % (s.places * LEN));
-	assert_false(unasked_may_go(&s.u));
+	eager_policy_asked(&s.u, 3, place(&s));
+	assert_true(eager_policy_may_go(&s.u));
+	eager_policy_asked(&s.u, 3, (place(&s) + LEN) % (s.places * LEN));
+	assert_false(eager_policy_may_go(&s.u));
 }
 
 int main(void)

@@ -11,7 +11,7 @@
 
 static void malformed_frame_closes_its_connection(void **state)
 {
-	static const struct frame frames[] = {
+	static const struct tcp_frame frames[] = {
 		{.type = 0},
 		{.type = FRAME_BYTES, .len = 8},
 		{.type = 200, .len = 64},
@@ -60,13 +60,13 @@ static void malformed_or_foreign_message_closes_its_connection(void **state)
 
 		n = put_kind(b, i < 3 ? foreign[i] : WIRE_PING);
 		if (i == 3)
-			b[sizeof(struct frame) + 1] ^= 0x40; /* version */
-		if (i == 4)                                  /* two messages in a frame */
-			((struct frame *)b)->len *= 2;
+			b[sizeof(struct tcp_frame) + 1] ^= 0x40; /* version */
+		if (i == 4)                                      /* two messages in a frame */
+			((struct tcp_frame *)b)->len *= 2;
 		raw_send(&p, LANE_MESSAGES, b, n);
 		if (i == 4)
-			raw_send(&p, LANE_MESSAGES, b + sizeof(struct frame),
-				n - sizeof(struct frame));
+			raw_send(&p, LANE_MESSAGES, b + sizeof(struct tcp_frame),
+				n - sizeof(struct tcp_frame));
 		RUN(&r, r.server.n_down == i + 1);
 		assert_int_equal(protocol_errors(&r.server), i + 1);
 		raw_close(&p);
@@ -97,7 +97,7 @@ static void frame_that_ends_in_the_middle_is_not_heard(void **state)
 
 static void bytes_that_nobody_asked_for_close_the_connection(void **state)
 {
-	static const struct frame heads[] = {
+	static const struct tcp_frame heads[] = {
 		{.type = FRAME_ANSWER, .len = 8},
 		{.type = FRAME_ANSWER, .len = 0},
 		{.type = FRAME_ANSWER, .len = 8, .status = 1},
@@ -125,7 +125,7 @@ static void bytes_that_nobody_asked_for_close_the_connection(void **state)
 
 static void more_requests_than_anybody_has_close_the_connection(void **state)
 {
-	struct frame f = {.type = FRAME_READ, .len = READ_WINDOW_MAX};
+	struct tcp_frame f = {.type = FRAME_READ, .len = READ_WINDOW_MAX};
 	struct mem from;
 	struct net_rig r;
 	struct raw_conn p;
@@ -181,7 +181,7 @@ static void fill_with_pongs(struct net_rig *r, const struct raw_conn *p)
  * somewhere else. */
 static void peer_that_pings_and_does_not_read_leaves_room_for_requests(void **state)
 {
-	uint8_t answer[1 + 2 * sizeof(struct frame)];
+	uint8_t answer[1 + 2 * sizeof(struct tcp_frame)];
 	size_t n_answer = put_item(answer, FRAME_ANSWER, 0, "x", 1);
 	struct xport_read reads[TCP_PIECES];
 	const struct tcp_conn *c;
@@ -233,8 +233,8 @@ static bool has_message(struct raw_conn *p, uint8_t *buf, size_t *used, enum wir
 	rig_watched_fd = p->fds[LANE_MESSAGES];
 	if (n > 0)
 		*used += (size_t)n;
-	while (!is_found && *used - at >= sizeof(struct frame)) {
-		const struct frame *f = (const struct frame *)(buf + at);
+	while (!is_found && *used - at >= sizeof(struct tcp_frame)) {
+		const struct tcp_frame *f = (const struct tcp_frame *)(buf + at);
 		struct err_text err;
 		struct wire_msg m;
 
@@ -328,12 +328,12 @@ static struct xport_read raw_read(const struct net_node *n, const struct mem *to
 
 static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **state)
 {
-	static const struct frame heads[] = {
+	static const struct tcp_frame heads[] = {
 		{.type = FRAME_ANSWER, .len = 999, .offset = 4096},
 		{.type = FRAME_ANSWER, .len = 1001, .offset = 4096},
 		{.type = FRAME_ANSWER, .len = 1000, .offset = 4097},
 	};
-	static const struct frame trailers[] = {
+	static const struct tcp_frame trailers[] = {
 		{.type = FRAME_READ, .len = 1000, .offset = 4096},
 		{.type = FRAME_ANSWER, .len = 1000, .offset = 4096},
 		{.type = FRAME_BYTES, .len = 1000, .offset = 4096, .status = 2},
@@ -343,7 +343,7 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 	};
 	const unsigned n_heads = sizeof(heads) / sizeof(heads[0]);
 	const unsigned n_trailers = sizeof(trailers) / sizeof(trailers[0]);
-	uint8_t bytes[1000] = {1}, item[sizeof(bytes) + 2 * sizeof(struct frame)];
+	uint8_t bytes[1000] = {1}, item[sizeof(bytes) + 2 * sizeof(struct tcp_frame)];
 	struct mem to;
 	struct net_rig r;
 
@@ -353,7 +353,7 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 	for (unsigned i = 0; i < n_heads + n_trailers; i++) {
 		struct raw_conn p = raw_up(&r);
 		struct xport_read rd = raw_read(&r.server, &to, sizeof(bytes));
-		struct frame asked;
+		struct tcp_frame asked;
 
 		assert_int_equal(xport_read(&rd), 0);
 		raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
@@ -365,8 +365,8 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 		if (i < n_heads)
 			memcpy(item, &heads[i], sizeof(heads[i]));
 		else
-			memcpy(item + sizeof(item) - sizeof(struct frame), &trailers[i - n_heads],
-				sizeof(struct frame));
+			memcpy(item + sizeof(item) - sizeof(struct tcp_frame),
+				&trailers[i - n_heads], sizeof(struct tcp_frame));
 		raw_send(&p, LANE_BULK, item, sizeof(item));
 		RUN(&r, r.server.n_down == i + 1);
 		assert_int_equal(r.server.n_read_done, i + 1);
@@ -382,7 +382,7 @@ static void answer_that_is_not_what_was_asked_for_closes_the_connection(void **s
 static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 {
 	const uint8_t bytes[1000] = {1};
-	uint8_t answer[sizeof(bytes) + 2 * sizeof(struct frame)];
+	uint8_t answer[sizeof(bytes) + 2 * sizeof(struct tcp_frame)];
 	struct mem to;
 	struct net_rig r;
 	unsigned n = 0;
@@ -394,7 +394,7 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 	for (size_t cut = 0; cut < sizeof(answer); cut += 127, n++) {
 		struct raw_conn p = raw_up(&r);
 		struct xport_read rd = raw_read(&r.server, &to, 1000);
-		struct frame asked;
+		struct tcp_frame asked;
 
 		assert_int_equal(xport_read(&rd), 0);
 		raw_recv(&p, LANE_MESSAGES, &asked, sizeof(asked));
@@ -414,9 +414,9 @@ static void peer_that_ends_in_the_middle_of_an_answer_is_noticed(void **state)
 
 static void answer_may_come_byte_by_byte(void **state)
 {
-	uint8_t bytes[300], answer[sizeof(bytes) + 2 * sizeof(struct frame)];
+	uint8_t bytes[300], answer[sizeof(bytes) + 2 * sizeof(struct tcp_frame)];
 	struct xport_read rd;
-	struct frame asked;
+	struct tcp_frame asked;
 	struct mem to;
 	struct net_rig r;
 	struct raw_conn p;

@@ -230,7 +230,7 @@ static void read_of_other_bytes_goes_by_asking(void **state)
 
 		rd.len -= i == 0;
 		rd.len += i == 2;
-		tcp_conn_of(&p.r.server)->unasked = (struct unasked){0}; /* try again */
+		tcp_conn_of(&p.r.server)->policy = (struct eager_policy){0}; /* try again */
 		assert_int_equal(send_offer(&p.r.server, &p.from, i + 1, 0, len), 0);
 		RUN(&p.r, p.t->n_heard == i + 1);
 		assert_int_equal(xport_read(&rd), 0);
@@ -348,7 +348,7 @@ static void who_is_impatient_has_the_offer_sent_like_any_other(void **state)
 		check_bytes(p.t, i, &p.from);
 	}
 	/* There is room again, but what has been asked for is not sent along at once. */
-	for (unsigned i = 0; i <= UNASKED_REST_MIN; i++) {
+	for (unsigned i = 0; i <= EAGER_POLICY_REST_MIN; i++) {
 		assert_int_equal(tcp_conn_of(&p.r.server)->eager_sent, TCP_EAGER_OUT);
 		assert_int_equal(send_offer(&p.r.server, &p.from, 1, 0, len), 0);
 	}
@@ -442,7 +442,7 @@ static void withdrawn_segment_is_not_sent_any_more(void **state)
 
 /* ---- a peer made of bare sockets ---- */
 
-#define HEAD sizeof(struct frame)
+#define HEAD sizeof(struct tcp_frame)
 
 static const uint8_t *pattern(void)
 {
@@ -456,7 +456,7 @@ static const uint8_t *pattern(void)
 /* The i-th of a peer's offers has ITEM bytes, those of the pattern from i * ITEM on. */
 static void say_announcement(const struct raw_conn *p, unsigned i)
 {
-	const struct frame f = {
+	const struct tcp_frame f = {
 		.type = FRAME_EAGER, .segment = 3, .len = ITEM, .offset = i * (uint64_t)ITEM};
 
 	raw_send(p, LANE_MESSAGES, &f, sizeof(f));
@@ -529,7 +529,7 @@ static void answers_and_unasked_bytes_come_in_any_order(void **state)
 		uint8_t b[5 * (ITEM + 2 * HEAD)];
 		struct xport_read asked[2];
 		unsigned n_asked = 0;
-		struct frame f;
+		struct tcp_frame f;
 		struct lone l;
 		size_t n = 0;
 
@@ -644,7 +644,7 @@ static void more_offers_than_are_noted_go_by_asking(void **state)
 {
 	static const unsigned asked[] = {TCP_EAGER_IN, 149};
 	struct lone l;
-	struct frame f;
+	struct tcp_frame f;
 	uint8_t b[ITEM + 2 * HEAD];
 
 	(void)state;
@@ -716,7 +716,7 @@ static void offer_that_is_being_thrown_away_is_read_by_asking(void **state)
 {
 	uint8_t b[ITEM + 2 * HEAD];
 	struct lone l;
-	struct frame f;
+	struct tcp_frame f;
 
 	(void)state;
 	lone_open(&l);
@@ -747,7 +747,7 @@ static void bytes_that_the_peer_does_not_have_any_more_end_their_read(void **sta
 	l.r.server.on_message = hear_and_take;
 	announce(&l.p, 0);
 	put_eager(b, 0, 0);
-	((struct frame *)(b + HEAD + ITEM))->status = 1;
+	((struct tcp_frame *)(b + HEAD + ITEM))->status = 1;
 	raw_send(&l.p, LANE_BULK, b, sizeof(b));
 	RUN(&l.r, l.r.server.n_read_done == 1);
 	assert_int_equal(l.r.server.read_status, BPS_ENOTFOUND);
@@ -852,7 +852,7 @@ static void connection_may_be_closed_when_an_offer_is_heard(void **state)
 
 static void all_may_come_byte_by_byte(void **state)
 {
-	const struct frame f = {.type = FRAME_EAGER, .segment = 3, .len = ITEM};
+	const struct tcp_frame f = {.type = FRAME_EAGER, .segment = 3, .len = ITEM};
 	uint8_t b[ITEM + 2 * HEAD];
 	struct tcp_conn *c;
 	struct lone l;
@@ -869,7 +869,8 @@ static void all_may_come_byte_by_byte(void **state)
 		}
 		say_offer(&l.p, 0);
 		RUN(&l.r, l.t->n_heard == i + 1);
-		((struct frame *)b)->offset = ((struct frame *)(b + HEAD + ITEM))->offset = i;
+		((struct tcp_frame *)b)->offset = ((struct tcp_frame *)(b + HEAD + ITEM))->offset =
+			i;
 		for (size_t k = 0; k < sizeof(b); k++) {
 			assert_int_equal(l.r.server.n_read_done, 0);
 			assert_int_equal(discarded(&l.r.server), i * ITEM);
@@ -891,7 +892,7 @@ static void all_may_come_byte_by_byte(void **state)
 
 static void malformed_announcement_closes_its_connection(void **state)
 {
-	static const struct frame frames[] = {
+	static const struct tcp_frame frames[] = {
 		{.type = FRAME_EAGER, .segment = 3, .len = 0},
 		{.type = FRAME_EAGER, .segment = 3, .len = 8, .status = 1},
 		{.type = FRAME_EAGER, .segment = TCP_SEGS_MAX, .len = 8},
@@ -913,7 +914,8 @@ static void malformed_announcement_closes_its_connection(void **state)
 }
 
 /* Two offers were announced, and the bytes of the first are here. */
-static void expect_refusal(const struct frame *head, const struct frame *trailer, bool is_read)
+static void expect_refusal(
+	const struct tcp_frame *head, const struct tcp_frame *trailer, bool is_read)
 {
 	uint8_t b[2 * (ITEM + 2 * HEAD)];
 	struct lone l;
@@ -940,7 +942,7 @@ static void expect_refusal(const struct frame *head, const struct frame *trailer
 
 static void other_bytes_than_were_announced_close_the_connection(void **state)
 {
-	static const struct frame heads[] = {
+	static const struct tcp_frame heads[] = {
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 0}, /* a second time */
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 2},
 		{.type = FRAME_EAGER, .len = ITEM, .offset = UINT64_MAX},
@@ -953,7 +955,7 @@ static void other_bytes_than_were_announced_close_the_connection(void **state)
 		{.type = FRAME_BYTES, .len = ITEM, .offset = 1},
 		{.type = 0, .len = ITEM, .offset = 1},
 	};
-	static const struct frame trailers[] = {
+	static const struct tcp_frame trailers[] = {
 		{.type = FRAME_EAGER, .len = ITEM, .offset = 1},
 		{.type = FRAME_BYTES, .len = ITEM - 1, .offset = 1},
 		{.type = FRAME_BYTES, .len = ITEM, .offset = 0},
@@ -1012,7 +1014,7 @@ static void answer_that_was_guessed_closes_the_connection(void **state)
 static void largest_length_is_counted_right(void **state)
 {
 	const uint64_t len = UINT32_MAX;
-	struct frame f = {.type = FRAME_EAGER, .segment = 3, .len = UINT32_MAX};
+	struct tcp_frame f = {.type = FRAME_EAGER, .segment = 3, .len = UINT32_MAX};
 	uint8_t ping[256];
 	struct tcp_conn *c;
 	struct lone l;

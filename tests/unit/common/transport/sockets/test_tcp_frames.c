@@ -7,7 +7,7 @@
 #define LEN 5
 
 /* What comes next on a lane is this. */
-static void expect(struct raw_conn *p, enum lane lane, const char *hex)
+static void expect(struct raw_conn *p, enum tcp_lane_kind lane, const char *hex)
 {
 	uint8_t want[256], got[256];
 	size_t n = hex_parse(hex, want, sizeof(want));
@@ -16,7 +16,7 @@ static void expect(struct raw_conn *p, enum lane lane, const char *hex)
 	assert_memory_equal(got, want, n);
 }
 
-static void say(const struct raw_conn *p, enum lane lane, const char *hex)
+static void say(const struct raw_conn *p, enum tcp_lane_kind lane, const char *hex)
 {
 	uint8_t bytes[256];
 

@@ -27,10 +27,10 @@ static void ticket_and_message_may_come_byte_by_byte(void **state)
 		seal_channel(50, (enum channel)lane, ticket);
 		p.fds[lane] = stranger(net_port(r.server.f), NULL, 0);
 		for (unsigned i = 0; i < TICKET_BYTES; i++) {
-			raw_send(&p, (enum lane)lane, ticket + i, 1);
+			raw_send(&p, (enum tcp_lane_kind)lane, ticket + i, 1);
 			RUN_MS(&r, false, 1);
 		}
-		raw_recv(&p, (enum lane)lane, proof, sizeof(proof));
+		raw_recv(&p, (enum tcp_lane_kind)lane, proof, sizeof(proof));
 	}
 	n = put_message(message, &m);
 	for (size_t i = 0; i < n; i++) {
@@ -229,7 +229,7 @@ static void word_of_refusal_and_end_are_heard_in_one_go(void **state)
 static void proof_may_come_byte_by_byte(void **state)
 {
 	struct net_config cfg = config_of(false);
-	uint8_t proof[PROOF_BYTES], hello[sizeof(struct frame) + WIRE_HDR_BYTES];
+	uint8_t proof[PROOF_BYTES], hello[sizeof(struct tcp_frame) + WIRE_HDR_BYTES];
 	uint16_t port;
 	int listen_fd = listen_raw(&port), fds[N_LANES];
 	size_t at = 0;
@@ -296,23 +296,23 @@ static void flood_of_strangers_keeps_nobody_out(void **state)
 	struct net_stats s;
 	struct net_rig r;
 	unsigned before;
-	int fds[3 * TCP_STRANGERS];
+	int fds[3 * TCP_PENDING_MAX];
 
 	(void)state;
 	net_rig_open(&r);
 	seal_channel(5, CHANNEL_OF_CONNECTING, ticket);
 	before = count_fds();
 	/* All but the last byte of a good ticket, and then nothing. */
-	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
+	for (unsigned i = 0; i < 3 * TCP_PENDING_MAX; i++)
 		fds[i] = stranger(net_port(r.server.f), ticket, TICKET_BYTES - 1);
 	rig_connect(&r);
-	assert_in_range(
-		count_fds(), before, before + 3 * TCP_STRANGERS + TCP_STRANGERS + 2 * N_CHANNELS);
+	assert_in_range(count_fds(), before,
+		before + 3 * TCP_PENDING_MAX + TCP_PENDING_MAX + 2 * N_CHANNELS);
 	/* In time all of them are shown out. */
-	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_STRANGERS);
-	assert_int_equal(count_fds(), before + 3 * TCP_STRANGERS + 2 * N_CHANNELS);
+	RUN(&r, (net_stats(r.server.f, &s), s.silent_strangers) == 3 * TCP_PENDING_MAX);
+	assert_int_equal(count_fds(), before + 3 * TCP_PENDING_MAX + 2 * N_CHANNELS);
 	assert_int_equal(r.server.n_down + r.client.n_down, 0);
-	for (unsigned i = 0; i < 3 * TCP_STRANGERS; i++)
+	for (unsigned i = 0; i < 3 * TCP_PENDING_MAX; i++)
 		close(fds[i]);
 	net_rig_close(&r);
 }

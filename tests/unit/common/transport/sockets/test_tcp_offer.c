@@ -11,7 +11,7 @@ static const struct wire_msg offer = {
 
 static void say(const struct raw_conn *p, bool is_eager)
 {
-	const struct frame f = {.type = FRAME_EAGER, .segment = 3, .len = LEN, .offset = 4096};
+	const struct tcp_frame f = {.type = FRAME_EAGER, .segment = 3, .len = LEN, .offset = 4096};
 	uint8_t bytes[sizeof(f) + 256];
 	size_t n = 0;
 
@@ -24,10 +24,10 @@ static void say(const struct raw_conn *p, bool is_eager)
 }
 
 static void send_bytes(
-	const struct raw_conn *p, enum frame_type type, uint64_t offset, uint32_t seed)
+	const struct raw_conn *p, enum tcp_frame_type type, uint64_t offset, uint32_t seed)
 {
-	const struct frame head = {.type = (uint8_t)type, .len = LEN, .offset = offset},
-			   trailer = {.type = FRAME_BYTES, .len = LEN, .offset = offset};
+	const struct tcp_frame head = {.type = (uint8_t)type, .len = LEN, .offset = offset},
+			       trailer = {.type = FRAME_BYTES, .len = LEN, .offset = offset};
 	uint8_t bytes[sizeof(head) + LEN + sizeof(trailer)];
 
 	memcpy(bytes, &head, sizeof(head));
@@ -41,7 +41,7 @@ static void offer_twice(bool is_eager)
 {
 	uint8_t want[LEN];
 	struct xport_read rd;
-	struct frame asked;
+	struct tcp_frame asked;
 	struct mem to;
 	struct net_rig r;
 	struct raw_conn p;
