@@ -236,7 +236,7 @@ static int start_thread(struct fabric *f)
 
 	if (epoll_ctl(f->epoll_fd, EPOLL_CTL_ADD, f->stop_fd, &ev))
 		return -errno;
-	return -pthread_create(&f->thread, NULL, cm_main, f);
+	return -pthread_create(&f->thread, NULL, fabric_cm_main, f);
 }
 
 static void fabric_free(struct fabric *f)
@@ -380,16 +380,16 @@ static void close_conns(struct fabric_xport *x, const char *why)
 {
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++) {
 		if (x->conns[i] && x->conns[i]->base.state != CONN_FREE)
-			conn_down(x->conns[i], why);
+			fabric_conn_down(x->conns[i], why);
 	}
 }
 
-void xport_spoil(struct fabric_xport *x)
+void fabric_spoil(struct fabric_xport *x)
 {
 	x->is_spoiled = !x->is_verbs;
 }
 
-void xport_renew(struct fabric_xport *x)
+void fabric_renew(struct fabric_xport *x)
 {
 	int rc;
 
@@ -400,7 +400,7 @@ void xport_renew(struct fabric_xport *x)
 	close_cq(x);
 	rc = open_cq(x);
 	if (!rc)
-		rc = io_renew(x);
+		rc = fabric_io_renew(x);
 	if (rc) {
 		log_error("cannot open a completion queue again: %s", fi_strerror(-rc));
 		abort(); /* the service manager starts us anew */
@@ -410,16 +410,16 @@ void xport_renew(struct fabric_xport *x)
 
 static void close_now(struct xconn *c, const char *why)
 {
-	conn_down((struct fabric_conn *)c, why);
+	fabric_conn_down((struct fabric_conn *)c, why);
 }
 
 static void drop_requests(struct fabric_xport *x)
 {
-	struct cm_event ev;
+	struct fabric_cm_event ev;
 
 	while (handover_queue_pop(&x->shared.queue, &ev))
 		if (ev.kind == CM_REQUEST)
-			cm_reject(x->f, ev.info, REFUSED_TICKET);
+			fabric_cm_reject(x->f, ev.info, REFUSED_TICKET);
 }
 
 static void xport_destroy(struct fabric_xport *x)
@@ -430,7 +430,7 @@ static void xport_destroy(struct fabric_xport *x)
 	for (unsigned i = 0; x->segs && i < FABRIC_SEGS_MAX; i++)
 		if (x->segs[i].mr)
 			fi_close(&x->segs[i].mr->fid);
-	io_free(x);
+	fabric_io_free(x);
 	if (x->eq)
 		fi_close(&x->eq->fid);
 	if (x->domain)
@@ -463,12 +463,12 @@ static int xport_fd(struct xport *x)
 }
 
 static const struct xport_ops fabric_ops = {
-	.connect = conn_connect,
-	.send = io_send,
-	.read = io_read,
+	.connect = fabric_conn_connect,
+	.send = fabric_io_send,
+	.read = fabric_io_read,
 	.close = close_now,
-	.seg_add = seg_add,
-	.seg_del = seg_del,
+	.seg_add = fabric_seg_add,
+	.seg_del = fabric_seg_del,
 	.heard_ns = peer_heard_ns,
 	.poll = fabric_poll,
 	.may_sleep = fabric_may_sleep,
@@ -496,7 +496,7 @@ static int xport_new(struct net *n, unsigned thread, const struct xport_events *
 	TAILQ_INIT(&x->rop_free);
 	TAILQ_INIT(&x->orphans);
 	x->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	rc = handover_queue_init(&x->shared.queue, FABRIC_CM_QUEUE, sizeof(struct cm_event));
+	rc = handover_queue_init(&x->shared.queue, FABRIC_CM_QUEUE, sizeof(struct fabric_cm_event));
 	x->segs = calloc(FABRIC_SEGS_MAX, sizeof(*x->segs));
 	if (x->epoll_fd < 0 || !x->segs)
 		rc = -ENOMEM;

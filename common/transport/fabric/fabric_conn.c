@@ -73,9 +73,9 @@ static void conn_discard(struct fabric_conn *c)
 /* The endpoint of a channel, ready to receive. On failure it may be there, half made. */
 static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *info)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 	struct fid_ep **ep = &c->eps[channel];
-	int rc = io_grow_rx(x, (x->base.n_conns + 1) * x->f->base.cfg.credits);
+	int rc = fabric_io_grow_rx(x, (x->base.n_conns + 1) * x->f->base.cfg.credits);
 
 	if (!rc)
 		rc = fi_endpoint(x->domain, info, ep, NULL);
@@ -92,7 +92,7 @@ static int open_ep(struct fabric_conn *c, enum channel channel, struct fi_info *
 
 static void conn_begin(struct fabric_conn *c, enum conn_state state, const char *why)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 
 	c->rx_allow = x->f->base.cfg.credits;
 	atomic_store_explicit(
@@ -123,7 +123,7 @@ static int parse_addr(const char *addr, uint16_t port, void **ret_sa, size_t *re
 
 static int connect_channel(struct fabric_conn *c, enum channel channel)
 {
-	const struct net *net = &xport_of(c)->f->base;
+	const struct net *net = &fabric_xport_of(c)->f->base;
 	uint8_t sealed[TICKET_BYTES];
 	int rc = open_ep(c, channel, c->info);
 
@@ -133,7 +133,7 @@ static int connect_channel(struct fabric_conn *c, enum channel channel)
 	return fi_connect(c->eps[channel], c->info->dest_addr, sealed, sizeof(sealed));
 }
 
-int conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
+int fabric_conn_connect(struct xport *xp, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
 	struct xconn **ret_conn)
 {
@@ -173,15 +173,15 @@ fail:
 }
 
 /* Accept a channel whose ticket was good. Takes ev->info. */
-static int accept_channel(struct fabric_conn *c, struct cm_event *ev)
+static int accept_channel(struct fabric_conn *c, struct fabric_cm_event *ev)
 {
-	struct fabric *f = xport_of(c)->f;
+	struct fabric *f = fabric_xport_of(c)->f;
 	enum channel channel = ev->ticket.channel;
 	uint8_t sealed[PROOF_BYTES];
 	int rc = open_ep(c, channel, ev->info);
 
 	if (rc && !c->eps[channel]) {
-		cm_reject(f, ev->info, REFUSED_BUSY);
+		fabric_cm_reject(f, ev->info, REFUSED_BUSY);
 		return rc;
 	}
 	/* From here the endpoint owns the request. */
@@ -193,7 +193,7 @@ static int accept_channel(struct fabric_conn *c, struct cm_event *ev)
 	return rc;
 }
 
-static void accept_second(struct fabric_xport *x, struct cm_event *ev)
+static void accept_second(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
 	struct fabric_conn *c = NULL;
 	int rc;
@@ -206,7 +206,7 @@ static void accept_second(struct fabric_xport *x, struct cm_event *ev)
 			c = k;
 	}
 	if (!c) {
-		cm_reject(x->f, ev->info, REFUSED_TICKET);
+		fabric_cm_reject(x->f, ev->info, REFUSED_TICKET);
 		return;
 	}
 	rc = accept_channel(c, ev);
@@ -215,7 +215,7 @@ static void accept_second(struct fabric_xport *x, struct cm_event *ev)
 		peer_conn_doom(&c->base, "cannot accept the second channel: %s", fi_strerror(-rc));
 }
 
-void conn_accept(struct fabric_xport *x, struct cm_event *ev)
+void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
 	struct fabric_conn *c;
 	int rc;
@@ -228,7 +228,7 @@ void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 	if (!c) {
 		log_rated(LOG_WARN, "data thread %u has its %u connections, refused peer=%u",
 			x->base.thread, FABRIC_CONNS_MAX, ev->ticket.peer_id);
-		cm_reject(x->f, ev->info, "FULL");
+		fabric_cm_reject(x->f, ev->info, "FULL");
 		return;
 	}
 	c->base.pub.peer_id = ev->ticket.peer_id;
@@ -248,7 +248,7 @@ void conn_accept(struct fabric_xport *x, struct cm_event *ev)
 
 static void mark_all_segs(struct fabric_conn *c)
 {
-	const struct fabric_xport *x = xport_of(c);
+	const struct fabric_xport *x = fabric_xport_of(c);
 
 	for (unsigned i = 0; i < FABRIC_SEGS_MAX; i++) {
 		if (!x->segs[i].mem)
@@ -258,19 +258,20 @@ static void mark_all_segs(struct fabric_conn *c)
 	}
 }
 
-void conn_up(struct fabric_conn *c)
+void fabric_conn_up(struct fabric_conn *c)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 
 	peer_conn_come_up(&c->base);
 	mark_all_segs(c);
-	io_touch(c);
+	fabric_io_touch(c);
 	x->base.pub.ev->up(
 		x->base.pub.ctx, &c->base.pub, c->base.pub.peer_id, c->base.pub.peer_instance);
 }
 
 /* The connecting side heard the accept of a channel. */
-static void on_accepted(struct fabric_conn *c, enum channel channel, const struct cm_event *ev)
+static void on_accepted(
+	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {
 	struct wire_msg hello = {.type = WIRE_PING};
 	struct proof p;
@@ -280,7 +281,7 @@ static void on_accepted(struct fabric_conn *c, enum channel channel, const struc
 	if (!rc && channel == CHANNEL_OF_ACCEPTING && p.cookie != c->tx_cookie)
 		rc = BPS_EAUTH;
 	if (rc) {
-		net_count(&xport_of(c)->shared.count.protocol_errors, 1);
+		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 		peer_conn_doom(&c->base, "the peer could not prove who it is: %s", err_str(rc));
 		return;
 	}
@@ -298,11 +299,12 @@ static void on_accepted(struct fabric_conn *c, enum channel channel, const struc
 	OPENSSL_cleanse(c->base.key, sizeof(c->base.key));
 	c->is_linked = true;
 	/* Before anything of the owner's: it is what makes the accepting side come up. */
-	io_put(c, &hello, 1);
-	conn_up(c);
+	fabric_io_put(c, &hello, 1);
+	fabric_conn_up(c);
 }
 
-static void on_connected(struct fabric_conn *c, enum channel channel, const struct cm_event *ev)
+static void on_connected(
+	struct fabric_conn *c, enum channel channel, const struct fabric_cm_event *ev)
 {
 	if (c->base.state == CONN_CONNECTING) {
 		on_accepted(c, channel, ev);
@@ -313,10 +315,10 @@ static void on_connected(struct fabric_conn *c, enum channel channel, const stru
 		return;
 	c->is_linked = true;
 	if (c->base.state == CONN_UP)
-		io_touch(c);
+		fabric_io_touch(c);
 }
 
-static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
+static void on_refused(struct fabric_conn *c, const struct fabric_cm_event *ev)
 {
 	const char *why = ticket_refusal(ev->data, ev->data_bytes);
 
@@ -328,7 +330,7 @@ static void on_refused(struct fabric_conn *c, const struct cm_event *ev)
 		peer_conn_doom(&c->base, "cannot connect: %s", fi_strerror(ev->err));
 }
 
-void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev)
+void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *ev)
 {
 	enum channel channel = 0;
 	struct fabric_conn *c = NULL;
@@ -365,9 +367,9 @@ static void cancel_reads(struct fabric_conn *c)
 	}
 }
 
-void conn_down(struct fabric_conn *c, const char *why)
+void fabric_conn_down(struct fabric_conn *c, const char *why)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_GONE || c->base.state == CONN_FREE)
 		return; /* closed again from a callback of its close */
@@ -376,9 +378,9 @@ void conn_down(struct fabric_conn *c, const char *why)
 	c->is_busy = c->is_stuck = false;
 	peer_conn_set_state(&c->base, CONN_GONE, why);
 	if (c->n_rops)
-		xport_spoil(x);
+		fabric_spoil(x);
 	close_channels(c); /* the fence */
-	io_abandon(c);
+	fabric_io_abandon(c);
 	cancel_reads(c);
 	atomic_store_explicit(
 		&x->shared.count.connections, --x->base.n_conns, memory_order_relaxed);
@@ -387,7 +389,7 @@ void conn_down(struct fabric_conn *c, const char *why)
 	conn_put(c);
 }
 
-void conn_tick(struct fabric_xport *x)
+void fabric_conn_tick(struct fabric_xport *x)
 {
 	const struct wire_msg ping = {.type = WIRE_PING};
 
@@ -395,8 +397,8 @@ void conn_tick(struct fabric_xport *x)
 	/* Without credit a ping fails: then it is the peer's turn anyway. */
 	for (unsigned i = 0; i < FABRIC_CONNS_MAX; i++)
 		if (x->conns[i] && peer_conn_tick(&x->conns[i]->base))
-			io_put(x->conns[i], &ping, 1);
-	io_reclaim(x);
+			fabric_io_put(x->conns[i], &ping, 1);
+	fabric_io_reclaim(x);
 }
 
 /* ---- segments ---- */
@@ -412,14 +414,14 @@ static void seg_mark(struct fabric_xport *x, uint16_t id)
 			continue;
 		c->dirty[id / 64] |= bit;
 		c->n_dirty++;
-		io_touch(c);
+		fabric_io_touch(c);
 	}
 }
 
-int seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
+int fabric_seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	struct own_seg *s = NULL;
+	struct fabric_seg *s = NULL;
 	uint16_t id = 0;
 	int rc;
 
@@ -445,22 +447,22 @@ int seg_add(struct xport *xp, void *mem, size_t bytes, uint16_t *ret_segment)
 	return 0;
 }
 
-void seg_del(struct xport *xp, uint16_t id)
+void fabric_seg_del(struct xport *xp, uint16_t id)
 {
 	struct fabric_xport *x = (struct fabric_xport *)xp;
-	struct own_seg *s;
+	struct fabric_seg *s;
 
 	if (id >= FABRIC_SEGS_MAX || !x->segs[id].mem)
 		return;
 	s = &x->segs[id];
 	fi_close(&s->mr->fid);
-	*s = (struct own_seg){0};
+	*s = (struct fabric_seg){0};
 	seg_mark(x, id);
 }
 
 static void seg_message(const struct fabric_xport *x, uint16_t id, struct wire_msg *ret)
 {
-	const struct own_seg *s = &x->segs[id];
+	const struct fabric_seg *s = &x->segs[id];
 
 	*ret = (struct wire_msg){.type = s->mem ? WIRE_SEG_ADD : WIRE_SEG_DEL, .segment = id};
 	if (!s->mem)
@@ -470,7 +472,7 @@ static void seg_message(const struct fabric_xport *x, uint16_t id, struct wire_m
 	ret->seg.bytes = s->bytes;
 }
 
-int seg_announce(struct fabric_conn *c)
+int fabric_seg_announce(struct fabric_conn *c)
 {
 	struct wire_msg m;
 
@@ -479,8 +481,8 @@ int seg_announce(struct fabric_conn *c)
 			uint16_t id = (uint16_t)(w * 64 + (unsigned)__builtin_ctzll(c->dirty[w]));
 			int rc;
 
-			seg_message(xport_of(c), id, &m);
-			rc = io_put(c, &m, 1);
+			seg_message(fabric_xport_of(c), id, &m);
+			rc = fabric_io_put(c, &m, 1);
 			if (rc)
 				return rc;
 			c->dirty[w] &= c->dirty[w] - 1;
@@ -490,12 +492,12 @@ int seg_announce(struct fabric_conn *c)
 	return 0;
 }
 
-void seg_note(struct fabric_conn *c, const struct wire_msg *m)
+void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m)
 {
-	struct peer_seg **chunk, *s;
+	struct fabric_peer_seg **chunk, *s;
 
 	if (m->segment >= FABRIC_SEGS_MAX) {
-		net_count(&xport_of(c)->shared.count.protocol_errors, 1);
+		net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 		peer_conn_doom(&c->base, "protocol: segment %u is beyond the table", m->segment);
 		return;
 	}
@@ -507,15 +509,15 @@ void seg_note(struct fabric_conn *c, const struct wire_msg *m)
 		return;
 	}
 	s = &(*chunk)[m->segment % FABRIC_SEG_CHUNK];
-	*s = (struct peer_seg){0};
+	*s = (struct fabric_peer_seg){0};
 	if (m->type == WIRE_SEG_ADD)
-		*s = (struct peer_seg){
+		*s = (struct fabric_peer_seg){
 			.base = m->seg.base, .key = m->seg.key, .bytes = m->seg.bytes};
 }
 
-const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment)
+const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment)
 {
-	const struct peer_seg *chunk, *s;
+	const struct fabric_peer_seg *chunk, *s;
 
 	if (segment >= FABRIC_SEGS_MAX)
 		return NULL;

@@ -59,19 +59,19 @@
 #define FABRIC_LOCKED_MIN     (UINT64_C(128) << 20) /* no job of any size works with less */
 #define FABRIC_WIRE_COOKIE_AT 8 /* byte of the cookie in the header, docs/protocol.md */
 
-enum op_kind { OP_RECV, OP_SEND, OP_READ };
+enum fabric_op_kind { OP_RECV, OP_SEND, OP_READ };
 
 /* One operation that libfabric holds. conn is NULL for receives and for orphans: operations of a
  * closed connection, whose completions may still come. An orphan is reused after its completion, or
  * when FABRIC_ORPHAN_NS have passed: all completions were queued when fi_close returned. */
 struct fabric_op {
 	struct fi_context2 ctx; /* first: what a completion points to */
-	enum op_kind kind;
+	enum fabric_op_kind kind;
 	struct fabric_conn *conn;
 	uint64_t orphan_ns;
 	TAILQ_ENTRY(fabric_op) link;
 };
-TAILQ_HEAD(op_list, fabric_op);
+TAILQ_HEAD(fabric_op_list, fabric_op);
 
 struct fabric_buf {
 	struct fabric_op op;
@@ -106,13 +106,13 @@ struct fabric_read {
 };
 TAILQ_HEAD(fabric_read_list, fabric_read);
 
-struct own_seg {
+struct fabric_seg {
 	uint8_t *mem;
 	size_t bytes;
 	struct fid_mr *mr;
 	void *desc;
 };
-struct peer_seg {
+struct fabric_peer_seg {
 	uint64_t base, key, bytes;
 };
 
@@ -131,7 +131,7 @@ struct fabric_conn {
 	uint64_t rx_cookie, tx_cookie, last_cookie;
 	struct fid_ep *eps[N_CHANNELS];
 	struct fid_ep *ep; /* the one of them that we post on */
-	struct op_list ops;
+	struct fabric_op_list ops;
 	TAILQ_ENTRY(fabric_conn) link; /* on x->busy or x->stuck */
 
 	uint32_t n_reads, n_rops, n_queued;
@@ -143,13 +143,13 @@ struct fabric_conn {
 	struct fi_info *info; /* where to, until both channels stand */
 	uint32_t n_dirty;
 	uint64_t dirty[FABRIC_SEGS_MAX / 64]; /* own segments whose news the peer lacks */
-	struct peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];
+	struct fabric_peer_seg *peer_segs[FABRIC_SEGS_MAX / FABRIC_SEG_CHUNK];
 };
-TAILQ_HEAD(conn_list, fabric_conn);
+TAILQ_HEAD(fabric_conn_list, fabric_conn);
 
-enum cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
-struct cm_event {
-	enum cm_kind kind;
+enum fabric_cm_kind { CM_REQUEST, CM_CONNECTED, CM_DOWN };
+struct fabric_cm_event {
+	enum fabric_cm_kind kind;
 	int err;              /* CM_DOWN: 0 is an orderly end */
 	struct fid *fid;      /* only compared: the endpoint may be gone */
 	struct fi_info *info; /* CM_REQUEST: ours to free */
@@ -163,22 +163,22 @@ struct fabric_xport {
 	struct net_thread shared;
 	struct fabric *f;
 	bool is_verbs;
-	bool is_spoiled; /* see xport_spoil */
+	bool is_spoiled; /* see fabric_spoil */
 	struct fid_domain *domain;
 	struct fid_eq *eq;
 	struct fid_cq *cq;
 	struct fid_ep *srx;
 	int epoll_fd;
 
-	struct conn_list busy, stuck;
-	struct op_list tx_free, rop_free, orphans;
+	struct fabric_conn_list busy, stuck;
+	struct fabric_op_list tx_free, rop_free, orphans;
 	struct fabric_slab *slabs;
 	struct fabric_rop_slab *rop_slabs;
 	uint32_t rx_posted;
 	struct fabric_conn *conns[FABRIC_CONNS_MAX];
 
 	uint16_t seg_next;
-	struct own_seg *segs; /* FABRIC_SEGS_MAX */
+	struct fabric_seg *segs; /* FABRIC_SEGS_MAX */
 };
 
 struct fabric {
@@ -195,7 +195,7 @@ struct fabric {
 	int epoll_fd, stop_fd;
 };
 
-static inline struct fabric_xport *xport_of(const struct fabric_conn *c)
+static inline struct fabric_xport *fabric_xport_of(const struct fabric_conn *c)
 {
 	return (struct fabric_xport *)c->base.pub.x;
 }
@@ -213,41 +213,41 @@ int fabric_may_sleep(struct xport *x);
 
 /* fabric_strangers.c: end connections that brought no byte; now and then. On the
  * connection-management thread. */
-void strangers_sweep(struct fabric *f);
+void fabric_sweep_silent(struct fabric *f);
 
 /* fabric.c */
 /* A read was cut short. libfabric 1.17.0 frees the entry of a read that is arriving when its
  * endpoint closes or fails twice (its issue 8656, mended in 1.17.1); its pool then hands the same
  * entry to two operations, whose bytes go anywhere. So nothing is posted any more until
- * xport_renew, at the next poll, has closed all connections of this data thread and made its
+ * fabric_renew, at the next poll, has closed all connections of this data thread and made its
  * completion queue, whose pool it is, anew: peers come back within milliseconds. */
-void xport_spoil(struct fabric_xport *x);
-void xport_renew(struct fabric_xport *x);
+void fabric_spoil(struct fabric_xport *x);
+void fabric_renew(struct fabric_xport *x);
 
 /* Register memory with a key that nobody can guess (where the choice is ours). */
 int fabric_mr_reg(
 	struct fabric_xport *x, void *mem, size_t bytes, uint64_t access, struct fid_mr **ret);
 
 /* fabric_listener.c */
-void *cm_main(void *arg);
-void cm_reject(struct fabric *f, struct fi_info *info, const char *code);
+void *fabric_cm_main(void *arg);
+void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *code);
 
 /* fabric_conn.c */
-int conn_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
+int fabric_conn_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread,
 	uint32_t peer_id, uint64_t peer_instance, const void *key, void *user,
 	struct xconn **ret_conn);
-void conn_accept(struct fabric_xport *x, struct cm_event *ev);
-void conn_cm_event(struct fabric_xport *x, const struct cm_event *ev);
-void conn_up(struct fabric_conn *c);
+void fabric_conn_accept(struct fabric_xport *x, struct fabric_cm_event *ev);
+void fabric_conn_cm_event(struct fabric_xport *x, const struct fabric_cm_event *ev);
+void fabric_conn_up(struct fabric_conn *c);
 /* Take down at once: fence, read_done of all reads, down. */
-void conn_down(struct fabric_conn *c, const char *why);
-void conn_tick(struct fabric_xport *x);
-int seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
-void seg_del(struct xport *x, uint16_t segment);
+void fabric_conn_down(struct fabric_conn *c, const char *why);
+void fabric_conn_tick(struct fabric_xport *x);
+int fabric_seg_add(struct xport *x, void *mem, size_t bytes, uint16_t *ret_segment);
+void fabric_seg_del(struct xport *x, uint16_t segment);
 /* Send what the peer has not heard of our segments. 0, or -EAGAIN. */
-int seg_announce(struct fabric_conn *c);
-void seg_note(struct fabric_conn *c, const struct wire_msg *m);
-const struct peer_seg *seg_find(const struct fabric_conn *c, uint16_t segment);
+int fabric_seg_announce(struct fabric_conn *c);
+void fabric_seg_note(struct fabric_conn *c, const struct wire_msg *m);
+const struct fabric_peer_seg *fabric_seg_find(const struct fabric_conn *c, uint16_t segment);
 
 /* fabric_explain.c */
 /* fi_getinfo has said rc about cfg: what that means. Returns rc. */
@@ -256,27 +256,27 @@ int fabric_explain(const struct net_config *cfg, int rc, struct err_text *err);
 uint64_t fabric_lockable_bytes(void);
 
 /* fabric_io.c */
-int io_send(struct xconn *c, const struct wire_msg *m);
-int io_read(struct xport_read *r);
+int fabric_io_send(struct xconn *c, const struct wire_msg *m);
+int fabric_io_read(struct xport_read *r);
 /* Append to the open send buffer. reserve: credits that must remain. */
-int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
+int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve);
 /* Have the connection looked at before the thread sleeps. */
-void io_touch(struct fabric_conn *c);
+void fabric_io_touch(struct fabric_conn *c);
 /* Let the fence's orphans go: all operations of c, and its open buffer. */
-void io_abandon(struct fabric_conn *c);
-void io_reclaim(struct fabric_xport *x);
-int io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
+void fabric_io_abandon(struct fabric_conn *c);
+void fabric_io_reclaim(struct fabric_xport *x);
+int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted);
 /* The completion queue is a new one: everything that libfabric held is ours again, and receives are
  * posted anew. */
-int io_renew(struct fabric_xport *x);
-void io_free(struct fabric_xport *x);
+int fabric_io_renew(struct fabric_xport *x);
+void fabric_io_free(struct fabric_xport *x);
 /* Post the open send buffer. 0, -EAGAIN (the endpoint is full), -ENOTCONN (now doomed). */
-int io_flush(struct fabric_conn *c);
+int fabric_io_flush(struct fabric_conn *c);
 /* Post what the window takes of the reads that have not been posted whole. */
-void io_issue_reads(struct fabric_conn *c);
+void fabric_io_issue_reads(struct fabric_conn *c);
 /* A piece of a read has arrived, that many ns after it was asked for. */
-void io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
+void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns);
 /* libfabric is done with a send or read: back to its pool. */
-void io_done(struct fabric_xport *x, struct fabric_op *op);
-int io_post_rx(struct fabric_xport *x, struct fabric_buf *b);
+void fabric_io_done(struct fabric_xport *x, struct fabric_op *op);
+int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b);
 #endif

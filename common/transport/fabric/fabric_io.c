@@ -11,7 +11,7 @@
 
 /* ---- pools ---- */
 
-/* n buffers in one registered mapping, chained for io_free. */
+/* n buffers in one registered mapping, chained for fabric_io_free. */
 static int slab_new(struct fabric_xport *x, uint32_t n, uint64_t access, struct fabric_slab **ret)
 {
 	struct fabric_slab *s = calloc(1, sizeof(*s));
@@ -48,7 +48,7 @@ fail:
 	return rc;
 }
 
-void io_free(struct fabric_xport *x)
+void fabric_io_free(struct fabric_xport *x)
 {
 	while (x->slabs) {
 		struct fabric_slab *s = x->slabs;
@@ -68,24 +68,24 @@ void io_free(struct fabric_xport *x)
 	}
 }
 
-void io_done(struct fabric_xport *x, struct fabric_op *op)
+void fabric_io_done(struct fabric_xport *x, struct fabric_op *op)
 {
 	TAILQ_REMOVE(op->conn ? &op->conn->ops : &x->orphans, op, link);
 	op->conn = NULL;
 	TAILQ_INSERT_HEAD(op->kind == OP_SEND ? &x->tx_free : &x->rop_free, op, link);
 }
 
-void io_reclaim(struct fabric_xport *x)
+void fabric_io_reclaim(struct fabric_xport *x)
 {
 	struct fabric_op *op;
 
 	while ((op = TAILQ_FIRST(&x->orphans)) && x->base.now_ns > op->orphan_ns + FABRIC_ORPHAN_NS)
-		io_done(x, op);
+		fabric_io_done(x, op);
 }
 
-void io_abandon(struct fabric_conn *c)
+void fabric_io_abandon(struct fabric_conn *c)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 	struct fabric_op *op;
 
 	TAILQ_FOREACH (op, &c->ops, link) {
@@ -108,7 +108,7 @@ static struct fabric_buf *tx_get(struct fabric_xport *x)
 	struct fabric_slab *s;
 
 	if (TAILQ_EMPTY(&x->tx_free)) {
-		io_reclaim(x);
+		fabric_io_reclaim(x);
 		if (TAILQ_EMPTY(&x->tx_free)) {
 			if (slab_new(x, TX_SLAB, FI_SEND, &s))
 				return NULL;
@@ -142,13 +142,13 @@ static struct fabric_rop *rop_get(struct fabric_xport *x)
 	return (struct fabric_rop *)op;
 }
 
-int io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
+int fabric_io_post_rx(struct fabric_xport *x, struct fabric_buf *b)
 {
 	return (int)fi_recv(x->srx, b->data, FABRIC_BUF_BYTES, b->desc, 0, &b->op.ctx);
 }
 
 /* Receives are never taken back when a connection ends: the next one uses them. */
-int io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
+int fabric_io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 {
 	struct fabric_slab *s;
 	uint32_t n;
@@ -159,25 +159,25 @@ int io_grow_rx(struct fabric_xport *x, uint32_t n_posted)
 	n = n_posted - x->rx_posted;
 	rc = slab_new(x, n, FI_RECV, &s);
 	for (uint32_t i = 0; !rc && i < n; i++) {
-		rc = io_post_rx(x, &s->bufs[i]);
+		rc = fabric_io_post_rx(x, &s->bufs[i]);
 		x->rx_posted += !rc;
 	}
 	return rc;
 }
 
-int io_renew(struct fabric_xport *x)
+int fabric_io_renew(struct fabric_xport *x)
 {
 	struct fabric_op *op;
 	int rc = 0;
 
 	while ((op = TAILQ_FIRST(&x->orphans)))
-		io_done(x, op);
+		fabric_io_done(x, op);
 	x->rx_posted = 0;
 	for (struct fabric_slab *s = x->slabs; s; s = s->next)
 		for (uint32_t i = 0; !rc && i < s->bytes / FABRIC_BUF_BYTES; i++) {
 			if (s->bufs[i].op.kind != OP_RECV)
 				break;
-			rc = io_post_rx(x, &s->bufs[i]);
+			rc = fabric_io_post_rx(x, &s->bufs[i]);
 			x->rx_posted += !rc;
 		}
 	return rc;
@@ -185,17 +185,17 @@ int io_renew(struct fabric_xport *x)
 
 /* ---- sending ---- */
 
-void io_touch(struct fabric_conn *c)
+void fabric_io_touch(struct fabric_conn *c)
 {
 	if (c->is_busy)
 		return;
 	c->is_busy = true;
-	TAILQ_INSERT_TAIL(&xport_of(c)->busy, c, link);
+	TAILQ_INSERT_TAIL(&fabric_xport_of(c)->busy, c, link);
 }
 
-int io_flush(struct fabric_conn *c)
+int fabric_io_flush(struct fabric_conn *c)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 	struct fabric_buf *b = c->open;
 	ssize_t rc;
 
@@ -219,7 +219,7 @@ int io_flush(struct fabric_conn *c)
 
 static int tx_open(struct fabric_conn *c, uint32_t reserve)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->credits <= reserve || c->tx_inflight >= x->f->tx_max)
 		return -EAGAIN;
@@ -229,18 +229,18 @@ static int tx_open(struct fabric_conn *c, uint32_t reserve)
 	c->open->used = 0;
 	c->credits--;
 	c->tx_inflight++;
-	io_touch(c);
+	fabric_io_touch(c);
 	return 0;
 }
 
-int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
+int fabric_io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
 {
 	size_t size = wire_size(m);
 	struct wire_msg out;
 	int rc = 0;
 
 	if (c->open && c->open->used + size > FABRIC_BUF_BYTES)
-		rc = io_flush(c);
+		rc = fabric_io_flush(c);
 	if (!rc && !c->open)
 		rc = tx_open(c, reserve);
 	if (rc)
@@ -251,11 +251,11 @@ int io_put(struct fabric_conn *c, const struct wire_msg *m, uint32_t reserve)
 	c->rx_allow += c->owed;
 	c->owed = 0;
 	c->open->used += (uint32_t)wire_encode(&out, c->open->data + c->open->used);
-	net_count(&xport_of(c)->shared.count.messages_out, 1);
+	net_count(&fabric_xport_of(c)->shared.count.messages_out, 1);
 	return 0;
 }
 
-int io_send(struct xconn *xc, const struct wire_msg *m)
+int fabric_io_send(struct xconn *xc, const struct wire_msg *m)
 {
 	struct fabric_conn *c = (struct fabric_conn *)xc;
 	int rc = 0;
@@ -264,9 +264,9 @@ int io_send(struct xconn *xc, const struct wire_msg *m)
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
 	if (c->n_dirty) /* the message may speak of a new segment */
-		rc = seg_announce(c);
+		rc = fabric_seg_announce(c);
 	if (!rc)
-		rc = io_put(c, m, 1);
+		rc = fabric_io_put(c, m, 1);
 	if (rc == -EAGAIN)
 		c->has_want = true;
 	return rc;
@@ -277,9 +277,9 @@ int io_send(struct xconn *xc, const struct wire_msg *m)
 /* Post one piece. False: not now, or the connection has failed. */
 static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t len)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 	const struct xport_read *r = rd->r;
-	const struct peer_seg *s = seg_find(c, r->segment);
+	const struct fabric_peer_seg *s = fabric_seg_find(c, r->segment);
 	struct fabric_rop *rop;
 	ssize_t rc = -FI_EAGAIN;
 
@@ -299,7 +299,7 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 		if (rop)
 			TAILQ_INSERT_HEAD(&x->rop_free, &rop->op, link);
 		if (rc == -FI_EAGAIN)
-			io_touch(c);
+			fabric_io_touch(c);
 		else
 			peer_conn_doom(&c->base, "cannot read: %s", fi_strerror((int)-rc));
 		return false;
@@ -317,13 +317,13 @@ static bool piece_issue(struct fabric_conn *c, struct fabric_read *rd, uint32_t 
 
 static uint32_t piece_len(const struct fabric_conn *c, const struct fabric_read *rd)
 {
-	size_t max = xport_of(c)->f->info->ep_attr->max_msg_size;
+	size_t max = fabric_xport_of(c)->f->info->ep_attr->max_msg_size;
 	uint32_t len = read_window_piece(&c->read_window, rd->r->len - rd->issued);
 
 	return len > max ? (uint32_t)max : len;
 }
 
-void io_issue_reads(struct fabric_conn *c)
+void fabric_io_issue_reads(struct fabric_conn *c)
 {
 	struct fabric_read *rd;
 
@@ -341,25 +341,25 @@ void io_issue_reads(struct fabric_conn *c)
 	}
 }
 
-void io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns)
+void fabric_io_read_arrived(struct fabric_conn *c, uint32_t len, uint64_t took_ns)
 {
 	c->n_rops--;
 	read_window_arrived(&c->read_window, len, took_ns, c->n_queued > 0);
 	if (c->n_queued)
-		io_touch(c);
+		fabric_io_touch(c);
 }
 
-static bool lies_in(const struct own_seg *s, const void *p, size_t n)
+static bool lies_in(const struct fabric_seg *s, const void *p, size_t n)
 {
 	uintptr_t off = (uintptr_t)p - (uintptr_t)s->mem;
 
 	return s->mem && off <= s->bytes && n <= s->bytes - off;
 }
 
-int io_read(struct xport_read *r)
+int fabric_io_read(struct xport_read *r)
 {
 	struct fabric_conn *c = (struct fabric_conn *)r->conn;
-	const struct peer_seg *s;
+	const struct fabric_peer_seg *s;
 	struct fabric_read *rd;
 	int rc = FAILPOINT(NET_READ);
 
@@ -367,11 +367,11 @@ int io_read(struct xport_read *r)
 		return rc;
 	if (c->base.state != CONN_UP)
 		return -ENOTCONN;
-	s = seg_find(c, r->segment);
+	s = fabric_seg_find(c, r->segment);
 	if (!s || !r->len || r->offset > s->bytes || r->len > s->bytes - r->offset)
 		return BPS_EPROTO;
 	if (r->own_segment >= FABRIC_SEGS_MAX ||
-		!lies_in(&xport_of(c)->segs[r->own_segment], r->dst, r->len))
+		!lies_in(&fabric_xport_of(c)->segs[r->own_segment], r->dst, r->len))
 		return -EINVAL;
 	if (c->n_reads == READS_MAX || c->n_queued == READ_WINDOW_QUEUE)
 		return -EAGAIN;
@@ -382,6 +382,6 @@ int io_read(struct xport_read *r)
 	c->n_reads++;
 	TAILQ_INSERT_TAIL(&c->queue, rd, link);
 	c->n_queued++;
-	io_issue_reads(c);
+	fabric_io_issue_reads(c);
 	return 0;
 }

@@ -16,7 +16,7 @@
 #define CM_BATCH   64
 #define CM_IDLE_MS 1000
 
-void cm_reject(struct fabric *f, struct fi_info *info, const char *code)
+void fabric_cm_reject(struct fabric *f, struct fi_info *info, const char *code)
 {
 	fi_reject(f->pep, info->handle, code, strlen(code));
 	fi_freeinfo(info);
@@ -24,23 +24,23 @@ void cm_reject(struct fabric *f, struct fi_info *info, const char *code)
 
 static void on_request(struct fabric *f, const struct fi_eq_cm_entry *e, size_t n_bytes)
 {
-	struct cm_event ev = {.kind = CM_REQUEST, .info = e->info};
+	struct fabric_cm_event ev = {.kind = CM_REQUEST, .info = e->info};
 	const char *why = net_check_ticket(&f->base, e->data, n_bytes, &ev.ticket, ev.key);
 	struct net_thread *t = NULL;
 
 	if (!why && !(t = net_find_thread(&f->base, ev.ticket.thread)))
 		why = "no such data thread";
 	if (why) {
-		cm_reject(f, e->info, net_refuse(&f->base, &ev.ticket, why));
+		fabric_cm_reject(f, e->info, net_refuse(&f->base, &ev.ticket, why));
 	} else if (!handover_queue_push(&t->queue, &ev, CM_REQUESTS_MAX)) {
 		log_rated(LOG_WARN, "data thread is behind, connect refused thread=%u",
 			ev.ticket.thread);
-		cm_reject(f, e->info, REFUSED_BUSY);
+		fabric_cm_reject(f, e->info, REFUSED_BUSY);
 	}
 	OPENSSL_cleanse(&ev, sizeof(ev));
 }
 
-static void tell(struct fabric_xport *x, struct cm_event *ev)
+static void tell(struct fabric_xport *x, struct fabric_cm_event *ev)
 {
 	/* What is lost here a time-out, a ping or the completion queue will tell again. */
 	if (!handover_queue_push(&x->shared.queue, ev, FABRIC_CM_QUEUE))
@@ -52,7 +52,7 @@ static void tell(struct fabric_xport *x, struct cm_event *ev)
 static void on_event(struct fabric *f, struct fabric_xport *x, uint32_t event,
 	const struct fi_eq_cm_entry *e, size_t n_bytes)
 {
-	struct cm_event ev = {.fid = e->fid};
+	struct fabric_cm_event ev = {.fid = e->fid};
 
 	if (event == FI_CONNREQ) {
 		on_request(f, e, n_bytes);
@@ -74,7 +74,7 @@ static void on_event(struct fabric *f, struct fabric_xport *x, uint32_t event,
 static void on_error(struct fabric_xport *x, struct fid_eq *eq)
 {
 	struct fi_eq_err_entry e = {0};
-	struct cm_event ev = {.kind = CM_DOWN};
+	struct fabric_cm_event ev = {.kind = CM_DOWN};
 	uint8_t data[256];
 
 	e.err_data = data;
@@ -164,7 +164,7 @@ static bool must_stop(int fd)
 	return read(fd, &n, sizeof(n)) == sizeof(n);
 }
 
-void *cm_main(void *arg)
+void *fabric_cm_main(void *arg)
 {
 	struct fabric *f = arg;
 	struct epoll_event ev[8];
@@ -173,7 +173,7 @@ void *cm_main(void *arg)
 	while (!must_stop(f->stop_fd)) {
 		if (cm_round(f))
 			epoll_wait(f->epoll_fd, ev, 8, CM_IDLE_MS);
-		strangers_sweep(f);
+		fabric_sweep_silent(f);
 	}
 	return NULL;
 }

@@ -12,13 +12,13 @@
 
 static void protocol_error(struct fabric_conn *c, const char *what)
 {
-	net_count(&xport_of(c)->shared.count.protocol_errors, 1);
+	net_count(&fabric_xport_of(c)->shared.count.protocol_errors, 1);
 	peer_conn_broke_protocol(&c->base, what);
 }
 
 static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 
 	net_count(&x->shared.count.messages_in, 1);
 	if (m->credits) {
@@ -28,7 +28,7 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 			return;
 		}
 		if (c->has_want)
-			io_touch(c);
+			fabric_io_touch(c);
 	}
 	switch (m->type) {
 	case WIRE_CREDIT:
@@ -36,11 +36,11 @@ static void rx_message(struct fabric_conn *c, const struct wire_msg *m)
 		return;
 	case WIRE_PING:
 		c->has_pong = true;
-		io_touch(c);
+		fabric_io_touch(c);
 		return;
 	case WIRE_SEG_ADD:
 	case WIRE_SEG_DEL:
-		seg_note(c, m);
+		fabric_seg_note(c, m);
 		return;
 	default:
 		x->base.pub.ev->message(x->base.pub.ctx, &c->base.pub, m);
@@ -104,7 +104,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 	if (c && c->base.state == CONN_CONNECTING)
 		protocol_error(c, "a message before ours");
 	if (c && c->base.state == CONN_ACCEPTING)
-		conn_up(c);
+		fabric_conn_up(c);
 	if (c && c->base.state == CONN_UP) {
 		cookie = c->rx_cookie;
 		peer_conn_heard(&c->base);
@@ -112,7 +112,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 			protocol_error(c, "more messages than it was granted");
 		rx_messages(c, b->data, n_bytes);
 	}
-	rc = io_post_rx(x, b);
+	rc = fabric_io_post_rx(x, b);
 	if (rc) {
 		x->rx_posted--;
 		log_rated(LOG_ERROR, "cannot post a receive: %s", fi_strerror(-rc));
@@ -120,7 +120,7 @@ static void rx_done(struct fabric_xport *x, struct fabric_buf *b, size_t n_bytes
 	if (!cookie || c->rx_cookie != cookie || c->base.state != CONN_UP)
 		return;
 	if (++c->owed >= x->f->base.cfg.credits / 2)
-		io_touch(c);
+		fabric_io_touch(c);
 }
 
 static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
@@ -129,7 +129,7 @@ static void read_finish(struct fabric_conn *c, struct fabric_read *rd)
 
 	c->reads_used &= ~(UINT32_C(1) << (rd - c->reads));
 	c->n_reads--;
-	net_count(&xport_of(c)->shared.count.reads, 1);
+	net_count(&fabric_xport_of(c)->shared.count.reads, 1);
 	c->base.pub.x->ev->read_done(c->base.pub.x->ctx, r, 0);
 }
 
@@ -145,16 +145,16 @@ static void op_done(struct fabric_xport *x, struct fabric_op *op)
 		len = ((struct fabric_rop *)op)->len;
 		asked_ns = ((struct fabric_rop *)op)->asked_ns;
 	}
-	io_done(x, op);
+	fabric_io_done(x, op);
 	if (!c)
 		return;
 	if (!rd) {
 		c->tx_inflight--;
 		if (c->has_want)
-			io_touch(c);
+			fabric_io_touch(c);
 		return;
 	}
-	io_read_arrived(c, len, x->base.now_ns - asked_ns);
+	fabric_io_read_arrived(c, len, x->base.now_ns - asked_ns);
 	net_count(&x->shared.count.rx_bytes, len);
 	/* On verbs the adapter serves reads of a process that hangs. */
 	if (!x->is_verbs)
@@ -173,12 +173,12 @@ static void cq_error(struct fabric_xport *x)
 		return;
 	op = e.op_context;
 	if (!op || op->kind == OP_READ)
-		xport_spoil(x);
+		fabric_spoil(x);
 	if (!op)
 		return;
 	if (op->kind == OP_RECV) {
 		/* Of an endpoint that failed; which one its other events tell. */
-		if (io_post_rx(x, (struct fabric_buf *)op))
+		if (fabric_io_post_rx(x, (struct fabric_buf *)op))
 			x->rx_posted--;
 		return;
 	}
@@ -189,7 +189,7 @@ static void cq_error(struct fabric_xport *x)
 			op->conn->n_rops--;
 		peer_conn_doom(&op->conn->base, "connection lost: %s", fi_strerror(e.err));
 	}
-	io_done(x, op);
+	fabric_io_done(x, op);
 }
 
 /* Returns the number of completions; ret_more: there may be others at once. */
@@ -223,27 +223,27 @@ static int drain_cq(struct fabric_xport *x, bool *ret_more)
 
 static void service_up(struct fabric_conn *c)
 {
-	const struct fabric_xport *x = xport_of(c);
+	const struct fabric_xport *x = fabric_xport_of(c);
 	struct wire_msg m = {.type = WIRE_PONG};
 
-	if (c->has_pong && !io_put(c, &m, 1))
+	if (c->has_pong && !fabric_io_put(c, &m, 1))
 		c->has_pong = false;
 	if (c->n_dirty)
-		seg_announce(c);
+		fabric_seg_announce(c);
 	m.type = WIRE_CREDIT;
 	if (c->owed >= x->f->base.cfg.credits / 2)
-		io_put(c, &m, 0);
-	io_issue_reads(c);
+		fabric_io_put(c, &m, 0);
+	fabric_io_issue_reads(c);
 }
 
 /* Send what is due on one connection. */
 static void service(struct fabric_conn *c)
 {
-	struct fabric_xport *x = xport_of(c);
+	struct fabric_xport *x = fabric_xport_of(c);
 
 	if (c->base.state == CONN_UP)
 		service_up(c);
-	if (c->base.state == CONN_UP && io_flush(c) == -EAGAIN) {
+	if (c->base.state == CONN_UP && fabric_io_flush(c) == -EAGAIN) {
 		if (c->is_busy)
 			TAILQ_REMOVE(&x->busy, c, link);
 		c->is_busy = c->is_stuck = true;
@@ -289,14 +289,14 @@ static unsigned cm_pending(const struct fabric_xport *x)
 
 static void run_cm_events(struct fabric_xport *x, unsigned n)
 {
-	struct cm_event ev;
+	struct fabric_cm_event ev;
 
 	handover_queue_clear_wake(&x->shared.queue);
 	while (n-- && handover_queue_pop(&x->shared.queue, &ev)) {
 		if (ev.kind == CM_REQUEST)
-			conn_accept(x, &ev);
+			fabric_conn_accept(x, &ev);
 		else
-			conn_cm_event(x, &ev);
+			fabric_conn_cm_event(x, &ev);
 	}
 	explicit_bzero(&ev, sizeof(ev));
 }
@@ -318,11 +318,11 @@ int fabric_poll(struct xport *xp, uint64_t now_ns)
 	if (n_events)
 		run_cm_events(x, n_events);
 	if (now_ns >= x->base.next_deadline_ns)
-		conn_tick(x);
+		fabric_conn_tick(x);
 	service_busy(x);
 	n += (int)n_events + peer_reap(&x->base);
 	if (x->is_spoiled) {
-		xport_renew(x);
+		fabric_renew(x);
 		n++;
 	}
 	return n;

@@ -42,7 +42,7 @@ static bool is_silent(int fd, uint16_t port)
 	       info.bytes_received == 0;
 }
 
-void strangers_sweep(struct fabric *f)
+void fabric_sweep_silent(struct fabric *f)
 {
 	uint64_t now = clock_now_ns();
 	struct dirent *e;

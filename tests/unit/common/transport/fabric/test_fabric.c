@@ -43,7 +43,7 @@ static void rig_open_hint(struct net_rig *r, int hint)
 static void peer_without_the_key_is_not_believed(void **state)
 {
 	struct net_rig r;
-	struct cm_event ev = {.kind = CM_CONNECTED};
+	struct fabric_cm_event ev = {.kind = CM_CONNECTED};
 	struct fabric_conn *c;
 
 	(void)state;
@@ -52,7 +52,7 @@ static void peer_without_the_key_is_not_believed(void **state)
 	c = (struct fabric_conn *)r.client.conn;
 	ev.fid = &c->ep->fid;
 	ev.data_bytes = PROOF_BYTES;
-	conn_cm_event((struct fabric_xport *)r.client.x, &ev);
+	fabric_conn_cm_event((struct fabric_xport *)r.client.x, &ev);
 	assert_int_equal(c->base.state, CONN_DOOMED);
 	fabric_poll(r.client.x, clock_now_ns());
 	assert_int_equal(r.client.n_up, 0);
@@ -308,7 +308,7 @@ static void more_sends_than_granted_close_the_connection(void **state)
 
 static bool has_segment(const struct net_node *n, uint16_t seg)
 {
-	return n->conn && seg_find((const struct fabric_conn *)n->conn, seg);
+	return n->conn && fabric_seg_find((const struct fabric_conn *)n->conn, seg);
 }
 
 static void reads_work_with_addresses_and_keys_of_the_provider(void **state)
@@ -387,7 +387,7 @@ static void withdrawn_segment_can_not_be_read(void **state)
 static void check_segment(struct net_node *n, struct xconn *c, const struct wire_msg *m)
 {
 	(void)m;
-	n->is_wrong |= !seg_find((const struct fabric_conn *)c, (uint16_t)n->next_round);
+	n->is_wrong |= !fabric_seg_find((const struct fabric_conn *)c, (uint16_t)n->next_round);
 }
 
 static void segment_is_announced_before_a_message_that_names_it(void **state)
@@ -417,20 +417,20 @@ static void read_window_follows_the_time_that_reads_take(void **state)
 	uint32_t before;
 
 	(void)state;
-	io_read_arrived(&c, 1000, (READ_FAST_NS + READ_SLOW_NS) / 2);
+	fabric_io_read_arrived(&c, 1000, (READ_FAST_NS + READ_SLOW_NS) / 2);
 	assert_int_equal(c.read_window.limit, READ_WINDOW_FIRST);
 	assert_int_equal(c.n_rops, 999);
 	assert_int_equal(c.read_window.bytes, 999000);
 	for (unsigned i = 0; i < 100; i++)
-		io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
+		fabric_io_read_arrived(&c, 1000, READ_SLOW_NS + 1);
 	assert_in_range(c.read_window.limit, READ_WINDOW_MIN, READ_WINDOW_MIN * 8 / 7 + 1);
 	before = c.read_window.limit;
 	c.n_queued = 0; /* nothing waits for a wider one */
-	io_read_arrived(&c, 1000, 1);
+	fabric_io_read_arrived(&c, 1000, 1);
 	assert_int_equal(c.read_window.limit, before);
 	c.n_queued = 1;
 	for (unsigned i = 0; i < 100; i++)
-		io_read_arrived(&c, 1000, 1);
+		fabric_io_read_arrived(&c, 1000, 1);
 	assert_in_range(c.read_window.limit, READ_WINDOW_MAX * 7 / 8, READ_WINDOW_MAX);
 }
 
