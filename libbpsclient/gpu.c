@@ -146,7 +146,7 @@ static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint6
 			/* Relaxed: tensor_wait_round has an acquire of its own. */
 			done = atomic_load_explicit(
 				&b->gpu->slots[t->idx].done, memory_order_relaxed);
-			if (gpuslot_is_poisoned(done) || !gpuslot_reached(done, t->round))
+			if (gpu_slot_is_poisoned(done) || !gpu_slot_reached(done, t->round))
 				continue;
 			found = t;
 			*ret_round = t->round;

@@ -62,7 +62,7 @@ struct client_gpu {
 	int sock, agent_sock; /* agent_sock: the session's */
 	uint8_t uuid[GPU_UUID_BYTES];
 	char route[GPU_WORD_MAX + 1];
-	struct gpuslot *slots;
+	struct gpu_slot *slots;
 	uint64_t page_bytes;
 	uint32_t n_slots;
 	uint64_t page_addr; /* as streams know it */

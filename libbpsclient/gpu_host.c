@@ -87,7 +87,7 @@ static int host_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *count
 	(void)g;
 	if (stream)
 		return err_set(err, -EINVAL, "there are no streams here: pass NULL");
-	while (!gpuslot_reached(atomic_load_explicit(counter, memory_order_acquire), value)) {
+	while (!gpu_slot_reached(atomic_load_explicit(counter, memory_order_acquire), value)) {
 		if (clock_now_ns() > deadline_ns)
 			return err_set(err, BPS_ETIMEDOUT, "round %llu is not done in time",
 				(unsigned long long)value);

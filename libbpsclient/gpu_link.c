@@ -80,7 +80,7 @@ static int request(struct client_gpu *g, struct local_msg *m, const int *fds, un
 static void poison(struct client_gpu *g)
 {
 	for (uint32_t i = 0; i < g->n_slots; i++)
-		gpuslot_poison(&g->slots[i]);
+		gpu_slot_poison(&g->slots[i]);
 }
 
 /* What it said last tells why it is gone. */
@@ -153,7 +153,7 @@ static int map_page(struct client_gpu *g, const struct local_frame *a, struct er
 	void *p;
 
 	if (a->n_fds != 1 || fstat(a->fds[0], &st) < 0 || !w->bytes ||
-		(uint64_t)st.st_size < w->bytes || w->n_slots > w->bytes / GPUSLOT_BYTES ||
+		(uint64_t)st.st_size < w->bytes || w->n_slots > w->bytes / GPU_SLOT_BYTES ||
 		w->uuid.bytes != GPU_UUID_BYTES || !local_is_sealed(a->fds[0]))
 		return err_set(err, BPS_EPROTO, "the executor's counter page makes no sense");
 	p = mmap(NULL, w->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fds[0], 0);

@@ -50,7 +50,7 @@ static void poison_all(struct engine *e)
 {
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		for (uint32_t s = 0; s < e->members[i].m.n_slots; s++)
-			gpuslot_poison(&e->members[i].m.slots[s]);
+			gpu_slot_poison(&e->members[i].m.slots[s]);
 }
 
 static void tensor_die(struct engine_tensor *t)
@@ -131,7 +131,7 @@ static int open_cliques(struct engine *e)
 
 static int make_counters(struct engine *e)
 {
-	uint64_t bytes = (uint64_t)e->route.n_members * LANES * GPUSLOT_BYTES;
+	uint64_t bytes = (uint64_t)e->route.n_members * LANES * GPU_SLOT_BYTES;
 
 	e->counter_bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 	e->counter_page = aligned_alloc(PAGE_BYTES, e->counter_bytes);
@@ -433,7 +433,7 @@ int engine_landed(struct engine *e, uint32_t id, uint32_t part, uint64_t round)
 	return 0;
 }
 
-static struct gpuslot *slot_of(const struct engine_tensor *t, unsigned member)
+static struct gpu_slot *slot_of(const struct engine_tensor *t, unsigned member)
 {
 	return &t->e->members[member].m.slots[t->places[member].slot];
 }
@@ -445,7 +445,7 @@ void engine_tensor_done(struct engine_tensor *t)
 	engine_tensor_set_state(t, TENSOR_IDLE);
 	t->is_done = true;
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		gpuslot_finish(slot_of(t, i), t->round);
+		gpu_slot_finish(slot_of(t, i), t->round);
 	if (!t->is_mute)
 		e->env.done(e->env.ctx, t->id, t->round);
 }
@@ -458,7 +458,7 @@ void engine_cancel(struct engine *e, uint32_t id)
 		return;
 	tensor_die(t);
 	for (unsigned i = 0; i < e->route.n_members; i++)
-		gpuslot_poison(slot_of(t, i));
+		gpu_slot_poison(slot_of(t, i));
 }
 
 static bool lies_in(const struct engine_tensor *t, const struct device_mem *mem)
@@ -502,7 +502,7 @@ int engine_missing(const struct engine *e, uint32_t id)
 		return -1;
 	for (unsigned i = 0; i < e->route.n_members; i++)
 		/* Acquire: partner is the trainer's stream, which wrote the gradient before. */
-		if (!gpuslot_reached(
+		if (!gpu_slot_reached(
 			    atomic_load_explicit(&slot_of(t, i)->ready, memory_order_acquire),
 			    t->round))
 			return (int)i;

@@ -52,7 +52,7 @@ struct engine_env {
 
 struct engine_member_desc {
 	int gpu;
-	struct gpuslot *slots; /* n_slots; mapped until engine_free */
+	struct gpu_slot *slots; /* n_slots; mapped until engine_free */
 	uint32_t n_slots;
 };
 

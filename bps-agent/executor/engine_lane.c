@@ -9,7 +9,7 @@ int lane_open(struct engine *e, unsigned member, enum engine_lane_kind kind)
 	struct engine_lane *l = &e->members[member].lanes[kind];
 
 	l->e = e;
-	l->counter = ((uint64_t)member * LANES + kind) * GPUSLOT_BYTES;
+	l->counter = ((uint64_t)member * LANES + kind) * GPU_SLOT_BYTES;
 	return e->ops->queue_open(
 		e->dev, e->members[member].m.gpu, kind == LANE_COLL ? 1 : 0, &l->q);
 }

@@ -100,9 +100,9 @@ static void on_staged(void *ctx, uint32_t tensor, uint32_t part, uint64_t round)
 {
 	struct exec *x = ctx;
 
-	if (pipe_push(&x->pipe,
-		    &(struct pipe_entry){
-			    .type = PIPE_STAGED, .id = tensor, .x = round, .y = part}) < 0)
+	if (ring_pair_push(&x->pipe,
+		    &(struct ring_pair_entry){
+			    .type = RING_PAIR_STAGED, .id = tensor, .x = round, .y = part}) < 0)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
@@ -110,8 +110,8 @@ static void on_done(void *ctx, uint32_t tensor, uint64_t round)
 {
 	struct exec *x = ctx;
 
-	if (pipe_push(&x->pipe, &(struct pipe_entry){.type = PIPE_DONE, .id = tensor, .x = round}) <
-		0)
+	if (ring_pair_push(&x->pipe, &(struct ring_pair_entry){
+					     .type = RING_PAIR_DONE, .id = tensor, .x = round}) < 0)
 		exec_fail(x, -ENOMEM, "out of memory");
 }
 
@@ -120,8 +120,9 @@ static void on_late(void *ctx, uint32_t tensor, unsigned member)
 	struct exec *x = ctx;
 
 	/* It is for people only: without memory it is left unsaid. */
-	(void)pipe_push(&x->pipe,
-		&(struct pipe_entry){.type = PIPE_LATE, .b = (uint16_t)member, .id = tensor});
+	(void)ring_pair_push(
+		&x->pipe, &(struct ring_pair_entry){
+				  .type = RING_PAIR_LATE, .b = (uint16_t)member, .id = tensor});
 }
 
 /* By where the GPUs are, or as the agent's setting says. */
@@ -260,14 +261,14 @@ static int take_rings(struct exec *x, int *fds, struct err_text *err)
 	x->wake_fd = fds[1];
 	x->agent_fd = fds[2];
 	fds[1] = fds[2] = -1;
-	pipe_init(&x->pipe, x->page, x->agent_fd, false);
+	ring_pair_init(&x->pipe, x->page, x->agent_fd, false);
 	return 0;
 }
 
 static void drop_rings(struct exec *x)
 {
 	if (x->page) {
-		pipe_fini(&x->pipe);
+		ring_pair_fini(&x->pipe);
 		munmap(x->page, sizeof(*x->page));
 	}
 	if (x->wake_fd >= 0)
@@ -310,10 +311,10 @@ static int on_start(
 
 static bool pop_all(struct exec *x)
 {
-	struct pipe_entry e;
+	struct ring_pair_entry e;
 	bool any = false;
 
-	for (unsigned i = 0; x->page && i < PIPE_ENTRIES && pipe_pop(&x->pipe, &e); i++) {
+	for (unsigned i = 0; x->page && i < RING_PAIR_ENTRIES && ring_pair_pop(&x->pipe, &e); i++) {
 		exec_entry(x, &e);
 		any = true;
 	}
@@ -492,7 +493,7 @@ static uint64_t pause_ns(struct exec *x, struct exec_pace *p, uint64_t now_ns)
 {
 	bool is_busy = x->engine && engine_is_busy(x->engine);
 
-	if (!is_busy && x->state != EXEC_ENDING && x->page && pipe_sleep(&x->pipe))
+	if (!is_busy && x->state != EXEC_ENDING && x->page && ring_pair_sleep(&x->pipe))
 		return IDLE_MS * NS_PER_MS;
 	if (!is_busy)
 		return x->page ? PAUSE_NS : IDLE_MS * NS_PER_MS;
@@ -536,7 +537,7 @@ static void turn(struct exec *x, struct exec_pace *p)
 	if (x->engine)
 		any |= engine_poll(x->engine, now_ns);
 	if (x->page)
-		any |= pipe_flush(&x->pipe);
+		any |= ring_pair_flush(&x->pipe);
 	if (any) {
 		p->n_quiet = 0;
 		p->moved_ns = now_ns;
@@ -548,7 +549,7 @@ static void turn(struct exec *x, struct exec_pace *p)
 		p->looked_ns = now_ns;
 	}
 	if (x->page) {
-		pipe_awake(&x->pipe);
+		ring_pair_awake(&x->pipe);
 		atomic_fetch_add_explicit(&x->page->beat, 1, memory_order_relaxed);
 	}
 }

@@ -46,7 +46,7 @@ struct exec_trainer {
 	int gpu;
 	uint8_t uuid[GPU_UUID_BYTES];
 	int page_fd;
-	struct gpuslot *slots;
+	struct gpu_slot *slots;
 	uint64_t page_bytes;
 	uint32_t hello_seq, n_regions, next_region;
 	TAILQ_HEAD(, exec_region) regions;
@@ -75,8 +75,8 @@ struct exec {
 	enum exec_state state;
 	int exit_status;
 	int agent_sock, wake_fd, agent_fd; /* fd: eventfds, our own and the agent's */
-	struct pipe pipe;
-	struct pipe_page *page;
+	struct ring_pair pipe;
+	struct ring_pair_page *page;
 	char job[256], want[GPU_WORD_MAX + 1], sysfs[GPU_PATH_MAX + 1];
 	uint32_t n_workers, n_slots;
 	struct choice choice;          /* from RUNNING on */
@@ -116,7 +116,7 @@ void exec_trainer_free(struct exec *x, uint32_t worker);
 
 /* exec_tensor.c */
 /* One entry of the agent's ring, copied and not checked yet. */
-void exec_entry(struct exec *x, const struct pipe_entry *e);
+void exec_entry(struct exec *x, const struct ring_pair_entry *e);
 /* No more entries of that agent. */
 void exec_entries_end(struct exec *x);
 /* That memory is about to go: a tensor that is being described will not lie in it. */

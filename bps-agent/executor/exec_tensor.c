@@ -7,13 +7,13 @@
 
 static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
 {
-	struct pipe_entry e = {.type = PIPE_BAD, .id = id, .x = (uint64_t)-rc};
+	struct ring_pair_entry e = {.type = RING_PAIR_BAD, .id = id, .x = (uint64_t)-rc};
 
 	log_warn("a tensor cannot be driven: job=%s tensor=%u why=%s", x->job, id, why);
-	pipe_push(&x->pipe, &e);
+	ring_pair_push(&x->pipe, &e);
 }
 
-static void begin(struct exec *x, const struct pipe_entry *e)
+static void begin(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 
@@ -27,7 +27,7 @@ static void begin(struct exec *x, const struct pipe_entry *e)
 		.in = m->in};
 }
 
-static void add_buffer(struct exec *x, const struct pipe_entry *e)
+static void add_buffer(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 	struct engine_range r = {exec_arena(x, (uint32_t)e->x), e->y};
@@ -36,10 +36,10 @@ static void add_buffer(struct exec *x, const struct pipe_entry *e)
 		exec_read_agent(x); /* it was sent before the entry */
 		r.mem = exec_arena(x, (uint32_t)e->x);
 	}
-	if (e->a == PIPE_IN && e->b < DEVICE_GPUS_MAX) {
+	if (e->a == RING_PAIR_IN && e->b < DEVICE_GPUS_MAX) {
 		m->in[e->b] = r;
 		m->n_in++;
-	} else if (e->a == PIPE_OUT && e->b < 2) {
+	} else if (e->a == RING_PAIR_OUT && e->b < 2) {
 		m->t.out[e->b] = r;
 		m->n_out++;
 	} else {
@@ -47,7 +47,7 @@ static void add_buffer(struct exec *x, const struct pipe_entry *e)
 	}
 }
 
-static void add_place(struct exec *x, const struct pipe_entry *e)
+static void add_place(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 
@@ -74,17 +74,17 @@ static void finish(struct exec *x)
 		report_bad(x, m->t.id, rc, err.s);
 }
 
-static void describe(struct exec *x, const struct pipe_entry *e)
+static void describe(struct exec *x, const struct ring_pair_entry *e)
 {
 	struct exec_making *m = &x->making;
 
-	if (e->type == PIPE_TENSOR) {
+	if (e->type == RING_PAIR_TENSOR) {
 		begin(x, e);
 		return;
 	}
 	if (!m->is_open || e->id != m->t.id)
 		return;
-	if (e->type == PIPE_BUFFER)
+	if (e->type == RING_PAIR_BUFFER)
 		add_buffer(x, e);
 	else
 		add_place(x, e);
@@ -106,43 +106,43 @@ void exec_entry_forget(struct exec *x, const struct device_mem *mem)
 			x->making.places[w].at.mem = NULL; /* which the engine refuses */
 }
 
-static void poison(struct exec *x, const struct pipe_entry *e)
+static void poison(struct exec *x, const struct ring_pair_entry *e)
 {
 	if (e->b < x->n_workers && x->trainers[e->b].slots && e->z < x->n_slots)
-		gpuslot_poison(&x->trainers[e->b].slots[e->z]);
+		gpu_slot_poison(&x->trainers[e->b].slots[e->z]);
 }
 
-void exec_entry(struct exec *x, const struct pipe_entry *e)
+void exec_entry(struct exec *x, const struct ring_pair_entry *e)
 {
 	int rc = 0;
 
-	if (e->type == PIPE_POISON) {
+	if (e->type == RING_PAIR_POISON) {
 		poison(x, e);
 		return;
 	}
 	if (!x->engine || x->state != EXEC_RUNNING)
 		return; /* of a job that has failed meanwhile */
 	switch (e->type) {
-	case PIPE_TENSOR:
-	case PIPE_BUFFER:
-	case PIPE_PLACE:
+	case RING_PAIR_TENSOR:
+	case RING_PAIR_BUFFER:
+	case RING_PAIR_PLACE:
 		describe(x, e);
 		break;
-	case PIPE_RUN:
+	case RING_PAIR_RUN:
 		rc = e->a < OP_COUNT ? engine_run(x->engine, e->id, e->x, e->a, e->b) : -EINVAL;
 		if (rc < 0)
 			report_bad(x, e->id, rc, "a round that cannot run");
 		break;
-	case PIPE_LANDED:
+	case RING_PAIR_LANDED:
 		rc = engine_landed(x->engine, e->id, (uint32_t)e->y, e->x);
 		break;
-	case PIPE_CANCEL:
+	case RING_PAIR_CANCEL:
 		engine_cancel(x->engine, e->id);
 		break;
 	default:
 		rc = -EINVAL;
 	}
-	if (rc < 0 && e->type != PIPE_RUN)
+	if (rc < 0 && e->type != RING_PAIR_RUN)
 		log_rated(LOG_WARN, "the agent's entry makes no sense: type=%u tensor=%u",
 			(unsigned)e->type, e->id);
 }

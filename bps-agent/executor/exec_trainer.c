@@ -135,7 +135,7 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock)
 
 static int make_page(struct exec *x, struct exec_trainer *t, struct err_text *err)
 {
-	uint64_t bytes = (uint64_t)x->n_slots * GPUSLOT_BYTES;
+	uint64_t bytes = (uint64_t)x->n_slots * GPU_SLOT_BYTES;
 	int rc;
 
 	t->page_bytes = (bytes + PAGE - 1) / PAGE * PAGE;

@@ -170,7 +170,7 @@ static int device_to_core(struct tensor *tensor)
 
 /* ---- rounds ---- */
 
-static void say(struct device_tensor *d, struct pipe_entry e)
+static void say(struct device_tensor *d, struct ring_pair_entry e)
 {
 	e.id = d->id;
 	executor_send(d->executor, &e);
@@ -181,24 +181,24 @@ static void tell_tensor(struct device_tensor *d)
 	const struct tensor *tensor = d->tensor;
 
 	d->is_told = true;
-	say(d, (struct pipe_entry){.type = PIPE_TENSOR,
+	say(d, (struct ring_pair_entry){.type = RING_PAIR_TENSOR,
 		       .a = tensor->dtype,
 		       .x = tensor->n_elems,
 		       .y = agt_tensor_part_bytes(tensor->core)});
 	for (uint16_t i = 0; i < 2; i++)
-		say(d, (struct pipe_entry){.type = PIPE_BUFFER,
-			       .a = PIPE_OUT,
+		say(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+			       .a = RING_PAIR_OUT,
 			       .b = i,
 			       .x = d->out_arena->id,
 			       .y = tensor->out[i].offset});
 	for (uint32_t i = 0; i < d->executor->n_inputs; i++)
-		say(d, (struct pipe_entry){.type = PIPE_BUFFER,
-			       .a = PIPE_IN,
+		say(d, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+			       .a = RING_PAIR_IN,
 			       .b = (uint16_t)i,
 			       .x = d->in_arena[i]->id,
 			       .y = d->in[i].offset});
 	for (uint32_t w = 0; w < tensor->job->n_workers; w++)
-		say(d, (struct pipe_entry){.type = PIPE_PLACE,
+		say(d, (struct ring_pair_entry){.type = RING_PAIR_PLACE,
 			       .b = (uint16_t)w,
 			       .x = d->workers[w].region,
 			       .y = d->workers[w].offset,
@@ -214,7 +214,7 @@ void device_tensor_stage(
 	if (!d->is_told)
 		tell_tensor(d);
 	d->tensor->awaited_stream = 0;
-	say(d, (struct pipe_entry){.type = PIPE_RUN, .a = op, .b = priority, .x = round});
+	say(d, (struct ring_pair_entry){.type = RING_PAIR_RUN, .a = op, .b = priority, .x = round});
 }
 
 void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round)
@@ -222,7 +222,7 @@ void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t
 	struct device_tensor *d = ((struct tensor *)tensor_user)->device;
 
 	(void)ctx;
-	say(d, (struct pipe_entry){.type = PIPE_LANDED, .x = round, .y = part});
+	say(d, (struct ring_pair_entry){.type = RING_PAIR_LANDED, .x = round, .y = part});
 }
 
 static void device_submit_waiting(struct tensor *tensor)
@@ -272,7 +272,7 @@ static void device_round_over(struct tensor *tensor, int status)
 	struct device_tensor *d = tensor->device;
 
 	if (status < 0 && d->is_told)
-		say(d, (struct pipe_entry){.type = PIPE_CANCEL});
+		say(d, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
 	/* Not from here: the core is about to return to what it did. */
 	if (!d->is_again)
 		TAILQ_INSERT_TAIL(&d->executor->again, d, again);
@@ -293,14 +293,14 @@ static void device_fail_waiting(struct tensor *tensor, int code)
 
 static void device_poison(struct tensor *tensor, uint32_t worker)
 {
-	say(tensor->device, (struct pipe_entry){.type = PIPE_POISON,
+	say(tensor->device, (struct ring_pair_entry){.type = RING_PAIR_POISON,
 				    .b = (uint16_t)worker,
 				    .z = tensor->workers[worker].index});
 }
 
 static void device_cancel(struct tensor *tensor)
 {
-	say(tensor->device, (struct pipe_entry){.type = PIPE_CANCEL});
+	say(tensor->device, (struct ring_pair_entry){.type = RING_PAIR_CANCEL});
 }
 
 static void device_free(struct tensor *tensor)
@@ -327,7 +327,8 @@ const struct tensor_kind device_tensor_kind = {.has_streams = true,
 
 /* ---- what the executor says ---- */
 
-static void on_bad(struct executor_link *g, struct device_tensor *d, const struct pipe_entry *e)
+static void on_bad(
+	struct executor_link *g, struct device_tensor *d, const struct ring_pair_entry *e)
 {
 	struct tensor *tensor = d->tensor;
 	struct err_text text;
@@ -341,7 +342,7 @@ static void on_bad(struct executor_link *g, struct device_tensor *d, const struc
 	job_core_fail(g->agent, tensor->job->id, -EINVAL, text.s);
 }
 
-void device_tensor_on_entry(struct executor_link *g, const struct pipe_entry *e)
+void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entry *e)
 {
 	struct device_tensor *d = e->id < g->n_tensors ? g->tensors[e->id] : NULL;
 	struct agt_tensor *core = d ? d->tensor->core : NULL;
@@ -350,18 +351,18 @@ void device_tensor_on_entry(struct executor_link *g, const struct pipe_entry *e)
 	if (!core)
 		return; /* its job has ended */
 	switch (e->type) {
-	case PIPE_STAGED:
+	case RING_PAIR_STAGED:
 		d->tensor->awaited_stream = 0;
 		/* Of a round that has failed meanwhile it comes in vain. */
 		agt_part_staged(core, (uint32_t)e->y, e->x);
 		break;
-	case PIPE_DONE:
+	case RING_PAIR_DONE:
 		rc = agt_tensor_unstaged(core, e->x);
 		break;
-	case PIPE_LATE:
+	case RING_PAIR_LATE:
 		d->tensor->awaited_stream = e->b < d->tensor->job->n_workers ? e->b + 1u : 0;
 		break;
-	case PIPE_BAD:
+	case RING_PAIR_BAD:
 		on_bad(g, d, e);
 		break;
 	default:

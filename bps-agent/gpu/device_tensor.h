@@ -16,5 +16,5 @@ void device_tensor_stage(
 	void *ctx, void *tensor_user, uint64_t round, uint8_t op, uint16_t priority);
 void device_tensor_unstage(void *ctx, void *tensor_user, uint32_t part, uint64_t round);
 /* One entry of the executor's, copied and not checked yet. */
-void device_tensor_on_entry(struct executor_link *g, const struct pipe_entry *e);
+void device_tensor_on_entry(struct executor_link *g, const struct ring_pair_entry *e);
 #endif

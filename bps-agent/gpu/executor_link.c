@@ -54,7 +54,7 @@ static void free_if_unused(struct executor_link *g)
 	TAILQ_REMOVE(&g->agent->executors, g, link);
 	uncount(g);
 	quota_put(g->user);
-	pipe_fini(&g->pipe);
+	ring_pair_fini(&g->pipe);
 	memory_drop(&g->page);
 	for (const int *fd = (int[]){g->sock, g->wake_fd, g->exec_fd, g->pidfd, -2}; *fd != -2;
 		fd++)
@@ -264,7 +264,7 @@ static void on_wake(uv_poll_t *p, int status, int events)
 static void on_watch(uv_timer_t *timer)
 {
 	struct executor_link *g = timer->data;
-	const struct pipe_page *page = g->page.mem;
+	const struct ring_pair_page *page = g->page.mem;
 	/* Relaxed: only whether it moves counts. */
 	uint64_t beat = atomic_load_explicit(&page->beat, memory_order_relaxed);
 	uint64_t now_ns = clock_now_ns();
@@ -299,7 +299,7 @@ static void watch(struct executor_link *g)
 
 static int make_rings(struct executor_link *g, struct err_text *err)
 {
-	int rc = memory_make(&g->page, "bps-rings", sizeof(struct pipe_page), 0, err);
+	int rc = memory_make(&g->page, "bps-rings", sizeof(struct ring_pair_page), 0, err);
 
 	if (rc < 0)
 		return rc;
@@ -307,7 +307,7 @@ static int make_rings(struct executor_link *g, struct err_text *err)
 	g->exec_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (g->wake_fd < 0 || g->exec_fd < 0)
 		return err_set(err, -errno, "no descriptor for an executor: %s", strerror(errno));
-	pipe_init(&g->pipe, g->page.mem, g->exec_fd, true);
+	ring_pair_init(&g->pipe, g->page.mem, g->exec_fd, true);
 	return 0;
 }
 
@@ -617,9 +617,9 @@ uint32_t executor_count(const struct agent *a)
 	return n;
 }
 
-void executor_send(struct executor_link *g, const struct pipe_entry *e)
+void executor_send(struct executor_link *g, const struct ring_pair_entry *e)
 {
-	if (g->state == EXECUTOR_RUNNING && pipe_push(&g->pipe, e) < 0)
+	if (g->state == EXECUTOR_RUNNING && ring_pair_push(&g->pipe, e) < 0)
 		executor_fail(g, -ENOMEM, "the agent is out of memory");
 }
 
@@ -643,16 +643,17 @@ bool executor_work(struct agent *a)
 	bool any = false;
 
 	TAILQ_FOREACH (g, &a->executors, link) {
-		struct pipe_entry e;
+		struct ring_pair_entry e;
 
 		for (unsigned i = 0;
-			g->state == EXECUTOR_RUNNING && i < BATCH && pipe_pop(&g->pipe, &e); i++) {
+			g->state == EXECUTOR_RUNNING && i < BATCH && ring_pair_pop(&g->pipe, &e);
+			i++) {
 			device_tensor_on_entry(g, &e);
 			any = true;
 		}
 		any |= pump_again(g);
 		if (g->page.mem)
-			any |= pipe_flush(&g->pipe);
+			any |= ring_pair_flush(&g->pipe);
 	}
 	return any;
 }
@@ -664,8 +665,8 @@ bool executor_may_sleep(struct agent *a)
 
 	TAILQ_FOREACH (g, &a->executors, link)
 		if (g->state == EXECUTOR_RUNNING) {
-			pipe_flush(&g->pipe);
-			may &= TAILQ_EMPTY(&g->again) && pipe_sleep(&g->pipe);
+			ring_pair_flush(&g->pipe);
+			may &= TAILQ_EMPTY(&g->again) && ring_pair_sleep(&g->pipe);
 		}
 	return may;
 }
@@ -676,5 +677,5 @@ void executor_awake(struct agent *a)
 
 	TAILQ_FOREACH (g, &a->executors, link)
 		if (g->state == EXECUTOR_RUNNING)
-			pipe_awake(&g->pipe);
+			ring_pair_awake(&g->pipe);
 }

@@ -30,7 +30,7 @@ void executor_awake(struct agent *a);
 uint32_t executor_count(const struct agent *a);
 /* Read what its socket holds. */
 void executor_read(struct executor_link *g);
-void executor_send(struct executor_link *g, const struct pipe_entry *e);
+void executor_send(struct executor_link *g, const struct ring_pair_entry *e);
 /* It broke, or broke the rules: it is over, and the job with it, unless the job may shrink and goes
  * on without this machine. code: the cause, for the log. The job is told BPS_EDEVICE, or
  * BPS_EWORKER_LOST when that is the cause. */

@@ -42,7 +42,7 @@ struct executor_link {
 	uv_timer_t watchdog; /* OVER: when it is due the child is killed */
 	uint64_t asked_ns;   /* when the first worker asked for it */
 	uint64_t beat, beat_at_ns;
-	struct pipe pipe;
+	struct ring_pair pipe;
 	struct memory page;
 	char route[GPU_WORD_MAX + 1];
 	uint32_t n_inputs;

@@ -8,51 +8,51 @@
  *           stream waits until done >= r
  *
  * Both only grow and are compared as a cyclic signed difference, as the GPU does it. A poisoned
- * done is ahead of every round that can be waited for: who gives up adds GPUSLOT_POISON once. The
+ * done is ahead of every round that can be waited for: who gives up adds GPU_SLOT_POISON once. The
  * trainer's library does so itself when agent or executor is gone, which is why it can write
  * there. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GPUSLOT_BYTES  64
-#define GPUSLOT_POISON (UINT64_C(1) << 62)
+#define GPU_SLOT_BYTES  64
+#define GPU_SLOT_POISON (UINT64_C(1) << 62)
 
-struct gpuslot {
+struct gpu_slot {
 	_Atomic uint64_t ready; /* partner: the executor's acquire load; a GPU fences its write */
 	_Atomic uint64_t done; /* release; partner: the GPU's wait, or the trainer's acquire load */
 	uint64_t reserved[6];
 };
-_Static_assert(sizeof(struct gpuslot) == GPUSLOT_BYTES, "slots are part of the ABI");
+_Static_assert(sizeof(struct gpu_slot) == GPU_SLOT_BYTES, "slots are part of the ABI");
 
-static inline bool gpuslot_reached(uint64_t counter, uint64_t round)
+static inline bool gpu_slot_reached(uint64_t counter, uint64_t round)
 {
 	return (int64_t)(counter - round) >= 0;
 }
 
-static inline bool gpuslot_is_poisoned(uint64_t done)
+static inline bool gpu_slot_is_poisoned(uint64_t done)
 {
-	return done >= GPUSLOT_POISON;
+	return done >= GPU_SLOT_POISON;
 }
 
 /* Let everything that waits for it go. Who does it twice does it once. */
-static inline void gpuslot_poison(struct gpuslot *s)
+static inline void gpu_slot_poison(struct gpu_slot *s)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
 
-	while (!gpuslot_is_poisoned(done) &&
-		!atomic_compare_exchange_weak_explicit(&s->done, &done, done + GPUSLOT_POISON,
+	while (!gpu_slot_is_poisoned(done) &&
+		!atomic_compare_exchange_weak_explicit(&s->done, &done, done + GPU_SLOT_POISON,
 			memory_order_release, memory_order_relaxed))
 		;
 }
 
 /* The round is done, unless the other process has poisoned it: that stays.
  * Release: partner is the wait of the trainer's stream, for the sum behind it. */
-static inline void gpuslot_finish(struct gpuslot *s, uint64_t round)
+static inline void gpu_slot_finish(struct gpu_slot *s, uint64_t round)
 {
 	uint64_t done = atomic_load_explicit(&s->done, memory_order_relaxed);
 
-	while (!gpuslot_is_poisoned(done) &&
+	while (!gpu_slot_is_poisoned(done) &&
 		!atomic_compare_exchange_weak_explicit(
 			&s->done, &done, round, memory_order_release, memory_order_relaxed))
 		;

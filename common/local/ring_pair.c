@@ -5,36 +5,36 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MASK (PIPE_ENTRIES - 1)
+#define MASK (RING_PAIR_ENTRIES - 1)
 
-void pipe_init(struct pipe *p, struct pipe_page *page, int wake_fd, bool is_agent)
+void ring_pair_init(struct ring_pair *p, struct ring_pair_page *page, int wake_fd, bool is_agent)
 {
-	*p = (struct pipe){.page = page, .wake_fd = wake_fd, .out = is_agent ? 0 : 1};
+	*p = (struct ring_pair){.page = page, .wake_fd = wake_fd, .out = is_agent ? 0 : 1};
 }
 
-void pipe_fini(struct pipe *p)
+void ring_pair_fini(struct ring_pair *p)
 {
 	free(p->late);
 	p->late = NULL;
 }
 
-static bool put(struct pipe *p, const struct pipe_entry *e)
+static bool put(struct ring_pair *p, const struct ring_pair_entry *e)
 {
-	struct pipe_ring *r = &p->page->rings[p->out];
-	/* Acquire: partner is the store in pipe_pop, which has copied the entry before. */
+	struct ring_pair_ring *r = &p->page->rings[p->out];
+	/* Acquire: partner is the store in ring_pair_pop, which has copied the entry before. */
 	uint32_t used = p->tail - atomic_load_explicit(&r->head, memory_order_acquire);
 
-	if (used >= PIPE_ENTRIES) /* full, or its reader writes nonsense */
+	if (used >= RING_PAIR_ENTRIES) /* full, or its reader writes nonsense */
 		return false;
 	r->entries[p->tail++ & MASK] = *e;
-	/* Release: partner is the load in pipe_pop. */
+	/* Release: partner is the load in ring_pair_pop. */
 	atomic_store_explicit(&r->tail, p->tail, memory_order_release);
 	return true;
 }
 
-static int keep(struct pipe *p, const struct pipe_entry *e)
+static int keep(struct ring_pair *p, const struct ring_pair_entry *e)
 {
-	struct pipe_entry *v;
+	struct ring_pair_entry *v;
 
 	if (p->first_late + p->n_late == p->cap_late) {
 		size_t cap = p->n_late ? 2 * p->n_late : 256;
@@ -53,7 +53,7 @@ static int keep(struct pipe *p, const struct pipe_entry *e)
 	return 0;
 }
 
-int pipe_push(struct pipe *p, const struct pipe_entry *e)
+int ring_pair_push(struct ring_pair *p, const struct ring_pair_entry *e)
 {
 	if (p->n_late || !put(p, e))
 		return keep(p, e);
@@ -61,9 +61,9 @@ int pipe_push(struct pipe *p, const struct pipe_entry *e)
 	return 0;
 }
 
-bool pipe_flush(struct pipe *p)
+bool ring_pair_flush(struct ring_pair *p)
 {
-	struct pipe_ring *r = &p->page->rings[p->out];
+	struct ring_pair_ring *r = &p->page->rings[p->out];
 	uint64_t one = 1;
 
 	while (p->n_late && put(p, &p->late[p->first_late])) {
@@ -83,30 +83,30 @@ bool pipe_flush(struct pipe *p)
 	return p->n_late;
 }
 
-bool pipe_pop(struct pipe *p, struct pipe_entry *ret)
+bool ring_pair_pop(struct ring_pair *p, struct ring_pair_entry *ret)
 {
-	struct pipe_ring *r = &p->page->rings[!p->out];
+	struct ring_pair_ring *r = &p->page->rings[!p->out];
 	uint32_t n = atomic_load_explicit(&r->tail, memory_order_acquire) - p->head;
 
-	if (n == 0 || n > PIPE_ENTRIES)
+	if (n == 0 || n > RING_PAIR_ENTRIES)
 		return false;
 	*ret = r->entries[p->head++ & MASK];
 	atomic_store_explicit(&r->head, p->head, memory_order_release);
 	return true;
 }
 
-bool pipe_sleep(struct pipe *p)
+bool ring_pair_sleep(struct ring_pair *p)
 {
-	struct pipe_ring *r = &p->page->rings[!p->out];
+	struct ring_pair_ring *r = &p->page->rings[!p->out];
 
 	atomic_store(&r->sleeps, 1);
 	if (atomic_load(&r->tail) == p->head && !p->n_late)
 		return true;
-	pipe_awake(p);
+	ring_pair_awake(p);
 	return false;
 }
 
-void pipe_awake(struct pipe *p)
+void ring_pair_awake(struct ring_pair *p)
 {
 	atomic_store_explicit(&p->page->rings[!p->out].sleeps, 0, memory_order_relaxed);
 }

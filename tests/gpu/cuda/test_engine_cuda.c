@@ -33,7 +33,7 @@ struct stage {
 	struct device *dev;
 	struct engine *e;
 	struct route route;
-	struct gpuslot slots[MEMBERS][TENSORS];
+	struct gpu_slot slots[MEMBERS][TENSORS];
 	struct device_mem *gpu_mem[MEMBERS], *host_mem;
 	unsigned char *host;
 	size_t host_bytes;
@@ -249,7 +249,7 @@ static void fail_with(const char *route, const char *fault, const char *word)
 		fail_msg("no '%s' in '%s'", word, s.text);
 	for (unsigned m = 0; m < 4; m++)
 		for (uint32_t t = 0; t < TENSORS; t++)
-			assert_true(gpuslot_is_poisoned(atomic_load(&s.slots[m][t].done)));
+			assert_true(gpu_slot_is_poisoned(atomic_load(&s.slots[m][t].done)));
 	if (!strcmp(word, "(LOST)"))
 		_Exit(0); /* the process is good for nothing else; leaks are its end's */
 	fakecuda_faults(NULL);

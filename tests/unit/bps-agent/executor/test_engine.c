@@ -24,7 +24,7 @@ struct engine_rig {
 	struct device *dev;
 	struct engine *e;
 	struct route route;
-	struct gpuslot slots[MEMBERS][SLOTS];
+	struct gpu_slot slots[MEMBERS][SLOTS];
 	struct device_mem *gpu_mem[MEMBERS], *host_mem;
 	char *host;
 	uint64_t n_elems, bytes, part_bytes;
@@ -573,7 +573,7 @@ static void expect_all_poisoned(const struct engine_rig *r)
 {
 	for (unsigned m = 0; m < r->route.n_members; m++)
 		for (unsigned s = 0; s < SLOTS; s++)
-			assert_true(gpuslot_reached(
+			assert_true(gpu_slot_reached(
 				atomic_load(&r->slots[m][s].done), UINT64_C(1) << 40));
 }
 
@@ -758,7 +758,7 @@ static void a_cancelled_tensor_leaves_the_others_alone(void **state)
 			if (!r.n_done[0]) {
 				engine_cancel(r.e, 0);
 				check(&r);
-				assert_true(gpuslot_is_poisoned(atomic_load(&r.slots[0][0].done)));
+				assert_true(gpu_slot_is_poisoned(atomic_load(&r.slots[0][0].done)));
 			}
 			run_fake(&r, 1);
 			expect_sum(&r, 1, 1);
@@ -778,7 +778,7 @@ static void memory_in_use_is_not_given_back(void **state)
 	assert_int_equal(engine_forget(r.e, r.gpu_mem[0]), -EBUSY);
 	run_fake(&r, 0);
 	assert_int_equal(engine_forget(r.e, r.gpu_mem[0]), 0);
-	assert_true(gpuslot_is_poisoned(atomic_load(&r.slots[0][2].done)));
+	assert_true(gpu_slot_is_poisoned(atomic_load(&r.slots[0][2].done)));
 	unmake(&r);
 }
 

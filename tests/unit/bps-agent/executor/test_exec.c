@@ -34,8 +34,8 @@
 struct exec_rig {
 	int agent, of_executor, trainers[WORKERS];
 	int page_fd, wake_fd, my_fd;
-	struct pipe pipe;
-	struct pipe_page *page;
+	struct ring_pair pipe;
+	struct ring_pair_page *page;
 	pthread_t thread;
 	int status;
 };
@@ -109,12 +109,12 @@ static void make_rings(struct exec_rig *r)
 	assert_true(r->page != MAP_FAILED);
 	r->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r->my_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	pipe_init(&r->pipe, r->page, r->wake_fd, true);
+	ring_pair_init(&r->pipe, r->page, r->wake_fd, true);
 }
 
 static void drop_rings(struct exec_rig *r)
 {
-	pipe_fini(&r->pipe);
+	ring_pair_fini(&r->pipe);
 	munmap(r->page, sizeof(*r->page));
 	close(r->page_fd);
 	close(r->wake_fd);
@@ -241,18 +241,18 @@ static void memory_that_could_shrink_is_not_taken(void **state)
 	rig_close(&r);
 }
 
-static void push(struct exec_rig *r, struct pipe_entry e)
+static void push(struct exec_rig *r, struct ring_pair_entry e)
 {
-	assert_int_equal(pipe_push(&r->pipe, &e), 0);
-	pipe_flush(&r->pipe);
+	assert_int_equal(ring_pair_push(&r->pipe, &e), 0);
+	ring_pair_flush(&r->pipe);
 }
 
-static struct pipe_entry answer(struct exec_rig *r)
+static struct ring_pair_entry answer(struct exec_rig *r)
 {
 	uint64_t end_ns = clock_now_ns() + WAIT_MS * MS;
-	struct pipe_entry e = {0};
+	struct ring_pair_entry e = {0};
 
-	while (!pipe_pop(&r->pipe, &e) && clock_now_ns() < end_ns)
+	while (!ring_pair_pop(&r->pipe, &e) && clock_now_ns() < end_ns)
 		poll(NULL, 0, 1);
 	return e;
 }
@@ -279,9 +279,11 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	give_arena(&r);
 	for (uint32_t w = 0; w < WORKERS; w++)
 		region[w] = alloc(&r, w, 1 << 20);
-	push(&r, (struct pipe_entry){.type = PIPE_TENSOR, .a = DTYPE_I32, .x = 1000, .y = 4096});
+	push(&r, (struct ring_pair_entry){
+			 .type = RING_PAIR_TENSOR, .a = DTYPE_I32, .x = 1000, .y = 4096});
 	for (uint16_t w = 0; w < WORKERS; w++)
-		push(&r, (struct pipe_entry){.type = PIPE_PLACE, .b = w, .x = region[w], .z = w});
+		push(&r, (struct ring_pair_entry){
+				 .type = RING_PAIR_PLACE, .b = w, .x = region[w], .z = w});
 	/* Each entry is read before what a trainer says behind it: see turn. */
 	poll(NULL, 0, 50);
 	m.gpu_release.region = region[1];
@@ -290,30 +292,37 @@ static void memory_released_while_a_tensor_is_described_is_not_used(void **state
 	free(mem);
 	assert_int_equal(m.gpu_release.code, 0);
 	for (uint16_t i = 0; i < WORKERS; i++)
-		push(&r,
-			(struct pipe_entry){
-				.type = PIPE_BUFFER, .a = PIPE_IN, .b = i, .x = 1, .y = 8192u * i});
+		push(&r, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+				 .a = RING_PAIR_IN,
+				 .b = i,
+				 .x = 1,
+				 .y = 8192u * i});
 	for (uint16_t i = 0; i < 2; i++)
-		push(&r, (struct pipe_entry){.type = PIPE_BUFFER,
-				 .a = PIPE_OUT,
+		push(&r, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+				 .a = RING_PAIR_OUT,
 				 .b = i,
 				 .x = 1,
 				 .y = 65536u * (i + 1u)});
-	assert_int_equal(answer(&r).type, PIPE_BAD);
+	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	rig_close(&r);
 }
 
 static void describe(struct exec_rig *r, const uint32_t region[WORKERS], uint64_t n_elems)
 {
-	push(r, (struct pipe_entry){.type = PIPE_TENSOR, .a = DTYPE_I32, .x = n_elems, .y = 4096});
+	push(r, (struct ring_pair_entry){
+			.type = RING_PAIR_TENSOR, .a = DTYPE_I32, .x = n_elems, .y = 4096});
 	for (uint16_t w = 0; w < WORKERS; w++)
-		push(r, (struct pipe_entry){.type = PIPE_PLACE, .b = w, .x = region[w], .z = w});
+		push(r, (struct ring_pair_entry){
+				.type = RING_PAIR_PLACE, .b = w, .x = region[w], .z = w});
 	for (uint16_t i = 0; i < WORKERS; i++)
-		push(r, (struct pipe_entry){
-				.type = PIPE_BUFFER, .a = PIPE_IN, .b = i, .x = 1, .y = 8192u * i});
+		push(r, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+				.a = RING_PAIR_IN,
+				.b = i,
+				.x = 1,
+				.y = 8192u * i});
 	for (uint16_t i = 0; i < 2; i++)
-		push(r, (struct pipe_entry){.type = PIPE_BUFFER,
-				.a = PIPE_OUT,
+		push(r, (struct ring_pair_entry){.type = RING_PAIR_BUFFER,
+				.a = RING_PAIR_OUT,
 				.b = i,
 				.x = 1,
 				.y = 65536u * (i + 1u)});
@@ -321,7 +330,7 @@ static void describe(struct exec_rig *r, const uint32_t region[WORKERS], uint64_
 
 static void run(struct exec_rig *r, uint64_t round)
 {
-	push(r, (struct pipe_entry){.type = PIPE_RUN, .a = OP_SUM, .x = round});
+	push(r, (struct ring_pair_entry){.type = RING_PAIR_RUN, .a = OP_SUM, .x = round});
 }
 
 static void a_second_start_is_of_the_agents_successor(void **state)
@@ -353,9 +362,9 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 	describe(&r, region, 1000);
 	run(&r, 1);
 	describe(&r, region, 1001); /* this is another one: the first word since */
-	assert_int_equal(answer(&r).type, PIPE_BAD);
+	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	run(&r, 1); /* once is enough */
-	assert_int_equal(answer(&r).type, PIPE_BAD);
+	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	say_start(&r, "another");
 	m = expect(r.agent, GPU_FAILED, &mem);
 	free(mem);

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 struct ring_rig {
-	struct pipe_page *page;
-	struct pipe agent, executor;
+	struct ring_pair_page *page;
+	struct ring_pair agent, executor;
 	int agent_fd, executor_fd;
 };
 
@@ -24,23 +24,24 @@ static struct ring_rig rig_new(void)
 	r.page = aligned_alloc(64, sizeof(*r.page));
 	assert_non_null(r.page);
 	memset(r.page, 0, sizeof(*r.page));
-	pipe_init(&r.agent, r.page, r.executor_fd, true);
-	pipe_init(&r.executor, r.page, r.agent_fd, false);
+	ring_pair_init(&r.agent, r.page, r.executor_fd, true);
+	ring_pair_init(&r.executor, r.page, r.agent_fd, false);
 	return r;
 }
 
 static void rig_free(struct ring_rig *r)
 {
-	pipe_fini(&r->agent);
-	pipe_fini(&r->executor);
+	ring_pair_fini(&r->agent);
+	ring_pair_fini(&r->executor);
 	close(r->agent_fd);
 	close(r->executor_fd);
 	free(r->page);
 }
 
-static void push(struct pipe *p, uint64_t x)
+static void push(struct ring_pair *p, uint64_t x)
 {
-	assert_int_equal(pipe_push(p, &(struct pipe_entry){.type = PIPE_RUN, .x = x}), 0);
+	assert_int_equal(
+		ring_pair_push(p, &(struct ring_pair_entry){.type = RING_PAIR_RUN, .x = x}), 0);
 }
 
 static bool was_woken(int fd)
@@ -53,61 +54,61 @@ static bool was_woken(int fd)
 static void entries_come_in_order_both_ways(void **state)
 {
 	struct ring_rig r = rig_new();
-	struct pipe_entry e;
+	struct ring_pair_entry e;
 
 	(void)state;
-	for (uint64_t i = 0; i < 3 * PIPE_ENTRIES; i++) {
+	for (uint64_t i = 0; i < 3 * RING_PAIR_ENTRIES; i++) {
 		push(&r.agent, i);
 		push(&r.executor, i + 7);
-		pipe_flush(&r.agent);
-		pipe_flush(&r.executor);
-		assert_true(pipe_pop(&r.executor, &e));
+		ring_pair_flush(&r.agent);
+		ring_pair_flush(&r.executor);
+		assert_true(ring_pair_pop(&r.executor, &e));
 		assert_int_equal(e.x, i);
-		assert_true(pipe_pop(&r.agent, &e));
+		assert_true(ring_pair_pop(&r.agent, &e));
 		assert_int_equal(e.x, i + 7);
-		assert_false(pipe_pop(&r.agent, &e));
+		assert_false(ring_pair_pop(&r.agent, &e));
 	}
 	rig_free(&r);
 }
 
 static void what_does_not_fit_comes_later_in_order(void **state)
 {
-	uint64_t n = 5 * PIPE_ENTRIES + 3, next = 0;
+	uint64_t n = 5 * RING_PAIR_ENTRIES + 3, next = 0;
 	struct ring_rig r = rig_new();
-	struct pipe_entry e;
+	struct ring_pair_entry e;
 
 	(void)state;
 	for (uint64_t i = 0; i < n; i++)
 		push(&r.agent, i);
 	while (next < n) {
-		pipe_flush(&r.agent);
-		for (unsigned k = 0; k < 1000 && pipe_pop(&r.executor, &e); k++)
+		ring_pair_flush(&r.agent);
+		for (unsigned k = 0; k < 1000 && ring_pair_pop(&r.executor, &e); k++)
 			assert_int_equal(e.x, next++);
 	}
-	assert_false(pipe_flush(&r.agent));
-	assert_false(pipe_pop(&r.executor, &e));
+	assert_false(ring_pair_flush(&r.agent));
+	assert_false(ring_pair_pop(&r.executor, &e));
 	rig_free(&r);
 }
 
 static void a_sleeper_is_woken_and_nobody_else(void **state)
 {
 	struct ring_rig r = rig_new();
-	struct pipe_entry e;
+	struct ring_pair_entry e;
 
 	(void)state;
 	push(&r.agent, 1);
-	pipe_flush(&r.agent);
-	assert_false(was_woken(r.executor_fd)); /* it is awake */
-	assert_false(pipe_sleep(&r.executor));  /* there is something */
-	assert_true(pipe_pop(&r.executor, &e));
-	assert_true(pipe_sleep(&r.executor));
+	ring_pair_flush(&r.agent);
+	assert_false(was_woken(r.executor_fd));     /* it is awake */
+	assert_false(ring_pair_sleep(&r.executor)); /* there is something */
+	assert_true(ring_pair_pop(&r.executor, &e));
+	assert_true(ring_pair_sleep(&r.executor));
 	push(&r.agent, 2);
 	assert_false(was_woken(r.executor_fd)); /* not told yet */
-	pipe_flush(&r.agent);
+	ring_pair_flush(&r.agent);
 	assert_true(was_woken(r.executor_fd));
-	pipe_awake(&r.executor);
+	ring_pair_awake(&r.executor);
 	push(&r.agent, 3);
-	pipe_flush(&r.agent);
+	ring_pair_flush(&r.agent);
 	assert_false(was_woken(r.executor_fd));
 	rig_free(&r);
 }
@@ -115,14 +116,14 @@ static void a_sleeper_is_woken_and_nobody_else(void **state)
 static void nonsense_in_the_page_is_not_followed(void **state)
 {
 	struct ring_rig r = rig_new();
-	struct pipe_entry e;
+	struct ring_pair_entry e;
 
 	(void)state;
-	atomic_store(&r.page->rings[0].tail, PIPE_ENTRIES + 1);
-	assert_false(pipe_pop(&r.executor, &e));
+	atomic_store(&r.page->rings[0].tail, RING_PAIR_ENTRIES + 1);
+	assert_false(ring_pair_pop(&r.executor, &e));
 	atomic_store(&r.page->rings[1].head, 77);
 	push(&r.executor, 1); /* as if full: kept, not lost, not written beyond */
-	assert_true(pipe_flush(&r.executor));
+	assert_true(ring_pair_flush(&r.executor));
 	rig_free(&r);
 }
 
