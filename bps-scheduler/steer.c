@@ -81,7 +81,7 @@ static bool is_code(const char *name)
 static int mute(struct steer *s, const struct steer_call *call, struct steer_reply *reply)
 {
 	const char *span = arg_of(call, "duration");
-	uint64_t ms = *span ? span_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
+	uint64_t ms = *span ? duration_ms(span, MUTE_SPAN_MAX_MS) : MUTE_DEFAULT_MS;
 	int rc;
 
 	if (!is_code(call->target))

@@ -87,7 +87,7 @@ static void print_events(const struct bpsctl_opts *o, json_t *root)
 static int since_parse(
 	const char *text, uint64_t *ret_number, double *ret_span_s, struct err_text *err)
 {
-	uint64_t ms = span_ms(text, SINCE_MAX_MS);
+	uint64_t ms = duration_ms(text, SINCE_MAX_MS);
 	char *end;
 
 	*ret_number = 0;

@@ -8,7 +8,7 @@
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
 #include "common/wire/ctlmsg.h"
-#include "common/base/nearest.h"
+#include "common/base/nearest_name.h"
 #include "common/daemon/settings.h"
 
 static const struct setting rows[] = {
@@ -163,13 +163,13 @@ static size_t matches(const struct bpsctl_command *c, char *const *args, size_t 
 
 static void complain_of(const char *word)
 {
-	struct nearest best = NEAREST_NONE;
+	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
 
 	for (size_t i = 0; i < N_COMMANDS; i++)
-		nearest_try(&best, word, commands[i].words);
+		nearest_name_try(&best, word, commands[i].words);
 	fprintf(stderr, "bpsctl: no such command: %s%s; `bpsctl help` lists the commands\n", word,
-		nearest_hint(&best, "", hint));
+		nearest_name_hint(&best, "", hint));
 }
 
 static int unknown(char *const *args, size_t n)

@@ -5,5 +5,5 @@
 #include <stdint.h>
 
 /* Milliseconds; 0 when text is no span of 1 ms to max_ms. */
-uint64_t span_ms(const char *text, uint64_t max_ms);
+uint64_t duration_ms(const char *text, uint64_t max_ms);
 #endif

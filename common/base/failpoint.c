@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/base/nearest.h"
+#include "common/base/nearest_name.h"
 #include "common/base/duration.h"
 
 #define WORD_BYTES   128
@@ -26,7 +26,7 @@ struct arm {
 	double prob;
 };
 
-struct plan {
+struct failpoint_plan {
 	uint64_t seed;
 	struct arm arms[FAILPOINT_COUNT];
 };
@@ -48,23 +48,23 @@ static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t generation;
-	struct plan plan;
+	struct failpoint_plan plan;
 } the = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* ---- reading ---- */
 
 static int find_point(const char *name, struct err_text *err)
 {
-	struct nearest best = NEAREST_NONE;
+	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
 
 	for (int i = 0; i < FAILPOINT_COUNT; i++) {
 		if (strcmp(points[i].name, name) == 0)
 			return i;
-		nearest_try(&best, name, points[i].name);
+		nearest_name_try(&best, name, points[i].name);
 	}
-	return err_set(
-		err, -EINVAL, "there is no failpoint '%s'%s", name, nearest_hint(&best, "", hint));
+	return err_set(err, -EINVAL, "there is no failpoint '%s'%s", name,
+		nearest_name_hint(&best, "", hint));
 }
 
 /* Positive errno, or a code of ours; 0: no such. */
@@ -91,23 +91,23 @@ static int read_action(struct arm *a, const char *name, const char *arg, struct 
 		[ACT_HANG] = "hang",
 		[ACT_ERROR] = "error",
 		[ACT_DROP] = "drop"};
-	struct nearest best = NEAREST_NONE;
+	struct nearest_name best = NEAREST_NONE;
 	char hint[NEAREST_HINT_BYTES];
 
 	for (unsigned i = ACT_CRASH; i <= ACT_DROP; i++) {
-		nearest_try(&best, name, names[i]);
+		nearest_name_try(&best, name, names[i]);
 		if (strcmp(name, names[i]) == 0)
 			a->action = (enum action)i;
 	}
 	if (!a->action)
 		return err_set(err, -EINVAL, "'%s' is none of crash, sleep, hang, error, drop%s",
-			name, nearest_hint(&best, "", hint));
+			name, nearest_name_hint(&best, "", hint));
 	if ((a->action == ACT_SLEEP || a->action == ACT_ERROR) != (arg != NULL))
 		return err_set(err, -EINVAL, "%s",
 			arg ? "only sleep:TIME and error:NAME have a ':'"
 			    : "sleep and error need one: sleep:200ms, "
 			      "error:EIO");
-	if (a->action == ACT_SLEEP && !(a->sleep_ms = span_ms(arg, SLEEP_MAX_MS)))
+	if (a->action == ACT_SLEEP && !(a->sleep_ms = duration_ms(arg, SLEEP_MAX_MS)))
 		return err_set(err, -EINVAL, "'%s' is not a time such as 200ms or 5s", arg);
 	if (a->action == ACT_ERROR && !(a->code = find_code(arg)))
 		return err_set(err, -EINVAL, "'%s' is not an error such as EIO or BPS_EPROTO", arg);
@@ -143,7 +143,7 @@ static int read_option(struct arm *a, char *text, struct err_text *err)
 		text, value);
 }
 
-static int read_word(struct plan *plan, char *word, struct err_text *err)
+static int read_word(struct failpoint_plan *plan, char *word, struct err_text *err)
 {
 	struct arm a = {.prob = 1, .count = UINT64_MAX};
 	char *action = strchr(word, '='), *options, *arg, *save;
@@ -179,7 +179,7 @@ static int read_word(struct plan *plan, char *word, struct err_text *err)
 	return 0;
 }
 
-static int read_plan(const char *text, struct plan *ret, struct err_text *err)
+static int read_plan(const char *text, struct failpoint_plan *ret, struct err_text *err)
 {
 	static const char blanks[] = " \t\n";
 	char word[WORD_BYTES];
@@ -201,14 +201,14 @@ static int read_plan(const char *text, struct plan *ret, struct err_text *err)
 
 int failpoint_check(const char *text, struct err_text *err)
 {
-	struct plan plan;
+	struct failpoint_plan plan;
 
 	return read_plan(text, &plan, err);
 }
 
 int failpoint_set(const char *text, struct err_text *err)
 {
-	struct plan plan;
+	struct failpoint_plan plan;
 	int n = 0, rc = read_plan(text ? text : "", &plan, err);
 
 	if (rc < 0)

@@ -93,7 +93,7 @@ static int take_environment(struct settings *s, struct err_text *err)
  * letter in four at most is a slip. */
 static void warn_of_slip(const struct settings *s, const char *name, size_t n_name)
 {
-	struct nearest best = NEAREST_NONE;
+	struct nearest_name best = NEAREST_NONE;
 	char wrong[SETTINGS_NAME_BYTES], right[SETTINGS_NAME_BYTES + 8];
 	size_t n = n_name - 4;
 
@@ -103,8 +103,8 @@ static void warn_of_slip(const struct settings *s, const char *name, size_t n_na
 		wrong[i] = name[4 + i] == '_' ? '-' : (char)tolower((unsigned char)name[4 + i]);
 	wrong[n] = '\0';
 	for (size_t i = 0; i < s->spec->n_rows; i++)
-		nearest_try(&best, wrong, s->spec->rows[i].name);
-	nearest_try(&best, wrong, "config");
+		nearest_name_try(&best, wrong, s->spec->rows[i].name);
+	nearest_name_try(&best, wrong, "config");
 	if (best.distance == 0 || 4 * best.distance > strlen(best.name))
 		return;
 	log_warn("environment %.*s is not a setting and changes nothing (did you mean '%s'?)",

@@ -12,14 +12,14 @@ const char *const settings_builtins[SETTINGS_N_BUILTINS] = {
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES])
 {
-	struct nearest best = NEAREST_NONE;
+	struct nearest_name best = NEAREST_NONE;
 
 	for (size_t i = 0; i < s->spec->n_rows; i++)
-		nearest_try(&best, wrong, s->spec->rows[i].name);
+		nearest_name_try(&best, wrong, s->spec->rows[i].name);
 	for (size_t i = 0; *prefix && i < SETTINGS_N_BUILTINS; i++)
 		if (s->spec->failpoints || strcmp(settings_builtins[i], "failpoints") != 0)
-			nearest_try(&best, wrong, settings_builtins[i]);
-	return nearest_hint(&best, prefix, buf);
+			nearest_name_try(&best, wrong, settings_builtins[i]);
+	return nearest_name_hint(&best, prefix, buf);
 }
 
 bool settings_same_name(const char *written, size_t n_written, const char *name)

@@ -8,7 +8,7 @@
  *   settings_help.c  names, and what goes to stdout */
 #include <stdio.h>
 
-#include "common/base/nearest.h"
+#include "common/base/nearest_name.h"
 #include "common/daemon/settings.h"
 
 #define SETTINGS_NAME_BYTES   64
@@ -73,7 +73,7 @@ bool settings_same_name(const char *written, size_t n_written, const char *name)
 /* NULL: there is none. */
 const struct setting *settings_find(const struct settings *s, const char *name, size_t n);
 
-/* nearest_hint for a wrong name of a setting, or of a flag when prefix is not "". */
+/* nearest_name_hint for a wrong name of a setting, or of a flag when prefix is not "". */
 const char *settings_name_hint(const struct settings *s, const char *wrong, const char *prefix,
 	char buf[static SETTINGS_HINT_BYTES]);
 void settings_print_help(const struct settings *s);

@@ -136,7 +136,7 @@ static int parse_bool(const struct setting *row, void *at, char *text, struct er
 
 static int parse_enum(const struct setting *row, void *at, char *text, struct err_text *err)
 {
-	struct nearest best = NEAREST_NONE;
+	struct nearest_name best = NEAREST_NONE;
 	char hint[SETTINGS_HINT_BYTES], list[256] = "";
 	size_t n = 0;
 
@@ -145,13 +145,13 @@ static int parse_enum(const struct setting *row, void *at, char *text, struct er
 			*(unsigned *)at = i;
 			return 0;
 		}
-		nearest_try(&best, text, row->words[i]);
+		nearest_name_try(&best, text, row->words[i]);
 		if (n < sizeof(list))
 			n += (size_t)snprintf(
 				list + n, sizeof(list) - n, "%s%s", i ? ", " : "", row->words[i]);
 	}
 	return err_set(err, -EINVAL, "'%s' is not one of: %s%s", text, list,
-		nearest_hint(&best, "", hint));
+		nearest_name_hint(&best, "", hint));
 }
 
 static int parse_string(const struct setting *row, void *at, char *text, struct err_text *err)

@@ -15,7 +15,7 @@ static void stream_line(char *dst, const char *src)
 		_mm_stream_si128((__m128i *)(dst + i), _mm_loadu_si128((const __m128i *)(src + i)));
 }
 
-void copy_past_caches(void *dst, const void *src, size_t n_bytes)
+void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 {
 	size_t head = -(uintptr_t)dst % LINE_BYTES; /* up to the next line */
 	const char *from = src;
@@ -36,7 +36,7 @@ void copy_past_caches(void *dst, const void *src, size_t n_bytes)
 	_mm_sfence(); /* before a word that it is there */
 }
 #else
-void copy_past_caches(void *dst, const void *src, size_t n_bytes)
+void copy_nontemporal(void *dst, const void *src, size_t n_bytes)
 {
 	memcpy(dst, src, n_bytes);
 }

@@ -7,5 +7,5 @@
  * other things again. Whole lines of memory are not read before they are written, and what is in the
  * caches stays.
  * Seen by other threads as what memcpy writes. */
-void copy_past_caches(void *dst, const void *src, size_t n_bytes);
+void copy_nontemporal(void *dst, const void *src, size_t n_bytes);
 #endif

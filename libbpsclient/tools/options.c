@@ -33,7 +33,7 @@ static int parse_count(
 
 static int parse_time(const char *text, uint32_t *ret_ms)
 {
-	uint64_t ms = span_ms(text, INT32_MAX);
+	uint64_t ms = duration_ms(text, INT32_MAX);
 
 	if (ms) {
 		*ret_ms = (uint32_t)ms;

@@ -1,7 +1,7 @@
 # The simulator: the cores once more, with limits so small that a history is short and meets every edge.
 SIM_DEFS := -DWIRE_INLINE_MAX=256 -DPOOL_MIN_BYTES=512 -DSRV_SLICE_BYTES=512 -DSRV_BLOCK_ELEMS=48
 SIM_CORES := $(call tree,bps-scheduler/model bps-scheduler/core bps-scheduler/placement bps-server/core bps-agent/core)
-SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c log.c log_journal.c nearest.c) \
+SIM_COMMON := $(addprefix common/base/,duration.c error.c failpoint.c heap.c histogram.c key.c log.c log_journal.c nearest_name.c) \
 	$(call tree,common/data common/wire)
 SIM_OBJS := $(patsubst %.c,$(B)/sim-obj/%.o,$(SIM) $(SIM_CORES) $(SIM_COMMON))
 SIM_LIBS := -lcrypto -lm -lpthread

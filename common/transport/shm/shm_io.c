@@ -184,7 +184,7 @@ static int copy(struct shm_conn *c)
 		to = (uint8_t *)r->dst + rd->done;
 		from = rd->map->mem + r->offset + rd->done;
 		if (r->is_past_caches)
-			copy_past_caches(to, from, len);
+			copy_nontemporal(to, from, len);
 		else
 			memcpy(to, from, len);
 		rd->done += (uint32_t)len;

@@ -32,7 +32,7 @@ static void copy_is_that_of_memcpy(void **state)
 				fill(dst, ROOM, 2);
 				memcpy(want, dst, ROOM);
 				memcpy(want + to, src + from, sizes[k]);
-				copy_past_caches(dst + to, src + from, sizes[k]);
+				copy_nontemporal(dst + to, src + from, sizes[k]);
 				assert_memory_equal(dst, want, ROOM);
 			}
 		}

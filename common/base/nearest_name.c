@@ -1,4 +1,4 @@
-#include "common/base/nearest.h"
+#include "common/base/nearest_name.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static size_t edit_distance(const char *a, const char *b)
 	return row[n_b];
 }
 
-void nearest_try(struct nearest *best, const char *wrong, const char *candidate)
+void nearest_name_try(struct nearest_name *best, const char *wrong, const char *candidate)
 {
 	size_t d = edit_distance(wrong, candidate);
 
@@ -38,8 +38,8 @@ void nearest_try(struct nearest *best, const char *wrong, const char *candidate)
 	}
 }
 
-const char *nearest_hint(
-	const struct nearest *best, const char *prefix, char buf[static NEAREST_HINT_BYTES])
+const char *nearest_name_hint(
+	const struct nearest_name *best, const char *prefix, char buf[static NEAREST_HINT_BYTES])
 {
 	buf[0] = '\0';
 	if (best->name && best->distance <= 1 + strlen(best->name) / 3)
