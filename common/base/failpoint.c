@@ -38,7 +38,7 @@ static const struct {
 	const char *where;
 } points[] = {
 #define X(id, name, owner, takes, where) [FP_##id] = {name, owner, takes, where},
-	FAILPOINTS(X)
+#include "common/base/failpoints.def"
 #undef X
 };
 
