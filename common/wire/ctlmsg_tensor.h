@@ -1,0 +1,55 @@
+#ifndef BPS_COMMON_WIRE_CTLMSG_TENSOR_H
+#define BPS_COMMON_WIRE_CTLMSG_TENSOR_H
+/* Control messages about tensors and the place of their partitions. See ctlmsg.h. */
+#include <stdint.h>
+
+#include "common/wire/codec.h"
+
+struct ctl_decl {
+	uint32_t rank; /* the first local worker that declared it */
+	const char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+};
+struct ctl_declare {
+	uint32_t job;
+	struct ctl_decl *tensors;
+	uint32_t n_tensors;
+};
+
+/* Tensors whose names begin so are the library's own, behind its collectives. */
+#define CTL_OWN_TENSORS "__bps."
+struct ctl_tensor {
+	uint32_t tensor;
+	const char *name;
+	uint8_t dtype;
+	uint64_t n_elems;
+	uint32_t part_elems; /* elements of every partition but the last */
+};
+/* Partitions first .. first + n - 1 of a tensor belong to that server's thread since view pgen. */
+struct ctl_run {
+	uint32_t tensor;
+	uint32_t first;
+	uint32_t n;
+	uint32_t server; /* id; CTL_NO_ID: none is left, wait */
+	uint64_t instance;
+	uint16_t thread;
+	uint64_t pgen;
+};
+/* New tensors and the place of partitions. Runs override older ones with a smaller pgen. A server
+ * gets the runs that it has or had; an agent gets all. */
+struct ctl_plan {
+	uint64_t view;
+	uint32_t job;
+	struct ctl_tensor *tensors;
+	uint32_t n_tensors;
+	struct ctl_run *runs;
+	uint32_t n_runs;
+};
+struct ctl_tensor_fail {
+	uint32_t job;
+	const char *name;
+	uint32_t code;
+	const char *text;
+};
+#endif
