@@ -3,7 +3,6 @@
 /* Inside of common/transport/sockets/tcp.h, shared by its files and its unit test only.
  *
  *   tcp.c       process-wide object, data-thread object, the poll loop
- *   tcp_listener.c  connection thread: accepts, checks tickets, hands sockets over
  *   tcp_conn.c  life of a connection: connect, accept, up, down, pings
  *   tcp_msg.c   its socket for messages and requests to read
  *   tcp_in.c    its socket for bytes: those that come
@@ -28,26 +27,21 @@
  * has; whatever has something to do is on x->busy, and nothing is when the thread may sleep. While
  * a read is under way the kernel wakes us only when a good part of it is here (SO_RCVLOWAT).
  *
- * Everything belongs to the data thread but struct tcp_listener, which is the connection thread's, and the
- * queue between the two. */
-#include <pthread.h>
-#include <stdatomic.h>
+ * Everything belongs to the data thread; tcp_listener.h is the connection thread's. */
 #include <stdbool.h>
 #include <sys/queue.h>
 #include <sys/socket.h>
 
 #include "common/base/clock.h"
-#include "common/transport/sockets/congestion.h"
-#include "common/base/error.h"
 #include "common/transport/net_shared.h"
 #include "common/transport/read_window.h"
+#include "common/transport/sockets/eager_policy.h"
 #include "common/transport/sockets/recv_window.h"
 #include "common/transport/sockets/tcp.h"
-#include "common/wire/ticket.h"
-#include "common/transport/sockets/eager_policy.h"
+#include "common/transport/sockets/tcp_frame.h"
+#include "common/transport/sockets/tcp_listener.h"
 
-#define TCP_SEGS_MAX  4096
-#define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
+#define TCP_SEGS_MAX 4096
 /* Answers that a peer may have asked for at a time, and those that it asked for in a row. */
 #define TCP_PIECES READS_MAX
 /* Offers whose bytes may wait to leave, of more only the offer goes; offers of the peer's that are
@@ -56,28 +50,8 @@
 #define TCP_EAGER_IN  128
 #define TCP_ANSWERS   (TCP_PIECES + TCP_EAGER_OUT)
 
-/* Starts everything on LANE_MESSAGES, and is head and trailer on LANE_BULK; little-endian, as all that goes over the wire. Frames are
- * multiples of 8 bytes. */
-enum tcp_frame_type {
-	FRAME_MESSAGE = 1, /* one wire message of len bytes follows */
-	FRAME_READ,        /* answer with len bytes at offset of the segment */
-	FRAME_BYTES,       /* LANE_BULK: trailer of what came, as its head */
-	FRAME_ANSWER,      /* LANE_BULK: head of an answer, as its request */
-	FRAME_EAGER,       /* the offer in the next message has its bytes come unasked; LANE_BULK:
-	                      head of them, offset is the number of such offers before it */
-};
-struct tcp_frame {
-	uint8_t type;
-	uint8_t status; /* FRAME_BYTES: 0, or 1: there is no such segment, the bytes are zeros */
-	uint16_t segment;
-	uint32_t len;
-	uint64_t offset;
-};
-_Static_assert(sizeof(struct tcp_frame) == 16, "frame layout");
-
-#define TCP_FRAME_MAX (sizeof(struct tcp_frame) + ((WIRE_SEND_MAX + 7) & ~7))
-#define TCP_RX_BYTES  ((size_t)64 << 10)
-#define TCP_TX_BYTES  ((size_t)256 << 10)
+#define TCP_RX_BYTES ((size_t)64 << 10)
+#define TCP_TX_BYTES ((size_t)256 << 10)
 /* Room that only requests to read, pings and their answers may use. */
 #define TCP_TX_RESERVE 2048
 /* Of this, what only requests to read may use: else a peer that pings and does not read would leave
@@ -194,12 +168,6 @@ struct tcp_conn {
 };
 TAILQ_HEAD(tcp_conn_list, tcp_conn);
 
-/* A socket whose ticket was good. */
-struct tcp_accepted {
-	int fd;
-	struct ticket ticket;
-	uint8_t key[TICKET_KEY_BYTES];
-};
 struct tcp_xport {
 	struct peer_xport base; /* first */
 	struct net_thread shared;
@@ -218,30 +186,6 @@ struct tcp_xport {
 	uint8_t nowhere[64 << 10]; /* what is thrown away */
 };
 
-/* A connection that has shown no ticket yet. */
-struct tcp_pending {
-	int fd; /* -1: free */
-	uint64_t since_ns;
-	unsigned n;
-	uint8_t ticket[TICKET_BYTES];
-};
-#define TCP_PENDING_MAX 64
-
-struct tcp_listener {
-	int listen_fd, epoll_fd, stop_fd;
-	bool has_thread;
-	pthread_t thread;
-	struct tcp_pending pending[TCP_PENDING_MAX];
-};
-
-struct tcp_net {
-	struct net base; /* first */
-	struct sockaddr_storage bind_addr;
-	socklen_t bind_len;
-	char congestion[CONGESTION_NAME_MAX + 1]; /* of data sockets; empty: the system's */
-	struct tcp_listener listener;
-};
-
 static inline size_t tcp_tx_room(const struct tcp_conn *c)
 {
 	return TCP_TX_BYTES - (c->tx_tail - c->tx_head);
@@ -257,16 +201,6 @@ static inline struct tcp_xport *tcp_of(const struct tcp_conn *c)
  * where round trips are short (recv_window.h) both pass soon, and several go with one call. */
 #define TCP_AHEAD_SLOW (64 << 10)
 #define TCP_AHEAD      (512 << 10)
-
-/* tcp_listener.c */
-/* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
-int tcp_listener_open(struct tcp_net *net, struct err_text *err);
-/* Stop and close; also after a tcp_listener_open that failed. */
-void tcp_listener_close(struct tcp_net *net);
-/* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
-void tcp_refuse(int fd, const char *word);
-/* Options of every data socket. Errors: -errno. */
-int tcp_tune(const struct tcp_net *net, int fd);
 
 /* tcp_conn.c */
 int tcp_connect(struct xport *x, const char *addr, uint16_t port, uint16_t thread, uint32_t peer_id,

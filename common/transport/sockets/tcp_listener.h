@@ -1,0 +1,55 @@
+#ifndef BPS_COMMON_TRANSPORT_SOCKETS_TCP_LISTENER_H
+#define BPS_COMMON_TRANSPORT_SOCKETS_TCP_LISTENER_H
+/* The process-wide object of our own TCP, and its listener: a thread that accepts connections, reads
+ * and checks their tickets, and hands the sockets over to the data threads. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+
+#include "common/base/error.h"
+#include "common/transport/net_shared.h"
+#include "common/transport/sockets/congestion.h"
+#include "common/wire/ticket.h"
+
+#define TCP_QUEUE_MAX 512 /* sockets on their way to a data thread */
+
+/* A socket whose ticket was good. */
+struct tcp_accepted {
+	int fd;
+	struct ticket ticket;
+	uint8_t key[TICKET_KEY_BYTES];
+};
+
+/* A connection that has shown no ticket yet. */
+struct tcp_pending {
+	int fd; /* -1: free */
+	uint64_t since_ns;
+	unsigned n;
+	uint8_t ticket[TICKET_BYTES];
+};
+#define TCP_PENDING_MAX 64
+
+struct tcp_listener {
+	int listen_fd, epoll_fd, stop_fd;
+	bool has_thread;
+	pthread_t thread;
+	struct tcp_pending pending[TCP_PENDING_MAX];
+};
+
+struct tcp_net {
+	struct net base; /* first */
+	struct sockaddr_storage bind_addr;
+	socklen_t bind_len;
+	char congestion[CONGESTION_NAME_MAX + 1]; /* of data sockets; empty: the system's */
+	struct tcp_listener listener;
+};
+
+/* Listen on net's address and start the thread. Errors: -errno, with a sentence. */
+int tcp_listener_open(struct tcp_net *net, struct err_text *err);
+/* Stop and close; also after a tcp_listener_open that failed. */
+void tcp_listener_close(struct tcp_net *net);
+/* Turn the other side away, with a word of at most 8 letters for its log. Closes fd. */
+void tcp_refuse(int fd, const char *word);
+/* Options of every data socket. Errors: -errno. */
+int tcp_tune(const struct tcp_net *net, int fd);
+#endif
