@@ -58,7 +58,7 @@ def test_every_error_code_says_what_it_means_and_what_to_do():
             r"^\.It (BPS_E\w+) Pq (-\d+)\n(.*?)(?=^\.It |^\.El)", source("bps-errors.7"), re.M | re.S
         )
     )
-    codes = re.findall(r"X\((BPS_E\w+), (\d+),", (ROOT / "common" / "error.h").read_text())
+    codes = re.findall(r"X\((BPS_E\w+), (\d+),", (ROOT / "common" / "base" / "error.h").read_text())
     assert sorted(entries) == sorted(f"{name} -{number}" for name, number in codes)
     for code, text in entries.items():
         meaning, found, action = text.partition("\n.Pp\n.Em To do :\n")
@@ -206,7 +206,7 @@ def test_example_compiles_and_runs_as_a_job_of_two(page, service, tmp_path):
 
 
 def test_every_kind_of_log_line_is_documented():
-    ids = re.findall(r'X\(\w+, "([0-9a-f]{32})"\)', (ROOT / "common" / "log.h").read_text())
+    ids = re.findall(r'X\(\w+, "([0-9a-f]{32})"\)', (ROOT / "common" / "base" / "log.h").read_text())
     assert len(ids) > 20 and len(set(ids)) == len(ids)
     documented = re.findall(r"^\| `([0-9a-f]{32})` \| \w", (ROOT / "docs" / "operations.md").read_text(), re.M)
     assert sorted(documented) == sorted(ids)
