@@ -15,7 +15,7 @@ EXCEPTIONS = {
     "main": "one for each program",
     "LLVMFuzzerTestOneInput": "libFuzzer's entry point, one for each target",
     "bps_output": "tests/cluster/wrong_sum.c is preloaded over the library's",
-    "copy_past_caches": "one for each processor",
+    "copy_nontemporal": "one for each processor",
     "trainer_send": "test_roster.c replaces it by linking",
 }
 # tests/scale/stub.c replaces these by linking.
