@@ -45,7 +45,7 @@ AGENT	:= $(filter-out bps-agent/executor/%,$(call tree,bps-agent))
 DEVICE	:= $(filter-out bps-agent/executor/device/cuda%,$(call tree,bps-agent/executor))
 CTL	:= $(call src,bps-scheduler/bpsctl/*.c)
 CLIENT	:= $(call src,libbpsclient/*.c) common/data/dtype.c common/wire/codec.c common/local/local.c common/local/local_gpu.c \
-	$(addprefix common/base/,duration.c error.c failpoint.c fd_passing.c nearest_name.c)
+	$(addprefix common/base/,duration.c error.c failpoint.c nearest_name.c) common/os/fd_passing.c
 TOOLS	:= $(call src,libbpsclient/tools/*.c)
 EXAMPLES := $(call src,libbpsclient/examples/*.c)
 UNIT	:= $(sort $(shell find tests/unit -name 'test_*.c'))

@@ -20,17 +20,17 @@
 
 #include "bps-agent/agent.h"
 #include "bps-agent/gpu/gpu_probe.h"
+#include "bps-agent/gpu/topology_report.h"
 #include "bps-agent/handover/cluster_identity.h"
 #include "bps-agent/quota/quota_report.h"
-#include "bps-agent/gpu/topology_report.h"
 #include "common/base/failpoint.h"
-#include "common/base/fd_limit.h"
-#include "common/local/local.h"
-#include "common/daemon/fdstore.h"
+#include "common/os/fd_limit.h"
 #include "common/base/log.h"
+#include "common/daemon/fdstore.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/node.h"
 #include "common/daemon/notify.h"
+#include "common/local/local.h"
 
 /* It owns trainers, rings and all partitions; copying a sum is all that it does per byte. */
 #define AGENT_THREADS 1

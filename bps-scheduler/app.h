@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "bps-scheduler/core/core.h"
-#include "bps-scheduler/status/events.h"
 #include "bps-scheduler/statelog.h"
+#include "bps-scheduler/status/events.h"
 #include "bps-scheduler/status/status.h"
 #include "bps-scheduler/steer.h"
 #include "common/control/ctlchan.h"

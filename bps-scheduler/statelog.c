@@ -12,9 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/data/crc32c.h"
 
 #define LOG_NAME        "state.log"
 #define NEW_NAME        "state.log.new"

@@ -8,10 +8,10 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/status/status_impl.h"
-#include "common/control/ctlchan.h"
 #include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/base/duration.h"
+#include "common/base/log.h"
+#include "common/control/ctlchan.h"
 
 typedef int verb_fn(struct steer *s, const struct steer_call *call, struct steer_reply *reply);
 

@@ -6,8 +6,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/loop/loop.h"
 #include "common/control/member.h"
+#include "common/loop/loop.h"
 
 #define LOOK_MS  20
 #define LAST_MS  1000 /* of EMPTYING */

@@ -14,8 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
+#include "common/wire/ctlmsg.h"
 
 struct event;
 struct loop;

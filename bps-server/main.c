@@ -7,15 +7,15 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "bps-server/thread_count.h"
 #include "bps-server/leave.h"
 #include "bps-server/thread.h"
+#include "bps-server/thread_count.h"
 #include "common/base/failpoint.h"
-#include "common/daemon/jsontext.h"
-#include "common/local/local.h"
 #include "common/base/log.h"
+#include "common/daemon/jsontext.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/node.h"
+#include "common/local/local.h"
 
 #define MAX_THREADS   64
 #define SEGMENT_BYTES (16u << 20)

@@ -9,10 +9,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/base/memfd.h"
 #include "common/base/clock.h"
-#include "common/loop/dataloop.h"
 #include "common/base/failpoint.h"
+#include "common/os/memfd.h"
+#include "common/loop/dataloop.h"
 
 #define STATS_EVERY_NS UINT64_C(200000000)
 

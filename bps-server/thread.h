@@ -3,8 +3,8 @@
 /* A data thread of the server: one libuv loop with one transport and one core. Started when the
  * scheduler has told our id; the control thread posts what the scheduler says. */
 #include "bps-server/core/core.h"
-#include "common/datapath/datapath.h"
 #include "common/control/member.h"
+#include "common/datapath/datapath.h"
 
 struct data_thread;
 

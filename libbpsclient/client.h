@@ -21,8 +21,8 @@
 
 #include "libbpsclient/bps.h"
 
-#include "common/wire/ctlmsg.h"
 #include "common/local/local.h"
+#include "common/wire/ctlmsg.h"
 #include "libbpsclient/options.h"
 #include "libbpsclient/session.h"
 

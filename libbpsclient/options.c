@@ -8,8 +8,8 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "common/wire/ctlmsg.h"
 #include "common/local/local.h"
+#include "common/wire/ctlmsg.h"
 #include "libbpsclient/last_error.h"
 
 #define TIMEOUT_DEFAULT_MS 600000u

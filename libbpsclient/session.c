@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/wire/ctlmsg.h"
 #include "common/base/failpoint.h"
+#include "common/wire/ctlmsg.h"
 
 #define ATTACH_TRIES 3 /* of connections that end before WELCOME */
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/data/dtype.h"
 #include "common/base/failpoint.h"
+#include "common/data/dtype.h"
 #include "libbpsclient/last_error.h"
 
 _Static_assert(BPS_I8 == (int)DTYPE_I8 && BPS_U8 == (int)DTYPE_U8 && BPS_I32 == (int)DTYPE_I32 &&

@@ -59,10 +59,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/wire/ctlmsg.h"
 #include "common/base/histogram.h"
-#include "common/wire/wire.h"
 #include "common/transport/xport.h"
+#include "common/wire/ctlmsg.h"
+#include "common/wire/wire.h"
 
 struct agt_core;
 struct agt_job;

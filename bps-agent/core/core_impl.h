@@ -8,8 +8,8 @@
 #include <sys/queue.h>
 
 #include "bps-agent/core/core.h"
-#include "common/data/dtype.h"
 #include "common/base/heap.h"
+#include "common/data/dtype.h"
 #include "common/data/reduce.h"
 
 struct agt_link;

@@ -9,7 +9,7 @@
 
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
-#include "common/base/clock.h"
+#include "common/base/duration.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
 

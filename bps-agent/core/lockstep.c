@@ -34,7 +34,7 @@
 #include <stdlib.h>
 
 #include "bps-agent/core/core_impl.h"
-#include "common/base/clock.h"
+#include "common/base/duration.h"
 
 /* Late: longer than GAPS times the usual gap between two contributions, which is some milliseconds
  * where a card carries several connections, and longer than a thread may have to wait for its

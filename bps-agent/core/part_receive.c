@@ -8,9 +8,9 @@
 
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/link.h"
-#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/data/crc32c.h"
 
 /* The same partition's bytes were wrong this often: not chance. */
 #define MAX_BAD_CRC 4

@@ -7,8 +7,8 @@
 
 #include "bps-agent/core/core_impl.h"
 #include "bps-agent/core/lockstep.h"
-#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
+#include "common/data/crc32c.h"
 
 /* The local sum of one block of the contribution, into dst. */
 static void sum_block(

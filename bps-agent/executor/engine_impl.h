@@ -9,8 +9,8 @@
 
 #include "bps-agent/executor/engine.h"
 #include "bps-agent/executor/engine_lane.h"
-#include "common/data/dtype.h"
 #include "common/base/heap.h"
+#include "common/data/dtype.h"
 
 enum engine_part_state {
 	PART_IDLE,

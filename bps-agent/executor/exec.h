@@ -23,8 +23,8 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "bps-agent/executor/plan/choose.h"
 #include "bps-agent/executor/engine.h"
+#include "bps-agent/executor/plan/choose.h"
 #include "common/local/local.h"
 #include "common/local/ring_pair.h"
 

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "bps-agent/executor/exec.h"
-#include "common/data/dtype.h"
 #include "common/base/log.h"
+#include "common/data/dtype.h"
 
 static void report_bad(struct exec *x, uint32_t id, int rc, const char *why)
 {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "bps-agent/executor/exec.h"
-#include "common/base/memfd.h"
 #include "common/base/log.h"
+#include "common/os/memfd.h"
 
 #define PAGE 4096u
 

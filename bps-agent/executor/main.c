@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <sysexits.h>
 
-#include "bps-agent/executor/plan/choose.h"
 #include "bps-agent/executor/exec.h"
+#include "bps-agent/executor/plan/choose.h"
 #include "bps-agent/executor/plan/report.h"
 #ifdef BPS_DEVICE_CUDA
 #include "bps-agent/executor/device/cuda.h"

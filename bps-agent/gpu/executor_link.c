@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu/spawn_child.h"
 #include "bps-agent/gpu/device_tensor.h"
+#include "bps-agent/gpu/spawn_child.h"
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/trainers/job_failure.h"

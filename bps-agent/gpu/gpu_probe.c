@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-agent/gpu/spawn_child.h"
 #include "bps-agent/executor/plan/report.h"
+#include "bps-agent/gpu/spawn_child.h"
 #include "common/base/log.h"
 
 #define TEXT_BYTES 32768 /* a line for each of 64 GPUs, and what libraries may say besides */

@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/daemon/fdstore.h"
 #include "common/control/member.h"
+#include "common/daemon/fdstore.h"
 
 struct ledger;
 struct cluster_live;

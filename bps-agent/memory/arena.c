@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/memfd.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/os/memfd.h"
 
 #define PAGE          4096u
 #define ARENA_FIRST   ((size_t)1 << 20)

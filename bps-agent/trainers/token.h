@@ -10,9 +10,9 @@
  * Pure; any thread. */
 #include <stdint.h>
 
+#include "common/base/error.h"
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg.h"
-#include "common/base/error.h"
 
 /* token: CTL_TOKEN_BYTES. Errors: -ENOMEM, -EIO from the library. */
 int token_proof(const struct blob *token, const char *job, uint8_t ret[static CTL_TOKEN_BYTES]);

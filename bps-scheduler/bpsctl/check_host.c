@@ -10,8 +10,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/checks.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/transport/fabric/libfabric.h"
 
 #define FILES_MIN    4096

@@ -9,13 +9,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
-#include "bps-scheduler/bpsctl/subprocess.h"
 #include "bps-scheduler/bpsctl/http.h"
-#include "common/daemon/daemon.h"
+#include "bps-scheduler/bpsctl/subprocess.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/log.h"
-#include "common/control/keyring.h"
 #include "common/base/version.h"
+#include "common/control/keyring.h"
+#include "common/daemon/daemon.h"
 
 /* Together below the two seconds that an answer may take. */
 #define CHILDREN_MS  600

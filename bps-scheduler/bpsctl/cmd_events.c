@@ -7,10 +7,10 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/fetch.h"
-#include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/live_screen.h"
+#include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/duration.h"
 
 #define EVENTS_BEFORE 10 /* that `events --follow` begins with */

@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sysexits.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
-#include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/bpsctl.h"
+#include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/control/keyring.h"
 
 static bool is_identity(const char *s)

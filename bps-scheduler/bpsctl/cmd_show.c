@@ -5,14 +5,14 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/explain.h"
 #include "bps-scheduler/bpsctl/fetch.h"
-#include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/live_screen.h"
-#include "common/wire/ctlmsg.h"
+#include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/version.h"
+#include "common/wire/ctlmsg.h"
 
 /* One screen; daemons that are away for a while are part of the show. */
 static int watch_once(const struct document_view *v, const struct bpsctl_opts *o, const char *arg,

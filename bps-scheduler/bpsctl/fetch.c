@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/http.h"
 #include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "common/base/clock.h"
 #include "common/wire/ctlmsg.h"
 

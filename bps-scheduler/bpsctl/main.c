@@ -7,9 +7,9 @@
 #include <sysexits.h>
 
 #include "bps-scheduler/bpsctl/bpsctl.h"
-#include "common/wire/ctlmsg.h"
 #include "common/base/nearest_name.h"
 #include "common/daemon/settings.h"
+#include "common/wire/ctlmsg.h"
 
 static const struct setting rows[] = {
 	{"scheduler-http", SET_ADDR, SETTING_AT(struct bpsctl_opts, scheduler_http),

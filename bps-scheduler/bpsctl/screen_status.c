@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 
 #define JOBS_MAX      24 /* rows; the rest is counted */
 #define SERVERS_MAX   8  /* all of them, if there are no more; else those that are not well */

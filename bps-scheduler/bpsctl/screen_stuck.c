@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 
 #define NAMED_MAX 8
 

@@ -3,8 +3,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 
 /* ---- footers ---- */
 

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/fetch.h"
 #include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 
 #define AGENT_HTTP 7304
 

@@ -8,8 +8,8 @@
 #include <stddef.h>
 
 #include "common/base/addr.h"
-#include "common/daemon/auth.h"
 #include "common/base/error.h"
+#include "common/daemon/auth.h"
 
 #define STEER_KEY_FILE  "/etc/bps/cluster.key"
 #define STEER_SCHEDULER "127.0.0.1:7300"

@@ -15,7 +15,7 @@
 #include "bps-scheduler/model/mute.h"
 #include "bps-scheduler/model/send.h"
 #include "bps-scheduler/model/tensor.h"
-#include "common/base/clock.h"
+#include "common/base/duration.h"
 #include "common/wire/wire.h"
 
 #define NS_PER_S     UINT64_C(1000000000)

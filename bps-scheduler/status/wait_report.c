@@ -11,18 +11,18 @@
 #define STRAGGLER_S    0.5
 #define STALLED_S      10.0 /* however many do: it is no matter of pace any more */
 
-struct worker_list {
+struct wait_list {
 	json_t *list;
 	uint32_t n;
 };
 
-static struct worker_list people_new(void)
+static struct wait_list people_new(void)
 {
-	return (struct worker_list){json_array(), 0};
+	return (struct wait_list){json_array(), 0};
 }
 
 /* Takes o. */
-static void people_add(struct worker_list *p, json_t *o)
+static void people_add(struct wait_list *p, json_t *o)
 {
 	if (p->n++ < NAMED_MAX)
 		json_array_append_new(p->list, o);
@@ -30,14 +30,14 @@ static void people_add(struct worker_list *p, json_t *o)
 		json_decref(o);
 }
 
-static void people_put(json_t *o, const char *list, const char *count, const struct worker_list *p)
+static void people_put(json_t *o, const char *list, const char *count, const struct wait_list *p)
 {
 	json_object_set_new(o, list, p->list);
 	status_put_num(o, count, p->n);
 }
 
 static json_t *wait_new(
-	const char *why, const char *tensor, uint64_t round, double s, struct worker_list *waiting)
+	const char *why, const char *tensor, uint64_t round, double s, struct wait_list *waiting)
 {
 	json_t *o = json_object();
 
@@ -66,7 +66,7 @@ static json_t *worker_json(const struct sched_core *c, uint32_t rank, uint32_t a
 static json_t *join_wait(
 	const struct status_info *info, const struct sched_core *c, const struct sched_job *j)
 {
-	struct worker_list waiting = people_new(), missing = people_new();
+	struct wait_list waiting = people_new(), missing = people_new();
 	json_t *o;
 
 	for (uint32_t r = 0; r < j->size; r++) {
@@ -90,7 +90,7 @@ static json_t *join_wait(
 static json_t *declare_wait(const struct status_info *info, const struct sched_core *c,
 	const struct sched_job *j, const struct sched_tensor *t)
 {
-	struct worker_list waiting = people_new(), missing = people_new();
+	struct wait_list waiting = people_new(), missing = people_new();
 	json_t *o;
 
 	for (uint32_t i = 0; i < j->n_members; i++) {
@@ -127,7 +127,7 @@ static void declare_waits(const struct status_info *info, const struct sched_cor
 /* Of one machine, from the report of its first worker on that waits or is waited for. */
 static json_t *gpu_wait(const struct sched_core *c, const struct sched_probe *p, uint32_t first)
 {
-	struct worker_list waiting = people_new(), missing = people_new();
+	struct wait_list waiting = people_new(), missing = people_new();
 	uint32_t agent = p->workers[first].agent, ms = 0;
 	json_t *o;
 
@@ -163,10 +163,10 @@ static void gpu_waits(const struct sched_core *c, const struct sched_probe *p, j
 
 /* ---- rounds ---- */
 
-static struct worker_list callers(
+static struct wait_list callers(
 	const struct sched_core *c, const struct sched_probe *p, uint32_t tensor, double *ret_s)
 {
-	struct worker_list waiting = people_new();
+	struct wait_list waiting = people_new();
 
 	*ret_s = 0;
 	for (uint32_t i = 0; i < p->n_workers; i++) {
@@ -181,9 +181,9 @@ static struct worker_list callers(
 	return waiting;
 }
 
-static struct worker_list late_workers(const struct sched_core *c, const struct sched_probe *detail)
+static struct wait_list late_workers(const struct sched_core *c, const struct sched_probe *detail)
 {
-	struct worker_list late = people_new();
+	struct wait_list late = people_new();
 
 	for (uint32_t i = 0; i < detail->n_workers; i++) {
 		const struct sched_probe_worker *w = &detail->workers[i];
@@ -201,11 +201,11 @@ static struct worker_list late_workers(const struct sched_core *c, const struct 
 }
 
 /* The servers that sum t. */
-static struct worker_list servers_of(
+static struct wait_list servers_of(
 	const struct status_info *info, const struct sched_core *c, const struct sched_tensor *t)
 {
 	bool *is_named = sched_alloc(c->n_members + 1, sizeof(*is_named));
-	struct worker_list servers = people_new();
+	struct wait_list servers = people_new();
 
 	for (uint32_t k = 0; t->parts && k < t->n_parts; k++) {
 		const struct sched_member *m = sched_member(c, t->parts[k].server);
@@ -238,7 +238,7 @@ static json_t *round_wait(const struct status_info *info, const struct sched_cor
 {
 	const struct sched_tensor *t =
 		detail->tensor < j->n_placed ? j->placed[detail->tensor] : NULL;
-	struct worker_list late = late_workers(c, detail), servers = people_new(), waiting;
+	struct wait_list late = late_workers(c, detail), servers = people_new(), waiting;
 	double s;
 	json_t *o;
 

@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/wire/ctlmsg.h"
 #include "common/base/histogram.h"
+#include "common/wire/ctlmsg.h"
 
 #define ARRIVALS_WINDOW_NS UINT64_C(5000000000)
 #define ARRIVALS_JOBS_MAX  CTL_BEAT_JOBS_MAX /* that are told of; the oldest ones */

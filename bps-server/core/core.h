@@ -21,9 +21,9 @@
 #include <stdint.h>
 
 #include "bps-server/core/arrivals.h"
-#include "common/wire/ctlmsg.h"
 #include "common/data/pool.h"
 #include "common/transport/xport.h"
+#include "common/wire/ctlmsg.h"
 
 struct srv_core;
 

@@ -16,8 +16,8 @@
 #include <sys/queue.h>
 
 #include "bps-server/core/core.h"
-#include "common/data/dtype.h"
 #include "common/base/heap.h"
+#include "common/data/dtype.h"
 #include "common/data/reduce.h"
 
 struct slot;

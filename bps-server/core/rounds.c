@@ -11,9 +11,9 @@
 #include "bps-server/core/reads.h"
 #include "bps-server/core/retired.h"
 #include "bps-server/core/slots.h"
-#include "common/data/crc32c.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/data/crc32c.h"
 
 /* What a round is to the slot that it belongs to: its own or the next one there (S3), long over, or
  * so far ahead of the others as no honest peer can be. */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define NS_PER_MS UINT64_C(1000000)
+#include "common/base/duration.h"
 
 static inline uint64_t clock_now_ns(void)
 {

@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/base/nearest_name.h"
 #include "common/base/duration.h"
+#include "common/base/nearest_name.h"
 
 #define WORD_BYTES   128
 #define SLEEP_MAX_MS (3600u * 1000u)

@@ -15,9 +15,9 @@
 #include <event2/bufferevent_ssl.h>
 
 #include "common/base/clock.h"
-#include "common/control/ctlchan_impl.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/control/ctlchan_impl.h"
 
 #define FLUSH_TIMEOUT_MS 1000
 #define STRANGER_BYTES   (CTLFRAME_HEAD_BYTES + CTLFRAME_UNTRUSTED_BYTES)

@@ -23,9 +23,9 @@
 #include <sys/socket.h>
 
 #include "common/base/addr.h"
-#include "common/wire/ctlframe.h"
 #include "common/base/error.h"
 #include "common/control/tls.h"
+#include "common/wire/ctlframe.h"
 
 struct event_base;
 struct ctlchan;

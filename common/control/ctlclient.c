@@ -9,9 +9,9 @@
 #include <event2/util.h>
 
 #include "common/base/clock.h"
-#include "common/control/ctlchan.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/control/ctlchan.h"
 #include "common/control/resolve.h"
 
 #define ATTEMPT_TIMEOUT_MS 2000

@@ -12,7 +12,7 @@
 
 #include <openssl/crypto.h>
 
-#include "common/base/secret.h"
+#include "common/os/secret.h"
 
 #define FILE_MAX_BYTES KEYRING_FILE_BYTES
 #define HEX_CHARS      (KEY_HEX_BYTES - 1)

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/control/ctlclient.h"
 #include "common/base/failpoint.h"
 #include "common/base/log.h"
+#include "common/control/ctlclient.h"
 #include "common/loop/loop.h"
 
 /* Enough for a state log on a slow disk; the attempts behind it have their own pauses. */

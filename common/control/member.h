@@ -13,9 +13,9 @@
 #include <stdint.h>
 
 #include "common/base/addr.h"
-#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
 #include "common/control/tls.h"
+#include "common/wire/ctlmsg.h"
 
 struct loop;
 struct member;

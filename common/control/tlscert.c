@@ -8,7 +8,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 
-#include "common/base/secret.h"
+#include "common/os/secret.h"
 
 /* OpenSSL's reason for the last failure, and a clean slate for the next. */
 static const char *last_reason(void)

@@ -7,7 +7,7 @@
 
 #include <openssl/evp.h>
 
-#include "common/base/secret.h"
+#include "common/os/secret.h"
 
 #define PEM_MAX_BYTES (1 << 20)
 

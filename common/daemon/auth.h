@@ -5,8 +5,8 @@
  *
  * Values; any thread. */
 #include "common/base/error.h"
-#include "common/daemon/settings.h"
 #include "common/control/tls.h"
+#include "common/daemon/settings.h"
 
 enum auth_kind { AUTH_PSK, AUTH_CERT };
 extern const char *const auth_words[];

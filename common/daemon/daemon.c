@@ -15,7 +15,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/failpoint.h"
-#include "common/base/fd_limit.h"
+#include "common/os/fd_limit.h"
 #include "common/base/log.h"
 #include "common/daemon/notify.h"
 

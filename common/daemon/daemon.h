@@ -17,11 +17,11 @@
 #include <stdint.h>
 
 #include "common/base/addr.h"
-#include "common/daemon/auth.h"
 #include "common/base/error.h"
+#include "common/daemon/auth.h"
 #include "common/daemon/httpd.h"
-#include "common/loop/loop.h"
 #include "common/daemon/settings.h"
+#include "common/loop/loop.h"
 
 /* Settings that all have; the program's options start with this. */
 struct daemon_opts {

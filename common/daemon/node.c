@@ -8,12 +8,12 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-#include "common/daemon/name_claim.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/daemon/metrics.h"
-#include "common/datapath/net_open.h"
 #include "common/base/version.h"
+#include "common/daemon/metrics.h"
+#include "common/daemon/name_claim.h"
+#include "common/datapath/net_open.h"
 
 /* A data thread that has not turned for so long hangs. */
 #define STUCK_NS           UINT64_C(1500000000)

@@ -9,11 +9,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "common/transport/sockets/congestion.h"
+#include "common/base/nicspeed.h"
+#include "common/control/member.h"
 #include "common/daemon/daemon.h"
 #include "common/datapath/datapath.h"
-#include "common/control/member.h"
-#include "common/base/nicspeed.h"
+#include "common/transport/sockets/congestion.h"
 
 /* Settings that both have; the program's options start with this. */
 struct node_opts {

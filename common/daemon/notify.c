@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/fd_passing.h"
+#include "common/os/fd_passing.h"
 
 #define SLOW_MS 200 /* below the watchdogs of whoever calls */
 

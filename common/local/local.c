@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "common/base/fd_passing.h"
 #include "common/base/clock.h"
+#include "common/os/fd_passing.h"
 #include "common/wire/ctlmsg.h"
 
 /* ---- control page ---- */

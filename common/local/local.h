@@ -30,9 +30,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/wire/codec.h"
 #include "common/base/error.h"
 #include "common/local/local_gpu.h"
+#include "common/wire/codec.h"
 
 struct msghdr;
 

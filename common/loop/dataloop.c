@@ -20,7 +20,7 @@
 /* Turns without a look at the descriptors, while it spins or something always comes in between. */
 #define TURNS 8
 
-struct post {
+struct dataloop_post {
 	void (*fn)(void *arg);
 	void *arg;
 };
@@ -43,11 +43,11 @@ struct dataloop {
 	uv_async_t async;
 	_Atomic uint64_t beat_ns; /* written by the thread, read by the watchdog; no order needed */
 	pthread_mutex_t lock;     /* of the ring of posts */
-	struct post *posts;
+	struct dataloop_post *posts;
 	size_t cap, head, n;
 };
 
-static bool pop_post(struct dataloop *l, struct post *ret)
+static bool pop_post(struct dataloop *l, struct dataloop_post *ret)
 {
 	bool has;
 
@@ -64,7 +64,7 @@ static bool pop_post(struct dataloop *l, struct post *ret)
 
 static void run_posts(struct dataloop *l)
 {
-	struct post p;
+	struct dataloop_post p;
 
 	while (pop_post(l, &p))
 		p.fn(p.arg);
@@ -297,7 +297,7 @@ int dataloop_post(struct dataloop *l, void (*fn)(void *arg), void *arg)
 
 	pthread_mutex_lock(&l->lock);
 	if (l->n < l->cap) {
-		l->posts[(l->head + l->n++) % l->cap] = (struct post){fn, arg};
+		l->posts[(l->head + l->n++) % l->cap] = (struct dataloop_post){fn, arg};
 		rc = 0;
 	}
 	pthread_mutex_unlock(&l->lock);

@@ -14,7 +14,7 @@
 
 #include "common/base/log.h"
 
-struct post {
+struct loop_post_entry {
 	loop_fn *fn;
 	void *arg;
 };
@@ -30,7 +30,7 @@ struct loop {
 	pthread_mutex_t mutex; /* guards what follows */
 	bool is_closed;
 	size_t size, head, count;
-	struct post *posts; /* ring of size */
+	struct loop_post_entry *posts; /* ring of size */
 };
 
 static void on_libevent_log(int severity, const char *msg)
@@ -41,7 +41,7 @@ static void on_libevent_log(int severity, const char *msg)
 		log_debug("libevent: %s", msg);
 }
 
-static bool take_post(struct loop *l, struct post *ret_post, bool *ret_is_closed)
+static bool take_post(struct loop *l, struct loop_post_entry *ret_post, bool *ret_is_closed)
 {
 	bool found;
 
@@ -61,7 +61,7 @@ static bool take_post(struct loop *l, struct post *ret_post, bool *ret_is_closed
 static void on_wake(evutil_socket_t fd, short what, void *arg)
 {
 	struct loop *l = arg;
-	struct post post;
+	struct loop_post_entry post;
 	eventfd_t n;
 	bool is_closed = false;
 
@@ -158,7 +158,7 @@ int loop_post(struct loop *l, loop_fn *fn, void *arg)
 	else if (l->count == l->size)
 		rc = -EAGAIN;
 	else
-		l->posts[(l->head + l->count++) % l->size] = (struct post){fn, arg};
+		l->posts[(l->head + l->count++) % l->size] = (struct loop_post_entry){fn, arg};
 	pthread_mutex_unlock(&l->mutex);
 	if (!rc)
 		eventfd_write(l->fd, 1);

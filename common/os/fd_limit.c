@@ -1,4 +1,4 @@
-#include "common/base/fd_limit.h"
+#include "common/os/fd_limit.h"
 
 #include <sys/resource.h>
 

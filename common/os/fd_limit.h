@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_BASE_FD_LIMIT_H
-#define BPS_COMMON_BASE_FD_LIMIT_H
+#ifndef BPS_COMMON_OS_FD_LIMIT_H
+#define BPS_COMMON_OS_FD_LIMIT_H
 /* How many descriptors this process may open. Any thread. */
 #include <stdint.h>
 

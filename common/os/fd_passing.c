@@ -1,4 +1,4 @@
-#include "common/base/fd_passing.h"
+#include "common/os/fd_passing.h"
 
 #include <string.h>
 

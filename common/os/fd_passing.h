@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_BASE_FD_PASSING_H
-#define BPS_COMMON_BASE_FD_PASSING_H
+#ifndef BPS_COMMON_OS_FD_PASSING_H
+#define BPS_COMMON_OS_FD_PASSING_H
 /* Descriptors in messages over UNIX sockets (SCM_RIGHTS). Any thread. */
 #include <sys/socket.h>
 

@@ -1,4 +1,4 @@
-#include "common/base/memfd.h"
+#include "common/os/memfd.h"
 
 #include <errno.h>
 #include <sys/mman.h>

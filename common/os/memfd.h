@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_BASE_MEMFD_H
-#define BPS_COMMON_BASE_MEMFD_H
+#ifndef BPS_COMMON_OS_MEMFD_H
+#define BPS_COMMON_OS_MEMFD_H
 /* Memory that processes of a host share: a memfd of fixed size. Any thread. */
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "common/base/secret.h"
+#include "common/os/secret.h"
 
 #include <errno.h>
 #include <fcntl.h>

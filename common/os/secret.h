@@ -1,5 +1,5 @@
-#ifndef BPS_COMMON_BASE_SECRET_H
-#define BPS_COMMON_BASE_SECRET_H
+#ifndef BPS_COMMON_OS_SECRET_H
+#define BPS_COMMON_OS_SECRET_H
 /* Files that hold a secret: the key file and the private key of a certificate. What others could
  * read or replace is refused. Any thread. */
 #include <stdbool.h>

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/local/local.h"
 #include "common/base/log.h"
+#include "common/local/local.h"
 
 #define READY_MS  20000 /* for a daemon to serve */
 #define LIVES_MAX 20    /* of an agent: more is no chance */

@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "common/base/fd_passing.h"
+#include "common/os/fd_passing.h"
 
 #define NAME_BYTES 64
 #define KEPT_MAX   4096

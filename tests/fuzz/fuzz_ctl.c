@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/wire/ctlmsg.h"
 #include "common/base/error.h"
+#include "common/wire/ctlmsg.h"
 
 #define TYPE_BYTES 2
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/wire/ctlframe.h"
 #include "common/base/error.h"
+#include "common/wire/ctlframe.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "bps-agent/core/core.h"
-#include "common/data/dtype.h"
 #include "common/base/error.h"
+#include "common/data/dtype.h"
 #include "common/local/local.h"
 
 #define STEP_BYTES 16

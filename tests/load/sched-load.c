@@ -27,10 +27,10 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/error.h"
+#include "common/data/dtype.h"
 #include "common/wire/ctlframe.h"
 #include "common/wire/ctlmsg.h"
-#include "common/data/dtype.h"
-#include "common/base/error.h"
 
 #define S           UINT64_C(1000000000)
 #define MS          UINT64_C(1000000)

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/data/dtype.h"
 #include "common/base/log.h"
+#include "common/data/dtype.h"
 
 enum kind {
 	KIND_NUMBER,

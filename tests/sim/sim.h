@@ -30,10 +30,10 @@
 #include "bps-agent/core/core.h"
 #include "bps-scheduler/core/core.h"
 #include "bps-server/core/core.h"
-#include "common/wire/ctlmsg.h"
-#include "common/data/dtype.h"
 #include "common/base/error.h"
+#include "common/data/dtype.h"
 #include "common/transport/xport.h"
+#include "common/wire/ctlmsg.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

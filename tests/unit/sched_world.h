@@ -18,8 +18,8 @@
 #include "bps-scheduler/core/core.h"
 #include "bps-scheduler/status/events.h"
 #include "bps-scheduler/status/status.h"
-#include "common/data/dtype.h"
 #include "common/base/log.h"
+#include "common/data/dtype.h"
 #include "common/wire/wire.h"
 
 #define MS        UINT64_C(1000000)

@@ -35,8 +35,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/data/dtype.h"
 #include "common/base/error.h"
+#include "common/data/dtype.h"
 
 enum device_error {
 	DEVICE_AGAIN = -EAGAIN, /* not yet; ask again, nothing is wrong */

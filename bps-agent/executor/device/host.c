@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "bps-agent/executor/device/host_impl.h"
-#include "common/base/memfd.h"
+#include "common/os/memfd.h"
 #include "common/local/local.h"
 
 #define GPUS_ENV     "BPS_DEVICE_HOST_GPUS"

@@ -14,10 +14,10 @@
 #include <unistd.h>
 
 #include "common/base/addr.h"
-#include "common/transport/fabric/fabric_impl.h"
 #include "common/base/failpoint.h"
-#include "common/transport/fabric/libfabric.h"
 #include "common/base/log.h"
+#include "common/transport/fabric/fabric_impl.h"
+#include "common/transport/fabric/libfabric.h"
 
 #define LISTEN_BACKLOG 1024
 /* A handshake that was begun may hold up the connection-management thread this long. */

@@ -15,7 +15,7 @@
 #include <openssl/crypto.h>
 
 #include "common/base/log.h"
-#include "common/base/memfd.h"
+#include "common/os/memfd.h"
 
 void shm_socket_path(
 	const struct shm_config *cfg, uint64_t instance, unsigned thread, char *ret, size_t room)

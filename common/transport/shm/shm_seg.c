@@ -11,8 +11,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "common/base/fd_passing.h"
-#include "common/base/memfd.h"
+#include "common/os/fd_passing.h"
+#include "common/os/memfd.h"
 
 /* Of one segment: address space is all that a peer can take from us. */
 #define SEGMENT_MAX (UINT64_C(1) << 40)

@@ -14,9 +14,9 @@
 #include <cmocka.h>
 
 #include "common/base/clock.h"
-#include "tests/gpu/fake/control.h"
 #include "tests/gpu/cuda/rig.h"
 #include "tests/gpu/cuda/two.h"
+#include "tests/gpu/fake/control.h"
 
 static const struct device_ops *const ops = &device_cuda;
 

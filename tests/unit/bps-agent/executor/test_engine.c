@@ -10,10 +10,10 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/fake_device.h"
-#include "tests/unit/route_fixture.h"
 #include "bps-agent/executor/device/host.h"
 #include "common/base/clock.h"
+#include "tests/unit/fake_device.h"
+#include "tests/unit/route_fixture.h"
 
 #define MEMBERS   8
 #define SLOTS     4

@@ -19,10 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "bps-agent/executor/exec.h"
 #include "bps-agent/executor/device/host.h"
-#include "common/base/memfd.h"
+#include "bps-agent/executor/exec.h"
 #include "common/base/clock.h"
+#include "common/os/memfd.h"
 #include "common/data/dtype.h"
 #include "common/transport/shm/shm.h"
 

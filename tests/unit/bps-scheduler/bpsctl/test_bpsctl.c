@@ -7,11 +7,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/bpsctl/checks.h"
 #include "bps-scheduler/bpsctl/explain.h"
-#include "bps-scheduler/bpsctl/screen.h"
 #include "bps-scheduler/bpsctl/live_screen.h"
+#include "bps-scheduler/bpsctl/screen.h"
+#include "bps-scheduler/bpsctl/table_cells.h"
 #include "bps-scheduler/status/status.h"
 #include "common/base/error.h"
 

@@ -10,13 +10,13 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/model/model.h"
+#include "bps-scheduler/placement/balance.h"
 #include "bps-scheduler/placement/drain.h"
 #include "bps-scheduler/placement/speed.h"
-#include "common/data/dtype.h"
 #include "common/base/log.h"
 #include "common/base/nicspeed.h"
+#include "common/data/dtype.h"
 #include "tests/unit/fake_sched.h"
 
 #define MS        UINT64_C(1000000)

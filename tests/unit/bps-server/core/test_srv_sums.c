@@ -1,5 +1,5 @@
-#include "tests/unit/half.h"
 #include "bps-server/core/sums.h"
+#include "tests/unit/half.h"
 #include "tests/unit/srv_world.h"
 
 /* What a server's core sums, bit by bit. */

@@ -11,10 +11,10 @@
 
 #include <event2/event.h>
 
-#include "common/control/ctlchan.h"
 #include "common/base/log.h"
-#include "common/loop/loop.h"
+#include "common/control/ctlchan.h"
 #include "common/control/member.h"
+#include "common/loop/loop.h"
 
 #define DEADLINE_S 5
 #define QUEUE      4

@@ -19,8 +19,8 @@
 #include <event2/event.h>
 
 #include "common/daemon/httpd.h"
-#include "common/loop/loop.h"
 #include "common/daemon/metrics.h"
+#include "common/loop/loop.h"
 
 /* Less than the 5 s after which the server closes a silent connection anyway. */
 #define DEADLINE_S        3

@@ -17,9 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/daemon/notify.h"
 #include "common/loop/dataloop.h"
 #include "common/loop/loop.h"
-#include "common/daemon/notify.h"
 
 #define DEADLINE_S 5
 #define N_POSTS    1000

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/base/memfd.h"
+#include "common/os/memfd.h"
 #include "common/transport/shm/shm.h"
 #include "common/transport/shm/shm_impl.h"
 
