@@ -128,6 +128,17 @@ static int withdraw(struct bps *b, uint32_t region, bool is_released)
 	return rc;
 }
 
+static bool is_done_on_gpu_only(const struct bps_tensor *t, uint32_t region)
+{
+	uint64_t done;
+
+	if (!t->region || (region && t->region != region) || !t->entry || tensor_is_done(t))
+		return false;
+	/* Relaxed: tensor_wait_round has an acquire of its own. */
+	done = atomic_load_explicit(&t->b->gpu->slots[t->idx].done, memory_order_relaxed);
+	return !gpu_slot_is_poisoned(done) && gpu_slot_reached(done, t->round);
+}
+
 /* A tensor whose sum its stream has, and the host does not know yet, and that round; or NULL.
  * region 0: any. */
 static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint64_t *ret_round)
@@ -136,21 +147,13 @@ static struct bps_tensor *done_on_gpu_only(struct bps *b, uint32_t region, uint6
 
 	pthread_mutex_lock(&b->declare_mutex);
 	pthread_mutex_lock(&b->ring_mutex);
-	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++)
-		for (struct bps_tensor *t = b->buckets[i]; t && !found; t = t->next) {
-			uint64_t done;
-
-			if (!t->region || (region && t->region != region) || !t->entry ||
-				tensor_is_done(t))
-				continue;
-			/* Relaxed: tensor_wait_round has an acquire of its own. */
-			done = atomic_load_explicit(
-				&b->gpu->slots[t->idx].done, memory_order_relaxed);
-			if (gpu_slot_is_poisoned(done) || !gpu_slot_reached(done, t->round))
-				continue;
-			found = t;
-			*ret_round = t->round;
-		}
+	for (unsigned i = 0; !found && i < CLIENT_BUCKETS; i++) {
+		found = b->buckets[i];
+		while (found && !is_done_on_gpu_only(found, region))
+			found = found->next;
+	}
+	if (found)
+		*ret_round = found->round;
 	pthread_mutex_unlock(&b->ring_mutex);
 	pthread_mutex_unlock(&b->declare_mutex);
 	return found;

@@ -157,7 +157,10 @@ static struct lockstep_share *of_wait(struct heap_node *wait)
 
 static uint64_t urgency(const struct lockstep_share *s)
 {
-	return heap_key_urgency(heap_min(&s->ready)->key);
+	const struct heap_node *first = heap_min(&s->ready);
+
+	assert(first); /* it has something to send */
+	return heap_key_urgency(first->key);
 }
 
 /* If so many bytes had been sent; it has something to send. */

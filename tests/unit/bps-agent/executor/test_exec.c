@@ -367,6 +367,7 @@ static void a_second_start_is_of_the_agents_successor(void **state)
 	assert_int_equal(answer(&r).type, RING_PAIR_BAD);
 	say_start(&r, "another");
 	m = expect(r.agent, GPU_FAILED, &mem);
+	assert_int_equal(m.gpu_text.code, -BPS_EPROTO);
 	free(mem);
 	rig_close(&r);
 }
