@@ -1,8 +1,9 @@
 /* For the static analysers only (-include): they look into one file at a time, and so cannot know
  * that the functions that write an error's text return the code they were given, which is
  * negative. */
+#include "libbpsclient/bps.h" /* first: error.h compares its codes with these */
+
 #include "common/base/error.h"
-#include "libbpsclient/bps.h"
 #include "libbpsclient/last_error.h"
 
 #define err_set(err, code, ...)                                                                    \
