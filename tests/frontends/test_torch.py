@@ -513,3 +513,23 @@ def test_ddp_hook_averages_like_gloo():
                 assert (p.grad - q.grad).abs().max() <= 1e-12
     finally:
         dist.destroy_process_group()
+
+
+def test_a_backward_pass_that_raises_does_not_spoil_the_next():
+    model, alone = network(), network()
+    wrapped = bps.DistributedDataParallel(model, bucket_bytes=100)
+    x = batch()[0]
+
+    def fail(grad):
+        raise RuntimeError("on purpose")
+
+    hook = model[0].weight.register_hook(fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        wrapped(x[mine()]).mean().backward()
+    hook.remove()
+    model.zero_grad()
+    wrapped.synchronize()
+    model.zero_grad()
+    wrapped(x[mine()]).mean().backward()
+    alone(x).mean().backward()
+    assert all((p.grad - q.grad).abs().max() <= 1e-12 for p, q in zip(model.parameters(), alone.parameters()))

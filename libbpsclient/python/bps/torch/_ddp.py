@@ -65,6 +65,8 @@ class DistributedDataParallel(torch.nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
+        if not self._reducer.is_paused:
+            self.synchronize()  # a backward pass that raised left its buckets in flight
         if (
             self.broadcast_buffers
             and self.module.training
@@ -160,7 +162,8 @@ def ddp_hook(
             "bps.torch.ddp_hook)"
         )
     slot = state.slot(bucket)
-    if not state.pending:
+    if bucket.index() == 0:  # DDP sends its buckets in order
+        state.finish()  # a backward pass that raised left its buckets in flight
         _at_end_of_backward(state.finish)  # before DDP's own callback, which uses the results
     input_view(slot).copy_(bucket.buffer())
     slot.tensor.push_pull(bps.AVG)

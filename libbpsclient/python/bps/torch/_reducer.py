@@ -173,23 +173,21 @@ class Reducer:
             self._in_flight.append(bucket)
 
     def finish(self) -> None:
-        """Send what is missing, wait for all sums and write them into the gradients."""
+        """Send what is missing, wait for all sums and write them into the gradients.
+
+        After a time-out the sums are still in flight: call it again.
+        """
         for place in self._places:
-            if place.n_passes < self.passes and place.bucket.n_ready < len(place.bucket.places):
+            if place.n_passes < self.passes:
                 place.n_passes = self.passes
                 self._fill(place)
-        try:
-            while self._in_flight:
-                bucket = self._in_flight[0]
-                bucket.slot.tensor.finish()
-                self._in_flight.pop(0)
-                bucket.result.copy_(output_view(bucket.slot))
-                if self._postscale != 1.0:
-                    bucket.result.mul_(self._postscale)
-        finally:
-            self._reset()
-
-    def _reset(self) -> None:
+        while self._in_flight:
+            bucket = self._in_flight[0]
+            bucket.slot.tensor.finish()
+            self._in_flight.pop(0)
+            bucket.result.copy_(output_view(bucket.slot))
+            if self._postscale != 1.0:
+                bucket.result.mul_(self._postscale)
         self.begun = False
         for bucket in self._buckets:
             bucket.n_ready = 0
