@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+INSTALL_S = 900
 CUDA = re.compile(
     r"(_{0,2}cuda|cu[A-Z]|cublas|cudnn|nccl|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink|cupti|cufile|nvshmem)"
 )
@@ -23,7 +24,7 @@ SONAME = re.compile(r"NEEDED.*\[(lib(?:cu|nccl|nv)[^\]]*)\]")
 
 
 def output(*command: object) -> str:
-    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True).stdout
+    return subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True, timeout=INSTALL_S).stdout
 
 
 def make_stub(site: Path) -> None:
@@ -79,6 +80,9 @@ def main() -> int:
         print(make(Path(sys.argv[1]), Path(sys.argv[2])))
     except subprocess.CalledProcessError as e:
         print(f"{sys.argv[1]}: {' '.join(map(str, e.cmd))} failed: {e.stderr.strip()[-500:]}", file=sys.stderr)
+        return 1
+    except subprocess.TimeoutExpired as e:
+        print(f"{sys.argv[1]}: {e}", file=sys.stderr)
         return 1
     return 0
 
