@@ -154,7 +154,7 @@ def test_metrics_that_are_served_are_those_of_the_operations_page(service):
         served |= set(re.findall(r"^# TYPE (\S+)", daemon.get("/metrics"), re.M))
     assert "bps_view" in served
     assert not served - written, "docs/operations.md does not name these"
-    code = "".join(p.read_text() for d in ("common", "bps-scheduler", "bps-server", "bps-agent") for p in (ROOT / d).glob("*.c"))
+    code = "".join(p.read_text() for d in ("common", "bps-scheduler", "bps-server", "bps-agent") for p in (ROOT / d).rglob("*.c"))
     assert not [name for name in written if f'"{name}"' not in code], "docs/operations.md names what no daemon serves"
 
 
