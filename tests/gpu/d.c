@@ -102,8 +102,8 @@ static bool there_and_back(struct d_rig *r)
 	for (size_t i = 0; i < BYTES / sizeof(*from); i++)
 		from[i] = (uint32_t)i * 2654435761u;
 	rc = ops->copy(r->in, r->mem, 0, r->host, 0, BYTES);
-	if (!rc)
-		rc = ops->after(r->out, r->in);
+	if (!rc && !wait_queue(r, r->in))
+		return false;
 	if (!rc)
 		rc = ops->copy(r->out, r->host, BYTES, r->mem, 0, BYTES);
 	if (rc)

@@ -217,7 +217,6 @@ const struct device_ops device_cuda = {
 	.queue_close = cuda_queue_close,
 	.queue_poll = cuda_queue_poll,
 	.copy = cuda_copy,
-	.after = cuda_after,
 	.post = cuda_post,
 	.clique_id = cuda_clique_id,
 	.clique_open = cuda_clique_open,

@@ -48,7 +48,6 @@ struct cuda_queue {
 	LIST_ENTRY(cuda_queue) entry; /* of clique->launching */
 	struct cuda_clique *clique;   /* that launches here; NULL none */
 	CUstream stream;
-	CUevent event; /* of the last `after` that named this queue */
 };
 
 static inline struct cuda_device *cuda_device(struct device *dev)
@@ -96,7 +95,6 @@ void cuda_queue_close(struct device_queue *q);
 int cuda_queue_poll(struct device_queue *q);
 int cuda_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-int cuda_after(struct device_queue *q, struct device_queue *other);
 int cuda_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 
 /* May something be queued behind what the clique launches on q? 0, DEVICE_AGAIN or DEVICE_PEER. */

@@ -34,13 +34,10 @@ int cuda_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	if (!q)
 		return cuda_refuse(dev, DEVICE_NOMEM, "no memory for a queue");
 	q->base = (struct device_queue){dev, gpu};
-	rc = cuda_fail(
-		dev, cuEventCreate(&q->event, CU_EVENT_DISABLE_TIMING), "cannot make an event");
-	if (!rc)
-		rc = cuda_fail(dev,
-			cuStreamCreateWithPriority(
-				&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
-			"cannot make a stream");
+	rc = cuda_fail(dev,
+		cuStreamCreateWithPriority(
+			&q->stream, CU_STREAM_NON_BLOCKING, driver_priority(priority)),
+		"cannot make a stream");
 	if (rc) {
 		cuda_queue_close(&q->base);
 		return rc;
@@ -57,13 +54,8 @@ void cuda_queue_close(struct device_queue *queue)
 		return;
 	if (q->clique)
 		LIST_REMOVE(q, entry);
-	if (!cuda_enter(queue->dev, queue->gpu)) {
-		if (q->event)
-			cuda_fail(queue->dev, cuEventDestroy(q->event), "cannot destroy an event");
-		if (q->stream)
-			cuda_fail(
-				queue->dev, cuStreamDestroy(q->stream), "cannot destroy a stream");
-	}
+	if (q->stream && !cuda_enter(queue->dev, queue->gpu))
+		cuda_fail(queue->dev, cuStreamDestroy(q->stream), "cannot destroy a stream");
 	free(q);
 }
 
@@ -123,25 +115,6 @@ int cuda_copy(struct device_queue *queue, struct device_mem *dst, uint64_t dst_o
 	else
 		r = cuMemcpyDtoDAsync(to + dst_offset, from + src_offset, bytes, q->stream);
 	return cuda_fail(dev, r, "cannot queue a copy");
-}
-
-/* A wait takes the event as it is recorded now; recording it anew later does not touch the wait. */
-int cuda_after(struct device_queue *queue, struct device_queue *other)
-{
-	struct cuda_queue *q = (struct cuda_queue *)queue, *o = (struct cuda_queue *)other;
-	int rc = cuda_clique_launched(q);
-
-	if (!rc)
-		rc = enter(o);
-	if (!rc)
-		rc = cuda_fail(
-			other->dev, cuEventRecord(o->event, o->stream), "cannot record an event");
-	if (!rc)
-		rc = cuda_enter(queue->dev, queue->gpu);
-	if (!rc)
-		rc = cuda_fail(queue->dev, cuStreamWaitEvent(q->stream, o->event, 0),
-			"cannot wait for an event");
-	return rc;
 }
 
 /* Without the no-barrier flag the write comes behind a fence of the whole system. */

@@ -10,7 +10,7 @@
  * cuda* is the CUDA driver and NCCL.
  *
  *   memory   alloc / import / pin --> in use --> drop      drop only when no queue uses it any more
- *   queue    queue_open / queue_wrap --> copy, after, post, hold ... --> queue_close
+ *   queue    queue_open / queue_wrap --> copy, post, collectives --> queue_close
  *   clique   clique_open --> OPENING --clique_poll 0--> READY <--> LAUNCHING (poll says -EAGAIN)
  *                    any --DEVICE_PEER--> FAILED --clique_abort--> ABORTED;   then clique_close
  *
@@ -18,8 +18,7 @@
  *   - No call waits for a GPU, another process or another rank. All work is queued; its end is seen
  *     in a counter that a later post writes, or by queue_poll. (What allocates, maps, pins or opens
  *     may take milliseconds in the driver.)
- *   - Work of one queue happens in the order of the calls; queues run beside each other unless
- *     `after` ties them. A counter written by post is seen by the host only after the bytes of all
+ *   - Work of one queue happens in the order of the calls; queues run beside each other. A counter written by post is seen by the host only after the bytes of all
  *     copies before it in that queue are visible to the host.
  *   - open and probe make no context on any GPU: it costs memory from the first call that names it.
  *   - Nobody's death pulls memory away: what alloc made lives until the last process unmapped it.
@@ -32,7 +31,6 @@
  * functions answers DEVICE_LOST, and the process has to end. */
 #include <errno.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "common/base/error.h"
@@ -180,10 +178,8 @@ struct device_ops {
 	 * reach. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-	/* What is queued on q from now on runs after what is queued on other so far (any GPUs). */
-	int (*after)(struct device_queue *q, struct device_queue *other);
 	/* Queue: write value to the 64-bit counter at offset (a multiple of 8) of pinned memory,
-	 * behind all before it. Partner: an acquire load by the host, or hold. */
+	 * behind all before it. Partner: an acquire load by the host. */
 	int (*post)(
 		struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 

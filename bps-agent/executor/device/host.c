@@ -237,7 +237,6 @@ const struct device_ops device_host = {
 	.queue_close = host_queue_close,
 	.queue_poll = host_queue_poll,
 	.copy = host_copy,
-	.after = host_after,
 	.post = host_post,
 	.clique_id = host_clique_id,
 	.clique_open = host_clique_open,

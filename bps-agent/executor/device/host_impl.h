@@ -3,8 +3,8 @@
 /* What the files of the back-end "host" share: host.c memory and the table, host_queue.c queues,
  * host_clique.c collectives.
  *
- * A queue is a thread with a ring of jobs. Threads wait for each other (after, collectives) on one
- * condition of the device: whoever finishes a job tells all. */
+ * A queue is a thread with a ring of jobs. Threads wait for each other in collectives, on one
+ * condition of the device. */
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -27,12 +27,6 @@ struct host_mem {
 	char *base;
 };
 
-/* How far a queue is; lives until the last `after` that names it. */
-struct host_progress {
-	unsigned refs;
-	uint64_t done; /* jobs */
-};
-
 struct host_clique;
 enum coll_kind { COLL_SCATTER, COLL_GATHER, COLL_REDUCE, COLL_BROADCAST };
 
@@ -49,14 +43,13 @@ struct host_coll {
 	char *piece[DEVICE_GPUS_MAX];
 };
 
-enum host_job_kind { HOST_COPY, HOST_POST, HOST_AFTER, HOST_COLL };
+enum host_job_kind { HOST_COPY, HOST_POST, HOST_COLL };
 
 struct host_job {
 	enum host_job_kind kind;
 	void *dst;
 	const void *src;
 	uint64_t bytes, value;
-	struct host_progress *other; /* AFTER: until it has done `value` jobs */
 	struct host_coll *coll;
 };
 
@@ -66,7 +59,6 @@ void host_queue_close(struct device_queue *q);
 int host_queue_poll(struct device_queue *q);
 int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 	struct device_mem *src, uint64_t src_offset, uint64_t bytes);
-int host_after(struct device_queue *q, struct device_queue *other);
 int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value);
 /* Append one job. Errors: DEVICE_AGAIN. */
 int host_queue_push(struct device_queue *q, const struct host_job *job);

@@ -7,26 +7,14 @@
 struct host_queue {
 	struct device_queue q;
 	struct host_device *dev;
-	struct host_progress *progress; /* under dev->lock */
 	pthread_t thread;
 	/* Everything below under lock. */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	uint64_t n_pushed, n_taken;
+	uint64_t n_pushed, n_taken, n_done;
 	bool is_closing;
 	struct host_job jobs[HOST_JOBS];
 };
-
-static void progress_put(struct host_device *dev, struct host_progress *p)
-{
-	bool is_last;
-
-	pthread_mutex_lock(&dev->lock);
-	is_last = --p->refs == 0;
-	pthread_mutex_unlock(&dev->lock);
-	if (is_last)
-		free(p);
-}
 
 static bool take(struct host_queue *q, struct host_job *ret)
 {
@@ -42,15 +30,6 @@ static bool take(struct host_queue *q, struct host_job *ret)
 	return has;
 }
 
-static void wait_for_other(struct host_queue *q, const struct host_job *job)
-{
-	pthread_mutex_lock(&q->dev->lock);
-	while (job->other->done < job->value)
-		pthread_cond_wait(&q->dev->moved, &q->dev->lock);
-	pthread_mutex_unlock(&q->dev->lock);
-	progress_put(q->dev, job->other);
-}
-
 static void run(struct host_queue *q, const struct host_job *job)
 {
 	switch (job->kind) {
@@ -61,9 +40,6 @@ static void run(struct host_queue *q, const struct host_job *job)
 		/* Release: partner is the host's acquire load. */
 		atomic_store_explicit(
 			(_Atomic uint64_t *)job->dst, job->value, memory_order_release);
-		break;
-	case HOST_AFTER:
-		wait_for_other(q, job);
 		break;
 	case HOST_COLL:
 		host_coll_run(job->coll, q->dev);
@@ -79,17 +55,15 @@ static void *queue_main(void *arg)
 
 	while (take(q, &job)) {
 		run(q, &job);
-		pthread_mutex_lock(&q->dev->lock);
-		q->progress->done++;
-		pthread_cond_broadcast(&q->dev->moved);
-		pthread_mutex_unlock(&q->dev->lock);
+		pthread_mutex_lock(&q->lock);
+		q->n_done++;
+		pthread_mutex_unlock(&q->lock);
 	}
 	return NULL;
 }
 
 static void queue_free(struct host_queue *q)
 {
-	progress_put(q->dev, q->progress);
 	pthread_cond_destroy(&q->wake);
 	pthread_mutex_destroy(&q->lock);
 	free(q);
@@ -102,15 +76,10 @@ int host_queue_open(struct device *dev, int gpu, int priority, struct device_que
 	int rc;
 
 	(void)priority;
-	if (q)
-		q->progress = calloc(1, sizeof(*q->progress));
-	if (!q || !q->progress) {
-		free(q);
+	if (!q)
 		return err_set(&dev->why, DEVICE_NOMEM, "out of memory");
-	}
 	q->q = (struct device_queue){dev, gpu};
 	q->dev = (struct host_device *)dev;
-	q->progress->refs = 1;
 	pthread_mutex_init(&q->lock, NULL);
 	pthread_cond_init(&q->wake, NULL);
 	sigfillset(&all);
@@ -143,15 +112,12 @@ void host_queue_close(struct device_queue *queue)
 int host_queue_poll(struct device_queue *queue)
 {
 	struct host_queue *q = (struct host_queue *)queue;
-	uint64_t pushed, done;
+	bool is_idle;
 
 	pthread_mutex_lock(&q->lock);
-	pushed = q->n_pushed;
+	is_idle = q->n_done == q->n_pushed;
 	pthread_mutex_unlock(&q->lock);
-	pthread_mutex_lock(&q->dev->lock);
-	done = q->progress->done;
-	pthread_mutex_unlock(&q->dev->lock);
-	return done == pushed ? 0 : DEVICE_AGAIN;
+	return is_idle ? 0 : DEVICE_AGAIN;
 }
 
 int host_queue_push(struct device_queue *queue, const struct host_job *job)
@@ -196,24 +162,6 @@ int host_copy(struct device_queue *q, struct device_mem *dst, uint64_t dst_offse
 	job.dst = at(dst, dst_offset);
 	job.src = at(src, src_offset);
 	return host_queue_push(q, &job);
-}
-
-int host_after(struct device_queue *q, struct device_queue *other)
-{
-	struct host_queue *o = (struct host_queue *)other;
-	struct host_job job = {.kind = HOST_AFTER, .other = o->progress};
-	int rc;
-
-	pthread_mutex_lock(&o->lock);
-	job.value = o->n_pushed;
-	pthread_mutex_unlock(&o->lock);
-	pthread_mutex_lock(&o->dev->lock);
-	o->progress->refs++;
-	pthread_mutex_unlock(&o->dev->lock);
-	rc = host_queue_push(q, &job);
-	if (rc < 0)
-		progress_put(o->dev, o->progress);
-	return rc;
 }
 
 int host_post(struct device_queue *q, struct device_mem *page, uint64_t offset, uint64_t value)

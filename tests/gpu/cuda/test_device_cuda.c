@@ -133,7 +133,7 @@ static void bytes_survive_a_journey_over_two_gpus(void **state)
 			r.host[i] = (unsigned char)(i * 7 + i / 251 + round);
 		memset(r.host + 2 * RIG_MIB, 0, RIG_MIB);
 		assert_int_equal(ops->copy(r.q, near, 8, r.pinned, 0, RIG_MIB - 8), 0);
-		assert_int_equal(ops->after(q1, r.q), 0);
+		cuda_rig_drain(r.q);
 		assert_int_equal(ops->copy(q1, far, 0, near, 8, RIG_MIB - 8), 0);
 		assert_int_equal(ops->copy(q1, r.pinned, 2 * RIG_MIB, far, 0, RIG_MIB - 8), 0);
 		cuda_rig_drain(q1);
@@ -213,7 +213,7 @@ static void scenario(const struct device_ops *o, unsigned char *host)
 		!o->import(dev, 2, &desc, &fd, 1, &imported) &&
 		!o->pin(dev, host, RIG_BYTES, &pinned) && !o->queue_open(dev, 0, 1, &q) &&
 		!o->queue_open(dev, 2, -1, &q1) && !o->copy(q, mem, 0, pinned, 0, RIG_PAGE) &&
-		!o->after(q1, q) && !o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
+		!o->copy(q1, pinned, RIG_PAGE, imported, 0, RIG_PAGE) &&
 		!o->copy(q, mem, RIG_PAGE, mem, 0, RIG_PAGE) && !o->post(q1, pinned, RIG_MIB, 5))
 		cuda_rig_await(host + RIG_MIB, 5);
 	for (int i = 0; i < 2; i++)
@@ -235,10 +235,9 @@ static const char *const may_fail[] = {"cuInit", "cuDriverGetVersion", "cuDevice
 	"cuDevicePrimaryCtxRetain", "cuMemGetAllocationGranularity", "cuMemCreate",
 	"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemsetD8Async",
 	"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemHostRegister",
-	"cuMemHostGetDevicePointer", "cuEventCreate", "cuStreamCreateWithPriority", "cuEventRecord",
-	"cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
-	"cuStreamWriteValue64", "cuPointerGetAttribute", "cuDeviceGetPCIBusId",
-	"cuDeviceGetAttribute"};
+	"cuMemHostGetDevicePointer", "cuStreamCreateWithPriority", "cuMemcpyHtoDAsync",
+	"cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuStreamWriteValue64", "cuPointerGetAttribute",
+	"cuDeviceGetPCIBusId", "cuDeviceGetAttribute"};
 
 static void whichever_call_of_the_driver_fails_nothing_is_lost(void **state)
 {
@@ -313,7 +312,6 @@ static void assert_all_lost(struct cuda_rig *r)
 	assert_int_equal(ops->queue_open(r->dev, 0, 0, &q), DEVICE_LOST);
 	assert_int_equal(ops->queue_poll(r->q), DEVICE_LOST);
 	assert_int_equal(ops->copy(r->q, r->mem, 0, r->pinned, 0, 8), DEVICE_LOST);
-	assert_int_equal(ops->after(r->q, r->q), DEVICE_LOST);
 	assert_int_equal(ops->post(r->q, r->pinned, 0, 1), DEVICE_LOST);
 	assert_int_equal(ops->peer(r->dev, 0, 1), DEVICE_LOST);
 	assert_int_equal(ops->clique_id(r->dev, id), DEVICE_LOST);
