@@ -3,7 +3,6 @@
  * management a thread of its own. */
 #include <event2/buffer.h>
 #include <stdio.h>
-#include <string.h>
 #include <sysexits.h>
 #include <unistd.h>
 

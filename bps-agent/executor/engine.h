@@ -28,7 +28,6 @@
  * After an error of the device, a member's death or engine_fail nothing more is queued, cliques are
  * aborted, and all rounds are over. Thread: the executor's one. */
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "bps-agent/executor/device/device.h"

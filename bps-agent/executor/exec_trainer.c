@@ -1,5 +1,4 @@
 /* Trainers of the executor: who they are, and the memory that they get and give. */
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* bps-agent-cuda, bps-agent-host: the process that drives the GPUs of one job for bps-agent, which
  * starts it with a socket as descriptor 3; nobody else does. See bps-agent(8). */
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"
-#include "bps-agent/handover/handover_write.h"
 #include "bps-agent/handover/ledger_records.h"
 #include "bps-agent/trainers/declare.h"
 #include "bps-agent/trainers/job.h"

@@ -7,7 +7,6 @@
  *
  * Thread: the control loop's, all of it. */
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "common/control/member.h"
 #include "common/daemon/fdstore.h"

@@ -11,7 +11,6 @@
  * read back is checked all the same: sizes, crc, and by the reader what the fields say.
  *
  * Thread: one at a time. */
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

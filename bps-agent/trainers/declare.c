@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "bps-agent/handover/handover_write.h"
 #include "bps-agent/trainers/job.h"

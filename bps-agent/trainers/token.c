@@ -1,7 +1,6 @@
 #include "bps-agent/trainers/token.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "common/base/key.h"

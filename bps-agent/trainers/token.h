@@ -10,7 +10,6 @@
  * Pure; any thread. */
 #include <stdint.h>
 
-#include "common/base/error.h"
 #include "common/wire/codec.h"
 #include "common/wire/ctlmsg.h"
 

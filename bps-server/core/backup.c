@@ -16,7 +16,6 @@
 #include "bps-server/core/backup.h"
 
 #include "bps-server/core/completion.h"
-#include "bps-server/core/slots.h"
 #include "common/base/log.h"
 
 /* Contributions that are being read when the time is over: looked at again so much later. */

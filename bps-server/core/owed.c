@@ -4,7 +4,6 @@
 
 #include <errno.h>
 
-#include "bps-server/core/slots.h"
 #include "common/base/failpoint.h"
 #include "common/data/crc32c.h"
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 _Static_assert(sizeof(CUipcMemHandle) == sizeof(((struct device_desc *)0)->blob), "IPC handle");
 

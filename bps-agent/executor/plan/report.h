@@ -8,7 +8,6 @@
  * NODE in decimal, -1: not known; LINKS and PEERS are bit masks of lines, in hex; CLIQUES 1: NCCL
  * can be used; NAME is the rest. "-" stands for no address. Pure; any thread. */
 #include <stdbool.h>
-#include <stddef.h>
 
 #include "bps-agent/executor/plan/topology.h"
 
