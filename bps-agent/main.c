@@ -125,8 +125,8 @@ static const struct settings_spec spec = {.program = "bps-agent",
 	.failpoints = FP_AGENT};
 
 struct agent_app {
+	struct node node; /* first: node_refused, node_auth_changed */
 	struct agent_opts opts;
-	struct node node;
 	struct gpu_probe *gpu_probe; /* NULL: nobody is asked */
 	struct agent *agent;         /* once our id is known */
 	struct fdstore inherited;
@@ -353,20 +353,12 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->trainers = f.trainers;
 }
 
-static void member_refused(void *ctx, int code, const char *text)
-{
-	struct agent_app *app = ctx;
-
-	(void)text;
-	node_refused(&app->node, code);
-}
-
 static const struct member_ops member_ops = {.up = member_up,
 	.told = member_told,
 	.down = member_down,
 	.message = member_message,
 	.beat = member_beat,
-	.refused = member_refused};
+	.refused = node_refused};
 
 /* ---- service manager ---- */
 
@@ -486,15 +478,8 @@ static void settings_changed(void *ctx)
 		log_error("the data thread does not take the new limits, reload once more");
 }
 
-static int auth_changed(void *ctx, struct err_text *err)
-{
-	struct agent_app *app = ctx;
-
-	return node_auth_changed(&app->node, err);
-}
-
 static const struct daemon_reload_ops reload_ops = {
-	.changed = settings_changed, .auth_changed = auth_changed};
+	.changed = settings_changed, .auth_changed = node_auth_changed};
 
 /* ---- start ---- */
 

@@ -55,8 +55,8 @@ static const struct settings_spec spec = {.program = "bps-server",
 	.failpoints = FP_SERVER};
 
 struct srv_app {
+	struct node node; /* first: node_refused, node_auth_changed */
 	struct srv_opts opts;
-	struct node node;
 	struct data_thread *threads[MAX_THREADS];
 	unsigned n_threads, n_started;
 	struct leave leave;
@@ -243,20 +243,12 @@ static void member_beat(void *ctx, struct ctl_beat *b)
 	b->n_jobs = arrivals_fill_beat(&app->arrivals, app->beat_jobs, app->beat_late);
 }
 
-static void member_refused(void *ctx, int code, const char *text)
-{
-	struct srv_app *app = ctx;
-
-	(void)text;
-	node_refused(&app->node, code);
-}
-
 static const struct member_ops member_ops = {.up = member_up,
 	.told = member_told,
 	.down = member_down,
 	.message = member_message,
 	.beat = member_beat,
-	.refused = member_refused};
+	.refused = node_refused};
 
 /* ---- the end ---- */
 
@@ -493,15 +485,8 @@ static void settings_changed(void *ctx)
 				i);
 }
 
-static int auth_changed(void *ctx, struct err_text *err)
-{
-	struct srv_app *app = ctx;
-
-	return node_auth_changed(&app->node, err);
-}
-
 static const struct daemon_reload_ops reload_ops = {
-	.changed = settings_changed, .auth_changed = auth_changed};
+	.changed = settings_changed, .auth_changed = node_auth_changed};
 
 /* ---- start ---- */
 

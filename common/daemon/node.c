@@ -326,8 +326,10 @@ int node_open(struct node *n, const char *program, enum role role, const struct 
 	return rc < 0 ? rc : look_at_threads(n, o->thread_dead_us, http_ops, ctx, err);
 }
 
-int node_auth_changed(struct node *n, struct err_text *err)
+int node_auth_changed(void *ctx, struct err_text *err)
 {
+	struct node *n = ctx;
+
 	return member_set_auth(n->member, &n->daemon.auth, err);
 }
 
@@ -362,8 +364,11 @@ int node_welcome(struct node *n, uint32_t id)
 	return 1;
 }
 
-void node_refused(struct node *n, int code)
+void node_refused(void *ctx, int code, const char *text)
 {
+	struct node *n = ctx;
+
+	(void)text;
 	daemon_quit(&n->daemon, code == BPS_EVERSION ? EX_CONFIG : EX_TEMPFAIL);
 }
 

@@ -108,16 +108,16 @@ struct node {
 int node_open(struct node *n, const char *program, enum role role, const struct node_opts *opts,
 	unsigned n_threads, uint64_t quota_bytes, const struct member_ops *ops,
 	const struct httpd_ops *http_ops, void *ctx, struct err_text *err);
-/* For auth_changed of struct daemon_reload_ops. */
-int node_auth_changed(struct node *n, struct err_text *err);
+/* auth_changed of struct daemon_reload_ops. ctx: a struct that begins with a struct node. */
+int node_auth_changed(void *ctx, struct err_text *err);
 /* The owner's data threads are gone. */
 void node_close(struct node *n);
 
 /* The scheduler says who we are. Returns 1 the first time, 0 again; BPS_EDUP when it calls us by
  * another id than before: then the process is ending. */
 int node_welcome(struct node *n, uint32_t id);
-/* The scheduler refuses us for good: end. Suits struct member_ops, but for ctx. */
-void node_refused(struct node *n, int code);
+/* refused of struct member_ops: end. ctx: a struct that begins with a struct node. */
+void node_refused(void *ctx, int code, const char *text);
 
 /* How data threads share memory within this host; NULL: they do not. Complete after node_welcome,
  * lives as long as the node. */

@@ -115,7 +115,7 @@ static void memory_begins_as_zeros_and_is_rounded_up(void **state)
 	cuda_rig_close(&r);
 }
 
-/* Host to GPU 0 to GPU 1 and back, on two queues that `after` ties. */
+/* Host to GPU 0 to GPU 1 and back, on two queues, one after the other. */
 static void bytes_survive_a_journey_over_two_gpus(void **state)
 {
 	const int also[] = {1};
