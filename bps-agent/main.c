@@ -483,8 +483,7 @@ static const struct daemon_reload_ops reload_ops = {
 
 /* ---- start ---- */
 
-/* Make sure that the path is free for us: a socket that nobody serves is left over, anything else
- * is somebody's. */
+/* Free the path: remove a socket that no process serves; refuse anything else. */
 static int clear_path(const struct sockaddr_un *sun, struct err_text *err)
 {
 	struct ucred cred = {0};

@@ -105,8 +105,7 @@ struct agt_config {
 	uint64_t job_inflight_bytes; /* contributions of one job under way; 0: no limit */
 	uint64_t retry_ns;           /* what is not answered is sent again */
 	uint64_t again_ns;           /* pause after AGAIN */
-	/* That a connection may be ahead of the one furthest behind (lockstep.c), or ahead_bytes of its
-	 * transport if that is more. */
+	/* How far a connection may be ahead of the last one (lockstep.c); at least ahead_bytes. */
 	uint64_t lead_bytes;
 	uint64_t turn_bytes; /* of contributions, offered by one agt_core_work; 0: one */
 };
@@ -118,8 +117,7 @@ struct agt_env {
 	 * -ENOTCONN, and agt_core_server_changed when it is. */
 	int (*connect)(
 		void *ctx, uint32_t server, uint16_t thread, void *link, struct xconn **ret_conn);
-	/* Round of a tensor is complete (status 0) or failed. workers: how many are behind the
-	 * result. */
+	/* A round is complete (status 0) or failed. workers: contributors to the result. */
 	void (*done)(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
 	/* Of a device tensor: its next round has begun; have its bytes brought to the inputs, and
 	 * say agt_part_staged for each partition. After a restart it may have begun in a former
@@ -160,12 +158,10 @@ void agt_core_set_xport(struct agt_core *core, struct xport *x);
 extern const struct xport_events agt_core_events; /* ctx: the core */
 
 /* This machine's part in a complete job. my_member: index into msg->members; ranks[i] of that
- * member is worker i.
- * Errors: -ENOMEM. */
+ * member is worker i. Errors: -ENOMEM. */
 int agt_job_new(
 	struct agt_core *core, const struct ctl_job *msg, uint16_t my_member, struct agt_job **ret);
-/* The members have changed: msg is of a larger view. Their partitions' new pgens come by
- * agt_job_runs. */
+/* The members have changed: msg has a larger view. New pgens follow by agt_job_runs. */
 void agt_job_members(struct agt_job *job, const struct ctl_job *msg);
 /* Forget a job and its tensors; nothing is reported for rounds in flight. Reads that still run keep
  * their target: release(release_ctx) is called once none does (maybe at once). */
@@ -187,11 +183,9 @@ int agt_tensor_new(struct agt_job *job, uint8_t dtype, uint64_t n_elems, const s
 int agt_tensor_new_device(struct agt_job *job, uint8_t dtype, uint64_t n_elems,
 	const struct agt_mem *in, uint32_t n_in, const struct agt_mem *staging,
 	const struct agt_mem out[2], void *user, struct agt_tensor **ret);
-/* Of the round that env->stage said: the partition's bytes lie in the inputs. Errors: -EINVAL it
- * was not waited for (any more). */
+/* The partition's bytes of the staged round are in the inputs. Errors: -EINVAL not awaited. */
 int agt_part_staged(struct agt_tensor *t, uint32_t part, uint64_t round);
-/* All sums of the round, as env->unstage said, are on the devices: it is done. Errors: -EINVAL they
- * cannot be. */
+/* All sums of the round are on the devices: it is done. Errors: -EINVAL they cannot be. */
 int agt_tensor_unstaged(struct agt_tensor *t, uint64_t round);
 /* Bytes of its partitions but the last; 0: not planned. */
 uint64_t agt_tensor_part_bytes(const struct agt_tensor *t);
@@ -224,8 +218,7 @@ uint32_t agt_tensor_id(const struct agt_tensor *t);
 
 /* A server's address or instance is new or gone: connect anew, at once. */
 void agt_core_server_changed(struct agt_core *core, uint32_t server);
-/* Is there a connection to every server that this job needs? Writes what is missing, for "why does
- * it wait". */
+/* Is every server that this job needs connected? Writes what is missing. */
 bool agt_job_network(const struct agt_job *job, char *ret_text, size_t text_bytes);
 
 /* Is there a connection to any server? */
@@ -249,8 +242,7 @@ struct agt_stall {
 };
 bool agt_tensor_stall(const struct agt_tensor *t, struct agt_stall *ret);
 
-/* Push, up to cfg.turn_bytes or the one that exceeds them; sum one partition locally. True when
- * there is more to do. */
+/* Push up to cfg.turn_bytes or one more; sum one partition locally. True: there is more to do. */
 bool agt_core_work(struct agt_core *core);
 /* The time, before each batch of events; also runs what is due. Returns the next deadline. */
 uint64_t agt_core_tick(struct agt_core *core, uint64_t now_ns);
@@ -264,7 +256,6 @@ uint64_t agt_job_inflight(const struct agt_job *job);
 
 /* Figures of now, for the core's own thread. */
 void agt_core_stats(const struct agt_core *core, struct agt_stats *ret);
-/* Check every invariant of every object (tests, simulator). Returns 0, or -1 with a sentence in
- * err. */
+/* Check all invariants (tests, simulator). Returns 0, or -1 with a sentence in err. */
 int agt_core_check(const struct agt_core *core, struct err_text *err);
 #endif

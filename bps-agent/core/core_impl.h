@@ -98,8 +98,7 @@ struct agt_core {
 struct agt_job *agt_job_find(struct agt_core *core, uint32_t id);
 /* One more partition of the round under way is complete; the last one ends the round. */
 void agt_tensor_part_done(struct agt_tensor *t);
-/* The job fails by what this agent has seen: its rounds end with code, and env->fail tells the
- * scheduler. */
+/* Fail the job for a local reason: its rounds end with code, env->fail tells the scheduler. */
 void agt_job_error(struct agt_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Free a job that is closing once none of its reads runs. */

@@ -244,8 +244,7 @@ void part_abandon(struct agt_part *part, const char *why)
 void part_move(struct agt_part *part, struct agt_link *link, uint64_t pgen)
 {
 	FAILPOINT(AGENT_PART_MOVE);
-	/* The same server hears it from the next CONTRIB or HAVE, but for an offer that is not
-	 * read. */
+	/* The next CONTRIB or HAVE tells the same server, except about an offer not read. */
 	if (part->link != link || part->state == PART_OFFERED)
 		part_send_got(part);
 	part_stop(part);

@@ -129,8 +129,7 @@ void part_prepare_contrib(struct agt_part *part, bool wants_crc);
 void part_sum_local(struct agt_part *part);
 
 /* ---- part_receive.c ---- */
-/* A message of the server at that link; what does not fit is counted as stale, or closes the
- * connection. */
+/* A message of that server; what does not fit counts as stale, or closes the connection. */
 void part_receive(struct agt_link *link, const struct wire_msg *m);
 /* The read of its offer has ended. status: of xport_events.read_done. */
 void part_read_done(struct agt_part *part, int status);

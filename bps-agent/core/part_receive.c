@@ -202,8 +202,7 @@ static void on_result(struct agt_part *part, const struct wire_msg *m)
 	part_fetch(part);
 }
 
-/* The server read something else than we described: a torn read, or the trainer wrote into a
- * submitted buffer. */
+/* The server read other bytes: a torn read, or the trainer wrote into a submitted buffer. */
 static void on_bad_crc(struct agt_part *part, const struct wire_msg *m)
 {
 	struct agt_tensor *t = part->tensor;

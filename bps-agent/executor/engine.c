@@ -552,8 +552,7 @@ static bool poll_lanes(struct engine *e)
 	return any;
 }
 
-/* Does something depend on the devices alone? A collective without tickets waits for a clique to be
- * ready. */
+/* Is the device all that we wait for? A collective without tickets waits for its clique. */
 static bool is_owed(const struct engine *e)
 {
 	return e->n_tickets || e->reduce.n || e->gather.n;

@@ -42,8 +42,7 @@ struct engine_env {
 	void (*staged)(void *ctx, uint32_t tensor, uint32_t part, uint64_t round);
 	/* The sum of that round is in all members' tensors, and they know. */
 	void (*done)(void *ctx, uint32_t tensor, uint64_t round);
-	/* The round waits for that member's stream, and has for a while. Said again of another
-	 * member. */
+	/* The round has waited long for that member's stream. Repeated for each other member. */
 	void (*late)(void *ctx, uint32_t tensor, unsigned member);
 	/* Nothing goes on. At most once. */
 	void (*failed)(void *ctx, int code, const char *text);
@@ -84,12 +83,10 @@ struct engine_tensor_desc {
 };
 #define ENGINE_TENSORS_MAX (1u << 24)
 
-/* Open queues and cliques on the members' GPUs. Errors: of the device or -ENOMEM, with a
- * sentence. */
+/* Open queues and cliques on the GPUs. Errors: of the device or -ENOMEM, with a sentence. */
 int engine_new(struct device *dev, const struct engine_config *cfg, const struct engine_env *env,
 	struct engine **ret, struct err_text *err);
-/* Nothing of it may be queued any more (engine_is_quiet), or the process ends with it. NULL is
- * allowed. */
+/* Free when nothing is queued (engine_is_quiet), or at exit. NULL is allowed. */
 void engine_free(struct engine *e);
 
 /* Errors: -EINVAL it makes no sense or is there already, -ENOMEM; with a sentence. */
@@ -99,16 +96,13 @@ int engine_find(const struct engine *e, const struct engine_tensor_desc *t);
 /* Its next round may begin. One that has been run is told about again: what of it is staged, or
  * that it is done. Errors: -EINVAL no such tensor, or not its next round. */
 int engine_run(struct engine *e, uint32_t tensor, uint64_t round, enum op op, uint16_t priority);
-/* The sum of a staged partition lies in out[round & 1]. Once more is no error. Errors: -EINVAL it is
- * not staged. */
+/* A staged partition's sum is in out[round & 1]; may repeat. Errors: -EINVAL it is not staged. */
 int engine_landed(struct engine *e, uint32_t tensor, uint32_t part, uint64_t round);
-/* Who listens is another one now, who knows nothing: nothing is said of a tensor until its round is
- * run again. */
+/* The listener was replaced: report nothing of a tensor until its round is run again. */
 void engine_mute(struct engine *e);
 /* The tensor has failed: its round is over, and its waiters are let go. */
 void engine_cancel(struct engine *e, uint32_t tensor);
-/* The memory goes away: tensors in it can run no more. Errors: -EBUSY one of them is running, or
- * something of it is still queued. */
+/* The memory goes away, its tensors run no more. Errors: -EBUSY one runs, or has work queued. */
 int engine_forget(struct engine *e, const struct device_mem *mem);
 /* A member's process is gone: an error, unless nothing is under way. */
 void engine_member_gone(struct engine *e, unsigned member);

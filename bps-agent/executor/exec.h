@@ -104,8 +104,7 @@ void exec_trainer_add(struct exec *x, uint32_t worker, uint32_t pid, int sock);
 void exec_trainer_read(struct exec *x, uint32_t worker, int sock);
 /* Has it said HELLO, and is still there? MEETING. */
 bool exec_trainer_waits(struct exec *x, uint32_t worker);
-/* All have said HELLO: sockets that they were given besides are closed, and no HELLO is forgotten
- * any more. */
+/* All have sent HELLO: close the second sockets, and forget no HELLO any more. */
 void exec_trainers_met(struct exec *x);
 /* Tell all that they are let in, and the route. */
 void exec_welcome(struct exec *x);

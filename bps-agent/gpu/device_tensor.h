@@ -8,8 +8,7 @@
 
 extern const struct tensor_kind device_tensor_kind;
 
-/* Restore a tensor after a restart, with the executor's number of it. Errors: -ENOMEM,
- * BPS_EPROTO. */
+/* Restore a tensor under the executor's number of it. Errors: -ENOMEM, BPS_EPROTO. */
 int device_tensor_restore(struct executor_link *g, struct tensor *tensor, uint32_t id);
 /* The core's callbacks. */
 void device_tensor_stage(

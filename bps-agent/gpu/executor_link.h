@@ -14,15 +14,13 @@ struct ledger_route;
 
 extern const struct executor_ops executor_ops;
 
-/* Take over the job's executor after a restart; sock -1: it is gone. Owns: the descriptors. Errors:
- * -errno with a sentence. */
+/* Adopt the job's executor; sock -1: it is gone. Owns: the descriptors. Errors: with a sentence. */
 int executor_restore(struct job *job, int sock, int pidfd, pid_t pid, struct err_text *err);
 /* Restore its route: it is running. Errors: BPS_EPROTO it makes no sense. */
 int executor_restore_route(struct executor_link *g, const struct ledger_route *k);
 /* The agent ends: leave the executors, which see it. */
 void executor_stop_all(struct agent *a);
-/* For the loop: see what the executors say, tell them what there is to tell; true when something
- * was. */
+/* For the loop: exchange entries with the executors; true when there were some. */
 bool executor_work(struct agent *a);
 bool executor_may_sleep(struct agent *a);
 void executor_awake(struct agent *a);

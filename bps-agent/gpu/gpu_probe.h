@@ -13,8 +13,7 @@
 struct event_base;
 struct gpu_probe;
 
-/* program is copied. Errors: -ENOENT there is no such program, and other negative ones, with a
- * sentence. */
+/* program is copied. Errors: -ENOENT no such program, or another, with a sentence. */
 int gpu_probe_start(
 	struct event_base *base, const char *program, struct gpu_probe **ret, struct err_text *err);
 /* Ends the child. NULL is allowed. */

@@ -107,8 +107,7 @@ int memory_begin(
  * seals its size. Returns 1 when there is more to do, 0 when it is done. Errors: -errno with a
  * sentence; memory_drop it. */
 int memory_step(struct memory *m, struct err_text *err);
-/* Its pages are to lie on that NUMA node + 1, when there is room; 0: anywhere. Before the first
- * step. */
+/* Before the first step: place its pages on that NUMA node + 1 if there is room; 0: any. */
 void memory_prefer(struct memory *m, uint32_t node);
 /* Unmap and close. */
 void memory_drop(struct memory *m);

@@ -39,8 +39,7 @@ struct memory_request {
 
 /* Errors: -errno with a sentence. loop: where done runs; outlives the thread. */
 int memory_thread_new(struct dataloop *loop, struct memory_thread **ret, struct err_text *err);
-/* End its thread; what waits, and what is asked for from then on, is cancelled: its done
- * follows. */
+/* End its thread; cancel what waits and what is requested later: its done follows. */
 void memory_thread_stop(struct memory_thread *m);
 /* NULL is allowed. After every done. */
 void memory_thread_free(struct memory_thread *m);

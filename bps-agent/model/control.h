@@ -39,8 +39,7 @@ struct agent_config {
 	const char *host;       /* this machine, for messages */
 	struct agt_config core; /* its window is that of the limits */
 	const char *scheduler;  /* its address, for messages */
-	/* The service manager keeps what a successor needs: trainers are left as they are at the
-	 * end. */
+	/* The service manager keeps descriptors: leave trainers as they are at the end. */
 	bool can_hand_over;
 	struct fdstore *inherited; /* descriptors from before a restart; for agent_new alone */
 	struct gpu_config gpu;

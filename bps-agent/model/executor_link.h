@@ -81,8 +81,7 @@ struct executor_ops {
 	const struct tensor_kind *tensors; /* those in device memory */
 	/* The trainer asks for the executor: answered when there is one, or why there is none. */
 	void (*ask)(struct trainer *t, uint32_t seq);
-	/* The job has ended: so does the executor, in its own time. NULL is allowed, here and
-	 * below. */
+	/* The job has ended: end the executor. g may be NULL, here and below. */
 	void (*end)(struct executor_link *g, int code, const char *text);
 	/* The job is gone. */
 	void (*release)(struct executor_link *g);

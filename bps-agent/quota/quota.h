@@ -58,8 +58,7 @@ void quota_set_name(struct quota_account *user, const char *name);
 /* Was it set, or is it being looked up? True from the second call on. */
 bool quota_is_named(struct quota_account *user);
 
-/* Take n in the account and all above it. Errors: BPS_EQUOTA, nothing is taken: err says whose
- * limit, its use, and the setting. */
+/* Take n in the account and all above it. Errors: BPS_EQUOTA with limit, use and setting. */
 int quota_take(struct quota_account *a, enum quota_kind kind, uint64_t n, struct err_text *err);
 /* The same, and descriptors with it: both, or neither. */
 int quota_take_fds(struct quota_account *a, enum quota_kind kind, uint64_t n, unsigned n_fds,

@@ -1,5 +1,4 @@
-/* Reads the records of device memory after a restart: the executor, which lives on, and its
- * tensors. */
+/* Reads the records of device memory after a restart: the living executor and its tensors. */
 #include <string.h>
 
 #include "bps-agent/gpu/executor_link.h"

@@ -28,8 +28,7 @@ static void refuse(struct agent *a, int sock, const char *text)
 	slow_close(a, sock);
 }
 
-/* No descriptor is left, and whoever waits keeps the listener ready: the spare one goes to refuse
- * him. */
+/* No descriptor is left, and the listener stays ready: use the spare one to refuse a client. */
 static void turn_away(struct agent *a)
 {
 	int sock;

@@ -7,8 +7,7 @@
 
 /* Accept a connection at the listening socket. */
 void trainer_accept(struct agent *a);
-/* A connection of that user becomes a trainer of the agent. Takes all descriptors; pidfd -1: there
- * is none. */
+/* Make a connection of that user a trainer. Takes all descriptors; pidfd -1: there is none. */
 void trainer_take(struct agent *a, struct quota_account *user, const struct ucred *cred, int sock,
 	int pidfd, uint64_t number, struct trainer *t);
 /* Look up the user's name, once. */

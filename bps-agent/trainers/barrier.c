@@ -30,8 +30,7 @@ static void answer(struct trainer *t, int code, const char *text)
 	t->live->barrier_seq = 0; /* behind it: said twice by a successor is no harm, never is */
 }
 
-/* After a restart between the answer and its record: what the trainer does now shows that it
- * came. */
+/* After a restart: what the trainer does now shows that an unrecorded answer reached it. */
 static bool has_passed(struct trainer *t)
 {
 	bool may = t->may_have_passed;

@@ -69,8 +69,7 @@ static int declare_again(
 	return BPS_EMISMATCH;
 }
 
-/* The tensor of a declaration, found or new. Errors: it does not fit to what others declared, or a
- * limit; with a sentence. */
+/* Find or make the declared tensor. Errors: a mismatch or a limit, with a sentence. */
 static int tensor_for(
 	struct trainer *t, const struct local_decl *d, struct tensor **ret, struct err_text *err)
 {
@@ -119,8 +118,7 @@ static void tell_slot(struct trainer *t, const struct tensor *tensor, struct loc
 	slot->out_offset[1] = tensor->out[1].offset;
 }
 
-/* One worker of this machine has it in host memory, another on a GPU: no round of it can be, and
- * the other machines would wait. */
+/* Workers of this machine mix host and GPU memory: no round is possible, others would wait. */
 static void disagree(struct trainer *t, struct tensor *tensor, const struct err_text *why)
 {
 	struct err_text text;

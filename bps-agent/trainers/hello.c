@@ -13,8 +13,7 @@
 #include "bps-agent/trainers/trainer.h"
 #include "common/base/failpoint.h"
 
-/* The trainer shares its flags and may have taken O_NONBLOCK away and the event too: only
- * RWF_NOWAIT does not block. */
+/* The trainer shares the flags and may clear O_NONBLOCK: only RWF_NOWAIT does not block. */
 static void on_eventfd(uv_poll_t *p, int status, int events)
 {
 	struct trainer *t = p->data;

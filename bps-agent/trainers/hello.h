@@ -3,8 +3,7 @@
 /* HELLO: a trainer gets its control page and joins its job. The data thread's. */
 #include "bps-agent/model/agent.h"
 
-/* Serve HELLO, which is answered when the control page is made. *mem: of m's strings; set to NULL
- * when it is needed longer. */
+/* Serve HELLO; the answer follows the control page. *mem: m's strings, NULL once taken. */
 void trainer_hello(struct trainer *t, const struct local_msg *m, void **mem);
 /* Answer its HELLO with success, perhaps after a restart. */
 void trainer_welcome(struct trainer *t, uint32_t seq, int control_fd);

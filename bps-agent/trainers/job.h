@@ -1,19 +1,16 @@
 #ifndef BPS_AGENT_TRAINERS_JOB_H
 #define BPS_AGENT_TRAINERS_JOB_H
-/* The local part of jobs: which trainers are here, and how they join, finish and are lost. The data
- * thread's. */
+/* The local part of jobs: how trainers join, finish and are lost. The data thread's. */
 #include "bps-agent/model/agent.h"
 
 /* A job that forms. NULL: out of memory. */
 struct job *job_new(struct agent *a, struct quota_account *user, uid_t uid, const char *name,
 	uint32_t size, uint32_t flags);
-/* The trainer's HELLO: find or make its job, ask the scheduler to let it join. Errors: with a
- * sentence. */
+/* HELLO: find or make the job, ask the scheduler to let it join. Errors: with a sentence. */
 int job_attach(struct trainer *t, const struct local_hello *h, struct err_text *err);
 /* Have the trainer join, which has been attached. */
 void job_join(struct trainer *t);
-/* Go on with a job after a restart: the core's part, whose trainers are by_worker. Errors:
- * -ENOMEM. */
+/* Resume a job after a restart, with the trainers in by_worker. Errors: -ENOMEM. */
 int job_resume(struct job *job, const struct ctl_job *m, uint16_t my_member);
 /* The trainer's FINISH: it is answered by the end of the job. */
 void job_finish(struct trainer *t, uint32_t seq);

@@ -5,8 +5,7 @@
 
 /* Remember who is in the job. Errors: -ENOMEM, and what was known stays. */
 int roster_update(struct job *job, const struct ctl_job *m);
-/* Who was let in at that barrier, and the lowest rank that was there before; CTL_NO_ID: nobody
- * was. */
+/* The ranks let in at that barrier, and the lowest earlier rank; CTL_NO_ID: none. */
 void roster_newcomers(
 	const struct job *job, uint64_t barrier, uint32_t *ret_n_new, uint32_t *ret_root);
 /* Return whether that rank was let in last. */

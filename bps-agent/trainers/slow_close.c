@@ -25,8 +25,7 @@ struct slow_close {
 	int sock; /* shut down */
 };
 
-/* What a trainer has sent and nobody has read would reset its side, and it would not read why it is
- * dropped. */
+/* Unread bytes would reset the connection, and the trainer would not read why it is dropped. */
 static void drain(int sock)
 {
 	char c;

@@ -377,8 +377,7 @@ int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct er
 	tw->since_ns = t->quiet_since_ns = clock_now_ns();
 	t->calls++;
 	if (job->state == JOB_ENDED || tensor->failed) {
-		/* The tensor's own reason says more than the end of the job that may follow from
-		 * it. */
+		/* The tensor's own reason says more than the end of the job after it. */
 		tensor_tell_done(tensor, t->worker, e->round,
 			tensor->failed  ? tensor->failed
 			: job->code < 0 ? job->code

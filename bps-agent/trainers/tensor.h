@@ -12,16 +12,14 @@ struct tensor *tensor_new(struct job *job, uint32_t worker, const struct local_d
 /* All local workers have declared it, and its memory is there: from here on it is the core's, and
  * the scheduler hears of it. If that fails it is refused. */
 void tensor_complete(struct tensor *tensor);
-/* Go on with a tensor after a restart, with all that its records say, and tell its trainers what
- * they may have missed. */
+/* Resume a tensor from its records, and tell its trainers what they may have missed. */
 void tensor_resume(struct tensor *tensor);
 /* Fail it: every round ends with code. */
 void tensor_refuse(struct tensor *tensor, int code, const char *text);
 /* One entry of the trainer's ring, copied and not checked yet.
  * Errors: negative, with a sentence: the trainer broke the rules. */
 int tensor_on_submission(struct trainer *t, const struct local_sqe *e, struct err_text *err);
-/* A worker's next round, of a tensor that the core has. Errors: BPS_EBUSY. Any other failure is the
- * job's, and the round ends with it. */
+/* A worker's next round. Errors: BPS_EBUSY. Any other failure is the job's and ends the round. */
 int tensor_to_core(struct tensor *tensor, uint32_t w, const struct pending_submission *p);
 /* Tell a worker, if it is there, that a round is over; a failure lets its stream go, too. */
 void tensor_tell_done(
@@ -38,8 +36,7 @@ void tensor_on_plan(struct agent *a, const struct ctl_plan *m);
 void tensor_on_fail(struct agent *a, const struct ctl_tensor_fail *m);
 /* The core's done callback. */
 void tensor_core_done(void *ctx, void *tensor_user, uint64_t round, int status, uint32_t workers);
-/* The job has ended: rounds that were submitted but never got as far as the core end with its
- * code. */
+/* The job has ended: end with its code the rounds that never reached the core. */
 void tensor_fail_pending(struct job *job);
 /* After the core has released the job's memory. */
 void tensor_free_all(struct job *job);

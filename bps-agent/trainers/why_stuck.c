@@ -145,8 +145,7 @@ static void no_scheduler(const struct agent *a, char *buf, size_t room)
 		(double)member_down_ms(a->member) / 1000);
 }
 
-/* Ask the scheduler, which asks all machines of the job; what is known here goes along with its
- * answer. */
+/* Ask the scheduler, which asks all machines of the job; local findings go with its answer. */
 static void ask_scheduler(struct trainer *t, uint32_t seq, uint32_t tensor, uint64_t round)
 {
 	struct ctl_msg m = {.type = CTL_WHY};

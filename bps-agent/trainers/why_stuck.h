@@ -3,12 +3,10 @@
 /* What a call waits for, in words. The data thread's. */
 #include "bps-agent/model/agent.h"
 
-/* The trainer asks what a tensor waits for; answered from here, or by the scheduler in
- * why_stuck_on_text. */
+/* Answer what a tensor waits for, here or in why_stuck_on_text by the scheduler. */
 void why_stuck_ask(struct trainer *t, uint32_t seq, const struct local_why *w);
 void why_stuck_on_text(struct agent *a, const struct ctl_why_text *m);
-/* What the scheduler has not answered in time is answered with what is known here. Returns when to
- * be called again. */
+/* Answer locally what the scheduler has not answered in time. Returns the next deadline. */
 uint64_t why_stuck_tick(struct agent *a, uint64_t now_ns);
 /* The scheduler asks what this agent's workers wait for: a REPORT. */
 void why_stuck_on_probe(struct agent *a, const struct ctl_probe *m);

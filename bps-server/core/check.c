@@ -415,8 +415,7 @@ static void check_lists(struct srv_checker *c)
 	expect(c, c->n.n_parts == core->stats.parts, "stats.parts = partitions");
 }
 
-/* Nothing waits for memory that nobody will give back. A failed job keeps what it has until its
- * end. */
+/* No wait for memory is endless. A failed job keeps what it has until its end. */
 static void check_progress(struct srv_checker *c)
 {
 	const struct srv_core *core = c->core;

@@ -9,8 +9,7 @@ void slot_clear(struct srv_core *core, struct slot *slot);
 void seat_clear(struct srv_core *core, struct seat *seat);
 /* The seat's contribution lies in seat->buf or seat->loan and is right: it counts from now on. */
 void seat_staged(struct srv_core *core, struct seat *seat);
-/* The seat's member is in H of the slot's round; a second time changes nothing. May complete the
- * round. */
+/* Put the seat's member into the slot's H; may repeat. May complete the round. */
 void slot_add_has(struct srv_core *core, struct slot *slot, struct seat *seat);
 /* S4: has everybody spoken, and what follows? */
 void slot_check_complete(struct srv_core *core, struct slot *slot);

@@ -26,8 +26,7 @@ struct seat;
 TAILQ_HEAD(seat_list, seat);
 TAILQ_HEAD(slot_list, slot);
 
-/* A read in flight. Detached (seat and slot NULL) when what it was for is gone; its end then only
- * frees it. */
+/* A read in flight. seat and slot NULL: its purpose is gone, its end only frees it. */
 struct fetch {
 	struct xport_read rd;
 	struct seat *seat; /* of a contribution, or */

@@ -7,8 +7,7 @@
 struct srv_job *srv_job_find(struct srv_core *core, uint32_t id);
 /* NULL: not known here, or of another thread. */
 struct srv_part *srv_part_find(const struct srv_job *job, uint32_t tensor, uint32_t part);
-/* The first failure of a job is kept and told through env->fail; nothing is summed for it any
- * more. */
+/* Keep a job's first failure and report it by env->fail; the job sums nothing any more. */
 void srv_job_fail(struct srv_core *core, struct srv_job *job, int code, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 #endif

@@ -3,8 +3,7 @@
 /* What members are owed, and sending it. */
 #include "bps-server/core/core_impl.h"
 
-/* The member is owed a message, sent at once or when there is credit; nothing if it is not
- * connected. */
+/* Owe the member, if it is connected, a message: sent at once or when there is credit. */
 void seat_owe(struct seat *seat, enum owe what, uint64_t round);
 /* Nothing is owed to it any more. */
 void seat_drop_owed(struct seat *seat);

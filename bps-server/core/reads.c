@@ -213,8 +213,7 @@ static bool peer_start_read(struct srv_core *core, struct srv_peer *peer)
 	return true;
 }
 
-/* More will be free: when a read that runs has ended, or a sum that is queued has taken what it
- * can. */
+/* More will be free: after a running read, or after a queued sum. */
 static bool is_waiting_for_staging(const struct srv_core *core)
 {
 	return core->is_starved && (!TAILQ_EMPTY(&core->fetches) || !TAILQ_EMPTY(&core->work));

@@ -5,8 +5,7 @@
 
 /* Read seat->offer when it is its turn; the seat was IDLE and is connected. */
 void reads_want(struct srv_core *core, struct seat *seat);
-/* Its offer is not needed any more; a read that runs ends without effect. A STAGED seat stays
- * so. */
+/* Drop its offer; a running read ends without effect. A STAGED seat stays so. */
 void reads_forget(struct srv_core *core, struct seat *seat);
 /* The seat was parked and queues again. */
 void reads_unpark(struct srv_core *core, struct seat *seat);

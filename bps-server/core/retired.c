@@ -29,8 +29,7 @@ void retired_add(struct srv_core *core, struct slot *slot)
 	unsigned bit = (unsigned)(slot - part->slots);
 
 	if (!l) {
-		/* Without the note nobody may ever reuse the buffer: leaking it is the safe
-		 * choice. */
+		/* Without the note the buffer can never be reused: leaking it is safe. */
 		log_error("out of memory: %u bytes of sums memory are lost", part->bytes);
 		slot->result = NULL;
 		return;

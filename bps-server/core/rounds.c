@@ -32,8 +32,7 @@ static enum place slot_place(struct srv_part *part, uint64_t r)
 	return slot->round == r - 2 && is_over ? PLACE_HERE : PLACE_AHEAD;
 }
 
-/* May that member have the result of round r? Not while it is being made, unless it said so
- * before. */
+/* May the member have the result of round r? Not while it is made, unless it reported it before. */
 static bool can_have(struct srv_part *part, const struct seat *seat, uint64_t r)
 {
 	const struct slot *slot = part_slot(part, r);

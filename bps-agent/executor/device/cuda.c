@@ -5,12 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 64-bit memory operations without a switch of the module, and the attributes that tell of
- * mappings. */
+/* 64-bit memory operations without switching the module, and attributes of mappings. */
 #define DRIVER_MIN 12000
 
-/* cuInit loads the driver and makes no context. Its failures all mean that there is no GPU for
- * us. */
+/* cuInit loads the driver and makes no context. Every failure means that no GPU can be used. */
 static int init(struct err_text *why, int *ret_count)
 {
 	int version = 0, count = 0, rc;

@@ -117,8 +117,7 @@ int cuda_clique_id(struct device *dev, uint8_t ret_id[DEVICE_ID_BYTES])
 	return 0;
 }
 
-/* One GPU needs no clique. Only run D of tests/gpu makes one, to try NCCL where there is no second
- * GPU. */
+/* One GPU needs no clique. Only run D of tests/gpu makes one, to try NCCL on a single GPU. */
 static int least_ranks(void)
 {
 	const char *one = getenv("BPS_TEST_CLIQUE_OF_ONE");
@@ -316,8 +315,7 @@ static int check_piece(struct cuda_clique *c, int i, const struct device_piece *
 	return 0;
 }
 
-/* All that can be refused is refused before NCCL hears of it: half a collective hangs the
- * others. */
+/* Refuse all that can be refused before NCCL is called: half a collective hangs the others. */
 static int check(struct cuda_clique *c, const struct device_piece *pieces, uint64_t blocks,
 	uint64_t count, enum dtype dtype, enum op op, struct nccl_part *ret)
 {

@@ -64,8 +64,7 @@ int cuda_fail(struct device *dev, CUresult r, const char *what);
 #define cuda_refuse(dev, code, ...) (cuda_say(dev, __VA_ARGS__), (code))
 void cuda_say(struct device *dev, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* cuda.c: make a GPU's context current, retaining it first if need be. DEVICE_LOST when the device
- * is. */
+/* cuda.c: make a GPU's context current; retain it first if needed. Errors: DEVICE_LOST. */
 int cuda_enter(struct device *dev, int gpu);
 /* Can GPU a use GPU b's memory? */
 bool cuda_reaches(struct cuda_device *d, int a, int b);

@@ -166,16 +166,13 @@ struct device_ops {
 	/* A queue on a GPU. priority > 0 runs before 0 where the GPU can choose, < 0 after. */
 	int (*queue_open)(
 		struct device *dev, int gpu, int priority, struct device_queue **ret_queue);
-	/* Free. What is queued still runs, but nobody can see it end: poll it idle first. NULL is
-	 * fine. */
+	/* Free; NULL is fine. Queued work still runs, unseen: poll it idle first. */
 	void (*queue_close)(struct device_queue *q);
-	/* 0 when all that was queued has run, DEVICE_AGAIN before, DEVICE_LOST when some of it
-	 * failed. */
+	/* 0: all queued work has run; DEVICE_AGAIN: not yet; DEVICE_LOST: some failed. */
 	int (*queue_poll)(struct device_queue *q);
 
-	/* Queue a copy of bytes (> 0) between two memories that the queue's GPU reaches, at most
-	 * one of them pinned. Errors: DEVICE_ARG out of bounds, DEVICE_UNSUP out of the GPU's
-	 * reach. */
+	/* Queue a copy of bytes (> 0) between two memories, at most one of them pinned. Errors:
+	 * DEVICE_ARG out of bounds, DEVICE_UNSUP out of reach of the queue's GPU. */
 	int (*copy)(struct device_queue *q, struct device_mem *dst, uint64_t dst_offset,
 		struct device_mem *src, uint64_t src_offset, uint64_t bytes);
 	/* Queue: write value to the 64-bit counter at offset (a multiple of 8) of pinned memory,
@@ -191,8 +188,7 @@ struct device_ops {
 	 * Errors: DEVICE_UNSUP no NCCL, too old, or two members on one GPU. */
 	int (*clique_open)(struct device *dev, const uint8_t id[DEVICE_ID_BYTES], int n_ranks,
 		const int *gpu, const int *rank, int n_local, struct device_clique **ret_clique);
-	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER a member failed or left:
-	 * abort. */
+	/* 0 READY; DEVICE_AGAIN opening or launching; DEVICE_PEER abort: a member failed. */
 	int (*clique_poll)(struct device_clique *c);
 	/* Collectives, queued on the pieces' queues; all members call them in the same order, each
 	 * when clique_poll says 0. They may take a while to launch: as long as clique_poll says
@@ -219,9 +215,8 @@ struct device_ops {
 	/* Give up what runs or waits in it, on all local members, in bounded time even if a member
 	 * never comes. Its queues get idle. Only clique_close may follow. */
 	void (*clique_abort)(struct device_clique *c);
-	/* Leave in order: nothing of it is queued any more. Waits up to 2 s for the other members
-	 * to leave too, then aborts, as it does at once with a clique that is not READY. NULL is
-	 * fine. */
+	/* Leave in order, with nothing queued; NULL is fine. Waits up to 2 s for the other members
+	 * to leave too, then aborts. Aborts at once a clique that is not READY. */
 	void (*clique_close)(struct device_clique *c);
 };
 

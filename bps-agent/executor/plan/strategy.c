@@ -225,8 +225,7 @@ static void plan_ce(struct transfer_plan *p, const struct topology *t)
 				    .n = p->n_units});
 }
 
-/* With the groups that are there; several are summed by the processor. false: they have no units in
- * common. */
+/* Use the groups that exist; several are summed by the processor. False: no common units. */
 static bool plan_scatter(struct transfer_plan *p, const struct topology *t)
 {
 	uint32_t units = common_units(p);
