@@ -2,11 +2,8 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -23,9 +20,6 @@ struct loop {
 	struct event_base *base;
 	struct event *wake;
 	int fd;
-	char name[16];
-	bool has_thread;
-	pthread_t thread;
 
 	pthread_mutex_t mutex; /* guards what follows */
 	bool is_closed;
@@ -104,7 +98,6 @@ int loop_new(struct loop **ret_loop, const char *name, size_t queue_count, struc
 	pthread_mutex_init(&l->mutex, NULL);
 	l->fd = -1;
 	l->size = queue_count ? queue_count : 1;
-	snprintf(l->name, sizeof(l->name), "%s", name);
 	rc = make_parts(l);
 	if (rc) {
 		loop_free(l);
@@ -122,30 +115,6 @@ struct event_base *loop_base(const struct loop *l)
 void loop_run(struct loop *l)
 {
 	event_base_loop(l->base, EVLOOP_NO_EXIT_ON_EMPTY);
-}
-
-static void *thread_main(void *arg)
-{
-	struct loop *l = arg;
-
-	pthread_setname_np(pthread_self(), l->name);
-	loop_run(l);
-	return NULL;
-}
-
-int loop_start(struct loop *l, struct err_text *err)
-{
-	sigset_t all, before;
-	int rc;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = pthread_create(&l->thread, NULL, thread_main, l);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc)
-		return err_set(err, -rc, "cannot start thread '%s': %s", l->name, strerror(rc));
-	l->has_thread = true;
-	return 0;
 }
 
 int loop_post(struct loop *l, loop_fn *fn, void *arg)
@@ -173,20 +142,10 @@ void loop_quit(struct loop *l)
 	eventfd_write(l->fd, 1);
 }
 
-void loop_stop(struct loop *l)
-{
-	loop_quit(l);
-	if (l->has_thread)
-		pthread_join(l->thread, NULL);
-	l->has_thread = false;
-}
-
 void loop_free(struct loop *l)
 {
 	if (!l)
 		return;
-	if (l->has_thread)
-		loop_stop(l);
 	if (l->wake)
 		event_free(l->wake);
 	if (l->base)

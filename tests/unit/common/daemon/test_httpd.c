@@ -30,6 +30,7 @@ enum answer_mode { ANSWER_NOW, ANSWER_LATER, ANSWER_NEVER };
 
 struct httpd_fixture {
 	struct loop *loop;
+	pthread_t thread;
 	struct httpd *httpd;
 	struct sockaddr_in sin;
 	bool is_well; /* set before a request is sent */
@@ -94,6 +95,12 @@ static void on_status(void *arg, struct httpd_request *req)
 
 static const struct httpd_ops ops = {on_metrics, on_probe, on_status};
 
+static void *run_loop(void *arg)
+{
+	loop_run(arg);
+	return NULL;
+}
+
 static int fixture_start(void **state)
 {
 	struct addr addr = {.host = "127.0.0.1"};
@@ -111,14 +118,15 @@ static int fixture_start(void **state)
 		.sin_port = htons(httpd_port(f->httpd)),
 		.sin_addr = {htonl(INADDR_LOOPBACK)}};
 	*state = f;
-	return loop_start(f->loop, &err);
+	return pthread_create(&f->thread, NULL, run_loop, f->loop);
 }
 
 static int fixture_stop(void **state)
 {
 	struct httpd_fixture *f = *state;
 
-	loop_stop(f->loop);
+	loop_quit(f->loop);
+	pthread_join(f->thread, NULL);
 	httpd_free(f->httpd);
 	event_free(f->later);
 	loop_free(f->loop);

@@ -61,15 +61,27 @@ static bool gate_pass(struct gate *g)
 	return is_open;
 }
 
-static struct loop *start_loop(size_t queue_count)
+static void *run_loop(void *arg)
+{
+	loop_run(arg);
+	return NULL;
+}
+
+static struct loop *start_loop(size_t queue_count, pthread_t *ret_thread)
 {
 	struct err_text err;
 	struct loop *l;
 
 	assert_int_equal(loop_new(&l, "test", queue_count, &err), 0);
 	assert_non_null(loop_base(l));
-	assert_int_equal(loop_start(l, &err), 0);
+	assert_int_equal(pthread_create(ret_thread, NULL, run_loop, l), 0);
 	return l;
+}
+
+static void stop_loop(struct loop *l, pthread_t thread)
+{
+	loop_quit(l);
+	pthread_join(thread, NULL);
 }
 
 static void wait_at_gate(void *arg)
@@ -98,14 +110,15 @@ static void posts_run_in_order_and_all_before_the_stop(void **state)
 {
 	struct counting counting = {0, 0};
 	struct numbered *numbers = calloc(N_POSTS, sizeof(*numbers));
-	struct loop *l = start_loop(N_POSTS);
+	pthread_t thread;
+	struct loop *l = start_loop(N_POSTS, &thread);
 
 	(void)state;
 	for (unsigned i = 0; i < N_POSTS; i++) {
 		numbers[i] = (struct numbered){&counting, i};
 		assert_int_equal(loop_post(l, count, &numbers[i]), 0);
 	}
-	loop_stop(l);
+	stop_loop(l, thread);
 	assert_int_equal(counting.next, N_POSTS);
 	assert_int_equal(counting.out_of_order, 0);
 	assert_int_equal(loop_post(l, count, &numbers[0]), BPS_ECLOSED);
@@ -118,7 +131,8 @@ static void full_queue_refuses_and_recovers(void **state)
 	struct gate entered = gate_make(), hold = gate_make(), done = gate_make();
 	struct counting counting = {0, 0};
 	struct numbered number = {&counting, 0};
-	struct loop *l = start_loop(2);
+	pthread_t thread;
+	struct loop *l = start_loop(2, &thread);
 
 	(void)state;
 	assert_int_equal(loop_post(l, gate_open, &entered), 0);
@@ -131,6 +145,7 @@ static void full_queue_refuses_and_recovers(void **state)
 	while (loop_post(l, gate_open, &done) == -EAGAIN)
 		sched_yield();
 	assert_true(gate_pass(&done));
+	stop_loop(l, thread);
 	loop_free(l);
 	assert_true(counting.next >= 1);
 }
