@@ -43,6 +43,8 @@ static int receive(
 
 	*a = (struct local_frame){.mem = NULL};
 	rc = local_recv(g->sock, &a->msg, &a->mem, a->fds, &a->n_fds, timeout_ms, err);
+	if (rc <= 0)
+		local_frame_free(a); /* a malformed frame may bring descriptors */
 	if (rc == -ETIMEDOUT || rc == -EAGAIN)
 		return err_set(err, BPS_ETIMEDOUT, "the executor does not answer");
 	if (rc <= 0)
