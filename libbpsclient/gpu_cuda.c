@@ -413,36 +413,34 @@ static CUdeviceptr addr_of(const struct client_gpu *g, const _Atomic uint64_t *c
 	return g->page_addr + (uint64_t)((const char *)counter - (const char *)g->slots);
 }
 
-static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
-	struct err_text *err)
+/* fn: cuStreamWriteValue64 or cuStreamWaitValue64. */
+static int queue(struct client_gpu *g, __typeof__(cu.p_cuStreamWriteValue64) fn, void *stream,
+	_Atomic uint64_t *counter, uint64_t value, unsigned flags, struct err_text *err)
 {
 	CUcontext old;
 	int rc = enter(g, &old, err);
 
 	if (rc < 0)
 		return rc;
-	/* By default it fences what the stream did before. */
-	rc = fail(cu.p_cuStreamWriteValue64(
-			  stream, addr_of(g, counter), value, CU_STREAM_WRITE_VALUE_DEFAULT),
-		"cannot queue on the stream", err);
+	rc = fail(fn(stream, addr_of(g, counter), value, flags), "cannot queue on the stream", err);
 	leave(g, old);
 	return rc;
+}
+
+static int cuda_write(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
+	struct err_text *err)
+{
+	/* By default it fences what the stream did before. */
+	return queue(g, cu.p_cuStreamWriteValue64, stream, counter, value,
+		CU_STREAM_WRITE_VALUE_DEFAULT, err);
 }
 
 static int cuda_wait(struct client_gpu *g, void *stream, _Atomic uint64_t *counter, uint64_t value,
 	uint64_t deadline_ns, struct err_text *err)
 {
-	CUcontext old;
-	int rc = enter(g, &old, err);
-
 	(void)deadline_ns; /* only the stream waits */
-	if (rc < 0)
-		return rc;
-	rc = fail(cu.p_cuStreamWaitValue64(
-			  stream, addr_of(g, counter), value, CU_STREAM_WAIT_VALUE_GEQ),
-		"cannot queue on the stream", err);
-	leave(g, old);
-	return rc;
+	return queue(
+		g, cu.p_cuStreamWaitValue64, stream, counter, value, CU_STREAM_WAIT_VALUE_GEQ, err);
 }
 
 static void cuda_settle(struct client_gpu *g)
