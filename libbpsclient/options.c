@@ -80,16 +80,11 @@ static int env_u32(const char *name, const struct option_unit *units, uint32_t m
 
 static int env_count(const char *name, int32_t *ret)
 {
-	uint64_t value = 0;
-	int rc;
+	uint64_t value = (uint64_t)*ret;
+	int rc = env_number(name, no_units, CTL_WORKERS_MAX, &value);
 
-	if (!env(name))
-		return 0;
-	rc = env_number(name, no_units, CTL_WORKERS_MAX, &value);
-	if (rc < 0)
-		return rc;
 	*ret = (int32_t)value;
-	return 0;
+	return rc;
 }
 
 static int env_bool(const char *name, bool *ret)
@@ -401,11 +396,7 @@ int client_options_resolve(const struct bps_options *opt, struct client_options 
 	take_given(opt, &o);
 	if (opt->on_agent_loss > BPS_LOSS_SHRINK)
 		return last_error_set(-EINVAL, "on_agent_loss %d is not known", opt->on_agent_loss);
-	rc = settle_elastic(&o);
-	if (rc < 0)
-		return rc;
-	rc = check_place(&o);
-	if (rc < 0)
+	if ((rc = settle_elastic(&o)) < 0 || (rc = check_place(&o)) < 0)
 		return rc;
 	if (o.backup && o.is_deterministic)
 		return last_error_set(-EINVAL,
